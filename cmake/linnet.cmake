@@ -1,0 +1,23 @@
+# linnet_library(FOLDER SOURCES a.cc ... DEPS base ... [LIBS Torch ...])
+#   makes the static library linnet_FOLDER from a folder's sources.
+function(linnet_library folder)
+  cmake_parse_arguments(arg "" "" "SOURCES;DEPS;LIBS" ${ARGN})
+  add_library(linnet_${folder} STATIC ${arg_SOURCES})
+  target_include_directories(linnet_${folder} PUBLIC ${PROJECT_SOURCE_DIR})
+  list(TRANSFORM arg_DEPS PREPEND linnet_)
+  target_link_libraries(linnet_${folder} PUBLIC ${arg_DEPS} ${arg_LIBS})
+endfunction()
+
+# linnet_test(NAME SOURCES a_test.cc ... DEPS base ... [LABELS torch] [ENV K=V ...] [ARGS ...])
+#   makes the GoogleTest executable NAME and registers it with ctest.
+function(linnet_test name)
+  if(NOT LINNET_TESTS)
+    return()
+  endif()
+  cmake_parse_arguments(arg "" "" "SOURCES;DEPS;LIBS;LABELS;ENV;ARGS" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  list(TRANSFORM arg_DEPS PREPEND linnet_)
+  target_link_libraries(${name} PRIVATE ${arg_DEPS} ${arg_LIBS} GTest::gtest_main)
+  add_test(NAME ${name} COMMAND ${name} ${arg_ARGS} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" ENVIRONMENT "${arg_ENV}" TIMEOUT 600)
+endfunction()

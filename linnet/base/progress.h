@@ -1,0 +1,39 @@
+// A progress line for long work: rewritten in place on a terminal, a line every few seconds in a log.
+//
+//   ProgressLine progress(std::cerr, isatty(2));
+//   while (...) progress.Update(StrCat("step ", step));   // cheap: shows at most a few times a second
+//   progress.Finish("done");
+//
+// The caller owns the stream; nothing here decides to print by itself.
+#ifndef LINNET_BASE_PROGRESS_H_
+#define LINNET_BASE_PROGRESS_H_
+
+#include <chrono>
+#include <ostream>
+#include <string>
+
+namespace linnet {
+
+class ProgressLine {
+ public:
+  // in_place: overwrite one line (a terminal) instead of adding lines (a log).
+  ProgressLine(std::ostream& out, bool in_place) : out_(out), in_place_(in_place) {}
+  ~ProgressLine();
+
+  // Whether the next Update() would show; lets callers skip building the text.
+  bool Due() const;
+  void Update(const std::string& text);
+  // Shows a line that stays: a milestone (a checkpoint, a validation), or the end.
+  void Finish(const std::string& text);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::ostream& out_;
+  const bool in_place_;
+  Clock::time_point shown_{};
+  size_t width_ = 0;  // of the line now standing
+};
+
+}  // namespace linnet
+
+#endif  // LINNET_BASE_PROGRESS_H_

@@ -1,0 +1,116 @@
+#include "linnet/base/thread_pool.h"
+
+#include <sched.h>
+
+#include <algorithm>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace linnet {
+namespace {
+
+// About ten microseconds: longer than the gap between two barriers of a step, much shorter than a
+// scheduler's time slice.
+constexpr int kSpins = 400;
+
+inline void Pause() {
+#if defined(__x86_64__)
+  _mm_pause();
+#endif
+}
+
+// Waits until `value` differs from `old`: spins briefly, then sleeps.
+void AwaitChange(const std::atomic<uint32_t>& value, uint32_t old) {
+  for (int i = 0; i < kSpins; ++i) {
+    if (value.load(std::memory_order_acquire) != old) return;
+    Pause();
+  }
+  while (value.load(std::memory_order_acquire) == old) value.wait(old);
+}
+
+}  // namespace
+
+int ThreadPool::AvailableProcessors() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
+  return std::max(1u, std::thread::hardware_concurrency());
+}
+
+ThreadPool::ThreadPool(int threads) : size_(threads > 0 ? threads : AvailableProcessors()) {
+  threads_.reserve(static_cast<size_t>(size_ - 1));
+  for (int worker = 1; worker < size_; ++worker) {
+    threads_.emplace_back([this, worker] { WorkerLoop(worker); });
+  }
+}
+
+ThreadPool::~ThreadPool() {
+  stop_.store(true, std::memory_order_relaxed);
+  generation_.fetch_add(1, std::memory_order_release);
+  generation_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void ThreadPool::WorkerLoop(int worker) {
+  uint32_t seen = 0;
+  while (true) {
+    AwaitChange(generation_, seen);
+    ++seen;
+    if (stop_.load(std::memory_order_relaxed)) return;
+    try {
+      (*body_)(worker);
+    } catch (...) {
+      std::lock_guard<std::mutex> lock(error_mutex_);
+      if (!error_) error_ = std::current_exception();
+    }
+    Barrier();
+  }
+}
+
+void ThreadPool::Run(FunctionRef<void(int)> body) {
+  if (size_ == 1) {
+    body(0);
+    return;
+  }
+  body_ = &body;
+  generation_.fetch_add(1, std::memory_order_release);
+  generation_.notify_all();
+  try {
+    body(0);
+  } catch (...) {
+    std::lock_guard<std::mutex> lock(error_mutex_);
+    if (!error_) error_ = std::current_exception();
+  }
+  Barrier();
+  if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+}
+
+void ThreadPool::For(size_t count, RangeBody body) {
+  if (count == 0) return;
+  if (size_ == 1 || count == 1) {
+    body(0, count);
+    return;
+  }
+  const size_t workers = static_cast<size_t>(size_);
+  Run([&](int worker) {
+    const size_t w = static_cast<size_t>(worker);
+    const size_t begin = count * w / workers, end = count * (w + 1) / workers;
+    if (begin < end) body(begin, end);
+  });
+}
+
+void ThreadPool::Barrier() {
+  if (size_ == 1) return;
+  const uint32_t round = barrier_.load(std::memory_order_acquire);
+  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<uint32_t>(size_)) {
+    arrived_.store(0, std::memory_order_relaxed);
+    barrier_.fetch_add(1, std::memory_order_release);
+    barrier_.notify_all();
+  } else {
+    AwaitChange(barrier_, round);
+  }
+}
+
+}  // namespace linnet

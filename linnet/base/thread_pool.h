@@ -1,0 +1,66 @@
+// A fixed team of threads that runs one body at a time, for the engine: work is split statically,
+// barriers spin for a few microseconds and then sleep, so a step of some tens of microseconds loses
+// nothing to the kernel and an idle engine burns nothing.
+//
+//   ThreadPool pool(2);
+//   pool.Run([&](int worker) { ...; pool.Barrier(); ...; });   // worker = 0 .. size() - 1
+//   pool.For(n, [&](size_t begin, size_t end) { ... });        // a ParallelFor
+//
+// The caller takes part as worker 0, so a pool of one starts no thread. An exception thrown by a
+// body is rethrown to the caller of Run() (a body that uses Barrier() must not throw between its
+// barriers). Run() and For() may be called from one thread at a time and do not nest.
+#ifndef LINNET_BASE_THREAD_POOL_H_
+#define LINNET_BASE_THREAD_POOL_H_
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "linnet/base/aligned.h"
+#include "linnet/base/function_ref.h"
+#include "linnet/base/parallel.h"
+
+namespace linnet {
+
+class ThreadPool {
+ public:
+  // threads = 0: one for each processor this process may run on.
+  explicit ThreadPool(int threads = 0);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int size() const { return size_; }
+
+  // Calls body(worker) once on every worker and returns when all are done.
+  void Run(FunctionRef<void(int worker)> body);
+
+  // Cuts [0, count) into size() ranges whose lengths differ by at most one.
+  void For(size_t count, RangeBody body);
+
+  // Inside Run(): waits until every worker is here.
+  void Barrier();
+
+  // The number of processors this process may run on (its affinity mask), at least 1.
+  static int AvailableProcessors();
+
+ private:
+  void WorkerLoop(int worker);
+
+  const int size_;
+  std::vector<std::thread> threads_;
+  const FunctionRef<void(int)>* body_ = nullptr;
+  std::mutex error_mutex_;
+  std::exception_ptr error_;
+  std::atomic<bool> stop_{false};
+  alignas(kCacheLine) std::atomic<uint32_t> generation_{0};  // counts calls of Run()
+  alignas(kCacheLine) std::atomic<uint32_t> arrived_{0};
+  alignas(kCacheLine) std::atomic<uint32_t> barrier_{0};  // counts completed barriers
+};
+
+}  // namespace linnet
+
+#endif  // LINNET_BASE_THREAD_POOL_H_
