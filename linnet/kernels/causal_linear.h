@@ -1,0 +1,123 @@
+// Causal linear attention: forward, backward and one recurrent step (the paper's equations 8-15 and
+// algorithm 1), in memory that does not grow with L x D x M.
+//
+//   CausalLinearShape shape{.batch = 2, .length = 783, .heads = 8, .dim = 32, .value_dim = 32};
+//   CausalLinearOptions options{.feature_map = FeatureMap::kElu, .normalize = true};
+//   std::vector<float> scratch(CausalLinearScratch(shape) * slots);
+//   CausalLinearForward(shape, options,
+//                       {.q = RowMajor(q, shape.length, shape.heads, shape.dim), ...,
+//                        .out = RowMajor(out, shape.length, shape.heads, shape.value_dim)},
+//                       {scratch.data(), slots}, parallel_for);
+//
+// With phi the feature map, per batch element and head, i = 0 .. L-1:
+//
+//   s_i = s_{i-1} + phi(k_i) v_i^T            [F, M]   (eq. 18 of the recurrent form; s_{-1} given or 0)
+//   z_i = z_{i-1} + phi(k_i)                  [F]      (eq. 19)
+//   out_i = phi(q_i) s_i / (phi(q_i) . z_i + eps)      (eq. 12; without `normalize`, only phi(q_i) s_i)
+//
+// F = D for the feature maps here. States are fp32. Results do not depend on how many slots or
+// threads are used. The plain twin in double precision is causal_linear_ref.h.
+#ifndef LINNET_KERNELS_CAUSAL_LINEAR_H_
+#define LINNET_KERNELS_CAUSAL_LINEAR_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "linnet/base/parallel.h"
+
+namespace linnet::kernels {
+
+enum class FeatureMap {
+  kIdentity,  // phi(x) = x: the caller has applied its own
+  kElu,       // phi(x) = elu(x) + 1 (eq. 7)
+};
+
+struct CausalLinearShape {
+  size_t batch = 0, length = 0, heads = 0, dim = 0, value_dim = 0;  // N, L, H, D, M
+};
+
+struct CausalLinearOptions {
+  FeatureMap feature_map = FeatureMap::kElu;
+  bool normalize = true;
+  float eps = 1e-6f;
+};
+
+// A tensor [N, L, H, dim] in any order of its outer axes: strides in elements, the last axis dense.
+template <typename T>
+struct Strided {
+  T* data = nullptr;
+  ptrdiff_t batch = 0, time = 0, head = 0;
+
+  T* At(size_t n, size_t l, size_t h) const {
+    return data + static_cast<ptrdiff_t>(n) * batch + static_cast<ptrdiff_t>(l) * time +
+           static_cast<ptrdiff_t>(h) * head;
+  }
+};
+
+// Strides of a dense [N, L, H, dim] tensor (the layout of module boundaries).
+template <typename T>
+Strided<T> RowMajor(T* data, size_t length, size_t heads, size_t dim) {
+  return {data, static_cast<ptrdiff_t>(length * heads * dim), static_cast<ptrdiff_t>(heads * dim),
+          static_cast<ptrdiff_t>(dim)};
+}
+
+// Strides of a dense [N, H, L, dim] tensor.
+template <typename T>
+Strided<T> HeadMajor(T* data, size_t length, size_t heads, size_t dim) {
+  return {data, static_cast<ptrdiff_t>(length * heads * dim), static_cast<ptrdiff_t>(dim),
+          static_cast<ptrdiff_t>(length * dim)};
+}
+
+// Working memory, owned by the caller: `slots` pieces of CausalLinearScratch(shape) floats each.
+// The batch x heads problems are dealt out to the slots, and the slots to parallel_for.
+struct Scratch {
+  float* data = nullptr;
+  size_t slots = 1;
+};
+
+// Floats of scratch a slot needs, for forward and for backward.
+size_t CausalLinearScratch(const CausalLinearShape& shape);
+
+struct CausalLinearForwardArgs {
+  Strided<const float> q, k;  // [N, L, H, D]
+  Strided<const float> v;     // [N, L, H, M]
+  Strided<float> out;         // [N, L, H, M]
+  // Optional, [N]: keys at positions >= lengths[n] count for nothing (in numerator and normaliser).
+  const int64_t* lengths = nullptr;
+  // Optional, [N, H, L], dense: the denominators phi(q_i) . z_i + eps, which the backward needs.
+  float* denominator = nullptr;
+  // Optional, [N, H, D, M] and [N, H, D], dense: the state before the first position, replaced by
+  // the state after the last one. z may be null where normalize is false.
+  float* s = nullptr;
+  float* z = nullptr;
+};
+
+void CausalLinearForward(const CausalLinearShape& shape, const CausalLinearOptions& options,
+                         const CausalLinearForwardArgs& args, Scratch scratch,
+                         ParallelFor parallel_for);
+
+struct CausalLinearBackwardArgs {
+  Strided<const float> q, k, v;            // the forward's inputs
+  Strided<const float> out, grad_out;      // [N, L, H, M]; out only where normalize is true
+  const float* denominator = nullptr;      // the forward's, where normalize is true
+  const int64_t* lengths = nullptr;        // the forward's
+  Strided<float> grad_q, grad_k, grad_v;   // written, all of them
+};
+
+// Gradients of sum(out * grad_out) for a forward from a zero state: equations 13-15, with the
+// normaliser's and the feature map's derivatives folded in. The states are recomputed from the two
+// ends of the sequence, so nothing but the inputs, out and the denominators is kept.
+void CausalLinearBackward(const CausalLinearShape& shape, const CausalLinearOptions& options,
+                          const CausalLinearBackwardArgs& args, Scratch scratch,
+                          ParallelFor parallel_for);
+
+// One position of one head, in place: s [D, M] and z [D] become the state after it.
+//   q, k [D], v [M], out [M]; z may be null where normalize is false.
+// out may not alias s or z. Any D, M >= 1.
+void CausalLinearStep(size_t dim, size_t value_dim, const CausalLinearOptions& options,
+                      const float* q, const float* k, const float* v, float* s, float* z,
+                      float* out);
+
+}  // namespace linnet::kernels
+
+#endif  // LINNET_KERNELS_CAUSAL_LINEAR_H_

@@ -1,0 +1,53 @@
+// A model file: safetensors whose metadata holds the ModelSpec ("linnet") and what the model was
+// trained on ("training", JSON that people and tools read and nothing here interprets).
+//
+//   Checkpoint checkpoint = Checkpoint::Open("models/digits.safetensors");
+//   std::span<const float> w = checkpoint.Tensor("predictor.weight");
+//
+// Opening checks everything a reader relies on: the spec is valid and each tensor of its table is
+// there, in fp32, in the right shape. The files may come from anywhere.
+#ifndef LINNET_MODEL_CHECKPOINT_H_
+#define LINNET_MODEL_CHECKPOINT_H_
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "linnet/base/function_ref.h"
+#include "linnet/io/safetensors.h"
+#include "linnet/model/spec.h"
+
+namespace linnet {
+
+class Checkpoint {
+ public:
+  // Maps the file. Throws InputError naming the file and what is wrong with it.
+  static Checkpoint Open(const std::string& path);
+  // Reads from memory, which is copied; `label` stands for the path in messages.
+  static Checkpoint FromMemory(std::span<const std::byte> bytes, const std::string& label);
+
+  const ModelSpec& spec() const { return spec_; }
+  const std::string& path() const { return file_.path(); }
+  // The "training" metadata: JSON, or "" where the file has none.
+  const std::string& training() const { return training_; }
+  // A tensor of the spec's table, row-major.
+  std::span<const float> Tensor(const std::string& name) const { return file_.Get(name).f32(); }
+  const SafetensorsFile& file() const { return file_; }
+
+ private:
+  explicit Checkpoint(SafetensorsFile file);
+
+  SafetensorsFile file_;
+  ModelSpec spec_;
+  std::string training_;
+};
+
+// Writes a model file safely (beside, then renamed). `tensor` returns the data of each tensor of
+// TensorTable(spec), which must stay valid during the call.
+void WriteCheckpoint(const std::string& path, const ModelSpec& spec, const std::string& training,
+                     FunctionRef<std::span<const float>(const TensorInfo&)> tensor);
+
+}  // namespace linnet
+
+#endif  // LINNET_MODEL_CHECKPOINT_H_

@@ -1,0 +1,108 @@
+// What a model is, as plain data: the description that both halves read and that travels inside
+// every checkpoint.
+//
+//   ModelSpec spec;                                  // the paper's MNIST model
+//   spec.layers = 4; spec.d_model = 128; ...
+//   Validate(spec);
+//   for (const TensorInfo& tensor : TensorTable(spec)) ...   // names and shapes, in file order
+//   std::string json = ToJson(spec);                 // goes into the checkpoint's metadata
+//
+// The network: symbols x_0 .. x_{L-1} are embedded (value embedding beside sine/cosine positions),
+// go through a stack of post-norm transformer layers, and a linear head predicts x_{t+1} from the
+// output at t.
+#ifndef LINNET_MODEL_SPEC_H_
+#define LINNET_MODEL_SPEC_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace linnet {
+
+// An attention kind by its registered name, with its parameters.
+struct AttentionSpec {
+  std::string kind = "causal-linear";  // one of AttentionKinds()
+  std::string feature_map = "elu";     // linear kinds: phi(x) = elu(x) + 1
+  float eps = 1e-6f;                   // linear kinds: added to the normaliser
+};
+
+// What is known of every attention kind, of both halves' interest.
+struct AttentionKindInfo {
+  const char* name;
+  const char* description;
+  bool causal;     // position i sees only positions <= i, whatever the mask
+  bool recurrent;  // the runtime can step it
+};
+const std::vector<AttentionKindInfo>& AttentionKinds();
+
+// The entry of that name. Throws InputError, listing the known kinds.
+const AttentionKindInfo& FindAttentionKind(const std::string& name);
+
+struct ModelSpec {
+  // What the symbols are: "images" (bytes in raster order, RGB interleaved) or "copy".
+  std::string task = "images";
+
+  AttentionSpec attention;
+  int layers = 8;
+  int heads = 8;
+  int query_dim = 32;  // D, per head
+  int value_dim = 32;  // M, per head
+  int d_model = 256;
+  int d_ff = 1024;
+  std::string activation = "gelu";  // "relu" or "gelu" (the exact one, with erf)
+  bool final_norm = true;           // layer norm after the last layer
+  float norm_eps = 1e-5f;
+
+  int vocabulary = 256;       // input symbols 0 .. vocabulary-1
+  int max_length = 783;       // positions with an embedding
+  int value_embedding = 128;  // dimensions of the value embedding; positions take the rest of d_model
+
+  std::string head = "logistics";  // "logistics": mixture over bytes; "categorical": logits
+  int mixtures = 10;               // logistics: logits, means and log-scales, in this order
+  int classes = 0;                 // categorical
+
+  // task "images"; width * height * channels = max_length + 1
+  int width = 28, height = 28, channels = 1;
+
+  // The head's outputs per position: 3 * mixtures or classes.
+  int OutputSize() const { return head == "logistics" ? 3 * mixtures : classes; }
+  // Floats of recurrent state per sequence: layers * heads * (D M + D).
+  int64_t StateFloats() const {
+    return int64_t{layers} * heads * (int64_t{query_dim} * value_dim + query_dim);
+  }
+};
+
+bool operator==(const ModelSpec& a, const ModelSpec& b);
+
+// Throws InputError on a value that makes no model: zero or absurd sizes, unknown names, sizes that
+// disagree. `where` begins the message (a file's path, say).
+void Validate(const ModelSpec& spec, const std::string& where = "model");
+
+// JSON with the names of the fields above. FromJson leaves absent fields at their defaults, refuses
+// unknown ones (InputError beginning with `where`), and validates.
+std::string ToJson(const ModelSpec& spec, int indent = -1);
+ModelSpec FromJson(const std::string& json, const std::string& where);
+
+struct TensorInfo {
+  std::string name;
+  std::vector<int64_t> shape;
+};
+
+// Every tensor of a checkpoint with this spec, all fp32: the reference library's names under
+// "transformer.", value_embedding.weight [vocabulary, value_embedding], pos_embedding.pe
+// [1, max_length, d_model - value_embedding], predictor.{weight,bias}; and, for images,
+// first_value.probability [vocabulary]: how often the data begins with each byte.
+std::vector<TensorInfo> TensorTable(const ModelSpec& spec);
+
+// Trainable numbers: the table without pos_embedding.pe and first_value.probability.
+int64_t ParameterCount(const ModelSpec& spec);
+
+// The tensor names that are data, not parameters (see ParameterCount).
+bool IsBuffer(const std::string& tensor_name);
+
+// Sine/cosine positions [length, dim]: pe[t, 2i] = sin(t / 10000^(2i/dim)), pe[t, 2i+1] = cos(same).
+std::vector<float> PositionTable(int length, int dim);
+
+}  // namespace linnet
+
+#endif  // LINNET_MODEL_SPEC_H_
