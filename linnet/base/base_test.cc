@@ -143,7 +143,8 @@ TEST(Units, ParseSeconds) {
   EXPECT_EQ(ParseSeconds("90"), 90);
   EXPECT_EQ(ParseSeconds("15m"), 900);
   EXPECT_EQ(ParseSeconds("1.5h"), 5400);
-  for (const char* bad : {"", "h", "2 h", "-3", "1y", "nan"}) EXPECT_THROW(ParseSeconds(bad), Error);
+  for (const char* bad : {"", "h", "2 h", "-3", "1y", "nan"})
+    EXPECT_THROW(ParseSeconds(bad), Error);
 }
 
 TEST(ProgressLine, OverwritesOnATerminalOnly) {

@@ -18,9 +18,8 @@ class FunctionRef;
 template <typename Result, typename... Args>
 class FunctionRef<Result(Args...)> {
  public:
-  template <typename F,
-            typename = std::enable_if_t<!std::is_same_v<std::decay_t<F>, FunctionRef> &&
-                                        std::is_invocable_r_v<Result, F&, Args...>>>
+  template <typename F, typename = std::enable_if_t<!std::is_same_v<std::decay_t<F>, FunctionRef> &&
+                                                    std::is_invocable_r_v<Result, F&, Args...>>>
   FunctionRef(F&& f)  // NOLINT: implicit on purpose
       : call_([](const void* target, Args... args) -> Result {
           using Target = std::remove_reference_t<F>;

@@ -1,8 +1,9 @@
-// A progress line for long work: rewritten in place on a terminal, a line every few seconds in a log.
+// A progress line for long work: rewritten in place on a terminal, a line every few seconds in a
+// log.
 //
 //   ProgressLine progress(std::cerr, isatty(2));
-//   while (...) progress.Update(StrCat("step ", step));   // cheap: shows at most a few times a second
-//   progress.Finish("done");
+//   while (...) progress.Update(StrCat("step ", step));   // cheap: shows at most a few times a
+//   second progress.Finish("done");
 //
 // The caller owns the stream; nothing here decides to print by itself.
 #ifndef LINNET_BASE_PROGRESS_H_

@@ -1,4 +1,5 @@
-// Random numbers that are a function of (seed, stream, counter): Philox4x32-10 (Salmon et al., 2011).
+// Random numbers that are a function of (seed, stream, counter): Philox4x32-10 (Salmon et al.,
+// 2011).
 //
 //   Philox rng(seed, /*stream=*/sequence_id);
 //   float u = rng.Uniform();              // in (0, 1)

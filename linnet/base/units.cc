@@ -59,8 +59,11 @@ double ParseSeconds(const std::string& text) {
     used = 0;
   }
   const std::string unit = text.substr(used);
-  const double scale =
-      unit.empty() || unit == "s" ? 1 : unit == "m" ? 60 : unit == "h" ? 3600 : unit == "d" ? 86400 : -1;
+  const double scale = unit.empty() || unit == "s" ? 1
+                       : unit == "m"               ? 60
+                       : unit == "h"               ? 3600
+                       : unit == "d"               ? 86400
+                                                   : -1;
   if (used == 0 || scale < 0 || !(value >= 0) || !std::isfinite(value)) {
     throw InputError("'", text, "' is not a length of time; write e.g. 90, 90s, 15m or 2h");
   }

@@ -11,9 +11,9 @@
 //
 // With phi the feature map, per batch element and head, i = 0 .. L-1:
 //
-//   s_i = s_{i-1} + phi(k_i) v_i^T            [F, M]   (eq. 18 of the recurrent form; s_{-1} given or 0)
-//   z_i = z_{i-1} + phi(k_i)                  [F]      (eq. 19)
-//   out_i = phi(q_i) s_i / (phi(q_i) . z_i + eps)      (eq. 12; without `normalize`, only phi(q_i) s_i)
+//   s_i = s_{i-1} + phi(k_i) v_i^T            [F, M]   (eq. 18 of the recurrent form; s_{-1} given
+//   or 0) z_i = z_{i-1} + phi(k_i)                  [F]      (eq. 19) out_i = phi(q_i) s_i /
+//   (phi(q_i) . z_i + eps)      (eq. 12; without `normalize`, only phi(q_i) s_i)
 //
 // F = D for the feature maps here. States are fp32. Results do not depend on how many slots or
 // threads are used. The plain twin in double precision is causal_linear_ref.h.
@@ -97,11 +97,11 @@ void CausalLinearForward(const CausalLinearShape& shape, const CausalLinearOptio
                          ParallelFor parallel_for);
 
 struct CausalLinearBackwardArgs {
-  Strided<const float> q, k, v;            // the forward's inputs
-  Strided<const float> out, grad_out;      // [N, L, H, M]; out only where normalize is true
-  const float* denominator = nullptr;      // the forward's, where normalize is true
-  const int64_t* lengths = nullptr;        // the forward's
-  Strided<float> grad_q, grad_k, grad_v;   // written, all of them
+  Strided<const float> q, k, v;           // the forward's inputs
+  Strided<const float> out, grad_out;     // [N, L, H, M]; out only where normalize is true
+  const float* denominator = nullptr;     // the forward's, where normalize is true
+  const int64_t* lengths = nullptr;       // the forward's
+  Strided<float> grad_q, grad_k, grad_v;  // written, all of them
 };
 
 // Gradients of sum(out * grad_out) for a forward from a zero state: equations 13-15, with the

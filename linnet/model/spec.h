@@ -53,9 +53,10 @@ struct ModelSpec {
   bool final_norm = true;           // layer norm after the last layer
   float norm_eps = 1e-5f;
 
-  int vocabulary = 256;       // input symbols 0 .. vocabulary-1
-  int max_length = 783;       // positions with an embedding
-  int value_embedding = 128;  // dimensions of the value embedding; positions take the rest of d_model
+  int vocabulary = 256;  // input symbols 0 .. vocabulary-1
+  int max_length = 783;  // positions with an embedding
+  int value_embedding =
+      128;  // dimensions of the value embedding; positions take the rest of d_model
 
   std::string head = "logistics";  // "logistics": mixture over bytes; "categorical": logits
   int mixtures = 10;               // logistics: logits, means and log-scales, in this order
@@ -100,7 +101,8 @@ int64_t ParameterCount(const ModelSpec& spec);
 // The tensor names that are data, not parameters (see ParameterCount).
 bool IsBuffer(const std::string& tensor_name);
 
-// Sine/cosine positions [length, dim]: pe[t, 2i] = sin(t / 10000^(2i/dim)), pe[t, 2i+1] = cos(same).
+// Sine/cosine positions [length, dim]: pe[t, 2i] = sin(t / 10000^(2i/dim)), pe[t, 2i+1] =
+// cos(same).
 std::vector<float> PositionTable(int length, int dim);
 
 }  // namespace linnet

@@ -13,8 +13,8 @@
 namespace linnet {
 
 // Greedy: reads `symbols` (each 1 .. vocabulary-1) and the separator 0, then feeds each most likely
-// symbol back until as many are written. Throws InputError if the model is not of the task "copy" or
-// 2 * symbols + 1 exceeds its positions.
+// symbol back until as many are written. Throws InputError if the model is not of the task "copy"
+// or 2 * symbols + 1 exceeds its positions.
 std::vector<int32_t> CopySymbols(Engine& engine, std::span<const int32_t> symbols);
 
 }  // namespace linnet

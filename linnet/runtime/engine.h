@@ -87,7 +87,8 @@ class Engine {
 
   // Reads one symbol of each sequence: tokens [batch], outputs [batch, output_size]: the head's
   // outputs, from which the next symbol is drawn. Throws InputError on a symbol outside the
-  // vocabulary, or past the last position the model has an embedding for; the state is then as it was.
+  // vocabulary, or past the last position the model has an embedding for; the state is then as it
+  // was.
   void Step(State& state, std::span<const int32_t> tokens, std::span<float> outputs);
 
   // Reads `length` symbols of each sequence at once, through the chunked kernel: tokens

@@ -43,8 +43,8 @@ struct BitsPerDimResult {
   std::vector<double> image;  // the same for each image
 };
 
-// -log2 of the probability of bytes 1 .. pixels-1 given all before them, per byte (the first byte is
-// an input, never a target).
+// -log2 of the probability of bytes 1 .. pixels-1 given all before them, per byte (the first byte
+// is an input, never a target).
 BitsPerDimResult BitsPerDim(Engine& engine, std::span<const uint8_t> images,
                             const SampleOptions& options = {});
 

@@ -1,0 +1,13 @@
+#include "linnet/data/image_set.h"
+#include "linnet/data/mnist.h"
+
+namespace linnet {
+
+const std::vector<ImageDataset>& ImageDatasets() {
+  static const std::vector<ImageDataset> datasets = {
+      kMnist,
+  };
+  return datasets;
+}
+
+}  // namespace linnet

@@ -1,0 +1,176 @@
+#include "linnet/io/file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "linnet/base/error.h"
+#include "linnet/base/units.h"
+
+namespace linnet {
+namespace {
+
+std::string ErrorText(int error) { return std::generic_category().message(error); }
+
+struct Descriptor {
+  ~Descriptor() {
+    if (fd >= 0) close(fd);
+  }
+  int fd;
+};
+
+// Opens for reading; `info` receives what fstat says.
+int OpenForReading(const std::string& path, struct stat& info) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) {
+    if (errno == ENOENT) throw InputError(path, ": no such file; check the path");
+    throw InputError(path, ": cannot be opened for reading (", ErrorText(errno), ")");
+  }
+  if (fstat(fd, &info) != 0 || S_ISDIR(info.st_mode)) {
+    close(fd);
+    throw InputError(path, ": a folder, not a file; name a file in it");
+  }
+  return fd;
+}
+
+}  // namespace
+
+MappedFile::MappedFile(const std::string& path) {
+  struct stat info;
+  const Descriptor file{OpenForReading(path, info)};
+  if (!S_ISREG(info.st_mode)) throw InputError(path, ": not a regular file; copy it to one first");
+  const size_t size = static_cast<size_t>(info.st_size);
+  if (size == 0) return;
+  void* data = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.fd, 0);
+  if (data == MAP_FAILED) {
+    throw InputError(path, ": cannot be mapped into memory (", ErrorText(errno), ")");
+  }
+  bytes_ = {static_cast<const std::byte*>(data), size};
+}
+
+MappedFile::~MappedFile() {
+  if (!bytes_.empty()) munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+std::string ReadFile(const std::string& path, size_t max_bytes) {
+  struct stat info;
+  const Descriptor file{OpenForReading(path, info)};
+  std::string text;
+  char block[1 << 16];
+  while (true) {
+    const ssize_t n = read(file.fd, block, sizeof(block));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw InputError(path, ": cannot be read (", ErrorText(errno), ")");
+    if (n == 0) return text;
+    if (static_cast<size_t>(n) > max_bytes - text.size()) {
+      throw InputError(path, ": larger than ", FormatBytes(static_cast<double>(max_bytes)),
+                       ", which is not expected here; check the path");
+    }
+    text.append(block, static_cast<size_t>(n));
+  }
+}
+
+AtomicFile::AtomicFile(const std::string& path) : path_(path), target_(path) {
+  std::error_code error;
+  if (std::filesystem::is_symlink(target_, error)) {
+    target_ = std::filesystem::canonical(target_, error).string();
+    if (error) throw InputError(path_, ": a link to nowhere; remove it or choose another path");
+  }
+  // Checked here because rename() would replace a device or a write-protected file without a word.
+  struct stat info;
+  if (stat(target_.c_str(), &info) == 0) {
+    if (S_ISDIR(info.st_mode)) throw InputError(path_, ": a folder; name a file to write");
+    if (!S_ISREG(info.st_mode)) {
+      throw InputError(path_, ": not a regular file; name a file to write");
+    }
+    if (access(target_.c_str(), W_OK) != 0) {
+      throw InputError(path_, ": cannot be written (", ErrorText(errno), "); choose another path");
+    }
+  }
+  temporary_ = StrCat(target_, ".tmp.", getpid());
+  fd_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (fd_ >= 0) return;
+  const int reason = errno;
+  std::string folder = std::filesystem::path(target_).parent_path().string();
+  if (folder.empty()) folder = ".";
+  switch (reason) {
+    case ENOENT:
+      throw InputError(path_, ": cannot be written: the folder ", folder,
+                       " does not exist; create it first");
+    case ENOSPC:
+    case EDQUOT:
+    case EIO:
+    case EMFILE:
+    case ENFILE:
+      throw RuntimeError(path_, ": cannot be written (", ErrorText(reason), ")");
+    default:
+      throw InputError(path_, ": cannot be written in the folder ", folder, " (", ErrorText(reason),
+                       "); choose another path");
+  }
+}
+
+AtomicFile::~AtomicFile() {
+  if (fd_ >= 0) close(fd_);
+  if (!temporary_.empty()) unlink(temporary_.c_str());
+}
+
+void AtomicFile::Fail(int error) const {
+  throw RuntimeError(path_, ": writing failed after ", FormatBytes(static_cast<double>(written_)),
+                     " (", ErrorText(error), "); what stood there before is untouched");
+}
+
+void AtomicFile::Write(const void* data, size_t size) {
+  const char* from = static_cast<const char*>(data);
+  while (size > 0) {
+    // write() takes at most about 2 GiB.
+    const ssize_t n = write(fd_, from, std::min(size, size_t{1} << 30));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) Fail(errno);
+    from += n;
+    size -= static_cast<size_t>(n);
+    written_ += static_cast<uint64_t>(n);
+  }
+}
+
+void AtomicFile::Commit() {
+  if (fsync(fd_) != 0) Fail(errno);
+  if (close(std::exchange(fd_, -1)) != 0) Fail(errno);
+  if (rename(temporary_.c_str(), target_.c_str()) != 0) Fail(errno);
+  temporary_.clear();
+
+  // The rename is on the disk once its folder is. Some file systems cannot sync a folder (EINVAL),
+  // and a folder may be writable but not readable: then the rename alone has to do.
+  const std::filesystem::path folder = std::filesystem::path(target_).parent_path();
+  const Descriptor parent{
+      open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+  if (parent.fd >= 0 && fsync(parent.fd) != 0 && errno != EINVAL) {
+    throw RuntimeError(path_, ": written, but its folder could not be synced to the disk (",
+                       ErrorText(errno), ")");
+  }
+}
+
+void WriteFileAtomically(const std::string& path, std::span<const std::byte> bytes) {
+  AtomicFile file(path);
+  file.Write(bytes.data(), bytes.size());
+  file.Commit();
+}
+
+void WriteFileAtomically(const std::string& path, std::string_view text) {
+  WriteFileAtomically(path, std::as_bytes(std::span(text)));
+}
+
+}  // namespace linnet

@@ -1,0 +1,126 @@
+#include "linnet/io/png.h"
+
+#include <png.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
+#include "linnet/base/error.h"
+#include "linnet/base/units.h"
+#include "linnet/io/file.h"
+
+namespace linnet {
+namespace {
+
+// Far beyond any contact sheet, far below what would hurt.
+constexpr uint64_t kMaxImageBytes = uint64_t{1} << 28;
+
+// The bytes of an image of positive dimensions, or 0 when it is larger than kMaxImageBytes.
+uint64_t ImageBytes(uint64_t width, uint64_t height, uint64_t channels) {
+  if (width > kMaxImageBytes || height > kMaxImageBytes / width / channels) return 0;
+  return width * height * channels;
+}
+
+// Frees what libpng holds for an image that was begun, on every way out.
+struct PngImage {
+  PngImage() {
+    std::memset(&image, 0, sizeof(image));
+    image.version = PNG_IMAGE_VERSION;
+  }
+  ~PngImage() { png_image_free(&image); }
+  png_image image;
+};
+
+}  // namespace
+
+void WritePng(const std::string& path, const Image& image) {
+  if (image.width < 1 || image.height < 1 || (image.channels != 1 && image.channels != 3) ||
+      image.pixels.size() != static_cast<uint64_t>(image.width) *
+                                 static_cast<uint64_t>(image.height) *
+                                 static_cast<uint64_t>(image.channels)) {
+    throw InputError(path, ": cannot hold an image of ", image.width, " x ", image.height, " x ",
+                     image.channels, " made of ", image.pixels.size(), " bytes");
+  }
+  PngImage png;
+  png.image.width = static_cast<png_uint_32>(image.width);
+  png.image.height = static_cast<png_uint_32>(image.height);
+  png.image.format = image.channels == 1 ? PNG_FORMAT_GRAY : PNG_FORMAT_RGB;
+
+  png_alloc_size_t size = PNG_IMAGE_PNG_SIZE_MAX(png.image);
+  std::vector<std::byte> file(size);
+  if (!png_image_write_to_memory(&png.image, file.data(), &size, /*convert_to_8_bit=*/0,
+                                 image.pixels.data(), /*row_stride=*/0, /*colormap=*/nullptr)) {
+    throw RuntimeError(path, ": cannot be packed as PNG (", png.image.message, ")");
+  }
+  WriteFileAtomically(path, std::span(file).first(size));
+}
+
+Image ReadPng(const std::string& path) {
+  const MappedFile file(path);
+  PngImage png;
+  if (!png_image_begin_read_from_memory(&png.image, file.bytes().data(), file.bytes().size())) {
+    throw InputError(path, ": not a PNG image (", png.image.message, ")");
+  }
+  Image image;
+  image.channels = (png.image.format & PNG_FORMAT_FLAG_COLOR) ? 3 : 1;
+  png.image.format = image.channels == 1 ? PNG_FORMAT_GRAY : PNG_FORMAT_RGB;
+  const uint64_t bytes = ImageBytes(png.image.width, png.image.height, image.channels);
+  if (bytes == 0) {
+    throw InputError(path, ": ", png.image.width, " x ", png.image.height,
+                     " pixels are more than linnet reads; shrink the image first");
+  }
+  image.width = static_cast<int>(png.image.width);
+  image.height = static_cast<int>(png.image.height);
+  image.pixels.resize(bytes);  // black, which libpng blends transparent pixels into
+  if (!png_image_finish_read(&png.image, /*background=*/nullptr, image.pixels.data(),
+                             /*row_stride=*/0, /*colormap=*/nullptr)) {
+    throw InputError(path, ": corrupt PNG image (", png.image.message,
+                     "); copy or download it again");
+  }
+  return image;
+}
+
+Image Grid(std::span<const Image> images, int columns, int scale, int gap, uint8_t background) {
+  if (images.empty() || columns < 1 || scale < 1 || gap < 0) {
+    throw InputError("a grid needs images, columns, a scale of at least 1 and no negative gap");
+  }
+  const size_t width = static_cast<size_t>(images[0].width);
+  const size_t height = static_cast<size_t>(images[0].height);
+  const size_t channels = static_cast<size_t>(images[0].channels);
+  for (const Image& image : images) {
+    if (image.width != images[0].width || image.height != images[0].height ||
+        image.channels != images[0].channels || image.pixels.size() != width * height * channels) {
+      throw InputError("the images of a grid must have one size: ", images[0].width, " x ",
+                       images[0].height, " is followed by ", image.width, " x ", image.height);
+    }
+  }
+  const size_t across = std::min(static_cast<size_t>(columns), images.size());
+  const size_t down = (images.size() + across - 1) / across;
+  const size_t zoom = static_cast<size_t>(scale), space = static_cast<size_t>(gap);
+  const size_t cell_width = width * zoom + space, cell_height = height * zoom + space;
+  const size_t row_pixels = across * cell_width + space, rows = down * cell_height + space;
+  if (row_pixels == 0 || rows == 0 || ImageBytes(row_pixels, rows, channels) == 0) {
+    throw InputError("a grid of ", across, " x ", down, " images of ", width, " x ", height,
+                     " at scale ", scale, " is larger than ",
+                     FormatBytes(static_cast<double>(kMaxImageBytes)), "; show fewer or smaller");
+  }
+
+  Image grid{static_cast<int>(row_pixels), static_cast<int>(rows), images[0].channels, {}};
+  const size_t stride = row_pixels * channels;
+  grid.pixels.assign(rows * stride, background);
+  for (size_t i = 0; i < images.size(); ++i) {
+    uint8_t* corner = grid.pixels.data() + (space + i / across * cell_height) * stride +
+                      (space + i % across * cell_width) * channels;
+    for (size_t y = 0; y < height * zoom; ++y) {
+      const uint8_t* from = images[i].pixels.data() + y / zoom * width * channels;
+      uint8_t* to = corner + y * stride;
+      for (size_t x = 0; x < width * zoom; ++x) {
+        std::copy_n(from + x / zoom * channels, channels, to + x * channels);
+      }
+    }
+  }
+  return grid;
+}
+
+}  // namespace linnet

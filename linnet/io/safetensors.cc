@@ -1,0 +1,363 @@
+#include "linnet/io/safetensors.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "linnet/base/error.h"
+#include "linnet/base/units.h"
+
+namespace linnet {
+namespace {
+
+using nlohmann::json;
+
+static_assert(std::endian::native == std::endian::little, "safetensors data is little-endian");
+
+constexpr size_t kLengthBytes = 8;               // a file begins with its header's length
+constexpr uint64_t kMaxHeaderBytes = 100000000;  // the format's own limit
+constexpr int kMaxDepth = 3;                     // header, tensor, shape: nothing lies deeper
+constexpr const char* kMetadataKey = "__metadata__";
+constexpr const char* kFetchAgain = "; copy or download it again";
+
+struct DTypeInfo {
+  DType dtype;
+  const char* name;
+  size_t size;
+};
+constexpr DTypeInfo kDTypes[] = {
+    {DType::kF32, "F32", 4},   {DType::kF16, "F16", 2}, {DType::kBF16, "BF16", 2},
+    {DType::kF64, "F64", 8},   {DType::kI8, "I8", 1},   {DType::kU8, "U8", 1},
+    {DType::kI16, "I16", 2},   {DType::kI32, "I32", 4}, {DType::kI64, "I64", 8},
+    {DType::kBool, "BOOL", 1},
+};
+
+const DTypeInfo& Info(DType dtype) {
+  return *std::find_if(std::begin(kDTypes), std::end(kDTypes),
+                       [&](const DTypeInfo& info) { return info.dtype == dtype; });
+}
+
+template <typename T>
+constexpr DType kDTypeOf = DType::kF32;
+template <>
+constexpr DType kDTypeOf<double> = DType::kF64;
+template <>
+constexpr DType kDTypeOf<int8_t> = DType::kI8;
+template <>
+constexpr DType kDTypeOf<uint8_t> = DType::kU8;
+template <>
+constexpr DType kDTypeOf<int16_t> = DType::kI16;
+template <>
+constexpr DType kDTypeOf<int32_t> = DType::kI32;
+template <>
+constexpr DType kDTypeOf<int64_t> = DType::kI64;
+
+// A name from a file, fit for a one-line message.
+std::string Quote(std::string_view name) {
+  constexpr size_t kLongest = 80;
+  std::string quoted = "'";
+  for (char c : name.substr(0, kLongest)) {
+    quoted += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
+  }
+  return quoted + (name.size() > kLongest ? "...'" : "'");
+}
+
+std::string Bytes(uint64_t n) { return FormatBytes(static_cast<double>(n)); }
+
+// The bytes of a tensor, or nothing when a dimension is negative or the product overflows.
+std::optional<uint64_t> TensorBytes(std::span<const int64_t> shape, DType dtype) {
+  int64_t bytes = static_cast<int64_t>(DTypeSize(dtype));
+  for (int64_t dimension : shape) {
+    if (dimension < 0 || __builtin_mul_overflow(bytes, dimension, &bytes)) return std::nullopt;
+  }
+  return static_cast<uint64_t>(bytes);
+}
+
+// Parses the header strictly: no key twice, nothing deeper than the format needs (so that a hostile
+// header cannot make the parser build a tower of nested arrays).
+json ParseHeader(const std::string& path, std::string_view text) {
+  std::vector<std::set<std::string>> keys;
+  const auto check = [&](int depth, json::parse_event_t event, json& parsed) {
+    if (depth > kMaxDepth) {
+      throw InputError(path, ": malformed: its header is nested too deeply", kFetchAgain);
+    }
+    switch (event) {
+      case json::parse_event_t::object_start:
+        keys.emplace_back();
+        break;
+      case json::parse_event_t::object_end:
+        keys.pop_back();
+        break;
+      case json::parse_event_t::key:
+        if (const auto& key = parsed.get_ref<const std::string&>();
+            !keys.back().insert(key).second) {
+          throw InputError(path, ": malformed: its header has ", Quote(key), " twice", kFetchAgain);
+        }
+        break;
+      default:
+        break;
+    }
+    return true;
+  };
+  json header;
+  try {
+    header = json::parse(text, check);
+  } catch (const json::exception&) {
+    throw InputError(path, ": damaged, or no safetensors file: its header is not valid JSON",
+                     kFetchAgain);
+  }
+  if (!header.is_object()) {
+    throw InputError(path, ": no safetensors file: its header is not a JSON object");
+  }
+  return header;
+}
+
+// A tensor as the header describes it: everything but where its data lies in memory.
+struct Entry {
+  Tensor tensor;
+  uint64_t begin = 0, end = 0;  // of its data, behind the header
+};
+
+Entry ParseEntry(const std::string& path, const std::string& name, const json& value) {
+  const auto malformed = [&](const auto&... what) {
+    return InputError(path, ": malformed: tensor ", Quote(name), " ", what..., kFetchAgain);
+  };
+  // A missing field reads as null, which then fails the check of its type.
+  const auto field = [&](const char* key) {
+    return value.is_object() && value.contains(key) ? value[key] : json();
+  };
+  Entry entry;
+  Tensor& tensor = entry.tensor;
+  tensor.name = name;
+  tensor.file = path;
+
+  const json dtype = field("dtype");
+  if (!dtype.is_string()) throw malformed("has no dtype");
+  const auto& dtype_name = dtype.get_ref<const std::string&>();
+  const auto* info = std::find_if(std::begin(kDTypes), std::end(kDTypes),
+                                  [&](const DTypeInfo& i) { return dtype_name == i.name; });
+  if (info == std::end(kDTypes)) {
+    throw InputError(path, ": tensor ", Quote(name), " has the dtype ", Quote(dtype_name),
+                     ", which linnet does not know; convert it to F32 first");
+  }
+  tensor.dtype = info->dtype;
+
+  const json shape = field("shape");
+  if (!shape.is_array()) throw malformed("has no shape");
+  for (const json& dimension : shape) {
+    if (!dimension.is_number_unsigned() || dimension.get<uint64_t>() > INT64_MAX) {
+      throw malformed("has a shape that is not made of whole numbers");
+    }
+    tensor.shape.push_back(dimension.get<int64_t>());
+  }
+
+  const json offsets = field("data_offsets");
+  if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() ||
+      !offsets[1].is_number_unsigned()) {
+    throw malformed("has no data_offsets [begin, end]");
+  }
+  entry.begin = offsets[0].get<uint64_t>();
+  entry.end = offsets[1].get<uint64_t>();
+  const std::optional<uint64_t> bytes = TensorBytes(tensor.shape, tensor.dtype);
+  if (!bytes || entry.end < entry.begin || *bytes != entry.end - entry.begin) {
+    throw malformed("has a shape and data_offsets that disagree");
+  }
+  return entry;
+}
+
+std::map<std::string, std::string> ParseMetadata(const std::string& path, const json& value) {
+  std::map<std::string, std::string> metadata;
+  bool strings_only = value.is_object();
+  if (strings_only) {
+    for (const auto& [key, text] : value.items()) {
+      strings_only = strings_only && text.is_string();
+      if (strings_only) metadata[key] = text.get<std::string>();
+    }
+  }
+  if (!strings_only) {
+    throw InputError(path, ": malformed: its ", kMetadataKey, " is not a map of strings",
+                     kFetchAgain);
+  }
+  return metadata;
+}
+
+}  // namespace
+
+size_t DTypeSize(DType dtype) { return Info(dtype).size; }
+
+const char* DTypeName(DType dtype) { return Info(dtype).name; }
+
+std::string FormatShape(std::span<const int64_t> shape) {
+  std::string text = "[";
+  for (size_t i = 0; i < shape.size(); ++i) text += StrCat(i > 0 ? ", " : "", shape[i]);
+  return text + "]";
+}
+
+int64_t Tensor::numel() const { return static_cast<int64_t>(data.size() / DTypeSize(dtype)); }
+
+template <typename T>
+std::span<const T> Tensor::values() const {
+  if (dtype != kDTypeOf<T>) {
+    throw InputError(file, ": tensor ", Quote(name), " is ", DTypeName(dtype), " where ",
+                     DTypeName(kDTypeOf<T>), " is needed; convert it first");
+  }
+  return {reinterpret_cast<const T*>(data.data()), data.size() / sizeof(T)};
+}
+template std::span<const float> Tensor::values() const;
+template std::span<const double> Tensor::values() const;
+template std::span<const int8_t> Tensor::values() const;
+template std::span<const uint8_t> Tensor::values() const;
+template std::span<const int16_t> Tensor::values() const;
+template std::span<const int32_t> Tensor::values() const;
+template std::span<const int64_t> Tensor::values() const;
+
+SafetensorsFile SafetensorsFile::Open(const std::string& path) {
+  SafetensorsFile file;
+  file.path_ = path;
+  file.file_ = MappedFile(path);
+  file.Parse(file.file_.bytes());
+  return file;
+}
+
+SafetensorsFile SafetensorsFile::FromMemory(std::span<const std::byte> bytes, std::string label) {
+  SafetensorsFile file;
+  file.path_ = std::move(label);
+  file.Parse(bytes);
+  return file;
+}
+
+void SafetensorsFile::Parse(std::span<const std::byte> bytes) {
+  uint64_t header_bytes = 0;
+  if (bytes.size() < kLengthBytes) {
+    throw InputError(path_, ": truncated, or no safetensors file: it holds only ",
+                     Bytes(bytes.size()));
+  }
+  std::memcpy(&header_bytes, bytes.data(), kLengthBytes);
+  if (header_bytes > kMaxHeaderBytes) throw InputError(path_, ": no safetensors file");
+  if (header_bytes > bytes.size() - kLengthBytes) {
+    throw InputError(path_, ": truncated, or no safetensors file: it promises a header of ",
+                     Bytes(header_bytes), " but holds ", Bytes(bytes.size()), kFetchAgain);
+  }
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()) + kLengthBytes,
+                              header_bytes);
+  const std::span<const std::byte> data = bytes.subspan(kLengthBytes + header_bytes);
+
+  std::vector<Entry> entries;
+  const json header = ParseHeader(path_, text);
+  for (const auto& [name, value] : header.items()) {
+    if (name == kMetadataKey) {
+      metadata_ = ParseMetadata(path_, value);
+    } else {
+      entries.push_back(ParseEntry(path_, name, value));
+    }
+  }
+  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+  });
+
+  // The format demands that tensors follow one another without overlap and without holes.
+  uint64_t promised = 0;
+  for (const Entry& entry : entries) {
+    if (entry.begin != promised) {
+      throw InputError(path_, ": malformed: the data of tensor ", Quote(entry.tensor.name),
+                       entry.begin < promised ? " overlaps another tensor's"
+                                              : " does not follow the tensor before it",
+                       kFetchAgain);
+    }
+    promised = entry.end;
+  }
+  if (promised > data.size()) {
+    throw InputError(path_, ": truncated: its header promises ", Bytes(promised),
+                     " of tensors but the file holds ", Bytes(data.size()), kFetchAgain);
+  }
+  if (promised < data.size()) {
+    throw InputError(path_, ": damaged: ", Bytes(data.size() - promised), " follow the last tensor",
+                     kFetchAgain);
+  }
+
+  for (Entry& entry : entries) {
+    Tensor& tensor = entry.tensor;
+    tensor.data = data.subspan(entry.begin, entry.end - entry.begin);
+    if (reinterpret_cast<uintptr_t>(tensor.data.data()) % DTypeSize(tensor.dtype) != 0) {
+      AlignedBuffer<std::byte>& copy = realigned_.emplace_back(tensor.data.size());
+      std::copy(tensor.data.begin(), tensor.data.end(), copy.begin());
+      tensor.data = {copy.data(), copy.size()};
+    }
+    index_[tensor.name] = tensors_.size();
+    tensors_.push_back(std::move(tensor));
+  }
+}
+
+const Tensor* SafetensorsFile::Find(std::string_view name) const {
+  const auto found = index_.find(name);
+  return found == index_.end() ? nullptr : &tensors_[found->second];
+}
+
+const Tensor& SafetensorsFile::Get(std::string_view name) const {
+  const Tensor* tensor = Find(name);
+  if (tensor == nullptr) {
+    throw InputError(path_, ": no tensor ", Quote(name), " among its ", tensors_.size(),
+                     "; is this a file of another kind?");
+  }
+  return *tensor;
+}
+
+void SafetensorsWriter::SetMetadata(const std::string& key, const std::string& value) {
+  metadata_[key] = value;
+}
+
+void SafetensorsWriter::Add(const std::string& name, DType dtype, std::span<const int64_t> shape,
+                            const void* data) {
+  const bool taken = name == kMetadataKey ||
+                     std::any_of(tensors_.begin(), tensors_.end(),
+                                 [&](const Tensor& tensor) { return tensor.name == name; });
+  if (taken) throw InputError("a file cannot hold two tensors named ", Quote(name));
+  const std::optional<uint64_t> bytes = TensorBytes(shape, dtype);
+  if (!bytes) {
+    throw InputError("tensor ", Quote(name), " cannot have the shape ", FormatShape(shape));
+  }
+  tensors_.push_back({name,
+                      dtype,
+                      {shape.begin(), shape.end()},
+                      {static_cast<const std::byte*>(data), *bytes},
+                      ""});
+}
+
+void SafetensorsWriter::Write(const std::string& path) const {
+  std::vector<const Tensor*> order;
+  for (const Tensor& tensor : tensors_) order.push_back(&tensor);
+  std::stable_sort(order.begin(), order.end(), [](const Tensor* a, const Tensor* b) {
+    return DTypeSize(a->dtype) > DTypeSize(b->dtype);
+  });
+
+  nlohmann::ordered_json header = nlohmann::ordered_json::object();
+  if (!metadata_.empty()) header[kMetadataKey] = metadata_;
+  uint64_t begin = 0;
+  for (const Tensor* tensor : order) {
+    const uint64_t end = begin + tensor->data.size();
+    header[tensor->name] = {{"dtype", DTypeName(tensor->dtype)},
+                            {"shape", tensor->shape},
+                            {"data_offsets", {begin, end}}};
+    begin = end;
+  }
+  std::string text;
+  try {
+    text = header.dump();
+  } catch (const json::exception&) {
+    throw InputError(path, ": names and metadata of tensors must be UTF-8");
+  }
+  text.resize(RoundUp(kLengthBytes + text.size(), kCacheLine) - kLengthBytes, ' ');
+  const uint64_t header_bytes = text.size();
+
+  AtomicFile file(path);
+  file.Write(&header_bytes, kLengthBytes);
+  file.Write(text.data(), text.size());
+  for (const Tensor* tensor : order) file.Write(tensor->data.data(), tensor->data.size());
+  file.Commit();
+}
+
+}  // namespace linnet

@@ -1,0 +1,114 @@
+// Reading and writing .safetensors files: named tensors behind a JSON header, as every framework
+// trades them.
+//
+//   SafetensorsFile file = SafetensorsFile::Open("models/digits.safetensors");
+//   std::span<const float> w = file.Get("predictor.weight").f32();
+//
+//   SafetensorsWriter writer;
+//   writer.SetMetadata("linnet", spec_json);
+//   writer.Add("predictor.weight", DType::kF32, {30, 256}, weights);
+//   writer.Write("models/digits.safetensors");
+//
+// A file is checked in full when it is opened, so whoever holds a Tensor may trust its shape, its
+// size and its alignment.
+#ifndef LINNET_IO_SAFETENSORS_H_
+#define LINNET_IO_SAFETENSORS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "linnet/base/aligned.h"
+#include "linnet/io/file.h"
+
+namespace linnet {
+
+enum class DType { kF32, kF16, kBF16, kF64, kI8, kU8, kI16, kI32, kI64, kBool };
+
+// Bytes an element.
+size_t DTypeSize(DType dtype);
+
+// The format's own name: "F32", "BF16", "BOOL".
+const char* DTypeName(DType dtype);
+
+// "[60, 3]", for messages.
+std::string FormatShape(std::span<const int64_t> shape);
+
+// A view of one tensor; it lives as long as the file it came from.
+struct Tensor {
+  std::string name;
+  DType dtype = DType::kF32;
+  std::vector<int64_t> shape;       // row-major; empty for a scalar
+  std::span<const std::byte> data;  // numel() elements, aligned to their size
+  std::string file;                 // for messages
+
+  int64_t numel() const;
+
+  // The elements as float, double, int8_t, uint8_t, int16_t, int32_t or int64_t. Throws InputError
+  // unless that is exactly the dtype: nothing is converted.
+  template <typename T>
+  std::span<const T> values() const;
+  std::span<const float> f32() const { return values<float>(); }
+  std::span<const int64_t> i64() const { return values<int64_t>(); }
+};
+
+class SafetensorsFile {
+ public:
+  // Maps the file. Throws InputError, naming the path, when it is missing, truncated or malformed.
+  static SafetensorsFile Open(const std::string& path);
+  // Reads bytes that the caller keeps alive and unchanged; `label` stands for the path in messages.
+  static SafetensorsFile FromMemory(std::span<const std::byte> bytes, std::string label);
+
+  SafetensorsFile(SafetensorsFile&&) = default;
+  SafetensorsFile& operator=(SafetensorsFile&&) = default;
+
+  // nullptr when there is none of that name.
+  const Tensor* Find(std::string_view name) const;
+  // Throws InputError when there is none of that name.
+  const Tensor& Get(std::string_view name) const;
+
+  // In the order of their data.
+  const std::vector<Tensor>& tensors() const { return tensors_; }
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  const std::string& path() const { return path_; }
+
+ private:
+  SafetensorsFile() = default;
+  void Parse(std::span<const std::byte> bytes);
+
+  std::string path_;
+  MappedFile file_;
+  std::map<std::string, std::string> metadata_;
+  std::vector<Tensor> tensors_;
+  std::map<std::string, size_t, std::less<>> index_;  // name -> position in tensors_
+  std::vector<AlignedBuffer<std::byte>> realigned_;   // copies of data that began at odd places
+};
+
+class SafetensorsWriter {
+ public:
+  void SetMetadata(const std::string& key, const std::string& value);
+
+  // Borrows `data`, numel(shape) elements, until Write(). Throws InputError for a name given twice.
+  void Add(const std::string& name, DType dtype, std::span<const int64_t> shape, const void* data);
+  void Add(const std::string& name, DType dtype, std::initializer_list<int64_t> shape,
+           const void* data) {
+    Add(name, dtype, std::span(shape.begin(), shape.size()), data);
+  }
+
+  // Replaces `path` in one step (see AtomicFile, also for its errors). Data begins at a multiple of
+  // 64 bytes and has no holes; tensors stand in the order added, but wider elements before narrower
+  // ones, so that each tensor is aligned to its elements.
+  void Write(const std::string& path) const;
+
+ private:
+  std::map<std::string, std::string> metadata_;
+  std::vector<Tensor> tensors_;
+};
+
+}  // namespace linnet
+
+#endif  // LINNET_IO_SAFETENSORS_H_

@@ -1,0 +1,66 @@
+// What tests that touch files share: a folder that goes away, the message of an Error, the data.
+//
+//   TempDir dir;
+//   WriteFileAtomically(dir / "a.idx", bytes);
+//   EXPECT_THAT(ErrorOf([&] { ReadIdx(dir / "a.idx"); }), HasSubstr("truncated"));
+#ifndef LINNET_IO_TEST_UTIL_H_
+#define LINNET_IO_TEST_UTIL_H_
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <system_error>
+
+#include "linnet/base/error.h"
+#include "linnet/base/function_ref.h"
+
+namespace linnet {
+
+// A new, empty folder, removed with all it holds.
+class TempDir {
+ public:
+  TempDir() : path_((std::filesystem::temp_directory_path() / "linnet-test-XXXXXX").string()) {
+    if (mkdtemp(path_.data()) == nullptr) throw RuntimeError(path_, ": cannot be created");
+  }
+  ~TempDir() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TempDir(const TempDir&) = delete;
+  TempDir& operator=(const TempDir&) = delete;
+
+  const std::string& path() const { return path_; }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+
+  // How many entries it holds: a failed write must leave nothing behind.
+  int Entries() const {
+    int n = 0;
+    for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(path_)) ++n;
+    return n;
+  }
+
+ private:
+  std::string path_;
+};
+
+// "input: MESSAGE" or "runtime: MESSAGE" of the Error that `body` throws, "" when it throws none.
+inline std::string ErrorOf(FunctionRef<void()> body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return StrCat(error.kind() == Error::Kind::kInput ? "input: " : "runtime: ", error.what());
+  }
+  return "";
+}
+
+// The path of a data set under $LINNET_DATA, or "" when it is not there.
+inline std::string TestData(const std::string& name) {
+  const char* root = std::getenv("LINNET_DATA");
+  if (root == nullptr) return "";
+  const std::string path = StrCat(root, "/", name);
+  return std::filesystem::exists(path) ? path : "";
+}
+
+}  // namespace linnet
+
+#endif  // LINNET_IO_TEST_UTIL_H_

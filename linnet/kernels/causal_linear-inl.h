@@ -1,0 +1,416 @@
+// The Highway body of causal_linear.h, compiled once for each instruction set.
+//
+// Everything is one operation, Sweep(): walk the tokens of a block, add b_t v_t^T to a state and
+// read a_t from it. The forward is Sweep(a = phi(q), b = phi(k), v); the three gradients are the
+// same sweep with the arguments permuted (two of them from the end of the sequence). A slice of the
+// state (kRows x 2 vectors) stays in registers while a whole block of tokens passes, so the state's
+// memory traffic is 1/kBlock of the plain recurrence's, and at D = M = 32 it needs fewer operations
+// than the masked products of a chunked form (4 D M a token against 4 D M + 2 C (D + M) for chunks
+// of C).
+#if defined(LINNET_KERNELS_CAUSAL_LINEAR_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LINNET_KERNELS_CAUSAL_LINEAR_INL_H_
+#undef LINNET_KERNELS_CAUSAL_LINEAR_INL_H_
+#else
+#define LINNET_KERNELS_CAUSAL_LINEAR_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "hwy/contrib/math/math-inl.h"
+#include "hwy/highway.h"
+#include "linnet/kernels/causal_linear.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace linnet::kernels::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// 16 lanes at most, so that the padding below holds for every target.
+using F32 = hn::CappedTag<float, 16>;
+using Vec = hn::Vec<F32>;
+
+// Tokens to a block: the packed rows of a block (six arrays in the backward) and the two states
+// stay in a 48 kB first-level cache at D = M = 32.
+inline constexpr size_t kBlock = 32;
+
+// Rows of the state held in registers: with 32 vector registers 8 x 2 accumulators leave room for
+// the operands; with 16 registers 4 x 2 do.
+inline constexpr size_t kRows = HWY_TARGET == HWY_AVX3 ? 8 : 4;
+
+// Dimensions are padded to this in scratch: a multiple of every target's lanes and of kRows.
+inline constexpr size_t kPad = 16;
+constexpr size_t Padded(size_t n) { return (n + kPad - 1) / kPad * kPad; }
+
+HWY_INLINE Vec Phi(FeatureMap map, Vec x) {
+  const F32 d;
+  if (map == FeatureMap::kIdentity) return x;
+  const Vec zero = hn::Zero(d);
+  // exp(min(x, 0)) + max(x, 0): both branches of elu(x) + 1 at once.
+  return hn::Add(hn::Exp(d, hn::Min(x, zero)), hn::Max(x, zero));
+}
+
+// phi'(x) from phi(x): elu(x) + 1 is exp(x) <= 1 where its derivative is, and above 1 elsewhere.
+HWY_INLINE Vec PhiDerivative(FeatureMap map, Vec phi) {
+  const Vec one = hn::Set(F32(), 1.0f);
+  return map == FeatureMap::kIdentity ? one : hn::Min(phi, one);
+}
+
+// Calls body(i, lanes_used) for each vector of a row of n floats; load and store respect its end.
+template <class Body>
+HWY_INLINE void ForVectors(size_t n, Body body) {
+  const F32 d;
+  for (size_t i = 0; i < n; i += hn::Lanes(d)) body(i, std::min(hn::Lanes(d), n - i));
+}
+HWY_INLINE Vec LoadN(const float* from, size_t n) {
+  const F32 d;
+  if (HWY_LIKELY(n == hn::Lanes(d))) return hn::LoadU(d, from);
+  return hn::MaskedLoad(hn::FirstN(d, n), d, from);
+}
+HWY_INLINE void StoreN(Vec v, float* to, size_t n) {
+  const F32 d;
+  if (HWY_LIKELY(n == hn::Lanes(d))) {
+    hn::StoreU(v, d, to);
+  } else {
+    hn::BlendedStore(v, hn::FirstN(d, n), d, to);
+  }
+}
+HWY_INLINE Vec ZeroBeyond(Vec v, size_t n) {
+  const F32 d;
+  return hn::IfThenElseZero(hn::FirstN(d, n), v);
+}
+
+// Copies a row into scratch, through phi; what the padding holds stays as it was (zero).
+HWY_INLINE void PackRow(FeatureMap map, const float* from, size_t n, float* HWY_RESTRICT to) {
+  const F32 d;
+  ForVectors(n, [&](size_t i, size_t lanes) {
+    Vec x = Phi(map, LoadN(from + i, lanes));
+    if (lanes != hn::Lanes(d)) x = ZeroBeyond(x, lanes);
+    hn::Store(x, d, to + i);
+  });
+}
+
+// One slice of the state, kRows x (kVectors * lanes), over all tokens of a block:
+//   s += b_t v_t^T; out_t += a_t s.
+template <size_t kVectors>
+HWY_INLINE void SweepSlice(size_t tokens, const float* HWY_RESTRICT a, const float* HWY_RESTRICT b,
+                           size_t row_stride, const float* HWY_RESTRICT v, float* HWY_RESTRICT out,
+                           size_t column_stride, float* HWY_RESTRICT s) {
+  const F32 d;
+  const size_t lanes = hn::Lanes(d);
+  static_assert(kRows == 4 || kRows == 8);
+  // Written out for vectors 0 and 1: arrays of vectors are spilled by GCC 12.
+#define LINNET_ROWS(X) X(0) X(1) X(2) X(3)
+#define LINNET_MORE_ROWS(X) X(4) X(5) X(6) X(7)
+#define LINNET_LOAD(r)                              \
+  Vec s##r##0 = hn::Load(d, s + r * column_stride); \
+  Vec s##r##1 = s##r##0;                            \
+  if constexpr (kVectors == 2) s##r##1 = hn::Load(d, s + r * column_stride + lanes);
+#define LINNET_TOKEN(r)                                                  \
+  {                                                                      \
+    const Vec b_r = hn::Set(d, b[r]);                                    \
+    s##r##0 = hn::MulAdd(b_r, v0, s##r##0);                              \
+    if constexpr (kVectors == 2) s##r##1 = hn::MulAdd(b_r, v1, s##r##1); \
+    const Vec a_r = hn::Set(d, a[r]);                                    \
+    o0 = hn::MulAdd(a_r, s##r##0, o0);                                   \
+    if constexpr (kVectors == 2) o1 = hn::MulAdd(a_r, s##r##1, o1);      \
+  }
+#define LINNET_STORE(r)                         \
+  hn::Store(s##r##0, d, s + r * column_stride); \
+  if constexpr (kVectors == 2) hn::Store(s##r##1, d, s + r * column_stride + lanes);
+
+  const auto walk = [&](auto&& token) HWY_ATTR {
+    for (size_t t = 0; t < tokens; ++t) {
+      const Vec v0 = hn::Load(d, v);
+      Vec o0 = hn::Load(d, out);
+      Vec v1 = v0, o1 = o0;
+      if constexpr (kVectors == 2) {
+        v1 = hn::Load(d, v + lanes);
+        o1 = hn::Load(d, out + lanes);
+      }
+      token(v0, v1, o0, o1);
+      hn::Store(o0, d, out);
+      if constexpr (kVectors == 2) hn::Store(o1, d, out + lanes);
+      a += row_stride;
+      b += row_stride;
+      v += column_stride;
+      out += column_stride;
+    }
+  };
+  LINNET_ROWS(LINNET_LOAD)
+  if constexpr (kRows == 8) {
+    LINNET_MORE_ROWS(LINNET_LOAD)
+    walk([&](const Vec v0, const Vec v1, Vec& o0, Vec& o1) HWY_ATTR {
+      (void)v1, (void)o1;
+      LINNET_ROWS(LINNET_TOKEN)
+      LINNET_MORE_ROWS(LINNET_TOKEN)
+    });
+    LINNET_MORE_ROWS(LINNET_STORE)
+  } else {
+    walk([&](const Vec v0, const Vec v1, Vec& o0, Vec& o1) HWY_ATTR {
+      (void)v1, (void)o1;
+      LINNET_ROWS(LINNET_TOKEN)
+    });
+  }
+  LINNET_ROWS(LINNET_STORE)
+#undef LINNET_ROWS
+#undef LINNET_MORE_ROWS
+#undef LINNET_LOAD
+#undef LINNET_TOKEN
+#undef LINNET_STORE
+}
+
+// s [rows, columns] += b_t v_t^T, out_t += a_t s for the tokens of a block in order. a, b
+// [tokens, rows], v, out [tokens, columns], all padded and aligned.
+HWY_INLINE void Sweep(size_t tokens, size_t rows, size_t columns, const float* a, const float* b,
+                      const float* v, float* out, float* s) {
+  const size_t lanes = hn::Lanes(F32());
+  for (size_t c = 0; c < columns;) {
+    const size_t vectors = columns - c > lanes ? 2 : 1;
+    for (size_t r = 0; r < rows; r += kRows) {
+      float* slice = s + r * columns + c;
+      if (vectors == 2) {
+        SweepSlice<2>(tokens, a + r, b + r, rows, v + c, out + c, columns, slice);
+      } else {
+        SweepSlice<1>(tokens, a + r, b + r, rows, v + c, out + c, columns, slice);
+      }
+    }
+    c += vectors * lanes;
+  }
+}
+
+HWY_INLINE void Clear(float* to, size_t n) { std::memset(to, 0, n * sizeof(float)); }
+
+// Takes consecutive pieces of a slot's scratch; sizes are multiples of kPad, so all stay aligned.
+class Arena {
+ public:
+  explicit Arena(float* at)
+      : at_(reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(at) + 63) & ~uintptr_t{63})) {}
+  // Zeroed, so that padding is zero.
+  float* Take(size_t n) {
+    float* piece = at_;
+    at_ += Padded(n);
+    Clear(piece, Padded(n));
+    return piece;
+  }
+
+ private:
+  float* at_;
+};
+
+void ForwardHead(const CausalLinearShape& shape, const CausalLinearOptions& options,
+                 const CausalLinearForwardArgs& args, float* scratch, size_t n, size_t h) {
+  const F32 d;
+  const size_t lanes = hn::Lanes(d);
+  const size_t dim = shape.dim, value_dim = shape.value_dim;
+  const size_t dp = Padded(dim), mp = Padded(value_dim), index = n * shape.heads + h;
+  const size_t valid =
+      args.lengths ? static_cast<size_t>(std::max<int64_t>(args.lengths[n], 0)) : shape.length;
+  Arena arena(scratch);
+  float* phi_q = arena.Take(kBlock * dp);
+  float* phi_k = arena.Take(kBlock * dp);
+  float* v = arena.Take(kBlock * mp);
+  float* out = arena.Take(kBlock * mp);
+  float* s = arena.Take(dp * mp);
+  float* z = arena.Take(dp);
+  float den[kBlock];
+  if (args.s) {
+    for (size_t f = 0; f < dim; ++f) {
+      std::memcpy(s + f * mp, args.s + (index * dim + f) * value_dim, value_dim * sizeof(float));
+    }
+    if (args.z) std::memcpy(z, args.z + index * dim, dim * sizeof(float));
+  }
+
+  for (size_t begin = 0; begin < shape.length; begin += kBlock) {
+    const size_t tokens = std::min(kBlock, shape.length - begin);
+    for (size_t t = 0; t < tokens; ++t) {
+      const size_t l = begin + t;
+      float* phi_q_t = phi_q + t * dp;
+      float* phi_k_t = phi_k + t * dp;
+      PackRow(options.feature_map, args.q.At(n, l, h), dim, phi_q_t);
+      if (l < valid) {
+        PackRow(options.feature_map, args.k.At(n, l, h), dim, phi_k_t);
+      } else {
+        Clear(phi_k_t, dp);
+      }
+      PackRow(FeatureMap::kIdentity, args.v.At(n, l, h), value_dim, v + t * mp);
+      if (options.normalize) {
+        Vec sum = hn::Zero(d);
+        for (size_t i = 0; i < dp; i += lanes) {
+          const Vec z_i = hn::Add(hn::Load(d, z + i), hn::Load(d, phi_k_t + i));
+          hn::Store(z_i, d, z + i);
+          sum = hn::MulAdd(z_i, hn::Load(d, phi_q_t + i), sum);
+        }
+        den[t] = hn::GetLane(hn::SumOfLanes(d, sum)) + options.eps;
+      }
+    }
+    Clear(out, tokens * mp);
+    Sweep(tokens, dp, mp, phi_q, phi_k, v, out, s);
+    for (size_t t = 0; t < tokens; ++t) {
+      const Vec scale = hn::Set(d, options.normalize ? 1.0f / den[t] : 1.0f);
+      float* to = args.out.At(n, begin + t, h);
+      ForVectors(value_dim, [&](size_t i, size_t used) HWY_ATTR {
+        StoreN(hn::Mul(hn::Load(d, out + t * mp + i), scale), to + i, used);
+      });
+    }
+    if (options.normalize && args.denominator) {
+      std::memcpy(args.denominator + index * shape.length + begin, den, tokens * sizeof(float));
+    }
+  }
+
+  if (args.s) {
+    for (size_t f = 0; f < dim; ++f) {
+      std::memcpy(args.s + (index * dim + f) * value_dim, s + f * mp, value_dim * sizeof(float));
+    }
+    if (args.z) std::memcpy(args.z + index * dim, z, dim * sizeof(float));
+  }
+}
+
+void BackwardHead(const CausalLinearShape& shape, const CausalLinearOptions& options,
+                  const CausalLinearBackwardArgs& args, float* scratch, size_t n, size_t h) {
+  const F32 d;
+  const size_t lanes = hn::Lanes(d);
+  const FeatureMap map = options.feature_map;
+  const size_t dim = shape.dim, value_dim = shape.value_dim;
+  const size_t dp = Padded(dim), mp = Padded(value_dim), index = n * shape.heads + h;
+  const size_t valid =
+      args.lengths ? static_cast<size_t>(std::max<int64_t>(args.lengths[n], 0)) : shape.length;
+  Arena arena(scratch);
+  float* phi_q = arena.Take(kBlock * dp);
+  float* phi_k = arena.Take(kBlock * dp);
+  float* v = arena.Take(kBlock * mp);
+  float* g = arena.Take(kBlock * mp);  // gradient of the numerator: grad_out / den
+  float* out_d = arena.Take(kBlock * dp);
+  float* out_m = arena.Take(kBlock * mp);
+  float* s_dm = arena.Take(dp * mp);
+  float* s_md = arena.Take(dp * mp);
+  float* sum = arena.Take(dp);
+  float g_den[kBlock];  // gradient of the denominator: -(grad_out . out) / den
+
+  const auto pack = [&](size_t t, size_t l) HWY_ATTR {
+    PackRow(map, args.q.At(n, l, h), dim, phi_q + t * dp);
+    if (l < valid) {
+      PackRow(map, args.k.At(n, l, h), dim, phi_k + t * dp);
+    } else {
+      Clear(phi_k + t * dp, dp);
+    }
+    PackRow(FeatureMap::kIdentity, args.v.At(n, l, h), value_dim, v + t * mp);
+    const float* grad_out = args.grad_out.At(n, l, h);
+    if (!options.normalize) {
+      PackRow(FeatureMap::kIdentity, grad_out, value_dim, g + t * mp);
+      g_den[t] = 0;
+      return;
+    }
+    const float scale = 1.0f / args.denominator[index * shape.length + l];
+    const float* out = args.out.At(n, l, h);
+    Vec dot = hn::Zero(d);
+    ForVectors(value_dim, [&](size_t i, size_t used) HWY_ATTR {
+      const Vec x = hn::Mul(LoadN(grad_out + i, used), hn::Set(d, scale));
+      hn::Store(x, d, g + t * mp + i);  // a partial load is zero beyond its end
+      dot = hn::MulAdd(x, LoadN(out + i, used), dot);
+    });
+    g_den[t] = -hn::GetLane(hn::SumOfLanes(d, dot));
+  };
+  // Writes rows of gradients at phi(x) as gradients at x.
+  const auto unpack = [&](const float* grad, const float* phi, float* to) HWY_ATTR {
+    ForVectors(dim, [&](size_t i, size_t used) HWY_ATTR {
+      StoreN(hn::Mul(hn::Load(d, grad + i), PhiDerivative(map, hn::Load(d, phi + i))), to + i,
+             used);
+    });
+  };
+
+  // Eq. 13, from the front: grad phi(q)_i = sum_{j <= i} (g_i . v_j + g_den_i) phi(k)_j.
+  for (size_t begin = 0; begin < shape.length; begin += kBlock) {
+    const size_t tokens = std::min(kBlock, shape.length - begin);
+    for (size_t t = 0; t < tokens; ++t) {
+      pack(t, begin + t);
+      for (size_t i = 0; i < dp; i += lanes) {
+        const Vec z_i = hn::Add(hn::Load(d, sum + i), hn::Load(d, phi_k + t * dp + i));
+        hn::Store(z_i, d, sum + i);
+        hn::Store(hn::Mul(z_i, hn::Set(d, g_den[t])), d, out_d + t * dp + i);
+      }
+    }
+    Sweep(tokens, mp, dp, g, v, phi_k, out_d, s_md);
+    for (size_t t = 0; t < tokens; ++t) {
+      unpack(out_d + t * dp, phi_q + t * dp, args.grad_q.At(n, begin + t, h));
+    }
+  }
+
+  // Eqs. 14 and 15, from the back: grad phi(k)_i = sum_{j >= i} (v_i . g_j + g_den_j) phi(q)_j and
+  // grad v_i = sum_{j >= i} (phi(k)_i . phi(q)_j) g_j.
+  Clear(s_md, dp * mp);
+  Clear(sum, dp);
+  for (size_t end = shape.length; end > 0;) {
+    const size_t tokens = std::min(kBlock, end);
+    for (size_t t = 0; t < tokens; ++t) {
+      pack(t, end - 1 - t);
+      for (size_t i = 0; i < dp; i += lanes) {
+        const Vec z_i =
+            hn::MulAdd(hn::Set(d, g_den[t]), hn::Load(d, phi_q + t * dp + i), hn::Load(d, sum + i));
+        hn::Store(z_i, d, sum + i);
+        hn::Store(z_i, d, out_d + t * dp + i);
+      }
+    }
+    Clear(out_m, tokens * mp);
+    Sweep(tokens, mp, dp, v, g, phi_q, out_d, s_md);
+    Sweep(tokens, dp, mp, phi_k, phi_q, g, out_m, s_dm);
+    for (size_t t = 0; t < tokens; ++t) {
+      const size_t l = end - 1 - t;
+      float* grad_k = args.grad_k.At(n, l, h);
+      if (l < valid) {
+        unpack(out_d + t * dp, phi_k + t * dp, grad_k);
+      } else {
+        Clear(grad_k, dim);
+      }
+      float* grad_v = args.grad_v.At(n, l, h);
+      ForVectors(value_dim, [&](size_t i, size_t used) HWY_ATTR {
+        StoreN(hn::Load(d, out_m + t * mp + i), grad_v + i, used);
+      });
+    }
+    end -= tokens;
+  }
+}
+
+void StepHead(size_t dim, size_t value_dim, const CausalLinearOptions& options,
+              const float* HWY_RESTRICT q, const float* HWY_RESTRICT k, const float* HWY_RESTRICT v,
+              float* HWY_RESTRICT s, float* HWY_RESTRICT z, float* HWY_RESTRICT out) {
+  const F32 d;
+  HWY_ALIGN float phi_q[kPad], phi_k[kPad];
+  Clear(out, value_dim);
+  Vec den = hn::Zero(d);
+  for (size_t f0 = 0; f0 < dim; f0 += hn::Lanes(d)) {
+    const size_t rows = std::min(hn::Lanes(d), dim - f0);
+    Vec pq = Phi(options.feature_map, LoadN(q + f0, rows));
+    Vec pk = Phi(options.feature_map, LoadN(k + f0, rows));
+    if (rows != hn::Lanes(d)) pq = ZeroBeyond(pq, rows), pk = ZeroBeyond(pk, rows);
+    hn::Store(pq, d, phi_q);
+    hn::Store(pk, d, phi_k);
+    if (options.normalize) {
+      const Vec z_f = hn::Add(LoadN(z + f0, rows), pk);
+      StoreN(z_f, z + f0, rows);
+      den = hn::MulAdd(pq, z_f, den);
+    }
+    ForVectors(value_dim, [&](size_t c, size_t used) HWY_ATTR {
+      const Vec v_c = LoadN(v + c, used);
+      Vec sum = LoadN(out + c, used);
+      float* s_c = s + f0 * value_dim + c;
+      for (size_t f = 0; f < rows; ++f, s_c += value_dim) {
+        const Vec s_f = hn::MulAdd(hn::Set(d, phi_k[f]), v_c, LoadN(s_c, used));
+        StoreN(s_f, s_c, used);
+        sum = hn::MulAdd(hn::Set(d, phi_q[f]), s_f, sum);
+      }
+      StoreN(sum, out + c, used);
+    });
+  }
+  if (!options.normalize) return;
+  const Vec scale = hn::Set(d, 1.0f / (hn::GetLane(hn::SumOfLanes(d, den)) + options.eps));
+  ForVectors(value_dim, [&](size_t c, size_t used) HWY_ATTR {
+    StoreN(hn::Mul(LoadN(out + c, used), scale), out + c, used);
+  });
+}
+
+}  // namespace linnet::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // LINNET_KERNELS_CAUSAL_LINEAR_INL_H_

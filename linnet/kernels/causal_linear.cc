@@ -1,0 +1,71 @@
+#include "linnet/kernels/causal_linear.h"
+
+#include <cassert>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "linnet/kernels/causal_linear.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+#include "linnet/kernels/causal_linear-inl.h"
+
+#if HWY_ONCE
+namespace linnet::kernels {
+
+HWY_EXPORT(ForwardHead);
+HWY_EXPORT(BackwardHead);
+HWY_EXPORT(StepHead);
+
+namespace {
+
+constexpr size_t Pad16(size_t n) { return (n + 15) / 16 * 16; }
+constexpr size_t kMaxBlock = 32;
+
+// Deals the batch x heads problems to the slots, in runs: each slot works with its own scratch.
+void ForHeads(const CausalLinearShape& shape, Scratch scratch, ParallelFor parallel_for,
+              FunctionRef<void(float* slot, size_t n, size_t h)> body) {
+  const size_t problems = shape.batch * shape.heads, slots = scratch.slots;
+  const size_t slot_size = CausalLinearScratch(shape);
+  parallel_for(slots, [&](size_t begin, size_t end) {
+    for (size_t slot = begin; slot < end; ++slot) {
+      for (size_t p = problems * slot / slots; p < problems * (slot + 1) / slots; ++p) {
+        body(scratch.data + slot * slot_size, p / shape.heads, p % shape.heads);
+      }
+    }
+  });
+}
+
+}  // namespace
+
+size_t CausalLinearScratch(const CausalLinearShape& shape) {
+  const size_t dp = Pad16(shape.dim), mp = Pad16(shape.value_dim);
+  // The backward's: three blocks of each width, two states, one sum; and a line to align by.
+  return 3 * kMaxBlock * (dp + mp) + 2 * dp * mp + dp + 16;
+}
+
+void CausalLinearForward(const CausalLinearShape& shape, const CausalLinearOptions& options,
+                         const CausalLinearForwardArgs& args, Scratch scratch,
+                         ParallelFor parallel_for) {
+  assert(scratch.data != nullptr && scratch.slots > 0);
+  ForHeads(shape, scratch, parallel_for, [&](float* slot, size_t n, size_t h) {
+    HWY_DYNAMIC_DISPATCH(ForwardHead)(shape, options, args, slot, n, h);
+  });
+}
+
+void CausalLinearBackward(const CausalLinearShape& shape, const CausalLinearOptions& options,
+                          const CausalLinearBackwardArgs& args, Scratch scratch,
+                          ParallelFor parallel_for) {
+  assert(scratch.data != nullptr && scratch.slots > 0);
+  assert(!options.normalize || args.denominator != nullptr);
+  ForHeads(shape, scratch, parallel_for, [&](float* slot, size_t n, size_t h) {
+    HWY_DYNAMIC_DISPATCH(BackwardHead)(shape, options, args, slot, n, h);
+  });
+}
+
+void CausalLinearStep(size_t dim, size_t value_dim, const CausalLinearOptions& options,
+                      const float* q, const float* k, const float* v, float* s, float* z,
+                      float* out) {
+  HWY_DYNAMIC_DISPATCH(StepHead)(dim, value_dim, options, q, k, v, s, z, out);
+}
+
+}  // namespace linnet::kernels
+#endif  // HWY_ONCE

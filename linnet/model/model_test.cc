@@ -1,0 +1,136 @@
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <map>
+
+#include "linnet/base/error.h"
+#include "linnet/io/safetensors.h"
+#include "linnet/model/checkpoint.h"
+#include "linnet/model/spec.h"
+
+namespace linnet {
+namespace {
+
+ModelSpec TinyImages() {
+  ModelSpec spec;
+  spec.layers = 1, spec.heads = 3, spec.query_dim = 2, spec.value_dim = 5, spec.d_model = 8;
+  spec.d_ff = 7, spec.value_embedding = 4, spec.width = 4, spec.height = 3, spec.max_length = 11;
+  return spec;
+}
+
+std::string ErrorOf(const std::string& json) {
+  try {
+    FromJson(json, "here");
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), 2);
+    return error.what();
+  }
+  return "";
+}
+
+TEST(ModelSpec, JsonRoundTrip) {
+  ModelSpec spec = TinyImages();
+  spec.attention.eps = 1e-5f;
+  EXPECT_EQ(FromJson(ToJson(spec), "x"), spec);
+  EXPECT_FALSE(spec == ModelSpec{});
+}
+
+TEST(ModelSpec, RefusesWhatMakesNoModel) {
+  EXPECT_EQ(ErrorOf("{}"), "");  // all defaults: the paper's MNIST model
+  for (const char* bad :
+       {"", "[]", "{\"layers\": 0}", "{\"layers\": 1e10}", "{\"layers\": \"3\"}", "{\"layer\": 3}",
+        "{\"attention\": \"nosuch\"}", "{\"width\": 27}", "{\"value_embedding\": 257}",
+        "{\"task\": \"copy\"}", "{\"activation\": \"tanh\"}", "{\"norm_eps\": 0}"}) {
+    const std::string message = ErrorOf(bad);
+    EXPECT_EQ(message.rfind("here: ", 0), 0u) << bad << " -> " << message;
+  }
+}
+
+TEST(ModelSpec, CountsThePapersModel) {
+  // 8 layers of 4 (256 256 + 256) + 2 256 1024 + 1024 + 256 + 4 256, embedding, final norm, head.
+  EXPECT_EQ(ParameterCount(ModelSpec{}),
+            8 * (4 * 65792 + 2 * 262144 + 1280 + 1024) + 256 * 128 + 512 + 30 * 257);
+  EXPECT_EQ(ModelSpec{}.StateFloats(), 8 * 8 * (32 * 32 + 32));
+}
+
+TEST(ModelSpec, PositionsFollowTheirFormula) {
+  const std::vector<float> pe = PositionTable(10, 6);
+  for (int t = 0; t < 10; ++t) {
+    for (int i = 0; i < 3; ++i) {
+      const double angle = t / std::pow(10000.0, 2.0 * i / 6);
+      EXPECT_NEAR(pe[static_cast<size_t>(t * 6 + 2 * i)], std::sin(angle), 1e-6);
+      EXPECT_NEAR(pe[static_cast<size_t>(t * 6 + 2 * i + 1)], std::cos(angle), 1e-6);
+    }
+  }
+}
+
+class CheckpointTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    path_ = (std::filesystem::temp_directory_path() /
+             ("linnet_model_test." + std::to_string(getpid()) + ".safetensors"))
+                .string();
+  }
+  void TearDown() override { std::filesystem::remove(path_); }
+
+  // Writes a model file with one tensor left out or replaced.
+  void WriteWith(const ModelSpec& spec, const std::string& name, std::vector<int64_t> shape) {
+    SafetensorsWriter writer;
+    writer.SetMetadata("linnet", ToJson(spec));
+    std::vector<float> zeros(100000);
+    for (const TensorInfo& info : TensorTable(spec)) {
+      if (info.name != name) {
+        writer.Add(info.name, DType::kF32, info.shape, zeros.data());
+      } else if (!shape.empty()) {
+        writer.Add(info.name, DType::kF32, shape, zeros.data());
+      }
+    }
+    writer.Write(path_);
+  }
+  std::string OpenError() {
+    try {
+      Checkpoint::Open(path_);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.exit_code(), 2);
+      return error.what();
+    }
+    return "";
+  }
+
+  std::string path_;
+};
+
+TEST_F(CheckpointTest, RoundTrip) {
+  const ModelSpec spec = TinyImages();
+  std::map<std::string, std::vector<float>> values;
+  WriteCheckpoint(path_, spec, "{\"steps\": 3}", [&](const TensorInfo& info) {
+    std::vector<float>& data = values[info.name];
+    int64_t size = 1;
+    for (int64_t n : info.shape) size *= n;
+    for (int64_t i = 0; i < size; ++i) data.push_back(static_cast<float>(i) + 0.5f);
+    return std::span<const float>(data);
+  });
+  const Checkpoint checkpoint = Checkpoint::Open(path_);
+  EXPECT_EQ(checkpoint.spec(), spec);
+  EXPECT_EQ(checkpoint.training(), "{\"steps\": 3}");
+  for (const auto& [name, data] : values) {
+    const std::span<const float> read = checkpoint.Tensor(name);
+    EXPECT_TRUE(std::equal(read.begin(), read.end(), data.begin(), data.end())) << name;
+  }
+}
+
+TEST_F(CheckpointTest, TensorsMustFitTheSpec) {
+  const ModelSpec spec = TinyImages();
+  WriteWith(spec, "predictor.bias", {29});
+  EXPECT_NE(OpenError().find("'predictor.bias' is F32 [29], but its description needs F32 [30]"),
+            std::string::npos);
+  WriteWith(spec, "transformer.norm.bias", {});
+  EXPECT_NE(OpenError().find("needs the tensor 'transformer.norm.bias'"), std::string::npos);
+  SafetensorsWriter().Write(path_);
+  EXPECT_NE(OpenError().find("not a linnet model"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace linnet

@@ -1,0 +1,230 @@
+#include "linnet/model/spec.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <type_traits>
+
+#include "linnet/base/error.h"
+
+namespace linnet {
+namespace {
+
+using nlohmann::json;
+
+// The one list of a spec's fields: everything that reads, writes or compares specs walks it.
+template <typename Spec, typename Visit>
+void VisitFields(Spec& spec, Visit visit) {
+  visit("task", spec.task);
+  visit("attention", spec.attention.kind);
+  visit("feature_map", spec.attention.feature_map);
+  visit("attention_eps", spec.attention.eps);
+  visit("layers", spec.layers);
+  visit("heads", spec.heads);
+  visit("query_dim", spec.query_dim);
+  visit("value_dim", spec.value_dim);
+  visit("d_model", spec.d_model);
+  visit("d_ff", spec.d_ff);
+  visit("activation", spec.activation);
+  visit("final_norm", spec.final_norm);
+  visit("norm_eps", spec.norm_eps);
+  visit("vocabulary", spec.vocabulary);
+  visit("max_length", spec.max_length);
+  visit("value_embedding", spec.value_embedding);
+  visit("head", spec.head);
+  visit("mixtures", spec.mixtures);
+  visit("classes", spec.classes);
+  visit("width", spec.width);
+  visit("height", spec.height);
+  visit("channels", spec.channels);
+}
+
+json Object(const ModelSpec& spec) {
+  json object = json::object();
+  VisitFields(spec, [&](const char* name, const auto& value) { object[name] = value; });
+  return object;
+}
+
+std::string Known(const json& object) {
+  std::string text;
+  for (const auto& [name, value] : object.items()) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+}  // namespace
+
+const std::vector<AttentionKindInfo>& AttentionKinds() {
+  static const std::vector<AttentionKindInfo> kinds = {
+      {"causal-linear", "linear attention over the past; runs as an RNN (eqs. 8-15)", true, true},
+      {"linear", "linear attention over the whole sequence (eqs. 4-6)", false, false},
+      {"full", "softmax attention (eq. 2)", false, false},
+  };
+  return kinds;
+}
+
+const AttentionKindInfo& FindAttentionKind(const std::string& name) {
+  std::string known;
+  for (const AttentionKindInfo& kind : AttentionKinds()) {
+    if (name == kind.name) return kind;
+    known += (known.empty() ? "" : ", ") + std::string(kind.name);
+  }
+  throw InputError("unknown attention '", name, "'; choose one of ", known);
+}
+
+bool operator==(const ModelSpec& a, const ModelSpec& b) { return Object(a) == Object(b); }
+
+void Validate(const ModelSpec& spec, const std::string& where) {
+  const auto require = [&](bool good, const auto&... message) {
+    if (!good) throw InputError(where, ": ", message...);
+  };
+  const auto in_range = [&](const char* name, int value, int low, int high) {
+    require(value >= low && value <= high, name, " is ", value, "; it must be between ", low,
+            " and ", high);
+  };
+  require(spec.task == "images" || spec.task == "copy", "unknown task '", spec.task,
+          "'; choose images or copy");
+  try {
+    FindAttentionKind(spec.attention.kind);
+  } catch (const Error& error) {
+    throw InputError(where, ": ", error.what());
+  }
+  require(spec.attention.feature_map == "elu", "unknown feature map '", spec.attention.feature_map,
+          "'; choose elu");
+  require(spec.attention.eps >= 0 && spec.attention.eps < 1, "attention_eps is ",
+          spec.attention.eps, "; it must lie in [0, 1)");
+  in_range("layers", spec.layers, 1, 1000);
+  in_range("heads", spec.heads, 1, 1000);
+  in_range("query_dim", spec.query_dim, 1, 4096);
+  in_range("value_dim", spec.value_dim, 1, 4096);
+  in_range("d_model", spec.d_model, 2, 65536);
+  in_range("d_ff", spec.d_ff, 1, 1 << 20);
+  require(spec.activation == "relu" || spec.activation == "gelu", "unknown activation '",
+          spec.activation, "'; choose relu or gelu");
+  require(spec.norm_eps > 0 && spec.norm_eps < 1, "norm_eps is ", spec.norm_eps,
+          "; it must lie in (0, 1)");
+  in_range("vocabulary", spec.vocabulary, 2, 1 << 20);
+  in_range("max_length", spec.max_length, 1, 1 << 24);
+  in_range("value_embedding", spec.value_embedding, 1, spec.d_model);
+  require((spec.d_model - spec.value_embedding) % 2 == 0, "d_model - value_embedding is ",
+          spec.d_model - spec.value_embedding, "; positions need an even number of dimensions");
+  require(int64_t{spec.max_length} * (spec.d_model - spec.value_embedding) <= int64_t{1} << 30,
+          "max_length x position dimensions is over 2^30");
+  require(spec.head == "logistics" || spec.head == "categorical", "unknown head '", spec.head,
+          "'; choose logistics or categorical");
+  if (spec.head == "logistics") {
+    in_range("mixtures", spec.mixtures, 1, 1000);
+    require(spec.vocabulary == 256, "the logistics head predicts bytes, but vocabulary is ",
+            spec.vocabulary);
+  } else {
+    in_range("classes", spec.classes, 2, 1 << 20);
+  }
+  if (spec.task == "images") {
+    in_range("width", spec.width, 1, 1 << 16);
+    in_range("height", spec.height, 1, 1 << 16);
+    require(spec.channels == 1 || spec.channels == 3, "channels is ", spec.channels,
+            "; it must be 1 or 3");
+    require(spec.head == "logistics", "images need the logistics head");
+    require(int64_t{spec.width} * spec.height * spec.channels == int64_t{spec.max_length} + 1,
+            "width x height x channels is ", int64_t{spec.width} * spec.height * spec.channels,
+            ", which must be max_length + 1 = ", int64_t{spec.max_length} + 1);
+  } else {
+    require(spec.head == "categorical" && spec.classes == spec.vocabulary,
+            "the copy task needs the categorical head with classes = vocabulary");
+  }
+}
+
+std::string ToJson(const ModelSpec& spec, int indent) { return Object(spec).dump(indent); }
+
+ModelSpec FromJson(const std::string& text, const std::string& where) {
+  json object = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!object.is_object()) throw InputError(where, ": the model description is not a JSON object");
+  ModelSpec spec;
+  VisitFields(spec, [&](const char* name, auto& field) {
+    const auto found = object.find(name);
+    if (found == object.end()) return;
+    using Field = std::decay_t<decltype(field)>;
+    bool good = false;
+    if constexpr (std::is_same_v<Field, std::string>) {
+      good = found->is_string();
+    } else if constexpr (std::is_same_v<Field, bool>) {
+      good = found->is_boolean();
+    } else if constexpr (std::is_same_v<Field, int>) {
+      good = found->is_number_integer() && *found >= INT32_MIN && *found <= INT32_MAX;
+    } else {
+      good = found->is_number();
+    }
+    if (!good) throw InputError(where, ": '", name, "' cannot be ", found->dump());
+    field = found->template get<Field>();
+    object.erase(found);
+  });
+  if (!object.empty()) {
+    throw InputError(where, ": this version knows no '", object.begin().key(), "'; it knows ",
+                     Known(Object(spec)));
+  }
+  Validate(spec, where);
+  return spec;
+}
+
+std::vector<TensorInfo> TensorTable(const ModelSpec& spec) {
+  std::vector<TensorInfo> table;
+  const int64_t d = spec.d_model, f = spec.d_ff;
+  const int64_t qk = int64_t{spec.heads} * spec.query_dim, v = int64_t{spec.heads} * spec.value_dim;
+  const auto linear = [&](const std::string& name, int64_t out, int64_t in) {
+    table.push_back({name + ".weight", {out, in}});
+    table.push_back({name + ".bias", {out}});
+  };
+  const auto norm = [&](const std::string& name) {
+    table.push_back({name + ".weight", {d}});
+    table.push_back({name + ".bias", {d}});
+  };
+  table.push_back({"value_embedding.weight", {spec.vocabulary, spec.value_embedding}});
+  if (spec.value_embedding < d) {
+    table.push_back({"pos_embedding.pe", {1, spec.max_length, d - spec.value_embedding}});
+  }
+  for (int i = 0; i < spec.layers; ++i) {
+    const std::string layer = "transformer.layers." + std::to_string(i) + ".";
+    linear(layer + "attention.query_projection", qk, d);
+    linear(layer + "attention.key_projection", qk, d);
+    linear(layer + "attention.value_projection", v, d);
+    linear(layer + "attention.out_projection", d, v);
+    linear(layer + "linear1", f, d);
+    linear(layer + "linear2", d, f);
+    norm(layer + "norm1");
+    norm(layer + "norm2");
+  }
+  if (spec.final_norm) norm("transformer.norm");
+  linear("predictor", spec.OutputSize(), d);
+  if (spec.task == "images") table.push_back({"first_value.probability", {spec.vocabulary}});
+  return table;
+}
+
+bool IsBuffer(const std::string& name) {
+  return name == "pos_embedding.pe" || name == "first_value.probability";
+}
+
+int64_t ParameterCount(const ModelSpec& spec) {
+  int64_t count = 0;
+  for (const TensorInfo& tensor : TensorTable(spec)) {
+    if (IsBuffer(tensor.name)) continue;
+    int64_t size = 1;
+    for (int64_t n : tensor.shape) size *= n;
+    count += size;
+  }
+  return count;
+}
+
+std::vector<float> PositionTable(int length, int dim) {
+  std::vector<float> table(static_cast<size_t>(length) * static_cast<size_t>(dim));
+  for (int i = 0; i < dim; i += 2) {
+    const double frequency = std::exp(-std::log(10000.0) * i / dim);
+    for (int t = 0; t < length; ++t) {
+      float* pair =
+          &table[static_cast<size_t>(t) * static_cast<size_t>(dim) + static_cast<size_t>(i)];
+      pair[0] = static_cast<float>(std::sin(t * frequency));
+      if (i + 1 < dim) pair[1] = static_cast<float>(std::cos(t * frequency));
+    }
+  }
+  return table;
+}
+
+}  // namespace linnet
