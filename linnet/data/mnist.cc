@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include "linnet/base/error.h"
 #include "linnet/data/idx.h"

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <zlib.h>
 
 #include "linnet/io/file.h"
 #include "linnet/io/test_util.h"
@@ -70,14 +71,29 @@ TEST(Png, DamageIsRefusedOrHarmless) {
   }
 }
 
-// A header alone may promise 2^30 x 2^30 pixels; nothing of that size may be allocated.
+std::string BigEndian(uint32_t value) {
+  return {static_cast<char>(value >> 24), static_cast<char>(value >> 16),
+          static_cast<char>(value >> 8), static_cast<char>(value)};
+}
+
+std::string Chunk(const std::string& type, const std::string& data) {
+  const std::string body = type + data;
+  const uLong crc =
+      crc32(0, reinterpret_cast<const Bytef*>(body.data()), static_cast<uInt>(body.size()));
+  return BigEndian(static_cast<uint32_t>(data.size())) + body +
+         BigEndian(static_cast<uint32_t>(crc));
+}
+
+// A header alone may promise a million by a million pixels, of which nothing may be allocated.
 TEST(Png, RefusesAnAbsurdSize) {
   TempDir dir;
-  const std::string header(
-      "\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\x0f\x42\x40\0\x0f\x42\x40\x08\x02\0\0\0\x84\x98\xf8\x01",
-      33);
-  WriteFileAtomically(dir / "a.png", header);
-  EXPECT_THAT(ErrorOf([&] { ReadPng(dir / "a.png"); }), Not(""));
+  const std::string rgb8("\x08\x02\0\0\0", 5);
+  WriteFileAtomically(dir / "a.png",
+                      "\x89PNG\r\n\x1a\n" +
+                          Chunk("IHDR", BigEndian(1000000) + BigEndian(1000000) + rgb8) +
+                          Chunk("IDAT", "") + Chunk("IEND", ""));
+  EXPECT_THAT(ErrorOf([&] { ReadPng(dir / "a.png"); }),
+              HasSubstr("1000000 x 1000000 pixels are more than linnet reads"));
 }
 
 TEST(Grid, ScalesAndPads) {

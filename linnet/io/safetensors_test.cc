@@ -191,7 +191,8 @@ TEST(Safetensors, RefusesHostileHeaders) {
       // 2^62 x 4 bytes is 2^64, which would wrap to 0; so would the product of the dimensions.
       {R"({"x":{"dtype":"F32","shape":[4611686018427387904],"data_offsets":[0,0]}})", "disagree"},
       {R"({"x":{"dtype":"U8","shape":[4294967296,4294967296],"data_offsets":[0,0]}})", "disagree"},
-      {R"({"x":{"dtype":"U8","shape":[9223372036854775807],"data_offsets":[0,9223372036854775807]}})",
+      {R"({"x":{"dtype":"U8","shape":[9223372036854775807],)"
+       R"("data_offsets":[0,9223372036854775807]}})",
        "truncated"},
       {R"({"x":{"dtype":"F32","shape":[1],"data_offsets":[18446744073709551612,0]}})", "disagree"},
       {R"({"x":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", "does not follow"},

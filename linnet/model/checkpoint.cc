@@ -3,16 +3,6 @@
 #include "linnet/base/error.h"
 
 namespace linnet {
-namespace {
-
-std::string ShapeText(const std::vector<int64_t>& shape) {
-  std::string text = "[";
-  for (size_t i = 0; i < shape.size(); ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
-  return text + "]";
-}
-
-}  // namespace
-
 Checkpoint Checkpoint::Open(const std::string& path) {
   return Checkpoint(SafetensorsFile::Open(path));
 }
@@ -37,8 +27,8 @@ Checkpoint::Checkpoint(SafetensorsFile file) : file_(std::move(file)) {
     }
     if (tensor->shape != info.shape || tensor->dtype != DType::kF32) {
       throw InputError(path(), ": tensor '", info.name, "' is ", DTypeName(tensor->dtype), " ",
-                       ShapeText(tensor->shape), ", but its description needs F32 ",
-                       ShapeText(info.shape));
+                       FormatShape(tensor->shape), ", but its description needs F32 ",
+                       FormatShape(info.shape));
     }
   }
 }

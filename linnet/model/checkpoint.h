@@ -24,7 +24,7 @@ class Checkpoint {
  public:
   // Maps the file. Throws InputError naming the file and what is wrong with it.
   static Checkpoint Open(const std::string& path);
-  // Reads from memory, which is copied; `label` stands for the path in messages.
+  // Reads from memory, which must outlive the Checkpoint; `label` stands for the path in messages.
   static Checkpoint FromMemory(std::span<const std::byte> bytes, const std::string& label);
 
   const ModelSpec& spec() const { return spec_; }

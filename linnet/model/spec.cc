@@ -57,7 +57,7 @@ const std::vector<AttentionKindInfo>& AttentionKinds() {
   static const std::vector<AttentionKindInfo> kinds = {
       {"causal-linear", "linear attention over the past; runs as an RNN (eqs. 8-15)", true, true},
       {"linear", "linear attention over the whole sequence (eqs. 4-6)", false, false},
-      {"full", "softmax attention (eq. 2)", false, false},
+      {"full", "softmax attention (eq. 2)", true, false},
   };
   return kinds;
 }
@@ -84,7 +84,10 @@ void Validate(const ModelSpec& spec, const std::string& where) {
   require(spec.task == "images" || spec.task == "copy", "unknown task '", spec.task,
           "'; choose images or copy");
   try {
-    FindAttentionKind(spec.attention.kind);
+    if (!FindAttentionKind(spec.attention.kind).causal) {
+      throw InputError("task '", spec.task, "' predicts the future, which '", spec.attention.kind,
+                       "' attention sees; choose causal-linear");
+    }
   } catch (const Error& error) {
     throw InputError(where, ": ", error.what());
   }

@@ -30,7 +30,7 @@ struct AttentionSpec {
 struct AttentionKindInfo {
   const char* name;
   const char* description;
-  bool causal;     // position i sees only positions <= i, whatever the mask
+  bool causal;     // can be kept from seeing the future, as autoregressive tasks need
   bool recurrent;  // the runtime can step it
 };
 const std::vector<AttentionKindInfo>& AttentionKinds();

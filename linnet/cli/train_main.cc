@@ -1,0 +1,161 @@
+// linnet-train: the verbs that need libtorch. `linnet train` runs it.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <iostream>
+
+#include "linnet/base/error.h"
+#include "linnet/base/version.h"
+#include "linnet/io/file.h"
+#include "linnet/kernels/isa.h"
+#include "linnet/train/trainer.h"
+
+namespace linnet {
+namespace {
+
+using train::TaskInfo;
+using train::TrainConfig;
+
+std::atomic<bool> interrupted{false};
+
+// The first Ctrl-C asks for a checkpoint, the second one ends the process.
+void OnInterrupt(int signal) {
+  interrupted = true;
+  std::signal(signal, SIG_DFL);
+}
+
+struct TrainCommand {
+  const TaskInfo* task = nullptr;
+  CLI::App* app = nullptr;
+  std::string preset, config_file;
+  bool resume = false;
+  TrainConfig flags;  // where CLI11 puts what was given
+};
+
+std::string FlagName(std::string field) {
+  std::replace(field.begin(), field.end(), '_', '-');
+  return "--" + field;
+}
+
+// A config with a preset applied, for the defaults that --help shows.
+TrainConfig WithPreset(const TaskInfo& task, const train::Preset& preset) {
+  TrainConfig config;
+  config.task = task.name;
+  ApplyJson(preset.json, StrCat("preset ", preset.name), config);
+  return config;
+}
+
+void Register(CLI::App& root, TrainCommand& command) {
+  const TaskInfo& task = *command.task;
+  CLI::App* app = command.app = root.add_subcommand(task.name, task.description);
+  std::string presets = "start from a preset (flags and --config override it):";
+  for (const train::Preset& preset : task.presets) {
+    presets += StrCat("\n  ", preset.name, ": ", preset.description);
+  }
+  command.preset = task.presets[0].name;
+  app->add_option("--preset", command.preset, presets)->capture_default_str();
+  app->add_option("--config", command.config_file, "settings as JSON, as a run's config.json");
+  app->add_flag(
+      "--resume", command.resume,
+      "continue the run in --out; its config.json gives the settings, flags override them");
+  command.flags = WithPreset(task, task.presets[0]);
+  VisitFields(command.flags,
+              [&](const char* name, const std::string& of, const char* help, auto& field) {
+                if (of.empty() || of == task.name) {
+                  app->add_option(FlagName(name), field, help)->capture_default_str();
+                }
+              });
+  app->footer(
+      StrCat("Defaults are those of the preset '", task.presets[0].name,
+             "'. Ctrl-C writes a checkpoint and stops; continue with --resume.\n\nExample:\n  ",
+             task.example, "\n"));
+}
+
+TrainConfig Resolve(const TrainCommand& command) {
+  const TaskInfo& task = *command.task;
+  TrainConfig config;
+  config.task = task.name;
+  if (command.resume) {
+    if (command.flags.out.empty()) throw InputError("--resume needs --out, the folder of the run");
+    ApplyJson(train::ReadRunConfig(command.flags.out), command.flags.out + "/config.json", config);
+  } else {
+    const auto preset = std::find_if(task.presets.begin(), task.presets.end(),
+                                     [&](const auto& p) { return command.preset == p.name; });
+    if (preset == task.presets.end()) {
+      std::string known;
+      for (const auto& p : task.presets) known += (known.empty() ? "" : ", ") + std::string(p.name);
+      throw InputError("no preset '", command.preset, "'; choose one of ", known);
+    }
+    config = WithPreset(task, *preset);
+  }
+  if (!command.config_file.empty()) {
+    ApplyJson(ReadFile(command.config_file, 1 << 20), command.config_file, config);
+  }
+  // Only what stands on the command line: everything else keeps what preset and files said.
+  VisitFields(config, [&](const char* name, const std::string& of, const char*, auto& field) {
+    if (!of.empty() && of != task.name) return;
+    const CLI::Option* option = command.app->get_option(FlagName(name));
+    if (option->count() > 0) option->results(field);
+  });
+  return config;
+}
+
+int RunTraining(const TrainCommand& command) {
+  const TrainConfig config = Resolve(command);
+  std::signal(SIGINT, OnInterrupt);
+  std::signal(SIGTERM, OnInterrupt);
+  ProgressLine progress(std::cerr, isatty(STDERR_FILENO) == 1);
+  const train::TrainResult result =
+      Train(*command.task, config, command.resume,
+            {.stop = [] { return interrupted.load(); }, .progress = &progress});
+  if (result.interrupted) {
+    progress.Finish(StrCat("stopped at step ", result.step, " of ", result.steps,
+                           "; continue with: linnet train ", command.task->name, " --resume --out ",
+                           config.out));
+    return 130;
+  }
+  progress.Finish(StrCat("wrote ", result.model_path));
+  return 0;
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("linnet train: train a model", "linnet train");
+  app.set_version_flag("--version", "linnet " LINNET_VERSION);
+  app.require_subcommand(1);
+  app.get_formatter()->column_width(32);
+  std::vector<TrainCommand> commands(train::Tasks().size());
+  for (size_t i = 0; i < commands.size(); ++i) {
+    commands[i].task = train::Tasks()[i];
+    Register(app, commands[i]);
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    std::cerr << "linnet train: " << error.what() << "; see linnet train --help\n";
+    return 2;
+  }
+  kernels::ApplyIsaEnvironment();
+  for (const TrainCommand& command : commands) {
+    if (command.app->parsed()) return RunTraining(command);
+  }
+  return 2;
+}
+
+}  // namespace
+}  // namespace linnet
+
+int main(int argc, char** argv) {
+  try {
+    return linnet::Main(argc, argv);
+  } catch (const linnet::Error& error) {
+    std::cerr << "linnet train: " << error.what() << "\n";
+    return error.exit_code();
+  } catch (const std::exception& error) {
+    std::cerr << "linnet train: " << error.what() << "\n";
+    return 1;
+  }
+}

@@ -1,0 +1,25 @@
+// What models are trained on.
+//
+//   torch::Tensor nats = MixtureOfLogisticsNats(model->forward(inputs), targets);   // [N, L]
+//   (nats.mean() / std::log(2.0)).backward();                                       // bits/dim
+#ifndef LINNET_NN_LOSSES_H_
+#define LINNET_NN_LOSSES_H_
+
+#include <torch/types.h>
+
+namespace linnet::nn {
+
+// -log p(byte) under a discretised mixture of K logistics (Salimans et al., 2017): logits
+// [..., 3K] (mixture logits, means, log-scales clamped at -7 from below), int64 bytes [...] ->
+// [...]. With x = byte/127.5 - 1 and F the logistic's distribution function, a component gives F(x
+// + 1/255) - F(x - 1/255), the bins of bytes 0 and 255 being open outwards.
+torch::Tensor MixtureOfLogisticsNats(const torch::Tensor& logits, const torch::Tensor& bytes);
+
+// Mean cross entropy in nats over the positions where mask is not zero: logits [N, L, classes],
+// int64 targets [N, L], float mask [N, L] -> scalar.
+torch::Tensor MaskedCrossEntropy(const torch::Tensor& logits, const torch::Tensor& targets,
+                                 const torch::Tensor& mask);
+
+}  // namespace linnet::nn
+
+#endif  // LINNET_NN_LOSSES_H_

@@ -1,0 +1,74 @@
+#include "linnet/nn/optimizer.h"
+
+#include <torch/utils.h>
+
+#include <cmath>
+
+#include "linnet/base/error.h"
+
+namespace linnet::nn {
+namespace {
+
+// How a step uses the moments at time t (from 1): p -= lr * size * m / (sqrt(v) * root_scale +
+// eps), or p -= lr * size * m where `adaptive` is false.
+struct Schedule {
+  double size = 0;
+  double root_scale = 1;
+  bool adaptive = true;
+};
+
+Schedule ScheduleAt(const OptimizerOptions& options, int64_t t) {
+  const double beta2_t = std::pow(options.beta2, t);
+  const double correction1 = 1 - std::pow(options.beta1, t), correction2 = 1 - beta2_t;
+  if (options.name == "adam") return {1 / correction1, 1 / std::sqrt(correction2), true};
+  const double rho_inf = 2 / (1 - options.beta2) - 1;
+  const double rho = rho_inf - 2 * static_cast<double>(t) * beta2_t / correction2;
+  if (rho < options.rectify_from) return {1 / correction1, 1, false};
+  const double rectification =
+      std::sqrt((rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho));
+  // The bias correction of v is folded into the size, so that eps is added to the raw root.
+  return {rectification * std::sqrt(correction2) / correction1, 1, true};
+}
+
+}  // namespace
+
+Optimizer::Optimizer(const OptimizerOptions& options, std::vector<torch::Tensor> parameters)
+    : options_(options), parameters_(std::move(parameters)) {
+  if (options.name != "radam" && options.name != "adam") {
+    throw InputError("unknown optimizer '", options.name, "'; choose radam or adam");
+  }
+  if (options.rectify_from < 4) {
+    throw InputError("rectify_from is ", options.rectify_from, "; rectification needs at least 4");
+  }
+  for (const torch::Tensor& parameter : parameters_) {
+    first_.push_back(torch::zeros_like(parameter));
+    second_.push_back(torch::zeros_like(parameter));
+  }
+}
+
+void Optimizer::Step(double learning_rate) {
+  torch::NoGradGuard no_grad;
+  const Schedule schedule = ScheduleAt(options_, ++steps_);
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    torch::Tensor& parameter = parameters_[i];
+    torch::Tensor& gradient = parameter.mutable_grad();
+    if (!gradient.defined()) continue;
+    if (options_.clip > 0) {
+      const double norm = gradient.norm().item<double>();
+      if (norm > options_.clip) gradient.mul_(options_.clip / (norm + 1e-6));
+    }
+    torch::Tensor &m = first_[i], &v = second_[i];
+    m.mul_(options_.beta1).add_(gradient, 1 - options_.beta1);
+    v.mul_(options_.beta2).addcmul_(gradient, gradient, 1 - options_.beta2);
+    if (options_.weight_decay != 0) parameter.mul_(1 - learning_rate * options_.weight_decay);
+    const double step = -learning_rate * schedule.size;
+    if (schedule.adaptive) {
+      parameter.addcdiv_(m, v.sqrt().mul_(schedule.root_scale).add_(options_.eps), step);
+    } else {
+      parameter.add_(m, step);
+    }
+    gradient.reset();
+  }
+}
+
+}  // namespace linnet::nn

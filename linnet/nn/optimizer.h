@@ -1,0 +1,51 @@
+// Optimisers whose whole state is a list of named tensors and a step count, so that a checkpoint
+// can hold it and a resumed run equals an uninterrupted one.
+//
+//   Optimizer optimizer({.name = "radam"}, model->parameters());
+//   loss.backward();
+//   optimizer.Step(learning_rate);     // and clears the gradients
+#ifndef LINNET_NN_OPTIMIZER_H_
+#define LINNET_NN_OPTIMIZER_H_
+
+#include <torch/types.h>
+
+#include <string>
+#include <vector>
+
+namespace linnet::nn {
+
+struct OptimizerOptions {
+  // "radam" (Liu et al., 2019) or "adam" (Kingma & Ba, 2014).
+  std::string name = "radam";
+  double beta1 = 0.9, beta2 = 0.999;
+  double eps = 1e-8;           // added after the square root
+  double weight_decay = 0.01;  // decoupled: p -= lr * weight_decay * p
+  double clip = 1.0;           // each tensor's gradient is scaled down to this norm; 0: never
+  // radam: the length of the averaged gradient history (rho_t) from which the variance is trusted;
+  // before it, momentum SGD. The reference library's 5; Liu et al. write 4.
+  double rectify_from = 5;
+};
+
+class Optimizer {
+ public:
+  Optimizer(const OptimizerOptions& options, std::vector<torch::Tensor> parameters);
+
+  // One update with the gradients now in the parameters, then clears them. Parameters without a
+  // gradient stay as they are.
+  void Step(double learning_rate);
+
+  // First and second moments of each parameter, in order, and the number of steps made.
+  std::vector<torch::Tensor>& first_moments() { return first_; }
+  std::vector<torch::Tensor>& second_moments() { return second_; }
+  int64_t steps() const { return steps_; }
+  void set_steps(int64_t steps) { steps_ = steps; }
+
+ private:
+  OptimizerOptions options_;
+  std::vector<torch::Tensor> parameters_, first_, second_;
+  int64_t steps_ = 0;
+};
+
+}  // namespace linnet::nn
+
+#endif  // LINNET_NN_OPTIMIZER_H_

@@ -1,0 +1,115 @@
+#include "linnet/nn/sequence_model.h"
+
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include "linnet/base/error.h"
+#include "linnet/model/checkpoint.h"
+
+namespace linnet::nn {
+namespace {
+
+using torch::Tensor;
+
+TransformerOptions OptionsOf(const ModelSpec& spec, double dropout) {
+  return {.attention = spec.attention,
+          .layers = spec.layers,
+          .heads = spec.heads,
+          .query_dim = spec.query_dim,
+          .value_dim = spec.value_dim,
+          .d_model = spec.d_model,
+          .d_ff = spec.d_ff,
+          .activation = spec.activation,
+          .final_norm = spec.final_norm,
+          .norm_eps = spec.norm_eps,
+          .dropout = dropout};
+}
+
+}  // namespace
+
+PositionalEmbeddingImpl::PositionalEmbeddingImpl(int64_t max_length, int64_t dim) {
+  std::vector<float> table = PositionTable(static_cast<int>(max_length), static_cast<int>(dim));
+  pe = register_buffer("pe", torch::tensor(table).view({1, max_length, dim}));
+}
+
+SequenceModelImpl::SequenceModelImpl(const ModelSpec& spec, double dropout)
+    : spec_((Validate(spec), spec)),
+      value_embedding_(spec.vocabulary, spec.value_embedding),
+      transformer_(BuildTransformer(OptionsOf(spec, dropout))),
+      predictor_(spec.d_model, spec.OutputSize()),
+      dropout_(dropout) {
+  register_module("value_embedding", value_embedding_);
+  if (spec.value_embedding < spec.d_model) {
+    pos_embedding_ = PositionalEmbedding(spec.max_length, spec.d_model - spec.value_embedding);
+    register_module("pos_embedding", pos_embedding_);
+  }
+  register_module("transformer", transformer_.batch);
+  register_module("predictor", predictor_);
+  register_module("dropout", dropout_);
+  if (spec.task == "images") {
+    first_value =
+        register_buffer("first_value", torch::full({spec.vocabulary}, 1.0 / spec.vocabulary));
+  }
+}
+
+Tensor SequenceModelImpl::forward(const Tensor& tokens) {
+  const int64_t length = tokens.size(1);
+  if (length > spec_.max_length) {
+    throw InputError("a sequence of ", length, " symbols is longer than the model's ",
+                     spec_.max_length, " positions");
+  }
+  Tensor x = value_embedding_(tokens);
+  if (!pos_embedding_.is_empty()) {
+    const Tensor positions = pos_embedding_->pe.narrow(1, 0, length);
+    x = torch::cat({x, positions.expand({tokens.size(0), -1, -1})}, 2);
+  }
+  return predictor_(transformer_.batch(dropout_(x), Mask{.causal = true}));
+}
+
+Tensor SequenceModelImpl::Step(const Tensor& tokens, int64_t position, RecurrentState& state) {
+  if (transformer_.recurrent.is_empty()) {
+    throw InputError("attention '", spec_.attention.kind, "' has no recurrent form");
+  }
+  if (position >= spec_.max_length) {
+    throw InputError("position ", position, " is past the model's ", spec_.max_length);
+  }
+  Tensor x = value_embedding_(tokens);
+  if (!pos_embedding_.is_empty()) {
+    x = torch::cat({x, pos_embedding_->pe.select(1, position).expand({tokens.size(0), -1})}, 1);
+  }
+  return predictor_(transformer_.recurrent(dropout_(x), state));
+}
+
+Tensor ModelTensor(const SequenceModelImpl& model, const std::string& name) {
+  if (name == "first_value.probability") return model.first_value;
+  const auto parameters = model.named_parameters();
+  if (const Tensor* found = parameters.find(name)) return *found;
+  const auto buffers = model.named_buffers();
+  if (const Tensor* found = buffers.find(name)) return *found;
+  throw InputError("the network has no tensor '", name, "'");
+}
+
+void SaveModel(const std::string& path, const SequenceModelImpl& model,
+               const std::string& training) {
+  std::vector<Tensor> kept;  // dense copies must outlive the write
+  WriteCheckpoint(path, model.spec(), training, [&](const TensorInfo& info) {
+    kept.push_back(
+        ModelTensor(model, info.name).detach().to(torch::kCPU, torch::kFloat32).contiguous());
+    return std::span<const float>(kept.back().data_ptr<float>(),
+                                  static_cast<size_t>(kept.back().numel()));
+  });
+}
+
+SequenceModel LoadModel(const std::string& path) {
+  const Checkpoint checkpoint = Checkpoint::Open(path);
+  SequenceModel model(checkpoint.spec());
+  torch::NoGradGuard no_grad;
+  for (const TensorInfo& info : TensorTable(checkpoint.spec())) {
+    const std::span<const float> data = checkpoint.Tensor(info.name);
+    ModelTensor(*model, info.name)
+        .copy_(torch::from_blob(const_cast<float*>(data.data()), info.shape, torch::kFloat32));
+  }
+  return model;
+}
+
+}  // namespace linnet::nn

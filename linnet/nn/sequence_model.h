@@ -1,0 +1,65 @@
+// The whole network of a ModelSpec: embedding, transformer, head. Predicts symbol t+1 from 0 .. t.
+//
+//   SequenceModel model(spec);
+//   torch::Tensor out = model->forward(tokens);                  // [N, L] -> [N, L,
+//   spec.OutputSize()] RecurrentState state; torch::Tensor out_t = model->Step(tokens.select(1, t),
+//   t, state); SaveModel("digits.safetensors", *model, training_json);
+#ifndef LINNET_NN_SEQUENCE_MODEL_H_
+#define LINNET_NN_SEQUENCE_MODEL_H_
+
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/pimpl.h>
+
+#include <string>
+
+#include "linnet/model/spec.h"
+#include "linnet/nn/transformer.h"
+
+namespace linnet::nn {
+
+// Sine/cosine positions, put beside the value embedding.
+class PositionalEmbeddingImpl : public torch::nn::Module {
+ public:
+  PositionalEmbeddingImpl(int64_t max_length, int64_t dim);
+  torch::Tensor pe;  // [1, max_length, dim], a buffer
+};
+TORCH_MODULE(PositionalEmbedding);
+
+class SequenceModelImpl : public torch::nn::Module {
+ public:
+  explicit SequenceModelImpl(const ModelSpec& spec, double dropout = 0);
+
+  // int64 tokens [N, L], L <= max_length -> the head's outputs [N, L, OutputSize].
+  torch::Tensor forward(const torch::Tensor& tokens);
+  // int64 tokens [N] at position t -> [N, OutputSize]. Throws InputError where the attention kind
+  // has no recurrent form.
+  torch::Tensor Step(const torch::Tensor& tokens, int64_t position, RecurrentState& state);
+
+  const ModelSpec& spec() const { return spec_; }
+
+  // How often the data begins with each symbol, [vocabulary]; images only, uniform until set.
+  torch::Tensor first_value;
+
+ private:
+  ModelSpec spec_;
+  torch::nn::Embedding value_embedding_;
+  PositionalEmbedding pos_embedding_ = nullptr;
+  Transformer transformer_;
+  torch::nn::Linear predictor_;
+  torch::nn::Dropout dropout_;
+};
+TORCH_MODULE(SequenceModel);
+
+// Checkpoints of model/checkpoint.h. `training` is JSON on what the model was trained on, or "".
+void SaveModel(const std::string& path, const SequenceModelImpl& model,
+               const std::string& training);
+SequenceModel LoadModel(const std::string& path);
+
+// The tensor of that name in the checkpoint's table, parameter or buffer. Throws InputError.
+torch::Tensor ModelTensor(const SequenceModelImpl& model, const std::string& name);
+
+}  // namespace linnet::nn
+
+#endif  // LINNET_NN_SEQUENCE_MODEL_H_

@@ -1,0 +1,115 @@
+// The transformer encoder, in its two forms over one set of weights.
+//
+//   TransformerOptions options{.layers = 4, .heads = 8, .query_dim = 16, .value_dim = 16, ...};
+//   Transformer built = BuildTransformer(options);
+//   y = built.batch->forward(x, Mask{.causal = true});        // x [N, L, d_model]
+//   RecurrentState state;
+//   y_t = built.recurrent->forward(x_t, state);               // x_t [N, d_model]
+//
+// Layers are post-norm, as in the reference library: x = LN1(x + attention(x)), then
+// x = LN2(x + W2 act(W1 x)); a layer norm after the last one unless final_norm is false. Parameter
+// names are the reference library's (layers.N.attention.query_projection.weight, ...).
+#ifndef LINNET_NN_TRANSFORMER_H_
+#define LINNET_NN_TRANSFORMER_H_
+
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+#include <torch/nn/pimpl.h>
+
+#include <string>
+#include <vector>
+
+#include "linnet/nn/attention.h"
+
+namespace linnet::nn {
+
+struct TransformerOptions {
+  AttentionSpec attention;
+  int64_t layers = 1, heads = 1;
+  int64_t query_dim = 1, value_dim = 1;  // D, M per head
+  int64_t d_model = 1, d_ff = 1;
+  std::string activation = "relu";  // or "gelu"
+  bool final_norm = true;
+  double norm_eps = 1e-5;
+  double dropout = 0;  // after attention, after the activation and after the feed-forward block
+};
+
+// Projections to queries, keys and values, an attention kind, a projection back.
+class AttentionLayerImpl : public torch::nn::Module {
+ public:
+  explicit AttentionLayerImpl(const TransformerOptions& options);
+  // queries [N, L, d_model], keys, values [N, S, d_model] -> [N, L, d_model]
+  torch::Tensor forward(const torch::Tensor& queries, const torch::Tensor& keys,
+                        const torch::Tensor& values, const Mask& mask);
+  // One position of self attention, x [N, d_model] -> [N, d_model], through the recurrent kind.
+  torch::Tensor Step(RecurrentAttentionImpl& attention, const torch::Tensor& x,
+                     AttentionState& state);
+
+  torch::nn::Linear query_projection, key_projection, value_projection, out_projection;
+
+ private:
+  int64_t heads_;
+  Attention attention_;
+};
+TORCH_MODULE(AttentionLayer);
+
+class TransformerEncoderLayerImpl : public torch::nn::Module {
+ public:
+  explicit TransformerEncoderLayerImpl(const TransformerOptions& options);
+  torch::Tensor forward(const torch::Tensor& x, const Mask& mask);  // [N, L, d_model] -> the same
+  torch::Tensor Step(RecurrentAttentionImpl& attention, const torch::Tensor& x,
+                     AttentionState& state);
+
+  AttentionLayer attention;
+  torch::nn::Linear linear1, linear2;
+  torch::nn::LayerNorm norm1, norm2;
+
+ private:
+  // What follows the attention, alike in both forms.
+  torch::Tensor Finish(const torch::Tensor& x, const torch::Tensor& attended);
+
+  bool gelu_;
+  torch::nn::Dropout dropout_;
+};
+TORCH_MODULE(TransformerEncoderLayer);
+
+class TransformerEncoderImpl : public torch::nn::Module {
+ public:
+  explicit TransformerEncoderImpl(const TransformerOptions& options);
+  torch::Tensor forward(torch::Tensor x, const Mask& mask);  // [N, L, d_model] -> the same
+
+  torch::nn::ModuleList layers;
+  torch::nn::LayerNorm norm = nullptr;  // null without a final norm
+};
+TORCH_MODULE(TransformerEncoder);
+
+// A state a layer; empty at the beginning. A value: copying one forks the sequence.
+using RecurrentState = std::vector<AttentionState>;
+
+// Self attention one position at a time. Holds the encoder that it was made from: there is one set
+// of weights. Dropout applies as in the encoder (switch with eval()).
+class RecurrentTransformerEncoderImpl : public torch::nn::Module {
+ public:
+  // Throws InputError where the attention kind has no recurrent form.
+  RecurrentTransformerEncoderImpl(TransformerEncoder encoder, const AttentionSpec& attention);
+  torch::Tensor forward(torch::Tensor x, RecurrentState& state);  // [N, d_model] -> the same
+
+ private:
+  TransformerEncoder encoder_;
+  std::vector<RecurrentAttention> attention_;
+};
+TORCH_MODULE(RecurrentTransformerEncoder);
+
+// Both forms of one description, sharing their weights. `recurrent` is null where the kind has
+// none.
+struct Transformer {
+  TransformerEncoder batch = nullptr;
+  RecurrentTransformerEncoder recurrent = nullptr;
+};
+Transformer BuildTransformer(const TransformerOptions& options);
+
+}  // namespace linnet::nn
+
+#endif  // LINNET_NN_TRANSFORMER_H_

@@ -1,0 +1,22 @@
+// libtorch's threads as a ParallelFor for kernels, so that no second pool competes with them.
+#ifndef LINNET_OPS_PARALLEL_H_
+#define LINNET_OPS_PARALLEL_H_
+
+#include <ATen/Parallel.h>
+
+#include "linnet/base/parallel.h"
+
+namespace linnet::ops {
+
+inline void AtParallelFor(size_t count, RangeBody body) {
+  at::parallel_for(0, static_cast<int64_t>(count), 1, [&](int64_t begin, int64_t end) {
+    body(static_cast<size_t>(begin), static_cast<size_t>(end));
+  });
+}
+
+// Pieces of scratch worth having: one a thread.
+inline size_t AtSlots() { return static_cast<size_t>(at::get_num_threads()); }
+
+}  // namespace linnet::ops
+
+#endif  // LINNET_OPS_PARALLEL_H_

@@ -1,0 +1,119 @@
+#include "linnet/train/config.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <type_traits>
+
+#include "linnet/base/error.h"
+
+namespace linnet::train {
+
+using nlohmann::json;
+
+std::string ToJson(const TrainConfig& config) {
+  nlohmann::ordered_json object;
+  object["task"] = config.task;
+  VisitFields(config,
+              [&](const char* name, const std::string& task, const char*, const auto& field) {
+                if (task.empty() || task == config.task) object[name] = field;
+              });
+  return object.dump(2) + "\n";
+}
+
+void ApplyJson(const std::string& text, const std::string& where, TrainConfig& config) {
+  json object = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!object.is_object()) throw InputError(where, ": not a JSON object");
+  if (object.contains("task")) {
+    if (object["task"] != config.task) {
+      throw InputError(where, ": a configuration for the task ", object["task"].dump(),
+                       ", not for '", config.task, "'");
+    }
+    object.erase("task");
+  }
+  VisitFields(config, [&](const char* name, const std::string& task, const char*, auto& field) {
+    const auto found = object.find(name);
+    if (found == object.end() || (!task.empty() && task != config.task)) return;
+    using Field = std::decay_t<decltype(field)>;
+    bool good;
+    if constexpr (std::is_same_v<Field, std::string>) {
+      good = found->is_string();
+    } else if constexpr (std::is_same_v<Field, uint64_t>) {
+      good = found->is_number_unsigned();
+    } else if constexpr (std::is_integral_v<Field>) {
+      good = found->is_number_integer() && *found >= std::numeric_limits<Field>::min() &&
+             *found <= std::numeric_limits<Field>::max();
+    } else {
+      good = found->is_number();
+    }
+    if (!good) throw InputError(where, ": '", name, "' cannot be ", found->dump());
+    field = found->template get<Field>();
+    object.erase(found);
+  });
+  if (!object.empty()) {
+    throw InputError(where, ": the task '", config.task, "' has no setting '", object.begin().key(),
+                     "'; see linnet train ", config.task, " --help");
+  }
+}
+
+void Validate(const TrainConfig& config) {
+  const auto require = [](bool good, const auto&... message) {
+    if (!good) throw InputError(message...);
+  };
+  const auto flag = [](std::string name) {
+    std::replace(name.begin(), name.end(), '_', '-');
+    return "--" + name;
+  };
+  const auto at_least = [&](const char* name, auto value, auto low) {
+    require(value >= low, flag(name), " is ", value, "; it must be at least ", low);
+  };
+  require(!config.out.empty(), "--out is missing: name the folder for the run's checkpoints");
+  at_least("batch", config.batch, 1);
+  at_least("steps", config.steps, int64_t{0});
+  at_least("train_images", config.train_images, 0);
+  at_least("validation_images", config.validation_images, 0);
+  at_least("lr_warmup", config.lr_warmup, int64_t{0});
+  at_least("lr_drop_at", config.lr_drop_at, int64_t{0});
+  at_least("lr_decay", config.lr_decay, int64_t{0});
+  at_least("threads", config.threads, 0);
+  at_least("log_every", config.log_every, int64_t{1});
+  at_least("validate_every", config.validate_every, int64_t{0});
+  at_least("checkpoint_every", config.checkpoint_every, int64_t{1});
+  at_least("weight_decay", config.weight_decay, 0.0);
+  at_least("clip", config.clip, 0.0);
+  require(config.epochs > 0 && std::isfinite(config.epochs), "--epochs must be above 0");
+  require(config.lr > 0 && std::isfinite(config.lr), "--lr must be above 0");
+  require(config.dropout >= 0 && config.dropout < 1, "--dropout must lie in [0, 1)");
+  require(config.heads > 0 && config.d_model > 0, "--heads and --d-model must be above 0");
+  require((config.query_dim > 0 && config.value_dim > 0) || config.d_model % config.heads == 0,
+          "--d-model ", config.d_model, " is no multiple of --heads ", config.heads,
+          "; give --query-dim and --value-dim");
+}
+
+double LearningRate(const TrainConfig& config, int64_t step, int64_t steps) {
+  double rate = config.lr;
+  if (step < config.lr_warmup) rate *= static_cast<double>(step + 1) / config.lr_warmup;
+  if (config.lr_drop_at > 0 && step >= config.lr_drop_at) rate *= config.lr_drop_factor;
+  const int64_t left = steps - step;
+  if (left < config.lr_decay) rate *= static_cast<double>(left) / config.lr_decay;
+  return rate;
+}
+
+ModelSpec BaseSpec(const TrainConfig& config) {
+  ModelSpec spec;
+  spec.task = config.task;
+  spec.attention.kind = config.attention;
+  spec.layers = config.layers;
+  spec.heads = config.heads;
+  spec.d_model = config.d_model;
+  spec.d_ff = config.d_ff > 0 ? config.d_ff : 4 * config.d_model;
+  spec.query_dim = config.query_dim > 0 ? config.query_dim : config.d_model / config.heads;
+  spec.value_dim = config.value_dim > 0 ? config.value_dim : config.d_model / config.heads;
+  spec.value_embedding = config.d_model / 2;
+  if ((config.d_model - spec.value_embedding) % 2 == 1) ++spec.value_embedding;
+  spec.activation = config.activation;
+  spec.mixtures = config.mixtures;
+  return spec;
+}
+
+}  // namespace linnet::train

@@ -1,0 +1,116 @@
+// Everything that decides a training run: it is saved beside the run's checkpoints, and the same
+// file given back with --config repeats the run.
+//
+//   TrainConfig config;
+//   ApplyJson(preset_or_file_text, "config.json", config);
+//   std::string text = ToJson(config);
+#ifndef LINNET_TRAIN_CONFIG_H_
+#define LINNET_TRAIN_CONFIG_H_
+
+#include <cstdint>
+#include <string>
+
+#include "linnet/model/spec.h"
+
+namespace linnet::train {
+
+struct TrainConfig {
+  std::string task;
+
+  std::string attention = "causal-linear";
+  int layers = 8;
+  int heads = 8;
+  int d_model = 256;
+  int d_ff = 0;
+  int query_dim = 0;
+  int value_dim = 0;
+  std::string activation = "gelu";
+  int mixtures = 10;
+
+  std::string data;
+  std::string dataset;
+  int train_images = 0;
+  int validation_images = 256;
+  int max_length = 128;
+  int symbols = 10;
+
+  int batch = 10;
+  int64_t steps = 0;
+  double epochs = 250;
+  std::string optimizer = "radam";
+  double lr = 1e-4;
+  int64_t lr_warmup = 0;
+  int64_t lr_drop_at = 0;
+  double lr_drop_factor = 0.1;
+  int64_t lr_decay = 0;
+  double weight_decay = 0.01;
+  double clip = 1.0;
+  double dropout = 0;
+  uint64_t seed = 1;
+
+  std::string out;
+  int threads = 0;
+  int64_t log_every = 10;
+  int64_t validate_every = 1000;
+  int64_t checkpoint_every = 500;
+};
+
+// The one list of a config's fields, for flags, files and help alike: visit(name, task, help,
+// field), where `task` is "" for fields that every task has.
+template <typename Config, typename Visit>
+void VisitFields(Config& c, Visit visit) {
+  visit("attention", "", "attention kind", c.attention);
+  visit("layers", "", "transformer layers", c.layers);
+  visit("heads", "", "attention heads", c.heads);
+  visit("d_model", "", "width of the model", c.d_model);
+  visit("d_ff", "", "width of the feed-forward blocks; 0: 4 x d_model", c.d_ff);
+  visit("query_dim", "", "dimensions of a query, per head; 0: d_model / heads", c.query_dim);
+  visit("value_dim", "", "dimensions of a value, per head; 0: d_model / heads", c.value_dim);
+  visit("activation", "", "of the feed-forward blocks: gelu or relu", c.activation);
+  visit("mixtures", "images", "logistics in the output's mixture", c.mixtures);
+  visit("data", "images", "folder that holds the data set", c.data);
+  visit("dataset", "images", "name of the data set; empty: by the files in the folder", c.dataset);
+  visit("train_images", "images", "use only the first N training images; 0: all", c.train_images);
+  visit("validation_images", "images", "test images looked at for the validation curve",
+        c.validation_images);
+  visit("max_length", "copy", "sequences of up to this many symbols are copied", c.max_length);
+  visit("symbols", "copy", "size of the alphabet", c.symbols);
+  visit("batch", "", "sequences an update", c.batch);
+  visit("steps", "", "updates; 0: as many as --epochs makes", c.steps);
+  visit("epochs", "images", "passes over the training images", c.epochs);
+  visit("optimizer", "", "radam or adam", c.optimizer);
+  visit("lr", "", "learning rate", c.lr);
+  visit("lr_warmup", "", "raise the rate linearly over this many first updates", c.lr_warmup);
+  visit("lr_drop_at", "", "multiply the rate by --lr-drop-factor from this update on; 0: never",
+        c.lr_drop_at);
+  visit("lr_drop_factor", "", "see --lr-drop-at", c.lr_drop_factor);
+  visit("lr_decay", "", "lower the rate linearly to zero over this many last updates", c.lr_decay);
+  visit("weight_decay", "", "decoupled weight decay", c.weight_decay);
+  visit("clip", "", "largest gradient norm of each tensor; 0: no limit", c.clip);
+  visit("dropout", "", "dropout probability", c.dropout);
+  visit("seed", "", "of the initial weights, the data's order and dropout", c.seed);
+  visit("out", "", "folder for checkpoints, metrics.jsonl and config.json", c.out);
+  visit("threads", "", "threads; 0: one a processor", c.threads);
+  visit("log_every", "", "updates between records in metrics.jsonl", c.log_every);
+  visit("validate_every", "", "updates between validations; 0: only at the end", c.validate_every);
+  visit("checkpoint_every", "", "updates between checkpoints", c.checkpoint_every);
+}
+
+std::string ToJson(const TrainConfig& config);
+
+// Sets the fields that the JSON object names. Throws InputError, beginning with `where`, on unknown
+// fields and wrong types, and where the file is for another task than `config.task`.
+void ApplyJson(const std::string& json, const std::string& where, TrainConfig& config);
+
+// Throws InputError on values that make no run.
+void Validate(const TrainConfig& config);
+
+// The learning rate of update `step` (from 0) of `steps`.
+double LearningRate(const TrainConfig& config, int64_t step, int64_t steps);
+
+// The network's part of a spec: sizes, attention, activation, with the derived sizes filled in.
+ModelSpec BaseSpec(const TrainConfig& config);
+
+}  // namespace linnet::train
+
+#endif  // LINNET_TRAIN_CONFIG_H_

@@ -1,0 +1,69 @@
+// What is trained: a task gives the network's shape, the loss of each update, and a validation.
+//
+//   std::unique_ptr<Task> task = FindTask("images").make(config);
+//   SequenceModel model(task->Spec());
+//   StepLoss loss = task->Loss(*model, step);        // loss.value.backward()
+//
+// The data of an update is a function of (seed, step) alone, so a run can be continued anywhere. A
+// new task is a new file that defines its TaskInfo, and a line in task.cc.
+#ifndef LINNET_TRAIN_TASK_H_
+#define LINNET_TRAIN_TASK_H_
+
+#include <torch/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "linnet/nn/sequence_model.h"
+#include "linnet/train/config.h"
+
+namespace linnet::train {
+
+// Named figures, in the order in which they are shown.
+using Metrics = std::vector<std::pair<std::string, double>>;
+
+struct StepLoss {
+  torch::Tensor value;  // scalar, to be minimised
+  Metrics metrics;      // of this batch; the first one goes on the progress line
+  int64_t tokens = 0;   // symbols read
+};
+
+class Task {
+ public:
+  virtual ~Task() = default;
+  virtual ModelSpec Spec() const = 0;
+  // Updates in a pass over the data; 0 where the data has no end.
+  virtual int64_t StepsPerEpoch() const { return 0; }
+  // What the weights do not learn but the model file holds.
+  virtual void Prepare(nn::SequenceModelImpl&) const {}
+  virtual StepLoss Loss(nn::SequenceModelImpl& model, int64_t step) = 0;
+  virtual Metrics Validate(nn::SequenceModelImpl& model) = 0;
+  // What it is trained on, in a few words.
+  virtual std::string Data() const = 0;
+};
+
+struct Preset {
+  const char* name;
+  const char* description;
+  const char* json;  // for ApplyJson
+};
+
+struct TaskInfo {
+  const char* name;
+  const char* description;
+  const char* example;          // a command line
+  std::vector<Preset> presets;  // the first is the default
+  std::unique_ptr<Task> (*make)(const TrainConfig&);
+};
+
+const std::vector<const TaskInfo*>& Tasks();
+
+extern const TaskInfo kImagesTask;  // images.cc
+extern const TaskInfo kCopyTask;    // copy.cc
+
+}  // namespace linnet::train
+
+#endif  // LINNET_TRAIN_TASK_H_

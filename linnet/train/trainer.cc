@@ -1,0 +1,341 @@
+#include "linnet/train/trainer.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Parallel.h>
+#include <torch/utils.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "linnet/base/error.h"
+#include "linnet/base/thread_pool.h"
+#include "linnet/base/units.h"
+#include "linnet/base/version.h"
+#include "linnet/io/file.h"
+#include "linnet/io/safetensors.h"
+#include "linnet/nn/optimizer.h"
+
+namespace linnet::train {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+ordered_json Record(const Metrics& metrics) {
+  ordered_json record = ordered_json::object();
+  for (const auto& [name, value] : metrics) record[name] = value;
+  return record;
+}
+
+std::string Show(const std::string& name, double value) {
+  char text[64];
+  if (name == "accuracy") {
+    std::snprintf(text, sizeof(text), "%.2f%% right", 100 * value);
+  } else if (name == "bits_per_dim") {
+    std::snprintf(text, sizeof(text), "%.4f bits/dim", value);
+  } else {
+    std::snprintf(text, sizeof(text), "%s %.4f", name.c_str(), value);
+  }
+  return text;
+}
+
+std::string Show(const Metrics& metrics) {
+  std::string text;
+  for (const auto& [name, value] : metrics) text += (text.empty() ? "" : "  ") + Show(name, value);
+  return text;
+}
+
+// The means of the metrics of several batches.
+class Mean {
+ public:
+  void Add(const Metrics& metrics) {
+    if (count_ == 0) {
+      sums_ = metrics;
+    } else {
+      for (size_t i = 0; i < sums_.size(); ++i) sums_[i].second += metrics[i].second;
+    }
+    ++count_;
+  }
+  Metrics Take() {
+    for (auto& [name, sum] : sums_) sum /= count_;
+    count_ = 0;
+    return std::move(sums_);
+  }
+
+ private:
+  Metrics sums_;
+  int count_ = 0;
+};
+
+class MetricsLog {
+ public:
+  // Keeps the records up to `step` of an earlier part of the run: what came after its checkpoint
+  // will be done, and written, again.
+  MetricsLog(const std::string& path, int64_t step) : path_(path) {
+    std::string kept;
+    if (std::ifstream old(path); old) {
+      for (std::string line; std::getline(old, line);) {
+        const json record = json::parse(line, nullptr, false);
+        if (record.is_object() && record.value("step", int64_t{0}) <= step) kept += line + "\n";
+      }
+    }
+    WriteFileAtomically(path, kept);
+    out_.open(path, std::ios::app);
+  }
+
+  void Write(const ordered_json& record) {
+    out_ << record.dump() << '\n' << std::flush;
+    if (!out_) throw RuntimeError(path_, ": cannot write; is the disk full?");
+  }
+
+ private:
+  std::string path_;
+  std::ofstream out_;
+};
+
+class Run {
+ public:
+  Run(const TaskInfo& info, const TrainConfig& config, bool resume, const TrainHooks& hooks)
+      : config_(config), hooks_(hooks), folder_(config.out) {
+    if (config_.threads == 0) config_.threads = ThreadPool::AvailableProcessors();
+    const bool exists = fs::exists(StatePath());
+    if (resume && !exists) {
+      throw InputError(StatePath(), ": not there, so there is no run to resume; start one without ",
+                       "--resume");
+    }
+    if (!resume && exists) {
+      throw InputError(folder_.string(),
+                       ": holds a run already; continue it with --resume or choose another --out");
+    }
+    at::set_num_threads(config_.threads);
+    torch::manual_seed(config_.seed);
+    task_ = info.make(config_);
+    model_ = nn::SequenceModel(task_->Spec(), config_.dropout);
+    task_->Prepare(*model_);
+    optimizer_ = std::make_unique<nn::Optimizer>(
+        nn::OptimizerOptions{
+            .name = config_.optimizer, .weight_decay = config_.weight_decay, .clip = config_.clip},
+        model_->parameters());
+    steps_ = config_.steps;
+    if (steps_ == 0) {
+      steps_ = std::llround(config_.epochs * static_cast<double>(task_->StepsPerEpoch()));
+    }
+    std::error_code error;
+    fs::create_directories(folder_, error);
+    if (error) throw InputError(folder_.string(), ": cannot make this folder: ", error.message());
+    if (resume) Load();
+    WriteFileAtomically((folder_ / "config.json").string(), ToJson(config_));
+  }
+
+  TrainResult Train() {
+    MetricsLog log((folder_ / "metrics.jsonl").string(), step_);
+    TrainResult result{.steps = steps_, .model_path = ModelPath()};
+    const double began = Now() - trained_seconds_;
+    double window_began = Now();
+    int64_t window_tokens = 0, first_step = step_;
+    double tokens_per_second = 0;
+    const double loop_began = Now();
+    Mean mean;
+    while (step_ < steps_) {
+      const double rate = LearningRate(config_, step_, steps_);
+      StepLoss loss = task_->Loss(*model_, step_);
+      if (!std::isfinite(loss.value.item<double>())) {
+        throw RuntimeError("the loss is no longer a number at step ", step_ + 1, "; ",
+                           saved_step_ >= 0 ? StrCat("the checkpoint of step ", saved_step_, " in ",
+                                                     folder_.string(), " is whole")
+                                            : "there was no checkpoint yet",
+                           "; try a lower --lr");
+      }
+      loss.value.backward();
+      optimizer_->Step(rate);
+      ++step_;
+      trained_seconds_ = Now() - began;
+      mean.Add(loss.metrics);
+      window_tokens += loss.tokens;
+      const bool last = step_ == steps_;
+      if (step_ % config_.log_every == 0 || last) {
+        const Metrics metrics = mean.Take();
+        tokens_per_second = static_cast<double>(window_tokens) / (Now() - window_began);
+        window_began = Now();
+        window_tokens = 0;
+        ordered_json record = {{"step", step_}, {"seconds", trained_seconds_}, {"lr", rate}};
+        record.update(Record(metrics));
+        record["tokens_per_second"] = tokens_per_second;
+        log.Write(record);
+        shown_ = Show(metrics);
+      }
+      if (hooks_.progress && hooks_.progress->Due()) {
+        if (shown_.empty()) shown_ = Show(loss.metrics);
+        const double a_step = (Now() - loop_began) / static_cast<double>(step_ - first_step);
+        hooks_.progress->Update(
+            StrCat("step ", step_, "/", steps_, Epoch(), "  ", shown_, "  ",
+                   tokens_per_second > 0 ? FormatCount(tokens_per_second) + " tokens/s  " : "",
+                   FormatSeconds(a_step * static_cast<double>(steps_ - step_)), " left"));
+      }
+      if ((config_.validate_every > 0 && step_ % config_.validate_every == 0) || last) {
+        result.validation = Validate();
+        ordered_json record = {{"step", step_}, {"seconds", trained_seconds_}};
+        for (const auto& [name, value] : result.validation) record["validation_" + name] = value;
+        log.Write(record);
+        if (hooks_.progress) {
+          hooks_.progress->Finish(StrCat("step ", step_, Epoch(), ": validation ",
+                                         Show(result.validation), " after ",
+                                         FormatSeconds(trained_seconds_), " of training"));
+        }
+      }
+      const bool stop = hooks_.stop && hooks_.stop();
+      if (step_ % config_.checkpoint_every == 0 || last || stop) Save();
+      if (stop && !last) {
+        result.interrupted = true;
+        break;
+      }
+    }
+    result.step = step_;
+    return result;
+  }
+
+ private:
+  std::string StatePath() const { return (folder_ / "state.safetensors").string(); }
+  std::string ModelPath() const { return (folder_ / "model.safetensors").string(); }
+
+  std::string Epoch() const {
+    if (task_->StepsPerEpoch() == 0) return "";
+    char text[32];
+    std::snprintf(text, sizeof(text), " (epoch %.2f)",
+                  static_cast<double>(step_) / static_cast<double>(task_->StepsPerEpoch()));
+    return text;
+  }
+
+  Metrics Validate() {
+    torch::NoGradGuard no_grad;
+    model_->eval();
+    Metrics metrics = task_->Validate(*model_);
+    model_->train();
+    return metrics;
+  }
+
+  // Calls visit(name, tensor) for everything that a step reads or changes.
+  void VisitState(const std::function<void(const std::string&, torch::Tensor)>& visit) {
+    for (const auto& item : model_->named_parameters()) visit("model." + item.key(), item.value());
+    for (const auto& item : model_->named_buffers()) visit("model." + item.key(), item.value());
+    for (size_t i = 0; i < optimizer_->first_moments().size(); ++i) {
+      visit("optimizer.first." + std::to_string(i), optimizer_->first_moments()[i]);
+      visit("optimizer.second." + std::to_string(i), optimizer_->second_moments()[i]);
+    }
+  }
+
+  void Save() {
+    torch::NoGradGuard no_grad;
+    at::Generator generator = at::detail::getDefaultCPUGenerator();
+    SafetensorsWriter writer;
+    std::vector<torch::Tensor> kept;
+    const auto add = [&](const std::string& name, DType dtype, const torch::Tensor& tensor) {
+      kept.push_back(tensor.detach().contiguous());
+      writer.Add(name, dtype, tensor.sizes().vec(), kept.back().data_ptr());
+    };
+    VisitState(
+        [&](const std::string& name, torch::Tensor tensor) { add(name, DType::kF32, tensor); });
+    {
+      std::lock_guard<std::mutex> lock(generator.mutex());
+      add("rng", DType::kU8, generator.get_state());
+    }
+    writer.SetMetadata("progress",
+                       ordered_json{{"step", step_}, {"seconds", trained_seconds_}}.dump());
+    writer.SetMetadata("model", linnet::ToJson(model_->spec()));
+    writer.Write(StatePath());
+    nn::SaveModel(ModelPath(), *model_, TrainingRecord());
+    saved_step_ = step_;
+  }
+
+  void Load() {
+    torch::NoGradGuard no_grad;
+    const SafetensorsFile file = SafetensorsFile::Open(StatePath());
+    const auto metadata = [&](const char* name) -> const std::string& {
+      const auto found = file.metadata().find(name);
+      if (found == file.metadata().end()) {
+        throw InputError(StatePath(), ": not the state of a run (no '", name, "')");
+      }
+      return found->second;
+    };
+    if (!(FromJson(metadata("model"), StatePath()) == model_->spec())) {
+      throw InputError(StatePath(), ": holds a model of another shape than the settings describe");
+    }
+    const json progress = json::parse(metadata("progress"), nullptr, false);
+    if (!progress.is_object() || !progress["step"].is_number_integer() ||
+        !progress["seconds"].is_number()) {
+      throw InputError(StatePath(), ": not the state of a run (its 'progress' is malformed)");
+    }
+    step_ = saved_step_ = progress["step"];
+    trained_seconds_ = progress["seconds"];
+    VisitState([&](const std::string& name, torch::Tensor tensor) {
+      const linnet::Tensor& stored = file.Get(name);
+      if (stored.shape != tensor.sizes().vec()) {
+        throw InputError(StatePath(), ": '", name, "' is ", FormatShape(stored.shape), ", not ",
+                         FormatShape(tensor.sizes().vec()));
+      }
+      tensor.copy_(torch::from_blob(const_cast<float*>(stored.f32().data()), tensor.sizes(),
+                                    torch::kFloat32));
+    });
+    optimizer_->set_steps(step_);
+    const std::span<const uint8_t> rng = file.Get("rng").values<uint8_t>();
+    at::Generator generator = at::detail::getDefaultCPUGenerator();
+    std::lock_guard<std::mutex> lock(generator.mutex());
+    generator.set_state(torch::from_blob(const_cast<uint8_t*>(rng.data()),
+                                         {static_cast<int64_t>(rng.size())}, torch::kUInt8)
+                            .clone());
+  }
+
+  // For the model file: what was trained, on what, how far.
+  std::string TrainingRecord() const {
+    char date[32];
+    const std::time_t now = std::time(nullptr);
+    std::tm utc;
+    std::strftime(date, sizeof(date), "%Y-%m-%d", gmtime_r(&now, &utc));
+    ordered_json record = {{"data", task_->Data()}, {"steps", step_}};
+    if (task_->StepsPerEpoch() > 0) {
+      record["epochs"] = static_cast<double>(step_) / static_cast<double>(task_->StepsPerEpoch());
+    }
+    record["seconds"] = std::llround(trained_seconds_);
+    record["date"] = date;
+    record["linnet"] = LINNET_VERSION;
+    json config = json::parse(ToJson(config_));
+    for (const char* local : {"out", "data", "threads"}) config.erase(local);
+    record["config"] = config;
+    return record.dump();
+  }
+
+  TrainConfig config_;
+  const TrainHooks& hooks_;
+  fs::path folder_;
+  std::unique_ptr<Task> task_;
+  nn::SequenceModel model_ = nullptr;
+  std::unique_ptr<nn::Optimizer> optimizer_;
+  int64_t step_ = 0, steps_ = 0, saved_step_ = -1;
+  double trained_seconds_ = 0;
+  std::string shown_;
+};
+
+}  // namespace
+
+TrainResult Train(const TaskInfo& task, const TrainConfig& config, bool resume,
+                  const TrainHooks& hooks) {
+  Validate(config);
+  return Run(task, config, resume, hooks).Train();
+}
+
+std::string ReadRunConfig(const std::string& folder) {
+  return ReadFile((fs::path(folder) / "config.json").string(), 1 << 20);
+}
+
+}  // namespace linnet::train
