@@ -1,4 +1,6 @@
 // linnet-train: the verbs that need libtorch. `linnet train` runs it.
+#include <c10/util/Exception.h>
+#include <malloc.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -6,11 +8,12 @@
 #include <atomic>
 #include <csignal>
 #include <iostream>
+#include <limits>
 
 #include "linnet/base/error.h"
 #include "linnet/base/version.h"
+#include "linnet/cli/program.h"
 #include "linnet/io/file.h"
-#include "linnet/kernels/isa.h"
 #include "linnet/train/trainer.h"
 
 namespace linnet {
@@ -121,41 +124,39 @@ int RunTraining(const TrainCommand& command) {
   return 0;
 }
 
-int Main(int argc, char** argv) {
-  CLI::App app("linnet train: train a model", "linnet train");
-  app.set_version_flag("--version", "linnet " LINNET_VERSION);
-  app.require_subcommand(1);
-  app.get_formatter()->column_width(32);
-  std::vector<TrainCommand> commands(train::Tasks().size());
-  for (size_t i = 0; i < commands.size(); ++i) {
-    commands[i].task = train::Tasks()[i];
-    Register(app, commands[i]);
-  }
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-    std::cerr << "linnet train: " << error.what() << "; see linnet train --help\n";
-    return 2;
-  }
-  kernels::ApplyIsaEnvironment();
-  for (const TrainCommand& command : commands) {
-    if (command.app->parsed()) return RunTraining(command);
-  }
-  return 2;
+// libtorch frees and takes the same large blocks at every update. glibc would map and unmap each of
+// them, and a fifth of the time would go into the kernel's clearing of pages.
+void KeepFreedMemory() {
+#ifdef __GLIBC__
+  mallopt(M_MMAP_MAX, 0);
+  mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
+  mallopt(M_ARENA_MAX, 1);
+#endif
 }
 
 }  // namespace
 }  // namespace linnet
 
 int main(int argc, char** argv) {
-  try {
-    return linnet::Main(argc, argv);
-  } catch (const linnet::Error& error) {
-    std::cerr << "linnet train: " << error.what() << "\n";
-    return error.exit_code();
-  } catch (const std::exception& error) {
-    std::cerr << "linnet train: " << error.what() << "\n";
-    return 1;
+  using namespace linnet;
+  KeepFreedMemory();
+  CLI::App app("Trains a model", "linnet train");
+  app.set_version_flag("--version", "linnet " LINNET_VERSION);
+  app.require_subcommand(1);
+  app.get_formatter()->column_width(32);
+  int exit_code = 0;
+  std::vector<TrainCommand> commands(train::Tasks().size());
+  for (size_t i = 0; i < commands.size(); ++i) {
+    commands[i].task = train::Tasks()[i];
+    Register(app, commands[i]);
+    commands[i].app->callback([&, i] {
+      try {
+        exit_code = RunTraining(commands[i]);
+      } catch (const c10::Error& error) {
+        throw RuntimeError(error.what_without_backtrace());
+      }
+    });
   }
+  const int failed = cli::RunProgram(app, argc, argv);
+  return failed != 0 ? failed : exit_code;
 }

@@ -35,9 +35,10 @@ CausalLinearShape ShapeOf(const Tensor& q, const Tensor& v) {
 class Function : public torch::autograd::Function<Function> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& q_in, const Tensor& k_in,
-                        const Tensor& v_in, const Tensor& lengths, int64_t feature_map,
-                        bool normalize, double eps) {
+                        const Tensor& v_in, const c10::optional<Tensor>& optional_lengths,
+                        int64_t feature_map, bool normalize, double eps) {
     const Tensor q = DenseRows(q_in), k = DenseRows(k_in), v = DenseRows(v_in);
+    const Tensor lengths = optional_lengths.value_or(Tensor());
     const CausalLinearShape shape = ShapeOf(q, v);
     const Tensor out = torch::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
     const Tensor denominator = torch::empty({q.size(0), q.size(2), q.size(1)}, q.options());
@@ -113,7 +114,10 @@ Tensor CausalLinearAttention(const Tensor& q, const Tensor& k, const Tensor& v,
                             lengths.scalar_type() != torch::kInt64 || !lengths.is_contiguous())) {
     throw InputError("causal linear attention: lengths must be a dense int64 [", q.size(0), "]");
   }
-  return Function::apply(q, k, v, lengths, static_cast<int64_t>(options.feature_map),
+  // An absent tensor must be absent for autograd too: it asks an undefined one for its device.
+  const c10::optional<Tensor> optional_lengths =
+      lengths.defined() ? c10::optional<Tensor>(lengths) : c10::nullopt;
+  return Function::apply(q, k, v, optional_lengths, static_cast<int64_t>(options.feature_map),
                          options.normalize, static_cast<double>(options.eps));
 }
 
