@@ -49,7 +49,7 @@ struct ModelSpec {
   int value_dim = 32;  // M, per head
   int d_model = 256;
   int d_ff = 1024;
-  std::string activation = "gelu";  // "relu" or "gelu" (the exact one, with erf)
+  std::string activation = "relu";  // "relu" or "gelu" (the exact one, with erf)
   bool final_norm = true;           // layer norm after the last layer
   float norm_eps = 1e-5f;
 

@@ -4,16 +4,15 @@
 
 #include <cmath>
 
-#include "linnet/base/error.h"
+#include "linnet/ops/mixture_of_logistics.h"
 
 namespace linnet::nn {
 
 using torch::Tensor;
 
 Tensor MixtureOfLogisticsNats(const Tensor& logits, const Tensor& bytes) {
-  if (logits.size(-1) % 3 != 0 || logits.sizes().slice(0, logits.dim() - 1) != bytes.sizes()) {
-    throw InputError("mixture of logistics needs logits [..., 3 K] and bytes [...]; got ",
-                     logits.sizes(), " and ", bytes.sizes());
+  if (logits.device().is_cpu() && logits.scalar_type() == torch::kFloat32) {
+    return ops::MixtureOfLogisticsNats(logits, bytes);
   }
   const std::vector<Tensor> parts = logits.chunk(3, -1);
   const Tensor log_scale = parts[2].clamp_min(-7);
@@ -24,7 +23,7 @@ Tensor MixtureOfLogisticsNats(const Tensor& logits, const Tensor& bytes) {
   const Tensor lower = inverse_scale * (centred - 1.0 / 255);
   const Tensor middle = inverse_scale * centred;
   const Tensor mass = torch::sigmoid(upper) - torch::sigmoid(lower);
-  // Where a bin's mass vanishes in fp32, the density at its middle times its width stands in.
+  // Where a bin's mass is lost to rounding, the density at its middle times its width stands in.
   const Tensor tail = middle - log_scale - 2 * torch::softplus(middle) - std::log(127.5);
   Tensor log_mass = torch::where(mass > 1e-5, mass.clamp_min(1e-12).log(), tail);
   log_mass = torch::where(byte == 0, upper - torch::softplus(upper), log_mass);

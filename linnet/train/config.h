@@ -24,7 +24,7 @@ struct TrainConfig {
   int d_ff = 0;
   int query_dim = 0;
   int value_dim = 0;
-  std::string activation = "gelu";
+  std::string activation = "relu";
   int mixtures = 10;
 
   std::string data;

@@ -120,7 +120,7 @@ const TaskInfo kImagesTask = {
     {{"paper", "the paper's MNIST model and recipe: 8 layers x 256, RAdam at 1e-4, 250 epochs",
       R"({})"},
      {"small", "4 layers x 128, a tenth of the work: hours on two cores",
-      R"({"layers": 4, "heads": 4, "d_model": 128, "lr": 1e-3, "lr_warmup": 200, "epochs": 5})"}},
+      R"({"layers": 4, "heads": 4, "d_model": 128, "activation": "gelu", "lr": 1e-3, "lr_warmup": 200, "epochs": 5})"}},
     [](const TrainConfig& config) -> std::unique_ptr<Task> {
       return std::make_unique<ImagesTask>(config);
     }};

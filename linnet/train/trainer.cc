@@ -140,7 +140,9 @@ class Run {
 
   TrainResult Train() {
     MetricsLog log((folder_ / "metrics.jsonl").string(), step_);
-    TrainResult result{.steps = steps_, .model_path = ModelPath()};
+    TrainResult result;
+    result.steps = steps_;
+    result.model_path = ModelPath();
     const double began = Now() - trained_seconds_;
     double window_began = Now();
     int64_t window_tokens = 0, first_step = step_;

@@ -32,7 +32,7 @@ struct TrainResult {
   int64_t step = 0, steps = 0;  // updates made and wanted
   bool interrupted = false;
   Metrics validation;  // the last one; empty if there was none
-  std::string model_path = {};
+  std::string model_path;
 };
 
 // Starts a run (resume = false; throws InputError if the folder already holds one) or continues the

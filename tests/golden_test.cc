@@ -1,0 +1,300 @@
+// Compares linnet with tensors that the reference library wrote. Reads every *.safetensors of a
+// kind it knows in the folder that LINNET_GOLDEN names (default tests/golden), taking shapes and
+// settings from each file.
+#include <gtest/gtest.h>
+#include <torch/utils.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "linnet/base/error.h"
+#include "linnet/io/safetensors.h"
+#include "linnet/nn/attention.h"
+#include "linnet/nn/losses.h"
+#include "linnet/nn/optimizer.h"
+#include "linnet/nn/sequence_model.h"
+#include "linnet/nn/transformer.h"
+#include "linnet/ops/causal_linear.h"
+
+namespace linnet {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using nn::Mask;
+
+class Golden {
+ public:
+  explicit Golden(const std::string& path) : file_(SafetensorsFile::Open(path)) {
+    const auto config = file_.metadata().find("config");
+    if (config != file_.metadata().end()) config_ = json::parse(config->second);
+  }
+
+  torch::Tensor Get(const std::string& name) const {
+    const linnet::Tensor& tensor = file_.Get(name);
+    if (tensor.dtype == DType::kI64) {
+      return torch::from_blob(const_cast<int64_t*>(tensor.i64().data()), tensor.shape,
+                              torch::kInt64)
+          .clone();
+    }
+    return torch::from_blob(const_cast<float*>(tensor.f32().data()), tensor.shape, torch::kFloat32)
+        .clone();
+  }
+  bool Has(const std::string& name) const { return file_.Find(name) != nullptr; }
+  // Names that begin with the prefix, without it.
+  std::vector<std::string> Names(const std::string& prefix) const {
+    std::vector<std::string> names;
+    for (const linnet::Tensor& tensor : file_.tensors()) {
+      if (tensor.name.rfind(prefix, 0) == 0) names.push_back(tensor.name.substr(prefix.size()));
+    }
+    return names;
+  }
+  const json& config() const { return config_; }
+
+ private:
+  SafetensorsFile file_;
+  json config_;
+};
+
+// The largest difference relative to the largest magnitude, or to `floor` if that is larger.
+void ExpectClose(const torch::Tensor& got, const torch::Tensor& want, double tolerance,
+                 const std::string& what, double floor = 1e-30) {
+  ASSERT_EQ(got.sizes(), want.sizes()) << what;
+  const double scale = std::max(want.abs().max().item<double>(), floor);
+  const double off = (got - want).abs().max().item<double>() / scale;
+  EXPECT_LE(off, tolerance) << what;
+  EXPECT_TRUE(torch::isfinite(got).all().item<bool>()) << what;
+}
+
+torch::Tensor Leaf(const torch::Tensor& x) { return x.clone().requires_grad_(); }
+
+// Gradients of all parameters. Some vanish (softmax does not see a bias of the keys) and what is
+// stored of them is rounding: below a thousandth of the largest gradient the measure is absolute.
+void ExpectGradients(const Golden& golden,
+                     const std::function<torch::Tensor(const std::string&)>& gradient) {
+  const std::vector<std::string> names = golden.Names("grad.");
+  ASSERT_FALSE(names.empty());
+  double largest = 0;
+  for (const std::string& name : names) {
+    largest = std::max(largest, golden.Get("grad." + name).abs().max().item<double>());
+  }
+  for (const std::string& name : names) {
+    ExpectClose(gradient(name), golden.Get("grad." + name), 1e-4, "grad." + name, 1e-3 * largest);
+  }
+}
+
+void CausalProduct(const Golden& golden) {
+  const auto read = [&](const char* name) { return Leaf(golden.Get(name)); };
+  torch::Tensor q = read("q"), k = read("k"), v = read("v");
+  // Files are [N, H, L, D]; the operation takes any strides.
+  const torch::Tensor out =
+      ops::CausalLinearAttention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), {},
+                                 {kernels::FeatureMap::kIdentity, false, 0.0f})
+          .transpose(1, 2);
+  (out * golden.Get("grad_out")).sum().backward();
+  ExpectClose(out, golden.Get("out"), 1e-5, "out");
+  ExpectClose(q.grad(), golden.Get("grad_q"), 1e-5, "grad_q");
+  ExpectClose(k.grad(), golden.Get("grad_k"), 1e-5, "grad_k");
+  ExpectClose(v.grad(), golden.Get("grad_v"), 1e-5, "grad_v");
+}
+
+void RawAttention(const Golden& golden, const std::string& kind) {
+  AttentionSpec spec;
+  spec.kind = kind == "full_causal" ? "full" : kind == "causal_linear" ? "causal-linear" : kind;
+  spec.eps = golden.config().value("eps", 1e-6f);
+  const auto read = [&](const char* name) { return Leaf(golden.Get(name)); };
+  torch::Tensor q = read("q"), k = read("k"), v = read("v");
+  const Mask mask{.causal = kind.find("causal") != std::string::npos,
+                  .lengths = golden.Get("key_lengths")};
+  const torch::Tensor out = nn::MakeAttention(spec)->forward(q, k, v, mask);
+  (out * golden.Get("grad_out")).sum().backward();
+  ExpectClose(out, golden.Get("out"), 1e-5, "out");
+  ExpectClose(q.grad(), golden.Get("grad_q"), 1e-5, "grad_q");
+  ExpectClose(k.grad(), golden.Get("grad_k"), 1e-5, "grad_k");
+  ExpectClose(v.grad(), golden.Get("grad_v"), 1e-5, "grad_v");
+}
+
+void Encoder(const Golden& golden) {
+  const json& c = golden.config();
+  const torch::Tensor x = Leaf(golden.Get("x"));
+  AttentionSpec attention;
+  attention.kind = c["attention_type"];
+  const nn::Transformer built = nn::BuildTransformer({.attention = attention,
+                                                      .layers = c["n_layers"],
+                                                      .heads = c["n_heads"],
+                                                      .query_dim = c["query_dimensions"],
+                                                      .value_dim = c["value_dimensions"],
+                                                      .d_model = x.size(2),
+                                                      .d_ff = c["feed_forward_dimensions"],
+                                                      .activation = c["activation"],
+                                                      .final_norm = c["final_normalization"]});
+  nn::TransformerEncoder encoder = built.batch;
+  encoder->eval();
+  auto parameters = encoder->named_parameters();
+  const std::vector<std::string> names = golden.Names("param.");
+  ASSERT_EQ(names.size(), parameters.size());
+  {
+    torch::NoGradGuard no_grad;
+    for (const std::string& name : names) {
+      ASSERT_TRUE(parameters.contains(name)) << name;
+      parameters[name].copy_(golden.Get("param." + name));
+    }
+  }
+  const bool causal = c["causal"];
+  const torch::Tensor y = encoder->forward(x, {.causal = causal, .lengths = golden.Get("lengths")});
+  (y * golden.Get("grad_out")).sum().backward();
+  ExpectClose(y, golden.Get("y"), 1e-4, "y");
+  ExpectClose(x.grad(), golden.Get("grad_x"), 1e-4, "grad_x");
+  ExpectGradients(golden, [&](const std::string& name) { return parameters[name].grad(); });
+
+  if (!golden.Has("y_recurrent")) return;
+  torch::NoGradGuard no_grad;
+  nn::RecurrentTransformerEncoder recurrent = built.recurrent;
+  recurrent->eval();
+  nn::RecurrentState state;
+  std::vector<torch::Tensor> outputs;
+  for (int64_t t = 0; t < x.size(1); ++t) {
+    outputs.push_back(recurrent->forward(x.select(1, t), state));
+  }
+  ExpectClose(torch::stack(outputs, 1), golden.Get("y_recurrent"), 1e-4, "y_recurrent");
+  for (size_t i = 0; golden.Has("state." + std::to_string(i) + ".s"); ++i) {
+    const std::string name = "state." + std::to_string(i);
+    ExpectClose(state[i][0], golden.Get(name + ".s"), 1e-4, name + ".s");
+    ExpectClose(state[i][1], golden.Get(name + ".z"), 1e-4, name + ".z");
+  }
+}
+
+void MixtureOfLogistics(const Golden& golden) {
+  const torch::Tensor logits = Leaf(golden.Get("logits"));
+  const torch::Tensor nats = nn::MixtureOfLogisticsNats(logits, golden.Get("pixels")).mean();
+  nats.backward();
+  ExpectClose(nats.view({1}), golden.Get("nats_per_dim"), 1e-4, "nats_per_dim");
+  ExpectClose(logits.grad(), golden.Get("grad_logits"), 1e-4, "grad_logits");
+}
+
+void ImageModel(const Golden& golden) {
+  const json& c = golden.config();
+  const torch::Tensor images = golden.Get("images");
+  const torch::Tensor value_embedding = golden.Get("param.value_embedding.weight");
+  ModelSpec spec;
+  spec.layers = c["n_layers"];
+  spec.heads = c["n_heads"];
+  spec.d_model = c["d_model"];
+  spec.query_dim = spec.value_dim = spec.d_model / spec.heads;
+  spec.d_ff = static_cast<int>(golden.Get("param.transformer.layers.0.linear1.weight").size(0));
+  spec.activation = c.value("activation", "relu");
+  spec.mixtures = c["mixtures"];
+  spec.max_length = c["sequence_length"];
+  spec.value_embedding = static_cast<int>(value_embedding.size(1));
+  spec.width = spec.max_length + 1;
+  spec.height = 1;
+  nn::SequenceModel model(spec);
+  const std::vector<std::string> names = golden.Names("param.");
+  ASSERT_EQ(names.size() + 1, TensorTable(spec).size());  // all but the first value's distribution
+  for (const std::string& name : names) {
+    torch::NoGradGuard no_grad;
+    const torch::Tensor want = golden.Get("param." + name);
+    // Positions are computed here, not read: they must come out the same.
+    if (IsBuffer(name)) {
+      ExpectClose(nn::ModelTensor(*model, name), want, 1e-5, name);
+    } else {
+      nn::ModelTensor(*model, name).copy_(want);
+    }
+  }
+  const int64_t length = spec.max_length;
+  const torch::Tensor logits = model->forward(images.narrow(1, 0, length));
+  const torch::Tensor nats = nn::MixtureOfLogisticsNats(logits, images.narrow(1, 1, length)).mean();
+  nats.backward();
+  ExpectClose(logits, golden.Get("y_hat"), 1e-4, "y_hat");
+  ExpectClose(nats.view({1}), golden.Get("nats_per_dim"), 1e-4, "nats_per_dim");
+  ExpectGradients(golden,
+                  [&](const std::string& name) { return nn::ModelTensor(*model, name).grad(); });
+}
+
+void OptimizerTrajectory(const Golden& golden, const std::string& which) {
+  const json& c = golden.config();
+  const json clip = c.value("per_tensor_grad_clip", json());
+  nn::OptimizerOptions options;
+  options.name = which.rfind("radam", 0) == 0 ? "radam" : "adam";
+  options.weight_decay = c["weight_decay"];
+  options.clip = clip.is_null() ? 0.0 : clip.get<double>();
+  std::vector<torch::Tensor> parameters;
+  for (size_t i = 0; golden.Has("start." + std::to_string(i)); ++i) {
+    parameters.push_back(Leaf(golden.Get("start." + std::to_string(i))));
+  }
+  ASSERT_FALSE(parameters.empty());
+  nn::Optimizer optimizer(options, parameters);
+  const int64_t steps = golden.Get("grads_0").size(0);
+  for (int64_t step = 0; step < steps; ++step) {
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      parameters[i].mutable_grad() = golden.Get("grads_" + std::to_string(i))[step].clone();
+    }
+    optimizer.Step(c["lr"]);
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      ExpectClose(parameters[i].detach(), golden.Get("params_" + std::to_string(i))[step], 1e-5,
+                  StrCat("parameter ", i, " at step ", step));
+    }
+  }
+}
+
+// The rest of a file's stem behind the prefix, or false.
+bool Behind(const std::string& stem, const std::string& prefix, std::string* rest) {
+  if (stem.rfind(prefix, 0) != 0) return false;
+  *rest = stem.substr(prefix.size());
+  return true;
+}
+
+bool Known(const std::string& stem) {
+  std::string rest;
+  if (Behind(stem, "attention_", &rest)) {
+    return rest == "full" || rest == "full_causal" || rest == "linear" || rest == "causal_linear";
+  }
+  return Behind(stem, "causal_product_", &rest) || Behind(stem, "encoder_", &rest) ||
+         Behind(stem, "optimizer_", &rest) || stem == "mixture_of_logistics" ||
+         stem == "image_model";
+}
+
+std::vector<std::string> Files() {
+  const char* folder = std::getenv("LINNET_GOLDEN");
+  std::vector<std::string> files;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder ? folder : "tests/golden", error)) {
+    if (entry.path().extension() == ".safetensors" && Known(entry.path().stem().string())) {
+      files.push_back(entry.path().string());
+    }
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+class GoldenFile : public testing::TestWithParam<std::string> {};
+
+TEST_P(GoldenFile, Agrees) {
+  const Golden golden(GetParam());
+  const std::string stem = fs::path(GetParam()).stem().string();
+  torch::manual_seed(0);
+  std::string rest;
+  if (Behind(stem, "causal_product_", &rest)) return CausalProduct(golden);
+  if (Behind(stem, "attention_", &rest)) return RawAttention(golden, rest);
+  if (Behind(stem, "encoder_", &rest)) return Encoder(golden);
+  if (Behind(stem, "optimizer_", &rest)) return OptimizerTrajectory(golden, rest);
+  if (stem == "mixture_of_logistics") return MixtureOfLogistics(golden);
+  if (stem == "image_model") return ImageModel(golden);
+  FAIL() << "no comparison for " << stem;
+}
+
+INSTANTIATE_TEST_SUITE_P(Files, GoldenFile, testing::ValuesIn(Files()),
+                         [](const auto& info) { return fs::path(info.param).stem().string(); });
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(GoldenFile);
+
+TEST(Golden, ThereAreFiles) {
+  EXPECT_FALSE(Files().empty())
+      << "no golden files; set LINNET_GOLDEN to their folder, or run from "
+         "the top of the source tree";
+}
+
+}  // namespace
+}  // namespace linnet
