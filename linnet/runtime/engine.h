@@ -1,7 +1,7 @@
 // Running a trained model as the RNN that it is: constant memory and time a token, no libtorch.
 //
 //   auto model = Model::Open("models/digits.safetensors");
-//   Engine engine(model);                        // packs nothing, owns threads and scratch
+//   Engine engine(model);                        // owns threads and scratch
 //   State state = engine.NewState(/*batch=*/1);
 //   std::vector<float> out(engine.output_size());
 //   engine.Step(state, {&token, 1}, out);        // the head's outputs for the next symbol
@@ -66,7 +66,7 @@ class State {
  private:
   friend class Engine;
   size_t batch_ = 0, position_ = 0, per_sequence_ = 0;
-  AlignedBuffer<float> data_;  // [batch][layers][heads][D M + D]
+  AlignedBuffer<float> data_;  // [batch][layers]: s [heads, D, M], then z [heads, D]
 };
 
 struct EngineOptions {

@@ -47,8 +47,9 @@ class CopyTrainTask : public Task {
  private:
   StepLoss Evaluate(nn::SequenceModelImpl& model, Philox rng) {
     CopyBatch batch = MakeCopyBatch(task_, config_.batch, rng);
+    // Copies: the gradient needs them longer than the batch lives.
     const auto tensor = [&](auto& values, torch::Dtype dtype) {
-      return torch::from_blob(values.data(), {batch.batch, batch.length}, dtype);
+      return torch::from_blob(values.data(), {batch.batch, batch.length}, dtype).clone();
     };
     const Tensor tokens = tensor(batch.tokens, torch::kInt64);
     const Tensor targets = tensor(batch.targets, torch::kInt64);
@@ -78,8 +79,8 @@ const TaskInfo kCopyTask = {
     {{"paper", "the paper's figure 2: 4 layers x 8 heads, lengths to 128, RAdam at 1e-3",
       R"({"layers": 4, "batch": 64, "lr": 1e-3, "lr_drop_at": 3000, "steps": 10000})"},
      {"demo", "about a minute on two cores: 2 layers x 64, lengths to 32",
-      R"({"layers": 2, "heads": 4, "d_model": 64, "max_length": 32, "batch": 32, "lr": 2e-3,
-          "steps": 1000, "lr_decay": 300, "validate_every": 200})"}},
+      R"({"layers": 2, "heads": 4, "d_model": 64, "max_length": 32, "batch": 32, "lr": 4e-3,
+          "lr_warmup": 100, "lr_decay": 800, "steps": 2400, "validate_every": 400})"}},
     [](const TrainConfig& config) -> std::unique_ptr<Task> {
       return std::make_unique<CopyTrainTask>(config);
     }};

@@ -1,0 +1,86 @@
+#include "linnet/cli/image_options.h"
+
+#include <vector>
+
+#include "linnet/base/error.h"
+#include "linnet/cli/verbs.h"
+#include "linnet/io/png.h"
+
+namespace linnet::cli {
+
+void AddDatasetOptions(CLI::App* verb, DatasetOptions& options) {
+  verb->add_option("--data", options.dir, "The folder that holds the data set's files")
+      ->type_name("DIR");
+  verb->add_option("--dataset", options.name, "The data set's name (default: by its files)")
+      ->type_name("NAME");
+  verb->add_option("--split", options.split, "Which part of the data set")
+      ->type_name("NAME")
+      ->check(CLI::IsMember({"train", "test"}))
+      ->capture_default_str();
+}
+
+ImageSet LoadImagesFor(const ModelSpec& spec, const DatasetOptions& options) {
+  ImageSet images = LoadImages(options.name, options.dir,
+                               options.split == "train" ? Split::kTrain : Split::kTest);
+  if (images.width != spec.width || images.height != spec.height ||
+      images.channels != spec.channels) {
+    throw InputError(options.dir, ": images of ", images.width, " x ", images.height, " x ",
+                     images.channels, ", but the model's are ", spec.width, " x ", spec.height,
+                     " x ", spec.channels, "; use the data set it was trained on");
+  }
+  return images;
+}
+
+void AddDrawingOptions(CLI::App* verb, DrawingOptions& options) {
+  verb->add_option("--out", options.out, "The PNG file to write")->type_name("FILE")->required();
+  verb->add_option("--scale", options.scale, "Size of a pixel in the PNG")
+      ->type_name("N")
+      ->check(Between(1, 100))
+      ->capture_default_str();
+  verb->add_option("--seed", options.seed, "The same seed draws the same images")
+      ->type_name("N")
+      ->capture_default_str();
+  verb->add_option("--temperature", options.temperature, "Below 1: closer to the most likely image")
+      ->type_name("N")
+      ->check(Between(0.0, 10.0))
+      ->capture_default_str();
+  verb->add_option("--sampler", options.sampler,
+                   "density: as trained; reference: the reference library's wider logistics")
+      ->type_name("NAME")
+      ->check(CLI::IsMember({"density", "reference"}))
+      ->capture_default_str();
+  AddBatchOption(verb, options.batch);
+}
+
+void AddBatchOption(CLI::App* verb, size_t& batch) {
+  verb->add_option("--batch", batch, "Images worked on together")
+      ->type_name("N")
+      ->check(Between(1, 65536))
+      ->capture_default_str();
+}
+
+SampleOptions ToSampleOptions(const DrawingOptions& options,
+                              const FunctionRef<void(size_t, size_t)>& progress) {
+  SampleOptions sample;
+  sample.seed = options.seed;
+  sample.temperature = options.temperature;
+  sample.reference_scale = options.sampler == "reference";
+  sample.batch = options.batch;
+  sample.progress = &progress;
+  return sample;
+}
+
+void WriteSheet(const ModelSpec& spec, std::span<const uint8_t> pixels, int columns,
+                const DrawingOptions& options) {
+  constexpr uint8_t kBetween = 64;  // dark grey: neither a digit's ground nor its stroke
+  const size_t bytes = static_cast<size_t>(spec.width) * static_cast<size_t>(spec.height) *
+                       static_cast<size_t>(spec.channels);
+  std::vector<Image> images;
+  for (size_t at = 0; at + bytes <= pixels.size(); at += bytes) {
+    const auto image = pixels.subspan(at, bytes);
+    images.push_back({spec.width, spec.height, spec.channels, {image.begin(), image.end()}});
+  }
+  WritePng(options.out, Grid(images, columns, options.scale, /*gap=*/options.scale, kBetween));
+}
+
+}  // namespace linnet::cli

@@ -1,0 +1,52 @@
+// What the verbs that deal in images share: where real ones come from, how new ones are drawn, and
+// the sheet they are shown on.
+//
+//   AddDatasetOptions(verb, options->from);   AddDrawingOptions(verb, options->drawing);
+//   ImageSet images = LoadImagesFor(model->spec(), options.from);
+//   WriteSheet(out, model->spec(), pixels, /*columns=*/4, options.drawing);
+#ifndef LINNET_CLI_IMAGE_OPTIONS_H_
+#define LINNET_CLI_IMAGE_OPTIONS_H_
+
+#include <CLI/CLI.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "linnet/base/function_ref.h"
+#include "linnet/data/image_set.h"
+#include "linnet/model/spec.h"
+#include "linnet/runtime/images.h"
+
+namespace linnet::cli {
+
+struct DatasetOptions {
+  std::string dir, name;  // name: "" for whatever lies in dir
+  std::string split = "test";
+};
+void AddDatasetOptions(CLI::App* verb, DatasetOptions& options);
+
+// Loads the split and checks that its images have the size that the model was made for.
+ImageSet LoadImagesFor(const ModelSpec& spec, const DatasetOptions& options);
+
+struct DrawingOptions {
+  std::string out;
+  std::string sampler = "density";
+  uint64_t seed = 0;
+  float temperature = 1.0f;
+  size_t batch = 64;
+  int scale = 4;
+};
+void AddDrawingOptions(CLI::App* verb, DrawingOptions& options);
+void AddBatchOption(CLI::App* verb, size_t& batch);
+
+SampleOptions ToSampleOptions(const DrawingOptions& options,
+                              const FunctionRef<void(size_t, size_t)>& progress);
+
+// Writes raw pixels [count, height, width, channels] as one PNG, row by row.
+void WriteSheet(const ModelSpec& spec, std::span<const uint8_t> pixels, int columns,
+                const DrawingOptions& options);
+
+}  // namespace linnet::cli
+
+#endif  // LINNET_CLI_IMAGE_OPTIONS_H_

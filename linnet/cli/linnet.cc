@@ -1,0 +1,21 @@
+// linnet: runs linear-attention transformers as the RNNs that they are. Free of libtorch; the verbs
+// that train live in linnet-train, which `linnet train` starts.
+#include <CLI/CLI.hpp>
+
+#include "linnet/base/version.h"
+#include "linnet/cli/program.h"
+#include "linnet/cli/verbs.h"
+
+int main(int argc, char** argv) {
+  namespace cli = linnet::cli;
+  CLI::App app("Linear-attention transformers: train them like transformers, run them like RNNs.",
+               "linnet");
+  app.set_version_flag("--version", "linnet " LINNET_VERSION);
+  app.require_subcommand(1);
+  for (const auto add_verb : {cli::AddTrain, cli::AddEval, cli::AddSample, cli::AddComplete,
+                              cli::AddBench, cli::AddInfo}) {
+    add_verb(app);
+  }
+  app.footer("\n'linnet VERB --help' shows a verb's options and examples.");
+  return cli::RunProgram(app, argc, argv);
+}

@@ -1,0 +1,77 @@
+#include "linnet/cli/program.h"
+
+#include <algorithm>
+#include <exception>
+#include <iostream>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "linnet/base/error.h"
+#include "linnet/kernels/isa.h"
+
+namespace linnet::cli {
+namespace {
+
+// Messages may quote what a user or a file gave: whatever that was, a message stays one line.
+void Complain(const std::string& program, std::string message) {
+  std::replace_if(
+      message.begin(), message.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, ' ');
+  std::cout.flush();
+  std::cerr << program << ": " << message << std::endl;
+}
+
+// The innermost command that was named: "linnet", "linnet eval", "linnet bench step".
+struct Named {
+  const CLI::App* app;
+  std::string name;
+};
+Named NamedCommand(const CLI::App& app) {
+  Named named = {&app, app.get_name()};
+  while (!named.app->get_subcommands().empty()) {
+    named.app = named.app->get_subcommands().back();
+    named.name += " " + named.app->get_name();
+  }
+  return named;
+}
+
+std::string Usage(const CLI::App& app, const CLI::ParseError& error) {
+  const Named named = NamedCommand(app);
+  std::string what = error.what();
+  if (named.app->get_require_subcommand_min() > 0) {  // CLI11 would not say which there are
+    std::string known;
+    for (const CLI::App* verb : named.app->get_subcommands([](const CLI::App*) { return true; })) {
+      known += (known.empty() ? "" : ", ") + verb->get_name();
+    }
+    const std::vector<std::string> rest = named.app->remaining();
+    what = (rest.empty() ? "say what to do: " : "'" + rest[0] + "' is none of ") + known;
+  }
+  return StrCat(what, "; see '", named.name, " --help'");
+}
+
+}  // namespace
+
+int RunProgram(CLI::App& app, int argc, char** argv) {
+  const std::string program = app.get_name();
+  try {
+    kernels::ApplyIsaEnvironment();
+    app.parse(argc, argv);
+    if (!std::cout.flush()) throw RuntimeError("standard output: cannot be written");
+    return 0;
+  } catch (const CLI::Success& help_or_version) {
+    return app.exit(help_or_version);
+  } catch (const CLI::ParseError& error) {
+    Complain(program, Usage(app, error));
+    return 2;
+  } catch (const Error& error) {
+    Complain(program, error.what());
+    return error.exit_code();
+  } catch (const std::bad_alloc&) {
+    Complain(program, "out of memory; ask for less at a time (a smaller --batch, say)");
+  } catch (const std::exception& error) {
+    Complain(program, error.what());
+  }
+  return 1;
+}
+
+}  // namespace linnet::cli

@@ -1,0 +1,20 @@
+// How this project's programs run a CLI11 app: parse, do what was asked, and turn whatever goes
+// wrong into one line on stderr and an exit code.
+//
+//   CLI::App app("Trains models", "linnet-train");
+//   ...
+//   return RunProgram(app, argc, argv);
+#ifndef LINNET_CLI_PROGRAM_H_
+#define LINNET_CLI_PROGRAM_H_
+
+#include <CLI/CLI.hpp>
+
+namespace linnet::cli {
+
+// The exit code: 0; 2 for bad usage or input (CLI::ParseError, InputError); 1 for anything that
+// failed while working. Messages begin with "PROGRAM: ". Applies LINNET_ISA before the app runs.
+int RunProgram(CLI::App& app, int argc, char** argv);
+
+}  // namespace linnet::cli
+
+#endif  // LINNET_CLI_PROGRAM_H_

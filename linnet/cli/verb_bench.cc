@@ -1,0 +1,19 @@
+// linnet bench: one sub-verb for each benchmark (bench.h).
+#include "linnet/cli/bench.h"
+#include "linnet/cli/verbs.h"
+
+namespace linnet::cli {
+
+void AddBench(CLI::App& app) {
+  CLI::App* verb =
+      AddVerb(app, "bench", "Time this machine against its own limits",
+              "Results are checked before they are timed, and every time stands beside\n"
+              "what the machine itself allows, measured in the same run.",
+              "  linnet bench step\n"
+              "  linnet bench causal-linear --max-n 4096 --json\n");
+  verb->require_subcommand(1);
+  AddBenchStep(*verb);
+  AddBenchCausalLinear(*verb);
+}
+
+}  // namespace linnet::cli

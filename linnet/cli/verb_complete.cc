@@ -1,0 +1,145 @@
+// linnet complete: the upper part of images is given, the model draws the rest.
+#include <algorithm>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "linnet/base/error.h"
+#include "linnet/base/units.h"
+#include "linnet/cli/image_options.h"
+#include "linnet/cli/verbs.h"
+#include "linnet/kernels/isa.h"
+#include "linnet/runtime/images.h"
+
+namespace linnet::cli {
+namespace {
+
+struct Options {
+  std::string model;
+  DatasetOptions from;
+  size_t count = 8, first = 0, alternatives = 1;
+  int rows_known = 0;  // 0: the upper half
+  DrawingOptions drawing;
+  int threads = 0;
+  bool json = false;
+};
+
+constexpr uint8_t kUnknown = 128;
+
+// `count` images to complete: of the data set, or the model's own where none is named.
+std::vector<uint8_t> Originals(const Options& options, Engine& engine) {
+  if (options.from.dir.empty()) {
+    std::vector<uint8_t> samples;
+    WithProgress("drawing originals", [&](const auto& report) {
+      SampleOptions sample = ToSampleOptions(options.drawing, report);
+      sample.first_stream = options.first;
+      samples = SampleImages(engine, options.count, sample);
+    });
+    return samples;
+  }
+  const ImageSet images = LoadImagesFor(engine.model().spec(), options.from);
+  if (options.first >= images.size() || options.count > images.size() - options.first) {
+    throw InputError(options.from.dir, ": has ", images.size(), " ", options.from.split,
+                     " images, not --first ", options.first, " and --count ", options.count);
+  }
+  const auto chosen =
+      std::span(images.pixels)
+          .subspan(options.first * images.image_bytes(), options.count * images.image_bytes());
+  return {chosen.begin(), chosen.end()};
+}
+
+void Run(const Options& options) {
+  const auto model = OpenModel(options.model, "images", "complete");
+  const ModelSpec& spec = model->spec();
+  const int rows = options.rows_known > 0 ? options.rows_known : spec.height / 2;
+  if (rows < 1 || rows >= spec.height) {
+    throw InputError("linnet complete: --rows-known is ", rows, ", but the model's images have ",
+                     spec.height, " rows; give 1 to ", spec.height - 1);
+  }
+  CheckWritable(options.drawing.out);
+  Engine engine(model, {.threads = options.threads});
+  const std::vector<uint8_t> originals = Originals(options, engine);
+  const size_t bytes = originals.size() / options.count;
+  const size_t known = static_cast<size_t>(rows) * bytes / static_cast<size_t>(spec.height);
+
+  // The sheet from top to bottom, one column an image: what was given, what the model made of it,
+  // what it was.
+  std::vector<uint8_t> sheet = originals;
+  for (size_t i = 0; i < options.count; ++i) {
+    std::fill_n(sheet.begin() + static_cast<ptrdiff_t>(i * bytes + known), bytes - known, kUnknown);
+  }
+  const Stopwatch watch;
+  WithProgress("completing images", [&](const auto& report) {
+    std::vector<uint8_t> repeated;
+    for (size_t i = 0; i < options.alternatives; ++i) {
+      repeated.insert(repeated.end(), originals.begin(), originals.end());
+    }
+    SampleOptions sample = ToSampleOptions(options.drawing, report);
+    // Not the streams that Originals() drew from: it would draw the same images again.
+    sample.first_stream = options.first + options.count;
+    const std::vector<uint8_t> completed = CompleteImages(engine, repeated, known, sample);
+    sheet.insert(sheet.end(), completed.begin(), completed.end());
+  });
+  const double seconds = watch.Seconds();
+  sheet.insert(sheet.end(), originals.begin(), originals.end());
+  WriteSheet(spec, sheet, static_cast<int>(options.count), options.drawing);
+
+  const double count = static_cast<double>(options.count * options.alternatives);
+  const std::string source = options.from.dir.empty() ? "its own samples" : options.from.dir;
+  if (options.json) {
+    PrintJson({{"images", options.count * options.alternatives},
+               {"rows_known", rows},
+               {"of", source},
+               {"seconds", seconds},
+               {"images_per_second", count / seconds},
+               {"ms_per_image", 1e3 * seconds / count},
+               {"batch", options.drawing.batch},
+               {"threads", engine.pool().size()},
+               {"isa", kernels::ActiveIsa()},
+               {"model", options.model},
+               {"out", options.drawing.out}});
+  } else {
+    std::cout << StrCat(options.drawing.out, ": ", count, " completions of ", source, " in ",
+                        FormatSeconds(seconds), ", ", FormatCount(count / seconds), " images/s, ",
+                        FormatCount(1e3 * seconds / count), " ms an image\n");
+  }
+}
+
+}  // namespace
+
+void AddComplete(CLI::App& app) {
+  CLI::App* verb = AddVerb(
+      app, "complete", "Complete images of which the upper rows are given",
+      "The sheet has a column for each image. From top to bottom: what was given, the rest\n"
+      "grey; its completion (several with --alternatives); the original. Without --data the\n"
+      "model completes its own samples.",
+      "  linnet complete models/digits.safetensors --data data/mnist --out completed.png\n"
+      "  linnet complete models/digits.safetensors --data data/mnist --rows-known 10 \\\n"
+      "      --alternatives 4 --first 100 --out completed.png\n"
+      "  linnet complete models/digits.safetensors --out own.png\n");
+  auto options = std::make_shared<Options>();
+  AddModelArgument(verb, options->model);
+  AddDatasetOptions(verb, options->from);
+  verb->add_option("--count", options->count, "How many images")
+      ->type_name("N")
+      ->check(Between(1, 1000))
+      ->capture_default_str();
+  verb->add_option("--first", options->first, "The first of them, counted from 0")
+      ->type_name("N")
+      ->check(Between(0, 1'000'000'000))
+      ->capture_default_str();
+  verb->add_option("--rows-known", options->rows_known, "Rows that are given (default: half)")
+      ->type_name("N")
+      ->check(Between(1, 65536));
+  verb->add_option("--alternatives", options->alternatives, "Completions of each image")
+      ->type_name("N")
+      ->check(Between(1, 1000))
+      ->capture_default_str();
+  AddDrawingOptions(verb, options->drawing);
+  AddThreadsOption(verb, options->threads);
+  AddJsonFlag(verb, options->json);
+  verb->callback([options] { Run(*options); });
+}
+
+}  // namespace linnet::cli

@@ -1,0 +1,172 @@
+// linnet eval: how good a model is, measured with the runtime that will run it.
+#include <algorithm>
+#include <cmath>
+#include <iostream>
+#include <memory>
+#include <numbers>
+#include <string>
+#include <vector>
+
+#include "linnet/base/error.h"
+#include "linnet/base/units.h"
+#include "linnet/cli/image_options.h"
+#include "linnet/cli/verbs.h"
+#include "linnet/data/copy_task.h"
+#include "linnet/kernels/isa.h"
+#include "linnet/runtime/copy.h"
+#include "linnet/runtime/images.h"
+
+namespace linnet::cli {
+namespace {
+
+struct Options {
+  std::string model;
+  DatasetOptions from;
+  size_t limit = 0, batch = 64;
+  int threads = 0, show = 0;
+  uint64_t seed = 0;
+  bool json = false;
+};
+
+constexpr size_t kCopySequences = 200;
+// Training draws its sequences from streams 0, 1, 2, ... of its seed: these are far from them.
+constexpr uint64_t kFreshStreams = uint64_t{1} << 62;
+
+void EvalImages(const Options& options, const std::shared_ptr<const Model>& model) {
+  if (options.from.dir.empty()) {
+    throw InputError("linnet eval: an image model needs --data DIR, the folder of its data set");
+  }
+  const ImageSet images = LoadImagesFor(model->spec(), options.from);
+  const size_t count = options.limit > 0 ? std::min(options.limit, images.size()) : images.size();
+  Engine engine(model, {.threads = options.threads});
+
+  const Stopwatch watch;
+  double bits = 0;
+  WithProgress("evaluating", [&](const auto& report) {
+    const auto pixels = std::span(images.pixels).first(count * images.image_bytes());
+    bits = BitsPerDim(engine, pixels, {.batch = options.batch, .progress = &report}).mean;
+  });
+  const double seconds = watch.Seconds();
+  if (!std::isfinite(bits)) {
+    throw RuntimeError(model->path(), ": predicts no numbers (", bits, "); its weights are broken");
+  }
+  if (options.json) {
+    PrintJson({{"bits_per_dim", bits},
+               {"nats_per_dim", bits * std::numbers::ln2},
+               {"images", count},
+               {"seconds", seconds},
+               {"split", options.from.split},
+               {"dataset", images.name},
+               {"model", options.model},
+               {"threads", engine.pool().size()},
+               {"isa", kernels::ActiveIsa()}});
+  } else {
+    std::cout << StrCat("bits/dim ", std::round(bits * 1e4) / 1e4, " over ", count, " ",
+                        options.from.split, " images of ", images.name, " (",
+                        FormatSeconds(seconds), ")\n");
+  }
+}
+
+std::string Join(std::span<const int32_t> symbols) {
+  std::string text;
+  for (int32_t symbol : symbols) text += (text.empty() ? "" : " ") + std::to_string(symbol);
+  return text;
+}
+
+void EvalCopy(const Options& options, const std::shared_ptr<const Model>& model) {
+  if (!options.from.dir.empty()) {
+    throw InputError(model->path(), ": a model of the task 'copy', which needs no data; leave out ",
+                     "--data");
+  }
+  CopyTask task;
+  task.symbols = model->spec().vocabulary - 1;
+  task.max_length = std::max(1, model->spec().max_length / 2);
+  const size_t count = options.limit > 0 ? options.limit : kCopySequences;
+  Engine engine(model, {.threads = options.threads});
+
+  const Stopwatch watch;
+  size_t symbols = 0, right = 0, whole = 0;
+  std::string shown;
+  WithProgress("copying", [&](const auto& report) {
+    for (size_t i = 0; i < count; ++i) {
+      const CopyBatch sample = MakeCopyBatch(task, 1, Philox(options.seed, kFreshStreams + i));
+      const size_t n = static_cast<size_t>(sample.lengths[0]);
+      const std::vector<int32_t> given(sample.tokens.begin(),
+                                       sample.tokens.begin() + sample.lengths[0]);
+      const std::vector<int32_t> copied = CopySymbols(engine, given);
+      size_t same = 0;
+      for (size_t t = 0; t < n; ++t) same += given[t] == copied[t];
+      symbols += n;
+      right += same;
+      whole += same == n;
+      if (i < static_cast<size_t>(options.show)) {
+        shown +=
+            StrCat("given   ", Join(given), "\ncopied  ", Join(copied), "\n",
+                   same == n ? "" : StrCat("        ", n - same, " of ", n, " differ\n"), "\n");
+      }
+      report(i + 1, count);
+    }
+  });
+  const double seconds = watch.Seconds();
+  const double accuracy = static_cast<double>(right) / static_cast<double>(symbols);
+  if (options.json) {
+    PrintJson({{"accuracy", accuracy},
+               {"sequences", count},
+               {"sequences_right", whole},
+               {"symbols", symbols},
+               {"seconds", seconds},
+               {"seed", options.seed},
+               {"model", options.model},
+               {"threads", engine.pool().size()},
+               {"isa", kernels::ActiveIsa()}});
+  } else {
+    std::cout << shown
+              << StrCat("accuracy ", std::round(accuracy * 1e4) / 100, "% of ", symbols,
+                        " symbols; ", whole, " of ", count, " sequences without a mistake (",
+                        FormatSeconds(seconds), ")\n");
+  }
+}
+
+void Run(const Options& options) {
+  const auto model = Model::Open(options.model);
+  const std::string& task = model->spec().task;
+  if (task == "images") {
+    EvalImages(options, model);
+  } else if (task == "copy") {
+    EvalCopy(options, model);
+  } else {
+    throw InputError(model->path(), ": linnet eval knows no measure for the task '", task, "'");
+  }
+}
+
+}  // namespace
+
+void AddEval(CLI::App& app) {
+  CLI::App* verb = AddVerb(
+      app, "eval", "Measure how good a model is",
+      "Image models: bits/dim over a data set's images. Copy models: the share of symbols that\n"
+      "they repeat rightly, over random sequences that they never saw.",
+      "  linnet eval models/digits.safetensors --data data/mnist\n"
+      "  linnet eval models/digits.safetensors --data data/mnist --limit 100 --json\n"
+      "  linnet eval runs/copy/model.safetensors --show 3\n");
+  auto options = std::make_shared<Options>();
+  AddModelArgument(verb, options->model);
+  AddDatasetOptions(verb, options->from);
+  verb->add_option("--limit", options->limit,
+                   StrCat("Only the first N images (default: all); or N sequences (default: ",
+                          kCopySequences, ")"))
+      ->type_name("N")
+      ->check(Between(1, 100'000'000));
+  AddBatchOption(verb, options->batch);
+  verb->add_option("--seed", options->seed, "Copy models: which random sequences")
+      ->type_name("N")
+      ->capture_default_str();
+  verb->add_option("--show", options->show, "Copy models: print the first N sequences and copies")
+      ->type_name("N")
+      ->check(Between(0, 1000));
+  AddThreadsOption(verb, options->threads);
+  AddJsonFlag(verb, options->json);
+  verb->callback([options] { Run(*options); });
+}
+
+}  // namespace linnet::cli

@@ -1,0 +1,119 @@
+// linnet info: what a model file holds, without running it.
+#include <filesystem>
+#include <iomanip>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "linnet/base/error.h"
+#include "linnet/base/units.h"
+#include "linnet/cli/verbs.h"
+#include "linnet/kernels/isa.h"
+#include "linnet/model/checkpoint.h"
+
+namespace linnet::cli {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct Options {
+  std::string model;
+  bool json = false;
+};
+
+// What a model says of its training is free-form: show any JSON as "name value" lines.
+void PrintFields(const ordered_json& value, const std::string& name) {
+  if (value.is_object()) {
+    for (const auto& [key, field] : value.items()) {
+      PrintFields(field, name.empty() ? key : name + "." + key);
+    }
+    return;
+  }
+  // Dumped, so that a hostile string cannot steer the terminal; without quotes where it is plain.
+  std::string text = value.dump();
+  if (value.is_string() && text.size() == value.get_ref<const std::string&>().size() + 2) {
+    text = text.substr(1, text.size() - 2);
+  }
+  std::cout << "  " << std::left << std::setw(20) << name << " " << text << "\n";
+}
+
+void PrintTable(const ModelSpec& spec, const ordered_json& info) {
+  const auto line = [](const char* name, const auto&... value) {
+    std::cout << "  " << std::left << std::setw(20) << name << " ";
+    (std::cout << ... << value) << "\n";
+  };
+  const auto bytes = [&](const char* key) { return FormatBytes(info[key].get<double>()); };
+  std::cout << info["model"].get<std::string>() << "\n";
+  if (spec.task == "images") {
+    line("task", "images of ", spec.width, " x ", spec.height,
+         spec.channels == 1 ? ", gray" : ", RGB");
+  } else {
+    line("task", spec.task, ", ", spec.vocabulary - 1, " symbols");
+  }
+  line("attention", spec.attention.kind, ", feature map ", spec.attention.feature_map);
+  line("layers", spec.layers, " of ", spec.d_model, " (feed-forward ", spec.d_ff, ", ",
+       spec.activation, ")");
+  line("heads", spec.heads, " of ", spec.query_dim,
+       spec.value_dim == spec.query_dim ? "" : StrCat(" (values: ", spec.value_dim, ")"));
+  line("head", spec.head == "logistics" ? StrCat("mixture of ", spec.mixtures, " logistics")
+                                        : StrCat(spec.classes, " classes"));
+  line("positions", spec.max_length);
+  line("parameters", FormatCount(info["parameters"].get<double>()), " (", info["parameters"], ")");
+  line("weights", bytes("weight_bytes"), " in fp32; the file has ", bytes("file_bytes"));
+  if (info["state_bytes"].is_null()) {
+    line("state", "none: '", spec.attention.kind, "' does not run as an RNN");
+  } else {
+    line("state", bytes("state_bytes"), " a sequence, however long");
+  }
+  line("instruction set", info["isa"].get<std::string>());
+  if (info["training"].is_null()) {
+    std::cout << "The file does not say what it was trained on.\n";
+  } else {
+    std::cout << "Trained:\n";
+    PrintFields(info["training"], "");
+  }
+}
+
+void Run(const Options& options) {
+  const Checkpoint checkpoint = Checkpoint::Open(options.model);
+  const ModelSpec& spec = checkpoint.spec();
+  const int64_t parameters = ParameterCount(spec);
+  ordered_json training = ordered_json::parse(checkpoint.training(), nullptr,
+                                              /*allow_exceptions=*/false);
+  if (training.is_discarded()) training = nullptr;
+  const ordered_json info = {
+      {"model", options.model},
+      {"task", spec.task},
+      {"spec", ordered_json::parse(ToJson(spec))},
+      {"parameters", parameters},
+      {"weight_bytes", parameters * int64_t{sizeof(float)}},
+      {"file_bytes", std::filesystem::file_size(options.model)},
+      {"state_bytes", FindAttentionKind(spec.attention.kind).recurrent
+                          ? ordered_json(spec.StateFloats() * int64_t{sizeof(float)})
+                          : ordered_json(nullptr)},
+      {"positions", spec.max_length},
+      {"training", training},
+      {"isa", kernels::ActiveIsa()},
+  };
+  if (options.json) {
+    PrintJson(info);
+  } else {
+    PrintTable(spec, info);
+  }
+}
+
+}  // namespace
+
+void AddInfo(CLI::App& app) {
+  CLI::App* verb =
+      AddVerb(app, "info", "Show a model's architecture, its sizes and what it was trained on", "",
+              "  linnet info models/digits.safetensors\n"
+              "  linnet info models/digits.safetensors --json\n");
+  auto options = std::make_shared<Options>();
+  AddModelArgument(verb, options->model);
+  AddJsonFlag(verb, options->json);
+  verb->callback([options] { Run(*options); });
+}
+
+}  // namespace linnet::cli

@@ -1,0 +1,83 @@
+// linnet sample: new images from an image model, on one sheet.
+#include <cmath>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "linnet/base/error.h"
+#include "linnet/base/units.h"
+#include "linnet/cli/image_options.h"
+#include "linnet/cli/verbs.h"
+#include "linnet/kernels/isa.h"
+#include "linnet/runtime/images.h"
+
+namespace linnet::cli {
+namespace {
+
+struct Options {
+  std::string model;
+  size_t count = 16;
+  int columns = 0;  // 0: as many as make a square
+  DrawingOptions drawing;
+  int threads = 0;
+  bool json = false;
+};
+
+void Run(const Options& options) {
+  const auto model = OpenModel(options.model, "images", "sample");
+  CheckWritable(options.drawing.out);
+  Engine engine(model, {.threads = options.threads});
+
+  const Stopwatch watch;
+  std::vector<uint8_t> pixels;
+  WithProgress("drawing images", [&](const auto& report) {
+    pixels = SampleImages(engine, options.count, ToSampleOptions(options.drawing, report));
+  });
+  const double seconds = watch.Seconds();
+
+  const double count = static_cast<double>(options.count);
+  const int square = static_cast<int>(std::ceil(std::sqrt(count)));
+  WriteSheet(model->spec(), pixels, options.columns > 0 ? options.columns : square,
+             options.drawing);
+  if (options.json) {
+    PrintJson({{"images", options.count},
+               {"seconds", seconds},
+               {"images_per_second", count / seconds},
+               {"ms_per_image", 1e3 * seconds / count},
+               {"batch", options.drawing.batch},
+               {"threads", engine.pool().size()},
+               {"isa", kernels::ActiveIsa()},
+               {"model", options.model},
+               {"out", options.drawing.out}});
+  } else {
+    std::cout << StrCat(options.drawing.out, ": ", options.count, " images in ",
+                        FormatSeconds(seconds), ", ", FormatCount(count / seconds), " images/s, ",
+                        FormatCount(1e3 * seconds / count), " ms an image\n");
+  }
+}
+
+}  // namespace
+
+void AddSample(CLI::App& app) {
+  CLI::App* verb =
+      AddVerb(app, "sample", "Draw new images from an image model, on one PNG sheet", "",
+              "  linnet sample models/digits.safetensors --out digits.png\n"
+              "  linnet sample models/digits.safetensors --out one.png --count 1 --scale 10\n"
+              "  linnet sample models/digits.safetensors --out wall.png --count 400 --seed 7\n");
+  auto options = std::make_shared<Options>();
+  AddModelArgument(verb, options->model);
+  verb->add_option("--count", options->count, "How many images")
+      ->type_name("N")
+      ->check(Between(1, 100'000))
+      ->capture_default_str();
+  verb->add_option("--columns", options->columns, "Images in a row (default: a square sheet)")
+      ->type_name("N")
+      ->check(Between(1, 100'000));
+  AddDrawingOptions(verb, options->drawing);
+  AddThreadsOption(verb, options->threads);
+  AddJsonFlag(verb, options->json);
+  verb->callback([options] { Run(*options); });
+}
+
+}  // namespace linnet::cli

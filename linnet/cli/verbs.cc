@@ -1,0 +1,80 @@
+#include "linnet/cli/verbs.h"
+
+#include <unistd.h>
+
+#include <cstddef>
+#include <iostream>
+
+#include "linnet/base/error.h"
+#include "linnet/base/progress.h"
+#include "linnet/base/units.h"
+#include "linnet/io/file.h"
+
+namespace linnet::cli {
+
+CLI::App* AddVerb(CLI::App& app, const std::string& name, const std::string& summary,
+                  const std::string& notes, const std::string& examples) {
+  CLI::App* verb = app.add_subcommand(name, summary);
+  verb->footer("\n" + (notes.empty() ? "" : notes + "\n\n") + "Examples:\n" + examples);
+  return verb;
+}
+
+CLI::Validator Between(double low, double high) { return CLI::Range(low, high).description(""); }
+
+void AddModelArgument(CLI::App* verb, std::string& path) {
+  verb->add_option("MODEL", path, "The model, a .safetensors file that linnet train wrote")
+      ->type_name("")
+      ->required();
+}
+
+void AddThreadsOption(CLI::App* verb, int& threads) {
+  verb->add_option("--threads", threads, "Threads to use (0: every processor)")
+      ->type_name("N")
+      ->check(Between(0, 1024))
+      ->capture_default_str();
+}
+
+void AddJsonFlag(CLI::App* verb, bool& json) {
+  verb->add_flag("--json", json, "Print JSON for machines, and nothing else, on stdout");
+}
+
+std::shared_ptr<const Model> OpenModel(const std::string& path, const std::string& task,
+                                       const std::string& verb) {
+  auto model = Model::Open(path);
+  CheckTask(*model, task, verb);
+  return model;
+}
+
+void CheckTask(const Model& model, const std::string& task, const std::string& verb) {
+  if (model.spec().task == task) return;
+  throw InputError(model.path(), ": a model of the task '", model.spec().task, "', but linnet ",
+                   verb, " needs one of '", task, "'; see 'linnet info ", model.path(), "'");
+}
+
+void CheckWritable(const std::string& path) {
+  if (path.empty()) throw InputError("a file without a name cannot be written; name one");
+  AtomicFile probe(path);
+}
+
+void PrintJson(const nlohmann::ordered_json& value) {
+  // Paths come as the user typed them, and need not be UTF-8.
+  std::cout << value.dump(2, ' ', /*ensure_ascii=*/false,
+                          nlohmann::ordered_json::error_handler_t::replace)
+            << "\n";
+}
+
+void WithProgress(const std::string& what,
+                  FunctionRef<void(const FunctionRef<void(size_t, size_t)>& report)> work) {
+  ProgressLine line(std::cerr, isatty(STDERR_FILENO));
+  const Stopwatch watch;
+  const auto show = [&](size_t done, size_t total) {
+    const double seconds = watch.Seconds();
+    if (seconds < 1 || !line.Due()) return;  // short work needs no progress
+    const double rate = static_cast<double>(done) / seconds;
+    line.Update(StrCat(what, " ", done, "/", total, ", ", FormatCount(rate), "/s, ",
+                       FormatSeconds(static_cast<double>(total - done) / rate), " left"));
+  };
+  work(show);
+}
+
+}  // namespace linnet::cli

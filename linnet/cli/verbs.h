@@ -1,0 +1,75 @@
+// The verbs of the linnet program, and what they share.
+//
+// A verb NAME is a file verb_NAME.cc whose AddNAME() makes a subcommand: its options, its help and
+// a callback that does the work. It is declared here and listed in linnet.cc.
+//
+//   void AddEcho(CLI::App& app) {
+//     CLI::App* verb = AddVerb(app, "echo", "Say it again", "", "  linnet echo hello\n");
+//     auto text = std::make_shared<std::string>();
+//     verb->add_option("TEXT", *text)->required();
+//     verb->callback([text] { std::cout << *text << "\n"; });
+//   }
+#ifndef LINNET_CLI_VERBS_H_
+#define LINNET_CLI_VERBS_H_
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "linnet/base/function_ref.h"
+#include "linnet/runtime/engine.h"
+
+namespace linnet::cli {
+
+void AddBench(CLI::App& app);
+void AddComplete(CLI::App& app);
+void AddEval(CLI::App& app);
+void AddInfo(CLI::App& app);
+void AddSample(CLI::App& app);
+void AddTrain(CLI::App& app);
+
+// A subcommand with its one-line summary; --help ends with `notes` (what else there is to say, or
+// "") and with examples (lines, each indented).
+CLI::App* AddVerb(CLI::App& app, const std::string& name, const std::string& summary,
+                  const std::string& notes, const std::string& examples);
+
+// A check that a number lies in [low, high], which does not show in --help.
+CLI::Validator Between(double low, double high);
+
+// Options that several verbs have, under the same names.
+void AddModelArgument(CLI::App* verb, std::string& path);
+void AddThreadsOption(CLI::App* verb, int& threads);
+void AddJsonFlag(CLI::App* verb, bool& json);
+
+// Opens the model and checks that it is of that task; `verb` is for the message.
+std::shared_ptr<const Model> OpenModel(const std::string& path, const std::string& task,
+                                       const std::string& verb);
+
+// Throws InputError for a model that this runtime opens but whose task is another.
+void CheckTask(const Model& model, const std::string& task, const std::string& verb);
+
+// Throws now what writing `path` would throw later, after minutes of work. Leaves nothing behind.
+void CheckWritable(const std::string& path);
+
+// One JSON value on stdout.
+void PrintJson(const nlohmann::ordered_json& value);
+
+class Stopwatch {
+ public:
+  double Seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+// Runs work(report) with a progress line on stderr: report(done, total) shows "WHAT 12/100, 3.4/s".
+void WithProgress(const std::string& what,
+                  FunctionRef<void(const FunctionRef<void(size_t, size_t)>& report)> work);
+
+}  // namespace linnet::cli
+
+#endif  // LINNET_CLI_VERBS_H_

@@ -1,0 +1,40 @@
+// Layer normalisation, fused with what precedes it in a post-norm layer: the residual and the sum
+// of a product's partial results.
+//
+//   LayerNorm({.rows = n, .dim = 256, .eps = 1e-5f}, {.x = x, .x_stride = 256},
+//             {.weight = w, .bias = b}, y, 256);
+#ifndef LINNET_KERNELS_LAYER_NORM_H_
+#define LINNET_KERNELS_LAYER_NORM_H_
+
+#include <cstddef>
+
+namespace linnet::kernels {
+
+struct LayerNormShape {
+  size_t rows = 0, dim = 0;
+  float eps = 1e-5f;
+};
+
+// What is normalised: t = x_0 + x_1 + ... + x_{parts-1} + residual, added in this order.
+struct LayerNormInput {
+  const float* x = nullptr;  // [parts][rows, dim]
+  size_t x_stride = 0;       // floats from row to row
+  size_t parts = 1;
+  size_t part_stride = 0;           // floats from part to part
+  const float* residual = nullptr;  // [rows, dim], or null for none
+  size_t residual_stride = 0;
+};
+
+struct LayerNormParameters {
+  const float* weight = nullptr;  // [dim]
+  const float* bias = nullptr;    // [dim]
+};
+
+// y = (t - mean(t)) / sqrt(var(t) + eps) * weight + bias for each row, the variance taken about the
+// mean in a second pass. y [rows, dim] may be x or residual themselves; any addresses.
+void LayerNorm(const LayerNormShape& shape, const LayerNormInput& input,
+               const LayerNormParameters& parameters, float* y, size_t y_stride);
+
+}  // namespace linnet::kernels
+
+#endif  // LINNET_KERNELS_LAYER_NORM_H_

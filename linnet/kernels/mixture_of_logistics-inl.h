@@ -1,0 +1,146 @@
+// The Highway body of mixture_of_logistics.h, compiled once for each instruction set: a row at a
+// time, vectors over its mixtures.
+#if defined(LINNET_KERNELS_MIXTURE_OF_LOGISTICS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LINNET_KERNELS_MIXTURE_OF_LOGISTICS_INL_H_
+#undef LINNET_KERNELS_MIXTURE_OF_LOGISTICS_INL_H_
+#else
+#define LINNET_KERNELS_MIXTURE_OF_LOGISTICS_INL_H_
+#endif
+
+#include <cmath>
+
+#include "hwy/contrib/math/math-inl.h"
+#include "hwy/highway.h"
+#include "linnet/kernels/mixture_of_logistics.h"
+#include "linnet/kernels/vector-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace linnet::kernels::HWY_NAMESPACE {
+
+// ln P_i(b) of a vector of components, and its derivatives.
+struct LogisticBins {
+  Vec log_probability, d_mean, d_log_scale;
+};
+
+template <bool kGradient>
+HWY_INLINE LogisticBins LogisticBin(uint8_t byte, Vec mean, Vec log_scale) {
+  const F32 d;
+  const Vec zero = hn::Zero(d), one = hn::Set(d, 1.0f);
+  const Vec half_bin = hn::Set(d, 1.0f / 255);
+  const Vec centre = hn::Sub(hn::Set(d, static_cast<float>(byte) * (2.0f / 255) - 1.0f), mean);
+  // The upper bound only keeps the bin's width above zero.
+  const Vec low = hn::Set(d, kMinLogScale), high = hn::Set(d, 80.0f);
+  const auto clamped = hn::Lt(log_scale, low);
+  const Vec inverse = hn::Exp(d, hn::Neg(hn::Min(high, hn::Max(low, log_scale))));
+  const Vec plus = hn::Mul(hn::Add(centre, half_bin), inverse);
+  const Vec minus = hn::Mul(hn::Sub(centre, half_bin), inverse);
+  const Vec width = hn::Mul(hn::Set(d, 2.0f / 255), inverse);
+
+  // An open end's factor is 1: its logarithm and derivatives vanish.
+  Vec log_outside = zero, inside = one;
+  Vec d_plus = zero, d_minus = zero, d_width = zero;
+  if (byte != 255) {  // ln sigmoid(plus)
+    const Vec e = hn::Exp(d, hn::Neg(hn::Abs(plus)));
+    inside = hn::Add(one, e);
+    log_outside = hn::Min(plus, zero);
+    if (kGradient) d_plus = hn::Div(hn::IfThenElse(hn::Lt(plus, zero), one, e), inside);
+  }
+  if (byte != 0) {  // ln sigmoid(-minus)
+    const Vec e = hn::Exp(d, hn::Neg(hn::Abs(minus)));
+    const Vec sum = hn::Add(one, e);
+    inside = hn::Mul(inside, sum);
+    log_outside = hn::Sub(log_outside, hn::Max(minus, zero));
+    if (kGradient) d_minus = hn::Div(hn::IfThenElse(hn::Lt(minus, zero), e, one), sum);
+  }
+  Vec probability = one;
+  if (byte != 0 && byte != 255) {  // 1 - exp(-width)
+    const Vec rest = hn::Expm1(d, hn::Neg(width));
+    probability = hn::Neg(rest);
+    if (kGradient) d_width = hn::Div(hn::Mul(width, hn::Add(one, rest)), rest);
+  }
+  const Vec log_probability = hn::Add(log_outside, hn::Log(d, hn::Div(probability, inside)));
+  if (!kGradient) return {log_probability, zero, zero};
+  const Vec slope = hn::Add(hn::MulSub(minus, d_minus, hn::Mul(plus, d_plus)), d_width);
+  return {log_probability, hn::Mul(inverse, hn::Sub(d_minus, d_plus)),
+          hn::IfThenZeroElse(clamped, slope)};
+}
+
+// -inf in the lanes that are not used: a sum of exponentials then needs no mask.
+HWY_INLINE Vec OrMinusInfinity(Vec v, size_t used) {
+  const F32 d;
+  return hn::IfThenElse(hn::FirstN(d, used), v, hn::Set(d, -HUGE_VALF));
+}
+
+// ln sum_i exp(x_i) over the row x, padded with -inf. Optionally exponentials (which may be x)
+// receive exp(x_i) over that sum.
+HWY_INLINE float LogSumExp(const float* x, size_t n, float* exponentials) {
+  const F32 d;
+  Vec max = hn::Load(d, x);
+  ForVectors(n, [&](size_t i, size_t) HWY_ATTR { max = hn::Max(max, hn::Load(d, x + i)); });
+  max = hn::MaxOfLanes(d, max);
+  Vec sum = hn::Zero(d);
+  ForVectors(n, [&](size_t i, size_t) HWY_ATTR {
+    const Vec e = hn::Exp(d, hn::Sub(hn::Load(d, x + i), max));
+    sum = hn::Add(sum, e);
+    if (exponentials) hn::Store(e, d, exponentials + i);
+  });
+  sum = hn::SumOfLanes(d, sum);
+  if (exponentials) {
+    const Vec scale = hn::Div(hn::Set(d, 1.0f), sum);
+    ForVectors(n, [&](size_t i, size_t) HWY_ATTR {
+      hn::Store(hn::Mul(hn::Load(d, exponentials + i), scale), d, exponentials + i);
+    });
+  }
+  return hn::GetLane(max) + std::log(hn::GetLane(sum));
+}
+
+template <bool kGradient>
+HWY_INLINE void MixtureRow(size_t mixtures, const float* outputs, uint8_t byte, float* nats,
+                           float* grad, float grad_scale) {
+  const F32 d;
+  HWY_ALIGN float logits[kMaxMixtures], joint[kMaxMixtures];
+  HWY_ALIGN float d_mean[kGradient ? kMaxMixtures : 1], d_log_scale[kGradient ? kMaxMixtures : 1];
+  ForVectors(mixtures, [&](size_t i, size_t used) HWY_ATTR {
+    const Vec logit = OrMinusInfinity(LoadN(outputs + i, used), used);
+    const LogisticBins bins = LogisticBin<kGradient>(byte, LoadN(outputs + mixtures + i, used),
+                                                     LoadN(outputs + 2 * mixtures + i, used));
+    hn::Store(logit, d, logits + i);
+    hn::Store(hn::Add(logit, bins.log_probability), d, joint + i);
+    if constexpr (kGradient) {
+      hn::Store(bins.d_mean, d, d_mean + i);
+      hn::Store(bins.d_log_scale, d, d_log_scale + i);
+    }
+  });
+  // softmax(logits) and the posterior over components take the place of their exponents.
+  *nats = LogSumExp(logits, mixtures, kGradient ? logits : nullptr) -
+          LogSumExp(joint, mixtures, kGradient ? joint : nullptr);
+  if constexpr (kGradient) {
+    const Vec scale = hn::Set(d, grad_scale);
+    ForVectors(mixtures, [&](size_t i, size_t used) HWY_ATTR {
+      const Vec posterior = hn::Mul(hn::Load(d, joint + i), scale);
+      const Vec prior = hn::Mul(hn::Load(d, logits + i), scale);
+      StoreN(hn::Sub(prior, posterior), grad + i, used);
+      StoreN(hn::Neg(hn::Mul(posterior, hn::Load(d, d_mean + i))), grad + mixtures + i, used);
+      StoreN(hn::Neg(hn::Mul(posterior, hn::Load(d, d_log_scale + i))), grad + 2 * mixtures + i,
+             used);
+    });
+  }
+}
+
+void MixtureRows(size_t begin, size_t end, size_t mixtures, const float* outputs,
+                 const uint8_t* bytes, const MixtureOfLogisticsResult& result) {
+  for (size_t r = begin; r < end; ++r) {
+    const float* row = outputs + r * 3 * mixtures;
+    if (result.grad) {
+      MixtureRow<true>(mixtures, row, bytes[r], result.nats + r, result.grad + r * 3 * mixtures,
+                       result.grad_scale);
+    } else {
+      MixtureRow<false>(mixtures, row, bytes[r], result.nats + r, nullptr, 0);
+    }
+  }
+}
+
+}  // namespace linnet::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // LINNET_KERNELS_MIXTURE_OF_LOGISTICS_INL_H_

@@ -1,0 +1,68 @@
+// What the Highway bodies share: rows of floats whose length need not be a multiple of the lanes.
+#if defined(LINNET_KERNELS_VECTOR_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LINNET_KERNELS_VECTOR_INL_H_
+#undef LINNET_KERNELS_VECTOR_INL_H_
+#else
+#define LINNET_KERNELS_VECTOR_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstddef>
+#include <type_traits>
+#include <utility>
+
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace linnet::kernels::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// 16 lanes at most, so that rows padded to 16 suit every target.
+using F32 = hn::CappedTag<float, 16>;
+using Vec = hn::Vec<F32>;
+
+// The first n lanes of a row; the others are zero. 1 <= n <= lanes.
+HWY_INLINE Vec LoadN(const float* from, size_t n) {
+  const F32 d;
+  if (HWY_LIKELY(n == hn::Lanes(d))) return hn::LoadU(d, from);
+  return hn::MaskedLoad(hn::FirstN(d, n), d, from);
+}
+
+HWY_INLINE void StoreN(Vec v, float* to, size_t n) {
+  const F32 d;
+  if (HWY_LIKELY(n == hn::Lanes(d))) {
+    hn::StoreU(v, d, to);
+  } else {
+    hn::BlendedStore(v, hn::FirstN(d, n), d, to);
+  }
+}
+
+HWY_INLINE Vec ZeroBeyond(Vec v, size_t n) {
+  const F32 d;
+  return hn::IfThenElseZero(hn::FirstN(d, n), v);
+}
+
+// Calls body(i, used) for each vector of a row of n floats.
+template <class Body>
+HWY_INLINE void ForVectors(size_t n, Body body) {
+  const size_t lanes = hn::Lanes(F32());
+  for (size_t i = 0; i < n; i += lanes) body(i, std::min(lanes, n - i));
+}
+
+template <class Body, size_t... kIndex>
+HWY_INLINE void UnrolledOver(Body& body, std::index_sequence<kIndex...>) {
+  (body(std::integral_constant<size_t, kIndex>()), ...);
+}
+
+// Calls body(constant 0) .. body(constant kCount - 1): arrays of vectors that are indexed by such
+// constants only stay in registers.
+template <size_t kCount, class Body>
+HWY_INLINE void Unrolled(Body body) {
+  UnrolledOver(body, std::make_index_sequence<kCount>());
+}
+
+}  // namespace linnet::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // LINNET_KERNELS_VECTOR_INL_H_

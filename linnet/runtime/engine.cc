@@ -1,0 +1,403 @@
+#include "linnet/runtime/engine.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "linnet/base/error.h"
+#include "linnet/base/units.h"
+#include "linnet/kernels/linear.h"
+#include "linnet/runtime/packed_model.h"
+
+namespace linnet {
+namespace {
+
+using kernels::Linear;
+using kernels::LinearMode;
+
+// Rows (positions or sequences) that go through the layers together: enough to make matrix products
+// of them, few enough that what lies between two products stays in a second-level cache.
+constexpr size_t kBlockRows = 192;
+// A thread with at least this many sequences of its own to step does better alone than in a team
+// that shares the weights and waits at barriers.
+constexpr size_t kAloneRows = 8;
+// A team normalises up to this many rows redundantly, each member for itself, instead of waiting
+// for one another once more.
+constexpr size_t kRedundantRows = 4;
+
+// `length` consecutive positions, from `position`, of `sequences` sequences.
+struct Block {
+  size_t sequences, length, position;
+  const int32_t* tokens;  // [sequences, length], rows token_stride apart
+  size_t token_stride;
+  float* states;  // State::data_, from the first sequence on
+  size_t state_stride;
+  // Where each sequence's outputs go: of all positions, or of the last one only; null for none.
+  float* outputs = nullptr;
+  size_t sequence_output_stride = 0;
+  bool only_last = false;
+
+  size_t rows() const { return sequences * length; }
+};
+
+// The threads that walk a block together; alone, or all of the pool.
+struct Team {
+  ThreadPool* pool = nullptr;
+  size_t member = 0, size = 1;
+
+  void Barrier() const {
+    if (size > 1) pool->Barrier();
+  }
+  size_t Begin(size_t count) const { return count * member / size; }
+  size_t End(size_t count) const { return count * (member + 1) / size; }
+};
+
+// Working memory. Between two barriers a member writes only its own pieces.
+struct Workspace {
+  float* x;             // [rows, d_model], the layers' input: the member's own, or shared
+  bool shared_x;        // then each member fills its share of the rows
+  float* sums[2];       // [groups or 1][rows, d_model]: attention's and feed-forward's results
+  size_t group_stride;  // 0: the groups add up in one piece
+  float* wide;          // [rows, widest]: between a group's products
+  float* heads;         // [rows, values of a group of heads]
+  float* attention;     // for CausalLinearForward
+};
+
+class BlockRunner {
+ public:
+  BlockRunner(const Model::Packed& model, const Block& block, const Workspace& work,
+              const Team& team)
+      : model_(model), block_(block), work_(work), team_(team), rows_(block.rows()) {
+    // The rows that this member embeds and normalises.
+    begin_ = work.shared_x ? team.Begin(rows_) : 0;
+    end_ = work.shared_x ? team.End(rows_) : rows_;
+  }
+
+  void Run() {
+    Embed();
+    for (size_t l = 0; l < model_.layers.size(); ++l) {
+      const PackedLayer& layer = model_.layers[l];
+      ForGroups(layer.attention, [&](size_t g) { Attention(layer.attention[g], g, l); });
+      AddAndNormalise(work_.sums[0], layer.attention.size(), layer.norm1);
+      ForGroups(layer.feed_forward, [&](size_t g) { FeedForward(layer.feed_forward[g], g); });
+      AddAndNormalise(work_.sums[1], layer.feed_forward.size(), layer.norm2);
+    }
+    if (block_.outputs != nullptr) Predict();
+    // The next block's Embed() writes where others may still be reading.
+    if (work_.shared_x) team_.Barrier();
+  }
+
+ private:
+  size_t d() const { return model_.d_model; }
+
+  // x = [value_embedding[token], pe[position]]
+  void Embed() {
+    const size_t ve = model_.value_embedding, pe = d() - ve;
+    for (size_t r = begin_; r < end_; ++r) {
+      const size_t sequence = r / block_.length, t = r % block_.length;
+      const size_t token = static_cast<size_t>(block_.tokens[sequence * block_.token_stride + t]);
+      float* x = work_.x + r * d();
+      std::memcpy(x, model_.values.data() + token * ve, ve * sizeof(float));
+      if (pe > 0) {
+        std::memcpy(x + ve, model_.positions.data() + (block_.position + t) * pe,
+                    pe * sizeof(float));
+      }
+    }
+    if (work_.shared_x) team_.Barrier();
+  }
+
+  template <class Body>
+  void ForGroups(const std::vector<PackedGroup>& groups, Body body) {
+    for (size_t g = team_.Begin(groups.size()); g < team_.End(groups.size()); ++g) body(g);
+  }
+
+  // Adds a group's share [rows, d_model] to the layer's result. Each share is complete before it is
+  // added, in the groups' order, here or in AddAndNormalise().
+  void Contribute(const PackedGroup& group, size_t g, size_t in, const float* from, float* sums) {
+    const bool add = work_.group_stride == 0 && g > 0;
+    Linear(rows_, in, d(), from, in, group.out, add ? LinearMode::kAdd : LinearMode::kOverwrite,
+           sums + g * work_.group_stride, d());
+  }
+
+  void Attention(const PackedGroup& group, size_t g, size_t layer) {
+    const size_t heads = group.end - group.begin, width = model_.QkvWidth(group);
+    const size_t dim = model_.dim, value_dim = model_.value_dim, values = heads * value_dim;
+    Linear(rows_, d(), width, work_.x, d(), group.in, LinearMode::kOverwrite, work_.wide, width);
+    const float* q = work_.wide;
+    const float* k = q + dim;
+    const float* v = k + dim;
+    const size_t s_size = dim * value_dim, layer_size = model_.heads * (s_size + dim);
+    for (size_t i = 0; i < block_.sequences; ++i) {
+      float* layer_state = block_.states + i * block_.state_stride + layer * layer_size;
+      float* s = layer_state + group.begin * s_size;
+      float* z = layer_state + model_.heads * s_size + group.begin * dim;
+      const size_t row = i * block_.length;
+      if (block_.length == 1) {
+        for (size_t h = 0; h < heads; ++h) {
+          const size_t at = row * width + h * model_.head_width;
+          kernels::CausalLinearStep(dim, value_dim, model_.attention, q + at, k + at, v + at,
+                                    s + h * s_size, z + h * dim,
+                                    work_.heads + row * values + h * value_dim);
+        }
+      } else {
+        const auto in = [&](const float* from) {
+          return kernels::Strided<const float>{from + row * width, 0, static_cast<ptrdiff_t>(width),
+                                               static_cast<ptrdiff_t>(model_.head_width)};
+        };
+        kernels::CausalLinearForward(
+            {1, block_.length, heads, dim, value_dim}, model_.attention,
+            {.q = in(q),
+             .k = in(k),
+             .v = in(v),
+             .out = kernels::RowMajor(work_.heads + row * values, block_.length, heads, value_dim),
+             .s = s,
+             .z = z},
+            {work_.attention, 1}, SerialFor);
+      }
+    }
+    Contribute(group, g, values, work_.heads, work_.sums[0]);
+  }
+
+  void FeedForward(const PackedGroup& group, size_t g) {
+    const size_t width = group.end - group.begin;
+    Linear(rows_, d(), width, work_.x, d(), group.in, LinearMode::kOverwrite, work_.wide, width);
+    kernels::Activate(model_.activation, rows_ * width, work_.wide);
+    Contribute(group, g, width, work_.wide, work_.sums[1]);
+  }
+
+  // x = LN(x + sum of the groups' shares)
+  void AddAndNormalise(const float* sums, size_t groups,
+                       const kernels::LayerNormParameters& parameters) {
+    team_.Barrier();
+    float* x = work_.x + begin_ * d();
+    kernels::LayerNorm({end_ - begin_, d(), model_.spec.norm_eps},
+                       {.x = sums + begin_ * d(),
+                        .x_stride = d(),
+                        .parts = work_.group_stride == 0 ? 1 : groups,
+                        .part_stride = work_.group_stride,
+                        .residual = x,
+                        .residual_stride = d()},
+                       parameters, x, d());
+    if (work_.shared_x) team_.Barrier();
+  }
+
+  // The head's outputs; each member takes a range of them.
+  void Predict() {
+    if (model_.final_norm.weight != nullptr) {
+      float* x = work_.x + begin_ * d();
+      kernels::LayerNorm({end_ - begin_, d(), model_.spec.norm_eps}, {.x = x, .x_stride = d()},
+                         model_.final_norm, x, d());
+      if (work_.shared_x) team_.Barrier();
+    }
+    const size_t panels = (model_.outputs + kernels::kPanel - 1) / kernels::kPanel;
+    const size_t from = team_.Begin(panels) * kernels::kPanel;
+    const size_t to = std::min(model_.outputs, team_.End(panels) * kernels::kPanel);
+    if (from >= to) return;
+    const float* weights = model_.predictor + kernels::PackedLinearSize(d(), from);
+    if (block_.only_last || block_.length == 1) {
+      const size_t last = block_.length - 1;
+      Linear(block_.sequences, d(), to - from, work_.x + last * d(), block_.length * d(), weights,
+             LinearMode::kOverwrite, block_.outputs + from, block_.sequence_output_stride);
+      return;
+    }
+    for (size_t i = 0; i < block_.sequences; ++i) {
+      Linear(block_.length, d(), to - from, work_.x + i * block_.length * d(), d(), weights,
+             LinearMode::kOverwrite, block_.outputs + i * block_.sequence_output_stride + from,
+             model_.outputs);
+    }
+  }
+
+  const Model::Packed& model_;
+  const Block& block_;
+  const Workspace& work_;
+  const Team& team_;
+  const size_t rows_;
+  size_t begin_, end_;
+};
+
+// Hands out pieces of one allocation, each on cache lines of its own; without one it only counts.
+class Pieces {
+ public:
+  explicit Pieces(float* base = nullptr) : base_(base) {}
+  float* Take(size_t floats) {
+    float* piece = base_ == nullptr ? nullptr : base_ + used_;
+    used_ += RoundUp(floats, kCacheLine / sizeof(float));
+    return piece;
+  }
+  size_t used() const { return used_; }
+
+ private:
+  float* base_;
+  size_t used_ = 0;
+};
+
+// What a team of more than one shares, for blocks of up to `rows` rows.
+void TakeShared(const Model::Packed& model, size_t rows, Pieces& pieces, Workspace& work) {
+  const PackedLayer& layer = model.layers[0];
+  work.group_stride = RoundUp(rows * model.d_model, kCacheLine / sizeof(float));
+  work.x = pieces.Take(rows * model.d_model);
+  work.sums[0] = pieces.Take(layer.attention.size() * work.group_stride);
+  work.sums[1] = pieces.Take(layer.feed_forward.size() * work.group_stride);
+}
+
+// What each member has for itself: in a team, its copy of x only for a few rows; alone, everything.
+void TakeOwn(const Model::Packed& model, size_t rows, bool alone, Pieces& pieces, Workspace& work) {
+  const PackedGroup& group = model.layers[0].attention.back();  // none has more heads
+  const size_t heads = group.end - group.begin;
+  work.wide = pieces.Take(rows * model.widest);
+  work.heads = pieces.Take(rows * heads * model.value_dim);
+  work.attention =
+      pieces.Take(kernels::CausalLinearScratch({1, rows, heads, model.dim, model.value_dim}));
+  work.shared_x = !alone && rows > kRedundantRows;
+  if (!work.shared_x) work.x = pieces.Take(rows * model.d_model);
+  if (alone) {
+    work.group_stride = 0;
+    work.sums[0] = work.sums[1] = pieces.Take(rows * model.d_model);
+  }
+}
+
+// Lays the pieces out in `buffer`, which grows where it must.
+template <class Take>
+void Allocate(AlignedBuffer<float>& buffer, Take take) {
+  Pieces measure;
+  take(measure);
+  if (buffer.size() < measure.used()) buffer = AlignedBuffer<float>(measure.used());
+  Pieces pieces(buffer.data());
+  take(pieces);
+}
+
+}  // namespace
+
+State State::Clone() const {
+  State copy;
+  copy.batch_ = batch_, copy.position_ = position_, copy.per_sequence_ = per_sequence_;
+  copy.data_ = data_.Copy();
+  return copy;
+}
+
+void State::Reset() {
+  position_ = 0;
+  std::fill(data_.begin(), data_.end(), 0.0f);
+}
+
+struct Engine::Scratch {
+  struct Member {
+    AlignedBuffer<float> buffer;
+    Workspace work;
+  };
+  AlignedBuffer<float> shared;
+  std::vector<Member> members;
+
+  // Working memory for blocks of up to `rows` rows; allocates only when it was never that large.
+  void Prepare(const Model::Packed& model, size_t rows, bool alone) {
+    Workspace common{};
+    if (!alone) Allocate(shared, [&](Pieces& p) { TakeShared(model, rows, p, common); });
+    for (Member& member : members) {
+      member.work = common;
+      Allocate(member.buffer, [&](Pieces& p) { TakeOwn(model, rows, alone, p, member.work); });
+    }
+  }
+};
+
+Engine::Engine(std::shared_ptr<const Model> model, const EngineOptions& options)
+    : model_(std::move(model)), pool_(options.threads), scratch_(std::make_unique<Scratch>()) {
+  scratch_->members.resize(static_cast<size_t>(pool_.size()));
+}
+
+Engine::~Engine() = default;
+
+size_t Engine::output_size() const { return model_->packed().outputs; }
+
+State Engine::NewState(size_t batch) const {
+  const size_t floats = static_cast<size_t>(model_->spec().StateFloats());
+  const double bytes = static_cast<double>(batch) * static_cast<double>(floats) * sizeof(float);
+  const double memory =
+      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+  if (batch == 0 || bytes > memory) {
+    throw InputError(model_->path(), ": cannot make a state of ", batch, " sequences: it takes ",
+                     FormatBytes(bytes), " and this machine has ", FormatBytes(memory),
+                     "; choose another batch");
+  }
+  State state;
+  state.batch_ = batch;
+  state.per_sequence_ = floats;
+  state.data_ = AlignedBuffer<float>(batch * floats);
+  return state;
+}
+
+void Engine::Step(State& state, std::span<const int32_t> tokens, std::span<float> outputs) {
+  if (outputs.empty()) throw InputError("a step needs room for its outputs");
+  Prefix(state, tokens, 1, outputs);
+}
+
+void Engine::Prefix(State& state, std::span<const int32_t> tokens, size_t length,
+                    std::span<float> outputs) {
+  const Model::Packed& model = model_->packed();
+  const size_t batch = state.batch_, width = model.outputs;
+  if (state.per_sequence_ != static_cast<size_t>(model.spec.StateFloats()) || batch == 0) {
+    throw InputError(model.path, ": the state was not made for this model; use NewState()");
+  }
+  if (length == 0 || tokens.size() / length != batch || tokens.size() % length != 0) {
+    throw InputError("a state of ", batch, " sequences cannot read ", tokens.size(), " symbols as ",
+                     length, " each");
+  }
+  const bool every = outputs.size() == batch * length * width;
+  if (!every && !outputs.empty() && outputs.size() != batch * width) {
+    throw InputError("outputs need ", batch, " x ", width, " floats, or that times ", length,
+                     "; got ", outputs.size());
+  }
+  const size_t positions = static_cast<size_t>(model.spec.max_length);
+  if (length > positions - state.position_) {
+    throw InputError(model.path, ": the model has ", positions, " positions; ", state.position_,
+                     " are read and ", length, " more do not fit");
+  }
+  for (int32_t token : tokens) {
+    if (token < 0 || token >= model.spec.vocabulary) {
+      throw InputError(model.path, ": symbol ", token, " is outside its vocabulary 0 .. ",
+                       model.spec.vocabulary - 1);
+    }
+  }
+
+  // Many sequences: each thread walks its own through all layers and waits for nobody. Few: all
+  // threads walk all of them together, and split the layers.
+  const size_t threads = static_cast<size_t>(pool_.size());
+  const bool alone = threads == 1 || (length == 1 ? batch >= kAloneRows * threads
+                                                  : batch >= 4 * threads || batch % threads == 0);
+  const size_t chunk = std::min(length, kBlockRows);
+  const size_t most = std::min(batch, kBlockRows / chunk);  // sequences to a block
+  scratch_->Prepare(model, most * chunk, alone);
+  pool_.Run([&](int worker) {
+    const size_t w = static_cast<size_t>(worker);
+    const Team team = alone ? Team{} : Team{&pool_, w, threads};
+    const size_t begin = alone ? batch * w / threads : 0;
+    const size_t end = alone ? batch * (w + 1) / threads : batch;
+    const size_t blocks = (end - begin + most - 1) / most;
+    for (size_t b = 0; b < blocks; ++b) {
+      const size_t first = begin + (end - begin) * b / blocks;
+      const size_t last = begin + (end - begin) * (b + 1) / blocks;
+      for (size_t t = 0; t < length; t += chunk) {
+        Block block{.sequences = last - first,
+                    .length = std::min(chunk, length - t),
+                    .position = state.position_ + t,
+                    .tokens = tokens.data() + first * length + t,
+                    .token_stride = length,
+                    .states = state.data_.data() + first * state.per_sequence_,
+                    .state_stride = state.per_sequence_};
+        if (every) {
+          block.outputs = outputs.data() + (first * length + t) * width;
+          block.sequence_output_stride = length * width;
+        } else if (!outputs.empty() && t + block.length == length) {
+          block.outputs = outputs.data() + first * width;
+          block.sequence_output_stride = width;
+          block.only_last = true;
+        }
+        BlockRunner(model, block, scratch_->members[w].work, team).Run();
+      }
+    }
+  });
+  state.position_ += length;
+}
+
+}  // namespace linnet

@@ -1,0 +1,207 @@
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "linnet/base/error.h"
+#include "linnet/kernels/linear.h"
+#include "linnet/kernels/mixture_of_logistics.h"
+#include "linnet/runtime/packed_model.h"
+
+namespace linnet {
+namespace {
+
+using kernels::kPanel;
+using kernels::PackedLinearSize;
+using kernels::PackLinear;
+
+size_t Size(int n) { return static_cast<size_t>(n); }
+
+AlignedBuffer<float> Copied(std::span<const float> from) {
+  AlignedBuffer<float> copy(from.size());
+  std::copy(from.begin(), from.end(), copy.begin());
+  return copy;
+}
+
+// Cuts [0, count) into at most kMaxGroups ranges of nearly equal size, whose bounds are multiples
+// of `step`.
+std::vector<PackedGroup> Groups(size_t count, size_t step) {
+  const size_t steps = (count + step - 1) / step, groups = std::min(steps, kMaxGroups);
+  std::vector<PackedGroup> cut(groups);
+  for (size_t g = 0; g < groups; ++g) {
+    cut[g].begin = steps * g / groups * step;
+    cut[g].end = std::min(count, steps * (g + 1) / groups * step);
+  }
+  return cut;
+}
+
+// Lays matrices and vectors one behind the other. Run first without a buffer, to learn the size.
+class Packer {
+ public:
+  Packer(const Checkpoint& checkpoint, float* base) : checkpoint_(checkpoint), base_(base) {}
+
+  size_t used() const { return used_; }
+
+  // The columns [begin, end) of name.weight [out, in]; with name.bias or without.
+  const float* Columns(const std::string& name, size_t out, size_t in, size_t begin, size_t end,
+                       bool with_bias) {
+    float* to = Take(PackedLinearSize(end - begin, out));
+    if (to != nullptr) {
+      PackLinear(end - begin, out, checkpoint_.Tensor(name + ".weight").data() + begin, in,
+                 with_bias ? checkpoint_.Tensor(name + ".bias").data() : nullptr, to);
+    }
+    return to;
+  }
+
+  // Rows of several matrices with `in` columns, stacked.
+  struct Rows {
+    std::string name;
+    size_t begin, end;
+  };
+  const float* Stacked(const std::vector<Rows>& parts, size_t in) {
+    size_t out = 0;
+    for (const Rows& part : parts) out += part.end - part.begin;
+    float* to = Take(PackedLinearSize(in, out));
+    if (to == nullptr) return nullptr;
+    std::vector<float> weight, bias;
+    for (const Rows& part : parts) {
+      const auto append = [&](std::vector<float>& rows, const char* what, size_t width) {
+        const auto from = checkpoint_.Tensor(part.name + what);
+        rows.insert(rows.end(), from.data() + part.begin * width, from.data() + part.end * width);
+      };
+      append(weight, ".weight", in);
+      append(bias, ".bias", 1);
+    }
+    PackLinear(in, out, weight.data(), in, bias.data(), to);
+    return to;
+  }
+
+  kernels::LayerNormParameters Norm(const std::string& name) {
+    return {Vector(name + ".weight"), Vector(name + ".bias")};
+  }
+
+ private:
+  const float* Vector(const std::string& name) {
+    const std::span<const float> from = checkpoint_.Tensor(name);
+    float* to = Take(RoundUp(from.size(), kPanel));
+    if (to != nullptr) std::copy(from.begin(), from.end(), to);
+    return to;
+  }
+
+  float* Take(size_t size) {
+    float* piece = base_ == nullptr ? nullptr : base_ + used_;
+    used_ += size;
+    return piece;
+  }
+
+  const Checkpoint& checkpoint_;
+  float* base_;
+  size_t used_ = 0;
+};
+
+// Walks a step in its order; fills in the addresses of model.layers, final_norm and predictor.
+void Pack(Model::Packed& model, Packer& packer) {
+  const size_t d = model.d_model, m = model.value_dim;
+  for (size_t l = 0; l < model.layers.size(); ++l) {
+    PackedLayer& layer = model.layers[l];
+    const std::string name = StrCat("transformer.layers.", l, ".");
+    for (PackedGroup& group : layer.attention) {
+      std::vector<Packer::Rows> heads;
+      for (size_t h = group.begin; h < group.end; ++h) {
+        for (auto [projection, width] : {std::pair("query", model.dim), std::pair("key", model.dim),
+                                         std::pair("value", model.value_dim)}) {
+          heads.push_back(
+              {StrCat(name, "attention.", projection, "_projection"), h * width, (h + 1) * width});
+        }
+      }
+      group.in = packer.Stacked(heads, d);
+      group.out = packer.Columns(name + "attention.out_projection", d, model.heads * m,
+                                 group.begin * m, group.end * m, group.begin == 0);
+    }
+    layer.norm1 = packer.Norm(name + "norm1");
+    for (PackedGroup& group : layer.feed_forward) {
+      group.in = packer.Stacked({{name + "linear1", group.begin, group.end}}, d);
+      group.out =
+          packer.Columns(name + "linear2", d, model.d_ff, group.begin, group.end, group.begin == 0);
+    }
+    layer.norm2 = packer.Norm(name + "norm2");
+  }
+  if (model.spec.final_norm) model.final_norm = packer.Norm("transformer.norm");
+  model.predictor = packer.Columns("predictor", model.outputs, d, 0, d, true);
+}
+
+}  // namespace
+
+Model::Packed::Packed(const Checkpoint& checkpoint)
+    : spec(checkpoint.spec()), path(checkpoint.path()), training(checkpoint.training()) {
+  if (!FindAttentionKind(spec.attention.kind).recurrent) {
+    throw InputError(path, ": attention '", spec.attention.kind,
+                     "' has no recurrent form, so this runtime cannot step it; use one of the ",
+                     "recurrent kinds (causal-linear)");
+  }
+  if (spec.head == "logistics" && Size(spec.mixtures) > kernels::kMaxMixtures) {
+    throw InputError(path, ": ", spec.mixtures, " mixtures are more than the ",
+                     kernels::kMaxMixtures, " that this runtime takes");
+  }
+  d_model = Size(spec.d_model), heads = Size(spec.heads), dim = Size(spec.query_dim);
+  value_dim = Size(spec.value_dim), d_ff = Size(spec.d_ff), outputs = Size(spec.OutputSize());
+  value_embedding = Size(spec.value_embedding);
+  head_width = 2 * dim + value_dim;
+  attention = {kernels::FeatureMap::kElu, /*normalize=*/true, spec.attention.eps};
+  activation = spec.activation == "relu" ? kernels::Activation::kRelu : kernels::Activation::kGelu;
+
+  const PackedLayer cut{.attention = Groups(heads, 1), .feed_forward = Groups(d_ff, kPanel)};
+  layers.assign(Size(spec.layers), cut);
+  widest = 0;
+  for (const PackedGroup& group : cut.attention) widest = std::max(widest, QkvWidth(group));
+  for (const PackedGroup& group : cut.feed_forward) {
+    widest = std::max(widest, group.end - group.begin);
+  }
+  Packer measure(checkpoint, nullptr);
+  Pack(*this, measure);
+  weights = AlignedBuffer<float>(measure.used());
+  Packer packer(checkpoint, weights.data());
+  Pack(*this, packer);
+
+  values = Copied(checkpoint.Tensor("value_embedding.weight"));
+  if (value_embedding < d_model) positions = Copied(checkpoint.Tensor("pos_embedding.pe"));
+  if (spec.task == "images") {
+    first_value = Copied(checkpoint.Tensor("first_value.probability"));
+    double sum = 0;
+    bool valid = true;
+    for (float p : first_value) {
+      valid = valid && p >= 0 && std::isfinite(p);
+      sum += p;
+    }
+    if (!valid || !(sum > 0)) {
+      throw InputError(path, ": first_value.probability holds no probabilities; train the model ",
+                       "again or mend the file");
+    }
+  }
+}
+
+Model::Model(std::unique_ptr<Packed> packed) : packed_(std::move(packed)) {}
+Model::~Model() = default;
+
+std::shared_ptr<const Model> Model::Open(const std::string& path) {
+  return FromCheckpoint(Checkpoint::Open(path));
+}
+
+std::shared_ptr<const Model> Model::FromMemory(std::span<const std::byte> bytes,
+                                               const std::string& label) {
+  return FromCheckpoint(Checkpoint::FromMemory(bytes, label));
+}
+
+std::shared_ptr<const Model> Model::FromCheckpoint(const Checkpoint& checkpoint) {
+  return std::shared_ptr<const Model>(new Model(std::make_unique<Packed>(checkpoint)));
+}
+
+const ModelSpec& Model::spec() const { return packed_->spec; }
+const std::string& Model::path() const { return packed_->path; }
+const std::string& Model::training() const { return packed_->training; }
+size_t Model::weight_bytes() const { return packed_->weights.size() * sizeof(float); }
+std::span<const float> Model::first_value() const {
+  return {packed_->first_value.data(), packed_->first_value.size()};
+}
+
+}  // namespace linnet

@@ -1,0 +1,580 @@
+#!/usr/bin/env python3
+"""End-to-end tests of the linnet program, on tiny models and a tiny MNIST made here.
+
+    tests/cli_test.py BIN_DIR [unittest arguments]
+"""
+
+import array
+import gzip
+import json
+import math
+import os
+import pathlib
+import random
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+import zlib
+
+BIN = pathlib.Path("build/release/bin").resolve()
+
+# ---------------------------------------------------------------------------------------------------
+# Model files, written by hand from the format's description, so that a bug in linnet's own writer
+# cannot hide one in its reader.
+
+IMAGE_SPEC = dict(task="images", attention="causal-linear", feature_map="elu", layers=2, heads=2,
+                  query_dim=4, value_dim=4, d_model=16, d_ff=32, vocabulary=256, max_length=783,
+                  value_embedding=8, head="logistics", mixtures=10, width=28, height=28, channels=1)
+COPY_SPEC = dict(task="copy", layers=1, heads=2, query_dim=4, value_dim=4, d_model=16, d_ff=32,
+                 vocabulary=11, max_length=41, value_embedding=8, head="categorical", classes=11)
+
+
+def tensor_shapes(spec):
+    d, ff, vocabulary = spec["d_model"], spec["d_ff"], spec["vocabulary"]
+    qk, v = spec["heads"] * spec["query_dim"], spec["heads"] * spec["value_dim"]
+    outputs = spec["classes"] if spec["head"] == "categorical" else 3 * spec["mixtures"]
+    shapes = {"value_embedding.weight": [vocabulary, spec["value_embedding"]],
+              "pos_embedding.pe": [1, spec["max_length"], d - spec["value_embedding"]]}
+    linear = {}
+    for i in range(spec["layers"]):
+        layer = f"transformer.layers.{i}."
+        linear.update({layer + "attention.query_projection": (qk, d),
+                       layer + "attention.key_projection": (qk, d),
+                       layer + "attention.value_projection": (v, d),
+                       layer + "attention.out_projection": (d, v),
+                       layer + "linear1": (ff, d), layer + "linear2": (d, ff)})
+        for norm in ("norm1", "norm2"):
+            shapes |= {f"{layer}{norm}.weight": [d], f"{layer}{norm}.bias": [d]}
+    linear["predictor"] = (outputs, d)
+    for name, (rows, columns) in linear.items():
+        shapes |= {name + ".weight": [rows, columns], name + ".bias": [rows]}
+    shapes |= {"transformer.norm.weight": [d], "transformer.norm.bias": [d]}
+    if spec["task"] == "images":
+        shapes["first_value.probability"] = [vocabulary]
+    return shapes
+
+
+def random_tensors(spec, seed=1):
+    rng = random.Random(seed)
+    tensors = {}
+    for name, shape in tensor_shapes(spec).items():
+        size = math.prod(shape)
+        values = [rng.uniform(-0.3, 0.3) for _ in range(size)]
+        if "norm" in name and name.endswith("weight"):
+            values = [1.0] * size
+        if name == "first_value.probability":
+            values = [1.0 / size] * size
+        tensors[name] = (shape, values)
+    return tensors
+
+
+def safetensors(spec, tensors, metadata=None, change_header=lambda header: None):
+    header, data = {}, b""
+    for name, (shape, values) in tensors.items():
+        raw = array.array("f", values).tobytes()
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    header["__metadata__"] = {"linnet": json.dumps(spec)} if metadata is None else metadata
+    change_header(header)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def model(spec, **changes):
+    return safetensors({**spec, **changes}, random_tensors({**spec, **changes}))
+
+
+# ---------------------------------------------------------------------------------------------------
+# IDX files and PNG.
+
+
+def idx(shape, data, kind=8):
+    return struct.pack(">HBB", 0, kind, len(shape)) + struct.pack(f">{len(shape)}I", *shape) + data
+
+
+def digits(count, seed):
+    """Images with long dark runs and a bright patch, somewhat like digits."""
+    rng = random.Random(seed)
+    images = bytearray(count * 784)
+    for i in range(count):
+        for _ in range(120):
+            images[i * 784 + rng.randrange(200, 600)] = rng.randrange(256)
+    return bytes(images)
+
+
+def write_mnist(folder, images=12, count=None):
+    folder.mkdir()
+    for split, seed in (("train", 1), ("t10k", 2)):
+        (folder / f"{split}-images-idx3-ubyte.gz").write_bytes(
+            gzip.compress(idx([images, 28, 28], digits(images, seed))))
+        (folder / f"{split}-labels-idx1-ubyte.gz").write_bytes(
+            gzip.compress(idx([images], bytes(i % 10 for i in range(images)))))
+    return folder
+
+
+def read_png(path):
+    """(width, height, rows) of an eight-bit gray PNG."""
+    data = path.read_bytes()
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    at, packed = 8, b""
+    while at < len(data):
+        (length,), kind = struct.unpack(">I", data[at:at + 4]), data[at + 4:at + 8]
+        body = data[at + 8:at + 8 + length]
+        if kind == b"IHDR":
+            width, height, depth, colour = struct.unpack(">IIBB", body[:10])
+            assert (depth, colour) == (8, 0)
+        packed += body if kind == b"IDAT" else b""
+        at += 12 + length
+    raw, rows, above = zlib.decompress(packed), [], bytes(width)
+    for y in range(height):
+        kind, line = raw[y * (width + 1)], bytearray(raw[y * (width + 1) + 1:(y + 1) * (width + 1)])
+        for x in range(width):
+            left, up, corner = (line[x - 1], above[x], above[x - 1]) if x else (0, above[x], 0)
+            guess = left + up - corner
+            paeth = min((left, up, corner), key=lambda c: abs(guess - c))
+            line[x] = (line[x] + (0, left, up, (left + up) // 2, paeth)[kind]) % 256
+        rows.append(bytes(line))
+        above = line
+    return width, height, rows
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="linnet-cli-"))
+        self.addCleanup(shutil.rmtree, self.dir)
+        self.images = self.write("images.safetensors", model(IMAGE_SPEC))
+        self.copy = self.write("copy.safetensors", model(COPY_SPEC))
+
+    def write(self, name, data):
+        path = self.dir / name
+        path.write_bytes(data)
+        return path
+
+    def run_linnet(self, *arguments, env=None, program=None):
+        return subprocess.run([program or BIN / "linnet", *map(str, arguments)], cwd=self.dir,
+                              env={**os.environ, **(env or {})}, capture_output=True, text=True,
+                              timeout=300)
+
+    def linnet(self, *arguments, **how):
+        """Runs what must succeed and returns its stdout."""
+        done = self.run_linnet(*arguments, **how)
+        self.assertEqual(done.returncode, 0, f"{arguments}: {done.stderr}")
+        return done.stdout
+
+    def linnet_json(self, *arguments, **how):
+        return json.loads(self.linnet(*arguments, "--json", **how))
+
+    def files(self):
+        return {path: path.read_bytes() for path in self.dir.rglob("*") if path.is_file()}
+
+    def refuses(self, arguments, *fragments, code=2, **how):
+        """One line on stderr with these fragments, the exit code, and nothing written."""
+        before = self.files()
+        done = self.run_linnet(*arguments, **how)
+        said = f"{arguments}: exit {done.returncode}, stdout {done.stdout!r}, stderr {done.stderr!r}"
+        self.assertEqual(done.returncode, code, said)
+        self.assertEqual(done.stderr.count("\n"), 1, said)
+        self.assertTrue(done.stderr.startswith("linnet: "), said)
+        self.assertEqual(done.stdout, "", said)
+        for fragment in fragments:
+            self.assertIn(str(fragment), done.stderr, said)
+        self.assertEqual(self.files(), before, said)
+
+
+class Program(Case):
+    def test_version_and_help(self):
+        self.assertRegex(self.linnet("--version"), r"^linnet \d+\.\d+\.\d+\n$")
+        overview = self.linnet("--help")
+        for verb in ("eval", "sample", "complete", "bench", "info", "bench step",
+                     "bench causal-linear"):
+            text = self.linnet(*verb.split(), "--help")
+            self.assertIn(f"Examples:\n  linnet {verb}", text)
+            self.assertIn(verb.split()[0], overview)
+        self.assertIn("train", overview)
+
+    def test_bad_usage(self):
+        for arguments in ([], ["paint"], ["info"], ["info", self.images, "--what"], ["bench"],
+                          ["sample", self.images, "--out", "a.png", "--count", "0"],
+                          ["sample", self.images, "--out", "a.png", "--count", "many"],
+                          ["sample", self.images, "--out", "a.png", "--sampler", "guess"],
+                          ["sample", self.images], ["eval", self.images, "--limit", "-1"],
+                          ["eval", self.images, "--split", "validation"]):
+            self.refuses(arguments, "--help")
+        self.refuses(["eval", self.images], "--data")
+        self.refuses(["complete", self.images, "--out", "a.png", "--rows-known", "28"], "27")
+        self.refuses(["info", self.images], "PDP11", "SCALAR", env={"LINNET_ISA": "PDP11"})
+
+    def test_output_that_cannot_be_written(self):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([BIN / "linnet", "info", self.images], stdout=full,
+                                  stderr=subprocess.PIPE, text=True)
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(done.stderr, "linnet: standard output: cannot be written\n")
+
+    def test_links_no_libtorch(self):
+        libraries = subprocess.run(["ldd", BIN / "linnet"], capture_output=True, text=True,
+                                   check=True).stdout
+        self.assertIn("libpng", libraries)
+        for name in ("torch", "c10", "gomp", "blas"):
+            self.assertNotIn(name, libraries)
+
+    def test_train_runs_linnet_train(self):
+        folder = self.dir / "bin"
+        folder.mkdir()
+        shutil.copy(BIN / "linnet", folder)
+        self.refuses(["train", "images"], folder / "linnet-train", "cmake --build",
+                     program=folder / "linnet", env={"PATH": "/nowhere"})
+        trainer = folder / "linnet-train"
+        trainer.write_text('#!/bin/sh\nprintf "%s|" "$@"\nexit 7\n')
+        trainer.chmod(0o755)
+        arguments = ["images", "--help", "--lr", "1e-4", "eval", "--", "a b", ""]
+        done = self.run_linnet("train", *arguments, program=folder / "linnet")
+        self.assertEqual((done.returncode, done.stdout), (7, "|".join(arguments) + "|"))
+        done = self.run_linnet("train", "--help", program=folder / "linnet")
+        self.assertEqual((done.returncode, done.stdout), (7, "--help|"))
+
+
+class Info(Case):
+    def test_json(self):
+        trained = {"data": "tiny", "steps": 5, "recipe": {"lr": 0.001}}
+        path = self.write("trained.safetensors", safetensors(
+            IMAGE_SPEC, random_tensors(IMAGE_SPEC),
+            {"linnet": json.dumps(IMAGE_SPEC), "training": json.dumps(trained)}))
+        info = self.linnet_json("info", path)
+        shapes = tensor_shapes(IMAGE_SPEC)
+        parameters = sum(math.prod(shape) for name, shape in shapes.items()
+                         if name not in ("pos_embedding.pe", "first_value.probability"))
+        self.assertEqual(info["parameters"], parameters)
+        self.assertEqual(info["weight_bytes"], 4 * parameters)
+        self.assertEqual(info["file_bytes"], path.stat().st_size)
+        self.assertEqual(info["state_bytes"], 4 * 2 * 2 * (4 * 4 + 4))
+        self.assertEqual(info["positions"], 783)
+        self.assertEqual(info["training"], trained)
+        self.assertEqual(info["spec"]["d_model"], 16)
+        text = self.linnet("info", path)
+        for fragment in ("causal-linear", "28 x 28", "recipe.lr", "tiny", info["isa"]):
+            self.assertIn(fragment, text)
+
+    def test_odd_training_notes(self):
+        for notes in ("", "not json", '"\\u001b[2J"', "[1, {}]", "{}"):
+            path = self.write("odd.safetensors", safetensors(
+                IMAGE_SPEC, random_tensors(IMAGE_SPEC),
+                {"linnet": json.dumps(IMAGE_SPEC), "training": notes}))
+            self.assertNotIn("\x1b", self.linnet("info", path))
+            self.linnet_json("info", path)
+
+    def test_other_isas(self):
+        for isa in ("SCALAR", "AVX2"):
+            done = self.run_linnet("info", self.images, "--json", env={"LINNET_ISA": isa})
+            if done.returncode == 0:  # the machine has it
+                self.assertEqual(json.loads(done.stdout)["isa"], isa)
+
+
+class Eval(Case):
+    def setUp(self):
+        super().setUp()
+        self.data = write_mnist(self.dir / "mnist")
+
+    def eval(self, *arguments, model=None):
+        return self.linnet_json("eval", model or self.images, "--data", self.data, *arguments)
+
+    def test_against_the_density_written_out(self):
+        # With no weights in the head, every byte is predicted by one mixture: the head's bias.
+        tensors = random_tensors(IMAGE_SPEC)
+        rng = random.Random(3)
+        logits = [rng.uniform(-1, 1) for _ in range(10)]
+        means = [rng.uniform(-1, 1) for _ in range(10)]
+        scales = [rng.uniform(-8, 0) for _ in range(10)]
+        tensors["predictor.weight"] = ([30, 16], [0.0] * 480)
+        tensors["predictor.bias"] = ([30], logits + means + scales)
+        path = self.write("constant.safetensors", safetensors(IMAGE_SPEC, tensors))
+
+        def sigmoid(x):
+            return 1 / (1 + math.exp(-x)) if x > -700 else 0.0
+
+        def nats(byte):
+            x, total = 2 * byte / 255 - 1, sum(map(math.exp, logits))
+            p = 0.0
+            for logit, mean, scale in zip(logits, means, scales):
+                width = math.exp(max(scale, -7))
+                above = 1.0 if byte == 255 else sigmoid((x + 1 / 255 - mean) / width)
+                below = 0.0 if byte == 0 else sigmoid((x - 1 / 255 - mean) / width)
+                p += math.exp(logit) / total * (above - below)
+            return -math.log(p)
+
+        table = [nats(byte) for byte in range(256)]
+        pixels = digits(12, seed=2)
+        expected = [table[pixels[i]] for i in range(len(pixels)) if i % 784 > 0]
+        result = self.eval(model=path)
+        self.assertAlmostEqual(result["nats_per_dim"], sum(expected) / len(expected), delta=1e-4)
+        self.assertAlmostEqual(result["bits_per_dim"], result["nats_per_dim"] / math.log(2))
+
+    def test_fields_and_limit(self):
+        result = self.eval("--limit", 5)
+        self.assertEqual((result["images"], result["split"], result["dataset"]), (5, "test", "mnist"))
+        self.assertEqual(result["model"], str(self.images))
+        self.assertEqual(self.eval()["images"], 12)
+        self.assertNotEqual(self.eval()["bits_per_dim"], result["bits_per_dim"])
+        self.assertNotEqual(self.eval("--split", "train")["bits_per_dim"],
+                            self.eval()["bits_per_dim"])
+        self.assertRegex(self.linnet("eval", self.images, "--data", self.data, "--limit", 2),
+                         r"^bits/dim \d+\.\d+ over 2 test images of mnist")
+
+    def test_same_at_any_thread_count_and_batch(self):
+        expected = self.eval("--threads", 1, "--batch", 1)["bits_per_dim"]
+        for threads, batch in ((2, 1), (3, 5), (1, 64)):
+            result = self.eval("--threads", threads, "--batch", batch)
+            self.assertEqual((result["bits_per_dim"], result["threads"]), (expected, threads))
+
+    def test_copy(self):
+        result = self.linnet_json("eval", self.copy, "--limit", 6)
+        self.assertEqual(result["sequences"], 6)
+        self.assertTrue(0 <= result["accuracy"] < 0.9)  # nothing was learned
+        self.assertTrue(6 * 10 <= result["symbols"] < 6 * 20)
+        self.assertNotEqual(self.linnet_json("eval", self.copy, "--limit", 6, "--seed", 1)["symbols"],
+                            None)
+        text = self.linnet("eval", self.copy, "--limit", 6, "--show", 2)
+        self.assertEqual((text.count("given"), text.count("copied")), (2, 2))
+
+    def test_weights_that_are_no_numbers(self):
+        tensors = random_tensors(IMAGE_SPEC)
+        tensors["predictor.bias"] = ([30], [math.nan] * 30)
+        path = self.write("nan.safetensors", safetensors(IMAGE_SPEC, tensors))
+        done = self.run_linnet("eval", path, "--data", self.data, "--json")
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertIn("weights", done.stderr)
+
+
+class Sheets(Case):
+    def test_sample(self):
+        result = self.linnet_json("sample", self.images, "--out", "a.png", "--count", 6, "--scale", 2)
+        self.assertEqual((result["images"], result["out"]), (6, "a.png"))
+        self.assertAlmostEqual(result["images_per_second"] * result["ms_per_image"], 1000)
+        width, height, rows = read_png(self.dir / "a.png")
+        self.assertEqual((width, height), (3 * 58 + 2, 2 * 58 + 2))
+        self.assertGreater(len(set(b"".join(rows))), 2)
+        self.assertIn("images/s", self.linnet("sample", self.images, "--out", "b.png", "--columns", 8,
+                                              "--count", 2, "--scale", 1, "--temperature", 0.5,
+                                              "--sampler", "reference"))
+        self.assertEqual(read_png(self.dir / "b.png")[:2], (2 * 29 + 1, 30))
+
+    def test_a_seed_is_an_image_whatever_its_company(self):
+        def draw(name, *arguments):
+            self.linnet("sample", self.images, "--out", name, "--count", 5, *arguments)
+            return (self.dir / name).read_bytes()
+
+        expected = draw("a.png", "--threads", 1, "--batch", 1)
+        self.assertEqual(draw("b.png", "--threads", 2, "--batch", 3), expected)
+        self.assertEqual(draw("c.png", "--threads", 3), expected)
+        self.assertNotEqual(draw("d.png", "--seed", 1), expected)
+
+    def band(self, rows, band, column, first=0, count=28):
+        """Rows of one image of a sheet at scale 1."""
+        top, left = 1 + 29 * band, 1 + 29 * column
+        return [row[left:left + 28] for row in rows[top + first:top + first + count]]
+
+    def test_complete(self):
+        data = write_mnist(self.dir / "mnist")
+        pixels = digits(12, seed=2)
+        self.linnet("complete", self.images, "--data", data, "--out", "a.png", "--count", 3,
+                    "--first", 4, "--rows-known", 9, "--alternatives", 2, "--scale", 1)
+        width, height, rows = read_png(self.dir / "a.png")
+        self.assertEqual((width, height), (3 * 29 + 1, 4 * 29 + 1))
+        for column in range(3):
+            image = pixels[(4 + column) * 784:(5 + column) * 784]
+            original = [image[y * 28:y * 28 + 28] for y in range(28)]
+            self.assertEqual(self.band(rows, 3, column), original)
+            for band in range(3):
+                self.assertEqual(self.band(rows, band, column, 0, 9), original[:9])
+            self.assertEqual(self.band(rows, 0, column, 9, 19), [bytes([128] * 28)] * 19)
+            first, second = (self.band(rows, band, column, 9, 19) for band in (1, 2))
+            self.assertNotEqual(first, second)
+            self.assertNotEqual(first, original[9:])
+
+    def test_complete_own_samples(self):
+        result = self.linnet_json("complete", self.images, "--out", "a.png", "--count", 2,
+                                  "--scale", 1)
+        self.assertEqual((result["images"], result["rows_known"]), (2, 14))
+        _, _, rows = read_png(self.dir / "a.png")
+        for column in range(2):
+            self.assertEqual(self.band(rows, 1, column, 0, 14), self.band(rows, 2, column, 0, 14))
+            self.assertNotEqual(self.band(rows, 1, column, 14, 14),
+                                self.band(rows, 2, column, 14, 14))
+
+    def test_unwritable_output(self):
+        (self.dir / "folder").mkdir()
+        for out in ("folder", "none/a.png", "images.safetensors/a.png", "/proc/a.png", ""):
+            self.refuses(["sample", self.images, "--out", out], "writ")
+            self.refuses(["complete", self.images, "--out", out], "writ")
+        if os.geteuid() != 0:
+            (self.dir / "folder").chmod(0o555)
+            self.refuses(["sample", self.images, "--out", "folder/a.png"], "folder")
+
+
+class Bench(Case):
+    def check_records(self, records, *identity):
+        for record in records:
+            self.assertIs(record["checked"], True)
+            self.assertGreater(record["value"], 0)
+            self.assertGreater(record["limit"], 0)
+            self.assertAlmostEqual(record["ratio"], record["value"] / record["limit"])
+            for field in ("name", "unit", "N", "batch", "threads", "isa", "precision", *identity):
+                self.assertIn(field, record)
+
+    def test_step(self):
+        records = self.linnet_json("bench", "step", self.images, self.copy, "--seconds", 0)
+        self.assertEqual([record["model"] for record in records], [str(self.images), str(self.copy)])
+        self.check_records(records, "weight_bytes")
+        self.assertIn("us/token", self.linnet("bench", "step", self.copy, "--seconds", 0))
+
+    def test_causal_linear(self):
+        records = self.linnet_json("bench", "causal-linear", "--max-n", 1024, "--seconds", 0)
+        self.assertEqual([(record["name"], record["N"]) for record in records],
+                         [(f"causal-linear/{name}", n) for n in (512, 1024)
+                          for name in ("forward", "forward+backward")])
+        self.check_records(records, "heads")
+
+
+class BadModel(Case):
+    def test_wrong_task(self):
+        self.refuses(["sample", self.copy, "--out", "a.png"], self.copy, "'copy'", "'images'")
+        self.refuses(["complete", self.copy, "--out", "a.png"], self.copy, "'copy'", "'images'")
+        self.refuses(["eval", self.copy, "--data", "mnist"], self.copy, "--data")
+
+    def test_kind_that_is_no_rnn(self):
+        path = self.write("full.safetensors", model(IMAGE_SPEC, attention="full"))
+        self.refuses(["sample", path, "--out", "a.png"], path, "full")
+        self.refuses(["bench", "step", path], path, "full")
+        self.assertIsNone(self.linnet_json("info", path)["state_bytes"])
+
+    def test_images_of_another_size(self):
+        path = self.write("small.safetensors", model(IMAGE_SPEC, width=8, height=8, max_length=63))
+        data = write_mnist(self.dir / "mnist")
+        self.refuses(["eval", path, "--data", data], data, "8 x 8")
+        self.refuses(["complete", path, "--data", data, "--out", "a.png"], data, "8 x 8")
+
+    def bad(self, data, *fragments):
+        path = self.write("bad.safetensors", data)
+        for verb in (["info"], ["sample", "--out", "a.png"]):
+            self.refuses([verb[0], path, *verb[1:]], path, *fragments)
+
+    def test_missing(self):
+        self.refuses(["info", "none.safetensors"], "none.safetensors", "no such file")
+        self.refuses(["info", self.dir], self.dir, "folder")
+
+    def test_truncated_and_corrupt(self):
+        good = model(IMAGE_SPEC)
+        for size in (0, 5, 8, 100, len(good) // 2, len(good) - 1):
+            self.bad(good[:size])
+        self.bad(good + b"x")
+        self.bad(struct.pack("<Q", 1 << 62) + good[8:])
+        self.bad(struct.pack("<Q", len(good)) + good[8:], "header")
+        self.bad(good[:8] + b"[" + good[9:])
+        self.bad(b"\x89PNG\r\n\x1a\n" + bytes(100))
+
+    def test_header_that_promises_more(self):
+        def longer(header):
+            header["predictor.bias"]["shape"] = [1 << 40]
+            header["predictor.bias"]["data_offsets"][1] += 4 * (1 << 40) - 120
+
+        tensors = random_tensors(IMAGE_SPEC)
+        tensors["predictor.bias"] = tensors.pop("predictor.bias")  # the last one
+        self.bad(safetensors(IMAGE_SPEC, tensors, change_header=longer))
+
+        def overflowing(header):
+            header["predictor.bias"]["shape"] = [1 << 62, 1 << 62]
+
+        self.bad(safetensors(IMAGE_SPEC, tensors, change_header=overflowing))
+
+    def test_tensors_that_do_not_fit_the_spec(self):
+        tensors = random_tensors(IMAGE_SPEC)
+        self.bad(safetensors({**IMAGE_SPEC, "layers": 3}, tensors), "transformer.layers.2.")
+        self.bad(safetensors({**IMAGE_SPEC, "d_ff": 31}, tensors), "linear1", "31")
+        shape, values = tensors["predictor.weight"]
+        tensors["predictor.weight"] = (shape[::-1], values)
+        self.bad(safetensors(IMAGE_SPEC, tensors), "predictor.weight")
+
+        def retyped(header):
+            header["predictor.bias"]["dtype"] = "I32"
+
+        self.bad(safetensors(IMAGE_SPEC, random_tensors(IMAGE_SPEC), change_header=retyped),
+                 "predictor.bias", "I32")
+
+    def test_specs_that_make_no_model(self):
+        tensors = random_tensors(IMAGE_SPEC)
+        self.bad(safetensors(IMAGE_SPEC, tensors, metadata={}), "linnet")
+        self.bad(safetensors(IMAGE_SPEC, tensors, metadata={"linnet": "{"}))
+        self.bad(safetensors(IMAGE_SPEC, tensors, metadata={"linnet": "[" * 10000}))
+        for change in (dict(layers=10**9), dict(layers=-1), dict(heads="2"), dict(d_model=1 << 40),
+                       dict(task="sonnets"), dict(attention="psychic"), dict(flavour="mint"),
+                       dict(task="two\nlines"), dict(max_length=2**31 - 1, d_model=65536)):
+            self.bad(safetensors({**IMAGE_SPEC, **change}, tensors))
+
+    def test_damage_at_random(self):
+        good = model(COPY_SPEC)
+        rng = random.Random(5)
+        header = struct.unpack("<Q", good[:8])[0]
+        for _ in range(60):
+            bad = bytearray(good)
+            for _ in range(rng.randrange(1, 4)):
+                bad[rng.randrange(8 + header)] = rng.randrange(256)
+            path = self.write("bad.safetensors", bytes(bad))
+            done = self.run_linnet("info", path)
+            self.assertIn(done.returncode, (0, 2), done.stderr)
+            self.assertEqual(done.stderr.count("\n"), 1 if done.returncode else 0, done.stderr)
+
+
+class BadData(Case):
+    def setUp(self):
+        super().setUp()
+        self.data = write_mnist(self.dir / "mnist")
+
+    def bad(self, *fragments):
+        for arguments in (["eval", self.images], ["complete", self.images, "--out", "a.png"]):
+            self.refuses([*arguments, "--data", self.data], *fragments)
+
+    def test_missing(self):
+        self.refuses(["eval", self.images, "--data", "nowhere"], "nowhere")
+        (self.dir / "empty").mkdir()
+        self.refuses(["eval", self.images, "--data", "empty"], "empty", "t10k-images")
+        self.refuses(["eval", self.images, "--data", self.data, "--dataset", "emoji"], "emoji", "mnist")
+        (self.data / "t10k-labels-idx1-ubyte.gz").unlink()
+        self.bad(self.data / "t10k-labels-idx1-ubyte")
+        self.refuses(["complete", self.images, "--data", self.data, "--split", "train", "--out",
+                      "a.png", "--first", 8], "12 train images")
+
+    def test_gzip(self):
+        path = self.data / "t10k-images-idx3-ubyte.gz"
+        good = path.read_bytes()
+        for size in (1, 3, 20, len(good) // 2, len(good) - 1):
+            path.write_bytes(good[:size])
+            self.bad(path)
+        path.write_bytes(good[:-6] + bytes([good[-6] ^ 1]) + good[-5:])  # its checksum
+        self.bad(path)
+        path.write_bytes(good[:200] + bytes(200) + good[400:])
+        self.bad(path)
+
+    def test_idx(self):
+        path = self.data / "t10k-images-idx3-ubyte.gz"
+        pixels = digits(12, seed=2)
+        for data in (b"", b"\0\0", idx([12, 28, 28], pixels)[:10], idx([12, 28, 28], pixels[:-1]),
+                     idx([13, 28, 28], pixels), idx([11, 28, 28], pixels),
+                     idx([1 << 31, 1 << 31, 1 << 31], pixels), idx([12, 28, 28], pixels, kind=13),
+                     idx([12, 14, 56], pixels), idx([12 * 784], pixels), b"PK" + pixels):
+            path.write_bytes(data)
+            self.bad(path)
+            path.write_bytes(gzip.compress(data))
+            self.bad(path)
+
+    def test_labels_of_other_images(self):
+        (self.data / "t10k-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx([11], bytes(11))))
+        self.bad("11", "12")
+
+
+if __name__ == "__main__":
+    BIN = pathlib.Path(sys.argv.pop(1)).resolve()
+    unittest.main()

@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""Holds every #include of linnet/ against the table of HACKING.md.
+
+    tests/include_rules_test.py [SOURCE_DIR]
+
+The table has the columns `folder | may include`. Fails on an include of a folder that the table
+does not allow, on libtorch outside the folders that may have it, and on a folder that the table
+lacks. A cell that turns out wrong is changed in HACKING.md, with the reason.
+"""
+
+import pathlib
+import re
+import sys
+import tempfile
+import unittest
+
+SOURCE = pathlib.Path(__file__).resolve().parent.parent
+SOURCES = {".h", ".cc", ".inc", ".cu", ".cuh"}
+INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
+TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")
+GENERATED = {"linnet/base/version.h"}
+
+
+class RuleError(Exception):
+    pass
+
+
+def read_table(text):
+    """{row: set of folders and perhaps "torch"}; a row "cli (linnet-train)" may include anything
+    ({"*", "torch"}), one of "everything that is free of torch" just {"*"}."""
+    rules, in_table = {}, False
+    for line in text.splitlines():
+        cells = [cell.strip().strip("`*") for cell in line.strip().strip("|").split("|")]
+        if not line.lstrip().startswith("|") or len(cells) < 2:
+            in_table = False
+            continue
+        if cells[0].lower() == "folder" and cells[1].lower() == "may include":
+            in_table = True
+            continue
+        if not in_table or set(cells[0]) <= set("-: "):
+            continue
+        # "data (readers, mel filterbanks: torch-free)" is the folder data; of cli, the program in
+        # the brackets counts.
+        name = cells[0] if cells[0].startswith("cli") else cells[0].split("(")[0].strip()
+        allowed = cells[1].lower()
+        if allowed.startswith("everything"):
+            rules[name] = {"*"} if "free of torch" in allowed else {"*", "torch"}
+        else:
+            parts = re.split(r"[,\s]+", re.sub(r"\(.*?\)", "", allowed).replace("`", ""))
+            rules[name] = {part for part in parts if part.strip("–—-")}
+    if not rules:
+        raise RuleError("HACKING.md has no table with the columns 'folder | may include'")
+    return rules
+
+
+def row_of(path, rules):
+    """The row that speaks for a file, given relative to linnet/; None where there is none."""
+    folder = path.parts[0]
+    if folder == "cli":
+        # The files of linnet-train are named train_*; verb_train.cc, which starts it, is not one.
+        folder = "cli (linnet-train)" if path.name.startswith("train_") else "cli (linnet)"
+    return folder if folder in rules else None
+
+
+def violations(root, rules):
+    found = []
+    for file in sorted((root / "linnet").rglob("*")):
+        if file.suffix not in SOURCES:
+            continue
+        path = file.relative_to(root / "linnet")
+        where = file.relative_to(root)
+        row = row_of(path, rules)
+        if row is None:
+            found.append(f"{where}: its folder has no row in the include table of HACKING.md")
+            continue
+        allowed = rules[row]
+        for number, line in enumerate(file.read_text(errors="replace").splitlines(), 1):
+            match = INCLUDE.match(line)
+            if not match:
+                continue
+            target = match[1]
+            if TORCH.match(target) and "torch" not in allowed:
+                found.append(f"{where}:{number}: {row} may not include libtorch ({target})")
+            if not target.startswith("linnet/"):
+                continue
+            folder = target.split("/")[1]
+            if folder == path.parts[0]:
+                row_of_target = row_of(pathlib.Path(*target.split("/")[1:]), rules)
+                if row == "cli (linnet)" and row_of_target != row:
+                    found.append(f"{where}:{number}: {row} may not include {target}")
+            elif "*" in allowed:
+                if "torch" not in allowed and "torch" in rules.get(folder, {"torch"}):
+                    found.append(f"{where}:{number}: {row} may not include {folder} ({target})")
+            elif folder not in allowed:
+                found.append(f"{where}:{number}: {row} may not include {folder} ({target})")
+            if target not in GENERATED and not (root / target).exists():
+                found.append(f"{where}:{number}: no such file: {target}")
+    return found
+
+
+class IncludeRules(unittest.TestCase):
+    def test_this_tree(self):
+        rules = read_table((SOURCE / "HACKING.md").read_text())
+        found = violations(SOURCE, rules)
+        self.assertFalse(found, "\n" + "\n".join(found))
+
+
+class Checker(unittest.TestCase):
+    """The checker itself: it must catch what it is there for."""
+
+    TABLE = """
+| folder | may include |
+|---|---|
+| base | – |
+| io (files) | base |
+| nn | base, io, torch |
+| cli (linnet) | everything that is free of torch |
+| cli (linnet-train) | everything |
+"""
+
+    def check(self, name, *includes):
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            for header in ("base/a.h", "io/a.h", "nn/a.h", "cli/train_a.h"):
+                (root / "linnet" / header).parent.mkdir(parents=True, exist_ok=True)
+                (root / "linnet" / header).touch()
+            (root / "linnet" / name).parent.mkdir(exist_ok=True)
+            (root / "linnet" / name).write_text("".join(f" # include {i}\n" for i in includes))
+            return violations(root, read_table(self.TABLE))
+
+    def test_table(self):
+        rules = read_table(self.TABLE)
+        self.assertEqual(rules["base"], set())
+        self.assertEqual(rules["io"], {"base"})
+        self.assertEqual(rules["nn"], {"base", "io", "torch"})
+        self.assertEqual(rules["cli (linnet)"], {"*"})
+        with self.assertRaises(RuleError):
+            read_table("no table here")
+
+    def test_allowed(self):
+        self.assertEqual(self.check("io/b.cc", '"linnet/io/a.h"', '"linnet/base/a.h"', "<vector>"), [])
+        self.assertEqual(self.check("nn/b.cc", "<torch/torch.h>", '"linnet/io/a.h"'), [])
+        self.assertEqual(self.check("cli/b.cc", '"linnet/io/a.h"'), [])
+        self.assertEqual(self.check("cli/train_b.cc", '"linnet/nn/a.h"', "<torch/torch.h>"), [])
+
+    def test_folder_outside_the_table(self):
+        self.assertEqual(len(self.check("base/b.cc", '"linnet/io/a.h"')), 1)
+        self.assertEqual(len(self.check("io/b.h", "<linnet/nn/a.h>")), 1)
+        self.assertEqual(len(self.check("io/deep/b.h", '"linnet/nn/a.h"')), 1)
+
+    def test_libtorch(self):
+        self.assertEqual(len(self.check("io/b.cc", "<torch/torch.h>", '"c10/util/x.h"')), 2)
+        self.assertEqual(len(self.check("cli/b.cc", "<ATen/ATen.h>")), 1)
+        self.assertEqual(len(self.check("cli/b.cc", '"linnet/nn/a.h"')), 1)
+        self.assertEqual(len(self.check("cli/b.cc", '"linnet/cli/train_a.h"')), 1)
+
+    def test_unknown_folder(self):
+        self.assertEqual(len(self.check("new/b.cc")), 1)
+
+    def test_missing_file(self):
+        self.assertEqual(len(self.check("io/b.cc", '"linnet/base/gone.h"')), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()

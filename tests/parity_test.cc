@@ -1,0 +1,118 @@
+// One checkpoint, four readings: nn in batch form, nn step by step, and the runtime with the
+// sequence cut between prefix and steps at every position. All give the same outputs.
+#include <gtest/gtest.h>
+#include <torch/utils.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <vector>
+
+#include "linnet/nn/losses.h"
+#include "linnet/nn/sequence_model.h"
+#include "linnet/runtime/engine.h"
+#include "linnet/runtime/images.h"
+
+namespace linnet {
+namespace {
+
+using torch::Tensor;
+
+// Ragged on purpose: nothing is a multiple of a vector.
+ModelSpec Ragged(const std::string& task, const std::string& activation) {
+  ModelSpec spec;
+  spec.task = task;
+  spec.activation = activation;
+  spec.layers = 3, spec.heads = 3, spec.query_dim = 5, spec.value_dim = 7;
+  spec.d_model = 22, spec.d_ff = 37, spec.value_embedding = 12;
+  if (task == "images") {
+    spec.width = 5, spec.height = 3, spec.channels = 3, spec.max_length = 44, spec.mixtures = 4;
+  } else {
+    spec.head = "categorical", spec.vocabulary = spec.classes = 11, spec.max_length = 41;
+  }
+  return spec;
+}
+
+class Parity : public testing::TestWithParam<std::pair<std::string, std::string>> {
+ protected:
+  void SetUp() override {
+    torch::manual_seed(7);
+    model_ = nn::SequenceModel(Ragged(GetParam().first, GetParam().second));
+    model_->eval();
+    path_ = (std::filesystem::temp_directory_path() /
+             ("linnet_parity_test." + std::to_string(getpid()) + ".safetensors"))
+                .string();
+    nn::SaveModel(path_, *model_, "");
+    runtime_ = Model::Open(path_);
+  }
+  void TearDown() override { std::filesystem::remove(path_); }
+
+  std::string path_;
+  nn::SequenceModel model_ = nullptr;
+  std::shared_ptr<const Model> runtime_;
+};
+
+TEST_P(Parity, BatchStepsAndRuntimeAgreeAtEveryCut) {
+  const torch::NoGradGuard no_grad;
+  const ModelSpec& spec = model_->spec();
+  const int64_t length = spec.max_length, batch = 3, width = spec.OutputSize();
+  const Tensor tokens = torch::randint(spec.vocabulary, {batch, length}, torch::kInt64);
+  const Tensor want = model_->forward(tokens);
+  const double scale = want.abs().max().item<double>();
+  const auto expect_close = [&](const Tensor& got, const Tensor& to, const std::string& what) {
+    EXPECT_LT((got - to).abs().max().item<double>() / scale, 1e-4) << what;
+  };
+
+  nn::RecurrentState state;
+  for (int64_t t = 0; t < length; ++t) {
+    expect_close(model_->Step(tokens.select(1, t), t, state), want.select(1, t),
+                 "nn step " + std::to_string(t));
+  }
+
+  Engine engine(runtime_);
+  const size_t n = static_cast<size_t>(batch);
+  for (int64_t cut = 0; cut <= length; ++cut) {
+    const std::string at = "cut at " + std::to_string(cut);
+    State sequences = engine.NewState(n);
+    if (cut > 0) {
+      const Tensor prefix = tokens.narrow(1, 0, cut).to(torch::kInt32).contiguous();
+      const Tensor out = torch::empty({batch, cut, width});
+      engine.Prefix(sequences, {prefix.data_ptr<int32_t>(), n * static_cast<size_t>(cut)},
+                    static_cast<size_t>(cut),
+                    {out.data_ptr<float>(), static_cast<size_t>(out.numel())});
+      expect_close(out, want.narrow(1, 0, cut), "prefix, " + at);
+    }
+    for (int64_t t = cut; t < length; ++t) {
+      const Tensor step = tokens.select(1, t).to(torch::kInt32).contiguous();
+      const Tensor out = torch::empty({batch, width});
+      engine.Step(sequences, {step.data_ptr<int32_t>(), n},
+                  {out.data_ptr<float>(), static_cast<size_t>(out.numel())});
+      expect_close(out, want.select(1, t), "step " + std::to_string(t) + ", " + at);
+    }
+  }
+}
+
+// What training reports and what the runtime reports is the same number.
+TEST_P(Parity, BitsPerDimIsTheTrainingLoss) {
+  if (GetParam().first != "images") GTEST_SKIP() << "images only";
+  const torch::NoGradGuard no_grad;
+  const int64_t bytes = model_->spec().max_length + 1;
+  const Tensor images = torch::randint(256, {7, bytes}, torch::kInt64);
+  const Tensor nats = nn::MixtureOfLogisticsNats(model_->forward(images.narrow(1, 0, bytes - 1)),
+                                                 images.narrow(1, 1, bytes - 1));
+  const Tensor narrow = images.to(torch::kUInt8).contiguous();
+  Engine engine(runtime_);
+  const BitsPerDimResult got =
+      BitsPerDim(engine, {narrow.data_ptr<uint8_t>(), static_cast<size_t>(narrow.numel())});
+  EXPECT_NEAR(got.mean, nats.mean().item<double>() / std::log(2.0), 1e-4);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Parity,
+                         testing::Values(std::pair("images", "relu"), std::pair("images", "gelu"),
+                                         std::pair("copy", "gelu")),
+                         [](const auto& info) {
+                           return info.param.first + "_" + info.param.second;
+                         });
+
+}  // namespace
+}  // namespace linnet

@@ -1,0 +1,217 @@
+#!/usr/bin/env python3
+"""End-to-end tests of training: checkpoints, resumption, and what goes wrong on the way.
+
+    tests/train_test.py BIN_DIR [unittest arguments]
+"""
+
+import gzip
+import json
+import pathlib
+import random
+import resource
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+BIN = pathlib.Path("build/release/bin").resolve()
+
+TINY = ["--layers", "1", "--heads", "2", "--d-model", "16", "--batch", "4", "--threads", "2"]
+COPY = ["copy", *TINY, "--max-length", "8", "--dropout", "0.1"]
+
+
+def write_idx(path, shape, data):
+    with gzip.open(path, "wb") as file:
+        file.write(bytes([0, 0, 8, len(shape)]) + struct.pack(f">{len(shape)}I", *shape) + data)
+
+
+def tiny_mnist(folder):
+    rng = random.Random(5)
+    for split, count in (("train", 25), ("t10k", 6)):
+        pixels = bytes(rng.choice((0, 0, 0, 255, 128)) for _ in range(count * 784))
+        write_idx(folder / f"{split}-images-idx3-ubyte.gz", (count, 28, 28), pixels)
+        write_idx(folder / f"{split}-labels-idx1-ubyte.gz", (count,), bytes(count))
+
+
+def tensors(path):
+    """Names to raw bytes of a safetensors file."""
+    data = path.read_bytes()
+    size = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + size])
+    header.pop("__metadata__")
+    begin = 8 + size
+    return {name: data[begin + t["data_offsets"][0]:begin + t["data_offsets"][1]]
+            for name, t in header.items()}
+
+
+def records(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+class TrainTest(unittest.TestCase):
+    def setUp(self):
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="linnet_train_test."))
+        self.addCleanup(shutil.rmtree, self.dir)
+
+    def train(self, *args, **options):
+        return subprocess.run([BIN / "linnet", "train", *map(str, args)], capture_output=True, text=True,
+                              timeout=300, **options)
+
+    def run_ok(self, *args):
+        result = self.train(*args)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return result
+
+    def assert_refused(self, result, *words, code=2):
+        self.assertEqual(result.returncode, code, result.stderr)
+        lines = result.stderr.strip().splitlines()
+        self.assertEqual(len(lines), 1, result.stderr)
+        for word in words:
+            self.assertIn(str(word), lines[0])
+
+    def kill_and_resume(self, args, steps):
+        """Runs once undisturbed and once killed at random moments; returns both folders."""
+        whole, broken = self.dir / "whole", self.dir / "broken"
+        args = [*args, "--steps", steps, "--checkpoint-every", "3", "--log-every", "1"]
+        self.run_ok(*args, "--out", whole)
+        rng = random.Random()
+        kills = 0
+        for attempt in range(100):
+            resume = (broken / "state.safetensors").exists()
+            command = [*args[:1], "--resume", "--out", broken] if resume else [*args, "--out", broken]
+            process = subprocess.Popen([BIN / "linnet", "train", *map(str, command)],
+                                       stderr=subprocess.DEVNULL, start_new_session=True)
+            # Kill early on at first, so that several resumptions happen; then let it finish.
+            log = broken / "metrics.jsonl"
+            before = log.stat().st_size if log.exists() else 0
+            deadline = time.monotonic() + 60
+            if kills < 3:
+                while process.poll() is None and time.monotonic() < deadline and not (
+                        log.exists() and log.stat().st_size > before):
+                    time.sleep(0.005)
+                time.sleep(rng.uniform(0, 0.15))
+                if process.poll() is None:
+                    process.send_signal(signal.SIGKILL)
+                    kills += 1
+            if process.wait(timeout=120) == 0:
+                break
+        self.assertGreater(kills, 0)
+        return whole, broken
+
+    def test_killed_and_resumed_equals_undisturbed_copy(self):
+        whole, broken = self.kill_and_resume(COPY, 200)
+        self.assertEqual(tensors(whole / "model.safetensors"), tensors(broken / "model.safetensors"))
+        self.assertEqual(tensors(whole / "state.safetensors"), tensors(broken / "state.safetensors"))
+        steps = [record["step"] for record in records(broken) if "lr" in record]
+        self.assertEqual(steps, list(range(1, 201)))
+
+    def test_killed_and_resumed_equals_undisturbed_images(self):
+        mnist = self.dir / "mnist"
+        mnist.mkdir()
+        tiny_mnist(mnist)
+        # 25 images in batches of 4: the run crosses several epochs and their shuffles.
+        whole, broken = self.kill_and_resume(["images", *TINY, "--data", mnist, "--validate-every", "5"], 24)
+        self.assertEqual(tensors(whole / "model.safetensors"), tensors(broken / "model.safetensors"))
+
+    def test_interrupt_writes_a_checkpoint(self):
+        out = self.dir / "run"
+        process = subprocess.Popen([BIN / "linnet", "train", *COPY, "--steps", "100000", "--log-every", "1",
+                                    "--out", out], stderr=subprocess.PIPE, text=True)
+        while not (out / "metrics.jsonl").exists() or not records(out):
+            self.assertIsNone(process.poll())
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130, stderr)
+        self.assertIn("--resume", stderr)
+        stopped = records(out)[-1]["step"]
+        self.run_ok("copy", "--resume", "--out", out, "--steps", stopped + 2)
+        self.assertEqual(records(out)[-1]["step"], stopped + 2)
+
+    def test_config_repeats_a_run(self):
+        first, second = self.dir / "first", self.dir / "second"
+        self.run_ok(*COPY, "--steps", "5", "--seed", "7", "--out", first)
+        self.run_ok("copy", "--config", first / "config.json", "--out", second)
+        self.assertEqual(tensors(first / "model.safetensors"), tensors(second / "model.safetensors"))
+
+    def test_the_model_says_what_it_was_trained_on(self):
+        out = self.dir / "run"
+        self.run_ok(*COPY, "--steps", "3", "--out", out)
+        info = subprocess.run([BIN / "linnet", "info", out / "model.safetensors"], capture_output=True,
+                              text=True, check=True)
+        self.assertIn("random sequences", info.stdout)
+
+    def test_not_a_number(self):
+        out = self.dir / "run"
+        args = [*COPY, "--out", out, "--checkpoint-every", "1", "--clip", "0"]
+        self.run_ok(*args, "--steps", "2")
+        good = tensors(out / "model.safetensors")
+        result = self.train("copy", "--resume", "--out", out, "--steps", "100", "--lr", "1e30")
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertIn("no longer a number at step", result.stderr)
+        self.assertIn("--lr", result.stderr)
+        for data in tensors(out / "model.safetensors").values():  # the last good one, whatever its step
+            values = struct.unpack(f"<{len(data) // 4}f", data)
+            self.assertTrue(all(v == v for v in values))
+        self.assertEqual(tensors(out / "model.safetensors").keys(), good.keys())
+
+    def test_full_disk_leaves_the_last_checkpoint(self):
+        out = self.dir / "run"
+        self.run_ok(*COPY, "--steps", "2", "--out", out)
+        before = {f: (out / f).read_bytes() for f in ("model.safetensors", "state.safetensors")}
+
+        def full_disk():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
+
+        result = self.train("copy", "--resume", "--out", out, "--steps", "4", preexec_fn=full_disk)
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertIn("state.safetensors", result.stderr.splitlines()[-1])
+        for name, data in before.items():
+            self.assertEqual((out / name).read_bytes(), data)
+        self.assertEqual([f.name for f in out.iterdir() if "tmp" in f.name], [])
+
+    def test_refusals(self):
+        out = self.dir / "run"
+        self.assert_refused(self.train(*COPY, "--steps", "1"), "--out")
+        self.assert_refused(self.train("copy", "--resume", "--out", out), out)
+        self.assert_refused(self.train(*COPY, "--out", out, "--steps", "1", "--preset", "nosuch"), "nosuch", "paper")
+        self.assert_refused(self.train(*COPY, "--out", out, "--steps", "1", "--heads", "3"), "--heads")
+        self.assert_refused(self.train(*COPY, "--out", out, "--steps", "1", "--attention", "linear"), "causal-linear")
+        self.assert_refused(self.train(*COPY, "--out", out, "--steps", "1", "--attention", "what"), "what")
+        self.assert_refused(self.train(*COPY, "--out", out, "--steps", "1", "--nonsense", "3"), "--nonsense")
+        self.assert_refused(self.train("images", *TINY, "--out", out), "--data")
+        self.assert_refused(self.train("images", *TINY, "--out", out, "--data", self.dir / "none"), "none")
+        self.assert_refused(self.train(*COPY, "--out", "/proc/nosuch/run", "--steps", "1"), "/proc/nosuch/run")
+        config = self.dir / "config.json"
+        for text, word in (('{"task": "images"}', "images"), ('{"layer": 3}', "layer"),
+                           ('{"layers": "3"}', "layers"), ("[", "JSON")):
+            config.write_text(text)
+            self.assert_refused(self.train(*COPY, "--out", out, "--config", config), config, word)
+        self.assertFalse(out.exists())
+
+        self.run_ok(*COPY, "--out", out, "--steps", "2")
+        self.assert_refused(self.train(*COPY, "--out", out, "--steps", "2"), "--resume")
+        self.assert_refused(self.train("images", "--resume", "--out", out), "copy")
+        self.assert_refused(self.train("copy", "--resume", "--out", out, "--d-model", "32"), "state.safetensors")
+        state = out / "state.safetensors"
+        state.write_bytes(state.read_bytes()[:-7])
+        self.assert_refused(self.train("copy", "--resume", "--out", out), "state.safetensors")
+
+    def test_bad_images(self):
+        mnist, out = self.dir / "mnist", self.dir / "run"
+        mnist.mkdir()
+        tiny_mnist(mnist)
+        images = mnist / "train-images-idx3-ubyte.gz"
+        images.write_bytes(images.read_bytes()[:-20])
+        self.assert_refused(self.train("images", *TINY, "--data", mnist, "--out", out), images)
+        self.assertFalse(out.exists())
+
+
+if __name__ == "__main__":
+    BIN = pathlib.Path(sys.argv.pop(1)).resolve()
+    unittest.main()
