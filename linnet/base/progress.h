@@ -2,8 +2,8 @@
 // log.
 //
 //   ProgressLine progress(std::cerr, isatty(2));
-//   while (...) progress.Update(StrCat("step ", step));   // cheap: shows at most a few times a
-//   second progress.Finish("done");
+//   while (...) progress.Update(StrCat("step ", step));   // shows at most a few times a second
+//   progress.Finish("done");
 //
 // The caller owns the stream; nothing here decides to print by itself.
 #ifndef LINNET_BASE_PROGRESS_H_

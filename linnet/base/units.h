@@ -1,7 +1,8 @@
 // Numbers as people read and write them.
 //
-//   FormatSeconds(3725) == "1h02m"     FormatCount(1234567) == "1.23M"     ParseSeconds("2h") ==
-//   7200
+//   FormatSeconds(3725) == "1h02m"
+//   FormatCount(1234567) == "1.23M"
+//   ParseSeconds("2h") == 7200
 #ifndef LINNET_BASE_UNITS_H_
 #define LINNET_BASE_UNITS_H_
 

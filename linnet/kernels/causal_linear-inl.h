@@ -22,15 +22,10 @@
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
 #include "linnet/kernels/causal_linear.h"
+#include "linnet/kernels/vector-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace linnet::kernels::HWY_NAMESPACE {
-
-namespace hn = hwy::HWY_NAMESPACE;
-
-// 16 lanes at most, so that the padding below holds for every target.
-using F32 = hn::CappedTag<float, 16>;
-using Vec = hn::Vec<F32>;
 
 // Tokens to a block: the packed rows of a block (six arrays in the backward) and the two states
 // stay in a 48 kB first-level cache at D = M = 32.
@@ -58,32 +53,9 @@ HWY_INLINE Vec PhiDerivative(FeatureMap map, Vec phi) {
   return map == FeatureMap::kIdentity ? one : hn::Min(phi, one);
 }
 
-// Calls body(i, lanes_used) for each vector of a row of n floats; load and store respect its end.
-template <class Body>
-HWY_INLINE void ForVectors(size_t n, Body body) {
-  const F32 d;
-  for (size_t i = 0; i < n; i += hn::Lanes(d)) body(i, std::min(hn::Lanes(d), n - i));
-}
-HWY_INLINE Vec LoadN(const float* from, size_t n) {
-  const F32 d;
-  if (HWY_LIKELY(n == hn::Lanes(d))) return hn::LoadU(d, from);
-  return hn::MaskedLoad(hn::FirstN(d, n), d, from);
-}
-HWY_INLINE void StoreN(Vec v, float* to, size_t n) {
-  const F32 d;
-  if (HWY_LIKELY(n == hn::Lanes(d))) {
-    hn::StoreU(v, d, to);
-  } else {
-    hn::BlendedStore(v, hn::FirstN(d, n), d, to);
-  }
-}
-HWY_INLINE Vec ZeroBeyond(Vec v, size_t n) {
-  const F32 d;
-  return hn::IfThenElseZero(hn::FirstN(d, n), v);
-}
-
 // The rows of one head lie far apart where heads share a row of the tensor, and no hardware
-// prefetcher follows them: without asking a block ahead, half of the time went into waiting for them.
+// prefetcher follows them: without asking a block ahead, half of the time went into waiting for
+// them.
 HWY_INLINE void PrefetchRow(const float* row, size_t n) {
   constexpr size_t kLine = 64 / sizeof(float);
   for (size_t i = 0; i < n; i += kLine) hwy::Prefetch(row + i);
@@ -108,66 +80,34 @@ HWY_INLINE void SweepSlice(size_t tokens, const float* HWY_RESTRICT a, const flo
                            size_t column_stride, float* HWY_RESTRICT s) {
   const F32 d;
   const size_t lanes = hn::Lanes(d);
-  static_assert(kRows == 4 || kRows == 8);
-  // Written out for vectors 0 and 1: arrays of vectors are spilled by GCC 12.
-#define LINNET_ROWS(X) X(0) X(1) X(2) X(3)
-#define LINNET_MORE_ROWS(X) X(4) X(5) X(6) X(7)
-#define LINNET_LOAD(r)                              \
-  Vec s##r##0 = hn::Load(d, s + r * column_stride); \
-  Vec s##r##1 = s##r##0;                            \
-  if constexpr (kVectors == 2) s##r##1 = hn::Load(d, s + r * column_stride + lanes);
-#define LINNET_TOKEN(r)                                                  \
-  {                                                                      \
-    const Vec b_r = hn::Set(d, b[r]);                                    \
-    s##r##0 = hn::MulAdd(b_r, v0, s##r##0);                              \
-    if constexpr (kVectors == 2) s##r##1 = hn::MulAdd(b_r, v1, s##r##1); \
-    const Vec a_r = hn::Set(d, a[r]);                                    \
-    o0 = hn::MulAdd(a_r, s##r##0, o0);                                   \
-    if constexpr (kVectors == 2) o1 = hn::MulAdd(a_r, s##r##1, o1);      \
-  }
-#define LINNET_STORE(r)                         \
-  hn::Store(s##r##0, d, s + r * column_stride); \
-  if constexpr (kVectors == 2) hn::Store(s##r##1, d, s + r * column_stride + lanes);
-
-  const auto walk = [&](auto&& token) HWY_ATTR {
-    for (size_t t = 0; t < tokens; ++t) {
-      const Vec v0 = hn::Load(d, v);
-      Vec o0 = hn::Load(d, out);
-      Vec v1 = v0, o1 = o0;
-      if constexpr (kVectors == 2) {
-        v1 = hn::Load(d, v + lanes);
-        o1 = hn::Load(d, out + lanes);
-      }
-      token(v0, v1, o0, o1);
-      hn::Store(o0, d, out);
-      if constexpr (kVectors == 2) hn::Store(o1, d, out + lanes);
-      a += row_stride;
-      b += row_stride;
-      v += column_stride;
-      out += column_stride;
-    }
-  };
-  LINNET_ROWS(LINNET_LOAD)
-  if constexpr (kRows == 8) {
-    LINNET_MORE_ROWS(LINNET_LOAD)
-    walk([&](const Vec v0, const Vec v1, Vec& o0, Vec& o1) HWY_ATTR {
-      (void)v1, (void)o1;
-      LINNET_ROWS(LINNET_TOKEN)
-      LINNET_MORE_ROWS(LINNET_TOKEN)
+  Vec state[kRows][kVectors];
+  Unrolled<kRows>([&](auto r) HWY_ATTR {
+    Unrolled<kVectors>(
+        [&](auto c) HWY_ATTR { state[r][c] = hn::Load(d, s + r * column_stride + c * lanes); });
+  });
+  for (size_t t = 0; t < tokens; ++t) {
+    Vec v_t[kVectors], out_t[kVectors];
+    Unrolled<kVectors>([&](auto c) HWY_ATTR {
+      v_t[c] = hn::Load(d, v + c * lanes);
+      out_t[c] = hn::Load(d, out + c * lanes);
     });
-    LINNET_MORE_ROWS(LINNET_STORE)
-  } else {
-    walk([&](const Vec v0, const Vec v1, Vec& o0, Vec& o1) HWY_ATTR {
-      (void)v1, (void)o1;
-      LINNET_ROWS(LINNET_TOKEN)
+    Unrolled<kRows>([&](auto r) HWY_ATTR {
+      const Vec b_r = hn::Set(d, b[r]), a_r = hn::Set(d, a[r]);
+      Unrolled<kVectors>([&](auto c) HWY_ATTR {
+        state[r][c] = hn::MulAdd(b_r, v_t[c], state[r][c]);
+        out_t[c] = hn::MulAdd(a_r, state[r][c], out_t[c]);
+      });
     });
+    Unrolled<kVectors>([&](auto c) HWY_ATTR { hn::Store(out_t[c], d, out + c * lanes); });
+    a += row_stride;
+    b += row_stride;
+    v += column_stride;
+    out += column_stride;
   }
-  LINNET_ROWS(LINNET_STORE)
-#undef LINNET_ROWS
-#undef LINNET_MORE_ROWS
-#undef LINNET_LOAD
-#undef LINNET_TOKEN
-#undef LINNET_STORE
+  Unrolled<kRows>([&](auto r) HWY_ATTR {
+    Unrolled<kVectors>(
+        [&](auto c) HWY_ATTR { hn::Store(state[r][c], d, s + r * column_stride + c * lanes); });
+  });
 }
 
 // s [rows, columns] += b_t v_t^T, out_t += a_t s for the tokens of a block in order. a, b

@@ -285,7 +285,7 @@ void State::Reset() {
 struct Engine::Scratch {
   struct Member {
     AlignedBuffer<float> buffer;
-    Workspace work;
+    Workspace work{};
   };
   AlignedBuffer<float> shared;
   std::vector<Member> members;
@@ -365,7 +365,8 @@ void Engine::Prefix(State& state, std::span<const int32_t> tokens, size_t length
   const size_t threads = static_cast<size_t>(pool_.size());
   const bool alone = threads == 1 || (length == 1 ? batch >= kAloneRows * threads
                                                   : batch >= 4 * threads || batch % threads == 0);
-  const size_t chunk = std::min(length, kBlockRows);
+  const size_t chunks = (length + kBlockRows - 1) / kBlockRows;
+  const size_t chunk = (length + chunks - 1) / chunks;      // nearly equal ones
   const size_t most = std::min(batch, kBlockRows / chunk);  // sequences to a block
   scratch_->Prepare(model, most * chunk, alone);
   pool_.Run([&](int worker) {

@@ -17,6 +17,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "linnet/base/aligned.h"
 #include "linnet/base/thread_pool.h"
@@ -57,6 +58,14 @@ class Model {
 class State {
  public:
   State() = default;
+  State(State&& other) noexcept { *this = std::move(other); }
+  State& operator=(State&& other) noexcept {
+    batch_ = std::exchange(other.batch_, 0);
+    position_ = std::exchange(other.position_, 0);
+    per_sequence_ = std::exchange(other.per_sequence_, 0);
+    data_ = std::move(other.data_);
+    return *this;
+  }
   size_t batch() const { return batch_; }
   size_t position() const { return position_; }  // symbols read so far
   size_t bytes() const { return data_.size() * sizeof(float); }

@@ -218,7 +218,7 @@ TEST_P(RuntimeTest, PrefixAndStepsMatchTheReferenceAtEveryCut) {
   }
   const Tokens longer = Copy().RandomTokens(250, 0);
   const std::vector<Doubles> want_longer = Copy().Outputs(longer);
-  for (size_t cut : {0, 1, 95, 96, 97, 193, 250}) CheckCut(Copy(), want_longer, longer, cut, 3);
+  for (size_t cut : {0, 1, 96, 191, 192, 193, 250}) CheckCut(Copy(), want_longer, longer, cut, 3);
 }
 
 // All that a sequence gets when it is one of `batch`: the outputs of a prefix and of steps.
@@ -254,13 +254,13 @@ Floats RunOne(const TestModel& model, int threads, size_t batch, size_t which, s
 
 TEST_P(RuntimeTest, ThreadsAndCompanyDoNotChangeABit) {
   const Floats images = RunOne(Images(), 1, 1, 0, 5, 4);
-  const Floats copy = RunOne(Copy(), 1, 1, 0, 100, 2);
+  const Floats copy = RunOne(Copy(), 1, 1, 0, 200, 2);
   for (int threads : {1, 2, 3}) {
-    for (size_t batch : {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 25, 130}) {
+    for (size_t batch : {1, 2, 3, 4, 5, 6, 7, 8, 9, 25, 130}) {
       const size_t which = batch * 2 / 3;
       EXPECT_EQ(RunOne(Images(), threads, batch, which, 5, 4), images) << threads << " " << batch;
       if (batch <= 9) {
-        EXPECT_EQ(RunOne(Copy(), threads, batch, which, 100, 2), copy) << threads << " " << batch;
+        EXPECT_EQ(RunOne(Copy(), threads, batch, which, 200, 2), copy) << threads << " " << batch;
       }
     }
   }
@@ -268,7 +268,7 @@ TEST_P(RuntimeTest, ThreadsAndCompanyDoNotChangeABit) {
 
 TEST(Engine, PrefixGivesAllOutputsTheLastOrNone) {
   Engine engine(Copy().model, {.threads = 2});
-  const size_t length = 120, batch = 3, width = engine.output_size();
+  const size_t length = 220, batch = 3, width = engine.output_size();
   const Tokens tokens = Copy().RandomTokens(batch * length, 0);
   Floats all(batch * length * width), last(batch * width);
   State a = engine.NewState(batch), b = engine.NewState(batch), c = engine.NewState(batch);
@@ -302,6 +302,9 @@ TEST(State, ClonesForkAndResetForgets) {
   EXPECT_EQ(state.position(), 0u);
   engine.Step(state, std::span(tokens).first(1), c);
   EXPECT_EQ(c, first);
+  const State moved = std::move(fork);
+  EXPECT_EQ(moved.position(), 2u);
+  EXPECT_EQ(fork.batch() + fork.position() + fork.bytes(), 0u);  // NOLINT: promised to be empty
   engine.Step(state, Tokens{2}, c);
   EXPECT_EQ(c, b);
 }
