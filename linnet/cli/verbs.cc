@@ -65,11 +65,13 @@ void PrintJson(const nlohmann::ordered_json& value) {
 
 void WithProgress(const std::string& what,
                   FunctionRef<void(const FunctionRef<void(size_t, size_t)>& report)> work) {
-  ProgressLine line(std::cerr, isatty(STDERR_FILENO));
+  const bool terminal = isatty(STDERR_FILENO) == 1;
+  ProgressLine line(std::cerr, terminal);
   const Stopwatch watch;
   const auto show = [&](size_t done, size_t total) {
     const double seconds = watch.Seconds();
-    if (seconds < 1 || !line.Due()) return;  // short work needs no progress
+    // Short work needs no progress, nor does a log need to know that work is about to end.
+    if (seconds < 1 || (done == total && !terminal) || !line.Due()) return;
     const double rate = static_cast<double>(done) / seconds;
     line.Update(StrCat(what, " ", done, "/", total, ", ", FormatCount(rate), "/s, ",
                        FormatSeconds(static_cast<double>(total - done) / rate), " left"));
