@@ -138,6 +138,19 @@ class TrainTest(unittest.TestCase):
         self.run_ok("copy", "--config", first / "config.json", "--out", second)
         self.assertEqual(tensors(first / "model.safetensors"), tensors(second / "model.safetensors"))
 
+    def test_bf16_follows_fp32(self):
+        curves = []
+        for precision in ("fp32", "bf16"):
+            out = self.dir / precision
+            self.run_ok("copy", *TINY, "--batch", "16", "--max-length", "8", "--steps", "400", "--lr", "1e-2",
+                        "--log-every", "20", "--precision", precision, "--out", out)
+            curves.append([record["loss"] for record in records(out) if "lr" in record])
+        fp32, bf16 = curves
+        self.assertNotEqual(fp32, bf16)
+        self.assertLess(fp32[-1], fp32[0] - 1)  # it learned something, so there is a curve to follow
+        for a, b in zip(fp32, bf16):
+            self.assertAlmostEqual(a, b, delta=0.05)
+
     def test_the_model_says_what_it_was_trained_on(self):
         out = self.dir / "run"
         self.run_ok(*COPY, "--steps", "3", "--out", out)
@@ -184,6 +197,7 @@ class TrainTest(unittest.TestCase):
         self.assert_refused(self.train(*COPY, "--out", out, "--steps", "1", "--attention", "linear"), "causal-linear")
         self.assert_refused(self.train(*COPY, "--out", out, "--steps", "1", "--attention", "what"), "what")
         self.assert_refused(self.train(*COPY, "--out", out, "--steps", "1", "--nonsense", "3"), "--nonsense")
+        self.assert_refused(self.train(*COPY, "--out", out, "--steps", "1", "--precision", "fp8"), "fp8", "bf16")
         self.assert_refused(self.train("images", *TINY, "--out", out), "--data")
         self.assert_refused(self.train("images", *TINY, "--out", out, "--data", self.dir / "none"), "none")
         self.assert_refused(self.train(*COPY, "--out", "/proc/nosuch/run", "--steps", "1"), "/proc/nosuch/run")

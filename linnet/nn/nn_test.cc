@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <torch/autograd.h>
 #include <torch/utils.h>
 #include <unistd.h>
 
@@ -11,6 +12,7 @@
 #include "linnet/nn/sequence_model.h"
 #include "linnet/nn/transformer.h"
 #include "linnet/ops/causal_linear.h"
+#include "linnet/ops/linear.h"
 
 namespace linnet::nn {
 namespace {
@@ -104,6 +106,43 @@ ModelSpec SmallImages(const std::string& kind) {
 }
 
 // One network, three uses: the whole sequence, step by step, and a fork half way.
+// Products in bf16: everything that comes out, forwards and backwards, is near the fp32 product, and
+// what the optimiser sees is fp32.
+TEST(LinearOp, Bf16IsNearFp32) {
+  torch::manual_seed(3);
+  const auto near = [](const Tensor& a, const Tensor& b) {
+    return Off(a, b) < 0.02 * b.abs().max().item<double>();
+  };
+  const Tensor g = torch::randn({3, 17, 13});
+  std::vector<Tensor> grads[2];
+  Tensor out[2];
+  for (const ops::Precision precision : {ops::Precision::kFp32, ops::Precision::kBf16}) {
+    torch::manual_seed(4);
+    const Tensor x = torch::randn({3, 17, 24}).requires_grad_();
+    const Tensor weight = torch::randn({13, 24}).requires_grad_();
+    const Tensor bias = torch::randn({13}).requires_grad_();
+    const int i = precision == ops::Precision::kBf16;
+    out[i] = ops::Linear(x, weight, bias, precision);
+    (out[i] * g).sum().backward();
+    grads[i] = {x.grad(), weight.grad(), bias.grad()};
+  }
+  EXPECT_TRUE(near(out[1], out[0]));
+  EXPECT_GT(Off(out[1], out[0]), 0);  // else bf16 was not tested
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(grads[1][i].scalar_type(), torch::kFloat32);
+    EXPECT_TRUE(near(grads[1][i], grads[0][i])) << i;
+  }
+  // Between two products a tensor may stay bf16, and so does its gradient.
+  const Tensor weight = torch::randn({24, 24}), bias = torch::zeros({24});
+  const Tensor narrow = ops::Linear(torch::randn({5, 24}).requires_grad_(), weight, bias,
+                                    ops::Precision::kBf16, torch::kBFloat16);
+  EXPECT_EQ(narrow.scalar_type(), torch::kBFloat16);
+  const Tensor again = ops::Linear(narrow, weight, bias, ops::Precision::kBf16);
+  EXPECT_EQ(again.scalar_type(), torch::kFloat32);
+  EXPECT_EQ(torch::autograd::grad({again.sum()}, {narrow})[0].scalar_type(), torch::kBFloat16);
+  EXPECT_THROW(ops::PrecisionNamed("fp8"), Error);
+}
+
 TEST(SequenceModel, BatchEqualsRecurrentAndStatesFork) {
   for (const char* kind : {"causal-linear", "full"}) {
     torch::manual_seed(3);
@@ -151,7 +190,7 @@ TEST(SequenceModel, SavesAndLoads) {
 }
 
 TEST(SequenceModel, DropoutActsInTrainingOnly) {
-  SequenceModel model(SmallImages("causal-linear"), 0.5);
+  SequenceModel model(SmallImages("causal-linear"), TrainingOptions{.dropout = 0.5});
   const Tensor tokens = torch::randint(256, {1, 23}, torch::kInt64);
   EXPECT_GT(Off(model->forward(tokens), model->forward(tokens)), 0);
   model->eval();

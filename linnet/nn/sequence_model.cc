@@ -11,7 +11,7 @@ namespace {
 
 using torch::Tensor;
 
-TransformerOptions OptionsOf(const ModelSpec& spec, double dropout) {
+TransformerOptions OptionsOf(const ModelSpec& spec, const TrainingOptions& options) {
   return {.attention = spec.attention,
           .layers = spec.layers,
           .heads = spec.heads,
@@ -22,7 +22,8 @@ TransformerOptions OptionsOf(const ModelSpec& spec, double dropout) {
           .activation = spec.activation,
           .final_norm = spec.final_norm,
           .norm_eps = spec.norm_eps,
-          .dropout = dropout};
+          .dropout = options.dropout,
+          .precision = ops::PrecisionNamed(options.precision)};
 }
 
 }  // namespace
@@ -32,12 +33,12 @@ PositionalEmbeddingImpl::PositionalEmbeddingImpl(int64_t max_length, int64_t dim
   pe = register_buffer("pe", torch::tensor(table).view({1, max_length, dim}));
 }
 
-SequenceModelImpl::SequenceModelImpl(const ModelSpec& spec, double dropout)
+SequenceModelImpl::SequenceModelImpl(const ModelSpec& spec, const TrainingOptions& options)
     : spec_((Validate(spec), spec)),
       value_embedding_(spec.vocabulary, spec.value_embedding),
-      transformer_(BuildTransformer(OptionsOf(spec, dropout))),
+      transformer_(BuildTransformer(OptionsOf(spec, options))),
       predictor_(spec.d_model, spec.OutputSize()),
-      dropout_(dropout) {
+      dropout_(options.dropout) {
   register_module("value_embedding", value_embedding_);
   if (spec.value_embedding < spec.d_model) {
     pos_embedding_ = PositionalEmbedding(spec.max_length, spec.d_model - spec.value_embedding);

@@ -27,9 +27,15 @@ class PositionalEmbeddingImpl : public torch::nn::Module {
 };
 TORCH_MODULE(PositionalEmbedding);
 
+// What a network is built with for training, beside its spec.
+struct TrainingOptions {
+  double dropout = 0;
+  std::string precision = "fp32";  // or "bf16": the layers' matrix products; the head's stay fp32
+};
+
 class SequenceModelImpl : public torch::nn::Module {
  public:
-  explicit SequenceModelImpl(const ModelSpec& spec, double dropout = 0);
+  explicit SequenceModelImpl(const ModelSpec& spec, const TrainingOptions& options = {});
 
   // int64 tokens [N, L], L <= max_length -> the head's outputs [N, L, OutputSize].
   torch::Tensor forward(const torch::Tensor& tokens);

@@ -18,6 +18,7 @@ AttentionLayerImpl::AttentionLayerImpl(const TransformerOptions& options)
       value_projection(options.d_model, options.heads * options.value_dim),
       out_projection(options.heads * options.value_dim, options.d_model),
       heads_(options.heads),
+      precision_(options.precision),
       attention_(MakeAttention(options.attention)) {
   register_module("inner_attention", attention_);
   register_module("query_projection", query_projection);
@@ -26,21 +27,27 @@ AttentionLayerImpl::AttentionLayerImpl(const TransformerOptions& options)
   register_module("out_projection", out_projection);
 }
 
+Tensor AttentionLayerImpl::Project(const Linear& projection, const Tensor& x) const {
+  return ops::Linear(x, projection->weight, projection->bias, precision_);
+}
+
 Tensor AttentionLayerImpl::forward(const Tensor& queries, const Tensor& keys, const Tensor& values,
                                    const Mask& mask) {
   const auto split = [&](const Tensor& x) { return x.view({x.size(0), x.size(1), heads_, -1}); };
   const Tensor out =
-      attention_->forward(split(query_projection(queries)), split(key_projection(keys)),
-                          split(value_projection(values)), mask);
-  return out_projection(out.reshape({out.size(0), out.size(1), -1}));
+      attention_->forward(split(Project(query_projection, queries)),
+                          split(Project(key_projection, keys)),
+                          split(Project(value_projection, values)), mask);
+  return Project(out_projection, out.reshape({out.size(0), out.size(1), -1}));
 }
 
 Tensor AttentionLayerImpl::Step(RecurrentAttentionImpl& attention, const Tensor& x,
                                 AttentionState& state) {
   const auto split = [&](const Tensor& y) { return y.view({y.size(0), heads_, -1}); };
-  const Tensor out = attention.forward(split(query_projection(x)), split(key_projection(x)),
-                                       split(value_projection(x)), state);
-  return out_projection(out.reshape({out.size(0), -1}));
+  const Tensor out =
+      attention.forward(split(Project(query_projection, x)), split(Project(key_projection, x)),
+                        split(Project(value_projection, x)), state);
+  return Project(out_projection, out.reshape({out.size(0), -1}));
 }
 
 TransformerEncoderLayerImpl::TransformerEncoderLayerImpl(const TransformerOptions& options)
@@ -50,6 +57,7 @@ TransformerEncoderLayerImpl::TransformerEncoderLayerImpl(const TransformerOption
       norm1(LayerNormOptions({options.d_model}).eps(options.norm_eps)),
       norm2(LayerNormOptions({options.d_model}).eps(options.norm_eps)),
       gelu_(options.activation == "gelu"),
+      precision_(options.precision),
       dropout_(options.dropout) {
   if (!gelu_ && options.activation != "relu") {
     throw InputError("unknown activation '", options.activation, "'; choose relu or gelu");
@@ -73,8 +81,12 @@ Tensor TransformerEncoderLayerImpl::Step(RecurrentAttentionImpl& recurrent, cons
 
 Tensor TransformerEncoderLayerImpl::Finish(const Tensor& x, const Tensor& attended) {
   const Tensor y = norm1(x + dropout_(attended));
-  const Tensor hidden = linear1(y);
-  return norm2(y + dropout_(linear2(dropout_(gelu_ ? torch::gelu(hidden) : torch::relu(hidden)))));
+  // What lies between the two products stays in their precision.
+  const torch::Dtype between =
+      precision_ == ops::Precision::kBf16 ? torch::kBFloat16 : torch::kFloat32;
+  const Tensor hidden = ops::Linear(y, linear1->weight, linear1->bias, precision_, between);
+  const Tensor active = dropout_(gelu_ ? torch::gelu(hidden) : torch::relu(hidden));
+  return norm2(y + dropout_(ops::Linear(active, linear2->weight, linear2->bias, precision_)));
 }
 
 TransformerEncoderImpl::TransformerEncoderImpl(const TransformerOptions& options) {

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "linnet/nn/attention.h"
+#include "linnet/ops/linear.h"
 
 namespace linnet::nn {
 
@@ -34,6 +35,7 @@ struct TransformerOptions {
   bool final_norm = true;
   double norm_eps = 1e-5;
   double dropout = 0;  // after attention, after the activation and after the feed-forward block
+  ops::Precision precision = ops::Precision::kFp32;  // of the layers' matrix products
 };
 
 // Projections to queries, keys and values, an attention kind, a projection back.
@@ -50,7 +52,10 @@ class AttentionLayerImpl : public torch::nn::Module {
   torch::nn::Linear query_projection, key_projection, value_projection, out_projection;
 
  private:
+  torch::Tensor Project(const torch::nn::Linear& projection, const torch::Tensor& x) const;
+
   int64_t heads_;
+  ops::Precision precision_;
   Attention attention_;
 };
 TORCH_MODULE(AttentionLayer);
@@ -71,6 +76,7 @@ class TransformerEncoderLayerImpl : public torch::nn::Module {
   torch::Tensor Finish(const torch::Tensor& x, const torch::Tensor& attended);
 
   bool gelu_;
+  ops::Precision precision_;
   torch::nn::Dropout dropout_;
 };
 TORCH_MODULE(TransformerEncoderLayer);

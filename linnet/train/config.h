@@ -46,6 +46,7 @@ struct TrainConfig {
   double weight_decay = 0.01;
   double clip = 1.0;
   double dropout = 0;
+  std::string precision = "fp32";
   uint64_t seed = 1;
 
   std::string out;
@@ -88,6 +89,8 @@ void VisitFields(Config& c, Visit visit) {
   visit("weight_decay", "", "decoupled weight decay", c.weight_decay);
   visit("clip", "", "largest gradient norm of each tensor; 0: no limit", c.clip);
   visit("dropout", "", "dropout probability", c.dropout);
+  visit("precision", "", "of the matrix products: fp32, or bf16 (fast where the processor has it)",
+        c.precision);
   visit("seed", "", "of the initial weights, the data's order and dropout", c.seed);
   visit("out", "", "folder for checkpoints, metrics.jsonl and config.json", c.out);
   visit("threads", "", "threads; 0: one a processor", c.threads);
