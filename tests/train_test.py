@@ -142,8 +142,8 @@ class TrainTest(unittest.TestCase):
         curves = []
         for precision in ("fp32", "bf16"):
             out = self.dir / precision
-            self.run_ok("copy", *TINY, "--batch", "16", "--max-length", "8", "--steps", "400", "--lr", "1e-2",
-                        "--log-every", "20", "--precision", precision, "--out", out)
+            self.run_ok("copy", *TINY, "--max-length", "8", "--steps", "600", "--lr", "1e-2",
+                        "--log-every", "50", "--precision", precision, "--out", out)
             curves.append([record["loss"] for record in records(out) if "lr" in record])
         fp32, bf16 = curves
         self.assertNotEqual(fp32, bf16)

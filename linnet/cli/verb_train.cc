@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <system_error>
@@ -15,12 +16,18 @@ namespace {
 
 constexpr const char* kTrainer = "linnet-train";
 
+// libgomp reads this when it is loaded, so it cannot be set from inside linnet-train. Its threads
+// wait for one another by spinning for milliseconds, which costs several times the work where
+// another process wants the processor; some microseconds are enough where none does.
+constexpr const char* kSpinCount = "10000";
+
 // Becomes linnet-train: the one beside this program, else the one on the PATH.
 [[noreturn]] void Exec(const std::vector<std::string>& arguments) {
   std::vector<char*> argv = {const_cast<char*>(kTrainer)};
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
 
+  if (getenv("OMP_WAIT_POLICY") == nullptr) setenv("GOMP_SPINCOUNT", kSpinCount, /*overwrite=*/0);
   std::error_code error;
   const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
   const std::string beside = (self.parent_path() / kTrainer).string();
