@@ -22,8 +22,10 @@ struct Options {
   bool json = false;
 };
 
-// What a model says of its training is free-form: show any JSON as "name value" lines.
+// What a model says of its training is free-form: show any JSON as "name value" lines, but for what
+// is empty.
 void PrintFields(const ordered_json& value, const std::string& name) {
+  if (value.is_null() || value == "") return;
   if (value.is_object()) {
     for (const auto& [key, field] : value.items()) {
       PrintFields(field, name.empty() ? key : name + "." + key);
@@ -31,7 +33,7 @@ void PrintFields(const ordered_json& value, const std::string& name) {
     return;
   }
   // Dumped, so that a hostile string cannot steer the terminal; without quotes where it is plain.
-  std::string text = value.dump();
+  std::string text = value.is_number_float() ? StrCat(value.get<double>()) : value.dump();
   if (value.is_string() && text.size() == value.get_ref<const std::string&>().size() + 2) {
     text = text.substr(1, text.size() - 2);
   }

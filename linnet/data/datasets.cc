@@ -1,3 +1,4 @@
+#include "linnet/data/cifar10.h"
 #include "linnet/data/image_set.h"
 #include "linnet/data/mnist.h"
 
@@ -5,6 +6,7 @@ namespace linnet {
 
 const std::vector<ImageDataset>& ImageDatasets() {
   static const std::vector<ImageDataset> datasets = {
+      kCifar10,
       kMnist,
   };
   return datasets;

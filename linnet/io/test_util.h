@@ -6,10 +6,12 @@
 #ifndef LINNET_IO_TEST_UTIL_H_
 #define LINNET_IO_TEST_UTIL_H_
 
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <system_error>
+#include <vector>
 
 #include "linnet/base/error.h"
 #include "linnet/base/function_ref.h"
@@ -51,6 +53,30 @@ inline std::string ErrorOf(FunctionRef<void()> body) {
     return StrCat(error.kind() == Error::Kind::kInput ? "input: " : "runtime: ", error.what());
   }
   return "";
+}
+
+// A tar archive.
+struct TestTarEntry {
+  std::string name, bytes;
+  char type = '0';  // '5': a folder
+};
+inline std::string TestTar(const std::vector<TestTarEntry>& entries) {
+  std::string tar;
+  const auto pad = [&] { tar.resize((tar.size() + 511) / 512 * 512); };
+  for (const TestTarEntry& entry : entries) {
+    char header[513] = {};
+    std::snprintf(header, 100, "%s", entry.name.c_str());
+    std::snprintf(header + 124, 12, "%011zo", entry.bytes.size());
+    std::snprintf(header + 148, 9, "        ");
+    header[156] = entry.type;
+    std::snprintf(header + 257, 9, "ustar%c00", 0);
+    unsigned sum = 0;
+    for (int i = 0; i < 512; ++i) sum += static_cast<unsigned char>(header[i]);
+    std::snprintf(header + 148, 8, "%06o", sum);
+    tar += std::string(header, 512) + entry.bytes;
+    pad();
+  }
+  return tar + std::string(1024, '\0');
 }
 
 // The path of a data set under $LINNET_DATA, or "" when it is not there.

@@ -106,8 +106,8 @@ ModelSpec SmallImages(const std::string& kind) {
 }
 
 // One network, three uses: the whole sequence, step by step, and a fork half way.
-// Products in bf16: everything that comes out, forwards and backwards, is near the fp32 product, and
-// what the optimiser sees is fp32.
+// Products in bf16: everything that comes out, forwards and backwards, is near the fp32 product,
+// and what the optimiser sees is fp32.
 TEST(LinearOp, Bf16IsNearFp32) {
   torch::manual_seed(3);
   const auto near = [](const Tensor& a, const Tensor& b) {

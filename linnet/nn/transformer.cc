@@ -34,10 +34,9 @@ Tensor AttentionLayerImpl::Project(const Linear& projection, const Tensor& x) co
 Tensor AttentionLayerImpl::forward(const Tensor& queries, const Tensor& keys, const Tensor& values,
                                    const Mask& mask) {
   const auto split = [&](const Tensor& x) { return x.view({x.size(0), x.size(1), heads_, -1}); };
-  const Tensor out =
-      attention_->forward(split(Project(query_projection, queries)),
-                          split(Project(key_projection, keys)),
-                          split(Project(value_projection, values)), mask);
+  const Tensor out = attention_->forward(split(Project(query_projection, queries)),
+                                         split(Project(key_projection, keys)),
+                                         split(Project(value_projection, values)), mask);
   return Project(out_projection, out.reshape({out.size(0), out.size(1), -1}));
 }
 

@@ -121,9 +121,8 @@ class Run {
     at::set_num_threads(config_.threads);
     torch::manual_seed(config_.seed);
     task_ = info.make(config_);
-    model_ = nn::SequenceModel(
-        task_->Spec(),
-        nn::TrainingOptions{.dropout = config_.dropout, .precision = config_.precision});
+    model_ = nn::SequenceModel(task_->Spec(), nn::TrainingOptions{.dropout = config_.dropout,
+                                                                  .precision = config_.precision});
     task_->Prepare(*model_);
     optimizer_ = std::make_unique<nn::Optimizer>(
         nn::OptimizerOptions{

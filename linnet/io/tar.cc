@@ -1,0 +1,68 @@
+#include "linnet/io/tar.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "linnet/base/error.h"
+
+namespace linnet {
+namespace {
+
+constexpr size_t kBlock = 512;
+
+// A field of the header: text that ends with a zero or at the field's end.
+std::string Text(std::span<const uint8_t> field) {
+  return {field.begin(), std::find(field.begin(), field.end(), 0)};
+}
+
+// An octal number, or false. Blanks may stand before it, a blank or a zero after it.
+bool ParseOctal(std::span<const uint8_t> field, uint64_t& value) {
+  size_t at = 0;
+  while (at < field.size() && field[at] == ' ') ++at;
+  const size_t digits = at;
+  for (value = 0; at < field.size() && field[at] >= '0' && field[at] <= '7'; ++at) {
+    value = value << 3 | static_cast<uint64_t>(field[at] - '0');  // 12 digits at most: 36 bits
+  }
+  return at > digits && (at == field.size() || field[at] == ' ' || field[at] == 0);
+}
+
+// The sum of the header's bytes, its own field counted as blanks.
+uint64_t Checksum(std::span<const uint8_t> header) {
+  const uint64_t all = std::accumulate(header.begin(), header.end(), uint64_t{0});
+  const auto own = header.subspan(148, 8);
+  return all - std::accumulate(own.begin(), own.end(), uint64_t{0}) + 8 * ' ';
+}
+
+}  // namespace
+
+std::vector<TarFile> ReadTar(std::span<const uint8_t> archive, const std::string& label) {
+  std::vector<TarFile> files;
+  for (size_t at = 0;;) {
+    if (archive.size() - at < kBlock) {
+      // The end is marked by blocks of zeros.
+      throw InputError(label, at == 0 ? ": not a tar archive; check the path"
+                                      : ": truncated: the archive's end is missing; copy or "
+                                        "download it again");
+    }
+    const std::span<const uint8_t> header = archive.subspan(at, kBlock);
+    if (std::all_of(header.begin(), header.end(), [](uint8_t x) { return x == 0; })) return files;
+    uint64_t size = 0, checksum = 0;
+    if (!ParseOctal(header.subspan(148, 8), checksum) || checksum != Checksum(header) ||
+        !ParseOctal(header.subspan(124, 12), size)) {
+      throw InputError(label, at == 0 ? ": not a tar archive; check the path"
+                                      : ": corrupt: a header's checksum is wrong; copy or download "
+                                        "it again");
+    }
+    at += kBlock;
+    const std::string prefix = header[257] == 'u' ? Text(header.subspan(345, 155)) : "";
+    const std::string name = (prefix.empty() ? "" : prefix + "/") + Text(header.first(100));
+    if (size > archive.size() - at) {
+      throw InputError(label, ": truncated within ", name, "; copy or download it again");
+    }
+    if (header[156] == '0' || header[156] == 0) files.push_back({name, archive.subspan(at, size)});
+    const uint64_t padded = (size + kBlock - 1) / kBlock * kBlock;
+    at += std::min<uint64_t>(padded, archive.size() - at);
+  }
+}
+
+}  // namespace linnet

@@ -1,0 +1,28 @@
+// The files in a tar archive that is in memory.
+//
+//   std::vector<uint8_t> archive = ReadGzipOrPlain("cifar-10-binary.tar.gz", 1 << 30);
+//   for (const TarFile& file : ReadTar(archive, "cifar-10-binary.tar.gz")) Use(file.name,
+//   file.bytes);
+#ifndef LINNET_IO_TAR_H_
+#define LINNET_IO_TAR_H_
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace linnet {
+
+struct TarFile {
+  std::string name;                // as stored, folders included
+  std::span<const uint8_t> bytes;  // within the archive
+};
+
+// The plain files of an archive (POSIX ustar, or GNU's for names of up to 100 bytes), in its order;
+// folders, links and attributes are passed over. Throws InputError, beginning with `label`, when it
+// is no archive, corrupt or truncated.
+std::vector<TarFile> ReadTar(std::span<const uint8_t> archive, const std::string& label);
+
+}  // namespace linnet
+
+#endif  // LINNET_IO_TAR_H_

@@ -1,0 +1,58 @@
+#include "linnet/io/tar.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+
+#include "linnet/io/test_util.h"
+
+namespace linnet {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::vector<uint8_t> Archive(const std::string& text) { return {text.begin(), text.end()}; }
+
+TEST(Tar, ReadsPlainFilesOnly) {
+  const auto archive = Archive(TestTar({{"a/", "", '5'},
+                                        {"a/one.bin", std::string(513, 'x'), '0'},
+                                        {"a/link", "", '2'},
+                                        {"a/empty", "", '0'}}));
+  const auto files = ReadTar(archive, "t.tar");
+  ASSERT_EQ(files.size(), 2u);
+  EXPECT_EQ(files[0].name, "a/one.bin");
+  EXPECT_EQ(files[0].bytes.size(), 513u);
+  EXPECT_EQ(files[0].bytes[512], 'x');
+  EXPECT_EQ(files[1].name, "a/empty");
+  EXPECT_TRUE(files[1].bytes.empty());
+}
+
+TEST(Tar, RefusesBadArchives) {
+  const std::string good = TestTar({{"one", std::string(700, 'x'), '0'}});
+  const auto refusal = [](std::string text) {
+    const auto archive = Archive(text);
+    return ErrorOf([&] { ReadTar(archive, "t.tar"); });
+  };
+  EXPECT_EQ(refusal(good), "");
+  EXPECT_THAT(refusal(""), HasSubstr("t.tar: not a tar archive"));
+  EXPECT_THAT(refusal(std::string(2000, 'y')), HasSubstr("not a tar archive"));
+  EXPECT_THAT(refusal(good.substr(0, 900)), HasSubstr("truncated within one"));
+  EXPECT_THAT(refusal(good.substr(0, 1536)), HasSubstr("end is missing"));
+  std::string flipped = good;
+  flipped[1536] = 1;  // where the end's zeros should be
+  EXPECT_THAT(refusal(flipped), HasSubstr("checksum"));
+  std::string huge = good;
+  huge.replace(124, 11, "77777777777");
+  EXPECT_THAT(refusal(huge), HasSubstr("not a tar archive"));  // its checksum is wrong now
+  // No truncation and no flipped bit may do more than throw.
+  for (size_t size = 0; size < good.size(); size += 37) refusal(good.substr(0, size));
+  for (size_t at = 0; at < 600; ++at) {
+    std::string odd = good;
+    odd[at] = static_cast<char>(odd[at] ^ 0x15);
+    refusal(odd);
+  }
+}
+
+}  // namespace
+}  // namespace linnet
