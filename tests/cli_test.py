@@ -200,6 +200,8 @@ class Program(Case):
         for arguments in ([], ["paint"], ["info"], ["info", self.images, "--what"], ["bench"],
                           ["sample", self.images, "--out", "a.png", "--count", "0"],
                           ["sample", self.images, "--out", "a.png", "--count", "many"],
+                          ["sample", self.images, "--out", "a.png", "--temperature", "nan"],
+                          ["bench", "step", "--seconds", "nan"],
                           ["sample", self.images, "--out", "a.png", "--sampler", "guess"],
                           ["sample", self.images], ["eval", self.images, "--limit", "-1"],
                           ["eval", self.images, "--split", "validation"]):

@@ -194,14 +194,15 @@ void ImageModel(const Golden& golden) {
   nn::SequenceModel model(spec);
   const std::vector<std::string> names = golden.Names("param.");
   ASSERT_EQ(names.size() + 1, TensorTable(spec).size());  // all but the first value's distribution
+  std::map<std::string, torch::Tensor> tensors = nn::ModelTensors(*model);
   for (const std::string& name : names) {
     torch::NoGradGuard no_grad;
     const torch::Tensor want = golden.Get("param." + name);
     // Positions are computed here, not read: they must come out the same.
     if (IsBuffer(name)) {
-      ExpectClose(nn::ModelTensor(*model, name), want, 1e-5, name);
+      ExpectClose(tensors.at(name), want, 1e-5, name);
     } else {
-      nn::ModelTensor(*model, name).copy_(want);
+      tensors.at(name).copy_(want);
     }
   }
   const int64_t length = spec.max_length;
@@ -210,8 +211,7 @@ void ImageModel(const Golden& golden) {
   nats.backward();
   ExpectClose(logits, golden.Get("y_hat"), 1e-4, "y_hat");
   ExpectClose(nats.view({1}), golden.Get("nats_per_dim"), 1e-4, "nats_per_dim");
-  ExpectGradients(golden,
-                  [&](const std::string& name) { return nn::ModelTensor(*model, name).grad(); });
+  ExpectGradients(golden, [&](const std::string& name) { return tensors.at(name).grad(); });
 }
 
 void OptimizerTrajectory(const Golden& golden, const std::string& which) {

@@ -19,7 +19,7 @@ namespace {
 using torch::Tensor;
 
 // Ragged on purpose: nothing is a multiple of a vector.
-ModelSpec Ragged(const std::string& task, const std::string& activation) {
+ModelSpec Ragged(const std::string& task, const std::string& activation, bool grid) {
   ModelSpec spec;
   spec.task = task;
   spec.activation = activation;
@@ -27,17 +27,24 @@ ModelSpec Ragged(const std::string& task, const std::string& activation) {
   spec.d_model = 22, spec.d_ff = 37, spec.value_embedding = 12;
   if (task == "images") {
     spec.width = 5, spec.height = 3, spec.channels = 3, spec.max_length = 44, spec.mixtures = 4;
+    if (grid) {
+      spec.d_model = 20, spec.positions = "grid", spec.pixel_above = true;
+    }
   } else {
     spec.head = "categorical", spec.vocabulary = spec.classes = 11, spec.max_length = 41;
   }
   return spec;
 }
 
-class Parity : public testing::TestWithParam<std::pair<std::string, std::string>> {
+struct ParityCase {
+  std::string task, activation;
+  bool grid = false;  // grid positions and the pixel above
+};
+class Parity : public testing::TestWithParam<ParityCase> {
  protected:
   void SetUp() override {
     torch::manual_seed(7);
-    model_ = nn::SequenceModel(Ragged(GetParam().first, GetParam().second));
+    model_ = nn::SequenceModel(Ragged(GetParam().task, GetParam().activation, GetParam().grid));
     model_->eval();
     path_ = (std::filesystem::temp_directory_path() /
              ("linnet_parity_test." + std::to_string(getpid()) + ".safetensors"))
@@ -63,7 +70,7 @@ TEST_P(Parity, BatchStepsAndRuntimeAgreeAtEveryCut) {
     EXPECT_LT((got - to).abs().max().item<double>() / scale, 1e-4) << what;
   };
 
-  nn::RecurrentState state;
+  nn::SequenceState state;
   for (int64_t t = 0; t < length; ++t) {
     expect_close(model_->Step(tokens.select(1, t), t, state), want.select(1, t),
                  "nn step " + std::to_string(t));
@@ -94,7 +101,7 @@ TEST_P(Parity, BatchStepsAndRuntimeAgreeAtEveryCut) {
 
 // What training reports and what the runtime reports is the same number.
 TEST_P(Parity, BitsPerDimIsTheTrainingLoss) {
-  if (GetParam().first != "images") GTEST_SKIP() << "images only";
+  if (GetParam().task != "images") GTEST_SKIP() << "images only";
   const torch::NoGradGuard no_grad;
   const int64_t bytes = model_->spec().max_length + 1;
   const Tensor images = torch::randint(256, {7, bytes}, torch::kInt64);
@@ -108,10 +115,12 @@ TEST_P(Parity, BitsPerDimIsTheTrainingLoss) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Parity,
-                         testing::Values(std::pair("images", "relu"), std::pair("images", "gelu"),
-                                         std::pair("copy", "gelu")),
+                         testing::Values(ParityCase{"images", "relu"}, ParityCase{"images", "gelu"},
+                                         ParityCase{"images", "gelu", true},
+                                         ParityCase{"copy", "gelu"}),
                          [](const auto& info) {
-                           return info.param.first + "_" + info.param.second;
+                           return info.param.task + "_" + info.param.activation +
+                                  (info.param.grid ? "_grid" : "");
                          });
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <csignal>
 #include <iostream>
 #include <limits>
+#include <type_traits>
 
 #include "linnet/base/error.h"
 #include "linnet/base/version.h"
@@ -65,12 +66,15 @@ void Register(CLI::App& root, TrainCommand& command) {
       "--resume", command.resume,
       "continue the run in --out; its config.json gives the settings, flags override them");
   command.flags = WithPreset(task, task.presets[0]);
-  VisitFields(command.flags,
-              [&](const char* name, const std::string& of, const char* help, auto& field) {
-                if (of.empty() || of == task.name) {
-                  app->add_option(FlagName(name), field, help)->capture_default_str();
-                }
-              });
+  VisitFields(
+      command.flags, [&](const char* name, const std::string& of, const char* help, auto& field) {
+        if (!of.empty() && of != task.name) return;
+        if constexpr (std::is_same_v<std::decay_t<decltype(field)>, bool>) {
+          app->add_flag(FlagName(name) + ",!" + FlagName("no_" + std::string(name)), field, help);
+        } else {
+          app->add_option(FlagName(name), field, help)->capture_default_str();
+        }
+      });
   app->footer(
       StrCat("Defaults are those of the preset '", task.presets[0].name,
              "'. Ctrl-C writes a checkpoint and stops; continue with --resume.\n\nExample:\n  ",

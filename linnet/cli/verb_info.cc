@@ -92,7 +92,7 @@ void Run(const Options& options) {
       {"weight_bytes", parameters * int64_t{sizeof(float)}},
       {"file_bytes", std::filesystem::file_size(options.model)},
       {"state_bytes", FindAttentionKind(spec.attention.kind).recurrent
-                          ? ordered_json(spec.StateFloats() * int64_t{sizeof(float)})
+                          ? ordered_json(spec.StateBytes())
                           : ordered_json(nullptr)},
       {"positions", spec.max_length},
       {"training", training},

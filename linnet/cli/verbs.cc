@@ -19,7 +19,16 @@ CLI::App* AddVerb(CLI::App& app, const std::string& name, const std::string& sum
   return verb;
 }
 
-CLI::Validator Between(double low, double high) { return CLI::Range(low, high).description(""); }
+CLI::Validator Between(double low, double high) {
+  // CLI::Range lets "nan" pass.
+  const auto check = [low, high](std::string& text) -> std::string {
+    double value = 0;
+    if (!CLI::detail::lexical_cast(text, value)) return "'" + text + "' is not a number";
+    if (value >= low && value <= high) return "";
+    return StrCat(text, " is not between ", low, " and ", high);
+  };
+  return CLI::Validator(check, "");
+}
 
 void AddModelArgument(CLI::App* verb, std::string& path) {
   verb->add_option("MODEL", path, "The model, a .safetensors file that linnet train wrote")

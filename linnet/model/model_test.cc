@@ -55,6 +55,25 @@ TEST(ModelSpec, CountsThePapersModel) {
   EXPECT_EQ(ModelSpec{}.StateFloats(), 8 * 8 * (32 * 32 + 32));
 }
 
+TEST(ModelSpec, GridPositionsTellWhereTheNextByteStands) {
+  ModelSpec spec;
+  spec.width = 5, spec.height = 4, spec.channels = 3, spec.max_length = 59;
+  spec.d_model = 24, spec.value_embedding = 8, spec.positions = "grid";
+  Validate(spec);
+  const std::vector<float> table = PositionTable(spec);
+  ASSERT_EQ(table.size(), 59u * 16);
+  // Byte 37 is in row 2 (of 15 bytes each) at place 7.
+  const float* at = &table[36 * 16];
+  EXPECT_FLOAT_EQ(at[0], static_cast<float>(std::sin(36.0)));
+  EXPECT_FLOAT_EQ(at[2], static_cast<float>(std::sin(36.0 * 0.1)));
+  EXPECT_FLOAT_EQ(at[8], static_cast<float>(std::sin(2.0)));
+  EXPECT_FLOAT_EQ(at[9], static_cast<float>(std::cos(2.0)));
+  EXPECT_FLOAT_EQ(at[12], static_cast<float>(std::sin(7.0)));
+  EXPECT_FLOAT_EQ(at[14], static_cast<float>(std::sin(7.0 * 0.01)));
+  spec.value_embedding = 10;
+  EXPECT_THROW(Validate(spec), Error);
+}
+
 TEST(ModelSpec, PositionsFollowTheirFormula) {
   const std::vector<float> pe = PositionTable(10, 6);
   for (int t = 0; t < 10; ++t) {

@@ -37,6 +37,8 @@ void VisitFields(Spec& spec, Visit visit) {
   visit("width", spec.width);
   visit("height", spec.height);
   visit("channels", spec.channels);
+  visit("positions", spec.positions);
+  visit("pixel_above", spec.pixel_above);
 }
 
 json Object(const ModelSpec& spec) {
@@ -130,9 +132,16 @@ void Validate(const ModelSpec& spec, const std::string& where) {
     require(int64_t{spec.width} * spec.height * spec.channels == int64_t{spec.max_length} + 1,
             "width x height x channels is ", int64_t{spec.width} * spec.height * spec.channels,
             ", which must be max_length + 1 = ", int64_t{spec.max_length} + 1);
+    require(spec.positions == "sequence" || spec.positions == "grid", "unknown positions '",
+            spec.positions, "'; choose sequence or grid");
+    require(spec.positions == "sequence" || (spec.d_model - spec.value_embedding) % 8 == 0,
+            "d_model - value_embedding is ", spec.d_model - spec.value_embedding,
+            "; grid positions need a multiple of 8 dimensions");
   } else {
     require(spec.head == "categorical" && spec.classes == spec.vocabulary,
             "the copy task needs the categorical head with classes = vocabulary");
+    require(spec.positions == "sequence" && !spec.pixel_above,
+            "grid positions and pixel_above are for images");
   }
 }
 
@@ -184,6 +193,10 @@ std::vector<TensorInfo> TensorTable(const ModelSpec& spec) {
   if (spec.value_embedding < d) {
     table.push_back({"pos_embedding.pe", {1, spec.max_length, d - spec.value_embedding}});
   }
+  if (spec.pixel_above) {
+    table.push_back(
+        {"above_embedding.weight", {int64_t{spec.vocabulary} + 1, spec.value_embedding}});
+  }
   for (int i = 0; i < spec.layers; ++i) {
     const std::string layer = "transformer.layers." + std::to_string(i) + ".";
     linear(layer + "attention.query_projection", qk, d);
@@ -214,6 +227,26 @@ int64_t ParameterCount(const ModelSpec& spec) {
     count += size;
   }
   return count;
+}
+
+std::vector<float> PositionTable(const ModelSpec& spec) {
+  const int dim = spec.d_model - spec.value_embedding;
+  if (spec.positions != "grid") return PositionTable(spec.max_length, dim);
+  const int half = dim / 2, quarter = dim / 4, row_bytes = spec.RowBytes();
+  const std::vector<float> sequence = PositionTable(spec.max_length, half);
+  const std::vector<float> rows = PositionTable(spec.height, quarter);
+  const std::vector<float> columns = PositionTable(row_bytes, quarter);
+  std::vector<float> table;
+  for (int t = 0; t < spec.max_length; ++t) {
+    const auto append = [&](const std::vector<float>& from, int row, int width) {
+      const auto begin = from.begin() + ptrdiff_t{row} * width;
+      table.insert(table.end(), begin, begin + width);
+    };
+    append(sequence, t, half);
+    append(rows, (t + 1) / row_bytes, quarter);
+    append(columns, (t + 1) % row_bytes, quarter);
+  }
+  return table;
 }
 
 std::vector<float> PositionTable(int length, int dim) {

@@ -7,9 +7,9 @@
 //   for (const TensorInfo& tensor : TensorTable(spec)) ...   // names and shapes, in file order
 //   std::string json = ToJson(spec);                 // goes into the checkpoint's metadata
 //
-// The network: symbols x_0 .. x_{L-1} are embedded (value embedding beside sine/cosine positions),
-// go through a stack of post-norm transformer layers, and a linear head predicts x_{t+1} from the
-// output at t.
+// The network: symbols x_0 .. x_{L-1} are embedded (value embedding beside sine/cosine positions;
+// images may say more of where a byte stands, see `positions` and `pixel_above`), go through a
+// stack of post-norm transformer layers, and a linear head predicts x_{t+1} from the output at t.
 #ifndef LINNET_MODEL_SPEC_H_
 #define LINNET_MODEL_SPEC_H_
 
@@ -64,9 +64,20 @@ struct ModelSpec {
 
   // task "images"; width * height * channels = max_length + 1
   int width = 28, height = 28, channels = 1;
+  // What the position dimensions tell: "sequence": the place t in the sequence; "grid": half of
+  // them that, a quarter each the row and the place in the row of the byte to be predicted, t + 1.
+  std::string positions = "sequence";
+  // Adds an embedding of the byte above the one to be predicted to that of the symbol read.
+  bool pixel_above = false;
 
   // The head's outputs per position: 3 * mixtures or classes.
   int OutputSize() const { return head == "logistics" ? 3 * mixtures : classes; }
+  // Bytes in a row of an image.
+  int RowBytes() const { return width * channels; }
+  // Past symbols that the embedding looks back at, beside the one read.
+  int Reach() const { return pixel_above ? RowBytes() - 1 : 0; }
+  // Bytes of everything that a sequence's past is kept in.
+  int64_t StateBytes() const { return int64_t{4} * (StateFloats() + Reach()); }
   // Floats of recurrent state per sequence: layers * heads * (D M + D).
   int64_t StateFloats() const {
     return int64_t{layers} * heads * (int64_t{query_dim} * value_dim + query_dim);
@@ -91,8 +102,10 @@ struct TensorInfo {
 
 // Every tensor of a checkpoint with this spec, all fp32: the reference library's names under
 // "transformer.", value_embedding.weight [vocabulary, value_embedding], pos_embedding.pe
-// [1, max_length, d_model - value_embedding], predictor.{weight,bias}; and, for images,
-// first_value.probability [vocabulary]: how often the data begins with each byte.
+// [1, max_length, d_model - value_embedding], above_embedding.weight [vocabulary + 1,
+// value_embedding] (its last row: nothing is above) where pixel_above is set,
+// predictor.{weight,bias}; and, for images, first_value.probability [vocabulary]: how often the
+// data begins with each byte.
 std::vector<TensorInfo> TensorTable(const ModelSpec& spec);
 
 // Trainable numbers: the table without pos_embedding.pe and first_value.probability.
@@ -104,6 +117,9 @@ bool IsBuffer(const std::string& tensor_name);
 // Sine/cosine positions [length, dim]: pe[t, 2i] = sin(t / 10000^(2i/dim)), pe[t, 2i+1] =
 // cos(same).
 std::vector<float> PositionTable(int length, int dim);
+
+// What pos_embedding.pe of this spec holds: [max_length, d_model - value_embedding].
+std::vector<float> PositionTable(const ModelSpec& spec);
 
 }  // namespace linnet
 

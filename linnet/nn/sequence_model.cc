@@ -28,9 +28,8 @@ TransformerOptions OptionsOf(const ModelSpec& spec, const TrainingOptions& optio
 
 }  // namespace
 
-PositionalEmbeddingImpl::PositionalEmbeddingImpl(int64_t max_length, int64_t dim) {
-  std::vector<float> table = PositionTable(static_cast<int>(max_length), static_cast<int>(dim));
-  pe = register_buffer("pe", torch::tensor(table).view({1, max_length, dim}));
+PositionalEmbeddingImpl::PositionalEmbeddingImpl(const ModelSpec& spec) {
+  pe = register_buffer("pe", torch::tensor(PositionTable(spec)).view({1, spec.max_length, -1}));
 }
 
 SequenceModelImpl::SequenceModelImpl(const ModelSpec& spec, const TrainingOptions& options)
@@ -41,8 +40,12 @@ SequenceModelImpl::SequenceModelImpl(const ModelSpec& spec, const TrainingOption
       dropout_(options.dropout) {
   register_module("value_embedding", value_embedding_);
   if (spec.value_embedding < spec.d_model) {
-    pos_embedding_ = PositionalEmbedding(spec.max_length, spec.d_model - spec.value_embedding);
+    pos_embedding_ = PositionalEmbedding(spec);
     register_module("pos_embedding", pos_embedding_);
+  }
+  if (spec.pixel_above) {
+    above_embedding_ = torch::nn::Embedding(spec.vocabulary + 1, spec.value_embedding);
+    register_module("above_embedding", above_embedding_);
   }
   register_module("transformer", transformer_.batch);
   register_module("predictor", predictor_);
@@ -53,13 +56,25 @@ SequenceModelImpl::SequenceModelImpl(const ModelSpec& spec, const TrainingOption
   }
 }
 
+Tensor SequenceModelImpl::Values(const Tensor& tokens, const Tensor& above) {
+  const Tensor values = value_embedding_(tokens);
+  return spec_.pixel_above ? values + above_embedding_(above) : values;
+}
+
 Tensor SequenceModelImpl::forward(const Tensor& tokens) {
   const int64_t length = tokens.size(1);
   if (length > spec_.max_length) {
     throw InputError("a sequence of ", length, " symbols is longer than the model's ",
                      spec_.max_length, " positions");
   }
-  Tensor x = value_embedding_(tokens);
+  Tensor above;
+  if (spec_.pixel_above) {
+    // Above byte t + 1 stands byte t + 1 - RowBytes.
+    above = torch::full_like(tokens, spec_.vocabulary);
+    const int64_t below = length + 1 - spec_.RowBytes();
+    if (below > 0) above.narrow(1, length - below, below).copy_(tokens.narrow(1, 0, below));
+  }
+  Tensor x = Values(tokens, above);
   if (!pos_embedding_.is_empty()) {
     const Tensor positions = pos_embedding_->pe.narrow(1, 0, length);
     x = torch::cat({x, positions.expand({tokens.size(0), -1, -1})}, 2);
@@ -67,35 +82,42 @@ Tensor SequenceModelImpl::forward(const Tensor& tokens) {
   return predictor_(transformer_.batch(dropout_(x), Mask{.causal = true}));
 }
 
-Tensor SequenceModelImpl::Step(const Tensor& tokens, int64_t position, RecurrentState& state) {
+Tensor SequenceModelImpl::Step(const Tensor& tokens, int64_t position, SequenceState& state) {
   if (transformer_.recurrent.is_empty()) {
     throw InputError("attention '", spec_.attention.kind, "' has no recurrent form");
   }
   if (position >= spec_.max_length) {
     throw InputError("position ", position, " is past the model's ", spec_.max_length);
   }
-  Tensor x = value_embedding_(tokens);
+  Tensor above;
+  if (spec_.pixel_above) {
+    const Tensor column = tokens.unsqueeze(1);
+    state.recent = state.recent.defined() ? torch::cat({state.recent, column}, 1) : column;
+    const int64_t more = state.recent.size(1) - spec_.RowBytes();
+    if (more > 0) state.recent = state.recent.narrow(1, more, spec_.RowBytes());
+    above = more >= 0 ? state.recent.select(1, 0) : torch::full_like(tokens, spec_.vocabulary);
+  }
+  Tensor x = Values(tokens, above);
   if (!pos_embedding_.is_empty()) {
     x = torch::cat({x, pos_embedding_->pe.select(1, position).expand({tokens.size(0), -1})}, 1);
   }
-  return predictor_(transformer_.recurrent(dropout_(x), state));
+  return predictor_(transformer_.recurrent(dropout_(x), state.layers));
 }
 
-Tensor ModelTensor(const SequenceModelImpl& model, const std::string& name) {
-  if (name == "first_value.probability") return model.first_value;
-  const auto parameters = model.named_parameters();
-  if (const Tensor* found = parameters.find(name)) return *found;
-  const auto buffers = model.named_buffers();
-  if (const Tensor* found = buffers.find(name)) return *found;
-  throw InputError("the network has no tensor '", name, "'");
+std::map<std::string, Tensor> ModelTensors(const SequenceModelImpl& model) {
+  std::map<std::string, Tensor> tensors;
+  for (const auto& item : model.named_parameters()) tensors[item.key()] = item.value();
+  for (const auto& item : model.named_buffers()) tensors[item.key()] = item.value();
+  if (model.first_value.defined()) tensors["first_value.probability"] = model.first_value;
+  return tensors;
 }
 
 void SaveModel(const std::string& path, const SequenceModelImpl& model,
                const std::string& training) {
+  const std::map<std::string, Tensor> tensors = ModelTensors(model);
   std::vector<Tensor> kept;  // dense copies must outlive the write
   WriteCheckpoint(path, model.spec(), training, [&](const TensorInfo& info) {
-    kept.push_back(
-        ModelTensor(model, info.name).detach().to(torch::kCPU, torch::kFloat32).contiguous());
+    kept.push_back(tensors.at(info.name).detach().to(torch::kCPU, torch::kFloat32).contiguous());
     return std::span<const float>(kept.back().data_ptr<float>(),
                                   static_cast<size_t>(kept.back().numel()));
   });
@@ -105,10 +127,11 @@ SequenceModel LoadModel(const std::string& path) {
   const Checkpoint checkpoint = Checkpoint::Open(path);
   SequenceModel model(checkpoint.spec());
   torch::NoGradGuard no_grad;
+  std::map<std::string, Tensor> tensors = ModelTensors(*model);
   for (const TensorInfo& info : TensorTable(checkpoint.spec())) {
     const std::span<const float> data = checkpoint.Tensor(info.name);
-    ModelTensor(*model, info.name)
-        .copy_(torch::from_blob(const_cast<float*>(data.data()), info.shape, torch::kFloat32));
+    tensors.at(info.name).copy_(
+        torch::from_blob(const_cast<float*>(data.data()), info.shape, torch::kFloat32));
   }
   return model;
 }

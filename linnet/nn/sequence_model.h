@@ -1,9 +1,10 @@
 // The whole network of a ModelSpec: embedding, transformer, head. Predicts symbol t+1 from 0 .. t.
 //
 //   SequenceModel model(spec);
-//   torch::Tensor out = model->forward(tokens);                  // [N, L] -> [N, L,
-//   spec.OutputSize()] RecurrentState state; torch::Tensor out_t = model->Step(tokens.select(1, t),
-//   t, state); SaveModel("digits.safetensors", *model, training_json);
+//   torch::Tensor out = model->forward(tokens);       // [N, L] -> [N, L, spec.OutputSize()]
+//   SequenceState state;
+//   torch::Tensor out_t = model->Step(tokens.select(1, t), t, state);
+//   SaveModel("digits.safetensors", *model, training_json);
 #ifndef LINNET_NN_SEQUENCE_MODEL_H_
 #define LINNET_NN_SEQUENCE_MODEL_H_
 
@@ -12,6 +13,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/pimpl.h>
 
+#include <map>
 #include <string>
 
 #include "linnet/model/spec.h"
@@ -19,10 +21,10 @@
 
 namespace linnet::nn {
 
-// Sine/cosine positions, put beside the value embedding.
+// The spec's PositionTable(), put beside the value embedding.
 class PositionalEmbeddingImpl : public torch::nn::Module {
  public:
-  PositionalEmbeddingImpl(int64_t max_length, int64_t dim);
+  explicit PositionalEmbeddingImpl(const ModelSpec& spec);
   torch::Tensor pe;  // [1, max_length, dim], a buffer
 };
 TORCH_MODULE(PositionalEmbedding);
@@ -33,6 +35,12 @@ struct TrainingOptions {
   std::string precision = "fp32";  // or "bf16": the layers' matrix products; the head's stay fp32
 };
 
+// What stepping keeps; empty at the beginning. A value: copying one forks the sequence.
+struct SequenceState {
+  RecurrentState layers;
+  torch::Tensor recent;  // the last symbols read, up to a row of an image: [N, <= RowBytes]
+};
+
 class SequenceModelImpl : public torch::nn::Module {
  public:
   explicit SequenceModelImpl(const ModelSpec& spec, const TrainingOptions& options = {});
@@ -41,7 +49,7 @@ class SequenceModelImpl : public torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& tokens);
   // int64 tokens [N] at position t -> [N, OutputSize]. Throws InputError where the attention kind
   // has no recurrent form.
-  torch::Tensor Step(const torch::Tensor& tokens, int64_t position, RecurrentState& state);
+  torch::Tensor Step(const torch::Tensor& tokens, int64_t position, SequenceState& state);
 
   const ModelSpec& spec() const { return spec_; }
 
@@ -49,8 +57,12 @@ class SequenceModelImpl : public torch::nn::Module {
   torch::Tensor first_value;
 
  private:
+  // The value part of the input: symbols [...] and, with pixel_above, those above the next ones.
+  torch::Tensor Values(const torch::Tensor& tokens, const torch::Tensor& above);
+
   ModelSpec spec_;
   torch::nn::Embedding value_embedding_;
+  torch::nn::Embedding above_embedding_ = nullptr;
   PositionalEmbedding pos_embedding_ = nullptr;
   Transformer transformer_;
   torch::nn::Linear predictor_;
@@ -63,8 +75,8 @@ void SaveModel(const std::string& path, const SequenceModelImpl& model,
                const std::string& training);
 SequenceModel LoadModel(const std::string& path);
 
-// The tensor of that name in the checkpoint's table, parameter or buffer. Throws InputError.
-torch::Tensor ModelTensor(const SequenceModelImpl& model, const std::string& name);
+// The tensors of the checkpoint's table, parameters and buffers, by their names there.
+std::map<std::string, torch::Tensor> ModelTensors(const SequenceModelImpl& model);
 
 }  // namespace linnet::nn
 

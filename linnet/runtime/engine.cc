@@ -34,6 +34,8 @@ struct Block {
   size_t token_stride;
   float* states;  // State::data_, from the first sequence on
   size_t state_stride;
+  const int32_t* recent;  // State::recent_, from the first sequence on
+  size_t call_position;   // of the first symbol that `tokens` leads back to
   // Where each sequence's outputs go: of all positions, or of the last one only; null for none.
   float* outputs = nullptr;
   size_t sequence_output_stride = 0;
@@ -92,7 +94,20 @@ class BlockRunner {
  private:
   size_t d() const { return model_.d_model; }
 
-  // x = [value_embedding[token], pe[position]]
+  // The row of above_embedding for the symbol that follows position t of the block.
+  size_t Above(size_t sequence, size_t t) const {
+    const size_t row_bytes = static_cast<size_t>(model_.spec.RowBytes());
+    const size_t next = block_.position + t + 1;
+    if (next < row_bytes) return static_cast<size_t>(model_.spec.vocabulary);
+    const size_t at = next - row_bytes, reach = row_bytes - 1;
+    if (at < block_.call_position) {
+      return static_cast<size_t>(block_.recent[sequence * reach + at % reach]);
+    }
+    return static_cast<size_t>(
+        (block_.tokens + sequence * block_.token_stride + t)[-ptrdiff_t(reach)]);
+  }
+
+  // x = [value_embedding[token] (+ above_embedding[byte above the next]), pe[position]]
   void Embed() {
     const size_t ve = model_.value_embedding, pe = d() - ve;
     for (size_t r = begin_; r < end_; ++r) {
@@ -100,6 +115,10 @@ class BlockRunner {
       const size_t token = static_cast<size_t>(block_.tokens[sequence * block_.token_stride + t]);
       float* x = work_.x + r * d();
       std::memcpy(x, model_.values.data() + token * ve, ve * sizeof(float));
+      if (model_.spec.pixel_above) {
+        const float* above = model_.above.data() + Above(sequence, t) * ve;
+        for (size_t i = 0; i < ve; ++i) x[i] += above[i];
+      }
       if (pe > 0) {
         std::memcpy(x + ve, model_.positions.data() + (block_.position + t) * pe,
                     pe * sizeof(float));
@@ -274,6 +293,7 @@ State State::Clone() const {
   State copy;
   copy.batch_ = batch_, copy.position_ = position_, copy.per_sequence_ = per_sequence_;
   copy.data_ = data_.Copy();
+  copy.recent_ = recent_;
   return copy;
 }
 
@@ -324,6 +344,7 @@ State Engine::NewState(size_t batch) const {
   state.batch_ = batch;
   state.per_sequence_ = floats;
   state.data_ = AlignedBuffer<float>(batch * floats);
+  state.recent_.resize(batch * static_cast<size_t>(model_->spec().Reach()));
   return state;
 }
 
@@ -363,6 +384,7 @@ void Engine::Prefix(State& state, std::span<const int32_t> tokens, size_t length
   // Many sequences: each thread walks its own through all layers and waits for nobody. Few: all
   // threads walk all of them together, and split the layers.
   const size_t threads = static_cast<size_t>(pool_.size());
+  const size_t reach = static_cast<size_t>(model.spec.Reach());
   const bool alone = threads == 1 || (length == 1 ? batch >= kAloneRows * threads
                                                   : batch >= 4 * threads || batch % threads == 0);
   const size_t chunks = (length + kBlockRows - 1) / kBlockRows;
@@ -385,7 +407,9 @@ void Engine::Prefix(State& state, std::span<const int32_t> tokens, size_t length
                     .tokens = tokens.data() + first * length + t,
                     .token_stride = length,
                     .states = state.data_.data() + first * state.per_sequence_,
-                    .state_stride = state.per_sequence_};
+                    .state_stride = state.per_sequence_,
+                    .recent = state.recent_.data() + first * reach,
+                    .call_position = state.position_};
         if (every) {
           block.outputs = outputs.data() + (first * length + t) * width;
           block.sequence_output_stride = length * width;
@@ -398,6 +422,12 @@ void Engine::Prefix(State& state, std::span<const int32_t> tokens, size_t length
       }
     }
   });
+  // What later calls look back at.
+  for (size_t i = 0; i < batch && reach > 0; ++i) {
+    for (size_t t = length - std::min(length, reach); t < length; ++t) {
+      state.recent_[i * reach + (state.position_ + t) % reach] = tokens[i * length + t];
+    }
+  }
   state.position_ += length;
 }
 

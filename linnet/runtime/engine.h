@@ -18,6 +18,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "linnet/base/aligned.h"
 #include "linnet/base/thread_pool.h"
@@ -64,18 +65,22 @@ class State {
     position_ = std::exchange(other.position_, 0);
     per_sequence_ = std::exchange(other.per_sequence_, 0);
     data_ = std::move(other.data_);
+    recent_ = std::move(other.recent_);
     return *this;
   }
   size_t batch() const { return batch_; }
   size_t position() const { return position_; }  // symbols read so far
-  size_t bytes() const { return data_.size() * sizeof(float); }
+  size_t bytes() const {
+    return data_.size() * sizeof(float) + recent_.size() * sizeof(recent_[0]);
+  }
   State Clone() const;
   void Reset();  // back to before the first symbol
 
  private:
   friend class Engine;
   size_t batch_ = 0, position_ = 0, per_sequence_ = 0;
-  AlignedBuffer<float> data_;  // [batch][layers]: s [heads, D, M], then z [heads, D]
+  AlignedBuffer<float> data_;    // [batch][layers]: s [heads, D, M], then z [heads, D]
+  std::vector<int32_t> recent_;  // [batch, reach]: the symbol of position p at p mod reach
 };
 
 struct EngineOptions {

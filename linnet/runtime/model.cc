@@ -165,6 +165,7 @@ Model::Packed::Packed(const Checkpoint& checkpoint)
 
   values = Copied(checkpoint.Tensor("value_embedding.weight"));
   if (value_embedding < d_model) positions = Copied(checkpoint.Tensor("pos_embedding.pe"));
+  if (spec.pixel_above) above = Copied(checkpoint.Tensor("above_embedding.weight"));
   if (spec.task == "images") {
     first_value = Copied(checkpoint.Tensor("first_value.probability"));
     double sum = 0;

@@ -54,6 +54,7 @@ struct Model::Packed {
 
   AlignedBuffer<float> values;     // [vocabulary, value_embedding]
   AlignedBuffer<float> positions;  // [max_length, d_model - value_embedding]
+  AlignedBuffer<float> above;      // [vocabulary + 1, value_embedding], or empty
   AlignedBuffer<float> first_value;
 };
 

@@ -36,6 +36,14 @@ ModelSpec RaggedImages() {
   return spec;
 }
 
+// Every way of saying where a byte stands.
+ModelSpec GridImages() {
+  ModelSpec spec = RaggedImages();
+  spec.value_embedding = 8, spec.positions = "grid", spec.pixel_above = true;
+  spec.channels = 3, spec.height = 20, spec.max_length = 299;  // longer than a block
+  return spec;
+}
+
 // More heads and hidden units than groups, no positions, no final norm, longer than a block.
 ModelSpec LongCopy() {
   ModelSpec spec;
@@ -80,6 +88,14 @@ class TestModel {
     std::vector<Doubles> x;
     for (size_t t = 0; t < tokens.size(); ++t) {
       x.push_back(RowOf("value_embedding.weight", Size(tokens[t]), Size(spec_.value_embedding)));
+      if (spec_.pixel_above) {
+        const size_t row = Size(spec_.RowBytes());
+        const Doubles above =
+            RowOf("above_embedding.weight",
+                  t + 1 < row ? Size(spec_.vocabulary) : Size(tokens[t + 1 - row]),
+                  Size(spec_.value_embedding));
+        for (size_t i = 0; i < above.size(); ++i) x[t][i] += above[i];
+      }
       if (spec_.value_embedding < spec_.d_model) {
         const Doubles pe =
             RowOf("pos_embedding.pe", t, Size(spec_.d_model - spec_.value_embedding));
@@ -175,6 +191,10 @@ const TestModel& Images() {
   static const TestModel model(RaggedImages());
   return model;
 }
+const TestModel& Grid() {
+  static const TestModel model(GridImages());
+  return model;
+}
 const TestModel& Copy() {
   static const TestModel model(LongCopy());
   return model;
@@ -216,6 +236,11 @@ TEST_P(RuntimeTest, PrefixAndStepsMatchTheReferenceAtEveryCut) {
   for (size_t cut = 0; cut <= tokens.size(); ++cut) {
     for (int threads : {1, 2}) CheckCut(Images(), want, tokens, cut, threads);
   }
+  const Tokens grid = Grid().RandomTokens(299, 0);
+  const std::vector<Doubles> want_grid = Grid().Outputs(grid);
+  for (size_t cut : {0, 1, 14, 15, 16, 191, 192, 205, 299}) {
+    CheckCut(Grid(), want_grid, grid, cut, 2);
+  }
   const Tokens longer = Copy().RandomTokens(250, 0);
   const std::vector<Doubles> want_longer = Copy().Outputs(longer);
   for (size_t cut : {0, 1, 96, 191, 192, 193, 250}) CheckCut(Copy(), want_longer, longer, cut, 3);
@@ -254,11 +279,13 @@ Floats RunOne(const TestModel& model, int threads, size_t batch, size_t which, s
 
 TEST_P(RuntimeTest, ThreadsAndCompanyDoNotChangeABit) {
   const Floats images = RunOne(Images(), 1, 1, 0, 5, 4);
+  const Floats grid = RunOne(Grid(), 1, 1, 0, 20, 20);
   const Floats copy = RunOne(Copy(), 1, 1, 0, 200, 2);
   for (int threads : {1, 2, 3}) {
     for (size_t batch : {1, 2, 3, 4, 5, 6, 7, 8, 9, 25, 130}) {
       const size_t which = batch * 2 / 3;
       EXPECT_EQ(RunOne(Images(), threads, batch, which, 5, 4), images) << threads << " " << batch;
+      EXPECT_EQ(RunOne(Grid(), threads, batch, which, 20, 20), grid) << threads << " " << batch;
       if (batch <= 9) {
         EXPECT_EQ(RunOne(Copy(), threads, batch, which, 200, 2), copy) << threads << " " << batch;
       }
@@ -294,6 +321,7 @@ TEST(State, ClonesForkAndResetForgets) {
   EXPECT_EQ(state.bytes(), static_cast<size_t>(RaggedImages().StateFloats()) * sizeof(float));
   engine.Step(state, std::span(tokens).first(1), first);
   State fork = state.Clone();
+  EXPECT_EQ(fork.bytes(), state.bytes());
   engine.Step(state, Tokens{1}, a);
   engine.Step(fork, Tokens{2}, b);
   EXPECT_NE(a, b);

@@ -38,6 +38,8 @@ void ApplyJson(const std::string& text, const std::string& where, TrainConfig& c
     bool good;
     if constexpr (std::is_same_v<Field, std::string>) {
       good = found->is_string();
+    } else if constexpr (std::is_same_v<Field, bool>) {
+      good = found->is_boolean();
     } else if constexpr (std::is_same_v<Field, uint64_t>) {
       good = found->is_number_unsigned();
     } else if constexpr (std::is_integral_v<Field>) {

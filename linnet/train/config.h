@@ -26,6 +26,8 @@ struct TrainConfig {
   int value_dim = 0;
   std::string activation = "relu";
   int mixtures = 10;
+  std::string positions = "sequence";
+  bool pixel_above = false;
 
   std::string data;
   std::string dataset;
@@ -69,6 +71,10 @@ void VisitFields(Config& c, Visit visit) {
   visit("value_dim", "", "dimensions of a value, per head; 0: d_model / heads", c.value_dim);
   visit("activation", "", "of the feed-forward blocks: gelu or relu", c.activation);
   visit("mixtures", "images", "logistics in the output's mixture", c.mixtures);
+  visit("positions", "images",
+        "what they tell: sequence (the place in it) or grid (row and column too)", c.positions);
+  visit("pixel_above", "images", "give the network the byte above the one to be predicted",
+        c.pixel_above);
   visit("data", "images", "folder that holds the data set", c.data);
   visit("dataset", "images", "name of the data set; empty: by the files in the folder", c.dataset);
   visit("train_images", "images", "use only the first N training images; 0: all", c.train_images);

@@ -39,6 +39,8 @@ class ImagesTask : public Task {
     spec.height = train_.height;
     spec.channels = train_.channels;
     spec.max_length = train_.width * train_.height * train_.channels - 1;
+    spec.positions = config_.positions;
+    spec.pixel_above = config_.pixel_above;
     return spec;
   }
 
