@@ -211,11 +211,31 @@ class Program(Case):
         self.refuses(["info", self.images], "PDP11", "SCALAR", env={"LINNET_ISA": "PDP11"})
 
     def test_output_that_cannot_be_written(self):
-        with open("/dev/full", "w") as full:
-            done = subprocess.run([BIN / "linnet", "info", self.images], stdout=full,
-                                  stderr=subprocess.PIPE, text=True)
-        self.assertEqual(done.returncode, 1)
-        self.assertEqual(done.stderr, "linnet: standard output: cannot be written\n")
+        for arguments in (["info", self.images], ["--help"], ["--version"]):
+            for where in (">/dev/full", ">&-"):
+                command = " ".join(map(str, [BIN / "linnet", *arguments, where]))
+                done = subprocess.run(command, shell=True, stderr=subprocess.PIPE, text=True)
+                self.assertEqual(done.returncode, 1, command)
+                self.assertEqual(done.stderr, "linnet: standard output: cannot be written\n")
+
+    def test_output_that_is_the_model(self):
+        link = self.dir / "link"
+        link.symlink_to(self.images)
+        for out in (self.images, link):
+            self.refuses(["sample", self.images, "--out", out, "--count", "1"], out)
+            self.refuses(["complete", self.images, "--out", out, "--count", "1"], out)
+
+    def test_a_sheet_too_large_is_refused_before_the_work(self):
+        self.refuses(["sample", self.images, "--out", "a.png", "--count", "100000", "--scale", "100"],
+                     "fewer or smaller")
+        self.refuses(["complete", self.images, "--out", "a.png", "--count", "1000", "--scale", "100"],
+                     "fewer or smaller")
+
+    def test_more_threads_than_can_start(self):
+        command = f"ulimit -v 3000000; {BIN / 'linnet'} eval {self.copy} --threads 1024"
+        done = subprocess.run(command, shell=True, stderr=subprocess.PIPE, text=True)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("threads", done.stderr)
 
     def test_links_no_libtorch(self):
         libraries = subprocess.run(["ldd", BIN / "linnet"], capture_output=True, text=True,
@@ -338,14 +358,22 @@ class Eval(Case):
         self.assertTrue(0 <= result["accuracy"] < 0.9)  # nothing was learned
         self.assertTrue(6 * 10 <= result["symbols"] < 6 * 20)
         self.assertNotEqual(self.linnet_json("eval", self.copy, "--limit", 6, "--seed", 1)["symbols"],
-                            None)
+                            result["symbols"])
         text = self.linnet("eval", self.copy, "--limit", 6, "--show", 2)
         self.assertEqual((text.count("given"), text.count("copied")), (2, 2))
 
     def test_weights_that_are_no_numbers(self):
         tensors = random_tensors(IMAGE_SPEC)
-        tensors["predictor.bias"] = ([30], [math.nan] * 30)
-        path = self.write("nan.safetensors", safetensors(IMAGE_SPEC, tensors))
+        for value in (math.nan, math.inf):
+            tensors["predictor.bias"] = ([30], [0.0] * 29 + [value])
+            path = self.write("nan.safetensors", safetensors(IMAGE_SPEC, tensors))
+            for arguments in (["eval", path, "--data", self.data], ["sample", path, "--out", "a.png"],
+                              ["complete", path, "--out", "a.png"], ["bench", "step", path]):
+                self.refuses(arguments, path, "predictor.bias")
+        # Numbers, but ones that overflow.
+        tensors["predictor.bias"] = ([30], [0.0] * 30)
+        tensors["predictor.weight"] = ([30, 16], [3e38] * 480)
+        path = self.write("huge.safetensors", safetensors(IMAGE_SPEC, tensors))
         done = self.run_linnet("eval", path, "--data", self.data, "--json")
         self.assertEqual((done.returncode, done.stdout), (1, ""))
         self.assertIn("weights", done.stderr)

@@ -79,9 +79,10 @@ class TrainTest(unittest.TestCase):
         args = [*args, "--steps", steps, "--checkpoint-every", "3", "--log-every", "1"]
         self.run_ok(*args, "--out", whole)
         rng = random.Random()
-        kills = 0
+        kills = resumed = 0
         for attempt in range(100):
             resume = (broken / "state.safetensors").exists()
+            resumed += resume
             command = [*args[:1], "--resume", "--out", broken] if resume else [*args, "--out", broken]
             process = subprocess.Popen([BIN / "linnet", "train", *map(str, command)],
                                        stderr=subprocess.DEVNULL, start_new_session=True)
@@ -100,6 +101,7 @@ class TrainTest(unittest.TestCase):
             if process.wait(timeout=120) == 0:
                 break
         self.assertGreater(kills, 0)
+        self.assertGreater(resumed, 0)
         return whole, broken
 
     def test_killed_and_resumed_equals_undisturbed_copy(self):
@@ -165,12 +167,61 @@ class TrainTest(unittest.TestCase):
         good = tensors(out / "model.safetensors")
         result = self.train("copy", "--resume", "--out", out, "--steps", "100", "--lr", "1e30")
         self.assertEqual(result.returncode, 1, result.stderr)
-        self.assertIn("no longer a number at step", result.stderr)
+        self.assertRegex(result.stderr, "no longer a number (at|after) step")
         self.assertIn("--lr", result.stderr)
         for data in tensors(out / "model.safetensors").values():  # the last good one, whatever its step
             values = struct.unpack(f"<{len(data) // 4}f", data)
             self.assertTrue(all(v == v for v in values))
         self.assertEqual(tensors(out / "model.safetensors").keys(), good.keys())
+
+    def test_a_ruined_model_replaces_no_checkpoint(self):
+        # The loss of step 3 is a number; the weights that its update makes give none.
+        out = self.dir / "run"
+        self.run_ok(*COPY, "--out", out, "--checkpoint-every", "1", "--clip", "0", "--steps", "2")
+        before = (out / "model.safetensors").read_bytes()
+        for steps in (3, 10):  # at the last step, and on the way
+            result = self.train("copy", "--resume", "--out", out, "--steps", steps, "--lr", "1e25")
+            self.assertEqual(result.returncode, 1, result.stderr)
+            self.assertRegex(result.stderr.splitlines()[-1], "no longer a number .* step [34]; .*step 2 .*whole")
+            self.assertEqual((out / "model.safetensors").read_bytes(), before)
+        fresh = self.dir / "fresh"
+        result = self.train(*COPY, "--out", fresh, "--steps", "1", "--clip", "0", "--lr", "1e25")
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertRegex(result.stderr.splitlines()[-1], "no longer a number .*no checkpoint")
+        self.assertFalse((fresh / "model.safetensors").exists())
+
+    def test_killed_before_its_last_file(self):
+        out = self.dir / "run"
+        self.run_ok(*COPY, "--out", out, "--steps", "2")
+        model = tensors(out / "model.safetensors")
+        (out / "model.safetensors").unlink()
+        (out / "state.safetensors.tmp.123").write_text("what a killed run was writing")
+        self.run_ok("copy", "--resume", "--out", out)
+        self.assertEqual(tensors(out / "model.safetensors"), model)
+        self.assertEqual([f.name for f in out.iterdir() if "tmp" in f.name], [])
+
+    def test_one_run_a_folder(self):
+        out = self.dir / "run"
+        process = subprocess.Popen([BIN / "linnet", "train", *COPY, "--steps", "1000000", "--log-every", "1",
+                                    "--checkpoint-every", "5", "--out", out], stderr=subprocess.DEVNULL)
+        try:
+            while not (out / "state.safetensors").exists():
+                self.assertIsNone(process.poll())
+                time.sleep(0.01)
+            self.assert_refused(self.train("copy", "--resume", "--out", out), out, "another training")
+        finally:
+            process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(timeout=60), 130)
+
+    def test_progress_that_nobody_reads(self):
+        for how in ("2>&-", "2>&1 | true"):
+            out = self.dir / f"run{len(how)}"
+            arguments = " ".join(map(str, [*COPY, "--steps", 30, "--out", out]))
+            subprocess.run(f"{BIN / 'linnet'} train {arguments} {how}", shell=True, check=True, timeout=120)
+            deadline = time.monotonic() + 60
+            while not (out / "model.safetensors").exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
+            self.assertEqual(records(out)[-1]["step"], 30)
 
     def test_full_disk_leaves_the_last_checkpoint(self):
         out = self.dir / "run"
@@ -184,6 +235,7 @@ class TrainTest(unittest.TestCase):
         result = self.train("copy", "--resume", "--out", out, "--steps", "4", preexec_fn=full_disk)
         self.assertEqual(result.returncode, 1, result.stderr)
         self.assertIn("state.safetensors", result.stderr.splitlines()[-1])
+        self.assertIn("checkpoint of step 2", result.stderr.splitlines()[-1])
         for name, data in before.items():
             self.assertEqual((out / name).read_bytes(), data)
         self.assertEqual([f.name for f in out.iterdir() if "tmp" in f.name], [])
@@ -206,12 +258,22 @@ class TrainTest(unittest.TestCase):
                            ('{"layers": "3"}', "layers"), ("[", "JSON")):
             config.write_text(text)
             self.assert_refused(self.train(*COPY, "--out", out, "--config", config), config, word)
+        for flag, value in (("--seed", "-1"), ("--d-ff", "-3"), ("--lr-drop-factor", "nan"), ("--lr", "nan"),
+                            ("--symbols", "2147483647"), ("--threads", "2000"), ("--max-length", "16777216")):
+            self.assert_refused(self.train("copy", "--out", out, flag, value), flag)
         self.assertFalse(out.exists())
 
         self.run_ok(*COPY, "--out", out, "--steps", "2")
         self.assert_refused(self.train(*COPY, "--out", out, "--steps", "2"), "--resume")
         self.assert_refused(self.train("images", "--resume", "--out", out), "copy")
+        self.assert_refused(self.train("copy", "--resume", "--out", out, "--preset", "demo"), "--preset")
         self.assert_refused(self.train("copy", "--resume", "--out", out, "--d-model", "32"), "state.safetensors")
+        log = out / "metrics.jsonl"
+        log.write_text('{"step": "x"}\n[]\n' + log.read_text())
+        self.run_ok("copy", "--resume", "--out", out, "--steps", "3")
+        (out / "state.safetensors").rename(out / "gone")
+        self.assert_refused(self.train(*COPY, "--out", out, "--steps", "2"), out / "model.safetensors")
+        (out / "gone").rename(out / "state.safetensors")
         state = out / "state.safetensors"
         state.write_bytes(state.read_bytes()[:-7])
         self.assert_refused(self.train("copy", "--resume", "--out", out), "state.safetensors")
@@ -220,6 +282,9 @@ class TrainTest(unittest.TestCase):
         mnist, out = self.dir / "mnist", self.dir / "run"
         mnist.mkdir()
         tiny_mnist(mnist)
+        for epochs in ("0.001", "1e300"):
+            self.assert_refused(self.train("images", *TINY, "--data", mnist, "--out", out, "--epochs", epochs),
+                                "--epochs")
         images = mnist / "train-images-idx3-ubyte.gz"
         images.write_bytes(images.read_bytes()[:-20])
         self.assert_refused(self.train("images", *TINY, "--data", mnist, "--out", out), images)

@@ -3,10 +3,13 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <system_error>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
+
+#include "linnet/base/error.h"
 
 namespace linnet {
 namespace {
@@ -41,12 +44,20 @@ int ThreadPool::AvailableProcessors() {
 
 ThreadPool::ThreadPool(int threads) : size_(threads > 0 ? threads : AvailableProcessors()) {
   threads_.reserve(static_cast<size_t>(size_ - 1));
-  for (int worker = 1; worker < size_; ++worker) {
-    threads_.emplace_back([this, worker] { WorkerLoop(worker); });
+  try {
+    for (int worker = 1; worker < size_; ++worker) {
+      threads_.emplace_back([this, worker] { WorkerLoop(worker); });
+    }
+  } catch (const std::system_error&) {
+    const size_t started = threads_.size() + 1;
+    Stop();
+    throw RuntimeError("cannot start ", size_, " threads, only ", started, "; use fewer");
   }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { Stop(); }
+
+void ThreadPool::Stop() {
   stop_.store(true, std::memory_order_relaxed);
   generation_.fetch_add(1, std::memory_order_release);
   generation_.notify_all();

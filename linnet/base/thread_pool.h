@@ -49,6 +49,7 @@ class ThreadPool {
 
  private:
   void WorkerLoop(int worker);
+  void Stop();  // ends and joins the threads there are
 
   const int size_;
   std::vector<std::thread> threads_;

@@ -1,10 +1,9 @@
 // linnet bench step: one recurrent step at batch 1. The limit is the time it takes just to read as
 // many bytes as the step's weights have, with the same threads: a walk over the weights is what a
 // step is.
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <map>
@@ -64,15 +63,21 @@ std::shared_ptr<const Model> PaperModel() {
   auto& first = tensors.at("first_value.probability");
   std::fill(first.begin(), first.end(), 1.0f / static_cast<float>(first.size()));
 
-  struct TemporaryFile {
-    ~TemporaryFile() { unlink(path.c_str()); }
-    const std::string path =
-        fs::temp_directory_path() / StrCat("linnet-bench-", getpid(), ".safetensors");
-  } file;
-  WriteCheckpoint(file.path, spec, /*training=*/"", [&](const TensorInfo& info) {
+  struct TemporaryFolder {
+    TemporaryFolder() {
+      if (mkdtemp(path.data()) == nullptr) throw RuntimeError(path, ": cannot be made");
+    }
+    ~TemporaryFolder() {
+      std::error_code ignored;
+      fs::remove_all(path, ignored);
+    }
+    std::string path = fs::temp_directory_path() / "linnet-bench-XXXXXX";
+  } folder;
+  const std::string path = folder.path + "/paper.safetensors";
+  WriteCheckpoint(path, spec, /*training=*/"", [&](const TensorInfo& info) {
     return std::span<const float>(tensors.at(info.name));
   });
-  return Model::Open(file.path);  // stays mapped or packed without its name
+  return Model::Open(path);  // stays packed without its file
 }
 
 std::vector<int32_t> RandomTokens(const ModelSpec& spec, size_t count) {

@@ -1,5 +1,7 @@
 #include "linnet/cli/image_options.h"
 
+#include <filesystem>
+#include <system_error>
 #include <vector>
 
 #include "linnet/base/error.h"
@@ -39,6 +41,7 @@ void AddDrawingOptions(CLI::App* verb, DrawingOptions& options) {
       ->capture_default_str();
   verb->add_option("--seed", options.seed, "The same seed draws the same images")
       ->type_name("N")
+      ->check(CLI::NonNegativeNumber.description(""))
       ->capture_default_str();
   verb->add_option("--temperature", options.temperature, "Below 1: closer to the most likely image")
       ->type_name("N")
@@ -68,6 +71,17 @@ SampleOptions ToSampleOptions(const DrawingOptions& options,
   sample.batch = options.batch;
   sample.progress = &progress;
   return sample;
+}
+
+void CheckSheet(const ModelSpec& spec, const std::string& model, size_t count, int columns,
+                const DrawingOptions& options) {
+  MeasureGrid(spec.width, spec.height, spec.channels, count, columns, options.scale,
+              /*gap=*/options.scale);
+  std::error_code ignored;
+  if (std::filesystem::equivalent(options.out, model, ignored)) {
+    throw InputError(options.out, ": is the model itself; choose another --out");
+  }
+  CheckWritable(options.out);
 }
 
 void WriteSheet(const ModelSpec& spec, std::span<const uint8_t> pixels, int columns,

@@ -3,7 +3,7 @@
 //
 //   AddDatasetOptions(verb, options->from);   AddDrawingOptions(verb, options->drawing);
 //   ImageSet images = LoadImagesFor(model->spec(), options.from);
-//   WriteSheet(out, model->spec(), pixels, /*columns=*/4, options.drawing);
+//   WriteSheet(model->spec(), pixels, /*columns=*/4, options.drawing);
 #ifndef LINNET_CLI_IMAGE_OPTIONS_H_
 #define LINNET_CLI_IMAGE_OPTIONS_H_
 
@@ -42,6 +42,11 @@ void AddBatchOption(CLI::App* verb, size_t& batch);
 
 SampleOptions ToSampleOptions(const DrawingOptions& options,
                               const FunctionRef<void(size_t, size_t)>& progress);
+
+// Throws now what would go wrong later with a sheet of `count` images: a grid too large for a PNG,
+// a file that cannot be written, or the model's own.
+void CheckSheet(const ModelSpec& spec, const std::string& model, size_t count, int columns,
+                const DrawingOptions& options);
 
 // Writes raw pixels [count, height, width, channels] as one PNG, row by row.
 void WriteSheet(const ModelSpec& spec, std::span<const uint8_t> pixels, int columns,

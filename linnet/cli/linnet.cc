@@ -12,6 +12,7 @@ int main(int argc, char** argv) {
                "linnet");
   app.set_version_flag("--version", "linnet " LINNET_VERSION);
   app.require_subcommand(1);
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   for (const auto add_verb : {cli::AddTrain, cli::AddEval, cli::AddSample, cli::AddComplete,
                               cli::AddBench, cli::AddInfo}) {
     add_verb(app);

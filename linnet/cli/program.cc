@@ -1,5 +1,7 @@
 #include "linnet/cli/program.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <exception>
 #include <iostream>
@@ -49,17 +51,37 @@ std::string Usage(const CLI::App& app, const CLI::ParseError& error) {
   return StrCat(what, "; see '", named.name, " --help'");
 }
 
+// A file opened while 0, 1 or 2 is closed would take its number, and messages would go into it.
+void OpenStandardStreams() {
+  // Results that go nowhere are an error (a full device), messages are not.
+  const char* const devices[] = {"/dev/null", "/dev/full", "/dev/null"};
+  for (int fd = 0; fd <= 2; ++fd) {
+    if (fcntl(fd, F_GETFD) == -1 && open(devices[fd], O_RDWR) != fd) return;  // the lowest is free
+  }
+}
+
+void FlushOutput() {
+  if (!std::cout.flush()) throw RuntimeError("standard output: cannot be written");
+}
+
+int Run(CLI::App& app, int argc, char** argv) {
+  try {
+    kernels::ApplyIsaEnvironment();
+    app.parse(argc, argv);
+  } catch (const CLI::Success& help_or_version) {
+    app.exit(help_or_version);
+  }
+  FlushOutput();
+  return 0;
+}
+
 }  // namespace
 
 int RunProgram(CLI::App& app, int argc, char** argv) {
   const std::string program = app.get_name();
+  OpenStandardStreams();
   try {
-    kernels::ApplyIsaEnvironment();
-    app.parse(argc, argv);
-    if (!std::cout.flush()) throw RuntimeError("standard output: cannot be written");
-    return 0;
-  } catch (const CLI::Success& help_or_version) {
-    return app.exit(help_or_version);
+    return Run(app, argc, argv);
   } catch (const CLI::ParseError& error) {
     Complain(program, Usage(app, error));
     return 2;

@@ -9,6 +9,7 @@
 #include <csignal>
 #include <iostream>
 #include <limits>
+#include <new>
 #include <type_traits>
 
 #include "linnet/base/error.h"
@@ -72,7 +73,12 @@ void Register(CLI::App& root, TrainCommand& command) {
         if constexpr (std::is_same_v<std::decay_t<decltype(field)>, bool>) {
           app->add_flag(FlagName(name) + ",!" + FlagName("no_" + std::string(name)), field, help);
         } else {
-          app->add_option(FlagName(name), field, help)->capture_default_str();
+          CLI::Option* option = app->add_option(FlagName(name), field, help);
+          option->capture_default_str();
+          // CLI11 would take "-1" for the largest number there is.
+          if constexpr (std::is_unsigned_v<std::decay_t<decltype(field)>>) {
+            option->check(CLI::NonNegativeNumber.description(""));
+          }
         }
       });
   app->footer(
@@ -87,6 +93,9 @@ TrainConfig Resolve(const TrainCommand& command) {
   config.task = task.name;
   if (command.resume) {
     if (command.flags.out.empty()) throw InputError("--resume needs --out, the folder of the run");
+    if (command.app->get_option("--preset")->count() > 0) {
+      throw InputError("--resume goes on with the settings of the run; leave out --preset");
+    }
     ApplyJson(train::ReadRunConfig(command.flags.out), command.flags.out + "/config.json", config);
   } else {
     const auto preset = std::find_if(task.presets.begin(), task.presets.end(),
@@ -114,6 +123,8 @@ int RunTraining(const TrainCommand& command) {
   const TrainConfig config = Resolve(command);
   std::signal(SIGINT, OnInterrupt);
   std::signal(SIGTERM, OnInterrupt);
+  std::signal(SIGHUP, OnInterrupt);
+  std::signal(SIGPIPE, SIG_IGN);  // nobody reads the progress any more: no reason to stop
   ProgressLine progress(std::cerr, isatty(STDERR_FILENO) == 1);
   const train::TrainResult result =
       Train(*command.task, config, command.resume,
@@ -147,7 +158,11 @@ int main(int argc, char** argv) {
   CLI::App app("Trains a model", "linnet train");
   app.set_version_flag("--version", "linnet " LINNET_VERSION);
   app.require_subcommand(1);
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.get_formatter()->column_width(32);
+  std::string examples = "\nExamples:\n";
+  for (const TaskInfo* task : train::Tasks()) examples += StrCat("  ", task->example, "\n");
+  app.footer(examples);
   int exit_code = 0;
   std::vector<TrainCommand> commands(train::Tasks().size());
   for (size_t i = 0; i < commands.size(); ++i) {
@@ -157,7 +172,9 @@ int main(int argc, char** argv) {
       try {
         exit_code = RunTraining(commands[i]);
       } catch (const c10::Error& error) {
-        throw RuntimeError(error.what_without_backtrace());
+        const std::string what = error.what_without_backtrace();
+        if (what.find("DefaultCPUAllocator") != std::string::npos) throw std::bad_alloc();
+        throw RuntimeError(what);
       }
     });
   }

@@ -54,10 +54,12 @@ void Run(const Options& options) {
   const ModelSpec& spec = model->spec();
   const int rows = options.rows_known > 0 ? options.rows_known : spec.height / 2;
   if (rows < 1 || rows >= spec.height) {
-    throw InputError("linnet complete: --rows-known is ", rows, ", but the model's images have ",
-                     spec.height, " rows; give 1 to ", spec.height - 1);
+    throw InputError("--rows-known is ", rows, ", but the model's images have ", spec.height,
+                     " rows; give 1 to ", spec.height - 1);
   }
-  CheckWritable(options.drawing.out);
+  const int columns = static_cast<int>(options.count);
+  CheckSheet(spec, options.model, options.count * (options.alternatives + 2), columns,
+             options.drawing);
   Engine engine(model, {.threads = options.threads});
   const std::vector<uint8_t> originals = Originals(options, engine);
   const size_t bytes = originals.size() / options.count;
@@ -83,7 +85,7 @@ void Run(const Options& options) {
   });
   const double seconds = watch.Seconds();
   sheet.insert(sheet.end(), originals.begin(), originals.end());
-  WriteSheet(spec, sheet, static_cast<int>(options.count), options.drawing);
+  WriteSheet(spec, sheet, columns, options.drawing);
 
   const double count = static_cast<double>(options.count * options.alternatives);
   const std::string source = options.from.dir.empty() ? "its own samples" : options.from.dir;

@@ -34,7 +34,8 @@ constexpr uint64_t kFreshStreams = uint64_t{1} << 62;
 
 void EvalImages(const Options& options, const std::shared_ptr<const Model>& model) {
   if (options.from.dir.empty()) {
-    throw InputError("linnet eval: an image model needs --data DIR, the folder of its data set");
+    throw InputError(model->path(),
+                     ": an image model; name the folder of its data set with --data DIR");
   }
   const ImageSet images = LoadImagesFor(model->spec(), options.from);
   const size_t count = options.limit > 0 ? std::min(options.limit, images.size()) : images.size();

@@ -26,7 +26,9 @@ struct Options {
 
 void Run(const Options& options) {
   const auto model = OpenModel(options.model, "images", "sample");
-  CheckWritable(options.drawing.out);
+  const int square = static_cast<int>(std::ceil(std::sqrt(static_cast<double>(options.count))));
+  const int columns = options.columns > 0 ? options.columns : square;
+  CheckSheet(model->spec(), options.model, options.count, columns, options.drawing);
   Engine engine(model, {.threads = options.threads});
 
   const Stopwatch watch;
@@ -37,9 +39,7 @@ void Run(const Options& options) {
   const double seconds = watch.Seconds();
 
   const double count = static_cast<double>(options.count);
-  const int square = static_cast<int>(std::ceil(std::sqrt(count)));
-  WriteSheet(model->spec(), pixels, options.columns > 0 ? options.columns : square,
-             options.drawing);
+  WriteSheet(model->spec(), pixels, columns, options.drawing);
   if (options.json) {
     PrintJson({{"images", options.count},
                {"seconds", seconds},

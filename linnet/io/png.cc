@@ -81,10 +81,30 @@ Image ReadPng(const std::string& path) {
   return image;
 }
 
-Image Grid(std::span<const Image> images, int columns, int scale, int gap, uint8_t background) {
-  if (images.empty() || columns < 1 || scale < 1 || gap < 0) {
+GridSize MeasureGrid(int image_width, int image_height, int channels, size_t count, int columns,
+                     int scale, int gap) {
+  if (count == 0 || columns < 1 || scale < 1 || gap < 0) {
     throw InputError("a grid needs images, columns, a scale of at least 1 and no negative gap");
   }
+  GridSize size;
+  size.across = std::min(static_cast<size_t>(columns), count);
+  size.down = (count + size.across - 1) / size.across;
+  const size_t zoom = static_cast<size_t>(scale), space = static_cast<size_t>(gap);
+  size.width = size.across * (static_cast<size_t>(image_width) * zoom + space) + space;
+  size.height = size.down * (static_cast<size_t>(image_height) * zoom + space) + space;
+  if (size.width == 0 || size.height == 0 ||
+      ImageBytes(size.width, size.height, static_cast<size_t>(channels)) == 0) {
+    throw InputError("a grid of ", size.across, " x ", size.down, " images of ", image_width, " x ",
+                     image_height, " at scale ", scale, " is larger than ",
+                     FormatBytes(static_cast<double>(kMaxImageBytes)), "; show fewer or smaller");
+  }
+  return size;
+}
+
+Image Grid(std::span<const Image> images, int columns, int scale, int gap, uint8_t background) {
+  if (images.empty()) throw InputError("a grid needs images");
+  const GridSize size = MeasureGrid(images[0].width, images[0].height, images[0].channels,
+                                    images.size(), columns, scale, gap);
   const size_t width = static_cast<size_t>(images[0].width);
   const size_t height = static_cast<size_t>(images[0].height);
   const size_t channels = static_cast<size_t>(images[0].channels);
@@ -95,23 +115,14 @@ Image Grid(std::span<const Image> images, int columns, int scale, int gap, uint8
                        images[0].height, " is followed by ", image.width, " x ", image.height);
     }
   }
-  const size_t across = std::min(static_cast<size_t>(columns), images.size());
-  const size_t down = (images.size() + across - 1) / across;
   const size_t zoom = static_cast<size_t>(scale), space = static_cast<size_t>(gap);
   const size_t cell_width = width * zoom + space, cell_height = height * zoom + space;
-  const size_t row_pixels = across * cell_width + space, rows = down * cell_height + space;
-  if (row_pixels == 0 || rows == 0 || ImageBytes(row_pixels, rows, channels) == 0) {
-    throw InputError("a grid of ", across, " x ", down, " images of ", width, " x ", height,
-                     " at scale ", scale, " is larger than ",
-                     FormatBytes(static_cast<double>(kMaxImageBytes)), "; show fewer or smaller");
-  }
-
-  Image grid{static_cast<int>(row_pixels), static_cast<int>(rows), images[0].channels, {}};
-  const size_t stride = row_pixels * channels;
-  grid.pixels.assign(rows * stride, background);
+  Image grid{static_cast<int>(size.width), static_cast<int>(size.height), images[0].channels, {}};
+  const size_t stride = size.width * channels;
+  grid.pixels.assign(size.height * stride, background);
   for (size_t i = 0; i < images.size(); ++i) {
-    uint8_t* corner = grid.pixels.data() + (space + i / across * cell_height) * stride +
-                      (space + i % across * cell_width) * channels;
+    uint8_t* corner = grid.pixels.data() + (space + i / size.across * cell_height) * stride +
+                      (space + i % size.across * cell_width) * channels;
     for (size_t y = 0; y < height * zoom; ++y) {
       const uint8_t* from = images[i].pixels.data() + y / zoom * width * channels;
       uint8_t* to = corner + y * stride;

@@ -4,6 +4,7 @@
 #ifndef LINNET_IO_PNG_H_
 #define LINNET_IO_PNG_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -28,8 +29,17 @@ Image ReadPng(const std::string& path);
 
 // Lays equal-sized images out row by row, `columns` to a row, each pixel drawn as scale x scale,
 // with `gap` pixels of `background` around and between them. Throws InputError when the images
-// differ in size or channels.
+// differ in size or channels,
+// or the grid gets too large for a PNG.
 Image Grid(std::span<const Image> images, int columns, int scale, int gap, uint8_t background);
+
+// The size of that grid, in images and in pixels; throws as Grid() would, before there is anything
+// to show.
+struct GridSize {
+  size_t across = 0, down = 0, width = 0, height = 0;
+};
+GridSize MeasureGrid(int image_width, int image_height, int channels, size_t count, int columns,
+                     int scale, int gap);
 
 }  // namespace linnet
 

@@ -312,10 +312,9 @@ void SafetensorsWriter::SetMetadata(const std::string& key, const std::string& v
 
 void SafetensorsWriter::Add(const std::string& name, DType dtype, std::span<const int64_t> shape,
                             const void* data) {
-  const bool taken = name == kMetadataKey ||
-                     std::any_of(tensors_.begin(), tensors_.end(),
-                                 [&](const Tensor& tensor) { return tensor.name == name; });
-  if (taken) throw InputError("a file cannot hold two tensors named ", Quote(name));
+  if (name == kMetadataKey || !names_.insert(name).second) {
+    throw InputError("a file cannot hold two tensors named ", Quote(name));
+  }
   const std::optional<uint64_t> bytes = TensorBytes(shape, dtype);
   if (!bytes) {
     throw InputError("tensor ", Quote(name), " cannot have the shape ", FormatShape(shape));
@@ -334,19 +333,22 @@ void SafetensorsWriter::Write(const std::string& path) const {
     return DTypeSize(a->dtype) > DTypeSize(b->dtype);
   });
 
-  nlohmann::ordered_json header = nlohmann::ordered_json::object();
-  if (!metadata_.empty()) header[kMetadataKey] = metadata_;
-  uint64_t begin = 0;
-  for (const Tensor* tensor : order) {
-    const uint64_t end = begin + tensor->data.size();
-    header[tensor->name] = {{"dtype", DTypeName(tensor->dtype)},
-                            {"shape", tensor->shape},
-                            {"data_offsets", {begin, end}}};
-    begin = end;
-  }
+  // In the data's order, as others write it; an ordered_json takes its time with many names.
   std::string text;
+  const auto append = [&](const std::string& name, const json& value) {
+    text += (text.empty() ? "{" : ",") + json(name).dump() + ":" + value.dump();
+  };
   try {
-    text = header.dump();
+    if (!metadata_.empty()) append(kMetadataKey, metadata_);
+    uint64_t begin = 0;
+    for (const Tensor* tensor : order) {
+      const uint64_t end = begin + tensor->data.size();
+      append(tensor->name, {{"dtype", DTypeName(tensor->dtype)},
+                            {"shape", tensor->shape},
+                            {"data_offsets", {begin, end}}});
+      begin = end;
+    }
+    text += text.empty() ? "{}" : "}";
   } catch (const json::exception&) {
     throw InputError(path, ": names and metadata of tensors must be UTF-8");
   }

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -108,6 +109,7 @@ class SafetensorsWriter {
  private:
   std::map<std::string, std::string> metadata_;
   std::vector<Tensor> tensors_;
+  std::set<std::string> names_;
 };
 
 }  // namespace linnet

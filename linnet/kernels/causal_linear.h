@@ -11,9 +11,10 @@
 //
 // With phi the feature map, per batch element and head, i = 0 .. L-1:
 //
-//   s_i = s_{i-1} + phi(k_i) v_i^T            [F, M]   (eq. 18 of the recurrent form; s_{-1} given
-//   or 0) z_i = z_{i-1} + phi(k_i)                  [F]      (eq. 19) out_i = phi(q_i) s_i /
-//   (phi(q_i) . z_i + eps)      (eq. 12; without `normalize`, only phi(q_i) s_i)
+//   s_i = s_{i-1} + phi(k_i) v_i^T                  [F, M]  (eq. 18; s_{-1} is given or 0)
+//   z_i = z_{i-1} + phi(k_i)                        [F]     (eq. 19)
+//   out_i = phi(q_i) s_i / (phi(q_i) . z_i + eps)   [M]     (eq. 12; without `normalize`, only
+//                                                           phi(q_i) s_i)
 //
 // F = D for the feature maps here. States are fp32. Results do not depend on how many slots or
 // threads are used. The plain twin in double precision is causal_linear_ref.h.

@@ -1,5 +1,6 @@
 #include "linnet/kernels/isa.h"
 
+#include <cctype>
 #include <cstdlib>
 
 #include "hwy/highway.h"
@@ -61,7 +62,11 @@ void ForceIsa(const std::string& name) {
 }
 
 void ApplyIsaEnvironment() {
-  if (const char* name = std::getenv("LINNET_ISA")) ForceIsa(name);
+  const char* name = std::getenv("LINNET_ISA");
+  if (name == nullptr) return;
+  std::string upper = name;
+  for (char& c : upper) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  ForceIsa(upper);
 }
 
 }  // namespace linnet::kernels

@@ -48,14 +48,19 @@ Optimizer::Optimizer(const OptimizerOptions& options, std::vector<torch::Tensor>
 
 void Optimizer::Step(double learning_rate) {
   torch::NoGradGuard no_grad;
+  std::vector<double> norms(parameters_.size());
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const torch::Tensor& gradient = parameters_[i].grad();
+    if (gradient.defined()) norms[i] = gradient.norm().item<double>();
+    if (!std::isfinite(norms[i])) throw RuntimeError("a gradient is no longer a number");
+  }
   const Schedule schedule = ScheduleAt(options_, ++steps_);
   for (size_t i = 0; i < parameters_.size(); ++i) {
     torch::Tensor& parameter = parameters_[i];
     torch::Tensor& gradient = parameter.mutable_grad();
     if (!gradient.defined()) continue;
-    if (options_.clip > 0) {
-      const double norm = gradient.norm().item<double>();
-      if (norm > options_.clip) gradient.mul_(options_.clip / (norm + 1e-6));
+    if (options_.clip > 0 && norms[i] > options_.clip) {
+      gradient.mul_(options_.clip / (norms[i] + 1e-6));
     }
     torch::Tensor &m = first_[i], &v = second_[i];
     m.mul_(options_.beta1).add_(gradient, 1 - options_.beta1);

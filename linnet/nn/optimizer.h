@@ -31,7 +31,8 @@ class Optimizer {
   Optimizer(const OptimizerOptions& options, std::vector<torch::Tensor> parameters);
 
   // One update with the gradients now in the parameters, then clears them. Parameters without a
-  // gradient stay as they are.
+  // gradient stay as they are. Throws RuntimeError, with nothing changed, when a gradient is not
+  // finite.
   void Step(double learning_rate);
 
   // First and second moments of each parameter, in order, and the number of steps made.

@@ -107,8 +107,9 @@ Tensor SequenceModelImpl::Step(const Tensor& tokens, int64_t position, SequenceS
 std::map<std::string, Tensor> ModelTensors(const SequenceModelImpl& model) {
   std::map<std::string, Tensor> tensors;
   for (const auto& item : model.named_parameters()) tensors[item.key()] = item.value();
-  for (const auto& item : model.named_buffers()) tensors[item.key()] = item.value();
-  if (model.first_value.defined()) tensors["first_value.probability"] = model.first_value;
+  for (const auto& item : model.named_buffers()) {
+    tensors[item.key() == "first_value" ? "first_value.probability" : item.key()] = item.value();
+  }
   return tensors;
 }
 

@@ -1,6 +1,7 @@
 // The copy task with a trained model: read symbols and the separator, write the symbols again.
 //
-//   std::vector<int32_t> echo = CopySymbols(engine, {3, 1, 4, 1, 5});   // hopefully the same
+//   const std::vector<int32_t> given = {3, 1, 4, 1, 5};
+//   std::vector<int32_t> echo = CopySymbols(engine, given);   // hopefully the same
 #ifndef LINNET_RUNTIME_COPY_H_
 #define LINNET_RUNTIME_COPY_H_
 

@@ -4,6 +4,7 @@
 //   Engine engine(model);                        // owns threads and scratch
 //   State state = engine.NewState(/*batch=*/1);
 //   std::vector<float> out(engine.output_size());
+//   const int32_t token = 0;
 //   engine.Step(state, {&token, 1}, out);        // the head's outputs for the next symbol
 //   State fork = state.Clone();                  // two continuations of one past
 //

@@ -285,8 +285,8 @@ TEST_P(RuntimeTest, ThreadsAndCompanyDoNotChangeABit) {
     for (size_t batch : {1, 2, 3, 4, 5, 6, 7, 8, 9, 25, 130}) {
       const size_t which = batch * 2 / 3;
       EXPECT_EQ(RunOne(Images(), threads, batch, which, 5, 4), images) << threads << " " << batch;
-      EXPECT_EQ(RunOne(Grid(), threads, batch, which, 20, 20), grid) << threads << " " << batch;
       if (batch <= 9) {
+        EXPECT_EQ(RunOne(Grid(), threads, batch, which, 20, 20), grid) << threads << " " << batch;
         EXPECT_EQ(RunOne(Copy(), threads, batch, which, 200, 2), copy) << threads << " " << batch;
       }
     }

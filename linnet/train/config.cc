@@ -18,7 +18,8 @@ std::string ToJson(const TrainConfig& config) {
               [&](const char* name, const std::string& task, const char*, const auto& field) {
                 if (task.empty() || task == config.task) object[name] = field;
               });
-  return object.dump(2) + "\n";
+  // Paths need not be UTF-8.
+  return object.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
 void ApplyJson(const std::string& text, const std::string& where, TrainConfig& config) {
@@ -69,24 +70,38 @@ void Validate(const TrainConfig& config) {
   const auto at_least = [&](const char* name, auto value, auto low) {
     require(value >= low, flag(name), " is ", value, "; it must be at least ", low);
   };
+  const auto in_range = [&](const char* name, auto value, auto low, auto high) {
+    require(value >= low && value <= high, flag(name), " is ", value, "; it must lie between ", low,
+            " and ", high);
+  };
   require(!config.out.empty(), "--out is missing: name the folder for the run's checkpoints");
-  at_least("batch", config.batch, 1);
-  at_least("steps", config.steps, int64_t{0});
+  require(config.out.find('\0') == std::string::npos, "--out holds a zero byte");
+  in_range("layers", config.layers, 1, 1000);
+  in_range("heads", config.heads, 1, 1000);
+  in_range("d_model", config.d_model, 2, 65536);
+  in_range("d_ff", config.d_ff, 0, 1 << 20);
+  in_range("query_dim", config.query_dim, 0, 4096);
+  in_range("value_dim", config.value_dim, 0, 4096);
+  in_range("max_length", config.max_length, 1, 1 << 22);
+  in_range("symbols", config.symbols, 1, 1 << 19);
+  in_range("batch", config.batch, 1, 1 << 20);
+  in_range("steps", config.steps, int64_t{0}, int64_t{1'000'000'000'000});
   at_least("train_images", config.train_images, 0);
   at_least("validation_images", config.validation_images, 0);
   at_least("lr_warmup", config.lr_warmup, int64_t{0});
   at_least("lr_drop_at", config.lr_drop_at, int64_t{0});
   at_least("lr_decay", config.lr_decay, int64_t{0});
-  at_least("threads", config.threads, 0);
+  in_range("threads", config.threads, 0, 1024);
   at_least("log_every", config.log_every, int64_t{1});
   at_least("validate_every", config.validate_every, int64_t{0});
   at_least("checkpoint_every", config.checkpoint_every, int64_t{1});
-  at_least("weight_decay", config.weight_decay, 0.0);
+  in_range("weight_decay", config.weight_decay, 0.0, 1e3);
+  in_range("lr_drop_factor", config.lr_drop_factor, 0.0, 1.0);
   at_least("clip", config.clip, 0.0);
   require(config.epochs > 0 && std::isfinite(config.epochs), "--epochs must be above 0");
-  require(config.lr > 0 && std::isfinite(config.lr), "--lr must be above 0");
+  require(config.lr > 0 && config.lr <= 1e30, "--lr is ", config.lr,
+          "; it must be above 0, and no more than 1e30");
   require(config.dropout >= 0 && config.dropout < 1, "--dropout must lie in [0, 1)");
-  require(config.heads > 0 && config.d_model > 0, "--heads and --d-model must be above 0");
   require((config.query_dim > 0 && config.value_dim > 0) || config.d_model % config.heads == 0,
           "--d-model ", config.d_model, " is no multiple of --heads ", config.heads,
           "; give --query-dim and --value-dim");

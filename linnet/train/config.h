@@ -62,7 +62,7 @@ struct TrainConfig {
 // field), where `task` is "" for fields that every task has.
 template <typename Config, typename Visit>
 void VisitFields(Config& c, Visit visit) {
-  visit("attention", "", "attention kind", c.attention);
+  visit("attention", "", "attention kind: causal-linear or full", c.attention);
   visit("layers", "", "transformer layers", c.layers);
   visit("heads", "", "attention heads", c.heads);
   visit("d_model", "", "width of the model", c.d_model);
@@ -80,10 +80,11 @@ void VisitFields(Config& c, Visit visit) {
   visit("train_images", "images", "use only the first N training images; 0: all", c.train_images);
   visit("validation_images", "images", "test images looked at for the validation curve",
         c.validation_images);
-  visit("max_length", "copy", "sequences of up to this many symbols are copied", c.max_length);
+  visit("max_length", "copy", "sequences of fewer than this many symbols are copied", c.max_length);
   visit("symbols", "copy", "size of the alphabet", c.symbols);
   visit("batch", "", "sequences an update", c.batch);
-  visit("steps", "", "updates; 0: as many as --epochs makes", c.steps);
+  visit("steps", "images", "updates; 0: as many as --epochs makes", c.steps);
+  visit("steps", "copy", "updates", c.steps);
   visit("epochs", "images", "passes over the training images", c.epochs);
   visit("optimizer", "", "radam or adam", c.optimizer);
   visit("lr", "", "learning rate", c.lr);

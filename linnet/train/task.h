@@ -1,7 +1,7 @@
 // What is trained: a task gives the network's shape, the loss of each update, and a validation.
 //
-//   std::unique_ptr<Task> task = FindTask("images").make(config);
-//   SequenceModel model(task->Spec());
+//   std::unique_ptr<Task> task = kImagesTask.make(config);
+//   nn::SequenceModel model(task->Spec());
 //   StepLoss loss = task->Loss(*model, step);        // loss.value.backward()
 //
 // The data of an update is a function of (seed, step) alone, so a run can be continued anywhere. A

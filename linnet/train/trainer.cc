@@ -2,8 +2,12 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
+#include <fcntl.h>
+#include <sys/file.h>
 #include <torch/utils.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -12,6 +16,7 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "linnet/base/error.h"
 #include "linnet/base/thread_pool.h"
@@ -87,7 +92,9 @@ class MetricsLog {
     if (std::ifstream old(path); old) {
       for (std::string line; std::getline(old, line);) {
         const json record = json::parse(line, nullptr, false);
-        if (record.is_object() && record.value("step", int64_t{0}) <= step) kept += line + "\n";
+        if (!record.is_object() || !record.contains("step") || !record["step"].is_number())
+          continue;
+        if (record["step"] <= step) kept += line + "\n";
       }
     }
     WriteFileAtomically(path, kept);
@@ -104,12 +111,33 @@ class MetricsLog {
   std::ofstream out_;
 };
 
+// Keeps a second run out of a folder for as long as this one lives.
+class FolderLock {
+ public:
+  explicit FolderLock(const std::string& folder)
+      : fd_(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+    if (fd_ >= 0 && flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+      close(fd_);
+      throw InputError(folder, ": another training is at work there; choose another --out");
+    }
+  }
+  ~FolderLock() {
+    if (fd_ >= 0) close(fd_);
+  }
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+ private:
+  int fd_;
+};
+
 class Run {
  public:
   Run(const TaskInfo& info, const TrainConfig& config, bool resume, const TrainHooks& hooks)
       : config_(config), hooks_(hooks), folder_(config.out) {
     if (config_.threads == 0) config_.threads = ThreadPool::AvailableProcessors();
-    const bool exists = fs::exists(StatePath());
+    std::error_code error;
+    const bool exists = fs::exists(StatePath(), error);
     if (resume && !exists) {
       throw InputError(StatePath(), ": not there, so there is no run to resume; start one without ",
                        "--resume");
@@ -117,6 +145,9 @@ class Run {
     if (!resume && exists) {
       throw InputError(folder_.string(),
                        ": holds a run already; continue it with --resume or choose another --out");
+    }
+    if (!resume && fs::exists(ModelPath(), error)) {
+      throw InputError(ModelPath(), ": a model is there already; choose another --out");
     }
     at::set_num_threads(config_.threads);
     torch::manual_seed(config_.seed);
@@ -130,12 +161,18 @@ class Run {
         model_->parameters());
     steps_ = config_.steps;
     if (steps_ == 0) {
-      steps_ = std::llround(config_.epochs * static_cast<double>(task_->StepsPerEpoch()));
+      const double steps = std::round(config_.epochs * static_cast<double>(task_->StepsPerEpoch()));
+      if (!(steps >= 1 && steps <= static_cast<double>(kMaxSteps))) {
+        throw InputError("--epochs ", config_.epochs, " makes ", steps,
+                         " updates; give a number that makes 1 to ", kMaxSteps);
+      }
+      steps_ = static_cast<int64_t>(steps);
     }
-    std::error_code error;
     fs::create_directories(folder_, error);
     if (error) throw InputError(folder_.string(), ": cannot make this folder: ", error.message());
+    lock_.emplace(folder_.string());
     if (resume) Load();
+    RemoveLeftovers();
     WriteFileAtomically((folder_ / "config.json").string(), ToJson(config_));
   }
 
@@ -150,18 +187,18 @@ class Run {
     double tokens_per_second = 0;
     const double loop_began = Now();
     Mean mean;
+    // A run that was killed between its last two files still owes the second.
+    if (step_ >= steps_) nn::SaveModel(ModelPath(), *model_, TrainingRecord());
     while (step_ < steps_) {
       const double rate = LearningRate(config_, step_, steps_);
       StepLoss loss = task_->Loss(*model_, step_);
-      if (!std::isfinite(loss.value.item<double>())) {
-        throw RuntimeError("the loss is no longer a number at step ", step_ + 1, "; ",
-                           saved_step_ >= 0 ? StrCat("the checkpoint of step ", saved_step_, " in ",
-                                                     folder_.string(), " is whole")
-                                            : "there was no checkpoint yet",
-                           "; try a lower --lr");
-      }
+      if (!std::isfinite(loss.value.item<double>())) NotANumber("the loss", "at", step_ + 1);
       loss.value.backward();
-      optimizer_->Step(rate);
+      try {
+        optimizer_->Step(rate);
+      } catch (const Error&) {
+        NotANumber("a gradient", "at", step_ + 1);
+      }
       ++step_;
       trained_seconds_ = Now() - began;
       mean.Add(loss.metrics);
@@ -188,6 +225,9 @@ class Run {
       }
       if ((config_.validate_every > 0 && step_ % config_.validate_every == 0) || last) {
         result.validation = Validate();
+        for (const auto& [name, value] : result.validation) {
+          if (!std::isfinite(value)) NotANumber("the validation's " + name, "after", step_);
+        }
         ordered_json record = {{"step", step_}, {"seconds", trained_seconds_}};
         for (const auto& [name, value] : result.validation) record["validation_" + name] = value;
         log.Write(record);
@@ -211,6 +251,25 @@ class Run {
  private:
   std::string StatePath() const { return (folder_ / "state.safetensors").string(); }
   std::string ModelPath() const { return (folder_ / "model.safetensors").string(); }
+
+  [[noreturn]] void NotANumber(const std::string& what, const char* at, int64_t step) const {
+    throw RuntimeError(what, " is no longer a number ", at, " step ", step, "; ",
+                       saved_step_ >= 0 ? StrCat("the checkpoint of step ", saved_step_, " in ",
+                                                 folder_.string(), " is whole")
+                                        : "there was no checkpoint yet",
+                       "; try a lower --lr");
+  }
+
+  // What a killed process was writing.
+  void RemoveLeftovers() const {
+    std::error_code ignored;
+    for (const auto& entry : fs::directory_iterator(folder_, ignored)) {
+      const std::string name = entry.path().filename().string();
+      for (const char* file : {"state.safetensors", "model.safetensors", "config.json"}) {
+        if (name.starts_with(std::string(file) + ".tmp.")) fs::remove(entry.path(), ignored);
+      }
+    }
+  }
 
   std::string Epoch() const {
     if (task_->StepsPerEpoch() == 0) return "";
@@ -238,8 +297,18 @@ class Run {
     }
   }
 
+  // Throws where the weights are ruined though no loss has shown it yet: the update after which the
+  // next loss is no number must not replace a good checkpoint.
+  void CheckWeights() {
+    model_->eval();  // leaves the random state alone
+    const StepLoss next = task_->Loss(*model_, step_);
+    model_->train();
+    if (!std::isfinite(next.value.item<double>())) NotANumber("the loss", "after", step_);
+  }
+
   void Save() {
     torch::NoGradGuard no_grad;
+    CheckWeights();
     at::Generator generator = at::detail::getDefaultCPUGenerator();
     SafetensorsWriter writer;
     std::vector<torch::Tensor> kept;
@@ -256,8 +325,14 @@ class Run {
     writer.SetMetadata("progress",
                        ordered_json{{"step", step_}, {"seconds", trained_seconds_}}.dump());
     writer.SetMetadata("model", linnet::ToJson(model_->spec()));
-    writer.Write(StatePath());
-    nn::SaveModel(ModelPath(), *model_, TrainingRecord());
+    try {
+      writer.Write(StatePath());
+      nn::SaveModel(ModelPath(), *model_, TrainingRecord());
+    } catch (const Error& error) {
+      if (saved_step_ < 0) throw;
+      throw Error(error.kind(), StrCat(error.what(), "; the checkpoint of step ", saved_step_,
+                                       " is whole, --resume continues from it"));
+    }
     saved_step_ = step_;
   }
 
@@ -275,12 +350,14 @@ class Run {
       throw InputError(StatePath(), ": holds a model of another shape than the settings describe");
     }
     const json progress = json::parse(metadata("progress"), nullptr, false);
-    if (!progress.is_object() || !progress["step"].is_number_integer() ||
-        !progress["seconds"].is_number()) {
+    const json step = progress.is_object() ? progress.value("step", json()) : json();
+    const json seconds = progress.is_object() ? progress.value("seconds", json()) : json();
+    if (!step.is_number_integer() || step < 0 || step > kMaxSteps || !seconds.is_number() ||
+        seconds < 0 || seconds > kMaxSeconds) {
       throw InputError(StatePath(), ": not the state of a run (its 'progress' is malformed)");
     }
-    step_ = saved_step_ = progress["step"];
-    trained_seconds_ = progress["seconds"];
+    step_ = saved_step_ = step;
+    trained_seconds_ = seconds;
     VisitState([&](const std::string& name, torch::Tensor tensor) {
       const linnet::Tensor& stored = file.Get(name);
       if (stored.shape != tensor.sizes().vec()) {
@@ -289,11 +366,18 @@ class Run {
       }
       tensor.copy_(torch::from_blob(const_cast<float*>(stored.f32().data()), tensor.sizes(),
                                     torch::kFloat32));
+      if (!torch::isfinite(tensor).all().item<bool>()) {
+        throw InputError(StatePath(), ": '", name, "' holds values that are no numbers; the file ",
+                         "is damaged");
+      }
     });
     optimizer_->set_steps(step_);
     const std::span<const uint8_t> rng = file.Get("rng").values<uint8_t>();
     at::Generator generator = at::detail::getDefaultCPUGenerator();
     std::lock_guard<std::mutex> lock(generator.mutex());
+    if (static_cast<int64_t>(rng.size()) != generator.get_state().numel()) {
+      throw InputError(StatePath(), ": its random state is none of this libtorch's");
+    }
     generator.set_state(torch::from_blob(const_cast<uint8_t*>(rng.data()),
                                          {static_cast<int64_t>(rng.size())}, torch::kUInt8)
                             .clone());
@@ -318,9 +402,13 @@ class Run {
     return record.dump();
   }
 
+  static constexpr int64_t kMaxSteps = 1'000'000'000'000;
+  static constexpr double kMaxSeconds = 1e10;
+
   TrainConfig config_;
   const TrainHooks& hooks_;
   fs::path folder_;
+  std::optional<FolderLock> lock_;
   std::unique_ptr<Task> task_;
   nn::SequenceModel model_ = nullptr;
   std::unique_ptr<nn::Optimizer> optimizer_;

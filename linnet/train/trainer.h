@@ -1,7 +1,8 @@
 // Runs a training: updates, progress, metrics.jsonl, validation, checkpoints, resumption.
 //
 //   TrainConfig config = ...;
-//   TrainResult result = Train(config, {.stop = [&] { return interrupted.load(); }});
+//   TrainResult result = Train(kCopyTask, config, /*resume=*/false,
+//                              {.stop = [&] { return interrupted.load(); }});
 //
 // The folder config.out then holds
 //   config.json         what the run used; `--config` repeats it
@@ -35,9 +36,10 @@ struct TrainResult {
   std::string model_path;
 };
 
-// Starts a run (resume = false; throws InputError if the folder already holds one) or continues the
-// folder's (resume = true; throws InputError if there is none). Throws RuntimeError when the loss
-// is no longer a number, naming the last good checkpoint, or when the disk is full.
+// Starts a run (resume = false; throws InputError if the folder already holds one, or a model) or
+// continues the folder's (resume = true; throws InputError if there is none). Throws RuntimeError
+// when the loss is no longer a number, naming the last good checkpoint, or when the disk is full. A
+// checkpoint is good: the loss that follows it was looked at before it replaced the one before.
 TrainResult Train(const TaskInfo& task, const TrainConfig& config, bool resume,
                   const TrainHooks& hooks);
 
