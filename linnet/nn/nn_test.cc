@@ -131,6 +131,26 @@ TEST(LinearOp, Bf16IsNearFp32) {
     EXPECT_EQ(grads[1][i].scalar_type(), torch::kFloat32);
     EXPECT_TRUE(near(grads[1][i], grads[0][i])) << i;
   }
+  // Several at once are what each is alone.
+  const Tensor x = torch::randn({3, 17, 24}).requires_grad_();
+  std::vector<Tensor> weights, biases, leaves = {x};
+  for (int64_t out : {5, 8, 5}) {
+    weights.push_back(torch::randn({out, 24}).requires_grad_());
+    biases.push_back(torch::randn({out}).requires_grad_());
+    leaves.insert(leaves.end(), {weights.back(), biases.back()});
+  }
+  const std::vector<Tensor> together = ops::Linears(x, weights, biases, ops::Precision::kBf16);
+  Tensor sum = torch::zeros({}), sum_alone = torch::zeros({});
+  for (size_t i = 0; i < 3; ++i) {
+    const Tensor alone = ops::Linear(x, weights[i], biases[i], ops::Precision::kBf16);
+    EXPECT_LT(Off(together[i], alone), 1e-5);
+    const Tensor factor = torch::randn_like(alone);
+    sum = sum + (together[i] * factor).sum();
+    sum_alone = sum_alone + (alone * factor).sum();
+  }
+  const auto of_together = torch::autograd::grad({sum}, leaves);
+  const auto of_alone = torch::autograd::grad({sum_alone}, leaves);
+  for (size_t i = 0; i < leaves.size(); ++i) EXPECT_LT(Off(of_together[i], of_alone[i]), 1e-4) << i;
   // Between two products a tensor may stay bf16, and so does its gradient.
   const Tensor weight = torch::randn({24, 24}), bias = torch::zeros({24});
   const Tensor narrow = ops::Linear(torch::randn({5, 24}).requires_grad_(), weight, bias,

@@ -34,9 +34,16 @@ Tensor AttentionLayerImpl::Project(const Linear& projection, const Tensor& x) co
 Tensor AttentionLayerImpl::forward(const Tensor& queries, const Tensor& keys, const Tensor& values,
                                    const Mask& mask) {
   const auto split = [&](const Tensor& x) { return x.view({x.size(0), x.size(1), heads_, -1}); };
-  const Tensor out = attention_->forward(split(Project(query_projection, queries)),
-                                         split(Project(key_projection, keys)),
-                                         split(Project(value_projection, values)), mask);
+  std::vector<Tensor> qkv;
+  if (queries.is_same(keys) && queries.is_same(values)) {
+    qkv = ops::Linears(
+        queries, {query_projection->weight, key_projection->weight, value_projection->weight},
+        {query_projection->bias, key_projection->bias, value_projection->bias}, precision_);
+  } else {
+    qkv = {Project(query_projection, queries), Project(key_projection, keys),
+           Project(value_projection, values)};
+  }
+  const Tensor out = attention_->forward(split(qkv[0]), split(qkv[1]), split(qkv[2]), mask);
   return Project(out_projection, out.reshape({out.size(0), out.size(1), -1}));
 }
 

@@ -1,0 +1,93 @@
+#include "linnet/kernels/matmul.h"
+
+#include <dnnl.hpp>
+#include <map>
+#include <tuple>
+
+#include "linnet/base/error.h"
+
+namespace linnet::kernels {
+namespace {
+
+// Making a primitive compiles code for its shape: each is made once a thread.
+constexpr size_t kMaxKept = 256;
+
+dnnl::engine& Cpu() {
+  static dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  return engine;
+}
+
+dnnl::memory::data_type TypeOf(MatType type) {
+  return type == MatType::kBf16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
+}
+
+dnnl::memory::desc Matrix(size_t rows, size_t columns, MatType type, bool transposed) {
+  const auto r = static_cast<dnnl::memory::dim>(rows), c = static_cast<dnnl::memory::dim>(columns);
+  const dnnl::memory::dims strides =
+      transposed ? dnnl::memory::dims{1, r} : dnnl::memory::dims{c, 1};
+  return {{r, c}, TypeOf(type), strides};
+}
+
+struct Primitive {
+  dnnl::memory::desc a, b, bias, c;
+  dnnl::matmul matmul;
+};
+
+using Key = std::tuple<size_t, size_t, size_t, MatType, bool, bool, MatType, bool>;
+
+Primitive Make(const MatMulShape& shape, MatType operands, bool a_transposed, bool b_transposed,
+               MatType result, bool with_bias) {
+  Primitive made;
+  made.a = Matrix(shape.m, shape.k, operands, a_transposed);
+  made.b = Matrix(shape.k, shape.n, operands, b_transposed);
+  made.bias = Matrix(1, shape.n, MatType::kF32, false);
+  made.c = Matrix(shape.m, shape.n, result, false);
+  const auto description = with_bias ? dnnl::matmul::desc(made.a, made.b, made.bias, made.c)
+                                     : dnnl::matmul::desc(made.a, made.b, made.c);
+  made.matmul = dnnl::matmul(dnnl::matmul::primitive_desc(description, Cpu()));
+  return made;
+}
+
+}  // namespace
+
+bool MatMulSupports(MatType operands, MatType result) {
+  try {
+    Make({16, 16, 16}, operands, false, false, result, false);
+    return true;
+  } catch (const dnnl::error&) {
+    return false;
+  }
+}
+
+void MatMul(const MatMulShape& shape, const MatOperand& a, const MatOperand& b, const float* bias,
+            const MatResult& c) {
+  thread_local std::map<Key, Primitive> kept;
+  const Key key{shape.m,      shape.n,      shape.k, a.type,
+                a.transposed, b.transposed, c.type,  bias != nullptr};
+  try {
+    auto found = kept.find(key);
+    if (found == kept.end()) {
+      if (kept.size() >= kMaxKept) kept.clear();
+      found = kept.emplace(key,
+                           Make(shape, a.type, a.transposed, b.transposed, c.type, bias != nullptr))
+                  .first;
+    }
+    Primitive& primitive = found->second;
+    const auto memory = [](const dnnl::memory::desc& desc, const void* data) {
+      return dnnl::memory(desc, Cpu(), const_cast<void*>(data));
+    };
+    std::unordered_map<int, dnnl::memory> arguments = {
+        {DNNL_ARG_SRC, memory(primitive.a, a.data)},
+        {DNNL_ARG_WEIGHTS, memory(primitive.b, b.data)},
+        {DNNL_ARG_DST, memory(primitive.c, c.data)}};
+    if (bias != nullptr) arguments[DNNL_ARG_BIAS] = memory(primitive.bias, bias);
+    thread_local dnnl::stream stream(Cpu());
+    primitive.matmul.execute(stream, arguments);
+    stream.wait();
+  } catch (const dnnl::error& error) {
+    throw RuntimeError("a matrix product of ", shape.m, " x ", shape.k, " x ", shape.n,
+                       " failed in oneDNN (", error.message, ")");
+  }
+}
+
+}  // namespace linnet::kernels

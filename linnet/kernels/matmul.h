@@ -1,0 +1,45 @@
+// C = A B (+ bias) for matrices that change at every call, in fp32 or from bf16, through oneDNN. This
+// header is the only one that knows of it.
+//
+//   // y = x W^T + b: x [rows, in] and W [out, in] in bf16, b and y in fp32
+//   MatMul({.m = rows, .n = out, .k = in}, {x, MatType::kBf16},
+//          {weight, MatType::kBf16, /*transposed=*/true}, bias, {y, MatType::kF32});
+//
+// Sums are fp32 whatever the types. Uses OpenMP's threads, as many as omp_set_num_threads() of the
+// calling thread says (libtorch's at::set_num_threads() does). For weights that stay, see linear.h.
+#ifndef LINNET_KERNELS_MATMUL_H_
+#define LINNET_KERNELS_MATMUL_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace linnet::kernels {
+
+enum class MatType : uint8_t { kF32, kBf16 };
+
+struct MatMulShape {
+  size_t m = 0, n = 0, k = 0;  // C is [m, n], A [m, k], B [k, n]
+};
+
+// A dense row-major matrix; `transposed`: memory holds the transpose of what is meant.
+struct MatOperand {
+  const void* data = nullptr;
+  MatType type = MatType::kF32;
+  bool transposed = false;
+};
+struct MatResult {
+  void* data = nullptr;
+  MatType type = MatType::kF32;
+};
+
+// Whether this processor can multiply these types, A's and B's alike, into that one.
+bool MatMulSupports(MatType operands, MatType result);
+
+// bias [n] in fp32, or null. A and B of one type. Dimensions of at least 1. Throws RuntimeError
+// where MatMulSupports() is false, or memory runs out.
+void MatMul(const MatMulShape& shape, const MatOperand& a, const MatOperand& b, const float* bias,
+            const MatResult& c);
+
+}  // namespace linnet::kernels
+
+#endif  // LINNET_KERNELS_MATMUL_H_

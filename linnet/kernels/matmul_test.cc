@@ -1,0 +1,86 @@
+#include "linnet/kernels/matmul.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <vector>
+
+#include "linnet/base/error.h"
+#include "linnet/base/rng.h"
+
+namespace linnet::kernels {
+namespace {
+
+uint16_t ToBf16(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);  // to nearest even
+}
+float FromBf16(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
+
+// A matrix of random numbers in either type, [rows, columns] as meant.
+struct TestMatrix {
+  TestMatrix(size_t rows, size_t columns, MatType type, bool transposed, uint64_t stream)
+      : rows(rows), columns(columns), type(type), transposed(transposed) {
+    Philox rng(3, stream);
+    for (size_t i = 0; i < rows * columns; ++i) {
+      const float value = rng.Normal();
+      wide.push_back(value);
+      narrow.push_back(ToBf16(value));
+    }
+  }
+  double At(size_t r, size_t c) const {
+    const size_t i = transposed ? c * rows + r : r * columns + c;
+    return type == MatType::kBf16 ? FromBf16(narrow[i]) : wide[i];
+  }
+  MatOperand operand() const {
+    const void* data = type == MatType::kBf16 ? static_cast<const void*>(narrow.data())
+                                              : static_cast<const void*>(wide.data());
+    return {data, type, transposed};
+  }
+  size_t rows, columns;
+  MatType type;
+  bool transposed;
+  std::vector<float> wide;
+  std::vector<uint16_t> narrow;
+};
+
+void Compare(const MatMulShape& shape, MatType operands, MatType result, bool a_transposed,
+             bool b_transposed, bool with_bias) {
+  const TestMatrix a(shape.m, shape.k, operands, a_transposed, 0);
+  const TestMatrix b(shape.k, shape.n, operands, b_transposed, 1);
+  const TestMatrix bias(1, shape.n, MatType::kF32, false, 2);
+  std::vector<float> wide(shape.m * shape.n);
+  std::vector<uint16_t> narrow(shape.m * shape.n);
+  const bool is_narrow = result == MatType::kBf16;
+  MatMul(shape, a.operand(), b.operand(), with_bias ? bias.wide.data() : nullptr,
+         {is_narrow ? static_cast<void*>(narrow.data()) : wide.data(), result});
+  const double sums = std::sqrt(static_cast<double>(shape.k));
+  for (size_t i = 0; i < shape.m; ++i) {
+    for (size_t j = 0; j < shape.n; ++j) {
+      double want = with_bias ? bias.At(0, j) : 0;
+      for (size_t p = 0; p < shape.k; ++p) want += a.At(i, p) * b.At(p, j);
+      const double got = is_narrow ? FromBf16(narrow[i * shape.n + j]) : wide[i * shape.n + j];
+      ASSERT_NEAR(got, want, is_narrow ? 0.005 * (std::abs(want) + 0.1) : 2e-6 * (sums + 1) * 4)
+          << i << ", " << j << " of " << shape.m << " x " << shape.k << " x " << shape.n;
+    }
+  }
+}
+
+TEST(MatMul, MatchesTheDefinition) {
+  const MatMulShape shapes[] = {{1, 1, 1}, {3, 5, 7}, {17, 33, 65}, {64, 16, 32}, {130, 30, 128}};
+  for (const auto& [operands, result] :
+       {std::pair(MatType::kF32, MatType::kF32), std::pair(MatType::kBf16, MatType::kF32),
+        std::pair(MatType::kBf16, MatType::kBf16)}) {
+    if (!MatMulSupports(operands, result)) continue;  // an old processor: then bf16 is not used
+    for (const MatMulShape& shape : shapes) {
+      for (const int how : {0, 1, 2, 3, 4, 5, 6, 7}) {
+        Compare(shape, operands, result, how & 1, how & 2, how & 4);
+      }
+    }
+  }
+  EXPECT_TRUE(MatMulSupports(MatType::kF32, MatType::kF32));
+}
+
+}  // namespace
+}  // namespace linnet::kernels
