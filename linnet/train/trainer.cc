@@ -14,6 +14,7 @@
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -187,6 +188,7 @@ class Run {
     double tokens_per_second = 0;
     const double loop_began = Now();
     Mean mean;
+    if (hooks_.progress) hooks_.progress->Finish(Summary());
     // A run that was killed between its last two files still owes the second.
     if (step_ >= steps_) nn::SaveModel(ModelPath(), *model_, TrainingRecord());
     while (step_ < steps_) {
@@ -232,9 +234,9 @@ class Run {
         for (const auto& [name, value] : result.validation) record["validation_" + name] = value;
         log.Write(record);
         if (hooks_.progress) {
-          hooks_.progress->Finish(StrCat("step ", step_, Epoch(), ": validation ",
-                                         Show(result.validation), " after ",
-                                         FormatSeconds(trained_seconds_), " of training"));
+          hooks_.progress->Finish(StrCat(
+              "step ", step_, Epoch(), ": validation ", Show(result.validation), " after ",
+              FormatSeconds(trained_seconds_), " of training", Worse(result.validation[0].second)));
         }
       }
       const bool stop = hooks_.stop && hooks_.stop();
@@ -276,6 +278,36 @@ class Run {
     char text[32];
     std::snprintf(text, sizeof(text), " (epoch %.2f)",
                   static_cast<double>(step_) / static_cast<double>(task_->StepsPerEpoch()));
+    return text;
+  }
+
+  // What is about to happen, in a line.
+  std::string Summary() const {
+    const ModelSpec& spec = model_->spec();
+    std::string text =
+        StrCat("training ", FormatCount(static_cast<double>(ParameterCount(spec))), " parameters (",
+               spec.attention.kind, ", ", spec.layers, " x ", spec.d_model, ", ", config_.precision,
+               ", ", config_.threads, config_.threads == 1 ? " thread" : " threads", ") on ",
+               task_->Data(), "; ", steps_, " updates of ", config_.batch);
+    if (task_->StepsPerEpoch() > 0) {
+      char epochs[32];
+      std::snprintf(epochs, sizeof(epochs), ", %.2f epochs",
+                    static_cast<double>(steps_) / static_cast<double>(task_->StepsPerEpoch()));
+      text += epochs;
+    }
+    return step_ > 0 ? StrCat(text, "; from step ", step_) : text;
+  }
+
+  // A remark on a validation's first figure (less is better) that was better before.
+  std::string Worse(double value) {
+    if (value < best_) {
+      best_ = value;
+      best_step_ = step_;
+      return "";
+    }
+    char text[64];
+    std::snprintf(text, sizeof(text), "; it was better at step %lld: %.4f",
+                  static_cast<long long>(best_step_), best_);
     return text;
   }
 
@@ -414,6 +446,9 @@ class Run {
   std::unique_ptr<nn::Optimizer> optimizer_;
   int64_t step_ = 0, steps_ = 0, saved_step_ = -1;
   double trained_seconds_ = 0;
+  double best_ =
+      std::numeric_limits<double>::infinity();  // validation, since the start or resumption
+  int64_t best_step_ = 0;
   std::string shown_;
 };
 
