@@ -219,11 +219,13 @@ class Run {
       }
       if (hooks_.progress && hooks_.progress->Due()) {
         if (shown_.empty()) shown_ = Show(loss.metrics);
-        const double a_step = (Now() - loop_began) / static_cast<double>(step_ - first_step);
-        hooks_.progress->Update(
-            StrCat("step ", step_, "/", steps_, Epoch(), "  ", shown_, "  ",
-                   tokens_per_second > 0 ? FormatCount(tokens_per_second) + " tokens/s  " : "",
-                   FormatSeconds(a_step * static_cast<double>(steps_ - step_)), " left"));
+        std::string text = StrCat("step ", step_, "/", steps_, Epoch(), "  ", shown_);
+        if (tokens_per_second > 0) text += "  " + FormatCount(tokens_per_second) + " tokens/s";
+        if (const int64_t made = step_ - first_step; made >= 3) {  // the first ones take longer
+          const double a_step = (Now() - loop_began) / static_cast<double>(made);
+          text += "  " + FormatSeconds(a_step * static_cast<double>(steps_ - step_)) + " left";
+        }
+        hooks_.progress->Update(text);
       }
       if ((config_.validate_every > 0 && step_ % config_.validate_every == 0) || last) {
         result.validation = Validate();
