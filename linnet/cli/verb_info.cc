@@ -60,7 +60,8 @@ void PrintTable(const ModelSpec& spec, const ordered_json& info) {
        spec.value_dim == spec.query_dim ? "" : StrCat(" (values: ", spec.value_dim, ")"));
   line("head", spec.head == "logistics" ? StrCat("mixture of ", spec.mixtures, " logistics")
                                         : StrCat(spec.classes, " classes"));
-  line("positions", spec.max_length);
+  line("positions", spec.max_length, spec.positions == "grid" ? ", by row and column too" : "",
+       spec.pixel_above ? "; the byte above is given" : "");
   line("parameters", FormatCount(info["parameters"].get<double>()), " (", info["parameters"], ")");
   line("weights", bytes("weight_bytes"), " in fp32; the file has ", bytes("file_bytes"));
   if (info["state_bytes"].is_null()) {
