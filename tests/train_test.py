@@ -116,7 +116,8 @@ class TrainTest(unittest.TestCase):
         mnist.mkdir()
         tiny_mnist(mnist)
         # 25 images in batches of 4: the run crosses several epochs and their shuffles.
-        whole, broken = self.kill_and_resume(["images", *TINY, "--data", mnist, "--validate-every", "5"], 24)
+        whole, broken = self.kill_and_resume(["images", *TINY, "--data", mnist, "--validate-every", "5",
+                                              "--positions", "grid", "--pixel-above"], 24)
         self.assertEqual(tensors(whole / "model.safetensors"), tensors(broken / "model.safetensors"))
 
     def test_interrupt_writes_a_checkpoint(self):
@@ -141,6 +142,9 @@ class TrainTest(unittest.TestCase):
         self.assertEqual(tensors(first / "model.safetensors"), tensors(second / "model.safetensors"))
 
     def test_bf16_follows_fp32(self):
+        probe = self.train(*COPY, "--steps", "1", "--precision", "bf16", "--out", self.dir / "probe")
+        if "no products in bf16" in probe.stderr:
+            self.skipTest(probe.stderr.strip())
         curves = []
         for precision in ("fp32", "bf16"):
             out = self.dir / precision

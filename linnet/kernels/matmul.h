@@ -6,7 +6,9 @@
 //          {weight, MatType::kBf16, /*transposed=*/true}, bias, {y, MatType::kF32});
 //
 // Sums are fp32 whatever the types. Uses OpenMP's threads, as many as omp_set_num_threads() of the
-// calling thread says (libtorch's at::set_num_threads() does). For weights that stay, see linear.h.
+// calling thread says (libtorch's at::set_num_threads() does), and what it sums in which order is
+// oneDNN's affair: unlike the other kernels, the last bits may depend on the number of threads. For
+// weights that stay, and bits that do too, see linear.h.
 #ifndef LINNET_KERNELS_MATMUL_H_
 #define LINNET_KERNELS_MATMUL_H_
 

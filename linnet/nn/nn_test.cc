@@ -108,6 +108,12 @@ ModelSpec SmallImages(const std::string& kind) {
 // Products in bf16: everything that comes out, forwards and backwards, is near the fp32 product,
 // and what the optimiser sees is fp32.
 TEST(LinearOp, Bf16IsNearFp32) {
+  EXPECT_THROW(ops::PrecisionNamed("fp8"), Error);
+  try {
+    ops::PrecisionNamed("bf16");
+  } catch (const Error& error) {
+    GTEST_SKIP() << error.what();
+  }
   torch::manual_seed(3);
   const auto near = [](const Tensor& a, const Tensor& b) {
     return Off(a, b) < 0.02 * b.abs().max().item<double>();
@@ -159,7 +165,6 @@ TEST(LinearOp, Bf16IsNearFp32) {
   const Tensor again = ops::Linear(narrow, weight, bias, ops::Precision::kBf16);
   EXPECT_EQ(again.scalar_type(), torch::kFloat32);
   EXPECT_EQ(torch::autograd::grad({again.sum()}, {narrow})[0].scalar_type(), torch::kBFloat16);
-  EXPECT_THROW(ops::PrecisionNamed("fp8"), Error);
 }
 
 // One network, three uses: the whole sequence, step by step, and a fork half way.

@@ -93,9 +93,8 @@ class MetricsLog {
     if (std::ifstream old(path); old) {
       for (std::string line; std::getline(old, line);) {
         const json record = json::parse(line, nullptr, false);
-        if (!record.is_object() || !record.contains("step") || !record["step"].is_number())
-          continue;
-        if (record["step"] <= step) kept += line + "\n";
+        const json at = record.is_object() ? record.value("step", json()) : json();
+        if (at.is_number() && at <= step) kept += line + "\n";
       }
     }
     WriteFileAtomically(path, kept);
@@ -448,8 +447,8 @@ class Run {
   std::unique_ptr<nn::Optimizer> optimizer_;
   int64_t step_ = 0, steps_ = 0, saved_step_ = -1;
   double trained_seconds_ = 0;
-  double best_ =
-      std::numeric_limits<double>::infinity();  // validation, since the start or resumption
+  // The best validation since the start or the resumption.
+  double best_ = std::numeric_limits<double>::infinity();
   int64_t best_step_ = 0;
   std::string shown_;
 };
