@@ -9,6 +9,7 @@
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
 #include "linnet/kernels/activation.h"
+#include "linnet/kernels/bfloat16-inl.h"
 #include "linnet/kernels/vector-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -17,10 +18,17 @@ namespace linnet::kernels::HWY_NAMESPACE {
 // Not Max: what it makes of a NaN differs between targets.
 HWY_INLINE Vec Relu(Vec x) { return hn::IfThenZeroElse(hn::Lt(x, hn::Zero(F32())), x); }
 
+// A value and its derivative.
+struct Dual {
+  Vec value, slope;
+};
+
 // x Phi(x) = max(x, 0) - a Phi(-a) with a = |x|, so that only the tail needs a formula:
 // Phi(-a) = exp(-a^2 / 2) t p(t), t = 1 / (1 + 0.35 a), where p is the minimax polynomial of degree
 // 8 over 0 <= a <= 14 (relative error 3.2e-8; beyond, the tail is below the smallest float).
-HWY_INLINE Vec Gelu(Vec x) {
+// The derivative is Phi(x) + x exp(-x^2 / 2) / sqrt(2 pi).
+template <bool kSlope>
+HWY_INLINE Dual GeluDual(Vec x) {
   const F32 d;
   const auto c = [d](float value) HWY_ATTR { return hn::Set(d, value); };
   const Vec size = hn::Abs(x), limit = c(14.0f);
@@ -36,21 +44,78 @@ HWY_INLINE Vec Gelu(Vec x) {
   p = hn::MulAdd(p, t, c(0.139861868f));
   p = hn::MulAdd(p, t, c(0.139621404f));
   const Vec bell = hn::Exp(d, hn::Mul(hn::Mul(a, a), c(-0.5f)));
-  return hn::NegMulAdd(hn::Mul(hn::Mul(a, bell), t), p, Relu(x));
-}
-
-template <class Function>
-HWY_INLINE void Map(size_t n, float* x, Function function) {
-  ForVectors(n, [&](size_t i, size_t used)
-                    HWY_ATTR { StoreN(function(LoadN(x + i, used)), x + i, used); });
-}
-
-void ActivateBody(Activation activation, size_t n, float* x) {
-  if (activation == Activation::kRelu) {
-    Map(n, x, [](Vec v) HWY_ATTR { return Relu(v); });
-  } else {
-    Map(n, x, [](Vec v) HWY_ATTR { return Gelu(v); });
+  Dual dual;
+  dual.value = hn::NegMulAdd(hn::Mul(hn::Mul(a, bell), t), p, Relu(x));
+  if constexpr (kSlope) {
+    const Vec tail = hn::Mul(hn::Mul(bell, t), p);
+    const Vec phi = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), tail, hn::Sub(c(1.0f), tail));
+    const Vec density = hn::Mul(bell, c(0.398942280f));
+    dual.slope = hn::MulAdd(hn::CopySign(a, x), density, phi);
   }
+  return dual;
+}
+
+HWY_INLINE Vec Gelu(Vec x) { return GeluDual<false>(x).value; }
+
+HWY_INLINE Dual ReluDual(Vec x) {
+  const F32 d;
+  return {Relu(x), hn::IfThenElseZero(hn::Gt(x, hn::Zero(d)), hn::Set(d, 1.0f))};
+}
+
+template <class T, class Function>
+HWY_INLINE void Map(size_t n, const T* x, T* out, Function function) {
+  ForVectors(n, [&](size_t i, size_t used)
+                    HWY_ATTR { StoreN(function(LoadN(x + i, used)), out + i, used); });
+}
+
+template <class T>
+HWY_INLINE void ActivateTo(Activation activation, size_t n, const T* x, T* out) {
+  if (activation == Activation::kRelu) {
+    Map(n, x, out, [](Vec v) HWY_ATTR { return Relu(v); });
+  } else {
+    Map(n, x, out, [](Vec v) HWY_ATTR { return Gelu(v); });
+  }
+}
+void ActivateF32(Activation activation, size_t n, const float* x, float* out) {
+  ActivateTo(activation, n, x, out);
+}
+void ActivateBf16(Activation activation, size_t n, const BFloat16* x, BFloat16* out) {
+  ActivateTo(activation, n, x, out);
+}
+
+template <class T, class Function>
+HWY_INLINE void MapBackward(size_t rows, size_t columns, const ActivationBackwardArgs<T>& args,
+                            Function function) {
+  for (size_t r = 0; r < rows; ++r) {
+    const size_t row = r * columns;
+    ForVectors(columns, [&](size_t c, size_t used) HWY_ATTR {
+      const size_t i = row + c;
+      const Dual dual = function(LoadN(args.x + i, used));
+      const Vec grad = hn::Mul(LoadN(args.grad_out + i, used), dual.slope);
+      StoreN(dual.value, args.out + i, used);
+      StoreN(grad, args.grad + i, used);
+      float* sum = args.column_sums + c;
+      StoreN(hn::Add(LoadN(sum, used), grad), sum, used);
+    });
+  }
+}
+
+template <class T>
+HWY_INLINE void ActivateBackwardTo(Activation activation, size_t rows, size_t columns,
+                                   const ActivationBackwardArgs<T>& args) {
+  if (activation == Activation::kRelu) {
+    MapBackward(rows, columns, args, [](Vec v) HWY_ATTR { return ReluDual(v); });
+  } else {
+    MapBackward(rows, columns, args, [](Vec v) HWY_ATTR { return GeluDual<true>(v); });
+  }
+}
+void ActivateBackwardF32(Activation activation, size_t rows, size_t columns,
+                         const ActivationBackwardArgs<float>& args) {
+  ActivateBackwardTo(activation, rows, columns, args);
+}
+void ActivateBackwardBf16(Activation activation, size_t rows, size_t columns,
+                          const ActivationBackwardArgs<BFloat16>& args) {
+  ActivateBackwardTo(activation, rows, columns, args);
 }
 
 }  // namespace linnet::kernels::HWY_NAMESPACE

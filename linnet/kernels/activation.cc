@@ -9,10 +9,29 @@
 #if HWY_ONCE
 namespace linnet::kernels {
 
-HWY_EXPORT(ActivateBody);
+HWY_EXPORT(ActivateF32);
+HWY_EXPORT(ActivateBf16);
+HWY_EXPORT(ActivateBackwardF32);
+HWY_EXPORT(ActivateBackwardBf16);
 
-void Activate(Activation activation, size_t n, float* x) {
-  HWY_DYNAMIC_DISPATCH(ActivateBody)(activation, n, x);
+void Activate(Activation activation, size_t n, float* x) { Activate(activation, n, x, x); }
+
+void Activate(Activation activation, size_t n, const float* x, float* out) {
+  HWY_DYNAMIC_DISPATCH(ActivateF32)(activation, n, x, out);
+}
+
+void Activate(Activation activation, size_t n, const BFloat16* x, BFloat16* out) {
+  HWY_DYNAMIC_DISPATCH(ActivateBf16)(activation, n, x, out);
+}
+
+void ActivateBackward(Activation activation, size_t rows, size_t columns,
+                      const ActivationBackwardArgs<float>& args) {
+  HWY_DYNAMIC_DISPATCH(ActivateBackwardF32)(activation, rows, columns, args);
+}
+
+void ActivateBackward(Activation activation, size_t rows, size_t columns,
+                      const ActivationBackwardArgs<BFloat16>& args) {
+  HWY_DYNAMIC_DISPATCH(ActivateBackwardBf16)(activation, rows, columns, args);
 }
 
 }  // namespace linnet::kernels

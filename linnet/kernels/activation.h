@@ -1,10 +1,12 @@
-// The activations of a feed-forward block, in place.
+// The activations of a feed-forward block, in place or, for training, with their derivative.
 //
 //   Activate(Activation::kGelu, hidden.size(), hidden.data());
 #ifndef LINNET_KERNELS_ACTIVATION_H_
 #define LINNET_KERNELS_ACTIVATION_H_
 
 #include <cstddef>
+
+#include "linnet/kernels/bfloat16.h"
 
 namespace linnet::kernels {
 
@@ -15,6 +17,24 @@ enum class Activation {
 
 // Applies it to x [n], any address. NaNs stay NaNs.
 void Activate(Activation activation, size_t n, float* x);
+
+// out = act(x), computed in fp32; out [n] may be x.
+void Activate(Activation activation, size_t n, const float* x, float* out);
+void Activate(Activation activation, size_t n, const BFloat16* x, BFloat16* out);
+
+// The way back through rows of act(x): x [rows, columns] is what the forward had.
+template <typename T>  // float or BFloat16
+struct ActivationBackwardArgs {
+  const T* x = nullptr;
+  const float* grad_out = nullptr;  // [rows, columns]
+  T* out = nullptr;                 // act(x) again, for the gradient of the product that follows
+  T* grad = nullptr;                // grad_out * act'(x); may be grad_out where T is float
+  float* column_sums = nullptr;     // [columns]: the sums of grad are added to it
+};
+void ActivateBackward(Activation activation, size_t rows, size_t columns,
+                      const ActivationBackwardArgs<float>& args);
+void ActivateBackward(Activation activation, size_t rows, size_t columns,
+                      const ActivationBackwardArgs<BFloat16>& args);
 
 }  // namespace linnet::kernels
 

@@ -49,6 +49,45 @@ void LayerNormBody(const LayerNormShape& shape, const LayerNormInput& input,
   }
 }
 
+// With n = (x - mean) / std and g = grad_y * weight:
+//   grad_x = (g - mean(g) - n mean(g n)) / std
+void LayerNormBackwardBody(const LayerNormShape& shape, const LayerNormBackwardArgs& args) {
+  const F32 d;
+  const float scale = 1.0f / static_cast<float>(shape.dim);
+  for (size_t r = 0; r < shape.rows; ++r) {
+    const float* x = args.x + r * shape.dim;
+    const float* grad_y = args.grad_y + r * shape.dim;
+    float* grad_x = args.grad_x + r * shape.dim;
+    Vec sum = hn::Zero(d);
+    ForVectors(shape.dim,
+               [&](size_t i, size_t used) HWY_ATTR { sum = hn::Add(sum, LoadN(x + i, used)); });
+    const Vec mean = hn::Mul(hn::SumOfLanes(d, sum), hn::Set(d, scale));
+    Vec squares = hn::Zero(d), g_sum = hn::Zero(d), gx_sum = hn::Zero(d);
+    ForVectors(shape.dim, [&](size_t i, size_t used) HWY_ATTR {
+      Vec t = hn::Sub(LoadN(x + i, used), mean);
+      if (used != hn::Lanes(d)) t = ZeroBeyond(t, used);
+      const Vec g = hn::Mul(LoadN(grad_y + i, used), LoadN(args.weight + i, used));
+      squares = hn::MulAdd(t, t, squares);
+      g_sum = hn::Add(g_sum, g);
+      gx_sum = hn::MulAdd(g, t, gx_sum);
+    });
+    const float variance = hn::GetLane(hn::SumOfLanes(d, squares)) * scale;
+    const Vec inverse = hn::Set(d, 1.0f / std::sqrt(variance + shape.eps));
+    const Vec g_mean = hn::Mul(hn::SumOfLanes(d, g_sum), hn::Set(d, scale));
+    const Vec gn_mean = hn::Mul(hn::Mul(hn::SumOfLanes(d, gx_sum), hn::Set(d, scale)), inverse);
+    ForVectors(shape.dim, [&](size_t i, size_t used) HWY_ATTR {
+      const Vec n = hn::Mul(hn::Sub(LoadN(x + i, used), mean), inverse);
+      const Vec gy = LoadN(grad_y + i, used);
+      const Vec g = hn::Mul(gy, LoadN(args.weight + i, used));
+      float* grad_weight = args.grad_weight + i;
+      float* grad_bias = args.grad_bias + i;
+      StoreN(hn::MulAdd(gy, n, LoadN(grad_weight, used)), grad_weight, used);
+      StoreN(hn::Add(gy, LoadN(grad_bias, used)), grad_bias, used);
+      StoreN(hn::Mul(hn::NegMulAdd(n, gn_mean, hn::Sub(g, g_mean)), inverse), grad_x + i, used);
+    });
+  }
+}
+
 }  // namespace linnet::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

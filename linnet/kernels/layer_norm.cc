@@ -10,10 +10,15 @@
 namespace linnet::kernels {
 
 HWY_EXPORT(LayerNormBody);
+HWY_EXPORT(LayerNormBackwardBody);
 
 void LayerNorm(const LayerNormShape& shape, const LayerNormInput& input,
                const LayerNormParameters& parameters, float* y, size_t y_stride) {
   HWY_DYNAMIC_DISPATCH(LayerNormBody)(shape, input, parameters, y, y_stride);
+}
+
+void LayerNormBackward(const LayerNormShape& shape, const LayerNormBackwardArgs& args) {
+  HWY_DYNAMIC_DISPATCH(LayerNormBackwardBody)(shape, args);
 }
 
 }  // namespace linnet::kernels

@@ -35,6 +35,18 @@ struct LayerNormParameters {
 void LayerNorm(const LayerNormShape& shape, const LayerNormInput& input,
                const LayerNormParameters& parameters, float* y, size_t y_stride);
 
+// The way back through y = LayerNorm(x) of dense rows x [rows, dim]: the mean and variance are
+// taken again.
+struct LayerNormBackwardArgs {
+  const float* x = nullptr;
+  const float* weight = nullptr;  // [dim]
+  const float* grad_y = nullptr;  // [rows, dim]
+  float* grad_x = nullptr;        // [rows, dim], written; may be grad_y
+  float* grad_weight = nullptr;   // [dim], added to
+  float* grad_bias = nullptr;     // [dim], added to
+};
+void LayerNormBackward(const LayerNormShape& shape, const LayerNormBackwardArgs& args);
+
 }  // namespace linnet::kernels
 
 #endif  // LINNET_KERNELS_LAYER_NORM_H_

@@ -1,5 +1,7 @@
 #include "linnet/kernels/matmul.h"
 
+#include <omp.h>
+
 #include <dnnl.hpp>
 #include <map>
 #include <tuple>
@@ -33,26 +35,46 @@ struct Primitive {
   dnnl::matmul matmul;
 };
 
-using Key = std::tuple<size_t, size_t, size_t, MatType, bool, bool, MatType, bool>;
+struct Variant {
+  MatType operands = MatType::kF32, result = MatType::kF32;
+  bool a_transposed = false, b_transposed = false, with_bias = false, accumulate = false;
+  int threads = 1;  // what oneDNN cuts the work up for
 
-Primitive Make(const MatMulShape& shape, MatType operands, bool a_transposed, bool b_transposed,
-               MatType result, bool with_bias) {
+  auto operator<=>(const Variant&) const = default;
+};
+using Key = std::tuple<size_t, size_t, size_t, Variant>;
+
+Primitive Make(const MatMulShape& shape, const Variant& variant) {
   Primitive made;
-  made.a = Matrix(shape.m, shape.k, operands, a_transposed);
-  made.b = Matrix(shape.k, shape.n, operands, b_transposed);
+  made.a = Matrix(shape.m, shape.k, variant.operands, variant.a_transposed);
+  made.b = Matrix(shape.k, shape.n, variant.operands, variant.b_transposed);
   made.bias = Matrix(1, shape.n, MatType::kF32, false);
-  made.c = Matrix(shape.m, shape.n, result, false);
-  const auto description = with_bias ? dnnl::matmul::desc(made.a, made.b, made.bias, made.c)
-                                     : dnnl::matmul::desc(made.a, made.b, made.c);
-  made.matmul = dnnl::matmul(dnnl::matmul::primitive_desc(description, Cpu()));
+  made.c = Matrix(shape.m, shape.n, variant.result, false);
+  const auto description = variant.with_bias ? dnnl::matmul::desc(made.a, made.b, made.bias, made.c)
+                                             : dnnl::matmul::desc(made.a, made.b, made.c);
+  dnnl::primitive_attr attributes;
+  if (variant.accumulate) {
+    dnnl::post_ops sum;
+    sum.append_sum(1.0f);
+    attributes.set_post_ops(sum);
+  }
+  made.matmul = dnnl::matmul(dnnl::matmul::primitive_desc(description, attributes, Cpu()));
   return made;
+}
+
+// Within a parallel region a product is its thread's own. oneDNN knows, but cuts the work up for as
+// many threads as a region outside would have; the setting ends with the region.
+int ThreadsHere() {
+  if (!omp_in_parallel()) return omp_get_max_threads();
+  if (omp_get_max_threads() != 1) omp_set_num_threads(1);
+  return 1;
 }
 
 }  // namespace
 
 bool MatMulSupports(MatType operands, MatType result) {
   try {
-    Make({16, 16, 16}, operands, false, false, result, false);
+    Make({16, 16, 16}, {.operands = operands, .result = result});
     return true;
   } catch (const dnnl::error&) {
     return false;
@@ -62,15 +84,19 @@ bool MatMulSupports(MatType operands, MatType result) {
 void MatMul(const MatMulShape& shape, const MatOperand& a, const MatOperand& b, const float* bias,
             const MatResult& c) {
   thread_local std::map<Key, Primitive> kept;
-  const Key key{shape.m,      shape.n,      shape.k, a.type,
-                a.transposed, b.transposed, c.type,  bias != nullptr};
+  const Variant variant{.operands = a.type,
+                        .result = c.type,
+                        .a_transposed = a.transposed,
+                        .b_transposed = b.transposed,
+                        .with_bias = bias != nullptr,
+                        .accumulate = c.accumulate,
+                        .threads = ThreadsHere()};
+  const Key key{shape.m, shape.n, shape.k, variant};
   try {
     auto found = kept.find(key);
     if (found == kept.end()) {
       if (kept.size() >= kMaxKept) kept.clear();
-      found = kept.emplace(key,
-                           Make(shape, a.type, a.transposed, b.transposed, c.type, bias != nullptr))
-                  .first;
+      found = kept.emplace(key, Make(shape, variant)).first;
     }
     Primitive& primitive = found->second;
     const auto memory = [](const dnnl::memory::desc& desc, const void* data) {

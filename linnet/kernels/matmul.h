@@ -6,14 +6,17 @@
 //          {weight, MatType::kBf16, /*transposed=*/true}, bias, {y, MatType::kF32});
 //
 // Sums are fp32 whatever the types. Uses OpenMP's threads, as many as omp_set_num_threads() of the
-// calling thread says (libtorch's at::set_num_threads() does), and what it sums in which order is
-// oneDNN's affair: unlike the other kernels, the last bits may depend on the number of threads. For
-// weights that stay, and bits that do too, see linear.h.
+// calling thread says (libtorch's at::set_num_threads() does), or the calling thread alone within an
+// OpenMP region. What it sums in which order is oneDNN's affair: unlike the other kernels, the last
+// bits may depend on the number of threads. For weights that stay, and bits that do too, see
+// linear.h.
 #ifndef LINNET_KERNELS_MATMUL_H_
 #define LINNET_KERNELS_MATMUL_H_
 
 #include <cstddef>
 #include <cstdint>
+
+#include "linnet/kernels/bfloat16.h"
 
 namespace linnet::kernels {
 
@@ -32,7 +35,14 @@ struct MatOperand {
 struct MatResult {
   void* data = nullptr;
   MatType type = MatType::kF32;
+  bool accumulate = false;  // C += A B instead of C = A B; the type must be fp32
 };
+
+// The operand, or the result, that is a matrix of Ts (float or BFloat16).
+template <typename T>
+constexpr MatType MatTypeOf() {
+  return sizeof(T) == sizeof(BFloat16) ? MatType::kBf16 : MatType::kF32;
+}
 
 // Whether this processor can multiply these types, A's and B's alike, into that one.
 bool MatMulSupports(MatType operands, MatType result);

@@ -1,5 +1,4 @@
 #include <gtest/gtest.h>
-#include <torch/autograd.h>
 #include <torch/utils.h>
 #include <unistd.h>
 
@@ -11,8 +10,6 @@
 #include "linnet/nn/optimizer.h"
 #include "linnet/nn/sequence_model.h"
 #include "linnet/nn/transformer.h"
-#include "linnet/ops/causal_linear.h"
-#include "linnet/ops/linear.h"
 
 namespace linnet::nn {
 namespace {
@@ -74,97 +71,12 @@ TEST(Attention, RefusesWhatItCannotDo) {
   EXPECT_TRUE(BuildTransformer({.attention = linear}).recurrent.is_empty());
 }
 
-// The operation's gradients against finite differences, through libtorch's own machinery.
-TEST(CausalLinearOp, GradientsMatchFiniteDifferences) {
-  torch::manual_seed(2);
-  std::vector<Tensor> x;
-  for (int64_t width : {3, 3, 2}) x.push_back(torch::randn({1, 5, 2, width}).requires_grad_());
-  const Tensor weights = torch::randn({1, 5, 2, 2});
-  const auto loss = [&] { return (ops::CausalLinearAttention(x[0], x[1], x[2]) * weights).sum(); };
-  loss().backward();
-  torch::NoGradGuard no_grad;
-  for (Tensor& input : x) {
-    const Tensor flat = input.view({-1}), grad = input.grad().view({-1});
-    for (int64_t i = 0; i < flat.size(0); ++i) {
-      const float at = flat[i].item<float>(), h = 1e-2f;
-      flat[i] = at + h;
-      const double up = loss().item<double>();
-      flat[i] = at - h;
-      const double down = loss().item<double>();
-      flat[i] = at;
-      EXPECT_NEAR(grad[i].item<double>(), (up - down) / (2 * h), 2e-3);
-    }
-  }
-}
-
 ModelSpec SmallImages(const std::string& kind) {
   ModelSpec spec;
   spec.attention.kind = kind;
   spec.layers = 2, spec.heads = 3, spec.query_dim = 4, spec.value_dim = 5, spec.d_model = 16;
   spec.d_ff = 24, spec.value_embedding = 10, spec.width = 6, spec.height = 4, spec.max_length = 23;
   return spec;
-}
-
-// Products in bf16: everything that comes out, forwards and backwards, is near the fp32 product,
-// and what the optimiser sees is fp32.
-TEST(LinearOp, Bf16IsNearFp32) {
-  EXPECT_THROW(ops::PrecisionNamed("fp8"), Error);
-  try {
-    ops::PrecisionNamed("bf16");
-  } catch (const Error& error) {
-    GTEST_SKIP() << error.what();
-  }
-  torch::manual_seed(3);
-  const auto near = [](const Tensor& a, const Tensor& b) {
-    return Off(a, b) < 0.02 * b.abs().max().item<double>();
-  };
-  const Tensor g = torch::randn({3, 17, 13});
-  std::vector<Tensor> grads[2];
-  Tensor out[2];
-  for (const ops::Precision precision : {ops::Precision::kFp32, ops::Precision::kBf16}) {
-    torch::manual_seed(4);
-    const Tensor x = torch::randn({3, 17, 24}).requires_grad_();
-    const Tensor weight = torch::randn({13, 24}).requires_grad_();
-    const Tensor bias = torch::randn({13}).requires_grad_();
-    const int i = precision == ops::Precision::kBf16;
-    out[i] = ops::Linear(x, weight, bias, precision);
-    (out[i] * g).sum().backward();
-    grads[i] = {x.grad(), weight.grad(), bias.grad()};
-  }
-  EXPECT_TRUE(near(out[1], out[0]));
-  EXPECT_GT(Off(out[1], out[0]), 0);  // else bf16 was not tested
-  for (size_t i = 0; i < 3; ++i) {
-    EXPECT_EQ(grads[1][i].scalar_type(), torch::kFloat32);
-    EXPECT_TRUE(near(grads[1][i], grads[0][i])) << i;
-  }
-  // Several at once are what each is alone.
-  const Tensor x = torch::randn({3, 17, 24}).requires_grad_();
-  std::vector<Tensor> weights, biases, leaves = {x};
-  for (int64_t out : {5, 8, 5}) {
-    weights.push_back(torch::randn({out, 24}).requires_grad_());
-    biases.push_back(torch::randn({out}).requires_grad_());
-    leaves.insert(leaves.end(), {weights.back(), biases.back()});
-  }
-  const std::vector<Tensor> together = ops::Linears(x, weights, biases, ops::Precision::kBf16);
-  Tensor sum = torch::zeros({}), sum_alone = torch::zeros({});
-  for (size_t i = 0; i < 3; ++i) {
-    const Tensor alone = ops::Linear(x, weights[i], biases[i], ops::Precision::kBf16);
-    EXPECT_LT(Off(together[i], alone), 1e-5);
-    const Tensor factor = torch::randn_like(alone);
-    sum = sum + (together[i] * factor).sum();
-    sum_alone = sum_alone + (alone * factor).sum();
-  }
-  const auto of_together = torch::autograd::grad({sum}, leaves);
-  const auto of_alone = torch::autograd::grad({sum_alone}, leaves);
-  for (size_t i = 0; i < leaves.size(); ++i) EXPECT_LT(Off(of_together[i], of_alone[i]), 1e-4) << i;
-  // Between two products a tensor may stay bf16, and so does its gradient.
-  const Tensor weight = torch::randn({24, 24}), bias = torch::zeros({24});
-  const Tensor narrow = ops::Linear(torch::randn({5, 24}).requires_grad_(), weight, bias,
-                                    ops::Precision::kBf16, torch::kBFloat16);
-  EXPECT_EQ(narrow.scalar_type(), torch::kBFloat16);
-  const Tensor again = ops::Linear(narrow, weight, bias, ops::Precision::kBf16);
-  EXPECT_EQ(again.scalar_type(), torch::kFloat32);
-  EXPECT_EQ(torch::autograd::grad({again.sum()}, {narrow})[0].scalar_type(), torch::kBFloat16);
 }
 
 // One network, three uses: the whole sequence, step by step, and a fork half way.
@@ -232,22 +144,6 @@ TEST(MixtureOfLogistics, IsADistribution) {
   const Tensor nats = MixtureOfLogisticsNats(logits.unsqueeze(1).expand({50, 256, 30}),
                                              torch::arange(256).expand({50, 256}));
   EXPECT_LT(Off((-nats).exp().sum(1), torch::ones({50})), 1e-4);
-}
-
-// The fused operation against the formula in double precision, value and gradient.
-TEST(MixtureOfLogistics, FusedEqualsTheFormula) {
-  torch::manual_seed(5);
-  const Tensor fused = torch::randn({3, 70, 30}).requires_grad_();
-  const Tensor plain = fused.detach().to(torch::kDouble).requires_grad_();
-  const Tensor bytes = torch::randint(256, {3, 70}, torch::kInt64);
-  const Tensor weights = torch::randn({3, 70});
-  const Tensor a = MixtureOfLogisticsNats(fused, bytes), b = MixtureOfLogisticsNats(plain, bytes);
-  EXPECT_LT(Off(a, b), 1e-4);
-  (a * weights).sum().backward();
-  (b * weights).sum().backward();
-  EXPECT_LT(Off(fused.grad(), plain.grad()), 1e-4);
-  torch::NoGradGuard no_grad;
-  EXPECT_EQ(Off(MixtureOfLogisticsNats(fused, bytes), a), 0);
 }
 
 TEST(MaskedCrossEntropy, CountsOnlyTheMask) {

@@ -61,6 +61,10 @@ Tensor SequenceModelImpl::Values(const Tensor& tokens, const Tensor& above) {
   return spec_.pixel_above ? values + above_embedding_(above) : values;
 }
 
+Tensor SequenceModelImpl::Predict(const Tensor& x) {
+  return ops::Linear(x, predictor_->weight, predictor_->bias, ops::Precision::kFp32);
+}
+
 Tensor SequenceModelImpl::forward(const Tensor& tokens) {
   const int64_t length = tokens.size(1);
   if (length > spec_.max_length) {
@@ -79,7 +83,7 @@ Tensor SequenceModelImpl::forward(const Tensor& tokens) {
     const Tensor positions = pos_embedding_->pe.narrow(1, 0, length);
     x = torch::cat({x, positions.expand({tokens.size(0), -1, -1})}, 2);
   }
-  return predictor_(transformer_.batch(dropout_(x), Mask{.causal = true}));
+  return Predict(transformer_.batch(dropout_(x), Mask{.causal = true}));
 }
 
 Tensor SequenceModelImpl::Step(const Tensor& tokens, int64_t position, SequenceState& state) {
@@ -101,7 +105,7 @@ Tensor SequenceModelImpl::Step(const Tensor& tokens, int64_t position, SequenceS
   if (!pos_embedding_.is_empty()) {
     x = torch::cat({x, pos_embedding_->pe.select(1, position).expand({tokens.size(0), -1})}, 1);
   }
-  return predictor_(transformer_.recurrent(dropout_(x), state.layers));
+  return Predict(transformer_.recurrent(dropout_(x), state.layers));
 }
 
 std::map<std::string, Tensor> ModelTensors(const SequenceModelImpl& model) {

@@ -59,6 +59,7 @@ class SequenceModelImpl : public torch::nn::Module {
  private:
   // The value part of the input: symbols [...] and, with pixel_above, those above the next ones.
   torch::Tensor Values(const torch::Tensor& tokens, const torch::Tensor& above);
+  torch::Tensor Predict(const torch::Tensor& x);  // the head's outputs
 
   ModelSpec spec_;
   torch::nn::Embedding value_embedding_;

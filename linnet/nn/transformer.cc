@@ -27,33 +27,35 @@ AttentionLayerImpl::AttentionLayerImpl(const TransformerOptions& options)
   register_module("out_projection", out_projection);
 }
 
-Tensor AttentionLayerImpl::Project(const Linear& projection, const Tensor& x) const {
-  return ops::Linear(x, projection->weight, projection->bias, precision_);
+std::vector<Tensor> AttentionLayerImpl::Split(const Tensor& x, const ops::Norm& norm) const {
+  std::vector<Tensor> qkv = ops::Linears(
+      x, {query_projection->weight, key_projection->weight, value_projection->weight},
+      {query_projection->bias, key_projection->bias, value_projection->bias}, precision_, norm);
+  for (Tensor& part : qkv) part = part.unflatten(-1, {heads_, part.size(-1) / heads_});
+  return qkv;
+}
+
+Tensor AttentionLayerImpl::Attend(const Tensor& x, const ops::Norm& norm, const Mask& mask) {
+  const std::vector<Tensor> qkv = Split(x, norm);
+  return attention_->forward(qkv[0], qkv[1], qkv[2], mask).flatten(2);
+}
+
+Tensor AttentionLayerImpl::AttendStep(RecurrentAttentionImpl& attention, const Tensor& x,
+                                      const ops::Norm& norm, AttentionState& state) {
+  const std::vector<Tensor> qkv = Split(x, norm);
+  return attention.forward(qkv[0], qkv[1], qkv[2], state).flatten(1);
 }
 
 Tensor AttentionLayerImpl::forward(const Tensor& queries, const Tensor& keys, const Tensor& values,
                                    const Mask& mask) {
-  const auto split = [&](const Tensor& x) { return x.view({x.size(0), x.size(1), heads_, -1}); };
-  std::vector<Tensor> qkv;
-  if (queries.is_same(keys) && queries.is_same(values)) {
-    qkv = ops::Linears(
-        queries, {query_projection->weight, key_projection->weight, value_projection->weight},
-        {query_projection->bias, key_projection->bias, value_projection->bias}, precision_);
-  } else {
-    qkv = {Project(query_projection, queries), Project(key_projection, keys),
-           Project(value_projection, values)};
-  }
-  const Tensor out = attention_->forward(split(qkv[0]), split(qkv[1]), split(qkv[2]), mask);
-  return Project(out_projection, out.reshape({out.size(0), out.size(1), -1}));
-}
-
-Tensor AttentionLayerImpl::Step(RecurrentAttentionImpl& attention, const Tensor& x,
-                                AttentionState& state) {
-  const auto split = [&](const Tensor& y) { return y.view({y.size(0), heads_, -1}); };
+  const auto project = [&](const Linear& projection, const Tensor& x) {
+    const Tensor y = ops::Linear(x, projection->weight, projection->bias, precision_);
+    return y.unflatten(-1, {heads_, y.size(-1) / heads_});
+  };
   const Tensor out =
-      attention.forward(split(Project(query_projection, x)), split(Project(key_projection, x)),
-                        split(Project(value_projection, x)), state);
-  return Project(out_projection, out.reshape({out.size(0), -1}));
+      attention_->forward(project(query_projection, queries), project(key_projection, keys),
+                          project(value_projection, values), mask);
+  return ops::Linear(out.flatten(2), out_projection->weight, out_projection->bias, precision_);
 }
 
 TransformerEncoderLayerImpl::TransformerEncoderLayerImpl(const TransformerOptions& options)
@@ -62,10 +64,12 @@ TransformerEncoderLayerImpl::TransformerEncoderLayerImpl(const TransformerOption
       linear2(options.d_ff, options.d_model),
       norm1(LayerNormOptions({options.d_model}).eps(options.norm_eps)),
       norm2(LayerNormOptions({options.d_model}).eps(options.norm_eps)),
-      gelu_(options.activation == "gelu"),
+      norm_first_(options.norm_first),
+      activation_(options.activation == "gelu" ? kernels::Activation::kGelu
+                                               : kernels::Activation::kRelu),
       precision_(options.precision),
       dropout_(options.dropout) {
-  if (!gelu_ && options.activation != "relu") {
+  if (options.activation != "gelu" && options.activation != "relu") {
     throw InputError("unknown activation '", options.activation, "'; choose relu or gelu");
   }
   register_module("attention", attention);
@@ -76,23 +80,44 @@ TransformerEncoderLayerImpl::TransformerEncoderLayerImpl(const TransformerOption
   register_module("dropout", dropout_);
 }
 
+ops::Norm TransformerEncoderLayerImpl::Before(const LayerNorm& norm) const {
+  if (!norm_first_) return {};
+  return {norm->weight, norm->bias, norm->options.eps()};
+}
+
+ops::Norm TransformerEncoderLayerImpl::After(const LayerNorm& norm) const {
+  if (norm_first_) return {};
+  return {norm->weight, norm->bias, norm->options.eps()};
+}
+
 Tensor TransformerEncoderLayerImpl::forward(const Tensor& x, const Mask& mask) {
-  return Finish(x, attention->forward(x, x, x, mask));
+  return Finish(x, attention->Attend(x, Before(norm1), mask));
 }
 
 Tensor TransformerEncoderLayerImpl::Step(RecurrentAttentionImpl& recurrent, const Tensor& x,
                                          AttentionState& state) {
-  return Finish(x, attention->Step(recurrent, x, state));
+  return Finish(x, attention->AttendStep(recurrent, x, Before(norm1), state));
 }
 
 Tensor TransformerEncoderLayerImpl::Finish(const Tensor& x, const Tensor& attended) {
-  const Tensor y = norm1(x + dropout_(attended));
-  // What lies between the two products stays in their precision.
-  const torch::Dtype between =
-      precision_ == ops::Precision::kBf16 ? torch::kBFloat16 : torch::kFloat32;
-  const Tensor hidden = ops::Linear(y, linear1->weight, linear1->bias, precision_, between);
-  const Tensor active = dropout_(gelu_ ? torch::gelu(hidden) : torch::relu(hidden));
-  return norm2(y + dropout_(ops::Linear(active, linear2->weight, linear2->bias, precision_)));
+  const Linear& out = attention->out_projection;
+  if (!is_training() || dropout_->options.p() == 0) {
+    const Tensor y = ops::Project(attended, out->weight, out->bias, x, After(norm1), precision_);
+    return ops::FeedForward(y, linear1->weight, linear1->bias, linear2->weight, linear2->bias,
+                            {.activation = activation_,
+                             .norm_before = Before(norm2),
+                             .norm_after = After(norm2),
+                             .precision = precision_});
+  }
+  // Dropout stands between what is fused otherwise.
+  const auto add = [&](const Tensor& to, const Tensor& part, LayerNorm& norm) {
+    const Tensor sum = to + dropout_(part);
+    return norm_first_ ? sum : norm(sum);
+  };
+  const Tensor y = add(x, ops::Linear(attended, out->weight, out->bias, precision_), norm1);
+  const Tensor hidden = ops::Linear(y, linear1->weight, linear1->bias, precision_, Before(norm2));
+  const Tensor active = dropout_(ops::Activate(activation_, hidden));
+  return add(y, ops::Linear(active, linear2->weight, linear2->bias, precision_), norm2);
 }
 
 TransformerEncoderImpl::TransformerEncoderImpl(const TransformerOptions& options) {

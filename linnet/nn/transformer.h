@@ -7,8 +7,9 @@
 //   y_t = built.recurrent->forward(x_t, state);               // x_t [N, d_model]
 //
 // Layers are post-norm, as in the reference library: x = LN1(x + attention(x)), then
-// x = LN2(x + W2 act(W1 x)); a layer norm after the last one unless final_norm is false. Parameter
-// names are the reference library's (layers.N.attention.query_projection.weight, ...).
+// x = LN2(x + W2 act(W1 x)); or pre-norm: x = x + attention(LN1(x)), x = x + W2 act(W1 LN2(x)). A
+// layer norm after the last one unless final_norm is false. Parameter names are the reference
+// library's (layers.N.attention.query_projection.weight, ...).
 #ifndef LINNET_NN_TRANSFORMER_H_
 #define LINNET_NN_TRANSFORMER_H_
 
@@ -22,7 +23,7 @@
 #include <vector>
 
 #include "linnet/nn/attention.h"
-#include "linnet/ops/linear.h"
+#include "linnet/ops/layer_rows.h"
 
 namespace linnet::nn {
 
@@ -32,6 +33,7 @@ struct TransformerOptions {
   int64_t query_dim = 1, value_dim = 1;  // D, M per head
   int64_t d_model = 1, d_ff = 1;
   std::string activation = "relu";  // or "gelu"
+  bool norm_first = false;          // pre-norm layers
   bool final_norm = true;
   double norm_eps = 1e-5;
   double dropout = 0;  // after attention, after the activation and after the feed-forward block
@@ -45,14 +47,17 @@ class AttentionLayerImpl : public torch::nn::Module {
   // queries [N, L, d_model], keys, values [N, S, d_model] -> [N, L, d_model]
   torch::Tensor forward(const torch::Tensor& queries, const torch::Tensor& keys,
                         const torch::Tensor& values, const Mask& mask);
-  // One position of self attention, x [N, d_model] -> [N, d_model], through the recurrent kind.
-  torch::Tensor Step(RecurrentAttentionImpl& attention, const torch::Tensor& x,
-                     AttentionState& state);
+  // Self attention of n(x), before the projection back: [N, L, d_model] -> [N, L, H M].
+  torch::Tensor Attend(const torch::Tensor& x, const ops::Norm& norm, const Mask& mask);
+  // The same for one position, through the recurrent kind: [N, d_model] -> [N, H M].
+  torch::Tensor AttendStep(RecurrentAttentionImpl& attention, const torch::Tensor& x,
+                           const ops::Norm& norm, AttentionState& state);
 
   torch::nn::Linear query_projection, key_projection, value_projection, out_projection;
 
  private:
-  torch::Tensor Project(const torch::nn::Linear& projection, const torch::Tensor& x) const;
+  // Queries, keys and values of n(x), each [..., H, D or M].
+  std::vector<torch::Tensor> Split(const torch::Tensor& x, const ops::Norm& norm) const;
 
   int64_t heads_;
   ops::Precision precision_;
@@ -74,8 +79,12 @@ class TransformerEncoderLayerImpl : public torch::nn::Module {
  private:
   // What follows the attention, alike in both forms.
   torch::Tensor Finish(const torch::Tensor& x, const torch::Tensor& attended);
+  // The norm where it stands in such layers; none elsewhere.
+  ops::Norm Before(const torch::nn::LayerNorm& norm) const;
+  ops::Norm After(const torch::nn::LayerNorm& norm) const;
 
-  bool gelu_;
+  bool norm_first_;
+  kernels::Activation activation_;
   ops::Precision precision_;
   torch::nn::Dropout dropout_;
 };

@@ -9,8 +9,8 @@
 
 namespace linnet::ops {
 
-// -log p(byte): logits [..., 3K], fp32 on the CPU; int64 bytes [...] of 0 .. 255 -> [...]. Throws
-// InputError on other shapes and types.
+// -log p(byte): logits [..., 3K]; int64 bytes [...] of 0 .. 255 -> [...]. In fp32 on the CPU the
+// kernel; elsewhere the formula in libtorch's operations. Throws InputError on other shapes.
 torch::Tensor MixtureOfLogisticsNats(const torch::Tensor& logits, const torch::Tensor& bytes);
 
 }  // namespace linnet::ops

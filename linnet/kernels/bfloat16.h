@@ -1,0 +1,22 @@
+// bfloat16: the upper half of a float. What matrix products read at twice the speed or more.
+//
+//   std::vector<BFloat16> narrow(x.size());
+//   Narrow(x.size(), x.data(), narrow.data());
+#ifndef LINNET_KERNELS_BFLOAT16_H_
+#define LINNET_KERNELS_BFLOAT16_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace linnet::kernels {
+
+struct BFloat16 {
+  uint16_t bits;
+};
+
+// To the nearest bfloat16, ties to even. Infinities stay, NaNs stay NaNs. Any addresses.
+void Narrow(size_t n, const float* from, BFloat16* to);
+
+}  // namespace linnet::kernels
+
+#endif  // LINNET_KERNELS_BFLOAT16_H_

@@ -1,0 +1,415 @@
+#include "linnet/kernels/layer_rows.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "linnet/kernels/layer_norm.h"
+#include "linnet/kernels/matmul.h"
+#include "linnet/kernels/rows.h"
+
+namespace linnet::kernels {
+namespace {
+
+// Half of a second-level cache of 1 MB, the smallest among processors with AVX-512.
+constexpr size_t kBlockBytes = 512 << 10;
+constexpr size_t kMinBlock = 32, kMaxBlock = 1024;
+
+constexpr size_t kLine = 16;  // floats
+constexpr size_t Padded(size_t n) { return (n + kLine - 1) / kLine * kLine; }
+
+// The floats that n Ts take.
+template <typename T>
+constexpr size_t FloatsOf(size_t n) {
+  return Padded((n * sizeof(T) + sizeof(float) - 1) / sizeof(float));
+}
+
+// Consecutive pieces of a slot's scratch.
+class Arena {
+ public:
+  explicit Arena(float* at) : at_(at) {}
+  template <typename T>
+  T* Take(size_t n) {
+    T* piece = reinterpret_cast<T*>(at_);
+    at_ += FloatsOf<T>(n);
+    return piece;
+  }
+
+ private:
+  float* at_;
+};
+
+struct Block {
+  size_t begin, rows;
+  bool first;  // of its slot: what is summed begins here
+};
+
+// Runs body(slot, block) over all blocks: slots in parallel, each slot's blocks in order.
+template <typename Body>
+void ForBlocks(const RowsPlan& plan, ParallelFor parallel_for, Body body) {
+  parallel_for(plan.slots, [&](size_t slot_begin, size_t slot_end) {
+    for (size_t slot = slot_begin; slot < slot_end; ++slot) {
+      const size_t first = plan.blocks * slot / plan.slots;
+      const size_t last = plan.blocks * (slot + 1) / plan.slots;
+      for (size_t b = first; b < last; ++b) {
+        const size_t begin = plan.rows * b / plan.blocks, end = plan.rows * (b + 1) / plan.blocks;
+        body(slot, Block{begin, end - begin, b == first});
+      }
+    }
+  });
+}
+
+// Adds the slots' gradients to the first slot's.
+void SumSlots(const RowsPlan& plan, size_t count, float* gradients, ParallelFor parallel_for) {
+  constexpr size_t kPiece = 1 << 14;
+  if (plan.slots == 1) return;
+  parallel_for((count + kPiece - 1) / kPiece, [&](size_t begin, size_t end) {
+    for (size_t slot = 1; slot < plan.slots; ++slot) {
+      const size_t from = begin * kPiece, to = std::min(end * kPiece, count);
+      Add(to - from, gradients + slot * count + from, gradients + from);
+    }
+  });
+}
+
+// x as the products read it: itself, or rounded into `to`.
+const float* Read(size_t, const float* x, float*) { return x; }
+const BFloat16* Read(size_t n, const float* x, BFloat16* to) {
+  Narrow(n, x, to);
+  return to;
+}
+// What Read() needs.
+template <typename T>
+size_t ReadFloats(size_t n) {
+  return sizeof(T) == sizeof(float) ? 0 : FloatsOf<T>(n);
+}
+template <typename T>
+T* TakeRead(Arena& arena, size_t n) {
+  return sizeof(T) == sizeof(float) ? nullptr : arena.Take<T>(n);
+}
+
+// y [rows, out] (+)= x W^T + b
+template <typename T, typename Y>
+void Product(size_t rows, size_t in, size_t out, const T* x, const T* weight, const float* bias,
+             Y* y, bool accumulate = false) {
+  MatMul({rows, out, in}, {x, MatTypeOf<T>()}, {weight, MatTypeOf<T>(), /*transposed=*/true}, bias,
+         {y, MatTypeOf<Y>(), accumulate});
+}
+
+// grad_x [rows, in] (+)= grad_y W
+template <typename T>
+void ProductGradX(size_t rows, size_t in, size_t out, const T* grad_y, const T* weight,
+                  float* grad_x, bool accumulate = false) {
+  MatMul({rows, in, out}, {grad_y, MatTypeOf<T>()}, {weight, MatTypeOf<T>()}, nullptr,
+         {grad_x, MatType::kF32, accumulate});
+}
+
+// grad_W [out, in] (+)= grad_y^T x
+template <typename T>
+void ProductGradWeight(size_t rows, size_t in, size_t out, const T* grad_y, const T* x,
+                       float* grad_weight, bool accumulate) {
+  MatMul({out, in, rows}, {grad_y, MatTypeOf<T>(), /*transposed=*/true}, {x, MatTypeOf<T>()},
+         nullptr, {grad_weight, MatType::kF32, accumulate});
+}
+
+void Norm(size_t rows, size_t dim, const RowNorm& norm, const float* x, float* y) {
+  LayerNorm({rows, dim, norm.eps}, {.x = x, .x_stride = dim}, {norm.weight, norm.bias}, y, dim);
+}
+
+// grad holds the gradients of weight and bias, which are added to.
+void NormBackward(size_t rows, size_t dim, const RowNorm& norm, const float* x, const float* grad_y,
+                  float* grad_x, float* grad) {
+  LayerNormBackward({rows, dim, norm.eps}, {.x = x,
+                                            .weight = norm.weight,
+                                            .grad_y = grad_y,
+                                            .grad_x = grad_x,
+                                            .grad_weight = grad,
+                                            .grad_bias = grad + dim});
+}
+
+constexpr size_t NormGradient(const RowNorm& norm, size_t dim) {
+  return norm.weight != nullptr ? 2 * dim : 0;
+}
+
+void Clear(float* x, size_t n) { std::memset(x, 0, n * sizeof(float)); }
+void Copy(const float* x, size_t n, float* to) { std::memcpy(to, x, n * sizeof(float)); }
+
+}  // namespace
+
+RowsPlan PlanRows(size_t rows, size_t widest, size_t threads) {
+  const size_t block = std::clamp(kBlockBytes / std::max<size_t>(widest, 1), kMinBlock, kMaxBlock);
+  RowsPlan plan;
+  plan.rows = rows;
+  plan.blocks = std::max<size_t>((rows + block - 1) / block, 1);
+  // As many to each thread, unless they become very small.
+  const size_t even = (plan.blocks + threads - 1) / threads * threads;
+  if (rows / even >= kMinBlock) plan.blocks = even;
+  plan.block = (rows + plan.blocks - 1) / plan.blocks;
+  plan.slots = std::min(threads, plan.blocks);
+  return plan;
+}
+
+template <typename T>
+size_t LinearsScratch(const RowsPlan& plan, const LinearsArgs<T>& args) {
+  size_t widest = 0;
+  for (size_t i = 0; i < args.products; ++i) widest = std::max(widest, args.out[i]);
+  return (args.norm ? 2 * FloatsOf<float>(plan.block * args.in) : 0) +
+         ReadFloats<T>(plan.block * args.in) + ReadFloats<T>(plan.block * widest);
+}
+
+template <typename T>
+void LinearsForward(const RowsPlan& plan, const LinearsArgs<T>& args, float* const* y,
+                    float* scratch, ParallelFor parallel_for) {
+  const size_t scratch_size = LinearsScratch(plan, args);
+  ForBlocks(plan, parallel_for, [&](size_t slot, Block block) {
+    Arena arena(scratch + slot * scratch_size);
+    const float* u = args.x + block.begin * args.in;
+    if (args.norm) {
+      float* normed = arena.Take<float>(plan.block * args.in);
+      Norm(block.rows, args.in, args.norm, u, normed);
+      u = normed;
+    }
+    const T* read = Read(block.rows * args.in, u, TakeRead<T>(arena, plan.block * args.in));
+    for (size_t i = 0; i < args.products; ++i) {
+      Product(block.rows, args.in, args.out[i], read, args.weight[i], args.bias[i],
+              y[i] + block.begin * args.out[i]);
+    }
+  });
+}
+
+template <typename T>
+size_t LinearsGradients(const LinearsArgs<T>& args) {
+  size_t count = NormGradient(args.norm, args.in);
+  for (size_t i = 0; i < args.products; ++i) count += ProductGradient(args.in, args.out[i]);
+  return count;
+}
+
+template <typename T>
+void LinearsBackward(const RowsPlan& plan, const LinearsArgs<T>& args, const float* const* grad_y,
+                     float* grad_x, float* gradients, float* scratch, ParallelFor parallel_for) {
+  const size_t scratch_size = LinearsScratch(plan, args), count = LinearsGradients(args);
+  size_t widest = 0;
+  for (size_t i = 0; i < args.products; ++i) widest = std::max(widest, args.out[i]);
+  ForBlocks(plan, parallel_for, [&](size_t slot, Block block) {
+    Arena arena(scratch + slot * scratch_size);
+    float* gradient = gradients + slot * count;
+    const float* x = args.x + block.begin * args.in;
+    float* grad_x_block = grad_x + block.begin * args.in;
+    const float* u = x;
+    float* grad_u = grad_x_block;
+    if (args.norm) {
+      float* normed = arena.Take<float>(plan.block * args.in);
+      Norm(block.rows, args.in, args.norm, x, normed);
+      u = normed;
+      grad_u = arena.Take<float>(plan.block * args.in);
+    }
+    const T* read = Read(block.rows * args.in, u, TakeRead<T>(arena, plan.block * args.in));
+    T* room = TakeRead<T>(arena, plan.block * widest);
+    for (size_t i = 0; i < args.products; ++i) {
+      const size_t out = args.out[i];
+      const float* grad = grad_y[i] + block.begin * out;
+      float* grad_bias = gradient + args.in * out;
+      if (block.first) Clear(grad_bias, out);
+      AddColumns(block.rows, out, grad, grad_bias);
+      const T* grad_read = Read(block.rows * out, grad, room);
+      ProductGradWeight(block.rows, args.in, out, grad_read, read, gradient, !block.first);
+      ProductGradX(block.rows, args.in, out, grad_read, args.weight[i], grad_u, i > 0);
+      gradient += ProductGradient(args.in, out);
+    }
+    if (args.norm) {
+      if (block.first) Clear(gradient, 2 * args.in);
+      NormBackward(block.rows, args.in, args.norm, x, grad_u, grad_x_block, gradient);
+    }
+  });
+  SumSlots(plan, count, gradients, parallel_for);
+}
+
+template <typename T>
+size_t ProjectScratch(const RowsPlan& plan, const ProjectArgs<T>& args) {
+  return FloatsOf<float>(plan.block * args.out) + ReadFloats<T>(plan.block * args.in) +
+         ReadFloats<T>(plan.block * args.out);
+}
+
+template <typename T>
+void ProjectForward(const RowsPlan& plan, const ProjectArgs<T>& args, float* y, float* scratch,
+                    ParallelFor parallel_for) {
+  const size_t scratch_size = ProjectScratch(plan, args);
+  ForBlocks(plan, parallel_for, [&](size_t slot, Block block) {
+    Arena arena(scratch + slot * scratch_size);
+    const size_t at = block.begin * args.out;
+    const T* read = Read(block.rows * args.in, args.a + block.begin * args.in,
+                         TakeRead<T>(arena, plan.block * args.in));
+    float* sum = args.norm ? args.sum + at : y + at;
+    if (args.x != nullptr) Copy(args.x + at, block.rows * args.out, sum);
+    Product(block.rows, args.in, args.out, read, args.weight, args.bias, sum, args.x != nullptr);
+    if (args.norm) Norm(block.rows, args.out, args.norm, sum, y + at);
+  });
+}
+
+template <typename T>
+size_t ProjectGradients(const ProjectArgs<T>& args) {
+  return ProductGradient(args.in, args.out) + NormGradient(args.norm, args.out);
+}
+
+template <typename T>
+void ProjectBackward(const RowsPlan& plan, const ProjectArgs<T>& args, const float* grad_y,
+                     float* grad_a, float* grad_x, float* gradients, float* scratch,
+                     ParallelFor parallel_for) {
+  const size_t scratch_size = ProjectScratch(plan, args), count = ProjectGradients(args);
+  ForBlocks(plan, parallel_for, [&](size_t slot, Block block) {
+    Arena arena(scratch + slot * scratch_size);
+    float* gradient = gradients + slot * count;
+    float* grad_bias = gradient + args.in * args.out;
+    float* grad_norm = grad_bias + args.out;
+    if (block.first) Clear(grad_bias, args.out + NormGradient(args.norm, args.out));
+    const size_t at = block.begin * args.out, floats = block.rows * args.out;
+    const float* grad_sum = grad_y + at;
+    float* room = arena.Take<float>(plan.block * args.out);
+    if (args.norm) {
+      float* to = grad_x != nullptr ? grad_x + at : room;
+      NormBackward(block.rows, args.out, args.norm, args.sum + at, grad_sum, to, grad_norm);
+      grad_sum = to;
+    } else if (grad_x != nullptr) {
+      Copy(grad_sum, floats, grad_x + at);
+    }
+    AddColumns(block.rows, args.out, grad_sum, grad_bias);
+    const T* read = Read(block.rows * args.in, args.a + block.begin * args.in,
+                         TakeRead<T>(arena, plan.block * args.in));
+    const T* grad_read = Read(floats, grad_sum, TakeRead<T>(arena, plan.block * args.out));
+    ProductGradWeight(block.rows, args.in, args.out, grad_read, read, gradient, !block.first);
+    ProductGradX(block.rows, args.in, args.out, grad_read, args.weight,
+                 grad_a + block.begin * args.in);
+  });
+  SumSlots(plan, count, gradients, parallel_for);
+}
+
+template <typename T>
+size_t FeedForwardScratch(const RowsPlan& plan, const FeedForwardArgs<T>& args) {
+  const size_t narrow = plan.block * args.dim, wide = plan.block * args.hidden_dim;
+  return 3 * FloatsOf<float>(narrow) + 2 * FloatsOf<T>(wide) + FloatsOf<float>(wide) +
+         2 * ReadFloats<T>(narrow);
+}
+
+template <typename T>
+void FeedForwardForward(const RowsPlan& plan, const FeedForwardArgs<T>& args, float* y,
+                        float* scratch, ParallelFor parallel_for) {
+  const size_t scratch_size = FeedForwardScratch(plan, args);
+  const size_t dim = args.dim, wide = args.hidden_dim;
+  ForBlocks(plan, parallel_for, [&](size_t slot, Block block) {
+    Arena arena(scratch + slot * scratch_size);
+    const size_t at = block.begin * dim, floats = block.rows * dim;
+    const float* u = args.x + at;
+    if (args.norm_before) {
+      float* normed = arena.Take<float>(plan.block * dim);
+      Norm(block.rows, dim, args.norm_before, u, normed);
+      u = normed;
+    }
+    const T* read = Read(floats, u, TakeRead<T>(arena, plan.block * dim));
+    T* active = arena.Take<T>(plan.block * wide);
+    T* hidden = args.hidden != nullptr ? args.hidden + block.begin * wide : active;
+    Product(block.rows, dim, wide, read, args.weight1, args.bias1, hidden);
+    Activate(args.activation, block.rows * wide, hidden, active);
+    float* sum = args.norm_after ? args.sum + at : y + at;
+    Copy(args.x + at, floats, sum);
+    Product(block.rows, wide, dim, active, args.weight2, args.bias2, sum, /*accumulate=*/true);
+    if (args.norm_after) Norm(block.rows, dim, args.norm_after, sum, y + at);
+  });
+}
+
+template <typename T>
+size_t FeedForwardGradients(const FeedForwardArgs<T>& args) {
+  return ProductGradient(args.dim, args.hidden_dim) + ProductGradient(args.hidden_dim, args.dim) +
+         NormGradient(args.norm_before, args.dim) + NormGradient(args.norm_after, args.dim);
+}
+
+template <typename T>
+void FeedForwardBackward(const RowsPlan& plan, const FeedForwardArgs<T>& args, const float* grad_y,
+                         float* grad_x, float* gradients, float* scratch,
+                         ParallelFor parallel_for) {
+  const size_t scratch_size = FeedForwardScratch(plan, args), count = FeedForwardGradients(args);
+  const size_t dim = args.dim, wide = args.hidden_dim;
+  ForBlocks(plan, parallel_for, [&](size_t slot, Block block) {
+    Arena arena(scratch + slot * scratch_size);
+    float* grad_weight1 = gradients + slot * count;
+    float* grad_bias1 = grad_weight1 + dim * wide;
+    float* grad_weight2 = grad_bias1 + wide;
+    float* grad_bias2 = grad_weight2 + dim * wide;
+    float* grad_before = grad_bias2 + dim;
+    float* grad_after = grad_before + NormGradient(args.norm_before, dim);
+    if (block.first) {
+      Clear(grad_bias1, wide);
+      Clear(grad_bias2, static_cast<size_t>(gradients + (slot + 1) * count - grad_bias2));
+    }
+    const size_t at = block.begin * dim, floats = block.rows * dim;
+
+    // Through n2: the gradient of the sum, which is also the residual's.
+    const float* grad_sum = grad_y + at;
+    float* room = arena.Take<float>(plan.block * dim);
+    if (args.norm_after) {
+      NormBackward(block.rows, dim, args.norm_after, args.sum + at, grad_sum, room, grad_after);
+      grad_sum = room;
+    }
+    AddColumns(block.rows, dim, grad_sum, grad_bias2);
+
+    // Through the second product and the activation.
+    const T* grad_read = Read(floats, grad_sum, TakeRead<T>(arena, plan.block * dim));
+    T* active = arena.Take<T>(plan.block * wide);
+    float* grad_active = arena.Take<float>(plan.block * wide);
+    T* grad_hidden = sizeof(T) == sizeof(float) ? reinterpret_cast<T*>(grad_active)
+                                                : arena.Take<T>(plan.block * wide);
+    ProductGradX(block.rows, wide, dim, grad_read, args.weight2, grad_active);
+    ActivateBackward(args.activation, block.rows, wide,
+                     ActivationBackwardArgs<T>{.x = args.hidden + block.begin * wide,
+                                               .grad_out = grad_active,
+                                               .out = active,
+                                               .grad = grad_hidden,
+                                               .column_sums = grad_bias1});
+    ProductGradWeight(block.rows, wide, dim, grad_read, active, grad_weight2, !block.first);
+
+    // Through the first product and n1.
+    const float* x = args.x + at;
+    const float* u = x;
+    if (args.norm_before) {
+      float* normed = arena.Take<float>(plan.block * dim);
+      Norm(block.rows, dim, args.norm_before, x, normed);
+      u = normed;
+    }
+    const T* read = Read(floats, u, TakeRead<T>(arena, plan.block * dim));
+    ProductGradWeight(block.rows, dim, wide, grad_hidden, read, grad_weight1, !block.first);
+    if (args.norm_before) {
+      float* grad_u = arena.Take<float>(plan.block * dim);
+      ProductGradX(block.rows, dim, wide, grad_hidden, args.weight1, grad_u);
+      NormBackward(block.rows, dim, args.norm_before, x, grad_u, grad_x + at, grad_before);
+      Add(floats, grad_sum, grad_x + at);
+    } else {
+      Copy(grad_sum, floats, grad_x + at);
+      ProductGradX(block.rows, dim, wide, grad_hidden, args.weight1, grad_x + at,
+                   /*accumulate=*/true);
+    }
+  });
+  SumSlots(plan, count, gradients, parallel_for);
+}
+
+#define LINNET_LAYER_ROWS(T)                                                                      \
+  template size_t LinearsScratch<T>(const RowsPlan&, const LinearsArgs<T>&);                      \
+  template void LinearsForward<T>(const RowsPlan&, const LinearsArgs<T>&, float* const*, float*,  \
+                                  ParallelFor);                                                   \
+  template size_t LinearsGradients<T>(const LinearsArgs<T>&);                                     \
+  template void LinearsBackward<T>(const RowsPlan&, const LinearsArgs<T>&, const float* const*,   \
+                                   float*, float*, float*, ParallelFor);                          \
+  template size_t ProjectScratch<T>(const RowsPlan&, const ProjectArgs<T>&);                      \
+  template void ProjectForward<T>(const RowsPlan&, const ProjectArgs<T>&, float*, float*,         \
+                                  ParallelFor);                                                   \
+  template size_t ProjectGradients<T>(const ProjectArgs<T>&);                                     \
+  template void ProjectBackward<T>(const RowsPlan&, const ProjectArgs<T>&, const float*, float*,  \
+                                   float*, float*, float*, ParallelFor);                          \
+  template size_t FeedForwardScratch<T>(const RowsPlan&, const FeedForwardArgs<T>&);              \
+  template void FeedForwardForward<T>(const RowsPlan&, const FeedForwardArgs<T>&, float*, float*, \
+                                      ParallelFor);                                               \
+  template size_t FeedForwardGradients<T>(const FeedForwardArgs<T>&);                             \
+  template void FeedForwardBackward<T>(const RowsPlan&, const FeedForwardArgs<T>&, const float*,  \
+                                       float*, float*, float*, ParallelFor)
+LINNET_LAYER_ROWS(float);
+LINNET_LAYER_ROWS(BFloat16);
+#undef LINNET_LAYER_ROWS
+
+}  // namespace linnet::kernels

@@ -1,0 +1,37 @@
+// Every operation here has two forms: a fused one over kernels/, in fp32 on the CPU, and a plain one
+// composed of libtorch's own operations, which runs on any device and in any type. Which one is
+// taken follows from the tensors; tests and benchmarks ask for the plain one.
+//
+//   const Tensor fused = Linear(x, weight, bias, Precision::kFp32);
+//   PlainGuard plain;
+//   const Tensor same = Linear(x, weight, bias, Precision::kFp32);
+#ifndef LINNET_OPS_PLAIN_H_
+#define LINNET_OPS_PLAIN_H_
+
+#include <torch/types.h>
+
+namespace linnet::ops {
+
+// While one lives, this thread's operations take their plain form.
+class PlainGuard {
+ public:
+  PlainGuard() : before_(asked_) { asked_ = true; }
+  ~PlainGuard() { asked_ = before_; }
+  PlainGuard(const PlainGuard&) = delete;
+  PlainGuard& operator=(const PlainGuard&) = delete;
+
+  static bool asked() { return asked_; }
+
+ private:
+  static thread_local inline bool asked_ = false;
+  bool before_;
+};
+
+// Whether an operation on x has its fused form.
+inline bool Fused(const torch::Tensor& x) {
+  return x.device().is_cpu() && x.scalar_type() == torch::kFloat32 && !PlainGuard::asked();
+}
+
+}  // namespace linnet::ops
+
+#endif  // LINNET_OPS_PLAIN_H_
