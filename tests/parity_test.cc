@@ -29,6 +29,7 @@ ModelSpec Ragged(const std::string& task, const std::string& activation, bool gr
     spec.width = 5, spec.height = 3, spec.channels = 3, spec.max_length = 44, spec.mixtures = 4;
     if (grid) {
       spec.d_model = 20, spec.positions = "grid", spec.pixel_above = true;
+      spec.norm_first = true;
     }
   } else {
     spec.head = "categorical", spec.vocabulary = spec.classes = 11, spec.max_length = 41;
@@ -38,7 +39,7 @@ ModelSpec Ragged(const std::string& task, const std::string& activation, bool gr
 
 struct ParityCase {
   std::string task, activation;
-  bool grid = false;  // grid positions and the pixel above
+  bool grid = false;  // grid positions, the pixel above, and norms first
 };
 class Parity : public testing::TestWithParam<ParityCase> {
  protected:

@@ -22,6 +22,7 @@ void LayerNormBody(const LayerNormShape& shape, const LayerNormInput& input,
   for (size_t r = 0; r < shape.rows; ++r, y += y_stride) {
     const float* x = input.x + r * input.x_stride;
     const float* residual = input.residual ? input.residual + r * input.residual_stride : nullptr;
+    float* kept = input.sum ? input.sum + r * input.residual_stride : nullptr;
     Vec sum = hn::Zero(d);
     ForVectors(shape.dim, [&](size_t i, size_t used) HWY_ATTR {
       Vec t = LoadN(x + i, used);
@@ -31,6 +32,7 @@ void LayerNormBody(const LayerNormShape& shape, const LayerNormInput& input,
       if (residual) t = hn::Add(t, LoadN(residual + i, used));
       sum = hn::Add(sum, t);
       StoreN(t, y + i, used);
+      if (kept) StoreN(t, kept + i, used);
     });
     const Vec mean = hn::Mul(hn::SumOfLanes(d, sum), hn::Set(d, scale));
     Vec squares = hn::Zero(d);

@@ -23,6 +23,9 @@ struct LayerNormInput {
   size_t part_stride = 0;           // floats from part to part
   const float* residual = nullptr;  // [rows, dim], or null for none
   size_t residual_stride = 0;
+  // [rows, dim], or null: where t is kept too, as far from row to row as the residual, and maybe
+  // the residual itself. Not y.
+  float* sum = nullptr;
 };
 
 struct LayerNormParameters {

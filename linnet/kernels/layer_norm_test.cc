@@ -80,5 +80,59 @@ TEST_P(LayerNormTest, WorksInPlace) {
   EXPECT_EQ(residual, want);
 }
 
+TEST_P(LayerNormTest, KeepsTheSum) {
+  const size_t dim = 21, rows = 2;
+  const Floats x = Random(rows * dim, 1), weight = Random(dim, 3), bias = Random(dim, 4);
+  Floats residual = Random(rows * dim, 2), sum = residual, want(rows * dim), y(rows * dim);
+  LayerNormInput input{
+      .x = x.data(), .x_stride = dim, .residual = residual.data(), .residual_stride = dim};
+  LayerNorm({rows, dim, 1e-5f}, input, {weight.data(), bias.data()}, want.data(), dim);
+  input.residual = input.sum = sum.data();
+  LayerNorm({rows, dim, 1e-5f}, input, {weight.data(), bias.data()}, y.data(), dim);
+  EXPECT_EQ(y, want);
+  for (size_t i = 0; i < sum.size(); ++i) EXPECT_EQ(sum[i], x[i] + residual[i]);
+}
+
+TEST_P(LayerNormTest, GradientsMatchDifferencesOfTheReference) {
+  for (size_t dim : {1, 3, 16, 37, 100}) {
+    const size_t rows = 3;
+    const double eps = 1e-2, h = 1e-4;
+    const Floats x = Random(rows * dim, 1, 2), grad_y = Random(rows * dim, 2);
+    const Floats weight = Random(dim, 3), bias = Random(dim, 4);
+    Floats grad_x(rows * dim), grad_weight(dim, 0.5f), grad_bias(dim, 0.25f);
+    LayerNormBackward({rows, dim, static_cast<float>(eps)}, {.x = x.data(),
+                                                             .weight = weight.data(),
+                                                             .grad_y = grad_y.data(),
+                                                             .grad_x = grad_x.data(),
+                                                             .grad_weight = grad_weight.data(),
+                                                             .grad_bias = grad_bias.data()});
+    // sum(y * grad_y) of a row, with its value i moved by `by`
+    const auto loss = [&](size_t r, size_t i, double by) {
+      std::vector<double> t(x.begin() + ptrdiff_t(r * dim), x.begin() + ptrdiff_t((r + 1) * dim));
+      t[i] += by;
+      const std::vector<double> y = LayerNormRef(t, weight.data(), bias.data(), eps);
+      double sum = 0;
+      for (size_t c = 0; c < dim; ++c) sum += y[c] * grad_y[r * dim + c];
+      return sum;
+    };
+    std::vector<double> want_weight(dim, 0.5), want_bias(dim, 0.25);
+    for (size_t r = 0; r < rows; ++r) {
+      const std::vector<float> ones(dim, 1.0f), zeros(dim, 0.0f);
+      const std::vector<double> row(x.begin() + ptrdiff_t(r * dim),
+                                    x.begin() + ptrdiff_t((r + 1) * dim));
+      const std::vector<double> normed = LayerNormRef(row, ones.data(), zeros.data(), eps);
+      for (size_t i = 0; i < dim; ++i) {
+        EXPECT_NEAR(grad_x[r * dim + i], (loss(r, i, h) - loss(r, i, -h)) / (2 * h), 1e-4) << dim;
+        want_weight[i] += normed[i] * grad_y[r * dim + i];
+        want_bias[i] += grad_y[r * dim + i];
+      }
+    }
+    for (size_t i = 0; i < dim; ++i) {
+      EXPECT_NEAR(grad_weight[i], want_weight[i], 1e-4) << dim;
+      EXPECT_NEAR(grad_bias[i], want_bias[i], 1e-4) << dim;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace linnet::kernels

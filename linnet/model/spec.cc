@@ -26,6 +26,7 @@ void VisitFields(Spec& spec, Visit visit) {
   visit("d_model", spec.d_model);
   visit("d_ff", spec.d_ff);
   visit("activation", spec.activation);
+  visit("norm_first", spec.norm_first);
   visit("final_norm", spec.final_norm);
   visit("norm_eps", spec.norm_eps);
   visit("vocabulary", spec.vocabulary);
@@ -105,6 +106,7 @@ void Validate(const ModelSpec& spec, const std::string& where) {
   in_range("d_ff", spec.d_ff, 1, 1 << 20);
   require(spec.activation == "relu" || spec.activation == "gelu", "unknown activation '",
           spec.activation, "'; choose relu or gelu");
+  require(spec.final_norm || !spec.norm_first, "norm_first needs final_norm");
   require(spec.norm_eps > 0 && spec.norm_eps < 1, "norm_eps is ", spec.norm_eps,
           "; it must lie in (0, 1)");
   in_range("vocabulary", spec.vocabulary, 2, 1 << 20);

@@ -9,7 +9,7 @@
 //
 // The network: symbols x_0 .. x_{L-1} are embedded (value embedding beside sine/cosine positions;
 // images may say more of where a byte stands, see `positions` and `pixel_above`), go through a
-// stack of post-norm transformer layers, and a linear head predicts x_{t+1} from the output at t.
+// stack of transformer layers, and a linear head predicts x_{t+1} from the output at t.
 #ifndef LINNET_MODEL_SPEC_H_
 #define LINNET_MODEL_SPEC_H_
 
@@ -50,7 +50,9 @@ struct ModelSpec {
   int d_model = 256;
   int d_ff = 1024;
   std::string activation = "relu";  // "relu" or "gelu" (the exact one, with erf)
-  bool final_norm = true;           // layer norm after the last layer
+  // Layers are x = LN(x + f(x)), or with norm_first x = x + f(LN(x)).
+  bool norm_first = false;
+  bool final_norm = true;  // layer norm after the last layer; norm_first needs it
   float norm_eps = 1e-5f;
 
   int vocabulary = 256;  // input symbols 0 .. vocabulary-1

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "linnet/base/error.h"
+#include "linnet/ops/adam.h"
 
 namespace linnet::nn {
 namespace {
@@ -48,32 +49,20 @@ Optimizer::Optimizer(const OptimizerOptions& options, std::vector<torch::Tensor>
 
 void Optimizer::Step(double learning_rate) {
   torch::NoGradGuard no_grad;
-  std::vector<double> norms(parameters_.size());
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    const torch::Tensor& gradient = parameters_[i].grad();
-    if (gradient.defined()) norms[i] = gradient.norm().item<double>();
-    if (!std::isfinite(norms[i])) throw RuntimeError("a gradient is no longer a number");
+  std::vector<double> scales = ops::GradientNorms(parameters_);
+  for (double& norm : scales) {
+    if (!std::isfinite(norm)) throw RuntimeError("a gradient is no longer a number");
+    norm = options_.clip > 0 && norm > options_.clip ? options_.clip / (norm + 1e-6) : 1;
   }
   const Schedule schedule = ScheduleAt(options_, ++steps_);
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    torch::Tensor& parameter = parameters_[i];
-    torch::Tensor& gradient = parameter.mutable_grad();
-    if (!gradient.defined()) continue;
-    if (options_.clip > 0 && norms[i] > options_.clip) {
-      gradient.mul_(options_.clip / (norms[i] + 1e-6));
-    }
-    torch::Tensor &m = first_[i], &v = second_[i];
-    m.mul_(options_.beta1).add_(gradient, 1 - options_.beta1);
-    v.mul_(options_.beta2).addcmul_(gradient, gradient, 1 - options_.beta2);
-    if (options_.weight_decay != 0) parameter.mul_(1 - learning_rate * options_.weight_decay);
-    const double step = -learning_rate * schedule.size;
-    if (schedule.adaptive) {
-      parameter.addcdiv_(m, v.sqrt().mul_(schedule.root_scale).add_(options_.eps), step);
-    } else {
-      parameter.add_(m, step);
-    }
-    gradient.reset();
-  }
+  ops::AdamUpdate(parameters_, first_, second_, scales,
+                  {.beta1 = static_cast<float>(options_.beta1),
+                   .beta2 = static_cast<float>(options_.beta2),
+                   .decay = static_cast<float>(1 - learning_rate * options_.weight_decay),
+                   .step = static_cast<float>(learning_rate * schedule.size),
+                   .root_scale = static_cast<float>(schedule.root_scale),
+                   .eps = static_cast<float>(options_.eps),
+                   .adaptive = schedule.adaptive});
 }
 
 }  // namespace linnet::nn

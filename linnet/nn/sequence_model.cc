@@ -20,6 +20,7 @@ TransformerOptions OptionsOf(const ModelSpec& spec, const TrainingOptions& optio
           .d_model = spec.d_model,
           .d_ff = spec.d_ff,
           .activation = spec.activation,
+          .norm_first = spec.norm_first,
           .final_norm = spec.final_norm,
           .norm_eps = spec.norm_eps,
           .dropout = options.dropout,

@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "linnet/base/error.h"
+#include "linnet/ops/adam.h"
 #include "linnet/ops/causal_linear.h"
 #include "linnet/ops/layer_rows.h"
 #include "linnet/ops/mixture_of_logistics.h"
@@ -248,6 +249,48 @@ TEST(MixtureOfLogistics, FusedEqualsPlain) {
   ExpectGradientsMatchDifferences(
       [&](const Tensors& t) { return Tensors{MixtureOfLogisticsNats(t[0], two)}; },
       {Random({3, 6})});
+}
+
+// Several steps over tensors of several sizes, one of them without a gradient.
+TEST(Adam, FusedEqualsPlain) {
+  torch::manual_seed(9);
+  const std::vector<int64_t> sizes = {3, 70000, 131072, 5};
+  Tensors parameters[2], first[2], second[2];
+  for (const int64_t size : sizes) {
+    const Tensor p = Random({size});
+    for (const int plain : {0, 1}) {
+      parameters[plain].push_back(p.clone().requires_grad_());
+      first[plain].push_back(torch::zeros({size}));
+      second[plain].push_back(torch::zeros({size}));
+    }
+  }
+  torch::NoGradGuard no_grad;
+  for (int step = 0; step < 4; ++step) {
+    Tensors gradients;
+    for (const int64_t size : sizes) gradients.push_back(Random({size}));
+    std::vector<double> norms[2];
+    for (const int plain : {0, 1}) {
+      for (size_t i = 0; i + 1 < sizes.size(); ++i) {
+        parameters[plain][i].mutable_grad() = gradients[i].clone();
+      }
+      const auto run = [&] {
+        norms[plain] = GradientNorms(parameters[plain]);
+        AdamUpdate(parameters[plain], first[plain], second[plain], {1, 0.5, 0.25, 1},
+                   {.decay = 0.99f, .step = 0.1f, .root_scale = 1.1f, .adaptive = step > 0});
+      };
+      if (plain != 0) {
+        PlainGuard guard;
+        run();
+      } else {
+        run();
+      }
+    }
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      EXPECT_NEAR(norms[0][i], norms[1][i], 1e-4 * (1 + norms[1][i]));
+      EXPECT_LT((parameters[0][i] - parameters[1][i]).abs().max().item<double>(), 1e-5);
+      EXPECT_FALSE(parameters[0][i].grad().defined());
+    }
+  }
 }
 
 TEST(PlainGuard, MakesOperationsPlain) {

@@ -60,6 +60,7 @@ struct Team {
 struct Workspace {
   float* x;             // [rows, d_model], the layers' input: the member's own, or shared
   bool shared_x;        // then each member fills its share of the rows
+  float* normed;        // [rows, d_model], the same for what norm_first layers read; else null
   float* sums[2];       // [groups or 1][rows, d_model]: attention's and feed-forward's results
   size_t group_stride;  // 0: the groups add up in one piece
   float* wide;          // [rows, widest]: between a group's products
@@ -79,12 +80,20 @@ class BlockRunner {
 
   void Run() {
     Embed();
+    if (model_.spec.norm_first) {
+      Normalise(work_.x, nullptr, 1, model_.layers[0].norm1);
+      if (work_.shared_x) team_.Barrier();
+    }
     for (size_t l = 0; l < model_.layers.size(); ++l) {
       const PackedLayer& layer = model_.layers[l];
       ForGroups(layer.attention, [&](size_t g) { Attention(layer.attention[g], g, l); });
-      AddAndNormalise(work_.sums[0], layer.attention.size(), layer.norm1);
+      const bool first = model_.spec.norm_first, last = l + 1 == model_.layers.size();
+      AddAndNormalise(work_.sums[0], layer.attention.size(), first ? layer.norm2 : layer.norm1);
       ForGroups(layer.feed_forward, [&](size_t g) { FeedForward(layer.feed_forward[g], g); });
-      AddAndNormalise(work_.sums[1], layer.feed_forward.size(), layer.norm2);
+      AddAndNormalise(work_.sums[1], layer.feed_forward.size(),
+                      !first ? layer.norm2
+                      : last ? model_.final_norm
+                             : model_.layers[l + 1].norm1);
     }
     if (block_.outputs != nullptr) Predict();
     // The next block's Embed() writes where others may still be reading.
@@ -143,7 +152,7 @@ class BlockRunner {
   void Attention(const PackedGroup& group, size_t g, size_t layer) {
     const size_t heads = group.end - group.begin, width = model_.QkvWidth(group);
     const size_t dim = model_.dim, value_dim = model_.value_dim, values = heads * value_dim;
-    Linear(rows_, d(), width, work_.x, d(), group.in, LinearMode::kOverwrite, work_.wide, width);
+    Linear(rows_, d(), width, Input(), d(), group.in, LinearMode::kOverwrite, work_.wide, width);
     const float* q = work_.wide;
     const float* k = q + dim;
     const float* v = k + dim;
@@ -181,35 +190,49 @@ class BlockRunner {
 
   void FeedForward(const PackedGroup& group, size_t g) {
     const size_t width = group.end - group.begin;
-    Linear(rows_, d(), width, work_.x, d(), group.in, LinearMode::kOverwrite, work_.wide, width);
+    Linear(rows_, d(), width, Input(), d(), group.in, LinearMode::kOverwrite, work_.wide, width);
     kernels::Activate(model_.activation, rows_ * width, work_.wide);
     Contribute(group, g, width, work_.wide, work_.sums[1]);
   }
 
-  // x = LN(x + sum of the groups' shares)
+  // What attention and feed-forward read.
+  const float* Input() const { return model_.spec.norm_first ? work_.normed : work_.x; }
+
+  // x = LN(x + sum of the groups' shares); in norm_first layers x takes the sum, and LN of it is
+  // the next input.
   void AddAndNormalise(const float* sums, size_t groups,
                        const kernels::LayerNormParameters& parameters) {
     team_.Barrier();
-    float* x = work_.x + begin_ * d();
-    kernels::LayerNorm({end_ - begin_, d(), model_.spec.norm_eps},
-                       {.x = sums + begin_ * d(),
-                        .x_stride = d(),
-                        .parts = work_.group_stride == 0 ? 1 : groups,
-                        .part_stride = work_.group_stride,
-                        .residual = x,
-                        .residual_stride = d()},
-                       parameters, x, d());
+    Normalise(sums, work_.x, work_.group_stride == 0 ? 1 : groups, parameters);
     if (work_.shared_x) team_.Barrier();
+  }
+
+  // This member's rows of `from`, plus those of `residual` where there is one.
+  void Normalise(const float* from, float* residual, size_t parts,
+                 const kernels::LayerNormParameters& parameters) {
+    const size_t at = begin_ * d();
+    const bool first = model_.spec.norm_first;
+    kernels::LayerNormInput input{.x = from + at,
+                                  .x_stride = d(),
+                                  .parts = parts,
+                                  .part_stride = work_.group_stride,
+                                  .residual_stride = d()};
+    if (residual != nullptr) {
+      input.residual = residual + at;
+      if (first) input.sum = residual + at;
+    }
+    kernels::LayerNorm({end_ - begin_, d(), model_.spec.norm_eps}, input, parameters,
+                       (first ? work_.normed : work_.x) + at, d());
   }
 
   // The head's outputs; each member takes a range of them.
   void Predict() {
-    if (model_.final_norm.weight != nullptr) {
-      float* x = work_.x + begin_ * d();
-      kernels::LayerNorm({end_ - begin_, d(), model_.spec.norm_eps}, {.x = x, .x_stride = d()},
-                         model_.final_norm, x, d());
+    // In norm_first layers the last norm was the final one.
+    if (!model_.spec.norm_first && model_.final_norm.weight != nullptr) {
+      Normalise(work_.x, nullptr, 1, model_.final_norm);
       if (work_.shared_x) team_.Barrier();
     }
+    const float* x = Input();
     const size_t panels = (model_.outputs + kernels::kPanel - 1) / kernels::kPanel;
     const size_t from = team_.Begin(panels) * kernels::kPanel;
     const size_t to = std::min(model_.outputs, team_.End(panels) * kernels::kPanel);
@@ -217,12 +240,12 @@ class BlockRunner {
     const float* weights = model_.predictor + kernels::PackedLinearSize(d(), from);
     if (block_.only_last || block_.length == 1) {
       const size_t last = block_.length - 1;
-      Linear(block_.sequences, d(), to - from, work_.x + last * d(), block_.length * d(), weights,
+      Linear(block_.sequences, d(), to - from, x + last * d(), block_.length * d(), weights,
              LinearMode::kOverwrite, block_.outputs + from, block_.sequence_output_stride);
       return;
     }
     for (size_t i = 0; i < block_.sequences; ++i) {
-      Linear(block_.length, d(), to - from, work_.x + i * block_.length * d(), d(), weights,
+      Linear(block_.length, d(), to - from, x + i * block_.length * d(), d(), weights,
              LinearMode::kOverwrite, block_.outputs + i * block_.sequence_output_stride + from,
              model_.outputs);
     }
@@ -252,11 +275,16 @@ class Pieces {
   size_t used_ = 0;
 };
 
+void TakeX(const Model::Packed& model, size_t rows, Pieces& pieces, Workspace& work) {
+  work.x = pieces.Take(rows * model.d_model);
+  work.normed = model.spec.norm_first ? pieces.Take(rows * model.d_model) : nullptr;
+}
+
 // What a team of more than one shares, for blocks of up to `rows` rows.
 void TakeShared(const Model::Packed& model, size_t rows, Pieces& pieces, Workspace& work) {
   const PackedLayer& layer = model.layers[0];
   work.group_stride = RoundUp(rows * model.d_model, kCacheLine / sizeof(float));
-  work.x = pieces.Take(rows * model.d_model);
+  TakeX(model, rows, pieces, work);
   work.sums[0] = pieces.Take(layer.attention.size() * work.group_stride);
   work.sums[1] = pieces.Take(layer.feed_forward.size() * work.group_stride);
 }
@@ -270,7 +298,7 @@ void TakeOwn(const Model::Packed& model, size_t rows, bool alone, Pieces& pieces
   work.attention =
       pieces.Take(kernels::CausalLinearScratch({1, rows, heads, model.dim, model.value_dim}));
   work.shared_x = !alone && rows > kRedundantRows;
-  if (!work.shared_x) work.x = pieces.Take(rows * model.d_model);
+  if (!work.shared_x) TakeX(model, rows, pieces, work);
   if (alone) {
     work.group_stride = 0;
     work.sums[0] = work.sums[1] = pieces.Take(rows * model.d_model);

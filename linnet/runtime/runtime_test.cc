@@ -36,11 +36,12 @@ ModelSpec RaggedImages() {
   return spec;
 }
 
-// Every way of saying where a byte stands.
+// Every way of saying where a byte stands, and the other order of norms.
 ModelSpec GridImages() {
   ModelSpec spec = RaggedImages();
   spec.value_embedding = 8, spec.positions = "grid", spec.pixel_above = true;
   spec.channels = 3, spec.height = 20, spec.max_length = 299;  // longer than a block
+  spec.norm_first = true;
   return spec;
 }
 
@@ -104,8 +105,9 @@ class TestModel {
     }
     for (int l = 0; l < spec_.layers; ++l) {
       const std::string layer = StrCat("transformer.layers.", l, ".");
+      const std::vector<Doubles> read = spec_.norm_first ? AddNorm(x, {}, layer + "norm1") : x;
       const auto projection = [&](const char* which) {
-        return Linear(layer + "attention." + which + "_projection", x);
+        return Linear(layer + "attention." + which + "_projection", read);
       };
       const auto q = projection("query"), k = projection("key"), v = projection("value");
       std::vector<Doubles> attended(tokens.size());
@@ -125,12 +127,16 @@ class TestModel {
           attended[t].insert(attended[t].end(), out.begin(), out.end());
         }
       }
-      x = AddNorm(x, Linear(layer + "attention.out_projection", attended), layer + "norm1");
-      std::vector<Doubles> hidden = Linear(layer + "linear1", x);
+      const auto add = [&](const std::vector<Doubles>& part, const char* norm) {
+        x = spec_.norm_first ? Sum(x, part) : AddNorm(x, part, layer + norm);
+      };
+      add(Linear(layer + "attention.out_projection", attended), "norm1");
+      std::vector<Doubles> hidden =
+          Linear(layer + "linear1", spec_.norm_first ? AddNorm(x, {}, layer + "norm2") : x);
       for (Doubles& row : hidden) {
         for (double& value : row) value = kernels::ActivationRef(activation, value);
       }
-      x = AddNorm(x, Linear(layer + "linear2", hidden), layer + "norm2");
+      add(Linear(layer + "linear2", hidden), "norm2");
     }
     if (spec_.final_norm) x = AddNorm(x, {}, "transformer.norm");
     return Linear("predictor", x);
@@ -170,13 +176,17 @@ class TestModel {
     return y;
   }
 
+  static std::vector<Doubles> Sum(std::vector<Doubles> x, const std::vector<Doubles>& add) {
+    for (size_t t = 0; t < x.size(); ++t) {
+      std::transform(x[t].begin(), x[t].end(), add[t].begin(), x[t].begin(), std::plus<>());
+    }
+    return x;
+  }
+
   std::vector<Doubles> AddNorm(const std::vector<Doubles>& x, const std::vector<Doubles>& add,
                                const std::string& name) const {
-    std::vector<Doubles> y = x;
+    std::vector<Doubles> y = add.empty() ? x : Sum(x, add);
     for (size_t t = 0; t < x.size(); ++t) {
-      if (!add.empty()) {
-        std::transform(y[t].begin(), y[t].end(), add[t].begin(), y[t].begin(), std::plus<>());
-      }
       y[t] = kernels::LayerNormRef(y[t], tensors_.at(name + ".weight").data(),
                                    tensors_.at(name + ".bias").data(), spec_.norm_eps);
     }

@@ -129,6 +129,7 @@ ModelSpec BaseSpec(const TrainConfig& config) {
   spec.value_embedding = config.d_model / 2;
   if ((config.d_model - spec.value_embedding) % 2 == 1) ++spec.value_embedding;
   spec.activation = config.activation;
+  spec.norm_first = config.norm_first;
   spec.mixtures = config.mixtures;
   return spec;
 }

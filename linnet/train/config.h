@@ -25,6 +25,7 @@ struct TrainConfig {
   int query_dim = 0;
   int value_dim = 0;
   std::string activation = "relu";
+  bool norm_first = false;
   int mixtures = 10;
   std::string positions = "sequence";
   bool pixel_above = false;
@@ -70,6 +71,8 @@ void VisitFields(Config& c, Visit visit) {
   visit("query_dim", "", "dimensions of a query, per head; 0: d_model / heads", c.query_dim);
   visit("value_dim", "", "dimensions of a value, per head; 0: d_model / heads", c.value_dim);
   visit("activation", "", "of the feed-forward blocks: gelu or relu", c.activation);
+  visit("norm_first", "", "layer norms before attention and feed-forward, not after (pre-norm)",
+        c.norm_first);
   visit("mixtures", "images", "logistics in the output's mixture", c.mixtures);
   visit("positions", "images",
         "what they tell: sequence (the place in it) or grid (row and column too)", c.positions);

@@ -1,0 +1,36 @@
+// One update of RAdam (Liu et al., 2019) or Adam (Kingma & Ba, 2014) in one pass over memory.
+//
+//   const double norm = std::sqrt(SquaredNorm(n, gradient));
+//   AdamUpdate(n, {.step = lr, .adaptive = true}, gradient, parameter, first, second);
+#ifndef LINNET_KERNELS_ADAM_H_
+#define LINNET_KERNELS_ADAM_H_
+
+#include <cstddef>
+
+namespace linnet::kernels {
+
+// With g = gradient_scale * gradient:
+//   m = beta1 m + (1 - beta1) g
+//   v = beta2 v + (1 - beta2) g^2
+//   p = decay p - step m / (root_scale sqrt(v) + eps), or decay p - step m where not adaptive
+struct AdamStep {
+  float beta1 = 0.9f, beta2 = 0.999f;
+  float gradient_scale = 1;
+  float decay = 1;
+  float step = 0;
+  float root_scale = 1;
+  float eps = 1e-8f;
+  bool adaptive = true;
+};
+
+// p, m and v [n] are replaced. Any addresses; each element by itself, so any cut into pieces gives
+// the same bits.
+void AdamUpdate(size_t n, const AdamStep& step, const float* gradient, float* p, float* m,
+                float* v);
+
+// The sum of squares of x [n], added up in double.
+double SquaredNorm(size_t n, const float* x);
+
+}  // namespace linnet::kernels
+
+#endif  // LINNET_KERNELS_ADAM_H_

@@ -1,0 +1,69 @@
+#include "linnet/kernels/adam.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "linnet/base/rng.h"
+#include "linnet/kernels/isa.h"
+
+namespace linnet::kernels {
+namespace {
+
+class AdamTest : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override { ForceIsa(GetParam()); }
+  void TearDown() override { ForceIsa(""); }
+};
+INSTANTIATE_TEST_SUITE_P(Isa, AdamTest, testing::ValuesIn(AvailableIsas()),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(AdamTest, MatchesItsEquations) {
+  for (const bool adaptive : {true, false}) {
+    for (const size_t n : {0, 1, 15, 16, 17, 100}) {
+      const AdamStep step{.beta1 = 0.8f,
+                          .beta2 = 0.95f,
+                          .gradient_scale = 0.7f,
+                          .decay = 0.99f,
+                          .step = 0.1f,
+                          .root_scale = 1.3f,
+                          .eps = 1e-3f,
+                          .adaptive = adaptive};
+      Philox rng(1, n);
+      std::vector<float> g, p, m, v;
+      for (size_t i = 0; i <= n; ++i) {  // one behind the end, to be left alone
+        g.push_back(rng.Normal()), p.push_back(rng.Normal()), m.push_back(rng.Normal());
+        v.push_back(rng.Uniform());
+      }
+      const std::vector<float> p0 = p, m0 = m, v0 = v;
+      AdamUpdate(n, step, g.data(), p.data(), m.data(), v.data());
+      double squares = 0;
+      for (size_t i = 0; i < n; ++i) {
+        const double scaled = 0.7 * g[i];
+        const double first = 0.8 * m0[i] + 0.2 * scaled;
+        const double second = 0.95 * v0[i] + 0.05 * scaled * scaled;
+        const double below = adaptive ? 1.3 * std::sqrt(second) + 1e-3 : 1;
+        EXPECT_NEAR(m[i], first, 1e-6);
+        EXPECT_NEAR(v[i], second, 1e-6);
+        EXPECT_NEAR(p[i], 0.99 * p0[i] - 0.1 * first / below, 1e-5);
+        squares += double{g[i]} * g[i];
+      }
+      EXPECT_EQ(p[n], p0[n]);
+      EXPECT_EQ(m[n], m0[n]);
+      EXPECT_EQ(v[n], v0[n]);
+      EXPECT_NEAR(SquaredNorm(n, g.data()), squares, 1e-5 * (1 + squares));
+    }
+  }
+}
+
+TEST_P(AdamTest, NormsOfWhatIsNoNumberAreNone) {
+  std::vector<float> x(50, 1.0f);
+  x[37] = std::nanf("");
+  EXPECT_FALSE(std::isfinite(SquaredNorm(x.size(), x.data())));
+  x[37] = HUGE_VALF;
+  EXPECT_FALSE(std::isfinite(SquaredNorm(x.size(), x.data())));
+}
+
+}  // namespace
+}  // namespace linnet::kernels
