@@ -24,7 +24,8 @@ TransformerOptions OptionsOf(const ModelSpec& spec, const TrainingOptions& optio
           .final_norm = spec.final_norm,
           .norm_eps = spec.norm_eps,
           .dropout = options.dropout,
-          .precision = ops::PrecisionNamed(options.precision)};
+          .precision = ops::PrecisionNamed(options.precision, options.device),
+          .checkpoint_layers = options.checkpoint_layers};
 }
 
 }  // namespace
@@ -55,7 +56,10 @@ SequenceModelImpl::SequenceModelImpl(const ModelSpec& spec, const TrainingOption
     first_value =
         register_buffer("first_value", torch::full({spec.vocabulary}, 1.0 / spec.vocabulary));
   }
+  to(options.device);
 }
+
+torch::Device SequenceModelImpl::device() const { return predictor_->weight.device(); }
 
 Tensor SequenceModelImpl::Values(const Tensor& tokens, const Tensor& above) {
   const Tensor values = value_embedding_(tokens);

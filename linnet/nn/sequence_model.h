@@ -33,6 +33,8 @@ TORCH_MODULE(PositionalEmbedding);
 struct TrainingOptions {
   double dropout = 0;
   std::string precision = "fp32";  // or "bf16": the layers' matrix products; the head's stay fp32
+  bool checkpoint_layers = false;  // see Recompute()
+  torch::Device device = torch::kCPU;
 };
 
 // What stepping keeps; empty at the beginning. A value: copying one forks the sequence.
@@ -52,6 +54,7 @@ class SequenceModelImpl : public torch::nn::Module {
   torch::Tensor Step(const torch::Tensor& tokens, int64_t position, SequenceState& state);
 
   const ModelSpec& spec() const { return spec_; }
+  torch::Device device() const;  // where its weights are, and its tokens must be
 
   // How often the data begins with each symbol, [vocabulary]; images only, uniform until set.
   torch::Tensor first_value;

@@ -3,6 +3,7 @@
 #include <torch/types.h>
 
 #include "linnet/base/error.h"
+#include "linnet/nn/recompute.h"
 
 namespace linnet::nn {
 
@@ -120,7 +121,8 @@ Tensor TransformerEncoderLayerImpl::Finish(const Tensor& x, const Tensor& attend
   return add(y, ops::Linear(active, linear2->weight, linear2->bias, precision_), norm2);
 }
 
-TransformerEncoderImpl::TransformerEncoderImpl(const TransformerOptions& options) {
+TransformerEncoderImpl::TransformerEncoderImpl(const TransformerOptions& options)
+    : checkpoint_layers_(options.checkpoint_layers) {
   register_module("layers", layers);
   for (int64_t i = 0; i < options.layers; ++i) layers->push_back(TransformerEncoderLayer(options));
   if (options.final_norm) {
@@ -130,7 +132,14 @@ TransformerEncoderImpl::TransformerEncoderImpl(const TransformerOptions& options
 }
 
 Tensor TransformerEncoderImpl::forward(Tensor x, const Mask& mask) {
-  for (const auto& layer : *layers) x = layer->as<TransformerEncoderLayer>()->forward(x, mask);
+  for (const auto& module : *layers) {
+    auto* layer = module->as<TransformerEncoderLayer>();
+    if (checkpoint_layers_ && is_training()) {
+      x = Recompute([layer, mask](const Tensor& in) { return layer->forward(in, mask); }, x);
+    } else {
+      x = layer->forward(x, mask);
+    }
+  }
   return norm.is_empty() ? x : norm(x);
 }
 

@@ -38,6 +38,7 @@ struct TransformerOptions {
   double norm_eps = 1e-5;
   double dropout = 0;  // after attention, after the activation and after the feed-forward block
   ops::Precision precision = ops::Precision::kFp32;  // of the layers' matrix products
+  bool checkpoint_layers = false;  // keep only the layers' inputs for the backward pass
 };
 
 // Projections to queries, keys and values, an attention kind, a projection back.
@@ -97,6 +98,9 @@ class TransformerEncoderImpl : public torch::nn::Module {
 
   torch::nn::ModuleList layers;
   torch::nn::LayerNorm norm = nullptr;  // null without a final norm
+
+ private:
+  bool checkpoint_layers_;
 };
 TORCH_MODULE(TransformerEncoder);
 

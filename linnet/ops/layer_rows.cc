@@ -375,10 +375,11 @@ void CheckProduct(const Tensor& x, const Tensor& weight, const Tensor& bias) {
 
 }  // namespace
 
-Precision PrecisionNamed(const std::string& name) {
+Precision PrecisionNamed(const std::string& name, torch::Device device) {
   if (name == "fp32") return Precision::kFp32;
   if (name != "bf16") throw InputError("unknown precision '", name, "'; choose fp32 or bf16");
-  if (!kernels::MatMulSupports(kernels::MatType::kBf16, kernels::MatType::kF32)) {
+  if (device.is_cpu() &&
+      !kernels::MatMulSupports(kernels::MatType::kBf16, kernels::MatType::kF32)) {
     throw InputError("this processor has no products in bf16 (they need AVX-512); use fp32");
   }
   return Precision::kBf16;

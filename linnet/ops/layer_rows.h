@@ -23,8 +23,8 @@ namespace linnet::ops {
 
 enum class Precision { kFp32, kBf16 };
 
-// "fp32" or "bf16". Throws InputError, also where this processor has no bf16 products at all.
-Precision PrecisionNamed(const std::string& name);
+// "fp32" or "bf16". Throws InputError, also where the device is the CPU and has no bf16 products.
+Precision PrecisionNamed(const std::string& name, torch::Device device = torch::kCPU);
 
 // A layer norm's parameters, or none.
 struct Norm {

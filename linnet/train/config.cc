@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <numbers>
 #include <type_traits>
 
 #include "linnet/base/error.h"
@@ -101,6 +102,12 @@ void Validate(const TrainConfig& config) {
   require(config.epochs > 0 && std::isfinite(config.epochs), "--epochs must be above 0");
   require(config.lr > 0 && config.lr <= 1e30, "--lr is ", config.lr,
           "; it must be above 0, and no more than 1e30");
+  in_range("accumulate", config.accumulate, 1, config.batch);
+  require(config.lr_decay_form == "linear" || config.lr_decay_form == "cosine",
+          "unknown --lr-decay-form '", config.lr_decay_form, "'; choose linear or cosine");
+  require(config.ema >= 0 && config.ema < 1, "--ema must lie in [0, 1)");
+  require(config.device == "cpu" || config.device == "cuda", "unknown --device '", config.device,
+          "'; choose cpu or cuda");
   require(config.dropout >= 0 && config.dropout < 1, "--dropout must lie in [0, 1)");
   require((config.query_dim > 0 && config.value_dim > 0) || config.d_model % config.heads == 0,
           "--d-model ", config.d_model, " is no multiple of --heads ", config.heads,
@@ -112,7 +119,10 @@ double LearningRate(const TrainConfig& config, int64_t step, int64_t steps) {
   if (step < config.lr_warmup) rate *= static_cast<double>(step + 1) / config.lr_warmup;
   if (config.lr_drop_at > 0 && step >= config.lr_drop_at) rate *= config.lr_drop_factor;
   const int64_t left = steps - step;
-  if (left < config.lr_decay) rate *= static_cast<double>(left) / config.lr_decay;
+  if (left < config.lr_decay) {
+    const double rest = static_cast<double>(left) / static_cast<double>(config.lr_decay);
+    rate *= config.lr_decay_form == "cosine" ? (1 - std::cos(std::numbers::pi * rest)) / 2 : rest;
+  }
   return rate;
 }
 

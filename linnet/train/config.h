@@ -38,6 +38,7 @@ struct TrainConfig {
   int symbols = 10;
 
   int batch = 10;
+  int accumulate = 1;
   int64_t steps = 0;
   double epochs = 250;
   std::string optimizer = "radam";
@@ -46,13 +47,17 @@ struct TrainConfig {
   int64_t lr_drop_at = 0;
   double lr_drop_factor = 0.1;
   int64_t lr_decay = 0;
+  std::string lr_decay_form = "linear";
+  double ema = 0;
   double weight_decay = 0.01;
   double clip = 1.0;
   double dropout = 0;
   std::string precision = "fp32";
+  bool checkpoint_layers = false;
   uint64_t seed = 1;
 
   std::string out;
+  std::string device = "cpu";
   int threads = 0;
   int64_t log_every = 10;
   int64_t validate_every = 1000;
@@ -86,6 +91,8 @@ void VisitFields(Config& c, Visit visit) {
   visit("max_length", "copy", "sequences of fewer than this many symbols are copied", c.max_length);
   visit("symbols", "copy", "size of the alphabet", c.symbols);
   visit("batch", "", "sequences an update", c.batch);
+  visit("accumulate", "", "parts of a batch that go through one after the other, for less memory",
+        c.accumulate);
   visit("steps", "images", "updates; 0: as many as --epochs makes", c.steps);
   visit("steps", "copy", "updates", c.steps);
   visit("epochs", "images", "passes over the training images", c.epochs);
@@ -95,14 +102,22 @@ void VisitFields(Config& c, Visit visit) {
   visit("lr_drop_at", "", "multiply the rate by --lr-drop-factor from this update on; 0: never",
         c.lr_drop_at);
   visit("lr_drop_factor", "", "see --lr-drop-at", c.lr_drop_factor);
-  visit("lr_decay", "", "lower the rate linearly to zero over this many last updates", c.lr_decay);
+  visit("lr_decay", "", "lower the rate to zero over this many last updates", c.lr_decay);
+  visit("lr_decay_form", "", "how --lr-decay goes down: linear or cosine", c.lr_decay_form);
+  visit("ema", "", "validate and save the weights averaged with this decay, say 0.999; 0: the last",
+        c.ema);
   visit("weight_decay", "", "decoupled weight decay", c.weight_decay);
   visit("clip", "", "largest gradient norm of each tensor; 0: no limit", c.clip);
   visit("dropout", "", "dropout probability", c.dropout);
   visit("precision", "", "of the matrix products: fp32, or bf16 (fast where the processor has it)",
         c.precision);
+  visit("checkpoint_layers", "",
+        "keep only each layer's input and compute the rest again on the way back: less memory, "
+        "a third more time",
+        c.checkpoint_layers);
   visit("seed", "", "of the initial weights, the data's order and dropout", c.seed);
   visit("out", "", "folder for checkpoints, metrics.jsonl and config.json", c.out);
+  visit("device", "", "cpu, or cuda where this libtorch has it", c.device);
   visit("threads", "", "threads; 0: one a processor", c.threads);
   visit("log_every", "", "updates between records in metrics.jsonl", c.log_every);
   visit("validate_every", "", "updates between validations; 0: only at the end", c.validate_every);

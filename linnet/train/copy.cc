@@ -29,8 +29,12 @@ class CopyTrainTask : public Task {
     return spec;
   }
 
-  StepLoss Loss(nn::SequenceModelImpl& model, int64_t step) override {
-    return Evaluate(model, Philox(config_.seed, static_cast<uint64_t>(step)));
+  int64_t TokensPerStep() const override {
+    return int64_t{config_.batch} * task_.sequence_length();
+  }
+
+  StepLoss Loss(nn::SequenceModelImpl& model, int64_t step, const Part& part) override {
+    return Evaluate(model, Philox(config_.seed, static_cast<uint64_t>(step)), part);
   }
 
   Metrics Validate(nn::SequenceModelImpl& model) override {
@@ -39,7 +43,7 @@ class CopyTrainTask : public Task {
     Metrics mean;
     for (int i = 0; i < batches; ++i) {
       const Metrics metrics =
-          Evaluate(model, Philox(config_.seed, ~static_cast<uint64_t>(i))).metrics;
+          Evaluate(model, Philox(config_.seed, ~static_cast<uint64_t>(i)), {}).metrics;
       if (i == 0) mean = metrics;
       for (size_t m = 0; m < mean.size() && i > 0; ++m) mean[m].second += metrics[m].second;
     }
@@ -55,25 +59,28 @@ class CopyTrainTask : public Task {
  private:
   static constexpr int kValidationSequences = 256;
 
-  StepLoss Evaluate(nn::SequenceModelImpl& model, Philox rng) {
+  StepLoss Evaluate(nn::SequenceModelImpl& model, Philox rng, const Part& part) {
     CopyBatch batch = MakeCopyBatch(task_, config_.batch, rng);
+    const int64_t begin = part.Begin(batch.batch), size = part.End(batch.batch) - begin;
     // Copies: the gradient needs them longer than the batch lives.
     const auto tensor = [&](auto& values, torch::Dtype dtype) {
-      return torch::from_blob(values.data(), {batch.batch, batch.length}, dtype).clone();
+      return torch::from_blob(values.data(), {batch.batch, batch.length}, dtype)
+          .clone()
+          .to(model.device());
     };
-    const Tensor tokens = tensor(batch.tokens, torch::kInt64);
-    const Tensor targets = tensor(batch.targets, torch::kInt64);
-    const Tensor mask = tensor(batch.mask, torch::kFloat32);
-    const Tensor logits = model.forward(tokens);
-    const Tensor loss = nn::MaskedCrossEntropy(logits, targets, mask);
+    const Tensor all_targets = tensor(batch.targets, torch::kInt64);
+    const Tensor all_mask = tensor(batch.mask, torch::kFloat32);
     // The separator cannot be foreseen: accuracy counts the copied symbols, which are never 0.
-    const Tensor counted = mask.to(torch::kBool).logical_and(targets != 0);
-    const Tensor right = logits.detach().argmax(2).eq(targets).logical_and(counted);
+    const Tensor all_counted = all_mask.to(torch::kBool).logical_and(all_targets != 0);
+    const auto rows = [&](const Tensor& all) { return all.narrow(0, begin, size); };
+    const Tensor targets = rows(all_targets), mask = rows(all_mask);
+    const Tensor logits = model.forward(rows(tensor(batch.tokens, torch::kInt64)));
+    const Tensor share = mask.sum() / all_mask.sum();
+    const Tensor loss = nn::MaskedCrossEntropy(logits, targets, mask) * share;
+    const Tensor right = logits.detach().argmax(2).eq(targets).logical_and(rows(all_counted));
     const double accuracy =
-        right.sum().item<double>() / std::max(1.0, counted.sum().item<double>());
-    return {loss,
-            {{"loss", loss.item<double>()}, {"accuracy", accuracy}},
-            int64_t{batch.batch} * batch.length};
+        right.sum().item<double>() / std::max(1.0, all_counted.sum().item<double>());
+    return {loss, {{"loss", loss.item<double>()}, {"accuracy", accuracy}}, size * batch.length};
   }
 
   TrainConfig config_;

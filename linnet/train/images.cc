@@ -55,19 +55,25 @@ class ImagesTask : public Task {
     model.first_value.copy_(torch::tensor(counts) / static_cast<double>(train_.size()));
   }
 
-  StepLoss Loss(nn::SequenceModelImpl& model, int64_t step) override {
+  int64_t TokensPerStep() const override {
+    return config_.batch * static_cast<int64_t>(train_.image_bytes() - 1);
+  }
+
+  StepLoss Loss(nn::SequenceModelImpl& model, int64_t step, const Part& part) override {
     const int64_t epoch = step / StepsPerEpoch(), in_epoch = step % StepsPerEpoch();
     if (epoch != epoch_) {
       order_ = RandomPermutation(static_cast<uint32_t>(train_.size()),
                                  Philox(config_.seed, static_cast<uint64_t>(epoch)));
       epoch_ = epoch;
     }
-    const std::span<const uint32_t> indices(order_.data() + in_epoch * config_.batch,
-                                            static_cast<size_t>(config_.batch));
-    const Tensor bits = BitsPerDim(model, train_, indices);
+    const int64_t begin = part.Begin(config_.batch), size = part.End(config_.batch) - begin;
+    const std::span<const uint32_t> indices(order_.data() + in_epoch * config_.batch + begin,
+                                            static_cast<size_t>(size));
+    const Tensor bits = BitsPerDim(model, train_, indices) *
+                        (static_cast<double>(size) / static_cast<double>(config_.batch));
     return {bits,
             {{"bits_per_dim", bits.item<double>()}},
-            config_.batch * static_cast<int64_t>(train_.image_bytes() - 1)};
+            size * static_cast<int64_t>(train_.image_bytes() - 1)};
   }
 
   Metrics Validate(nn::SequenceModelImpl& model) override {
@@ -102,8 +108,9 @@ class ImagesTask : public Task {
     const Tensor batch = torch::empty({static_cast<int64_t>(indices.size()), bytes}, torch::kInt64);
     int64_t* to = batch.data_ptr<int64_t>();
     for (uint32_t i : indices) to = std::copy_n(images.image(i).data(), bytes, to);
-    const Tensor logits = model.forward(batch.narrow(1, 0, bytes - 1));
-    const Tensor nats = nn::MixtureOfLogisticsNats(logits, batch.narrow(1, 1, bytes - 1));
+    const Tensor there = batch.to(model.device());
+    const Tensor logits = model.forward(there.narrow(1, 0, bytes - 1));
+    const Tensor nats = nn::MixtureOfLogisticsNats(logits, there.narrow(1, 1, bytes - 1));
     return nats.mean() / std::numbers::ln2;
   }
 

@@ -2,7 +2,7 @@
 //
 //   std::unique_ptr<Task> task = kImagesTask.make(config);
 //   nn::SequenceModel model(task->Spec());
-//   StepLoss loss = task->Loss(*model, step);        // loss.value.backward()
+//   StepLoss loss = task->Loss(*model, step, {});    // loss.value.backward()
 //
 // The data of an update is a function of (seed, step) alone, so a run can be continued anywhere. A
 // new task is a new file that defines its TaskInfo, and a line in task.cc.
@@ -25,9 +25,18 @@ namespace linnet::train {
 // Named figures, in the order in which they are shown.
 using Metrics = std::vector<std::pair<std::string, double>>;
 
+// A share of an update's batch: losses and metrics of its parts add up to those of the whole.
+struct Part {
+  int index = 0, count = 1;
+
+  // The rows of a batch that are this part's.
+  int64_t Begin(int64_t batch) const { return batch * index / count; }
+  int64_t End(int64_t batch) const { return batch * (index + 1) / count; }
+};
+
 struct StepLoss {
   torch::Tensor value;  // scalar, to be minimised
-  Metrics metrics;      // of this batch; the first one goes on the progress line
+  Metrics metrics;      // the first one goes on the progress line
   int64_t tokens = 0;   // symbols read
 };
 
@@ -37,9 +46,11 @@ class Task {
   virtual ModelSpec Spec() const = 0;
   // Updates in a pass over the data; 0 where the data has no end.
   virtual int64_t StepsPerEpoch() const { return 0; }
+  // Symbols that an update reads.
+  virtual int64_t TokensPerStep() const = 0;
   // What the weights do not learn but the model file holds.
   virtual void Prepare(nn::SequenceModelImpl&) const {}
-  virtual StepLoss Loss(nn::SequenceModelImpl& model, int64_t step) = 0;
+  virtual StepLoss Loss(nn::SequenceModelImpl& model, int64_t step, const Part& part) = 0;
   virtual Metrics Validate(nn::SequenceModelImpl& model) = 0;
   // What it is trained on, in a few words.
   virtual std::string Data() const = 0;

@@ -1,9 +1,11 @@
 #include "linnet/train/trainer.h"
 
-#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/resource.h>
+#include <torch/cuda.h>
 #include <torch/utils.h>
 #include <unistd.h>
 
@@ -84,6 +86,36 @@ class Mean {
   int count_ = 0;
 };
 
+// The most memory that this process ever held, in bytes.
+int64_t PeakMemory() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return int64_t{usage.ru_maxrss} * 1024;
+}
+
+torch::Device DeviceNamed(const std::string& name) {
+  if (name == "cpu") return torch::kCPU;
+  if (!torch::cuda::is_available()) {
+    throw InputError("--device cuda: this libtorch finds no CUDA device; docs/gpu.md says how to ",
+                     "build with one that does");
+  }
+  // Inputs that were rounded to bf16 lose nothing in TF32, and sums stay fp32.
+  at::globalContext().setAllowTF32CuBLAS(true);
+  return torch::kCUDA;
+}
+
+// The random numbers of a device, for checkpoints.
+torch::Tensor RandomState(torch::Device device) {
+  at::Generator generator = at::globalContext().defaultGenerator(device);
+  std::lock_guard<std::mutex> lock(generator.mutex());
+  return generator.get_state();
+}
+void SetRandomState(torch::Device device, const torch::Tensor& state) {
+  at::Generator generator = at::globalContext().defaultGenerator(device);
+  std::lock_guard<std::mutex> lock(generator.mutex());
+  generator.set_state(state);
+}
+
 class MetricsLog {
  public:
   // Keeps the records up to `step` of an earlier part of the run: what came after its checkpoint
@@ -152,13 +184,21 @@ class Run {
     at::set_num_threads(config_.threads);
     torch::manual_seed(config_.seed);
     task_ = info.make(config_);
-    model_ = nn::SequenceModel(task_->Spec(), nn::TrainingOptions{.dropout = config_.dropout,
-                                                                  .precision = config_.precision});
+    device_ = DeviceNamed(config_.device);
+    model_ = nn::SequenceModel(task_->Spec(),
+                               nn::TrainingOptions{.dropout = config_.dropout,
+                                                   .precision = config_.precision,
+                                                   .checkpoint_layers = config_.checkpoint_layers,
+                                                   .device = device_});
     task_->Prepare(*model_);
+    parameters_ = model_->parameters();
+    if (config_.ema > 0) {
+      for (const torch::Tensor& p : parameters_) averages_.push_back(p.detach().clone());
+    }
     optimizer_ = std::make_unique<nn::Optimizer>(
         nn::OptimizerOptions{
             .name = config_.optimizer, .weight_decay = config_.weight_decay, .clip = config_.clip},
-        model_->parameters());
+        parameters_);
     steps_ = config_.steps;
     if (steps_ == 0) {
       const double steps = std::round(config_.epochs * static_cast<double>(task_->StepsPerEpoch()));
@@ -189,18 +229,17 @@ class Run {
     Mean mean;
     if (hooks_.progress) hooks_.progress->Finish(Summary());
     // A run that was killed between its last two files still owes the second.
-    if (step_ >= steps_) nn::SaveModel(ModelPath(), *model_, TrainingRecord());
+    if (step_ >= steps_) SaveModel();
     while (step_ < steps_) {
       const double rate = LearningRate(config_, step_, steps_);
-      StepLoss loss = task_->Loss(*model_, step_);
-      if (!std::isfinite(loss.value.item<double>())) NotANumber("the loss", "at", step_ + 1);
-      loss.value.backward();
+      const StepLoss loss = BatchLoss(/*backward=*/true, "at", step_ + 1);
       try {
         optimizer_->Step(rate);
       } catch (const Error&) {
         NotANumber("a gradient", "at", step_ + 1);
       }
       ++step_;
+      UpdateAverages();
       trained_seconds_ = Now() - began;
       mean.Add(loss.metrics);
       window_tokens += loss.tokens;
@@ -213,8 +252,16 @@ class Run {
         ordered_json record = {{"step", step_}, {"seconds", trained_seconds_}, {"lr", rate}};
         record.update(Record(metrics));
         record["tokens_per_second"] = tokens_per_second;
+        record["peak_memory"] = PeakMemory();
         log.Write(record);
         shown_ = Show(metrics);
+      }
+      // The first updates take longer.
+      if (hooks_.progress && step_ == first_step + kWarmUp && step_ < steps_) {
+        const double a_step = (Now() - loop_began) / static_cast<double>(kWarmUp);
+        hooks_.progress->Finish(StrCat("an update takes ", FormatSeconds(a_step), ": about ",
+                                       FormatSeconds(a_step * static_cast<double>(steps_ - step_)),
+                                       " to go, validation not counted"));
       }
       if (hooks_.progress && hooks_.progress->Due()) {
         if (shown_.empty()) shown_ = Show(loss.metrics);
@@ -263,6 +310,44 @@ class Run {
                        "; try a lower --lr");
   }
 
+  // The loss of update step_'s batch, all its parts; `at` and `step` are for the message where it
+  // is none.
+  StepLoss BatchLoss(bool backward, const char* at, int64_t step) {
+    StepLoss total;
+    for (Part part{0, config_.accumulate}; part.index < part.count; ++part.index) {
+      const StepLoss loss = task_->Loss(*model_, step_, part);
+      if (!std::isfinite(loss.value.item<double>())) NotANumber("the loss", at, step);
+      if (backward) loss.value.backward();
+      total.tokens += loss.tokens;
+      if (part.index == 0) {
+        total.metrics = loss.metrics;
+      } else {
+        for (size_t i = 0; i < loss.metrics.size(); ++i) {
+          total.metrics[i].second += loss.metrics[i].second;
+        }
+      }
+    }
+    return total;
+  }
+
+  void UpdateAverages() {
+    if (averages_.empty()) return;
+    // Young averages forget faster: they began as random weights.
+    const double t = static_cast<double>(step_);
+    const double decay = std::min(config_.ema, (1 + t) / (10 + t));
+    torch::NoGradGuard no_grad;
+    for (size_t i = 0; i < averages_.size(); ++i) averages_[i].lerp_(parameters_[i], 1 - decay);
+  }
+
+  // Puts the averaged weights into the model, or takes them out again.
+  void SwapAverages() {
+    for (size_t i = 0; i < averages_.size(); ++i) {
+      const torch::Tensor weights = parameters_[i].data();
+      parameters_[i].set_data(averages_[i]);
+      averages_[i] = weights;
+    }
+  }
+
   // What a killed process was writing.
   void RemoveLeftovers() const {
     std::error_code ignored;
@@ -294,7 +379,10 @@ class Run {
       char epochs[32];
       std::snprintf(epochs, sizeof(epochs), ", %.2f epochs",
                     static_cast<double>(steps_) / static_cast<double>(task_->StepsPerEpoch()));
-      text += epochs;
+      text += StrCat(epochs, " of ",
+                     FormatCount(static_cast<double>(task_->StepsPerEpoch()) *
+                                 static_cast<double>(task_->TokensPerStep())),
+                     " tokens");
     }
     return step_ > 0 ? StrCat(text, "; from step ", step_) : text;
   }
@@ -314,9 +402,11 @@ class Run {
 
   Metrics Validate() {
     torch::NoGradGuard no_grad;
+    SwapAverages();
     model_->eval();
     Metrics metrics = task_->Validate(*model_);
     model_->train();
+    SwapAverages();
     return metrics;
   }
 
@@ -328,45 +418,50 @@ class Run {
       visit("optimizer.first." + std::to_string(i), optimizer_->first_moments()[i]);
       visit("optimizer.second." + std::to_string(i), optimizer_->second_moments()[i]);
     }
+    for (size_t i = 0; i < averages_.size(); ++i) {
+      visit("average." + std::to_string(i), averages_[i]);
+    }
   }
 
   // Throws where the weights are ruined though no loss has shown it yet: the update after which the
   // next loss is no number must not replace a good checkpoint.
   void CheckWeights() {
     model_->eval();  // leaves the random state alone
-    const StepLoss next = task_->Loss(*model_, step_);
+    BatchLoss(/*backward=*/false, "after", step_);
     model_->train();
-    if (!std::isfinite(next.value.item<double>())) NotANumber("the loss", "after", step_);
   }
 
   void Save() {
     torch::NoGradGuard no_grad;
     CheckWeights();
-    at::Generator generator = at::detail::getDefaultCPUGenerator();
     SafetensorsWriter writer;
     std::vector<torch::Tensor> kept;
     const auto add = [&](const std::string& name, DType dtype, const torch::Tensor& tensor) {
-      kept.push_back(tensor.detach().contiguous());
+      kept.push_back(tensor.detach().to(torch::kCPU).contiguous());
       writer.Add(name, dtype, tensor.sizes().vec(), kept.back().data_ptr());
     };
     VisitState(
         [&](const std::string& name, torch::Tensor tensor) { add(name, DType::kF32, tensor); });
-    {
-      std::lock_guard<std::mutex> lock(generator.mutex());
-      add("rng", DType::kU8, generator.get_state());
-    }
+    add("rng", DType::kU8, RandomState(torch::kCPU));
+    if (!device_.is_cpu()) add("rng_device", DType::kU8, RandomState(device_));
     writer.SetMetadata("progress",
                        ordered_json{{"step", step_}, {"seconds", trained_seconds_}}.dump());
     writer.SetMetadata("model", linnet::ToJson(model_->spec()));
     try {
       writer.Write(StatePath());
-      nn::SaveModel(ModelPath(), *model_, TrainingRecord());
+      SaveModel();
     } catch (const Error& error) {
       if (saved_step_ < 0) throw;
       throw Error(error.kind(), StrCat(error.what(), "; the checkpoint of step ", saved_step_,
                                        " is whole, --resume continues from it"));
     }
     saved_step_ = step_;
+  }
+
+  void SaveModel() {
+    SwapAverages();
+    nn::SaveModel(ModelPath(), *model_, TrainingRecord());
+    SwapAverages();
   }
 
   void Load() {
@@ -405,15 +500,19 @@ class Run {
       }
     });
     optimizer_->set_steps(step_);
-    const std::span<const uint8_t> rng = file.Get("rng").values<uint8_t>();
-    at::Generator generator = at::detail::getDefaultCPUGenerator();
-    std::lock_guard<std::mutex> lock(generator.mutex());
-    if (static_cast<int64_t>(rng.size()) != generator.get_state().numel()) {
+    LoadRandomState(file, "rng", torch::kCPU);
+    if (!device_.is_cpu()) LoadRandomState(file, "rng_device", device_);
+  }
+
+  void LoadRandomState(const SafetensorsFile& file, const char* name, torch::Device device) {
+    const std::span<const uint8_t> stored = file.Get(name).values<uint8_t>();
+    const int64_t size = static_cast<int64_t>(stored.size());
+    if (size != RandomState(device).numel()) {
       throw InputError(StatePath(), ": its random state is none of this libtorch's");
     }
-    generator.set_state(torch::from_blob(const_cast<uint8_t*>(rng.data()),
-                                         {static_cast<int64_t>(rng.size())}, torch::kUInt8)
-                            .clone());
+    SetRandomState(
+        device,
+        torch::from_blob(const_cast<uint8_t*>(stored.data()), {size}, torch::kUInt8).clone());
   }
 
   // For the model file: what was trained, on what, how far.
@@ -437,13 +536,16 @@ class Run {
 
   static constexpr int64_t kMaxSteps = 1'000'000'000'000;
   static constexpr double kMaxSeconds = 1e10;
+  static constexpr int64_t kWarmUp = 5;
 
   TrainConfig config_;
   const TrainHooks& hooks_;
   fs::path folder_;
   std::optional<FolderLock> lock_;
   std::unique_ptr<Task> task_;
+  torch::Device device_ = torch::kCPU;
   nn::SequenceModel model_ = nullptr;
+  std::vector<torch::Tensor> parameters_, averages_;  // averages_: empty without --ema
   std::unique_ptr<nn::Optimizer> optimizer_;
   int64_t step_ = 0, steps_ = 0, saved_step_ = -1;
   double trained_seconds_ = 0;
