@@ -25,7 +25,8 @@ namespace {
   if (errno == ENOENT) execvp(sibling.program, argv.data());
   if (errno == ENOENT) {
     throw InputError(beside,
-                     ": no such program, nor is there one on the PATH; build it: ", sibling.build);
+                     ": no such program, nor is there one on the PATH; build it: ", sibling.build,
+                     " ", sibling.program);
   }
   throw RuntimeError(beside, ": cannot be started (", std::generic_category().message(errno), ")");
 }

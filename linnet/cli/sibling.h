@@ -13,7 +13,7 @@ namespace linnet::cli {
 
 struct Sibling {
   const char* program;          // its name, and that of its CMake target
-  const char* build;            // how to get it, for the message where it is missing
+  const char* build;            // how to build it, up to the target's name
   void (*prepare)() = nullptr;  // called before the program starts, for its environment
 };
 

@@ -1,6 +1,5 @@
 // linnet-train: the verbs that need libtorch. `linnet train` runs it.
 #include <c10/util/Exception.h>
-#include <malloc.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -8,12 +7,12 @@
 #include <atomic>
 #include <csignal>
 #include <iostream>
-#include <limits>
 #include <new>
 #include <type_traits>
 
 #include "linnet/base/error.h"
 #include "linnet/base/version.h"
+#include "linnet/cli/memory.h"
 #include "linnet/cli/program.h"
 #include "linnet/io/file.h"
 #include "linnet/train/trainer.h"
@@ -137,16 +136,6 @@ int RunTraining(const TrainCommand& command) {
   }
   progress.Finish(StrCat("wrote ", result.model_path));
   return 0;
-}
-
-// libtorch frees and takes the same large blocks at every update. glibc would map and unmap each of
-// them, and a fifth of the time would go into the kernel's clearing of pages.
-void KeepFreedMemory() {
-#ifdef __GLIBC__
-  mallopt(M_MMAP_MAX, 0);
-  mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
-  mallopt(M_ARENA_MAX, 1);
-#endif
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// linnet train: hands everything to linnet-train, the program that has libtorch in it.
+// linnet train, and what else has libtorch in it: hands everything to a program of its own.
 #include <cstdlib>
 
 #include "linnet/cli/sibling.h"
@@ -18,12 +18,17 @@ void ShortenSpinning() {
 
 }  // namespace
 
-void AddTrain(CLI::App& app) {
-  AddSiblingVerb(app, "train", "Train a model ('linnet train --help' says what)",
-                 {.program = "linnet-train",
-                  .build = "configure with -DLINNET_TRAIN=ON (it needs libtorch) and run 'cmake "
-                           "--build BUILD --target linnet-train'",
+void AddTrainerVerb(CLI::App& app, const std::string& name, const std::string& summary,
+                    const char* program) {
+  AddSiblingVerb(app, name, summary,
+                 {.program = program,
+                  .build = "configure with -DLINNET_TRAIN=ON (it needs libtorch), then 'cmake "
+                           "--build BUILD --target'",
                   .prepare = ShortenSpinning});
+}
+
+void AddTrain(CLI::App& app) {
+  AddTrainerVerb(app, "train", "Train a model ('linnet train --help' says what)", "linnet-train");
 }
 
 }  // namespace linnet::cli

@@ -43,6 +43,10 @@ void AddModelArgument(CLI::App* verb, std::string& path);
 void AddThreadsOption(CLI::App* verb, int& threads);
 void AddJsonFlag(CLI::App* verb, bool& json);
 
+// A verb that becomes a program with libtorch in it (see sibling.h).
+void AddTrainerVerb(CLI::App& app, const std::string& name, const std::string& summary,
+                    const char* program);
+
 // Opens the model and checks that it is of that task; `verb` is for the message.
 std::shared_ptr<const Model> OpenModel(const std::string& path, const std::string& task,
                                        const std::string& verb);

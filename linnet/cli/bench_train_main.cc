@@ -1,0 +1,271 @@
+// linnet-bench-train: times a training step. `linnet bench train` runs it.
+#include <ATen/Parallel.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <optional>
+
+#include "linnet/base/error.h"
+#include "linnet/base/thread_pool.h"
+#include "linnet/cli/bench.h"
+#include "linnet/cli/memory.h"
+#include "linnet/cli/program.h"
+#include "linnet/cli/verbs.h"
+#include "linnet/kernels/isa.h"
+#include "linnet/kernels/matmul.h"
+#include "linnet/nn/losses.h"
+#include "linnet/nn/optimizer.h"
+#include "linnet/nn/sequence_model.h"
+#include "linnet/ops/causal_linear.h"
+#include "linnet/ops/plain.h"
+
+namespace linnet::cli {
+namespace {
+
+using nn::SequenceModel;
+using torch::Tensor;
+
+struct Options : BenchOptions {
+  int batch = 10;
+  std::vector<std::string> precisions = {"fp32", "bf16"};
+};
+
+Tensor Loss(SequenceModel& model, const Tensor& symbols) {
+  const int64_t length = symbols.size(1) - 1;
+  const Tensor logits = model->forward(symbols.narrow(1, 0, length));
+  return nn::MixtureOfLogisticsNats(logits, symbols.narrow(1, 1, length)).mean();
+}
+
+// Loss and all gradients, fused against plain, on a part of the problem: the plain form keeps
+// everything in memory.
+void Check(SequenceModel& model, const std::string& precision) {
+  const Tensor symbols = torch::randint(256, {3, 200}, torch::kInt64);
+  std::vector<Tensor> gradients[2];
+  double loss[2];
+  for (const int plain : {0, 1}) {
+    std::optional<ops::PlainGuard> guard;
+    if (plain != 0) guard.emplace();
+    const Tensor value = Loss(model, symbols);
+    value.backward();
+    loss[plain] = value.item<double>();
+    for (Tensor& parameter : model->parameters()) {
+      gradients[plain].push_back(parameter.grad().clone());
+      parameter.mutable_grad().reset();
+    }
+  }
+  // Over all gradients of one tensor together: single elements may vanish.
+  const double tolerance = precision == "bf16" ? 0.05 : 1e-3;
+  double worst = std::abs(loss[0] - loss[1]);
+  for (size_t i = 0; i < gradients[0].size(); ++i) {
+    const double size = gradients[1][i].norm().item<double>();
+    const double off = (gradients[0][i] - gradients[1][i]).norm().item<double>();
+    const double relative = size > 0 ? off / size : off;
+    if (!(relative <= worst)) worst = relative;
+  }
+  if (!(worst <= tolerance)) {
+    throw RuntimeError("bench train: in ", precision,
+                       " the fused step's gradients differ from the ", "plain one's by ", worst,
+                       " (allowed: ", tolerance, "); not timed");
+  }
+}
+
+// All matrix products of a step, alone: each of the layers' six forward, and twice backward.
+class Products {
+ public:
+  Products(const ModelSpec& spec, int64_t rows, kernels::MatType type) : spec_(spec), type_(type) {
+    const int64_t widest = std::max(spec.d_ff, spec.d_model);
+    const torch::Dtype dtype = type == kernels::MatType::kF32 ? torch::kFloat32 : torch::kBFloat16;
+    rows_ = static_cast<size_t>(rows);
+    x_ = torch::rand({rows, widest}).to(dtype);
+    y_ = torch::rand({rows, widest}).to(dtype);
+    weight_ = torch::rand({widest, widest}).to(dtype);
+    out_ = torch::empty({std::max(rows, widest), widest});
+  }
+
+  void Run() {
+    const size_t d = static_cast<size_t>(spec_.d_model), wide = static_cast<size_t>(spec_.d_ff);
+    for (int layer = 0; layer < spec_.layers; ++layer) {
+      for (int i = 0; i < 4; ++i) One(d, d);
+      One(d, wide);
+      One(wide, d);
+    }
+  }
+
+  double Flops() const {
+    const double d = spec_.d_model, wide = spec_.d_ff;
+    return 6.0 * static_cast<double>(rows_) * spec_.layers * (4 * d * d + 2 * d * wide);
+  }
+
+ private:
+  void One(size_t in, size_t out) {
+    const auto multiply = [&](size_t m, size_t n, size_t k, const Tensor& a, bool a_t,
+                              const Tensor& b, bool b_t) {
+      kernels::MatMul({m, n, k}, {a.data_ptr(), type_, a_t}, {b.data_ptr(), type_, b_t}, nullptr,
+                      {out_.data_ptr(), kernels::MatType::kF32});
+    };
+    multiply(rows_, out, in, x_, false, weight_, true);   // y = x W^T
+    multiply(rows_, in, out, y_, false, weight_, false);  // grad x = grad y W
+    multiply(out, in, rows_, y_, true, x_, false);        // grad W = grad y^T x
+  }
+
+  ModelSpec spec_;
+  kernels::MatType type_;
+  size_t rows_;
+  Tensor x_, y_, weight_, out_;
+};
+
+double Median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+Record Measure(const std::string& precision, const Options& options) {
+  torch::manual_seed(1);
+  const ModelSpec spec;  // the paper's MNIST model
+  SequenceModel model(spec, nn::TrainingOptions{.precision = precision});
+  Check(model, precision);
+
+  nn::Optimizer optimizer({}, model->parameters());
+  const int64_t length = spec.max_length, rows = options.batch * length;
+  const Tensor symbols = torch::randint(256, {options.batch, length + 1}, torch::kInt64);
+  std::vector<double> forward, backward, update;
+  const auto step = [&] {
+    const Stopwatch watch;
+    const Tensor loss = Loss(model, symbols);
+    const double after_forward = watch.Seconds();
+    loss.backward();
+    const double after_backward = watch.Seconds();
+    optimizer.Step(1e-4);
+    forward.push_back(after_forward);
+    backward.push_back(after_backward - after_forward);
+    update.push_back(watch.Seconds() - after_backward);
+  };
+
+  // Pieces of the step by themselves, forward and backward.
+  const ops::Precision p = ops::PrecisionNamed(precision);
+  const int64_t heads = spec.heads, dim = spec.query_dim, d = spec.d_model, wide = spec.d_ff;
+  const auto leaf = [](at::IntArrayRef shape) {
+    const Tensor x = torch::randn(shape) * 0.1;
+    return x.requires_grad_();
+  };
+  const Tensor q = leaf({options.batch, length, heads, dim});
+  const Tensor k = leaf({options.batch, length, heads, dim});
+  const Tensor v = leaf({options.batch, length, heads, dim});
+  const Tensor x = leaf({options.batch, length, d}), a = leaf({options.batch, length, d});
+  const Tensor square = leaf({d, d}), bias = leaf({d}), up = leaf({wide, d}),
+               down = leaf({d, wide});
+  const Tensor wide_bias = leaf({wide}), norm_weight = leaf({d}), norm_bias = leaf({d});
+  const Tensor grad = torch::randn({options.batch, length, d});
+  const ops::Norm norm{norm_weight, norm_bias};
+  const auto both = [](const Tensor& y, const Tensor& g, const std::vector<Tensor>& inputs) {
+    torch::autograd::grad({y}, inputs, {g});
+  };
+  const auto attention = [&] {
+    both(ops::CausalLinearAttention(q, k, v), grad.view({options.batch, length, heads, dim}),
+         {q, k, v});
+  };
+  const auto projections = [&] {
+    const auto y = ops::Linears(x, {square, square, square}, {bias, bias, bias}, p);
+    torch::autograd::grad({y[0], y[1], y[2]}, {x, square, bias}, {grad, grad, grad});
+    both(ops::Project(a, square, bias, x, norm, p), grad, {a, square, bias, x, norm_weight});
+  };
+  const auto feed_forward = [&] {
+    both(ops::FeedForward(x, up, wide_bias, down, bias, {.norm_after = norm, .precision = p}), grad,
+         {x, up, wide_bias, down, bias});
+  };
+  Products products(spec, rows,
+                    p == ops::Precision::kBf16 ? kernels::MatType::kBf16 : kernels::MatType::kF32);
+  const auto multiply = [&] { products.Run(); };
+
+  const std::vector<double> median =
+      MedianSeconds({step, multiply, attention, projections, feed_forward}, options.seconds);
+  const double seconds = median[0], limit = median[1];
+  const double layers = spec.layers;
+  const double in_layers = layers * (median[2] + median[3] + median[4]);
+  const auto milliseconds = [](double s) { return std::round(s * 1e5) / 1e2; };
+  return {.name = "train",
+          .label = precision,
+          .value = 1e3 * seconds,
+          .unit = "ms",
+          .limit = 1e3 * limit,
+          .identity = {{"layers", spec.layers},
+                       {"d_model", spec.d_model},
+                       {"N", length},
+                       {"batch", options.batch},
+                       {"threads", at::get_num_threads()},
+                       {"precision", precision},
+                       {"isa", kernels::ActiveIsa()},
+                       {"tokens_per_second", std::round(static_cast<double>(rows) / seconds)},
+                       {"gflops", std::round(products.Flops() / seconds / 1e9)},
+                       {"gemm_gflops", std::round(products.Flops() / limit / 1e9)},
+                       {"share_of_gemm_rate", limit / seconds},
+                       {"forward_ms", milliseconds(Median(forward))},
+                       {"backward_ms", milliseconds(Median(backward))},
+                       {"optimizer_ms", milliseconds(Median(update))},
+                       {"optimizer_share", Median(update) / seconds},
+                       {"projections_ms", milliseconds(layers * median[3])},
+                       {"attention_ms", milliseconds(layers * median[2])},
+                       {"feed_forward_ms", milliseconds(layers * median[4])},
+                       {"rest_ms", milliseconds(seconds - in_layers - Median(update))}}};
+}
+
+void PrintSplit(const std::vector<Record>& records) {
+  for (const Record& record : records) {
+    const auto& at = record.identity;
+    const auto number = [&](const char* name) { return at.at(name).get<double>(); };
+    std::printf(
+        "\n%s: %.0f tokens/s, %.0f GFLOP/s in matrix products, which alone reach %.0f\n"
+        "  forward %.0f ms, backward %.0f ms, optimiser %.1f ms (%.1f%%)\n"
+        "  projections %.0f ms, attention %.0f ms, feed-forward %.0f ms, the rest %.0f ms\n",
+        record.label.c_str(), number("tokens_per_second"), number("gflops"), number("gemm_gflops"),
+        number("forward_ms"), number("backward_ms"), number("optimizer_ms"),
+        100 * number("optimizer_share"), number("projections_ms"), number("attention_ms"),
+        number("feed_forward_ms"), number("rest_ms"));
+  }
+}
+
+void Run(const Options& options) {
+  at::set_num_threads(options.threads > 0 ? options.threads : ThreadPool::AvailableProcessors());
+  std::vector<Record> records;
+  for (const std::string& precision : options.precisions) {
+    records.push_back(Measure(precision, options));
+  }
+  PrintRecords(records, options.json);
+  if (!options.json) PrintSplit(records);
+}
+
+}  // namespace
+}  // namespace linnet::cli
+
+int main(int argc, char** argv) {
+  using namespace linnet;
+  KeepFreedMemory();
+  CLI::App app("Times a training step", "linnet bench train");
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  cli::Options options;
+  options.seconds = 20;
+  app.add_option("--batch", options.batch, "Sequences of 783 bytes in a batch")
+      ->type_name("N")
+      ->check(cli::Between(1, 1000))
+      ->capture_default_str();
+  app.add_option("--precision", options.precisions, "fp32, bf16, or both as fp32,bf16")
+      ->delimiter(',')
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->type_name("P")
+      ->check(CLI::IsMember({"fp32", "bf16"}).description(""))
+      ->capture_default_str();
+  cli::AddBenchOptions(&app, options);
+  app.footer(
+      "\nOf the paper's MNIST model (8 layers x 256): forward, backward and the optimiser's "
+      "update,\n"
+      "after checking the gradients against the plain operations. The limit is the time of the\n"
+      "step's matrix products alone, measured in the same run.\n"
+      "\nExamples:\n"
+      "  linnet bench train\n"
+      "  linnet bench train --precision bf16 --threads 1 --json\n");
+  app.callback([&] { cli::Run(options); });
+  return cli::RunProgram(app, argc, argv);
+}
