@@ -116,9 +116,48 @@ class TrainTest(unittest.TestCase):
         mnist.mkdir()
         tiny_mnist(mnist)
         # 25 images in batches of 4: the run crosses several epochs and their shuffles.
-        whole, broken = self.kill_and_resume(["images", *TINY, "--data", mnist, "--validate-every", "5",
-                                              "--positions", "grid", "--pixel-above"], 24)
+        whole, broken = self.kill_and_resume(
+            ["images", *TINY, "--data", mnist, "--validate-every", "5", "--positions", "grid", "--pixel-above",
+             "--norm-first", "--ema", "0.9", "--accumulate", "2", "--checkpoint-layers", "--dropout", "0.1"], 24)
         self.assertEqual(tensors(whole / "model.safetensors"), tensors(broken / "model.safetensors"))
+
+    def test_checkpointed_layers_change_nothing(self):
+        plain, checkpointed = self.dir / "plain", self.dir / "checkpointed"
+        args = [*COPY, "--layers", "3", "--steps", "5"]
+        self.run_ok(*args, "--out", plain)
+        self.run_ok(*args, "--checkpoint-layers", "--out", checkpointed)
+        self.assertEqual(tensors(plain / "model.safetensors"), tensors(checkpointed / "model.safetensors"))
+
+    def test_a_batch_in_parts_is_the_same_batch(self):
+        losses = []
+        for parts in (1, 3):  # 4 sequences in parts of 1, 1 and 2
+            out = self.dir / f"parts{parts}"
+            self.run_ok("copy", *TINY, "--max-length", "8", "--steps", "8", "--lr", "1e-2", "--log-every", "1",
+                        "--accumulate", parts, "--out", out)
+            losses.append([(r["loss"], r["accuracy"]) for r in records(out) if "lr" in r])
+        for (loss, accuracy), (other_loss, other_accuracy) in zip(*losses):
+            self.assertAlmostEqual(loss, other_loss, delta=1e-4)
+            self.assertAlmostEqual(accuracy, other_accuracy, delta=1e-6)
+
+    def test_averages_are_saved_and_change_no_update(self):
+        last, average = self.dir / "last", self.dir / "average"
+        self.run_ok(*COPY, "--steps", "6", "--out", last)
+        self.run_ok(*COPY, "--steps", "6", "--ema", "0.99", "--out", average)
+        of_last, of_average = (tensors(d / "state.safetensors") for d in (last, average))
+        for name, data in of_last.items():
+            self.assertEqual(of_average[name], data, name)
+        self.assertNotEqual(tensors(last / "model.safetensors"), tensors(average / "model.safetensors"))
+        # A run may begin to average, and stop.
+        self.run_ok("copy", "--resume", "--out", last, "--ema", "0.99", "--steps", "8")
+        self.run_ok("copy", "--resume", "--out", average, "--ema", "0", "--steps", "8")
+
+    def test_records_say_what_it_cost(self):
+        out = self.dir / "run"
+        result = self.run_ok(*COPY, "--steps", "12", "--log-every", "1", "--out", out)
+        self.assertIn("an update takes", result.stderr)
+        for record in records(out)[:-1]:
+            self.assertGreater(record["peak_memory"], 1 << 20)
+            self.assertGreater(record["tokens_per_second"], 0)
 
     def test_interrupt_writes_a_checkpoint(self):
         out = self.dir / "run"
@@ -263,8 +302,12 @@ class TrainTest(unittest.TestCase):
             config.write_text(text)
             self.assert_refused(self.train(*COPY, "--out", out, "--config", config), config, word)
         for flag, value in (("--seed", "-1"), ("--d-ff", "-3"), ("--lr-drop-factor", "nan"), ("--lr", "nan"),
+                            ("--accumulate", "65"), ("--ema", "1"), ("--lr-decay-form", "steep"), ("--device", "tpu"),
                             ("--symbols", "2147483647"), ("--threads", "2000"), ("--max-length", "16777216")):
             self.assert_refused(self.train("copy", "--out", out, flag, value), flag)
+        cuda = self.train(*COPY, "--out", out, "--steps", "1", "--device", "cuda")
+        if cuda.returncode != 0:
+            self.assert_refused(cuda, "CUDA", "docs/gpu.md")
         self.assertFalse(out.exists())
 
         self.run_ok(*COPY, "--out", out, "--steps", "2")

@@ -486,7 +486,9 @@ class Run {
     }
     step_ = saved_step_ = step;
     trained_seconds_ = seconds;
+    const bool has_averages = file.Find("average.0") != nullptr;
     VisitState([&](const std::string& name, torch::Tensor tensor) {
+      if (!has_averages && name.starts_with("average.")) return;
       const linnet::Tensor& stored = file.Get(name);
       if (stored.shape != tensor.sizes().vec()) {
         throw InputError(StatePath(), ": '", name, "' is ", FormatShape(stored.shape), ", not ",
@@ -499,6 +501,9 @@ class Run {
                          "is damaged");
       }
     });
+    if (!has_averages) {  // the run begins to average here
+      for (size_t i = 0; i < averages_.size(); ++i) averages_[i].copy_(parameters_[i]);
+    }
     optimizer_->set_steps(step_);
     LoadRandomState(file, "rng", torch::kCPU);
     if (!device_.is_cpu()) LoadRandomState(file, "rng_device", device_);

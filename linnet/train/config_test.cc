@@ -1,0 +1,52 @@
+#include "linnet/train/config.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numbers>
+
+#include "linnet/base/error.h"
+
+namespace linnet::train {
+namespace {
+
+TEST(LearningRate, FollowsItsSchedule) {
+  TrainConfig config;
+  config.lr = 2;
+  EXPECT_EQ(LearningRate(config, 0, 100), 2);
+  EXPECT_EQ(LearningRate(config, 99, 100), 2);
+
+  config.lr_warmup = 10;
+  EXPECT_DOUBLE_EQ(LearningRate(config, 0, 100), 0.2);
+  EXPECT_DOUBLE_EQ(LearningRate(config, 8, 100), 1.8);
+  EXPECT_DOUBLE_EQ(LearningRate(config, 9, 100), 2);
+
+  config.lr_drop_at = 50;
+  EXPECT_DOUBLE_EQ(LearningRate(config, 49, 100), 2);
+  EXPECT_DOUBLE_EQ(LearningRate(config, 50, 100), 0.2);
+
+  config.lr_drop_at = 0;
+  config.lr_decay = 40;  // linear, from update 60 on; the last one still moves
+  EXPECT_DOUBLE_EQ(LearningRate(config, 60, 100), 2);
+  EXPECT_DOUBLE_EQ(LearningRate(config, 80, 100), 1);
+  EXPECT_DOUBLE_EQ(LearningRate(config, 99, 100), 2.0 / 40);
+
+  config.lr_decay_form = "cosine";
+  EXPECT_DOUBLE_EQ(LearningRate(config, 60, 100), 2);
+  EXPECT_DOUBLE_EQ(LearningRate(config, 70, 100), 1 + std::cos(std::numbers::pi / 4));
+  EXPECT_NEAR(LearningRate(config, 80, 100), 1, 1e-12);
+  EXPECT_GT(LearningRate(config, 99, 100), 0);
+}
+
+TEST(TrainConfig, GoesThroughJson) {
+  TrainConfig config;
+  config.task = "copy", config.layers = 3, config.ema = 0.5, config.norm_first = true;
+  TrainConfig read;
+  read.task = "copy";
+  ApplyJson(ToJson(config), "test", read);
+  EXPECT_EQ(ToJson(read), ToJson(config));
+  EXPECT_THROW(ApplyJson("{\"data\": \"x\"}", "test", read), Error);  // a setting of images
+}
+
+}  // namespace
+}  // namespace linnet::train
