@@ -1,46 +1,18 @@
 #include "linnet/ops/mixture_of_logistics.h"
 
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/utils.h>
 
 #include <cmath>
 
 #include "linnet/base/error.h"
 #include "linnet/kernels/mixture_of_logistics.h"
-#include "linnet/ops/parallel.h"
+#include "linnet/ops/fused.h"
 #include "linnet/ops/plain.h"
 
 namespace linnet::ops {
 namespace {
 
 using torch::Tensor;
-using torch::autograd::AutogradContext;
-using torch::autograd::Variable;
-using torch::autograd::variable_list;
-
-class Function : public torch::autograd::Function<Function> {
- public:
-  static Tensor forward(AutogradContext* context, const Tensor& logits, const Tensor& bytes,
-                        bool with_gradient) {
-    const Tensor dense = logits.contiguous();
-    const Tensor narrow = bytes.to(torch::kUInt8).contiguous();
-    const Tensor nats = torch::empty(bytes.sizes(), logits.options());
-    const Tensor gradient =
-        with_gradient ? torch::empty(logits.sizes(), logits.options()) : Tensor();
-    kernels::MixtureOfLogistics(static_cast<size_t>(nats.numel()),
-                                static_cast<size_t>(logits.size(-1) / 3), dense.data_ptr<float>(),
-                                narrow.data_ptr<uint8_t>(),
-                                {.nats = nats.data_ptr<float>(),
-                                 .grad = with_gradient ? gradient.data_ptr<float>() : nullptr},
-                                AtParallelFor);
-    if (with_gradient) context->save_for_backward({gradient});
-    return nats;
-  }
-
-  static variable_list backward(AutogradContext* context, variable_list grads) {
-    return {context->get_saved_variables()[0] * grads[0].unsqueeze(-1), Variable(), Variable()};
-  }
-};
 
 Tensor Plain(const Tensor& logits, const Tensor& bytes) {
   const std::vector<Tensor> parts = logits.chunk(3, -1);
@@ -72,9 +44,10 @@ Tensor MixtureOfLogisticsNats(const Tensor& logits, const Tensor& bytes) {
   if (bytes.scalar_type() != torch::kInt64) {
     throw InputError("mixture of logistics needs int64 bytes; got ", bytes.scalar_type());
   }
-  if (!Fused(logits)) return Plain(logits, bytes);
-  const bool with_gradient = torch::GradMode::is_enabled() && logits.requires_grad();
-  return Function::apply(logits, bytes, with_gradient);
+  if constexpr (kHasFused) {
+    if (Fused(logits)) return FusedMixtureOfLogistics(logits, bytes);
+  }
+  return Plain(logits, bytes);
 }
 
 }  // namespace linnet::ops

@@ -27,9 +27,17 @@ class PlainGuard {
   bool before_;
 };
 
-// Whether an operation on x has its fused form.
+// A build for a machine whose libtorch is all there is (docs/gpu.md) has the plain forms alone.
+#ifdef LINNET_PLAIN
+inline constexpr bool kHasFused = false;
+#else
+inline constexpr bool kHasFused = true;
+#endif
+
+// Whether an operation on x takes its fused form.
 inline bool Fused(const torch::Tensor& x) {
-  return x.device().is_cpu() && x.scalar_type() == torch::kFloat32 && !PlainGuard::asked();
+  return kHasFused && x.device().is_cpu() && x.scalar_type() == torch::kFloat32 && x.numel() > 0 &&
+         !PlainGuard::asked();
 }
 
 }  // namespace linnet::ops

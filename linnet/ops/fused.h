@@ -1,0 +1,52 @@
+// The fused forms (private to linnet/ops; plain.h says when they are taken): autograd functions over
+// kernels/. Their arguments have been checked.
+#ifndef LINNET_OPS_FUSED_H_
+#define LINNET_OPS_FUSED_H_
+
+#include <torch/types.h>
+
+#include <vector>
+
+#include "linnet/ops/adam.h"
+#include "linnet/ops/causal_linear.h"
+#include "linnet/ops/layer_rows.h"
+
+namespace linnet::ops {
+
+// What an operation on rows is, beside its tensors.
+struct RowsCall {
+  Precision precision = Precision::kFp32;
+  kernels::Activation activation = kernels::Activation::kRelu;
+  bool norm_before = false, norm_after = false;
+  bool with_gradient = false;
+  double eps_before = 0, eps_after = 0;
+};
+
+// Whether this processor has products in bf16.
+bool FusedBf16();
+
+// x, then a weight and a bias for each product, then the norm's, if there is one.
+std::vector<torch::Tensor> FusedLinears(const std::vector<torch::Tensor>& tensors,
+                                        const RowsCall& call);
+// a, weight, bias, residual, then the norm's, if there is one.
+torch::Tensor FusedProject(const std::vector<torch::Tensor>& tensors, const RowsCall& call);
+// x, weight1, bias1, weight2, bias2, then the norms', where they are.
+torch::Tensor FusedFeedForward(const std::vector<torch::Tensor>& tensors, const RowsCall& call);
+
+torch::Tensor FusedCausalLinear(const torch::Tensor& q, const torch::Tensor& k,
+                                const torch::Tensor& v, const torch::Tensor& lengths,
+                                const kernels::CausalLinearOptions& options);
+
+torch::Tensor FusedMixtureOfLogistics(const torch::Tensor& logits, const torch::Tensor& bytes);
+
+// See adam.h; of the parameters for which FusedAdam() holds.
+bool FusedAdam(const torch::Tensor& parameter);
+void FusedGradientNorms(const std::vector<torch::Tensor>& parameters, std::vector<double>& norms);
+void FusedAdamUpdate(const std::vector<torch::Tensor>& parameters,
+                     const std::vector<torch::Tensor>& first_moments,
+                     const std::vector<torch::Tensor>& second_moments,
+                     const std::vector<double>& gradient_scales, const kernels::AdamStep& step);
+
+}  // namespace linnet::ops
+
+#endif  // LINNET_OPS_FUSED_H_

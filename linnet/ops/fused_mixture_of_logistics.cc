@@ -1,0 +1,47 @@
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/utils.h>
+
+#include "linnet/kernels/mixture_of_logistics.h"
+#include "linnet/ops/fused.h"
+#include "linnet/ops/parallel.h"
+
+namespace linnet::ops {
+namespace {
+
+using torch::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::Variable;
+using torch::autograd::variable_list;
+
+class Function : public torch::autograd::Function<Function> {
+ public:
+  static Tensor forward(AutogradContext* context, const Tensor& logits, const Tensor& bytes,
+                        bool with_gradient) {
+    const Tensor dense = logits.contiguous();
+    const Tensor narrow = bytes.to(torch::kUInt8).contiguous();
+    const Tensor nats = torch::empty(bytes.sizes(), logits.options());
+    const Tensor gradient =
+        with_gradient ? torch::empty(logits.sizes(), logits.options()) : Tensor();
+    kernels::MixtureOfLogistics(static_cast<size_t>(nats.numel()),
+                                static_cast<size_t>(logits.size(-1) / 3), dense.data_ptr<float>(),
+                                narrow.data_ptr<uint8_t>(),
+                                {.nats = nats.data_ptr<float>(),
+                                 .grad = with_gradient ? gradient.data_ptr<float>() : nullptr},
+                                AtParallelFor);
+    if (with_gradient) context->save_for_backward({gradient});
+    return nats;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    return {context->get_saved_variables()[0] * grads[0].unsqueeze(-1), Variable(), Variable()};
+  }
+};
+
+}  // namespace
+
+Tensor FusedMixtureOfLogistics(const Tensor& logits, const Tensor& bytes) {
+  const bool with_gradient = torch::GradMode::is_enabled() && logits.requires_grad();
+  return Function::apply(logits, bytes, with_gradient);
+}
+
+}  // namespace linnet::ops
