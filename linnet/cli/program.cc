@@ -66,7 +66,9 @@ void FlushOutput() {
 
 int Run(CLI::App& app, int argc, char** argv) {
   try {
+#ifndef LINNET_PLAIN
     kernels::ApplyIsaEnvironment();
+#endif
     app.parse(argc, argv);
   } catch (const CLI::Success& help_or_version) {
     app.exit(help_or_version);

@@ -15,8 +15,10 @@ void AddBench(CLI::App& app) {
   verb->require_subcommand(1);
   AddBenchStep(*verb);
   AddBenchCausalLinear(*verb);
-  AddTrainerVerb(*verb, "train", "Time a training step of the paper's MNIST model",
-                 "linnet-bench-train");
+  AddTrainerVerb(*verb, "train", "Time a training step of the paper's MNIST model", "linnet-bench",
+                 "train");
+  AddTrainerVerb(*verb, "memory", "Measure the memory of training causal linear attention",
+                 "linnet-bench", "memory");
 }
 
 }  // namespace linnet::cli

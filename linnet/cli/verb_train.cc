@@ -19,12 +19,13 @@ void ShortenSpinning() {
 }  // namespace
 
 void AddTrainerVerb(CLI::App& app, const std::string& name, const std::string& summary,
-                    const char* program) {
+                    const char* program, const std::string& subcommand) {
   AddSiblingVerb(app, name, summary,
                  {.program = program,
                   .build = "configure with -DLINNET_TRAIN=ON (it needs libtorch), then 'cmake "
-                           "--build BUILD --target'",
-                  .prepare = ShortenSpinning});
+                           "--build BUILD --target",
+                  .prepare = ShortenSpinning,
+                  .subcommand = subcommand});
 }
 
 void AddTrain(CLI::App& app) {

@@ -43,9 +43,9 @@ void AddModelArgument(CLI::App* verb, std::string& path);
 void AddThreadsOption(CLI::App* verb, int& threads);
 void AddJsonFlag(CLI::App* verb, bool& json);
 
-// A verb that becomes a program with libtorch in it (see sibling.h).
+// A verb that becomes a program with libtorch in it (see sibling.h), or that program's `subcommand`.
 void AddTrainerVerb(CLI::App& app, const std::string& name, const std::string& summary,
-                    const char* program);
+                    const char* program, const std::string& subcommand = "");
 
 // Opens the model and checks that it is of that task; `verb` is for the message.
 std::shared_ptr<const Model> OpenModel(const std::string& path, const std::string& task,

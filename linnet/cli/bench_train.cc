@@ -1,6 +1,7 @@
-// linnet-bench-train: times a training step. `linnet bench train` runs it.
+// linnet bench train: a training step of the paper's MNIST model.
 #include <ATen/Parallel.h>
-#include <torch/torch.h>
+#include <torch/autograd.h>
+#include <torch/utils.h>
 
 #include <algorithm>
 #include <cmath>
@@ -10,8 +11,6 @@
 #include "linnet/base/error.h"
 #include "linnet/base/thread_pool.h"
 #include "linnet/cli/bench.h"
-#include "linnet/cli/memory.h"
-#include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/kernels/isa.h"
 #include "linnet/kernels/matmul.h"
@@ -238,34 +237,30 @@ void Run(const Options& options) {
 }
 
 }  // namespace
-}  // namespace linnet::cli
 
-int main(int argc, char** argv) {
-  using namespace linnet;
-  KeepFreedMemory();
-  CLI::App app("Times a training step", "linnet bench train");
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  cli::Options options;
-  options.seconds = 20;
-  app.add_option("--batch", options.batch, "Sequences of 783 bytes in a batch")
+void AddBenchTrain(CLI::App& bench) {
+  CLI::App* verb = AddVerb(
+      bench, "train", "Time a training step of the paper's MNIST model",
+      "8 layers x 256 on batches of 783 bytes: forward, backward and the optimiser's update, "
+      "after\n"
+      "checking the gradients against the plain operations. The limit is the time of the step's\n"
+      "matrix products alone.",
+      "  linnet bench train\n"
+      "  linnet bench train --precision bf16 --threads 1 --json\n");
+  auto options = std::make_shared<Options>();
+  options->seconds = 20;
+  verb->add_option("--batch", options->batch, "Sequences in a batch")
       ->type_name("N")
-      ->check(cli::Between(1, 1000))
+      ->check(Between(1, 1000))
       ->capture_default_str();
-  app.add_option("--precision", options.precisions, "fp32, bf16, or both as fp32,bf16")
+  verb->add_option("--precision", options->precisions, "fp32, bf16, or both: fp32,bf16")
       ->delimiter(',')
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->type_name("P")
       ->check(CLI::IsMember({"fp32", "bf16"}).description(""))
-      ->capture_default_str();
-  cli::AddBenchOptions(&app, options);
-  app.footer(
-      "\nOf the paper's MNIST model (8 layers x 256): forward, backward and the optimiser's "
-      "update,\n"
-      "after checking the gradients against the plain operations. The limit is the time of the\n"
-      "step's matrix products alone, measured in the same run.\n"
-      "\nExamples:\n"
-      "  linnet bench train\n"
-      "  linnet bench train --precision bf16 --threads 1 --json\n");
-  app.callback([&] { cli::Run(options); });
-  return cli::RunProgram(app, argc, argv);
+      ->default_str("fp32,bf16");
+  AddBenchOptions(verb, *options);
+  verb->callback([options] { Run(*options); });
 }
+
+}  // namespace linnet::cli

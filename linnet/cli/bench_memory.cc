@@ -1,0 +1,129 @@
+// linnet bench memory: what a forward and backward pass of causal linear attention holds at its peak.
+#include <ATen/Parallel.h>
+#include <sys/wait.h>
+#include <torch/autograd.h>
+#include <torch/utils.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <fstream>
+#include <string>
+
+#include "linnet/base/error.h"
+#include "linnet/cli/bench.h"
+#include "linnet/cli/verbs.h"
+#include "linnet/ops/causal_linear.h"
+
+namespace linnet::cli {
+namespace {
+
+constexpr int64_t kWidth = 256;  // heads x dimensions, the same for all
+constexpr int64_t kMinLength = 1024, kMaxLength = 65536;
+constexpr int64_t kDims[] = {16, 32, 64, 128};
+
+struct Options {
+  int64_t max_n = 16384;
+  int threads = 0;
+  bool json = false;
+};
+
+// The largest amount of memory that this process held since the last call, in bytes.
+double PeakBytes() {
+  double kilobytes = 0;
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmHWM:")) kilobytes = std::stod(line.substr(6));
+  }
+  std::ofstream("/proc/self/clear_refs") << 5;
+  return kilobytes * 1024;
+}
+
+// In the child: a first pass over a few positions, so that code and threads are there, then the one
+// that is measured.
+double Measure(int64_t length, int64_t dim) {
+  const auto pass = [&](int64_t n) {
+    const auto input = [&] { return torch::rand({1, n, kWidth / dim, dim}).requires_grad_(); };
+    const torch::Tensor q = input(), k = input(), v = input();
+    const torch::Tensor out = ops::CausalLinearAttention(q, k, v);
+    out.backward(torch::ones_like(out));
+    if (!torch::isfinite(q.grad()).all().item<bool>()) throw RuntimeError("not a number");
+  };
+  pass(64);
+  PeakBytes();
+  const double before = PeakBytes();
+  pass(length);
+  return PeakBytes() - before;
+}
+
+// Each in a process of its own: what an earlier pass left behind would count.
+double MeasureApart(int64_t length, int64_t dim, int threads) {
+  int ends[2];
+  if (pipe(ends) != 0) throw RuntimeError("bench memory: no pipe");
+  const pid_t child = fork();
+  if (child < 0) throw RuntimeError("bench memory: no process");
+  if (child == 0) {
+    double bytes = -1;
+    try {
+      if (threads > 0) at::set_num_threads(threads);
+      bytes = Measure(length, dim);
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "linnet bench memory: %s\n", error.what());
+    }
+    const bool written = write(ends[1], &bytes, sizeof(bytes)) == sizeof(bytes);
+    _exit(written ? 0 : 1);
+  }
+  close(ends[1]);
+  double bytes = -1;
+  const bool got = read(ends[0], &bytes, sizeof(bytes)) == sizeof(bytes);
+  close(ends[0]);
+  while (waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  if (!got || bytes < 0) throw RuntimeError("bench memory: a measurement failed");
+  return bytes;
+}
+
+void Run(const Options& options) {
+  std::vector<Record> records;
+  for (const int64_t dim : kDims) {
+    for (int64_t length = kMinLength; length <= options.max_n; length *= 2) {
+      // q, k, v, out, the gradient of out and of q, k and v; and a denominator a head.
+      const double needed =
+          4.0 * static_cast<double>(length) * (8.0 * kWidth + static_cast<double>(kWidth / dim));
+      records.push_back({.name = "memory",
+                         .label = StrCat("D=M=", dim, "  N=", length),
+                         .value = MeasureApart(length, dim, options.threads) / 1e6,
+                         .unit = "MB",
+                         .limit = needed / 1e6,
+                         .identity = {{"N", length},
+                                      {"heads", kWidth / dim},
+                                      {"dim", dim},
+                                      {"value_dim", dim},
+                                      {"batch", 1},
+                                      {"precision", "f32"}}});
+    }
+  }
+  PrintRecords(records, options.json);
+}
+
+}  // namespace
+
+void AddBenchMemory(CLI::App& bench) {
+  CLI::App* verb = AddVerb(
+      bench, "memory", "Measure the memory of training causal linear attention",
+      "The peak of a forward and a backward pass over one sequence, 256 dimensions in heads of\n"
+      "different sizes, each in a process of its own. The limit is what goes in and comes out:\n"
+      "states of D x M numbers a position would show.",
+      "  linnet bench memory\n"
+      "  linnet bench memory --max-n 65536 --json\n");
+  auto options = std::make_shared<Options>();
+  verb->add_option("--max-n", options->max_n, "The longest sequence")
+      ->type_name("N")
+      ->check(Between(kMinLength, kMaxLength))
+      ->capture_default_str();
+  AddThreadsOption(verb, options->threads);
+  AddJsonFlag(verb, options->json);
+  verb->callback([options] { Run(*options); });
+}
+
+}  // namespace linnet::cli
