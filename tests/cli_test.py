@@ -194,7 +194,8 @@ class Program(Case):
             text = self.linnet(*verb.split(), "--help")
             self.assertIn(f"Examples:\n  linnet {verb}", text)
             self.assertIn(verb.split()[0], overview)
-        self.assertIn("train", overview)
+        for verb in ("train", "data"):
+            self.assertIn(verb, overview)
 
     def test_bad_usage(self):
         for arguments in ([], ["paint"], ["info"], ["info", self.images, "--what"], ["bench"],
@@ -239,27 +240,28 @@ class Program(Case):
         self.assertEqual(done.returncode, 1, done.stderr)
         self.assertIn("threads", done.stderr)
 
-    def test_links_no_libtorch(self):
+    def test_links_no_heavy_libraries(self):
         libraries = subprocess.run(["ldd", BIN / "linnet"], capture_output=True, text=True,
                                    check=True).stdout
         self.assertIn("libpng", libraries)
-        for name in ("torch", "c10", "gomp", "blas"):
+        for name in ("torch", "c10", "gomp", "blas", "curl", "libssl"):
             self.assertNotIn(name, libraries)
 
-    def test_train_runs_linnet_train(self):
+    def test_verbs_that_run_programs_beside_linnet(self):
         folder = self.dir / "bin"
         folder.mkdir()
         shutil.copy(BIN / "linnet", folder)
-        self.refuses(["train", "images"], folder / "linnet-train", "cmake --build",
-                     program=folder / "linnet", env={"PATH": "/nowhere"})
-        trainer = folder / "linnet-train"
-        trainer.write_text('#!/bin/sh\nprintf "%s|" "$@"\nexit 7\n')
-        trainer.chmod(0o755)
-        arguments = ["images", "--help", "--lr", "1e-4", "eval", "--", "a b", ""]
-        done = self.run_linnet("train", *arguments, program=folder / "linnet")
-        self.assertEqual((done.returncode, done.stdout), (7, "|".join(arguments) + "|"))
-        done = self.run_linnet("train", "--help", program=folder / "linnet")
-        self.assertEqual((done.returncode, done.stdout), (7, "--help|"))
+        for verb in ("train", "data"):
+            sibling = folder / f"linnet-{verb}"
+            self.refuses([verb, "images"], sibling, "cmake --build", program=folder / "linnet",
+                         env={"PATH": "/nowhere"})
+            sibling.write_text('#!/bin/sh\nprintf "%s|" "$@"\nexit 7\n')
+            sibling.chmod(0o755)
+            arguments = ["images", "--help", "--lr", "1e-4", "eval", "--", "a b", ""]
+            done = self.run_linnet(verb, *arguments, program=folder / "linnet")
+            self.assertEqual((done.returncode, done.stdout), (7, "|".join(arguments) + "|"))
+            done = self.run_linnet(verb, "--help", program=folder / "linnet")
+            self.assertEqual((done.returncode, done.stdout), (7, "--help|"))
 
 
 class Info(Case):

@@ -21,7 +21,7 @@ namespace linnet::cli {
 // The benchmarks: one file each (bench_step.cc: AddBenchStep), listed in verb_bench.cc.
 void AddBenchCausalLinear(CLI::App& bench);
 void AddBenchStep(CLI::App& bench);
-// Those that need libtorch, listed in bench_main.cc too.
+// Those that need libtorch, listed in train_bench_main.cc.
 void AddBenchMemory(CLI::App& bench);
 void AddBenchTrain(CLI::App& bench);
 

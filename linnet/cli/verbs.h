@@ -25,6 +25,7 @@ namespace linnet::cli {
 
 void AddBench(CLI::App& app);
 void AddComplete(CLI::App& app);
+void AddData(CLI::App& app);
 void AddEval(CLI::App& app);
 void AddInfo(CLI::App& app);
 void AddSample(CLI::App& app);

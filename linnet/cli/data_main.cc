@@ -1,0 +1,172 @@
+// linnet-data: downloads data sets. `linnet data` runs it; it has libcurl in it, so that linnet need
+// not.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "linnet/base/error.h"
+#include "linnet/base/progress.h"
+#include "linnet/base/units.h"
+#include "linnet/base/version.h"
+#include "linnet/cli/program.h"
+#include "linnet/data/downloads.h"
+#include "linnet/io/download.h"
+
+namespace linnet {
+namespace {
+
+std::atomic<bool> interrupted{false};
+
+// The first Ctrl-C ends the transfer, the second one the process.
+void OnInterrupt(int signal) {
+  interrupted = true;
+  std::signal(signal, SIG_DFL);
+}
+
+struct DataCommand {
+  const DownloadableSet* set = nullptr;
+  std::string to;
+  std::vector<std::string> mirrors;
+  bool force = false, json = false;
+};
+
+// "3.1 MB of 9.91 MB, 1.2 MB/s, 6s left", of what comes now.
+class Rate {
+ public:
+  // "" in the first second: short work needs no progress.
+  std::string Line(uint64_t done, uint64_t total) {
+    // A download is continued in the middle, and may begin anew.
+    if (first_ == kNone || done < first_) {
+      first_ = done;
+      start_ = Clock::now();
+    }
+    const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
+    if (seconds < 1 || done == first_) return "";
+    const double rate = static_cast<double>(done - first_) / seconds;
+    return StrCat(FormatBytes(static_cast<double>(done)), " of ",
+                  FormatBytes(static_cast<double>(total)), ", ", FormatBytes(rate), "/s, ",
+                  FormatSeconds(static_cast<double>(total - done) / rate), " left");
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static constexpr uint64_t kNone = ~uint64_t{0};
+  uint64_t first_ = kNone;
+  Clock::time_point start_{};
+};
+
+DownloadOutcome Fetch(const DataCommand& command, const RemoteFile& file) {
+  ProgressLine progress(std::cerr, isatty(STDERR_FILENO) == 1);
+  Rate rate;
+  const auto show = [&](uint64_t done, uint64_t total) {
+    const std::string line = rate.Line(done, total);
+    if (!line.empty()) progress.Update(StrCat(file.name, ": ", line));
+  };
+  const auto failed = [&](const std::string& line) { progress.Finish(line); };
+  const DownloadOptions options = {
+      .mirrors = command.mirrors.empty() ? command.set->mirrors : command.mirrors,
+      .force = command.force};
+  return Download(file, command.to, options,
+                  {.stop = [] { return interrupted.load(); }, .progress = show, .failed = failed});
+}
+
+int Run(const DataCommand& command) {
+  std::signal(SIGINT, OnInterrupt);
+  std::signal(SIGTERM, OnInterrupt);
+  std::signal(SIGHUP, OnInterrupt);
+  std::signal(SIGPIPE, SIG_IGN);  // of a server that hangs up
+  nlohmann::ordered_json files = nlohmann::ordered_json::array();
+  for (const RemoteFile& file : command.set->files) {
+    const DownloadOutcome outcome = Fetch(command, file);
+    if (outcome == DownloadOutcome::kStopped) {
+      std::cerr << "stopped; what came of " << file.name
+                << " is kept, and the same command continues there" << std::endl;
+      return 130;
+    }
+    const char* what = outcome == DownloadOutcome::kPresent ? "present" : "downloaded";
+    files.push_back({{"name", file.name}, {"bytes", file.size}, {"outcome", what}});
+    if (!command.json) {
+      std::cout << StrCat(file.name, ": ", what, ", ", FormatBytes(static_cast<double>(file.size)),
+                          ", SHA-256 is right\n")
+                << std::flush;
+    }
+  }
+  std::string next = command.set->next;
+  next.replace(next.find("DIR"), 3, command.to);
+  if (command.json) {
+    const nlohmann::ordered_json result = {
+        {"dataset", command.set->name}, {"folder", command.to}, {"files", files}, {"next", next}};
+    // Paths come as the user typed them, and need not be UTF-8.
+    std::cout << result.dump(2, ' ', /*ensure_ascii=*/false,
+                             nlohmann::ordered_json::error_handler_t::replace)
+              << "\n";
+  } else {
+    std::cout << StrCat(command.to, ": complete; next: ", next, "\n");
+  }
+  return 0;
+}
+
+std::string CheckUrl(std::string& url) {
+  if (url.starts_with("http://") || url.starts_with("https://")) return "";
+  return "'" + url + "' is no URL that begins with http:// or https://";
+}
+
+CLI::App* Register(CLI::App& root, DataCommand& command) {
+  const DownloadableSet& set = *command.set;
+  uint64_t bytes = 0;
+  for (const RemoteFile& file : set.files) bytes += file.size;
+  CLI::App* app = root.add_subcommand(
+      set.name, StrCat(set.description, " (", FormatBytes(static_cast<double>(bytes)), ")"));
+  app->add_option("--to", command.to, "The folder for the files; made if it is not there")
+      ->type_name("DIR")
+      ->required();
+  app->add_option("--mirror", command.mirrors,
+                  "Where the files lie, instead of the mirrors below; may be repeated")
+      ->type_name("URL")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false)
+      ->check(CLI::Validator(CheckUrl, ""));
+  app->add_flag("--force", command.force, "Replace files of the same name that are other ones");
+  app->add_flag("--json", command.json, "Print JSON for machines, and nothing else, on stdout");
+
+  std::string mirrors;
+  for (const std::string& mirror : set.mirrors) mirrors += "  " + mirror + "\n";
+  app->footer(StrCat(
+      "\nMirrors, tried in this order:\n", mirrors,
+      "\nA file that is there already is left alone if its checksum is right. One that comes only\n"
+      "in part stays as NAME.part, and the same command continues it. linnet reads the files as\n"
+      "they are: nothing needs unpacking.\n\nExamples:\n  linnet data ",
+      set.name, " --to ", set.name, "/\n  linnet data ", set.name, " --to ", set.name,
+      "/ --mirror http://localhost:8000/\n"));
+  return app;
+}
+
+}  // namespace
+}  // namespace linnet
+
+int main(int argc, char** argv) {
+  using namespace linnet;
+  CLI::App app("Downloads a data set", "linnet data");
+  app.set_version_flag("--version", "linnet " LINNET_VERSION);
+  app.require_subcommand(1);
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  std::string examples = "\nExamples:\n";
+  int exit_code = 0;
+  std::vector<DataCommand> commands(DownloadableSets().size());
+  for (size_t i = 0; i < commands.size(); ++i) {
+    commands[i].set = &DownloadableSets()[i];
+    Register(app, commands[i])->callback([&, i] { exit_code = Run(commands[i]); });
+    examples +=
+        StrCat("  linnet data ", commands[i].set->name, " --to ", commands[i].set->name, "/\n");
+  }
+  app.footer(examples);
+  const int failed = cli::RunProgram(app, argc, argv);
+  return failed != 0 ? failed : exit_code;
+}

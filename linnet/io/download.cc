@@ -1,0 +1,260 @@
+#include "linnet/io/download.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <span>
+#include <system_error>
+#include <utility>
+
+#include "linnet/base/error.h"
+#include "linnet/base/units.h"
+#include "linnet/io/file.h"
+#include "linnet/io/http.h"
+#include "linnet/io/sha256.h"
+
+namespace linnet {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string ErrorText(int error) { return std::generic_category().message(error); }
+
+struct Descriptor {
+  ~Descriptor() { Close(); }
+  void Close() {
+    if (fd >= 0) close(std::exchange(fd, -1));
+  }
+  int fd = -1;
+};
+
+// The file while it is incomplete: locked, so that one process at a time works on it, with the
+// checksum of what it holds.
+class PartFile {
+ public:
+  explicit PartFile(const std::string& path) : path_(path) {
+    // Whoever held the lock may have renamed or removed the file since we opened it.
+    while (!Open()) file_.Close();
+    std::byte block[1 << 16];
+    while (true) {
+      const ssize_t n = read(file_.fd, block, sizeof(block));
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) Fail(errno);
+      if (n == 0) break;
+      hash_.Update(std::span(block, static_cast<size_t>(n)));
+      size_ += static_cast<uint64_t>(n);
+    }
+  }
+  ~PartFile() {
+    if (file_.fd >= 0 && size_ == 0) unlink(path_.c_str());
+  }
+  PartFile(const PartFile&) = delete;
+  PartFile& operator=(const PartFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  uint64_t size() const { return size_; }
+  std::string Sha256Hex() const { return hash_.Hex(); }
+
+  void Append(std::span<const std::byte> bytes) {
+    while (!bytes.empty()) {
+      const ssize_t n = write(file_.fd, bytes.data(), bytes.size());
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) Fail(errno);
+      const auto written = bytes.first(static_cast<size_t>(n));
+      hash_.Update(written);
+      size_ += written.size();
+      bytes = bytes.subspan(written.size());
+    }
+  }
+
+  void Restart() {
+    if (ftruncate(file_.fd, 0) != 0 || lseek(file_.fd, 0, SEEK_SET) != 0) Fail(errno);
+    hash_ = Sha256();
+    size_ = 0;
+  }
+
+  // Gives the file its name.
+  void Commit(const std::string& target) {
+    if (fsync(file_.fd) != 0 || rename(path_.c_str(), target.c_str()) != 0) Fail(errno);
+    file_.Close();
+  }
+
+ private:
+  // Whether the file is ours, or else is to be opened again.
+  bool Open() {
+    file_.fd = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
+    if (file_.fd < 0) {
+      if (errno == ENOSPC || errno == EDQUOT || errno == EIO) Fail(errno);
+      throw InputError(path_, ": cannot be written (", ErrorText(errno),
+                       "); choose another folder");
+    }
+    struct stat ours, there;
+    if (fstat(file_.fd, &ours) != 0 || !S_ISREG(ours.st_mode)) {
+      throw InputError(path_, ": not a regular file; remove it or choose another folder");
+    }
+    // A file system without locks has to do without.
+    if (flock(file_.fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+      throw InputError(path_, ": another process is downloading this file; wait for it to end");
+    }
+    return stat(path_.c_str(), &there) == 0 && there.st_ino == ours.st_ino;
+  }
+
+  [[noreturn]] void Fail(int error) const {
+    throw RuntimeError(path_, ": writing failed after ", FormatBytes(static_cast<double>(size_)),
+                       " (", ErrorText(error), "); what came so far is continued the next time");
+  }
+
+  const std::string path_;
+  Descriptor file_;
+  uint64_t size_ = 0;
+  Sha256 hash_;
+};
+
+// Puts one mirror's bytes behind those that are there.
+class PartSink : public HttpSink {
+ public:
+  PartSink(const RemoteFile& file, PartFile& part, const DownloadHooks& hooks)
+      : file_(file), part_(part), hooks_(hooks) {}
+
+  bool Begin(uint64_t from, int64_t length) override {
+    // A server that has another file says so here, before it costs us what we have of ours.
+    if (length >= 0 && from + static_cast<uint64_t>(length) != file_.size) {
+      refusal_ = StrCat("offers a file of ", from + static_cast<uint64_t>(length),
+                        " bytes, not of ", file_.size);
+      return false;
+    }
+    if (from == 0 && part_.size() > 0) part_.Restart();
+    return true;
+  }
+
+  bool Write(std::span<const std::byte> bytes) override {
+    if (bytes.size() > file_.size - part_.size()) {
+      refusal_ = StrCat("sends more than the ", file_.size, " bytes of the file");
+      too_long_ = true;
+      return false;
+    }
+    part_.Append(bytes);
+    if (hooks_.progress) hooks_.progress(part_.size(), file_.size);
+    return true;
+  }
+
+  bool Stop() override {
+    stopped_ = stopped_ || (hooks_.stop && hooks_.stop());
+    return stopped_;
+  }
+
+  bool stopped() const { return stopped_; }
+  bool too_long() const { return too_long_; }
+  const std::string& refusal() const { return refusal_; }
+
+ private:
+  const RemoteFile& file_;
+  PartFile& part_;
+  const DownloadHooks& hooks_;
+  bool stopped_ = false, too_long_ = false;
+  std::string refusal_;
+};
+
+enum class Ending { kRight, kStopped, kFailed };
+
+struct Attempt {
+  Ending ending;
+  std::string reason;  // of a failure
+  // The fault may be that of the bytes which were there before the attempt: it is the server's only
+  // if it comes again without them.
+  bool part_in_doubt = false;
+};
+
+Attempt Request(const RemoteFile& file, const std::string& url, PartFile& part,
+                const DownloadOptions& options, const DownloadHooks& hooks) {
+  PartSink sink(file, part, hooks);
+  const HttpResult got = HttpGet({.url = url,
+                                  .from = part.size(),
+                                  .connect_seconds = options.connect_seconds,
+                                  .stall_seconds = options.stall_seconds},
+                                 sink);
+  if (sink.stopped()) return {Ending::kStopped, ""};
+  if (!sink.refusal().empty()) {
+    if (sink.too_long()) part.Restart();
+    return {Ending::kFailed, sink.refusal(), sink.too_long()};
+  }
+  if (!got.complete) return {Ending::kFailed, got.error, got.range_refused};
+  if (part.size() < file.size) {
+    return {Ending::kFailed, StrCat("ends after ", part.size(), " of ", file.size, " bytes")};
+  }
+  if (part.Sha256Hex() == file.sha256) return {Ending::kRight, ""};
+  part.Restart();
+  return {Ending::kFailed, "sends another file (its SHA-256 is not the right one)", true};
+}
+
+// A request, and another one for the whole file where that may help.
+Attempt TryMirror(const RemoteFile& file, const std::string& url, PartFile& part,
+                  const DownloadOptions& options, const DownloadHooks& hooks) {
+  const bool continued = part.size() > 0;
+  const Attempt attempt = Request(file, url, part, options, hooks);
+  if (!continued || !attempt.part_in_doubt) return attempt;
+  part.Restart();
+  return Request(file, url, part, options, hooks);
+}
+
+std::string UrlOf(const RemoteFile& file, const std::string& mirror) {
+  return StrCat(mirror, mirror.ends_with('/') ? "" : "/", file.name);
+}
+
+}  // namespace
+
+std::string PartPath(const RemoteFile& file, const std::string& folder) {
+  return (fs::path(folder) / (file.name + ".part")).string();
+}
+
+DownloadOutcome Download(const RemoteFile& file, const std::string& folder,
+                         const DownloadOptions& options, const DownloadHooks& hooks) {
+  if (folder.empty()) throw InputError("a folder without a name cannot be made; name one");
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) {
+    throw InputError(folder, ": cannot make this folder (", error.message(),
+                     "); choose another one");
+  }
+
+  const std::string path = (fs::path(folder) / file.name).string();
+  if (fs::exists(path, error)) {
+    Sha256 hash;
+    hash.Update(MappedFile(path).bytes());
+    if (hash.Hex() == file.sha256) return DownloadOutcome::kPresent;
+    if (!options.force) {
+      throw InputError(path, ": a file is there whose SHA-256 is not that of the one to download; ",
+                       "move it away, or replace it with --force");
+    }
+  }
+
+  PartFile part(PartPath(file, folder));
+  if (part.size() >= file.size && part.Sha256Hex() != file.sha256) part.Restart();
+  Attempt last = {part.size() == file.size ? Ending::kRight : Ending::kFailed, "there is none"};
+  for (const std::string& mirror : options.mirrors) {
+    if (last.ending != Ending::kFailed) break;
+    const std::string url = UrlOf(file, mirror);
+    last = TryMirror(file, url, part, options, hooks);
+    if (last.ending == Ending::kFailed && hooks.failed) {
+      hooks.failed(StrCat(url, ": ", last.reason));
+    }
+  }
+  if (last.ending == Ending::kStopped) return DownloadOutcome::kStopped;
+  if (last.ending == Ending::kFailed) {
+    std::string kept;
+    if (part.size() > 0) {
+      kept = StrCat(" (", part.path(), " keeps the ", FormatBytes(static_cast<double>(part.size())),
+                    " that came)");
+    }
+    throw RuntimeError(path, ": no mirror gives this file, the last one because: ", last.reason,
+                       "; try again later", kept, ", or name a mirror with --mirror URL");
+  }
+  part.Commit(path);
+  return DownloadOutcome::kDownloaded;
+}
+
+}  // namespace linnet
