@@ -243,7 +243,7 @@ class Program(Case):
         libraries = subprocess.run(["ldd", BIN / "linnet"], capture_output=True, text=True,
                                    check=True).stdout
         self.assertIn("libpng", libraries)
-        for name in ("torch", "c10", "gomp", "blas"):
+        for name in ("torch", "libc10", "gomp", "blas"):
             self.assertNotIn(name, libraries)
 
     def test_train_runs_linnet_train(self):

@@ -27,6 +27,7 @@ void AddBench(CLI::App& app);
 void AddComplete(CLI::App& app);
 void AddEval(CLI::App& app);
 void AddInfo(CLI::App& app);
+void AddPlot(CLI::App& app);
 void AddSample(CLI::App& app);
 void AddTrain(CLI::App& app);
 
