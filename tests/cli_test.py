@@ -244,7 +244,7 @@ class Program(Case):
         libraries = subprocess.run(["ldd", BIN / "linnet"], capture_output=True, text=True,
                                    check=True).stdout
         self.assertIn("libpng", libraries)
-        for name in ("torch", "c10", "gomp", "blas", "curl", "libssl"):
+        for name in ("torch", "libc10", "gomp", "blas", "curl", "libssl", "cairo"):
             self.assertNotIn(name, libraries)
 
     def test_verbs_that_run_programs_beside_linnet(self):

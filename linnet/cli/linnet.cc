@@ -1,5 +1,5 @@
-// linnet: runs linear-attention transformers as the RNNs that they are. Free of libtorch; the verbs
-// that need heavy libraries live in programs of their own, linnet-train and linnet-data.
+// linnet: runs linear-attention transformers as the RNNs that they are. Free of libtorch, libcurl and
+// Cairo: verbs that need them live in programs of their own, which this one becomes (sibling.h).
 #include <CLI/CLI.hpp>
 
 #include "linnet/base/version.h"
@@ -13,8 +13,8 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", "linnet " LINNET_VERSION);
   app.require_subcommand(1);
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  for (const auto add_verb : {cli::AddData, cli::AddTrain, cli::AddEval, cli::AddSample,
-                              cli::AddComplete, cli::AddBench, cli::AddInfo}) {
+  for (const auto add_verb : {cli::AddData, cli::AddTrain, cli::AddPlot, cli::AddEval,
+                              cli::AddSample, cli::AddComplete, cli::AddBench, cli::AddInfo}) {
     add_verb(app);
   }
   app.footer("\n'linnet VERB --help' shows a verb's options and examples.");

@@ -28,6 +28,7 @@ void AddComplete(CLI::App& app);
 void AddData(CLI::App& app);
 void AddEval(CLI::App& app);
 void AddInfo(CLI::App& app);
+void AddPlot(CLI::App& app);
 void AddSample(CLI::App& app);
 void AddTrain(CLI::App& app);
 

@@ -1,0 +1,165 @@
+// linnet-plot: the curves of training runs as PNG and SVG. `linnet plot` runs it.
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "linnet/base/error.h"
+#include "linnet/base/units.h"
+#include "linnet/base/version.h"
+#include "linnet/cli/program.h"
+#include "linnet/io/file.h"
+#include "linnet/plot/curves.h"
+
+namespace linnet::cli {
+namespace {
+
+using nlohmann::ordered_json;
+using plot::RunLog;
+
+struct Options {
+  std::vector<std::string> runs, labels, y, out;
+  std::string x = "step", title, from, to, theme = "light";
+  bool log_x = false, log_y = false, list = false, json = false;
+  size_t smooth = 0;
+};
+
+// A place on the x axis: a step, or a time with its unit.
+std::optional<double> ParsePlace(const std::string& text, const Options& options) {
+  if (text.empty()) return std::nullopt;
+  if (options.x == "time") return ParseSeconds(text);
+  double step = 0;
+  if (!CLI::detail::lexical_cast(text, step) || !(step >= 0) || !std::isfinite(step)) {
+    throw InputError("'", text, "' is not a step; write a number, e.g. 5000");
+  }
+  return step;
+}
+
+void PrintList(const std::vector<RunLog>& runs, bool json) {
+  ordered_json list = ordered_json::array();
+  for (const RunLog& run : runs) {
+    ordered_json& entry = list.emplace_back();
+    entry = {{"path", run.path},
+             {"records", run.records},
+             {"first_step", run.first_step},
+             {"last_step", run.last_step},
+             {"metrics", ordered_json::array()}};
+    for (const plot::Track& track : run.tracks) entry["metrics"].push_back(track.name);
+    if (!json) {
+      std::cout << StrCat(run.path, ": ", run.records, " records, steps ", run.first_step, " to ",
+                          run.last_step, ": ", MetricNames(run), "\n");
+    }
+  }
+  if (json) std::cout << list.dump(2, ' ', false, ordered_json::error_handler_t::replace) << "\n";
+}
+
+void Run(const Options& options) {
+  if (!options.labels.empty() && options.labels.size() != options.runs.size()) {
+    throw InputError(options.labels.size(), " labels for ", options.runs.size(),
+                     " runs; give each run its --label, in their order, or none");
+  }
+  plot::CurveOptions curves = {.labels = options.labels,
+                               .y = options.y,
+                               .time = options.x == "time",
+                               .from = ParsePlace(options.from, options),
+                               .to = ParsePlace(options.to, options),
+                               .log_x = options.log_x,
+                               .log_y = options.log_y,
+                               .smooth = options.smooth,
+                               .title = options.title};
+  if (curves.labels.empty()) curves.labels = plot::ShortLabels(options.runs);
+  for (const std::string& out : options.out) {  // before there is one file but not the next
+    plot::CheckFormat(out);
+    if (!options.list) AtomicFile probe(out);
+  }
+
+  std::vector<RunLog> runs;
+  for (const std::string& run : options.runs) runs.push_back(plot::ReadRunLog(run));
+  if (options.list) return PrintList(runs, options.json);
+  plot::Figure figure = RunCurves(runs, curves);
+  if (options.theme == "dark") figure.theme = plot::Theme::kDark;
+  for (const std::string& out : options.out) Draw(figure, out);
+
+  if (options.json) {
+    ordered_json result = {{"out", options.out}, {"x", options.x}, {"y", options.y}};
+    if (options.y.empty()) result["y"] = {plot::MainMetric(runs[0])};
+    for (size_t i = 0; i < runs.size(); ++i) {
+      result["runs"].push_back(
+          {{"path", runs[i].path}, {"label", curves.labels[i]}, {"records", runs[i].records}});
+    }
+    // Paths come as the user typed them, and need not be UTF-8.
+    std::cout << result.dump(2, ' ', false, ordered_json::error_handler_t::replace) << "\n";
+  } else {
+    for (const std::string& out : options.out) std::cout << "wrote " << out << "\n";
+  }
+}
+
+// An option that may be given several times, with one value each time.
+CLI::Option* AddRepeated(CLI::App& app, const std::string& name, std::vector<std::string>& values,
+                         const std::string& help) {
+  return app.add_option(name, values, help)
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+}
+
+void AddOptions(CLI::App& app, Options& options) {
+  app.add_option("RUN", options.runs, "Runs of linnet train: their folders, or metrics.jsonl files")
+      ->type_name("")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->required();
+  options.out = {"plot.png"};
+  AddRepeated(app, "--out", options.out, "A .png or .svg file to write; may be repeated")
+      ->type_name("FILE")
+      ->default_str("plot.png");
+  AddRepeated(app, "--y", options.y,
+              "The metric to draw (default: the first of the records); each further --y draws a "
+              "panel beside it")
+      ->type_name("NAME");
+  app.add_option("--x", options.x, "Against steps, or the time spent in training")
+      ->type_name("NAME")
+      ->check(CLI::IsMember({"step", "time"}))
+      ->capture_default_str();
+  app.add_option("--from", options.from,
+                 "Leave out what comes before: a step, or a time as 90s, 2h")
+      ->type_name("X");
+  app.add_option("--to", options.to, "Leave out what comes after")->type_name("X");
+  app.add_flag("--log-x", options.log_x, "A logarithmic x axis");
+  app.add_flag("--log-y", options.log_y, "A logarithmic y axis");
+  app.add_option("--smooth", options.smooth,
+                 "Draw means of N training records (default: by their number; 1: as they are)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 10'000).description(""));
+  app.add_option("--title", options.title, "A line above the figure")->type_name("TEXT");
+  AddRepeated(app, "--label", options.labels,
+              "A run's name in the legend, once for each run (default: by their folders)")
+      ->type_name("NAME");
+  app.add_option("--theme", options.theme, "Colours for a light page or a dark one")
+      ->type_name("NAME")
+      ->check(CLI::IsMember({"light", "dark"}))
+      ->capture_default_str();
+  app.add_flag("--list", options.list, "Only say which metrics the runs have");
+  app.add_flag("--json", options.json, "Print JSON for machines, and nothing else, on stdout");
+  app.footer(
+      "\nA run's validations are the clear line with points, its training is the faint line\n"
+      "behind them. A run that is still going on can be drawn at any time.\n\n"
+      "Examples:\n"
+      "  linnet plot runs/digits\n"
+      "  linnet plot runs/a runs/b --label plain --label 'pixel above' --out ab.svg --out ab.png\n"
+      "  linnet plot runs/digits --x time --from 10m --y bits_per_dim --y tokens_per_second\n");
+}
+
+}  // namespace
+}  // namespace linnet::cli
+
+int main(int argc, char** argv) {
+  CLI::App app("Draws the curves of training runs.", "linnet plot");
+  app.set_version_flag("--version", "linnet " LINNET_VERSION);
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  linnet::cli::Options options;
+  linnet::cli::AddOptions(app, options);
+  app.callback([&options] { linnet::cli::Run(options); });
+  return linnet::cli::RunProgram(app, argc, argv);
+}

@@ -1,0 +1,69 @@
+// A surface to draw on, PNG or SVG alike: Cairo with our fonts, colours and errors.
+//
+//   Canvas canvas(800, 500, /*scale=*/2, "out.svg");
+//   canvas.Text(20, 40, "loss", {.size = 15, .color = Hex(0x222222)});
+//   cairo_t* cr = canvas.cairo();  // lines are Cairo's own business
+//   canvas.Save();
+#ifndef LINNET_PLOT_CANVAS_H_
+#define LINNET_PLOT_CANVAS_H_
+
+#include <cairo.h>
+
+#include <memory>
+#include <string>
+
+namespace linnet::plot {
+
+struct Color {
+  double red = 0, green = 0, blue = 0;
+};
+
+// 0x1f77b4, as style sheets write it.
+constexpr Color Hex(unsigned rgb) {
+  return {(rgb >> 16 & 255) / 255.0, (rgb >> 8 & 255) / 255.0, (rgb & 255) / 255.0};
+}
+
+enum class Align { kLeft, kCenter, kRight };
+
+struct TextStyle {
+  double size = 14;
+  Color color = {};
+  bool bold = false;
+  Align align = Align::kLeft;
+  bool upwards = false;  // turned a quarter, to be read from below
+};
+
+class Canvas {
+ public:
+  // Throws InputError unless `path` ends in .png or .svg.
+  static bool IsSvg(const std::string& path);
+
+  // Throws RuntimeError where there is no font to write with.
+  Canvas(double width, double height, double scale, const std::string& path);
+
+  cairo_t* cairo() const { return cairo_.get(); }
+  void SetColor(Color color, double opacity = 1);
+
+  // Writes on the baseline that begins, ends or is centred at x, y.
+  void Text(double x, double y, const std::string& text, const TextStyle& style);
+  double TextWidth(const std::string& text, double size, bool bold = false);
+  // The text, or as much of both its ends as fits into `width`, with an ellipsis between.
+  std::string Fit(const std::string& text, double width, double size, bool bold = false);
+
+  // Replaces the file in one step. Call it once, last.
+  void Save();
+
+ private:
+  void SetFont(double size, bool bold);
+  void Check() const;
+
+  std::string path_;
+  int pixel_width_ = 0, pixel_height_ = 0;
+  std::string svg_;  // what Cairo has written; before the surface, which writes until it is gone
+  std::unique_ptr<cairo_surface_t, decltype(&cairo_surface_destroy)> surface_;
+  std::unique_ptr<cairo_t, decltype(&cairo_destroy)> cairo_;
+};
+
+}  // namespace linnet::plot
+
+#endif  // LINNET_PLOT_CANVAS_H_

@@ -1,0 +1,231 @@
+#include "linnet/plot/curves.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "linnet/base/error.h"
+#include "linnet/plot/ticks.h"
+
+namespace linnet::plot {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string kValidation = "validation_";
+
+// About this many points remain apart on a smoothed curve.
+constexpr size_t kSmoothPoints = 50;
+constexpr size_t kMostSmooth = 101;
+
+// What trainings record of themselves, whatever the task.
+bool IsOfEveryTask(const std::string& name) { return name == "lr" || name == "tokens_per_second"; }
+
+// "validation_bits_per_dim" as people write it.
+std::string AxisLabel(std::string name) {
+  std::string before;
+  if (name.starts_with(kValidation)) {
+    before = "validation ";
+    name = name.substr(kValidation.size());
+  }
+  if (name == "bits_per_dim") return before + "bits/dim";
+  if (name == "tokens_per_second") return before + "tokens/s";
+  if (name == "lr") return "learning rate";
+  std::replace(name.begin(), name.end(), '_', ' ');
+  return before + name;
+}
+
+struct TimeUnit {
+  const char* name;
+  double seconds;
+};
+TimeUnit UnitFor(double longest) {
+  if (longest < 150) return {"seconds", 1};
+  if (longest < 2.5 * 3600) return {"minutes", 60};
+  if (longest < 72 * 3600) return {"hours", 3600};
+  return {"days", 86400};
+}
+
+const std::vector<double>& Along(const Track& track, const CurveOptions& options) {
+  return options.time ? track.seconds : track.step;
+}
+
+// The part of the track between from and to, as a series.
+Series Between(const Track& track, const CurveOptions& options, double unit) {
+  Series series;
+  const std::vector<double>& x = Along(track, options);
+  for (size_t i = 0; i < x.size(); ++i) {
+    if (x[i] < options.from.value_or(x[i]) || x[i] > options.to.value_or(x[i])) continue;
+    series.x.push_back(x[i] / unit);
+    series.y.push_back(track.value[i]);
+  }
+  return series;
+}
+
+// What one panel shows of a run; either may be missing, not both.
+struct Shown {
+  const Track* training = nullptr;
+  const Track* validation = nullptr;
+};
+
+Shown Find(const RunLog& run, const std::string& metric) {
+  Shown shown;
+  if (metric.starts_with(kValidation)) {
+    shown.validation = run.Find(metric);
+  } else {
+    shown.training = run.Find(metric);
+    shown.validation = run.Find(kValidation + metric);
+  }
+  if (shown.training == nullptr && shown.validation == nullptr) {
+    throw InputError(run.path, ": has no metric '", metric, "'; it has ", MetricNames(run));
+  }
+  return shown;
+}
+
+size_t Window(const CurveOptions& options, size_t points) {
+  if (options.smooth > 0) return options.smooth;
+  return std::clamp(points / kSmoothPoints, size_t{1}, kMostSmooth);
+}
+
+}  // namespace
+
+std::string MainMetric(const RunLog& run) {
+  for (const Track& track : run.tracks) {
+    if (!IsOfEveryTask(track.name) && !track.name.starts_with(kValidation)) return track.name;
+  }
+  for (const Track& track : run.tracks) {
+    if (!IsOfEveryTask(track.name)) return track.name;
+  }
+  return run.tracks.front().name;
+}
+
+std::string MetricNames(const RunLog& run) {
+  std::string names;
+  for (const Track& track : run.tracks) names += (names.empty() ? "" : ", ") + track.name;
+  return names;
+}
+
+std::vector<std::string> ShortLabels(const std::vector<std::string>& runs) {
+  std::vector<std::vector<std::string>> parts;
+  for (const std::string& run : runs) {
+    std::error_code ignored;
+    fs::path path = fs::absolute(run, ignored).lexically_normal();
+    if (path.filename().empty()) path = path.parent_path();  // "runs/digits/"
+    if (path.filename() == "metrics.jsonl") path = path.parent_path();
+    if (path.extension() == ".jsonl") path.replace_extension();
+    std::vector<std::string>& of_run = parts.emplace_back();
+    for (const fs::path& part : path.relative_path()) of_run.push_back(part.string());
+  }
+  const auto label = [&](size_t i, size_t length) {
+    std::string text;
+    for (size_t p = parts[i].size() - std::min(length, parts[i].size()); p < parts[i].size(); ++p) {
+      text += (text.empty() ? "" : "/") + parts[i][p];
+    }
+    return text.empty() ? std::string("/") : text;
+  };
+  std::vector<std::string> labels;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    size_t length = 1;
+    const auto is_shared = [&] {
+      for (size_t j = 0; j < parts.size(); ++j) {
+        if (parts[j] != parts[i] && label(j, length) == label(i, length)) return true;
+      }
+      return false;
+    };
+    while (length < parts[i].size() && is_shared()) ++length;
+    labels.push_back(label(i, length));
+  }
+  return labels;
+}
+
+std::vector<double> Smooth(const std::vector<double>& values, size_t window) {
+  if (window <= 1) return values;
+  std::vector<double> smooth = values;
+  for (size_t begin = 0; begin < values.size();) {
+    size_t end = begin;
+    while (end < values.size() && !std::isnan(Showable(values[end], false))) ++end;
+    for (size_t i = begin; i < end; ++i) {
+      // Where a training curve begins it is steep, and a window that reaches further to one side
+      // would bend it; where it ends it is flat, and a window that shrinks would end in noise.
+      const size_t left = std::min((window - 1) / 2, i - begin);
+      const size_t right = std::min({window / 2, i - begin, end - 1 - i});
+      double sum = 0;
+      for (size_t j = i - left; j <= i + right; ++j) sum += values[j];
+      smooth[i] = sum / static_cast<double>(left + right + 1);
+    }
+    begin = end + 1;
+  }
+  return smooth;
+}
+
+Figure RunCurves(const std::vector<RunLog>& runs, const CurveOptions& options) {
+  std::vector<std::string> metrics = options.y;
+  if (metrics.empty() && !runs.empty()) metrics.push_back(MainMetric(runs.front()));
+  double longest = 0;
+  for (const RunLog& run : runs) {
+    for (const Track& track : run.tracks) {
+      for (double seconds : track.seconds) {
+        if (seconds <= options.to.value_or(seconds)) longest = std::max(longest, seconds);
+      }
+    }
+  }
+  const TimeUnit unit = options.time ? UnitFor(longest) : TimeUnit{"", 1};
+
+  Figure figure;
+  // One run needs no legend: the title says what it is.
+  const bool alone = runs.size() == 1 && options.title.empty();
+  figure.title = alone ? options.labels.at(0) : options.title;
+  bool trained = false, validated = false, faint = false, smoothed = false;
+  size_t window = 1;
+  for (const std::string& metric : metrics) {
+    Plot& plot = figure.panels.emplace_back();
+    plot.x = {.label = options.time ? StrCat("training time (", unit.name, ")") : "step",
+              .log = options.log_x};
+    plot.y = {.label = AxisLabel(metric), .log = options.log_y};
+    plot.legend = figure.panels.size() == 1;  // the colours of the first hold for all
+    for (size_t i = 0; i < runs.size(); ++i) {
+      const Shown shown = Find(runs[i], metric);
+      const std::string name = alone ? "" : options.labels.at(i);
+      const bool both = shown.training != nullptr && shown.validation != nullptr;
+      if (shown.training != nullptr) {
+        Track smooth = *shown.training;
+        window = Window(options, smooth.value.size());
+        smooth.value = Smooth(smooth.value, window);
+        Series series = Between(smooth, options, unit.seconds);
+        series.label = both ? "" : name;
+        series.color = static_cast<int>(i);
+        series.faint = both;
+        plot.series.push_back(std::move(series));
+        trained = true;
+        faint |= both;
+        smoothed |= window > 1;
+      }
+      if (shown.validation != nullptr) {
+        Series series = Between(*shown.validation, options, unit.seconds);
+        series.label = name;
+        series.color = static_cast<int>(i);
+        series.style = Style::kLineAndPoints;
+        plot.series.push_back(std::move(series));
+        validated = true;
+      }
+    }
+    const bool any = std::any_of(plot.series.begin(), plot.series.end(),
+                                 [](const Series& series) { return !series.x.empty(); });
+    if (!any && (options.from || options.to)) {
+      throw InputError(runs.front().path, ": no record of '", metric,
+                       "' lies there; its steps go from ", runs.front().first_step, " to ",
+                       runs.front().last_step, "; choose another --from or --to");
+    }
+  }
+
+  std::string training = faint ? "faint: training" : "training";
+  if (smoothed && options.smooth > 0) training += StrCat(", mean of ", options.smooth, " records");
+  if (smoothed && options.smooth == 0) training += ", smoothed";
+  if (validated) figure.subtitle = "points: validation";
+  if (trained && (validated || smoothed)) {
+    figure.subtitle += (validated ? "; " : "") + training;
+  }
+  return figure;
+}
+
+}  // namespace linnet::plot

@@ -1,0 +1,564 @@
+#include "linnet/plot/plot.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <iterator>
+#include <limits>
+#include <numbers>
+#include <utility>
+
+#include "linnet/base/error.h"
+#include "linnet/plot/canvas.h"
+#include "linnet/plot/ticks.h"
+
+namespace linnet::plot {
+namespace {
+
+// ------------------------------------------------------------------------------------------
+// Looks.
+
+// Colours that the colour-blind tell apart (Okabe and Ito), in the order that serves the ground.
+struct Look {
+  Color page, panel, grid, minor_grid, frame, text, quiet_text;
+  std::array<Color, 7> palette;
+};
+constexpr Look kLight = {Hex(0xffffff),
+                         Hex(0xf7f8fa),
+                         Hex(0xdde1e6),
+                         Hex(0xebeef1),
+                         Hex(0x9aa1a9),
+                         Hex(0x1c2126),
+                         Hex(0x5b636c),
+                         {Hex(0x0072b2), Hex(0xd55e00), Hex(0x009e73), Hex(0xcc79a7), Hex(0xe69f00),
+                          Hex(0x56b4e9), Hex(0x4d4d4d)}};
+constexpr Look kDark = {Hex(0x14171a),
+                        Hex(0x1c2024),
+                        Hex(0x363c43),
+                        Hex(0x282d32),
+                        Hex(0x6b737c),
+                        Hex(0xe8eaed),
+                        Hex(0xa9b0b8),
+                        {Hex(0x56b4e9), Hex(0xe69f00), Hex(0x00b685), Hex(0xcc79a7), Hex(0xf0e442),
+                         Hex(0xe36a0c), Hex(0xcfd3d8)}};
+
+constexpr double kTitleSize = 20, kSubtitleSize = 14, kPanelTitleSize = 16;
+constexpr double kAxisLabelSize = 16, kTickSize = 15, kLegendSize = 15;
+constexpr double kLineWidth = 2.4, kFaintWidth = 1.5, kFaintOpacity = 0.5, kMarkerRadius = 4.2;
+constexpr double kMargin = 18;  // around the figure and between its panels
+constexpr double kTickGap = 7;  // from the frame to a tick's label
+// Along an axis, for each labelled tick. Those of a logarithmic axis are not equally far apart.
+constexpr double kXLabelRoom = 80, kLogXLabelRoom = 55, kYLabelRoom = 48;
+constexpr double kLegendRow = 23, kLegendSample = 30, kLegendPadding = 9, kLegendInset = 10;
+
+struct Point {
+  double x = 0, y = 0;
+};
+
+struct Box {
+  double left = 0, top = 0, right = 0, bottom = 0;
+  double width() const { return right - left; }
+  double height() const { return bottom - top; }
+  bool Holds(Point p) const { return p.x >= left && p.x <= right && p.y >= top && p.y <= bottom; }
+  Box Grown(double by) const { return {left - by, top - by, right + by, bottom + by}; }
+};
+
+// Cuts the segment to the box (Liang and Barsky); false where no part is inside. Cairo counts in
+// 24.8 bits: points far outside would come back in on the other side.
+bool Clip(const Box& box, Point& a, Point& b) {
+  const double dx = b.x - a.x, dy = b.y - a.y;
+  double from = 0, to = 1;
+  const std::pair<double, double> sides[] = {
+      {-dx, a.x - box.left}, {dx, box.right - a.x}, {-dy, a.y - box.top}, {dy, box.bottom - a.y}};
+  for (const auto& [speed, room] : sides) {
+    if (speed == 0) {
+      if (room < 0) return false;
+    } else if (speed < 0) {
+      from = std::max(from, room / speed);
+    } else {
+      to = std::min(to, room / speed);
+    }
+  }
+  if (from > to) return false;
+  const auto at = [&, start = a](double part) -> Point {  // rounding may leave the box
+    return {std::clamp(start.x + part * dx, box.left, box.right),
+            std::clamp(start.y + part * dy, box.top, box.bottom)};
+  };
+  a = at(from);
+  b = at(to);
+  return true;
+}
+
+// A stretch of a line without gaps, in pixels.
+using Stretch = std::vector<Point>;
+
+// The same picture from fewer points: of those that share half a pixel's column, the first, the
+// lowest, the highest and the last.
+Stretch Thinned(const Stretch& points) {
+  const auto column = [](Point p) { return std::floor(2 * p.x); };
+  const auto lower = [](Point a, Point b) { return a.y < b.y; };
+  Stretch thin;
+  for (auto begin = points.begin(); begin != points.end();) {
+    const auto end =
+        std::find_if(begin, points.end(), [&](Point p) { return column(p) != column(*begin); });
+    if (end - begin <= 4) {
+      thin.insert(thin.end(), begin, end);
+    } else {
+      auto [low, high] = std::minmax_element(begin, end, lower);
+      if (high < low) std::swap(low, high);
+      thin.insert(thin.end(), {*begin, *low, *high, *(end - 1)});
+    }
+    begin = end;
+  }
+  return thin;
+}
+
+// ------------------------------------------------------------------------------------------
+// One panel.
+
+class Panel {
+ public:
+  // Throws InputError (beginning with `where`) where there is nothing to show.
+  Panel(const Plot& plot, const Look& look, Canvas& canvas, const std::string& where)
+      : plot_(plot), look_(look), canvas_(canvas), cr_(canvas.cairo()) {
+    CheckFields(where);
+    FindRanges(where);
+    int next = 0;
+    for (const Series& series : plot.series) {
+      colors_.push_back(series.color >= 0 ? series.color : next++);
+    }
+  }
+
+  void Draw(const Box& box) {
+    const std::vector<size_t> entries = LegendEntries();
+    Layout(box);
+    Traces traces = Trace();
+    Box legend;
+    if (!entries.empty()) {
+      legend = LegendInside(entries, traces);
+      if (legend.width() == 0) {
+        const double width = LegendWidth(entries, 0.35 * box.width());
+        Layout({box.left, box.top, box.right - width - kLegendInset, box.bottom});
+        traces = Trace();
+        const double left = frame_.right + kLegendInset;
+        legend = {left, frame_.top, left + width, frame_.bottom};
+      }
+    }
+    DrawFrame();
+    for (const bool faint : {true, false}) {
+      for (size_t i = 0; i < plot_.series.size(); ++i) {
+        if (plot_.series[i].faint == faint) DrawSeries(i, traces[i]);
+      }
+    }
+    if (!entries.empty()) DrawLegend(entries, legend);
+  }
+
+ private:
+  using Traces = std::vector<std::vector<Stretch>>;  // of each series
+
+  void CheckFields(const std::string& where) const {
+    for (const Series& series : plot_.series) {
+      if (series.x.size() != series.y.size()) {
+        throw InputError(where, ": the series '", series.label, "' has ", series.x.size(),
+                         " values of x and ", series.y.size(), " of y; give as many of both");
+      }
+    }
+    for (const Axis* axis : {&plot_.x, &plot_.y}) {
+      for (const auto& end : {axis->min, axis->max}) {
+        if (end && std::isnan(Showable(*end, axis->log))) {
+          throw InputError(where, ": the axis '", axis->label, "' cannot reach to ", *end,
+                           axis->log ? "; a logarithmic axis has positive numbers only"
+                                     : "; choose another end");
+        }
+      }
+      const double size =
+          std::max(std::abs(axis->min.value_or(0)), std::abs(axis->max.value_or(0)));
+      if (axis->min && axis->max && *axis->max - *axis->min <= 1e-9 * size) {
+        throw InputError(where, ": the axis '", axis->label, "' cannot reach from ", *axis->min,
+                         " to ", *axis->max, "; its end must lie above its beginning");
+      }
+    }
+  }
+
+  void FindRanges(const std::string& where) {
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    Range x = {kInfinity, -kInfinity}, y = x;
+    for (const Series& series : plot_.series) {
+      for (size_t i = 0; i < series.x.size(); ++i) {
+        const double at = Showable(series.x[i], plot_.x.log);
+        const double value = Showable(series.y[i], plot_.y.log);
+        if (std::isnan(at) || std::isnan(value)) continue;
+        if (at < plot_.x.min.value_or(-kInfinity) || at > plot_.x.max.value_or(kInfinity)) continue;
+        x = {std::min(x.low, at), std::max(x.high, at)};
+        y = {std::min(y.low, value), std::max(y.high, value)};
+      }
+    }
+    if (x.low > x.high) {
+      throw InputError(where, ": nothing to show: no value of '", plot_.y.label,
+                       "' is a number that these axes can show; see the data",
+                       plot_.x.log || plot_.y.log ? ", or draw without logarithmic axes" : "");
+    }
+    x_range_ = FitRange(x, plot_.x.log, plot_.x.min, plot_.x.max);
+    y_range_ = FitRange(y, plot_.y.log, plot_.y.min, plot_.y.max);
+  }
+
+  static double Position(double value, Range range, bool log) {
+    if (log) {
+      return std::log10(value / range.low) / std::log10(range.high / range.low);
+    }
+    return (value - range.low) / (range.high - range.low);
+  }
+  double X(double value) const {
+    return frame_.left + frame_.width() * Position(value, x_range_, plot_.x.log);
+  }
+  double Y(double value) const {
+    return frame_.bottom - frame_.height() * Position(value, y_range_, plot_.y.log);
+  }
+
+  // Sets the frame, inside the box, and the ticks.
+  void Layout(const Box& box) {
+    frame_.top = box.top + (plot_.title.empty() ? 8 : 1.7 * kPanelTitleSize);
+    frame_.bottom = box.bottom - kTickGap - 1.2 * kTickSize -
+                    (plot_.x.label.empty() ? 0 : 1.6 * kAxisLabelSize);
+    y_ticks_ = Ticks(y_range_, plot_.y.log, Room(frame_.height(), kYLabelRoom));
+    double widest = 0;
+    for (const Tick& tick : y_ticks_) widest = std::max(widest, Width(tick));
+    frame_.left = box.left + (plot_.y.label.empty() ? 0 : 1.7 * kAxisLabelSize) + widest + kTickGap;
+    frame_.right = box.right;
+    // Half of the last label sticks out.
+    for (int round = 0; round < 2; ++round) {
+      FindXTicks();
+      double right = box.right;
+      for (const Tick& tick : x_ticks_) {
+        right = std::min(right, frame_.right - (X(tick.value) + Width(tick) / 2 - box.right));
+      }
+      frame_.right = std::min(frame_.right, right);
+    }
+  }
+
+  static size_t Room(double length, double each) {
+    return static_cast<size_t>(std::max(2.0, length / each));
+  }
+  double Width(const Tick& tick) const { return canvas_.TextWidth(tick.label, kTickSize); }
+
+  // As many as there is room for, never so many that their labels touch.
+  void FindXTicks() {
+    for (size_t most = Room(frame_.width(), plot_.x.log ? kLogXLabelRoom : kXLabelRoom); most >= 2;
+         --most) {
+      x_ticks_ = Ticks(x_range_, plot_.x.log, most);
+      bool touch = false;
+      double end = -std::numeric_limits<double>::infinity();
+      for (const Tick& tick : x_ticks_) {
+        if (tick.label.empty()) continue;
+        const double half = Width(tick) / 2;
+        touch |= X(tick.value) - half < end + kTickSize;
+        end = X(tick.value) + half;
+      }
+      if (!touch) return;
+    }
+  }
+
+  // What each series looks like in the frame as it is now.
+  Traces Trace() const {
+    Traces traces;
+    for (const Series& series : plot_.series) {
+      std::vector<Stretch>& stretches = traces.emplace_back(1);
+      for (size_t i = 0; i < series.x.size(); ++i) {
+        const double x = Showable(series.x[i], plot_.x.log);
+        const double y = Showable(series.y[i], plot_.y.log);
+        if (!std::isnan(x) && !std::isnan(y)) {
+          stretches.back().push_back({X(x), Y(y)});
+        } else if (!stretches.back().empty()) {
+          stretches.emplace_back();
+        }
+      }
+      if (series.style == Style::kPoints) continue;
+      for (Stretch& stretch : stretches) stretch = Thinned(stretch);
+    }
+    return traces;
+  }
+
+  Color ColorOf(size_t series) const {
+    return look_.palette[static_cast<size_t>(colors_[series]) % look_.palette.size()];
+  }
+
+  void Line(Point from, Point to, double width, Color color) const {
+    canvas_.SetColor(color);
+    cairo_set_line_width(cr_, width);
+    cairo_move_to(cr_, from.x, from.y);
+    cairo_line_to(cr_, to.x, to.y);
+    cairo_stroke(cr_);
+  }
+
+  void DrawFrame() const {
+    canvas_.SetColor(look_.panel);
+    cairo_rectangle(cr_, frame_.left, frame_.top, frame_.width(), frame_.height());
+    cairo_fill(cr_);
+    cairo_set_line_cap(cr_, CAIRO_LINE_CAP_BUTT);
+    for (const bool labelled : {false, true}) {  // what has a label lies above what has none
+      const Color color = labelled ? look_.grid : look_.minor_grid;
+      for (const Tick& tick : x_ticks_) {
+        if (tick.label.empty() == labelled) continue;
+        const double x = X(tick.value);
+        Line({x, frame_.top}, {x, frame_.bottom}, 1, color);
+      }
+      for (const Tick& tick : y_ticks_) {
+        if (tick.label.empty() == labelled) continue;
+        const double y = Y(tick.value);
+        Line({frame_.left, y}, {frame_.right, y}, 1, color);
+      }
+    }
+    canvas_.SetColor(look_.frame);
+    cairo_set_line_width(cr_, 1);
+    cairo_rectangle(cr_, frame_.left, frame_.top, frame_.width(), frame_.height());
+    cairo_stroke(cr_);
+
+    const double baseline = frame_.bottom + kTickGap + 0.85 * kTickSize;
+    for (const Tick& tick : x_ticks_) {
+      canvas_.Text(X(tick.value), baseline, tick.label,
+                   {.size = kTickSize, .color = look_.text, .align = Align::kCenter});
+    }
+    double widest = 0;
+    for (const Tick& tick : y_ticks_) {
+      canvas_.Text(frame_.left - kTickGap, Y(tick.value) + 0.36 * kTickSize, tick.label,
+                   {.size = kTickSize, .color = look_.text, .align = Align::kRight});
+      widest = std::max(widest, Width(tick));
+    }
+    const TextStyle label = {
+        .size = kAxisLabelSize, .color = look_.quiet_text, .align = Align::kCenter};
+    TextStyle upwards = label;
+    upwards.upwards = true;
+    canvas_.Text((frame_.left + frame_.right) / 2, baseline + 1.5 * kAxisLabelSize,
+                 canvas_.Fit(plot_.x.label, frame_.width(), kAxisLabelSize), label);
+    canvas_.Text(frame_.left - kTickGap - widest - 0.7 * kAxisLabelSize,
+                 (frame_.top + frame_.bottom) / 2,
+                 canvas_.Fit(plot_.y.label, frame_.height(), kAxisLabelSize), upwards);
+    canvas_.Text(frame_.left, frame_.top - 0.6 * kPanelTitleSize,
+                 canvas_.Fit(plot_.title, frame_.width(), kPanelTitleSize, /*bold=*/true),
+                 {.size = kPanelTitleSize, .color = look_.text, .bold = true});
+  }
+
+  // Sets width, dashes and colour of the series' line.
+  void SetStroke(size_t i) const {
+    const Series& series = plot_.series[i];
+    cairo_set_line_width(cr_, series.faint ? kFaintWidth : kLineWidth);
+    cairo_set_line_join(cr_, CAIRO_LINE_JOIN_ROUND);
+    cairo_set_line_cap(cr_, CAIRO_LINE_CAP_ROUND);
+    // A second round through the palette shows by its dashes.
+    const size_t round = static_cast<size_t>(colors_[i]) / look_.palette.size();
+    constexpr double kDashes[][2] = {{9, 6}, {1, 5}, {16, 6}};
+    const size_t dashing = round + series.dashed;
+    if (dashing > 0) {
+      cairo_set_dash(cr_, kDashes[(dashing - 1) % std::size(kDashes)], 2, 0);
+    } else {
+      cairo_set_dash(cr_, nullptr, 0, 0);
+    }
+    canvas_.SetColor(ColorOf(i), series.faint ? kFaintOpacity : 1);
+  }
+
+  void Mark(size_t i, Point p) const {
+    const Series& series = plot_.series[i];
+    const double r = kMarkerRadius * (series.faint ? 0.7 : 1);
+    cairo_set_dash(cr_, nullptr, 0, 0);
+    const auto polygon = [&](int corners, double size, double turn) {
+      for (int c = 0; c < corners; ++c) {
+        const double angle = 2 * std::numbers::pi * (c + turn) / corners;
+        cairo_line_to(cr_, p.x + size * r * std::sin(angle), p.y - size * r * std::cos(angle));
+      }
+    };
+    cairo_new_path(cr_);
+    switch (series.marker) {
+      case Marker::kCircle:
+        cairo_arc(cr_, p.x, p.y, r, 0, 2 * std::numbers::pi);
+        break;
+      case Marker::kSquare:
+        polygon(4, 1.25, 0.5);
+        break;
+      case Marker::kDiamond:
+        polygon(4, 1.45, 0);
+        break;
+      case Marker::kTriangle:
+        polygon(3, 1.45, 0);
+        break;
+    }
+    cairo_close_path(cr_);
+    // A rim in the ground's colour keeps neighbours, and the line behind, apart.
+    canvas_.SetColor(look_.panel);
+    cairo_set_line_width(cr_, 2);
+    cairo_stroke_preserve(cr_);
+    canvas_.SetColor(ColorOf(i), series.faint ? kFaintOpacity : 1);
+    cairo_fill(cr_);
+  }
+
+  void DrawSeries(size_t i, const std::vector<Stretch>& stretches) const {
+    const Series& series = plot_.series[i];
+    const Box around = frame_.Grown(20);
+    if (series.style != Style::kPoints) {
+      cairo_save(cr_);
+      const Box clip = frame_.Grown(1);
+      cairo_rectangle(cr_, clip.left, clip.top, clip.width(), clip.height());
+      cairo_clip(cr_);
+      cairo_new_path(cr_);
+      for (const Stretch& stretch : stretches) {
+        Point at = {std::nan(""), 0};
+        for (size_t p = 1; p < stretch.size(); ++p) {
+          Point a = stretch[p - 1], b = stretch[p];
+          if (!Clip(around, a, b)) continue;
+          if (a.x != at.x || a.y != at.y) cairo_move_to(cr_, a.x, a.y);
+          cairo_line_to(cr_, b.x, b.y);
+          at = b;
+        }
+      }
+      SetStroke(i);
+      cairo_stroke(cr_);
+      cairo_restore(cr_);
+    }
+
+    const double apart = series.style == Style::kPoints ? 0.5 : 1.4 * kMarkerRadius;
+    Point last = {-1e9, 0};
+    for (const Stretch& stretch : stretches) {
+      // A point without neighbours makes no line.
+      if (series.style == Style::kLine && stretch.size() != 1) continue;
+      for (const Point& p : stretch) {
+        if (!frame_.Grown(0.5).Holds(p)) continue;
+        // Where the line shows the way, markers that would hide one another are left out.
+        if (std::hypot(p.x - last.x, p.y - last.y) < apart && &p != &stretch.back()) continue;
+        Mark(i, p);
+        last = p;
+      }
+    }
+  }
+
+  // ------------------------------------------------------------------------------------------
+  // The legend.
+
+  std::vector<size_t> LegendEntries() const {
+    std::vector<size_t> entries;
+    for (size_t i = 0; i < plot_.series.size() && plot_.legend; ++i) {
+      if (!plot_.series[i].label.empty()) entries.push_back(i);
+    }
+    return entries;
+  }
+
+  double LegendWidth(const std::vector<size_t>& entries, double most) const {
+    double width = 0;
+    for (size_t i : entries) {
+      width = std::max(width, canvas_.TextWidth(plot_.series[i].label, kLegendSize));
+    }
+    return std::min(most, width + kLegendSample + 8 + 2 * kLegendPadding);
+  }
+
+  // The box of the legend in a corner without data, or an empty one.
+  Box LegendInside(const std::vector<size_t>& entries, const Traces& traces) const {
+    const double width = LegendWidth(entries, std::numeric_limits<double>::infinity());
+    const double height = kLegendRow * static_cast<double>(entries.size()) + kLegendPadding;
+    if (width > 0.6 * frame_.width() || height > 0.6 * frame_.height()) return {};
+    const double left = frame_.left + kLegendInset, right = frame_.right - kLegendInset;
+    const double top = frame_.top + kLegendInset, bottom = frame_.bottom - kLegendInset;
+    const Box corners[] = {{right - width, top, right, top + height},
+                           {left, top, left + width, top + height},
+                           {right - width, bottom - height, right, bottom},
+                           {left, bottom - height, left + width, bottom}};
+    for (const Box& corner : corners) {
+      if (IsEmpty(corner.Grown(kMarkerRadius + 3), traces)) return corner;
+    }
+    return {};
+  }
+
+  bool IsEmpty(const Box& box, const Traces& traces) const {
+    for (size_t i = 0; i < traces.size(); ++i) {
+      for (const Stretch& stretch : traces[i]) {
+        for (size_t p = 0; p < stretch.size(); ++p) {
+          if (box.Holds(stretch[p])) return false;
+          if (p == 0 || plot_.series[i].style == Style::kPoints) continue;
+          Point a = stretch[p - 1], b = stretch[p];
+          if (Clip(box, a, b)) return false;
+        }
+      }
+    }
+    return true;
+  }
+
+  void DrawLegend(const std::vector<size_t>& entries, const Box& box) const {
+    const size_t rows = static_cast<size_t>(std::max(1.0, box.height() / kLegendRow));
+    if (box.right <= frame_.right) {  // inside: the grid would cross the words
+      canvas_.SetColor(look_.panel);
+      cairo_rectangle(cr_, box.left, box.top, box.width(), box.height());
+      cairo_fill(cr_);
+    }
+    const double left = box.left + kLegendPadding, text = left + kLegendSample + 8;
+    double middle = box.top + kLegendPadding / 2 + kLegendRow / 2;
+    for (size_t e = 0; e < entries.size(); ++e, middle += kLegendRow) {
+      const size_t i = entries[e];
+      const bool cut = e + 1 == rows && entries.size() > rows;
+      if (!cut) {
+        if (plot_.series[i].style != Style::kPoints) {
+          SetStroke(i);
+          cairo_move_to(cr_, left, middle);
+          cairo_line_to(cr_, left + kLegendSample, middle);
+          cairo_stroke(cr_);
+        }
+        if (plot_.series[i].style != Style::kLine) Mark(i, {left + kLegendSample / 2, middle});
+      }
+      const std::string label =
+          cut ? StrCat("and ", entries.size() - e, " more") : plot_.series[i].label;
+      canvas_.Text(text, middle + 0.36 * kLegendSize,
+                   canvas_.Fit(label, box.right - text, kLegendSize),
+                   {.size = kLegendSize, .color = look_.text});
+      if (cut) return;
+    }
+  }
+
+  const Plot& plot_;
+  const Look& look_;
+  Canvas& canvas_;
+  cairo_t* cr_;
+  std::vector<int> colors_;  // of each series: where in the palette, and beyond
+  Range x_range_, y_range_;
+  Box frame_;
+  std::vector<Tick> x_ticks_, y_ticks_;
+};
+
+}  // namespace
+
+void CheckFormat(const std::string& path) { Canvas::IsSvg(path); }
+
+void Draw(const Figure& figure, const std::string& path) {
+  CheckFormat(path);
+  if (figure.panels.empty()) throw InputError(path, ": a figure without panels; give it one");
+  const size_t panels = figure.panels.size();
+  const double width =
+      figure.width > 0 ? figure.width : static_cast<double>(panels == 1 ? 800 : 560 * panels);
+  const double height = figure.height > 0 ? figure.height : panels == 1 ? 500 : 440;
+  if (!(width >= 200 * static_cast<double>(panels) && height >= 150 && figure.scale >= 0.1 &&
+        std::max(width, height) * std::max(1.0, figure.scale) <= 16384)) {
+    throw InputError(path, ": a figure of ", width, " x ", height, " pixels, each drawn as ",
+                     figure.scale, "; a panel needs 200 x 150, and 16384 is the most in all");
+  }
+
+  const Look& look = figure.theme == Theme::kDark ? kDark : kLight;
+  Canvas canvas(width, height, figure.scale, path);
+  canvas.SetColor(look.page);
+  cairo_paint(canvas.cairo());
+  double top = kMargin;
+  const auto head = [&](const std::string& text, double size, Color color, bool bold) {
+    if (text.empty()) return;
+    top += size;
+    canvas.Text(kMargin, top, canvas.Fit(text, width - 2 * kMargin, size, bold),
+                {.size = size, .color = color, .bold = bold});
+    top += 0.45 * size;
+  };
+  head(figure.title, kTitleSize, look.text, /*bold=*/true);
+  head(figure.subtitle, kSubtitleSize, look.quiet_text, /*bold=*/false);
+
+  const double each =
+      (width - kMargin * static_cast<double>(panels + 1)) / static_cast<double>(panels);
+  for (size_t i = 0; i < panels; ++i) {
+    const double left = kMargin + (each + kMargin) * static_cast<double>(i);
+    Panel(figure.panels[i], look, canvas, path).Draw({left, top, left + each, height - kMargin});
+  }
+  canvas.Save();
+}
+
+}  // namespace linnet::plot

@@ -1,0 +1,64 @@
+// Figures: curves and points against axes, drawn as PNG or SVG.
+//
+//   plot::Plot time{.x = {"sequence length", /*log=*/true}, .y = {"ms per sample", /*log=*/true}};
+//   time.series.push_back({.label = "linear", .x = {512, 1024}, .y = {1.1, 2.2}});
+//   time.series.push_back({.label = "the paper's", .x = {512}, .y = {1.3}, .style = kPoints});
+//   plot::Draw({.title = "Forward and backward", .panels = {time, memory}}, "scaling.svg");
+//
+// Ranges, ticks, colours and the legend's place are found here; what a caller sets goes first.
+// Data may hold anything: what an axis cannot show (NaN, 0 on a logarithmic axis) breaks the line.
+#ifndef LINNET_PLOT_PLOT_H_
+#define LINNET_PLOT_PLOT_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace linnet::plot {
+
+enum class Style { kLine, kPoints, kLineAndPoints };
+enum class Marker { kCircle, kSquare, kDiamond, kTriangle };
+enum class Theme { kLight, kDark };
+
+struct Series {
+  std::string label = {};              // "": not in the legend
+  std::vector<double> x = {}, y = {};  // as many of the one as of the other
+  Style style = Style::kLine;
+  Marker marker = Marker::kCircle;
+  int color = -1;  // of the palette; -1: the next one. Series of one colour belong together
+  bool dashed = false;
+  bool faint = false;  // thin and pale, behind the others
+};
+
+struct Axis {
+  std::string label = {};
+  bool log = false;
+  std::optional<double> min = {}, max = {};  // default: what shows all data
+};
+
+struct Plot {
+  std::string title = {};
+  Axis x = {}, y = {};
+  std::vector<Series> series = {};
+  bool legend = true;  // where series have labels: in an empty corner, else on the right
+};
+
+struct Figure {
+  std::string title = {}, subtitle = {};
+  std::vector<Plot> panels = {};  // side by side
+  Theme theme = Theme::kLight;
+  int width = 0, height = 0;  // in pixels of a plain screen; 0: by the number of panels
+  double scale = 2;           // pixels of the PNG to each of these, for sharp text
+};
+
+// Throws InputError unless `path` ends in .png or .svg (see Draw).
+void CheckFormat(const std::string& path);
+
+// Draws the figure and replaces `path` in one step, as PNG or SVG by its ending. Throws InputError
+// for another ending, where a panel has nothing to show, or fields make no sense; RuntimeError
+// where this machine has no font.
+void Draw(const Figure& figure, const std::string& path);
+
+}  // namespace linnet::plot
+
+#endif  // LINNET_PLOT_PLOT_H_

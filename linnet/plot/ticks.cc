@@ -1,0 +1,188 @@
+#include "linnet/plot/ticks.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+
+#include "linnet/base/error.h"
+
+namespace linnet::plot {
+namespace {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr double kLargest = 1e100, kSmallest = 1e-100;
+// Where a range is narrower than this part of its numbers, they no longer tell it from a point.
+constexpr double kLeastSpan = 1e-9;
+// A tick that rounding puts this part of a step outside of the range belongs to it.
+constexpr double kSlack = 1e-6;
+// From here on an axis writes powers of ten, as "10⁻⁴".
+constexpr double kSmallPlain = 0.9e-3, kLargePlain = 0.9e15;
+
+// "−1.50": a real minus, and no "−0".
+std::string Fixed(double value, int decimals) {
+  char text[64];
+  std::snprintf(text, sizeof(text), "%.*f", decimals, std::abs(value));
+  const bool zero = std::string(text).find_first_not_of("0.") == std::string::npos;
+  return (value < 0 && !zero ? "−" : "") + std::string(text);
+}
+
+// "1.50" as "1.5", "2.0" as "2".
+std::string WithoutZeros(std::string number) {
+  if (number.find('.') == std::string::npos) return number;
+  number.erase(number.find_last_not_of('0') + 1);
+  if (number.back() == '.') number.pop_back();
+  return number;
+}
+
+std::string PowerOfTen(int exponent) {
+  static const char* const kDigits[] = {"⁰", "¹", "²", "³", "⁴", "⁵", "⁶", "⁷", "⁸", "⁹"};
+  std::string text = exponent < 0 ? "10⁻" : "10";
+  for (char digit : std::to_string(std::abs(exponent))) text += kDigits[digit - '0'];
+  return text;
+}
+
+struct Prefix {
+  double scale;
+  const char* letter;
+};
+
+// 10000 reads better as 10k.
+Prefix PrefixFor(double size) {
+  if (size < 0.9999999e3) return {1, ""};
+  if (size < 0.9999999e6) return {1e3, "k"};
+  if (size < 0.9999999e9) return {1e6, "M"};
+  if (size < 0.9999999e12) return {1e9, "G"};
+  return {1e12, "T"};
+}
+
+// m * 10^exponent, correctly rounded for the small powers that axes mostly have.
+double Scaled(double m, int exponent) {
+  return exponent < 0 ? m / std::pow(10, -exponent) : m * std::pow(10, exponent);
+}
+
+std::vector<Tick> LinearTicks(Range range, size_t most) {
+  const double span = range.high - range.low;
+  int exponent = static_cast<int>(std::floor(std::log10(span))) - 4;
+  int m = 1;
+  double step = 0, first = 0, last = 0;
+  while (true) {
+    step = Scaled(m, exponent);
+    first = std::ceil(range.low / step - kSlack);
+    last = std::floor(range.high / step + kSlack);
+    if (last - first + 1 <= static_cast<double>(most)) break;
+    m = m == 1 ? 2 : m == 2 ? 5 : 1;
+    exponent += m == 1;
+  }
+
+  const double size = std::max(std::abs(first), std::abs(last)) * step;
+  const bool powers = size > 0 && (size < kSmallPlain || size >= kLargePlain);
+  const bool prefixes = !powers && size > 0.9999999e4;
+  // One power of ten for the whole axis, so that its numbers compare at a glance.
+  const int power = powers ? static_cast<int>(std::floor(std::log10(size) + 1e-9)) : 0;
+  const int decimals = std::clamp(power - exponent, 0, 20);
+  std::vector<Tick> ticks;
+  for (double i = first; i <= last; ++i) {
+    const double value = Scaled(i * m, exponent);
+    std::string label = "0";
+    if (i != 0 && prefixes) {
+      const Prefix prefix = PrefixFor(std::abs(value));
+      const int digits = static_cast<int>(std::lround(std::log10(prefix.scale))) - exponent;
+      label = WithoutZeros(Fixed(value / prefix.scale, std::clamp(digits, 0, 20))) + prefix.letter;
+    } else if (i != 0) {
+      label = Fixed(value / Scaled(1, power), decimals) + (powers ? "·" + PowerOfTen(power) : "");
+    }
+    ticks.push_back({value, std::move(label)});
+  }
+  return ticks;
+}
+
+std::string LogLabel(int m, int exponent, bool powers) {
+  if (powers) return (m == 1 ? "" : StrCat(m, "·")) + PowerOfTen(exponent);
+  const double value = Scaled(m, exponent);
+  const Prefix prefix = PrefixFor(value);
+  return Fixed(value / prefix.scale, std::max(0, -exponent)) + prefix.letter;
+}
+
+std::vector<Tick> LogTicks(Range range, size_t most) {
+  const int low = static_cast<int>(std::floor(std::log10(range.low))) - 1;
+  const int high = static_cast<int>(std::ceil(std::log10(range.high))) + 1;
+  const auto visit = [&](auto&& tick) {
+    for (int exponent = low; exponent <= high; ++exponent) {
+      for (int m = 1; m <= 9; ++m) {
+        const double value = Scaled(m, exponent);
+        if (value >= range.low * (1 - kSlack) && value <= range.high * (1 + kSlack)) {
+          tick(m, exponent, value);
+        }
+      }
+    }
+  };
+  const auto is_125 = [](int m) { return m == 1 || m == 2 || m == 5; };
+  size_t fine = 0, decades = 0;
+  visit([&](int m, int, double) {
+    fine += is_125(m);
+    decades += m == 1;
+  });
+  if (fine < 3) return LinearTicks(range, most);
+
+  const bool label_125 = fine <= most;
+  int every = 1;  // label each so many decades
+  for (int next : {2, 3, 5, 10, 20, 50, 100, 200}) {
+    if (decades <= most * static_cast<size_t>(every)) break;
+    every = next;
+  }
+  const bool powers = range.low < kSmallPlain || range.high >= kLargePlain;
+  std::vector<Tick> ticks;
+  visit([&](int m, int exponent, double value) {
+    const bool labelled = label_125 ? is_125(m) : m == 1 && exponent % every == 0;
+    if (!labelled && every > 1 && m != 1) return;
+    ticks.push_back({value, labelled ? LogLabel(m, exponent, powers) : ""});
+  });
+  return ticks;
+}
+
+}  // namespace
+
+double Showable(double value, bool log) {
+  if (!(std::abs(value) <= kLargest)) return kNaN;
+  if (log) return value >= kSmallest ? value : kNaN;
+  return std::abs(value) < kSmallest ? 0 : value;
+}
+
+Range FitRange(Range data, bool log, std::optional<double> min, std::optional<double> max) {
+  constexpr double kPadding = 0.04;
+  double low = log ? std::log10(data.low) : data.low;
+  double high = log ? std::log10(data.high) : data.high;
+  const double size = std::max(std::abs(low), std::abs(high));
+  const double span = high - low;
+  if (span <= (log ? 0.02 : kLeastSpan * size)) {
+    const double room = log ? 0.2 : size > 0 ? 0.05 * size : 1;
+    low -= room;
+    high += room;
+  } else {
+    low -= kPadding * span;
+    high += kPadding * span;
+  }
+  if (!log && data.low >= 0) low = std::max(low, 0.0);
+  if (!log && data.high <= 0) high = std::min(high, 0.0);
+  Range range = log ? Range{std::pow(10, low), std::pow(10, high)} : Range{low, high};
+  if (min) range.low = *min;
+  if (max) range.high = *max;
+  // All data may lie at or beyond an end that was given.
+  if (const double end = std::max(std::abs(range.low), std::abs(range.high));
+      range.high - range.low <= kLeastSpan * end) {
+    if (min) {
+      range.high = log ? 10 * range.low : range.low + std::max(end, 1e9 * kSmallest);
+    } else {
+      range.low = log ? 0.1 * range.high : range.high - std::max(end, 1e9 * kSmallest);
+    }
+  }
+  return range;
+}
+
+std::vector<Tick> Ticks(Range range, bool log, size_t most) {
+  most = std::max(most, size_t{2});
+  return log ? LogTicks(range, most) : LinearTicks(range, most);
+}
+
+}  // namespace linnet::plot
