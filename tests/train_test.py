@@ -283,6 +283,33 @@ class TrainTest(unittest.TestCase):
             self.assertEqual((out / name).read_bytes(), data)
         self.assertEqual([f.name for f in out.iterdir() if "tmp" in f.name], [])
 
+    def bench(self, *args):
+        result = subprocess.run([BIN / "linnet", "bench", *map(str, args), "--threads", "2", "--json"],
+                                capture_output=True, text=True, timeout=300)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return json.loads(result.stdout)
+
+    def test_bench_train(self):
+        records = self.bench("train", "--layers", "1", "--d-model", "32", "--batch", "1", "--seconds", "0",
+                             "--precision", "fp32")
+        self.assertEqual(len(records), 1)
+        self.assertTrue(records[0]["checked"])
+        for field in ("value", "limit", "ratio", "tokens_per_second", "share_of_gemm_rate", "forward_ms",
+                      "backward_ms", "optimizer_share", "attention_ms", "feed_forward_ms"):
+            self.assertGreater(records[0][field], 0, field)
+
+    def test_memory_grows_with_the_length_alone(self):
+        records = self.bench("memory", "--max-n", "4096")
+        by_dim = {}
+        for record in records:
+            by_dim.setdefault(record["dim"], {})[record["N"]] = record["value"]
+        self.assertEqual(set(by_dim), {16, 32, 64, 128})
+        # States of D x M at each position would take D / 8 times what goes in and comes out.
+        for dim, curve in by_dim.items():
+            slope = (curve[4096] - curve[2048]) / (2048 * 1e-6)  # bytes a position
+            self.assertGreater(slope, 0.8 * 8 * 256 * 4, dim)
+            self.assertLess(slope, 1.5 * 8 * 256 * 4, dim)
+
     def test_refusals(self):
         out = self.dir / "run"
         self.assert_refused(self.train(*COPY, "--steps", "1"), "--out")

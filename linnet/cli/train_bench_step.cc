@@ -27,7 +27,7 @@ using nn::SequenceModel;
 using torch::Tensor;
 
 struct Options : BenchOptions {
-  int batch = 10;
+  int batch = 10, layers = 8, d_model = 256;
   std::vector<std::string> precisions = {"fp32", "bf16"};
 };
 
@@ -123,7 +123,11 @@ double Median(std::vector<double> values) {
 
 Record Measure(const std::string& precision, const Options& options) {
   torch::manual_seed(1);
-  const ModelSpec spec;  // the paper's MNIST model
+  ModelSpec spec;  // the paper's MNIST model
+  spec.layers = options.layers;
+  spec.d_model = options.d_model, spec.d_ff = 4 * options.d_model;
+  spec.heads = options.d_model / spec.query_dim;
+  spec.value_embedding = options.d_model / 2;
   SequenceModel model(spec, nn::TrainingOptions{.precision = precision});
   Check(model, precision);
 
@@ -227,6 +231,9 @@ void PrintSplit(const std::vector<Record>& records) {
 }
 
 void Run(const Options& options) {
+  if (options.d_model % 32 != 0) {
+    throw InputError("--d-model ", options.d_model, " is no multiple of 32, the width of a head");
+  }
   at::set_num_threads(options.threads > 0 ? options.threads : ThreadPool::AvailableProcessors());
   std::vector<Record> records;
   for (const std::string& precision : options.precisions) {
@@ -259,6 +266,15 @@ void AddBenchTrain(CLI::App& bench) {
       ->type_name("P")
       ->check(CLI::IsMember({"fp32", "bf16"}).description(""))
       ->default_str("fp32,bf16");
+  verb->add_option("--layers", options->layers, "Layers of the model")
+      ->type_name("N")
+      ->check(Between(1, 100))
+      ->capture_default_str();
+  verb->add_option("--d-model", options->d_model,
+                   "Its width, a multiple of 32: heads are that wide")
+      ->type_name("N")
+      ->check(Between(32, 4096))
+      ->capture_default_str();
   AddBenchOptions(verb, *options);
   verb->callback([options] { Run(*options); });
 }

@@ -141,7 +141,6 @@ std::string Hash(const std::string& text) {
 class DownloadTest : public ::testing::Test {
  protected:
   DownloadTest() {
-    // Small enough for a socket's buffers: what fills them may wait for timers of the kernel.
     for (size_t i = 0; i < 50'000; ++i) content_ += static_cast<char>(i * i >> 7);
     file_ = {"a.gz", content_.size(), Hash(content_)};
   }

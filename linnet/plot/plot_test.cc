@@ -111,9 +111,10 @@ TEST(Draw, WhatNoAxisCanShowBreaksTheLine) {
   for (double gap : {std::nan(""), kInfinity, -kInfinity, 1e300, -1e300}) {
     Plot plot{.series = {{.x = {0, 1, 2, 3, 4}, .y = {1, 1, gap, 1, 1}}}};
     const Image image = DrawPng({.panels = {plot}, .width = 600, .height = 300, .scale = 1});
-    EXPECT_GT(Count(image, kBlue, 0.1, 0.2), 100);
+    // A row of pixels at least: where the line falls between two, it is blended with the ground.
+    EXPECT_GE(Count(image, kBlue, 0.1, 0.2), 59);
     EXPECT_EQ(Count(image, kBlue, 0.45, 0.55), 0) << gap;
-    EXPECT_GT(Count(image, kBlue, 0.8, 0.9), 100);
+    EXPECT_GE(Count(image, kBlue, 0.8, 0.9), 59);
   }
   Plot log{.x = {.log = true},
            .y = {.log = true},
