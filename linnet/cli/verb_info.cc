@@ -55,7 +55,7 @@ void PrintTable(const ModelSpec& spec, const ordered_json& info) {
   }
   line("attention", spec.attention.kind, ", feature map ", spec.attention.feature_map);
   line("layers", spec.layers, " of ", spec.d_model, " (feed-forward ", spec.d_ff, ", ",
-       spec.activation, ")");
+       spec.activation, spec.norm_first ? ", norms first)" : ")");
   line("heads", spec.heads, " of ", spec.query_dim,
        spec.value_dim == spec.query_dim ? "" : StrCat(" (values: ", spec.value_dim, ")"));
   line("head", spec.head == "logistics" ? StrCat("mixture of ", spec.mixtures, " logistics")
