@@ -348,7 +348,7 @@ class Eval(Case):
         self.assertNotEqual(self.eval("--split", "train")["bits_per_dim"],
                             self.eval()["bits_per_dim"])
         self.assertRegex(self.linnet("eval", self.images, "--data", self.data, "--limit", 2),
-                         r"^bits/dim \d+\.\d+ over 2 test images of mnist")
+                         r"^bits/dim \d+\.\d+ over 2 of the 10000 test images of mnist")
 
     def test_same_at_any_thread_count_and_batch(self):
         expected = self.eval("--threads", 1, "--batch", 1)["bits_per_dim"]

@@ -325,7 +325,7 @@ class TrainTest(unittest.TestCase):
         self.assert_refused(self.train(*COPY, "--out", "/proc/nosuch/run", "--steps", "1"), "/proc/nosuch/run")
         config = self.dir / "config.json"
         for text, word in (('{"task": "images"}', "images"), ('{"layer": 3}', "layer"),
-                           ('{"layers": "3"}', "layers"), ("[", "JSON")):
+                           ('{"layers": "3"}', "layers"), ('{"lr": 1, "lr": 2}', "'lr' twice"), ("[", "JSON")):
             config.write_text(text)
             self.assert_refused(self.train(*COPY, "--out", out, "--config", config), config, word)
         for flag, value in (("--seed", "-1"), ("--d-ff", "-3"), ("--lr-drop-factor", "nan"), ("--lr", "nan"),

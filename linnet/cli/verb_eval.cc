@@ -39,6 +39,8 @@ void EvalImages(const Options& options, const std::shared_ptr<const Model>& mode
   }
   const ImageSet images = LoadImagesFor(model->spec(), options.from);
   const size_t count = options.limit > 0 ? std::min(options.limit, images.size()) : images.size();
+  const ImageDataset& dataset = FindImageDataset(images.name);
+  const size_t whole = options.from.split == "train" ? dataset.train_images : dataset.test_images;
   Engine engine(model, {.threads = options.threads});
 
   const Stopwatch watch;
@@ -55,6 +57,7 @@ void EvalImages(const Options& options, const std::shared_ptr<const Model>& mode
     PrintJson({{"bits_per_dim", bits},
                {"nats_per_dim", bits * std::numbers::ln2},
                {"images", count},
+               {"split_images", whole},
                {"seconds", seconds},
                {"split", options.from.split},
                {"dataset", images.name},
@@ -62,9 +65,9 @@ void EvalImages(const Options& options, const std::shared_ptr<const Model>& mode
                {"threads", engine.pool().size()},
                {"isa", kernels::ActiveIsa()}});
   } else {
-    std::cout << StrCat("bits/dim ", std::round(bits * 1e4) / 1e4, " over ", count, " ",
-                        options.from.split, " images of ", images.name, " (",
-                        FormatSeconds(seconds), ")\n");
+    std::cout << StrCat("bits/dim ", std::round(bits * 1e4) / 1e4, " over ", count,
+                        count < whole ? StrCat(" of the ", whole) : "", " ", options.from.split,
+                        " images of ", images.name, " (", FormatSeconds(seconds), ")\n");
   }
 }
 

@@ -111,6 +111,8 @@ const ImageDataset kCifar10 = {
     kSide,
     kSide,
     kChannels,
+    50000,
+    10000,
     LoadCifar10,
     Cifar10Present,
 };

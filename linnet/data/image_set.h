@@ -36,6 +36,7 @@ struct ImageDataset {
   const char* description;
   const char* files;  // what it looks for, for messages
   int width, height, channels;
+  size_t train_images, test_images;  // of the whole set; a folder may hold fewer
   // Reads one split from a folder. Throws InputError, naming the file, when it is missing or bad.
   ImageSet (*load)(const std::string& dir, Split split);
   // Whether the folder holds at least one of its files.

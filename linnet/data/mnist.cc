@@ -69,6 +69,8 @@ const ImageDataset kMnist = {
     kSide,
     kSide,
     1,
+    60000,
+    10000,
     LoadMnist,
     MnistPresent,
 };

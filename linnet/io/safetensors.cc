@@ -10,6 +10,7 @@
 
 #include "linnet/base/error.h"
 #include "linnet/base/units.h"
+#include "linnet/io/json.h"
 
 namespace linnet {
 namespace {
@@ -57,15 +58,6 @@ template <>
 constexpr DType kDTypeOf<int64_t> = DType::kI64;
 
 // A name from a file, fit for a one-line message.
-std::string Quote(std::string_view name) {
-  constexpr size_t kLongest = 80;
-  std::string quoted = "'";
-  for (char c : name.substr(0, kLongest)) {
-    quoted += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
-  }
-  return quoted + (name.size() > kLongest ? "...'" : "'");
-}
-
 std::string Bytes(uint64_t n) { return FormatBytes(static_cast<double>(n)); }
 
 // The bytes of a tensor, or nothing when a dimension is negative or the product overflows.
@@ -77,38 +69,11 @@ std::optional<uint64_t> TensorBytes(std::span<const int64_t> shape, DType dtype)
   return static_cast<uint64_t>(bytes);
 }
 
-// Parses the header strictly: no key twice, nothing deeper than the format needs (so that a hostile
-// header cannot make the parser build a tower of nested arrays).
 json ParseHeader(const std::string& path, std::string_view text) {
-  std::vector<std::set<std::string>> keys;
-  const auto check = [&](int depth, json::parse_event_t event, json& parsed) {
-    if (depth > kMaxDepth) {
-      throw InputError(path, ": malformed: its header is nested too deeply", kFetchAgain);
-    }
-    switch (event) {
-      case json::parse_event_t::object_start:
-        keys.emplace_back();
-        break;
-      case json::parse_event_t::object_end:
-        keys.pop_back();
-        break;
-      case json::parse_event_t::key:
-        if (const auto& key = parsed.get_ref<const std::string&>();
-            !keys.back().insert(key).second) {
-          throw InputError(path, ": malformed: its header has ", Quote(key), " twice", kFetchAgain);
-        }
-        break;
-      default:
-        break;
-    }
-    return true;
-  };
-  json header;
-  try {
-    header = json::parse(text, check);
-  } catch (const json::exception&) {
-    throw InputError(path, ": damaged, or no safetensors file: its header is not valid JSON",
-                     kFetchAgain);
+  std::string fault;
+  json header = ParseJson(text, kMaxDepth, fault);
+  if (!fault.empty()) {
+    throw InputError(path, ": damaged, or no safetensors file: its header ", fault, kFetchAgain);
   }
   if (!header.is_object()) {
     throw InputError(path, ": no safetensors file: its header is not a JSON object");

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "linnet/base/error.h"
+#include "linnet/io/json.h"
 
 namespace linnet {
 namespace {
@@ -150,7 +151,9 @@ void Validate(const ModelSpec& spec, const std::string& where) {
 std::string ToJson(const ModelSpec& spec, int indent) { return Object(spec).dump(indent); }
 
 ModelSpec FromJson(const std::string& text, const std::string& where) {
-  json object = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  std::string fault;
+  json object = ParseJson(text, /*max_depth=*/4, fault);
+  if (!fault.empty()) throw InputError(where, ": the model description ", fault);
   if (!object.is_object()) throw InputError(where, ": the model description is not a JSON object");
   ModelSpec spec;
   VisitFields(spec, [&](const char* name, auto& field) {

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "linnet/base/error.h"
+#include "linnet/io/json.h"
 
 namespace linnet::train {
 
@@ -24,7 +25,9 @@ std::string ToJson(const TrainConfig& config) {
 }
 
 void ApplyJson(const std::string& text, const std::string& where, TrainConfig& config) {
-  json object = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  std::string fault;
+  json object = ParseJson(text, /*max_depth=*/4, fault);
+  if (!fault.empty()) throw InputError(where, ": the configuration ", fault);
   if (!object.is_object()) throw InputError(where, ": not a JSON object");
   if (object.contains("task")) {
     if (object["task"] != config.task) {

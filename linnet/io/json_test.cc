@@ -1,0 +1,36 @@
+#include "linnet/io/json.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace linnet {
+namespace {
+
+std::string Fault(const std::string& text) {
+  std::string fault = "from before";
+  const nlohmann::json value = ParseJson(text, 3, fault);
+  EXPECT_EQ(fault.empty(), !value.is_null()) << text;
+  return fault;
+}
+
+TEST(Json, TakesWhatIsPlain) {
+  std::string fault;
+  EXPECT_EQ(ParseJson(R"({"a": {"a": 1}, "b": [1, 2]})", 3, fault)["a"]["a"], 1);
+  EXPECT_EQ(fault, "");
+  // The same key in two objects is no fault.
+  EXPECT_EQ(Fault(R"([{"a": 1}, {"a": 2}])"), "");
+}
+
+TEST(Json, SaysWhatIsWrong) {
+  EXPECT_EQ(Fault(""), "is not valid JSON");
+  EXPECT_EQ(Fault("{\"a\": 1} and more"), "is not valid JSON");
+  EXPECT_EQ(Fault("{\"a\": \"\xff\"}"), "is not valid JSON");
+  EXPECT_EQ(Fault(R"({"lr": 1, "lr": 2})"), "has 'lr' twice");
+  EXPECT_EQ(Fault(R"({"b": [{"l\nr": 1, "l\nr": 2}]})"), "has 'l?r' twice");
+  EXPECT_EQ(Fault(R"({"a": [[[[1]]]]})"), "is nested too deeply");
+  EXPECT_EQ(Fault(std::string(1'000'000, '[')), "is nested too deeply");
+}
+
+}  // namespace
+}  // namespace linnet
