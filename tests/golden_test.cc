@@ -13,8 +13,10 @@
 #include "linnet/base/error.h"
 #include "linnet/io/safetensors.h"
 #include "linnet/nn/attention.h"
+#include "linnet/nn/decoder.h"
 #include "linnet/nn/losses.h"
 #include "linnet/nn/optimizer.h"
+#include "linnet/nn/reformer.h"
 #include "linnet/nn/sequence_model.h"
 #include "linnet/nn/transformer.h"
 #include "linnet/ops/causal_linear.h"
@@ -109,7 +111,8 @@ void RawAttention(const Golden& golden, const std::string& kind) {
   torch::Tensor q = read("q"), k = read("k"), v = read("v");
   const Mask mask{.causal = kind.find("causal") != std::string::npos,
                   .lengths = golden.Get("key_lengths")};
-  const torch::Tensor out = nn::MakeAttention(spec)->forward(q, k, v, mask);
+  const nn::AttentionSizes sizes{q.size(2), q.size(3), v.size(3)};
+  const torch::Tensor out = nn::MakeAttention(spec, sizes)->forward(q, k, v, mask);
   (out * golden.Get("grad_out")).sum().backward();
   ExpectClose(out, golden.Get("out"), 1e-5, "out");
   ExpectClose(q.grad(), golden.Get("grad_q"), 1e-5, "grad_q");
@@ -162,9 +165,75 @@ void Encoder(const Golden& golden) {
   ExpectClose(torch::stack(outputs, 1), golden.Get("y_recurrent"), 1e-4, "y_recurrent");
   for (size_t i = 0; golden.Has("state." + std::to_string(i) + ".s"); ++i) {
     const std::string name = "state." + std::to_string(i);
-    ExpectClose(state[i][0], golden.Get(name + ".s"), 1e-4, name + ".s");
-    ExpectClose(state[i][1], golden.Get(name + ".z"), 1e-4, name + ".z");
+    ExpectClose(state[i].tensors[0], golden.Get(name + ".s"), 1e-4, name + ".s");
+    ExpectClose(state[i].tensors[1], golden.Get(name + ".z"), 1e-4, name + ".z");
   }
+}
+
+// The reference's own settings where the file does not say: its decoders here have d_ff 64 and relu.
+void DecoderStack(const Golden& golden) {
+  const json& c = golden.config();
+  const torch::Tensor x = Leaf(golden.Get("x")), memory = Leaf(golden.Get("memory"));
+  const int64_t width = x.size(2), heads = c["n_heads"];
+  nn::DecoderOptions options;
+  options.transformer.attention.kind = c["self_attention"];
+  options.cross.kind = c["cross_attention"];
+  options.transformer.layers = c["n_layers"];
+  options.transformer.heads = heads;
+  options.transformer.query_dim = options.transformer.value_dim = width / heads;
+  options.transformer.d_model = width;
+  options.transformer.d_ff = golden.Get("param.layers.0.linear1.weight").size(0);
+  options.transformer.activation = c.value("activation", "relu");
+  const nn::Decoder built = nn::BuildDecoder(options);
+  nn::TransformerDecoder decoder = built.batch;
+  decoder->eval();
+  auto parameters = decoder->named_parameters();
+  const std::vector<std::string> names = golden.Names("param.");
+  ASSERT_EQ(names.size(), parameters.size());
+  {
+    torch::NoGradGuard no_grad;
+    for (const std::string& name : names) {
+      ASSERT_TRUE(parameters.contains(name)) << name;
+      parameters[name].copy_(golden.Get("param." + name));
+    }
+  }
+  const torch::Tensor lengths = golden.Get("memory_lengths");
+  const torch::Tensor y = decoder->forward(x, memory, {.lengths = lengths});
+  (y * golden.Get("grad_out")).sum().backward();
+  ExpectClose(y, golden.Get("y"), 1e-4, "y");
+  ExpectClose(x.grad(), golden.Get("grad_x"), 1e-4, "grad_x");
+  ExpectClose(memory.grad(), golden.Get("grad_memory"), 1e-4, "grad_memory");
+  ExpectGradients(golden, [&](const std::string& name) { return parameters[name].grad(); });
+
+  torch::NoGradGuard no_grad;
+  nn::RecurrentTransformerDecoder recurrent = built.recurrent;
+  recurrent->eval();
+  nn::DecoderState state = recurrent->Begin(memory, lengths);
+  std::vector<torch::Tensor> outputs;
+  for (int64_t t = 0; t < x.size(1); ++t) {
+    outputs.push_back(recurrent->forward(x.select(1, t), state));
+  }
+  ExpectClose(torch::stack(outputs, 1), golden.Get("y_recurrent"), 1e-4, "y_recurrent");
+}
+
+void SimpleReformer(const Golden& golden) {
+  const json& c = golden.config();
+  const torch::Tensor q = Leaf(golden.Get("q")), v = Leaf(golden.Get("v"));
+  // [rounds, N, L, H] there, [rounds, N, H, L] here.
+  const torch::Tensor order = golden.Get("sorted_index").transpose(2, 3).contiguous();
+  const nn::LshOptions options{
+      .buckets = 2 * c["bits"].get<int64_t>(), .chunk = c["chunk_size"], .causal = c["causal"]};
+  const torch::Tensor out = nn::SimpleLshAttention(q, v, {}, order, options, c["masked"]);
+  (out * golden.Get("grad_out")).sum().backward();
+  ExpectClose(out, golden.Get("out"), 1e-5, "out");
+  ExpectClose(q.grad(), golden.Get("grad_q"), 1e-4, "grad_q");
+  ExpectClose(v.grad(), golden.Get("grad_v"), 1e-5, "grad_v");
+  // Its order is one by our buckets, too: what it sorted is sorted.
+  const torch::Tensor planes = golden.Get("planes").transpose(1, 2);  // [rounds, D, bits]
+  const torch::Tensor sorted = nn::LshBuckets(q, planes, options.buckets).gather(3, order);
+  const int64_t length = sorted.size(3);
+  EXPECT_TRUE(
+      (sorted.narrow(3, 1, length - 1) >= sorted.narrow(3, 0, length - 1)).all().item<bool>());
 }
 
 void MixtureOfLogistics(const Golden& golden) {
@@ -253,7 +322,8 @@ bool Known(const std::string& stem) {
     return rest == "full" || rest == "full_causal" || rest == "linear" || rest == "causal_linear";
   }
   return Behind(stem, "causal_product_", &rest) || Behind(stem, "encoder_", &rest) ||
-         Behind(stem, "optimizer_", &rest) || stem == "mixture_of_logistics" ||
+         Behind(stem, "optimizer_", &rest) || Behind(stem, "decoder_", &rest) ||
+         Behind(stem, "reformer_reference_", &rest) || stem == "mixture_of_logistics" ||
          stem == "image_model";
 }
 
@@ -280,6 +350,8 @@ TEST_P(GoldenFile, Agrees) {
   if (Behind(stem, "causal_product_", &rest)) return CausalProduct(golden);
   if (Behind(stem, "attention_", &rest)) return RawAttention(golden, rest);
   if (Behind(stem, "encoder_", &rest)) return Encoder(golden);
+  if (Behind(stem, "decoder_", &rest)) return DecoderStack(golden);
+  if (Behind(stem, "reformer_reference_", &rest)) return SimpleReformer(golden);
   if (Behind(stem, "optimizer_", &rest)) return OptimizerTrajectory(golden, rest);
   if (stem == "mixture_of_logistics") return MixtureOfLogistics(golden);
   if (stem == "image_model") return ImageModel(golden);

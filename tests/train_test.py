@@ -180,6 +180,28 @@ class TrainTest(unittest.TestCase):
         self.run_ok("copy", "--config", first / "config.json", "--out", second)
         self.assertEqual(tensors(first / "model.safetensors"), tensors(second / "model.safetensors"))
 
+    def test_every_attention_trains(self):
+        small = ("copy", *TINY, "--max-length", "8", "--steps", "60", "--lr", "1e-2", "--log-every", "5")
+        for i, attention in enumerate((
+                ("full",), ("kernel", "--similarity", "rbf"), ("causal-linear", "--feature-map", "relu"),
+                ("causal-linear", "--feature-map", "polynomial2"),
+                ("causal-linear", "--feature-map", "rff", "--features", "8"),
+                ("causal-linear", "--feature-map", "favor"),
+                ("reformer", "--lsh-rounds", "2", "--lsh-buckets", "4", "--lsh-chunk", "4"),
+                ("reformer", "--lsh-variant", "simple", "--lsh-buckets", "4", "--lsh-chunk", "5"))):
+            out = self.dir / str(i)
+            self.run_ok(*small, "--attention", *attention, "--out", out)
+            losses = [record["loss"] for record in records(out) if "lr" in record]
+            self.assertLess(losses[-1], losses[0], attention)
+            info = subprocess.run([BIN / "linnet", "info", out / "model.safetensors"], capture_output=True,
+                                  text=True, check=True)
+            self.assertIn(attention[0], info.stdout)
+            # What the runtime cannot run, it says so of.
+            refused = subprocess.run([BIN / "linnet", "eval", out / "model.safetensors"],
+                                     capture_output=True, text=True)
+            self.assert_refused(refused, "this runtime does not run")
+            self.run_ok("copy", "--resume", "--out", out, "--steps", "62")
+
     def test_bf16_follows_fp32(self):
         probe = self.train(*COPY, "--steps", "1", "--precision", "bf16", "--out", self.dir / "probe")
         if "no products in bf16" in probe.stderr:
@@ -318,6 +340,7 @@ class TrainTest(unittest.TestCase):
         self.assert_refused(self.train(*COPY, "--out", out, "--steps", "1", "--heads", "3"), "--heads")
         self.assert_refused(self.train(*COPY, "--out", out, "--steps", "1", "--attention", "linear"), "causal-linear")
         self.assert_refused(self.train(*COPY, "--out", out, "--steps", "1", "--attention", "what"), "what")
+        self.assert_refused(self.train(*COPY, "--out", out, "--steps", "1", "--feature-map", "cos"), "cos", "favor")
         self.assert_refused(self.train(*COPY, "--out", out, "--steps", "1", "--nonsense", "3"), "--nonsense")
         self.assert_refused(self.train(*COPY, "--out", out, "--steps", "1", "--precision", "fp8"), "fp8", "bf16")
         self.assert_refused(self.train("images", *TINY, "--out", out), "--data")

@@ -37,12 +37,34 @@ TEST(ModelSpec, JsonRoundTrip) {
   EXPECT_FALSE(spec == ModelSpec{});
 }
 
+// What a kind does not use is not written, so files of the old kinds read as they always did.
+TEST(ModelSpec, WritesAttentionParametersWhereTheySaySomething) {
+  ModelSpec spec = TinyImages();
+  EXPECT_EQ(ToJson(spec).find("lsh"), std::string::npos);
+  EXPECT_EQ(ToJson(spec).find("similarity"), std::string::npos);
+  spec.attention = {.kind = "reformer", .lsh_rounds = 2};
+  EXPECT_NE(ToJson(spec).find("\"lsh_chunk\":32"), std::string::npos);
+  EXPECT_EQ(FromJson(ToJson(spec), "x"), spec);
+  spec.attention = {.feature_map = "favor", .features = 24};
+  EXPECT_EQ(FromJson(ToJson(spec), "x"), spec);
+  EXPECT_EQ(spec.StateFloats(), int64_t{spec.layers} * spec.heads * 24 * (spec.value_dim + 1));
+  int64_t omegas = 0;
+  for (const TensorInfo& info : TensorTable(spec)) {
+    if (info.name.find("omega") == std::string::npos) continue;
+    ++omegas;
+    EXPECT_TRUE(IsBuffer(info.name));
+    EXPECT_EQ(info.shape, (std::vector<int64_t>{spec.query_dim, 24}));
+  }
+  EXPECT_EQ(omegas, spec.layers);
+}
+
 TEST(ModelSpec, RefusesWhatMakesNoModel) {
   EXPECT_EQ(ErrorOf("{}"), "");  // all defaults: the paper's MNIST model
   for (const char* bad :
        {"", "[]", "{\"layers\": 0}", "{\"layers\": 1e10}", "{\"layers\": \"3\"}", "{\"layer\": 3}",
-        "{\"attention\": \"nosuch\"}", "{\"width\": 27}", "{\"value_embedding\": 257}",
-        "{\"task\": \"copy\"}", "{\"activation\": \"tanh\"}", "{\"norm_eps\": 0}"}) {
+        "{\"attention\": \"nosuch\"}", "{\"feature_map\": \"nosuch\"}", "{\"lsh_chunk\": 0}",
+        "{\"width\": 27}", "{\"value_embedding\": 257}", "{\"task\": \"copy\"}",
+        "{\"activation\": \"tanh\"}", "{\"norm_eps\": 0}"}) {
     const std::string message = ErrorOf(bad);
     EXPECT_EQ(message.rfind("here: ", 0), 0u) << bad << " -> " << message;
   }

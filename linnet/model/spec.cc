@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <type_traits>
 
 #include "linnet/base/error.h"
@@ -20,6 +21,12 @@ void VisitFields(Spec& spec, Visit visit) {
   visit("attention", spec.attention.kind);
   visit("feature_map", spec.attention.feature_map);
   visit("attention_eps", spec.attention.eps);
+  visit("features", spec.attention.features);
+  visit("similarity", spec.attention.similarity);
+  visit("lsh_rounds", spec.attention.lsh_rounds);
+  visit("lsh_buckets", spec.attention.lsh_buckets);
+  visit("lsh_chunk", spec.attention.lsh_chunk);
+  visit("lsh_variant", spec.attention.lsh_variant);
   visit("layers", spec.layers);
   visit("heads", spec.heads);
   visit("query_dim", spec.query_dim);
@@ -49,6 +56,18 @@ json Object(const ModelSpec& spec) {
   return object;
 }
 
+// What only some attention kinds have goes into a file where it says something.
+void DropUnused(json& object) {
+  const json plain = Object(ModelSpec());
+  for (const char* name :
+       {"features", "similarity", "lsh_rounds", "lsh_buckets", "lsh_chunk", "lsh_variant"}) {
+    const bool lsh = std::string_view(name).substr(0, 4) == "lsh_";
+    if (object[name] == plain[name] && !(lsh && object["attention"] == "reformer")) {
+      object.erase(name);
+    }
+  }
+}
+
 std::string Known(const json& object) {
   std::string text;
   for (const auto& [name, value] : object.items()) text += (text.empty() ? "" : ", ") + name;
@@ -56,24 +75,6 @@ std::string Known(const json& object) {
 }
 
 }  // namespace
-
-const std::vector<AttentionKindInfo>& AttentionKinds() {
-  static const std::vector<AttentionKindInfo> kinds = {
-      {"causal-linear", "linear attention over the past; runs as an RNN (eqs. 8-15)", true, true},
-      {"linear", "linear attention over the whole sequence (eqs. 4-6)", false, false},
-      {"full", "softmax attention (eq. 2)", true, false},
-  };
-  return kinds;
-}
-
-const AttentionKindInfo& FindAttentionKind(const std::string& name) {
-  std::string known;
-  for (const AttentionKindInfo& kind : AttentionKinds()) {
-    if (name == kind.name) return kind;
-    known += (known.empty() ? "" : ", ") + std::string(kind.name);
-  }
-  throw InputError("unknown attention '", name, "'; choose one of ", known);
-}
 
 bool operator==(const ModelSpec& a, const ModelSpec& b) { return Object(a) == Object(b); }
 
@@ -87,21 +88,13 @@ void Validate(const ModelSpec& spec, const std::string& where) {
   };
   require(spec.task == "images" || spec.task == "copy", "unknown task '", spec.task,
           "'; choose images or copy");
-  try {
-    if (!FindAttentionKind(spec.attention.kind).causal) {
-      throw InputError("task '", spec.task, "' predicts the future, which '", spec.attention.kind,
-                       "' attention sees; choose causal-linear");
-    }
-  } catch (const Error& error) {
-    throw InputError(where, ": ", error.what());
-  }
-  require(spec.attention.feature_map == "elu", "unknown feature map '", spec.attention.feature_map,
-          "'; choose elu");
-  require(spec.attention.eps >= 0 && spec.attention.eps < 1, "attention_eps is ",
-          spec.attention.eps, "; it must lie in [0, 1)");
+  in_range("query_dim", spec.query_dim, 1, 4096);
+  Validate(spec.attention, spec.query_dim, where);
+  require(FindAttentionKind(spec.attention.kind).causal, "task '", spec.task,
+          "' predicts the future, which '", spec.attention.kind,
+          "' attention sees; choose causal-linear");
   in_range("layers", spec.layers, 1, 1000);
   in_range("heads", spec.heads, 1, 1000);
-  in_range("query_dim", spec.query_dim, 1, 4096);
   in_range("value_dim", spec.value_dim, 1, 4096);
   in_range("d_model", spec.d_model, 2, 65536);
   in_range("d_ff", spec.d_ff, 1, 1 << 20);
@@ -148,7 +141,11 @@ void Validate(const ModelSpec& spec, const std::string& where) {
   }
 }
 
-std::string ToJson(const ModelSpec& spec, int indent) { return Object(spec).dump(indent); }
+std::string ToJson(const ModelSpec& spec, int indent) {
+  json object = Object(spec);
+  DropUnused(object);
+  return object.dump(indent);
+}
 
 ModelSpec FromJson(const std::string& text, const std::string& where) {
   std::string fault;
@@ -186,6 +183,7 @@ std::vector<TensorInfo> TensorTable(const ModelSpec& spec) {
   std::vector<TensorInfo> table;
   const int64_t d = spec.d_model, f = spec.d_ff;
   const int64_t qk = int64_t{spec.heads} * spec.query_dim, v = int64_t{spec.heads} * spec.value_dim;
+  const int64_t omega = OmegaColumns(spec.attention, spec.query_dim);
   const auto linear = [&](const std::string& name, int64_t out, int64_t in) {
     table.push_back({name + ".weight", {out, in}});
     table.push_back({name + ".bias", {out}});
@@ -207,6 +205,10 @@ std::vector<TensorInfo> TensorTable(const ModelSpec& spec) {
     linear(layer + "attention.query_projection", qk, d);
     linear(layer + "attention.key_projection", qk, d);
     linear(layer + "attention.value_projection", v, d);
+    if (omega > 0) {
+      table.push_back(
+          {layer + "attention.inner_attention.feature_map.omega", {spec.query_dim, omega}});
+    }
     linear(layer + "attention.out_projection", d, v);
     linear(layer + "linear1", f, d);
     linear(layer + "linear2", d, f);
@@ -220,7 +222,10 @@ std::vector<TensorInfo> TensorTable(const ModelSpec& spec) {
 }
 
 bool IsBuffer(const std::string& name) {
-  return name == "pos_embedding.pe" || name == "first_value.probability";
+  constexpr std::string_view kOmega = ".feature_map.omega";
+  return name == "pos_embedding.pe" || name == "first_value.probability" ||
+         (name.size() > kOmega.size() &&
+          name.compare(name.size() - kOmega.size(), kOmega.size(), kOmega) == 0);
 }
 
 int64_t ParameterCount(const ModelSpec& spec) {

@@ -17,26 +17,9 @@
 #include <string>
 #include <vector>
 
+#include "linnet/model/attention.h"
+
 namespace linnet {
-
-// An attention kind by its registered name, with its parameters.
-struct AttentionSpec {
-  std::string kind = "causal-linear";  // one of AttentionKinds()
-  std::string feature_map = "elu";     // linear kinds: phi(x) = elu(x) + 1
-  float eps = 1e-6f;                   // linear kinds: added to the normaliser
-};
-
-// What is known of every attention kind, of both halves' interest.
-struct AttentionKindInfo {
-  const char* name;
-  const char* description;
-  bool causal;     // can be kept from seeing the future, as autoregressive tasks need
-  bool recurrent;  // the runtime can step it
-};
-const std::vector<AttentionKindInfo>& AttentionKinds();
-
-// The entry of that name. Throws InputError, listing the known kinds.
-const AttentionKindInfo& FindAttentionKind(const std::string& name);
 
 struct ModelSpec {
   // What the symbols are: "images" (bytes in raster order, RGB interleaved) or "copy".
@@ -80,9 +63,9 @@ struct ModelSpec {
   int Reach() const { return pixel_above ? RowBytes() - 1 : 0; }
   // Bytes of everything that a sequence's past is kept in.
   int64_t StateBytes() const { return int64_t{4} * (StateFloats() + Reach()); }
-  // Floats of recurrent state per sequence: layers * heads * (D M + D).
+  // Floats of a linear kind's recurrent state per sequence: layers * heads * (F M + F).
   int64_t StateFloats() const {
-    return int64_t{layers} * heads * (int64_t{query_dim} * value_dim + query_dim);
+    return int64_t{layers} * heads * FeatureSize(attention, query_dim) * (int64_t{value_dim} + 1);
   }
 };
 
@@ -105,12 +88,13 @@ struct TensorInfo {
 // Every tensor of a checkpoint with this spec, all fp32: the reference library's names under
 // "transformer.", value_embedding.weight [vocabulary, value_embedding], pos_embedding.pe
 // [1, max_length, d_model - value_embedding], above_embedding.weight [vocabulary + 1,
-// value_embedding] (its last row: nothing is above) where pixel_above is set,
-// predictor.{weight,bias}; and, for images, first_value.probability [vocabulary]: how often the
+// value_embedding] (its last row: nothing is above) where pixel_above is set, each layer's
+// attention.inner_attention.feature_map.omega [query_dim, OmegaColumns()] where the feature map is
+// random, predictor.{weight,bias}; and, for images, first_value.probability [vocabulary]: how often the
 // data begins with each byte.
 std::vector<TensorInfo> TensorTable(const ModelSpec& spec);
 
-// Trainable numbers: the table without pos_embedding.pe and first_value.probability.
+// Trainable numbers: the table without what IsBuffer() knows.
 int64_t ParameterCount(const ModelSpec& spec);
 
 // The tensor names that are data, not parameters (see ParameterCount).

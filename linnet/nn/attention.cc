@@ -1,34 +1,56 @@
 #include "linnet/nn/attention.h"
 
-#include "linnet/base/error.h"
+#include <torch/utils.h>
+
+#include "linnet/nn/registry.h"
 
 namespace linnet::nn {
 namespace {
 
-const AttentionKind& Find(const std::string& name) {
-  static const AttentionKind* const kinds[] = {&kFullAttention, &kLinearAttention,
-                                               &kCausalLinearAttention};
-  FindAttentionKind(name);  // a message that lists the kinds
-  for (const AttentionKind* kind : kinds) {
-    if (name == kind->name) return *kind;
-  }
-  throw InputError("attention '", name, "' is known but not built");
+using torch::Tensor;
+
+Registry<AttentionKind>& Kinds() {
+  static Registry<AttentionKind> kinds{kFullAttention, kKernelAttention, kLinearAttention,
+                                       kCausalLinearAttention, kReformerAttention};
+  return kinds;
+}
+
+[[noreturn]] void NoRecurrentForm() {
+  throw InputError("this attention has no recurrent form: it cannot go on position by position");
 }
 
 }  // namespace
 
-Attention MakeAttention(const AttentionSpec& spec) { return Find(spec.kind).make(spec); }
-
-RecurrentAttention MakeRecurrentAttention(const AttentionSpec& spec) {
-  const AttentionKind& kind = Find(spec.kind);
-  if (kind.make_recurrent == nullptr) {
-    throw InputError("attention '", spec.kind, "' has no recurrent form");
-  }
-  return kind.make_recurrent(spec);
+void AttentionImpl::Remember(const Tensor&, const Tensor&, const Tensor&, AttentionState&) {
+  NoRecurrentForm();
 }
 
-bool HasRecurrentForm(const AttentionSpec& spec) {
-  return Find(spec.kind).make_recurrent != nullptr;
+Tensor AttentionImpl::Recall(const Tensor&, const AttentionState&) { NoRecurrentForm(); }
+
+Tensor AttentionImpl::Step(const Tensor& q, const Tensor& k, const Tensor& v,
+                           AttentionState& state) {
+  Remember(k.unsqueeze(1), v.unsqueeze(1), {}, state);
+  return Recall(q, state);
+}
+
+Tensor AttentionImpl::Piece(const Tensor& q, const Tensor& k, const Tensor& v,
+                            AttentionState& state) {
+  std::vector<Tensor> out;
+  for (int64_t t = 0; t < q.size(1); ++t) {
+    out.push_back(Step(q.select(1, t), k.select(1, t), v.select(1, t), state));
+  }
+  return torch::stack(out, 1);
+}
+
+Attention MakeAttention(const AttentionSpec& spec, const AttentionSizes& sizes) {
+  Validate(spec, static_cast<int>(sizes.query_dim), "attention");
+  return Kinds().Find(spec.kind)(spec, sizes);
+}
+
+void RegisterAttention(const AttentionKindInfo& info,
+                       Attention (*make)(const AttentionSpec& spec, const AttentionSizes& sizes)) {
+  AddAttentionKind(info);
+  Kinds().Add(info.name, make);
 }
 
 }  // namespace linnet::nn

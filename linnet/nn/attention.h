@@ -1,13 +1,21 @@
-// The attention kinds, each in its batch form and, where it has one, its recurrent form.
+// The attention kinds. One module a kind is all its forms: the whole sequence at once, one position
+// at a time, a piece at a time; as self attention and over the memory of an encoder.
 //
-//   auto attention = MakeAttention({.kind = "causal-linear"});
+//   Attention attention = MakeAttention({.kind = "causal-linear"}, {.heads = 8, .query_dim = 32});
 //   torch::Tensor out = attention->forward(q, k, v, Mask{.causal = true});
 //
-//   auto recurrent = MakeRecurrentAttention({.kind = "causal-linear"});
 //   AttentionState state;                                // empty: nothing seen yet
-//   out_t = recurrent->forward(q_t, k_t, v_t, state);    // state now holds one position more
+//   out_t = attention->Step(q_t, k_t, v_t, state);       // state now holds one position more
 //
-// A new kind is a new file that defines its AttentionKind, and a line in attention.cc.
+//   AttentionState memory;                               // cross attention
+//   attention->Remember(k, v, lengths, memory);
+//   out_t = attention->Recall(q_t, memory);
+//
+// A new kind is a new file that defines its AttentionKind, a line in attention.cc, and a line in
+// model/attention.cc that says what it can do; from outside the library, one call:
+//
+//   RegisterAttention({.name = "mine", .causal = true}, [](const AttentionSpec&, const
+//   AttentionSizes&) -> Attention { return std::make_shared<Mine>(); });
 #ifndef LINNET_NN_ATTENTION_H_
 #define LINNET_NN_ATTENTION_H_
 
@@ -17,47 +25,74 @@
 #include <string>
 #include <vector>
 
-#include "linnet/model/spec.h"
+#include "linnet/model/attention.h"
 #include "linnet/nn/mask.h"
 
 namespace linnet::nn {
 
+// What a recurrent form remembers of a sequence: a value. A copy is a fork; neither sees what is
+// added to the other.
+struct AttentionState {
+  // The kind's own: s [N, H, F, M] and z [N, H, F] of the linear kinds, keys and values
+  // [N, H, capacity, D or M] of softmax attention.
+  std::vector<torch::Tensor> tensors;
+  int64_t length = 0;     // positions remembered
+  torch::Tensor lengths;  // of these, those that count: int64 [N]; undefined: all
+  int64_t capacity = 0;   // positions to make room for at the beginning, where room is needed
+
+  bool empty() const { return length == 0; }
+};
+
 class AttentionImpl : public torch::nn::Module {
  public:
-  // q [N, L, H, D], k [N, S, H, D], v [N, S, H, M] -> [N, L, H, M]. Throws InputError for a mask
-  // that the kind cannot honour.
+  // q [N, L, H, D], k [N, S, H, D], v [N, S, H, M] -> [N, L, H, M]. Throws InputError for shapes and
+  // masks that the kind cannot honour.
   virtual torch::Tensor forward(const torch::Tensor& q, const torch::Tensor& k,
                                 const torch::Tensor& v, const Mask& mask) = 0;
+
+  // Whether the rest can be called; what is not overridden throws InputError.
+  virtual bool recurrent() const { return false; }
+
+  // Adds keys and values to the state: k [N, S, H, D], v [N, S, H, M]; of sequence n only the first
+  // lengths[n], where `lengths` (int64 [N]) is defined. A state is either built so, once, or stepped.
+  virtual void Remember(const torch::Tensor& k, const torch::Tensor& v,
+                        const torch::Tensor& lengths, AttentionState& state);
+  // What a query makes of everything remembered: q [N, H, D] -> [N, H, M].
+  virtual torch::Tensor Recall(const torch::Tensor& q, const AttentionState& state);
+
+  // One position of causal self attention: q, k [N, H, D], v [N, H, M] -> [N, H, M]. By default
+  // Remember, then Recall.
+  virtual torch::Tensor Step(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
+                             AttentionState& state);
+  // The next L positions of causal self attention, shapes as in forward, with gradients through the
+  // state: pieces of a sequence give what the whole gives. By default L steps.
+  virtual torch::Tensor Piece(const torch::Tensor& q, const torch::Tensor& k,
+                              const torch::Tensor& v, AttentionState& state);
 };
 using Attention = std::shared_ptr<AttentionImpl>;
 
-// What a recurrent kind remembers of a sequence: a value. Steps replace its tensors and never write
-// into them, so a copy is a fork.
-using AttentionState = std::vector<torch::Tensor>;
-
-class RecurrentAttentionImpl : public torch::nn::Module {
- public:
-  // One position: q, k [N, H, D], v [N, H, M] -> [N, H, M]; an empty state is the beginning.
-  virtual torch::Tensor forward(const torch::Tensor& q, const torch::Tensor& k,
-                                const torch::Tensor& v, AttentionState& state) = 0;
+struct AttentionSizes {
+  int64_t heads = 1, query_dim = 1, value_dim = 1;  // H, D, M
 };
-using RecurrentAttention = std::shared_ptr<RecurrentAttentionImpl>;
 
 struct AttentionKind {
   const char* name;
-  Attention (*make)(const AttentionSpec&);
-  RecurrentAttention (*make_recurrent)(const AttentionSpec&);  // null: it has no recurrent form
+  Attention (*make)(const AttentionSpec& spec, const AttentionSizes& sizes);
 };
 
-// Throw InputError for an unknown kind, or one without a recurrent form.
-Attention MakeAttention(const AttentionSpec& spec);
-RecurrentAttention MakeRecurrentAttention(const AttentionSpec& spec);
-bool HasRecurrentForm(const AttentionSpec& spec);
+// Throws InputError for an unknown kind and for parameters that Validate() refuses.
+Attention MakeAttention(const AttentionSpec& spec, const AttentionSizes& sizes);
+
+// Makes a kind of one's own known to every builder, and to model descriptions.
+void RegisterAttention(const AttentionKindInfo& info,
+                       Attention (*make)(const AttentionSpec& spec, const AttentionSizes& sizes));
 
 // Defined in the kinds' own files.
 extern const AttentionKind kFullAttention;          // softmax(q k^T / sqrt(D)) v (eq. 2)
+extern const AttentionKind kKernelAttention;        // eq. 3
 extern const AttentionKind kLinearAttention;        // eqs. 4-6
 extern const AttentionKind kCausalLinearAttention;  // eqs. 8-15; recurrent: eqs. 16-20
+extern const AttentionKind kReformerAttention;      // reformer.h
 
 }  // namespace linnet::nn
 

@@ -1,11 +1,13 @@
 // Softmax attention (eq. 2), and its recurrent form that keeps every key and value seen
 // (supplementary C.1).
-#include <torch/nn/functional/activation.h>
 #include <torch/types.h>
+#include <torch/utils.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
+#include "linnet/base/error.h"
 #include "linnet/nn/attention.h"
 
 namespace linnet::nn {
@@ -13,56 +15,101 @@ namespace {
 
 using torch::Tensor;
 
+constexpr int64_t kFirstCapacity = 64;
+
+// q [N, H, L, D], k [N, H, S, D], v [N, H, S, M] -> [N, H, L, M]
+Tensor Attend(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& hidden) {
+  const double scale = 1 / std::sqrt(static_cast<double>(q.size(3)));
+  Tensor scores = torch::matmul(q * scale, k.transpose(2, 3));
+  // The lowest finite score rather than -inf, and zero weights afterwards: a query that sees no key
+  // at all gets zero, not NaN.
+  if (hidden.defined()) scores = scores.masked_fill(hidden, std::numeric_limits<float>::lowest());
+  Tensor weights = torch::softmax(scores, -1);
+  if (hidden.defined()) weights = weights.masked_fill(hidden, 0);
+  return torch::matmul(weights, v);
+}
+
 class FullAttentionImpl : public AttentionImpl {
  public:
   Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const Mask& mask) override {
-    const double scale = 1 / std::sqrt(static_cast<double>(q.size(3)));
-    Tensor scores = torch::matmul(q.permute({0, 2, 1, 3}) * scale, k.permute({0, 2, 3, 1}));
-    const Tensor hidden = Hidden(mask, q.size(1), k.size(1));
-    // The lowest finite score rather than -inf, and zero weights afterwards: a query that sees no
-    // key at all gets zero, not NaN.
-    if (hidden.defined()) scores = scores.masked_fill(hidden, std::numeric_limits<float>::lowest());
-    Tensor weights = torch::softmax(scores, -1);
-    if (hidden.defined()) weights = weights.masked_fill(hidden, 0);
-    return torch::matmul(weights, v.permute({0, 2, 1, 3})).permute({0, 2, 1, 3});
+    CheckAttention("full", q, k, v, mask, /*quadratic=*/true);
+    const Tensor out =
+        Attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), nn::Hidden(mask, q, k));
+    return DropQueries(out.transpose(1, 2), mask);
+  }
+
+  bool recurrent() const override { return true; }
+
+  void Remember(const Tensor& k, const Tensor& v, const Tensor& lengths,
+                AttentionState& state) override {
+    const Tensor keys = k.transpose(1, 2), values = v.transpose(1, 2);  // [N, H, S, D or M]
+    if (lengths.defined()) {
+      if (!state.empty()) {
+        throw InputError("attention 'full' takes lengths with the first keys only");
+      }
+      state.lengths = lengths;
+    }
+    Append(keys, state, 0);
+    Append(values, state, 1);
+    state.length += k.size(1);
+  }
+
+  Tensor Recall(const Tensor& q, const AttentionState& state) override {
+    if (state.empty()) throw InputError("attention has nothing to recall: its state is empty");
+    const Tensor keys = state.tensors[0].narrow(2, 0, state.length);
+    const Tensor values = state.tensors[1].narrow(2, 0, state.length);
+    Tensor hidden;
+    if (state.lengths.defined()) {
+      hidden = Below(state.lengths, state.length).logical_not().view({q.size(0), 1, 1, -1});
+    }
+    return Attend(q.unsqueeze(2), keys, values, hidden).squeeze(2);
+  }
+
+  Tensor Piece(const Tensor& q, const Tensor& k, const Tensor& v, AttentionState& state) override {
+    if (state.lengths.defined()) {
+      throw InputError("attention 'full' cannot go on behind keys with lengths");
+    }
+    const int64_t before = state.length, queries = q.size(1);
+    Remember(k, v, {}, state);
+    const auto options = q.options().dtype(torch::kBool);
+    const Tensor hidden = torch::ones({queries, state.length}, options).triu(before + 1);
+    return Attend(q.transpose(1, 2), state.tensors[0].narrow(2, 0, state.length),
+                  state.tensors[1].narrow(2, 0, state.length), hidden)
+        .transpose(1, 2);
   }
 
  private:
-  // True where a query may not look: broadcastable to [N, H, L, S], or undefined.
-  static Tensor Hidden(const Mask& mask, int64_t queries, int64_t keys) {
-    Tensor hidden;
-    if (mask.causal) hidden = torch::ones({queries, keys}, torch::kBool).triu(1);
-    if (mask.lengths.defined()) {
-      const Tensor padding =
-          (torch::arange(keys).unsqueeze(0) >= mask.lengths.unsqueeze(1)).view({-1, 1, 1, keys});
-      hidden = hidden.defined() ? hidden.logical_or(padding) : padding;
+  // Puts x [N, H, S, dim] behind the state's rows of tensor `which`.
+  static void Append(const Tensor& x, AttentionState& state, size_t which) {
+    std::vector<Tensor>& tensors = state.tensors;
+    const int64_t length = state.length, needed = length + x.size(2);
+    tensors.resize(2);
+    Tensor& cache = tensors[which];
+    const bool gradient = torch::GradMode::is_enabled() &&
+                          (x.requires_grad() || (cache.defined() && cache.requires_grad()));
+    if (gradient) {  // a cache that is written into has no history
+      cache = length > 0 ? torch::cat({cache.narrow(2, 0, length), x}, 2) : x;
+      return;
     }
-    return hidden;
-  }
-};
-
-class RecurrentFullAttentionImpl : public RecurrentAttentionImpl {
- public:
-  Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v,
-                 AttentionState& state) override {
-    const Tensor k_t = k.unsqueeze(2), v_t = v.unsqueeze(2);  // [N, H, 1, D]
-    if (state.empty()) {
-      state = {k_t, v_t};
-    } else {
-      state = {torch::cat({state[0], k_t}, 2), torch::cat({state[1], v_t}, 2)};
+    // Written into only while this state alone holds it and it has room; a fork that goes on gets
+    // one of its own.
+    const bool room = cache.defined() && cache.size(2) >= needed && !cache.requires_grad();
+    if (!room || cache.use_count() > 1) {
+      const int64_t capacity =
+          std::max({needed, state.capacity, kFirstCapacity, room ? cache.size(2) : 2 * length});
+      const Tensor larger = torch::empty({x.size(0), x.size(1), capacity, x.size(3)}, x.options());
+      if (length > 0) larger.narrow(2, 0, length).copy_(cache.narrow(2, 0, length).detach());
+      cache = larger;
     }
-    const double scale = 1 / std::sqrt(static_cast<double>(q.size(2)));
-    const Tensor scores = torch::matmul(q.unsqueeze(2) * scale, state[0].transpose(2, 3));
-    return torch::matmul(torch::softmax(scores, -1), state[1]).squeeze(2);
+    cache.narrow(2, length, x.size(2)).copy_(x.detach());
   }
 };
 
 }  // namespace
 
-const AttentionKind kFullAttention = {
-    "full", [](const AttentionSpec&) -> Attention { return std::make_shared<FullAttentionImpl>(); },
-    [](const AttentionSpec&) -> RecurrentAttention {
-      return std::make_shared<RecurrentFullAttentionImpl>();
-    }};
+const AttentionKind kFullAttention = {"full",
+                                      [](const AttentionSpec&, const AttentionSizes&) -> Attention {
+                                        return std::make_shared<FullAttentionImpl>();
+                                      }};
 
 }  // namespace linnet::nn

@@ -1,45 +1,39 @@
-// Linear attention over the whole sequence (eqs. 4-6): cost O(L), every query sees every key.
+// Linear attention over the whole sequence (eqs. 4-6): cost O(L), every query sees every key. Its
+// recurrent form is the causal one, over as much as there is yet.
 #include <torch/types.h>
 
 #include "linnet/base/error.h"
 #include "linnet/nn/attention.h"
-#include "linnet/nn/feature_map.h"
+#include "linnet/nn/linear_state.h"
 
 namespace linnet::nn {
 namespace {
 
 using torch::Tensor;
 
-class LinearAttentionImpl : public AttentionImpl {
+class LinearAttentionImpl : public LinearStateAttention {
  public:
-  explicit LinearAttentionImpl(const AttentionSpec& spec) : eps_(spec.eps) {}
+  using LinearStateAttention::LinearStateAttention;
 
   Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const Mask& mask) override {
     if (mask.causal) {
-      throw InputError("'linear' attention sees the whole sequence; use 'causal-linear'");
+      throw InputError("attention 'linear' sees the whole sequence; use 'causal-linear'");
     }
-    const Tensor phi_q = EluFeatureMap(q).permute({0, 2, 1, 3});  // [N, H, L, D]
-    Tensor phi_k = EluFeatureMap(k);
-    if (mask.lengths.defined()) {
-      const Tensor valid = torch::arange(k.size(1)).unsqueeze(0) < mask.lengths.unsqueeze(1);
-      phi_k = phi_k * valid.to(phi_k.dtype()).view({k.size(0), -1, 1, 1});
-    }
-    phi_k = phi_k.permute({0, 2, 3, 1});                                         // [N, H, D, S]
-    const Tensor kv = torch::matmul(phi_k, v.permute({0, 2, 1, 3}));             // [N, H, D, M]
-    const Tensor denominator = torch::matmul(phi_q, phi_k.sum(3, true)) + eps_;  // [N, H, L, 1]
-    return (torch::matmul(phi_q, kv) / denominator).permute({0, 2, 1, 3});
+    CheckAttention("linear", q, k, v, mask, /*quadratic=*/false);
+    AttentionState state;
+    Remember(k, v, mask.lengths, state);
+    const Tensor phi_q = map_->Queries(q).transpose(1, 2);  // [N, H, L, F]
+    const Tensor numerator = torch::matmul(phi_q, state.tensors[0]);
+    const Tensor denominator = torch::matmul(phi_q, state.tensors[1].unsqueeze(3));
+    return DropQueries(map_->Divide(numerator, denominator, eps_).transpose(1, 2), mask);
   }
-
- private:
-  double eps_;
 };
 
 }  // namespace
 
-const AttentionKind kLinearAttention = {"linear",
-                                        [](const AttentionSpec& spec) -> Attention {
-                                          return std::make_shared<LinearAttentionImpl>(spec);
-                                        },
-                                        nullptr};
+const AttentionKind kLinearAttention = {
+    "linear", [](const AttentionSpec& spec, const AttentionSizes& sizes) -> Attention {
+      return std::make_shared<LinearAttentionImpl>(spec, sizes);
+    }};
 
 }  // namespace linnet::nn

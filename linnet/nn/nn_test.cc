@@ -5,7 +5,6 @@
 #include <filesystem>
 
 #include "linnet/base/error.h"
-#include "linnet/nn/attention.h"
 #include "linnet/nn/losses.h"
 #include "linnet/nn/optimizer.h"
 #include "linnet/nn/sequence_model.h"
@@ -17,59 +16,6 @@ namespace {
 using torch::Tensor;
 
 double Off(const Tensor& a, const Tensor& b) { return (a - b).abs().max().item<double>(); }
-
-Tensor Attend(const std::string& kind, const Tensor& q, const Tensor& k, const Tensor& v,
-              const Mask& mask) {
-  AttentionSpec spec;
-  spec.kind = kind;
-  return MakeAttention(spec)->forward(q, k, v, mask);
-}
-
-class EveryKind : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Kinds, EveryKind, testing::Values("full", "linear", "causal-linear"),
-                         [](const auto& info) {
-                           std::string name = info.param;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
-
-// Padding must not leak: what lies behind a sequence's length changes nothing, and has no gradient.
-TEST_P(EveryKind, PaddingDoesNotLeak) {
-  torch::manual_seed(1);
-  Tensor q = torch::randn({2, 9, 3, 4}), k = torch::randn({2, 9, 3, 4});
-  Tensor v = torch::randn({2, 9, 3, 5}).requires_grad_();
-  k.requires_grad_();
-  const Mask mask{.lengths = torch::tensor({int64_t{9}, int64_t{4}})};
-  const Tensor out = Attend(GetParam(), q, k, v, mask);
-  out.square().sum().backward();
-  EXPECT_EQ(k.grad()[1].slice(0, 4).abs().max().item<double>(), 0);
-  EXPECT_EQ(v.grad()[1].slice(0, 4).abs().max().item<double>(), 0);
-  Tensor other_k = k.detach().clone(), other_v = v.detach().clone();
-  other_k[1].slice(0, 4).fill_(7);
-  other_v[1].slice(0, 4).fill_(-3);
-  EXPECT_EQ(Off(Attend(GetParam(), q, other_k, other_v, mask), out), 0);
-}
-
-// A sequence without a single key gives zero, and gradients that are numbers.
-TEST_P(EveryKind, NoKeysGiveZero) {
-  const Tensor q = torch::randn({1, 3, 2, 4}).requires_grad_();
-  const Tensor k = torch::randn({1, 3, 2, 4}), v = torch::randn({1, 3, 2, 4});
-  const Tensor out = Attend(GetParam(), q, k, v, Mask{.lengths = torch::zeros({1}, torch::kInt64)});
-  EXPECT_EQ(out.abs().max().item<double>(), 0);
-  out.sum().backward();
-  EXPECT_TRUE(torch::isfinite(q.grad()).all().item<bool>());
-}
-
-TEST(Attention, RefusesWhatItCannotDo) {
-  const Tensor x = torch::zeros({1, 3, 1, 2}), longer = torch::zeros({1, 4, 1, 2});
-  EXPECT_THROW(Attend("linear", x, x, x, Mask{.causal = true}), Error);
-  EXPECT_THROW(Attend("causal-linear", x, longer, longer, Mask{}), Error);
-  EXPECT_THROW(Attend("nosuch", x, x, x, Mask{}), Error);
-  AttentionSpec linear;
-  linear.kind = "linear";
-  EXPECT_THROW(MakeRecurrentAttention(linear), Error);
-  EXPECT_TRUE(BuildTransformer({.attention = linear}).recurrent.is_empty());
-}
 
 ModelSpec SmallImages(const std::string& kind) {
   ModelSpec spec;
@@ -125,6 +71,38 @@ TEST(SequenceModel, SavesAndLoads) {
   EXPECT_EQ(want.size(), TensorTable(model->spec()).size());
   for (const TensorInfo& info : TensorTable(model->spec())) {
     EXPECT_EQ(Off(got.at(info.name), want.at(info.name)), 0) << info.name;
+  }
+}
+
+// Random features are part of a model: what is loaded computes what was saved.
+TEST(SequenceModel, EveryCausalKindSavesAndLoads) {
+  const std::string path = (std::filesystem::temp_directory_path() /
+                            ("linnet_nn_kinds." + std::to_string(getpid()) + ".safetensors"))
+                               .string();
+  for (const AttentionSpec& attention :
+       {AttentionSpec{.kind = "full"}, AttentionSpec{.kind = "kernel", .similarity = "rbf"},
+        AttentionSpec{.feature_map = "relu"}, AttentionSpec{.feature_map = "polynomial2"},
+        AttentionSpec{.feature_map = "rff"}, AttentionSpec{.feature_map = "favor", .features = 6},
+        AttentionSpec{.kind = "reformer", .lsh_buckets = 4, .lsh_chunk = 4}}) {
+    ModelSpec spec = SmallImages(attention.kind);
+    spec.attention = attention;
+    SequenceModel model(spec);
+    model->eval();
+    SaveModel(path, *model, "{}");
+    SequenceModel loaded = LoadModel(path);
+    std::filesystem::remove(path);
+    loaded->eval();
+    EXPECT_EQ(loaded->spec(), spec);
+    const Tensor tokens = torch::randint(256, {2, 23}, torch::kInt64);
+    const Tensor out = model->forward(tokens);
+    EXPECT_EQ(Off(loaded->forward(tokens), out), 0) << attention.kind;
+    // Nothing of the future is seen, whatever hashing sorts together.
+    const Tensor other = tokens.clone();
+    other.slice(1, 12).fill_(0);
+    if (attention.kind != "reformer") {
+      EXPECT_LT(Off(model->forward(other).slice(1, 0, 12), out.slice(1, 0, 12)), 1e-5)
+          << attention.kind << " " << attention.feature_map;
+    }
   }
 }
 

@@ -110,6 +110,10 @@ Tensor SequenceModelImpl::Step(const Tensor& tokens, int64_t position, SequenceS
   if (!pos_embedding_.is_empty()) {
     x = torch::cat({x, pos_embedding_->pe.select(1, position).expand({tokens.size(0), -1})}, 1);
   }
+  if (state.layers.empty()) {
+    state.layers.resize(static_cast<size_t>(spec_.layers));
+    for (AttentionState& layer : state.layers) layer.capacity = spec_.max_length;
+  }
   return Predict(transformer_.recurrent(dropout_(x), state.layers));
 }
 

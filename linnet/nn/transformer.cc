@@ -13,14 +13,17 @@ using torch::nn::LayerNorm;
 using torch::nn::LayerNormOptions;
 using torch::nn::Linear;
 
-AttentionLayerImpl::AttentionLayerImpl(const TransformerOptions& options)
+AttentionLayerImpl::AttentionLayerImpl(const TransformerOptions& options,
+                                       const AttentionSpec& attention)
     : query_projection(options.d_model, options.heads * options.query_dim),
       key_projection(options.d_model, options.heads * options.query_dim),
       value_projection(options.d_model, options.heads * options.value_dim),
       out_projection(options.heads * options.value_dim, options.d_model),
       heads_(options.heads),
       precision_(options.precision),
-      attention_(MakeAttention(options.attention)) {
+      attention_(MakeAttention(attention, {.heads = options.heads,
+                                           .query_dim = options.query_dim,
+                                           .value_dim = options.value_dim})) {
   register_module("inner_attention", attention_);
   register_module("query_projection", query_projection);
   register_module("key_projection", key_projection);
@@ -28,12 +31,20 @@ AttentionLayerImpl::AttentionLayerImpl(const TransformerOptions& options)
   register_module("out_projection", out_projection);
 }
 
+std::vector<Tensor> AttentionLayerImpl::Split(const Tensor& x, const ops::Norm& norm,
+                                              const std::vector<Linear>& projections) const {
+  std::vector<Tensor> weights, biases;
+  for (const Linear& projection : projections) {
+    weights.push_back(projection->weight);
+    biases.push_back(projection->bias);
+  }
+  std::vector<Tensor> parts = ops::Linears(x, weights, biases, precision_, norm);
+  for (Tensor& part : parts) part = part.unflatten(-1, {heads_, part.size(-1) / heads_});
+  return parts;
+}
+
 std::vector<Tensor> AttentionLayerImpl::Split(const Tensor& x, const ops::Norm& norm) const {
-  std::vector<Tensor> qkv = ops::Linears(
-      x, {query_projection->weight, key_projection->weight, value_projection->weight},
-      {query_projection->bias, key_projection->bias, value_projection->bias}, precision_, norm);
-  for (Tensor& part : qkv) part = part.unflatten(-1, {heads_, part.size(-1) / heads_});
-  return qkv;
+  return Split(x, norm, {query_projection, key_projection, value_projection});
 }
 
 Tensor AttentionLayerImpl::Attend(const Tensor& x, const ops::Norm& norm, const Mask& mask) {
@@ -41,30 +52,48 @@ Tensor AttentionLayerImpl::Attend(const Tensor& x, const ops::Norm& norm, const 
   return attention_->forward(qkv[0], qkv[1], qkv[2], mask).flatten(2);
 }
 
-Tensor AttentionLayerImpl::AttendStep(RecurrentAttentionImpl& attention, const Tensor& x,
-                                      const ops::Norm& norm, AttentionState& state) {
+Tensor AttentionLayerImpl::AttendStep(const Tensor& x, const ops::Norm& norm,
+                                      AttentionState& state) {
   const std::vector<Tensor> qkv = Split(x, norm);
-  return attention.forward(qkv[0], qkv[1], qkv[2], state).flatten(1);
+  return attention_->Step(qkv[0], qkv[1], qkv[2], state).flatten(1);
+}
+
+Tensor AttentionLayerImpl::AttendPiece(const Tensor& x, const ops::Norm& norm,
+                                       AttentionState& state) {
+  const std::vector<Tensor> qkv = Split(x, norm);
+  return attention_->Piece(qkv[0], qkv[1], qkv[2], state).flatten(2);
+}
+
+Tensor AttentionLayerImpl::AttendTo(const Tensor& memory, const Tensor& x, const ops::Norm& norm,
+                                    const Mask& mask) {
+  const Tensor q = Split(x, norm, {query_projection})[0];
+  const std::vector<Tensor> kv = Split(memory, {}, {key_projection, value_projection});
+  return attention_->forward(q, kv[0], kv[1], mask).flatten(2);
+}
+
+void AttentionLayerImpl::Remember(const Tensor& memory, const Tensor& lengths,
+                                  AttentionState& state) {
+  const std::vector<Tensor> kv = Split(memory, {}, {key_projection, value_projection});
+  attention_->Remember(kv[0], kv[1], lengths, state);
+}
+
+Tensor AttentionLayerImpl::AttendToState(const AttentionState& state, const Tensor& x,
+                                         const ops::Norm& norm) {
+  return attention_->Recall(Split(x, norm, {query_projection})[0], state).flatten(1);
 }
 
 Tensor AttentionLayerImpl::forward(const Tensor& queries, const Tensor& keys, const Tensor& values,
                                    const Mask& mask) {
-  const auto project = [&](const Linear& projection, const Tensor& x) {
-    const Tensor y = ops::Linear(x, projection->weight, projection->bias, precision_);
-    return y.unflatten(-1, {heads_, y.size(-1) / heads_});
-  };
-  const Tensor out =
-      attention_->forward(project(query_projection, queries), project(key_projection, keys),
-                          project(value_projection, values), mask);
+  const Tensor out = attention_->forward(Split(queries, {}, {query_projection})[0],
+                                         Split(keys, {}, {key_projection})[0],
+                                         Split(values, {}, {value_projection})[0], mask);
   return ops::Linear(out.flatten(2), out_projection->weight, out_projection->bias, precision_);
 }
 
-TransformerEncoderLayerImpl::TransformerEncoderLayerImpl(const TransformerOptions& options)
-    : attention(options),
-      linear1(options.d_model, options.d_ff),
-      linear2(options.d_ff, options.d_model),
-      norm1(LayerNormOptions({options.d_model}).eps(options.norm_eps)),
-      norm2(LayerNormOptions({options.d_model}).eps(options.norm_eps)),
+LayerParts::LayerParts(const TransformerOptions& options)
+    : d_model_(options.d_model),
+      d_ff_(options.d_ff),
+      norm_eps_(options.norm_eps),
       norm_first_(options.norm_first),
       activation_(options.activation == "gelu" ? kernels::Activation::kGelu
                                                : kernels::Activation::kRelu),
@@ -73,52 +102,84 @@ TransformerEncoderLayerImpl::TransformerEncoderLayerImpl(const TransformerOption
   if (options.activation != "gelu" && options.activation != "relu") {
     throw InputError("unknown activation '", options.activation, "'; choose relu or gelu");
   }
+}
+
+Linear LayerParts::MakeIn() const { return Linear(d_model_, d_ff_); }
+Linear LayerParts::MakeOut() const { return Linear(d_ff_, d_model_); }
+LayerNorm LayerParts::MakeNorm() const {
+  return LayerNorm(LayerNormOptions({d_model_}).eps(norm_eps_));
+}
+
+ops::Norm LayerParts::Before(const LayerNorm& norm) const {
+  if (!norm_first_) return {};
+  return {norm->weight, norm->bias, norm->options.eps()};
+}
+
+ops::Norm LayerParts::After(const LayerNorm& norm) const {
+  if (norm_first_) return {};
+  return {norm->weight, norm->bias, norm->options.eps()};
+}
+
+// Dropout stands between what is fused otherwise.
+bool LayerParts::Drops() const { return dropout_->is_training() && dropout_->options.p() > 0; }
+
+Tensor LayerParts::Add(const Tensor& x, const Tensor& part, LayerNorm& norm) {
+  const Tensor sum = x + dropout_(part);
+  return norm_first_ ? sum : norm(sum);
+}
+
+Tensor LayerParts::Project(const Tensor& x, const Tensor& attended, const Linear& out,
+                           LayerNorm& norm) {
+  if (!Drops()) {
+    return ops::Project(attended, out->weight, out->bias, x, After(norm), precision_);
+  }
+  return Add(x, ops::Linear(attended, out->weight, out->bias, precision_), norm);
+}
+
+Tensor LayerParts::FeedForward(const Tensor& x, const Linear& in, const Linear& out,
+                               LayerNorm& norm) {
+  if (!Drops()) {
+    return ops::FeedForward(x, in->weight, in->bias, out->weight, out->bias,
+                            {.activation = activation_,
+                             .norm_before = Before(norm),
+                             .norm_after = After(norm),
+                             .precision = precision_});
+  }
+  const Tensor hidden = ops::Linear(x, in->weight, in->bias, precision_, Before(norm));
+  const Tensor active = dropout_(ops::Activate(activation_, hidden));
+  return Add(x, ops::Linear(active, out->weight, out->bias, precision_), norm);
+}
+
+TransformerEncoderLayerImpl::TransformerEncoderLayerImpl(const TransformerOptions& options)
+    : parts_(options),
+      attention(options, options.attention),
+      linear1(parts_.MakeIn()),
+      linear2(parts_.MakeOut()),
+      norm1(parts_.MakeNorm()),
+      norm2(parts_.MakeNorm()) {
   register_module("attention", attention);
   register_module("linear1", linear1);
   register_module("linear2", linear2);
   register_module("norm1", norm1);
   register_module("norm2", norm2);
-  register_module("dropout", dropout_);
-}
-
-ops::Norm TransformerEncoderLayerImpl::Before(const LayerNorm& norm) const {
-  if (!norm_first_) return {};
-  return {norm->weight, norm->bias, norm->options.eps()};
-}
-
-ops::Norm TransformerEncoderLayerImpl::After(const LayerNorm& norm) const {
-  if (norm_first_) return {};
-  return {norm->weight, norm->bias, norm->options.eps()};
+  register_module("dropout", parts_.dropout());
 }
 
 Tensor TransformerEncoderLayerImpl::forward(const Tensor& x, const Mask& mask) {
-  return Finish(x, attention->Attend(x, Before(norm1), mask));
+  return Finish(x, attention->Attend(x, parts_.Before(norm1), mask));
 }
 
-Tensor TransformerEncoderLayerImpl::Step(RecurrentAttentionImpl& recurrent, const Tensor& x,
-                                         AttentionState& state) {
-  return Finish(x, attention->AttendStep(recurrent, x, Before(norm1), state));
+Tensor TransformerEncoderLayerImpl::Step(const Tensor& x, AttentionState& state) {
+  return Finish(x, attention->AttendStep(x, parts_.Before(norm1), state));
+}
+
+Tensor TransformerEncoderLayerImpl::Piece(const Tensor& x, AttentionState& state) {
+  return Finish(x, attention->AttendPiece(x, parts_.Before(norm1), state));
 }
 
 Tensor TransformerEncoderLayerImpl::Finish(const Tensor& x, const Tensor& attended) {
-  const Linear& out = attention->out_projection;
-  if (!is_training() || dropout_->options.p() == 0) {
-    const Tensor y = ops::Project(attended, out->weight, out->bias, x, After(norm1), precision_);
-    return ops::FeedForward(y, linear1->weight, linear1->bias, linear2->weight, linear2->bias,
-                            {.activation = activation_,
-                             .norm_before = Before(norm2),
-                             .norm_after = After(norm2),
-                             .precision = precision_});
-  }
-  // Dropout stands between what is fused otherwise.
-  const auto add = [&](const Tensor& to, const Tensor& part, LayerNorm& norm) {
-    const Tensor sum = to + dropout_(part);
-    return norm_first_ ? sum : norm(sum);
-  };
-  const Tensor y = add(x, ops::Linear(attended, out->weight, out->bias, precision_), norm1);
-  const Tensor hidden = ops::Linear(y, linear1->weight, linear1->bias, precision_, Before(norm2));
-  const Tensor active = dropout_(ops::Activate(activation_, hidden));
-  return add(y, ops::Linear(active, linear2->weight, linear2->bias, precision_), norm2);
+  const Tensor y = parts_.Project(x, attended, attention->out_projection, norm1);
+  return parts_.FeedForward(y, linear1, linear2, norm2);
 }
 
 TransformerEncoderImpl::TransformerEncoderImpl(const TransformerOptions& options)
@@ -143,20 +204,23 @@ Tensor TransformerEncoderImpl::forward(Tensor x, const Mask& mask) {
   return norm.is_empty() ? x : norm(x);
 }
 
-RecurrentTransformerEncoderImpl::RecurrentTransformerEncoderImpl(TransformerEncoder encoder,
-                                                                 const AttentionSpec& attention)
+Tensor TransformerEncoderImpl::Piece(Tensor x, RecurrentState& state) {
+  state.resize(layers->size());
+  for (size_t i = 0; i < layers->size(); ++i) {
+    x = layers[i]->as<TransformerEncoderLayer>()->Piece(x, state[i]);
+  }
+  return norm.is_empty() ? x : norm(x);
+}
+
+RecurrentTransformerEncoderImpl::RecurrentTransformerEncoderImpl(TransformerEncoder encoder)
     : encoder_(std::move(encoder)) {
   register_module("encoder", encoder_);
-  for (size_t i = 0; i < encoder_->layers->size(); ++i) {
-    attention_.push_back(MakeRecurrentAttention(attention));
-    register_module("attention" + std::to_string(i), attention_.back());
-  }
 }
 
 Tensor RecurrentTransformerEncoderImpl::forward(Tensor x, RecurrentState& state) {
-  state.resize(attention_.size());
-  for (size_t i = 0; i < attention_.size(); ++i) {
-    x = encoder_->layers[i]->as<TransformerEncoderLayer>()->Step(*attention_[i], x, state[i]);
+  state.resize(encoder_->layers->size());
+  for (size_t i = 0; i < encoder_->layers->size(); ++i) {
+    x = encoder_->layers[i]->as<TransformerEncoderLayer>()->Step(x, state[i]);
   }
   return encoder_->norm.is_empty() ? x : encoder_->norm(x);
 }
@@ -164,8 +228,9 @@ Tensor RecurrentTransformerEncoderImpl::forward(Tensor x, RecurrentState& state)
 Transformer BuildTransformer(const TransformerOptions& options) {
   Transformer built;
   built.batch = TransformerEncoder(options);
-  if (HasRecurrentForm(options.attention)) {
-    built.recurrent = RecurrentTransformerEncoder(built.batch, options.attention);
+  if (options.layers == 0 ||
+      built.batch->layers[0]->as<TransformerEncoderLayer>()->attention->recurrent()) {
+    built.recurrent = RecurrentTransformerEncoder(built.batch);
   }
   return built;
 }

@@ -1,10 +1,12 @@
-// The transformer encoder, in its two forms over one set of weights.
+// The transformer encoder, in its two forms over one set of weights. (The decoder, which also looks
+// at an encoder's memory, is decoder.h.)
 //
 //   TransformerOptions options{.layers = 4, .heads = 8, .query_dim = 16, .value_dim = 16, ...};
 //   Transformer built = BuildTransformer(options);
 //   y = built.batch->forward(x, Mask{.causal = true});        // x [N, L, d_model]
 //   RecurrentState state;
 //   y_t = built.recurrent->forward(x_t, state);               // x_t [N, d_model]
+//   y = built.batch->Piece(x, state);                         // the next L positions at once
 //
 // Layers are post-norm, as in the reference library: x = LN1(x + attention(x)), then
 // x = LN2(x + W2 act(W1 x)); or pre-norm: x = x + attention(LN1(x)), x = x + W2 act(W1 LN2(x)). A
@@ -41,24 +43,40 @@ struct TransformerOptions {
   bool checkpoint_layers = false;  // keep only the layers' inputs for the backward pass
 };
 
-// Projections to queries, keys and values, an attention kind, a projection back.
+// Projections to queries, keys and values, an attention kind, a projection back. The Attend...()
+// functions stop short of the projection back, which is fused with what follows it; n is a norm that
+// stands before the attention, or none.
 class AttentionLayerImpl : public torch::nn::Module {
  public:
-  explicit AttentionLayerImpl(const TransformerOptions& options);
+  AttentionLayerImpl(const TransformerOptions& options, const AttentionSpec& attention);
   // queries [N, L, d_model], keys, values [N, S, d_model] -> [N, L, d_model]
   torch::Tensor forward(const torch::Tensor& queries, const torch::Tensor& keys,
                         const torch::Tensor& values, const Mask& mask);
-  // Self attention of n(x), before the projection back: [N, L, d_model] -> [N, L, H M].
+
+  // Self attention of n(x): [N, L, d_model] -> [N, L, H M].
   torch::Tensor Attend(const torch::Tensor& x, const ops::Norm& norm, const Mask& mask);
-  // The same for one position, through the recurrent kind: [N, d_model] -> [N, H M].
-  torch::Tensor AttendStep(RecurrentAttentionImpl& attention, const torch::Tensor& x,
-                           const ops::Norm& norm, AttentionState& state);
+  // The same for one position, [N, d_model] -> [N, H M], and for the next L, [N, L, d_model] ->
+  // [N, L, H M].
+  torch::Tensor AttendStep(const torch::Tensor& x, const ops::Norm& norm, AttentionState& state);
+  torch::Tensor AttendPiece(const torch::Tensor& x, const ops::Norm& norm, AttentionState& state);
+
+  // Attention of n(x) over a memory [N, S, d_model]: [N, L, d_model] -> [N, L, H M].
+  torch::Tensor AttendTo(const torch::Tensor& memory, const torch::Tensor& x, const ops::Norm& norm,
+                         const Mask& mask);
+  // The same for one position: the memory goes into a state once, and is read from it.
+  void Remember(const torch::Tensor& memory, const torch::Tensor& lengths, AttentionState& state);
+  torch::Tensor AttendToState(const AttentionState& state, const torch::Tensor& x,
+                              const ops::Norm& norm);
+
+  bool recurrent() const { return attention_->recurrent(); }
 
   torch::nn::Linear query_projection, key_projection, value_projection, out_projection;
 
  private:
   // Queries, keys and values of n(x), each [..., H, D or M].
   std::vector<torch::Tensor> Split(const torch::Tensor& x, const ops::Norm& norm) const;
+  std::vector<torch::Tensor> Split(const torch::Tensor& x, const ops::Norm& norm,
+                                   const std::vector<torch::nn::Linear>& projections) const;
 
   int64_t heads_;
   ops::Precision precision_;
@@ -66,35 +84,70 @@ class AttentionLayerImpl : public torch::nn::Module {
 };
 TORCH_MODULE(AttentionLayer);
 
+// What the layers of encoders and decoders are made of, beside attention: x + f(x) with the norm
+// where the options want it.
+class LayerParts {
+ public:
+  explicit LayerParts(const TransformerOptions& options);
+
+  torch::nn::Linear MakeIn() const;   // d_model -> d_ff
+  torch::nn::Linear MakeOut() const;  // d_ff -> d_model
+  torch::nn::LayerNorm MakeNorm() const;
+  const torch::nn::Dropout& dropout() const { return dropout_; }
+
+  // The norm where it stands before a block in such layers; none elsewhere.
+  ops::Norm Before(const torch::nn::LayerNorm& norm) const;
+  // After an attention: its projection back, the residual, the norm.
+  torch::Tensor Project(const torch::Tensor& x, const torch::Tensor& attended,
+                        const torch::nn::Linear& out, torch::nn::LayerNorm& norm);
+  // The feed-forward block with its residual and norm.
+  torch::Tensor FeedForward(const torch::Tensor& x, const torch::nn::Linear& in,
+                            const torch::nn::Linear& out, torch::nn::LayerNorm& norm);
+
+ private:
+  ops::Norm After(const torch::nn::LayerNorm& norm) const;
+  bool Drops() const;
+  torch::Tensor Add(const torch::Tensor& x, const torch::Tensor& part, torch::nn::LayerNorm& norm);
+
+  int64_t d_model_, d_ff_;
+  double norm_eps_;
+  bool norm_first_;
+  kernels::Activation activation_;
+  ops::Precision precision_;
+  torch::nn::Dropout dropout_;
+};
+
 class TransformerEncoderLayerImpl : public torch::nn::Module {
+ private:
+  LayerParts parts_;  // first: it makes what follows
+
  public:
   explicit TransformerEncoderLayerImpl(const TransformerOptions& options);
-  torch::Tensor forward(const torch::Tensor& x, const Mask& mask);  // [N, L, d_model] -> the same
-  torch::Tensor Step(RecurrentAttentionImpl& attention, const torch::Tensor& x,
-                     AttentionState& state);
+  torch::Tensor forward(const torch::Tensor& x, const Mask& mask);    // [N, L, d_model] -> the same
+  torch::Tensor Step(const torch::Tensor& x, AttentionState& state);  // [N, d_model] -> the same
+  torch::Tensor Piece(const torch::Tensor& x,
+                      AttentionState& state);  // [N, L, d_model] -> the same
 
   AttentionLayer attention;
   torch::nn::Linear linear1, linear2;
   torch::nn::LayerNorm norm1, norm2;
 
  private:
-  // What follows the attention, alike in both forms.
+  // What follows the attention, alike in every form.
   torch::Tensor Finish(const torch::Tensor& x, const torch::Tensor& attended);
-  // The norm where it stands in such layers; none elsewhere.
-  ops::Norm Before(const torch::nn::LayerNorm& norm) const;
-  ops::Norm After(const torch::nn::LayerNorm& norm) const;
-
-  bool norm_first_;
-  kernels::Activation activation_;
-  ops::Precision precision_;
-  torch::nn::Dropout dropout_;
 };
 TORCH_MODULE(TransformerEncoderLayer);
+
+// A state a layer; empty at the beginning. A value: copying one forks the sequence.
+using RecurrentState = std::vector<AttentionState>;
 
 class TransformerEncoderImpl : public torch::nn::Module {
  public:
   explicit TransformerEncoderImpl(const TransformerOptions& options);
   torch::Tensor forward(torch::Tensor x, const Mask& mask);  // [N, L, d_model] -> the same
+  // The next L positions of sequences that began in earlier pieces; causal, with gradients through
+  // the state. Throws InputError where the attention kind has no recurrent form.
+  torch::Tensor Piece(torch::Tensor x, RecurrentState& state);
 
   torch::nn::ModuleList layers;
   torch::nn::LayerNorm norm = nullptr;  // null without a final norm
@@ -104,20 +157,15 @@ class TransformerEncoderImpl : public torch::nn::Module {
 };
 TORCH_MODULE(TransformerEncoder);
 
-// A state a layer; empty at the beginning. A value: copying one forks the sequence.
-using RecurrentState = std::vector<AttentionState>;
-
-// Self attention one position at a time. Holds the encoder that it was made from: there is one set
-// of weights. Dropout applies as in the encoder (switch with eval()).
+// Causal self attention one position at a time. Holds the encoder that it was made from: there is one
+// set of weights. Dropout applies as in the encoder (switch with eval()).
 class RecurrentTransformerEncoderImpl : public torch::nn::Module {
  public:
-  // Throws InputError where the attention kind has no recurrent form.
-  RecurrentTransformerEncoderImpl(TransformerEncoder encoder, const AttentionSpec& attention);
+  explicit RecurrentTransformerEncoderImpl(TransformerEncoder encoder);
   torch::Tensor forward(torch::Tensor x, RecurrentState& state);  // [N, d_model] -> the same
 
  private:
   TransformerEncoder encoder_;
-  std::vector<RecurrentAttention> attention_;
 };
 TORCH_MODULE(RecurrentTransformerEncoder);
 

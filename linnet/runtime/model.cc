@@ -135,9 +135,12 @@ void Pack(Model::Packed& model, Packer& packer) {
 Model::Packed::Packed(const Checkpoint& checkpoint)
     : spec(checkpoint.spec()), path(checkpoint.path()), training(checkpoint.training()) {
   if (!FindAttentionKind(spec.attention.kind).recurrent) {
-    throw InputError(path, ": attention '", spec.attention.kind,
-                     "' has no recurrent form, so this runtime cannot step it; use one of the ",
-                     "recurrent kinds (causal-linear)");
+    throw InputError(path, ": this runtime does not run attention '", spec.attention.kind,
+                     "'; it runs causal-linear");
+  }
+  if (!FindFeatureMap(spec.attention.feature_map).runtime) {
+    throw InputError(path, ": this runtime does not run the feature map '",
+                     spec.attention.feature_map, "'; it runs elu");
   }
   if (spec.head == "logistics" && Size(spec.mixtures) > kernels::kMaxMixtures) {
     throw InputError(path, ": ", spec.mixtures, " mixtures are more than the ",

@@ -412,8 +412,10 @@ TEST(Model, OpensFilesAndMemoryAlike) {
 
 TEST(Model, RefusesAKindThatCannotBeStepped) {
   ModelSpec spec = LongCopy();
+  spec.attention.feature_map = "relu";
+  EXPECT_TRUE(Contains(ErrorOf([&] { TestModel model(spec); }), "feature map 'relu'; it runs elu"));
   spec.attention.kind = "full";
-  EXPECT_TRUE(Contains(ErrorOf([&] { TestModel model(spec); }), "'full' has no recurrent form"));
+  EXPECT_TRUE(Contains(ErrorOf([&] { TestModel model(spec); }), "'full'; it runs causal-linear"));
 }
 
 TEST(Images, SamplesDependOnSeedAndStreamOnly) {

@@ -133,6 +133,13 @@ ModelSpec BaseSpec(const TrainConfig& config) {
   ModelSpec spec;
   spec.task = config.task;
   spec.attention.kind = config.attention;
+  spec.attention.feature_map = config.feature_map;
+  spec.attention.features = config.features;
+  spec.attention.similarity = config.similarity;
+  spec.attention.lsh_rounds = config.lsh_rounds;
+  spec.attention.lsh_buckets = config.lsh_buckets;
+  spec.attention.lsh_chunk = config.lsh_chunk;
+  spec.attention.lsh_variant = config.lsh_variant;
   spec.layers = config.layers;
   spec.heads = config.heads;
   spec.d_model = config.d_model;

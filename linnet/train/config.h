@@ -18,6 +18,13 @@ struct TrainConfig {
   std::string task;
 
   std::string attention = "causal-linear";
+  std::string feature_map = "elu";
+  int features = 0;
+  std::string similarity = "softmax";
+  int lsh_rounds = 4;
+  int lsh_buckets = 64;
+  int lsh_chunk = 32;
+  std::string lsh_variant = "published";
   int layers = 8;
   int heads = 8;
   int d_model = 256;
@@ -68,7 +75,14 @@ struct TrainConfig {
 // field), where `task` is "" for fields that every task has.
 template <typename Config, typename Visit>
 void VisitFields(Config& c, Visit visit) {
-  visit("attention", "", "attention kind: causal-linear or full", c.attention);
+  visit("attention", "", "attention kind: causal-linear, full, kernel or reformer", c.attention);
+  visit("feature_map", "", "of causal-linear: elu, relu, polynomial2, rff or favor", c.feature_map);
+  visit("features", "", "random features of rff and favor; 0: twice --query-dim", c.features);
+  visit("similarity", "", "of kernel: softmax, polynomial2 or rbf", c.similarity);
+  visit("lsh_rounds", "", "reformer: rounds of hashing", c.lsh_rounds);
+  visit("lsh_buckets", "", "reformer: buckets of a round", c.lsh_buckets);
+  visit("lsh_chunk", "", "reformer: positions in a chunk", c.lsh_chunk);
+  visit("lsh_variant", "", "reformer: published, or simple (fast-transformers')", c.lsh_variant);
   visit("layers", "", "transformer layers", c.layers);
   visit("heads", "", "attention heads", c.heads);
   visit("d_model", "", "width of the model", c.d_model);

@@ -1,0 +1,133 @@
+#include "linnet/model/attention.h"
+
+#include <mutex>
+
+#include "linnet/base/error.h"
+
+namespace linnet {
+namespace {
+
+// Entries with a name. Others may add to them while a program starts, from any thread.
+template <typename Info>
+class Table {
+ public:
+  Table(const char* what, std::vector<Info> entries) : what_(what), entries_(std::move(entries)) {}
+
+  std::vector<Info> all() const {
+    const std::lock_guard lock(mutex_);
+    return entries_;
+  }
+
+  Info Find(const std::string& name) const {
+    std::string known;
+    for (const Info& info : all()) {
+      if (name == info.name) return info;
+      known += (known.empty() ? "" : ", ") + info.name;
+    }
+    throw InputError("unknown ", what_, " '", name, "'; choose one of ", known);
+  }
+
+  void Add(const Info& info) {
+    const std::lock_guard lock(mutex_);
+    for (const Info& entry : entries_) {
+      if (entry.name == info.name) {
+        throw InputError("there is a ", what_, " '", info.name, "' already");
+      }
+    }
+    entries_.push_back(info);
+  }
+
+ private:
+  const char* const what_;
+  mutable std::mutex mutex_;
+  std::vector<Info> entries_;
+};
+
+Table<AttentionKindInfo>& Kinds() {
+  static Table<AttentionKindInfo> table(
+      "attention",
+      {
+          {"causal-linear", "linear attention over the past; runs as an RNN (eqs. 8-15)", true,
+           true},
+          {"linear", "linear attention over the whole sequence (eqs. 4-6)", false, false},
+          {"full", "softmax attention (eq. 2)", true, false},
+          {"kernel", "equation 3 as it stands, quadratic, with a similarity of choice", true,
+           false},
+          {"reformer", "softmax over the keys that hashing finds near (LSH)", true, false},
+      });
+  return table;
+}
+
+int64_t SameSize(int query_dim, int) { return query_dim; }
+int64_t AsAsked(int query_dim, int features) { return features > 0 ? features : 2 * query_dim; }
+
+Table<FeatureMapInfo>& Maps() {
+  static Table<FeatureMapInfo> table(
+      "feature map",
+      {
+          {"elu", "elu(x) + 1 (eq. 7)", true, SameSize},
+          {"relu", "max(x, 0)", false, SameSize},
+          {"polynomial2", "exactly (q k / sqrt(D) + 1)^2", false,
+           [](int d, int) { return int64_t{d} * (d + 1) / 2 + d + 1; }},
+          {"rff", "random Fourier features, near exp(-|q - k|^2 / (2 sqrt(D)))", false, AsAsked,
+           [](int d, int features) { return AsAsked(d, features) / 2; }},
+          {"favor", "positive random features, near exp(q k / sqrt(D)): softmax attention", false,
+           AsAsked, AsAsked},
+      });
+  return table;
+}
+
+}  // namespace
+
+std::vector<AttentionKindInfo> AttentionKinds() { return Kinds().all(); }
+AttentionKindInfo FindAttentionKind(const std::string& name) { return Kinds().Find(name); }
+void AddAttentionKind(const AttentionKindInfo& info) { Kinds().Add(info); }
+
+std::vector<FeatureMapInfo> FeatureMaps() { return Maps().all(); }
+FeatureMapInfo FindFeatureMap(const std::string& name) { return Maps().Find(name); }
+void AddFeatureMap(const FeatureMapInfo& info) { Maps().Add(info); }
+
+int64_t FeatureSize(const AttentionSpec& spec, int query_dim) {
+  return FindFeatureMap(spec.feature_map).size(query_dim, spec.features);
+}
+
+int64_t OmegaColumns(const AttentionSpec& spec, int query_dim) {
+  if (spec.kind != "linear" && spec.kind != "causal-linear") return 0;
+  const FeatureMapInfo map = FindFeatureMap(spec.feature_map);
+  return map.omega == nullptr ? 0 : map.omega(query_dim, spec.features);
+}
+
+void Validate(const AttentionSpec& spec, int query_dim, const std::string& where) {
+  const auto require = [&](bool good, const auto&... message) {
+    if (!good) throw InputError(where, ": ", message...);
+  };
+  const auto in_range = [&](const char* name, int value, int low, int high) {
+    require(value >= low && value <= high, name, " is ", value, "; it must be between ", low,
+            " and ", high);
+  };
+  try {
+    FindAttentionKind(spec.kind);
+    FindFeatureMap(spec.feature_map);
+  } catch (const Error& error) {
+    throw InputError(where, ": ", error.what());
+  }
+  require(spec.eps >= 0 && spec.eps < 1, "attention_eps is ", spec.eps, "; it must lie in [0, 1)");
+  in_range("features", spec.features, 0, 1 << 16);
+  require(spec.feature_map != "rff" || spec.features % 2 == 0, "features is ", spec.features,
+          "; rff needs an even number of them");
+  require(FeatureSize(spec, query_dim) <= 1 << 20, "feature map '", spec.feature_map, "' makes ",
+          FeatureSize(spec, query_dim), " features of ", query_dim, " dimensions; at most ",
+          1 << 20, " can be");
+  require(
+      spec.similarity == "softmax" || spec.similarity == "polynomial2" || spec.similarity == "rbf",
+      "unknown similarity '", spec.similarity, "'; choose softmax, polynomial2 or rbf");
+  in_range("lsh_rounds", spec.lsh_rounds, 1, 64);
+  in_range("lsh_buckets", spec.lsh_buckets, 1, 1 << 16);
+  require(spec.lsh_buckets == 1 || spec.lsh_buckets % 2 == 0, "lsh_buckets is ", spec.lsh_buckets,
+          "; it must be 1 or even");
+  in_range("lsh_chunk", spec.lsh_chunk, 1, 1 << 20);
+  require(spec.lsh_variant == "published" || spec.lsh_variant == "simple", "unknown lsh_variant '",
+          spec.lsh_variant, "'; choose published or simple");
+}
+
+}  // namespace linnet

@@ -1,0 +1,66 @@
+// Attention over the keys that locality-sensitive hashing finds near: see reformer.h. While training,
+// every forward pass hashes with planes of its own, drawn from libtorch's default generator;
+// otherwise with the same ones always, so that a model's answers repeat.
+#include <ATen/CPUGeneratorImpl.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include "linnet/base/error.h"
+#include "linnet/nn/attention.h"
+#include "linnet/nn/reformer.h"
+
+namespace linnet::nn {
+namespace {
+
+using torch::Tensor;
+
+class ReformerAttentionImpl : public AttentionImpl {
+ public:
+  explicit ReformerAttentionImpl(const AttentionSpec& spec)
+      : rounds_(spec.lsh_rounds),
+        simple_(spec.lsh_variant == "simple"),
+        options_{.buckets = spec.lsh_buckets, .chunk = spec.lsh_chunk} {}
+
+  // The keys are the queries: k is not looked at.
+  Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const Mask& mask) override {
+    CheckAttention("reformer", q, k, v, mask, /*quadratic=*/false);
+    if (q.size(1) != k.size(1)) {
+      throw InputError("attention 'reformer' takes its queries as keys: there must be as many of ",
+                       "both, not ", q.size(1), " and ", k.size(1));
+    }
+    LshOptions options = options_;
+    options.causal = mask.causal;
+    const Tensor planes = Planes(q);
+    if (!simple_) return DropQueries(LshAttention(q, v, mask.lengths, planes, options), mask);
+    Tensor buckets = LshBuckets(q, planes, options.buckets);
+    if (mask.lengths.defined()) {
+      const Tensor counts = Below(mask.lengths, q.size(1)).view({1, q.size(0), 1, -1});
+      buckets = buckets.masked_fill(counts.logical_not(), options.buckets);
+    }
+    return DropQueries(SimpleLshAttention(q, v, mask.lengths, LshOrder(buckets), options), mask);
+  }
+
+ private:
+  Tensor Planes(const Tensor& q) const {
+    const std::vector<int64_t> sizes = {rounds_, q.size(3), (options_.buckets + 1) / 2};
+    const Tensor planes =
+        is_training() ? torch::randn(sizes)
+                      : torch::randn(sizes, at::make_generator<at::CPUGeneratorImpl>(kSeed));
+    return planes.to(q.options().requires_grad(false));
+  }
+
+  static constexpr uint64_t kSeed = 1;
+
+  int64_t rounds_;
+  bool simple_;
+  LshOptions options_;
+};
+
+}  // namespace
+
+const AttentionKind kReformerAttention = {
+    "reformer", [](const AttentionSpec& spec, const AttentionSizes&) -> Attention {
+      return std::make_shared<ReformerAttentionImpl>(spec);
+    }};
+
+}  // namespace linnet::nn

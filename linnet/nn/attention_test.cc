@@ -1,0 +1,604 @@
+#include "linnet/nn/attention.h"
+
+#include <gtest/gtest.h>
+#include <torch/utils.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "linnet/base/error.h"
+#include "linnet/nn/feature_map.h"
+#include "linnet/nn/reformer.h"
+
+namespace linnet::nn {
+namespace {
+
+using torch::Tensor;
+
+double Off(const Tensor& a, const Tensor& b) { return (a - b).abs().max().item<double>(); }
+// The largest difference relative to the largest magnitude.
+double RelativeOff(const Tensor& got, const Tensor& want) {
+  return Off(got, want) / std::max(want.abs().max().item<double>(), 1e-30);
+}
+bool Finite(const Tensor& x) { return torch::isfinite(x).all().item<bool>(); }
+Tensor Lengths(std::vector<int64_t> lengths) { return torch::tensor(lengths); }
+Tensor Normal(std::vector<int64_t> sizes) { return torch::randn(sizes, torch::kFloat64); }
+
+// One of the kinds with one of its parameters.
+struct Variant {
+  std::string name;
+  AttentionSpec spec;
+  friend void PrintTo(const Variant& variant, std::ostream* out) { *out << variant.name; }
+};
+
+std::vector<Variant> Variants() {
+  std::vector<Variant> variants = {{"full", {.kind = "full"}}};
+  for (const char* similarity : {"softmax", "polynomial2", "rbf"}) {
+    variants.push_back(
+        {std::string("kernel_") + similarity, {.kind = "kernel", .similarity = similarity}});
+  }
+  for (const char* map : {"elu", "relu", "polynomial2", "rff", "favor"}) {
+    variants.push_back({std::string("linear_") + map, {.kind = "linear", .feature_map = map}});
+    variants.push_back(
+        {std::string("causal_linear_") + map, {.kind = "causal-linear", .feature_map = map}});
+  }
+  for (const char* variant : {"published", "simple"}) {
+    variants.push_back({std::string("reformer_") + variant,
+                        {.kind = "reformer",
+                         .lsh_rounds = 3,
+                         .lsh_buckets = 4,
+                         .lsh_chunk = 4,
+                         .lsh_variant = variant}});
+  }
+  return variants;
+}
+
+bool CanBeCausal(const AttentionSpec& spec) { return FindAttentionKind(spec.kind).causal; }
+
+class EveryKind : public testing::TestWithParam<Variant> {
+ protected:
+  // In double, and in evaluation mode, so that nothing is random.
+  Attention Make(int64_t query_dim = 4) {
+    torch::manual_seed(11);
+    Attention attention = MakeAttention(GetParam().spec, {3, query_dim, 5});
+    attention->to(torch::kFloat64);
+    attention->eval();
+    return attention;
+  }
+  // The mask that every kind has a meaning for.
+  Mask Causal() const { return Mask{.causal = CanBeCausal(GetParam().spec)}; }
+};
+INSTANTIATE_TEST_SUITE_P(Kinds, EveryKind, testing::ValuesIn(Variants()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(EveryKind, GradientsAreFiniteDifferences) {
+  const Attention attention = Make();
+  torch::manual_seed(1);
+  std::vector<Tensor> inputs = {Normal({2, 7, 3, 4}), Normal({2, 7, 3, 4}), Normal({2, 7, 3, 5})};
+  const Tensor weights = Normal({2, 7, 3, 5});
+  Mask mask = Causal();
+  mask.lengths = Lengths({7, 5});
+  const auto loss = [&] {
+    return (attention->forward(inputs[0], inputs[1], inputs[2], mask) * weights).sum();
+  };
+  for (Tensor& input : inputs) input.requires_grad_();
+  loss().backward();
+  constexpr double kStep = 1e-6;
+  for (size_t which = 0; which < inputs.size(); ++which) {
+    const Tensor gradient =
+        inputs[which].grad().defined() ? inputs[which].grad() : torch::zeros_like(inputs[which]);
+    torch::NoGradGuard no_grad;
+    double* values = inputs[which].data_ptr<double>();
+    for (int64_t i = 0; i < inputs[which].numel(); i += 5) {
+      const double before = values[i];
+      values[i] = before + kStep;
+      const double above = loss().item<double>();
+      values[i] = before - kStep;
+      const double below = loss().item<double>();
+      values[i] = before;
+      const double slope = (above - below) / (2 * kStep);
+      EXPECT_NEAR(gradient.flatten()[i].item<double>(), slope,
+                  1e-6 * std::max(1.0, std::abs(slope)))
+          << "input " << which << ", number " << i;
+    }
+  }
+}
+
+TEST_P(EveryKind, PaddingDoesNotLeak) {
+  const Attention attention = Make();
+  const Tensor q = Normal({2, 9, 3, 4});
+  const Tensor k = Normal({2, 9, 3, 4}).requires_grad_();
+  const Tensor v = Normal({2, 9, 3, 5}).requires_grad_();
+  const Mask mask{.lengths = Lengths({9, 4})};
+  const Tensor out = attention->forward(q, k, v, mask);
+  out.square().sum().backward();
+  EXPECT_EQ(v.grad()[1].slice(0, 4).abs().max().item<double>(), 0);
+  if (k.grad().defined()) {
+    EXPECT_EQ(k.grad()[1].slice(0, 4).abs().max().item<double>(), 0);
+  }
+  Tensor other_q = q.clone(), other_k = k.detach().clone(), other_v = v.detach().clone();
+  other_k[1].slice(0, 4).fill_(7);
+  other_v[1].slice(0, 4).fill_(-3);
+  // Reformer's keys are its queries.
+  if (GetParam().spec.kind == "reformer") other_q[1].slice(0, 4).fill_(7);
+  EXPECT_EQ(Off(attention->forward(other_q, other_k, other_v, mask), out), 0);
+  // A shorter sequence alone gives what it gives within the batch.
+  const auto alone = [](const Tensor& x) { return x.narrow(0, 1, 1).narrow(1, 0, 4); };
+  EXPECT_LT(RelativeOff(attention->forward(alone(q), alone(k), alone(v), Mask{}), alone(out)),
+            1e-12);
+}
+
+TEST_P(EveryKind, QueriesThatDoNotCountGetZeros) {
+  const Attention attention = Make();
+  Tensor q = Normal({2, 6, 3, 4}).requires_grad_();
+  const Tensor k = Normal({2, 6, 3, 4}), v = Normal({2, 6, 3, 5});
+  Mask mask = Causal();
+  const Tensor all = attention->forward(q, k, v, mask);
+  mask.query_lengths = Lengths({6, 2});
+  const Tensor out = attention->forward(q, k, v, mask);
+  EXPECT_EQ(Off(out[0], all[0]), 0);
+  EXPECT_EQ(Off(out[1].slice(0, 0, 2), all[1].slice(0, 0, 2)), 0);
+  EXPECT_EQ(out[1].slice(0, 2).abs().max().item<double>(), 0);
+}
+
+// No input that has a meaning may give a number that has none.
+TEST_P(EveryKind, HardInputsGiveNumbers) {
+  for (const torch::ScalarType type : {torch::kFloat64, torch::kFloat32}) {
+    const Attention attention = Make();
+    attention->to(type);
+    const auto check = [&](const std::string& what, const Tensor& q_in, const Tensor& k_in,
+                           const Tensor& v_in, const Mask& mask) {
+      const auto leaf = [&](const Tensor& x) { return x.to(type).detach().requires_grad_(); };
+      const Tensor q = leaf(q_in), k = leaf(k_in), v = leaf(v_in);
+      const Tensor out = attention->forward(q, k, v, mask);
+      EXPECT_TRUE(Finite(out)) << what;
+      out.sum().backward();
+      for (const Tensor& x : {q, k, v}) {
+        EXPECT_TRUE(!x.grad().defined() || Finite(x.grad())) << what;
+      }
+      return out;
+    };
+    const Tensor zeros = torch::zeros({2, 9, 3, 4}), q = torch::randn({2, 9, 3, 4});
+    const Tensor k = torch::randn({2, 9, 3, 4}), v = torch::randn({2, 9, 3, 5});
+    check("zero queries", zeros, k, v, Causal());
+    check("zero keys", q, zeros, v, Causal());
+    check("all zero", zeros, zeros, v, Causal());
+    check("large", 1e4 * q, 1e4 * k, 1e4 * v, Causal());
+    check("large and equal", 1e4 * torch::ones_like(q), 1e4 * torch::ones_like(k), 1e4 * v,
+          Causal());
+    check("large and opposite", 1e4 * q, -1e4 * q, v, Causal());
+    for (const char* which : {"first", "causal"}) {
+      Mask mask = which == std::string("causal") ? Causal() : Mask{};
+      const auto one = [](const Tensor& x) { return x.narrow(1, 0, 1); };
+      check("one token", one(q), one(k), one(v), mask);
+      mask.lengths = Lengths({0, 3});
+      const Tensor out = check("no keys", q, k, v, mask);
+      EXPECT_EQ(out[0].abs().max().item<double>(), 0);
+    }
+  }
+}
+
+TEST_P(EveryKind, RefusesWhatHasNoMeaning) {
+  const Attention attention = Make();
+  const Tensor q = Normal({1, 3, 3, 4}), longer = Normal({1, 4, 3, 4}), v = Normal({1, 3, 3, 5});
+  const auto refuses = [&](const Tensor& a, const Tensor& b, const Tensor& c, const Mask& mask) {
+    EXPECT_THROW(attention->forward(a, b, c, mask), Error);
+  };
+  refuses(q, longer, Normal({1, 4, 3, 5}), Mask{.causal = true});
+  refuses(q, longer, v, Mask{});
+  refuses(q, Normal({1, 3, 2, 4}), v, Mask{});
+  refuses(q, Normal({1, 3, 3, 5}), v, Mask{});
+  refuses(q[0], q[0], v[0], Mask{});
+  refuses(q, q, v, Mask{.lengths = Lengths({3, 3})});
+  refuses(q, q, v, Mask{.lengths = torch::tensor({3.0})});
+  refuses(q, q, v, Mask{.query_lengths = Lengths({3, 3})});
+  refuses(q, q, v, Mask{.allowed = torch::ones({2, 3}, torch::kBool)});
+  refuses(q, q, v, Mask{.allowed = torch::ones({3, 3})});
+  const Mask allowed{.allowed = torch::ones({3, 3}, torch::kBool)};
+  const std::string& kind = GetParam().spec.kind;
+  if (kind == "full" || kind == "kernel") {
+    EXPECT_TRUE(Finite(attention->forward(q, q, v, allowed)));
+  } else {
+    refuses(q, q, v, allowed);
+  }
+  if (kind == "causal-linear" || kind == "reformer") {
+    refuses(q, longer, Normal({1, 4, 3, 5}), Mask{});
+  } else {
+    EXPECT_TRUE(Finite(attention->forward(q, longer, Normal({1, 4, 3, 5}), Mask{})));
+  }
+}
+
+// The kinds with a recurrent form, in self attention: whole, step by step, in ragged pieces, forked.
+TEST_P(EveryKind, BatchIsRecurrentIsPieces) {
+  const Attention attention = Make();
+  const AttentionSpec& spec = GetParam().spec;
+  const bool linear = spec.kind == "linear" || spec.kind == "causal-linear";
+  ASSERT_EQ(attention->recurrent(), linear || spec.kind == "full");
+  const Tensor q = Normal({2, 13, 3, 4}), k = Normal({2, 13, 3, 4}), v = Normal({2, 13, 3, 5});
+  AttentionState state;
+  if (!attention->recurrent()) {
+    EXPECT_THROW(attention->Step(q[0], k[0], v[0], state), Error);
+    EXPECT_THROW(attention->Piece(q, k, v, state), Error);
+    return;
+  }
+  // What steps to the end of 'linear' is its causal twin.
+  AttentionSpec causal = spec;
+  if (spec.kind == "linear") causal.kind = "causal-linear";
+  torch::manual_seed(11);
+  Attention whole = MakeAttention(causal, {3, 4, 5});
+  whole->to(torch::kFloat64);
+  const Tensor want = whole->forward(q, k, v, Mask{.causal = true});
+  AttentionState fork;
+  for (int64_t t = 0; t < 13; ++t) {
+    if (t == 6) fork = state;
+    const Tensor out = attention->Step(q.select(1, t), k.select(1, t), v.select(1, t), state);
+    EXPECT_LT(RelativeOff(out, want.select(1, t)), 1e-12) << t;
+    EXPECT_EQ(state.length, t + 1);
+  }
+  // The fork still stands where it was taken, and going on with it does not reach the other.
+  const AttentionState end = state;
+  for (int64_t t = 6; t < 9; ++t) {
+    const Tensor out = attention->Step(q.select(1, t), k.select(1, t), v.select(1, t), fork);
+    EXPECT_LT(RelativeOff(out, want.select(1, t)), 1e-12) << t;
+  }
+  EXPECT_EQ(Off(attention->Recall(q.select(1, 12), state), attention->Recall(q.select(1, 12), end)),
+            0);
+  EXPECT_LT(RelativeOff(attention->Recall(q.select(1, 12), state), want.select(1, 12)), 1e-12);
+  for (const std::vector<int64_t>& cuts :
+       {std::vector<int64_t>{13}, {1, 12}, {5, 8}, {6, 1, 6}, {3, 3, 3, 4}}) {
+    AttentionState carried;
+    int64_t begin = 0;
+    for (const int64_t count : cuts) {
+      const auto piece = [&](const Tensor& x) { return x.narrow(1, begin, count); };
+      EXPECT_LT(RelativeOff(attention->Piece(piece(q), piece(k), piece(v), carried), piece(want)),
+                1e-12);
+      begin += count;
+    }
+  }
+}
+
+// Gradients go through the state: pieces have the whole's.
+TEST_P(EveryKind, GradientsThroughPieces) {
+  const Attention attention = Make();
+  if (!attention->recurrent() || GetParam().spec.kind == "linear") return;
+  std::vector<Tensor> inputs = {Normal({2, 9, 3, 4}), Normal({2, 9, 3, 4}), Normal({2, 9, 3, 5})};
+  const Tensor weights = Normal({2, 9, 3, 5});
+  for (Tensor& input : inputs) input.requires_grad_();
+  (attention->forward(inputs[0], inputs[1], inputs[2], Mask{.causal = true}) * weights)
+      .sum()
+      .backward();
+  std::vector<Tensor> want;
+  for (Tensor& input : inputs) {
+    want.push_back(input.grad().clone());
+    input.mutable_grad() = Tensor();
+  }
+  AttentionState state;
+  Tensor loss = torch::zeros({}, torch::kFloat64);
+  int64_t begin = 0;
+  for (const int64_t count : {4, 2, 3}) {
+    const auto piece = [&](const Tensor& x) { return x.narrow(1, begin, count); };
+    loss = loss + (attention->Piece(piece(inputs[0]), piece(inputs[1]), piece(inputs[2]), state) *
+                   piece(weights))
+                      .sum();
+    begin += count;
+  }
+  loss.backward();
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    EXPECT_LT(RelativeOff(inputs[i].grad(), want[i]), 1e-10) << i;
+  }
+}
+
+// Over a memory: whole, and one query at a time from a state that was built once.
+TEST_P(EveryKind, CrossAttentionRecalls) {
+  const Attention attention = Make();
+  if (!attention->recurrent() || GetParam().spec.kind == "causal-linear") return;
+  const Tensor q = Normal({2, 5, 3, 4}), k = Normal({2, 8, 3, 4}), v = Normal({2, 8, 3, 5});
+  const Tensor lengths = Lengths({8, 3});
+  const Tensor want = attention->forward(q, k, v, Mask{.lengths = lengths});
+  AttentionState memory;
+  attention->Remember(k, v, lengths, memory);
+  for (int64_t t = 0; t < 5; ++t) {
+    EXPECT_LT(RelativeOff(attention->Recall(q.select(1, t), memory), want.select(1, t)), 1e-12);
+  }
+  const AttentionState nothing;
+  EXPECT_THROW(attention->Recall(q.select(1, 0), nothing), Error);
+}
+
+TEST(FullAttention, TheCacheIsWrittenInPlace) {
+  const Attention attention = MakeAttention({.kind = "full"}, {2, 4, 4});
+  torch::NoGradGuard no_grad;
+  AttentionState state{.capacity = 50};
+  const auto step = [&](AttentionState& into) {
+    attention->Step(torch::randn({1, 2, 4}), torch::randn({1, 2, 4}), torch::randn({1, 2, 4}),
+                    into);
+  };
+  step(state);
+  const void* where = state.tensors[0].data_ptr();
+  for (int i = 1; i < 50; ++i) step(state);
+  EXPECT_EQ(state.tensors[0].data_ptr(), where);
+  AttentionState fork = state;
+  step(fork);
+  EXPECT_NE(fork.tensors[0].data_ptr(), where);
+  EXPECT_EQ(state.tensors[0].data_ptr(), where);
+  EXPECT_EQ(state.length, 50);
+}
+
+TEST(FullAttention, ArbitraryMasksMeanTheSame) {
+  torch::manual_seed(2);
+  const Tensor q = Normal({2, 6, 3, 4}), k = Normal({2, 9, 3, 4}), v = Normal({2, 9, 3, 5});
+  Mask mask{.lengths = Lengths({9, 7}), .allowed = torch::rand({2, 1, 6, 9}) < 0.5};
+  mask.allowed[0][0][3].fill_(false);
+  const Attention full = MakeAttention({.kind = "full"}, {3, 4, 5});
+  const Attention kernel = MakeAttention({.kind = "kernel", .eps = 0}, {3, 4, 5});
+  const Tensor out = full->forward(q, k, v, mask);
+  EXPECT_EQ(out[0][3].abs().max().item<double>(), 0);
+  const Tensor seen = out.slice(1, 4);
+  EXPECT_LT(RelativeOff(kernel->forward(q, k, v, mask).slice(1, 4), seen), 1e-12);
+  // Written out for one query.
+  const Tensor scores = torch::mv(k[1].select(1, 0), q[1][4][0]) / 2;
+  const Tensor visible = mask.allowed[1][0][4].logical_and(torch::arange(9) < 7);
+  const Tensor weights = torch::softmax(scores.masked_select(visible), 0);
+  const Tensor values = v[1].select(1, 0).index({visible});
+  EXPECT_LT(RelativeOff(out[1][4][0], torch::mv(values.t(), weights)), 1e-12);
+}
+
+TEST(FeatureMap, Polynomial2IsItsKernel) {
+  for (const bool causal : {false, true}) {
+    for (const int64_t dim : {1, 3, 16, 32}) {
+      torch::manual_seed(3);
+      const Tensor q = torch::randn({2, 21, 2, dim}), k = torch::randn({2, 21, 2, dim});
+      const Tensor v = torch::randn({2, 21, 2, 7});
+      const Attention linear = MakeAttention(
+          {.kind = causal ? "causal-linear" : "linear", .feature_map = "polynomial2"}, {2, dim, 7});
+      const Attention kernel =
+          MakeAttention({.kind = "kernel", .similarity = "polynomial2"}, {2, dim, 7});
+      const Mask mask{.causal = causal, .lengths = Lengths({21, 13})};
+      const Tensor want = kernel->forward(q, k, v, mask);
+      EXPECT_LT(RelativeOff(linear->forward(q, k, v, mask), want), 1e-5) << dim;
+    }
+  }
+}
+
+// The error of an estimate from F independent features falls as F^(-1/2): the slope of the line
+// through (log F, log error) is near -0.5.
+TEST(FeatureMap, RandomFeaturesConverge) {
+  struct Case {
+    const char* map;
+    const char* similarity;
+  };
+  for (const Case& c : {Case{"rff", "rbf"}, Case{"favor", "softmax"}}) {
+    torch::manual_seed(4);
+    const Tensor q = Normal({4, 16, 1, 8}) / 2, k = Normal({4, 16, 1, 8}) / 2;
+    const Tensor v = Normal({4, 16, 1, 8});
+    const Tensor want =
+        MakeAttention({.kind = "kernel", .eps = 0, .similarity = c.similarity}, {1, 8, 8})
+            ->forward(q, k, v, Mask{.causal = true});
+    std::vector<double> x, y;
+    for (const int features : {32, 128, 512, 2048}) {
+      const Attention attention = MakeAttention(
+          {.kind = "causal-linear", .feature_map = c.map, .features = features, .eps = 0},
+          {1, 8, 8});
+      attention->to(torch::kFloat64);
+      double squares = 0;
+      constexpr int kDraws = 8;
+      for (int draw = 0; draw < kDraws; ++draw) {
+        RedrawFeatures(*attention);
+        squares += (attention->forward(q, k, v, Mask{.causal = true}) - want)
+                       .square()
+                       .mean()
+                       .item<double>();
+      }
+      x.push_back(std::log(features));
+      y.push_back(std::log(squares / kDraws) / 2);
+    }
+    double mean_x = 0, mean_y = 0, xy = 0, xx = 0;
+    for (size_t i = 0; i < x.size(); ++i) mean_x += x[i] / 4, mean_y += y[i] / 4;
+    for (size_t i = 0; i < x.size(); ++i) {
+      xy += (x[i] - mean_x) * (y[i] - mean_y);
+      xx += (x[i] - mean_x) * (x[i] - mean_x);
+    }
+    EXPECT_NEAR(xy / xx, -0.5, 0.1) << c.map;
+    EXPECT_LT(std::exp(y.back()), 0.05) << c.map;
+  }
+}
+
+TEST(FeatureMap, RandomMapsAreSavedAndRedrawn) {
+  const AttentionSpec spec{.kind = "causal-linear", .feature_map = "favor", .features = 24};
+  const Attention attention = MakeAttention(spec, {2, 8, 8});
+  const Tensor omega = attention->named_buffers()["feature_map.omega"];
+  ASSERT_EQ(omega.sizes(), torch::IntArrayRef({8, OmegaColumns(spec, 8)}));
+  const Tensor before = omega.clone();
+  RedrawFeatures(*attention);
+  EXPECT_GT(Off(omega, before), 0);
+  // Blocks of eight directions are orthogonal, with the lengths of normal vectors.
+  const Tensor block = omega.narrow(1, 8, 8);
+  const Tensor products = torch::matmul(block.t(), block);
+  EXPECT_LT((products - torch::diag(torch::diagonal(products))).abs().max().item<double>(), 1e-4);
+  EXPECT_GT(torch::diagonal(products).std().item<double>(), 0.1);
+}
+
+// The sum that divides is never let near zero, also where the estimate is negative.
+TEST(FeatureMap, RffHasAFloor) {
+  const FeatureMap map = MakeFeatureMap({.feature_map = "rff"}, 4);
+  ASSERT_TRUE(map->floor().has_value());
+  const double floor = *map->floor();
+  const Tensor out =
+      map->Divide(torch::ones({3, 1}), torch::tensor({-1.0, 0.0, 2.0}).view({3, 1}), 1e-6);
+  EXPECT_FLOAT_EQ(out[0].item<float>(), static_cast<float>(1 / floor));
+  EXPECT_FLOAT_EQ(out[1].item<float>(), static_cast<float>(1 / floor));
+  EXPECT_FLOAT_EQ(out[2].item<float>(), 0.5f);
+  // With few features the estimate does turn negative, and attention stays bounded.
+  torch::manual_seed(5);
+  const Attention few =
+      MakeAttention({.kind = "causal-linear", .feature_map = "rff", .features = 2}, {1, 4, 1});
+  const Tensor q = torch::randn({64, 8, 1, 4}), k = 3 * torch::randn({64, 8, 1, 4});
+  const Tensor ones = torch::ones({64, 8, 1, 1});
+  const Tensor got = few->forward(q, k, ones, Mask{.causal = true});
+  EXPECT_LT(got.min().item<double>(), 0.99) << "no estimate was below the floor";
+  EXPECT_LE(got.max().item<double>(), 1.0001);
+}
+
+// Full attention over shared queries and keys, as the published Reformer defines it: every other
+// position, itself only where there is none.
+Tensor SharedQueryKey(const Tensor& q, const Tensor& v, bool causal, const Tensor& lengths) {
+  const int64_t length = q.size(1);
+  const Tensor k = q / q.norm(2, -1, true);
+  Tensor scores = torch::matmul(q.transpose(1, 2), k.permute({0, 2, 3, 1})) /
+                  std::sqrt(static_cast<double>(q.size(3)));
+  scores = scores - 1e5 * torch::eye(length, q.options());
+  const Tensor hidden = Hidden({.causal = causal, .lengths = lengths}, q, q);
+  if (hidden.defined()) scores = scores.masked_fill(hidden, -1e30);
+  const Tensor out = torch::matmul(torch::softmax(scores, -1), v.transpose(1, 2)).transpose(1, 2);
+  return lengths.defined() ? DropQueries(out, {.query_lengths = lengths}) : out;
+}
+
+TEST(Reformer, OneBucketOneChunkIsFullAttention) {
+  for (const bool causal : {false, true}) {
+    for (const int rounds : {1, 3}) {  // equal rounds must not count a key thrice
+      torch::manual_seed(6);
+      const Tensor q = Normal({2, 11, 3, 4}), v = Normal({2, 11, 3, 5});
+      const AttentionSpec spec{
+          .kind = "reformer", .lsh_rounds = rounds, .lsh_buckets = 1, .lsh_chunk = 11};
+      for (const Tensor& lengths : {Tensor(), Lengths({11, 6})}) {
+        const Tensor out = MakeAttention(spec, {3, 4, 5})
+                               ->forward(q, q, v, Mask{.causal = causal, .lengths = lengths});
+        EXPECT_LT(RelativeOff(out, SharedQueryKey(q, v, causal, lengths)), 1e-9);
+      }
+    }
+  }
+}
+
+// Its definition, pair by pair.
+TEST(Reformer, IsItsDefinition) {
+  for (const bool causal : {false, true}) {
+    torch::manual_seed(7);
+    constexpr int64_t kLength = 22, kRounds = 3;  // no multiple of the chunk
+    const LshOptions options{.buckets = 6, .chunk = 4, .causal = causal};
+    const Tensor q = Normal({1, kLength, 1, 5}), v = Normal({1, kLength, 1, 2});
+    const Tensor planes = Normal({kRounds, 5, 3});
+    const Tensor got = LshAttention(q, v, {}, planes, options);
+    const Tensor x = q.view({kLength, 5}), values = v.view({kLength, 2});
+
+    const auto at = [](const Tensor& t, int64_t i) { return t[i].item<int64_t>(); };
+    const Tensor buckets = LshBuckets(q, planes, 6).view({kRounds, kLength});
+    const Tensor order = LshOrder(buckets);
+    std::vector<std::vector<int64_t>> chunk(kRounds, std::vector<int64_t>(kLength));
+    for (int64_t r = 0; r < kRounds; ++r) {
+      for (int64_t place = 0; place < kLength; ++place) {
+        chunk[r][at(order[r], place)] = place / options.chunk;
+        if (place == 0) continue;
+        const int64_t a = at(order[r], place - 1), b = at(order[r], place);
+        EXPECT_LE(std::pair(at(buckets[r], a), a), std::pair(at(buckets[r], b), b));
+      }
+    }
+    const auto sees = [&](int64_t r, int64_t i, int64_t j) {
+      const int64_t back = chunk[r][i] - chunk[r][j];
+      return at(buckets[r], i) == at(buckets[r], j) && (back == 0 || back == 1) &&
+             (!causal || j <= i);
+    };
+    for (int64_t i = 0; i < kLength; ++i) {
+      // Each key that any round shows counts once: rounds' sums weighted by the logsumexp come to
+      // the sum over the union, every pair divided by how often it occurs.
+      Tensor numerator = torch::zeros({2}, torch::kFloat64);
+      double denominator = 0;
+      for (int64_t r = 0; r < kRounds; ++r) {
+        for (int64_t j = 0; j < kLength; ++j) {
+          if (!sees(r, i, j) || i == j) continue;
+          int times = 0;
+          for (int64_t other = 0; other < kRounds; ++other) times += sees(other, i, j);
+          const double weight =
+              std::exp((torch::dot(x[i], x[j]) / x[j].norm()).item<double>() / std::sqrt(5.0)) /
+              times;
+          numerator += weight * values[j];
+          denominator += weight;
+        }
+      }
+      const Tensor want = denominator > 0 ? numerator / denominator : values[i];
+      EXPECT_LT(Off(got[0][i][0], want), 1e-9) << i;
+    }
+  }
+}
+
+TEST(Reformer, HashesByAngle) {
+  torch::manual_seed(8);
+  const Tensor planes = Normal({2, 4, 3});
+  const Tensor q = Normal({1, 50, 2, 4});
+  const Tensor buckets = LshBuckets(q, planes, 6);
+  EXPECT_EQ(Off(LshBuckets(q * 7, planes, 6), buckets), 0);
+  // The opposite direction lies in the opposite bucket.
+  EXPECT_EQ(Off((buckets + 3).remainder(6), LshBuckets(-q, planes, 6)), 0);
+  EXPECT_GT(buckets.max().item<int64_t>(), 3);
+}
+
+TEST(Reformer, DrawsNewPlanesOnlyInTraining) {
+  const Attention attention = MakeAttention(
+      {.kind = "reformer", .lsh_rounds = 1, .lsh_buckets = 8, .lsh_chunk = 4}, {1, 4, 4});
+  const Tensor q = torch::randn({1, 64, 1, 4}), v = torch::randn({1, 64, 1, 4});
+  const auto run = [&] { return attention->forward(q, q, v, Mask{}); };
+  EXPECT_GT(Off(run(), run()), 0);
+  attention->eval();
+  EXPECT_EQ(Off(run(), run()), 0);
+}
+
+class Mean : public AttentionImpl {
+ public:
+  Tensor forward(const Tensor& q, const Tensor&, const Tensor& v, const Mask&) override {
+    return v.mean(1, true).expand({-1, q.size(1), -1, -1});
+  }
+};
+
+TEST(Attention, KindsAndMapsCanBeAdded) {
+  RegisterAttention({.name = "test-mean", .description = "the mean of all values"},
+                    [](const AttentionSpec&, const AttentionSizes&) -> Attention {
+                      return std::make_shared<Mean>();
+                    });
+  const Tensor x = torch::randn({1, 3, 1, 2});
+  EXPECT_LT(Off(MakeAttention({.kind = "test-mean"}, {1, 2, 2})->forward(x, x, x, {}),
+                x.mean(1, true).expand_as(x)),
+            1e-6);
+  EXPECT_EQ(AttentionKinds().back().name, "test-mean");
+  const auto again = [] {
+    RegisterAttention({.name = "full"},
+                      [](const AttentionSpec&, const AttentionSizes&) -> Attention {
+                        return std::make_shared<Mean>();
+                      });
+  };
+  EXPECT_THROW(again(), Error);
+
+  class Square : public FeatureMapImpl {
+   public:
+    Tensor Keys(const Tensor& k) const override { return k.square(); }
+  };
+  RegisterFeatureMap(
+      {.name = "test-square",
+       .description = "x^2",
+       .size = [](int query_dim, int) { return int64_t{query_dim}; }},
+      [](const AttentionSpec&, int64_t) -> FeatureMap { return std::make_shared<Square>(); });
+  const Attention squared =
+      MakeAttention({.kind = "causal-linear", .feature_map = "test-square"}, {1, 2, 2});
+  EXPECT_LT(Off(squared->forward(x, x, x, Mask{.causal = true})[0][0], x[0][0]), 1e-3);
+}
+
+TEST(Attention, RefusesBadSpecs) {
+  const auto refuses = [](const AttentionSpec& spec, const std::string& word) {
+    try {
+      MakeAttention(spec, {1, 4, 4});
+      ADD_FAILURE() << "took a bad spec: " << word;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << error.what();
+    }
+  };
+  refuses({.kind = "nosuch"}, "causal-linear, linear, full, kernel, reformer");
+  refuses({.feature_map = "nosuch"}, "elu, relu, polynomial2, rff, favor");
+  refuses({.features = -1}, "features");
+  refuses({.feature_map = "rff", .features = 7}, "even");
+  refuses({.eps = -1}, "eps");
+  refuses({.kind = "kernel", .similarity = "cosine"}, "cosine");
+  refuses({.kind = "reformer", .lsh_rounds = 0}, "lsh_rounds");
+  refuses({.kind = "reformer", .lsh_buckets = 3}, "even");
+  refuses({.kind = "reformer", .lsh_chunk = 0}, "lsh_chunk");
+  refuses({.kind = "reformer", .lsh_variant = "new"}, "published");
+}
+
+}  // namespace
+}  // namespace linnet::nn

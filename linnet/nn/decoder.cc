@@ -1,0 +1,110 @@
+#include "linnet/nn/decoder.h"
+
+#include <torch/types.h>
+
+#include "linnet/base/error.h"
+
+namespace linnet::nn {
+
+using torch::Tensor;
+
+TransformerDecoderLayerImpl::TransformerDecoderLayerImpl(const DecoderOptions& options)
+    : parts_(options.transformer),
+      self_attention(options.transformer, options.transformer.attention),
+      cross_attention(options.transformer, options.cross),
+      linear1(parts_.MakeIn()),
+      linear2(parts_.MakeOut()),
+      norm1(parts_.MakeNorm()),
+      norm2(parts_.MakeNorm()),
+      norm3(parts_.MakeNorm()) {
+  register_module("self_attention", self_attention);
+  register_module("cross_attention", cross_attention);
+  register_module("linear1", linear1);
+  register_module("linear2", linear2);
+  register_module("norm1", norm1);
+  register_module("norm2", norm2);
+  register_module("norm3", norm3);
+  register_module("dropout", parts_.dropout());
+}
+
+Tensor TransformerDecoderLayerImpl::forward(const Tensor& x, const Tensor& memory,
+                                            const Mask& self_mask, const Mask& memory_mask) {
+  const Tensor own = self_attention->Attend(x, parts_.Before(norm1), self_mask);
+  const Tensor y = parts_.Project(x, own, self_attention->out_projection, norm1);
+  const Tensor seen = cross_attention->AttendTo(memory, y, parts_.Before(norm2), memory_mask);
+  return parts_.FeedForward(parts_.Project(y, seen, cross_attention->out_projection, norm2),
+                            linear1, linear2, norm3);
+}
+
+Tensor TransformerDecoderLayerImpl::Step(const Tensor& x, AttentionState& self,
+                                         const AttentionState& cross) {
+  const Tensor own = self_attention->AttendStep(x, parts_.Before(norm1), self);
+  const Tensor y = parts_.Project(x, own, self_attention->out_projection, norm1);
+  const Tensor seen = cross_attention->AttendToState(cross, y, parts_.Before(norm2));
+  return parts_.FeedForward(parts_.Project(y, seen, cross_attention->out_projection, norm2),
+                            linear1, linear2, norm3);
+}
+
+TransformerDecoderImpl::TransformerDecoderImpl(const DecoderOptions& options) {
+  register_module("layers", layers);
+  for (int64_t i = 0; i < options.transformer.layers; ++i) {
+    layers->push_back(TransformerDecoderLayer(options));
+  }
+  if (options.transformer.final_norm) {
+    norm = LayerParts(options.transformer).MakeNorm();
+    register_module("norm", norm);
+  }
+}
+
+Tensor TransformerDecoderImpl::forward(Tensor x, const Tensor& memory, const Mask& memory_mask,
+                                       const Tensor& lengths) {
+  if (memory_mask.causal) {
+    throw InputError("a decoder's view of the memory cannot be causal: its positions are not x's");
+  }
+  const Mask self_mask{.causal = true, .lengths = lengths};
+  for (const auto& module : *layers) {
+    x = module->as<TransformerDecoderLayer>()->forward(x, memory, self_mask, memory_mask);
+  }
+  return norm.is_empty() ? x : norm(x);
+}
+
+RecurrentTransformerDecoderImpl::RecurrentTransformerDecoderImpl(TransformerDecoder decoder)
+    : decoder_(std::move(decoder)) {
+  register_module("decoder", decoder_);
+}
+
+DecoderState RecurrentTransformerDecoderImpl::Begin(const Tensor& memory, const Tensor& lengths) {
+  DecoderState state;
+  state.self.resize(decoder_->layers->size());
+  state.cross.resize(decoder_->layers->size());
+  for (size_t i = 0; i < state.cross.size(); ++i) {
+    decoder_->layers[i]->as<TransformerDecoderLayer>()->cross_attention->Remember(memory, lengths,
+                                                                                  state.cross[i]);
+  }
+  return state;
+}
+
+Tensor RecurrentTransformerDecoderImpl::forward(Tensor x, DecoderState& state) {
+  if (state.cross.size() != decoder_->layers->size()) {
+    throw InputError("this decoder state has no memory: it begins with Begin(memory)");
+  }
+  for (size_t i = 0; i < state.cross.size(); ++i) {
+    x = decoder_->layers[i]->as<TransformerDecoderLayer>()->Step(x, state.self[i], state.cross[i]);
+  }
+  return decoder_->norm.is_empty() ? x : decoder_->norm(x);
+}
+
+Decoder BuildDecoder(const DecoderOptions& options) {
+  Decoder built;
+  built.batch = TransformerDecoder(options);
+  bool recurrent = true;
+  for (const auto& module : *built.batch->layers) {
+    const auto* layer = module->as<TransformerDecoderLayer>();
+    recurrent =
+        recurrent && layer->self_attention->recurrent() && layer->cross_attention->recurrent();
+  }
+  if (recurrent) built.recurrent = RecurrentTransformerDecoder(built.batch);
+  return built;
+}
+
+}  // namespace linnet::nn

@@ -1,0 +1,69 @@
+#include "linnet/nn/feature_map.h"
+
+#include <torch/utils.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "linnet/nn/registry.h"
+
+namespace linnet::nn {
+namespace {
+
+using torch::Tensor;
+
+Registry<FeatureMapKind>& Maps() {
+  static Registry<FeatureMapKind> maps{kEluFeatureMap, kReluFeatureMap, kPolynomial2FeatureMap,
+                                       kRffFeatureMap, kFavorFeatureMap};
+  return maps;
+}
+
+}  // namespace
+
+Tensor FeatureMapImpl::Divide(const Tensor& numerator, const Tensor& denominator,
+                              double eps) const {
+  const std::optional<double> least = floor();
+  return numerator / (least ? denominator.clamp_min(*least) : denominator + eps);
+}
+
+RandomFeatureMapImpl::RandomFeatureMapImpl(int64_t query_dim, int64_t columns) {
+  omega = register_buffer("omega", torch::empty({query_dim, columns}));
+  Redraw();
+}
+
+void RandomFeatureMapImpl::Redraw() {
+  torch::NoGradGuard no_grad;
+  const int64_t dim = omega.size(0), columns = omega.size(1);
+  // Orthonormal directions, each with the length that a normal vector of its own would have.
+  for (int64_t begin = 0; begin < columns; begin += dim) {
+    const int64_t count = std::min(dim, columns - begin);
+    const auto [directions, r] = torch::linalg_qr(torch::randn({dim, dim}, torch::kFloat64));
+    // Without the signs the factor is not uniform: its columns lean to one side.
+    const Tensor signs = torch::where(r.diagonal() < 0, -1.0, 1.0).to(torch::kFloat64);
+    const Tensor lengths = torch::randn({dim, dim}, torch::kFloat64).norm(2, 0);
+    omega.narrow(1, begin, count).copy_((directions * (signs * lengths)).narrow(1, 0, count));
+  }
+}
+
+Tensor RandomFeatureMapImpl::Scaled(const Tensor& x) const {
+  return x * std::pow(static_cast<double>(omega.size(0)), -0.25);
+}
+
+FeatureMap MakeFeatureMap(const AttentionSpec& spec, int64_t query_dim) {
+  FindFeatureMap(spec.feature_map);  // a message that lists the maps
+  return Maps().Find(spec.feature_map)(spec, query_dim);
+}
+
+void RegisterFeatureMap(const FeatureMapInfo& info,
+                        FeatureMap (*make)(const AttentionSpec& spec, int64_t query_dim)) {
+  AddFeatureMap(info);
+  Maps().Add(info.name, make);
+}
+
+void RedrawFeatures(torch::nn::Module& module) {
+  module.apply([](torch::nn::Module& part) {
+    if (auto* map = dynamic_cast<FeatureMapImpl*>(&part)) map->Redraw();
+  });
+}
+
+}  // namespace linnet::nn

@@ -1,0 +1,20 @@
+// phi(x) = elu(x) + 1 (eq. 7): the paper's.
+#include <torch/types.h>
+
+#include "linnet/nn/feature_map.h"
+
+namespace linnet::nn {
+namespace {
+
+class Elu : public FeatureMapImpl {
+ public:
+  torch::Tensor Keys(const torch::Tensor& k) const override { return torch::elu(k) + 1; }
+  std::optional<kernels::FeatureMap> fused() const override { return kernels::FeatureMap::kElu; }
+};
+
+}  // namespace
+
+const FeatureMapKind kEluFeatureMap = {
+    "elu", [](const AttentionSpec&, int64_t) -> FeatureMap { return std::make_shared<Elu>(); }};
+
+}  // namespace linnet::nn

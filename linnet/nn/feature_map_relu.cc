@@ -1,0 +1,19 @@
+// phi(x) = max(x, 0). A query without a positive number sees nothing, and gets zeros.
+#include <torch/types.h>
+
+#include "linnet/nn/feature_map.h"
+
+namespace linnet::nn {
+namespace {
+
+class Relu : public FeatureMapImpl {
+ public:
+  torch::Tensor Keys(const torch::Tensor& k) const override { return torch::relu(k); }
+};
+
+}  // namespace
+
+const FeatureMapKind kReluFeatureMap = {
+    "relu", [](const AttentionSpec&, int64_t) -> FeatureMap { return std::make_shared<Relu>(); }};
+
+}  // namespace linnet::nn

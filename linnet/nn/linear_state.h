@@ -1,0 +1,29 @@
+// What 'linear' and 'causal-linear' attention share: their parameters, and the recurrent form with
+// its state of constant size (private to linnet/nn).
+#ifndef LINNET_NN_LINEAR_STATE_H_
+#define LINNET_NN_LINEAR_STATE_H_
+
+#include "linnet/nn/attention.h"
+#include "linnet/nn/feature_map.h"
+
+namespace linnet::nn {
+
+class LinearStateAttention : public AttentionImpl {
+ public:
+  LinearStateAttention(const AttentionSpec& spec, const AttentionSizes& sizes);
+
+  bool recurrent() const override { return true; }
+  // state.tensors are s [N, H, F, M] and z [N, H, F]: sums of phi(k) v^T and of phi(k).
+  void Remember(const torch::Tensor& k, const torch::Tensor& v, const torch::Tensor& lengths,
+                AttentionState& state) override;
+  // phi(q) s / (phi(q) . z + eps)
+  torch::Tensor Recall(const torch::Tensor& q, const AttentionState& state) override;
+
+ protected:
+  float eps_;
+  FeatureMap map_;
+};
+
+}  // namespace linnet::nn
+
+#endif  // LINNET_NN_LINEAR_STATE_H_

@@ -1,0 +1,189 @@
+#include "linnet/nn/reformer.h"
+
+#include <torch/utils.h>
+
+#include <cmath>
+#include <limits>
+
+namespace linnet::nn {
+namespace {
+
+using torch::Tensor;
+
+constexpr double kHidden = std::numeric_limits<float>::lowest();
+// A position's own score is lowered so far that it counts only where there is no other.
+constexpr double kSelf = -1e5;
+
+// The sequence as one round sorts it and cuts it up. B = N H sequences, c positions a chunk, C chunks.
+class Chunks {
+ public:
+  // order: positions in their sorted places, [B, C c]
+  Chunks(const Tensor& order, int64_t chunk)
+      : order_(order), chunk_(chunk), places_(order.argsort(int64_t{1})) {
+    queries = order.unflatten(1, {-1, chunk});
+    keys = LookBack(queries.unsqueeze(3), -1).squeeze(3);
+  }
+
+  // x [B, L, dim] -> [B, C, c, dim]
+  Tensor Cut(const Tensor& x) const {
+    return x.gather(1, order_.unsqueeze(2).expand({-1, -1, x.size(2)})).unflatten(1, {-1, chunk_});
+  }
+  // [B, C, c, dim] -> [B, C, 2 c, dim]: each chunk behind the one before it; chunk 0 behind `fill`.
+  static Tensor LookBack(const Tensor& x, double fill) {
+    const Tensor before =
+        torch::cat({torch::full_like(x.narrow(1, 0, 1), fill), x.narrow(1, 0, x.size(1) - 1)}, 1);
+    return torch::cat({before, x}, 2);
+  }
+  // [B, C, c, dim] -> [B, L, dim]
+  Tensor Join(const Tensor& x) const {
+    const Tensor sorted = x.flatten(1, 2);
+    return sorted.gather(1, places_.unsqueeze(2).expand({-1, -1, sorted.size(2)}));
+  }
+  // The chunk that each position lies in: [B, L].
+  Tensor chunk_of() const { return torch::div(places_, chunk_, "floor"); }
+
+  Tensor queries, keys;  // positions: [B, C, c] and [B, C, 2 c], -1 where there is none
+
+ private:
+  Tensor order_;
+  int64_t chunk_;
+  Tensor places_;
+};
+
+// x [B, L] at positions p [B, C, c], whatever for -1.
+Tensor At(const Tensor& x, const Tensor& positions) {
+  return x.gather(1, positions.clamp_min(0).flatten(1)).view_as(positions);
+}
+
+// [N, L, H, dim] -> [N H, padded L, dim]
+Tensor Sequences(const Tensor& x, int64_t padding) {
+  return torch::constant_pad_nd(x.transpose(1, 2), {0, 0, 0, padding}).flatten(0, 1);
+}
+
+Tensor Normalised(const Tensor& q) {
+  // The guard keeps zero queries, and their gradients, numbers.
+  return q / q.square().sum(-1, true).clamp_min(1e-24).sqrt();
+}
+
+int64_t Padding(int64_t length, int64_t chunk) { return (chunk - length % chunk) % chunk; }
+
+// [B, padded L]: whether there is a position that counts.
+Tensor Valid(const Tensor& q, const Tensor& lengths, int64_t padding) {
+  const auto options = q.options().dtype(torch::kInt64).requires_grad(false);
+  const Tensor there = lengths.defined() ? lengths : torch::full({q.size(0)}, q.size(1), options);
+  const Tensor position = torch::arange(q.size(1) + padding, options);
+  return (position.unsqueeze(0) < there.unsqueeze(1)).repeat_interleave(q.size(2), 0);
+}
+
+}  // namespace
+
+Tensor LshBuckets(const Tensor& q, const Tensor& planes, int64_t buckets) {
+  torch::NoGradGuard no_grad;
+  const int64_t rounds = planes.size(0);
+  if (buckets == 1) {
+    return torch::zeros({rounds, q.size(0), q.size(2), q.size(1)},
+                        q.options().dtype(torch::kInt64).requires_grad(false));
+  }
+  // [rounds, N, H, L, buckets / 2]
+  const Tensor projected =
+      torch::matmul(q.transpose(1, 2).unsqueeze(0), planes.view({rounds, 1, 1, q.size(3), -1}));
+  return torch::cat({projected, -projected}, -1).argmax(-1);
+}
+
+Tensor LshOrder(const Tensor& buckets) {
+  const int64_t length = buckets.size(-1);
+  // No two keys are equal, so the order does not depend on the sort.
+  return (buckets * length + torch::arange(length, buckets.options())).argsort(int64_t{-1});
+}
+
+Tensor LshAttention(const Tensor& q_in, const Tensor& v_in, const Tensor& lengths,
+                    const Tensor& planes, const LshOptions& options) {
+  const int64_t batch = q_in.size(0), length = q_in.size(1), heads = q_in.size(2);
+  const int64_t rounds = planes.size(0), padding = Padding(length, options.chunk);
+  const Tensor q = Sequences(q_in, padding), v = Sequences(v_in, padding);
+  const Tensor k = Normalised(q);
+  const Tensor valid = Valid(q_in, lengths, padding);
+  const double scale = 1 / std::sqrt(static_cast<double>(q.size(2)));
+
+  // What does not count goes into a bucket of its own, behind all others: [rounds, B, padded L].
+  const Tensor buckets =
+      torch::constant_pad_nd(LshBuckets(q_in, planes, options.buckets), {0, padding})
+          .flatten(1, 2)
+          .masked_fill(valid.logical_not().unsqueeze(0), options.buckets);
+  std::vector<Chunks> sorted;
+  std::vector<Tensor> chunk_of;
+  for (int64_t r = 0; r < rounds; ++r) {
+    sorted.emplace_back(LshOrder(buckets[r]), options.chunk);
+    chunk_of.push_back(sorted.back().chunk_of());
+  }
+
+  std::vector<Tensor> outs, sums;
+  for (const Chunks& chunks : sorted) {
+    const Tensor queries = chunks.queries.unsqueeze(3), keys = chunks.keys.unsqueeze(2);
+    Tensor rule = (keys >= 0).logical_and(At(valid, chunks.keys).unsqueeze(2));
+    if (options.causal) rule = rule.logical_and(keys <= queries);
+    // In how many rounds the key is seen: own bucket, own chunk or the one before.
+    Tensor times, visible;
+    for (int64_t r = 0; r < rounds; ++r) {
+      const auto differ = [&](const Tensor& x) {
+        return At(x, chunks.queries).unsqueeze(3) - At(x, chunks.keys).unsqueeze(2);
+      };
+      const Tensor back = differ(chunk_of[static_cast<size_t>(r)]);
+      const Tensor near = (differ(buckets[r]) == 0)
+                              .logical_and(back == 0)
+                              .logical_or((differ(buckets[r]) == 0).logical_and(back == 1));
+      times = times.defined() ? times + near : near.to(torch::kInt64);
+      if (&chunks == &sorted[static_cast<size_t>(r)]) visible = near.logical_and(rule);
+    }
+    Tensor scores =
+        torch::matmul(chunks.Cut(q) * scale, Chunks::LookBack(chunks.Cut(k), 0).transpose(2, 3)) -
+        times.clamp_min(1).to(q.dtype()).log();
+    scores = torch::where(keys == queries, scores + kSelf, scores);
+    const Tensor hidden = visible.logical_not();
+    scores = scores.masked_fill(hidden, kHidden);
+    const Tensor sum = scores.logsumexp(-1, true);
+    const Tensor weights = (scores - sum).exp().masked_fill(hidden, 0);
+    outs.push_back(chunks.Join(torch::matmul(weights, Chunks::LookBack(chunks.Cut(v), 0))));
+    sums.push_back(chunks.Join(sum));
+  }
+  // Rounds in which a position sees nothing have the weight of the lowest score: none beside others.
+  const Tensor share = torch::softmax(torch::stack(sums), 0);
+  const Tensor out = (share * torch::stack(outs)).sum(0);
+  return out.unflatten(0, {batch, heads}).narrow(2, 0, length).transpose(1, 2);
+}
+
+Tensor SimpleLshAttention(const Tensor& q_in, const Tensor& v_in, const Tensor& lengths,
+                          const Tensor& order, const LshOptions& options, bool self_last) {
+  const int64_t batch = q_in.size(0), length = q_in.size(1), heads = q_in.size(2);
+  const int64_t rounds = order.size(0), padding = Padding(length, options.chunk);
+  const Tensor q = Sequences(q_in, padding), v = Sequences(v_in, padding);
+  const Tensor k = Normalised(q);
+  const Tensor valid = Valid(q_in, lengths, padding);
+  const double scale = 1 / std::sqrt(static_cast<double>(q.size(2)));
+  Tensor total;
+  for (int64_t r = 0; r < rounds; ++r) {
+    Tensor sorted = order[r].flatten(0, 1);
+    if (padding > 0) {
+      const Tensor behind = torch::arange(length, length + padding, sorted.options());
+      sorted = torch::cat({sorted, behind.expand({sorted.size(0), -1})}, 1);
+    }
+    const Chunks chunks(sorted, options.chunk);
+    const Tensor queries = chunks.queries.unsqueeze(3), keys = chunks.keys.unsqueeze(2);
+    Tensor visible = (keys >= 0)
+                         .logical_and(At(valid, chunks.keys).unsqueeze(2))
+                         .logical_and(At(valid, chunks.queries).unsqueeze(3));
+    if (options.causal) visible = visible.logical_and(keys <= queries);
+    Tensor scores =
+        torch::matmul(chunks.Cut(q) * scale, Chunks::LookBack(chunks.Cut(k), 0).transpose(2, 3));
+    if (self_last) scores = torch::where(keys == queries, scores + kSelf, scores);
+    const Tensor hidden = visible.logical_not();
+    const Tensor weights =
+        torch::softmax(scores.masked_fill(hidden, kHidden), -1).masked_fill(hidden, 0);
+    const Tensor out =
+        chunks.Join(torch::matmul(weights, Chunks::LookBack(chunks.Cut(v), 0))) / rounds;
+    total = total.defined() ? total + out : out;
+  }
+  return total.unflatten(0, {batch, heads}).narrow(2, 0, length).transpose(1, 2);
+}
+
+}  // namespace linnet::nn
