@@ -1,11 +1,22 @@
-# linnet_library(FOLDER SOURCES a.cc ... DEPS base ... [LIBS Torch ...])
-#   makes the static library linnet_FOLDER from a folder's sources.
+# linnet_library(FOLDER SOURCES a.cc ... DEPS base ... [LIBS Torch ...] [INSTALL run|train])
+#   makes the static library linnet_FOLDER from a folder's sources; with INSTALL it goes into the
+#   package (linnetConfig.cmake.in) as linnet::FOLDER, with the half that runs or the one that trains.
 function(linnet_library folder)
-  cmake_parse_arguments(arg "" "" "SOURCES;DEPS;LIBS" ${ARGN})
+  cmake_parse_arguments(arg "" "INSTALL" "SOURCES;DEPS;LIBS" ${ARGN})
   add_library(linnet_${folder} STATIC ${arg_SOURCES})
-  target_include_directories(linnet_${folder} PUBLIC ${PROJECT_SOURCE_DIR})
+  target_include_directories(linnet_${folder} PUBLIC
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:include>)
+  target_compile_features(linnet_${folder} PUBLIC cxx_std_20)
   list(TRANSFORM arg_DEPS PREPEND linnet_)
   target_link_libraries(linnet_${folder} PUBLIC ${arg_DEPS} ${arg_LIBS})
+  if(arg_INSTALL AND NOT LINNET_PLAIN)
+    set_target_properties(linnet_${folder} PROPERTIES EXPORT_NAME ${folder})
+    install(TARGETS linnet_${folder} EXPORT linnet-${arg_INSTALL} COMPONENT library
+            ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+    install(DIRECTORY ./ DESTINATION include/linnet/${folder} COMPONENT library
+            FILES_MATCHING PATTERN "*.h"
+            PATTERN "*-inl.h" EXCLUDE PATTERN "*_ref.h" EXCLUDE PATTERN "test_util.h" EXCLUDE)
+  endif()
 endfunction()
 
 # linnet_test(NAME SOURCES a_test.cc ... DEPS base ... [LABELS torch] [ENV K=V ...] [ARGS ...])

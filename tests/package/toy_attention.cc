@@ -1,0 +1,44 @@
+// An attention kind of one's own: all that it takes is this file.
+#include <torch/torch.h>
+
+#include <cmath>
+
+#include "linnet/nn/attention.h"
+
+namespace {
+
+using torch::Tensor;
+
+// Each position sees what came before it, the nearer the better: weight(i, j) = 2^-(i - j). As an
+// RNN its state is a sum that is halved with every position.
+class Fading : public linnet::nn::AttentionImpl {
+ public:
+  Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v,
+                 const linnet::nn::Mask& mask) override {
+    linnet::nn::CheckAttention("fading", q, k, v, mask, /*quadratic=*/false);
+    const Tensor t = torch::arange(q.size(1), v.options());
+    const Tensor weights = torch::pow(2, t.unsqueeze(0) - t.unsqueeze(1)).tril();
+    return torch::matmul(weights / weights.sum(1, true), v.transpose(1, 2)).transpose(1, 2);
+  }
+
+  bool recurrent() const override { return true; }
+  Tensor Step(const Tensor&, const Tensor&, const Tensor& v,
+              linnet::nn::AttentionState& state) override {
+    const Tensor sum = state.empty() ? v : state.tensors[0] / 2 + v;
+    const double weight = 2 - std::pow(2.0, -state.length);
+    state.tensors = {sum};
+    ++state.length;
+    return sum / weight;
+  }
+};
+
+const bool registered = [] {
+  linnet::nn::RegisterAttention(
+      {.name = "fading", .description = "the nearer the better", .causal = true},
+      [](const linnet::AttentionSpec&, const linnet::nn::AttentionSizes&) -> linnet::nn::Attention {
+        return std::make_shared<Fading>();
+      });
+  return true;
+}();
+
+}  // namespace
