@@ -148,14 +148,65 @@ class Arena {
   float* at_;
 };
 
+// Where the rows of one head of one sequence are.
+struct Rows {
+  size_t n, h, first, length;
+  size_t denominators;  // index of the first one
+
+  Rows(const CausalLinearShape& shape, const int64_t* offsets, size_t n, size_t h)
+      : n(n), h(h), first(0), length(shape.length), denominators((n * shape.heads + h) * length) {
+    if (!offsets) return;
+    this->n = 0;
+    first = static_cast<size_t>(offsets[n]);
+    length = static_cast<size_t>(offsets[n + 1]) - first;
+    denominators = h * static_cast<size_t>(offsets[shape.batch]) + first;
+  }
+
+  template <typename T>
+  struct Of {
+    T* first;
+    ptrdiff_t time;
+    T* At(size_t l) const { return first + static_cast<ptrdiff_t>(l) * time; }
+  };
+  template <typename T>
+  Of<T> In(const Strided<T>& x) const {
+    return {x.data ? x.At(n, first, h) : nullptr, x.time};
+  }
+};
+
+// A dense state [dim, value_dim] into padded rows, the same transposed, and back.
+HWY_INLINE void LoadState(const float* from, size_t dim, size_t value_dim, float* to, size_t mp) {
+  for (size_t f = 0; f < dim; ++f) {
+    std::memcpy(to + f * mp, from + f * value_dim, value_dim * sizeof(float));
+  }
+}
+HWY_INLINE void LoadTransposed(const float* from, size_t dim, size_t value_dim, float* to,
+                               size_t dp) {
+  for (size_t f = 0; f < dim; ++f) {
+    for (size_t c = 0; c < value_dim; ++c) to[c * dp + f] = from[f * value_dim + c];
+  }
+}
+HWY_INLINE void StoreState(const float* from, size_t dim, size_t value_dim, float* to, size_t mp) {
+  for (size_t f = 0; f < dim; ++f) {
+    std::memcpy(to + f * value_dim, from + f * mp, value_dim * sizeof(float));
+  }
+}
+
+// 1 / den, but 0 where nothing has been seen and eps is 0.
+HWY_INLINE float Reciprocal(float den) { return den == 0.0f ? 0.0f : 1.0f / den; }
+
 void ForwardHead(const CausalLinearShape& shape, const CausalLinearOptions& options,
                  const CausalLinearForwardArgs& args, float* scratch, size_t n, size_t h) {
   const F32 d;
   const size_t lanes = hn::Lanes(d);
   const size_t dim = shape.dim, value_dim = shape.value_dim;
   const size_t dp = Padded(dim), mp = Padded(value_dim), index = n * shape.heads + h;
+  const Rows rows(shape, args.offsets, n, h);
+  const size_t length = rows.length;
   const size_t valid =
-      args.lengths ? static_cast<size_t>(std::max<int64_t>(args.lengths[n], 0)) : shape.length;
+      args.lengths ? static_cast<size_t>(std::max<int64_t>(args.lengths[n], 0)) : length;
+  const auto q_rows = rows.In(args.q), k_rows = rows.In(args.k), v_rows = rows.In(args.v);
+  const auto out_rows = rows.In(args.out);
   Arena arena(scratch);
   float* phi_q = arena.Take(kBlock * dp);
   float* phi_k = arena.Take(kBlock * dp);
@@ -165,31 +216,30 @@ void ForwardHead(const CausalLinearShape& shape, const CausalLinearOptions& opti
   float* z = arena.Take(dp);
   float den[kBlock];
   if (args.s) {
-    for (size_t f = 0; f < dim; ++f) {
-      std::memcpy(s + f * mp, args.s + (index * dim + f) * value_dim, value_dim * sizeof(float));
-    }
+    LoadState(args.s + index * dim * value_dim, dim, value_dim, s, mp);
     if (args.z) std::memcpy(z, args.z + index * dim, dim * sizeof(float));
   }
 
-  for (size_t begin = 0; begin < shape.length; begin += kBlock) {
-    const size_t tokens = std::min(kBlock, shape.length - begin);
+  for (size_t begin = 0; begin < length; begin += kBlock) {
+    const size_t tokens = std::min(kBlock, length - begin);
     for (size_t t = 0; t < tokens; ++t) {
       const size_t l = begin + t;
-      if (const size_t ahead = l + kBlock; ahead < shape.length) {
-        PrefetchRow(args.q.At(n, ahead, h), dim);
-        PrefetchRow(args.k.At(n, ahead, h), dim);
-        PrefetchRow(args.v.At(n, ahead, h), value_dim);
+      if (const size_t ahead = l + kBlock; ahead < length) {
+        PrefetchRow(q_rows.At(ahead), dim);
+        PrefetchRow(k_rows.At(ahead), dim);
+        PrefetchRow(v_rows.At(ahead), value_dim);
       }
-      PrefetchRow(args.out.At(n, l, h), value_dim);
+      PrefetchRow(out_rows.At(l), value_dim);
       float* phi_q_t = phi_q + t * dp;
       float* phi_k_t = phi_k + t * dp;
-      PackRow(options.feature_map, args.q.At(n, l, h), dim, phi_q_t);
+      PackRow(options.feature_map, q_rows.At(l), dim, phi_q_t);
       if (l < valid) {
-        PackRow(options.feature_map, args.k.At(n, l, h), dim, phi_k_t);
+        PackRow(options.feature_map, k_rows.At(l), dim, phi_k_t);
+        PackRow(FeatureMap::kIdentity, v_rows.At(l), value_dim, v + t * mp);
       } else {
         Clear(phi_k_t, dp);
+        Clear(v + t * mp, mp);
       }
-      PackRow(FeatureMap::kIdentity, args.v.At(n, l, h), value_dim, v + t * mp);
       if (options.normalize) {
         Vec sum = hn::Zero(d);
         for (size_t i = 0; i < dp; i += lanes) {
@@ -203,21 +253,19 @@ void ForwardHead(const CausalLinearShape& shape, const CausalLinearOptions& opti
     Clear(out, tokens * mp);
     Sweep(tokens, dp, mp, phi_q, phi_k, v, out, s);
     for (size_t t = 0; t < tokens; ++t) {
-      const Vec scale = hn::Set(d, options.normalize ? 1.0f / den[t] : 1.0f);
-      float* to = args.out.At(n, begin + t, h);
+      const Vec scale = hn::Set(d, options.normalize ? Reciprocal(den[t]) : 1.0f);
+      float* to = out_rows.At(begin + t);
       ForVectors(value_dim, [&](size_t i, size_t used) HWY_ATTR {
         StoreN(hn::Mul(hn::Load(d, out + t * mp + i), scale), to + i, used);
       });
     }
     if (options.normalize && args.denominator) {
-      std::memcpy(args.denominator + index * shape.length + begin, den, tokens * sizeof(float));
+      std::memcpy(args.denominator + rows.denominators + begin, den, tokens * sizeof(float));
     }
   }
 
   if (args.s) {
-    for (size_t f = 0; f < dim; ++f) {
-      std::memcpy(args.s + (index * dim + f) * value_dim, s + f * mp, value_dim * sizeof(float));
-    }
+    StoreState(s, dim, value_dim, args.s + index * dim * value_dim, mp);
     if (args.z) std::memcpy(args.z + index * dim, z, dim * sizeof(float));
   }
 }
@@ -229,8 +277,14 @@ void BackwardHead(const CausalLinearShape& shape, const CausalLinearOptions& opt
   const FeatureMap map = options.feature_map;
   const size_t dim = shape.dim, value_dim = shape.value_dim;
   const size_t dp = Padded(dim), mp = Padded(value_dim), index = n * shape.heads + h;
+  const Rows rows(shape, args.offsets, n, h);
+  const size_t length = rows.length;
   const size_t valid =
-      args.lengths ? static_cast<size_t>(std::max<int64_t>(args.lengths[n], 0)) : shape.length;
+      args.lengths ? static_cast<size_t>(std::max<int64_t>(args.lengths[n], 0)) : length;
+  const auto q_rows = rows.In(args.q), k_rows = rows.In(args.k), v_rows = rows.In(args.v);
+  const auto out_rows = rows.In(args.out), grad_out_rows = rows.In(args.grad_out);
+  const auto grad_q_rows = rows.In(args.grad_q), grad_k_rows = rows.In(args.grad_k);
+  const auto grad_v_rows = rows.In(args.grad_v);
   Arena arena(scratch);
   float* phi_q = arena.Take(kBlock * dp);
   float* phi_k = arena.Take(kBlock * dp);
@@ -244,21 +298,22 @@ void BackwardHead(const CausalLinearShape& shape, const CausalLinearOptions& opt
   float g_den[kBlock];  // gradient of the denominator: -(grad_out . out) / den
 
   const auto pack = [&](size_t t, size_t l) HWY_ATTR {
-    PackRow(map, args.q.At(n, l, h), dim, phi_q + t * dp);
+    PackRow(map, q_rows.At(l), dim, phi_q + t * dp);
     if (l < valid) {
-      PackRow(map, args.k.At(n, l, h), dim, phi_k + t * dp);
+      PackRow(map, k_rows.At(l), dim, phi_k + t * dp);
+      PackRow(FeatureMap::kIdentity, v_rows.At(l), value_dim, v + t * mp);
     } else {
       Clear(phi_k + t * dp, dp);
+      Clear(v + t * mp, mp);
     }
-    PackRow(FeatureMap::kIdentity, args.v.At(n, l, h), value_dim, v + t * mp);
-    const float* grad_out = args.grad_out.At(n, l, h);
+    const float* grad_out = grad_out_rows.At(l);
     if (!options.normalize) {
       PackRow(FeatureMap::kIdentity, grad_out, value_dim, g + t * mp);
       g_den[t] = 0;
       return;
     }
-    const float scale = 1.0f / args.denominator[index * shape.length + l];
-    const float* out = args.out.At(n, l, h);
+    const float scale = Reciprocal(args.denominator[rows.denominators + l]);
+    const float* out = out_rows.At(l);
     Vec dot = hn::Zero(d);
     ForVectors(value_dim, [&](size_t i, size_t used) HWY_ATTR {
       const Vec x = hn::Mul(LoadN(grad_out + i, used), hn::Set(d, scale));
@@ -268,11 +323,11 @@ void BackwardHead(const CausalLinearShape& shape, const CausalLinearOptions& opt
     g_den[t] = -hn::GetLane(hn::SumOfLanes(d, dot));
   };
   const auto prefetch = [&](size_t l) HWY_ATTR {
-    PrefetchRow(args.q.At(n, l, h), dim);
-    PrefetchRow(args.k.At(n, l, h), dim);
-    PrefetchRow(args.v.At(n, l, h), value_dim);
-    PrefetchRow(args.grad_out.At(n, l, h), value_dim);
-    if (options.normalize) PrefetchRow(args.out.At(n, l, h), value_dim);
+    PrefetchRow(q_rows.At(l), dim);
+    PrefetchRow(k_rows.At(l), dim);
+    PrefetchRow(v_rows.At(l), value_dim);
+    PrefetchRow(grad_out_rows.At(l), value_dim);
+    if (options.normalize) PrefetchRow(out_rows.At(l), value_dim);
   };
   // Writes rows of gradients at phi(x) as gradients at x.
   const auto unpack = [&](const float* grad, const float* phi, float* to) HWY_ATTR {
@@ -282,12 +337,15 @@ void BackwardHead(const CausalLinearShape& shape, const CausalLinearOptions& opt
     });
   };
 
-  // Eq. 13, from the front: grad phi(q)_i = sum_{j <= i} (g_i . v_j + g_den_i) phi(k)_j.
-  for (size_t begin = 0; begin < shape.length; begin += kBlock) {
-    const size_t tokens = std::min(kBlock, shape.length - begin);
+  const size_t state = index * dim * value_dim;
+  // Eq. 13, from the front, where the state may have begun with something: grad phi(q)_i = sum_{j <= i} (g_i . v_j + g_den_i) phi(k)_j.
+  if (args.s) LoadTransposed(args.s + state, dim, value_dim, s_md, dp);
+  if (args.z && options.normalize) std::memcpy(sum, args.z + index * dim, dim * sizeof(float));
+  for (size_t begin = 0; begin < length; begin += kBlock) {
+    const size_t tokens = std::min(kBlock, length - begin);
     for (size_t t = 0; t < tokens; ++t) {
-      if (begin + t + kBlock < shape.length) prefetch(begin + t + kBlock);
-      PrefetchRow(args.grad_q.At(n, begin + t, h), dim);
+      if (begin + t + kBlock < length) prefetch(begin + t + kBlock);
+      PrefetchRow(grad_q_rows.At(begin + t), dim);
       pack(t, begin + t);
       for (size_t i = 0; i < dp; i += lanes) {
         const Vec z_i = hn::Add(hn::Load(d, sum + i), hn::Load(d, phi_k + t * dp + i));
@@ -297,21 +355,29 @@ void BackwardHead(const CausalLinearShape& shape, const CausalLinearOptions& opt
     }
     Sweep(tokens, mp, dp, g, v, phi_k, out_d, s_md);
     for (size_t t = 0; t < tokens; ++t) {
-      unpack(out_d + t * dp, phi_q + t * dp, args.grad_q.At(n, begin + t, h));
+      unpack(out_d + t * dp, phi_q + t * dp, grad_q_rows.At(begin + t));
     }
   }
 
   // Eqs. 14 and 15, from the back: grad phi(k)_i = sum_{j >= i} (v_i . g_j + g_den_j) phi(q)_j and
   // grad v_i = sum_{j >= i} (phi(k)_i . phi(q)_j) g_j.
+  // The gradient of the last state is what stands behind the last position.
   Clear(s_md, dp * mp);
   Clear(sum, dp);
-  for (size_t end = shape.length; end > 0;) {
+  if (args.grad_s) {
+    LoadTransposed(args.grad_s + state, dim, value_dim, s_md, dp);
+    LoadState(args.grad_s + state, dim, value_dim, s_dm, mp);
+  }
+  if (args.grad_z && options.normalize) {
+    std::memcpy(sum, args.grad_z + index * dim, dim * sizeof(float));
+  }
+  for (size_t end = length; end > 0;) {
     const size_t tokens = std::min(kBlock, end);
     for (size_t t = 0; t < tokens; ++t) {
       const size_t l = end - 1 - t;
       if (l >= kBlock) prefetch(l - kBlock);
-      PrefetchRow(args.grad_k.At(n, l, h), dim);
-      PrefetchRow(args.grad_v.At(n, l, h), value_dim);
+      PrefetchRow(grad_k_rows.At(l), dim);
+      PrefetchRow(grad_v_rows.At(l), value_dim);
       pack(t, l);
       for (size_t i = 0; i < dp; i += lanes) {
         const Vec z_i =
@@ -325,18 +391,23 @@ void BackwardHead(const CausalLinearShape& shape, const CausalLinearOptions& opt
     Sweep(tokens, dp, mp, phi_k, phi_q, g, out_m, s_dm);
     for (size_t t = 0; t < tokens; ++t) {
       const size_t l = end - 1 - t;
-      float* grad_k = args.grad_k.At(n, l, h);
+      float* grad_k = grad_k_rows.At(l);
       if (l < valid) {
         unpack(out_d + t * dp, phi_k + t * dp, grad_k);
       } else {
         Clear(grad_k, dim);
       }
-      float* grad_v = args.grad_v.At(n, l, h);
+      float* grad_v = grad_v_rows.At(l);
       ForVectors(value_dim, [&](size_t i, size_t used) HWY_ATTR {
         StoreN(hn::Load(d, out_m + t * mp + i), grad_v + i, used);
       });
     }
     end -= tokens;
+  }
+  // What has been summed up in front of the first position is the gradient of the first state.
+  if (args.grad_s0) StoreState(s_dm, dim, value_dim, args.grad_s0 + state, mp);
+  if (args.grad_z0 && options.normalize) {
+    std::memcpy(args.grad_z0 + index * dim, sum, dim * sizeof(float));
   }
 }
 
@@ -372,7 +443,7 @@ void StepHead(size_t dim, size_t value_dim, const CausalLinearOptions& options,
     });
   }
   if (!options.normalize) return;
-  const Vec scale = hn::Set(d, 1.0f / (hn::GetLane(hn::SumOfLanes(d, den)) + options.eps));
+  const Vec scale = hn::Set(d, Reciprocal(hn::GetLane(hn::SumOfLanes(d, den)) + options.eps));
   ForVectors(value_dim, [&](size_t c, size_t used) HWY_ATTR {
     StoreN(hn::Mul(LoadN(out + c, used), scale), out + c, used);
   });

@@ -20,14 +20,30 @@ namespace {
 constexpr size_t Pad16(size_t n) { return (n + 15) / 16 * 16; }
 constexpr size_t kMaxBlock = 32;
 
+// The first of a slot's problems: where sequences differ in length, the first one that has at least
+// the slot's share of all tokens in front of it.
+size_t FirstProblem(const CausalLinearShape& shape, const int64_t* offsets, size_t slot,
+                    size_t slots) {
+  const size_t problems = shape.batch * shape.heads;
+  if (!offsets || slot == 0 || slot == slots) return problems * slot / slots;
+  const size_t share = static_cast<size_t>(offsets[shape.batch]) * shape.heads * slot / slots;
+  // The last sequence that begins before the share is full; its heads are of one length.
+  size_t n = shape.batch;
+  while (n > 0 && static_cast<size_t>(offsets[n]) * shape.heads >= share) --n;
+  const size_t before = static_cast<size_t>(offsets[n]) * shape.heads;
+  if (before >= share) return n * shape.heads;
+  const size_t length = static_cast<size_t>(offsets[n + 1] - offsets[n]);
+  return n * shape.heads + (share - before + length - 1) / length;
+}
+
 // Deals the batch x heads problems to the slots, in runs: each slot works with its own scratch.
-void ForHeads(const CausalLinearShape& shape, Scratch scratch, ParallelFor parallel_for,
-              FunctionRef<void(float* slot, size_t n, size_t h)> body) {
-  const size_t problems = shape.batch * shape.heads, slots = scratch.slots;
-  const size_t slot_size = CausalLinearScratch(shape);
+void ForHeads(const CausalLinearShape& shape, const int64_t* offsets, Scratch scratch,
+              ParallelFor parallel_for, FunctionRef<void(float* slot, size_t n, size_t h)> body) {
+  const size_t slots = scratch.slots, slot_size = CausalLinearScratch(shape);
   parallel_for(slots, [&](size_t begin, size_t end) {
     for (size_t slot = begin; slot < end; ++slot) {
-      for (size_t p = problems * slot / slots; p < problems * (slot + 1) / slots; ++p) {
+      const size_t last = FirstProblem(shape, offsets, slot + 1, slots);
+      for (size_t p = FirstProblem(shape, offsets, slot, slots); p < last; ++p) {
         body(scratch.data + slot * slot_size, p / shape.heads, p % shape.heads);
       }
     }
@@ -46,7 +62,7 @@ void CausalLinearForward(const CausalLinearShape& shape, const CausalLinearOptio
                          const CausalLinearForwardArgs& args, Scratch scratch,
                          ParallelFor parallel_for) {
   assert(scratch.data != nullptr && scratch.slots > 0);
-  ForHeads(shape, scratch, parallel_for, [&](float* slot, size_t n, size_t h) {
+  ForHeads(shape, args.offsets, scratch, parallel_for, [&](float* slot, size_t n, size_t h) {
     HWY_DYNAMIC_DISPATCH(ForwardHead)(shape, options, args, slot, n, h);
   });
 }
@@ -56,7 +72,7 @@ void CausalLinearBackward(const CausalLinearShape& shape, const CausalLinearOpti
                           ParallelFor parallel_for) {
   assert(scratch.data != nullptr && scratch.slots > 0);
   assert(!options.normalize || args.denominator != nullptr);
-  ForHeads(shape, scratch, parallel_for, [&](float* slot, size_t n, size_t h) {
+  ForHeads(shape, args.offsets, scratch, parallel_for, [&](float* slot, size_t n, size_t h) {
     HWY_DYNAMIC_DISPATCH(BackwardHead)(shape, options, args, slot, n, h);
   });
 }

@@ -14,10 +14,16 @@
 //   s_i = s_{i-1} + phi(k_i) v_i^T                  [F, M]  (eq. 18; s_{-1} is given or 0)
 //   z_i = z_{i-1} + phi(k_i)                        [F]     (eq. 19)
 //   out_i = phi(q_i) s_i / (phi(q_i) . z_i + eps)   [M]     (eq. 12; without `normalize`, only
-//                                                           phi(q_i) s_i)
+//                                                           phi(q_i) s_i; 0 where the denominator
+//                                                           is 0)
 //
 // F = D for the feature maps here. States are fp32. Results do not depend on how many slots or
 // threads are used. The plain twin in double precision is causal_linear_ref.h.
+//
+// Sequences of different lengths may lie one after the other, without padding: then `offsets` [N+1]
+// says where, sequence n being the rows offsets[n] .. offsets[n+1] of tensors [T, H, D] with T =
+// offsets[N], offsets[0] = 0 and no offset below the one before it. The strides between batch
+// elements and shape.length are then not read. A sequence comes out as if it were alone, to the bit.
 #ifndef LINNET_KERNELS_CAUSAL_LINEAR_H_
 #define LINNET_KERNELS_CAUSAL_LINEAR_H_
 
@@ -70,7 +76,8 @@ Strided<T> HeadMajor(T* data, size_t length, size_t heads, size_t dim) {
 }
 
 // Working memory, owned by the caller: `slots` pieces of CausalLinearScratch(shape) floats each.
-// The batch x heads problems are dealt out to the slots, and the slots to parallel_for.
+// The batch x heads problems are dealt out to the slots (where sequences differ in length, by their
+// tokens), and the slots to parallel_for.
 struct Scratch {
   float* data = nullptr;
   size_t slots = 1;
@@ -83,12 +90,16 @@ struct CausalLinearForwardArgs {
   Strided<const float> q, k;  // [N, L, H, D]
   Strided<const float> v;     // [N, L, H, M]
   Strided<float> out;         // [N, L, H, M]
-  // Optional, [N]: keys at positions >= lengths[n] count for nothing (in numerator and normaliser).
+  // Optional, [N]: keys at positions >= lengths[n] count for nothing (in numerator and normaliser),
+  // whatever they and their values hold.
   const int64_t* lengths = nullptr;
-  // Optional, [N, H, L], dense: the denominators phi(q_i) . z_i + eps, which the backward needs.
+  // Optional, [N + 1]: the sequences lie one after the other (see the top).
+  const int64_t* offsets = nullptr;
+  // Optional, [N, H, L], with offsets [H, T], dense: the denominators phi(q_i) . z_i + eps, which
+  // the backward needs.
   float* denominator = nullptr;
   // Optional, [N, H, D, M] and [N, H, D], dense: the state before the first position, replaced by
-  // the state after the last one. z may be null where normalize is false.
+  // the state after the last one. z may be null where normalize is false, and is not changed there.
   float* s = nullptr;
   float* z = nullptr;
 };
@@ -102,12 +113,22 @@ struct CausalLinearBackwardArgs {
   Strided<const float> out, grad_out;     // [N, L, H, M]; out only where normalize is true
   const float* denominator = nullptr;     // the forward's, where normalize is true
   const int64_t* lengths = nullptr;       // the forward's
+  const int64_t* offsets = nullptr;       // the forward's
   Strided<float> grad_q, grad_k, grad_v;  // written, all of them
+  // All optional and dense, [N, H, D, M] and [N, H, D]; those of z only where normalize is true.
+  const float* s = nullptr;  // the state that the forward began with; null: zero
+  const float* z = nullptr;
+  const float* grad_s = nullptr;  // gradient of the state that it left behind; null: zero
+  const float* grad_z = nullptr;
+  float* grad_s0 = nullptr;  // written: gradient of the state that it began with
+  float* grad_z0 = nullptr;
 };
 
-// Gradients of sum(out * grad_out) for a forward from a zero state: equations 13-15, with the
-// normaliser's and the feature map's derivatives folded in. The states are recomputed from the two
-// ends of the sequence, so nothing but the inputs, out and the denominators is kept.
+// Gradients of sum(out * grad_out) + sum(s * grad_s) + sum(z * grad_z), s and z being the state
+// after the last position: equations 13-15, with the normaliser's and the feature map's derivatives
+// folded in. The sums from the front begin with the forward's first state, those from the back with
+// the gradient of its last one. The states are recomputed from the two ends of the sequence, so
+// nothing but the inputs, out and the denominators is kept.
 void CausalLinearBackward(const CausalLinearShape& shape, const CausalLinearOptions& options,
                           const CausalLinearBackwardArgs& args, Scratch scratch,
                           ParallelFor parallel_for);

@@ -3,6 +3,7 @@
 //   CausalLinearRef head(L, D, M, options, q, k, v, valid);   // q, k [L * D], v [L * M], in double
 //   head.Out(i)              // [M]
 //   head.GradQ(i, grad_out)  // [D], for the loss sum(out * grad_out)
+//   head.GradK(i, grad_out, grad_s, grad_z)   // ... + sum(S() * grad_s) + sum(Z() * grad_z)
 //
 // A row is computed by itself, so that long sequences can be checked at sampled rows.
 #ifndef LINNET_KERNELS_CAUSAL_LINEAR_REF_H_
@@ -36,65 +37,104 @@ class CausalLinearRef {
         phi_q_(q_),
         phi_k_(k_),
         out_(length * value_dim),
-        den_(length, 1.0),
-        s_(std::move(s0)),
-        z_(std::move(z0)) {
+        weight_(length, 1.0),
+        s0_(std::move(s0)),
+        z0_(std::move(z0)) {
     for (double& x : phi_q_) x = Phi(x);
     for (size_t i = 0; i < phi_k_.size(); ++i) phi_k_[i] = i / d_ < valid_ ? Phi(k_[i]) : 0.0;
-    s_.resize(d_ * m_);
-    z_.resize(d_);
+    s0_.resize(d_ * m_);
+    z0_.resize(d_);
+    s_ = s0_, z_ = z0_;
     for (size_t i = 0; i < length_; ++i) {
       for (size_t f = 0; f < d_; ++f) {
         z_[f] += phi_k_[i * d_ + f];
+        if (i >= valid_) continue;
         for (size_t c = 0; c < m_; ++c) s_[f * m_ + c] += phi_k_[i * d_ + f] * v_[i * m_ + c];
       }
       if (options_.normalize) {
-        den_[i] = options_.eps;
-        for (size_t f = 0; f < d_; ++f) den_[i] += phi_q_[i * d_ + f] * z_[f];
+        double den = options_.eps;
+        for (size_t f = 0; f < d_; ++f) den += phi_q_[i * d_ + f] * z_[f];
+        weight_[i] = den == 0 ? 0 : 1 / den;
       }
       for (size_t c = 0; c < m_; ++c) {
         double sum = 0;
         for (size_t f = 0; f < d_; ++f) sum += phi_q_[i * d_ + f] * s_[f * m_ + c];
-        out_[i * m_ + c] = sum / den_[i];
+        out_[i * m_ + c] = sum * weight_[i];
       }
     }
   }
 
   Vector Out(size_t i) const { return Row(out_, i, m_); }
-  double Denominator(size_t i) const { return den_[i]; }
   const Vector& S() const { return s_; }
   const Vector& Z() const { return z_; }
 
-  // The gradients assume a zero initial state. grad_out is [L * M].
+  // grad_out is [L * M]; grad_s [D * M] and grad_z [D] are empty where they are zero.
   //   d out_i / d (phi(q_i) . phi(k_j)) contracted with grad_out_i: grad_out_i . (v_j - out_i) /
   //   den_i.
   Vector GradQ(size_t i, const Vector& grad_out) const {
     Vector grad(d_);
-    for (size_t j = 0; j <= i; ++j) {
+    for (size_t j = 0; j <= i && j < valid_; ++j) {
       const double weight = WeightGrad(i, j, grad_out);
       for (size_t f = 0; f < d_; ++f) grad[f] += weight * phi_k_[j * d_ + f];
     }
-    for (size_t f = 0; f < d_; ++f) grad[f] *= PhiDerivative(q_[i * d_ + f]);
+    const double grad_den = DenominatorGrad(i, grad_out);
+    for (size_t f = 0; f < d_; ++f) {
+      for (size_t c = 0; c < m_; ++c) {
+        grad[f] += s0_[f * m_ + c] * grad_out[i * m_ + c] * weight_[i];
+      }
+      grad[f] += z0_[f] * grad_den;
+      grad[f] *= PhiDerivative(q_[i * d_ + f]);
+    }
     return grad;
   }
-  Vector GradK(size_t j, const Vector& grad_out) const {
+  Vector GradK(size_t j, const Vector& grad_out, const Vector& grad_s = {},
+               const Vector& grad_z = {}) const {
     Vector grad(d_);
     if (j >= valid_) return grad;
     for (size_t i = j; i < length_; ++i) {
       const double weight = WeightGrad(i, j, grad_out);
       for (size_t f = 0; f < d_; ++f) grad[f] += weight * phi_q_[i * d_ + f];
     }
-    for (size_t f = 0; f < d_; ++f) grad[f] *= PhiDerivative(k_[j * d_ + f]);
+    for (size_t f = 0; f < d_; ++f) {
+      for (size_t c = 0; c < m_ && !grad_s.empty(); ++c) {
+        grad[f] += grad_s[f * m_ + c] * v_[j * m_ + c];
+      }
+      if (!grad_z.empty()) grad[f] += grad_z[f];
+      grad[f] *= PhiDerivative(k_[j * d_ + f]);
+    }
     return grad;
   }
-  Vector GradV(size_t j, const Vector& grad_out) const {
+  Vector GradV(size_t j, const Vector& grad_out, const Vector& grad_s = {}) const {
     Vector grad(m_);
     for (size_t i = j; i < length_; ++i) {
       double weight = 0;
       for (size_t f = 0; f < d_; ++f) weight += phi_q_[i * d_ + f] * phi_k_[j * d_ + f];
-      for (size_t c = 0; c < m_; ++c) grad[c] += weight / den_[i] * grad_out[i * m_ + c];
+      for (size_t c = 0; c < m_; ++c) grad[c] += weight * weight_[i] * grad_out[i * m_ + c];
+    }
+    for (size_t f = 0; f < d_ && !grad_s.empty(); ++f) {
+      for (size_t c = 0; c < m_; ++c) grad[c] += phi_k_[j * d_ + f] * grad_s[f * m_ + c];
     }
     return grad;
+  }
+  // Of the state before the first position, [D * M] and [D].
+  Vector GradS0(const Vector& grad_out, Vector grad_s = {}) const {
+    grad_s.resize(d_ * m_);
+    for (size_t i = 0; i < length_; ++i) {
+      for (size_t f = 0; f < d_; ++f) {
+        for (size_t c = 0; c < m_; ++c) {
+          grad_s[f * m_ + c] += phi_q_[i * d_ + f] * weight_[i] * grad_out[i * m_ + c];
+        }
+      }
+    }
+    return grad_s;
+  }
+  Vector GradZ0(const Vector& grad_out, Vector grad_z = {}) const {
+    grad_z.resize(d_);
+    for (size_t i = 0; i < length_; ++i) {
+      const double grad_den = DenominatorGrad(i, grad_out);
+      for (size_t f = 0; f < d_; ++f) grad_z[f] += phi_q_[i * d_ + f] * grad_den;
+    }
+    return grad_z;
   }
 
  private:
@@ -112,7 +152,13 @@ class CausalLinearRef {
       const double centre = options_.normalize ? out_[i * m_ + c] : 0.0;
       sum += grad_out[i * m_ + c] * (v_[j * m_ + c] - centre);
     }
-    return sum / den_[i];
+    return sum * weight_[i];
+  }
+  double DenominatorGrad(size_t i, const Vector& grad_out) const {
+    if (!options_.normalize) return 0;
+    double sum = 0;
+    for (size_t c = 0; c < m_; ++c) sum -= grad_out[i * m_ + c] * out_[i * m_ + c];
+    return sum * weight_[i];
   }
   static Vector Row(const Vector& all, size_t i, size_t width) {
     return Vector(all.begin() + static_cast<ptrdiff_t>(i * width),
@@ -121,7 +167,9 @@ class CausalLinearRef {
 
   size_t length_, d_, m_, valid_;
   CausalLinearOptions options_;
-  Vector q_, k_, v_, phi_q_, phi_k_, out_, den_, s_, z_;
+  Vector q_, k_, v_, phi_q_, phi_k_, out_;
+  Vector weight_;  // 1 / denominator
+  Vector s0_, z0_, s_, z_;
 };
 
 }  // namespace linnet::kernels

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <string>
 #include <thread>
 #include <tuple>
 #include <vector>
@@ -59,8 +61,10 @@ struct Problem {
   bool lengths;
 };
 
-// Forward, state in and out, and backward of one problem against the reference. `offset` floats of
-// misalignment are put before every tensor; all of a canary behind the outputs must survive.
+// Forward and backward of one problem, from nothing and from a state to a gradient of the last one, against the reference. `offset` floats of
+// misalignment are put before every tensor; all of a canary behind the outputs must survive. Where
+// no feature map makes them so, the features are positive: else the normaliser may vanish, and no
+// tolerance holds.
 void CheckProblem(const Problem& problem, size_t offset, ParallelFor parallel_for, size_t slots) {
   const CausalLinearShape& shape = problem.shape;
   const size_t tokens = shape.batch * shape.length * shape.heads;
@@ -69,7 +73,13 @@ void CheckProblem(const Problem& problem, size_t offset, ParallelFor parallel_fo
                                   << shape.heads << " D " << d << " M " << m << " offset " << offset
                                   << (problem.options.normalize ? " normalized" : ""));
   const auto shifted = [&](Floats x) { return x.insert(x.begin(), offset, 99.0f), x; };
-  const Floats q = shifted(Random(tokens * d, 1)), k = shifted(Random(tokens * d, 2));
+  const bool positive =
+      problem.options.normalize && problem.options.feature_map == FeatureMap::kIdentity;
+  const auto features = [&](Floats x) {
+    for (float& value : x) value = positive ? std::abs(value) : value;
+    return shifted(x);
+  };
+  const Floats q = features(Random(tokens * d, 1)), k = features(Random(tokens * d, 2));
   const Floats v = shifted(Random(tokens * m, 3)), grad_out = shifted(Random(tokens * m, 4));
   std::vector<int64_t> lengths;
   for (size_t n = 0; n < shape.batch; ++n) {
@@ -113,10 +123,25 @@ void CheckProblem(const Problem& problem, size_t offset, ParallelFor parallel_fo
   forward.out = rows(continued, m);
   forward.s = s.data();
   forward.z = z.data();
-  forward.denominator = nullptr;
   CausalLinearForward(shape, problem.options, forward, work, parallel_for);
+  const Floats grad_s = Random(heads * d * m, 7), grad_z = Random(heads * d, 8);
+  Floats grad_q1 = grad_q, grad_k1 = grad_k, grad_v1 = grad_v;
+  Floats grad_s0(heads * d * m + canary, 77.0f), grad_z0(heads * d + canary, 77.0f);
+  CausalLinearBackwardArgs from_state = backward;
+  from_state.out = in(continued, m);
+  from_state.grad_q = rows(grad_q1, d);
+  from_state.grad_k = rows(grad_k1, d);
+  from_state.grad_v = rows(grad_v1, m);
+  from_state.s = s0.data();
+  from_state.z = z0.data();
+  from_state.grad_s = grad_s.data();
+  from_state.grad_z = grad_z.data();
+  from_state.grad_s0 = grad_s0.data();
+  from_state.grad_z0 = grad_z0.data();
+  CausalLinearBackward(shape, problem.options, from_state, work, parallel_for);
 
   Difference in_out, in_q, in_k, in_v, in_continued, in_s, in_z;
+  Difference in_q1, in_k1, in_v1, in_s0, in_z0;
   for (size_t n = 0; n < shape.batch; ++n) {
     for (size_t h = 0; h < shape.heads; ++h) {
       const auto head = [&](const Floats& x, size_t width) {
@@ -132,7 +157,8 @@ void CheckProblem(const Problem& problem, size_t offset, ParallelFor parallel_fo
                                 head(v, m), valid);
       const CausalLinearRef from(shape.length, d, m, problem.options, head(q, d), head(k, d),
                                  head(v, m), valid, state(s0, d * m), state(z0, d));
-      const Doubles g = head(grad_out, m);
+      const Doubles g = head(grad_out, m), gs = state(grad_s, d * m);
+      const Doubles gz = problem.options.normalize ? state(grad_z, d) : Doubles();
       for (size_t l = 0; l < shape.length; ++l) {
         const size_t row = (n * shape.length + l) * shape.heads + h;
         in_out.Add(&out[offset + row * m], ref.Out(l));
@@ -140,9 +166,15 @@ void CheckProblem(const Problem& problem, size_t offset, ParallelFor parallel_fo
         in_k.Add(&grad_k[offset + row * d], ref.GradK(l, g));
         in_v.Add(&grad_v[offset + row * m], ref.GradV(l, g));
         in_continued.Add(&continued[offset + row * m], from.Out(l));
+        in_q1.Add(&grad_q1[offset + row * d], from.GradQ(l, g));
+        in_k1.Add(&grad_k1[offset + row * d], from.GradK(l, g, gs, gz));
+        in_v1.Add(&grad_v1[offset + row * m], from.GradV(l, g, gs));
       }
       in_s.Add(&s[index * d * m], from.S());
-      if (problem.options.normalize) in_z.Add(&z[index * d], from.Z());
+      in_s0.Add(&grad_s0[index * d * m], from.GradS0(g, gs));
+      if (!problem.options.normalize) continue;
+      in_z.Add(&z[index * d], from.Z());
+      in_z0.Add(&grad_z0[index * d], from.GradZ0(g, gz));
     }
   }
   EXPECT_LT(in_out.relative(), 1e-5);
@@ -152,8 +184,16 @@ void CheckProblem(const Problem& problem, size_t offset, ParallelFor parallel_fo
   EXPECT_LT(in_continued.relative(), 1e-5);
   EXPECT_LT(in_s.relative(), 1e-5);
   EXPECT_LT(in_z.relative(), 1e-5);
-  for (const Floats* x : {&out, &grad_q, &grad_k, &grad_v}) {
+  EXPECT_LT(in_q1.relative(), 1e-5);
+  EXPECT_LT(in_k1.relative(), 1e-5);
+  EXPECT_LT(in_v1.relative(), 1e-5);
+  EXPECT_LT(in_s0.relative(), 1e-5);
+  EXPECT_LT(in_z0.relative(), 1e-5);
+  for (const Floats* x :
+       {&out, &grad_q, &grad_k, &grad_v, &grad_q1, &grad_k1, &grad_v1, &grad_s0, &grad_z0}) {
     EXPECT_TRUE(std::all_of(x->end() - canary, x->end(), [](float y) { return y == 77.0f; }));
+  }
+  for (const Floats* x : {&out, &grad_q, &grad_k, &grad_v, &grad_q1, &grad_k1, &grad_v1}) {
     EXPECT_TRUE(std::all_of(x->begin(), x->begin() + static_cast<ptrdiff_t>(offset),
                             [](float y) { return y == 77.0f; }));
   }
@@ -179,11 +219,146 @@ TEST_P(CausalLinear, MatchesTheReferenceOverRaggedShapes) {
                                                                        {1, 65, 1, 64, 48}}) {
     for (bool normalize : {false, true}) {
       for (FeatureMap map : {FeatureMap::kElu, FeatureMap::kIdentity}) {
-        // An unmapped normaliser may vanish, and then no tolerance holds.
-        if (normalize && map == FeatureMap::kIdentity) continue;
         const CausalLinearOptions options{map, normalize, 1e-6f};
         CheckProblem({{n, l, h, d, m}, options, normalize}, l % 4, SerialFor, 1);
       }
+    }
+  }
+}
+
+// Features of another size than the queries', which the caller has mapped.
+TEST_P(CausalLinear, TakesFeaturesOfAnySize) {
+  const CausalLinearOptions options{FeatureMap::kIdentity, true, 1e-6f};
+  CheckProblem({{1, 50, 1, 561, 32}, options, false}, 1, SerialFor, 1);
+  CheckProblem({{2, 70, 2, 64, 16}, options, true}, 0, SerialFor, 1);
+}
+
+// All that a forward and a backward write.
+struct Results {
+  Floats out, s, z, grad_q, grad_k, grad_v, grad_s0, grad_z0;
+  friend bool operator==(const Results&, const Results&) = default;
+};
+
+// Sequences one after the other come out as each does alone, to the bit, however they are dealt
+// out; an empty one hands its state on.
+TEST_P(CausalLinear, PackedSequencesEqualEachAlone) {
+  const size_t heads = 3, d = 20, m = 24, count = 6;
+  const std::vector<int64_t> offsets = {0, 0, 70, 71, 71, 103, 140}, lengths = {4, 33, 1, 0, 0, 99};
+  const auto tokens = static_cast<size_t>(offsets.back());
+  const Floats q = Random(tokens * heads * d, 1), k = Random(tokens * heads * d, 2);
+  const Floats v = Random(tokens * heads * m, 3), grad_out = Random(tokens * heads * m, 4);
+  const Floats s0 = Random(count * heads * d * m, 5), grad_s = Random(count * heads * d * m, 7);
+  const Floats grad_z = Random(count * heads * d, 8);
+  Floats z0 = Random(count * heads * d, 6);
+  for (float& value : z0) value = std::abs(value) + 1;
+  // From sequence `first`, `batch` of them: packed, or one alone.
+  const auto run = [&](size_t first, size_t batch, bool packed, size_t slots,
+                       ParallelFor parallel_for) {
+    const auto begin = static_cast<size_t>(offsets[first]);
+    const size_t length = static_cast<size_t>(offsets[first + batch]) - begin;
+    const CausalLinearShape shape{batch, packed ? 0 : length, heads, d, m};
+    const auto in = [&](const Floats& x, size_t width) {
+      return RowMajor<const float>(x.data() + begin * heads * width, length, heads, width);
+    };
+    const auto part = [&](const Floats& x, size_t width) {
+      const auto at = x.begin() + static_cast<ptrdiff_t>(first * heads * width);
+      return Floats(at, at + static_cast<ptrdiff_t>(batch * heads * width));
+    };
+    const Floats s = part(s0, d * m), z = part(z0, d), gs = part(grad_s, d * m),
+                 gz = part(grad_z, d);
+    Results r;
+    r.s = s, r.z = z;
+    r.grad_s0.resize(s.size()), r.grad_z0.resize(z.size());
+    r.out.resize(length * heads * m), r.grad_v = r.out;
+    r.grad_q.resize(length * heads * d), r.grad_k = r.grad_q;
+    Floats denominator(heads * length), scratch(CausalLinearScratch(shape) * slots);
+    const auto rows = [&](Floats& x, size_t width) {
+      return RowMajor(x.data(), length, heads, width);
+    };
+    CausalLinearForward(shape, {},
+                        {.q = in(q, d),
+                         .k = in(k, d),
+                         .v = in(v, m),
+                         .out = rows(r.out, m),
+                         .lengths = lengths.data() + first,
+                         .offsets = packed ? offsets.data() + first : nullptr,
+                         .denominator = denominator.data(),
+                         .s = r.s.data(),
+                         .z = r.z.data()},
+                        {scratch.data(), slots}, parallel_for);
+    CausalLinearBackward(shape, {},
+                         {.q = in(q, d),
+                          .k = in(k, d),
+                          .v = in(v, m),
+                          .out = RowMajor<const float>(r.out.data(), length, heads, m),
+                          .grad_out = in(grad_out, m),
+                          .denominator = denominator.data(),
+                          .lengths = lengths.data() + first,
+                          .offsets = packed ? offsets.data() + first : nullptr,
+                          .grad_q = rows(r.grad_q, d),
+                          .grad_k = rows(r.grad_k, d),
+                          .grad_v = rows(r.grad_v, m),
+                          .s = s.data(),
+                          .z = z.data(),
+                          .grad_s = gs.data(),
+                          .grad_z = gz.data(),
+                          .grad_s0 = r.grad_s0.data(),
+                          .grad_z0 = r.grad_z0.data()},
+                         {scratch.data(), slots}, parallel_for);
+    return r;
+  };
+  const auto append = [](Floats& to, const Floats& from) {
+    to.insert(to.end(), from.begin(), from.end());
+  };
+  Results alone;
+  for (size_t n = 0; n < count; ++n) {
+    const Results r = run(n, 1, false, 1, SerialFor);
+    append(alone.out, r.out), append(alone.s, r.s), append(alone.z, r.z);
+    append(alone.grad_q, r.grad_q), append(alone.grad_k, r.grad_k);
+    append(alone.grad_v, r.grad_v);
+    append(alone.grad_s0, r.grad_s0), append(alone.grad_z0, r.grad_z0);
+  }
+  EXPECT_TRUE(std::equal(s0.begin(), s0.begin() + heads * d * m, alone.s.begin()));
+  for (size_t slots : {1, 2, 3, 8, 50}) {
+    EXPECT_TRUE(run(0, count, true, slots, SerialFor) == alone) << slots;
+  }
+}
+
+// What is masked counts for nothing even where it is not a number; and where nothing has been seen,
+// out is zero, with an eps of zero too.
+TEST_P(CausalLinear, MaskedRowsMakeNoNan) {
+  const CausalLinearShape shape{2, 40, 1, 5, 3};
+  const Floats ones(2 * 40 * 5, 1.0f), nans(2 * 40 * 5, NAN);
+  const std::vector<int64_t> lengths = {0, -1};
+  Floats out(2 * 40 * 3, 77.0f), denominator(2 * 40), scratch(CausalLinearScratch(shape));
+  Floats grad_q(2 * 40 * 5, 77.0f), grad_k = grad_q, grad_v = out;
+  const auto in = [](const Floats& x, size_t width) {
+    return RowMajor<const float>(x.data(), 40, 1, width);
+  };
+  for (float eps : {0.0f, 1e-6f}) {
+    const CausalLinearOptions options{FeatureMap::kElu, true, eps};
+    CausalLinearForward(shape, options,
+                        {.q = in(ones, 5),
+                         .k = in(nans, 5),
+                         .v = in(nans, 3),
+                         .out = RowMajor(out.data(), 40, 1, 3),
+                         .lengths = lengths.data(),
+                         .denominator = denominator.data()},
+                        {scratch.data(), 1}, SerialFor);
+    CausalLinearBackward(shape, options,
+                         {.q = in(ones, 5),
+                          .k = in(nans, 5),
+                          .v = in(nans, 3),
+                          .out = in(out, 3),
+                          .grad_out = in(ones, 3),
+                          .denominator = denominator.data(),
+                          .lengths = lengths.data(),
+                          .grad_q = RowMajor(grad_q.data(), 40, 1, 5),
+                          .grad_k = RowMajor(grad_k.data(), 40, 1, 5),
+                          .grad_v = RowMajor(grad_v.data(), 40, 1, 3)},
+                         {scratch.data(), 1}, SerialFor);
+    for (const Floats* x : {&out, &grad_q, &grad_k, &grad_v}) {
+      EXPECT_EQ(*x, Floats(x->size(), 0.0f)) << eps;
     }
   }
 }
@@ -238,38 +413,51 @@ TEST_P(CausalLinear, StepsEqualTheSequence) {
   }
 }
 
-// Equations 13-15 against finite differences of the reference's forward, so that the reference's
-// own gradients are not taken on trust.
+// Equations 13-15 against finite differences of the reference's forward, from a state and with a
+// gradient of the last one, so that the reference's own gradients are not taken on trust.
 TEST(CausalLinearRef, GradientsMatchFiniteDifferences) {
   const size_t length = 6, d = 3, m = 2, valid = 5;
-  const CausalLinearOptions options{FeatureMap::kElu, true, 1e-6f};
   const auto doubles = [](const Floats& x) { return Doubles(x.begin(), x.end()); };
-  std::array<Doubles, 3> x = {doubles(Random(length * d, 1)), doubles(Random(length * d, 2)),
-                              doubles(Random(length * m, 3))};
-  const Doubles g = doubles(Random(length * m, 4));
-  const auto loss = [&] {
-    const CausalLinearRef ref(length, d, m, options, x[0], x[1], x[2], valid);
-    double sum = 0;
-    for (size_t i = 0; i < length; ++i) {
-      const Doubles out = ref.Out(i);
-      for (size_t c = 0; c < m; ++c) sum += out[c] * g[i * m + c];
-    }
-    return sum;
-  };
-  const CausalLinearRef ref(length, d, m, options, x[0], x[1], x[2], valid);
-  for (size_t which = 0; which < 3; ++which) {
-    const size_t width = which == 2 ? m : d;
-    for (size_t i = 0; i < x[which].size(); ++i) {
-      const Doubles row = which == 0   ? ref.GradQ(i / width, g)
-                          : which == 1 ? ref.GradK(i / width, g)
-                                       : ref.GradV(i / width, g);
-      const double at = x[which][i], h = 1e-5;
-      x[which][i] = at + h;
-      const double up = loss();
-      x[which][i] = at - h;
-      const double down = loss();
-      x[which][i] = at;
-      EXPECT_NEAR(row[i % width], (up - down) / (2 * h), 1e-7) << which << " " << i;
+  for (const bool normalize : {false, true}) {
+    const CausalLinearOptions options{FeatureMap::kElu, normalize, 1e-6f};
+    // q, k, v, s0, z0
+    std::array<Doubles, 5> x = {doubles(Random(length * d, 1)), doubles(Random(length * d, 2)),
+                                doubles(Random(length * m, 3)), doubles(Random(d * m, 5)),
+                                doubles(Random(d, 6))};
+    for (double& value : x[4]) value = std::abs(value) + 1;
+    const Doubles g = doubles(Random(length * m, 4)), gs = doubles(Random(d * m, 7));
+    const Doubles gz = doubles(Random(d, 8));
+    const auto make = [&] {
+      return CausalLinearRef(length, d, m, options, x[0], x[1], x[2], valid, x[3], x[4]);
+    };
+    const auto loss = [&] {
+      const CausalLinearRef ref = make();
+      double sum = 0;
+      for (size_t i = 0; i < length; ++i) {
+        const Doubles out = ref.Out(i);
+        for (size_t c = 0; c < m; ++c) sum += out[c] * g[i * m + c];
+      }
+      for (size_t i = 0; i < d * m; ++i) sum += ref.S()[i] * gs[i];
+      for (size_t i = 0; i < d; ++i) sum += ref.Z()[i] * gz[i];
+      return sum;
+    };
+    const CausalLinearRef ref = make();
+    for (size_t which = 0; which < x.size(); ++which) {
+      const size_t width = which < 2 ? d : which == 2 ? m : x[which].size();
+      for (size_t i = 0; i < x[which].size(); ++i) {
+        const Doubles row = which == 0   ? ref.GradQ(i / width, g)
+                            : which == 1 ? ref.GradK(i / width, g, gs, gz)
+                            : which == 2 ? ref.GradV(i / width, g, gs)
+                            : which == 3 ? ref.GradS0(g, gs)
+                                         : ref.GradZ0(g, gz);
+        const double at = x[which][i], h = 1e-5;
+        x[which][i] = at + h;
+        const double up = loss();
+        x[which][i] = at - h;
+        const double down = loss();
+        x[which][i] = at;
+        EXPECT_NEAR(row[i % width], (up - down) / (2 * h), 1e-7) << which << " " << i;
+      }
     }
   }
 }
