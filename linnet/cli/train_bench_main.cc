@@ -14,5 +14,6 @@ int main(int argc, char** argv) {
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   linnet::cli::AddBenchTrain(app);
   linnet::cli::AddBenchMemory(app);
+  linnet::cli::AddBenchFeatures(app);
   return linnet::cli::RunProgram(app, argc, argv);
 }

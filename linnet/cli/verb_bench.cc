@@ -19,6 +19,9 @@ void AddBench(CLI::App& app) {
                  "train");
   AddTrainerVerb(*verb, "memory", "Measure the memory of training causal linear attention",
                  "linnet-bench", "memory");
+  AddTrainerVerb(*verb, "features",
+                 "Measure how near random feature maps come to what they estimate", "linnet-bench",
+                 "features");
 }
 
 }  // namespace linnet::cli

@@ -106,6 +106,29 @@ TEST(SequenceModel, EveryCausalKindSavesAndLoads) {
   }
 }
 
+// Weights trained with softmax attention, run linearly.
+TEST(SequenceModel, WeightsMoveBetweenKinds) {
+  const std::string path = (std::filesystem::temp_directory_path() /
+                            ("linnet_nn_weights." + std::to_string(getpid()) + ".safetensors"))
+                               .string();
+  SequenceModel full(SmallImages("full"));
+  SaveModel(path, *full, "{}");
+  ModelSpec spec = SmallImages("causal-linear");
+  spec.attention.feature_map = "favor";
+  spec.attention.features = 4096;
+  SequenceModel linear(spec);
+  const std::vector<std::string> kept = CopyWeights(path, *linear);
+  ASSERT_EQ(kept.size(), 2u);
+  EXPECT_NE(kept[0].find("omega"), std::string::npos);
+  full->eval(), linear->eval();
+  const Tensor tokens = torch::randint(256, {2, 23}, torch::kInt64);
+  EXPECT_LT(Off(linear->forward(tokens), full->forward(tokens)), 0.05);
+  spec.d_ff = 25;
+  SequenceModel other(spec);
+  EXPECT_THROW(CopyWeights(path, *other), Error);
+  std::filesystem::remove(path);
+}
+
 TEST(SequenceModel, DropoutActsInTrainingOnly) {
   SequenceModel model(SmallImages("causal-linear"), TrainingOptions{.dropout = 0.5});
   const Tensor tokens = torch::randint(256, {1, 23}, torch::kInt64);

@@ -3,6 +3,8 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include <algorithm>
+
 #include "linnet/base/error.h"
 #include "linnet/model/checkpoint.h"
 
@@ -148,6 +150,32 @@ SequenceModel LoadModel(const std::string& path) {
         torch::from_blob(const_cast<float*>(data.data()), info.shape, torch::kFloat32));
   }
   return model;
+}
+
+std::vector<std::string> CopyWeights(const std::string& path, SequenceModelImpl& model) {
+  const Checkpoint checkpoint = Checkpoint::Open(path);
+  std::map<std::string, std::vector<int64_t>> there;
+  for (const TensorInfo& info : TensorTable(checkpoint.spec())) there[info.name] = info.shape;
+  const std::vector<TensorInfo> table = TensorTable(model.spec());
+  std::vector<std::string> kept;
+  for (const TensorInfo& info : table) {  // all of it is looked at before anything is changed
+    const auto found = there.find(info.name);
+    if (found != there.end() && found->second == info.shape) continue;
+    if (!IsBuffer(info.name)) {
+      throw InputError(path, ": its network is another one: ", info.name,
+                       found == there.end() ? " is not there" : " has another shape");
+    }
+    kept.push_back(info.name);
+  }
+  torch::NoGradGuard no_grad;
+  std::map<std::string, Tensor> tensors = ModelTensors(model);
+  for (const TensorInfo& info : table) {
+    if (std::find(kept.begin(), kept.end(), info.name) != kept.end()) continue;
+    const std::span<const float> data = checkpoint.Tensor(info.name);
+    tensors.at(info.name).copy_(
+        torch::from_blob(const_cast<float*>(data.data()), info.shape, torch::kFloat32));
+  }
+  return kept;
 }
 
 }  // namespace linnet::nn

@@ -15,6 +15,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "linnet/model/spec.h"
 #include "linnet/nn/transformer.h"
@@ -78,6 +79,12 @@ TORCH_MODULE(SequenceModel);
 void SaveModel(const std::string& path, const SequenceModelImpl& model,
                const std::string& training);
 SequenceModel LoadModel(const std::string& path);
+
+// Gives the model the weights of a checkpoint whose network is the same but for its attention kind,
+// feature map or task's data: softmax attention's weights to linear attention, say. Returns the names of
+// what the checkpoint does not have and the model keeps (random features). Throws InputError where a
+// weight is missing or of another shape.
+std::vector<std::string> CopyWeights(const std::string& path, SequenceModelImpl& model);
 
 // The tensors of the checkpoint's table, parameters and buffers, by their names there.
 std::map<std::string, torch::Tensor> ModelTensors(const SequenceModelImpl& model);
