@@ -70,6 +70,11 @@ def read(path):
     return tensors, metadata
 
 
+def differing(a, b):
+    """Names, not bytes: unittest would take minutes to show how two models differ."""
+    return sorted(name for name in a.keys() | b.keys() if a.get(name) != b.get(name))
+
+
 class Torch(Case):
     def setUp(self):
         super().setUp()
@@ -133,7 +138,7 @@ class Torch(Case):
             self.linnet("import", name, "--heads", "2", "--out", "b.safetensors", *options)
             tensors, _ = read(self.dir / "b.safetensors")
             del tensors[FIRST]
-            self.assertEqual(tensors, expected, name)
+            self.assertEqual(differing(tensors, expected), [], name)
         self.refuses(["import", "several.pth", "--heads", "2", "--out", "c.safetensors"],
                      "--key: 'model', 'average'")
 
@@ -170,11 +175,11 @@ class RoundTrip(Case):
                             *(options if form == "pth" else []))
                 after, _ = read(self.dir / "back.safetensors")
                 after.pop(FIRST, None)
-                self.assertEqual(after, before)
+                self.assertEqual(differing(after, before), [])
                 self.assertEqual(self.linnet_json("info", "back.safetensors")["spec"], spec)
                 again = self.dir / f"again.{form}"
                 self.linnet("export", "back.safetensors", "--format", form, "--out", again)
-                self.assertEqual(again.read_bytes(), exported.read_bytes())
+                self.assertTrue(again.read_bytes() == exported.read_bytes())
 
     def test_first_value_is_measured_or_uniform(self):
         data = write_mnist(self.dir / "mnist")
@@ -203,7 +208,7 @@ class RoundTrip(Case):
         self.linnet("import", path, "--heads", "2", "--out", "b.safetensors")
         after, before = read(self.dir / "b.safetensors")[0], read(self.images)[0]
         del after[FIRST], before[FIRST]
-        self.assertEqual(after, before)
+        self.assertEqual(differing(after, before), [])
 
     def test_what_only_linnet_has(self):
         spec = {**IMAGE_SPEC, "norm_first": True, "pixel_above": True}
