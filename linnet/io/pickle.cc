@@ -13,6 +13,9 @@ namespace {
 // Values have 32-bit numbers; a state_dict takes about 150 bytes a tensor.
 constexpr size_t kMaxBytes = size_t{32} << 20;
 constexpr size_t kMaxRank = 16;
+// The shortest tensor that torch.save describes takes more; a hostile text takes 5 bytes for one that
+// has memory for kMaxRank dimensions.
+constexpr size_t kMinTensorBytes = 32;
 constexpr size_t kMaxGlobalName = 256;
 constexpr int kMinProtocol = 2, kMaxProtocol = 5;
 
@@ -333,6 +336,9 @@ class Pickle::Machine {
     tensor.stride = Integers(arguments[3], "strides");
     if (tensor.shape.size() != tensor.stride.size()) throw Malformed("has a shape without strides");
     CheckExtent(tensor);
+    if (p_.tensors_.size() >= text_.size() / kMinTensorBytes) {
+      throw Malformed("makes more tensors than it has room to describe");
+    }
     p_.tensors_.push_back(std::move(tensor));
     PushNew({Kind::kTensor, static_cast<uint32_t>(p_.tensors_.size() - 1), 0});
   }

@@ -329,6 +329,10 @@ TEST(PyTorch, RefusesWhatIsNoStateDict) {
         << value.substr(0, 100);
   }
   EXPECT_THAT(LoadError(Archive(sd + ".N")), HasSubstr("behind its end"));
+  std::string again = "(ctorch._utils\n_rebuild_tensor_v2\nq" + Number(0, 1) + "(" + kSix + Int(0) +
+                      Ints({1}) + Ints({1}) + "\x89}tq" + Number(1, 1) + "R";
+  for (int i = 0; i < 1000; ++i) again += "h" + Number(0, 1) + "h" + Number(1, 1) + "R";
+  EXPECT_THAT(LoadError(Archive(again + "t")), HasSubstr("more tensors than it has room"));
   // A tower of lists neither recurses when it is read nor when it goes.
   const std::string tower = std::string(200000, ']') + std::string(199999, 'a');
   EXPECT_THAT(LoadError(Archive(tower)), HasSubstr("holds a list"));
