@@ -304,7 +304,7 @@ TEST(PyTorch, RefusesWhatIsNoStateDict) {
       {"ccollections\nOrderedDict\n(]tR", "gives arguments to OrderedDict"},
       {"]}b", "sets attributes"},
       {"\x80\x01", "protocol 1"},
-      {"\x8a\x09" + Number(0, 9), "more than 64 bits"},
+      {"\x8a\x09" + std::string(9, 0), "more than 64 bits"},
       {"\xff", "unknown instruction 255"},
       {"h" + Number(0, 1), "recalls"},
       {"Nr" + Number(0xffffffff, 4), "absurd place"},
