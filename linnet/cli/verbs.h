@@ -27,6 +27,8 @@ void AddBench(CLI::App& app);
 void AddComplete(CLI::App& app);
 void AddData(CLI::App& app);
 void AddEval(CLI::App& app);
+void AddExport(CLI::App& app);
+void AddImport(CLI::App& app);
 void AddInfo(CLI::App& app);
 void AddPlot(CLI::App& app);
 void AddSample(CLI::App& app);

@@ -40,4 +40,11 @@ ImageSet LoadImages(const std::string& name, const std::string& dir, Split split
   return found->load(dir, split);
 }
 
+std::vector<float> FirstByteDistribution(const ImageSet& images) {
+  std::vector<float> share(256);
+  for (size_t i = 0; i < images.size(); ++i) ++share[images.image(i)[0]];
+  for (float& count : share) count /= static_cast<float>(images.size());
+  return share;
+}
+
 }  // namespace linnet

@@ -53,6 +53,10 @@ const ImageDataset& FindImageDataset(const std::string& name);
 // InputError when there is none (saying what was looked for), more than one, or a bad file.
 ImageSet LoadImages(const std::string& name, const std::string& dir, Split split);
 
+// How often an image begins with each byte, [256]: what generation draws the first one from, which a
+// model only ever reads.
+std::vector<float> FirstByteDistribution(const ImageSet& images);
+
 }  // namespace linnet
 
 #endif  // LINNET_DATA_IMAGE_SET_H_

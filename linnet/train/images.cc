@@ -49,10 +49,8 @@ class ImagesTask : public Task {
   }
 
   void Prepare(nn::SequenceModelImpl& model) const override {
-    std::vector<float> counts(256);
-    for (size_t i = 0; i < train_.size(); ++i) ++counts[train_.image(i)[0]];
     torch::NoGradGuard no_grad;
-    model.first_value.copy_(torch::tensor(counts) / static_cast<double>(train_.size()));
+    model.first_value.copy_(torch::tensor(FirstByteDistribution(train_)));
   }
 
   int64_t TokensPerStep() const override {

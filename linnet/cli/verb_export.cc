@@ -1,0 +1,110 @@
+// linnet export: a linnet model for Python, under the reference library's names.
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "linnet/base/error.h"
+#include "linnet/base/units.h"
+#include "linnet/cli/verbs.h"
+#include "linnet/io/pytorch.h"
+#include "linnet/io/safetensors.h"
+#include "linnet/model/checkpoint.h"
+
+namespace linnet::cli {
+namespace {
+
+struct Options {
+  std::string model, format, out;
+  bool json = false;
+};
+
+// What of the model the reference library cannot compute, with these weights or any.
+std::vector<std::string> BeyondReference(const ModelSpec& spec) {
+  std::vector<std::string> beyond;
+  if (spec.norm_first) beyond.push_back("layer norms come first, with the same names");
+  if (spec.pixel_above) beyond.push_back("above_embedding.weight is added to the value embedding");
+  if (spec.positions != "sequence") beyond.push_back("pos_embedding.pe holds grid positions");
+  return beyond;
+}
+
+void Run(const Options& options) {
+  std::error_code ignored;
+  if (std::filesystem::equivalent(options.model, options.out, ignored)) {
+    throw InputError(options.out, ": is the model itself; choose another --out");
+  }
+  CheckWritable(options.out);
+  const Checkpoint checkpoint = Checkpoint::Open(options.model);
+  const ModelSpec& spec = checkpoint.spec();
+
+  PyTorchWriter pytorch;
+  SafetensorsWriter safetensors;
+  size_t count = 0;
+  for (const TensorInfo& info : TensorTable(spec)) {
+    // Python's load_state_dict(strict=True) refuses what the reference does not know.
+    if (info.name == "first_value.probability") continue;
+    const float* data = checkpoint.Tensor(info.name).data();
+    if (options.format == "pth") {
+      pytorch.Add(info.name, DType::kF32, info.shape, data);
+    } else {
+      safetensors.Add(info.name, DType::kF32, info.shape, data);
+    }
+    ++count;
+  }
+  if (options.format == "pth") {
+    pytorch.Write(options.out);
+  } else {
+    safetensors.SetMetadata("format", "pt");  // as PyTorch's users write it
+    safetensors.SetMetadata("linnet.spec", ToJson(spec));
+    safetensors.Write(options.out);
+  }
+
+  const std::vector<std::string> beyond = BeyondReference(spec);
+  const auto bytes = std::filesystem::file_size(options.out);
+  if (options.json) {
+    PrintJson({{"out", options.out},
+               {"model", options.model},
+               {"format", options.format},
+               {"tensors", count},
+               {"file_bytes", bytes},
+               {"heads", spec.heads},
+               {"activation", spec.activation},
+               {"attention", spec.attention.kind},
+               {"beyond_reference", beyond}});
+    return;
+  }
+  std::cout << options.out << ": " << count << " tensors, "
+            << FormatBytes(static_cast<double>(bytes)) << "\n  to build in Python: " << spec.heads
+            << " heads, activation " << spec.activation << ", attention " << spec.attention.kind
+            << "\n";
+  for (const std::string& line : beyond) {
+    std::cout << "  not in the reference library: " << line << "\n";
+  }
+}
+
+}  // namespace
+
+void AddExport(CLI::App& app) {
+  CLI::App* verb = AddVerb(
+      app, "export", "Write a model for PyTorch, under the reference library's names",
+      "pth: a state_dict for torch.load(FILE). safetensors: for "
+      "safetensors.torch.load_file(FILE);\n"
+      "it also says what model it is, so 'linnet import' needs no options for it. Left out of\n"
+      "both: how often the data begins with each byte, which the reference does not keep.",
+      "  linnet export models/digits.safetensors --format pth --out digits.pth\n"
+      "  linnet export models/digits.safetensors --format safetensors --out "
+      "digits-plain.safetensors\n");
+  auto options = std::make_shared<Options>();
+  AddModelArgument(verb, options->model);
+  verb->add_option("--format", options->format, "pth or safetensors")
+      ->type_name("NAME")
+      ->required()
+      ->check(CLI::IsMember({"pth", "safetensors"}));
+  verb->add_option("--out", options->out, "The file to write")->type_name("FILE")->required();
+  AddJsonFlag(verb, options->json);
+  verb->callback([options] { Run(*options); });
+}
+
+}  // namespace linnet::cli

@@ -1,0 +1,196 @@
+// linnet import: a model of the Python library fast-transformers becomes one of linnet.
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "linnet/base/error.h"
+#include "linnet/base/units.h"
+#include "linnet/base/version.h"
+#include "linnet/cli/verbs.h"
+#include "linnet/data/image_set.h"
+#include "linnet/io/pytorch.h"
+#include "linnet/io/safetensors.h"
+#include "linnet/model/checkpoint.h"
+#include "linnet/model/reference.h"
+
+namespace linnet::cli {
+namespace {
+
+struct Options {
+  std::string file, out, key, data, dataset;
+  ReferenceChoices choices;
+  std::vector<CLI::Option*> about_model;  // options that a file's own description makes idle
+  bool json = false;
+};
+
+// The tensors of either format, and the description that linnet export left beside them.
+struct Source {
+  std::optional<PyTorchFile> pytorch;
+  std::optional<SafetensorsFile> safetensors;
+  std::optional<ModelSpec> spec;
+
+  const std::vector<Tensor>& tensors() const {
+    return pytorch ? pytorch->tensors() : safetensors->tensors();
+  }
+};
+
+Source OpenSource(const Options& options) {
+  Source source;
+  if (std::filesystem::path(options.file).extension() != ".safetensors") {
+    source.pytorch = PyTorchFile::Open(options.file, options.key);
+    return source;
+  }
+  if (!options.key.empty()) {
+    throw InputError(options.file,
+                     ": a .safetensors file holds one set of tensors; leave out --key");
+  }
+  source.safetensors = SafetensorsFile::Open(options.file);
+  const auto& metadata = source.safetensors->metadata();
+  if (metadata.count("linnet") > 0) {
+    throw InputError(options.file, ": is a linnet model already; use it as it is");
+  }
+  if (const auto spec = metadata.find("linnet.spec"); spec != metadata.end()) {
+    source.spec = FromJson(spec->second, options.file);
+    for (const CLI::Option* option : options.about_model) {
+      if (option->count() > 0) {
+        throw InputError(options.file, ": says what model it is; leave out ", option->get_name());
+      }
+    }
+  }
+  return source;
+}
+
+// Sets the first byte's distribution; returns where it comes from.
+std::string FirstValue(const Options& options, ReferenceModel& model) {
+  const ModelSpec& spec = model.spec();
+  if (spec.task != "images") {
+    if (!options.data.empty()) {
+      throw InputError(options.file, ": no model of images, so --data has no use; leave it out");
+    }
+    return "";
+  }
+  if (options.data.empty()) return model.has_first_value() ? "the file's own" : "uniform";
+  const ImageSet images = LoadImages(options.dataset, options.data, Split::kTrain);
+  if (images.width != spec.width || images.height != spec.height ||
+      images.channels != spec.channels) {
+    throw InputError(options.data, ": images of ", images.width, " x ", images.height, " x ",
+                     images.channels, ", but the model's are ", spec.width, " x ", spec.height,
+                     " x ", spec.channels, "; use the data set it was trained on");
+  }
+  model.SetFirstValue(FirstByteDistribution(images));
+  return StrCat(images.name, ": ", images.size(), " training images");
+}
+
+void Run(const Options& options) {
+  std::error_code ignored;
+  if (std::filesystem::equivalent(options.file, options.out, ignored)) {
+    throw InputError(options.out, ": is the file to import; choose another --out");
+  }
+  CheckWritable(options.out);
+  const Source source = OpenSource(options);
+  ReferenceModel model = source.spec
+                             ? FromKnownSpec(source.tensors(), options.file, *source.spec)
+                             : FromReference(source.tensors(), options.file, options.choices);
+  const std::string first_value = FirstValue(options, model);
+  const ModelSpec& spec = model.spec();
+
+  nlohmann::ordered_json training = {
+      {"imported_from", std::filesystem::path(options.file).filename().string()},
+      {"linnet", LINNET_VERSION}};
+  if (!first_value.empty()) training["first_value"] = first_value;
+  const auto replace = nlohmann::ordered_json::error_handler_t::replace;
+  WriteCheckpoint(options.out, spec, training.dump(-1, ' ', false, replace),
+                  [&](const TensorInfo& info) { return model.Tensor(info.name); });
+
+  if (options.json) {
+    PrintJson({{"out", options.out},
+               {"from", options.file},
+               {"key", source.pytorch ? source.pytorch->key() : ""},
+               {"spec", nlohmann::ordered_json::parse(ToJson(spec))},
+               {"parameters", ParameterCount(spec)},
+               {"first_value", first_value.empty() ? nlohmann::ordered_json(nullptr)
+                                                   : nlohmann::ordered_json(first_value)}});
+    return;
+  }
+  std::cout << options.out << ": "
+            << (spec.task == "images" ? StrCat("images of ", spec.width, " x ", spec.height,
+                                               spec.channels == 3 ? " RGB" : "")
+                                      : StrCat(spec.task, " of ", spec.vocabulary - 1, " symbols"))
+            << ", " << spec.layers << " layers of " << spec.d_model << ", " << spec.heads
+            << " heads, " << FormatCount(static_cast<double>(ParameterCount(spec)))
+            << " parameters\n";
+  if (!source.spec) {
+    std::cout << "  not in the file, taken as said: activation " << spec.activation
+              << ", attention " << spec.attention.kind
+              << (spec.norm_first ? ", norms first" : ", norms last") << "\n";
+  }
+  if (first_value == "uniform") {
+    std::cout << "  the first byte of a new image: drawn uniformly; --data DIR measures it\n";
+  } else if (!first_value.empty()) {
+    std::cout << "  the first byte of a new image: as in " << first_value << "\n";
+  }
+}
+
+}  // namespace
+
+void AddImport(CLI::App& app) {
+  CLI::App* verb = AddVerb(
+      app, "import", "Make a linnet model of a PyTorch file with the reference library's names",
+      "FILE is what torch.save(model.state_dict(), FILE) wrote, or a .safetensors file with the\n"
+      "same names; nothing in it is run. Sizes come from its tensors, heads, activation and\n"
+      "attention from the options: wrong ones give a model that predicts badly, not an error, so\n"
+      "check with 'linnet eval'. docs/from-fast-transformers.md has the names.",
+      "  linnet import model.pth --heads 8 --out model.safetensors\n"
+      "  linnet import model.pth --heads 8 --activation gelu --data mnist/ --out m.safetensors\n"
+      "  linnet import run.pth --key model_state --heads 4 --width 8 --height 8 --out "
+      "m.safetensors\n");
+  auto options = std::make_shared<Options>();
+  const auto about = [&](CLI::Option* option) {
+    options->about_model.push_back(option);
+    return option;
+  };
+  verb->add_option("FILE", options->file, "A .pth file, or .safetensors")
+      ->type_name("")
+      ->required();
+  verb->add_option("--out", options->out, "The model to write, a .safetensors file")
+      ->type_name("FILE")
+      ->required();
+  verb->add_option("--key", options->key, "Which state_dict, where the file has several")
+      ->type_name("NAME");
+  about(verb->add_option("--heads", options->choices.heads, "Attention heads")
+            ->type_name("N")
+            ->check(Between(1, 1000)));
+  about(verb->add_option("--activation", options->choices.activation, "Of the feed-forward blocks")
+            ->type_name("NAME")
+            ->check(CLI::IsMember({"relu", "gelu"}))
+            ->capture_default_str());
+  about(verb->add_option("--attention", options->choices.attention, "The attention's kind")
+            ->type_name("NAME")
+            ->capture_default_str());
+  about(
+      verb->add_flag("--norm-first", options->choices.norm_first,
+                     "Layer norms before attention and feed-forward; the reference has none such"));
+  about(verb->add_option("--width", options->choices.width,
+                         "Of the images, where they are not 28 x 28 or 32 x 32 RGB")
+            ->type_name("N")
+            ->check(Between(1, 65536)));
+  about(verb->add_option("--height", options->choices.height, "Of the images")
+            ->type_name("N")
+            ->check(Between(1, 65536)));
+  about(verb->add_option("--channels", options->choices.channels, "1 for gray, 3 for RGB")
+            ->type_name("N")
+            ->check(CLI::IsMember({1, 3})));
+  verb->add_option("--data", options->data,
+                   "A data set's folder: how often its training images begin with each byte")
+      ->type_name("DIR");
+  verb->add_option("--dataset", options->dataset, "The data set's name (default: by its files)")
+      ->type_name("NAME");
+  AddJsonFlag(verb, options->json);
+  verb->callback([options] { Run(*options); });
+}
+
+}  // namespace linnet::cli

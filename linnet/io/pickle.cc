@@ -1,0 +1,519 @@
+#include "linnet/io/pickle.h"
+
+#include <algorithm>
+#include <iterator>
+#include <span>
+
+#include "linnet/base/error.h"
+#include "linnet/io/json.h"
+
+namespace linnet {
+namespace {
+
+// Values have 32-bit numbers; a state_dict takes about 150 bytes a tensor.
+constexpr size_t kMaxBytes = size_t{32} << 20;
+constexpr size_t kMaxRank = 16;
+// The shortest tensor that torch.save describes takes more; a hostile text takes 5 bytes for one that
+// has memory for kMaxRank dimensions.
+constexpr size_t kMinTensorBytes = 32;
+constexpr size_t kMaxGlobalName = 256;
+constexpr int kMinProtocol = 2, kMaxProtocol = 5;
+
+// The format's instructions, for messages; those that Step() knows and those that it refuses.
+struct Instruction {
+  uint8_t code;
+  const char* name;
+};
+constexpr Instruction kRefused[] = {
+    {'0', "POP"},
+    {'1', "POP_MARK"},
+    {'2', "DUP"},
+    {'F', "FLOAT"},
+    {'I', "INT"},
+    {'L', "LONG"},
+    {'P', "PERSID"},
+    {'S', "STRING"},
+    {'T', "BINSTRING"},
+    {'U', "SHORT_BINSTRING"},
+    {'V', "UNICODE"},
+    {'B', "BINBYTES"},
+    {'C', "SHORT_BINBYTES"},
+    {'d', "DICT"},
+    {'g', "GET"},
+    {'i', "INST"},
+    {'l', "LIST"},
+    {'o', "OBJ"},
+    {'p', "PUT"},
+    {0x81, "NEWOBJ"},
+    {0x82, "EXT1"},
+    {0x83, "EXT2"},
+    {0x84, "EXT4"},
+    {0x8b, "LONG4"},
+    {0x8e, "BINBYTES8"},
+    {0x8f, "EMPTY_SET"},
+    {0x90, "ADDITEMS"},
+    {0x91, "FROZENSET"},
+    {0x92, "NEWOBJ_EX"},
+    {0x96, "BYTEARRAY8"},
+    {0x97, "NEXT_BUFFER"},
+    {0x98, "READONLY_BUFFER"},
+};
+
+struct StorageType {
+  const char* name;  // in the module torch
+  DType dtype;
+};
+constexpr StorageType kStorageTypes[] = {
+    {"FloatStorage", DType::kF32},     {"DoubleStorage", DType::kF64}, {"HalfStorage", DType::kF16},
+    {"BFloat16Storage", DType::kBF16}, {"LongStorage", DType::kI64},   {"IntStorage", DType::kI32},
+    {"ShortStorage", DType::kI16},     {"CharStorage", DType::kI8},    {"ByteStorage", DType::kU8},
+    {"BoolStorage", DType::kBool},
+};
+
+constexpr const char* kSaveAgain =
+    "; nothing in a pickle is run here: in Python, save the tensors alone with "
+    "torch.save(model.state_dict(), FILE)";
+
+}  // namespace
+
+const std::vector<PickleRef>* Pickle::DictOf(PickleRef value) const {
+  const Value& v = values_[value];
+  return v.kind == Kind::kDict ? &containers_[v.index] : nullptr;
+}
+
+const std::string_view* Pickle::StringOf(PickleRef value) const {
+  const Value& v = values_[value];
+  return v.kind == Kind::kString ? &strings_[v.index] : nullptr;
+}
+
+const uint32_t* Pickle::TensorOf(PickleRef value) const {
+  const Value& v = values_[value];
+  return v.kind == Kind::kTensor ? &v.index : nullptr;
+}
+
+const char* Pickle::KindOf(PickleRef value) const {
+  switch (values_[value].kind) {
+    case Kind::kNone:
+      return "None";
+    case Kind::kBool:
+      return "a bool";
+    case Kind::kInteger:
+      return "an int";
+    case Kind::kFloat:
+      return "a float";
+    case Kind::kString:
+      return "a string";
+    case Kind::kTuple:
+      return "a tuple";
+    case Kind::kList:
+      return "a list";
+    case Kind::kDict:
+      return "a dict";
+    case Kind::kTensor:
+      return "a tensor";
+    default:
+      return "no plain value";
+  }
+}
+
+// The stack machine that a pickle is a program for.
+class Pickle::Machine {
+ public:
+  Machine(Pickle& pickle, std::string_view text, const std::string& where)
+      : p_(pickle), text_(text), where_(where) {
+    // Values without parts exist once, so that an instruction of one byte makes none.
+    for (const Value& value : {Value{Kind::kNone, 0, 0}, Value{Kind::kBool, 0, 0},
+                               Value{Kind::kBool, 0, 1}, Value{Kind::kTuple, 0, 0}}) {
+      p_.values_.push_back(value);
+    }
+  }
+
+  void Run() {
+    if (text_.size() > kMaxBytes) throw Bad("its pickle is larger than 32 MiB");
+    if (Byte() != 0x80) throw Malformed("does not begin with its protocol");
+    CheckProtocol();
+    while (true) {
+      const uint8_t code = Byte();
+      if (code == '.') break;
+      Step(code);
+    }
+    if (stack_.size() != 1 || !marks_.empty()) throw Malformed("leaves more than one value");
+    if (at_ != text_.size()) throw Malformed("goes on behind its end");
+    p_.root_ = stack_[0];
+  }
+
+ private:
+  static constexpr PickleRef kNoneRef = 0, kFalseRef = 1, kTrueRef = 2, kEmptyTupleRef = 3;
+
+  template <typename... Parts>
+  Error Bad(const Parts&... what) const {
+    return InputError(where_, ": ", what...);
+  }
+  template <typename... Parts>
+  Error Malformed(const Parts&... what) const {
+    return Bad("damaged: its pickle ", what..., " (byte ", at_, "); copy or download it again");
+  }
+
+  std::string_view Take(uint64_t size) {
+    if (size > text_.size() - at_) throw Malformed("ends early");
+    const std::string_view taken = text_.substr(at_, size);
+    at_ += size;
+    return taken;
+  }
+  uint8_t Byte() { return static_cast<uint8_t>(Take(1)[0]); }
+  uint64_t Unsigned(size_t bytes) {
+    uint64_t value = 0;
+    const std::string_view taken = Take(bytes);
+    for (size_t i = 0; i < bytes; ++i) {
+      value |= uint64_t{static_cast<uint8_t>(taken[i])} << (8 * i);
+    }
+    return value;
+  }
+  // Little-endian two's complement of at most 8 bytes.
+  int64_t Signed(size_t bytes) {
+    if (bytes == 0) return 0;
+    const uint64_t value = Unsigned(bytes);
+    const int shift = static_cast<int>(64 - 8 * bytes);
+    return static_cast<int64_t>(value << shift) >> shift;
+  }
+  std::string_view Line() {
+    const std::string_view rest = text_.substr(at_, kMaxGlobalName);
+    const size_t end = rest.find('\n');
+    if (end == std::string_view::npos) throw Malformed("holds a name without an end");
+    return Take(end + 1).substr(0, end);
+  }
+
+  void CheckProtocol() {
+    const int protocol = Byte();
+    if (protocol < kMinProtocol || protocol > kMaxProtocol) {
+      throw Bad("its pickle has protocol ", protocol, ", but torch.save writes ", kMinProtocol,
+                " to ", kMaxProtocol, "; save it again without pickle_protocol");
+    }
+  }
+
+  // ---- The stack, whose marks begin the parts of a tuple or a dict.
+
+  void Push(PickleRef value) { stack_.push_back(value); }
+  void PushNew(Value value) {
+    p_.values_.push_back(value);
+    Push(static_cast<PickleRef>(p_.values_.size() - 1));
+  }
+  // Values above the last mark.
+  size_t Floor() const { return marks_.empty() ? 0 : marks_.back(); }
+  PickleRef Pop() {
+    if (stack_.size() <= Floor()) throw Malformed("takes a value where there is none");
+    const PickleRef value = stack_.back();
+    stack_.pop_back();
+    return value;
+  }
+  PickleRef Top() const {
+    if (stack_.size() <= Floor()) throw Malformed("takes a value where there is none");
+    return stack_.back();
+  }
+  // Removes the last mark and what lies above it.
+  std::vector<PickleRef> PopMark() {
+    if (marks_.empty()) throw Malformed("takes a mark where there is none");
+    const auto begin = stack_.begin() + static_cast<ptrdiff_t>(marks_.back());
+    std::vector<PickleRef> values(begin, stack_.end());
+    stack_.erase(begin, stack_.end());
+    marks_.pop_back();
+    return values;
+  }
+
+  const Value& Get(PickleRef ref) const { return p_.values_[ref]; }
+  std::string_view String(PickleRef ref, const char* what) const {
+    if (Get(ref).kind != Kind::kString) throw Malformed("has no string for ", what);
+    return p_.strings_[Get(ref).index];
+  }
+  int64_t Integer(PickleRef ref, const char* what) const {
+    if (Get(ref).kind != Kind::kInteger) throw Malformed("has no int for ", what);
+    return Get(ref).integer;
+  }
+  std::span<const PickleRef> Tuple(PickleRef ref, const char* what) const {
+    if (Get(ref).kind != Kind::kTuple) throw Malformed("has no tuple for ", what);
+    return std::span(p_.pool_).subspan(Get(ref).index, static_cast<size_t>(Get(ref).integer));
+  }
+  std::vector<PickleRef>& Container(PickleRef ref, Kind kind, const char* what) {
+    if (Get(ref).kind != kind) throw Malformed("adds to ", what, " that is none");
+    return p_.containers_[Get(ref).index];
+  }
+
+  void PushTuple(std::span<const PickleRef> parts) {
+    const size_t begin = p_.pool_.size();
+    p_.pool_.insert(p_.pool_.end(), parts.begin(), parts.end());
+    PushNew({Kind::kTuple, static_cast<uint32_t>(begin), static_cast<int64_t>(parts.size())});
+  }
+  void PushSmallTuple(size_t size) {
+    PickleRef parts[3];
+    for (size_t i = size; i > 0; --i) parts[i - 1] = Pop();
+    PushTuple(std::span(parts).first(size));
+  }
+  void PushContainer(Kind kind) {
+    p_.containers_.emplace_back();
+    PushNew({kind, static_cast<uint32_t>(p_.containers_.size() - 1), 0});
+  }
+  void PushString(std::string_view text) {
+    p_.strings_.push_back(text);
+    PushNew({Kind::kString, static_cast<uint32_t>(p_.strings_.size() - 1), 0});
+  }
+
+  void Remember(uint64_t place) {
+    // Python numbers them from 0, each with an instruction of at least a byte.
+    if (place >= text_.size()) throw Malformed("remembers a value at an absurd place");
+    if (place >= memo_.size()) memo_.resize(place + 1, kNowhere);
+    memo_[place] = Top();
+    memoized_ = std::max(memoized_, place + 1);
+  }
+  void Recall(uint64_t place) {
+    if (place >= memo_.size() || memo_[place] == kNowhere) {
+      throw Malformed("recalls a value that it never had");
+    }
+    Push(memo_[place]);
+  }
+
+  // ---- What a pickle may name and call.
+
+  void PushGlobal(std::string_view module, std::string_view name) {
+    const auto global = [&](Global which) {
+      PushNew({Kind::kGlobal, 0, static_cast<int64_t>(which)});
+    };
+    if (module == "collections" && name == "OrderedDict") return global(Global::kOrderedDict);
+    if (module == "torch._utils" && name == "_rebuild_tensor_v2") {
+      return global(Global::kRebuildTensor);
+    }
+    if (module == "torch._utils" && name == "_rebuild_parameter") {
+      return global(Global::kRebuildParameter);
+    }
+    if (module == "torch") {
+      for (const StorageType& type : kStorageTypes) {
+        if (name == type.name) {
+          return PushNew({Kind::kStorageType, 0, static_cast<int64_t>(type.dtype)});
+        }
+      }
+    }
+    throw Bad("its pickle asks for ", Quote(StrCat(module, ".", name)),
+              ", which a state_dict of plain tensors does not need", kSaveAgain);
+  }
+
+  void Call() {
+    const PickleRef arguments_ref = Pop(), function = Pop();
+    if (Get(function).kind != Kind::kGlobal) throw Malformed("calls what is no function");
+    const std::span<const PickleRef> arguments = Tuple(arguments_ref, "the arguments of a call");
+    switch (static_cast<Global>(Get(function).integer)) {
+      case Global::kOrderedDict:
+        if (!arguments.empty()) throw Malformed("gives arguments to OrderedDict");
+        return PushContainer(Kind::kDict);
+      case Global::kRebuildParameter:  // data, requires_grad, backward_hooks
+        if (arguments.size() != 3 || Get(arguments[0]).kind != Kind::kTensor) {
+          throw Malformed("makes a parameter of something else than a tensor");
+        }
+        return Push(arguments[0]);
+      case Global::kRebuildTensor:
+        return PushTensor(arguments);
+    }
+  }
+
+  // storage, storage_offset, size, stride, requires_grad, backward_hooks, metadata
+  void PushTensor(std::span<const PickleRef> arguments) {
+    if (arguments.size() < 6 || arguments.size() > 7) {
+      throw Malformed("makes a tensor of ", arguments.size(), " arguments");
+    }
+    if (arguments.size() == 7) {
+      const Value& metadata = Get(arguments[6]);
+      const bool empty = metadata.kind == Kind::kNone ||
+                         (metadata.kind == Kind::kDict && p_.containers_[metadata.index].empty());
+      if (!empty) {
+        throw Bad(
+            "holds a conjugated or negated tensor; in Python, save x.resolve_neg() or "
+            "x.resolve_conj()");
+      }
+    }
+    if (Get(arguments[0]).kind != Kind::kStorage) throw Malformed("makes a tensor of no storage");
+    PickledTensor tensor;
+    tensor.storage = Get(arguments[0]).index;
+    tensor.offset = Integer(arguments[1], "an offset");
+    tensor.shape = Integers(arguments[2], "a shape");
+    tensor.stride = Integers(arguments[3], "strides");
+    if (tensor.shape.size() != tensor.stride.size()) throw Malformed("has a shape without strides");
+    CheckExtent(tensor);
+    if (p_.tensors_.size() >= text_.size() / kMinTensorBytes) {
+      throw Malformed("makes more tensors than it has room to describe");
+    }
+    p_.tensors_.push_back(std::move(tensor));
+    PushNew({Kind::kTensor, static_cast<uint32_t>(p_.tensors_.size() - 1), 0});
+  }
+
+  std::vector<int64_t> Integers(PickleRef ref, const char* what) const {
+    const std::span<const PickleRef> parts = Tuple(ref, what);
+    if (parts.size() > kMaxRank) throw Malformed("has a tensor of ", parts.size(), " dimensions");
+    std::vector<int64_t> integers;
+    for (PickleRef part : parts) integers.push_back(Integer(part, what));
+    return integers;
+  }
+
+  void CheckExtent(const PickledTensor& tensor) const {
+    const auto wrong = [&] { return Malformed("has a tensor that leaves its storage"); };
+    int64_t numel = 1, last = tensor.offset;  // the largest index
+    bool empty = false;
+    for (size_t i = 0; i < tensor.shape.size(); ++i) {
+      if (tensor.shape[i] < 0 || tensor.stride[i] < 0) throw wrong();
+      empty = empty || tensor.shape[i] == 0;
+    }
+    if (tensor.offset < 0) throw wrong();
+    if (empty) return;
+    for (size_t i = 0; i < tensor.shape.size(); ++i) {
+      int64_t reach = 0;
+      if (__builtin_mul_overflow(numel, tensor.shape[i], &numel) ||
+          __builtin_mul_overflow(tensor.shape[i] - 1, tensor.stride[i], &reach) ||
+          __builtin_add_overflow(last, reach, &last)) {
+        throw wrong();
+      }
+    }
+    if (last >= p_.storages_[tensor.storage].numel) throw wrong();
+  }
+
+  // ('storage', type, key, location, numel)
+  void PushStorage() {
+    const std::span<const PickleRef> id = Tuple(Pop(), "a storage");
+    if (id.size() != 5 || String(id[0], "the kind of a storage") != "storage") {
+      throw Malformed("refers to something else than a storage");
+    }
+    const Value& type = Get(id[1]);
+    if (type.kind != Kind::kStorageType) throw Malformed("has a storage of no type");
+    PickledStorage storage;
+    storage.dtype = static_cast<DType>(type.integer);
+    storage.key = String(id[2], "the key of a storage");
+    storage.numel = Integer(id[4], "the size of a storage");
+    if (storage.numel < 0) throw Malformed("has a storage of negative size");
+    p_.storages_.push_back(storage);
+    PushNew({Kind::kStorage, static_cast<uint32_t>(p_.storages_.size() - 1), 0});
+  }
+
+  void SetItems(std::span<const PickleRef> items) {
+    if (items.size() % 2 != 0) throw Malformed("has a key without a value");
+    std::vector<PickleRef>& dict = Container(Top(), Kind::kDict, "a dict");
+    dict.insert(dict.end(), items.begin(), items.end());
+  }
+
+  void Step(uint8_t code) {
+    switch (code) {
+      case 0x80:  // PROTO
+        return CheckProtocol();
+      case 0x95:  // FRAME: how much may be read at once
+        if (Unsigned(8) > text_.size() - at_) throw Malformed("ends early");
+        return;
+      case '(':  // MARK
+        return marks_.push_back(stack_.size());
+
+      case 'N':  // NONE
+        return Push(kNoneRef);
+      case 0x88:  // NEWTRUE
+        return Push(kTrueRef);
+      case 0x89:  // NEWFALSE
+        return Push(kFalseRef);
+      case 'K':  // BININT1
+        return PushNew({Kind::kInteger, 0, static_cast<int64_t>(Unsigned(1))});
+      case 'M':  // BININT2
+        return PushNew({Kind::kInteger, 0, static_cast<int64_t>(Unsigned(2))});
+      case 'J':  // BININT
+        return PushNew({Kind::kInteger, 0, Signed(4)});
+      case 0x8a: {  // LONG1
+        const size_t bytes = Byte();
+        if (bytes > 8) throw Bad("its pickle holds an int of more than 64 bits", kSaveAgain);
+        return PushNew({Kind::kInteger, 0, Signed(bytes)});
+      }
+      case 'G':  // BINFLOAT: nothing here needs its value
+        Take(8);
+        return PushNew({Kind::kFloat, 0, 0});
+      case 0x8c:  // SHORT_BINUNICODE
+        return PushString(Take(Unsigned(1)));
+      case 'X':  // BINUNICODE
+        return PushString(Take(Unsigned(4)));
+      case 0x8d:  // BINUNICODE8
+        return PushString(Take(Unsigned(8)));
+
+      case ')':  // EMPTY_TUPLE
+        return Push(kEmptyTupleRef);
+      case 't':  // TUPLE
+        return PushTuple(PopMark());
+      case 0x85:  // TUPLE1, 2, 3
+      case 0x86:
+      case 0x87:
+        return PushSmallTuple(code - 0x84u);
+      case ']':  // EMPTY_LIST
+        return PushContainer(Kind::kList);
+      case 'a': {  // APPEND
+        const PickleRef value = Pop();
+        return Container(Top(), Kind::kList, "a list").push_back(value);
+      }
+      case 'e': {  // APPENDS
+        const std::vector<PickleRef> values = PopMark();
+        std::vector<PickleRef>& list = Container(Top(), Kind::kList, "a list");
+        list.insert(list.end(), values.begin(), values.end());
+        return;
+      }
+      case '}':  // EMPTY_DICT
+        return PushContainer(Kind::kDict);
+      case 's': {  // SETITEM
+        const PickleRef value = Pop(), key = Pop();
+        return SetItems(std::vector<PickleRef>{key, value});
+      }
+      case 'u':  // SETITEMS
+        return SetItems(PopMark());
+
+      case 'q':  // BINPUT
+        return Remember(Unsigned(1));
+      case 'r':  // LONG_BINPUT
+        return Remember(Unsigned(4));
+      case 0x94:  // MEMOIZE
+        return Remember(memoized_);
+      case 'h':  // BINGET
+        return Recall(Unsigned(1));
+      case 'j':  // LONG_BINGET
+        return Recall(Unsigned(4));
+
+      case 'c': {  // GLOBAL
+        const std::string_view module = Line();
+        return PushGlobal(module, Line());
+      }
+      case 0x93: {  // STACK_GLOBAL
+        const std::string_view name = String(Pop(), "a name");
+        return PushGlobal(String(Pop(), "a module"), name);
+      }
+      case 'R':  // REDUCE
+        return Call();
+      case 'Q':  // BINPERSID
+        return PushStorage();
+      case 'b':  // BUILD: attributes, such as a state_dict's _metadata, which hold no tensors
+        Pop();
+        if (Get(Top()).kind != Kind::kDict) {
+          throw Bad("its pickle sets attributes of an object", kSaveAgain);
+        }
+        return;
+      default: {
+        const auto* known = std::find_if(std::begin(kRefused), std::end(kRefused),
+                                         [&](const Instruction& i) { return i.code == code; });
+        if (known == std::end(kRefused)) throw Malformed("holds the unknown instruction ", +code);
+        throw Bad("its pickle holds the instruction ", known->name,
+                  ", which a state_dict does not need", kSaveAgain);
+      }
+    }
+  }
+
+  static constexpr PickleRef kNowhere = UINT32_MAX;
+
+  Pickle& p_;
+  std::string_view text_;
+  const std::string& where_;
+  size_t at_ = 0;
+  std::vector<PickleRef> stack_;
+  std::vector<size_t> marks_;
+  std::vector<PickleRef> memo_;
+  uint64_t memoized_ = 0;
+};
+
+Pickle::Pickle(std::string_view text, const std::string& where) {
+  Machine(*this, text, where).Run();
+}
+
+}  // namespace linnet

@@ -1,0 +1,89 @@
+// The part of Python's pickle format that torch.save uses for a state_dict, read as plain data.
+// Nothing of a pickle is ever run: of the classes and functions that it may name, those that make
+// a tensor are known here, and any other is refused by its name.
+//
+//   Pickle pickle(text, "model.pth");
+//   if (const std::vector<PickleRef>* entries = pickle.DictOf(pickle.root())) ...  // key, value, key
+//
+// Memory is proportional to the text, and nothing recurses: values refer to one another by number,
+// and a hostile text may make them refer in circles.
+#ifndef LINNET_IO_PICKLE_H_
+#define LINNET_IO_PICKLE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "linnet/io/safetensors.h"
+
+namespace linnet {
+
+using PickleRef = uint32_t;  // the number of a value
+
+struct PickledStorage {
+  DType dtype = DType::kF32;
+  std::string_view key;  // names the record that holds the elements
+  int64_t numel = 0;
+};
+
+// Elements of a storage. Checked: every index that the shape and the strides make is in it.
+struct PickledTensor {
+  uint32_t storage = 0;  // into Pickle::storages()
+  int64_t offset = 0;    // in elements, as the strides
+  std::vector<int64_t> shape, stride;
+};
+
+class Pickle {
+ public:
+  // Reads `text`, which must outlive the Pickle. Throws InputError, beginning with `where`.
+  Pickle(std::string_view text, const std::string& where);
+
+  PickleRef root() const { return root_; }
+  // A dict's keys and values in turn, a string, a tensor's number in tensors(): nullptr for a value
+  // of another kind.
+  const std::vector<PickleRef>* DictOf(PickleRef value) const;
+  const std::string_view* StringOf(PickleRef value) const;
+  const uint32_t* TensorOf(PickleRef value) const;
+  // "a dict", "a tensor", for messages.
+  const char* KindOf(PickleRef value) const;
+
+  const std::vector<PickledStorage>& storages() const { return storages_; }
+  const std::vector<PickledTensor>& tensors() const { return tensors_; }
+
+ private:
+  enum class Kind : uint8_t {
+    kNone,
+    kBool,
+    kInteger,
+    kFloat,
+    kString,
+    kTuple,
+    kList,
+    kDict,
+    kGlobal,
+    kStorageType,
+    kStorage,
+    kTensor,
+  };
+  struct Value {
+    Kind kind = Kind::kNone;
+    uint32_t index = 0;   // of a list, dict, string, storage or tensor; a tuple's first in pool_
+    int64_t integer = 0;  // also a bool, a tuple's length, a Global, a storage's DType
+  };
+  enum class Global : uint8_t { kOrderedDict, kRebuildTensor, kRebuildParameter };
+  class Machine;
+
+  std::vector<Value> values_;
+  std::vector<std::string_view> strings_;
+  std::vector<std::vector<PickleRef>> containers_;  // of lists and dicts
+  std::vector<PickleRef> pool_;                     // of tuples
+  std::vector<PickledStorage> storages_;
+  std::vector<PickledTensor> tensors_;
+  PickleRef root_ = 0;
+};
+
+}  // namespace linnet
+
+#endif  // LINNET_IO_PICKLE_H_

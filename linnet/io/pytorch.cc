@@ -1,0 +1,573 @@
+#include "linnet/io/pytorch.h"
+
+#include <zip.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <utility>
+
+#include "linnet/base/error.h"
+#include "linnet/base/units.h"
+#include "linnet/io/file.h"
+#include "linnet/io/json.h"
+#include "linnet/io/pickle.h"
+
+namespace linnet {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "records are little-endian");
+
+constexpr const char* kFetchAgain = "; copy or download it again";
+
+// How deep in dicts of dicts a state_dict is looked for, and how long the keys on the way may be.
+constexpr size_t kMaxDepth = 4, kMaxKey = 200;
+
+std::string Bytes(uint64_t n) { return FormatBytes(static_cast<double>(n)); }
+
+struct ZipError {
+  ZipError() { zip_error_init(&error); }
+  ~ZipError() { zip_error_fini(&error); }
+  std::string text() { return zip_error_strerror(&error); }
+  zip_error_t error;
+};
+
+// ---- Reading
+
+uint64_t LittleEndian(std::span<const std::byte> bytes, size_t at, size_t size) {
+  uint64_t value = 0;
+  for (size_t i = 0; i < size; ++i) {
+    value |= std::to_integer<uint64_t>(bytes[at + i]) << (8 * i);
+  }
+  return value;
+}
+
+// libzip makes room for as many entries as the archive's end promises. Every place that it may take
+// for the end is near the end, and promises what the file has room for.
+bool PromisesTooMuch(std::span<const std::byte> bytes) {
+  constexpr size_t kEnd = 22, kComment = 65535, kLocator = 20, kEnd64 = 56, kEntry = 46;
+  const size_t size = bytes.size();
+  if (size < kEnd64 + kLocator + kEnd) return false;
+  const size_t first = size > kEnd + kComment + kLocator ? size - kEnd - kComment - kLocator : 0;
+  for (size_t at = first; at + kLocator <= size; ++at) {
+    if (std::memcmp(bytes.data() + at, "PK\6\7", 4) != 0) continue;
+    const uint64_t end64 = LittleEndian(bytes, at + 8, 8);
+    if (end64 > size - kEnd64) continue;  // libzip looks there, and refuses
+    if (LittleEndian(bytes, end64 + 32, 8) > size / kEntry) return true;
+  }
+  return false;
+}
+
+class ZipReader {
+ public:
+  // The bytes must outlive the reader.
+  ZipReader(std::span<const std::byte> bytes, const std::string& path)
+      : path_(path), file_bytes_(bytes.size()) {
+    ZipError error;
+    if (PromisesTooMuch(bytes)) {
+      throw InputError(path_, ": damaged: its directory is larger than the file", kFetchAgain);
+    }
+    zip_source_t* source =
+        zip_source_buffer_create(bytes.data(), bytes.size(), /*freep=*/0, &error.error);
+    if (source == nullptr) throw std::bad_alloc();
+    zip_.reset(zip_open_from_source(source, ZIP_RDONLY, &error.error));
+    if (zip_ == nullptr) {
+      zip_source_free(source);
+      if (zip_error_code_zip(&error.error) == ZIP_ER_MEMORY) throw std::bad_alloc();
+      throw InputError(path_, ": truncated or damaged: no complete zip archive (", error.text(),
+                       ")", kFetchAgain);
+    }
+    // PyTorch looks for everything in the folder of the first entry.
+    const char* first = zip_get_name(zip_.get(), 0, ZIP_FL_ENC_RAW);
+    const std::string name = first == nullptr ? "" : first;
+    folder_ = name.substr(0, name.find('/') + 1);
+  }
+
+  bool Has(const std::string& name) const { return Locate(name) >= 0; }
+
+  // The whole record. Records that no two names share are no larger together than the file.
+  AlignedBuffer<std::byte> Read(const std::string& name) {
+    const zip_int64_t index = Locate(name);
+    if (index < 0) {
+      throw InputError(path_, ": damaged: it has no record ", Quote(name), kFetchAgain);
+    }
+    zip_stat_t info;
+    constexpr zip_uint64_t kNeeded =
+        ZIP_STAT_SIZE | ZIP_STAT_COMP_SIZE | ZIP_STAT_COMP_METHOD | ZIP_STAT_ENCRYPTION_METHOD;
+    if (zip_stat_index(zip_.get(), static_cast<zip_uint64_t>(index), 0, &info) != 0 ||
+        (info.valid & kNeeded) != kNeeded) {
+      throw Damaged(name, "its entry is incomplete");
+    }
+    if (info.comp_method != ZIP_CM_STORE || info.encryption_method != ZIP_EM_NONE) {
+      throw InputError(path_, ": record ", Quote(name),
+                       " is compressed or encrypted, which torch.save never does; load it in "
+                       "Python and save it again");
+    }
+    if (info.size != info.comp_size || info.size > file_bytes_ - read_) {
+      throw Damaged(name, "its size is wrong");
+    }
+    read_ += info.size;
+    const std::unique_ptr<zip_file_t, int (*)(zip_file_t*)> file(
+        zip_fopen_index(zip_.get(), static_cast<zip_uint64_t>(index), 0), zip_fclose);
+    if (file == nullptr) throw Damaged(name, zip_strerror(zip_.get()));
+    AlignedBuffer<std::byte> data(info.size);
+    for (size_t done = 0; done < data.size();) {
+      const zip_int64_t n = zip_fread(file.get(), data.data() + done, data.size() - done);
+      if (n <= 0) throw Damaged(name, n < 0 ? zip_file_strerror(file.get()) : "it ends early");
+      done += static_cast<size_t>(n);
+    }
+    // The checksum is compared where the end is seen.
+    char past = 0;
+    if (zip_fread(file.get(), &past, 1) != 0) throw Damaged(name, zip_file_strerror(file.get()));
+    return data;
+  }
+
+ private:
+  zip_int64_t Locate(const std::string& name) const {
+    // A name with a zero in it would be cut there.
+    if (name.find('\0') != std::string::npos) return -1;
+    return zip_name_locate(zip_.get(), (folder_ + name).c_str(), ZIP_FL_ENC_RAW);
+  }
+  Error Damaged(const std::string& name, const std::string& why) const {
+    return InputError(path_, ": damaged: record ", Quote(name), " cannot be read (", why, ")",
+                      kFetchAgain);
+  }
+
+  const std::string& path_;
+  std::unique_ptr<zip_t, decltype(&zip_discard)> zip_{nullptr, zip_discard};
+  std::string folder_;
+  uint64_t file_bytes_, read_ = 0;
+};
+
+// Says what a file is that is no zip archive.
+Error NoZip(std::span<const std::byte> bytes, const std::string& path) {
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  // A pickle that begins with torch.save's old magic number, or a tar archive, which came before.
+  const bool legacy = text.substr(0, 14).find("\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20") == 2 ||
+                      (text.size() > 262 && text.substr(257, 5) == "ustar");
+  if (legacy) {
+    return InputError(path,
+                      ": written in the format of PyTorch before 1.6; in Python, "
+                      "torch.save(torch.load(FILE, map_location='cpu'), NEW) writes today's");
+  }
+  return InputError(path, ": truncated, or no file of torch.save: no zip archive begins in its ",
+                    Bytes(bytes.size()));
+}
+
+// Row-major, with no holes: then its data is a piece of the storage.
+bool IsContiguous(const PickledTensor& tensor) {
+  int64_t expected = 1;
+  for (size_t i = tensor.shape.size(); i-- > 0;) {
+    if (tensor.shape[i] == 1) continue;
+    if (tensor.stride[i] != expected) return false;
+    expected *= tensor.shape[i];  // the extent was checked: no overflow
+  }
+  return true;
+}
+
+uint64_t NumElements(const PickledTensor& tensor) {
+  uint64_t numel = 1;
+  for (int64_t n : tensor.shape) {
+    if (n == 0) return 0;
+    numel *= static_cast<uint64_t>(n);
+  }
+  return numel;
+}
+
+void CopyStrided(const PickledTensor& tensor, size_t element, const std::byte* from, std::byte* to,
+                 uint64_t numel) {
+  const size_t rank = tensor.shape.size();
+  std::vector<int64_t> place(rank);
+  int64_t at = tensor.offset;
+  for (uint64_t i = 0; i < numel; ++i) {
+    std::memcpy(to + i * element, from + static_cast<size_t>(at) * element, element);
+    for (size_t d = rank; d-- > 0;) {
+      at += tensor.stride[d];
+      if (++place[d] < tensor.shape[d]) break;
+      at -= tensor.stride[d] * place[d];
+      place[d] = 0;
+    }
+  }
+}
+
+// A dict under names, and whether it holds tensors and nothing else.
+struct Candidate {
+  PickleRef dict = 0;
+  std::string key;
+};
+
+struct Search {
+  std::vector<Candidate> found;
+  std::string beside;  // a dict with tensors and other things, for messages
+};
+
+Search FindStateDicts(const Pickle& pickle) {
+  Search search;
+  std::set<PickleRef> seen = {pickle.root()};
+  std::vector<Candidate> level = {{pickle.root(), ""}};
+  for (size_t depth = 0; depth <= kMaxDepth && !level.empty(); ++depth) {
+    std::vector<Candidate> next;
+    for (const Candidate& candidate : level) {
+      const std::vector<PickleRef>* entries = pickle.DictOf(candidate.dict);
+      if (entries == nullptr) continue;
+      size_t tensors = 0;
+      for (size_t i = 0; i < entries->size(); i += 2) {
+        const std::string_view* name = pickle.StringOf((*entries)[i]);
+        const PickleRef value = (*entries)[i + 1];
+        tensors += name != nullptr && pickle.TensorOf(value) != nullptr;
+        if (name == nullptr || name->size() > kMaxKey || pickle.DictOf(value) == nullptr) continue;
+        if (!seen.insert(value).second) continue;
+        next.push_back({value, StrCat(candidate.key, candidate.key.empty() ? "" : ".", *name)});
+      }
+      if (tensors > 0 && 2 * tensors == entries->size()) {
+        search.found.push_back(candidate);
+      } else if (tensors > 0 && search.beside.empty()) {
+        search.beside = candidate.key.empty() ? "the file's top" : Quote(candidate.key);
+      }
+    }
+    level = std::move(next);
+  }
+  return search;
+}
+
+std::string Listed(const std::vector<Candidate>& candidates) {
+  constexpr size_t kShown = 10;
+  std::string text;
+  for (size_t i = 0; i < candidates.size() && i < kShown; ++i) {
+    text += StrCat(i > 0 ? ", " : "", Quote(candidates[i].key));
+  }
+  if (candidates.size() > kShown) text += StrCat(" and ", candidates.size() - kShown, " more");
+  return text;
+}
+
+Candidate Choose(const Pickle& pickle, const std::string& key, const std::string& path) {
+  const Search search = FindStateDicts(pickle);
+  if (search.found.empty()) {
+    throw InputError(path, ": holds ", pickle.KindOf(pickle.root()), " without a state_dict",
+                     search.beside.empty()
+                         ? ""
+                         : StrCat(" (", search.beside, " has tensors, but other things too)"),
+                     "; in Python, torch.save(model.state_dict(), FILE) writes one");
+  }
+  if (key.empty() && search.found.size() == 1) return search.found[0];
+  for (const Candidate& candidate : search.found) {
+    if (!key.empty() && candidate.key == key) return candidate;
+  }
+  if (key.empty()) {
+    throw InputError(path,
+                     ": holds several state_dicts; choose one with --key: ", Listed(search.found));
+  }
+  throw InputError(path, ": has no state_dict under ", Quote(key), "; it has ",
+                   search.found.size() == 1 && search.found[0].key.empty()
+                       ? "one at its top, for which --key is not needed"
+                       : Listed(search.found));
+}
+
+// ---- Writing
+
+constexpr const char* kFolder = "archive/";  // as torch.save names it when it writes to a stream
+constexpr uint16_t kPaddingField = 0x4246;   // "FB": what torch.save fills up with
+
+const char* StorageName(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return "FloatStorage";
+    case DType::kF16:
+      return "HalfStorage";
+    case DType::kBF16:
+      return "BFloat16Storage";
+    case DType::kF64:
+      return "DoubleStorage";
+    case DType::kI8:
+      return "CharStorage";
+    case DType::kU8:
+      return "ByteStorage";
+    case DType::kI16:
+      return "ShortStorage";
+    case DType::kI32:
+      return "IntStorage";
+    case DType::kI64:
+      return "LongStorage";
+    case DType::kBool:
+      return "BoolStorage";
+  }
+  return "";
+}
+
+// Pickle, protocol 2, without memory: PyTorch's weights_only reader takes no more than this needs.
+class PickleText {
+ public:
+  std::string Of(const std::vector<Tensor>& tensors) {
+    text_ = "\x80\x02";
+    OrderedDict();
+    text_ += '(';
+    for (size_t i = 0; i < tensors.size(); ++i) AddTensor(tensors[i], std::to_string(i));
+    text_ += "u.";
+    return std::move(text_);
+  }
+
+ private:
+  void AddTensor(const Tensor& tensor, const std::string& key) {
+    String(tensor.name);
+    text_ += "ctorch._utils\n_rebuild_tensor_v2\n(";
+    text_ += '(';
+    String("storage");
+    text_ += StrCat("ctorch\n", StorageName(tensor.dtype), "\n");
+    String(key);
+    String("cpu");
+    Integer(tensor.numel());
+    text_ += "tQ";
+    Integer(0);
+    text_ += '(';
+    for (int64_t n : tensor.shape) Integer(n);
+    text_ += "t(";
+    for (size_t i = 0; i < tensor.shape.size(); ++i) {
+      int64_t stride = 1;
+      for (size_t j = i + 1; j < tensor.shape.size(); ++j) {
+        stride *= std::max<int64_t>(tensor.shape[j], 1);
+      }
+      Integer(stride);
+    }
+    text_ += "t\x89";  // requires_grad: False
+    OrderedDict();     // hooks
+    text_ += "tR";
+  }
+  void OrderedDict() { text_ += "ccollections\nOrderedDict\n)R"; }
+  void String(const std::string& text) {
+    text_ += 'X';
+    Number(text.size(), 4);
+    text_ += text;
+  }
+  void Integer(int64_t value) {
+    if (value <= 0xff) {
+      text_ += 'K';
+      Number(static_cast<uint64_t>(value), 1);
+    } else if (value <= INT32_MAX) {
+      text_ += 'J';
+      Number(static_cast<uint64_t>(value), 4);
+    } else {
+      text_ += "\x8a\x08";
+      Number(static_cast<uint64_t>(value), 8);
+    }
+  }
+  void Number(uint64_t value, int bytes) {
+    for (int i = 0; i < bytes; ++i) text_ += static_cast<char>(value >> (8 * i) & 0xff);
+  }
+
+  std::string text_;
+};
+
+// An archive that grows in memory.
+class ZipWriter {
+ public:
+  ZipWriter() {
+    ZipError error;
+    buffer_.reset(zip_source_buffer_create(nullptr, 0, /*freep=*/0, &error.error));
+    if (buffer_ == nullptr) throw std::bad_alloc();
+    zip_.reset(zip_open_from_source(buffer_.get(), ZIP_TRUNCATE, &error.error));
+    if (zip_ == nullptr) throw RuntimeError("a zip archive cannot be begun (", error.text(), ")");
+    zip_source_keep(buffer_.get());  // opening took ours over
+  }
+
+  // Borrows `data` until Finish().
+  void Add(const std::string& name, const void* data, size_t size) {
+    constexpr size_t kHeader = 30, kField = 4;
+    // 1980-01-01, so that the same tensors make the same file.
+    constexpr zip_uint16_t kDosDate = 1 << 5 | 1;
+    const std::string path = kFolder + name;
+    zip_source_t* source = zip_source_buffer(zip_.get(), data, size, /*freep=*/0);
+    Check(source != nullptr);
+    const zip_int64_t added = zip_file_add(zip_.get(), path.c_str(), source, ZIP_FL_ENC_UTF_8);
+    if (added < 0) zip_source_free(source);
+    Check(added >= 0);
+    const auto index = static_cast<zip_uint64_t>(added);
+    const size_t begin = at_ + kHeader + path.size() + kField;
+    const std::vector<zip_uint8_t> padding(RoundUp(begin, kCacheLine) - begin);
+    Check(zip_set_file_compression(zip_.get(), index, ZIP_CM_STORE, 0) == 0);
+    Check(zip_file_set_dostime(zip_.get(), index, 0, kDosDate, 0) == 0);
+    Check(zip_file_extra_field_set(zip_.get(), index, kPaddingField, ZIP_EXTRA_FIELD_NEW,
+                                   padding.data(), static_cast<zip_uint16_t>(padding.size()),
+                                   ZIP_FL_LOCAL) == 0);
+    at_ = begin + padding.size() + size;
+  }
+
+  void Finish(AtomicFile& file) {
+    Check(zip_close(zip_.get()) == 0);
+    zip_.release();
+    zip_source_t* source = buffer_.get();
+    if (zip_source_open(source) != 0) throw RuntimeError("a zip archive is lost");
+    std::vector<char> block(size_t{1} << 20);
+    while (true) {
+      const zip_int64_t n = zip_source_read(source, block.data(), block.size());
+      if (n < 0) throw RuntimeError("a zip archive is lost");
+      if (n == 0) break;
+      file.Write(block.data(), static_cast<size_t>(n));
+    }
+    zip_source_close(source);
+  }
+
+ private:
+  void Check(bool good) {
+    if (good) return;
+    zip_error_t* error = zip_get_error(zip_.get());
+    if (zip_error_code_zip(error) == ZIP_ER_MEMORY) throw std::bad_alloc();
+    throw RuntimeError("a zip archive cannot be written (", zip_error_strerror(error), ")");
+  }
+
+  std::unique_ptr<zip_source_t, decltype(&zip_source_free)> buffer_{nullptr, zip_source_free};
+  std::unique_ptr<zip_t, decltype(&zip_discard)> zip_{nullptr, zip_discard};
+  size_t at_ = 0;  // where the next local header begins
+};
+
+}  // namespace
+
+PyTorchFile PyTorchFile::Open(const std::string& path, const std::string& key) {
+  PyTorchFile file;
+  file.path_ = path;
+  const MappedFile mapped(path);
+  file.Parse(mapped.bytes(), key);
+  return file;
+}
+
+PyTorchFile PyTorchFile::FromMemory(std::span<const std::byte> bytes, std::string label,
+                                    const std::string& key) {
+  PyTorchFile file;
+  file.path_ = std::move(label);
+  file.Parse(bytes, key);
+  return file;
+}
+
+void PyTorchFile::Parse(std::span<const std::byte> bytes, const std::string& key) {
+  if (bytes.size() < 4 || std::memcmp(bytes.data(), "PK\3\4", 4) != 0) throw NoZip(bytes, path_);
+  ZipReader zip(bytes, path_);
+  if (zip.Has("constants.pkl")) {
+    throw InputError(path_,
+                     ": a TorchScript archive, which holds code; in Python, "
+                     "torch.save(torch.jit.load(FILE).state_dict(), NEW) writes its tensors alone");
+  }
+  if (!zip.Has("data.pkl")) {
+    throw InputError(path_, ": a zip archive, but not one of torch.save: it has no data.pkl");
+  }
+  if (zip.Has("byteorder")) {
+    const AlignedBuffer<std::byte> order = zip.Read("byteorder");
+    if (std::string_view(reinterpret_cast<const char*>(order.data()), order.size()) != "little") {
+      throw InputError(path_,
+                       ": written on a big-endian machine; load it in Python on this one and save "
+                       "it again");
+    }
+  }
+
+  const AlignedBuffer<std::byte> text = zip.Read("data.pkl");
+  const Pickle pickle({reinterpret_cast<const char*>(text.data()), text.size()}, path_);
+  const Candidate chosen = Choose(pickle, key, path_);
+  key_ = chosen.key;
+
+  std::map<std::string, size_t, std::less<>> records;  // key of a storage -> position in data_
+  const auto record_of = [&](const PickledStorage& storage) {
+    const auto known = records.find(storage.key);
+    if (known != records.end()) return known->second;
+    data_.push_back(zip.Read(StrCat("data/", storage.key)));
+    return records.emplace(storage.key, data_.size() - 1).first->second;
+  };
+  // Strides of zero make a tensor of any size out of one element. Four times the file is more than
+  // any views need that someone saved on purpose.
+  uint64_t room = 4 * uint64_t{bytes.size()};
+  std::map<uint32_t, size_t> copies;  // number of a tensor -> position in data_
+
+  const std::vector<PickleRef>& entries = *pickle.DictOf(chosen.dict);
+  for (size_t i = 0; i < entries.size(); i += 2) {
+    const uint32_t number = *pickle.TensorOf(entries[i + 1]);
+    const PickledTensor& from = pickle.tensors()[number];
+    const PickledStorage& storage = pickle.storages()[from.storage];
+    const size_t element = DTypeSize(storage.dtype);
+    Tensor tensor;
+    tensor.name = *pickle.StringOf(entries[i]);
+    tensor.dtype = storage.dtype;
+    tensor.shape = from.shape;
+    tensor.file = path_;
+    if (!index_.emplace(tensor.name, tensors_.size()).second) {
+      throw InputError(path_, ": damaged: its state_dict has ", Quote(tensor.name), " twice",
+                       kFetchAgain);
+    }
+    const size_t record = record_of(storage);
+    if (data_[record].size() / element != static_cast<uint64_t>(storage.numel) ||
+        data_[record].size() % element != 0) {
+      throw InputError(path_, ": damaged: the record of tensor ", Quote(tensor.name), " holds ",
+                       Bytes(data_[record].size()), ", not ", storage.numel, " elements",
+                       kFetchAgain);
+    }
+    const uint64_t numel = NumElements(from);
+    if (numel == 0) {
+      tensor.data = {};
+    } else if (IsContiguous(from)) {
+      tensor.data = {data_[record].data() + static_cast<size_t>(from.offset) * element,
+                     numel * element};
+    } else {
+      auto copy = copies.find(number);
+      if (copy == copies.end()) {
+        if (numel > room / element) {
+          throw InputError(path_, ": tensor ", Quote(tensor.name), " of shape ",
+                           FormatShape(from.shape),
+                           " repeats a few elements many times; in Python, save x.contiguous()");
+        }
+        room -= numel * element;
+        data_.emplace_back(numel * element);
+        CopyStrided(from, element, data_[record].data(), data_.back().data(), numel);
+        copy = copies.emplace(number, data_.size() - 1).first;
+      }
+      tensor.data = {data_[copy->second].data(), data_[copy->second].size()};
+    }
+    tensors_.push_back(std::move(tensor));
+  }
+}
+
+const Tensor* PyTorchFile::Find(std::string_view name) const {
+  const auto found = index_.find(name);
+  return found == index_.end() ? nullptr : &tensors_[found->second];
+}
+
+const Tensor& PyTorchFile::Get(std::string_view name) const {
+  const Tensor* tensor = Find(name);
+  if (tensor == nullptr) {
+    throw InputError(path_, ": no tensor ", Quote(name), " among its ", tensors_.size(),
+                     "; is this a file of another kind?");
+  }
+  return *tensor;
+}
+
+void PyTorchWriter::Add(const std::string& name, DType dtype, std::span<const int64_t> shape,
+                        const void* data) {
+  if (!names_.insert(name).second) {
+    throw InputError("a file cannot hold two tensors named ", Quote(name));
+  }
+  int64_t bytes = static_cast<int64_t>(DTypeSize(dtype));
+  for (int64_t n : shape) {
+    if (n < 0 || __builtin_mul_overflow(bytes, n, &bytes)) {
+      throw InputError("tensor ", Quote(name), " cannot have the shape ", FormatShape(shape));
+    }
+  }
+  tensors_.push_back({name,
+                      dtype,
+                      {shape.begin(), shape.end()},
+                      {static_cast<const std::byte*>(data), static_cast<size_t>(bytes)},
+                      ""});
+}
+
+void PyTorchWriter::Write(const std::string& path) const {
+  constexpr std::string_view kOrder = "little", kVersion = "3\n";
+  AtomicFile file(path);
+  const std::string pickle = PickleText().Of(tensors_);
+  ZipWriter zip;
+  zip.Add("data.pkl", pickle.data(), pickle.size());
+  zip.Add("byteorder", kOrder.data(), kOrder.size());
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    zip.Add("data/" + std::to_string(i), tensors_[i].data.data(), tensors_[i].data.size());
+  }
+  zip.Add("version", kVersion.data(), kVersion.size());
+  zip.Finish(file);
+  file.Commit();
+}
+
+}  // namespace linnet
