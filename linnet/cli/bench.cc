@@ -30,7 +30,7 @@ void PrintRecords(const std::vector<Record>& records, bool json) {
   size_t width = 0;
   for (const std::string& title : titles) width = std::max(width, title.size());
   for (std::string& title : titles) title.resize(width, ' ');
-  std::cout << titles[0] << "        time       limit             ratio\n";
+  std::cout << titles[0] << "    measured       limit             ratio\n";
   for (size_t i = 0; i < records.size(); ++i) {
     const Record& record = records[i];
     char numbers[128];

@@ -3,9 +3,12 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <atomic>
+#include <cctype>
 #include <chrono>
 #include <csignal>
+#include <cstring>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -28,6 +31,18 @@ std::atomic<bool> interrupted{false};
 void OnInterrupt(int signal) {
   interrupted = true;
   std::signal(signal, SIG_DFL);
+}
+
+// A path as a shell takes it.
+std::string ShellWord(const std::string& text) {
+  const bool plain = !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
+           std::strchr("_-+./,:@%", c) != nullptr;
+  });
+  if (plain) return text;
+  std::string quoted = "'";
+  for (const char c : text) quoted += c == '\'' ? "'\\''" : std::string(1, c);
+  return quoted + "'";
 }
 
 struct DataCommand {
@@ -99,7 +114,7 @@ int Run(const DataCommand& command) {
     }
   }
   std::string next = command.set->next;
-  next.replace(next.find("DIR"), 3, command.to);
+  next.replace(next.find("DIR"), 3, ShellWord(command.to));
   if (command.json) {
     const nlohmann::ordered_json result = {
         {"dataset", command.set->name}, {"folder", command.to}, {"files", files}, {"next", next}};

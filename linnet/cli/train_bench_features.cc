@@ -9,6 +9,7 @@
 #include "linnet/base/error.h"
 #include "linnet/cli/bench.h"
 #include "linnet/cli/verbs.h"
+#include "linnet/io/file.h"
 #include "linnet/nn/attention.h"
 #include "linnet/nn/feature_map.h"
 #ifdef LINNET_WITH_PLOT
@@ -79,8 +80,7 @@ void DrawCurves(const std::vector<Curve>& curves, const Options& options) {
   plot::Plot panel{.x = {"random features", /*log=*/true}, .y = {"relative error", /*log=*/true}};
   for (const Curve& curve : curves) {
     char label[64];
-    std::snprintf(label, sizeof(label), "%s, deviation %g: slope %.2f", curve.map, curve.scale,
-                  curve.slope);
+    std::snprintf(label, sizeof(label), "%s, %g: slope %.2f", curve.map, curve.scale, curve.slope);
     panel.series.push_back({.label = label,
                             .x = curve.features,
                             .y = curve.error,
@@ -92,11 +92,12 @@ void DrawCurves(const std::vector<Curve>& curves, const Options& options) {
     law.y.push_back(curves[0].error[0] * std::sqrt(curves[0].features[0] / features));
   }
   panel.series.push_back(law);
-  plot::Draw({.title = "Random features against what they estimate",
-              .subtitle = StrCat("causal attention over ", kLength, " positions, ", kHeads,
-                                 " heads of ", kDim, "; queries and keys normal"),
-              .panels = {panel}},
-             options.plot);
+  plot::Draw(
+      {.title = "Random features against what they estimate",
+       .subtitle = StrCat("causal attention over ", kLength, " positions, ", kHeads, " heads of ",
+                          kDim, "; queries and keys normal, of the deviation named"),
+       .panels = {panel}},
+      options.plot);
 }
 #endif
 
@@ -165,7 +166,10 @@ void AddBenchFeatures(CLI::App& bench) {
   AddJsonFlag(verb, options->json);
   verb->callback([options] {
 #ifdef LINNET_WITH_PLOT
-    if (!options->plot.empty()) plot::CheckFormat(options->plot);
+    if (!options->plot.empty()) {
+      plot::CheckFormat(options->plot);
+      AtomicFile probe(options->plot);  // can it be written, before anything is measured
+    }
 #endif
     Run(*options);
   });

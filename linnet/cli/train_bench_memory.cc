@@ -7,12 +7,14 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <fstream>
 #include <string>
 
 #include "linnet/base/error.h"
+#include "linnet/base/peak_memory.h"
 #include "linnet/cli/bench.h"
 #include "linnet/cli/verbs.h"
+#include "linnet/io/file.h"
+#include "linnet/kernels/isa.h"
 #include "linnet/ops/causal_linear.h"
 #ifdef LINNET_WITH_PLOT
 #include "linnet/plot/plot.h"
@@ -32,17 +34,6 @@ struct Options {
   std::string plot;
 };
 
-// The largest amount of memory that this process held since the last call, in bytes.
-double PeakBytes() {
-  double kilobytes = 0;
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.starts_with("VmHWM:")) kilobytes = std::stod(line.substr(6));
-  }
-  std::ofstream("/proc/self/clear_refs") << 5;
-  return kilobytes * 1024;
-}
-
 // In the child: a first pass over a few positions, so that code and threads are there, then the one
 // that is measured.
 double Measure(int64_t length, int64_t dim) {
@@ -54,10 +45,10 @@ double Measure(int64_t length, int64_t dim) {
     if (!torch::isfinite(q.grad()).all().item<bool>()) throw RuntimeError("not a number");
   };
   pass(64);
-  PeakBytes();
-  const double before = PeakBytes();
+  ResetPeakMemory();
+  const int64_t before = PeakMemory();
   pass(length);
-  return PeakBytes() - before;
+  return static_cast<double>(PeakMemory() - before);
 }
 
 // Each in a process of its own: what an earlier pass left behind would count.
@@ -69,7 +60,7 @@ double MeasureApart(int64_t length, int64_t dim, int threads) {
   if (child == 0) {
     double bytes = -1;
     try {
-      if (threads > 0) at::set_num_threads(threads);
+      at::set_num_threads(threads);
       bytes = Measure(length, dim);
     } catch (const std::exception& error) {
       std::fprintf(stderr, "linnet bench memory: %s\n", error.what());
@@ -113,6 +104,7 @@ void DrawRecords(const std::vector<Record>& records, const std::string& path) {
 #endif
 
 void Run(const Options& options) {
+  const int threads = options.threads > 0 ? options.threads : at::get_num_threads();
   std::vector<Record> records;
   for (const int64_t dim : kDims) {
     for (int64_t length = kMinLength; length <= options.max_n; length *= 2) {
@@ -121,7 +113,7 @@ void Run(const Options& options) {
           4.0 * static_cast<double>(length) * (8.0 * kWidth + static_cast<double>(kWidth / dim));
       records.push_back({.name = "memory",
                          .label = StrCat("D=M=", dim, "  N=", length),
-                         .value = MeasureApart(length, dim, options.threads) / 1e6,
+                         .value = MeasureApart(length, dim, threads) / 1e6,
                          .unit = "MB",
                          .limit = needed / 1e6,
                          .identity = {{"N", length},
@@ -129,6 +121,8 @@ void Run(const Options& options) {
                                       {"dim", dim},
                                       {"value_dim", dim},
                                       {"batch", 1},
+                                      {"threads", threads},
+                                      {"isa", kernels::ActiveIsa()},
                                       {"precision", "f32"}}});
     }
   }
@@ -161,7 +155,10 @@ void AddBenchMemory(CLI::App& bench) {
   AddJsonFlag(verb, options->json);
   verb->callback([options] {
 #ifdef LINNET_WITH_PLOT
-    if (!options->plot.empty()) plot::CheckFormat(options->plot);
+    if (!options->plot.empty()) {
+      plot::CheckFormat(options->plot);
+      AtomicFile probe(options->plot);  // can it be written, before anything is measured
+    }
 #endif
     Run(*options);
   });

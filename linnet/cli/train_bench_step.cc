@@ -260,12 +260,13 @@ void AddBenchTrain(CLI::App& bench) {
       ->type_name("N")
       ->check(Between(1, 1000))
       ->capture_default_str();
-  verb->add_option("--precision", options->precisions, "fp32, bf16, or both: fp32,bf16")
-      ->delimiter(',')
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->type_name("P")
-      ->check(CLI::IsMember({"fp32", "bf16"}).description(""))
-      ->default_str("fp32,bf16");
+  const CLI::Option* precision =
+      verb->add_option("--precision", options->precisions, "fp32, bf16, or both: fp32,bf16")
+          ->delimiter(',')
+          ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+          ->type_name("P")
+          ->check(CLI::IsMember({"fp32", "bf16"}).description(""))
+          ->default_str("fp32,bf16");
   verb->add_option("--layers", options->layers, "Layers of the model")
       ->type_name("N")
       ->check(Between(1, 100))
@@ -276,7 +277,18 @@ void AddBenchTrain(CLI::App& bench) {
       ->check(Between(32, 4096))
       ->capture_default_str();
   AddBenchOptions(verb, *options);
-  verb->callback([options] { Run(*options); });
+  verb->callback([options, precision] {
+    for (const std::string& name : std::vector<std::string>(options->precisions)) {
+      try {  // before anything is measured
+        ops::PrecisionNamed(name);
+      } catch (const Error& error) {
+        if (precision->count() > 0) throw;
+        std::cerr << "linnet bench train: left out " << name << ": " << error.what() << "\n";
+        std::erase(options->precisions, name);
+      }
+    }
+    Run(*options);
+  });
 }
 
 }  // namespace linnet::cli

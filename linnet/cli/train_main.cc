@@ -115,6 +115,14 @@ TrainConfig Resolve(const TrainCommand& command) {
     const CLI::Option* option = command.app->get_option(FlagName(name));
     if (option->count() > 0) option->results(field);
   });
+  // Passes over the data that were asked for now mean more than a number of updates from a file.
+  const CLI::Option* epochs = command.app->get_option_no_throw("--epochs");
+  if (epochs != nullptr && epochs->count() > 0) {
+    if (command.app->get_option("--steps")->count() > 0 && config.steps > 0) {
+      throw InputError("--steps and --epochs both say how long to train; give one of them");
+    }
+    config.steps = 0;
+  }
   return config;
 }
 
@@ -133,6 +141,11 @@ int RunTraining(const TrainCommand& command) {
                            "; continue with: linnet train ", command.task->name, " --resume --out ",
                            config.out));
     return 130;
+  }
+  if (result.nothing_to_do) {
+    progress.Finish(StrCat("nothing to do: ", result.model_path, " is of update ", result.step,
+                           " of ", result.steps, "; more of them with --steps N"));
+    return 0;
   }
   progress.Finish(StrCat("wrote ", result.model_path));
   return 0;

@@ -61,13 +61,14 @@ void ForBlocks(const RowsPlan& plan, ParallelFor parallel_for, Body body) {
 }
 
 // Adds the slots' gradients to the first slot's.
-void SumSlots(const RowsPlan& plan, size_t count, float* gradients, ParallelFor parallel_for) {
+void SumSlots(const RowsPlan& plan, size_t count, const SlotGradients& gradients,
+              ParallelFor parallel_for) {
   constexpr size_t kPiece = 1 << 14;
   if (plan.slots == 1) return;
   parallel_for((count + kPiece - 1) / kPiece, [&](size_t begin, size_t end) {
     for (size_t slot = 1; slot < plan.slots; ++slot) {
       const size_t from = begin * kPiece, to = std::min(end * kPiece, count);
-      Add(to - from, gradients + slot * count + from, gradients + from);
+      Add(to - from, gradients.Of(slot, count) + from, gradients.sum + from);
     }
   });
 }
@@ -186,13 +187,14 @@ size_t LinearsGradients(const LinearsArgs<T>& args) {
 
 template <typename T>
 void LinearsBackward(const RowsPlan& plan, const LinearsArgs<T>& args, const float* const* grad_y,
-                     float* grad_x, float* gradients, float* scratch, ParallelFor parallel_for) {
+                     float* grad_x, const SlotGradients& gradients, float* scratch,
+                     ParallelFor parallel_for) {
   const size_t scratch_size = LinearsScratch(plan, args), count = LinearsGradients(args);
   size_t widest = 0;
   for (size_t i = 0; i < args.products; ++i) widest = std::max(widest, args.out[i]);
   ForBlocks(plan, parallel_for, [&](size_t slot, Block block) {
     Arena arena(scratch + slot * scratch_size);
-    float* gradient = gradients + slot * count;
+    float* gradient = gradients.Of(slot, count);
     const float* x = args.x + block.begin * args.in;
     float* grad_x_block = grad_x + block.begin * args.in;
     const float* u = x;
@@ -253,12 +255,12 @@ size_t ProjectGradients(const ProjectArgs<T>& args) {
 
 template <typename T>
 void ProjectBackward(const RowsPlan& plan, const ProjectArgs<T>& args, const float* grad_y,
-                     float* grad_a, float* grad_x, float* gradients, float* scratch,
+                     float* grad_a, float* grad_x, const SlotGradients& gradients, float* scratch,
                      ParallelFor parallel_for) {
   const size_t scratch_size = ProjectScratch(plan, args), count = ProjectGradients(args);
   ForBlocks(plan, parallel_for, [&](size_t slot, Block block) {
     Arena arena(scratch + slot * scratch_size);
-    float* gradient = gradients + slot * count;
+    float* gradient = gradients.Of(slot, count);
     float* grad_bias = gradient + args.in * args.out;
     float* grad_norm = grad_bias + args.out;
     if (block.first) Clear(grad_bias, args.out + NormGradient(args.norm, args.out));
@@ -324,13 +326,13 @@ size_t FeedForwardGradients(const FeedForwardArgs<T>& args) {
 
 template <typename T>
 void FeedForwardBackward(const RowsPlan& plan, const FeedForwardArgs<T>& args, const float* grad_y,
-                         float* grad_x, float* gradients, float* scratch,
+                         float* grad_x, const SlotGradients& gradients, float* scratch,
                          ParallelFor parallel_for) {
   const size_t scratch_size = FeedForwardScratch(plan, args), count = FeedForwardGradients(args);
   const size_t dim = args.dim, wide = args.hidden_dim;
   ForBlocks(plan, parallel_for, [&](size_t slot, Block block) {
     Arena arena(scratch + slot * scratch_size);
-    float* grad_weight1 = gradients + slot * count;
+    float* grad_weight1 = gradients.Of(slot, count);
     float* grad_bias1 = grad_weight1 + dim * wide;
     float* grad_weight2 = grad_bias1 + wide;
     float* grad_bias2 = grad_weight2 + dim * wide;
@@ -338,7 +340,7 @@ void FeedForwardBackward(const RowsPlan& plan, const FeedForwardArgs<T>& args, c
     float* grad_after = grad_before + NormGradient(args.norm_before, dim);
     if (block.first) {
       Clear(grad_bias1, wide);
-      Clear(grad_bias2, static_cast<size_t>(gradients + (slot + 1) * count - grad_bias2));
+      Clear(grad_bias2, static_cast<size_t>(grad_weight1 + count - grad_bias2));
     }
     const size_t at = block.begin * dim, floats = block.rows * dim;
 
@@ -396,19 +398,19 @@ void FeedForwardBackward(const RowsPlan& plan, const FeedForwardArgs<T>& args, c
                                   ParallelFor);                                                   \
   template size_t LinearsGradients<T>(const LinearsArgs<T>&);                                     \
   template void LinearsBackward<T>(const RowsPlan&, const LinearsArgs<T>&, const float* const*,   \
-                                   float*, float*, float*, ParallelFor);                          \
+                                   float*, const SlotGradients&, float*, ParallelFor);            \
   template size_t ProjectScratch<T>(const RowsPlan&, const ProjectArgs<T>&);                      \
   template void ProjectForward<T>(const RowsPlan&, const ProjectArgs<T>&, float*, float*,         \
                                   ParallelFor);                                                   \
   template size_t ProjectGradients<T>(const ProjectArgs<T>&);                                     \
   template void ProjectBackward<T>(const RowsPlan&, const ProjectArgs<T>&, const float*, float*,  \
-                                   float*, float*, float*, ParallelFor);                          \
+                                   float*, const SlotGradients&, float*, ParallelFor);            \
   template size_t FeedForwardScratch<T>(const RowsPlan&, const FeedForwardArgs<T>&);              \
   template void FeedForwardForward<T>(const RowsPlan&, const FeedForwardArgs<T>&, float*, float*, \
                                       ParallelFor);                                               \
   template size_t FeedForwardGradients<T>(const FeedForwardArgs<T>&);                             \
   template void FeedForwardBackward<T>(const RowsPlan&, const FeedForwardArgs<T>&, const float*,  \
-                                       float*, float*, float*, ParallelFor)
+                                       float*, const SlotGradients&, float*, ParallelFor)
 LINNET_LAYER_ROWS(float);
 LINNET_LAYER_ROWS(BFloat16);
 #undef LINNET_LAYER_ROWS

@@ -4,9 +4,9 @@
 // once for what comes in and once for what goes out.
 //
 //   const RowsPlan plan = PlanRows(rows, /*widest=*/d_ff * sizeof(T), threads);
-//   std::vector<float> scratch(plan.slots * FeedForwardScratch<T>(plan, sizes, norms));
-//   FeedForwardForward<T>(plan, sizes, weights, norms, {.x = x, .hidden = hidden, .y = y}, scratch,
-//                         parallel_for);
+//   FeedForwardArgs<T> args{.dim = 256, .hidden_dim = 1024, .weight1 = w1, ..., .x = x};
+//   std::vector<float> scratch(plan.slots * FeedForwardScratch(plan, args));
+//   FeedForwardForward(plan, args, y, scratch.data(), parallel_for);
 //
 // T is float or BFloat16: what the products read. Their sums, biases, norms and residuals are fp32.
 // Weights are [out, in]; a product is y = x W^T + b. Slots are pieces of work with scratch of their
@@ -41,6 +41,17 @@ struct RowNorm {
   explicit operator bool() const { return weight != nullptr; }
 };
 
+// Where the gradients of the parameters go: `sum` are the first slot's and, in the end, the result;
+// `others` is room for those of the other slots, plan.slots - 1 pieces, and can be freed afterwards.
+struct SlotGradients {
+  float* sum = nullptr;
+  float* others = nullptr;
+
+  float* Of(size_t slot, size_t count) const {
+    return slot == 0 ? sum : others + (slot - 1) * count;
+  }
+};
+
 // The floats that the gradients of one product's weight and bias take, weight first.
 constexpr size_t ProductGradient(size_t in, size_t out) { return (in + 1) * out; }
 
@@ -65,13 +76,14 @@ template <typename T>
 void LinearsForward(const RowsPlan& plan, const LinearsArgs<T>& args, float* const* y,
                     float* scratch, ParallelFor parallel_for);
 
-// grad_x [rows, in] is written. `gradients` holds plan.slots pieces of LinearsGradients floats;
-// the first one ends up with the gradients of: W_0, b_0, W_1, b_1, ..., the norm's weight and bias.
+// grad_x [rows, in] is written. `gradients` are pieces of LinearsGradients floats, which hold the
+// gradients of: W_0, b_0, W_1, b_1, ..., the norm's weight and bias.
 template <typename T>
 size_t LinearsGradients(const LinearsArgs<T>& args);
 template <typename T>
 void LinearsBackward(const RowsPlan& plan, const LinearsArgs<T>& args, const float* const* grad_y,
-                     float* grad_x, float* gradients, float* scratch, ParallelFor parallel_for);
+                     float* grad_x, const SlotGradients& gradients, float* scratch,
+                     ParallelFor parallel_for);
 
 // --- Project: y = n(x + a W^T + b), the end of an attention block ---
 
@@ -98,7 +110,7 @@ template <typename T>
 size_t ProjectGradients(const ProjectArgs<T>& args);
 template <typename T>
 void ProjectBackward(const RowsPlan& plan, const ProjectArgs<T>& args, const float* grad_y,
-                     float* grad_a, float* grad_x, float* gradients, float* scratch,
+                     float* grad_a, float* grad_x, const SlotGradients& gradients, float* scratch,
                      ParallelFor parallel_for);
 
 // --- FeedForward: y = n2(x + act(n1(x) W1^T + b1) W2^T + b2) ---
@@ -128,7 +140,8 @@ template <typename T>
 size_t FeedForwardGradients(const FeedForwardArgs<T>& args);
 template <typename T>
 void FeedForwardBackward(const RowsPlan& plan, const FeedForwardArgs<T>& args, const float* grad_y,
-                         float* grad_x, float* gradients, float* scratch, ParallelFor parallel_for);
+                         float* grad_x, const SlotGradients& gradients, float* scratch,
+                         ParallelFor parallel_for);
 
 }  // namespace linnet::kernels
 

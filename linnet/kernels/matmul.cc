@@ -73,6 +73,12 @@ int ThreadsHere() {
 }  // namespace
 
 bool MatMulSupports(MatType operands, MatType result) {
+  // Without instructions for it oneDNN makes do with conversions, slower than fp32.
+  constexpr auto kBf16Isa = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
+  if (operands == MatType::kBf16 &&
+      (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & kBf16Isa) != kBf16Isa) {
+    return false;
+  }
   try {
     Make({16, 16, 16}, {.operands = operands, .result = result});
     return true;

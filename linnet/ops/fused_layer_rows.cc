@@ -73,6 +73,15 @@ auto WithType(Precision precision, Run run) {
   return precision == Precision::kBf16 ? run(BFloat16()) : run(float());
 }
 
+// The gradients of a call's parameters. What autograd keeps of them is one slot's: the other slots'
+// go with this.
+struct Gradients {
+  Gradients(size_t slots, size_t count) : sum(Floats(count)), others(Floats((slots - 1) * count)) {}
+  kernels::SlotGradients view() const { return {sum.data_ptr<float>(), others.data_ptr<float>()}; }
+
+  Tensor sum, others;
+};
+
 // The parameters' gradients lie one behind the other in `gradients`, as their shapes say.
 variable_list Split(const Tensor& gradients, const variable_list& parameters) {
   variable_list views;
@@ -124,10 +133,10 @@ class LinearsFunction : public torch::autograd::Function<LinearsFunction> {
       const RowsPlan plan = Plan(args, kept[0]);
       const Tensor grad_x = torch::empty(kept[0].sizes(), kFloat32);
       const Tensor scratch = Floats(plan.slots * LinearsScratch(plan, args));
-      const Tensor gradients = Floats(plan.slots * LinearsGradients(args));
-      LinearsBackward(plan, args, grad_y, grad_x.data_ptr<float>(), gradients.data_ptr<float>(),
+      const Gradients gradients(plan.slots, LinearsGradients(args));
+      LinearsBackward(plan, args, grad_y, grad_x.data_ptr<float>(), gradients.view(),
                       scratch.data_ptr<float>(), AtParallelFor);
-      variable_list result = Split(gradients, {kept.begin() + 1, kept.end()});
+      variable_list result = Split(gradients.sum, {kept.begin() + 1, kept.end()});
       result.insert(result.begin(), grad_x);
       result.push_back(Variable());
       return result;
@@ -202,13 +211,13 @@ class ProjectFunction : public torch::autograd::Function<ProjectFunction> {
       const Tensor grad_x = torch::empty(grad_y.sizes(), kFloat32);
       const RowsPlan plan = Plan(args, kept[0]);
       const Tensor scratch = Floats(plan.slots * ProjectScratch(plan, args));
-      const Tensor gradients = Floats(plan.slots * ProjectGradients(args));
+      const Gradients gradients(plan.slots, ProjectGradients(args));
       ProjectBackward(plan, args, grad_y.template data_ptr<float>(),
                       grad_a.template data_ptr<float>(), grad_x.template data_ptr<float>(),
-                      gradients.data_ptr<float>(), scratch.data_ptr<float>(), AtParallelFor);
+                      gradients.view(), scratch.data_ptr<float>(), AtParallelFor);
       variable_list parameters = {kept[1], kept[2]};
       if (call.norm_after) parameters.insert(parameters.end(), {kept[4], kept[5]});
-      variable_list result = Split(gradients, parameters);
+      variable_list result = Split(gradients.sum, parameters);
       result.insert(result.begin(), grad_a);
       result.insert(result.begin() + 3, grad_x);
       result.push_back(Variable());
@@ -282,11 +291,11 @@ class FeedForwardFunction : public torch::autograd::Function<FeedForwardFunction
       const Tensor grad_x = torch::empty(grad_y.sizes(), kFloat32);
       const RowsPlan plan = Plan(args, kept[0]);
       const Tensor scratch = Floats(plan.slots * FeedForwardScratch(plan, args));
-      const Tensor gradients = Floats(plan.slots * FeedForwardGradients(args));
+      const Gradients gradients(plan.slots, FeedForwardGradients(args));
       FeedForwardBackward(plan, args, grad_y.template data_ptr<float>(),
-                          grad_x.template data_ptr<float>(), gradients.data_ptr<float>(),
+                          grad_x.template data_ptr<float>(), gradients.view(),
                           scratch.data_ptr<float>(), AtParallelFor);
-      variable_list result = Split(gradients, {kept.begin() + 1, kept.end() - 2});
+      variable_list result = Split(gradients.sum, {kept.begin() + 1, kept.end() - 2});
       result.insert(result.begin(), grad_x);
       result.push_back(Variable());
       return result;

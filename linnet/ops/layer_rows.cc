@@ -63,7 +63,8 @@ Precision PrecisionNamed(const std::string& name, torch::Device device) {
   if (name != "bf16") throw InputError("unknown precision '", name, "'; choose fp32 or bf16");
   if constexpr (kHasFused) {
     if (device.is_cpu() && !FusedBf16()) {
-      throw InputError("this processor has no products in bf16 (they need AVX-512); use fp32");
+      throw InputError(
+          "this processor has no products in bf16 (they need AVX512-BF16 or AMX); use fp32");
     }
   }
   return Precision::kBf16;

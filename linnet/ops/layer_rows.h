@@ -2,8 +2,8 @@
 // kernels/layer_rows.h:
 //
 //   qkv = Linears(x, {wq, wk, wv}, {bq, bk, bv}, precision);       // three products of one x
-//   y = Project(attended, wo, bo, {.residual = x, .norm_after = norm1}, precision);
-//   y = FeedForward(y, {w1, b1, w2, b2}, {.norm_after = norm2}, precision);
+//   y = Project(attended, wo, bo, x, norm1, precision);            // norm1(x + attended wo^T + bo)
+//   y = FeedForward(y, w1, b1, w2, b2, {.norm_after = norm2, .precision = precision});
 //
 // In bf16 the weights stay fp32 masters: what goes into a product is rounded, its sums and what
 // comes out are fp32 (but for the hidden layer of FeedForward, which is stored as bf16), forwards

@@ -213,8 +213,9 @@ Figure RunCurves(const std::vector<RunLog>& runs, const CurveOptions& options) {
                                  [](const Series& series) { return !series.x.empty(); });
     if (!any && (options.from || options.to)) {
       throw InputError(runs.front().path, ": no record of '", metric,
-                       "' lies there; its steps go from ", runs.front().first_step, " to ",
-                       runs.front().last_step, "; choose another --from or --to");
+                       "' lies between --from and --to; its steps go from ",
+                       runs.front().first_step, " to ", runs.front().last_step,
+                       "; choose another --from or --to");
     }
   }
 

@@ -121,9 +121,10 @@ double LearningRate(const TrainConfig& config, int64_t step, int64_t steps) {
   double rate = config.lr;
   if (step < config.lr_warmup) rate *= static_cast<double>(step + 1) / config.lr_warmup;
   if (config.lr_drop_at > 0 && step >= config.lr_drop_at) rate *= config.lr_drop_factor;
-  const int64_t left = steps - step;
-  if (left < config.lr_decay) {
-    const double rest = static_cast<double>(left) / static_cast<double>(config.lr_decay);
+  // A decay that is longer than the run begins with the run, at the full rate.
+  const int64_t decay = std::min(config.lr_decay, steps), left = steps - step;
+  if (left < decay) {
+    const double rest = static_cast<double>(left) / static_cast<double>(decay);
     rate *= config.lr_decay_form == "cosine" ? (1 - std::cos(std::numbers::pi * rest)) / 2 : rest;
   }
   return rate;

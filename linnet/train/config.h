@@ -100,7 +100,7 @@ void VisitFields(Config& c, Visit visit) {
   visit("data", "images", "folder that holds the data set", c.data);
   visit("dataset", "images", "name of the data set; empty: by the files in the folder", c.dataset);
   visit("train_images", "images", "use only the first N training images; 0: all", c.train_images);
-  visit("validation_images", "images", "test images looked at for the validation curve",
+  visit("validation_images", "images", "test images looked at for the validation curve; 0: all",
         c.validation_images);
   visit("max_length", "copy", "sequences of fewer than this many symbols are copied", c.max_length);
   visit("symbols", "copy", "size of the alphabet", c.symbols);
@@ -116,7 +116,8 @@ void VisitFields(Config& c, Visit visit) {
   visit("lr_drop_at", "", "multiply the rate by --lr-drop-factor from this update on; 0: never",
         c.lr_drop_at);
   visit("lr_drop_factor", "", "see --lr-drop-at", c.lr_drop_factor);
-  visit("lr_decay", "", "lower the rate to zero over this many last updates", c.lr_decay);
+  visit("lr_decay", "", "lower the rate to zero over this many last updates (at most all)",
+        c.lr_decay);
   visit("lr_decay_form", "", "how --lr-decay goes down: linear or cosine", c.lr_decay_form);
   visit("ema", "", "validate and save the weights averaged with this decay, say 0.999; 0: the last",
         c.ema);

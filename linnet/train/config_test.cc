@@ -31,6 +31,10 @@ TEST(LearningRate, FollowsItsSchedule) {
   EXPECT_DOUBLE_EQ(LearningRate(config, 80, 100), 1);
   EXPECT_DOUBLE_EQ(LearningRate(config, 99, 100), 2.0 / 40);
 
+  config.lr_decay = 1000;  // longer than the run: all of it
+  EXPECT_DOUBLE_EQ(LearningRate(config, 9, 100), 2 * 0.91);
+  EXPECT_DOUBLE_EQ(LearningRate(config, 50, 100), 1);
+  config.lr_decay = 40;
   config.lr_decay_form = "cosine";
   EXPECT_DOUBLE_EQ(LearningRate(config, 60, 100), 2);
   EXPECT_DOUBLE_EQ(LearningRate(config, 70, 100), 1 + std::cos(std::numbers::pi / 4));

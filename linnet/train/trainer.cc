@@ -4,7 +4,6 @@
 #include <ATen/Parallel.h>
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/resource.h>
 #include <torch/cuda.h>
 #include <torch/utils.h>
 #include <unistd.h>
@@ -22,11 +21,13 @@
 #include <optional>
 
 #include "linnet/base/error.h"
+#include "linnet/base/peak_memory.h"
 #include "linnet/base/thread_pool.h"
 #include "linnet/base/units.h"
 #include "linnet/base/version.h"
 #include "linnet/io/file.h"
 #include "linnet/io/safetensors.h"
+#include "linnet/model/checkpoint.h"
 #include "linnet/nn/optimizer.h"
 
 namespace linnet::train {
@@ -86,21 +87,14 @@ class Mean {
   int count_ = 0;
 };
 
-// The most memory that this process ever held, in bytes.
-int64_t PeakMemory() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return int64_t{usage.ru_maxrss} * 1024;
-}
-
-torch::Device DeviceNamed(const std::string& name) {
+torch::Device DeviceNamed(const std::string& name, const std::string& precision) {
   if (name == "cpu") return torch::kCPU;
   if (!torch::cuda::is_available()) {
     throw InputError("--device cuda: this libtorch finds no CUDA device; docs/gpu.md says how to ",
                      "build with one that does");
   }
-  // Inputs that were rounded to bf16 lose nothing in TF32, and sums stay fp32.
-  at::globalContext().setAllowTF32CuBLAS(true);
+  // In bf16 the layers' inputs are rounded already and lose nothing in TF32. fp32 stays fp32.
+  at::globalContext().setAllowTF32CuBLAS(precision == "bf16");
   return torch::kCUDA;
 }
 
@@ -184,7 +178,7 @@ class Run {
     at::set_num_threads(config_.threads);
     torch::manual_seed(config_.seed);
     task_ = info.make(config_);
-    device_ = DeviceNamed(config_.device);
+    device_ = DeviceNamed(config_.device, config_.precision);
     model_ = nn::SequenceModel(task_->Spec(),
                                nn::TrainingOptions{.dropout = config_.dropout,
                                                    .precision = config_.precision,
@@ -213,7 +207,9 @@ class Run {
     lock_.emplace(folder_.string());
     if (resume) Load();
     RemoveLeftovers();
-    WriteFileAtomically((folder_ / "config.json").string(), ToJson(config_));
+    // A run that goes on keeps its settings until it has a checkpoint with the new ones: they may be
+    // no good.
+    if (!resume) WriteConfig();
   }
 
   TrainResult Train() {
@@ -221,11 +217,16 @@ class Run {
     TrainResult result;
     result.steps = steps_;
     result.model_path = ModelPath();
-    const double began = Now() - trained_seconds_;
-    double window_began = Now();
+    if (step_ >= steps_ && ModelStep() == step_) {
+      result.step = step_;
+      result.nothing_to_do = true;
+      return result;
+    }
+    const double began = Working() - trained_seconds_;
+    double window_began = Working();
     int64_t window_tokens = 0, first_step = step_;
     double tokens_per_second = 0;
-    const double loop_began = Now();
+    const double loop_began = Working();
     Mean mean;
     if (hooks_.progress) hooks_.progress->Finish(Summary());
     // A run that was killed between its last two files still owes the second.
@@ -239,15 +240,16 @@ class Run {
         NotANumber("a gradient", "at", step_ + 1);
       }
       ++step_;
+      if (task_->StepsPerEpoch() > 0) epochs_ += 1.0 / static_cast<double>(task_->StepsPerEpoch());
       UpdateAverages();
-      trained_seconds_ = Now() - began;
+      trained_seconds_ = Working() - began;
       mean.Add(loss.metrics);
       window_tokens += loss.tokens;
       const bool last = step_ == steps_;
       if (step_ % config_.log_every == 0 || last) {
         const Metrics metrics = mean.Take();
-        tokens_per_second = static_cast<double>(window_tokens) / (Now() - window_began);
-        window_began = Now();
+        tokens_per_second = static_cast<double>(window_tokens) / (Working() - window_began);
+        window_began = Working();
         window_tokens = 0;
         ordered_json record = {{"step", step_}, {"seconds", trained_seconds_}, {"lr", rate}};
         record.update(Record(metrics));
@@ -256,9 +258,8 @@ class Run {
         log.Write(record);
         shown_ = Show(metrics);
       }
-      // The first updates take longer.
       if (hooks_.progress && step_ == first_step + kWarmUp && step_ < steps_) {
-        const double a_step = (Now() - loop_began) / static_cast<double>(kWarmUp);
+        const double a_step = (Working() - loop_began) / static_cast<double>(kWarmUp);
         hooks_.progress->Finish(StrCat("an update takes ", FormatSeconds(a_step), ": about ",
                                        FormatSeconds(a_step * static_cast<double>(steps_ - step_)),
                                        " to go, validation not counted"));
@@ -268,13 +269,13 @@ class Run {
         std::string text = StrCat("step ", step_, "/", steps_, Epoch(), "  ", shown_);
         if (tokens_per_second > 0) text += "  " + FormatCount(tokens_per_second) + " tokens/s";
         if (const int64_t made = step_ - first_step; made >= 3) {  // the first ones take longer
-          const double a_step = (Now() - loop_began) / static_cast<double>(made);
+          const double a_step = (Working() - loop_began) / static_cast<double>(made);
           text += "  " + FormatSeconds(a_step * static_cast<double>(steps_ - step_)) + " left";
         }
         hooks_.progress->Update(text);
       }
       if ((config_.validate_every > 0 && step_ % config_.validate_every == 0) || last) {
-        result.validation = Validate();
+        Aside([&] { result.validation = Validate(); });
         for (const auto& [name, value] : result.validation) {
           if (!std::isfinite(value)) NotANumber("the validation's " + name, "after", step_);
         }
@@ -288,7 +289,7 @@ class Run {
         }
       }
       const bool stop = hooks_.stop && hooks_.stop();
-      if (step_ % config_.checkpoint_every == 0 || last || stop) Save();
+      if (step_ % config_.checkpoint_every == 0 || last || stop) Aside([&] { Save(); });
       if (stop && !last) {
         result.interrupted = true;
         break;
@@ -301,6 +302,28 @@ class Run {
  private:
   std::string StatePath() const { return (folder_ / "state.safetensors").string(); }
   std::string ModelPath() const { return (folder_ / "model.safetensors").string(); }
+  void WriteConfig() const {
+    WriteFileAtomically((folder_ / "config.json").string(), ToJson(config_));
+  }
+
+  // Time without what is done beside the updates.
+  double Working() const { return Now() - aside_; }
+  template <typename Body>
+  void Aside(Body body) {
+    const double began = Now();
+    body();
+    aside_ += Now() - began;
+  }
+
+  // The update that the model file is of, or -1.
+  int64_t ModelStep() const {
+    std::error_code error;
+    if (!fs::exists(ModelPath(), error)) return -1;
+    const Checkpoint checkpoint = Checkpoint::Open(ModelPath());
+    const json record = json::parse(checkpoint.training(), nullptr, false);
+    const json step = record.is_object() ? record.value("steps", json()) : json();
+    return step.is_number_integer() ? step.get<int64_t>() : -1;
+  }
 
   [[noreturn]] void NotANumber(const std::string& what, const char* at, int64_t step) const {
     throw RuntimeError(what, " is no longer a number ", at, " step ", step, "; ",
@@ -353,7 +376,8 @@ class Run {
     std::error_code ignored;
     for (const auto& entry : fs::directory_iterator(folder_, ignored)) {
       const std::string name = entry.path().filename().string();
-      for (const char* file : {"state.safetensors", "model.safetensors", "config.json"}) {
+      for (const char* file :
+           {"state.safetensors", "model.safetensors", "config.json", "metrics.jsonl"}) {
         if (name.starts_with(std::string(file) + ".tmp.")) fs::remove(entry.path(), ignored);
       }
     }
@@ -362,8 +386,7 @@ class Run {
   std::string Epoch() const {
     if (task_->StepsPerEpoch() == 0) return "";
     char text[32];
-    std::snprintf(text, sizeof(text), " (epoch %.2f)",
-                  static_cast<double>(step_) / static_cast<double>(task_->StepsPerEpoch()));
+    std::snprintf(text, sizeof(text), " (epoch %.2f)", epochs_);
     return text;
   }
 
@@ -377,8 +400,9 @@ class Run {
                task_->Data(), "; ", steps_, " updates of ", config_.batch);
     if (task_->StepsPerEpoch() > 0) {
       char epochs[32];
+      const double rest = static_cast<double>(steps_ - step_);
       std::snprintf(epochs, sizeof(epochs), ", %.2f epochs",
-                    static_cast<double>(steps_) / static_cast<double>(task_->StepsPerEpoch()));
+                    epochs_ + rest / static_cast<double>(task_->StepsPerEpoch()));
       text += StrCat(epochs, " of ",
                      FormatCount(static_cast<double>(task_->StepsPerEpoch()) *
                                  static_cast<double>(task_->TokensPerStep())),
@@ -444,8 +468,9 @@ class Run {
         [&](const std::string& name, torch::Tensor tensor) { add(name, DType::kF32, tensor); });
     add("rng", DType::kU8, RandomState(torch::kCPU));
     if (!device_.is_cpu()) add("rng_device", DType::kU8, RandomState(device_));
-    writer.SetMetadata("progress",
-                       ordered_json{{"step", step_}, {"seconds", trained_seconds_}}.dump());
+    writer.SetMetadata(
+        "progress",
+        ordered_json{{"step", step_}, {"seconds", trained_seconds_}, {"epochs", epochs_}}.dump());
     writer.SetMetadata("model", linnet::ToJson(model_->spec()));
     try {
       writer.Write(StatePath());
@@ -456,10 +481,12 @@ class Run {
                                        " is whole, --resume continues from it"));
     }
     saved_step_ = step_;
+    WriteConfig();
   }
 
   void SaveModel() {
     SwapAverages();
+    if (!averages_.empty()) CheckWeights();
     nn::SaveModel(ModelPath(), *model_, TrainingRecord());
     SwapAverages();
   }
@@ -486,6 +513,12 @@ class Run {
     }
     step_ = saved_step_ = step;
     trained_seconds_ = seconds;
+    const json epochs = progress.value("epochs", json());
+    if (epochs.is_number() && epochs >= 0) {
+      epochs_ = epochs;
+    } else if (task_->StepsPerEpoch() > 0) {  // a state from before epochs were kept
+      epochs_ = static_cast<double>(step_) / static_cast<double>(task_->StepsPerEpoch());
+    }
     const bool has_averages = file.Find("average.0") != nullptr;
     VisitState([&](const std::string& name, torch::Tensor tensor) {
       if (!has_averages && name.starts_with("average.")) return;
@@ -506,7 +539,10 @@ class Run {
     }
     optimizer_->set_steps(step_);
     LoadRandomState(file, "rng", torch::kCPU);
-    if (!device_.is_cpu()) LoadRandomState(file, "rng_device", device_);
+    // A run that was on the CPU until now has none.
+    if (!device_.is_cpu() && file.Find("rng_device") != nullptr) {
+      LoadRandomState(file, "rng_device", device_);
+    }
   }
 
   void LoadRandomState(const SafetensorsFile& file, const char* name, torch::Device device) {
@@ -528,7 +564,7 @@ class Run {
     std::strftime(date, sizeof(date), "%Y-%m-%d", gmtime_r(&now, &utc));
     ordered_json record = {{"data", task_->Data()}, {"steps", step_}};
     if (task_->StepsPerEpoch() > 0) {
-      record["epochs"] = static_cast<double>(step_) / static_cast<double>(task_->StepsPerEpoch());
+      record["epochs"] = epochs_;
     }
     record["seconds"] = std::llround(trained_seconds_);
     record["date"] = date;
@@ -553,7 +589,7 @@ class Run {
   std::vector<torch::Tensor> parameters_, averages_;  // averages_: empty without --ema
   std::unique_ptr<nn::Optimizer> optimizer_;
   int64_t step_ = 0, steps_ = 0, saved_step_ = -1;
-  double trained_seconds_ = 0;
+  double trained_seconds_ = 0, aside_ = 0, epochs_ = 0;
   // The best validation since the start or the resumption.
   double best_ = std::numeric_limits<double>::infinity();
   int64_t best_step_ = 0;

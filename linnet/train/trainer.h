@@ -32,7 +32,8 @@ struct TrainHooks {
 struct TrainResult {
   int64_t step = 0, steps = 0;  // updates made and wanted
   bool interrupted = false;
-  Metrics validation;  // the last one; empty if there was none
+  bool nothing_to_do = false;  // resumed where all updates had been made: nothing was written
+  Metrics validation;          // the last one; empty if there was none
   std::string model_path;
 };
 
