@@ -338,7 +338,8 @@ void BackwardHead(const CausalLinearShape& shape, const CausalLinearOptions& opt
   };
 
   const size_t state = index * dim * value_dim;
-  // Eq. 13, from the front, where the state may have begun with something: grad phi(q)_i = sum_{j <= i} (g_i . v_j + g_den_i) phi(k)_j.
+  // Eq. 13, from the front: grad phi(q)_i = sum_{j <= i} (g_i . v_j + g_den_i) phi(k)_j, and what
+  // the state began with.
   if (args.s) LoadTransposed(args.s + state, dim, value_dim, s_md, dp);
   if (args.z && options.normalize) std::memcpy(sum, args.z + index * dim, dim * sizeof(float));
   for (size_t begin = 0; begin < length; begin += kBlock) {

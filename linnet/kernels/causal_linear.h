@@ -23,7 +23,7 @@
 // Sequences of different lengths may lie one after the other, without padding: then `offsets` [N+1]
 // says where, sequence n being the rows offsets[n] .. offsets[n+1] of tensors [T, H, D] with T =
 // offsets[N], offsets[0] = 0 and no offset below the one before it. The strides between batch
-// elements and shape.length are then not read. A sequence comes out as if it were alone, to the bit.
+// elements and shape.length are then not read. A sequence comes out as if alone, to the bit.
 #ifndef LINNET_KERNELS_CAUSAL_LINEAR_H_
 #define LINNET_KERNELS_CAUSAL_LINEAR_H_
 

@@ -61,10 +61,10 @@ struct Problem {
   bool lengths;
 };
 
-// Forward and backward of one problem, from nothing and from a state to a gradient of the last one, against the reference. `offset` floats of
-// misalignment are put before every tensor; all of a canary behind the outputs must survive. Where
-// no feature map makes them so, the features are positive: else the normaliser may vanish, and no
-// tolerance holds.
+// Forward and backward of one problem against the reference: from nothing, and from a given state
+// with a gradient of the last one. `offset` floats of misalignment are put before every tensor; all
+// of a canary behind the outputs must survive. Where no feature map makes them so, the features are
+// positive: else the normaliser may vanish, and no tolerance holds.
 void CheckProblem(const Problem& problem, size_t offset, ParallelFor parallel_for, size_t slots) {
   const CausalLinearShape& shape = problem.shape;
   const size_t tokens = shape.batch * shape.length * shape.heads;
@@ -271,7 +271,7 @@ TEST_P(CausalLinear, PackedSequencesEqualEachAlone) {
     r.grad_s0.resize(s.size()), r.grad_z0.resize(z.size());
     r.out.resize(length * heads * m), r.grad_v = r.out;
     r.grad_q.resize(length * heads * d), r.grad_k = r.grad_q;
-    Floats denominator(heads * length), scratch(CausalLinearScratch(shape) * slots);
+    Floats denominator(heads * length + 1), scratch(CausalLinearScratch(shape) * slots);
     const auto rows = [&](Floats& x, size_t width) {
       return RowMajor(x.data(), length, heads, width);
     };

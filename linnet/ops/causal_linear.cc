@@ -2,6 +2,8 @@
 
 #include <torch/utils.h>
 
+#include <vector>
+
 #include "linnet/base/error.h"
 #include "linnet/ops/fused.h"
 #include "linnet/ops/plain.h"
@@ -14,9 +16,9 @@ using kernels::FeatureMap;
 using torch::Tensor;
 
 // Equations 8-12 in chunks. Within one, position i sees the chunk's keys up to i; before it stands
-// the sum over all earlier chunks.
+// the sum over all earlier chunks, and the state that the sequence begins with.
 Tensor Plain(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const Tensor& lengths,
-             const CausalLinearOptions& options) {
+             const CausalLinearOptions& options, CausalLinearState* state) {
   const int64_t length = q_in.size(1);
   const int64_t chunks = (length + kPlainChunk - 1) / kPlainChunk;
   const auto phi = [&](const Tensor& x) {
@@ -27,41 +29,178 @@ Tensor Plain(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const T
     return torch::constant_pad_nd(x.transpose(1, 2), {0, 0, 0, chunks * kPlainChunk - length})
         .unflatten(2, {chunks, kPlainChunk});
   };
-  Tensor phi_k = phi(k_in);
-  if (lengths.defined()) {
-    const Tensor seen = torch::arange(length, lengths.options()) < lengths.unsqueeze(1);
-    phi_k = phi_k * seen.unsqueeze(2).unsqueeze(3);
+  Tensor phi_k, v_seen = v_in;
+  if (!lengths.defined()) {
+    phi_k = phi(k_in);
+  } else {
+    // Filled, not multiplied, and in front of phi too: what is masked need not be a number, and
+    // phi's derivative would make the gradient none.
+    const Tensor unseen = (torch::arange(length, lengths.options()) >= lengths.unsqueeze(1))
+                              .unsqueeze(2)
+                              .unsqueeze(3);
+    phi_k = phi(k_in.masked_fill(unseen, 0)).masked_fill(unseen, 0);
+    v_seen = v_in.masked_fill(unseen, 0);
   }
-  const Tensor q = cut(phi(q_in)), k = cut(phi_k), v = cut(v_in);
-  // States before each chunk: sums over the ones in front of it.
-  const auto before = [](const Tensor& x) { return x.cumsum(2) - x; };
+  const Tensor q = cut(phi(q_in)), k = cut(phi_k), v = cut(v_seen);
+  // Sums before each chunk: over the ones in front of it, from what the sequence begins with. And
+  // the sum after the last one.
+  const auto before = [](const Tensor& x, const Tensor& first) {
+    const Tensor sums = x.cumsum(2) - x;
+    return first.defined() ? sums + first : sums;
+  };
+  const auto after = [](const Tensor& x, const Tensor& first) {
+    const Tensor sum = x.sum(2);
+    return first.defined() ? sum + first.squeeze(2) : sum;
+  };
   const Tensor inside = torch::matmul(q, k.transpose(3, 4)).tril();
-  const Tensor s = before(torch::matmul(k.transpose(3, 4), v));
-  Tensor out = torch::matmul(inside, v) + torch::matmul(q, s);
+  const Tensor s_chunks = torch::matmul(k.transpose(3, 4), v);  // [N, H, chunks, F, M]
+  const Tensor s0 = state && state->s.defined() ? state->s.unsqueeze(2) : Tensor();
+  Tensor out = torch::matmul(inside, v) + torch::matmul(q, before(s_chunks, s0));
+  if (state) state->s = after(s_chunks, s0);
   if (options.normalize) {
-    const Tensor z = before(k.sum(3, true));
-    out = out / (inside.sum(4, true) + (q * z).sum(4, true) + options.eps);
+    const Tensor z_chunks = k.sum(3, true);  // [N, H, chunks, 1, F]
+    const Tensor z0 = state && state->z.defined() ? state->z.unsqueeze(2).unsqueeze(3) : Tensor();
+    const Tensor denominator =
+        inside.sum(4, true) + (q * before(z_chunks, z0)).sum(4, true) + options.eps;
+    if (state) state->z = after(z_chunks, z0).squeeze(2);
+    // Where nothing has been seen and eps is 0, out is 0 and hands no gradient on.
+    const Tensor empty = denominator == 0;
+    out = (out / denominator.masked_fill(empty, 1)).masked_fill(empty, 0);
   }
   return out.flatten(2, 3).narrow(2, 0, length).transpose(1, 2).contiguous();
+}
+
+// One sequence after the other, each with its part of the state.
+Tensor PlainPacked(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& offsets,
+                   const CausalLinearOptions& options, CausalLinearState* state) {
+  std::vector<Tensor> outs, s, z;
+  const bool with_z = state && options.normalize;
+  for (int64_t n = 0; n + 1 < offsets.size(0); ++n) {
+    const int64_t begin = offsets.data_ptr<int64_t>()[n];
+    const int64_t length = offsets.data_ptr<int64_t>()[n + 1] - begin;
+    CausalLinearState own;
+    if (state) {
+      own.s = state->s.defined() ? state->s.narrow(0, n, 1)
+                                 : torch::zeros({1, q.size(1), q.size(2), v.size(2)}, v.options());
+    }
+    if (with_z) {
+      own.z = state->z.defined() ? state->z.narrow(0, n, 1)
+                                 : torch::zeros({1, q.size(1), q.size(2)}, v.options());
+    }
+    if (length > 0) {
+      const auto rows = [&](const Tensor& x) { return x.narrow(0, begin, length).unsqueeze(0); };
+      outs.push_back(
+          Plain(rows(q), rows(k), rows(v), {}, options, state ? &own : nullptr).squeeze(0));
+    }
+    s.push_back(own.s), z.push_back(own.z);
+  }
+  if (state && !s.empty()) state->s = torch::cat(s);
+  if (with_z && !z.empty()) state->z = torch::cat(z);
+  return outs.empty() ? v.clone() : torch::cat(outs);
+}
+
+// Throws where q, k and v do not fit each other: `shape` says what they ought to be.
+void CheckRows(const Tensor& q, const Tensor& k, const Tensor& v, int64_t axes, const char* shape) {
+  if (q.dim() != axes || v.dim() != axes || k.sizes() != q.sizes() ||
+      v.sizes().slice(0, static_cast<size_t>(axes - 1)) !=
+          q.sizes().slice(0, static_cast<size_t>(axes - 1)) ||
+      q.size(-1) == 0 || v.size(-1) == 0) {
+    throw InputError("causal linear attention needs q, k and v of ", shape, ", D, M >= 1; got q ",
+                     q.sizes(), ", k ", k.sizes(), ", v ", v.sizes());
+  }
+}
+
+// Throws where a state does not fit `batch` sequences of q [.., H, F] and v [.., H, M].
+void CheckState(const Tensor& q, const Tensor& v, int64_t batch, bool normalize,
+                const CausalLinearState& state) {
+  const int64_t heads = q.size(-2), features = q.size(-1), dim = v.size(-1);
+  const auto fits = [&](const Tensor& x, at::IntArrayRef sizes) {
+    return !x.defined() ||
+           (x.sizes() == sizes && x.scalar_type() == v.scalar_type() && x.device() == v.device());
+  };
+  if (normalize && state.s.defined() != state.z.defined()) {
+    throw InputError("causal linear attention: of its state, s and z are given both or neither");
+  }
+  if (!fits(state.s, {batch, heads, features, dim}) ||
+      (normalize && !fits(state.z, {batch, heads, features}))) {
+    throw InputError("causal linear attention: a state must be s ",
+                     at::IntArrayRef({batch, heads, features, dim}), " and z ",
+                     at::IntArrayRef({batch, heads, features}), ", of v's type and device; got s ",
+                     state.s.defined() ? state.s.sizes() : at::IntArrayRef(), ", z ",
+                     state.z.defined() ? state.z.sizes() : at::IntArrayRef());
+  }
+}
+
+Tensor Attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lengths,
+                 const CausalLinearOptions& options, CausalLinearState* state) {
+  CheckRows(q, k, v, 4, "[N, L, H, D] and [N, L, H, M]");
+  if (q.size(1) == 0) {
+    throw InputError("causal linear attention: the sequences are empty (L = 0); q is ", q.sizes());
+  }
+  if (lengths.defined() && (lengths.sizes() != q.sizes().slice(0, 1) ||
+                            lengths.scalar_type() != torch::kInt64 || !lengths.is_contiguous())) {
+    throw InputError("causal linear attention: lengths must be a dense int64 [", q.size(0), "]");
+  }
+  if (state) CheckState(q, v, q.size(0), options.normalize, *state);
+  if constexpr (kHasFused) {
+    if (Fused(q)) return FusedCausalLinear(q, k, v, lengths, {}, options, state);
+  }
+  return Plain(q, k, v, lengths, options, state);
+}
+
+Tensor Packed(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& cu_seqlens,
+              const CausalLinearOptions& options, CausalLinearState* state) {
+  CheckRows(q, k, v, 3, "[T, H, D] and [T, H, M]");
+  if (!cu_seqlens.defined() || cu_seqlens.dim() != 1 || cu_seqlens.size(0) == 0 ||
+      cu_seqlens.scalar_type() != torch::kInt64) {
+    throw InputError("causal linear attention: cu_seqlens must be int64 [N + 1]");
+  }
+  const Tensor offsets = cu_seqlens.to(torch::kCPU).contiguous();
+  const auto* at = offsets.data_ptr<int64_t>();
+  const int64_t batch = offsets.size(0) - 1;
+  for (int64_t n = 0; n < batch; ++n) {
+    if (at[n + 1] < at[n]) {
+      throw InputError("causal linear attention: cu_seqlens falls from ", at[n], " to ", at[n + 1],
+                       " at sequence ", n);
+    }
+  }
+  if (at[0] != 0 || at[batch] != q.size(0)) {
+    throw InputError("causal linear attention: cu_seqlens must go from 0 to T = ", q.size(0),
+                     "; it goes from ", at[0], " to ", at[batch]);
+  }
+  if (state) CheckState(q, v, batch, options.normalize, *state);
+  if constexpr (kHasFused) {
+    if (Fused(q)) {
+      return FusedCausalLinear(q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0), {}, offsets, options,
+                               state)
+          .squeeze(0);
+    }
+  }
+  return PlainPacked(q, k, v, offsets, options, state);
 }
 
 }  // namespace
 
 Tensor CausalLinearAttention(const Tensor& q, const Tensor& k, const Tensor& v,
                              const Tensor& lengths, const CausalLinearOptions& options) {
-  if (q.dim() != 4 || v.dim() != 4 || k.sizes() != q.sizes() ||
-      v.sizes().slice(0, 3) != q.sizes().slice(0, 3)) {
-    throw InputError("causal linear attention needs q, k [N, L, H, D] and v [N, L, H, M]; got q ",
-                     q.sizes(), ", k ", k.sizes(), ", v ", v.sizes());
-  }
-  if (lengths.defined() && (lengths.sizes() != q.sizes().slice(0, 1) ||
-                            lengths.scalar_type() != torch::kInt64 || !lengths.is_contiguous())) {
-    throw InputError("causal linear attention: lengths must be a dense int64 [", q.size(0), "]");
-  }
-  if constexpr (kHasFused) {
-    if (Fused(q)) return FusedCausalLinear(q, k, v, lengths, options);
-  }
-  return Plain(q, k, v, lengths, options);
+  return Attention(q, k, v, lengths, options, nullptr);
+}
+
+Tensor CausalLinearAttention(const Tensor& q, const Tensor& k, const Tensor& v,
+                             const Tensor& lengths, const CausalLinearOptions& options,
+                             CausalLinearState& state) {
+  return Attention(q, k, v, lengths, options, &state);
+}
+
+Tensor CausalLinearAttentionPacked(const Tensor& q, const Tensor& k, const Tensor& v,
+                                   const Tensor& cu_seqlens, const CausalLinearOptions& options) {
+  return Packed(q, k, v, cu_seqlens, options, nullptr);
+}
+
+Tensor CausalLinearAttentionPacked(const Tensor& q, const Tensor& k, const Tensor& v,
+                                   const Tensor& cu_seqlens, const CausalLinearOptions& options,
+                                   CausalLinearState& state) {
+  return Packed(q, k, v, cu_seqlens, options, &state);
 }
 
 }  // namespace linnet::ops

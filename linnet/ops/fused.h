@@ -33,9 +33,13 @@ torch::Tensor FusedProject(const std::vector<torch::Tensor>& tensors, const Rows
 // x, weight1, bias1, weight2, bias2, then the norms', where they are.
 torch::Tensor FusedFeedForward(const std::vector<torch::Tensor>& tensors, const RowsCall& call);
 
+// q, k [N, L, H, D], v [N, L, H, M]; with offsets (int64 [N + 1], on the CPU) [1, T, H, D] and
+// [1, T, H, M]. state: null where none is wanted.
 torch::Tensor FusedCausalLinear(const torch::Tensor& q, const torch::Tensor& k,
                                 const torch::Tensor& v, const torch::Tensor& lengths,
-                                const kernels::CausalLinearOptions& options);
+                                const torch::Tensor& offsets,
+                                const kernels::CausalLinearOptions& options,
+                                CausalLinearState* state);
 
 torch::Tensor FusedMixtureOfLogistics(const torch::Tensor& logits, const torch::Tensor& bytes);
 

@@ -24,48 +24,87 @@ Strided<T> View(const Tensor& x) {
   return {x.data_ptr<float>(), x.stride(0), x.stride(1), x.stride(2)};
 }
 
-CausalLinearShape ShapeOf(const Tensor& q, const Tensor& v) {
-  return {static_cast<size_t>(q.size(0)), static_cast<size_t>(q.size(1)),
-          static_cast<size_t>(q.size(2)), static_cast<size_t>(q.size(3)),
-          static_cast<size_t>(v.size(3))};
+// The data of a tensor that may be undefined.
+template <typename T>
+T* Data(const Tensor& x) {
+  return x.defined() ? x.data_ptr<T>() : nullptr;
+}
+
+CausalLinearShape ShapeOf(const Tensor& q, const Tensor& v, const Tensor& offsets) {
+  return {static_cast<size_t>(offsets.defined() ? offsets.size(0) - 1 : q.size(0)),
+          static_cast<size_t>(q.size(1)), static_cast<size_t>(q.size(2)),
+          static_cast<size_t>(q.size(3)), static_cast<size_t>(v.size(3))};
+}
+
+// An absent tensor must be absent for autograd too: it asks an undefined one for its device.
+c10::optional<Tensor> Optional(const Tensor& x) {
+  return x.defined() ? c10::optional<Tensor>(x) : c10::nullopt;
 }
 
 class Function : public torch::autograd::Function<Function> {
  public:
-  static Tensor forward(AutogradContext* context, const Tensor& q_in, const Tensor& k_in,
-                        const Tensor& v_in, const c10::optional<Tensor>& optional_lengths,
-                        int64_t feature_map, bool normalize, double eps) {
+  // out; and the state after it where one is wanted: s, and z where normalize is true.
+  static variable_list forward(AutogradContext* context, const Tensor& q_in, const Tensor& k_in,
+                               const Tensor& v_in, const c10::optional<Tensor>& optional_lengths,
+                               const c10::optional<Tensor>& optional_offsets,
+                               const c10::optional<Tensor>& optional_s,
+                               const c10::optional<Tensor>& optional_z, bool with_state,
+                               int64_t feature_map, bool normalize, double eps) {
     const Tensor q = DenseRows(q_in), k = DenseRows(k_in), v = DenseRows(v_in);
     const Tensor lengths = optional_lengths.value_or(Tensor());
-    const CausalLinearShape shape = ShapeOf(q, v);
+    const Tensor offsets = optional_offsets.value_or(Tensor());
+    const CausalLinearShape shape = ShapeOf(q, v, offsets);
     const Tensor out = torch::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
     const Tensor denominator = torch::empty({q.size(0), q.size(2), q.size(1)}, q.options());
+    // The state before the first position is kept for the backward; the kernel writes to a copy.
+    Tensor s0, z0, s, z;
+    const auto batch = static_cast<int64_t>(shape.batch);
+    if (with_state) {
+      if (optional_s) s0 = optional_s->contiguous();
+      s = s0.defined() ? s0.clone()
+                       : torch::zeros({batch, q.size(2), q.size(3), v.size(3)}, q.options());
+    }
+    if (with_state && normalize) {
+      if (optional_z) z0 = optional_z->contiguous();
+      z = z0.defined() ? z0.clone() : torch::zeros({batch, q.size(2), q.size(3)}, q.options());
+    }
     const size_t slots = AtSlots();
     const Tensor scratch = torch::empty(
         {static_cast<int64_t>(slots * kernels::CausalLinearScratch(shape))}, q.options());
-    kernels::CausalLinearForward(
-        shape, Options(feature_map, normalize, eps),
-        {.q = View<const float>(q),
-         .k = View<const float>(k),
-         .v = View<const float>(v),
-         .out = View<float>(out),
-         .lengths = lengths.defined() ? lengths.data_ptr<int64_t>() : nullptr,
-         .denominator = denominator.data_ptr<float>()},
-        {scratch.data_ptr<float>(), slots}, AtParallelFor);
-    context->save_for_backward({q, k, v, out, denominator, lengths});
+    kernels::CausalLinearForward(shape, Options(feature_map, normalize, eps),
+                                 {.q = View<const float>(q),
+                                  .k = View<const float>(k),
+                                  .v = View<const float>(v),
+                                  .out = View<float>(out),
+                                  .lengths = Data<int64_t>(lengths),
+                                  .offsets = Data<int64_t>(offsets),
+                                  .denominator = denominator.data_ptr<float>(),
+                                  .s = Data<float>(s),
+                                  .z = Data<float>(z)},
+                                 {scratch.data_ptr<float>(), slots}, AtParallelFor);
+    context->save_for_backward({q, k, v, out, denominator, lengths, offsets, s0, z0});
     context->saved_data["feature_map"] = feature_map;
     context->saved_data["normalize"] = normalize;
     context->saved_data["eps"] = eps;
-    return out;
+    variable_list results = {out};
+    if (s.defined()) results.push_back(s);
+    if (z.defined()) results.push_back(z);
+    return results;
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
     const variable_list saved = context->get_saved_variables();
     const Tensor &q = saved[0], &k = saved[1], &v = saved[2], &out = saved[3], &lengths = saved[5];
+    const Tensor &offsets = saved[6], &s0 = saved[7], &z0 = saved[8];
     const Tensor grad_out = DenseRows(grads[0]);
-    const CausalLinearShape shape = ShapeOf(q, v);
-    const auto dense_like = [](const Tensor& x) { return torch::empty(x.sizes(), x.options()); };
+    const Tensor grad_s = grads.size() > 1 ? grads[1].contiguous() : Tensor();
+    const Tensor grad_z = grads.size() > 2 ? grads[2].contiguous() : Tensor();
+    const CausalLinearShape shape = ShapeOf(q, v, offsets);
+    const auto dense_like = [](const Tensor& x) {
+      return x.defined() ? torch::empty(x.sizes(), x.options()) : Tensor();
+    };
     const Tensor grad_q = dense_like(q), grad_k = dense_like(k), grad_v = dense_like(v);
+    const Tensor grad_s0 = dense_like(s0), grad_z0 = dense_like(z0);
     const size_t slots = AtSlots();
     const Tensor scratch = torch::empty(
         {static_cast<int64_t>(slots * kernels::CausalLinearScratch(shape))}, q.options());
@@ -79,12 +118,20 @@ class Function : public torch::autograd::Function<Function> {
          .out = View<const float>(out),
          .grad_out = View<const float>(grad_out),
          .denominator = saved[4].data_ptr<float>(),
-         .lengths = lengths.defined() ? lengths.data_ptr<int64_t>() : nullptr,
+         .lengths = Data<int64_t>(lengths),
+         .offsets = Data<int64_t>(offsets),
          .grad_q = View<float>(grad_q),
          .grad_k = View<float>(grad_k),
-         .grad_v = View<float>(grad_v)},
+         .grad_v = View<float>(grad_v),
+         .s = Data<float>(s0),
+         .z = Data<float>(z0),
+         .grad_s = Data<float>(grad_s),
+         .grad_z = Data<float>(grad_z),
+         .grad_s0 = Data<float>(grad_s0),
+         .grad_z0 = Data<float>(grad_z0)},
         {scratch.data_ptr<float>(), slots}, AtParallelFor);
-    return {grad_q, grad_k, grad_v, Variable(), Variable(), Variable(), Variable()};
+    const Variable none;
+    return {grad_q, grad_k, grad_v, none, none, grad_s0, grad_z0, none, none, none, none};
   }
 
  private:
@@ -96,12 +143,17 @@ class Function : public torch::autograd::Function<Function> {
 }  // namespace
 
 Tensor FusedCausalLinear(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lengths,
-                         const CausalLinearOptions& options) {
-  // An absent tensor must be absent for autograd too: it asks an undefined one for its device.
-  const c10::optional<Tensor> optional_lengths =
-      lengths.defined() ? c10::optional<Tensor>(lengths) : c10::nullopt;
-  return Function::apply(q, k, v, optional_lengths, static_cast<int64_t>(options.feature_map),
-                         options.normalize, static_cast<double>(options.eps));
+                         const Tensor& offsets, const CausalLinearOptions& options,
+                         CausalLinearState* state) {
+  const bool with_z = state && options.normalize;
+  const variable_list results =
+      Function::apply(q, k, v, Optional(lengths), Optional(offsets),
+                      Optional(state ? state->s : Tensor()), Optional(with_z ? state->z : Tensor()),
+                      state != nullptr, static_cast<int64_t>(options.feature_map),
+                      options.normalize, static_cast<double>(options.eps));
+  if (state) state->s = results[1];
+  if (with_z) state->z = results[2];
+  return results[0];
 }
 
 }  // namespace linnet::ops
