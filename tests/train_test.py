@@ -180,6 +180,43 @@ class TrainTest(unittest.TestCase):
         self.run_ok("copy", "--config", first / "config.json", "--out", second)
         self.assertEqual(tensors(first / "model.safetensors"), tensors(second / "model.safetensors"))
 
+    def test_what_a_resumption_may_change(self):
+        out = self.dir / "run"
+        self.run_ok(*COPY, "--steps", "4", "--out", out)
+        config, model = (out / "config.json").read_text(), (out / "model.safetensors").read_bytes()
+        again = self.run_ok("copy", "--resume", "--steps", "2", "--out", out)
+        self.assertIn("nothing to do", again.stderr)
+        self.assertEqual((out / "model.safetensors").read_bytes(), model)
+        # Settings that ruin the run do not stay.
+        self.assertEqual(self.train("copy", "--resume", "--lr", "1e30", "--steps", "9", "--out", out).returncode, 1)
+        self.assertEqual((out / "config.json").read_text(), config)
+        self.run_ok("copy", "--resume", "--steps", "6", "--lr", "1e-4", "--out", out)
+        self.assertEqual(json.loads((out / "config.json").read_text())["lr"], 1e-4)
+
+    def test_epochs_are_counted_as_they_were_made(self):
+        data, out = self.dir / "mnist", self.dir / "run"
+        data.mkdir()
+        tiny_mnist(data)
+        run = ("images", *TINY, "--data", data, "--train-images", "20", "--validation-images", "1", "--out", out)
+        self.assert_refused(self.train(*run, "--steps", "3", "--epochs", "2"), "--steps", "--epochs")
+        self.run_ok(*run, "--batch", "4", "--steps", "5")  # an epoch
+        self.run_ok("images", "--resume", "--out", out, "--batch", "10", "--epochs", "4")  # 8 updates: 3 of 10
+        info = subprocess.run([BIN / "linnet", "info", "--json", out / "model.safetensors"], capture_output=True,
+                              text=True, check=True)
+        self.assertAlmostEqual(json.loads(info.stdout)["training"]["epochs"], 1 + 3 * 10 / 20)
+
+    def test_weights_of_another_attention(self):
+        first, second = self.dir / "first", self.dir / "second"
+        small = ("copy", *TINY, "--max-length", "8", "--lr", "1e-2", "--log-every", "5")
+        self.run_ok(*small, "--attention", "full", "--steps", "60", "--out", first)
+        self.run_ok(*small, "--feature-map", "favor", "--features", "64", "--steps", "5", "--out", second,
+                    "--init", first / "model.safetensors")
+        record = records(second)[0]
+        self.assertEqual(record["step"], 0)  # what the weights are worth before any update
+        self.assertLess(record["validation_loss"], records(first)[0]["loss"])
+        self.assert_refused(self.train(*small, "--d-ff", "7", "--steps", "5", "--out", self.dir / "third",
+                                       "--init", first / "model.safetensors"), "linear1.weight", "another shape")
+
     def test_every_attention_trains(self):
         small = ("copy", *TINY, "--max-length", "8", "--steps", "60", "--lr", "1e-2", "--log-every", "5")
         for i, attention in enumerate((

@@ -25,24 +25,46 @@ class CausalLinearAttentionImpl : public LinearStateAttention {
       throw InputError("attention 'causal-linear' needs as many keys as queries; there are ",
                        k.size(1), " and ", q.size(1));
     }
-    return DropQueries(Attend(q, k, v, mask.lengths), mask);
+    return DropQueries(Attend(q, k, v, mask.lengths, nullptr), mask);
+  }
+
+  Tensor Piece(const Tensor& q, const Tensor& k, const Tensor& v, AttentionState& state) override {
+    ops::CausalLinearState carried;
+    if (!state.empty()) carried = {state.tensors[0], state.tensors[1]};
+    const Tensor out = Attend(q, k, v, {}, &carried);
+    state.tensors = {carried.s, carried.z};
+    state.length += q.size(1);
+    return out;
   }
 
  private:
-  Tensor Attend(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lengths) const {
+  // From `state` on, where there is one, which becomes the state after these positions.
+  Tensor Attend(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lengths,
+                ops::CausalLinearState* state) const {
     if (const auto fused = map_->fused()) {
-      return ops::CausalLinearAttention(q, k, v, lengths, {*fused, true, eps_});
+      return Product(q, k, v, lengths, {*fused, true, eps_}, state);
     }
     const Tensor phi_q = map_->Queries(q), phi_k = map_->Keys(k);
     const kernels::FeatureMap as_given = kernels::FeatureMap::kIdentity;
-    if (!map_->floor()) {
-      return ops::CausalLinearAttention(phi_q, phi_k, v, lengths, {as_given, true, eps_});
+    if (!map_->floor()) return Product(phi_q, phi_k, v, lengths, {as_given, true, eps_}, state);
+    // The normaliser is the sum over values that are all one: z is a last column of s.
+    const Tensor with_ones = torch::cat({v, torch::ones_like(v.narrow(3, 0, 1))}, 3);
+    const int64_t dim = v.size(3);
+    ops::CausalLinearState wide;
+    if (state != nullptr && state->s.defined()) {
+      wide.s = torch::cat({state->s, state->z.unsqueeze(3)}, 3);
     }
-    // The normaliser is the sum over values that are all one.
-    const Tensor ones = torch::ones_like(v.narrow(3, 0, 1));
-    const Tensor both = ops::CausalLinearAttention(phi_q, phi_k, torch::cat({v, ones}, 3), lengths,
-                                                   {as_given, false, 0.0f});
-    return map_->Divide(both.narrow(3, 0, v.size(3)), both.narrow(3, v.size(3), 1), eps_);
+    const Tensor both = Product(phi_q, phi_k, with_ones, lengths, {as_given, false, 0.0f},
+                                state != nullptr ? &wide : nullptr);
+    if (state != nullptr) *state = {wide.s.narrow(3, 0, dim), wide.s.select(3, dim)};
+    return map_->Divide(both.narrow(3, 0, dim), both.narrow(3, dim, 1), eps_);
+  }
+
+  static Tensor Product(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lengths,
+                        const kernels::CausalLinearOptions& options,
+                        ops::CausalLinearState* state) {
+    if (state == nullptr) return ops::CausalLinearAttention(q, k, v, lengths, options);
+    return ops::CausalLinearAttention(q, k, v, lengths, options, *state);
   }
 };
 

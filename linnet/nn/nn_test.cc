@@ -7,6 +7,7 @@
 #include "linnet/base/error.h"
 #include "linnet/nn/losses.h"
 #include "linnet/nn/optimizer.h"
+#include "linnet/nn/recompute.h"
 #include "linnet/nn/sequence_model.h"
 #include "linnet/nn/transformer.h"
 
@@ -135,6 +136,31 @@ TEST(SequenceModel, DropoutActsInTrainingOnly) {
   EXPECT_GT(Off(model->forward(tokens), model->forward(tokens)), 0);
   model->eval();
   EXPECT_EQ(Off(model->forward(tokens), model->forward(tokens)), 0);
+}
+
+// Runs its body once on the way there and once on the way back, with the same random numbers and
+// the same gradients.
+TEST(Recompute, IsItsBodyTwice) {
+  torch::manual_seed(9);
+  const Tensor x = torch::randn({5, 4}).requires_grad_(), w = torch::randn({4, 4}).requires_grad_();
+  int runs = 0;
+  const auto body = [&](const Tensor& in) {
+    ++runs;
+    return torch::dropout(torch::relu(torch::matmul(in, w)), 0.5, true);
+  };
+  torch::manual_seed(10);
+  body(x).square().sum().backward();
+  const Tensor want_x = x.grad().clone(), want_w = w.grad().clone();
+  x.mutable_grad() = Tensor(), w.mutable_grad() = Tensor();
+  torch::manual_seed(10);
+  runs = 0;
+  const Tensor y = Recompute(body, x);
+  EXPECT_EQ(runs, 1);
+  torch::rand({7});  // numbers drawn in between change nothing
+  y.square().sum().backward();
+  EXPECT_EQ(runs, 2);
+  EXPECT_EQ(Off(x.grad(), want_x), 0);
+  EXPECT_EQ(Off(w.grad(), want_w), 0);
 }
 
 // A density over 256 bytes sums to one, also where the components are narrow or far outside.

@@ -14,7 +14,8 @@
 
 namespace linnet::nn {
 
-// body(x), with the gradients that body itself would give to x and to the parameters it uses. Random
+// body(x), with the gradients that body itself would give to x and to the parameters it uses; x must
+// need a gradient, or the parameters get none (an embedding's output, say, does). Random
 // numbers (dropout) are the same in both passes. `body` is kept until the backward pass; what it
 // refers to must live until then. Without gradients recorded it is body(x) alone.
 torch::Tensor Recompute(std::function<torch::Tensor(const torch::Tensor&)> body,

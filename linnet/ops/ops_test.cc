@@ -1,4 +1,5 @@
 // Every fused operation against its plain twin, and the twins against finite differences in double.
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/autograd.h>
 #include <torch/utils.h>
@@ -185,6 +186,26 @@ TEST(FeedForward, FusedEqualsPlain) {
       }
     }
   }
+}
+
+// Threads sum gradients of their own; what is kept of them must not be theirs.
+TEST(FeedForward, ThreadsAgreeAndLeaveNothingBehind) {
+  torch::manual_seed(13);
+  const int before = at::get_num_threads();
+  at::set_num_threads(3);
+  const Sizes s{8, 1024, 64, 128};
+  const Operation operation =
+      FeedForwardOperation(false, true, Activation::kGelu, Precision::kFp32);
+  ExpectFusedEqualsPlain(operation, FeedForwardInputs(s, 1), 1e-5);
+  Tensors inputs = FeedForwardInputs(s, 1);
+  int64_t parameters = 0;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    inputs[i] = inputs[i].detach().requires_grad_();
+    if (i > 0) parameters += inputs[i].numel();
+  }
+  operation(inputs)[0].sum().backward();
+  EXPECT_LE(inputs[1].grad().storage().nbytes(), static_cast<size_t>(parameters) * sizeof(float));
+  at::set_num_threads(before);
 }
 
 // In bf16 both forms round the same things but for the gradients on their way back.

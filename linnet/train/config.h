@@ -63,6 +63,7 @@ struct TrainConfig {
   bool checkpoint_layers = false;
   uint64_t seed = 1;
 
+  std::string init;
   std::string out;
   std::string device = "cpu";
   int threads = 0;
@@ -131,6 +132,7 @@ void VisitFields(Config& c, Visit visit) {
         "a third more time",
         c.checkpoint_layers);
   visit("seed", "", "of the initial weights, the data's order and dropout", c.seed);
+  visit("init", "", "begin with the weights of this model, whose attention may be another", c.init);
   visit("out", "", "folder for checkpoints, metrics.jsonl and config.json", c.out);
   visit("device", "", "cpu, or cuda where this libtorch has it", c.device);
   visit("threads", "", "threads; 0: one a processor", c.threads);

@@ -184,6 +184,7 @@ class Run {
                                                    .precision = config_.precision,
                                                    .checkpoint_layers = config_.checkpoint_layers,
                                                    .device = device_});
+    if (!config_.init.empty() && !resume) nn::CopyWeights(config_.init, *model_);
     task_->Prepare(*model_);
     parameters_ = model_->parameters();
     if (config_.ema > 0) {
@@ -231,6 +232,9 @@ class Run {
     if (hooks_.progress) hooks_.progress->Finish(Summary());
     // A run that was killed between its last two files still owes the second.
     if (step_ >= steps_) SaveModel();
+    if (step_ == 0 && !config_.init.empty()) {
+      Aside([&] { result.validation = ValidateAndLog(log); });  // what these weights are worth here
+    }
     while (step_ < steps_) {
       const double rate = LearningRate(config_, step_, steps_);
       const StepLoss loss = BatchLoss(/*backward=*/true, "at", step_ + 1);
@@ -275,18 +279,7 @@ class Run {
         hooks_.progress->Update(text);
       }
       if ((config_.validate_every > 0 && step_ % config_.validate_every == 0) || last) {
-        Aside([&] { result.validation = Validate(); });
-        for (const auto& [name, value] : result.validation) {
-          if (!std::isfinite(value)) NotANumber("the validation's " + name, "after", step_);
-        }
-        ordered_json record = {{"step", step_}, {"seconds", trained_seconds_}};
-        for (const auto& [name, value] : result.validation) record["validation_" + name] = value;
-        log.Write(record);
-        if (hooks_.progress) {
-          hooks_.progress->Finish(StrCat(
-              "step ", step_, Epoch(), ": validation ", Show(result.validation), " after ",
-              FormatSeconds(trained_seconds_), " of training", Worse(result.validation[0].second)));
-        }
+        Aside([&] { result.validation = ValidateAndLog(log); });
       }
       const bool stop = hooks_.stop && hooks_.stop();
       if (step_ % config_.checkpoint_every == 0 || last || stop) Aside([&] { Save(); });
@@ -422,6 +415,22 @@ class Run {
     std::snprintf(text, sizeof(text), "; it was better at step %lld: %.4f",
                   static_cast<long long>(best_step_), best_);
     return text;
+  }
+
+  Metrics ValidateAndLog(MetricsLog& log) {
+    const Metrics metrics = Validate();
+    for (const auto& [name, value] : metrics) {
+      if (!std::isfinite(value)) NotANumber("the validation's " + name, "after", step_);
+    }
+    ordered_json record = {{"step", step_}, {"seconds", trained_seconds_}};
+    for (const auto& [name, value] : metrics) record["validation_" + name] = value;
+    log.Write(record);
+    if (hooks_.progress) {
+      hooks_.progress->Finish(StrCat("step ", step_, Epoch(), ": validation ", Show(metrics),
+                                     " after ", FormatSeconds(trained_seconds_), " of training",
+                                     Worse(metrics[0].second)));
+    }
+    return metrics;
   }
 
   Metrics Validate() {
