@@ -250,7 +250,7 @@ class Import(Case):
                 (["import", pth, "--out", "a.safetensors", "--heads", "4", "--activation", "tanh"],
                  "tanh"),
                 (["import", pth, "--out", "a.safetensors", "--heads", "4", "--width", "8", "--height",
-                  "8", "--attention", "reformer"], "unknown attention 'reformer'"),
+                  "8", "--attention", "nosuch"], "unknown attention 'nosuch'"),
                 (["import", pth, "--out", "a.safetensors", "--key", "model"], "under 'model'"),
                 (["import", self.images, "--out", "a.safetensors", "--heads", "2"],
                  "is a linnet model already"),
