@@ -580,6 +580,12 @@ class Run {
     record["linnet"] = LINNET_VERSION;
     json config = json::parse(ToJson(config_));
     for (const char* local : {"out", "data", "threads"}) config.erase(local);
+    // Of another model its name alone: where it lay says nothing to others.
+    if (config_.init.empty()) {
+      config.erase("init");
+    } else {
+      config["init"] = fs::path(config_.init).filename().string();
+    }
     record["config"] = config;
     return record.dump();
   }
