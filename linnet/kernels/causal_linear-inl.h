@@ -16,12 +16,15 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <type_traits>
 
 #include "hwy/cache_control.h"
-#include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
+#include "linnet/kernels/bfloat16-inl.h"
 #include "linnet/kernels/causal_linear.h"
+#include "linnet/kernels/exp-inl.h"
 #include "linnet/kernels/vector-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -40,11 +43,9 @@ inline constexpr size_t kPad = 16;
 constexpr size_t Padded(size_t n) { return (n + kPad - 1) / kPad * kPad; }
 
 HWY_INLINE Vec Phi(FeatureMap map, Vec x) {
-  const F32 d;
   if (map == FeatureMap::kIdentity) return x;
-  const Vec zero = hn::Zero(d);
-  // exp(min(x, 0)) + max(x, 0): both branches of elu(x) + 1 at once.
-  return hn::Add(hn::Exp(d, hn::Min(x, zero)), hn::Max(x, zero));
+  const F32 d;
+  return hn::IfThenElse(hn::Ge(x, hn::Zero(d)), hn::Add(x, hn::Set(d, 1.0f)), Exp(x));
 }
 
 // phi'(x) from phi(x): elu(x) + 1 is exp(x) <= 1 where its derivative is, and above 1 elsewhere.
@@ -53,77 +54,126 @@ HWY_INLINE Vec PhiDerivative(FeatureMap map, Vec phi) {
   return map == FeatureMap::kIdentity ? one : hn::Min(phi, one);
 }
 
-// The rows of one head lie far apart where heads share a row of the tensor, and no hardware
-// prefetcher follows them: without asking a block ahead, half of the time went into waiting for
-// them.
-HWY_INLINE void PrefetchRow(const float* row, size_t n) {
-  constexpr size_t kLine = 64 / sizeof(float);
-  for (size_t i = 0; i < n; i += kLine) hwy::Prefetch(row + i);
-  hwy::Prefetch(row + n - 1);
-}
-
 // Copies a row into scratch, through phi; what the padding holds stays as it was (zero).
-HWY_INLINE void PackRow(FeatureMap map, const float* from, size_t n, float* HWY_RESTRICT to) {
+template <typename T>
+HWY_INLINE void PackRow(FeatureMap map, const T* from, size_t n, float* HWY_RESTRICT to) {
   const F32 d;
-  ForVectors(n, [&](size_t i, size_t lanes) {
+  ForVectors(n, [&](size_t i, size_t lanes) HWY_ATTR {
     Vec x = Phi(map, LoadN(from + i, lanes));
     if (lanes != hn::Lanes(d)) x = ZeroBeyond(x, lanes);
     hn::Store(x, d, to + i);
   });
 }
 
+// Rows of a block of tokens, `stride` floats from one to the next (from the end of the sequence: less
+// than 0).
+template <typename T>
+struct Rows {
+  T* at;
+  ptrdiff_t stride;
+
+  Rows Columns(size_t first) const { return {at + first, stride}; }
+  T* Row(size_t t) const { return at + static_cast<ptrdiff_t>(t) * stride; }
+};
+
+// Cache lines to ask for while a block is swept, one of each row of a tensor's next block.
+struct Ahead {
+  Rows<const float> line[2];
+};
+
 // One slice of the state, kRows x (kVectors * lanes), over all tokens of a block:
-//   s += b_t v_t^T; out_t += a_t s.
-template <size_t kVectors>
-HWY_INLINE void SweepSlice(size_t tokens, const float* HWY_RESTRICT a, const float* HWY_RESTRICT b,
-                           size_t row_stride, const float* HWY_RESTRICT v, float* HWY_RESTRICT out,
-                           size_t column_stride, float* HWY_RESTRICT s) {
+//   s += b_t v_t^T; out_t += a_t s, or where `first` out_t = a_t s.
+// Not inlined: the accumulators fill the registers, and the call is one in kBlock x kRows rows.
+template <size_t kVectors, bool kFirst>
+HWY_NOINLINE void SweepSlice(size_t tokens, Rows<const float> a, Rows<const float> b,
+                             Rows<const float> v, Rows<float> out, float* HWY_RESTRICT s,
+                             size_t s_stride, Ahead ahead) {
   const F32 d;
   const size_t lanes = hn::Lanes(d);
   Vec state[kRows][kVectors];
-  Unrolled<kRows>([&](auto r) HWY_ATTR {
-    Unrolled<kVectors>(
-        [&](auto c) HWY_ATTR { state[r][c] = hn::Load(d, s + r * column_stride + c * lanes); });
-  });
-  for (size_t t = 0; t < tokens; ++t) {
-    Vec v_t[kVectors], out_t[kVectors];
-    Unrolled<kVectors>([&](auto c) HWY_ATTR {
-      v_t[c] = hn::Load(d, v + c * lanes);
-      out_t[c] = hn::Load(d, out + c * lanes);
-    });
-    Unrolled<kRows>([&](auto r) HWY_ATTR {
-      const Vec b_r = hn::Set(d, b[r]), a_r = hn::Set(d, a[r]);
-      Unrolled<kVectors>([&](auto c) HWY_ATTR {
-        state[r][c] = hn::MulAdd(b_r, v_t[c], state[r][c]);
-        out_t[c] = hn::MulAdd(a_r, state[r][c], out_t[c]);
-      });
-    });
-    Unrolled<kVectors>([&](auto c) HWY_ATTR { hn::Store(out_t[c], d, out + c * lanes); });
-    a += row_stride;
-    b += row_stride;
-    v += column_stride;
-    out += column_stride;
+  HWY_UNROLL(8)
+  for (size_t r = 0; r < kRows; ++r) {
+    HWY_UNROLL(2)
+    for (size_t c = 0; c < kVectors; ++c) {
+      state[r][c] = hn::Load(d, s + r * s_stride + c * lanes);
+    }
   }
-  Unrolled<kRows>([&](auto r) HWY_ATTR {
-    Unrolled<kVectors>(
-        [&](auto c) HWY_ATTR { hn::Store(state[r][c], d, s + r * column_stride + c * lanes); });
-  });
+  for (size_t t = 0; t < tokens; ++t) {
+    hwy::Prefetch(ahead.line[0].at);
+    hwy::Prefetch(ahead.line[1].at);
+    Vec v_t[kVectors], out_t[kVectors];
+    HWY_UNROLL(2)
+    for (size_t c = 0; c < kVectors; ++c) {
+      v_t[c] = hn::LoadU(d, v.at + c * lanes);
+      out_t[c] = kFirst ? hn::Zero(d) : hn::LoadU(d, out.at + c * lanes);
+    }
+    // Of each row's a one broadcast a vector, in the multiply-add's own memory operand, where AVX-512
+    // has one: fewer instructions than a register for both, and 8% less time.
+    const float* again = a.at;
+    if (HWY_TARGET == HWY_AVX3) HidePointer(again);
+    HWY_UNROLL(8)
+    for (size_t r = 0; r < kRows; ++r) {
+      const Vec b_r = hn::Set(d, b.at[r]);
+      HWY_UNROLL(2)
+      for (size_t c = 0; c < kVectors; ++c) {
+        state[r][c] = hn::MulAdd(b_r, v_t[c], state[r][c]);
+        out_t[c] = hn::MulAdd(hn::Set(d, c == 0 ? a.at[r] : again[r]), state[r][c], out_t[c]);
+      }
+    }
+    HWY_UNROLL(2)
+    for (size_t c = 0; c < kVectors; ++c) hn::StoreU(out_t[c], d, out.at + c * lanes);
+    a.at += a.stride;
+    b.at += b.stride;
+    v.at += v.stride;
+    out.at += out.stride;
+    ahead.line[0].at += ahead.line[0].stride;
+    ahead.line[1].at += ahead.line[1].stride;
+  }
+  HWY_UNROLL(8)
+  for (size_t r = 0; r < kRows; ++r) {
+    HWY_UNROLL(2)
+    for (size_t c = 0; c < kVectors; ++c) {
+      hn::Store(state[r][c], d, s + r * s_stride + c * lanes);
+    }
+  }
 }
 
-// s [rows, columns] += b_t v_t^T, out_t += a_t s for the tokens of a block in order. a, b
-// [tokens, rows], v, out [tokens, columns], all padded and aligned.
-HWY_INLINE void Sweep(size_t tokens, size_t rows, size_t columns, const float* a, const float* b,
-                      const float* v, float* out, float* s) {
+// Hands out the lines of the next block's rows, two to each slice of the state.
+class Prefetcher {
+ public:
+  explicit Prefetcher(const float* nothing) : nothing_{nothing, 0} {}
+
+  // All lines of `rows`, `width` floats wide.
+  void Add(Rows<const float> rows, size_t width) {
+    constexpr size_t kLine = 64 / sizeof(float);
+    for (size_t i = 0; i < width && count_ < kMost; i += kLine) lines_[count_++] = rows.Columns(i);
+  }
+  Ahead Take() { return {{One(), One()}}; }
+
+ private:
+  static constexpr size_t kMost = 64;
+
+  Rows<const float> One() { return taken_ < count_ ? lines_[taken_++] : nothing_; }
+
+  Rows<const float> lines_[kMost];
+  Rows<const float> nothing_;
+  size_t count_ = 0, taken_ = 0;
+};
+
+// s [rows, columns] += b_t v_t^T, out_t (+)= a_t s for the tokens of a block in order; `set`: out_t
+// is replaced. rows and columns are padded, s is aligned.
+HWY_INLINE void Sweep(size_t tokens, size_t rows, size_t columns, Rows<const float> a,
+                      Rows<const float> b, Rows<const float> v, Rows<float> out, bool set, float* s,
+                      Prefetcher& prefetcher) {
   const size_t lanes = hn::Lanes(F32());
   for (size_t c = 0; c < columns;) {
     const size_t vectors = columns - c > lanes ? 2 : 1;
     for (size_t r = 0; r < rows; r += kRows) {
-      float* slice = s + r * columns + c;
-      if (vectors == 2) {
-        SweepSlice<2>(tokens, a + r, b + r, rows, v + c, out + c, columns, slice);
-      } else {
-        SweepSlice<1>(tokens, a + r, b + r, rows, v + c, out + c, columns, slice);
-      }
+      const auto slice = vectors == 2
+                             ? (set && r == 0 ? SweepSlice<2, true> : SweepSlice<2, false>)
+                             : (set && r == 0 ? SweepSlice<1, true> : SweepSlice<1, false>);
+      slice(tokens, a.Columns(r), b.Columns(r), v.Columns(c), out.Columns(c), s + r * columns + c,
+            columns, prefetcher.Take());
     }
     c += vectors * lanes;
   }
@@ -148,30 +198,107 @@ class Arena {
   float* at_;
 };
 
-// Where the rows of one head of one sequence are.
-struct Rows {
+// Where one head of one sequence is.
+struct Place {
   size_t n, h, first, length;
+  size_t valid;         // keys from this one on count for nothing
   size_t denominators;  // index of the first one
 
-  Rows(const CausalLinearShape& shape, const int64_t* offsets, size_t n, size_t h)
+  Place(const CausalLinearShape& shape, const int64_t* lengths, const int64_t* offsets, size_t n,
+        size_t h)
       : n(n), h(h), first(0), length(shape.length), denominators((n * shape.heads + h) * length) {
-    if (!offsets) return;
-    this->n = 0;
-    first = static_cast<size_t>(offsets[n]);
-    length = static_cast<size_t>(offsets[n + 1]) - first;
-    denominators = h * static_cast<size_t>(offsets[shape.batch]) + first;
+    if (offsets) {
+      this->n = 0;
+      first = static_cast<size_t>(offsets[n]);
+      length = static_cast<size_t>(offsets[n + 1]) - first;
+      denominators = h * static_cast<size_t>(offsets[shape.batch]) + first;
+    }
+    valid = lengths ? static_cast<size_t>(std::max<int64_t>(lengths[n], 0)) : length;
+  }
+};
+
+// A block of tokens: the first one's row, and whether the next one is the row behind or in front.
+struct Block {
+  size_t first, tokens;
+  bool backwards;
+
+  size_t At(size_t t) const { return backwards ? first - t : first + t; }
+};
+
+// The rows of one tensor that belong to one head.
+template <typename T>
+class HeadRows {
+ public:
+  HeadRows(const Strided<T>& x, const Place& place, size_t width)
+      : at_(x.data ? x.At(place.n, place.first, place.h) : nullptr), time_(x.time), width_(width) {}
+
+  T* At(size_t l) const { return at_ + static_cast<ptrdiff_t>(l) * time_; }
+
+  // Whether sweeps may use the rows where they are: they are whole vectors, and lie so close together
+  // that a block of them does not fall on a few sets of the cache.
+  bool InPlace() const {
+    return std::is_same_v<std::remove_const_t<T>, float> && width_ % kPad == 0 &&
+           std::abs(time_) <= 2 * static_cast<ptrdiff_t>(width_);
+  }
+  Rows<T> Of(const Block& block) const {
+    return {At(block.first), block.backwards ? -time_ : time_};
   }
 
-  template <typename T>
-  struct Of {
-    T* first;
-    ptrdiff_t time;
-    T* At(size_t l) const { return first + static_cast<ptrdiff_t>(l) * time; }
-  };
-  template <typename T>
-  Of<T> In(const Strided<T>& x) const {
-    return {x.data ? x.At(n, first, h) : nullptr, x.time};
+  void Prefetch(const Block& block, Prefetcher& prefetcher) const {
+    const ptrdiff_t floats = static_cast<ptrdiff_t>(sizeof(float) / sizeof(T));
+    prefetcher.Add({reinterpret_cast<const float*>(At(block.first)),
+                    (block.backwards ? -time_ : time_) / floats},
+                   (width_ + static_cast<size_t>(floats) - 1) / static_cast<size_t>(floats));
   }
+
+  // The rows of a block through phi: where they are if they can stay there, else in `pack`
+  // [tokens, padded width], where those of keys beyond `valid` are zero.
+  Rows<const float> Read(FeatureMap map, const Block& block, size_t valid, float* pack) const {
+    const size_t last = block.backwards ? block.first + 1 : block.first + block.tokens;
+    if constexpr (std::is_same_v<T, const float>) {
+      if (map == FeatureMap::kIdentity && last <= valid && InPlace()) return Of(block);
+    }
+    const size_t padded = Padded(width_);
+    for (size_t t = 0; t < block.tokens; ++t) {
+      const size_t l = block.At(t);
+      if (l < valid) {
+        PackRow(map, At(l), width_, pack + t * padded);
+      } else {
+        Clear(pack + t * padded, padded);
+      }
+    }
+    return {pack, static_cast<ptrdiff_t>(padded)};
+  }
+  Rows<const float> Read(const Block& block, float* pack) const {
+    return Read(FeatureMap::kIdentity, block, SIZE_MAX, pack);
+  }
+
+  // Where a block's results go: to their rows if they can be summed up there, else to `pack`, from
+  // where Store() takes them.
+  Rows<float> Results(const Block& block, bool final, float* pack) const {
+    if constexpr (std::is_same_v<T, float>) {
+      if (final && InPlace()) return Of(block);
+    }
+    return {pack, static_cast<ptrdiff_t>(Padded(width_))};
+  }
+  // map(t, i, x) makes of the i-th vector of token t's result what is stored.
+  template <class Map>
+  HWY_INLINE void Store(const Block& block, const Rows<float>& results, const float* pack,
+                        const Map& map) const {
+    if (results.at != pack) return;
+    for (size_t t = 0; t < block.tokens; ++t) {
+      T* to = At(block.At(t));
+      const float* from = results.Row(t);
+      ForVectors(width_, [&](size_t i, size_t used) HWY_ATTR {
+        StoreN(map(t, i, hn::Load(F32(), from + i)), to + i, used);
+      });
+    }
+  }
+
+ private:
+  T* at_;
+  ptrdiff_t time_;
+  size_t width_;
 };
 
 // A dense state [dim, value_dim] into padded rows, the same transposed, and back.
@@ -195,73 +322,65 @@ HWY_INLINE void StoreState(const float* from, size_t dim, size_t value_dim, floa
 // 1 / den, but 0 where nothing has been seen and eps is 0.
 HWY_INLINE float Reciprocal(float den) { return den == 0.0f ? 0.0f : 1.0f / den; }
 
-void ForwardHead(const CausalLinearShape& shape, const CausalLinearOptions& options,
-                 const CausalLinearForwardArgs& args, float* scratch, size_t n, size_t h) {
+template <typename T>
+HWY_INLINE void ForwardOf(const CausalLinearShape& shape, const CausalLinearOptions& options,
+                          const CausalLinearForwardArgsOf<T>& args, float* scratch, size_t n,
+                          size_t h) {
   const F32 d;
   const size_t lanes = hn::Lanes(d);
   const size_t dim = shape.dim, value_dim = shape.value_dim;
   const size_t dp = Padded(dim), mp = Padded(value_dim), index = n * shape.heads + h;
-  const Rows rows(shape, args.offsets, n, h);
-  const size_t length = rows.length;
-  const size_t valid =
-      args.lengths ? static_cast<size_t>(std::max<int64_t>(args.lengths[n], 0)) : length;
-  const auto q_rows = rows.In(args.q), k_rows = rows.In(args.k), v_rows = rows.In(args.v);
-  const auto out_rows = rows.In(args.out);
+  const Place place(shape, args.lengths, args.offsets, n, h);
+  const size_t length = place.length;
+  const HeadRows<const T> q_rows(args.q, place, dim), k_rows(args.k, place, dim);
+  const HeadRows<const T> v_rows(args.v, place, value_dim);
+  const HeadRows<T> out_rows(args.out, place, value_dim);
   Arena arena(scratch);
-  float* phi_q = arena.Take(kBlock * dp);
-  float* phi_k = arena.Take(kBlock * dp);
-  float* v = arena.Take(kBlock * mp);
-  float* out = arena.Take(kBlock * mp);
+  float* q_pack = arena.Take(kBlock * dp);
+  float* k_pack = arena.Take(kBlock * dp);
+  float* v_pack = arena.Take(kBlock * mp);
+  float* out_pack = arena.Take(kBlock * mp);
   float* s = arena.Take(dp * mp);
   float* z = arena.Take(dp);
-  float den[kBlock];
+  float den[kBlock], scale[kBlock];
   if (args.s) {
     LoadState(args.s + index * dim * value_dim, dim, value_dim, s, mp);
     if (args.z) std::memcpy(z, args.z + index * dim, dim * sizeof(float));
   }
 
   for (size_t begin = 0; begin < length; begin += kBlock) {
-    const size_t tokens = std::min(kBlock, length - begin);
-    for (size_t t = 0; t < tokens; ++t) {
-      const size_t l = begin + t;
-      if (const size_t ahead = l + kBlock; ahead < length) {
-        PrefetchRow(q_rows.At(ahead), dim);
-        PrefetchRow(k_rows.At(ahead), dim);
-        PrefetchRow(v_rows.At(ahead), value_dim);
-      }
-      PrefetchRow(out_rows.At(l), value_dim);
-      float* phi_q_t = phi_q + t * dp;
-      float* phi_k_t = phi_k + t * dp;
-      PackRow(options.feature_map, q_rows.At(l), dim, phi_q_t);
-      if (l < valid) {
-        PackRow(options.feature_map, k_rows.At(l), dim, phi_k_t);
-        PackRow(FeatureMap::kIdentity, v_rows.At(l), value_dim, v + t * mp);
-      } else {
-        Clear(phi_k_t, dp);
-        Clear(v + t * mp, mp);
-      }
-      if (options.normalize) {
+    const Block block{begin, std::min(kBlock, length - begin), false};
+    const Rows<const float> q = q_rows.Read(options.feature_map, block, SIZE_MAX, q_pack);
+    const Rows<const float> k = k_rows.Read(options.feature_map, block, place.valid, k_pack);
+    const Rows<const float> v = v_rows.Read(FeatureMap::kIdentity, block, place.valid, v_pack);
+    const Rows<float> out = out_rows.Results(block, !options.normalize, out_pack);
+    Prefetcher prefetcher(k.at);
+    if (const Block next{begin + kBlock, kBlock, false}; next.first < length) {
+      q_rows.Prefetch(next, prefetcher);
+      k_rows.Prefetch(next, prefetcher);
+      v_rows.Prefetch(next, prefetcher);
+      out_rows.Prefetch(next, prefetcher);
+    }
+    Sweep(block.tokens, dp, mp, q, k, v, out, /*set=*/true, s, prefetcher);
+    if (options.normalize) {
+      for (size_t t = 0; t < block.tokens; ++t) {
         Vec sum = hn::Zero(d);
         for (size_t i = 0; i < dp; i += lanes) {
-          const Vec z_i = hn::Add(hn::Load(d, z + i), hn::Load(d, phi_k_t + i));
+          const Vec z_i = hn::Add(hn::Load(d, z + i), hn::LoadU(d, k.Row(t) + i));
           hn::Store(z_i, d, z + i);
-          sum = hn::MulAdd(z_i, hn::Load(d, phi_q_t + i), sum);
+          sum = hn::MulAdd(z_i, hn::LoadU(d, q.Row(t) + i), sum);
         }
         den[t] = hn::GetLane(hn::SumOfLanes(d, sum)) + options.eps;
+        scale[t] = Reciprocal(den[t]);
+      }
+      if (args.denominator) {
+        std::memcpy(args.denominator + place.denominators + begin, den,
+                    block.tokens * sizeof(float));
       }
     }
-    Clear(out, tokens * mp);
-    Sweep(tokens, dp, mp, phi_q, phi_k, v, out, s);
-    for (size_t t = 0; t < tokens; ++t) {
-      const Vec scale = hn::Set(d, options.normalize ? Reciprocal(den[t]) : 1.0f);
-      float* to = out_rows.At(begin + t);
-      ForVectors(value_dim, [&](size_t i, size_t used) HWY_ATTR {
-        StoreN(hn::Mul(hn::Load(d, out + t * mp + i), scale), to + i, used);
-      });
-    }
-    if (options.normalize && args.denominator) {
-      std::memcpy(args.denominator + rows.denominators + begin, den, tokens * sizeof(float));
-    }
+    out_rows.Store(block, out, out_pack, [&](size_t t, size_t, Vec x) HWY_ATTR {
+      return options.normalize ? hn::Mul(x, hn::Set(d, scale[t])) : x;
+    });
   }
 
   if (args.s) {
@@ -270,93 +389,101 @@ void ForwardHead(const CausalLinearShape& shape, const CausalLinearOptions& opti
   }
 }
 
-void BackwardHead(const CausalLinearShape& shape, const CausalLinearOptions& options,
-                  const CausalLinearBackwardArgs& args, float* scratch, size_t n, size_t h) {
+template <typename T>
+HWY_INLINE void BackwardOf(const CausalLinearShape& shape, const CausalLinearOptions& options,
+                           const CausalLinearBackwardArgsOf<T>& args, float* scratch, size_t n,
+                           size_t h) {
   const F32 d;
   const size_t lanes = hn::Lanes(d);
   const FeatureMap map = options.feature_map;
+  const bool normalize = options.normalize;
   const size_t dim = shape.dim, value_dim = shape.value_dim;
   const size_t dp = Padded(dim), mp = Padded(value_dim), index = n * shape.heads + h;
-  const Rows rows(shape, args.offsets, n, h);
-  const size_t length = rows.length;
-  const size_t valid =
-      args.lengths ? static_cast<size_t>(std::max<int64_t>(args.lengths[n], 0)) : length;
-  const auto q_rows = rows.In(args.q), k_rows = rows.In(args.k), v_rows = rows.In(args.v);
-  const auto out_rows = rows.In(args.out), grad_out_rows = rows.In(args.grad_out);
-  const auto grad_q_rows = rows.In(args.grad_q), grad_k_rows = rows.In(args.grad_k);
-  const auto grad_v_rows = rows.In(args.grad_v);
+  const Place place(shape, args.lengths, args.offsets, n, h);
+  const size_t length = place.length;
+  const HeadRows<const T> q_rows(args.q, place, dim), k_rows(args.k, place, dim);
+  const HeadRows<const T> v_rows(args.v, place, value_dim);
+  const HeadRows<const T> out_rows(args.out, place, value_dim);
+  const HeadRows<const T> grad_out_rows(args.grad_out, place, value_dim);
+  const HeadRows<T> grad_q_rows(args.grad_q, place, dim), grad_k_rows(args.grad_k, place, dim);
+  const HeadRows<T> grad_v_rows(args.grad_v, place, value_dim);
   Arena arena(scratch);
-  float* phi_q = arena.Take(kBlock * dp);
-  float* phi_k = arena.Take(kBlock * dp);
-  float* v = arena.Take(kBlock * mp);
-  float* g = arena.Take(kBlock * mp);  // gradient of the numerator: grad_out / den
-  float* out_d = arena.Take(kBlock * dp);
-  float* out_m = arena.Take(kBlock * mp);
+  float* q_pack = arena.Take(kBlock * dp);
+  float* k_pack = arena.Take(kBlock * dp);
+  float* v_pack = arena.Take(kBlock * mp);
+  float* g_pack = arena.Take(kBlock * mp);
+  float* d_pack = arena.Take(kBlock * dp);
+  float* m_pack = arena.Take(kBlock * mp);
   float* s_dm = arena.Take(dp * mp);
   float* s_md = arena.Take(dp * mp);
   float* sum = arena.Take(dp);
   float g_den[kBlock];  // gradient of the denominator: -(grad_out . out) / den
 
-  const auto pack = [&](size_t t, size_t l) HWY_ATTR {
-    PackRow(map, q_rows.At(l), dim, phi_q + t * dp);
-    if (l < valid) {
-      PackRow(map, k_rows.At(l), dim, phi_k + t * dp);
-      PackRow(FeatureMap::kIdentity, v_rows.At(l), value_dim, v + t * mp);
-    } else {
-      Clear(phi_k + t * dp, dp);
-      Clear(v + t * mp, mp);
+  // The gradient of the numerator, grad_out / den, and that of the denominator.
+  const auto read_g = [&](const Block& block) HWY_ATTR -> Rows<const float> {
+    if (!normalize) return grad_out_rows.Read(block, g_pack);
+    for (size_t t = 0; t < block.tokens; ++t) {
+      const size_t l = block.At(t);
+      const T* grad_out = grad_out_rows.At(l);
+      const T* out = out_rows.At(l);
+      const Vec scale = hn::Set(d, Reciprocal(args.denominator[place.denominators + l]));
+      Vec dot = hn::Zero(d);
+      ForVectors(value_dim, [&](size_t i, size_t used) HWY_ATTR {
+        const Vec x = hn::Mul(LoadN(grad_out + i, used), scale);
+        hn::Store(x, d, g_pack + t * mp + i);  // a partial load is zero beyond its end
+        dot = hn::MulAdd(x, LoadN(out + i, used), dot);
+      });
+      g_den[t] = -hn::GetLane(hn::SumOfLanes(d, dot));
     }
-    const float* grad_out = grad_out_rows.At(l);
-    if (!options.normalize) {
-      PackRow(FeatureMap::kIdentity, grad_out, value_dim, g + t * mp);
-      g_den[t] = 0;
-      return;
-    }
-    const float scale = Reciprocal(args.denominator[rows.denominators + l]);
-    const float* out = out_rows.At(l);
-    Vec dot = hn::Zero(d);
-    ForVectors(value_dim, [&](size_t i, size_t used) HWY_ATTR {
-      const Vec x = hn::Mul(LoadN(grad_out + i, used), hn::Set(d, scale));
-      hn::Store(x, d, g + t * mp + i);  // a partial load is zero beyond its end
-      dot = hn::MulAdd(x, LoadN(out + i, used), dot);
-    });
-    g_den[t] = -hn::GetLane(hn::SumOfLanes(d, dot));
+    return {g_pack, static_cast<ptrdiff_t>(mp)};
   };
-  const auto prefetch = [&](size_t l) HWY_ATTR {
-    PrefetchRow(q_rows.At(l), dim);
-    PrefetchRow(k_rows.At(l), dim);
-    PrefetchRow(v_rows.At(l), value_dim);
-    PrefetchRow(grad_out_rows.At(l), value_dim);
-    if (options.normalize) PrefetchRow(out_rows.At(l), value_dim);
+  const auto prefetch_inputs = [&](const Block& next, Prefetcher& prefetcher) HWY_ATTR {
+    k_rows.Prefetch(next, prefetcher);
+    v_rows.Prefetch(next, prefetcher);
+    grad_out_rows.Prefetch(next, prefetcher);
+    if (normalize) out_rows.Prefetch(next, prefetcher);
   };
-  // Writes rows of gradients at phi(x) as gradients at x.
-  const auto unpack = [&](const float* grad, const float* phi, float* to) HWY_ATTR {
-    ForVectors(dim, [&](size_t i, size_t used) HWY_ATTR {
-      StoreN(hn::Mul(hn::Load(d, grad + i), PhiDerivative(map, hn::Load(d, phi + i))), to + i,
-             used);
-    });
+  // Gradients at phi(x) as gradients at x.
+  const auto at_x = [&](const Rows<const float>& phi) HWY_ATTR {
+    return [&, phi](size_t t, size_t i, Vec x)
+               HWY_ATTR { return hn::Mul(x, PhiDerivative(map, hn::LoadU(d, phi.Row(t) + i))); };
   };
+  const auto as_it_is = [](size_t, size_t, Vec x) HWY_ATTR { return x; };
+  // Where nothing is left to do after the sweep, gradients are summed up in their own rows.
+  const bool final = !normalize && map == FeatureMap::kIdentity;
 
   const size_t state = index * dim * value_dim;
   // Eq. 13, from the front: grad phi(q)_i = sum_{j <= i} (g_i . v_j + g_den_i) phi(k)_j, and what
   // the state began with.
   if (args.s) LoadTransposed(args.s + state, dim, value_dim, s_md, dp);
-  if (args.z && options.normalize) std::memcpy(sum, args.z + index * dim, dim * sizeof(float));
+  if (args.z && normalize) std::memcpy(sum, args.z + index * dim, dim * sizeof(float));
   for (size_t begin = 0; begin < length; begin += kBlock) {
-    const size_t tokens = std::min(kBlock, length - begin);
-    for (size_t t = 0; t < tokens; ++t) {
-      if (begin + t + kBlock < length) prefetch(begin + t + kBlock);
-      PrefetchRow(grad_q_rows.At(begin + t), dim);
-      pack(t, begin + t);
-      for (size_t i = 0; i < dp; i += lanes) {
-        const Vec z_i = hn::Add(hn::Load(d, sum + i), hn::Load(d, phi_k + t * dp + i));
-        hn::Store(z_i, d, sum + i);
-        hn::Store(hn::Mul(z_i, hn::Set(d, g_den[t])), d, out_d + t * dp + i);
+    const Block block{begin, std::min(kBlock, length - begin), false};
+    const Rows<const float> k = k_rows.Read(map, block, place.valid, k_pack);
+    const Rows<const float> v = v_rows.Read(FeatureMap::kIdentity, block, place.valid, v_pack);
+    const Rows<const float> g = read_g(block);
+    const Rows<float> grad_q = grad_q_rows.Results(block, final, d_pack);
+    if (normalize) {
+      for (size_t t = 0; t < block.tokens; ++t) {
+        for (size_t i = 0; i < dp; i += lanes) {
+          const Vec z_i = hn::Add(hn::Load(d, sum + i), hn::LoadU(d, k.Row(t) + i));
+          hn::Store(z_i, d, sum + i);
+          hn::Store(hn::Mul(z_i, hn::Set(d, g_den[t])), d, d_pack + t * dp + i);
+        }
       }
     }
-    Sweep(tokens, mp, dp, g, v, phi_k, out_d, s_md);
-    for (size_t t = 0; t < tokens; ++t) {
-      unpack(out_d + t * dp, phi_q + t * dp, grad_q_rows.At(begin + t));
+    Prefetcher prefetcher(k.at);
+    if (const Block next{begin + kBlock, kBlock, false}; next.first < length) {
+      prefetch_inputs(next, prefetcher);
+      if (map != FeatureMap::kIdentity) q_rows.Prefetch(next, prefetcher);
+      grad_q_rows.Prefetch(next, prefetcher);
+    }
+    Sweep(block.tokens, mp, dp, g, v, k, grad_q, /*set=*/!normalize, s_md, prefetcher);
+    if (final) {
+      grad_q_rows.Store(block, grad_q, d_pack, as_it_is);
+    } else {
+      const Rows<const float> q = q_rows.Read(map, block, SIZE_MAX, q_pack);
+      grad_q_rows.Store(block, grad_q, d_pack, at_x(q));
     }
   }
 
@@ -369,47 +496,70 @@ void BackwardHead(const CausalLinearShape& shape, const CausalLinearOptions& opt
     LoadTransposed(args.grad_s + state, dim, value_dim, s_md, dp);
     LoadState(args.grad_s + state, dim, value_dim, s_dm, mp);
   }
-  if (args.grad_z && options.normalize) {
+  if (args.grad_z && normalize) {
     std::memcpy(sum, args.grad_z + index * dim, dim * sizeof(float));
   }
   for (size_t end = length; end > 0;) {
-    const size_t tokens = std::min(kBlock, end);
-    for (size_t t = 0; t < tokens; ++t) {
-      const size_t l = end - 1 - t;
-      if (l >= kBlock) prefetch(l - kBlock);
-      PrefetchRow(grad_k_rows.At(l), dim);
-      PrefetchRow(grad_v_rows.At(l), value_dim);
-      pack(t, l);
-      for (size_t i = 0; i < dp; i += lanes) {
-        const Vec z_i =
-            hn::MulAdd(hn::Set(d, g_den[t]), hn::Load(d, phi_q + t * dp + i), hn::Load(d, sum + i));
-        hn::Store(z_i, d, sum + i);
-        hn::Store(z_i, d, out_d + t * dp + i);
+    const Block block{end - 1, std::min(kBlock, end), true};
+    end -= block.tokens;
+    const bool whole = block.first < place.valid;
+    const Rows<const float> q = q_rows.Read(map, block, SIZE_MAX, q_pack);
+    const Rows<const float> k = k_rows.Read(map, block, place.valid, k_pack);
+    const Rows<const float> v = v_rows.Read(FeatureMap::kIdentity, block, place.valid, v_pack);
+    const Rows<const float> g = read_g(block);
+    const Rows<float> grad_k = grad_k_rows.Results(block, final && whole, d_pack);
+    const Rows<float> grad_v = grad_v_rows.Results(block, /*final=*/true, m_pack);
+    if (normalize) {
+      for (size_t t = 0; t < block.tokens; ++t) {
+        for (size_t i = 0; i < dp; i += lanes) {
+          const Vec z_i =
+              hn::MulAdd(hn::Set(d, g_den[t]), hn::LoadU(d, q.Row(t) + i), hn::Load(d, sum + i));
+          hn::Store(z_i, d, sum + i);
+          hn::Store(z_i, d, d_pack + t * dp + i);
+        }
       }
     }
-    Clear(out_m, tokens * mp);
-    Sweep(tokens, mp, dp, v, g, phi_q, out_d, s_md);
-    Sweep(tokens, dp, mp, phi_k, phi_q, g, out_m, s_dm);
-    for (size_t t = 0; t < tokens; ++t) {
-      const size_t l = end - 1 - t;
-      float* grad_k = grad_k_rows.At(l);
-      if (l < valid) {
-        unpack(out_d + t * dp, phi_k + t * dp, grad_k);
-      } else {
-        Clear(grad_k, dim);
-      }
-      float* grad_v = grad_v_rows.At(l);
-      ForVectors(value_dim, [&](size_t i, size_t used) HWY_ATTR {
-        StoreN(hn::Load(d, out_m + t * mp + i), grad_v + i, used);
-      });
+    Prefetcher prefetcher(k.at);
+    if (end > 0) {
+      const Block next{end - 1, kBlock, true};
+      prefetch_inputs(next, prefetcher);
+      q_rows.Prefetch(next, prefetcher);
+      grad_k_rows.Prefetch(next, prefetcher);
+      grad_v_rows.Prefetch(next, prefetcher);
     }
-    end -= tokens;
+    Sweep(block.tokens, mp, dp, v, g, q, grad_k, /*set=*/!normalize, s_md, prefetcher);
+    Sweep(block.tokens, dp, mp, k, q, g, grad_v, /*set=*/true, s_dm, prefetcher);
+    if (!whole) {  // what the sums say of keys that count for nothing is not their gradient
+      for (size_t t = 0; t < block.tokens; ++t) {
+        if (block.At(t) >= place.valid) Clear(d_pack + t * dp, dp);
+      }
+    }
+    grad_k_rows.Store(block, grad_k, d_pack, at_x(k));
+    grad_v_rows.Store(block, grad_v, m_pack, as_it_is);
   }
   // What has been summed up in front of the first position is the gradient of the first state.
   if (args.grad_s0) StoreState(s_dm, dim, value_dim, args.grad_s0 + state, mp);
-  if (args.grad_z0 && options.normalize) {
+  if (args.grad_z0 && normalize) {
     std::memcpy(args.grad_z0 + index * dim, sum, dim * sizeof(float));
   }
+}
+
+void ForwardHead(const CausalLinearShape& shape, const CausalLinearOptions& options,
+                 const CausalLinearForwardArgs& args, float* scratch, size_t n, size_t h) {
+  ForwardOf<float>(shape, options, args, scratch, n, h);
+}
+void ForwardHeadBf16(const CausalLinearShape& shape, const CausalLinearOptions& options,
+                     const CausalLinearForwardArgsBf16& args, float* scratch, size_t n, size_t h) {
+  ForwardOf<BFloat16>(shape, options, args, scratch, n, h);
+}
+void BackwardHead(const CausalLinearShape& shape, const CausalLinearOptions& options,
+                  const CausalLinearBackwardArgs& args, float* scratch, size_t n, size_t h) {
+  BackwardOf<float>(shape, options, args, scratch, n, h);
+}
+void BackwardHeadBf16(const CausalLinearShape& shape, const CausalLinearOptions& options,
+                      const CausalLinearBackwardArgsBf16& args, float* scratch, size_t n,
+                      size_t h) {
+  BackwardOf<BFloat16>(shape, options, args, scratch, n, h);
 }
 
 void StepHead(size_t dim, size_t value_dim, const CausalLinearOptions& options,

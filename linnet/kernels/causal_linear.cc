@@ -12,7 +12,9 @@
 namespace linnet::kernels {
 
 HWY_EXPORT(ForwardHead);
+HWY_EXPORT(ForwardHeadBf16);
 HWY_EXPORT(BackwardHead);
+HWY_EXPORT(BackwardHeadBf16);
 HWY_EXPORT(StepHead);
 
 namespace {
@@ -67,6 +69,15 @@ void CausalLinearForward(const CausalLinearShape& shape, const CausalLinearOptio
   });
 }
 
+void CausalLinearForward(const CausalLinearShape& shape, const CausalLinearOptions& options,
+                         const CausalLinearForwardArgsBf16& args, Scratch scratch,
+                         ParallelFor parallel_for) {
+  assert(scratch.data != nullptr && scratch.slots > 0);
+  ForHeads(shape, args.offsets, scratch, parallel_for, [&](float* slot, size_t n, size_t h) {
+    HWY_DYNAMIC_DISPATCH(ForwardHeadBf16)(shape, options, args, slot, n, h);
+  });
+}
+
 void CausalLinearBackward(const CausalLinearShape& shape, const CausalLinearOptions& options,
                           const CausalLinearBackwardArgs& args, Scratch scratch,
                           ParallelFor parallel_for) {
@@ -74,6 +85,16 @@ void CausalLinearBackward(const CausalLinearShape& shape, const CausalLinearOpti
   assert(!options.normalize || args.denominator != nullptr);
   ForHeads(shape, args.offsets, scratch, parallel_for, [&](float* slot, size_t n, size_t h) {
     HWY_DYNAMIC_DISPATCH(BackwardHead)(shape, options, args, slot, n, h);
+  });
+}
+
+void CausalLinearBackward(const CausalLinearShape& shape, const CausalLinearOptions& options,
+                          const CausalLinearBackwardArgsBf16& args, Scratch scratch,
+                          ParallelFor parallel_for) {
+  assert(scratch.data != nullptr && scratch.slots > 0);
+  assert(!options.normalize || args.denominator != nullptr);
+  ForHeads(shape, args.offsets, scratch, parallel_for, [&](float* slot, size_t n, size_t h) {
+    HWY_DYNAMIC_DISPATCH(BackwardHeadBf16)(shape, options, args, slot, n, h);
   });
 }
 

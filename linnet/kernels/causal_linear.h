@@ -31,6 +31,7 @@
 #include <cstdint>
 
 #include "linnet/base/parallel.h"
+#include "linnet/kernels/bfloat16.h"
 
 namespace linnet::kernels {
 
@@ -86,10 +87,11 @@ struct Scratch {
 // Floats of scratch a slot needs, for forward and for backward.
 size_t CausalLinearScratch(const CausalLinearShape& shape);
 
-struct CausalLinearForwardArgs {
-  Strided<const float> q, k;  // [N, L, H, D]
-  Strided<const float> v;     // [N, L, H, M]
-  Strided<float> out;         // [N, L, H, M]
+template <typename T>
+struct CausalLinearForwardArgsOf {
+  Strided<const T> q, k;  // [N, L, H, D]
+  Strided<const T> v;     // [N, L, H, M]
+  Strided<T> out;         // [N, L, H, M]
   // Optional, [N]: keys at positions >= lengths[n] count for nothing (in numerator and normaliser),
   // whatever they and their values hold.
   const int64_t* lengths = nullptr;
@@ -103,18 +105,24 @@ struct CausalLinearForwardArgs {
   float* s = nullptr;
   float* z = nullptr;
 };
+using CausalLinearForwardArgs = CausalLinearForwardArgsOf<float>;
+using CausalLinearForwardArgsBf16 = CausalLinearForwardArgsOf<BFloat16>;
 
 void CausalLinearForward(const CausalLinearShape& shape, const CausalLinearOptions& options,
                          const CausalLinearForwardArgs& args, Scratch scratch,
                          ParallelFor parallel_for);
+void CausalLinearForward(const CausalLinearShape& shape, const CausalLinearOptions& options,
+                         const CausalLinearForwardArgsBf16& args, Scratch scratch,
+                         ParallelFor parallel_for);
 
-struct CausalLinearBackwardArgs {
-  Strided<const float> q, k, v;           // the forward's inputs
-  Strided<const float> out, grad_out;     // [N, L, H, M]; out only where normalize is true
-  const float* denominator = nullptr;     // the forward's, where normalize is true
-  const int64_t* lengths = nullptr;       // the forward's
-  const int64_t* offsets = nullptr;       // the forward's
-  Strided<float> grad_q, grad_k, grad_v;  // written, all of them
+template <typename T>
+struct CausalLinearBackwardArgsOf {
+  Strided<const T> q, k, v;            // the forward's inputs
+  Strided<const T> out, grad_out;      // [N, L, H, M]; out only where normalize is true
+  const float* denominator = nullptr;  // the forward's, where normalize is true
+  const int64_t* lengths = nullptr;    // the forward's
+  const int64_t* offsets = nullptr;    // the forward's
+  Strided<T> grad_q, grad_k, grad_v;   // written, all of them
   // All optional and dense, [N, H, D, M] and [N, H, D]; those of z only where normalize is true.
   const float* s = nullptr;  // the state that the forward began with; null: zero
   const float* z = nullptr;
@@ -123,6 +131,8 @@ struct CausalLinearBackwardArgs {
   float* grad_s0 = nullptr;  // written: gradient of the state that it began with
   float* grad_z0 = nullptr;
 };
+using CausalLinearBackwardArgs = CausalLinearBackwardArgsOf<float>;
+using CausalLinearBackwardArgsBf16 = CausalLinearBackwardArgsOf<BFloat16>;
 
 // Gradients of sum(out * grad_out) + sum(s * grad_s) + sum(z * grad_z), s and z being the state
 // after the last position: equations 13-15, with the normaliser's and the feature map's derivatives
@@ -131,6 +141,9 @@ struct CausalLinearBackwardArgs {
 // nothing but the inputs, out and the denominators is kept.
 void CausalLinearBackward(const CausalLinearShape& shape, const CausalLinearOptions& options,
                           const CausalLinearBackwardArgs& args, Scratch scratch,
+                          ParallelFor parallel_for);
+void CausalLinearBackward(const CausalLinearShape& shape, const CausalLinearOptions& options,
+                          const CausalLinearBackwardArgsBf16& args, Scratch scratch,
                           ParallelFor parallel_for);
 
 // One position of one head, in place: s [D, M] and z [D] become the state after it.

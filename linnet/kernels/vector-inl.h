@@ -50,6 +50,14 @@ HWY_INLINE void ForVectors(size_t n, Body body) {
   for (size_t i = 0; i < n; i += lanes) body(i, std::min(lanes, n - i));
 }
 
+// The same address, of which the compiler does not know that it is: so it reads twice what it would
+// otherwise keep in a register.
+HWY_INLINE void HidePointer(const float*& at) {
+#if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
+  asm("" : "+r"(at));
+#endif
+}
+
 template <class Body, size_t... kIndex>
 HWY_INLINE void UnrolledOver(Body& body, std::index_sequence<kIndex...>) {
   (body(std::integral_constant<size_t, kIndex>()), ...);

@@ -1,0 +1,43 @@
+// e^x for the Highway bodies, where hn::Exp takes half as long again as it need: no subnormals, and
+// nothing above the largest exponent.
+#if defined(LINNET_KERNELS_EXP_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LINNET_KERNELS_EXP_INL_H_
+#undef LINNET_KERNELS_EXP_INL_H_
+#else
+#define LINNET_KERNELS_EXP_INL_H_
+#endif
+
+#include "hwy/highway.h"
+#include "linnet/kernels/vector-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace linnet::kernels::HWY_NAMESPACE {
+
+// e^x for x <= 88, within 3e-7 of it down to x = -10 and 1.3e-6 further down; below -87 it stays at
+// e^-87 = 1.6e-38. Above 88 it is any number. NaN for NaN.
+//
+// 2^n 2^f with n the nearest whole number to x log2(e), and 2^f for |f| <= 1/2 the polynomial of
+// degree 5 of least relative error (7.5e-8; Remez).
+HWY_INLINE Vec Exp(Vec x) {
+  const F32 d;
+  const hn::RebindToSigned<F32> di;
+  const Vec log2_e = hn::Set(d, 1.44269504f);
+  // Adding this leaves no bits for fractions, and the whole number in the lowest bits.
+  const Vec round = hn::Set(d, 12582912.0f);
+  x = hn::Max(hn::Set(d, -87.0f), x);  // in this order NaN stays
+  const Vec shifted = hn::MulAdd(x, log2_e, round);
+  const Vec f = hn::MulSub(x, log2_e, hn::Sub(shifted, round));
+  Vec p = hn::Set(d, 1.3276472e-3f);
+  p = hn::MulAdd(p, f, hn::Set(d, 9.6755410e-3f));
+  p = hn::MulAdd(p, f, hn::Set(d, 5.5507131e-2f));
+  p = hn::MulAdd(p, f, hn::Set(d, 2.4022120e-1f));
+  p = hn::MulAdd(p, f, hn::Set(d, 6.9314694e-1f));
+  p = hn::MulAdd(p, f, hn::Set(d, 1.0000001f));
+  const auto exponent = hn::ShiftLeft<23>(hn::BitCast(di, shifted));
+  return hn::BitCast(d, hn::Add(hn::BitCast(di, p), exponent));
+}
+
+}  // namespace linnet::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // LINNET_KERNELS_EXP_INL_H_
