@@ -36,7 +36,7 @@ struct Case {
       : length(length),
         pool(pool),
         shape{.batch = 1, .length = length, .heads = kHeads, .dim = kDim, .value_dim = kDim},
-        denominator(kHeads * length),
+        kept(kernels::CausalLinearKept(shape)),
         scratch(kernels::CausalLinearScratch(shape) * static_cast<size_t>(pool.size())) {
     uint64_t stream = 0;
     for (auto* x : {&q, &k, &v, &grad_out}) {
@@ -52,7 +52,7 @@ struct Case {
   void Forward() {
     kernels::CausalLinearForwardArgs args;
     args.q = In(q), args.k = In(k), args.v = In(v), args.out = Out(out);
-    args.denominator = denominator.data();
+    args.kept = kept.data();
     kernels::CausalLinearForward(shape, options, args, Slots(),
                                  [this](size_t count, RangeBody body) { pool.For(count, body); });
   }
@@ -60,7 +60,7 @@ struct Case {
   void Backward() {
     kernels::CausalLinearBackwardArgs args;
     args.q = In(q), args.k = In(k), args.v = In(v);
-    args.out = In(out), args.grad_out = In(grad_out), args.denominator = denominator.data();
+    args.out = In(out), args.grad_out = In(grad_out), args.kept = kept.data();
     args.grad_q = Out(grad_q), args.grad_k = Out(grad_k), args.grad_v = Out(grad_v);
     kernels::CausalLinearBackward(shape, options, args, Slots(),
                                   [this](size_t count, RangeBody body) { pool.For(count, body); });
@@ -80,7 +80,7 @@ struct Case {
   const kernels::CausalLinearOptions options;
   AlignedBuffer<float> q, k, v, grad_out;
   AlignedBuffer<float> out, grad_q, grad_k, grad_v;
-  AlignedBuffer<float> denominator, scratch;
+  AlignedBuffer<float> kept, scratch;
 };
 
 std::vector<double> HeadOf(const AlignedBuffer<float>& x, size_t length, size_t head) {

@@ -24,6 +24,7 @@
 #include "hwy/highway.h"
 #include "linnet/kernels/bfloat16-inl.h"
 #include "linnet/kernels/causal_linear.h"
+#include "linnet/kernels/causal_linear_kept.h"
 #include "linnet/kernels/exp-inl.h"
 #include "linnet/kernels/vector-inl.h"
 
@@ -38,9 +39,12 @@ inline constexpr size_t kBlock = 32;
 // the operands; with 16 registers 4 x 2 do.
 inline constexpr size_t kRows = HWY_TARGET == HWY_AVX3 ? 8 : 4;
 
+inline constexpr size_t kLanes = hn::MaxLanes(F32());
+inline constexpr size_t kStrip = 2 * kLanes;  // columns of the state held in registers
+
 // Dimensions are padded to this in scratch: a multiple of every target's lanes and of kRows.
 inline constexpr size_t kPad = 16;
-constexpr size_t Padded(size_t n) { return (n + kPad - 1) / kPad * kPad; }
+constexpr size_t Padded(size_t n) { return PadTo16(n); }
 
 HWY_INLINE Vec Phi(FeatureMap map, Vec x) {
   if (map == FeatureMap::kIdentity) return x;
@@ -54,15 +58,19 @@ HWY_INLINE Vec PhiDerivative(FeatureMap map, Vec phi) {
   return map == FeatureMap::kIdentity ? one : hn::Min(phi, one);
 }
 
-// Copies a row into scratch, through phi; what the padding holds stays as it was (zero).
+// Copies a row into scratch, through phi, and zeros behind it up to the padded width.
 template <typename T>
 HWY_INLINE void PackRow(FeatureMap map, const T* from, size_t n, float* HWY_RESTRICT to) {
   const F32 d;
-  ForVectors(n, [&](size_t i, size_t lanes) HWY_ATTR {
-    Vec x = Phi(map, LoadN(from + i, lanes));
-    if (lanes != hn::Lanes(d)) x = ZeroBeyond(x, lanes);
-    hn::Store(x, d, to + i);
-  });
+  const size_t whole = n / kLanes * kLanes;
+  for (size_t i = 0; i < whole; i += kLanes) {
+    hn::Store(Phi(map, LoadN(from + i, kLanes)), d, to + i);
+  }
+  if (whole == n && n % kPad == 0) return;
+  for (size_t i = whole; i < Padded(n); i += kLanes) {
+    const bool some = i < n;
+    hn::Store(some ? ZeroBeyond(Phi(map, LoadN(from + i, n - i)), n - i) : hn::Zero(d), d, to + i);
+  }
 }
 
 // Rows of a block of tokens, `stride` floats from one to the next (from the end of the sequence: less
@@ -76,107 +84,125 @@ struct Rows {
   T* Row(size_t t) const { return at + static_cast<ptrdiff_t>(t) * stride; }
 };
 
-// Cache lines to ask for while a block is swept, one of each row of a tensor's next block.
-struct Ahead {
-  Rows<const float> line[2];
-};
-
-// One slice of the state, kRows x (kVectors * lanes), over all tokens of a block:
-//   s += b_t v_t^T; out_t += a_t s, or where `first` out_t = a_t s.
-// Not inlined: the accumulators fill the registers, and the call is one in kBlock x kRows rows.
-template <size_t kVectors, bool kFirst>
-HWY_NOINLINE void SweepSlice(size_t tokens, Rows<const float> a, Rows<const float> b,
-                             Rows<const float> v, Rows<float> out, float* HWY_RESTRICT s,
-                             size_t s_stride, Ahead ahead) {
-  const F32 d;
-  const size_t lanes = hn::Lanes(d);
-  Vec state[kRows][kVectors];
-  HWY_UNROLL(8)
-  for (size_t r = 0; r < kRows; ++r) {
-    HWY_UNROLL(2)
-    for (size_t c = 0; c < kVectors; ++c) {
-      state[r][c] = hn::Load(d, s + r * s_stride + c * lanes);
-    }
-  }
-  for (size_t t = 0; t < tokens; ++t) {
-    hwy::Prefetch(ahead.line[0].at);
-    hwy::Prefetch(ahead.line[1].at);
-    Vec v_t[kVectors], out_t[kVectors];
-    HWY_UNROLL(2)
-    for (size_t c = 0; c < kVectors; ++c) {
-      v_t[c] = hn::LoadU(d, v.at + c * lanes);
-      out_t[c] = kFirst ? hn::Zero(d) : hn::LoadU(d, out.at + c * lanes);
-    }
-    // Of each row's a one broadcast a vector, in the multiply-add's own memory operand, where AVX-512
-    // has one: fewer instructions than a register for both, and 8% less time.
-    const float* again = a.at;
-    if (HWY_TARGET == HWY_AVX3) HidePointer(again);
-    HWY_UNROLL(8)
-    for (size_t r = 0; r < kRows; ++r) {
-      const Vec b_r = hn::Set(d, b.at[r]);
-      HWY_UNROLL(2)
-      for (size_t c = 0; c < kVectors; ++c) {
-        state[r][c] = hn::MulAdd(b_r, v_t[c], state[r][c]);
-        out_t[c] = hn::MulAdd(hn::Set(d, c == 0 ? a.at[r] : again[r]), state[r][c], out_t[c]);
-      }
-    }
-    HWY_UNROLL(2)
-    for (size_t c = 0; c < kVectors; ++c) hn::StoreU(out_t[c], d, out.at + c * lanes);
-    a.at += a.stride;
-    b.at += b.stride;
-    v.at += v.stride;
-    out.at += out.stride;
-    ahead.line[0].at += ahead.line[0].stride;
-    ahead.line[1].at += ahead.line[1].stride;
-  }
-  HWY_UNROLL(8)
-  for (size_t r = 0; r < kRows; ++r) {
-    HWY_UNROLL(2)
-    for (size_t c = 0; c < kVectors; ++c) {
-      hn::Store(state[r][c], d, s + r * s_stride + c * lanes);
-    }
-  }
-}
-
-// Hands out the lines of the next block's rows, two to each slice of the state.
-class Prefetcher {
+// Cache lines to ask for while a block is swept, of each row of a tensor's next block one: each slice
+// of the state takes two of them along.
+class Ahead {
  public:
-  explicit Prefetcher(const float* nothing) : nothing_{nothing, 0} {}
+  explicit Ahead(const float* nothing) : nothing_{nothing, 0} {}
 
   // All lines of `rows`, `width` floats wide.
   void Add(Rows<const float> rows, size_t width) {
     constexpr size_t kLine = 64 / sizeof(float);
     for (size_t i = 0; i < width && count_ < kMost; i += kLine) lines_[count_++] = rows.Columns(i);
   }
-  Ahead Take() { return {{One(), One()}}; }
+  HWY_INLINE Rows<const float> Take() { return taken_ < count_ ? lines_[taken_++] : nothing_; }
 
  private:
   static constexpr size_t kMost = 64;
-
-  Rows<const float> One() { return taken_ < count_ ? lines_[taken_++] : nothing_; }
 
   Rows<const float> lines_[kMost];
   Rows<const float> nothing_;
   size_t count_ = 0, taken_ = 0;
 };
 
+// What a sweep reads and writes; see Sweep().
+struct Operands {
+  size_t tokens;
+  Rows<const float> a, b, v;
+  Rows<float> out;
+};
+
+// One slice of the state, kRows x (kVectors * kLanes), over all tokens of a block:
+//   s += b_t v_t^T; out_t += a_t s, or where kFirst out_t = a_t s.
+template <size_t kVectors, bool kFirst>
+HWY_INLINE void SweepSlice(const Operands& x, size_t row, size_t column, float* HWY_RESTRICT s,
+                           Ahead& ahead) {
+  const F32 d;
+  const float* a = x.a.at + row;
+  const float* b = x.b.at + row;
+  const float* v = x.v.at + column;
+  float* out = x.out.at + column;
+  Rows<const float> ahead0 = ahead.Take(), ahead1 = ahead.Take();
+  Vec state[kRows][kVectors];
+  HWY_UNROLL(8)
+  for (size_t r = 0; r < kRows; ++r) {
+    HWY_UNROLL(2)
+    for (size_t c = 0; c < kVectors; ++c) {
+      state[r][c] = hn::Load(d, s + (r * kVectors + c) * kLanes);
+    }
+  }
+  for (size_t left = x.tokens; left > 0; --left) {
+    hwy::Prefetch(ahead0.at);
+    hwy::Prefetch(ahead1.at);
+    Vec v_t[kVectors], out_t[kVectors];
+    HWY_UNROLL(2)
+    for (size_t c = 0; c < kVectors; ++c) {
+      v_t[c] = hn::LoadU(d, v + c * kLanes);
+      out_t[c] = kFirst ? hn::Zero(d) : hn::LoadU(d, out + c * kLanes);
+    }
+    // Of each a one broadcast a vector, in the multiply-add's own memory operand, where AVX-512 has
+    // one: fewer instructions than a register for both, and 8% less time.
+    const float* again = a;
+    if (HWY_TARGET == HWY_AVX3) HidePointer(again);
+    HWY_UNROLL(8)
+    for (size_t r = 0; r < kRows; ++r) {
+      const Vec b_r = hn::Set(d, b[r]);
+      HWY_UNROLL(2)
+      for (size_t c = 0; c < kVectors; ++c) {
+        state[r][c] = hn::MulAdd(b_r, v_t[c], state[r][c]);
+        out_t[c] = hn::MulAdd(hn::Set(d, c == 0 ? a[r] : again[r]), state[r][c], out_t[c]);
+      }
+    }
+    HWY_UNROLL(2)
+    for (size_t c = 0; c < kVectors; ++c) hn::StoreU(out_t[c], d, out + c * kLanes);
+    a += x.a.stride;
+    b += x.b.stride;
+    v += x.v.stride;
+    out += x.out.stride;
+    ahead0.at += ahead0.stride;
+    ahead1.at += ahead1.stride;
+  }
+  HWY_UNROLL(8)
+  for (size_t r = 0; r < kRows; ++r) {
+    HWY_UNROLL(2)
+    for (size_t c = 0; c < kVectors; ++c) {
+      hn::Store(state[r][c], d, s + (r * kVectors + c) * kLanes);
+    }
+  }
+}
+
+// All rows of one strip. Not inlined: its accumulators fill the registers.
+template <size_t kVectors>
+HWY_NOINLINE void SweepStrip(const Operands& x, size_t rows, size_t column, bool set,
+                             float* HWY_RESTRICT s, Ahead& ahead) {
+  size_t r = 0;
+  if (set) {
+    SweepSlice<kVectors, true>(x, 0, column, s, ahead);
+    r = kRows;
+  }
+  for (; r < rows; r += kRows) {
+    SweepSlice<kVectors, false>(x, r, column, s + r * kVectors * kLanes, ahead);
+  }
+}
+
+// A state [rows, columns], both padded, lies in strips of kStrip columns (the last one may be
+// narrower), each dense: so a slice's vectors are a constant distance apart. Calls body(row, first
+// column, width, at) for each row of each strip.
+template <class Body>
+HWY_INLINE void ForStrips(size_t rows, size_t columns, const Body& body) {
+  for (size_t c = 0; c < columns; c += kStrip) {
+    const size_t width = std::min(kStrip, columns - c);
+    for (size_t r = 0; r < rows; ++r) body(r, c, width, c * rows + r * width);
+  }
+}
+
 // s [rows, columns] += b_t v_t^T, out_t (+)= a_t s for the tokens of a block in order; `set`: out_t
 // is replaced. rows and columns are padded, s is aligned.
-HWY_INLINE void Sweep(size_t tokens, size_t rows, size_t columns, Rows<const float> a,
-                      Rows<const float> b, Rows<const float> v, Rows<float> out, bool set, float* s,
-                      Prefetcher& prefetcher) {
-  const size_t lanes = hn::Lanes(F32());
-  for (size_t c = 0; c < columns;) {
-    const size_t vectors = columns - c > lanes ? 2 : 1;
-    for (size_t r = 0; r < rows; r += kRows) {
-      const auto slice = vectors == 2
-                             ? (set && r == 0 ? SweepSlice<2, true> : SweepSlice<2, false>)
-                             : (set && r == 0 ? SweepSlice<1, true> : SweepSlice<1, false>);
-      slice(tokens, a.Columns(r), b.Columns(r), v.Columns(c), out.Columns(c), s + r * columns + c,
-            columns, prefetcher.Take());
-    }
-    c += vectors * lanes;
-  }
+HWY_INLINE void Sweep(const Operands& x, size_t rows, size_t columns, bool set, float* s,
+                      Ahead& ahead) {
+  size_t c = 0;
+  for (; c + kStrip <= columns; c += kStrip) SweepStrip<2>(x, rows, c, set, s + c * rows, ahead);
+  if (c < columns) SweepStrip<1>(x, rows, c, set, s + c * rows, ahead);
 }
 
 HWY_INLINE void Clear(float* to, size_t n) { std::memset(to, 0, n * sizeof(float)); }
@@ -186,10 +212,13 @@ class Arena {
  public:
   explicit Arena(float* at)
       : at_(reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(at) + 63) & ~uintptr_t{63})) {}
-  // Zeroed, so that padding is zero.
   float* Take(size_t n) {
     float* piece = at_;
     at_ += Padded(n);
+    return piece;
+  }
+  float* TakeZeroed(size_t n) {
+    float* piece = Take(n);
     Clear(piece, Padded(n));
     return piece;
   }
@@ -201,18 +230,24 @@ class Arena {
 // Where one head of one sequence is.
 struct Place {
   size_t n, h, first, length;
-  size_t valid;         // keys from this one on count for nothing
-  size_t denominators;  // index of the first one
+  size_t valid;   // keys from this one on count for nothing
+  size_t states;  // of what is kept: index of the first state, of the first denominator
+  size_t denominators;
 
   Place(const CausalLinearShape& shape, const int64_t* lengths, const int64_t* offsets, size_t n,
         size_t h)
-      : n(n), h(h), first(0), length(shape.length), denominators((n * shape.heads + h) * length) {
+      : n(n), h(h), first(0), length(shape.length) {
+    const Kept kept(shape, offsets);
+    denominators = kept.states * kept.state_size + (n * shape.heads + h) * length;
     if (offsets) {
       this->n = 0;
       first = static_cast<size_t>(offsets[n]);
       length = static_cast<size_t>(offsets[n + 1]) - first;
-      denominators = h * static_cast<size_t>(offsets[shape.batch]) + first;
+      denominators =
+          kept.states * kept.state_size + h * static_cast<size_t>(offsets[shape.batch]) + first;
     }
+    const size_t begin = Kept::First(shape, offsets, n);
+    states = begin * shape.heads + h * (Kept::First(shape, offsets, n + 1) - begin);
     valid = lengths ? static_cast<size_t>(std::max<int64_t>(lengths[n], 0)) : length;
   }
 };
@@ -244,11 +279,11 @@ class HeadRows {
     return {At(block.first), block.backwards ? -time_ : time_};
   }
 
-  void Prefetch(const Block& block, Prefetcher& prefetcher) const {
+  void Prefetch(const Block& block, Ahead& ahead) const {
     const ptrdiff_t floats = static_cast<ptrdiff_t>(sizeof(float) / sizeof(T));
-    prefetcher.Add({reinterpret_cast<const float*>(At(block.first)),
-                    (block.backwards ? -time_ : time_) / floats},
-                   (width_ + static_cast<size_t>(floats) - 1) / static_cast<size_t>(floats));
+    ahead.Add({reinterpret_cast<const float*>(At(block.first)),
+               (block.backwards ? -time_ : time_) / floats},
+              (width_ + static_cast<size_t>(floats) - 1) / static_cast<size_t>(floats));
   }
 
   // The rows of a block through phi: where they are if they can stay there, else in `pack`
@@ -301,22 +336,33 @@ class HeadRows {
   size_t width_;
 };
 
-// A dense state [dim, value_dim] into padded rows, the same transposed, and back.
-HWY_INLINE void LoadState(const float* from, size_t dim, size_t value_dim, float* to, size_t mp) {
-  for (size_t f = 0; f < dim; ++f) {
-    std::memcpy(to + f * mp, from + f * value_dim, value_dim * sizeof(float));
-  }
+// A dense state [dim, value_dim] into strips, the same transposed, and back.
+HWY_INLINE void LoadState(const float* from, size_t dim, size_t value_dim, float* to) {
+  ForStrips(Padded(dim), Padded(value_dim), [&](size_t f, size_t c, size_t width, size_t at) {
+    if (f >= dim || c >= value_dim) return;
+    std::memcpy(to + at, from + f * value_dim + c, std::min(width, value_dim - c) * sizeof(float));
+  });
 }
-HWY_INLINE void LoadTransposed(const float* from, size_t dim, size_t value_dim, float* to,
-                               size_t dp) {
-  for (size_t f = 0; f < dim; ++f) {
-    for (size_t c = 0; c < value_dim; ++c) to[c * dp + f] = from[f * value_dim + c];
-  }
+HWY_INLINE void LoadTransposed(const float* from, size_t dim, size_t value_dim, float* to) {
+  ForStrips(Padded(value_dim), Padded(dim), [&](size_t m, size_t c, size_t width, size_t at) {
+    if (m >= value_dim) return;
+    for (size_t i = 0; i < width && c + i < dim; ++i) to[at + i] = from[(c + i) * value_dim + m];
+  });
 }
-HWY_INLINE void StoreState(const float* from, size_t dim, size_t value_dim, float* to, size_t mp) {
-  for (size_t f = 0; f < dim; ++f) {
-    std::memcpy(to + f * value_dim, from + f * mp, value_dim * sizeof(float));
-  }
+HWY_INLINE void StoreState(const float* from, size_t dim, size_t value_dim, float* to) {
+  ForStrips(Padded(dim), Padded(value_dim), [&](size_t f, size_t c, size_t width, size_t at) {
+    if (f >= dim || c >= value_dim) return;
+    std::memcpy(to + f * value_dim + c, from + at, std::min(width, value_dim - c) * sizeof(float));
+  });
+}
+// Strips [rows, columns] into strips [columns, rows].
+HWY_INLINE void Transpose(const float* HWY_RESTRICT from, size_t rows, size_t columns,
+                          float* HWY_RESTRICT to) {
+  ForStrips(rows, columns, [&](size_t r, size_t c, size_t width, size_t at) {
+    const size_t strip = r / kStrip * kStrip, across = std::min(kStrip, rows - strip);
+    float* column = to + strip * columns + r - strip;
+    for (size_t i = 0; i < width; ++i) column[(c + i) * across] = from[at + i];
+  });
 }
 
 // 1 / den, but 0 where nothing has been seen and eps is 0.
@@ -340,28 +386,34 @@ HWY_INLINE void ForwardOf(const CausalLinearShape& shape, const CausalLinearOpti
   float* k_pack = arena.Take(kBlock * dp);
   float* v_pack = arena.Take(kBlock * mp);
   float* out_pack = arena.Take(kBlock * mp);
-  float* s = arena.Take(dp * mp);
-  float* z = arena.Take(dp);
+  float* s = arena.TakeZeroed(dp * mp);
+  float* z = arena.TakeZeroed(dp);
   float den[kBlock], scale[kBlock];
   if (args.s) {
-    LoadState(args.s + index * dim * value_dim, dim, value_dim, s, mp);
+    LoadState(args.s + index * dim * value_dim, dim, value_dim, s);
     if (args.z) std::memcpy(z, args.z + index * dim, dim * sizeof(float));
   }
 
+  const size_t segment = SegmentLength(length), state_size = dp * (mp + 1);
   for (size_t begin = 0; begin < length; begin += kBlock) {
+    if (args.kept && begin % segment == 0) {
+      float* kept = args.kept + (place.states + begin / segment) * state_size;
+      std::memcpy(kept, s, dp * mp * sizeof(float));
+      std::memcpy(kept + dp * mp, z, dp * sizeof(float));
+    }
     const Block block{begin, std::min(kBlock, length - begin), false};
     const Rows<const float> q = q_rows.Read(options.feature_map, block, SIZE_MAX, q_pack);
     const Rows<const float> k = k_rows.Read(options.feature_map, block, place.valid, k_pack);
     const Rows<const float> v = v_rows.Read(FeatureMap::kIdentity, block, place.valid, v_pack);
     const Rows<float> out = out_rows.Results(block, !options.normalize, out_pack);
-    Prefetcher prefetcher(k.at);
+    Ahead ahead(k.at);
     if (const Block next{begin + kBlock, kBlock, false}; next.first < length) {
-      q_rows.Prefetch(next, prefetcher);
-      k_rows.Prefetch(next, prefetcher);
-      v_rows.Prefetch(next, prefetcher);
-      out_rows.Prefetch(next, prefetcher);
+      q_rows.Prefetch(next, ahead);
+      k_rows.Prefetch(next, ahead);
+      v_rows.Prefetch(next, ahead);
+      out_rows.Prefetch(next, ahead);
     }
-    Sweep(block.tokens, dp, mp, q, k, v, out, /*set=*/true, s, prefetcher);
+    Sweep({block.tokens, q, k, v, out}, dp, mp, /*set=*/true, s, ahead);
     if (options.normalize) {
       for (size_t t = 0; t < block.tokens; ++t) {
         Vec sum = hn::Zero(d);
@@ -373,9 +425,8 @@ HWY_INLINE void ForwardOf(const CausalLinearShape& shape, const CausalLinearOpti
         den[t] = hn::GetLane(hn::SumOfLanes(d, sum)) + options.eps;
         scale[t] = Reciprocal(den[t]);
       }
-      if (args.denominator) {
-        std::memcpy(args.denominator + place.denominators + begin, den,
-                    block.tokens * sizeof(float));
+      if (args.kept) {
+        std::memcpy(args.kept + place.denominators + begin, den, block.tokens * sizeof(float));
       }
     }
     out_rows.Store(block, out, out_pack, [&](size_t t, size_t, Vec x) HWY_ATTR {
@@ -384,10 +435,31 @@ HWY_INLINE void ForwardOf(const CausalLinearShape& shape, const CausalLinearOpti
   }
 
   if (args.s) {
-    StoreState(s, dim, value_dim, args.s + index * dim * value_dim, mp);
+    StoreState(s, dim, value_dim, args.s + index * dim * value_dim);
     if (args.z) std::memcpy(args.z + index * dim, z, dim * sizeof(float));
   }
 }
+
+// What the sweeps of the backward read: g is the gradient of the numerator, grad_out / den, g_den
+// that of the denominator, -(grad_out . out) / den (one float a row).
+struct BackwardRows {
+  Rows<const float> q, k, v, g, g_den;
+
+  BackwardRows From(size_t t) const {
+    return {{q.Row(t), q.stride},
+            {k.Row(t), k.stride},
+            {v.Row(t), v.stride},
+            {g.Row(t), g.stride},
+            {g_den.Row(t), g_den.stride}};
+  }
+  BackwardRows Reversed() const {
+    return {{q.at, -q.stride},
+            {k.at, -k.stride},
+            {v.at, -v.stride},
+            {g.at, -g.stride},
+            {g_den.at, -g_den.stride}};
+  }
+};
 
 template <typename T>
 HWY_INLINE void BackwardOf(const CausalLinearShape& shape, const CausalLinearOptions& options,
@@ -408,40 +480,54 @@ HWY_INLINE void BackwardOf(const CausalLinearShape& shape, const CausalLinearOpt
   const HeadRows<T> grad_q_rows(args.grad_q, place, dim), grad_k_rows(args.grad_k, place, dim);
   const HeadRows<T> grad_v_rows(args.grad_v, place, value_dim);
   Arena arena(scratch);
-  float* q_pack = arena.Take(kBlock * dp);
-  float* k_pack = arena.Take(kBlock * dp);
-  float* v_pack = arena.Take(kBlock * mp);
-  float* g_pack = arena.Take(kBlock * mp);
+  float* q_pack = arena.Take(kKeptRows * dp);
+  float* k_pack = arena.Take(kKeptRows * dp);
+  float* v_pack = arena.Take(kKeptRows * mp);
+  float* g_pack = arena.Take(kKeptRows * mp);
   float* d_pack = arena.Take(kBlock * dp);
   float* m_pack = arena.Take(kBlock * mp);
-  float* s_dm = arena.Take(dp * mp);
-  float* s_md = arena.Take(dp * mp);
-  float* sum = arena.Take(dp);
-  float g_den[kBlock];  // gradient of the denominator: -(grad_out . out) / den
+  float* front = arena.TakeZeroed(dp * mp);  // sum of v phi(k)^T [M, D] over what lies in front
+  // Sums over what lies behind: of g phi(q)^T [M, D] and phi(q) g^T [D, M]; begins with the gradient
+  // of the last state.
+  float* behind_md = arena.TakeZeroed(dp * mp);
+  float* behind_dm = arena.TakeZeroed(dp * mp);
+  float* front_z = arena.TakeZeroed(dp);
+  float* behind_z = arena.TakeZeroed(dp);
+  HWY_ALIGN float g_den_pack[kKeptRows];
 
-  // The gradient of the numerator, grad_out / den, and that of the denominator.
   const auto read_g = [&](const Block& block) HWY_ATTR -> Rows<const float> {
     if (!normalize) return grad_out_rows.Read(block, g_pack);
     for (size_t t = 0; t < block.tokens; ++t) {
       const size_t l = block.At(t);
       const T* grad_out = grad_out_rows.At(l);
       const T* out = out_rows.At(l);
-      const Vec scale = hn::Set(d, Reciprocal(args.denominator[place.denominators + l]));
+      const Vec scale = hn::Set(d, Reciprocal(args.kept[place.denominators + l]));
       Vec dot = hn::Zero(d);
       ForVectors(value_dim, [&](size_t i, size_t used) HWY_ATTR {
         const Vec x = hn::Mul(LoadN(grad_out + i, used), scale);
         hn::Store(x, d, g_pack + t * mp + i);  // a partial load is zero beyond its end
         dot = hn::MulAdd(x, LoadN(out + i, used), dot);
       });
-      g_den[t] = -hn::GetLane(hn::SumOfLanes(d, dot));
+      for (size_t i = (value_dim + kLanes - 1) / kLanes * kLanes; i < mp; i += kLanes) {
+        hn::Store(hn::Zero(d), d, g_pack + t * mp + i);
+      }
+      g_den_pack[t] = -hn::GetLane(hn::SumOfLanes(d, dot));
     }
     return {g_pack, static_cast<ptrdiff_t>(mp)};
   };
-  const auto prefetch_inputs = [&](const Block& next, Prefetcher& prefetcher) HWY_ATTR {
-    k_rows.Prefetch(next, prefetcher);
-    v_rows.Prefetch(next, prefetcher);
-    grad_out_rows.Prefetch(next, prefetcher);
-    if (normalize) out_rows.Prefetch(next, prefetcher);
+  const auto read = [&](const Block& block) HWY_ATTR -> BackwardRows {
+    return {q_rows.Read(map, block, SIZE_MAX, q_pack),
+            k_rows.Read(map, block, place.valid, k_pack),
+            v_rows.Read(FeatureMap::kIdentity, block, place.valid, v_pack),
+            read_g(block),
+            {g_den_pack, 1}};
+  };
+  const auto prefetch_inputs = [&](const Block& next, Ahead& ahead) HWY_ATTR {
+    k_rows.Prefetch(next, ahead);
+    v_rows.Prefetch(next, ahead);
+    grad_out_rows.Prefetch(next, ahead);
+    if (normalize) out_rows.Prefetch(next, ahead);
+    q_rows.Prefetch(next, ahead);
   };
   // Gradients at phi(x) as gradients at x.
   const auto at_x = [&](const Rows<const float>& phi) HWY_ATTR {
@@ -452,95 +538,97 @@ HWY_INLINE void BackwardOf(const CausalLinearShape& shape, const CausalLinearOpt
   // Where nothing is left to do after the sweep, gradients are summed up in their own rows.
   const bool final = !normalize && map == FeatureMap::kIdentity;
 
-  const size_t state = index * dim * value_dim;
-  // Eq. 13, from the front: grad phi(q)_i = sum_{j <= i} (g_i . v_j + g_den_i) phi(k)_j, and what
-  // the state began with.
-  if (args.s) LoadTransposed(args.s + state, dim, value_dim, s_md, dp);
-  if (args.z && normalize) std::memcpy(sum, args.z + index * dim, dim * sizeof(float));
-  for (size_t begin = 0; begin < length; begin += kBlock) {
-    const Block block{begin, std::min(kBlock, length - begin), false};
-    const Rows<const float> k = k_rows.Read(map, block, place.valid, k_pack);
-    const Rows<const float> v = v_rows.Read(FeatureMap::kIdentity, block, place.valid, v_pack);
-    const Rows<const float> g = read_g(block);
-    const Rows<float> grad_q = grad_q_rows.Results(block, final, d_pack);
-    if (normalize) {
-      for (size_t t = 0; t < block.tokens; ++t) {
-        for (size_t i = 0; i < dp; i += lanes) {
-          const Vec z_i = hn::Add(hn::Load(d, sum + i), hn::LoadU(d, k.Row(t) + i));
-          hn::Store(z_i, d, sum + i);
-          hn::Store(hn::Mul(z_i, hn::Set(d, g_den[t])), d, d_pack + t * dp + i);
-        }
-      }
-    }
-    Prefetcher prefetcher(k.at);
-    if (const Block next{begin + kBlock, kBlock, false}; next.first < length) {
-      prefetch_inputs(next, prefetcher);
-      if (map != FeatureMap::kIdentity) q_rows.Prefetch(next, prefetcher);
-      grad_q_rows.Prefetch(next, prefetcher);
-    }
-    Sweep(block.tokens, mp, dp, g, v, k, grad_q, /*set=*/!normalize, s_md, prefetcher);
-    if (final) {
-      grad_q_rows.Store(block, grad_q, d_pack, as_it_is);
-    } else {
-      const Rows<const float> q = q_rows.Read(map, block, SIZE_MAX, q_pack);
-      grad_q_rows.Store(block, grad_q, d_pack, at_x(q));
-    }
-  }
-
-  // Eqs. 14 and 15, from the back: grad phi(k)_i = sum_{j >= i} (v_i . g_j + g_den_j) phi(q)_j and
-  // grad v_i = sum_{j >= i} (phi(k)_i . phi(q)_j) g_j.
-  // The gradient of the last state is what stands behind the last position.
-  Clear(s_md, dp * mp);
-  Clear(sum, dp);
   if (args.grad_s) {
-    LoadTransposed(args.grad_s + state, dim, value_dim, s_md, dp);
-    LoadState(args.grad_s + state, dim, value_dim, s_dm, mp);
+    const float* grad_s = args.grad_s + index * dim * value_dim;
+    LoadTransposed(grad_s, dim, value_dim, behind_md);
+    LoadState(grad_s, dim, value_dim, behind_dm);
   }
   if (args.grad_z && normalize) {
-    std::memcpy(sum, args.grad_z + index * dim, dim * sizeof(float));
+    std::memcpy(behind_z, args.grad_z + index * dim, dim * sizeof(float));
   }
-  for (size_t end = length; end > 0;) {
-    const Block block{end - 1, std::min(kBlock, end), true};
-    end -= block.tokens;
-    const bool whole = block.first < place.valid;
-    const Rows<const float> q = q_rows.Read(map, block, SIZE_MAX, q_pack);
-    const Rows<const float> k = k_rows.Read(map, block, place.valid, k_pack);
-    const Rows<const float> v = v_rows.Read(FeatureMap::kIdentity, block, place.valid, v_pack);
-    const Rows<const float> g = read_g(block);
-    const Rows<float> grad_k = grad_k_rows.Results(block, final && whole, d_pack);
-    const Rows<float> grad_v = grad_v_rows.Results(block, /*final=*/true, m_pack);
-    if (normalize) {
-      for (size_t t = 0; t < block.tokens; ++t) {
-        for (size_t i = 0; i < dp; i += lanes) {
-          const Vec z_i =
-              hn::MulAdd(hn::Set(d, g_den[t]), hn::LoadU(d, q.Row(t) + i), hn::Load(d, sum + i));
-          hn::Store(z_i, d, sum + i);
-          hn::Store(z_i, d, d_pack + t * dp + i);
+  // Segment by segment from the end, each from the state kept at its beginning: first along it, then
+  // back, while its rows are in the cache.
+  const size_t segment = SegmentLength(length), state_size = dp * (mp + 1);
+  for (size_t s = Segments(length); s-- > 0;) {
+    const size_t begin = s * segment, end = std::min(begin + segment, length);
+    const float* kept = args.kept + (place.states + s) * state_size;
+    Transpose(kept, dp, mp, front);
+    std::memcpy(front_z, kept + dp * mp, dp * sizeof(float));
+    const bool keep = end - begin <= kKeptRows;
+    BackwardRows rows{};
+    if (keep) rows = read({begin, end - begin, false});
+
+    // Eq. 13: grad phi(q)_i = sum_{j <= i} (g_i . v_j + g_den_i) phi(k)_j, and what the state began
+    // with.
+    for (size_t at = begin; at < end; at += kBlock) {
+      const Block block{at, std::min(kBlock, end - at), false};
+      const BackwardRows x = keep ? rows.From(at - begin) : read(block);
+      const Rows<float> grad_q = grad_q_rows.Results(block, final, d_pack);
+      if (normalize) {
+        for (size_t t = 0; t < block.tokens; ++t) {
+          const Vec g_den = hn::Set(d, *x.g_den.Row(t));
+          for (size_t i = 0; i < dp; i += lanes) {
+            const Vec z_i = hn::Add(hn::Load(d, front_z + i), hn::LoadU(d, x.k.Row(t) + i));
+            hn::Store(z_i, d, front_z + i);
+            hn::Store(hn::Mul(z_i, g_den), d, d_pack + t * dp + i);
+          }
         }
       }
-    }
-    Prefetcher prefetcher(k.at);
-    if (end > 0) {
-      const Block next{end - 1, kBlock, true};
-      prefetch_inputs(next, prefetcher);
-      q_rows.Prefetch(next, prefetcher);
-      grad_k_rows.Prefetch(next, prefetcher);
-      grad_v_rows.Prefetch(next, prefetcher);
-    }
-    Sweep(block.tokens, mp, dp, v, g, q, grad_k, /*set=*/!normalize, s_md, prefetcher);
-    Sweep(block.tokens, dp, mp, k, q, g, grad_v, /*set=*/true, s_dm, prefetcher);
-    if (!whole) {  // what the sums say of keys that count for nothing is not their gradient
-      for (size_t t = 0; t < block.tokens; ++t) {
-        if (block.At(t) >= place.valid) Clear(d_pack + t * dp, dp);
+      Ahead ahead(x.k.at);
+      grad_q_rows.Prefetch({at + kBlock, kBlock, false}, ahead);
+      if (!keep) {
+        prefetch_inputs({at + kBlock, kBlock, false}, ahead);
+      } else if (s > 0) {
+        prefetch_inputs({at - segment, kBlock, false}, ahead);
       }
+      Sweep({block.tokens, x.g, x.v, x.k, grad_q}, mp, dp, /*set=*/!normalize, front, ahead);
+      grad_q_rows.Store(block, grad_q, d_pack, at_x(x.q));
     }
-    grad_k_rows.Store(block, grad_k, d_pack, at_x(k));
-    grad_v_rows.Store(block, grad_v, m_pack, as_it_is);
+
+    // Eqs. 14 and 15: grad phi(k)_i = sum_{j >= i} (v_i . g_j + g_den_j) phi(q)_j and grad v_i =
+    // sum_{j >= i} (phi(k)_i . phi(q)_j) g_j.
+    for (size_t left = end; left > begin;) {
+      const Block block{left - 1, std::min(kBlock, left - begin), true};
+      left -= block.tokens;
+      const BackwardRows x = keep ? rows.From(block.first - begin).Reversed() : read(block);
+      const bool whole = block.first < place.valid;
+      const Rows<float> grad_k = grad_k_rows.Results(block, final && whole, d_pack);
+      const Rows<float> grad_v = grad_v_rows.Results(block, /*final=*/true, m_pack);
+      if (normalize) {
+        for (size_t t = 0; t < block.tokens; ++t) {
+          const Vec g_den = hn::Set(d, *x.g_den.Row(t));
+          for (size_t i = 0; i < dp; i += lanes) {
+            const Vec z_i =
+                hn::MulAdd(g_den, hn::LoadU(d, x.q.Row(t) + i), hn::Load(d, behind_z + i));
+            hn::Store(z_i, d, behind_z + i);
+            hn::Store(z_i, d, d_pack + t * dp + i);
+          }
+        }
+      }
+      Ahead ahead(x.k.at);
+      if (left > 0) {
+        const Block next{left - 1, kBlock, true};
+        grad_k_rows.Prefetch(next, ahead);
+        grad_v_rows.Prefetch(next, ahead);
+        if (!keep) prefetch_inputs(next, ahead);
+      }
+      Sweep({block.tokens, x.v, x.g, x.q, grad_k}, mp, dp, /*set=*/!normalize, behind_md, ahead);
+      Sweep({block.tokens, x.k, x.q, x.g, grad_v}, dp, mp, /*set=*/true, behind_dm, ahead);
+      if (!whole) {  // what the sums say of keys that count for nothing is not their gradient
+        for (size_t t = 0; t < block.tokens; ++t) {
+          if (block.At(t) >= place.valid) Clear(d_pack + t * dp, dp);
+        }
+      }
+      grad_k_rows.Store(block, grad_k, d_pack, at_x(x.k));
+      grad_v_rows.Store(block, grad_v, m_pack, as_it_is);
+    }
   }
   // What has been summed up in front of the first position is the gradient of the first state.
-  if (args.grad_s0) StoreState(s_dm, dim, value_dim, args.grad_s0 + state, mp);
+  if (args.grad_s0) {
+    StoreState(behind_dm, dim, value_dim, args.grad_s0 + index * dim * value_dim);
+  }
   if (args.grad_z0 && normalize) {
-    std::memcpy(args.grad_z0 + index * dim, sum, dim * sizeof(float));
+    std::memcpy(args.grad_z0 + index * dim, behind_z, dim * sizeof(float));
   }
 }
 

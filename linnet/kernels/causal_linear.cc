@@ -2,6 +2,8 @@
 
 #include <cassert>
 
+#include "linnet/kernels/causal_linear_kept.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "linnet/kernels/causal_linear.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -19,7 +21,6 @@ HWY_EXPORT(StepHead);
 
 namespace {
 
-constexpr size_t Pad16(size_t n) { return (n + 15) / 16 * 16; }
 constexpr size_t kMaxBlock = 32;
 
 // The first of a slot's problems: where sequences differ in length, the first one that has at least
@@ -55,9 +56,15 @@ void ForHeads(const CausalLinearShape& shape, const int64_t* offsets, Scratch sc
 }  // namespace
 
 size_t CausalLinearScratch(const CausalLinearShape& shape) {
-  const size_t dp = Pad16(shape.dim), mp = Pad16(shape.value_dim);
-  // The backward's: three blocks of each width, two states, one sum; and a line to align by.
-  return 3 * kMaxBlock * (dp + mp) + 2 * dp * mp + dp + 16;
+  const size_t dp = PadTo16(shape.dim), mp = PadTo16(shape.value_dim);
+  // The backward's: a segment's rows of each input, a block's of two gradients, three states, two
+  // sums; and a line to align by.
+  return (2 * kKeptRows + kMaxBlock) * (dp + mp) + 3 * dp * mp + 2 * dp + 16;
+}
+
+size_t CausalLinearKept(const CausalLinearShape& shape, const int64_t* offsets) {
+  const Kept kept(shape, offsets);
+  return kept.states * kept.state_size + kept.rows;
 }
 
 void CausalLinearForward(const CausalLinearShape& shape, const CausalLinearOptions& options,
@@ -82,7 +89,7 @@ void CausalLinearBackward(const CausalLinearShape& shape, const CausalLinearOpti
                           const CausalLinearBackwardArgs& args, Scratch scratch,
                           ParallelFor parallel_for) {
   assert(scratch.data != nullptr && scratch.slots > 0);
-  assert(!options.normalize || args.denominator != nullptr);
+  assert(args.kept != nullptr);
   ForHeads(shape, args.offsets, scratch, parallel_for, [&](float* slot, size_t n, size_t h) {
     HWY_DYNAMIC_DISPATCH(BackwardHead)(shape, options, args, slot, n, h);
   });
@@ -92,7 +99,7 @@ void CausalLinearBackward(const CausalLinearShape& shape, const CausalLinearOpti
                           const CausalLinearBackwardArgsBf16& args, Scratch scratch,
                           ParallelFor parallel_for) {
   assert(scratch.data != nullptr && scratch.slots > 0);
-  assert(!options.normalize || args.denominator != nullptr);
+  assert(args.kept != nullptr);
   ForHeads(shape, args.offsets, scratch, parallel_for, [&](float* slot, size_t n, size_t h) {
     HWY_DYNAMIC_DISPATCH(BackwardHeadBf16)(shape, options, args, slot, n, h);
   });

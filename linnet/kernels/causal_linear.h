@@ -87,6 +87,11 @@ struct Scratch {
 // Floats of scratch a slot needs, for forward and for backward.
 size_t CausalLinearScratch(const CausalLinearShape& shape);
 
+// Floats that the forward keeps for the backward: the denominators, one a row and head, and the
+// state at the beginning of each segment of the sequence, of which there are 64 at most, so that
+// they do not grow with it: what the backward starts from. With offsets: `offsets` of the args.
+size_t CausalLinearKept(const CausalLinearShape& shape, const int64_t* offsets = nullptr);
+
 template <typename T>
 struct CausalLinearForwardArgsOf {
   Strided<const T> q, k;  // [N, L, H, D]
@@ -97,9 +102,8 @@ struct CausalLinearForwardArgsOf {
   const int64_t* lengths = nullptr;
   // Optional, [N + 1]: the sequences lie one after the other (see the top).
   const int64_t* offsets = nullptr;
-  // Optional, [N, H, L], with offsets [H, T], dense: the denominators phi(q_i) . z_i + eps, which
-  // the backward needs.
-  float* denominator = nullptr;
+  // Optional: CausalLinearKept() floats, written, for the backward to read.
+  float* kept = nullptr;
   // Optional, [N, H, D, M] and [N, H, D], dense: the state before the first position, replaced by
   // the state after the last one. z may be null where normalize is false, and is not changed there.
   float* s = nullptr;
@@ -117,12 +121,12 @@ void CausalLinearForward(const CausalLinearShape& shape, const CausalLinearOptio
 
 template <typename T>
 struct CausalLinearBackwardArgsOf {
-  Strided<const T> q, k, v;            // the forward's inputs
-  Strided<const T> out, grad_out;      // [N, L, H, M]; out only where normalize is true
-  const float* denominator = nullptr;  // the forward's, where normalize is true
-  const int64_t* lengths = nullptr;    // the forward's
-  const int64_t* offsets = nullptr;    // the forward's
-  Strided<T> grad_q, grad_k, grad_v;   // written, all of them
+  Strided<const T> q, k, v;           // the forward's inputs
+  Strided<const T> out, grad_out;     // [N, L, H, M]; out only where normalize is true
+  const float* kept = nullptr;        // the forward's
+  const int64_t* lengths = nullptr;   // the forward's
+  const int64_t* offsets = nullptr;   // the forward's
+  Strided<T> grad_q, grad_k, grad_v;  // written, all of them
   // All optional and dense, [N, H, D, M] and [N, H, D]; those of z only where normalize is true.
   const float* s = nullptr;  // the state that the forward began with; null: zero
   const float* z = nullptr;
@@ -137,8 +141,8 @@ using CausalLinearBackwardArgsBf16 = CausalLinearBackwardArgsOf<BFloat16>;
 // Gradients of sum(out * grad_out) + sum(s * grad_s) + sum(z * grad_z), s and z being the state
 // after the last position: equations 13-15, with the normaliser's and the feature map's derivatives
 // folded in. The sums from the front begin with the forward's first state, those from the back with
-// the gradient of its last one. The states are recomputed from the two ends of the sequence, so
-// nothing but the inputs, out and the denominators is kept.
+// the gradient of its last one. The states are recomputed, so nothing grows with the sequence but
+// the inputs, out and the denominators.
 void CausalLinearBackward(const CausalLinearShape& shape, const CausalLinearOptions& options,
                           const CausalLinearBackwardArgs& args, Scratch scratch,
                           ParallelFor parallel_for);

@@ -86,7 +86,7 @@ void CheckProblem(const Problem& problem, size_t offset, ParallelFor parallel_fo
     lengths.push_back(static_cast<int64_t>(shape.length - n % shape.length));
   }
   const size_t canary = 16;
-  Floats out(offset + tokens * m + canary, 77.0f), denominator(heads * shape.length);
+  Floats out(offset + tokens * m + canary, 77.0f), kept(CausalLinearKept(shape));
   Floats grad_q(offset + tokens * d + canary, 77.0f), grad_k = grad_q;
   Floats grad_v(offset + tokens * m + canary, 77.0f);
   Floats scratch(CausalLinearScratch(shape) * slots + 1);
@@ -100,7 +100,7 @@ void CheckProblem(const Problem& problem, size_t offset, ParallelFor parallel_fo
   };
   CausalLinearForwardArgs forward{.q = in(q, d), .k = in(k, d), .v = in(v, m), .out = rows(out, m)};
   forward.lengths = problem.lengths ? lengths.data() : nullptr;
-  forward.denominator = denominator.data();
+  forward.kept = kept.data();
   CausalLinearForward(shape, problem.options, forward, work, parallel_for);
 
   const CausalLinearBackwardArgs backward{.q = in(q, d),
@@ -108,7 +108,7 @@ void CheckProblem(const Problem& problem, size_t offset, ParallelFor parallel_fo
                                           .v = in(v, m),
                                           .out = in(out, m),
                                           .grad_out = in(grad_out, m),
-                                          .denominator = denominator.data(),
+                                          .kept = kept.data(),
                                           .lengths = forward.lengths,
                                           .grad_q = rows(grad_q, d),
                                           .grad_k = rows(grad_k, d),
@@ -271,7 +271,8 @@ TEST_P(CausalLinear, PackedSequencesEqualEachAlone) {
     r.grad_s0.resize(s.size()), r.grad_z0.resize(z.size());
     r.out.resize(length * heads * m), r.grad_v = r.out;
     r.grad_q.resize(length * heads * d), r.grad_k = r.grad_q;
-    Floats denominator(heads * length + 1), scratch(CausalLinearScratch(shape) * slots);
+    Floats kept(CausalLinearKept(shape, packed ? offsets.data() + first : nullptr)),
+        scratch(CausalLinearScratch(shape) * slots);
     const auto rows = [&](Floats& x, size_t width) {
       return RowMajor(x.data(), length, heads, width);
     };
@@ -282,7 +283,7 @@ TEST_P(CausalLinear, PackedSequencesEqualEachAlone) {
                          .out = rows(r.out, m),
                          .lengths = lengths.data() + first,
                          .offsets = packed ? offsets.data() + first : nullptr,
-                         .denominator = denominator.data(),
+                         .kept = kept.data(),
                          .s = r.s.data(),
                          .z = r.z.data()},
                         {scratch.data(), slots}, parallel_for);
@@ -292,7 +293,7 @@ TEST_P(CausalLinear, PackedSequencesEqualEachAlone) {
                           .v = in(v, m),
                           .out = RowMajor<const float>(r.out.data(), length, heads, m),
                           .grad_out = in(grad_out, m),
-                          .denominator = denominator.data(),
+                          .kept = kept.data(),
                           .lengths = lengths.data() + first,
                           .offsets = packed ? offsets.data() + first : nullptr,
                           .grad_q = rows(r.grad_q, d),
@@ -330,7 +331,7 @@ TEST_P(CausalLinear, MaskedRowsMakeNoNan) {
   const CausalLinearShape shape{2, 40, 1, 5, 3};
   const Floats ones(2 * 40 * 5, 1.0f), nans(2 * 40 * 5, NAN);
   const std::vector<int64_t> lengths = {0, -1};
-  Floats out(2 * 40 * 3, 77.0f), denominator(2 * 40), scratch(CausalLinearScratch(shape));
+  Floats out(2 * 40 * 3, 77.0f), kept(CausalLinearKept(shape)), scratch(CausalLinearScratch(shape));
   Floats grad_q(2 * 40 * 5, 77.0f), grad_k = grad_q, grad_v = out;
   const auto in = [](const Floats& x, size_t width) {
     return RowMajor<const float>(x.data(), 40, 1, width);
@@ -343,7 +344,7 @@ TEST_P(CausalLinear, MaskedRowsMakeNoNan) {
                          .v = in(nans, 3),
                          .out = RowMajor(out.data(), 40, 1, 3),
                          .lengths = lengths.data(),
-                         .denominator = denominator.data()},
+                         .kept = kept.data()},
                         {scratch.data(), 1}, SerialFor);
     CausalLinearBackward(shape, options,
                          {.q = in(ones, 5),
@@ -351,7 +352,7 @@ TEST_P(CausalLinear, MaskedRowsMakeNoNan) {
                           .v = in(nans, 3),
                           .out = in(out, 3),
                           .grad_out = in(ones, 3),
-                          .denominator = denominator.data(),
+                          .kept = kept.data(),
                           .lengths = lengths.data(),
                           .grad_q = RowMajor(grad_q.data(), 40, 1, 5),
                           .grad_k = RowMajor(grad_k.data(), 40, 1, 5),
