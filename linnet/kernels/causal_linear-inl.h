@@ -52,27 +52,6 @@ HWY_INLINE Vec Phi(FeatureMap map, Vec x) {
   return hn::IfThenElse(hn::Ge(x, hn::Zero(d)), hn::Add(x, hn::Set(d, 1.0f)), Exp(x));
 }
 
-// phi'(x) from phi(x): elu(x) + 1 is exp(x) <= 1 where its derivative is, and above 1 elsewhere.
-HWY_INLINE Vec PhiDerivative(FeatureMap map, Vec phi) {
-  const Vec one = hn::Set(F32(), 1.0f);
-  return map == FeatureMap::kIdentity ? one : hn::Min(phi, one);
-}
-
-// Copies a row into scratch, through phi, and zeros behind it up to the padded width.
-template <typename T>
-HWY_INLINE void PackRow(FeatureMap map, const T* from, size_t n, float* HWY_RESTRICT to) {
-  const F32 d;
-  const size_t whole = n / kLanes * kLanes;
-  for (size_t i = 0; i < whole; i += kLanes) {
-    hn::Store(Phi(map, LoadN(from + i, kLanes)), d, to + i);
-  }
-  if (whole == n && n % kPad == 0) return;
-  for (size_t i = whole; i < Padded(n); i += kLanes) {
-    const bool some = i < n;
-    hn::Store(some ? ZeroBeyond(Phi(map, LoadN(from + i, n - i)), n - i) : hn::Zero(d), d, to + i);
-  }
-}
-
 // Rows of a block of tokens, `stride` floats from one to the next (from the end of the sequence: less
 // than 0).
 template <typename T>
@@ -83,6 +62,24 @@ struct Rows {
   Rows Columns(size_t first) const { return {at + first, stride}; }
   T* Row(size_t t) const { return at + static_cast<ptrdiff_t>(t) * stride; }
 };
+
+// Copies rows of n numbers into scratch, through phi, and zeros behind each up to the padded width.
+template <FeatureMap kMap, typename T>
+HWY_NOINLINE void PackRows(Rows<const T> from, size_t tokens, size_t n, float* HWY_RESTRICT to) {
+  const F32 d;
+  if (n % kPad == 0 && from.stride == static_cast<ptrdiff_t>(n)) n *= tokens, tokens = 1;
+  const size_t padded = Padded(n), whole = n / kLanes * kLanes;
+  for (size_t t = 0; t < tokens; ++t, to += padded) {
+    const T* row = from.Row(t);
+    for (size_t i = 0; i < whole; i += kLanes) {
+      hn::Store(Phi(kMap, LoadN(row + i, kLanes)), d, to + i);
+    }
+    for (size_t i = whole; i < padded; i += kLanes) {
+      const Vec x = i < n ? ZeroBeyond(Phi(kMap, LoadN(row + i, n - i)), n - i) : hn::Zero(d);
+      hn::Store(x, d, to + i);
+    }
+  }
+}
 
 // Cache lines to ask for while a block is swept, of each row of a tensor's next block one: each slice
 // of the state takes two of them along.
@@ -105,16 +102,28 @@ class Ahead {
   size_t count_ = 0, taken_ = 0;
 };
 
+// What becomes of a sweep's sums.
+enum class Finish {
+  kNone,
+  kScale,       // each row times its factor
+  kDerivative,  // a gradient at phi(x) becomes one at x
+};
+
 // What a sweep reads and writes; see Sweep().
 struct Operands {
   size_t tokens;
   Rows<const float> a, b, v;
-  Rows<float> out;
+  Rows<float> out;  // the sums on their way
+  Rows<float> to;   // and where they go; may be `out`
+  Finish finish = Finish::kNone;
+  const float* scale = nullptr;       // [tokens]
+  Rows<const float> phi{nullptr, 0};  // phi(x), as wide as out
 };
 
 // One slice of the state, kRows x (kVectors * kLanes), over all tokens of a block:
 //   s += b_t v_t^T; out_t += a_t s, or where kFirst out_t = a_t s.
-template <size_t kVectors, bool kFirst>
+// The last one of a strip (kLast) finishes them.
+template <size_t kVectors, bool kFirst, bool kLast, Finish kFinish>
 HWY_INLINE void SweepSlice(const Operands& x, size_t row, size_t column, float* HWY_RESTRICT s,
                            Ahead& ahead) {
   const F32 d;
@@ -122,6 +131,10 @@ HWY_INLINE void SweepSlice(const Operands& x, size_t row, size_t column, float* 
   const float* b = x.b.at + row;
   const float* v = x.v.at + column;
   float* out = x.out.at + column;
+  float* to = kLast ? x.to.at + column : out;
+  const ptrdiff_t to_stride = kLast ? x.to.stride : x.out.stride;
+  const float* scale = x.scale;
+  const float* phi = kFinish == Finish::kDerivative ? x.phi.at + column : nullptr;
   Rows<const float> ahead0 = ahead.Take(), ahead1 = ahead.Take();
   Vec state[kRows][kVectors];
   HWY_UNROLL(8)
@@ -154,7 +167,18 @@ HWY_INLINE void SweepSlice(const Operands& x, size_t row, size_t column, float* 
       }
     }
     HWY_UNROLL(2)
-    for (size_t c = 0; c < kVectors; ++c) hn::StoreU(out_t[c], d, out + c * kLanes);
+    for (size_t c = 0; c < kVectors; ++c) {
+      if (kFinish == Finish::kScale) out_t[c] = hn::Mul(out_t[c], hn::Set(d, *scale));
+      if (kFinish == Finish::kDerivative) {
+        // phi'(x): elu(x) + 1 is e^x <= 1 where its derivative is, and above 1 elsewhere.
+        const Vec derivative = hn::Min(hn::LoadU(d, phi + c * kLanes), hn::Set(d, 1.0f));
+        out_t[c] = hn::Mul(out_t[c], derivative);
+      }
+      hn::StoreU(out_t[c], d, to + c * kLanes);
+    }
+    if (kFinish == Finish::kScale) ++scale;
+    if (kFinish == Finish::kDerivative) phi += x.phi.stride;
+    to += to_stride;
     a += x.a.stride;
     b += x.b.stride;
     v += x.v.stride;
@@ -172,17 +196,29 @@ HWY_INLINE void SweepSlice(const Operands& x, size_t row, size_t column, float* 
 }
 
 // All rows of one strip. Not inlined: its accumulators fill the registers.
-template <size_t kVectors>
+template <size_t kVectors, Finish kFinish>
 HWY_NOINLINE void SweepStrip(const Operands& x, size_t rows, size_t column, bool set,
                              float* HWY_RESTRICT s, Ahead& ahead) {
+  constexpr size_t kSlice = kRows * kVectors * kLanes;
+  static_assert(kPad >= 2 * kRows);  // a first slice is never the last one
   size_t r = 0;
   if (set) {
-    SweepSlice<kVectors, true>(x, 0, column, s, ahead);
-    r = kRows;
+    SweepSlice<kVectors, true, false, Finish::kNone>(x, 0, column, s, ahead);
+    r = kRows, s += kSlice;
   }
-  for (; r < rows; r += kRows) {
-    SweepSlice<kVectors, false>(x, r, column, s + r * kVectors * kLanes, ahead);
+  for (; r + kRows < rows; r += kRows, s += kSlice) {
+    SweepSlice<kVectors, false, false, Finish::kNone>(x, r, column, s, ahead);
   }
+  SweepSlice<kVectors, false, true, kFinish>(x, r, column, s, ahead);
+}
+
+template <size_t kVectors>
+HWY_INLINE void SweepStrip(const Operands& x, size_t rows, size_t column, bool set, float* s,
+                           Ahead& ahead) {
+  const auto sweep = x.finish == Finish::kScale        ? SweepStrip<kVectors, Finish::kScale>
+                     : x.finish == Finish::kDerivative ? SweepStrip<kVectors, Finish::kDerivative>
+                                                       : SweepStrip<kVectors, Finish::kNone>;
+  sweep(x, rows, column, set, s, ahead);
 }
 
 // A state [rows, columns], both padded, lies in strips of kStrip columns (the last one may be
@@ -196,8 +232,9 @@ HWY_INLINE void ForStrips(size_t rows, size_t columns, const Body& body) {
   }
 }
 
-// s [rows, columns] += b_t v_t^T, out_t (+)= a_t s for the tokens of a block in order; `set`: out_t
-// is replaced. rows and columns are padded, s is aligned.
+// s [rows, columns] += b_t v_t^T, out_t (+)= a_t s for the tokens of a block in order, and what
+// becomes of out_t is written to to_t; `set`: out_t is replaced. rows and columns are padded, s is
+// aligned.
 HWY_INLINE void Sweep(const Operands& x, size_t rows, size_t columns, bool set, float* s,
                       Ahead& ahead) {
   size_t c = 0;
@@ -293,14 +330,18 @@ class HeadRows {
     if constexpr (std::is_same_v<T, const float>) {
       if (map == FeatureMap::kIdentity && last <= valid && InPlace()) return Of(block);
     }
+    // The tokens that count: the first ones of the block, or if it goes backwards the last ones.
     const size_t padded = Padded(width_);
-    for (size_t t = 0; t < block.tokens; ++t) {
-      const size_t l = block.At(t);
-      if (l < valid) {
-        PackRow(map, At(l), width_, pack + t * padded);
-      } else {
-        Clear(pack + t * padded, padded);
-      }
+    const size_t low = block.backwards ? block.first + 1 - block.tokens : block.first;
+    const size_t seen = std::min(block.tokens, valid - std::min(valid, low));
+    const size_t begin = block.backwards ? block.tokens - seen : 0;
+    Clear(pack + (block.backwards ? 0 : seen) * padded, (block.tokens - seen) * padded);
+    if (seen > 0) {
+      const Rows<const T> rows{At(block.At(begin)), block.backwards ? -time_ : time_};
+      const auto body = map == FeatureMap::kElu
+                            ? PackRows<FeatureMap::kElu, std::remove_const_t<T>>
+                            : PackRows<FeatureMap::kIdentity, std::remove_const_t<T>>;
+      body(rows, seen, width_, pack + begin * padded);
     }
     return {pack, static_cast<ptrdiff_t>(padded)};
   }
@@ -308,25 +349,22 @@ class HeadRows {
     return Read(FeatureMap::kIdentity, block, SIZE_MAX, pack);
   }
 
-  // Where a block's results go: to their rows if they can be summed up there, else to `pack`, from
-  // where Store() takes them.
-  Rows<float> Results(const Block& block, bool final, float* pack) const {
+  // Where a sweep puts a block's results: into their rows if those are whole vectors, else into
+  // `pack`, from where Store() takes them. Sums on their way are better kept in `pack` unless
+  // InPlace(), and if they begin there.
+  Rows<float> Results(const Block& block, float* pack) const {
     if constexpr (std::is_same_v<T, float>) {
-      if (final && InPlace()) return Of(block);
+      if (width_ % kPad == 0) return Of(block);
     }
     return {pack, static_cast<ptrdiff_t>(Padded(width_))};
   }
-  // map(t, i, x) makes of the i-th vector of token t's result what is stored.
-  template <class Map>
-  HWY_INLINE void Store(const Block& block, const Rows<float>& results, const float* pack,
-                        const Map& map) const {
+  HWY_INLINE void Store(const Block& block, const Rows<float>& results, const float* pack) const {
     if (results.at != pack) return;
     for (size_t t = 0; t < block.tokens; ++t) {
       T* to = At(block.At(t));
       const float* from = results.Row(t);
-      ForVectors(width_, [&](size_t i, size_t used) HWY_ATTR {
-        StoreN(map(t, i, hn::Load(F32(), from + i)), to + i, used);
-      });
+      ForVectors(width_, [&](size_t i, size_t used)
+                             HWY_ATTR { StoreN(hn::Load(F32(), from + i), to + i, used); });
     }
   }
 
@@ -368,12 +406,100 @@ HWY_INLINE void Transpose(const float* HWY_RESTRICT from, size_t rows, size_t co
 // 1 / den, but 0 where nothing has been seen and eps is 0.
 HWY_INLINE float Reciprocal(float den) { return den == 0.0f ? 0.0f : 1.0f / den; }
 
+HWY_INLINE void Reciprocals(size_t n, const float* from, float* to) {
+  const F32 d;
+  ForVectors(n, [&](size_t i, size_t used) HWY_ATTR {
+    const Vec x = LoadN(from + i, used);
+    const auto none = hn::Eq(x, hn::Zero(d));
+    StoreN(hn::IfThenZeroElse(none, hn::Div(hn::Set(d, 1.0f), x)), to + i, used);
+  });
+}
+
+// to[t] = the sum of the lanes of body(t). Four at a time: up to three floats behind the last one are
+// written too, and the last token asked for again.
+template <class Body>
+HWY_INLINE void SumEach(size_t tokens, float* HWY_RESTRICT to, const Body& body) {
+  for (size_t t = 0; t < tokens; t += 4) {
+    const size_t last = tokens - 1;
+    StoreSums(body(t), body(std::min(t + 1, last)), body(std::min(t + 2, last)),
+              body(std::min(t + 3, last)), to + t);
+  }
+}
+
+// z_t = z + k_0 + .. + k_t and den_t = q_t . z_t for the tokens of a block; z becomes the last z_t.
+HWY_NOINLINE void Denominators(size_t tokens, size_t dp, Rows<const float> q, Rows<const float> k,
+                               float* HWY_RESTRICT z, float* HWY_RESTRICT den) {
+  const F32 d;
+  HWY_ALIGN float part[kBlock * kLanes];
+  for (size_t i = 0; i < dp; i += kLanes) {
+    Vec z_t = hn::Load(d, z + i);
+    for (size_t t = 0; t < tokens; ++t) {
+      z_t = hn::Add(z_t, hn::LoadU(d, k.Row(t) + i));
+      const Vec before = i == 0 ? hn::Zero(d) : hn::Load(d, part + t * kLanes);
+      hn::Store(hn::MulAdd(z_t, hn::LoadU(d, q.Row(t) + i), before), d, part + t * kLanes);
+    }
+    hn::Store(z_t, d, z + i);
+  }
+  SumEach(tokens, den, [&](size_t t) HWY_ATTR { return hn::Load(d, part + t * kLanes); });
+}
+
+// to_t = g_t (z + k_0 + .. + k_t): what the denominators' gradients g say of phi(q).
+HWY_NOINLINE void FromFront(size_t tokens, size_t dp, Rows<const float> k, Rows<const float> g,
+                            float* HWY_RESTRICT z, float* HWY_RESTRICT to) {
+  const F32 d;
+  for (size_t i = 0; i < dp; i += kLanes) {
+    Vec z_t = hn::Load(d, z + i);
+    for (size_t t = 0; t < tokens; ++t) {
+      z_t = hn::Add(z_t, hn::LoadU(d, k.Row(t) + i));
+      hn::Store(hn::Mul(z_t, hn::Set(d, *g.Row(t))), d, to + t * dp + i);
+    }
+    hn::Store(z_t, d, z + i);
+  }
+}
+
+// to_t = z + g_0 q_0 + .. + g_t q_t: what they say of phi(k).
+HWY_NOINLINE void FromBehind(size_t tokens, size_t dp, Rows<const float> q, Rows<const float> g,
+                             float* HWY_RESTRICT z, float* HWY_RESTRICT to) {
+  const F32 d;
+  for (size_t i = 0; i < dp; i += kLanes) {
+    Vec z_t = hn::Load(d, z + i);
+    for (size_t t = 0; t < tokens; ++t) {
+      z_t = hn::MulAdd(hn::Set(d, *g.Row(t)), hn::LoadU(d, q.Row(t) + i), z_t);
+      hn::Store(z_t, d, to + t * dp + i);
+    }
+    hn::Store(z_t, d, z + i);
+  }
+}
+
+// g_t = grad_out_t / den_t, padded with zeros, and g_den_t = -(g_t . out_t).
+template <typename T>
+HWY_NOINLINE void NumeratorGradients(size_t tokens, size_t n, Rows<const T> grad_out,
+                                     Rows<const T> out, const float* HWY_RESTRICT scale,
+                                     float* HWY_RESTRICT g, float* HWY_RESTRICT g_den) {
+  const F32 d;
+  const size_t mp = Padded(n);
+  SumEach(tokens, g_den, [&](size_t t) HWY_ATTR {
+    const Vec factor = hn::Set(d, scale[t]);
+    const T* from = grad_out.Row(t);
+    const T* result = out.Row(t);
+    Vec dot = hn::Zero(d);
+    for (size_t i = 0; i < mp; i += kLanes) {
+      Vec x = hn::Zero(d);
+      if (i < n) {
+        const size_t used = std::min(kLanes, n - i);
+        x = hn::Mul(LoadN(from + i, used), factor);  // a partial load is zero beyond its end
+        dot = hn::NegMulAdd(x, LoadN(result + i, used), dot);
+      }
+      hn::Store(x, d, g + t * mp + i);
+    }
+    return dot;
+  });
+}
+
 template <typename T>
 HWY_INLINE void ForwardOf(const CausalLinearShape& shape, const CausalLinearOptions& options,
                           const CausalLinearForwardArgsOf<T>& args, float* scratch, size_t n,
                           size_t h) {
-  const F32 d;
-  const size_t lanes = hn::Lanes(d);
   const size_t dim = shape.dim, value_dim = shape.value_dim;
   const size_t dp = Padded(dim), mp = Padded(value_dim), index = n * shape.heads + h;
   const Place place(shape, args.lengths, args.offsets, n, h);
@@ -388,7 +514,8 @@ HWY_INLINE void ForwardOf(const CausalLinearShape& shape, const CausalLinearOpti
   float* out_pack = arena.Take(kBlock * mp);
   float* s = arena.TakeZeroed(dp * mp);
   float* z = arena.TakeZeroed(dp);
-  float den[kBlock], scale[kBlock];
+  float den[kBlock + 4], scale[kBlock];
+  const auto padded_out = static_cast<ptrdiff_t>(mp);
   if (args.s) {
     LoadState(args.s + index * dim * value_dim, dim, value_dim, s);
     if (args.z) std::memcpy(z, args.z + index * dim, dim * sizeof(float));
@@ -405,7 +532,8 @@ HWY_INLINE void ForwardOf(const CausalLinearShape& shape, const CausalLinearOpti
     const Rows<const float> q = q_rows.Read(options.feature_map, block, SIZE_MAX, q_pack);
     const Rows<const float> k = k_rows.Read(options.feature_map, block, place.valid, k_pack);
     const Rows<const float> v = v_rows.Read(FeatureMap::kIdentity, block, place.valid, v_pack);
-    const Rows<float> out = out_rows.Results(block, !options.normalize, out_pack);
+    const Rows<float> to = out_rows.Results(block, out_pack);
+    const Rows<float> out = out_rows.InPlace() ? to : Rows<float>{out_pack, padded_out};
     Ahead ahead(k.at);
     if (const Block next{begin + kBlock, kBlock, false}; next.first < length) {
       q_rows.Prefetch(next, ahead);
@@ -413,25 +541,18 @@ HWY_INLINE void ForwardOf(const CausalLinearShape& shape, const CausalLinearOpti
       v_rows.Prefetch(next, ahead);
       out_rows.Prefetch(next, ahead);
     }
-    Sweep({block.tokens, q, k, v, out}, dp, mp, /*set=*/true, s, ahead);
     if (options.normalize) {
-      for (size_t t = 0; t < block.tokens; ++t) {
-        Vec sum = hn::Zero(d);
-        for (size_t i = 0; i < dp; i += lanes) {
-          const Vec z_i = hn::Add(hn::Load(d, z + i), hn::LoadU(d, k.Row(t) + i));
-          hn::Store(z_i, d, z + i);
-          sum = hn::MulAdd(z_i, hn::LoadU(d, q.Row(t) + i), sum);
-        }
-        den[t] = hn::GetLane(hn::SumOfLanes(d, sum)) + options.eps;
-        scale[t] = Reciprocal(den[t]);
-      }
+      Denominators(block.tokens, dp, q, k, z, den);
+      for (size_t t = 0; t < block.tokens; ++t) den[t] += options.eps;
+      Reciprocals(block.tokens, den, scale);
       if (args.kept) {
         std::memcpy(args.kept + place.denominators + begin, den, block.tokens * sizeof(float));
       }
     }
-    out_rows.Store(block, out, out_pack, [&](size_t t, size_t, Vec x) HWY_ATTR {
-      return options.normalize ? hn::Mul(x, hn::Set(d, scale[t])) : x;
-    });
+    Sweep(
+        {block.tokens, q, k, v, out, to, options.normalize ? Finish::kScale : Finish::kNone, scale},
+        dp, mp, /*set=*/true, s, ahead);
+    out_rows.Store(block, to, out_pack);
   }
 
   if (args.s) {
@@ -465,8 +586,6 @@ template <typename T>
 HWY_INLINE void BackwardOf(const CausalLinearShape& shape, const CausalLinearOptions& options,
                            const CausalLinearBackwardArgsOf<T>& args, float* scratch, size_t n,
                            size_t h) {
-  const F32 d;
-  const size_t lanes = hn::Lanes(d);
   const FeatureMap map = options.feature_map;
   const bool normalize = options.normalize;
   const size_t dim = shape.dim, value_dim = shape.value_dim;
@@ -493,26 +612,15 @@ HWY_INLINE void BackwardOf(const CausalLinearShape& shape, const CausalLinearOpt
   float* behind_dm = arena.TakeZeroed(dp * mp);
   float* front_z = arena.TakeZeroed(dp);
   float* behind_z = arena.TakeZeroed(dp);
-  HWY_ALIGN float g_den_pack[kKeptRows];
+  float g_den_pack[kKeptRows + 4], scale[kKeptRows];
 
   const auto read_g = [&](const Block& block) HWY_ATTR -> Rows<const float> {
     if (!normalize) return grad_out_rows.Read(block, g_pack);
-    for (size_t t = 0; t < block.tokens; ++t) {
-      const size_t l = block.At(t);
-      const T* grad_out = grad_out_rows.At(l);
-      const T* out = out_rows.At(l);
-      const Vec scale = hn::Set(d, Reciprocal(args.kept[place.denominators + l]));
-      Vec dot = hn::Zero(d);
-      ForVectors(value_dim, [&](size_t i, size_t used) HWY_ATTR {
-        const Vec x = hn::Mul(LoadN(grad_out + i, used), scale);
-        hn::Store(x, d, g_pack + t * mp + i);  // a partial load is zero beyond its end
-        dot = hn::MulAdd(x, LoadN(out + i, used), dot);
-      });
-      for (size_t i = (value_dim + kLanes - 1) / kLanes * kLanes; i < mp; i += kLanes) {
-        hn::Store(hn::Zero(d), d, g_pack + t * mp + i);
-      }
-      g_den_pack[t] = -hn::GetLane(hn::SumOfLanes(d, dot));
-    }
+    const size_t low = block.backwards ? block.first + 1 - block.tokens : block.first;
+    Reciprocals(block.tokens, args.kept + place.denominators + low, scale);
+    if (block.backwards) std::reverse(scale, scale + block.tokens);
+    NumeratorGradients<T>(block.tokens, value_dim, grad_out_rows.Of(block), out_rows.Of(block),
+                          scale, g_pack, g_den_pack);
     return {g_pack, static_cast<ptrdiff_t>(mp)};
   };
   const auto read = [&](const Block& block) HWY_ATTR -> BackwardRows {
@@ -529,14 +637,9 @@ HWY_INLINE void BackwardOf(const CausalLinearShape& shape, const CausalLinearOpt
     if (normalize) out_rows.Prefetch(next, ahead);
     q_rows.Prefetch(next, ahead);
   };
-  // Gradients at phi(x) as gradients at x.
-  const auto at_x = [&](const Rows<const float>& phi) HWY_ATTR {
-    return [&, phi](size_t t, size_t i, Vec x)
-               HWY_ATTR { return hn::Mul(x, PhiDerivative(map, hn::LoadU(d, phi.Row(t) + i))); };
-  };
-  const auto as_it_is = [](size_t, size_t, Vec x) HWY_ATTR { return x; };
-  // Where nothing is left to do after the sweep, gradients are summed up in their own rows.
-  const bool final = !normalize && map == FeatureMap::kIdentity;
+  const Finish at_x = map == FeatureMap::kElu ? Finish::kDerivative : Finish::kNone;
+  const Rows<float> d_sums{d_pack, static_cast<ptrdiff_t>(dp)};
+  const Rows<float> m_sums{m_pack, static_cast<ptrdiff_t>(mp)};
 
   if (args.grad_s) {
     const float* grad_s = args.grad_s + index * dim * value_dim;
@@ -563,16 +666,9 @@ HWY_INLINE void BackwardOf(const CausalLinearShape& shape, const CausalLinearOpt
     for (size_t at = begin; at < end; at += kBlock) {
       const Block block{at, std::min(kBlock, end - at), false};
       const BackwardRows x = keep ? rows.From(at - begin) : read(block);
-      const Rows<float> grad_q = grad_q_rows.Results(block, final, d_pack);
+      const Rows<float> grad_q = grad_q_rows.Results(block, d_pack);
       if (normalize) {
-        for (size_t t = 0; t < block.tokens; ++t) {
-          const Vec g_den = hn::Set(d, *x.g_den.Row(t));
-          for (size_t i = 0; i < dp; i += lanes) {
-            const Vec z_i = hn::Add(hn::Load(d, front_z + i), hn::LoadU(d, x.k.Row(t) + i));
-            hn::Store(z_i, d, front_z + i);
-            hn::Store(hn::Mul(z_i, g_den), d, d_pack + t * dp + i);
-          }
-        }
+        FromFront(block.tokens, dp, x.k, x.g_den, front_z, d_pack);
       }
       Ahead ahead(x.k.at);
       grad_q_rows.Prefetch({at + kBlock, kBlock, false}, ahead);
@@ -581,8 +677,10 @@ HWY_INLINE void BackwardOf(const CausalLinearShape& shape, const CausalLinearOpt
       } else if (s > 0) {
         prefetch_inputs({at - segment, kBlock, false}, ahead);
       }
-      Sweep({block.tokens, x.g, x.v, x.k, grad_q}, mp, dp, /*set=*/!normalize, front, ahead);
-      grad_q_rows.Store(block, grad_q, d_pack, at_x(x.q));
+      const bool direct_q = !normalize && grad_q_rows.InPlace();
+      Sweep({block.tokens, x.g, x.v, x.k, direct_q ? grad_q : d_sums, grad_q, at_x, nullptr, x.q},
+            mp, dp, /*set=*/!normalize, front, ahead);
+      grad_q_rows.Store(block, grad_q, d_pack);
     }
 
     // Eqs. 14 and 15: grad phi(k)_i = sum_{j >= i} (v_i . g_j + g_den_j) phi(q)_j and grad v_i =
@@ -591,19 +689,10 @@ HWY_INLINE void BackwardOf(const CausalLinearShape& shape, const CausalLinearOpt
       const Block block{left - 1, std::min(kBlock, left - begin), true};
       left -= block.tokens;
       const BackwardRows x = keep ? rows.From(block.first - begin).Reversed() : read(block);
-      const bool whole = block.first < place.valid;
-      const Rows<float> grad_k = grad_k_rows.Results(block, final && whole, d_pack);
-      const Rows<float> grad_v = grad_v_rows.Results(block, /*final=*/true, m_pack);
+      const Rows<float> grad_k = grad_k_rows.Results(block, d_pack);
+      const Rows<float> grad_v = grad_v_rows.Results(block, m_pack);
       if (normalize) {
-        for (size_t t = 0; t < block.tokens; ++t) {
-          const Vec g_den = hn::Set(d, *x.g_den.Row(t));
-          for (size_t i = 0; i < dp; i += lanes) {
-            const Vec z_i =
-                hn::MulAdd(g_den, hn::LoadU(d, x.q.Row(t) + i), hn::Load(d, behind_z + i));
-            hn::Store(z_i, d, behind_z + i);
-            hn::Store(z_i, d, d_pack + t * dp + i);
-          }
-        }
+        FromBehind(block.tokens, dp, x.q, x.g_den, behind_z, d_pack);
       }
       Ahead ahead(x.k.at);
       if (left > 0) {
@@ -612,15 +701,17 @@ HWY_INLINE void BackwardOf(const CausalLinearShape& shape, const CausalLinearOpt
         grad_v_rows.Prefetch(next, ahead);
         if (!keep) prefetch_inputs(next, ahead);
       }
-      Sweep({block.tokens, x.v, x.g, x.q, grad_k}, mp, dp, /*set=*/!normalize, behind_md, ahead);
-      Sweep({block.tokens, x.k, x.q, x.g, grad_v}, dp, mp, /*set=*/true, behind_dm, ahead);
-      if (!whole) {  // what the sums say of keys that count for nothing is not their gradient
-        for (size_t t = 0; t < block.tokens; ++t) {
-          if (block.At(t) >= place.valid) Clear(d_pack + t * dp, dp);
-        }
+      const bool direct_k = !normalize && grad_k_rows.InPlace();
+      Sweep({block.tokens, x.v, x.g, x.q, direct_k ? grad_k : d_sums, grad_k, at_x, nullptr, x.k},
+            mp, dp, /*set=*/!normalize, behind_md, ahead);
+      Sweep({block.tokens, x.k, x.q, x.g, grad_v_rows.InPlace() ? grad_v : m_sums, grad_v}, dp, mp,
+            /*set=*/true, behind_dm, ahead);
+      grad_k_rows.Store(block, grad_k, d_pack);
+      grad_v_rows.Store(block, grad_v, m_pack);
+      // What the sums say of keys that count for nothing is not their gradient.
+      for (size_t t = 0; t < block.tokens && block.At(t) >= place.valid; ++t) {
+        std::fill_n(grad_k_rows.At(block.At(t)), dim, T{});
       }
-      grad_k_rows.Store(block, grad_k, d_pack, at_x(x.k));
-      grad_v_rows.Store(block, grad_v, m_pack, as_it_is);
     }
   }
   // What has been summed up in front of the first position is the gradient of the first state.

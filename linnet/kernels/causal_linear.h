@@ -88,7 +88,7 @@ struct Scratch {
 size_t CausalLinearScratch(const CausalLinearShape& shape);
 
 // Floats that the forward keeps for the backward: the denominators, one a row and head, and the
-// state at the beginning of each segment of the sequence, of which there are 64 at most, so that
+// state at the beginning of each segment of the sequence, of which there are 256 at most, so that
 // they do not grow with it: what the backward starts from. With offsets: `offsets` of the args.
 size_t CausalLinearKept(const CausalLinearShape& shape, const int64_t* offsets = nullptr);
 

@@ -16,7 +16,7 @@ constexpr size_t PadTo16(size_t n) { return (n + 15) / 16 * 16; }
 // A segment's rows, as the backward has made them ready, are kept while it goes over them twice if
 // there are at most this many: what a second-level cache holds.
 inline constexpr size_t kKeptRows = 256;
-inline constexpr size_t kMostSegments = 64;
+inline constexpr size_t kMostSegments = 256;
 
 // Tokens to a segment: a function of the length alone, so that results are too.
 constexpr size_t SegmentLength(size_t length) {

@@ -43,6 +43,37 @@ HWY_INLINE Vec ZeroBeyond(Vec v, size_t n) {
   return hn::IfThenElseZero(hn::FirstN(d, n), v);
 }
 
+#if HWY_TARGET != HWY_SCALAR
+// to[0 .. 4) = the sum of the vector's blocks of four lanes.
+template <class D>
+HWY_INLINE void StoreSumOfBlocks(D d, hn::Vec<D> x, float* to) {
+  if constexpr (hn::MaxLanes(D()) > 4) {
+    const hn::Half<D> half;
+    StoreSumOfBlocks(half, hn::Add(hn::LowerHalf(half, x), hn::UpperHalf(half, x)), to);
+  } else {
+    hn::StoreU(x, d, to);
+  }
+}
+#endif
+
+// to[0 .. 4) = the sums of the lanes of a, b, c and d.
+HWY_INLINE void StoreSums(Vec a, Vec b, Vec c, Vec d, float* to) {
+#if HWY_TARGET == HWY_SCALAR
+  to[0] = hn::GetLane(a), to[1] = hn::GetLane(b), to[2] = hn::GetLane(c), to[3] = hn::GetLane(d);
+#else
+  const F32 df;
+  // In each block of four lanes: a0 + a2, b0 + b2, a1 + a3, b1 + b3; then those of all four.
+  const hn::RepartitionToWide<F32> dw;
+  const auto pairs = [&](Vec x, Vec y) HWY_ATTR {
+    return hn::BitCast(dw, hn::Add(hn::InterleaveLower(df, x, y), hn::InterleaveUpper(df, x, y)));
+  };
+  const auto ab = pairs(a, b), cd = pairs(c, d);
+  const Vec sums = hn::Add(hn::BitCast(df, hn::InterleaveLower(dw, ab, cd)),
+                           hn::BitCast(df, hn::InterleaveUpper(dw, ab, cd)));
+  StoreSumOfBlocks(df, sums, to);
+#endif
+}
+
 // Calls body(i, used) for each vector of a row of n floats.
 template <class Body>
 HWY_INLINE void ForVectors(size_t n, Body body) {
