@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "linnet/base/error.h"
+#include "linnet/ops/causal_linear_parts.h"
 #include "linnet/ops/fused.h"
 #include "linnet/ops/plain.h"
 
@@ -133,15 +134,7 @@ void CheckState(const Tensor& q, const Tensor& v, int64_t batch, bool normalize,
 
 Tensor Attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lengths,
                  const CausalLinearOptions& options, CausalLinearState* state) {
-  CheckRows(q, k, v, 4, "[N, L, H, D] and [N, L, H, M]");
-  if (q.size(1) == 0) {
-    throw InputError("causal linear attention: the sequences are empty (L = 0); q is ", q.sizes());
-  }
-  if (lengths.defined() && (lengths.sizes() != q.sizes().slice(0, 1) ||
-                            lengths.scalar_type() != torch::kInt64 || !lengths.is_contiguous())) {
-    throw InputError("causal linear attention: lengths must be a dense int64 [", q.size(0), "]");
-  }
-  if (state) CheckState(q, v, q.size(0), options.normalize, *state);
+  CheckCausalLinear(q, k, v, lengths, options, state);
   if constexpr (kHasFused) {
     if (Fused(q)) return FusedCausalLinear(q, k, v, lengths, {}, options, state);
   }
@@ -150,25 +143,8 @@ Tensor Attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor
 
 Tensor Packed(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& cu_seqlens,
               const CausalLinearOptions& options, CausalLinearState* state) {
-  CheckRows(q, k, v, 3, "[T, H, D] and [T, H, M]");
-  if (!cu_seqlens.defined() || cu_seqlens.dim() != 1 || cu_seqlens.size(0) == 0 ||
-      cu_seqlens.scalar_type() != torch::kInt64) {
-    throw InputError("causal linear attention: cu_seqlens must be int64 [N + 1]");
-  }
-  const Tensor offsets = cu_seqlens.to(torch::kCPU).contiguous();
-  const auto* at = offsets.data_ptr<int64_t>();
-  const int64_t batch = offsets.size(0) - 1;
-  for (int64_t n = 0; n < batch; ++n) {
-    if (at[n + 1] < at[n]) {
-      throw InputError("causal linear attention: cu_seqlens falls from ", at[n], " to ", at[n + 1],
-                       " at sequence ", n);
-    }
-  }
-  if (at[0] != 0 || at[batch] != q.size(0)) {
-    throw InputError("causal linear attention: cu_seqlens must go from 0 to T = ", q.size(0),
-                     "; it goes from ", at[0], " to ", at[batch]);
-  }
-  if (state) CheckState(q, v, batch, options.normalize, *state);
+  CheckCausalLinearPacked(q, k, v, cu_seqlens, options, state);
+  const Tensor offsets = CausalLinearOffsets(cu_seqlens, q.size(0));
   if constexpr (kHasFused) {
     if (Fused(q)) {
       return FusedCausalLinear(q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0), {}, offsets, options,
@@ -180,6 +156,52 @@ Tensor Packed(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& c
 }
 
 }  // namespace
+
+void CheckCausalLinear(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lengths,
+                       const CausalLinearOptions& options, const CausalLinearState* state) {
+  CheckRows(q, k, v, 4, "[N, L, H, D] and [N, L, H, M]");
+  if (q.size(1) == 0) {
+    throw InputError("causal linear attention: the sequences are empty (L = 0); q is ", q.sizes());
+  }
+  if (lengths.defined() && (lengths.sizes() != q.sizes().slice(0, 1) ||
+                            lengths.scalar_type() != torch::kInt64 || !lengths.is_contiguous())) {
+    throw InputError("causal linear attention: lengths must be a dense int64 [", q.size(0), "]");
+  }
+  if (state) CheckState(q, v, q.size(0), options.normalize, *state);
+}
+
+void CheckCausalLinearPacked(const Tensor& q, const Tensor& k, const Tensor& v,
+                             const Tensor& cu_seqlens, const CausalLinearOptions& options,
+                             const CausalLinearState* state) {
+  CheckRows(q, k, v, 3, "[T, H, D] and [T, H, M]");
+  if (!cu_seqlens.defined() || cu_seqlens.dim() != 1 || cu_seqlens.size(0) == 0 ||
+      cu_seqlens.scalar_type() != torch::kInt64) {
+    throw InputError("causal linear attention: cu_seqlens must be int64 [N + 1]");
+  }
+  if (state) CheckState(q, v, cu_seqlens.size(0) - 1, options.normalize, *state);
+}
+
+Tensor CausalLinearOffsets(const Tensor& cu_seqlens, int64_t rows) {
+  const Tensor offsets = cu_seqlens.to(torch::kCPU).contiguous();
+  const auto* at = offsets.data_ptr<int64_t>();
+  if (!at) {
+    throw InputError(
+        "causal linear attention: cu_seqlens has a shape and no numbers, as a tensor "
+        "that is traced has");
+  }
+  const int64_t batch = offsets.size(0) - 1;
+  for (int64_t n = 0; n < batch; ++n) {
+    if (at[n + 1] < at[n]) {
+      throw InputError("causal linear attention: cu_seqlens falls from ", at[n], " to ", at[n + 1],
+                       " at sequence ", n);
+    }
+  }
+  if (at[0] != 0 || at[batch] != rows) {
+    throw InputError("causal linear attention: cu_seqlens must go from 0 to T = ", rows,
+                     "; it goes from ", at[0], " to ", at[batch]);
+  }
+  return offsets;
+}
 
 Tensor CausalLinearAttention(const Tensor& q, const Tensor& k, const Tensor& v,
                              const Tensor& lengths, const CausalLinearOptions& options) {

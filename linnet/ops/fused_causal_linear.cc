@@ -2,6 +2,7 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/utils.h>
 
+#include "linnet/ops/causal_linear_parts.h"
 #include "linnet/ops/fused.h"
 #include "linnet/ops/parallel.h"
 
@@ -44,94 +45,41 @@ c10::optional<Tensor> Optional(const Tensor& x) {
 class Function : public torch::autograd::Function<Function> {
  public:
   // out; and the state after it where one is wanted: s, and z where normalize is true.
-  static variable_list forward(AutogradContext* context, const Tensor& q_in, const Tensor& k_in,
-                               const Tensor& v_in, const c10::optional<Tensor>& optional_lengths,
-                               const c10::optional<Tensor>& optional_offsets,
-                               const c10::optional<Tensor>& optional_s,
-                               const c10::optional<Tensor>& optional_z, bool with_state,
-                               int64_t feature_map, bool normalize, double eps) {
-    const Tensor q = DenseRows(q_in), k = DenseRows(k_in), v = DenseRows(v_in);
-    const Tensor lengths = optional_lengths.value_or(Tensor());
-    const Tensor offsets = optional_offsets.value_or(Tensor());
-    const CausalLinearShape shape = ShapeOf(q, v, offsets);
-    const Tensor out = torch::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
-    const Tensor denominator = torch::empty({q.size(0), q.size(2), q.size(1)}, q.options());
-    // The state before the first position is kept for the backward; the kernel writes to a copy.
-    Tensor s0, z0, s, z;
-    const auto batch = static_cast<int64_t>(shape.batch);
-    if (with_state) {
-      if (optional_s) s0 = optional_s->contiguous();
-      s = s0.defined() ? s0.clone()
-                       : torch::zeros({batch, q.size(2), q.size(3), v.size(3)}, q.options());
-    }
-    if (with_state && normalize) {
-      if (optional_z) z0 = optional_z->contiguous();
-      z = z0.defined() ? z0.clone() : torch::zeros({batch, q.size(2), q.size(3)}, q.options());
-    }
-    const size_t slots = AtSlots();
-    const Tensor scratch = torch::empty(
-        {static_cast<int64_t>(slots * kernels::CausalLinearScratch(shape))}, q.options());
-    kernels::CausalLinearForward(shape, Options(feature_map, normalize, eps),
-                                 {.q = View<const float>(q),
-                                  .k = View<const float>(k),
-                                  .v = View<const float>(v),
-                                  .out = View<float>(out),
-                                  .lengths = Data<int64_t>(lengths),
-                                  .offsets = Data<int64_t>(offsets),
-                                  .denominator = denominator.data_ptr<float>(),
-                                  .s = Data<float>(s),
-                                  .z = Data<float>(z)},
-                                 {scratch.data_ptr<float>(), slots}, AtParallelFor);
-    context->save_for_backward({q, k, v, out, denominator, lengths, offsets, s0, z0});
+  static variable_list forward(AutogradContext* context, const Tensor& q, const Tensor& k,
+                               const Tensor& v, const c10::optional<Tensor>& lengths,
+                               const c10::optional<Tensor>& offsets, const c10::optional<Tensor>& s,
+                               const c10::optional<Tensor>& z, bool with_state, int64_t feature_map,
+                               bool normalize, double eps) {
+    // Made dense before they are saved, so that it is done once.
+    const FusedCausalLinearInputs x = {DenseRows(q),
+                                       DenseRows(k),
+                                       DenseRows(v),
+                                       lengths.value_or(Tensor()),
+                                       offsets.value_or(Tensor()),
+                                       {s.value_or(Tensor()), z.value_or(Tensor())}};
+    const FusedCausalLinearResults y =
+        FusedCausalLinearForward(x, with_state, Options(feature_map, normalize, eps));
+    context->save_for_backward(
+        {x.q, x.k, x.v, y.out, y.denominator, x.lengths, x.offsets, x.state.s, x.state.z});
     context->saved_data["feature_map"] = feature_map;
     context->saved_data["normalize"] = normalize;
     context->saved_data["eps"] = eps;
-    variable_list results = {out};
-    if (s.defined()) results.push_back(s);
-    if (z.defined()) results.push_back(z);
+    variable_list results = {y.out};
+    if (y.state.s.defined()) results.push_back(y.state.s);
+    if (y.state.z.defined()) results.push_back(y.state.z);
     return results;
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
     const variable_list saved = context->get_saved_variables();
-    const Tensor &q = saved[0], &k = saved[1], &v = saved[2], &out = saved[3], &lengths = saved[5];
-    const Tensor &offsets = saved[6], &s0 = saved[7], &z0 = saved[8];
-    const Tensor grad_out = DenseRows(grads[0]);
-    const Tensor grad_s = grads.size() > 1 ? grads[1].contiguous() : Tensor();
-    const Tensor grad_z = grads.size() > 2 ? grads[2].contiguous() : Tensor();
-    const CausalLinearShape shape = ShapeOf(q, v, offsets);
-    const auto dense_like = [](const Tensor& x) {
-      return x.defined() ? torch::empty(x.sizes(), x.options()) : Tensor();
-    };
-    const Tensor grad_q = dense_like(q), grad_k = dense_like(k), grad_v = dense_like(v);
-    const Tensor grad_s0 = dense_like(s0), grad_z0 = dense_like(z0);
-    const size_t slots = AtSlots();
-    const Tensor scratch = torch::empty(
-        {static_cast<int64_t>(slots * kernels::CausalLinearScratch(shape))}, q.options());
-    kernels::CausalLinearBackward(
-        shape,
+    const FusedCausalLinearGradients grad = FusedCausalLinearBackward(
+        {saved[0], saved[1], saved[2], saved[5], saved[6], {saved[7], saved[8]}}, saved[3],
+        saved[4], grads[0],
+        {grads.size() > 1 ? grads[1] : Tensor(), grads.size() > 2 ? grads[2] : Tensor()},
         Options(context->saved_data["feature_map"].toInt(),
-                context->saved_data["normalize"].toBool(), context->saved_data["eps"].toDouble()),
-        {.q = View<const float>(q),
-         .k = View<const float>(k),
-         .v = View<const float>(v),
-         .out = View<const float>(out),
-         .grad_out = View<const float>(grad_out),
-         .denominator = saved[4].data_ptr<float>(),
-         .lengths = Data<int64_t>(lengths),
-         .offsets = Data<int64_t>(offsets),
-         .grad_q = View<float>(grad_q),
-         .grad_k = View<float>(grad_k),
-         .grad_v = View<float>(grad_v),
-         .s = Data<float>(s0),
-         .z = Data<float>(z0),
-         .grad_s = Data<float>(grad_s),
-         .grad_z = Data<float>(grad_z),
-         .grad_s0 = Data<float>(grad_s0),
-         .grad_z0 = Data<float>(grad_z0)},
-        {scratch.data_ptr<float>(), slots}, AtParallelFor);
+                context->saved_data["normalize"].toBool(), context->saved_data["eps"].toDouble()));
     const Variable none;
-    return {grad_q, grad_k, grad_v, none, none, grad_s0, grad_z0, none, none, none, none};
+    return {grad.q, grad.k, grad.v, none, none, grad.state.s, grad.state.z, none, none, none, none};
   }
 
  private:
@@ -140,7 +88,90 @@ class Function : public torch::autograd::Function<Function> {
   }
 };
 
+// Memory for the kernel to work in, a piece for each slot.
+Tensor ScratchFor(const CausalLinearShape& shape, size_t slots, const Tensor& like) {
+  return torch::empty({static_cast<int64_t>(slots * kernels::CausalLinearScratch(shape))},
+                      like.options());
+}
+
 }  // namespace
+
+FusedCausalLinearResults FusedCausalLinearForward(const FusedCausalLinearInputs& inputs,
+                                                  bool with_state,
+                                                  const CausalLinearOptions& options) {
+  const Tensor q = DenseRows(inputs.q), k = DenseRows(inputs.k), v = DenseRows(inputs.v);
+  const CausalLinearShape shape = ShapeOf(q, v, inputs.offsets);
+  const auto batch = static_cast<int64_t>(shape.batch);
+  FusedCausalLinearResults results;
+  results.out = torch::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
+  results.denominator = torch::empty({q.size(0), q.size(2), q.size(1)}, q.options());
+  // The kernel writes to a copy of the state that is given.
+  const auto begin = [&](const Tensor& given, at::IntArrayRef sizes) {
+    return given.defined() ? given.clone(torch::MemoryFormat::Contiguous)
+                           : torch::zeros(sizes, q.options());
+  };
+  auto& [s, z] = results.state;
+  if (with_state) s = begin(inputs.state.s, {batch, q.size(2), q.size(3), v.size(3)});
+  if (with_state && options.normalize) {
+    z = begin(inputs.state.z, {batch, q.size(2), q.size(3)});
+  }
+  const size_t slots = AtSlots();
+  const Tensor scratch = ScratchFor(shape, slots, q);
+  kernels::CausalLinearForward(shape, options,
+                               {.q = View<const float>(q),
+                                .k = View<const float>(k),
+                                .v = View<const float>(v),
+                                .out = View<float>(results.out),
+                                .lengths = Data<int64_t>(inputs.lengths),
+                                .offsets = Data<int64_t>(inputs.offsets),
+                                .denominator = results.denominator.data_ptr<float>(),
+                                .s = Data<float>(s),
+                                .z = Data<float>(z)},
+                               {scratch.data_ptr<float>(), slots}, AtParallelFor);
+  return results;
+}
+
+FusedCausalLinearGradients FusedCausalLinearBackward(const FusedCausalLinearInputs& inputs,
+                                                     const Tensor& out, const Tensor& denominator,
+                                                     const Tensor& grad_out_in,
+                                                     const CausalLinearState& state_grad,
+                                                     const CausalLinearOptions& options) {
+  const Tensor q = DenseRows(inputs.q), k = DenseRows(inputs.k), v = DenseRows(inputs.v);
+  const auto dense = [](const Tensor& x) { return x.defined() ? x.contiguous() : x; };
+  const Tensor s0 = dense(inputs.state.s);
+  const Tensor z0 = options.normalize ? dense(inputs.state.z) : Tensor();
+  const Tensor grad_out = DenseRows(grad_out_in);
+  const Tensor grad_s = dense(state_grad.s);
+  const Tensor grad_z = options.normalize ? dense(state_grad.z) : Tensor();
+  const CausalLinearShape shape = ShapeOf(q, v, inputs.offsets);
+  const auto dense_like = [](const Tensor& x) {
+    return x.defined() ? torch::empty(x.sizes(), x.options()) : Tensor();
+  };
+  const FusedCausalLinearGradients grad = {
+      dense_like(q), dense_like(k), dense_like(v), {dense_like(s0), dense_like(z0)}};
+  const size_t slots = AtSlots();
+  const Tensor scratch = ScratchFor(shape, slots, q);
+  kernels::CausalLinearBackward(shape, options,
+                                {.q = View<const float>(q),
+                                 .k = View<const float>(k),
+                                 .v = View<const float>(v),
+                                 .out = View<const float>(out),
+                                 .grad_out = View<const float>(grad_out),
+                                 .denominator = denominator.data_ptr<float>(),
+                                 .lengths = Data<int64_t>(inputs.lengths),
+                                 .offsets = Data<int64_t>(inputs.offsets),
+                                 .grad_q = View<float>(grad.q),
+                                 .grad_k = View<float>(grad.k),
+                                 .grad_v = View<float>(grad.v),
+                                 .s = Data<float>(s0),
+                                 .z = Data<float>(z0),
+                                 .grad_s = Data<float>(grad_s),
+                                 .grad_z = Data<float>(grad_z),
+                                 .grad_s0 = Data<float>(grad.state.s),
+                                 .grad_z0 = Data<float>(grad.state.z)},
+                                {scratch.data_ptr<float>(), slots}, AtParallelFor);
+  return grad;
+}
 
 Tensor FusedCausalLinear(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lengths,
                          const Tensor& offsets, const CausalLinearOptions& options,
