@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds every #include of linnet/ against the table of HACKING.md.
+"""Holds every #include of linnet/ and python/ against the table of HACKING.md.
 
     tests/include_rules_test.py [SOURCE_DIR]
 
@@ -54,7 +54,7 @@ def read_table(text):
 
 
 def row_of(path, rules):
-    """The row that speaks for a file, given relative to linnet/; None where there is none."""
+    """The row that speaks for a file, given relative to linnet/ (python/x: as it is); None where there is none."""
     folder = path.parts[0]
     if folder == "cli":
         # The files of linnet-train are named train_*; verb_train.cc, which starts it, is not one.
@@ -64,11 +64,11 @@ def row_of(path, rules):
 
 def violations(root, rules):
     found = []
-    for file in sorted((root / "linnet").rglob("*")):
+    for file in sorted([*(root / "linnet").rglob("*"), *(root / "python").rglob("*")]):
         if file.suffix not in SOURCES:
             continue
-        path = file.relative_to(root / "linnet")
         where = file.relative_to(root)
+        path = where.relative_to("linnet") if where.parts[0] == "linnet" else where
         row = row_of(path, rules)
         if row is None:
             found.append(f"{where}: its folder has no row in the include table of HACKING.md")
@@ -81,9 +81,9 @@ def violations(root, rules):
             target = match[1]
             if TORCH.match(target) and "torch" not in allowed:
                 found.append(f"{where}:{number}: {row} may not include libtorch ({target})")
-            if not target.startswith("linnet/"):
+            if not target.startswith(("linnet/", "python/")):
                 continue
-            folder = target.split("/")[1]
+            folder = target.removeprefix("linnet/").split("/")[0]
             if folder == path.parts[0]:
                 row_of_target = row_of(pathlib.Path(*target.split("/")[1:]), rules)
                 if row == "cli (linnet)" and row_of_target != row:
@@ -114,6 +114,7 @@ class Checker(unittest.TestCase):
 | base | – |
 | io (files) | base |
 | nn | base, io, torch |
+| python | base, torch |
 | cli (linnet) | everything that is free of torch |
 | cli (linnet-train) | everything |
 """
@@ -124,8 +125,11 @@ class Checker(unittest.TestCase):
             for header in ("base/a.h", "io/a.h", "nn/a.h", "cli/train_a.h"):
                 (root / "linnet" / header).parent.mkdir(parents=True, exist_ok=True)
                 (root / "linnet" / header).touch()
-            (root / "linnet" / name).parent.mkdir(exist_ok=True)
-            (root / "linnet" / name).write_text("".join(f" # include {i}\n" for i in includes))
+            (root / "python").mkdir()
+            (root / "python" / "a.h").touch()
+            file = root / name if name.startswith("python/") else root / "linnet" / name
+            file.parent.mkdir(exist_ok=True)
+            file.write_text("".join(f" # include {i}\n" for i in includes))
             return violations(root, read_table(self.TABLE))
 
     def test_table(self):
@@ -153,6 +157,14 @@ class Checker(unittest.TestCase):
         self.assertEqual(len(self.check("cli/b.cc", "<ATen/ATen.h>")), 1)
         self.assertEqual(len(self.check("cli/b.cc", '"linnet/nn/a.h"')), 1)
         self.assertEqual(len(self.check("cli/b.cc", '"linnet/cli/train_a.h"')), 1)
+
+    def test_python(self):
+        self.assertEqual(
+            self.check("python/b.cc", '"python/a.h"', "<torch/library.h>", '"linnet/base/a.h"'), [])
+        self.assertEqual(len(self.check("python/b.cc", '"linnet/io/a.h"')), 1)
+        self.assertEqual(len(self.check("nn/b.cc", '"python/a.h"')), 1)
+        self.assertEqual(len(self.check("cli/b.cc", '"python/a.h"')), 1)
+        self.assertEqual(len(self.check("python/b.cc", '"python/gone.h"')), 1)
 
     def test_unknown_folder(self):
         self.assertEqual(len(self.check("new/b.cc")), 1)

@@ -183,12 +183,11 @@ void CheckCausalLinearPacked(const Tensor& q, const Tensor& k, const Tensor& v,
 
 Tensor CausalLinearOffsets(const Tensor& cu_seqlens, int64_t rows) {
   const Tensor offsets = cu_seqlens.to(torch::kCPU).contiguous();
-  const auto* at = offsets.data_ptr<int64_t>();
-  if (!at) {
+  if (!offsets.has_storage() || !offsets.storage().data()) {
     throw InputError(
-        "causal linear attention: cu_seqlens has a shape and no numbers, as a tensor "
-        "that is traced has");
+        "causal linear attention: cu_seqlens has a shape and no numbers: it is traced");
   }
+  const auto* at = offsets.data_ptr<int64_t>();
   const int64_t batch = offsets.size(0) - 1;
   for (int64_t n = 0; n < batch; ++n) {
     if (at[n + 1] < at[n]) {
