@@ -1,5 +1,6 @@
-// What causal linear attention is made of, for an autograd function that is not fused_causal_linear.cc's:
-// python/ registers its own with PyTorch, over the same checks and the same calls of the kernel.
+// What causal linear attention is made of, for another autograd function than the one in
+// fused_causal_linear.cc: python/ registers its own with PyTorch, over the same checks and the same
+// calls of the kernel.
 #ifndef LINNET_OPS_CAUSAL_LINEAR_PARTS_H_
 #define LINNET_OPS_CAUSAL_LINEAR_PARTS_H_
 
