@@ -56,7 +56,7 @@ Tensor OrEmpty(const Tensor& x, const Tensor& like) {
 
 // ---- The opaque operations: kernels ----
 
-// out, denominators, s and z after the last position.
+// out, what it keeps for the backward, s and z after the last position.
 using Forwarded = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 using ForwardKernel = Forwarded(const Tensor& q, const Tensor& k, const Tensor& v,
                                 const Optional& lengths, const Optional& cu_seqlens,
@@ -65,19 +65,19 @@ using ForwardKernel = Forwarded(const Tensor& q, const Tensor& k, const Tensor& 
 constexpr const char* kForward =
     "_causal_linear_forward(Tensor q, Tensor k, Tensor v, Tensor? lengths, Tensor? cu_seqlens, "
     "Tensor? s, Tensor? z, bool with_state, str feature_map, bool normalize, float eps) -> "
-    "(Tensor out, Tensor denominator, Tensor s, Tensor z)";
+    "(Tensor out, Tensor kept, Tensor s, Tensor z)";
 
 // Gradients of q, k, v, s and z.
 using Backwarded = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
 using BackwardKernel = Backwarded(const Optional& grad_out, const Optional& grad_s,
                                   const Optional& grad_z, const Tensor& q, const Tensor& k,
-                                  const Tensor& v, const Tensor& out, const Tensor& denominator,
+                                  const Tensor& v, const Tensor& out, const Tensor& kept,
                                   const Optional& lengths, const Optional& cu_seqlens,
                                   const Optional& s, const Optional& z,
                                   c10::string_view feature_map, bool normalize, double eps);
 constexpr const char* kBackward =
     "_causal_linear_backward(Tensor? grad_out, Tensor? grad_s, Tensor? grad_z, Tensor q, Tensor k, "
-    "Tensor v, Tensor out, Tensor denominator, Tensor? lengths, Tensor? cu_seqlens, Tensor? s, "
+    "Tensor v, Tensor out, Tensor kept, Tensor? lengths, Tensor? cu_seqlens, Tensor? s, "
     "Tensor? z, str feature_map, bool normalize, float eps) -> "
     "(Tensor grad_q, Tensor grad_k, Tensor grad_v, Tensor grad_s, Tensor grad_z)";
 
@@ -146,6 +146,10 @@ Gradients PlainGradients(const Inputs& given, const Optional& grad_out, const Op
   return gradients;
 }
 
+int64_t Kept(const Tensor& q, const Tensor& v, const Optional& cu_seqlens) {
+  return ops::CausalLinearKeptSize(q, v, cu_seqlens ? cu_seqlens->size(0) - 1 : 0);
+}
+
 Forwarded Forward(const Tensor& q, const Tensor& k, const Tensor& v, const Optional& lengths,
                   const Optional& cu_seqlens, const Optional& s, const Optional& z, bool with_state,
                   c10::string_view feature_map, bool normalize, double eps) {
@@ -155,18 +159,18 @@ Forwarded Forward(const Tensor& q, const Tensor& k, const Tensor& v, const Optio
   if constexpr (ops::kHasFused) {
     if (ops::Fused(q)) {
       const ops::FusedCausalLinearResults y = ops::FusedCausalLinearForward(x, with_state, options);
-      return {y.out, y.denominator, OrEmpty(y.state.s, q), OrEmpty(y.state.z, q)};
+      return {y.out, y.kept, OrEmpty(y.state.s, q), OrEmpty(y.state.z, q)};
     }
   }
   const PlainResults y = Plain(x, with_state, options);
-  // The plain form keeps no denominators; but shapes may not depend on the form.
-  return {y.out, torch::zeros({q.size(0), q.size(2), q.size(1)}, q.options()),
-          OrEmpty(y.state.s, q), OrEmpty(y.state.z, q)};
+  // The plain form keeps nothing; but shapes may not depend on the form.
+  return {y.out, torch::zeros({Kept(q, v, cu_seqlens)}, q.options()), OrEmpty(y.state.s, q),
+          OrEmpty(y.state.z, q)};
 }
 
 Backwarded Backward(const Optional& grad_out, const Optional& grad_s, const Optional& grad_z,
                     const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
-                    const Tensor& denominator, const Optional& lengths, const Optional& cu_seqlens,
+                    const Tensor& kept, const Optional& lengths, const Optional& cu_seqlens,
                     const Optional& s, const Optional& z, c10::string_view feature_map,
                     bool normalize, double eps) {
   const CausalLinearOptions options = Options(feature_map, normalize, eps);
@@ -178,7 +182,7 @@ Backwarded Backward(const Optional& grad_out, const Optional& grad_s, const Opti
   if constexpr (ops::kHasFused) {
     if (ops::Fused(q)) {
       return results(ops::FusedCausalLinearBackward(
-          x, out, denominator, grad_out ? *grad_out : torch::zeros_like(out),
+          x, out, kept, grad_out ? *grad_out : torch::zeros_like(out),
           {grad_s.value_or(Tensor()), grad_z.value_or(Tensor())}, options));
     }
   }
@@ -200,8 +204,7 @@ Forwarded ForwardShapes(const Tensor& q, const Tensor&, const Tensor& v, const O
   if (with_state) s = torch::empty({batch, q.size(2), q.size(3), v.size(3)}, q.options());
   if (with_state && normalize) z = torch::empty({batch, q.size(2), q.size(3)}, q.options());
   return {torch::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options()),
-          torch::empty({q.size(0), q.size(2), q.size(1)}, q.options()), OrEmpty(s, q),
-          OrEmpty(z, q)};
+          torch::empty({Kept(q, v, cu_seqlens)}, q.options()), OrEmpty(s, q), OrEmpty(z, q)};
 }
 
 Backwarded BackwardShapes(const Optional&, const Optional&, const Optional&, const Tensor& q,
@@ -234,21 +237,20 @@ class Function : public torch::autograd::Function<Function> {
                                const Optional& s, const Optional& z, bool with_state,
                                const std::string& feature_map, bool normalize, double eps) {
     const at::AutoDispatchBelowADInplaceOrView below;
-    const auto [out, denominator, s_after, z_after] =
+    const auto [out, kept, s_after, z_after] =
         CallForward(q, k, v, lengths, cu_seqlens, s, z, with_state, feature_map, normalize, eps);
-    variable_list constant = {denominator};
+    variable_list constant = {kept};
     if (!with_state) constant.push_back(s_after);
     if (!with_state || !normalize) constant.push_back(z_after);
     context->mark_non_differentiable(constant);
     const Inputs x = InputsOf(q, k, v, lengths, cu_seqlens, s, z);
-    context->save_for_backward(
-        {q, k, v, out, denominator, x.lengths, x.offsets, x.state.s, x.state.z});
+    context->save_for_backward({q, k, v, out, kept, x.lengths, x.offsets, x.state.s, x.state.z});
     // Zeros would be made for a fake tensor's gradient too, and would not be fake.
     context->set_materialize_grads(false);
     context->saved_data["feature_map"] = feature_map;
     context->saved_data["normalize"] = normalize;
     context->saved_data["eps"] = eps;
-    return {out, denominator, s_after, z_after};
+    return {out, kept, s_after, z_after};
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
@@ -340,7 +342,7 @@ WithState Attention(Inputs x, bool with_state, c10::string_view feature_map, boo
   }
   const auto rows = [&](const Tensor& tensor) { return packed ? tensor.unsqueeze(0) : tensor; };
   const Optional z = normalize ? OptionalOf(x.state.z) : c10::nullopt;
-  auto [out, denominator, s_after, z_after] =
+  auto [out, kept, s_after, z_after] =
       CallForward(rows(x.q), rows(x.k), rows(x.v), OptionalOf(x.lengths), OptionalOf(x.offsets),
                   OptionalOf(x.state.s), z, with_state, feature_map, normalize, eps);
   if (packed) out = out.squeeze(0);

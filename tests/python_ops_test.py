@@ -485,10 +485,10 @@ class Tracing(Case):
     def test_the_backward_alone(self):
         """It has no derivative of its own, and says so."""
         x = leaves(random((1, 5, 1, 2), (1, 5, 1, 2), (1, 5, 1, 2)))
-        out, denominator, _, _ = linnet._causal_linear_forward(
+        out, kept, _, _ = linnet._causal_linear_forward(
             *x, None, None, None, None, False, "elu", True, 1e-6)
         grads = linnet._causal_linear_backward(
-            torch.ones_like(out), None, None, *x, out.detach(), denominator, None, None, None, None,
+            torch.ones_like(out), None, None, *x, out.detach(), kept, None, None, None, None,
             "elu", True, 1e-6)
         self.refuses("not implemented", lambda: grads[0].sum().backward())
 

@@ -15,6 +15,8 @@
 #endif
 
 #include <algorithm>
+#include <cfloat>
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -274,7 +276,9 @@ struct Place {
   Place(const CausalLinearShape& shape, const int64_t* lengths, const int64_t* offsets, size_t n,
         size_t h)
       : n(n), h(h), first(0), length(shape.length) {
-    const Kept kept(shape, offsets);
+    const size_t tokens =
+        offsets ? static_cast<size_t>(offsets[shape.batch]) : shape.batch * shape.length;
+    const Kept kept(shape, tokens, offsets != nullptr);
     denominators = kept.states * kept.state_size + (n * shape.heads + h) * length;
     if (offsets) {
       this->n = 0;
@@ -403,14 +407,14 @@ HWY_INLINE void Transpose(const float* HWY_RESTRICT from, size_t rows, size_t co
   });
 }
 
-// 1 / den, but 0 where nothing has been seen and eps is 0.
-HWY_INLINE float Reciprocal(float den) { return den == 0.0f ? 0.0f : 1.0f / den; }
+// 1 / den, but 0 where nothing has been seen and eps is 0, or so little that 1 / den has no float.
+HWY_INLINE float Reciprocal(float den) { return std::abs(den) < FLT_MIN ? 0.0f : 1.0f / den; }
 
 HWY_INLINE void Reciprocals(size_t n, const float* from, float* to) {
   const F32 d;
   ForVectors(n, [&](size_t i, size_t used) HWY_ATTR {
     const Vec x = LoadN(from + i, used);
-    const auto none = hn::Eq(x, hn::Zero(d));
+    const auto none = hn::Lt(hn::Abs(x), hn::Set(d, FLT_MIN));
     StoreN(hn::IfThenZeroElse(none, hn::Div(hn::Set(d, 1.0f), x)), to + i, used);
   });
 }

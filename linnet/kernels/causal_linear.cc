@@ -62,8 +62,8 @@ size_t CausalLinearScratch(const CausalLinearShape& shape) {
   return (2 * kKeptRows + kMaxBlock) * (dp + mp) + 3 * dp * mp + 2 * dp + 16;
 }
 
-size_t CausalLinearKept(const CausalLinearShape& shape, const int64_t* offsets) {
-  const Kept kept(shape, offsets);
+size_t CausalLinearKept(const CausalLinearShape& shape, bool packed) {
+  const Kept kept(shape, packed ? shape.length : shape.batch * shape.length, packed);
   return kept.states * kept.state_size + kept.rows;
 }
 

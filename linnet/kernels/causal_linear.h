@@ -15,9 +15,9 @@
 //   z_i = z_{i-1} + phi(k_i)                        [F]     (eq. 19)
 //   out_i = phi(q_i) s_i / (phi(q_i) . z_i + eps)   [M]     (eq. 12; without `normalize`, only
 //                                                           phi(q_i) s_i; 0 where the denominator
-//                                                           is 0)
+//                                                           is 0, or below every normal float)
 //
-// F = D for the feature maps here. States are fp32. Results do not depend on how many slots or
+// F = D for the feature maps here. Tensors are fp32 or bf16, states and all sums fp32. Results do not depend on how many slots or
 // threads are used. The plain twin in double precision is causal_linear_ref.h.
 //
 // Sequences of different lengths may lie one after the other, without padding: then `offsets` [N+1]
@@ -89,8 +89,9 @@ size_t CausalLinearScratch(const CausalLinearShape& shape);
 
 // Floats that the forward keeps for the backward: the denominators, one a row and head, and the
 // state at the beginning of each segment of the sequence, of which there are 256 at most, so that
-// they do not grow with it: what the backward starts from. With offsets: `offsets` of the args.
-size_t CausalLinearKept(const CausalLinearShape& shape, const int64_t* offsets = nullptr);
+// they do not grow with it: what the backward starts from. packed: for sequences that lie one after
+// the other, and shape.length is T.
+size_t CausalLinearKept(const CausalLinearShape& shape, bool packed = false);
 
 template <typename T>
 struct CausalLinearForwardArgsOf {

@@ -32,13 +32,12 @@ constexpr size_t Segments(size_t length) {
 struct Kept {
   size_t states, state_size, rows;
 
-  Kept(const CausalLinearShape& shape, const int64_t* offsets)
-      : state_size(PadTo16(shape.dim) * (PadTo16(shape.value_dim) + 1)) {
-    const size_t tokens =
-        offsets ? static_cast<size_t>(offsets[shape.batch]) : shape.batch * shape.length;
-    rows = tokens * shape.heads;
-    states = shape.heads * First(shape, offsets, shape.batch);
-  }
+  // tokens: of all sequences.
+  Kept(const CausalLinearShape& shape, size_t tokens, bool packed)
+      : states(shape.heads *
+               (packed ? tokens / kKeptRows + shape.batch : shape.batch * Segments(shape.length))),
+        state_size(PadTo16(shape.dim) * (PadTo16(shape.value_dim) + 1)),
+        rows(tokens * shape.heads) {}
 
   // The first segment of head 0 of sequence n; no sequence has more than its length / kKeptRows + 1.
   static size_t First(const CausalLinearShape& shape, const int64_t* offsets, size_t n) {

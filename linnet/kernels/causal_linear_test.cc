@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <string>
 #include <thread>
@@ -216,7 +217,9 @@ TEST_P(CausalLinear, MatchesTheReferenceOverRaggedShapes) {
                                                                        {2, 33, 1, 8, 40},
                                                                        {1, 70, 2, 33, 17},
                                                                        {2, 100, 2, 4, 3},
-                                                                       {1, 65, 1, 64, 48}}) {
+                                                                       {1, 65, 1, 64, 48},
+                                                                       {2, 257, 1, 16, 16},
+                                                                       {1, 600, 3, 4, 5}}) {
     for (bool normalize : {false, true}) {
       for (FeatureMap map : {FeatureMap::kElu, FeatureMap::kIdentity}) {
         const CausalLinearOptions options{map, normalize, 1e-6f};
@@ -231,6 +234,146 @@ TEST_P(CausalLinear, TakesFeaturesOfAnySize) {
   const CausalLinearOptions options{FeatureMap::kIdentity, true, 1e-6f};
   CheckProblem({{1, 50, 1, 561, 32}, options, false}, 1, SerialFor, 1);
   CheckProblem({{2, 70, 2, 64, 16}, options, true}, 0, SerialFor, 1);
+}
+
+// So long that a segment's rows are not kept; sampled around the segments' ends.
+TEST_P(CausalLinear, LongSequencesGoBySegments) {
+  const size_t length = 66'000, d = 3, m = 16;
+  const CausalLinearShape shape{1, length, 1, d, m};
+  for (const CausalLinearOptions& options :
+       {CausalLinearOptions{}, CausalLinearOptions{FeatureMap::kIdentity, false, 0}}) {
+    const Floats q = Random(length * d, 1), k = Random(length * d, 2), v = Random(length * m, 3);
+    const Floats grad_out = Random(length * m, 4);
+    Floats out(length * m), kept(CausalLinearKept(shape)), scratch(CausalLinearScratch(shape));
+    Floats grad_q(length * d), grad_k(length * d), grad_v(length * m);
+    const auto in = [&](const Floats& x, size_t width) {
+      return RowMajor<const float>(x.data(), length, 1, width);
+    };
+    CausalLinearForward(shape, options,
+                        {.q = in(q, d),
+                         .k = in(k, d),
+                         .v = in(v, m),
+                         .out = RowMajor(out.data(), length, 1, m),
+                         .kept = kept.data()},
+                        {scratch.data(), 1}, SerialFor);
+    CausalLinearBackward(shape, options,
+                         {.q = in(q, d),
+                          .k = in(k, d),
+                          .v = in(v, m),
+                          .out = in(out, m),
+                          .grad_out = in(grad_out, m),
+                          .kept = kept.data(),
+                          .grad_q = RowMajor(grad_q.data(), length, 1, d),
+                          .grad_k = RowMajor(grad_k.data(), length, 1, d),
+                          .grad_v = RowMajor(grad_v.data(), length, 1, m)},
+                         {scratch.data(), 1}, SerialFor);
+    const auto doubles = [](const Floats& x) { return Doubles(x.begin(), x.end()); };
+    const CausalLinearRef ref(length, d, m, options, doubles(q), doubles(k), doubles(v), length);
+    const Doubles g = doubles(grad_out);
+    // Of each tensor apart, for a row's size depends on how much it has seen.
+    for (size_t l : {size_t{0}, size_t{287}, size_t{288}, size_t{289}, size_t{33'000}, length - 289,
+                     length - 1}) {
+      Difference in_out, in_q, in_k, in_v;
+      in_out.Add(&out[l * m], ref.Out(l));
+      in_q.Add(&grad_q[l * d], ref.GradQ(l, g));
+      in_k.Add(&grad_k[l * d], ref.GradK(l, g));
+      in_v.Add(&grad_v[l * m], ref.GradV(l, g));
+      EXPECT_LT(in_out.relative(), 2e-5) << l;
+      EXPECT_LT(in_q.relative(), 2e-5) << l;
+      EXPECT_LT(in_k.relative(), 2e-5) << l;
+      EXPECT_LT(in_v.relative(), 2e-5) << l;
+    }
+  }
+}
+
+// bf16 in and out, fp32 between: what the fp32 kernel makes of the same numbers, rounded once.
+TEST_P(CausalLinear, Bf16IsFp32RoundedAtTheEnds) {
+  const auto narrow = [](const Floats& x) {
+    std::vector<BFloat16> y(x.size());
+    Narrow(x.size(), x.data(), y.data());
+    return y;
+  };
+  const auto widen = [](const std::vector<BFloat16>& x) {
+    Floats y(x.size());
+    for (size_t i = 0; i < x.size(); ++i) {
+      y[i] = std::bit_cast<float>(static_cast<uint32_t>(x[i].bits) << 16);
+    }
+    return y;
+  };
+  for (auto [length, heads, d, m] : std::vector<std::array<size_t, 4>>{
+           {1, 1, 1, 1}, {70, 2, 5, 7}, {33, 1, 32, 16}, {300, 3, 20, 24}}) {
+    for (bool normalize : {false, true}) {
+      const CausalLinearShape shape{2, length, heads, d, m};
+      const CausalLinearOptions options{FeatureMap::kElu, normalize, 1e-6f};
+      const size_t tokens = 2 * length * heads;
+      const auto q = narrow(Random(tokens * d, 1)), k = narrow(Random(tokens * d, 2));
+      const auto v = narrow(Random(tokens * m, 3)), g = narrow(Random(tokens * m, 4));
+      const std::vector<int64_t> lengths = {static_cast<int64_t>(length),
+                                            static_cast<int64_t>(length / 2)};
+      Floats kept(CausalLinearKept(shape)), scratch(CausalLinearScratch(shape));
+      const auto run = [&](auto zero, const auto& q, const auto& k, const auto& v, const auto& g,
+                           const auto& out_before) {
+        using T = decltype(zero);
+        std::vector<T> out(tokens * m), grad_q(tokens * d), grad_k(tokens * d), grad_v(tokens * m);
+        const auto in = [&](const std::vector<T>& x, size_t width) {
+          return RowMajor<const T>(x.data(), length, heads, width);
+        };
+        const auto to = [&](std::vector<T>& x, size_t width) {
+          return RowMajor<T>(x.data(), length, heads, width);
+        };
+        CausalLinearForward(shape, options,
+                            CausalLinearForwardArgsOf<T>{.q = in(q, d),
+                                                         .k = in(k, d),
+                                                         .v = in(v, m),
+                                                         .out = to(out, m),
+                                                         .lengths = lengths.data(),
+                                                         .kept = kept.data()},
+                            {scratch.data(), 1}, SerialFor);
+        CausalLinearBackward(
+            shape, options,
+            CausalLinearBackwardArgsOf<T>{.q = in(q, d),
+                                          .k = in(k, d),
+                                          .v = in(v, m),
+                                          .out = in(out_before.empty() ? out : out_before, m),
+                                          .grad_out = in(g, m),
+                                          .kept = kept.data(),
+                                          .lengths = lengths.data(),
+                                          .grad_q = to(grad_q, d),
+                                          .grad_k = to(grad_k, d),
+                                          .grad_v = to(grad_v, m)},
+            {scratch.data(), 1}, SerialFor);
+        return std::array{out, grad_q, grad_k, grad_v};
+      };
+      const auto half = run(BFloat16{}, q, k, v, g, std::vector<BFloat16>{});
+      // The backward of both reads the same out, the rounded one.
+      const auto full = run(0.0f, widen(q), widen(k), widen(v), widen(g), widen(half[0]));
+      for (size_t i = 0; i < half.size(); ++i) {
+        EXPECT_EQ(widen(half[i]), widen(narrow(full[i]))) << i << " of length " << length;
+      }
+    }
+  }
+}
+
+// A broken model shows: what is not a number stays none.
+TEST_P(CausalLinear, NanStaysNan) {
+  const CausalLinearShape shape{1, 3, 1, 20, 20};
+  for (int which : {0, 1, 2}) {
+    std::array<Floats, 3> x = {Random(60, 1), Random(60, 2), Random(60, 3)};
+    x[static_cast<size_t>(which)][20] = NAN;  // of the second token
+    Floats out(60), scratch(CausalLinearScratch(shape)), s(400), z(20), step(20);
+    const auto in = [](const Floats& x) { return RowMajor<const float>(x.data(), 3, 1, 20); };
+    CausalLinearForward(
+        shape, {},
+        {.q = in(x[0]), .k = in(x[1]), .v = in(x[2]), .out = RowMajor(out.data(), 3, 1, 20)},
+        {scratch.data(), 1}, SerialFor);
+    for (size_t i : {0, 1, 2}) {
+      CausalLinearStep(20, 20, {}, &x[0][i * 20], &x[1][i * 20], &x[2][i * 20], s.data(), z.data(),
+                       step.data());
+      const bool none = i == 1 || (i == 2 && which > 0);
+      EXPECT_EQ(std::isnan(out[i * 20]), none) << which << " " << i;
+      EXPECT_EQ(std::isnan(step[0]), none) << which << " " << i;
+    }
+  }
 }
 
 // All that a forward and a backward write.
@@ -256,7 +399,7 @@ TEST_P(CausalLinear, PackedSequencesEqualEachAlone) {
                        ParallelFor parallel_for) {
     const auto begin = static_cast<size_t>(offsets[first]);
     const size_t length = static_cast<size_t>(offsets[first + batch]) - begin;
-    const CausalLinearShape shape{batch, packed ? 0 : length, heads, d, m};
+    const CausalLinearShape shape{batch, length, heads, d, m};
     const auto in = [&](const Floats& x, size_t width) {
       return RowMajor<const float>(x.data() + begin * heads * width, length, heads, width);
     };
@@ -271,8 +414,7 @@ TEST_P(CausalLinear, PackedSequencesEqualEachAlone) {
     r.grad_s0.resize(s.size()), r.grad_z0.resize(z.size());
     r.out.resize(length * heads * m), r.grad_v = r.out;
     r.grad_q.resize(length * heads * d), r.grad_k = r.grad_q;
-    Floats kept(CausalLinearKept(shape, packed ? offsets.data() + first : nullptr)),
-        scratch(CausalLinearScratch(shape) * slots);
+    Floats kept(CausalLinearKept(shape, packed)), scratch(CausalLinearScratch(shape) * slots);
     const auto rows = [&](Floats& x, size_t width) {
       return RowMajor(x.data(), length, heads, width);
     };

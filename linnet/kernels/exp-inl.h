@@ -24,7 +24,12 @@ HWY_INLINE Vec Exp(Vec x) {
   const Vec log2_e = hn::Set(d, 1.44269504f);
   // Adding this leaves no bits for fractions, and the whole number in the lowest bits.
   const Vec round = hn::Set(d, 12582912.0f);
-  x = hn::Max(hn::Set(d, -87.0f), x);  // in this order NaN stays
+  const Vec least = hn::Set(d, -87.0f);
+#if HWY_TARGET == HWY_SCALAR
+  x = hn::IfThenElse(hn::Lt(x, least), least, x);
+#else
+  x = hn::Max(least, x);  // in this order NaN stays
+#endif
   const Vec shifted = hn::MulAdd(x, log2_e, round);
   const Vec f = hn::MulSub(x, log2_e, hn::Sub(shifted, round));
   Vec p = hn::Set(d, 1.3276472e-3f);

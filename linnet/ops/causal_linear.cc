@@ -181,6 +181,14 @@ void CheckCausalLinearPacked(const Tensor& q, const Tensor& k, const Tensor& v,
   if (state) CheckState(q, v, cu_seqlens.size(0) - 1, options.normalize, *state);
 }
 
+int64_t CausalLinearKeptSize(const Tensor& q, const Tensor& v, int64_t sequences) {
+  if constexpr (!kHasFused) return 0;
+  const auto size = [](const Tensor& x, int64_t axis) { return static_cast<size_t>(x.size(axis)); };
+  const size_t batch = sequences > 0 ? static_cast<size_t>(sequences) : size(q, 0);
+  return static_cast<int64_t>(kernels::CausalLinearKept(
+      {batch, size(q, 1), size(q, 2), size(q, 3), size(v, 3)}, sequences > 0));
+}
+
 Tensor CausalLinearOffsets(const Tensor& cu_seqlens, int64_t rows) {
   const Tensor offsets = cu_seqlens.to(torch::kCPU).contiguous();
   if (!offsets.has_storage() || !offsets.storage().data()) {

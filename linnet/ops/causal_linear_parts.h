@@ -23,6 +23,10 @@ void CheckCausalLinearPacked(const torch::Tensor& q, const torch::Tensor& k, con
 // cu_seqlens on the CPU and dense; throws InputError where its numbers do not cut up `rows` rows.
 torch::Tensor CausalLinearOffsets(const torch::Tensor& cu_seqlens, int64_t rows);
 
+// What the fused form keeps for its backward, in floats: a function of shapes alone, as tracing needs
+// it. `sequences`: of packed rows q [1, T, H, D]; 0: q is [N, L, H, D].
+int64_t CausalLinearKeptSize(const torch::Tensor& q, const torch::Tensor& v, int64_t sequences);
+
 // The fused form, without autograd (not in a build on the plain forms). Shapes as in fused.h; what
 // is absent is an undefined tensor. The arguments have been checked.
 struct FusedCausalLinearInputs {
@@ -31,10 +35,11 @@ struct FusedCausalLinearInputs {
 };
 
 struct FusedCausalLinearResults {
-  torch::Tensor out;          // [N, L, H, M]
-  torch::Tensor denominator;  // [N, H, L]: for the backward
-  CausalLinearState state;    // after the last position: s where with_state is true, z where
-                              // normalize is too
+  torch::Tensor out;   // [N, L, H, M]
+  torch::Tensor kept;  // CausalLinearKeptSize() floats: for the backward
+  CausalLinearState
+      state;  // after the last position: s where with_state is true, z where normalize
+              // is too
 };
 
 struct FusedCausalLinearGradients {
@@ -49,7 +54,7 @@ FusedCausalLinearResults FusedCausalLinearForward(const FusedCausalLinearInputs&
 // `state_grad`: of the state after the last position; undefined: zero.
 FusedCausalLinearGradients FusedCausalLinearBackward(const FusedCausalLinearInputs& inputs,
                                                      const torch::Tensor& out,
-                                                     const torch::Tensor& denominator,
+                                                     const torch::Tensor& kept,
                                                      const torch::Tensor& grad_out,
                                                      const CausalLinearState& state_grad,
                                                      const kernels::CausalLinearOptions& options);

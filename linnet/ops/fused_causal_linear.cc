@@ -60,7 +60,7 @@ class Function : public torch::autograd::Function<Function> {
     const FusedCausalLinearResults y =
         FusedCausalLinearForward(x, with_state, Options(feature_map, normalize, eps));
     context->save_for_backward(
-        {x.q, x.k, x.v, y.out, y.denominator, x.lengths, x.offsets, x.state.s, x.state.z});
+        {x.q, x.k, x.v, y.out, y.kept, x.lengths, x.offsets, x.state.s, x.state.z});
     context->saved_data["feature_map"] = feature_map;
     context->saved_data["normalize"] = normalize;
     context->saved_data["eps"] = eps;
@@ -104,7 +104,8 @@ FusedCausalLinearResults FusedCausalLinearForward(const FusedCausalLinearInputs&
   const auto batch = static_cast<int64_t>(shape.batch);
   FusedCausalLinearResults results;
   results.out = torch::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
-  results.denominator = torch::empty({q.size(0), q.size(2), q.size(1)}, q.options());
+  const int64_t packed = inputs.offsets.defined() ? inputs.offsets.size(0) - 1 : 0;
+  results.kept = torch::empty({CausalLinearKeptSize(q, v, packed)}, q.options());
   // The kernel writes to a copy of the state that is given.
   const auto begin = [&](const Tensor& given, at::IntArrayRef sizes) {
     return given.defined() ? given.clone(torch::MemoryFormat::Contiguous)
@@ -124,7 +125,7 @@ FusedCausalLinearResults FusedCausalLinearForward(const FusedCausalLinearInputs&
                                 .out = View<float>(results.out),
                                 .lengths = Data<int64_t>(inputs.lengths),
                                 .offsets = Data<int64_t>(inputs.offsets),
-                                .denominator = results.denominator.data_ptr<float>(),
+                                .kept = results.kept.data_ptr<float>(),
                                 .s = Data<float>(s),
                                 .z = Data<float>(z)},
                                {scratch.data_ptr<float>(), slots}, AtParallelFor);
@@ -132,7 +133,7 @@ FusedCausalLinearResults FusedCausalLinearForward(const FusedCausalLinearInputs&
 }
 
 FusedCausalLinearGradients FusedCausalLinearBackward(const FusedCausalLinearInputs& inputs,
-                                                     const Tensor& out, const Tensor& denominator,
+                                                     const Tensor& out, const Tensor& kept,
                                                      const Tensor& grad_out_in,
                                                      const CausalLinearState& state_grad,
                                                      const CausalLinearOptions& options) {
@@ -157,7 +158,7 @@ FusedCausalLinearGradients FusedCausalLinearBackward(const FusedCausalLinearInpu
                                  .v = View<const float>(v),
                                  .out = View<const float>(out),
                                  .grad_out = View<const float>(grad_out),
-                                 .denominator = denominator.data_ptr<float>(),
+                                 .kept = kept.data_ptr<float>(),
                                  .lengths = Data<int64_t>(inputs.lengths),
                                  .offsets = Data<int64_t>(inputs.offsets),
                                  .grad_q = View<float>(grad.q),
