@@ -1,0 +1,454 @@
+// What the linear attentions are made of, for their Highway bodies. A sweep walks the tokens of a
+// block, adds b_t v_t^T to a state and reads a_t from it:
+//
+//   s += b_t v_t^T,  out_t += a_t s      for t in order
+//
+// A slice of the state (kRows x 2 vectors) stays in registers while a whole block of tokens passes, so
+// the state's memory traffic is one in a block's tokens of the plain recurrence's, and at D = M = 32 it
+// needs fewer operations than the masked products of a chunked form (4 D M a token against 4 D M + 2 C
+// (D + M) for chunks of C).
+#if defined(LINNET_KERNELS_SWEEP_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LINNET_KERNELS_SWEEP_INL_H_
+#undef LINNET_KERNELS_SWEEP_INL_H_
+#else
+#define LINNET_KERNELS_SWEEP_INL_H_
+#endif
+
+#include <algorithm>
+#include <cfloat>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <type_traits>
+
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
+#include "linnet/kernels/bfloat16-inl.h"
+#include "linnet/kernels/causal_linear.h"
+#include "linnet/kernels/exp-inl.h"
+#include "linnet/kernels/vector-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace linnet::kernels::HWY_NAMESPACE {
+
+// Rows of the state held in registers: with 32 vector registers 8 x 2 accumulators leave room for
+// the operands; with 16 registers 4 x 2 do.
+inline constexpr size_t kRows = HWY_TARGET == HWY_AVX3 ? 8 : 4;
+
+inline constexpr size_t kLanes = hn::MaxLanes(F32());
+inline constexpr size_t kStrip = 2 * kLanes;  // columns of the state held in registers
+
+// Dimensions are padded to this in scratch: a multiple of every target's lanes and of kRows.
+inline constexpr size_t kPad = 16;
+constexpr size_t Padded(size_t n) { return (n + kPad - 1) / kPad * kPad; }
+
+HWY_INLINE Vec Phi(FeatureMap map, Vec x) {
+  if (map == FeatureMap::kIdentity) return x;
+  const F32 d;
+  return hn::IfThenElse(hn::Ge(x, hn::Zero(d)), hn::Add(x, hn::Set(d, 1.0f)), Exp(x));
+}
+
+// Rows of a block of tokens, `stride` floats from one to the next (from the end of the sequence: less
+// than 0).
+template <typename T>
+struct Rows {
+  T* at;
+  ptrdiff_t stride;
+
+  Rows Columns(size_t first) const { return {at + first, stride}; }
+  T* Row(size_t t) const { return at + static_cast<ptrdiff_t>(t) * stride; }
+};
+
+// Copies rows of n numbers into scratch, through phi, and zeros behind each up to the padded width.
+template <FeatureMap kMap, typename T>
+HWY_NOINLINE void PackRows(Rows<const T> from, size_t tokens, size_t n, float* HWY_RESTRICT to) {
+  const F32 d;
+  if (n % kPad == 0 && from.stride == static_cast<ptrdiff_t>(n)) n *= tokens, tokens = 1;
+  const size_t padded = Padded(n), whole = n / kLanes * kLanes;
+  for (size_t t = 0; t < tokens; ++t, to += padded) {
+    const T* row = from.Row(t);
+    for (size_t i = 0; i < whole; i += kLanes) {
+      hn::Store(Phi(kMap, LoadN(row + i, kLanes)), d, to + i);
+    }
+    for (size_t i = whole; i < padded; i += kLanes) {
+      const Vec x = i < n ? ZeroBeyond(Phi(kMap, LoadN(row + i, n - i)), n - i) : hn::Zero(d);
+      hn::Store(x, d, to + i);
+    }
+  }
+}
+
+// Cache lines to ask for while a block is swept, of each row of a tensor's next block one: each slice
+// of the state takes two of them along.
+class Ahead {
+ public:
+  explicit Ahead(const float* nothing) : nothing_{nothing, 0} {}
+
+  // All lines of `rows`, `width` floats wide.
+  void Add(Rows<const float> rows, size_t width) {
+    constexpr size_t kLine = 64 / sizeof(float);
+    for (size_t i = 0; i < width && count_ < kMost; i += kLine) lines_[count_++] = rows.Columns(i);
+  }
+  HWY_INLINE Rows<const float> Take() { return taken_ < count_ ? lines_[taken_++] : nothing_; }
+
+ private:
+  static constexpr size_t kMost = 64;
+
+  Rows<const float> lines_[kMost];
+  Rows<const float> nothing_;
+  size_t count_ = 0, taken_ = 0;
+};
+
+// What a sweep does with the state.
+enum class Pass {
+  kBoth,    // add a token to it, then read it
+  kUpdate,  // add only
+  kRead,    // read only
+};
+
+// What becomes of a sweep's sums.
+enum class Finish {
+  kNone,
+  kScale,       // each row times its factor
+  kDerivative,  // a gradient at phi(x) becomes one at x
+};
+
+// What a sweep reads and writes; see Sweep().
+struct Operands {
+  size_t tokens;
+  Rows<const float> a, b, v;
+  Rows<float> out;  // the sums on their way
+  Rows<float> to;   // and where they go; may be `out`
+  Finish finish = Finish::kNone;
+  const float* scale = nullptr;       // [tokens]
+  Rows<const float> phi{nullptr, 0};  // phi(x), as wide as out
+};
+
+// One slice of the state, kRows x (kVectors * kLanes), over all tokens of a block:
+//   s += b_t v_t^T; out_t += a_t s, or where kFirst out_t = a_t s.
+// The last one of a strip (kLast) finishes them.
+template <Pass kPass, size_t kVectors, bool kFirst, bool kLast, Finish kFinish>
+HWY_INLINE void SweepSlice(const Operands& x, size_t row, size_t column, float* HWY_RESTRICT s,
+                           Ahead& ahead) {
+  const F32 d;
+  const float* a = x.a.at + row;
+  const float* b = x.b.at + row;
+  const float* v = x.v.at + column;
+  float* out = x.out.at + column;
+  float* to = kLast ? x.to.at + column : out;
+  const ptrdiff_t to_stride = kLast ? x.to.stride : x.out.stride;
+  const float* scale = x.scale;
+  const float* phi = kFinish == Finish::kDerivative ? x.phi.at + column : nullptr;
+  Rows<const float> ahead0 = ahead.Take(), ahead1 = ahead.Take();
+  Vec state[kRows][kVectors];
+  HWY_UNROLL(8)
+  for (size_t r = 0; r < kRows; ++r) {
+    HWY_UNROLL(2)
+    for (size_t c = 0; c < kVectors; ++c) {
+      state[r][c] = hn::Load(d, s + (r * kVectors + c) * kLanes);
+    }
+  }
+  for (size_t left = x.tokens; left > 0; --left) {
+    hwy::Prefetch(ahead0.at);
+    hwy::Prefetch(ahead1.at);
+    Vec v_t[kVectors], out_t[kVectors];
+    HWY_UNROLL(2)
+    for (size_t c = 0; c < kVectors; ++c) {
+      if (kPass != Pass::kRead) v_t[c] = hn::LoadU(d, v + c * kLanes);
+      if (kPass == Pass::kUpdate) continue;
+      out_t[c] = kFirst ? hn::Zero(d) : hn::LoadU(d, out + c * kLanes);
+    }
+    // Of each a one broadcast a vector, in the multiply-add's own memory operand, where AVX-512 has
+    // one: fewer instructions than a register for both, and 8% less time.
+    const float* again = a;
+    if (HWY_TARGET == HWY_AVX3) HidePointer(again);
+    HWY_UNROLL(8)
+    for (size_t r = 0; r < kRows; ++r) {
+      const Vec b_r = kPass == Pass::kRead ? hn::Zero(d) : hn::Set(d, b[r]);
+      HWY_UNROLL(2)
+      for (size_t c = 0; c < kVectors; ++c) {
+        if (kPass != Pass::kRead) state[r][c] = hn::MulAdd(b_r, v_t[c], state[r][c]);
+        if (kPass == Pass::kUpdate) continue;
+        out_t[c] = hn::MulAdd(hn::Set(d, c == 0 ? a[r] : again[r]), state[r][c], out_t[c]);
+      }
+    }
+    HWY_UNROLL(2)
+    for (size_t c = 0; c < kVectors && kPass != Pass::kUpdate; ++c) {
+      if (kFinish == Finish::kScale) out_t[c] = hn::Mul(out_t[c], hn::Set(d, *scale));
+      if (kFinish == Finish::kDerivative) {
+        // phi'(x): elu(x) + 1 is e^x <= 1 where its derivative is, and above 1 elsewhere.
+        const Vec derivative = hn::Min(hn::LoadU(d, phi + c * kLanes), hn::Set(d, 1.0f));
+        out_t[c] = hn::Mul(out_t[c], derivative);
+      }
+      hn::StoreU(out_t[c], d, to + c * kLanes);
+    }
+    if (kFinish == Finish::kScale) ++scale;
+    if (kFinish == Finish::kDerivative) phi += x.phi.stride;
+    to += to_stride;
+    a += x.a.stride;
+    b += x.b.stride;
+    v += x.v.stride;
+    out += x.out.stride;
+    ahead0.at += ahead0.stride;
+    ahead1.at += ahead1.stride;
+  }
+  if (kPass == Pass::kRead) return;
+  HWY_UNROLL(8)
+  for (size_t r = 0; r < kRows; ++r) {
+    HWY_UNROLL(2)
+    for (size_t c = 0; c < kVectors; ++c) {
+      hn::Store(state[r][c], d, s + (r * kVectors + c) * kLanes);
+    }
+  }
+}
+
+// All rows of one strip. Not inlined: its accumulators fill the registers.
+template <Pass kPass, size_t kVectors, Finish kFinish>
+HWY_NOINLINE void SweepStrip(const Operands& x, size_t rows, size_t column, bool set,
+                             float* HWY_RESTRICT s, Ahead& ahead) {
+  constexpr size_t kSlice = kRows * kVectors * kLanes;
+  static_assert(kPad >= 2 * kRows);  // a first slice is never the last one
+  size_t r = 0;
+  if (set) {
+    SweepSlice<kPass, kVectors, true, false, Finish::kNone>(x, 0, column, s, ahead);
+    r = kRows, s += kSlice;
+  }
+  for (; r + kRows < rows; r += kRows, s += kSlice) {
+    SweepSlice<kPass, kVectors, false, false, Finish::kNone>(x, r, column, s, ahead);
+  }
+  SweepSlice<kPass, kVectors, false, true, kFinish>(x, r, column, s, ahead);
+}
+
+template <Pass kPass, size_t kVectors>
+HWY_INLINE void SweepStrip(const Operands& x, size_t rows, size_t column, bool set, float* s,
+                           Ahead& ahead) {
+  const auto sweep = x.finish == Finish::kScale ? SweepStrip<kPass, kVectors, Finish::kScale>
+                     : x.finish == Finish::kDerivative
+                         ? SweepStrip<kPass, kVectors, Finish::kDerivative>
+                         : SweepStrip<kPass, kVectors, Finish::kNone>;
+  sweep(x, rows, column, set, s, ahead);
+}
+
+// A state [rows, columns], both padded, lies in strips of kStrip columns (the last one may be
+// narrower), each dense: so a slice's vectors are a constant distance apart. Calls body(row, first
+// column, width, at) for each row of each strip.
+template <class Body>
+HWY_INLINE void ForStrips(size_t rows, size_t columns, const Body& body) {
+  for (size_t c = 0; c < columns; c += kStrip) {
+    const size_t width = std::min(kStrip, columns - c);
+    for (size_t r = 0; r < rows; ++r) body(r, c, width, c * rows + r * width);
+  }
+}
+
+// s [rows, columns] += b_t v_t^T, out_t (+)= a_t s for the tokens of a block in order, and what
+// becomes of out_t is written to to_t; `set`: out_t is replaced. rows and columns are padded, s is
+// aligned.
+template <Pass kPass = Pass::kBoth>
+HWY_INLINE void Sweep(const Operands& x, size_t rows, size_t columns, bool set, float* s,
+                      Ahead& ahead) {
+  size_t c = 0;
+  for (; c + kStrip <= columns; c += kStrip) {
+    SweepStrip<kPass, 2>(x, rows, c, set, s + c * rows, ahead);
+  }
+  if (c < columns) SweepStrip<kPass, 1>(x, rows, c, set, s + c * rows, ahead);
+}
+
+// The halves of it: all of a block's b_t v_t^T into s, and all its a_t s.
+HWY_INLINE void Accumulate(size_t tokens, Rows<const float> b, Rows<const float> v, size_t rows,
+                           size_t columns, float* s, Ahead& ahead) {
+  const Rows<float> none{nullptr, 0};
+  Sweep<Pass::kUpdate>({tokens, b, b, v, none, none}, rows, columns, false, s, ahead);
+}
+HWY_INLINE void ReadOut(const Operands& x, size_t rows, size_t columns, bool set, const float* s,
+                        Ahead& ahead) {
+  Sweep<Pass::kRead>(x, rows, columns, set, const_cast<float*>(s), ahead);
+}
+
+HWY_INLINE void Clear(float* to, size_t n) { std::memset(to, 0, n * sizeof(float)); }
+
+// Takes consecutive pieces of a slot's scratch; sizes are multiples of kPad, so all stay aligned.
+class Arena {
+ public:
+  explicit Arena(float* at)
+      : at_(reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(at) + 63) & ~uintptr_t{63})) {}
+  float* Take(size_t n) {
+    float* piece = at_;
+    at_ += Padded(n);
+    return piece;
+  }
+  float* TakeZeroed(size_t n) {
+    float* piece = Take(n);
+    Clear(piece, Padded(n));
+    return piece;
+  }
+
+ private:
+  float* at_;
+};
+
+// A block of tokens: the first one's row, and whether the next one is the row behind or in front.
+struct Block {
+  size_t first, tokens;
+  bool backwards;
+
+  size_t At(size_t t) const { return backwards ? first - t : first + t; }
+};
+
+// The rows of one tensor that belong to one head.
+template <typename T>
+class HeadRows {
+ public:
+  // The first row, and how far it is to the next.
+  HeadRows(T* at, ptrdiff_t time, size_t width) : at_(at), time_(time), width_(width) {}
+
+  T* At(size_t l) const { return at_ + static_cast<ptrdiff_t>(l) * time_; }
+
+  // Whether sweeps may use the rows where they are: they are whole vectors, and lie so close together
+  // that a block of them does not fall on a few sets of the cache.
+  bool InPlace() const {
+    return std::is_same_v<std::remove_const_t<T>, float> && width_ % kPad == 0 &&
+           std::abs(time_) <= 2 * static_cast<ptrdiff_t>(width_);
+  }
+  Rows<T> Of(const Block& block) const {
+    return {At(block.first), block.backwards ? -time_ : time_};
+  }
+
+  void Prefetch(const Block& block, Ahead& ahead) const {
+    const ptrdiff_t floats = static_cast<ptrdiff_t>(sizeof(float) / sizeof(T));
+    ahead.Add({reinterpret_cast<const float*>(At(block.first)),
+               (block.backwards ? -time_ : time_) / floats},
+              (width_ + static_cast<size_t>(floats) - 1) / static_cast<size_t>(floats));
+  }
+
+  // The rows of a block through phi: where they are if they can stay there, else in `pack`
+  // [tokens, padded width], where those of keys beyond `valid` are zero.
+  Rows<const float> Read(FeatureMap map, const Block& block, size_t valid, float* pack) const {
+    const size_t last = block.backwards ? block.first + 1 : block.first + block.tokens;
+    if constexpr (std::is_same_v<T, const float>) {
+      if (map == FeatureMap::kIdentity && last <= valid && InPlace()) return Of(block);
+    }
+    // The tokens that count: the first ones of the block, or if it goes backwards the last ones.
+    const size_t padded = Padded(width_);
+    const size_t low = block.backwards ? block.first + 1 - block.tokens : block.first;
+    const size_t seen = std::min(block.tokens, valid - std::min(valid, low));
+    const size_t begin = block.backwards ? block.tokens - seen : 0;
+    Clear(pack + (block.backwards ? 0 : seen) * padded, (block.tokens - seen) * padded);
+    if (seen > 0) {
+      const Rows<const T> rows{At(block.At(begin)), block.backwards ? -time_ : time_};
+      const auto body = map == FeatureMap::kElu
+                            ? PackRows<FeatureMap::kElu, std::remove_const_t<T>>
+                            : PackRows<FeatureMap::kIdentity, std::remove_const_t<T>>;
+      body(rows, seen, width_, pack + begin * padded);
+    }
+    return {pack, static_cast<ptrdiff_t>(padded)};
+  }
+  Rows<const float> Read(const Block& block, float* pack) const {
+    return Read(FeatureMap::kIdentity, block, SIZE_MAX, pack);
+  }
+
+  // Where a sweep puts a block's results: into their rows if those are whole vectors, else into
+  // `pack`, from where Store() takes them. Sums on their way are better kept in `pack` unless
+  // InPlace(), and if they begin there.
+  Rows<float> Results(const Block& block, float* pack) const {
+    if constexpr (std::is_same_v<T, float>) {
+      if (width_ % kPad == 0) return Of(block);
+    }
+    return {pack, static_cast<ptrdiff_t>(Padded(width_))};
+  }
+  HWY_INLINE void Store(const Block& block, const Rows<float>& results, const float* pack) const {
+    if (results.at != pack) return;
+    for (size_t t = 0; t < block.tokens; ++t) {
+      T* to = At(block.At(t));
+      const float* from = results.Row(t);
+      ForVectors(width_, [&](size_t i, size_t used)
+                             HWY_ATTR { StoreN(hn::Load(F32(), from + i), to + i, used); });
+    }
+  }
+
+ private:
+  T* at_;
+  ptrdiff_t time_;
+  size_t width_;
+};
+
+// A dense state [dim, value_dim] into strips, the same transposed, and back.
+HWY_INLINE void LoadState(const float* from, size_t dim, size_t value_dim, float* to) {
+  ForStrips(Padded(dim), Padded(value_dim), [&](size_t f, size_t c, size_t width, size_t at) {
+    if (f >= dim || c >= value_dim) return;
+    std::memcpy(to + at, from + f * value_dim + c, std::min(width, value_dim - c) * sizeof(float));
+  });
+}
+HWY_INLINE void LoadTransposed(const float* from, size_t dim, size_t value_dim, float* to) {
+  ForStrips(Padded(value_dim), Padded(dim), [&](size_t m, size_t c, size_t width, size_t at) {
+    if (m >= value_dim) return;
+    for (size_t i = 0; i < width && c + i < dim; ++i) to[at + i] = from[(c + i) * value_dim + m];
+  });
+}
+HWY_INLINE void StoreState(const float* from, size_t dim, size_t value_dim, float* to) {
+  ForStrips(Padded(dim), Padded(value_dim), [&](size_t f, size_t c, size_t width, size_t at) {
+    if (f >= dim || c >= value_dim) return;
+    std::memcpy(to + f * value_dim + c, from + at, std::min(width, value_dim - c) * sizeof(float));
+  });
+}
+// Strips [rows, columns] into strips [columns, rows].
+HWY_INLINE void Transpose(const float* HWY_RESTRICT from, size_t rows, size_t columns,
+                          float* HWY_RESTRICT to) {
+  ForStrips(rows, columns, [&](size_t r, size_t c, size_t width, size_t at) {
+    const size_t strip = r / kStrip * kStrip, across = std::min(kStrip, rows - strip);
+    float* column = to + strip * columns + r - strip;
+    for (size_t i = 0; i < width; ++i) column[(c + i) * across] = from[at + i];
+  });
+}
+
+// 1 / den, but 0 where nothing has been seen and eps is 0, or so little that 1 / den has no float.
+HWY_INLINE float Reciprocal(float den) { return std::abs(den) < FLT_MIN ? 0.0f : 1.0f / den; }
+
+HWY_INLINE void Reciprocals(size_t n, const float* from, float* to) {
+  const F32 d;
+  ForVectors(n, [&](size_t i, size_t used) HWY_ATTR {
+    const Vec x = LoadN(from + i, used);
+    const auto none = hn::Lt(hn::Abs(x), hn::Set(d, FLT_MIN));
+    StoreN(hn::IfThenZeroElse(none, hn::Div(hn::Set(d, 1.0f), x)), to + i, used);
+  });
+}
+
+// to[t] = the sum of the lanes of body(t). Four at a time: up to three floats behind the last one are
+// written too, and the last token asked for again.
+template <class Body>
+HWY_INLINE void SumEach(size_t tokens, float* HWY_RESTRICT to, const Body& body) {
+  for (size_t t = 0; t < tokens; t += 4) {
+    const size_t last = tokens - 1;
+    StoreSums(body(t), body(std::min(t + 1, last)), body(std::min(t + 2, last)),
+              body(std::min(t + 3, last)), to + t);
+  }
+}
+
+// g_t = grad_out_t / den_t, padded with zeros, and g_den_t = -(g_t . out_t).
+template <typename T>
+HWY_NOINLINE void NumeratorGradients(size_t tokens, size_t n, Rows<const T> grad_out,
+                                     Rows<const T> out, const float* HWY_RESTRICT scale,
+                                     float* HWY_RESTRICT g, float* HWY_RESTRICT g_den) {
+  const F32 d;
+  const size_t mp = Padded(n);
+  SumEach(tokens, g_den, [&](size_t t) HWY_ATTR {
+    const Vec factor = hn::Set(d, scale[t]);
+    const T* from = grad_out.Row(t);
+    const T* result = out.Row(t);
+    Vec dot = hn::Zero(d);
+    for (size_t i = 0; i < mp; i += kLanes) {
+      Vec x = hn::Zero(d);
+      if (i < n) {
+        const size_t used = std::min(kLanes, n - i);
+        x = hn::Mul(LoadN(from + i, used), factor);  // a partial load is zero beyond its end
+        dot = hn::NegMulAdd(x, LoadN(result + i, used), dot);
+      }
+      hn::Store(x, d, g + t * mp + i);
+    }
+    return dot;
+  });
+}
+
+}  // namespace linnet::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // LINNET_KERNELS_SWEEP_INL_H_
