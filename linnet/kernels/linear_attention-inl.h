@@ -1,0 +1,246 @@
+// The Highway body of linear_attention.h, compiled once for each instruction set: the halves of
+// sweep-inl.h's sweep, one over the keys and one over the queries.
+#if defined(LINNET_KERNELS_LINEAR_ATTENTION_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LINNET_KERNELS_LINEAR_ATTENTION_INL_H_
+#undef LINNET_KERNELS_LINEAR_ATTENTION_INL_H_
+#else
+#define LINNET_KERNELS_LINEAR_ATTENTION_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstring>
+
+#include "hwy/highway.h"
+#include "linnet/kernels/linear_attention.h"
+#include "linnet/kernels/sweep-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace linnet::kernels::HWY_NAMESPACE {
+
+// Tokens to a block: there is only one state here, and half a sweep reads fewer rows.
+inline constexpr size_t kLinearBlock = 64;
+
+// z += the rows of a block, each times its factor (null: 1).
+HWY_NOINLINE void AddRows(size_t tokens, size_t dp, Rows<const float> rows, const float* factors,
+                          float* HWY_RESTRICT z) {
+  const F32 d;
+  for (size_t i = 0; i < dp; i += kLanes) {
+    Vec sum = hn::Load(d, z + i);
+    for (size_t t = 0; t < tokens; ++t) {
+      const Vec row = hn::LoadU(d, rows.Row(t) + i);
+      sum = factors ? hn::MulAdd(hn::Set(d, factors[t]), row, sum) : hn::Add(row, sum);
+    }
+    hn::Store(sum, d, z + i);
+  }
+}
+
+// den_t = q_t . z.
+HWY_NOINLINE void Dots(size_t tokens, size_t dp, Rows<const float> q, const float* z, float* den) {
+  const F32 d;
+  SumEach(tokens, den, [&](size_t t) HWY_ATTR {
+    Vec sum = hn::Zero(d);
+    for (size_t i = 0; i < dp; i += kLanes) {
+      sum = hn::MulAdd(hn::LoadU(d, q.Row(t) + i), hn::Load(d, z + i), sum);
+    }
+    return sum;
+  });
+}
+
+// to_t = factor_t z (null: z).
+HWY_NOINLINE void FillRows(size_t tokens, size_t dp, const float* z, const float* factors,
+                           float* HWY_RESTRICT to) {
+  const F32 d;
+  for (size_t t = 0; t < tokens; ++t) {
+    const Vec factor = hn::Set(d, factors ? factors[t] : 1.0f);
+    for (size_t i = 0; i < dp; i += kLanes) {
+      hn::Store(hn::Mul(factor, hn::Load(d, z + i)), d, to + t * dp + i);
+    }
+  }
+}
+
+template <typename T>
+HWY_INLINE HeadRows<T> HeadOf(const Strided<T>& x, size_t n, size_t h, size_t width) {
+  return {x.data ? x.At(n, 0, h) : nullptr, x.time, width};
+}
+
+HWY_INLINE size_t ValidKeys(const LinearAttentionShape& shape, const int64_t* lengths, size_t n) {
+  return lengths ? std::min(static_cast<size_t>(std::max<int64_t>(lengths[n], 0)), shape.keys)
+                 : shape.keys;
+}
+
+template <typename T>
+HWY_INLINE void LinearForwardOf(const LinearAttentionShape& shape,
+                                const LinearAttentionOptions& options,
+                                const LinearAttentionForwardArgsOf<T>& args, float* scratch,
+                                size_t n, size_t h) {
+  const size_t dim = shape.dim, value_dim = shape.value_dim;
+  const size_t dp = Padded(dim), mp = Padded(value_dim), index = n * shape.heads + h;
+  const HeadRows<const T> q_rows = HeadOf(args.q, n, h, dim), k_rows = HeadOf(args.k, n, h, dim);
+  const HeadRows<const T> v_rows = HeadOf(args.v, n, h, value_dim);
+  const HeadRows<T> out_rows = HeadOf(args.out, n, h, value_dim);
+  Arena arena(scratch);
+  float* d_pack = arena.Take(kLinearBlock * dp);
+  float* m_pack = arena.Take(kLinearBlock * mp);
+  float* s = arena.TakeZeroed(dp * mp);
+  float* z = arena.TakeZeroed(dp);
+  float den[kLinearBlock + 4], scale[kLinearBlock];
+
+  const size_t valid = ValidKeys(shape, args.lengths, n);
+  for (size_t begin = 0; begin < valid; begin += kLinearBlock) {
+    const Block block{begin, std::min(kLinearBlock, valid - begin), false};
+    const Rows<const float> k = k_rows.Read(options.feature_map, block, valid, d_pack);
+    const Rows<const float> v = v_rows.Read(block, m_pack);
+    if (options.normalize) AddRows(block.tokens, dp, k, nullptr, z);
+    Ahead ahead(k.at);
+    k_rows.Prefetch({begin + kLinearBlock, kLinearBlock, false}, ahead);
+    v_rows.Prefetch({begin + kLinearBlock, kLinearBlock, false}, ahead);
+    Accumulate(block.tokens, k, v, dp, mp, s, ahead);
+  }
+  if (args.kept) {
+    float* kept = args.kept + index * dp * (mp + 1);
+    std::memcpy(kept, s, dp * mp * sizeof(float));
+    std::memcpy(kept + dp * mp, z, dp * sizeof(float));
+  }
+
+  for (size_t begin = 0; begin < shape.queries; begin += kLinearBlock) {
+    const Block block{begin, std::min(kLinearBlock, shape.queries - begin), false};
+    const Rows<const float> q = q_rows.Read(options.feature_map, block, SIZE_MAX, d_pack);
+    if (options.normalize) {
+      Dots(block.tokens, dp, q, z, den);
+      for (size_t t = 0; t < block.tokens; ++t) den[t] += options.eps;
+      Reciprocals(block.tokens, den, scale);
+      if (args.kept) {
+        const size_t denominators = shape.batch * shape.heads * dp * (mp + 1);
+        std::memcpy(args.kept + denominators + index * shape.queries + begin, den,
+                    block.tokens * sizeof(float));
+      }
+    }
+    const Rows<float> to = out_rows.Results(block, m_pack);
+    const Rows<float> sums{m_pack, static_cast<ptrdiff_t>(mp)};
+    Ahead ahead(q.at);
+    q_rows.Prefetch({begin + kLinearBlock, kLinearBlock, false}, ahead);
+    out_rows.Prefetch({begin + kLinearBlock, kLinearBlock, false}, ahead);
+    Operands x{block.tokens, q, q, q, out_rows.InPlace() ? to : sums, to};
+    if (options.normalize) x.finish = Finish::kScale, x.scale = scale;
+    ReadOut(x, dp, mp, /*set=*/true, s, ahead);
+    out_rows.Store(block, to, m_pack);
+  }
+}
+
+template <typename T>
+HWY_INLINE void LinearBackwardOf(const LinearAttentionShape& shape,
+                                 const LinearAttentionOptions& options,
+                                 const LinearAttentionBackwardArgsOf<T>& args, float* scratch,
+                                 size_t n, size_t h) {
+  const FeatureMap map = options.feature_map;
+  const bool normalize = options.normalize;
+  const size_t dim = shape.dim, value_dim = shape.value_dim;
+  const size_t dp = Padded(dim), mp = Padded(value_dim), index = n * shape.heads + h;
+  const HeadRows<const T> q_rows = HeadOf(args.q, n, h, dim), k_rows = HeadOf(args.k, n, h, dim);
+  const HeadRows<const T> v_rows = HeadOf(args.v, n, h, value_dim);
+  const HeadRows<const T> out_rows = HeadOf(args.out, n, h, value_dim);
+  const HeadRows<const T> grad_out_rows = HeadOf(args.grad_out, n, h, value_dim);
+  const HeadRows<T> grad_q_rows = HeadOf(args.grad_q, n, h, dim);
+  const HeadRows<T> grad_k_rows = HeadOf(args.grad_k, n, h, dim);
+  const HeadRows<T> grad_v_rows = HeadOf(args.grad_v, n, h, value_dim);
+  Arena arena(scratch);
+  float* d_pack = arena.Take(kLinearBlock * dp);
+  float* m_pack = arena.Take(kLinearBlock * mp);
+  float* d_sums = arena.Take(kLinearBlock * dp);
+  float* m_sums = arena.Take(kLinearBlock * mp);
+  float* s_md = arena.Take(dp * mp);
+  float* g_dm = arena.TakeZeroed(dp * mp);  // sum of phi(q) g^T
+  float* g_md = arena.Take(dp * mp);
+  float* g_z = arena.TakeZeroed(dp);  // sum of c phi(q)
+  float c[kLinearBlock + 4], scale[kLinearBlock];
+
+  const float* kept = args.kept + index * dp * (mp + 1);
+  const float* z = kept + dp * mp;
+  const float* den = args.kept + shape.batch * shape.heads * dp * (mp + 1) + index * shape.queries;
+  Transpose(kept, dp, mp, s_md);
+  const Finish at_x = map == FeatureMap::kElu ? Finish::kDerivative : Finish::kNone;
+  const auto in_place = [&](const HeadRows<T>& rows, Rows<float> to, float* sums, size_t width) {
+    return !normalize && rows.InPlace() ? to : Rows<float>{sums, static_cast<ptrdiff_t>(width)};
+  };
+
+  for (size_t begin = 0; begin < shape.queries; begin += kLinearBlock) {
+    const Block block{begin, std::min(kLinearBlock, shape.queries - begin), false};
+    const Rows<const float> q = q_rows.Read(map, block, SIZE_MAX, d_pack);
+    Rows<const float> g{m_pack, static_cast<ptrdiff_t>(mp)};
+    if (normalize) {
+      Reciprocals(block.tokens, den + begin, scale);
+      NumeratorGradients<T>(block.tokens, value_dim, grad_out_rows.Of(block), out_rows.Of(block),
+                            scale, m_pack, c);
+      AddRows(block.tokens, dp, q, c, g_z);
+      FillRows(block.tokens, dp, z, c, d_sums);
+    } else {
+      g = grad_out_rows.Read(block, m_pack);
+    }
+    const Rows<float> to = grad_q_rows.Results(block, d_sums);
+    Ahead ahead(q.at);
+    const Block next{begin + kLinearBlock, kLinearBlock, false};
+    q_rows.Prefetch(next, ahead);
+    grad_out_rows.Prefetch(next, ahead);
+    if (normalize) out_rows.Prefetch(next, ahead);
+    grad_q_rows.Prefetch(next, ahead);
+    ReadOut({block.tokens, g, g, g, in_place(grad_q_rows, to, d_sums, dp), to, at_x, nullptr, q},
+            mp, dp, /*set=*/!normalize, s_md, ahead);
+    Accumulate(block.tokens, q, g, dp, mp, g_dm, ahead);
+    grad_q_rows.Store(block, to, d_sums);
+  }
+
+  Transpose(g_dm, dp, mp, g_md);
+  const size_t valid = ValidKeys(shape, args.lengths, n);
+  for (size_t begin = 0; begin < valid; begin += kLinearBlock) {
+    const Block block{begin, std::min(kLinearBlock, valid - begin), false};
+    const Rows<const float> k = k_rows.Read(map, block, valid, d_pack);
+    const Rows<const float> v = v_rows.Read(block, m_pack);
+    if (normalize) FillRows(block.tokens, dp, g_z, nullptr, d_sums);
+    const Rows<float> to_k = grad_k_rows.Results(block, d_sums);
+    const Rows<float> to_v = grad_v_rows.Results(block, m_sums);
+    Ahead ahead(k.at);
+    const Block next{begin + kLinearBlock, kLinearBlock, false};
+    k_rows.Prefetch(next, ahead);
+    v_rows.Prefetch(next, ahead);
+    grad_k_rows.Prefetch(next, ahead);
+    grad_v_rows.Prefetch(next, ahead);
+    ReadOut(
+        {block.tokens, v, v, v, in_place(grad_k_rows, to_k, d_sums, dp), to_k, at_x, nullptr, k},
+        mp, dp, /*set=*/!normalize, g_md, ahead);
+    const Rows<float> v_sums{m_sums, static_cast<ptrdiff_t>(mp)};
+    ReadOut({block.tokens, k, k, k, grad_v_rows.InPlace() ? to_v : v_sums, to_v}, dp, mp,
+            /*set=*/true, g_dm, ahead);
+    grad_k_rows.Store(block, to_k, d_sums);
+    grad_v_rows.Store(block, to_v, m_sums);
+  }
+  for (size_t j = valid; j < shape.keys; ++j) {
+    std::fill_n(grad_k_rows.At(j), dim, T{});
+    std::fill_n(grad_v_rows.At(j), value_dim, T{});
+  }
+}
+
+void LinearForwardHead(const LinearAttentionShape& shape, const LinearAttentionOptions& options,
+                       const LinearAttentionForwardArgs& args, float* scratch, size_t n, size_t h) {
+  LinearForwardOf<float>(shape, options, args, scratch, n, h);
+}
+void LinearForwardHeadBf16(const LinearAttentionShape& shape, const LinearAttentionOptions& options,
+                           const LinearAttentionForwardArgsBf16& args, float* scratch, size_t n,
+                           size_t h) {
+  LinearForwardOf<BFloat16>(shape, options, args, scratch, n, h);
+}
+void LinearBackwardHead(const LinearAttentionShape& shape, const LinearAttentionOptions& options,
+                        const LinearAttentionBackwardArgs& args, float* scratch, size_t n,
+                        size_t h) {
+  LinearBackwardOf<float>(shape, options, args, scratch, n, h);
+}
+void LinearBackwardHeadBf16(const LinearAttentionShape& shape,
+                            const LinearAttentionOptions& options,
+                            const LinearAttentionBackwardArgsBf16& args, float* scratch, size_t n,
+                            size_t h) {
+  LinearBackwardOf<BFloat16>(shape, options, args, scratch, n, h);
+}
+
+}  // namespace linnet::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // LINNET_KERNELS_LINEAR_ATTENTION_INL_H_

@@ -1,0 +1,95 @@
+// Linear attention in which every query sees every key (the paper's equations 4-6): forward and
+// backward, in memory that does not grow with L x D x M.
+//
+//   LinearAttentionShape shape{.batch = 2, .queries = 90, .keys = 120, .heads = 8, .dim = 32,
+//                              .value_dim = 32};
+//   std::vector<float> scratch(LinearAttentionScratch(shape) * slots);
+//   LinearAttentionForward(shape, {},
+//                          {.q = RowMajor(q, shape.queries, shape.heads, shape.dim), ...},
+//                          {scratch.data(), slots}, parallel_for);
+//
+// With phi the feature map, per batch element and head:
+//
+//   s = sum_j phi(k_j) v_j^T    [F, M]        z = sum_j phi(k_j)    [F]
+//   out_i = phi(q_i) s / (phi(q_i) . z + eps)                       (eq. 5; without `normalize`, only
+//                                                                    phi(q_i) s; 0 where the
+//                                                                    denominator is 0, or below every
+//                                                                    normal float)
+//
+// F = D for the feature maps here; features of another size are for the caller to make (kIdentity).
+// Sums are fp32, and do not depend on how many slots or threads are used. The plain twin in double
+// precision is linear_attention_ref.h.
+#ifndef LINNET_KERNELS_LINEAR_ATTENTION_H_
+#define LINNET_KERNELS_LINEAR_ATTENTION_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "linnet/base/parallel.h"
+#include "linnet/kernels/causal_linear.h"
+
+namespace linnet::kernels {
+
+struct LinearAttentionShape {
+  size_t batch = 0, queries = 0, keys = 0, heads = 0, dim = 0, value_dim = 0;  // N, L, S, H, D, M
+};
+
+// Feature map, normaliser and eps, as for the causal kind.
+using LinearAttentionOptions = CausalLinearOptions;
+
+// Floats of scratch a slot needs, for forward and for backward; and floats that the forward keeps for
+// the backward: s and z of each head, and a denominator a row.
+size_t LinearAttentionScratch(const LinearAttentionShape& shape);
+size_t LinearAttentionKept(const LinearAttentionShape& shape);
+
+template <typename T>
+struct LinearAttentionForwardArgsOf {
+  Strided<const T> q;  // [N, L, H, D]
+  Strided<const T> k;  // [N, S, H, D]
+  Strided<const T> v;  // [N, S, H, M]
+  Strided<T> out;      // [N, L, H, M]
+  // Optional, [N]: keys at positions >= lengths[n] count for nothing, whatever they and their values
+  // hold.
+  const int64_t* lengths = nullptr;
+  // Optional: LinearAttentionKept() floats, written, for the backward to read.
+  float* kept = nullptr;
+};
+using LinearAttentionForwardArgs = LinearAttentionForwardArgsOf<float>;
+using LinearAttentionForwardArgsBf16 = LinearAttentionForwardArgsOf<BFloat16>;
+
+void LinearAttentionForward(const LinearAttentionShape& shape,
+                            const LinearAttentionOptions& options,
+                            const LinearAttentionForwardArgs& args, Scratch scratch,
+                            ParallelFor parallel_for);
+void LinearAttentionForward(const LinearAttentionShape& shape,
+                            const LinearAttentionOptions& options,
+                            const LinearAttentionForwardArgsBf16& args, Scratch scratch,
+                            ParallelFor parallel_for);
+
+template <typename T>
+struct LinearAttentionBackwardArgsOf {
+  Strided<const T> q, k, v;           // the forward's inputs
+  Strided<const T> out, grad_out;     // [N, L, H, M]; out only where normalize is true
+  const float* kept = nullptr;        // the forward's
+  const int64_t* lengths = nullptr;   // the forward's
+  Strided<T> grad_q, grad_k, grad_v;  // written, all of them
+};
+using LinearAttentionBackwardArgs = LinearAttentionBackwardArgsOf<float>;
+using LinearAttentionBackwardArgsBf16 = LinearAttentionBackwardArgsOf<BFloat16>;
+
+// Gradients of sum(out * grad_out). With g_i = grad_out_i / den_i and c_i = -(g_i . out_i):
+//
+//   grad phi(q)_i = s g_i + c_i z        grad phi(k)_j = (sum_i phi(q_i) g_i^T) v_j + sum_i c_i phi(q_i)
+//   grad v_j = (sum_i phi(q_i) g_i^T)^T phi(k_j)
+void LinearAttentionBackward(const LinearAttentionShape& shape,
+                             const LinearAttentionOptions& options,
+                             const LinearAttentionBackwardArgs& args, Scratch scratch,
+                             ParallelFor parallel_for);
+void LinearAttentionBackward(const LinearAttentionShape& shape,
+                             const LinearAttentionOptions& options,
+                             const LinearAttentionBackwardArgsBf16& args, Scratch scratch,
+                             ParallelFor parallel_for);
+
+}  // namespace linnet::kernels
+
+#endif  // LINNET_KERNELS_LINEAR_ATTENTION_H_
