@@ -32,6 +32,7 @@
 
 #include "linnet/base/parallel.h"
 #include "linnet/kernels/bfloat16.h"
+#include "linnet/kernels/strided.h"
 
 namespace linnet::kernels {
 
@@ -50,41 +51,9 @@ struct CausalLinearOptions {
   float eps = 1e-6f;
 };
 
-// A tensor [N, L, H, dim] in any order of its outer axes: strides in elements, the last axis dense.
-template <typename T>
-struct Strided {
-  T* data = nullptr;
-  ptrdiff_t batch = 0, time = 0, head = 0;
-
-  T* At(size_t n, size_t l, size_t h) const {
-    return data + static_cast<ptrdiff_t>(n) * batch + static_cast<ptrdiff_t>(l) * time +
-           static_cast<ptrdiff_t>(h) * head;
-  }
-};
-
-// Strides of a dense [N, L, H, dim] tensor (the layout of module boundaries).
-template <typename T>
-Strided<T> RowMajor(T* data, size_t length, size_t heads, size_t dim) {
-  return {data, static_cast<ptrdiff_t>(length * heads * dim), static_cast<ptrdiff_t>(heads * dim),
-          static_cast<ptrdiff_t>(dim)};
-}
-
-// Strides of a dense [N, H, L, dim] tensor.
-template <typename T>
-Strided<T> HeadMajor(T* data, size_t length, size_t heads, size_t dim) {
-  return {data, static_cast<ptrdiff_t>(length * heads * dim), static_cast<ptrdiff_t>(dim),
-          static_cast<ptrdiff_t>(length * dim)};
-}
-
-// Working memory, owned by the caller: `slots` pieces of CausalLinearScratch(shape) floats each.
-// The batch x heads problems are dealt out to the slots (where sequences differ in length, by their
-// tokens), and the slots to parallel_for.
-struct Scratch {
-  float* data = nullptr;
-  size_t slots = 1;
-};
-
-// Floats of scratch a slot needs, for forward and for backward.
+// Floats of scratch a slot needs, for forward and for backward. The batch x heads problems are dealt
+// out to the slots (where sequences differ in length, by their tokens), and the slots to
+// parallel_for.
 size_t CausalLinearScratch(const CausalLinearShape& shape);
 
 // Floats that the forward keeps for the backward: the denominators, one a row and head, and the

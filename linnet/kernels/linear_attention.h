@@ -27,6 +27,7 @@
 
 #include "linnet/base/parallel.h"
 #include "linnet/kernels/causal_linear.h"
+#include "linnet/kernels/strided.h"
 
 namespace linnet::kernels {
 
