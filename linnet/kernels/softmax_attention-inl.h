@@ -1,0 +1,692 @@
+// The Highway body of softmax_attention.h, compiled once for each instruction set.
+//
+// Everything large is one operation, a tile of kTileRows x 2 vectors of sums that stays in registers
+// while the dimension that is summed over passes: with a number of `a` spread over the lanes for each
+// row, times two vectors of `b` from a panel (its rows are 2 vectors wide and lie one behind the
+// other). Keys are packed in panels both ways, transposed for the scores and as they are for the sums
+// of keys or values, a block of kKeyBlock at a time, and all queries of the task pass over it.
+//
+// A query's own sums run over the keys in order, in blocks that begin at multiples of kKeyBlock: so
+// they do not depend on the other queries, or on which thread has them.
+
+// Blocks, the same on every target.
+#ifndef LINNET_KERNELS_SOFTMAX_ATTENTION_BLOCKS_
+#define LINNET_KERNELS_SOFTMAX_ATTENTION_BLOCKS_
+
+#include <cstddef>
+
+#include "linnet/kernels/softmax_attention.h"
+
+namespace linnet::kernels {
+
+// Keys to a block: a multiple of every tile's rows and panel's width. Its packed keys and values stay
+// in the second-level cache, at D = M = 32 nearly in the first.
+inline constexpr size_t kKeyBlock = 192;
+
+// Queries to a block of the backward: sums over queries are loaded and stored once a block.
+inline constexpr size_t kBackwardQueries = 96;
+
+// Queries to a task of the forward are a multiple of this, and no more than the cache bears.
+inline constexpr size_t kQueryGrain = 96;
+inline size_t MaxForwardQueries(const SoftmaxAttentionShape& shape) {
+  return shape.dim + shape.value_dim <= 256 ? 5 * kQueryGrain : 2 * kQueryGrain;
+}
+
+}  // namespace linnet::kernels
+
+#endif  // LINNET_KERNELS_SOFTMAX_ATTENTION_BLOCKS_
+
+#if defined(LINNET_KERNELS_SOFTMAX_ATTENTION_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LINNET_KERNELS_SOFTMAX_ATTENTION_INL_H_
+#undef LINNET_KERNELS_SOFTMAX_ATTENTION_INL_H_
+#else
+#define LINNET_KERNELS_SOFTMAX_ATTENTION_INL_H_
+#endif
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#include "hwy/highway.h"
+#include "linnet/kernels/vector-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace linnet::kernels::HWY_NAMESPACE {
+
+// 24 of 32 registers accumulate with AVX-512, 12 of 16 with AVX2.
+inline constexpr size_t kTileRows = HWY_TARGET == HWY_AVX3 ? 12 : HWY_TARGET == HWY_SCALAR ? 4 : 6;
+inline constexpr size_t kTileLanes = hn::MaxLanes(F32());
+inline constexpr size_t kTileWidth = 2 * kTileLanes;
+static_assert(kKeyBlock % kTileRows == 0 && kKeyBlock % kTileWidth == 0);
+static_assert(kBackwardQueries % kTileRows == 0 && kQueryGrain % kTileRows == 0);
+
+// Rows of weights lie a line more than a block apart: rows a power of two apart would share a few
+// sets of the cache.
+inline constexpr size_t kWeightStride = kKeyBlock + 16;
+
+inline constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
+inline constexpr float kNothing = -std::numeric_limits<float>::infinity();
+
+constexpr size_t TileWidths(size_t n) { return (n + kTileWidth - 1) / kTileWidth * kTileWidth; }
+
+// max(x, low), but NaN where x is.
+HWY_INLINE Vec AtLeast(Vec x, Vec low) {
+#if HWY_TARGET == HWY_SCALAR
+  return hn::IfThenElse(hn::Lt(x, low), low, x);
+#else
+  return hn::Max(low, x);  // x86 gives the second where one is NaN
+#endif
+}
+
+// min(x, high), but NaN where x is.
+HWY_INLINE Vec AtMost(Vec x, Vec high) {
+#if HWY_TARGET == HWY_SCALAR
+  return hn::IfThenElse(hn::Gt(x, high), high, x);
+#else
+  return hn::Min(high, x);
+#endif
+}
+
+// 2^x for x <= 0 (and a little above), 0 from -127 down: its largest relative error is some 2e-7 as
+// long as the result is normal.
+HWY_INLINE Vec Exp2(Vec x) {
+  const F32 d;
+  const hn::RebindToSigned<F32> di;
+  x = AtLeast(x, hn::Set(d, -127.0f));
+  // Adding 1.5 * 2^23 leaves the nearest integer in the lowest bits.
+  const Vec magic = hn::Set(d, 12582912.0f);
+  const Vec shifted = hn::Add(x, magic);
+  const Vec f = hn::Sub(x, hn::Sub(shifted, magic));
+  // The minimax polynomial of degree 5 over [-1/2, 1/2] that is 1 at 0 (9.2e-8): at -127 the sum of
+  // exponents below is then all zeros.
+  Vec p = hn::Set(d, 0x1.5bba28p-10f);
+  p = hn::MulAdd(p, f, hn::Set(d, 0x1.3cea9p-7f));
+  p = hn::MulAdd(p, f, hn::Set(d, 0x1.c6b752p-5f));
+  p = hn::MulAdd(p, f, hn::Set(d, 0x1.ebf9bcp-3f));
+  p = hn::MulAdd(p, f, hn::Set(d, 0x1.62e42ap-1f));
+  p = hn::MulAdd(p, f, hn::Set(d, 1.0f));
+  const auto exponent = hn::ShiftLeft<23>(hn::BitCast(di, shifted));
+  return hn::BitCast(d, hn::Add(hn::BitCast(di, p), exponent));
+}
+
+// sum[r] += sum_k a[r, k] b[k], kVectors wide, for rows of `a` kAcross and columns kAlong apart.
+template <size_t kVectors, size_t kAcross, size_t kAlong>
+HWY_INLINE void MulAddTile(size_t count, const float* HWY_RESTRICT a, const float* HWY_RESTRICT b,
+                           Vec (&sum)[kTileRows * kVectors]) {
+  const F32 d;
+  for (size_t k = 0; k < count; ++k, a += kAlong, b += kTileWidth) {
+    Vec b_k[kVectors];
+    Unrolled<kVectors>([&](auto v) HWY_ATTR { b_k[v] = hn::Load(d, b + v * kTileLanes); });
+    Unrolled<kTileRows>([&](auto r) HWY_ATTR {
+      const Vec a_r = hn::Set(d, a[r * kAcross]);
+      Unrolled<kVectors>([&](auto v) HWY_ATTR {
+        sum[r * kVectors + v] = hn::MulAdd(a_r, b_k[v], sum[r * kVectors + v]);
+      });
+    });
+  }
+}
+
+// The same from sums that load(r, v) gives, handed to store(r, v, sum).
+template <size_t kVectors, size_t kAcross, size_t kAlong, class LoadSum, class StoreSum>
+HWY_INLINE void SumTile(size_t count, const float* a, const float* b, LoadSum load,
+                        StoreSum store) {
+  Vec sum[kTileRows * kVectors];
+  Unrolled<kTileRows>([&](auto r) HWY_ATTR {
+    Unrolled<kVectors>([&](auto v) HWY_ATTR { sum[r * kVectors + v] = load(r, v); });
+  });
+  MulAddTile<kVectors, kAcross, kAlong>(count, a, b, sum);
+  Unrolled<kTileRows>([&](auto r) HWY_ATTR {
+    Unrolled<kVectors>([&](auto v) HWY_ATTR { store(r, v, sum[r * kVectors + v]); });
+  });
+}
+
+// Calls body(first column, constant vectors) for each panel of a row of `columns`.
+template <class Body>
+HWY_INLINE void ForPanels(size_t columns, Body body) {
+  for (size_t c = 0; c < columns; c += kTileWidth) {
+    if (columns - c > kTileLanes) {
+      body(c, std::integral_constant<size_t, 2>());
+    } else {
+      body(c, std::integral_constant<size_t, 1>());
+    }
+  }
+}
+
+// to[r, j] = a_r . b_j for a tile's rows of a (in panels `a_panel` floats apart) and `keys` keys of b
+// (transposed panels).
+HWY_NOINLINE void AttentionDots(size_t dim, const float* a, size_t a_panel, const float* b,
+                                size_t keys, float* HWY_RESTRICT to) {
+  const F32 d;
+  ForPanels(keys, [&](size_t j, auto vectors) HWY_ATTR {
+    constexpr size_t kVectors = decltype(vectors)::value;
+    Vec sum[kTileRows * kVectors];
+    Unrolled<kTileRows * kVectors>([&](auto i) HWY_ATTR { sum[i] = hn::Zero(d); });
+    const float* a_k = a;
+    const float* b_k = b + j * dim;
+    for (size_t k = 0; k < dim; k += kTileWidth) {
+      MulAddTile<kVectors, kTileWidth, 1>(std::min(kTileWidth, dim - k), a_k, b_k, sum);
+      a_k += a_panel;
+      b_k += kTileWidth * kTileWidth;
+    }
+    Unrolled<kTileRows>([&](auto r) HWY_ATTR {
+      Unrolled<kVectors>([&](auto v) HWY_ATTR {
+        hn::Store(sum[r * kVectors + v], d, to + r * kWeightStride + j + v * kTileLanes);
+      });
+    });
+  });
+}
+
+// Rows of one head of one sequence.
+template <typename T>
+struct HeadRows {
+  T* first;
+  ptrdiff_t stride;
+
+  HeadRows(const Strided<T>& x, size_t n, size_t h) : first(x.At(n, 0, h)), stride(x.time) {}
+  T* At(size_t row) const { return first + static_cast<ptrdiff_t>(row) * stride; }
+};
+
+// Rows begin .. begin + count, times `scale`, in panels of `capacity` rows; zeros up to a multiple of
+// a tile's rows and a panel's width.
+void PackPanels(const HeadRows<const float>& rows, size_t begin, size_t count, size_t dim,
+                float scale, size_t capacity, float* HWY_RESTRICT to) {
+  const F32 d;
+  const Vec factor = hn::Set(d, scale);
+  for (size_t row = 0; row < count; ++row) {
+    const float* from = rows.At(begin + row);
+    for (size_t c = 0; c < TileWidths(dim); c += kTileLanes) {
+      const Vec x =
+          c < dim ? hn::Mul(factor, LoadN(from + c, std::min(kTileLanes, dim - c))) : hn::Zero(d);
+      const size_t panel = c / kTileWidth * kTileWidth;
+      hn::Store(x, d, to + panel * capacity + row * kTileWidth + (c - panel));
+    }
+  }
+  for (size_t row = count; row % kTileRows != 0; ++row) {
+    for (size_t c = 0; c < TileWidths(dim); c += kTileWidth) {
+      std::memset(to + c * capacity + row * kTileWidth, 0, kTileWidth * sizeof(float));
+    }
+  }
+}
+
+// Keys begin .. begin + count as transposed panels, [dim][kTileWidth] each; zeros up to a panel's
+// width.
+void PackTransposed(const HeadRows<const float>& rows, size_t begin, size_t count, size_t dim,
+                    float* HWY_RESTRICT to) {
+  for (size_t j = 0; j < count; j += kTileWidth, to += dim * kTileWidth) {
+    const size_t used = std::min(kTileWidth, count - j);
+    size_t c = 0;
+#if HWY_TARGET != HWY_SCALAR
+    constexpr size_t kSide = 4;
+    const hn::CappedTag<float, kSide> d;
+    for (; c + kSide <= dim && used == kTileWidth; c += kSide) {
+      float* out = to + c * kTileWidth;
+      for (size_t t = 0; t < kTileWidth; t += kSide, out += kSide) {
+        const float* from = rows.At(begin + j + t) + c;
+        const auto r0 = hn::LoadU(d, from), r1 = hn::LoadU(d, from + rows.stride);
+        const auto r2 = hn::LoadU(d, from + 2 * rows.stride);
+        const auto r3 = hn::LoadU(d, from + 3 * rows.stride);
+        const auto even_low = hn::InterleaveLower(d, r0, r2);
+        const auto even_high = hn::InterleaveUpper(d, r0, r2);
+        const auto odd_low = hn::InterleaveLower(d, r1, r3);
+        const auto odd_high = hn::InterleaveUpper(d, r1, r3);
+        hn::Store(hn::InterleaveLower(d, even_low, odd_low), d, out);
+        hn::Store(hn::InterleaveUpper(d, even_low, odd_low), d, out + kTileWidth);
+        hn::Store(hn::InterleaveLower(d, even_high, odd_high), d, out + 2 * kTileWidth);
+        hn::Store(hn::InterleaveUpper(d, even_high, odd_high), d, out + 3 * kTileWidth);
+      }
+    }
+#endif
+    for (size_t t = 0; t < kTileWidth; ++t) {
+      for (size_t i = c; i < dim; ++i) {
+        to[i * kTileWidth + t] = t < used ? rows.At(begin + j + t)[i] : 0.0f;
+      }
+    }
+  }
+}
+
+// Takes consecutive pieces of a slot's scratch, each on a line of the cache; with no scratch, only
+// counts.
+class SlotPieces {
+ public:
+  explicit SlotPieces(float* scratch)
+      : begin_(reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(scratch) + 63) &
+                                        ~uintptr_t{63})) {}
+  float* Take(size_t n) {
+    const size_t at = taken_;
+    taken_ += (n + 15) / 16 * 16;
+    return begin_ ? begin_ + at : nullptr;
+  }
+  // Floats of a scratch that holds all that has been taken, wherever it begins.
+  size_t Needed() const { return taken_ + 16; }
+
+ private:
+  float* begin_;
+  size_t taken_ = 0;
+};
+
+// Which keys the queries of one sequence see.
+struct Visible {
+  size_t limit, offset;
+  bool causal;
+
+  Visible(const SoftmaxAttentionShape& shape, const SoftmaxAttentionOptions& options,
+          const int64_t* lengths, size_t n)
+      : limit(shape.keys), offset(options.offset), causal(options.causal) {
+    if (lengths) limit = std::min(limit, static_cast<size_t>(std::max<int64_t>(lengths[n], 0)));
+    if (causal) limit = std::min(limit, shape.queries + offset);
+  }
+  // Query i sees the keys 0 .. Count(i) - 1.
+  size_t Count(size_t i) const { return causal ? std::min(limit, i + offset + 1) : limit; }
+  // Of them, those in the block of `keys` from `begin` on.
+  size_t CountIn(size_t begin, size_t keys, size_t i) const {
+    const size_t count = Count(i);
+    return count <= begin ? 0 : std::min(keys, count - begin);
+  }
+  // The first query that sees key j < limit.
+  size_t FirstQuery(size_t j) const { return causal && j > offset ? j - offset : 0; }
+};
+
+// Calls whole(j) for each vector of a row of `count` weights, part(j, mask) for what is left.
+template <class Whole, class Part>
+HWY_INLINE void ForWeights(size_t count, Whole whole, Part part) {
+  const F32 d;
+  size_t j = 0;
+  for (; j + kTileLanes <= count; j += kTileLanes) whole(j);
+  if (j < count) part(j, hn::FirstN(d, count - j));
+}
+
+// What a task of the forward works with; `queries` is a multiple of a tile's rows.
+struct ForwardPieces {
+  size_t queries;
+  float *q, *out, *max, *sum, *keys, *values, *weights;
+
+  ForwardPieces(const SoftmaxAttentionShape& shape, size_t queries, SlotPieces& slot)
+      : queries(queries),
+        q(slot.Take(queries * TileWidths(shape.dim))),
+        out(slot.Take(queries * TileWidths(shape.value_dim))),
+        max(slot.Take(queries)),
+        sum(slot.Take(queries * kTileLanes)),
+        keys(slot.Take(kKeyBlock * shape.dim)),
+        values(slot.Take(kKeyBlock * TileWidths(shape.value_dim))),
+        weights(slot.Take(kTileRows * kWeightStride)) {}
+};
+
+// From a tile's scores to weights exp2(score - largest), in place: largest and sum (a vector a query)
+// go on from the blocks before, `rescale` is what those count for now. Of row r the first counts[r]
+// keys are seen; the weights of the others, up to `most`, become 0.
+HWY_NOINLINE void AttentionWeights(size_t rows, const size_t* counts, size_t most,
+                                   float* HWY_RESTRICT weights, float* HWY_RESTRICT max,
+                                   float* HWY_RESTRICT sum, float* HWY_RESTRICT rescale) {
+  const F32 d;
+  const Vec nothing = hn::Set(d, kNothing);
+  float base[kTileRows], change[kTileRows + kTileLanes] = {};
+  for (size_t r = 0; r < rows; ++r) {
+    const float* row = weights + r * kWeightStride;
+    Vec largest = nothing;
+    ForWeights(
+        counts[r], [&](size_t j) HWY_ATTR { largest = hn::Max(hn::Load(d, row + j), largest); },
+        [&](size_t j, auto used) HWY_ATTR {
+          largest = hn::Max(hn::IfThenElse(used, hn::Load(d, row + j), nothing), largest);
+        });
+    const float before = max[r];
+    const float now = std::max(before, hn::GetLane(hn::MaxOfLanes(d, largest)));
+    max[r] = now;
+    base[r] = now == kNothing ? 0.0f : now;
+    change[r] = before - base[r];
+  }
+  for (size_t r = 0; r < kTileRows; r += kTileLanes) {
+    hn::StoreU(Exp2(hn::LoadU(d, change + r)), d, rescale + r);
+  }
+  for (size_t r = 0; r < rows; ++r) {
+    float* row = weights + r * kWeightStride;
+    const Vec base_r = hn::Set(d, base[r]);
+    Vec sum_r = hn::Mul(hn::Load(d, sum + r * kTileLanes), hn::Set(d, rescale[r]));
+    ForWeights(
+        counts[r],
+        [&](size_t j) HWY_ATTR {
+          const Vec weight = Exp2(hn::Sub(hn::Load(d, row + j), base_r));
+          hn::Store(weight, d, row + j);
+          sum_r = hn::Add(sum_r, weight);
+        },
+        [&](size_t j, auto used) HWY_ATTR {
+          const Vec weight = hn::IfThenElseZero(used, Exp2(hn::Sub(hn::Load(d, row + j), base_r)));
+          hn::Store(weight, d, row + j);
+          sum_r = hn::Add(sum_r, weight);
+        });
+    hn::Store(sum_r, d, sum + r * kTileLanes);
+    if (counts[r] < most) std::memset(row + counts[r], 0, (most - counts[r]) * sizeof(float));
+  }
+}
+
+// out_r = out_r rescale[r] + sum_j w_rj v_j over `most` keys of a block, for a tile's rows.
+HWY_NOINLINE void AttentionValues(size_t most, size_t value_dim, const float* weights,
+                                  const float* values, const float* HWY_RESTRICT rescale,
+                                  float* HWY_RESTRICT out, size_t out_panel) {
+  const F32 d;
+  ForPanels(value_dim, [&](size_t c, auto vectors) HWY_ATTR {
+    float* to = out + c / kTileWidth * out_panel;
+    SumTile<decltype(vectors)::value, kWeightStride, 1>(
+        most, weights, values + c * kKeyBlock,
+        [&](size_t r, size_t v) HWY_ATTR {
+          return hn::Mul(hn::Load(d, to + r * kTileWidth + v * kTileLanes), hn::Set(d, rescale[r]));
+        },
+        [&](size_t r, size_t v, Vec x)
+            HWY_ATTR { hn::Store(x, d, to + r * kTileWidth + v * kTileLanes); });
+  });
+}
+
+// Queries first .. first + queries of one head.
+void AttentionForwardBlock(const SoftmaxAttentionShape& shape,
+                           const SoftmaxAttentionOptions& options,
+                           const SoftmaxAttentionForwardArgs& args, float* scratch, size_t n,
+                           size_t h, size_t first, size_t queries) {
+  const F32 d;
+  const size_t dim = shape.dim, value_dim = shape.value_dim;
+  const size_t padded = (queries + kTileRows - 1) / kTileRows * kTileRows;
+  const Visible visible(shape, options, args.lengths, n);
+  const HeadRows q_rows(args.q, n, h), k_rows(args.k, n, h), v_rows(args.v, n, h);
+  const HeadRows out_rows(args.out, n, h);
+  SlotPieces slot(scratch);
+  const ForwardPieces at(shape, padded, slot);
+  const size_t q_panel = padded * kTileWidth;  // one panel to the next, of q and of out
+  PackPanels(q_rows, first, queries, dim, options.scale * kLog2E, padded, at.q);
+  std::fill_n(at.max, padded, kNothing);
+  std::memset(at.sum, 0, padded * kTileLanes * sizeof(float));
+  std::memset(at.out, 0, padded * TileWidths(value_dim) * sizeof(float));
+
+  const size_t seen = visible.Count(first + queries - 1);
+  for (size_t begin = 0; begin < seen; begin += kKeyBlock) {
+    const size_t keys = std::min(kKeyBlock, seen - begin);
+    PackTransposed(k_rows, begin, keys, dim, at.keys);
+    PackPanels(v_rows, begin, keys, value_dim, 1.0f, kKeyBlock, at.values);
+    const size_t begins_at = visible.FirstQuery(begin);
+    size_t tile = begins_at > first ? (begins_at - first) / kTileRows * kTileRows : 0;
+    for (; tile < queries; tile += kTileRows) {
+      const size_t rows = std::min(kTileRows, queries - tile);
+      size_t counts[kTileRows];
+      for (size_t r = 0; r < rows; ++r) {
+        counts[r] = visible.CountIn(begin, keys, first + tile + r);
+      }
+      const size_t most = counts[rows - 1];
+      float rescale[kTileRows + kTileLanes];
+      AttentionDots(dim, at.q + tile * kTileWidth, q_panel, at.keys, most, at.weights);
+      AttentionWeights(rows, counts, most, at.weights, at.max + tile, at.sum + tile * kTileLanes,
+                       rescale);
+      AttentionValues(most, value_dim, at.weights, at.values, rescale, at.out + tile * kTileWidth,
+                      q_panel);
+    }
+  }
+
+  float* log2_sum =
+      args.log2_sum ? args.log2_sum + (n * shape.heads + h) * shape.queries + first : nullptr;
+  for (size_t row = 0; row < queries; ++row) {
+    const float sum = hn::GetLane(hn::SumOfLanes(d, hn::Load(d, at.sum + row * kTileLanes)));
+    const Vec scale = hn::Set(d, sum == 0.0f ? 0.0f : 1.0f / sum);
+    float* to = out_rows.At(first + row);
+    ForVectors(value_dim, [&](size_t c, size_t used) HWY_ATTR {
+      const size_t panel = c / kTileWidth;
+      const float* from = at.out + panel * q_panel + row * kTileWidth + c % kTileWidth;
+      StoreN(hn::Mul(hn::Load(d, from), scale), to + c, used);
+    });
+    if (log2_sum) log2_sum[row] = sum == 0.0f ? kNothing : at.max[row] + std::log2(sum);
+  }
+}
+
+// delta_i = out_i . grad_out_i for queries first .. first + queries of one head.
+void AttentionDelta(const SoftmaxAttentionShape& shape, const SoftmaxAttentionBackwardArgs& args,
+                    size_t n, size_t h, size_t first, size_t queries) {
+  const F32 d;
+  const HeadRows out_rows(args.out, n, h), grad_out_rows(args.grad_out, n, h);
+  float* delta = args.delta + (n * shape.heads + h) * shape.queries;
+  for (size_t i = first; i < first + queries; ++i) {
+    const float *out = out_rows.At(i), *grad_out = grad_out_rows.At(i);
+    Vec sum = hn::Zero(d);
+    ForVectors(shape.value_dim, [&](size_t c, size_t used) HWY_ATTR {
+      sum = hn::MulAdd(LoadN(out + c, used), LoadN(grad_out + c, used), sum);
+    });
+    delta[i] = hn::GetLane(hn::SumOfLanes(d, sum));
+  }
+}
+
+// From a tile's scores and v_j . grad_out_i to p_ij and ds_ij / scale, in place: `bases` and `deltas`
+// a row, of row r the first counts[r] keys are seen; the others, up to `width`, become 0.
+HWY_NOINLINE void AttentionGradients(size_t rows, const size_t* counts, size_t width,
+                                     const float* HWY_RESTRICT bases,
+                                     const float* HWY_RESTRICT deltas, float* HWY_RESTRICT weights,
+                                     float* HWY_RESTRICT grads) {
+  const F32 d;
+  for (size_t r = 0; r < rows; ++r) {
+    float* weight_row = weights + r * kWeightStride;
+    float* grad_row = grads + r * kWeightStride;
+    const Vec base = hn::Set(d, bases[r]), delta = hn::Set(d, deltas[r]);
+    // Rounding of a large score may leave it above its own sum; a weight is 1 at most.
+    const auto weight = [&](size_t j) HWY_ATTR {
+      return Exp2(AtMost(hn::Sub(hn::Load(d, weight_row + j), base), hn::Zero(d)));
+    };
+    const auto grad = [&](size_t j, Vec weight) HWY_ATTR {
+      return hn::Mul(weight, hn::Sub(hn::Load(d, grad_row + j), delta));
+    };
+    ForWeights(
+        counts[r],
+        [&](size_t j) HWY_ATTR {
+          const Vec p = weight(j);
+          hn::Store(grad(j, p), d, grad_row + j);
+          hn::Store(p, d, weight_row + j);
+        },
+        [&](size_t j, auto used) HWY_ATTR {
+          const Vec p = weight(j);
+          hn::Store(hn::IfThenElseZero(used, grad(j, p)), d, grad_row + j);
+          hn::Store(hn::IfThenElseZero(used, p), d, weight_row + j);
+        });
+    if (counts[r] < width) {
+      std::memset(weight_row + counts[r], 0, (width - counts[r]) * sizeof(float));
+      std::memset(grad_row + counts[r], 0, (width - counts[r]) * sizeof(float));
+    }
+  }
+}
+
+// grad_q_i (+)= sum_j ds_ij k_j over `most` keys of a block, for `rows` rows of a tile; the first
+// block of keys begins the sum.
+HWY_NOINLINE void AttentionGradQueries(bool begins, size_t most, size_t dim, const float* grads,
+                                       const float* keys, size_t rows, const HeadRows<float>& to,
+                                       size_t first) {
+  ForPanels(dim, [&](size_t c, auto vectors) HWY_ATTR {
+    const auto used = [&](size_t v) {
+      const size_t at = c + v * kTileLanes;
+      return at < dim ? std::min(kTileLanes, dim - at) : 0;
+    };
+    SumTile<decltype(vectors)::value, kWeightStride, 1>(
+        most, grads, keys + c * kKeyBlock,
+        [&](size_t r, size_t v) HWY_ATTR {
+          if (begins || r >= rows) return hn::Zero(F32());
+          return LoadN(to.At(first + r) + c + v * kTileLanes, used(v));
+        },
+        [&](size_t r, size_t v, Vec x) HWY_ATTR {
+          if (r < rows) StoreN(x, to.At(first + r) + c + v * kTileLanes, used(v));
+        });
+  });
+}
+
+// to_j += sum_i w_ij x_i over `count` queries for a tile of keys: w is weights' or gradients' first
+// query and key of the tile, x the first query's row of the first panel.
+HWY_NOINLINE void AttentionGradKeys(size_t count, size_t columns, const float* w, const float* x,
+                                    float* HWY_RESTRICT to) {
+  const F32 d;
+  ForPanels(columns, [&](size_t c, auto vectors) HWY_ATTR {
+    float* at = to + c * kKeyBlock;
+    SumTile<decltype(vectors)::value, 1, kWeightStride>(
+        count, w, x + c * kBackwardQueries,
+        [&](size_t r, size_t v)
+            HWY_ATTR { return hn::Load(d, at + r * kTileWidth + v * kTileLanes); },
+        [&](size_t r, size_t v, Vec sum)
+            HWY_ATTR { hn::Store(sum, d, at + r * kTileWidth + v * kTileLanes); });
+  });
+}
+
+// The backward of one head, a block of keys with a block of queries at a time.
+class BackwardBlocks {
+ public:
+  BackwardBlocks(const SoftmaxAttentionShape& shape, const SoftmaxAttentionOptions& options,
+                 const SoftmaxAttentionBackwardArgs& args, SlotPieces slot, size_t n, size_t h)
+      : shape_(shape),
+        scale_(options.scale),
+        visible_(shape, options, args.lengths, n),
+        q_rows_(args.q, n, h),
+        k_rows_(args.k, n, h),
+        v_rows_(args.v, n, h),
+        grad_out_rows_(args.grad_out, n, h),
+        grad_q_rows_(args.grad_q, n, h),
+        grad_k_rows_(args.grad_k, n, h),
+        grad_v_rows_(args.grad_v, n, h),
+        log2_sums_(args.log2_sum + (n * shape.heads + h) * shape.queries),
+        deltas_(args.delta + (n * shape.heads + h) * shape.queries),
+        at_(shape, slot) {}
+
+  // Those of `keys` keys from `begin` on that any query sees; for grad_q and/or grad_k and grad_v.
+  void TakeKeys(size_t begin, size_t keys, bool with_queries, bool with_keys) {
+    begin_ = begin;
+    keys_ = begin < visible_.limit ? std::min(keys, visible_.limit - begin) : 0;
+    PackTransposed(k_rows_, begin, keys_, shape_.dim, at_.keys_across);
+    PackTransposed(v_rows_, begin, keys_, shape_.value_dim, at_.values_across);
+    if (with_queries) PackPanels(k_rows_, begin, keys_, shape_.dim, scale_, kKeyBlock, at_.keys);
+    if (!with_keys) return;
+    std::memset(at_.grad_k, 0, kKeyBlock * TileWidths(shape_.dim) * sizeof(float));
+    std::memset(at_.grad_v, 0, kKeyBlock * TileWidths(shape_.value_dim) * sizeof(float));
+  }
+
+  // Adds what the keys and `queries` queries from `first` on give each other.
+  void Add(size_t first, size_t queries, bool with_queries, bool with_keys) {
+    const bool begins = begin_ == 0;
+    const size_t begins_at = visible_.FirstQuery(begin_);
+    if (!begins && (begins_at >= first + queries || keys_ == 0)) return;
+    PackPanels(q_rows_, first, queries, shape_.dim, scale_ * kLog2E, kBackwardQueries, at_.q);
+    PackPanels(grad_out_rows_, first, queries, shape_.value_dim, 1.0f, kBackwardQueries,
+               at_.grad_out);
+    const size_t width = (keys_ + kTileRows - 1) / kTileRows * kTileRows;
+    const size_t panel = kBackwardQueries * kTileWidth;
+    size_t tile = begins_at > first ? (begins_at - first) / kTileRows * kTileRows : 0;
+    for (; tile < queries; tile += kTileRows) {
+      const size_t rows = std::min(kTileRows, queries - tile);
+      size_t counts[kTileRows];
+      float bases[kTileRows];
+      for (size_t r = 0; r < rows; ++r) {
+        counts[r] = visible_.CountIn(begin_, keys_, first + tile + r);
+        bases[r] = log2_sums_[first + tile + r];
+      }
+      const size_t most = counts[rows - 1];
+      float* weights = at_.weights + tile * kWeightStride;
+      float* grads = at_.grads + tile * kWeightStride;
+      AttentionDots(shape_.dim, at_.q + tile * kTileWidth, panel, at_.keys_across, most, weights);
+      AttentionDots(shape_.value_dim, at_.grad_out + tile * kTileWidth, panel, at_.values_across,
+                    most, grads);
+      AttentionGradients(rows, counts, width, bases, deltas_ + first + tile, weights, grads);
+      if (with_queries) {
+        AttentionGradQueries(begins, most, shape_.dim, grads, at_.keys, rows, grad_q_rows_,
+                             first + tile);
+      }
+    }
+    if (!with_keys) return;
+    for (size_t j = 0; j < keys_; j += kTileRows) {
+      const size_t sees = visible_.FirstQuery(begin_ + j);
+      const size_t row = sees > first ? sees - first : 0;
+      if (row >= queries) break;
+      const size_t from = row * kWeightStride + j;
+      AttentionGradKeys(queries - row, shape_.value_dim, at_.weights + from,
+                        at_.grad_out + row * kTileWidth, at_.grad_v + j * kTileWidth);
+      AttentionGradKeys(queries - row, shape_.dim, at_.grads + from, at_.q + row * kTileWidth,
+                        at_.grad_k + j * kTileWidth);
+    }
+  }
+
+  // Writes the gradients of the keys, 0 where none is seen: `keys` of them.
+  void StoreKeys(size_t keys) {
+    const auto store = [&](const HeadRows<float>& rows, size_t dim, float scale,
+                           const float* from) HWY_ATTR {
+      const F32 d;
+      for (size_t j = 0; j < keys; ++j) {
+        float* to = rows.At(begin_ + j);
+        ForVectors(dim, [&](size_t c, size_t used) HWY_ATTR {
+          const size_t panel = c / kTileWidth * kTileWidth;
+          const float* sum = from + panel * kKeyBlock + j * kTileWidth + (c - panel);
+          StoreN(hn::Mul(hn::Load(d, sum), hn::Set(d, scale)), to + c, used);
+        });
+      }
+    };
+    store(grad_k_rows_, shape_.dim, kLn2, at_.grad_k);  // q was packed times scale * log2(e)
+    store(grad_v_rows_, shape_.value_dim, 1.0f, at_.grad_v);
+  }
+
+  struct Pieces {
+    float *q, *grad_out, *keys_across, *values_across, *keys, *grad_k, *grad_v, *weights, *grads;
+
+    Pieces(const SoftmaxAttentionShape& shape, SlotPieces& slot)
+        : q(slot.Take(kBackwardQueries * TileWidths(shape.dim))),
+          grad_out(slot.Take(kBackwardQueries * TileWidths(shape.value_dim))),
+          keys_across(slot.Take(kKeyBlock * shape.dim)),
+          values_across(slot.Take(kKeyBlock * shape.value_dim)),
+          keys(slot.Take(kKeyBlock * TileWidths(shape.dim))),
+          grad_k(slot.Take(kKeyBlock * TileWidths(shape.dim))),
+          grad_v(slot.Take(kKeyBlock * TileWidths(shape.value_dim))),
+          weights(slot.Take(kBackwardQueries * kWeightStride)),
+          grads(slot.Take(kBackwardQueries * kWeightStride)) {}
+  };
+
+ private:
+  const SoftmaxAttentionShape& shape_;
+  const float scale_;
+  const Visible visible_;
+  const HeadRows<const float> q_rows_, k_rows_, v_rows_, grad_out_rows_;
+  const HeadRows<float> grad_q_rows_, grad_k_rows_, grad_v_rows_;
+  const float *log2_sums_, *deltas_;
+  const Pieces at_;
+  size_t begin_ = 0, keys_ = 0;
+};
+
+// grad_k and grad_v of `keys` keys from `begin` on; and, where these are all keys of the head,
+// grad_q.
+void AttentionBackwardKeys(const SoftmaxAttentionShape& shape,
+                           const SoftmaxAttentionOptions& options,
+                           const SoftmaxAttentionBackwardArgs& args, float* scratch, size_t n,
+                           size_t h, size_t begin, size_t keys, bool with_queries) {
+  BackwardBlocks blocks(shape, options, args, SlotPieces(scratch), n, h);
+  size_t done = 0;
+  do {  // once without a key too, for the zeros of grad_q
+    const size_t block = std::min(kKeyBlock, keys - done);
+    blocks.TakeKeys(begin + done, block, with_queries, /*with_keys=*/true);
+    for (size_t first = 0; first < shape.queries; first += kBackwardQueries) {
+      blocks.Add(first, std::min(kBackwardQueries, shape.queries - first), with_queries,
+                 /*with_keys=*/true);
+    }
+    blocks.StoreKeys(block);
+    done += block;
+  } while (done < keys);
+}
+
+// grad_q of `queries` queries from `first` on, a block at most.
+void AttentionBackwardQueries(const SoftmaxAttentionShape& shape,
+                              const SoftmaxAttentionOptions& options,
+                              const SoftmaxAttentionBackwardArgs& args, float* scratch, size_t n,
+                              size_t h, size_t first, size_t queries) {
+  BackwardBlocks blocks(shape, options, args, SlotPieces(scratch), n, h);
+  size_t done = 0;
+  do {
+    const size_t block = std::min(kKeyBlock, shape.keys - done);
+    blocks.TakeKeys(done, block, /*with_queries=*/true, /*with_keys=*/false);
+    blocks.Add(first, queries, /*with_queries=*/true, /*with_keys=*/false);
+    done += block;
+  } while (done < shape.keys);
+}
+
+size_t AttentionScratch(const SoftmaxAttentionShape& shape) {
+  SlotPieces forward(nullptr), backward(nullptr);
+  ForwardPieces(shape, MaxForwardQueries(shape), forward);
+  BackwardBlocks::Pieces(shape, backward);
+  return std::max(forward.Needed(), backward.Needed());
+}
+
+}  // namespace linnet::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // LINNET_KERNELS_SOFTMAX_ATTENTION_INL_H_
