@@ -13,6 +13,7 @@
 #ifndef LINNET_KERNELS_SOFTMAX_ATTENTION_BLOCKS_
 #define LINNET_KERNELS_SOFTMAX_ATTENTION_BLOCKS_
 
+#include <algorithm>
 #include <cstddef>
 
 #include "linnet/kernels/softmax_attention.h"
@@ -26,10 +27,14 @@ inline constexpr size_t kKeyBlock = 192;
 // Queries to a block of the backward: sums over queries are loaded and stored once a block.
 inline constexpr size_t kBackwardQueries = 96;
 
-// Queries to a task of the forward are a multiple of this, and no more than the cache bears.
-inline constexpr size_t kQueryGrain = 96;
+// Queries to a task of the forward: not fewer than kLeastQueries where there are, since each task
+// packs all keys that it sees (a row of a head is a miss of cache and page tables), and at most as
+// many as leave their queries and sums (512 kB) in the second-level cache.
+inline constexpr size_t kLeastQueries = 96;
 inline size_t MaxForwardQueries(const SoftmaxAttentionShape& shape) {
-  return shape.dim + shape.value_dim <= 256 ? 5 * kQueryGrain : 2 * kQueryGrain;
+  const size_t most = (size_t{1} << 17) / (shape.dim + shape.value_dim) / kLeastQueries;
+  const size_t there_are = (shape.queries + kLeastQueries - 1) / kLeastQueries;
+  return std::clamp<size_t>(most, 1, std::clamp<size_t>(there_are, 1, 22)) * kLeastQueries;
 }
 
 }  // namespace linnet::kernels
@@ -48,6 +53,7 @@ inline size_t MaxForwardQueries(const SoftmaxAttentionShape& shape) {
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "hwy/highway.h"
 #include "linnet/kernels/vector-inl.h"
@@ -60,7 +66,7 @@ inline constexpr size_t kTileRows = HWY_TARGET == HWY_AVX3 ? 12 : HWY_TARGET == 
 inline constexpr size_t kTileLanes = hn::MaxLanes(F32());
 inline constexpr size_t kTileWidth = 2 * kTileLanes;
 static_assert(kKeyBlock % kTileRows == 0 && kKeyBlock % kTileWidth == 0);
-static_assert(kBackwardQueries % kTileRows == 0 && kQueryGrain % kTileRows == 0);
+static_assert(kBackwardQueries % kTileRows == 0 && kLeastQueries % kTileRows == 0);
 
 // Rows of weights lie a line more than a block apart: rows a power of two apart would share a few
 // sets of the cache.
@@ -89,26 +95,36 @@ HWY_INLINE Vec AtMost(Vec x, Vec high) {
 #endif
 }
 
-// 2^x for x <= 0 (and a little above), 0 from -127 down: its largest relative error is some 2e-7 as
-// long as the result is normal.
-HWY_INLINE Vec Exp2(Vec x) {
+// x[i] = 2^x[i] for x <= 0 (and a little above), 0 from -127 down: the largest relative error is some
+// 2e-7 as long as the result is normal. One alone is a long chain; several side by side keep the
+// multipliers busy.
+template <size_t kCount>
+HWY_INLINE void Exp2(Vec (&x)[kCount]) {
   const F32 d;
   const hn::RebindToSigned<F32> di;
-  x = AtLeast(x, hn::Set(d, -127.0f));
+  Vec shifted[kCount], p[kCount];
+  const auto each = [](auto step) HWY_ATTR { Unrolled<kCount>(step); };
+  const auto horner = [&](float coefficient) HWY_ATTR {
+    const Vec c = hn::Set(d, coefficient);
+    each([&](auto i) HWY_ATTR { p[i] = hn::MulAdd(p[i], x[i], c); });
+  };
+  each([&](auto i) HWY_ATTR { x[i] = AtLeast(x[i], hn::Set(d, -127.0f)); });
   // Adding 1.5 * 2^23 leaves the nearest integer in the lowest bits.
   const Vec magic = hn::Set(d, 12582912.0f);
-  const Vec shifted = hn::Add(x, magic);
-  const Vec f = hn::Sub(x, hn::Sub(shifted, magic));
+  each([&](auto i) HWY_ATTR { shifted[i] = hn::Add(x[i], magic); });
+  each([&](auto i) HWY_ATTR { x[i] = hn::Sub(x[i], hn::Sub(shifted[i], magic)); });
   // The minimax polynomial of degree 5 over [-1/2, 1/2] that is 1 at 0 (9.2e-8): at -127 the sum of
   // exponents below is then all zeros.
-  Vec p = hn::Set(d, 0x1.5bba28p-10f);
-  p = hn::MulAdd(p, f, hn::Set(d, 0x1.3cea9p-7f));
-  p = hn::MulAdd(p, f, hn::Set(d, 0x1.c6b752p-5f));
-  p = hn::MulAdd(p, f, hn::Set(d, 0x1.ebf9bcp-3f));
-  p = hn::MulAdd(p, f, hn::Set(d, 0x1.62e42ap-1f));
-  p = hn::MulAdd(p, f, hn::Set(d, 1.0f));
-  const auto exponent = hn::ShiftLeft<23>(hn::BitCast(di, shifted));
-  return hn::BitCast(d, hn::Add(hn::BitCast(di, p), exponent));
+  each([&](auto i) HWY_ATTR { p[i] = hn::Set(d, 0x1.5bba28p-10f); });
+  horner(0x1.3cea9p-7f);
+  horner(0x1.c6b752p-5f);
+  horner(0x1.ebf9bcp-3f);
+  horner(0x1.62e42ap-1f);
+  horner(1.0f);
+  each([&](auto i) HWY_ATTR {
+    const auto exponent = hn::ShiftLeft<23>(hn::BitCast(di, shifted[i]));
+    x[i] = hn::BitCast(d, hn::Add(hn::BitCast(di, p[i]), exponent));
+  });
 }
 
 // sum[r] += sum_k a[r, k] b[k], kVectors wide, for rows of `a` kAcross and columns kAlong apart.
@@ -184,7 +200,8 @@ struct HeadRows {
   T* first;
   ptrdiff_t stride;
 
-  HeadRows(const Strided<T>& x, size_t n, size_t h) : first(x.At(n, 0, h)), stride(x.time) {}
+  HeadRows(const Strided<T>& x, size_t n, size_t h)
+      : first(x.data ? x.At(n, 0, h) : nullptr), stride(x.time) {}  // no rows, no data
   T* At(size_t row) const { return first + static_cast<ptrdiff_t>(row) * stride; }
 };
 
@@ -288,12 +305,17 @@ struct Visible {
   size_t FirstQuery(size_t j) const { return causal && j > offset ? j - offset : 0; }
 };
 
-// Calls whole(j) for each vector of a row of `count` weights, part(j, mask) for what is left.
+// Calls whole(j, constant vectors) for the vectors of a row of `count` weights, four at once as long
+// as there are so many; part(j, mask) for what is left at the end.
 template <class Whole, class Part>
 HWY_INLINE void ForWeights(size_t count, Whole whole, Part part) {
   const F32 d;
+  constexpr size_t kAtOnce = 4;
   size_t j = 0;
-  for (; j + kTileLanes <= count; j += kTileLanes) whole(j);
+  for (; j + kAtOnce * kTileLanes <= count; j += kAtOnce * kTileLanes) {
+    whole(j, std::integral_constant<size_t, kAtOnce>());
+  }
+  for (; j + kTileLanes <= count; j += kTileLanes) whole(j, std::integral_constant<size_t, 1>());
   if (j < count) part(j, hn::FirstN(d, count - j));
 }
 
@@ -326,7 +348,12 @@ HWY_NOINLINE void AttentionWeights(size_t rows, const size_t* counts, size_t mos
     const float* row = weights + r * kWeightStride;
     Vec largest = nothing;
     ForWeights(
-        counts[r], [&](size_t j) HWY_ATTR { largest = hn::Max(hn::Load(d, row + j), largest); },
+        counts[r],
+        [&](size_t j, auto vectors) HWY_ATTR {
+          Unrolled<decltype(vectors)::value>([&](auto v) HWY_ATTR {
+            largest = hn::Max(hn::Load(d, row + j + v * kTileLanes), largest);
+          });
+        },
         [&](size_t j, auto used) HWY_ATTR {
           largest = hn::Max(hn::IfThenElse(used, hn::Load(d, row + j), nothing), largest);
         });
@@ -337,7 +364,9 @@ HWY_NOINLINE void AttentionWeights(size_t rows, const size_t* counts, size_t mos
     change[r] = before - base[r];
   }
   for (size_t r = 0; r < kTileRows; r += kTileLanes) {
-    hn::StoreU(Exp2(hn::LoadU(d, change + r)), d, rescale + r);
+    Vec x[1] = {hn::LoadU(d, change + r)};
+    Exp2(x);
+    hn::StoreU(x[0], d, rescale + r);
   }
   for (size_t r = 0; r < rows; ++r) {
     float* row = weights + r * kWeightStride;
@@ -345,15 +374,24 @@ HWY_NOINLINE void AttentionWeights(size_t rows, const size_t* counts, size_t mos
     Vec sum_r = hn::Mul(hn::Load(d, sum + r * kTileLanes), hn::Set(d, rescale[r]));
     ForWeights(
         counts[r],
-        [&](size_t j) HWY_ATTR {
-          const Vec weight = Exp2(hn::Sub(hn::Load(d, row + j), base_r));
-          hn::Store(weight, d, row + j);
-          sum_r = hn::Add(sum_r, weight);
+        [&](size_t j, auto vectors) HWY_ATTR {
+          constexpr size_t kVectors = decltype(vectors)::value;
+          Vec x[kVectors];
+          Unrolled<kVectors>([&](auto v) HWY_ATTR {
+            x[v] = hn::Sub(hn::Load(d, row + j + v * kTileLanes), base_r);
+          });
+          Exp2(x);
+          Unrolled<kVectors>([&](auto v) HWY_ATTR {
+            hn::Store(x[v], d, row + j + v * kTileLanes);
+            sum_r = hn::Add(sum_r, x[v]);
+          });
         },
         [&](size_t j, auto used) HWY_ATTR {
-          const Vec weight = hn::IfThenElseZero(used, Exp2(hn::Sub(hn::Load(d, row + j), base_r)));
-          hn::Store(weight, d, row + j);
-          sum_r = hn::Add(sum_r, weight);
+          Vec x[1] = {hn::Sub(hn::Load(d, row + j), base_r)};
+          Exp2(x);
+          x[0] = hn::IfThenElseZero(used, x[0]);
+          hn::Store(x[0], d, row + j);
+          sum_r = hn::Add(sum_r, x[0]);
         });
     hn::Store(sum_r, d, sum + r * kTileLanes);
     if (counts[r] < most) std::memset(row + counts[r], 0, (most - counts[r]) * sizeof(float));
@@ -461,24 +499,34 @@ HWY_NOINLINE void AttentionGradients(size_t rows, const size_t* counts, size_t w
     float* weight_row = weights + r * kWeightStride;
     float* grad_row = grads + r * kWeightStride;
     const Vec base = hn::Set(d, bases[r]), delta = hn::Set(d, deltas[r]);
-    // Rounding of a large score may leave it above its own sum; a weight is 1 at most.
-    const auto weight = [&](size_t j) HWY_ATTR {
-      return Exp2(AtMost(hn::Sub(hn::Load(d, weight_row + j), base), hn::Zero(d)));
+    // Weights of vectors from j on. Rounding of a large score may leave it above its own sum; a weight
+    // is 1 at most.
+    const auto weigh = [&](size_t j, auto& x) HWY_ATTR {
+      Unrolled<std::extent_v<std::remove_reference_t<decltype(x)>>>([&](auto v) HWY_ATTR {
+        const Vec score = hn::Load(d, weight_row + j + v * kTileLanes);
+        x[v] = AtMost(hn::Sub(score, base), hn::Zero(d));
+      });
+      Exp2(x);
     };
     const auto grad = [&](size_t j, Vec weight) HWY_ATTR {
       return hn::Mul(weight, hn::Sub(hn::Load(d, grad_row + j), delta));
     };
     ForWeights(
         counts[r],
-        [&](size_t j) HWY_ATTR {
-          const Vec p = weight(j);
-          hn::Store(grad(j, p), d, grad_row + j);
-          hn::Store(p, d, weight_row + j);
+        [&](size_t j, auto vectors) HWY_ATTR {
+          Vec x[decltype(vectors)::value];
+          weigh(j, x);
+          Unrolled<decltype(vectors)::value>([&](auto v) HWY_ATTR {
+            const size_t at = j + v * kTileLanes;
+            hn::Store(grad(at, x[v]), d, grad_row + at);
+            hn::Store(x[v], d, weight_row + at);
+          });
         },
         [&](size_t j, auto used) HWY_ATTR {
-          const Vec p = weight(j);
-          hn::Store(hn::IfThenElseZero(used, grad(j, p)), d, grad_row + j);
-          hn::Store(hn::IfThenElseZero(used, p), d, weight_row + j);
+          Vec x[1];
+          weigh(j, x);
+          hn::Store(hn::IfThenElseZero(used, grad(j, x[0])), d, grad_row + j);
+          hn::Store(hn::IfThenElseZero(used, x[0]), d, weight_row + j);
         });
     if (counts[r] < width) {
       std::memset(weight_row + counts[r], 0, (width - counts[r]) * sizeof(float));

@@ -37,11 +37,13 @@ void ForTasks(size_t count, Scratch scratch, size_t slot_size, ParallelFor paral
 
 constexpr size_t Blocks(size_t n, size_t size) { return (n + size - 1) / size; }
 
-// Queries to a task: many, since each task packs all keys that it sees; few enough that the slots
-// have several each.
-size_t QueryBlock(const SoftmaxAttentionShape& shape, size_t problems, size_t slots, size_t most) {
-  const size_t even = Blocks(shape.queries * problems, 4 * slots);
-  return std::clamp(Blocks(even, kQueryGrain) * kQueryGrain, kQueryGrain, most);
+// Queries to a task: few enough that the slots have several each, and the same for all tasks.
+size_t QueryBlock(const SoftmaxAttentionShape& shape, size_t problems, size_t slots) {
+  const size_t several = Blocks(shape.queries * problems, 4 * slots);
+  const size_t most = std::clamp(several, kLeastQueries, MaxForwardQueries(shape));
+  const size_t blocks = std::max<size_t>(Blocks(shape.queries, most), 1);
+  constexpr size_t kTiles = 12;  // whole tiles, on every target
+  return std::max<size_t>(Blocks(Blocks(shape.queries, blocks), kTiles), 1) * kTiles;
 }
 
 }  // namespace
@@ -56,7 +58,7 @@ void SoftmaxAttentionForward(const SoftmaxAttentionShape& shape,
                              ParallelFor parallel_for) {
   assert(scratch.data != nullptr && scratch.slots > 0);
   const size_t problems = shape.batch * shape.heads;
-  const size_t rows = QueryBlock(shape, problems, scratch.slots, MaxForwardQueries(shape));
+  const size_t rows = QueryBlock(shape, problems, scratch.slots);
   const size_t blocks = Blocks(shape.queries, rows);
   ForTasks(problems * blocks, scratch, SoftmaxAttentionScratch(shape), parallel_for,
            [&](float* slot, size_t task) {

@@ -45,8 +45,8 @@ struct SoftmaxAttentionOptions {
   size_t offset = 0;  // keys before the first query; read where `causal`
 };
 
-// Floats of scratch a slot needs on the active instruction set, for forward and for backward. It
-// does not grow with N, H, L or S.
+// Floats of scratch a slot needs on the active instruction set, for forward and for backward: with D
+// and M, and up to some 700 kB; not with N, H, L or S beyond that.
 size_t SoftmaxAttentionScratch(const SoftmaxAttentionShape& shape);
 
 struct SoftmaxAttentionForwardArgs {
