@@ -10,6 +10,7 @@
 #include "linnet/ops/adam.h"
 #include "linnet/ops/causal_linear.h"
 #include "linnet/ops/layer_rows.h"
+#include "linnet/ops/softmax_attention.h"
 
 namespace linnet::ops {
 
@@ -40,6 +41,12 @@ torch::Tensor FusedCausalLinear(const torch::Tensor& q, const torch::Tensor& k,
                                 const torch::Tensor& offsets,
                                 const kernels::CausalLinearOptions& options,
                                 CausalLinearState* state);
+
+// q [N, L, H, D], k [N, S, H, D], v [N, S, H, M]; options.hidden is undefined, and options.scale not
+// read.
+torch::Tensor FusedSoftmaxAttention(const torch::Tensor& q, const torch::Tensor& k,
+                                    const torch::Tensor& v, double scale,
+                                    const SoftmaxAttentionOptions& options);
 
 torch::Tensor FusedMixtureOfLogistics(const torch::Tensor& logits, const torch::Tensor& bytes);
 

@@ -16,6 +16,7 @@
 #include "linnet/ops/layer_rows.h"
 #include "linnet/ops/mixture_of_logistics.h"
 #include "linnet/ops/plain.h"
+#include "linnet/ops/softmax_attention.h"
 
 namespace linnet::ops {
 namespace {
@@ -513,6 +514,122 @@ TEST(CausalLinear, RefusesWhatDoesNotFit) {
               }),
               "input");
   }
+}
+
+TEST(SoftmaxAttention, FusedEqualsPlain) {
+  torch::manual_seed(15);
+  struct Case {
+    int64_t n, l, s, h, d, m;
+  };
+  for (const Case& c : {Case{1, 5, 5, 2, 3, 2}, Case{2, 4, 7, 1, 2, 3}, Case{2, 70, 201, 2, 16, 33},
+                        Case{2, 230, 230, 3, 33, 8}}) {
+    for (const bool causal : {false, true}) {
+      for (const bool padded : {false, true}) {
+        const Operation operation = [&](const Tensors& t) {
+          SoftmaxAttentionOptions options{.causal = causal, .offset = c.s - c.l};
+          if (padded) options.lengths = torch::tensor({int64_t{3}, c.s}).slice(0, 0, c.n);
+          return Tensors{SoftmaxAttention(t[0], t[1], t[2], options)};
+        };
+        Check(operation,
+              {Random({c.n, c.l, c.h, c.d}), Random({c.n, c.s, c.h, c.d}),
+               Random({c.n, c.s, c.h, c.m})},
+              c.l < 10);
+      }
+    }
+  }
+}
+
+TEST(SoftmaxAttention, TakesAnyStridesAndScale) {
+  torch::manual_seed(16);
+  const Operation operation = [](const Tensors& t) {
+    // Heads before positions, features in front of all, a part of something wider.
+    return Tensors{SoftmaxAttention(t[0].transpose(1, 2), t[1].permute({1, 2, 3, 0}),
+                                    t[2].slice(3, 1, 6), {.causal = true, .scale = 0.9})};
+  };
+  Check(operation, {Random({2, 3, 6, 4}), Random({4, 2, 6, 3}), Random({2, 6, 3, 7})}, true);
+}
+
+TEST(SoftmaxAttention, HidesWhatItIsTold) {
+  torch::manual_seed(17);
+  const Tensors x = {Random({2, 9, 3, 4}), Random({2, 12, 3, 4}), Random({2, 12, 3, 5})};
+  const auto run = [&](const SoftmaxAttentionOptions& options) {
+    return SoftmaxAttention(x[0], x[1], x[2], options);
+  };
+  const Tensor hidden = torch::ones({9, 12}, torch::kBool).triu(4);
+  const Tensor lengths = torch::tensor({int64_t{0}, int64_t{7}});
+  const Tensor beyond = (torch::arange(12) >= lengths.unsqueeze(1)).view({2, 1, 1, 12});
+  const auto near = [](const Tensor& a, const Tensor& b) {
+    return torch::allclose(a, b, 1e-5, 1e-6);
+  };
+  const Tensor fused = run({.causal = true, .offset = 3, .lengths = lengths});
+  EXPECT_TRUE(near(fused, run({.hidden = hidden.logical_or(beyond)})));
+  EXPECT_TRUE(near(fused, run({.lengths = lengths, .hidden = hidden})));
+  EXPECT_TRUE(near(fused, run({.causal = true, .offset = 3, .hidden = beyond})));
+  EXPECT_EQ(fused[0].abs().max().item<double>(), 0);
+  PlainGuard plain;
+  EXPECT_TRUE(near(fused, run({.causal = true, .offset = 3, .lengths = lengths})));
+}
+
+TEST(SoftmaxAttention, ThreadsDoNotChangeABit) {
+  torch::manual_seed(18);
+  const Tensors x = {Random({1, 400, 1, 20}), Random({1, 400, 1, 20}), Random({1, 400, 1, 24})};
+  const auto run = [&](int threads) {
+    const int before = at::get_num_threads();
+    at::set_num_threads(threads);
+    const Tensors leaves = Leaves(x, torch::kFloat32);
+    const Tensor out = SoftmaxAttention(leaves[0], leaves[1], leaves[2], {.causal = true});
+    Tensors all = torch::autograd::grad({out.square().sum()}, leaves);
+    all.push_back(out);
+    at::set_num_threads(before);
+    return all;
+  };
+  const Tensors one = run(1), two = run(2);
+  for (size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(torch::equal(one[i], two[i])) << i;
+}
+
+TEST(SoftmaxAttention, MaskedRowsMakeNoNan) {
+  torch::manual_seed(19);
+  const Tensor lengths = torch::tensor({int64_t{0}, int64_t{3}});
+  const Tensor masked = torch::arange(70) >= lengths.unsqueeze(1);
+  for (const auto dtype : {torch::kFloat32, torch::kDouble}) {
+    Tensors x = {Random({2, 70, 2, 5}), Random({2, 70, 2, 5}), Random({2, 70, 2, 3})};
+    x[1].index_put_({masked}, NAN);
+    x[2].index_put_({masked}, NAN);
+    const Tensors leaves = Leaves(x, dtype);
+    const Tensor out = SoftmaxAttention(leaves[0], leaves[1], leaves[2], {.lengths = lengths});
+    Tensors all = {out};
+    for (const Tensor& g : torch::autograd::grad({out.square().sum() + out.sum()}, leaves)) {
+      all.push_back(g);
+    }
+    for (size_t i = 0; i < all.size(); ++i) {
+      EXPECT_TRUE(torch::isfinite(all[i]).all().item<bool>()) << i;
+      EXPECT_EQ(all[i][0].abs().max().item<double>(), 0) << i;
+      EXPECT_GT(all[i][1].abs().max().item<double>(), 0) << i;
+    }
+  }
+}
+
+TEST(SoftmaxAttention, RefusesWhatDoesNotFit) {
+  const Tensor x = torch::zeros({2, 5, 3, 4});
+  const auto refuses = [](const Tensor& q, const Tensor& k, const Tensor& v,
+                          const SoftmaxAttentionOptions& options = {}) {
+    try {
+      SoftmaxAttention(q, k, v, options);
+    } catch (const Error& error) {
+      return error.kind() == Error::Kind::kInput;
+    }
+    return false;
+  };
+  EXPECT_FALSE(refuses(x, x, x));
+  EXPECT_FALSE(refuses(x, torch::zeros({2, 0, 3, 4}), torch::zeros({2, 0, 3, 4})));
+  EXPECT_TRUE(refuses(x, torch::zeros({2, 5, 3, 3}), x));
+  EXPECT_TRUE(refuses(x, torch::zeros({2, 4, 3, 4}), x));
+  EXPECT_TRUE(refuses(x, x, torch::zeros({2, 5, 3, 0})));
+  EXPECT_TRUE(refuses(x[0], x[0], x[0]));
+  EXPECT_TRUE(refuses(x, x.to(torch::kDouble), x));
+  EXPECT_TRUE(refuses(x, x, x, {.causal = true, .offset = -1}));
+  EXPECT_TRUE(refuses(x, x, x, {.lengths = torch::tensor({int64_t{3}})}));
+  EXPECT_TRUE(refuses(x, x, x, {.lengths = torch::tensor({3, 4}, torch::kInt32)}));
 }
 
 TEST(MixtureOfLogistics, FusedEqualsPlain) {

@@ -1,0 +1,119 @@
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/utils.h>
+
+#include "linnet/kernels/softmax_attention.h"
+#include "linnet/ops/fused.h"
+#include "linnet/ops/parallel.h"
+
+namespace linnet::ops {
+namespace {
+
+using kernels::SoftmaxAttentionShape;
+using kernels::Strided;
+using torch::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::Variable;
+using torch::autograd::variable_list;
+
+Tensor DenseRows(const Tensor& x) { return x.stride(-1) == 1 ? x : x.contiguous(); }
+
+template <typename T>
+Strided<T> View(const Tensor& x) {
+  return {x.data_ptr<float>(), x.stride(0), x.stride(1), x.stride(2)};
+}
+
+const int64_t* Lengths(const Tensor& x) { return x.defined() ? x.data_ptr<int64_t>() : nullptr; }
+
+SoftmaxAttentionShape ShapeOf(const Tensor& q, const Tensor& v) {
+  return {static_cast<size_t>(q.size(0)), static_cast<size_t>(q.size(1)),
+          static_cast<size_t>(v.size(1)), static_cast<size_t>(q.size(2)),
+          static_cast<size_t>(q.size(3)), static_cast<size_t>(v.size(3))};
+}
+
+// Working memory for as many slots as there are threads.
+class Slots {
+ public:
+  explicit Slots(const SoftmaxAttentionShape& shape)
+      : count_(AtSlots()),
+        memory_(
+            torch::empty({static_cast<int64_t>(count_ * kernels::SoftmaxAttentionScratch(shape))},
+                         torch::kFloat32)) {}
+  kernels::Scratch scratch() const { return {memory_.data_ptr<float>(), count_}; }
+
+ private:
+  size_t count_;
+  Tensor memory_;
+};
+
+class Function : public torch::autograd::Function<Function> {
+ public:
+  static Tensor forward(AutogradContext* context, const Tensor& q_in, const Tensor& k_in,
+                        const Tensor& v_in, const c10::optional<Tensor>& optional_lengths,
+                        double scale, bool causal, int64_t offset) {
+    const Tensor q = DenseRows(q_in), k = DenseRows(k_in), v = DenseRows(v_in);
+    const Tensor lengths = optional_lengths ? optional_lengths->contiguous() : Tensor();
+    const SoftmaxAttentionShape shape = ShapeOf(q, v);
+    const Tensor out = torch::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
+    const Tensor log2_sum = torch::empty({q.size(0), q.size(2), q.size(1)}, q.options());
+    kernels::SoftmaxAttentionForward(shape, Options(scale, causal, offset),
+                                     {.q = View<const float>(q),
+                                      .k = View<const float>(k),
+                                      .v = View<const float>(v),
+                                      .out = View<float>(out),
+                                      .lengths = Lengths(lengths),
+                                      .log2_sum = log2_sum.data_ptr<float>()},
+                                     Slots(shape).scratch(), AtParallelFor);
+    context->save_for_backward({q, k, v, out, log2_sum, lengths});
+    context->saved_data["scale"] = scale;
+    context->saved_data["causal"] = causal;
+    context->saved_data["offset"] = offset;
+    return out;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    const variable_list saved = context->get_saved_variables();
+    const Tensor &q = saved[0], &k = saved[1], &v = saved[2], &out = saved[3];
+    const Tensor &log2_sum = saved[4], &lengths = saved[5];
+    const Tensor grad_out = DenseRows(grads[0]);
+    const SoftmaxAttentionShape shape = ShapeOf(q, v);
+    const auto dense_like = [](const Tensor& x) { return torch::empty(x.sizes(), x.options()); };
+    const Tensor grad_q = dense_like(q), grad_k = dense_like(k), grad_v = dense_like(v);
+    const Tensor delta = dense_like(log2_sum);
+    kernels::SoftmaxAttentionBackward(
+        shape,
+        Options(context->saved_data["scale"].toDouble(), context->saved_data["causal"].toBool(),
+                context->saved_data["offset"].toInt()),
+        {.q = View<const float>(q),
+         .k = View<const float>(k),
+         .v = View<const float>(v),
+         .out = View<const float>(out),
+         .grad_out = View<const float>(grad_out),
+         .lengths = Lengths(lengths),
+         .log2_sum = log2_sum.data_ptr<float>(),
+         .delta = delta.data_ptr<float>(),
+         .grad_q = View<float>(grad_q),
+         .grad_k = View<float>(grad_k),
+         .grad_v = View<float>(grad_v)},
+        Slots(shape).scratch(), AtParallelFor);
+    const Variable none;
+    return {grad_q, grad_k, grad_v, none, none, none, none};
+  }
+
+ private:
+  static kernels::SoftmaxAttentionOptions Options(double scale, bool causal, int64_t offset) {
+    return {static_cast<float>(scale), causal, static_cast<size_t>(offset)};
+  }
+};
+
+}  // namespace
+
+Tensor FusedSoftmaxAttention(const Tensor& q, const Tensor& k, const Tensor& v, double scale,
+                             const SoftmaxAttentionOptions& options) {
+  // An absent tensor must be absent for autograd too: it asks an undefined one for its device.
+  const auto lengths =
+      options.lengths.defined() ? c10::optional<Tensor>(options.lengths) : c10::nullopt;
+  return Function::apply(q, k, v, lengths, scale, options.causal, options.offset);
+}
+
+}  // namespace linnet::ops

@@ -1,0 +1,83 @@
+#include "linnet/ops/softmax_attention.h"
+
+#include <torch/utils.h>
+
+#include <cmath>
+#include <limits>
+
+#include "linnet/base/error.h"
+#include "linnet/ops/fused.h"
+#include "linnet/ops/plain.h"
+
+namespace linnet::ops {
+namespace {
+
+using torch::Tensor;
+
+Tensor Plain(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, double scale,
+             const SoftmaxAttentionOptions& options) {
+  const int64_t queries = q_in.size(1), keys = k_in.size(1);
+  Tensor hidden = options.hidden;
+  const auto hide = [&](const Tensor& more) {
+    hidden = hidden.defined() ? hidden.logical_or(more) : more;
+  };
+  if (options.causal) {
+    hide(torch::ones({queries, keys}, q_in.options().dtype(torch::kBool)).triu(options.offset + 1));
+  }
+  Tensor q = q_in.transpose(1, 2), k = k_in.transpose(1, 2), v = v_in.transpose(1, 2);
+  if (options.lengths.defined()) {
+    const Tensor beyond =
+        (torch::arange(keys, options.lengths.options()) >= options.lengths.unsqueeze(1))
+            .view({-1, 1, 1, keys});
+    hide(beyond);
+    // A weight of 0 would not do where a key is no number.
+    k = k.masked_fill(beyond.transpose(2, 3), 0);
+    v = v.masked_fill(beyond.transpose(2, 3), 0);
+  }
+  Tensor scores = torch::matmul(q * scale, k.transpose(2, 3));
+  // The lowest finite score rather than -inf, and zero weights afterwards: a query that sees no key
+  // at all gets zero, not NaN.
+  if (hidden.defined()) scores = scores.masked_fill(hidden, std::numeric_limits<float>::lowest());
+  Tensor weights = torch::softmax(scores, -1);
+  if (hidden.defined()) weights = weights.masked_fill(hidden, 0);
+  return torch::matmul(weights, v).transpose(1, 2);
+}
+
+void Check(const Tensor& q, const Tensor& k, const Tensor& v,
+           const SoftmaxAttentionOptions& options) {
+  if (q.dim() != 4 || k.dim() != 4 || v.dim() != 4 || q.size(0) != k.size(0) ||
+      q.size(2) != k.size(2) || q.size(3) != k.size(3) ||
+      k.sizes().slice(0, 3) != v.sizes().slice(0, 3) || q.size(3) == 0 || v.size(3) == 0) {
+    throw InputError("softmax attention needs q [N, L, H, D], k [N, S, H, D] and v [N, S, H, M], ",
+                     "D, M >= 1; got q ", q.sizes(), ", k ", k.sizes(), ", v ", v.sizes());
+  }
+  if (k.scalar_type() != q.scalar_type() || v.scalar_type() != q.scalar_type() ||
+      k.device() != q.device() || v.device() != q.device()) {
+    throw InputError("softmax attention needs q, k and v of one type and on one device; got q ",
+                     q.toString(), ", k ", k.toString(), ", v ", v.toString());
+  }
+  if (options.offset < 0) {
+    throw InputError("softmax attention: offset must be 0 or more; it is ", options.offset);
+  }
+  if (const Tensor& lengths = options.lengths;
+      lengths.defined() &&
+      (lengths.sizes() != q.sizes().slice(0, 1) || lengths.scalar_type() != torch::kInt64)) {
+    throw InputError("softmax attention: lengths must be int64 [", q.size(0), "]");
+  }
+}
+
+}  // namespace
+
+Tensor SoftmaxAttention(const Tensor& q, const Tensor& k, const Tensor& v,
+                        const SoftmaxAttentionOptions& options) {
+  Check(q, k, v, options);
+  const double scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3))));
+  if constexpr (kHasFused) {
+    if (Fused(q) && !options.hidden.defined()) {
+      return FusedSoftmaxAttention(q, k, v, scale, options);
+    }
+  }
+  return Plain(q, k, v, scale, options);
+}
+
+}  // namespace linnet::ops
