@@ -4,11 +4,10 @@
 #include <torch/utils.h>
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 
 #include "linnet/base/error.h"
 #include "linnet/nn/attention.h"
+#include "linnet/ops/softmax_attention.h"
 
 namespace linnet::nn {
 namespace {
@@ -17,25 +16,13 @@ using torch::Tensor;
 
 constexpr int64_t kFirstCapacity = 64;
 
-// q [N, H, L, D], k [N, H, S, D], v [N, H, S, M] -> [N, H, L, M]
-Tensor Attend(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& hidden) {
-  const double scale = 1 / std::sqrt(static_cast<double>(q.size(3)));
-  Tensor scores = torch::matmul(q * scale, k.transpose(2, 3));
-  // The lowest finite score rather than -inf, and zero weights afterwards: a query that sees no key
-  // at all gets zero, not NaN.
-  if (hidden.defined()) scores = scores.masked_fill(hidden, std::numeric_limits<float>::lowest());
-  Tensor weights = torch::softmax(scores, -1);
-  if (hidden.defined()) weights = weights.masked_fill(hidden, 0);
-  return torch::matmul(weights, v);
-}
-
 class FullAttentionImpl : public AttentionImpl {
  public:
   Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const Mask& mask) override {
     CheckAttention("full", q, k, v, mask, /*quadratic=*/true);
-    const Tensor out =
-        Attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), nn::Hidden(mask, q, k));
-    return DropQueries(out.transpose(1, 2), mask);
+    ops::SoftmaxAttentionOptions options{.causal = mask.causal, .lengths = mask.lengths};
+    if (mask.allowed.defined()) options.hidden = mask.allowed.logical_not();
+    return DropQueries(ops::SoftmaxAttention(q, k, v, options), mask);
   }
 
   bool recurrent() const override { return true; }
@@ -56,29 +43,31 @@ class FullAttentionImpl : public AttentionImpl {
 
   Tensor Recall(const Tensor& q, const AttentionState& state) override {
     if (state.empty()) throw InputError("attention has nothing to recall: its state is empty");
-    const Tensor keys = state.tensors[0].narrow(2, 0, state.length);
-    const Tensor values = state.tensors[1].narrow(2, 0, state.length);
-    Tensor hidden;
+    Tensor hidden;  // not as lengths, for whose sake the keys would be copied
     if (state.lengths.defined()) {
       hidden = Below(state.lengths, state.length).logical_not().view({q.size(0), 1, 1, -1});
     }
-    return Attend(q.unsqueeze(2), keys, values, hidden).squeeze(2);
+    return ops::SoftmaxAttention(q.unsqueeze(1), Remembered(state, 0), Remembered(state, 1),
+                                 {.hidden = hidden})
+        .squeeze(1);
   }
 
   Tensor Piece(const Tensor& q, const Tensor& k, const Tensor& v, AttentionState& state) override {
     if (state.lengths.defined()) {
       throw InputError("attention 'full' cannot go on behind keys with lengths");
     }
-    const int64_t before = state.length, queries = q.size(1);
+    const int64_t before = state.length;
     Remember(k, v, {}, state);
-    const auto options = q.options().dtype(torch::kBool);
-    const Tensor hidden = torch::ones({queries, state.length}, options).triu(before + 1);
-    return Attend(q.transpose(1, 2), state.tensors[0].narrow(2, 0, state.length),
-                  state.tensors[1].narrow(2, 0, state.length), hidden)
-        .transpose(1, 2);
+    return ops::SoftmaxAttention(q, Remembered(state, 0), Remembered(state, 1),
+                                 {.causal = true, .offset = before});
   }
 
  private:
+  // The keys (0) or values (1) of a state, [N, S, H, D or M].
+  static Tensor Remembered(const AttentionState& state, size_t which) {
+    return state.tensors[which].narrow(2, 0, state.length).transpose(1, 2);
+  }
+
   // Puts x [N, H, S, dim] behind the state's rows of tensor `which`.
   static void Append(const Tensor& x, AttentionState& state, size_t which) {
     std::vector<Tensor>& tensors = state.tensors;
