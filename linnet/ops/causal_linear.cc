@@ -136,7 +136,10 @@ Tensor Attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor
                  const CausalLinearOptions& options, CausalLinearState* state) {
   CheckCausalLinear(q, k, v, lengths, options, state);
   if constexpr (kHasFused) {
-    if (Fused(q)) return FusedCausalLinear(q, k, v, lengths, {}, options, state);
+    // A carried state is of v's type, and the kernel's is fp32.
+    if (state ? Fused(q) : FusedAttention(q)) {
+      return FusedCausalLinear(q, k, v, lengths, {}, options, state);
+    }
   }
   return Plain(q, k, v, lengths, options, state);
 }
@@ -146,7 +149,7 @@ Tensor Packed(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& c
   CheckCausalLinearPacked(q, k, v, cu_seqlens, options, state);
   const Tensor offsets = CausalLinearOffsets(cu_seqlens, q.size(0));
   if constexpr (kHasFused) {
-    if (Fused(q)) {
+    if (state ? Fused(q) : FusedAttention(q)) {
       return FusedCausalLinear(q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0), {}, offsets, options,
                                state)
           .squeeze(0);

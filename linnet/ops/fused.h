@@ -10,6 +10,7 @@
 #include "linnet/ops/adam.h"
 #include "linnet/ops/causal_linear.h"
 #include "linnet/ops/layer_rows.h"
+#include "linnet/ops/linear_attention.h"
 #include "linnet/ops/softmax_attention.h"
 
 namespace linnet::ops {
@@ -47,6 +48,11 @@ torch::Tensor FusedCausalLinear(const torch::Tensor& q, const torch::Tensor& k,
 torch::Tensor FusedSoftmaxAttention(const torch::Tensor& q, const torch::Tensor& k,
                                     const torch::Tensor& v, double scale,
                                     const SoftmaxAttentionOptions& options);
+
+// q [N, L, H, D], k [N, S, H, D], v [N, S, H, M]; lengths undefined or dense.
+torch::Tensor FusedLinearAttention(const torch::Tensor& q, const torch::Tensor& k,
+                                   const torch::Tensor& v, const torch::Tensor& lengths,
+                                   const kernels::LinearAttentionOptions& options);
 
 torch::Tensor FusedMixtureOfLogistics(const torch::Tensor& logits, const torch::Tensor& bytes);
 

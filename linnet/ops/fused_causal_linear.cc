@@ -5,6 +5,7 @@
 #include "linnet/ops/causal_linear_parts.h"
 #include "linnet/ops/fused.h"
 #include "linnet/ops/parallel.h"
+#include "linnet/ops/rows_view.h"
 
 namespace linnet::ops {
 namespace {
@@ -12,18 +13,10 @@ namespace {
 using kernels::CausalLinearOptions;
 using kernels::CausalLinearShape;
 using kernels::FeatureMap;
-using kernels::Strided;
 using torch::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
-
-Tensor DenseRows(const Tensor& x) { return x.stride(-1) == 1 ? x : x.contiguous(); }
-
-template <typename T>
-Strided<T> View(const Tensor& x) {
-  return {x.data_ptr<float>(), x.stride(0), x.stride(1), x.stride(2)};
-}
 
 // The data of a tensor that may be undefined.
 template <typename T>
@@ -35,11 +28,6 @@ CausalLinearShape ShapeOf(const Tensor& q, const Tensor& v, const Tensor& offset
   return {static_cast<size_t>(offsets.defined() ? offsets.size(0) - 1 : q.size(0)),
           static_cast<size_t>(q.size(1)), static_cast<size_t>(q.size(2)),
           static_cast<size_t>(q.size(3)), static_cast<size_t>(v.size(3))};
-}
-
-// An absent tensor must be absent for autograd too: it asks an undefined one for its device.
-c10::optional<Tensor> Optional(const Tensor& x) {
-  return x.defined() ? c10::optional<Tensor>(x) : c10::nullopt;
 }
 
 class Function : public torch::autograd::Function<Function> {
@@ -71,6 +59,7 @@ class Function : public torch::autograd::Function<Function> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
+    RefuseSecondDerivative("causal linear attention");
     const variable_list saved = context->get_saved_variables();
     const FusedCausalLinearGradients grad = FusedCausalLinearBackward(
         {saved[0], saved[1], saved[2], saved[5], saved[6], {saved[7], saved[8]}}, saved[3],
@@ -91,7 +80,7 @@ class Function : public torch::autograd::Function<Function> {
 // Memory for the kernel to work in, a piece for each slot.
 Tensor ScratchFor(const CausalLinearShape& shape, size_t slots, const Tensor& like) {
   return torch::empty({static_cast<int64_t>(slots * kernels::CausalLinearScratch(shape))},
-                      like.options());
+                      like.options().dtype(torch::kFloat32));
 }
 
 }  // namespace
@@ -105,7 +94,8 @@ FusedCausalLinearResults FusedCausalLinearForward(const FusedCausalLinearInputs&
   FusedCausalLinearResults results;
   results.out = torch::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
   const int64_t packed = inputs.offsets.defined() ? inputs.offsets.size(0) - 1 : 0;
-  results.kept = torch::empty({CausalLinearKeptSize(q, v, packed)}, q.options());
+  results.kept =
+      torch::empty({CausalLinearKeptSize(q, v, packed)}, q.options().dtype(torch::kFloat32));
   // The kernel writes to a copy of the state that is given.
   const auto begin = [&](const Tensor& given, at::IntArrayRef sizes) {
     return given.defined() ? given.clone(torch::MemoryFormat::Contiguous)
@@ -118,17 +108,24 @@ FusedCausalLinearResults FusedCausalLinearForward(const FusedCausalLinearInputs&
   }
   const size_t slots = AtSlots();
   const Tensor scratch = ScratchFor(shape, slots, q);
-  kernels::CausalLinearForward(shape, options,
-                               {.q = View<const float>(q),
-                                .k = View<const float>(k),
-                                .v = View<const float>(v),
-                                .out = View<float>(results.out),
-                                .lengths = Data<int64_t>(inputs.lengths),
-                                .offsets = Data<int64_t>(inputs.offsets),
-                                .kept = results.kept.data_ptr<float>(),
-                                .s = Data<float>(s),
-                                .z = Data<float>(z)},
-                               {scratch.data_ptr<float>(), slots}, AtParallelFor);
+  // The carried state, for lambdas cannot capture parts of a structured binding.
+  float* const s_data = Data<float>(results.state.s);
+  float* const z_data = Data<float>(results.state.z);
+  ForElement(q, [&](auto element) {
+    using T = decltype(element);
+    kernels::CausalLinearForward(
+        shape, options,
+        kernels::CausalLinearForwardArgsOf<T>{.q = View<const T>(q),
+                                              .k = View<const T>(k),
+                                              .v = View<const T>(v),
+                                              .out = View<T>(results.out),
+                                              .lengths = Data<int64_t>(inputs.lengths),
+                                              .offsets = Data<int64_t>(inputs.offsets),
+                                              .kept = results.kept.template data_ptr<float>(),
+                                              .s = s_data,
+                                              .z = z_data},
+        {scratch.template data_ptr<float>(), slots}, AtParallelFor);
+  });
   return results;
 }
 
@@ -152,25 +149,29 @@ FusedCausalLinearGradients FusedCausalLinearBackward(const FusedCausalLinearInpu
       dense_like(q), dense_like(k), dense_like(v), {dense_like(s0), dense_like(z0)}};
   const size_t slots = AtSlots();
   const Tensor scratch = ScratchFor(shape, slots, q);
-  kernels::CausalLinearBackward(shape, options,
-                                {.q = View<const float>(q),
-                                 .k = View<const float>(k),
-                                 .v = View<const float>(v),
-                                 .out = View<const float>(out),
-                                 .grad_out = View<const float>(grad_out),
-                                 .kept = kept.data_ptr<float>(),
-                                 .lengths = Data<int64_t>(inputs.lengths),
-                                 .offsets = Data<int64_t>(inputs.offsets),
-                                 .grad_q = View<float>(grad.q),
-                                 .grad_k = View<float>(grad.k),
-                                 .grad_v = View<float>(grad.v),
-                                 .s = Data<float>(s0),
-                                 .z = Data<float>(z0),
-                                 .grad_s = Data<float>(grad_s),
-                                 .grad_z = Data<float>(grad_z),
-                                 .grad_s0 = Data<float>(grad.state.s),
-                                 .grad_z0 = Data<float>(grad.state.z)},
-                                {scratch.data_ptr<float>(), slots}, AtParallelFor);
+  ForElement(q, [&](auto element) {
+    using T = decltype(element);
+    kernels::CausalLinearBackward(
+        shape, options,
+        kernels::CausalLinearBackwardArgsOf<T>{.q = View<const T>(q),
+                                               .k = View<const T>(k),
+                                               .v = View<const T>(v),
+                                               .out = View<const T>(out),
+                                               .grad_out = View<const T>(grad_out),
+                                               .kept = kept.template data_ptr<float>(),
+                                               .lengths = Data<int64_t>(inputs.lengths),
+                                               .offsets = Data<int64_t>(inputs.offsets),
+                                               .grad_q = View<T>(grad.q),
+                                               .grad_k = View<T>(grad.k),
+                                               .grad_v = View<T>(grad.v),
+                                               .s = Data<float>(s0),
+                                               .z = Data<float>(z0),
+                                               .grad_s = Data<float>(grad_s),
+                                               .grad_z = Data<float>(grad_z),
+                                               .grad_s0 = Data<float>(grad.state.s),
+                                               .grad_z0 = Data<float>(grad.state.z)},
+        {scratch.template data_ptr<float>(), slots}, AtParallelFor);
+  });
   return grad;
 }
 
@@ -178,11 +179,11 @@ Tensor FusedCausalLinear(const Tensor& q, const Tensor& k, const Tensor& v, cons
                          const Tensor& offsets, const CausalLinearOptions& options,
                          CausalLinearState* state) {
   const bool with_z = state && options.normalize;
-  const variable_list results =
-      Function::apply(q, k, v, Optional(lengths), Optional(offsets),
-                      Optional(state ? state->s : Tensor()), Optional(with_z ? state->z : Tensor()),
-                      state != nullptr, static_cast<int64_t>(options.feature_map),
-                      options.normalize, static_cast<double>(options.eps));
+  const variable_list results = Function::apply(
+      q, k, v, OptionalOf(lengths), OptionalOf(offsets), OptionalOf(state ? state->s : Tensor()),
+      OptionalOf(with_z ? state->z : Tensor()), state != nullptr,
+      static_cast<int64_t>(options.feature_map), options.normalize,
+      static_cast<double>(options.eps));
   if (state) state->s = results[1];
   if (with_z) state->z = results[2];
   return results[0];

@@ -5,23 +5,16 @@
 #include "linnet/kernels/softmax_attention.h"
 #include "linnet/ops/fused.h"
 #include "linnet/ops/parallel.h"
+#include "linnet/ops/rows_view.h"
 
 namespace linnet::ops {
 namespace {
 
 using kernels::SoftmaxAttentionShape;
-using kernels::Strided;
 using torch::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
-
-Tensor DenseRows(const Tensor& x) { return x.stride(-1) == 1 ? x : x.contiguous(); }
-
-template <typename T>
-Strided<T> View(const Tensor& x) {
-  return {x.data_ptr<float>(), x.stride(0), x.stride(1), x.stride(2)};
-}
 
 const int64_t* Lengths(const Tensor& x) { return x.defined() ? x.data_ptr<int64_t>() : nullptr; }
 
@@ -72,6 +65,7 @@ class Function : public torch::autograd::Function<Function> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
+    RefuseSecondDerivative("softmax attention");
     const variable_list saved = context->get_saved_variables();
     const Tensor &q = saved[0], &k = saved[1], &v = saved[2], &out = saved[3];
     const Tensor &log2_sum = saved[4], &lengths = saved[5];

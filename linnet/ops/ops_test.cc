@@ -14,6 +14,7 @@
 #include "linnet/ops/adam.h"
 #include "linnet/ops/causal_linear.h"
 #include "linnet/ops/layer_rows.h"
+#include "linnet/ops/linear_attention.h"
 #include "linnet/ops/mixture_of_logistics.h"
 #include "linnet/ops/plain.h"
 #include "linnet/ops/softmax_attention.h"
@@ -513,6 +514,96 @@ TEST(CausalLinear, RefusesWhatDoesNotFit) {
                 CausalLinearAttentionPacked(rows, rows, rows, offsets({0, 2, 2, 5}), {}, state);
               }),
               "input");
+  }
+}
+
+TEST(LinearAttention, FusedEqualsPlain) {
+  torch::manual_seed(21);
+  struct Case {
+    int64_t n, l, s, h, d, m;
+  };
+  for (const Case& c : {Case{1, 5, 4, 2, 3, 2}, Case{2, 4, 7, 1, 2, 3}, Case{2, 70, 201, 2, 16, 33},
+                        Case{2, 130, 65, 3, 33, 8}}) {
+    for (const bool normalize : {false, true}) {
+      for (const bool padded : {false, true}) {
+        const Operation operation = [&](const Tensors& t) {
+          const Tensor lengths =
+              padded ? torch::tensor({int64_t{3}, c.s}).slice(0, 0, c.n) : Tensor();
+          return Tensors{LinearAttention(t[0], t[1], t[2], lengths,
+                                         {kernels::FeatureMap::kElu, normalize, 1e-6f})};
+        };
+        Check(operation,
+              {Random({c.n, c.l, c.h, c.d}), Random({c.n, c.s, c.h, c.d}),
+               Random({c.n, c.s, c.h, c.m})},
+              c.l < 10);
+      }
+    }
+  }
+}
+
+TEST(LinearAttention, TakesAnyStrides) {
+  torch::manual_seed(22);
+  const Operation operation = [](const Tensors& t) {
+    // Heads before positions, features in front of all, a part of something wider.
+    return Tensors{
+        LinearAttention(t[0].transpose(1, 2), t[1].permute({1, 2, 3, 0}), t[2].slice(3, 1, 6))};
+  };
+  Check(operation, {Random({2, 3, 6, 4}), Random({4, 2, 5, 3}), Random({2, 5, 3, 7})}, true);
+}
+
+TEST(LinearAttention, RefusesWhatDoesNotFit) {
+  const Tensor q = Random({2, 5, 3, 4}), k = Random({2, 6, 3, 4}), v = Random({2, 6, 3, 7});
+  EXPECT_THROW(LinearAttention(q, k, v.narrow(1, 0, 5)), Error);
+  EXPECT_THROW(LinearAttention(q, k.narrow(3, 0, 3), v), Error);
+  EXPECT_THROW(LinearAttention(q[0], k[0], v[0]), Error);
+  EXPECT_THROW(LinearAttention(q, k.narrow(1, 0, 0), v.narrow(1, 0, 0)), Error);
+  EXPECT_THROW(LinearAttention(q, k.to(torch::kDouble), v), Error);
+  EXPECT_THROW(LinearAttention(q, k, v, torch::tensor({3, 4}, torch::kInt32)), Error);
+  EXPECT_THROW(LinearAttention(q, k, v, torch::tensor({int64_t{3}})), Error);
+  EXPECT_NO_THROW(LinearAttention(q, k, v, torch::tensor({int64_t{3}, int64_t{4}})));
+}
+
+// In bf16 the kernels read and write bf16, and add in fp32: as near to fp32 as its rounding is.
+TEST(Attention, TakesBf16) {
+  torch::manual_seed(23);
+  const Tensors x = {Random({2, 300, 3, 16}), Random({2, 300, 3, 16}), Random({2, 300, 3, 8})};
+  const Tensor weights = Random({2, 300, 3, 8});
+  for (const bool causal : {false, true}) {
+    const auto run = [&](torch::Dtype dtype) {
+      const Tensors leaves = Leaves(x, dtype);
+      const Tensor out = causal ? CausalLinearAttention(leaves[0], leaves[1], leaves[2])
+                                : LinearAttention(leaves[0], leaves[1], leaves[2]);
+      EXPECT_EQ(out.scalar_type(), dtype);
+      Tensors all = torch::autograd::grad({(out * weights.to(dtype)).sum()}, leaves);
+      all.push_back(out);
+      return all;
+    };
+    const Tensors half = run(torch::kBFloat16), full = run(torch::kFloat32);
+    for (size_t i = 0; i < half.size(); ++i) {
+      EXPECT_LT(RelativeOff(half[i].to(torch::kFloat32), full[i]), 0.02) << causal << " " << i;
+    }
+  }
+}
+
+// A kernel's gradients have no history, and say so.
+TEST(Attention, FusedRefusesSecondDerivatives) {
+  torch::manual_seed(24);
+  const Tensors x = {Random({1, 5, 1, 4}), Random({1, 5, 1, 4}), Random({1, 5, 1, 3})};
+  using Attention = Tensor (*)(const Tensors&);
+  for (const Attention attention : {
+           Attention([](const Tensors& t) { return CausalLinearAttention(t[0], t[1], t[2]); }),
+           Attention([](const Tensors& t) { return LinearAttention(t[0], t[1], t[2]); }),
+           Attention([](const Tensors& t) { return SoftmaxAttention(t[0], t[1], t[2]); }),
+       }) {
+    const auto second = [&] {
+      const Tensors leaves = Leaves(x, torch::kFloat32);
+      const Tensors first = torch::autograd::grad({attention(leaves).square().sum()}, {leaves[0]},
+                                                  {}, c10::nullopt, /*create_graph=*/true);
+      return torch::autograd::grad({first[0].square().sum()}, {leaves[1]})[0];
+    };
+    EXPECT_THROW(second(), Error);
+    PlainGuard plain;
+    EXPECT_GT(second().abs().max().item<double>(), 0);
   }
 }
 

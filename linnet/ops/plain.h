@@ -40,6 +40,12 @@ inline bool Fused(const torch::Tensor& x) {
          !PlainGuard::asked();
 }
 
+// And an attention over x, whose kernels take bf16 too.
+inline bool FusedAttention(const torch::Tensor& x) {
+  return Fused(x) || (kHasFused && x.device().is_cpu() && x.scalar_type() == torch::kBFloat16 &&
+                      x.numel() > 0 && !PlainGuard::asked());
+}
+
 }  // namespace linnet::ops
 
 #endif  // LINNET_OPS_PLAIN_H_
