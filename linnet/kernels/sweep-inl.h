@@ -78,17 +78,29 @@ HWY_NOINLINE void PackRows(Rows<const T> from, size_t tokens, size_t n, float* H
   }
 }
 
+// For the second-level cache.
+HWY_INLINE void PrefetchFar(const float* at) {
+#if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
+  __builtin_prefetch(at, /*rw=*/0, /*locality=*/2);
+#else
+  hwy::Prefetch(at);
+#endif
+}
+
 // Cache lines to ask for while a block is swept, of each row of a tensor's next block one: each slice
-// of the state takes two of them along.
+// of the state takes two of them along. They go to the first-level cache, or where rows lie so far
+// apart that they would displace each other there, to the second.
 class Ahead {
  public:
   explicit Ahead(const float* nothing) : nothing_{nothing, 0} {}
 
   // All lines of `rows`, `width` floats wide.
-  void Add(Rows<const float> rows, size_t width) {
+  void Add(Rows<const float> rows, size_t width, bool close) {
+    far_ = far_ || !close;
     constexpr size_t kLine = 64 / sizeof(float);
     for (size_t i = 0; i < width && count_ < kMost; i += kLine) lines_[count_++] = rows.Columns(i);
   }
+  bool far() const { return far_; }
   HWY_INLINE Rows<const float> Take() { return taken_ < count_ ? lines_[taken_++] : nothing_; }
 
  private:
@@ -97,6 +109,7 @@ class Ahead {
   Rows<const float> lines_[kMost];
   Rows<const float> nothing_;
   size_t count_ = 0, taken_ = 0;
+  bool far_ = false;
 };
 
 // What a sweep does with the state.
@@ -139,6 +152,7 @@ HWY_INLINE void SweepSlice(const Operands& x, size_t row, size_t column, float* 
   const ptrdiff_t to_stride = kLast ? x.to.stride : x.out.stride;
   const float* scale = x.scale;
   const float* phi = kFinish == Finish::kDerivative ? x.phi.at + column : nullptr;
+  const bool far = ahead.far();
   Rows<const float> ahead0 = ahead.Take(), ahead1 = ahead.Take();
   Vec state[kRows][kVectors];
   HWY_UNROLL(8)
@@ -149,8 +163,13 @@ HWY_INLINE void SweepSlice(const Operands& x, size_t row, size_t column, float* 
     }
   }
   for (size_t left = x.tokens; left > 0; --left) {
-    hwy::Prefetch(ahead0.at);
-    hwy::Prefetch(ahead1.at);
+    if (far) {
+      PrefetchFar(ahead0.at);
+      PrefetchFar(ahead1.at);
+    } else {
+      hwy::Prefetch(ahead0.at);
+      hwy::Prefetch(ahead1.at);
+    }
     Vec v_t[kVectors], out_t[kVectors];
     HWY_UNROLL(2)
     for (size_t c = 0; c < kVectors; ++c) {
@@ -306,9 +325,9 @@ class HeadRows {
   // Whether sweeps may use the rows where they are: they are whole vectors, and lie so close together
   // that a block of them does not fall on a few sets of the cache.
   bool InPlace() const {
-    return std::is_same_v<std::remove_const_t<T>, float> && width_ % kPad == 0 &&
-           std::abs(time_) <= 2 * static_cast<ptrdiff_t>(width_);
+    return std::is_same_v<std::remove_const_t<T>, float> && width_ % kPad == 0 && Close();
   }
+  bool Close() const { return std::abs(time_) <= 2 * static_cast<ptrdiff_t>(width_); }
   Rows<T> Of(const Block& block) const {
     return {At(block.first), block.backwards ? -time_ : time_};
   }
@@ -317,7 +336,7 @@ class HeadRows {
     const ptrdiff_t floats = static_cast<ptrdiff_t>(sizeof(float) / sizeof(T));
     ahead.Add({reinterpret_cast<const float*>(At(block.first)),
                (block.backwards ? -time_ : time_) / floats},
-              (width_ + static_cast<size_t>(floats) - 1) / static_cast<size_t>(floats));
+              (width_ + static_cast<size_t>(floats) - 1) / static_cast<size_t>(floats), Close());
   }
 
   // The rows of a block through phi: where they are if they can stay there, else in `pack`
