@@ -104,10 +104,40 @@ HWY_NOINLINE void FromBehind(size_t tokens, size_t dp, Rows<const float> q, Rows
   }
 }
 
+// The state after a part of the sequence that begins with none: s in strips, z.
+template <typename T>
+HWY_INLINE void ForwardSumsOf(const CausalLinearShape& shape, const CausalLinearOptions& options,
+                              const CausalLinearForwardArgsOf<T>& args, float* scratch, size_t n,
+                              size_t h, Part part, float* state) {
+  const size_t dp = Padded(shape.dim), mp = Padded(shape.value_dim);
+  const Place place(shape, args.lengths, args.offsets, n, h);
+  const HeadRows<const T> k_rows = place.In(args.k, shape.dim);
+  const HeadRows<const T> v_rows = place.In(args.v, shape.value_dim);
+  Arena arena(scratch);
+  float* k_pack = arena.Take(kBlock * dp);
+  float* v_pack = arena.Take(kBlock * mp);
+  float* s = arena.TakeZeroed(dp * mp);
+  float* z = arena.TakeZeroed(dp);
+  const size_t segment = SegmentLength(place.length);
+  const size_t end = std::min({part.last * segment, place.length, place.valid});
+  for (size_t begin = part.first * segment; begin < end; begin += kBlock) {
+    const Block block{begin, std::min(kBlock, end - begin), false};
+    const Rows<const float> k = k_rows.Read(options.feature_map, block, place.valid, k_pack);
+    const Rows<const float> v = v_rows.Read(block, v_pack);
+    if (options.normalize) AddRows(block.tokens, dp, k, nullptr, z);
+    Ahead ahead(k.at);
+    k_rows.Prefetch({begin + kBlock, kBlock, false}, ahead);
+    v_rows.Prefetch({begin + kBlock, kBlock, false}, ahead);
+    Accumulate(block.tokens, k, v, dp, mp, s, ahead);
+  }
+  std::memcpy(state, s, dp * mp * sizeof(float));
+  std::memcpy(state + dp * mp, z, dp * sizeof(float));
+}
+
 template <typename T>
 HWY_INLINE void ForwardOf(const CausalLinearShape& shape, const CausalLinearOptions& options,
                           const CausalLinearForwardArgsOf<T>& args, float* scratch, size_t n,
-                          size_t h) {
+                          size_t h, Part part) {
   const size_t dim = shape.dim, value_dim = shape.value_dim;
   const size_t dp = Padded(dim), mp = Padded(value_dim), index = n * shape.heads + h;
   const Place place(shape, args.lengths, args.offsets, n, h);
@@ -124,26 +154,30 @@ HWY_INLINE void ForwardOf(const CausalLinearShape& shape, const CausalLinearOpti
   float* z = arena.TakeZeroed(dp);
   float den[kBlock + 4], scale[kBlock];
   const auto padded_out = static_cast<ptrdiff_t>(mp);
-  if (args.s) {
+  if (part.state) {
+    std::memcpy(s, part.state, dp * mp * sizeof(float));
+    std::memcpy(z, part.state + dp * mp, dp * sizeof(float));
+  } else if (args.s) {
     LoadState(args.s + index * dim * value_dim, dim, value_dim, s);
     if (args.z) std::memcpy(z, args.z + index * dim, dim * sizeof(float));
   }
 
   const size_t segment = SegmentLength(length), state_size = dp * (mp + 1);
-  for (size_t begin = 0; begin < length; begin += kBlock) {
+  const size_t end = std::min(part.last * segment, length);
+  for (size_t begin = part.first * segment; begin < end; begin += kBlock) {
     if (args.kept && begin % segment == 0) {
       float* kept = args.kept + (place.states + begin / segment) * state_size;
       std::memcpy(kept, s, dp * mp * sizeof(float));
       std::memcpy(kept + dp * mp, z, dp * sizeof(float));
     }
-    const Block block{begin, std::min(kBlock, length - begin), false};
+    const Block block{begin, std::min(kBlock, end - begin), false};
     const Rows<const float> q = q_rows.Read(options.feature_map, block, SIZE_MAX, q_pack);
     const Rows<const float> k = k_rows.Read(options.feature_map, block, place.valid, k_pack);
     const Rows<const float> v = v_rows.Read(FeatureMap::kIdentity, block, place.valid, v_pack);
     const Rows<float> to = out_rows.Results(block, out_pack);
     const Rows<float> out = out_rows.InPlace() ? to : Rows<float>{out_pack, padded_out};
     Ahead ahead(k.at);
-    if (const Block next{begin + kBlock, kBlock, false}; next.first < length) {
+    if (const Block next{begin + kBlock, kBlock, false}; next.first < end) {
       q_rows.Prefetch(next, ahead);
       k_rows.Prefetch(next, ahead);
       v_rows.Prefetch(next, ahead);
@@ -163,7 +197,7 @@ HWY_INLINE void ForwardOf(const CausalLinearShape& shape, const CausalLinearOpti
     out_rows.Store(block, to, out_pack);
   }
 
-  if (args.s) {
+  if (args.s && end == length) {
     StoreState(s, dim, value_dim, args.s + index * dim * value_dim);
     if (args.z) std::memcpy(args.z + index * dim, z, dim * sizeof(float));
   }
@@ -190,10 +224,52 @@ struct BackwardRows {
   }
 };
 
+// What a part of the sequence adds to the sums behind a position: of phi(q) g^T in strips, and of
+// g_den phi(q).
+template <typename T>
+HWY_INLINE void BackwardSumsOf(const CausalLinearShape& shape, const CausalLinearOptions& options,
+                               const CausalLinearBackwardArgsOf<T>& args, float* scratch, size_t n,
+                               size_t h, Part part, float* state) {
+  const size_t dp = Padded(shape.dim), mp = Padded(shape.value_dim);
+  const Place place(shape, args.lengths, args.offsets, n, h);
+  const HeadRows<const T> q_rows = place.In(args.q, shape.dim);
+  const HeadRows<const T> out_rows = place.In(args.out, shape.value_dim);
+  const HeadRows<const T> grad_out_rows = place.In(args.grad_out, shape.value_dim);
+  Arena arena(scratch);
+  float* q_pack = arena.Take(kBlock * dp);
+  float* g_pack = arena.Take(kBlock * mp);
+  float* s = arena.TakeZeroed(dp * mp);
+  float* z = arena.TakeZeroed(dp);
+  float g_den[kBlock + 4], scale[kBlock];
+  const size_t segment = SegmentLength(place.length);
+  const size_t end = std::min(part.last * segment, place.length);
+  for (size_t begin = part.first * segment; begin < end; begin += kBlock) {
+    const Block block{begin, std::min(kBlock, end - begin), false};
+    const Rows<const float> q = q_rows.Read(options.feature_map, block, SIZE_MAX, q_pack);
+    Rows<const float> g{g_pack, static_cast<ptrdiff_t>(mp)};
+    if (options.normalize) {
+      Reciprocals(block.tokens, args.kept + place.denominators + begin, scale);
+      NumeratorGradients<T>(block.tokens, shape.value_dim, grad_out_rows.Of(block),
+                            out_rows.Of(block), scale, g_pack, g_den);
+      AddRows(block.tokens, dp, q, g_den, z);
+    } else {
+      g = grad_out_rows.Read(block, g_pack);
+    }
+    Ahead ahead(q.at);
+    const Block next{begin + kBlock, kBlock, false};
+    q_rows.Prefetch(next, ahead);
+    grad_out_rows.Prefetch(next, ahead);
+    if (options.normalize) out_rows.Prefetch(next, ahead);
+    Accumulate(block.tokens, q, g, dp, mp, s, ahead);
+  }
+  std::memcpy(state, s, dp * mp * sizeof(float));
+  std::memcpy(state + dp * mp, z, dp * sizeof(float));
+}
+
 template <typename T>
 HWY_INLINE void BackwardOf(const CausalLinearShape& shape, const CausalLinearOptions& options,
                            const CausalLinearBackwardArgsOf<T>& args, float* scratch, size_t n,
-                           size_t h) {
+                           size_t h, Part part) {
   const FeatureMap map = options.feature_map;
   const bool normalize = options.normalize;
   const size_t dim = shape.dim, value_dim = shape.value_dim;
@@ -250,18 +326,22 @@ HWY_INLINE void BackwardOf(const CausalLinearShape& shape, const CausalLinearOpt
   const Rows<float> d_sums{d_pack, static_cast<ptrdiff_t>(dp)};
   const Rows<float> m_sums{m_pack, static_cast<ptrdiff_t>(mp)};
 
-  if (args.grad_s) {
+  if (part.state) {
+    std::memcpy(behind_dm, part.state, dp * mp * sizeof(float));
+    Transpose(part.state, dp, mp, behind_md);
+    std::memcpy(behind_z, part.state + dp * mp, dp * sizeof(float));
+  } else if (args.grad_s) {
     const float* grad_s = args.grad_s + index * dim * value_dim;
     LoadTransposed(grad_s, dim, value_dim, behind_md);
     LoadState(grad_s, dim, value_dim, behind_dm);
   }
-  if (args.grad_z && normalize) {
+  if (!part.state && args.grad_z && normalize) {
     std::memcpy(behind_z, args.grad_z + index * dim, dim * sizeof(float));
   }
   // Segment by segment from the end, each from the state kept at its beginning: first along it, then
   // back, while its rows are in the cache.
   const size_t segment = SegmentLength(length), state_size = dp * (mp + 1);
-  for (size_t s = Segments(length); s-- > 0;) {
+  for (size_t s = part.last; s-- > part.first;) {
     const size_t begin = s * segment, end = std::min(begin + segment, length);
     const float* kept = args.kept + (place.states + s) * state_size;
     Transpose(kept, dp, mp, front);
@@ -323,6 +403,7 @@ HWY_INLINE void BackwardOf(const CausalLinearShape& shape, const CausalLinearOpt
       }
     }
   }
+  if (part.first > 0) return;
   // What has been summed up in front of the first position is the gradient of the first state.
   if (args.grad_s0) {
     StoreState(behind_dm, dim, value_dim, args.grad_s0 + index * dim * value_dim);
@@ -332,23 +413,51 @@ HWY_INLINE void BackwardOf(const CausalLinearShape& shape, const CausalLinearOpt
   }
 }
 
-void ForwardHead(const CausalLinearShape& shape, const CausalLinearOptions& options,
-                 const CausalLinearForwardArgs& args, float* scratch, size_t n, size_t h) {
-  ForwardOf<float>(shape, options, args, scratch, n, h);
+// What the parts say each of itself, into what stands in front of each (behind each, from the last to
+// the first, where `backwards`): states [parts, state size], beginning with a dense s [D, M] and z [D]
+// where they are given.
+void ChainStates(const CausalLinearShape& shape, const float* s, const float* z, size_t parts,
+                 bool backwards, float* states) {
+  const size_t dp = Padded(shape.dim), mp = Padded(shape.value_dim), size = dp * (mp + 1);
+  float* const last = states + parts * size;  // one more than parts: the sum so far
+  Clear(last, size);
+  if (s) LoadState(s, shape.dim, shape.value_dim, last);
+  if (z) std::memcpy(last + dp * mp, z, shape.dim * sizeof(float));
+  for (size_t p = 0; p < parts; ++p) {
+    float* const state = states + (backwards ? parts - 1 - p : p) * size;
+    for (size_t i = 0; i < size; ++i) {
+      const float own = state[i];
+      state[i] = last[i];
+      last[i] += own;
+    }
+  }
 }
-void ForwardHeadBf16(const CausalLinearShape& shape, const CausalLinearOptions& options,
-                     const CausalLinearForwardArgsBf16& args, float* scratch, size_t n, size_t h) {
-  ForwardOf<BFloat16>(shape, options, args, scratch, n, h);
-}
-void BackwardHead(const CausalLinearShape& shape, const CausalLinearOptions& options,
-                  const CausalLinearBackwardArgs& args, float* scratch, size_t n, size_t h) {
-  BackwardOf<float>(shape, options, args, scratch, n, h);
-}
-void BackwardHeadBf16(const CausalLinearShape& shape, const CausalLinearOptions& options,
-                      const CausalLinearBackwardArgsBf16& args, float* scratch, size_t n,
-                      size_t h) {
-  BackwardOf<BFloat16>(shape, options, args, scratch, n, h);
-}
+
+// Instances for the dispatcher, which takes no templates.
+#define LINNET_CAUSAL_LINEAR_OF(Suffix, T)                                                       \
+  void ForwardSums##Suffix(const CausalLinearShape& shape, const CausalLinearOptions& options,   \
+                           const CausalLinearForwardArgsOf<T>& args, float* scratch, size_t n,   \
+                           size_t h, Part part, float* state) {                                  \
+    ForwardSumsOf<T>(shape, options, args, scratch, n, h, part, state);                          \
+  }                                                                                              \
+  void Forward##Suffix(const CausalLinearShape& shape, const CausalLinearOptions& options,       \
+                       const CausalLinearForwardArgsOf<T>& args, float* scratch, size_t n,       \
+                       size_t h, Part part) {                                                    \
+    ForwardOf<T>(shape, options, args, scratch, n, h, part);                                     \
+  }                                                                                              \
+  void BackwardSums##Suffix(const CausalLinearShape& shape, const CausalLinearOptions& options,  \
+                            const CausalLinearBackwardArgsOf<T>& args, float* scratch, size_t n, \
+                            size_t h, Part part, float* state) {                                 \
+    BackwardSumsOf<T>(shape, options, args, scratch, n, h, part, state);                         \
+  }                                                                                              \
+  void Backward##Suffix(const CausalLinearShape& shape, const CausalLinearOptions& options,      \
+                        const CausalLinearBackwardArgsOf<T>& args, float* scratch, size_t n,     \
+                        size_t h, Part part) {                                                   \
+    BackwardOf<T>(shape, options, args, scratch, n, h, part);                                    \
+  }
+LINNET_CAUSAL_LINEAR_OF(F32, float)
+LINNET_CAUSAL_LINEAR_OF(Bf16, BFloat16)
+#undef LINNET_CAUSAL_LINEAR_OF
 
 void StepHead(size_t dim, size_t value_dim, const CausalLinearOptions& options,
               const float* HWY_RESTRICT q, const float* HWY_RESTRICT k, const float* HWY_RESTRICT v,

@@ -13,15 +13,27 @@
 #if HWY_ONCE
 namespace linnet::kernels {
 
-HWY_EXPORT(ForwardHead);
-HWY_EXPORT(ForwardHeadBf16);
-HWY_EXPORT(BackwardHead);
-HWY_EXPORT(BackwardHeadBf16);
+HWY_EXPORT(ForwardSumsF32);
+HWY_EXPORT(ForwardSumsBf16);
+HWY_EXPORT(ForwardF32);
+HWY_EXPORT(ForwardBf16);
+HWY_EXPORT(BackwardSumsF32);
+HWY_EXPORT(BackwardSumsBf16);
+HWY_EXPORT(BackwardF32);
+HWY_EXPORT(BackwardBf16);
+HWY_EXPORT(ChainStates);
 HWY_EXPORT(StepHead);
 
 namespace {
 
 constexpr size_t kMaxBlock = 32;
+
+// Floats for one head: the backward's segment of rows of each input, a block of two gradients, three
+// states, two sums; and a line to align by.
+size_t SlotSize(const CausalLinearShape& shape) {
+  const size_t dp = PadTo16(shape.dim), mp = PadTo16(shape.value_dim);
+  return (2 * kKeptRows + kMaxBlock) * (dp + mp) + 3 * dp * mp + 2 * dp + 16;
+}
 
 // The first of a slot's problems: where sequences differ in length, the first one that has at least
 // the slot's share of all tokens in front of it.
@@ -53,13 +65,68 @@ void ForHeads(const CausalLinearShape& shape, const int64_t* offsets, Scratch sc
   });
 }
 
+// The same in parts of the sequence: what each says of itself, `sums`, what therefore stands in front
+// of each (or behind), and then each from there on. The states are in the first slot's scratch.
+void ForParts(const CausalLinearShape& shape, size_t parts, Scratch scratch,
+              ParallelFor parallel_for, bool backwards, const float* s, const float* z,
+              FunctionRef<void(float* slot, size_t n, size_t h, Part part, float* state)> sums,
+              FunctionRef<void(float* slot, size_t n, size_t h, Part part)> body) {
+  const size_t slot_size = CausalLinearScratch(shape), state_size = Kept::StateSize(shape);
+  const size_t problems = shape.batch * shape.heads, tasks = problems * parts;
+  float* const states = scratch.data + SlotSize(shape);
+  const auto state = [&](size_t problem, size_t part) {
+    return states + (problem * (parts + 1) + part) * state_size;
+  };
+  const auto deal = [&](FunctionRef<void(float* slot, size_t problem, size_t part)> task) {
+    parallel_for(scratch.slots, [&](size_t begin, size_t end) {
+      for (size_t slot = begin; slot < end; ++slot) {
+        float* const own = scratch.data + slot * slot_size;
+        const size_t last = tasks * (slot + 1) / scratch.slots;
+        for (size_t t = tasks * slot / scratch.slots; t < last; ++t)
+          task(own, t / parts, t % parts);
+      }
+    });
+  };
+  deal([&](float* slot, size_t problem, size_t part) {
+    if (part == (backwards ? 0 : parts - 1)) return;  // stands in front of nothing
+    sums(slot, problem / shape.heads, problem % shape.heads,
+         Part(shape.length, part, parts, nullptr), state(problem, part));
+  });
+  for (size_t p = 0; p < problems; ++p) {
+    HWY_DYNAMIC_DISPATCH(ChainStates)
+    (shape, s ? s + p * shape.dim * shape.value_dim : nullptr, z ? z + p * shape.dim : nullptr,
+     parts, backwards, state(p, 0));
+  }
+  deal([&](float* slot, size_t problem, size_t part) {
+    body(slot, problem / shape.heads, problem % shape.heads,
+         Part(shape.length, part, parts, state(problem, part)));
+  });
+}
+
+template <class Args, class Sums, class Body>
+void Deal(const CausalLinearShape& shape, const Args& args, Scratch scratch,
+          ParallelFor parallel_for, bool backwards, const float* s, const float* z,
+          const Sums& sums, const Body& body) {
+  assert(scratch.data != nullptr && scratch.slots > 0);
+  const size_t parts = Parts(shape, args.offsets != nullptr);
+  if (parts > 1) {
+    ForParts(shape, parts, scratch, parallel_for, backwards, s, z, sums, body);
+  } else {
+    ForHeads(shape, args.offsets, scratch, parallel_for, [&](float* slot, size_t n, size_t h) {
+      const size_t length =
+          args.offsets ? static_cast<size_t>(args.offsets[n + 1] - args.offsets[n]) : shape.length;
+      body(slot, n, h, Part(length, 0, 1, nullptr));
+    });
+  }
+}
+
 }  // namespace
 
 size_t CausalLinearScratch(const CausalLinearShape& shape) {
-  const size_t dp = PadTo16(shape.dim), mp = PadTo16(shape.value_dim);
-  // The backward's: a segment's rows of each input, a block's of two gradients, three states, two
-  // sums; and a line to align by.
-  return (2 * kKeptRows + kMaxBlock) * (dp + mp) + 3 * dp * mp + 2 * dp + 16;
+  // And the states between parts, of which a sequence that may be packed has none.
+  const size_t parts = Parts(shape, /*packed=*/false);
+  if (parts == 1) return SlotSize(shape);
+  return SlotSize(shape) + shape.batch * shape.heads * (parts + 1) * Kept::StateSize(shape);
 }
 
 size_t CausalLinearKept(const CausalLinearShape& shape, bool packed) {
@@ -70,39 +137,57 @@ size_t CausalLinearKept(const CausalLinearShape& shape, bool packed) {
 void CausalLinearForward(const CausalLinearShape& shape, const CausalLinearOptions& options,
                          const CausalLinearForwardArgs& args, Scratch scratch,
                          ParallelFor parallel_for) {
-  assert(scratch.data != nullptr && scratch.slots > 0);
-  ForHeads(shape, args.offsets, scratch, parallel_for, [&](float* slot, size_t n, size_t h) {
-    HWY_DYNAMIC_DISPATCH(ForwardHead)(shape, options, args, slot, n, h);
-  });
+  Deal(
+      shape, args, scratch, parallel_for, /*backwards=*/false, args.s, args.z,
+      [&](float* slot, size_t n, size_t h, Part part, float* state) {
+        HWY_DYNAMIC_DISPATCH(ForwardSumsF32)(shape, options, args, slot, n, h, part, state);
+      },
+      [&](float* slot, size_t n, size_t h, Part part) {
+        HWY_DYNAMIC_DISPATCH(ForwardF32)(shape, options, args, slot, n, h, part);
+      });
 }
 
 void CausalLinearForward(const CausalLinearShape& shape, const CausalLinearOptions& options,
                          const CausalLinearForwardArgsBf16& args, Scratch scratch,
                          ParallelFor parallel_for) {
-  assert(scratch.data != nullptr && scratch.slots > 0);
-  ForHeads(shape, args.offsets, scratch, parallel_for, [&](float* slot, size_t n, size_t h) {
-    HWY_DYNAMIC_DISPATCH(ForwardHeadBf16)(shape, options, args, slot, n, h);
-  });
+  Deal(
+      shape, args, scratch, parallel_for, /*backwards=*/false, args.s, args.z,
+      [&](float* slot, size_t n, size_t h, Part part, float* state) {
+        HWY_DYNAMIC_DISPATCH(ForwardSumsBf16)(shape, options, args, slot, n, h, part, state);
+      },
+      [&](float* slot, size_t n, size_t h, Part part) {
+        HWY_DYNAMIC_DISPATCH(ForwardBf16)(shape, options, args, slot, n, h, part);
+      });
 }
 
 void CausalLinearBackward(const CausalLinearShape& shape, const CausalLinearOptions& options,
                           const CausalLinearBackwardArgs& args, Scratch scratch,
                           ParallelFor parallel_for) {
-  assert(scratch.data != nullptr && scratch.slots > 0);
   assert(args.kept != nullptr);
-  ForHeads(shape, args.offsets, scratch, parallel_for, [&](float* slot, size_t n, size_t h) {
-    HWY_DYNAMIC_DISPATCH(BackwardHead)(shape, options, args, slot, n, h);
-  });
+  Deal(
+      shape, args, scratch, parallel_for, /*backwards=*/true, args.grad_s,
+      options.normalize ? args.grad_z : nullptr,
+      [&](float* slot, size_t n, size_t h, Part part, float* state) {
+        HWY_DYNAMIC_DISPATCH(BackwardSumsF32)(shape, options, args, slot, n, h, part, state);
+      },
+      [&](float* slot, size_t n, size_t h, Part part) {
+        HWY_DYNAMIC_DISPATCH(BackwardF32)(shape, options, args, slot, n, h, part);
+      });
 }
 
 void CausalLinearBackward(const CausalLinearShape& shape, const CausalLinearOptions& options,
                           const CausalLinearBackwardArgsBf16& args, Scratch scratch,
                           ParallelFor parallel_for) {
-  assert(scratch.data != nullptr && scratch.slots > 0);
   assert(args.kept != nullptr);
-  ForHeads(shape, args.offsets, scratch, parallel_for, [&](float* slot, size_t n, size_t h) {
-    HWY_DYNAMIC_DISPATCH(BackwardHeadBf16)(shape, options, args, slot, n, h);
-  });
+  Deal(
+      shape, args, scratch, parallel_for, /*backwards=*/true, args.grad_s,
+      options.normalize ? args.grad_z : nullptr,
+      [&](float* slot, size_t n, size_t h, Part part, float* state) {
+        HWY_DYNAMIC_DISPATCH(BackwardSumsBf16)(shape, options, args, slot, n, h, part, state);
+      },
+      [&](float* slot, size_t n, size_t h, Part part) {
+        HWY_DYNAMIC_DISPATCH(BackwardBf16)(shape, options, args, slot, n, h, part);
+      });
 }
 
 void CausalLinearStep(size_t dim, size_t value_dim, const CausalLinearOptions& options,

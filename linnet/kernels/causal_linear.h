@@ -17,13 +17,18 @@
 //                                                           phi(q_i) s_i; 0 where the denominator
 //                                                           is 0, or below every normal float)
 //
-// F = D for the feature maps here. Tensors are fp32 or bf16, states and all sums fp32. Results do not depend on how many slots or
-// threads are used. The plain twin in double precision is causal_linear_ref.h.
+// F = D for the feature maps here. Tensors are fp32 or bf16, states and all sums fp32. Results do not
+// depend on how many slots or threads are used. The plain twin in double precision is
+// causal_linear_ref.h.
 //
 // Sequences of different lengths may lie one after the other, without padding: then `offsets` [N+1]
 // says where, sequence n being the rows offsets[n] .. offsets[n+1] of tensors [T, H, D] with T =
 // offsets[N], offsets[0] = 0 and no offset below the one before it. The strides between batch
-// elements and shape.length are then not read. A sequence comes out as if alone, to the bit.
+// elements and shape.length are then not read.
+//
+// Nor do results depend, to the bit, on the other sequences of a batch, padded or packed, with one
+// exception: where batch x heads is 1 or 2 and offsets are not given, a sequence of more than 256
+// positions is dealt out to the threads in parts, and its sums are added in another order.
 #ifndef LINNET_KERNELS_CAUSAL_LINEAR_H_
 #define LINNET_KERNELS_CAUSAL_LINEAR_H_
 

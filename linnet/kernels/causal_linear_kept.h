@@ -27,6 +27,25 @@ constexpr size_t Segments(size_t length) {
   return length == 0 ? 0 : (length + SegmentLength(length) - 1) / SegmentLength(length);
 }
 
+// Where there are hardly any heads to deal out, the sequence is: in this many parts, each of whole
+// segments. A function of the shape alone, for sums are added in another order then.
+constexpr size_t Parts(const CausalLinearShape& shape, bool packed) {
+  if (packed || shape.batch * shape.heads > 2) return 1;
+  return std::clamp<size_t>(Segments(shape.length), 1, 8);
+}
+
+// Segments first .. last - 1, from the state (strips and z, as kept) that stands in front of them, or
+// in the backward behind them. No state: that of the arguments.
+struct Part {
+  size_t first, last;
+  const float* state = nullptr;
+
+  Part(size_t length, size_t part, size_t parts, const float* state)
+      : first(Segments(length) * part / parts),
+        last(Segments(length) * (part + 1) / parts),
+        state(state) {}
+};
+
 // First the states [states, state_size], each padded as in scratch (s, then z), then the
 // denominators [rows].
 struct Kept {
@@ -36,8 +55,12 @@ struct Kept {
   Kept(const CausalLinearShape& shape, size_t tokens, bool packed)
       : states(shape.heads *
                (packed ? tokens / kKeptRows + shape.batch : shape.batch * Segments(shape.length))),
-        state_size(PadTo16(shape.dim) * (PadTo16(shape.value_dim) + 1)),
+        state_size(StateSize(shape)),
         rows(tokens * shape.heads) {}
+
+  static size_t StateSize(const CausalLinearShape& shape) {
+    return PadTo16(shape.dim) * (PadTo16(shape.value_dim) + 1);
+  }
 
   // The first segment of head 0 of sequence n; no sequence has more than its length / kKeptRows + 1.
   static size_t First(const CausalLinearShape& shape, const int64_t* offsets, size_t n) {

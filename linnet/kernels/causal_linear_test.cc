@@ -219,7 +219,8 @@ TEST_P(CausalLinear, MatchesTheReferenceOverRaggedShapes) {
                                                                        {2, 100, 2, 4, 3},
                                                                        {1, 65, 1, 64, 48},
                                                                        {2, 257, 1, 16, 16},
-                                                                       {1, 600, 3, 4, 5}}) {
+                                                                       {1, 600, 3, 4, 5},
+                                                                       {1, 1100, 2, 3, 4}}) {
     for (bool normalize : {false, true}) {
       for (FeatureMap map : {FeatureMap::kElu, FeatureMap::kIdentity}) {
         const CausalLinearOptions options{map, normalize, 1e-6f};
@@ -506,28 +507,55 @@ TEST_P(CausalLinear, MaskedRowsMakeNoNan) {
   }
 }
 
-// The answer may not depend on how the work is dealt out.
+// The answer may not depend on how the work is dealt out: by heads, or where there are few of them by
+// parts of the sequence.
 TEST_P(CausalLinear, ThreadsDoNotChangeABit) {
-  const CausalLinearShape shape{2, 70, 3, 20, 24};
-  const Floats q = Random(2 * 70 * 3 * 20, 1), k = Random(2 * 70 * 3 * 20, 2);
-  const Floats v = Random(2 * 70 * 3 * 24, 3);
-  const auto run = [&](size_t slots, ParallelFor parallel_for) {
-    Floats out(v.size()), scratch(CausalLinearScratch(shape) * slots);
-    CausalLinearForward(shape, {},
-                        {.q = RowMajor<const float>(q.data(), 70, 3, 20),
-                         .k = RowMajor<const float>(k.data(), 70, 3, 20),
-                         .v = RowMajor<const float>(v.data(), 70, 3, 24),
-                         .out = RowMajor(out.data(), 70, 3, 24)},
-                        {scratch.data(), slots}, parallel_for);
-    return out;
-  };
   const auto threads = [](size_t count, RangeBody body) {
     std::vector<std::thread> running;
     for (size_t i = 0; i < count; ++i) running.emplace_back([=] { body(i, i + 1); });
     for (std::thread& thread : running) thread.join();
   };
-  const Floats one = run(1, SerialFor);
-  for (size_t slots : {2, 3, 8}) EXPECT_EQ(run(slots, threads), one) << slots;
+  for (const CausalLinearShape& shape :
+       {CausalLinearShape{2, 70, 3, 20, 24}, CausalLinearShape{1, 1000, 2, 5, 7}}) {
+    const size_t tokens = shape.batch * shape.length * shape.heads, d = shape.dim,
+                 m = shape.value_dim, heads = shape.batch * shape.heads;
+    const Floats q = Random(tokens * d, 1), k = Random(tokens * d, 2), v = Random(tokens * m, 3);
+    const Floats g = Random(tokens * m, 4);
+    const auto run = [&](size_t slots, ParallelFor parallel_for) {
+      Floats out(tokens * m), grad_q(tokens * d), grad_k(tokens * d), grad_v(tokens * m);
+      Floats s(heads * d * m), z(heads * d);
+      Floats kept(CausalLinearKept(shape)), scratch(CausalLinearScratch(shape) * slots);
+      const auto in = [&](const Floats& x, size_t width) {
+        return RowMajor<const float>(x.data(), shape.length, shape.heads, width);
+      };
+      const auto to = [&](Floats& x, size_t width) {
+        return RowMajor(x.data(), shape.length, shape.heads, width);
+      };
+      CausalLinearForward(shape, {},
+                          {.q = in(q, d),
+                           .k = in(k, d),
+                           .v = in(v, m),
+                           .out = to(out, m),
+                           .kept = kept.data(),
+                           .s = s.data(),
+                           .z = z.data()},
+                          {scratch.data(), slots}, parallel_for);
+      CausalLinearBackward(shape, {},
+                           {.q = in(q, d),
+                            .k = in(k, d),
+                            .v = in(v, m),
+                            .out = in(out, m),
+                            .grad_out = in(g, m),
+                            .kept = kept.data(),
+                            .grad_q = to(grad_q, d),
+                            .grad_k = to(grad_k, d),
+                            .grad_v = to(grad_v, m)},
+                           {scratch.data(), slots}, parallel_for);
+      return std::vector<Floats>{out, s, z, grad_q, grad_k, grad_v};
+    };
+    const std::vector<Floats> one = run(1, SerialFor);
+    for (size_t slots : {2, 3, 4, 8}) EXPECT_EQ(run(slots, threads), one) << slots;
+  }
 }
 
 // The recurrent form: steps from a state equal the whole sequence at once.

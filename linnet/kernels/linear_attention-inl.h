@@ -20,20 +20,6 @@ namespace linnet::kernels::HWY_NAMESPACE {
 // Tokens to a block: there is only one state here, and half a sweep reads fewer rows.
 inline constexpr size_t kLinearBlock = 64;
 
-// z += the rows of a block, each times its factor (null: 1).
-HWY_NOINLINE void AddRows(size_t tokens, size_t dp, Rows<const float> rows, const float* factors,
-                          float* HWY_RESTRICT z) {
-  const F32 d;
-  for (size_t i = 0; i < dp; i += kLanes) {
-    Vec sum = hn::Load(d, z + i);
-    for (size_t t = 0; t < tokens; ++t) {
-      const Vec row = hn::LoadU(d, rows.Row(t) + i);
-      sum = factors ? hn::MulAdd(hn::Set(d, factors[t]), row, sum) : hn::Add(row, sum);
-    }
-    hn::Store(sum, d, z + i);
-  }
-}
-
 // den_t = q_t . z.
 HWY_NOINLINE void Dots(size_t tokens, size_t dp, Rows<const float> q, const float* z, float* den) {
   const F32 d;

@@ -442,6 +442,20 @@ HWY_INLINE void SumEach(size_t tokens, float* HWY_RESTRICT to, const Body& body)
   }
 }
 
+// z += the rows of a block, each times its factor (null: 1).
+HWY_NOINLINE void AddRows(size_t tokens, size_t dp, Rows<const float> rows, const float* factors,
+                          float* HWY_RESTRICT z) {
+  const F32 d;
+  for (size_t i = 0; i < dp; i += kLanes) {
+    Vec sum = hn::Load(d, z + i);
+    for (size_t t = 0; t < tokens; ++t) {
+      const Vec row = hn::LoadU(d, rows.Row(t) + i);
+      sum = factors ? hn::MulAdd(hn::Set(d, factors[t]), row, sum) : hn::Add(row, sum);
+    }
+    hn::Store(sum, d, z + i);
+  }
+}
+
 // g_t = grad_out_t / den_t, padded with zeros, and g_den_t = -(g_t . out_t).
 template <typename T>
 HWY_NOINLINE void NumeratorGradients(size_t tokens, size_t n, Rows<const T> grad_out,
