@@ -1,5 +1,24 @@
 // The Highway body of linear_attention.h, compiled once for each instruction set: the halves of
 // sweep-inl.h's sweep, one over the keys and one over the queries.
+// Shared by all targets.
+#ifndef LINNET_KERNELS_LINEAR_ATTENTION_SHARE_
+#define LINNET_KERNELS_LINEAR_ATTENTION_SHARE_
+
+#include <cstddef>
+
+namespace linnet::kernels {
+
+// Positions from .. to - 1 of the queries or of the keys, and the sums over the others (s in strips,
+// then z; in the backward those of phi(q) g^T and of c phi(q)): written, or read.
+struct Share {
+  size_t from, to;
+  float* sums;
+};
+
+}  // namespace linnet::kernels
+
+#endif  // LINNET_KERNELS_LINEAR_ATTENTION_SHARE_
+
 #if defined(LINNET_KERNELS_LINEAR_ATTENTION_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINNET_KERNELS_LINEAR_ATTENTION_INL_H_
 #undef LINNET_KERNELS_LINEAR_ATTENTION_INL_H_
@@ -54,27 +73,24 @@ HWY_INLINE size_t ValidKeys(const LinearAttentionShape& shape, const int64_t* le
                  : shape.keys;
 }
 
+// The keys' share of s and z.
 template <typename T>
-HWY_INLINE void LinearForwardOf(const LinearAttentionShape& shape,
-                                const LinearAttentionOptions& options,
-                                const LinearAttentionForwardArgsOf<T>& args, float* scratch,
-                                size_t n, size_t h) {
-  const size_t dim = shape.dim, value_dim = shape.value_dim;
-  const size_t dp = Padded(dim), mp = Padded(value_dim), index = n * shape.heads + h;
-  const HeadRows<const T> q_rows = HeadOf(args.q, n, h, dim), k_rows = HeadOf(args.k, n, h, dim);
-  const HeadRows<const T> v_rows = HeadOf(args.v, n, h, value_dim);
-  const HeadRows<T> out_rows = HeadOf(args.out, n, h, value_dim);
+HWY_INLINE void KeysForward(const LinearAttentionShape& shape,
+                            const LinearAttentionOptions& options,
+                            const LinearAttentionForwardArgsOf<T>& args, float* scratch, size_t n,
+                            size_t h, Share share) {
+  const size_t dp = Padded(shape.dim), mp = Padded(shape.value_dim);
+  const HeadRows<const T> k_rows = HeadOf(args.k, n, h, shape.dim);
+  const HeadRows<const T> v_rows = HeadOf(args.v, n, h, shape.value_dim);
   Arena arena(scratch);
   float* d_pack = arena.Take(kLinearBlock * dp);
   float* m_pack = arena.Take(kLinearBlock * mp);
   float* s = arena.TakeZeroed(dp * mp);
   float* z = arena.TakeZeroed(dp);
-  float den[kLinearBlock + 4], scale[kLinearBlock];
-
-  const size_t valid = ValidKeys(shape, args.lengths, n);
-  for (size_t begin = 0; begin < valid; begin += kLinearBlock) {
-    const Block block{begin, std::min(kLinearBlock, valid - begin), false};
-    const Rows<const float> k = k_rows.Read(options.feature_map, block, valid, d_pack);
+  const size_t end = std::min(share.to, ValidKeys(shape, args.lengths, n));
+  for (size_t begin = share.from; begin < end; begin += kLinearBlock) {
+    const Block block{begin, std::min(kLinearBlock, end - begin), false};
+    const Rows<const float> k = k_rows.Read(options.feature_map, block, SIZE_MAX, d_pack);
     const Rows<const float> v = v_rows.Read(block, m_pack);
     if (options.normalize) AddRows(block.tokens, dp, k, nullptr, z);
     Ahead ahead(k.at);
@@ -82,14 +98,32 @@ HWY_INLINE void LinearForwardOf(const LinearAttentionShape& shape,
     v_rows.Prefetch({begin + kLinearBlock, kLinearBlock, false}, ahead);
     Accumulate(block.tokens, k, v, dp, mp, s, ahead);
   }
-  if (args.kept) {
-    float* kept = args.kept + index * dp * (mp + 1);
-    std::memcpy(kept, s, dp * mp * sizeof(float));
-    std::memcpy(kept + dp * mp, z, dp * sizeof(float));
-  }
+  std::memcpy(share.sums, s, dp * mp * sizeof(float));
+  std::memcpy(share.sums + dp * mp, z, dp * sizeof(float));
+}
 
-  for (size_t begin = 0; begin < shape.queries; begin += kLinearBlock) {
-    const Block block{begin, std::min(kLinearBlock, shape.queries - begin), false};
+// The queries' rows of out.
+template <typename T>
+HWY_INLINE void QueriesForward(const LinearAttentionShape& shape,
+                               const LinearAttentionOptions& options,
+                               const LinearAttentionForwardArgsOf<T>& args, float* scratch,
+                               size_t n, size_t h, Share share) {
+  const size_t dp = Padded(shape.dim), mp = Padded(shape.value_dim), index = n * shape.heads + h;
+  const HeadRows<const T> q_rows = HeadOf(args.q, n, h, shape.dim);
+  const HeadRows<T> out_rows = HeadOf(args.out, n, h, shape.value_dim);
+  Arena arena(scratch);
+  float* d_pack = arena.Take(kLinearBlock * dp);
+  float* m_pack = arena.Take(kLinearBlock * mp);
+  float* s = arena.Take(dp * mp);
+  float* z = arena.Take(dp);
+  float den[kLinearBlock + 4], scale[kLinearBlock];
+  std::memcpy(s, share.sums, dp * mp * sizeof(float));
+  std::memcpy(z, share.sums + dp * mp, dp * sizeof(float));
+  if (args.kept && share.from == 0) {
+    std::memcpy(args.kept + index * dp * (mp + 1), share.sums, dp * (mp + 1) * sizeof(float));
+  }
+  for (size_t begin = share.from; begin < share.to; begin += kLinearBlock) {
+    const Block block{begin, std::min(kLinearBlock, share.to - begin), false};
     const Rows<const float> q = q_rows.Read(options.feature_map, block, SIZE_MAX, d_pack);
     if (options.normalize) {
       Dots(block.tokens, dp, q, z, den);
@@ -113,50 +147,47 @@ HWY_INLINE void LinearForwardOf(const LinearAttentionShape& shape,
   }
 }
 
+// Where a gradient is summed up: in its own rows where the sums begin there, else in `sums`.
 template <typename T>
-HWY_INLINE void LinearBackwardOf(const LinearAttentionShape& shape,
-                                 const LinearAttentionOptions& options,
-                                 const LinearAttentionBackwardArgsOf<T>& args, float* scratch,
-                                 size_t n, size_t h) {
-  const FeatureMap map = options.feature_map;
+HWY_INLINE Rows<float> Summed(const HeadRows<T>& rows, bool begin_there, Rows<float> to,
+                              float* sums, size_t padded) {
+  return begin_there && rows.InPlace() ? to : Rows<float>{sums, static_cast<ptrdiff_t>(padded)};
+}
+
+// The queries' rows of grad_q, and their share of the sums that the keys' gradients need.
+template <typename T>
+HWY_INLINE void QueriesBackward(const LinearAttentionShape& shape,
+                                const LinearAttentionOptions& options,
+                                const LinearAttentionBackwardArgsOf<T>& args, float* scratch,
+                                size_t n, size_t h, Share share) {
   const bool normalize = options.normalize;
-  const size_t dim = shape.dim, value_dim = shape.value_dim;
-  const size_t dp = Padded(dim), mp = Padded(value_dim), index = n * shape.heads + h;
-  const HeadRows<const T> q_rows = HeadOf(args.q, n, h, dim), k_rows = HeadOf(args.k, n, h, dim);
-  const HeadRows<const T> v_rows = HeadOf(args.v, n, h, value_dim);
-  const HeadRows<const T> out_rows = HeadOf(args.out, n, h, value_dim);
-  const HeadRows<const T> grad_out_rows = HeadOf(args.grad_out, n, h, value_dim);
-  const HeadRows<T> grad_q_rows = HeadOf(args.grad_q, n, h, dim);
-  const HeadRows<T> grad_k_rows = HeadOf(args.grad_k, n, h, dim);
-  const HeadRows<T> grad_v_rows = HeadOf(args.grad_v, n, h, value_dim);
+  const size_t dp = Padded(shape.dim), mp = Padded(shape.value_dim), index = n * shape.heads + h;
+  const HeadRows<const T> q_rows = HeadOf(args.q, n, h, shape.dim);
+  const HeadRows<const T> out_rows = HeadOf(args.out, n, h, shape.value_dim);
+  const HeadRows<const T> grad_out_rows = HeadOf(args.grad_out, n, h, shape.value_dim);
+  const HeadRows<T> grad_q_rows = HeadOf(args.grad_q, n, h, shape.dim);
   Arena arena(scratch);
   float* d_pack = arena.Take(kLinearBlock * dp);
   float* m_pack = arena.Take(kLinearBlock * mp);
   float* d_sums = arena.Take(kLinearBlock * dp);
-  float* m_sums = arena.Take(kLinearBlock * mp);
   float* s_md = arena.Take(dp * mp);
-  float* g_dm = arena.TakeZeroed(dp * mp);  // sum of phi(q) g^T
-  float* g_md = arena.Take(dp * mp);
-  float* g_z = arena.TakeZeroed(dp);  // sum of c phi(q)
+  float* g_dm = arena.TakeZeroed(dp * mp);
+  float* g_z = arena.TakeZeroed(dp);
   float c[kLinearBlock + 4], scale[kLinearBlock];
 
   const float* kept = args.kept + index * dp * (mp + 1);
   const float* z = kept + dp * mp;
   const float* den = args.kept + shape.batch * shape.heads * dp * (mp + 1) + index * shape.queries;
   Transpose(kept, dp, mp, s_md);
-  const Finish at_x = map == FeatureMap::kElu ? Finish::kDerivative : Finish::kNone;
-  const auto in_place = [&](const HeadRows<T>& rows, Rows<float> to, float* sums, size_t width) {
-    return !normalize && rows.InPlace() ? to : Rows<float>{sums, static_cast<ptrdiff_t>(width)};
-  };
-
-  for (size_t begin = 0; begin < shape.queries; begin += kLinearBlock) {
-    const Block block{begin, std::min(kLinearBlock, shape.queries - begin), false};
-    const Rows<const float> q = q_rows.Read(map, block, SIZE_MAX, d_pack);
+  const Finish at_x = options.feature_map == FeatureMap::kElu ? Finish::kDerivative : Finish::kNone;
+  for (size_t begin = share.from; begin < share.to; begin += kLinearBlock) {
+    const Block block{begin, std::min(kLinearBlock, share.to - begin), false};
+    const Rows<const float> q = q_rows.Read(options.feature_map, block, SIZE_MAX, d_pack);
     Rows<const float> g{m_pack, static_cast<ptrdiff_t>(mp)};
     if (normalize) {
       Reciprocals(block.tokens, den + begin, scale);
-      NumeratorGradients<T>(block.tokens, value_dim, grad_out_rows.Of(block), out_rows.Of(block),
-                            scale, m_pack, c);
+      NumeratorGradients<T>(block.tokens, shape.value_dim, grad_out_rows.Of(block),
+                            out_rows.Of(block), scale, m_pack, c);
       AddRows(block.tokens, dp, q, c, g_z);
       FillRows(block.tokens, dp, z, c, d_sums);
     } else {
@@ -169,17 +200,44 @@ HWY_INLINE void LinearBackwardOf(const LinearAttentionShape& shape,
     grad_out_rows.Prefetch(next, ahead);
     if (normalize) out_rows.Prefetch(next, ahead);
     grad_q_rows.Prefetch(next, ahead);
-    ReadOut({block.tokens, g, g, g, in_place(grad_q_rows, to, d_sums, dp), to, at_x, nullptr, q},
+    ReadOut({block.tokens, g, g, g, Summed(grad_q_rows, !normalize, to, d_sums, dp), to, at_x,
+             nullptr, q},
             mp, dp, /*set=*/!normalize, s_md, ahead);
     Accumulate(block.tokens, q, g, dp, mp, g_dm, ahead);
     grad_q_rows.Store(block, to, d_sums);
   }
+  std::memcpy(share.sums, g_dm, dp * mp * sizeof(float));
+  std::memcpy(share.sums + dp * mp, g_z, dp * sizeof(float));
+}
 
+// The keys' rows of grad_k and grad_v.
+template <typename T>
+HWY_INLINE void KeysBackward(const LinearAttentionShape& shape,
+                             const LinearAttentionOptions& options,
+                             const LinearAttentionBackwardArgsOf<T>& args, float* scratch, size_t n,
+                             size_t h, Share share) {
+  const bool normalize = options.normalize;
+  const size_t dp = Padded(shape.dim), mp = Padded(shape.value_dim);
+  const HeadRows<const T> k_rows = HeadOf(args.k, n, h, shape.dim);
+  const HeadRows<const T> v_rows = HeadOf(args.v, n, h, shape.value_dim);
+  const HeadRows<T> grad_k_rows = HeadOf(args.grad_k, n, h, shape.dim);
+  const HeadRows<T> grad_v_rows = HeadOf(args.grad_v, n, h, shape.value_dim);
+  Arena arena(scratch);
+  float* d_pack = arena.Take(kLinearBlock * dp);
+  float* m_pack = arena.Take(kLinearBlock * mp);
+  float* d_sums = arena.Take(kLinearBlock * dp);
+  float* m_sums = arena.Take(kLinearBlock * mp);
+  float* g_dm = arena.Take(dp * mp);
+  float* g_md = arena.Take(dp * mp);
+  float* g_z = arena.Take(dp);
+  std::memcpy(g_dm, share.sums, dp * mp * sizeof(float));
+  std::memcpy(g_z, share.sums + dp * mp, dp * sizeof(float));
   Transpose(g_dm, dp, mp, g_md);
-  const size_t valid = ValidKeys(shape, args.lengths, n);
-  for (size_t begin = 0; begin < valid; begin += kLinearBlock) {
-    const Block block{begin, std::min(kLinearBlock, valid - begin), false};
-    const Rows<const float> k = k_rows.Read(map, block, valid, d_pack);
+  const Finish at_x = options.feature_map == FeatureMap::kElu ? Finish::kDerivative : Finish::kNone;
+  const size_t valid = ValidKeys(shape, args.lengths, n), end = std::min(share.to, valid);
+  for (size_t begin = share.from; begin < end; begin += kLinearBlock) {
+    const Block block{begin, std::min(kLinearBlock, end - begin), false};
+    const Rows<const float> k = k_rows.Read(options.feature_map, block, SIZE_MAX, d_pack);
     const Rows<const float> v = v_rows.Read(block, m_pack);
     if (normalize) FillRows(block.tokens, dp, g_z, nullptr, d_sums);
     const Rows<float> to_k = grad_k_rows.Results(block, d_sums);
@@ -190,41 +248,37 @@ HWY_INLINE void LinearBackwardOf(const LinearAttentionShape& shape,
     v_rows.Prefetch(next, ahead);
     grad_k_rows.Prefetch(next, ahead);
     grad_v_rows.Prefetch(next, ahead);
-    ReadOut(
-        {block.tokens, v, v, v, in_place(grad_k_rows, to_k, d_sums, dp), to_k, at_x, nullptr, k},
-        mp, dp, /*set=*/!normalize, g_md, ahead);
-    const Rows<float> v_sums{m_sums, static_cast<ptrdiff_t>(mp)};
-    ReadOut({block.tokens, k, k, k, grad_v_rows.InPlace() ? to_v : v_sums, to_v}, dp, mp,
+    ReadOut({block.tokens, v, v, v, Summed(grad_k_rows, !normalize, to_k, d_sums, dp), to_k, at_x,
+             nullptr, k},
+            mp, dp, /*set=*/!normalize, g_md, ahead);
+    ReadOut({block.tokens, k, k, k, Summed(grad_v_rows, true, to_v, m_sums, mp), to_v}, dp, mp,
             /*set=*/true, g_dm, ahead);
     grad_k_rows.Store(block, to_k, d_sums);
     grad_v_rows.Store(block, to_v, m_sums);
   }
-  for (size_t j = valid; j < shape.keys; ++j) {
-    std::fill_n(grad_k_rows.At(j), dim, T{});
-    std::fill_n(grad_v_rows.At(j), value_dim, T{});
+  for (size_t j = std::max(share.from, valid); j < share.to; ++j) {
+    std::fill_n(grad_k_rows.At(j), shape.dim, T{});
+    std::fill_n(grad_v_rows.At(j), shape.value_dim, T{});
   }
 }
 
-void LinearForwardHead(const LinearAttentionShape& shape, const LinearAttentionOptions& options,
-                       const LinearAttentionForwardArgs& args, float* scratch, size_t n, size_t h) {
-  LinearForwardOf<float>(shape, options, args, scratch, n, h);
-}
-void LinearForwardHeadBf16(const LinearAttentionShape& shape, const LinearAttentionOptions& options,
-                           const LinearAttentionForwardArgsBf16& args, float* scratch, size_t n,
-                           size_t h) {
-  LinearForwardOf<BFloat16>(shape, options, args, scratch, n, h);
-}
-void LinearBackwardHead(const LinearAttentionShape& shape, const LinearAttentionOptions& options,
-                        const LinearAttentionBackwardArgs& args, float* scratch, size_t n,
-                        size_t h) {
-  LinearBackwardOf<float>(shape, options, args, scratch, n, h);
-}
-void LinearBackwardHeadBf16(const LinearAttentionShape& shape,
-                            const LinearAttentionOptions& options,
-                            const LinearAttentionBackwardArgsBf16& args, float* scratch, size_t n,
-                            size_t h) {
-  LinearBackwardOf<BFloat16>(shape, options, args, scratch, n, h);
-}
+// Instances for the dispatcher, which takes no templates.
+#define LINNET_LINEAR_ATTENTION_PASS(Pass, Direction, Suffix, T)                               \
+  void Linear##Pass##Suffix(const LinearAttentionShape& shape,                                 \
+                            const LinearAttentionOptions& options,                             \
+                            const LinearAttention##Direction##ArgsOf<T>& args, float* scratch, \
+                            size_t n, size_t h, Share share) {                                 \
+    Pass<T>(shape, options, args, scratch, n, h, share);                                       \
+  }
+#define LINNET_LINEAR_ATTENTION_OF(Suffix, T)                        \
+  LINNET_LINEAR_ATTENTION_PASS(KeysForward, Forward, Suffix, T)      \
+  LINNET_LINEAR_ATTENTION_PASS(QueriesForward, Forward, Suffix, T)   \
+  LINNET_LINEAR_ATTENTION_PASS(QueriesBackward, Backward, Suffix, T) \
+  LINNET_LINEAR_ATTENTION_PASS(KeysBackward, Backward, Suffix, T)
+LINNET_LINEAR_ATTENTION_OF(F32, float)
+LINNET_LINEAR_ATTENTION_OF(Bf16, BFloat16)
+#undef LINNET_LINEAR_ATTENTION_OF
+#undef LINNET_LINEAR_ATTENTION_PASS
 
 }  // namespace linnet::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -17,8 +17,10 @@
 //                                                                    normal float)
 //
 // F = D for the feature maps here; features of another size are for the caller to make (kIdentity).
-// Sums are fp32, and do not depend on how many slots or threads are used. The plain twin in double
-// precision is linear_attention_ref.h.
+// Tensors are fp32 or bf16, all sums fp32. Results do not depend, to the bit, on how many slots or
+// threads are used, nor on the other sequences of a batch, with one exception: where batch x heads is
+// 1 or 2, sequences of 512 positions and more are dealt out to the threads in parts, and their sums
+// added in another order. The plain twin in double precision is linear_attention_ref.h.
 #ifndef LINNET_KERNELS_LINEAR_ATTENTION_H_
 #define LINNET_KERNELS_LINEAR_ATTENTION_H_
 

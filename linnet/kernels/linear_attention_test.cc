@@ -115,6 +115,7 @@ TEST_P(LinearAttention, MatchesTheReferenceOverRaggedShapes) {
                                          {2, 65, 4, 3, 16, 20},
                                          {1, 3, 1, 2, 16, 20},
                                          {1, 130, 64, 1, 32, 32},
+                                         {1, 1100, 700, 1, 5, 3},
                                          {1, 33, 90, 2, 33, 17},
                                          {2, 7, 9, 1, 64, 48},
                                          {1, 5, 40, 1, 256, 1}}) {
@@ -186,21 +187,26 @@ TEST_P(LinearAttention, MaskedKeysMakeNoNan) {
 }
 
 TEST_P(LinearAttention, ThreadsDoNotChangeABit) {
-  const LinearAttentionShape shape{2, 70, 90, 3, 20, 24};
-  const std::array<Floats, 4> x = {Random(70 * 6 * 20, 1), Random(90 * 6 * 20, 2),
-                                   Random(90 * 6 * 24, 3), Random(70 * 6 * 24, 4)};
   const auto threads = [](size_t count, RangeBody body) {
     std::vector<std::thread> running;
     for (size_t i = 0; i < count; ++i) running.emplace_back([=] { body(i, i + 1); });
     for (std::thread& thread : running) thread.join();
   };
-  const Results<float> one = Compute<float>(shape, {}, x, 0, nullptr, 1, SerialFor);
-  for (size_t slots : {2, 3, 4, 8}) {
-    const Results<float> some = Compute<float>(shape, {}, x, 0, nullptr, slots, threads);
-    EXPECT_EQ(some.out, one.out) << slots;
-    EXPECT_EQ(some.grad_q, one.grad_q) << slots;
-    EXPECT_EQ(some.grad_k, one.grad_k) << slots;
-    EXPECT_EQ(some.grad_v, one.grad_v) << slots;
+  for (const LinearAttentionShape& shape :
+       {LinearAttentionShape{2, 70, 90, 3, 20, 24}, LinearAttentionShape{1, 1000, 800, 2, 5, 7}}) {
+    const size_t heads = shape.batch * shape.heads;
+    const std::array<Floats, 4> x = {Random(shape.queries * heads * shape.dim, 1),
+                                     Random(shape.keys * heads * shape.dim, 2),
+                                     Random(shape.keys * heads * shape.value_dim, 3),
+                                     Random(shape.queries * heads * shape.value_dim, 4)};
+    const Results<float> one = Compute<float>(shape, {}, x, 0, nullptr, 1, SerialFor);
+    for (size_t slots : {2, 3, 4, 8}) {
+      const Results<float> some = Compute<float>(shape, {}, x, 0, nullptr, slots, threads);
+      EXPECT_EQ(some.out, one.out) << slots;
+      EXPECT_EQ(some.grad_q, one.grad_q) << slots;
+      EXPECT_EQ(some.grad_k, one.grad_k) << slots;
+      EXPECT_EQ(some.grad_v, one.grad_v) << slots;
+    }
   }
 }
 
