@@ -43,27 +43,25 @@ Tensor Plain(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const T
     v_seen = v_in.masked_fill(unseen, 0);
   }
   const Tensor q = cut(phi(q_in)), k = cut(phi_k), v = cut(v_seen);
-  // Sums before each chunk: over the ones in front of it, from what the sequence begins with. And
-  // the sum after the last one.
-  const auto before = [](const Tensor& x, const Tensor& first) {
-    const Tensor sums = x.cumsum(2) - x;
-    return first.defined() ? sums + first : sums;
-  };
-  const auto after = [](const Tensor& x, const Tensor& first) {
-    const Tensor sum = x.sum(2);
-    return first.defined() ? sum + first.squeeze(2) : sum;
+  // Sums before each chunk, over the ones in front of it and what the sequence begins with; behind
+  // the last one, the sum after it. Nothing is taken away from a sum that has it: a large key or
+  // value of the future would leave its rounding errors in the past.
+  const auto before = [&](const Tensor& x, const Tensor& first) {
+    const Tensor begin = first.defined() ? first : torch::zeros_like(x.narrow(2, 0, 1));
+    return torch::cat({begin, x}, 2).cumsum_(2);
   };
   const Tensor inside = torch::matmul(q, k.transpose(3, 4)).tril();
-  const Tensor s_chunks = torch::matmul(k.transpose(3, 4), v);  // [N, H, chunks, F, M]
   const Tensor s0 = state && state->s.defined() ? state->s.unsqueeze(2) : Tensor();
-  Tensor out = torch::matmul(inside, v) + torch::matmul(q, before(s_chunks, s0));
-  if (state) state->s = after(s_chunks, s0);
+  // [N, H, chunks + 1, F, M], and z [N, H, chunks + 1, 1, F]
+  const Tensor s = before(torch::matmul(k.transpose(3, 4), v), s0);
+  Tensor out = torch::matmul(inside, v) + torch::matmul(q, s.narrow(2, 0, chunks));
+  if (state) state->s = s.select(2, chunks).clone();  // not a view of all
   if (options.normalize) {
-    const Tensor z_chunks = k.sum(3, true);  // [N, H, chunks, 1, F]
     const Tensor z0 = state && state->z.defined() ? state->z.unsqueeze(2).unsqueeze(3) : Tensor();
+    const Tensor z = before(k.sum(3, true), z0);
     const Tensor denominator =
-        inside.sum(4, true) + (q * before(z_chunks, z0)).sum(4, true) + options.eps;
-    if (state) state->z = after(z_chunks, z0).squeeze(2);
+        inside.sum(4, true) + (q * z.narrow(2, 0, chunks)).sum(4, true) + options.eps;
+    if (state) state->z = z.select(2, chunks).squeeze(2).clone();
     // Where nothing has been seen and eps is 0, out is 0 and hands no gradient on.
     const Tensor empty = denominator == 0;
     out = (out / denominator.masked_fill(empty, 1)).masked_fill(empty, 0);
@@ -108,6 +106,11 @@ void CheckRows(const Tensor& q, const Tensor& k, const Tensor& v, int64_t axes, 
       q.size(-1) == 0 || v.size(-1) == 0) {
     throw InputError("causal linear attention needs q, k and v of ", shape, ", D, M >= 1; got q ",
                      q.sizes(), ", k ", k.sizes(), ", v ", v.sizes());
+  }
+  if (k.scalar_type() != q.scalar_type() || v.scalar_type() != q.scalar_type() ||
+      k.device() != q.device() || v.device() != q.device()) {
+    throw InputError("causal linear attention needs q, k and v of one type and device; got q ",
+                     q.toString(), ", k ", k.toString(), ", v ", v.toString());
   }
 }
 

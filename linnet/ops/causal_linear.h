@@ -28,6 +28,9 @@ namespace linnet::ops {
 // for the caller to make: q and k are then phi(q) and phi(k), [N, L, H, F], with
 // FeatureMap::kIdentity. Throws InputError on shapes that do not fit (in particular where keys and
 // queries differ in length, which a causal product does not define).
+//
+// The future does not reach the past, not in a single bit. But for one thing in the plain form:
+// values that are no numbers reach the queries before them in the same chunk.
 torch::Tensor CausalLinearAttention(const torch::Tensor& q, const torch::Tensor& k,
                                     const torch::Tensor& v, const torch::Tensor& lengths = {},
                                     const kernels::CausalLinearOptions& options = {});

@@ -366,6 +366,44 @@ TEST(CausalLinear, DoesNotWriteToTheStateGiven) {
   EXPECT_FALSE(torch::equal(state.s, s));
 }
 
+// However large what comes later is, and whether it is a number: the past is the same to the bit.
+TEST(CausalLinear, TheFutureDoesNotReachThePast) {
+  torch::manual_seed(15);
+  const int64_t length = 3 * kPlainChunk - 10, last = length - 1, chunk = 2 * kPlainChunk;
+  const Tensor q = Random({1, length, 2, 4}), k = Random({1, length, 2, 4});
+  const Tensor v = Random({1, length, 2, 3});
+  for (const bool plain : {false, true}) {
+    for (const FeatureMap map : {FeatureMap::kElu, FeatureMap::kIdentity}) {
+      for (const bool begun : {false, true}) {
+        const auto run = [&](const Tensor& keys, const Tensor& values) {
+          CausalLinearState state;
+          if (begun) state = {torch::ones({1, 2, 4, 3}), torch::ones({1, 2, 4})};
+          const CausalLinearOptions options{map, true, 1e-6f};
+          if (!plain) return CausalLinearAttention(q, keys, values, {}, options, state);
+          PlainGuard guard;
+          return CausalLinearAttention(q, keys, values, {}, options, state);
+        };
+        const Tensor want = run(k, v);
+        for (const float later : {1e4f, 1e30f, NAN, INFINITY}) {
+          const auto with = [&](const Tensor& x) {
+            const Tensor changed = x.clone();
+            changed.select(1, last).fill_(later);
+            return changed;
+          };
+          // In the plain form's last chunk, a value that is no number is multiplied by zero.
+          const int64_t past = plain && !std::isfinite(later) ? chunk : last;
+          const auto same = [&](const Tensor& got, int64_t until) {
+            return torch::equal(got.slice(1, 0, until), want.slice(1, 0, until));
+          };
+          EXPECT_TRUE(same(run(with(k), v), last)) << plain << begun << " key " << later;
+          EXPECT_TRUE(same(run(k, with(v)), past)) << plain << begun << " value " << later;
+          EXPECT_TRUE(same(run(with(k), with(v)), past)) << plain << begun << " both " << later;
+        }
+      }
+    }
+  }
+}
+
 // Features that the caller has made, of another size than its queries: F = D (D + 1) / 2 + D + 1.
 TEST(CausalLinear, TakesFeaturesOfAnySize) {
   torch::manual_seed(12);
@@ -482,6 +520,10 @@ TEST(CausalLinear, RefusesWhatDoesNotFit) {
     EXPECT_EQ(kind([&] { CausalLinearAttention(x, x, thin); }), "input");
     EXPECT_EQ(kind([&] { CausalLinearAttention(thin, thin, x); }), "input");
     EXPECT_EQ(kind([&] { CausalLinearAttention(x, zeros({2, 4, 3, 4}), x); }), "input");
+    const Tensor half = x.to(torch::kHalf);
+    EXPECT_EQ(kind([&] { CausalLinearAttention(half, x, x); }), "input");
+    EXPECT_EQ(kind([&] { CausalLinearAttention(x, half, x); }), "input");
+    EXPECT_EQ(kind([&] { CausalLinearAttention(x, x, half); }), "input");
     const Tensor s = zeros({2, 3, 4, 4}), z = zeros({2, 3, 4});
     for (const CausalLinearState& bad :
          {CausalLinearState{s, {}}, CausalLinearState{{}, z}, CausalLinearState{s, s},
