@@ -48,8 +48,8 @@ Table<AttentionKindInfo>& Kinds() {
       "attention",
       {
           {"causal-linear", "linear attention over the past; runs as an RNN (eqs. 8-15)", true,
-           true},
-          {"linear", "linear attention over the whole sequence (eqs. 4-6)", false, false},
+           true, true},
+          {"linear", "linear attention over the whole sequence (eqs. 4-6)", false, false, true},
           {"full", "softmax attention (eq. 2)", true, false},
           {"kernel", "equation 3 as it stands, quadratic, with a similarity of choice", true,
            false},
@@ -92,9 +92,29 @@ int64_t FeatureSize(const AttentionSpec& spec, int query_dim) {
 }
 
 int64_t OmegaColumns(const AttentionSpec& spec, int query_dim) {
-  if (spec.kind != "linear" && spec.kind != "causal-linear") return 0;
   const FeatureMapInfo map = FindFeatureMap(spec.feature_map);
   return map.omega == nullptr ? 0 : map.omega(query_dim, spec.features);
+}
+
+void ValidateFeatureMap(const AttentionSpec& spec, int64_t query_dim, const std::string& where) {
+  const auto require = [&](bool good, const auto&... message) {
+    if (!good) throw InputError(where, ": ", message...);
+  };
+  constexpr int64_t kMost = 1 << 20;
+  require(query_dim >= 1 && query_dim <= kMost, "query_dim is ", query_dim,
+          "; it must be between 1 and ", kMost);
+  try {
+    FindFeatureMap(spec.feature_map);
+  } catch (const Error& error) {
+    throw InputError(where, ": ", error.what());
+  }
+  require(spec.features >= 0 && spec.features <= 1 << 16, "features is ", spec.features,
+          "; it must be between 0 and ", 1 << 16);
+  require(spec.feature_map != "rff" || spec.features % 2 == 0, "features is ", spec.features,
+          "; rff needs an even number of them");
+  const int64_t size = FeatureSize(spec, static_cast<int>(query_dim));
+  require(size <= kMost, "feature map '", spec.feature_map, "' makes ", size, " features of ",
+          query_dim, " dimensions; at most ", kMost, " can be");
 }
 
 void Validate(const AttentionSpec& spec, int query_dim, const std::string& where) {
@@ -107,17 +127,11 @@ void Validate(const AttentionSpec& spec, int query_dim, const std::string& where
   };
   try {
     FindAttentionKind(spec.kind);
-    FindFeatureMap(spec.feature_map);
   } catch (const Error& error) {
     throw InputError(where, ": ", error.what());
   }
   require(spec.eps >= 0 && spec.eps < 1, "attention_eps is ", spec.eps, "; it must lie in [0, 1)");
-  in_range("features", spec.features, 0, 1 << 16);
-  require(spec.feature_map != "rff" || spec.features % 2 == 0, "features is ", spec.features,
-          "; rff needs an even number of them");
-  require(FeatureSize(spec, query_dim) <= 1 << 20, "feature map '", spec.feature_map, "' makes ",
-          FeatureSize(spec, query_dim), " features of ", query_dim, " dimensions; at most ",
-          1 << 20, " can be");
+  ValidateFeatureMap(spec, query_dim, where);
   require(
       spec.similarity == "softmax" || spec.similarity == "polynomial2" || spec.similarity == "rbf",
       "unknown similarity '", spec.similarity, "'; choose softmax, polynomial2 or rbf");

@@ -39,6 +39,7 @@ struct AttentionKindInfo {
   std::string description;
   bool causal = false;     // can be kept from seeing the future, as autoregressive tasks need
   bool recurrent = false;  // the runtime can step it
+  bool maps = false;       // takes a feature map, its module "feature_map": omega goes into files
 };
 
 // Every kind that has been added, the library's own first.
@@ -68,8 +69,13 @@ void AddFeatureMap(const FeatureMapInfo& info);
 // F of the spec's feature map over queries of query_dim dimensions.
 int64_t FeatureSize(const AttentionSpec& spec, int query_dim);
 
-// Columns of omega [query_dim, columns], the random map's numbers; 0 where the kind has no such map.
+// Columns of omega [query_dim, columns], the random map's numbers; 0 where the spec's map, whatever
+// its kind, draws none.
 int64_t OmegaColumns(const AttentionSpec& spec, int query_dim);
+
+// Throws InputError, beginning with `where`, on an unknown feature map and on features that it cannot
+// have. The spec's kind is not looked at.
+void ValidateFeatureMap(const AttentionSpec& spec, int64_t query_dim, const std::string& where);
 
 // Throws InputError, beginning with `where`, on unknown names and on sizes that make no attention.
 void Validate(const AttentionSpec& spec, int query_dim, const std::string& where);

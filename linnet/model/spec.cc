@@ -183,7 +183,9 @@ std::vector<TensorInfo> TensorTable(const ModelSpec& spec) {
   std::vector<TensorInfo> table;
   const int64_t d = spec.d_model, f = spec.d_ff;
   const int64_t qk = int64_t{spec.heads} * spec.query_dim, v = int64_t{spec.heads} * spec.value_dim;
-  const int64_t omega = OmegaColumns(spec.attention, spec.query_dim);
+  const int64_t omega = FindAttentionKind(spec.attention.kind).maps
+                            ? OmegaColumns(spec.attention, spec.query_dim)
+                            : 0;
   const auto linear = [&](const std::string& name, int64_t out, int64_t in) {
     table.push_back({name + ".weight", {out, in}});
     table.push_back({name + ".bias", {out}});

@@ -438,6 +438,22 @@ TEST(FeatureMap, RffHasAFloor) {
   EXPECT_LE(got.max().item<double>(), 1.0001);
 }
 
+// A map follows from its own fields: the kind may be one's own, which this library does not know.
+TEST(FeatureMap, IsMadeForAnyKind) {
+  for (const char* map : {"elu", "relu", "polynomial2", "rff", "favor"}) {
+    const AttentionSpec spec{.kind = "mine", .feature_map = map};
+    const FeatureMap made = MakeFeatureMap(spec, 8);
+    EXPECT_EQ(made->Keys(torch::randn({3, 8})).size(1), FeatureSize(spec, 8)) << map;
+    EXPECT_EQ(made->Queries(torch::randn({3, 8})).size(1), FeatureSize(spec, 8)) << map;
+    if (map == std::string("elu") || map == std::string("relu")) continue;
+    EXPECT_THROW(made->Keys(torch::randn({3, 6})), Error) << map;
+    EXPECT_THROW(made->Queries(torch::randn({3, 6})), Error) << map;
+  }
+  EXPECT_THROW(MakeFeatureMap({.feature_map = "rff", .features = 7}, 8), Error);
+  EXPECT_THROW(MakeFeatureMap({.feature_map = "favor", .features = -1}, 8), Error);
+  EXPECT_THROW(MakeFeatureMap({.feature_map = "rff"}, 0), Error);
+}
+
 // Full attention over shared queries and keys, as the published Reformer defines it: every other
 // position, itself only where there is none.
 Tensor SharedQueryKey(const Tensor& q, const Tensor& v, bool causal, const Tensor& lengths) {

@@ -20,6 +20,12 @@ Registry<FeatureMapKind>& Maps() {
 
 }  // namespace
 
+void CheckFeatureInput(const Tensor& x, int64_t query_dim) {
+  if (x.dim() == 0 || x.size(-1) != query_dim) {
+    throw InputError("a feature map that was made for ", query_dim, " dimensions got ", x.sizes());
+  }
+}
+
 Tensor FeatureMapImpl::Divide(const Tensor& numerator, const Tensor& denominator,
                               double eps) const {
   const std::optional<double> least = floor();
@@ -46,11 +52,12 @@ void RandomFeatureMapImpl::Redraw() {
 }
 
 Tensor RandomFeatureMapImpl::Scaled(const Tensor& x) const {
+  CheckFeatureInput(x, omega.size(0));
   return x * std::pow(static_cast<double>(omega.size(0)), -0.25);
 }
 
 FeatureMap MakeFeatureMap(const AttentionSpec& spec, int64_t query_dim) {
-  FindFeatureMap(spec.feature_map);  // a message that lists the maps
+  ValidateFeatureMap(spec, query_dim, "feature map");
   return Maps().Find(spec.feature_map)(spec, query_dim);
 }
 

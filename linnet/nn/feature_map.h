@@ -43,6 +43,9 @@ class FeatureMapImpl : public torch::nn::Module {
 };
 using FeatureMap = std::shared_ptr<FeatureMapImpl>;
 
+// Throws InputError unless x is [..., query_dim].
+void CheckFeatureInput(const torch::Tensor& x, int64_t query_dim);
+
 // A map of omega [D, columns], drawn from the normal distribution: a buffer of that name, saved with
 // the model. Columns are orthogonal in blocks of D, which lowers the variance.
 class RandomFeatureMapImpl : public FeatureMapImpl {
@@ -61,7 +64,8 @@ struct FeatureMapKind {
   FeatureMap (*make)(const AttentionSpec& spec, int64_t query_dim);
 };
 
-// Throws InputError for an unknown map.
+// Throws InputError for an unknown map and for features that Validate() refuses; the spec's kind is
+// not looked at.
 FeatureMap MakeFeatureMap(const AttentionSpec& spec, int64_t query_dim);
 
 // Makes a map of one's own known to every linear kind, and to model descriptions.

@@ -17,13 +17,15 @@ using torch::Tensor;
 
 class Polynomial2 : public FeatureMapImpl {
  public:
-  explicit Polynomial2(int64_t query_dim) : scale_(std::pow(query_dim, -0.25)) {
+  explicit Polynomial2(int64_t query_dim)
+      : query_dim_(query_dim), scale_(std::pow(query_dim, -0.25)) {
     const Tensor pairs = torch::triu_indices(query_dim, query_dim, 1);
     first_ = pairs[0];
     second_ = pairs[1];
   }
 
   Tensor Keys(const Tensor& k) const override {
+    CheckFeatureInput(k, query_dim_);
     const Tensor y = k * scale_;
     return torch::cat({torch::ones_like(y.narrow(-1, 0, 1)), std::numbers::sqrt2 * y, y.square(),
                        std::numbers::sqrt2 * y.index_select(-1, first_.to(y.device())) *
@@ -32,6 +34,7 @@ class Polynomial2 : public FeatureMapImpl {
   }
 
  private:
+  int64_t query_dim_;
   double scale_;
   Tensor first_, second_;
 };
