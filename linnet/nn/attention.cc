@@ -19,6 +19,18 @@ Registry<AttentionKind>& Kinds() {
   throw InputError("this attention has no recurrent form: it cannot go on position by position");
 }
 
+// Throws unless q and k are [..., H, D] and v [..., H, M], of as many axes as asked, none empty but N.
+void CheckStep(const Tensor& q, const Tensor& k, const Tensor& v, int64_t axes) {
+  const auto outer = static_cast<size_t>(axes - 1);
+  if (q.dim() != axes || v.dim() != axes || k.sizes() != q.sizes() ||
+      v.sizes().slice(0, outer) != q.sizes().slice(0, outer) || (axes == 4 && q.size(1) == 0)) {
+    throw InputError(
+        "attention: a ", axes == 4 ? "piece" : "step", " takes q and k ",
+        axes == 4 ? "[N, L, H, D] and v [N, L, H, M], L >= 1" : "[N, H, D] and v [N, H, M]",
+        "; got q ", q.sizes(), ", k ", k.sizes(), ", v ", v.sizes());
+  }
+}
+
 }  // namespace
 
 void AttentionImpl::Remember(const Tensor&, const Tensor&, const Tensor&, AttentionState&) {
@@ -29,12 +41,14 @@ Tensor AttentionImpl::Recall(const Tensor&, const AttentionState&) { NoRecurrent
 
 Tensor AttentionImpl::Step(const Tensor& q, const Tensor& k, const Tensor& v,
                            AttentionState& state) {
+  CheckStep(q, k, v, 3);
   Remember(k.unsqueeze(1), v.unsqueeze(1), {}, state);
   return Recall(q, state);
 }
 
 Tensor AttentionImpl::Piece(const Tensor& q, const Tensor& k, const Tensor& v,
                             AttentionState& state) {
+  CheckStep(q, k, v, 4);
   std::vector<Tensor> out;
   for (int64_t t = 0; t < q.size(1); ++t) {
     out.push_back(Step(q.select(1, t), k.select(1, t), v.select(1, t), state));
@@ -43,8 +57,32 @@ Tensor AttentionImpl::Piece(const Tensor& q, const Tensor& k, const Tensor& v,
 }
 
 Attention MakeAttention(const AttentionSpec& spec, const AttentionSizes& sizes) {
+  constexpr int64_t kMost = 1 << 20;
+  for (const auto& [name, size] : {std::pair<const char*, int64_t>("heads", sizes.heads),
+                                   {"query_dim", sizes.query_dim},
+                                   {"value_dim", sizes.value_dim}}) {
+    if (size < 1 || size > kMost) {
+      throw InputError("attention: ", name, " is ", size, "; it must be between 1 and ", kMost);
+    }
+  }
   Validate(spec, static_cast<int>(sizes.query_dim), "attention");
   return Kinds().Find(spec.kind)(spec, sizes);
+}
+
+void CheckRecurrent(const char* kind, int64_t query_dim, const Tensor& q, const Tensor& k,
+                    const Tensor& v, const Tensor& lengths, const Tensor& values) {
+  const Tensor& any = q.defined() ? q : k;
+  CheckAttention(kind, any, k.defined() ? k : q, v.defined() ? v : q,
+                 {.causal = true, .lengths = lengths}, /*quadratic=*/false, query_dim);
+  if (!values.defined()) return;
+  if (values.size(0) != any.size(0) || values.size(1) != any.size(2) ||
+      (v.defined() && values.size(3) != v.size(3)) || values.scalar_type() != any.scalar_type() ||
+      values.device() != any.device()) {
+    throw InputError("attention '", kind, "': its state is of ", values.size(0), " sequences, ",
+                     values.size(1), " heads and values of ", values.size(3), " in ",
+                     values.toString(), ", which does not fit ", v.defined() ? "v " : "q ",
+                     v.defined() ? v.sizes() : q.sizes(), " in ", any.toString());
+  }
 }
 
 void RegisterAttention(const AttentionKindInfo& info,

@@ -36,9 +36,10 @@ struct AttentionState {
   // The kind's own: s [N, H, F, M] and z [N, H, F] of the linear kinds, keys and values
   // [N, H, capacity, D or M] of softmax attention.
   std::vector<torch::Tensor> tensors;
-  int64_t length = 0;     // positions remembered
-  torch::Tensor lengths;  // of these, those that count: int64 [N]; undefined: all
-  int64_t capacity = 0;   // positions to make room for at the beginning, where room is needed
+  int64_t length = 0;  // positions remembered
+  torch::Tensor
+      lengths;  // of these, those that count: int64 [N]; undefined: all (softmax attention)
+  int64_t capacity = 0;  // positions to make room for at the beginning, where room is needed
 
   bool empty() const { return length == 0; }
 };
@@ -49,6 +50,9 @@ class AttentionImpl : public torch::nn::Module {
   // masks that the kind cannot honour.
   virtual torch::Tensor forward(const torch::Tensor& q, const torch::Tensor& k,
                                 const torch::Tensor& v, const Mask& mask) = 0;
+
+  // Whether forward takes keys that are other positions than the queries: a decoder's memory.
+  virtual bool cross() const { return true; }
 
   // Whether the rest can be called; what is not overridden throws InputError.
   virtual bool recurrent() const { return false; }
@@ -86,6 +90,14 @@ Attention MakeAttention(const AttentionSpec& spec, const AttentionSizes& sizes);
 // Makes a kind of one's own known to every builder, and to model descriptions.
 void RegisterAttention(const AttentionKindInfo& info,
                        Attention (*make)(const AttentionSpec& spec, const AttentionSizes& sizes));
+
+// For kinds with a recurrent form: throws InputError, naming the kind, where what it was given does
+// not fit, before anything of the state is changed. q and k [N, L, H, D], v [N, L, H, M]; q is
+// undefined where keys are remembered, k and v where they are recalled. values: what the state keeps
+// of values, [N, H, any, M]; undefined where nothing has been seen. The rest as in CheckAttention().
+void CheckRecurrent(const char* kind, int64_t query_dim, const torch::Tensor& q,
+                    const torch::Tensor& k, const torch::Tensor& v, const torch::Tensor& lengths,
+                    const torch::Tensor& values);
 
 // Defined in the kinds' own files.
 extern const AttentionKind kFullAttention;          // softmax(q k^T / sqrt(D)) v (eq. 2)

@@ -19,16 +19,23 @@ class CausalLinearAttentionImpl : public LinearStateAttention {
   using LinearStateAttention::LinearStateAttention;
 
   // Causal whatever the mask says.
-  Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const Mask& mask) override {
-    CheckAttention("causal-linear", q, k, v, mask, /*quadratic=*/false);
-    if (q.size(1) != k.size(1)) {
+  Tensor forward(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in,
+                 const Mask& mask) override {
+    CheckAttention("causal-linear", q_in, k_in, v_in, mask, /*quadratic=*/false, query_dim_);
+    if (q_in.size(1) != k_in.size(1)) {
       throw InputError("attention 'causal-linear' needs as many keys as queries; there are ",
-                       k.size(1), " and ", q.size(1));
+                       k_in.size(1), " and ", q_in.size(1));
     }
-    return DropQueries(Attend(q, k, v, mask.lengths, nullptr), mask);
+    const auto [q, k, v] = DropPadding(q_in, k_in, v_in, mask);
+    const Tensor lengths = mask.lengths.defined() ? mask.lengths.contiguous() : Tensor();
+    return DropQueries(Attend(q, k, v, lengths, nullptr), mask);
   }
 
+  bool cross() const override { return false; }
+
   Tensor Piece(const Tensor& q, const Tensor& k, const Tensor& v, AttentionState& state) override {
+    CheckRecurrent("causal-linear", query_dim_, q, k, v, {},
+                   state.empty() ? Tensor() : state.tensors[0]);
     ops::CausalLinearState carried;
     if (!state.empty()) carried = {state.tensors[0], state.tensors[1]};
     const Tensor out = Attend(q, k, v, {}, &carried);

@@ -18,31 +18,36 @@ constexpr int64_t kFirstCapacity = 64;
 
 class FullAttentionImpl : public AttentionImpl {
  public:
+  explicit FullAttentionImpl(int64_t query_dim) : query_dim_(query_dim) {}
+
   Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const Mask& mask) override {
-    CheckAttention("full", q, k, v, mask, /*quadratic=*/true);
+    CheckAttention("full", q, k, v, mask, /*quadratic=*/true, query_dim_);
     ops::SoftmaxAttentionOptions options{.causal = mask.causal, .lengths = mask.lengths};
     if (mask.allowed.defined()) options.hidden = mask.allowed.logical_not();
-    return DropQueries(ops::SoftmaxAttention(q, k, v, options), mask);
+    // The operation looks at no key behind the lengths.
+    return DropQueries(ops::SoftmaxAttention(DropBehind(q, mask.query_lengths), k, v, options),
+                       mask);
   }
 
   bool recurrent() const override { return true; }
 
   void Remember(const Tensor& k, const Tensor& v, const Tensor& lengths,
                 AttentionState& state) override {
-    const Tensor keys = k.transpose(1, 2), values = v.transpose(1, 2);  // [N, H, S, D or M]
+    Check({}, k, v, lengths, state);
     if (lengths.defined()) {
       if (!state.empty()) {
         throw InputError("attention 'full' takes lengths with the first keys only");
       }
-      state.lengths = lengths;
+      state.lengths = lengths.clone();
     }
-    Append(keys, state, 0);
-    Append(values, state, 1);
+    Append(DropBehind(k, lengths).transpose(1, 2), state, 0);  // [N, H, S, D]
+    Append(DropBehind(v, lengths).transpose(1, 2), state, 1);
     state.length += k.size(1);
   }
 
   Tensor Recall(const Tensor& q, const AttentionState& state) override {
     if (state.empty()) throw InputError("attention has nothing to recall: its state is empty");
+    CheckRecurrent("full", query_dim_, q.unsqueeze(1), {}, {}, {}, state.tensors[1]);
     Tensor hidden;  // not as lengths, for whose sake the keys would be copied
     if (state.lengths.defined()) {
       hidden = Below(state.lengths, state.length).logical_not().view({q.size(0), 1, 1, -1});
@@ -53,9 +58,7 @@ class FullAttentionImpl : public AttentionImpl {
   }
 
   Tensor Piece(const Tensor& q, const Tensor& k, const Tensor& v, AttentionState& state) override {
-    if (state.lengths.defined()) {
-      throw InputError("attention 'full' cannot go on behind keys with lengths");
-    }
+    Check(q, k, v, {}, state);
     const int64_t before = state.length;
     Remember(k, v, {}, state);
     return ops::SoftmaxAttention(q, Remembered(state, 0), Remembered(state, 1),
@@ -68,6 +71,15 @@ class FullAttentionImpl : public AttentionImpl {
     return state.tensors[which].narrow(2, 0, state.length).transpose(1, 2);
   }
 
+  void Check(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lengths,
+             const AttentionState& state) const {
+    CheckRecurrent("full", query_dim_, q, k, v, lengths,
+                   state.empty() ? Tensor() : state.tensors[1]);
+    if (!state.empty() && state.lengths.defined()) {
+      throw InputError("attention 'full' cannot go on behind keys with lengths");
+    }
+  }
+
   // Puts x [N, H, S, dim] behind the state's rows of tensor `which`.
   static void Append(const Tensor& x, AttentionState& state, size_t which) {
     std::vector<Tensor>& tensors = state.tensors;
@@ -77,7 +89,7 @@ class FullAttentionImpl : public AttentionImpl {
     const bool gradient = torch::GradMode::is_enabled() &&
                           (x.requires_grad() || (cache.defined() && cache.requires_grad()));
     if (gradient) {  // a cache that is written into has no history
-      cache = length > 0 ? torch::cat({cache.narrow(2, 0, length), x}, 2) : x;
+      cache = length > 0 ? torch::cat({cache.narrow(2, 0, length), x}, 2) : x.clone();
       return;
     }
     // Written into only while this state alone holds it and it has room; a fork that goes on gets
@@ -92,13 +104,15 @@ class FullAttentionImpl : public AttentionImpl {
     }
     cache.narrow(2, length, x.size(2)).copy_(x.detach());
   }
+
+  int64_t query_dim_;
 };
 
 }  // namespace
 
-const AttentionKind kFullAttention = {"full",
-                                      [](const AttentionSpec&, const AttentionSizes&) -> Attention {
-                                        return std::make_shared<FullAttentionImpl>();
-                                      }};
+const AttentionKind kFullAttention = {
+    "full", [](const AttentionSpec&, const AttentionSizes& sizes) -> Attention {
+      return std::make_shared<FullAttentionImpl>(sizes.query_dim);
+    }};
 
 }  // namespace linnet::nn

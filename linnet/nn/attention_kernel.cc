@@ -9,7 +9,6 @@
 #include <torch/types.h>
 
 #include <cmath>
-#include <limits>
 
 #include "linnet/base/error.h"
 #include "linnet/nn/attention.h"
@@ -21,40 +20,46 @@ using torch::Tensor;
 
 class KernelAttentionImpl : public AttentionImpl {
  public:
-  explicit KernelAttentionImpl(const AttentionSpec& spec)
-      : similarity_(spec.similarity), eps_(spec.eps) {}
+  KernelAttentionImpl(const AttentionSpec& spec, const AttentionSizes& sizes)
+      : query_dim_(sizes.query_dim), similarity_(spec.similarity), eps_(spec.eps) {}
 
-  Tensor forward(const Tensor& q_in, const Tensor& k_in, const Tensor& v,
+  Tensor forward(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in,
                  const Mask& mask) override {
-    CheckAttention("kernel", q_in, k_in, v, mask, /*quadratic=*/true);
-    const Tensor hidden = nn::Hidden(mask, q_in, k_in);
-    const double scale = std::pow(static_cast<double>(q_in.size(3)), -0.25);
-    const Tensor q = q_in.transpose(1, 2) * scale, k = k_in.transpose(1, 2) * scale;
-    const Tensor products = torch::matmul(q, k.transpose(2, 3));  // [N, H, L, S]
-    Tensor similarity;
-    if (similarity_ == "polynomial2") {
-      similarity = (products + 1).square();
-    } else {
-      Tensor exponent = products;
-      if (similarity_ == "rbf") {
-        const Tensor squares = k.square().sum(-1).unsqueeze(2);
-        exponent = (exponent - (q.square().sum(-1, true) + squares) / 2).clamp_max(0);
-      } else {
-        // exp(q . k) overflows: each query's similarities are divided by its largest.
-        if (hidden.defined()) {
-          exponent = exponent.masked_fill(hidden, std::numeric_limits<float>::lowest());
-        }
-        exponent = exponent - std::get<0>(exponent.max(-1, true));
-      }
-      similarity = exponent.exp();
-    }
+    CheckAttention("kernel", q_in, k_in, v_in, mask, /*quadratic=*/true, query_dim_);
+    const Counted in = DropPadding(q_in, k_in, v_in, mask);
+    const Tensor hidden = nn::Hidden(mask, in.q, in.k);
+    Tensor similarity = Similarity(in.q.transpose(1, 2), in.k.transpose(1, 2), hidden);
     if (hidden.defined()) similarity = similarity.masked_fill(hidden, 0);
-    const Tensor out =
-        torch::matmul(similarity, v.transpose(1, 2)) / (similarity.sum(-1, true) + eps_);
+    const Tensor out = DivideOrZero(torch::matmul(similarity, in.v.transpose(1, 2)),
+                                    similarity.sum(-1, true) + eps_);
     return DropQueries(out.transpose(1, 2), mask);
   }
 
  private:
+  // q [N, H, L, D], k [N, H, S, D] -> [N, H, L, S]
+  Tensor Similarity(const Tensor& q, const Tensor& k, const Tensor& hidden) const {
+    const double root = std::sqrt(static_cast<double>(query_dim_));
+    if (similarity_ == "rbf") {
+      // Differences, squared: |q|^2 + |k|^2 - 2 q . k would lose them where q and k are long.
+      const auto wide = [](const Tensor& x) {  // libtorch has no distances of shorter types
+        return x.scalar_type() == torch::kFloat64 ? x : x.to(torch::kFloat32);
+      };
+      constexpr int64_t kDifferences = 2;  // not by a matrix product
+      return (torch::cdist(wide(q), wide(k), 2, kDifferences).square() / (-2 * root))
+          .exp()
+          .to(q.scalar_type());
+    }
+    const double scale =
+        1 / std::sqrt(root);  // on either side, so that bf16 and half reach further
+    const Tensor products = torch::matmul(q * scale, (k * scale).transpose(2, 3));
+    if (similarity_ == "polynomial2") return (products + 1).square();
+    // exp(q . k) overflows: each query's similarities are divided by its largest.
+    const Tensor exponent =
+        hidden.defined() ? products.masked_fill(hidden, LowestScore(q.scalar_type())) : products;
+    return (exponent - std::get<0>(exponent.max(-1, true))).exp();
+  }
+
+  int64_t query_dim_;
   std::string similarity_;
   double eps_;
 };
@@ -62,8 +67,8 @@ class KernelAttentionImpl : public AttentionImpl {
 }  // namespace
 
 const AttentionKind kKernelAttention = {
-    "kernel", [](const AttentionSpec& spec, const AttentionSizes&) -> Attention {
-      return std::make_shared<KernelAttentionImpl>(spec);
+    "kernel", [](const AttentionSpec& spec, const AttentionSizes& sizes) -> Attention {
+      return std::make_shared<KernelAttentionImpl>(spec, sizes);
     }};
 
 }  // namespace linnet::nn

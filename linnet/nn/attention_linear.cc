@@ -15,17 +15,20 @@ class LinearAttentionImpl : public LinearStateAttention {
  public:
   using LinearStateAttention::LinearStateAttention;
 
-  Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const Mask& mask) override {
+  Tensor forward(const Tensor& q_in, const Tensor& k, const Tensor& v, const Mask& mask) override {
     if (mask.causal) {
       throw InputError("attention 'linear' sees the whole sequence; use 'causal-linear'");
     }
-    CheckAttention("linear", q, k, v, mask, /*quadratic=*/false);
+    CheckAttention("linear", q_in, k, v, mask, /*quadratic=*/false, query_dim_);
+    const Tensor q = DropBehind(q_in, mask.query_lengths);  // k and v: Remember() does it
     AttentionState state;
     Remember(k, v, mask.lengths, state);
     const Tensor phi_q = map_->Queries(q).transpose(1, 2);  // [N, H, L, F]
     const Tensor numerator = torch::matmul(phi_q, state.tensors[0]);
-    const Tensor denominator = torch::matmul(phi_q, state.tensors[1].unsqueeze(3));
-    return DropQueries(map_->Divide(numerator, denominator, eps_).transpose(1, 2), mask);
+    const Tensor& z = state.tensors[1];
+    const Tensor denominator = torch::matmul(phi_q, z.unsqueeze(3));
+    const Tensor out = map_->Divide(numerator, denominator, eps_);
+    return DropQueries(out.transpose(1, 2), mask);
   }
 };
 

@@ -16,18 +16,22 @@ using torch::Tensor;
 
 class ReformerAttentionImpl : public AttentionImpl {
  public:
-  explicit ReformerAttentionImpl(const AttentionSpec& spec)
-      : rounds_(spec.lsh_rounds),
+  ReformerAttentionImpl(const AttentionSpec& spec, const AttentionSizes& sizes)
+      : query_dim_(sizes.query_dim),
+        rounds_(spec.lsh_rounds),
         simple_(spec.lsh_variant == "simple"),
         options_{.buckets = spec.lsh_buckets, .chunk = spec.lsh_chunk} {}
 
   // The keys are the queries: k is not looked at.
-  Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const Mask& mask) override {
-    CheckAttention("reformer", q, k, v, mask, /*quadratic=*/false);
-    if (q.size(1) != k.size(1)) {
+  Tensor forward(const Tensor& q_in, const Tensor& k, const Tensor& v_in,
+                 const Mask& mask) override {
+    CheckAttention("reformer", q_in, k, v_in, mask, /*quadratic=*/false, query_dim_);
+    if (q_in.size(1) != k.size(1)) {
       throw InputError("attention 'reformer' takes its queries as keys: there must be as many of ",
-                       "both, not ", q.size(1), " and ", k.size(1));
+                       "both, not ", q_in.size(1), " and ", k.size(1));
     }
+    // Queries behind query_lengths may yet be keys.
+    const Tensor q = DropBehind(q_in, mask.lengths), v = DropBehind(v_in, mask.lengths);
     LshOptions options = options_;
     options.causal = mask.causal;
     const Tensor planes = Planes(q);
@@ -40,6 +44,8 @@ class ReformerAttentionImpl : public AttentionImpl {
     return DropQueries(SimpleLshAttention(q, v, mask.lengths, LshOrder(buckets), options), mask);
   }
 
+  bool cross() const override { return false; }
+
  private:
   Tensor Planes(const Tensor& q) const {
     const std::vector<int64_t> sizes = {rounds_, q.size(3), (options_.buckets + 1) / 2};
@@ -51,7 +57,7 @@ class ReformerAttentionImpl : public AttentionImpl {
 
   static constexpr uint64_t kSeed = 1;
 
-  int64_t rounds_;
+  int64_t query_dim_, rounds_;
   bool simple_;
   LshOptions options_;
 };
@@ -59,8 +65,8 @@ class ReformerAttentionImpl : public AttentionImpl {
 }  // namespace
 
 const AttentionKind kReformerAttention = {
-    "reformer", [](const AttentionSpec& spec, const AttentionSizes&) -> Attention {
-      return std::make_shared<ReformerAttentionImpl>(spec);
+    "reformer", [](const AttentionSpec& spec, const AttentionSizes& sizes) -> Attention {
+      return std::make_shared<ReformerAttentionImpl>(spec, sizes);
     }};
 
 }  // namespace linnet::nn

@@ -22,7 +22,17 @@ double RelativeOff(const Tensor& got, const Tensor& want) {
 }
 bool Finite(const Tensor& x) { return torch::isfinite(x).all().item<bool>(); }
 Tensor Lengths(std::vector<int64_t> lengths) { return torch::tensor(lengths); }
-Tensor Normal(std::vector<int64_t> sizes) { return torch::randn(sizes, torch::kFloat64); }
+Tensor Normal(std::vector<int64_t> sizes, torch::ScalarType type = torch::kFloat64) {
+  return torch::randn(sizes, torch::kFloat64).to(type);
+}
+double Largest(const Tensor& x) { return x.abs().max().item<double>(); }
+
+// In double the plain forms run, in fp32 the fused ones: the same, but for rounding.
+struct Rounding {
+  torch::ScalarType type;
+  double off;
+};
+const Rounding kRoundings[] = {{torch::kFloat64, 1e-12}, {torch::kFloat32, 1e-4}};
 
 // One of the kinds with one of its parameters.
 struct Variant {
@@ -57,14 +67,15 @@ bool CanBeCausal(const AttentionSpec& spec) { return FindAttentionKind(spec.kind
 
 class EveryKind : public testing::TestWithParam<Variant> {
  protected:
-  // In double, and in evaluation mode, so that nothing is random.
-  Attention Make(int64_t query_dim = 4) {
+  // In evaluation mode, so that nothing is random.
+  static Attention MakeOf(const AttentionSpec& spec, torch::ScalarType type) {
     torch::manual_seed(11);
-    Attention attention = MakeAttention(GetParam().spec, {3, query_dim, 5});
-    attention->to(torch::kFloat64);
+    Attention attention = MakeAttention(spec, {3, 4, 5});
+    attention->to(type);
     attention->eval();
     return attention;
   }
+  Attention Make(torch::ScalarType type = torch::kFloat64) { return MakeOf(GetParam().spec, type); }
   // The mask that every kind has a meaning for.
   Mask Causal() const { return Mask{.causal = CanBeCausal(GetParam().spec)}; }
 };
@@ -128,6 +139,93 @@ TEST_P(EveryKind, PaddingDoesNotLeak) {
             1e-12);
 }
 
+// What lies behind the lengths may be anything.
+TEST_P(EveryKind, PaddingNeedNotBeNumbers) {
+  for (const Rounding& rounding : kRoundings) {
+    const Attention attention = Make(rounding.type);
+    const std::vector<Tensor> clean = {Normal({2, 9, 3, 4}, rounding.type),
+                                       Normal({2, 9, 3, 4}, rounding.type),
+                                       Normal({2, 9, 3, 5}, rounding.type)};
+    const Tensor weights = Normal({2, 9, 3, 5}, rounding.type);
+    Mask mask = Causal();
+    mask.lengths = mask.query_lengths = Lengths({9, 4});
+    const auto run = [&](float padding) {
+      std::vector<Tensor> all;
+      for (const Tensor& x : clean) {
+        all.push_back(x.clone());
+        all.back()[1].slice(0, 4).fill_(padding);
+        all.back().requires_grad_();
+      }
+      const Tensor out = attention->forward(all[0], all[1], all[2], mask);
+      (out * weights).sum().backward();
+      std::vector<Tensor> results = {out.detach()};
+      for (const Tensor& x : all) {
+        results.push_back(x.grad().defined() ? x.grad() : torch::zeros_like(x));
+      }
+      return results;
+    };
+    const std::vector<Tensor> want = run(0);
+    for (const float padding : {NAN, INFINITY, 3e38f}) {
+      const std::vector<Tensor> got = run(padding);
+      for (size_t i = 0; i < got.size(); ++i) {
+        EXPECT_TRUE(torch::equal(got[i], want[i])) << i << " " << padding;
+        EXPECT_TRUE(Finite(got[i])) << i << " " << padding;
+      }
+    }
+    if (!attention->recurrent()) continue;
+    const auto recalled = [&](float padding) {
+      Tensor k = clean[1].clone(), v = clean[2].clone();
+      k[1].slice(0, 4).fill_(padding);
+      v[1].slice(0, 4).fill_(padding);
+      AttentionState memory;
+      attention->Remember(k, v, Lengths({9, 4}), memory);
+      return attention->Recall(clean[0].select(1, 0), memory);
+    };
+    EXPECT_TRUE(torch::equal(recalled(NAN), recalled(0)));
+  }
+}
+
+// Also without an eps, the answer of a query that sees nothing is zero, and hands no gradient on.
+TEST_P(EveryKind, NothingSeenIsZero) {
+  AttentionSpec spec = GetParam().spec;
+  spec.eps = 0;
+  for (const Rounding& rounding : kRoundings) {
+    const Attention attention = MakeOf(spec, rounding.type);
+    const auto leaf = [&](std::vector<int64_t> sizes) {
+      return Normal(sizes, rounding.type).requires_grad_();
+    };
+    const Tensor q = leaf({2, 6, 3, 4}), k = leaf({2, 6, 3, 4}), v = leaf({2, 6, 3, 5});
+    Mask mask = Causal();
+    mask.lengths = Lengths({0, 4});
+    const Tensor out = attention->forward(q, k, v, mask);
+    EXPECT_TRUE(Finite(out));
+    EXPECT_EQ(Largest(out[0]), 0);
+    out.sum().backward();
+    for (const Tensor& x : {q, k, v}) {
+      if (!x.grad().defined()) continue;
+      EXPECT_TRUE(Finite(x.grad()));
+      EXPECT_EQ(Largest(x.grad()[0]), 0);
+    }
+    // relu sees nothing of these, others do.
+    const Tensor none = -torch::ones({2, 6, 3, 4}, rounding.type);
+    const Tensor whole = attention->forward(none, none, v, Causal());
+    EXPECT_TRUE(Finite(whole));
+    if (!attention->recurrent()) continue;
+    const auto at = [](const Tensor& x) { return x.select(1, 0); };
+    AttentionState state, memory;
+    const Tensor first = attention->Step(at(none), at(none), at(v), state);
+    EXPECT_TRUE(Finite(first));
+    if (spec.feature_map == "relu") {
+      EXPECT_EQ(Largest(whole), 0);
+      EXPECT_EQ(Largest(first), 0);
+    }
+    attention->Remember(k, v, Lengths({0, 4}), memory);
+    const Tensor recalled = attention->Recall(at(q), memory);
+    EXPECT_TRUE(Finite(recalled));
+    EXPECT_EQ(Largest(recalled[0]), 0);
+  }
+}
+
 TEST_P(EveryKind, QueriesThatDoNotCountGetZeros) {
   const Attention attention = Make();
   Tensor q = Normal({2, 6, 3, 4}).requires_grad_();
@@ -144,8 +242,7 @@ TEST_P(EveryKind, QueriesThatDoNotCountGetZeros) {
 // No input that has a meaning may give a number that has none.
 TEST_P(EveryKind, HardInputsGiveNumbers) {
   for (const torch::ScalarType type : {torch::kFloat64, torch::kFloat32}) {
-    const Attention attention = Make();
-    attention->to(type);
+    const Attention attention = Make(type);
     const auto check = [&](const std::string& what, const Tensor& q_in, const Tensor& k_in,
                            const Tensor& v_in, const Mask& mask) {
       const auto leaf = [&](const Tensor& x) { return x.to(type).detach().requires_grad_(); };
@@ -190,6 +287,25 @@ TEST_P(EveryKind, RefusesWhatHasNoMeaning) {
   refuses(q, Normal({1, 3, 3, 5}), v, Mask{});
   refuses(q[0], q[0], v[0], Mask{});
   refuses(q, q, v, Mask{.lengths = Lengths({3, 3})});
+  for (const int64_t length : {-1, 4}) {
+    refuses(q, q, v, Mask{.lengths = Lengths({length})});
+    refuses(q, q, v, Mask{.query_lengths = Lengths({length})});
+  }
+  for (const torch::ScalarType type : {torch::kFloat32, torch::kBFloat16}) {
+    refuses(q.to(type), q, v, Mask{});
+    refuses(q, q.to(type), v, Mask{});
+    refuses(q, q, v.to(type), Mask{});
+  }
+  const auto empty = [](const Tensor& x) { return x.narrow(1, 0, 0); };
+  refuses(empty(q), empty(q), empty(v), Causal());
+  refuses(q, empty(q), empty(v), Mask{});
+  const Tensor wide = Normal({1, 3, 3, 6});  // it was made for 4
+  refuses(wide, wide, v, Mask{});
+  // Lengths of any strides are taken.
+  const Tensor x = Normal({2, 3, 3, 4}), values = Normal({2, 3, 3, 5});
+  EXPECT_TRUE(
+      torch::equal(attention->forward(x, x, values, Mask{.lengths = Lengths({2}).expand({2})}),
+                   attention->forward(x, x, values, Mask{.lengths = Lengths({2, 2})})));
   refuses(q, q, v, Mask{.lengths = torch::tensor({3.0})});
   refuses(q, q, v, Mask{.query_lengths = Lengths({3, 3})});
   refuses(q, q, v, Mask{.allowed = torch::ones({2, 3}, torch::kBool)});
@@ -210,98 +326,153 @@ TEST_P(EveryKind, RefusesWhatHasNoMeaning) {
 
 // The kinds with a recurrent form, in self attention: whole, step by step, in ragged pieces, forked.
 TEST_P(EveryKind, BatchIsRecurrentIsPieces) {
-  const Attention attention = Make();
   const AttentionSpec& spec = GetParam().spec;
   const bool linear = spec.kind == "linear" || spec.kind == "causal-linear";
-  ASSERT_EQ(attention->recurrent(), linear || spec.kind == "full");
-  const Tensor q = Normal({2, 13, 3, 4}), k = Normal({2, 13, 3, 4}), v = Normal({2, 13, 3, 5});
-  AttentionState state;
-  if (!attention->recurrent()) {
-    EXPECT_THROW(attention->Step(q[0], k[0], v[0], state), Error);
-    EXPECT_THROW(attention->Piece(q, k, v, state), Error);
-    return;
-  }
-  // What steps to the end of 'linear' is its causal twin.
-  AttentionSpec causal = spec;
-  if (spec.kind == "linear") causal.kind = "causal-linear";
-  torch::manual_seed(11);
-  Attention whole = MakeAttention(causal, {3, 4, 5});
-  whole->to(torch::kFloat64);
-  const Tensor want = whole->forward(q, k, v, Mask{.causal = true});
-  AttentionState fork;
-  for (int64_t t = 0; t < 13; ++t) {
-    if (t == 6) fork = state;
-    const Tensor out = attention->Step(q.select(1, t), k.select(1, t), v.select(1, t), state);
-    EXPECT_LT(RelativeOff(out, want.select(1, t)), 1e-12) << t;
-    EXPECT_EQ(state.length, t + 1);
-  }
-  // The fork still stands where it was taken, and going on with it does not reach the other.
-  const AttentionState end = state;
-  for (int64_t t = 6; t < 9; ++t) {
-    const Tensor out = attention->Step(q.select(1, t), k.select(1, t), v.select(1, t), fork);
-    EXPECT_LT(RelativeOff(out, want.select(1, t)), 1e-12) << t;
-  }
-  EXPECT_EQ(Off(attention->Recall(q.select(1, 12), state), attention->Recall(q.select(1, 12), end)),
-            0);
-  EXPECT_LT(RelativeOff(attention->Recall(q.select(1, 12), state), want.select(1, 12)), 1e-12);
-  for (const std::vector<int64_t>& cuts :
-       {std::vector<int64_t>{13}, {1, 12}, {5, 8}, {6, 1, 6}, {3, 3, 3, 4}}) {
-    AttentionState carried;
-    int64_t begin = 0;
-    for (const int64_t count : cuts) {
-      const auto piece = [&](const Tensor& x) { return x.narrow(1, begin, count); };
-      EXPECT_LT(RelativeOff(attention->Piece(piece(q), piece(k), piece(v), carried), piece(want)),
-                1e-12);
-      begin += count;
+  for (const auto& [type, off] : kRoundings) {
+    const Attention attention = Make(type);
+    ASSERT_EQ(attention->recurrent(), linear || spec.kind == "full");
+    const Tensor q = Normal({2, 13, 3, 4}, type), k = Normal({2, 13, 3, 4}, type),
+                 v = Normal({2, 13, 3, 5}, type);
+    AttentionState state;
+    if (!attention->recurrent()) {
+      EXPECT_THROW(attention->Step(q[0], k[0], v[0], state), Error);
+      EXPECT_THROW(attention->Piece(q, k, v, state), Error);
+      return;
+    }
+    // What steps to the end of 'linear' is its causal twin.
+    AttentionSpec causal = spec;
+    if (spec.kind == "linear") causal.kind = "causal-linear";
+    const Attention whole = MakeOf(causal, type);
+    const Tensor want = whole->forward(q, k, v, Mask{.causal = true});
+    AttentionState fork;
+    for (int64_t t = 0; t < 13; ++t) {
+      if (t == 6) fork = state;
+      const Tensor out = attention->Step(q.select(1, t), k.select(1, t), v.select(1, t), state);
+      EXPECT_LT(RelativeOff(out, want.select(1, t)), off) << t;
+      EXPECT_EQ(state.length, t + 1);
+    }
+    // The fork still stands where it was taken, and going on with it does not reach the other.
+    const AttentionState end = state;
+    for (int64_t t = 6; t < 9; ++t) {
+      const Tensor out = attention->Step(q.select(1, t), k.select(1, t), v.select(1, t), fork);
+      EXPECT_LT(RelativeOff(out, want.select(1, t)), off) << t;
+    }
+    EXPECT_EQ(
+        Off(attention->Recall(q.select(1, 12), state), attention->Recall(q.select(1, 12), end)), 0);
+    EXPECT_LT(RelativeOff(attention->Recall(q.select(1, 12), state), want.select(1, 12)), off);
+    for (const std::vector<int64_t>& cuts :
+         {std::vector<int64_t>{13}, {1, 12}, {5, 8}, {6, 1, 6}, {3, 3, 3, 4}}) {
+      AttentionState carried;
+      int64_t begin = 0;
+      for (const int64_t count : cuts) {
+        const auto piece = [&](const Tensor& x) { return x.narrow(1, begin, count); };
+        EXPECT_LT(RelativeOff(attention->Piece(piece(q), piece(k), piece(v), carried), piece(want)),
+                  off);
+        begin += count;
+      }
     }
   }
 }
 
 // Gradients go through the state: pieces have the whole's.
 TEST_P(EveryKind, GradientsThroughPieces) {
-  const Attention attention = Make();
-  if (!attention->recurrent() || GetParam().spec.kind == "linear") return;
-  std::vector<Tensor> inputs = {Normal({2, 9, 3, 4}), Normal({2, 9, 3, 4}), Normal({2, 9, 3, 5})};
-  const Tensor weights = Normal({2, 9, 3, 5});
-  for (Tensor& input : inputs) input.requires_grad_();
-  (attention->forward(inputs[0], inputs[1], inputs[2], Mask{.causal = true}) * weights)
-      .sum()
-      .backward();
-  std::vector<Tensor> want;
-  for (Tensor& input : inputs) {
-    want.push_back(input.grad().clone());
-    input.mutable_grad() = Tensor();
-  }
-  AttentionState state;
-  Tensor loss = torch::zeros({}, torch::kFloat64);
-  int64_t begin = 0;
-  for (const int64_t count : {4, 2, 3}) {
-    const auto piece = [&](const Tensor& x) { return x.narrow(1, begin, count); };
-    loss = loss + (attention->Piece(piece(inputs[0]), piece(inputs[1]), piece(inputs[2]), state) *
-                   piece(weights))
-                      .sum();
-    begin += count;
-  }
-  loss.backward();
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    EXPECT_LT(RelativeOff(inputs[i].grad(), want[i]), 1e-10) << i;
+  for (const auto& [type, off] : kRoundings) {
+    const Attention attention = Make(type);
+    if (!attention->recurrent() || GetParam().spec.kind == "linear") return;
+    std::vector<Tensor> inputs = {Normal({2, 9, 3, 4}, type), Normal({2, 9, 3, 4}, type),
+                                  Normal({2, 9, 3, 5}, type)};
+    const Tensor weights = Normal({2, 9, 3, 5}, type);
+    for (Tensor& input : inputs) input.requires_grad_();
+    (attention->forward(inputs[0], inputs[1], inputs[2], Mask{.causal = true}) * weights)
+        .sum()
+        .backward();
+    std::vector<Tensor> want;
+    for (Tensor& input : inputs) {
+      want.push_back(input.grad().clone());
+      input.mutable_grad() = Tensor();
+    }
+    AttentionState state;
+    Tensor loss = torch::zeros({}, type);
+    int64_t begin = 0;
+    for (const int64_t count : {4, 2, 3}) {
+      const auto piece = [&](const Tensor& x) { return x.narrow(1, begin, count); };
+      loss = loss + (attention->Piece(piece(inputs[0]), piece(inputs[1]), piece(inputs[2]), state) *
+                     piece(weights))
+                        .sum();
+      begin += count;
+    }
+    loss.backward();
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      EXPECT_LT(RelativeOff(inputs[i].grad(), want[i]), 100 * off) << i;
+    }
   }
 }
 
 // Over a memory: whole, and one query at a time from a state that was built once.
 TEST_P(EveryKind, CrossAttentionRecalls) {
-  const Attention attention = Make();
-  if (!attention->recurrent() || GetParam().spec.kind == "causal-linear") return;
-  const Tensor q = Normal({2, 5, 3, 4}), k = Normal({2, 8, 3, 4}), v = Normal({2, 8, 3, 5});
-  const Tensor lengths = Lengths({8, 3});
-  const Tensor want = attention->forward(q, k, v, Mask{.lengths = lengths});
-  AttentionState memory;
-  attention->Remember(k, v, lengths, memory);
-  for (int64_t t = 0; t < 5; ++t) {
-    EXPECT_LT(RelativeOff(attention->Recall(q.select(1, t), memory), want.select(1, t)), 1e-12);
+  for (const auto& [type, off] : kRoundings) {
+    const Attention attention = Make(type);
+    if (!attention->recurrent() || GetParam().spec.kind == "causal-linear") return;
+    const Tensor q = Normal({2, 5, 3, 4}, type), k = Normal({2, 8, 3, 4}, type),
+                 v = Normal({2, 8, 3, 5}, type);
+    const Tensor lengths = Lengths({8, 3});
+    const Tensor want = attention->forward(q, k, v, Mask{.lengths = lengths});
+    AttentionState memory;
+    attention->Remember(k, v, lengths, memory);
+    for (int64_t t = 0; t < 5; ++t) {
+      EXPECT_LT(RelativeOff(attention->Recall(q.select(1, t), memory), want.select(1, t)), off);
+    }
+    const AttentionState nothing;
+    EXPECT_THROW(attention->Recall(q.select(1, 0), nothing), Error);
   }
-  const AttentionState nothing;
-  EXPECT_THROW(attention->Recall(q.select(1, 0), nothing), Error);
+}
+
+// What does not fit is refused by name, and the state stays as it was.
+TEST_P(EveryKind, RecurrentFormsRefuseWhatDoesNotFit) {
+  const Attention attention = Make();
+  if (!attention->recurrent()) return;
+  AttentionState state;
+  const auto refuses = [](const char* what, const auto& run) {
+    try {
+      run();
+      ADD_FAILURE() << "took " << what;
+    } catch (const Error&) {
+    }
+  };
+  const auto q = [](int64_t n, int64_t h = 3, int64_t d = 4) { return Normal({n, h, d}); };
+  const auto rows = [](int64_t n, int64_t s, int64_t d) { return Normal({n, s, 3, d}); };
+  for (const bool begun : {false, true}) {
+    if (begun) attention->Step(q(2), q(2), q(2, 3, 5), state);
+    const auto remember = [&](const Tensor& k, const Tensor& v, const Tensor& lengths) {
+      attention->Remember(k, v, lengths, state);
+    };
+    refuses("fewer values", [&] { remember(rows(2, 5, 4), rows(2, 3, 5), {}); });
+    refuses("keys of 6", [&] { remember(rows(2, 5, 6), rows(2, 5, 5), {}); });
+    refuses("no keys", [&] { remember(rows(2, 0, 4), rows(2, 0, 5), {}); });
+    refuses("another type",
+            [&] { remember(rows(2, 5, 4), rows(2, 5, 5).to(torch::kFloat32), {}); });
+    for (const Tensor& lengths : {Lengths({5}), Lengths({6, 1}), Lengths({-1, 1}),
+                                  torch::ones({2}, torch::kInt32), Lengths({1, 1}).view({2, 1})}) {
+      refuses("lengths", [&] { remember(rows(2, 5, 4), rows(2, 5, 5), lengths); });
+    }
+    refuses("heads", [&] { attention->Step(q(2), q(2, 1), q(2, 1, 5), state); });
+    refuses("queries of 6", [&] { attention->Step(q(2, 3, 6), q(2, 3, 6), q(2, 3, 5), state); });
+    const auto piece = [&](int64_t n, int64_t l, int64_t s) {
+      attention->Piece(rows(n, l, 4), rows(n, s, 4), rows(n, s, 5), state);
+    };
+    refuses("an empty piece", [&] { piece(2, 0, 0); });
+    refuses("more keys than queries", [&] { piece(2, 3, 5); });
+    if (begun) {
+      refuses("one sequence into two", [&] { attention->Step(q(1), q(1), q(1, 3, 5), state); });
+      refuses("three into two", [&] { attention->Step(q(3), q(3), q(3, 3, 5), state); });
+      refuses("a piece of one", [&] { piece(1, 3, 3); });
+      refuses("other values", [&] { attention->Step(q(2), q(2), q(2, 3, 6), state); });
+      refuses("a query of one", [&] { attention->Recall(q(1), state); });
+      refuses("a query of 6", [&] { attention->Recall(q(2, 3, 6), state); });
+      refuses("a query in fp32", [&] { attention->Recall(q(2).to(torch::kFloat32), state); });
+    }
+    EXPECT_EQ(state.length, begun ? 1 : 0);
+  }
 }
 
 TEST(FullAttention, TheCacheIsWrittenInPlace) {
@@ -321,6 +492,37 @@ TEST(FullAttention, TheCacheIsWrittenInPlace) {
   EXPECT_NE(fork.tensors[0].data_ptr(), where);
   EXPECT_EQ(state.tensors[0].data_ptr(), where);
   EXPECT_EQ(state.length, 50);
+}
+
+// A memory with lengths has a hole behind them: nothing can follow.
+TEST(FullAttention, DoesNotGoOnBehindLengths) {
+  const Attention attention = MakeAttention({.kind = "full"}, {2, 4, 5});
+  const Tensor k = Normal({2, 5, 2, 4}), v = Normal({2, 5, 2, 5});
+  AttentionState state;
+  attention->Remember(k, v, Lengths({5, 3}), state);
+  const auto at = [](const Tensor& x) { return x.select(1, 0); };
+  EXPECT_THROW(attention->Step(at(k), at(k), at(v), state), Error);
+  EXPECT_THROW(attention->Piece(k, k, v, state), Error);
+  EXPECT_THROW(attention->Remember(k, v, {}, state), Error);
+  EXPECT_EQ(state.length, 5);
+}
+
+// A state is a value: what the caller does with its tensors afterwards is no part of it.
+TEST(FullAttention, TheStateIsItsOwn) {
+  const Attention attention = MakeAttention({.kind = "full"}, {2, 4, 5});
+  for (const bool gradient : {false, true}) {
+    const Tensor k = Normal({2, 5, 2, 4}).requires_grad_(gradient) * 1;
+    const Tensor v = Normal({2, 5, 2, 5}).requires_grad_(gradient) * 1;
+    const Tensor q = Normal({2, 2, 4}), lengths = Lengths({5, 3});
+    for (const bool padded : {false, true}) {
+      AttentionState state;
+      attention->Remember(k, v, padded ? lengths : Tensor(), state);
+      const Tensor before = attention->Recall(q, state);
+      torch::NoGradGuard no_grad;
+      k.fill_(7), v.fill_(7), lengths.fill_(1);
+      EXPECT_EQ(Off(attention->Recall(q, state), before), 0) << gradient << padded;
+    }
+  }
 }
 
 TEST(FullAttention, ArbitraryMasksMeanTheSame) {
@@ -452,6 +654,23 @@ TEST(FeatureMap, IsMadeForAnyKind) {
   EXPECT_THROW(MakeFeatureMap({.feature_map = "rff", .features = 7}, 8), Error);
   EXPECT_THROW(MakeFeatureMap({.feature_map = "favor", .features = -1}, 8), Error);
   EXPECT_THROW(MakeFeatureMap({.feature_map = "rff"}, 0), Error);
+}
+
+// Queries and keys that are near each other and far from the origin.
+TEST(KernelAttention, RbfKeepsSmallDifferences) {
+  for (const double scale : {1.0, 100.0, 1e4}) {
+    const Tensor q = scale * torch::ones({1, 2, 1, 32});
+    const Tensor k = q.clone();
+    k[0][1] += 0.25;
+    const Tensor v = torch::eye(2).view({1, 2, 1, 2});
+    const AttentionSpec spec{.kind = "kernel", .eps = 0, .similarity = "rbf"};
+    const Attention attention = MakeAttention(spec, {1, 32, 2});
+    const auto wide = [](const Tensor& x) { return x.to(torch::kFloat64); };
+    EXPECT_LT(
+        Off(attention->forward(q, k, v, {}), attention->forward(wide(q), wide(k), wide(v), {})),
+        1e-5)
+        << scale;
+  }
 }
 
 // Full attention over shared queries and keys, as the published Reformer defines it: every other
@@ -614,6 +833,16 @@ TEST(Attention, RefusesBadSpecs) {
   refuses({.kind = "reformer", .lsh_buckets = 3}, "even");
   refuses({.kind = "reformer", .lsh_chunk = 0}, "lsh_chunk");
   refuses({.kind = "reformer", .lsh_variant = "new"}, "published");
+  const auto refuses_sizes = [](const AttentionSizes& sizes) {
+    for (const char* map : {"elu", "rff", "polynomial2"}) {
+      EXPECT_THROW(MakeAttention({.feature_map = map}, sizes), Error);
+    }
+  };
+  refuses_sizes({0, 4, 4});
+  refuses_sizes({1, 0, 4});
+  refuses_sizes({1, -3, 4});
+  refuses_sizes({1, int64_t{1} << 33, 4});
+  refuses_sizes({1, 4, 0});
 }
 
 }  // namespace

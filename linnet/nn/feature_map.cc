@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "linnet/nn/mask.h"
 #include "linnet/nn/registry.h"
 
 namespace linnet::nn {
@@ -29,7 +30,8 @@ void CheckFeatureInput(const Tensor& x, int64_t query_dim) {
 Tensor FeatureMapImpl::Divide(const Tensor& numerator, const Tensor& denominator,
                               double eps) const {
   const std::optional<double> least = floor();
-  return numerator / (least ? denominator.clamp_min(*least) : denominator + eps);
+  return least ? numerator / denominator.clamp_min(*least)
+               : DivideOrZero(numerator, denominator + eps);
 }
 
 RandomFeatureMapImpl::RandomFeatureMapImpl(int64_t query_dim, int64_t columns) {

@@ -16,12 +16,16 @@ class LinearStateAttention : public AttentionImpl {
   // state.tensors are s [N, H, F, M] and z [N, H, F]: sums of phi(k) v^T and of phi(k).
   void Remember(const torch::Tensor& k, const torch::Tensor& v, const torch::Tensor& lengths,
                 AttentionState& state) override;
-  // phi(q) s / (phi(q) . z + eps)
+  // phi(q) s / (phi(q) . z + eps), or with the map's guard
   torch::Tensor Recall(const torch::Tensor& q, const AttentionState& state) override;
 
  protected:
+  int64_t query_dim_;
   float eps_;
   FeatureMap map_;
+
+ private:
+  std::string kind_;
 };
 
 }  // namespace linnet::nn
