@@ -58,13 +58,15 @@ class CausalLinearAttentionImpl : public LinearStateAttention {
     const Tensor with_ones = torch::cat({v, torch::ones_like(v.narrow(3, 0, 1))}, 3);
     const int64_t dim = v.size(3);
     ops::CausalLinearState wide;
+    Tensor z = DropBehind(phi_k, lengths).cumsum(1);  // of the keys that each query sees
     if (state != nullptr && state->s.defined()) {
+      z = z + state->z.unsqueeze(1);
       wide.s = torch::cat({state->s, state->z.unsqueeze(3)}, 3);
     }
     const Tensor both = Product(phi_q, phi_k, with_ones, lengths, {as_given, false, 0.0f},
                                 state != nullptr ? &wide : nullptr);
     if (state != nullptr) *state = {wide.s.narrow(3, 0, dim), wide.s.select(3, dim)};
-    return map_->Divide(both.narrow(3, 0, dim), both.narrow(3, dim, 1), eps_);
+    return map_->Divide(both.narrow(3, 0, dim), both.narrow(3, dim, 1), z, eps_);
   }
 
   static Tensor Product(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lengths,

@@ -27,7 +27,7 @@ class LinearAttentionImpl : public LinearStateAttention {
     const Tensor numerator = torch::matmul(phi_q, state.tensors[0]);
     const Tensor& z = state.tensors[1];
     const Tensor denominator = torch::matmul(phi_q, z.unsqueeze(3));
-    const Tensor out = map_->Divide(numerator, denominator, eps_);
+    const Tensor out = map_->Divide(numerator, denominator, z.unsqueeze(2), eps_);
     return DropQueries(out.transpose(1, 2), mask);
   }
 };

@@ -619,16 +619,18 @@ TEST(FeatureMap, RandomMapsAreSavedAndRedrawn) {
   EXPECT_GT(torch::diagonal(products).std().item<double>(), 0.1);
 }
 
-// The sum that divides is never let near zero, also where the estimate is negative.
+// The sum that divides is held at the size of its own noise, also where the estimate is negative.
 TEST(FeatureMap, RffHasAFloor) {
-  const FeatureMap map = MakeFeatureMap({.feature_map = "rff"}, 4);
+  const FeatureMap map = MakeFeatureMap({.feature_map = "rff", .features = 16}, 4);
   ASSERT_TRUE(map->floor().has_value());
-  const double floor = *map->floor();
+  EXPECT_DOUBLE_EQ(*map->floor(), 0.25);  // F^(-1/2)
+  const Tensor z = torch::zeros({3, 16});
+  z.select(1, 5).fill_(-8);
   const Tensor out =
-      map->Divide(torch::ones({3, 1}), torch::tensor({-1.0, 0.0, 2.0}).view({3, 1}), 1e-6);
-  EXPECT_FLOAT_EQ(out[0].item<float>(), static_cast<float>(1 / floor));
-  EXPECT_FLOAT_EQ(out[1].item<float>(), static_cast<float>(1 / floor));
-  EXPECT_FLOAT_EQ(out[2].item<float>(), 0.5f);
+      map->Divide(torch::ones({3, 1}), torch::tensor({-1.0, 0.0, 5.0}).view({3, 1}), z, 1e-6);
+  EXPECT_FLOAT_EQ(out[0].item<float>(), 0.5f);
+  EXPECT_FLOAT_EQ(out[1].item<float>(), 0.5f);
+  EXPECT_FLOAT_EQ(out[2].item<float>(), 0.2f);
   // With few features the estimate does turn negative, and attention stays bounded.
   torch::manual_seed(5);
   const Attention few =
@@ -638,6 +640,33 @@ TEST(FeatureMap, RffHasAFloor) {
   const Tensor got = few->forward(q, k, ones, Mask{.causal = true});
   EXPECT_LT(got.min().item<double>(), 0.99) << "no estimate was below the floor";
   EXPECT_LE(got.max().item<double>(), 1.0001);
+}
+
+// However many keys there are and wherever they lie: random values come out at most this many times
+// as large as the largest of them, and equal ones, whose sum is as negative as can be.
+TEST(FeatureMap, RffStaysOfTheSizeOfTheValues) {
+  constexpr double kRandom = 3, kEqual = 6;
+  for (const int64_t dim : {4, 32}) {
+    for (const int features : {0, 256}) {
+      for (const int64_t length : {30, 600}) {
+        for (const char* keys : {"spread", "far", "in one place"}) {
+          torch::manual_seed(9);
+          const Attention attention = MakeAttention(
+              {.kind = "causal-linear", .feature_map = "rff", .features = features}, {2, dim, 5});
+          const Tensor q = torch::randn({2, length, 2, dim}), v = torch::randn({2, length, 2, 5});
+          Tensor k = torch::randn({2, length, 2, dim});
+          if (keys == std::string("far")) k = 100 * k;
+          if (keys == std::string("in one place")) k = 3 + 0.01 * k;
+          const Tensor out = attention->forward(q, k, v, Mask{.causal = true});
+          EXPECT_LT(Largest(out), kRandom * Largest(v))
+              << dim << " " << features << " " << length << " " << keys;
+          const Tensor ones = torch::ones_like(v);
+          EXPECT_LT(Largest(attention->forward(q, k, ones, Mask{.causal = true})), kEqual)
+              << dim << " " << features << " " << length << " " << keys;
+        }
+      }
+    }
+  }
 }
 
 // A map follows from its own fields: the kind may be one's own, which this library does not know.

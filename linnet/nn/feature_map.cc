@@ -27,11 +27,14 @@ void CheckFeatureInput(const Tensor& x, int64_t query_dim) {
   }
 }
 
-Tensor FeatureMapImpl::Divide(const Tensor& numerator, const Tensor& denominator,
+Tensor FeatureMapImpl::Divide(const Tensor& numerator, const Tensor& denominator, const Tensor& z,
                               double eps) const {
   const std::optional<double> least = floor();
-  return least ? numerator / denominator.clamp_min(*least)
-               : DivideOrZero(numerator, denominator + eps);
+  if (!least) return DivideOrZero(numerator, denominator + eps);
+  const Tensor squares = z.square().sum(-1, true);
+  // Where there is nothing the floor is that of one key, and the numerator 0.
+  const Tensor length = squares.masked_fill(squares == 0, 1).sqrt();
+  return numerator / torch::maximum(denominator, *least * length);
 }
 
 RandomFeatureMapImpl::RandomFeatureMapImpl(int64_t query_dim, int64_t columns) {

@@ -2,7 +2,7 @@
 //
 //   FeatureMap map = MakeFeatureMap({.feature_map = "favor", .features = 64}, /*query_dim=*/32);
 //   torch::Tensor phi_q = map->Queries(q), phi_k = map->Keys(k);      // [..., D] -> [..., F]
-//   torch::Tensor out = map->Divide(phi_q_s, phi_q_z, eps);           // eq. 12
+//   torch::Tensor out = map->Divide(phi_q_s, phi_q_z, z, eps);        // eq. 12
 //   RedrawFeatures(*model);                                           // every random map in it
 //
 // A new map is a new file that defines its FeatureMapKind, a line in feature_map.cc, and a line in
@@ -29,12 +29,13 @@ class FeatureMapImpl : public torch::nn::Module {
   // May scale each query by a number of its own, which the normaliser takes out again.
   virtual torch::Tensor Queries(const torch::Tensor& q) const { return Keys(q); }
 
-  // The least denominator, for maps whose phi(q) . z can be zero or negative where the similarity
-  // that it estimates is not. None: phi >= 0, and eps is added.
+  // The least denominator, as a share of |z|, for maps whose phi(q) . z can be zero or negative
+  // where the similarity that it estimates is not. None: phi >= 0, and eps is added.
   virtual std::optional<double> floor() const { return std::nullopt; }
-  // numerator / denominator with this map's guard; denominator [..., 1].
+  // numerator / denominator with this map's guard; 0 where nothing has been seen. denominator
+  // [..., 1]; z [..., F], the sum of the features of the keys seen, is read where there is a floor().
   torch::Tensor Divide(const torch::Tensor& numerator, const torch::Tensor& denominator,
-                       double eps) const;
+                       const torch::Tensor& z, double eps) const;
 
   // The kernel that has this map fused into it, if there is one.
   virtual std::optional<kernels::FeatureMap> fused() const { return std::nullopt; }

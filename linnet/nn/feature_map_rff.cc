@@ -3,8 +3,12 @@
 //   phi(x) = sqrt(2 / F) (cos(y omega), sin(y omega)),   y = x / D^(1/4)
 //   E[phi(q) . phi(k)] = exp(-|q - k|^2 / (2 sqrt(D)))
 //
-// The estimate can be negative, and so can the sum over keys that divides: it is held at kFloor or
-// above. (One key at the query itself is worth 1; a sum below kFloor says that nothing is near.)
+// The estimate can be negative, and so can the sum over keys that divides, phi(q) . z: it is held at
+// its own deviation over draws of omega or above, which is |z| / sqrt(F) where nothing is near. (F/2
+// columns are averaged, and each gives the product of a unit vector with its part of z.) What it
+// divides, the same sum weighted with values, deviates by as much times a value: however many keys
+// there are, a query that is near none of them gets a mean of random sign that stays of the size of
+// the values.
 #include <torch/types.h>
 
 #include <cmath>
@@ -14,8 +18,6 @@
 namespace linnet::nn {
 namespace {
 
-constexpr double kFloor = 1e-2;
-
 class Rff : public RandomFeatureMapImpl {
  public:
   using RandomFeatureMapImpl::RandomFeatureMapImpl;
@@ -24,7 +26,9 @@ class Rff : public RandomFeatureMapImpl {
     const torch::Tensor angle = torch::matmul(Scaled(k), omega);
     return torch::cat({angle.cos(), angle.sin()}, -1) / std::sqrt(omega.size(1));
   }
-  std::optional<double> floor() const override { return kFloor; }
+  std::optional<double> floor() const override {
+    return 1 / std::sqrt(2 * static_cast<double>(omega.size(1)));
+  }
 };
 
 }  // namespace

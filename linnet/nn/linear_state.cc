@@ -37,7 +37,7 @@ Tensor LinearStateAttention::Recall(const Tensor& q, const AttentionState& state
   CheckRecurrent(kind_.c_str(), query_dim_, q.unsqueeze(1), {}, {}, {}, s);
   const Tensor phi_q = map_->Queries(q);
   const Tensor numerator = torch::matmul(phi_q.unsqueeze(2), s).squeeze(2);
-  return map_->Divide(numerator, (phi_q * z).sum(2, true), eps_);
+  return map_->Divide(numerator, (phi_q * z).sum(2, true), z, eps_);
 }
 
 }  // namespace linnet::nn
