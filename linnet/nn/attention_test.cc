@@ -702,6 +702,29 @@ TEST(KernelAttention, RbfKeepsSmallDifferences) {
   }
 }
 
+// Scores that count for nothing are numbers of the type at hand.
+TEST(Attention, TakesBf16) {
+  EXPECT_TRUE(Finite(torch::zeros({1}, torch::kHalf).fill_(LowestScore(torch::kHalf))));
+  for (const AttentionSpec& spec :
+       {AttentionSpec{.kind = "kernel"}, AttentionSpec{.kind = "kernel", .similarity = "rbf"},
+        AttentionSpec{.kind = "linear"}, AttentionSpec{},
+        AttentionSpec{.kind = "reformer", .lsh_buckets = 1, .lsh_chunk = 16},
+        AttentionSpec{
+            .kind = "reformer", .lsh_buckets = 1, .lsh_chunk = 16, .lsh_variant = "simple"}}) {
+    torch::manual_seed(12);
+    const Attention attention = MakeAttention(spec, {2, 4, 5});
+    const auto rounded = [](const Tensor& x) { return x.to(torch::kBFloat16); };
+    const Tensor q = rounded(torch::randn({2, 9, 2, 4})), k = rounded(torch::randn({2, 9, 2, 4}));
+    const Tensor v = rounded(torch::randn({2, 9, 2, 5}));
+    const Mask mask{.causal = CanBeCausal(spec), .lengths = Lengths({9, 5})};
+    const auto exact = [](const Tensor& x) { return x.to(torch::kFloat32); };
+    const Tensor want = attention->forward(exact(q), exact(k), exact(v), mask);
+    const Tensor got = attention->forward(q, k, v, mask);
+    EXPECT_EQ(got.scalar_type(), torch::kBFloat16);
+    EXPECT_LT(RelativeOff(exact(got), want), 0.03) << spec.kind;
+  }
+}
+
 // Full attention over shared queries and keys, as the published Reformer defines it: every other
 // position, itself only where there is none.
 Tensor SharedQueryKey(const Tensor& q, const Tensor& v, bool causal, const Tensor& lengths) {
@@ -802,6 +825,36 @@ TEST(Reformer, DrawsNewPlanesOnlyInTraining) {
   EXPECT_GT(Off(run(), run()), 0);
   attention->eval();
   EXPECT_EQ(Off(run(), run()), 0);
+}
+
+// A chunk that is longer than the sequence is the sequence.
+TEST(Reformer, ChunksAreNoLongerThanTheSequence) {
+  for (const char* variant : {"published", "simple"}) {
+    const auto run = [&](int chunk) {
+      torch::manual_seed(9);
+      const Attention attention = MakeAttention({.kind = "reformer",
+                                                 .lsh_rounds = 2,
+                                                 .lsh_buckets = 2,
+                                                 .lsh_chunk = chunk,
+                                                 .lsh_variant = variant},
+                                                {2, 4, 5});
+      attention->eval();
+      const Tensor q = Normal({1, 10, 2, 4}), v = Normal({1, 10, 2, 5});
+      return attention->forward(q, q, v, Mask{.causal = true});
+    };
+    EXPECT_TRUE(torch::equal(run(1 << 20), run(10))) << variant;
+  }
+}
+
+TEST(Reformer, RefusesPlanesThatDoNotFit) {
+  const Tensor q = Normal({1, 10, 2, 4});
+  const auto attend = [&](std::vector<int64_t> planes) {
+    LshAttention(q, q, {}, Normal(planes), {.buckets = 4, .chunk = 4});
+  };
+  attend({2, 4, 2});
+  EXPECT_THROW(attend({2, 4, 8}), Error);
+  EXPECT_THROW(attend({2, 5, 2}), Error);
+  EXPECT_THROW(attend({2, 4}), Error);
 }
 
 class Mean : public AttentionImpl {

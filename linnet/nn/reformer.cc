@@ -2,17 +2,20 @@
 
 #include <torch/utils.h>
 
+#include <algorithm>
 #include <cmath>
-#include <limits>
+
+#include "linnet/base/error.h"
+#include "linnet/nn/mask.h"
 
 namespace linnet::nn {
 namespace {
 
 using torch::Tensor;
 
-constexpr double kHidden = std::numeric_limits<float>::lowest();
-// A position's own score is lowered so far that it counts only where there is no other.
-constexpr double kSelf = -1e5;
+// A position's own score is lowered so far that it counts only where there is no other, and not so
+// far that it is hidden.
+double Self(torch::ScalarType type) { return std::max(-1e5, LowestScore(type) / 2); }
 
 // The sequence as one round sorts it and cuts it up. B = N H sequences, c positions a chunk, C chunks.
 class Chunks {
@@ -70,14 +73,24 @@ int64_t Padding(int64_t length, int64_t chunk) { return (chunk - length % chunk)
 // [B, padded L]: whether there is a position that counts.
 Tensor Valid(const Tensor& q, const Tensor& lengths, int64_t padding) {
   const auto options = q.options().dtype(torch::kInt64).requires_grad(false);
-  const Tensor there = lengths.defined() ? lengths : torch::full({q.size(0)}, q.size(1), options);
+  const Tensor there = lengths.defined() ? lengths.clamp_max(q.size(1))
+                                         : torch::full({q.size(0)}, q.size(1), options);
   const Tensor position = torch::arange(q.size(1) + padding, options);
   return (position.unsqueeze(0) < there.unsqueeze(1)).repeat_interleave(q.size(2), 0);
+}
+
+void CheckPlanes(const Tensor& q, const Tensor& planes, int64_t buckets) {
+  if (planes.dim() != 3 || planes.size(1) != q.size(3) ||
+      (buckets != 1 && 2 * planes.size(2) != buckets)) {
+    throw InputError("LSH into ", buckets, " buckets needs planes [rounds, ", q.size(3), ", ",
+                     buckets / 2, "]; got ", planes.sizes());
+  }
 }
 
 }  // namespace
 
 Tensor LshBuckets(const Tensor& q, const Tensor& planes, int64_t buckets) {
+  CheckPlanes(q, planes, buckets);
   torch::NoGradGuard no_grad;
   const int64_t rounds = planes.size(0);
   if (buckets == 1) {
@@ -99,7 +112,8 @@ Tensor LshOrder(const Tensor& buckets) {
 Tensor LshAttention(const Tensor& q_in, const Tensor& v_in, const Tensor& lengths,
                     const Tensor& planes, const LshOptions& options) {
   const int64_t batch = q_in.size(0), length = q_in.size(1), heads = q_in.size(2);
-  const int64_t rounds = planes.size(0), padding = Padding(length, options.chunk);
+  const int64_t rounds = planes.size(0), chunk = std::min(options.chunk, length);
+  const int64_t padding = Padding(length, chunk);
   const Tensor q = Sequences(q_in, padding), v = Sequences(v_in, padding);
   const Tensor k = Normalised(q);
   const Tensor valid = Valid(q_in, lengths, padding);
@@ -113,7 +127,7 @@ Tensor LshAttention(const Tensor& q_in, const Tensor& v_in, const Tensor& length
   std::vector<Chunks> sorted;
   std::vector<Tensor> chunk_of;
   for (int64_t r = 0; r < rounds; ++r) {
-    sorted.emplace_back(LshOrder(buckets[r]), options.chunk);
+    sorted.emplace_back(LshOrder(buckets[r]), chunk);
     chunk_of.push_back(sorted.back().chunk_of());
   }
 
@@ -138,9 +152,9 @@ Tensor LshAttention(const Tensor& q_in, const Tensor& v_in, const Tensor& length
     Tensor scores =
         torch::matmul(chunks.Cut(q) * scale, Chunks::LookBack(chunks.Cut(k), 0).transpose(2, 3)) -
         times.clamp_min(1).to(q.dtype()).log();
-    scores = torch::where(keys == queries, scores + kSelf, scores);
+    scores = torch::where(keys == queries, scores + Self(q.scalar_type()), scores);
     const Tensor hidden = visible.logical_not();
-    scores = scores.masked_fill(hidden, kHidden);
+    scores = scores.masked_fill(hidden, LowestScore(q.scalar_type()));
     const Tensor sum = scores.logsumexp(-1, true);
     const Tensor weights = (scores - sum).exp().masked_fill(hidden, 0);
     outs.push_back(chunks.Join(torch::matmul(weights, Chunks::LookBack(chunks.Cut(v), 0))));
@@ -155,7 +169,8 @@ Tensor LshAttention(const Tensor& q_in, const Tensor& v_in, const Tensor& length
 Tensor SimpleLshAttention(const Tensor& q_in, const Tensor& v_in, const Tensor& lengths,
                           const Tensor& order, const LshOptions& options, bool self_last) {
   const int64_t batch = q_in.size(0), length = q_in.size(1), heads = q_in.size(2);
-  const int64_t rounds = order.size(0), padding = Padding(length, options.chunk);
+  const int64_t rounds = order.size(0), chunk = std::min(options.chunk, length);
+  const int64_t padding = Padding(length, chunk);
   const Tensor q = Sequences(q_in, padding), v = Sequences(v_in, padding);
   const Tensor k = Normalised(q);
   const Tensor valid = Valid(q_in, lengths, padding);
@@ -167,7 +182,7 @@ Tensor SimpleLshAttention(const Tensor& q_in, const Tensor& v_in, const Tensor& 
       const Tensor behind = torch::arange(length, length + padding, sorted.options());
       sorted = torch::cat({sorted, behind.expand({sorted.size(0), -1})}, 1);
     }
-    const Chunks chunks(sorted, options.chunk);
+    const Chunks chunks(sorted, chunk);
     const Tensor queries = chunks.queries.unsqueeze(3), keys = chunks.keys.unsqueeze(2);
     Tensor visible = (keys >= 0)
                          .logical_and(At(valid, chunks.keys).unsqueeze(2))
@@ -175,10 +190,13 @@ Tensor SimpleLshAttention(const Tensor& q_in, const Tensor& v_in, const Tensor& 
     if (options.causal) visible = visible.logical_and(keys <= queries);
     Tensor scores =
         torch::matmul(chunks.Cut(q) * scale, Chunks::LookBack(chunks.Cut(k), 0).transpose(2, 3));
-    if (self_last) scores = torch::where(keys == queries, scores + kSelf, scores);
+    if (self_last) {
+      scores = torch::where(keys == queries, scores + Self(q.scalar_type()), scores);
+    }
     const Tensor hidden = visible.logical_not();
     const Tensor weights =
-        torch::softmax(scores.masked_fill(hidden, kHidden), -1).masked_fill(hidden, 0);
+        torch::softmax(scores.masked_fill(hidden, LowestScore(q.scalar_type())), -1)
+            .masked_fill(hidden, 0);
     const Tensor out =
         chunks.Join(torch::matmul(weights, Chunks::LookBack(chunks.Cut(v), 0))) / rounds;
     total = total.defined() ? total + out : out;
