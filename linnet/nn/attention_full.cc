@@ -52,8 +52,7 @@ class FullAttentionImpl : public AttentionImpl {
     if (state.lengths.defined()) {
       hidden = Below(state.lengths, state.length).logical_not().view({q.size(0), 1, 1, -1});
     }
-    return ops::SoftmaxAttention(q.unsqueeze(1), Remembered(state, 0), Remembered(state, 1),
-                                 {.hidden = hidden})
+    return ops::SoftmaxAttention(q.unsqueeze(1), Seen(state, 0), Seen(state, 1), {.hidden = hidden})
         .squeeze(1);
   }
 
@@ -61,16 +60,11 @@ class FullAttentionImpl : public AttentionImpl {
     Check(q, k, v, {}, state);
     const int64_t before = state.length;
     Remember(k, v, {}, state);
-    return ops::SoftmaxAttention(q, Remembered(state, 0), Remembered(state, 1),
+    return ops::SoftmaxAttention(q, Seen(state, 0), Seen(state, 1),
                                  {.causal = true, .offset = before});
   }
 
  private:
-  // The keys (0) or values (1) of a state, [N, S, H, D or M].
-  static Tensor Remembered(const AttentionState& state, size_t which) {
-    return state.tensors[which].narrow(2, 0, state.length).transpose(1, 2);
-  }
-
   void Check(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lengths,
              const AttentionState& state) const {
     CheckRecurrent("full", query_dim_, q, k, v, lengths,
@@ -78,6 +72,15 @@ class FullAttentionImpl : public AttentionImpl {
     if (!state.empty() && state.lengths.defined()) {
       throw InputError("attention 'full' cannot go on behind keys with lengths");
     }
+  }
+
+  // The keys (0) or values (1) of a state, [N, H, S, D or M]. Without gradients of their own, what a
+  // graph of queries keeps of them is none of the cache's holders: later ones are written behind it.
+  static Tensor Seen(const AttentionState& state, size_t which) {
+    const Tensor& cache = state.tensors[which];
+    const bool apart =
+        torch::GradMode::is_enabled() && !cache.requires_grad() && !cache.is_inference();
+    return (apart ? cache.variable_data() : cache).narrow(2, 0, state.length).transpose(1, 2);
   }
 
   // Puts x [N, H, S, dim] behind the state's rows of tensor `which`.

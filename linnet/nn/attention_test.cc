@@ -494,6 +494,27 @@ TEST(FullAttention, TheCacheIsWrittenInPlace) {
   EXPECT_EQ(state.length, 50);
 }
 
+// Also while gradients are recorded that reach the queries alone; they are those of the whole.
+TEST(FullAttention, GradientsOfQueriesDoNotMoveTheCache) {
+  const Attention attention = MakeAttention({.kind = "full"}, {2, 4, 5});
+  const Tensor q = Normal({1, 9, 2, 4}).requires_grad_();
+  const Tensor k = Normal({1, 9, 2, 4}), v = Normal({1, 9, 2, 5});
+  attention->forward(q, k, v, Mask{.causal = true}).square().sum().backward();
+  const Tensor want = q.grad().clone();
+  q.mutable_grad() = Tensor();
+  AttentionState state;
+  Tensor loss = torch::zeros({}, torch::kFloat64);
+  const void* where = nullptr;
+  for (int64_t t = 0; t < 9; ++t) {
+    const auto at = [&](const Tensor& x) { return x.select(1, t); };
+    loss = loss + attention->Step(at(q), at(k), at(v), state).square().sum();
+    if (t == 0) where = state.tensors[0].data_ptr();
+    EXPECT_EQ(state.tensors[0].data_ptr(), where) << t;
+  }
+  loss.backward();
+  EXPECT_LT(RelativeOff(q.grad(), want), 1e-12);
+}
+
 // A memory with lengths has a hole behind them: nothing can follow.
 TEST(FullAttention, DoesNotGoOnBehindLengths) {
   const Attention attention = MakeAttention({.kind = "full"}, {2, 4, 5});
