@@ -3,6 +3,7 @@
 #include <torch/types.h>
 
 #include "linnet/base/error.h"
+#include "linnet/nn/recompute.h"
 
 namespace linnet::nn {
 
@@ -17,6 +18,10 @@ TransformerDecoderLayerImpl::TransformerDecoderLayerImpl(const DecoderOptions& o
       norm1(parts_.MakeNorm()),
       norm2(parts_.MakeNorm()),
       norm3(parts_.MakeNorm()) {
+  if (!cross_attention->cross()) {
+    throw InputError("a decoder cannot look at its memory with attention '", options.cross.kind,
+                     "', whose keys are the queries' positions; choose linear or full");
+  }
   register_module("self_attention", self_attention);
   register_module("cross_attention", cross_attention);
   register_module("linear1", linear1);
@@ -45,7 +50,9 @@ Tensor TransformerDecoderLayerImpl::Step(const Tensor& x, AttentionState& self,
                             linear1, linear2, norm3);
 }
 
-TransformerDecoderImpl::TransformerDecoderImpl(const DecoderOptions& options) {
+TransformerDecoderImpl::TransformerDecoderImpl(const DecoderOptions& options)
+    : checkpoint_layers_(options.transformer.checkpoint_layers) {
+  Validate(options.transformer);
   register_module("layers", layers);
   for (int64_t i = 0; i < options.transformer.layers; ++i) {
     layers->push_back(TransformerDecoderLayer(options));
@@ -63,7 +70,11 @@ Tensor TransformerDecoderImpl::forward(Tensor x, const Tensor& memory, const Mas
   }
   const Mask self_mask{.causal = true, .lengths = lengths};
   for (const auto& module : *layers) {
-    x = module->as<TransformerDecoderLayer>()->forward(x, memory, self_mask, memory_mask);
+    // The module, too, is kept until the backward pass.
+    const auto layer = [module, self_mask, memory_mask](const std::vector<Tensor>& in) {
+      return module->as<TransformerDecoderLayer>()->forward(in[0], in[1], self_mask, memory_mask);
+    };
+    x = checkpoint_layers_ && is_training() ? Recompute(layer, {x, memory}) : layer({x, memory});
   }
   return norm.is_empty() ? x : norm(x);
 }

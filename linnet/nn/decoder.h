@@ -20,8 +20,10 @@
 namespace linnet::nn {
 
 struct DecoderOptions {
-  TransformerOptions transformer;            // its attention is the self attention
-  AttentionSpec cross = {.kind = "linear"};  // "linear" or "full", or a kind of one's own
+  TransformerOptions transformer;  // its attention is the self attention
+  // A kind whose keys may be other positions than its queries: linear, full, kernel or one's own. An
+  // AttentionSpec's kind is causal-linear where none is named, which is refused here.
+  AttentionSpec cross = {.kind = "linear"};
 };
 
 class TransformerDecoderLayerImpl : public torch::nn::Module {
@@ -44,6 +46,7 @@ TORCH_MODULE(TransformerDecoderLayer);
 
 class TransformerDecoderImpl : public torch::nn::Module {
  public:
+  // Throws InputError on options that make no decoder.
   explicit TransformerDecoderImpl(const DecoderOptions& options);
   // x [N, L, d_model], memory [N, S, d_model] -> [N, L, d_model]. Self attention is causal, and
   // `lengths` (int64 [N], or undefined) are those of x; `memory_mask` tells which of the memory's
@@ -53,6 +56,9 @@ class TransformerDecoderImpl : public torch::nn::Module {
 
   torch::nn::ModuleList layers;
   torch::nn::LayerNorm norm = nullptr;  // null without a final norm
+
+ private:
+  bool checkpoint_layers_;
 };
 TORCH_MODULE(TransformerDecoder);
 

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "linnet/base/error.h"
+#include "linnet/nn/decoder.h"
 #include "linnet/nn/losses.h"
 #include "linnet/nn/optimizer.h"
 #include "linnet/nn/recompute.h"
@@ -42,6 +43,7 @@ TEST(SequenceModel, BatchEqualsRecurrentAndStatesFork) {
     }
     EXPECT_LT(Off(model->Step(tokens.select(1, 11), 11, fork), batch.select(1, 11)), 1e-4) << kind;
     EXPECT_THROW(model->Step(tokens.select(1, 0), 23, state), Error);
+    EXPECT_THROW(model->Step(tokens.select(1, 0), -1, state), Error);
     EXPECT_THROW(model->forward(torch::zeros({1, 24}, torch::kInt64)), Error);
   }
 }
@@ -144,23 +146,140 @@ TEST(Recompute, IsItsBodyTwice) {
   torch::manual_seed(9);
   const Tensor x = torch::randn({5, 4}).requires_grad_(), w = torch::randn({4, 4}).requires_grad_();
   int runs = 0;
-  const auto body = [&](const Tensor& in) {
+  const auto body = [&](const std::vector<Tensor>& in) {
     ++runs;
-    return torch::dropout(torch::relu(torch::matmul(in, w)), 0.5, true);
+    return torch::dropout(torch::relu(torch::matmul(in[0], w)), 0.5, true);
   };
   torch::manual_seed(10);
-  body(x).square().sum().backward();
+  body({x}).square().sum().backward();
   const Tensor want_x = x.grad().clone(), want_w = w.grad().clone();
   x.mutable_grad() = Tensor(), w.mutable_grad() = Tensor();
   torch::manual_seed(10);
   runs = 0;
-  const Tensor y = Recompute(body, x);
+  const Tensor y = Recompute(body, {x});
   EXPECT_EQ(runs, 1);
   torch::rand({7});  // numbers drawn in between change nothing
   y.square().sum().backward();
   EXPECT_EQ(runs, 2);
   EXPECT_EQ(Off(x.grad(), want_x), 0);
   EXPECT_EQ(Off(w.grad(), want_w), 0);
+}
+
+// An input that needs no gradient does not keep the parameters from theirs; nor is there one where
+// nothing has one.
+TEST(Recompute, ParametersHaveGradientsOfTheirOwn) {
+  const Tensor x = torch::randn({5, 4}), w = torch::randn({4, 4}).requires_grad_();
+  const auto body = [&](const std::vector<Tensor>& in) { return torch::matmul(in[0], w); };
+  body({x}).square().sum().backward();
+  const Tensor want = w.grad().clone();
+  w.mutable_grad() = Tensor();
+  Recompute(body, {x}).square().sum().backward();
+  EXPECT_EQ(Off(w.grad(), want), 0);
+  EXPECT_FALSE(x.grad().defined());
+  const Tensor frozen = torch::randn({4, 4});
+  Recompute([&](const std::vector<Tensor>& in) { return torch::matmul(in[0], frozen); }, {x})
+      .sum()
+      .backward();
+}
+
+// The same outputs and gradients with checkpoints and without, whatever needs a gradient; planes that
+// are drawn anew in every pass of training are the same in both.
+TEST(Transformer, CheckpointsChangeNothing) {
+  for (const char* kind : {"causal-linear", "reformer"}) {
+    for (const bool decoder : {false, true}) {
+      for (const bool leaf : {false, true}) {
+        std::vector<Tensor> results[2];
+        for (const bool checkpoint : {false, true}) {
+          torch::manual_seed(21);
+          const TransformerOptions options{
+              .attention = {.kind = kind, .lsh_rounds = 1, .lsh_buckets = 4, .lsh_chunk = 4},
+              .layers = 2,
+              .heads = 2,
+              .query_dim = 4,
+              .value_dim = 4,
+              .d_model = 8,
+              .d_ff = 8,
+              .dropout = 0.25,
+              .checkpoint_layers = checkpoint};
+          const Tensor x = torch::randn({2, 9, 8}).requires_grad_(leaf);
+          const Tensor memory = torch::randn({2, 6, 8}).requires_grad_(leaf);
+          Tensor y;
+          std::vector<Tensor>& all = results[checkpoint];
+          std::vector<Tensor> parameters;
+          if (decoder) {
+            TransformerDecoder batch = BuildDecoder({.transformer = options}).batch;
+            y = batch->forward(x, memory * 2);  // not a leaf: its past is gone through once
+            parameters = batch->parameters();
+          } else {
+            TransformerEncoder batch = BuildTransformer(options).batch;
+            y = batch->forward(x, Mask{.causal = true});
+            parameters = batch->parameters();
+          }
+          y.square().sum().backward();
+          all.push_back(y.detach());
+          for (const Tensor& p : parameters) {
+            if (p.grad().defined()) all.push_back(p.grad());
+          }
+          if (leaf) all.push_back(x.grad());
+          if (leaf && decoder) all.push_back(memory.grad());
+        }
+        ASSERT_EQ(results[0].size(), results[1].size());
+        EXPECT_GT(results[0].size(), 30u);
+        for (size_t i = 0; i < results[0].size(); ++i) {
+          EXPECT_LT(Off(results[0][i], results[1][i]), 1e-5) << kind << decoder << leaf << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(Decoder, LooksAtItsMemoryOnlyWithWhatCan) {
+  DecoderOptions options;
+  options.transformer = {
+      .layers = 1, .heads = 2, .query_dim = 4, .value_dim = 4, .d_model = 8, .d_ff = 8};
+  for (const char* kind : {"linear", "full", "kernel"}) {
+    options.cross = {.kind = kind};
+    const Decoder built = BuildDecoder(options);
+    EXPECT_EQ(built.recurrent.is_empty(), kind == std::string("kernel"));
+    const Tensor x = torch::randn({1, 5, 8}), memory = torch::randn({1, 7, 8});
+    const Tensor y = TransformerDecoder(built.batch)->forward(x, memory), other = memory.clone();
+    other[0][6].fill_(9);
+    EXPECT_GT(Off(TransformerDecoder(built.batch)->forward(x, other).select(1, 0), y.select(1, 0)),
+              0);
+  }
+  for (const AttentionSpec& cross :
+       {AttentionSpec{.kind = "causal-linear"}, AttentionSpec{.kind = "reformer"},
+        AttentionSpec{.feature_map = "favor"}}) {
+    options.cross = cross;
+    try {
+      BuildDecoder(options);
+      ADD_FAILURE() << "took " << cross.kind;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(cross.kind), std::string::npos);
+      EXPECT_NE(std::string(error.what()).find("linear or full"), std::string::npos);
+    }
+  }
+}
+
+TEST(Transformer, RefusesSizesThatMakeNone) {
+  const TransformerOptions good{
+      .layers = 1, .heads = 2, .query_dim = 4, .value_dim = 4, .d_model = 8, .d_ff = 8};
+  const auto refuses = [&](const auto& change) {
+    TransformerOptions options = good;
+    change(options);
+    EXPECT_THROW(BuildTransformer(options), Error);
+    EXPECT_THROW(BuildDecoder({.transformer = options}), Error);
+  };
+  BuildTransformer(good);
+  refuses([](TransformerOptions& o) { o.layers = -1; });
+  refuses([](TransformerOptions& o) { o.heads = 0; });
+  refuses([](TransformerOptions& o) { o.query_dim = 0; });
+  refuses([](TransformerOptions& o) { o.query_dim = -3; });
+  refuses([](TransformerOptions& o) { o.value_dim = 0; });
+  refuses([](TransformerOptions& o) { o.d_model = 0; });
+  refuses([](TransformerOptions& o) { o.d_ff = 0; });
+  refuses([](TransformerOptions& o) { o.dropout = 2; });
+  refuses([](TransformerOptions& o) { o.activation = "tanh"; });
 }
 
 // A density over 256 bytes sums to one, also where the components are narrow or far outside.

@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <mutex>
+#include <vector>
 
 namespace linnet::nn {
 namespace {
@@ -13,58 +14,77 @@ using torch::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
-using Body = std::function<Tensor(const Tensor&)>;
+using Body = std::function<Tensor(const std::vector<Tensor>&)>;
 
 struct HeldBody : torch::CustomClassHolder {
   explicit HeldBody(Body body) : body(std::move(body)) {}
   Body body;
 };
 
-at::Generator Generator(const Tensor& x) {
-  return at::globalContext().defaultGenerator(x.device());
+// The generators that a body may draw from: that of its device, and the CPU's, from which some
+// attention draws wherever it is.
+std::vector<at::Generator> Generators(torch::Device device) {
+  std::vector<at::Generator> all = {at::globalContext().defaultGenerator(torch::kCPU)};
+  if (!device.is_cpu()) all.push_back(at::globalContext().defaultGenerator(device));
+  return all;
 }
 
-Tensor RandomState(const Tensor& x) {
-  at::Generator generator = Generator(x);
-  std::lock_guard<std::mutex> lock(generator.mutex());
-  return generator.get_state();
+std::vector<Tensor> RandomStates(torch::Device device) {
+  std::vector<Tensor> states;
+  for (at::Generator& generator : Generators(device)) {
+    std::lock_guard<std::mutex> lock(generator.mutex());
+    states.push_back(generator.get_state());
+  }
+  return states;
 }
 
-void SetRandomState(const Tensor& x, const Tensor& state) {
-  at::Generator generator = Generator(x);
-  std::lock_guard<std::mutex> lock(generator.mutex());
-  generator.set_state(state);
+void SetRandomStates(torch::Device device, const std::vector<Tensor>& states) {
+  std::vector<at::Generator> all = Generators(device);
+  for (size_t i = 0; i < all.size(); ++i) {
+    std::lock_guard<std::mutex> lock(all[i].mutex());
+    all[i].set_state(states[i]);
+  }
 }
 
 class Function : public torch::autograd::Function<Function> {
  public:
-  static Tensor forward(AutogradContext* context, const Tensor& x, const Body& body) {
-    context->save_for_backward({x});
+  // The last of `inputs` is none of the body's: it only asks for a gradient.
+  static Tensor forward(AutogradContext* context, at::TensorList inputs, const Body& body) {
+    const variable_list own(inputs.begin(), inputs.end() - 1);
+    context->save_for_backward(own);
     context->saved_data["body"] = c10::IValue::make_capsule(c10::make_intrusive<HeldBody>(body));
-    context->saved_data["random"] = RandomState(x);
-    return body(x);  // autograd records nothing in here
+    context->saved_data["random"] = RandomStates(own[0].device());
+    return body(own);  // autograd records nothing in here
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
-    const Tensor x = context->get_saved_variables()[0].detach().requires_grad_();
+    variable_list inputs = context->get_saved_variables();
+    for (Tensor& x : inputs) x = x.detach().requires_grad_(x.requires_grad());
+    const torch::Device device = inputs[0].device();
     const auto held = context->saved_data["body"].toCapsule();
-    const Tensor now = RandomState(x);
-    SetRandomState(x, context->saved_data["random"].toTensor());
+    const std::vector<Tensor> now = RandomStates(device);
+    SetRandomStates(device, context->saved_data["random"].toTensorVector());
     {
       torch::AutoGradMode record(true);
-      const Tensor y = static_cast<HeldBody&>(*held).body(x);
-      torch::autograd::backward({y}, {grads[0]});
+      const Tensor y = static_cast<HeldBody&>(*held).body(inputs);
+      if (y.requires_grad()) torch::autograd::backward({y}, {grads[0]});
     }
-    SetRandomState(x, now);
-    return {x.grad(), Variable()};
+    SetRandomStates(device, now);
+    variable_list gradients;
+    for (const Tensor& x : inputs) gradients.push_back(x.grad());
+    gradients.insert(gradients.end(), 2, Variable());
+    return gradients;
   }
 };
 
 }  // namespace
 
-Tensor Recompute(Body body, const Tensor& x) {
-  if (!torch::GradMode::is_enabled()) return body(x);
-  return Function::apply(x, body);
+Tensor Recompute(Body body, const std::vector<Tensor>& inputs) {
+  if (!torch::GradMode::is_enabled()) return body(inputs);
+  // Parameters have gradients also where no input has one, and autograd looks at inputs alone.
+  variable_list all = inputs;
+  all.push_back(torch::empty({0}, inputs[0].options().dtype(torch::kFloat32).requires_grad(true)));
+  return Function::apply(at::TensorList(all), body);
 }
 
 }  // namespace linnet::nn

@@ -1,7 +1,8 @@
-// Activation checkpointing: a part of a network that keeps only its input for the backward pass and
+// Activation checkpointing: a part of a network that keeps only its inputs for the backward pass and
 // computes everything else again.
 //
-//   y = Recompute([&](const torch::Tensor& x) { return layer->forward(x, mask); }, x);
+//   using Inputs = std::vector<torch::Tensor>;
+//   y = Recompute([&](const Inputs& in) { return layer->forward(in[0], mask); }, {x});
 //
 // Costs the part's forward pass once more; memory for its intermediates is taken by one part at a
 // time.
@@ -11,15 +12,16 @@
 #include <torch/types.h>
 
 #include <functional>
+#include <vector>
 
 namespace linnet::nn {
 
-// body(x), with the gradients that body itself would give to x and to the parameters it uses; x must
-// need a gradient, or the parameters get none (an embedding's output, say, does). Random
+// body(inputs), with the gradients that body itself would give to the inputs and, by way of
+// backward(), to the parameters it uses. What else has a gradient must be among the inputs. Random
 // numbers (dropout) are the same in both passes. `body` is kept until the backward pass; what it
-// refers to must live until then. Without gradients recorded it is body(x) alone.
-torch::Tensor Recompute(std::function<torch::Tensor(const torch::Tensor&)> body,
-                        const torch::Tensor& x);
+// refers to must live until then. Without gradients recorded it is body(inputs) alone.
+torch::Tensor Recompute(std::function<torch::Tensor(const std::vector<torch::Tensor>&)> body,
+                        const std::vector<torch::Tensor>& inputs);
 
 }  // namespace linnet::nn
 

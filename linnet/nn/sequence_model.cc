@@ -97,8 +97,8 @@ Tensor SequenceModelImpl::Step(const Tensor& tokens, int64_t position, SequenceS
   if (transformer_.recurrent.is_empty()) {
     throw InputError("attention '", spec_.attention.kind, "' has no recurrent form");
   }
-  if (position >= spec_.max_length) {
-    throw InputError("position ", position, " is past the model's ", spec_.max_length);
+  if (position < 0 || position >= spec_.max_length) {
+    throw InputError("position ", position, " is none of the model's ", spec_.max_length);
   }
   Tensor above;
   if (spec_.pixel_above) {

@@ -13,9 +13,32 @@ using torch::nn::LayerNorm;
 using torch::nn::LayerNormOptions;
 using torch::nn::Linear;
 
+void Validate(const TransformerOptions& options) {
+  const auto in_range = [](const char* name, int64_t value, int64_t low, int64_t high) {
+    if (value < low || value > high) {
+      throw InputError("transformer: ", name, " is ", value, "; it must be between ", low, " and ",
+                       high);
+    }
+  };
+  constexpr int64_t kMost = 1 << 20;
+  in_range("layers", options.layers, 0, kMost);
+  in_range("heads", options.heads, 1, kMost);
+  in_range("query_dim", options.query_dim, 1, kMost);
+  in_range("value_dim", options.value_dim, 1, kMost);
+  in_range("d_model", options.d_model, 1, kMost);
+  in_range("d_ff", options.d_ff, 1, kMost);
+  if (options.activation != "gelu" && options.activation != "relu") {
+    throw InputError("transformer: unknown activation '", options.activation,
+                     "'; choose relu or gelu");
+  }
+  if (!(options.dropout >= 0 && options.dropout <= 1)) {
+    throw InputError("transformer: dropout is ", options.dropout, "; it must lie in [0, 1]");
+  }
+}
+
 AttentionLayerImpl::AttentionLayerImpl(const TransformerOptions& options,
                                        const AttentionSpec& attention)
-    : query_projection(options.d_model, options.heads * options.query_dim),
+    : query_projection((Validate(options), options.d_model), options.heads * options.query_dim),
       key_projection(options.d_model, options.heads * options.query_dim),
       value_projection(options.d_model, options.heads * options.value_dim),
       out_projection(options.heads * options.value_dim, options.d_model),
@@ -91,18 +114,14 @@ Tensor AttentionLayerImpl::forward(const Tensor& queries, const Tensor& keys, co
 }
 
 LayerParts::LayerParts(const TransformerOptions& options)
-    : d_model_(options.d_model),
+    : d_model_((Validate(options), options.d_model)),
       d_ff_(options.d_ff),
       norm_eps_(options.norm_eps),
       norm_first_(options.norm_first),
       activation_(options.activation == "gelu" ? kernels::Activation::kGelu
                                                : kernels::Activation::kRelu),
       precision_(options.precision),
-      dropout_(options.dropout) {
-  if (options.activation != "gelu" && options.activation != "relu") {
-    throw InputError("unknown activation '", options.activation, "'; choose relu or gelu");
-  }
-}
+      dropout_(options.dropout) {}
 
 Linear LayerParts::MakeIn() const { return Linear(d_model_, d_ff_); }
 Linear LayerParts::MakeOut() const { return Linear(d_ff_, d_model_); }
@@ -184,6 +203,7 @@ Tensor TransformerEncoderLayerImpl::Finish(const Tensor& x, const Tensor& attend
 
 TransformerEncoderImpl::TransformerEncoderImpl(const TransformerOptions& options)
     : checkpoint_layers_(options.checkpoint_layers) {
+  Validate(options);
   register_module("layers", layers);
   for (int64_t i = 0; i < options.layers; ++i) layers->push_back(TransformerEncoderLayer(options));
   if (options.final_norm) {
@@ -194,12 +214,11 @@ TransformerEncoderImpl::TransformerEncoderImpl(const TransformerOptions& options
 
 Tensor TransformerEncoderImpl::forward(Tensor x, const Mask& mask) {
   for (const auto& module : *layers) {
-    auto* layer = module->as<TransformerEncoderLayer>();
-    if (checkpoint_layers_ && is_training()) {
-      x = Recompute([layer, mask](const Tensor& in) { return layer->forward(in, mask); }, x);
-    } else {
-      x = layer->forward(x, mask);
-    }
+    // The module, too, is kept until the backward pass.
+    const auto layer = [module, mask](const std::vector<Tensor>& in) {
+      return module->as<TransformerEncoderLayer>()->forward(in[0], mask);
+    };
+    x = checkpoint_layers_ && is_training() ? Recompute(layer, {x}) : layer({x});
   }
   return norm.is_empty() ? x : norm(x);
 }

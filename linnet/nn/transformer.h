@@ -40,8 +40,13 @@ struct TransformerOptions {
   double norm_eps = 1e-5;
   double dropout = 0;  // after attention, after the activation and after the feed-forward block
   ops::Precision precision = ops::Precision::kFp32;  // of the layers' matrix products
-  bool checkpoint_layers = false;  // keep only the layers' inputs for the backward pass
+  // Keep only the layers' inputs for the backward pass, while training: in forward() of encoders and
+  // decoders. Piece() and single steps keep everything.
+  bool checkpoint_layers = false;
 };
+
+// Throws InputError on sizes and names that make no layer.
+void Validate(const TransformerOptions& options);
 
 // Projections to queries, keys and values, an attention kind, a projection back. The Attend...()
 // functions stop short of the projection back, which is fused with what follows it; n is a norm that
@@ -69,6 +74,7 @@ class AttentionLayerImpl : public torch::nn::Module {
                               const ops::Norm& norm);
 
   bool recurrent() const { return attention_->recurrent(); }
+  bool cross() const { return attention_->cross(); }
 
   torch::nn::Linear query_projection, key_projection, value_projection, out_projection;
 
