@@ -58,6 +58,24 @@ TEST(ModelSpec, WritesAttentionParametersWhereTheySaySomething) {
   EXPECT_EQ(omegas, spec.layers);
 }
 
+// A kind of one's own says whether it has a feature map; no other kind has omega in its files.
+TEST(ModelSpec, OmegaGoesIntoFilesWhereTheKindTakesAMap) {
+  AddAttentionKind({.name = "test-mapped", .description = "", .causal = true, .maps = true});
+  for (const auto& [kind, omegas] :
+       {std::pair("causal-linear", 1), {"full", 0}, {"test-mapped", 1}}) {
+    ModelSpec spec = TinyImages();
+    spec.attention = {.kind = kind, .feature_map = "rff", .features = 6};
+    EXPECT_EQ(OmegaColumns(spec.attention, spec.query_dim), 3) << kind;
+    int64_t found = 0;
+    for (const TensorInfo& info : TensorTable(spec)) {
+      if (info.name.find("omega") == std::string::npos) continue;
+      ++found;
+      EXPECT_EQ(info.shape, (std::vector<int64_t>{2, 3}));
+    }
+    EXPECT_EQ(found, omegas) << kind;
+  }
+}
+
 TEST(ModelSpec, RefusesWhatMakesNoModel) {
   EXPECT_EQ(ErrorOf("{}"), "");  // all defaults: the paper's MNIST model
   for (const char* bad :
