@@ -305,12 +305,12 @@ struct Visible {
   size_t FirstQuery(size_t j) const { return causal && j > offset ? j - offset : 0; }
 };
 
-// Calls whole(j, constant vectors) for the vectors of a row of `count` weights, four at once as long
+// Calls whole(j, constant vectors) for the vectors of a row of `count` weights, three at once as long
 // as there are so many; part(j, mask) for what is left at the end.
 template <class Whole, class Part>
 HWY_INLINE void ForWeights(size_t count, Whole whole, Part part) {
   const F32 d;
-  constexpr size_t kAtOnce = 4;
+  constexpr size_t kAtOnce = 3;
   size_t j = 0;
   for (; j + kAtOnce * kTileLanes <= count; j += kAtOnce * kTileLanes) {
     whole(j, std::integral_constant<size_t, kAtOnce>());
