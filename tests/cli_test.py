@@ -11,6 +11,7 @@ import math
 import os
 import pathlib
 import random
+import re
 import shutil
 import struct
 import subprocess
@@ -285,13 +286,35 @@ class Info(Case):
         for fragment in ("causal-linear", "28 x 28", "recipe.lr", "tiny", info["isa"]):
             self.assertIn(fragment, text)
 
+    def trained(self, notes):
+        return self.write("odd.safetensors", safetensors(
+            IMAGE_SPEC, random_tensors(IMAGE_SPEC), {"linnet": json.dumps(IMAGE_SPEC), "training": notes}))
+
     def test_odd_training_notes(self):
-        for notes in ("", "not json", '"\\u001b[2J"', "[1, {}]", "{}"):
-            path = self.write("odd.safetensors", safetensors(
-                IMAGE_SPEC, random_tensors(IMAGE_SPEC),
-                {"linnet": json.dumps(IMAGE_SPEC), "training": notes}))
-            self.assertNotIn("\x1b", self.linnet("info", path))
+        for notes in ("", "not json", '"\\u001b[2J"', "[1, {}]", "{}", '{"a\\u001b[2J\\nb": 1}',
+                      '{"a": "\\u009b31m\\u007f"}', '{"\\u009b31m\\u007f": 1}'):
+            path = self.trained(notes)
+            for text in (self.linnet("info", path), self.linnet("info", path, "--json")):
+                self.assertIsNone(re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f]", text), notes)
             self.linnet_json("info", path)
+        path = self.trained('{"lr": 1, "b\\nc": {"d": 2}}')
+        self.assertRegex(self.linnet("info", path), r'(?m)^  lr +1\n  "b\\nc"\.d +2$')
+        self.assertNotIn("training_fault", self.linnet_json("info", path))
+
+    def test_training_notes_that_are_not_readable(self):
+        for notes, fault in (("not json", "valid JSON"), ("[" * 200000 + "]" * 200000, "larger"),
+                             ('{"a":' * 100 + "1" + "}" * 100, "deeply"), ('{"a": 1, "a": 2}', "twice"),
+                             ("[" + "0," * 50000 + "0]", "larger")):
+            path = self.trained(notes)
+            self.assertRegex(self.linnet("info", path), f"not readable: it .*{fault}")
+            info = self.linnet_json("info", path)
+            self.assertIsNone(info["training"])
+            self.assertIn(fault, info["training_fault"])
+
+    def test_no_state_where_the_runtime_has_none(self):
+        path = self.write("relu.safetensors", model(IMAGE_SPEC, feature_map="relu"))
+        self.assertIsNone(self.linnet_json("info", path)["state_bytes"])
+        self.assertIn("the feature map 'relu' is not run", self.linnet("info", path))
 
     def test_other_isas(self):
         for isa in ("SCALAR", "AVX2"):

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 
-#include <algorithm>
 #include <exception>
 #include <iostream>
 #include <new>
@@ -15,10 +14,15 @@
 namespace linnet::cli {
 namespace {
 
-// Messages may quote what a user or a file gave: whatever that was, a message stays one line.
+// Messages may quote what a user or a file gave: whatever that was, a message stays one line, and has
+// nothing in it for a terminal to obey.
 void Complain(const std::string& program, std::string message) {
-  std::replace_if(
-      message.begin(), message.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, ' ');
+  for (size_t i = 0; i < message.size(); ++i) {
+    const auto c = static_cast<unsigned char>(message[i]);
+    const bool c1 = c >= 0x80 && c < 0xa0 && i > 0 && message[i - 1] == '\xc2';
+    if (c1) message[i - 1] = ' ';
+    if (c1 || c < 0x20 || c == 0x7f) message[i] = ' ';
+  }
   std::cout.flush();
   std::cerr << program << ": " << message << std::endl;
 }

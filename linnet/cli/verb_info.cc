@@ -9,6 +9,7 @@
 #include "linnet/base/error.h"
 #include "linnet/base/units.h"
 #include "linnet/cli/verbs.h"
+#include "linnet/io/json.h"
 #include "linnet/kernels/isa.h"
 #include "linnet/model/checkpoint.h"
 
@@ -22,22 +23,43 @@ struct Options {
   bool json = false;
 };
 
+// What a model says of its training: longer or deeper than any that linnet writes.
+constexpr size_t kMaxTraining = 64 << 10;
+constexpr int kMaxDepth = 16;
+
+// As JSON, so that a hostile text cannot steer the terminal; without quotes where it is plain.
+std::string Shown(const ordered_json& value) {
+  if (value.is_number_float()) return StrCat(value.get<double>());
+  const std::string text = EscapeControls(value.dump());
+  const bool plain =
+      value.is_string() && text.size() == value.get_ref<const std::string&>().size() + 2;
+  return plain ? text.substr(1, text.size() - 2) : text;
+}
+
 // What a model says of its training is free-form: show any JSON as "name value" lines, but for what
 // is empty.
 void PrintFields(const ordered_json& value, const std::string& name) {
   if (value.is_null() || value == "") return;
   if (value.is_object()) {
     for (const auto& [key, field] : value.items()) {
-      PrintFields(field, name.empty() ? key : name + "." + key);
+      PrintFields(field, (name.empty() ? "" : name + ".") + Shown(key));
     }
     return;
   }
-  // Dumped, so that a hostile string cannot steer the terminal; without quotes where it is plain.
-  std::string text = value.is_number_float() ? StrCat(value.get<double>()) : value.dump();
-  if (value.is_string() && text.size() == value.get_ref<const std::string&>().size() + 2) {
-    text = text.substr(1, text.size() - 2);
-  }
-  std::cout << "  " << std::left << std::setw(20) << name << " " << text << "\n";
+  std::cout << "  " << std::left << std::setw(20) << name << " " << Shown(value) << "\n";
+}
+
+ordered_json ParseTraining(const std::string& text, std::string& fault) {
+  fault.clear();
+  if (text.empty()) return nullptr;
+  if (text.size() <= kMaxTraining) return ParseOrderedJson(text, kMaxDepth, fault);
+  fault = "is larger than " + FormatBytes(kMaxTraining);
+  return nullptr;
+}
+
+// Whether the runtime steps it, as far as attention goes.
+bool Runs(const AttentionSpec& spec) {
+  return FindAttentionKind(spec.kind).recurrent && FindFeatureMap(spec.feature_map).runtime;
 }
 
 // The kind, and those parameters that it has.
@@ -78,12 +100,17 @@ void PrintTable(const ModelSpec& spec, const ordered_json& info) {
   line("parameters", FormatCount(info["parameters"].get<double>()), " (", info["parameters"], ")");
   line("weights", bytes("weight_bytes"), " in fp32; the file has ", bytes("file_bytes"));
   if (info["state_bytes"].is_null()) {
-    line("state", "none: '", spec.attention.kind, "' is not run by the runtime");
+    const bool kind = FindAttentionKind(spec.attention.kind).recurrent;
+    line("state", "none: ", kind ? "the feature map '" : "'",
+         kind ? spec.attention.feature_map : spec.attention.kind, "' is not run by the runtime");
   } else {
     line("state", bytes("state_bytes"), " a sequence, however long");
   }
   line("instruction set", info["isa"].get<std::string>());
-  if (info["training"].is_null()) {
+  if (info.contains("training_fault")) {
+    std::cout << "What the file says of its training is not readable: it "
+              << info["training_fault"].get<std::string>() << ".\n";
+  } else if (info["training"].is_null()) {
     std::cout << "The file does not say what it was trained on.\n";
   } else {
     std::cout << "Trained:\n";
@@ -95,23 +122,22 @@ void Run(const Options& options) {
   const Checkpoint checkpoint = Checkpoint::Open(options.model);
   const ModelSpec& spec = checkpoint.spec();
   const int64_t parameters = ParameterCount(spec);
-  ordered_json training = ordered_json::parse(checkpoint.training(), nullptr,
-                                              /*allow_exceptions=*/false);
-  if (training.is_discarded()) training = nullptr;
-  const ordered_json info = {
+  std::string fault;
+  const ordered_json training = ParseTraining(checkpoint.training(), fault);
+  ordered_json info = {
       {"model", options.model},
       {"task", spec.task},
       {"spec", ordered_json::parse(ToJson(spec))},
       {"parameters", parameters},
       {"weight_bytes", parameters * int64_t{sizeof(float)}},
       {"file_bytes", std::filesystem::file_size(options.model)},
-      {"state_bytes", FindAttentionKind(spec.attention.kind).recurrent
-                          ? ordered_json(spec.StateBytes())
-                          : ordered_json(nullptr)},
+      {"state_bytes",
+       Runs(spec.attention) ? ordered_json(spec.StateBytes()) : ordered_json(nullptr)},
       {"positions", spec.max_length},
       {"training", training},
       {"isa", kernels::ActiveIsa()},
   };
+  if (!fault.empty()) info["training_fault"] = fault;
   if (options.json) {
     PrintJson(info);
   } else {

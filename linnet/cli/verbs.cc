@@ -9,6 +9,7 @@
 #include "linnet/base/progress.h"
 #include "linnet/base/units.h"
 #include "linnet/io/file.h"
+#include "linnet/io/json.h"
 
 namespace linnet::cli {
 
@@ -67,8 +68,8 @@ void CheckWritable(const std::string& path) {
 
 void PrintJson(const nlohmann::ordered_json& value) {
   // Paths come as the user typed them, and need not be UTF-8.
-  std::cout << value.dump(2, ' ', /*ensure_ascii=*/false,
-                          nlohmann::ordered_json::error_handler_t::replace)
+  std::cout << EscapeControls(value.dump(2, ' ', /*ensure_ascii=*/false,
+                                         nlohmann::ordered_json::error_handler_t::replace))
             << "\n";
 }
 

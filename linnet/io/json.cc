@@ -1,18 +1,20 @@
 #include "linnet/io/json.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <vector>
 
 namespace linnet {
 
-using nlohmann::json;
+namespace {
 
-json ParseJson(std::string_view text, int max_depth, std::string& fault) {
+template <typename json>
+json Parse(std::string_view text, int max_depth, std::string& fault) {
   fault.clear();
   std::vector<std::set<std::string>> keys;
   // After a fault nothing more is kept, so that no tower of nested arrays is built.
-  const auto check = [&](int depth, json::parse_event_t event, json& parsed) {
+  const auto check = [&](int depth, typename json::parse_event_t event, json& parsed) {
     if (!fault.empty()) return false;
     if (depth > max_depth) {
       fault = "is nested too deeply";
@@ -26,7 +28,7 @@ json ParseJson(std::string_view text, int max_depth, std::string& fault) {
         keys.pop_back();
         break;
       case json::parse_event_t::key:
-        if (const auto& key = parsed.get_ref<const std::string&>();
+        if (const auto& key = parsed.template get_ref<const std::string&>();
             !keys.back().insert(key).second) {
           fault = "has " + Quote(key) + " twice";
           return false;
@@ -42,13 +44,59 @@ json ParseJson(std::string_view text, int max_depth, std::string& fault) {
   return fault.empty() ? value : json();
 }
 
-std::string Quote(std::string_view name) {
+// One of U+0080 to U+009F begins there, as UTF-8.
+bool IsC1(std::string_view text, size_t at) {
+  return text[at] == '\xc2' && at + 1 < text.size() && (text[at + 1] & 0xe0) == 0x80;
+}
+
+}  // namespace
+
+nlohmann::json ParseJson(std::string_view text, int max_depth, std::string& fault) {
+  return Parse<nlohmann::json>(text, max_depth, fault);
+}
+
+nlohmann::ordered_json ParseOrderedJson(std::string_view text, int max_depth, std::string& fault) {
+  return Parse<nlohmann::ordered_json>(text, max_depth, fault);
+}
+
+std::string Brief(std::string_view text) {
   constexpr size_t kLongest = 80;
-  std::string quoted = "'";
-  for (char c : name.substr(0, kLongest)) {
-    quoted += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
+  std::string brief;
+  for (size_t i = 0; i < std::min(text.size(), kLongest); ++i) {
+    const char c = text[i];
+    const bool c1 = IsC1(text, i);
+    brief += c1 || static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
+    i += c1;
   }
-  return quoted + (name.size() > kLongest ? "...'" : "'");
+  return brief + (text.size() > kLongest ? "..." : "");
+}
+
+std::string Quote(std::string_view name) { return "'" + Brief(name) + "'"; }
+
+std::string QuoteAll(const std::vector<std::string>& names) {
+  constexpr size_t kShown = 10;
+  std::string text;
+  for (size_t i = 0; i < std::min(names.size(), kShown); ++i) {
+    text += (i > 0 ? ", " : "") + Quote(names[i]);
+  }
+  if (names.size() > kShown) text += " and " + std::to_string(names.size() - kShown) + " more";
+  return text;
+}
+
+std::string EscapeControls(std::string_view json) {
+  std::string escaped;
+  for (size_t i = 0; i < json.size(); ++i) {
+    const bool c1 = IsC1(json, i);
+    if (!c1 && json[i] != 0x7f) {
+      escaped += json[i];
+      continue;
+    }
+    constexpr const char* kHex = "0123456789abcdef";
+    const auto code = static_cast<unsigned char>(json[c1 ? ++i : i]);
+    escaped += "\\u00";
+    escaped += {kHex[code >> 4], kHex[code & 15]};
+  }
+  return escaped;
 }
 
 }  // namespace linnet

@@ -32,5 +32,26 @@ TEST(Json, SaysWhatIsWrong) {
   EXPECT_EQ(Fault(std::string(1'000'000, '[')), "is nested too deeply");
 }
 
+TEST(Json, KeepsTheOrderOfKeys) {
+  std::string fault;
+  EXPECT_EQ(ParseOrderedJson(R"({"b": 1, "a": 2})", 3, fault).dump(), R"({"b":1,"a":2})");
+  EXPECT_TRUE(ParseOrderedJson("[[[[1]]]]", 3, fault).is_null());
+  EXPECT_EQ(fault, "is nested too deeply");
+}
+
+TEST(Json, NothingForATerminalToObey) {
+  EXPECT_EQ(Quote("a\x1b[2J\x7f\u009b31m\u00a0\u00e9"), "'a?[2J??31m\u00a0\u00e9'");
+  EXPECT_EQ(Brief(std::string(1000, 'x')), std::string(80, 'x') + "...");
+  EXPECT_EQ(EscapeControls("[\"\x7f\u009b\u0080\u009f\u00a0\u00e9\"]"),
+            "[\"\\u007f\\u009b\\u0080\\u009f\u00a0\u00e9\"]");
+  EXPECT_EQ(EscapeControls("\xc2"), "\xc2");
+}
+
+TEST(Json, ListsAreCutShort) {
+  EXPECT_EQ(QuoteAll({"a", "b"}), "'a', 'b'");
+  const std::string long_list = QuoteAll(std::vector<std::string>(12, "a"));
+  EXPECT_EQ(long_list.substr(long_list.size() - 19), "'a', 'a' and 2 more");
+}
+
 }  // namespace
 }  // namespace linnet
