@@ -26,9 +26,9 @@ struct Descriptor {
   int fd;
 };
 
-// Opens for reading; `info` receives what fstat says.
-int OpenForReading(const std::string& path, struct stat& info) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+// Opens for reading; `info` receives what fstat says. With O_NONBLOCK a pipe does not wait for a writer.
+int OpenForReading(const std::string& path, struct stat& info, int flags = 0) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | flags);
   if (fd < 0) {
     if (errno == ENOENT) throw InputError(path, ": no such file; check the path");
     throw InputError(path, ": cannot be opened for reading (", ErrorText(errno), ")");
@@ -44,7 +44,7 @@ int OpenForReading(const std::string& path, struct stat& info) {
 
 MappedFile::MappedFile(const std::string& path) {
   struct stat info;
-  const Descriptor file{OpenForReading(path, info)};
+  const Descriptor file{OpenForReading(path, info, O_NONBLOCK)};
   if (!S_ISREG(info.st_mode)) throw InputError(path, ": not a regular file; copy it to one first");
   const size_t size = static_cast<size_t>(info.st_size);
   if (size == 0) return;

@@ -44,6 +44,9 @@ TEST(MappedFile, RefusesWhatIsNoFile) {
             StrCat("input: ", missing, ": no such file; check the path"));
   EXPECT_THAT(ErrorOf([&] { MappedFile{dir.path()}; }), HasSubstr("a folder"));
   EXPECT_THAT(ErrorOf([&] { MappedFile{"/dev/null"}; }), HasSubstr("not a regular file"));
+  const std::string pipe = dir / "pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);  // nobody writes to it
+  EXPECT_THAT(ErrorOf([&] { MappedFile{pipe}; }), HasSubstr("not a regular file"));
   if (geteuid() != 0) {  // root reads everything
     WriteFileAtomically(dir / "locked", "x");
     chmod((dir / "locked").c_str(), 0);

@@ -10,8 +10,8 @@
 namespace linnet {
 namespace {
 
-// Values have 32-bit numbers; a state_dict takes about 150 bytes a tensor.
-constexpr size_t kMaxBytes = size_t{32} << 20;
+// A state_dict takes about 150 bytes a tensor; a hostile text takes one byte for a value that has 100.
+constexpr size_t kMaxBytes = size_t{4} << 20;
 constexpr size_t kMaxRank = 16;
 // The shortest tensor that torch.save describes takes more; a hostile text takes 5 bytes for one that
 // has memory for kMaxRank dimensions.
@@ -129,7 +129,9 @@ class Pickle::Machine {
   }
 
   void Run() {
-    if (text_.size() > kMaxBytes) throw Bad("its pickle is larger than 32 MiB");
+    if (text_.size() > kMaxBytes)
+      throw Bad("its pickle is larger than ", kMaxBytes >> 20,
+                " MiB, with more in it than the tensors of a model", kSaveAgain);
     if (Byte() != 0x80) throw Malformed("does not begin with its protocol");
     CheckProtocol();
     while (true) {

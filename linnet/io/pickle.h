@@ -5,8 +5,8 @@
 //   Pickle pickle(text, "model.pth");
 //   if (const std::vector<PickleRef>* entries = pickle.DictOf(pickle.root())) ...  // key, value, key
 //
-// Memory is proportional to the text, and nothing recurses: values refer to one another by number,
-// and a hostile text may make them refer in circles.
+// A text has at most 4 MiB, and takes at most some 100 bytes of memory for each of its own. Nothing
+// recurses: values refer to one another by number, and a hostile text may make them refer in circles.
 #ifndef LINNET_IO_PICKLE_H_
 #define LINNET_IO_PICKLE_H_
 

@@ -22,8 +22,9 @@ static_assert(std::endian::native == std::endian::little, "records are little-en
 
 constexpr const char* kFetchAgain = "; copy or download it again";
 
-// How deep in dicts of dicts a state_dict is looked for, and how long the keys on the way may be.
-constexpr size_t kMaxDepth = 4, kMaxKey = 200;
+// How deep in dicts of dicts a state_dict is looked for, how long the keys on the way may be, and how
+// many dicts are looked at.
+constexpr size_t kMaxDepth = 4, kMaxKey = 200, kMaxDicts = 10000;
 
 std::string Bytes(uint64_t n) { return FormatBytes(static_cast<double>(n)); }
 
@@ -192,58 +193,70 @@ void CopyStrided(const PickledTensor& tensor, size_t element, const std::byte* f
   }
 }
 
-// A dict under names, and whether it holds tensors and nothing else.
+// A dict under names, from the outside in. A hostile file may have many under long ones, so that
+// names are joined only where they are needed.
 struct Candidate {
   PickleRef dict = 0;
-  std::string key;
+  size_t depth = 0, parent = 0;  // the parent: into Search::dicts
+  std::string_view name;
 };
 
 struct Search {
-  std::vector<Candidate> found;
-  std::string beside;  // a dict with tensors and other things, for messages
+  std::vector<Candidate> dicts;
+  std::vector<size_t> found;  // those that hold tensors and nothing else
+  std::string beside;         // a dict with tensors and other things, for messages
+
+  // The names joined by dots; "" at the top.
+  std::string KeyOf(size_t index) const {
+    const Candidate& candidate = dicts[index];
+    if (candidate.depth == 0) return "";
+    const std::string above = KeyOf(candidate.parent);
+    return StrCat(above, candidate.depth > 1 ? "." : "", candidate.name);
+  }
+  std::vector<std::string> Keys() const {
+    std::vector<std::string> keys;
+    for (size_t index : found) keys.push_back(KeyOf(index));
+    return keys;
+  }
 };
 
-Search FindStateDicts(const Pickle& pickle) {
+Search FindStateDicts(const Pickle& pickle, const std::string& path) {
   Search search;
   std::set<PickleRef> seen = {pickle.root()};
-  std::vector<Candidate> level = {{pickle.root(), ""}};
-  for (size_t depth = 0; depth <= kMaxDepth && !level.empty(); ++depth) {
-    std::vector<Candidate> next;
-    for (const Candidate& candidate : level) {
-      const std::vector<PickleRef>* entries = pickle.DictOf(candidate.dict);
-      if (entries == nullptr) continue;
-      size_t tensors = 0;
-      for (size_t i = 0; i < entries->size(); i += 2) {
-        const std::string_view* name = pickle.StringOf((*entries)[i]);
-        const PickleRef value = (*entries)[i + 1];
-        tensors += name != nullptr && pickle.TensorOf(value) != nullptr;
-        if (name == nullptr || name->size() > kMaxKey || pickle.DictOf(value) == nullptr) continue;
-        if (!seen.insert(value).second) continue;
-        next.push_back({value, StrCat(candidate.key, candidate.key.empty() ? "" : ".", *name)});
+  if (pickle.DictOf(pickle.root()) != nullptr) search.dicts.push_back({pickle.root(), 0, 0, {}});
+  for (size_t at = 0; at < search.dicts.size(); ++at) {
+    const Candidate candidate = search.dicts[at];
+    const std::vector<PickleRef>& entries = *pickle.DictOf(candidate.dict);
+    size_t tensors = 0;
+    for (size_t i = 0; i < entries.size(); i += 2) {
+      const std::string_view* name = pickle.StringOf(entries[i]);
+      const PickleRef value = entries[i + 1];
+      tensors += name != nullptr && pickle.TensorOf(value) != nullptr;
+      if (name == nullptr || name->size() > kMaxKey || pickle.DictOf(value) == nullptr) continue;
+      if (candidate.depth == kMaxDepth || !seen.insert(value).second) continue;
+      if (search.dicts.size() == kMaxDicts) {
+        throw InputError(
+            path, ": holds more than ", kMaxDicts,
+            " dicts; in Python, torch.save(model.state_dict(), FILE) writes one alone");
       }
-      if (tensors > 0 && 2 * tensors == entries->size()) {
-        search.found.push_back(candidate);
-      } else if (tensors > 0 && search.beside.empty()) {
-        search.beside = candidate.key.empty() ? "the file's top" : Quote(candidate.key);
-      }
+      search.dicts.push_back({value, candidate.depth + 1, at, *name});
     }
-    level = std::move(next);
+    if (tensors > 0 && 2 * tensors == entries.size()) {
+      search.found.push_back(at);
+    } else if (tensors > 0 && search.beside.empty()) {
+      search.beside = candidate.depth == 0 ? "the file's top" : Quote(search.KeyOf(at));
+    }
   }
   return search;
 }
 
-std::string Listed(const std::vector<Candidate>& candidates) {
-  constexpr size_t kShown = 10;
-  std::string text;
-  for (size_t i = 0; i < candidates.size() && i < kShown; ++i) {
-    text += StrCat(i > 0 ? ", " : "", Quote(candidates[i].key));
-  }
-  if (candidates.size() > kShown) text += StrCat(" and ", candidates.size() - kShown, " more");
-  return text;
-}
+struct Chosen {
+  PickleRef dict = 0;
+  std::string key;
+};
 
-Candidate Choose(const Pickle& pickle, const std::string& key, const std::string& path) {
-  const Search search = FindStateDicts(pickle);
+Chosen Choose(const Pickle& pickle, const std::string& key, const std::string& path) {
+  const Search search = FindStateDicts(pickle, path);
   if (search.found.empty()) {
     throw InputError(path, ": holds ", pickle.KindOf(pickle.root()), " without a state_dict",
                      search.beside.empty()
@@ -251,18 +264,20 @@ Candidate Choose(const Pickle& pickle, const std::string& key, const std::string
                          : StrCat(" (", search.beside, " has tensors, but other things too)"),
                      "; in Python, torch.save(model.state_dict(), FILE) writes one");
   }
-  if (key.empty() && search.found.size() == 1) return search.found[0];
-  for (const Candidate& candidate : search.found) {
-    if (!key.empty() && candidate.key == key) return candidate;
+  for (size_t index : search.found) {
+    const std::string its_key = search.KeyOf(index);
+    if (key.empty() ? search.found.size() == 1 : its_key == key) {
+      return {search.dicts[index].dict, its_key};
+    }
   }
   if (key.empty()) {
-    throw InputError(path,
-                     ": holds several state_dicts; choose one with --key: ", Listed(search.found));
+    throw InputError(
+        path, ": holds several state_dicts; choose one with --key: ", QuoteAll(search.Keys()));
   }
-  throw InputError(path, ": has no state_dict under ", Quote(key), "; it has ",
-                   search.found.size() == 1 && search.found[0].key.empty()
-                       ? "one at its top, for which --key is not needed"
-                       : Listed(search.found));
+  const bool at_top = search.found.size() == 1 && search.dicts[search.found[0]].depth == 0;
+  throw InputError(
+      path, ": has no state_dict under ", Quote(key), "; it has ",
+      at_top ? "one at its top, for which --key is not needed" : QuoteAll(search.Keys()));
 }
 
 // ---- Writing
@@ -461,7 +476,7 @@ void PyTorchFile::Parse(std::span<const std::byte> bytes, const std::string& key
 
   const AlignedBuffer<std::byte> text = zip.Read("data.pkl");
   const Pickle pickle({reinterpret_cast<const char*>(text.data()), text.size()}, path_);
-  const Candidate chosen = Choose(pickle, key, path_);
+  const Chosen chosen = Choose(pickle, key, path_);
   key_ = chosen.key;
 
   std::map<std::string, size_t, std::less<>> records;  // key of a storage -> position in data_

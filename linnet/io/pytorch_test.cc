@@ -366,6 +366,15 @@ TEST(PyTorch, SaysWhatOtherFilesAre) {
   EXPECT_THAT(LoadError(file), HasSubstr("directory is larger than the file"));
 }
 
+// Dicts of dicts, and one long name for all.
+TEST(PyTorch, ManyDictsTakeLittleMemory) {
+  std::string dicts = "}(" + Str(std::string(200, 'k')) + "q" + Number(0, 1) + "}";
+  for (int i = 0; i < 100000; ++i) dicts += "h" + Number(0, 1) + "}";
+  EXPECT_THAT(LoadError(Archive(Dict({{std::string(200, 'a'), dicts + "u"}}))),
+              HasSubstr("more than 10000 dicts"));
+  EXPECT_THAT(LoadError(Archive(std::string(5 << 20, '}'))), HasSubstr("larger than 4 MiB"));
+}
+
 // A name may be as hostile as the rest.
 TEST(PyTorch, MessagesStayOneLine) {
   const std::string error =

@@ -22,6 +22,7 @@ static_assert(std::endian::native == std::endian::little, "safetensors data is l
 constexpr size_t kLengthBytes = 8;               // a file begins with its header's length
 constexpr uint64_t kMaxHeaderBytes = 100000000;  // the format's own limit
 constexpr int kMaxDepth = 3;                     // header, tensor, shape: nothing lies deeper
+constexpr size_t kMaxRank = 64;                  // PyTorch's
 constexpr const char* kMetadataKey = "__metadata__";
 constexpr const char* kFetchAgain = "; copy or download it again";
 
@@ -113,6 +114,7 @@ Entry ParseEntry(const std::string& path, const std::string& name, const json& v
 
   const json shape = field("shape");
   if (!shape.is_array()) throw malformed("has no shape");
+  if (shape.size() > kMaxRank) throw malformed("has ", shape.size(), " dimensions");
   for (const json& dimension : shape) {
     if (!dimension.is_number_unsigned() || dimension.get<uint64_t>() > INT64_MAX) {
       throw malformed("has a shape that is not made of whole numbers");
@@ -158,8 +160,10 @@ const char* DTypeName(DType dtype) { return Info(dtype).name; }
 
 std::string FormatShape(std::span<const int64_t> shape) {
   std::string text = "[";
-  for (size_t i = 0; i < shape.size(); ++i) text += StrCat(i > 0 ? ", " : "", shape[i]);
-  return text + "]";
+  for (size_t i = 0; i < std::min(shape.size(), kMaxRank); ++i) {
+    text += StrCat(i > 0 ? ", " : "", shape[i]);
+  }
+  return text + (shape.size() > kMaxRank ? StrCat(", ... ", shape.size(), " dimensions]") : "]");
 }
 
 int64_t Tensor::numel() const { return static_cast<int64_t>(data.size() / DTypeSize(dtype)); }

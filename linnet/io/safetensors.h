@@ -37,7 +37,7 @@ size_t DTypeSize(DType dtype);
 // The format's own name: "F32", "BF16", "BOOL".
 const char* DTypeName(DType dtype);
 
-// "[60, 3]", for messages.
+// "[60, 3]", for messages; cut short where there are many dimensions.
 std::string FormatShape(std::span<const int64_t> shape);
 
 // A view of one tensor; it lives as long as the file it came from.

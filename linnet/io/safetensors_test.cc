@@ -221,6 +221,16 @@ TEST(Safetensors, RefusesHostileHeaders) {
   }
 }
 
+TEST(Safetensors, ManyDimensionsMakeNoLongMessage) {
+  std::string ones = "1";
+  for (int i = 0; i < 100000; ++i) ones += ",1";
+  EXPECT_THAT(LoadError(FileOf(
+                  R"({"a":{"dtype":"F32","shape":[)" + ones + R"(],"data_offsets":[0,4]}})", 4)),
+              HasSubstr("'a' has 100001 dimensions"));
+  const std::vector<int64_t> shape(100000, 1);
+  EXPECT_LT(FormatShape(shape).size(), 300u);
+}
+
 TEST(Safetensors, MessagesStayOneLine) {
   const std::string error = LoadError(FileOf(
       R"({"a\nb)" + std::string(1000, 'c') + R"(":{"dtype":"F\n\u001b[1m","shape":[]}})", 0));
