@@ -9,6 +9,8 @@ neither has it.
 
 import functools
 import json
+import math
+import os
 import pathlib
 import subprocess
 import sys
@@ -222,7 +224,54 @@ class RoundTrip(Case):
                          self.linnet_json("info", path)["spec"])
 
 
+    def test_attention_that_a_pth_does_not_tell(self):
+        for changes, told, options, taken in (
+                (dict(feature_map="relu"), "feature map relu", [], "causal-linear, feature map elu"),
+                (dict(attention="kernel", similarity="rbf"), "kernel, similarity rbf",
+                 ["--attention", "kernel"], "kernel, similarity softmax"),
+                (dict(attention="reformer", lsh_chunk=16),
+                 "reformer (published), 4 rounds, 64 buckets, chunks of 16",
+                 ["--attention", "reformer", "--lsh-buckets", "64", "--lsh-chunk", "16"],
+                 "reformer (simple), 4 rounds, 64 buckets, chunks of 16")):
+            spec = {**IMAGE_SPEC, **changes}
+            path = self.write("m.safetensors", safetensors(spec, random_tensors(spec)))
+            said = self.linnet("export", path, "--format", "pth", "--out", "a.pth")
+            self.assertIn(told, said)
+            self.assertIn("not in the reference library: ", said)
+            self.assertIn(f"attention {taken}", self.linnet(
+                "import", "a.pth", "--heads", "2", *options, "--out", "b.safetensors"))
+            self.linnet("export", path, "--format", "safetensors", "--out", "a.safetensors")
+            self.linnet("import", "a.safetensors", "--out", "b.safetensors")
+            self.assertEqual(self.linnet_json("info", "b.safetensors")["spec"],
+                             self.linnet_json("info", path)["spec"])
+
+    def test_weights_that_are_no_numbers(self):
+        tensors = random_tensors(IMAGE_SPEC)
+        tensors["predictor.bias"] = ([30], [0.0] * 29 + [math.nan])
+        path = self.write("nan.safetensors", safetensors(IMAGE_SPEC, tensors, metadata={}))
+        self.refuses(["import", path, "--heads", "2", "--out", "b.safetensors"], path, "'predictor.bias'",
+                     "no numbers")
+
+
 class Import(Case):
+    def test_files_are_known_by_their_content(self):
+        self.linnet("export", self.images, "--format", "pth", "--out", "a.pth")
+        self.linnet("export", self.images, "--format", "safetensors", "--out", "a.safetensors")
+        (self.dir / "a.pth").rename(self.dir / "p.safetensors")
+        (self.dir / "a.safetensors").rename(self.dir / "s.bin")
+        self.linnet("import", "p.safetensors", "--heads", "2", "--out", "b.safetensors")
+        self.linnet("import", "s.bin", "--out", "b.safetensors")
+        for name in ("p.safetensors", "s.bin"):
+            for arguments in (["info", name], ["sample", name, "--out", "a.png"]):
+                self.refuses(arguments, name, "'linnet import' makes a model of it")
+
+    def test_a_pipe_is_no_file(self):
+        os.mkfifo(self.dir / "pipe")
+        for arguments in (["import", "pipe", "--out", "a.safetensors"], ["info", "pipe"]):
+            done = self.run_linnet(*arguments)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn("pipe: not a regular file", done.stderr)
+
     def test_golden_model(self):
         said = self.linnet("import", GOLDEN / "image_model.pth", "--heads", "4", "--width", "8",
                            "--height", "8", "--out", "g.safetensors")
@@ -259,6 +308,12 @@ class Import(Case):
                 (["import", "e.safetensors", "--out", "a.safetensors", "--key", "x"],
                  "leave out --key"),
                 (["import", "e.safetensors", "--out", "e.safetensors"], "is the file to import"),
+                (["import", pth, "--out", "a.safetensors", "--heads", "4", "--width", "8", "--height",
+                  "8", "--dataset", "mnist"], "--dataset", "--data"),
+                (["import", pth, "--out", "a.safetensors", "--heads", "4", "--lsh-rounds", "2"],
+                 "--lsh-rounds is of --attention reformer"),
+                (["import", pth, "--out", "a.safetensors", "--heads", "4", "--attention", "reformer",
+                  "--lsh-buckets", "0"], "--lsh-buckets"),
                 (["import", "no.pth", "--out", "a.safetensors", "--heads", "2"], "no such file"),
                 (["import", self.dir, "--out", "a.safetensors"], "a folder"),
                 (["import", self.copy, "--out", "no/a.safetensors"], "does not exist"),
@@ -273,7 +328,7 @@ class Import(Case):
         tensors["transformer.layers.0.attention.inner_attention.feature_map.omega"] = ([2], [0, 0])
         path = self.write("odd.safetensors", safetensors(COPY_SPEC, tensors, metadata={}))
         self.refuses(["import", path, "--heads", "2", "--out", "a.safetensors"], path,
-                     "lacks 'predictor.weight'", "'head.weight'", "feature_map.omega'")
+                     "lacks 'predictor.weight'", "'head.weight'", "feature_map.omega'", "random feature map")
 
     def test_damaged_files(self):
         whole = (GOLDEN / "image_model.pth").read_bytes()

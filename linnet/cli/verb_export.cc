@@ -27,6 +27,14 @@ std::vector<std::string> BeyondReference(const ModelSpec& spec) {
   if (spec.norm_first) beyond.push_back("layer norms come first, with the same names");
   if (spec.pixel_above) beyond.push_back("above_embedding.weight is added to the value embedding");
   if (spec.positions != "sequence") beyond.push_back("pos_embedding.pe holds grid positions");
+  const AttentionSpec& attention = spec.attention;
+  if (attention.kind == "kernel") {
+    beyond.push_back(StrCat("attention kernel, similarity ", attention.similarity));
+  } else if (attention.kind == "reformer" && attention.lsh_variant != "simple") {
+    beyond.push_back("reformer as published; its own is lsh_variant simple");
+  } else if (attention.kind == "causal-linear" && attention.feature_map != "elu") {
+    beyond.push_back(StrCat("feature map ", attention.feature_map, " as linnet has it"));
+  }
   return beyond;
 }
 
@@ -72,12 +80,13 @@ void Run(const Options& options) {
                {"heads", spec.heads},
                {"activation", spec.activation},
                {"attention", spec.attention.kind},
+               {"spec", nlohmann::ordered_json::parse(ToJson(spec))},
                {"beyond_reference", beyond}});
     return;
   }
   std::cout << options.out << ": " << count << " tensors, "
             << FormatBytes(static_cast<double>(bytes)) << "\n  to build in Python: " << spec.heads
-            << " heads, activation " << spec.activation << ", attention " << spec.attention.kind
+            << " heads, activation " << spec.activation << ", attention " << DescribeAttention(spec)
             << "\n";
   for (const std::string& line : beyond) {
     std::cout << "  not in the reference library: " << line << "\n";

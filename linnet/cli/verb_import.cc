@@ -1,8 +1,10 @@
 // linnet import: a model of the Python library fast-transformers becomes one of linnet.
+#include <cstring>
 #include <filesystem>
 #include <iostream>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -12,6 +14,7 @@
 #include "linnet/base/version.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/data/image_set.h"
+#include "linnet/io/file.h"
 #include "linnet/io/pytorch.h"
 #include "linnet/io/safetensors.h"
 #include "linnet/model/checkpoint.h"
@@ -24,6 +27,7 @@ struct Options {
   std::string file, out, key, data, dataset;
   ReferenceChoices choices;
   std::vector<CLI::Option*> about_model;  // options that a file's own description makes idle
+  std::vector<CLI::Option*> about_reformer;
   bool json = false;
 };
 
@@ -38,9 +42,24 @@ struct Source {
   }
 };
 
+// By its content; by its name where that is no file of either kind, for the message.
+bool IsSafetensors(const std::string& path) {
+  const MappedFile file(path);
+  const std::span<const std::byte> bytes = file.bytes();
+  uint64_t header = 0;  // its length, and then a JSON object
+  if (bytes.size() > sizeof(header)) {
+    std::memcpy(&header, bytes.data(), sizeof(header));
+    if (header <= bytes.size() - sizeof(header) && bytes[sizeof(header)] == std::byte{'{'}) {
+      return true;
+    }
+  }
+  const bool zip = bytes.size() >= 4 && std::memcmp(bytes.data(), "PK\3\4", 4) == 0;
+  return !zip && std::filesystem::path(path).extension() == ".safetensors";
+}
+
 Source OpenSource(const Options& options) {
   Source source;
-  if (std::filesystem::path(options.file).extension() != ".safetensors") {
+  if (!IsSafetensors(options.file)) {
     source.pytorch = PyTorchFile::Open(options.file, options.key);
     return source;
   }
@@ -67,6 +86,10 @@ Source OpenSource(const Options& options) {
 // Sets the first byte's distribution; returns where it comes from.
 std::string FirstValue(const Options& options, ReferenceModel& model) {
   const ModelSpec& spec = model.spec();
+  if (options.data.empty() && !options.dataset.empty()) {
+    throw InputError(
+        "--dataset says what lies in the folder of --data; give both, or leave it out");
+  }
   if (spec.task != "images") {
     if (!options.data.empty()) {
       throw InputError(options.file, ": no model of images, so --data has no use; leave it out");
@@ -89,6 +112,11 @@ void Run(const Options& options) {
   std::error_code ignored;
   if (std::filesystem::equivalent(options.file, options.out, ignored)) {
     throw InputError(options.out, ": is the file to import; choose another --out");
+  }
+  for (const CLI::Option* option : options.about_reformer) {
+    if (option->count() > 0 && options.choices.attention.kind != "reformer") {
+      throw InputError(option->get_name(), " is of --attention reformer; leave it out");
+    }
   }
   CheckWritable(options.out);
   const Source source = OpenSource(options);
@@ -125,7 +153,7 @@ void Run(const Options& options) {
             << " parameters\n";
   if (!source.spec) {
     std::cout << "  not in the file, taken as said: activation " << spec.activation
-              << ", attention " << spec.attention.kind
+              << ", attention " << DescribeAttention(spec)
               << (spec.norm_first ? ", norms first" : ", norms last") << "\n";
   }
   if (first_value == "uniform") {
@@ -168,9 +196,26 @@ void AddImport(CLI::App& app) {
             ->type_name("NAME")
             ->check(CLI::IsMember({"relu", "gelu"}))
             ->capture_default_str());
-  about(verb->add_option("--attention", options->choices.attention, "The attention's kind")
+  about(verb->add_option("--attention", options->choices.attention.kind, "The attention's kind")
             ->type_name("NAME")
             ->capture_default_str());
+  const auto of_reformer = [&](CLI::Option* option) {
+    options->about_reformer.push_back(about(option->capture_default_str()));
+  };
+  AttentionSpec& attention = options->choices.attention;
+  of_reformer(verb->add_option("--lsh-rounds", attention.lsh_rounds, "Of reformer: its rounds")
+                  ->type_name("N")
+                  ->check(Between(1, 64)));
+  of_reformer(verb->add_option("--lsh-buckets", attention.lsh_buckets, "Twice its bits")
+                  ->type_name("N")
+                  ->check(Between(1, 65536)));
+  of_reformer(verb->add_option("--lsh-chunk", attention.lsh_chunk, "Its chunk_size")
+                  ->type_name("N")
+                  ->check(Between(1, 1 << 20)));
+  of_reformer(verb->add_option("--lsh-variant", attention.lsh_variant,
+                               "simple: the reference's; published: linnet's own")
+                  ->type_name("NAME")
+                  ->check(CLI::IsMember({"simple", "published"})));
   about(
       verb->add_flag("--norm-first", options->choices.norm_first,
                      "Layer norms before attention and feed-forward; the reference has none such"));

@@ -62,19 +62,6 @@ bool Runs(const AttentionSpec& spec) {
   return FindAttentionKind(spec.kind).recurrent && FindFeatureMap(spec.feature_map).runtime;
 }
 
-// The kind, and those parameters that it has.
-std::string Describe(const AttentionSpec& spec, int query_dim) {
-  if (spec.kind == "kernel") return StrCat(spec.kind, ", similarity ", spec.similarity);
-  if (spec.kind == "reformer") {
-    return StrCat(spec.kind, " (", spec.lsh_variant, "), ", spec.lsh_rounds, " rounds, ",
-                  spec.lsh_buckets, " buckets, chunks of ", spec.lsh_chunk);
-  }
-  if (spec.kind != "causal-linear" && spec.kind != "linear") return spec.kind;
-  const bool random = OmegaColumns(spec, query_dim) > 0;
-  return StrCat(spec.kind, ", feature map ", spec.feature_map,
-                random ? StrCat(", ", FeatureSize(spec, query_dim), " features") : "");
-}
-
 void PrintTable(const ModelSpec& spec, const ordered_json& info) {
   const auto line = [](const char* name, const auto&... value) {
     std::cout << "  " << std::left << std::setw(20) << name << " ";
@@ -88,7 +75,7 @@ void PrintTable(const ModelSpec& spec, const ordered_json& info) {
   } else {
     line("task", spec.task, ", ", spec.vocabulary - 1, " symbols");
   }
-  line("attention", Describe(spec.attention, spec.query_dim));
+  line("attention", DescribeAttention(spec));
   line("layers", spec.layers, " of ", spec.d_model, " (feed-forward ", spec.d_ff, ", ",
        spec.activation, spec.norm_first ? ", norms first)" : ")");
   line("heads", spec.heads, " of ", spec.query_dim,

@@ -66,6 +66,20 @@ void CheckWritable(const std::string& path) {
   AtomicFile probe(path);
 }
 
+std::string DescribeAttention(const ModelSpec& spec) {
+  const AttentionSpec& attention = spec.attention;
+  const std::string& kind = attention.kind;
+  if (kind == "kernel") return StrCat(kind, ", similarity ", attention.similarity);
+  if (kind == "reformer") {
+    return StrCat(kind, " (", attention.lsh_variant, "), ", attention.lsh_rounds, " rounds, ",
+                  attention.lsh_buckets, " buckets, chunks of ", attention.lsh_chunk);
+  }
+  if (kind != "causal-linear" && kind != "linear") return kind;
+  const bool random = OmegaColumns(attention, spec.query_dim) > 0;
+  return StrCat(kind, ", feature map ", attention.feature_map,
+                random ? StrCat(", ", FeatureSize(attention, spec.query_dim), " features") : "");
+}
+
 void PrintJson(const nlohmann::ordered_json& value) {
   // Paths come as the user typed them, and need not be UTF-8.
   std::cout << EscapeControls(value.dump(2, ' ', /*ensure_ascii=*/false,

@@ -61,6 +61,9 @@ void CheckTask(const Model& model, const std::string& task, const std::string& v
 // Throws now what writing `path` would throw later, after minutes of work. Leaves nothing behind.
 void CheckWritable(const std::string& path);
 
+// The model's attention kind, and those parameters that it has.
+std::string DescribeAttention(const ModelSpec& spec);
+
 // One JSON value on stdout.
 void PrintJson(const nlohmann::ordered_json& value);
 

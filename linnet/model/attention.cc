@@ -3,6 +3,7 @@
 #include <mutex>
 
 #include "linnet/base/error.h"
+#include "linnet/io/json.h"
 
 namespace linnet {
 namespace {
@@ -24,14 +25,14 @@ class Table {
       if (name == info.name) return info;
       known += (known.empty() ? "" : ", ") + info.name;
     }
-    throw InputError("unknown ", what_, " '", name, "'; choose one of ", known);
+    throw InputError("unknown ", what_, " ", Quote(name), "; choose one of ", known);
   }
 
   void Add(const Info& info) {
     const std::lock_guard lock(mutex_);
     for (const Info& entry : entries_) {
       if (entry.name == info.name) {
-        throw InputError("there is a ", what_, " '", info.name, "' already");
+        throw InputError("there is a ", what_, " ", Quote(info.name), " already");
       }
     }
     entries_.push_back(info);
@@ -85,7 +86,11 @@ void AddAttentionKind(const AttentionKindInfo& info) { Kinds().Add(info); }
 
 std::vector<FeatureMapInfo> FeatureMaps() { return Maps().all(); }
 FeatureMapInfo FindFeatureMap(const std::string& name) { return Maps().Find(name); }
-void AddFeatureMap(const FeatureMapInfo& info) { Maps().Add(info); }
+void AddFeatureMap(const FeatureMapInfo& info) {
+  FeatureMapInfo whole = info;
+  if (whole.size == nullptr) whole.size = SameSize;
+  Maps().Add(whole);
+}
 
 int64_t FeatureSize(const AttentionSpec& spec, int query_dim) {
   return FindFeatureMap(spec.feature_map).size(query_dim, spec.features);
@@ -134,14 +139,14 @@ void Validate(const AttentionSpec& spec, int query_dim, const std::string& where
   ValidateFeatureMap(spec, query_dim, where);
   require(
       spec.similarity == "softmax" || spec.similarity == "polynomial2" || spec.similarity == "rbf",
-      "unknown similarity '", spec.similarity, "'; choose softmax, polynomial2 or rbf");
+      "unknown similarity ", Quote(spec.similarity), "; choose softmax, polynomial2 or rbf");
   in_range("lsh_rounds", spec.lsh_rounds, 1, 64);
   in_range("lsh_buckets", spec.lsh_buckets, 1, 1 << 16);
   require(spec.lsh_buckets == 1 || spec.lsh_buckets % 2 == 0, "lsh_buckets is ", spec.lsh_buckets,
           "; it must be 1 or even");
   in_range("lsh_chunk", spec.lsh_chunk, 1, 1 << 20);
-  require(spec.lsh_variant == "published" || spec.lsh_variant == "simple", "unknown lsh_variant '",
-          spec.lsh_variant, "'; choose published or simple");
+  require(spec.lsh_variant == "published" || spec.lsh_variant == "simple", "unknown lsh_variant ",
+          Quote(spec.lsh_variant), "; choose published or simple");
 }
 
 }  // namespace linnet

@@ -36,7 +36,7 @@ struct AttentionSpec {
 
 struct AttentionKindInfo {
   std::string name;
-  std::string description;
+  std::string description = {};
   bool causal = false;     // can be kept from seeing the future, as autoregressive tasks need
   bool recurrent = false;  // the runtime can step it
   bool maps = false;       // takes a feature map, its module "feature_map": omega goes into files
@@ -54,9 +54,9 @@ void AddAttentionKind(const AttentionKindInfo& info);
 // phi of the linear kinds: [D] -> [F].
 struct FeatureMapInfo {
   std::string name;
-  std::string description;
+  std::string description = {};
   bool runtime = false;  // the runtime has it
-  // F, of D = query_dim and of the number of features asked for.
+  // F, of D = query_dim and of the number of features asked for; none: D.
   int64_t (*size)(int query_dim, int features) = nullptr;
   // Random maps: columns of the drawn numbers omega [D, columns], which are saved with the model.
   int64_t (*omega)(int query_dim, int features) = nullptr;

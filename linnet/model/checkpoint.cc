@@ -1,9 +1,30 @@
 #include "linnet/model/checkpoint.h"
 
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+
 #include "linnet/base/error.h"
+#include "linnet/io/json.h"
+#include "linnet/model/reference.h"
 
 namespace linnet {
+namespace {
+
+constexpr const char* kImport = "; 'linnet import' makes a model of it";
+
+// Zip archives, which torch.save writes, and the pickles that it wrote before.
+bool IsPyTorchs(std::span<const std::byte> bytes) {
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  return text.starts_with("PK\3\4") || text.starts_with("\x80\x02\x8a\x0a");
+}
+
+}  // namespace
+
 Checkpoint Checkpoint::Open(const std::string& path) {
+  if (IsPyTorchs(MappedFile(path).bytes())) {
+    throw InputError(path, ": a file of PyTorch's, not a linnet model", kImport);
+  }
   return Checkpoint(SafetensorsFile::Open(path));
 }
 
@@ -14,7 +35,12 @@ Checkpoint Checkpoint::FromMemory(std::span<const std::byte> bytes, const std::s
 Checkpoint::Checkpoint(SafetensorsFile file) : file_(std::move(file)) {
   const auto spec = file_.metadata().find("linnet");
   if (spec == file_.metadata().end()) {
-    throw InputError(path(), ": not a linnet model (its metadata has no 'linnet' entry)");
+    const bool reference =
+        std::any_of(file_.tensors().begin(), file_.tensors().end(), [](const linnet::Tensor& t) {
+          return ReferenceName(t.name).starts_with("transformer.layers.0.");
+        });
+    throw InputError(path(), ": not a linnet model (its metadata has no 'linnet' entry)",
+                     reference ? kImport : "");
   }
   spec_ = FromJson(spec->second, path());
   const auto training = file_.metadata().find("training");
@@ -31,6 +57,14 @@ Checkpoint::Checkpoint(SafetensorsFile file) : file_(std::move(file)) {
                        FormatShape(info.shape));
     }
   }
+}
+
+void CheckFinite(std::span<const float> values, const std::string& path,
+                 const std::string& tensor_name) {
+  if (std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); })) return;
+  throw InputError(path, ": tensor ", Quote(tensor_name),
+                   " holds values that are no numbers (or beyond what a float holds); its training "
+                   "went wrong, or the file is damaged");
 }
 
 void WriteCheckpoint(const std::string& path, const ModelSpec& spec, const std::string& training,

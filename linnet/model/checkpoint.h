@@ -22,7 +22,8 @@ namespace linnet {
 
 class Checkpoint {
  public:
-  // Maps the file. Throws InputError naming the file and what is wrong with it.
+  // Maps the file. Throws InputError naming the file and what is wrong with it; of a file that
+  // linnet import takes, that it does.
   static Checkpoint Open(const std::string& path);
   // Reads from memory, which must outlive the Checkpoint; `label` stands for the path in messages.
   static Checkpoint FromMemory(std::span<const std::byte> bytes, const std::string& label);
@@ -42,6 +43,10 @@ class Checkpoint {
   ModelSpec spec_;
   std::string training_;
 };
+
+// Throws InputError, naming file and tensor, where a value is infinite or no number.
+void CheckFinite(std::span<const float> values, const std::string& path,
+                 const std::string& tensor_name);
 
 // Writes a model file safely (beside, then renamed). `tensor` returns the data of each tensor of
 // TensorTable(spec), which must stay valid during the call.

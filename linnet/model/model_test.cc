@@ -88,6 +88,39 @@ TEST(ModelSpec, RefusesWhatMakesNoModel) {
   }
 }
 
+TEST(ModelSpec, MessagesStayShort) {
+  const std::string many(100000, 'x');
+  for (const char* name : {"task", "attention", "feature_map", "similarity", "lsh_variant",
+                           "layers", "head", "positions", "activation", "nosuch"}) {
+    for (const std::string& value : {"\"" + many + "\"", "[\"" + many + "\"]"}) {
+      const std::string message = ErrorOf(StrCat("{\"", name, "\": ", value, "}"));
+      EXPECT_FALSE(message.empty()) << name;
+      EXPECT_LT(message.size(), 700u) << name;
+    }
+  }
+  EXPECT_LT(ErrorOf("{\"" + many + "\": 1}").size(), 700u);
+  EXPECT_EQ(
+      ErrorOf("{\"attention\": \"softmax\"}"),
+      "here: unknown attention 'softmax'; choose one of causal-linear, full, kernel, reformer");
+}
+
+TEST(ModelSpec, FirstDifference) {
+  const ModelSpec spec = TinyImages();
+  EXPECT_FALSE(FirstDifference(spec, spec).has_value());
+  ModelSpec other = spec;
+  other.d_ff = 9, other.activation = "gelu";
+  EXPECT_EQ(FirstDifference(spec, other)->field, "d_ff");
+  EXPECT_EQ(FirstDifference(spec, other)->b, "9");
+  other.attention.kind = "full";
+  EXPECT_EQ(FirstDifference(spec, other)->a, "\"causal-linear\"");
+}
+
+TEST(FeatureMaps, HaveTheSizeOfTheirInputUnlessTheySayAnother) {
+  AddFeatureMap({.name = "plain"});
+  EXPECT_EQ(FeatureSize({.feature_map = "plain"}, 12), 12);
+  Validate(AttentionSpec{.feature_map = "plain"}, 12, "here");
+}
+
 TEST(ModelSpec, CountsThePapersModel) {
   // 8 layers of 4 (256 256 + 256) + 2 256 1024 + 1024 + 256 + 4 256, embedding, final norm, head.
   EXPECT_EQ(ParameterCount(ModelSpec{}),
@@ -189,6 +222,21 @@ TEST_F(CheckpointTest, TensorsMustFitTheSpec) {
   EXPECT_NE(OpenError().find("needs the tensor 'transformer.norm.bias'"), std::string::npos);
   SafetensorsWriter().Write(path_);
   EXPECT_NE(OpenError().find("not a linnet model"), std::string::npos);
+  EXPECT_EQ(OpenError().find("linnet import"), std::string::npos);
+}
+
+TEST_F(CheckpointTest, SaysWhatImportTakes) {
+  SafetensorsWriter writer;
+  const float zero = 0;
+  writer.Add("module.encoder.layers.0.norm1.bias", DType::kF32, {1}, &zero);
+  writer.Write(path_);
+  EXPECT_NE(OpenError().find("not a linnet model"), std::string::npos);
+  EXPECT_NE(OpenError().find("'linnet import' makes a model of it"), std::string::npos);
+  for (const std::string& begin : {std::string("PK\3\4"), std::string("\x80\x02\x8a\x0a")}) {
+    WriteFileAtomically(path_, begin + std::string(100, 'x'));
+    EXPECT_NE(OpenError().find("PyTorch"), std::string::npos);
+    EXPECT_NE(OpenError().find("'linnet import' makes a model of it"), std::string::npos);
+  }
 }
 
 }  // namespace

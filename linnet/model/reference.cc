@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cfloat>
 #include <cmath>
 #include <cstring>
 #include <set>
@@ -9,6 +10,7 @@
 
 #include "linnet/base/error.h"
 #include "linnet/io/json.h"
+#include "linnet/model/checkpoint.h"
 
 namespace linnet {
 namespace {
@@ -32,12 +34,6 @@ Named ByName(std::span<const Tensor> tensors, const std::string& path) {
   return named;
 }
 
-std::string Joined(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + Quote(name);
-  return text;
-}
-
 // Throws unless the names are those of the table.
 void CheckNames(const Named& named, const std::vector<TensorInfo>& table, const std::string& path) {
   std::vector<std::string> missing, left_over;
@@ -50,11 +46,18 @@ void CheckNames(const Named& named, const std::vector<TensorInfo>& table, const 
     if (known.count(name) == 0) left_over.push_back(tensor->name);
   }
   if (missing.empty() && left_over.empty()) return;
-  const std::string lacks = missing.empty() ? "" : "it lacks " + Joined(missing);
-  const std::string extra = left_over.empty() ? "" : "linnet has no place for " + Joined(left_over);
+  const std::string lacks = missing.empty() ? "" : "it lacks " + QuoteAll(missing);
+  const std::string extra =
+      left_over.empty() ? "" : "linnet has no place for " + QuoteAll(left_over);
+  const bool random = std::any_of(left_over.begin(), left_over.end(), [](const std::string& name) {
+    return name.ends_with(".feature_map.omega");
+  });
   throw InputError(path, ": no model of the reference library that linnet knows: ", lacks,
                    lacks.empty() || extra.empty() ? "" : "; ", extra,
-                   "; rename or remove tensors in Python, or see docs/from-fast-transformers.md");
+                   random ? "; a random feature map is read only from what linnet export --format "
+                            "safetensors wrote"
+                          : "; rename or remove tensors in Python, or see "
+                            "docs/from-fast-transformers.md");
 }
 
 int Layers(const Named& named) {
@@ -113,13 +116,14 @@ std::string PositionsOf(const ModelSpec& spec, const Tensor& tensor) {
   if (spec.task != "images" || tensor.dtype != DType::kF32) return "sequence";
   ModelSpec grid = spec;
   grid.positions = "grid";
-  if ((spec.d_model - spec.value_embedding) % 8 != 0) return "sequence";
+  const int64_t dim = spec.d_model - spec.value_embedding;
+  if (dim % 8 != 0) return "sequence";
   const std::span<const float> got = tensor.f32();
+  // The table may be large: it is made only where the file holds as much.
+  if (static_cast<int64_t>(got.size()) < spec.max_length * dim) return "sequence";
   const std::vector<float> want = PositionTable(grid);
   const auto close = [](float a, float b) { return std::abs(a - b) <= 1e-4f; };
-  return got.size() >= want.size() && std::equal(want.begin(), want.end(), got.begin(), close)
-             ? "grid"
-             : "sequence";
+  return std::equal(want.begin(), want.end(), got.begin(), close) ? "grid" : "sequence";
 }
 
 ModelSpec SpecOf(const Named& named, const std::string& path, const ReferenceChoices& choices) {
@@ -130,7 +134,8 @@ ModelSpec SpecOf(const Named& named, const std::string& path, const ReferenceCho
   spec.pixel_above = named.count(kAbove) > 0;
   spec.norm_first = choices.norm_first;
   spec.activation = choices.activation;
-  spec.attention.kind = choices.attention;
+  spec.attention.kind = choices.attention.kind;
+  if (spec.attention.kind == "reformer") spec.attention = choices.attention;
   CheckNames(named, TensorTable(spec), path);
 
   const auto dimension = [&](const std::string& name, size_t rank, size_t index) {
@@ -190,8 +195,8 @@ float FromHalf(uint16_t half) {
   return sign * std::ldexp(static_cast<float>(mantissa + 1024), exponent - 25);
 }
 
-std::vector<float> ToFloats(const Tensor& tensor) {
-  std::vector<float> floats(static_cast<size_t>(tensor.numel()));
+std::vector<float> ToFloats(const Tensor& tensor, size_t size) {
+  std::vector<float> floats(size);
   const auto element = [&]<typename T>(T value, size_t i) {
     std::memcpy(&value, tensor.data.data() + i * sizeof(T), sizeof(T));
     return value;
@@ -204,14 +209,31 @@ std::vector<float> ToFloats(const Tensor& tensor) {
       case DType::kBF16:
         floats[i] = std::bit_cast<float>(uint32_t{element(uint16_t{}, i)} << 16);
         break;
-      case DType::kF64:
-        floats[i] = static_cast<float>(element(double{}, i));
+      case DType::kF64: {
+        const double value = element(double{}, i);
+        // Beyond a float's range the conversion is undefined; what is no number is refused later.
+        floats[i] = std::abs(value) <= FLT_MAX ? static_cast<float>(value) : INFINITY;
         break;
+      }
       default:
         throw InputError(tensor.file, ": tensor ", Quote(tensor.name), " is ",
                          DTypeName(tensor.dtype), ", which holds no weights; convert it to F32");
     }
   }
+  return floats;
+}
+
+// The first `size` elements, all of them numbers; in `own` where they are converted.
+std::span<const float> Floats(const Tensor& tensor, size_t size, std::vector<float>& own,
+                              const std::string& path) {
+  std::span<const float> floats;
+  if (tensor.dtype == DType::kF32) {
+    floats = tensor.f32().first(size);
+  } else {
+    own = ToFloats(tensor, size);
+    floats = own;
+  }
+  CheckFinite(floats, path, tensor.name);
   return floats;
 }
 
@@ -261,13 +283,7 @@ void ReferenceModel::Take(std::span<const linnet::Tensor> tensors, const std::st
     }
     size_t size = 1;
     for (int64_t n : info.shape) size *= static_cast<size_t>(n);
-    if (tensor.dtype == DType::kF32) {
-      tensors_[info.name] = tensor.f32().first(size);
-    } else {
-      std::vector<float>& own = own_[info.name];
-      own = ToFloats(tensor);
-      tensors_[info.name] = std::span<const float>(own).first(size);
-    }
+    tensors_[info.name] = Floats(tensor, size, own_[info.name], path);
   }
 }
 

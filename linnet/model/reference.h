@@ -18,11 +18,12 @@
 
 namespace linnet {
 
-// What the tensors do not tell.
+// What the tensors do not tell; of attention, beside the kind, a reformer's parameters. Defaults are the reference's, also of its reformer, which has 63 bits
+// in its builder: twice as many buckets.
 struct ReferenceChoices {
   int heads = 0;  // 0: not known
   std::string activation = "relu";
-  std::string attention = "causal-linear";
+  AttentionSpec attention = {.lsh_buckets = 126, .lsh_variant = "simple"};
   bool norm_first = false;
   int width = 0, height = 0, channels = 0;  // of images; 0: those of MNIST or CIFAR-10, by length
 };
@@ -57,7 +58,8 @@ class ReferenceModel {
 std::string ReferenceName(const std::string& name);
 
 // The model that the tensors make. F16, BF16 and F64 are converted. Throws InputError, beginning
-// with `path`: every tensor that is missing or left over, or what is not known and how to say it.
+// with `path`: tensors that are missing or left over, a weight that is no number or beyond a float's
+// range, or what is not known and how to say it.
 ReferenceModel FromReference(std::span<const Tensor> tensors, const std::string& path,
                              const ReferenceChoices& choices);
 // The same for a spec that is known.

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <list>
 
@@ -143,6 +144,48 @@ TEST(Reference, ConvertsOtherTypes) {
   EXPECT_TRUE(Contains(ErrorOf([&] { replace(DType::kI16, integers); }), "is I16, which holds no"));
 }
 
+TEST(Reference, RefusesWhatIsNoNumber) {
+  Tensors tensors(Tiny());
+  Tensor& bias = tensors.Get("predictor.bias");
+  const auto replace = [&](DType dtype, const void* data) {
+    bias.dtype = dtype;
+    bias.data = {static_cast<const std::byte*>(data), 6 * DTypeSize(dtype)};
+    return tensors.Error(TinyChoices());
+  };
+  const float nan[6] = {1, 2, 3, 4, 5, NAN};
+  const uint16_t infinite[6] = {0, 0x7c00};
+  const double large[6] = {0, 1e300};
+  for (const std::string& error :
+       {replace(DType::kF32, nan), replace(DType::kF16, infinite), replace(DType::kF64, large)}) {
+    EXPECT_TRUE(Contains(error, "input: a.pth: tensor 'predictor.bias' holds values that are no"));
+  }
+}
+
+TEST(Reference, ReformerIsTheReferences) {
+  Tensors tensors(Tiny());
+  ReferenceChoices choices = TinyChoices();
+  choices.attention.kind = "reformer";
+  choices.attention.lsh_rounds = 2;
+  const AttentionSpec made = FromReference(tensors.list, "a.pth", choices).spec().attention;
+  EXPECT_EQ(made.lsh_variant, "simple");
+  EXPECT_EQ(made.lsh_rounds, 2);
+  EXPECT_EQ(made.lsh_buckets, 126);
+  // Of another kind they say nothing.
+  choices.attention.kind = "full";
+  EXPECT_FALSE(Contains(ToJson(FromReference(tensors.list, "a.pth", choices).spec()), "lsh"));
+}
+
+// A table of positions that would take gigabytes, beside tensors that have none.
+TEST(Reference, NoTableLargerThanTheFile) {
+  Tensors tensors(Tiny());
+  tensors.Get("pos_embedding.pe").shape = {1, 1 << 20, 0};
+  tensors.Get("pos_embedding.pe").data = {};
+  tensors.Get("predictor.weight").shape = {6, 8 + 1024};
+  ReferenceChoices choices = TinyChoices();
+  choices.width = 1 << 10, choices.height = 1 << 10;
+  EXPECT_TRUE(Contains(tensors.Error(choices), "'pos_embedding.pe' is [1, 1048576, 0], but"));
+}
+
 TEST(Reference, CutsPositionsThatAreNeverReached) {
   ModelSpec longer = Tiny();
   longer.max_length = 50, longer.width = 51, longer.height = 1;
@@ -164,7 +207,7 @@ TEST(Reference, NamesAllThatIsWrong) {
   EXPECT_TRUE(Contains(tensors.Error({.heads = 3}), "give their --width and --height"));
   EXPECT_TRUE(Contains(tensors.Error({.heads = 3, .width = 4}), "give both"));
   ReferenceChoices choices = TinyChoices();
-  choices.attention = "linear";
+  choices.attention.kind = "linear";
   EXPECT_TRUE(Contains(tensors.Error(choices), "predicts the future"));
 
   tensors.Get("predictor.bias").name = "head.bias";

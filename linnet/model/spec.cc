@@ -78,6 +78,16 @@ std::string Known(const json& object) {
 
 bool operator==(const ModelSpec& a, const ModelSpec& b) { return Object(a) == Object(b); }
 
+std::optional<SpecDifference> FirstDifference(const ModelSpec& a, const ModelSpec& b) {
+  const json in_a = Object(a), in_b = Object(b);
+  std::optional<SpecDifference> first;
+  VisitFields(a, [&](const char* name, const auto&) {
+    if (first || in_a[name] == in_b[name]) return;
+    first = {.field = name, .a = Brief(in_a[name].dump()), .b = Brief(in_b[name].dump())};
+  });
+  return first;
+}
+
 void Validate(const ModelSpec& spec, const std::string& where) {
   const auto require = [&](bool good, const auto&... message) {
     if (!good) throw InputError(where, ": ", message...);
@@ -86,9 +96,16 @@ void Validate(const ModelSpec& spec, const std::string& where) {
     require(value >= low && value <= high, name, " is ", value, "; it must be between ", low,
             " and ", high);
   };
-  require(spec.task == "images" || spec.task == "copy", "unknown task '", spec.task,
-          "'; choose images or copy");
+  require(spec.task == "images" || spec.task == "copy", "unknown task ", Quote(spec.task),
+          "; choose images or copy");
   in_range("query_dim", spec.query_dim, 1, 4096);
+  std::string fit;
+  bool known = false;
+  for (const AttentionKindInfo& kind : AttentionKinds()) {
+    known = known || kind.name == spec.attention.kind;
+    if (kind.causal) fit += (fit.empty() ? "" : ", ") + kind.name;
+  }
+  require(known, "unknown attention ", Quote(spec.attention.kind), "; choose one of ", fit);
   Validate(spec.attention, spec.query_dim, where);
   require(FindAttentionKind(spec.attention.kind).causal, "task '", spec.task,
           "' predicts the future, which '", spec.attention.kind,
@@ -98,8 +115,8 @@ void Validate(const ModelSpec& spec, const std::string& where) {
   in_range("value_dim", spec.value_dim, 1, 4096);
   in_range("d_model", spec.d_model, 2, 65536);
   in_range("d_ff", spec.d_ff, 1, 1 << 20);
-  require(spec.activation == "relu" || spec.activation == "gelu", "unknown activation '",
-          spec.activation, "'; choose relu or gelu");
+  require(spec.activation == "relu" || spec.activation == "gelu", "unknown activation ",
+          Quote(spec.activation), "; choose relu or gelu");
   require(spec.final_norm || !spec.norm_first, "norm_first needs final_norm");
   require(spec.norm_eps > 0 && spec.norm_eps < 1, "norm_eps is ", spec.norm_eps,
           "; it must lie in (0, 1)");
@@ -110,8 +127,8 @@ void Validate(const ModelSpec& spec, const std::string& where) {
           spec.d_model - spec.value_embedding, "; positions need an even number of dimensions");
   require(int64_t{spec.max_length} * (spec.d_model - spec.value_embedding) <= int64_t{1} << 30,
           "max_length x position dimensions is over 2^30");
-  require(spec.head == "logistics" || spec.head == "categorical", "unknown head '", spec.head,
-          "'; choose logistics or categorical");
+  require(spec.head == "logistics" || spec.head == "categorical", "unknown head ", Quote(spec.head),
+          "; choose logistics or categorical");
   if (spec.head == "logistics") {
     in_range("mixtures", spec.mixtures, 1, 1000);
     require(spec.vocabulary == 256, "the logistics head predicts bytes, but vocabulary is ",
@@ -128,8 +145,8 @@ void Validate(const ModelSpec& spec, const std::string& where) {
     require(int64_t{spec.width} * spec.height * spec.channels == int64_t{spec.max_length} + 1,
             "width x height x channels is ", int64_t{spec.width} * spec.height * spec.channels,
             ", which must be max_length + 1 = ", int64_t{spec.max_length} + 1);
-    require(spec.positions == "sequence" || spec.positions == "grid", "unknown positions '",
-            spec.positions, "'; choose sequence or grid");
+    require(spec.positions == "sequence" || spec.positions == "grid", "unknown positions ",
+            Quote(spec.positions), "; choose sequence or grid");
     require(spec.positions == "sequence" || (spec.d_model - spec.value_embedding) % 8 == 0,
             "d_model - value_embedding is ", spec.d_model - spec.value_embedding,
             "; grid positions need a multiple of 8 dimensions");
@@ -167,12 +184,12 @@ ModelSpec FromJson(const std::string& text, const std::string& where) {
     } else {
       good = found->is_number();
     }
-    if (!good) throw InputError(where, ": '", name, "' cannot be ", found->dump());
+    if (!good) throw InputError(where, ": '", name, "' cannot be ", Brief(found->dump()));
     field = found->template get<Field>();
     object.erase(found);
   });
   if (!object.empty()) {
-    throw InputError(where, ": this version knows no '", object.begin().key(), "'; it knows ",
+    throw InputError(where, ": this version knows no ", Quote(object.begin().key()), "; it knows ",
                      Known(Object(spec)));
   }
   Validate(spec, where);

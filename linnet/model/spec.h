@@ -14,6 +14,7 @@
 #define LINNET_MODEL_SPEC_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -70,6 +71,12 @@ struct ModelSpec {
 };
 
 bool operator==(const ModelSpec& a, const ModelSpec& b);
+
+// The first field, in the order above, in which two specs differ, with what each says.
+struct SpecDifference {
+  std::string field, a, b;
+};
+std::optional<SpecDifference> FirstDifference(const ModelSpec& a, const ModelSpec& b);
 
 // Throws InputError on a value that makes no model: zero or absurd sizes, unknown names, sizes that
 // disagree. `where` begins the message (a file's path, say).

@@ -147,11 +147,7 @@ Model::Packed::Packed(const Checkpoint& checkpoint)
                      kernels::kMaxMixtures, " that this runtime takes");
   }
   for (const TensorInfo& info : TensorTable(spec)) {
-    const std::span<const float> values = checkpoint.Tensor(info.name);
-    if (!std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); })) {
-      throw InputError(path, ": '", info.name, "' holds values that are no numbers; the training ",
-                       "that wrote it went wrong, or the file is damaged");
-    }
+    CheckFinite(checkpoint.Tensor(info.name), path, info.name);
   }
   d_model = Size(spec.d_model), heads = Size(spec.heads), dim = Size(spec.query_dim);
   value_dim = Size(spec.value_dim), d_ff = Size(spec.d_ff), outputs = Size(spec.OutputSize());
