@@ -158,6 +158,7 @@ void AddBenchFeatures(CLI::App& bench) {
       ->capture_default_str();
   verb->add_option("--seed", options->seed, "Of the queries, keys, values and draws")
       ->type_name("N")
+      ->check(CLI::NonNegativeNumber.description(""))  // "-1" would be the largest number there is
       ->capture_default_str();
 #ifdef LINNET_WITH_PLOT
   verb->add_option("--plot", options->plot, "Draw the result too, as .png or .svg")

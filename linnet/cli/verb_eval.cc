@@ -164,6 +164,7 @@ void AddEval(CLI::App& app) {
   AddBatchOption(verb, options->batch);
   verb->add_option("--seed", options->seed, "Copy models: which random sequences")
       ->type_name("N")
+      ->check(CLI::NonNegativeNumber.description(""))
       ->capture_default_str();
   verb->add_option("--show", options->show, "Copy models: print the first N sequences and copies")
       ->type_name("N")
