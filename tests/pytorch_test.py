@@ -12,6 +12,7 @@ import json
 import math
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import textwrap
@@ -251,6 +252,23 @@ class RoundTrip(Case):
         path = self.write("nan.safetensors", safetensors(IMAGE_SPEC, tensors, metadata={}))
         self.refuses(["import", path, "--heads", "2", "--out", "b.safetensors"], path, "'predictor.bias'",
                      "no numbers")
+
+
+class Page(Case):
+    def test_its_commands(self):
+        """Those of docs/from-fast-transformers.md, at the top of the source tree, which is linked here."""
+        source = GOLDEN.parent.parent
+        for folder in ("models", "tests"):
+            (self.dir / folder).symlink_to(source / folder)
+        page = (source / "docs" / "from-fast-transformers.md").read_text()
+        commands = re.findall(r"^linnet (.*)$", page, re.MULTILINE)
+        self.assertGreater(len(commands), 3)
+        for command in commands:
+            self.linnet(*command.split())
+            again = self.dir / "digits-again.safetensors"
+            if command.startswith("import digits"):
+                self.assertEqual(self.linnet_json("info", again)["spec"],
+                                 self.linnet_json("info", "models/digits.safetensors")["spec"])
 
 
 class Import(Case):
