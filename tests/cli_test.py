@@ -12,11 +12,14 @@ import os
 import pathlib
 import random
 import re
+import resource
 import shutil
+import signal
 import struct
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 import zlib
 
@@ -72,10 +75,11 @@ def random_tensors(spec, seed=1):
     return tensors
 
 
-def safetensors(spec, tensors, metadata=None, change_header=lambda header: None):
-    header, data = {}, b""
+def safetensors(spec, tensors, metadata=None, change_header=lambda header: None, repeat=False):
+    """With `repeat`, values are one number for the whole tensor."""
+    header, data = {}, bytearray()
     for name, (shape, values) in tensors.items():
-        raw = array.array("f", values).tobytes()
+        raw = array.array("f", values).tobytes() * (math.prod(shape) if repeat else 1)
         header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(raw)]}
         data += raw
     header["__metadata__"] = {"linnet": json.dumps(spec)} if metadata is None else metadata
@@ -219,6 +223,33 @@ class Program(Case):
                 done = subprocess.run(command, shell=True, stderr=subprocess.PIPE, text=True)
                 self.assertEqual(done.returncode, 1, command)
                 self.assertEqual(done.stderr, "linnet: standard output: cannot be written\n")
+
+    def test_a_process_that_is_ended_leaves_no_half_file(self):
+        spec = {**IMAGE_SPEC, "layers": 4, "d_model": 512, "d_ff": 2048}
+        large = self.write("large.safetensors", safetensors(
+            spec, {name: (shape, [0.5]) for name, shape in tensor_shapes(spec).items()}, repeat=True))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            process = subprocess.Popen([BIN / "linnet", "export", large, "--format", "safetensors", "--out",
+                                        self.dir / "out"], stdout=subprocess.DEVNULL)
+            deadline = time.monotonic() + 60
+            while not any(p.stat().st_size > 1 << 20 for p in self.dir.glob("out.tmp.*")):
+                if process.poll() is not None or time.monotonic() > deadline:
+                    break  # it was faster than we are
+            process.send_signal(number)
+            self.assertIn(process.wait(timeout=60), (0, -number))
+            self.assertEqual(list(self.dir.glob("out.tmp.*")), [])
+
+    def test_files_that_may_not_grow(self):
+        def limit():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
+
+        for arguments in (["export", self.images, "--format", "pth", "--out", "a"],
+                          ["sample", self.images, "--count", "64", "--out", "a.png"]):
+            done = subprocess.run([BIN / "linnet", *arguments], cwd=self.dir, capture_output=True, text=True,
+                                  timeout=300, preexec_fn=limit)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertIn("File too large", done.stderr)
+            self.assertEqual([p.name for p in self.dir.iterdir() if p.name.startswith("a")], [])
 
     def test_output_that_is_the_model(self):
         link = self.dir / "link"

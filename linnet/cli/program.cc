@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 
+#include <csignal>
 #include <exception>
 #include <iostream>
 #include <new>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "linnet/base/error.h"
+#include "linnet/io/file.h"
 #include "linnet/kernels/isa.h"
 
 namespace linnet::cli {
@@ -64,6 +66,20 @@ void OpenStandardStreams() {
   }
 }
 
+// A process that is ended leaves no half-written file. Programs that have more to do set their own.
+void OnDeath(int signal) {
+  RemoveTemporaryFiles();
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);
+}
+
+void HandleSignals() {
+  for (int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    if (std::signal(signal, OnDeath) == SIG_IGN) std::signal(signal, SIG_IGN);  // nohup's
+  }
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of write()
+}
+
 void FlushOutput() {
   if (!std::cout.flush()) throw RuntimeError("standard output: cannot be written");
 }
@@ -86,6 +102,7 @@ int Run(CLI::App& app, int argc, char** argv) {
 int RunProgram(CLI::App& app, int argc, char** argv) {
   const std::string program = app.get_name();
   OpenStandardStreams();
+  HandleSignals();
   try {
     return Run(app, argc, argv);
   } catch (const CLI::ParseError& error) {

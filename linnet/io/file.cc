@@ -6,7 +6,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <climits>
+#include <cstring>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -40,7 +43,39 @@ int OpenForReading(const std::string& path, struct stat& info, int flags = 0) {
   return fd;
 }
 
+// The files that are being written, for RemoveTemporaryFiles(): in memory that never goes, since a
+// signal may come at any moment. What finds no place stays where it is in that case.
+struct TemporarySlot {
+  enum : int { kFree, kTaken, kFilled };
+  std::atomic<int> state = kFree;
+  char path[PATH_MAX] = {};
+};
+constexpr int kSlots = 8;
+TemporarySlot temporary_slots[kSlots];
+
+int TakeSlot(const std::string& path) {
+  if (path.size() >= PATH_MAX) return -1;
+  for (int i = 0; i < kSlots; ++i) {
+    int free = TemporarySlot::kFree;
+    if (!temporary_slots[i].state.compare_exchange_strong(free, TemporarySlot::kTaken)) continue;
+    std::memcpy(temporary_slots[i].path, path.c_str(), path.size() + 1);
+    temporary_slots[i].state = TemporarySlot::kFilled;
+    return i;
+  }
+  return -1;
+}
+void LeaveSlot(int& slot) {
+  if (slot >= 0) temporary_slots[slot].state = TemporarySlot::kFree;
+  slot = -1;
+}
+
 }  // namespace
+
+void RemoveTemporaryFiles() noexcept {
+  for (TemporarySlot& slot : temporary_slots) {
+    if (slot.state == TemporarySlot::kFilled) unlink(slot.path);
+  }
+}
 
 MappedFile::MappedFile(const std::string& path) {
   struct stat info;
@@ -102,9 +137,11 @@ AtomicFile::AtomicFile(const std::string& path) : path_(path), target_(path) {
     }
   }
   temporary_ = StrCat(target_, ".tmp.", getpid());
+  slot_ = TakeSlot(temporary_);
   fd_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd_ >= 0) return;
   const int reason = errno;
+  LeaveSlot(slot_);
   std::string folder = std::filesystem::path(target_).parent_path().string();
   if (folder.empty()) folder = ".";
   switch (reason) {
@@ -126,6 +163,7 @@ AtomicFile::AtomicFile(const std::string& path) : path_(path), target_(path) {
 AtomicFile::~AtomicFile() {
   if (fd_ >= 0) close(fd_);
   if (!temporary_.empty()) unlink(temporary_.c_str());
+  LeaveSlot(slot_);
 }
 
 void AtomicFile::Fail(int error) const {
@@ -151,6 +189,7 @@ void AtomicFile::Commit() {
   if (close(std::exchange(fd_, -1)) != 0) Fail(errno);
   if (rename(temporary_.c_str(), target_.c_str()) != 0) Fail(errno);
   temporary_.clear();
+  LeaveSlot(slot_);
 
   // The rename is on the disk once its folder is. Some file systems cannot sync a folder (EINVAL),
   // and a folder may be writable but not readable: then the rename alone has to do.

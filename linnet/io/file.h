@@ -65,9 +65,14 @@ class AtomicFile {
   std::string path_;       // as given, for messages
   std::string target_;     // with symbolic links followed
   std::string temporary_;  // empty once renamed
+  int slot_ = -1;          // of the list for RemoveTemporaryFiles()
   int fd_ = -1;
   uint64_t written_ = 0;
 };
+
+// Removes what AtomicFiles of this process are writing at the moment, which they then cannot finish:
+// for a signal's handler that ends the process. Safe to call in one.
+void RemoveTemporaryFiles() noexcept;
 
 // AtomicFile in one call.
 void WriteFileAtomically(const std::string& path, std::span<const std::byte> bytes);

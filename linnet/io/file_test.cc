@@ -88,6 +88,22 @@ TEST(AtomicFile, LeavesTheOldFileUntilCommit) {
   EXPECT_EQ(dir.Entries(), 1);
 }
 
+TEST(AtomicFile, LeavesNothingWhereASignalEndsTheProcess) {
+  TempDir dir;
+  {
+    AtomicFile file(dir / "a");
+    file.Write("half", 4);
+    EXPECT_EQ(dir.Entries(), 1);
+    RemoveTemporaryFiles();
+    EXPECT_EQ(dir.Entries(), 0);
+    EXPECT_THAT(ErrorOf([&] { file.Commit(); }), StartsWith("runtime: "));
+  }
+  for (int i = 0; i < 20; ++i) WriteFileAtomically(dir / "a", "whole");  // places are given back
+  AtomicFile file(dir / "b");
+  RemoveTemporaryFiles();
+  EXPECT_EQ(dir.Entries(), 1);
+}
+
 TEST(AtomicFile, WritesThroughALink) {
   TempDir dir;
   WriteFileAtomically(dir / "a", "old");
