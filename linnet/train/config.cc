@@ -4,6 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <numbers>
+#include <string_view>
 #include <type_traits>
 
 #include "linnet/base/error.h"
@@ -12,6 +13,15 @@
 namespace linnet::train {
 
 using nlohmann::json;
+
+namespace {
+
+std::string Flag(std::string name) {
+  std::replace(name.begin(), name.end(), '_', '-');
+  return "--" + name;
+}
+
+}  // namespace
 
 std::string ToJson(const TrainConfig& config) {
   nlohmann::ordered_json object;
@@ -31,7 +41,7 @@ void ApplyJson(const std::string& text, const std::string& where, TrainConfig& c
   if (!object.is_object()) throw InputError(where, ": not a JSON object");
   if (object.contains("task")) {
     if (object["task"] != config.task) {
-      throw InputError(where, ": a configuration for the task ", object["task"].dump(),
+      throw InputError(where, ": a configuration for the task ", Brief(object["task"].dump()),
                        ", not for '", config.task, "'");
     }
     object.erase("task");
@@ -53,13 +63,13 @@ void ApplyJson(const std::string& text, const std::string& where, TrainConfig& c
     } else {
       good = found->is_number();
     }
-    if (!good) throw InputError(where, ": '", name, "' cannot be ", found->dump());
+    if (!good) throw InputError(where, ": '", name, "' cannot be ", Brief(found->dump()));
     field = found->template get<Field>();
     object.erase(found);
   });
   if (!object.empty()) {
-    throw InputError(where, ": the task '", config.task, "' has no setting '", object.begin().key(),
-                     "'; see linnet train ", config.task, " --help");
+    throw InputError(where, ": the task '", config.task, "' has no setting ",
+                     Quote(object.begin().key()), "; see linnet train ", config.task, " --help");
   }
 }
 
@@ -67,15 +77,11 @@ void Validate(const TrainConfig& config) {
   const auto require = [](bool good, const auto&... message) {
     if (!good) throw InputError(message...);
   };
-  const auto flag = [](std::string name) {
-    std::replace(name.begin(), name.end(), '_', '-');
-    return "--" + name;
-  };
   const auto at_least = [&](const char* name, auto value, auto low) {
-    require(value >= low, flag(name), " is ", value, "; it must be at least ", low);
+    require(value >= low, Flag(name), " is ", value, "; it must be at least ", low);
   };
   const auto in_range = [&](const char* name, auto value, auto low, auto high) {
-    require(value >= low && value <= high, flag(name), " is ", value, "; it must lie between ", low,
+    require(value >= low && value <= high, Flag(name), " is ", value, "; it must lie between ", low,
             " and ", high);
   };
   require(!config.out.empty(), "--out is missing: name the folder for the run's checkpoints");
@@ -115,6 +121,24 @@ void Validate(const TrainConfig& config) {
   require((config.query_dim > 0 && config.value_dim > 0) || config.d_model % config.heads == 0,
           "--d-model ", config.d_model, " is no multiple of --heads ", config.heads,
           "; give --query-dim and --value-dim");
+}
+
+void ValidateSpec(const ModelSpec& spec) {
+  constexpr std::string_view kWhere = "model";
+  try {
+    Validate(spec, std::string(kWhere));
+  } catch (const Error& error) {
+    const TrainConfig names;
+    std::string text = std::string(error.what()).substr(kWhere.size() + 2);
+    VisitFields(names, [&](const char* name, const std::string& task, const char*, const auto&) {
+      if (!task.empty() && task != spec.task) return;
+      for (const std::string before : {"", "unknown "}) {
+        const std::string begin = before + name;
+        if (text.starts_with(begin + " ")) text = before + Flag(name) + text.substr(begin.size());
+      }
+    });
+    throw InputError(text);
+  }
 }
 
 double LearningRate(const TrainConfig& config, int64_t step, int64_t steps) {

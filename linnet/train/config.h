@@ -150,6 +150,9 @@ void ApplyJson(const std::string& json, const std::string& where, TrainConfig& c
 // Throws InputError on values that make no run.
 void Validate(const TrainConfig& config);
 
+// Throws InputError on a spec that makes no model, by the flags that say it where there are such.
+void ValidateSpec(const ModelSpec& spec);
+
 // The learning rate of update `step` (from 0) of `steps`.
 double LearningRate(const TrainConfig& config, int64_t step, int64_t steps);
 

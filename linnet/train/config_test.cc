@@ -52,5 +52,24 @@ TEST(TrainConfig, GoesThroughJson) {
   EXPECT_THROW(ApplyJson("{\"data\": \"x\"}", "test", read), Error);  // a setting of images
 }
 
+TEST(TrainConfig, WhatMakesNoModelIsSaidByItsFlag) {
+  TrainConfig config;
+  config.task = "images", config.lsh_buckets = 3;
+  const auto error_of = [&] {
+    try {
+      ValidateSpec(BaseSpec(config));
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(error_of(), "--lsh-buckets is 3; it must be 1 or even");
+  config.lsh_buckets = 4, config.lsh_variant = "new";
+  EXPECT_EQ(error_of(), "unknown --lsh-variant 'new'; choose published or simple");
+  config.attention = "nosuch";
+  EXPECT_EQ(error_of(),
+            "unknown --attention 'nosuch'; choose one of causal-linear, full, kernel, reformer");
+}
+
 }  // namespace
 }  // namespace linnet::train
