@@ -214,8 +214,44 @@ class TrainTest(unittest.TestCase):
         record = records(second)[0]
         self.assertEqual(record["step"], 0)  # what the weights are worth before any update
         self.assertLess(record["validation_loss"], records(first)[0]["loss"])
-        self.assert_refused(self.train(*small, "--d-ff", "7", "--steps", "5", "--out", self.dir / "third",
-                                       "--init", first / "model.safetensors"), "linear1.weight", "another shape")
+        third, model = self.dir / "third", first / "model.safetensors"
+        fresh = self.run_ok(*small, "--feature-map", "favor", "--steps", "1", "--out", third, "--init", model)
+        self.assertIn("random features are drawn anew", fresh.stderr)
+        for change, field in ((("--d-ff", "7"), "d_ff is 64 there and 7 here"), (("--layers", "2"), "layers is 1"),
+                              (("--heads", "4"), "heads is 2"), (("--activation", "gelu"), "activation"),
+                              (("--norm-first",), "norm_first is false"), (("--symbols", "5"), "vocabulary")):
+            self.assert_refused(self.train(*small, *change, "--steps", "5", "--out", self.dir / "other", "--init",
+                                           model), model, field)
+        broken = self.dir / "broken.safetensors"
+        data = model.read_bytes()
+        broken.write_bytes(data[:-4] + struct.pack("<f", float("nan")))  # the last number of the last tensor
+        self.assert_refused(self.train(*small, "--steps", "5", "--out", self.dir / "other", "--init", broken), broken,
+                            "no numbers")
+        pth = self.dir / "model.pth"
+        subprocess.run([BIN / "linnet", "export", model, "--format", "pth", "--out", pth], check=True,
+                       capture_output=True)
+        self.assert_refused(self.train(*small, "--steps", "5", "--out", self.dir / "other", "--init", pth), pth,
+                            "linnet import")
+        self.assertFalse((self.dir / "other").exists())
+
+        # A run has its weights: it goes on with those, whatever they came from.
+        self.run_ok("copy", "--resume", "--out", third, "--steps", "2", "--init", model)
+        self.assert_refused(self.train("copy", "--resume", "--out", third, "--init", broken), "--init", model)
+        self.assert_refused(self.train("copy", "--resume", "--out", first, "--init", model), "--init")
+        self.assert_refused(self.train("copy", "--resume", "--out", third, "--feature-map", "elu"),
+                            'feature_map is "favor" in this run and "elu" in the settings', "--init",
+                            third / "model.safetensors")
+        self.assert_refused(self.train("copy", "--resume", "--out", third, "--layers", "2"),
+                            "layers is 1 in this run and 2 in the settings")
+
+    def test_positions_of_another_kind(self):
+        data, first = self.dir / "mnist", self.dir / "first"
+        data.mkdir()
+        tiny_mnist(data)
+        run = ("images", *TINY, "--data", data, "--validation-images", "1", "--steps", "1")
+        self.run_ok(*run, "--out", first)
+        self.assert_refused(self.train(*run, "--positions", "grid", "--out", self.dir / "grid", "--init",
+                                       first / "model.safetensors"), 'positions is "sequence" there and "grid" here')
 
     def test_every_attention_trains(self):
         small = ("copy", *TINY, "--max-length", "8", "--steps", "60", "--lr", "1e-2", "--log-every", "5")
@@ -331,7 +367,6 @@ class TrainTest(unittest.TestCase):
         before = {f: (out / f).read_bytes() for f in ("model.safetensors", "state.safetensors")}
 
         def full_disk():
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
 
         result = self.train("copy", "--resume", "--out", out, "--steps", "4", preexec_fn=full_disk)
@@ -376,7 +411,9 @@ class TrainTest(unittest.TestCase):
         self.assert_refused(self.train(*COPY, "--out", out, "--steps", "1", "--preset", "nosuch"), "nosuch", "paper")
         self.assert_refused(self.train(*COPY, "--out", out, "--steps", "1", "--heads", "3"), "--heads")
         self.assert_refused(self.train(*COPY, "--out", out, "--steps", "1", "--attention", "linear"), "causal-linear")
-        self.assert_refused(self.train(*COPY, "--out", out, "--steps", "1", "--attention", "what"), "what")
+        unknown = self.train(*COPY, "--out", out, "--steps", "1", "--attention", "what")
+        self.assert_refused(unknown, "unknown --attention 'what'; choose one of causal-linear, full")
+        self.assert_refused(self.train(*COPY, "--out", out, "--steps", "1", "--lsh-buckets", "3"), "--lsh-buckets is 3")
         self.assert_refused(self.train(*COPY, "--out", out, "--steps", "1", "--feature-map", "cos"), "cos", "favor")
         self.assert_refused(self.train(*COPY, "--out", out, "--steps", "1", "--nonsense", "3"), "--nonsense")
         self.assert_refused(self.train(*COPY, "--out", out, "--steps", "1", "--precision", "fp8"), "fp8", "bf16")

@@ -106,6 +106,7 @@ TrainConfig Resolve(const TrainCommand& command) {
     }
     config = WithPreset(task, *preset);
   }
+  const std::string init = config.init;  // the run's, where one goes on
   if (!command.config_file.empty()) {
     ApplyJson(ReadFile(command.config_file, 1 << 20), command.config_file, config);
   }
@@ -115,6 +116,11 @@ TrainConfig Resolve(const TrainCommand& command) {
     const CLI::Option* option = command.app->get_option(FlagName(name));
     if (option->count() > 0) option->results(field);
   });
+  if (command.resume && config.init != init) {
+    throw InputError("--init ", config.init, ": a run that goes on has its weights already",
+                     init.empty() ? "" : StrCat(" (it began with ", init, ")"),
+                     "; leave it out, or begin another run without --resume");
+  }
   // Passes over the data that were asked for now mean more than a number of updates from a file.
   const CLI::Option* epochs = command.app->get_option_no_throw("--epochs");
   if (epochs != nullptr && epochs->count() > 0) {

@@ -2,6 +2,7 @@
 #include <torch/utils.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <filesystem>
 
 #include "linnet/base/error.h"
@@ -126,9 +127,70 @@ TEST(SequenceModel, WeightsMoveBetweenKinds) {
   full->eval(), linear->eval();
   const Tensor tokens = torch::randint(256, {2, 23}, torch::kInt64);
   EXPECT_LT(Off(linear->forward(tokens), full->forward(tokens)), 0.05);
-  spec.d_ff = 25;
-  SequenceModel other(spec);
-  EXPECT_THROW(CopyWeights(path, *other), Error);
+
+  // Another length: the table of positions is the model's own, the rest comes over.
+  spec = SmallImages("full");
+  spec.height = 2, spec.max_length = 11;
+  SequenceModel shorter(spec);
+  EXPECT_EQ(CopyWeights(path, *shorter), std::vector<std::string>{"pos_embedding.pe"});
+  EXPECT_EQ(
+      Off(ModelTensors(*shorter)["predictor.weight"], ModelTensors(*full)["predictor.weight"]), 0);
+
+  // What shapes do not tell, too, is named; and nothing is changed.
+  const auto refuses = [&](const std::string& field, const auto& change) {
+    ModelSpec changed = SmallImages("full");
+    change(changed);
+    SequenceModel other(changed);
+    const Tensor before = ModelTensors(*other)["transformer.norm.weight"].clone();
+    try {
+      CopyWeights(path, *other);
+      ADD_FAILURE() << "took the weights of another network: " << field;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(": " + field + " is "), std::string::npos)
+          << error.what();
+    }
+    EXPECT_EQ(Off(ModelTensors(*other)["transformer.norm.weight"], before), 0);
+  };
+  refuses("d_ff", [](ModelSpec& s) { s.d_ff = 25; });
+  refuses("layers", [](ModelSpec& s) { s.layers = 1; });
+  refuses("heads", [](ModelSpec& s) { s.heads = 1, s.query_dim = 12, s.value_dim = 15; });
+  refuses("activation", [](ModelSpec& s) { s.activation = "gelu"; });
+  refuses("norm_first", [](ModelSpec& s) { s.norm_first = true; });
+  refuses("pixel_above", [](ModelSpec& s) { s.pixel_above = true; });
+  refuses("value_embedding", [](ModelSpec& s) { s.value_embedding = 8, s.positions = "grid"; });
+
+  torch::NoGradGuard no_grad;
+  ModelTensors(*full)["transformer.layers.1.linear1.bias"][3] = NAN;
+  SaveModel(path, *full, "{}");
+  SequenceModel same(SmallImages("full"));
+  const Tensor before = ModelTensors(*same)["predictor.weight"].clone();
+  try {
+    CopyWeights(path, *same);
+    ADD_FAILURE() << "took weights that are no numbers";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("'transformer.layers.1.linear1.bias' holds"),
+              std::string::npos);
+  }
+  EXPECT_EQ(Off(ModelTensors(*same)["predictor.weight"], before), 0);
+  std::filesystem::remove(path);
+}
+
+TEST(SequenceModel, PositionsOfAnotherKindAreNotTaken) {
+  const std::string path = (std::filesystem::temp_directory_path() /
+                            ("linnet_nn_positions." + std::to_string(getpid()) + ".safetensors"))
+                               .string();
+  ModelSpec spec = SmallImages("full");
+  spec.value_embedding = 8;
+  SequenceModel sequence(spec);
+  SaveModel(path, *sequence, "{}");
+  spec.positions = "grid";
+  SequenceModel grid(spec);
+  EXPECT_THROW(CopyWeights(path, *grid), Error);
+  // The same number of bytes in rows of another length.
+  SaveModel(path, *grid, "{}");
+  spec.width = 4, spec.height = 6;
+  SequenceModel narrow(spec);
+  EXPECT_EQ(CopyWeights(path, *narrow), std::vector<std::string>{"pos_embedding.pe"});
   std::filesystem::remove(path);
 }
 

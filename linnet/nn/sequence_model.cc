@@ -4,8 +4,10 @@
 #include <torch/utils.h>
 
 #include <algorithm>
+#include <span>
 
 #include "linnet/base/error.h"
+#include "linnet/io/json.h"
 #include "linnet/model/checkpoint.h"
 
 namespace linnet::nn {
@@ -154,26 +156,51 @@ SequenceModel LoadModel(const std::string& path) {
 
 std::vector<std::string> CopyWeights(const std::string& path, SequenceModelImpl& model) {
   const Checkpoint checkpoint = Checkpoint::Open(path);
-  std::map<std::string, std::vector<int64_t>> there;
-  for (const TensorInfo& info : TensorTable(checkpoint.spec())) there[info.name] = info.shape;
-  const std::vector<TensorInfo> table = TensorTable(model.spec());
-  std::vector<std::string> kept;
-  for (const TensorInfo& info : table) {  // all of it is looked at before anything is changed
-    const auto found = there.find(info.name);
-    if (found != there.end() && found->second == info.shape) continue;
-    if (!IsBuffer(info.name)) {
-      throw InputError(path, ": its network is another one: ", info.name,
-                       found == there.end() ? " is not there" : " has another shape");
+  const ModelSpec &here = model.spec(), &there = checkpoint.spec();
+  // Shapes do not tell networks apart: heads, activation and order of the norms have none.
+  ModelSpec same = there;
+  same.attention = here.attention;
+  same.max_length = here.max_length;
+  same.width = here.width, same.height = here.height, same.channels = here.channels;
+  if (const auto difference = FirstDifference(same, here)) {
+    throw InputError(path, ": its network is another one: ", difference->field, " is ",
+                     difference->a, " there and ", difference->b,
+                     " here; only attention, length and the size of images may differ");
+  }
+  const std::vector<TensorInfo> table = TensorTable(here);
+  for (const linnet::Tensor& tensor : checkpoint.file().tensors()) {
+    const bool known = std::any_of(table.begin(), table.end(), [&](const TensorInfo& info) {
+      return info.name == tensor.name;
+    });
+    if (!known && !IsBuffer(tensor.name)) {
+      throw InputError(path, ": its network is another one: it has a tensor ", Quote(tensor.name));
     }
-    kept.push_back(info.name);
+  }
+  const bool same_image =
+      there.width == here.width && there.height == here.height && there.channels == here.channels;
+  const auto fits = [&](const TensorInfo& info) {
+    if (!IsBuffer(info.name)) return true;
+    const linnet::Tensor* tensor = checkpoint.file().Find(info.name);
+    if (tensor == nullptr || tensor->shape != info.shape) return false;
+    if (info.name.ends_with(".omega")) {
+      return there.attention.feature_map == here.attention.feature_map;
+    }
+    return info.name != "pos_embedding.pe" || here.positions == "sequence" || same_image;
+  };
+  std::vector<std::string> kept;
+  std::map<std::string, std::span<const float>> taken;
+  for (const TensorInfo& info : table) {  // all of it is looked at before anything is changed
+    if (!fits(info)) {
+      kept.push_back(info.name);
+      continue;
+    }
+    CheckFinite(taken[info.name] = checkpoint.Tensor(info.name), path, info.name);
   }
   torch::NoGradGuard no_grad;
   std::map<std::string, Tensor> tensors = ModelTensors(model);
-  for (const TensorInfo& info : table) {
-    if (std::find(kept.begin(), kept.end(), info.name) != kept.end()) continue;
-    const std::span<const float> data = checkpoint.Tensor(info.name);
-    tensors.at(info.name).copy_(
-        torch::from_blob(const_cast<float*>(data.data()), info.shape, torch::kFloat32));
+  for (const auto& [name, data] : taken) {
+    Tensor& to = tensors.at(name);
+    to.copy_(torch::from_blob(const_cast<float*>(data.data()), to.sizes(), torch::kFloat32));
   }
   return kept;
 }

@@ -80,10 +80,11 @@ void SaveModel(const std::string& path, const SequenceModelImpl& model,
                const std::string& training);
 SequenceModel LoadModel(const std::string& path);
 
-// Gives the model the weights of a checkpoint whose network is the same but for its attention kind,
-// feature map or task's data: softmax attention's weights to linear attention, say. Returns the names of
-// what the checkpoint does not have and the model keeps (random features). Throws InputError where a
-// weight is missing or of another shape.
+// Gives the model the weights of a checkpoint whose network is the same but for its attention, its
+// length and the size of its images: softmax attention's weights to linear attention, say. Returns the
+// names of what the model keeps, since the checkpoint has none that fit: random features, the table of
+// positions. Throws InputError, naming the field, where the network is another one, and where a weight is
+// no number; the model is then as it was.
 std::vector<std::string> CopyWeights(const std::string& path, SequenceModelImpl& model);
 
 // The tensors of the checkpoint's table, parameters and buffers, by their names there.

@@ -8,6 +8,7 @@
 #include <torch/utils.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cmath>
@@ -179,12 +180,14 @@ class Run {
     torch::manual_seed(config_.seed);
     task_ = info.make(config_);
     device_ = DeviceNamed(config_.device, config_.precision);
-    model_ = nn::SequenceModel(task_->Spec(),
-                               nn::TrainingOptions{.dropout = config_.dropout,
-                                                   .precision = config_.precision,
-                                                   .checkpoint_layers = config_.checkpoint_layers,
-                                                   .device = device_});
-    if (!config_.init.empty() && !resume) nn::CopyWeights(config_.init, *model_);
+    const ModelSpec spec = task_->Spec();
+    ValidateSpec(spec);
+    model_ =
+        nn::SequenceModel(spec, nn::TrainingOptions{.dropout = config_.dropout,
+                                                    .precision = config_.precision,
+                                                    .checkpoint_layers = config_.checkpoint_layers,
+                                                    .device = device_});
+    if (!config_.init.empty() && !resume) Begin(nn::CopyWeights(config_.init, *model_));
     task_->Prepare(*model_);
     parameters_ = model_->parameters();
     if (config_.ema > 0) {
@@ -230,6 +233,7 @@ class Run {
     const double loop_began = Working();
     Mean mean;
     if (hooks_.progress) hooks_.progress->Finish(Summary());
+    if (hooks_.progress && !begin_.empty()) hooks_.progress->Finish(begin_);
     // A run that was killed between its last two files still owes the second.
     if (step_ >= steps_) SaveModel();
     if (step_ == 0 && !config_.init.empty()) {
@@ -297,6 +301,17 @@ class Run {
   std::string ModelPath() const { return (folder_ / "model.safetensors").string(); }
   void WriteConfig() const {
     WriteFileAtomically((folder_ / "config.json").string(), ToJson(config_));
+  }
+
+  // Says which weights the run begins with, of those that `kept` names its own.
+  void Begin(const std::vector<std::string>& kept) {
+    begin_ = "begins with the weights of " + config_.init;
+    const auto any = [&](const char* end) {
+      return std::any_of(kept.begin(), kept.end(),
+                         [&](const std::string& name) { return name.ends_with(end); });
+    };
+    if (any(".omega")) begin_ += "; random features are drawn anew";
+    if (any(".pe")) begin_ += "; positions are this run's own";
   }
 
   // Time without what is done beside the updates.
@@ -510,8 +525,15 @@ class Run {
       }
       return found->second;
     };
-    if (!(FromJson(metadata("model"), StatePath()) == model_->spec())) {
-      throw InputError(StatePath(), ": holds a model of another shape than the settings describe");
+    const ModelSpec there = FromJson(metadata("model"), StatePath());
+    if (const auto difference = FirstDifference(there, model_->spec())) {
+      ModelSpec attended = there;
+      attended.attention = model_->spec().attention;
+      throw InputError(StatePath(), ": ", difference->field, " is ", difference->a,
+                       " in this run and ", difference->b,
+                       " in the settings; a run keeps its model: leave that setting out, or begin "
+                       "another run",
+                       attended == model_->spec() ? " with --init " + ModelPath() : "");
     }
     const json progress = json::parse(metadata("progress"), nullptr, false);
     const json step = progress.is_object() ? progress.value("step", json()) : json();
@@ -608,7 +630,7 @@ class Run {
   // The best validation since the start or the resumption.
   double best_ = std::numeric_limits<double>::infinity();
   int64_t best_step_ = 0;
-  std::string shown_;
+  std::string shown_, begin_;
 };
 
 }  // namespace
