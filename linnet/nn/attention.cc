@@ -2,6 +2,8 @@
 
 #include <torch/utils.h>
 
+#include <utility>
+
 #include "linnet/nn/registry.h"
 
 namespace linnet::nn {

@@ -827,6 +827,27 @@ TEST(Reformer, IsItsDefinition) {
   }
 }
 
+// A chunk longer than the sequence: the same, and no memory for what is not there.
+TEST(Reformer, LongChunksAreTheSequence) {
+  torch::manual_seed(9);
+  const Tensor q = Normal({2, 11, 3, 4}), v = Normal({2, 11, 3, 5});
+  for (const char* variant : {"published", "simple"}) {
+    std::vector<Tensor> outs;
+    for (const int chunk : {11, 12, 1 << 20}) {
+      const AttentionSpec spec{.kind = "reformer",
+                               .lsh_rounds = 2,
+                               .lsh_buckets = 4,
+                               .lsh_chunk = chunk,
+                               .lsh_variant = variant};
+      const Attention attention = MakeAttention(spec, {3, 4, 5});
+      attention->eval();
+      outs.push_back(
+          attention->forward(q, q, v, Mask{.causal = true, .lengths = Lengths({11, 6})}));
+      EXPECT_LT(RelativeOff(outs.back(), outs[0]), 1e-12) << variant << chunk;
+    }
+  }
+}
+
 TEST(Reformer, HashesByAngle) {
   torch::manual_seed(8);
   const Tensor planes = Normal({2, 4, 3});
@@ -915,6 +936,27 @@ TEST(Attention, KindsAndMapsCanBeAdded) {
   const Attention squared =
       MakeAttention({.kind = "causal-linear", .feature_map = "test-square"}, {1, 2, 2});
   EXPECT_LT(Off(squared->forward(x, x, x, Mask{.causal = true})[0][0], x[0][0]), 1e-3);
+}
+
+TEST(Attention, AMapWithoutASizeKeepsItsInputs) {
+  class Cube : public FeatureMapImpl {
+   public:
+    Tensor Keys(const Tensor& k) const override { return k.pow(3).abs(); }
+  };
+  RegisterFeatureMap({.name = "test-cube"}, [](const AttentionSpec&, int64_t) -> FeatureMap {
+    return std::make_shared<Cube>();
+  });
+  const Tensor x = torch::randn({1, 3, 1, 2});
+  const Attention attention =
+      MakeAttention({.kind = "causal-linear", .feature_map = "test-cube"}, {1, 2, 2});
+  EXPECT_TRUE(Finite(attention->forward(x, x, x, Mask{.causal = true})));
+}
+
+TEST(Attention, RefusesBadSizes) {
+  for (const AttentionSizes& sizes :
+       {AttentionSizes{1, -4, 4}, {1, (int64_t{1} << 32) + 4, 4}, {0, 4, 4}, {1, 4, -1}}) {
+    EXPECT_THROW(MakeAttention({.kind = "causal-linear", .feature_map = "favor"}, sizes), Error);
+  }
 }
 
 TEST(Attention, RefusesBadSpecs) {
