@@ -58,6 +58,10 @@ void RandomFeatureMapImpl::Redraw() {
 
 Tensor RandomFeatureMapImpl::Scaled(const Tensor& x) const {
   CheckFeatureInput(x, omega.size(0));
+  if (x.scalar_type() != omega.scalar_type() || x.device() != omega.device()) {
+    throw InputError("a random feature map of ", omega.toString(), " got ", x.toString(),
+                     "; move one to the other's type and device");
+  }
   return x * std::pow(static_cast<double>(omega.size(0)), -0.25);
 }
 
