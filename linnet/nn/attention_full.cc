@@ -1,5 +1,6 @@
 // Softmax attention (eq. 2), and its recurrent form that keeps every key and value seen
 // (supplementary C.1).
+#include <c10/core/InferenceMode.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
@@ -97,7 +98,8 @@ class FullAttentionImpl : public AttentionImpl {
     }
     // Written into only while this state alone holds it and it has room; a fork that goes on gets
     // one of its own.
-    const bool room = cache.defined() && cache.size(2) >= needed && !cache.requires_grad();
+    const bool room = cache.defined() && cache.size(2) >= needed && !cache.requires_grad() &&
+                      (!cache.is_inference() || c10::InferenceMode::is_enabled());
     if (!room || cache.use_count() > 1) {
       const int64_t capacity =
           std::max({needed, state.capacity, kFirstCapacity, room ? cache.size(2) : 2 * length});

@@ -515,6 +515,20 @@ TEST(FullAttention, GradientsOfQueriesDoNotMoveTheCache) {
   EXPECT_LT(RelativeOff(q.grad(), want), 1e-12);
 }
 
+// What inference mode made may not be written to outside of it.
+TEST(FullAttention, GoesOnBehindInferenceMode) {
+  const Attention attention = MakeAttention({.kind = "full"}, {2, 4, 5});
+  const Tensor x = Normal({1, 6, 2, 4}), v = Normal({1, 6, 2, 5});
+  const Tensor want = attention->forward(x, x, v, Mask{.causal = true});
+  AttentionState state;
+  torch::NoGradGuard no_grad;
+  for (int64_t t = 0; t < 6; ++t) {
+    const c10::InferenceMode inference(t < 3);
+    const auto at = [&](const Tensor& y) { return y.select(1, t); };
+    EXPECT_LT(RelativeOff(attention->Step(at(x), at(x), at(v), state), at(want)), 1e-12) << t;
+  }
+}
+
 // A memory with lengths has a hole behind them: nothing can follow.
 TEST(FullAttention, DoesNotGoOnBehindLengths) {
   const Attention attention = MakeAttention({.kind = "full"}, {2, 4, 5});
@@ -700,6 +714,8 @@ TEST(FeatureMap, IsMadeForAnyKind) {
     if (map == std::string("elu") || map == std::string("relu")) continue;
     EXPECT_THROW(made->Keys(torch::randn({3, 6})), Error) << map;
     EXPECT_THROW(made->Queries(torch::randn({3, 6})), Error) << map;
+    if (map == std::string("polynomial2")) continue;
+    EXPECT_THROW(made->Keys(Normal({3, 8})), Error) << map << " in double";
   }
   EXPECT_THROW(MakeFeatureMap({.feature_map = "rff", .features = 7}, 8), Error);
   EXPECT_THROW(MakeFeatureMap({.feature_map = "favor", .features = -1}, 8), Error);
