@@ -321,12 +321,10 @@ HWY_INLINE void ForWeights(size_t count, Whole whole, Part part) {
 
 // What a task of the forward works with; `queries` is a multiple of a tile's rows.
 struct ForwardPieces {
-  size_t queries;
   float *q, *out, *max, *sum, *keys, *values, *weights;
 
   ForwardPieces(const SoftmaxAttentionShape& shape, size_t queries, SlotPieces& slot)
-      : queries(queries),
-        q(slot.Take(queries * TileWidths(shape.dim))),
+      : q(slot.Take(queries * TileWidths(shape.dim))),
         out(slot.Take(queries * TileWidths(shape.value_dim))),
         max(slot.Take(queries)),
         sum(slot.Take(queries * kTileLanes)),

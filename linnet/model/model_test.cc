@@ -99,9 +99,10 @@ TEST(ModelSpec, MessagesStayShort) {
     }
   }
   EXPECT_LT(ErrorOf("{\"" + many + "\": 1}").size(), 700u);
-  EXPECT_EQ(
-      ErrorOf("{\"attention\": \"softmax\"}"),
-      "here: unknown attention 'softmax'; choose one of causal-linear, full, kernel, reformer");
+  // Other tests may have added a kind behind these.
+  EXPECT_TRUE(ErrorOf("{\"attention\": \"softmax\"}")
+                  .starts_with("here: unknown attention 'softmax'; choose one of causal-linear, full, "
+                               "kernel, reformer"));
 }
 
 TEST(ModelSpec, FirstDifference) {
