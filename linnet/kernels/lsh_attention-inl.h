@@ -1,0 +1,1007 @@
+// The Highway body of lsh_attention.h, compiled once for each instruction set.
+//
+// A round's places are worked off in blocks of queries, and what a block sees, one run of places, in
+// blocks of keys. Their rows are gathered once a block: keys (and in the backward, values) as panels
+// two vectors wide, in which a dimension's numbers of as many keys lie side by side; what sums are
+// made of as panels of rows. Everything large is then one operation, a tile of kTileRows x 2 vectors
+// of sums that stays in registers while the dimension that is summed over passes. Results go to the
+// rows of their positions, a tile at a time, which is where rounds meet.
+//
+// A row's sums run over rounds, and in each over places in order, in blocks that follow from the
+// shapes alone.
+
+// Blocks, the same on every target.
+#ifndef LINNET_KERNELS_LSH_ATTENTION_BLOCKS_
+#define LINNET_KERNELS_LSH_ATTENTION_BLOCKS_
+
+#include <algorithm>
+#include <cstddef>
+
+#include "linnet/kernels/lsh_attention.h"
+
+namespace linnet::kernels {
+
+// Keys to a block: with its queries' window, one block suffices for usual chunks.
+inline constexpr size_t kLshKeys = 192;
+// Queries to a block, at most: whole chunks, where they are no longer.
+inline constexpr size_t kLshForwardQueries = 128;
+inline constexpr size_t kLshBackwardQueries = 96;
+
+inline size_t LshBlock(const LshAttentionOptions& options, size_t most) {
+  return options.chunk <= most ? most / options.chunk * options.chunk : most;
+}
+
+}  // namespace linnet::kernels
+
+#endif  // LINNET_KERNELS_LSH_ATTENTION_BLOCKS_
+
+#if defined(LINNET_KERNELS_LSH_ATTENTION_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LINNET_KERNELS_LSH_ATTENTION_INL_H_
+#undef LINNET_KERNELS_LSH_ATTENTION_INL_H_
+#else
+#define LINNET_KERNELS_LSH_ATTENTION_INL_H_
+#endif
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "hwy/highway.h"
+#include "linnet/kernels/vector-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace linnet::kernels::HWY_NAMESPACE {
+namespace lsh {
+
+using U32 = hn::RebindToUnsigned<F32>;
+
+// Rows that divide usual chunks, so that no tile crosses their borders; 16 of 32 registers
+// accumulate with AVX-512, 8 of 16 with AVX2.
+inline constexpr size_t kTileRows = HWY_TARGET == HWY_AVX3 ? 8 : 4;
+inline constexpr size_t kLanes = hn::MaxLanes(F32());
+inline constexpr size_t kWidth = 2 * kLanes;
+// Keys whose weights are written together: what a tile of keys reads, it finds whole.
+inline constexpr size_t kGrain = std::max(kLanes, kTileRows);
+static_assert(kLshKeys % kGrain == 0 && kGrain % kTileRows == 0 && kLshKeys % kWidth == 0);
+
+// Rows of weights lie a line more than a block apart: rows a power of two apart would share a few
+// sets of the cache.
+inline constexpr size_t kStride = kLshKeys + 16;
+
+inline constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
+inline constexpr float kNothing = -std::numeric_limits<float>::infinity();
+// Scores to base 2 that are no larger need no largest one taken away: 2^60 times all positions and
+// their values are still numbers. |score| <= |q| / sqrt(D), as keys have length 1.
+inline constexpr float kBound = 60;
+// What stands for a smaller |q|^2.
+inline constexpr float kLeastSquare = 1e-24f;
+
+constexpr size_t RoundUp(size_t n, size_t step) { return (n + step - 1) / step * step; }
+
+// x[i] = 2^x[i] for x <= 126, 0 from -127 down, NaN for NaN: the largest relative error is some 2e-7
+// as long as the result is normal. One alone is a long chain; several side by side keep the
+// multipliers busy.
+template <size_t kCount>
+HWY_INLINE void Exp2(Vec (&x)[kCount]) {
+  const F32 d;
+  const hn::RebindToSigned<F32> di;
+  Vec shifted[kCount], p[kCount];
+  const auto each = [](auto step) HWY_ATTR { Unrolled<kCount>(step); };
+  const auto horner = [&](float coefficient) HWY_ATTR {
+    const Vec c = hn::Set(d, coefficient);
+    each([&](auto i) HWY_ATTR { p[i] = hn::MulAdd(p[i], x[i], c); });
+  };
+  const Vec least = hn::Set(d, -127.0f);
+  each([&](auto i) HWY_ATTR {
+#if HWY_TARGET == HWY_SCALAR
+    x[i] = hn::IfThenElse(hn::Lt(x[i], least), least, x[i]);
+#else
+    x[i] = hn::Max(least, x[i]);  // in this order NaN stays
+#endif
+  });
+  // Adding 1.5 * 2^23 leaves the nearest integer in the lowest bits.
+  const Vec magic = hn::Set(d, 12582912.0f);
+  each([&](auto i) HWY_ATTR { shifted[i] = hn::Add(x[i], magic); });
+  each([&](auto i) HWY_ATTR { x[i] = hn::Sub(x[i], hn::Sub(shifted[i], magic)); });
+  // The minimax polynomial of degree 5 over [-1/2, 1/2] that is 1 at 0 (9.2e-8): at -127 the sum of
+  // exponents below is then all zeros.
+  each([&](auto i) HWY_ATTR { p[i] = hn::Set(d, 0x1.5bba28p-10f); });
+  horner(0x1.3cea9p-7f);
+  horner(0x1.c6b752p-5f);
+  horner(0x1.ebf9bcp-3f);
+  horner(0x1.62e42ap-1f);
+  horner(1.0f);
+  each([&](auto i) HWY_ATTR {
+    const auto exponent = hn::ShiftLeft<23>(hn::BitCast(di, shifted[i]));
+    x[i] = hn::BitCast(d, hn::Add(hn::BitCast(di, p[i]), exponent));
+  });
+}
+
+// Takes consecutive pieces of a slot's scratch, each on a line of the cache; with no scratch, only
+// counts.
+class Pieces {
+ public:
+  explicit Pieces(float* scratch)
+      : begin_(reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(scratch) + 63) &
+                                        ~uintptr_t{63})) {}
+  template <typename T = float>
+  T* Take(size_t n) {
+    static_assert(sizeof(T) == sizeof(float));
+    const size_t at = taken_;
+    taken_ += RoundUp(n, 16);
+    return begin_ ? reinterpret_cast<T*>(begin_ + at) : nullptr;
+  }
+  // Floats of a scratch that holds all that has been taken, wherever it begins.
+  size_t Needed() const { return taken_ + 16; }
+
+ private:
+  float* begin_;
+  size_t taken_ = 0;
+};
+
+// Rows of one head of one sequence.
+template <typename T>
+struct Rows {
+  T* first;
+  ptrdiff_t stride;
+
+  Rows(const Strided<T>& x, size_t n, size_t h) : first(x.At(n, 0, h)), stride(x.time) {}
+  T* At(size_t row) const { return first + static_cast<ptrdiff_t>(row) * stride; }
+};
+
+// Of one head, what the forward keeps.
+template <typename Int, typename Float>
+struct Kept {
+  Int *order, *code;                 // [R, L] and [L, R]
+  Float *base, *sum, *inverse_norm;  // [L]; p_ij = 2^(score - base_i) sum_i, 0 where it sees itself
+
+  Kept(const LshAttentionShape& shape, Int* places, Float* sums, size_t n, size_t h) {
+    const size_t head = n * shape.heads + h, rows = shape.batch * shape.heads * shape.length;
+    order = places + head * shape.rounds * shape.length;
+    code = places + rows * shape.rounds + head * shape.rounds * shape.length;
+    base = sums + head * shape.length;
+    sum = base + rows;
+    inverse_norm = sum + rows;
+  }
+};
+
+inline size_t Valid(const LshAttentionShape& shape, const int64_t* lengths, size_t n) {
+  if (!lengths) return shape.length;
+  return std::min(shape.length, static_cast<size_t>(std::max<int64_t>(lengths[n], 0)));
+}
+
+inline float Log2Scale(const LshAttentionShape& shape) {
+  return kLog2E / std::sqrt(static_cast<float>(shape.dim));
+}
+
+// sum[r] += sum_k a[r, k] b[k], kVectors wide, for rows of `a` kAcross and columns kAlong apart.
+template <size_t kVectors, size_t kAcross, size_t kAlong>
+HWY_INLINE void MulAddTile(size_t count, const float* HWY_RESTRICT a, const float* HWY_RESTRICT b,
+                           Vec (&sum)[kTileRows * kVectors]) {
+  const F32 d;
+  for (size_t k = 0; k < count; ++k, a += kAlong, b += kWidth) {
+    Vec b_k[kVectors];
+    Unrolled<kVectors>([&](auto v) HWY_ATTR { b_k[v] = hn::Load(d, b + v * kLanes); });
+    Unrolled<kTileRows>([&](auto r) HWY_ATTR {
+      const Vec a_r = hn::Set(d, a[r * kAcross]);
+      Unrolled<kVectors>([&](auto v) HWY_ATTR {
+        sum[r * kVectors + v] = hn::MulAdd(a_r, b_k[v], sum[r * kVectors + v]);
+      });
+    });
+  }
+}
+
+// The same from sums that load(r, v) gives, handed to store(r, v, sum).
+template <size_t kVectors, size_t kAcross, size_t kAlong, class LoadSum, class StoreSum>
+HWY_INLINE void SumTile(size_t count, const float* a, const float* b, LoadSum load,
+                        StoreSum store) {
+  Vec sum[kTileRows * kVectors];
+  Unrolled<kTileRows>([&](auto r) HWY_ATTR {
+    Unrolled<kVectors>([&](auto v) HWY_ATTR { sum[r * kVectors + v] = load(r, v); });
+  });
+  MulAddTile<kVectors, kAcross, kAlong>(count, a, b, sum);
+  Unrolled<kTileRows>([&](auto r) HWY_ATTR {
+    Unrolled<kVectors>([&](auto v) HWY_ATTR { store(r, v, sum[r * kVectors + v]); });
+  });
+}
+
+// Calls body(first column, constant vectors) for each panel of a row of `columns`.
+template <class Body>
+HWY_INLINE void ForPanels(size_t columns, Body body) {
+  for (size_t c = 0; c < columns; c += kWidth) {
+    if (columns - c > kLanes) {
+      body(c, std::integral_constant<size_t, 2>());
+    } else {
+      body(c, std::integral_constant<size_t, 1>());
+    }
+  }
+}
+
+// Calls body(i, constant count) for vectors begin .. end - 1, four, two or one at a time.
+template <class Body>
+HWY_INLINE void ForFours(size_t begin, size_t end, Body body) {
+  size_t i = begin;
+  for (; i + 4 <= end; i += 4) body(i, std::integral_constant<size_t, 4>());
+  if (i + 2 <= end) body(i, std::integral_constant<size_t, 2>()), i += 2;
+  if (i < end) body(i, std::integral_constant<size_t, 1>());
+}
+
+// to[r, j] = a_r . b_j for a tile's rows of a (in panels `a_panel` floats apart) and the keys of the
+// vectors begin .. end - 1 of b (transposed panels).
+HWY_NOINLINE void Dots(size_t dim, const float* a, size_t a_panel, const float* b, size_t begin,
+                       size_t end, float* HWY_RESTRICT to) {
+  const F32 d;
+  const auto vectors_at = [&](size_t j, auto vectors) HWY_ATTR {
+    constexpr size_t kVectors = decltype(vectors)::value;
+    Vec sum[kTileRows * kVectors];
+    Unrolled<kTileRows * kVectors>([&](auto i) HWY_ATTR { sum[i] = hn::Zero(d); });
+    const float* a_k = a;
+    const float* b_k = b + j / 2 * dim * kWidth + j % 2 * kLanes;
+    for (size_t k = 0; k < dim; k += kWidth) {
+      MulAddTile<kVectors, kWidth, 1>(std::min(kWidth, dim - k), a_k, b_k, sum);
+      a_k += a_panel;
+      b_k += kWidth * kWidth;
+    }
+    Unrolled<kTileRows>([&](auto r) HWY_ATTR {
+      Unrolled<kVectors>([&](auto v) HWY_ATTR {
+        hn::Store(sum[r * kVectors + v], d, to + r * kStride + (j + v) * kLanes);
+      });
+    });
+  };
+  size_t j = begin;
+  if (j % 2 != 0 && j < end) vectors_at(j++, std::integral_constant<size_t, 1>());
+  for (; j + 2 <= end; j += 2) vectors_at(j, std::integral_constant<size_t, 2>());
+  if (j < end) vectors_at(j, std::integral_constant<size_t, 1>());
+}
+
+// The rows at positions at[0 .. count), times `scale` and their factor, in panels of `capacity` rows;
+// zeros up to a multiple of a tile's rows and a panel's width. factors: by position, or null: 1.
+void PackPanels(const Rows<const float>& rows, const int32_t* at, size_t count, size_t dim,
+                float scale, const float* factors, size_t capacity, float* HWY_RESTRICT to) {
+  const F32 d;
+  for (size_t row = 0; row < count; ++row) {
+    const auto position = static_cast<size_t>(at[row]);
+    const float* from = rows.At(position);
+    const Vec factor = hn::Set(d, factors ? scale * factors[position] : scale);
+    for (size_t c = 0; c < RoundUp(dim, kWidth); c += kLanes) {
+      const Vec x =
+          c < dim ? hn::Mul(factor, LoadN(from + c, std::min(kLanes, dim - c))) : hn::Zero(d);
+      const size_t panel = c / kWidth * kWidth;
+      hn::Store(x, d, to + panel * capacity + row * kWidth + (c - panel));
+    }
+  }
+  for (size_t row = count; row % kTileRows != 0; ++row) {
+    for (size_t c = 0; c < RoundUp(dim, kWidth); c += kWidth) {
+      std::memset(to + c * capacity + row * kWidth, 0, kWidth * sizeof(float));
+    }
+  }
+}
+
+// The same rows as transposed panels, [dim][kWidth] each; zeros up to a panel's width. zeros: a row.
+void PackTransposed(const Rows<const float>& rows, const int32_t* at, size_t count, size_t dim,
+                    const float* factors, const float* zeros, float* HWY_RESTRICT to) {
+  for (size_t j = 0; j < count; j += kWidth, to += dim * kWidth) {
+    const float* from[kWidth];
+    float factor[kWidth];
+    for (size_t t = 0; t < kWidth; ++t) {
+      const bool there = j + t < count;
+      const size_t position = there ? static_cast<size_t>(at[j + t]) : 0;
+      from[t] = there ? rows.At(position) : zeros;
+      factor[t] = there && factors ? factors[position] : 1.0f;
+    }
+    size_t c = 0;
+#if HWY_TARGET != HWY_SCALAR
+    constexpr size_t kSide = 4;
+    const hn::CappedTag<float, kSide> d;
+    for (size_t t = 0; t < kWidth; t += kSide) {
+      const auto f0 = hn::Set(d, factor[t]), f1 = hn::Set(d, factor[t + 1]);
+      const auto f2 = hn::Set(d, factor[t + 2]), f3 = hn::Set(d, factor[t + 3]);
+      float* out = to + t;
+      for (c = 0; c + kSide <= dim; c += kSide, out += kSide * kWidth) {
+        const auto r0 = hn::Mul(f0, hn::LoadU(d, from[t] + c));
+        const auto r1 = hn::Mul(f1, hn::LoadU(d, from[t + 1] + c));
+        const auto r2 = hn::Mul(f2, hn::LoadU(d, from[t + 2] + c));
+        const auto r3 = hn::Mul(f3, hn::LoadU(d, from[t + 3] + c));
+        const auto even_low = hn::InterleaveLower(d, r0, r2);
+        const auto even_high = hn::InterleaveUpper(d, r0, r2);
+        const auto odd_low = hn::InterleaveLower(d, r1, r3);
+        const auto odd_high = hn::InterleaveUpper(d, r1, r3);
+        hn::Store(hn::InterleaveLower(d, even_low, odd_low), d, out);
+        hn::Store(hn::InterleaveUpper(d, even_low, odd_low), d, out + kWidth);
+        hn::Store(hn::InterleaveLower(d, even_high, odd_high), d, out + 2 * kWidth);
+        hn::Store(hn::InterleaveUpper(d, even_high, odd_high), d, out + 3 * kWidth);
+      }
+    }
+#endif
+    for (size_t t = 0; t < kWidth; ++t) {
+      for (size_t i = c; i < dim; ++i) to[i * kWidth + t] = factor[t] * from[t][i];
+    }
+  }
+}
+
+// The queries at places first .. first + count of a round, and the run of places lo[i] .. hi[i] that
+// each sees: its bucket within two chunks, up to itself where causal; itself is always in it, both
+// ends never fall, and hi[i] > i.
+struct Queries {
+  size_t first, count;
+  const int32_t* order;  // of the round, by place
+  const int32_t* code;   // [L, R]
+  size_t round, rounds;
+  uint32_t lo[kLshForwardQueries], hi[kLshForwardQueries];
+
+  template <typename Int, typename Float>
+  Queries(const LshAttentionShape& shape, const LshAttentionOptions& options,
+          const Kept<Int, Float>& kept, size_t valid, size_t round, size_t first, size_t count)
+      : first(first),
+        count(count),
+        order(kept.order + round * shape.length),
+        code(kept.code),
+        round(round),
+        rounds(shape.rounds) {
+    const size_t chunk = options.chunk;
+    // Twice the bucket.
+    const auto bucket = [&](size_t place) {
+      return CodeOf(place, round) - static_cast<int32_t>(place / chunk);
+    };
+    const auto window = [&](size_t place) {
+      const size_t c = place / chunk;
+      return c == 0 ? 0 : (c - 1) * chunk;
+    };
+    int32_t now = bucket(first);
+    size_t begin = first;
+    while (begin > window(first) && bucket(begin - 1) == now) --begin;
+    for (size_t i = 0; i < count; ++i) {
+      const size_t place = first + i;
+      const int32_t own = bucket(place);
+      if (own != now) begin = place, now = own;
+      lo[i] = static_cast<uint32_t>(std::max(begin, window(place)));
+    }
+    if (options.causal) {
+      for (size_t i = 0; i < count; ++i) hi[i] = static_cast<uint32_t>(first + i + 1);
+      return;
+    }
+    const auto chunk_end = [&](size_t place) {
+      return std::min(valid, (place / chunk + 1) * chunk);
+    };
+    size_t end = first + count;
+    now = bucket(end - 1);
+    while (end < chunk_end(first + count - 1) && bucket(end) == now) ++end;
+    for (size_t i = count; i-- > 0;) {
+      const size_t place = first + i;
+      const int32_t own = bucket(place);
+      if (own != now) end = place + 1, now = own;
+      hi[i] = static_cast<uint32_t>(std::min(end, chunk_end(place)));
+    }
+  }
+
+  int32_t CodeOf(size_t place, size_t r) const {
+    return code[static_cast<size_t>(order[place]) * rounds + r];
+  }
+  size_t Position(size_t i) const { return static_cast<size_t>(order[first + i]); }
+  // The places that any of them sees, from a place on that lies by whole panels behind a chunk's
+  // first one where chunks are whole panels.
+  size_t KeysBegin(size_t chunk) const {
+    const size_t own = first / chunk * chunk, window = own < chunk ? 0 : own - chunk;
+    return window + (lo[0] - window) / kWidth * kWidth;
+  }
+  size_t KeysEnd() const { return hi[count - 1]; }
+};
+
+// Keys at places begin .. begin + count of a round, and of their codes those of the rounds before.
+struct Keys {
+  size_t begin, count;
+  const int32_t* codes;  // [round][kStride]
+
+  Keys(const Queries& queries, size_t begin, size_t count, int32_t* codes)
+      : begin(begin), count(count), codes(codes) {
+    for (size_t j = 0; j < count; ++j) {
+      const auto* from =
+          queries.code + static_cast<size_t>(queries.order[begin + j]) * queries.rounds;
+      for (size_t r = 0; r < queries.round; ++r) codes[r * kStride + j] = from[r];
+    }
+  }
+};
+
+// What a tile of queries sees of a block of keys.
+struct Tile {
+  // Places from the block's first on.
+  uint32_t lo[kTileRows] = {}, length[kTileRows] = {}, self[kTileRows] = {};
+  const int32_t* codes[kTileRows];
+  size_t earlier;     // rounds before this one
+  size_t rows;        // that there are
+  size_t begin, end;  // vectors of keys; none: no key is seen
+  size_t keys_begin, keys_end;
+
+  // From query `first` of the block on.
+  Tile(const Queries& queries, size_t first, const Keys& keys)
+      : earlier(queries.round), rows(std::min(kTileRows, queries.count - first)) {
+    const size_t last = keys.begin + keys.count;
+    const auto inside = [&](size_t place) {
+      return static_cast<uint32_t>(std::clamp(place, keys.begin, last) - keys.begin);
+    };
+    for (size_t r = 0; r < rows; ++r) {
+      lo[r] = inside(queries.lo[first + r]);
+      length[r] = inside(queries.hi[first + r]) - lo[r];
+      self[r] = static_cast<uint32_t>(queries.first + first + r - keys.begin);
+      codes[r] = queries.code + queries.Position(first + r) * queries.rounds;
+    }
+    keys_begin = lo[0], keys_end = lo[rows - 1] + length[rows - 1];
+    for (size_t r = rows; r < kTileRows; ++r) codes[r] = codes[0];
+    begin = keys_begin / kGrain * (kGrain / kLanes);
+    end = keys_begin < keys_end ? RoundUp(keys_end, kGrain) / kLanes : begin;
+  }
+
+  // The vectors of keys that row r sees some of.
+  size_t Begin(size_t r) const { return length[r] == 0 ? begin : lo[r] / kLanes; }
+  size_t End(size_t r) const {
+    return length[r] == 0 ? begin : (lo[r] + length[r] + kLanes - 1) / kLanes;
+  }
+
+  // x where row r sees the keys of kCount vectors from vector j on, and for the first time; elsewhere
+  // `hidden`.
+  template <size_t kCount>
+  HWY_INLINE void Hide(size_t r, size_t j, const int32_t* key_codes, Vec hidden,
+                       Vec (&x)[kCount]) const {
+    const F32 d;
+    const U32 du;
+    using Word = hn::Vec<U32>;
+    const Word one = hn::Set(du, 1);
+    // The least distance of codes: 0 and 1 are of the same bucket and two chunks.
+    Word least[kCount];
+    Unrolled<kCount>([&](auto v) HWY_ATTR { least[v] = hn::Set(du, 2); });
+    const int32_t* from = key_codes + j * kLanes;
+    for (size_t i = 0; i < earlier; ++i, from += kStride) {
+      const Word own = hn::Set(du, static_cast<uint32_t>(codes[r][i]));
+      Unrolled<kCount>([&](auto v) HWY_ATTR {
+        const auto* words = reinterpret_cast<const uint32_t*>(from + v * kLanes);
+        least[v] = hn::Min(least[v], hn::Sub(own, hn::Load(du, words)));
+      });
+    }
+    const Word first = hn::Set(du, lo[r]), many = hn::Set(du, length[r]);
+    const Word own = hn::Set(du, self[r]);
+    Unrolled<kCount>([&](auto v) HWY_ATTR {
+      const Word place = hn::Iota(du, static_cast<uint32_t>((j + v) * kLanes));
+      const auto seen = hn::And(hn::And(hn::Lt(hn::Sub(place, first), many), hn::Ne(place, own)),
+                                hn::Gt(least[v], one));
+      x[v] = hn::IfThenElse(hn::RebindMask(d, seen), x[v], hidden);
+    });
+  }
+};
+
+// Vectors begin .. end - 1 of a row become 0.
+HWY_INLINE void Clear(float* row, size_t begin, size_t end) {
+  for (size_t j = begin; j < end; ++j) hn::Store(hn::Zero(F32()), F32(), row + j * kLanes);
+}
+
+// From a tile's scores to weights 2^(score - base), in place; sums[r] are row r's. Where the scores
+// are not bounded, bases go on from the blocks before, and `rescale` is what those count for now.
+HWY_NOINLINE void Weights(const Tile& tile, const int32_t* key_codes, bool bounded,
+                          const bool* row_bounded, float* HWY_RESTRICT weights,
+                          float* HWY_RESTRICT bases, float* HWY_RESTRICT rescale,
+                          float* HWY_RESTRICT sums) {
+  const F32 d;
+  const Vec zero = hn::Zero(d), nothing = hn::Set(d, kNothing);
+  Vec total[kTileRows];
+  if (!bounded) {
+    float change[kTileRows + kLanes] = {};
+    for (size_t r = 0; r < kTileRows; ++r) {
+      float* row = weights + r * kStride;
+      Vec largest = nothing;
+      ForFours(tile.Begin(r), tile.End(r), [&](size_t j, auto count) HWY_ATTR {
+        constexpr size_t kCount = decltype(count)::value;
+        Vec x[kCount];
+        Unrolled<kCount>([&](auto v) HWY_ATTR { x[v] = hn::Load(d, row + (j + v) * kLanes); });
+        tile.Hide(r, j, key_codes, nothing, x);
+        Unrolled<kCount>([&](auto v) HWY_ATTR {
+          largest = hn::Max(x[v], largest);
+          hn::Store(x[v], d, row + (j + v) * kLanes);
+        });
+      });
+      if (row_bounded[r]) continue;
+      const float before = bases[r];
+      const float now = std::max(before, hn::GetLane(hn::MaxOfLanes(d, largest)));
+      bases[r] = now;
+      change[r] = before == now ? 0.0f : before - now;
+    }
+    for (size_t r = 0; r < kTileRows; r += kLanes) {
+      Vec x[1] = {hn::LoadU(d, change + r)};
+      Exp2(x);
+      float some[kLanes];
+      hn::StoreU(x[0], d, some);
+      for (size_t i = r; i < std::min(kTileRows, r + kLanes); ++i) rescale[i] = some[i - r];
+    }
+  }
+  Unrolled<kTileRows>([&](auto r) HWY_ATTR {
+    float* row = weights + r * kStride;
+    const Vec base = hn::Set(d, bases[r] == kNothing ? 0.0f : bases[r]);
+    Vec sum = zero;
+    ForFours(tile.Begin(r), tile.End(r), [&](size_t j, auto count) HWY_ATTR {
+      constexpr size_t kCount = decltype(count)::value;
+      Vec x[kCount];
+      Unrolled<kCount>([&](auto v)
+                           HWY_ATTR { x[v] = hn::Sub(hn::Load(d, row + (j + v) * kLanes), base); });
+      Exp2(x);
+      if (bounded) tile.Hide(r, j, key_codes, zero, x);
+      Unrolled<kCount>([&](auto v) HWY_ATTR {
+        sum = hn::Add(sum, x[v]);
+        hn::Store(x[v], d, row + (j + v) * kLanes);
+      });
+    });
+    Clear(row, tile.begin, tile.Begin(r));
+    Clear(row, tile.End(r), tile.end);
+    total[r] = sum;
+  });
+  Unrolled<kTileRows / 4>([&](auto i) HWY_ATTR {
+    StoreSums(total[i * 4], total[i * 4 + 1], total[i * 4 + 2], total[i * 4 + 3], sums + i * 4);
+  });
+}
+
+// to_r = to_r rescale[r] + sum_j w_rj b_j over keys begin .. end - 1, for a tile's rows, each at a
+// place of its own; or without what is there.
+HWY_NOINLINE void SumKeys(size_t begin, size_t end, size_t width, bool begins, const float* weights,
+                          const float* b, const float* HWY_RESTRICT rescale,
+                          float* const* HWY_RESTRICT to) {
+  const F32 d;
+  ForPanels(width, [&](size_t c, auto vectors) HWY_ATTR {
+    const auto used = [&](size_t v) {
+      const size_t at = c + v * kLanes;
+      return at < width ? std::min(kLanes, width - at) : 0;
+    };
+    SumTile<decltype(vectors)::value, kStride, 1>(
+        end - begin, weights + begin, b + c * kLshKeys + begin * kWidth,
+        [&](size_t r, size_t v) HWY_ATTR {
+          if (begins) return hn::Zero(d);
+          return hn::Mul(LoadN(to[r] + c + v * kLanes, used(v)), hn::Set(d, rescale[r]));
+        },
+        [&](size_t r, size_t v, Vec x) HWY_ATTR { StoreN(x, to[r] + c + v * kLanes, used(v)); });
+  });
+}
+
+// to_j = sum_i w_ij x_i over `count` queries for a tile of keys: w is weights' or gradients' first
+// query and key of the tile, x the first query's row of the first panel.
+HWY_NOINLINE void SumQueries(size_t count, size_t columns, const float* w, const float* x,
+                             float* HWY_RESTRICT to) {
+  const F32 d;
+  ForPanels(columns, [&](size_t c, auto vectors) HWY_ATTR {
+    float* at = to + c * kLshKeys;
+    SumTile<decltype(vectors)::value, 1, kStride>(
+        count, w, x + c * kLshBackwardQueries, [&](size_t, size_t) HWY_ATTR { return hn::Zero(d); },
+        [&](size_t r, size_t v, Vec sum)
+            HWY_ATTR { hn::Store(sum, d, at + r * kWidth + v * kLanes); });
+  });
+}
+
+// From a tile's scores and v_j . grad_out_i to p_ij and ds_ij sqrt(D), in place; 0 for what is not
+// seen.
+HWY_NOINLINE void GradWeights(const Tile& tile, const int32_t* key_codes,
+                              const float* HWY_RESTRICT bases, const float* HWY_RESTRICT factors,
+                              const float* HWY_RESTRICT deltas, float* HWY_RESTRICT weights,
+                              float* HWY_RESTRICT grads) {
+  const F32 d;
+  for (size_t r = 0; r < kTileRows; ++r) {
+    float* weight_row = weights + r * kStride;
+    float* grad_row = grads + r * kStride;
+    const Vec base = hn::Set(d, bases[r]), factor = hn::Set(d, factors[r]);
+    const Vec delta = hn::Set(d, deltas[r]), nothing = hn::Set(d, kNothing);
+    ForFours(tile.Begin(r), tile.End(r), [&](size_t j, auto count) HWY_ATTR {
+      constexpr size_t kCount = decltype(count)::value;
+      Vec x[kCount];
+      Unrolled<kCount>([&](auto v) HWY_ATTR {
+        x[v] = hn::Sub(hn::Load(d, weight_row + (j + v) * kLanes), base);
+      });
+      // Before the exponential: what is not seen may be far above the base.
+      tile.Hide(r, j, key_codes, nothing, x);
+      Exp2(x);
+      Unrolled<kCount>([&](auto v) HWY_ATTR {
+        const size_t at = (j + v) * kLanes;
+        const Vec weight = hn::Mul(x[v], factor);
+        hn::Store(hn::Mul(weight, hn::Sub(hn::Load(d, grad_row + at), delta)), d, grad_row + at);
+        hn::Store(weight, d, weight_row + at);
+      });
+    });
+    for (float* row : {weight_row, grad_row}) {
+      Clear(row, tile.begin, tile.Begin(r));
+      Clear(row, tile.End(r), tile.end);
+    }
+  }
+}
+
+HWY_INLINE float SumOfRow(Vec x) { return hn::GetLane(hn::SumOfLanes(F32(), x)); }
+
+// sum_c a_c b_c
+HWY_INLINE float Dot(const float* a, const float* b, size_t n) {
+  Vec sum = hn::Zero(F32());
+  ForVectors(n, [&](size_t c, size_t used)
+                    HWY_ATTR { sum = hn::MulAdd(LoadN(a + c, used), LoadN(b + c, used), sum); });
+  return SumOfRow(sum);
+}
+
+struct HashPieces {
+  size_t columns;  // of products, whole vectors
+  float *q, *products;
+  int32_t* at;
+  int32_t* counts;
+
+  HashPieces(const LshAttentionShape& shape, const LshAttentionOptions& options, Pieces& slot)
+      : columns(RoundUp(options.buckets / 2, kLanes)),
+        q(slot.Take(kTileRows * RoundUp(shape.dim, kWidth))),
+        products(slot.Take(kTileRows * columns)),
+        at(slot.Take<int32_t>(kTileRows)),
+        counts(slot.Take<int32_t>(options.buckets + 1)) {}
+};
+
+// products [kTileRows, columns] of a tile's rows with the planes [dim, half] of a round.
+HWY_NOINLINE void Project(size_t dim, size_t half, const float* q, const float* planes,
+                          size_t columns, float* HWY_RESTRICT products) {
+  const F32 d;
+  ForPanels(columns, [&](size_t c, auto vectors) HWY_ATTR {
+    constexpr size_t kVectors = decltype(vectors)::value;
+    Vec sum[kTileRows * kVectors];
+    Unrolled<kTileRows * kVectors>([&](auto i) HWY_ATTR { sum[i] = hn::Zero(d); });
+    for (size_t k = 0; k < dim; ++k) {
+      const float* a = q + k / kWidth * kWidth * kTileRows + k % kWidth;
+      Vec b[kVectors];
+      Unrolled<kVectors>([&](auto v) HWY_ATTR {
+        const size_t at = c + v * kLanes;
+        b[v] = LoadN(planes + k * half + at, std::min(kLanes, half - at));
+      });
+      Unrolled<kTileRows>([&](auto r) HWY_ATTR {
+        const Vec a_r = hn::Set(d, a[r * kWidth]);
+        Unrolled<kVectors>([&](auto v) HWY_ATTR {
+          sum[r * kVectors + v] = hn::MulAdd(a_r, b[v], sum[r * kVectors + v]);
+        });
+      });
+    }
+    Unrolled<kTileRows>([&](auto r) HWY_ATTR {
+      Unrolled<kVectors>([&](auto v) HWY_ATTR {
+        hn::Store(sum[r * kVectors + v], d, products + r * columns + c + v * kLanes);
+      });
+    });
+  });
+}
+
+// The first largest of [x; -x]; 0 where there is a NaN. columns: whole vectors, zeros at the end.
+HWY_INLINE size_t FirstLargest(const float* x, size_t half, size_t columns) {
+  const F32 d;
+  Vec most = hn::Zero(d);
+  for (size_t c = 0; c < columns; c += kLanes) most = hn::Max(most, hn::Abs(hn::Load(d, x + c)));
+  const Vec largest = hn::MaxOfLanes(d, most);
+  for (size_t c = 0; c < columns; c += kLanes) {
+    const auto i = hn::FindFirstTrue(d, hn::Eq(hn::Load(d, x + c), largest));
+    if (i >= 0) return std::min(half - 1, c + static_cast<size_t>(i));
+  }
+  const Vec least = hn::Neg(largest);
+  for (size_t c = 0; c < columns; c += kLanes) {
+    const auto i = hn::FindFirstTrue(d, hn::Eq(hn::Load(d, x + c), least));
+    if (i >= 0) return half + std::min(half - 1, c + static_cast<size_t>(i));
+  }
+  return 0;
+}
+
+}  // namespace lsh
+
+// Positions first .. first + count of one head: the buckets of all rounds, where their codes will be,
+// lengths, and the sums as they begin. Zeros for what does not count.
+void LshHash(const LshAttentionShape& shape, const LshAttentionOptions& options,
+             const LshAttentionForwardArgs& args, float* scratch, size_t n, size_t h, size_t first,
+             size_t count) {
+  using namespace lsh;
+  const F32 d;
+  const Kept kept(shape, args.places, args.sums, n, h);
+  const Rows q_rows(args.q, n, h);
+  const Rows out_rows(args.out, n, h);
+  Pieces slot(scratch);
+  const HashPieces at(shape, options, slot);
+  const size_t half = options.buckets / 2, valid = Valid(shape, args.lengths, n);
+  const float scale = Log2Scale(shape);
+  const size_t last = std::min(valid, first + count);
+  for (size_t begin = first; begin < last; begin += kTileRows) {
+    const size_t rows = std::min(kTileRows, last - begin);
+    for (size_t r = 0; r < rows; ++r) at.at[r] = static_cast<int32_t>(begin + r);
+    PackPanels(q_rows, at.at, rows, shape.dim, 1.0f, nullptr, kTileRows, at.q);
+    for (size_t r = 0; r < rows; ++r) {
+      Vec square = hn::Zero(d);
+      for (size_t c = 0; c < RoundUp(shape.dim, kWidth); c += kLanes) {
+        const Vec x = hn::Load(d, at.q + c / kWidth * kWidth * kTileRows + r * kWidth + c % kWidth);
+        square = hn::MulAdd(x, x, square);
+      }
+      const float sum = SumOfRow(square);
+      const float inverse = 1.0f / std::sqrt(sum < kLeastSquare ? kLeastSquare : sum);
+      kept.inverse_norm[begin + r] = inverse;
+      kept.base[begin + r] = scale <= kBound * inverse ? 0.0f : kNothing;
+      kept.sum[begin + r] = 0;
+    }
+    for (size_t round = 0; round < shape.rounds; ++round) {
+      if (half > 0) {
+        Project(shape.dim, half, at.q, args.planes + round * shape.dim * half, at.columns,
+                at.products);
+      }
+      for (size_t r = 0; r < rows; ++r) {
+        kept.code[(begin + r) * shape.rounds + round] = static_cast<int32_t>(
+            half > 0 ? FirstLargest(at.products + r * at.columns, half, at.columns) : 0);
+      }
+    }
+  }
+  for (size_t i = std::max(first, valid); i < first + count; ++i) {
+    std::fill_n(out_rows.At(i), shape.value_dim, 0.0f);
+  }
+}
+
+// Order and codes of a round of one head, from its buckets.
+void LshSort(const LshAttentionShape& shape, const LshAttentionOptions& options,
+             const LshAttentionForwardArgs& args, float* scratch, size_t n, size_t h,
+             size_t round) {
+  using namespace lsh;
+  const Kept kept(shape, args.places, args.sums, n, h);
+  Pieces slot(scratch);
+  const HashPieces at(shape, options, slot);
+  const size_t valid = Valid(shape, args.lengths, n), rounds = shape.rounds;
+  int32_t* code = kept.code + round;
+  int32_t* order = kept.order + round * shape.length;
+  std::fill_n(at.counts, options.buckets + 1, 0);
+  for (size_t i = 0; i < valid; ++i) ++at.counts[code[i * rounds] + 1];
+  for (size_t b = 1; b < options.buckets; ++b) at.counts[b + 1] += at.counts[b];
+  const auto chunk = static_cast<uint32_t>(std::min<size_t>(options.chunk, 1u << 30));
+  for (size_t i = 0; i < valid; ++i) {
+    const int32_t bucket = code[i * rounds];
+    const auto place = static_cast<uint32_t>(at.counts[bucket]++);
+    order[place] = static_cast<int32_t>(i);
+    code[i * rounds] = 2 * bucket + static_cast<int32_t>(place / chunk);
+  }
+}
+
+namespace lsh {
+
+struct ForwardPieces {
+  float *q, *keys, *values, *weights, *zeros, *nowhere;
+  int32_t* codes;
+
+  ForwardPieces(const LshAttentionShape& shape, Pieces& slot)
+      : q(slot.Take(kLshForwardQueries * RoundUp(shape.dim, kWidth))),
+        keys(slot.Take(kLshKeys * shape.dim)),
+        values(slot.Take(kLshKeys * RoundUp(shape.value_dim, kWidth))),
+        weights(slot.Take(kTileRows * kStride)),
+        zeros(slot.Take(shape.dim)),
+        nowhere(slot.Take(shape.value_dim)),
+        codes(slot.Take<int32_t>(shape.rounds * kStride)) {}
+};
+
+}  // namespace lsh
+
+// The queries at places first .. first + count of a round of one head; the last round finishes them.
+void LshForwardBlock(const LshAttentionShape& shape, const LshAttentionOptions& options,
+                     const LshAttentionForwardArgs& args, float* scratch, size_t n, size_t h,
+                     size_t round, size_t first, size_t count) {
+  using namespace lsh;
+  const F32 d;
+  const size_t dim = shape.dim, value_dim = shape.value_dim;
+  const size_t valid = Valid(shape, args.lengths, n);
+  if (first >= valid) return;
+  const Kept kept(shape, args.places, args.sums, n, h);
+  const Rows q_rows(args.q, n, h);
+  const Rows v_rows(args.v, n, h);
+  const Rows out_rows(args.out, n, h);
+  Pieces slot(scratch);
+  const ForwardPieces at(shape, slot);
+  const float scale = Log2Scale(shape);
+  const Queries queries(shape, options, kept, valid, round, first, std::min(count, valid - first));
+  const int32_t* order = queries.order;
+  std::fill_n(at.zeros, dim, 0.0f);
+  std::fill_n(at.nowhere, value_dim, 0.0f);
+  PackPanels(q_rows, order + first, queries.count, dim, scale, nullptr, kLshForwardQueries, at.q);
+
+  bool begun[kLshForwardQueries / kTileRows] = {};
+  const size_t keys_end = queries.KeysEnd();
+  for (size_t begin = queries.KeysBegin(options.chunk); begin < keys_end; begin += kLshKeys) {
+    const Keys keys(queries, begin, std::min(kLshKeys, keys_end - begin), at.codes);
+    PackTransposed(q_rows, order + begin, keys.count, dim, kept.inverse_norm, at.zeros, at.keys);
+    PackPanels(v_rows, order + begin, keys.count, value_dim, 1.0f, nullptr, kLshKeys, at.values);
+    for (size_t i = 0; i < queries.count; i += kTileRows) {
+      const Tile tile(queries, i, keys);
+      if (tile.begin == tile.end) continue;
+      float bases[kTileRows], rescale[kTileRows], sums[kTileRows];
+      float* to[kTileRows];
+      bool row_bounded[kTileRows], bounded = true;
+      for (size_t r = 0; r < kTileRows; ++r) {
+        const bool there = r < tile.rows;
+        const size_t position = there ? queries.Position(i + r) : 0;
+        to[r] = there ? out_rows.At(position) : at.nowhere;
+        bases[r] = there ? kept.base[position] : 0.0f;
+        rescale[r] = 1;
+        row_bounded[r] = !there || scale <= kBound * kept.inverse_norm[position];
+        bounded &= row_bounded[r];
+      }
+      Dots(dim, at.q + i * kWidth, kLshForwardQueries * kWidth, at.keys, tile.begin, tile.end,
+           at.weights);
+      Weights(tile, at.codes, bounded, row_bounded, at.weights, bases, rescale, sums);
+      const bool begins = round == 0 && !begun[i / kTileRows];
+      begun[i / kTileRows] = true;
+      SumKeys(tile.keys_begin, tile.keys_end, value_dim, begins, at.weights, at.values, rescale,
+              to);
+      for (size_t r = 0; r < tile.rows; ++r) {
+        const size_t position = queries.Position(i + r);
+        kept.base[position] = bases[r];
+        kept.sum[position] = kept.sum[position] * rescale[r] + sums[r];
+      }
+    }
+  }
+
+  if (round + 1 < shape.rounds) return;
+  for (size_t i = 0; i < queries.count; ++i) {
+    const size_t position = queries.Position(i);
+    float& sum = kept.sum[position];
+    float* out = out_rows.At(position);
+    if (sum == 0.0f) {
+      kept.base[position] = 0;
+      std::memcpy(out, v_rows.At(position), value_dim * sizeof(float));
+      continue;
+    }
+    sum = 1.0f / sum;
+    const Vec factor = hn::Set(d, sum);
+    ForVectors(value_dim, [&](size_t c, size_t used) HWY_ATTR {
+      StoreN(hn::Mul(LoadN(out + c, used), factor), out + c, used);
+    });
+  }
+}
+
+// Positions first .. first + count of one head: delta, and the gradients as they begin.
+void LshBackwardBegin(const LshAttentionShape& shape, const LshAttentionBackwardArgs& args,
+                      size_t n, size_t h, size_t first, size_t count) {
+  using namespace lsh;
+  const Kept kept(shape, args.places, args.sums, n, h);
+  const Rows out_rows(args.out, n, h), grad_out_rows(args.grad_out, n, h);
+  const Rows grad_q_rows(args.grad_q, n, h), grad_v_rows(args.grad_v, n, h);
+  const size_t valid = Valid(shape, args.lengths, n), value_dim = shape.value_dim;
+  float* delta = args.delta + (n * shape.heads + h) * shape.length;
+  for (size_t i = first; i < first + count; ++i) {
+    float* grad_v = grad_v_rows.At(i);
+    std::fill_n(grad_q_rows.At(i), shape.dim, 0.0f);
+    delta[i] = i < valid ? Dot(out_rows.At(i), grad_out_rows.At(i), value_dim) : 0.0f;
+    if (i < valid && kept.sum[i] == 0.0f) {
+      std::memcpy(grad_v, grad_out_rows.At(i), value_dim * sizeof(float));
+    } else {
+      std::fill_n(grad_v, value_dim, 0.0f);
+    }
+  }
+}
+
+namespace lsh {
+
+struct BackwardPieces {
+  float *q, *grad_out, *keys_across, *values_across, *keys, *grad_k, *grad_v, *weights, *grads;
+  float *zeros, *nowhere;
+  int32_t* codes;
+
+  BackwardPieces(const LshAttentionShape& shape, Pieces& slot)
+      : q(slot.Take(kLshBackwardQueries * RoundUp(shape.dim, kWidth))),
+        grad_out(slot.Take(kLshBackwardQueries * RoundUp(shape.value_dim, kWidth))),
+        keys_across(slot.Take(kLshKeys * shape.dim)),
+        values_across(slot.Take(kLshKeys * shape.value_dim)),
+        keys(slot.Take(kLshKeys * RoundUp(shape.dim, kWidth))),
+        grad_k(slot.Take(kLshKeys * RoundUp(shape.dim, kWidth))),
+        grad_v(slot.Take(kLshKeys * RoundUp(shape.value_dim, kWidth))),
+        weights(slot.Take(kLshBackwardQueries * kStride)),
+        grads(slot.Take(kLshBackwardQueries * kStride)),
+        zeros(slot.Take(std::max(shape.dim, shape.value_dim))),
+        nowhere(slot.Take(shape.dim)),
+        codes(slot.Take<int32_t>(shape.rounds * kStride)) {}
+};
+
+// Adds what the sums over queries come to for key j of a block to the rows of its position: g_j
+// times sqrt(D) / ln(2) in grad_k, panels as `keys`, which are times 1 / sqrt(D).
+HWY_INLINE void AddKey(size_t dim, size_t value_dim, const BackwardPieces& at, size_t j,
+                       float inverse_norm, float* grad_q, float* grad_v) {
+  const F32 d;
+  const auto in_panels = [&](const float* x, size_t c) HWY_ATTR {
+    return hn::Load(d, x + c / kWidth * kWidth * kLshKeys + j * kWidth + c % kWidth);
+  };
+  Vec along = hn::Zero(d);  // k . g
+  if (inverse_norm < 1.0f / std::sqrt(kLeastSquare)) {
+    ForVectors(dim, [&](size_t c, size_t) HWY_ATTR {
+      along = hn::MulAdd(in_panels(at.keys, c), in_panels(at.grad_k, c), along);
+    });
+    along = hn::Mul(hn::SumOfLanes(d, along), hn::Set(d, static_cast<float>(dim)));
+  }
+  const Vec factor = hn::Set(d, kLn2 * inverse_norm);
+  ForVectors(dim, [&](size_t c, size_t used) HWY_ATTR {
+    const Vec g = hn::NegMulAdd(in_panels(at.keys, c), along, in_panels(at.grad_k, c));
+    StoreN(hn::MulAdd(g, factor, LoadN(grad_q + c, used)), grad_q + c, used);
+  });
+  ForVectors(value_dim, [&](size_t c, size_t used) HWY_ATTR {
+    StoreN(hn::Add(in_panels(at.grad_v, c), LoadN(grad_v + c, used)), grad_v + c, used);
+  });
+}
+
+}  // namespace lsh
+
+// Adds what the queries at places first .. first + count of a round of one head and the keys that
+// they see give each other.
+void LshBackwardBlock(const LshAttentionShape& shape, const LshAttentionOptions& options,
+                      const LshAttentionBackwardArgs& args, float* scratch, size_t n, size_t h,
+                      size_t round, size_t first, size_t count) {
+  using namespace lsh;
+  const size_t dim = shape.dim, value_dim = shape.value_dim;
+  const size_t valid = Valid(shape, args.lengths, n);
+  if (first >= valid) return;
+  const Kept kept(shape, args.places, args.sums, n, h);
+  const Rows q_rows(args.q, n, h);
+  const Rows v_rows(args.v, n, h), grad_out_rows(args.grad_out, n, h);
+  const Rows grad_q_rows(args.grad_q, n, h), grad_v_rows(args.grad_v, n, h);
+  const float* delta = args.delta + (n * shape.heads + h) * shape.length;
+  Pieces slot(scratch);
+  const BackwardPieces at(shape, slot);
+  const Queries queries(shape, options, kept, valid, round, first, std::min(count, valid - first));
+  const int32_t* order = queries.order;
+  constexpr size_t kPanel = kLshBackwardQueries * kWidth;
+  const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
+  std::fill_n(at.zeros, std::max(dim, value_dim), 0.0f);
+  std::fill_n(at.nowhere, dim, 0.0f);
+  PackPanels(q_rows, order + first, queries.count, dim, Log2Scale(shape), nullptr,
+             kLshBackwardQueries, at.q);
+  PackPanels(grad_out_rows, order + first, queries.count, value_dim, 1.0f, nullptr,
+             kLshBackwardQueries, at.grad_out);
+
+  const size_t keys_end = queries.KeysEnd();
+  for (size_t begin = queries.KeysBegin(options.chunk); begin < keys_end; begin += kLshKeys) {
+    const Keys keys(queries, begin, std::min(kLshKeys, keys_end - begin), at.codes);
+    const int32_t* positions = order + begin;
+    PackTransposed(q_rows, positions, keys.count, dim, kept.inverse_norm, at.zeros, at.keys_across);
+    PackTransposed(v_rows, positions, keys.count, value_dim, nullptr, at.zeros, at.values_across);
+    PackPanels(q_rows, positions, keys.count, dim, scale, kept.inverse_norm, kLshKeys, at.keys);
+    for (size_t i = 0; i < queries.count; i += kTileRows) {
+      const Tile tile(queries, i, keys);
+      if (tile.begin == tile.end) continue;
+      float bases[kTileRows], factors[kTileRows], deltas[kTileRows], ones[kTileRows];
+      float* to[kTileRows];
+      for (size_t r = 0; r < kTileRows; ++r) {
+        const bool there = r < tile.rows;
+        const size_t position = there ? queries.Position(i + r) : 0;
+        to[r] = there ? grad_q_rows.At(position) : at.nowhere;
+        bases[r] = there ? kept.base[position] : 0.0f;
+        factors[r] = there ? kept.sum[position] : 0.0f;
+        deltas[r] = there ? delta[position] : 0.0f;
+        ones[r] = 1;
+      }
+      float* weights = at.weights + i * kStride;
+      float* grads = at.grads + i * kStride;
+      Dots(dim, at.q + i * kWidth, kPanel, at.keys_across, tile.begin, tile.end, weights);
+      Dots(value_dim, at.grad_out + i * kWidth, kPanel, at.values_across, tile.begin, tile.end,
+           grads);
+      GradWeights(tile, at.codes, bases, factors, deltas, weights, grads);
+      SumKeys(tile.keys_begin, tile.keys_end, dim, /*begins=*/false, grads, at.keys, ones, to);
+    }
+    // The queries that see a tile of keys are one run, too; its weights lie in vectors that their
+    // tiles have written.
+    size_t from = 0, to = 0;
+    for (size_t j = 0; j < keys.count; j += kTileRows) {
+      while (from < queries.count && queries.hi[from] <= begin + j) ++from;
+      while (to < queries.count && queries.lo[to] < begin + j + kTileRows) ++to;
+      if (from >= to) continue;
+      SumQueries(to - from, dim, at.grads + from * kStride + j, at.q + from * kWidth,
+                 at.grad_k + j * kWidth);
+      SumQueries(to - from, value_dim, at.weights + from * kStride + j, at.grad_out + from * kWidth,
+                 at.grad_v + j * kWidth);
+      for (size_t r = j; r < std::min(keys.count, j + kTileRows); ++r) {
+        const auto position = static_cast<size_t>(positions[r]);
+        AddKey(dim, value_dim, at, r, kept.inverse_norm[position], grad_q_rows.At(position),
+               grad_v_rows.At(position));
+      }
+    }
+  }
+}
+
+size_t LshScratch(const LshAttentionShape& shape, const LshAttentionOptions& options) {
+  using namespace lsh;
+  Pieces hash(nullptr), forward(nullptr), backward(nullptr);
+  (void)HashPieces(shape, options, hash);
+  (void)ForwardPieces(shape, forward);
+  (void)BackwardPieces(shape, backward);
+  return std::max({hash.Needed(), forward.Needed(), backward.Needed()});
+}
+
+}  // namespace linnet::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // LINNET_KERNELS_LSH_ATTENTION_INL_H_

@@ -1,0 +1,108 @@
+// Reformer's attention as published (Kitaev, Kaiser and Levskaya 2020): hashing, sorting and the
+// chunks' attention, forward and backward, without a copy of anything for each round.
+//
+//   LshAttentionShape shape{.batch = 2, .length = 783, .heads = 8, .dim = 32, .value_dim = 32,
+//                           .rounds = 4};
+//   LshAttentionOptions options{.buckets = 64, .chunk = 32, .causal = true};
+//   std::vector<float> scratch(LshAttentionScratch(shape, options) * slots);
+//   std::vector<int32_t> places(LshAttentionPlaces(shape));
+//   std::vector<float> sums(LshAttentionSums(shape));
+//   LshAttentionForward(shape, options,
+//                       {.q = RowMajor(q, shape.length, shape.heads, shape.dim), ...,
+//                        .planes = planes, .places = places.data(), .sums = sums.data()},
+//                       {scratch.data(), slots}, parallel_for);
+//
+// Queries and keys are one: k = q / max(|q|, 1e-12). Per batch element and head, with n = lengths[n]
+// positions and x_r = [q R_r; -q R_r] for each round's planes R_r [D, buckets / 2]:
+//
+//   bucket_r(i) = the first largest of x_r,i        (0 where buckets = 1)
+//   place_r(i)  = where a stable sort by bucket puts i;  chunk_r(i) = place_r(i) / chunk
+//   i sees j in round r: bucket_r(i) = bucket_r(j), chunk_r(i) - chunk_r(j) is 0 or 1, i != j, and,
+//                        where causal, j <= i
+//   S(i)   = what i sees in any round               (each j once, however often it is seen)
+//   p_ij   = exp(q_i . k_j / sqrt(D)) / sum_{j in S(i)} exp(q_i . k_j / sqrt(D))
+//   out_i  = sum_{j in S(i)} p_ij v_j               [M];  v_i where S(i) is empty
+//
+// This is the published sum over the rounds, each weighted by what it has seen, where a score is
+// lowered by the log of how many rounds show the same key: here the first one counts it, whole.
+// Positions at lengths[n] and behind are not looked at, and get zeros.
+//
+// In its sorted place, what a position sees is one run of places: its own bucket within two chunks,
+// and, where causal, up to itself. Only these runs are multiplied.
+//
+// Everything is fp32. Results do not depend, to the bit, on how many slots or threads are used. The
+// plain twin in double precision is lsh_attention_ref.h.
+#ifndef LINNET_KERNELS_LSH_ATTENTION_H_
+#define LINNET_KERNELS_LSH_ATTENTION_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "linnet/base/parallel.h"
+#include "linnet/kernels/causal_linear.h"
+
+namespace linnet::kernels {
+
+// N, L < 2^30, H, D, M, R; D, M, R >= 1.
+struct LshAttentionShape {
+  size_t batch = 0, length = 0, heads = 0, dim = 0, value_dim = 0, rounds = 1;
+};
+
+struct LshAttentionOptions {
+  size_t buckets = 64;  // 1, or even; 2^24 at most
+  size_t chunk = 32;    // >= 1
+  bool causal = false;
+};
+
+// Floats of scratch a slot needs on the active instruction set, for forward and for backward: with D,
+// M and the buckets (16 floats each), not with N, H or L.
+size_t LshAttentionScratch(const LshAttentionShape& shape, const LshAttentionOptions& options);
+
+// What the forward writes and the backward reads: where the rounds have put each position (two
+// numbers a round, 2 N H R L), and three floats a position (3 N H L).
+size_t LshAttentionPlaces(const LshAttentionShape& shape);
+size_t LshAttentionSums(const LshAttentionShape& shape);
+
+struct LshAttentionForwardArgs {
+  Strided<const float> q;         // [N, L, H, D]
+  Strided<const float> v;         // [N, L, H, M]
+  Strided<float> out;             // [N, L, H, M]
+  const float* planes = nullptr;  // [R, D, buckets / 2], dense; not read where buckets = 1
+  // Optional, [N]: positions a sequence has; what is below 0 counts as 0, what is beyond L as L.
+  const int64_t* lengths = nullptr;
+  // Written: the position at each place, [N, H, R, L], and 2 bucket + chunk of each position,
+  // [N, H, L, R].
+  int32_t* places = nullptr;
+  float* sums = nullptr;
+};
+
+// Parallel over N x H where these occupy the slots; else over blocks of positions, round by round.
+void LshAttentionForward(const LshAttentionShape& shape, const LshAttentionOptions& options,
+                         const LshAttentionForwardArgs& args, Scratch scratch,
+                         ParallelFor parallel_for);
+
+struct LshAttentionBackwardArgs {
+  Strided<const float> q, v;           // the forward's inputs
+  Strided<const float> out, grad_out;  // [N, L, H, M]
+  const int64_t* lengths = nullptr;    // the forward's
+  const int32_t* places = nullptr;     // the forward's
+  const float* sums = nullptr;         // the forward's
+  float* delta = nullptr;              // [N, H, L], written: out_i . grad_out_i
+  Strided<float> grad_q, grad_v;       // written
+};
+
+// Gradients of sum(out * grad_out), the p_ij computed anew; which keys are seen is a constant.
+//
+//   ds_ij    = p_ij (v_j . grad_out_i - delta_i) / sqrt(D)
+//   grad_v_j = sum_i p_ij grad_out_i
+//   grad_q_i = sum_j ds_ij k_j + (g_i - k_i (k_i . g_i)) / |q_i|,   g_j = sum_i ds_ij q_i
+//
+// where |q_i| < 1e-12, g_i / 1e-12 instead of the second term. Parallel as the forward, where
+// chunk <= 96.
+void LshAttentionBackward(const LshAttentionShape& shape, const LshAttentionOptions& options,
+                          const LshAttentionBackwardArgs& args, Scratch scratch,
+                          ParallelFor parallel_for);
+
+}  // namespace linnet::kernels
+
+#endif  // LINNET_KERNELS_LSH_ATTENTION_H_
