@@ -16,6 +16,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 
 #include "linnet/kernels/lsh_attention.h"
 
@@ -29,6 +30,12 @@ inline constexpr size_t kLshBackwardQueries = 96;
 
 inline size_t LshBlock(const LshAttentionOptions& options, size_t most) {
   return options.chunk <= most ? most / options.chunk * options.chunk : most;
+}
+
+// Positions that count of sequence n.
+inline size_t LshValid(const LshAttentionShape& shape, const int64_t* lengths, size_t n) {
+  if (!lengths) return shape.length;
+  return std::min(shape.length, static_cast<size_t>(std::max<int64_t>(lengths[n], 0)));
 }
 
 }  // namespace linnet::kernels
@@ -48,6 +55,7 @@ inline size_t LshBlock(const LshAttentionOptions& options, size_t most) {
 #include <limits>
 #include <type_traits>
 
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "linnet/kernels/vector-inl.h"
 
@@ -69,6 +77,10 @@ static_assert(kLshKeys % kGrain == 0 && kGrain % kTileRows == 0 && kLshKeys % kW
 // Rows of weights lie a line more than a block apart: rows a power of two apart would share a few
 // sets of the cache.
 inline constexpr size_t kStride = kLshKeys + 16;
+
+// hn::Iota writes its lanes one by one.
+alignas(64) inline constexpr uint32_t kIota[16] = {0, 1, 2,  3,  4,  5,  6,  7,
+                                                   8, 9, 10, 11, 12, 13, 14, 15};
 
 inline constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
 inline constexpr float kNothing = -std::numeric_limits<float>::infinity();
@@ -166,11 +178,6 @@ struct Kept {
     inverse_norm = sum + rows;
   }
 };
-
-inline size_t Valid(const LshAttentionShape& shape, const int64_t* lengths, size_t n) {
-  if (!lengths) return shape.length;
-  return std::min(shape.length, static_cast<size_t>(std::max<int64_t>(lengths[n], 0)));
-}
 
 inline float Log2Scale(const LshAttentionShape& shape) {
   return kLog2E / std::sqrt(static_cast<float>(shape.dim));
@@ -340,46 +347,55 @@ struct Queries {
         code(kept.code),
         round(round),
         rounds(shape.rounds) {
-    const size_t chunk = options.chunk;
-    // Twice the bucket.
-    const auto bucket = [&](size_t place) {
-      return CodeOf(place, round) - static_cast<int32_t>(place / chunk);
+    const size_t chunk = options.chunk, last = first + count;
+    uint32_t chunk_of[kLshForwardQueries];
+    int32_t bucket[kLshForwardQueries];  // twice
+    chunk_of[0] = 0, bucket[0] = 0;      // there is one
+    size_t c = first / chunk;
+    for (size_t i = 0, next = (c + 1) * chunk; i < count; ++i) {
+      if (first + i == next) ++c, next += chunk;
+      chunk_of[i] = static_cast<uint32_t>(c);
+      bucket[i] = CodeOf(first + i) - static_cast<int32_t>(c);
+    }
+    const auto window = [&](size_t i) {
+      return chunk_of[i] == 0 ? 0 : (chunk_of[i] - size_t{1}) * chunk;
     };
-    const auto window = [&](size_t place) {
-      const size_t c = place / chunk;
-      return c == 0 ? 0 : (c - 1) * chunk;
-    };
-    int32_t now = bucket(first);
+    // The places around them, for where the first bucket begins and the last one ends.
     size_t begin = first;
-    while (begin > window(first) && bucket(begin - 1) == now) --begin;
+    const size_t own = chunk_of[0] * chunk;
+    while (begin > window(0) &&
+           CodeOf(begin - 1) - static_cast<int32_t>(chunk_of[0] - (begin <= own ? 1 : 0)) ==
+               bucket[0]) {
+      --begin;
+    }
     for (size_t i = 0; i < count; ++i) {
-      const size_t place = first + i;
-      const int32_t own = bucket(place);
-      if (own != now) begin = place, now = own;
-      lo[i] = static_cast<uint32_t>(std::max(begin, window(place)));
+      if (i > 0 && bucket[i] != bucket[i - 1]) begin = first + i;
+      lo[i] = static_cast<uint32_t>(std::max(begin, window(i)));
     }
     if (options.causal) {
       for (size_t i = 0; i < count; ++i) hi[i] = static_cast<uint32_t>(first + i + 1);
       return;
     }
-    const auto chunk_end = [&](size_t place) {
-      return std::min(valid, (place / chunk + 1) * chunk);
-    };
-    size_t end = first + count;
-    now = bucket(end - 1);
-    while (end < chunk_end(first + count - 1) && bucket(end) == now) ++end;
+    size_t end = last;
+    const size_t chunk_end = std::min(valid, (c + 1) * chunk);
+    while (end < chunk_end && CodeOf(end) - static_cast<int32_t>(c) == bucket[count - 1]) ++end;
     for (size_t i = count; i-- > 0;) {
-      const size_t place = first + i;
-      const int32_t own = bucket(place);
-      if (own != now) end = place + 1, now = own;
-      hi[i] = static_cast<uint32_t>(std::min(end, chunk_end(place)));
+      if (i + 1 < count && bucket[i] != bucket[i + 1]) end = first + i + 1;
+      hi[i] = static_cast<uint32_t>(std::min(end, (chunk_of[i] + size_t{1}) * chunk));
     }
   }
 
-  int32_t CodeOf(size_t place, size_t r) const {
-    return code[static_cast<size_t>(order[place]) * rounds + r];
+  int32_t CodeOf(size_t place) const {
+    return code[static_cast<size_t>(order[place]) * rounds + round];
   }
   size_t Position(size_t i) const { return static_cast<size_t>(order[first + i]); }
+  // Asks for the rows of a tile from query i on.
+  void Prefetch(size_t i, const Rows<float>& rows, size_t width) const {
+    for (const size_t last = std::min(count, i + kTileRows); i < last; ++i) {
+      const float* row = rows.At(Position(i));
+      for (size_t c = 0; c < width; c += 16) hwy::Prefetch(row + c);
+    }
+  }
   // The places that any of them sees, from a place on that lies by whole panels behind a chunk's
   // first one where chunks are whole panels.
   size_t KeysBegin(size_t chunk) const {
@@ -460,9 +476,9 @@ struct Tile {
       });
     }
     const Word first = hn::Set(du, lo[r]), many = hn::Set(du, length[r]);
-    const Word own = hn::Set(du, self[r]);
+    const Word own = hn::Set(du, self[r]), iota = hn::Load(du, kIota);
     Unrolled<kCount>([&](auto v) HWY_ATTR {
-      const Word place = hn::Iota(du, static_cast<uint32_t>((j + v) * kLanes));
+      const Word place = hn::Add(iota, hn::Set(du, static_cast<uint32_t>((j + v) * kLanes)));
       const auto seen = hn::And(hn::And(hn::Lt(hn::Sub(place, first), many), hn::Ne(place, own)),
                                 hn::Gt(least[v], one));
       x[v] = hn::IfThenElse(hn::RebindMask(d, seen), x[v], hidden);
@@ -483,7 +499,7 @@ HWY_NOINLINE void Weights(const Tile& tile, const int32_t* key_codes, bool bound
                           float* HWY_RESTRICT sums) {
   const F32 d;
   const Vec zero = hn::Zero(d), nothing = hn::Set(d, kNothing);
-  Vec total[kTileRows];
+  alignas(64) float totals[kTileRows * kLanes];
   if (!bounded) {
     float change[kTileRows + kLanes] = {};
     for (size_t r = 0; r < kTileRows; ++r) {
@@ -513,7 +529,7 @@ HWY_NOINLINE void Weights(const Tile& tile, const int32_t* key_codes, bool bound
       for (size_t i = r; i < std::min(kTileRows, r + kLanes); ++i) rescale[i] = some[i - r];
     }
   }
-  Unrolled<kTileRows>([&](auto r) HWY_ATTR {
+  for (size_t r = 0; r < kTileRows; ++r) {
     float* row = weights + r * kStride;
     const Vec base = hn::Set(d, bases[r] == kNothing ? 0.0f : bases[r]);
     Vec sum = zero;
@@ -531,11 +547,13 @@ HWY_NOINLINE void Weights(const Tile& tile, const int32_t* key_codes, bool bound
     });
     Clear(row, tile.begin, tile.Begin(r));
     Clear(row, tile.End(r), tile.end);
-    total[r] = sum;
-  });
-  Unrolled<kTileRows / 4>([&](auto i) HWY_ATTR {
-    StoreSums(total[i * 4], total[i * 4 + 1], total[i * 4 + 2], total[i * 4 + 3], sums + i * 4);
-  });
+    hn::Store(sum, d, totals + r * kLanes);
+  }
+  for (size_t r = 0; r < kTileRows; r += 4) {
+    const float* at = totals + r * kLanes;
+    StoreSums(hn::Load(d, at), hn::Load(d, at + kLanes), hn::Load(d, at + 2 * kLanes),
+              hn::Load(d, at + 3 * kLanes), sums + r);
+  }
 }
 
 // to_r = to_r rescale[r] + sum_j w_rj b_j over keys begin .. end - 1, for a tile's rows, each at a
@@ -694,7 +712,7 @@ void LshHash(const LshAttentionShape& shape, const LshAttentionOptions& options,
   const Rows out_rows(args.out, n, h);
   Pieces slot(scratch);
   const HashPieces at(shape, options, slot);
-  const size_t half = options.buckets / 2, valid = Valid(shape, args.lengths, n);
+  const size_t half = options.buckets / 2, valid = LshValid(shape, args.lengths, n);
   const float scale = Log2Scale(shape);
   const size_t last = std::min(valid, first + count);
   for (size_t begin = first; begin < last; begin += kTileRows) {
@@ -737,7 +755,7 @@ void LshSort(const LshAttentionShape& shape, const LshAttentionOptions& options,
   const Kept kept(shape, args.places, args.sums, n, h);
   Pieces slot(scratch);
   const HashPieces at(shape, options, slot);
-  const size_t valid = Valid(shape, args.lengths, n), rounds = shape.rounds;
+  const size_t valid = LshValid(shape, args.lengths, n), rounds = shape.rounds;
   int32_t* code = kept.code + round;
   int32_t* order = kept.order + round * shape.length;
   std::fill_n(at.counts, options.buckets + 1, 0);
@@ -777,7 +795,7 @@ void LshForwardBlock(const LshAttentionShape& shape, const LshAttentionOptions& 
   using namespace lsh;
   const F32 d;
   const size_t dim = shape.dim, value_dim = shape.value_dim;
-  const size_t valid = Valid(shape, args.lengths, n);
+  const size_t valid = LshValid(shape, args.lengths, n);
   if (first >= valid) return;
   const Kept kept(shape, args.places, args.sums, n, h);
   const Rows q_rows(args.q, n, h);
@@ -813,6 +831,7 @@ void LshForwardBlock(const LshAttentionShape& shape, const LshAttentionOptions& 
         row_bounded[r] = !there || scale <= kBound * kept.inverse_norm[position];
         bounded &= row_bounded[r];
       }
+      queries.Prefetch(i + kTileRows, out_rows, value_dim);
       Dots(dim, at.q + i * kWidth, kLshForwardQueries * kWidth, at.keys, tile.begin, tile.end,
            at.weights);
       Weights(tile, at.codes, bounded, row_bounded, at.weights, bases, rescale, sums);
@@ -853,7 +872,7 @@ void LshBackwardBegin(const LshAttentionShape& shape, const LshAttentionBackward
   const Kept kept(shape, args.places, args.sums, n, h);
   const Rows out_rows(args.out, n, h), grad_out_rows(args.grad_out, n, h);
   const Rows grad_q_rows(args.grad_q, n, h), grad_v_rows(args.grad_v, n, h);
-  const size_t valid = Valid(shape, args.lengths, n), value_dim = shape.value_dim;
+  const size_t valid = LshValid(shape, args.lengths, n), value_dim = shape.value_dim;
   float* delta = args.delta + (n * shape.heads + h) * shape.length;
   for (size_t i = first; i < first + count; ++i) {
     float* grad_v = grad_v_rows.At(i);
@@ -923,7 +942,7 @@ void LshBackwardBlock(const LshAttentionShape& shape, const LshAttentionOptions&
                       size_t round, size_t first, size_t count) {
   using namespace lsh;
   const size_t dim = shape.dim, value_dim = shape.value_dim;
-  const size_t valid = Valid(shape, args.lengths, n);
+  const size_t valid = LshValid(shape, args.lengths, n);
   if (first >= valid) return;
   const Kept kept(shape, args.places, args.sums, n, h);
   const Rows q_rows(args.q, n, h);
@@ -966,6 +985,7 @@ void LshBackwardBlock(const LshAttentionShape& shape, const LshAttentionOptions&
       }
       float* weights = at.weights + i * kStride;
       float* grads = at.grads + i * kStride;
+      queries.Prefetch(i + kTileRows, grad_q_rows, dim);
       Dots(dim, at.q + i * kWidth, kPanel, at.keys_across, tile.begin, tile.end, weights);
       Dots(value_dim, at.grad_out + i * kWidth, kPanel, at.values_across, tile.begin, tile.end,
            grads);

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "linnet/kernels/lsh_attention.cc"
@@ -61,6 +64,51 @@ class Heads {
   ParallelFor parallel_for_;
 };
 
+// One head's rows behind each other, in memory of the slot: in [N, L, H, dim] they lie so far apart
+// that they share few sets of the cache, and each round walks through them in another order.
+class DenseRows {
+ public:
+  explicit DenseRows(float* memory)
+      : next_(reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(memory) + 63) &
+                                       ~uintptr_t{63})) {}
+
+  // Floats for rows of q, v and out, and of the gradients.
+  static size_t Needed(const LshAttentionShape& shape) {
+    return shape.length * (2 * Stride(shape.dim) + 3 * Stride(shape.value_dim)) + 16;
+  }
+
+  // Rows to work with instead of those of x: with `rows` of them copied, where they are const.
+  template <typename T>
+  Strided<T> Of(const Strided<T>& x, size_t n, size_t h, size_t length, size_t rows, size_t width) {
+    if (IsDense(x, width)) return x;
+    const Strided<float> dense{next_, 0, static_cast<ptrdiff_t>(Stride(width)), 0};
+    next_ += length * Stride(width);
+    if constexpr (std::is_const_v<T>) Copy(x, n, h, rows, width, dense);
+    return {dense.data, dense.batch, dense.time, dense.head};
+  }
+  // Copies what has been written to Of(x) to x.
+  static void Finish(const Strided<float>& dense, size_t n, size_t h, size_t length, size_t width,
+                     const Strided<float>& x) {
+    if (!IsDense(x, width)) Copy(dense, n, h, length, width, x);
+  }
+
+ private:
+  static size_t Stride(size_t width) { return (width + 15) / 16 * 16; }
+  template <typename T>
+  static bool IsDense(const Strided<T>& x, size_t width) {
+    return x.time >= 0 && static_cast<size_t>(x.time) < 2 * width;
+  }
+  template <typename T>
+  static void Copy(const Strided<T>& from, size_t n, size_t h, size_t rows, size_t width,
+                   const Strided<float>& to) {
+    for (size_t i = 0; i < rows; ++i) {
+      std::memcpy(to.At(n, i, h), from.At(n, i, h), width * sizeof(float));
+    }
+  }
+
+  float* next_;
+};
+
 // The blocks of a sequence.
 struct BlocksOf {
   size_t length, size;
@@ -72,7 +120,7 @@ struct BlocksOf {
 }  // namespace
 
 size_t LshAttentionScratch(const LshAttentionShape& shape, const LshAttentionOptions& options) {
-  return HWY_DYNAMIC_DISPATCH(LshScratch)(shape, options);
+  return HWY_DYNAMIC_DISPATCH(LshScratch)(shape, options) + DenseRows::Needed(shape);
 }
 
 size_t LshAttentionPlaces(const LshAttentionShape& shape) {
@@ -89,32 +137,45 @@ void LshAttentionForward(const LshAttentionShape& shape, const LshAttentionOptio
   assert(scratch.data != nullptr && scratch.slots > 0);
   const Heads heads(shape, options, scratch, parallel_for);
   const BlocksOf blocks{shape.length, LshBlock(options, kLshForwardQueries)};
-  const auto hash = [&](float* slot, size_t n, size_t h, size_t i) {
+  using Args = LshAttentionForwardArgs;
+  const auto hash = [&](const Args& own, float* slot, size_t n, size_t h, size_t i) {
     HWY_DYNAMIC_DISPATCH(LshHash)
-    (shape, options, args, slot, n, h, blocks.First(i), blocks.Size(i));
+    (shape, options, own, slot, n, h, blocks.First(i), blocks.Size(i));
   };
-  const auto sort = [&](float* slot, size_t n, size_t h, size_t round) {
-    HWY_DYNAMIC_DISPATCH(LshSort)(shape, options, args, slot, n, h, round);
+  const auto sort = [&](const Args& own, float* slot, size_t n, size_t h, size_t round) {
+    HWY_DYNAMIC_DISPATCH(LshSort)(shape, options, own, slot, n, h, round);
   };
-  const auto attend = [&](float* slot, size_t n, size_t h, size_t round, size_t i) {
+  const auto attend = [&](const Args& own, float* slot, size_t n, size_t h, size_t round,
+                          size_t i) {
     HWY_DYNAMIC_DISPATCH(LshForwardBlock)
-    (shape, options, args, slot, n, h, round, blocks.First(i), blocks.Size(i));
+    (shape, options, own, slot, n, h, round, blocks.First(i), blocks.Size(i));
   };
   if (heads.OccupySlots()) {
+    const size_t length = shape.length, dim = shape.dim, value_dim = shape.value_dim;
     heads.ForPieces(1, [&](float* slot, size_t n, size_t h, size_t) {
-      for (size_t i = 0; i < blocks.count(); ++i) hash(slot, n, h, i);
+      DenseRows rows(slot + HWY_DYNAMIC_DISPATCH(LshScratch)(shape, options));
+      const size_t valid = LshValid(shape, args.lengths, n);
+      Args own = args;
+      own.q = rows.Of(args.q, n, h, length, valid, dim);
+      own.v = rows.Of(args.v, n, h, length, valid, value_dim);
+      own.out = rows.Of(args.out, n, h, length, valid, value_dim);
+      for (size_t i = 0; i < blocks.count(); ++i) hash(own, slot, n, h, i);
       for (size_t round = 0; round < shape.rounds; ++round) {
-        sort(slot, n, h, round);
-        for (size_t i = 0; i < blocks.count(); ++i) attend(slot, n, h, round, i);
+        sort(own, slot, n, h, round);
+        for (size_t i = 0; i < blocks.count(); ++i) attend(own, slot, n, h, round, i);
       }
+      DenseRows::Finish(own.out, n, h, length, value_dim, args.out);
     });
     return;
   }
-  heads.ForPieces(blocks.count(), hash);
-  heads.ForPieces(shape.rounds, sort);
+  heads.ForPieces(blocks.count(),
+                  [&](float* slot, size_t n, size_t h, size_t i) { hash(args, slot, n, h, i); });
+  heads.ForPieces(shape.rounds, [&](float* slot, size_t n, size_t h, size_t round) {
+    sort(args, slot, n, h, round);
+  });
   for (size_t round = 0; round < shape.rounds; ++round) {
     heads.ForPieces(blocks.count(), [&](float* slot, size_t n, size_t h, size_t i) {
-      attend(slot, n, h, round, i);
+      attend(args, slot, n, h, round, i);
     });
   }
 }
@@ -125,34 +186,47 @@ void LshAttentionBackward(const LshAttentionShape& shape, const LshAttentionOpti
   assert(scratch.data != nullptr && scratch.slots > 0);
   const Heads heads(shape, options, scratch, parallel_for);
   const BlocksOf blocks{shape.length, LshBlock(options, kLshBackwardQueries)};
-  const auto begin = [&](float*, size_t n, size_t h, size_t i) {
+  using Args = LshAttentionBackwardArgs;
+  const auto begin = [&](const Args& own, size_t n, size_t h, size_t i) {
     HWY_DYNAMIC_DISPATCH(LshBackwardBegin)
-    (shape, args, n, h, blocks.First(i), blocks.Size(i));
+    (shape, own, n, h, blocks.First(i), blocks.Size(i));
   };
-  const auto add = [&](float* slot, size_t n, size_t h, size_t round, size_t i) {
+  const auto add = [&](const Args& own, float* slot, size_t n, size_t h, size_t round, size_t i) {
     HWY_DYNAMIC_DISPATCH(LshBackwardBlock)
-    (shape, options, args, slot, n, h, round, blocks.First(i), blocks.Size(i));
+    (shape, options, own, slot, n, h, round, blocks.First(i), blocks.Size(i));
   };
   // A block of whole chunks adds to its own rows and to those of the block before it: so those with
   // an even number write to different rows, and those with an odd one.
   const bool apart = options.chunk <= kLshBackwardQueries;
   const auto pairs = [&](size_t odd) { return (blocks.count() + 1 - odd) / 2; };
   if (!apart || heads.OccupySlots()) {
+    const size_t length = shape.length, dim = shape.dim, value_dim = shape.value_dim;
     heads.ForPieces(1, [&](float* slot, size_t n, size_t h, size_t) {
-      for (size_t i = 0; i < blocks.count(); ++i) begin(slot, n, h, i);
+      DenseRows rows(slot + HWY_DYNAMIC_DISPATCH(LshScratch)(shape, options));
+      const size_t valid = LshValid(shape, args.lengths, n);
+      Args own = args;
+      own.q = rows.Of(args.q, n, h, length, valid, dim);
+      own.v = rows.Of(args.v, n, h, length, valid, value_dim);
+      own.grad_out = rows.Of(args.grad_out, n, h, length, valid, value_dim);
+      own.grad_q = rows.Of(args.grad_q, n, h, length, valid, dim);
+      own.grad_v = rows.Of(args.grad_v, n, h, length, valid, value_dim);
+      for (size_t i = 0; i < blocks.count(); ++i) begin(own, n, h, i);
       for (size_t round = 0; round < shape.rounds; ++round) {
         for (const size_t odd : {0, 1}) {
-          for (size_t i = 0; i < pairs(odd); ++i) add(slot, n, h, round, 2 * i + odd);
+          for (size_t i = 0; i < pairs(odd); ++i) add(own, slot, n, h, round, 2 * i + odd);
         }
       }
+      DenseRows::Finish(own.grad_q, n, h, length, dim, args.grad_q);
+      DenseRows::Finish(own.grad_v, n, h, length, value_dim, args.grad_v);
     });
     return;
   }
-  heads.ForPieces(blocks.count(), begin);
+  heads.ForPieces(blocks.count(),
+                  [&](float*, size_t n, size_t h, size_t i) { begin(args, n, h, i); });
   for (size_t round = 0; round < shape.rounds; ++round) {
     for (const size_t odd : {0, 1}) {
       heads.ForPieces(pairs(odd), [&](float* slot, size_t n, size_t h, size_t i) {
-        add(slot, n, h, round, 2 * i + odd);
+        add(args, slot, n, h, round, 2 * i + odd);
       });
     }
   }

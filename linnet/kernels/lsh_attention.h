@@ -54,8 +54,9 @@ struct LshAttentionOptions {
   bool causal = false;
 };
 
-// Floats of scratch a slot needs on the active instruction set, for forward and for backward: with D,
-// M and the buckets (16 floats each), not with N, H or L.
+// Floats of scratch a slot needs on the active instruction set, for forward and for backward: a head's
+// rows of q and v and of three gradients, which are copied where they do not lie behind each other;
+// and what goes with D, M and the buckets (16 floats each) alone.
 size_t LshAttentionScratch(const LshAttentionShape& shape, const LshAttentionOptions& options);
 
 // What the forward writes and the backward reads: where the rounds have put each position (two
