@@ -637,65 +637,67 @@ HWY_INLINE float Dot(const float* a, const float* b, size_t n) {
 }
 
 struct HashPieces {
-  size_t columns;  // of products, whole vectors
-  float *q, *products;
-  int32_t* at;
+  float *q, *planes, *zeros;
   int32_t* counts;
 
   HashPieces(const LshAttentionShape& shape, const LshAttentionOptions& options, Pieces& slot)
-      : columns(RoundUp(options.buckets / 2, kLanes)),
-        q(slot.Take(kTileRows * RoundUp(shape.dim, kWidth))),
-        products(slot.Take(kTileRows * columns)),
-        at(slot.Take<int32_t>(kTileRows)),
+      : q(slot.Take(kWidth * shape.dim)),
+        planes(slot.Take(kTileRows * shape.dim)),
+        zeros(slot.Take(shape.dim)),
         counts(slot.Take<int32_t>(options.buckets + 1)) {}
 };
 
-// products [kTileRows, columns] of a tile's rows with the planes [dim, half] of a round.
-HWY_NOINLINE void Project(size_t dim, size_t half, const float* q, const float* planes,
-                          size_t columns, float* HWY_RESTRICT products) {
+// The first largest of [x; -x] of a panel of positions, x = q R with planes R [dim, half]; any bucket
+// where there is a NaN. tail: memory for the planes that fill no tile.
+HWY_NOINLINE void PanelBuckets(size_t dim, size_t half, const float* q, const float* planes,
+                               float* HWY_RESTRICT tail, int32_t* HWY_RESTRICT buckets) {
   const F32 d;
-  ForPanels(columns, [&](size_t c, auto vectors) HWY_ATTR {
-    constexpr size_t kVectors = decltype(vectors)::value;
-    Vec sum[kTileRows * kVectors];
-    Unrolled<kTileRows * kVectors>([&](auto i) HWY_ATTR { sum[i] = hn::Zero(d); });
-    for (size_t k = 0; k < dim; ++k) {
-      const float* a = q + k / kWidth * kWidth * kTileRows + k % kWidth;
-      Vec b[kVectors];
-      Unrolled<kVectors>([&](auto v) HWY_ATTR {
-        const size_t at = c + v * kLanes;
-        b[v] = LoadN(planes + k * half + at, std::min(kLanes, half - at));
-      });
+  const hn::RebindToSigned<F32> di;
+  using Words = hn::Vec<decltype(di)>;
+  const Vec nothing = hn::Set(d, kNothing);
+  Vec most[2] = {nothing, nothing}, least[2] = {hn::Neg(nothing), hn::Neg(nothing)};
+  Words at_most[2] = {hn::Zero(di), hn::Zero(di)}, at_least[2] = {hn::Zero(di), hn::Zero(di)};
+  for (size_t c = 0; c < half; c += kTileRows) {
+    const float* a = planes + c;
+    size_t stride = half;
+    if (c + kTileRows > half) {  // the last one again and again: it is no larger than itself
+      for (size_t k = 0; k < dim; ++k) {
+        for (size_t r = 0; r < kTileRows; ++r) {
+          tail[k * kTileRows + r] = planes[k * half + std::min(c + r, half - 1)];
+        }
+      }
+      a = tail, stride = kTileRows;
+    }
+    Vec sum[kTileRows * 2];
+    Unrolled<kTileRows * 2>([&](auto i) HWY_ATTR { sum[i] = hn::Zero(d); });
+    const float* b = q;
+    for (size_t k = 0; k < dim; ++k, a += stride, b += kWidth) {
+      const Vec b0 = hn::Load(d, b), b1 = hn::Load(d, b + kLanes);
       Unrolled<kTileRows>([&](auto r) HWY_ATTR {
-        const Vec a_r = hn::Set(d, a[r * kWidth]);
-        Unrolled<kVectors>([&](auto v) HWY_ATTR {
-          sum[r * kVectors + v] = hn::MulAdd(a_r, b[v], sum[r * kVectors + v]);
-        });
+        const Vec a_r = hn::Set(d, a[r]);
+        sum[r * 2] = hn::MulAdd(a_r, b0, sum[r * 2]);
+        sum[r * 2 + 1] = hn::MulAdd(a_r, b1, sum[r * 2 + 1]);
       });
     }
     Unrolled<kTileRows>([&](auto r) HWY_ATTR {
-      Unrolled<kVectors>([&](auto v) HWY_ATTR {
-        hn::Store(sum[r * kVectors + v], d, products + r * columns + c + v * kLanes);
+      const Words plane = hn::Set(di, static_cast<int32_t>(c + r));
+      Unrolled<2>([&](auto v) HWY_ATTR {
+        const Vec x = sum[r * 2 + v];
+        const auto more = hn::Gt(x, most[v]), less = hn::Lt(x, least[v]);
+        most[v] = hn::IfThenElse(more, x, most[v]);
+        least[v] = hn::IfThenElse(less, x, least[v]);
+        at_most[v] = hn::IfThenElse(hn::RebindMask(di, more), plane, at_most[v]);
+        at_least[v] = hn::IfThenElse(hn::RebindMask(di, less), plane, at_least[v]);
       });
     });
+  }
+  const Words opposite = hn::Set(di, static_cast<int32_t>(half));
+  Unrolled<2>([&](auto v) HWY_ATTR {
+    const auto first = hn::Ge(most[v], hn::Neg(least[v]));
+    hn::StoreU(
+        hn::IfThenElse(hn::RebindMask(di, first), at_most[v], hn::Add(opposite, at_least[v])), di,
+        buckets + v * kLanes);
   });
-}
-
-// The first largest of [x; -x]; 0 where there is a NaN. columns: whole vectors, zeros at the end.
-HWY_INLINE size_t FirstLargest(const float* x, size_t half, size_t columns) {
-  const F32 d;
-  Vec most = hn::Zero(d);
-  for (size_t c = 0; c < columns; c += kLanes) most = hn::Max(most, hn::Abs(hn::Load(d, x + c)));
-  const Vec largest = hn::MaxOfLanes(d, most);
-  for (size_t c = 0; c < columns; c += kLanes) {
-    const auto i = hn::FindFirstTrue(d, hn::Eq(hn::Load(d, x + c), largest));
-    if (i >= 0) return std::min(half - 1, c + static_cast<size_t>(i));
-  }
-  const Vec least = hn::Neg(largest);
-  for (size_t c = 0; c < columns; c += kLanes) {
-    const auto i = hn::FindFirstTrue(d, hn::Eq(hn::Load(d, x + c), least));
-    if (i >= 0) return half + std::min(half - 1, c + static_cast<size_t>(i));
-  }
-  return 0;
 }
 
 }  // namespace lsh
@@ -713,33 +715,38 @@ void LshHash(const LshAttentionShape& shape, const LshAttentionOptions& options,
   Pieces slot(scratch);
   const HashPieces at(shape, options, slot);
   const size_t half = options.buckets / 2, valid = LshValid(shape, args.lengths, n);
-  const float scale = Log2Scale(shape);
+  const Vec scale = hn::Set(d, Log2Scale(shape)), bound = hn::Set(d, kBound);
+  const Vec least = hn::Set(d, kLeastSquare), one = hn::Set(d, 1.0f);
   const size_t last = std::min(valid, first + count);
-  for (size_t begin = first; begin < last; begin += kTileRows) {
-    const size_t rows = std::min(kTileRows, last - begin);
-    for (size_t r = 0; r < rows; ++r) at.at[r] = static_cast<int32_t>(begin + r);
-    PackPanels(q_rows, at.at, rows, shape.dim, 1.0f, nullptr, kTileRows, at.q);
-    for (size_t r = 0; r < rows; ++r) {
+  std::fill_n(at.zeros, shape.dim, 0.0f);
+  for (size_t begin = first; begin < last; begin += kWidth) {
+    const size_t positions = std::min(kWidth, last - begin);
+    int32_t own[kWidth];
+    for (size_t i = 0; i < kWidth; ++i) own[i] = static_cast<int32_t>(begin + i);
+    PackTransposed(q_rows, own, positions, shape.dim, nullptr, at.zeros, at.q);
+    for (size_t i = 0; i < positions; i += kLanes) {
+      const size_t used = std::min(kLanes, positions - i);
       Vec square = hn::Zero(d);
-      for (size_t c = 0; c < RoundUp(shape.dim, kWidth); c += kLanes) {
-        const Vec x = hn::Load(d, at.q + c / kWidth * kWidth * kTileRows + r * kWidth + c % kWidth);
+      for (size_t c = 0; c < shape.dim; ++c) {
+        const Vec x = hn::Load(d, at.q + c * kWidth + i);
         square = hn::MulAdd(x, x, square);
       }
-      const float sum = SumOfRow(square);
-      const float inverse = 1.0f / std::sqrt(sum < kLeastSquare ? kLeastSquare : sum);
-      kept.inverse_norm[begin + r] = inverse;
-      kept.base[begin + r] = scale <= kBound * inverse ? 0.0f : kNothing;
-      kept.sum[begin + r] = 0;
+      square = hn::IfThenElse(hn::Lt(square, least), least, square);
+      const Vec inverse = hn::Div(one, hn::Sqrt(square));
+      const auto bounded = hn::Le(scale, hn::Mul(bound, inverse));
+      StoreN(inverse, kept.inverse_norm + begin + i, used);
+      StoreN(hn::IfThenElse(bounded, hn::Zero(d), hn::Set(d, kNothing)), kept.base + begin + i,
+             used);
+      StoreN(hn::Zero(d), kept.sum + begin + i, used);
     }
+    int32_t buckets[kWidth] = {};
     for (size_t round = 0; round < shape.rounds; ++round) {
       if (half > 0) {
-        Project(shape.dim, half, at.q, args.planes + round * shape.dim * half, at.columns,
-                at.products);
+        PanelBuckets(shape.dim, half, at.q, args.planes + round * shape.dim * half, at.planes,
+                     buckets);
       }
-      for (size_t r = 0; r < rows; ++r) {
-        kept.code[(begin + r) * shape.rounds + round] = static_cast<int32_t>(
-            half > 0 ? FirstLargest(at.products + r * at.columns, half, at.columns) : 0);
-      }
+      int32_t* code = kept.code + begin * shape.rounds + round;
+      for (size_t i = 0; i < positions; ++i) code[i * shape.rounds] = buckets[i];
     }
   }
   for (size_t i = std::max(first, valid); i < first + count; ++i) {

@@ -10,6 +10,7 @@
 #define HWY_TARGET_INCLUDE "linnet/kernels/lsh_attention.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
+#include "hwy/cache_control.h"
 #include "linnet/kernels/lsh_attention-inl.h"
 
 #if HWY_ONCE
@@ -101,7 +102,13 @@ class DenseRows {
   template <typename T>
   static void Copy(const Strided<T>& from, size_t n, size_t h, size_t rows, size_t width,
                    const Strided<float>& to) {
+    constexpr size_t kAhead = 16;  // rows: four lie on a page, and no prefetcher leaves it
     for (size_t i = 0; i < rows; ++i) {
+      const size_t next = std::min(i + kAhead, rows - 1);
+      for (size_t c = 0; c < width; c += 16) {
+        hwy::Prefetch(from.At(n, next, h) + c);
+        hwy::Prefetch(to.At(n, next, h) + c);
+      }
       std::memcpy(to.At(n, i, h), from.At(n, i, h), width * sizeof(float));
     }
   }

@@ -56,7 +56,7 @@ struct LshAttentionOptions {
 
 // Floats of scratch a slot needs on the active instruction set, for forward and for backward: a head's
 // rows of q and v and of three gradients, which are copied where they do not lie behind each other;
-// and what goes with D, M and the buckets (16 floats each) alone.
+// and what goes with D, M and the buckets alone.
 size_t LshAttentionScratch(const LshAttentionShape& shape, const LshAttentionOptions& options);
 
 // What the forward writes and the backward reads: where the rounds have put each position (two
