@@ -16,10 +16,10 @@
 #include "linnet/nn/decoder.h"
 #include "linnet/nn/losses.h"
 #include "linnet/nn/optimizer.h"
-#include "linnet/nn/reformer.h"
 #include "linnet/nn/sequence_model.h"
 #include "linnet/nn/transformer.h"
 #include "linnet/ops/causal_linear.h"
+#include "linnet/ops/lsh_attention.h"
 
 namespace linnet {
 namespace {
@@ -221,16 +221,16 @@ void SimpleReformer(const Golden& golden) {
   const torch::Tensor q = Leaf(golden.Get("q")), v = Leaf(golden.Get("v"));
   // [rounds, N, L, H] there, [rounds, N, H, L] here.
   const torch::Tensor order = golden.Get("sorted_index").transpose(2, 3).contiguous();
-  const nn::LshOptions options{
+  const ops::LshOptions options{
       .buckets = 2 * c["bits"].get<int64_t>(), .chunk = c["chunk_size"], .causal = c["causal"]};
-  const torch::Tensor out = nn::SimpleLshAttention(q, v, {}, order, options, c["masked"]);
+  const torch::Tensor out = ops::SimpleLshAttention(q, v, {}, order, options, c["masked"]);
   (out * golden.Get("grad_out")).sum().backward();
   ExpectClose(out, golden.Get("out"), 1e-5, "out");
   ExpectClose(q.grad(), golden.Get("grad_q"), 1e-4, "grad_q");
   ExpectClose(v.grad(), golden.Get("grad_v"), 1e-5, "grad_v");
   // Its order is one by our buckets, too: what it sorted is sorted.
   const torch::Tensor planes = golden.Get("planes").transpose(1, 2);  // [rounds, D, bits]
-  const torch::Tensor sorted = nn::LshBuckets(q, planes, options.buckets).gather(3, order);
+  const torch::Tensor sorted = ops::LshBuckets(q, planes, options.buckets).gather(3, order);
   const int64_t length = sorted.size(3);
   EXPECT_TRUE(
       (sorted.narrow(3, 1, length - 1) >= sorted.narrow(3, 0, length - 1)).all().item<bool>());

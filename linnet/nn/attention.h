@@ -104,7 +104,7 @@ extern const AttentionKind kFullAttention;          // softmax(q k^T / sqrt(D)) 
 extern const AttentionKind kKernelAttention;        // eq. 3
 extern const AttentionKind kLinearAttention;        // eqs. 4-6
 extern const AttentionKind kCausalLinearAttention;  // eqs. 8-15; recurrent: eqs. 16-20
-extern const AttentionKind kReformerAttention;      // reformer.h
+extern const AttentionKind kReformerAttention;      // ops/lsh_attention.h
 
 }  // namespace linnet::nn
 

@@ -12,6 +12,7 @@
 
 #include "linnet/base/error.h"
 #include "linnet/nn/attention.h"
+#include "linnet/ops/lowest_score.h"
 
 namespace linnet::nn {
 namespace {
@@ -54,8 +55,9 @@ class KernelAttentionImpl : public AttentionImpl {
     const Tensor products = torch::matmul(q * scale, (k * scale).transpose(2, 3));
     if (similarity_ == "polynomial2") return (products + 1).square();
     // exp(q . k) overflows: each query's similarities are divided by its largest.
-    const Tensor exponent =
-        hidden.defined() ? products.masked_fill(hidden, LowestScore(q.scalar_type())) : products;
+    const Tensor exponent = hidden.defined()
+                                ? products.masked_fill(hidden, ops::LowestScore(q.scalar_type()))
+                                : products;
     return (exponent - std::get<0>(exponent.max(-1, true))).exp();
   }
 

@@ -1,17 +1,18 @@
-// Attention over the keys that locality-sensitive hashing finds near: see reformer.h. While training,
-// every forward pass hashes with planes of its own, drawn from libtorch's default generator;
-// otherwise with the same ones always, so that a model's answers repeat.
+// Attention over the keys that locality-sensitive hashing finds near: see ops/lsh_attention.h. While
+// training, every forward pass hashes with planes of its own, drawn from libtorch's default
+// generator; otherwise with the same ones always, so that a model's answers repeat.
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
 #include "linnet/base/error.h"
 #include "linnet/nn/attention.h"
-#include "linnet/nn/reformer.h"
+#include "linnet/ops/lsh_attention.h"
 
 namespace linnet::nn {
 namespace {
 
+using ops::LshOptions;
 using torch::Tensor;
 
 class ReformerAttentionImpl : public AttentionImpl {
@@ -35,13 +36,14 @@ class ReformerAttentionImpl : public AttentionImpl {
     LshOptions options = options_;
     options.causal = mask.causal;
     const Tensor planes = Planes(q);
-    if (!simple_) return DropQueries(LshAttention(q, v, mask.lengths, planes, options), mask);
-    Tensor buckets = LshBuckets(q, planes, options.buckets);
+    if (!simple_) return DropQueries(ops::LshAttention(q, v, mask.lengths, planes, options), mask);
+    Tensor buckets = ops::LshBuckets(q, planes, options.buckets);
     if (mask.lengths.defined()) {
       const Tensor counts = Below(mask.lengths, q.size(1)).view({1, q.size(0), 1, -1});
       buckets = buckets.masked_fill(counts.logical_not(), options.buckets);
     }
-    return DropQueries(SimpleLshAttention(q, v, mask.lengths, LshOrder(buckets), options), mask);
+    return DropQueries(ops::SimpleLshAttention(q, v, mask.lengths, ops::LshOrder(buckets), options),
+                       mask);
   }
 
   bool cross() const override { return false; }

@@ -8,7 +8,8 @@
 
 #include "linnet/base/error.h"
 #include "linnet/nn/feature_map.h"
-#include "linnet/nn/reformer.h"
+#include "linnet/ops/lowest_score.h"
+#include "linnet/ops/lsh_attention.h"
 
 namespace linnet::nn {
 namespace {
@@ -741,7 +742,7 @@ TEST(KernelAttention, RbfKeepsSmallDifferences) {
 
 // Scores that count for nothing are numbers of the type at hand.
 TEST(Attention, TakesBf16) {
-  EXPECT_TRUE(Finite(torch::zeros({1}, torch::kHalf).fill_(LowestScore(torch::kHalf))));
+  EXPECT_TRUE(Finite(torch::zeros({1}, torch::kHalf).fill_(ops::LowestScore(torch::kHalf))));
   for (const AttentionSpec& spec :
        {AttentionSpec{.kind = "kernel"}, AttentionSpec{.kind = "kernel", .similarity = "rbf"},
         AttentionSpec{.kind = "linear"}, AttentionSpec{},
@@ -797,15 +798,15 @@ TEST(Reformer, IsItsDefinition) {
   for (const bool causal : {false, true}) {
     torch::manual_seed(7);
     constexpr int64_t kLength = 22, kRounds = 3;  // no multiple of the chunk
-    const LshOptions options{.buckets = 6, .chunk = 4, .causal = causal};
+    const ops::LshOptions options{.buckets = 6, .chunk = 4, .causal = causal};
     const Tensor q = Normal({1, kLength, 1, 5}), v = Normal({1, kLength, 1, 2});
     const Tensor planes = Normal({kRounds, 5, 3});
-    const Tensor got = LshAttention(q, v, {}, planes, options);
+    const Tensor got = ops::LshAttention(q, v, {}, planes, options);
     const Tensor x = q.view({kLength, 5}), values = v.view({kLength, 2});
 
     const auto at = [](const Tensor& t, int64_t i) { return t[i].item<int64_t>(); };
-    const Tensor buckets = LshBuckets(q, planes, 6).view({kRounds, kLength});
-    const Tensor order = LshOrder(buckets);
+    const Tensor buckets = ops::LshBuckets(q, planes, 6).view({kRounds, kLength});
+    const Tensor order = ops::LshOrder(buckets);
     std::vector<std::vector<int64_t>> chunk(kRounds, std::vector<int64_t>(kLength));
     for (int64_t r = 0; r < kRounds; ++r) {
       for (int64_t place = 0; place < kLength; ++place) {
@@ -868,10 +869,10 @@ TEST(Reformer, HashesByAngle) {
   torch::manual_seed(8);
   const Tensor planes = Normal({2, 4, 3});
   const Tensor q = Normal({1, 50, 2, 4});
-  const Tensor buckets = LshBuckets(q, planes, 6);
-  EXPECT_EQ(Off(LshBuckets(q * 7, planes, 6), buckets), 0);
+  const Tensor buckets = ops::LshBuckets(q, planes, 6);
+  EXPECT_EQ(Off(ops::LshBuckets(q * 7, planes, 6), buckets), 0);
   // The opposite direction lies in the opposite bucket.
-  EXPECT_EQ(Off((buckets + 3).remainder(6), LshBuckets(-q, planes, 6)), 0);
+  EXPECT_EQ(Off((buckets + 3).remainder(6), ops::LshBuckets(-q, planes, 6)), 0);
   EXPECT_GT(buckets.max().item<int64_t>(), 3);
 }
 

@@ -97,10 +97,4 @@ Tensor DivideOrZero(const Tensor& numerator, const Tensor& denominator) {
   return (numerator / denominator.masked_fill(nothing, 1)).masked_fill(nothing, 0);
 }
 
-double LowestScore(torch::ScalarType type) {
-  if (type == torch::kHalf) return std::numeric_limits<c10::Half>::lowest();
-  if (type == torch::kBFloat16) return std::numeric_limits<c10::BFloat16>::lowest();
-  return std::numeric_limits<float>::lowest();
-}
-
 }  // namespace linnet::nn

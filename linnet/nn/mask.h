@@ -58,9 +58,6 @@ torch::Tensor DropQueries(const torch::Tensor& out, const Mask& mask);
 // numerator / denominator [..., 1]; 0 where that is 0, which hands no gradient on.
 torch::Tensor DivideOrZero(const torch::Tensor& numerator, const torch::Tensor& denominator);
 
-// The lowest finite number of a type, up to that of fp32: a score that counts for nothing.
-double LowestScore(torch::ScalarType type);
-
 }  // namespace linnet::nn
 
 #endif  // LINNET_NN_MASK_H_

@@ -11,6 +11,7 @@
 #include "linnet/ops/causal_linear.h"
 #include "linnet/ops/layer_rows.h"
 #include "linnet/ops/linear_attention.h"
+#include "linnet/ops/lsh_attention.h"
 #include "linnet/ops/softmax_attention.h"
 
 namespace linnet::ops {
@@ -53,6 +54,11 @@ torch::Tensor FusedSoftmaxAttention(const torch::Tensor& q, const torch::Tensor&
 torch::Tensor FusedLinearAttention(const torch::Tensor& q, const torch::Tensor& k,
                                    const torch::Tensor& v, const torch::Tensor& lengths,
                                    const kernels::LinearAttentionOptions& options);
+
+// q [N, L, H, D], v [N, L, H, M], planes [R, D, buckets / 2].
+torch::Tensor FusedLshAttention(const torch::Tensor& q, const torch::Tensor& v,
+                                const torch::Tensor& lengths, const torch::Tensor& planes,
+                                const LshOptions& options);
 
 torch::Tensor FusedMixtureOfLogistics(const torch::Tensor& logits, const torch::Tensor& bytes);
 

@@ -3,10 +3,10 @@
 #include <torch/utils.h>
 
 #include <cmath>
-#include <limits>
 
 #include "linnet/base/error.h"
 #include "linnet/ops/fused.h"
+#include "linnet/ops/lowest_score.h"
 #include "linnet/ops/plain.h"
 
 namespace linnet::ops {
@@ -37,7 +37,7 @@ Tensor Plain(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, double 
   Tensor scores = torch::matmul(q * scale, k.transpose(2, 3));
   // The lowest finite score rather than -inf, and zero weights afterwards: a query that sees no key
   // at all gets zero, not NaN.
-  if (hidden.defined()) scores = scores.masked_fill(hidden, std::numeric_limits<float>::lowest());
+  if (hidden.defined()) scores = scores.masked_fill(hidden, LowestScore(scores.scalar_type()));
   Tensor weights = torch::softmax(scores, -1);
   if (hidden.defined()) weights = weights.masked_fill(hidden, 0);
   return torch::matmul(weights, v).transpose(1, 2);

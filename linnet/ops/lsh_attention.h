@@ -1,17 +1,18 @@
-// The parts of Reformer's attention (Kitaev, Kaiser and Levskaya 2020), which attention_reformer.cc
-// puts together. Queries and keys are one: k = q / |q|. A round hashes them into buckets, sorts the
-// positions by bucket, cuts the sorted sequence into chunks, and lets each position see those of its
-// own chunk and of the one before it; chunk 0 has none before it.
+// Reformer's attention (Kitaev, Kaiser and Levskaya 2020) as differentiable libtorch operations: as
+// published, over kernels/lsh_attention.h, and as the reference library has it. Queries and keys are
+// one: k = q / |q|. A round hashes them into buckets, sorts the positions by bucket, cuts the sorted
+// sequence into chunks, and lets each position see those of its own chunk and of the one before it;
+// chunk 0 has none before it.
 //
 //   LshOptions options{.buckets = 64, .chunk = 32, .causal = true};
 //   torch::Tensor planes = torch::randn({rounds, D, options.buckets / 2});
-//   torch::Tensor out = LshAttention(q, v, lengths, planes, options);
-#ifndef LINNET_NN_REFORMER_H_
-#define LINNET_NN_REFORMER_H_
+//   torch::Tensor out = ops::LshAttention(q, v, lengths, planes, options);
+#ifndef LINNET_OPS_LSH_ATTENTION_H_
+#define LINNET_OPS_LSH_ATTENTION_H_
 
 #include <torch/types.h>
 
-namespace linnet::nn {
+namespace linnet::ops {
 
 struct LshOptions {
   int64_t buckets = 64;  // 1, or 2 x the planes
@@ -31,7 +32,9 @@ torch::Tensor LshBuckets(const torch::Tensor& q, const torch::Tensor& planes, in
 //
 // each score lowered by the logarithm of how many rounds show the same key to i, so that a key counts
 // once however often it is found. Positions at lengths[n] and behind (int64 [N], or undefined) are
-// sorted to the end, seen by none, and get zeros. Any L.
+// sorted to the end, seen by none, and get zeros. Any L and strides. In fp32 on the CPU the fused
+// kernel, which copies nothing for the rounds; elsewhere its plain twin. planes take no gradient. Can
+// be differentiated once. Throws InputError on shapes that do not fit.
 torch::Tensor LshAttention(const torch::Tensor& q, const torch::Tensor& v,
                            const torch::Tensor& lengths, const torch::Tensor& planes,
                            const LshOptions& options);
@@ -47,6 +50,6 @@ torch::Tensor SimpleLshAttention(const torch::Tensor& q, const torch::Tensor& v,
                                  const torch::Tensor& lengths, const torch::Tensor& order,
                                  const LshOptions& options, bool self_last = false);
 
-}  // namespace linnet::nn
+}  // namespace linnet::ops
 
-#endif  // LINNET_NN_REFORMER_H_
+#endif  // LINNET_OPS_LSH_ATTENTION_H_

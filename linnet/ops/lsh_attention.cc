@@ -1,14 +1,17 @@
-#include "linnet/nn/reformer.h"
+#include "linnet/ops/lsh_attention.h"
 
 #include <torch/utils.h>
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "linnet/base/error.h"
-#include "linnet/nn/mask.h"
+#include "linnet/ops/fused.h"
+#include "linnet/ops/lowest_score.h"
+#include "linnet/ops/plain.h"
 
-namespace linnet::nn {
+namespace linnet::ops {
 namespace {
 
 using torch::Tensor;
@@ -79,41 +82,10 @@ Tensor Valid(const Tensor& q, const Tensor& lengths, int64_t padding) {
   return (position.unsqueeze(0) < there.unsqueeze(1)).repeat_interleave(q.size(2), 0);
 }
 
-void CheckPlanes(const Tensor& q, const Tensor& planes, int64_t buckets) {
-  if (planes.dim() != 3 || planes.size(1) != q.size(3) ||
-      (buckets != 1 && 2 * planes.size(2) != buckets)) {
-    throw InputError("LSH into ", buckets, " buckets needs planes [rounds, ", q.size(3), ", ",
-                     buckets / 2, "]; got ", planes.sizes());
-  }
-}
-
-}  // namespace
-
-Tensor LshBuckets(const Tensor& q, const Tensor& planes, int64_t buckets) {
-  CheckPlanes(q, planes, buckets);
-  torch::NoGradGuard no_grad;
-  const int64_t rounds = planes.size(0);
-  if (buckets == 1) {
-    return torch::zeros({rounds, q.size(0), q.size(2), q.size(1)},
-                        q.options().dtype(torch::kInt64).requires_grad(false));
-  }
-  // [rounds, N, H, L, buckets / 2]
-  const Tensor projected =
-      torch::matmul(q.transpose(1, 2).unsqueeze(0), planes.view({rounds, 1, 1, q.size(3), -1}));
-  return torch::cat({projected, -projected}, -1).argmax(-1);
-}
-
-Tensor LshOrder(const Tensor& buckets) {
-  const int64_t length = buckets.size(-1);
-  // No two keys are equal, so the order does not depend on the sort.
-  return (buckets * length + torch::arange(length, buckets.options())).argsort(int64_t{-1});
-}
-
-Tensor LshAttention(const Tensor& q_in, const Tensor& v_in, const Tensor& lengths,
-                    const Tensor& planes, const LshOptions& options) {
+Tensor Plain(const Tensor& q_in, const Tensor& v_in, const Tensor& lengths, const Tensor& planes,
+             const LshOptions& options) {
   const int64_t batch = q_in.size(0), length = q_in.size(1), heads = q_in.size(2);
-  const int64_t rounds = planes.size(0), chunk = std::min(options.chunk, length);
-  const int64_t padding = Padding(length, chunk);
+  const int64_t rounds = planes.size(0), chunk = options.chunk, padding = Padding(length, chunk);
   const Tensor q = Sequences(q_in, padding), v = Sequences(v_in, padding);
   const Tensor k = Normalised(q);
   const Tensor valid = Valid(q_in, lengths, padding);
@@ -166,6 +138,63 @@ Tensor LshAttention(const Tensor& q_in, const Tensor& v_in, const Tensor& length
   return out.unflatten(0, {batch, heads}).narrow(2, 0, length).transpose(1, 2);
 }
 
+void Check(const Tensor& q, const Tensor& v, const Tensor& lengths, const Tensor& planes,
+           const LshOptions& options) {
+  if (options.chunk < 1 || options.buckets < 1 ||
+      (options.buckets > 1 && options.buckets % 2 != 0)) {
+    throw InputError(
+        "LSH attention needs chunks of 1 position at least, and buckets 1 or even; got ",
+        options.chunk, " and ", options.buckets);
+  }
+  if (q.dim() != 4 || v.dim() != 4 || v.sizes().slice(0, 3) != q.sizes().slice(0, 3) ||
+      q.size(3) == 0 || v.size(3) == 0) {
+    throw InputError("LSH attention needs q [N, L, H, D] and v [N, L, H, M], D, M >= 1; got q ",
+                     q.sizes(), ", v ", v.sizes());
+  }
+  if (planes.dim() != 3 || planes.size(0) == 0 || planes.size(1) != q.size(3) ||
+      (options.buckets > 1 && planes.size(2) != options.buckets / 2)) {
+    throw InputError("LSH attention: planes must be [rounds, D, buckets / 2], with D = ", q.size(3),
+                     " and ", options.buckets, " buckets; got ", planes.sizes());
+  }
+  if (lengths.defined() &&
+      (lengths.sizes() != q.sizes().slice(0, 1) || lengths.scalar_type() != torch::kInt64)) {
+    throw InputError("LSH attention: lengths must be int64 [", q.size(0), "]");
+  }
+}
+
+}  // namespace
+
+Tensor LshBuckets(const Tensor& q, const Tensor& planes, int64_t buckets) {
+  torch::NoGradGuard no_grad;
+  const int64_t rounds = planes.size(0);
+  if (buckets == 1) {
+    return torch::zeros({rounds, q.size(0), q.size(2), q.size(1)},
+                        q.options().dtype(torch::kInt64).requires_grad(false));
+  }
+  // [rounds, N, H, L, buckets / 2]
+  const Tensor projected =
+      torch::matmul(q.transpose(1, 2).unsqueeze(0), planes.view({rounds, 1, 1, q.size(3), -1}));
+  return torch::cat({projected, -projected}, -1).argmax(-1);
+}
+
+Tensor LshOrder(const Tensor& buckets) {
+  const int64_t length = buckets.size(-1);
+  // No two keys are equal, so the order does not depend on the sort.
+  return (buckets * length + torch::arange(length, buckets.options())).argsort(int64_t{-1});
+}
+
+Tensor LshAttention(const Tensor& q, const Tensor& v, const Tensor& lengths, const Tensor& planes,
+                    const LshOptions& options) {
+  Check(q, v, lengths, planes, options);
+  // A chunk that holds the whole sequence is the same at any length.
+  LshOptions clipped = options;
+  clipped.chunk = std::clamp<int64_t>(q.size(1), 1, options.chunk);
+  if constexpr (kHasFused) {
+    if (Fused(q)) return FusedLshAttention(q, v, lengths, planes, clipped);
+  }
+  return Plain(q, v, lengths, planes, clipped);
+}
+
 Tensor SimpleLshAttention(const Tensor& q_in, const Tensor& v_in, const Tensor& lengths,
                           const Tensor& order, const LshOptions& options, bool self_last) {
   const int64_t batch = q_in.size(0), length = q_in.size(1), heads = q_in.size(2);
@@ -204,4 +233,4 @@ Tensor SimpleLshAttention(const Tensor& q_in, const Tensor& v_in, const Tensor& 
   return total.unflatten(0, {batch, heads}).narrow(2, 0, length).transpose(1, 2);
 }
 
-}  // namespace linnet::nn
+}  // namespace linnet::ops

@@ -1,0 +1,123 @@
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/utils.h>
+
+#include "linnet/kernels/lsh_attention.h"
+#include "linnet/ops/fused.h"
+#include "linnet/ops/parallel.h"
+
+namespace linnet::ops {
+namespace {
+
+using kernels::LshAttentionOptions;
+using kernels::LshAttentionShape;
+using kernels::Strided;
+using torch::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::Variable;
+using torch::autograd::variable_list;
+
+Tensor DenseRows(const Tensor& x) { return x.stride(-1) == 1 ? x : x.contiguous(); }
+
+template <typename T>
+Strided<T> View(const Tensor& x) {
+  return {x.data_ptr<float>(), x.stride(0), x.stride(1), x.stride(2)};
+}
+
+const int64_t* Lengths(const Tensor& x) { return x.defined() ? x.data_ptr<int64_t>() : nullptr; }
+
+LshAttentionShape ShapeOf(const Tensor& q, const Tensor& v, int64_t rounds) {
+  return {static_cast<size_t>(q.size(0)), static_cast<size_t>(q.size(1)),
+          static_cast<size_t>(q.size(2)), static_cast<size_t>(q.size(3)),
+          static_cast<size_t>(v.size(3)), static_cast<size_t>(rounds)};
+}
+
+// Working memory for as many slots as there are threads.
+class Slots {
+ public:
+  Slots(const LshAttentionShape& shape, const LshAttentionOptions& options)
+      : count_(AtSlots()),
+        memory_(torch::empty(
+            {static_cast<int64_t>(count_ * kernels::LshAttentionScratch(shape, options))},
+            torch::kFloat32)) {}
+  kernels::Scratch scratch() const { return {memory_.data_ptr<float>(), count_}; }
+
+ private:
+  size_t count_;
+  Tensor memory_;
+};
+
+class Function : public torch::autograd::Function<Function> {
+ public:
+  static Tensor forward(AutogradContext* context, const Tensor& q_in, const Tensor& v_in,
+                        const c10::optional<Tensor>& optional_lengths, const Tensor& planes_in,
+                        int64_t buckets, int64_t chunk, bool causal) {
+    const Tensor q = DenseRows(q_in), v = DenseRows(v_in), planes = planes_in.contiguous();
+    const Tensor lengths = optional_lengths ? optional_lengths->contiguous() : Tensor();
+    const LshAttentionShape shape = ShapeOf(q, v, planes.size(0));
+    const LshAttentionOptions options = Options(buckets, chunk, causal);
+    const Tensor out = torch::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
+    const Tensor places =
+        torch::empty({static_cast<int64_t>(LshAttentionPlaces(shape))}, torch::kInt32);
+    const Tensor sums = torch::empty({static_cast<int64_t>(LshAttentionSums(shape))}, q.options());
+    kernels::LshAttentionForward(shape, options,
+                                 {.q = View<const float>(q),
+                                  .v = View<const float>(v),
+                                  .out = View<float>(out),
+                                  .planes = planes.data_ptr<float>(),
+                                  .lengths = Lengths(lengths),
+                                  .places = places.data_ptr<int32_t>(),
+                                  .sums = sums.data_ptr<float>()},
+                                 Slots(shape, options).scratch(), AtParallelFor);
+    context->save_for_backward({q, v, out, places, sums, lengths});
+    context->saved_data["rounds"] = planes.size(0);
+    context->saved_data["buckets"] = buckets;
+    context->saved_data["chunk"] = chunk;
+    context->saved_data["causal"] = causal;
+    return out;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    const variable_list saved = context->get_saved_variables();
+    const Tensor &q = saved[0], &v = saved[1], &out = saved[2], &places = saved[3];
+    const Tensor &sums = saved[4], &lengths = saved[5], grad_out = DenseRows(grads[0]);
+    const auto number = [&](const char* name) { return context->saved_data[name].toInt(); };
+    const LshAttentionShape shape = ShapeOf(q, v, number("rounds"));
+    const LshAttentionOptions options =
+        Options(number("buckets"), number("chunk"), context->saved_data["causal"].toBool());
+    const Tensor grad_q = torch::empty(q.sizes(), q.options());
+    const Tensor grad_v = torch::empty(v.sizes(), v.options());
+    const Tensor delta = torch::empty({q.size(0), q.size(2), q.size(1)}, q.options());
+    kernels::LshAttentionBackward(shape, options,
+                                  {.q = View<const float>(q),
+                                   .v = View<const float>(v),
+                                   .out = View<const float>(out),
+                                   .grad_out = View<const float>(grad_out),
+                                   .lengths = Lengths(lengths),
+                                   .places = places.data_ptr<int32_t>(),
+                                   .sums = sums.data_ptr<float>(),
+                                   .delta = delta.data_ptr<float>(),
+                                   .grad_q = View<float>(grad_q),
+                                   .grad_v = View<float>(grad_v)},
+                                  Slots(shape, options).scratch(), AtParallelFor);
+    const Variable none;
+    return {grad_q, grad_v, none, none, none, none, none};
+  }
+
+ private:
+  static LshAttentionOptions Options(int64_t buckets, int64_t chunk, bool causal) {
+    return {static_cast<size_t>(buckets), static_cast<size_t>(chunk), causal};
+  }
+};
+
+}  // namespace
+
+Tensor FusedLshAttention(const Tensor& q, const Tensor& v, const Tensor& lengths,
+                         const Tensor& planes, const LshOptions& options) {
+  // An absent tensor must be absent for autograd too: it asks an undefined one for its device.
+  const auto present = lengths.defined() ? c10::optional<Tensor>(lengths) : c10::nullopt;
+  return Function::apply(q, v, present, planes.detach(), options.buckets, options.chunk,
+                         options.causal);
+}
+
+}  // namespace linnet::ops

@@ -1,0 +1,20 @@
+// What stands for the score of a key that counts for nothing.
+#ifndef LINNET_OPS_LOWEST_SCORE_H_
+#define LINNET_OPS_LOWEST_SCORE_H_
+
+#include <torch/types.h>
+
+#include <limits>
+
+namespace linnet::ops {
+
+// The lowest finite number of a type, up to that of fp32.
+inline double LowestScore(torch::ScalarType type) {
+  if (type == torch::kHalf) return std::numeric_limits<c10::Half>::lowest();
+  if (type == torch::kBFloat16) return std::numeric_limits<c10::BFloat16>::lowest();
+  return std::numeric_limits<float>::lowest();
+}
+
+}  // namespace linnet::ops
+
+#endif  // LINNET_OPS_LOWEST_SCORE_H_
