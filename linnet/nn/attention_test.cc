@@ -908,7 +908,7 @@ TEST(Reformer, ChunksAreNoLongerThanTheSequence) {
 TEST(Reformer, RefusesPlanesThatDoNotFit) {
   const Tensor q = Normal({1, 10, 2, 4});
   const auto attend = [&](std::vector<int64_t> planes) {
-    LshAttention(q, q, {}, Normal(planes), {.buckets = 4, .chunk = 4});
+    ops::LshAttention(q, q, {}, Normal(planes), {.buckets = 4, .chunk = 4});
   };
   attend({2, 4, 2});
   EXPECT_THROW(attend({2, 4, 8}), Error);

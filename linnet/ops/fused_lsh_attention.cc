@@ -5,24 +5,17 @@
 #include "linnet/kernels/lsh_attention.h"
 #include "linnet/ops/fused.h"
 #include "linnet/ops/parallel.h"
+#include "linnet/ops/rows_view.h"
 
 namespace linnet::ops {
 namespace {
 
 using kernels::LshAttentionOptions;
 using kernels::LshAttentionShape;
-using kernels::Strided;
 using torch::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
-
-Tensor DenseRows(const Tensor& x) { return x.stride(-1) == 1 ? x : x.contiguous(); }
-
-template <typename T>
-Strided<T> View(const Tensor& x) {
-  return {x.data_ptr<float>(), x.stride(0), x.stride(1), x.stride(2)};
-}
 
 const int64_t* Lengths(const Tensor& x) { return x.defined() ? x.data_ptr<int64_t>() : nullptr; }
 
@@ -78,6 +71,7 @@ class Function : public torch::autograd::Function<Function> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
+    RefuseSecondDerivative("LSH attention");
     const variable_list saved = context->get_saved_variables();
     const Tensor &q = saved[0], &v = saved[1], &out = saved[2], &places = saved[3];
     const Tensor &sums = saved[4], &lengths = saved[5], grad_out = DenseRows(grads[0]);
