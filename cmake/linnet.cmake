@@ -1,6 +1,7 @@
 # linnet_library(FOLDER SOURCES a.cc ... DEPS base ... [LIBS Torch ...] [INSTALL run|train])
 #   makes the static library linnet_FOLDER from a folder's sources; with INSTALL it goes into the
-#   package (linnetConfig.cmake.in) as linnet::FOLDER, with the half that runs or the one that trains.
+#   package (linnetConfig.cmake.in) as linnet::FOLDER, with the half that runs or the one that trains,
+#   and the headers of the folder with it.
 function(linnet_library folder)
   cmake_parse_arguments(arg "" "INSTALL" "SOURCES;DEPS;LIBS" ${ARGN})
   add_library(linnet_${folder} STATIC ${arg_SOURCES})
@@ -13,10 +14,25 @@ function(linnet_library folder)
     set_target_properties(linnet_${folder} PROPERTIES EXPORT_NAME ${folder})
     install(TARGETS linnet_${folder} EXPORT linnet-${arg_INSTALL} COMPONENT library
             ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-    install(DIRECTORY ./ DESTINATION include/linnet/${folder} COMPONENT library
-            FILES_MATCHING PATTERN "*.h"
-            PATTERN "*-inl.h" EXCLUDE PATTERN "*_ref.h" EXCLUDE PATTERN "test_util.h" EXCLUDE)
+    linnet_headers()
   endif()
+endfunction()
+
+# linnet_headers()
+#   puts the headers of a folder into the package, once, however many libraries are made from it.
+function(linnet_headers)
+  get_property(done DIRECTORY PROPERTY linnet_headers)
+  if(done)
+    return()
+  endif()
+  set_property(DIRECTORY PROPERTY linnet_headers TRUE)
+  cmake_path(GET CMAKE_CURRENT_SOURCE_DIR FILENAME room)
+  set(private PATTERN "*-inl.h" EXCLUDE PATTERN "test_util.h" EXCLUDE)
+  if(room STREQUAL kernels)
+    list(APPEND private PATTERN "*_ref.h" EXCLUDE)
+  endif()
+  install(DIRECTORY ./ DESTINATION include/linnet/${room} COMPONENT library
+          FILES_MATCHING PATTERN "*.h" ${private})
 endfunction()
 
 # linnet_test(NAME SOURCES a_test.cc ... DEPS base ... [LABELS torch] [ENV K=V ...] [ARGS ...])

@@ -11,6 +11,9 @@ import tempfile
 import unittest
 
 
+WITH_TORCH = ("ops", "nn", "train")
+
+
 def blocks(page, language):
     return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
 
@@ -39,10 +42,71 @@ class PackageTest(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.dir)
         self.pages = sorted((SOURCE / "docs" / "attention").glob("*.md"))
 
+    @classmethod
+    def setUpClass(cls):
+        cls.prefix = pathlib.Path(tempfile.mkdtemp(prefix="linnet_package_test."))
+        cls.addClassCleanup(shutil.rmtree, cls.prefix)
+        subprocess.run(["cmake", "--install", BUILD, "--prefix", cls.prefix, "--component", "library"], check=True,
+                       capture_output=True)
+
+    def headers(self):
+        """Folder to the names of its headers."""
+        found = {}
+        for path in sorted((self.prefix / "include" / "linnet").rglob("*.h")):
+            found.setdefault(path.parent.name, []).append(f"linnet/{path.parent.name}/{path.name}")
+        return found
+
+    def test_every_header_stands_alone(self):
+        headers = self.headers()
+        self.assertEqual(set(headers), {"base", "data", "io", "kernels", "model", "runtime", *WITH_TORCH})
+        for name in ("base/function_ref", "kernels/matmul", "nn/attention", "train/trainer"):
+            self.assertIn(f"linnet/{name}.h", headers[name.split("/")[0]])
+        for name in ("kernels/linear_ref", "kernels/linear-inl", "io/test_util"):
+            self.assertNotIn(f"linnet/{name}.h", headers[name.split("/")[0]])
+        cache = (BUILD / "CMakeCache.txt").read_text()
+        compiler = re.search(r"^CMAKE_CXX_COMPILER:.*?=(.*)$", cache, re.MULTILINE).group(1)
+        for folder, names in headers.items():
+            if folder in WITH_TORCH:  # slow to parse: test_a_program_outside has them, together
+                continue
+            for name in names:
+                self.run_ok(compiler, "-std=c++20", "-Wall", "-Wextra", "-fsyntax-only", "-I", self.prefix / "include",
+                            "-include", name, "-x", "c++", "/dev/null")
+
+    def find(self, arguments, *options):
+        """What find_package(linnet ARGUMENTS) finds: (whether, whether nn, the reason why not)."""
+        source = self.dir / "find"
+        shutil.rmtree(source, ignore_errors=True)
+        source.mkdir()
+        (source / "CMakeLists.txt").write_text(
+            "cmake_minimum_required(VERSION 3.25)\nproject(find LANGUAGES CXX)\n"
+            f"find_package(linnet {arguments})\n"
+            'message("=${linnet_FOUND}=${linnet_nn_FOUND}=${linnet_NOT_FOUND_MESSAGE}=")\n')
+        result = subprocess.run(["cmake", "-S", source, "-B", source / "build", "-G", "Ninja",
+                                 f"-DCMAKE_PREFIX_PATH={self.prefix}", *options], capture_output=True, text=True,
+                                timeout=300)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        found, nn, why = re.search(r"^=(\w*)=(\w*)=(.*)=$", result.stderr, re.MULTILINE).groups()
+        return found in ("1", "TRUE"), nn == "TRUE", why
+
+    def test_components(self):
+        no_torch = "-DCMAKE_DISABLE_FIND_PACKAGE_Torch=ON"
+        for arguments, options, expected, reason in (
+                ("COMPONENTS runtime io", [no_torch], (True, False), ""),
+                ("COMPONENTS train", [], (True, True), ""),
+                ("OPTIONAL_COMPONENTS nn", [no_torch], (True, False), ""),
+                ("COMPONENTS nn", [no_torch], (False, False), "libtorch"),
+                ("COMPONENTS runtime trian", [], (False, False), "no component 'trian'. There are base data"),
+                ("OPTIONAL_COMPONENTS trian", [], (True, False), "")):
+            found, nn, why = self.find(arguments, *options)
+            self.assertEqual((found, nn), expected, arguments)
+            self.assertIn(reason, why, arguments)
+        # Where pkg-config finds nothing, an optional search goes on without linnet.
+        self.assertFalse(self.find("QUIET", "-DPKG_CONFIG_EXECUTABLE=/bin/false")[0])
+
     def test_a_program_outside(self):
-        prefix, build, pages = self.dir / "prefix", self.dir / "build", self.dir / "pages.cc"
-        self.run_ok("cmake", "--install", BUILD, "--prefix", prefix, "--component", "library")
-        pages.write_text(program(self.pages))
+        prefix, build, pages = self.prefix, self.dir / "build", self.dir / "pages.cc"
+        headers = [name for folder in WITH_TORCH for name in self.headers()[folder]]
+        pages.write_text("".join(f"#include \"{name}\"\n" for name in headers) + program(self.pages))
         self.run_ok("cmake", "-S", SOURCE / "tests" / "package", "-B", build, "-G", "Ninja",
                     "-DCMAKE_BUILD_TYPE=Debug", f"-DCMAKE_PREFIX_PATH={prefix}", f"-DPAGES={pages}")
         self.run_ok("cmake", "--build", build)
