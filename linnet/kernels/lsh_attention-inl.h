@@ -647,6 +647,24 @@ struct HashPieces {
         counts(slot.Take<int32_t>(options.buckets + 1)) {}
 };
 
+// to [kTileRows, kWidth]: a tile of planes, a[k * stride + r], times a panel of positions. Not inlined,
+// or what the caller keeps would take registers from the sums.
+HWY_NOINLINE void PlaneProducts(size_t dim, const float* a, size_t stride, const float* b,
+                                float* HWY_RESTRICT to) {
+  const F32 d;
+  Vec sum[kTileRows * 2];
+  Unrolled<kTileRows * 2>([&](auto i) HWY_ATTR { sum[i] = hn::Zero(d); });
+  for (size_t k = 0; k < dim; ++k, a += stride, b += kWidth) {
+    const Vec b0 = hn::Load(d, b), b1 = hn::Load(d, b + kLanes);
+    Unrolled<kTileRows>([&](auto r) HWY_ATTR {
+      const Vec a_r = hn::Set(d, a[r]);
+      sum[r * 2] = hn::MulAdd(a_r, b0, sum[r * 2]);
+      sum[r * 2 + 1] = hn::MulAdd(a_r, b1, sum[r * 2 + 1]);
+    });
+  }
+  Unrolled<kTileRows * 2>([&](auto i) HWY_ATTR { hn::Store(sum[i], d, to + i * kLanes); });
+}
+
 // The first largest of [x; -x] of a panel of positions, x = q R with planes R [dim, half]; any bucket
 // where there is a NaN. tail: memory for the planes that fill no tile.
 HWY_NOINLINE void PanelBuckets(size_t dim, size_t half, const float* q, const float* planes,
@@ -655,6 +673,7 @@ HWY_NOINLINE void PanelBuckets(size_t dim, size_t half, const float* q, const fl
   const hn::RebindToSigned<F32> di;
   using Words = hn::Vec<decltype(di)>;
   const Vec nothing = hn::Set(d, kNothing);
+  alignas(64) float products[kTileRows * kWidth];
   Vec most[2] = {nothing, nothing}, least[2] = {hn::Neg(nothing), hn::Neg(nothing)};
   Words at_most[2] = {hn::Zero(di), hn::Zero(di)}, at_least[2] = {hn::Zero(di), hn::Zero(di)};
   for (size_t c = 0; c < half; c += kTileRows) {
@@ -668,21 +687,11 @@ HWY_NOINLINE void PanelBuckets(size_t dim, size_t half, const float* q, const fl
       }
       a = tail, stride = kTileRows;
     }
-    Vec sum[kTileRows * 2];
-    Unrolled<kTileRows * 2>([&](auto i) HWY_ATTR { sum[i] = hn::Zero(d); });
-    const float* b = q;
-    for (size_t k = 0; k < dim; ++k, a += stride, b += kWidth) {
-      const Vec b0 = hn::Load(d, b), b1 = hn::Load(d, b + kLanes);
-      Unrolled<kTileRows>([&](auto r) HWY_ATTR {
-        const Vec a_r = hn::Set(d, a[r]);
-        sum[r * 2] = hn::MulAdd(a_r, b0, sum[r * 2]);
-        sum[r * 2 + 1] = hn::MulAdd(a_r, b1, sum[r * 2 + 1]);
-      });
-    }
+    PlaneProducts(dim, a, stride, q, products);
     Unrolled<kTileRows>([&](auto r) HWY_ATTR {
       const Words plane = hn::Set(di, static_cast<int32_t>(c + r));
       Unrolled<2>([&](auto v) HWY_ATTR {
-        const Vec x = sum[r * 2 + v];
+        const Vec x = hn::Load(d, products + (r * 2 + v) * kLanes);
         const auto more = hn::Gt(x, most[v]), less = hn::Lt(x, least[v]);
         most[v] = hn::IfThenElse(more, x, most[v]);
         least[v] = hn::IfThenElse(less, x, least[v]);
