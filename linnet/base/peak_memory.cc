@@ -2,8 +2,10 @@
 
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <fstream>
 #include <string>
+#include <utility>
 
 namespace linnet {
 
@@ -15,6 +17,29 @@ int64_t PeakMemory() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return int64_t{1024} * usage.ru_maxrss;
+}
+
+int64_t AvailableMemory() {
+  int64_t available = 0;
+  std::ifstream info("/proc/meminfo");
+  for (std::string line; std::getline(info, line);) {
+    if (line.starts_with("MemAvailable:")) available = int64_t{1024} * std::stoll(line.substr(13));
+  }
+  // A container's own limit, of either kind of control group; "max" is none.
+  const auto number = [](const char* path) {
+    int64_t value = -1;
+    std::ifstream(path) >> value;
+    return value;
+  };
+  const std::string group = "/sys/fs/cgroup/";
+  for (const auto& [most, used] :
+       {std::pair{"memory.max", "memory.current"},
+        std::pair{"memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"}}) {
+    const int64_t limit = number((group + most).c_str()), taken = number((group + used).c_str());
+    if (limit > 0 && taken >= 0)
+      available = std::min(available, std::max<int64_t>(limit - taken, 0));
+  }
+  return available;
 }
 
 void ResetPeakMemory() { std::ofstream("/proc/self/clear_refs") << 5; }

@@ -1,4 +1,4 @@
-// The most memory that this process held.
+// The most memory that this process held, and what the machine has left.
 //
 //   ResetPeakMemory();
 //   Work();
@@ -16,6 +16,10 @@ int64_t PeakMemory();
 
 // Begins to measure anew, where the kernel lets it.
 void ResetPeakMemory();
+
+// What may still be taken before the machine (or the group that this process belongs to) has no more,
+// in bytes; 0 where the kernel does not say.
+int64_t AvailableMemory();
 
 }  // namespace linnet
 

@@ -1,18 +1,28 @@
 // linnet bench causal-linear: the attention kernel, forward and forward + backward, over sequence
-// lengths. The limit is the time that its multiply-adds alone take at this machine's measured peak.
+// lengths: the bare product (phi(x) = x, no normaliser) and the fused operation. The limit is the
+// time of its multiply-adds at this machine's measured peak, or of streaming what goes in and comes
+// out once, whichever is longer.
 #include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
 #include <iostream>
+#include <limits>
 #include <memory>
 #include <set>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "linnet/base/aligned.h"
 #include "linnet/base/error.h"
+#include "linnet/base/peak_memory.h"
 #include "linnet/base/rng.h"
 #include "linnet/base/thread_pool.h"
+#include "linnet/base/units.h"
 #include "linnet/cli/bench.h"
 #include "linnet/cli/verbs.h"
+#include "linnet/kernels/bfloat16.h"
 #include "linnet/kernels/causal_linear.h"
 #include "linnet/kernels/causal_linear_ref.h"
 #include "linnet/kernels/isa.h"
@@ -21,90 +31,162 @@
 namespace linnet::cli {
 namespace {
 
+using kernels::BFloat16;
+using kernels::CausalLinearOptions;
 using kernels::CausalLinearRef;
-using kernels::HeadMajor;
+using kernels::CausalLinearShape;
 
-constexpr size_t kHeads = 8, kDim = 32;  // the paper's image model
-constexpr size_t kMinLength = 512, kMaxLength = 65536;
-constexpr double kTolerance = 1e-4;
-// Forward: update s, read s, 2 D M multiply-adds; backward: five sweeps' worth (eqs. 13-15).
-constexpr double kForwardFlops = 4.0 * kDim * kDim, kBothFlops = 14.0 * kDim * kDim;
+constexpr size_t kLeastLength = 64, kMostLength = size_t{1} << 20;
 
-// One problem, head-major [H, N, D], with everything a training step holds.
+struct Options : BenchOptions {
+  size_t heads = 8, dim = 32, value_dim = 0;  // the paper's image model; 0: as dim
+  size_t min_n = 512, max_n = 65536;
+  std::string layout = "head", precision = "f32";
+};
+
+// What is timed: the product alone, and with the feature map and the normaliser fused into it.
+struct Form {
+  const char* name;
+  CausalLinearOptions options;
+};
+const Form kForms[] = {
+    {"bare", {.feature_map = kernels::FeatureMap::kIdentity, .normalize = false}},
+    {"fused", {}},
+};
+
+double ToDouble(float x) { return x; }
+double ToDouble(BFloat16 x) {
+  const uint32_t bits = uint32_t{x.bits} << 16;
+  float wide;
+  static_assert(sizeof(wide) == sizeof(bits));
+  std::memcpy(&wide, &bits, sizeof(wide));
+  return wide;
+}
+
+// One problem with everything a training step holds, in elements T.
+template <typename T>
 struct Case {
-  Case(size_t length, ThreadPool& pool)
-      : length(length),
-        pool(pool),
-        shape{.batch = 1, .length = length, .heads = kHeads, .dim = kDim, .value_dim = kDim},
+  Case(const Options& options, size_t length, ThreadPool& pool)
+      : pool(pool),
+        rows(options.layout == "row"),
+        shape{.batch = 1,
+              .length = length,
+              .heads = options.heads,
+              .dim = options.dim,
+              .value_dim = options.value_dim},
         kept(kernels::CausalLinearKept(shape)),
         scratch(kernels::CausalLinearScratch(shape) * static_cast<size_t>(pool.size())) {
+    for (auto* x : {&q, &k, &grad_q, &grad_k}) *x = Make(shape.dim);
+    for (auto* x : {&v, &out, &grad_out, &grad_v}) *x = Make(shape.value_dim);
     uint64_t stream = 0;
-    for (auto* x : {&q, &k, &v, &grad_out}) {
-      *x = AlignedBuffer<float>(kHeads * length * kDim);
-      Philox rng(/*seed=*/length, stream++);
-      for (float& value : *x) value = 2 * rng.Uniform() - 1;
-    }
-    for (auto* x : {&out, &grad_q, &grad_k, &grad_v}) {
-      *x = AlignedBuffer<float>(kHeads * length * kDim);
+    for (auto* x : {&q, &k, &v, &grad_out}) Fill(*x, stream++);
+  }
+
+  AlignedBuffer<T> Make(size_t dim) const {
+    return AlignedBuffer<T>(shape.heads * shape.length * dim);
+  }
+  void Fill(AlignedBuffer<T>& x, uint64_t stream) const {
+    Philox rng(/*seed=*/shape.length, stream);
+    for (T& value : x) {
+      const float wide = 2 * rng.Uniform() - 1;
+      if constexpr (std::is_same_v<T, float>) {
+        value = wide;
+      } else {
+        kernels::Narrow(1, &wide, &value);
+      }
     }
   }
 
-  void Forward() {
-    kernels::CausalLinearForwardArgs args;
-    args.q = In(q), args.k = In(k), args.v = In(v), args.out = Out(out);
+  void Forward(const CausalLinearOptions& options) {
+    kernels::CausalLinearForwardArgsOf<T> args;
+    args.q = In(q, shape.dim), args.k = In(k, shape.dim), args.v = In(v, shape.value_dim);
+    args.out = Out(out, shape.value_dim);
     args.kept = kept.data();
     kernels::CausalLinearForward(shape, options, args, Slots(),
                                  [this](size_t count, RangeBody body) { pool.For(count, body); });
   }
 
-  void Backward() {
-    kernels::CausalLinearBackwardArgs args;
-    args.q = In(q), args.k = In(k), args.v = In(v);
-    args.out = In(out), args.grad_out = In(grad_out), args.kept = kept.data();
-    args.grad_q = Out(grad_q), args.grad_k = Out(grad_k), args.grad_v = Out(grad_v);
+  void Backward(const CausalLinearOptions& options) {
+    kernels::CausalLinearBackwardArgsOf<T> args;
+    args.q = In(q, shape.dim), args.k = In(k, shape.dim), args.v = In(v, shape.value_dim);
+    args.out = In(out, shape.value_dim), args.grad_out = In(grad_out, shape.value_dim);
+    args.kept = kept.data();
+    args.grad_q = Out(grad_q, shape.dim), args.grad_k = Out(grad_k, shape.dim);
+    args.grad_v = Out(grad_v, shape.value_dim);
     kernels::CausalLinearBackward(shape, options, args, Slots(),
                                   [this](size_t count, RangeBody body) { pool.For(count, body); });
   }
 
-  kernels::Strided<const float> In(const AlignedBuffer<float>& x) const {
-    return HeadMajor(x.data(), length, kHeads, kDim);
+  // Reads all that a pass reads and writes all that it writes, once.
+  void Stream(bool backward, bool past_caches) {
+    const auto floats = [](const AlignedBuffer<T>& x) { return x.size() * sizeof(T) / 4; };
+    const auto read = [&](const AlignedBuffer<T>& x) {
+      pool.For(floats(x), [&](size_t begin, size_t end) {
+        kernels::ReadFloats(reinterpret_cast<const float*>(x.data()) + begin, end - begin);
+      });
+    };
+    const auto write = [&](AlignedBuffer<T>& x) {
+      pool.For(floats(x), [&](size_t begin, size_t end) {
+        kernels::WriteFloats(reinterpret_cast<float*>(x.data()) + begin, end - begin, past_caches);
+      });
+    };
+    for (const auto* x : {&q, &k, &v}) read(*x);
+    write(out);
+    if (!backward) return;
+    read(grad_out);
+    for (auto* x : {&grad_q, &grad_k, &grad_v}) write(*x);
   }
-  kernels::Strided<float> Out(AlignedBuffer<float>& x) const {
-    return HeadMajor(x.data(), length, kHeads, kDim);
+
+  template <typename U>
+  kernels::Strided<U> View(U* x, size_t dim) const {
+    return rows ? kernels::RowMajor(x, shape.length, shape.heads, dim)
+                : kernels::HeadMajor(x, shape.length, shape.heads, dim);
   }
+  kernels::Strided<const T> In(const AlignedBuffer<T>& x, size_t dim) const {
+    return View(x.data(), dim);
+  }
+  kernels::Strided<T> Out(AlignedBuffer<T>& x, size_t dim) const { return View(x.data(), dim); }
   kernels::Scratch Slots() { return {scratch.data(), static_cast<size_t>(pool.size())}; }
 
-  const size_t length;
+  std::vector<double> HeadOf(const AlignedBuffer<T>& x, size_t dim, size_t head) const {
+    const auto view = In(x, dim);
+    std::vector<double> values;
+    values.reserve(shape.length * dim);
+    for (size_t i = 0; i < shape.length; ++i) {
+      const T* row = view.At(0, i, head);
+      for (size_t c = 0; c < dim; ++c) values.push_back(ToDouble(row[c]));
+    }
+    return values;
+  }
+
   ThreadPool& pool;
-  const kernels::CausalLinearShape shape;
-  const kernels::CausalLinearOptions options;
-  AlignedBuffer<float> q, k, v, grad_out;
-  AlignedBuffer<float> out, grad_q, grad_k, grad_v;
+  const bool rows;
+  const CausalLinearShape shape;
+  AlignedBuffer<T> q, k, v, grad_out;
+  AlignedBuffer<T> out, grad_q, grad_k, grad_v;
   AlignedBuffer<float> kept, scratch;
 };
 
-std::vector<double> HeadOf(const AlignedBuffer<float>& x, size_t length, size_t head) {
-  const float* begin = x.data() + head * length * kDim;
-  return {begin, begin + length * kDim};
-}
-
-void Check(Case& problem) {
-  problem.Forward();
-  problem.Backward();
-  const size_t length = problem.length;
+template <typename T>
+void Check(Case<T>& problem, const Form& form) {
+  problem.Forward(form.options);
+  problem.Backward(form.options);
+  const CausalLinearShape& shape = problem.shape;
+  const size_t length = shape.length;
   // The plain twin's gradients cost O(N) a row: all rows of the output, some of the gradients.
   const std::set<size_t> rows = {0, 1, 33, length / 3, length / 2, length - 2, length - 1};
   RelativeError out, grad_q, grad_k, grad_v;
-  const auto compare = [&](RelativeError& error, const AlignedBuffer<float>& x, size_t head,
-                           size_t row, const std::vector<double>& expected) {
-    const float* values = x.data() + (head * length + row) * kDim;
-    for (size_t c = 0; c < kDim; ++c) error.Add(values[c], expected[c]);
+  const auto compare = [&](RelativeError& error, const AlignedBuffer<T>& x, size_t head, size_t row,
+                           const std::vector<double>& expected) {
+    const T* values = problem.In(x, expected.size()).At(0, row, head);
+    for (size_t c = 0; c < expected.size(); ++c) error.Add(ToDouble(values[c]), expected[c]);
   };
-  for (size_t head : {size_t{0}, kHeads - 1}) {
-    const CausalLinearRef twin(length, kDim, kDim, problem.options, HeadOf(problem.q, length, head),
-                               HeadOf(problem.k, length, head), HeadOf(problem.v, length, head),
-                               length);
-    const std::vector<double> grad = HeadOf(problem.grad_out, length, head);
+  for (size_t head : std::set<size_t>{0, shape.heads - 1}) {
+    const CausalLinearRef twin(length, shape.dim, shape.value_dim, form.options,
+                               problem.HeadOf(problem.q, shape.dim, head),
+                               problem.HeadOf(problem.k, shape.dim, head),
+                               problem.HeadOf(problem.v, shape.value_dim, head), length);
+    const std::vector<double> grad = problem.HeadOf(problem.grad_out, shape.value_dim, head);
     for (size_t row = 0; row < length; ++row) compare(out, problem.out, head, row, twin.Out(row));
     for (size_t row : rows) {
       compare(grad_q, problem.grad_q, head, row, twin.GradQ(row, grad));
@@ -112,55 +194,134 @@ void Check(Case& problem) {
       compare(grad_v, problem.grad_v, head, row, twin.GradV(row, grad));
     }
   }
-  const double worst = std::max({out.value(), grad_q.value(), grad_k.value(), grad_v.value()});
-  if (!(worst <= kTolerance)) {
-    throw RuntimeError("bench causal-linear: at N = ", length, " the kernel differs from its ",
-                       "reference by ", worst, " (allowed: ", kTolerance, "); not timed");
+  // bf16: the gradients begin with an output that has been rounded.
+  const double tolerance = std::is_same_v<T, float> ? 1e-4 : 2e-2;
+  double worst = 0;
+  for (const double error : {out.value(), grad_q.value(), grad_k.value(), grad_v.value()}) {
+    if (!(error <= worst)) worst = error;  // a NaN stays
+  }
+  if (!(worst <= tolerance)) {
+    throw RuntimeError("bench causal-linear: at N = ", length, " the ", form.name,
+                       " kernel differs from its reference by ", worst, " (allowed: ", tolerance,
+                       "); not timed");
   }
 }
 
-struct Options : BenchOptions {
-  size_t max_n = kMaxLength;
+// Of a problem and of its check's plain twin, in bytes.
+double Need(const Options& options, size_t length) {
+  const auto n = static_cast<double>(length), d = static_cast<double>(options.dim),
+             m = static_cast<double>(options.value_dim);
+  const double element = options.precision == "bf16" ? 2 : 4;
+  return n * static_cast<double>(options.heads) * (4 * (d + m) * element + 4) +
+         8 * n * (4 * d + 3 * m + 1);
+}
+
+// The time a token of one form and pass, over all lengths.
+struct Growth {
+  double least = std::numeric_limits<double>::infinity(), most = 0;
+  void Add(double x) { least = std::min(least, x), most = std::max(most, x); }
 };
 
+template <typename T>
 void Run(const Options& options) {
   ThreadPool pool(options.threads);
   std::vector<Record> records;
-  for (size_t length = kMinLength; length <= options.max_n; length *= 2) {
-    Case problem(length, pool);
-    Check(problem);
+  Growth growth[2][2];  // form, pass
+  nlohmann::ordered_json identity = {
+      {"batch", 1},
+      {"heads", options.heads},
+      {"dim", options.dim},
+      {"value_dim", options.value_dim},
+      {"layout", options.layout},
+      {"threads", pool.size()},
+      {"precision", options.precision},
+      {"isa", kernels::ActiveIsa()},
+  };
+  const char* const passes[] = {"forward", "forward+backward"};
+  // Forward: update s, read s, 2 D M multiply-adds; backward: five sweeps' worth (eqs. 13-15).
+  const double square = static_cast<double>(options.dim * options.value_dim);
+  const double flops[] = {4 * square, 14 * square};
+
+  size_t longest = 0;
+  for (size_t length = options.min_n; length <= options.max_n; length *= 2) {
+    const double need = Need(options, length), there = static_cast<double>(AvailableMemory());
+    if (there > 0 && need > 0.8 * there) {
+      const std::string what = StrCat("N = ", length, " needs ", FormatBytes(need), " of the ",
+                                      FormatBytes(there), " that are free");
+      if (longest == 0) throw InputError("bench causal-linear: ", what, "; give a shorter --min-n");
+      std::cerr << "linnet bench causal-linear: left out: " << what << std::endl;
+      break;
+    }
+    Case<T> problem(options, length, pool);
+    for (const Form& form : kForms) Check(problem, form);
 
     constexpr size_t kRounds = 100'000;
-    const auto forward = [&] { problem.Forward(); };
-    const auto both = [&] {
-      problem.Forward();
-      problem.Backward();
+    const auto forward = [&](int form) { problem.Forward(kForms[form].options); };
+    const auto both = [&](int form) {
+      problem.Forward(kForms[form].options);
+      problem.Backward(kForms[form].options);
     };
+    const auto bare_forward = [&] { forward(0); };
+    const auto bare_both = [&] { both(0); };
+    const auto fused_forward = [&] { forward(1); };
+    const auto fused_both = [&] { both(1); };
+    const auto stream_forward = [&] { problem.Stream(false, false); };
+    const auto stream_both = [&] { problem.Stream(true, false); };
+    const auto past_forward = [&] { problem.Stream(false, true); };
+    const auto past_both = [&] { problem.Stream(true, true); };
     const auto spin = [&] { pool.Run([](int) { kernels::SpinFma(kRounds); }); };
-    const std::vector<double> median = MedianSeconds({forward, both, spin}, options.seconds);
+    const std::vector<double> median =
+        MedianSeconds({bare_forward, bare_both, fused_forward, fused_both, stream_forward,
+                       stream_both, past_forward, past_both, spin},
+                      options.seconds);
 
-    const double peak = pool.size() * kernels::FmaFlops(kRounds) / median[2];
-    const double tokens = static_cast<double>(length * kHeads);
-    const auto add = [&](const std::string& pass, double seconds, double flops) {
-      records.push_back({.name = "causal-linear/" + pass,
-                         .label = StrCat("N=", length),
-                         .value = 1e3 * seconds,
-                         .unit = "ms",
-                         .limit = 1e3 * flops * tokens / peak,
-                         .identity = {{"N", length},
-                                      {"batch", 1},
-                                      {"heads", kHeads},
-                                      {"dim", kDim},
-                                      {"value_dim", kDim},
-                                      {"threads", pool.size()},
-                                      {"precision", "f32"},
-                                      {"isa", kernels::ActiveIsa()},
-                                      {"peak_gflops", peak / 1e9}}});
-    };
-    add("forward", median[0], kForwardFlops);
-    add("forward+backward", median[1], kBothFlops);
+    const double peak = pool.size() * kernels::FmaFlops(kRounds) / median[8];
+    const double tokens = static_cast<double>(length * options.heads);
+    for (size_t form : {0, 1}) {
+      for (size_t pass : {0, 1}) {
+        const double seconds = median[2 * form + pass];
+        const double products = flops[pass] * tokens / peak;
+        const double stream = std::min(median[4 + pass], median[6 + pass]);
+        nlohmann::ordered_json with = {{"N", length}};
+        with.update(identity);
+        with.update({{"ns_per_token", 1e9 * seconds / static_cast<double>(length)},
+                     {"peak_gflops", peak / 1e9},
+                     {"products_ms", 1e3 * products},
+                     {"stream_ms", 1e3 * stream}});
+        if (form == 1) with["to_bare"] = seconds / median[pass];
+        records.push_back({.name = StrCat("causal-linear/", kForms[form].name, "/", passes[pass]),
+                           .label = StrCat("N=", length),
+                           .value = 1e3 * seconds,
+                           .unit = "ms",
+                           .limit = 1e3 * std::max(products, stream),
+                           .identity = with});
+        growth[form][pass].Add(seconds / static_cast<double>(length));
+      }
+    }
+    longest = length;
+  }
+  for (size_t form : {0, 1}) {
+    for (size_t pass : {0, 1}) {
+      nlohmann::ordered_json with = {{"N", longest}, {"from_N", options.min_n}};
+      with.update(identity);
+      records.push_back(
+          {.name = StrCat("causal-linear/", kForms[form].name, "/", passes[pass], "/spread"),
+           .label = "time a token, largest to smallest",
+           .value = growth[form][pass].most / growth[form][pass].least,
+           .unit = "x",
+           .limit = 1,
+           .identity = with});
+    }
   }
   PrintRecords(records, options.json);
+  if (options.json) return;
+  std::cout << std::flush;
+  std::printf("\n");
+  for (const Record& record : records) {
+    if (!record.identity.contains("to_bare")) continue;
+    std::printf("%s  %s: %.2f times the bare product\n", record.name.c_str(), record.label.c_str(),
+                record.identity["to_bare"].get<double>());
+  }
 }
 
 }  // namespace
@@ -168,17 +329,46 @@ void Run(const Options& options) {
 void AddBenchCausalLinear(CLI::App& bench) {
   CLI::App* verb = AddVerb(
       bench, "causal-linear", "Time the causal linear attention kernel, 8 heads x 32",
-      "For N = 512, 1024, ... 65536, forward and forward + backward. The limit is the time of\n"
-      "the multiply-adds alone at the machine's peak.",
+      "For N = 512, 1024, ... 65536, forward and forward + backward: the bare product (phi(x) = "
+      "x,\n"
+      "no normaliser) and the fused operation. The limit is the time of the multiply-adds alone "
+      "at\n"
+      "the machine's peak, or of reading and writing the tensors once, whichever is longer.\n"
+      "/spread is the longest time a token over the shortest, of all N.",
       "  linnet bench causal-linear\n"
+      "  linnet bench causal-linear --dim 64 --precision bf16 --layout row\n"
       "  linnet bench causal-linear --max-n 4096 --threads 1 --json\n");
   auto options = std::make_shared<Options>();
-  verb->add_option("--max-n", options->max_n, "The longest sequence")
-      ->type_name("N")
-      ->check(Between(kMinLength, kMaxLength))
+  const auto add = [&](const char* name, size_t& value, const char* help, double low, double high) {
+    return verb->add_option(name, value, help)->type_name("N")->check(Between(low, high));
+  };
+  add("--min-n", options->min_n, "The shortest sequence", kLeastLength, kMostLength)
+      ->capture_default_str();
+  add("--max-n", options->max_n, "The longest sequence", kLeastLength, kMostLength)
+      ->capture_default_str();
+  add("--heads", options->heads, "Heads", 1, 64)->capture_default_str();
+  verb->add_option("--dim", options->dim, "Dimensions of queries and keys: 32, 64 or 128")
+      ->type_name("D")
+      ->check(CLI::IsMember({32, 64, 128}).description(""))
+      ->capture_default_str();
+  add("--value-dim", options->value_dim, "Dimensions of values (default: as --dim)", 1, 256);
+  verb->add_option("--layout", options->layout,
+                   "The tensors' order in memory: head (H, N, D) or row (N, H, D)")
+      ->type_name("NAME")
+      ->check(CLI::IsMember({"head", "row"}).description(""))
+      ->capture_default_str();
+  verb->add_option("--precision", options->precision, "Of the tensors: f32 or bf16")
+      ->type_name("P")
+      ->check(CLI::IsMember({"f32", "bf16"}).description(""))
       ->capture_default_str();
   AddBenchOptions(verb, *options);
-  verb->callback([options] { Run(*options); });
+  verb->callback([options] {
+    if (options->value_dim == 0) options->value_dim = options->dim;
+    if (options->min_n > options->max_n) {
+      throw InputError("--min-n ", options->min_n, " is longer than --max-n ", options->max_n);
+    }
+    options->precision == "bf16" ? Run<BFloat16>(*options) : Run<float>(*options);
+  });
 }
 
 }  // namespace linnet::cli

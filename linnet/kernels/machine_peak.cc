@@ -1,5 +1,7 @@
 #include "linnet/kernels/machine_peak.h"
 
+#include <cstdint>
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "linnet/kernels/machine_peak.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -62,6 +64,21 @@ float ReadFloats(const float* data, size_t count) {
   return sum;
 }
 
+void WriteFloats(float* data, size_t count, bool past_caches) {
+  const F32 d;
+  const size_t lanes = hn::Lanes(d);
+  const auto one = hn::Set(d, 1.0f);
+  size_t i = 0;
+  if (past_caches) {  // these stores want whole vectors at their places
+    for (; i < count && reinterpret_cast<uintptr_t>(data + i) % (4 * lanes) != 0; ++i) data[i] = 1;
+    for (; i + lanes <= count; i += lanes) hn::Stream(one, d, data + i);
+    hwy::FlushStream();
+  } else {
+    for (; i + lanes <= count; i += lanes) hn::StoreU(one, d, data + i);
+  }
+  for (; i < count; ++i) data[i] = 1;
+}
+
 }  // namespace linnet::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -71,11 +88,15 @@ namespace linnet::kernels {
 HWY_EXPORT(SpinFma);
 HWY_EXPORT(FmaFlops);
 HWY_EXPORT(ReadFloats);
+HWY_EXPORT(WriteFloats);
 
 float SpinFma(size_t rounds) { return HWY_DYNAMIC_DISPATCH(SpinFma)(rounds); }
 double FmaFlops(size_t rounds) { return HWY_DYNAMIC_DISPATCH(FmaFlops)(rounds); }
 float ReadFloats(const float* data, size_t count) {
   return HWY_DYNAMIC_DISPATCH(ReadFloats)(data, count);
+}
+void WriteFloats(float* data, size_t count, bool past_caches) {
+  HWY_DYNAMIC_DISPATCH(WriteFloats)(data, count, past_caches);
 }
 
 }  // namespace linnet::kernels

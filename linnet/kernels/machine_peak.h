@@ -1,5 +1,5 @@
 // The machine's own ceilings, for benchmarks to hold their figures against: how much one core
-// multiplies and adds, and how fast it reads. The caller runs these on its threads and times them.
+// multiplies and adds, and how fast it reads and writes. The caller runs these on its threads and times them.
 //
 //   pool.Run([&](int) { SpinFma(rounds); });        // pool.size() * FmaFlops(rounds) operations
 //   pool.For(n, [&](size_t begin, size_t end) { ReadFloats(x + begin, end - begin); });
@@ -19,6 +19,10 @@ double FmaFlops(size_t rounds);
 
 // The sum of data[0 .. count), read from one end to the other as fast as loads go.
 float ReadFloats(const float* data, size_t count);
+
+// Ones to data[0 .. count), as fast as stores go: into the caches, or past them, so that lines are
+// not read before they are overwritten. Which of the two is faster, the size decides.
+void WriteFloats(float* data, size_t count, bool past_caches);
 
 }  // namespace linnet::kernels
 
