@@ -199,7 +199,7 @@ class Program(Case):
             text = self.linnet(*verb.split(), "--help")
             self.assertIn(f"Examples:\n  linnet {verb}", text)
             self.assertIn(verb.split()[0], overview)
-        for verb in ("train", "data"):
+        for verb in ("train", "data", "reproduce"):
             self.assertIn(verb, overview)
 
     def test_bad_usage(self):
@@ -521,10 +521,33 @@ class Bench(Case):
 
     def test_causal_linear(self):
         records = self.linnet_json("bench", "causal-linear", "--max-n", 1024, "--seconds", 0)
+        passes = [f"causal-linear/{form}/{name}" for form in ("bare", "fused")
+                  for name in ("forward", "forward+backward")]
         self.assertEqual([(record["name"], record["N"]) for record in records],
-                         [(f"causal-linear/{name}", n) for n in (512, 1024)
-                          for name in ("forward", "forward+backward")])
-        self.check_records(records, "heads")
+                         [(name, n) for n in (512, 1024) for name in passes] +
+                         [(f"{name}/spread", 1024) for name in passes])
+        self.check_records(records, "heads", "layout")
+        for record in records:
+            if not record["name"].endswith("spread"):
+                self.assertGreater(record["ns_per_token"], 0)
+                self.assertAlmostEqual(record["limit"],
+                                       max(record["products_ms"], record["stream_ms"]))
+            self.assertEqual("to_bare" in record, "fused/" in record["name"] and
+                             "spread" not in record["name"])
+
+    def test_causal_linear_of_other_sizes(self):
+        for options in (["--dim", 64, "--value-dim", 20, "--layout", "row"],
+                        ["--dim", 128, "--heads", 1, "--precision", "bf16"],
+                        ["--layout", "row", "--precision", "bf16", "--threads", 1]):
+            records = self.linnet_json("bench", "causal-linear", "--min-n", 64, "--max-n", 128,
+                                       "--seconds", 0, *options)
+            self.check_records(records, "dim", "value_dim")
+            for name, value in zip(options[::2], options[1::2]):
+                self.assertEqual(records[0][name[2:].replace("-", "_")], value)
+        for options in (["--dim", 33], ["--layout", "heap"], ["--precision", "f16"],
+                        ["--max-n", 2 ** 21], ["--value-dim", 0]):
+            self.refuses(["bench", "causal-linear", *options], options[0], "--help")
+        self.refuses(["bench", "causal-linear", "--min-n", 512, "--max-n", 64], "--min-n", "--max-n")
 
 
 class BadModel(Case):

@@ -22,6 +22,7 @@ namespace linnet::cli {
 void AddBenchCausalLinear(CLI::App& bench);
 void AddBenchStep(CLI::App& bench);
 // Those that need libtorch, listed in train_bench_main.cc.
+void AddBenchAttention(CLI::App& bench);
 void AddBenchFeatures(CLI::App& bench);
 void AddBenchMemory(CLI::App& bench);
 void AddBenchTrain(CLI::App& bench);

@@ -111,6 +111,8 @@ int RunProgram(CLI::App& app, int argc, char** argv) {
   } catch (const Error& error) {
     Complain(program, error.what());
     return error.exit_code();
+  } catch (const Interrupted&) {
+    return 130;
   } catch (const std::bad_alloc&) {
     Complain(program, "out of memory; ask for less at a time (a smaller --batch, say)");
   } catch (const std::exception& error) {

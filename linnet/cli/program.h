@@ -11,8 +11,12 @@
 
 namespace linnet::cli {
 
-// The exit code: 0; 2 for bad usage or input (CLI::ParseError, InputError); 1 for anything that
-// failed while working. Messages begin with "PROGRAM: ". Applies LINNET_ISA before the app runs.
+// Thrown when Ctrl-C has ended the work and nothing of it is left behind; says nothing more.
+struct Interrupted {};
+
+// The exit code: 0; 2 for bad usage or input (CLI::ParseError, InputError); 130 after Ctrl-C; 1 for
+// anything that failed while working. Messages begin with "PROGRAM: ". Applies LINNET_ISA before the
+// app runs.
 int RunProgram(CLI::App& app, int argc, char** argv);
 
 }  // namespace linnet::cli

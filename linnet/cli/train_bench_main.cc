@@ -15,5 +15,6 @@ int main(int argc, char** argv) {
   linnet::cli::AddBenchTrain(app);
   linnet::cli::AddBenchMemory(app);
   linnet::cli::AddBenchFeatures(app);
+  linnet::cli::AddBenchAttention(app);
   return linnet::cli::RunProgram(app, argc, argv);
 }

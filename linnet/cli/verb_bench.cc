@@ -22,6 +22,9 @@ void AddBench(CLI::App& app) {
   AddTrainerVerb(*verb, "features",
                  "Measure how near random feature maps come to what they estimate", "linnet-bench",
                  "features");
+  AddTrainerVerb(*verb, "attention",
+                 "Time and memory of attention against the length (the paper's figure 1)",
+                 "linnet-bench", "attention");
 }
 
 }  // namespace linnet::cli

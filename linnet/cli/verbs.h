@@ -31,6 +31,7 @@ void AddExport(CLI::App& app);
 void AddImport(CLI::App& app);
 void AddInfo(CLI::App& app);
 void AddPlot(CLI::App& app);
+void AddReproduce(CLI::App& app);
 void AddSample(CLI::App& app);
 void AddTrain(CLI::App& app);
 

@@ -296,6 +296,7 @@ class Panel {
     cairo_rectangle(cr_, frame_.left, frame_.top, frame_.width(), frame_.height());
     cairo_fill(cr_);
     cairo_set_line_cap(cr_, CAIRO_LINE_CAP_BUTT);
+    cairo_set_dash(cr_, nullptr, 0, 0);  // the panel before may have ended with a dashed line
     for (const bool labelled : {false, true}) {  // what has a label lies above what has none
       const Color color = labelled ? look_.grid : look_.minor_grid;
       for (const Tick& tick : x_ticks_) {
@@ -348,7 +349,7 @@ class Panel {
     // A second round through the palette shows by its dashes.
     const size_t round = static_cast<size_t>(colors_[i]) / look_.palette.size();
     constexpr double kDashes[][2] = {{9, 6}, {1, 5}, {16, 6}};
-    const size_t dashing = round + series.dashed;
+    const size_t dashing = series.dotted ? 2 : round + series.dashed;
     if (dashing > 0) {
       cairo_set_dash(cr_, kDashes[(dashing - 1) % std::size(kDashes)], 2, 0);
     } else {

@@ -27,7 +27,8 @@ struct Series {
   Marker marker = Marker::kCircle;
   int color = -1;  // of the palette; -1: the next one. Series of one colour belong together
   bool dashed = false;
-  bool faint = false;  // thin and pale, behind the others
+  bool dotted = false;  // a guide
+  bool faint = false;   // thin and pale, behind the others
 };
 
 struct Axis {

@@ -1,0 +1,146 @@
+#include "linnet/cli/child.h"
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <filesystem>
+#include <system_error>
+
+#include "linnet/base/error.h"
+#include "linnet/cli/program.h"
+
+namespace linnet::cli {
+namespace {
+
+constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
+
+std::atomic<int> interrupted{0};
+std::atomic<pid_t> running{0};
+
+void PassOn(int signal) {
+  const int before = errno;
+  interrupted = signal;
+  if (const pid_t child = running; child > 0) kill(child, signal);
+  errno = before;
+}
+
+// From the first child on: between two of them Ctrl-C must not be lost either.
+void ListenOnce() {
+  static const bool listening = [] {
+    struct sigaction action = {};
+    action.sa_handler = PassOn;
+    for (const int signal : kSignals) sigaction(signal, &action, nullptr);
+    return true;
+  }();
+  (void)listening;
+}
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() { Close(); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+  void Close() {
+    if (fd_ >= 0) close(fd_);
+    fd_ = -1;
+  }
+
+ private:
+  int fd_;
+};
+
+struct Pipe {
+  Pipe() {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) {
+      throw RuntimeError("no pipe to a program (", std::generic_category().message(errno), ")");
+    }
+    from = ends[0], to = ends[1];
+  }
+  int from = -1, to = -1;
+};
+
+// All that comes, to its end.
+std::string ReadAll(int fd) {
+  std::string text;
+  char buffer[65536];
+  while (true) {
+    const ssize_t got = read(fd, buffer, sizeof(buffer));
+    if (got > 0) {
+      text.append(buffer, static_cast<size_t>(got));
+    } else if (got == 0 || errno != EINTR) {
+      return text;
+    }
+  }
+}
+
+}  // namespace
+
+ChildResult RunChild(const std::string& program, const std::vector<std::string>& arguments) {
+  ListenOnce();
+  if (interrupted != 0) throw Interrupted();
+
+  std::error_code error;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+  const std::string path =
+      program.empty() ? self.string() : (self.parent_path() / program).string();
+  std::vector<char*> argv = {const_cast<char*>(program.empty() ? path.c_str() : program.c_str())};
+  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+
+  const Pipe out_pipe, failure_pipe;
+  Descriptor out(out_pipe.from), out_end(out_pipe.to);
+  Descriptor failure(failure_pipe.from), failure_end(failure_pipe.to);
+  sigset_t ours, before;  // a signal waits until we know whom to pass it to
+  sigemptyset(&ours);
+  for (const int signal : kSignals) sigaddset(&ours, signal);
+  sigprocmask(SIG_BLOCK, &ours, &before);
+  const pid_t parent = getpid(), child = fork();
+  if (child == 0) {
+    for (const int signal : kSignals) std::signal(signal, SIG_DFL);
+    sigprocmask(SIG_SETMASK, &before, nullptr);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(127);
+    dup2(out_end.get(), STDOUT_FILENO);
+    execv(path.c_str(), argv.data());
+    if (errno == ENOENT && !program.empty()) execvp(program.c_str(), argv.data());
+    const int why = errno;
+    (void)!write(failure_end.get(), &why, sizeof(why));
+    _exit(127);
+  }
+  const int no_child = errno;
+  running = child;
+  sigprocmask(SIG_SETMASK, &before, nullptr);
+  if (child < 0) {
+    throw RuntimeError(path, ": no process (", std::generic_category().message(no_child), ")");
+  }
+  out_end.Close();
+  failure_end.Close();
+
+  ChildResult result;
+  result.out = ReadAll(out.get());
+  const std::string why = ReadAll(failure.get());
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  running = 0;
+  if (interrupted != 0) throw Interrupted();
+  if (why.size() == sizeof(int)) {
+    int number = 0;
+    why.copy(reinterpret_cast<char*>(&number), sizeof(number));
+    throw InputError(path, ": cannot be started (", std::generic_category().message(number),
+                     "); build it, or put it beside this program");
+  }
+  if (WIFEXITED(status)) result.exit_code = WEXITSTATUS(status);
+  if (WIFSIGNALED(status)) result.signal = WTERMSIG(status);
+  return result;
+}
+
+}  // namespace linnet::cli

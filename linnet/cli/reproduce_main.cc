@@ -1,0 +1,21 @@
+// linnet-reproduce: the paper's figures and tables, measured here. `linnet reproduce` runs it.
+#include <CLI/CLI.hpp>
+
+#include "linnet/base/version.h"
+#include "linnet/cli/program.h"
+#include "linnet/cli/reproduce.h"
+#include "linnet/cli/verbs.h"
+
+int main(int argc, char** argv) {
+  namespace cli = linnet::cli;
+  CLI::App app("Measures the paper's figures again, and writes a page about each.",
+               "linnet reproduce");
+  app.set_version_flag("--version", "linnet " LINNET_VERSION);
+  app.require_subcommand(1);
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  for (const cli::Experiment* experiment : {&cli::kFigure1}) {
+    experiment->add(*cli::AddVerb(app, experiment->name, experiment->description, experiment->notes,
+                                  experiment->examples));
+  }
+  return cli::RunProgram(app, argc, argv);
+}

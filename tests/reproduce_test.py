@@ -1,0 +1,189 @@
+#!/usr/bin/env python3
+"""End-to-end tests of linnet reproduce, on records made here, and on a tiny benchmark where there is one.
+
+    tests/reproduce_test.py BIN_DIR [unittest arguments]
+"""
+
+import json
+import math
+import os
+import pathlib
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree
+
+BIN = pathlib.Path("build/release/bin").resolve()
+
+FILES = ["figure1.md", "figure1.json", "figure1.png", "figure1.svg", "figure1-dark.png", "figure1-dark.svg"]
+TIME = {"linear": lambda n: 0.002 * n, "softmax": lambda n: 1e-6 * n * n + 0.0005 * n,
+        "softmax-plain": lambda n: 6e-6 * n * n, "lsh-1": lambda n: 0.006 * n, "lsh-4": lambda n: 0.02 * n}
+MEMORY = {"linear": lambda n: 0.009 * n, "softmax": lambda n: 0.01 * n, "softmax-plain": lambda n: 1e-4 * n * n,
+          "lsh-1": lambda n: 0.02 * n, "lsh-4": lambda n: 0.07 * n}
+
+
+def records(methods=("linear", "softmax", "softmax-plain", "lsh-1", "lsh-4"), longest={"softmax-plain": 4096}):
+    """As linnet bench attention --json prints them."""
+    made = []
+    for method in methods:
+        lengths = [2 ** i for i in range(9, 15) if 2 ** i <= longest.get(method, 2 ** 14)]
+        sizes = dict(method=method, heads=8, dim=32, value_dim=32, causal=True, threads=2, isa="AVX3", precision="f32",
+                     batch=1)
+
+        def add(what, value, limit, **identity):
+            made.append({"name": f"attention/{method}/{what}", "value": value, "unit": "", "limit": limit,
+                         "ratio": value / limit, "checked": True, **identity, **sizes})
+
+        for what, of in (("time", TIME), ("memory", MEMORY)):
+            for n in lengths:
+                add(what, of[method](n), of[method](n) / 3, N=n)
+        half = lengths[len(lengths) // 2:]
+        for what, of in (("time", TIME), ("memory", MEMORY)):
+            slope = math.log(of[method](half[-1]) / of[method](half[0])) / math.log(half[-1] / half[0])
+            add(what + "-exponent", slope, 1, N=lengths[-1], from_N=half[0])
+        left = [{"N": 8192, "why": "a sample needs about 9 GB"}] if method in longest else []
+        add("longest", lengths[-1], 2 ** 14, N=lengths[-1], from_N=512, tokens=65536, machine="A (machine), family 6",
+            date="2026-11-21", left_out=left)
+    return made
+
+
+class Figure1(unittest.TestCase):
+    def setUp(self):
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="linnet_reproduce_test."))
+        self.addCleanup(shutil.rmtree, self.dir)
+        (self.dir / "out").mkdir()
+        self.write("bench.json", records())
+
+    def write(self, name, value):
+        (self.dir / name).write_text(value if isinstance(value, str) else json.dumps(value))
+
+    def reproduce(self, *arguments, env=None, program=None):
+        return subprocess.run([program or BIN / "linnet", "reproduce", *map(str, arguments)], cwd=self.dir,
+                              env={**os.environ, **(env or {})}, capture_output=True, text=True, timeout=600)
+
+    def reproduce_ok(self, *arguments):
+        done = self.reproduce(*arguments)
+        self.assertEqual((done.returncode, done.stderr), (0, ""), arguments)
+        return done.stdout
+
+    def files(self):
+        return {path: path.read_bytes() for path in self.dir.rglob("*") if path.is_file()}
+
+    def refuses(self, arguments, *fragments, code=2, **how):
+        before = self.files()
+        done = self.reproduce(*arguments, **how)
+        said = f"{arguments}: exit {done.returncode}, stdout {done.stdout!r}, stderr {done.stderr!r}"
+        self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (code, "", 1), said)
+        self.assertTrue(done.stderr.startswith("linnet"), said)
+        for fragment in fragments:
+            self.assertIn(str(fragment), done.stderr, said)
+        self.assertEqual(self.files(), before, said)
+
+    def test_help(self):
+        self.assertIn("figure1", self.reproduce_ok("--help"))
+        self.assertIn("Examples:\n  linnet reproduce figure1", self.reproduce_ok("figure1", "--help"))
+        self.assertRegex(self.reproduce_ok("--version"), r"^linnet \d+\.\d+\.\d+\n$")
+
+    def check_pictures(self, folder):
+        for name in FILES[2:]:
+            data = (folder / name).read_bytes()
+            if name.endswith(".svg"):
+                self.assertEqual(xml.etree.ElementTree.fromstring(data).get("width"), "1120px")
+            else:
+                self.assertEqual(struct.unpack(">II", data[16:24]), (2240, 880))
+        self.assertNotEqual((folder / FILES[3]).read_bytes(), (folder / FILES[5]).read_bytes())
+
+    def test_from_records(self):
+        self.assertEqual(self.reproduce_ok("figure1", "--from", "bench.json", "--out", "out"),
+                         "".join(f"wrote out/{name}\n" for name in FILES))
+        self.assertEqual(sorted(os.listdir(self.dir / "out")), sorted(FILES))
+        self.check_pictures(self.dir / "out")
+        self.assertEqual(json.loads((self.dir / "out/figure1.json").read_text()), records())
+        page = (self.dir / "out/figure1.md").read_text()
+        for part in ("linnet reproduce figure1 --from", "A (machine), family 6, 2 threads", "2026-11-21",
+                     "| N | linear | softmax | softmax-plain | lsh-1 | lsh-4 |",
+                     "| 512 | 1.02 | 0.518 | 1.57 | 3.07 | 10.2 |", "| 8,192 | 16.4 | 71.2 | – | 49.2 | 164 |",
+                     "| grows as N to the | 1.00 | 1.94 | 2.00 | 1.00 | 1.00 |",
+                     "`softmax`: time N^1.94 (as there), memory N^1.00 (not so here)",
+                     "faster in 19 of 22 comparisons",
+                     "`softmax` at N = 512 (0.506 times linear's)",
+                     "at N = 16,384 `lsh-1` 98.3 ms, `lsh-4` 328 ms (3.33x)",
+                     "`softmax-plain` 4,096 (at 8,192: a sample needs about 9 GB)"):
+            self.assertIn(part, page)
+        # Its own records make the same page.
+        first = self.files()
+        said = json.loads(self.reproduce_ok("figure1", "--from", "out/figure1.json", "--out", "out", "--json"))
+        self.assertEqual(said["out"], [f"out/{name}" for name in FILES])
+        self.assertEqual(self.files(), first)
+
+    def test_little_to_show(self):
+        few = [record for record in records(["linear"], {"linear": 512}) if "exponent" not in record["name"]]
+        self.write("few.json", few)
+        self.reproduce_ok("figure1", "--from", "few.json")
+        self.assertIn("not fitted", (self.dir / "figure1.md").read_text())
+        self.check_pictures(self.dir)
+
+    def test_what_a_file_holds_stays_harmless(self):
+        odd = records(["linear"])
+        odd[-1]["machine"] = "<script>|`\n"
+        self.write("odd.json", odd)
+        self.reproduce_ok("figure1", "--from", "odd.json")
+        self.assertIn("?script????, 2 threads", (self.dir / "figure1.md").read_text())
+
+    def test_bad_input(self):
+        def changed(**fields):
+            self.write("bad.json", [{**records()[0], **fields}, *records()[1:]])
+            return ["figure1", "--from", "bad.json"]
+
+        for fields in (dict(value=0), dict(value=-1), dict(value="much"), dict(value=None), dict(N=1e300),
+                       dict(name="attention"), dict(name="step"), dict(name="attention/linear/mood"),
+                       dict(checked=False), dict(heads="8"), dict(ratio=-1), dict(N=[1])):
+            self.refuses(changed(**fields), "bad.json", "linnet bench attention --json")
+        memoryless = [record for record in records() if not record["name"].endswith("/memory")]
+        for text, fragment in (("{", "valid JSON"), ("{}", "list"), ("[]", "no measurement"), ("[1]", "field"),
+                               (json.dumps(memoryless), "no memory"), ("[" * 100 + "]" * 100, "deep")):
+            self.write("bad.json", text)
+            self.refuses(["figure1", "--from", "bad.json"], "bad.json", fragment)
+        (self.dir / "out/figure1.svg").mkdir()
+        for arguments, fragment in (([], "figure1"), (["figure9"], "figure9"), (["figure1", "--from", "no"], "no"),
+                                    (["figure1", "--what"], "--what"), (["figure1", "--max-n", "1"], "--max-n"),
+                                    (["figure1", "--from", "bench.json", "--max-n", "512"], "--max-n"),
+                                    (["figure1", "--from", "bench.json", "--out", "nowhere"], "nowhere"),
+                                    (["figure1", "--from", "bench.json", "--out", "out"], "figure1.svg")):
+            self.refuses(arguments, fragment)
+
+    def test_without_the_programs_beside_it(self):
+        folder = self.dir / "bin"
+        folder.mkdir()
+        shutil.copy(BIN / "linnet", folder)
+        self.refuses(["figure1"], folder / "linnet-reproduce", "cmake --build", program=folder / "linnet",
+                     env={"PATH": "/nowhere"})
+        shutil.copy(BIN / "linnet-reproduce", folder)
+        before = self.files()
+        done = self.reproduce("figure1", program=folder / "linnet", env={"PATH": "/nowhere"})  # no linnet-bench
+        self.assertEqual((done.returncode, self.files()), (1, before))
+        self.assertIn("linnet-bench", done.stderr)
+
+    def test_measured(self):
+        if not (BIN / "linnet-bench").exists():
+            self.skipTest("no linnet-bench here")
+        done = self.reproduce("figure1", "--max-n", "512", "--methods", "linear,softmax", "--seconds", "0",
+                              "--threads", "1", "--out", "out")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        page = (self.dir / "out/figure1.md").read_text()
+        self.assertIn("linnet reproduce figure1 --max-n 512 --methods linear,softmax", page)
+        self.assertRegex(page, r"\| 512 \| [\d.,]+ \| [\d.,]+ \|")
+        self.check_pictures(self.dir / "out")
+        before = self.files()
+        done = self.reproduce("figure1", "--methods", "magic", "--out", "out")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("magic", done.stderr)
+        self.assertEqual(self.files(), before)
+
+
+if __name__ == "__main__":
+    BIN = pathlib.Path(sys.argv.pop(1)).resolve()
+    unittest.main()
