@@ -301,10 +301,10 @@ double InAndOut(const Method& method, int64_t length) {
 }
 
 // An estimate of what a sample takes, before anything is known of it: scores, weights and their
-// gradients as plain operations write them.
+// gradients, where they are written.
 double FirstNeed(const Method& method, int64_t length) {
   const auto n = static_cast<double>(length);
-  const double scores = method.quadratic ? 6 * n : method.rounds * 20.0 * 2 * kChunk;
+  const double scores = method.plain ? 6 * n : method.rounds * 20.0 * 2 * kChunk;
   return 1.5 * InAndOut(method, length) + 4.0 * kHeads * n * scores;
 }
 
@@ -471,7 +471,7 @@ void AddRecords(const Method& method, const Curve& curve, const Options& options
     const double time = Exponent(curve.points, &Point::seconds, &from);
     summary("time-exponent", "of N", time, power, from);
     const double memory = Exponent(curve.points, &Point::bytes, &from);
-    summary("memory-exponent", "of N", memory, power, from);
+    summary("memory-exponent", "of N", memory, 1, from);
   }
   summary("longest", "of N",
           curve.points.empty() ? 0 : static_cast<double>(curve.points.back().length),
