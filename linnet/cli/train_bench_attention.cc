@@ -126,9 +126,12 @@ struct Pass {
   double Error(const AttentionProblem& problem, const AttentionResult& result) const {
     if (method.quadratic) return SoftmaxError(problem, result);
     if (method.rounds == 0) return LinearError(problem, result);
+    return LshError(problem, result, Rounds());
+  }
+
+  LshRounds Rounds() const {
     torch::manual_seed(kSeed);  // what the module draws first
-    return LshError(problem, result,
-                    {torch::randn({method.rounds, kDim, kBuckets / 2}), kBuckets, kChunk});
+    return {torch::randn({method.rounds, kDim, kBuckets / 2}), kBuckets, kChunk};
   }
 
   const Method& method;
@@ -196,6 +199,7 @@ ordered_json MeasureOne(const Method& method, int64_t length, int64_t batch,
     ResetPeakMemory();
     const int64_t before = PeakMemory();
     problem = pass.Inputs(batch, length);
+    if (method.rounds > 0) SeparateBuckets(problem, pass.Rounds());
     result = pass(problem);
     bytes = PeakMemory() - before;
   }
@@ -304,8 +308,7 @@ double InAndOut(const Method& method, int64_t length) {
 // gradients, where they are written.
 double FirstNeed(const Method& method, int64_t length) {
   const auto n = static_cast<double>(length);
-  const double scores = method.plain ? 6 * n : method.rounds * 20.0 * 2 * kChunk;
-  return 1.5 * InAndOut(method, length) + 4.0 * kHeads * n * scores;
+  return 2 * InAndOut(method, length) + (method.plain ? 4.0 * kHeads * n * 6 * n : 0);
 }
 
 // The slope of log y over log x of the longer half of the points (least squares); 0 without two.

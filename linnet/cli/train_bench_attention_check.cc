@@ -13,7 +13,6 @@
 
 #include "linnet/cli/bench.h"
 #include "linnet/kernels/causal_linear_ref.h"
-#include "linnet/nn/reformer.h"
 
 namespace linnet::cli {
 namespace {
@@ -53,6 +52,12 @@ void Compare(RelativeError& error, const Tensor& got, const Vector& expected) {
   for (size_t i = 0; i < a.size(); ++i) error.Add(a[i], expected[i]);
 }
 
+// [x; -x] of one round, x = q R: whose largest is the bucket.
+Tensor Directions(const Tensor& q, const Tensor& planes) {
+  const Tensor x = torch::matmul(q.to(torch::kFloat64), planes.to(torch::kFloat64));
+  return torch::cat({x, -x}, 1);
+}
+
 std::vector<int64_t> SampledRows(int64_t length) {
   std::set<int64_t> rows;
   for (const int64_t row :
@@ -75,8 +80,8 @@ void ForHeads(const AttentionProblem& problem, bool long_work,
 
 class LshHead {
  public:
-  LshHead(const Tensor& q, const Tensor& v, const Tensor& grad_out, const Tensor& buckets,
-          const LshRounds& rounds, bool causal)
+  LshHead(const Tensor& q, const Tensor& v, const Tensor& grad_out, const LshRounds& rounds,
+          bool causal)
       : length_(q.size(0)),
         d_(q.size(1)),
         m_(v.size(1)),
@@ -92,8 +97,8 @@ class LshHead {
       norm_[static_cast<size_t>(i)] = std::sqrt(squares);
       for (int64_t c = 0; c < d_; ++c) k_[static_cast<size_t>(i * d_ + c)] /= std::sqrt(squares);
     }
-    for (int64_t r = 0; r < buckets.size(0); ++r) {
-      const Tensor bucket = buckets[r].contiguous();
+    for (int64_t r = 0; r < rounds.planes.size(0); ++r) {
+      const Tensor bucket = Directions(q, rounds.planes[r]).argmax(1).contiguous();
       const int64_t* b = bucket.data_ptr<int64_t>();
       Round& round = rounds_.emplace_back();
       round.bucket.assign(b, b + length_);
@@ -310,15 +315,31 @@ double LinearError(const AttentionProblem& problem, const AttentionResult& resul
   return worst.value();
 }
 
+void SeparateBuckets(const AttentionProblem& problem, const LshRounds& rounds) {
+  torch::NoGradGuard no_grad;
+  constexpr double kNear = 1e-4;
+  ForHeads(problem, false, [&](int64_t batch, int64_t head) {
+    const Tensor q = problem.q.detach().select(0, batch).select(1, head);
+    for (int attempt = 0; attempt < 100; ++attempt) {
+      Tensor near = torch::zeros({q.size(0)}, torch::kBool);
+      for (int64_t r = 0; r < rounds.planes.size(0); ++r) {
+        const Tensor two = std::get<0>(Directions(q, rounds.planes[r]).topk(2, 1));
+        near = near.logical_or(two.select(1, 0) - two.select(1, 1) < kNear);
+      }
+      const Tensor rows = near.nonzero().squeeze(1);
+      if (rows.numel() == 0) return;
+      q.index_copy_(0, rows, torch::randn({rows.numel(), q.size(1)}));
+    }
+  });
+}
+
 double LshError(const AttentionProblem& problem, const AttentionResult& result,
                 const LshRounds& rounds) {
   torch::NoGradGuard no_grad;
   RelativeError out_error, q_error, v_error;
-  const Tensor all = nn::LshBuckets(problem.q, rounds.planes, rounds.buckets);  // [R, B, H, N]
   ForHeads(problem, false, [&](int64_t batch, int64_t head) {
     const LshHead plain(Head(problem.q, batch, head), Head(problem.v, batch, head),
-                        Head(problem.grad_out, batch, head), all.select(1, batch).select(1, head),
-                        rounds, problem.causal);
+                        Head(problem.grad_out, batch, head), rounds, problem.causal);
     const Tensor out = Head(result.out, batch, head), grad_q = Head(result.grad_q, batch, head),
                  grad_v = Head(result.grad_v, batch, head);
     for (const int64_t row : SampledRows(problem.q.size(1))) {

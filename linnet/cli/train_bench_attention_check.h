@@ -26,11 +26,14 @@ struct AttentionResult {
 double SoftmaxError(const AttentionProblem& problem, const AttentionResult& result);
 double LinearError(const AttentionProblem& problem, const AttentionResult& result);
 
-// The definition in reformer.h: softmax over the union of what the rounds show, some rows of all.
+// Reformer's, as published: softmax over the union of what the rounds show; some rows of all.
 struct LshRounds {
   torch::Tensor planes;  // [rounds, D, buckets / 2]
   int64_t buckets = 64, chunk = 32;
 };
+// Before it is computed: draws anew what lies so near between two buckets, in the heads that are
+// checked, that rounding would decide.
+void SeparateBuckets(const AttentionProblem& problem, const LshRounds& rounds);
 double LshError(const AttentionProblem& problem, const AttentionResult& result,
                 const LshRounds& rounds);
 
