@@ -443,8 +443,8 @@ HWY_INLINE void SumEach(size_t tokens, float* HWY_RESTRICT to, const Body& body)
 }
 
 // z += the rows of a block, each times its factor (null: 1).
-inline HWY_NOINLINE void AddRows(size_t tokens, size_t dp, Rows<const float> rows, const float* factors,
-                          float* HWY_RESTRICT z) {
+inline HWY_NOINLINE void AddRows(size_t tokens, size_t dp, Rows<const float> rows,
+                                 const float* factors, float* HWY_RESTRICT z) {
   const F32 d;
   for (size_t i = 0; i < dp; i += kLanes) {
     Vec sum = hn::Load(d, z + i);

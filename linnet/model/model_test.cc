@@ -100,9 +100,10 @@ TEST(ModelSpec, MessagesStayShort) {
   }
   EXPECT_LT(ErrorOf("{\"" + many + "\": 1}").size(), 700u);
   // Other tests may have added a kind behind these.
-  EXPECT_TRUE(ErrorOf("{\"attention\": \"softmax\"}")
-                  .starts_with("here: unknown attention 'softmax'; choose one of causal-linear, full, "
-                               "kernel, reformer"));
+  EXPECT_TRUE(
+      ErrorOf("{\"attention\": \"softmax\"}")
+          .starts_with("here: unknown attention 'softmax'; choose one of causal-linear, full, "
+                       "kernel, reformer"));
 }
 
 TEST(ModelSpec, FirstDifference) {
