@@ -228,11 +228,18 @@ class Program(Case):
         spec = {**IMAGE_SPEC, "layers": 4, "d_model": 512, "d_ff": 2048}
         large = self.write("large.safetensors", safetensors(
             spec, {name: (shape, [0.5]) for name, shape in tensor_shapes(spec).items()}, repeat=True))
+
+        def size(path):
+            try:
+                return path.stat().st_size
+            except FileNotFoundError:  # renamed since it was listed
+                return 0
+
         for number in (signal.SIGTERM, signal.SIGINT):
             process = subprocess.Popen([BIN / "linnet", "export", large, "--format", "safetensors", "--out",
                                         self.dir / "out"], stdout=subprocess.DEVNULL)
             deadline = time.monotonic() + 60
-            while not any(p.stat().st_size > 1 << 20 for p in self.dir.glob("out.tmp.*")):
+            while not any(size(p) > 1 << 20 for p in self.dir.glob("out.tmp.*")):
                 if process.poll() is not None or time.monotonic() > deadline:
                     break  # it was faster than we are
             process.send_signal(number)
