@@ -238,8 +238,9 @@ ordered_json MeasureOne(const Method& method, int64_t length, int64_t batch,
   const auto run = [&] { pass(problem); };
   timed(seconds, run);  // with memory that is there by now
   const double once = seconds[0];
+  // What takes long is steady enough that one will do.
   const int repeats =
-      once > 60 ? 1 : static_cast<int>(std::clamp(options.seconds / once, 3.0, 100.0));
+      once > 10 ? 1 : static_cast<int>(std::clamp(options.seconds / once, 3.0, 100.0));
   limits();
   if (repeats > 1) seconds.clear();
   spin.clear(), stream.clear(), past.clear();

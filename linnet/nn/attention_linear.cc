@@ -4,7 +4,9 @@
 
 #include "linnet/base/error.h"
 #include "linnet/nn/attention.h"
+#include "linnet/nn/feature_map.h"
 #include "linnet/nn/linear_state.h"
+#include "linnet/ops/linear_attention.h"
 
 namespace linnet::nn {
 namespace {
@@ -20,15 +22,29 @@ class LinearAttentionImpl : public LinearStateAttention {
       throw InputError("attention 'linear' sees the whole sequence; use 'causal-linear'");
     }
     CheckAttention("linear", q_in, k, v, mask, /*quadratic=*/false, query_dim_);
-    const Tensor q = DropBehind(q_in, mask.query_lengths);  // k and v: Remember() does it
+    const Tensor q = DropBehind(q_in, mask.query_lengths);
+    return DropQueries(map_->floor() ? Guarded(q, k, v, mask) : Fused(q, k, v, mask), mask);
+  }
+
+ private:
+  Tensor Fused(const Tensor& q, const Tensor& k, const Tensor& v, const Mask& mask) const {
+    const Tensor lengths = mask.lengths.defined() ? mask.lengths.contiguous() : Tensor();
+    if (const auto fused = map_->fused()) {
+      return ops::LinearAttention(q, k, v, lengths, {*fused, true, eps_});
+    }
+    return ops::LinearAttention(map_->Queries(q), map_->Keys(DropBehind(k, lengths)), v, lengths,
+                                {kernels::FeatureMap::kIdentity, true, eps_});
+  }
+
+  // With the map's own guard of the denominator, which looks at z.
+  Tensor Guarded(const Tensor& q, const Tensor& k, const Tensor& v, const Mask& mask) {
     AttentionState state;
     Remember(k, v, mask.lengths, state);
     const Tensor phi_q = map_->Queries(q).transpose(1, 2);  // [N, H, L, F]
     const Tensor numerator = torch::matmul(phi_q, state.tensors[0]);
     const Tensor& z = state.tensors[1];
     const Tensor denominator = torch::matmul(phi_q, z.unsqueeze(3));
-    const Tensor out = map_->Divide(numerator, denominator, z.unsqueeze(2), eps_);
-    return DropQueries(out.transpose(1, 2), mask);
+    return map_->Divide(numerator, denominator, z.unsqueeze(2), eps_).transpose(1, 2);
   }
 };
 
