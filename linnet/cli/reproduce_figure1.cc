@@ -299,6 +299,8 @@ std::string Comparison(const Result& result, Quantity Method::*of, const char* b
   std::string exceptions;
   for (const Method& method : result.methods) {
     if (&method == linear) continue;
+    std::vector<long> lost;
+    double lost_least = 1e300, lost_most = 0;
     for (const auto& [length, point] : (method.*of).points) {
       const auto own = (linear->*of).points.find(length);
       if (own == (linear->*of).points.end()) continue;
@@ -307,11 +309,18 @@ std::string Comparison(const Result& result, Quantity Method::*of, const char* b
       least = std::min(least, factor), most = std::max(most, factor);
       if (factor > 1) {
         ++won;
-      } else {
-        exceptions += StrCat(exceptions.empty() ? "" : ", ", "`", method.name,
-                             "` at N = ", Digits(length), " (", Digits(factor), " times linear's)");
+        continue;
       }
+      lost.push_back(length);
+      lost_least = std::min(lost_least, factor), lost_most = std::max(lost_most, factor);
     }
+    if (lost.empty()) continue;
+    const auto range = [](const std::string& from, const std::string& to) {
+      return from == to ? from : StrCat(from, " to ", to);
+    };
+    exceptions += StrCat(exceptions.empty() ? "" : ", ", "`", method.name, "` at ", lost.size(),
+                         " of ", (method.*of).points.size(), " lengths (",
+                         range(Digits(lost_least), Digits(lost_most)), " times linear's)");
   }
   if (all == 0) return "not measured";
   return StrCat(better, " in ", won, " of ", all, " comparisons, by ", Digits(least), " to ",
@@ -374,7 +383,7 @@ std::string Page(const Result& result, const std::string& command) {
       "limit of a time is the longer of two, measured in the same process: the multiply-adds of "
       "the products that are needed, at this machine's peak, and reading what goes in and writing "
       "what comes out once. The limit of memory is what goes in and comes out, with its "
-      "gradients.");
+      "gradients: least for Reformer, whose queries are its keys.");
   const std::pair<const char*, std::string> remarks[] = {
       {"softmax scales with the square of the length, in time and memory",
        Growth(result, "softmax", 2)},

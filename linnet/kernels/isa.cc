@@ -1,10 +1,19 @@
 #include "linnet/kernels/isa.h"
 
+#include <algorithm>
+#include <atomic>
 #include <cctype>
 #include <cstdlib>
+#include <optional>
 
 #include "hwy/highway.h"
 #include "linnet/base/error.h"
+
+#if defined(__x86_64__) && defined(__linux__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 namespace linnet::kernels {
 namespace {
@@ -26,11 +35,36 @@ std::vector<int64_t> Targets() {
 }
 
 int64_t forced = 0;
+std::optional<DotUnit> forced_unit;
+std::atomic<int> active_unit{-1};  // -1: to be chosen
 
 void Apply() {
+  active_unit = -1;
   hwy::SetSupportedTargetsForTest(forced);
   hwy::GetChosenTarget().Update(hwy::SupportedTargets());
 }
+
+#if defined(__x86_64__) && defined(__linux__)
+// Beyond what Highway asks of an AVX-512 target.
+bool HasVnniAndBf16() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (c >> 11 & 1) == 0) return false;
+  return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a >> 5 & 1) != 0;
+}
+
+// Linux keeps the tiles' 8 kB of registers from processes that have not asked for them.
+bool AskForAmx() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
+  const unsigned bits = 1u << 22 | 1u << 24 | 1u << 25;  // bf16, tile, int8
+  if ((d & bits) != bits) return false;
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+#else
+bool HasVnniAndBf16() { return false; }
+bool AskForAmx() { return false; }
+#endif
 
 }  // namespace
 
@@ -61,12 +95,56 @@ void ForceIsa(const std::string& name) {
   Apply();
 }
 
+std::vector<DotUnit> AvailableDotUnits() {
+  static const bool vnni = HasVnniAndBf16();
+  static const bool amx = vnni && AskForAmx();
+  std::vector<DotUnit> units;
+  if (ActiveIsa() == "AVX3") {
+    if (amx) units.push_back(DotUnit::kAmx);
+    if (vnni) units.push_back(DotUnit::kVnni);
+  }
+  units.push_back(DotUnit::kNone);
+  return units;
+}
+
+DotUnit ActiveDotUnit() {
+  const int known = active_unit;
+  if (known >= 0) return static_cast<DotUnit>(known);
+  const std::vector<DotUnit> units = AvailableDotUnits();
+  const bool can =
+      forced_unit && std::find(units.begin(), units.end(), *forced_unit) != units.end();
+  const DotUnit unit = can ? *forced_unit : units.front();
+  active_unit = static_cast<int>(unit);
+  return unit;
+}
+
+std::string DotUnitName(DotUnit unit) {
+  return unit == DotUnit::kAmx ? "AMX" : unit == DotUnit::kVnni ? "VNNI" : "NONE";
+}
+
+void ForceDotUnit(std::optional<DotUnit> unit) {
+  const std::vector<DotUnit> units = AvailableDotUnits();
+  if (unit && std::find(units.begin(), units.end(), *unit) == units.end()) {
+    throw InputError("LINNET_DOT: no unit '", DotUnitName(*unit), "' here; the best is ",
+                     DotUnitName(units.front()));
+  }
+  forced_unit = unit;
+  active_unit = -1;
+}
+
 void ApplyIsaEnvironment() {
-  const char* name = std::getenv("LINNET_ISA");
-  if (name == nullptr) return;
-  std::string upper = name;
-  for (char& c : upper) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-  ForceIsa(upper);
+  const auto upper = [](const char* name) {
+    std::string text = name;
+    for (char& c : text) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+    return text;
+  };
+  if (const char* name = std::getenv("LINNET_ISA")) ForceIsa(upper(name));
+  const char* unit = std::getenv("LINNET_DOT");
+  if (unit == nullptr) return;
+  for (const DotUnit known : {DotUnit::kAmx, DotUnit::kVnni, DotUnit::kNone}) {
+    if (upper(unit) == DotUnitName(known)) return ForceDotUnit(known);
+  }
+  throw InputError("LINNET_DOT: no unit '", unit, "'; there are AMX, VNNI and NONE");
 }
 
 }  // namespace linnet::kernels

@@ -1,0 +1,34 @@
+// What the bodies of narrow_linear.h are called with (private to linnet/kernels).
+#ifndef LINNET_KERNELS_NARROW_LINEAR_ARGS_H_
+#define LINNET_KERNELS_NARROW_LINEAR_ARGS_H_
+
+#include <cstddef>
+
+#include "linnet/kernels/narrow_linear.h"
+
+namespace linnet::kernels {
+
+struct NarrowArgs {
+  size_t rows, in, out;
+  NarrowRows x;
+  const std::byte* packed;
+  LinearMode mode;
+  float* y;
+  size_t y_stride;
+
+  size_t row_bytes() const { return RoundUp(in, kNarrowInputs) * NarrowBytes(x.type); }
+  // From one panel to the next, and from a panel to its first weights.
+  size_t panel_bytes() const { return PackedNarrowSize(x.type, in, kPanel); }
+  size_t header_bytes() const {
+    return (x.type == NarrowType::kBf16 ? 1 : 2) * kPanel * sizeof(float);
+  }
+};
+
+// Outputs of one row of a panel, from its sums. In narrow_linear_avx512.cc; for processors with the
+// unit.
+void NarrowLinearVnni(const NarrowArgs& args);
+void NarrowLinearAmx(const NarrowArgs& args);
+
+}  // namespace linnet::kernels
+
+#endif  // LINNET_KERNELS_NARROW_LINEAR_ARGS_H_
