@@ -108,7 +108,8 @@ void Run(const Options& options) {
   std::vector<Record> records;
   for (const int64_t dim : kDims) {
     for (int64_t length = kMinLength; length <= options.max_n; length *= 2) {
-      // q, k, v, out, the gradient of out and of q, k and v; and a denominator a head.
+      // q, k, v, out, the gradient of out and of q, k and v; and a denominator a
+      // position and head; the states that are kept are not needed, only useful.
       const double needed =
           4.0 * static_cast<double>(length) * (8.0 * kWidth + static_cast<double>(kWidth / dim));
       records.push_back({.name = "memory",

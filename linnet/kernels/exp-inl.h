@@ -1,5 +1,5 @@
-// e^x for the Highway bodies, where hn::Exp takes half as long again as it need: no subnormals, and
-// nothing above the largest exponent.
+// e^x for the Highway bodies, where hn::Exp takes half as long again as it needs to: no subnormals,
+// and nothing above the largest exponent.
 #if defined(LINNET_KERNELS_EXP_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINNET_KERNELS_EXP_INL_H_
 #undef LINNET_KERNELS_EXP_INL_H_
