@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@ struct Options {
   size_t count = 8, first = 0, alternatives = 1;
   int rows_known = 0;  // 0: the upper half
   DrawingOptions drawing;
+  std::optional<Precision> precision;
   int threads = 0;
   bool json = false;
 };
@@ -50,7 +52,7 @@ std::vector<uint8_t> Originals(const Options& options, Engine& engine) {
 }
 
 void Run(const Options& options) {
-  const auto model = OpenModel(options.model, "images", "complete");
+  const auto model = OpenModel(options.model, "images", "complete", {options.precision});
   const ModelSpec& spec = model->spec();
   const int rows = options.rows_known > 0 ? options.rows_known : spec.height / 2;
   if (rows < 1 || rows >= spec.height) {
@@ -99,6 +101,7 @@ void Run(const Options& options) {
                {"batch", options.drawing.batch},
                {"threads", engine.pool().size()},
                {"isa", kernels::ActiveIsa()},
+               {"precision", PrecisionName(model->precision())},
                {"model", options.model},
                {"out", options.drawing.out}});
   } else {
@@ -139,6 +142,7 @@ void AddComplete(CLI::App& app) {
       ->check(Between(1, 1000))
       ->capture_default_str();
   AddDrawingOptions(verb, options->drawing);
+  AddPrecisionOption(verb, options->precision);
   AddThreadsOption(verb, options->threads);
   AddJsonFlag(verb, options->json);
   verb->callback([options] { Run(*options); });

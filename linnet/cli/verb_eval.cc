@@ -4,6 +4,7 @@
 #include <iostream>
 #include <memory>
 #include <numbers>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,7 @@ struct Options {
   std::string model;
   DatasetOptions from;
   size_t limit = 0, batch = 64;
+  std::optional<Precision> precision;
   int threads = 0, show = 0;
   uint64_t seed = 0;
   bool json = false;
@@ -63,7 +65,8 @@ void EvalImages(const Options& options, const std::shared_ptr<const Model>& mode
                {"dataset", images.name},
                {"model", options.model},
                {"threads", engine.pool().size()},
-               {"isa", kernels::ActiveIsa()}});
+               {"isa", kernels::ActiveIsa()},
+               {"precision", PrecisionName(model->precision())}});
   } else {
     std::cout << StrCat("bits/dim ", std::round(bits * 1e4) / 1e4, " over ", count,
                         count < whole ? StrCat(" of the ", whole) : "", " ", options.from.split,
@@ -122,7 +125,8 @@ void EvalCopy(const Options& options, const std::shared_ptr<const Model>& model)
                {"seed", options.seed},
                {"model", options.model},
                {"threads", engine.pool().size()},
-               {"isa", kernels::ActiveIsa()}});
+               {"isa", kernels::ActiveIsa()},
+               {"precision", PrecisionName(model->precision())}});
   } else {
     std::cout << shown
               << StrCat("accuracy ", std::round(accuracy * 1e4) / 100, "% of ", symbols,
@@ -132,7 +136,7 @@ void EvalCopy(const Options& options, const std::shared_ptr<const Model>& model)
 }
 
 void Run(const Options& options) {
-  const auto model = Model::Open(options.model);
+  const auto model = Model::Open(options.model, {options.precision});
   const std::string& task = model->spec().task;
   if (task == "images") {
     EvalImages(options, model);
@@ -169,6 +173,7 @@ void AddEval(CLI::App& app) {
   verb->add_option("--show", options->show, "Copy models: print the first N sequences and copies")
       ->type_name("N")
       ->check(Between(0, 1000));
+  AddPrecisionOption(verb, options->precision);
   AddThreadsOption(verb, options->threads);
   AddJsonFlag(verb, options->json);
   verb->callback([options] { Run(*options); });

@@ -1,7 +1,9 @@
-// linnet export: a linnet model for Python, under the reference library's names.
+// linnet export: a linnet model for Python, under the reference library's names; or smaller, for the
+// engine.
 #include <filesystem>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -12,12 +14,14 @@
 #include "linnet/io/pytorch.h"
 #include "linnet/io/safetensors.h"
 #include "linnet/model/checkpoint.h"
+#include "linnet/runtime/narrow.h"
 
 namespace linnet::cli {
 namespace {
 
 struct Options {
   std::string model, format, out;
+  std::optional<Precision> precision;
   bool json = false;
 };
 
@@ -38,13 +42,37 @@ std::vector<std::string> BeyondReference(const ModelSpec& spec) {
   return beyond;
 }
 
+// A model for linnet itself.
+void WriteSmaller(const Checkpoint& checkpoint, const Options& options) {
+  WriteNarrowed(checkpoint, *options.precision, options.out);
+  const auto bytes = std::filesystem::file_size(options.out);
+  const auto before = std::filesystem::file_size(options.model);
+  const char* precision = PrecisionName(*options.precision);
+  if (options.json) {
+    PrintJson({{"out", options.out},
+               {"model", options.model},
+               {"precision", precision},
+               {"file_bytes", bytes},
+               {"model_file_bytes", before}});
+    return;
+  }
+  std::cout << options.out << ": matrices in " << precision << ", "
+            << FormatBytes(static_cast<double>(bytes)) << " for "
+            << FormatBytes(static_cast<double>(before)) << "\n";
+}
+
 void Run(const Options& options) {
+  if (options.format.empty() && !options.precision) {
+    throw InputError("say what to write: --format pth or safetensors for PyTorch, or --precision ",
+                     "bf16 or int8 for a smaller model");
+  }
   std::error_code ignored;
   if (std::filesystem::equivalent(options.model, options.out, ignored)) {
     throw InputError(options.out, ": is the model itself; choose another --out");
   }
   CheckWritable(options.out);
   const Checkpoint checkpoint = Checkpoint::Open(options.model);
+  if (options.precision) return WriteSmaller(checkpoint, options);
   const ModelSpec& spec = checkpoint.spec();
 
   PyTorchWriter pytorch;
@@ -97,20 +125,29 @@ void Run(const Options& options) {
 
 void AddExport(CLI::App& app) {
   CLI::App* verb = AddVerb(
-      app, "export", "Write a model for PyTorch, under the reference library's names",
+      app, "export", "Write a model for PyTorch, or a smaller one for linnet",
+      "With --precision: a linnet model whose matrices are in bf16 or int8 (a scale an output);\n"
+      "the engine runs it as it is. With --format, under the reference library's names:\n"
       "pth: a state_dict for torch.load(FILE). safetensors: for "
       "safetensors.torch.load_file(FILE);\n"
       "it also says what model it is, so 'linnet import' needs no options for it. Left out of\n"
       "both: how often the data begins with each byte, which the reference does not keep.",
+      "  linnet export models/digits.safetensors --precision int8 --out digits-int8.safetensors\n"
       "  linnet export models/digits.safetensors --format pth --out digits.pth\n"
       "  linnet export models/digits.safetensors --format safetensors --out "
       "digits-plain.safetensors\n");
   auto options = std::make_shared<Options>();
   AddModelArgument(verb, options->model);
-  verb->add_option("--format", options->format, "pth or safetensors")
+  CLI::Option* format =
+      verb->add_option("--format", options->format, "For PyTorch: pth or safetensors")
+          ->type_name("NAME")
+          ->check(CLI::IsMember({"pth", "safetensors"}));
+  verb->add_option_function<std::string>(
+          "--precision",
+          [options](const std::string& name) { options->precision = ParsePrecision(name); },
+          "For linnet: f32, bf16 or int8")
       ->type_name("NAME")
-      ->required()
-      ->check(CLI::IsMember({"pth", "safetensors"}));
+      ->excludes(format);
   verb->add_option("--out", options->out, "The file to write")->type_name("FILE")->required();
   AddJsonFlag(verb, options->json);
   verb->callback([options] { Run(*options); });

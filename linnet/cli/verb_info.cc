@@ -85,7 +85,8 @@ void PrintTable(const ModelSpec& spec, const ordered_json& info) {
   line("positions", spec.max_length, spec.positions == "grid" ? ", by row and column too" : "",
        spec.pixel_above ? "; the byte above is given" : "");
   line("parameters", FormatCount(info["parameters"].get<double>()), " (", info["parameters"], ")");
-  line("weights", bytes("weight_bytes"), " in fp32; the file has ", bytes("file_bytes"));
+  line("weights", bytes("weight_bytes"), " in fp32; the file has ", bytes("file_bytes"),
+       ", matrices in ", info["precision"].get<std::string>());
   if (info["state_bytes"].is_null()) {
     const bool kind = FindAttentionKind(spec.attention.kind).recurrent;
     line("state", "none: ", kind ? "the feature map '" : "'",
@@ -118,6 +119,7 @@ void Run(const Options& options) {
       {"parameters", parameters},
       {"weight_bytes", parameters * int64_t{sizeof(float)}},
       {"file_bytes", std::filesystem::file_size(options.model)},
+      {"precision", PrecisionName(checkpoint.precision())},
       {"state_bytes",
        Runs(spec.attention) ? ordered_json(spec.StateBytes()) : ordered_json(nullptr)},
       {"positions", spec.max_length},

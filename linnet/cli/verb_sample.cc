@@ -2,6 +2,7 @@
 #include <cmath>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,12 +21,13 @@ struct Options {
   size_t count = 16;
   int columns = 0;  // 0: as many as make a square
   DrawingOptions drawing;
+  std::optional<Precision> precision;
   int threads = 0;
   bool json = false;
 };
 
 void Run(const Options& options) {
-  const auto model = OpenModel(options.model, "images", "sample");
+  const auto model = OpenModel(options.model, "images", "sample", {options.precision});
   const int square = static_cast<int>(std::ceil(std::sqrt(static_cast<double>(options.count))));
   const int columns = options.columns > 0 ? options.columns : square;
   CheckSheet(model->spec(), options.model, options.count, columns, options.drawing);
@@ -48,6 +50,7 @@ void Run(const Options& options) {
                {"batch", options.drawing.batch},
                {"threads", engine.pool().size()},
                {"isa", kernels::ActiveIsa()},
+               {"precision", PrecisionName(model->precision())},
                {"model", options.model},
                {"out", options.drawing.out}});
   } else {
@@ -75,6 +78,7 @@ void AddSample(CLI::App& app) {
       ->type_name("N")
       ->check(Between(1, 100'000));
   AddDrawingOptions(verb, options->drawing);
+  AddPrecisionOption(verb, options->precision);
   AddThreadsOption(verb, options->threads);
   AddJsonFlag(verb, options->json);
   verb->callback([options] { Run(*options); });

@@ -48,9 +48,17 @@ void AddJsonFlag(CLI::App* verb, bool& json) {
   verb->add_flag("--json", json, "Print JSON for machines, and nothing else, on stdout");
 }
 
+void AddPrecisionOption(CLI::App* verb, std::optional<Precision>& precision) {
+  verb->add_option_function<std::string>(
+          "--precision",
+          [&precision](const std::string& name) { precision = ParsePrecision(name); },
+          "What weights are multiplied in: f32, bf16 or int8 (default: as the file has them)")
+      ->type_name("NAME");
+}
+
 std::shared_ptr<const Model> OpenModel(const std::string& path, const std::string& task,
-                                       const std::string& verb) {
-  auto model = Model::Open(path);
+                                       const std::string& verb, const ModelOptions& options) {
+  auto model = Model::Open(path, options);
   CheckTask(*model, task, verb);
   return model;
 }

@@ -45,6 +45,7 @@ CLI::Validator Between(double low, double high);
 
 // Options that several verbs have, under the same names.
 void AddModelArgument(CLI::App* verb, std::string& path);
+void AddPrecisionOption(CLI::App* verb, std::optional<Precision>& precision);
 void AddThreadsOption(CLI::App* verb, int& threads);
 void AddJsonFlag(CLI::App* verb, bool& json);
 
@@ -54,7 +55,7 @@ void AddTrainerVerb(CLI::App& app, const std::string& name, const std::string& s
 
 // Opens the model and checks that it is of that task; `verb` is for the message.
 std::shared_ptr<const Model> OpenModel(const std::string& path, const std::string& task,
-                                       const std::string& verb);
+                                       const std::string& verb, const ModelOptions& options = {});
 
 // Throws InputError for a model that this runtime opens but whose task is another.
 void CheckTask(const Model& model, const std::string& task, const std::string& verb);

@@ -26,18 +26,24 @@ using I32 = hn::RebindToSigned<F32>;
 // ------------------------------------------------------------------------------------------
 // Activations.
 
+// The inputs from i on, times their factors.
+HWY_INLINE Vec LoadScaled(const float* x, const float* factor, size_t i, size_t used) {
+  const Vec value = LoadN(x + i, used);
+  return factor == nullptr ? value : hn::Mul(value, LoadN(factor + i, used));
+}
+
 void BFloat16Activations(size_t rows, size_t in, const float* x, size_t x_stride,
-                         const NarrowRows& to) {
+                         const float* factor, const NarrowRows& to) {
   const size_t padded = RoundUp(in, kNarrowInputs);
   auto* row = reinterpret_cast<BFloat16*>(to.data);
   for (size_t r = 0; r < rows; ++r, x += x_stride, row += padded) {
-    ForVectors(in,
-               [&](size_t i, size_t used) HWY_ATTR { StoreN(LoadN(x + i, used), row + i, used); });
+    ForVectors(in, [&](size_t i, size_t used)
+                       HWY_ATTR { StoreN(LoadScaled(x, factor, i, used), row + i, used); });
     std::memset(static_cast<void*>(row + in), 0, (padded - in) * sizeof(BFloat16));
   }
 }
 
-void Int8Activations(size_t rows, size_t in, const float* x, size_t x_stride,
+void Int8Activations(size_t rows, size_t in, const float* x, size_t x_stride, const float* factor,
                      const NarrowRows& to) {
   const F32 d;
   const hn::Rebind<int8_t, F32> d8;
@@ -46,7 +52,7 @@ void Int8Activations(size_t rows, size_t in, const float* x, size_t x_stride,
   for (size_t r = 0; r < rows; ++r, x += x_stride, row += padded) {
     Vec most = hn::Zero(d);
     ForVectors(in, [&](size_t i, size_t used)
-                       HWY_ATTR { most = hn::Max(most, hn::Abs(LoadN(x + i, used))); });
+                       HWY_ATTR { most = hn::Max(most, hn::Abs(LoadScaled(x, factor, i, used))); });
     const float largest = hn::GetLane(hn::MaxOfLanes(d, most));
     // A row so small that its inverse has no float is as good as zero.
     const bool none = !(largest > 127 * 1.2e-38f) || !std::isfinite(largest);
@@ -54,7 +60,7 @@ void Int8Activations(size_t rows, size_t in, const float* x, size_t x_stride,
     const Vec inverse = hn::Set(d, none ? 0.0f : 127.0f / largest);
     auto sum = hn::Zero(I32());
     ForVectors(in, [&](size_t i, size_t used) HWY_ATTR {
-      const auto value = hn::NearestInt(hn::Mul(LoadN(x + i, used), inverse));
+      const auto value = hn::NearestInt(hn::Mul(LoadScaled(x, factor, i, used), inverse));
       sum = hn::Add(sum, value);
       if (used == lanes) {
         hn::StoreU(hn::DemoteTo(d8, value), d8, row + i);

@@ -104,12 +104,19 @@ NarrowRows TakeNarrowRows(NarrowType type, size_t rows, size_t in, std::byte* me
   return taken;
 }
 
-void NarrowActivations(size_t rows, size_t in, const float* x, size_t x_stride,
+NarrowRows RowsFrom(const NarrowRows& rows, size_t first, size_t in) {
+  NarrowRows from = rows;
+  from.data += first * RoundUp(in, kNarrowInputs) * NarrowBytes(rows.type);
+  if (rows.type == NarrowType::kInt8) from.scale += first, from.offset += first;
+  return from;
+}
+
+void NarrowActivations(size_t rows, size_t in, const float* x, size_t x_stride, const float* factor,
                        const NarrowRows& to) {
   if (to.type == NarrowType::kInt8) {
-    HWY_DYNAMIC_DISPATCH(Int8Activations)(rows, in, x, x_stride, to);
+    HWY_DYNAMIC_DISPATCH(Int8Activations)(rows, in, x, x_stride, factor, to);
   } else {
-    HWY_DYNAMIC_DISPATCH(BFloat16Activations)(rows, in, x, x_stride, to);
+    HWY_DYNAMIC_DISPATCH(BFloat16Activations)(rows, in, x, x_stride, factor, to);
   }
 }
 

@@ -2,13 +2,14 @@
 // linear.h's bytes, and on processors with dot products for such numbers (VNNI, AVX512-BF16, AMX) at
 // two to sixteen times its speed.
 //
-//   Int8Weights q(in, out);                                  // once: from fp32, a scale an output
-//   q.Quantize(weight);
+//   for (size_t o = 0; o < out; ++o) {                            // once: a scale an output
+//     scale[o] = QuantizeWeights(in, &weight[o * in], &value[o * in]);
+//   }
 //   AlignedBuffer<std::byte> packed(PackedNarrowSize(NarrowType::kInt8, in, out));
-//   PackInt8(in, out, q.values.data(), in, q.scales.data(), bias, packed.data());
+//   PackInt8(in, out, value.data(), in, scale.data(), bias, packed.data());
 //
-//   NarrowRows x(NarrowType::kInt8, buffer, rows, in);           // every step: rows of activations
-//   NarrowActivations(rows, in, h, in, x);
+//   NarrowRows x = TakeNarrowRows(NarrowType::kInt8, rows, in, memory.data());     // every step
+//   NarrowActivations(rows, in, h, in, /*factor=*/nullptr, x);
 //   NarrowLinear(rows, in, out, x, packed.data(), LinearMode::kOverwrite, y, out);
 //
 // bf16: activations are rounded too, products are exact and sums fp32. int8: a weight is value *
@@ -76,10 +77,13 @@ struct NarrowRows {
 // Bytes that TakeNarrowRows() lays out in `memory`, which is aligned to 64 bytes.
 size_t NarrowRowsSize(NarrowType type, size_t rows, size_t in);
 NarrowRows TakeNarrowRows(NarrowType type, size_t rows, size_t in, std::byte* memory);
+// Those from row `first` on.
+NarrowRows RowsFrom(const NarrowRows& rows, size_t first, size_t in);
 
-// x [rows, in], rows x_stride floats apart, into `to`. int8: the scale is the largest magnitude / 127.
-// Numbers that are not finite give rows that are of no use.
-void NarrowActivations(size_t rows, size_t in, const float* x, size_t x_stride,
+// x [rows, in], rows x_stride floats apart, into `to`, each input times its factor [in] where there
+// are any. int8: the scale is the largest magnitude / 127. Numbers that are not finite give rows that
+// are of no use.
+void NarrowActivations(size_t rows, size_t in, const float* x, size_t x_stride, const float* factor,
                        const NarrowRows& to);
 
 // y [rows, out], rows y_stride floats apart, any address, not overlapping. As Linear(): exactly

@@ -75,11 +75,12 @@ struct Rows {
   AlignedBuffer<std::byte> memory;
   NarrowRows rows;
 
-  Rows(NarrowType type, size_t count, size_t in, const float* x, size_t stride)
+  Rows(NarrowType type, size_t count, size_t in, const float* x, size_t stride,
+       const float* factor = nullptr)
       : memory(NarrowRowsSize(type, count, in)),
         rows(TakeNarrowRows(type, count, in, memory.data())) {
     std::fill(memory.begin(), memory.end(), std::byte{0x7f});  // padding is the function's affair
-    NarrowActivations(count, in, x, stride, rows);
+    NarrowActivations(count, in, x, stride, factor, rows);
   }
 };
 
@@ -177,6 +178,17 @@ TEST_P(NarrowLinearTest, CompanyAndCutsDoNotChangeABit) {
       ASSERT_TRUE(std::equal(y.begin(), y.end(), alone.begin())) << count << " rows, cut " << cut;
     }
   }
+}
+
+TEST_P(NarrowLinearTest, FactorsAreThoseOfTheScaledInputs) {
+  const size_t in = 70, rows = 5;
+  const Floats x = Random(rows * in, 3);
+  Floats factor(in), scaled = x;
+  for (size_t k = 0; k < in; ++k) factor[k] = std::ldexp(1.0f, static_cast<int>(k % 5) - 2);
+  for (size_t i = 0; i < scaled.size(); ++i) scaled[i] *= factor[i % in];
+  const Rows given(type(), rows, in, x.data(), in, factor.data());
+  const Rows before(type(), rows, in, scaled.data(), in);
+  EXPECT_TRUE(std::equal(given.memory.begin(), given.memory.end(), before.memory.begin()));
 }
 
 TEST_P(NarrowLinearTest, RowsOfZerosAndOfTheTiniestGiveTheBias) {

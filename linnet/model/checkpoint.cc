@@ -1,7 +1,9 @@
 #include "linnet/model/checkpoint.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstring>
 #include <string_view>
 
 #include "linnet/base/error.h"
@@ -17,6 +19,40 @@ constexpr const char* kImport = "; 'linnet import' makes a model of it";
 bool IsPyTorchs(std::span<const std::byte> bytes) {
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   return text.starts_with("PK\3\4") || text.starts_with("\x80\x02\x8a\x0a");
+}
+
+// The floats that a narrower tensor stands for.
+AlignedBuffer<float> Widened(const linnet::Tensor& tensor, const SafetensorsFile& file) {
+  AlignedBuffer<float> wide(static_cast<size_t>(tensor.numel()));
+  if (tensor.dtype == DType::kBF16) {
+    for (size_t i = 0; i < wide.size(); ++i) {
+      uint16_t upper;
+      std::memcpy(&upper, tensor.data.data() + i * sizeof(upper), sizeof(upper));
+      wide[i] = std::bit_cast<float>(uint32_t{upper} << 16);
+    }
+    return wide;
+  }
+  const auto beside = [&](const std::string& name, int64_t size) {
+    const linnet::Tensor* found = file.Find(name);
+    if (found == nullptr) return std::span<const float>();
+    if (found->dtype == DType::kF32 && found->shape == std::vector{size}) return found->f32();
+    throw InputError(file.path(), ": tensor ", Quote(name), " is ", DTypeName(found->dtype), " ",
+                     FormatShape(found->shape), ", but ", Quote(tensor.name), " needs F32 [", size,
+                     "]");
+  };
+  const std::span<const int8_t> values = tensor.values<int8_t>();
+  const auto scale = beside(ScaleName(tensor.name), tensor.shape[0]);
+  const auto factor = beside(FactorName(tensor.name), tensor.shape[1]);
+  if (scale.empty()) {
+    throw InputError(file.path(), ": tensor ", Quote(tensor.name), " is I8, and its scales, ",
+                     Quote(ScaleName(tensor.name)), ", are not there");
+  }
+  const size_t columns = static_cast<size_t>(tensor.shape[1]);
+  for (size_t i = 0; i < wide.size(); ++i) {
+    wide[i] = static_cast<float>(values[i]) * scale[i / columns];
+    if (!factor.empty()) wide[i] *= factor[i % columns];
+  }
+  return wide;
 }
 
 }  // namespace
@@ -51,12 +87,26 @@ Checkpoint::Checkpoint(SafetensorsFile file) : file_(std::move(file)) {
       throw InputError(path(), ": its description needs the tensor '", info.name,
                        "', which the file lacks");
     }
-    if (tensor->shape != info.shape || tensor->dtype != DType::kF32) {
+    const bool known = tensor->dtype == DType::kF32 || tensor->dtype == DType::kBF16 ||
+                       (tensor->dtype == DType::kI8 && IsMatrix(info.name));
+    if (tensor->shape != info.shape || !known) {
       throw InputError(path(), ": tensor '", info.name, "' is ", DTypeName(tensor->dtype), " ",
                        FormatShape(tensor->shape), ", but its description needs F32 ",
                        FormatShape(info.shape));
     }
+    if (tensor->dtype == DType::kF32) continue;
+    widened_.emplace(info.name, Widened(*tensor, file_));
+    if (IsMatrix(info.name)) {
+      precision_ =
+          std::max(precision_, tensor->dtype == DType::kI8 ? Precision::kInt8 : Precision::kBf16);
+    }
   }
+}
+
+std::span<const float> Checkpoint::Tensor(const std::string& name) const {
+  const auto wide = widened_.find(name);
+  if (wide == widened_.end()) return file_.Get(name).f32();
+  return {wide->second.data(), wide->second.size()};
 }
 
 void CheckFinite(std::span<const float> values, const std::string& path,

@@ -5,17 +5,22 @@
 //   std::span<const float> w = checkpoint.Tensor("predictor.weight");
 //
 // Opening checks everything a reader relies on: the spec is valid and each tensor of its table is
-// there, in fp32, in the right shape. The files may come from anywhere.
+// there, in the right shape, in fp32 or as one of the narrower precisions has it. The files may come
+// from anywhere.
 #ifndef LINNET_MODEL_CHECKPOINT_H_
 #define LINNET_MODEL_CHECKPOINT_H_
 
 #include <cstddef>
+#include <functional>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "linnet/base/aligned.h"
 #include "linnet/base/function_ref.h"
 #include "linnet/io/safetensors.h"
+#include "linnet/model/precision.h"
 #include "linnet/model/spec.h"
 
 namespace linnet {
@@ -32,8 +37,11 @@ class Checkpoint {
   const std::string& path() const { return file_.path(); }
   // The "training" metadata: JSON, or "" where the file has none.
   const std::string& training() const { return training_; }
-  // A tensor of the spec's table, row-major.
-  std::span<const float> Tensor(const std::string& name) const { return file_.Get(name).f32(); }
+  // What its matrices are kept in: the narrowest that one of them has.
+  Precision precision() const { return precision_; }
+  // A tensor of the spec's table, row-major; one that is narrower in the file as the floats that it
+  // stands for.
+  std::span<const float> Tensor(const std::string& name) const;
   const SafetensorsFile& file() const { return file_; }
 
  private:
@@ -42,6 +50,8 @@ class Checkpoint {
   SafetensorsFile file_;
   ModelSpec spec_;
   std::string training_;
+  Precision precision_ = Precision::kF32;
+  std::map<std::string, AlignedBuffer<float>, std::less<>> widened_;
 };
 
 // Throws InputError, naming file and tensor, where a value is infinite or no number.

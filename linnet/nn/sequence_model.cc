@@ -170,7 +170,8 @@ std::vector<std::string> CopyWeights(const std::string& path, SequenceModelImpl&
   const std::vector<TensorInfo> table = TensorTable(here);
   for (const linnet::Tensor& tensor : checkpoint.file().tensors()) {
     const bool known = std::any_of(table.begin(), table.end(), [&](const TensorInfo& info) {
-      return info.name == tensor.name;
+      return info.name == tensor.name || ScaleName(info.name) == tensor.name ||
+             FactorName(info.name) == tensor.name;
     });
     if (!known && !IsBuffer(tensor.name)) {
       throw InputError(path, ": its network is another one: it has a tensor ", Quote(tensor.name));

@@ -63,9 +63,11 @@ struct Workspace {
   float* normed;        // [rows, d_model], the same for what norm_first layers read; else null
   float* sums[2];       // [groups or 1][rows, d_model]: attention's and feed-forward's results
   size_t group_stride;  // 0: the groups add up in one piece
-  float* wide;          // [rows, widest]: between a group's products
-  float* heads;         // [rows, values of a group of heads]
-  float* attention;     // for CausalLinearForward
+  kernels::NarrowRows narrow;  // narrow models: [rows, d_model], what the layers read, shared as x
+  float* wide;                 // [rows, widest]: between a group's products
+  std::byte* narrow_wide;  // narrow models: [rows, widest or d_model], what the outer products read
+  float* heads;            // [rows, values of a group of heads]
+  float* attention;        // for CausalLinearForward
 };
 
 class BlockRunner {
@@ -82,18 +84,21 @@ class BlockRunner {
     Embed();
     if (model_.spec.norm_first) {
       Normalise(work_.x, nullptr, 1, model_.layers[0].norm1);
+      NarrowInput(nullptr);
       if (work_.shared_x) team_.Barrier();
     }
     for (size_t l = 0; l < model_.layers.size(); ++l) {
       const PackedLayer& layer = model_.layers[l];
       ForGroups(layer.attention, [&](size_t g) { Attention(layer.attention[g], g, l); });
       const bool first = model_.spec.norm_first, last = l + 1 == model_.layers.size();
-      AddAndNormalise(work_.sums[0], layer.attention.size(), first ? layer.norm2 : layer.norm1);
+      AddAndNormalise(work_.sums[0], layer.attention.size(), first ? layer.norm2 : layer.norm1,
+                      layer.feed_forward_factor);
       ForGroups(layer.feed_forward, [&](size_t g) { FeedForward(layer.feed_forward[g], g); });
       AddAndNormalise(work_.sums[1], layer.feed_forward.size(),
                       !first ? layer.norm2
                       : last ? model_.final_norm
-                             : model_.layers[l + 1].norm1);
+                             : model_.layers[l + 1].norm1,
+                      nullptr);
     }
     if (block_.outputs != nullptr) Predict();
     // The next block's Embed() writes where others may still be reading.
@@ -133,7 +138,38 @@ class BlockRunner {
                     pe * sizeof(float));
       }
     }
+    if (!model_.spec.norm_first) NarrowInput(nullptr);
     if (work_.shared_x) team_.Barrier();
+  }
+
+  // This member's rows of what the layers read, for products with narrow matrices.
+  void NarrowInput(const float* factor) {
+    if (!model_.narrow()) return;
+    kernels::NarrowActivations(end_ - begin_, d(), Input() + begin_ * d(), d(), factor,
+                               kernels::RowsFrom(work_.narrow, begin_, d()));
+  }
+
+  // y = x W^T + b of all rows: of what the layers read,
+  void FromInput(size_t out, PackedMatrix matrix, float* y, size_t y_stride) {
+    if (model_.narrow()) {
+      kernels::NarrowLinear(rows_, d(), out, work_.narrow, matrix, LinearMode::kOverwrite, y,
+                            y_stride);
+    } else {
+      Linear(rows_, d(), out, Input(), d(), reinterpret_cast<const float*>(matrix),
+             LinearMode::kOverwrite, y, y_stride);
+    }
+  }
+  // and of other rows of floats.
+  void From(Precision precision, size_t rows, size_t in, size_t out, const float* x,
+            size_t x_stride, PackedMatrix matrix, LinearMode mode, float* y, size_t y_stride) {
+    if (precision == Precision::kF32) {
+      return Linear(rows, in, out, x, x_stride, reinterpret_cast<const float*>(matrix), mode, y,
+                    y_stride);
+    }
+    const kernels::NarrowRows narrow = kernels::TakeNarrowRows(
+        Model::Packed::NarrowTypeOf(precision), rows, in, work_.narrow_wide);
+    kernels::NarrowActivations(rows, in, x, x_stride, nullptr, narrow);
+    kernels::NarrowLinear(rows, in, out, narrow, matrix, mode, y, y_stride);
   }
 
   template <class Body>
@@ -145,14 +181,14 @@ class BlockRunner {
   // added, in the groups' order, here or in AddAndNormalise().
   void Contribute(const PackedGroup& group, size_t g, size_t in, const float* from, float* sums) {
     const bool add = work_.group_stride == 0 && g > 0;
-    Linear(rows_, in, d(), from, in, group.out, add ? LinearMode::kAdd : LinearMode::kOverwrite,
-           sums + g * work_.group_stride, d());
+    From(model_.precision, rows_, in, d(), from, in, group.out,
+         add ? LinearMode::kAdd : LinearMode::kOverwrite, sums + g * work_.group_stride, d());
   }
 
   void Attention(const PackedGroup& group, size_t g, size_t layer) {
     const size_t heads = group.end - group.begin, width = model_.QkvWidth(group);
     const size_t dim = model_.dim, value_dim = model_.value_dim, values = heads * value_dim;
-    Linear(rows_, d(), width, Input(), d(), group.in, LinearMode::kOverwrite, work_.wide, width);
+    FromInput(width, group.in, work_.wide, width);
     const float* q = work_.wide;
     const float* k = q + dim;
     const float* v = k + dim;
@@ -190,7 +226,7 @@ class BlockRunner {
 
   void FeedForward(const PackedGroup& group, size_t g) {
     const size_t width = group.end - group.begin;
-    Linear(rows_, d(), width, Input(), d(), group.in, LinearMode::kOverwrite, work_.wide, width);
+    FromInput(width, group.in, work_.wide, width);
     kernels::Activate(model_.activation, rows_ * width, work_.wide);
     Contribute(group, g, width, work_.wide, work_.sums[1]);
   }
@@ -201,9 +237,10 @@ class BlockRunner {
   // x = LN(x + sum of the groups' shares); in norm_first layers x takes the sum, and LN of it is
   // the next input.
   void AddAndNormalise(const float* sums, size_t groups,
-                       const kernels::LayerNormParameters& parameters) {
+                       const kernels::LayerNormParameters& parameters, const float* factor) {
     team_.Barrier();
     Normalise(sums, work_.x, work_.group_stride == 0 ? 1 : groups, parameters);
+    NarrowInput(factor);
     if (work_.shared_x) team_.Barrier();
   }
 
@@ -237,17 +274,18 @@ class BlockRunner {
     const size_t from = team_.Begin(panels) * kernels::kPanel;
     const size_t to = std::min(model_.outputs, team_.End(panels) * kernels::kPanel);
     if (from >= to) return;
-    const float* weights = model_.predictor + kernels::PackedLinearSize(d(), from);
+    const Precision precision = model_.predictor_precision();
+    const PackedMatrix matrix = model_.predictor + Model::Packed::MatrixBytes(precision, d(), from);
     if (block_.only_last || block_.length == 1) {
       const size_t last = block_.length - 1;
-      Linear(block_.sequences, d(), to - from, x + last * d(), block_.length * d(), weights,
-             LinearMode::kOverwrite, block_.outputs + from, block_.sequence_output_stride);
-      return;
+      return From(precision, block_.sequences, d(), to - from, x + last * d(), block_.length * d(),
+                  matrix, LinearMode::kOverwrite, block_.outputs + from,
+                  block_.sequence_output_stride);
     }
     for (size_t i = 0; i < block_.sequences; ++i) {
-      Linear(block_.length, d(), to - from, x + i * block_.length * d(), d(), weights,
-             LinearMode::kOverwrite, block_.outputs + i * block_.sequence_output_stride + from,
-             model_.outputs);
+      From(precision, block_.length, d(), to - from, x + i * block_.length * d(), d(), matrix,
+           LinearMode::kOverwrite, block_.outputs + i * block_.sequence_output_stride + from,
+           model_.outputs);
     }
   }
 
@@ -275,9 +313,17 @@ class Pieces {
   size_t used_ = 0;
 };
 
+std::byte* TakeBytes(size_t bytes, Pieces& pieces) {
+  return reinterpret_cast<std::byte*>(pieces.Take((bytes + sizeof(float) - 1) / sizeof(float)));
+}
+
 void TakeX(const Model::Packed& model, size_t rows, Pieces& pieces, Workspace& work) {
   work.x = pieces.Take(rows * model.d_model);
   work.normed = model.spec.norm_first ? pieces.Take(rows * model.d_model) : nullptr;
+  if (!model.narrow()) return;
+  const kernels::NarrowType type = Model::Packed::NarrowTypeOf(model.precision);
+  std::byte* memory = TakeBytes(kernels::NarrowRowsSize(type, rows, model.d_model), pieces);
+  if (memory != nullptr) work.narrow = kernels::TakeNarrowRows(type, rows, model.d_model, memory);
 }
 
 // What a team of more than one shares, for blocks of up to `rows` rows.
@@ -294,6 +340,13 @@ void TakeOwn(const Model::Packed& model, size_t rows, bool alone, Pieces& pieces
   const PackedGroup& group = model.layers[0].attention.back();  // none has more heads
   const size_t heads = group.end - group.begin;
   work.wide = pieces.Take(rows * model.widest);
+  if (model.narrow()) {
+    // bf16 rows of the predictor's inputs are the longest there are.
+    const size_t in = std::max(model.widest, model.d_model);
+    work.narrow_wide = TakeBytes(
+        kernels::NarrowRowsSize(kernels::NarrowType::kBf16, rows, in) + 4 * kCacheLine + rows * 8,
+        pieces);
+  }
   work.heads = pieces.Take(rows * heads * model.value_dim);
   work.attention =
       pieces.Take(kernels::CausalLinearScratch({1, rows, heads, model.dim, model.value_dim}));

@@ -6,13 +6,13 @@
 #include "linnet/base/error.h"
 #include "linnet/kernels/linear.h"
 #include "linnet/kernels/mixture_of_logistics.h"
+#include "linnet/runtime/narrow.h"
 #include "linnet/runtime/packed_model.h"
 
 namespace linnet {
 namespace {
 
 using kernels::kPanel;
-using kernels::PackedLinearSize;
 using kernels::PackLinear;
 
 size_t Size(int n) { return static_cast<size_t>(n); }
@@ -23,10 +23,10 @@ AlignedBuffer<float> Copied(std::span<const float> from) {
   return copy;
 }
 
-// Cuts [0, count) into at most kMaxGroups ranges of nearly equal size, whose bounds are multiples
-// of `step`.
-std::vector<PackedGroup> Groups(size_t count, size_t step) {
-  const size_t steps = (count + step - 1) / step, groups = std::min(steps, kMaxGroups);
+// Cuts [0, count) into at most `most` ranges of nearly equal size, whose bounds are multiples of
+// `step`.
+std::vector<PackedGroup> Groups(size_t count, size_t step, size_t most) {
+  const size_t steps = (count + step - 1) / step, groups = std::min(steps, most);
   std::vector<PackedGroup> cut(groups);
   for (size_t g = 0; g < groups; ++g) {
     cut[g].begin = steps * g / groups * step;
@@ -38,17 +38,18 @@ std::vector<PackedGroup> Groups(size_t count, size_t step) {
 // Lays matrices and vectors one behind the other. Run first without a buffer, to learn the size.
 class Packer {
  public:
-  Packer(const Checkpoint& checkpoint, float* base) : checkpoint_(checkpoint), base_(base) {}
+  Packer(const Checkpoint& checkpoint, std::byte* base) : checkpoint_(checkpoint), base_(base) {}
 
   size_t used() const { return used_; }
 
   // The columns [begin, end) of name.weight [out, in]; with name.bias or without.
-  const float* Columns(const std::string& name, size_t out, size_t in, size_t begin, size_t end,
-                       bool with_bias) {
-    float* to = Take(PackedLinearSize(end - begin, out));
+  PackedMatrix Columns(Precision precision, const std::string& name, size_t out, size_t in,
+                       size_t begin, size_t end, bool with_bias) {
+    std::byte* to = Take(Model::Packed::MatrixBytes(precision, end - begin, out));
     if (to != nullptr) {
-      PackLinear(end - begin, out, checkpoint_.Tensor(name + ".weight").data() + begin, in,
-                 with_bias ? checkpoint_.Tensor(name + ".bias").data() : nullptr, to);
+      const float* bias = with_bias ? checkpoint_.Tensor(name + ".bias").data() : nullptr;
+      Pack(precision, checkpoint_.Tensor(name + ".weight").data(), out, in, begin, end, {}, bias,
+           to);
     }
     return to;
   }
@@ -58,11 +59,12 @@ class Packer {
     std::string name;
     size_t begin, end;
   };
-  const float* Stacked(const std::vector<Rows>& parts, size_t in) {
+  PackedMatrix Stacked(Precision precision, const std::vector<Rows>& parts, size_t in) {
     size_t out = 0;
     for (const Rows& part : parts) out += part.end - part.begin;
-    float* to = Take(PackedLinearSize(in, out));
+    std::byte* to = Take(Model::Packed::MatrixBytes(precision, in, out));
     if (to == nullptr) return nullptr;
+    const auto factor = InputFactors(checkpoint_, parts[0].name + ".weight");
     std::vector<float> weight, bias;
     for (const Rows& part : parts) {
       const auto append = [&](std::vector<float>& rows, const char* what, size_t width) {
@@ -72,30 +74,50 @@ class Packer {
       append(weight, ".weight", in);
       append(bias, ".bias", 1);
     }
-    PackLinear(in, out, weight.data(), in, bias.data(), to);
+    Pack(precision, weight.data(), out, in, 0, in, factor, bias.data(), to);
     return to;
   }
 
+  // Those of an int8 matrix' inputs.
+  const float* Factors(const std::string& name) {
+    return Values(InputFactors(checkpoint_, name + ".weight"));
+  }
+
   kernels::LayerNormParameters Norm(const std::string& name) {
-    return {Vector(name + ".weight"), Vector(name + ".bias")};
+    return {Values(checkpoint_.Tensor(name + ".weight")),
+            Values(checkpoint_.Tensor(name + ".bias"))};
   }
 
  private:
-  const float* Vector(const std::string& name) {
-    const std::span<const float> from = checkpoint_.Tensor(name);
-    float* to = Take(RoundUp(from.size(), kPanel));
+  void Pack(Precision precision, const float* weight, size_t out, size_t in, size_t begin,
+            size_t end, std::span<const float> factor, const float* bias, std::byte* to) {
+    switch (precision) {
+      case Precision::kF32:
+        return PackLinear(end - begin, out, weight + begin, in, bias, reinterpret_cast<float*>(to));
+      case Precision::kBf16:
+        return kernels::PackBf16(end - begin, out, weight + begin, in, bias, to);
+      case Precision::kInt8: {
+        const Int8Matrix matrix({weight, out * in}, out, factor);  // scales of whole rows
+        return kernels::PackInt8(end - begin, out, matrix.values.data() + begin, in,
+                                 matrix.scales.data(), bias, to);
+      }
+    }
+  }
+
+  const float* Values(std::span<const float> from) {
+    auto* to = reinterpret_cast<float*>(Take(from.size() * sizeof(float)));
     if (to != nullptr) std::copy(from.begin(), from.end(), to);
     return to;
   }
 
-  float* Take(size_t size) {
-    float* piece = base_ == nullptr ? nullptr : base_ + used_;
-    used_ += size;
+  std::byte* Take(size_t bytes) {
+    std::byte* piece = base_ == nullptr ? nullptr : base_ + used_;
+    used_ += RoundUp(bytes, kCacheLine);
     return piece;
   }
 
   const Checkpoint& checkpoint_;
-  float* base_;
+  std::byte* base_;
   size_t used_ = 0;
 };
 
@@ -114,26 +136,33 @@ void Pack(Model::Packed& model, Packer& packer) {
               {StrCat(name, "attention.", projection, "_projection"), h * width, (h + 1) * width});
         }
       }
-      group.in = packer.Stacked(heads, d);
-      group.out = packer.Columns(name + "attention.out_projection", d, model.heads * m,
-                                 group.begin * m, group.end * m, group.begin == 0);
+      group.in = packer.Stacked(model.precision, heads, d);
+      group.out = packer.Columns(model.precision, name + "attention.out_projection", d,
+                                 model.heads * m, group.begin * m, group.end * m, group.begin == 0);
     }
     layer.norm1 = packer.Norm(name + "norm1");
+    if (model.precision == Precision::kInt8) {
+      layer.feed_forward_factor = packer.Factors(name + "linear1");
+    }
     for (PackedGroup& group : layer.feed_forward) {
-      group.in = packer.Stacked({{name + "linear1", group.begin, group.end}}, d);
-      group.out =
-          packer.Columns(name + "linear2", d, model.d_ff, group.begin, group.end, group.begin == 0);
+      group.in = packer.Stacked(model.precision, {{name + "linear1", group.begin, group.end}}, d);
+      group.out = packer.Columns(model.precision, name + "linear2", d, model.d_ff, group.begin,
+                                 group.end, group.begin == 0);
     }
     layer.norm2 = packer.Norm(name + "norm2");
   }
   if (model.spec.final_norm) model.final_norm = packer.Norm("transformer.norm");
-  model.predictor = packer.Columns("predictor", model.outputs, d, 0, d, true);
+  model.predictor =
+      packer.Columns(model.predictor_precision(), "predictor", model.outputs, d, 0, d, true);
 }
 
 }  // namespace
 
-Model::Packed::Packed(const Checkpoint& checkpoint)
-    : spec(checkpoint.spec()), path(checkpoint.path()), training(checkpoint.training()) {
+Model::Packed::Packed(const Checkpoint& checkpoint, Precision precision)
+    : spec(checkpoint.spec()),
+      precision(precision),
+      path(checkpoint.path()),
+      training(checkpoint.training()) {
   if (!FindAttentionKind(spec.attention.kind).recurrent) {
     throw InputError(path, ": this runtime does not run attention '", spec.attention.kind,
                      "'; it runs causal-linear");
@@ -156,7 +185,10 @@ Model::Packed::Packed(const Checkpoint& checkpoint)
   attention = {kernels::FeatureMap::kElu, /*normalize=*/true, spec.attention.eps};
   activation = spec.activation == "relu" ? kernels::Activation::kRelu : kernels::Activation::kGelu;
 
-  const PackedLayer cut{.attention = Groups(heads, 1), .feed_forward = Groups(d_ff, kPanel)};
+  const size_t step = narrow() ? kernels::kNarrowInputs : 1;
+  const size_t most = narrow() ? kMaxNarrowGroups : kMaxGroups;
+  const PackedLayer cut{.attention = Groups(heads, (step + value_dim - 1) / value_dim, most),
+                        .feed_forward = Groups(d_ff, std::max(step, kPanel), most)};
   layers.assign(Size(spec.layers), cut);
   widest = 0;
   for (const PackedGroup& group : cut.attention) widest = std::max(widest, QkvWidth(group));
@@ -165,7 +197,7 @@ Model::Packed::Packed(const Checkpoint& checkpoint)
   }
   Packer measure(checkpoint, nullptr);
   Pack(*this, measure);
-  weights = AlignedBuffer<float>(measure.used());
+  weights = AlignedBuffer<std::byte>(measure.used());
   Packer packer(checkpoint, weights.data());
   Pack(*this, packer);
 
@@ -190,23 +222,27 @@ Model::Packed::Packed(const Checkpoint& checkpoint)
 Model::Model(std::unique_ptr<Packed> packed) : packed_(std::move(packed)) {}
 Model::~Model() = default;
 
-std::shared_ptr<const Model> Model::Open(const std::string& path) {
-  return FromCheckpoint(Checkpoint::Open(path));
+std::shared_ptr<const Model> Model::Open(const std::string& path, const ModelOptions& options) {
+  return FromCheckpoint(Checkpoint::Open(path), options);
 }
 
 std::shared_ptr<const Model> Model::FromMemory(std::span<const std::byte> bytes,
-                                               const std::string& label) {
-  return FromCheckpoint(Checkpoint::FromMemory(bytes, label));
+                                               const std::string& label,
+                                               const ModelOptions& options) {
+  return FromCheckpoint(Checkpoint::FromMemory(bytes, label), options);
 }
 
-std::shared_ptr<const Model> Model::FromCheckpoint(const Checkpoint& checkpoint) {
-  return std::shared_ptr<const Model>(new Model(std::make_unique<Packed>(checkpoint)));
+std::shared_ptr<const Model> Model::FromCheckpoint(const Checkpoint& checkpoint,
+                                                   const ModelOptions& options) {
+  const Precision precision = options.precision.value_or(checkpoint.precision());
+  return std::shared_ptr<const Model>(new Model(std::make_unique<Packed>(checkpoint, precision)));
 }
 
 const ModelSpec& Model::spec() const { return packed_->spec; }
 const std::string& Model::path() const { return packed_->path; }
 const std::string& Model::training() const { return packed_->training; }
-size_t Model::weight_bytes() const { return packed_->weights.size() * sizeof(float); }
+Precision Model::precision() const { return packed_->precision; }
+size_t Model::weight_bytes() const { return packed_->weights.size(); }
 std::span<const float> Model::first_value() const {
   return {packed_->first_value.data(), packed_->first_value.size()};
 }

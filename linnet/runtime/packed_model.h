@@ -4,7 +4,8 @@
 // heads, and slices of d_ff. A group's two products (into the group's own heads or hidden units,
 // and from them back to d_model) lie side by side in the order in which they are read, and the
 // groups' shares of a layer's result are summed in the groups' order. So threads split the work
-// without changing a bit, and each reads one run of memory between two barriers.
+// without changing a bit, and each reads one run of memory between two barriers. Narrow matrices
+// want wider groups, of a multiple of their 64 inputs, and so fewer.
 #ifndef LINNET_RUNTIME_PACKED_MODEL_H_
 #define LINNET_RUNTIME_PACKED_MODEL_H_
 
@@ -16,30 +17,47 @@
 #include "linnet/kernels/activation.h"
 #include "linnet/kernels/causal_linear.h"
 #include "linnet/kernels/layer_norm.h"
+#include "linnet/kernels/linear.h"
+#include "linnet/kernels/narrow_linear.h"
 #include "linnet/runtime/engine.h"
 
 namespace linnet {
 
-inline constexpr size_t kMaxGroups = 8;
+inline constexpr size_t kMaxGroups = 8, kMaxNarrowGroups = 4;
 
-// Where a group's matrices (see kernels/linear.h) begin in `weights`.
+// A matrix within `weights`, as kernels/linear.h or narrow_linear.h has it packed.
+using PackedMatrix = const std::byte*;
+
 struct PackedGroup {
   size_t begin = 0, end = 0;   // heads, or hidden units
-  const float* in = nullptr;   // d_model -> q, k, v of each head in turn, or -> hidden units
-  const float* out = nullptr;  // values or hidden units -> d_model; the first group adds the bias
+  PackedMatrix in = nullptr;   // d_model -> q, k, v of each head in turn, or -> hidden units
+  PackedMatrix out = nullptr;  // values or hidden units -> d_model; the first group adds the bias
 };
 
 struct PackedLayer {
   std::vector<PackedGroup> attention, feed_forward;
+  const float* feed_forward_factor = nullptr;  // [d_model], of its inputs; null: none
   kernels::LayerNormParameters norm1{}, norm2{};
 };
 
 struct Model::Packed {
-  explicit Packed(const Checkpoint& checkpoint);
+  Packed(const Checkpoint& checkpoint, Precision precision);
+
+  bool narrow() const { return precision != Precision::kF32; }
+  Precision predictor_precision() const { return PredictorPrecision(spec, precision); }
+  static kernels::NarrowType NarrowTypeOf(Precision precision) {
+    return precision == Precision::kInt8 ? kernels::NarrowType::kInt8 : kernels::NarrowType::kBf16;
+  }
+  static size_t MatrixBytes(Precision precision, size_t in, size_t out) {
+    return precision == Precision::kF32
+               ? kernels::PackedLinearSize(in, out) * sizeof(float)
+               : kernels::PackedNarrowSize(NarrowTypeOf(precision), in, out);
+  }
 
   size_t QkvWidth(const PackedGroup& group) const { return (group.end - group.begin) * head_width; }
 
   ModelSpec spec;
+  Precision precision;
   std::string path, training;
   size_t d_model, heads, dim, value_dim, d_ff, outputs, value_embedding;
   size_t head_width;  // q, k and v of one head: 2 dim + value_dim
@@ -47,10 +65,10 @@ struct Model::Packed {
   kernels::CausalLinearOptions attention;
   kernels::Activation activation;
 
-  AlignedBuffer<float> weights;
+  AlignedBuffer<std::byte> weights;
   std::vector<PackedLayer> layers;
   kernels::LayerNormParameters final_norm;  // null where the model has none
-  const float* predictor = nullptr;
+  PackedMatrix predictor = nullptr;
 
   AlignedBuffer<float> values;     // [vocabulary, value_embedding]
   AlignedBuffer<float> positions;  // [max_length, d_model - value_embedding]

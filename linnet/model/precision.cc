@@ -1,0 +1,40 @@
+#include "linnet/model/precision.h"
+
+#include "linnet/base/error.h"
+#include "linnet/io/json.h"
+
+namespace linnet {
+
+const char* PrecisionName(Precision precision) {
+  return precision == Precision::kInt8 ? "int8" : precision == Precision::kBf16 ? "bf16" : "f32";
+}
+
+Precision ParsePrecision(const std::string& name) {
+  for (const Precision precision : {Precision::kF32, Precision::kBf16, Precision::kInt8}) {
+    if (name == PrecisionName(precision)) return precision;
+  }
+  if (name == "fp32") return Precision::kF32;
+  throw InputError("no precision ", Quote(name), "; choose f32, bf16 or int8");
+}
+
+bool IsMatrix(std::string_view name) {
+  return name.ends_with("_projection.weight") || name.ends_with(".linear1.weight") ||
+         name.ends_with(".linear2.weight") || name == "predictor.weight";
+}
+
+Precision PredictorPrecision(const ModelSpec& spec, Precision precision) {
+  return precision == Precision::kF32 || spec.head == "logistics" ? Precision::kF32
+                                                                  : Precision::kBf16;
+}
+
+DType StoredAs(const ModelSpec& spec, std::string_view name, Precision precision) {
+  if (name == "predictor.weight") precision = PredictorPrecision(spec, precision);
+  if (precision == Precision::kF32) return DType::kF32;
+  if (IsMatrix(name)) return precision == Precision::kInt8 ? DType::kI8 : DType::kBF16;
+  return name.ends_with("_embedding.weight") ? DType::kBF16 : DType::kF32;
+}
+
+std::string ScaleName(std::string_view name) { return std::string(name) + "_scale"; }
+std::string FactorName(std::string_view name) { return std::string(name) + "_factor"; }
+
+}  // namespace linnet
