@@ -337,8 +337,7 @@ void TakeShared(const Model::Packed& model, size_t rows, Pieces& pieces, Workspa
 
 // What each member has for itself: in a team, its copy of x only for a few rows; alone, everything.
 void TakeOwn(const Model::Packed& model, size_t rows, bool alone, Pieces& pieces, Workspace& work) {
-  const PackedGroup& group = model.layers[0].attention.back();  // none has more heads
-  const size_t heads = group.end - group.begin;
+  const size_t heads = model.most_heads;
   work.wide = pieces.Take(rows * model.widest);
   if (model.narrow()) {
     // bf16 rows of the predictor's inputs are the longest there are.

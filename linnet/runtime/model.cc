@@ -190,8 +190,11 @@ Model::Packed::Packed(const Checkpoint& checkpoint, Precision precision)
   const PackedLayer cut{.attention = Groups(heads, (step + value_dim - 1) / value_dim, most),
                         .feed_forward = Groups(d_ff, std::max(step, kPanel), most)};
   layers.assign(Size(spec.layers), cut);
-  widest = 0;
-  for (const PackedGroup& group : cut.attention) widest = std::max(widest, QkvWidth(group));
+  widest = most_heads = 0;
+  for (const PackedGroup& group : cut.attention) {
+    widest = std::max(widest, QkvWidth(group));
+    most_heads = std::max(most_heads, group.end - group.begin);
+  }
   for (const PackedGroup& group : cut.feed_forward) {
     widest = std::max(widest, group.end - group.begin);
   }

@@ -6,19 +6,19 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <numbers>
 #include <set>
 
 #include "linnet/base/error.h"
 #include "linnet/base/rng.h"
-#include "linnet/kernels/activation_ref.h"
-#include "linnet/kernels/causal_linear_ref.h"
 #include "linnet/kernels/isa.h"
-#include "linnet/kernels/layer_norm_ref.h"
 #include "linnet/kernels/mixture_of_logistics_ref.h"
 #include "linnet/runtime/copy.h"
 #include "linnet/runtime/engine.h"
 #include "linnet/runtime/images.h"
+#include "linnet/runtime/model_ref.h"
+#include "linnet/runtime/narrow.h"
 
 namespace linnet {
 namespace {
@@ -55,91 +55,55 @@ ModelSpec LongCopy() {
   return spec;
 }
 
-// A model with random weights, and the network written out in plain loops beside it.
+// More groups than one of every kind in narrow models too, and a wide channel that needs its factor.
+ModelSpec WideImages() {
+  ModelSpec spec = RaggedImages();
+  spec.heads = 5, spec.query_dim = 24, spec.value_dim = 40, spec.d_model = 80, spec.d_ff = 330;
+  spec.activation = "gelu";
+  return spec;
+}
+
+// A model with random weights, in each precision, and its plain twins.
 class TestModel {
  public:
   explicit TestModel(const ModelSpec& spec) : spec_(spec) {
     const std::string path =
         (std::filesystem::temp_directory_path() / StrCat("linnet_runtime_test.", getpid()))
             .string();
+    std::map<std::string, Floats> tensors;
     WriteCheckpoint(path, spec, "{\"steps\": 3}", [&](const TensorInfo& info) {
       size_t size = 1;
       for (int64_t n : info.shape) size *= static_cast<size_t>(n);
-      Philox rng(7, tensors_.size());
-      Floats& values = tensors_[info.name];
-      for (size_t i = 0; i < size; ++i) values.push_back(0.3f * rng.Normal());
+      Philox rng(7, tensors.size());
+      Floats& values = tensors[info.name];
+      const float scale = info.shape.size() == 2 ? 2 / std::sqrt(static_cast<float>(info.shape[1]))
+                                                 : 0.3f;
+      for (size_t i = 0; i < size; ++i) values.push_back(std::min(scale, 0.3f) * rng.Normal());
+      if (info.name.ends_with("norm1.weight")) values[2] = 25;
       if (info.name == "first_value.probability") {
         for (float& value : values) value = value > 0 ? value : 0;
       }
       return std::span<const float>(values);
     });
-    model = Model::Open(path);
-    std::ifstream in(path, std::ios::binary);
-    file.assign(std::istreambuf_iterator<char>(in), {});
+    {
+      std::ifstream in(path, std::ios::binary);
+      file.assign(std::istreambuf_iterator<char>(in), {});
+    }
     std::filesystem::remove(path);
+    checkpoint_ = std::make_unique<Checkpoint>(
+        Checkpoint::FromMemory(std::as_bytes(std::span(file)), "test model"));
+    model = In(Precision::kF32);
   }
 
+  std::shared_ptr<const Model> In(Precision precision) const {
+    return Model::FromCheckpoint(*checkpoint_, {precision});
+  }
+  const Checkpoint& checkpoint() const { return *checkpoint_; }
+
   // The head's outputs at each position.
-  std::vector<Doubles> Outputs(const Tokens& tokens) const {
-    const size_t heads = Size(spec_.heads), dim = Size(spec_.query_dim), m = Size(spec_.value_dim);
-    const kernels::CausalLinearOptions options{kernels::FeatureMap::kElu, true,
-                                               spec_.attention.eps};
-    const auto activation =
-        spec_.activation == "relu" ? kernels::Activation::kRelu : kernels::Activation::kGelu;
-    std::vector<Doubles> x;
-    for (size_t t = 0; t < tokens.size(); ++t) {
-      x.push_back(RowOf("value_embedding.weight", Size(tokens[t]), Size(spec_.value_embedding)));
-      if (spec_.pixel_above) {
-        const size_t row = Size(spec_.RowBytes());
-        const Doubles above =
-            RowOf("above_embedding.weight",
-                  t + 1 < row ? Size(spec_.vocabulary) : Size(tokens[t + 1 - row]),
-                  Size(spec_.value_embedding));
-        for (size_t i = 0; i < above.size(); ++i) x[t][i] += above[i];
-      }
-      if (spec_.value_embedding < spec_.d_model) {
-        const Doubles pe =
-            RowOf("pos_embedding.pe", t, Size(spec_.d_model - spec_.value_embedding));
-        x[t].insert(x[t].end(), pe.begin(), pe.end());
-      }
-    }
-    for (int l = 0; l < spec_.layers; ++l) {
-      const std::string layer = StrCat("transformer.layers.", l, ".");
-      const std::vector<Doubles> read = spec_.norm_first ? AddNorm(x, {}, layer + "norm1") : x;
-      const auto projection = [&](const char* which) {
-        return Linear(layer + "attention." + which + "_projection", read);
-      };
-      const auto q = projection("query"), k = projection("key"), v = projection("value");
-      std::vector<Doubles> attended(tokens.size());
-      for (size_t h = 0; h < heads; ++h) {
-        const auto head = [&](const std::vector<Doubles>& from, size_t width) {
-          Doubles rows;
-          for (const Doubles& row : from) {
-            const auto begin = row.begin() + static_cast<ptrdiff_t>(h * width);
-            rows.insert(rows.end(), begin, begin + static_cast<ptrdiff_t>(width));
-          }
-          return rows;
-        };
-        const kernels::CausalLinearRef ref(tokens.size(), dim, m, options, head(q, dim),
-                                           head(k, dim), head(v, m), tokens.size());
-        for (size_t t = 0; t < tokens.size(); ++t) {
-          const Doubles out = ref.Out(t);
-          attended[t].insert(attended[t].end(), out.begin(), out.end());
-        }
-      }
-      const auto add = [&](const std::vector<Doubles>& part, const char* norm) {
-        x = spec_.norm_first ? Sum(x, part) : AddNorm(x, part, layer + norm);
-      };
-      add(Linear(layer + "attention.out_projection", attended), "norm1");
-      std::vector<Doubles> hidden =
-          Linear(layer + "linear1", spec_.norm_first ? AddNorm(x, {}, layer + "norm2") : x);
-      for (Doubles& row : hidden) {
-        for (double& value : row) value = kernels::ActivationRef(activation, value);
-      }
-      add(Linear(layer + "linear2", hidden), "norm2");
-    }
-    if (spec_.final_norm) x = AddNorm(x, {}, "transformer.norm");
-    return Linear("predictor", x);
+  std::vector<Doubles> Outputs(const Tokens& tokens) const { return Outputs(tokens, *model); }
+  std::vector<Doubles> Outputs(const Tokens& tokens, const Model& as) const {
+    return ModelRef(*checkpoint_, as).Outputs(tokens);
   }
 
   Tokens RandomTokens(size_t count, uint64_t stream) const {
@@ -151,50 +115,12 @@ class TestModel {
     return tokens;
   }
 
-  std::shared_ptr<const Model> model;
   std::vector<char> file;
+  std::shared_ptr<const Model> model;
 
  private:
-  static size_t Size(int n) { return static_cast<size_t>(n); }
-
-  Doubles RowOf(const std::string& name, size_t row, size_t width) const {
-    const auto begin = tensors_.at(name).begin() + static_cast<ptrdiff_t>(row * width);
-    return {begin, begin + static_cast<ptrdiff_t>(width)};
-  }
-
-  std::vector<Doubles> Linear(const std::string& name, const std::vector<Doubles>& x) const {
-    const Floats& bias = tensors_.at(name + ".bias");
-    std::vector<Doubles> y(x.size());
-    for (size_t t = 0; t < x.size(); ++t) {
-      for (size_t o = 0; o < bias.size(); ++o) {
-        const Doubles weight = RowOf(name + ".weight", o, x[t].size());
-        double sum = bias[o];
-        for (size_t i = 0; i < x[t].size(); ++i) sum += x[t][i] * weight[i];
-        y[t].push_back(sum);
-      }
-    }
-    return y;
-  }
-
-  static std::vector<Doubles> Sum(std::vector<Doubles> x, const std::vector<Doubles>& add) {
-    for (size_t t = 0; t < x.size(); ++t) {
-      std::transform(x[t].begin(), x[t].end(), add[t].begin(), x[t].begin(), std::plus<>());
-    }
-    return x;
-  }
-
-  std::vector<Doubles> AddNorm(const std::vector<Doubles>& x, const std::vector<Doubles>& add,
-                               const std::string& name) const {
-    std::vector<Doubles> y = add.empty() ? x : Sum(x, add);
-    for (size_t t = 0; t < x.size(); ++t) {
-      y[t] = kernels::LayerNormRef(y[t], tensors_.at(name + ".weight").data(),
-                                   tensors_.at(name + ".bias").data(), spec_.norm_eps);
-    }
-    return y;
-  }
-
   ModelSpec spec_;
-  std::map<std::string, Floats> tensors_;
+  std::unique_ptr<Checkpoint> checkpoint_;
 };
 
 const TestModel& Images() {
@@ -203,6 +129,10 @@ const TestModel& Images() {
 }
 const TestModel& Grid() {
   static const TestModel model(GridImages());
+  return model;
+}
+const TestModel& Wide() {
+  static const TestModel model(WideImages());
   return model;
 }
 const TestModel& Copy() {
@@ -219,9 +149,9 @@ INSTANTIATE_TEST_SUITE_P(Isa, RuntimeTest, testing::ValuesIn(kernels::AvailableI
                          [](const auto& info) { return info.param; });
 
 // A prefix up to the cut, then steps, against the network in plain loops.
-void CheckCut(const TestModel& model, const std::vector<Doubles>& want, const Tokens& tokens,
-              size_t cut, int threads) {
-  Engine engine(model.model, {.threads = threads});
+void CheckCut(const std::shared_ptr<const Model>& model, const std::vector<Doubles>& want,
+              const Tokens& tokens, size_t cut, int threads, double tolerance = 1e-4) {
+  Engine engine(model, {.threads = threads});
   const size_t width = engine.output_size();
   State state = engine.NewState(1);
   Floats got(tokens.size() * width);
@@ -237,29 +167,47 @@ void CheckCut(const TestModel& model, const std::vector<Doubles>& want, const To
     const double off = std::abs(got[i] - want[i / width][i % width]);
     if (!(off <= worst)) worst = off;
   }
-  EXPECT_LT(worst, 1e-4) << "cut at " << cut << ", threads " << threads;
+  EXPECT_LT(worst, tolerance) << "cut at " << cut << ", threads " << threads;
 }
 
 TEST_P(RuntimeTest, PrefixAndStepsMatchTheReferenceAtEveryCut) {
   const Tokens tokens = Images().RandomTokens(19, 0);
   const std::vector<Doubles> want = Images().Outputs(tokens);
   for (size_t cut = 0; cut <= tokens.size(); ++cut) {
-    for (int threads : {1, 2}) CheckCut(Images(), want, tokens, cut, threads);
+    for (int threads : {1, 2}) CheckCut(Images().model, want, tokens, cut, threads);
   }
   const Tokens grid = Grid().RandomTokens(299, 0);
   const std::vector<Doubles> want_grid = Grid().Outputs(grid);
   for (size_t cut : {0, 1, 14, 15, 16, 191, 192, 205, 299}) {
-    CheckCut(Grid(), want_grid, grid, cut, 2);
+    CheckCut(Grid().model, want_grid, grid, cut, 2);
   }
   const Tokens longer = Copy().RandomTokens(250, 0);
   const std::vector<Doubles> want_longer = Copy().Outputs(longer);
-  for (size_t cut : {0, 1, 96, 191, 192, 193, 250}) CheckCut(Copy(), want_longer, longer, cut, 3);
+  for (size_t cut : {0, 1, 96, 191, 192, 193, 250}) CheckCut(Copy().model, want_longer, longer, cut, 3);
+}
+
+// Narrow: the twin rounds what is almost the same to almost the same; where that lies between two
+// values, an int8 step of one input apart.
+TEST_P(RuntimeTest, NarrowModelsMatchTheReferenceThatRoundsAsTheyDo) {
+  for (const Precision precision : {Precision::kBf16, Precision::kInt8}) {
+    const double tolerance = precision == Precision::kInt8 ? 0.05 : 0.02;
+    for (const TestModel* of : {&Images(), &Wide(), &Copy()}) {
+      const auto model = of->In(precision);
+      EXPECT_EQ(model->precision(), precision);
+      const size_t length = of == &Copy() ? 200 : 19;
+      const Tokens tokens = of->RandomTokens(length, 0);
+      const std::vector<Doubles> want = of->Outputs(tokens, *model);
+      for (size_t cut : {size_t{0}, length / 2, length}) {
+        for (int threads : {1, 2, 3}) CheckCut(model, want, tokens, cut, threads, tolerance);
+      }
+    }
+  }
 }
 
 // All that a sequence gets when it is one of `batch`: the outputs of a prefix and of steps.
 Floats RunOne(const TestModel& model, int threads, size_t batch, size_t which, size_t prefix,
-              size_t steps) {
-  Engine engine(model.model, {.threads = threads});
+              size_t steps, std::shared_ptr<const Model> as = nullptr) {
+  Engine engine(as ? as : model.model, {.threads = threads});
   const size_t width = engine.output_size();
   std::vector<Tokens> tokens;
   Tokens block;
@@ -301,6 +249,44 @@ TEST_P(RuntimeTest, ThreadsAndCompanyDoNotChangeABit) {
       }
     }
   }
+}
+
+TEST_P(RuntimeTest, NarrowModelsGiveTheSameBitsWithAnyThreadsAndCompany) {
+  for (const Precision precision : {Precision::kBf16, Precision::kInt8}) {
+    for (const TestModel* of : {&Images(), &Wide()}) {
+      const auto model = of->In(precision);
+      const Floats alone = RunOne(*of, 1, 1, 0, 5, 4, model);
+      for (int threads : {1, 2, 3, 5}) {
+        for (size_t batch : {1, 2, 5, 9, 17, 40, 130}) {
+          EXPECT_EQ(RunOne(*of, threads, batch, batch * 2 / 3, 5, 4, model), alone)
+              << PrecisionName(precision) << " " << threads << " " << batch;
+        }
+      }
+    }
+  }
+}
+
+// What a narrow file holds is what the engine makes of the wide one.
+TEST(WriteNarrowed, GivesTheSameBitsAsNarrowingWhenItIsLoaded) {
+  const std::string path =
+      (std::filesystem::temp_directory_path() / StrCat("linnet_narrow_test.", getpid())).string();
+  for (const TestModel* of : {&Wide(), &Copy()}) {
+    for (const Precision precision : {Precision::kBf16, Precision::kInt8}) {
+      WriteNarrowed(of->checkpoint(), precision, path);
+      EXPECT_LT(std::filesystem::file_size(path), of->file.size());
+      const Checkpoint narrow = Checkpoint::Open(path);
+      EXPECT_EQ(narrow.precision(), precision);
+      EXPECT_EQ(narrow.training(), "{\"steps\": 3}");
+      const auto model = Model::Open(path);
+      EXPECT_EQ(model->precision(), precision);
+      // Embeddings are rounded in the file: so the wide model with those.
+      const Floats got = RunOne(*of, 2, 3, 1, 5, 4, model);
+      WriteNarrowed(narrow, Precision::kF32, path);  // widened, in a file of its own
+      EXPECT_EQ(Checkpoint::Open(path).precision(), Precision::kF32);
+      EXPECT_EQ(RunOne(*of, 2, 3, 1, 5, 4, Model::Open(path, {precision})), got);
+    }
+  }
+  std::filesystem::remove(path);
 }
 
 TEST(Engine, PrefixGivesAllOutputsTheLastOrNone) {
