@@ -28,7 +28,7 @@ function(linnet_headers)
   set_property(DIRECTORY PROPERTY linnet_headers TRUE)
   cmake_path(GET CMAKE_CURRENT_SOURCE_DIR FILENAME room)
   set(private PATTERN "*-inl.h" EXCLUDE PATTERN "test_util.h" EXCLUDE)
-  if(room STREQUAL kernels)
+  if(room STREQUAL kernels OR room STREQUAL runtime)
     list(APPEND private PATTERN "*_ref.h" EXCLUDE)
   endif()
   install(DIRECTORY ./ DESTINATION include/linnet/${room} COMPONENT library

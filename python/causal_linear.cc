@@ -150,11 +150,27 @@ int64_t Kept(const Tensor& q, const Tensor& v, const Optional& cu_seqlens) {
   return ops::CausalLinearKeptSize(q, v, cu_seqlens ? cu_seqlens->size(0) - 1 : 0);
 }
 
+// Graphs hold these operations, and may hand them other shapes than they were made with.
+void CheckInputs(const Inputs& x, const CausalLinearOptions& options) {
+  CausalLinearState* state = nullptr;
+  CausalLinearState given = x.state;
+  if (given.s.defined()) state = &given;
+  TORCH_CHECK(x.q.dim() == 4, "linnet: q needs 4 axes here, and has ", x.q.dim());
+  if (x.offsets.defined()) {
+    TORCH_CHECK(x.q.size(0) == 1, "linnet: packed rows are [1, T, H, D] here");
+    const auto rows = [](const Tensor& tensor) { return tensor.squeeze(0); };
+    ops::CheckCausalLinearPacked(rows(x.q), rows(x.k), rows(x.v), x.offsets, options, state);
+  } else {
+    ops::CheckCausalLinear(x.q, x.k, x.v, x.lengths, options, state);
+  }
+}
+
 Forwarded Forward(const Tensor& q, const Tensor& k, const Tensor& v, const Optional& lengths,
                   const Optional& cu_seqlens, const Optional& s, const Optional& z, bool with_state,
                   c10::string_view feature_map, bool normalize, double eps) {
   const CausalLinearOptions options = Options(feature_map, normalize, eps);
   Inputs x = InputsOf(q, k, v, lengths, cu_seqlens, s, z);
+  CheckInputs(x, options);
   if (cu_seqlens) x.offsets = ops::CausalLinearOffsets(*cu_seqlens, q.size(1));
   if constexpr (ops::kHasFused) {
     if (ops::Fused(q)) {
@@ -175,6 +191,9 @@ Backwarded Backward(const Optional& grad_out, const Optional& grad_s, const Opti
                     bool normalize, double eps) {
   const CausalLinearOptions options = Options(feature_map, normalize, eps);
   Inputs x = InputsOf(q, k, v, lengths, cu_seqlens, s, z);
+  CheckInputs(x, options);
+  TORCH_CHECK(out.sizes() == v.sizes() && kept.numel() == Kept(q, v, cu_seqlens),
+              "linnet: out or kept are not those of the forward");
   if (cu_seqlens) x.offsets = ops::CausalLinearOffsets(*cu_seqlens, q.size(1));
   const auto results = [&](const Gradients& grad) {
     return Backwarded(grad.q, grad.k, grad.v, OrEmpty(grad.state.s, q), OrEmpty(grad.state.z, q));

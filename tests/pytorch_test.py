@@ -307,7 +307,10 @@ class Import(Case):
         pth = GOLDEN / "image_model.pth"
         self.linnet("export", self.images, "--format", "safetensors", "--out", "e.safetensors")
         for arguments, *fragments in (
-                (["import"], "--help"), (["import", pth], "--out"), (["export", self.images], "--format"),
+                (["import"], "--help"), (["import", pth], "--out"), (["export", self.images], "--out"),
+                (["export", self.images, "--out", "a"], "--precision"),
+                (["export", self.images, "--out", "a", "--precision", "int4"], "int8"),
+                (["export", self.images, "--out", "a", "--precision", "int8", "--format", "pth"], "--format"),
                 (["export", self.images, "--format", "onnx", "--out", "a"], "onnx"),
                 (["import", pth, "--out", "a.safetensors"], "give --heads, a divisor of 32"),
                 (["import", pth, "--out", "a.safetensors", "--heads", "5"], "cannot share 32"),

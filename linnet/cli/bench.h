@@ -20,6 +20,7 @@ namespace linnet::cli {
 
 // The benchmarks: one file each (bench_step.cc: AddBenchStep), listed in verb_bench.cc.
 void AddBenchCausalLinear(CLI::App& bench);
+void AddBenchGenerate(CLI::App& bench);
 void AddBenchStep(CLI::App& bench);
 // Those that need libtorch, listed in train_bench_main.cc.
 void AddBenchAttention(CLI::App& bench);

@@ -2,11 +2,8 @@
 // many bytes as the step's weights have, with the same threads: a walk over the weights is what a
 // step is.
 #include <algorithm>
-#include <cmath>
-#include <cstdlib>
 #include <filesystem>
 #include <iostream>
-#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -17,6 +14,7 @@
 #include "linnet/base/error.h"
 #include "linnet/base/rng.h"
 #include "linnet/cli/bench.h"
+#include "linnet/cli/random_model.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/kernels/isa.h"
 #include "linnet/kernels/machine_peak.h"
@@ -44,40 +42,6 @@ std::string FindShippedModel() {
     if (fs::exists(folder / kShipped, error)) return (folder / kShipped).string();
   }
   return "";
-}
-
-// The paper's MNIST model (a ModelSpec as it is) with random weights. It takes the way of every
-// model, through a file, which is removed at once.
-std::shared_ptr<const Model> PaperModel() {
-  const ModelSpec spec;
-  std::map<std::string, std::vector<float>> tensors;
-  for (const TensorInfo& info : TensorTable(spec)) {
-    size_t size = 1;
-    for (int64_t n : info.shape) size *= static_cast<size_t>(n);
-    Philox rng(/*seed=*/1, /*stream=*/tensors.size());
-    const float scale = 1.0f / std::sqrt(static_cast<float>(spec.d_model));
-    std::vector<float>& values = tensors[info.name];
-    for (values.resize(size); float& value : values) value = scale * (2 * rng.Uniform() - 1);
-  }
-  // Probabilities are not negative.
-  auto& first = tensors.at("first_value.probability");
-  std::fill(first.begin(), first.end(), 1.0f / static_cast<float>(first.size()));
-
-  struct TemporaryFolder {
-    TemporaryFolder() {
-      if (mkdtemp(path.data()) == nullptr) throw RuntimeError(path, ": cannot be made");
-    }
-    ~TemporaryFolder() {
-      std::error_code ignored;
-      fs::remove_all(path, ignored);
-    }
-    std::string path = fs::temp_directory_path() / "linnet-bench-XXXXXX";
-  } folder;
-  const std::string path = folder.path + "/paper.safetensors";
-  WriteCheckpoint(path, spec, /*training=*/"", [&](const TensorInfo& info) {
-    return std::span<const float>(tensors.at(info.name));
-  });
-  return Model::Open(path);  // stays packed without its file
 }
 
 std::vector<int32_t> RandomTokens(const ModelSpec& spec, size_t count) {
@@ -141,7 +105,7 @@ Record Measure(const std::shared_ptr<const Model>& model, const std::string& nam
                        {"N", length},
                        {"batch", 1},
                        {"threads", engine.pool().size()},
-                       {"precision", "f32"},
+                       {"precision", PrecisionName(model->precision())},
                        {"isa", kernels::ActiveIsa()},
                        {"weight_bytes", model->weight_bytes()}}};
 }
@@ -158,7 +122,8 @@ void Run(const Options& options) {
     } else {
       records.push_back(Measure(Model::Open(shipped), shipped, options));
     }
-    records.push_back(Measure(PaperModel(), "paper (8 x 256, random weights)", options));
+    records.push_back(Measure(Model::FromCheckpoint(RandomModel(RandomSpec("mnist"))),
+                              "paper (8 x 256, random weights)", options));
   }
   PrintRecords(records, options.json);
 }

@@ -84,7 +84,8 @@ double Number(const json& record, const char* field) {
 }
 long Length(const json& record, const char* field) {
   const double value = Number(record, field);
-  if (value > 1e12) throw InputError("'", field, "' is no number that can be");
+  if (value < 1 || value > 1e12 || value != std::floor(value))
+    throw InputError("'", field, "' is no number that can be");
   return static_cast<long>(value);
 }
 
@@ -108,6 +109,7 @@ void Take(const json& record, Result& result) {
     result.causal = record.at("causal").get<bool>();
   } else if (what == "time-exponent" || what == "memory-exponent") {
     quantity.exponent = record.at("value").get<double>();
+    if (!(std::abs(*quantity.exponent) < 100)) throw InputError("an exponent that cannot be");
     quantity.from = Length(record, "from_N");
   } else if (what == "longest") {
     result.machine = Word(record, "machine"), result.date = Word(record, "date");
@@ -417,6 +419,7 @@ std::string Measure(const Options& options) {
   arguments.insert(arguments.end(), options.bench.begin(), options.bench.end());
   const ChildResult bench = RunChild("linnet", arguments);
   if (bench.exit_code == 130) throw Interrupted();
+  if (bench.exit_code == 2) throw InputError("figure1: nothing is written");  // it has said why
   if (bench.exit_code != 0) {
     throw RuntimeError("figure1: 'linnet bench attention' failed",
                        bench.signal != 0 ? StrCat(" (signal ", bench.signal, ")") : "",
@@ -440,8 +443,8 @@ void Run(const Options& options) {
     text = Measure(options);
   } else {
     command =
-        "linnet bench attention --json > figure1.json\n"
-        "linnet reproduce figure1 --from figure1.json";
+        "linnet reproduce figure1 --from figure1.json   # what 'linnet bench attention --json' "
+        "wrote";
     text = ReadFile(options.from, size_t{1} << 26);
   }
   const Result result =
@@ -469,7 +472,7 @@ void Add(CLI::App& verb) {
         ->type_name(type)
         ->check(check);
   };
-  forward("--max-n", "The longest sequence (default: 65536)", "N", Between(64, 1 << 20));
+  forward("--max-n", "The longest sequence (default: 65536)", "N", Between(512, 1 << 20));
   forward("--methods", "Which, as linear,softmax (default: all)", "NAMES",
           CLI::Validator([](std::string&) { return std::string(); }, ""));
   forward("--memory", "Memory that a pass may take (default: 60% of what is free)", "GB",

@@ -10,10 +10,12 @@ void AddBench(CLI::App& app) {
               "Results are checked before they are timed, and every time stands beside\n"
               "what the machine itself allows, measured in the same run.",
               "  linnet bench step\n"
+              "  linnet bench generate --random mnist --batch 64 --precision int8\n"
               "  linnet bench train --json\n"
               "  linnet bench causal-linear --max-n 4096 --json\n");
   verb->require_subcommand(1);
   AddBenchStep(*verb);
+  AddBenchGenerate(*verb);
   AddBenchCausalLinear(*verb);
   AddTrainerVerb(*verb, "train", "Time a training step of the paper's MNIST model", "linnet-bench",
                  "train");

@@ -2,7 +2,9 @@
 
 #include <unistd.h>
 
+#include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <iostream>
 
 #include "linnet/base/error.h"
@@ -26,7 +28,10 @@ CLI::Validator Between(double low, double high) {
     double value = 0;
     if (!CLI::detail::lexical_cast(text, value)) return "'" + text + "' is not a number";
     if (value >= low && value <= high) return "";
-    return StrCat(text, " is not between ", low, " and ", high);
+    const auto number = [](double x) {
+      return std::abs(x) < 1e15 && x == std::floor(x) ? StrCat(static_cast<int64_t>(x)) : StrCat(x);
+    };
+    return StrCat(text, " is not between ", number(low), " and ", number(high));
   };
   return CLI::Validator(check, "");
 }

@@ -163,7 +163,7 @@ void CausalLinearForward(const CausalLinearShape& shape, const CausalLinearOptio
 void CausalLinearBackward(const CausalLinearShape& shape, const CausalLinearOptions& options,
                           const CausalLinearBackwardArgs& args, Scratch scratch,
                           ParallelFor parallel_for) {
-  assert(args.kept != nullptr || shape.length == 0);
+  assert(args.kept != nullptr || shape.batch * shape.length * shape.heads == 0);
   Deal(
       shape, args, scratch, parallel_for, /*backwards=*/true, args.grad_s,
       options.normalize ? args.grad_z : nullptr,
@@ -178,7 +178,7 @@ void CausalLinearBackward(const CausalLinearShape& shape, const CausalLinearOpti
 void CausalLinearBackward(const CausalLinearShape& shape, const CausalLinearOptions& options,
                           const CausalLinearBackwardArgsBf16& args, Scratch scratch,
                           ParallelFor parallel_for) {
-  assert(args.kept != nullptr || shape.length == 0);
+  assert(args.kept != nullptr || shape.batch * shape.length * shape.heads == 0);
   Deal(
       shape, args, scratch, parallel_for, /*backwards=*/true, args.grad_s,
       options.normalize ? args.grad_z : nullptr,

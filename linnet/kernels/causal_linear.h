@@ -64,7 +64,8 @@ size_t CausalLinearScratch(const CausalLinearShape& shape);
 // Floats that the forward keeps for the backward: the denominators, one a row and head, and the
 // state at the beginning of each segment of the sequence, of which there are 256 at most, so that
 // they do not grow with it: what the backward starts from. packed: for sequences that lie one after
-// the other, and shape.length is T.
+// the other, and shape.length is T; room is then for a state every 256 positions, whatever they are
+// cut into.
 size_t CausalLinearKept(const CausalLinearShape& shape, bool packed = false);
 
 template <typename T>
@@ -127,7 +128,7 @@ void CausalLinearBackward(const CausalLinearShape& shape, const CausalLinearOpti
 
 // One position of one head, in place: s [D, M] and z [D] become the state after it.
 //   q, k [D], v [M], out [M]; z may be null where normalize is false.
-// out may not alias s or z. Any D, M >= 1.
+// out may alias none of the others. Any D, M >= 1.
 void CausalLinearStep(size_t dim, size_t value_dim, const CausalLinearOptions& options,
                       const float* q, const float* k, const float* v, float* s, float* z,
                       float* out);

@@ -13,6 +13,7 @@ namespace linnet::kernels {
 struct Share {
   size_t from, to;
   float* sums;
+  bool first;  // of a head's
 };
 
 }  // namespace linnet::kernels
@@ -51,14 +52,14 @@ HWY_NOINLINE void Dots(size_t tokens, size_t dp, Rows<const float> q, const floa
   });
 }
 
-// to_t = factor_t z (null: z).
+// to_t = factor_t z (null: z); z at any address.
 HWY_NOINLINE void FillRows(size_t tokens, size_t dp, const float* z, const float* factors,
                            float* HWY_RESTRICT to) {
   const F32 d;
   for (size_t t = 0; t < tokens; ++t) {
     const Vec factor = hn::Set(d, factors ? factors[t] : 1.0f);
     for (size_t i = 0; i < dp; i += kLanes) {
-      hn::Store(hn::Mul(factor, hn::Load(d, z + i)), d, to + t * dp + i);
+      hn::Store(hn::Mul(factor, hn::LoadU(d, z + i)), d, to + t * dp + i);
     }
   }
 }
@@ -119,7 +120,7 @@ HWY_INLINE void QueriesForward(const LinearAttentionShape& shape,
   float den[kLinearBlock + 4], scale[kLinearBlock];
   std::memcpy(s, share.sums, dp * mp * sizeof(float));
   std::memcpy(z, share.sums + dp * mp, dp * sizeof(float));
-  if (args.kept && share.from == 0) {
+  if (args.kept && share.first) {
     std::memcpy(args.kept + index * dp * (mp + 1), share.sums, dp * (mp + 1) * sizeof(float));
   }
   for (size_t begin = share.from; begin < share.to; begin += kLinearBlock) {

@@ -69,8 +69,8 @@ void Deal(const LinearAttentionShape& shape, Scratch scratch, ParallelFor parall
   if (parts == 1) {
     deal([&](float* slot, size_t problem, size_t) {
       float* const own = slot + SlotSize(shape);
-      head(sums, slot, problem, {0, first, own});
-      head(rest, slot, problem, {0, second, own});
+      head(sums, slot, problem, {0, first, own, true});
+      head(rest, slot, problem, {0, second, own, true});
     });
     return;
   }
@@ -80,7 +80,7 @@ void Deal(const LinearAttentionShape& shape, Scratch scratch, ParallelFor parall
   };
   deal([&](float* slot, size_t problem, size_t part) {
     head(sums, slot, problem,
-         {first * part / parts, first * (part + 1) / parts, at(problem, part)});
+         {first * part / parts, first * (part + 1) / parts, at(problem, part), part == 0});
   });
   for (size_t problem = 0; problem < problems; ++problem) {
     for (size_t part = 1; part < parts; ++part) {
@@ -88,7 +88,8 @@ void Deal(const LinearAttentionShape& shape, Scratch scratch, ParallelFor parall
     }
   }
   deal([&](float* slot, size_t problem, size_t part) {
-    head(rest, slot, problem, {second * part / parts, second * (part + 1) / parts, at(problem, 0)});
+    head(rest, slot, problem,
+         {second * part / parts, second * (part + 1) / parts, at(problem, 0), part == 0});
   });
 }
 
@@ -135,7 +136,7 @@ void LinearAttentionBackward(const LinearAttentionShape& shape,
                              const LinearAttentionOptions& options,
                              const LinearAttentionBackwardArgs& args, Scratch scratch,
                              ParallelFor parallel_for) {
-  assert(args.kept != nullptr);
+  assert(args.kept != nullptr || shape.batch * shape.heads == 0);
   Deal(
       shape, scratch, parallel_for, shape.queries, shape.keys,
       [&](float* slot, size_t n, size_t h, Share share) {
@@ -150,7 +151,7 @@ void LinearAttentionBackward(const LinearAttentionShape& shape,
                              const LinearAttentionOptions& options,
                              const LinearAttentionBackwardArgsBf16& args, Scratch scratch,
                              ParallelFor parallel_for) {
-  assert(args.kept != nullptr);
+  assert(args.kept != nullptr || shape.batch * shape.heads == 0);
   Deal(
       shape, scratch, parallel_for, shape.queries, shape.keys,
       [&](float* slot, size_t n, size_t h, Share share) {

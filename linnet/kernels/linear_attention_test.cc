@@ -47,7 +47,7 @@ Results<T> Compute(const LinearAttentionShape& shape, const LinearAttentionOptio
   const auto sized = [&](size_t n) { return std::vector<T>(n + canary, T{}); };
   r.out = sized(rows_q * m), r.grad_q = sized(rows_q * d);
   r.grad_k = sized(rows_k * d), r.grad_v = sized(rows_k * m);
-  Floats kept(LinearAttentionKept(shape)), scratch(LinearAttentionScratch(shape) * slots);
+  Floats kept(1 + LinearAttentionKept(shape)), scratch(LinearAttentionScratch(shape) * slots);
   const auto in = [&](const std::vector<T>& y, size_t length, size_t width) {
     return RowMajor<const T>(y.data() + offset, length, shape.heads, width);
   };
@@ -60,7 +60,7 @@ Results<T> Compute(const LinearAttentionShape& shape, const LinearAttentionOptio
                                                          .v = in(x[2], shape.keys, m),
                                                          .out = to(r.out, shape.queries, m),
                                                          .lengths = lengths,
-                                                         .kept = kept.data()},
+                                                         .kept = kept.data() + 1},
                          {scratch.data(), slots}, parallel_for);
   const std::vector<T>& out = out_before ? *out_before : r.out;
   LinearAttentionBackward(shape, options,
@@ -70,7 +70,7 @@ Results<T> Compute(const LinearAttentionShape& shape, const LinearAttentionOptio
                               .v = in(x[2], shape.keys, m),
                               .out = RowMajor<const T>(out.data(), shape.queries, shape.heads, m),
                               .grad_out = in(x[3], shape.queries, m),
-                              .kept = kept.data(),
+                              .kept = kept.data() + 1,
                               .lengths = lengths,
                               .grad_q = to(r.grad_q, shape.queries, d),
                               .grad_k = to(r.grad_k, shape.keys, d),

@@ -84,9 +84,9 @@ alignas(64) inline constexpr uint32_t kIota[16] = {0, 1, 2,  3,  4,  5,  6,  7,
 
 inline constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
 inline constexpr float kNothing = -std::numeric_limits<float>::infinity();
-// Scores to base 2 that are no larger need no largest one taken away: 2^60 times all positions and
-// their values are still numbers. |score| <= |q| / sqrt(D), as keys have length 1.
-inline constexpr float kBound = 60;
+// Scores to base 2 that are no larger need no largest one taken away: 2^30 times a million positions
+// and values up to 1e22 are still numbers. |score| <= |q| / sqrt(D), as keys have length 1.
+inline constexpr float kBound = 30;
 // What stands for a smaller |q|^2.
 inline constexpr float kLeastSquare = 1e-24f;
 

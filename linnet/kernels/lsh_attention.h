@@ -25,7 +25,8 @@
 //
 // This is the published sum over the rounds, each weighted by what it has seen, where a score is
 // lowered by the log of how many rounds show the same key: here the first one counts it, whole.
-// Positions at lengths[n] and behind are not looked at, and get zeros.
+// Positions at lengths[n] and behind are not looked at, and get zeros. A NaN or an infinity elsewhere
+// may make NaN of positions that do not see it, too.
 //
 // In its sorted place, what a position sees is one run of places: its own bucket within two chunks,
 // and, where causal, up to itself. Only these runs are multiplied.

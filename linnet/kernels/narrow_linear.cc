@@ -57,6 +57,7 @@ void PackBf16(size_t in, size_t out, const float* weight, size_t weight_stride, 
 
 void PackInt8(size_t in, size_t out, const int8_t* value, size_t value_stride, const float* scale,
               const float* bias, std::byte* packed) {
+  assert(in <= kMostInt8Inputs);
   ForPanels(NarrowType::kInt8, in, out, bias, packed,
             [&](float* scales, size_t first, size_t used) {
               std::copy_n(scale + first, used, scales);

@@ -42,6 +42,9 @@ enum class NarrowType : uint8_t { kBf16, kInt8 };
 // Inputs of a packed matrix and of a row of activations are padded to this: 64 bytes of int8.
 inline constexpr size_t kNarrowInputs = 64;
 
+// The most inputs of an int8 matrix whose sums fit into 32 bits.
+inline constexpr size_t kMostInt8Inputs = 1 << 16;
+
 constexpr size_t NarrowBytes(NarrowType type) { return type == NarrowType::kBf16 ? 2 : 1; }
 
 // Bytes of a packed matrix.
@@ -55,7 +58,7 @@ constexpr size_t PackedNarrowSize(NarrowType type, size_t in, size_t out) {
 // null for zeros; packed aligned to 64 bytes.
 void PackBf16(size_t in, size_t out, const float* weight, size_t weight_stride, const float* bias,
               std::byte* packed);
-// value [out, in] in -127 .. 127, scale [out].
+// value [out, in] in -127 .. 127, scale [out]; in <= kMostInt8Inputs.
 void PackInt8(size_t in, size_t out, const int8_t* value, size_t value_stride, const float* scale,
               const float* bias, std::byte* packed);
 

@@ -290,7 +290,7 @@ struct Visible {
 
   Visible(const SoftmaxAttentionShape& shape, const SoftmaxAttentionOptions& options,
           const int64_t* lengths, size_t n)
-      : limit(shape.keys), offset(options.offset), causal(options.causal) {
+      : limit(shape.keys), offset(std::min(options.offset, shape.keys)), causal(options.causal) {
     if (lengths) limit = std::min(limit, static_cast<size_t>(std::max<int64_t>(lengths[n], 0)));
     if (causal) limit = std::min(limit, shape.queries + offset);
   }

@@ -18,11 +18,11 @@
 //   out_i = sum_j p_ij v_j                                      [M]   (eq. 2)
 //
 // A query that sees no key gives 0. Keys and values that no query sees are not looked at: they may
-// hold anything, NaN too. A NaN that is seen makes NaN, also of some queries just before the first
-// one that sees it.
+// hold anything, NaN too. A NaN that is seen makes NaN, and an infinity may, also of some queries just before the
+// first one that sees it.
 //
 // Everything is fp32, the exponential within some 2e-7 of itself. Results do not depend, to the bit,
-// on how many slots or threads are used, nor (NaN apart) a query's on the other queries of the call.
+// on how many slots or threads are used, nor (these apart) a query's on the other queries of the call.
 // The plain twin in double precision is softmax_attention_ref.h.
 #ifndef LINNET_KERNELS_SOFTMAX_ATTENTION_H_
 #define LINNET_KERNELS_SOFTMAX_ATTENTION_H_

@@ -93,8 +93,13 @@ Tensor PlainPacked(const Tensor& q, const Tensor& k, const Tensor& v, const Tens
     }
     s.push_back(own.s), z.push_back(own.z);
   }
-  if (state && !s.empty()) state->s = torch::cat(s);
-  if (with_z && !z.empty()) state->z = torch::cat(z);
+  if (state) {
+    state->s =
+        s.empty() ? torch::zeros({0, q.size(1), q.size(2), v.size(2)}, v.options()) : torch::cat(s);
+  }
+  if (with_z) {
+    state->z = z.empty() ? torch::zeros({0, q.size(1), q.size(2)}, v.options()) : torch::cat(z);
+  }
   return outs.empty() ? v.clone() : torch::cat(outs);
 }
 

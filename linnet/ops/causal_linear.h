@@ -54,7 +54,9 @@ torch::Tensor CausalLinearAttention(const torch::Tensor& q, const torch::Tensor&
 // Sequences of different lengths, one after the other without padding: q, k [T, H, D], v [T, H, M]
 // -> [T, H, M]. Sequence n is the rows cu_seqlens[n] .. cu_seqlens[n+1]; cu_seqlens is int64
 // [N + 1], begins with 0, ends with T and never falls (a sequence may be empty). The fused form
-// equals CausalLinearAttention of each sequence alone to the bit; the plain one runs them in turn,
+// equals CausalLinearAttention of each sequence alone to the bit (where there are three heads or more:
+// one or two of a long sequence alone are dealt out to the threads in parts, and their sums added in
+// another order); the plain one runs them in turn,
 // and reads cu_seqlens on the CPU. With a state, each sequence continues its own. Throws InputError
 // on shapes, a cu_seqlens or a state that do not fit.
 torch::Tensor CausalLinearAttentionPacked(const torch::Tensor& q, const torch::Tensor& k,

@@ -45,7 +45,8 @@ class ModelRef {
       add(Grouped(layer + "attention.out_projection", Attended(layer + "attention.", read),
                   model_.layers[0].attention, Size(spec_.value_dim)),
           "norm1");
-      Rows hidden = Linear(layer + "linear1", spec_.norm_first ? AddNorm(x, {}, layer + "norm2") : x);
+      Rows hidden =
+          Linear(layer + "linear1", spec_.norm_first ? AddNorm(x, {}, layer + "norm2") : x);
       for (Row& row : hidden) {
         for (double& value : row) value = kernels::ActivationRef(model_.activation, value);
       }
@@ -139,8 +140,7 @@ class ModelRef {
     const Matrix& matrix = MatrixOf(name);
     std::vector<float> part(x.begin() + static_cast<ptrdiff_t>(begin),
                             x.begin() + static_cast<ptrdiff_t>(end));
-    Row rounded(x.begin() + static_cast<ptrdiff_t>(begin),
-                x.begin() + static_cast<ptrdiff_t>(end));
+    Row rounded(x.begin() + static_cast<ptrdiff_t>(begin), x.begin() + static_cast<ptrdiff_t>(end));
     for (size_t k = 0; k < matrix.factor.size(); ++k) part[k] *= matrix.factor[k];
     if (PrecisionOf(name) == Precision::kBf16) {
       std::transform(part.begin(), part.end(), rounded.begin(), kernels::RoundedToBFloat16);

@@ -76,8 +76,8 @@ class TestModel {
       for (int64_t n : info.shape) size *= static_cast<size_t>(n);
       Philox rng(7, tensors.size());
       Floats& values = tensors[info.name];
-      const float scale = info.shape.size() == 2 ? 2 / std::sqrt(static_cast<float>(info.shape[1]))
-                                                 : 0.3f;
+      const float scale =
+          info.shape.size() == 2 ? 2 / std::sqrt(static_cast<float>(info.shape[1])) : 0.3f;
       for (size_t i = 0; i < size; ++i) values.push_back(std::min(scale, 0.3f) * rng.Normal());
       if (info.name.ends_with("norm1.weight")) values[2] = 25;
       if (info.name == "first_value.probability") {
@@ -183,7 +183,8 @@ TEST_P(RuntimeTest, PrefixAndStepsMatchTheReferenceAtEveryCut) {
   }
   const Tokens longer = Copy().RandomTokens(250, 0);
   const std::vector<Doubles> want_longer = Copy().Outputs(longer);
-  for (size_t cut : {0, 1, 96, 191, 192, 193, 250}) CheckCut(Copy().model, want_longer, longer, cut, 3);
+  for (size_t cut : {0, 1, 96, 191, 192, 193, 250})
+    CheckCut(Copy().model, want_longer, longer, cut, 3);
 }
 
 // Narrow: the twin rounds what is almost the same to almost the same; where that lies between two
