@@ -459,18 +459,60 @@ LINNET_CAUSAL_LINEAR_OF(F32, float)
 LINNET_CAUSAL_LINEAR_OF(Bf16, BFloat16)
 #undef LINNET_CAUSAL_LINEAR_OF
 
-void StepHead(size_t dim, size_t value_dim, const CausalLinearOptions& options,
-              const float* HWY_RESTRICT q, const float* HWY_RESTRICT k, const float* HWY_RESTRICT v,
-              float* HWY_RESTRICT s, float* HWY_RESTRICT z, float* HWY_RESTRICT out) {
+// Lanes beyond `used` of the columns that a step reads and writes: none, or where the last vector is
+// not whole.
+template <size_t kVectors, bool kWhole>
+HWY_INLINE void StepColumns(const float* HWY_RESTRICT phi_q, const float* HWY_RESTRICT phi_k,
+                            size_t rows, const float* HWY_RESTRICT v, float* HWY_RESTRICT s,
+                            size_t stride, size_t used, ptrdiff_t next, bool first,
+                            float* HWY_RESTRICT out) {
+  const F32 d;
+  const auto load = [&](const float* from, size_t c) HWY_ATTR {
+    if (kWhole || c + 1 < kVectors) return hn::LoadU(d, from + c * kLanes);
+    return LoadN(from + c * kLanes, used);
+  };
+  const auto store = [&](Vec x, float* to, size_t c) HWY_ATTR {
+    if (kWhole || c + 1 < kVectors) return hn::StoreU(x, d, to + c * kLanes);
+    StoreN(x, to + c * kLanes, used);
+  };
+  Vec v_c[kVectors], sum[2][kVectors];  // two chains of additions each
+  HWY_UNROLL(2)
+  for (size_t c = 0; c < kVectors; ++c) {
+    v_c[c] = load(v, c);
+    sum[0][c] = first ? hn::Zero(d) : load(out, c);
+    sum[1][c] = hn::Zero(d);
+  }
+  const auto row = [&](size_t f, Vec(&sums)[kVectors]) HWY_ATTR {
+    const Vec k_f = hn::Set(d, phi_k[f]), q_f = hn::Set(d, phi_q[f]);
+    HWY_UNROLL(2)
+    for (size_t c = 0; c < kVectors; ++c) {
+      hwy::Prefetch(s + next + static_cast<ptrdiff_t>(c * kLanes));
+      const Vec s_f = hn::MulAdd(k_f, v_c[c], load(s, c));
+      store(s_f, s, c);
+      sums[c] = hn::MulAdd(q_f, s_f, sums[c]);
+    }
+    s += stride;
+  };
+  size_t f = 0;
+  for (; f + 2 <= rows; f += 2) row(f, sum[0]), row(f + 1, sum[1]);
+  if (f < rows) row(f, sum[0]);
+  HWY_UNROLL(2)
+  for (size_t c = 0; c < kVectors; ++c) store(hn::Add(sum[0][c], sum[1][c]), out, c);
+}
+
+// next: floats from this head's state to the one that comes after it, whose lines are asked for.
+HWY_INLINE void StepHead(size_t dim, size_t value_dim, const CausalLinearOptions& options,
+                         const float* HWY_RESTRICT q, const float* HWY_RESTRICT k,
+                         const float* HWY_RESTRICT v, float* HWY_RESTRICT s,
+                         float* HWY_RESTRICT z, ptrdiff_t next, float* HWY_RESTRICT out) {
   const F32 d;
   HWY_ALIGN float phi_q[kPad], phi_k[kPad];
-  Clear(out, value_dim);
   Vec den = hn::Zero(d);
-  for (size_t f0 = 0; f0 < dim; f0 += hn::Lanes(d)) {
-    const size_t rows = std::min(hn::Lanes(d), dim - f0);
+  for (size_t f0 = 0; f0 < dim; f0 += kLanes) {
+    const size_t rows = std::min(kLanes, dim - f0);
     Vec pq = Phi(options.feature_map, LoadN(q + f0, rows));
     Vec pk = Phi(options.feature_map, LoadN(k + f0, rows));
-    if (rows != hn::Lanes(d)) pq = ZeroBeyond(pq, rows), pk = ZeroBeyond(pk, rows);
+    if (rows != kLanes) pq = ZeroBeyond(pq, rows), pk = ZeroBeyond(pk, rows);
     hn::Store(pq, d, phi_q);
     hn::Store(pk, d, phi_k);
     if (options.normalize) {
@@ -478,23 +520,42 @@ void StepHead(size_t dim, size_t value_dim, const CausalLinearOptions& options,
       StoreN(z_f, z + f0, rows);
       den = hn::MulAdd(pq, z_f, den);
     }
-    ForVectors(value_dim, [&](size_t c, size_t used) HWY_ATTR {
-      const Vec v_c = LoadN(v + c, used);
-      Vec sum = LoadN(out + c, used);
-      float* s_c = s + f0 * value_dim + c;
-      for (size_t f = 0; f < rows; ++f, s_c += value_dim) {
-        const Vec s_f = hn::MulAdd(hn::Set(d, phi_k[f]), v_c, LoadN(s_c, used));
-        StoreN(s_f, s_c, used);
-        sum = hn::MulAdd(hn::Set(d, phi_q[f]), s_f, sum);
-      }
-      StoreN(sum, out + c, used);
-    });
+    float* s_f = s + f0 * value_dim;
+    size_t c = 0;
+    for (; c + 2 * kLanes <= value_dim; c += 2 * kLanes) {
+      StepColumns<2, true>(phi_q, phi_k, rows, v + c, s_f + c, value_dim, 0, next, f0 == 0,
+                           out + c);
+    }
+    for (; c < value_dim; c += kLanes) {
+      StepColumns<1, false>(phi_q, phi_k, rows, v + c, s_f + c, value_dim,
+                            std::min(kLanes, value_dim - c), next, f0 == 0, out + c);
+    }
   }
   if (!options.normalize) return;
   const Vec scale = hn::Set(d, Reciprocal(hn::GetLane(hn::SumOfLanes(d, den)) + options.eps));
   ForVectors(value_dim, [&](size_t c, size_t used) HWY_ATTR {
     StoreN(hn::Mul(LoadN(out + c, used), scale), out + c, used);
   });
+}
+
+void StepHeads(const CausalLinearStepShape& shape, const CausalLinearOptions& options,
+               const CausalLinearStepArgs& args) {
+  const auto state_size = static_cast<ptrdiff_t>(shape.dim * shape.value_dim);
+  const auto of = [](const auto& x, size_t n, size_t h) { return x.At(n, 0, h); };
+  for (size_t n = 0; n < shape.batch; ++n) {
+    float* s = args.s + static_cast<ptrdiff_t>(n) * args.state_stride;
+    float* z = args.z ? args.z + static_cast<ptrdiff_t>(n) * args.state_stride : nullptr;
+    for (size_t h = 0; h < shape.heads; ++h) {
+      // The last of all asks for itself.
+      const ptrdiff_t next = h + 1 < shape.heads ? state_size
+                             : n + 1 < shape.batch
+                                 ? args.state_stride - static_cast<ptrdiff_t>(h) * state_size
+                                 : 0;
+      StepHead(shape.dim, shape.value_dim, options, of(args.q, n, h), of(args.k, n, h),
+               of(args.v, n, h), s + static_cast<ptrdiff_t>(h) * state_size,
+               z ? z + h * shape.dim : nullptr, next, of(args.out, n, h));
+    }
+  }
 }
 
 }  // namespace linnet::kernels::HWY_NAMESPACE

@@ -22,7 +22,7 @@ HWY_EXPORT(BackwardSumsBf16);
 HWY_EXPORT(BackwardF32);
 HWY_EXPORT(BackwardBf16);
 HWY_EXPORT(ChainStates);
-HWY_EXPORT(StepHead);
+HWY_EXPORT(StepHeads);
 
 namespace {
 
@@ -190,10 +190,9 @@ void CausalLinearBackward(const CausalLinearShape& shape, const CausalLinearOpti
       });
 }
 
-void CausalLinearStep(size_t dim, size_t value_dim, const CausalLinearOptions& options,
-                      const float* q, const float* k, const float* v, float* s, float* z,
-                      float* out) {
-  HWY_DYNAMIC_DISPATCH(StepHead)(dim, value_dim, options, q, k, v, s, z, out);
+void CausalLinearStep(const CausalLinearStepShape& shape, const CausalLinearOptions& options,
+                      const CausalLinearStepArgs& args) {
+  HWY_DYNAMIC_DISPATCH(StepHeads)(shape, options, args);
 }
 
 }  // namespace linnet::kernels

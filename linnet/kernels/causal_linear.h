@@ -126,12 +126,24 @@ void CausalLinearBackward(const CausalLinearShape& shape, const CausalLinearOpti
                           const CausalLinearBackwardArgsBf16& args, Scratch scratch,
                           ParallelFor parallel_for);
 
-// One position of one head, in place: s [D, M] and z [D] become the state after it.
-//   q, k [D], v [M], out [M]; z may be null where normalize is false.
-// out may alias none of the others. Any D, M >= 1.
-void CausalLinearStep(size_t dim, size_t value_dim, const CausalLinearOptions& options,
-                      const float* q, const float* k, const float* v, float* s, float* z,
-                      float* out);
+struct CausalLinearStepShape {
+  size_t batch = 0, heads = 0, dim = 0, value_dim = 0;  // N, H, D, M
+};
+
+struct CausalLinearStepArgs {
+  Strided<const float> q, k, v;  // [N, 1, H, D] and [N, 1, H, M]
+  Strided<float> out;            // [N, 1, H, M]
+  // s [H, D, M] and z [H, D] of the first sequence, dense, and how far it is to the next one's; z may
+  // be null where normalize is false.
+  float* s = nullptr;
+  float* z = nullptr;
+  ptrdiff_t state_stride = 0;
+};
+
+// One position of each sequence and head, in place: s and z become the states after it. One pass over
+// a state, while the next one's lines are asked for. out may alias none of the others. D, M >= 1.
+void CausalLinearStep(const CausalLinearStepShape& shape, const CausalLinearOptions& options,
+                      const CausalLinearStepArgs& args);
 
 }  // namespace linnet::kernels
 

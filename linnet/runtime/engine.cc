@@ -193,33 +193,36 @@ class BlockRunner {
     const float* k = q + dim;
     const float* v = k + dim;
     const size_t s_size = dim * value_dim, layer_size = model_.heads * (s_size + dim);
+    float* layer_state = block_.states + layer * layer_size;
+    float* s = layer_state + group.begin * s_size;
+    float* z = layer_state + model_.heads * s_size + group.begin * dim;
+    const auto rows = [&](const float* from, size_t row) {
+      const auto stride = static_cast<ptrdiff_t>(width);
+      return kernels::Strided<const float>{from + row * width, stride, stride,
+                                           static_cast<ptrdiff_t>(model_.head_width)};
+    };
+    if (block_.length == 1) {
+      kernels::CausalLinearStep({block_.sequences, heads, dim, value_dim}, model_.attention,
+                                {.q = rows(q, 0),
+                                 .k = rows(k, 0),
+                                 .v = rows(v, 0),
+                                 .out = kernels::RowMajor(work_.heads, 1, heads, value_dim),
+                                 .s = s,
+                                 .z = z,
+                                 .state_stride = static_cast<ptrdiff_t>(block_.state_stride)});
+      return Contribute(group, g, values, work_.heads, work_.sums[0]);
+    }
     for (size_t i = 0; i < block_.sequences; ++i) {
-      float* layer_state = block_.states + i * block_.state_stride + layer * layer_size;
-      float* s = layer_state + group.begin * s_size;
-      float* z = layer_state + model_.heads * s_size + group.begin * dim;
       const size_t row = i * block_.length;
-      if (block_.length == 1) {
-        for (size_t h = 0; h < heads; ++h) {
-          const size_t at = row * width + h * model_.head_width;
-          kernels::CausalLinearStep(dim, value_dim, model_.attention, q + at, k + at, v + at,
-                                    s + h * s_size, z + h * dim,
-                                    work_.heads + row * values + h * value_dim);
-        }
-      } else {
-        const auto in = [&](const float* from) {
-          return kernels::Strided<const float>{from + row * width, 0, static_cast<ptrdiff_t>(width),
-                                               static_cast<ptrdiff_t>(model_.head_width)};
-        };
-        kernels::CausalLinearForward(
-            {1, block_.length, heads, dim, value_dim}, model_.attention,
-            {.q = in(q),
-             .k = in(k),
-             .v = in(v),
-             .out = kernels::RowMajor(work_.heads + row * values, block_.length, heads, value_dim),
-             .s = s,
-             .z = z},
-            {work_.attention, 1}, SerialFor);
-      }
+      kernels::CausalLinearForward(
+          {1, block_.length, heads, dim, value_dim}, model_.attention,
+          {.q = rows(q, row),
+           .k = rows(k, row),
+           .v = rows(v, row),
+           .out = kernels::RowMajor(work_.heads + row * values, block_.length, heads, value_dim),
+           .s = s + i * block_.state_stride,
+           .z = z + i * block_.state_stride},
+          {work_.attention, 1}, SerialFor);
     }
     Contribute(group, g, values, work_.heads, work_.sums[0]);
   }
