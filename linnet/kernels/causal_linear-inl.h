@@ -503,8 +503,8 @@ HWY_INLINE void StepColumns(const float* HWY_RESTRICT phi_q, const float* HWY_RE
 // next: floats from this head's state to the one that comes after it, whose lines are asked for.
 HWY_INLINE void StepHead(size_t dim, size_t value_dim, const CausalLinearOptions& options,
                          const float* HWY_RESTRICT q, const float* HWY_RESTRICT k,
-                         const float* HWY_RESTRICT v, float* HWY_RESTRICT s,
-                         float* HWY_RESTRICT z, ptrdiff_t next, float* HWY_RESTRICT out) {
+                         const float* HWY_RESTRICT v, float* HWY_RESTRICT s, float* HWY_RESTRICT z,
+                         ptrdiff_t next, float* HWY_RESTRICT out) {
   const F32 d;
   HWY_ALIGN float phi_q[kPad], phi_k[kPad];
   Vec den = hn::Zero(d);

@@ -562,7 +562,8 @@ TEST_P(CausalLinear, ThreadsDoNotChangeABit) {
 // The recurrent form: steps from a state equal the whole sequence at once; of several sequences with
 // several heads, whose states lie apart, with gaps that stay as they are.
 TEST_P(CausalLinear, StepsEqualTheSequence) {
-  for (auto [d, m] : {std::pair<size_t, size_t>{1, 1}, {5, 7}, {16, 20}, {32, 32}, {33, 17}, {40, 65}}) {
+  for (auto [d, m] :
+       {std::pair<size_t, size_t>{1, 1}, {5, 7}, {16, 20}, {32, 32}, {33, 17}, {40, 65}}) {
     for (bool normalize : {false, true}) {
       const CausalLinearOptions options{FeatureMap::kElu, normalize, 1e-6f};
       const size_t length = 20, batch = 3, heads = 2;
@@ -592,15 +593,15 @@ TEST_P(CausalLinear, StepsEqualTheSequence) {
         const auto in = [&](const Floats& x, size_t width) {
           return RowMajor(&x[i * heads * width], length, heads, width);
         };
-        CausalLinearStep({batch, heads, d, m}, options,
-                         {.q = in(q, d),
-                          .k = in(k, d),
-                          .v = in(v, m),
-                          .out = {out.data(), static_cast<ptrdiff_t>(out_stride), 0,
-                                  static_cast<ptrdiff_t>(m)},
-                          .s = state.data(),
-                          .z = normalize ? state.data() + heads * d * m : nullptr,
-                          .state_stride = static_cast<ptrdiff_t>(stride)});
+        CausalLinearStep(
+            {batch, heads, d, m}, options,
+            {.q = in(q, d),
+             .k = in(k, d),
+             .v = in(v, m),
+             .out = {out.data(), static_cast<ptrdiff_t>(out_stride), 0, static_cast<ptrdiff_t>(m)},
+             .s = state.data(),
+             .z = normalize ? state.data() + heads * d * m : nullptr,
+             .state_stride = static_cast<ptrdiff_t>(stride)});
         for (size_t n = 0; n < batch; ++n) {
           for (size_t h = 0; h < heads; ++h) {
             difference.Add(&out[n * out_stride + h * m], refs[n * heads + h].Out(i));

@@ -27,15 +27,16 @@ constexpr size_t kAloneRows = 8;
 // for one another once more.
 constexpr size_t kRedundantRows = 4;
 
-// `length` consecutive positions, from `position`, of `sequences` sequences.
+// `length` consecutive positions of `sequences` sequences, each from where it is.
 struct Block {
-  size_t sequences, length, position;
-  const int32_t* tokens;  // [sequences, length], rows token_stride apart
+  size_t sequences, length;
+  const size_t* positions;  // State::positions_, from the first sequence on: where the call began
+  size_t ahead;             // positions that the call has been through before this block
+  const int32_t* tokens;    // [sequences, length], rows token_stride apart
   size_t token_stride;
   float* states;  // State::data_, from the first sequence on
   size_t state_stride;
   const int32_t* recent;  // State::recent_, from the first sequence on
-  size_t call_position;   // of the first symbol that `tokens` leads back to
   // Where each sequence's outputs go: of all positions, or of the last one only; null for none.
   float* outputs = nullptr;
   size_t sequence_output_stride = 0;
@@ -111,10 +112,10 @@ class BlockRunner {
   // The row of above_embedding for the symbol that follows position t of the block.
   size_t Above(size_t sequence, size_t t) const {
     const size_t row_bytes = static_cast<size_t>(model_.spec.RowBytes());
-    const size_t next = block_.position + t + 1;
+    const size_t next = block_.positions[sequence] + block_.ahead + t + 1;
     if (next < row_bytes) return static_cast<size_t>(model_.spec.vocabulary);
     const size_t at = next - row_bytes, reach = row_bytes - 1;
-    if (at < block_.call_position) {
+    if (at < block_.positions[sequence]) {
       return static_cast<size_t>(block_.recent[sequence * reach + at % reach]);
     }
     return static_cast<size_t>(
@@ -134,7 +135,8 @@ class BlockRunner {
         for (size_t i = 0; i < ve; ++i) x[i] += above[i];
       }
       if (pe > 0) {
-        std::memcpy(x + ve, model_.positions.data() + (block_.position + t) * pe,
+        std::memcpy(x + ve,
+                    model_.positions.data() + (block_.positions[sequence] + block_.ahead + t) * pe,
                     pe * sizeof(float));
       }
     }
@@ -372,19 +374,6 @@ void Allocate(AlignedBuffer<float>& buffer, Take take) {
 
 }  // namespace
 
-State State::Clone() const {
-  State copy;
-  copy.batch_ = batch_, copy.position_ = position_, copy.per_sequence_ = per_sequence_;
-  copy.data_ = data_.Copy();
-  copy.recent_ = recent_;
-  return copy;
-}
-
-void State::Reset() {
-  position_ = 0;
-  std::fill(data_.begin(), data_.end(), 0.0f);
-}
-
 struct Engine::Scratch {
   struct Member {
     AlignedBuffer<float> buffer;
@@ -423,12 +412,7 @@ State Engine::NewState(size_t batch) const {
                      FormatBytes(bytes), " and this machine has ", FormatBytes(memory),
                      "; choose another batch");
   }
-  State state;
-  state.batch_ = batch;
-  state.per_sequence_ = floats;
-  state.data_ = AlignedBuffer<float>(batch * floats);
-  state.recent_.resize(batch * static_cast<size_t>(model_->spec().Reach()));
-  return state;
+  return State(model_->spec(), batch);
 }
 
 void Engine::Step(State& state, std::span<const int32_t> tokens, std::span<float> outputs) {
@@ -439,10 +423,8 @@ void Engine::Step(State& state, std::span<const int32_t> tokens, std::span<float
 void Engine::Prefix(State& state, std::span<const int32_t> tokens, size_t length,
                     std::span<float> outputs) {
   const Model::Packed& model = model_->packed();
-  const size_t batch = state.batch_, width = model.outputs;
-  if (state.per_sequence_ != static_cast<size_t>(model.spec.StateFloats()) || batch == 0) {
-    throw InputError(model.path, ": the state was not made for this model; use NewState()");
-  }
+  const size_t batch = state.batch(), width = model.outputs;
+  state.CheckFits(*model_);
   if (length == 0 || tokens.size() / length != batch || tokens.size() % length != 0) {
     throw InputError("a state of ", batch, " sequences cannot read ", tokens.size(), " symbols as ",
                      length, " each");
@@ -453,8 +435,9 @@ void Engine::Prefix(State& state, std::span<const int32_t> tokens, size_t length
                      "; got ", outputs.size());
   }
   const size_t positions = static_cast<size_t>(model.spec.max_length);
-  if (length > positions - state.position_) {
-    throw InputError(model.path, ": the model has ", positions, " positions; ", state.position_,
+  const size_t furthest = *std::max_element(state.positions_.begin(), state.positions_.end());
+  if (length > positions - furthest) {
+    throw InputError(model.path, ": the model has ", positions, " positions; ", furthest,
                      " are read and ", length, " more do not fit");
   }
   for (int32_t token : tokens) {
@@ -486,13 +469,13 @@ void Engine::Prefix(State& state, std::span<const int32_t> tokens, size_t length
       for (size_t t = 0; t < length; t += chunk) {
         Block block{.sequences = last - first,
                     .length = std::min(chunk, length - t),
-                    .position = state.position_ + t,
+                    .positions = state.positions_.data() + first,
+                    .ahead = t,
                     .tokens = tokens.data() + first * length + t,
                     .token_stride = length,
                     .states = state.data_.data() + first * state.per_sequence_,
                     .state_stride = state.per_sequence_,
-                    .recent = state.recent_.data() + first * reach,
-                    .call_position = state.position_};
+                    .recent = state.recent_.data() + first * reach};
         if (every) {
           block.outputs = outputs.data() + (first * length + t) * width;
           block.sequence_output_stride = length * width;
@@ -508,10 +491,10 @@ void Engine::Prefix(State& state, std::span<const int32_t> tokens, size_t length
   // What later calls look back at.
   for (size_t i = 0; i < batch && reach > 0; ++i) {
     for (size_t t = length - std::min(length, reach); t < length; ++t) {
-      state.recent_[i * reach + (state.position_ + t) % reach] = tokens[i * length + t];
+      state.recent_[i * reach + (state.positions_[i] + t) % reach] = tokens[i * length + t];
     }
   }
-  state.position_ += length;
+  for (size_t& position : state.positions_) position += length;
 }
 
 }  // namespace linnet

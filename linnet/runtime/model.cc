@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <utility>
 
@@ -34,6 +36,24 @@ std::vector<PackedGroup> Groups(size_t count, size_t step, size_t most) {
   }
   return cut;
 }
+
+// Four streams of multiplications side by side: what tells files apart that were not made to deceive.
+uint64_t Hash(std::span<const std::byte> bytes, uint64_t seed) {
+  constexpr uint64_t kFactor = 0x9e3779b97f4a7c15;
+  uint64_t lanes[4] = {seed, seed ^ 1, seed ^ 2, seed ^ 3};
+  const auto mix = [](uint64_t h, uint64_t x) { return std::rotl((h ^ x) * kFactor, 29); };
+  size_t i = 0;
+  for (; i + 32 <= bytes.size(); i += 32) {
+    uint64_t words[4];
+    std::memcpy(words, bytes.data() + i, sizeof(words));
+    for (size_t l = 0; l < 4; ++l) lanes[l] = mix(lanes[l], words[l]);
+  }
+  for (; i < bytes.size(); ++i) lanes[0] = mix(lanes[0], static_cast<uint64_t>(bytes[i]));
+  uint64_t hash = bytes.size();
+  for (const uint64_t lane : lanes) hash = mix(hash, lane);
+  return hash;
+}
+uint64_t Hash(const std::string& text) { return Hash(std::as_bytes(std::span(text)), 0); }
 
 // Lays matrices and vectors one behind the other. Run first without a buffer, to learn the size.
 class Packer {
@@ -224,6 +244,10 @@ Model::Packed::Packed(const Checkpoint& checkpoint, Precision precision)
                        "again or mend the file");
     }
   }
+  fingerprint = Hash(ToJson(spec) + PrecisionName(precision));
+  for (const TensorInfo& info : TensorTable(spec)) {
+    fingerprint = Hash(std::as_bytes(checkpoint.Tensor(info.name)), fingerprint);
+  }
 }
 
 Model::Model(std::unique_ptr<Packed> packed) : packed_(std::move(packed)) {}
@@ -250,6 +274,7 @@ const std::string& Model::path() const { return packed_->path; }
 const std::string& Model::training() const { return packed_->training; }
 Precision Model::precision() const { return packed_->precision; }
 size_t Model::weight_bytes() const { return packed_->weights.size(); }
+uint64_t Model::fingerprint() const { return packed_->fingerprint; }
 std::span<const float> Model::first_value() const {
   return {packed_->first_value.data(), packed_->first_value.size()};
 }

@@ -10,6 +10,7 @@
 #define LINNET_RUNTIME_PACKED_MODEL_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -19,7 +20,7 @@
 #include "linnet/kernels/layer_norm.h"
 #include "linnet/kernels/linear.h"
 #include "linnet/kernels/narrow_linear.h"
-#include "linnet/runtime/engine.h"
+#include "linnet/runtime/model.h"
 
 namespace linnet {
 
@@ -59,6 +60,7 @@ struct Model::Packed {
   ModelSpec spec;
   Precision precision;
   std::string path, training;
+  uint64_t fingerprint = 0;
   size_t d_model, heads, dim, value_dim, d_ff, outputs, value_embedding;
   size_t head_width;  // q, k and v of one head: 2 dim + value_dim
   size_t most_heads;  // of a group

@@ -1,0 +1,165 @@
+#include "linnet/runtime/state.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "linnet/base/error.h"
+#include "linnet/io/json.h"
+#include "linnet/io/safetensors.h"
+
+namespace linnet {
+namespace {
+
+constexpr const char* kMetadata = "linnet.state";
+
+std::string Hex(uint64_t value) {
+  char text[17];
+  std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(value));
+  return text;
+}
+
+}  // namespace
+
+State::State(const ModelSpec& spec, size_t batch)
+    : per_sequence_(static_cast<size_t>(spec.StateFloats())),
+      reach_(static_cast<size_t>(spec.Reach())),
+      positions_(batch),
+      data_(batch * per_sequence_),
+      recent_(batch * reach_) {}
+
+size_t State::position(size_t sequence) const {
+  if (sequence >= batch()) {
+    throw InputError("a state of ", batch(), " sequences has no sequence ", sequence);
+  }
+  return positions_[sequence];
+}
+
+size_t State::bytes() const {
+  return data_.size() * sizeof(float) + recent_.size() * sizeof(recent_[0]);
+}
+
+State State::Clone() const {
+  State copy;
+  copy.per_sequence_ = per_sequence_, copy.reach_ = reach_;
+  copy.positions_ = positions_;
+  copy.data_ = data_.Copy();
+  copy.recent_ = recent_;
+  return copy;
+}
+
+void State::Reset() {
+  std::fill(positions_.begin(), positions_.end(), 0);
+  std::fill(data_.begin(), data_.end(), 0.0f);
+}
+
+State State::Fork(size_t copies) const {
+  if (copies == 0) throw InputError("a state cannot be forked into no copies");
+  std::vector<size_t> sequences;
+  for (size_t i = 0; i < batch() * copies; ++i) sequences.push_back(i / copies);
+  return Select(sequences);
+}
+
+State State::Select(std::span<const size_t> sequences) const {
+  State chosen;
+  chosen.per_sequence_ = per_sequence_, chosen.reach_ = reach_;
+  chosen.data_ = AlignedBuffer<float>(sequences.size() * per_sequence_);
+  chosen.recent_.resize(sequences.size() * reach_);
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    const size_t from = sequences[i];
+    chosen.positions_.push_back(position(from));
+    std::copy_n(data_.data() + from * per_sequence_, per_sequence_,
+                chosen.data_.data() + i * per_sequence_);
+    std::copy_n(recent_.data() + from * reach_, reach_, chosen.recent_.data() + i * reach_);
+  }
+  return chosen;
+}
+
+void State::Append(const State& other) {
+  if (other.batch() == 0) return;
+  if (batch() > 0 && (per_sequence_ != other.per_sequence_ || reach_ != other.reach_)) {
+    throw InputError("states of two models cannot be put together");
+  }
+  AlignedBuffer<float> data(data_.size() + other.data_.size());
+  const auto end = std::copy(data_.begin(), data_.end(), data.begin());
+  std::copy(other.data_.begin(), other.data_.end(), end);
+  recent_.insert(recent_.end(), other.recent_.begin(), other.recent_.end());
+  positions_.insert(positions_.end(), other.positions_.begin(), other.positions_.end());
+  data_ = std::move(data);
+  per_sequence_ = other.per_sequence_, reach_ = other.reach_;
+}
+
+void State::CheckFits(const Model& model) const {
+  if (batch() == 0 || per_sequence_ != static_cast<size_t>(model.spec().StateFloats()) ||
+      reach_ != static_cast<size_t>(model.spec().Reach())) {
+    throw InputError(model.path(), ": the state was not made for this model; use NewState()");
+  }
+}
+
+void State::Save(const std::string& path, const Model& model) const {
+  CheckFits(model);
+  const auto rows = static_cast<int64_t>(batch());
+  const std::vector<int64_t> positions(positions_.begin(), positions_.end());
+  SafetensorsWriter writer;
+  writer.SetMetadata(kMetadata,
+                     nlohmann::json{{"model", Hex(model.fingerprint())},
+                                    {"path", model.path()},
+                                    {"precision", PrecisionName(model.precision())}}
+                         .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  writer.Add("position", DType::kI64, {rows}, positions.data());
+  writer.Add("state", DType::kF32, {rows, static_cast<int64_t>(per_sequence_)}, data_.data());
+  writer.Add("recent", DType::kI32, {rows, static_cast<int64_t>(reach_)}, recent_.data());
+  writer.Write(path);
+}
+
+State State::Load(const std::string& path, const Model& model) {
+  const SafetensorsFile file = SafetensorsFile::Open(path);
+  const auto found = file.metadata().find(kMetadata);
+  if (found == file.metadata().end()) {
+    throw InputError(path, ": not a saved state (its metadata has no '", kMetadata, "' entry)");
+  }
+  std::string fault;
+  const nlohmann::json about = ParseJson(found->second, 8, fault);
+  const auto word = [&](const char* field) {
+    const bool there = about.is_object() && about.contains(field) && about[field].is_string();
+    return there ? about[field].get<std::string>() : std::string("?");
+  };
+  if (word("model") != Hex(model.fingerprint())) {
+    throw InputError(path, ": the state of another model (", Quote(word("path")), " in ",
+                     Quote(word("precision")), "), not of ", model.path(), " in ",
+                     PrecisionName(model.precision()));
+  }
+  const ModelSpec& spec = model.spec();
+  const Tensor &position = file.Get("position"), &data = file.Get("state"),
+               &recent = file.Get("recent");
+  const int64_t rows = position.shape.size() == 1 ? position.shape[0] : 0;
+  const auto has = [&](const Tensor& tensor, DType type, int64_t width) {
+    return tensor.dtype == type && tensor.shape == std::vector<int64_t>{rows, width};
+  };
+  if (rows < 1 || position.dtype != DType::kI64 || !has(data, DType::kF32, spec.StateFloats()) ||
+      !has(recent, DType::kI32, spec.Reach())) {
+    throw InputError(path, ": its tensors are not those of a state of ", model.path());
+  }
+  State state(spec, static_cast<size_t>(rows));
+  CheckFinite(data.f32(), path, data.name);
+  std::copy(data.f32().begin(), data.f32().end(), state.data_.begin());
+  for (size_t i = 0; i < state.positions_.size(); ++i) {
+    const int64_t at = position.i64()[i];
+    if (at < 0 || at > spec.max_length) {
+      throw InputError(path, ": a sequence has read ", at, " symbols, and the model has ",
+                       spec.max_length, " positions");
+    }
+    state.positions_[i] = static_cast<size_t>(at);
+  }
+  const auto symbols = recent.values<int32_t>();
+  for (size_t i = 0; i < symbols.size(); ++i) {
+    if (symbols[i] < 0 || symbols[i] >= spec.vocabulary) {
+      throw InputError(path, ": symbol ", symbols[i], " is outside the vocabulary 0 .. ",
+                       spec.vocabulary - 1);
+    }
+    state.recent_[i] = symbols[i];
+  }
+  return state;
+}
+
+}  // namespace linnet
