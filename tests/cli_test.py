@@ -526,6 +526,23 @@ class Bench(Case):
         self.check_records(records, "weight_bytes")
         self.assertIn("us/token", self.linnet("bench", "step", self.copy, "--seconds", 0))
 
+    def test_generate(self):
+        records = self.linnet_json("bench", "generate", self.images, "--batch", "1,3", "--precision",
+                                   "f32,bf16,int8", "--seconds", 0)
+        self.assertEqual([(record["batch"], record["precision"]) for record in records
+                          if record["name"] == "generate"],
+                         [(batch, precision) for batch in (1, 3)
+                          for precision in ("f32", "bf16", "int8")])
+        self.check_records(records, "images_per_second", "state_bytes", "dot_unit", "product_gops")
+        said = self.linnet("bench", "generate", self.images, "--seconds", 0)
+        self.assertIn("images/s", said)
+        for arguments, fragment in (([], "--random"), ([self.copy], "copy"),
+                                    ([self.images, "--random", "mnist"], "MODEL"),
+                                    (["--random", "svhn"], "svhn"),
+                                    ([self.images, "--precision", "int4"], "int8"),
+                                    ([self.images, "--batch", "0"], "--batch")):
+            self.refuses(["bench", "generate", *arguments], fragment)
+
     def test_causal_linear(self):
         records = self.linnet_json("bench", "causal-linear", "--max-n", 1024, "--seconds", 0)
         passes = [f"causal-linear/{form}/{name}" for form in ("bare", "fused")
@@ -555,6 +572,65 @@ class Bench(Case):
                         ["--max-n", 2 ** 21], ["--value-dim", 0]):
             self.refuses(["bench", "causal-linear", *options], options[0], "--help")
         self.refuses(["bench", "causal-linear", "--min-n", 512, "--max-n", 64], "--min-n", "--max-n")
+
+
+class Precision(Case):
+    def test_export_and_run(self):
+        for precision in ("bf16", "int8"):
+            path = self.dir / f"{precision}.safetensors"
+            said = self.linnet_json("export", self.images, "--precision", precision, "--out", path)
+            self.assertEqual(said["file_bytes"], path.stat().st_size)
+            self.assertLess(path.stat().st_size, self.images.stat().st_size)
+            self.assertEqual(self.linnet_json("info", path)["precision"], precision)
+            said = self.linnet_json("sample", path, "--count", 1, "--out", "own.png")
+            self.assertEqual(said["precision"], precision)
+            # Narrowed when it is loaded or in a file: embeddings apart, which the file rounds too.
+            self.linnet("export", path, "--precision", "f32", "--out", "wide.safetensors")
+            said = self.linnet_json("sample", "wide.safetensors", "--count", 1, "--out", "wide.png",
+                                    "--precision", precision)
+            self.assertEqual(said["precision"], precision)
+            self.assertEqual((self.dir / "own.png").read_bytes(), (self.dir / "wide.png").read_bytes())
+        for verb in ("sample", "complete"):
+            self.refuses([verb, self.images, "--out", "a.png", "--precision", "int4"], "int4", "bf16")
+        self.refuses(["export", self.images, "--precision", "int8", "--out", self.images], "itself")
+
+    def test_damaged_narrow_files(self):
+        path = self.dir / "int8.safetensors"
+        self.linnet("export", self.images, "--precision", "int8", "--out", path)
+        data = path.read_bytes()
+        size = int.from_bytes(data[:8], "little")
+        header = json.loads(data[8:8 + size])
+
+        def damaged(change):
+            changed = json.loads(json.dumps(header))
+            change(changed)
+            text = json.dumps(changed).encode()
+            return self.write("bad.safetensors",
+                              len(text).to_bytes(8, "little") + text + data[8 + size:])
+
+        name = "transformer.layers.0.linear1.weight"
+        self.assertEqual(header[name]["dtype"], "I8")
+
+        def rename(old, new):
+            def change(h):
+                h[new] = h.pop(old)
+            return change
+
+        def shape(which, value):
+            def change(h):
+                h[which]["shape"] = value
+            return change
+
+        scale = header[name + "_scale"]["shape"][0]
+        for change, fragment in ((rename(name + "_scale", "other"), "scales"),
+                                 (shape(name + "_scale", [1, scale]), name),
+                                 (shape(name, header[name]["shape"][::-1]), name)):
+            self.refuses(["info", damaged(change)], "bad.safetensors", fragment)
+        # Scales that are no numbers.
+        begin, end = header[name + "_scale"]["data_offsets"]
+        bad = bytearray(data)
+        bad[8 + size + begin:8 + size + end] = b"\xff" * (end - begin)
+        self.refuses(["sample", self.write("nan.safetensors", bytes(bad)), "--out", "a.png"], name)
 
 
 class BadModel(Case):
