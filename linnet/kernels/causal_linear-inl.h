@@ -542,15 +542,19 @@ void StepHeads(const CausalLinearStepShape& shape, const CausalLinearOptions& op
                const CausalLinearStepArgs& args) {
   const auto state_size = static_cast<ptrdiff_t>(shape.dim * shape.value_dim);
   const auto of = [](const auto& x, size_t n, size_t h) { return x.At(n, 0, h); };
+  const auto place = [&](size_t n) {
+    return static_cast<ptrdiff_t>(args.sequences ? args.sequences[n] : n);
+  };
   for (size_t n = 0; n < shape.batch; ++n) {
-    float* s = args.s + static_cast<ptrdiff_t>(n) * args.state_stride;
-    float* z = args.z ? args.z + static_cast<ptrdiff_t>(n) * args.state_stride : nullptr;
+    const ptrdiff_t at = place(n) * args.state_stride;
+    float* s = args.s + at;
+    float* z = args.z ? args.z + at : nullptr;
     for (size_t h = 0; h < shape.heads; ++h) {
       // The last of all asks for itself.
-      const ptrdiff_t next = h + 1 < shape.heads ? state_size
-                             : n + 1 < shape.batch
-                                 ? args.state_stride - static_cast<ptrdiff_t>(h) * state_size
-                                 : 0;
+      const ptrdiff_t next = h + 1 < shape.heads   ? state_size
+                             : n + 1 < shape.batch ? (place(n + 1) - place(n)) * args.state_stride -
+                                                         static_cast<ptrdiff_t>(h) * state_size
+                                                   : 0;
       StepHead(shape.dim, shape.value_dim, options, of(args.q, n, h), of(args.k, n, h),
                of(args.v, n, h), s + static_cast<ptrdiff_t>(h) * state_size,
                z ? z + h * shape.dim : nullptr, next, of(args.out, n, h));

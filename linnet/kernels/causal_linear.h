@@ -138,6 +138,8 @@ struct CausalLinearStepArgs {
   float* s = nullptr;
   float* z = nullptr;
   ptrdiff_t state_stride = 0;
+  // Optional, [N]: the states of these sequences, counted from the first one's; else of 0, 1, 2, ...
+  const size_t* sequences = nullptr;
 };
 
 // One position of each sequence and head, in place: s and z become the states after it. One pass over

@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "linnet/base/error.h"
@@ -30,19 +32,24 @@ constexpr size_t kRedundantRows = 4;
 // `length` consecutive positions of `sequences` sequences, each from where it is.
 struct Block {
   size_t sequences, length;
-  const size_t* positions;  // State::positions_, from the first sequence on: where the call began
+  size_t first;             // sequence of the state; or
+  const size_t* chosen;     // each of them, where some were chosen
+  const size_t* positions;  // State::positions_: where the call began
   size_t ahead;             // positions that the call has been through before this block
   const int32_t* tokens;    // [sequences, length], rows token_stride apart
   size_t token_stride;
-  float* states;  // State::data_, from the first sequence on
+  float* states;  // State::data_
   size_t state_stride;
-  const int32_t* recent;  // State::recent_, from the first sequence on
+  const int32_t* recent;  // State::recent_
   // Where each sequence's outputs go: of all positions, or of the last one only; null for none.
   float* outputs = nullptr;
   size_t sequence_output_stride = 0;
   bool only_last = false;
 
   size_t rows() const { return sequences * length; }
+  // Where a sequence of the block is in the state.
+  size_t Place(size_t sequence) const { return chosen ? chosen[sequence] : first + sequence; }
+  size_t Position(size_t sequence) const { return positions[Place(sequence)]; }
 };
 
 // The threads that walk a block together; alone, or all of the pool.
@@ -112,11 +119,11 @@ class BlockRunner {
   // The row of above_embedding for the symbol that follows position t of the block.
   size_t Above(size_t sequence, size_t t) const {
     const size_t row_bytes = static_cast<size_t>(model_.spec.RowBytes());
-    const size_t next = block_.positions[sequence] + block_.ahead + t + 1;
+    const size_t next = block_.Position(sequence) + block_.ahead + t + 1;
     if (next < row_bytes) return static_cast<size_t>(model_.spec.vocabulary);
     const size_t at = next - row_bytes, reach = row_bytes - 1;
-    if (at < block_.positions[sequence]) {
-      return static_cast<size_t>(block_.recent[sequence * reach + at % reach]);
+    if (at < block_.Position(sequence)) {
+      return static_cast<size_t>(block_.recent[block_.Place(sequence) * reach + at % reach]);
     }
     return static_cast<size_t>(
         (block_.tokens + sequence * block_.token_stride + t)[-ptrdiff_t(reach)]);
@@ -136,7 +143,7 @@ class BlockRunner {
       }
       if (pe > 0) {
         std::memcpy(x + ve,
-                    model_.positions.data() + (block_.positions[sequence] + block_.ahead + t) * pe,
+                    model_.positions.data() + (block_.Position(sequence) + block_.ahead + t) * pe,
                     pe * sizeof(float));
       }
     }
@@ -195,7 +202,8 @@ class BlockRunner {
     const float* k = q + dim;
     const float* v = k + dim;
     const size_t s_size = dim * value_dim, layer_size = model_.heads * (s_size + dim);
-    float* layer_state = block_.states + layer * layer_size;
+    float* layer_state = block_.states + layer * layer_size +
+                         (block_.chosen ? 0 : block_.first * block_.state_stride);
     float* s = layer_state + group.begin * s_size;
     float* z = layer_state + model_.heads * s_size + group.begin * dim;
     const auto rows = [&](const float* from, size_t row) {
@@ -211,7 +219,8 @@ class BlockRunner {
                                  .out = kernels::RowMajor(work_.heads, 1, heads, value_dim),
                                  .s = s,
                                  .z = z,
-                                 .state_stride = static_cast<ptrdiff_t>(block_.state_stride)});
+                                 .state_stride = static_cast<ptrdiff_t>(block_.state_stride),
+                                 .sequences = block_.chosen});
       return Contribute(group, g, values, work_.heads, work_.sums[0]);
     }
     for (size_t i = 0; i < block_.sequences; ++i) {
@@ -222,8 +231,8 @@ class BlockRunner {
            .k = rows(k, row),
            .v = rows(v, row),
            .out = kernels::RowMajor(work_.heads + row * values, block_.length, heads, value_dim),
-           .s = s + i * block_.state_stride,
-           .z = z + i * block_.state_stride},
+           .s = s + (block_.chosen ? block_.chosen[i] : i) * block_.state_stride,
+           .z = z + (block_.chosen ? block_.chosen[i] : i) * block_.state_stride},
           {work_.attention, 1}, SerialFor);
     }
     Contribute(group, g, values, work_.heads, work_.sums[0]);
@@ -381,6 +390,7 @@ struct Engine::Scratch {
   };
   AlignedBuffer<float> shared;
   std::vector<Member> members;
+  std::vector<uint8_t> named;  // by sequence, while a call looks for one that is named twice
 
   // Working memory for blocks of up to `rows` rows; allocates only when it was never that large.
   void Prepare(const Model::Packed& model, size_t rows, bool alone) {
@@ -417,25 +427,53 @@ State Engine::NewState(size_t batch) const {
 
 void Engine::Step(State& state, std::span<const int32_t> tokens, std::span<float> outputs) {
   if (outputs.empty()) throw InputError("a step needs room for its outputs");
-  Prefix(state, tokens, 1, outputs);
+  Read(state, nullptr, state.batch(), tokens, 1, outputs);
+}
+
+void Engine::Step(State& state, std::span<const size_t> sequences, std::span<const int32_t> tokens,
+                  std::span<float> outputs) {
+  if (outputs.empty()) throw InputError("a step needs room for its outputs");
+  Read(state, sequences.data(), sequences.size(), tokens, 1, outputs);
 }
 
 void Engine::Prefix(State& state, std::span<const int32_t> tokens, size_t length,
                     std::span<float> outputs) {
+  Read(state, nullptr, state.batch(), tokens, length, outputs);
+}
+
+void Engine::Prefix(State& state, std::span<const size_t> sequences,
+                    std::span<const int32_t> tokens, size_t length, std::span<float> outputs) {
+  Read(state, sequences.data(), sequences.size(), tokens, length, outputs);
+}
+
+void Engine::Read(State& state, const size_t* chosen, size_t batch, std::span<const int32_t> tokens,
+                  size_t length, std::span<float> outputs) {
   const Model::Packed& model = model_->packed();
-  const size_t batch = state.batch(), width = model.outputs;
+  const size_t width = model.outputs;
   state.CheckFits(*model_);
-  if (length == 0 || tokens.size() / length != batch || tokens.size() % length != 0) {
+  const auto place = [&](size_t i) { return chosen ? chosen[i] : i; };
+  if (batch == 0 || length == 0 || tokens.size() / length != batch || tokens.size() % length != 0) {
     throw InputError("a state of ", batch, " sequences cannot read ", tokens.size(), " symbols as ",
                      length, " each");
   }
+  size_t furthest = 0;
+  std::vector<uint8_t>& named = scratch_->named;  // all zero between calls
+  if (chosen) named.resize(std::max(named.size(), state.batch()));
+  size_t twice = SIZE_MAX;
+  for (size_t i = 0; i < batch; ++i) {
+    if (place(i) >= state.batch()) break;  // position() will say so
+    if (chosen && std::exchange(named[chosen[i]], 1) != 0) twice = chosen[i];
+  }
+  for (size_t i = 0; chosen && i < batch && chosen[i] < named.size(); ++i) named[chosen[i]] = 0;
+  for (size_t i = 0; i < batch; ++i) furthest = std::max(furthest, state.position(place(i)));
+  // That would be two threads on one sequence.
+  if (twice != SIZE_MAX) throw InputError("sequence ", twice, " is chosen twice");
   const bool every = outputs.size() == batch * length * width;
   if (!every && !outputs.empty() && outputs.size() != batch * width) {
     throw InputError("outputs need ", batch, " x ", width, " floats, or that times ", length,
                      "; got ", outputs.size());
   }
   const size_t positions = static_cast<size_t>(model.spec.max_length);
-  const size_t furthest = *std::max_element(state.positions_.begin(), state.positions_.end());
   if (length > positions - furthest) {
     throw InputError(model.path, ": the model has ", positions, " positions; ", furthest,
                      " are read and ", length, " more do not fit");
@@ -469,13 +507,15 @@ void Engine::Prefix(State& state, std::span<const int32_t> tokens, size_t length
       for (size_t t = 0; t < length; t += chunk) {
         Block block{.sequences = last - first,
                     .length = std::min(chunk, length - t),
-                    .positions = state.positions_.data() + first,
+                    .first = first,
+                    .chosen = chosen ? chosen + first : nullptr,
+                    .positions = state.positions_.data(),
                     .ahead = t,
                     .tokens = tokens.data() + first * length + t,
                     .token_stride = length,
-                    .states = state.data_.data() + first * state.per_sequence_,
+                    .states = state.data_.data(),
                     .state_stride = state.per_sequence_,
-                    .recent = state.recent_.data() + first * reach};
+                    .recent = state.recent_.data()};
         if (every) {
           block.outputs = outputs.data() + (first * length + t) * width;
           block.sequence_output_stride = length * width;
@@ -491,10 +531,11 @@ void Engine::Prefix(State& state, std::span<const int32_t> tokens, size_t length
   // What later calls look back at.
   for (size_t i = 0; i < batch && reach > 0; ++i) {
     for (size_t t = length - std::min(length, reach); t < length; ++t) {
-      state.recent_[i * reach + (state.positions_[i] + t) % reach] = tokens[i * length + t];
+      state.recent_[place(i) * reach + (state.positions_[place(i)] + t) % reach] =
+          tokens[i * length + t];
     }
   }
-  for (size_t& position : state.positions_) position += length;
+  for (size_t i = 0; i < batch; ++i) state.positions_[place(i)] += length;
 }
 
 }  // namespace linnet

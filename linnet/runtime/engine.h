@@ -54,7 +54,17 @@ class Engine {
   void Prefix(State& state, std::span<const int32_t> tokens, size_t length,
               std::span<float> outputs);
 
+  // The same for some sequences of a state, each named once: `tokens` and `outputs` are theirs, in
+  // this order, and the others stay as they are.
+  void Step(State& state, std::span<const size_t> sequences, std::span<const int32_t> tokens,
+            std::span<float> outputs);
+  void Prefix(State& state, std::span<const size_t> sequences, std::span<const int32_t> tokens,
+              size_t length, std::span<float> outputs);
+
  private:
+  void Read(State& state, const size_t* chosen, size_t batch, std::span<const int32_t> tokens,
+            size_t length, std::span<float> outputs);
+
   struct Scratch;
   std::shared_ptr<const Model> model_;
   ThreadPool pool_;

@@ -347,6 +347,46 @@ TEST(State, SequencesAtDifferentPlacesGoOnTogether) {
   }
 }
 
+// Some sequences of a state go on and the others stay; what they get is what they get alone.
+TEST(State, ChosenSequencesGoOnAndTheOthersStay) {
+  for (const size_t batch : {5, 40}) {
+    Engine engine(Grid().model, {.threads = 2});
+    const size_t width = engine.output_size();
+    State state = engine.NewState(batch);
+    engine.Prefix(state, Grid().RandomTokens(batch * 20, 0), 20, {});
+    const State before = state.Clone();
+    std::vector<size_t> chosen;
+    for (size_t i = batch; i-- > 1;) chosen.push_back(i);  // all but the first, backwards
+    const Tokens piece = Grid().RandomTokens(chosen.size() * 3, 1), next = Tokens(chosen.size(), 7);
+    Floats out(chosen.size() * width), want = out;
+    engine.Prefix(state, chosen, piece, 3, {});
+    engine.Step(state, chosen, next, out);
+    State alone = before.Select(chosen);
+    engine.Prefix(alone, piece, 3, {});
+    engine.Step(alone, next, want);
+    EXPECT_EQ(out, want);
+    EXPECT_EQ(state.position(0), 20u);
+    EXPECT_EQ(state.position(1), 24u);
+    Floats first(width), same(width);
+    State stayed = before.Select(std::vector<size_t>{0});
+    engine.Step(state, std::vector<size_t>{0}, Tokens{1}, first);
+    engine.Step(stayed, Tokens{1}, same);
+    EXPECT_EQ(first, same);
+    state.Reset(2);
+    EXPECT_EQ(state.position(2), 0u);
+    State fresh = engine.NewState(1);
+    engine.Step(state, std::vector<size_t>{2}, Tokens{1}, first);
+    engine.Step(fresh, Tokens{1}, same);
+    EXPECT_EQ(first, same);
+    const State kept = state.Clone();
+    EXPECT_THROW(engine.Step(state, std::vector<size_t>{1, 3, 1}, Tokens(3, 1), out), Error);
+    EXPECT_THROW(engine.Step(state, std::vector<size_t>{batch}, Tokens{1}, first), Error);
+    EXPECT_THROW(engine.Step(state, std::vector<size_t>{}, Tokens{}, first), Error);
+    EXPECT_EQ(state.position(1), kept.position(1));
+    engine.Step(state, std::vector<size_t>{1, 3}, Tokens(2, 1), std::span(out).first(2 * width));
+  }
+}
+
 TEST(State, ForkSelectAndAppendAreCopiesOfSequences) {
   Engine engine(Grid().model, {.threads = 1});
   const size_t width = engine.output_size();

@@ -53,6 +53,12 @@ void State::Reset() {
   std::fill(data_.begin(), data_.end(), 0.0f);
 }
 
+void State::Reset(size_t sequence) {
+  position(sequence);  // is it there?
+  positions_[sequence] = 0;
+  std::fill_n(data_.data() + sequence * per_sequence_, per_sequence_, 0.0f);
+}
+
 State State::Fork(size_t copies) const {
   if (copies == 0) throw InputError("a state cannot be forked into no copies");
   std::vector<size_t> sequences;

@@ -45,7 +45,8 @@ class State {
   size_t bytes() const;
 
   State Clone() const;
-  void Reset();  // all sequences back to before the first symbol
+  void Reset();                 // all sequences back to before the first symbol
+  void Reset(size_t sequence);  // one of them
 
   // Each sequence `copies` times, side by side: 0 0 0 1 1 1 ... Throws InputError for none.
   State Fork(size_t copies) const;
