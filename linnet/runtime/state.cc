@@ -95,6 +95,17 @@ void State::Append(const State& other) {
   per_sequence_ = other.per_sequence_, reach_ = other.reach_;
 }
 
+void State::Assign(size_t sequence, const State& other) {
+  position(sequence);  // is it there?
+  if (other.batch() != 1 || per_sequence_ != other.per_sequence_ || reach_ != other.reach_) {
+    throw InputError("one sequence of a state is replaced by one of the same model");
+  }
+  positions_[sequence] = other.positions_[0];
+  std::copy(other.data_.begin(), other.data_.end(), data_.begin() + sequence * per_sequence_);
+  std::copy(other.recent_.begin(), other.recent_.end(),
+            recent_.begin() + static_cast<ptrdiff_t>(sequence * reach_));
+}
+
 void State::CheckFits(const Model& model) const {
   if (batch() == 0 || per_sequence_ != static_cast<size_t>(model.spec().StateFloats()) ||
       reach_ != static_cast<size_t>(model.spec().Reach())) {

@@ -56,6 +56,10 @@ class State {
   // Those of `other`, which was made for the same model, behind these. Throws InputError otherwise.
   void Append(const State& other);
 
+  // Puts the one sequence of `other`, of the same model, in the place of one. Throws InputError
+  // otherwise.
+  void Assign(size_t sequence, const State& other);
+
   // Writes a safetensors file that names the model (replaced in one step), and reads one. A state
   // that has been saved goes on bit for bit as the one that stayed. Load throws InputError on a file
   // that is no state, or one of another model, or of the same in another precision.
@@ -64,6 +68,7 @@ class State {
 
  private:
   friend class Engine;
+  friend class Scheduler;
   State(const ModelSpec& spec, size_t batch);
   void CheckFits(const Model& model) const;
 

@@ -1,0 +1,251 @@
+#include "linnet/runtime/scheduler.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <stdexcept>
+#include <string>
+
+#include "linnet/base/error.h"
+#include "linnet/base/rng.h"
+#include "linnet/model/checkpoint.h"
+
+namespace linnet {
+namespace {
+
+using Floats = std::vector<float>;
+using Tokens = std::vector<int32_t>;
+
+// A network over 11 symbols with 300 positions.
+std::shared_ptr<const Model> TestModel(Precision precision = Precision::kF32) {
+  ModelSpec spec;
+  spec.task = "copy", spec.head = "categorical", spec.vocabulary = spec.classes = 11;
+  spec.layers = 2, spec.heads = 3, spec.query_dim = 5, spec.value_dim = 7, spec.d_model = 24;
+  spec.d_ff = 50, spec.value_embedding = 14, spec.max_length = 300;
+  const std::string path =
+      (std::filesystem::temp_directory_path() / StrCat("linnet_scheduler_test.", getpid()))
+          .string();
+  std::map<std::string, Floats> tensors;
+  WriteCheckpoint(path, spec, "", [&](const TensorInfo& info) {
+    size_t size = 1;
+    for (int64_t n : info.shape) size *= static_cast<size_t>(n);
+    Philox rng(9, tensors.size());
+    Floats& values = tensors[info.name];
+    for (size_t i = 0; i < size; ++i) values.push_back(0.3f * rng.Normal());
+    return std::span<const float>(values);
+  });
+  auto model = Model::Open(path, {precision});
+  std::filesystem::remove(path);
+  return model;
+}
+
+int32_t Likeliest(std::span<const float> outputs) {
+  return static_cast<int32_t>(std::max_element(outputs.begin(), outputs.end()) - outputs.begin());
+}
+
+Tokens Prompt(size_t which) {
+  Philox rng(4, which);
+  Tokens prompt(1 + rng.Below(which % 5 == 0 ? 270 : 20));
+  for (int32_t& symbol : prompt) symbol = static_cast<int32_t>(rng.Below(11));
+  return prompt;
+}
+
+// What a request sees, one after the other, and why it ended.
+struct Seen {
+  Floats outputs;
+  std::optional<Finished> why;
+  size_t times = 0;
+};
+
+Request Asking(const Tokens& prompt, size_t symbols, Seen& seen) {
+  return {.prompt = prompt,
+          .next = [&seen, symbols](std::span<const float> outputs) -> std::optional<int32_t> {
+            seen.outputs.insert(seen.outputs.end(), outputs.begin(), outputs.end());
+            if (++seen.times == symbols) return {};
+            return Likeliest(outputs);
+          },
+          .finished = [&seen](Finished why) { seen.why = why; },
+          .from = {}};
+}
+
+TEST(Scheduler, EachGetsWhatItGetsAlone) {
+  for (const Precision precision : {Precision::kF32, Precision::kInt8}) {
+    const auto model = TestModel(precision);
+    constexpr size_t kRequests = 25;
+    std::vector<Seen> alone(kRequests), together(kRequests);
+    for (size_t i = 0; i < kRequests; ++i) {
+      Engine engine(model, {.threads = 1});
+      Scheduler scheduler(engine, {.sequences = 1});
+      scheduler.Submit(Asking(Prompt(i), 1 + i * 2, alone[i]));
+      while (scheduler.Run()) {
+      }
+    }
+    Engine engine(model, {.threads = 2});
+    Scheduler scheduler(engine, {.sequences = 4, .queue = 100, .prompt_symbols = 50});
+    EXPECT_EQ(scheduler.capacity(), 4u);
+    size_t submitted = 0;
+    for (bool left = true; left || submitted < kRequests;) {
+      if (submitted < kRequests) {
+        ASSERT_TRUE(
+            scheduler.Submit(Asking(Prompt(submitted), 1 + submitted * 2, together[submitted])));
+        ++submitted;
+      }
+      left = scheduler.Run();
+      EXPECT_LE(scheduler.running(), 4u);
+    }
+    for (size_t i = 0; i < kRequests; ++i) {
+      EXPECT_EQ(together[i].outputs, alone[i].outputs) << i;
+      EXPECT_EQ(together[i].why, alone[i].why);
+      EXPECT_EQ(together[i].times, alone[i].times);
+    }
+    EXPECT_EQ(scheduler.running() + scheduler.waiting(), 0u);
+  }
+}
+
+TEST(Scheduler, GoesOnFromAState) {
+  const auto model = TestModel();
+  Engine engine(model, {.threads = 1});
+  const Tokens prompt = Prompt(1);
+  State state = engine.NewState(1);
+  engine.Prefix(state, std::span(prompt).first(prompt.size() - 1), prompt.size() - 1, {});
+  Floats want(engine.output_size());
+  State went = state.Clone();
+  engine.Step(went, std::span(prompt).last(1), want);
+  Scheduler scheduler(engine, {.sequences = 2});
+  Seen seen[2];
+  for (Seen& each : seen) {
+    Request request = Asking({prompt.back()}, 1, each);
+    request.from = state.Clone();
+    scheduler.Submit(std::move(request));
+  }
+  while (scheduler.Run()) {
+  }
+  EXPECT_EQ(seen[0].outputs, want);
+  EXPECT_EQ(seen[1].outputs, want);
+}
+
+TEST(Scheduler, QueuesThenRefuses) {
+  const auto model = TestModel();
+  Engine engine(model, {.threads = 1});
+  Scheduler scheduler(engine, {.sequences = 2, .queue = 3});
+  std::vector<Seen> seen(20);
+  size_t taken = 0;
+  for (size_t i = 0; i < 10; ++i) taken += scheduler.Submit(Asking({1, 2}, 4, seen[i])).has_value();
+  EXPECT_EQ(taken, 5u);  // two that will run, three that wait
+  EXPECT_EQ(scheduler.waiting(), 5u);
+  EXPECT_TRUE(scheduler.Run());
+  EXPECT_EQ(scheduler.running(), 2u);
+  EXPECT_EQ(scheduler.waiting(), 3u);
+  EXPECT_FALSE(scheduler.Submit(Asking({1}, 1, seen[10])));
+  while (scheduler.Run()) {
+  }
+  for (size_t i = 0; i < 20; ++i) {
+    EXPECT_EQ(seen[i].why.has_value(), i < 5) << i;
+    EXPECT_EQ(seen[i].times, i < 5 ? 4u : 0u);
+  }
+  EXPECT_TRUE(scheduler.Submit(Asking({1}, 1, seen[10])));
+}
+
+TEST(Scheduler, EndsWhereTheModelHasNoMorePositions) {
+  const auto model = TestModel();
+  Engine engine(model, {.threads = 1});
+  Scheduler scheduler(engine, {.sequences = 2});
+  Seen endless, full;
+  scheduler.Submit(Asking({1}, 1'000'000, endless));
+  scheduler.Submit(Asking(Tokens(300, 2), 2, full));
+  while (scheduler.Run()) {
+  }
+  EXPECT_EQ(endless.why, Finished::kFull);
+  EXPECT_EQ(endless.times, 300u);  // one for each symbol that was read
+  EXPECT_EQ(full.why, Finished::kFull);
+  EXPECT_EQ(full.times, 1u);
+}
+
+TEST(Scheduler, CancelsWhatRunsAndWhatWaitsAtAnyTime) {
+  const auto model = TestModel();
+  Engine engine(model, {.threads = 1});
+  Scheduler scheduler(engine, {.sequences = 2});
+  std::vector<Seen> seen(5);
+  std::vector<uint64_t> ids;
+  for (size_t i = 0; i < 4; ++i) ids.push_back(*scheduler.Submit(Asking({1, 2}, 50, seen[i])));
+  scheduler.Run();
+  EXPECT_TRUE(scheduler.Cancel(ids[0]));   // runs
+  EXPECT_TRUE(scheduler.Cancel(ids[3]));   // waits
+  EXPECT_FALSE(scheduler.Cancel(ids[0]));  // is gone
+  EXPECT_FALSE(scheduler.Cancel(12345));
+  EXPECT_EQ(scheduler.running(), 1u);
+  EXPECT_EQ(seen[0].why, Finished::kCancelled);
+  EXPECT_EQ(seen[3].why, Finished::kCancelled);
+  // From within a callback: itself and another, and a new one in their place.
+  uint64_t own = 0;
+  Request request = Asking({3}, 50, seen[4]);
+  request.next = [&](std::span<const float>) -> std::optional<int32_t> {
+    EXPECT_TRUE(scheduler.Cancel(ids[1]));
+    EXPECT_TRUE(scheduler.Cancel(own));
+    EXPECT_TRUE(scheduler.Submit(Asking({4}, 3, seen[0])));
+    return 1;
+  };
+  own = *scheduler.Submit(std::move(request));
+  EXPECT_TRUE(scheduler.Cancel(ids[2]));
+  seen[0] = {};
+  while (scheduler.Run()) {
+  }
+  EXPECT_EQ(seen[1].why, Finished::kCancelled);
+  EXPECT_EQ(seen[4].why, Finished::kCancelled);
+  EXPECT_EQ(seen[0].why, Finished::kEnded);
+  EXPECT_EQ(seen[0].times, 3u);
+}
+
+TEST(Scheduler, AnExceptionEndsItsRequestAlone) {
+  const auto model = TestModel();
+  Engine engine(model, {.threads = 1});
+  Scheduler scheduler(engine, {.sequences = 3});
+  Seen good, odd;
+  Request bad = Asking({1}, 5, odd);
+  bad.next = [](std::span<const float>) -> std::optional<int32_t> {
+    throw std::runtime_error("told so");
+  };
+  Request outside = Asking({1}, 5, odd);
+  outside.next = [](std::span<const float>) -> std::optional<int32_t> { return 11; };
+  scheduler.Submit(std::move(bad));
+  scheduler.Submit(Asking({1, 2, 3}, 5, good));
+  EXPECT_THROW(scheduler.Run(), std::runtime_error);
+  EXPECT_EQ(scheduler.running(), 1u);
+  scheduler.Submit(std::move(outside));
+  EXPECT_THROW(scheduler.Run(), Error);
+  while (scheduler.Run()) {
+  }
+  EXPECT_EQ(good.why, Finished::kEnded);
+  EXPECT_EQ(good.times, 5u);
+  EXPECT_FALSE(odd.why);
+}
+
+TEST(Scheduler, RefusesWhatCannotBeRun) {
+  const auto model = TestModel();
+  Engine engine(model, {.threads = 1});
+  EXPECT_THROW(Scheduler(engine, {.sequences = 0}), Error);
+  EXPECT_THROW(Scheduler(engine, {.sequences = size_t{1} << 50}), Error);
+  Scheduler scheduler(engine, {.sequences = 2});
+  Seen seen;
+  EXPECT_THROW(scheduler.Submit(Asking({}, 1, seen)), Error);
+  EXPECT_THROW(scheduler.Submit(Asking({11}, 1, seen)), Error);
+  EXPECT_THROW(scheduler.Submit(Asking({-1}, 1, seen)), Error);
+  EXPECT_THROW(scheduler.Submit(Asking(Tokens(301, 1), 1, seen)), Error);
+  Request request = Asking({1}, 1, seen);
+  request.from = engine.NewState(2);
+  EXPECT_THROW(scheduler.Submit(std::move(request)), Error);
+  request = Asking({1}, 1, seen);
+  request.next = nullptr;
+  EXPECT_THROW(scheduler.Submit(std::move(request)), Error);
+  EXPECT_EQ(scheduler.waiting(), 0u);
+  EXPECT_FALSE(scheduler.Run());
+  EXPECT_EQ(Scheduler::Fitting(*model, 0), 0u);
+  EXPECT_EQ(Scheduler::Fitting(*model, 10.5 * static_cast<double>(model->spec().StateBytes())),
+            10u);
+}
+
+}  // namespace
+}  // namespace linnet
