@@ -53,12 +53,13 @@ class PackageTest(unittest.TestCase):
         """Folder to the names of its headers."""
         found = {}
         for path in sorted((self.prefix / "include" / "linnet").rglob("*.h")):
-            found.setdefault(path.parent.name, []).append(f"linnet/{path.parent.name}/{path.name}")
+            name = path.relative_to(self.prefix / "include")
+            found.setdefault(name.parts[1] if len(name.parts) > 2 else "", []).append(str(name))
         return found
 
     def test_every_header_stands_alone(self):
         headers = self.headers()
-        self.assertEqual(set(headers), {"base", "data", "io", "kernels", "model", "runtime", *WITH_TORCH})
+        self.assertEqual(set(headers), {"", "base", "data", "io", "kernels", "model", "runtime", *WITH_TORCH})
         for name in ("base/function_ref", "kernels/matmul", "nn/attention", "train/trainer"):
             self.assertIn(f"linnet/{name}.h", headers[name.split("/")[0]])
         for name in ("kernels/linear_ref", "kernels/linear-inl", "io/test_util"):
@@ -71,6 +72,33 @@ class PackageTest(unittest.TestCase):
             for name in names:
                 self.run_ok(compiler, "-std=c++20", "-Wall", "-Wextra", "-fsyntax-only", "-I", self.prefix / "include",
                             "-include", name, "-x", "c++", "/dev/null")
+
+    def test_the_examples(self):
+        build = self.dir / "examples"
+        self.run_ok("cmake", "-S", SOURCE / "examples", "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
+                    f"-DCMAKE_PREFIX_PATH={self.prefix}")
+        self.run_ok("cmake", "--build", build)
+        model = SOURCE / "models" / "digits.safetensors"
+        drawn = self.run_ok(build / "draw", model, 3).splitlines()
+        self.assertEqual([len(line) for line in drawn], [28] * 56)
+        self.assertEqual(drawn[:14], drawn[28:42])  # the same upper half
+        said = self.run_ok(build / "draw_c", model, 3)
+        self.assertIn("after 3 symbols", said)
+        self.assertEqual(said, self.run_ok(build / "draw_c_static", model, 3))
+        for name in ("draw", "draw_c"):
+            done = subprocess.run([build / name, "/nowhere"], capture_output=True, text=True)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("/nowhere", done.stderr)
+
+    def test_the_library_for_c(self):
+        library = next(self.prefix.rglob("liblinnet.so"))
+        self.assertLess(library.stat().st_size, 5e6)
+        exported = self.run_ok("nm", "-D", "--defined-only", library)
+        names = {line.split()[-1].split("@")[0] for line in exported.splitlines()}
+        header = (self.prefix / "include" / "linnet" / "linnet.h").read_text()
+        self.assertEqual({name for name in names if not name.startswith("_")},
+                         set(re.findall(r"LINNET_API [^;(]*?(linnet_\w+)\(", header)))
+        self.assertNotIn("torch", self.run_ok("ldd", library))
 
     def find(self, arguments, *options):
         """What find_package(linnet ARGUMENTS) finds: (whether, whether nn, the reason why not)."""

@@ -1,0 +1,21 @@
+// The running half of linnet in one header, as an installed package has it: load a model, generate with
+// it, keep its state.
+//
+//   #include <linnet/runtime.h>                // find_package(linnet); link linnet::runtime
+//
+//   auto model = linnet::Model::Open("digits.safetensors");
+//   linnet::Engine engine(model);
+//   const std::vector<uint8_t> digits = linnet::SampleImages(engine, 16, {.seed = 7});
+#ifndef LINNET_EMBED_RUNTIME_H_
+#define LINNET_EMBED_RUNTIME_H_
+
+#include "linnet/base/error.h"
+#include "linnet/runtime/copy.h"
+#include "linnet/runtime/engine.h"
+#include "linnet/runtime/images.h"
+#include "linnet/runtime/model.h"
+#include "linnet/runtime/narrow.h"
+#include "linnet/runtime/scheduler.h"
+#include "linnet/runtime/state.h"
+
+#endif  // LINNET_EMBED_RUNTIME_H_
