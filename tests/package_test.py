@@ -90,6 +90,21 @@ class PackageTest(unittest.TestCase):
             self.assertEqual(done.returncode, 1)
             self.assertIn("/nowhere", done.stderr)
 
+    def test_the_page_on_embedding(self):
+        page = self.dir / "page"
+        page.mkdir()
+        lines = blocks(SOURCE / "docs" / "embedding.md", "cpp")[0].splitlines()
+        main = [line for line in lines if line.startswith("#include")] + ["int main() {"] + \
+            [line for line in lines if not line.startswith("#include")] + ["}"]
+        (page / "main.cc").write_text("\n".join(main).replace("/tmp/half.state", str(page / "half.state")))
+        (page / "CMakeLists.txt").write_text(
+            "cmake_minimum_required(VERSION 3.25)\nproject(page LANGUAGES CXX)\nadd_executable(program main.cc)\n" +
+            blocks(SOURCE / "docs" / "embedding.md", "cmake")[0])
+        self.run_ok("cmake", "-S", page, "-B", page / "build", "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={self.prefix}")
+        self.run_ok("cmake", "--build", page / "build")
+        self.run_ok(page / "build" / "program", cwd=SOURCE)
+        self.assertTrue((page / "half.state").exists())
+
     def test_the_library_for_c(self):
         library = next(self.prefix.rglob("liblinnet.so"))
         self.assertLess(library.stat().st_size, 5e6)

@@ -90,14 +90,19 @@ void Continue(Engine& engine, std::span<uint8_t> images, size_t known,
     engine.Prefix(state, tokens, known, out);
     tokens.resize(count);
     for (size_t p = known; p < pixels; ++p) {
-      for (size_t i = 0; i < count; ++i) {
-        Philox draws = Draws(options, first + i, p);
-        const float u_mixture = draws.Uniform(), u_value = draws.Uniform();
-        const uint8_t byte = kernels::SampleMixtureOfLogistics(mixtures, &out[i * outputs],
-                                                               u_mixture, u_value, sampler);
-        image(i)[p] = byte;
-        tokens[i] = byte;
-      }
+      const auto draw = [&](size_t begin, size_t end) {
+        for (size_t i = begin; i < end; ++i) {
+          Philox draws = Draws(options, first + i, p);
+          const float u_mixture = draws.Uniform(), u_value = draws.Uniform();
+          const uint8_t byte = kernels::SampleMixtureOfLogistics(mixtures, &out[i * outputs],
+                                                                 u_mixture, u_value, sampler);
+          image(i)[p] = byte;
+          tokens[i] = byte;
+        }
+      };
+      // A few are drawn sooner than another thread is awake.
+      constexpr size_t kMany = 16;
+      count < kMany ? draw(0, count) : engine.pool().For(count, draw);
       if (p + 1 < pixels) engine.Step(state, tokens, out);
     }
   });

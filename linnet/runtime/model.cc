@@ -202,6 +202,7 @@ Model::Packed::Packed(const Checkpoint& checkpoint, Precision precision)
   value_dim = Size(spec.value_dim), d_ff = Size(spec.d_ff), outputs = Size(spec.OutputSize());
   value_embedding = Size(spec.value_embedding);
   head_width = 2 * dim + value_dim;
+  state_floats = static_cast<size_t>(spec.StateFloats());
   attention = {kernels::FeatureMap::kElu, /*normalize=*/true, spec.attention.eps};
   activation = spec.activation == "relu" ? kernels::Activation::kRelu : kernels::Activation::kGelu;
 

@@ -7,6 +7,7 @@
 #include "linnet/base/error.h"
 #include "linnet/io/json.h"
 #include "linnet/io/safetensors.h"
+#include "linnet/runtime/packed_model.h"
 
 namespace linnet {
 namespace {
@@ -107,7 +108,7 @@ void State::Assign(size_t sequence, const State& other) {
 }
 
 void State::CheckFits(const Model& model) const {
-  if (batch() == 0 || per_sequence_ != static_cast<size_t>(model.spec().StateFloats()) ||
+  if (batch() == 0 || per_sequence_ != model.packed().state_floats ||
       reach_ != static_cast<size_t>(model.spec().Reach())) {
     throw InputError(model.path(), ": the state was not made for this model; use NewState()");
   }

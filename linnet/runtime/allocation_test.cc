@@ -1,0 +1,75 @@
+// Counts what is allocated in this process, by whichever thread: a step allocates nothing.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+#include <vector>
+
+#include "linnet/model/checkpoint.h"
+#include "linnet/runtime/engine.h"
+
+// Sanitizers have allocators of their own.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+
+namespace {
+std::atomic<size_t> allocations{0};
+
+void* Counted(void* block) {
+  ++allocations;
+  if (block == nullptr) throw std::bad_alloc();
+  return block;
+}
+}  // namespace
+
+void* operator new(size_t size) { return Counted(std::malloc(size == 0 ? 1 : size)); }
+void* operator new(size_t size, std::align_val_t alignment) {
+  void* block = nullptr;
+  const auto at = static_cast<size_t>(alignment);
+  return Counted(posix_memalign(&block, at, size == 0 ? 1 : size) == 0 ? block : nullptr);
+}
+void operator delete(void* block) noexcept { std::free(block); }
+void operator delete(void* block, size_t) noexcept { std::free(block); }
+void operator delete(void* block, std::align_val_t) noexcept { std::free(block); }
+void operator delete(void* block, size_t, std::align_val_t) noexcept { std::free(block); }
+// AlignedBuffer's.
+extern "C" void* aligned_alloc(size_t alignment, size_t size) noexcept {
+  ++allocations;
+  void* block = nullptr;
+  return posix_memalign(&block, alignment, size) == 0 ? block : nullptr;
+}
+
+namespace linnet {
+namespace {
+
+TEST(Allocations, AStepMakesNone) {
+  const Checkpoint checkpoint = Checkpoint::Open("models/digits.safetensors");
+  for (const Precision precision : {Precision::kF32, Precision::kBf16, Precision::kInt8}) {
+    const auto model = Model::FromCheckpoint(checkpoint, {precision});
+    for (const size_t batch : {1, 40}) {
+      Engine engine(model, {.threads = 2});
+      State state = engine.NewState(batch);
+      std::vector<float> outputs(batch * engine.output_size());
+      std::vector<int32_t> tokens(batch, 7);
+      std::vector<size_t> chosen(batch);
+      for (size_t i = 0; i < batch; ++i) chosen[i] = batch - 1 - i;
+      engine.Step(state, tokens, outputs);  // scratch is made
+      engine.Step(state, chosen, tokens, outputs);
+      const size_t before = allocations;
+      for (int i = 0; i < 20; ++i) {
+        engine.Step(state, tokens, outputs);
+        engine.Step(state, chosen, tokens, outputs);
+      }
+      EXPECT_EQ(allocations - before, 0u) << PrecisionName(precision) << ", batch " << batch;
+    }
+  }
+  const size_t before = allocations;
+  { std::vector<float> one(1); }
+  AlignedBuffer<float> another(1);
+  EXPECT_EQ(allocations - before, 2u);  // they are counted
+}
+
+}  // namespace
+}  // namespace linnet
+
+#endif
