@@ -350,9 +350,9 @@ class Info(Case):
             self.assertIn(fault, info["training_fault"])
 
     def test_no_state_where_the_runtime_has_none(self):
-        path = self.write("relu.safetensors", model(IMAGE_SPEC, feature_map="relu"))
+        path = self.write("full.safetensors", model(IMAGE_SPEC, attention="full"))
         self.assertIsNone(self.linnet_json("info", path)["state_bytes"])
-        self.assertIn("the feature map 'relu' is not run", self.linnet("info", path))
+        self.assertIn("'full' is not run", self.linnet("info", path))
 
     def test_other_isas(self):
         for isa in ("SCALAR", "AVX2"):

@@ -40,12 +40,15 @@ ModelSpec Ragged(const std::string& task, const std::string& activation, bool gr
 struct ParityCase {
   std::string task, activation;
   bool grid = false;  // grid positions, the pixel above, and norms first
+  std::string feature_map = "elu";
 };
 class Parity : public testing::TestWithParam<ParityCase> {
  protected:
   void SetUp() override {
     torch::manual_seed(7);
-    model_ = nn::SequenceModel(Ragged(GetParam().task, GetParam().activation, GetParam().grid));
+    ModelSpec spec = Ragged(GetParam().task, GetParam().activation, GetParam().grid);
+    spec.attention.feature_map = GetParam().feature_map;
+    model_ = nn::SequenceModel(spec);
     model_->eval();
     path_ = (std::filesystem::temp_directory_path() /
              ("linnet_parity_test." + std::to_string(getpid()) + ".safetensors"))
@@ -118,10 +121,12 @@ TEST_P(Parity, BitsPerDimIsTheTrainingLoss) {
 INSTANTIATE_TEST_SUITE_P(Models, Parity,
                          testing::Values(ParityCase{"images", "relu"}, ParityCase{"images", "gelu"},
                                          ParityCase{"images", "gelu", true},
-                                         ParityCase{"copy", "gelu"}),
+                                         ParityCase{"copy", "gelu"},
+                                         ParityCase{"copy", "relu", false, "relu"},
+                                         ParityCase{"images", "relu", false, "polynomial2"}),
                          [](const auto& info) {
                            return info.param.task + "_" + info.param.activation +
-                                  (info.param.grid ? "_grid" : "");
+                                  (info.param.grid ? "_grid" : "") + "_" + info.param.feature_map;
                          });
 
 }  // namespace

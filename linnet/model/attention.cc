@@ -67,8 +67,8 @@ Table<FeatureMapInfo>& Maps() {
       "feature map",
       {
           {"elu", "elu(x) + 1 (eq. 7)", true, SameSize},
-          {"relu", "max(x, 0)", false, SameSize},
-          {"polynomial2", "exactly (q k / sqrt(D) + 1)^2", false,
+          {"relu", "max(x, 0)", true, SameSize},
+          {"polynomial2", "exactly (q k / sqrt(D) + 1)^2", true,
            [](int d, int) { return int64_t{d} * (d + 1) / 2 + d + 1; }},
           {"rff", "random Fourier features, near exp(-|q - k|^2 / (2 sqrt(D)))", false, AsAsked,
            [](int d, int features) { return AsAsked(d, features) / 2; }},

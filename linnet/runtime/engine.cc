@@ -75,6 +75,7 @@ struct Workspace {
   float* wide;                 // [rows, widest]: between a group's products
   std::byte* narrow_wide;  // narrow models: [rows, widest or d_model], what the outer products read
   float* heads;            // [rows, values of a group of heads]
+  float* features;         // [rows, heads of a group, 2 F]: phi of q and k, where not fused
   float* attention;        // for CausalLinearForward
 };
 
@@ -198,24 +199,40 @@ class BlockRunner {
     const size_t heads = group.end - group.begin, width = model_.QkvWidth(group);
     const size_t dim = model_.dim, value_dim = model_.value_dim, values = heads * value_dim;
     FromInput(width, group.in, work_.wide, width);
+    const float* v = work_.wide + 2 * dim;
     const float* q = work_.wide;
-    const float* k = q + dim;
-    const float* v = k + dim;
-    const size_t s_size = dim * value_dim, layer_size = model_.heads * (s_size + dim);
+    size_t qk_width = width, qk_head = model_.head_width;
+    const size_t f = model_.features;
+    if (model_.feature_map != nullptr) {
+      qk_head = 2 * f, qk_width = heads * qk_head;
+      for (size_t i = 0; i < rows_ * heads; ++i) {
+        const float* from = q + i / heads * width + i % heads * model_.head_width;
+        float* to = work_.features + i * qk_head;
+        model_.feature_map->single(dim, from, to);
+        model_.feature_map->single(dim, from + dim, to + f);
+      }
+      q = work_.features;
+    }
+    const float* k = q + f;
+    const size_t s_size = f * value_dim, layer_size = model_.heads * (s_size + f);
     float* layer_state = block_.states + layer * layer_size +
                          (block_.chosen ? 0 : block_.first * block_.state_stride);
     float* s = layer_state + group.begin * s_size;
-    float* z = layer_state + model_.heads * s_size + group.begin * dim;
-    const auto rows = [&](const float* from, size_t row) {
-      const auto stride = static_cast<ptrdiff_t>(width);
-      return kernels::Strided<const float>{from + row * width, stride, stride,
-                                           static_cast<ptrdiff_t>(model_.head_width)};
+    float* z = layer_state + model_.heads * s_size + group.begin * f;
+    const auto strided = [](const float* from, size_t row, size_t wide, size_t head) {
+      const auto stride = static_cast<ptrdiff_t>(wide);
+      return kernels::Strided<const float>{from + row * wide, stride, stride,
+                                           static_cast<ptrdiff_t>(head)};
     };
+    const auto features = [&](const float* from, size_t row) {
+      return strided(from, row, qk_width, qk_head);
+    };
+    const auto values_of = [&](size_t row) { return strided(v, row, width, model_.head_width); };
     if (block_.length == 1) {
-      kernels::CausalLinearStep({block_.sequences, heads, dim, value_dim}, model_.attention,
-                                {.q = rows(q, 0),
-                                 .k = rows(k, 0),
-                                 .v = rows(v, 0),
+      kernels::CausalLinearStep({block_.sequences, heads, f, value_dim}, model_.attention,
+                                {.q = features(q, 0),
+                                 .k = features(k, 0),
+                                 .v = values_of(0),
                                  .out = kernels::RowMajor(work_.heads, 1, heads, value_dim),
                                  .s = s,
                                  .z = z,
@@ -226,10 +243,10 @@ class BlockRunner {
     for (size_t i = 0; i < block_.sequences; ++i) {
       const size_t row = i * block_.length;
       kernels::CausalLinearForward(
-          {1, block_.length, heads, dim, value_dim}, model_.attention,
-          {.q = rows(q, row),
-           .k = rows(k, row),
-           .v = rows(v, row),
+          {1, block_.length, heads, f, value_dim}, model_.attention,
+          {.q = features(q, row),
+           .k = features(k, row),
+           .v = values_of(row),
            .out = kernels::RowMajor(work_.heads + row * values, block_.length, heads, value_dim),
            .s = s + (block_.chosen ? block_.chosen[i] : i) * block_.state_stride,
            .z = z + (block_.chosen ? block_.chosen[i] : i) * block_.state_stride},
@@ -361,8 +378,9 @@ void TakeOwn(const Model::Packed& model, size_t rows, bool alone, Pieces& pieces
         pieces);
   }
   work.heads = pieces.Take(rows * heads * model.value_dim);
+  work.features = model.feature_map ? pieces.Take(rows * heads * 2 * model.features) : nullptr;
   work.attention =
-      pieces.Take(kernels::CausalLinearScratch({1, rows, heads, model.dim, model.value_dim}));
+      pieces.Take(kernels::CausalLinearScratch({1, rows, heads, model.features, model.value_dim}));
   work.shared_x = !alone && rows > kRedundantRows;
   if (!work.shared_x) TakeX(model, rows, pieces, work);
   if (alone) {

@@ -189,7 +189,7 @@ Model::Packed::Packed(const Checkpoint& checkpoint, Precision precision)
   }
   if (!FindFeatureMap(spec.attention.feature_map).runtime) {
     throw InputError(path, ": this runtime does not run the feature map '",
-                     spec.attention.feature_map, "'; it runs elu");
+                     spec.attention.feature_map, "'; it runs elu, relu and polynomial2");
   }
   if (spec.head == "logistics" && Size(spec.mixtures) > kernels::kMaxMixtures) {
     throw InputError(path, ": ", spec.mixtures, " mixtures are more than the ",
@@ -203,7 +203,10 @@ Model::Packed::Packed(const Checkpoint& checkpoint, Precision precision)
   value_embedding = Size(spec.value_embedding);
   head_width = 2 * dim + value_dim;
   state_floats = static_cast<size_t>(spec.StateFloats());
-  attention = {kernels::FeatureMap::kElu, /*normalize=*/true, spec.attention.eps};
+  feature_map = FindFeatureBody(spec.attention.feature_map);
+  features = static_cast<size_t>(FeatureSize(spec.attention, spec.query_dim));
+  attention = {feature_map ? kernels::FeatureMap::kIdentity : kernels::FeatureMap::kElu,
+               /*normalize=*/true, spec.attention.eps};
   activation = spec.activation == "relu" ? kernels::Activation::kRelu : kernels::Activation::kGelu;
 
   const size_t step = narrow() ? kernels::kNarrowInputs : 1;

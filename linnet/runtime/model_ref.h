@@ -98,8 +98,17 @@ class ModelRef {
         }
         return rows;
       };
-      const kernels::CausalLinearRef ref(x.size(), dim, m, model_.attention, head(q, dim),
-                                         head(k, dim), head(v, m), x.size());
+      const auto features = [&](const Rows& from) {
+        const Row rows = head(from, dim);
+        if (model_.feature_map == nullptr) return rows;
+        Row phi(x.size() * model_.features);
+        for (size_t t = 0; t < x.size(); ++t) {
+          model_.feature_map->reference(dim, &rows[t * dim], &phi[t * model_.features]);
+        }
+        return phi;
+      };
+      const kernels::CausalLinearRef ref(x.size(), model_.features, m, model_.attention,
+                                         features(q), features(k), head(v, m), x.size());
       for (size_t t = 0; t < x.size(); ++t) {
         const Row out = ref.Out(t);
         attended[t].insert(attended[t].end(), out.begin(), out.end());

@@ -20,6 +20,7 @@
 #include "linnet/kernels/layer_norm.h"
 #include "linnet/kernels/linear.h"
 #include "linnet/kernels/narrow_linear.h"
+#include "linnet/runtime/features.h"
 #include "linnet/runtime/model.h"
 
 namespace linnet {
@@ -62,10 +63,12 @@ struct Model::Packed {
   std::string path, training;
   uint64_t fingerprint = 0;
   size_t d_model, heads, dim, value_dim, d_ff, outputs, value_embedding;
-  size_t head_width;    // q, k and v of one head: 2 dim + value_dim
-  size_t most_heads;    // of a group
-  size_t state_floats;  // of a sequence
-  size_t widest;        // the largest number of columns between the two products of a group
+  size_t head_width;                            // q, k and v of one head: 2 dim + value_dim
+  size_t most_heads;                            // of a group
+  size_t features;                              // F, of each head; dim where the map is fused
+  const FeatureMapBody* feature_map = nullptr;  // that is not fused
+  size_t state_floats;                          // of a sequence
+  size_t widest;  // the largest number of columns between the two products of a group
   kernels::CausalLinearOptions attention;
   kernels::Activation activation;
 

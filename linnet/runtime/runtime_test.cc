@@ -254,6 +254,21 @@ TEST_P(RuntimeTest, ThreadsAndCompanyDoNotChangeABit) {
   }
 }
 
+TEST_P(RuntimeTest, OtherFeatureMapsMatchTheReference) {
+  for (const char* map : {"relu", "polynomial2"}) {
+    ModelSpec spec = GridImages();
+    spec.attention.feature_map = map;
+    const TestModel model(spec);
+    const Tokens tokens = model.RandomTokens(299, 0);
+    const std::vector<Doubles> want = model.Outputs(tokens);
+    for (size_t cut : {0, 1, 150, 299}) {
+      for (int threads : {1, 2}) CheckCut(model.model, want, tokens, cut, threads, 3e-4);
+    }
+    const Floats alone = RunOne(model, 1, 1, 0, 5, 4);
+    for (size_t batch : {3, 40}) EXPECT_EQ(RunOne(model, 2, batch, 1, 5, 4), alone) << map;
+  }
+}
+
 TEST_P(RuntimeTest, NarrowModelsGiveTheSameBitsWithAnyThreadsAndCompany) {
   for (const Precision precision : {Precision::kBf16, Precision::kInt8}) {
     for (const TestModel* of : {&Images(), &Wide()}) {
@@ -595,8 +610,10 @@ TEST(Model, OpensFilesAndMemoryAlike) {
 
 TEST(Model, RefusesAKindThatCannotBeStepped) {
   ModelSpec spec = LongCopy();
-  spec.attention.feature_map = "relu";
-  EXPECT_TRUE(Contains(ErrorOf([&] { TestModel model(spec); }), "feature map 'relu'; it runs elu"));
+  spec.attention.feature_map = "favor";
+  spec.attention.features = 4;
+  EXPECT_TRUE(
+      Contains(ErrorOf([&] { TestModel model(spec); }), "feature map 'favor'; it runs elu, relu"));
   spec.attention.kind = "full";
   EXPECT_TRUE(Contains(ErrorOf([&] { TestModel model(spec); }), "'full'; it runs causal-linear"));
 }
