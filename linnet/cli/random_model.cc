@@ -44,6 +44,9 @@ Checkpoint RandomModel(const ModelSpec& spec) {
               1.0f / static_cast<float>(first->second.size()));
   }
 
+  std::error_code none;
+  const fs::path temporary = fs::temp_directory_path(none);
+  if (none) throw RuntimeError("there is no folder for temporary files; set TMPDIR to one");
   struct TemporaryFolder {
     TemporaryFolder() {
       if (mkdtemp(path.data()) == nullptr) throw RuntimeError(path, ": cannot be made");

@@ -12,7 +12,6 @@
 #include "linnet/base/error.h"
 #include "linnet/base/version.h"
 #include "linnet/embed/runtime.h"
-#include "linnet/kernels/isa.h"
 
 struct linnet_model {
   std::shared_ptr<const linnet::Model> model;

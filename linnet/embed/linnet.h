@@ -10,7 +10,8 @@
  * What returns a pointer returns NULL on failure, what returns an int 0 on success; then
  * linnet_last_error() says in one line what is wrong. Nothing prints, exits or throws. NULL may be given
  * to every ..._free(). A model may be shared by engines in any threads; an engine and a state are for
- * one thread at a time. An engine keeps its model alive, and a state needs neither. */
+ * one thread at a time. An engine keeps its model alive, a state does not need it to live; but it belongs
+ * to that model, and engines of others refuse it. */
 #ifndef LINNET_EMBED_LINNET_H_
 #define LINNET_EMBED_LINNET_H_
 
@@ -33,7 +34,7 @@ typedef struct linnet_state linnet_state;
 
 /* "0.1.0". */
 LINNET_API const char* linnet_version(void);
-/* Of the last call that failed in this thread; "" where none did. Valid until the next call. */
+/* Of this thread's last call, where it failed; "" where it did not. Valid until the next call. */
 LINNET_API const char* linnet_last_error(void);
 
 /* precision: "f32", "bf16", "int8", or NULL for what the file has. */

@@ -140,7 +140,7 @@ void ApplyIsaEnvironment() {
   };
   if (const char* name = std::getenv("LINNET_ISA")) ForceIsa(upper(name));
   const char* unit = std::getenv("LINNET_DOT");
-  if (unit == nullptr) return;
+  if (unit == nullptr || *unit == 0) return;
   for (const DotUnit known : {DotUnit::kAmx, DotUnit::kVnni, DotUnit::kNone}) {
     if (upper(unit) == DotUnitName(known)) return ForceDotUnit(known);
   }

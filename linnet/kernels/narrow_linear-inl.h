@@ -70,7 +70,10 @@ void Int8Activations(size_t rows, size_t in, const float* x, size_t x_stride, co
         for (size_t n = 0; n < used; ++n) row[i + n] = static_cast<int8_t>(part[n]);
       }
     });
-    to.offset[r] = -128 * hn::GetLane(hn::SumOfLanes(I32(), sum));
+    to.offset[r] = static_cast<int32_t>(
+        0u - 128u * static_cast<uint32_t>(hn::GetLane(hn::SumOfLanes(I32(), sum))));
+    // What is no number shall not pass for one.
+    if (!std::isfinite(largest)) to.scale[r] = NAN;
     std::memset(row + in, 0, padded - in);
   }
 }

@@ -431,16 +431,17 @@ Engine::~Engine() = default;
 size_t Engine::output_size() const { return model_->packed().outputs; }
 
 State Engine::NewState(size_t batch) const {
-  const size_t floats = static_cast<size_t>(model_->spec().StateFloats());
-  const double bytes = static_cast<double>(batch) * static_cast<double>(floats) * sizeof(float);
+  if (batch == 0) throw InputError("a state needs at least one sequence");
+  const double bytes =
+      static_cast<double>(batch) * static_cast<double>(model_->spec().StateBytes() + 8);
   const double memory =
       static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
-  if (batch == 0 || bytes > memory) {
+  if (bytes > memory) {
     throw InputError(model_->path(), ": cannot make a state of ", batch, " sequences: it takes ",
                      FormatBytes(bytes), " and this machine has ", FormatBytes(memory),
                      "; choose another batch");
   }
-  return State(model_->spec(), batch);
+  return State(*model_, batch);
 }
 
 void Engine::Step(State& state, std::span<const int32_t> tokens, std::span<float> outputs) {
@@ -492,7 +493,7 @@ void Engine::Read(State& state, const size_t* chosen, size_t batch, std::span<co
                      "; got ", outputs.size());
   }
   const size_t positions = static_cast<size_t>(model.spec.max_length);
-  if (length > positions - furthest) {
+  if (furthest > positions || length > positions - furthest) {
     throw InputError(model.path, ": the model has ", positions, " positions; ", furthest,
                      " are read and ", length, " more do not fit");
   }

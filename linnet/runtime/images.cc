@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <numbers>
 
 #include "linnet/base/error.h"
@@ -58,8 +59,9 @@ uint8_t DrawFirst(std::span<const float> probability, float u) {
 // Calls body(first, count) for the batches of `total` images, reporting after each.
 template <class Body>
 void ForBatches(size_t total, const SampleOptions& options, Body body) {
-  for (size_t first = 0; first < total; first += options.batch) {
-    const size_t count = std::min(options.batch, total - first);
+  const size_t batch = std::min(options.batch, std::max<size_t>(total, 1));
+  for (size_t first = 0; first < total; first += batch) {
+    const size_t count = std::min(batch, total - first);
     body(first, count);
     if (options.progress != nullptr) (*options.progress)(first + count, total);
   }
@@ -74,7 +76,7 @@ void Continue(Engine& engine, std::span<uint8_t> images, size_t known,
   const kernels::LogisticsSamplerOptions sampler{options.temperature, options.reference_scale};
   State state;
   std::vector<int32_t> tokens;
-  std::vector<float> head(options.batch * outputs);
+  std::vector<float> head(std::min(options.batch, images.size() / pixels) * outputs);
   ForBatches(images.size() / pixels, options, [&](size_t first, size_t count) {
     const auto image = [&](size_t i) { return images.subspan((first + i) * pixels, pixels); };
     const std::span<float> out = std::span(head).first(count * outputs);
@@ -113,6 +115,7 @@ void Continue(Engine& engine, std::span<uint8_t> images, size_t known,
 std::vector<uint8_t> SampleImages(Engine& engine, size_t count, const SampleOptions& options) {
   const size_t pixels = Pixels(engine);
   CheckOptions(options);
+  if (count > PTRDIFF_MAX / pixels) throw InputError("there is no room for ", count, " images");
   std::vector<uint8_t> images(count * pixels);
   for (size_t i = 0; i < count; ++i) {
     images[i * pixels] = DrawFirst(engine.model().first_value(), Draws(options, i, 0).Uniform());

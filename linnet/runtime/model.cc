@@ -222,9 +222,11 @@ Model::Packed::Packed(const Checkpoint& checkpoint, Precision precision)
   for (const PackedGroup& group : cut.feed_forward) {
     widest = std::max(widest, group.end - group.begin);
   }
-  if (precision == Precision::kInt8 && std::max(widest, d_model) > kernels::kMostInt8Inputs) {
-    throw InputError(path, ": its matrices are too wide for int8 (", std::max(widest, d_model),
-                     " inputs, at most ", kernels::kMostInt8Inputs, "); choose --precision bf16");
+  const size_t inputs = std::max({d_model, most_heads * value_dim,
+                                  cut.feed_forward[0].end - cut.feed_forward[0].begin + step});
+  if (precision == Precision::kInt8 && inputs > kernels::kMostInt8Inputs) {
+    throw InputError(path, ": its matrices are too wide for int8 (", inputs, " inputs, at most ",
+                     kernels::kMostInt8Inputs, "); choose the precision bf16");
   }
   Packer measure(checkpoint, nullptr);
   Pack(*this, measure);

@@ -30,8 +30,8 @@ struct Int8Matrix {
 std::vector<float> InputFactors(const Checkpoint& checkpoint, const std::string& tensor_name);
 
 // Writes the model, what its file says of its training too, with its matrices in that precision. An
-// engine that runs it in that precision gives, bit for bit, what it gives for the wider file: only
-// embeddings are rounded too, to bf16. Throws InputError on weights that are not finite, and what
+// engine that runs it in that precision gives, embeddings apart, which are rounded to bf16, bit for bit
+// what it gives for the wider file. Throws InputError on weights that are not finite, and what
 // writing throws.
 void WriteNarrowed(const Checkpoint& checkpoint, Precision precision, const std::string& path);
 

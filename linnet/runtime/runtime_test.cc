@@ -427,6 +427,15 @@ TEST(State, ForkSelectAndAppendAreCopiesOfSequences) {
   Engine other(Copy().model, {.threads = 1});
   EXPECT_THROW(state.Append(other.NewState(1)), Error);
   EXPECT_THROW(other.Step(state, Tokens{1, 1}, two), Error);
+  // The same network with other positions, which a longer past would look for in vain.
+  ModelSpec shorter = GridImages();
+  shorter.height = 4, shorter.max_length = 59;
+  Engine short_one(TestModel(shorter).model, {.threads = 1});
+  engine.Prefix(state, Grid().RandomTokens(2 * 30, 1), 30, {});
+  EXPECT_THROW(short_one.Step(state, Tokens{1, 1}, two), Error);
+  EXPECT_THROW(state.Save("/tmp/none.state", *Grid().In(Precision::kBf16)), Error);
+  EXPECT_THROW(state.Fork(size_t{1} << 63), Error);
+  EXPECT_THROW(state.Fork(size_t{1} << 40), Error);
 }
 
 // Written by one process, continued by another, bit for bit.
@@ -582,7 +591,7 @@ TEST(Engine, RefusesWhatItCannotReadAndKeepsTheState) {
                        "outputs need 1 x 9 floats"));
   EXPECT_TRUE(Contains(ErrorOf([&] { other.Step(state, Tokens{1}, out); }), "not made for"));
   EXPECT_TRUE(Contains(ErrorOf([&] { engine.Step(empty, {}, out); }), "not made for"));
-  EXPECT_TRUE(Contains(ErrorOf([&] { engine.NewState(0); }), "0 sequences"));
+  EXPECT_TRUE(Contains(ErrorOf([&] { engine.NewState(0); }), "at least one"));
   EXPECT_TRUE(Contains(ErrorOf([&] { engine.NewState(size_t{1} << 50); }), "takes"));
   EXPECT_EQ(state.position(), 1u);
   engine.Step(state, Tokens{7}, out);
@@ -616,6 +625,12 @@ TEST(Model, RefusesAKindThatCannotBeStepped) {
       Contains(ErrorOf([&] { TestModel model(spec); }), "feature map 'favor'; it runs elu, relu"));
   spec.attention.kind = "full";
   EXPECT_TRUE(Contains(ErrorOf([&] { TestModel model(spec); }), "'full'; it runs causal-linear"));
+}
+
+TEST(Images, AbsurdCountsAreRefusedAndBatchesCut) {
+  Engine engine(Images().model, {.threads = 1});
+  EXPECT_THROW(SampleImages(engine, SIZE_MAX / 3, {}), Error);
+  EXPECT_EQ(SampleImages(engine, 2, {.batch = SIZE_MAX}), SampleImages(engine, 2, {.batch = 1}));
 }
 
 TEST(Images, SamplesDependOnSeedAndStreamOnly) {

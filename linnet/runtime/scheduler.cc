@@ -16,7 +16,8 @@ constexpr size_t kPiece = 128;
 }  // namespace
 
 size_t Scheduler::Fitting(const Model& model, double bytes) {
-  return static_cast<size_t>(std::max(bytes / static_cast<double>(model.spec().StateBytes()), 0.0));
+  const double count = bytes / static_cast<double>(model.spec().StateBytes());
+  return count >= 1 ? static_cast<size_t>(std::min(count, 1e15)) : 0;  // 0 for NaN, too
 }
 
 Scheduler::Scheduler(Engine& engine, const SchedulerOptions& options)
@@ -29,7 +30,7 @@ Scheduler::Scheduler(Engine& engine, const SchedulerOptions& options)
   outputs_.resize(options.sequences * engine.output_size());
 }
 
-std::optional<uint64_t> Scheduler::Submit(Request request) {
+std::optional<uint64_t> Scheduler::Submit(Request&& request) {
   const Model& model = engine_.model();
   const ModelSpec& spec = model.spec();
   if (request.prompt.empty()) throw InputError("a request needs a prompt of at least one symbol");
@@ -50,11 +51,12 @@ std::optional<uint64_t> Scheduler::Submit(Request request) {
     begin = request.from.position();
   }
   const auto positions = static_cast<size_t>(spec.max_length);
-  if (request.prompt.size() > positions - begin) {
+  if (begin > positions || request.prompt.size() > positions - begin) {
     throw InputError(model.path(), ": the model has ", positions, " positions; ", begin,
                      " are read and a prompt of ", request.prompt.size(), " does not fit");
   }
-  if (waiting_.size() >= options_.queue + (slots_.size() - running_)) return {};
+  const size_t free = slots_.size() - running_;
+  if (waiting_.size() >= free && waiting_.size() - free >= options_.queue) return {};
   waiting_.push_back({.id = ++last_id_, .request = std::move(request), .read = 0, .symbol = {}});
   return last_id_;
 }
@@ -71,7 +73,7 @@ bool Scheduler::Cancel(uint64_t id) {
   if (found == waiting_.end()) return false;
   const auto finished = std::move(found->request.finished);
   waiting_.erase(found);
-  if (finished) finished(Finished::kCancelled);
+  Report(finished, Finished::kCancelled);
   return true;
 }
 
@@ -103,8 +105,9 @@ void Scheduler::Admit() {
 void Scheduler::ReadPrompts() {
   size_t budget = options_.prompt_symbols;
   bool any = false;
+  const size_t first = first_prompt_;
   for (size_t i = 0; i < slots_.size() && (budget > 0 || !any); ++i) {
-    const size_t slot = (first_prompt_ + i) % slots_.size();
+    const size_t slot = (first + i) % slots_.size();
     while (slots_[slot] && slots_[slot]->read < slots_[slot]->request.prompt.size() &&
            (budget > 0 || !any)) {
       Entry& entry = *slots_[slot];
@@ -117,9 +120,10 @@ void Scheduler::ReadPrompts() {
       entry.read += piece;
       budget -= std::min(budget, piece);
       any = true;
+      // A long prompt goes on in the next round, but after a turn of the others.
+      first_prompt_ = (slot + 1) % slots_.size();
       if (last) Deliver(slot, outputs);
     }
-    if (budget == 0) first_prompt_ = slot;
   }
 }
 
@@ -169,9 +173,13 @@ void Scheduler::End(size_t slot, std::optional<Finished> why) {
   const auto finished = std::move(slots_[slot]->request.finished);
   slots_[slot].reset();
   --running_;
-  if (!why || !finished) return;
+  if (why) Report(finished, *why);
+}
+
+void Scheduler::Report(const std::function<void(Finished)>& finished, Finished why) {
+  if (!finished) return;
   try {
-    finished(*why);
+    finished(why);
   } catch (...) {
     if (!error_) error_ = std::current_exception();
   }

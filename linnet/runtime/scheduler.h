@@ -40,7 +40,8 @@ struct Request {
   // Called with the head's outputs at the last symbol of the prompt, and then at each symbol that it
   // returned, until it returns none.
   std::function<std::optional<int32_t>(std::span<const float> outputs)> next;
-  // Called once, last; may be empty.
+  // Called once, last, but where next() throws or gives no symbol of the vocabulary, and where the
+  // scheduler goes before the request has ended; may be empty.
   std::function<void(Finished)> finished;
   // Where to begin: a state of one sequence, for a prompt that goes on from it; or none.
   State from;
@@ -63,10 +64,10 @@ class Scheduler {
   // must outlive the scheduler, and may be used for nothing else meanwhile.
   Scheduler(Engine& engine, const SchedulerOptions& options);
 
-  // The request's number, or nothing where the queue is full. Throws InputError, and takes nothing,
+  // The request's number, or nothing where the queue is full; it is moved from only where it is taken. Throws InputError, and takes nothing,
   // where the request cannot be run: no prompt, symbols outside the vocabulary, a prompt longer than
   // the model has positions, a state of another model or of several sequences, no next().
-  std::optional<uint64_t> Submit(Request request);
+  std::optional<uint64_t> Submit(Request&& request);
 
   // Whether it was there: running or waiting. Its place is free at once.
   bool Cancel(uint64_t id);
@@ -93,6 +94,8 @@ class Scheduler {
   void Generate();
   void Deliver(size_t slot, std::span<const float> outputs);
   void End(size_t slot, std::optional<Finished> why);
+  // Keeps what a callback throws for the end of the round.
+  void Report(const std::function<void(Finished)>& finished, Finished why);
 
   Engine& engine_;
   SchedulerOptions options_;

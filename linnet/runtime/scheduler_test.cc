@@ -149,6 +149,42 @@ TEST(Scheduler, QueuesThenRefuses) {
   EXPECT_TRUE(scheduler.Submit(Asking({1}, 1, seen[10])));
 }
 
+TEST(Scheduler, RefusedRequestsStayWhole) {
+  const auto model = TestModel();
+  Engine engine(model, {.threads = 1});
+  Scheduler scheduler(engine, {.sequences = 1, .queue = 0});
+  Seen seen[2];
+  EXPECT_TRUE(scheduler.Submit(Asking({1}, 1, seen[0])));
+  Request second = Asking({2, 3}, 1, seen[1]);
+  second.from = engine.NewState(1);
+  EXPECT_FALSE(scheduler.Submit(std::move(second)));
+  EXPECT_EQ(second.prompt, (Tokens{2, 3}));  // NOLINT: promised to be whole
+  EXPECT_EQ(second.from.batch(), 1u);
+  while (scheduler.Run()) {
+  }
+  EXPECT_TRUE(scheduler.Submit(std::move(second)));
+  Scheduler endless(engine, {.sequences = 1, .queue = SIZE_MAX});
+  EXPECT_TRUE(endless.Submit(Asking({1}, 1, seen[0])));
+}
+
+// Whatever the others do, and however little is read a round.
+TEST(Scheduler, NoPromptWaitsForEver) {
+  const auto model = TestModel();
+  Engine engine(model, {.threads = 1});
+  for (const size_t symbols : {0, 1, 128, 200}) {
+    Scheduler scheduler(engine, {.sequences = 3, .queue = 10, .prompt_symbols = symbols});
+    Seen patient;
+    std::vector<Seen> others(200);
+    scheduler.Submit(Asking(Tokens(128, 1), 1, others[0]));
+    scheduler.Submit(Asking(Tokens(290, 2), 1, patient));
+    for (size_t i = 1; i < 40; ++i) {
+      scheduler.Submit(Asking(Tokens(128, 3), 1, others[i]));
+      scheduler.Run();
+    }
+    EXPECT_EQ(patient.why, Finished::kEnded) << symbols;
+  }
+}
+
 TEST(Scheduler, EndsWhereTheModelHasNoMorePositions) {
   const auto model = TestModel();
   Engine engine(model, {.threads = 1});

@@ -1,10 +1,13 @@
 #include "linnet/runtime/state.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "linnet/base/error.h"
+#include "linnet/base/units.h"
 #include "linnet/io/json.h"
 #include "linnet/io/safetensors.h"
 #include "linnet/runtime/packed_model.h"
@@ -14,6 +17,10 @@ namespace {
 
 constexpr const char* kMetadata = "linnet.state";
 
+double MachineMemory() {
+  return static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+}
+
 std::string Hex(uint64_t value) {
   char text[17];
   std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(value));
@@ -22,9 +29,10 @@ std::string Hex(uint64_t value) {
 
 }  // namespace
 
-State::State(const ModelSpec& spec, size_t batch)
-    : per_sequence_(static_cast<size_t>(spec.StateFloats())),
-      reach_(static_cast<size_t>(spec.Reach())),
+State::State(const Model& model, size_t batch)
+    : model_(model.fingerprint()),
+      per_sequence_(model.packed().state_floats),
+      reach_(static_cast<size_t>(model.spec().Reach())),
       positions_(batch),
       data_(batch * per_sequence_),
       recent_(batch * reach_) {}
@@ -42,7 +50,7 @@ size_t State::bytes() const {
 
 State State::Clone() const {
   State copy;
-  copy.per_sequence_ = per_sequence_, copy.reach_ = reach_;
+  copy.model_ = model_, copy.per_sequence_ = per_sequence_, copy.reach_ = reach_;
   copy.positions_ = positions_;
   copy.data_ = data_.Copy();
   copy.recent_ = recent_;
@@ -62,6 +70,11 @@ void State::Reset(size_t sequence) {
 
 State State::Fork(size_t copies) const {
   if (copies == 0) throw InputError("a state cannot be forked into no copies");
+  const double needed = static_cast<double>(copies) * static_cast<double>(bytes() + 8 * batch());
+  if (needed > MachineMemory()) {
+    throw InputError("a state cannot be forked into ", copies, " copies: they take ",
+                     FormatBytes(needed), " and this machine has ", FormatBytes(MachineMemory()));
+  }
   std::vector<size_t> sequences;
   for (size_t i = 0; i < batch() * copies; ++i) sequences.push_back(i / copies);
   return Select(sequences);
@@ -69,7 +82,7 @@ State State::Fork(size_t copies) const {
 
 State State::Select(std::span<const size_t> sequences) const {
   State chosen;
-  chosen.per_sequence_ = per_sequence_, chosen.reach_ = reach_;
+  chosen.model_ = model_, chosen.per_sequence_ = per_sequence_, chosen.reach_ = reach_;
   chosen.data_ = AlignedBuffer<float>(sequences.size() * per_sequence_);
   chosen.recent_.resize(sequences.size() * reach_);
   for (size_t i = 0; i < sequences.size(); ++i) {
@@ -84,7 +97,7 @@ State State::Select(std::span<const size_t> sequences) const {
 
 void State::Append(const State& other) {
   if (other.batch() == 0) return;
-  if (batch() > 0 && (per_sequence_ != other.per_sequence_ || reach_ != other.reach_)) {
+  if (batch() > 0 && model_ != other.model_) {
     throw InputError("states of two models cannot be put together");
   }
   AlignedBuffer<float> data(data_.size() + other.data_.size());
@@ -93,12 +106,12 @@ void State::Append(const State& other) {
   recent_.insert(recent_.end(), other.recent_.begin(), other.recent_.end());
   positions_.insert(positions_.end(), other.positions_.begin(), other.positions_.end());
   data_ = std::move(data);
-  per_sequence_ = other.per_sequence_, reach_ = other.reach_;
+  model_ = other.model_, per_sequence_ = other.per_sequence_, reach_ = other.reach_;
 }
 
 void State::Assign(size_t sequence, const State& other) {
   position(sequence);  // is it there?
-  if (other.batch() != 1 || per_sequence_ != other.per_sequence_ || reach_ != other.reach_) {
+  if (other.batch() != 1 || model_ != other.model_) {
     throw InputError("one sequence of a state is replaced by one of the same model");
   }
   positions_[sequence] = other.positions_[0];
@@ -108,8 +121,7 @@ void State::Assign(size_t sequence, const State& other) {
 }
 
 void State::CheckFits(const Model& model) const {
-  if (batch() == 0 || per_sequence_ != model.packed().state_floats ||
-      reach_ != static_cast<size_t>(model.spec().Reach())) {
+  if (batch() == 0 || model_ != model.fingerprint()) {
     throw InputError(model.path(), ": the state was not made for this model; use NewState()");
   }
 }
@@ -158,7 +170,7 @@ State State::Load(const std::string& path, const Model& model) {
       !has(recent, DType::kI32, spec.Reach())) {
     throw InputError(path, ": its tensors are not those of a state of ", model.path());
   }
-  State state(spec, static_cast<size_t>(rows));
+  State state(model, static_cast<size_t>(rows));
   CheckFinite(data.f32(), path, data.name);
   std::copy(data.f32().begin(), data.f32().end(), state.data_.begin());
   for (size_t i = 0; i < state.positions_.size(); ++i) {

@@ -24,12 +24,13 @@
 namespace linnet {
 
 // The memory of `batch` sequences, each with a place of its own. Copies are made by name; a moved-from
-// State is empty. What a sequence gets does not depend on what else is in its state.
+// State is empty. It belongs to one model, in one precision, and others refuse it. What a sequence gets does not depend on what else is in its state.
 class State {
  public:
   State() = default;
   State(State&& other) noexcept { *this = std::move(other); }
   State& operator=(State&& other) noexcept {
+    model_ = std::exchange(other.model_, 0);
     per_sequence_ = std::exchange(other.per_sequence_, 0);
     reach_ = std::exchange(other.reach_, 0);
     positions_ = std::exchange(other.positions_, {});
@@ -48,7 +49,8 @@ class State {
   void Reset();                 // all sequences back to before the first symbol
   void Reset(size_t sequence);  // one of them
 
-  // Each sequence `copies` times, side by side: 0 0 0 1 1 1 ... Throws InputError for none.
+  // Each sequence `copies` times, side by side: 0 0 0 1 1 1 ... Throws InputError for none, or for
+  // more than this machine's memory holds.
   State Fork(size_t copies) const;
   // These sequences, in this order; one may be named again. Throws InputError for one that is not
   // there.
@@ -69,9 +71,10 @@ class State {
  private:
   friend class Engine;
   friend class Scheduler;
-  State(const ModelSpec& spec, size_t batch);
+  State(const Model& model, size_t batch);
   void CheckFits(const Model& model) const;
 
+  uint64_t model_ = 0;             // its fingerprint
   size_t per_sequence_ = 0;        // floats
   size_t reach_ = 0;               // of the model
   std::vector<size_t> positions_;  // [batch]
