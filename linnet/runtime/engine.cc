@@ -371,11 +371,13 @@ void TakeOwn(const Model::Packed& model, size_t rows, bool alone, Pieces& pieces
   const size_t heads = model.most_heads;
   work.wide = pieces.Take(rows * model.widest);
   if (model.narrow()) {
-    // bf16 rows of the predictor's inputs are the longest there are.
+    // A predictor may be wider than the rest, and of another type.
     const size_t in = std::max(model.widest, model.d_model);
+    const auto bytes = [&](kernels::NarrowType type) {
+      return kernels::NarrowRowsSize(type, rows, in);
+    };
     work.narrow_wide = TakeBytes(
-        kernels::NarrowRowsSize(kernels::NarrowType::kBf16, rows, in) + 4 * kCacheLine + rows * 8,
-        pieces);
+        std::max(bytes(kernels::NarrowType::kBf16), bytes(kernels::NarrowType::kInt8)), pieces);
   }
   work.heads = pieces.Take(rows * heads * model.value_dim);
   work.features = model.feature_map ? pieces.Take(rows * heads * 2 * model.features) : nullptr;

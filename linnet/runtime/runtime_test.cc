@@ -262,7 +262,7 @@ TEST_P(RuntimeTest, OtherFeatureMapsMatchTheReference) {
     const Tokens tokens = model.RandomTokens(299, 0);
     const std::vector<Doubles> want = model.Outputs(tokens);
     for (size_t cut : {0, 1, 150, 299}) {
-      for (int threads : {1, 2}) CheckCut(model.model, want, tokens, cut, threads, 3e-4);
+      for (int threads : {1, 2}) CheckCut(model.model, want, tokens, cut, threads);
     }
     const Floats alone = RunOne(model, 1, 1, 0, 5, 4);
     for (size_t batch : {3, 40}) EXPECT_EQ(RunOne(model, 2, batch, 1, 5, 4), alone) << map;
