@@ -209,7 +209,7 @@ std::vector<Record> Measure(const Checkpoint& checkpoint, const std::string& nam
       {"weight_bytes", model->weight_bytes()},
       {"read_us", 1e6 * once},
       {"product_gops", rate / 1e9},
-      {"state_bytes", spec.StateBytes()},
+      {"state_bytes", StateBytes(spec, precision)},
       {"memory_growth_bytes", grown},
       {"error", error}};
   const std::string label = StrCat(name, "  ", PrecisionName(precision), "  batch ", batch);

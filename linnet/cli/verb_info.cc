@@ -12,6 +12,7 @@
 #include "linnet/io/json.h"
 #include "linnet/kernels/isa.h"
 #include "linnet/model/checkpoint.h"
+#include "linnet/runtime/state.h"
 
 namespace linnet::cli {
 namespace {
@@ -121,7 +122,7 @@ void Run(const Options& options) {
       {"file_bytes", std::filesystem::file_size(options.model)},
       {"precision", PrecisionName(checkpoint.precision())},
       {"state_bytes",
-       Runs(spec.attention) ? ordered_json(spec.StateBytes()) : ordered_json(nullptr)},
+       Runs(spec.attention) ? ordered_json(StateBytes(spec, checkpoint.precision())) : ordered_json(nullptr)},
       {"positions", spec.max_length},
       {"training", training},
       {"isa", kernels::ActiveIsa()},

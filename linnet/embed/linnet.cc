@@ -88,7 +88,10 @@ size_t linnet_model_outputs(const linnet_model* model) {
   return Guarded<size_t>(0, [&] { return static_cast<size_t>(SpecOf(model).OutputSize()); });
 }
 size_t linnet_model_state_bytes(const linnet_model* model) {
-  return Guarded<size_t>(0, [&] { return static_cast<size_t>(SpecOf(model).StateBytes()); });
+  return Guarded<size_t>(0, [&] {
+    const linnet::ModelSpec& spec = SpecOf(model);
+    return linnet::StateBytes(spec, model->model->precision());
+  });
 }
 size_t linnet_model_image_bytes(const linnet_model* model) {
   return Guarded<size_t>(0, [&]() -> size_t {

@@ -7,7 +7,9 @@
 #endif
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 #include "hwy/cache_control.h"
@@ -200,11 +202,23 @@ HWY_INLINE void ReadColumns(const HeadState<T>& state, size_t f0, size_t feature
   });
 }
 
+// |z|, with the keys that wait.
+template <typename T>
+HWY_NOINLINE float LengthOfZ(const HeadState<T>& state, size_t count) {
+  Vec squares = hn::Zero(F32());
+  for (size_t f = 0; f < state.fp; f += kLanes) {
+    Vec z = LoadAll(state.z + f);
+    for (size_t i = 0; i < count; ++i) z = hn::Add(z, LoadAll(state.Row(i) + f));
+    squares = hn::MulAdd(z, z, squares);
+  }
+  return std::sqrt(hn::GetLane(hn::SumOfLanes(F32(), squares)));
+}
+
 template <typename T>
 HWY_INLINE void StepHead(const HeadState<T>& state, const CausalLinearOptions& options,
                          size_t value_dim, const float* HWY_RESTRICT q,
                          const float* HWY_RESTRICT k, const float* HWY_RESTRICT v, size_t recent,
-                         ptrdiff_t next, float* HWY_RESTRICT out) {
+                         float floor, ptrdiff_t next, float* HWY_RESTRICT out) {
   const F32 d;
   T* row = state.Row(recent);
   const size_t dim = state.dim, count = recent + 1;
@@ -251,7 +265,8 @@ HWY_INLINE void StepHead(const HeadState<T>& state, const CausalLinearOptions& o
     if (last && options.normalize) {
       float total = hn::GetLane(hn::SumOfLanes(d, den));
       for (size_t i = 0; i < count; ++i) total += weights[i];
-      scale = Reciprocal(total + options.eps);
+      scale = floor > 0 ? 1 / std::max(total, floor * LengthOfZ(state, count))
+                        : Reciprocal(total + options.eps);
     }
     size_t c = 0;
     const auto read = [&](auto vectors) HWY_ATTR {
@@ -284,7 +299,7 @@ HWY_INLINE void StepAll(const LinearStepShape& shape, size_t batch,
       }
       const HeadState<T> state(shape, args.hot + at + head * hot, args.cold + at + head * cold);
       StepHead(state, options, shape.value_dim, args.q.At(n, 0, h), args.k.At(n, 0, h),
-               args.v.At(n, 0, h), args.recent[place(n)],
+               args.v.At(n, 0, h), args.recent[place(n)], args.floor,
                next * static_cast<ptrdiff_t>(sizeof(float)), args.out.At(n, 0, h));
     }
   }

@@ -79,6 +79,9 @@ struct LinearStepArgs {
   const uint8_t* recent = nullptr;  // by sequence: keys that wait, below kRecentKeys
   // Optional, [N]: the sequences that step; else 0, 1, 2, ...
   const size_t* sequences = nullptr;
+  // Above 0: the denominator is max(phi(q_p) . z_p, floor |z_p|) instead, for features whose products
+  // may be negative.
+  float floor = 0;
 };
 
 // Steps `batch` sequences; it is for the caller to count: recent = NextRecent(recent). out may alias

@@ -22,11 +22,13 @@ class LinearStepRef {
  public:
   using Vector = std::vector<double>;
 
-  LinearStepRef(size_t dim, size_t value_dim, const CausalLinearOptions& options, bool narrow)
+  LinearStepRef(size_t dim, size_t value_dim, const CausalLinearOptions& options, bool narrow,
+                double floor = 0)
       : f_(dim),
         m_(value_dim),
         options_(options),
         narrow_(narrow),
+        floor_(floor),
         s_(dim * value_dim),
         z_(dim),
         read_(s_),
@@ -48,6 +50,15 @@ class LinearStepRef {
       for (size_t f = 0; f < f_; ++f) weight += q[f] * keys_[i][f];
       den += weight;
       for (size_t c = 0; c < m_; ++c) out[c] += weight * values_[i][c];
+    }
+    if (floor_ > 0) {
+      double squares = 0;
+      for (size_t f = 0; f < f_; ++f) {
+        double z = read_z_[f];
+        for (const Vector& key : keys_) z += key[f];
+        squares += z * z;
+      }
+      den = std::max(den - options_.eps, floor_ * std::sqrt(squares));
     }
     const double scale = !options_.normalize ? 1 : den == 0 ? 0 : 1 / den;
     for (double& x : out) x *= scale;
@@ -98,6 +109,7 @@ class LinearStepRef {
   size_t f_, m_;
   CausalLinearOptions options_;
   bool narrow_;
+  double floor_;
   Vector s_, z_, read_, read_z_;
   std::vector<Vector> keys_, values_;
 };

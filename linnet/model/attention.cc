@@ -51,7 +51,7 @@ Table<AttentionKindInfo>& Kinds() {
           {"causal-linear", "linear attention over the past; runs as an RNN (eqs. 8-15)", true,
            true, true},
           {"linear", "linear attention over the whole sequence (eqs. 4-6)", false, false, true},
-          {"full", "softmax attention (eq. 2)", true, false},
+          {"full", "softmax attention (eq. 2); runs over a cache of keys and values", true, true},
           {"kernel", "equation 3 as it stands, quadratic, with a similarity of choice", true,
            false},
           {"reformer", "softmax over the keys that hashing finds near (LSH)", true, false},
@@ -70,9 +70,9 @@ Table<FeatureMapInfo>& Maps() {
           {"relu", "max(x, 0)", true, SameSize},
           {"polynomial2", "exactly (q k / sqrt(D) + 1)^2", true,
            [](int d, int) { return int64_t{d} * (d + 1) / 2 + d + 1; }},
-          {"rff", "random Fourier features, near exp(-|q - k|^2 / (2 sqrt(D)))", false, AsAsked,
+          {"rff", "random Fourier features, near exp(-|q - k|^2 / (2 sqrt(D)))", true, AsAsked,
            [](int d, int features) { return AsAsked(d, features) / 2; }},
-          {"favor", "positive random features, near exp(q k / sqrt(D)): softmax attention", false,
+          {"favor", "positive random features, near exp(q k / sqrt(D)): softmax attention", true,
            AsAsked, AsAsked},
       });
   return table;

@@ -62,12 +62,6 @@ struct ModelSpec {
   int RowBytes() const { return width * channels; }
   // Past symbols that the embedding looks back at, beside the one read.
   int Reach() const { return pixel_above ? RowBytes() - 1 : 0; }
-  // Bytes of everything that a sequence's past is kept in.
-  int64_t StateBytes() const { return int64_t{4} * (StateFloats() + Reach()); }
-  // Floats of a linear kind's recurrent state per sequence: layers * heads * (F M + F).
-  int64_t StateFloats() const {
-    return int64_t{layers} * heads * FeatureSize(attention, query_dim) * (int64_t{value_dim} + 1);
-  }
 };
 
 bool operator==(const ModelSpec& a, const ModelSpec& b);

@@ -11,6 +11,7 @@
 #include "linnet/base/error.h"
 #include "linnet/base/units.h"
 #include "linnet/kernels/linear.h"
+#include "linnet/kernels/softmax_attention.h"
 #include "linnet/runtime/packed_model.h"
 
 namespace linnet {
@@ -38,8 +39,10 @@ struct Block {
   size_t ahead;             // positions that the call has been through before this block
   const int32_t* tokens;    // [sequences, length], rows token_stride apart
   size_t token_stride;
-  float* states;  // State::data_
+  bool step;                // the call reads one symbol of each sequence
+  float* states;            // State::data_
   size_t state_stride;
+  const uint8_t* waiting;   // State::waiting_
   const int32_t* recent;  // State::recent_
   // Where each sequence's outputs go: of all positions, or of the last one only; null for none.
   float* outputs = nullptr;
@@ -76,7 +79,8 @@ struct Workspace {
   std::byte* narrow_wide;  // narrow models: [rows, widest or d_model], what the outer products read
   float* heads;            // [rows, values of a group of heads]
   float* features;         // [rows, heads of a group, 2 F]: phi of q and k, where not fused
-  float* attention;        // for CausalLinearForward
+  float* attention;        // for the attention kernels
+  float* sums_of_state;    // [heads of a group, F M + F], for prefixes of linear attention
 };
 
 class BlockRunner {
@@ -205,54 +209,145 @@ class BlockRunner {
     const size_t f = model_.features;
     if (model_.feature_map != nullptr) {
       qk_head = 2 * f, qk_width = heads * qk_head;
+      const FeatureInput input{dim, model_.omega_columns, model_.layers[layer].omega};
       for (size_t i = 0; i < rows_ * heads; ++i) {
         const float* from = q + i / heads * width + i % heads * model_.head_width;
         float* to = work_.features + i * qk_head;
-        model_.feature_map->single(dim, from, to);
-        model_.feature_map->single(dim, from + dim, to + f);
+        model_.feature_map->single(input, from, /*query=*/true, to);
+        model_.feature_map->single(input, from + dim, /*query=*/false, to + f);
       }
       q = work_.features;
     }
     const float* k = q + f;
-    const size_t s_size = f * value_dim, layer_size = model_.heads * (s_size + f);
-    float* layer_state = block_.states + layer * layer_size +
-                         (block_.chosen ? 0 : block_.first * block_.state_stride);
-    float* s = layer_state + group.begin * s_size;
-    float* z = layer_state + model_.heads * s_size + group.begin * f;
     const auto strided = [](const float* from, size_t row, size_t wide, size_t head) {
       const auto stride = static_cast<ptrdiff_t>(wide);
       return kernels::Strided<const float>{from + row * wide, stride, stride,
                                            static_cast<ptrdiff_t>(head)};
     };
-    const auto features = [&](const float* from, size_t row) {
-      return strided(from, row, qk_width, qk_head);
+    // From the block's row on: as batch elements of one position, or as positions of one element.
+    const auto rows = [&](size_t row) {
+      return Rows{strided(q, row, qk_width, qk_head), strided(k, row, qk_width, qk_head),
+                  strided(v, row, width, model_.head_width),
+                  kernels::RowMajor(work_.heads + row * values, 1, heads, value_dim)};
     };
-    const auto values_of = [&](size_t row) { return strided(v, row, width, model_.head_width); };
-    if (block_.length == 1) {
-      kernels::CausalLinearStep({block_.sequences, heads, f, value_dim}, model_.attention,
-                                {.q = features(q, 0),
-                                 .k = features(k, 0),
-                                 .v = values_of(0),
-                                 .out = kernels::RowMajor(work_.heads, 1, heads, value_dim),
-                                 .s = s,
-                                 .z = z,
-                                 .state_stride = static_cast<ptrdiff_t>(block_.state_stride),
-                                 .sequences = block_.chosen});
-      return Contribute(group, g, values, work_.heads, work_.sums[0]);
-    }
-    for (size_t i = 0; i < block_.sequences; ++i) {
-      const size_t row = i * block_.length;
-      kernels::CausalLinearForward(
-          {1, block_.length, heads, f, value_dim}, model_.attention,
-          {.q = features(q, row),
-           .k = features(k, row),
-           .v = values_of(row),
-           .out = kernels::RowMajor(work_.heads + row * values, block_.length, heads, value_dim),
-           .s = s + (block_.chosen ? block_.chosen[i] : i) * block_.state_stride,
-           .z = z + (block_.chosen ? block_.chosen[i] : i) * block_.state_stride},
-          {work_.attention, 1}, SerialFor);
+    if (model_.layout.softmax) {
+      SoftmaxAttention(group, layer, rows);
+    } else {
+      LinearAttention(group, layer, rows);
     }
     Contribute(group, g, values, work_.heads, work_.sums[0]);
+  }
+
+  // phi(q) and phi(k) (with elu: q and k), v, and where the heads' values go.
+  struct Rows {
+    kernels::Strided<const float> q, k, v;
+    kernels::Strided<float> out;
+  };
+
+  // The block's states begin here, and its other arrays by sequence there.
+  float* States(size_t layer) const {
+    return block_.states + layer * model_.layout.layer_floats + FirstPlace() * block_.state_stride;
+  }
+  size_t FirstPlace() const { return block_.chosen ? 0 : block_.first; }
+
+  template <class RowsFrom>
+  void LinearAttention(const PackedGroup& group, size_t layer, const RowsFrom& rows) {
+    const kernels::LinearStepShape& all = model_.layout.linear;
+    kernels::LinearStepShape shape = all;
+    shape.heads = group.end - group.begin;
+    float* hot = States(layer) + group.begin * all.HotFloats();
+    float* cold = States(layer) + all.heads * all.HotFloats() + group.begin * all.ColdFloats();
+    const auto step = [&](size_t row, size_t batch, float* hot, float* cold, const uint8_t* recent,
+                          const size_t* sequences) {
+      const Rows at = rows(row);
+      kernels::LinearStep(shape, batch, model_.attention,
+                          {.q = at.q,
+                           .k = at.k,
+                           .v = at.v,
+                           .out = at.out,
+                           .hot = hot,
+                           .cold = cold,
+                           .state_stride = static_cast<ptrdiff_t>(block_.state_stride),
+                           .recent = recent,
+                           .sequences = sequences,
+                           .floor = model_.floor});
+    };
+    if (block_.step) {
+      return step(0, block_.sequences, hot, cold, block_.waiting + FirstPlace(), block_.chosen);
+    }
+    float* s = work_.sums_of_state;
+    float* z = s + shape.heads * shape.dim * shape.value_dim;
+    for (size_t i = 0; i < block_.sequences; ++i) {
+      const size_t at = (block_.chosen ? block_.chosen[i] : i) * block_.state_stride;
+      const size_t row = i * block_.length;
+      if (block_.ahead == 0) {
+        kernels::LinearFold(shape, hot + at, cold + at, block_.waiting[block_.Place(i)]);
+      }
+      if (model_.floor > 0) {  // the chunked kernel knows no floor
+        uint8_t recent = 0;
+        for (size_t t = 0; t < block_.length; ++t) {
+          step(row + t, 1, hot + at, cold + at, &recent, nullptr);
+          recent = kernels::NextRecent(recent);
+        }
+        kernels::LinearFold(shape, hot + at, cold + at, recent);
+        continue;
+      }
+      const Rows of = rows(row);
+      kernels::LinearSums(shape, hot + at, cold + at, s, z);
+      kernels::CausalLinearForward(
+          {1, block_.length, shape.heads, shape.dim, shape.value_dim}, model_.attention,
+          {.q = of.q, .k = of.k, .v = of.v, .out = of.out, .s = s, .z = z}, {work_.attention, 1},
+          SerialFor);
+      kernels::LinearExtend(shape, model_.attention.feature_map, block_.length, of.k, of.v,
+                            hot + at, cold + at);
+    }
+  }
+
+  template <class RowsFrom>
+  void SoftmaxAttention(const PackedGroup& group, size_t layer, const RowsFrom& rows) {
+    kernels::SoftmaxStepShape shape = model_.layout.cache;
+    shape.heads = group.end - group.begin;
+    float* cache = States(layer) + group.begin * shape.HeadFloats();
+    if (block_.step) {
+      const Rows at = rows(0);
+      return kernels::SoftmaxStep(shape, block_.sequences, model_.softmax_scale,
+                                  {.q = at.q,
+                                   .k = at.k,
+                                   .v = at.v,
+                                   .out = at.out,
+                                   .cache = cache,
+                                   .cache_stride = static_cast<ptrdiff_t>(block_.state_stride),
+                                   .positions = block_.positions + FirstPlace(),
+                                   .sequences = block_.chosen,
+                                   .scratch = work_.attention});
+    }
+    for (size_t i = 0; i < block_.sequences; ++i) {
+      float* keys = cache + (block_.chosen ? block_.chosen[i] : i) * block_.state_stride;
+      float* values = keys + shape.capacity * shape.dim;
+      const size_t before = block_.Position(i) + block_.ahead;
+      const Rows at = rows(i * block_.length);
+      for (size_t h = 0; h < shape.heads; ++h) {
+        for (size_t t = 0; t < block_.length; ++t) {
+          const size_t to = before + t;
+          std::memcpy(keys + h * shape.HeadFloats() + to * shape.dim, at.k.At(0, t, h),
+                      shape.dim * sizeof(float));
+          std::memcpy(values + h * shape.HeadFloats() + to * shape.value_dim, at.v.At(0, t, h),
+                      shape.value_dim * sizeof(float));
+        }
+      }
+      const auto cached = [&](const float* from, size_t dim) {
+        return kernels::Strided<const float>{from, 0, static_cast<ptrdiff_t>(dim),
+                                             static_cast<ptrdiff_t>(shape.HeadFloats())};
+      };
+      kernels::SoftmaxAttentionForward(
+          {1, block_.length, before + block_.length, shape.heads, shape.dim, shape.value_dim},
+          {.scale = model_.softmax_scale, .causal = true, .offset = before},
+          {.q = at.q,
+           .k = cached(keys, shape.dim),
+           .v = cached(values, shape.value_dim),
+           .out = at.out},
+          {work_.attention, 1}, SerialFor);
+    }
   }
 
   void FeedForward(const PackedGroup& group, size_t g) {
@@ -366,6 +461,17 @@ void TakeShared(const Model::Packed& model, size_t rows, Pieces& pieces, Workspa
   work.sums[1] = pieces.Take(layer.feed_forward.size() * work.group_stride);
 }
 
+size_t AttentionScratch(const Model::Packed& model, size_t rows) {
+  const size_t heads = model.most_heads;
+  if (!model.layout.softmax) {
+    return kernels::CausalLinearScratch({1, rows, heads, model.features, model.value_dim});
+  }
+  const kernels::SoftmaxStepShape& cache = model.layout.cache;
+  return std::max(cache.ScratchFloats(),
+                  kernels::SoftmaxAttentionScratch(
+                      {1, rows, cache.capacity, heads, cache.dim, cache.value_dim}));
+}
+
 // What each member has for itself: in a team, its copy of x only for a few rows; alone, everything.
 void TakeOwn(const Model::Packed& model, size_t rows, bool alone, Pieces& pieces, Workspace& work) {
   const size_t heads = model.most_heads;
@@ -381,8 +487,10 @@ void TakeOwn(const Model::Packed& model, size_t rows, bool alone, Pieces& pieces
   }
   work.heads = pieces.Take(rows * heads * model.value_dim);
   work.features = model.feature_map ? pieces.Take(rows * heads * 2 * model.features) : nullptr;
-  work.attention =
-      pieces.Take(kernels::CausalLinearScratch({1, rows, heads, model.features, model.value_dim}));
+  work.attention = pieces.Take(AttentionScratch(model, rows));
+  if (!model.layout.softmax) {
+    work.sums_of_state = pieces.Take(heads * model.features * (model.value_dim + 1));
+  }
   work.shared_x = !alone && rows > kRedundantRows;
   if (!work.shared_x) TakeX(model, rows, pieces, work);
   if (alone) {
@@ -435,7 +543,7 @@ size_t Engine::output_size() const { return model_->packed().outputs; }
 State Engine::NewState(size_t batch) const {
   if (batch == 0) throw InputError("a state needs at least one sequence");
   const double bytes =
-      static_cast<double>(batch) * static_cast<double>(model_->spec().StateBytes() + 8);
+      static_cast<double>(batch) * static_cast<double>(StateBytes(model_->spec(), model_->precision()) + 8);
   const double memory =
       static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
   if (bytes > memory) {
@@ -534,8 +642,10 @@ void Engine::Read(State& state, const size_t* chosen, size_t batch, std::span<co
                     .ahead = t,
                     .tokens = tokens.data() + first * length + t,
                     .token_stride = length,
+                    .step = length == 1,
                     .states = state.data_.data(),
                     .state_stride = state.per_sequence_,
+                    .waiting = state.waiting_.data(),
                     .recent = state.recent_.data()};
         if (every) {
           block.outputs = outputs.data() + (first * length + t) * width;
@@ -556,7 +666,11 @@ void Engine::Read(State& state, const size_t* chosen, size_t batch, std::span<co
           tokens[i * length + t];
     }
   }
-  for (size_t i = 0; i < batch; ++i) state.positions_[place(i)] += length;
+  for (size_t i = 0; i < batch; ++i) {
+    state.positions_[place(i)] += length;
+    uint8_t& waiting = state.waiting_[place(i)];
+    waiting = length == 1 && !model.layout.softmax ? kernels::NextRecent(waiting) : uint8_t{0};
+  }
 }
 
 }  // namespace linnet

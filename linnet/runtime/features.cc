@@ -6,6 +6,8 @@ namespace {
 constexpr FeatureMapBody kBodies[] = {
     {"relu", ReluFeatures<float>, ReluFeatures<double>},
     {"polynomial2", Polynomial2Features<float>, Polynomial2Features<double>},
+    {"rff", RffFeatures<float>, RffFeatures<double>, /*floor=*/true},
+    {"favor", FavorFeatures<float>, FavorFeatures<double>},
 };
 
 }  // namespace

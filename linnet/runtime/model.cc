@@ -103,6 +103,12 @@ class Packer {
     return Values(InputFactors(checkpoint_, name + ".weight"));
   }
 
+  const float* Values(std::span<const float> from) {
+    auto* to = reinterpret_cast<float*>(Take(from.size() * sizeof(float)));
+    if (to != nullptr) std::copy(from.begin(), from.end(), to);
+    return to;
+  }
+
   kernels::LayerNormParameters Norm(const std::string& name) {
     return {Values(checkpoint_.Tensor(name + ".weight")),
             Values(checkpoint_.Tensor(name + ".bias"))};
@@ -124,12 +130,6 @@ class Packer {
     }
   }
 
-  const float* Values(std::span<const float> from) {
-    auto* to = reinterpret_cast<float*>(Take(from.size() * sizeof(float)));
-    if (to != nullptr) std::copy(from.begin(), from.end(), to);
-    return to;
-  }
-
   std::byte* Take(size_t bytes) {
     std::byte* piece = base_ == nullptr ? nullptr : base_ + used_;
     used_ += RoundUp(bytes, kCacheLine);
@@ -142,7 +142,7 @@ class Packer {
 };
 
 // Walks a step in its order; fills in the addresses of model.layers, final_norm and predictor.
-void Pack(Model::Packed& model, Packer& packer) {
+void Pack(Model::Packed& model, const Checkpoint& checkpoint, Packer& packer) {
   const size_t d = model.d_model, m = model.value_dim;
   for (size_t l = 0; l < model.layers.size(); ++l) {
     PackedLayer& layer = model.layers[l];
@@ -159,6 +159,10 @@ void Pack(Model::Packed& model, Packer& packer) {
       group.in = packer.Stacked(model.precision, heads, d);
       group.out = packer.Columns(model.precision, name + "attention.out_projection", d,
                                  model.heads * m, group.begin * m, group.end * m, group.begin == 0);
+    }
+    if (model.omega_columns > 0) {
+      layer.omega = packer.Values(
+          checkpoint.Tensor(name + "attention.inner_attention.feature_map.omega"));
     }
     layer.norm1 = packer.Norm(name + "norm1");
     if (model.precision == Precision::kInt8) {
@@ -182,14 +186,15 @@ Model::Packed::Packed(const Checkpoint& checkpoint, Precision precision)
     : spec(checkpoint.spec()),
       precision(precision),
       path(checkpoint.path()),
-      training(checkpoint.training()) {
+      training(checkpoint.training()),
+      layout(checkpoint.spec(), precision) {
   if (!FindAttentionKind(spec.attention.kind).recurrent) {
     throw InputError(path, ": this runtime does not run attention '", spec.attention.kind,
-                     "'; it runs causal-linear");
+                     "'; it runs causal-linear and full");
   }
-  if (!FindFeatureMap(spec.attention.feature_map).runtime) {
+  if (!layout.softmax && !FindFeatureMap(spec.attention.feature_map).runtime) {
     throw InputError(path, ": this runtime does not run the feature map '",
-                     spec.attention.feature_map, "'; it runs elu, relu and polynomial2");
+                     spec.attention.feature_map, "'; it runs elu, relu, polynomial2, rff and favor");
   }
   if (spec.head == "logistics" && Size(spec.mixtures) > kernels::kMaxMixtures) {
     throw InputError(path, ": ", spec.mixtures, " mixtures are more than the ",
@@ -202,9 +207,15 @@ Model::Packed::Packed(const Checkpoint& checkpoint, Precision precision)
   value_dim = Size(spec.value_dim), d_ff = Size(spec.d_ff), outputs = Size(spec.OutputSize());
   value_embedding = Size(spec.value_embedding);
   head_width = 2 * dim + value_dim;
-  state_floats = static_cast<size_t>(spec.StateFloats());
-  feature_map = FindFeatureBody(spec.attention.feature_map);
-  features = static_cast<size_t>(FeatureSize(spec.attention, spec.query_dim));
+  features = layout.softmax ? dim : layout.linear.dim;
+  if (!layout.softmax) {
+    feature_map = FindFeatureBody(spec.attention.feature_map);
+    omega_columns = static_cast<size_t>(OmegaColumns(spec.attention, spec.query_dim));
+    if (feature_map && feature_map->floor) {
+      floor = 1 / std::sqrt(static_cast<float>(features));
+    }
+  }
+  softmax_scale = 1 / std::sqrt(static_cast<float>(dim));
   attention = {feature_map ? kernels::FeatureMap::kIdentity : kernels::FeatureMap::kElu,
                /*normalize=*/true, spec.attention.eps};
   activation = spec.activation == "relu" ? kernels::Activation::kRelu : kernels::Activation::kGelu;
@@ -229,10 +240,10 @@ Model::Packed::Packed(const Checkpoint& checkpoint, Precision precision)
                      kernels::kMostInt8Inputs, "); choose the precision bf16");
   }
   Packer measure(checkpoint, nullptr);
-  Pack(*this, measure);
+  Pack(*this, checkpoint, measure);
   weights = AlignedBuffer<std::byte>(measure.used());
   Packer packer(checkpoint, weights.data());
-  Pack(*this, packer);
+  Pack(*this, checkpoint, packer);
 
   values = Copied(checkpoint.Tensor("value_embedding.weight"));
   if (value_embedding < d_model) positions = Copied(checkpoint.Tensor("pos_embedding.pe"));

@@ -15,9 +15,10 @@
 
 #include "linnet/base/error.h"
 #include "linnet/kernels/activation_ref.h"
-#include "linnet/kernels/causal_linear_ref.h"
 #include "linnet/kernels/layer_norm_ref.h"
+#include "linnet/kernels/linear_step_ref.h"
 #include "linnet/kernels/narrow_linear_ref.h"
+#include "linnet/kernels/softmax_attention_ref.h"
 #include "linnet/model/checkpoint.h"
 #include "linnet/runtime/narrow.h"
 #include "linnet/runtime/packed_model.h"
@@ -33,8 +34,10 @@ class ModelRef {
   ModelRef(const Checkpoint& checkpoint, const Model& model)
       : checkpoint_(checkpoint), model_(model.packed()), spec_(checkpoint.spec()) {}
 
-  // The head's outputs at each position.
-  Rows Outputs(const std::vector<int32_t>& tokens) {
+  // The head's outputs at each position, of which the first `prefix` are read at once: there narrow
+  // models round no sums.
+  Rows Outputs(const std::vector<int32_t>& tokens, size_t prefix = 0) {
+    prefix_ = prefix;
     Rows x = Embedded(tokens);
     for (int l = 0; l < spec_.layers; ++l) {
       const std::string layer = StrCat("transformer.layers.", l, ".");
@@ -98,20 +101,42 @@ class ModelRef {
         }
         return rows;
       };
-      const auto features = [&](const Rows& from) {
-        const Row rows = head(from, dim);
-        if (model_.feature_map == nullptr) return rows;
-        Row phi(x.size() * model_.features);
-        for (size_t t = 0; t < x.size(); ++t) {
-          model_.feature_map->reference(dim, &rows[t * dim], &phi[t * model_.features]);
+      const Row q_h = head(q, dim), k_h = head(k, dim), v_h = head(v, m);
+      const auto add = [&](size_t t, const Row& out) {
+        attended[t].insert(attended[t].end(), out.begin(), out.end());
+      };
+      if (model_.layout.softmax) {
+        const kernels::SoftmaxAttentionRef ref({1, x.size(), x.size(), 1, dim, m},
+                                               {.scale = model_.softmax_scale, .causal = true},
+                                               q_h, k_h, v_h, x.size());
+        for (size_t t = 0; t < x.size(); ++t) add(t, ref.Out(t));
+        continue;
+      }
+      const auto features = [&](const Row& from, size_t t, bool query) {
+        const Row row(from.begin() + static_cast<ptrdiff_t>(t * dim),
+                      from.begin() + static_cast<ptrdiff_t>((t + 1) * dim));
+        if (model_.feature_map == nullptr) return row;
+        std::vector<float> omega;
+        if (model_.omega_columns > 0) {
+          const auto drawn = checkpoint_.Tensor(name + "inner_attention.feature_map.omega");
+          omega.assign(drawn.begin(), drawn.end());
         }
+        Row phi(model_.features);
+        model_.feature_map->reference({dim, model_.omega_columns, omega.data()}, row.data(), query,
+                                      phi.data());
         return phi;
       };
-      const kernels::CausalLinearRef ref(x.size(), model_.features, m, model_.attention,
-                                         features(q), features(k), head(v, m), x.size());
+      const auto make = [&](bool narrow) {
+        return kernels::LinearStepRef(model_.features, m, model_.attention, narrow, model_.floor);
+      };
+      kernels::LinearStepRef at_once = make(false), stepped = make(model_.narrow());
+      Rows keys, values;
       for (size_t t = 0; t < x.size(); ++t) {
-        const Row out = ref.Out(t);
-        attended[t].insert(attended[t].end(), out.begin(), out.end());
+        const auto begin = v_h.begin() + static_cast<ptrdiff_t>(t * m);
+        const Row value(begin, begin + static_cast<ptrdiff_t>(m)), key = features(k_h, t, false);
+        if (t == prefix_) stepped.Extend(keys, values);
+        if (t < prefix_) keys.push_back(key), values.push_back(value);
+        add(t, (t < prefix_ ? at_once : stepped).Step(features(q_h, t, true), key, value));
       }
     }
     return attended;
@@ -199,6 +224,7 @@ class ModelRef {
   const Model::Packed& model_;
   const ModelSpec& spec_;
   std::map<std::string, Matrix> matrices_;
+  size_t prefix_ = 0;
 };
 
 }  // namespace linnet

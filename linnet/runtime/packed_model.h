@@ -22,6 +22,7 @@
 #include "linnet/kernels/narrow_linear.h"
 #include "linnet/runtime/features.h"
 #include "linnet/runtime/model.h"
+#include "linnet/runtime/state_layout.h"
 
 namespace linnet {
 
@@ -38,6 +39,7 @@ struct PackedGroup {
 
 struct PackedLayer {
   std::vector<PackedGroup> attention, feed_forward;
+  const float* omega = nullptr;  // [dim, columns] of a random feature map
   const float* feed_forward_factor = nullptr;  // [d_model], of its inputs; null: none
   kernels::LayerNormParameters norm1{}, norm2{};
 };
@@ -67,9 +69,12 @@ struct Model::Packed {
   size_t most_heads;                            // of a group
   size_t features;                              // F, of each head; dim where the map is fused
   const FeatureMapBody* feature_map = nullptr;  // that is not fused
-  size_t state_floats;                          // of a sequence
+  size_t omega_columns = 0;
+  float floor = 0;          // LinearStepArgs::floor
+  float softmax_scale = 1;  // of q . k, for softmax
+  StateLayout layout;
   size_t widest;  // the largest number of columns between the two products of a group
-  kernels::CausalLinearOptions attention;
+  kernels::CausalLinearOptions attention;  // linear
   kernels::Activation activation;
 
   AlignedBuffer<std::byte> weights;

@@ -104,8 +104,8 @@ class TestModel {
 
   // The head's outputs at each position.
   std::vector<Doubles> Outputs(const Tokens& tokens) const { return Outputs(tokens, *model); }
-  std::vector<Doubles> Outputs(const Tokens& tokens, const Model& as) const {
-    return ModelRef(*checkpoint_, as).Outputs(tokens);
+  std::vector<Doubles> Outputs(const Tokens& tokens, const Model& as, size_t prefix = 0) const {
+    return ModelRef(*checkpoint_, as).Outputs(tokens, prefix);
   }
 
   Tokens RandomTokens(size_t count, uint64_t stream) const {
@@ -199,8 +199,8 @@ TEST_P(RuntimeTest, NarrowModelsMatchTheReferenceThatRoundsAsTheyDo) {
       EXPECT_EQ(model->precision(), precision);
       const size_t length = of == &Copy() ? 200 : 19;
       const Tokens tokens = of->RandomTokens(length, 0);
-      const std::vector<Doubles> want = of->Outputs(tokens, *model);
       for (size_t cut : {size_t{0}, length / 2, length}) {
+        const std::vector<Doubles> want = of->Outputs(tokens, *model, cut);
         for (int threads : {1, 2, 3}) CheckCut(model, want, tokens, cut, threads, tolerance);
       }
     }
@@ -254,10 +254,14 @@ TEST_P(RuntimeTest, ThreadsAndCompanyDoNotChangeABit) {
   }
 }
 
-TEST_P(RuntimeTest, OtherFeatureMapsMatchTheReference) {
-  for (const char* map : {"relu", "polynomial2"}) {
+TEST_P(RuntimeTest, OtherAttentionsMatchTheReference) {
+  for (const char* map : {"relu", "polynomial2", "rff", "favor", "softmax"}) {
     ModelSpec spec = GridImages();
-    spec.attention.feature_map = map;
+    if (map == std::string("softmax")) {
+      spec.attention.kind = "full";
+    } else {
+      spec.attention.feature_map = map;
+    }
     const TestModel model(spec);
     const Tokens tokens = model.RandomTokens(299, 0);
     const std::vector<Doubles> want = model.Outputs(tokens);
@@ -502,13 +506,16 @@ TEST(State, RefusesFilesThatAreNoStateOfTheModel) {
   const auto metadata = good.metadata().at("linnet.state");
   const size_t floats = good.Get("state").data.size() / 4,
                reach = good.Get("recent").data.size() / 4;
-  const auto write = [&](int64_t position, float value, int32_t symbol, int64_t rows) {
+  const auto write = [&](int64_t position, float value, int32_t symbol, int64_t rows,
+                         uint8_t waiting = 0) {
+    const std::vector<uint8_t> keys(static_cast<size_t>(rows), waiting);
     const std::vector<int64_t> positions(static_cast<size_t>(rows), position);
     const Floats values(floats, value);
     const Tokens symbols(reach, symbol);
     SafetensorsWriter writer;
     writer.SetMetadata("linnet.state", metadata);
     writer.Add("position", DType::kI64, {rows}, positions.data());
+    writer.Add("waiting", DType::kU8, {rows}, keys.data());
     writer.Add("state", DType::kF32, {1, static_cast<int64_t>(floats)}, values.data());
     writer.Add("recent", DType::kI32, {1, static_cast<int64_t>(reach)}, symbols.data());
     writer.Write(path);
@@ -527,6 +534,12 @@ TEST(State, RefusesFilesThatAreNoStateOfTheModel) {
   EXPECT_TRUE(refused());
   write(50, 1.0f, 3, 2);
   EXPECT_TRUE(refused());
+  write(50, 1.0f, 3, 1, 15);
+  EXPECT_FALSE(refused());
+  write(50, 1.0f, 3, 1, 16);
+  EXPECT_TRUE(refused());
+  write(5, 1.0f, 3, 1, 6);
+  EXPECT_TRUE(refused());
   std::filesystem::remove(path);
 }
 
@@ -535,7 +548,7 @@ TEST(State, ClonesForkAndResetForgets) {
   const Tokens tokens = Images().RandomTokens(6, 0);
   Floats a(engine.output_size()), b = a, c = a, first = a;
   State state = engine.NewState(1);
-  EXPECT_EQ(state.bytes(), static_cast<size_t>(RaggedImages().StateFloats()) * sizeof(float));
+  EXPECT_EQ(state.bytes(), StateBytes(RaggedImages(), Precision::kF32));
   engine.Step(state, std::span(tokens).first(1), first);
   State fork = state.Clone();
   EXPECT_EQ(fork.bytes(), state.bytes());
@@ -619,12 +632,13 @@ TEST(Model, OpensFilesAndMemoryAlike) {
 
 TEST(Model, RefusesAKindThatCannotBeStepped) {
   ModelSpec spec = LongCopy();
-  spec.attention.feature_map = "favor";
-  spec.attention.features = 4;
+  AddFeatureMap({.name = "of one's own"});
+  spec.attention.feature_map = "of one's own";
+  EXPECT_TRUE(Contains(ErrorOf([&] { TestModel model(spec); }),
+                       "feature map 'of one's own'; it runs elu, relu"));
+  spec.attention.kind = "reformer";
   EXPECT_TRUE(
-      Contains(ErrorOf([&] { TestModel model(spec); }), "feature map 'favor'; it runs elu, relu"));
-  spec.attention.kind = "full";
-  EXPECT_TRUE(Contains(ErrorOf([&] { TestModel model(spec); }), "'full'; it runs causal-linear"));
+      Contains(ErrorOf([&] { TestModel model(spec); }), "'reformer'; it runs causal-linear"));
 }
 
 TEST(Images, AbsurdCountsAreRefusedAndBatchesCut) {

@@ -16,7 +16,7 @@ constexpr size_t kPiece = 128;
 }  // namespace
 
 size_t Scheduler::Fitting(const Model& model, double bytes) {
-  const double count = bytes / static_cast<double>(model.spec().StateBytes());
+  const double count = bytes / static_cast<double>(StateBytes(model.spec(), model.precision()));
   return count >= 1 ? static_cast<size_t>(std::min(count, 1e15)) : 0;  // 0 for NaN, too
 }
 

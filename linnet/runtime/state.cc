@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -16,6 +18,7 @@ namespace linnet {
 namespace {
 
 constexpr const char* kMetadata = "linnet.state";
+constexpr int kFormat = 2;  // of the floats of a state; 1 had no keys that wait
 
 double MachineMemory() {
   return static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
@@ -31,9 +34,10 @@ std::string Hex(uint64_t value) {
 
 State::State(const Model& model, size_t batch)
     : model_(model.fingerprint()),
-      per_sequence_(model.packed().state_floats),
+      per_sequence_(model.packed().layout.floats),
       reach_(static_cast<size_t>(model.spec().Reach())),
       positions_(batch),
+      waiting_(batch),
       data_(batch * per_sequence_),
       recent_(batch * reach_) {}
 
@@ -48,10 +52,14 @@ size_t State::bytes() const {
   return data_.size() * sizeof(float) + recent_.size() * sizeof(recent_[0]);
 }
 
+size_t StateBytes(const ModelSpec& spec, Precision precision) {
+  return sizeof(float) * (StateLayout(spec, precision).floats + static_cast<size_t>(spec.Reach()));
+}
+
 State State::Clone() const {
   State copy;
   copy.model_ = model_, copy.per_sequence_ = per_sequence_, copy.reach_ = reach_;
-  copy.positions_ = positions_;
+  copy.positions_ = positions_, copy.waiting_ = waiting_;
   copy.data_ = data_.Copy();
   copy.recent_ = recent_;
   return copy;
@@ -59,12 +67,13 @@ State State::Clone() const {
 
 void State::Reset() {
   std::fill(positions_.begin(), positions_.end(), 0);
+  std::fill(waiting_.begin(), waiting_.end(), uint8_t{0});
   std::fill(data_.begin(), data_.end(), 0.0f);
 }
 
 void State::Reset(size_t sequence) {
   position(sequence);  // is it there?
-  positions_[sequence] = 0;
+  positions_[sequence] = 0, waiting_[sequence] = 0;
   std::fill_n(data_.data() + sequence * per_sequence_, per_sequence_, 0.0f);
 }
 
@@ -88,6 +97,7 @@ State State::Select(std::span<const size_t> sequences) const {
   for (size_t i = 0; i < sequences.size(); ++i) {
     const size_t from = sequences[i];
     chosen.positions_.push_back(position(from));
+    chosen.waiting_.push_back(waiting_[from]);
     std::copy_n(data_.data() + from * per_sequence_, per_sequence_,
                 chosen.data_.data() + i * per_sequence_);
     std::copy_n(recent_.data() + from * reach_, reach_, chosen.recent_.data() + i * reach_);
@@ -105,6 +115,7 @@ void State::Append(const State& other) {
   std::copy(other.data_.begin(), other.data_.end(), end);
   recent_.insert(recent_.end(), other.recent_.begin(), other.recent_.end());
   positions_.insert(positions_.end(), other.positions_.begin(), other.positions_.end());
+  waiting_.insert(waiting_.end(), other.waiting_.begin(), other.waiting_.end());
   data_ = std::move(data);
   model_ = other.model_, per_sequence_ = other.per_sequence_, reach_ = other.reach_;
 }
@@ -114,7 +125,7 @@ void State::Assign(size_t sequence, const State& other) {
   if (other.batch() != 1 || model_ != other.model_) {
     throw InputError("one sequence of a state is replaced by one of the same model");
   }
-  positions_[sequence] = other.positions_[0];
+  positions_[sequence] = other.positions_[0], waiting_[sequence] = other.waiting_[0];
   std::copy(other.data_.begin(), other.data_.end(), data_.begin() + sequence * per_sequence_);
   std::copy(other.recent_.begin(), other.recent_.end(),
             recent_.begin() + static_cast<ptrdiff_t>(sequence * reach_));
@@ -132,11 +143,13 @@ void State::Save(const std::string& path, const Model& model) const {
   const std::vector<int64_t> positions(positions_.begin(), positions_.end());
   SafetensorsWriter writer;
   writer.SetMetadata(kMetadata,
-                     nlohmann::json{{"model", Hex(model.fingerprint())},
+                     nlohmann::json{{"format", kFormat},
+                                    {"model", Hex(model.fingerprint())},
                                     {"path", model.path()},
                                     {"precision", PrecisionName(model.precision())}}
                          .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   writer.Add("position", DType::kI64, {rows}, positions.data());
+  writer.Add("waiting", DType::kU8, {rows}, waiting_.data());
   writer.Add("state", DType::kF32, {rows, static_cast<int64_t>(per_sequence_)}, data_.data());
   writer.Add("recent", DType::kI32, {rows, static_cast<int64_t>(reach_)}, recent_.data());
   writer.Write(path);
@@ -159,19 +172,40 @@ State State::Load(const std::string& path, const Model& model) {
                      Quote(word("precision")), "), not of ", model.path(), " in ",
                      PrecisionName(model.precision()));
   }
+  if (!about.contains("format") || about["format"] != kFormat) {
+    throw InputError(path, ": a state that another version of linnet saved, which this one cannot ",
+                     "read");
+  }
   const ModelSpec& spec = model.spec();
+  const StateLayout& layout = model.packed().layout;
   const Tensor &position = file.Get("position"), &data = file.Get("state"),
-               &recent = file.Get("recent");
+               &recent = file.Get("recent"),
+               &waiting = file.Get("waiting");
   const int64_t rows = position.shape.size() == 1 ? position.shape[0] : 0;
   const auto has = [&](const Tensor& tensor, DType type, int64_t width) {
     return tensor.dtype == type && tensor.shape == std::vector<int64_t>{rows, width};
   };
-  if (rows < 1 || position.dtype != DType::kI64 || !has(data, DType::kF32, spec.StateFloats()) ||
+  if (rows < 1 || position.dtype != DType::kI64 || waiting.dtype != DType::kU8 ||
+      waiting.shape != position.shape ||
+      !has(data, DType::kF32, static_cast<int64_t>(layout.floats)) ||
       !has(recent, DType::kI32, spec.Reach())) {
     throw InputError(path, ": its tensors are not those of a state of ", model.path());
   }
   State state(model, static_cast<size_t>(rows));
-  CheckFinite(data.f32(), path, data.name);
+  for (size_t row = 0; row < state.batch(); ++row) {
+    const auto floats = data.f32().subspan(row * layout.floats, layout.floats);
+    layout.ForParts([&](size_t first, size_t count, bool narrow) {
+      const auto part = floats.subspan(first, count);
+      if (!narrow) return CheckFinite(part, path, data.name);
+      // Each float is two bfloat16, of which all bits of the exponent make no number.
+      for (const float pair : part) {
+        const uint32_t bits = std::bit_cast<uint32_t>(pair);
+        if ((bits & 0x7f80) == 0x7f80 || (bits & 0x7f800000) == 0x7f800000) {
+          throw InputError(path, ": ", data.name, " holds values that are no numbers");
+        }
+      }
+    });
+  }
   std::copy(data.f32().begin(), data.f32().end(), state.data_.begin());
   for (size_t i = 0; i < state.positions_.size(); ++i) {
     const int64_t at = position.i64()[i];
@@ -180,6 +214,11 @@ State State::Load(const std::string& path, const Model& model) {
                        spec.max_length, " positions");
     }
     state.positions_[i] = static_cast<size_t>(at);
+    const uint8_t keys = waiting.values<uint8_t>()[i];
+    if (keys >= kernels::kRecentKeys || keys > at) {
+      throw InputError(path, ": ", int{keys}, " keys wait after ", at, " symbols");
+    }
+    state.waiting_[i] = keys;
   }
   const auto symbols = recent.values<int32_t>();
   for (size_t i = 0; i < symbols.size(); ++i) {

@@ -23,6 +23,11 @@
 
 namespace linnet {
 
+// Bytes of everything that the past of one sequence of such a model is kept in: known before the
+// model is loaded. Of causal-linear models it is the same at any length; softmax ones keep room for
+// the keys and values of all spec.max_length positions.
+size_t StateBytes(const ModelSpec& spec, Precision precision);
+
 // The memory of `batch` sequences, each with a place of its own. Copies are made by name; a moved-from
 // State is empty. It belongs to one model, in one precision, and others refuse it. What a sequence gets does not depend on what else is in its state.
 class State {
@@ -34,6 +39,7 @@ class State {
     per_sequence_ = std::exchange(other.per_sequence_, 0);
     reach_ = std::exchange(other.reach_, 0);
     positions_ = std::exchange(other.positions_, {});
+    waiting_ = std::exchange(other.waiting_, {});
     data_ = std::move(other.data_);
     recent_ = std::exchange(other.recent_, {});
     return *this;
@@ -42,7 +48,7 @@ class State {
   size_t batch() const { return positions_.size(); }
   // Symbols that a sequence has read. Throws InputError where there is no such sequence.
   size_t position(size_t sequence = 0) const;
-  // ModelSpec::StateBytes() for each sequence.
+  // StateBytes() for each sequence.
   size_t bytes() const;
 
   State Clone() const;
@@ -78,7 +84,8 @@ class State {
   size_t per_sequence_ = 0;        // floats
   size_t reach_ = 0;               // of the model
   std::vector<size_t> positions_;  // [batch]
-  AlignedBuffer<float> data_;      // [batch][layers]: s [heads, D, M], then z [heads, D]
+  std::vector<uint8_t> waiting_;   // [batch]: keys that kernels/linear_step.h has not folded yet
+  AlignedBuffer<float> data_;      // [batch] of what StateLayout says
   std::vector<int32_t> recent_;    // [batch, reach]: the symbol of position p at p mod reach
 };
 

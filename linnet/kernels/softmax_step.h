@@ -1,0 +1,52 @@
+// One position of softmax attention for each sequence, over a cache of its keys and values: what a
+// transformer costs that generates without a state of fixed size. Reading the cache is the limit.
+//
+//   SoftmaxStepShape shape{.heads = 8, .dim = 32, .value_dim = 32, .capacity = 783};
+//   std::vector<float> cache(shape.heads * shape.HeadFloats()), scratch(shape.ScratchFloats());
+//   const size_t position = 0;
+//   SoftmaxStep(shape, 1, 1 / std::sqrt(32.0f),
+//               {q, k, v, out, cache.data(), 0, &position, nullptr, scratch.data()});
+//
+// Of each head, with k_p and v_p put into the cache first:
+//
+//   out_p = sum_{i <= p} softmax_i(scale q_p . k_i) v_i     [M]     (eq. 2)
+//
+// Results do not depend on the other sequences of a call. Many positions at once are for
+// softmax_attention.h, over the same cache; so is the plain twin, softmax_attention_ref.h.
+#ifndef LINNET_KERNELS_SOFTMAX_STEP_H_
+#define LINNET_KERNELS_SOFTMAX_STEP_H_
+
+#include <cstddef>
+
+#include "linnet/kernels/strided.h"
+
+namespace linnet::kernels {
+
+struct SoftmaxStepShape {
+  size_t heads = 0, dim = 0, value_dim = 0;  // H, D, M
+  size_t capacity = 0;                       // positions
+
+  // Floats of a head's cache: keys [capacity, D], then values [capacity, M]; a multiple of 16.
+  size_t HeadFloats() const { return (capacity * (dim + value_dim) + 15) / 16 * 16; }
+  size_t ScratchFloats() const { return capacity + 16; }
+};
+
+struct SoftmaxStepArgs {
+  Strided<const float> q, k, v;  // [N, 1, H, D] and [N, 1, H, M]
+  Strided<float> out;            // [N, 1, H, M]
+  // The first head's cache of sequence 0, the other heads' behind it, and floats to the next
+  // sequence's.
+  float* cache = nullptr;
+  ptrdiff_t cache_stride = 0;
+  const size_t* positions = nullptr;  // by sequence: keys in the cache, below the capacity
+  const size_t* sequences = nullptr;  // optional, [N]: those that step; else 0, 1, 2, ...
+  float* scratch = nullptr;           // ScratchFloats()
+};
+
+// Steps `batch` sequences; out may alias none of the others. D, M >= 1.
+void SoftmaxStep(const SoftmaxStepShape& shape, size_t batch, float scale,
+                 const SoftmaxStepArgs& args);
+
+}  // namespace linnet::kernels
+
+#endif  // LINNET_KERNELS_SOFTMAX_STEP_H_

@@ -1,0 +1,48 @@
+// Where a sequence's past lies in memory (private to linnet/runtime): one layer behind the other, of
+// each layer
+//
+//   causal-linear   what steps read of all heads (LinearStepShape::HotFloats()), then what only folds
+//                   do (ColdFloats())
+//   softmax         of each head the keys [capacity, D] and the values [capacity, M]
+#ifndef LINNET_RUNTIME_STATE_LAYOUT_H_
+#define LINNET_RUNTIME_STATE_LAYOUT_H_
+
+#include <cstddef>
+
+#include "linnet/kernels/linear_step.h"
+#include "linnet/kernels/softmax_step.h"
+#include "linnet/model/precision.h"
+#include "linnet/model/spec.h"
+
+namespace linnet {
+
+struct StateLayout {
+  StateLayout(const ModelSpec& spec, Precision precision);
+
+  bool softmax;
+  kernels::LinearStepShape linear;  // all heads of a layer
+  kernels::SoftmaxStepShape cache;
+  size_t layer_floats, floats;  // of a sequence
+
+  // Calls body(first float, floats, whether they are pairs of bfloat16) for each part of a sequence.
+  template <class Body>
+  void ForParts(Body body) const {
+    if (softmax) return body(size_t{0}, floats, false);
+    const size_t hot = linear.HotFloats(), cold = linear.ColdFloats(), sums = linear.HotSums();
+    const size_t z = kernels::LinearStepShape::Padded(linear.dim);
+    for (size_t at = 0; at < floats; at += layer_floats) {
+      for (size_t h = 0; h < linear.heads; ++h) {
+        const size_t head = at + h * hot, rest = at + linear.heads * hot + h * cold;
+        body(head, sums, linear.narrow);
+        body(head + sums, z, false);
+        body(head + sums + z, hot - sums - z, linear.narrow);
+        body(rest, z, false);
+        body(rest + z, cold - z, !linear.narrow);
+      }
+    }
+  }
+};
+
+}  // namespace linnet
+
+#endif  // LINNET_RUNTIME_STATE_LAYOUT_H_
