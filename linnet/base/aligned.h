@@ -6,6 +6,8 @@
 #ifndef LINNET_BASE_ALIGNED_H_
 #define LINNET_BASE_ALIGNED_H_
 
+#include <sys/mman.h>
+
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
@@ -21,6 +23,9 @@ inline constexpr size_t kCacheLine = 64;
 // The smallest multiple of `step` that is at least `n`.
 constexpr size_t RoundUp(size_t n, size_t step) { return (n + step - 1) / step * step; }
 
+// Large arrays ask for pages of this size: a batch of states lies on thousands of the usual 4 kB.
+inline constexpr size_t kHugePage = size_t{2} << 20;
+
 template <typename T>
 class AlignedBuffer {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -30,9 +35,12 @@ class AlignedBuffer {
   explicit AlignedBuffer(size_t size) : size_(size) {
     if (size == 0) return;
     if (size > SIZE_MAX / 2 / sizeof(T)) throw std::bad_alloc();
+    const bool huge = size * sizeof(T) >= 2 * kHugePage;
     const size_t bytes = RoundUp(size * sizeof(T), kCacheLine);
-    data_.reset(static_cast<T*>(std::aligned_alloc(kCacheLine, bytes)));
-    if (!data_) throw std::bad_alloc();
+    void* memory = nullptr;
+    if (posix_memalign(&memory, huge ? kHugePage : kCacheLine, bytes) != 0) throw std::bad_alloc();
+    data_.reset(static_cast<T*>(memory));
+    if (huge) madvise(data_.get(), bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
     std::memset(static_cast<void*>(data_.get()), 0, bytes);
   }
   AlignedBuffer(AlignedBuffer&& other) noexcept { *this = std::move(other); }

@@ -14,113 +14,193 @@
 
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
-#include "linnet/kernels/bfloat16-inl.h"
+#include "linnet/kernels/bfloat16.h"
 #include "linnet/kernels/linear_step.h"
 #include "linnet/kernels/sweep-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace linnet::kernels::HWY_NAMESPACE {
 
-// Features that are worked on together; what a position's phi(q) takes on the stack.
-inline constexpr size_t kFeatures = 64;
+// Columns lie in blocks of this many, and a vector of the first half goes with one of the second: in
+// bfloat16 the two share 32-bit words, from which either is one operation away.
+inline constexpr size_t kColumns = LinearStepShape::kPad, kHalf = kColumns / 2;
 // Rows that LinearExtend() adds up before it adds them to the sums.
 inline constexpr size_t kExtendRows = 64;
+
+template <typename T>
+inline constexpr size_t kRecentKeys = LinearStepShape::RecentKeys(std::is_same_v<T, BFloat16>);
+
+// Columns u .. u + kLanes of a block, and kHalf + u .. kHalf + u + kLanes.
+struct Pair {
+  Vec low, high;
+};
+
+HWY_INLINE Pair LoadPair(const float* block, size_t u) {
+  return {hn::Load(F32(), block + u), hn::Load(F32(), block + kHalf + u)};
+}
+HWY_INLINE void StorePair(Pair x, float* block, size_t u) {
+  hn::Store(x.low, F32(), block + u);
+  hn::Store(x.high, F32(), block + kHalf + u);
+}
+HWY_INLINE Pair Rounded(Pair x, const float*) { return x; }
+
+using U32 = hn::RebindToUnsigned<F32>;
+
+// The bits of x, to the nearest bfloat16 in the upper half.
+HWY_INLINE hn::Vec<U32> RoundedBits(Vec x) {
+  const U32 d;
+  const auto bits = hn::BitCast(d, x);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d, 1));
+  const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(d, 0x7fff)));
+  const auto nan = hn::RebindMask(d, hn::IsNaN(x));  // rounding could carry one into infinity
+  return hn::IfThenElse(nan, hn::Or(bits, hn::Set(d, 0x400000)), rounded);
+}
+HWY_INLINE hn::Vec<U32> UpperHalves(hn::Vec<U32> bits) {
+  return hn::And(bits, hn::Set(U32(), 0xffff0000u));
+}
+
+HWY_INLINE Pair LoadPair(const BFloat16* block, size_t u) {
+  const auto words = hn::Load(U32(), reinterpret_cast<const uint32_t*>(block) + u);
+  return {hn::BitCast(F32(), hn::ShiftLeft<16>(words)), hn::BitCast(F32(), UpperHalves(words))};
+}
+HWY_INLINE void StorePair(Pair x, BFloat16* block, size_t u) {
+  const auto low = hn::ShiftRight<16>(RoundedBits(x.low));
+  hn::Store(hn::Or(low, UpperHalves(RoundedBits(x.high))), U32(),
+            reinterpret_cast<uint32_t*>(block) + u);
+}
+HWY_INLINE Pair Rounded(Pair x, const BFloat16*) {
+  return {hn::BitCast(F32(), UpperHalves(RoundedBits(x.low))),
+          hn::BitCast(F32(), UpperHalves(RoundedBits(x.high)))};
+}
+
+HWY_INLINE Vec LoadUpTo(const float* from, size_t count) {
+  return count == 0 ? hn::Zero(F32()) : ZeroBeyond(LoadN(from, count), count);
+}
+// The first vector of a pair has `of` columns left before its own, and so on.
+HWY_INLINE size_t Used(size_t of, size_t before) {
+  return of > before ? std::min(kLanes, of - before) : 0;
+}
+// Of a row of `count` floats, the pair at column c + u; zeros behind it.
+HWY_INLINE Pair LoadPairOf(const float* row, size_t count, size_t c, size_t u) {
+  if (HWY_LIKELY(c + kColumns <= count)) {
+    return {hn::LoadU(F32(), row + c + u), hn::LoadU(F32(), row + c + kHalf + u)};
+  }
+  return {LoadUpTo(row + c + u, Used(count, c + u)),
+          LoadUpTo(row + c + kHalf + u, Used(count, c + kHalf + u))};
+}
+// The same through phi.
+HWY_INLINE Pair PhiPairOf(FeatureMap map, const float* row, size_t count, size_t c, size_t u) {
+  const Pair x = LoadPairOf(row, count, c, u);
+  const Pair phi{Phi(map, x.low), Phi(map, x.high)};
+  if (HWY_LIKELY(c + kColumns <= count)) return phi;
+  const auto only = [&](Vec y, size_t used)
+                        HWY_ATTR { return used == 0 ? hn::Zero(F32()) : ZeroBeyond(y, used); };
+  return {only(phi.low, Used(count, c + u)), only(phi.high, Used(count, c + kHalf + u))};
+}
+
+HWY_INLINE Pair Plus(Pair a, Pair b) { return {hn::Add(a.low, b.low), hn::Add(a.high, b.high)}; }
 
 // One head's state: T is what positions read, Rest what the sums keep beside it.
 template <typename T>
 struct HeadState {
   using Rest = std::conditional_t<std::is_same_v<T, float>, BFloat16, float>;
 
-  T* s;     // [F, M']
-  float* z; // [F']
-  T* rows;  // [kRecentKeys, F' + M']
+  T* s;      // [F, M']
+  float* z;  // [F']
+  float* z_recent;
+  T* rows;  // [RecentKeys(), F' + M']
   Rest* s_rest;
   float* z_rest;
-  size_t dim, fp, mp;
+  size_t dim, fp, mp, row_stride;
 
-  HeadState(const LinearStepShape& shape, float* hot, float* cold)
-      : s(reinterpret_cast<T*>(hot)),
-        z(hot + shape.HotSums()),
-        dim(shape.dim),
+  HeadState(const LinearStepShape& shape, float* hot, float* cold, size_t h)
+      : dim(shape.dim),
         fp(LinearStepShape::Padded(shape.dim)),
-        mp(LinearStepShape::Padded(shape.value_dim)) {
-    rows = reinterpret_cast<T*>(z + fp);
-    z_rest = cold;
-    s_rest = reinterpret_cast<Rest*>(cold + fp);
+        mp(LinearStepShape::Padded(shape.value_dim)),
+        row_stride(shape.heads * (fp + mp)) {
+    s = reinterpret_cast<T*>(hot) + h * dim * mp;
+    z = hot + shape.HotZ() + 2 * h * fp;
+    z_recent = z + fp;
+    rows = reinterpret_cast<T*>(hot + shape.HotRows()) + h * (fp + mp);
+    z_rest = cold + h * fp;
+    s_rest = reinterpret_cast<Rest*>(cold + shape.ColdSums()) + h * dim * mp;
   }
-  T* Row(size_t i) const { return rows + i * (fp + mp); }
+  T* Row(size_t i) const { return rows + i * row_stride; }
+  // The next head's.
+  void Advance() {
+    s += dim * mp, z += 2 * fp, z_recent += 2 * fp, rows += fp + mp;
+    s_rest += dim * mp, z_rest += fp;
+  }
 };
 
-HWY_INLINE float ToFloat(float x) { return x; }
-HWY_INLINE float ToFloat(BFloat16 x) {
-  const uint32_t bits = uint32_t{x.bits} << 16;
-  float wide;
-  std::memcpy(&wide, &bits, sizeof(wide));
-  return wide;
-}
-
-HWY_INLINE Vec LoadAll(const float* from) { return hn::Load(F32(), from); }
-HWY_INLINE Vec LoadAll(const BFloat16* from) {
-  return FromBFloat16(hn::Load(U16(), reinterpret_cast<const uint16_t*>(from)));
-}
-HWY_INLINE void StoreAll(Vec x, float* to) { hn::Store(x, F32(), to); }
-HWY_INLINE void StoreAll(Vec x, BFloat16* to) {
-  hn::Store(ToBFloat16(x), U16(), reinterpret_cast<uint16_t*>(to));
-}
-// What is left of x once it is stored as a T.
-HWY_INLINE Vec Rounded(Vec x, const float*) { return x; }
-HWY_INLINE Vec Rounded(Vec x, const BFloat16*) { return FromBFloat16(ToBFloat16(x)); }
-
-// (sum, rest) += x, where sum is rounded as a T and what that loses is in the rest. The error of a
-// sum that is rounded to nearest is a float itself (Knuth's exact addition).
-template <typename T, typename Rest>
-HWY_INLINE void AddTo(T* sum, Rest* rest, Vec x) {
-  const Vec old = LoadAll(sum);
-  const Vec add = hn::Add(LoadAll(rest), x);
-  const Vec now = Rounded(hn::Add(old, add), sum);
+// (sum, rest) += x, where `now` is the sum as it is shown, and what that loses is the rest. The error
+// of a sum that is rounded to nearest is a float itself (Knuth's exact addition).
+HWY_INLINE Vec Lost(Vec old, Vec add, Vec now) {
   const Vec shown = hn::Sub(now, old);  // of what was to be added
-  const Vec lost = hn::Add(hn::Sub(old, hn::Sub(now, shown)), hn::Sub(add, shown));
-  StoreAll(now, sum);
-  StoreAll(lost, rest);
+  return hn::Add(hn::Sub(old, hn::Sub(now, shown)), hn::Sub(add, shown));
+}
+template <typename T, typename Rest>
+HWY_INLINE void AddTo(T* sum, Rest* rest, size_t u, Pair x) {
+  const Pair old = LoadPair(sum, u), more = LoadPair(rest, u);
+  const Pair add = Plus(more, x), now = Rounded(Plus(old, add), sum);
+  StorePair(now, sum, u);
+  StorePair({Lost(old.low, add.low, now.low), Lost(old.high, add.high, now.high)}, rest, u);
 }
 
-// s, z += the sum over `count` rows of key(i, f) value(i)^T, features [f0, f0 + features).
-template <typename T, class Key, class Value>
-HWY_INLINE void Accumulate(const HeadState<T>& state, size_t count, size_t f0, size_t features,
-                           const Key& key, const Value& value) {
+// Calls body(c, u) for each pair of vectors of rows of `padded` columns.
+template <class Body>
+HWY_INLINE void ForPairs(size_t padded, const Body& body) {
+  for (size_t c = 0; c < padded; c += kColumns) {
+    for (size_t u = 0; u < kHalf; u += kLanes) body(c, u);
+  }
+}
+
+// s += the sum over `count` rows of phi(k_i) value(i)^T, features [f0, f0 + kColumns); phi [count,
+// kColumns] holds those features.
+template <typename T, class Value>
+HWY_INLINE void AddRows(const HeadState<T>& state, size_t count, size_t f0,
+                        const float* HWY_RESTRICT phi, const Value& value) {
   const F32 d;
   constexpr size_t kBlock = HWY_TARGET == HWY_AVX3 ? 8 : 4;
-  for (size_t f = f0; f < f0 + features; f += kBlock) {
-    const size_t rows = std::min(kBlock, f0 + features - f);
-    for (size_t c = 0; c < state.mp; c += kLanes) {
-      Vec sum[kBlock];
-      HWY_UNROLL(8)
-      for (size_t r = 0; r < kBlock; ++r) sum[r] = hn::Zero(d);
+  const size_t features = std::min(kColumns, state.dim - f0);
+  for (size_t f = 0; f < features; f += kBlock) {
+    ForPairs(state.mp, [&](size_t c, size_t u) HWY_ATTR {
+      Vec low[kBlock], high[kBlock];
+      Unrolled<kBlock>([&](auto r) HWY_ATTR { low[r] = high[r] = hn::Zero(d); });
       for (size_t i = 0; i < count; ++i) {
-        const Vec v = value(i, c);
-        HWY_UNROLL(8)
-        for (size_t r = 0; r < kBlock; ++r) {
-          sum[r] = hn::MulAdd(hn::Set(d, key(i, f + r)), v, sum[r]);
-        }
+        const Pair v = value(i, c, u);
+        const float* key = phi + i * kColumns + f;
+        Unrolled<kBlock>([&](auto r) HWY_ATTR {
+          const Vec k = hn::Set(d, key[r]);
+          low[r] = hn::MulAdd(k, v.low, low[r]);
+          high[r] = hn::MulAdd(k, v.high, high[r]);
+        });
       }
-      for (size_t r = 0; r < rows; ++r) {
-        AddTo(state.s + (f + r) * state.mp + c, state.s_rest + (f + r) * state.mp + c, sum[r]);
-      }
-    }
+      Unrolled<kBlock>([&](auto r) HWY_ATTR {
+        if (f + r >= features) return;
+        const size_t at = (f0 + f + r) * state.mp + c;
+        AddTo(state.s + at, state.s_rest + at, u, {low[r], high[r]});
+      });
+    });
   }
 }
 
 template <typename T>
 HWY_NOINLINE void FoldHead(const HeadState<T>& state, size_t recent) {
-  const auto key = [&](size_t i, size_t f) HWY_ATTR { return ToFloat(state.Row(i)[f]); };
-  const auto value = [&](size_t i, size_t c) HWY_ATTR {
-    return LoadAll(state.Row(i) + state.fp + c);
-  };
-  Accumulate(state, recent, 0, state.dim, key, value);
-  for (size_t f = 0; f < state.fp; f += kLanes) {
-    Vec sum = hn::Zero(F32());
-    for (size_t i = 0; i < recent; ++i) sum = hn::Add(sum, LoadAll(state.Row(i) + f));
-    AddTo(state.z + f, state.z_rest + f, sum);
+  HWY_ALIGN float phi[kRecentKeys<T> * kColumns];
+  for (size_t f0 = 0; f0 < state.dim; f0 += kColumns) {
+    for (size_t i = 0; i < recent; ++i) {
+      for (size_t u = 0; u < kHalf; u += kLanes) {
+        StorePair(LoadPair(state.Row(i) + f0, u), phi + i * kColumns, u);
+      }
+    }
+    AddRows(state, recent, f0, phi, [&](size_t i, size_t c, size_t u) HWY_ATTR {
+      return LoadPair(state.Row(i) + state.fp + c, u);
+    });
+    for (size_t u = 0; u < kHalf; u += kLanes) {
+      AddTo(state.z + f0, state.z_rest + f0, u, LoadPair(state.z_recent + f0, u));
+      StorePair({hn::Zero(F32()), hn::Zero(F32())}, state.z_recent + f0, u);
+    }
   }
 }
 
@@ -128,180 +208,192 @@ template <typename T>
 HWY_NOINLINE void ExtendHead(const HeadState<T>& state, FeatureMap map, size_t value_dim,
                              size_t length, const float* k, ptrdiff_t k_stride, const float* v,
                              ptrdiff_t v_stride) {
-  const F32 d;
-  HWY_ALIGN float phi[kExtendRows * kPad];
-  for (size_t f0 = 0; f0 < state.dim; f0 += kPad) {
-    const size_t features = std::min(kPad, state.dim - f0);
+  HWY_ALIGN float phi[kExtendRows * kColumns];
+  for (size_t f0 = 0; f0 < state.dim; f0 += kColumns) {
     for (size_t i = 0; i < length; ++i) {
-      const float* row = k + static_cast<ptrdiff_t>(i) * k_stride + f0;
-      for (size_t f = 0; f < kPad; f += kLanes) {
-        const size_t used = f < features ? std::min(kLanes, features - f) : 0;
-        const Vec x = used > 0 ? ZeroBeyond(Phi(map, LoadN(row + f, used)), used) : hn::Zero(d);
-        hn::Store(x, d, phi + i * kPad + f);
+      const float* row = k + static_cast<ptrdiff_t>(i) * k_stride;
+      for (size_t u = 0; u < kHalf; u += kLanes) {
+        StorePair(PhiPairOf(map, row, state.dim, f0, u), phi + i * kColumns, u);
       }
     }
-    for (size_t f = 0; f < kPad; f += kLanes) {
-      Vec sum = hn::Zero(d);
-      for (size_t i = 0; i < length; ++i) sum = hn::Add(sum, hn::Load(d, phi + i * kPad + f));
-      AddTo(state.z + f0 + f, state.z_rest + f0 + f, sum);
+    for (size_t u = 0; u < kHalf; u += kLanes) {
+      Pair sum{hn::Zero(F32()), hn::Zero(F32())};
+      for (size_t i = 0; i < length; ++i) sum = Plus(sum, LoadPair(phi + i * kColumns, u));
+      AddTo(state.z + f0, state.z_rest + f0, u, sum);
     }
-    const auto key = [&](size_t i, size_t f) HWY_ATTR { return phi[i * kPad + f - f0]; };
-    const auto value = [&](size_t i, size_t c) HWY_ATTR {
-      const float* row = v + static_cast<ptrdiff_t>(i) * v_stride + c;
-      if (c + kLanes <= value_dim) return hn::LoadU(d, row);
-      return c < value_dim ? LoadN(row, value_dim - c) : hn::Zero(d);
-    };
-    Accumulate(state, length, f0, features, key, value);
-  }
-}
-
-// out[c ..] (+)= phi(q) s over `features` rows of s, and weights of rows of values; kVectors columns.
-// next: from this head's state to the one that comes after it, whose lines are asked for.
-template <size_t kVectors, typename T>
-HWY_INLINE void ReadColumns(const HeadState<T>& state, size_t f0, size_t features,
-                            const float* HWY_RESTRICT phi_q, size_t rows,
-                            const float* HWY_RESTRICT weights, ptrdiff_t next, size_t c,
-                            size_t value_dim, bool first, float scale, float* HWY_RESTRICT out) {
-  const F32 d;
-  Vec sum[2][kVectors];  // two chains of additions each
-  Unrolled<kVectors>([&](auto j) HWY_ATTR {
-    const size_t at = c + j * kLanes;
-    sum[0][j] = first || at >= value_dim ? hn::Zero(d)
-                                         : LoadN(out + at, std::min(kLanes, value_dim - at));
-    sum[1][j] = hn::Zero(d);
-  });
-  const auto add = [&](const T* row, float weight, auto chain) HWY_ATTR {
-    const Vec w = hn::Set(d, weight);
-    Unrolled<kVectors>([&](auto j) HWY_ATTR {
-      if (j * kLanes * sizeof(T) % 64 == 0) {
-        hwy::Prefetch(reinterpret_cast<const std::byte*>(row + j * kLanes) + next);
-      }
-      sum[chain][j] = hn::MulAdd(w, LoadAll(row + j * kLanes), sum[chain][j]);
+    AddRows(state, length, f0, phi, [&](size_t i, size_t c, size_t u) HWY_ATTR {
+      return LoadPairOf(v + static_cast<ptrdiff_t>(i) * v_stride, value_dim, c, u);
     });
-  };
-  const std::integral_constant<size_t, 0> even;
-  const std::integral_constant<size_t, 1> odd;
-  const T* s = state.s + f0 * state.mp + c;
-  size_t f = 0;
-  for (; f + 2 <= features; f += 2) {
-    add(s + f * state.mp, phi_q[f], even);
-    add(s + (f + 1) * state.mp, phi_q[f + 1], odd);
   }
-  if (f < features) add(s + f * state.mp, phi_q[f], even);
-  size_t i = 0;
-  for (; i + 2 <= rows; i += 2) {
-    add(state.Row(i) + state.fp + c, weights[i], even);
-    add(state.Row(i + 1) + state.fp + c, weights[i + 1], odd);
-  }
-  if (i < rows) add(state.Row(i) + state.fp + c, weights[i], even);
-  Unrolled<kVectors>([&](auto j) HWY_ATTR {
-    const size_t at = c + j * kLanes;
-    if (at >= value_dim) return;
-    const Vec total = hn::Mul(hn::Add(sum[0][j], sum[1][j]), hn::Set(d, scale));
-    StoreN(total, out + at, std::min(kLanes, value_dim - at));
-  });
 }
 
-// |z|, with the keys that wait.
-template <typename T>
-HWY_NOINLINE float LengthOfZ(const HeadState<T>& state, size_t count) {
-  Vec squares = hn::Zero(F32());
-  for (size_t f = 0; f < state.fp; f += kLanes) {
-    Vec z = LoadAll(state.z + f);
-    for (size_t i = 0; i < count; ++i) z = hn::Add(z, LoadAll(state.Row(i) + f));
-    squares = hn::MulAdd(z, z, squares);
+// The lines of `bytes` that lie `next` further on than `at`.
+HWY_INLINE void AskFor(const void* at, size_t bytes, ptrdiff_t next) {
+  for (size_t i = 0; i < bytes; i += 64) {
+    hwy::Prefetch(static_cast<const std::byte*>(at) + next + static_cast<ptrdiff_t>(i));
   }
+}
+
+// How many bytes further on lie the state and the rows that come after a head's: they are asked for
+// line by line while this one is read.
+struct Next {
+  ptrdiff_t s, rows;
+};
+
+// low and high += weights of `count` rows, the pair u of their block; four chains of additions.
+template <typename T>
+HWY_INLINE void AddWeighted(const T* HWY_RESTRICT row, size_t stride, size_t count,
+                            const float* HWY_RESTRICT weights, size_t u, ptrdiff_t next,
+                            Vec (&low)[4], Vec (&high)[4]) {
+  Vec l0 = low[0], l1 = low[1], l2 = low[2], l3 = low[3];
+  Vec h0 = high[0], h1 = high[1], h2 = high[2], h3 = high[3];
+  const auto add = [&](size_t i, Vec& l, Vec& h) HWY_ATTR {
+    const Vec w = hn::Set(F32(), weights[i]);
+    const Pair x = LoadPair(row + i * stride, u);
+    if (u == 0) AskFor(row + i * stride, kColumns * sizeof(T), next);
+    l = hn::MulAdd(w, x.low, l);
+    h = hn::MulAdd(w, x.high, h);
+  };
+  size_t i = 0;
+  for (; i + 4 <= count; i += 4) {
+    add(i, l0, h0), add(i + 1, l1, h1), add(i + 2, l2, h2), add(i + 3, l3, h3);
+  }
+  for (; i < count; ++i) add(i, l0, h0);
+  low[0] = l0, low[1] = l1, low[2] = l2, low[3] = l3;
+  high[0] = h0, high[1] = h1, high[2] = h2, high[3] = h3;
+}
+
+HWY_INLINE Vec SumOfFour(const Vec (&x)[4]) {
+  return hn::Add(hn::Add(x[0], x[1]), hn::Add(x[2], x[3]));
+}
+
+// out, columns c + u and c + kHalf + u, = scale (phi(q) s + weights of `count` recent values).
+template <typename T>
+HWY_INLINE void ReadColumns(const HeadState<T>& state, const float* HWY_RESTRICT phi_q,
+                            size_t count, const float* HWY_RESTRICT weights, Next next, size_t c,
+                            size_t u, size_t value_dim, float scale, float* HWY_RESTRICT out) {
+  const F32 d;
+  const Vec zero = hn::Zero(d);
+  Vec low[4] = {zero, zero, zero, zero}, high[4] = {zero, zero, zero, zero};
+  AddWeighted(state.s + c, state.mp, state.dim, phi_q, u, next.s, low, high);
+  AddWeighted(state.Row(0) + state.fp + c, state.row_stride, count, weights, u, next.rows, low,
+              high);
+  const Vec by = hn::Set(d, scale);
+  const Vec l = hn::Mul(by, SumOfFour(low)), h = hn::Mul(by, SumOfFour(high));
+  if (HWY_LIKELY(c + kColumns <= value_dim)) {
+    hn::StoreU(l, d, out + c + u);
+    hn::StoreU(h, d, out + c + kHalf + u);
+    return;
+  }
+  if (const size_t used = Used(value_dim, c + u)) StoreN(l, out + c + u, used);
+  if (const size_t used = Used(value_dim, c + kHalf + u)) StoreN(h, out + c + kHalf + u, used);
+}
+
+// z with the keys that wait.
+template <typename T>
+HWY_INLINE Pair WholeZ(const HeadState<T>& state, size_t f, size_t u) {
+  return Plus(LoadPair(state.z + f, u), LoadPair(state.z_recent + f, u));
+}
+
+// |z|.
+template <typename T>
+HWY_NOINLINE float LengthOfZ(const HeadState<T>& state) {
+  Vec squares = hn::Zero(F32());
+  ForPairs(state.fp, [&](size_t f, size_t u) HWY_ATTR {
+    const Pair z = WholeZ(state, f, u);
+    squares = hn::Add(squares, hn::MulAdd(z.low, z.low, hn::Mul(z.high, z.high)));
+  });
   return std::sqrt(hn::GetLane(hn::SumOfLanes(F32(), squares)));
 }
 
+// Makes room for a position: phi(k) and v become the row `recent`, and phi_q [F'] phi(q).
 template <typename T>
-HWY_INLINE void StepHead(const HeadState<T>& state, const CausalLinearOptions& options,
-                         size_t value_dim, const float* HWY_RESTRICT q,
-                         const float* HWY_RESTRICT k, const float* HWY_RESTRICT v, size_t recent,
-                         float floor, ptrdiff_t next, float* HWY_RESTRICT out) {
-  const F32 d;
+HWY_INLINE void Append(const HeadState<T>& state, FeatureMap map, size_t value_dim,
+                       const float* HWY_RESTRICT q, const float* HWY_RESTRICT k,
+                       const float* HWY_RESTRICT v, size_t recent, float* HWY_RESTRICT phi_q) {
   T* row = state.Row(recent);
-  const size_t dim = state.dim, count = recent + 1;
-  for (size_t f = 0; f < state.fp; f += kLanes) {
-    const size_t used = f < dim ? std::min(kLanes, dim - f) : 0;
-    StoreAll(used > 0 ? ZeroBeyond(Phi(options.feature_map, LoadN(k + f, used)), used)
-                      : hn::Zero(d),
-             row + f);
-  }
-  for (size_t c = 0; c < state.mp; c += kLanes) {
-    const size_t used = c < value_dim ? std::min(kLanes, value_dim - c) : 0;
-    StoreAll(used > 0 ? LoadN(v + c, used) : hn::Zero(d), row + state.fp + c);
-  }
+  ForPairs(state.fp, [&](size_t f, size_t u) HWY_ATTR {
+    const Pair key = Rounded(PhiPairOf(map, k, state.dim, f, u), row);
+    StorePair(key, row + f, u);
+    StorePair(Plus(LoadPair(state.z_recent + f, u), key), state.z_recent + f, u);
+    StorePair(PhiPairOf(map, q, state.dim, f, u), phi_q + f, u);
+  });
+  ForPairs(state.mp, [&](size_t c, size_t u) HWY_ATTR {
+    StorePair(LoadPairOf(v, value_dim, c, u), row + state.fp + c, u);
+  });
+}
 
-  HWY_ALIGN float phi_q[kFeatures], weights[kRecentKeys] = {};
-  Vec den = hn::Zero(d);
-  for (size_t f0 = 0; f0 < dim; f0 += kFeatures) {
-    const size_t features = std::min(kFeatures, dim - f0);
-    const size_t padded = LinearStepShape::Padded(features);
-    for (size_t f = 0; f < padded; f += kLanes) {
-      const size_t used = f < features ? std::min(kLanes, features - f) : 0;
-      const Vec phi = used > 0 ? ZeroBeyond(Phi(options.feature_map, LoadN(q + f0 + f, used)), used)
-                               : hn::Zero(d);
-      hn::Store(phi, d, phi_q + f);
-      if (options.normalize) den = hn::MulAdd(phi, hn::Load(d, state.z + f0 + f), den);
-    }
-    // Four at a time; those beyond `count` are old or zero, and not looked at.
-    for (size_t i = 0; i < count; i += 4) {
-      Vec dot[4] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};
-      for (size_t f = 0; f < padded; f += kLanes) {
-        const Vec phi = hn::Load(d, phi_q + f);
-        Unrolled<4>([&](auto r) HWY_ATTR {
-          const T* key = state.Row(i + r) + f0 + f;
-          hwy::Prefetch(reinterpret_cast<const std::byte*>(key) + next);
-          dot[r] = hn::MulAdd(phi, LoadAll(key), dot[r]);
-        });
-      }
-      float sums[4];
-      StoreSums(dot[0], dot[1], dot[2], dot[3], sums);
-      for (size_t r = 0; r < 4 && i + r < count; ++r) weights[i + r] += sums[r];
-    }
-    const bool last = f0 + features == dim;
-    float scale = 1;
-    if (last && options.normalize) {
-      float total = hn::GetLane(hn::SumOfLanes(d, den));
-      for (size_t i = 0; i < count; ++i) total += weights[i];
-      scale = floor > 0 ? 1 / std::max(total, floor * LengthOfZ(state, count))
-                        : Reciprocal(total + options.eps);
-    }
-    size_t c = 0;
-    const auto read = [&](auto vectors) HWY_ATTR {
-      ReadColumns<vectors>(state, f0, features, phi_q, last ? count : 0, weights, next, c,
-                           value_dim, f0 == 0, scale, out);
-      c += vectors * kLanes;
-    };
-    while (c + 2 * kLanes <= state.mp) read(std::integral_constant<size_t, 2>());
-    if (c < state.mp) read(std::integral_constant<size_t, 1>());
+// What a position reads, of `count` rows.
+template <typename T>
+HWY_INLINE void ReadHead(const HeadState<T>& state, const CausalLinearOptions& options,
+                         size_t value_dim, const float* HWY_RESTRICT phi_q, size_t count,
+                         float floor, Next next, float* HWY_RESTRICT out) {
+  const F32 d;
+  HWY_ALIGN float weights[kRecentKeys<T>];
+  if (count == kRecentKeys<T>) {  // what the fold reads once all heads are through
+    AskFor(state.s_rest, state.dim * state.mp * sizeof(*state.s_rest), 0);
   }
-  if (count == kRecentKeys) FoldHead(state, count);
+  // Four at a time; those from `count` on are old, and not looked at.
+  for (size_t i = 0; i < count; i += 4) {
+    Vec dot[4] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};
+    ForPairs(state.fp, [&](size_t f, size_t u) HWY_ATTR {
+      const Pair phi = LoadPair(phi_q + f, u);
+      Unrolled<4>([&](auto r) HWY_ATTR {
+        const T* at = state.Row(i + r) + f;
+        if (u == 0) AskFor(at, kColumns * sizeof(T), next.rows);
+        const Pair key = LoadPair(at, u);
+        dot[r] = hn::Add(dot[r], hn::MulAdd(phi.low, key.low, hn::Mul(phi.high, key.high)));
+      });
+    });
+    StoreSums(dot[0], dot[1], dot[2], dot[3], weights + i);
+  }
+  float scale = 1;
+  if (options.normalize) {
+    // (Not two additions to `total` in a row, of which GCC 12 makes something else at -O3.)
+    Vec total = hn::Zero(d);
+    ForPairs(state.fp, [&](size_t f, size_t u) HWY_ATTR {
+      const Pair phi = LoadPair(phi_q + f, u), z = WholeZ(state, f, u);
+      total = hn::Add(total, hn::MulAdd(phi.low, z.low, hn::Mul(phi.high, z.high)));
+    });
+    const float sum = hn::GetLane(hn::SumOfLanes(d, total));
+    scale = floor > 0 ? 1 / std::max(sum, floor * LengthOfZ(state)) : Reciprocal(sum + options.eps);
+  }
+  ForPairs(state.mp, [&](size_t c, size_t u) HWY_ATTR {
+    ReadColumns(state, phi_q, count, weights, next, c, u, value_dim, scale, out);
+  });
 }
 
 template <typename T>
 HWY_INLINE void StepAll(const LinearStepShape& shape, size_t batch,
                         const CausalLinearOptions& options, const LinearStepArgs& args) {
-  const auto hot = static_cast<ptrdiff_t>(shape.HotFloats());
-  const auto cold = static_cast<ptrdiff_t>(shape.ColdFloats());
+  const size_t fp = LinearStepShape::Padded(shape.dim), heads = args.heads.end - args.heads.begin;
   const auto place = [&](size_t n) { return args.sequences ? args.sequences[n] : n; };
   for (size_t n = 0; n < batch; ++n) {
     const ptrdiff_t at = static_cast<ptrdiff_t>(place(n)) * args.state_stride;
-    for (size_t h = 0; h < shape.heads; ++h) {
-      const auto head = static_cast<ptrdiff_t>(h);
-      // The last of all asks for itself.
-      ptrdiff_t next = 0;
-      if (h + 1 < shape.heads) {
-        next = hot;
-      } else if (n + 1 < batch) {
-        next = static_cast<ptrdiff_t>(place(n + 1)) * args.state_stride - at - head * hot;
-      }
-      const HeadState<T> state(shape, args.hot + at + head * hot, args.cold + at + head * cold);
-      StepHead(state, options, shape.value_dim, args.q.At(n, 0, h), args.k.At(n, 0, h),
-               args.v.At(n, 0, h), args.recent[place(n)], args.floor,
-               next * static_cast<ptrdiff_t>(sizeof(float)), args.out.At(n, 0, h));
+    const size_t recent = args.recent[place(n)];
+    const HeadState<T> first(shape, args.hot + at, args.cold + at, args.heads.begin);
+    // All heads at once, because one by itself waits for its exponentials.
+    HeadState<T> state = first;
+    for (size_t h = 0; h < heads; ++h, state.Advance()) {
+      Append(state, options.feature_map, shape.value_dim, args.q.At(n, 0, h), args.k.At(n, 0, h),
+             args.v.At(n, 0, h), recent, args.scratch + h * fp);
     }
+    const auto bytes = [](size_t count) { return static_cast<ptrdiff_t>(count * sizeof(T)); };
+    const Next within{bytes(state.dim * state.mp), bytes(state.fp + state.mp)};
+    // Behind the last head comes the next sequence's first one; the last of all asks for itself.
+    const size_t after = n + 1 < batch ? place(n + 1) : place(n);
+    const ptrdiff_t across = (static_cast<ptrdiff_t>(after) * args.state_stride - at) *
+                             static_cast<ptrdiff_t>(sizeof(float));
+    const auto back = static_cast<ptrdiff_t>(heads - 1);
+    const Next behind{across - back * within.s, across - back * within.rows};
+    state = first;
+    for (size_t h = 0; h < heads; ++h, state.Advance()) {
+      ReadHead(state, options, shape.value_dim, args.scratch + h * fp, recent + 1, args.floor,
+               h + 1 < heads ? within : behind, args.out.At(n, 0, h));
+    }
+    if (recent + 1 < kRecentKeys<T>) continue;
+    state = first;
+    for (size_t h = 0; h < heads; ++h, state.Advance()) FoldHead(state, kRecentKeys<T>);
   }
 }
 
@@ -314,31 +406,37 @@ void LinearStepBody(const LinearStepShape& shape, size_t batch, const CausalLine
   }
 }
 
-// Calls body(head's state, head) for each head of a sequence.
+// Calls body(head's state, which of the range) for each head of a range.
 template <class Body>
-HWY_INLINE void ForHeads(const LinearStepShape& shape, float* hot, float* cold, const Body& body) {
-  for (size_t h = 0; h < shape.heads; ++h) {
-    float* head_hot = hot + h * shape.HotFloats();
-    float* head_cold = cold + h * shape.ColdFloats();
+HWY_INLINE void ForHeads(const LinearStepShape& shape, HeadRange heads, float* hot, float* cold,
+                         const Body& body) {
+  for (size_t h = heads.begin; h < heads.end; ++h) {
     if (shape.narrow) {
-      body(HeadState<BFloat16>(shape, head_hot, head_cold), h);
+      body(HeadState<BFloat16>(shape, hot, cold, h), h - heads.begin);
     } else {
-      body(HeadState<float>(shape, head_hot, head_cold), h);
+      body(HeadState<float>(shape, hot, cold, h), h - heads.begin);
     }
   }
 }
 
-void LinearFoldBody(const LinearStepShape& shape, float* hot, float* cold, size_t recent) {
-  ForHeads(shape, hot, cold,
+void LinearFoldBody(const LinearStepShape& shape, HeadRange heads, float* hot, float* cold,
+                    size_t recent) {
+  ForHeads(shape, heads, hot, cold,
            [&](const auto& state, size_t) HWY_ATTR { FoldHead(state, recent); });
 }
 
-void LinearSumsBody(const LinearStepShape& shape, const float* hot, const float* cold, float* s,
-                    float* z) {
+void LinearSumsBody(const LinearStepShape& shape, HeadRange heads, const float* hot,
+                    const float* cold, float* s, float* z) {
   const auto sums = [&](const auto& state, size_t h) HWY_ATTR {
-    const auto copy = [](const auto* sum, const auto* rest, size_t n, float* to) HWY_ATTR {
-      ForVectors(n, [&](size_t i, size_t used) HWY_ATTR {
-        StoreN(hn::Add(LoadAll(sum + i), LoadAll(rest + i)), to + i, used);
+    const auto copy = [&](const auto* sum, const auto* rest, size_t n, float* to) HWY_ATTR {
+      ForPairs(LinearStepShape::Padded(n), [&](size_t c, size_t u) HWY_ATTR {
+        const Pair shown = LoadPair(sum + c, u), more = LoadPair(rest + c, u);
+        HWY_ALIGN float both[kColumns];
+        StorePair({hn::Add(shown.low, more.low), hn::Add(shown.high, more.high)}, both, u);
+        for (size_t i = c + u; i < std::min(n, c + u + kLanes); ++i) to[i] = both[i - c];
+        for (size_t i = c + kHalf + u; i < std::min(n, c + kHalf + u + kLanes); ++i) {
+          to[i] = both[i - c];
+        }
       });
     };
     for (size_t f = 0; f < shape.dim; ++f) {
@@ -347,12 +445,13 @@ void LinearSumsBody(const LinearStepShape& shape, const float* hot, const float*
     }
     copy(state.z, state.z_rest, shape.dim, z + h * shape.dim);
   };
-  ForHeads(shape, const_cast<float*>(hot), const_cast<float*>(cold), sums);
+  ForHeads(shape, heads, const_cast<float*>(hot), const_cast<float*>(cold), sums);
 }
 
-void LinearExtendBody(const LinearStepShape& shape, FeatureMap feature_map, size_t length,
-                      Strided<const float> k, Strided<const float> v, float* hot, float* cold) {
-  ForHeads(shape, hot, cold, [&](const auto& state, size_t h) HWY_ATTR {
+void LinearExtendBody(const LinearStepShape& shape, HeadRange heads, FeatureMap feature_map,
+                      size_t length, Strided<const float> k, Strided<const float> v, float* hot,
+                      float* cold) {
+  ForHeads(shape, heads, hot, cold, [&](const auto& state, size_t h) HWY_ATTR {
     for (size_t i = 0; i < length; i += kExtendRows) {
       ExtendHead(state, feature_map, shape.value_dim, std::min(kExtendRows, length - i),
                  k.At(0, i, h), k.time, v.At(0, i, h), v.time);

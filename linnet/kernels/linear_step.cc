@@ -19,18 +19,20 @@ void LinearStep(const LinearStepShape& shape, size_t batch, const CausalLinearOp
   HWY_DYNAMIC_DISPATCH(LinearStepBody)(shape, batch, options, args);
 }
 
-void LinearFold(const LinearStepShape& shape, float* hot, float* cold, size_t recent) {
-  if (recent > 0) HWY_DYNAMIC_DISPATCH(LinearFoldBody)(shape, hot, cold, recent);
+void LinearFold(const LinearStepShape& shape, HeadRange heads, float* hot, float* cold,
+                size_t recent) {
+  if (recent > 0) HWY_DYNAMIC_DISPATCH(LinearFoldBody)(shape, heads, hot, cold, recent);
 }
 
-void LinearSums(const LinearStepShape& shape, const float* hot, const float* cold, float* s,
-                float* z) {
-  HWY_DYNAMIC_DISPATCH(LinearSumsBody)(shape, hot, cold, s, z);
+void LinearSums(const LinearStepShape& shape, HeadRange heads, const float* hot, const float* cold,
+                float* s, float* z) {
+  HWY_DYNAMIC_DISPATCH(LinearSumsBody)(shape, heads, hot, cold, s, z);
 }
 
-void LinearExtend(const LinearStepShape& shape, FeatureMap feature_map, size_t length,
-                  Strided<const float> k, Strided<const float> v, float* hot, float* cold) {
-  HWY_DYNAMIC_DISPATCH(LinearExtendBody)(shape, feature_map, length, k, v, hot, cold);
+void LinearExtend(const LinearStepShape& shape, HeadRange heads, FeatureMap feature_map,
+                  size_t length, Strided<const float> k, Strided<const float> v, float* hot,
+                  float* cold) {
+  HWY_DYNAMIC_DISPATCH(LinearExtendBody)(shape, heads, feature_map, length, k, v, hot, cold);
 }
 
 }  // namespace linnet::kernels

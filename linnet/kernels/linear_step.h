@@ -2,10 +2,13 @@
 // 16-20), in few bytes a position, and with sums that stay accurate in streams without end.
 //
 //   LinearStepShape shape{.heads = 8, .dim = 32, .value_dim = 32, .narrow = false};
-//   std::vector<float> hot(shape.heads * shape.HotFloats()), cold(shape.heads * shape.ColdFloats());
+//   AlignedBuffer<float> hot(shape.HotFloats()), cold(shape.ColdFloats());
+//   AlignedBuffer<float> scratch(shape.ScratchFloats());
 //   uint8_t recent = 0;
-//   LinearStep(shape, 1, options, {q, k, v, out, hot.data(), cold.data(), 0, &recent});
-//   recent = NextRecent(recent);
+//   LinearStep(shape, 1, options, {.heads = {0, 8}, .q = q, .k = k, .v = v, .out = out,
+//                                  .hot = hot.data(), .cold = cold.data(), .recent = &recent,
+//                                  .scratch = scratch.data()});
+//   recent = shape.NextRecent(recent);
 //
 // With phi the feature map and p the position, of each head:
 //
@@ -15,12 +18,12 @@
 //                                                          phi(q_p) s_p; 0 where the denominator is
 //                                                          0, or below every normal float)
 //
-// s and z are not written at each position. The last keys and values, up to kRecentKeys of them, lie
+// s and z are not written at each position. The last keys and values, up to RecentKeys() of them, lie
 // beside the sums, and are read as they are:
 //
 //   out_p . den = phi(q_p) s + sum_i (phi(q_p) . phi(k_i)) v_i,   i over the recent ones
 //
-// and when there are kRecentKeys, they are added up and folded into s and z. So a position reads a
+// and when there are as many, they are added up and folded into s and z. So a position reads a
 // state, and writes a key and a value. Every sum is kept in two parts, what is read and the rest that
 // did not fit into it, which together have the precision of 32 bits or more: a term that is ten
 // million times smaller than the sum still counts.
@@ -40,66 +43,85 @@
 
 namespace linnet::kernels {
 
-inline constexpr size_t kRecentKeys = 16;
-
-// How many keys wait, after one more.
-inline uint8_t NextRecent(uint8_t recent) {
-  return static_cast<uint8_t>((recent + 1u) % kRecentKeys);
-}
-
 struct LinearStepShape {
   size_t heads = 0, dim = 0, value_dim = 0;  // H, F, M
   bool narrow = false;
 
-  // Floats of a head's state, multiples of 16: what each position reads, and what only folds do.
-  //   hot:  s [F, M'], z [F'], then kRecentKeys rows of phi(k) [F'] and v [M']
-  //   cold: the rests of z [F'] and s [F, M']
-  // M' and F' being padded to 16. All zeros: nothing was read yet. In bf16, if narrow: s and the
-  // rows; otherwise: the rest of s.
-  size_t HotFloats() const { return Sums(narrow) + Padded(dim) + kRecentKeys * Row(); }
-  size_t ColdFloats() const { return Padded(dim) + Sums(!narrow); }
+  // Keys that are folded together. More make folds rarer, and states larger: 2 kB a head at F = M =
+  // 32, in either type.
+  static constexpr size_t RecentKeys(bool narrow) { return narrow ? 16 : 8; }
+  size_t RecentKeys() const { return RecentKeys(narrow); }
+  // How many keys wait, after one more.
+  uint8_t NextRecent(uint8_t recent) const {
+    return static_cast<uint8_t>((recent + 1u) % RecentKeys());
+  }
 
-  // Where the parts of the hot floats end, in floats; a row of keys and values.
-  size_t HotSums() const { return Sums(narrow); }
-  size_t Row() const { return (Padded(dim) + Padded(value_dim)) / (narrow ? 2 : 1); }
-  static size_t Padded(size_t n) { return (n + 15) / 16 * 16; }
+  // M and F are padded to this; in bfloat16, columns c and c + 16 of such a block lie side by side.
+  static constexpr size_t kPad = 32;
+  static size_t Padded(size_t n) { return (n + kPad - 1) / kPad * kPad; }
+
+  // Floats of a sequence's state, multiples of 16: what each position reads, and what only folds do.
+  //   hot:  s [H, F, M'], z and the recent keys' part of it [H, 2, F'], rows [RecentKeys(), H, F' + M']
+  //         of phi(k) and v
+  //   cold: the rests of z [H, F'] and s [H, F, M']
+  // with M' and F' padded. All zeros: nothing was read yet. In bf16, if narrow: s and the rows;
+  // otherwise: the rest of s.
+  size_t HotFloats() const {
+    return HotRows() + RecentKeys() * heads * (Padded(dim) + Padded(value_dim)) / (narrow ? 2 : 1);
+  }
+  size_t ColdFloats() const { return ColdSums() + Sums(!narrow); }
+
+  // Where in them z and the rows begin, and the rest of s.
+  size_t HotZ() const { return Sums(narrow); }
+  size_t HotRows() const { return HotZ() + 2 * heads * Padded(dim); }
+  size_t ColdSums() const { return heads * Padded(dim); }
+  size_t ScratchFloats() const { return heads * Padded(dim); }
 
  private:
-  size_t Sums(bool half) const { return Padded(dim * Padded(value_dim) / (half ? 2 : 1)); }
+  size_t Sums(bool half) const { return heads * dim * Padded(value_dim) / (half ? 2 : 1); }
+};
+
+// Heads [begin, end) of a state.
+struct HeadRange {
+  size_t begin = 0, end = 0;
 };
 
 struct LinearStepArgs {
-  Strided<const float> q, k, v;  // [N, 1, H, F] and [N, 1, H, M]
-  Strided<float> out;            // [N, 1, H, M]
-  // The state of the first head of sequence 0, the other heads' behind it, aligned to 64 bytes; and
-  // how far it is to the next sequence's, a multiple of 16 floats.
+  // Of the heads [begin, end): [N, 1, end - begin, F], and M in the place of F.
+  HeadRange heads;
+  Strided<const float> q, k, v;
+  Strided<float> out;
+  // The state of sequence 0, aligned to 64 bytes, and floats to the next one's: a multiple of 16.
   float* hot = nullptr;
   float* cold = nullptr;
   ptrdiff_t state_stride = 0;
-  const uint8_t* recent = nullptr;  // by sequence: keys that wait, below kRecentKeys
+  const uint8_t* recent = nullptr;  // by sequence: keys that wait, below RecentKeys()
   // Optional, [N]: the sequences that step; else 0, 1, 2, ...
   const size_t* sequences = nullptr;
+  float* scratch = nullptr;  // ScratchFloats(), aligned to 64 bytes
   // Above 0: the denominator is max(phi(q_p) . z_p, floor |z_p|) instead, for features whose products
   // may be negative.
   float floor = 0;
 };
 
-// Steps `batch` sequences; it is for the caller to count: recent = NextRecent(recent). out may alias
+// Steps `batch` sequences; it is for the caller to count: recent = shape.NextRecent(recent). out may alias
 // none of the others. F, M >= 1.
 void LinearStep(const LinearStepShape& shape, size_t batch, const CausalLinearOptions& options,
                 const LinearStepArgs& args);
 
-// Folds the `recent` keys that wait in one sequence's state, of which there are none afterwards.
-void LinearFold(const LinearStepShape& shape, float* hot, float* cold, size_t recent);
+// Folds the `recent` keys that wait in some heads of one sequence, where there are none afterwards.
+void LinearFold(const LinearStepShape& shape, HeadRange heads, float* hot, float* cold,
+                size_t recent);
 
-// The sums of one sequence in which no key waits, in fp32: s [H, F, M] and z [H, F].
-void LinearSums(const LinearStepShape& shape, const float* hot, const float* cold, float* s,
-                float* z);
+// The sums of one sequence in which no key waits, in fp32: s [heads, F, M] and z [heads, F].
+void LinearSums(const LinearStepShape& shape, HeadRange heads, const float* hot, const float* cold,
+                float* s, float* z);
 
-// Adds the keys and values of `length` positions, k [length, H, F] and v [length, H, M] with their
-// strides `time` and `head`, to the sums of one sequence in which no key waits.
-void LinearExtend(const LinearStepShape& shape, FeatureMap feature_map, size_t length,
-                  Strided<const float> k, Strided<const float> v, float* hot, float* cold);
+// Adds the keys and values of `length` positions, k [length, heads, F] and v [length, heads, M] with
+// their strides `time` and `head`, to the sums of one sequence in which no key waits.
+void LinearExtend(const LinearStepShape& shape, HeadRange heads, FeatureMap feature_map,
+                  size_t length, Strided<const float> k, Strided<const float> v, float* hot,
+                  float* cold);
 
 }  // namespace linnet::kernels
 

@@ -62,7 +62,7 @@ class LinearStepRef {
     }
     const double scale = !options_.normalize ? 1 : den == 0 ? 0 : 1 / den;
     for (double& x : out) x *= scale;
-    if (keys_.size() == kRecentKeys) Fold();
+    if (keys_.size() == LinearStepShape::RecentKeys(narrow_)) Fold();
     return out;
   }
 
@@ -92,9 +92,7 @@ class LinearStepRef {
     if (options_.feature_map == FeatureMap::kIdentity) return x;
     return x >= 0 ? x + 1 : std::exp(x);
   }
-  double Row(double x) const {
-    return narrow_ ? RoundedToBFloat16(static_cast<float>(x)) : x;
-  }
+  double Row(double x) const { return narrow_ ? RoundedToBFloat16(static_cast<float>(x)) : x; }
   void Add(const Vector& k, const Vector& v) {
     for (size_t f = 0; f < f_; ++f) {
       z_[f] += k[f];

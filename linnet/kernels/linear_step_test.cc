@@ -35,32 +35,39 @@ struct States {
 
   States(const LinearStepShape& shape, size_t batch)
       : shape(shape),
-        stride(shape.heads * (shape.HotFloats() + shape.ColdFloats()) + 16),
+        stride(shape.HotFloats() + shape.ColdFloats() + 16),
         memory(batch * stride),
         recent(batch) {
     for (size_t n = 0; n < batch; ++n) std::fill_n(&memory[(n + 1) * stride - 16], 16, 77.0f);
   }
   float* hot(size_t n = 0) { return memory.data() + n * stride; }
-  float* cold(size_t n = 0) { return hot(n) + shape.heads * shape.HotFloats(); }
+  float* cold(size_t n = 0) { return hot(n) + shape.HotFloats(); }
 
-  // q, k, v and out [sequences, heads, F or M], dense.
+  HeadRange heads() const { return {0, shape.heads}; }
+
+  // q, k, v and out [sequences, heads, F or M], dense. Each head is stepped by itself, or all at once.
   void Step(const CausalLinearOptions& options, const Floats& q, const Floats& k, const Floats& v,
-            Floats& out, const std::vector<size_t>& sequences) {
+            Floats& out, const std::vector<size_t>& sequences, bool apart = false) {
     const size_t h = shape.heads, f = shape.dim, m = shape.value_dim;
-    LinearStep(shape, sequences.size(), options,
-               {.q = RowMajor(q.data(), 1, h, f),
-                .k = RowMajor(k.data(), 1, h, f),
-                .v = RowMajor(v.data(), 1, h, m),
-                .out = RowMajor(out.data(), 1, h, m),
-                .hot = hot(),
-                .cold = cold(),
-                .state_stride = static_cast<ptrdiff_t>(stride),
-                .recent = recent.data(),
-                .sequences = sequences.data()});
-    for (const size_t n : sequences) recent[n] = NextRecent(recent[n]);
+    AlignedBuffer<float> scratch(shape.ScratchFloats());
+    for (size_t i = 0; i < (apart ? h : 1); ++i) {
+      LinearStep(shape, sequences.size(), options,
+                 {.heads = {i, apart ? i + 1 : h},
+                  .q = RowMajor(q.data() + i * f, 1, h, f),
+                  .k = RowMajor(k.data() + i * f, 1, h, f),
+                  .v = RowMajor(v.data() + i * m, 1, h, m),
+                  .out = RowMajor(out.data() + i * m, 1, h, m),
+                  .hot = hot(),
+                  .cold = cold(),
+                  .state_stride = static_cast<ptrdiff_t>(stride),
+                  .recent = recent.data(),
+                  .sequences = sequences.data(),
+                  .scratch = scratch.data()});
+    }
+    for (const size_t n : sequences) recent[n] = shape.NextRecent(recent[n]);
   }
   void Fold(size_t n) {
-    LinearFold(shape, hot(n), cold(n), recent[n]);
+    LinearFold(shape, heads(), hot(n), cold(n), recent[n]);
     recent[n] = 0;
   }
 };
@@ -119,7 +126,7 @@ TEST_P(LinearSteps, MatchTheReferenceOverRaggedShapes) {
             const Floats q = Random(rows * f, ++stream), k = Random(rows * f, ++stream),
                          v = Random(rows * m, ++stream);
             Floats out(rows * m);
-            states.Step(options, q, k, v, out, sequences);
+            states.Step(options, q, k, v, out, sequences, /*apart=*/i % 2 == 0);
             for (size_t r = 0; r < rows; ++r) {
               LinearStepRef& ref = refs[sequences[r / kHeads] * kHeads + r % kHeads];
               difference.Add(&out[r * m], ref.Step(Row(q, r, f), Row(k, r, f), Row(v, r, m)));
@@ -130,7 +137,7 @@ TEST_P(LinearSteps, MatchTheReferenceOverRaggedShapes) {
           const Floats k = Random(length * kHeads * f, ++stream),
                        v = Random(length * kHeads * m, ++stream);
           states.Fold(n);
-          LinearExtend(states.shape, options.feature_map, length,
+          LinearExtend(states.shape, states.heads(), options.feature_map, length,
                        RowMajor(k.data(), length, kHeads, f), RowMajor(v.data(), length, kHeads, m),
                        states.hot(n), states.cold(n));
           for (size_t h = 0; h < kHeads; ++h) {
@@ -151,7 +158,8 @@ TEST_P(LinearSteps, MatchTheReferenceOverRaggedShapes) {
         for (size_t n = 0; n < kBatch; ++n) {
           states.Fold(n);
           Floats s(kHeads * f * m), z(kHeads * f);
-          LinearSums(states.shape, states.hot(n), states.cold(n), s.data(), z.data());
+          LinearSums(states.shape, states.heads(), states.hot(n), states.cold(n), s.data(),
+                     z.data());
           for (size_t h = 0; h < kHeads; ++h) {
             refs[n * kHeads + h].Fold();
             sums.Add(&s[h * f * m], refs[n * kHeads + h].S());
@@ -195,7 +203,7 @@ TEST_P(LinearSteps, SmallTermsStillCount) {
     const size_t count = 200'000;
     for (size_t i = 0; i < count; ++i) states.Step(options, {1.0f}, small, {1.0f}, out, {0});
     states.Fold(0);
-    LinearSums(states.shape, states.hot(), states.cold(), s.data(), z.data());
+    LinearSums(states.shape, states.heads(), states.hot(), states.cold(), s.data(), z.data());
     const double want = 1 + double{small[0]} * count;
     EXPECT_NEAR(s[0], want, 1e-6) << narrow;
     EXPECT_NEAR(z[0], want, 1e-6) << narrow;

@@ -39,11 +39,11 @@ struct Block {
   size_t ahead;             // positions that the call has been through before this block
   const int32_t* tokens;    // [sequences, length], rows token_stride apart
   size_t token_stride;
-  bool step;                // the call reads one symbol of each sequence
-  float* states;            // State::data_
+  bool step;      // the call reads one symbol of each sequence
+  float* states;  // State::data_
   size_t state_stride;
-  const uint8_t* waiting;   // State::waiting_
-  const int32_t* recent;  // State::recent_
+  const uint8_t* waiting;  // State::waiting_
+  const int32_t* recent;   // State::recent_
   // Where each sequence's outputs go: of all positions, or of the last one only; null for none.
   float* outputs = nullptr;
   size_t sequence_output_stride = 0;
@@ -252,16 +252,17 @@ class BlockRunner {
 
   template <class RowsFrom>
   void LinearAttention(const PackedGroup& group, size_t layer, const RowsFrom& rows) {
-    const kernels::LinearStepShape& all = model_.layout.linear;
-    kernels::LinearStepShape shape = all;
-    shape.heads = group.end - group.begin;
-    float* hot = States(layer) + group.begin * all.HotFloats();
-    float* cold = States(layer) + all.heads * all.HotFloats() + group.begin * all.ColdFloats();
+    const kernels::LinearStepShape& shape = model_.layout.linear;
+    const kernels::HeadRange heads{group.begin, group.end};
+    const size_t count = group.end - group.begin;
+    float* hot = States(layer);
+    float* cold = hot + shape.HotFloats();
     const auto step = [&](size_t row, size_t batch, float* hot, float* cold, const uint8_t* recent,
                           const size_t* sequences) {
       const Rows at = rows(row);
       kernels::LinearStep(shape, batch, model_.attention,
-                          {.q = at.q,
+                          {.heads = heads,
+                           .q = at.q,
                            .k = at.k,
                            .v = at.v,
                            .out = at.out,
@@ -270,35 +271,36 @@ class BlockRunner {
                            .state_stride = static_cast<ptrdiff_t>(block_.state_stride),
                            .recent = recent,
                            .sequences = sequences,
+                           .scratch = work_.attention,
                            .floor = model_.floor});
     };
     if (block_.step) {
       return step(0, block_.sequences, hot, cold, block_.waiting + FirstPlace(), block_.chosen);
     }
     float* s = work_.sums_of_state;
-    float* z = s + shape.heads * shape.dim * shape.value_dim;
+    float* z = s + count * shape.dim * shape.value_dim;
     for (size_t i = 0; i < block_.sequences; ++i) {
       const size_t at = (block_.chosen ? block_.chosen[i] : i) * block_.state_stride;
       const size_t row = i * block_.length;
       if (block_.ahead == 0) {
-        kernels::LinearFold(shape, hot + at, cold + at, block_.waiting[block_.Place(i)]);
+        kernels::LinearFold(shape, heads, hot + at, cold + at, block_.waiting[block_.Place(i)]);
       }
       if (model_.floor > 0) {  // the chunked kernel knows no floor
         uint8_t recent = 0;
         for (size_t t = 0; t < block_.length; ++t) {
           step(row + t, 1, hot + at, cold + at, &recent, nullptr);
-          recent = kernels::NextRecent(recent);
+          recent = shape.NextRecent(recent);
         }
-        kernels::LinearFold(shape, hot + at, cold + at, recent);
+        kernels::LinearFold(shape, heads, hot + at, cold + at, recent);
         continue;
       }
       const Rows of = rows(row);
-      kernels::LinearSums(shape, hot + at, cold + at, s, z);
-      kernels::CausalLinearForward(
-          {1, block_.length, shape.heads, shape.dim, shape.value_dim}, model_.attention,
-          {.q = of.q, .k = of.k, .v = of.v, .out = of.out, .s = s, .z = z}, {work_.attention, 1},
-          SerialFor);
-      kernels::LinearExtend(shape, model_.attention.feature_map, block_.length, of.k, of.v,
+      kernels::LinearSums(shape, heads, hot + at, cold + at, s, z);
+      kernels::CausalLinearForward({1, block_.length, count, shape.dim, shape.value_dim},
+                                   model_.attention,
+                                   {.q = of.q, .k = of.k, .v = of.v, .out = of.out, .s = s, .z = z},
+                                   {work_.attention, 1}, SerialFor);
+      kernels::LinearExtend(shape, heads, model_.attention.feature_map, block_.length, of.k, of.v,
                             hot + at, cold + at);
     }
   }
@@ -464,7 +466,9 @@ void TakeShared(const Model::Packed& model, size_t rows, Pieces& pieces, Workspa
 size_t AttentionScratch(const Model::Packed& model, size_t rows) {
   const size_t heads = model.most_heads;
   if (!model.layout.softmax) {
-    return kernels::CausalLinearScratch({1, rows, heads, model.features, model.value_dim});
+    return std::max(
+        model.layout.linear.ScratchFloats(),
+        kernels::CausalLinearScratch({1, rows, heads, model.features, model.value_dim}));
   }
   const kernels::SoftmaxStepShape& cache = model.layout.cache;
   return std::max(cache.ScratchFloats(),
@@ -542,8 +546,8 @@ size_t Engine::output_size() const { return model_->packed().outputs; }
 
 State Engine::NewState(size_t batch) const {
   if (batch == 0) throw InputError("a state needs at least one sequence");
-  const double bytes =
-      static_cast<double>(batch) * static_cast<double>(StateBytes(model_->spec(), model_->precision()) + 8);
+  const double bytes = static_cast<double>(batch) *
+                       static_cast<double>(StateBytes(model_->spec(), model_->precision()) + 8);
   const double memory =
       static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
   if (bytes > memory) {
@@ -669,7 +673,7 @@ void Engine::Read(State& state, const size_t* chosen, size_t batch, std::span<co
   for (size_t i = 0; i < batch; ++i) {
     state.positions_[place(i)] += length;
     uint8_t& waiting = state.waiting_[place(i)];
-    waiting = length == 1 && !model.layout.softmax ? kernels::NextRecent(waiting) : uint8_t{0};
+    waiting = length == 1 && !model.layout.softmax ? model.layout.linear.NextRecent(waiting) : uint8_t{0};
   }
 }
 

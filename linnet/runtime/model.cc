@@ -161,8 +161,8 @@ void Pack(Model::Packed& model, const Checkpoint& checkpoint, Packer& packer) {
                                  model.heads * m, group.begin * m, group.end * m, group.begin == 0);
     }
     if (model.omega_columns > 0) {
-      layer.omega = packer.Values(
-          checkpoint.Tensor(name + "attention.inner_attention.feature_map.omega"));
+      layer.omega =
+          packer.Values(checkpoint.Tensor(name + "attention.inner_attention.feature_map.omega"));
     }
     layer.norm1 = packer.Norm(name + "norm1");
     if (model.precision == Precision::kInt8) {
@@ -194,7 +194,8 @@ Model::Packed::Packed(const Checkpoint& checkpoint, Precision precision)
   }
   if (!layout.softmax && !FindFeatureMap(spec.attention.feature_map).runtime) {
     throw InputError(path, ": this runtime does not run the feature map '",
-                     spec.attention.feature_map, "'; it runs elu, relu, polynomial2, rff and favor");
+                     spec.attention.feature_map,
+                     "'; it runs elu, relu, polynomial2, rff and favor");
   }
   if (spec.head == "logistics" && Size(spec.mixtures) > kernels::kMaxMixtures) {
     throw InputError(path, ": ", spec.mixtures, " mixtures are more than the ",

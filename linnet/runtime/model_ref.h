@@ -107,8 +107,8 @@ class ModelRef {
       };
       if (model_.layout.softmax) {
         const kernels::SoftmaxAttentionRef ref({1, x.size(), x.size(), 1, dim, m},
-                                               {.scale = model_.softmax_scale, .causal = true},
-                                               q_h, k_h, v_h, x.size());
+                                               {.scale = model_.softmax_scale, .causal = true}, q_h,
+                                               k_h, v_h, x.size());
         for (size_t t = 0; t < x.size(); ++t) add(t, ref.Out(t));
         continue;
       }

@@ -39,7 +39,7 @@ struct PackedGroup {
 
 struct PackedLayer {
   std::vector<PackedGroup> attention, feed_forward;
-  const float* omega = nullptr;  // [dim, columns] of a random feature map
+  const float* omega = nullptr;                // [dim, columns] of a random feature map
   const float* feed_forward_factor = nullptr;  // [d_model], of its inputs; null: none
   kernels::LayerNormParameters norm1{}, norm2{};
 };

@@ -534,9 +534,9 @@ TEST(State, RefusesFilesThatAreNoStateOfTheModel) {
   EXPECT_TRUE(refused());
   write(50, 1.0f, 3, 2);
   EXPECT_TRUE(refused());
-  write(50, 1.0f, 3, 1, 15);
+  write(50, 1.0f, 3, 1, 7);
   EXPECT_FALSE(refused());
-  write(50, 1.0f, 3, 1, 16);
+  write(50, 1.0f, 3, 1, 8);
   EXPECT_TRUE(refused());
   write(5, 1.0f, 3, 1, 6);
   EXPECT_TRUE(refused());

@@ -279,7 +279,8 @@ TEST(Scheduler, RefusesWhatCannotBeRun) {
   EXPECT_EQ(scheduler.waiting(), 0u);
   EXPECT_FALSE(scheduler.Run());
   EXPECT_EQ(Scheduler::Fitting(*model, 0), 0u);
-  EXPECT_EQ(Scheduler::Fitting(*model, 10.5 * static_cast<double>(StateBytes(model->spec(), model->precision()))),
+  EXPECT_EQ(Scheduler::Fitting(
+                *model, 10.5 * static_cast<double>(StateBytes(model->spec(), model->precision()))),
             10u);
 }
 

@@ -179,8 +179,7 @@ State State::Load(const std::string& path, const Model& model) {
   const ModelSpec& spec = model.spec();
   const StateLayout& layout = model.packed().layout;
   const Tensor &position = file.Get("position"), &data = file.Get("state"),
-               &recent = file.Get("recent"),
-               &waiting = file.Get("waiting");
+               &recent = file.Get("recent"), &waiting = file.Get("waiting");
   const int64_t rows = position.shape.size() == 1 ? position.shape[0] : 0;
   const auto has = [&](const Tensor& tensor, DType type, int64_t width) {
     return tensor.dtype == type && tensor.shape == std::vector<int64_t>{rows, width};
@@ -215,7 +214,7 @@ State State::Load(const std::string& path, const Model& model) {
     }
     state.positions_[i] = static_cast<size_t>(at);
     const uint8_t keys = waiting.values<uint8_t>()[i];
-    if (keys >= kernels::kRecentKeys || keys > at) {
+    if (keys >= layout.linear.RecentKeys() || keys > at) {
       throw InputError(path, ": ", int{keys}, " keys wait after ", at, " symbols");
     }
     state.waiting_[i] = keys;

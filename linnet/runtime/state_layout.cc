@@ -13,8 +13,8 @@ StateLayout::StateLayout(const ModelSpec& spec, Precision precision)
            .dim = size(spec.query_dim),
            .value_dim = size(spec.value_dim),
            .capacity = size(spec.max_length)};
-  layer_floats = softmax ? cache.heads * cache.HeadFloats()
-                         : linear.heads * (linear.HotFloats() + linear.ColdFloats());
+  layer_floats =
+      softmax ? cache.heads * cache.HeadFloats() : linear.HotFloats() + linear.ColdFloats();
   floats = size(spec.layers) * layer_floats;
 }
 

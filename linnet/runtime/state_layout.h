@@ -1,8 +1,8 @@
 // Where a sequence's past lies in memory (private to linnet/runtime): one layer behind the other, of
 // each layer
 //
-//   causal-linear   what steps read of all heads (LinearStepShape::HotFloats()), then what only folds
-//                   do (ColdFloats())
+//   causal-linear   what steps read (LinearStepShape::HotFloats()), then what only folds do
+//                   (ColdFloats())
 //   softmax         of each head the keys [capacity, D] and the values [capacity, M]
 #ifndef LINNET_RUNTIME_STATE_LAYOUT_H_
 #define LINNET_RUNTIME_STATE_LAYOUT_H_
@@ -28,17 +28,14 @@ struct StateLayout {
   template <class Body>
   void ForParts(Body body) const {
     if (softmax) return body(size_t{0}, floats, false);
-    const size_t hot = linear.HotFloats(), cold = linear.ColdFloats(), sums = linear.HotSums();
-    const size_t z = kernels::LinearStepShape::Padded(linear.dim);
+    const size_t z = linear.HotZ(), rows = linear.HotRows(), hot = linear.HotFloats();
+    const size_t rest = linear.ColdSums(), cold = linear.ColdFloats();
     for (size_t at = 0; at < floats; at += layer_floats) {
-      for (size_t h = 0; h < linear.heads; ++h) {
-        const size_t head = at + h * hot, rest = at + linear.heads * hot + h * cold;
-        body(head, sums, linear.narrow);
-        body(head + sums, z, false);
-        body(head + sums + z, hot - sums - z, linear.narrow);
-        body(rest, z, false);
-        body(rest + z, cold - z, !linear.narrow);
-      }
+      body(at, z, linear.narrow);
+      body(at + z, rows - z, false);
+      body(at + rows, hot - rows, linear.narrow);
+      body(at + hot, rest, false);
+      body(at + hot + rest, cold - rest, !linear.narrow);
     }
   }
 };
