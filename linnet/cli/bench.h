@@ -21,7 +21,9 @@ namespace linnet::cli {
 // The benchmarks: one file each (bench_step.cc: AddBenchStep), listed in verb_bench.cc.
 void AddBenchCausalLinear(CLI::App& bench);
 void AddBenchGenerate(CLI::App& bench);
+void AddBenchPrefix(CLI::App& bench);
 void AddBenchStep(CLI::App& bench);
+void AddBenchStream(CLI::App& bench);
 // Those that need libtorch, listed in train_bench_main.cc.
 void AddBenchAttention(CLI::App& bench);
 void AddBenchFeatures(CLI::App& bench);

@@ -1,6 +1,7 @@
 // linnet bench generate: whole images, sampling included. The limit is what no way of running the
 // model can do without: reading its weights once a token, or multiplying with them at the rate that
-// this machine's products reach, whichever takes longer.
+// this machine's products reach, whichever takes longer; and of softmax attention, reading the keys and
+// values of all positions before.
 #include <algorithm>
 #include <functional>
 #include <iostream>
@@ -16,10 +17,10 @@
 #include "linnet/base/rng.h"
 #include "linnet/base/units.h"
 #include "linnet/cli/bench.h"
+#include "linnet/cli/bench_products.h"
 #include "linnet/cli/random_model.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/kernels/isa.h"
-#include "linnet/kernels/linear.h"
 #include "linnet/kernels/machine_peak.h"
 #include "linnet/kernels/narrow_linear.h"
 #include "linnet/runtime/engine.h"
@@ -30,7 +31,8 @@ namespace linnet::cli {
 namespace {
 
 struct Options : BenchOptions {
-  std::string model, random;
+  std::string model, random, attention = "causal-linear";
+  bool stateless = false, attention_given = false;
   std::vector<int> batches = {1};
   std::vector<std::string> precisions;
 };
@@ -73,73 +75,46 @@ double Check(Engine& engine, const Checkpoint& checkpoint, size_t batch) {
   return error.value();
 }
 
-// Operations a second of all threads in products of the model's kind: 128 rows each by 256 x 1024.
-class Products {
- public:
-  Products(Precision precision, size_t threads) : precision_(precision), workers_(threads) {
-    const std::vector<float> weight(kIn * kOut, 0.5f);
-    const std::vector<int8_t> value(kIn * kOut, 1);
-    const std::vector<float> scale(kOut, 1.0f), x(kRows * kIn, 1.0f);
-    const bool narrow = precision != Precision::kF32;
-    const kernels::NarrowType type =
-        precision == Precision::kInt8 ? kernels::NarrowType::kInt8 : kernels::NarrowType::kBf16;
-    for (Worker& worker : workers_) {
-      worker.packed =
-          AlignedBuffer<std::byte>(narrow ? kernels::PackedNarrowSize(type, kIn, kOut)
-                                          : kernels::PackedLinearSize(kIn, kOut) * sizeof(float));
-      worker.y = AlignedBuffer<float>(kRows * kOut);
-      worker.x = AlignedBuffer<std::byte>(narrow ? kernels::NarrowRowsSize(type, kRows, kIn)
-                                                 : kRows * kIn * sizeof(float));
-      if (precision == Precision::kInt8) {
-        kernels::PackInt8(kIn, kOut, value.data(), kIn, scale.data(), nullptr,
-                          worker.packed.data());
-      } else if (narrow) {
-        kernels::PackBf16(kIn, kOut, weight.data(), kIn, nullptr, worker.packed.data());
-      } else {
-        kernels::PackLinear(kIn, kOut, weight.data(), kIn, nullptr,
-                            reinterpret_cast<float*>(worker.packed.data()));
-      }
-      if (narrow) {
-        worker.rows = kernels::TakeNarrowRows(type, kRows, kIn, worker.x.data());
-        kernels::NarrowActivations(kRows, kIn, x.data(), kIn, nullptr, worker.rows);
-      }
-    }
+// Seconds of `step` over a sequence of `length` positions, in each eighth of it: a position's mean.
+std::vector<double> ByEighths(size_t length, const std::function<void(size_t)>& step) {
+  std::vector<double> mean;
+  for (size_t part = 0; part < std::min<size_t>(8, length); ++part) {
+    const size_t begin = length * part / 8, end = length * (part + 1) / 8;
+    const Stopwatch watch;
+    for (size_t t = begin; t < end; ++t) step(t);
+    mean.push_back(watch.Seconds() / static_cast<double>(end - begin));
   }
+  return mean;
+}
 
-  void Run(ThreadPool& pool) {
-    pool.Run([&](int w) {
-      Worker& worker = workers_[static_cast<size_t>(w)];
-      if (precision_ == Precision::kF32) {
-        kernels::Linear(kRows, kIn, kOut, reinterpret_cast<const float*>(worker.x.data()), kIn,
-                        reinterpret_cast<const float*>(worker.packed.data()),
-                        kernels::LinearMode::kOverwrite, worker.y.data(), kOut);
-      } else {
-        kernels::NarrowLinear(kRows, kIn, kOut, worker.rows, worker.packed.data(),
-                              kernels::LinearMode::kOverwrite, worker.y.data(), kOut);
-      }
-    });
-  }
-  double Operations() const {
-    return 2.0 * static_cast<double>(kRows * kIn * kOut * workers_.size());
-  }
-
- private:
-  static constexpr size_t kRows = 128, kIn = 256, kOut = 1024;
-  struct Worker {
-    AlignedBuffer<std::byte> packed, x;
-    AlignedBuffer<float> y;
-    kernels::NarrowRows rows;
-  };
-  Precision precision_;
-  std::vector<Worker> workers_;
+// Seconds an image where every token is made from nothing, by reading all before it again: the
+// trapezoids over a few lengths, since all of them would take hours. And each of these lengths.
+struct Stateless {
+  double seconds = 0;
+  std::vector<size_t> lengths;
+  std::vector<double> each;
 };
-
-// Operations of a token's products.
-double Operations(const ModelSpec& spec) {
-  const double d = spec.d_model, heads = spec.heads;
-  const double layer =
-      d * heads * (2.0 * spec.query_dim + 2.0 * spec.value_dim) + 2 * d * spec.d_ff;
-  return 2 * (spec.layers * layer + d * spec.OutputSize());
+Stateless MeasureStateless(Engine& engine, size_t pixels, size_t batch) {
+  constexpr size_t kLengths = 9;
+  const auto vocabulary = static_cast<size_t>(engine.model().spec().vocabulary);
+  State state = engine.NewState(batch);
+  std::vector<float> outputs(batch * engine.output_size());
+  Stateless result;
+  for (size_t i = 0; i < kLengths; ++i) {
+    const size_t length = std::max<size_t>(1, (pixels - 1) * i / (kLengths - 1));
+    const std::vector<int32_t> tokens(batch * length, static_cast<int32_t>(vocabulary / 2));
+    const auto once = [&] {
+      state.Reset();
+      engine.Prefix(state, tokens, length, outputs);
+    };
+    once();
+    result.lengths.push_back(length);
+    result.each.push_back(MedianSeconds({once}, 0.3)[0]);
+    if (i == 0) continue;
+    const double width = static_cast<double>(length - result.lengths[i - 1]);
+    result.seconds += width * (result.each[i] + result.each[i - 1]) / 2;
+  }
+  return result;
 }
 
 std::vector<Record> Measure(const Checkpoint& checkpoint, const std::string& name,
@@ -159,15 +134,21 @@ std::vector<Record> Measure(const Checkpoint& checkpoint, const std::string& nam
   };
   const auto multiply = [&] { products.Run(engine.pool()); };
   SampleOptions sample{.seed = 1, .batch = batch};
-  SampleImages(engine, batch, sample);  // what is made once is there
+  if (!options.stateless) SampleImages(engine, batch, sample);  // what is made once is there
   ResetPeakMemory();
   const int64_t before = PeakMemory();
   std::vector<double> seconds, reads, rates;
+  Stateless stateless;
   const Stopwatch whole;
   do {
     // In turns, so that a slow spell of the machine falls on all.
     const std::vector<double> limits = MedianSeconds({read, multiply}, 0.1);
     reads.push_back(limits[0]), rates.push_back(products.Operations() / limits[1]);
+    if (options.stateless) {
+      stateless = MeasureStateless(engine, pixels, batch);
+      seconds.push_back(stateless.seconds);
+      break;
+    }
     const Stopwatch watch;
     SampleImages(engine, batch, sample);
     seconds.push_back(watch.Seconds());
@@ -179,25 +160,34 @@ std::vector<Record> Measure(const Checkpoint& checkpoint, const std::string& nam
   };
   const double image = median(seconds) / static_cast<double>(batch);
   const double rate = median(rates), once = median(reads);
-  const double multiplied = Operations(spec) / rate;  // a token of one sequence
-  const double limit =
-      static_cast<double>(pixels - 1) * std::max(once / static_cast<double>(batch), multiplied);
+  const double multiplied = ProductOperations(spec) / rate;  // a token of one sequence
+  const double steps = static_cast<double>(pixels - 1);
+  double limit = steps * std::max(once / static_cast<double>(batch), multiplied);
+  const bool softmax = spec.attention.kind == "full";
+  if (options.stateless) {
+    limit = steps * (steps + 1) / 2 * multiplied;
+  } else if (softmax) {  // on average half of the positions, at the rate of the weights
+    limit +=
+        steps * StateBytes(spec, precision) / 2 * once / static_cast<double>(model->weight_bytes());
+  }
 
-  // Steps alone: those of the first eighth of the sequence, and of the last.
+  // Steps alone.
   State state = engine.NewState(batch);
   std::vector<float> outputs(batch * engine.output_size());
   const std::vector<int32_t> token(batch, spec.vocabulary / 2);
-  const size_t eighth = std::max<size_t>((pixels - 1) / 8, 1);
-  double early = 0, late = 0;
-  for (size_t t = 0; t + 1 < pixels; ++t) {
-    const Stopwatch watch;
-    engine.Step(state, token, outputs);
-    if (t < eighth) early += watch.Seconds();
-    if (t + 1 + eighth >= pixels) late += watch.Seconds();
+  std::vector<double> eighths;
+  if (!options.stateless) {
+    eighths = ByEighths(pixels - 1, [&](size_t) { engine.Step(state, token, outputs); });
   }
 
-  const nlohmann::ordered_json identity = {
+  const auto microseconds = [](std::vector<double> times) {
+    for (double& time : times) time *= 1e6;
+    return times;
+  };
+  nlohmann::ordered_json identity = {
       {"model", name},
+      {"attention", spec.attention.kind},
+      {"stateless", options.stateless},
       {"N", pixels},
       {"batch", batch},
       {"precision", PrecisionName(precision)},
@@ -212,27 +202,42 @@ std::vector<Record> Measure(const Checkpoint& checkpoint, const std::string& nam
       {"state_bytes", StateBytes(spec, precision)},
       {"memory_growth_bytes", grown},
       {"error", error}};
-  const std::string label = StrCat(name, "  ", PrecisionName(precision), "  batch ", batch);
-  return {{.name = "generate",
-           .label = label,
-           .value = 1e3 * image,
-           .unit = "ms/image",
-           .limit = 1e3 * limit,
-           .identity = identity},
-          {.name = "generate/flatness",
-           .label = label + "  (last eighth of the steps over the first)",
-           .value = late / early,
-           .unit = "x",
-           .limit = 1,
-           .identity = identity}};
+  if (options.stateless) {
+    identity["lengths"] = stateless.lengths;
+    identity["us_at_lengths"] = microseconds(stateless.each);
+  } else {
+    identity["us_by_eighths"] = microseconds(eighths);
+  }
+  const std::string label =
+      StrCat(name, softmax ? "  softmax" : "", options.stateless ? "  stateless" : "", "  ",
+             PrecisionName(precision), "  batch ", batch);
+  std::vector<Record> records = {{.name = "generate",
+                                  .label = label,
+                                  .value = 1e3 * image,
+                                  .unit = "ms/image",
+                                  .limit = 1e3 * limit,
+                                  .identity = identity}};
+  if (!eighths.empty()) {
+    records.push_back({.name = "generate/flatness",
+                       .label = label + "  (last eighth of the steps over the first)",
+                       .value = eighths.back() / eighths.front(),
+                       .unit = "x",
+                       .limit = 1,
+                       .identity = identity});
+  }
+  return records;
 }
 
 void Run(const Options& options) {
   if (options.model.empty() == options.random.empty()) {
     throw InputError("give a MODEL, or --random mnist or cifar10");
   }
-  const Checkpoint checkpoint = options.model.empty() ? RandomModel(RandomSpec(options.random))
-                                                      : Checkpoint::Open(options.model);
+  if (options.random.empty() && options.attention_given) {
+    throw InputError("--attention is for --random; a MODEL has its own");
+  }
+  const Checkpoint checkpoint = options.model.empty()
+                                    ? RandomModel(RandomSpec(options.random, options.attention))
+                                    : Checkpoint::Open(options.model);
   const std::string name = options.model.empty() ? options.random + " (random)" : options.model;
   std::vector<Precision> precisions;
   for (const std::string& p : options.precisions) precisions.push_back(ParsePrecision(p));
@@ -274,12 +279,23 @@ void AddBenchGenerate(CLI::App& bench) {
       "measured in the same run.",
       "  linnet bench generate models/digits.safetensors\n"
       "  linnet bench generate --random mnist --batch 1,64 --precision f32,bf16,int8\n"
-      "  linnet bench generate --random cifar10 --json\n");
+      "  linnet bench generate --random cifar10 --json\n"
+      "  linnet bench generate --random mnist --attention full --stateless\n");
   auto options = std::make_shared<Options>();
   verb->add_option("MODEL", options->model, "A model of images")->type_name("");
   verb->add_option("--random", options->random, "The paper's model for mnist or cifar10 instead")
       ->type_name("NAME")
       ->check(CLI::IsMember({"mnist", "cifar10"}));
+  CLI::Option* attention =
+      verb->add_option("--attention", options->attention,
+                       "Of the random model: causal-linear, or full for softmax over a cache of "
+                       "keys and values")
+          ->type_name("KIND")
+          ->check(CLI::IsMember({"causal-linear", "full"}))
+          ->capture_default_str();
+  verb->add_flag("--stateless", options->stateless,
+                 "Read everything again for each token, as a transformer without a state does; "
+                 "timed at nine lengths, from which the image's time is integrated");
   verb->add_option("--batch", options->batches, "Images made together, as 1,64")
       ->delimiter(',')
       ->allow_extra_args(false)
@@ -292,7 +308,10 @@ void AddBenchGenerate(CLI::App& bench) {
       ->allow_extra_args(false)
       ->type_name("NAMES");
   AddBenchOptions(verb, *options);
-  verb->callback([options] { Run(*options); });
+  verb->callback([options, attention] {
+    options->attention_given = attention->count() > 0;
+    Run(*options);
+  });
 }
 
 }  // namespace linnet::cli

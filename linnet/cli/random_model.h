@@ -11,8 +11,9 @@
 
 namespace linnet::cli {
 
-// The paper's model for "mnist" (8 layers of 256) or "cifar10" (16). Throws InputError for another.
-ModelSpec RandomSpec(const std::string& dataset);
+// The paper's model for "mnist" (8 layers of 256) or "cifar10" (16), with its attention of any kind.
+// Throws InputError for another.
+ModelSpec RandomSpec(const std::string& dataset, const std::string& attention = "causal-linear");
 
 // It takes the way of every model, through a file, which is removed at once.
 Checkpoint RandomModel(const ModelSpec& spec);

@@ -16,6 +16,8 @@ void AddBench(CLI::App& app) {
   verb->require_subcommand(1);
   AddBenchStep(*verb);
   AddBenchGenerate(*verb);
+  AddBenchPrefix(*verb);
+  AddBenchStream(*verb);
   AddBenchCausalLinear(*verb);
   AddTrainerVerb(*verb, "train", "Time a training step of the paper's MNIST model", "linnet-bench",
                  "train");

@@ -1,0 +1,45 @@
+// The rate at which this machine multiplies, for the benchmarks of running models.
+//
+//   Products products(Precision::kInt8, threads);
+//   products.Run(pool);                     // takes the time of products.Operations()
+#ifndef LINNET_CLI_BENCH_PRODUCTS_H_
+#define LINNET_CLI_BENCH_PRODUCTS_H_
+
+#include <cstddef>
+#include <vector>
+
+#include "linnet/base/aligned.h"
+#include "linnet/base/thread_pool.h"
+#include "linnet/kernels/narrow_linear.h"
+#include "linnet/model/precision.h"
+#include "linnet/model/spec.h"
+
+namespace linnet::cli {
+
+// A product of a model's kind on each thread: 128 rows by 256 x 1024.
+class Products {
+ public:
+  Products(Precision precision, size_t threads);
+
+  void Run(ThreadPool& pool);
+  double Operations() const {
+    return 2.0 * static_cast<double>(kRows * kIn * kOut * workers_.size());
+  }
+
+ private:
+  static constexpr size_t kRows = 128, kIn = 256, kOut = 1024;
+  struct Worker {
+    AlignedBuffer<std::byte> packed, x;
+    AlignedBuffer<float> y;
+    kernels::NarrowRows rows;
+  };
+  Precision precision_;
+  std::vector<Worker> workers_;
+};
+
+// Operations of the products that one token of such a model needs.
+double ProductOperations(const ModelSpec& spec);
+
+}  // namespace linnet::cli
+
+#endif  // LINNET_CLI_BENCH_PRODUCTS_H_
