@@ -56,6 +56,11 @@ class RelativeError {
   double difference_ = 0, magnitude_ = 0;
 };
 
+// What records say of where and when: "Intel(R) Xeon(R) Processor, family 6, model 143" and
+// "2026-11-21".
+std::string MachineName();
+std::string Today();
+
 struct BenchOptions {
   int threads = 0;
   double seconds = 1.0;

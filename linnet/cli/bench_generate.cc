@@ -201,6 +201,8 @@ std::vector<Record> Measure(const Checkpoint& checkpoint, const std::string& nam
       {"product_gops", rate / 1e9},
       {"state_bytes", StateBytes(spec, precision)},
       {"memory_growth_bytes", grown},
+      {"machine", MachineName()},
+      {"date", Today()},
       {"error", error}};
   if (options.stateless) {
     identity["lengths"] = stateless.lengths;

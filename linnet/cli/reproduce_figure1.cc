@@ -17,6 +17,7 @@
 
 #include "linnet/base/error.h"
 #include "linnet/cli/child.h"
+#include "linnet/cli/page.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/reproduce.h"
 #include "linnet/cli/verbs.h"
@@ -212,41 +213,10 @@ plot::Figure DrawResult(const Result& result) {
 // ------------------------------------------------------------------------------------------
 // Writing.
 
-// Three significant digits, thousands apart: "1,234", "12.3", "0.0123".
-std::string Digits(double value) {
-  char text[64];
-  if (value >= 999.5) {
-    std::snprintf(text, sizeof(text), "%.0f", value);
-    std::string digits = text;
-    for (size_t at = digits.size(); at > 3;) digits.insert(at -= 3, ",");
-    return digits;
-  }
-  const int decimals = value >= 99.95 ? 0 : value >= 9.995 ? 1 : value >= 0.9995 ? 2 : 3;
-  std::snprintf(text, sizeof(text), "%.*f", decimals, value);
-  return text;
-}
-std::string Digits(long value) {
-  return value < 1000 ? std::to_string(value) : Digits(static_cast<double>(value));
-}
 std::string Power(double exponent) {
   char text[32];
   std::snprintf(text, sizeof(text), "%.2f", exponent);
   return text;
-}
-
-// A paragraph in lines of 120 characters.
-std::string Wrapped(const std::string& text) {
-  constexpr size_t kWidth = 120;
-  std::istringstream words(text);
-  std::string wrapped, line;
-  for (std::string word; words >> word;) {
-    if (!line.empty() && line.size() + 1 + word.size() > kWidth) {
-      wrapped += line + "\n";
-      line.clear();
-    }
-    line += (line.empty() ? "" : " ") + word;
-  }
-  return wrapped + line + "\n";
 }
 
 std::string Table(const Result& result, Quantity Method::*of) {
@@ -400,16 +370,13 @@ std::string Page(const Result& result, const std::string& command) {
        Longest(result)}};
   std::string beside = "| the paper, section 4.1.2 | here |\n|---|---|\n";
   for (const auto& [theirs, ours] : remarks) beside += StrCat("| ", theirs, " | ", ours, " |\n");
-  return StrCat(
-      "# Figure 1: time and memory of attention against the length\n\n```\n", command, "\n```\n\n",
-      how,
-      "\n<picture>\n<source media=\"(prefers-color-scheme: dark)\" srcset=\"figure1-dark.svg\">\n"
-      "<img alt=\"Time and memory a sample against the length\" src=\"figure1.svg\">\n"
-      "</picture>\n\n",
-      what, "\n## Milliseconds a sample\n\n", Table(result, &Method::time),
-      "\n## Megabytes a sample\n\n", Table(result, &Method::memory), "\n", fitted,
-      "\n## Beside the paper\n\n", beside, "\n\"As there\": the exponent differs by ", Power(kNear),
-      " at most. The command wrote this page.\n");
+  return StrCat("# Figure 1: time and memory of attention against the length\n\n```\n", command,
+                "\n```\n\n", how, "\n",
+                PictureTag("figure1", "Time and memory a sample against the length"), "\n", what,
+                "\n## Milliseconds a sample\n\n", Table(result, &Method::time),
+                "\n## Megabytes a sample\n\n", Table(result, &Method::memory), "\n", fitted,
+                "\n## Beside the paper\n\n", beside, "\n\"As there\": the exponent differs by ",
+                Power(kNear), " at most. The command wrote this page.\n");
 }
 
 // ------------------------------------------------------------------------------------------
@@ -431,9 +398,8 @@ std::string Measure(const Options& options) {
 void Run(const Options& options) {
   const fs::path out = options.out;
   const std::string page = out / "figure1.md", records = out / "figure1.json";
-  const std::string light[] = {out / "figure1.png", out / "figure1.svg"};
-  const std::string dark[] = {out / "figure1-dark.png", out / "figure1-dark.svg"};
-  std::vector<std::string> files = {page, records, light[0], light[1], dark[0], dark[1]};
+  std::vector<std::string> files = {page, records};
+  for (const std::string& file : PictureFiles(out, "figure1")) files.push_back(file);
   for (const std::string& file : files) AtomicFile probe(file);
 
   std::string command, text;
@@ -449,10 +415,7 @@ void Run(const Options& options) {
   }
   const Result result =
       ReadRecords(text, options.from.empty() ? "linnet bench attention" : options.from);
-  plot::Figure figure = DrawResult(result);
-  for (const std::string& file : light) Draw(figure, file);
-  figure.theme = plot::Theme::kDark;
-  for (const std::string& file : dark) Draw(figure, file);
+  DrawPictures(DrawResult(result), out, "figure1");
   WriteFileAtomically(records, text);
   WriteFileAtomically(page, Page(result, command));
   if (options.json) return PrintJson({{"out", files}});

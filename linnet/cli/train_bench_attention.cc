@@ -327,26 +327,6 @@ double Exponent(const std::vector<Point>& points, double Point::*y, int64_t* fro
   return (sxy - sx * sy / n) / (sxx - sx * sx / n);
 }
 
-// "Intel(R) Xeon(R) Processor, family 6, model 143".
-std::string MachineName() {
-  std::map<std::string, std::string> fields;
-  std::ifstream info("/proc/cpuinfo");
-  for (std::string line; std::getline(info, line) && !line.empty();) {
-    const size_t colon = line.find(':');
-    if (colon == std::string::npos || colon + 2 > line.size()) continue;
-    fields[line.substr(0, line.find_last_not_of(" \t", colon - 1) + 1)] = line.substr(colon + 2);
-  }
-  if (fields["model name"].empty()) return "unknown";
-  return fields["model name"] + ", family " + fields["cpu family"] + ", model " + fields["model"];
-}
-
-std::string Today() {
-  const std::time_t now = std::time(nullptr);
-  char text[32] = "";
-  std::strftime(text, sizeof(text), "%F", std::localtime(&now));
-  return text;
-}
-
 struct Curve {
   std::vector<Point> points;
   ordered_json left_out = ordered_json::array();

@@ -1,0 +1,307 @@
+// linnet reproduce table5: the time of one image (appendix C.2), by softmax attention without a state
+// and with one, and by linear attention; and what a token costs as the image grows.
+#include <cmath>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "linnet/base/error.h"
+#include "linnet/base/units.h"
+#include "linnet/cli/child.h"
+#include "linnet/cli/page.h"
+#include "linnet/cli/program.h"
+#include "linnet/cli/reproduce.h"
+#include "linnet/cli/verbs.h"
+#include "linnet/io/file.h"
+#include "linnet/io/json.h"
+
+namespace linnet::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+struct Options {
+  std::string out = ".", from, precision = "f32";
+  int threads = 0;
+  std::vector<std::string> datasets = {"mnist", "cifar10"};
+  bool json = false;
+};
+
+struct Method {
+  const char* label;
+  const char* attention;
+  bool stateless;
+  double paper[2];      // seconds an image on its CPU, MNIST and CIFAR-10
+  double paper_gpu[2];  // and on its GPU
+};
+constexpr Method kMethods[] = {
+    {"softmax", "full", true, {72.6, 8651.4}, {10.2, 300.1}},
+    {"stateful softmax", "full", false, {7.4, 71.9}, {10.4, 70.4}},
+    {"linear", "causal-linear", false, {5.5, 45.1}, {7.3, 61.3}},
+};
+
+struct Measured {
+  const Method* method;
+  std::string dataset;
+  double seconds = 0, ratio = 0, state_bytes = 0, growth_bytes = 0;
+  std::vector<double> at, microseconds;  // a token at this position
+};
+struct Result {
+  std::vector<Measured> measured;
+  std::string machine, date, isa, precision;
+  long threads = 0;
+
+  const Measured* Find(const Method& method, const std::string& dataset) const {
+    for (const Measured& m : measured) {
+      if (m.method == &method && m.dataset == dataset) return &m;
+    }
+    return nullptr;
+  }
+};
+
+const char* Title(const std::string& dataset) { return dataset == "mnist" ? "MNIST" : "CIFAR-10"; }
+
+// A record of 'linnet bench generate'; throws what nlohmann throws, and InputError.
+void Take(const json& record, Result& result) {
+  if (record.at("name") != "generate") return;
+  Measured measured;
+  const std::string model = record.at("model").get<std::string>();
+  measured.dataset = model.substr(0, model.find(' '));
+  measured.method = nullptr;
+  for (const Method& method : kMethods) {
+    if (record.at("attention") == method.attention && record.at("stateless") == method.stateless) {
+      measured.method = &method;
+    }
+  }
+  const bool known = measured.dataset == "mnist" || measured.dataset == "cifar10";
+  if (measured.method == nullptr || !known || !record.at("checked").get<bool>() ||
+      record.at("batch") != 1) {
+    throw InputError("a record that is not of this table");
+  }
+  const auto number = [&](const char* field) {
+    const double value = record.at(field).get<double>();
+    if (!(value >= 0) || !std::isfinite(value)) {
+      throw InputError("'", field, "' is no number that can be");
+    }
+    return value;
+  };
+  measured.seconds = number("value") / 1e3, measured.ratio = number("ratio");
+  measured.state_bytes = number("state_bytes");
+  measured.growth_bytes = number("memory_growth_bytes");
+  const double length = number("N") - 1;
+  const bool stateless = measured.method->stateless;
+  for (const json& value : record.at(stateless ? "us_at_lengths" : "us_by_eighths")) {
+    const auto i = static_cast<double>(measured.at.size());
+    measured.microseconds.push_back(value.get<double>());
+    measured.at.push_back(stateless ? record.at("lengths").at(measured.at.size()).get<double>()
+                                    : length * (i + 0.5) / 8);
+  }
+  if (measured.at.empty()) throw InputError("no times of tokens");
+  result.measured.push_back(measured);
+  const auto plain = [&](const char* field) {
+    std::string text = record.at(field).get<std::string>();
+    for (char& c : text) {  // it goes into a page
+      const auto byte = static_cast<unsigned char>(c);
+      if (byte < 0x20 || byte >= 0x7f || c == '|' || c == '<' || c == '>' || c == '`') c = '?';
+    }
+    return text;
+  };
+  result.machine = plain("machine"), result.date = plain("date"), result.isa = plain("isa");
+  result.precision = plain("precision");
+  result.threads = static_cast<long>(number("threads"));
+}
+
+Result ReadRecords(const std::string& text, const std::string& where) {
+  const char* const remedy =
+      "; give what --json records of 'linnet bench generate' hold, in a list";
+  std::string fault;
+  const json records = ParseJson(text, 8, fault);
+  if (!fault.empty()) throw InputError(where, ": ", fault, remedy);
+  Result result;
+  try {
+    if (!records.is_array()) throw InputError("no list of records");
+    for (const json& record : records) Take(record, result);
+  } catch (const json::exception&) {
+    throw InputError(where, ": a record lacks a field, or has one of another type", remedy);
+  } catch (const Error& error) {
+    throw InputError(where, ": ", error.what(), remedy);
+  }
+  if (result.measured.empty()) throw InputError(where, ": holds no measurement", remedy);
+  return result;
+}
+
+plot::Figure DrawResult(const Result& result) {
+  plot::Figure figure{.title = "What the next token costs",
+                      .subtitle = StrCat("the paper's models, batch 1, ", result.precision, ", ",
+                                         result.threads, " threads")};
+  constexpr plot::Marker kMarkers[] = {plot::Marker::kSquare, plot::Marker::kDiamond,
+                                       plot::Marker::kCircle};
+  for (const char* dataset : {"mnist", "cifar10"}) {
+    plot::Plot panel{
+        .title = Title(dataset), .x = {"tokens before it"}, .y = {"microseconds", /*log=*/true}};
+    for (size_t i = 0; i < std::size(kMethods); ++i) {
+      const Measured* measured = result.Find(kMethods[i], dataset);
+      if (measured == nullptr) continue;
+      panel.series.push_back({.label = kMethods[i].label,
+                              .x = measured->at,
+                              .y = measured->microseconds,
+                              .style = plot::Style::kLineAndPoints,
+                              .marker = kMarkers[i],
+                              .color = static_cast<int>(i)});
+    }
+    if (!panel.series.empty()) figure.panels.push_back(panel);
+  }
+  return figure;
+}
+
+std::string Page(const Result& result, const std::string& command) {
+  std::string page = StrCat("# Table 5: the time of one image\n\n```\n", command, "\n```\n\n");
+  page += Wrapped(StrCat(
+      result.machine, ", ", result.threads, result.threads == 1 ? " thread, " : " threads, ",
+      result.isa, ", ", result.precision, ", ", result.date,
+      ". The paper's models (MNIST: 8 layers of 8 heads of 32, 784 bytes an image; CIFAR-10: 16 "
+      "layers, 3,072) with random weights, one image at a time, sampling included. Outputs were "
+      "checked against the network in double precision first. The paper's CPU is not named; what "
+      "compares is the order and the factors."));
+  page += "\n" + PictureTag("table5", "Time of a token against the tokens before it") + "\n";
+  for (size_t d = 0; d < 2; ++d) {
+    const std::string dataset = d == 0 ? "mnist" : "cifar10";
+    const Measured* linear = result.Find(kMethods[2], dataset);
+    std::string rows;
+    for (const Method& method : kMethods) {
+      const Measured* m = result.Find(method, dataset);
+      const double paper = method.paper[d], paper_linear = kMethods[2].paper[d];
+      rows += StrCat("| ", method.label, " | ");
+      if (m == nullptr) {
+        rows += "– | – | – | – | – | ";
+      } else {
+        const double growth = m->microseconds.back() / m->microseconds.front();
+        rows +=
+            StrCat(Digits(m->seconds), " | ", linear ? Digits(m->seconds / linear->seconds) : "–",
+                   " | ", method.stateless ? "–" : Digits(growth), " | ", Digits(m->ratio), " | ",
+                   FormatBytes(m->state_bytes), " | ");
+      }
+      rows += StrCat(Digits(paper), " | ", Digits(paper / paper_linear), " | ",
+                     Digits(method.paper_gpu[d]), " |\n");
+    }
+    page += StrCat("## ", Title(dataset),
+                   "\n\n| | seconds | times linear's | last eighth of the tokens over the first | "
+                   "times its limit | state | paper, CPU | times linear's | paper, GPU |\n"
+                   "|---|---|---|---|---|---|---|---|---|\n",
+                   rows, "\n");
+  }
+  page += Wrapped(
+      "`softmax` reads everything again for each token, as a transformer does that keeps nothing; "
+      "its time is integrated over nine lengths. `stateful softmax` keeps the keys and values of "
+      "all tokens; its state is room for all of them. The limit is reading the weights once a "
+      "token (and the keys and values before it), or multiplying with them, whichever is longer, "
+      "at rates measured in the same run. Reformer (46.0 and 112.0 s on the paper's CPU with one "
+      "and four rounds, 2,319 and 5,264 s for CIFAR-10) cannot be stepped, and is not in this "
+      "table.");
+  return page + "\nThe command wrote this page.\n";
+}
+
+std::string Measure(const Options& options) {
+  json all = json::array();
+  for (const std::string& dataset : options.datasets) {
+    for (const Method& method : kMethods) {
+      std::cerr << "measuring " << method.label << ", " << Title(dataset) << "\n";
+      std::vector<std::string> arguments = {"bench",       "generate",        "--random",
+                                            dataset,       "--attention",     method.attention,
+                                            "--precision", options.precision, "--json"};
+      if (method.stateless) arguments.push_back("--stateless");
+      if (options.threads > 0) {
+        arguments.insert(arguments.end(), {"--threads", std::to_string(options.threads)});
+      }
+      const ChildResult bench = RunChild("linnet", arguments);
+      if (bench.exit_code == 130) throw Interrupted();
+      if (bench.exit_code == 2) throw InputError("table5: nothing is written");  // it has said why
+      std::string fault;
+      const json records = ParseJson(bench.out, 8, fault);
+      if (bench.exit_code != 0 || !fault.empty() || !records.is_array()) {
+        throw RuntimeError("table5: 'linnet bench generate' failed",
+                           bench.signal != 0 ? StrCat(" (signal ", bench.signal, ")") : "",
+                           "; nothing is written");
+      }
+      all.insert(all.end(), records.begin(), records.end());
+    }
+  }
+  return all.dump(1) + "\n";
+}
+
+void Run(const Options& options) {
+  const fs::path out = options.out;
+  const std::string page = out / "table5.md", records = out / "table5.json";
+  std::vector<std::string> files = {page, records};
+  for (const std::string& file : PictureFiles(out, "table5")) files.push_back(file);
+  for (const std::string& file : files) AtomicFile probe(file);
+  std::string command = "linnet reproduce table5", text;
+  if (options.from.empty()) {
+    if (options.precision != "f32") command += " --precision " + options.precision;
+    if (options.threads > 0) command += StrCat(" --threads ", options.threads);
+    if (options.datasets.size() == 1) command += " --dataset " + options.datasets[0];
+    text = Measure(options);
+  } else {
+    command += " --from table5.json   # what an earlier run wrote";
+    text = ReadFile(options.from, size_t{1} << 26);
+  }
+  const Result result =
+      ReadRecords(text, options.from.empty() ? "linnet bench generate" : options.from);
+  DrawPictures(DrawResult(result), out, "table5");
+  WriteFileAtomically(records, text);
+  WriteFileAtomically(page, Page(result, command));
+  if (options.json) return PrintJson({{"out", files}});
+  for (const std::string& file : files) std::cout << "wrote " << file << "\n";
+}
+
+void Add(CLI::App& verb) {
+  auto options = std::make_shared<Options>();
+  CLI::Option* dataset =
+      verb.add_option("--dataset", options->datasets, "mnist, cifar10 or both (default: both)")
+          ->delimiter(',')
+          ->allow_extra_args(false)
+          ->type_name("NAMES")
+          ->check(CLI::IsMember({"mnist", "cifar10"}));
+  CLI::Option* precision = verb.add_option("--precision", options->precision, "f32, bf16 or int8")
+                               ->type_name("NAME")
+                               ->check(CLI::IsMember({"f32", "bf16", "int8"}))
+                               ->capture_default_str();
+  CLI::Option* threads =
+      verb.add_option("--threads", options->threads, "Threads to use (default: every processor)")
+          ->type_name("N")
+          ->check(Between(0, 1024));
+  verb.add_option("--from", options->from, "Measure nothing: the table5.json of an earlier run")
+      ->type_name("FILE");
+  verb.add_option("--out", options->out,
+                  "The folder for table5.md, .json, .png, .svg, -dark.png and -dark.svg")
+      ->type_name("DIR")
+      ->capture_default_str();
+  AddJsonFlag(&verb, options->json);
+  verb.callback([=] {
+    for (const CLI::Option* option : {dataset, precision, threads}) {
+      if (!options->from.empty() && option->count() > 0) {
+        throw InputError("--from measures nothing, so ", option->get_name(),
+                         " means nothing; give one");
+      }
+    }
+    Run(*options);
+  });
+}
+
+}  // namespace
+
+const Experiment kTable5 = {"table5",
+                            "The time of one image, and of a token as it grows (appendix C.2)",
+                            "Runs 'linnet bench generate' for softmax attention without a state "
+                            "and with one, and for linear\n"
+                            "attention, with the paper's models for MNIST and CIFAR-10; some "
+                            "minutes.",
+                            "  linnet reproduce table5 --out docs/results\n"
+                            "  linnet reproduce table5 --dataset mnist --precision int8\n",
+                            Add};
+
+}  // namespace linnet::cli
