@@ -31,9 +31,8 @@ HWY_INLINE float Scores(size_t count, size_t dim, float scale, const float* HWY_
     Vec dot[4] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};
     ForVectors(dim, [&](size_t c, size_t used) HWY_ATTR {
       const Vec part = LoadN(q + c, used);
-      Unrolled<4>([&](auto r) HWY_ATTR {
-        dot[r] = hn::MulAdd(part, LoadN(row[r] + c, used), dot[r]);
-      });
+      Unrolled<4>([&](auto r)
+                      HWY_ATTR { dot[r] = hn::MulAdd(part, LoadN(row[r] + c, used), dot[r]); });
     });
     StoreSums(dot[0], dot[1], dot[2], dot[3], scores + i);
   }

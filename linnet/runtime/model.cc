@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "linnet/base/error.h"
@@ -68,8 +69,15 @@ class Packer {
     std::byte* to = Take(Model::Packed::MatrixBytes(precision, end - begin, out));
     if (to != nullptr) {
       const float* bias = with_bias ? checkpoint_.Tensor(name + ".bias").data() : nullptr;
-      Pack(precision, checkpoint_.Tensor(name + ".weight").data(), out, in, begin, end, {}, bias,
-           to);
+      const auto weight = checkpoint_.Tensor(name + ".weight");
+      if (precision == Precision::kInt8) {
+        if (name != rounded_name_) {  // once for all groups
+          rounded_.emplace(weight, out, std::span<const float>()), rounded_name_ = name;
+        }
+        PackRounded(*rounded_, in, begin, end, bias, to);
+      } else {
+        Pack(precision, weight.data(), out, in, begin, end, {}, bias, to);
+      }
     }
     return to;
   }
@@ -123,11 +131,16 @@ class Packer {
       case Precision::kBf16:
         return kernels::PackBf16(end - begin, out, weight + begin, in, bias, to);
       case Precision::kInt8: {
-        const Int8Matrix matrix({weight, out * in}, out, factor);  // scales of whole rows
-        return kernels::PackInt8(end - begin, out, matrix.values.data() + begin, in,
-                                 matrix.scales.data(), bias, to);
+        const Int8Matrix matrix({weight, out * in}, out, factor);
+        return PackRounded(matrix, in, begin, end, bias, to);
       }
     }
+  }
+  // The scales are those of whole rows.
+  static void PackRounded(const Int8Matrix& matrix, size_t in, size_t begin, size_t end,
+                          const float* bias, std::byte* to) {
+    kernels::PackInt8(end - begin, matrix.scales.size(), matrix.values.data() + begin, in,
+                      matrix.scales.data(), bias, to);
   }
 
   std::byte* Take(size_t bytes) {
@@ -139,6 +152,8 @@ class Packer {
   const Checkpoint& checkpoint_;
   std::byte* base_;
   size_t used_ = 0;
+  std::string rounded_name_;
+  std::optional<Int8Matrix> rounded_;
 };
 
 // Walks a step in its order; fills in the addresses of model.layers, final_norm and predictor.

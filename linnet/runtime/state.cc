@@ -35,6 +35,9 @@ std::string Hex(uint64_t value) {
 State::State(const Model& model, size_t batch)
     : model_(model.fingerprint()),
       per_sequence_(model.packed().layout.floats),
+      cleared_(model.packed().layout.softmax
+                   ? 0
+                   : per_sequence_),  // a cache is read as far as it is filled
       reach_(static_cast<size_t>(model.spec().Reach())),
       positions_(batch),
       waiting_(batch),
@@ -58,7 +61,8 @@ size_t StateBytes(const ModelSpec& spec, Precision precision) {
 
 State State::Clone() const {
   State copy;
-  copy.model_ = model_, copy.per_sequence_ = per_sequence_, copy.reach_ = reach_;
+  copy.model_ = model_, copy.per_sequence_ = per_sequence_, copy.cleared_ = cleared_,
+  copy.reach_ = reach_;
   copy.positions_ = positions_, copy.waiting_ = waiting_;
   copy.data_ = data_.Copy();
   copy.recent_ = recent_;
@@ -68,13 +72,13 @@ State State::Clone() const {
 void State::Reset() {
   std::fill(positions_.begin(), positions_.end(), 0);
   std::fill(waiting_.begin(), waiting_.end(), uint8_t{0});
-  std::fill(data_.begin(), data_.end(), 0.0f);
+  if (cleared_ > 0) std::fill(data_.begin(), data_.end(), 0.0f);
 }
 
 void State::Reset(size_t sequence) {
   position(sequence);  // is it there?
   positions_[sequence] = 0, waiting_[sequence] = 0;
-  std::fill_n(data_.data() + sequence * per_sequence_, per_sequence_, 0.0f);
+  std::fill_n(data_.data() + sequence * per_sequence_, cleared_, 0.0f);
 }
 
 State State::Fork(size_t copies) const {
@@ -91,7 +95,8 @@ State State::Fork(size_t copies) const {
 
 State State::Select(std::span<const size_t> sequences) const {
   State chosen;
-  chosen.model_ = model_, chosen.per_sequence_ = per_sequence_, chosen.reach_ = reach_;
+  chosen.model_ = model_, chosen.per_sequence_ = per_sequence_;
+  chosen.cleared_ = cleared_, chosen.reach_ = reach_;
   chosen.data_ = AlignedBuffer<float>(sequences.size() * per_sequence_);
   chosen.recent_.resize(sequences.size() * reach_);
   for (size_t i = 0; i < sequences.size(); ++i) {
@@ -117,7 +122,8 @@ void State::Append(const State& other) {
   positions_.insert(positions_.end(), other.positions_.begin(), other.positions_.end());
   waiting_.insert(waiting_.end(), other.waiting_.begin(), other.waiting_.end());
   data_ = std::move(data);
-  model_ = other.model_, per_sequence_ = other.per_sequence_, reach_ = other.reach_;
+  model_ = other.model_, per_sequence_ = other.per_sequence_;
+  cleared_ = other.cleared_, reach_ = other.reach_;
 }
 
 void State::Assign(size_t sequence, const State& other) {

@@ -37,6 +37,7 @@ class State {
   State& operator=(State&& other) noexcept {
     model_ = std::exchange(other.model_, 0);
     per_sequence_ = std::exchange(other.per_sequence_, 0);
+    cleared_ = std::exchange(other.cleared_, 0);
     reach_ = std::exchange(other.reach_, 0);
     positions_ = std::exchange(other.positions_, {});
     waiting_ = std::exchange(other.waiting_, {});
@@ -82,6 +83,7 @@ class State {
 
   uint64_t model_ = 0;             // its fingerprint
   size_t per_sequence_ = 0;        // floats
+  size_t cleared_ = 0;             // of them that must be 0 before the first symbol
   size_t reach_ = 0;               // of the model
   std::vector<size_t> positions_;  // [batch]
   std::vector<uint8_t> waiting_;   // [batch]: keys that kernels/linear_step.h has not folded yet

@@ -1,0 +1,117 @@
+#include "linnet/kernels/softmax_step.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "linnet/base/aligned.h"
+#include "linnet/base/rng.h"
+#include "linnet/kernels/isa.h"
+#include "linnet/kernels/softmax_attention_ref.h"
+
+namespace linnet::kernels {
+namespace {
+
+using Floats = std::vector<float>;
+using Doubles = std::vector<double>;
+
+Floats Random(size_t n, uint64_t stream, float scale = 1) {
+  Philox rng(13, stream);
+  Floats x(n);
+  for (float& value : x) value = scale * rng.Normal();
+  return x;
+}
+
+class SoftmaxSteps : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override { ForceIsa(GetParam()); }
+  void TearDown() override { ForceIsa(""); }
+};
+INSTANTIATE_TEST_SUITE_P(Isa, SoftmaxSteps, testing::ValuesIn(AvailableIsas()),
+                         [](const auto& info) { return info.param; });
+
+// Two sequences, of which the second one begins later and the first one pauses; nothing beyond the
+// positions and the cache's end is looked at or touched.
+TEST_P(SoftmaxSteps, MatchTheReferenceOverRaggedShapes) {
+  constexpr size_t kHeads = 2, kBatch = 2;
+  for (auto [d, m, length, sharp] : {std::tuple<size_t, size_t, size_t, float>{1, 1, 3, 1},
+                                     {5, 7, 9, 1},
+                                     {16, 20, 33, 1},
+                                     {32, 32, 70, 1},
+                                     {33, 17, 21, 8},
+                                     {40, 65, 18, 1},
+                                     {64, 128, 17, 30}}) {
+    const SoftmaxStepShape shape{kHeads, d, m, length + 3};
+    const float scale = 1 / std::sqrt(static_cast<float>(d));
+    const size_t stride = kHeads * shape.HeadFloats() + 16;
+    AlignedBuffer<float> cache(kBatch * stride), scratch(shape.ScratchFloats());
+    std::fill(cache.begin(), cache.end(), NAN);
+    const Floats q = Random(kBatch * length * kHeads * d, 1, sharp),
+                 k = Random(kBatch * length * kHeads * d, 2),
+                 v = Random(kBatch * length * kHeads * m, 3);
+    std::vector<SoftmaxAttentionRef> refs;
+    for (size_t n = 0; n < kBatch; ++n) {
+      for (size_t h = 0; h < kHeads; ++h) {
+        const auto of = [&](const Floats& x, size_t width) {
+          Doubles rows;
+          for (size_t i = 0; i < length; ++i) {
+            const float* row = &x[((n * length + i) * kHeads + h) * width];
+            rows.insert(rows.end(), row, row + width);
+          }
+          return rows;
+        };
+        refs.emplace_back(SoftmaxAttentionShape{1, length, length, 1, d, m},
+                          SoftmaxAttentionOptions{.scale = scale, .causal = true}, of(q, d),
+                          of(k, d), of(v, m), length);
+      }
+    }
+    std::vector<size_t> positions(kBatch);
+    double worst = 0;
+    const auto step = [&](const std::vector<size_t>& sequences) {
+      // Row by row, because sequences are not at one place.
+      Floats in_q, in_k, in_v, out(sequences.size() * kHeads * m);
+      for (const size_t n : sequences) {
+        const auto add = [&](Floats& to, const Floats& x, size_t width) {
+          const float* row = &x[(n * length + positions[n]) * kHeads * width];
+          to.insert(to.end(), row, row + kHeads * width);
+        };
+        add(in_q, q, d), add(in_k, k, d), add(in_v, v, m);
+      }
+      SoftmaxStep(shape, sequences.size(), scale,
+                  {.q = RowMajor<const float>(in_q.data(), 1, kHeads, d),
+                   .k = RowMajor<const float>(in_k.data(), 1, kHeads, d),
+                   .v = RowMajor<const float>(in_v.data(), 1, kHeads, m),
+                   .out = RowMajor(out.data(), 1, kHeads, m),
+                   .cache = cache.data(),
+                   .cache_stride = static_cast<ptrdiff_t>(stride),
+                   .positions = positions.data(),
+                   .sequences = sequences.data(),
+                   .scratch = scratch.data()});
+      for (size_t i = 0; i < sequences.size(); ++i) {
+        const size_t n = sequences[i];
+        for (size_t h = 0; h < kHeads; ++h) {
+          const Doubles want = refs[n * kHeads + h].Out(positions[n]);
+          for (size_t c = 0; c < m; ++c) {
+            const double off = std::abs(out[(i * kHeads + h) * m + c] - want[c]);
+            if (!(off <= worst)) worst = off;
+          }
+        }
+        ++positions[n];
+      }
+    };
+    step({0});
+    step({0});
+    step({1, 0});
+    while (positions[1] < length) step({1});
+    while (positions[0] < length) step({0});
+    EXPECT_LT(worst, 2e-5) << d << " " << m;
+    for (size_t n = 0; n < kBatch; ++n) EXPECT_TRUE(std::isnan(cache[(n + 1) * stride - 1]));
+  }
+}
+
+}  // namespace
+}  // namespace linnet::kernels
