@@ -185,6 +185,76 @@ class Figure1(unittest.TestCase):
         self.assertEqual(self.files(), before)
 
 
+TABLE5 = ["table5.md", "table5.json", "table5.png", "table5.svg", "table5-dark.png", "table5-dark.svg"]
+
+
+def generated(dataset="mnist", attention="causal-linear", stateless=False, **changed):
+    """As linnet bench generate --json prints it."""
+    record = {"name": "generate", "value": 500.0, "unit": "ms/image", "limit": 400.0, "ratio": 1.25, "checked": True,
+              "model": dataset + " (random)", "attention": attention, "stateless": stateless,
+              "N": 784 if dataset == "mnist" else 3072, "batch": 1, "precision": "f32", "threads": 2, "isa": "AVX3",
+              "state_bytes": 549_000, "memory_growth_bytes": 0, "machine": "A (machine) | <b>", "date": "2026-11-21"}
+    if stateless:
+        record.update(lengths=[1, 400, 783], us_at_lengths=[700.0, 40_000.0, 80_000.0])
+    else:
+        slope = 100 if attention == "full" else 0
+        record.update(us_by_eighths=[640.0 + slope * i for i in range(8)])
+    return [{**record, **changed}, {"name": "generate/flatness", "value": 1.0}]
+
+
+class Table5(unittest.TestCase):
+    def setUp(self):
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="linnet_reproduce_test."))
+        self.addCleanup(shutil.rmtree, self.dir)
+        (self.dir / "out").mkdir()
+
+    def run_on(self, records, *arguments):
+        (self.dir / "records.json").write_text(json.dumps(records))
+        return subprocess.run([BIN / "linnet", "reproduce", "table5", "--from", self.dir / "records.json", "--out",
+                               self.dir / "out", *arguments], capture_output=True, text=True)
+
+    def test_a_page_with_pictures(self):
+        records = (generated(attention="full", stateless=True, value=50_000.0) + generated(attention="full", value=750.0)
+                   + generated() + generated("cifar10"))
+        result = self.run_on(records)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(sorted(path.name for path in (self.dir / "out").iterdir()), sorted(TABLE5))
+        page = (self.dir / "out" / "table5.md").read_text()
+        self.assertIn("| softmax | 50.0 | 100 |", page)  # 50 s, a hundred times linear's half second
+        self.assertIn("| stateful softmax | 0.750 | 1.50 | 2.09 |", page)  # 1,340 us over 640
+        self.assertIn("| linear | 0.500 | 1.00 | 1.00 |", page)
+        self.assertIn("| stateful softmax | – |", page)  # of CIFAR-10, which has linear alone
+        self.assertIn("A (machine) ? ?b?", page)
+        for name in ("table5.svg", "table5-dark.svg"):
+            text = "".join(xml.etree.ElementTree.parse(self.dir / "out" / name).getroot().itertext())
+            self.assertIsInstance(text, str)
+        self.assertEqual((self.dir / "out" / "table5.png").read_bytes()[:4], b"\x89PNG")
+
+    def test_refuses_what_is_no_such_record(self):
+        for records, says in (([], "no measurement"), ({}, "no list"), (generated(checked=False), "not of this table"),
+                              (generated(batch=64), "not of this table"),
+                              (generated("other"), "not of this table"),
+                              (generated(value=-1.0), "'value'"), (generated(us_by_eighths=[]), "no times"),
+                              (generated(machine=3), "another type"), ([{"name": "generate"}], "lacks a field")):
+            result = self.run_on(records)
+            self.assertEqual(result.returncode, 2, records)
+            self.assertIn(says, result.stderr)
+            self.assertEqual(len(result.stderr.strip().splitlines()), 1)
+            self.assertEqual(list((self.dir / "out").iterdir()), [])
+        result = self.run_on(generated(), "--precision", "int8")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("--from measures nothing", result.stderr)
+
+    @unittest.skipUnless((BIN / "linnet").exists(), "no linnet")
+    def test_measures(self):
+        result = subprocess.run([BIN / "linnet", "reproduce", "table5", "--dataset", "mnist", "--precision", "int8",
+                                 "--out", self.dir / "out", "--json"], capture_output=True, text=True)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(len(json.loads(result.stdout)["out"]), 6)
+        page = (self.dir / "out" / "table5.md").read_text()
+        self.assertIn("linnet reproduce table5 --precision int8 --dataset mnist", page)
+
+
 if __name__ == "__main__":
     BIN = pathlib.Path(sys.argv.pop(1)).resolve()
     unittest.main()

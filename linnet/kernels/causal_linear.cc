@@ -22,7 +22,6 @@ HWY_EXPORT(BackwardSumsBf16);
 HWY_EXPORT(BackwardF32);
 HWY_EXPORT(BackwardBf16);
 HWY_EXPORT(ChainStates);
-HWY_EXPORT(StepHeads);
 
 namespace {
 
@@ -188,11 +187,6 @@ void CausalLinearBackward(const CausalLinearShape& shape, const CausalLinearOpti
       [&](float* slot, size_t n, size_t h, Part part) {
         HWY_DYNAMIC_DISPATCH(BackwardBf16)(shape, options, args, slot, n, h, part);
       });
-}
-
-void CausalLinearStep(const CausalLinearStepShape& shape, const CausalLinearOptions& options,
-                      const CausalLinearStepArgs& args) {
-  HWY_DYNAMIC_DISPATCH(StepHeads)(shape, options, args);
 }
 
 }  // namespace linnet::kernels

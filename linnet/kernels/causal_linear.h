@@ -1,5 +1,5 @@
-// Causal linear attention: forward, backward and one recurrent step (the paper's equations 8-15 and
-// algorithm 1), in memory that does not grow with L x D x M.
+// Causal linear attention: forward and backward (the paper's equations 8-15 and algorithm 1), in
+// memory that does not grow with L x D x M. One position at a time: linear_step.h.
 //
 //   CausalLinearShape shape{.batch = 2, .length = 783, .heads = 8, .dim = 32, .value_dim = 32};
 //   CausalLinearOptions options{.feature_map = FeatureMap::kElu, .normalize = true};
@@ -125,27 +125,6 @@ void CausalLinearBackward(const CausalLinearShape& shape, const CausalLinearOpti
 void CausalLinearBackward(const CausalLinearShape& shape, const CausalLinearOptions& options,
                           const CausalLinearBackwardArgsBf16& args, Scratch scratch,
                           ParallelFor parallel_for);
-
-struct CausalLinearStepShape {
-  size_t batch = 0, heads = 0, dim = 0, value_dim = 0;  // N, H, D, M
-};
-
-struct CausalLinearStepArgs {
-  Strided<const float> q, k, v;  // [N, 1, H, D] and [N, 1, H, M]
-  Strided<float> out;            // [N, 1, H, M]
-  // s [H, D, M] and z [H, D] of the first sequence, dense, and how far it is to the next one's; z may
-  // be null where normalize is false.
-  float* s = nullptr;
-  float* z = nullptr;
-  ptrdiff_t state_stride = 0;
-  // Optional, [N]: the states of these sequences, counted from the first one's; else of 0, 1, 2, ...
-  const size_t* sequences = nullptr;
-};
-
-// One position of each sequence and head, in place: s and z become the states after it. One pass over
-// a state, while the next one's lines are asked for. out may alias none of the others. D, M >= 1.
-void CausalLinearStep(const CausalLinearStepShape& shape, const CausalLinearOptions& options,
-                      const CausalLinearStepArgs& args);
 
 }  // namespace linnet::kernels
 

@@ -361,19 +361,15 @@ TEST_P(CausalLinear, NanStaysNan) {
   for (int which : {0, 1, 2}) {
     std::array<Floats, 3> x = {Random(60, 1), Random(60, 2), Random(60, 3)};
     x[static_cast<size_t>(which)][20] = NAN;  // of the second token
-    Floats out(60), scratch(CausalLinearScratch(shape)), s(400), z(20), step(20);
+    Floats out(60), scratch(CausalLinearScratch(shape));
     const auto in = [](const Floats& x) { return RowMajor<const float>(x.data(), 3, 1, 20); };
     CausalLinearForward(
         shape, {},
         {.q = in(x[0]), .k = in(x[1]), .v = in(x[2]), .out = RowMajor(out.data(), 3, 1, 20)},
         {scratch.data(), 1}, SerialFor);
     for (size_t i : {0, 1, 2}) {
-      const auto at = [&](size_t n) { return RowMajor<const float>(&x[n][i * 20], 1, 1, 20); };
-      CausalLinearStep({1, 1, 20, 20}, {},
-                       {at(0), at(1), at(2), RowMajor(step.data(), 1, 1, 20), s.data(), z.data()});
       const bool none = i == 1 || (i == 2 && which > 0);
       EXPECT_EQ(std::isnan(out[i * 20]), none) << which << " " << i;
-      EXPECT_EQ(std::isnan(step[0]), none) << which << " " << i;
     }
   }
 }
@@ -556,67 +552,6 @@ TEST_P(CausalLinear, ThreadsDoNotChangeABit) {
     };
     const std::vector<Floats> one = run(1, SerialFor);
     for (size_t slots : {2, 3, 4, 8}) EXPECT_EQ(run(slots, threads), one) << slots;
-  }
-}
-
-// The recurrent form: steps from a state equal the whole sequence at once; of several sequences with
-// several heads, whose states lie apart, with gaps that stay as they are.
-TEST_P(CausalLinear, StepsEqualTheSequence) {
-  for (auto [d, m] :
-       {std::pair<size_t, size_t>{1, 1}, {5, 7}, {16, 20}, {32, 32}, {33, 17}, {40, 65}}) {
-    for (bool normalize : {false, true}) {
-      const CausalLinearOptions options{FeatureMap::kElu, normalize, 1e-6f};
-      const size_t length = 20, batch = 3, heads = 2;
-      const size_t stride = heads * (d * m + d) + 3, out_stride = heads * m + 1;
-      const auto input = [&](size_t width, uint64_t stream) {
-        return Random(batch * length * heads * width, stream);
-      };
-      const Floats q = input(d, 1), k = input(d, 2), v = input(m, 3);
-      Floats state(batch * stride, 0.0f), out(batch * out_stride, 77.0f);
-      for (size_t n = 0; n < batch; ++n) std::fill_n(&state[(n + 1) * stride - 3], 3, 77.0f);
-      std::vector<CausalLinearRef> refs;
-      for (size_t n = 0; n < batch; ++n) {
-        for (size_t h = 0; h < heads; ++h) {
-          const auto of = [&](const Floats& x, size_t width) {
-            Doubles rows;
-            for (size_t i = 0; i < length; ++i) {
-              const float* row = &x[((n * length + i) * heads + h) * width];
-              rows.insert(rows.end(), row, row + width);
-            }
-            return rows;
-          };
-          refs.emplace_back(length, d, m, options, of(q, d), of(k, d), of(v, m), length);
-        }
-      }
-      Difference difference;
-      for (size_t i = 0; i < length; ++i) {
-        const auto in = [&](const Floats& x, size_t width) {
-          return RowMajor(&x[i * heads * width], length, heads, width);
-        };
-        CausalLinearStep(
-            {batch, heads, d, m}, options,
-            {.q = in(q, d),
-             .k = in(k, d),
-             .v = in(v, m),
-             .out = {out.data(), static_cast<ptrdiff_t>(out_stride), 0, static_cast<ptrdiff_t>(m)},
-             .s = state.data(),
-             .z = normalize ? state.data() + heads * d * m : nullptr,
-             .state_stride = static_cast<ptrdiff_t>(stride)});
-        for (size_t n = 0; n < batch; ++n) {
-          for (size_t h = 0; h < heads; ++h) {
-            difference.Add(&out[n * out_stride + h * m], refs[n * heads + h].Out(i));
-          }
-        }
-      }
-      for (size_t n = 0; n < batch; ++n) {
-        for (size_t h = 0; h < heads; ++h) {
-          difference.Add(&state[n * stride + h * d * m], refs[n * heads + h].S());
-        }
-        EXPECT_EQ(out[(n + 1) * out_stride - 1], 77.0f);
-        for (size_t i = 1; i <= 3; ++i) EXPECT_EQ(state[(n + 1) * stride - i], 77.0f);
-      }
-      EXPECT_LT(difference.relative(), 1e-5) << d << " " << m << " " << normalize;
-    }
   }
 }
 
