@@ -316,7 +316,8 @@ class Info(Case):
         self.assertEqual(info["parameters"], parameters)
         self.assertEqual(info["weight_bytes"], 4 * parameters)
         self.assertEqual(info["file_bytes"], path.stat().st_size)
-        self.assertEqual(info["state_bytes"], 4 * 2 * 2 * (4 * 4 + 4))
+        # Of 2 layers of 2 heads: s [4, 32], two of z [32], 8 rows of 64; then the rests of z and, in bf16, of s.
+        self.assertEqual(info["state_bytes"], 2 * 2 * (4 * (4 * 32 + 2 * 32 + 8 * 64 + 32) + 2 * 4 * 32))
         self.assertEqual(info["positions"], 783)
         self.assertEqual(info["training"], trained)
         self.assertEqual(info["spec"]["d_model"], 16)
@@ -350,9 +351,15 @@ class Info(Case):
             self.assertIn(fault, info["training_fault"])
 
     def test_no_state_where_the_runtime_has_none(self):
-        path = self.write("full.safetensors", model(IMAGE_SPEC, attention="full"))
+        path = self.write("reformer.safetensors", model(IMAGE_SPEC, attention="reformer"))
         self.assertIsNone(self.linnet_json("info", path)["state_bytes"])
-        self.assertIn("'full' is not run", self.linnet("info", path))
+        self.assertIn("'reformer' is not run", self.linnet("info", path))
+
+    def test_a_softmax_state_has_room_for_every_position(self):
+        path = self.write("full.safetensors", model(IMAGE_SPEC, attention="full"))
+        head = -(-783 * (4 + 4) // 16) * 16
+        self.assertEqual(self.linnet_json("info", path)["state_bytes"], 4 * 2 * 2 * head)
+        self.assertIn("783 positions", self.linnet("info", path))
 
     def test_other_isas(self):
         for isa in ("SCALAR", "AVX2"):
@@ -640,9 +647,9 @@ class BadModel(Case):
         self.refuses(["eval", self.copy, "--data", "mnist"], self.copy, "--data")
 
     def test_kind_that_is_no_rnn(self):
-        path = self.write("full.safetensors", model(IMAGE_SPEC, attention="full"))
-        self.refuses(["sample", path, "--out", "a.png"], path, "full")
-        self.refuses(["bench", "step", path], path, "full")
+        path = self.write("reformer.safetensors", model(IMAGE_SPEC, attention="reformer"))
+        self.refuses(["sample", path, "--out", "a.png"], path, "reformer")
+        self.refuses(["bench", "step", path], path, "reformer")
         self.assertIsNone(self.linnet_json("info", path)["state_bytes"])
 
     def test_images_of_another_size(self):

@@ -93,7 +93,10 @@ void PrintTable(const ModelSpec& spec, const ordered_json& info) {
     line("state", "none: ", kind ? "the feature map '" : "'",
          kind ? spec.attention.feature_map : spec.attention.kind, "' is not run by the runtime");
   } else {
-    line("state", bytes("state_bytes"), " a sequence, however long");
+    const std::string room =
+        StrCat(": room for the keys and values of ", spec.max_length, " positions");
+    line("state", bytes("state_bytes"), " a sequence",
+         spec.attention.kind == "full" ? room : ", however long");
   }
   line("instruction set", info["isa"].get<std::string>());
   if (info.contains("training_fault")) {
@@ -121,8 +124,8 @@ void Run(const Options& options) {
       {"weight_bytes", parameters * int64_t{sizeof(float)}},
       {"file_bytes", std::filesystem::file_size(options.model)},
       {"precision", PrecisionName(checkpoint.precision())},
-      {"state_bytes",
-       Runs(spec.attention) ? ordered_json(StateBytes(spec, checkpoint.precision())) : ordered_json(nullptr)},
+      {"state_bytes", Runs(spec.attention) ? ordered_json(StateBytes(spec, checkpoint.precision()))
+                                           : ordered_json(nullptr)},
       {"positions", spec.max_length},
       {"training", training},
       {"isa", kernels::ActiveIsa()},
