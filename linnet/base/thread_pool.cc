@@ -24,13 +24,14 @@ inline void Pause() {
 #endif
 }
 
-// Waits until `value` differs from `old`: spins briefly, then sleeps.
-void AwaitChange(const std::atomic<uint32_t>& value, uint32_t old) {
+// Waits until `value` differs from `old`: spins briefly, then sleeps. Whether it slept.
+bool AwaitChange(const std::atomic<uint32_t>& value, uint32_t old) {
   for (int i = 0; i < kSpins; ++i) {
-    if (value.load(std::memory_order_acquire) != old) return;
+    if (value.load(std::memory_order_acquire) != old) return false;
     Pause();
   }
   while (value.load(std::memory_order_acquire) == old) value.wait(old);
+  return true;
 }
 
 }  // namespace
@@ -120,7 +121,7 @@ void ThreadPool::Barrier() {
     barrier_.fetch_add(1, std::memory_order_release);
     barrier_.notify_all();
   } else {
-    AwaitChange(barrier_, round);
+    if (AwaitChange(barrier_, round)) sleeps_.fetch_add(1, std::memory_order_relaxed);
   }
 }
 

@@ -44,6 +44,13 @@ class ThreadPool {
   // Inside Run(): waits until every worker is here.
   void Barrier();
 
+  // Barriers passed so far, and how often a worker gave up spinning at one and slept: of which there
+  // are many where others run on these processors. Both wrap around.
+  struct Waits {
+    uint32_t barriers, sleeps;
+  };
+  Waits waits() const { return {barrier_.load(), sleeps_.load()}; }
+
   // The number of processors this process may run on (its affinity mask), at least 1.
   static int AvailableProcessors();
 
@@ -60,6 +67,7 @@ class ThreadPool {
   alignas(kCacheLine) std::atomic<uint32_t> generation_{0};  // counts calls of Run()
   alignas(kCacheLine) std::atomic<uint32_t> arrived_{0};
   alignas(kCacheLine) std::atomic<uint32_t> barrier_{0};  // counts completed barriers
+  alignas(kCacheLine) std::atomic<uint32_t> sleeps_{0};
 };
 
 }  // namespace linnet

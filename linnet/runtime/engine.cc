@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <utility>
@@ -513,9 +514,60 @@ void Allocate(AlignedBuffer<float>& buffer, Take take) {
   take(pieces);
 }
 
+// Decides when steps of a few sequences are better done by one thread than by a team. Where other
+// processes run on these processors, each barrier waits until the scheduler lets the last member on:
+// a team that needs 0.7 ms a step then needs 20. What a sequence gets does not depend on it.
+class Crowd {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // Whether the step that begins is for one thread.
+  bool Alone(size_t batch) {
+    if (batch != batch_) *this = Crowd(batch);
+    return trying_ > 0 || alone_ > 0;
+  }
+
+  void Stepped(bool alone, double seconds, const ThreadPool::Waits& before,
+               const ThreadPool::Waits& after) {
+    if (!alone) {
+      const uint32_t barriers = after.barriers - before.barriers;
+      const bool waits = 2 * (after.sleeps - before.sleeps) >= barriers;
+      if (unchecked_ > 0 || !waits) {
+        unchecked_ -= unchecked_ > 0;
+        strikes_ = 0, period_ = waits ? period_ : kShortest;
+        return;
+      }
+      team_seconds_ = strikes_ == 0 ? seconds : std::min(team_seconds_, seconds);
+      // Members may also sleep because their shares are large and unequal: so both ways are timed.
+      if (++strikes_ == kTries) trying_ = kTries, alone_seconds_ = 1e30;
+    } else if (trying_ > 0) {
+      alone_seconds_ = std::min(alone_seconds_, seconds);
+      if (--trying_ > 0) return;
+      strikes_ = 0;
+      if (alone_seconds_ < team_seconds_) {
+        alone_ = period_, period_ = std::min(2 * period_, kLongest);
+      } else {
+        unchecked_ = kLongest;
+      }
+    } else {
+      --alone_;
+    }
+  }
+
+  explicit Crowd(size_t batch = 0) : batch_(batch) {}
+
+ private:
+  static constexpr int kTries = 3, kShortest = 32, kLongest = 1024;  // steps
+
+  size_t batch_;
+  int strikes_ = 0, trying_ = 0, alone_ = 0, unchecked_ = 0, period_ = kShortest;
+  double team_seconds_ = 0, alone_seconds_ = 0;
+};
+
 }  // namespace
 
 struct Engine::Scratch {
+  Crowd crowd;
   struct Member {
     AlignedBuffer<float> buffer;
     Workspace work{};
@@ -527,8 +579,14 @@ struct Engine::Scratch {
   // Working memory for blocks of up to `rows` rows; allocates only when it was never that large.
   void Prepare(const Model::Packed& model, size_t rows, bool alone) {
     Workspace common{};
-    if (!alone) Allocate(shared, [&](Pieces& p) { TakeShared(model, rows, p, common); });
+    if (!alone) {
+      Allocate(shared, [&](Pieces& p) { TakeShared(model, rows, p, common); });
+    }
     for (Member& member : members) {
+      if (!alone) {  // the next step may be for one thread
+        Workspace unused{};
+        Allocate(member.buffer, [&](Pieces& p) { TakeOwn(model, rows, true, p, unused); });
+      }
       member.work = common;
       Allocate(member.buffer, [&](Pieces& p) { TakeOwn(model, rows, alone, p, member.work); });
     }
@@ -620,7 +678,9 @@ void Engine::Read(State& state, const size_t* chosen, size_t batch, std::span<co
 
   // Many sequences: each thread walks its own through all layers and waits for nobody. Few: all
   // threads walk all of them together, and split the layers.
-  const size_t threads = static_cast<size_t>(pool_.size());
+  size_t threads = static_cast<size_t>(pool_.size());
+  const bool few = threads > 1 && length == 1 && batch < kAloneRows * threads;
+  if (few && scratch_->crowd.Alone(batch)) threads = 1;
   const size_t reach = static_cast<size_t>(model.spec.Reach());
   const bool alone = threads == 1 || (length == 1 ? batch >= kAloneRows * threads
                                                   : batch >= 4 * threads || batch % threads == 0);
@@ -628,7 +688,7 @@ void Engine::Read(State& state, const size_t* chosen, size_t batch, std::span<co
   const size_t chunk = (length + chunks - 1) / chunks;      // nearly equal ones
   const size_t most = std::min(batch, kBlockRows / chunk);  // sequences to a block
   scratch_->Prepare(model, most * chunk, alone);
-  pool_.Run([&](int worker) {
+  const auto walk = [&](int worker) {
     const size_t w = static_cast<size_t>(worker);
     const Team team = alone ? Team{} : Team{&pool_, w, threads};
     const size_t begin = alone ? batch * w / threads : 0;
@@ -662,7 +722,18 @@ void Engine::Read(State& state, const size_t* chosen, size_t batch, std::span<co
         BlockRunner(model, block, scratch_->members[w].work, team).Run();
       }
     }
-  });
+  };
+  const ThreadPool::Waits before = pool_.waits();
+  const auto began = Crowd::Clock::now();
+  if (threads == 1) {
+    walk(0);
+  } else {
+    pool_.Run(walk);
+  }
+  if (few) {
+    const std::chrono::duration<double> took = Crowd::Clock::now() - began;
+    scratch_->crowd.Stepped(threads == 1, took.count(), before, pool_.waits());
+  }
   // What later calls look back at.
   for (size_t i = 0; i < batch && reach > 0; ++i) {
     for (size_t t = length - std::min(length, reach); t < length; ++t) {
@@ -673,7 +744,8 @@ void Engine::Read(State& state, const size_t* chosen, size_t batch, std::span<co
   for (size_t i = 0; i < batch; ++i) {
     state.positions_[place(i)] += length;
     uint8_t& waiting = state.waiting_[place(i)];
-    waiting = length == 1 && !model.layout.softmax ? model.layout.linear.NextRecent(waiting) : uint8_t{0};
+    waiting =
+        length == 1 && !model.layout.softmax ? model.layout.linear.NextRecent(waiting) : uint8_t{0};
   }
 }
 

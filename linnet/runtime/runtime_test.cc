@@ -333,6 +333,23 @@ TEST(Engine, PrefixGivesAllOutputsTheLastOrNone) {
 
 // What a sequence gets in a state with others that are further on, less far, or new, is what it gets
 // alone.
+// More threads than processors: barriers make them wait for the scheduler, and the engine goes over to
+// one thread and back.
+TEST(Engine, ACrowdChangesNoBit) {
+  const Tokens tokens = Grid().RandomTokens(299, 0);
+  std::vector<Floats> got;
+  for (const int threads : {1, 2 * ThreadPool::AvailableProcessors() + 1}) {
+    Engine engine(Grid().model, {.threads = threads});
+    State state = engine.NewState(1);
+    Floats& all = got.emplace_back(tokens.size() * engine.output_size());
+    for (size_t t = 0; t < tokens.size(); ++t) {
+      engine.Step(state, std::span(tokens).subspan(t, 1),
+                  std::span(all).subspan(t * engine.output_size(), engine.output_size()));
+    }
+  }
+  EXPECT_EQ(got[0], got[1]);
+}
+
 TEST(State, SequencesAtDifferentPlacesGoOnTogether) {
   for (const TestModel* of : {&Grid(), &Wide()}) {
     Engine engine(of->model, {.threads = 2});
