@@ -1,0 +1,35 @@
+// Sound from files: one channel at the rate that a model wants.
+//
+//   Audio audio = ReadAudio("yes.flac", 16'000);       // WAV, FLAC, NIST SPHERE without compression
+//   audio.seconds()                                    // 0.9
+#ifndef LINNET_DATA_AUDIO_H_
+#define LINNET_DATA_AUDIO_H_
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace linnet {
+
+struct Audio {
+  std::vector<float> samples;  // -1 .. 1
+  int rate = 0;                // samples a second
+
+  double seconds() const { return static_cast<double>(samples.size()) / rate; }
+};
+
+// Reads a file that libsndfile knows: several channels become their mean, another rate is resampled
+// (band-limited). Throws InputError on a file that is not there, holds no sound, ends before it should,
+// holds what is no number, or is longer than a day.
+Audio ReadAudio(const std::string& path, int rate);
+
+// The same of a file's bytes; `label` names it in errors.
+Audio ParseAudio(std::span<const std::byte> bytes, const std::string& label, int rate);
+
+// Band-limited resampling, rates 1 .. 10,000,000, whose quotient is 256 at most.
+std::vector<float> Resample(std::span<const float> samples, int from, int to);
+
+}  // namespace linnet
+
+#endif  // LINNET_DATA_AUDIO_H_
