@@ -235,6 +235,10 @@ class Table5(unittest.TestCase):
                               (generated(batch=64), "not of this table"),
                               (generated("other"), "not of this table"),
                               (generated(value=-1.0), "'value'"), (generated(us_by_eighths=[]), "no times"),
+                              (generated(us_by_eighths=[0.0, 1.0]), "us_by_eighths"), (generated(N=1), "'N'"),
+                              (generated(threads=1e300), "'threads'"), (generated(value=0), "'value'"),
+                              (generated() + generated(), "two records of linear, MNIST"),
+                              (generated() + generated("cifar10", precision="int8"), "different"),
                               (generated(machine=3), "another type"), ([{"name": "generate"}], "lacks a field")):
             result = self.run_on(records)
             self.assertEqual(result.returncode, 2, records)

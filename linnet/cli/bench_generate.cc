@@ -1,7 +1,7 @@
-// linnet bench generate: whole images, sampling included. The limit is what no way of running the
-// model can do without: reading its weights once a token, or multiplying with them at the rate that
-// this machine's products reach, whichever takes longer; and of softmax attention, reading the keys and
-// values of all positions before.
+// linnet bench generate: whole images, sampling included. The limit is what running the model needs:
+// reading its weights once a token, or multiplying with them, whichever takes longer, at the rates that
+// simple loops reach in the same run; of softmax attention also reading the keys and values of all
+// positions before; without a state, multiplying for all of them again.
 #include <algorithm>
 #include <functional>
 #include <iostream>
@@ -78,8 +78,9 @@ double Check(Engine& engine, const Checkpoint& checkpoint, size_t batch) {
 // Seconds of `step` over a sequence of `length` positions, in each eighth of it: a position's mean.
 std::vector<double> ByEighths(size_t length, const std::function<void(size_t)>& step) {
   std::vector<double> mean;
-  for (size_t part = 0; part < std::min<size_t>(8, length); ++part) {
-    const size_t begin = length * part / 8, end = length * (part + 1) / 8;
+  const size_t parts = std::min<size_t>(8, length);
+  for (size_t part = 0; part < parts; ++part) {
+    const size_t begin = length * part / parts, end = length * (part + 1) / parts;
     const Stopwatch watch;
     for (size_t t = begin; t < end; ++t) step(t);
     mean.push_back(watch.Seconds() / static_cast<double>(end - begin));
@@ -114,6 +115,8 @@ Stateless MeasureStateless(Engine& engine, size_t pixels, size_t batch) {
     const double width = static_cast<double>(length - result.lengths[i - 1]);
     result.seconds += width * (result.each[i] + result.each[i - 1]) / 2;
   }
+  // The trapezoids have half of the first and of the last length.
+  result.seconds += (result.each.front() + result.each.back()) / 2;
   return result;
 }
 
@@ -277,8 +280,13 @@ void AddBenchGenerate(CLI::App& bench) {
       bench, "generate", "Time whole images, sampling included, at any batch and precision",
       "Outputs are checked against the network written out in double precision. The limit: a "
       "token\n"
-      "needs the weights read once for all sequences, and multiplied with once for each; both are\n"
-      "measured in the same run.",
+      "needs the weights read once for all sequences, and multiplied with once for each, "
+      "whichever\n"
+      "takes longer; with softmax the keys and values before it too; without a state, products "
+      "for\n"
+      "every token before it again. Rates are measured in the same run, by simple loops: on a "
+      "noisy\n"
+      "machine a time may come out below its limit.",
       "  linnet bench generate models/digits.safetensors\n"
       "  linnet bench generate --random mnist --batch 1,64 --precision f32,bf16,int8\n"
       "  linnet bench generate --random cifar10 --json\n"
@@ -295,9 +303,11 @@ void AddBenchGenerate(CLI::App& bench) {
           ->type_name("KIND")
           ->check(CLI::IsMember({"causal-linear", "full"}))
           ->capture_default_str();
-  verb->add_flag("--stateless", options->stateless,
-                 "Read everything again for each token, as a transformer without a state does; "
-                 "timed at nine lengths, from which the image's time is integrated");
+  verb->add_flag(
+      "--stateless", options->stateless,
+      "Read everything again for each token, as a transformer without a state does; "
+      "timed at nine lengths, from which the image's time is integrated, without sampling "
+      "(--seconds means nothing here)");
   verb->add_option("--batch", options->batches, "Images made together, as 1,64")
       ->delimiter(',')
       ->allow_extra_args(false)

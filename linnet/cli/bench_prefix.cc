@@ -59,8 +59,9 @@ std::vector<Record> Measure(const Checkpoint& checkpoint, Precision precision,
   const std::vector<double> median = MedianSeconds({prefix, multiply}, options.seconds);
   const double seconds = median[0], rate = products.Operations() / median[1];
   return {{.name = "prefix",
-           .label = StrCat(PrecisionName(precision), "  ", length, " symbols in ",
-                           FormatSeconds(in_steps), " of steps"),
+           .label = StrCat(PrecisionName(precision), "  ", length,
+                           length == 1 ? " symbol; in steps " : " symbols; in steps ",
+                           FormatCount(1e3 * in_steps), " ms"),
            .value = 1e3 * seconds,
            .unit = "ms",
            .limit = 1e3 * static_cast<double>(length) * ProductOperations(model->spec()) / rate,

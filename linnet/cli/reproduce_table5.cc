@@ -47,13 +47,18 @@ constexpr Method kMethods[] = {
 struct Measured {
   const Method* method;
   std::string dataset;
-  double seconds = 0, ratio = 0, state_bytes = 0, growth_bytes = 0;
+  double seconds = 0, ratio = 0, state_bytes = 0;
   std::vector<double> at, microseconds;  // a token at this position
+};
+struct Origin {
+  std::string machine, isa, precision;
+  long threads = 0;
+  friend bool operator==(const Origin&, const Origin&) = default;
 };
 struct Result {
   std::vector<Measured> measured;
-  std::string machine, date, isa, precision;
-  long threads = 0;
+  Origin origin;
+  std::string date;
 
   const Measured* Find(const Method& method, const std::string& dataset) const {
     for (const Measured& m : measured) {
@@ -82,25 +87,31 @@ void Take(const json& record, Result& result) {
       record.at("batch") != 1) {
     throw InputError("a record that is not of this table");
   }
-  const auto number = [&](const char* field) {
-    const double value = record.at(field).get<double>();
-    if (!(value >= 0) || !std::isfinite(value)) {
+  const auto within = [](double value, double least, double most, const char* field) {
+    if (!(value >= least && value <= most)) {
       throw InputError("'", field, "' is no number that can be");
     }
     return value;
   };
-  measured.seconds = number("value") / 1e3, measured.ratio = number("ratio");
-  measured.state_bytes = number("state_bytes");
-  measured.growth_bytes = number("memory_growth_bytes");
-  const double length = number("N") - 1;
+  const auto number = [&](const char* field, double least, double most) {
+    return within(record.at(field).get<double>(), least, most, field);
+  };
+  measured.seconds = number("value", 1e-9, 1e15) / 1e3, measured.ratio = number("ratio", 0, 1e9);
+  measured.state_bytes = number("state_bytes", 1, 1e15);
+  const double length = number("N", 2, 1e9) - 1;
   const bool stateless = measured.method->stateless;
-  for (const json& value : record.at(stateless ? "us_at_lengths" : "us_by_eighths")) {
+  const char* const times = stateless ? "us_at_lengths" : "us_by_eighths";
+  for (const json& value : record.at(times)) {
     const auto i = static_cast<double>(measured.at.size());
-    measured.microseconds.push_back(value.get<double>());
-    measured.at.push_back(stateless ? record.at("lengths").at(measured.at.size()).get<double>()
-                                    : length * (i + 0.5) / 8);
+    measured.microseconds.push_back(within(value.get<double>(), 1e-9, 1e15, times));
+    measured.at.push_back(
+        stateless ? within(record.at("lengths").at(measured.at.size()), 1, 1e9, "lengths")
+                  : length * (i + 0.5) / 8);
   }
   if (measured.at.empty()) throw InputError("no times of tokens");
+  if (result.Find(*measured.method, measured.dataset) != nullptr) {
+    throw InputError("two records of ", measured.method->label, ", ", Title(measured.dataset));
+  }
   result.measured.push_back(measured);
   const auto plain = [&](const char* field) {
     std::string text = record.at(field).get<std::string>();
@@ -110,9 +121,12 @@ void Take(const json& record, Result& result) {
     }
     return text;
   };
-  result.machine = plain("machine"), result.date = plain("date"), result.isa = plain("isa");
-  result.precision = plain("precision");
-  result.threads = static_cast<long>(number("threads"));
+  const Origin origin{plain("machine"), plain("isa"), plain("precision"),
+                      static_cast<long>(number("threads", 1, 4096))};
+  if (result.measured.size() > 1 && !(origin == result.origin)) {
+    throw InputError("records of different machines, precisions or threads");
+  }
+  result.origin = origin, result.date = plain("date");
 }
 
 Result ReadRecords(const std::string& text, const std::string& where) {
@@ -136,8 +150,8 @@ Result ReadRecords(const std::string& text, const std::string& where) {
 
 plot::Figure DrawResult(const Result& result) {
   plot::Figure figure{.title = "What the next token costs",
-                      .subtitle = StrCat("the paper's models, batch 1, ", result.precision, ", ",
-                                         result.threads, " threads")};
+                      .subtitle = StrCat("the paper's models, batch 1, ", result.origin.precision,
+                                         ", ", result.origin.threads, " threads")};
   constexpr plot::Marker kMarkers[] = {plot::Marker::kSquare, plot::Marker::kDiamond,
                                        plot::Marker::kCircle};
   for (const char* dataset : {"mnist", "cifar10"}) {
@@ -159,12 +173,15 @@ plot::Figure DrawResult(const Result& result) {
 }
 
 std::string Page(const Result& result, const std::string& command) {
+  const Origin& origin = result.origin;
   std::string page = StrCat("# Table 5: the time of one image\n\n```\n", command, "\n```\n\n");
   page += Wrapped(StrCat(
-      result.machine, ", ", result.threads, result.threads == 1 ? " thread, " : " threads, ",
-      result.isa, ", ", result.precision, ", ", result.date,
+      origin.machine, ", ", origin.threads, origin.threads == 1 ? " thread, " : " threads, ",
+      origin.isa, ", ", origin.precision, ", ", result.date,
       ". The paper's models (MNIST: 8 layers of 8 heads of 32, 784 bytes an image; CIFAR-10: 16 "
-      "layers, 3,072) with random weights, one image at a time, sampling included. Outputs were "
+      "layers, 3,072) with random weights, one image at a time, sampling included (but in the "
+      "first "
+      "row). Outputs were "
       "checked against the network in double precision first. The paper's CPU is not named; what "
       "compares is the order and the factors."));
   page += "\n" + PictureTag("table5", "Time of a token against the tokens before it") + "\n";
@@ -198,8 +215,11 @@ std::string Page(const Result& result, const std::string& command) {
       "`softmax` reads everything again for each token, as a transformer does that keeps nothing; "
       "its time is integrated over nine lengths. `stateful softmax` keeps the keys and values of "
       "all tokens; its state is room for all of them. The limit is reading the weights once a "
-      "token (and the keys and values before it), or multiplying with them, whichever is longer, "
-      "at rates measured in the same run. Reformer (46.0 and 112.0 s on the paper's CPU with one "
+      "token, or multiplying with them, whichever is longer (and reading the keys and values "
+      "before it; of `softmax`, multiplying for all tokens again), at rates that simple loops "
+      "reach "
+      "in the same run: where neighbours slow those, a time comes out below its limit. Reformer "
+      "(46.0 and 112.0 s on the paper's CPU with one "
       "and four rounds, 2,319 and 5,264 s for CIFAR-10) cannot be stepped, and is not in this "
       "table.");
   return page + "\nThe command wrote this page.\n";

@@ -48,7 +48,8 @@ class Engine {
   // was.
   void Step(State& state, std::span<const int32_t> tokens, std::span<float> outputs);
 
-  // Reads `length` symbols of each sequence at once, through the chunked kernel: tokens
+  // Reads `length` symbols of each sequence at once, through the chunked kernel (but with the feature
+  // map rff, in steps within each layer): tokens
   // [batch, length]. outputs is empty, [batch, output_size] (of the last position) or
   // [batch, length, output_size]. Errors as for Step.
   void Prefix(State& state, std::span<const int32_t> tokens, size_t length,

@@ -35,9 +35,9 @@ class ModelRef {
       : checkpoint_(checkpoint), model_(model.packed()), spec_(checkpoint.spec()) {}
 
   // The head's outputs at each position, of which the first `prefix` are read at once: there narrow
-  // models round no sums.
+  // models round no sums, unless their feature map has a floor, with which prefixes are steps too.
   Rows Outputs(const std::vector<int32_t>& tokens, size_t prefix = 0) {
-    prefix_ = prefix;
+    prefix_ = model_.floor > 0 ? 0 : prefix;
     Rows x = Embedded(tokens);
     for (int l = 0; l < spec_.layers; ++l) {
       const std::string layer = StrCat("transformer.layers.", l, ".");

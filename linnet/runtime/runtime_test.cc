@@ -207,6 +207,24 @@ TEST_P(RuntimeTest, NarrowModelsMatchTheReferenceThatRoundsAsTheyDo) {
   }
 }
 
+TEST_P(RuntimeTest, OtherAttentionsRunNarrowToo) {
+  for (const char* map : {"relu", "polynomial2", "rff", "favor", "softmax"}) {
+    ModelSpec spec = WideImages();
+    if (map == std::string("softmax")) {
+      spec.attention.kind = "full";
+    } else {
+      spec.attention.feature_map = map;
+    }
+    const TestModel model(spec);
+    const Tokens tokens = model.RandomTokens(19, 0);
+    const auto narrow = model.In(Precision::kBf16);
+    for (size_t cut : {0, 11, 19}) {
+      SCOPED_TRACE(map);
+      CheckCut(narrow, model.Outputs(tokens, *narrow, cut), tokens, cut, 2, 0.02);
+    }
+  }
+}
+
 // All that a sequence gets when it is one of `batch`: the outputs of a prefix and of steps.
 Floats RunOne(const TestModel& model, int threads, size_t batch, size_t which, size_t prefix,
               size_t steps, std::shared_ptr<const Model> as = nullptr) {
