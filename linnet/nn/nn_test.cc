@@ -364,6 +364,43 @@ TEST(MaskedCrossEntropy, CountsOnlyTheMask) {
   EXPECT_LT(Off(MaskedCrossEntropy(logits, targets, mask), want), 1e-5);
 }
 
+// Through log_softmax, against differences; and what cannot fit is infinite, without touching the rest.
+TEST(CtcNats, GradientsMatchFiniteDifferences) {
+  torch::manual_seed(3);
+  const auto wide = torch::TensorOptions().dtype(torch::kFloat64);
+  const Tensor logits = torch::randn({3, 7, 4}, wide);
+  const auto of = [](std::vector<int64_t> values) { return torch::tensor(values); };
+  // The third needs 6 frames for its repetitions and has 5.
+  const Tensor targets = of({1, 2, 2, 0, 3, 1, 0, 0, 1, 1, 1, 2}).view({3, 4});
+  const Tensor frames = of({7, 4, 5}), symbols = of({3, 2, 4});
+  const auto loss = [&](const Tensor& x) {
+    return CtcNats(torch::log_softmax(x, 2), targets, frames, symbols);
+  };
+  const Tensor leaf = logits.clone().requires_grad_();
+  const Tensor nats = loss(leaf);
+  EXPECT_TRUE(torch::isinf(nats[2]).item<bool>());
+  nats.narrow(0, 0, 2).sum().backward();
+  const double h = 1e-5;
+  for (int64_t i = 0; i < logits.numel(); ++i) {
+    Tensor more = logits.clone(), less = logits.clone();
+    more.view({-1})[i] += h, less.view({-1})[i] -= h;
+    const double slope = (loss(more) - loss(less)).narrow(0, 0, 2).sum().item<double>() / (2 * h);
+    EXPECT_NEAR(leaf.grad().view({-1})[i].item<double>(), slope, 1e-7) << i;
+  }
+  // Frames behind a sequence's length are not looked at.
+  EXPECT_EQ(leaf.grad()[1].narrow(0, 4, 3).abs().max().item<double>(), 0);
+  const Tensor all = logits.clone().requires_grad_();
+  loss(all).sum().backward();
+  EXPECT_TRUE(torch::isfinite(all.grad()).all().item<bool>());
+  EXPECT_EQ(all.grad()[2].abs().max().item<double>(), 0);
+
+  EXPECT_THROW(CtcNats(logits, targets, frames, of({3, 2, 5})), Error);
+  EXPECT_THROW(CtcNats(logits, targets, of({8, 4, 5}), symbols), Error);
+  EXPECT_THROW(CtcNats(logits, targets, frames, symbols, 4), Error);
+  EXPECT_THROW(CtcNats(logits, targets.narrow(0, 0, 2), frames, symbols), Error);
+  EXPECT_THROW(CtcNats(logits, targets, frames.to(torch::kFloat32), symbols), Error);
+}
+
 TEST(Optimizer, RefusesUnknownNames) {
   EXPECT_THROW(Optimizer({.name = "sgd"}, {}), Error);
   EXPECT_THROW(Optimizer({.rectify_from = 3}, {}), Error);
