@@ -1,0 +1,70 @@
+// When a team of threads had better leave the work to one of them (private to linnet/runtime).
+//
+//   if (crowd.Alone(batch)) threads = 1;
+//   ...                                            // the step
+//   crowd.Stepped(threads == 1, seconds, waits_before, pool.waits());
+#ifndef LINNET_RUNTIME_CROWD_H_
+#define LINNET_RUNTIME_CROWD_H_
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+#include "linnet/base/thread_pool.h"
+
+namespace linnet {
+
+// Decides when steps of a few sequences are better done by one thread than by a team. Where other
+// processes run on these processors, each barrier waits until the scheduler lets the last member on:
+// a team that needs 0.7 ms a step then needs 20. What a sequence gets does not depend on it.
+class Crowd {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // Whether the step that begins is for one thread.
+  bool Alone(size_t batch) {
+    if (batch != batch_) *this = Crowd(batch);
+    return trying_ > 0 || alone_ > 0;
+  }
+
+  void Stepped(bool alone, double seconds, const ThreadPool::Waits& before,
+               const ThreadPool::Waits& after) {
+    if (!alone) {
+      const uint32_t barriers = after.barriers - before.barriers;
+      const bool waits = 2 * (after.sleeps - before.sleeps) >= barriers;
+      if (unchecked_ > 0 || !waits) {
+        unchecked_ -= unchecked_ > 0;
+        strikes_ = 0, period_ = waits ? period_ : kShortest;
+        return;
+      }
+      team_seconds_ = strikes_ == 0 ? seconds : std::min(team_seconds_, seconds);
+      // Members may also sleep because their shares are large and unequal: so both ways are timed.
+      if (++strikes_ == kTries) trying_ = kTries, alone_seconds_ = 1e30;
+    } else if (trying_ > 0) {
+      alone_seconds_ = std::min(alone_seconds_, seconds);
+      if (--trying_ > 0) return;
+      strikes_ = 0;
+      if (alone_seconds_ < team_seconds_) {
+        alone_ = period_, period_ = std::min(2 * period_, kLongest);
+      } else {
+        unchecked_ = kLongest;
+      }
+    } else {
+      --alone_;
+    }
+  }
+
+  explicit Crowd(size_t batch = 0) : batch_(batch) {}
+
+ private:
+  static constexpr int kTries = 3, kShortest = 32, kLongest = 1024;  // steps
+
+  size_t batch_;
+  int strikes_ = 0, trying_ = 0, alone_ = 0, unchecked_ = 0, period_ = kShortest;
+  double team_seconds_ = 0, alone_seconds_ = 0;
+};
+
+}  // namespace linnet
+
+#endif  // LINNET_RUNTIME_CROWD_H_
