@@ -190,7 +190,7 @@ TEST_P(LinearSteps, NanStaysNan) {
   }
 }
 
-// A sum to which a fifty-millionth of itself is added in each fold, always to the same side: plain
+// A sum to which less than a fifty-millionth of itself is added in each fold, always to the same side: plain
 // fp32 would stay where it is. (`linnet bench stream` does this for ten million positions.)
 TEST_P(LinearSteps, SmallTermsStillCount) {
   const CausalLinearOptions options{FeatureMap::kIdentity, true, 0};

@@ -1,0 +1,59 @@
+#include "linnet/runtime/crowd.h"
+
+#include <gtest/gtest.h>
+
+namespace linnet {
+namespace {
+
+// A machine on which a step takes a team and one thread so long, and members sleep at so many of ten
+// barriers.
+struct Machine {
+  Crowd crowd;
+  double team, one;
+  uint32_t sleeps;
+  ThreadPool::Waits waits{0xfffffff0, 0xfffffff8};  // they wrap around
+
+  // Of how many steps one thread did.
+  int Steps(int count, size_t batch = 1) {
+    int alone = 0;
+    for (int i = 0; i < count; ++i) {
+      const bool is_alone = crowd.Alone(batch);
+      const ThreadPool::Waits before = waits;
+      if (!is_alone) waits.barriers += 10, waits.sleeps += sleeps;
+      crowd.Stepped(is_alone, is_alone ? one : team, before, waits);
+      alone += is_alone;
+    }
+    return alone;
+  }
+};
+
+TEST(Crowd, ATeamThatDoesNotSleepStays) {
+  Machine machine{.crowd = Crowd(), .team = 1, .one = 0.1, .sleeps = 4};
+  EXPECT_EQ(machine.Steps(1000), 0);
+}
+
+TEST(Crowd, OneThreadTakesOverAndLooksAgain) {
+  Machine machine{.crowd = Crowd(), .team = 20, .one = 2, .sleeps = 9};
+  EXPECT_EQ(machine.Steps(3), 0);
+  EXPECT_EQ(machine.Steps(3 + 32), 35);  // tried, and then taken for a while
+  EXPECT_EQ(machine.Steps(3), 0);
+  EXPECT_EQ(machine.Steps(3 + 64), 67);  // for longer
+  EXPECT_GT(machine.Steps(10'000), 9'900);
+  machine.sleeps = 0, machine.team = 1;  // the others have gone
+  machine.Steps(1100);
+  EXPECT_EQ(machine.Steps(1000), 0);
+}
+
+TEST(Crowd, ATeamThatSleepsAndIsFasterStays) {
+  Machine machine{.crowd = Crowd(), .team = 1, .one = 2, .sleeps = 10};
+  EXPECT_EQ(machine.Steps(1000), 3);
+}
+
+TEST(Crowd, AnotherBatchBeginsAnew) {
+  Machine machine{.crowd = Crowd(), .team = 20, .one = 2, .sleeps = 9};
+  machine.Steps(10);
+  EXPECT_EQ(machine.Steps(3, 5), 0);
+}
+
+}  // namespace
+}  // namespace linnet
