@@ -1,0 +1,123 @@
+#include "linnet/kernels/depthwise.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "linnet/base/rng.h"
+#include "linnet/base/thread_pool.h"
+#include "linnet/kernels/depthwise_ref.h"
+#include "linnet/kernels/isa.h"
+
+namespace linnet::kernels {
+namespace {
+
+class DepthwiseTest : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override { ForceIsa(GetParam()); }
+  void TearDown() override { ForceIsa(""); }
+};
+INSTANTIATE_TEST_SUITE_P(Isa, DepthwiseTest, testing::ValuesIn(AvailableIsas()),
+                         [](const auto& info) { return info.param; });
+
+std::vector<float> Random(size_t n, uint64_t stream) {
+  Philox rng(7, stream);
+  std::vector<float> x(n);
+  for (float& value : x) value = rng.Normal();
+  return x;
+}
+
+std::vector<double> Wide(const std::vector<float>& x) { return {x.begin(), x.end()}; }
+
+const std::vector<DepthwiseShape>& Shapes() {
+  static const std::vector<DepthwiseShape> shapes = {
+      {1, 1, 1, 1, 0},    {1, 1, 5, 7, 3},  {2, 3, 17, 7, 3},   {3, 9, 33, 5, 4},
+      {2, 40, 48, 15, 7}, {2, 23, 7, 4, 0}, {1, 8, 16, 31, 15}, {2, 17, 20, 3, 2},
+  };
+  return shapes;
+}
+
+// One whole sequence, then shorter ones, down to none.
+std::vector<int64_t> Lengths(const DepthwiseShape& shape) {
+  std::vector<int64_t> lengths;
+  for (size_t n = 0; n < shape.batch; ++n) {
+    lengths.push_back(static_cast<int64_t>(n == 0 ? shape.length : shape.length / (2 * n) % 5));
+  }
+  return lengths;
+}
+
+TEST_P(DepthwiseTest, MatchesTheReference) {
+  for (const DepthwiseShape& shape : Shapes()) {
+    const size_t size = shape.batch * shape.length * shape.channels;
+    std::vector<float> x = Random(size, 1);
+    const std::vector<float> w = Random(shape.width * shape.channels, 2);
+    const std::vector<float> b = Random(shape.channels, 3);
+    const std::vector<int64_t> lengths = Lengths(shape);
+    for (const int64_t* counted : {static_cast<const int64_t*>(nullptr), lengths.data()}) {
+      std::vector<float> out(size, NAN);
+      DepthwiseForward(shape, {x.data(), w.data(), b.data(), out.data(), counted}, SerialFor);
+      const std::vector<double> want =
+          DepthwiseRef(shape, Wide(x).data(), Wide(w).data(), Wide(b).data(), counted);
+      for (size_t i = 0; i < size; ++i) ASSERT_NEAR(out[i], want[i], 3e-6) << i;
+    }
+  }
+}
+
+// The gradients of sum(out * g), against central differences of the reference, of every number.
+TEST_P(DepthwiseTest, GoesBack) {
+  for (const DepthwiseShape& shape : Shapes()) {
+    const size_t size = shape.batch * shape.length * shape.channels;
+    const std::vector<float> x = Random(size, 1), w = Random(shape.width * shape.channels, 2);
+    const std::vector<float> b = Random(shape.channels, 3), g = Random(size, 4);
+    const std::vector<int64_t> lengths = Lengths(shape);
+    std::vector<float> grad_x(size, NAN), grad_w(w.size(), NAN), grad_b(b.size(), NAN);
+    DepthwiseBackward(
+        shape,
+        {x.data(), w.data(), g.data(), grad_x.data(), grad_w.data(), grad_b.data(), lengths.data()},
+        SerialFor);
+    std::vector<double> parts[3] = {Wide(x), Wide(w), Wide(b)};
+    const std::vector<float>* grads[3] = {&grad_x, &grad_w, &grad_b};
+    const auto loss = [&] {
+      const std::vector<double> out =
+          DepthwiseRef(shape, parts[0].data(), parts[1].data(), parts[2].data(), lengths.data());
+      double sum = 0;
+      for (size_t i = 0; i < size; ++i) sum += out[i] * g[i];
+      return sum;
+    };
+    for (int part = 0; part < 3; ++part) {
+      for (size_t i = 0; i < parts[part].size(); i += 1 + parts[part].size() / 60) {
+        double& at = parts[part][i];
+        const double before = at;
+        at = before + 0.5;
+        const double up = loss();
+        at = before - 0.5;
+        const double down = loss();  // linear: a wide difference is exact
+        at = before;
+        ASSERT_NEAR((*grads[part])[i], up - down, 2e-5) << part << " " << i;
+      }
+    }
+  }
+}
+
+TEST_P(DepthwiseTest, ThreadsChangeNothing) {
+  const DepthwiseShape shape{2, 29, 100, 7, 3};
+  const size_t size = shape.batch * shape.length * shape.channels;
+  const std::vector<float> x = Random(size, 1), w = Random(700, 2), b = Random(100, 3);
+  ThreadPool pool(3);
+  const auto parallel = [&](size_t count, RangeBody body) { pool.For(count, body); };
+  std::vector<float> one(size), many(size), one_w(700), many_w(700), grad_b(100);
+  DepthwiseForward(shape, {x.data(), w.data(), b.data(), one.data()}, SerialFor);
+  DepthwiseForward(shape, {x.data(), w.data(), b.data(), many.data()}, parallel);
+  EXPECT_EQ(one, many);
+  DepthwiseBackward(shape, {x.data(), w.data(), x.data(), one.data(), one_w.data(), grad_b.data()},
+                    SerialFor);
+  DepthwiseBackward(
+      shape, {x.data(), w.data(), x.data(), many.data(), many_w.data(), grad_b.data()}, parallel);
+  EXPECT_EQ(one, many);
+  EXPECT_EQ(one_w, many_w);
+}
+
+}  // namespace
+}  // namespace linnet::kernels

@@ -1,0 +1,29 @@
+// Dropout whose mask is a function of (seed, place): it is made again on the way back, not kept.
+//
+//   Dropout(seed, 0.1f, 0, n, x, out);
+#ifndef LINNET_KERNELS_DROPOUT_H_
+#define LINNET_KERNELS_DROPOUT_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace linnet::kernels {
+
+// out[i] = x[i] / (1 - p), or 0 with probability p, for the n < 2^32 places from `first` on; out may be x.
+// 0 <= p < 1. What happens to a place depends on the seed and the place alone.
+void Dropout(uint64_t seed, float p, size_t first, size_t n, const float* x, float* out);
+
+// Whether place i is kept, in plain arithmetic.
+inline bool DropoutKeeps(uint64_t seed, float p, uint32_t i) {
+  // Two rounds of multiply and shift (after Wellons' search for hashes of low bias).
+  uint32_t h = i ^ static_cast<uint32_t>(seed);
+  h = (h ^ (h >> 16)) * 0x21f0aaadu;
+  h ^= static_cast<uint32_t>(seed >> 32);
+  h = (h ^ (h >> 15)) * 0x735a2d97u;
+  h ^= h >> 15;
+  return (h >> 8) >= static_cast<uint32_t>(p * 0x1p24f);
+}
+
+}  // namespace linnet::kernels
+
+#endif  // LINNET_KERNELS_DROPOUT_H_
