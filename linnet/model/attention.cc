@@ -3,6 +3,7 @@
 #include <mutex>
 
 #include "linnet/base/error.h"
+#include "linnet/base/rng.h"
 #include "linnet/io/json.h"
 
 namespace linnet {
@@ -147,6 +148,14 @@ void Validate(const AttentionSpec& spec, int query_dim, const std::string& where
   in_range("lsh_chunk", spec.lsh_chunk, 1, 1 << 20);
   require(spec.lsh_variant == "published" || spec.lsh_variant == "simple", "unknown lsh_variant ",
           Quote(spec.lsh_variant), "; choose published or simple");
+}
+
+std::vector<float> LshPlanes(const AttentionSpec& spec, int query_dim) {
+  std::vector<float> planes(static_cast<size_t>(spec.lsh_rounds) * static_cast<size_t>(query_dim) *
+                            static_cast<size_t>((spec.lsh_buckets + 1) / 2));
+  Philox rng(/*seed=*/1);
+  for (float& number : planes) number = rng.Normal();
+  return planes;
 }
 
 }  // namespace linnet

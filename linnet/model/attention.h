@@ -80,6 +80,10 @@ void ValidateFeatureMap(const AttentionSpec& spec, int64_t query_dim, const std:
 // Throws InputError, beginning with `where`, on unknown names and on sizes that make no attention.
 void Validate(const AttentionSpec& spec, int query_dim, const std::string& where);
 
+// The planes that the reformer hashes with where nothing is trained, so that a model's answers repeat:
+// standard normal numbers [rounds, query_dim, (buckets + 1) / 2].
+std::vector<float> LshPlanes(const AttentionSpec& spec, int query_dim);
+
 }  // namespace linnet
 
 #endif  // LINNET_MODEL_ATTENTION_H_

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
 #include <string_view>
 #include <type_traits>
 
@@ -18,6 +21,7 @@ using nlohmann::json;
 template <typename Spec, typename Visit>
 void VisitFields(Spec& spec, Visit visit) {
   visit("task", spec.task);
+  visit("network", spec.network);
   visit("attention", spec.attention.kind);
   visit("feature_map", spec.attention.feature_map);
   visit("attention_eps", spec.attention.eps);
@@ -35,6 +39,7 @@ void VisitFields(Spec& spec, Visit visit) {
   visit("d_ff", spec.d_ff);
   visit("activation", spec.activation);
   visit("norm_first", spec.norm_first);
+  visit("convolution", spec.convolution);
   visit("final_norm", spec.final_norm);
   visit("norm_eps", spec.norm_eps);
   visit("vocabulary", spec.vocabulary);
@@ -48,6 +53,13 @@ void VisitFields(Spec& spec, Visit visit) {
   visit("channels", spec.channels);
   visit("positions", spec.positions);
   visit("pixel_above", spec.pixel_above);
+  visit("sample_rate", spec.speech.sample_rate);
+  visit("bands", spec.speech.bands);
+  visit("stack", spec.speech.stack);
+  visit("stride", spec.speech.stride);
+  visit("lookahead", spec.speech.lookahead);
+  visit("normalise", spec.speech.normalise);
+  visit("phones", spec.speech.phones);
 }
 
 json Object(const ModelSpec& spec) {
@@ -56,9 +68,20 @@ json Object(const ModelSpec& spec) {
   return object;
 }
 
-// What only some attention kinds have goes into a file where it says something.
+// What only some models have goes into a file where it says something.
 void DropUnused(json& object) {
   const json plain = Object(ModelSpec());
+  if (object["task"] != "speech") {
+    for (const char* name : {"network", "sample_rate", "bands", "stack", "stride", "lookahead",
+                             "normalise", "phones", "convolution"}) {
+      if (object[name] == plain[name]) object.erase(name);
+    }
+  } else {
+    for (const char* name :
+         {"width", "height", "channels", "mixtures", "positions", "pixel_above"}) {
+      if (object[name] == plain[name]) object.erase(name);
+    }
+  }
   for (const char* name :
        {"features", "similarity", "lsh_rounds", "lsh_buckets", "lsh_chunk", "lsh_variant"}) {
     const bool lsh = std::string_view(name).substr(0, 4) == "lsh_";
@@ -74,7 +97,27 @@ std::string Known(const json& object) {
   return text;
 }
 
+template <class Require, class InRange>
+void Validate(const SpeechSpec& speech, const Require& require, const InRange& in_range) {
+  in_range("sample_rate", speech.sample_rate, 4000, 1'000'000);
+  in_range("bands", speech.bands, 1, 1024);
+  in_range("stack", speech.stack, 1, 1024);
+  in_range("stride", speech.stride, 1, speech.stack);
+  in_range("lookahead", speech.lookahead, 0, speech.stack - speech.stride);
+  require(speech.normalise == "utterance" || speech.normalise == "corpus", "unknown normalise ",
+          Quote(speech.normalise), "; choose utterance or corpus");
+  const std::vector<std::string> phones = Words(speech.phones);
+  require(phones.size() >= 1 && phones.size() <= 4096, "phones must name 1 to 4096 of them");
+  require(std::set<std::string>(phones.begin(), phones.end()).size() == phones.size(),
+          "phones names one twice");
+}
+
 }  // namespace
+
+std::vector<std::string> Words(const std::string& text) {
+  std::istringstream in(text);
+  return {std::istream_iterator<std::string>(in), std::istream_iterator<std::string>()};
+}
 
 bool operator==(const ModelSpec& a, const ModelSpec& b) { return Object(a) == Object(b); }
 
@@ -96,18 +139,22 @@ void Validate(const ModelSpec& spec, const std::string& where) {
     require(value >= low && value <= high, name, " is ", value, "; it must be between ", low,
             " and ", high);
   };
-  require(spec.task == "images" || spec.task == "copy", "unknown task ", Quote(spec.task),
-          "; choose images or copy");
+  require(spec.task == "images" || spec.task == "copy" || spec.task == "speech", "unknown task ",
+          Quote(spec.task), "; choose images, copy or speech");
+  const bool speech = spec.task == "speech";
+  require(spec.network == "transformer" || spec.network == "lstm", "unknown network ",
+          Quote(spec.network), "; choose transformer or lstm");
+  require(spec.network == "transformer" || speech, "the network lstm is for speech");
   in_range("query_dim", spec.query_dim, 1, 4096);
   std::string fit;
   bool known = false;
   for (const AttentionKindInfo& kind : AttentionKinds()) {
     known = known || kind.name == spec.attention.kind;
-    if (kind.causal) fit += (fit.empty() ? "" : ", ") + kind.name;
+    if (kind.causal || speech) fit += (fit.empty() ? "" : ", ") + kind.name;
   }
   require(known, "unknown attention ", Quote(spec.attention.kind), "; choose one of ", fit);
   Validate(spec.attention, spec.query_dim, where);
-  require(FindAttentionKind(spec.attention.kind).causal, "task '", spec.task,
+  require(speech || FindAttentionKind(spec.attention.kind).causal, "task '", spec.task,
           "' predicts the future, which '", spec.attention.kind,
           "' attention sees; choose causal-linear");
   in_range("layers", spec.layers, 1, 1000);
@@ -117,6 +164,11 @@ void Validate(const ModelSpec& spec, const std::string& where) {
   in_range("d_ff", spec.d_ff, 1, 1 << 20);
   require(spec.activation == "relu" || spec.activation == "gelu", "unknown activation ",
           Quote(spec.activation), "; choose relu or gelu");
+  in_range("convolution", spec.convolution, 0, 4096);
+  require(spec.convolution == 0 || (speech && spec.network == "transformer"),
+          "a convolution is for speech, in a transformer");
+  require(spec.convolution % 2 == 1 || spec.convolution == 0 || spec.Causal(), "convolution is ",
+          spec.convolution, "; it must be odd, since the network sees both ways");
   require(spec.final_norm || !spec.norm_first, "norm_first needs final_norm");
   require(spec.norm_eps > 0 && spec.norm_eps < 1, "norm_eps is ", spec.norm_eps,
           "; it must lie in (0, 1)");
@@ -150,6 +202,14 @@ void Validate(const ModelSpec& spec, const std::string& where) {
     require(spec.positions == "sequence" || (spec.d_model - spec.value_embedding) % 8 == 0,
             "d_model - value_embedding is ", spec.d_model - spec.value_embedding,
             "; grid positions need a multiple of 8 dimensions");
+  } else if (speech) {
+    Validate(spec.speech, require, in_range);
+    require(spec.head == "categorical", "speech needs the categorical head");
+    require(spec.classes == static_cast<int>(Words(spec.speech.phones).size()) + 1, "classes is ",
+            spec.classes, ", which must be 1 more than there are phones (",
+            Words(spec.speech.phones).size(), ")");
+    require(spec.positions == "sequence" && !spec.pixel_above,
+            "grid positions and pixel_above are for images");
   } else {
     require(spec.head == "categorical" && spec.classes == spec.vocabulary,
             "the copy task needs the categorical head with classes = vocabulary");
@@ -211,7 +271,29 @@ std::vector<TensorInfo> TensorTable(const ModelSpec& spec) {
     table.push_back({name + ".weight", {d}});
     table.push_back({name + ".bias", {d}});
   };
-  table.push_back({"value_embedding.weight", {spec.vocabulary, spec.value_embedding}});
+  const int64_t inputs = spec.speech.Inputs();
+  if (spec.task != "speech") {
+    table.push_back({"value_embedding.weight", {spec.vocabulary, spec.value_embedding}});
+  } else if (spec.speech.normalise == "corpus") {
+    table.push_back({"input_norm.mean", {spec.speech.bands}});
+    table.push_back({"input_norm.deviation", {spec.speech.bands}});
+  }
+  if (spec.network == "lstm") {
+    for (int i = 0; i < spec.layers; ++i) {
+      for (const char* direction : {"", "_reverse"}) {
+        const auto add = [&](const char* name, std::vector<int64_t> shape) {
+          table.push_back({StrCat("lstm.", name, i, direction), std::move(shape)});
+        };
+        add("weight_ih_l", {4 * d, i == 0 ? inputs : 2 * d});
+        add("weight_hh_l", {4 * d, d});
+        add("bias_ih_l", {4 * d});
+        add("bias_hh_l", {4 * d});
+      }
+    }
+    linear("predictor", spec.OutputSize(), 2 * d);
+    return table;
+  }
+  if (spec.task == "speech") linear("input_projection", spec.value_embedding, inputs);
   if (spec.value_embedding < d) {
     table.push_back({"pos_embedding.pe", {1, spec.max_length, d - spec.value_embedding}});
   }
@@ -221,6 +303,11 @@ std::vector<TensorInfo> TensorTable(const ModelSpec& spec) {
   }
   for (int i = 0; i < spec.layers; ++i) {
     const std::string layer = "transformer.layers." + std::to_string(i) + ".";
+    if (spec.convolution > 0) {
+      table.push_back({layer + "convolution.weight", {spec.convolution, d}});
+      table.push_back({layer + "convolution.bias", {d}});
+      norm(layer + "convolution_norm");
+    }
     linear(layer + "attention.query_projection", qk, d);
     linear(layer + "attention.key_projection", qk, d);
     linear(layer + "attention.value_projection", v, d);
@@ -243,6 +330,7 @@ std::vector<TensorInfo> TensorTable(const ModelSpec& spec) {
 bool IsBuffer(const std::string& name) {
   constexpr std::string_view kOmega = ".feature_map.omega";
   return name == "pos_embedding.pe" || name == "first_value.probability" ||
+         name.starts_with("input_norm.") ||
          (name.size() > kOmega.size() &&
           name.compare(name.size() - kOmega.size(), kOmega.size(), kOmega) == 0);
 }

@@ -9,7 +9,8 @@
 //
 // The network: symbols x_0 .. x_{L-1} are embedded (value embedding beside sine/cosine positions;
 // images may say more of where a byte stands, see `positions` and `pixel_above`), go through a
-// stack of transformer layers, and a linear head predicts x_{t+1} from the output at t.
+// stack of transformer layers, and a linear head predicts x_{t+1} from the output at t. Of speech, x_t
+// are frames of a filterbank, projected, and the head tells which phone is spoken at t, or none.
 #ifndef LINNET_MODEL_SPEC_H_
 #define LINNET_MODEL_SPEC_H_
 
@@ -22,9 +23,29 @@
 
 namespace linnet {
 
+// What a model of speech hears and says. Its position p is a window of `stack` frames, the last of which
+// is frame p * stride + stride - 1 + lookahead; frames that are not there are zeros.
+struct SpeechSpec {
+  int sample_rate = 16'000;
+  int bands = 40;     // of the mel filterbank (data/filterbank.h), a frame every 10 ms
+  int stack = 9;      // frames that a position sees
+  int stride = 3;     // frames from one position to the next
+  int lookahead = 3;  // frames of the future, in a position's window, beyond those of its stride
+  // What brings each band to mean 0 and deviation 1: "utterance", its own; "corpus", the training set's.
+  std::string normalise = "utterance";
+  std::string
+      phones;  // their names, with a space between two; class 0 is the blank, 1 the first phone
+
+  int Inputs() const { return bands * stack; }
+  // Frame of the first one of position 0's window; negative: that many zeros.
+  int FirstFrame() const { return stride + lookahead - stack; }
+};
+
 struct ModelSpec {
-  // What the symbols are: "images" (bytes in raster order, RGB interleaved) or "copy".
+  // What the symbols are: "images" (bytes in raster order, RGB interleaved), "copy" or "speech".
   std::string task = "images";
+  // "transformer", or "lstm": that many layers in both directions, d_model wide each, for speech.
+  std::string network = "transformer";
 
   AttentionSpec attention;
   int layers = 8;
@@ -36,6 +57,9 @@ struct ModelSpec {
   std::string activation = "relu";  // "relu" or "gelu" (the exact one, with erf)
   // Layers are x = LN(x + f(x)), or with norm_first x = x + f(LN(x)).
   bool norm_first = false;
+  // A depthwise convolution over this many positions in front of each layer's attention (speech only; the
+  // last ones where the network is causal, else those around, an odd number); 0: none.
+  int convolution = 0;
   bool final_norm = true;  // layer norm after the last layer; norm_first needs it
   float norm_eps = 1e-5f;
 
@@ -56,6 +80,10 @@ struct ModelSpec {
   // Adds an embedding of the byte above the one to be predicted to that of the symbol read.
   bool pixel_above = false;
 
+  SpeechSpec speech;  // task "speech"
+
+  // Whether a position sees those before it alone.
+  bool Causal() const { return task != "speech" || attention.kind == "causal-linear"; }
   // The head's outputs per position: 3 * mixtures or classes.
   int OutputSize() const { return head == "logistics" ? 3 * mixtures : classes; }
   // Bytes in a row of an image.
@@ -65,6 +93,9 @@ struct ModelSpec {
 };
 
 bool operator==(const ModelSpec& a, const ModelSpec& b);
+
+// What stands between blanks: the names in SpeechSpec::phones.
+std::vector<std::string> Words(const std::string& text);
 
 // The first field, in the order above, in which two specs differ, with what each says.
 struct SpecDifference {
@@ -92,7 +123,10 @@ struct TensorInfo {
 // value_embedding] (its last row: nothing is above) where pixel_above is set, each layer's
 // attention.inner_attention.feature_map.omega [query_dim, OmegaColumns()] where the feature map is
 // random, predictor.{weight,bias}; and, for images, first_value.probability [vocabulary]: how often the
-// data begins with each byte.
+// data begins with each byte. Of speech: input_projection.{weight,bias} [value_embedding, Inputs()] in
+// place of the value embedding, input_norm.{mean,deviation} [bands] where the corpus normalises; and each layer with a
+// convolution has convolution.weight [convolution, d_model], convolution.bias [d_model] and convolution_norm; an
+// LSTM has those of PyTorch under "lstm.", and its predictor reads 2 d_model.
 std::vector<TensorInfo> TensorTable(const ModelSpec& spec);
 
 // Trainable numbers: the table without what IsBuffer() knows.

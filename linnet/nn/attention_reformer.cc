@@ -1,7 +1,6 @@
 // Attention over the keys that locality-sensitive hashing finds near: see ops/lsh_attention.h. While
 // training, every forward pass hashes with planes of its own, drawn from libtorch's default
 // generator; otherwise with the same ones always, so that a model's answers repeat.
-#include <ATen/CPUGeneratorImpl.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
@@ -18,7 +17,8 @@ using torch::Tensor;
 class ReformerAttentionImpl : public AttentionImpl {
  public:
   ReformerAttentionImpl(const AttentionSpec& spec, const AttentionSizes& sizes)
-      : query_dim_(sizes.query_dim),
+      : spec_(spec),
+        query_dim_(sizes.query_dim),
         rounds_(spec.lsh_rounds),
         simple_(spec.lsh_variant == "simple"),
         options_{.buckets = spec.lsh_buckets, .chunk = spec.lsh_chunk} {}
@@ -53,12 +53,11 @@ class ReformerAttentionImpl : public AttentionImpl {
     const std::vector<int64_t> sizes = {rounds_, q.size(3), (options_.buckets + 1) / 2};
     const Tensor planes =
         is_training() ? torch::randn(sizes)
-                      : torch::randn(sizes, at::make_generator<at::CPUGeneratorImpl>(kSeed));
+                      : torch::tensor(LshPlanes(spec_, static_cast<int>(q.size(3)))).view(sizes);
     return planes.to(q.options().requires_grad(false));
   }
 
-  static constexpr uint64_t kSeed = 1;
-
+  AttentionSpec spec_;
   int64_t query_dim_, rounds_;
   bool simple_;
   LshOptions options_;

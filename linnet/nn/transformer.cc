@@ -2,13 +2,16 @@
 
 #include <torch/types.h>
 
+#include <cmath>
+
 #include "linnet/base/error.h"
 #include "linnet/nn/recompute.h"
+#include "linnet/ops/depthwise.h"
+#include "linnet/ops/dropout.h"
 
 namespace linnet::nn {
 
 using torch::Tensor;
-using torch::nn::Dropout;
 using torch::nn::LayerNorm;
 using torch::nn::LayerNormOptions;
 using torch::nn::Linear;
@@ -27,6 +30,7 @@ void Validate(const TransformerOptions& options) {
   in_range("value_dim", options.value_dim, 1, kMost);
   in_range("d_model", options.d_model, 1, kMost);
   in_range("d_ff", options.d_ff, 1, kMost);
+  in_range("convolution", options.convolution, 0, kMost);
   if (options.activation != "gelu" && options.activation != "relu") {
     throw InputError("transformer: unknown activation '", options.activation,
                      "'; choose relu or gelu");
@@ -34,6 +38,19 @@ void Validate(const TransformerOptions& options) {
   if (!(options.dropout >= 0 && options.dropout <= 1)) {
     throw InputError("transformer: dropout is ", options.dropout, "; it must lie in [0, 1]");
   }
+}
+
+Tensor DropoutImpl::forward(const Tensor& x) const { return acts() ? ops::Dropout(x, p_) : x; }
+
+DepthwiseImpl::DepthwiseImpl(int64_t width, int64_t channels) {
+  const double bound =
+      1 / std::sqrt(static_cast<double>(width));  // libtorch's, of such a convolution
+  weight = register_parameter("weight", torch::empty({width, channels}).uniform_(-bound, bound));
+  bias = register_parameter("bias", torch::empty({channels}).uniform_(-bound, bound));
+}
+
+Tensor DepthwiseImpl::forward(const Tensor& x, const Mask& mask) {
+  return ops::DepthwiseConvolution(x, weight, bias, mask.lengths, mask.causal);
 }
 
 AttentionLayerImpl::AttentionLayerImpl(const TransformerOptions& options,
@@ -139,17 +156,19 @@ ops::Norm LayerParts::After(const LayerNorm& norm) const {
   return {norm->weight, norm->bias, norm->options.eps()};
 }
 
-// Dropout stands between what is fused otherwise.
-bool LayerParts::Drops() const { return dropout_->is_training() && dropout_->options.p() > 0; }
-
 Tensor LayerParts::Add(const Tensor& x, const Tensor& part, LayerNorm& norm) {
   const Tensor sum = x + dropout_(part);
   return norm_first_ ? sum : norm(sum);
 }
 
+Tensor LayerParts::Mix(const Tensor& x, Depthwise& convolution, LayerNorm& norm, const Mask& mask) {
+  const Tensor mixed = convolution(norm_first_ ? norm(x) : x, mask);
+  return Add(x, ops::Activate(activation_, mixed), norm);
+}
+
 Tensor LayerParts::Project(const Tensor& x, const Tensor& attended, const Linear& out,
                            LayerNorm& norm) {
-  if (!Drops()) {
+  if (!dropout_->acts()) {  // it stands between what is fused otherwise
     return ops::Project(attended, out->weight, out->bias, x, After(norm), precision_);
   }
   return Add(x, ops::Linear(attended, out->weight, out->bias, precision_), norm);
@@ -157,7 +176,7 @@ Tensor LayerParts::Project(const Tensor& x, const Tensor& attended, const Linear
 
 Tensor LayerParts::FeedForward(const Tensor& x, const Linear& in, const Linear& out,
                                LayerNorm& norm) {
-  if (!Drops()) {
+  if (!dropout_->acts()) {
     return ops::FeedForward(x, in->weight, in->bias, out->weight, out->bias,
                             {.activation = activation_,
                              .norm_before = Before(norm),
@@ -182,10 +201,18 @@ TransformerEncoderLayerImpl::TransformerEncoderLayerImpl(const TransformerOption
   register_module("norm1", norm1);
   register_module("norm2", norm2);
   register_module("dropout", parts_.dropout());
+  if (options.convolution > 0) {
+    convolution = Depthwise(options.convolution, options.d_model);
+    convolution_norm = parts_.MakeNorm();
+    register_module("convolution", convolution);
+    register_module("convolution_norm", convolution_norm);
+  }
 }
 
 Tensor TransformerEncoderLayerImpl::forward(const Tensor& x, const Mask& mask) {
-  return Finish(x, attention->Attend(x, parts_.Before(norm1), mask));
+  const Tensor mixed =
+      convolution.is_empty() ? x : parts_.Mix(x, convolution, convolution_norm, mask);
+  return Finish(mixed, attention->Attend(mixed, parts_.Before(norm1), mask));
 }
 
 Tensor TransformerEncoderLayerImpl::Step(const Tensor& x, AttentionState& state) {
@@ -224,6 +251,9 @@ Tensor TransformerEncoderImpl::forward(Tensor x, const Mask& mask) {
 }
 
 Tensor TransformerEncoderImpl::Piece(Tensor x, RecurrentState& state) {
+  if (layers->size() > 0 && !layers[0]->as<TransformerEncoderLayer>()->convolution.is_empty()) {
+    throw InputError("layers with a convolution have no recurrent form");
+  }
   state.resize(layers->size());
   for (size_t i = 0; i < layers->size(); ++i) {
     x = layers[i]->as<TransformerEncoderLayer>()->Piece(x, state[i]);
@@ -233,6 +263,10 @@ Tensor TransformerEncoderImpl::Piece(Tensor x, RecurrentState& state) {
 
 RecurrentTransformerEncoderImpl::RecurrentTransformerEncoderImpl(TransformerEncoder encoder)
     : encoder_(std::move(encoder)) {
+  if (encoder_->layers->size() > 0 &&
+      !encoder_->layers[0]->as<TransformerEncoderLayer>()->convolution.is_empty()) {
+    throw InputError("layers with a convolution have no recurrent form");
+  }
   register_module("encoder", encoder_);
 }
 
@@ -247,6 +281,7 @@ Tensor RecurrentTransformerEncoderImpl::forward(Tensor x, RecurrentState& state)
 Transformer BuildTransformer(const TransformerOptions& options) {
   Transformer built;
   built.batch = TransformerEncoder(options);
+  if (options.convolution > 0) return built;
   if (options.layers == 0 ||
       built.batch->layers[0]->as<TransformerEncoderLayer>()->attention->recurrent()) {
     built.recurrent = RecurrentTransformerEncoder(built.batch);

@@ -16,7 +16,6 @@
 #define LINNET_NN_TRANSFORMER_H_
 
 #include <torch/nn/modules/container/modulelist.h>
-#include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
 #include <torch/nn/pimpl.h>
@@ -30,12 +29,16 @@
 namespace linnet::nn {
 
 struct TransformerOptions {
-  AttentionSpec attention;
+  AttentionSpec attention = {};
   int64_t layers = 1, heads = 1;
   int64_t query_dim = 1, value_dim = 1;  // D, M per head
   int64_t d_model = 1, d_ff = 1;
   std::string activation = "relu";  // or "gelu"
   bool norm_first = false;          // pre-norm layers
+  // Positions that a depthwise convolution mixes in front of each layer's attention, x = LN(x + act(c(x)))
+  // or, pre-norm, x = x + act(c(LN(x))): those around each position (an odd number) or, where the mask is
+  // causal, the last ones. 0: none. With one there is no recurrent form yet.
+  int64_t convolution = 0;
   bool final_norm = true;
   double norm_eps = 1e-5;
   double dropout = 0;  // after attention, after the activation and after the feed-forward block
@@ -90,6 +93,28 @@ class AttentionLayerImpl : public torch::nn::Module {
 };
 TORCH_MODULE(AttentionLayer);
 
+// ops/dropout.h while training.
+class DropoutImpl : public torch::nn::Module {
+ public:
+  explicit DropoutImpl(double p) : p_(p) {}
+  torch::Tensor forward(const torch::Tensor& x) const;
+  bool acts() const { return is_training() && p_ > 0; }
+
+ private:
+  double p_;
+};
+TORCH_MODULE(Dropout);
+
+// See TransformerOptions::convolution.
+class DepthwiseImpl : public torch::nn::Module {
+ public:
+  DepthwiseImpl(int64_t width, int64_t channels);
+  torch::Tensor forward(const torch::Tensor& x, const Mask& mask);  // [N, L, channels] -> the same
+
+  torch::Tensor weight, bias;  // [width, channels], [channels]
+};
+TORCH_MODULE(Depthwise);
+
 // What the layers of encoders and decoders are made of, beside attention: x + f(x) with the norm
 // where the options want it.
 class LayerParts {
@@ -99,10 +124,13 @@ class LayerParts {
   torch::nn::Linear MakeIn() const;   // d_model -> d_ff
   torch::nn::Linear MakeOut() const;  // d_ff -> d_model
   torch::nn::LayerNorm MakeNorm() const;
-  const torch::nn::Dropout& dropout() const { return dropout_; }
+  const Dropout& dropout() const { return dropout_; }
 
   // The norm where it stands before a block in such layers; none elsewhere.
   ops::Norm Before(const torch::nn::LayerNorm& norm) const;
+  // x with what the convolution makes of it.
+  torch::Tensor Mix(const torch::Tensor& x, Depthwise& convolution, torch::nn::LayerNorm& norm,
+                    const Mask& mask);
   // After an attention: its projection back, the residual, the norm.
   torch::Tensor Project(const torch::Tensor& x, const torch::Tensor& attended,
                         const torch::nn::Linear& out, torch::nn::LayerNorm& norm);
@@ -112,7 +140,6 @@ class LayerParts {
 
  private:
   ops::Norm After(const torch::nn::LayerNorm& norm) const;
-  bool Drops() const;
   torch::Tensor Add(const torch::Tensor& x, const torch::Tensor& part, torch::nn::LayerNorm& norm);
 
   int64_t d_model_, d_ff_;
@@ -120,7 +147,7 @@ class LayerParts {
   bool norm_first_;
   kernels::Activation activation_;
   ops::Precision precision_;
-  torch::nn::Dropout dropout_;
+  Dropout dropout_;
 };
 
 class TransformerEncoderLayerImpl : public torch::nn::Module {
@@ -137,6 +164,8 @@ class TransformerEncoderLayerImpl : public torch::nn::Module {
   AttentionLayer attention;
   torch::nn::Linear linear1, linear2;
   torch::nn::LayerNorm norm1, norm2;
+  Depthwise convolution = nullptr;  // null without one
+  torch::nn::LayerNorm convolution_norm = nullptr;
 
  private:
   // What follows the attention, alike in every form.

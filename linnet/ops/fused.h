@@ -60,6 +60,13 @@ torch::Tensor FusedLshAttention(const torch::Tensor& q, const torch::Tensor& v,
                                 const torch::Tensor& lengths, const torch::Tensor& planes,
                                 const LshOptions& options);
 
+// x [N, L, C], weight [width, C], bias [C]; lengths undefined or int64 [N].
+torch::Tensor FusedDepthwise(const torch::Tensor& x, const torch::Tensor& weight,
+                             const torch::Tensor& bias, const torch::Tensor& lengths, bool causal);
+
+// 0 <= p < 1, fewer than 2^32 numbers.
+torch::Tensor FusedDropout(const torch::Tensor& x, double p);
+
 torch::Tensor FusedMixtureOfLogistics(const torch::Tensor& logits, const torch::Tensor& bytes);
 
 // See adam.h; of the parameters for which FusedAdam() holds.

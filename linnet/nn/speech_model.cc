@@ -1,0 +1,75 @@
+#include "linnet/nn/speech_model.h"
+
+#include <torch/nn/utils/rnn.h>
+
+#include "linnet/base/error.h"
+
+namespace linnet::nn {
+
+using torch::Tensor;
+
+InputNormImpl::InputNormImpl(int64_t bands)
+    : mean(register_buffer("mean", torch::zeros({bands}))),
+      deviation(register_buffer("deviation", torch::ones({bands}))) {}
+
+SpeechModelImpl::SpeechModelImpl(const ModelSpec& spec, const TrainingOptions& options)
+    : Network(spec),
+      predictor_(spec.network == "lstm" ? 2 * spec.d_model : spec.d_model, spec.OutputSize()),
+      dropout_(options.dropout) {
+  if (spec.speech.normalise == "corpus") {
+    input_norm = InputNorm(spec.speech.bands);
+    register_module("input_norm", input_norm);
+  }
+  if (spec.network == "lstm") {
+    lstm_ = torch::nn::LSTM(torch::nn::LSTMOptions(spec.speech.Inputs(), spec.d_model)
+                                .num_layers(spec.layers)
+                                .bidirectional(true)
+                                .batch_first(true)
+                                .dropout(options.dropout));
+    register_module("lstm", lstm_);
+  } else {
+    input_projection_ = torch::nn::Linear(spec.speech.Inputs(), spec.value_embedding);
+    register_module("input_projection", input_projection_);
+    if (spec.value_embedding < spec.d_model) {
+      pos_embedding_ = PositionalEmbedding(spec);
+      register_module("pos_embedding", pos_embedding_);
+    }
+    transformer_ = TransformerEncoder(OptionsOf(spec, options));
+    register_module("transformer", transformer_);
+  }
+  register_module("predictor", predictor_);
+  register_module("dropout", dropout_);
+  to(options.device);
+}
+
+Tensor SpeechModelImpl::forward(const Tensor& frames, const Tensor& lengths) {
+  if (frames.dim() != 3 || frames.size(2) != spec().speech.Inputs()) {
+    throw InputError("frames must be [N, L, ", spec().speech.Inputs(), "]; got ", frames.sizes());
+  }
+  CheckLengths("lengths", lengths, frames);
+  const Tensor x = lstm_.is_empty() ? Encode(frames, lengths) : RunLstm(frames, lengths);
+  return ops::Linear(x, predictor_->weight, predictor_->bias, ops::Precision::kFp32);
+}
+
+Tensor SpeechModelImpl::Encode(const Tensor& frames, const Tensor& lengths) {
+  if (frames.size(1) > spec().max_length) {
+    throw InputError("an utterance of ", frames.size(1), " positions is longer than the model's ",
+                     spec().max_length);
+  }
+  Tensor x = ops::Linear(frames, input_projection_->weight, input_projection_->bias,
+                         ops::Precision::kFp32);
+  if (!pos_embedding_.is_empty()) x = pos_embedding_->Beside(x);
+  return transformer_(dropout_(x), Mask{.causal = spec().Causal(), .lengths = lengths});
+}
+
+Tensor SpeechModelImpl::RunLstm(const Tensor& frames, const Tensor& lengths) {
+  using torch::nn::utils::rnn::pack_padded_sequence;
+  using torch::nn::utils::rnn::pad_packed_sequence;
+  const auto packed = pack_padded_sequence(frames, lengths.to(torch::kCPU), /*batch_first=*/true,
+                                           /*enforce_sorted=*/false);
+  const auto out = std::get<0>(lstm_->forward_with_packed_input(packed));
+  return dropout_(std::get<0>(pad_packed_sequence(out, /*batch_first=*/true, /*padding_value=*/0,
+                                                  /*total_length=*/frames.size(1))));
+}
+
+}  // namespace linnet::nn

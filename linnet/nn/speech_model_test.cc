@@ -1,0 +1,132 @@
+#include "linnet/nn/speech_model.h"
+
+#include <gtest/gtest.h>
+#include <torch/utils.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "linnet/base/error.h"
+
+namespace linnet::nn {
+namespace {
+
+using torch::Tensor;
+
+ModelSpec SmallSpeech(const std::string& attention, int convolution = 0) {
+  ModelSpec spec;
+  spec.task = "speech", spec.attention.kind = attention, spec.attention.lsh_chunk = 4;
+  spec.attention.lsh_buckets = 4;
+  spec.layers = 2, spec.heads = 2, spec.query_dim = 4, spec.value_dim = 4, spec.d_model = 16;
+  spec.d_ff = 24, spec.value_embedding = 12, spec.max_length = 20, spec.convolution = convolution;
+  spec.head = "categorical", spec.classes = spec.vocabulary = 4;
+  spec.speech.bands = 5, spec.speech.stack = 4, spec.speech.stride = 2, spec.speech.lookahead = 1;
+  spec.speech.phones = "A B C";
+  return spec;
+}
+
+ModelSpec SmallLstm() {
+  ModelSpec spec = SmallSpeech("linear");
+  spec.network = "lstm";
+  return spec;
+}
+
+std::vector<ModelSpec> Kinds() {
+  std::vector<ModelSpec> kinds = {SmallLstm()};
+  for (const char* kind : {"linear", "full", "reformer", "causal-linear"}) {
+    kinds.push_back(SmallSpeech(kind));
+    kinds.push_back(SmallSpeech(kind, 3));
+  }
+  return kinds;
+}
+
+// What stands behind an utterance's end, in a batch with longer ones, is nothing to it.
+TEST(SpeechModel, CompanyAndPaddingChangeNothing) {
+  for (const ModelSpec& spec : Kinds()) {
+    torch::manual_seed(3);
+    SpeechModel model(spec);
+    model->eval();
+    torch::NoGradGuard no_grad;
+    const Tensor frames = torch::randn({3, 12, 20});
+    const Tensor lengths = torch::tensor({int64_t{12}, int64_t{7}, int64_t{1}});
+    const Tensor all = model->forward(frames, lengths);
+    EXPECT_EQ(all.sizes(), (std::vector<int64_t>{3, 12, 4}));
+    for (int64_t n = 0; n < 3; ++n) {
+      const int64_t length = lengths[n].item<int64_t>();
+      const Tensor alone =
+          model->forward(frames.narrow(0, n, 1).narrow(1, 0, length), lengths.narrow(0, n, 1));
+      EXPECT_LT((all[n].narrow(0, 0, length) - alone[0]).abs().max().item<double>(), 1e-5)
+          << ToJson(spec);
+    }
+  }
+}
+
+TEST(SpeechModel, SeesTheFutureOrNot) {
+  for (const ModelSpec& spec : Kinds()) {
+    torch::manual_seed(5);
+    SpeechModel model(spec);
+    model->eval();
+    torch::NoGradGuard no_grad;
+    const Tensor frames = torch::randn({1, 12, 20});
+    const Tensor lengths = torch::tensor({int64_t{12}});
+    const Tensor before = model->forward(frames, lengths).narrow(1, 0, 6);
+    frames.narrow(1, 6, 6).normal_();
+    const Tensor after = model->forward(frames, lengths).narrow(1, 0, 6);
+    EXPECT_EQ(torch::equal(before, after), spec.Causal()) << ToJson(spec);
+  }
+}
+
+TEST(SpeechModel, SavesAndLoads) {
+  const std::string path =
+      std::filesystem::temp_directory_path() / ("speech_model_" + std::to_string(getpid()));
+  for (ModelSpec spec : Kinds()) {
+    spec.speech.normalise = spec.convolution > 0 ? "corpus" : "utterance";
+    SpeechModel model(spec);
+    model->eval();
+    if (spec.convolution > 0) model->input_norm->mean.fill_(3);
+    SaveModel(path, *model, "");
+    const auto loaded = std::dynamic_pointer_cast<SpeechModelImpl>(LoadNetwork(path));
+    ASSERT_TRUE(loaded != nullptr);
+    loaded->eval();
+    EXPECT_EQ(loaded->spec(), spec);
+    torch::NoGradGuard no_grad;
+    const Tensor frames = torch::randn({2, 9, 20});
+    const Tensor lengths = torch::tensor({int64_t{9}, int64_t{4}});
+    EXPECT_TRUE(torch::equal(loaded->forward(frames, lengths), model->forward(frames, lengths)));
+    if (spec.convolution > 0) {
+      EXPECT_EQ(loaded->input_norm->mean[0].item<float>(), 3);
+    }
+  }
+  std::filesystem::remove(path);
+}
+
+TEST(SpeechModel, LearnsThroughEveryPart) {
+  for (const ModelSpec& spec : Kinds()) {
+    SpeechModel model(spec, TrainingOptions{.dropout = 0.1});
+    const Tensor lengths = torch::tensor({int64_t{9}, int64_t{4}});
+    const Tensor out = model->forward(torch::randn({2, 9, 20}), lengths);
+    torch::log_softmax(out, 2).select(2, 1).sum().backward();
+    for (const auto& item : model->named_parameters()) {
+      // The reformer's keys are its queries.
+      if (spec.attention.kind == "reformer" &&
+          item.key().find("key_projection") != std::string::npos) {
+        continue;
+      }
+      ASSERT_TRUE(item.value().grad().defined()) << item.key();
+      EXPECT_TRUE(item.value().grad().isfinite().all().item<bool>()) << item.key();
+    }
+  }
+}
+
+TEST(SpeechModel, RefusesWhatDoesNotFit) {
+  SpeechModel model(SmallSpeech("linear"));
+  const Tensor lengths = torch::tensor({int64_t{9}});
+  EXPECT_THROW(model->forward(torch::randn({1, 9, 19}), lengths), Error);
+  EXPECT_THROW(model->forward(torch::randn({1, 21, 20}), torch::tensor({int64_t{21}})), Error);
+  EXPECT_THROW(model->forward(torch::randn({2, 9, 20}), lengths), Error);
+  EXPECT_THROW(SpeechModel(SmallSpeech("linear", 4)), Error);
+  EXPECT_NO_THROW(SpeechModel(SmallSpeech("causal-linear", 4)));
+}
+
+}  // namespace
+}  // namespace linnet::nn

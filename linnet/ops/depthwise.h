@@ -1,0 +1,22 @@
+// Depthwise convolution along a sequence as a differentiable libtorch operation over
+// kernels/depthwise.h.
+//
+//   y = DepthwiseConvolution(x, weight, bias, lengths, /*causal=*/false);
+#ifndef LINNET_OPS_DEPTHWISE_H_
+#define LINNET_OPS_DEPTHWISE_H_
+
+#include <torch/types.h>
+
+namespace linnet::ops {
+
+// x [N, L, C], weight [width, C], bias [C] -> [N, L, C]: each channel's weighted sum over the `width`
+// positions around its own (an odd number), or, causal, the last `width` ones. `lengths` is undefined or
+// int64 [N]: positions from lengths[n] on count as zeros, whatever they hold, and come out as zeros. In
+// its fused form it can be differentiated once. Throws InputError on shapes that do not fit.
+torch::Tensor DepthwiseConvolution(const torch::Tensor& x, const torch::Tensor& weight,
+                                   const torch::Tensor& bias, const torch::Tensor& lengths,
+                                   bool causal);
+
+}  // namespace linnet::ops
+
+#endif  // LINNET_OPS_DEPTHWISE_H_

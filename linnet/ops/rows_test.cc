@@ -1,0 +1,109 @@
+// Operations on rows that are not attention: the fused forms against the plain ones.
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+#include <torch/autograd.h>
+#include <torch/utils.h>
+
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "linnet/base/error.h"
+#include "linnet/ops/depthwise.h"
+#include "linnet/ops/dropout.h"
+#include "linnet/ops/plain.h"
+
+namespace linnet::ops {
+namespace {
+
+using torch::Tensor;
+
+// The largest difference, over the largest magnitude.
+double Off(const Tensor& got, const Tensor& want) {
+  const double size = want.abs().max().item<double>();
+  return (got.to(torch::kDouble) - want).abs().max().item<double>() / (size > 0 ? size : 1);
+}
+
+// The fused form in fp32 against the plain one in double, which is libtorch's conv1d: output and gradients.
+TEST(DepthwiseConvolution, FusedEqualsPlain) {
+  torch::manual_seed(1);
+  const Tensor some = torch::tensor({int64_t{11}, int64_t{0}, int64_t{5}});
+  for (const int64_t width : {1, 7, 15}) {
+    for (const bool causal : {false, true}) {
+      for (const Tensor& lengths : {Tensor(), some}) {
+        const std::vector<Tensor> x = {torch::randn({3, 11, 21}), torch::randn({width, 21}),
+                                       torch::randn({21})};
+        const Tensor weights = torch::randn({3, 11, 21}, torch::kDouble);
+        std::vector<Tensor> results[2];
+        for (const bool plain : {false, true}) {
+          const torch::Dtype dtype = plain ? torch::kDouble : torch::kFloat32;
+          std::vector<Tensor> leaves;
+          for (const Tensor& t : x) leaves.push_back(t.to(dtype).clone().requires_grad_());
+          const Tensor out = DepthwiseConvolution(leaves[0], leaves[1], leaves[2], lengths, causal);
+          results[plain] = torch::autograd::grad({(out * weights.to(dtype)).sum()}, leaves);
+          results[plain].push_back(out.detach());
+        }
+        for (size_t i = 0; i < results[0].size(); ++i) {
+          EXPECT_LT(Off(results[0][i], results[1][i]), 1e-5) << width << causal << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(DepthwiseConvolution, PaddingMakesNoNan) {
+  Tensor x = torch::randn({2, 6, 4});
+  x.select(0, 1).narrow(0, 2, 4).fill_(std::numeric_limits<double>::quiet_NaN());
+  x.requires_grad_();
+  const Tensor w = torch::randn({3, 4}).requires_grad_(), b = torch::randn({4}).requires_grad_();
+  const Tensor lengths = torch::tensor({int64_t{6}, int64_t{2}});
+  for (const bool plain : {false, true}) {
+    std::optional<PlainGuard> guard;
+    if (plain) guard.emplace();
+    const Tensor out = DepthwiseConvolution(x, w, b, lengths, false);
+    EXPECT_TRUE(out.isfinite().all().item<bool>());
+    EXPECT_EQ(out.select(0, 1).narrow(0, 2, 4).abs().sum().item<double>(), 0);
+    for (const Tensor& grad : torch::autograd::grad({out.sum()}, {x, w, b})) {
+      EXPECT_TRUE(grad.isfinite().all().item<bool>());
+    }
+  }
+}
+
+TEST(DepthwiseConvolution, RefusesWhatDoesNotFit) {
+  const Tensor x = torch::randn({2, 6, 4}), b = torch::randn({4});
+  EXPECT_THROW(DepthwiseConvolution(x, torch::randn({3, 5}), b, {}, false), Error);
+  EXPECT_THROW(DepthwiseConvolution(x, torch::randn({2, 4}), b, {}, false), Error);
+  EXPECT_NO_THROW(DepthwiseConvolution(x, torch::randn({2, 4}), b, {}, true));
+  EXPECT_THROW(DepthwiseConvolution(x, torch::randn({3, 4}), torch::randn({5}), {}, true), Error);
+  EXPECT_THROW(DepthwiseConvolution(x, torch::randn({3, 4}), b, torch::ones({2}), true), Error);
+  EXPECT_THROW(DepthwiseConvolution(x[0], torch::randn({3, 4}), b, {}, true), Error);
+}
+
+// What is dropped on the way there is dropped on the way back; the seed comes from libtorch's generator;
+// threads change nothing.
+TEST(Dropout, GoesBackThroughItsMask) {
+  const int threads = at::get_num_threads();
+  Tensor first;
+  for (const int count : {1, 3}) {
+    at::set_num_threads(count);
+    torch::manual_seed(4);
+    const Tensor x = torch::rand({300, 700}).add(1).requires_grad_();
+    const Tensor y = Dropout(x, 0.3);
+    EXPECT_NEAR((y == 0).to(torch::kFloat32).mean().item<double>(), 0.3, 0.005);
+    const Tensor grad = torch::autograd::grad({(y * 2).sum()}, {x})[0];
+    EXPECT_TRUE(torch::equal(grad == 0, y == 0));
+    EXPECT_TRUE(torch::allclose(grad.masked_select(grad != 0), torch::full({1}, 2 / 0.7)));
+    EXPECT_TRUE(torch::allclose(y, torch::where(y == 0, torch::zeros_like(x), x / 0.7)));
+    EXPECT_FALSE(torch::equal(Dropout(x, 0.3), y));
+    if (count > 1) {
+      EXPECT_TRUE(torch::equal(y, first));
+    }
+    first = y.detach();
+  }
+  at::set_num_threads(threads);
+  EXPECT_EQ(Dropout(torch::ones({5}), 1).sum().item<double>(), 0);
+  EXPECT_TRUE(torch::equal(Dropout(torch::ones({5}), 0), torch::ones({5})));
+}
+
+}  // namespace
+}  // namespace linnet::ops
