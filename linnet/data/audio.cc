@@ -1,9 +1,12 @@
 #include "linnet/data/audio.h"
 
+#include <fcntl.h>
 #include <samplerate.h>
 #include <sndfile.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -18,6 +21,8 @@ namespace {
 constexpr double kLongest = 24 * 3600;  // seconds
 constexpr int kHighestRate = 10'000'000, kMostChannels = 64;
 constexpr double kLargestQuotient = 256;  // libsamplerate's
+constexpr int kQuality = SRC_SINC_MEDIUM_QUALITY;
+constexpr size_t kPiece = 1 << 14;  // samples that are read at once
 
 // libsndfile over bytes in memory.
 struct Bytes {
@@ -69,18 +74,19 @@ std::vector<float> Resample(std::span<const float> samples, int from, int to) {
   data.input_frames = static_cast<long>(samples.size());
   data.output_frames = static_cast<long>(length);
   data.src_ratio = quotient;
-  if (const int error = src_simple(&data, SRC_SINC_MEDIUM_QUALITY, /*channels=*/1)) {
+  if (const int error = src_simple(&data, kQuality, /*channels=*/1)) {
     throw RuntimeError("sound cannot be resampled: ", src_strerror(error));
   }
   resampled.resize(static_cast<size_t>(data.output_frames_gen));
   return resampled;
 }
 
-Audio ParseAudio(std::span<const std::byte> bytes, const std::string& label, int rate) {
-  Bytes memory{bytes};
-  SF_VIRTUAL_IO io = InMemory();
-  SF_INFO info{};
-  const std::unique_ptr<SNDFILE, Close> file(sf_open_virtual(&io, SFM_READ, &info, &memory));
+namespace {
+
+using File = std::unique_ptr<SNDFILE, Close>;
+
+// Throws InputError unless the file was opened and holds sound.
+void Check(const File& file, const SF_INFO& info, const std::string& label) {
   if (!file) {
     throw InputError(label, ": no sound that can be read: ", sf_strerror(nullptr),
                      " WAV, FLAC and NIST SPHERE without compression are");
@@ -91,31 +97,133 @@ Audio ParseAudio(std::span<const std::byte> bytes, const std::string& label, int
                      " samples a second are no sound");
   }
   if (info.frames <= 0) throw InputError(label, ": holds no sound");
+}
+
+// Appends the next `most` samples, at most, to mono; returns how many.
+size_t ReadMono(SNDFILE* file, size_t channels, size_t most, const std::string& label,
+                std::vector<float>& piece, std::vector<float>& mono) {
+  piece.resize(most * channels);
+  const sf_count_t frames = sf_readf_float(file, piece.data(), static_cast<sf_count_t>(most));
+  for (size_t i = 0; i < static_cast<size_t>(frames); ++i) {
+    float sum = 0;
+    for (size_t c = 0; c < channels; ++c) sum += piece[i * channels + c];
+    if (!std::isfinite(sum)) throw InputError(label, ": holds samples that are no numbers");
+    mono.push_back(sum / static_cast<float>(channels));
+  }
+  return static_cast<size_t>(frames);
+}
+
+}  // namespace
+
+Audio ParseAudio(std::span<const std::byte> bytes, const std::string& label, int rate) {
+  Bytes memory{bytes};
+  SF_VIRTUAL_IO io = InMemory();
+  SF_INFO info{};
+  const File file(sf_open_virtual(&io, SFM_READ, &info, &memory));
+  Check(file, info, label);
   if (static_cast<double>(info.frames) > kLongest * info.samplerate) {
     throw InputError(label, ": is longer than a day");
   }
   // Piece by piece: what a header says of its length is not trusted with memory.
-  constexpr sf_count_t kPiece = 1 << 16;
-  const auto channels = static_cast<size_t>(info.channels);
-  std::vector<float> piece(static_cast<size_t>(kPiece) * channels), mono;
-  while (const sf_count_t frames = sf_readf_float(file.get(), piece.data(), kPiece)) {
-    for (size_t i = 0; i < static_cast<size_t>(frames); ++i) {
-      float sum = 0;
-      for (size_t c = 0; c < channels; ++c) sum += piece[i * channels + c];
-      if (!std::isfinite(sum)) throw InputError(label, ": holds samples that are no numbers");
-      mono.push_back(sum / static_cast<float>(channels));
-    }
+  std::vector<float> piece, mono;
+  while (ReadMono(file.get(), static_cast<size_t>(info.channels), kPiece, label, piece, mono) > 0) {
   }
   if (mono.size() != static_cast<size_t>(info.frames)) {
     throw InputError(label, ": ends after ", mono.size(), " of ", info.frames, " samples");
   }
   if (info.samplerate == rate) return {std::move(mono), rate};
-  return {Resample(mono, info.samplerate, rate), rate};
+  return {Resample(mono, info.samplerate, rate), rate, info.samplerate};
 }
 
 Audio ReadAudio(const std::string& path, int rate) {
   const MappedFile file(path);
   return ParseAudio(file.bytes(), path, rate);
+}
+
+struct AudioReader::Source {
+  struct Free {
+    void operator()(SRC_STATE* state) const { src_delete(state); }
+  };
+  std::string label;
+  int fd = -1;
+  File file;
+  SF_INFO info{};
+  double quotient = 1;
+  std::unique_ptr<SRC_STATE, Free> resampler;  // where rates differ
+  std::vector<float> piece, mono;              // mono: read and not yet handed on or resampled
+  size_t read = 0;                             // of the file's samples
+  bool ended = false;
+
+  ~Source() {
+    file.reset();
+    if (fd > 0) close(fd);
+  }
+
+  void Fill(size_t most) {
+    const size_t count =
+        ReadMono(file.get(), static_cast<size_t>(info.channels), most, label, piece, mono);
+    read += count;
+    if (count > 0) return;
+    ended = true;
+    // A pipe's header need not know how much will come.
+    if (info.seekable && read != static_cast<size_t>(info.frames)) {
+      throw InputError(label, ": ends after ", read, " of ", info.frames, " samples");
+    }
+  }
+  void Drop(size_t count) {
+    mono.erase(mono.begin(), mono.begin() + static_cast<ptrdiff_t>(count));
+  }
+};
+
+AudioReader::AudioReader(const std::string& path, int rate) : source_(std::make_unique<Source>()) {
+  const bool standard = path == "-";
+  source_->label = standard ? "standard input" : path;
+  source_->fd = standard ? 0 : open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (source_->fd < 0) throw InputError(path, ": cannot be read: ", std::strerror(errno));
+  source_->file.reset(sf_open_fd(source_->fd, SFM_READ, &source_->info, /*close_desc=*/0));
+  if (!source_->file && standard) {
+    throw InputError("standard input: no sound that can be read piece by piece: ",
+                     sf_strerror(nullptr), " WAV is, from a pipe");
+  }
+  Check(source_->file, source_->info, source_->label);
+  const int from = source_->info.samplerate;
+  if (from == rate) return;
+  Resample({}, from, rate);  // says what cannot be
+  source_->quotient = static_cast<double>(rate) / from;
+  int error = 0;
+  source_->resampler.reset(src_new(kQuality, /*channels=*/1, &error));
+  if (!source_->resampler) {
+    throw RuntimeError("sound cannot be resampled: ", src_strerror(error));
+  }
+}
+
+AudioReader::~AudioReader() = default;
+
+size_t AudioReader::Read(std::span<float> samples) {
+  Source& source = *source_;
+  if (samples.empty()) return 0;
+  if (!source.resampler) {
+    if (!source.ended) source.Fill(samples.size());
+    const size_t count = std::min(samples.size(), source.mono.size());
+    std::copy_n(source.mono.begin(), count, samples.begin());
+    source.Drop(count);
+    return count;
+  }
+  for (;;) {
+    if (source.mono.empty() && !source.ended) source.Fill(kPiece);
+    SRC_DATA data{};
+    data.data_in = source.mono.data(), data.data_out = samples.data();
+    data.input_frames = static_cast<long>(source.mono.size());
+    data.output_frames = static_cast<long>(samples.size());
+    data.end_of_input = source.ended;
+    data.src_ratio = source.quotient;
+    if (const int error = src_process(source.resampler.get(), &data)) {
+      throw RuntimeError("sound cannot be resampled: ", src_strerror(error));
+    }
+    source.Drop(static_cast<size_t>(data.input_frames_used));
+    const auto made = static_cast<size_t>(data.output_frames_gen);
+    if (made > 0 || (source.ended && source.mono.empty())) return made;
+  }
 }
 
 }  // namespace linnet

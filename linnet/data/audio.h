@@ -6,6 +6,7 @@
 #define LINNET_DATA_AUDIO_H_
 
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@ namespace linnet {
 struct Audio {
   std::vector<float> samples;  // -1 .. 1
   int rate = 0;                // samples a second
+  int file_rate = rate;        // those of the file that they come from
 
   double seconds() const { return static_cast<double>(samples.size()) / rate; }
 };
@@ -26,6 +28,28 @@ Audio ReadAudio(const std::string& path, int rate);
 
 // The same of a file's bytes; `label` names it in errors.
 Audio ParseAudio(std::span<const std::byte> bytes, const std::string& label, int rate);
+
+// The same piece by piece, in memory that does not grow with the sound: from a file, or from a pipe with
+// WAV in it, as it arrives.
+//
+//   AudioReader reader("speech.wav", 16'000);
+//   while (const size_t count = reader.Read(piece)) ...
+class AudioReader {
+ public:
+  // "-" is standard input. Throws as ReadAudio() does.
+  AudioReader(const std::string& path, int rate);
+  ~AudioReader();
+  AudioReader(const AudioReader&) = delete;
+  AudioReader& operator=(const AudioReader&) = delete;
+
+  // Fills `samples` and returns how many there were: fewer at the end, then 0. Of a pipe it returns what
+  // has arrived, one at least.
+  size_t Read(std::span<float> samples);
+
+ private:
+  struct Source;
+  std::unique_ptr<Source> source_;
+};
 
 // Band-limited resampling, rates 1 .. 10,000,000, whose quotient is 256 at most.
 std::vector<float> Resample(std::span<const float> samples, int from, int to);

@@ -143,4 +143,26 @@ void NormaliseFrames(std::span<float> frames, size_t bins) {
   }
 }
 
+void NormaliseFrames(std::span<float> frames, std::span<const float> mean,
+                     std::span<const float> deviation) {
+  for (size_t i = 0; i < frames.size(); ++i) {
+    frames[i] = (frames[i] - mean[i % mean.size()]) / deviation[i % mean.size()];
+  }
+}
+
+void StackFrames(std::span<const float> frames, size_t bins, ptrdiff_t first, size_t stack,
+                 std::span<float> to) {
+  const auto count = static_cast<ptrdiff_t>(frames.size() / bins);
+  for (size_t i = 0; i < stack; ++i) {
+    const ptrdiff_t at = first + static_cast<ptrdiff_t>(i);
+    const std::span<float> place = to.subspan(i * bins, bins);
+    if (at < 0 || at >= count) {
+      std::fill(place.begin(), place.end(), 0.0f);
+    } else {
+      const auto from = frames.subspan(static_cast<size_t>(at) * bins, bins);
+      std::copy(from.begin(), from.end(), place.begin());
+    }
+  }
+}
+
 }  // namespace linnet

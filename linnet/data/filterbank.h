@@ -62,6 +62,15 @@ class Filterbank {
 // at least 1e-5.
 void NormaliseFrames(std::span<float> frames, size_t bins);
 
+// The same with a mean and a deviation [bins] that come from elsewhere.
+void NormaliseFrames(std::span<float> frames, std::span<const float> mean,
+                     std::span<const float> deviation);
+
+// `stack` frames one behind the other, from frame `first` of frames [N, bins] on, to [stack * bins];
+// zeros for those that are not there (first may be negative).
+void StackFrames(std::span<const float> frames, size_t bins, ptrdiff_t first, size_t stack,
+                 std::span<float> to);
+
 }  // namespace linnet
 
 #endif  // LINNET_DATA_FILTERBANK_H_

@@ -115,6 +115,15 @@ void Validate(const TrainConfig& config) {
   require(config.lr_decay_form == "linear" || config.lr_decay_form == "cosine",
           "unknown --lr-decay-form '", config.lr_decay_form, "'; choose linear or cosine");
   require(config.ema >= 0 && config.ema < 1, "--ema must lie in [0, 1)");
+  require(config.beta2 > 0 && config.beta2 < 1, "--beta2 must lie in (0, 1)");
+  in_range("lr_patience", config.lr_patience, 0, 1'000'000);
+  in_range("lr_patience_factor", config.lr_patience_factor, 0.0, 1.0);
+  in_range("max_seconds", config.max_seconds, 0.1, 86'400.0);
+  in_range("speed_perturbation", config.speed_perturbation, 0.0, 0.5);
+  in_range("band_masks", config.band_masks, 0, 100);
+  in_range("band_mask_width", config.band_mask_width, 0, config.bands);
+  in_range("time_masks", config.time_masks, 0, 1000);
+  in_range("time_mask_share", config.time_mask_share, 0.0, 1.0);
   require(config.device == "cpu" || config.device == "cuda", "unknown --device '", config.device,
           "'; choose cpu or cuda");
   require(config.dropout >= 0 && config.dropout < 1, "--dropout must lie in [0, 1)");
@@ -176,6 +185,8 @@ ModelSpec BaseSpec(const TrainConfig& config) {
   spec.activation = config.activation;
   spec.norm_first = config.norm_first;
   spec.mixtures = config.mixtures;
+  spec.network = config.network;
+  spec.convolution = config.convolution;
   return spec;
 }
 

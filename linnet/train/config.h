@@ -44,17 +44,37 @@ struct TrainConfig {
   int max_length = 128;
   int symbols = 10;
 
+  // Speech.
+  std::string dictionary;
+  std::string validation;
+  std::string network = "transformer";
+  int convolution = 0;
+  int bands = 40;
+  int stack = 9;
+  int stride = 3;
+  int lookahead = 3;
+  std::string normalise = "utterance";
+  double max_seconds = 30;
+  double speed_perturbation = 0.1;
+  int band_masks = 2;
+  int band_mask_width = 8;
+  int time_masks = 2;
+  double time_mask_share = 0.1;
+
   int batch = 10;
   int accumulate = 1;
   int64_t steps = 0;
   double epochs = 250;
   std::string optimizer = "radam";
+  double beta2 = 0.999;
   double lr = 1e-4;
   int64_t lr_warmup = 0;
   int64_t lr_drop_at = 0;
   double lr_drop_factor = 0.1;
   int64_t lr_decay = 0;
   std::string lr_decay_form = "linear";
+  int lr_patience = 0;
+  double lr_patience_factor = 0.5;
   double ema = 0;
   double weight_decay = 0.01;
   double clip = 1.0;
@@ -99,6 +119,32 @@ void VisitFields(Config& c, Visit visit) {
   visit("pixel_above", "images", "give the network the byte above the one to be predicted",
         c.pixel_above);
   visit("data", "images", "folder that holds the data set", c.data);
+  visit("data", "speech", "folder of AN4, or a manifest: a JSON object a line (docs/speech.md)",
+        c.data);
+  visit("validation", "speech",
+        "manifest to validate on; of AN4, eight training speakers are held out", c.validation);
+  visit("dictionary", "speech", "words and their phones, in CMUdict's format; AN4 has its own",
+        c.dictionary);
+  visit("network", "speech", "transformer, or lstm: in both directions, --d-model wide each",
+        c.network);
+  visit("convolution", "speech",
+        "positions that a depthwise convolution mixes in front of each layer's attention; 0: none",
+        c.convolution);
+  visit("bands", "speech", "bands of the mel filterbank", c.bands);
+  visit("stack", "speech", "frames of 10 ms that a position sees", c.stack);
+  visit("stride", "speech", "frames from one position to the next", c.stride);
+  visit("lookahead", "speech", "frames of the future that a position sees", c.lookahead);
+  visit("normalise", "speech", "bands to mean 0, deviation 1: each utterance's, or the corpus's",
+        c.normalise);
+  visit("max_seconds", "speech", "leave out utterances that are longer", c.max_seconds);
+  visit("speed_perturbation", "speech",
+        "hear each utterance at 1 - P, 1 or 1 + P times its speed; 0: never", c.speed_perturbation);
+  visit("band_masks", "speech", "SpecAugment: ranges of bands that are blanked", c.band_masks);
+  visit("band_mask_width", "speech", "SpecAugment: bands in one of them, at most",
+        c.band_mask_width);
+  visit("time_masks", "speech", "SpecAugment: ranges of frames that are blanked", c.time_masks);
+  visit("time_mask_share", "speech", "SpecAugment: share of the frames in one of them, at most",
+        c.time_mask_share);
   visit("dataset", "images", "name of the data set; empty: by the files in the folder", c.dataset);
   visit("train_images", "images", "use only the first N training images; 0: all", c.train_images);
   visit("validation_images", "images", "test images looked at for the validation curve; 0: all",
@@ -109,9 +155,12 @@ void VisitFields(Config& c, Visit visit) {
   visit("accumulate", "", "parts of a batch that go through one after the other, for less memory",
         c.accumulate);
   visit("steps", "images", "updates; 0: as many as --epochs makes", c.steps);
+  visit("steps", "speech", "updates; 0: as many as --epochs makes", c.steps);
   visit("steps", "copy", "updates", c.steps);
   visit("epochs", "images", "passes over the training images", c.epochs);
+  visit("epochs", "speech", "passes over the training utterances", c.epochs);
   visit("optimizer", "", "radam or adam", c.optimizer);
+  visit("beta2", "", "of the optimizer: decay of the average of squared gradients", c.beta2);
   visit("lr", "", "learning rate", c.lr);
   visit("lr_warmup", "", "raise the rate linearly over this many first updates", c.lr_warmup);
   visit("lr_drop_at", "", "multiply the rate by --lr-drop-factor from this update on; 0: never",
@@ -120,6 +169,12 @@ void VisitFields(Config& c, Visit visit) {
   visit("lr_decay", "", "lower the rate to zero over this many last updates (at most all)",
         c.lr_decay);
   visit("lr_decay_form", "", "how --lr-decay goes down: linear or cosine", c.lr_decay_form);
+  visit(
+      "lr_patience", "",
+      "multiply the rate by --lr-patience-factor after this many validations without a better one; "
+      "0: never",
+      c.lr_patience);
+  visit("lr_patience_factor", "", "see --lr-patience", c.lr_patience_factor);
   visit("ema", "", "validate and save the weights averaged with this decay, say 0.999; 0: the last",
         c.ema);
   visit("weight_decay", "", "decoupled weight decay", c.weight_decay);

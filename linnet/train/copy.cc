@@ -6,6 +6,7 @@
 #include "linnet/base/error.h"
 #include "linnet/base/rng.h"
 #include "linnet/nn/losses.h"
+#include "linnet/nn/sequence_model.h"
 #include "linnet/train/task.h"
 
 namespace linnet::train {
@@ -33,17 +34,17 @@ class CopyTrainTask : public Task {
     return int64_t{config_.batch} * task_.sequence_length();
   }
 
-  StepLoss Loss(nn::SequenceModelImpl& model, int64_t step, const Part& part) override {
-    return Evaluate(model, Philox(config_.seed, static_cast<uint64_t>(step)), part);
+  StepLoss Loss(nn::Network& network, int64_t step, const Part& part) override {
+    return Evaluate(network, Philox(config_.seed, static_cast<uint64_t>(step)), part);
   }
 
-  Metrics Validate(nn::SequenceModelImpl& model) override {
+  Metrics Validate(nn::Network& network) override {
     // Enough sequences for a steady figure, from streams that no step reaches.
     const int batches = (kValidationSequences + config_.batch - 1) / config_.batch;
     Metrics mean;
     for (int i = 0; i < batches; ++i) {
       const Metrics metrics =
-          Evaluate(model, Philox(config_.seed, ~static_cast<uint64_t>(i)), {}).metrics;
+          Evaluate(network, Philox(config_.seed, ~static_cast<uint64_t>(i)), {}).metrics;
       if (i == 0) mean = metrics;
       for (size_t m = 0; m < mean.size() && i > 0; ++m) mean[m].second += metrics[m].second;
     }
@@ -59,14 +60,14 @@ class CopyTrainTask : public Task {
  private:
   static constexpr int kValidationSequences = 256;
 
-  StepLoss Evaluate(nn::SequenceModelImpl& model, Philox rng, const Part& part) {
+  StepLoss Evaluate(nn::Network& network, Philox rng, const Part& part) {
     CopyBatch batch = MakeCopyBatch(task_, config_.batch, rng);
     const int64_t begin = part.Begin(batch.batch), size = part.End(batch.batch) - begin;
     // Copies: the gradient needs them longer than the batch lives.
     const auto tensor = [&](auto& values, torch::Dtype dtype) {
       return torch::from_blob(values.data(), {batch.batch, batch.length}, dtype)
           .clone()
-          .to(model.device());
+          .to(network.device());
     };
     const Tensor all_targets = tensor(batch.targets, torch::kInt64);
     const Tensor all_mask = tensor(batch.mask, torch::kFloat32);
@@ -74,6 +75,7 @@ class CopyTrainTask : public Task {
     const Tensor all_counted = all_mask.to(torch::kBool).logical_and(all_targets != 0);
     const auto rows = [&](const Tensor& all) { return all.narrow(0, begin, size); };
     const Tensor targets = rows(all_targets), mask = rows(all_mask);
+    auto& model = dynamic_cast<nn::SequenceModelImpl&>(network);
     const Tensor logits = model.forward(rows(tensor(batch.tokens, torch::kInt64)));
     const Tensor share = mask.sum() / all_mask.sum();
     const Tensor loss = nn::MaskedCrossEntropy(logits, targets, mask) * share;

@@ -9,6 +9,7 @@
 #include "linnet/base/rng.h"
 #include "linnet/data/image_set.h"
 #include "linnet/nn/losses.h"
+#include "linnet/nn/sequence_model.h"
 #include "linnet/train/task.h"
 
 namespace linnet::train {
@@ -48,16 +49,17 @@ class ImagesTask : public Task {
     return static_cast<int64_t>(train_.size()) / config_.batch;
   }
 
-  void Prepare(nn::SequenceModelImpl& model) const override {
+  void Prepare(nn::Network& network) const override {
     torch::NoGradGuard no_grad;
-    model.first_value.copy_(torch::tensor(FirstByteDistribution(train_)));
+    dynamic_cast<nn::SequenceModelImpl&>(network).first_value.copy_(
+        torch::tensor(FirstByteDistribution(train_)));
   }
 
   int64_t TokensPerStep() const override {
     return config_.batch * static_cast<int64_t>(train_.image_bytes() - 1);
   }
 
-  StepLoss Loss(nn::SequenceModelImpl& model, int64_t step, const Part& part) override {
+  StepLoss Loss(nn::Network& network, int64_t step, const Part& part) override {
     const int64_t epoch = step / StepsPerEpoch(), in_epoch = step % StepsPerEpoch();
     if (epoch != epoch_) {
       order_ = RandomPermutation(static_cast<uint32_t>(train_.size()),
@@ -67,14 +69,14 @@ class ImagesTask : public Task {
     const int64_t begin = part.Begin(config_.batch), size = part.End(config_.batch) - begin;
     const std::span<const uint32_t> indices(order_.data() + in_epoch * config_.batch + begin,
                                             static_cast<size_t>(size));
-    const Tensor bits = BitsPerDim(model, train_, indices) *
+    const Tensor bits = BitsPerDim(network, train_, indices) *
                         (static_cast<double>(size) / static_cast<double>(config_.batch));
     return {bits,
             {{"bits_per_dim", bits.item<double>()}},
             size * static_cast<int64_t>(train_.image_bytes() - 1)};
   }
 
-  Metrics Validate(nn::SequenceModelImpl& model) override {
+  Metrics Validate(nn::Network& network) override {
     double sum = 0;
     std::vector<uint32_t> indices;
     for (size_t begin = 0; begin < validation_.size(); begin += indices.size()) {
@@ -82,7 +84,7 @@ class ImagesTask : public Task {
       for (size_t i = begin; i < std::min(begin + 16, validation_.size()); ++i) {
         indices.push_back(static_cast<uint32_t>(i));
       }
-      sum += BitsPerDim(model, validation_, indices).item<double>() *
+      sum += BitsPerDim(network, validation_, indices).item<double>() *
              static_cast<double>(indices.size());
     }
     return {{"bits_per_dim", sum / static_cast<double>(validation_.size())}};
@@ -100,13 +102,14 @@ class ImagesTask : public Task {
     images.labels.resize(count);
   }
 
-  static Tensor BitsPerDim(nn::SequenceModelImpl& model, const ImageSet& images,
+  static Tensor BitsPerDim(nn::Network& network, const ImageSet& images,
                            std::span<const uint32_t> indices) {
     const int64_t bytes = static_cast<int64_t>(images.image_bytes());
     const Tensor batch = torch::empty({static_cast<int64_t>(indices.size()), bytes}, torch::kInt64);
     int64_t* to = batch.data_ptr<int64_t>();
     for (uint32_t i : indices) to = std::copy_n(images.image(i).data(), bytes, to);
-    const Tensor there = batch.to(model.device());
+    const Tensor there = batch.to(network.device());
+    auto& model = dynamic_cast<nn::SequenceModelImpl&>(network);
     const Tensor logits = model.forward(there.narrow(1, 0, bytes - 1));
     const Tensor nats = nn::MixtureOfLogisticsNats(logits, there.narrow(1, 1, bytes - 1));
     return nats.mean() / std::numbers::ln2;

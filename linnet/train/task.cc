@@ -3,7 +3,13 @@
 namespace linnet::train {
 
 const std::vector<const TaskInfo*>& Tasks() {
-  static const std::vector<const TaskInfo*> tasks = {&kImagesTask, &kCopyTask};
+  static const std::vector<const TaskInfo*> tasks = {
+      &kImagesTask,
+      &kCopyTask,
+#ifdef LINNET_WITH_SPEECH
+      &kSpeechTask,
+#endif
+  };
   return tasks;
 }
 

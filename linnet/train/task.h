@@ -1,7 +1,7 @@
 // What is trained: a task gives the network's shape, the loss of each update, and a validation.
 //
 //   std::unique_ptr<Task> task = kImagesTask.make(config);
-//   nn::SequenceModel model(task->Spec());
+//   std::shared_ptr<nn::Network> model = nn::MakeNetwork(task->Spec());
 //   StepLoss loss = task->Loss(*model, step, {});    // loss.value.backward()
 //
 // The data of an update is a function of (seed, step) alone, so a run can be continued anywhere. A
@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "linnet/nn/sequence_model.h"
+#include "linnet/nn/network.h"
 #include "linnet/train/config.h"
 
 namespace linnet::train {
@@ -49,11 +49,13 @@ class Task {
   // Symbols that an update reads.
   virtual int64_t TokensPerStep() const = 0;
   // What the weights do not learn but the model file holds.
-  virtual void Prepare(nn::SequenceModelImpl&) const {}
-  virtual StepLoss Loss(nn::SequenceModelImpl& model, int64_t step, const Part& part) = 0;
-  virtual Metrics Validate(nn::SequenceModelImpl& model) = 0;
+  virtual void Prepare(nn::Network&) const {}
+  virtual StepLoss Loss(nn::Network& model, int64_t step, const Part& part) = 0;
+  virtual Metrics Validate(nn::Network& model) = 0;
   // What it is trained on, in a few words.
   virtual std::string Data() const = 0;
+  // What is to be said of the data before training begins: a line each.
+  virtual std::vector<std::string> Remarks() const { return {}; }
 };
 
 struct Preset {
@@ -74,6 +76,9 @@ const std::vector<const TaskInfo*>& Tasks();
 
 extern const TaskInfo kImagesTask;  // images.cc
 extern const TaskInfo kCopyTask;    // copy.cc
+#ifdef LINNET_WITH_SPEECH
+extern const TaskInfo kSpeechTask;  // speech.cc
+#endif
 
 }  // namespace linnet::train
 

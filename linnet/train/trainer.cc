@@ -54,6 +54,10 @@ std::string Show(const std::string& name, double value) {
     std::snprintf(text, sizeof(text), "%.2f%% right", 100 * value);
   } else if (name == "bits_per_dim") {
     std::snprintf(text, sizeof(text), "%.4f bits/dim", value);
+  } else if (name == "phone_error_rate") {
+    std::snprintf(text, sizeof(text), "%.2f%% of phones wrong", 100 * value);
+  } else if (name == "skipped") {
+    std::snprintf(text, sizeof(text), "%.2g skipped (no room for their phones)", value);
   } else {
     std::snprintf(text, sizeof(text), "%s %.4f", name.c_str(), value);
   }
@@ -62,7 +66,10 @@ std::string Show(const std::string& name, double value) {
 
 std::string Show(const Metrics& metrics) {
   std::string text;
-  for (const auto& [name, value] : metrics) text += (text.empty() ? "" : "  ") + Show(name, value);
+  for (const auto& [name, value] : metrics) {
+    if (name == "skipped" && value == 0) continue;
+    text += (text.empty() ? "" : "  ") + Show(name, value);
+  }
   return text;
 }
 
@@ -182,21 +189,22 @@ class Run {
     device_ = DeviceNamed(config_.device, config_.precision);
     const ModelSpec spec = task_->Spec();
     ValidateSpec(spec);
-    model_ =
-        nn::SequenceModel(spec, nn::TrainingOptions{.dropout = config_.dropout,
-                                                    .precision = config_.precision,
-                                                    .checkpoint_layers = config_.checkpoint_layers,
-                                                    .device = device_});
+    model_ = nn::MakeNetwork(spec, {.dropout = config_.dropout,
+                                    .precision = config_.precision,
+                                    .checkpoint_layers = config_.checkpoint_layers,
+                                    .device = device_});
     if (!config_.init.empty() && !resume) Begin(nn::CopyWeights(config_.init, *model_));
     task_->Prepare(*model_);
     parameters_ = model_->parameters();
     if (config_.ema > 0) {
       for (const torch::Tensor& p : parameters_) averages_.push_back(p.detach().clone());
     }
-    optimizer_ = std::make_unique<nn::Optimizer>(
-        nn::OptimizerOptions{
-            .name = config_.optimizer, .weight_decay = config_.weight_decay, .clip = config_.clip},
-        parameters_);
+    optimizer_ =
+        std::make_unique<nn::Optimizer>(nn::OptimizerOptions{.name = config_.optimizer,
+                                                             .beta2 = config_.beta2,
+                                                             .weight_decay = config_.weight_decay,
+                                                             .clip = config_.clip},
+                                        parameters_);
     steps_ = config_.steps;
     if (steps_ == 0) {
       const double steps = std::round(config_.epochs * static_cast<double>(task_->StepsPerEpoch()));
@@ -234,13 +242,16 @@ class Run {
     Mean mean;
     if (hooks_.progress) hooks_.progress->Finish(Summary());
     if (hooks_.progress && !begin_.empty()) hooks_.progress->Finish(begin_);
+    for (const std::string& remark : task_->Remarks()) {
+      if (hooks_.progress) hooks_.progress->Finish(remark);
+    }
     // A run that was killed between its last two files still owes the second.
     if (step_ >= steps_) SaveModel();
     if (step_ == 0 && !config_.init.empty()) {
       Aside([&] { result.validation = ValidateAndLog(log); });  // what these weights are worth here
     }
     while (step_ < steps_) {
-      const double rate = LearningRate(config_, step_, steps_);
+      const double rate = patience_.scale * LearningRate(config_, step_, steps_);
       const StepLoss loss = BatchLoss(/*backward=*/true, "at", step_ + 1);
       try {
         optimizer_->Step(rate);
@@ -403,9 +414,10 @@ class Run {
     const ModelSpec& spec = model_->spec();
     std::string text =
         StrCat("training ", FormatCount(static_cast<double>(ParameterCount(spec))), " parameters (",
-               spec.attention.kind, ", ", spec.layers, " x ", spec.d_model, ", ", config_.precision,
-               ", ", config_.threads, config_.threads == 1 ? " thread" : " threads", ") on ",
-               task_->Data(), "; ", steps_, " updates of ", config_.batch);
+               spec.network == "lstm" ? spec.network : spec.attention.kind, ", ", spec.layers,
+               " x ", spec.d_model, ", ", config_.precision, ", ", config_.threads,
+               config_.threads == 1 ? " thread" : " threads", ") on ", task_->Data(), "; ", steps_,
+               " updates of ", config_.batch);
     if (task_->StepsPerEpoch() > 0) {
       char epochs[32];
       const double rest = static_cast<double>(steps_ - step_);
@@ -432,6 +444,19 @@ class Run {
     return text;
   }
 
+  // Lowers the rate where validations have not become better for long enough.
+  bool LosePatience(double value) {
+    if (config_.lr_patience == 0) return false;
+    if (value < patience_.best) {
+      patience_.best = value, patience_.worse = 0;
+      return false;
+    }
+    if (++patience_.worse < config_.lr_patience) return false;
+    patience_.worse = 0;
+    patience_.scale *= config_.lr_patience_factor;
+    return true;
+  }
+
   Metrics ValidateAndLog(MetricsLog& log) {
     const Metrics metrics = Validate();
     for (const auto& [name, value] : metrics) {
@@ -440,10 +465,12 @@ class Run {
     ordered_json record = {{"step", step_}, {"seconds", trained_seconds_}};
     for (const auto& [name, value] : metrics) record["validation_" + name] = value;
     log.Write(record);
+    const bool slower = LosePatience(metrics[0].second);
     if (hooks_.progress) {
-      hooks_.progress->Finish(StrCat("step ", step_, Epoch(), ": validation ", Show(metrics),
-                                     " after ", FormatSeconds(trained_seconds_), " of training",
-                                     Worse(metrics[0].second)));
+      hooks_.progress->Finish(
+          StrCat("step ", step_, Epoch(), ": validation ", Show(metrics), " after ",
+                 FormatSeconds(trained_seconds_), " of training", Worse(metrics[0].second),
+                 slower ? StrCat("; the rate is multiplied by ", config_.lr_patience_factor) : ""));
     }
     return metrics;
   }
@@ -492,9 +519,11 @@ class Run {
         [&](const std::string& name, torch::Tensor tensor) { add(name, DType::kF32, tensor); });
     add("rng", DType::kU8, RandomState(torch::kCPU));
     if (!device_.is_cpu()) add("rng_device", DType::kU8, RandomState(device_));
-    writer.SetMetadata(
-        "progress",
-        ordered_json{{"step", step_}, {"seconds", trained_seconds_}, {"epochs", epochs_}}.dump());
+    ordered_json progress = {{"step", step_}, {"seconds", trained_seconds_}, {"epochs", epochs_}};
+    if (std::isfinite(patience_.best)) {
+      progress["patience"] = {patience_.best, patience_.worse, patience_.scale};
+    }
+    writer.SetMetadata("progress", progress.dump());
     writer.SetMetadata("model", linnet::ToJson(model_->spec()));
     try {
       writer.Write(StatePath());
@@ -549,6 +578,11 @@ class Run {
       epochs_ = epochs;
     } else if (task_->StepsPerEpoch() > 0) {  // a state from before epochs were kept
       epochs_ = static_cast<double>(step_) / static_cast<double>(task_->StepsPerEpoch());
+    }
+    const json patience = progress.value("patience", json());
+    if (patience.is_array() && patience.size() == 3 && patience[0].is_number() &&
+        patience[1].is_number_integer() && patience[2].is_number()) {
+      patience_ = {patience[0], patience[1], patience[2]};
     }
     const bool has_averages = file.Find("average.0") != nullptr;
     VisitState([&](const std::string& name, torch::Tensor tensor) {
@@ -622,7 +656,7 @@ class Run {
   std::optional<FolderLock> lock_;
   std::unique_ptr<Task> task_;
   torch::Device device_ = torch::kCPU;
-  nn::SequenceModel model_ = nullptr;
+  std::shared_ptr<nn::Network> model_;
   std::vector<torch::Tensor> parameters_, averages_;  // averages_: empty without --ema
   std::unique_ptr<nn::Optimizer> optimizer_;
   int64_t step_ = 0, steps_ = 0, saved_step_ = -1;
@@ -630,6 +664,12 @@ class Run {
   // The best validation since the start or the resumption.
   double best_ = std::numeric_limits<double>::infinity();
   int64_t best_step_ = 0;
+  // What --lr-patience goes by; part of the state.
+  struct {
+    double best = std::numeric_limits<double>::infinity();
+    int worse = 0;  // validations since then
+    double scale = 1;
+  } patience_;
   std::string shown_, begin_;
 };
 
