@@ -17,11 +17,14 @@ void AddDatasetOptions(CLI::App* verb, DatasetOptions& options) {
       ->type_name("NAME");
   verb->add_option("--split", options.split, "Which part of the data set")
       ->type_name("NAME")
-      ->check(CLI::IsMember({"train", "test"}))
+      ->check(CLI::IsMember({"train", "validation", "test"}))
       ->capture_default_str();
 }
 
 ImageSet LoadImagesFor(const ModelSpec& spec, const DatasetOptions& options) {
+  if (options.split == "validation") {
+    throw InputError("--split validation: data sets of images have train and test");
+  }
   ImageSet images = LoadImages(options.name, options.dir,
                                options.split == "train" ? Split::kTrain : Split::kTest);
   if (images.width != spec.width || images.height != spec.height ||

@@ -10,9 +10,7 @@
 
 namespace linnet::cli {
 
-namespace {
-
-[[noreturn]] void Become(const Sibling& sibling, const std::vector<std::string>& arguments) {
+void Become(const Sibling& sibling, const std::vector<std::string>& arguments) {
   std::vector<char*> argv = {const_cast<char*>(sibling.program)};
   if (!sibling.subcommand.empty()) argv.push_back(const_cast<char*>(sibling.subcommand.c_str()));
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
@@ -32,7 +30,13 @@ namespace {
   throw RuntimeError(beside, ": cannot be started (", std::generic_category().message(errno), ")");
 }
 
-}  // namespace
+Sibling SpeechSibling(const std::string& subcommand) {
+  return {.program = "linnet-speech",
+          .build =
+              "configure with -DLINNET_SPEECH=ON (it needs libsndfile, libsamplerate and KISS "
+              "FFT), then 'cmake --build BUILD --target",
+          .subcommand = subcommand};
+}
 
 void AddSiblingVerb(CLI::App& app, const std::string& name, const std::string& summary,
                     const Sibling& sibling) {

@@ -23,6 +23,12 @@ struct Sibling {
 void AddSiblingVerb(CLI::App& app, const std::string& name, const std::string& summary,
                     const Sibling& sibling);
 
+// Becomes the sibling at once, with these arguments. Throws as such a verb does.
+[[noreturn]] void Become(const Sibling& sibling, const std::vector<std::string>& arguments);
+
+// linnet-speech, which reads sound.
+Sibling SpeechSibling(const std::string& subcommand);
+
 }  // namespace linnet::cli
 
 #endif  // LINNET_CLI_SIBLING_H_

@@ -11,6 +11,7 @@
 #include "linnet/base/error.h"
 #include "linnet/base/units.h"
 #include "linnet/cli/image_options.h"
+#include "linnet/cli/sibling.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/data/copy_task.h"
 #include "linnet/kernels/isa.h"
@@ -28,6 +29,8 @@ struct Options {
   int threads = 0, show = 0;
   uint64_t seed = 0;
   bool json = false;
+  std::string dictionary;
+  int beam = 1;
 };
 
 constexpr size_t kCopySequences = 200;
@@ -135,7 +138,27 @@ void EvalCopy(const Options& options, const std::shared_ptr<const Model>& model)
   }
 }
 
+// A model of speech is heard by the program that reads sound, with what was given here.
+[[noreturn]] void EvalSpeech(const Options& options) {
+  std::vector<std::string> arguments = {options.model, "--split", options.from.split};
+  const auto give = [&](bool given, const char* flag, const std::string& value) {
+    if (!given) return;
+    arguments.push_back(flag);
+    if (!value.empty()) arguments.push_back(value);
+  };
+  give(!options.from.dir.empty(), "--data", options.from.dir);
+  give(!options.dictionary.empty(), "--dictionary", options.dictionary);
+  give(options.limit > 0, "--limit", std::to_string(options.limit));
+  give(options.beam > 1, "--beam", std::to_string(options.beam));
+  give(options.precision.has_value(), "--precision",
+       options.precision ? PrecisionName(*options.precision) : "");
+  give(options.threads > 0, "--threads", std::to_string(options.threads));
+  give(options.json, "--json", "");
+  Become(SpeechSibling("eval"), arguments);
+}
+
 void Run(const Options& options) {
+  if (Checkpoint::Open(options.model).spec().task == "speech") EvalSpeech(options);
   const auto model = Model::Open(options.model, {options.precision});
   const std::string& task = model->spec().task;
   if (task == "images") {
@@ -153,10 +176,13 @@ void AddEval(CLI::App& app) {
   CLI::App* verb = AddVerb(
       app, "eval", "Measure how good a model is",
       "Image models: bits/dim over a data set's images. Copy models: the share of symbols that\n"
-      "they repeat rightly, over random sequences that they never saw.",
+      "they repeat rightly, over random sequences that they never saw. Models of speech: the phone "
+      "error\n"
+      "rate over AN4's test set (--data its folder) or a manifest's recordings.",
       "  linnet eval models/digits.safetensors --data data/mnist\n"
       "  linnet eval models/digits.safetensors --data data/mnist --limit 100 --json\n"
-      "  linnet eval runs/copy/model.safetensors --show 3\n");
+      "  linnet eval runs/copy/model.safetensors --show 3\n"
+      "  linnet eval models/phones.safetensors --data data/an4\n");
   auto options = std::make_shared<Options>();
   AddModelArgument(verb, options->model);
   AddDatasetOptions(verb, options->from);
@@ -173,6 +199,13 @@ void AddEval(CLI::App& app) {
   verb->add_option("--show", options->show, "Copy models: print the first N sequences and copies")
       ->type_name("N")
       ->check(Between(0, 1000));
+  verb->add_option("--dictionary", options->dictionary,
+                   "Speech: words and their phones, for a manifest's texts")
+      ->type_name("FILE");
+  verb->add_option("--beam", options->beam, "Speech: weigh this many prefixes")
+      ->type_name("N")
+      ->check(Between(1, 1000))
+      ->capture_default_str();
   AddPrecisionOption(verb, options->precision);
   AddThreadsOption(verb, options->threads);
   AddJsonFlag(verb, options->json);

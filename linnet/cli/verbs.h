@@ -34,6 +34,7 @@ void AddPlot(CLI::App& app);
 void AddReproduce(CLI::App& app);
 void AddSample(CLI::App& app);
 void AddTrain(CLI::App& app);
+void AddTranscribe(CLI::App& app);
 
 // A subcommand with its one-line summary; --help ends with `notes` (what else there is to say, or
 // "") and with examples (lines, each indented).

@@ -177,14 +177,7 @@ class BlockRunner {
   // and of other rows of floats.
   void From(Precision precision, size_t rows, size_t in, size_t out, const float* x,
             size_t x_stride, PackedMatrix matrix, LinearMode mode, float* y, size_t y_stride) {
-    if (precision == Precision::kF32) {
-      return Linear(rows, in, out, x, x_stride, reinterpret_cast<const float*>(matrix), mode, y,
-                    y_stride);
-    }
-    const kernels::NarrowRows narrow = kernels::TakeNarrowRows(
-        Model::Packed::NarrowTypeOf(precision), rows, in, work_.narrow_wide);
-    kernels::NarrowActivations(rows, in, x, x_stride, nullptr, narrow);
-    kernels::NarrowLinear(rows, in, out, narrow, matrix, mode, y, y_stride);
+    Multiply(precision, rows, in, out, x, x_stride, matrix, mode, y, y_stride, work_.narrow_wide);
   }
 
   template <class Body>
@@ -545,6 +538,10 @@ struct Engine::Scratch {
 
 Engine::Engine(std::shared_ptr<const Model> model, const EngineOptions& options)
     : model_(std::move(model)), pool_(options.threads), scratch_(std::make_unique<Scratch>()) {
+  if (model_->spec().task == "speech") {
+    throw InputError(model_->path(), ": a model of the task 'speech' reads frames of sound, not ",
+                     "symbols; run it with linnet transcribe (from C++: SpeechEncoder)");
+  }
   scratch_->members.resize(static_cast<size_t>(pool_.size()));
 }
 

@@ -159,9 +159,19 @@ class Packer {
 // Walks a step in its order; fills in the addresses of model.layers, final_norm and predictor.
 void Pack(Model::Packed& model, const Checkpoint& checkpoint, Packer& packer) {
   const size_t d = model.d_model, m = model.value_dim;
+  if (model.spec.task == "speech") {
+    const size_t inputs = Size(model.spec.speech.Inputs());
+    model.input_projection = packer.Columns(model.predictor_precision(), "input_projection",
+                                            model.value_embedding, inputs, 0, inputs, true);
+  }
   for (size_t l = 0; l < model.layers.size(); ++l) {
     PackedLayer& layer = model.layers[l];
     const std::string name = StrCat("transformer.layers.", l, ".");
+    if (model.spec.convolution > 0) {
+      layer.convolution = {packer.Values(checkpoint.Tensor(name + "convolution.weight")),
+                           packer.Values(checkpoint.Tensor(name + "convolution.bias")),
+                           packer.Norm(name + "convolution_norm")};
+    }
     for (PackedGroup& group : layer.attention) {
       std::vector<Packer::Rows> heads;
       for (size_t h = group.begin; h < group.end; ++h) {
@@ -203,14 +213,29 @@ Model::Packed::Packed(const Checkpoint& checkpoint, Precision precision)
       path(checkpoint.path()),
       training(checkpoint.training()),
       layout(checkpoint.spec(), precision) {
-  if (!FindAttentionKind(spec.attention.kind).recurrent) {
+  const bool speech = spec.task == "speech";
+  if (spec.network == "lstm") {
+    throw InputError(path, ": this runtime runs no LSTM; linnet train speech evaluates it");
+  }
+  if (speech && spec.attention.kind == "kernel") {
+    throw InputError(path,
+                     ": this runtime does not run attention 'kernel'; of speech it runs "
+                     "linear, causal-linear, full and reformer");
+  }
+  if (speech && spec.attention.lsh_variant != "published") {
+    throw InputError(path, ": this runtime does not run the lsh_variant '",
+                     spec.attention.lsh_variant, "'; it runs 'published'");
+  }
+  if (!speech && !FindAttentionKind(spec.attention.kind).recurrent) {
     throw InputError(path, ": this runtime does not run attention '", spec.attention.kind,
                      "'; it runs causal-linear and full");
   }
-  if (!layout.softmax && !FindFeatureMap(spec.attention.feature_map).runtime) {
+  const bool maps = FindAttentionKind(spec.attention.kind).maps;
+  if (maps && (!FindFeatureMap(spec.attention.feature_map).runtime ||
+               (speech && spec.attention.feature_map == "rff"))) {
     throw InputError(path, ": this runtime does not run the feature map '",
-                     spec.attention.feature_map,
-                     "'; it runs elu, relu, polynomial2, rff and favor");
+                     spec.attention.feature_map, "'; it runs elu, relu, polynomial2, ",
+                     speech ? "" : "rff ", "and favor");
   }
   if (spec.head == "logistics" && Size(spec.mixtures) > kernels::kMaxMixtures) {
     throw InputError(path, ": ", spec.mixtures, " mixtures are more than the ",
@@ -223,8 +248,8 @@ Model::Packed::Packed(const Checkpoint& checkpoint, Precision precision)
   value_dim = Size(spec.value_dim), d_ff = Size(spec.d_ff), outputs = Size(spec.OutputSize());
   value_embedding = Size(spec.value_embedding);
   head_width = 2 * dim + value_dim;
-  features = layout.softmax ? dim : layout.linear.dim;
-  if (!layout.softmax) {
+  features = maps ? layout.linear.dim : dim;
+  if (maps) {
     feature_map = FindFeatureBody(spec.attention.feature_map);
     omega_columns = static_cast<size_t>(OmegaColumns(spec.attention, spec.query_dim));
     if (feature_map && feature_map->floor) {
@@ -261,7 +286,18 @@ Model::Packed::Packed(const Checkpoint& checkpoint, Precision precision)
   Packer packer(checkpoint, weights.data());
   Pack(*this, checkpoint, packer);
 
-  values = Copied(checkpoint.Tensor("value_embedding.weight"));
+  if (!speech) {
+    values = Copied(checkpoint.Tensor("value_embedding.weight"));
+  } else if (spec.speech.normalise == "corpus") {
+    input_mean = Copied(checkpoint.Tensor("input_norm.mean"));
+    input_deviation = Copied(checkpoint.Tensor("input_norm.deviation"));
+    for (const float deviation : input_deviation) {
+      if (!(deviation > 0)) {
+        throw InputError(path, ": input_norm.deviation holds ", deviation, "; mend the file");
+      }
+    }
+  }
+  if (spec.attention.kind == "reformer") planes = Copied(LshPlanes(spec.attention, spec.query_dim));
   if (value_embedding < d_model) positions = Copied(checkpoint.Tensor("pos_embedding.pe"));
   if (spec.pixel_above) above = Copied(checkpoint.Tensor("above_embedding.weight"));
   if (spec.task == "images") {
@@ -310,6 +346,13 @@ size_t Model::weight_bytes() const { return packed_->weights.size(); }
 uint64_t Model::fingerprint() const { return packed_->fingerprint; }
 std::span<const float> Model::first_value() const {
   return {packed_->first_value.data(), packed_->first_value.size()};
+}
+
+std::span<const float> Model::input_mean() const {
+  return {packed_->input_mean.data(), packed_->input_mean.size()};
+}
+std::span<const float> Model::input_deviation() const {
+  return {packed_->input_deviation.data(), packed_->input_deviation.size()};
 }
 
 }  // namespace linnet

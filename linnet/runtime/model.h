@@ -50,6 +50,9 @@ class Model {
   uint64_t fingerprint() const;
   // Images: the probability of each first byte; empty for other tasks.
   std::span<const float> first_value() const;
+  // Speech: each band's mean and deviation over the corpus; empty where utterances normalise themselves.
+  std::span<const float> input_mean() const;
+  std::span<const float> input_deviation() const;
 
   struct Packed;
   const Packed& packed() const { return *packed_; }

@@ -37,7 +37,13 @@ struct PackedGroup {
   PackedMatrix out = nullptr;  // values or hidden units -> d_model; the first group adds the bias
 };
 
+struct PackedConvolution {
+  const float *weight = nullptr, *bias = nullptr;  // [convolution, d_model], [d_model]
+  kernels::LayerNormParameters norm{};
+};
+
 struct PackedLayer {
+  PackedConvolution convolution = {};  // null without one
   std::vector<PackedGroup> attention, feed_forward;
   const float* omega = nullptr;                // [dim, columns] of a random feature map
   const float* feed_forward_factor = nullptr;  // [d_model], of its inputs; null: none
@@ -82,11 +88,30 @@ struct Model::Packed {
   kernels::LayerNormParameters final_norm;  // null where the model has none
   PackedMatrix predictor = nullptr;
 
+  PackedMatrix input_projection = nullptr;           // of speech: as the predictor, narrow or not
+  AlignedBuffer<float> input_mean, input_deviation;  // of speech, [bands]; empty: none
+  AlignedBuffer<float> planes;  // of the reformer, [rounds, dim, (buckets + 1) / 2]
+
   AlignedBuffer<float> values;     // [vocabulary, value_embedding]
   AlignedBuffer<float> positions;  // [max_length, d_model - value_embedding]
   AlignedBuffer<float> above;      // [vocabulary + 1, value_embedding], or empty
   AlignedBuffer<float> first_value;
 };
+
+// y = x W^T + b of rows of floats, which a narrow matrix wants rounded first: into `narrow`, of
+// NarrowRowsSize() bytes; null in f32.
+inline void Multiply(Precision precision, size_t rows, size_t in, size_t out, const float* x,
+                     size_t x_stride, PackedMatrix matrix, kernels::LinearMode mode, float* y,
+                     size_t y_stride, std::byte* narrow) {
+  if (precision == Precision::kF32) {
+    return kernels::Linear(rows, in, out, x, x_stride, reinterpret_cast<const float*>(matrix), mode,
+                           y, y_stride);
+  }
+  const kernels::NarrowRows rounded =
+      kernels::TakeNarrowRows(Model::Packed::NarrowTypeOf(precision), rows, in, narrow);
+  kernels::NarrowActivations(rows, in, x, x_stride, nullptr, rounded);
+  kernels::NarrowLinear(rows, in, out, rounded, matrix, mode, y, y_stride);
+}
 
 }  // namespace linnet
 

@@ -1,0 +1,17 @@
+// linnet-speech: the verbs that read sound. `linnet transcribe` becomes it, and `linnet eval` for models of
+// speech.
+#include "linnet/base/version.h"
+#include "linnet/cli/program.h"
+#include "linnet/cli/speech.h"
+
+int main(int argc, char** argv) {
+  using namespace linnet::cli;
+  // Messages begin with the name of the program that people call.
+  CLI::App app("Hears phones in sound", "linnet");
+  app.set_version_flag("--version", "linnet " LINNET_VERSION);
+  app.require_subcommand(1);
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  AddSpeechTranscribe(app);
+  AddSpeechEval(app);
+  return RunProgram(app, argc, argv);
+}

@@ -1,0 +1,197 @@
+// linnet transcribe: phones and their times, from recordings or from sound as it arrives.
+#include <unistd.h>
+
+#include <cstdio>
+#include <iostream>
+#include <iterator>
+#include <span>
+
+#include "linnet/base/error.h"
+#include "linnet/base/units.h"
+#include "linnet/cli/speech.h"
+#include "linnet/cli/verbs.h"
+#include "linnet/io/json.h"
+#include "linnet/speech/transcriber.h"
+
+namespace linnet::cli {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct Options {
+  std::string model;
+  std::vector<std::string> files;
+  std::optional<Precision> precision;
+  int threads = 0, beam = 1;
+  bool causal = false, json = false;
+};
+
+std::string Show(const Phone& phone) {
+  char text[64];
+  std::snprintf(text, sizeof(text), "%.2f ", phone.seconds);
+  return text + phone.name;
+}
+
+ordered_json ToJson(const std::vector<Phone>& phones) {
+  ordered_json list = ordered_json::array();
+  for (const Phone& phone : phones) {
+    list.push_back(
+        {{"phone", phone.name}, {"seconds", phone.seconds}, {"probability", phone.probability}});
+  }
+  return list;
+}
+
+Audio Read(const std::string& file, int rate) {
+  if (file != "-") return ReadAudio(file, rate);
+  const std::string bytes{std::istreambuf_iterator<char>(std::cin), {}};
+  return ParseAudio(std::as_bytes(std::span(bytes)), "standard input", rate);
+}
+
+// What there is to say of a recording beside its phones. Not on stdout: that is for phones.
+void Remark(const std::string& file, const std::string& text) {
+  std::cout.flush();
+  std::cerr << "linnet: " << EscapeControls(file) << ": " << text << std::endl;
+}
+
+struct Tally {
+  size_t failed = 0;
+  double seconds = 0;  // of sound
+};
+
+void Whole(const Options& options, const std::shared_ptr<const Model>& model, Tally& tally,
+           ordered_json& results) {
+  Transcriber transcriber(model,
+                          {.threads = options.threads, .beam = static_cast<size_t>(options.beam)});
+  for (const std::string& file : options.files) {
+    try {
+      const Audio audio = Read(file, transcriber.sample_rate());
+      Transcript heard;
+      try {
+        heard = transcriber.Transcribe(audio);
+      } catch (const Error& error) {
+        throw InputError(file, ": ", error.what());
+      }
+      tally.seconds += heard.seconds;
+      const std::vector<std::string> remarks = RemarksOn(audio);
+      if (options.json) {
+        results.push_back({{"file", file},
+                           {"seconds", heard.seconds},
+                           {"log_probability", heard.log_probability},
+                           {"remarks", remarks},
+                           {"phones", ToJson(heard.phones)}});
+        continue;
+      }
+      for (const std::string& remark : remarks) Remark(file, remark);
+      std::cout << EscapeControls(file) << ":";
+      for (const Phone& phone : heard.phones) std::cout << "  " << Show(phone);
+      std::cout << "\n" << std::flush;
+    } catch (const Error& error) {
+      ++tally.failed;
+      std::cout.flush();
+      std::cerr << "linnet: " << EscapeControls(error.what()) << std::endl;
+      if (options.json) results.push_back({{"file", file}, {"error", error.what()}});
+    }
+  }
+}
+
+// Phones are printed as they are heard, one a line (with --json, an object a line).
+void AsItArrives(const Options& options, const std::shared_ptr<const Model>& model, Tally& tally) {
+  const bool several = options.files.size() > 1;
+  for (const std::string& file : options.files) {
+    try {
+      PhoneStream stream(model);
+      AudioReader reader(file, model->spec().speech.sample_rate);
+      const auto print = [&](const std::vector<Phone>& phones) {
+        for (const Phone& phone : phones) {
+          if (options.json) {
+            std::cout << ordered_json{{"file", file},
+                                      {"phone", phone.name},
+                                      {"seconds", phone.seconds},
+                                      {"probability", phone.probability}}
+                             .dump(-1, ' ', false, ordered_json::error_handler_t::replace)
+                      << "\n";
+          } else {
+            std::cout << (several ? EscapeControls(file) + ":  " : "") << Show(phone) << "\n";
+          }
+        }
+        if (!phones.empty()) std::cout << std::flush;
+      };
+      // A tenth of a second: what a listener does not notice.
+      std::vector<float> piece(static_cast<size_t>(model->spec().speech.sample_rate / 10));
+      while (const size_t count = reader.Read(piece)) {
+        print(stream.Read(std::span(piece).first(count)));
+      }
+      print(stream.Finish());
+      tally.seconds += stream.seconds();
+    } catch (const Error& error) {
+      ++tally.failed;
+      std::cout.flush();
+      std::cerr << "linnet: " << EscapeControls(error.what()) << std::endl;
+    }
+  }
+}
+
+void Run(const Options& options) {
+  const auto model = OpenModel(options.model, "speech", "transcribe", {options.precision});
+  Tally tally;
+  ordered_json results = ordered_json::array();
+  const Stopwatch watch;
+  if (options.causal) {
+    PhoneStream check(model);  // says at once what it cannot
+    if (options.beam > 1) {
+      throw InputError(
+          "--causal tells phones as they are heard, --beam weighs them at the end; give one");
+    }
+    AsItArrives(options, model, tally);
+  } else {
+    Whole(options, model, tally, results);
+    if (options.json) PrintJson(results);
+  }
+  const double seconds = watch.Seconds();
+  if (!options.json && isatty(STDERR_FILENO) == 1 && tally.seconds > 0) {
+    std::cout.flush();
+    std::cerr << "heard " << FormatSeconds(tally.seconds) << " of sound in "
+              << FormatSeconds(seconds) << "\n";
+  }
+  if (tally.failed > 0) {
+    throw InputError(tally.failed, " of ", options.files.size(), " recordings could not be heard");
+  }
+}
+
+}  // namespace
+
+void AddSpeechTranscribe(CLI::App& app) {
+  CLI::App* verb =
+      AddVerb(app, "transcribe", "Tell the phones in recordings, and when each is heard",
+              "WAV, FLAC and NIST SPHERE without compression; '-' is standard input. Channels are "
+              "mixed, other\n"
+              "rates resampled. A line a recording: each phone behind the second at which it "
+              "begins to be heard.\n"
+              "A recording that cannot be heard is named on stderr, the others are still done, and "
+              "the exit code\n"
+              "is 2. With --causal, sound is heard as it arrives (WAV, from a pipe), in constant "
+              "memory, and each\n"
+              "phone stands on a line of its own as soon as it is certain.",
+              "  linnet transcribe models/phones.safetensors yes.flac no.wav\n"
+              "  linnet transcribe models/phones.safetensors --json *.flac\n"
+              "  arecord -f S16_LE -r 16000 -t wav | linnet transcribe "
+              "models/phones-causal.safetensors --causal -\n");
+  auto options = std::make_shared<Options>();
+  AddModelArgument(verb, options->model);
+  verb->add_option("FILE", options->files, "Recordings; '-' for standard input")
+      ->type_name("")
+      ->required()
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  verb->add_flag("--causal", options->causal,
+                 "Hear sound as it arrives; needs a model that sees no future");
+  verb->add_option("--beam", options->beam, "Weigh this many prefixes (1: the likeliest path)")
+      ->type_name("N")
+      ->check(Between(1, 1000))
+      ->capture_default_str();
+  AddPrecisionOption(verb, options->precision);
+  AddThreadsOption(verb, options->threads);
+  AddJsonFlag(verb, options->json);
+  verb->callback([options] { Run(*options); });
+}
+
+}  // namespace linnet::cli

@@ -1,0 +1,165 @@
+// One checkpoint of a speech model, three readings: nn, the runtime at once, and the runtime piece by
+// piece. All hear the same.
+#include <gtest/gtest.h>
+#include <torch/utils.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "linnet/base/error.h"
+#include "linnet/nn/speech_model.h"
+#include "linnet/runtime/engine.h"
+#include "linnet/runtime/narrow.h"
+#include "linnet/runtime/speech_encoder.h"
+
+namespace linnet {
+namespace {
+
+using torch::Tensor;
+
+// Ragged on purpose: nothing is a multiple of a vector.
+struct Case {
+  std::string attention;
+  int convolution = 0;
+  bool norm_first = false;
+  std::string feature_map = "elu";
+  std::string network = "transformer";
+};
+
+ModelSpec Ragged(const Case& from) {
+  ModelSpec spec;
+  spec.task = "speech", spec.network = from.network;
+  spec.attention.kind = from.attention, spec.attention.feature_map = from.feature_map;
+  spec.attention.lsh_rounds = 2, spec.attention.lsh_buckets = 6, spec.attention.lsh_chunk = 5;
+  spec.convolution = from.convolution, spec.norm_first = from.norm_first;
+  spec.activation = from.norm_first ? "gelu" : "relu";
+  spec.layers = 3, spec.heads = 3, spec.query_dim = 5, spec.value_dim = 7, spec.d_model = 22;
+  spec.d_ff = 37, spec.value_embedding = 12, spec.max_length = 61;
+  spec.head = "categorical", spec.classes = spec.vocabulary = 5;
+  spec.speech.bands = 7, spec.speech.stack = 5, spec.speech.stride = 2, spec.speech.lookahead = 1;
+  spec.speech.phones = "A B C D";
+  return spec;
+}
+
+class SpeechParity : public testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override {
+    torch::manual_seed(7);
+    model_ = nn::SpeechModel(Ragged(GetParam()));
+    model_->eval();
+    path_ = std::filesystem::temp_directory_path() /
+            ("linnet_speech_parity." + std::to_string(getpid()) + ".safetensors");
+    nn::SaveModel(path_, *model_, "");
+  }
+  void TearDown() override { std::filesystem::remove(path_); }
+
+  // Log-probabilities of nn.
+  Tensor Want(const Tensor& inputs) {
+    const torch::NoGradGuard no_grad;
+    return torch::log_softmax(model_->forward(inputs.unsqueeze(0), torch::tensor({inputs.size(0)})),
+                              2)[0];
+  }
+
+  std::string path_;
+  nn::SpeechModel model_ = nullptr;
+};
+
+std::span<const float> Floats(const Tensor& x) {
+  return {x.data_ptr<float>(), static_cast<size_t>(x.numel())};
+}
+std::span<float> Room(const Tensor& x) {
+  return {x.data_ptr<float>(), static_cast<size_t>(x.numel())};
+}
+double Off(const Tensor& a, const Tensor& b) { return (a - b).abs().max().item<double>(); }
+
+TEST_P(SpeechParity, TrainingAndRuntimeHearTheSame) {
+  SpeechEncoder encoder(Model::Open(path_));
+  for (const int64_t length : {61, 1, 2, 30}) {  // shorter again: nothing of the longer one is left
+    const Tensor inputs = torch::randn({length, model_->spec().speech.Inputs()});
+    const Tensor got = torch::empty({length, 5});
+    encoder.Encode(Floats(inputs), Room(got));
+    EXPECT_LT(Off(got, Want(inputs)), 2e-4) << length;
+  }
+}
+
+TEST_P(SpeechParity, NarrowModelsHearNearlyTheSame) {
+  if (GetParam().network == "lstm") GTEST_SKIP() << "has no narrow form";
+  const Tensor inputs = torch::randn({40, model_->spec().speech.Inputs()});
+  const Tensor want = Want(inputs);
+  for (const Precision precision : {Precision::kBf16, Precision::kInt8}) {
+    SpeechEncoder encoder(Model::Open(path_, {.precision = precision}));
+    const Tensor got = torch::empty({40, 5}), again = torch::empty({40, 5});
+    encoder.Encode(Floats(inputs), Room(got));
+    // Hashing is a choice: where rounding turns one, a reformer hears something else.
+    if (GetParam().attention != "reformer") {
+      EXPECT_LT(Off(got, want), precision == Precision::kBf16 ? 0.05 : 0.2);
+    }
+    // The narrowed file is the same model.
+    const std::string narrowed = path_ + ".narrow";
+    WriteNarrowed(Checkpoint::Open(path_), precision, narrowed);
+    SpeechEncoder from_file(Model::Open(narrowed));
+    from_file.Encode(Floats(inputs), Room(again));
+    EXPECT_TRUE(torch::equal(got, again));
+    std::filesystem::remove(narrowed);
+  }
+}
+
+TEST_P(SpeechParity, PiecesHearWhatTheWholeDoes) {
+  SpeechEncoder encoder(Model::Open(path_));
+  if (!model_->spec().Causal()) {
+    EXPECT_THROW(encoder.NewState(), Error);
+    return;
+  }
+  const int64_t in = model_->spec().speech.Inputs();
+  const Tensor inputs = torch::randn({61, in});
+  const Tensor want = Want(inputs);
+  for (const int64_t piece : {1, 2, 7, 61}) {
+    SpeechState state = encoder.NewState();
+    SpeechState fork;
+    for (int64_t t = 0; t < 61; t += piece) {
+      const int64_t count = std::min(piece, 61 - t);
+      const Tensor part = inputs.narrow(0, t, count).contiguous(), got = torch::empty({count, 5});
+      if (t == 14) fork = state;
+      encoder.Extend(state, Floats(part), Room(got));
+      EXPECT_LT(Off(got, want.narrow(0, t, count)), 2e-4) << piece << " at " << t;
+    }
+    EXPECT_EQ(state.position(), 61u);
+    const Tensor one = torch::randn({1, in}), out = torch::empty({1, 5});
+    EXPECT_THROW(encoder.Extend(state, Floats(one), Room(out)), Error);
+    if (fork.position() == 14) {
+      encoder.Extend(fork, Floats(inputs.narrow(0, 14, 1).contiguous()), Room(out));
+      EXPECT_LT(Off(out[0], want[14]), 2e-4);
+    }
+  }
+}
+
+TEST_P(SpeechParity, RefusesWhatDoesNotFit) {
+  const auto model = Model::Open(path_);
+  SpeechEncoder encoder(model);
+  std::vector<float> inputs(62 * encoder.inputs()), out(62 * 5);
+  EXPECT_THROW(encoder.Encode(inputs, out), Error);  // 62 positions
+  EXPECT_THROW(encoder.Encode(std::span(inputs).first(encoder.inputs()), out), Error);
+  EXPECT_THROW(encoder.Encode(std::span(inputs).first(3), std::span(out).first(5)), Error);
+  EXPECT_NO_THROW(encoder.Encode({}, {}));
+  EXPECT_THROW(Engine engine(model), Error);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, SpeechParity,
+    testing::Values(Case{"linear"}, Case{"linear", 5, true}, Case{"linear", 3, false, "favor"},
+                    Case{"full"}, Case{"full", 3, true}, Case{"reformer"},
+                    Case{"reformer", 3, true}, Case{"causal-linear"},
+                    Case{"causal-linear", 4, true}, Case{"causal-linear", 3, false, "relu"}),
+    [](const auto& info) {
+      std::string name = info.param.network == "lstm" ? "lstm" : info.param.attention;
+      name += std::to_string(info.param.convolution) + info.param.feature_map;
+      std::erase(name, '-');
+      return name;
+    });
+
+}  // namespace
+}  // namespace linnet
