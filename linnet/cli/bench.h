@@ -28,6 +28,7 @@ void AddBenchStream(CLI::App& bench);
 void AddBenchAttention(CLI::App& bench);
 void AddBenchFeatures(CLI::App& bench);
 void AddBenchMemory(CLI::App& bench);
+void AddBenchSpeech(CLI::App& bench);
 void AddBenchTrain(CLI::App& bench);
 
 struct Record {

@@ -92,8 +92,7 @@ void Run(const Options& options) {
     std::cerr << "linnet: left out: " << EscapeControls(fault) << "\n";
   }
   if (!set.unknown_words.empty()) {
-    std::cerr << "linnet: left out " << set.left_out
-              << " utterances: the dictionary does not have";
+    std::cerr << "linnet: left out " << set.left_out << " utterances: the dictionary does not have";
     for (const std::string& word : set.unknown_words) std::cerr << " " << EscapeControls(word);
     std::cerr << "\n";
   }

@@ -16,5 +16,6 @@ int main(int argc, char** argv) {
   linnet::cli::AddBenchMemory(app);
   linnet::cli::AddBenchFeatures(app);
   linnet::cli::AddBenchAttention(app);
+  linnet::cli::AddBenchSpeech(app);
   return linnet::cli::RunProgram(app, argc, argv);
 }

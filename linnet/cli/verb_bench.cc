@@ -29,6 +29,8 @@ void AddBench(CLI::App& app) {
   AddTrainerVerb(*verb, "attention",
                  "Time and memory of attention against the length (the paper's figure 1)",
                  "linnet-bench", "attention");
+  AddTrainerVerb(*verb, "speech", "Time training on speech, against the length of utterances",
+                 "linnet-bench", "speech");
 }
 
 }  // namespace linnet::cli

@@ -12,6 +12,7 @@
 #include "linnet/io/json.h"
 #include "linnet/kernels/isa.h"
 #include "linnet/model/checkpoint.h"
+#include "linnet/runtime/speech_encoder.h"
 #include "linnet/runtime/state.h"
 
 namespace linnet::cli {
@@ -63,24 +64,51 @@ bool Runs(const AttentionSpec& spec) {
   return FindAttentionKind(spec.kind).recurrent && FindFeatureMap(spec.feature_map).runtime;
 }
 
+// Of a sequence; null where the runtime keeps none.
+ordered_json StateBytesOf(const ModelSpec& spec, Precision precision) {
+  if (spec.task == "speech") {
+    const bool streams = spec.network == "transformer" && spec.Causal();
+    return streams ? ordered_json(SpeechStateBytes(spec)) : ordered_json(nullptr);
+  }
+  return Runs(spec.attention) ? ordered_json(StateBytes(spec, precision)) : ordered_json(nullptr);
+}
+
+template <class... Values>
+void Line(const char* name, const Values&... values) {
+  std::cout << "  " << std::left << std::setw(20) << name << " ";
+  (std::cout << ... << values) << "\n";
+}
+
+void PrintTransformer(const ModelSpec& spec) {
+  Line("attention", DescribeAttention(spec),
+       spec.convolution > 0 ? StrCat(", convolutions over ", spec.convolution) : "");
+  Line("layers", spec.layers, " of ", spec.d_model, " (feed-forward ", spec.d_ff, ", ",
+       spec.activation, spec.norm_first ? ", norms first)" : ")");
+  Line("heads", spec.heads, " of ", spec.query_dim,
+       spec.value_dim == spec.query_dim ? "" : StrCat(" (values: ", spec.value_dim, ")"));
+}
+
 void PrintTable(const ModelSpec& spec, const ordered_json& info) {
-  const auto line = [](const char* name, const auto&... value) {
-    std::cout << "  " << std::left << std::setw(20) << name << " ";
-    (std::cout << ... << value) << "\n";
-  };
+  const auto line = [](const char* name, const auto&... value) { Line(name, value...); };
   const auto bytes = [&](const char* key) { return FormatBytes(info[key].get<double>()); };
   std::cout << info["model"].get<std::string>() << "\n";
   if (spec.task == "images") {
     line("task", "images of ", spec.width, " x ", spec.height,
          spec.channels == 1 ? ", gray" : ", RGB");
+  } else if (spec.task == "speech") {
+    line("task", "speech, ", spec.classes - 1, " phones");
+    line("hears", spec.speech.bands, " bands at ", spec.speech.sample_rate,
+         " samples a second, normalised by the ", spec.speech.normalise, "; ", spec.speech.stack,
+         " frames of 10 ms every ", spec.speech.stride, ", ", spec.speech.lookahead,
+         " of them ahead");
   } else {
     line("task", spec.task, ", ", spec.vocabulary - 1, " symbols");
   }
-  line("attention", DescribeAttention(spec));
-  line("layers", spec.layers, " of ", spec.d_model, " (feed-forward ", spec.d_ff, ", ",
-       spec.activation, spec.norm_first ? ", norms first)" : ")");
-  line("heads", spec.heads, " of ", spec.query_dim,
-       spec.value_dim == spec.query_dim ? "" : StrCat(" (values: ", spec.value_dim, ")"));
+  if (spec.network == "lstm") {
+    line("network", "LSTM in both directions, ", spec.layers, " layers of ", spec.d_model);
+  } else {
+    PrintTransformer(spec);
+  }
   line("head", spec.head == "logistics" ? StrCat("mixture of ", spec.mixtures, " logistics")
                                         : StrCat(spec.classes, " classes"));
   line("positions", spec.max_length, spec.positions == "grid" ? ", by row and column too" : "",
@@ -88,7 +116,9 @@ void PrintTable(const ModelSpec& spec, const ordered_json& info) {
   line("parameters", FormatCount(info["parameters"].get<double>()), " (", info["parameters"], ")");
   line("weights", bytes("weight_bytes"), " in fp32; the file has ", bytes("file_bytes"),
        ", matrices in ", info["precision"].get<std::string>());
-  if (info["state_bytes"].is_null()) {
+  if (spec.task == "speech" && info["state_bytes"].is_null()) {
+    line("state", "none: it hears utterances as a whole");
+  } else if (info["state_bytes"].is_null()) {
     const bool kind = FindAttentionKind(spec.attention.kind).recurrent;
     line("state", "none: ", kind ? "the feature map '" : "'",
          kind ? spec.attention.feature_map : spec.attention.kind, "' is not run by the runtime");
@@ -124,8 +154,7 @@ void Run(const Options& options) {
       {"weight_bytes", parameters * int64_t{sizeof(float)}},
       {"file_bytes", std::filesystem::file_size(options.model)},
       {"precision", PrecisionName(checkpoint.precision())},
-      {"state_bytes", Runs(spec.attention) ? ordered_json(StateBytes(spec, checkpoint.precision()))
-                                           : ordered_json(nullptr)},
+      {"state_bytes", StateBytesOf(spec, checkpoint.precision())},
       {"positions", spec.max_length},
       {"training", training},
       {"isa", kernels::ActiveIsa()},

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <memory>
 
@@ -97,6 +98,17 @@ void Check(const File& file, const SF_INFO& info, const std::string& label) {
                      " samples a second are no sound");
   }
   if (info.frames <= 0) throw InputError(label, ": holds no sound");
+  // Of a WAV that was cut off libsndfile takes what is there, and only its log says so. A length near 2^31
+  // or above is what those write who did not know it.
+  char log[4096] = "";
+  sf_command(file.get(), SFC_GET_LOG_INFO, log, sizeof(log));
+  const char* data = std::strstr(log, "\ndata : ");
+  unsigned long long said = 0, is = 0;
+  constexpr unsigned long long kUnknown = 0x7fff0000;
+  if (info.seekable && data != nullptr &&
+      std::sscanf(data, "\ndata : %llu (should be %llu)", &said, &is) == 2 && said < kUnknown) {
+    throw InputError(label, ": ends after ", is, " of ", said, " bytes of sound");
+  }
 }
 
 // Appends the next `most` samples, at most, to mono; returns how many.

@@ -14,9 +14,9 @@
 namespace linnet {
 
 struct Audio {
-  std::vector<float> samples;  // -1 .. 1
-  int rate = 0;                // samples a second
-  int file_rate = rate;        // those of the file that they come from
+  std::vector<float> samples = {};  // -1 .. 1
+  int rate = 0;                     // samples a second
+  int file_rate = rate;             // those of the file that they come from
 
   double seconds() const { return static_cast<double>(samples.size()) / rate; }
 };

@@ -132,6 +132,49 @@ TEST(Audio, RefusesWhatIsNoWholeSound) {
 }
 
 // Values of torchaudio's Kaldi-compatible filterbank (the file says of what).
+Floats InPieces(const std::string& path, int rate, size_t piece) {
+  AudioReader reader(path, rate);
+  Floats all, part(piece);
+  while (const size_t count = reader.Read(part)) {
+    all.insert(all.end(), part.begin(), part.begin() + static_cast<ptrdiff_t>(count));
+  }
+  EXPECT_EQ(reader.Read(part), 0u);
+  return all;
+}
+
+TEST(AudioReader, ReadsInPiecesWhatTheWholeIs) {
+  const Floats samples = Tone(440, 48'000, 30'001);
+  for (const int format : {SF_FORMAT_WAV | SF_FORMAT_PCM_16, SF_FORMAT_FLAC | SF_FORMAT_PCM_16}) {
+    const SoundFile file(samples, 48'000, 1, format);
+    for (const size_t piece : {1u, 777u, 100'000u}) {
+      EXPECT_EQ(InPieces(file.path(), 48'000, piece), ReadAudio(file.path(), 48'000).samples);
+    }
+    // Resampled as it comes: the same, but for rounding.
+    const Floats want = ReadAudio(file.path(), 16'000).samples;
+    for (const size_t piece : {5u, 1600u}) {
+      const Floats got = InPieces(file.path(), 16'000, piece);
+      ASSERT_NEAR(static_cast<double>(got.size()), static_cast<double>(want.size()), 1);
+      for (size_t i = 0; i < std::min(got.size(), want.size()); ++i) {
+        ASSERT_NEAR(got[i], want[i], 1e-5) << i;
+      }
+    }
+  }
+}
+
+TEST(AudioReader, SaysWhatItCannotRead) {
+  SoundFile wav(Tone(440, 16'000, 5000), 16'000, 1, SF_FORMAT_WAV | SF_FORMAT_PCM_16);
+  std::vector<char> cut(wav.bytes().begin(), wav.bytes().end() - 3000);
+  EXPECT_THAT(ErrorOf([&] { Parse(cut, 16'000); }), HasSubstr("ends after 7000 of 10000 bytes"));
+  std::fill_n(cut.begin() + 40, 3, '\xff'), cut[43] = '\x7f';  // a length that was not known
+  EXPECT_EQ(Parse(cut, 16'000).samples.size(), 3500u);
+  SoundFile file(Tone(440, 16'000, 5000), 16'000, 1, SF_FORMAT_FLAC | SF_FORMAT_PCM_16);
+  std::filesystem::resize_file(file.path(), file.bytes().size() / 2);
+  EXPECT_THAT(ErrorOf([&] { InPieces(file.path(), 16'000, 1000); }), HasSubstr("ends after"));
+  EXPECT_THAT(ErrorOf([] { AudioReader reader("/no/such", 16'000); }), HasSubstr("/no/such"));
+  EXPECT_THAT(ErrorOf([] { AudioReader reader("/dev/null", 16'000); }), HasSubstr("no sound"));
+  EXPECT_THAT(ErrorOf([] { AudioReader reader("/", 16'000); }), HasSubstr("no sound"));
+}
+
 TEST(Filterbank, AgreesWithTorchaudio) {
   const SafetensorsFile file = SafetensorsFile::Open("tests/audio/fbank.safetensors");
   const auto samples = file.Get("samples").f32();

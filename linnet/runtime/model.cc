@@ -106,6 +106,23 @@ class Packer {
     return to;
   }
 
+  // name_ih and name_hh of an LSTM, such as "lstm.weight_ih_l0_reverse".
+  PackedLstm Lstm(const std::string& end, size_t in, size_t hidden) {
+    const auto values = [&](const char* name) {
+      return checkpoint_.Tensor(StrCat("lstm.", name, end));
+    };
+    std::vector<float> bias(values("bias_ih_l").begin(), values("bias_ih_l").end());
+    for (size_t i = 0; i < bias.size(); ++i) bias[i] += values("bias_hh_l")[i];
+    const auto pack = [&](const char* name, size_t width, const float* with) {
+      std::byte* to = Take(Model::Packed::MatrixBytes(Precision::kF32, width, 4 * hidden));
+      if (to != nullptr) {
+        Pack(Precision::kF32, values(name).data(), 4 * hidden, width, 0, width, {}, with, to);
+      }
+      return to;
+    };
+    return {pack("weight_ih_l", in, bias.data()), pack("weight_hh_l", hidden, nullptr)};
+  }
+
   // Those of an int8 matrix' inputs.
   const float* Factors(const std::string& name) {
     return Values(InputFactors(checkpoint_, name + ".weight"));
@@ -159,6 +176,18 @@ class Packer {
 // Walks a step in its order; fills in the addresses of model.layers, final_norm and predictor.
 void Pack(Model::Packed& model, const Checkpoint& checkpoint, Packer& packer) {
   const size_t d = model.d_model, m = model.value_dim;
+  if (model.spec.network == "lstm") {
+    model.lstm.clear();
+    for (int l = 0; l < model.spec.layers; ++l) {
+      for (const char* direction : {"", "_reverse"}) {
+        const size_t in = l == 0 ? Size(model.spec.speech.Inputs()) : 2 * d;
+        model.lstm.push_back(packer.Lstm(StrCat(l, direction), in, d));
+      }
+    }
+    model.predictor =
+        packer.Columns(Precision::kF32, "predictor", model.outputs, 2 * d, 0, 2 * d, true);
+    return;
+  }
   if (model.spec.task == "speech") {
     const size_t inputs = Size(model.spec.speech.Inputs());
     model.input_projection = packer.Columns(model.predictor_precision(), "input_projection",
@@ -214,15 +243,17 @@ Model::Packed::Packed(const Checkpoint& checkpoint, Precision precision)
       training(checkpoint.training()),
       layout(checkpoint.spec(), precision) {
   const bool speech = spec.task == "speech";
-  if (spec.network == "lstm") {
-    throw InputError(path, ": this runtime runs no LSTM; linnet train speech evaluates it");
+  const bool lstm = spec.network == "lstm";
+  if (lstm && precision != Precision::kF32) {
+    throw InputError(path, ": an LSTM runs in f32 alone; leave out the precision ",
+                     PrecisionName(precision));
   }
-  if (speech && spec.attention.kind == "kernel") {
+  if (speech && !lstm && spec.attention.kind == "kernel") {
     throw InputError(path,
                      ": this runtime does not run attention 'kernel'; of speech it runs "
                      "linear, causal-linear, full and reformer");
   }
-  if (speech && spec.attention.lsh_variant != "published") {
+  if (speech && !lstm && spec.attention.lsh_variant != "published") {
     throw InputError(path, ": this runtime does not run the lsh_variant '",
                      spec.attention.lsh_variant, "'; it runs 'published'");
   }
@@ -231,8 +262,9 @@ Model::Packed::Packed(const Checkpoint& checkpoint, Precision precision)
                      "'; it runs causal-linear and full");
   }
   const bool maps = FindAttentionKind(spec.attention.kind).maps;
-  if (maps && (!FindFeatureMap(spec.attention.feature_map).runtime ||
-               (speech && spec.attention.feature_map == "rff"))) {
+  if (maps && !lstm &&
+      (!FindFeatureMap(spec.attention.feature_map).runtime ||
+       (speech && spec.attention.feature_map == "rff"))) {
     throw InputError(path, ": this runtime does not run the feature map '",
                      spec.attention.feature_map, "'; it runs elu, relu, polynomial2, ",
                      speech ? "" : "rff ", "and favor");
@@ -265,7 +297,7 @@ Model::Packed::Packed(const Checkpoint& checkpoint, Precision precision)
   const size_t most = narrow() ? kMaxNarrowGroups : kMaxGroups;
   const PackedLayer cut{.attention = Groups(heads, (step + value_dim - 1) / value_dim, most),
                         .feed_forward = Groups(d_ff, std::max(step, kPanel), most)};
-  layers.assign(Size(spec.layers), cut);
+  if (!lstm) layers.assign(Size(spec.layers), cut);
   widest = most_heads = 0;
   for (const PackedGroup& group : cut.attention) {
     widest = std::max(widest, QkvWidth(group));
@@ -298,7 +330,7 @@ Model::Packed::Packed(const Checkpoint& checkpoint, Precision precision)
     }
   }
   if (spec.attention.kind == "reformer") planes = Copied(LshPlanes(spec.attention, spec.query_dim));
-  if (value_embedding < d_model) positions = Copied(checkpoint.Tensor("pos_embedding.pe"));
+  if (value_embedding < d_model && !lstm) positions = Copied(checkpoint.Tensor("pos_embedding.pe"));
   if (spec.pixel_above) above = Copied(checkpoint.Tensor("above_embedding.weight"));
   if (spec.task == "images") {
     first_value = Copied(checkpoint.Tensor("first_value.probability"));

@@ -31,6 +31,12 @@ inline constexpr size_t kMaxGroups = 8, kMaxNarrowGroups = 4;
 // A matrix within `weights`, as kernels/linear.h or narrow_linear.h has it packed.
 using PackedMatrix = const std::byte*;
 
+// One direction of an LSTM's layer, always in f32: to the gates i, f, g and o, [h] each.
+struct PackedLstm {
+  PackedMatrix in = nullptr;         // of the layer's inputs, with both biases
+  PackedMatrix recurrent = nullptr;  // of its own last output
+};
+
 struct PackedGroup {
   size_t begin = 0, end = 0;   // heads, or hidden units
   PackedMatrix in = nullptr;   // d_model -> q, k, v of each head in turn, or -> hidden units
@@ -88,6 +94,7 @@ struct Model::Packed {
   kernels::LayerNormParameters final_norm;  // null where the model has none
   PackedMatrix predictor = nullptr;
 
+  std::vector<PackedLstm> lstm;  // each layer's forward and backward direction; then no `layers`
   PackedMatrix input_projection = nullptr;           // of speech: as the predictor, narrow or not
   AlignedBuffer<float> input_mean, input_deviation;  // of speech, [bands]; empty: none
   AlignedBuffer<float> planes;  // of the reformer, [rounds, dim, (buckets + 1) / 2]

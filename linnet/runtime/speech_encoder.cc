@@ -37,11 +37,13 @@ class Room {
 
 // Where a layer's floats are in a SpeechState: s, z, and the last rows that the convolution has read.
 struct LayerState {
-  explicit LayerState(const Model::Packed& model)
-      : s(model.heads * model.features * model.value_dim),
-        z(model.heads * model.features),
-        rows(model.spec.convolution > 0 ? static_cast<size_t>(model.spec.convolution) - 1 : 0),
-        floats(s + z + rows * model.d_model) {}
+  explicit LayerState(const ModelSpec& spec) {
+    const auto size = [](int64_t n) { return static_cast<size_t>(n); };
+    z = size(spec.heads) * size(FeatureSize(spec.attention, spec.query_dim));
+    s = z * size(spec.value_dim);
+    rows = spec.convolution > 0 ? size(spec.convolution) - 1 : 0;
+    floats = s + z + rows * size(spec.d_model);
+  }
 
   size_t s, z, rows, floats;
 };
@@ -69,7 +71,7 @@ class SpeechEncoder::Pass {
   Pass(const Model::Packed& model, Scratch& scratch, float* state, size_t first, size_t rows)
       : model_(model),
         scratch_(scratch),
-        layout_(model),
+        layout_(model.spec),
         state_(state),
         first_(first),
         rows_(rows),
@@ -88,6 +90,18 @@ class SpeechEncoder::Pass {
   }
 
   void Run(std::span<const float> inputs, std::span<float> log_probs) {
+    if (model_.lstm.empty()) {
+      Transformer(inputs, log_probs);
+    } else {
+      Lstm(inputs, log_probs);
+    }
+    for (size_t r = 0; r < rows_; ++r) {
+      LogSoftmax(log_probs.subspan(r * model_.outputs, model_.outputs));
+    }
+  }
+
+ private:
+  void Transformer(std::span<const float> inputs, std::span<float> log_probs) {
     Embed(inputs.data());
     for (size_t l = 0; l < model_.layers.size(); ++l) {
       const PackedLayer& layer = model_.layers[l];
@@ -110,12 +124,46 @@ class SpeechEncoder::Pass {
     }
     Multiply(model_.predictor_precision(), rows_, d_, model_.outputs, out, d_, model_.predictor,
              LinearMode::kOverwrite, log_probs.data(), model_.outputs, narrow_);
-    for (size_t r = 0; r < rows_; ++r) {
-      LogSoftmax(log_probs.subspan(r * model_.outputs, model_.outputs));
-    }
   }
 
- private:
+  // Each layer in both directions: of the gates i, f, g, o, in this order,
+  //   c_t = sigmoid(f) c_{t-1} + sigmoid(i) tanh(g),   h_t = sigmoid(o) tanh(c_t)
+  void Lstm(std::span<const float> inputs, std::span<float> log_probs) {
+    const float* x = inputs.data();
+    size_t in = static_cast<size_t>(model_.spec.speech.Inputs());
+    float* gates = scratch_.wide.Of(rows_ * 4 * d_);
+    std::vector<float> cell(d_);
+    for (size_t l = 0; l < model_.lstm.size(); l += 2) {
+      float* out = (l % 4 == 0 ? scratch_.rows : scratch_.mixed).Of(rows_ * 2 * d_);
+      for (size_t backward = 0; backward < 2; ++backward) {
+        const PackedLstm& part = model_.lstm[l + backward];
+        Multiply(Precision::kF32, rows_, in, 4 * d_, x, in, part.in, LinearMode::kOverwrite, gates,
+                 4 * d_, nullptr);
+        std::fill(cell.begin(), cell.end(), 0.0f);
+        const float* before = nullptr;
+        for (size_t i = 0; i < rows_; ++i) {
+          const size_t t = backward == 1 ? rows_ - 1 - i : i;
+          float* gate = gates + t * 4 * d_;
+          float* h = out + t * 2 * d_ + backward * d_;
+          if (before != nullptr) {
+            Multiply(Precision::kF32, 1, d_, 4 * d_, before, d_, part.recurrent, LinearMode::kAdd,
+                     gate, 4 * d_, nullptr);
+          }
+          for (size_t c = 0; c < d_; ++c) {
+            cell[c] =
+                Sigmoid(gate[d_ + c]) * cell[c] + Sigmoid(gate[c]) * std::tanh(gate[2 * d_ + c]);
+            h[c] = Sigmoid(gate[3 * d_ + c]) * std::tanh(cell[c]);
+          }
+          before = h;
+        }
+      }
+      x = out, in = 2 * d_;
+    }
+    Multiply(Precision::kF32, rows_, in, model_.outputs, x, in, model_.predictor,
+             LinearMode::kOverwrite, log_probs.data(), model_.outputs, nullptr);
+  }
+  static float Sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
+
   void Embed(const float* inputs) {
     const size_t in = static_cast<size_t>(model_.spec.speech.Inputs());
     const size_t width = model_.value_embedding, rest = d_ - width;
@@ -310,6 +358,10 @@ class SpeechEncoder::Pass {
   std::byte* narrow_ = nullptr;
 };
 
+size_t SpeechStateBytes(const ModelSpec& spec) {
+  return static_cast<size_t>(spec.layers) * LayerState(spec).floats * sizeof(float);
+}
+
 SpeechEncoder::SpeechEncoder(std::shared_ptr<const Model> model)
     : model_(std::move(model)), scratch_(std::make_unique<Scratch>()) {
   if (model_->spec().task != "speech") {
@@ -338,7 +390,7 @@ SpeechState SpeechEncoder::NewState() const {
         "a model with --attention causal-linear");
   }
   SpeechState state;
-  state.floats_.resize(model_->packed().layers.size() * LayerState(model_->packed()).floats);
+  state.floats_.resize(SpeechStateBytes(model_->spec()) / sizeof(float));
   return state;
 }
 

@@ -37,6 +37,9 @@ class SpeechState {
   std::vector<float> floats_;
 };
 
+// Bytes of such a state; of a spec that is causal.
+size_t SpeechStateBytes(const ModelSpec& spec);
+
 class SpeechEncoder {
  public:
   // Throws InputError for a model of another task.

@@ -1,0 +1,441 @@
+// linnet reproduce table3: phones from speech (§4.3), by linear, softmax and Reformer attention and by a
+// bidirectional LSTM, each trained for the same time; and what a second of sound costs as utterances grow.
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "linnet/base/error.h"
+#include "linnet/base/units.h"
+#include "linnet/cli/bench.h"
+#include "linnet/cli/child.h"
+#include "linnet/cli/page.h"
+#include "linnet/cli/program.h"
+#include "linnet/cli/reproduce.h"
+#include "linnet/cli/verbs.h"
+#include "linnet/io/file.h"
+#include "linnet/io/json.h"
+
+namespace linnet::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+struct Options {
+  std::string data, work = "runs/table3", out = ".", from, precision = "fp32";
+  double minutes = 8;
+  int seeds = 3, threads = 0;
+  bool json = false;
+};
+
+struct Method {
+  const char* name;
+  const char* label;
+  std::vector<std::string> flags;
+  bool seeds;        // several, where there are
+  double paper_per;  // WSJ, percent
+  double paper_epoch;
+};
+const std::vector<Method>& Methods() {
+  static const std::vector<Method> methods = {
+      {"lstm", "Bi-LSTM", {"--preset", "lstm"}, true, 10.94, 1047},
+      {"full", "softmax", {"--preset", "paper", "--attention", "full"}, false, 5.12, 2711},
+      {"reformer", "LSH-4", {"--preset", "paper", "--attention", "reformer"}, false, 9.33, 2250},
+      {"linear", "linear", {"--preset", "paper"}, true, 8.08, 824},
+  };
+  return methods;
+}
+
+// What an update is timed over, once the first ones are past.
+constexpr int kWarmUpSteps = 10, kTimedSteps = 30;
+
+std::string Verb(const std::vector<std::string>& arguments, const char* what) {
+  const ChildResult child = RunChild("linnet", arguments);
+  if (child.exit_code == 130) throw Interrupted();
+  if (child.exit_code == 2) throw InputError("table3: nothing is written");  // it has said why
+  if (child.exit_code != 0) {
+    throw RuntimeError("table3: ", what, " failed",
+                       child.signal != 0 ? StrCat(" (signal ", child.signal, ")") : "",
+                       "; nothing is written");
+  }
+  return child.out;
+}
+
+json Parsed(const std::string& text, const std::string& where) {
+  std::string fault;
+  json value = ParseJson(text, 8, fault);
+  if (!fault.empty()) throw InputError(where, ": ", fault);
+  return value;
+}
+
+std::vector<json> MetricsOf(const fs::path& run) {
+  const std::string path = run / "metrics.jsonl";
+  std::istringstream in(ReadFile(path, size_t{1} << 28));
+  std::vector<json> records;
+  for (std::string line; std::getline(in, line);) records.push_back(Parsed(line, path));
+  return records;
+}
+
+std::vector<std::string> TrainArguments(const Options& options, const Method& method, int seed,
+                                        const fs::path& run, int64_t steps) {
+  std::vector<std::string> arguments = {"train", "speech"};
+  arguments.insert(arguments.end(), method.flags.begin(), method.flags.end());
+  const bool lstm = std::string(method.name) == "lstm";
+  for (const std::string& argument : std::vector<std::string>{
+           "--data", options.data, "--out", run, "--seed", std::to_string(seed), "--steps",
+           std::to_string(steps), "--precision", lstm ? "fp32" : options.precision, "--log-every",
+           std::to_string(kWarmUpSteps), "--checkpoint-every", "200"}) {
+    arguments.push_back(argument);
+  }
+  if (options.threads > 0) {
+    arguments.insert(arguments.end(), {"--threads", std::to_string(options.threads)});
+  }
+  return arguments;
+}
+
+// Updates that fit into the budget: by the time of the first ones, kept, so that a run that goes on has as
+// many.
+int64_t StepsOf(const Options& options, const Method& method) {
+  const fs::path folder = fs::path(options.work) / StrCat("steps-", method.name);
+  const fs::path plan = fs::path(options.work) / StrCat("steps-", method.name, ".json");
+  std::error_code error;
+  if (fs::exists(plan, error)) {
+    const json kept = Parsed(ReadFile(plan, 1 << 16), plan);
+    if (kept.value("minutes", 0.0) == options.minutes &&
+        kept.value("precision", "") == options.precision) {
+      return kept.at("steps").get<int64_t>();
+    }
+    throw InputError(plan.string(), ": of another budget or precision; choose another --work");
+  }
+  fs::remove_all(folder, error);
+  std::cerr << "timing updates of " << method.label << "\n";
+  std::vector<std::string> arguments =
+      TrainArguments(options, method, 1, folder, kWarmUpSteps + kTimedSteps);
+  arguments.insert(arguments.end(), {"--validate-every", "0"});
+  Verb(arguments, "a training");
+  double first = 0, last = 0;
+  for (const json& record : MetricsOf(folder)) {
+    if (!record.contains("lr")) continue;
+    if (record.at("step") == kWarmUpSteps) first = record.at("seconds");
+    if (record.at("step") == kWarmUpSteps + kTimedSteps) last = record.at("seconds");
+  }
+  fs::remove_all(folder, error);
+  const double each = (last - first) / kTimedSteps;
+  if (!(each > 0)) throw RuntimeError("table3: updates of ", method.label, " take no time");
+  const auto steps = std::max<int64_t>(1, std::llround(60 * options.minutes / each));
+  WriteFileAtomically(
+      plan, json{{"minutes", options.minutes}, {"precision", options.precision}, {"steps", steps}}
+                    .dump() +
+                "\n");
+  return steps;
+}
+
+json Train(const Options& options, const Method& method, int seed) {
+  const int64_t steps = StepsOf(options, method);
+  const fs::path run = fs::path(options.work) / StrCat(method.name, "-", seed);
+  std::error_code error;
+  std::cerr << "training " << method.label << ", seed " << seed << ": " << steps << " updates\n";
+  std::vector<std::string> arguments = TrainArguments(options, method, seed, run, steps);
+  if (fs::exists(run / "state.safetensors", error)) {
+    arguments = {"train", "speech", "--resume", "--out", run};
+  }
+  Verb(arguments, "a training");
+  json result = {{"method", method.name}, {"seed", seed}, {"steps", steps}};
+  json curve = json::array();
+  double seconds = 0, memory = 0;
+  for (const json& record : MetricsOf(run)) {
+    if (record.contains("validation_phone_error_rate")) {
+      curve.push_back(
+          {record.at("step"), record.at("seconds"), record.at("validation_phone_error_rate")});
+    } else {
+      seconds = record.at("seconds");
+      memory = std::max(memory, record.value("peak_memory", 0.0));
+    }
+  }
+  result["seconds"] = seconds, result["peak_memory"] = memory, result["curve"] = curve;
+  const std::string model = run / "model.safetensors";
+  const json info = Parsed(Verb({"info", model, "--json"}, "'linnet info'"), model);
+  result["epochs"] = info.at("training").at("epochs");
+  result["parameters"] = info.at("parameters");
+  for (const char* split : {"validation", "test"}) {
+    const json eval = Parsed(
+        Verb({"eval", model, "--data", options.data, "--split", split, "--json"}, "'linnet eval'"),
+        model);
+    result[split] = eval.at("phone_error_rate");
+    result["real_time_factor"] = eval.at("real_time_factor");
+  }
+  return result;
+}
+
+std::string Measure(const Options& options) {
+  json all = {{"machine", MachineName()},
+              {"date", Today()},
+              {"minutes", options.minutes},
+              {"precision", options.precision},
+              {"runs", json::array()}};
+  for (const Method& method : Methods()) {
+    for (int seed = 1; seed <= (method.seeds ? options.seeds : 1); ++seed) {
+      all["runs"].push_back(Train(options, method, seed));
+    }
+  }
+  std::cerr << "timing updates against the length of utterances\n";
+  std::vector<std::string> bench = {"bench", "speech", "--precision", options.precision, "--json"};
+  if (options.threads > 0) {
+    bench.insert(bench.end(), {"--threads", std::to_string(options.threads)});
+  }
+  all["lengths"] = Parsed(Verb(bench, "'linnet bench speech'"), "linnet bench speech");
+  all["threads"] = all["lengths"].at(0).at("threads");
+  return all.dump(1) + "\n";
+}
+
+// The runs of a method; the mean of a field over them, and how far they lie apart.
+struct Summary {
+  std::vector<const json*> runs;
+
+  double Mean(const char* field) const {
+    double sum = 0;
+    for (const json* run : runs) sum += run->at(field).get<double>();
+    return sum / static_cast<double>(runs.size());
+  }
+  double Spread(const char* field) const {
+    double least = 1e300, most = -1e300;
+    for (const json* run : runs) {
+      least = std::min(least, run->at(field).get<double>());
+      most = std::max(most, run->at(field).get<double>());
+    }
+    return most - least;
+  }
+};
+Summary Of(const json& all, const Method& method) {
+  Summary summary;
+  for (const json& run : all.at("runs")) {
+    if (run.at("method") == method.name) summary.runs.push_back(&run);
+  }
+  return summary;
+}
+
+constexpr plot::Marker kMarkers[] = {plot::Marker::kTriangle, plot::Marker::kSquare,
+                                     plot::Marker::kDiamond, plot::Marker::kCircle};
+
+plot::Figure DrawCurves(const json& all) {
+  plot::Plot by_time{.title = "against time",
+                     .x = {"minutes of training"},
+                     .y = {"phone error rate of the validation set, %"}};
+  plot::Plot by_step{.title = "against updates",
+                     .x = {"updates"},
+                     .y = {"phone error rate of the validation set, %"}};
+  for (size_t m = 0; m < Methods().size(); ++m) {
+    bool first = true;
+    for (const json* run : Of(all, Methods()[m]).runs) {
+      plot::Series series{.label = first ? Methods()[m].label : "",
+                          .style = plot::Style::kLine,
+                          .marker = kMarkers[m],
+                          .color = static_cast<int>(m)};
+      plot::Series steps = series;
+      for (const json& point : run->at("curve")) {
+        series.x.push_back(point.at(1).get<double>() / 60);
+        steps.x.push_back(point.at(0));
+        series.y.push_back(100 * point.at(2).get<double>());
+        steps.y.push_back(series.y.back());
+      }
+      by_time.series.push_back(series);
+      by_step.series.push_back(steps);
+      first = false;
+    }
+  }
+  return {.title = "Phones from speech as training goes on",
+          .subtitle = "AN4; a line a seed; of figure 5, the part on speech",
+          .panels = {by_time, by_step}};
+}
+
+plot::Figure DrawLengths(const json& all) {
+  plot::Plot panel{.x = {"seconds of an utterance", /*log=*/true},
+                   .y = {"milliseconds of training a second of sound", /*log=*/true}};
+  for (size_t m = 0; m < Methods().size(); ++m) {
+    plot::Series series{.label = Methods()[m].label,
+                        .style = plot::Style::kLineAndPoints,
+                        .marker = kMarkers[m],
+                        .color = static_cast<int>(m)};
+    for (const json& record : all.at("lengths")) {
+      if (record.at("method") != Methods()[m].name) continue;
+      series.x.push_back(record.at("seconds"));
+      series.y.push_back(record.at("value"));
+    }
+    if (!series.x.empty()) panel.series.push_back(series);
+  }
+  return {.title = "What a second of sound costs in training",
+          .subtitle = "batches of 240 s in utterances of 8 s to 4 minutes",
+          .panels = {panel}};
+}
+
+std::string Percent(double share) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.2f", 100 * share);
+  return text;
+}
+
+std::string Page(const json& all, const std::string& command) {
+  std::string page = StrCat(
+      "# Table 3: phones from speech\n\n```\n", command, "\n```\n\n",
+      Wrapped(StrCat(
+          all.at("machine").get<std::string>(), ", ", all.at("threads").get<int>(), " threads, ",
+          all.at("precision").get<std::string>(), ", ", all.at("date").get<std::string>(),
+          ". Each run trained for about ", Digits(all.at("minutes").get<double>()),
+          " minutes: the paper's networks (9 layers of 6 heads of 32; the LSTM 3 layers of 320 "
+          "in both directions) on CMU AN4, 38 minutes of speech by 66 people, eight others held "
+          "out for validation, the test set (130 utterances, 10 more people) heard once by each "
+          "final model. **The paper's figures are of another corpus**, WSJ with 80 hours, and of "
+          "trainings to the end: what compares is the order and the time.")),
+      "\n| | test PER, % | validation PER, % | s an epoch | updates | epochs | times faster than "
+      "real time | memory of training | parameters | paper, WSJ: PER, % | s an epoch |\n"
+      "|---|---|---|---|---|---|---|---|---|---|---|\n");
+  for (const Method& method : Methods()) {
+    const Summary summary = Of(all, method);
+    if (summary.runs.empty()) continue;
+    const auto rate = [&](const char* field) {
+      return summary.runs.size() == 1
+                 ? Percent(summary.Mean(field))
+                 : StrCat(Percent(summary.Mean(field)), " (", summary.runs.size(), " seeds, ",
+                          Percent(summary.Spread(field)), " apart)");
+    };
+    page += StrCat(
+        "| ", method.label, " | ", rate("test"), " | ", rate("validation"), " | ",
+        Digits(summary.Mean("seconds") / summary.Mean("epochs")), " | ",
+        Digits(std::lround(summary.Mean("steps"))), " | ", Digits(summary.Mean("epochs")), " | ",
+        Digits(1 / summary.Mean("real_time_factor")), " | ",
+        FormatBytes(summary.Mean("peak_memory")), " | ", FormatCount(summary.Mean("parameters")),
+        " | ", method.paper_per, " | ", Digits(method.paper_epoch), " |\n");
+  }
+  page += "\n" + PictureTag("table3", "Phone error rates against time and updates") + "\n";
+  page += "## The length of utterances\n\n" +
+          PictureTag("table3-length", "Training time a second of sound, against the length") + "\n";
+  page += "| seconds of an utterance |";
+  std::string line = "|---|";
+  for (const Method& method : Methods()) page += StrCat(" ", method.label, " |"), line += "---|";
+  page += "\n" + line + "\n";
+  std::vector<double> lengths;
+  for (const json& record : all.at("lengths")) {
+    const double seconds = record.at("seconds");
+    if (std::find(lengths.begin(), lengths.end(), seconds) == lengths.end()) {
+      lengths.push_back(seconds);
+    }
+  }
+  for (const double seconds : lengths) {
+    page += StrCat("| ", seconds, " |");
+    for (const Method& method : Methods()) {
+      std::string cell = "–";
+      for (const json& record : all.at("lengths")) {
+        if (record.at("method") == method.name && record.at("seconds") == seconds) {
+          cell = Digits(record.at("value").get<double>());
+        }
+      }
+      page += StrCat(" ", cell, " |");
+    }
+    page += "\n";
+  }
+  return page + "\n" +
+         Wrapped(
+             "Milliseconds of an update (forward, CTC, backward, optimiser) a second of sound, by "
+             "'linnet bench speech', which checks gradients first. Time an epoch counts the "
+             "updates alone. How fast a model hears is measured by 'linnet eval', from samples to "
+             "phones. Memory is that of the whole process, all utterances at three speeds "
+             "included.") +
+         "\nThe command wrote this page.\n";
+}
+
+json ReadResult(const std::string& text, const std::string& where) {
+  json all = Parsed(text, where);
+  try {  // what the page and the pictures read is there
+    for (const Method& method : Methods()) Of(all, method);
+    if (all.at("runs").empty()) throw InputError(where, ": holds no run");
+    Page(all, "");
+    DrawCurves(all), DrawLengths(all);
+  } catch (const json::exception&) {
+    throw InputError(where,
+                     ": lacks a field, or has one of another type; give the table3.json that "
+                     "'linnet reproduce table3' wrote");
+  }
+  return all;
+}
+
+void Run(const Options& options) {
+  const fs::path out = options.out;
+  const std::string page = out / "table3.md", records = out / "table3.json";
+  std::vector<std::string> files = {page, records};
+  for (const char* name : {"table3", "table3-length"}) {
+    for (const std::string& file : PictureFiles(out, name)) files.push_back(file);
+  }
+  for (const std::string& file : files) AtomicFile probe(file);
+  std::string command = "linnet reproduce table3 --data an4", text;
+  if (options.from.empty()) {
+    if (options.data.empty()) throw InputError("--data is missing: name AN4's folder");
+    if (options.minutes != 8) command += StrCat(" --minutes ", options.minutes);
+    if (options.seeds != 3) command += StrCat(" --seeds ", options.seeds);
+    if (options.precision != "fp32") command += " --precision " + options.precision;
+    if (options.threads > 0) command += StrCat(" --threads ", options.threads);
+    std::error_code error;
+    fs::create_directories(options.work, error);
+    if (error) throw InputError(options.work, ": cannot make this folder: ", error.message());
+    text = Measure(options);
+  } else {
+    command = "linnet reproduce table3 --from table3.json   # what an earlier run wrote";
+    text = ReadFile(options.from, size_t{1} << 26);
+  }
+  const json all =
+      ReadResult(text, options.from.empty() ? "linnet reproduce table3" : options.from);
+  DrawPictures(DrawCurves(all), out, "table3");
+  DrawPictures(DrawLengths(all), out, "table3-length");
+  WriteFileAtomically(records, text);
+  WriteFileAtomically(page, Page(all, command));
+  if (options.json) return PrintJson({{"out", files}});
+  for (const std::string& file : files) std::cout << "wrote " << file << "\n";
+}
+
+void Add(CLI::App& verb) {
+  auto options = std::make_shared<Options>();
+  verb.add_option("--data", options->data, "AN4's folder, with etc/ and wav/")->type_name("DIR");
+  verb.add_option("--minutes", options->minutes, "Time for each training")
+      ->type_name("M")
+      ->check(Between(0.01, 10'000))
+      ->capture_default_str();
+  verb.add_option("--seeds", options->seeds, "Trainings of linear attention and of the LSTM")
+      ->type_name("N")
+      ->check(Between(1, 20))
+      ->capture_default_str();
+  verb.add_option("--precision", options->precision, "Of the transformers: fp32 or bf16")
+      ->type_name("P")
+      ->check(CLI::IsMember({"fp32", "bf16"}))
+      ->capture_default_str();
+  AddThreadsOption(&verb, options->threads);
+  verb.add_option("--work", options->work,
+                  "Folder for the trainings; a command that was stopped goes on with what is there")
+      ->type_name("DIR")
+      ->capture_default_str();
+  verb.add_option("--from", options->from, "Measure nothing: the table3.json of an earlier run")
+      ->type_name("FILE");
+  verb.add_option("--out", options->out, "The folder for table3.md, .json and the pictures")
+      ->type_name("DIR")
+      ->capture_default_str();
+  AddJsonFlag(&verb, options->json);
+  verb.callback([options] { Run(*options); });
+}
+
+}  // namespace
+
+const Experiment kTable3 = {
+    "table3", "Phones from speech: error rates and times of four networks (section 4.3)",
+    "Trains the paper's encoder with linear, softmax and Reformer attention and its LSTM on AN4, "
+    "for\n"
+    "eight minutes each, from several seeds (64 minutes in all, and some for timing); then times\n"
+    "updates against the length of utterances. Stopped, it goes on where it was.",
+    "  linnet reproduce table3 --data data/an4 --out docs/results\n"
+    "  linnet reproduce table3 --data data/an4 --minutes 1 --seeds 1\n",
+    Add};
+
+}  // namespace linnet::cli

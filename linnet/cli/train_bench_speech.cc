@@ -1,0 +1,238 @@
+// linnet bench speech: what a second of sound costs in training, against the length of the utterances.
+#include <ATen/Parallel.h>
+#include <torch/utils.h>
+
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "linnet/base/error.h"
+#include "linnet/base/peak_memory.h"
+#include "linnet/base/thread_pool.h"
+#include "linnet/cli/bench.h"
+#include "linnet/cli/verbs.h"
+#include "linnet/kernels/isa.h"
+#include "linnet/nn/losses.h"
+#include "linnet/nn/optimizer.h"
+#include "linnet/nn/speech_model.h"
+#include "linnet/ops/plain.h"
+
+namespace linnet::cli {
+namespace {
+
+using torch::Tensor;
+
+constexpr int64_t kPhonesASecond = 7;  // about as AN4's speakers
+constexpr double kFramesASecond = 100;
+
+struct Options {
+  std::vector<std::string> methods = {"linear", "full", "reformer", "lstm"};
+  double from = 8, to = 240, total = 240;  // seconds: of an utterance, and of a batch
+  std::string precision = "fp32";
+  int threads = 0;
+  bool json = false;
+};
+
+// The paper's encoder or its LSTM, for utterances of so many positions.
+ModelSpec SpecOf(const std::string& method, int64_t positions) {
+  ModelSpec spec;
+  spec.task = "speech", spec.head = "categorical";
+  spec.speech.phones = "A";
+  for (int i = 1; i < 33; ++i) spec.speech.phones += StrCat(" P", i);
+  spec.classes = spec.vocabulary = 34;
+  spec.max_length = static_cast<int>(positions);
+  if (method == "lstm") {
+    spec.network = "lstm", spec.layers = 3, spec.d_model = 320, spec.value_embedding = 320;
+  } else {
+    spec.attention.kind = method;
+    spec.layers = 9, spec.heads = 6, spec.d_model = 192, spec.d_ff = 768;
+    spec.value_embedding = 144;
+  }
+  return spec;
+}
+
+struct Problem {
+  Tensor frames, lengths, phones, phone_lengths;
+};
+Problem Make(const ModelSpec& spec, int64_t batch, int64_t positions, int64_t phones) {
+  return {torch::randn({batch, positions, spec.speech.Inputs()}),
+          torch::full({batch}, positions, torch::kInt64),
+          torch::randint(1, spec.classes, {batch, phones}, torch::kInt64),
+          torch::full({batch}, phones, torch::kInt64)};
+}
+
+Tensor Loss(nn::SpeechModelImpl& model, const Problem& problem) {
+  const Tensor log_probs = torch::log_softmax(model.forward(problem.frames, problem.lengths), 2);
+  return nn::CtcNats(log_probs, problem.phones, problem.lengths, problem.phone_lengths).mean();
+}
+
+// Loss and gradients, fused against plain, on a short problem.
+void Check(const std::string& method) {
+  const ModelSpec spec = SpecOf(method, 64);
+  nn::SpeechModel model(spec);
+  model->eval();  // a reformer hashes with the same planes twice
+  const Problem problem = Make(spec, 2, 64, 12);
+  std::vector<Tensor> gradients[2];
+  for (const int plain : {0, 1}) {
+    std::optional<ops::PlainGuard> guard;
+    if (plain != 0) guard.emplace();
+    const Tensor loss = Loss(*model, problem);
+    loss.backward();
+    gradients[plain].push_back(loss.detach());
+    for (Tensor& parameter : model->parameters()) {
+      if (!parameter.grad().defined()) continue;
+      gradients[plain].push_back(parameter.grad().clone());
+      parameter.mutable_grad().reset();
+    }
+  }
+  for (size_t i = 0; i < gradients[0].size(); ++i) {
+    const double size = gradients[1][i].norm().item<double>();
+    const double off = (gradients[0][i] - gradients[1][i]).norm().item<double>();
+    if (!(off <= 1e-3 * std::max(size, 1e-3))) {
+      throw RuntimeError("bench speech: the gradients of ", method, " are off by ", off / size,
+                         "; not timed");
+    }
+  }
+}
+
+// Multiply-adds of a position that no form can do without: products with weights, and what attention
+// adds up. Three times that with the way back.
+double MultiplyAdds(const ModelSpec& spec, double positions) {
+  const double d = spec.d_model, wide = spec.d_ff, in = spec.speech.Inputs(), out = spec.classes;
+  if (spec.network == "lstm") {
+    double sum = 2 * d * out;
+    for (int l = 0; l < spec.layers; ++l) sum += 2 * 4 * d * ((l == 0 ? in : 2 * d) + d);
+    return sum;
+  }
+  double attention = 2 * spec.heads * spec.query_dim * spec.value_dim;
+  if (spec.attention.kind == "full") {
+    attention = spec.heads * (spec.query_dim + spec.value_dim) * positions;
+  } else if (spec.attention.kind == "reformer") {  // a chunk and the one before it, each round
+    attention = spec.heads * (spec.query_dim + spec.value_dim) * 2.0 * spec.attention.lsh_chunk *
+                spec.attention.lsh_rounds;
+  }
+  return in * spec.value_embedding + out * d + spec.layers * (4 * d * d + 2 * d * wide + attention);
+}
+
+// Multiply-adds a second that a product of this size reaches.
+double ProductRate(int64_t rows) {
+  const Tensor x = torch::randn({rows, 192}), w = torch::randn({192, 768});
+  const auto multiply = [&] { torch::matmul(x, w); };
+  return static_cast<double>(rows) * 192 * 768 / MedianSeconds({multiply}, 0.3)[0];
+}
+
+Record Measure(const std::string& method, double seconds, const Options& options) {
+  torch::manual_seed(1);
+  const auto batch = std::max<int64_t>(1, std::llround(options.total / seconds));
+  const ModelSpec probe = SpecOf(method, 1);
+  const auto positions =
+      static_cast<int64_t>(std::ceil(seconds * kFramesASecond / probe.speech.stride));
+  const ModelSpec spec = SpecOf(method, positions);
+  const bool lstm = method == "lstm";
+  nn::SpeechModel model(spec, nn::TrainingOptions{.precision = lstm ? "fp32" : options.precision});
+  nn::Optimizer optimizer({.name = lstm ? "adam" : "radam"}, model->parameters());
+  const Problem problem =
+      Make(spec, batch, positions, static_cast<int64_t>(seconds * kPhonesASecond));
+  const auto step = [&] {
+    Loss(*model, problem).backward();
+    optimizer.Step(1e-4);
+  };
+  step();
+  std::vector<double> times;
+  const Stopwatch whole;
+  while (times.size() < 3 || (whole.Seconds() < 2 && times.size() < 9)) {
+    const Stopwatch watch;
+    step();
+    times.push_back(watch.Seconds());
+    if (whole.Seconds() > 60) break;
+  }
+  std::nth_element(times.begin(), times.begin() + static_cast<ptrdiff_t>(times.size() / 2),
+                   times.end());
+  const double heard = seconds * static_cast<double>(batch);
+  const double each = times[times.size() / 2] / heard;
+  const double rows = static_cast<double>(batch * positions);
+  const double needed = 3 * rows * MultiplyAdds(spec, static_cast<double>(positions));
+  return {.name = "speech",
+          .label = StrCat(method, "  ", seconds, " s"),
+          .value = 1e3 * each,
+          .unit = "ms/s",
+          .limit = 1e3 * needed / ProductRate(std::min<int64_t>(batch * positions, 8192)) / heard,
+          .identity = {{"method", method},
+                       {"seconds", seconds},
+                       {"positions", positions},
+                       {"batch", batch},
+                       {"peak_memory", PeakMemory()},
+                       {"threads", at::get_num_threads()},
+                       {"precision", lstm ? "fp32" : options.precision},
+                       {"isa", kernels::ActiveIsa()},
+                       {"machine", MachineName()},
+                       {"date", Today()}}};
+}
+
+void Run(const Options& options) {
+  at::set_num_threads(options.threads > 0 ? options.threads : ThreadPool::AvailableProcessors());
+  std::vector<Record> records;
+  for (const std::string& method : options.methods) Check(method);
+  WithProgress("utterances", [&](const auto& report) {
+    std::vector<double> lengths;
+    for (double seconds = options.from; seconds < options.to; seconds *= 2) {
+      lengths.push_back(seconds);
+    }
+    lengths.push_back(options.to);
+    for (const std::string& method : options.methods) {
+      for (const double seconds : lengths) {
+        records.push_back(Measure(method, seconds, options));
+        report(records.size(), options.methods.size() * lengths.size());
+      }
+    }
+  });
+  PrintRecords(records, options.json);
+}
+
+}  // namespace
+
+void AddBenchSpeech(CLI::App& bench) {
+  CLI::App* verb = AddVerb(
+      bench, "speech", "Time training on speech, against the length of utterances",
+      "An update (forward, CTC, backward, optimiser) of the paper's encoder and of its LSTM, over\n"
+      "batches of 240 s in utterances of 8 s to 4 min, a second of sound; on random frames, which "
+      "cost\n"
+      "what others do. Gradients are checked against the plain operations first. The limit is the\n"
+      "multiply-adds that are needed, at the rate of a large product.",
+      "  linnet bench speech\n"
+      "  linnet bench speech --method linear,full --to 60 --json\n");
+  auto options = std::make_shared<Options>();
+  verb->add_option("--method", options->methods, "linear, full, reformer, lstm (default: all)")
+      ->delimiter(',')
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->type_name("NAMES")
+      ->check(CLI::IsMember({"linear", "full", "reformer", "lstm"}).description(""));
+  verb->add_option("--from", options->from, "Seconds of the shortest utterance")
+      ->type_name("S")
+      ->check(Between(1, 600))
+      ->capture_default_str();
+  verb->add_option("--to", options->to, "Seconds of the longest one")
+      ->type_name("S")
+      ->check(Between(1, 600))
+      ->capture_default_str();
+  verb->add_option("--total", options->total, "Seconds of sound in a batch")
+      ->type_name("S")
+      ->check(Between(1, 3600))
+      ->capture_default_str();
+  verb->add_option("--precision", options->precision, "Of the transformers: fp32 or bf16")
+      ->type_name("P")
+      ->check(CLI::IsMember({"fp32", "bf16"}).description(""))
+      ->capture_default_str();
+  AddThreadsOption(verb, options->threads);
+  AddJsonFlag(verb, options->json);
+  verb->callback([options] {
+    if (options->to < options->from) {
+      throw InputError("--to ", options->to, " is below --from ", options->from);
+    }
+    Run(*options);
+  });
+}
+
+}  // namespace linnet::cli
