@@ -635,7 +635,9 @@ class Run {
     record["date"] = date;
     record["linnet"] = LINNET_VERSION;
     json config = json::parse(ToJson(config_));
-    for (const char* local : {"out", "data", "threads"}) config.erase(local);
+    for (const char* local : {"out", "data", "dictionary", "validation", "threads"}) {
+      config.erase(local);
+    }
     // Of another model its name alone: where it lay says nothing to others.
     if (config_.init.empty()) {
       config.erase("init");
