@@ -210,7 +210,7 @@ class Program(Case):
                           ["bench", "step", "--seconds", "nan"],
                           ["sample", self.images, "--out", "a.png", "--sampler", "guess"],
                           ["sample", self.images], ["eval", self.images, "--limit", "-1"],
-                          ["eval", self.images, "--split", "validation"]):
+                          ["eval", self.images, "--split", "middle"]):
             self.refuses(arguments, "--help")
         self.refuses(["eval", self.images], "--data")
         self.refuses(["complete", self.images, "--out", "a.png", "--rows-known", "28"], "27")

@@ -226,7 +226,7 @@ class SpeechTest(unittest.TestCase):
         self.assertLess(after, before + 2000)  # kB
 
     def test_bad_recordings_leave_the_rest_alone(self):
-        good = self.wav("good.wav", ["AH", "S"])
+        good = self.wav("good.wav", ["S", "AH", "B"])
         empty, text, cut = self.dir / "empty.wav", self.dir / "notes.txt", self.dir / "cut.wav"
         empty.write_bytes(b"")
         text.write_text("shopping list\n")
@@ -239,7 +239,7 @@ class SpeechTest(unittest.TestCase):
         for model, flags in ((self.models["whole"], []), (self.models["causal"], ["--causal"])):
             result = run("transcribe", model, *flags, *files)
             self.assertEqual(result.returncode, 2)
-            self.assertEqual(result.stdout.strip().splitlines()[-1].split()[-1], "S")
+            self.assertEqual(result.stdout.strip().splitlines()[-1].split()[-1], "B")
             lines = result.stderr.strip().splitlines()
             bad = 6 if flags else 7  # a stream of no whole frame has no phones, and that is no fault
             self.assertEqual(len(lines), bad + 1, result.stderr)
@@ -248,7 +248,7 @@ class SpeechTest(unittest.TestCase):
             self.assertIn(f"{bad} of 8", lines[-1])
         found = json.loads(run("transcribe", self.models["whole"], "--json", text, good).stdout)
         self.assertIn("no sound", found[0]["error"])
-        self.assertEqual(found[1]["phones"][0]["phone"], "AH")
+        self.assertEqual(found[1]["phones"][0]["phone"], "S")
 
     def test_converts_what_it_can(self):
         rng = random.Random(9)
@@ -282,6 +282,16 @@ class SpeechTest(unittest.TestCase):
         other = self.dir / "other.jsonl"
         other.write_text('{"audio": "any.wav", "phones": "ZH"}\n')
         self.refused(run("eval", self.models["whole"], "--data", other), "ZH")
+        self.refused(run("eval", self.models["whole"], "--data", self.validation, "--show", 3), "--show")
+        self.refused(run("eval", self.models["whole"], "--data", self.validation, "--dictionary",
+                         self.dictionary, "--split", "train"), "--split")
+        self.refused(run("eval", "models/digits.safetensors", "--beam", 4), "--beam")
+        self.dictionary.with_name("bad.dict").write_bytes(b"BAH B A\xff\n")
+        self.refused(run("eval", self.models["whole"], "--data", self.validation, "--dictionary",
+                         self.dictionary.with_name("bad.dict")), "bad.dict: line 1")
+        other.write_text('{"audio": "any.wav", "text": "nobody knows"}\n')
+        self.refused(run("eval", self.models["whole"], "--data", other, "--dictionary", self.dictionary),
+                     "KNOWS", "NOBODY")
 
     def test_info_and_export(self):
         shown = run("info", self.models["whole"])

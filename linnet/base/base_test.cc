@@ -12,6 +12,7 @@
 #include "linnet/base/rng.h"
 #include "linnet/base/thread_pool.h"
 #include "linnet/base/units.h"
+#include "linnet/base/utf8.h"
 
 namespace linnet {
 namespace {
@@ -159,6 +160,38 @@ TEST(ProgressLine, OverwritesOnATerminalOnly) {
   }
   EXPECT_EQ(terminal.str(), "\rlong line\r         \rend\n");
   EXPECT_EQ(log.str(), "one\nend\n");
+}
+
+TEST(Utf8, GoesThereAndBack) {
+  for (const char32_t c : {0x0u, 0x7fu, 0x80u, 0x7ffu, 0x800u, 0xd7ffu, 0xe000u, 0xffffu, 0x10000u,
+                           0x6d77u, 0x10ffffu}) {
+    std::string text;
+    AppendUtf8(c, text);
+    const auto next = NextCodePoint(text, 0);
+    ASSERT_TRUE(next.has_value()) << static_cast<uint32_t>(c);
+    EXPECT_EQ(next->value, c);
+    EXPECT_EQ(next->bytes, text.size());
+    for (size_t cut = 1; cut < text.size(); ++cut) {
+      EXPECT_FALSE(NextCodePoint(std::string_view(text).substr(0, cut), 0)) << cut;
+      EXPECT_FALSE(NextCodePoint(text, cut)) << cut;
+    }
+  }
+  // Overlong, surrogates, beyond the end, and bytes that begin nothing.
+  for (const char* bad :
+       {"\xc0\x80", "\xc1\xbf", "\xe0\x9f\xbf", "\xf0\x8f\xbf\xbf", "\xed\xa0\x80",
+        "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xff", "\x80", "\xe6\xb5"}) {
+    EXPECT_FALSE(NextCodePoint(bad, 0)) << Printable(bad);
+  }
+}
+
+TEST(Utf8, PrintsWhatShows) {
+  EXPECT_TRUE(IsPrintable("AH 海 \xc3\xa9"));
+  EXPECT_EQ(Printable("a\nb\x1b[31m\x7f\xff"), "a?b?[31m??");
+  EXPECT_EQ(Printable("x\xe2\x80\xae"
+                      "y\xc2\x85"),
+            "x?y?");
+  EXPECT_FALSE(IsPrintable("\t"));
+  EXPECT_TRUE(IsPrintable(""));
 }
 
 }  // namespace

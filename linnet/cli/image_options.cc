@@ -11,8 +11,9 @@
 namespace linnet::cli {
 
 void AddDatasetOptions(CLI::App* verb, DatasetOptions& options) {
-  verb->add_option("--data", options.dir, "The folder that holds the data set's files")
-      ->type_name("DIR");
+  verb->add_option("--data", options.dir,
+                   "The folder that holds the data set's files; of speech AN4's, or a manifest")
+      ->type_name("PATH");
   verb->add_option("--dataset", options.name, "The data set's name (default: by its files)")
       ->type_name("NAME");
   verb->add_option("--split", options.split, "Which part of the data set")

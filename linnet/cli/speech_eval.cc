@@ -6,11 +6,11 @@
 #include "linnet/base/error.h"
 #include "linnet/base/peak_memory.h"
 #include "linnet/base/units.h"
+#include "linnet/base/utf8.h"
 #include "linnet/cli/speech.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/data/ctc.h"
 #include "linnet/data/speech_set.h"
-#include "linnet/io/json.h"
 #include "linnet/kernels/isa.h"
 #include "linnet/speech/transcriber.h"
 
@@ -50,7 +50,6 @@ SpeechSet Load(const Options& options, const ModelSpec& spec) {
         options.data,
         options.dictionary.empty() ? Pronunciations() : Pronunciations::Read(options.dictionary),
         phones);
-    set.phones = phones;
   }
   if (options.limit > 0 && options.limit < set.utterances.size()) {
     set.utterances.resize(options.limit);
@@ -75,8 +74,9 @@ void Run(const Options& options) {
     for (size_t i = 0; i < set.utterances.size(); ++i) {
       const Utterance& utterance = set.utterances[i];
       try {
-        const Audio audio = ReadAudio(utterance.audio, transcriber.sample_rate());
+        if (utterance.phones.empty()) throw InputError(utterance.audio, ": nothing is said in it");
         const Stopwatch watch;
+        const Audio audio = ReadAudio(utterance.audio, transcriber.sample_rate());
         const Transcript transcript = transcriber.Transcribe(audio);
         hearing += watch.Seconds();
         heard_seconds += transcript.seconds;
@@ -89,11 +89,11 @@ void Run(const Options& options) {
     }
   });
   for (const std::string& fault : bad) {
-    std::cerr << "linnet: left out: " << EscapeControls(fault) << "\n";
+    std::cerr << "linnet: left out: " << Printable(fault) << "\n";
   }
   if (!set.unknown_words.empty()) {
     std::cerr << "linnet: left out " << set.left_out << " utterances: the dictionary does not have";
-    for (const std::string& word : set.unknown_words) std::cerr << " " << EscapeControls(word);
+    for (const std::string& word : set.unknown_words) std::cerr << " " << Printable(word);
     std::cerr << "\n";
   }
   if (heard == 0) throw InputError(options.data, ": none of its recordings can be heard");

@@ -8,6 +8,7 @@
 
 #include "linnet/base/error.h"
 #include "linnet/base/units.h"
+#include "linnet/base/utf8.h"
 #include "linnet/cli/speech.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/io/json.h"
@@ -50,7 +51,7 @@ Audio Read(const std::string& file, int rate) {
 // What there is to say of a recording beside its phones. Not on stdout: that is for phones.
 void Remark(const std::string& file, const std::string& text) {
   std::cout.flush();
-  std::cerr << "linnet: " << EscapeControls(file) << ": " << text << std::endl;
+  std::cerr << "linnet: " << Printable(file) << ": " << text << std::endl;
 }
 
 struct Tally {
@@ -72,7 +73,9 @@ void Whole(const Options& options, const std::shared_ptr<const Model>& model, Ta
         throw InputError(file, ": ", error.what());
       }
       tally.seconds += heard.seconds;
-      const std::vector<std::string> remarks = RemarksOn(audio);
+      SoundCheck check;
+      check.Add(audio.samples);
+      const std::vector<std::string> remarks = check.Remarks(audio.file_rate, audio.rate);
       if (options.json) {
         results.push_back({{"file", file},
                            {"seconds", heard.seconds},
@@ -82,16 +85,21 @@ void Whole(const Options& options, const std::shared_ptr<const Model>& model, Ta
         continue;
       }
       for (const std::string& remark : remarks) Remark(file, remark);
-      std::cout << EscapeControls(file) << ":";
+      std::cout << Printable(file) << ":";
       for (const Phone& phone : heard.phones) std::cout << "  " << Show(phone);
       std::cout << "\n" << std::flush;
     } catch (const Error& error) {
       ++tally.failed;
       std::cout.flush();
-      std::cerr << "linnet: " << EscapeControls(error.what()) << std::endl;
+      std::cerr << "linnet: " << Printable(error.what()) << std::endl;
       if (options.json) results.push_back({{"file", file}, {"error", error.what()}});
     }
   }
+}
+
+void PrintLine(const ordered_json& object) {
+  std::cout << EscapeControls(object.dump(-1, ' ', false, ordered_json::error_handler_t::replace))
+            << "\n";
 }
 
 // Phones are printed as they are heard, one a line (with --json, an object a line).
@@ -104,29 +112,34 @@ void AsItArrives(const Options& options, const std::shared_ptr<const Model>& mod
       const auto print = [&](const std::vector<Phone>& phones) {
         for (const Phone& phone : phones) {
           if (options.json) {
-            std::cout << ordered_json{{"file", file},
-                                      {"phone", phone.name},
-                                      {"seconds", phone.seconds},
-                                      {"probability", phone.probability}}
-                             .dump(-1, ' ', false, ordered_json::error_handler_t::replace)
-                      << "\n";
+            PrintLine({{"file", file},
+                       {"phone", phone.name},
+                       {"seconds", phone.seconds},
+                       {"probability", phone.probability}});
           } else {
-            std::cout << (several ? EscapeControls(file) + ":  " : "") << Show(phone) << "\n";
+            std::cout << (several ? Printable(file) + ":  " : "") << Show(phone) << "\n";
           }
         }
         if (!phones.empty()) std::cout << std::flush;
       };
       // A tenth of a second: what a listener does not notice.
       std::vector<float> piece(static_cast<size_t>(model->spec().speech.sample_rate / 10));
+      SoundCheck check;
       while (const size_t count = reader.Read(piece)) {
+        check.Add(std::span(piece).first(count));
         print(stream.Read(std::span(piece).first(count)));
       }
       print(stream.Finish());
+      for (const std::string& remark :
+           check.Remarks(reader.file_rate(), model->spec().speech.sample_rate)) {
+        Remark(file, remark);
+      }
       tally.seconds += stream.seconds();
     } catch (const Error& error) {
       ++tally.failed;
+      if (options.json) PrintLine({{"file", file}, {"error", error.what()}});
       std::cout.flush();
-      std::cerr << "linnet: " << EscapeControls(error.what()) << std::endl;
+      std::cerr << "linnet: " << Printable(error.what()) << std::endl;
     }
   }
 }
@@ -171,7 +184,9 @@ void AddSpeechTranscribe(CLI::App& app) {
               "the exit code\n"
               "is 2. With --causal, sound is heard as it arrives (WAV, from a pipe), in constant "
               "memory, and each\n"
-              "phone stands on a line of its own as soon as it is certain.",
+              "phone stands on a line of its own as soon as it is certain; remarks come at the "
+              "end, and sound that\n"
+              "is too short for a frame (25 ms) is no error.",
               "  linnet transcribe models/phones.safetensors yes.flac no.wav\n"
               "  linnet transcribe models/phones.safetensors --json *.flac\n"
               "  arecord -f S16_LE -r 16000 -t wav | linnet transcribe "

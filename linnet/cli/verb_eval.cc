@@ -140,6 +140,13 @@ void EvalCopy(const Options& options, const std::shared_ptr<const Model>& model)
 
 // A model of speech is heard by the program that reads sound, with what was given here.
 [[noreturn]] void EvalSpeech(const Options& options) {
+  for (const auto& [given, flag] :
+       {std::pair(options.show != 0, "--show"), std::pair(options.seed != 0, "--seed"),
+        std::pair(!options.from.name.empty(), "--dataset"),
+        std::pair(options.batch != Options().batch, "--batch")}) {
+    if (given)
+      throw InputError(options.model, ": a model of speech, to which ", flag, " means nothing");
+  }
   std::vector<std::string> arguments = {options.model, "--split", options.from.split};
   const auto give = [&](bool given, const char* flag, const std::string& value) {
     if (!given) return;
@@ -159,6 +166,10 @@ void EvalCopy(const Options& options, const std::shared_ptr<const Model>& model)
 
 void Run(const Options& options) {
   if (Checkpoint::Open(options.model).spec().task == "speech") EvalSpeech(options);
+  if (!options.dictionary.empty() || options.beam > 1) {
+    throw InputError(options.model,
+                     ": no model of speech, and --dictionary and --beam are for those");
+  }
   const auto model = Model::Open(options.model, {options.precision});
   const std::string& task = model->spec().task;
   if (task == "images") {
@@ -187,7 +198,8 @@ void AddEval(CLI::App& app) {
   AddModelArgument(verb, options->model);
   AddDatasetOptions(verb, options->from);
   verb->add_option("--limit", options->limit,
-                   StrCat("Only the first N images (default: all); or N sequences (default: ",
+                   StrCat("Only the first N images or utterances (default: all); or N sequences "
+                          "(default: ",
                           kCopySequences, ")"))
       ->type_name("N")
       ->check(Between(1, 100'000'000));

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <samplerate.h>
 #include <sndfile.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,6 +23,7 @@ namespace {
 constexpr double kLongest = 24 * 3600;  // seconds
 constexpr int kHighestRate = 10'000'000, kMostChannels = 64;
 constexpr double kLargestQuotient = 256;  // libsamplerate's
+constexpr float kLoudest = 1e6;  // where 1 is the loudest that formats with whole numbers have
 constexpr int kQuality = SRC_SINC_MEDIUM_QUALITY;
 constexpr size_t kPiece = 1 << 14;  // samples that are read at once
 
@@ -111,6 +113,15 @@ void Check(const File& file, const SF_INFO& info, const std::string& label) {
   }
 }
 
+// Throws InputError where this rate cannot be made of the file's.
+void CheckRate(const SF_INFO& info, int rate, const std::string& label) {
+  try {
+    Resample({}, info.samplerate, rate);
+  } catch (const Error& error) {
+    throw InputError(label, ": ", error.what());
+  }
+}
+
 // Appends the next `most` samples, at most, to mono; returns how many.
 size_t ReadMono(SNDFILE* file, size_t channels, size_t most, const std::string& label,
                 std::vector<float>& piece, std::vector<float>& mono) {
@@ -119,7 +130,7 @@ size_t ReadMono(SNDFILE* file, size_t channels, size_t most, const std::string& 
   for (size_t i = 0; i < static_cast<size_t>(frames); ++i) {
     float sum = 0;
     for (size_t c = 0; c < channels; ++c) sum += piece[i * channels + c];
-    if (!std::isfinite(sum)) throw InputError(label, ": holds samples that are no numbers");
+    if (!(std::abs(sum) < kLoudest)) throw InputError(label, ": holds samples that are no sound");
     mono.push_back(sum / static_cast<float>(channels));
   }
   return static_cast<size_t>(frames);
@@ -128,6 +139,7 @@ size_t ReadMono(SNDFILE* file, size_t channels, size_t most, const std::string& 
 }  // namespace
 
 Audio ParseAudio(std::span<const std::byte> bytes, const std::string& label, int rate) {
+  if (bytes.empty()) throw InputError(label, ": is empty");
   Bytes memory{bytes};
   SF_VIRTUAL_IO io = InMemory();
   SF_INFO info{};
@@ -144,6 +156,7 @@ Audio ParseAudio(std::span<const std::byte> bytes, const std::string& label, int
     throw InputError(label, ": ends after ", mono.size(), " of ", info.frames, " samples");
   }
   if (info.samplerate == rate) return {std::move(mono), rate};
+  CheckRate(info, rate, label);
   return {Resample(mono, info.samplerate, rate), rate, info.samplerate};
 }
 
@@ -191,16 +204,24 @@ AudioReader::AudioReader(const std::string& path, int rate) : source_(std::make_
   const bool standard = path == "-";
   source_->label = standard ? "standard input" : path;
   source_->fd = standard ? 0 : open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (source_->fd < 0) throw InputError(path, ": cannot be read: ", std::strerror(errno));
+  if (source_->fd < 0) {
+    throw InputError(path, ": ",
+                     errno == ENOENT ? "no such file; check the path" : std::strerror(errno));
+  }
+  struct stat about {};
+  if (fstat(source_->fd, &about) == 0 && S_ISDIR(about.st_mode)) {
+    throw InputError(path, ": a folder, not a file; name a file in it");
+  }
+  if (S_ISREG(about.st_mode) && about.st_size == 0) throw InputError(source_->label, ": is empty");
   source_->file.reset(sf_open_fd(source_->fd, SFM_READ, &source_->info, /*close_desc=*/0));
   if (!source_->file && standard) {
     throw InputError("standard input: no sound that can be read piece by piece: ",
-                     sf_strerror(nullptr), " WAV is, from a pipe");
+                     sf_strerror(nullptr), " From a pipe WAV is, and nothing else");
   }
   Check(source_->file, source_->info, source_->label);
   const int from = source_->info.samplerate;
   if (from == rate) return;
-  Resample({}, from, rate);  // says what cannot be
+  CheckRate(source_->info, rate, source_->label);
   source_->quotient = static_cast<double>(rate) / from;
   int error = 0;
   source_->resampler.reset(src_new(kQuality, /*channels=*/1, &error));
@@ -210,6 +231,8 @@ AudioReader::AudioReader(const std::string& path, int rate) : source_(std::make_
 }
 
 AudioReader::~AudioReader() = default;
+
+int AudioReader::file_rate() const { return source_->info.samplerate; }
 
 size_t AudioReader::Read(std::span<float> samples) {
   Source& source = *source_;

@@ -23,7 +23,7 @@ struct Audio {
 
 // Reads a file that libsndfile knows: several channels become their mean, another rate is resampled
 // (band-limited). Throws InputError on a file that is not there, holds no sound, ends before it should,
-// holds what is no number, or is longer than a day.
+// holds what is no number (or beyond a million times the loudest), or is longer than a day.
 Audio ReadAudio(const std::string& path, int rate);
 
 // The same of a file's bytes; `label` names it in errors.
@@ -45,6 +45,7 @@ class AudioReader {
   // Fills `samples` and returns how many there were: fewer at the end, then 0. Of a pipe it returns what
   // has arrived, one at least.
   size_t Read(std::span<float> samples);
+  int file_rate() const;  // samples a second of the file
 
  private:
   struct Source;

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "linnet/base/error.h"
+#include "linnet/base/utf8.h"
 #include "linnet/io/file.h"
 #include "linnet/io/json.h"
 
@@ -72,8 +73,8 @@ class Indexer {
   std::vector<int> Indices(const std::vector<std::string>& phones, const std::string& where) const {
     std::vector<int> indices;
     for (const std::string& phone : phones) {
-      const auto at = std::lower_bound(phones_.begin(), phones_.end(), phone);
-      if (at == phones_.end() || *at != phone) {
+      const auto at = std::find(phones_.begin(), phones_.end(), phone);
+      if (at == phones_.end()) {
         throw InputError(where, ": the phone ", Quote(phone), " is none of the ", phones_.size(),
                          " known ones");
       }
@@ -91,6 +92,17 @@ class Indexer {
 
 std::vector<std::string> Sorted(const std::set<std::string>& phones) {
   return {phones.begin(), phones.end()};
+}
+
+// The end of a message: words that a dictionary does not have, the first of them.
+std::string Missing(const std::vector<std::string>& words) {
+  constexpr size_t kNamed = 5;
+  std::string text = words.empty() ? "" : "; the dictionary does not have";
+  for (size_t i = 0; i < std::min(words.size(), kNamed); ++i) {
+    text += (i > 0 ? ", " : " ") + Printable(words[i]);
+  }
+  if (words.size() > kNamed) text += StrCat(" and ", words.size() - kNamed, " more");
+  return text;
 }
 
 const char* Part(SpeechSplit split) { return split == SpeechSplit::kTest ? "test" : "train"; }
@@ -116,7 +128,8 @@ Pronunciations Pronunciations::Read(const std::string& path) {
     if (line.starts_with(";;;") || line.starts_with("#")) return;
     std::vector<std::string> words = Words(line);
     if (words.size() < 2) {
-      throw InputError(path, ": line ", number, " has no word with phones: ", Quote(line));
+      throw InputError(path, ": line ", number,
+                       " has no word with phones: ", Quote(Printable(line)));
     }
     std::string word = Upper(words[0]);
     // WORD(2): not the first.
@@ -125,6 +138,14 @@ Pronunciations Pronunciations::Read(const std::string& path) {
     for (size_t i = 1; i < words.size(); ++i) {
       if (words[i] == "#") break;  // a remark
       phones.push_back(WithoutStress(words[i]));
+      if (!IsPrintable(phones.back())) {
+        throw InputError(path, ": line ", number,
+                         " has a phone that cannot be shown: ", Quote(Printable(phones.back())));
+      }
+    }
+    if (phones.empty()) {
+      throw InputError(path, ": line ", number,
+                       " has no word with phones: ", Quote(Printable(line)));
     }
     dictionary.words_.emplace(std::move(word), std::move(phones));
   });
@@ -208,7 +229,9 @@ SpeechSet LoadAn4(const std::string& dir, SpeechSplit split) {
     set.utterances.push_back(std::move(utterance));
   }
   set.unknown_words = indexer.unknown();
-  if (set.utterances.empty()) throw InputError(fileids, ": names no recording that can be used");
+  if (set.utterances.empty()) {
+    throw InputError(fileids, ": names no recording that can be used", Missing(set.unknown_words));
+  }
   return set;
 }
 
@@ -250,7 +273,11 @@ SpeechSet LoadManifest(const std::string& path, const Pronunciations& dictionary
     line.utterance = {.id = audio, .speaker = word("speaker"), .text = word("text")};
     line.utterance.audio = fs::path(path).parent_path() / audio;
     for (const std::string& phone : Words(word("phones"))) {
-      line.phones.push_back(WithoutStress(Upper(phone)));
+      if (!IsPrintable(phone)) {
+        throw InputError(line.where, ": a phone that cannot be shown: ", Quote(Printable(phone)));
+      }
+      const bool as_it_is = std::find(phones.begin(), phones.end(), phone) != phones.end();
+      line.phones.push_back(as_it_is ? phone : WithoutStress(Upper(phone)));
     }
     if (object.contains("text") && dictionary.size() == 0) {
       throw InputError(line.where, ": has a text, for which a dictionary is needed");
@@ -267,13 +294,14 @@ SpeechSet LoadManifest(const std::string& path, const Pronunciations& dictionary
     for (const std::string& phone : dictionary.Phones()) used.insert(phone);
     set.phones = Sorted(used);
   }
-  std::sort(set.phones.begin(), set.phones.end());
   for (Line& line : lines) {
     line.utterance.phones = indexer.Indices(line.phones, line.where);
     set.utterances.push_back(std::move(line.utterance));
   }
   set.unknown_words = indexer.unknown();
-  if (set.utterances.empty()) throw InputError(path, ": holds no utterance that can be used");
+  if (set.utterances.empty()) {
+    throw InputError(path, ": holds no utterance that can be used", Missing(set.unknown_words));
+  }
   return set;
 }
 

@@ -63,8 +63,9 @@ SpeechSet LoadAn4(const std::string& dir, SpeechSplit split);
 // Whether the folder holds such files.
 bool An4Present(const std::string& dir);
 
-// A manifest; with `phones`, those symbols and no others are allowed (a model's), else they are those of
-// the dictionary and of the manifest. Throws InputError, naming the line, on what does not fit.
+// A manifest; with `phones`, those symbols and no others are allowed (a model's, in its order), else they
+// are those of the dictionary and of the manifest. Phones are taken as they are where `phones` has them so,
+// else in upper case and without stress. Throws InputError, naming the line, on what does not fit.
 SpeechSet LoadManifest(const std::string& path, const Pronunciations& dictionary,
                        const std::vector<std::string>& phones = {});
 

@@ -119,13 +119,13 @@ TEST(Audio, AnotherRateIsResampled) {
 
 TEST(Audio, RefusesWhatIsNoWholeSound) {
   EXPECT_THAT(ErrorOf([] { ReadAudio("/nowhere.wav", 16'000); }), HasSubstr("/nowhere.wav"));
-  EXPECT_THAT(ErrorOf([] { Parse({}, 16'000); }), HasSubstr("here: no sound"));
+  EXPECT_THAT(ErrorOf([] { Parse({}, 16'000); }), HasSubstr("here: is empty"));
   const std::string text = "hello, I am a text, which is longer than a header of a file with sound";
   EXPECT_THAT(ErrorOf([&] { Parse({text.begin(), text.end()}, 16'000); }), HasSubstr("no sound"));
   SoundFile none({}, 16'000, 1, SF_FORMAT_WAV | SF_FORMAT_PCM_16);
   EXPECT_THAT(ErrorOf([&] { Parse(none.bytes(), 16'000); }), HasSubstr("holds no sound"));
   SoundFile nan(Floats(10, NAN), 16'000, 1, SF_FORMAT_WAV | SF_FORMAT_FLOAT);
-  EXPECT_THAT(ErrorOf([&] { Parse(nan.bytes(), 16'000); }), HasSubstr("no numbers"));
+  EXPECT_THAT(ErrorOf([&] { Parse(nan.bytes(), 16'000); }), HasSubstr("that are no sound"));
   SoundFile flac(Tone(300, 16'000, 16'000), 16'000, 1, SF_FORMAT_FLAC | SF_FORMAT_PCM_16);
   flac.bytes().resize(flac.bytes().size() / 2);
   EXPECT_THAT(ErrorOf([&] { Parse(flac.bytes(), 16'000); }), HasSubstr("ends after"));
@@ -172,7 +172,7 @@ TEST(AudioReader, SaysWhatItCannotRead) {
   EXPECT_THAT(ErrorOf([&] { InPieces(file.path(), 16'000, 1000); }), HasSubstr("ends after"));
   EXPECT_THAT(ErrorOf([] { AudioReader reader("/no/such", 16'000); }), HasSubstr("/no/such"));
   EXPECT_THAT(ErrorOf([] { AudioReader reader("/dev/null", 16'000); }), HasSubstr("no sound"));
-  EXPECT_THAT(ErrorOf([] { AudioReader reader("/", 16'000); }), HasSubstr("no sound"));
+  EXPECT_THAT(ErrorOf([] { AudioReader reader("/", 16'000); }), HasSubstr("a folder"));
 }
 
 TEST(Filterbank, AgreesWithTorchaudio) {

@@ -22,12 +22,13 @@ HWY_INLINE size_t Counted(const DepthwiseShape& shape, const int64_t* lengths, s
   return lengths == nullptr ? shape.length : static_cast<size_t>(lengths[n]);
 }
 
-// to[t] = start + sum over j < width of weight[j] from[t + j - before], for t below length: one vector of
+// to[t] = start + sum over j < width of weight[j] from[t + j - before], for t from first to length: one vector of
 // channels (`used` lanes), rows `stride` apart. `reversed` takes the weights from the last one on.
 template <bool kReversed>
-HWY_INLINE void Convolve(const float* from, const float* weight, Vec start, size_t length,
-                         size_t width, size_t before, size_t stride, size_t used, float* to) {
-  for (size_t t0 = 0; t0 < length; t0 += kTaps) {
+HWY_INLINE void Convolve(const float* from, const float* weight, Vec start, size_t first,
+                         size_t length, size_t width, size_t before, size_t stride, size_t used,
+                         float* to) {
+  for (size_t t0 = first; t0 < length; t0 += kTaps) {
     const size_t rows = std::min(kTaps, length - t0);
     Vec sums[kTaps];
     Unrolled<kTaps>([&](auto i) HWY_ATTR { sums[i] = start; });
@@ -69,9 +70,9 @@ void DepthwiseForwardRange(const DepthwiseShape& shape, const DepthwiseForwardAr
     for (size_t n = 0; n < shape.batch; ++n) {
       const size_t at = n * shape.length * shape.channels + c;
       const size_t length = Counted(shape, args.lengths, n);
-      Convolve<false>(args.x + at, args.weight + c, bias, length, shape.width, shape.before,
-                      shape.channels, used, args.out + at);
-      ZeroRows(length, shape.length, shape.channels, used, args.out + at);
+      Convolve<false>(args.x + at, args.weight + c, bias, shape.first, length, shape.width,
+                      shape.before, shape.channels, used, args.out + at);
+      ZeroRows(std::max(length, shape.first), shape.length, shape.channels, used, args.out + at);
     }
   });
 }
@@ -91,7 +92,7 @@ void DepthwiseBackwardRange(const DepthwiseShape& shape, const DepthwiseBackward
       const float* grad = args.grad_out + at;
       const float* x = args.x + at;
       // x[t] went into out[t + before - j] with weight[j]: the convolution turned round.
-      Convolve<true>(grad, args.weight + c, hn::Zero(F32()), length, shape.width,
+      Convolve<true>(grad, args.weight + c, hn::Zero(F32()), 0, length, shape.width,
                      shape.width - 1 - shape.before, stride, used, args.grad_x + at);
       ZeroRows(length, shape.length, stride, used, args.grad_x + at);
       for (size_t t = 0; t < length; ++t) bias = hn::Add(bias, LoadN(grad + t * stride, used));

@@ -18,8 +18,9 @@ namespace linnet::kernels {
 
 struct DepthwiseShape {
   size_t batch, length, channels;
-  size_t width;   // positions that are mixed
-  size_t before;  // of them, those before the position itself: width - 1 sees no future
+  size_t width;      // positions that are mixed
+  size_t before;     // of them, those before the position itself: width - 1 sees no future
+  size_t first = 0;  // forward: rows of out before this one are left alone
 };
 
 // x, out and their gradients are dense [batch, length, channels]; weight [width, channels], bias

@@ -65,6 +65,19 @@ TEST_P(DepthwiseTest, MatchesTheReference) {
   }
 }
 
+TEST_P(DepthwiseTest, BeginsWhereItIsTold) {
+  DepthwiseShape shape{2, 23, 20, 7, 6};
+  const size_t size = shape.batch * shape.length * shape.channels;
+  const std::vector<float> x = Random(size, 1), w = Random(140, 2), b = Random(20, 3);
+  std::vector<float> all(size), some(size, 5.0f);
+  DepthwiseForward(shape, {x.data(), w.data(), b.data(), all.data()}, SerialFor);
+  shape.first = 6;
+  DepthwiseForward(shape, {x.data(), w.data(), b.data(), some.data()}, SerialFor);
+  for (size_t i = 0; i < size; ++i) {
+    ASSERT_EQ(some[i], i / 20 % 23 < 6 ? 5.0f : all[i]) << i;
+  }
+}
+
 // The gradients of sum(out * g), against central differences of the reference, of every number.
 TEST_P(DepthwiseTest, GoesBack) {
   for (const DepthwiseShape& shape : Shapes()) {

@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "linnet/base/error.h"
+#include "linnet/base/utf8.h"
 #include "linnet/io/json.h"
 
 namespace linnet {
@@ -110,6 +111,12 @@ void Validate(const SpeechSpec& speech, const Require& require, const InRange& i
   require(phones.size() >= 1 && phones.size() <= 4096, "phones must name 1 to 4096 of them");
   require(std::set<std::string>(phones.begin(), phones.end()).size() == phones.size(),
           "phones names one twice");
+  constexpr size_t kLongest = 64;  // bytes
+  for (const std::string& phone : phones) {
+    require(phone.size() <= kLongest && IsPrintable(phone), "the phone ",
+            Quote(phone.substr(0, kLongest)), " is none that can be shown; a name has ", kLongest,
+            " bytes at most, in UTF-8");
+  }
 }
 
 }  // namespace
@@ -166,7 +173,7 @@ void Validate(const ModelSpec& spec, const std::string& where) {
           Quote(spec.activation), "; choose relu or gelu");
   in_range("convolution", spec.convolution, 0, 4096);
   require(spec.convolution == 0 || (speech && spec.network == "transformer"),
-          "a convolution is for speech, in a transformer");
+          "a convolution is for transformers of speech; give convolution 0");
   require(spec.convolution % 2 == 1 || spec.convolution == 0 || spec.Causal(), "convolution is ",
           spec.convolution, "; it must be odd, since the network sees both ways");
   require(spec.final_norm || !spec.norm_first, "norm_first needs final_norm");

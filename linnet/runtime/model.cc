@@ -324,7 +324,7 @@ Model::Packed::Packed(const Checkpoint& checkpoint, Precision precision)
     input_mean = Copied(checkpoint.Tensor("input_norm.mean"));
     input_deviation = Copied(checkpoint.Tensor("input_norm.deviation"));
     for (const float deviation : input_deviation) {
-      if (!(deviation > 0)) {
+      if (!(deviation >= 1e-6f)) {
         throw InputError(path, ": input_norm.deviation holds ", deviation, "; mend the file");
       }
     }

@@ -417,6 +417,13 @@ void SpeechEncoder::Run(SpeechState* state, std::span<const float> inputs,
   if (rows == 0) return;
   Pass(model_->packed(), *scratch_, state ? state->floats_.data() : nullptr, first, rows)
       .Run(inputs, log_probs);
+  for (const float x : log_probs) {
+    if (!std::isfinite(x)) {
+      throw RuntimeError(model_->path(),
+                         ": hears no numbers; its weights are broken, or what it was ",
+                         "given was no sound");
+    }
+  }
   if (state) state->position_ += rows;
 }
 

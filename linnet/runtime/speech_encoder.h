@@ -51,7 +51,8 @@ class SpeechEncoder {
   size_t classes() const;        // log-probabilities a position
   size_t max_positions() const;  // of an utterance, or of a state
 
-  // Throws InputError where the sizes disagree, or the model has fewer positions.
+  // Throws InputError where the sizes disagree, or the model has fewer positions; RuntimeError where what
+  // comes out is no number.
   void Encode(std::span<const float> inputs, std::span<float> log_probs);
 
   // Both throw InputError for a model that is not causal.

@@ -164,25 +164,29 @@ Transcript Transcriber::Transcribe(const Audio& audio) {
   return transcript;
 }
 
-std::vector<std::string> RemarksOn(const Audio& audio) {
-  constexpr float kQuiet = 1e-4f, kLoud = 0.9999f;
-  constexpr double kManyLoud = 0.01;
-  float peak = 0;
-  size_t loud = 0;
-  for (const float x : audio.samples) {
-    peak = std::max(peak, std::abs(x));
-    loud += std::abs(x) >= kLoud;
+void SoundCheck::Add(std::span<const float> samples) {
+  constexpr float kLoud = 0.9999f;
+  for (const float x : samples) {
+    peak_ = std::max(peak_, std::abs(x));
+    loud_ += std::abs(x) >= kLoud;
   }
+  count_ += samples.size();
+}
+
+std::vector<std::string> SoundCheck::Remarks(int file_rate, int rate) const {
+  constexpr float kQuiet = 1e-4f;
+  constexpr double kManyLoud = 0.01;
   std::vector<std::string> remarks;
   const auto remark = [&](const auto&... text) { remarks.push_back(StrCat(text...)); };
-  if (peak < kQuiet) remark("silent: what is heard in it means nothing");
-  const double share = static_cast<double>(loud) / static_cast<double>(audio.samples.size());
+  if (count_ > 0 && peak_ < kQuiet) remark("silent: what is heard in it means nothing");
+  const double share =
+      static_cast<double>(loud_) / static_cast<double>(std::max<size_t>(count_, 1));
   if (share > kManyLoud) {
     remark("clipped: ", std::lround(100 * share), "% of the samples stand at the limit");
   }
-  if (audio.file_rate < audio.rate) {
-    remark("recorded at ", audio.file_rate, " samples a second: nothing above ",
-           audio.file_rate / 2, " Hz is there to be heard");
+  if (file_rate < rate) {
+    remark("recorded at ", file_rate, " samples a second: nothing above ", file_rate / 2,
+           " Hz is there to be heard");
   }
   return remarks;
 }
@@ -195,7 +199,6 @@ struct PhoneStream::Inside {
         deviation(model->input_deviation()),
         names(PhonesOf(model->spec())),
         bank(BankOf(model->spec())),
-        log_probs(encoder.classes()),
         lead(encoder.NewState()),
         next(encoder.NewState()) {}
 
@@ -215,22 +218,40 @@ struct PhoneStream::Inside {
     ++frames;
     // The window of position p ends with frame p * stride + stride - 1 + lookahead.
     const size_t ahead = Size(spec.stride) + Size(spec.lookahead);
-    if (frames >= ahead && (frames - ahead) % Size(spec.stride) == 0) Position(last);
+    if (frames >= ahead && (frames - ahead) % Size(spec.stride) == 0) {
+      ready.insert(ready.end(), last.begin(), last.end());
+      ++begun;
+    }
   }
 
-  // A model has positions for so long, and no longer: then a second state, which has heard the last
-  // quarter of them too, goes on in its place.
-  void Position(std::span<const float> window) {
-    const size_t most = encoder.max_positions();
-    const size_t warm = most - Shared(most);
-    if (lead.position() == most) {
-      std::swap(lead, next);
-      next = encoder.NewState();
+  // Hears the positions that are ready. A model has so many, and no more: then a second state, which has
+  // heard the last quarter of them too, goes on in the first one's place.
+  void Hear() {
+    const size_t most = encoder.max_positions(), warm = most - Shared(most);
+    const size_t width = encoder.inputs(), classes = encoder.classes();
+    const size_t count = ready.size() / width;
+    for (size_t at = 0; at < count;) {
+      if (lead.position() == most) {
+        std::swap(lead, next);
+        next = encoder.NewState();
+      }
+      const bool both = lead.position() >= warm;
+      const size_t rows = std::min(count - at, (both ? most : warm) - lead.position());
+      const auto inputs = std::span(ready).subspan(at * width, rows * width);
+      log_probs.resize(rows * classes);
+      if (both) encoder.Extend(next, inputs, log_probs);
+      encoder.Extend(lead, inputs, log_probs);
+      for (size_t r = 0; r < rows; ++r) {
+        Decode(std::span(log_probs).subspan(r * classes, classes));
+      }
+      at += rows;
     }
-    if (lead.position() >= warm) encoder.Extend(next, window, log_probs);
-    encoder.Extend(lead, window, log_probs);
-    const auto best = std::max_element(log_probs.begin(), log_probs.end());
-    const int symbol = static_cast<int>(best - log_probs.begin());
+    ready.clear();
+  }
+
+  void Decode(std::span<const float> row) {
+    const auto best = std::max_element(row.begin(), row.end());
+    const int symbol = static_cast<int>(best - row.begin());
     if (symbol != kBlank && symbol != before) {
       heard.push_back({.name = names[Size(symbol - 1)],
                        .seconds = SecondsOf(spec, positions),
@@ -245,11 +266,13 @@ struct PhoneStream::Inside {
   std::span<const float> mean, deviation;
   std::vector<std::string> names;
   Filterbank bank;
-  std::vector<float> log_probs;
   SpeechState lead, next;
   std::vector<float> waiting;  // samples of windows that are not whole yet
   std::vector<float> last;     // [stack, bands]
-  size_t samples = 0, frames = 0, positions = 0;
+  std::vector<float> ready;    // stacked frames of positions that are not heard yet
+  std::vector<float> log_probs;
+  size_t samples = 0, frames = 0;
+  size_t begun = 0, positions = 0;  // whose frames are there; that have been heard
   int before = kBlank;
   std::vector<Phone> heard;
 };
@@ -291,6 +314,7 @@ std::vector<Phone> PhoneStream::Read(std::span<const float> samples) {
       in.Frame(std::span(in.waiting).subspan(used, window));
     }
     in.waiting.erase(in.waiting.begin(), in.waiting.begin() + static_cast<ptrdiff_t>(used));
+    in.Hear();
   }
   return std::exchange(in.heard, {});
 }
@@ -300,7 +324,8 @@ std::vector<Phone> PhoneStream::Finish() {
   // Positions that have begun are heard to their end, as in a whole utterance: with zeros behind it.
   const std::vector<float> nothing(Size(in.spec.bands), 0.0f);
   const size_t wanted = Positions(in.spec, in.frames);
-  while (in.positions < wanted) in.Push(nothing);
+  while (in.begun < wanted) in.Push(nothing);
+  in.Hear();
   return std::exchange(in.heard, {});
 }
 

@@ -39,9 +39,20 @@ struct Transcript {
   double log_probability = 0;     // data/ctc.h
 };
 
-// What about a recording makes its transcript worse: silence, clipping, a rate below the model's. A line
-// each; empty where nothing does.
-std::vector<std::string> RemarksOn(const Audio& audio);
+// What about a recording makes its transcript worse: silence, clipping, a rate below the model's.
+//
+//   SoundCheck check;
+//   check.Add(audio.samples);
+//   for (const std::string& remark : check.Remarks(audio.file_rate, audio.rate)) ...   // a line each
+class SoundCheck {
+ public:
+  void Add(std::span<const float> samples);  // all of them, piece by piece
+  std::vector<std::string> Remarks(int file_rate, int rate) const;
+
+ private:
+  float peak_ = 0;
+  size_t loud_ = 0, count_ = 0;
+};
 
 struct TranscriberOptions {
   int threads = 0;  // 0: one for each processor

@@ -202,6 +202,9 @@ TEST(Transcriber, SaysWhatItCannotHear) {
   audio = Sound(1);
   audio.rate = 8000;
   EXPECT_NE(ErrorOf([&] { transcriber.Transcribe(audio); }).find("8000"), std::string::npos);
+  audio = Sound(1);
+  audio.samples[500] = NAN;
+  EXPECT_NE(ErrorOf([&] { transcriber.Transcribe(audio); }).find("no numbers"), std::string::npos);
   for (const char* normalise : {"utterance", "corpus"}) {
     Transcriber other(RandomModel("linear", normalise));
     const Audio silent{.samples = std::vector<float>(16'000), .rate = 16'000};
@@ -211,7 +214,13 @@ TEST(Transcriber, SaysWhatItCannotHear) {
   }
 }
 
-TEST(Transcriber, RemarksOnBadRecordings) {
+std::vector<std::string> RemarksOn(const Audio& audio) {
+  SoundCheck check;
+  for (const float sample : audio.samples) check.Add({&sample, 1});
+  return check.Remarks(audio.file_rate, audio.rate);
+}
+
+TEST(SoundCheck, RemarksOnBadRecordings) {
   EXPECT_TRUE(RemarksOn(Sound(1)).empty());
   EXPECT_EQ(RemarksOn({.samples = std::vector<float>(100), .rate = 16'000})[0].substr(0, 6),
             "silent");

@@ -10,6 +10,7 @@
 #include "linnet/base/error.h"
 #include "linnet/base/rng.h"
 #include "linnet/base/thread_pool.h"
+#include "linnet/base/utf8.h"
 #include "linnet/data/audio.h"
 #include "linnet/data/ctc.h"
 #include "linnet/data/filterbank.h"
@@ -216,6 +217,10 @@ class SpeechTask : public Task {
         try {
           const Audio audio = ReadAudio(utterance.audio, kSampleRate);
           seconds[i] = audio.seconds();
+          if (seconds[i] > config_.max_seconds) {
+            faults[i] = StrCat(utterance.id, ": longer than --max-seconds ", config_.max_seconds);
+            continue;
+          }
           for (const double speed : speeds) {
             const int from = static_cast<int>(std::lround(kSampleRate * speed));
             read[i].frames.push_back(bank.Compute(
@@ -231,9 +236,7 @@ class SpeechTask : public Task {
         for (size_t p = 1; p < read[i].phones.size(); ++p) {
           needed += read[i].phones[p] == read[i].phones[p - 1];
         }
-        if (seconds[i] > config_.max_seconds) {
-          faults[i] = StrCat(utterance.id, ": longer than --max-seconds ", config_.max_seconds);
-        } else if (needed == 0) {
+        if (needed == 0) {
           faults[i] = StrCat(utterance.id, ": nothing is said");
         } else if (positions < needed) {
           faults[i] = StrCat(utterance.id, ": its ", read[i].phones.size(),
@@ -253,13 +256,14 @@ class SpeechTask : public Task {
     }
     if (!set.unknown_words.empty()) {
       std::string words;
-      for (const std::string& word : set.unknown_words) words += " " + word;
+      for (const std::string& word : set.unknown_words) words += " " + Printable(word);
       remarks_.push_back(StrCat("left out ", set.left_out, " ", what,
                                 " utterances: the dictionary does not have", words));
     }
     if (!bad.empty()) {
       remarks_.push_back(StrCat("left out ", bad.size(), " ", what, " utterances:"));
-      for (size_t i = 0; i < std::min(bad.size(), kNamed); ++i) remarks_.push_back("  " + bad[i]);
+      for (size_t i = 0; i < std::min(bad.size(), kNamed); ++i)
+        remarks_.push_back("  " + Printable(bad[i]));
       if (bad.size() > kNamed) remarks_.push_back(StrCat("  and ", bad.size() - kNamed, " more"));
     }
     if (good.empty()) {

@@ -432,16 +432,13 @@ class Run {
   }
 
   // A remark on a validation's first figure (less is better) that was better before.
-  std::string Worse(double value) {
-    if (value < best_) {
+  std::string Worse(const std::string& name, double value) {
+    if (value <= best_) {
+      if (value < best_) best_step_ = step_;
       best_ = value;
-      best_step_ = step_;
       return "";
     }
-    char text[64];
-    std::snprintf(text, sizeof(text), "; it was better at step %lld: %.4f",
-                  static_cast<long long>(best_step_), best_);
-    return text;
+    return StrCat("; it was better at step ", best_step_, ": ", Show(name, best_));
   }
 
   // Lowers the rate where validations have not become better for long enough.
@@ -469,7 +466,8 @@ class Run {
     if (hooks_.progress) {
       hooks_.progress->Finish(
           StrCat("step ", step_, Epoch(), ": validation ", Show(metrics), " after ",
-                 FormatSeconds(trained_seconds_), " of training", Worse(metrics[0].second),
+                 FormatSeconds(trained_seconds_), " of training",
+                 Worse(metrics[0].first, metrics[0].second),
                  slower ? StrCat("; the rate is multiplied by ", config_.lr_patience_factor) : ""));
     }
     return metrics;

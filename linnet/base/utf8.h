@@ -1,0 +1,38 @@
+// UTF-8 as Unicode has it: no overlong forms, no surrogates, nothing above U+10FFFF.
+//
+//   for (size_t at = 0; at < text.size();) {
+//     const std::optional<CodePoint> next = NextCodePoint(text, at);
+//     if (!next) ...                       // no UTF-8 at `at`
+//     at += next->bytes;
+//   }
+#ifndef LINNET_BASE_UTF8_H_
+#define LINNET_BASE_UTF8_H_
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace linnet {
+
+struct CodePoint {
+  char32_t value;
+  size_t bytes;  // that it takes
+};
+
+// The code point at text[at], at < text.size(); none where there is no whole, valid one.
+std::optional<CodePoint> NextCodePoint(std::string_view text, size_t at);
+
+// Appends a code point; value must be one (not a surrogate, at most U+10FFFF).
+void AppendUtf8(char32_t value, std::string& text);
+
+// Whether a text may stand on a terminal and in a page as it is: valid, without control characters and
+// without those that turn the direction of what follows.
+bool IsPrintable(std::string_view text);
+
+// The text with a '?' for each byte or character that keeps it from being so.
+std::string Printable(std::string_view text);
+
+}  // namespace linnet
+
+#endif  // LINNET_BASE_UTF8_H_
