@@ -3,12 +3,14 @@ of its own, and the examples of docs/attention, whose commands are run as well. 
 source folder."""
 import os
 import pathlib
+import random
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import unittest
+import wave
 
 
 WITH_TORCH = ("ops", "nn", "train")
@@ -59,7 +61,8 @@ class PackageTest(unittest.TestCase):
 
     def test_every_header_stands_alone(self):
         headers = self.headers()
-        self.assertEqual(set(headers), {"", "base", "data", "io", "kernels", "model", "runtime", *WITH_TORCH})
+        self.assertEqual(set(headers), {"", "base", "data", "io", "kernels", "model", "runtime", "speech",
+                                        *WITH_TORCH})
         for name in ("base/function_ref", "kernels/matmul", "nn/attention", "train/trainer"):
             self.assertIn(f"linnet/{name}.h", headers[name.split("/")[0]])
         for name in ("kernels/linear_ref", "kernels/linear-inl", "io/test_util"):
@@ -90,20 +93,38 @@ class PackageTest(unittest.TestCase):
             self.assertEqual(done.returncode, 1)
             self.assertIn("/nowhere", done.stderr)
 
-    def test_the_page_on_embedding(self):
-        page = self.dir / "page"
-        page.mkdir()
-        lines = blocks(SOURCE / "docs" / "embedding.md", "cpp")[0].splitlines()
+    def build_page(self, page, file):
+        """Builds what the first cpp block of a page says, as its cmake block says; returns the program."""
+        folder = self.dir / "page"
+        folder.mkdir()
+        lines = blocks(page, "cpp")[0].splitlines()
+        for old, new in file.items():
+            lines = [line.replace(old, str(new)) for line in lines]
         main = [line for line in lines if line.startswith("#include")] + ["int main() {"] + \
             [line for line in lines if not line.startswith("#include")] + ["}"]
-        (page / "main.cc").write_text("\n".join(main).replace("/tmp/half.state", str(page / "half.state")))
-        (page / "CMakeLists.txt").write_text(
+        (folder / "main.cc").write_text("\n".join(main))
+        (folder / "CMakeLists.txt").write_text(
             "cmake_minimum_required(VERSION 3.25)\nproject(page LANGUAGES CXX)\nadd_executable(program main.cc)\n" +
-            blocks(SOURCE / "docs" / "embedding.md", "cmake")[0])
-        self.run_ok("cmake", "-S", page, "-B", page / "build", "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={self.prefix}")
-        self.run_ok("cmake", "--build", page / "build")
-        self.run_ok(page / "build" / "program", cwd=SOURCE)
-        self.assertTrue((page / "half.state").exists())
+            blocks(page, "cmake")[0])
+        self.run_ok("cmake", "-S", folder, "-B", folder / "build", "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={self.prefix}")
+        self.run_ok("cmake", "--build", folder / "build")
+        return folder / "build" / "program"
+
+    def test_the_page_on_embedding(self):
+        state = self.dir / "half.state"
+        program = self.build_page(SOURCE / "docs" / "embedding.md", {"/tmp/half.state": state})
+        self.run_ok(program, cwd=SOURCE)
+        self.assertTrue(state.exists())
+
+    def test_the_page_on_speech(self):
+        sound = self.dir / "sound.wav"
+        with wave.open(str(sound), "wb") as out:
+            out.setnchannels(1)
+            out.setsampwidth(2)
+            out.setframerate(16000)
+            out.writeframes(bytes(random.Random(1).choices(range(256), k=32000)))
+        program = self.build_page(SOURCE / "docs" / "speech.md", {"yes.flac": sound})
+        self.run_ok(program, cwd=SOURCE)
 
     def test_the_library_for_c(self):
         library = next(self.prefix.rglob("liblinnet.so"))

@@ -1,8 +1,11 @@
 #include "linnet/nn/speech_model.h"
 
-#include <torch/nn/utils/rnn.h>
+#include <torch/utils.h>
+
+#include <vector>
 
 #include "linnet/base/error.h"
+#include "linnet/ops/lstm.h"
 
 namespace linnet::nn {
 
@@ -24,8 +27,7 @@ SpeechModelImpl::SpeechModelImpl(const ModelSpec& spec, const TrainingOptions& o
     lstm_ = torch::nn::LSTM(torch::nn::LSTMOptions(spec.speech.Inputs(), spec.d_model)
                                 .num_layers(spec.layers)
                                 .bidirectional(true)
-                                .batch_first(true)
-                                .dropout(options.dropout));
+                                .batch_first(true));
     register_module("lstm", lstm_);
   } else {
     input_projection_ = torch::nn::Linear(spec.speech.Inputs(), spec.value_embedding);
@@ -63,13 +65,20 @@ Tensor SpeechModelImpl::Encode(const Tensor& frames, const Tensor& lengths) {
 }
 
 Tensor SpeechModelImpl::RunLstm(const Tensor& frames, const Tensor& lengths) {
-  using torch::nn::utils::rnn::pack_padded_sequence;
-  using torch::nn::utils::rnn::pad_packed_sequence;
-  const auto packed = pack_padded_sequence(frames, lengths.to(torch::kCPU), /*batch_first=*/true,
-                                           /*enforce_sorted=*/false);
-  const auto out = std::get<0>(lstm_->forward_with_packed_input(packed));
-  return dropout_(std::get<0>(pad_packed_sequence(out, /*batch_first=*/true, /*padding_value=*/0,
-                                                  /*total_length=*/frames.size(1))));
+  const auto parameters = lstm_->named_parameters();
+  Tensor x = frames;
+  for (int layer = 0; layer < spec().layers; ++layer) {
+    std::vector<Tensor> directions;
+    for (const bool backward : {false, true}) {
+      const auto of = [&](const char* name) {
+        return parameters[StrCat(name, "_l", layer, backward ? "_reverse" : "")];
+      };
+      directions.push_back(ops::Lstm(x, of("weight_ih"), of("weight_hh"), of("bias_ih"),
+                                     of("bias_hh"), lengths, backward));
+    }
+    x = dropout_(torch::cat(directions, 2));
+  }
+  return x;
 }
 
 }  // namespace linnet::nn

@@ -38,7 +38,7 @@ class SpeechModelImpl : public Network {
   torch::Tensor Encode(const torch::Tensor& frames, const torch::Tensor& lengths);
   torch::Tensor RunLstm(const torch::Tensor& frames, const torch::Tensor& lengths);
 
-  torch::nn::LSTM lstm_ = nullptr;
+  torch::nn::LSTM lstm_ = nullptr;  // its weights; what runs is ops/lstm.h
   torch::nn::Linear input_projection_ = nullptr;
   PositionalEmbedding pos_embedding_ = nullptr;
   TransformerEncoder transformer_ = nullptr;

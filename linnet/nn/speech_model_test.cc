@@ -1,6 +1,7 @@
 #include "linnet/nn/speech_model.h"
 
 #include <gtest/gtest.h>
+#include <torch/nn/utils/rnn.h>
 #include <torch/utils.h>
 #include <unistd.h>
 
@@ -116,6 +117,32 @@ TEST(SpeechModel, LearnsThroughEveryPart) {
       EXPECT_TRUE(item.value().grad().isfinite().all().item<bool>()) << item.key();
     }
   }
+}
+
+// The weights are libtorch's, and mean what they mean there.
+TEST(SpeechModel, LstmIsLibtorchs) {
+  torch::manual_seed(6);
+  const ModelSpec spec = SmallLstm();
+  SpeechModel model(spec);
+  const auto named = model->named_parameters();
+  const auto options = torch::nn::LSTMOptions(spec.speech.Inputs(), spec.d_model)
+                           .num_layers(spec.layers)
+                           .bidirectional(true)
+                           .batch_first(true);
+  torch::nn::LSTM theirs(options);
+  torch::nn::Linear head(2 * spec.d_model, spec.classes);
+  torch::NoGradGuard no_grad;
+  for (const auto& item : theirs->named_parameters())
+    item.value().copy_(named["lstm." + item.key()]);
+  head->weight.copy_(named["predictor.weight"]), head->bias.copy_(named["predictor.bias"]);
+  const Tensor frames = torch::randn({2, 9, spec.speech.Inputs()});
+  const Tensor lengths = torch::tensor({int64_t{9}, int64_t{5}});
+  const auto packed = torch::nn::utils::rnn::pack_padded_sequence(frames, lengths, true);
+  const Tensor want = head(std::get<0>(torch::nn::utils::rnn::pad_packed_sequence(
+      std::get<0>(theirs->forward_with_packed_input(packed)), true)));
+  const Tensor got = model->forward(frames, lengths);
+  EXPECT_LT((got[0] - want[0]).abs().max().item<double>(), 1e-5);
+  EXPECT_LT((got[1] - want[1]).narrow(0, 0, 5).abs().max().item<double>(), 1e-5);
 }
 
 TEST(SpeechModel, RefusesWhatDoesNotFit) {

@@ -64,6 +64,10 @@ torch::Tensor FusedLshAttention(const torch::Tensor& q, const torch::Tensor& v,
 torch::Tensor FusedDepthwise(const torch::Tensor& x, const torch::Tensor& weight,
                              const torch::Tensor& bias, const torch::Tensor& lengths, bool causal);
 
+// sums [L, N, 4 H] of the gates but for the recurrent part, w_hh [4 H, H], lengths int64 [N] on the CPU.
+torch::Tensor FusedLstm(const torch::Tensor& sums, const torch::Tensor& w_hh,
+                        const torch::Tensor& lengths, bool backward);
+
 // 0 <= p < 1, fewer than 2^32 numbers.
 torch::Tensor FusedDropout(const torch::Tensor& x, double p);
 

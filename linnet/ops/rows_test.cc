@@ -11,6 +11,7 @@
 #include "linnet/base/error.h"
 #include "linnet/ops/depthwise.h"
 #include "linnet/ops/dropout.h"
+#include "linnet/ops/lstm.h"
 #include "linnet/ops/plain.h"
 
 namespace linnet::ops {
@@ -77,6 +78,43 @@ TEST(DepthwiseConvolution, RefusesWhatDoesNotFit) {
   EXPECT_THROW(DepthwiseConvolution(x, torch::randn({3, 4}), torch::randn({5}), {}, true), Error);
   EXPECT_THROW(DepthwiseConvolution(x, torch::randn({3, 4}), b, torch::ones({2}), true), Error);
   EXPECT_THROW(DepthwiseConvolution(x[0], torch::randn({3, 4}), b, {}, true), Error);
+}
+
+// Output and all gradients of both directions, fused in fp32 against plain in double.
+TEST(Lstm, FusedEqualsPlain) {
+  torch::manual_seed(2);
+  for (const int64_t length : {1, 9}) {
+    for (const bool backward : {false, true}) {
+      const std::vector<Tensor> x = {torch::randn({3, length, 5}), torch::randn({28, 5}),
+                                     torch::randn({28, 7}), torch::randn({28}), torch::randn({28})};
+      const Tensor lengths = torch::tensor({length, int64_t{1}, (length + 1) / 2});
+      const Tensor weights = torch::randn({3, length, 7}, torch::kDouble);
+      std::vector<Tensor> results[2];
+      for (const bool plain : {false, true}) {
+        const torch::Dtype dtype = plain ? torch::kDouble : torch::kFloat32;
+        std::vector<Tensor> leaves;
+        for (const Tensor& t : x) leaves.push_back(t.to(dtype).clone().requires_grad_());
+        const Tensor out =
+            Lstm(leaves[0], leaves[1], leaves[2], leaves[3], leaves[4], lengths, backward);
+        results[plain] = torch::autograd::grad({(out * weights.to(dtype)).sum()}, leaves);
+        results[plain].push_back(out.detach());
+      }
+      for (size_t i = 0; i < results[0].size(); ++i) {
+        EXPECT_LT(Off(results[0][i], results[1][i]), 1e-5) << length << backward << i;
+      }
+    }
+  }
+}
+
+TEST(Lstm, RefusesWhatDoesNotFit) {
+  const Tensor x = torch::randn({2, 4, 5}), w = torch::randn({12, 5}), u = torch::randn({12, 3});
+  const Tensor b = torch::randn({12}), lengths = torch::tensor({int64_t{4}, int64_t{2}});
+  EXPECT_NO_THROW(Lstm(x, w, u, b, b, lengths, false));
+  EXPECT_THROW(Lstm(x[0], w, u, b, b, lengths, false), Error);
+  EXPECT_THROW(Lstm(x, u, u, b, b, lengths, false), Error);
+  EXPECT_THROW(Lstm(x, w, w, b, b, lengths, false), Error);
+  EXPECT_THROW(Lstm(x, w, u, b[0], b, lengths, false), Error);
+  EXPECT_THROW(Lstm(x, w, u, b, b, lengths.to(torch::kInt32), false), Error);
 }
 
 // What is dropped on the way there is dropped on the way back; the seed comes from libtorch's generator;

@@ -10,6 +10,7 @@
 #include "linnet/kernels/depthwise.h"
 #include "linnet/kernels/linear_attention.h"
 #include "linnet/kernels/lsh_attention.h"
+#include "linnet/kernels/lstm_cell.h"
 #include "linnet/kernels/softmax_attention.h"
 #include "linnet/runtime/packed_model.h"
 
@@ -126,8 +127,7 @@ class SpeechEncoder::Pass {
              LinearMode::kOverwrite, log_probs.data(), model_.outputs, narrow_);
   }
 
-  // Each layer in both directions: of the gates i, f, g, o, in this order,
-  //   c_t = sigmoid(f) c_{t-1} + sigmoid(i) tanh(g),   h_t = sigmoid(o) tanh(c_t)
+  // Each layer in both directions (kernels/lstm_cell.h).
   void Lstm(std::span<const float> inputs, std::span<float> log_probs) {
     const float* x = inputs.data();
     size_t in = static_cast<size_t>(model_.spec.speech.Inputs());
@@ -149,11 +149,8 @@ class SpeechEncoder::Pass {
             Multiply(Precision::kF32, 1, d_, 4 * d_, before, d_, part.recurrent, LinearMode::kAdd,
                      gate, 4 * d_, nullptr);
           }
-          for (size_t c = 0; c < d_; ++c) {
-            cell[c] =
-                Sigmoid(gate[d_ + c]) * cell[c] + Sigmoid(gate[c]) * std::tanh(gate[2 * d_ + c]);
-            h[c] = Sigmoid(gate[3 * d_ + c]) * std::tanh(cell[c]);
-          }
+          kernels::LstmCellForward(
+              1, d_, {.gates = gate, .cell_before = cell.data(), .cell = cell.data(), .out = h});
           before = h;
         }
       }
@@ -162,8 +159,6 @@ class SpeechEncoder::Pass {
     Multiply(Precision::kF32, rows_, in, model_.outputs, x, in, model_.predictor,
              LinearMode::kOverwrite, log_probs.data(), model_.outputs, nullptr);
   }
-  static float Sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
-
   void Embed(const float* inputs) {
     const size_t in = static_cast<size_t>(model_.spec.speech.Inputs());
     const size_t width = model_.value_embedding, rest = d_ - width;
