@@ -46,6 +46,9 @@ SpeechSet Load(const Options& options, const ModelSpec& spec) {
       throw InputError(options.model, ": its phones are not those of ", options.data);
     }
   } else {
+    if (options.split != "test") {
+      throw InputError("--split ", options.split, ": a manifest has no parts; leave it out");
+    }
     set = LoadManifest(
         options.data,
         options.dictionary.empty() ? Pronunciations() : Pronunciations::Read(options.dictionary),
