@@ -34,6 +34,10 @@ ModelSpec Ragged(const std::string& task, const std::string& activation, bool gr
   } else {
     spec.head = "categorical", spec.vocabulary = spec.classes = 11, spec.max_length = 41;
   }
+  if (task == "couplet") {
+    spec.text = {.unit = "character", .characters = "abcdefgh"};
+    spec.positions = "added", spec.value_embedding = spec.d_model, spec.tied = true;
+  }
   return spec;
 }
 
@@ -122,6 +126,7 @@ INSTANTIATE_TEST_SUITE_P(Models, Parity,
                          testing::Values(ParityCase{"images", "relu"}, ParityCase{"images", "gelu"},
                                          ParityCase{"images", "gelu", true},
                                          ParityCase{"copy", "gelu"},
+                                         ParityCase{"couplet", "gelu"},
                                          ParityCase{"copy", "relu", false, "relu"},
                                          ParityCase{"images", "relu", false, "polynomial2"}),
                          [](const auto& info) {

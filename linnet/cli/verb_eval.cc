@@ -14,9 +14,12 @@
 #include "linnet/cli/sibling.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/data/copy_task.h"
+#include "linnet/data/couplets.h"
+#include "linnet/io/file.h"
 #include "linnet/kernels/isa.h"
 #include "linnet/runtime/copy.h"
 #include "linnet/runtime/images.h"
+#include "linnet/runtime/text.h"
 
 namespace linnet::cli {
 namespace {
@@ -138,6 +141,117 @@ void EvalCopy(const Options& options, const std::shared_ptr<const Model>& model)
   }
 }
 
+// Bits a symbol over a file, in windows one behind the other, each on its own.
+void EvalText(const Options& options, const std::shared_ptr<const Model>& model) {
+  if (options.from.dir.empty()) {
+    throw InputError(model->path(), ": a language model; name a file of text with --data FILE");
+  }
+  const std::string text = ReadFile(options.from.dir);
+  const std::vector<int32_t> symbols = VocabularyOf(*model).Encode(text);
+  const auto window = static_cast<size_t>(model->spec().max_length);
+  size_t windows = (symbols.size() + window - 1) / window;
+  if (options.limit > 0) windows = std::min(windows, options.limit);
+  if (windows == 0) throw InputError(options.from.dir, ": is empty");
+  Engine engine(model, {.threads = options.threads});
+  const Stopwatch watch;
+  double nats = 0;
+  size_t counted = 0, unknown = 0;
+  WithProgress("reading", [&](const auto& report) {
+    for (size_t i = 0; i < windows; ++i) {
+      const auto part =
+          std::span(symbols).subspan(i * window, std::min(window, symbols.size() - i * window));
+      std::vector<int32_t> piece = {Vocabulary::kEnd};  // what a text begins with
+      piece.insert(piece.end(), part.begin(), part.end());
+      nats += NatsOf(engine, piece, 1);
+      counted += piece.size() - 1;
+      unknown +=
+          static_cast<size_t>(std::count(piece.begin() + 1, piece.end(), Vocabulary::kUnknown));
+      report(i + 1, windows);
+    }
+  });
+  const double bits = nats / static_cast<double>(counted) / std::numbers::ln2;
+  if (!std::isfinite(bits)) {
+    throw RuntimeError(model->path(), ": predicts no numbers (", bits, "); its weights are broken");
+  }
+  if (options.json) {
+    PrintJson({{"bits_per_symbol", bits},
+               {"symbols", counted},
+               {"unknown", unknown},
+               {"unit", model->spec().text.unit},
+               {"seconds", watch.Seconds()},
+               {"model", options.model},
+               {"threads", engine.pool().size()},
+               {"isa", kernels::ActiveIsa()},
+               {"precision", PrecisionName(model->precision())}});
+  } else {
+    std::cout << StrCat("bits/", model->spec().text.unit, " ", std::round(bits * 1e4) / 1e4,
+                        " over ", counted, " ", model->spec().text.unit, "s",
+                        unknown > 0 ? StrCat(", ", unknown, " of them unknown") : "", " (",
+                        FormatSeconds(watch.Seconds()), ")\n");
+  }
+}
+
+// Perplexity a character of second lines, the end not counted: how long they are is no secret.
+void EvalCouplets(const Options& options, const std::shared_ptr<const Model>& model) {
+  if (options.from.dir.empty()) {
+    throw InputError(model->path(), ": a model of couplets; name their folder with --data DIR");
+  }
+  const CoupletSplit split = options.from.split == "train"        ? CoupletSplit::kTrain
+                             : options.from.split == "validation" ? CoupletSplit::kValidation
+                                                                  : CoupletSplit::kTest;
+  CoupletSet set = LoadCouplets(options.from.dir, split);
+  if (options.limit > 0 && options.limit < set.pairs.size()) set.pairs.resize(options.limit);
+  const Vocabulary vocabulary = VocabularyOf(*model);
+  Engine engine(model, {.threads = options.threads});
+  const Stopwatch watch;
+  double nats = 0;
+  size_t characters = 0, unknown = 0, too_long = 0;
+  WithProgress("reading", [&](const auto& report) {
+    for (size_t i = 0; i < set.pairs.size(); ++i) {
+      std::vector<int32_t> symbols = vocabulary.Encode(set.pairs[i].first);
+      symbols.push_back(Vocabulary::kSeparator);
+      const size_t counted = symbols.size();
+      for (const int32_t symbol : vocabulary.Encode(set.pairs[i].second)) symbols.push_back(symbol);
+      if (symbols.size() > static_cast<size_t>(model->spec().max_length) + 1) {
+        ++too_long;
+      } else {
+        nats += NatsOf(engine, symbols, counted);
+        characters += symbols.size() - counted;
+        unknown += static_cast<size_t>(std::count(symbols.begin() + static_cast<ptrdiff_t>(counted),
+                                                  symbols.end(), Vocabulary::kUnknown));
+      }
+      report(i + 1, set.pairs.size());
+    }
+  });
+  if (characters == 0)
+    throw InputError(options.from.dir, ": no couplet is short enough for the model");
+  const double mean = nats / static_cast<double>(characters);
+  if (!std::isfinite(mean)) {
+    throw RuntimeError(model->path(), ": predicts no numbers; its weights are broken");
+  }
+  if (options.json) {
+    PrintJson({{"perplexity", std::exp(mean)},
+               {"nats_per_character", mean},
+               {"characters", characters},
+               {"unknown", unknown},
+               {"pairs", set.pairs.size() - too_long},
+               {"left_out", set.left_out + too_long},
+               {"split", options.from.split},
+               {"seconds", watch.Seconds()},
+               {"model", options.model},
+               {"threads", engine.pool().size()},
+               {"isa", kernels::ActiveIsa()},
+               {"precision", PrecisionName(model->precision())}});
+  } else {
+    std::cout << StrCat(
+        "perplexity ", std::round(std::exp(mean) * 100) / 100, " a character over ", characters,
+        " characters of ", set.pairs.size() - too_long, " second lines",
+        unknown > 0 ? StrCat(", ", unknown, " of them unknown") : "",
+        set.left_out + too_long > 0 ? StrCat("; ", set.left_out + too_long, " pairs left out") : "",
+        " (", FormatSeconds(watch.Seconds()), ")\n");
+  }
+}
+
 // A model of speech is heard by the program that reads sound, with what was given here.
 [[noreturn]] void EvalSpeech(const Options& options) {
   for (const auto& [given, flag] :
@@ -176,6 +290,10 @@ void Run(const Options& options) {
     EvalImages(options, model);
   } else if (task == "copy") {
     EvalCopy(options, model);
+  } else if (task == "text") {
+    EvalText(options, model);
+  } else if (task == "couplet") {
+    EvalCouplets(options, model);
   } else {
     throw InputError(model->path(), ": linnet eval knows no measure for the task '", task, "'");
   }

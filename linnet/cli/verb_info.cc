@@ -12,6 +12,7 @@
 #include "linnet/io/json.h"
 #include "linnet/kernels/isa.h"
 #include "linnet/model/checkpoint.h"
+#include "linnet/model/vocabulary.h"
 #include "linnet/runtime/speech_encoder.h"
 #include "linnet/runtime/state.h"
 
@@ -95,6 +96,9 @@ void PrintTable(const ModelSpec& spec, const ordered_json& info) {
   if (spec.task == "images") {
     line("task", "images of ", spec.width, " x ", spec.height,
          spec.channels == 1 ? ", gray" : ", RGB");
+  } else if (spec.task == "text" || spec.task == "couplet") {
+    line("task", spec.task, ", ", spec.vocabulary - Vocabulary::kFirst, " ", spec.text.unit, "s",
+         spec.tied ? "; embedding and head are one matrix" : "");
   } else if (spec.task == "speech") {
     line("task", "speech, ", spec.classes - 1, " phones");
     line("hears", spec.speech.bands, " bands at ", spec.speech.sample_rate,

@@ -25,9 +25,11 @@ namespace linnet::cli {
 
 void AddBench(CLI::App& app);
 void AddComplete(CLI::App& app);
+void AddCouplet(CLI::App& app);
 void AddData(CLI::App& app);
 void AddEval(CLI::App& app);
 void AddExport(CLI::App& app);
+void AddGenerate(CLI::App& app);
 void AddImport(CLI::App& app);
 void AddInfo(CLI::App& app);
 void AddPlot(CLI::App& app);

@@ -23,6 +23,7 @@ bool IsMatrix(std::string_view name) {
 }
 
 Precision PredictorPrecision(const ModelSpec& spec, Precision precision) {
+  if (spec.tied) return precision;
   return precision == Precision::kF32 || spec.head == "logistics" ? Precision::kF32
                                                                   : Precision::kBf16;
 }

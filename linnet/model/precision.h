@@ -33,7 +33,8 @@ Precision ParsePrecision(const std::string& name);
 bool IsMatrix(std::string_view tensor_name);
 
 // The type of a tensor in a file of that precision. Embeddings are BF16 in both narrower ones, and so is
-// a predictor of classes and a projection of frames. One of logistics is small, and stays F32: in int8 it would cost 0.09 bits/dim
+// a predictor of classes and a projection of frames; but one that is tied is as narrow as the others, since
+// it is most of a small model of text. One of logistics is small, and stays F32: in int8 it would cost 0.09 bits/dim
 // of the digits, where everything else together costs 0.005. So does what is left.
 DType StoredAs(const ModelSpec& spec, std::string_view tensor_name, Precision precision);
 Precision PredictorPrecision(const ModelSpec& spec, Precision precision);

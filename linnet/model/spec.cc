@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -12,6 +13,7 @@
 #include "linnet/base/error.h"
 #include "linnet/base/utf8.h"
 #include "linnet/io/json.h"
+#include "linnet/model/vocabulary.h"
 
 namespace linnet {
 namespace {
@@ -46,6 +48,7 @@ void VisitFields(Spec& spec, Visit visit) {
   visit("vocabulary", spec.vocabulary);
   visit("max_length", spec.max_length);
   visit("value_embedding", spec.value_embedding);
+  visit("tied", spec.tied);
   visit("head", spec.head);
   visit("mixtures", spec.mixtures);
   visit("classes", spec.classes);
@@ -61,6 +64,8 @@ void VisitFields(Spec& spec, Visit visit) {
   visit("lookahead", spec.speech.lookahead);
   visit("normalise", spec.speech.normalise);
   visit("phones", spec.speech.phones);
+  visit("unit", spec.text.unit);
+  visit("characters", spec.text.characters);
 }
 
 json Object(const ModelSpec& spec) {
@@ -72,16 +77,19 @@ json Object(const ModelSpec& spec) {
 // What only some models have goes into a file where it says something.
 void DropUnused(json& object) {
   const json plain = Object(ModelSpec());
+  const auto drop = [&](std::initializer_list<const char*> names) {
+    for (const char* name : names) {
+      if (object[name] == plain[name]) object.erase(name);
+    }
+  };
+  const bool text = object["task"] == "text" || object["task"] == "couplet";
   if (object["task"] != "speech") {
-    for (const char* name : {"network", "sample_rate", "bands", "stack", "stride", "lookahead",
-                             "normalise", "phones", "convolution"}) {
-      if (object[name] == plain[name]) object.erase(name);
-    }
-  } else {
-    for (const char* name :
-         {"width", "height", "channels", "mixtures", "positions", "pixel_above"}) {
-      if (object[name] == plain[name]) object.erase(name);
-    }
+    drop({"network", "sample_rate", "bands", "stack", "stride", "lookahead", "normalise", "phones",
+          "convolution"});
+  }
+  if (!text) drop({"tied", "unit", "characters"});
+  if (text || object["task"] == "speech") {
+    drop({"width", "height", "channels", "mixtures", "positions", "pixel_above"});
   }
   for (const char* name :
        {"features", "similarity", "lsh_rounds", "lsh_buckets", "lsh_chunk", "lsh_variant"}) {
@@ -146,9 +154,9 @@ void Validate(const ModelSpec& spec, const std::string& where) {
     require(value >= low && value <= high, name, " is ", value, "; it must be between ", low,
             " and ", high);
   };
-  require(spec.task == "images" || spec.task == "copy" || spec.task == "speech", "unknown task ",
-          Quote(spec.task), "; choose images, copy or speech");
-  const bool speech = spec.task == "speech";
+  const bool speech = spec.task == "speech", text = spec.task == "text" || spec.task == "couplet";
+  require(speech || text || spec.task == "images" || spec.task == "copy", "unknown task ",
+          Quote(spec.task), "; choose images, copy, text, couplet or speech");
   require(spec.network == "transformer" || spec.network == "lstm", "unknown network ",
           Quote(spec.network), "; choose transformer or lstm");
   require(spec.network == "transformer" || speech, "the network lstm is for speech");
@@ -182,9 +190,18 @@ void Validate(const ModelSpec& spec, const std::string& where) {
   in_range("vocabulary", spec.vocabulary, 2, 1 << 20);
   in_range("max_length", spec.max_length, 1, 1 << 24);
   in_range("value_embedding", spec.value_embedding, 1, spec.d_model);
-  require((spec.d_model - spec.value_embedding) % 2 == 0, "d_model - value_embedding is ",
+  require(spec.positions == "sequence" || spec.positions == "grid" || spec.positions == "added",
+          "unknown positions ", Quote(spec.positions), "; choose sequence, grid or added");
+  require(spec.positions != "added" || (text && spec.value_embedding == spec.d_model),
+          "added positions are for text, with value_embedding = d_model");
+  require(spec.PositionDims() % 2 == 0, "d_model - value_embedding is ",
           spec.d_model - spec.value_embedding, "; positions need an even number of dimensions");
-  require(int64_t{spec.max_length} * (spec.d_model - spec.value_embedding) <= int64_t{1} << 30,
+  require(!spec.tied || (text && spec.head == "categorical" &&
+                         spec.value_embedding == spec.d_model && spec.classes == spec.vocabulary),
+          "tied weights need a text's categorical head, with classes = vocabulary and "
+          "value_embedding = "
+          "d_model");
+  require(int64_t{spec.max_length} * spec.PositionDims() <= int64_t{1} << 30,
           "max_length x position dimensions is over 2^30");
   require(spec.head == "logistics" || spec.head == "categorical", "unknown head ", Quote(spec.head),
           "; choose logistics or categorical");
@@ -204,11 +221,23 @@ void Validate(const ModelSpec& spec, const std::string& where) {
     require(int64_t{spec.width} * spec.height * spec.channels == int64_t{spec.max_length} + 1,
             "width x height x channels is ", int64_t{spec.width} * spec.height * spec.channels,
             ", which must be max_length + 1 = ", int64_t{spec.max_length} + 1);
-    require(spec.positions == "sequence" || spec.positions == "grid", "unknown positions ",
-            Quote(spec.positions), "; choose sequence or grid");
     require(spec.positions == "sequence" || (spec.d_model - spec.value_embedding) % 8 == 0,
             "d_model - value_embedding is ", spec.d_model - spec.value_embedding,
             "; grid positions need a multiple of 8 dimensions");
+  } else if (text) {
+    size_t symbols = 0;
+    try {
+      symbols = Vocabulary(spec.text.unit, spec.text.characters).size();
+    } catch (const Error& error) {
+      throw InputError(where, ": ", error.what());
+    }
+    require(spec.vocabulary == static_cast<int>(symbols) && spec.head == "categorical" &&
+                spec.classes == spec.vocabulary,
+            "text needs the categorical head, with classes and vocabulary as many as there are "
+            "symbols (",
+            symbols, ")");
+    require(spec.positions != "grid" && !spec.pixel_above,
+            "grid positions and pixel_above are for images");
   } else if (speech) {
     Validate(spec.speech, require, in_range);
     require(spec.head == "categorical", "speech needs the categorical head");
@@ -279,9 +308,9 @@ std::vector<TensorInfo> TensorTable(const ModelSpec& spec) {
     table.push_back({name + ".bias", {d}});
   };
   const int64_t inputs = spec.speech.Inputs();
-  if (spec.task != "speech") {
+  if (spec.task != "speech" && !spec.tied) {
     table.push_back({"value_embedding.weight", {spec.vocabulary, spec.value_embedding}});
-  } else if (spec.speech.normalise == "corpus") {
+  } else if (spec.task == "speech" && spec.speech.normalise == "corpus") {
     table.push_back({"input_norm.mean", {spec.speech.bands}});
     table.push_back({"input_norm.deviation", {spec.speech.bands}});
   }
@@ -301,8 +330,8 @@ std::vector<TensorInfo> TensorTable(const ModelSpec& spec) {
     return table;
   }
   if (spec.task == "speech") linear("input_projection", spec.value_embedding, inputs);
-  if (spec.value_embedding < d) {
-    table.push_back({"pos_embedding.pe", {1, spec.max_length, d - spec.value_embedding}});
+  if (spec.PositionDims() > 0) {
+    table.push_back({"pos_embedding.pe", {1, spec.max_length, spec.PositionDims()}});
   }
   if (spec.pixel_above) {
     table.push_back(
@@ -354,7 +383,7 @@ int64_t ParameterCount(const ModelSpec& spec) {
 }
 
 std::vector<float> PositionTable(const ModelSpec& spec) {
-  const int dim = spec.d_model - spec.value_embedding;
+  const int dim = spec.PositionDims();
   if (spec.positions != "grid") return PositionTable(spec.max_length, dim);
   const int half = dim / 2, quarter = dim / 4, row_bytes = spec.RowBytes();
   const std::vector<float> sequence = PositionTable(spec.max_length, half);

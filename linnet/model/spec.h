@@ -41,8 +41,16 @@ struct SpeechSpec {
   int FirstFrame() const { return stride + lookahead - stack; }
 };
 
+// What the symbols of a text stand for (model/vocabulary.h).
+struct TextSpec {
+  std::string unit = "byte";  // or "character"
+  std::string characters =
+      {};  // one behind the other, in the order of their symbols; bytes have none
+};
+
 struct ModelSpec {
-  // What the symbols are: "images" (bytes in raster order, RGB interleaved), "copy" or "speech".
+  // What the symbols are: "images" (bytes in raster order, RGB interleaved), "copy", "text", "couplet" (a
+  // first line, a separator, the second line) or "speech".
   std::string task = "images";
   // "transformer", or "lstm": that many layers in both directions, d_model wide each, for speech.
   std::string network = "transformer";
@@ -65,8 +73,11 @@ struct ModelSpec {
 
   int vocabulary = 256;  // input symbols 0 .. vocabulary-1
   int max_length = 783;  // positions with an embedding
-  int value_embedding =
-      128;  // dimensions of the value embedding; positions take the rest of d_model
+  // Dimensions of the value embedding; positions take the rest of d_model, unless they are added to it.
+  int value_embedding = 128;
+  // The head's weights are the value embedding's, times sqrt(d_model) where they embed: for a vocabulary
+  // that is large beside the rest. Needs the categorical head and value_embedding = d_model.
+  bool tied = false;
 
   std::string head = "logistics";  // "logistics": mixture over bytes; "categorical": logits
   int mixtures = 10;               // logistics: logits, means and log-scales, in this order
@@ -75,17 +86,21 @@ struct ModelSpec {
   // task "images"; width * height * channels = max_length + 1
   int width = 28, height = 28, channels = 1;
   // What the position dimensions tell: "sequence": the place t in the sequence; "grid": half of
-  // them that, a quarter each the row and the place in the row of the byte to be predicted, t + 1.
+  // them that, a quarter each the row and the place in the row of the byte to be predicted, t + 1;
+  // "added": the place t, in d_model dimensions that are added to the value embedding's.
   std::string positions = "sequence";
   // Adds an embedding of the byte above the one to be predicted to that of the symbol read.
   bool pixel_above = false;
 
   SpeechSpec speech;  // task "speech"
+  TextSpec text;      // tasks "text" and "couplet"
 
   // Whether a position sees those before it alone.
   bool Causal() const { return task != "speech" || attention.kind == "causal-linear"; }
   // The head's outputs per position: 3 * mixtures or classes.
   int OutputSize() const { return head == "logistics" ? 3 * mixtures : classes; }
+  // Dimensions of the table of positions.
+  int PositionDims() const { return positions == "added" ? d_model : d_model - value_embedding; }
   // Bytes in a row of an image.
   int RowBytes() const { return width * channels; }
   // Past symbols that the embedding looks back at, beside the one read.
@@ -118,8 +133,8 @@ struct TensorInfo {
 };
 
 // Every tensor of a checkpoint with this spec, all fp32: the reference library's names under
-// "transformer.", value_embedding.weight [vocabulary, value_embedding], pos_embedding.pe
-// [1, max_length, d_model - value_embedding], above_embedding.weight [vocabulary + 1,
+// "transformer.", value_embedding.weight [vocabulary, value_embedding] (unless it is tied: then the
+// predictor's is it), pos_embedding.pe [1, max_length, PositionDims()], above_embedding.weight [vocabulary + 1,
 // value_embedding] (its last row: nothing is above) where pixel_above is set, each layer's
 // attention.inner_attention.feature_map.omega [query_dim, OmegaColumns()] where the feature map is
 // random, predictor.{weight,bias}; and, for images, first_value.probability [vocabulary]: how often the
@@ -139,7 +154,7 @@ bool IsBuffer(const std::string& tensor_name);
 // cos(same).
 std::vector<float> PositionTable(int length, int dim);
 
-// What pos_embedding.pe of this spec holds: [max_length, d_model - value_embedding].
+// What pos_embedding.pe of this spec holds: [max_length, PositionDims()].
 std::vector<float> PositionTable(const ModelSpec& spec);
 
 }  // namespace linnet

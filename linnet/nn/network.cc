@@ -37,12 +37,14 @@ TransformerOptions OptionsOf(const ModelSpec& spec, const TrainingOptions& optio
           .checkpoint_layers = options.checkpoint_layers};
 }
 
-PositionalEmbeddingImpl::PositionalEmbeddingImpl(const ModelSpec& spec) {
+PositionalEmbeddingImpl::PositionalEmbeddingImpl(const ModelSpec& spec)
+    : added_(spec.positions == "added") {
   pe = register_buffer("pe", torch::tensor(PositionTable(spec)).view({1, spec.max_length, -1}));
 }
 
-Tensor PositionalEmbeddingImpl::Beside(const Tensor& x) const {
-  return torch::cat({x, pe.narrow(1, 0, x.size(1)).expand({x.size(0), -1, -1})}, 2);
+Tensor PositionalEmbeddingImpl::Place(const Tensor& x, int64_t first) const {
+  const Tensor positions = pe.narrow(1, first, x.size(1));
+  return added_ ? x + positions : torch::cat({x, positions.expand({x.size(0), -1, -1})}, 2);
 }
 
 std::shared_ptr<Network> MakeNetwork(const ModelSpec& spec, const TrainingOptions& options) {

@@ -22,7 +22,8 @@ namespace linnet::nn {
 // What a network is built with for training, beside its spec.
 struct TrainingOptions {
   double dropout = 0;
-  std::string precision = "fp32";  // or "bf16": the layers' matrix products; the head's stay fp32
+  std::string precision =
+      "fp32";  // or "bf16": the layers' matrix products, and those of a head of 1,024 classes or more; others stay fp32
   bool checkpoint_layers = false;  // see Recompute()
   torch::Device device = torch::kCPU;
 };
@@ -42,13 +43,16 @@ class Network : public torch::nn::Module {
 // The layers' part of a spec.
 TransformerOptions OptionsOf(const ModelSpec& spec, const TrainingOptions& options);
 
-// The spec's PositionTable(), put beside what stands for the symbols.
+// The spec's PositionTable(), put beside what stands for the symbols, or added to it.
 class PositionalEmbeddingImpl : public torch::nn::Module {
  public:
   explicit PositionalEmbeddingImpl(const ModelSpec& spec);
-  // x [N, L, value_embedding], L <= max_length -> [N, L, d_model]
-  torch::Tensor Beside(const torch::Tensor& x) const;
+  // x [N, L, value_embedding], of the positions from `first` on -> [N, L, d_model]
+  torch::Tensor Place(const torch::Tensor& x, int64_t first = 0) const;
   torch::Tensor pe;  // [1, max_length, dim], a buffer
+
+ private:
+  bool added_;
 };
 TORCH_MODULE(PositionalEmbedding);
 

@@ -1,6 +1,9 @@
 #include "linnet/nn/sequence_model.h"
 
 #include <torch/types.h>
+#include <torch/utils.h>
+
+#include <cmath>
 
 #include "linnet/base/error.h"
 
@@ -10,12 +13,20 @@ using torch::Tensor;
 
 SequenceModelImpl::SequenceModelImpl(const ModelSpec& spec, const TrainingOptions& options)
     : Network(spec),
-      value_embedding_(spec.vocabulary, spec.value_embedding),
       transformer_(BuildTransformer(OptionsOf(spec, options))),
       predictor_(spec.d_model, spec.OutputSize()),
-      dropout_(options.dropout) {
-  register_module("value_embedding", value_embedding_);
-  if (spec.value_embedding < spec.d_model) {
+      dropout_(options.dropout),
+      head_precision_(ops::Precision::kFp32) {
+  // A head over many symbols is most of a small network's work.
+  constexpr int kMany = 1024;
+  if (spec.head == "categorical" && spec.classes >= kMany) {
+    head_precision_ = ops::PrecisionNamed(options.precision, options.device);
+  }
+  if (!spec.tied) {
+    value_embedding_ = torch::nn::Embedding(spec.vocabulary, spec.value_embedding);
+    register_module("value_embedding", value_embedding_);
+  }
+  if (spec.PositionDims() > 0) {
     pos_embedding_ = PositionalEmbedding(spec);
     register_module("pos_embedding", pos_embedding_);
   }
@@ -34,12 +45,15 @@ SequenceModelImpl::SequenceModelImpl(const ModelSpec& spec, const TrainingOption
 }
 
 Tensor SequenceModelImpl::Values(const Tensor& tokens, const Tensor& above) {
+  if (spec().tied) {
+    return torch::embedding(predictor_->weight, tokens) * std::sqrt(spec().d_model);
+  }
   const Tensor values = value_embedding_(tokens);
   return spec().pixel_above ? values + above_embedding_(above) : values;
 }
 
 Tensor SequenceModelImpl::Predict(const Tensor& x) {
-  return ops::Linear(x, predictor_->weight, predictor_->bias, ops::Precision::kFp32);
+  return ops::Linear(x, predictor_->weight, predictor_->bias, head_precision_);
 }
 
 Tensor SequenceModelImpl::forward(const Tensor& tokens) {
@@ -56,7 +70,7 @@ Tensor SequenceModelImpl::forward(const Tensor& tokens) {
     if (below > 0) above.narrow(1, length - below, below).copy_(tokens.narrow(1, 0, below));
   }
   Tensor x = Values(tokens, above);
-  if (!pos_embedding_.is_empty()) x = pos_embedding_->Beside(x);
+  if (!pos_embedding_.is_empty()) x = pos_embedding_->Place(x);
   return Predict(transformer_.batch(dropout_(x), Mask{.causal = true}));
 }
 
@@ -76,9 +90,7 @@ Tensor SequenceModelImpl::Step(const Tensor& tokens, int64_t position, SequenceS
     above = more >= 0 ? state.recent.select(1, 0) : torch::full_like(tokens, spec().vocabulary);
   }
   Tensor x = Values(tokens, above);
-  if (!pos_embedding_.is_empty()) {
-    x = torch::cat({x, pos_embedding_->pe.select(1, position).expand({tokens.size(0), -1})}, 1);
-  }
+  if (!pos_embedding_.is_empty()) x = pos_embedding_->Place(x.unsqueeze(1), position).squeeze(1);
   if (state.layers.empty()) {
     state.layers.resize(static_cast<size_t>(spec().layers));
     for (AttentionState& layer : state.layers) layer.capacity = spec().max_length;

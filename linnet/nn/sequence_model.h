@@ -42,12 +42,13 @@ class SequenceModelImpl : public Network {
   torch::Tensor Values(const torch::Tensor& tokens, const torch::Tensor& above);
   torch::Tensor Predict(const torch::Tensor& x);  // the head's outputs
 
-  torch::nn::Embedding value_embedding_;
+  torch::nn::Embedding value_embedding_ = nullptr;  // null where it is tied
   torch::nn::Embedding above_embedding_ = nullptr;
   PositionalEmbedding pos_embedding_ = nullptr;
   Transformer transformer_;
   torch::nn::Linear predictor_;
   Dropout dropout_;
+  ops::Precision head_precision_;
 };
 TORCH_MODULE(SequenceModel);
 

@@ -60,7 +60,7 @@ Tensor SpeechModelImpl::Encode(const Tensor& frames, const Tensor& lengths) {
   }
   Tensor x = ops::Linear(frames, input_projection_->weight, input_projection_->bias,
                          ops::Precision::kFp32);
-  if (!pos_embedding_.is_empty()) x = pos_embedding_->Beside(x);
+  if (!pos_embedding_.is_empty()) x = pos_embedding_->Place(x);
   return transformer_(dropout_(x), Mask{.causal = spec().Causal(), .lengths = lengths});
 }
 

@@ -135,9 +135,9 @@ class BlockRunner {
         (block_.tokens + sequence * block_.token_stride + t)[-ptrdiff_t(reach)]);
   }
 
-  // x = [value_embedding[token] (+ above_embedding[byte above the next]), pe[position]]
+  // x = [value_embedding[token] (+ above_embedding[byte above the next]), pe[position]], or their sum
   void Embed() {
-    const size_t ve = model_.value_embedding, pe = d() - ve;
+    const size_t ve = model_.value_embedding, pe = static_cast<size_t>(model_.spec.PositionDims());
     for (size_t r = begin_; r < end_; ++r) {
       const size_t sequence = r / block_.length, t = r % block_.length;
       const size_t token = static_cast<size_t>(block_.tokens[sequence * block_.token_stride + t]);
@@ -147,10 +147,13 @@ class BlockRunner {
         const float* above = model_.above.data() + Above(sequence, t) * ve;
         for (size_t i = 0; i < ve; ++i) x[i] += above[i];
       }
-      if (pe > 0) {
-        std::memcpy(x + ve,
-                    model_.positions.data() + (block_.Position(sequence) + block_.ahead + t) * pe,
-                    pe * sizeof(float));
+      if (pe == 0) continue;
+      const float* position =
+          model_.positions.data() + (block_.Position(sequence) + block_.ahead + t) * pe;
+      if (ve == d()) {
+        for (size_t i = 0; i < pe; ++i) x[i] += position[i];
+      } else {
+        std::memcpy(x + ve, position, pe * sizeof(float));
       }
     }
     if (!model_.spec.norm_first) NarrowInput(nullptr);

@@ -319,7 +319,9 @@ Model::Packed::Packed(const Checkpoint& checkpoint, Precision precision)
   Pack(*this, checkpoint, packer);
 
   if (!speech) {
-    values = Copied(checkpoint.Tensor("value_embedding.weight"));
+    values = Copied(checkpoint.Tensor(spec.tied ? "predictor.weight" : "value_embedding.weight"));
+    const float scale = spec.tied ? std::sqrt(static_cast<float>(spec.d_model)) : 1.0f;
+    for (float& value : values) value *= scale;
   } else if (spec.speech.normalise == "corpus") {
     input_mean = Copied(checkpoint.Tensor("input_norm.mean"));
     input_deviation = Copied(checkpoint.Tensor("input_norm.deviation"));
@@ -330,7 +332,7 @@ Model::Packed::Packed(const Checkpoint& checkpoint, Precision precision)
     }
   }
   if (spec.attention.kind == "reformer") planes = Copied(LshPlanes(spec.attention, spec.query_dim));
-  if (value_embedding < d_model && !lstm) positions = Copied(checkpoint.Tensor("pos_embedding.pe"));
+  if (spec.PositionDims() > 0 && !lstm) positions = Copied(checkpoint.Tensor("pos_embedding.pe"));
   if (spec.pixel_above) above = Copied(checkpoint.Tensor("above_embedding.weight"));
   if (spec.task == "images") {
     first_value = Copied(checkpoint.Tensor("first_value.probability"));

@@ -5,6 +5,7 @@
 #define LINNET_RUNTIME_MODEL_REF_H_
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -71,7 +72,11 @@ class ModelRef {
     Rows x;
     const size_t width = Size(spec_.value_embedding);
     for (size_t t = 0; t < tokens.size(); ++t) {
-      x.push_back(RowOf("value_embedding.weight", Size(tokens[t]), width));
+      x.push_back(RowOf(spec_.tied ? "predictor.weight" : "value_embedding.weight", Size(tokens[t]),
+                        width));
+      if (spec_.tied) {
+        for (double& value : x[t]) value *= std::sqrt(static_cast<double>(spec_.d_model));
+      }
       if (spec_.pixel_above) {
         const size_t row = Size(spec_.RowBytes());
         const Row above =
@@ -79,9 +84,13 @@ class ModelRef {
                   t + 1 < row ? Size(spec_.vocabulary) : Size(tokens[t + 1 - row]), width);
         for (size_t i = 0; i < width; ++i) x[t][i] += above[i];
       }
-      if (spec_.value_embedding < spec_.d_model) {
-        const Row pe = RowOf("pos_embedding.pe", t, Size(spec_.d_model - spec_.value_embedding));
-        x[t].insert(x[t].end(), pe.begin(), pe.end());
+      if (spec_.PositionDims() > 0) {
+        const Row pe = RowOf("pos_embedding.pe", t, Size(spec_.PositionDims()));
+        if (spec_.positions == "added") {
+          for (size_t i = 0; i < pe.size(); ++i) x[t][i] += pe[i];
+        } else {
+          x[t].insert(x[t].end(), pe.begin(), pe.end());
+        }
       }
     }
     return x;

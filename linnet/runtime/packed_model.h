@@ -100,7 +100,7 @@ struct Model::Packed {
   AlignedBuffer<float> planes;  // of the reformer, [rounds, dim, (buckets + 1) / 2]
 
   AlignedBuffer<float> values;     // [vocabulary, value_embedding]
-  AlignedBuffer<float> positions;  // [max_length, d_model - value_embedding]
+  AlignedBuffer<float> positions;  // [max_length, PositionDims()]
   AlignedBuffer<float> above;      // [vocabulary + 1, value_embedding], or empty
   AlignedBuffer<float> first_value;
 };

@@ -65,6 +65,15 @@ ModelSpec WideImages() {
   return spec;
 }
 
+// Positions added, one matrix for embedding and head.
+ModelSpec TiedText() {
+  ModelSpec spec = RaggedImages();
+  spec.task = "text", spec.head = "categorical", spec.positions = "added", spec.tied = true;
+  spec.text = {.unit = "character", .characters = "abcdefghijklmnopqrstuvwxyz"};
+  spec.vocabulary = spec.classes = 29, spec.value_embedding = spec.d_model, spec.max_length = 60;
+  return spec;
+}
+
 // A model with random weights, in each precision, and its plain twins.
 class TestModel {
  public:
@@ -137,6 +146,10 @@ const TestModel& Wide() {
   static const TestModel model(WideImages());
   return model;
 }
+const TestModel& Text() {
+  static const TestModel model(TiedText());
+  return model;
+}
 const TestModel& Copy() {
   static const TestModel model(LongCopy());
   return model;
@@ -194,7 +207,7 @@ TEST_P(RuntimeTest, PrefixAndStepsMatchTheReferenceAtEveryCut) {
 TEST_P(RuntimeTest, NarrowModelsMatchTheReferenceThatRoundsAsTheyDo) {
   for (const Precision precision : {Precision::kBf16, Precision::kInt8}) {
     const double tolerance = precision == Precision::kInt8 ? 0.05 : 0.02;
-    for (const TestModel* of : {&Images(), &Wide(), &Copy()}) {
+    for (const TestModel* of : {&Images(), &Wide(), &Copy(), &Text()}) {
       const auto model = of->In(precision);
       EXPECT_EQ(model->precision(), precision);
       const size_t length = of == &Copy() ? 200 : 19;
@@ -310,7 +323,7 @@ TEST_P(RuntimeTest, NarrowModelsGiveTheSameBitsWithAnyThreadsAndCompany) {
 TEST(WriteNarrowed, GivesTheSameBitsAsNarrowingWhenItIsLoaded) {
   const std::string path =
       (std::filesystem::temp_directory_path() / StrCat("linnet_narrow_test.", getpid())).string();
-  for (const TestModel* of : {&Wide(), &Copy()}) {
+  for (const TestModel* of : {&Wide(), &Copy(), &Text()}) {
     for (const Precision precision : {Precision::kBf16, Precision::kInt8}) {
       WriteNarrowed(of->checkpoint(), precision, path);
       EXPECT_LT(std::filesystem::file_size(path), of->file.size());

@@ -115,6 +115,14 @@ void Validate(const TrainConfig& config) {
   require(config.lr_decay_form == "linear" || config.lr_decay_form == "cosine",
           "unknown --lr-decay-form '", config.lr_decay_form, "'; choose linear or cosine");
   require(config.ema >= 0 && config.ema < 1, "--ema must lie in [0, 1)");
+  require(config.unit == "byte" || config.unit == "character", "unknown --unit '", config.unit,
+          "'; choose byte or character");
+  in_range("characters", config.characters, 1, 1 << 19);
+  in_range("least_often", config.least_often, 1, 1 << 30);
+  in_range("context", config.context, 1, 1 << 20);
+  in_range("validation_share", config.validation_share, 0.0, 0.9);
+  in_range("validation_windows", config.validation_windows, 1, 1 << 30);
+  at_least("validation_pairs", config.validation_pairs, 0);
   require(config.beta2 > 0 && config.beta2 < 1, "--beta2 must lie in (0, 1)");
   in_range("lr_patience", config.lr_patience, 0, 1'000'000);
   in_range("lr_patience_factor", config.lr_patience_factor, 0.0, 1.0);

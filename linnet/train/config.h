@@ -44,6 +44,16 @@ struct TrainConfig {
   int max_length = 128;
   int symbols = 10;
 
+  // Text and couplets.
+  std::string unit = "byte";
+  int characters = 8000;
+  int least_often = 1;
+  int context = 256;
+  double validation_share = 0.05;
+  int validation_windows = 256;
+  int validation_pairs = 1000;
+  bool tied = true;
+
   // Speech.
   std::string dictionary;
   std::string validation;
@@ -119,6 +129,26 @@ void VisitFields(Config& c, Visit visit) {
   visit("pixel_above", "images", "give the network the byte above the one to be predicted",
         c.pixel_above);
   visit("data", "images", "folder that holds the data set", c.data);
+  visit("data", "text", "file with the text", c.data);
+  visit("unit", "text", "of symbols: byte or character", c.unit);
+  visit("characters", "text", "characters in the vocabulary, the most frequent ones", c.characters);
+  visit("least_often", "text", "characters that are there fewer times are unknown", c.least_often);
+  visit("context", "text", "symbols of a window: the model's positions", c.context);
+  visit("validation_share", "text", "the last part of the text, kept for validation",
+        c.validation_share);
+  visit("validation_windows", "text", "windows of it that are looked at", c.validation_windows);
+  visit("tied", "text", "one matrix for embedding and head", c.tied);
+  visit("data", "couplet", "folder with train/, and valid/ or test/ (in.txt and out.txt in each)",
+        c.data);
+  visit("characters", "couplet", "characters in the vocabulary, the most frequent ones",
+        c.characters);
+  visit("least_often", "couplet", "characters that are there fewer times are unknown",
+        c.least_often);
+  visit("max_length", "couplet", "positions of the model, at least those of the longest couplet",
+        c.max_length);
+  visit("validation_pairs", "couplet", "validation pairs that are looked at; 0: all",
+        c.validation_pairs);
+  visit("tied", "couplet", "one matrix for embedding and head", c.tied);
   visit("data", "speech", "folder of AN4, or a manifest: a JSON object a line (docs/speech.md)",
         c.data);
   visit("validation", "speech",
@@ -157,7 +187,11 @@ void VisitFields(Config& c, Visit visit) {
   visit("steps", "images", "updates; 0: as many as --epochs makes", c.steps);
   visit("steps", "speech", "updates; 0: as many as --epochs makes", c.steps);
   visit("steps", "copy", "updates", c.steps);
+  visit("steps", "text", "updates; 0: as many as --epochs makes", c.steps);
+  visit("steps", "couplet", "updates; 0: as many as --epochs makes", c.steps);
   visit("epochs", "images", "passes over the training images", c.epochs);
+  visit("epochs", "text", "passes over the text", c.epochs);
+  visit("epochs", "couplet", "passes over the training pairs", c.epochs);
   visit("epochs", "speech", "passes over the training utterances", c.epochs);
   visit("optimizer", "", "radam or adam", c.optimizer);
   visit("beta2", "", "of the optimizer: decay of the average of squared gradients", c.beta2);

@@ -4,8 +4,7 @@ namespace linnet::train {
 
 const std::vector<const TaskInfo*>& Tasks() {
   static const std::vector<const TaskInfo*> tasks = {
-      &kImagesTask,
-      &kCopyTask,
+      &kImagesTask, &kCopyTask, &kTextTask, &kCoupletTask,
 #ifdef LINNET_WITH_SPEECH
       &kSpeechTask,
 #endif

@@ -74,8 +74,10 @@ struct TaskInfo {
 
 const std::vector<const TaskInfo*>& Tasks();
 
-extern const TaskInfo kImagesTask;  // images.cc
-extern const TaskInfo kCopyTask;    // copy.cc
+extern const TaskInfo kImagesTask;   // images.cc
+extern const TaskInfo kCopyTask;     // copy.cc
+extern const TaskInfo kTextTask;     // text.cc
+extern const TaskInfo kCoupletTask;  // couplet.cc
 #ifdef LINNET_WITH_SPEECH
 extern const TaskInfo kSpeechTask;  // speech.cc
 #endif

@@ -1,0 +1,104 @@
+// linnet couplet: second lines for a first one.
+#include <cmath>
+#include <iostream>
+
+#include "linnet/base/error.h"
+#include "linnet/base/utf8.h"
+#include "linnet/cli/verbs.h"
+#include "linnet/runtime/couplet.h"
+
+namespace linnet::cli {
+namespace {
+
+struct Options {
+  std::string model;
+  std::vector<std::string> lines;
+  CoupletOptions how = {.candidates = 5};
+  bool draw = false, json = false;
+  std::optional<Precision> precision;
+  int threads = 0;
+};
+
+void Run(const Options& options) {
+  Engine engine(OpenModel(options.model, "couplet", "couplet", {options.precision}),
+                {.threads = options.threads});
+  CoupletWriter writer(engine);
+  CoupletOptions how = options.how;
+  if (options.draw) how.beam = 0;
+  nlohmann::ordered_json results = nlohmann::ordered_json::array();
+  for (const std::string& line : options.lines) {
+    const std::vector<Answer> answers = writer.Write(line, how);
+    if (options.json) {
+      nlohmann::ordered_json list = nlohmann::ordered_json::array();
+      for (const Answer& answer : answers) {
+        list.push_back({{"text", answer.text},
+                        {"log_probability", answer.log_probability},
+                        {"characters", answer.characters}});
+      }
+      results.push_back({{"first", line}, {"answers", list}});
+      continue;
+    }
+    if (options.lines.size() > 1) std::cout << Printable(line) << "\n";
+    if (answers.empty()) std::cout << "(no second line keeps the rules)\n";
+    for (const Answer& answer : answers) {
+      char score[32];
+      std::snprintf(
+          score, sizeof(score), "%6.2f",
+          answer.log_probability / std::max<double>(1, static_cast<double>(answer.characters)));
+      std::cout << answer.text << "  " << score << "\n";
+    }
+  }
+  if (options.json) PrintJson(results);
+}
+
+}  // namespace
+
+void AddCouplet(CLI::App& app) {
+  CLI::App* verb = AddVerb(app, "couplet", "Answer the first line of a Chinese couplet",
+                           "Candidates with their scores: nats a character, the nearer to 0 the "
+                           "likelier. A second line has\n"
+                           "punctuation where the first one has it, and no character of the first "
+                           "one's in the same place.",
+                           "  linnet couplet models/couplet.safetensors 海上明月\n"
+                           "  linnet couplet models/couplet.safetensors --draw --temperature 0.8 "
+                           "--seed 7 春风又绿江南岸\n");
+  auto options = std::make_shared<Options>();
+  AddModelArgument(verb, options->model);
+  verb->add_option("LINE", options->lines, "First lines")
+      ->type_name("")
+      ->required()
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  verb->add_option("--count", options->how.candidates, "Candidates")
+      ->type_name("N")
+      ->check(Between(1, 1000))
+      ->capture_default_str();
+  verb->add_option("--beam", options->how.beam, "Beam search that keeps so many lines (1: greedy)")
+      ->type_name("N")
+      ->check(Between(1, 1000))
+      ->capture_default_str();
+  verb->add_flag("--draw", options->draw, "Draw candidates instead of searching for the likeliest");
+  verb->add_option("--temperature", options->how.choice.temperature, "With --draw: above 1 wilder")
+      ->type_name("T")
+      ->check(Between(0, 100))
+      ->capture_default_str();
+  verb->add_option("--top-k", options->how.choice.top_k,
+                   "With --draw: only the K likeliest (0: all)")
+      ->type_name("K")
+      ->check(Between(0, 1e6))
+      ->capture_default_str();
+  verb->add_option("--top-p", options->how.choice.top_p,
+                   "With --draw: only the likeliest that have this probability together")
+      ->type_name("P")
+      ->check(Between(1e-6, 1))
+      ->capture_default_str();
+  verb->add_option("--seed", options->how.seed, "With --draw: the same seed draws the same lines")
+      ->type_name("N")
+      ->check(CLI::NonNegativeNumber.description(""))
+      ->capture_default_str();
+  AddPrecisionOption(verb, options->precision);
+  AddThreadsOption(verb, options->threads);
+  AddJsonFlag(verb, options->json);
+  verb->callback([options] { Run(*options); });
+}
+
+}  // namespace linnet::cli

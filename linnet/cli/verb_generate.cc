@@ -1,0 +1,97 @@
+// linnet generate: text from a language model, as it is written.
+#include <iostream>
+
+#include "linnet/base/error.h"
+#include "linnet/cli/verbs.h"
+#include "linnet/runtime/text.h"
+
+namespace linnet::cli {
+namespace {
+
+struct Options {
+  std::string model, prompt;
+  TextOptions how;
+  bool json = false;
+  std::optional<Precision> precision;
+  int threads = 0;
+};
+
+const char* Name(TextEnd end) {
+  switch (end) {
+    case TextEnd::kSymbols:
+      return "length";
+    case TextEnd::kStop:
+      return "stop";
+    case TextEnd::kEndSymbol:
+      return "end";
+    case TextEnd::kPositions:
+      return "positions";
+    case TextEnd::kReader:
+      return "reader";
+  }
+  return "";
+}
+
+void Run(const Options& options) {
+  Engine engine(OpenModel(options.model, "text", "generate", {options.precision}),
+                {.threads = options.threads});
+  TextWriter writer(engine);
+  std::string text;
+  if (!options.json) std::cout << options.prompt << std::flush;
+  const TextEnd end = writer.Write(options.prompt, options.how, [&](std::string_view piece) {
+    if (options.json) {
+      text += piece;
+    } else {
+      std::cout << piece << std::flush;
+    }
+    return true;
+  });
+  if (options.json) {
+    PrintJson({{"prompt", options.prompt}, {"text", text}, {"ended_by", Name(end)}});
+  } else {
+    std::cout << "\n";
+  }
+}
+
+}  // namespace
+
+void AddGenerate(CLI::App& app) {
+  CLI::App* verb = AddVerb(app, "generate", "Write text with a language model", "",
+                           "  linnet generate runs/text/model.safetensors --prompt 'ROMEO:'\n"
+                           "  linnet generate runs/text/model.safetensors --temperature 0.7 "
+                           "--top-p 0.9 --stop '\\n\\n' --seed 3\n");
+  auto options = std::make_shared<Options>();
+  AddModelArgument(verb, options->model);
+  verb->add_option("--prompt", options->prompt, "What the text begins with")->type_name("TEXT");
+  verb->add_option("--symbols", options->how.symbols, "Symbols to write, at most")
+      ->type_name("N")
+      ->check(Between(1, 1e9))
+      ->capture_default_str();
+  verb->add_option("--temperature", options->how.choice.temperature,
+                   "0: the likeliest; above 1: wilder")
+      ->type_name("T")
+      ->check(Between(0, 100))
+      ->capture_default_str();
+  verb->add_option("--top-k", options->how.choice.top_k, "Only the K likeliest symbols (0: all)")
+      ->type_name("K")
+      ->check(Between(0, 1e6))
+      ->capture_default_str();
+  verb->add_option("--top-p", options->how.choice.top_p,
+                   "Only the likeliest symbols that have this probability together")
+      ->type_name("P")
+      ->check(Between(1e-6, 1))
+      ->capture_default_str();
+  verb->add_option("--stop", options->how.stop, "End before this text; may be given several times")
+      ->type_name("TEXT")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  verb->add_option("--seed", options->how.seed, "The same seed writes the same text")
+      ->type_name("N")
+      ->check(CLI::NonNegativeNumber.description(""))
+      ->capture_default_str();
+  AddPrecisionOption(verb, options->precision);
+  AddThreadsOption(verb, options->threads);
+  AddJsonFlag(verb, options->json);
+  verb->callback([options] { Run(*options); });
+}
+
+}  // namespace linnet::cli

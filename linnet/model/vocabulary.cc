@@ -1,0 +1,94 @@
+#include "linnet/model/vocabulary.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "linnet/base/error.h"
+#include "linnet/base/utf8.h"
+#include "linnet/io/json.h"
+
+namespace linnet {
+namespace {
+
+// Calls body(code point) for each; throws InputError, beginning with `what`, where there is none.
+template <class Body>
+void ForCodePoints(std::string_view text, const char* what, Body body) {
+  for (size_t at = 0; at < text.size();) {
+    const auto next = NextCodePoint(text, at);
+    if (!next) throw InputError(what, " is no UTF-8: byte ", at, " begins no character");
+    body(next->value);
+    at += next->bytes;
+  }
+}
+
+}  // namespace
+
+Vocabulary::Vocabulary(const std::string& unit, const std::string& characters) {
+  if (unit != "byte" && unit != "character") {
+    throw InputError("unknown unit ", Quote(unit), "; choose byte or character");
+  }
+  if ((unit == "byte") != characters.empty()) {
+    throw InputError("a vocabulary of ", unit, "s ", unit == "byte" ? "names no" : "needs",
+                     " characters");
+  }
+  ForCodePoints(characters, "the vocabulary", [&](char32_t c) {
+    if (!symbols_.emplace(c, kFirst + static_cast<int32_t>(characters_.size())).second) {
+      throw InputError("the vocabulary has a character twice (U+", static_cast<uint32_t>(c), ")");
+    }
+    characters_.push_back(c);
+  });
+}
+
+Vocabulary Vocabulary::OfText(std::string_view text, size_t most, size_t least) {
+  std::unordered_map<char32_t, size_t> counts;
+  ForCodePoints(text, "the text", [&](char32_t c) { ++counts[c]; });
+  std::vector<std::pair<char32_t, size_t>> sorted(counts.begin(), counts.end());
+  std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
+    return a.second != b.second ? a.second > b.second : a.first < b.first;
+  });
+  std::string characters;
+  for (size_t i = 0; i < std::min(most, sorted.size()) && sorted[i].second >= least; ++i) {
+    AppendUtf8(sorted[i].first, characters);
+  }
+  if (characters.empty()) throw InputError("the text has no characters to make a vocabulary of");
+  return Vocabulary("character", characters);
+}
+
+std::string Vocabulary::Save() const {
+  std::string saved;
+  for (const char32_t c : characters_) AppendUtf8(c, saved);
+  return saved;
+}
+
+std::vector<int32_t> Vocabulary::Encode(std::string_view text) const {
+  std::vector<int32_t> symbols;
+  if (bytes()) {
+    for (const char c : text) symbols.push_back(kFirst + static_cast<uint8_t>(c));
+    return symbols;
+  }
+  ForCodePoints(text, "the text", [&](char32_t c) {
+    const auto found = symbols_.find(c);
+    symbols.push_back(found == symbols_.end() ? kUnknown : found->second);
+  });
+  return symbols;
+}
+
+std::string Vocabulary::Decode(std::span<const int32_t> symbols) const {
+  constexpr char32_t kReplacement = 0xfffd;
+  std::string text;
+  for (const int32_t symbol : symbols) {
+    const auto place = static_cast<size_t>(symbol) - kFirst;
+    if (symbol == kUnknown) {
+      AppendUtf8(kReplacement, text);
+    } else if (symbol < kFirst || static_cast<size_t>(symbol) >= size()) {
+      continue;
+    } else if (bytes()) {
+      text.push_back(static_cast<char>(place));
+    } else {
+      AppendUtf8(characters_[place], text);
+    }
+  }
+  return text;
+}
+
+}  // namespace linnet

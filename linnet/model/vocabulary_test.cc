@@ -1,0 +1,49 @@
+#include "linnet/model/vocabulary.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "linnet/base/error.h"
+
+namespace linnet {
+namespace {
+
+using Symbols = std::vector<int32_t>;
+
+TEST(Vocabulary, OfBytesHasAll) {
+  const Vocabulary bytes = Vocabulary::Bytes();
+  EXPECT_EQ(bytes.size(), 259u);
+  std::string all;
+  for (int i = 0; i < 256; ++i) all.push_back(static_cast<char>(i));
+  EXPECT_EQ(bytes.Decode(bytes.Encode(all)), all);
+  EXPECT_EQ(bytes.Encode("A"), Symbols{3 + 'A'});
+  EXPECT_EQ(bytes.Save(), "");
+}
+
+TEST(Vocabulary, OfATextHasItsCharacters) {
+  const Vocabulary some = Vocabulary::OfText("海上生明月，海。海上", 3);
+  EXPECT_EQ(some.Save(), "海上。");  // three, two, and of those that are there once the lowest
+  EXPECT_EQ(some.size(), 6u);
+  EXPECT_EQ(some.Encode("上海月"), (Symbols{4, 3, Vocabulary::kUnknown}));
+  EXPECT_EQ(some.Decode(some.Encode("上海月")), "上海\xef\xbf\xbd");
+  EXPECT_EQ(some.Decode({{Vocabulary::kEnd, 3, Vocabulary::kSeparator, 99, -1}}), "海");
+  EXPECT_EQ(Vocabulary::OfText("aab", 9, 2).Save(), "a");
+  const Vocabulary again("character", some.Save());
+  EXPECT_EQ(again.Encode("海上。"), some.Encode("海上。"));
+}
+
+TEST(Vocabulary, RefusesWhatMakesNone) {
+  EXPECT_THROW(Vocabulary("word", ""), Error);
+  EXPECT_THROW(Vocabulary("byte", "a"), Error);
+  EXPECT_THROW(Vocabulary("character", ""), Error);
+  EXPECT_THROW(Vocabulary("character", "aba"), Error);
+  EXPECT_THROW(Vocabulary("character", "a\xff"), Error);
+  EXPECT_THROW(Vocabulary::OfText("", 5), Error);
+  EXPECT_THROW(Vocabulary::OfText("\xe6\xb5", 5), Error);
+  EXPECT_THROW(Vocabulary("character", "a").Encode("\xff"), Error);
+}
+
+}  // namespace
+}  // namespace linnet

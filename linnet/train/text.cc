@@ -1,0 +1,128 @@
+// Language models: any text, byte by byte or character by character.
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "linnet/base/error.h"
+#include "linnet/base/rng.h"
+#include "linnet/io/file.h"
+#include "linnet/model/vocabulary.h"
+#include "linnet/train/symbols.h"
+
+namespace linnet::train {
+namespace {
+
+class TextTask : public Task {
+ public:
+  explicit TextTask(const TrainConfig& config) : config_(config) {
+    if (config.data.empty()) throw InputError("--data is missing: name a file with the text");
+    const std::string text = ReadFile(config.data);
+    const Vocabulary vocabulary =
+        config.unit == "character"
+            ? Vocabulary::OfText(text, static_cast<size_t>(config.characters),
+                                 static_cast<size_t>(config.least_often))
+            : Vocabulary(config.unit, "");
+    characters_ = vocabulary.Save();
+    std::vector<int32_t> symbols = vocabulary.Encode(text);
+    // The last part is kept for validation.
+    const auto kept =
+        static_cast<size_t>(config.validation_share * static_cast<double>(symbols.size()));
+    validation_.assign(symbols.end() - static_cast<ptrdiff_t>(kept), symbols.end());
+    symbols.resize(symbols.size() - kept);
+    train_ = std::move(symbols);
+    const auto least = static_cast<size_t>(config.context);
+    if (train_.size() < least) {
+      throw InputError(config.data, ": ", train_.size(),
+                       " symbols to train on are fewer than --context ", config.context,
+                       " and one more");
+    }
+    if (validation_.empty()) {
+      throw InputError(config.data, ": too short to keep a share of ", config.validation_share,
+                       " for validation");
+    }
+  }
+
+  ModelSpec Spec() const override {
+    return TextSpecOf(config_, config_.unit, characters_, config_.context);
+  }
+
+  int64_t StepsPerEpoch() const override {
+    return std::max<int64_t>(1, static_cast<int64_t>(train_.size()) / TokensPerStep());
+  }
+
+  int64_t TokensPerStep() const override { return int64_t{config_.batch} * config_.context; }
+
+  StepLoss Loss(nn::Network& network, int64_t step, const Part& part) override {
+    std::vector<SymbolSequence> batch;
+    const auto window = static_cast<size_t>(config_.context);
+    for (int64_t i = part.Begin(config_.batch); i < part.End(config_.batch); ++i) {
+      Philox rng(config_.seed, static_cast<uint64_t>(step), static_cast<uint64_t>(i) << 32);
+      batch.push_back(
+          {Piece(train_, rng.Below(static_cast<uint32_t>(train_.size() - window + 1)), window)});
+    }
+    const SymbolLoss loss = Evaluate(network, batch);
+    const auto counted = static_cast<double>(TokensPerStep());
+    const torch::Tensor value = loss.nats / counted;
+    return {value, {{"bits_per_symbol", value.item<double>() / std::numbers::ln2}}, loss.read};
+  }
+
+  // Windows one behind the other, each on its own.
+  Metrics Validate(nn::Network& network) override {
+    const auto window = static_cast<size_t>(config_.context);
+    double nats = 0;
+    int64_t counted = 0, windows = 0;
+    std::vector<SymbolSequence> batch;
+    for (size_t begin = 0; begin < validation_.size() && windows < config_.validation_windows;
+         begin += window) {
+      batch.push_back({Piece(validation_, begin, window)});
+      ++windows;
+      const bool last =
+          begin + window >= validation_.size() || windows == config_.validation_windows;
+      if (batch.size() < 16 && !last) continue;
+      const SymbolLoss loss = Evaluate(network, batch);
+      nats += loss.nats.item<double>();
+      counted += loss.counted;
+      batch.clear();
+    }
+    return {{"bits_per_symbol", nats / static_cast<double>(counted) / std::numbers::ln2}};
+  }
+
+  std::string Data() const override {
+    return StrCat("a text of ", train_.size() + validation_.size() - 1, " ", config_.unit, "s");
+  }
+
+ private:
+  // What a text begins with, and then a part of this one: so models know how to begin.
+  static std::vector<int32_t> Piece(const std::vector<int32_t>& symbols, size_t begin,
+                                    size_t most) {
+    const size_t end = std::min(symbols.size(), begin + most);
+    std::vector<int32_t> piece = {Vocabulary::kEnd};
+    piece.insert(piece.end(), symbols.begin() + static_cast<ptrdiff_t>(begin),
+                 symbols.begin() + static_cast<ptrdiff_t>(end));
+    return piece;
+  }
+
+  TrainConfig config_;
+  std::string characters_;
+  std::vector<int32_t> train_, validation_;
+};
+
+}  // namespace
+
+const TaskInfo kTextTask = {
+    "text",
+    "Train a language model on a text, byte by byte or character by character",
+    "linnet train text --preset small --precision bf16 --data shakespeare.txt --out runs/text",
+    {{"base", "6 layers x 256, windows of 256 symbols",
+      R"({"layers": 6, "batch": 16, "activation": "gelu", "norm_first": true, "optimizer": "adam",
+          "beta2": 0.98, "lr": 1e-3, "lr_warmup": 200, "lr_decay": 100000000, "lr_decay_form": "cosine",
+          "steps": 3000, "validate_every": 250})"},
+     {"small", "4 layers x 128: minutes on two cores",
+      R"({"layers": 4, "heads": 4, "d_model": 128, "batch": 16, "activation": "gelu", "norm_first": true,
+          "optimizer": "adam", "beta2": 0.98, "lr": 2e-3, "lr_warmup": 200, "lr_decay": 100000000,
+          "lr_decay_form": "cosine", "steps": 2000, "validate_every": 250})"}},
+    [](const TrainConfig& config) -> std::unique_ptr<Task> {
+      return std::make_unique<TextTask>(config);
+    }};
+
+}  // namespace linnet::train

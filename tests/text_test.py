@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+"""End-to-end tests of language models and couplets, on tiny texts with a rule in them.
+
+    tests/text_test.py BIN_DIR [unittest arguments]
+"""
+
+import json
+import pathlib
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+BIN = pathlib.Path("build/release/bin").resolve()
+
+FIRST, SECOND = "天日山风花春红高", "地月水雨草秋绿低"  # the answer to each character
+TINY = ["--layers", 2, "--heads", 2, "--d-model", 32, "--threads", 2, "--dropout", 0]
+
+
+def run(*args):
+    return subprocess.run([BIN / "linnet", *map(str, args)], capture_output=True, text=True, timeout=300)
+
+
+class TextTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.dir = pathlib.Path(tempfile.mkdtemp(prefix="linnet_text_test."))
+        cls.addClassCleanup(shutil.rmtree, cls.dir)
+        rng = random.Random(1)
+        for part, count in (("train", 400), ("valid", 40), ("test", 30)):
+            folder = cls.dir / "couplets" / part
+            folder.mkdir(parents=True)
+            pairs = []
+            for _ in range(count):
+                places = rng.sample(range(len(FIRST)), rng.choice((3, 5)))
+                pairs.append((" ".join(FIRST[p] for p in places), " ".join(SECOND[p] for p in places)))
+            (folder / "in.txt").write_text("".join(a + "\n" for a, _ in pairs))
+            (folder / "out.txt").write_text("".join(b + "\n" for _, b in pairs))
+        cls.text = cls.dir / "text.txt"
+        cls.text.write_text("".join(rng.choice(("über the sea. ", "under a tree. ")) for _ in range(900)))
+        cls.models = {}
+        for name, flags in {
+                "couplet": ["couplet", "--data", cls.dir / "couplets", "--lr", "5e-3", "--steps", 500,
+                            "--lr-warmup", 20, "--batch", 32, "--max-length", 20, "--preset", "small"],
+                "byte": ["text", "--data", cls.text, "--context", 32, "--lr", "5e-3", "--lr-warmup", 20,
+                         "--steps", 400],
+                "character": ["text", "--data", cls.text, "--unit", "character", "--context", 32, "--lr",
+                              "5e-3", "--lr-warmup", 20, "--steps", 400, "--no-tied"]}.items():
+            result = run("train", *flags, *TINY, "--out", cls.dir / name)
+            assert result.returncode == 0, result.stderr
+            cls.models[name] = cls.dir / name / "model.safetensors"
+
+    def refused(self, result, *words):
+        self.assertEqual(result.returncode, 2, result.stderr)
+        lines = result.stderr.strip().splitlines()
+        self.assertEqual(len(lines), 1, result.stderr)
+        for word in words:
+            self.assertIn(str(word), lines[0])
+
+    def last(self, name, metric):
+        lines = (self.dir / name / "metrics.jsonl").read_text().splitlines()
+        return [json.loads(line)[metric] for line in lines if metric in line][-1]
+
+    def test_couplets_are_answered(self):
+        result = run("couplet", self.models["couplet"], "天山花", "日，风春")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        lines = result.stdout.splitlines()
+        self.assertEqual(lines[0], "天山花")
+        self.assertEqual(lines[1].split()[0], "地水草")
+        other = lines[lines.index("日，风春") + 1].split()[0]  # no such line was among the training's
+        self.assertEqual((len(other), other[1]), (4, "，"))
+        drawn = [run("couplet", self.models["couplet"], "--draw", "--seed", 4, "--json", "红高日").stdout
+                 for _ in range(2)]
+        self.assertEqual(drawn[0], drawn[1])
+        answers = json.loads(drawn[0])[0]["answers"]
+        self.assertLessEqual(len(answers), 5)
+        scores = [a["log_probability"] for a in answers]
+        self.assertEqual(scores, sorted(scores, reverse=True))
+
+    def test_training_and_runtime_agree(self):
+        result = run("eval", self.models["couplet"], "--data", self.dir / "couplets", "--json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        found = json.loads(result.stdout)
+        self.assertLess(found["perplexity"], 1.2)
+        self.assertEqual((found["pairs"], found["left_out"], found["unknown"]), (30, 0, 0))
+        for name in ("byte", "character"):
+            self.assertLess(self.last(name, "validation_bits_per_symbol"), 0.6, name)
+            result = run("eval", self.models[name], "--data", self.text, "--json")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertLess(json.loads(result.stdout)["bits_per_symbol"], 0.6, name)
+
+    def test_generates(self):
+        for name in ("byte", "character"):
+            flags = ["generate", self.models[name], "--prompt", "über the", "--symbols", 20]
+            result = run(*flags, "--temperature", 0)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertTrue(result.stdout.startswith("über the sea. "), result.stdout)
+            stopped = json.loads(run(*flags, "--stop", ".", "--temperature", 0, "--json").stdout)
+            self.assertEqual((stopped["text"], stopped["ended_by"]), (" sea", "stop"))
+            self.assertEqual(run(*flags, "--seed", 3).stdout, run(*flags, "--seed", 3).stdout)
+
+    def test_narrow_models_answer_too(self):
+        for name, flags in (("couplet", ["couplet", "天山花"]), ("byte", ["generate"])):
+            small = self.dir / f"{name}-int8.safetensors"
+            self.assertEqual(run("export", self.models[name], "--precision", "int8", "--out", small).returncode, 0)
+            self.assertLess(small.stat().st_size, 0.6 * self.models[name].stat().st_size)
+            result = run(flags[0], small, *flags[1:])
+            self.assertEqual(result.returncode, 0, result.stderr)
+            if name == "couplet":
+                self.assertEqual(result.stdout.split()[0], "地水草")
+        self.assertIn("16 characters", run("info", self.models["couplet"]).stdout)
+
+    def test_refuses_what_does_not_fit(self):
+        couplet, byte = self.models["couplet"], self.models["byte"]
+        self.refused(run("couplet", byte, "天"), "text")
+        self.refused(run("generate", couplet), "couplet")
+        self.refused(run("couplet", couplet, ""), "empty")
+        self.refused(run("couplet", couplet, "天" * 30), "longer")
+        self.refused(run("generate", byte, "--prompt", "x" * 40), "longer")
+        self.refused(run("eval", couplet), "--data")
+        self.refused(run("eval", couplet, "--data", self.dir), "train/in.txt")
+        self.refused(run("train", "couplet", "--out", self.dir / "never"), "--data")
+        self.refused(run("train", "text", "--data", self.text, "--context", 10 ** 6, "--out", self.dir / "never"),
+                     "--context")
+        self.refused(run("train", "text", "--data", self.text, "--unit", "word", "--out", self.dir / "never"), "--unit")
+        self.assertFalse((self.dir / "never").exists())
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
+        BIN = pathlib.Path(sys.argv.pop(1)).resolve()
+    unittest.main(argv=sys.argv, verbosity=2)
