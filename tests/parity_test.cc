@@ -125,8 +125,7 @@ TEST_P(Parity, BitsPerDimIsTheTrainingLoss) {
 INSTANTIATE_TEST_SUITE_P(Models, Parity,
                          testing::Values(ParityCase{"images", "relu"}, ParityCase{"images", "gelu"},
                                          ParityCase{"images", "gelu", true},
-                                         ParityCase{"copy", "gelu"},
-                                         ParityCase{"couplet", "gelu"},
+                                         ParityCase{"copy", "gelu"}, ParityCase{"couplet", "gelu"},
                                          ParityCase{"copy", "relu", false, "relu"},
                                          ParityCase{"images", "relu", false, "polynomial2"}),
                          [](const auto& info) {

@@ -77,24 +77,7 @@ void AddCouplet(CLI::App& app) {
       ->check(Between(1, 1000))
       ->capture_default_str();
   verb->add_flag("--draw", options->draw, "Draw candidates instead of searching for the likeliest");
-  verb->add_option("--temperature", options->how.choice.temperature, "With --draw: above 1 wilder")
-      ->type_name("T")
-      ->check(Between(0, 100))
-      ->capture_default_str();
-  verb->add_option("--top-k", options->how.choice.top_k,
-                   "With --draw: only the K likeliest (0: all)")
-      ->type_name("K")
-      ->check(Between(0, 1e6))
-      ->capture_default_str();
-  verb->add_option("--top-p", options->how.choice.top_p,
-                   "With --draw: only the likeliest that have this probability together")
-      ->type_name("P")
-      ->check(Between(1e-6, 1))
-      ->capture_default_str();
-  verb->add_option("--seed", options->how.seed, "With --draw: the same seed draws the same lines")
-      ->type_name("N")
-      ->check(CLI::NonNegativeNumber.description(""))
-      ->capture_default_str();
+  AddChoiceOptions(verb, options->how.choice, options->how.seed, "With --draw: ");
   AddPrecisionOption(verb, options->precision);
   AddThreadsOption(verb, options->threads);
   AddJsonFlag(verb, options->json);

@@ -67,27 +67,10 @@ void AddGenerate(CLI::App& app) {
       ->type_name("N")
       ->check(Between(1, 1e9))
       ->capture_default_str();
-  verb->add_option("--temperature", options->how.choice.temperature,
-                   "0: the likeliest; above 1: wilder")
-      ->type_name("T")
-      ->check(Between(0, 100))
-      ->capture_default_str();
-  verb->add_option("--top-k", options->how.choice.top_k, "Only the K likeliest symbols (0: all)")
-      ->type_name("K")
-      ->check(Between(0, 1e6))
-      ->capture_default_str();
-  verb->add_option("--top-p", options->how.choice.top_p,
-                   "Only the likeliest symbols that have this probability together")
-      ->type_name("P")
-      ->check(Between(1e-6, 1))
-      ->capture_default_str();
+  AddChoiceOptions(verb, options->how.choice, options->how.seed, "");
   verb->add_option("--stop", options->how.stop, "End before this text; may be given several times")
       ->type_name("TEXT")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  verb->add_option("--seed", options->how.seed, "The same seed writes the same text")
-      ->type_name("N")
-      ->check(CLI::NonNegativeNumber.description(""))
-      ->capture_default_str();
   AddPrecisionOption(verb, options->precision);
   AddThreadsOption(verb, options->threads);
   AddJsonFlag(verb, options->json);

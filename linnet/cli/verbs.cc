@@ -42,6 +42,27 @@ void AddModelArgument(CLI::App* verb, std::string& path) {
       ->required();
 }
 
+void AddChoiceOptions(CLI::App* verb, ChoiceOptions& choice, uint64_t& seed,
+                      const std::string& when) {
+  verb->add_option("--temperature", choice.temperature, when + "0: the likeliest; above 1: wilder")
+      ->type_name("T")
+      ->check(Between(0, 100))
+      ->capture_default_str();
+  verb->add_option("--top-k", choice.top_k, when + "only the K likeliest symbols (0: all)")
+      ->type_name("K")
+      ->check(Between(0, 1e6))
+      ->capture_default_str();
+  verb->add_option("--top-p", choice.top_p,
+                   when + "only the likeliest symbols that have this probability together")
+      ->type_name("P")
+      ->check(Between(1e-6, 1))
+      ->capture_default_str();
+  verb->add_option("--seed", seed, when + "the same seed draws the same")
+      ->type_name("N")
+      ->check(CLI::NonNegativeNumber.description(""))
+      ->capture_default_str();
+}
+
 void AddThreadsOption(CLI::App* verb, int& threads) {
   verb->add_option("--threads", threads, "Threads to use (0: every processor)")
       ->type_name("N")

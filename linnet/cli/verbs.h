@@ -19,6 +19,7 @@
 #include <string>
 
 #include "linnet/base/function_ref.h"
+#include "linnet/runtime/choice.h"
 #include "linnet/runtime/engine.h"
 
 namespace linnet::cli {
@@ -49,6 +50,9 @@ CLI::Validator Between(double low, double high);
 // Options that several verbs have, under the same names.
 void AddModelArgument(CLI::App* verb, std::string& path);
 void AddPrecisionOption(CLI::App* verb, std::optional<Precision>& precision);
+// How symbols are drawn; `when` begins each help text.
+void AddChoiceOptions(CLI::App* verb, ChoiceOptions& choice, uint64_t& seed,
+                      const std::string& when);
 void AddThreadsOption(CLI::App* verb, int& threads);
 void AddJsonFlag(CLI::App* verb, bool& json);
 
