@@ -259,6 +259,60 @@ class Table5(unittest.TestCase):
         self.assertIn("linnet reproduce table5 --precision int8 --dataset mnist", page)
 
 
+class Table3(unittest.TestCase):
+    def setUp(self):
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="linnet_reproduce_test."))
+        self.addCleanup(shutil.rmtree, self.dir)
+        (self.dir / "out").mkdir()
+
+    def reproduce(self, *arguments):
+        return subprocess.run([BIN / "linnet", "reproduce", "table3", "--out", self.dir / "out", *map(str, arguments)],
+                              capture_output=True, text=True)
+
+    def result(self):
+        runs = [{"method": method, "seed": seed, "steps": 100, "epochs": 2.0, "seconds": 60.0, "peak_memory": 1e9,
+                 "parameters": 4_000_000, "validation": 0.3, "test": test, "real_time_factor": 0.004,
+                 "curve": [[50, 30.0, 0.6], [100, 60.0, 0.3]]}
+                for method, seed, test in (("linear", 1, 0.30), ("linear", 2, 0.32), ("lstm", 1, 0.25))]
+        lengths = [{"method": method, "seconds": seconds, "value": value, "threads": 2}
+                   for method, seconds, value in (("linear", 8, 10.0), ("linear", 16, 10.0), ("full", 16, 12.5))]
+        return {"machine": "A machine", "date": "2026-11-21", "minutes": 1.0, "precision": "fp32", "threads": 2,
+                "runs": runs, "lengths": lengths}
+
+    def test_a_page_with_pictures(self):
+        (self.dir / "in.json").write_text(json.dumps(self.result()))
+        done = self.reproduce("--from", self.dir / "in.json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        page = (self.dir / "out" / "table3.md").read_text()
+        self.assertIn("| linear | 31.00 (2 seeds, 2.00 apart) |", page)
+        self.assertIn("| Bi-LSTM | 25.00 |", page)
+        self.assertNotIn("| LSH-4 | ", page.split("## The length")[0])  # there was no run of it
+        self.assertIn("| 16 | – | 12.5 | – | 10.0 |", page)
+        self.assertEqual(len(list((self.dir / "out").iterdir())), 10)
+
+    def test_refuses_what_is_no_result(self):
+        whole = self.result()
+        for broken, says in ((dict(whole, runs=[]), "no run"), ({}, "lacks a field"), ([], "lacks a field"),
+                             (dict(whole, lengths=[{}]), "lacks a field"), (dict(whole, machine=3), "another type")):
+            (self.dir / "in.json").write_text(json.dumps(broken))
+            done = self.reproduce("--from", self.dir / "in.json")
+            self.assertEqual(done.returncode, 2, broken)
+            self.assertIn(says, done.stderr)
+            self.assertEqual(len(done.stderr.strip().splitlines()), 1)
+            self.assertEqual(list((self.dir / "out").iterdir()), [])
+        done = self.reproduce()
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--data", done.stderr)
+
+    @unittest.skipUnless((BIN / "linnet-bench").exists(), "no linnet-bench")
+    def test_the_benchmark_checks_and_times(self):
+        done = subprocess.run([BIN / "linnet", "bench", "speech", "--to", "8", "--total", "8", "--json"],
+                              capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual([record["method"] for record in json.loads(done.stdout)],
+                         ["linear", "full", "reformer", "lstm"])
+
+
 if __name__ == "__main__":
     BIN = pathlib.Path(sys.argv.pop(1)).resolve()
     unittest.main()

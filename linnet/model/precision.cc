@@ -29,8 +29,9 @@ Precision PredictorPrecision(const ModelSpec& spec, Precision precision) {
 }
 
 DType StoredAs(const ModelSpec& spec, std::string_view name, Precision precision) {
-  if (name == "predictor.weight" || name == "input_projection.weight")
+  if (name == "predictor.weight" || name == "input_projection.weight") {
     precision = PredictorPrecision(spec, precision);
+  }
   if (precision == Precision::kF32) return DType::kF32;
   if (IsMatrix(name)) return precision == Precision::kInt8 ? DType::kI8 : DType::kBF16;
   return name.ends_with("_embedding.weight") ? DType::kBF16 : DType::kF32;

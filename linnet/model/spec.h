@@ -33,8 +33,8 @@ struct SpeechSpec {
   int lookahead = 3;  // frames of the future, in a position's window, beyond those of its stride
   // What brings each band to mean 0 and deviation 1: "utterance", its own; "corpus", the training set's.
   std::string normalise = "utterance";
-  std::string
-      phones;  // their names, with a space between two; class 0 is the blank, 1 the first phone
+  // Their names, with a space between two; class 0 is the blank, 1 the first phone.
+  std::string phones;
 
   int Inputs() const { return bands * stack; }
   // Frame of the first one of position 0's window; negative: that many zeros.
@@ -44,8 +44,8 @@ struct SpeechSpec {
 // What the symbols of a text stand for (model/vocabulary.h).
 struct TextSpec {
   std::string unit = "byte";  // or "character"
-  std::string characters =
-      {};  // one behind the other, in the order of their symbols; bytes have none
+  // One behind the other, in the order of their symbols; bytes have none.
+  std::string characters = {};
 };
 
 struct ModelSpec {

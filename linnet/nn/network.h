@@ -22,8 +22,8 @@ namespace linnet::nn {
 // What a network is built with for training, beside its spec.
 struct TrainingOptions {
   double dropout = 0;
-  std::string precision =
-      "fp32";  // or "bf16": the layers' matrix products, and those of a head of 1,024 classes or more; others stay fp32
+  // Or "bf16": the layers' matrix products, and those of a head of 1,024 classes or more; others stay fp32.
+  std::string precision = "fp32";
   bool checkpoint_layers = false;  // see Recompute()
   torch::Device device = torch::kCPU;
 };

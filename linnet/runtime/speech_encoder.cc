@@ -12,6 +12,7 @@
 #include "linnet/kernels/lsh_attention.h"
 #include "linnet/kernels/lstm_cell.h"
 #include "linnet/kernels/softmax_attention.h"
+#include "linnet/runtime/choice.h"
 #include "linnet/runtime/packed_model.h"
 
 namespace linnet {
@@ -48,14 +49,6 @@ struct LayerState {
 
   size_t s, z, rows, floats;
 };
-
-void LogSoftmax(std::span<float> row) {
-  const float largest = *std::max_element(row.begin(), row.end());
-  double sum = 0;
-  for (const float x : row) sum += std::exp(static_cast<double>(x - largest));
-  const float log_sum = largest + static_cast<float>(std::log(sum));
-  for (float& x : row) x -= log_sum;
-}
 
 }  // namespace
 
