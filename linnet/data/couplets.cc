@@ -83,6 +83,13 @@ CoupletSet LoadCouplets(const std::string& dir, CoupletSplit split) {
   });
 }
 
+std::span<const Piece> PiecesOf(size_t characters) {
+  static constexpr Piece kFive[] = {{0, 2}, {2, 5}}, kSeven[] = {{0, 4}, {4, 7}, {0, 2}, {2, 7}};
+  if (characters == 5) return kFive;
+  if (characters == 7) return kSeven;
+  return {};
+}
+
 size_t CountCharacters(const std::string& text) {
   size_t count = 0;
   for (size_t at = 0; at < text.size(); ++count) {

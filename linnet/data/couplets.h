@@ -9,6 +9,7 @@
 #define LINNET_DATA_COUPLETS_H_
 
 #include <cstddef>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,14 @@ enum class CoupletSplit {
 
 // Throws InputError, naming file and line, on files that are not there, not UTF-8 or not equally long.
 CoupletSet LoadCouplets(const std::string& dir, CoupletSplit split);
+
+// Where a line of so many characters can be cut so that its pieces stay parallel to those of the other
+// line: [begin, end) of each. Verse of five characters pauses behind the second, of seven behind the fourth
+// (and the second); lines of other lengths have no pieces.
+struct Piece {
+  size_t begin, end;
+};
+std::span<const Piece> PiecesOf(size_t characters);
 
 // Characters of a text in UTF-8. Throws InputError on another.
 size_t CountCharacters(const std::string& text);

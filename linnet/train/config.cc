@@ -123,6 +123,7 @@ void Validate(const TrainConfig& config) {
   in_range("validation_share", config.validation_share, 0.0, 0.9);
   in_range("validation_windows", config.validation_windows, 1, 1 << 30);
   at_least("validation_pairs", config.validation_pairs, 0);
+  in_range("other_lengths", config.other_lengths, 0, 1);
   require(config.beta2 > 0 && config.beta2 < 1, "--beta2 must lie in (0, 1)");
   in_range("lr_patience", config.lr_patience, 0, 1'000'000);
   in_range("lr_patience_factor", config.lr_patience_factor, 0.0, 1.0);

@@ -52,6 +52,7 @@ struct TrainConfig {
   double validation_share = 0.05;
   int validation_windows = 256;
   int validation_pairs = 1000;
+  double other_lengths = 0;
   bool tied = true;
 
   // Speech.
@@ -148,6 +149,11 @@ void VisitFields(Config& c, Visit visit) {
         c.max_length);
   visit("validation_pairs", "couplet", "validation pairs that are looked at; 0: all",
         c.validation_pairs);
+  visit("other_lengths", "couplet",
+        "share of the updates that take halves of pairs, or several pieces joined, so that the "
+        "model meets "
+        "lines of other lengths than five and seven",
+        c.other_lengths);
   visit("tied", "couplet", "one matrix for embedding and head", c.tied);
   visit("data", "speech", "folder of AN4, or a manifest: a JSON object a line (docs/speech.md)",
         c.data);

@@ -12,6 +12,9 @@
 namespace linnet::train {
 namespace {
 
+constexpr char kComma[] = "，";
+constexpr size_t kMostPieces = 4, kLongestPiece = 7;
+
 class CoupletTask : public Task {
  public:
   explicit CoupletTask(const TrainConfig& config) : config_(config) {
@@ -25,7 +28,10 @@ class CoupletTask : public Task {
           StrCat("left out ", train.left_out, " training pairs whose lines are not equally long"));
     }
     std::string text;
-    for (const Couplet& pair : train.pairs) text += pair.first + pair.second;
+    for (const Couplet& pair : train.pairs) {
+      text += pair.first + pair.second;
+      if (config.other_lengths > 0) text += kComma;
+    }
     const Vocabulary vocabulary = Vocabulary::OfText(text, static_cast<size_t>(config.characters),
                                                      static_cast<size_t>(config.least_often));
     characters_ = vocabulary.Save();
@@ -43,6 +49,10 @@ class CoupletTask : public Task {
           if (set == &validation_) unknown += symbol == Vocabulary::kUnknown, ++all;
         }
       }
+    }
+    if (config.other_lengths > 0) {
+      longest_ = std::max(longest_, 2 * (kMostPieces * (kLongestPiece + 1) - 1) + 2);
+      comma_ = vocabulary.Encode(kComma)[0];
     }
     if (unknown > 0) {
       char share[32];
@@ -79,10 +89,17 @@ class CoupletTask : public Task {
       epoch_ = epoch;
     }
     const uint32_t* chosen = order_.data() + in_epoch * config_.batch;
+    // Streams of its own: those of the order are numbered by epochs. All pairs of an update are made of as
+    // many pieces, so that little of the batch is padding.
+    Philox rng(config_.seed, (uint64_t{1} << 40) + static_cast<uint64_t>(step));
+    static constexpr size_t kPieces[] = {1, 1, 2, 2, 2, 2, 3, kMostPieces};
+    const bool whole = rng.Uniform() >= config_.other_lengths;
+    const size_t pieces = whole ? 0 : kPieces[rng.Below(std::size(kPieces))];
     size_t counted = 0;
     std::vector<SymbolSequence> batch;
     for (int64_t i = 0; i < config_.batch; ++i) {
-      const SymbolSequence& one = train_[chosen[i]];
+      const SymbolSequence one =
+          pieces > 0 ? OfOtherLength(chosen[i], pieces, rng) : train_[chosen[i]];
       counted += one.symbols.size() - one.counted;
       if (i >= part.Begin(config_.batch) && i < part.End(config_.batch)) batch.push_back(one);
     }
@@ -130,8 +147,40 @@ class CoupletTask : public Task {
     return sequences;
   }
 
+  // A piece of this pair; or so many, of this pair and others, with a comma between two or nothing.
+  SymbolSequence OfOtherLength(uint32_t index, size_t pieces, Philox& rng) const {
+    std::vector<int32_t> first, second;
+    for (size_t i = 0; i < pieces; ++i) {
+      const SymbolSequence& pair =
+          train_[i == 0 ? index : rng.Below(static_cast<uint32_t>(train_.size()))];
+      const size_t characters = pair.counted - 1;
+      const std::span<const Piece> cuts = PiecesOf(characters);
+      if (cuts.empty()) {
+        if (i == 0) return pair;
+        continue;
+      }
+      Piece piece{0, characters};
+      if (pieces == 1 || rng.Below(2) == 0)
+        piece = cuts[rng.Below(static_cast<uint32_t>(cuts.size()))];
+      if (i > 0 && rng.Below(4) > 0) first.push_back(comma_), second.push_back(comma_);
+      const auto begin = pair.symbols.begin();
+      const auto copy = [&](std::vector<int32_t>& to, size_t line) {
+        to.insert(to.end(), begin + static_cast<ptrdiff_t>(line + piece.begin),
+                  begin + static_cast<ptrdiff_t>(line + piece.end));
+      };
+      copy(first, 0), copy(second, pair.counted);
+    }
+    SymbolSequence one{std::move(first), 0};
+    one.symbols.push_back(Vocabulary::kSeparator);
+    one.counted = one.symbols.size();
+    one.symbols.insert(one.symbols.end(), second.begin(), second.end());
+    one.symbols.push_back(Vocabulary::kEnd);
+    return one;
+  }
+
   TrainConfig config_;
   std::string characters_;
+  int32_t comma_ = 0;
   std::vector<SymbolSequence> train_, validation_;
   size_t longest_ = 0;
   std::vector<std::string> remarks_;
@@ -152,7 +201,7 @@ const TaskInfo kCoupletTask = {
       R"({"layers": 4, "heads": 6, "d_model": 192, "activation": "gelu", "norm_first": true, "batch": 64,
           "optimizer": "adam", "beta2": 0.98, "lr": 1e-3, "lr_warmup": 500, "lr_decay": 100000000,
           "lr_decay_form": "cosine", "dropout": 0.1, "epochs": 8, "max_length": 128,
-          "validate_every": 500})"}},
+          "other_lengths": 0.25, "validate_every": 500})"}},
     [](const TrainConfig& config) -> std::unique_ptr<Task> {
       return std::make_unique<CoupletTask>(config);
     }};
