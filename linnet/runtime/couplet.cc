@@ -16,71 +16,97 @@ bool IsPunctuation(char32_t c) {
          in(0xff01, 0xff0f) || in(0xff1a, 0xff20) || in(0xff3b, 0xff40) || in(0xff5b, 0xff65);
 }
 
-struct CoupletWriter::Line {
-  std::vector<int32_t> symbols;
-  std::vector<std::string> characters;  // as they were given
-  std::vector<bool> punctuation;
-  State state;                // behind the separator, of one sequence
-  std::vector<float> logits;  // there
-};
-
-CoupletWriter::CoupletWriter(Engine& engine)
-    : engine_(engine),
-      vocabulary_(engine.model().spec().text.unit, engine.model().spec().text.characters) {
-  const ModelSpec& spec = engine.model().spec();
+CoupletSymbols::CoupletSymbols(const Model& model)
+    : vocabulary(model.spec().text.unit, model.spec().text.characters), path(model.path()) {
+  const ModelSpec& spec = model.spec();
   if (spec.task != "couplet") {
-    throw InputError(engine.model().path(), ": a model of the task '", spec.task,
-                     "', which answers no couplets");
+    throw InputError(path, ": a model of the task '", spec.task, "', which answers no couplets");
   }
-  punctuation_.assign(vocabulary_.size(), false);
-  for (size_t i = Vocabulary::kFirst; i < vocabulary_.size(); ++i) {
-    const auto c = NextCodePoint(vocabulary_.Decode(static_cast<int32_t>(i)), 0);
-    punctuation_[i] = c && IsPunctuation(c->value);
+  longest = (static_cast<size_t>(spec.max_length) - 1) / 2;
+  comma = vocabulary.Encode("，")[0];
+  punctuation.assign(vocabulary.size(), false);
+  for (size_t i = Vocabulary::kFirst; i < vocabulary.size(); ++i) {
+    const auto c = NextCodePoint(vocabulary.Decode(static_cast<int32_t>(i)), 0);
+    punctuation[i] = c && IsPunctuation(c->value);
   }
 }
 
-void CoupletWriter::Allow(const Line& line, size_t at, std::span<const int32_t> used,
-                          std::span<float> logits) const {
+CoupletLine::CoupletLine(const CoupletSymbols& symbols, const std::string& first)
+    : symbols_(symbols), read_(symbols.vocabulary.Encode(first)) {
+  for (size_t at = 0; at < first.size();) {
+    const CodePoint c = *NextCodePoint(first, at);
+    characters_.push_back(first.substr(at, c.bytes));
+    punctuation_.push_back(IsPunctuation(c.value));
+    if (punctuation_.back() && read_[punctuation_.size() - 1] == Vocabulary::kUnknown) {
+      read_[punctuation_.size() - 1] = symbols.comma;
+    }
+    at += c.bytes;
+  }
+  if (read_.empty()) throw InputError("the first line is empty");
+  if (read_.size() > symbols.longest) {
+    throw InputError("a first line of ", read_.size(), " characters is longer than the ",
+                     symbols.longest, " that this model answers");
+  }
+}
+
+std::vector<int32_t> CoupletLine::Prompt() const {
+  std::vector<int32_t> prompt = read_;
+  prompt.push_back(Vocabulary::kSeparator);
+  return prompt;
+}
+
+std::string CoupletLine::Text(size_t at, int32_t symbol) const {
+  return punctuation_[at] ? characters_[at] : symbols_.vocabulary.Decode(symbol);
+}
+
+void CoupletLine::Allow(size_t at, std::span<const int32_t> used, std::span<float> logits) const {
   const auto forbid = [&](size_t symbol) { logits[symbol] = -INFINITY; };
   for (size_t i = 0; i < logits.size(); ++i) {
-    if (i < Vocabulary::kFirst || punctuation_[i]) forbid(i);
+    if (i < Vocabulary::kFirst || symbols_.punctuation[i]) forbid(i);
   }
-  const auto symbol = static_cast<size_t>(line.symbols[at]);
-  forbid(symbol);
+  forbid(static_cast<size_t>(read_[at]));
   // A character that was written before stands again only where the first line repeats its own there.
   for (size_t i = 0; i < at; ++i) {
-    if (line.punctuation[i]) continue;
-    if (line.characters[i] != line.characters[at]) forbid(static_cast<size_t>(used[i]));
+    if (punctuation_[i]) continue;
+    if (characters_[i] != characters_[at]) forbid(static_cast<size_t>(used[i]));
   }
 }
+
+int32_t CoupletDraft::Next(std::span<const float> outputs) {
+  const size_t at = symbols_.size();
+  int32_t symbol = line_->symbol(at);
+  if (!line_->punctuation(at)) {
+    allowed_.assign(outputs.begin(), outputs.end());
+    LogSoftmax(allowed_);
+    line_->Allow(at, symbols_, allowed_);
+    symbol = Choose(allowed_, choice_, rng_);
+    answer_.log_probability += allowed_[static_cast<size_t>(symbol)];
+    ++answer_.characters;
+  }
+  symbols_.push_back(symbol);
+  last_ = line_->Text(at, symbol);
+  answer_.text += last_;
+  return symbol;
+}
+
+struct CoupletWriter::Begun {
+  State state;  // of one sequence
+  std::vector<float> logits;
+};
 
 std::vector<Answer> CoupletWriter::Write(const std::string& first, const CoupletOptions& options) {
   Validate(options.choice);
   if (options.candidates == 0) throw InputError("candidates is 0; ask for at least one");
-  Line line;
-  line.symbols = vocabulary_.Encode(first);
-  for (size_t at = 0; at < first.size();) {
-    const CodePoint c = *NextCodePoint(first, at);
-    line.characters.push_back(first.substr(at, c.bytes));
-    line.punctuation.push_back(IsPunctuation(c.value));
-    at += c.bytes;
-  }
-  const auto most = (static_cast<size_t>(engine_.model().spec().max_length) - 1) / 2;
-  if (line.symbols.empty()) throw InputError("the first line is empty");
-  if (line.symbols.size() > most) {
-    throw InputError("a first line of ", line.symbols.size(), " characters is longer than the ",
-                     most, " that this model answers");
-  }
-  std::vector<int32_t> read = line.symbols;
-  read.push_back(Vocabulary::kSeparator);
-  line.state = engine_.NewState(1);
-  line.logits.resize(engine_.output_size());
-  engine_.Prefix(line.state, read, read.size(), line.logits);
-  return options.beam > 0 ? Search(line, options) : Draw(line, options);
+  const CoupletLine line(symbols_, first);
+  const std::vector<int32_t> prompt = line.Prompt();
+  Begun begun{engine_.NewState(1), std::vector<float>(engine_.output_size())};
+  engine_.Prefix(begun.state, prompt, prompt.size(), begun.logits);
+  return options.beam > 0 ? Search(line, begun, options) : Draw(line, begun, options);
 }
 
 // Beam search: of all continuations of the lines that are kept, the likeliest go on.
-std::vector<Answer> CoupletWriter::Search(const Line& line, const CoupletOptions& options) {
+std::vector<Answer> CoupletWriter::Search(const CoupletLine& line, const Begun& begun,
+                                          const CoupletOptions& options) {
   struct Path {
     std::vector<int32_t> symbols;
     double log_probability = 0;
@@ -88,10 +114,10 @@ std::vector<Answer> CoupletWriter::Search(const Line& line, const CoupletOptions
   const size_t width = engine_.output_size();
   const size_t beam = std::max(options.beam, options.candidates);
   std::vector<Path> paths(1);
-  State state = line.state.Clone();
-  std::vector<float> logits = line.logits, allowed(width);
+  State state = begun.state.Clone();
+  std::vector<float> logits = begun.logits, allowed(width);
   size_t counted = 0;
-  for (size_t at = 0; at < line.symbols.size(); ++at) {
+  for (size_t at = 0; at < line.size(); ++at) {
     struct Next {
       double log_probability;
       size_t path;
@@ -100,13 +126,13 @@ std::vector<Answer> CoupletWriter::Search(const Line& line, const CoupletOptions
     std::vector<Next> next;
     for (size_t p = 0; p < paths.size(); ++p) {
       const auto row = std::span(logits).subspan(p * width, width);
-      if (line.punctuation[at]) {  // not a choice: it costs nothing
-        next.push_back({paths[p].log_probability, p, line.symbols[at]});
+      if (line.punctuation(at)) {  // not a choice: it costs nothing
+        next.push_back({paths[p].log_probability, p, line.symbol(at)});
         continue;
       }
       LogSoftmax(row);
       std::copy(row.begin(), row.end(), allowed.begin());
-      Allow(line, at, paths[p].symbols, allowed);
+      line.Allow(at, paths[p].symbols, allowed);
       std::vector<int32_t> order;
       for (size_t i = 0; i < width; ++i) {
         if (allowed[i] > -INFINITY) order.push_back(static_cast<int32_t>(i));
@@ -126,7 +152,7 @@ std::vector<Answer> CoupletWriter::Search(const Line& line, const CoupletOptions
     });
     if (next.size() > beam) next.resize(beam);
     if (next.empty()) return {};
-    counted += !line.punctuation[at];
+    counted += !line.punctuation(at);
     std::vector<Path> kept;
     std::vector<size_t> from;
     std::vector<int32_t> symbols;
@@ -137,7 +163,7 @@ std::vector<Answer> CoupletWriter::Search(const Line& line, const CoupletOptions
       symbols.push_back(one.symbol);
     }
     paths = std::move(kept);
-    if (at + 1 == line.symbols.size()) break;
+    if (at + 1 == line.size()) break;
     state = state.Select(from);
     logits.resize(paths.size() * width);
     engine_.Step(state, symbols, logits);
@@ -147,45 +173,37 @@ std::vector<Answer> CoupletWriter::Search(const Line& line, const CoupletOptions
     if (answers.size() == options.candidates) break;
     Answer answer{.log_probability = path.log_probability, .characters = counted};
     for (size_t i = 0; i < path.symbols.size(); ++i) {
-      answer.text += line.punctuation[i] ? line.characters[i] : vocabulary_.Decode(path.symbols[i]);
+      answer.text += line.Text(i, path.symbols[i]);
     }
     answers.push_back(std::move(answer));
   }
   return answers;
 }
 
-std::vector<Answer> CoupletWriter::Draw(const Line& line, const CoupletOptions& options) {
+std::vector<Answer> CoupletWriter::Draw(const CoupletLine& line, const Begun& begun,
+                                        const CoupletOptions& options) {
   const size_t width = engine_.output_size(), count = options.candidates;
-  State state = line.state.Fork(count);
+  State state = begun.state.Fork(count);
   std::vector<float> logits(count * width);
+  std::vector<CoupletDraft> drafts;
   for (size_t i = 0; i < count; ++i) {
-    std::copy(line.logits.begin(), line.logits.end(),
+    std::copy(begun.logits.begin(), begun.logits.end(),
               logits.begin() + static_cast<ptrdiff_t>(i * width));
+    drafts.emplace_back(line, options.choice, options.seed, /*stream=*/i);
   }
-  std::vector<Answer> answers(count);
-  std::vector<std::vector<int32_t>> written(count);
-  std::vector<Philox> rngs;
-  for (size_t i = 0; i < count; ++i) rngs.emplace_back(options.seed, i);
   std::vector<int32_t> symbols(count);
-  std::vector<float> allowed(width);
-  for (size_t at = 0; at < line.symbols.size(); ++at) {
+  for (size_t at = 0; at < line.size(); ++at) {
+    if (at > 0) engine_.Step(state, symbols, logits);
     for (size_t i = 0; i < count; ++i) {
-      const auto row = std::span(logits).subspan(i * width, width);
-      symbols[i] = line.symbols[at];
-      if (!line.punctuation[at]) {
-        LogSoftmax(row);
-        std::copy(row.begin(), row.end(), allowed.begin());
-        Allow(line, at, written[i], allowed);
-        symbols[i] = Choose(allowed, options.choice, rngs[i]);
-        answers[i].log_probability += row[static_cast<size_t>(symbols[i])];
-        ++answers[i].characters;
-      }
-      written[i].push_back(symbols[i]);
-      answers[i].text +=
-          line.punctuation[at] ? line.characters[at] : vocabulary_.Decode(symbols[i]);
+      symbols[i] = drafts[i].Next(std::span(logits).subspan(i * width, width));
     }
-    if (at + 1 < line.symbols.size()) engine_.Step(state, symbols, logits);
   }
+  std::vector<Answer> answers;
+  for (const CoupletDraft& draft : drafts) answers.push_back(draft.answer());
+  return Distinct(std::move(answers));
+}
+
+std::vector<Answer> Distinct(std::vector<Answer> answers) {
   std::stable_sort(answers.begin(), answers.end(), [](const Answer& a, const Answer& b) {
     return a.log_probability > b.log_probability;
   });

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -34,31 +35,90 @@ struct Answer {
   size_t characters = 0;       // that it is the sum over: those that are no punctuation
 };
 
+// A model's symbols, and which of them are punctuation. Throws InputError for a model of another task.
+struct CoupletSymbols {
+  explicit CoupletSymbols(const Model& model);
+
+  Vocabulary vocabulary;
+  std::vector<bool> punctuation;
+  size_t longest;    // first line that there are positions for, in characters
+  int32_t comma;     // what stands for punctuation that the vocabulary does not have; or kUnknown
+  std::string path;  // of the model, for messages
+};
+
+// A first line, and what may stand at each place of the second one.
+class CoupletLine {
+ public:
+  // Throws InputError on a line that is empty, no UTF-8, or longer than the model's positions allow.
+  // The symbols must outlive this.
+  CoupletLine(const CoupletSymbols& symbols, const std::string& first);
+
+  size_t size() const { return read_.size(); }  // characters
+  std::vector<int32_t> Prompt() const;          // the line and the separator
+  bool punctuation(size_t at) const { return punctuation_[at]; }
+  int32_t symbol(size_t at) const { return read_[at]; }
+  // What is written at a place for a symbol: of punctuation, what stands in the first line.
+  std::string Text(size_t at, int32_t symbol) const;
+  // Lowers what place `at` may not hold to -infinity; `used`: the symbols before it.
+  void Allow(size_t at, std::span<const int32_t> used, std::span<float> logits) const;
+
+ private:
+  const CoupletSymbols& symbols_;
+  std::vector<int32_t> read_;
+  std::vector<std::string> characters_;  // as they were given
+  std::vector<bool> punctuation_;
+};
+
+// A second line that is being drawn, character by character.
+class CoupletDraft {
+ public:
+  // The line must outlive this. What is drawn is a function of seed and stream.
+  CoupletDraft(const CoupletLine& line, const ChoiceOptions& choice, uint64_t seed, uint64_t stream)
+      : line_(&line), choice_(choice), rng_(seed, stream) {}
+
+  // The next symbol, from the head's outputs at the one before it (at first: at the separator). Throws
+  // InputError where the rules leave none.
+  int32_t Next(std::span<const float> outputs);
+  bool done() const { return symbols_.size() == line_->size(); }
+  const std::string& last() const { return last_; }  // the text of the symbol that Next() gave
+  const Answer& answer() const { return answer_; }
+
+ private:
+  const CoupletLine* line_;
+  ChoiceOptions choice_;
+  Philox rng_;
+  std::vector<int32_t> symbols_;
+  std::vector<float> allowed_;
+  std::string last_;
+  Answer answer_;
+};
+
 class CoupletWriter {
  public:
   // Throws InputError for a model of another task. The engine must outlive this.
-  explicit CoupletWriter(Engine& engine);
+  explicit CoupletWriter(Engine& engine) : engine_(engine), symbols_(engine.model()) {}
 
-  const Vocabulary& vocabulary() const { return vocabulary_; }
+  const Vocabulary& vocabulary() const { return symbols_.vocabulary; }
 
   // Answers to a first line, the likeliest first, no two alike; there may be fewer than were asked for.
-  // Throws InputError on a line that is empty, no UTF-8, or longer than the model's positions allow.
-  // Characters that the vocabulary does not have are read as unknown ones.
+  // Throws InputError as CoupletLine() does. Characters that the vocabulary does not have are read as
+  // unknown ones.
   std::vector<Answer> Write(const std::string& first, const CoupletOptions& options = {});
 
  private:
-  struct Line;  // what is known of the first line at each place
+  struct Begun;  // what is known behind the separator
 
-  std::vector<Answer> Search(const Line& line, const CoupletOptions& options);
-  std::vector<Answer> Draw(const Line& line, const CoupletOptions& options);
-  // Logits of what place `at` may hold: -infinity elsewhere; `used`: what stands before it.
-  void Allow(const Line& line, size_t at, std::span<const int32_t> used,
-             std::span<float> logits) const;
+  std::vector<Answer> Search(const CoupletLine& line, const Begun& begun,
+                             const CoupletOptions& options);
+  std::vector<Answer> Draw(const CoupletLine& line, const Begun& begun,
+                           const CoupletOptions& options);
 
   Engine& engine_;
-  Vocabulary vocabulary_;
-  std::vector<bool> punctuation_;  // of each symbol
+  CoupletSymbols symbols_;
 };
+
+// The likeliest first, each once.
+std::vector<Answer> Distinct(std::vector<Answer> answers);
 
 // Whether a character is punctuation, in Chinese or Latin text.
 bool IsPunctuation(char32_t c);

@@ -7,14 +7,6 @@
 #include "linnet/base/error.h"
 
 namespace linnet {
-namespace {
-
-// Prompts are read in pieces of this length: of a prompt's own, so that the company that it happens to
-// have does not decide how it is cut, and with it the last bits.
-constexpr size_t kPiece = 128;
-
-}  // namespace
-
 size_t Scheduler::Fitting(const Model& model, double bytes) {
   const double count = bytes / static_cast<double>(StateBytes(model.spec(), model.precision()));
   return count >= 1 ? static_cast<size_t>(std::min(count, 1e15)) : 0;  // 0 for NaN, too
@@ -33,7 +25,11 @@ Scheduler::Scheduler(Engine& engine, const SchedulerOptions& options)
 std::optional<uint64_t> Scheduler::Submit(Request&& request) {
   const Model& model = engine_.model();
   const ModelSpec& spec = model.spec();
-  if (request.prompt.empty()) throw InputError("a request needs a prompt of at least one symbol");
+  const bool read = request.prompt.empty() && request.from.batch() > 0 &&
+                    request.outputs.size() == engine_.output_size();
+  if (request.prompt.empty() && !read) {
+    throw InputError("a request needs a prompt of at least one symbol");
+  }
   if (!request.next) throw InputError("a request needs next(), which draws its symbols");
   for (const int32_t symbol : request.prompt) {
     if (symbol < 0 || symbol >= spec.vocabulary) {
@@ -98,6 +94,10 @@ void Scheduler::Admit() {
     }
     slots_[slot] = std::make_shared<Entry>(std::move(entry));
     ++running_;
+    if (slots_[slot]->request.prompt.empty()) {
+      const std::vector<float> outputs = std::move(slots_[slot]->request.outputs);
+      Deliver(slot, outputs);
+    }
   }
 }
 
@@ -122,8 +122,20 @@ void Scheduler::ReadPrompts() {
       any = true;
       // A long prompt goes on in the next round, but after a turn of the others.
       first_prompt_ = (slot + 1) % slots_.size();
-      if (last) Deliver(slot, outputs);
+      Pass(slot, outputs);
+      if (last && slots_[slot]) Deliver(slot, outputs);
     }
+  }
+}
+
+void Scheduler::Pass(size_t slot, std::span<const float> outputs) {
+  const std::shared_ptr<Entry> entry = slots_[slot];
+  if (!entry->request.passed) return;
+  try {
+    entry->request.passed(state_.Select(std::span(&slot, 1)), outputs);
+  } catch (...) {
+    if (!error_) error_ = std::current_exception();
+    if (slots_[slot] == entry) End(slot, {});
   }
 }
 

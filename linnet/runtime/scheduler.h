@@ -35,7 +35,7 @@ enum class Finished : uint8_t {
 };
 
 struct Request {
-  // At least one symbol, each of the model's vocabulary.
+  // At least one symbol, each of the model's vocabulary; none where `from` and `outputs` say what came of it.
   std::vector<int32_t> prompt;
   // Called with the head's outputs at the last symbol of the prompt, and then at each symbol that it
   // returned, until it returns none.
@@ -44,7 +44,13 @@ struct Request {
   // scheduler goes before the request has ended; may be empty.
   std::function<void(Finished)> finished;
   // Where to begin: a state of one sequence, for a prompt that goes on from it; or none.
-  State from;
+  State from = {};
+  // With an empty prompt: the head's outputs at the last symbol that `from` has read.
+  std::vector<float> outputs = {};
+  // Called while the prompt is read, behind each kPiece symbols with the state there, and at its end with
+  // the outputs too: another request whose prompt begins so may go on `from` it, and gets the same bits.
+  // May be empty.
+  std::function<void(State state, std::span<const float> outputs)> passed = {};
 };
 
 struct SchedulerOptions {
@@ -57,6 +63,10 @@ struct SchedulerOptions {
 
 class Scheduler {
  public:
+  // Prompts are read in pieces of this length: of a prompt's own, so that the company that it happens to
+  // have does not decide how it is cut, and with it the last bits.
+  static constexpr size_t kPiece = 128;
+
   // How many sequences' states fit into so many bytes.
   static size_t Fitting(const Model& model, double bytes);
 
@@ -64,8 +74,8 @@ class Scheduler {
   // must outlive the scheduler, and may be used for nothing else meanwhile.
   Scheduler(Engine& engine, const SchedulerOptions& options);
 
-  // The request's number, or nothing where the queue is full; it is moved from only where it is taken. Throws InputError, and takes nothing,
-  // where the request cannot be run: no prompt, symbols outside the vocabulary, a prompt longer than
+  // The request's number, or nothing where the queue is full; it is moved from only where it is taken.
+  // Throws InputError, and takes nothing, where the request cannot be run: no prompt, symbols outside the vocabulary, a prompt longer than
   // the model has positions, a state of another model or of several sequences, no next().
   std::optional<uint64_t> Submit(Request&& request);
 
@@ -92,6 +102,7 @@ class Scheduler {
   void Admit();
   void ReadPrompts();
   void Generate();
+  void Pass(size_t slot, std::span<const float> outputs);
   void Deliver(size_t slot, std::span<const float> outputs);
   void End(size_t slot, std::optional<Finished> why);
   // Keeps what a callback throws for the end of the round.

@@ -78,39 +78,68 @@ TextWriter::TextWriter(Engine& engine)
   }
 }
 
-TextEnd TextWriter::Write(const std::string& prompt, const TextOptions& options,
-                          FunctionRef<bool(std::string_view)> reader) {
+TextDraft::TextDraft(const Vocabulary& vocabulary, const TextOptions& options)
+    : vocabulary_(&vocabulary),
+      choice_(options.choice),
+      most_(options.symbols),
+      rng_(options.seed, options.stream),
+      pieces_(options.stop) {
   Validate(options.choice);
+}
+
+std::optional<int32_t> TextDraft::Next(std::span<const float> outputs, std::string& shown) {
+  const auto finish = [&](TextEnd end) -> std::optional<int32_t> {
+    end_ = end;
+    if (end != TextEnd::kStop) shown += pieces_.Finish();
+    return {};
+  };
+  if (symbols_ == most_) return finish(TextEnd::kSymbols);
+  allowed_.assign(outputs.begin(), outputs.end());
+  // No text: a separator, an unknown character.
+  allowed_[Vocabulary::kSeparator] = allowed_[Vocabulary::kUnknown] = -INFINITY;
+  const int32_t symbol = Choose(allowed_, choice_, rng_);
+  if (symbol == Vocabulary::kEnd) return finish(TextEnd::kEndSymbol);
+  ++symbols_;
+  shown += pieces_.Add(vocabulary_->Decode(symbol));
+  if (pieces_.stopped()) return finish(TextEnd::kStop);
+  if (symbols_ == most_) return finish(TextEnd::kSymbols);
+  return symbol;
+}
+
+void TextDraft::Stop(std::string& shown) {
+  end_ = TextEnd::kPositions;
+  shown += pieces_.Finish();
+}
+
+std::vector<int32_t> TextPrompt(const Model& model, const Vocabulary& vocabulary,
+                                const std::string& prompt) {
   std::vector<int32_t> read = {Vocabulary::kEnd};
-  for (const int32_t symbol : vocabulary_.Encode(prompt)) read.push_back(symbol);
-  const auto positions = static_cast<size_t>(engine_.model().spec().max_length);
+  for (const int32_t symbol : vocabulary.Encode(prompt)) read.push_back(symbol);
+  const auto positions = static_cast<size_t>(model.spec().max_length);
   if (read.size() > positions) {
     throw InputError("a prompt of ", read.size() - 1, " symbols is longer than the model's ",
                      positions - 1);
   }
-  Philox rng(options.seed, options.stream);
-  TextPieces pieces(options.stop);
+  return read;
+}
+
+TextEnd TextWriter::Write(const std::string& prompt, const TextOptions& options,
+                          FunctionRef<bool(std::string_view)> reader) {
+  TextDraft draft(vocabulary_, options);
+  const std::vector<int32_t> read = TextPrompt(engine_.model(), vocabulary_, prompt);
+  const auto positions = static_cast<size_t>(engine_.model().spec().max_length);
   State state = engine_.NewState(1);
   std::vector<float> logits(engine_.output_size());
   engine_.Prefix(state, read, read.size(), logits);
-  const auto finish = [&](TextEnd end) {
-    const std::string rest = pieces.Finish();
-    if (!rest.empty()) reader(rest);
-    return end;
-  };
-  for (size_t i = 0; i < options.symbols; ++i) {
-    // No text: a separator, an unknown character.
-    logits[Vocabulary::kSeparator] = logits[Vocabulary::kUnknown] = -INFINITY;
-    const int32_t symbol = Choose(logits, options.choice, rng);
-    if (symbol == Vocabulary::kEnd) return finish(TextEnd::kEndSymbol);
-    const std::string shown = pieces.Add(vocabulary_.Decode(symbol));
+  while (true) {
+    std::string shown;
+    const std::optional<int32_t> symbol = draft.Next(logits, shown);
+    const bool full = symbol && state.position() == positions;
+    if (full) draft.Stop(shown);
     if (!shown.empty() && !reader(shown)) return TextEnd::kReader;
-    if (pieces.stopped()) return TextEnd::kStop;
-    if (i + 1 == options.symbols) break;
-    if (state.position() == positions) return finish(TextEnd::kPositions);
-    engine_.Step(state, {&symbol, 1}, logits);
+    if (!symbol || full) return draft.end();
+    engine_.Step(state, {&*symbol, 1}, logits);
   }
-  return finish(TextEnd::kSymbols);
 }
 
 double NatsOf(Engine& engine, std::span<const int32_t> symbols, size_t counted) {

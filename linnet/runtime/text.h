@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -45,6 +46,35 @@ class TextPieces {
   std::string held_;
   bool stopped_ = false;
 };
+
+// A text that is being written: which symbol comes next, and what can be shown by now.
+class TextDraft {
+ public:
+  // The vocabulary must outlive this. Throws InputError on a choice that makes no sense.
+  TextDraft(const Vocabulary& vocabulary, const TextOptions& options);
+
+  // The next symbol to read, from the head's outputs at the one before it; none at the end. Appends to
+  // `shown` whole characters only.
+  std::optional<int32_t> Next(std::span<const float> outputs, std::string& shown);
+  // Ends it for want of positions, appending what was held back.
+  void Stop(std::string& shown);
+  TextEnd end() const { return end_; }  // after Next() gave none
+  size_t symbols() const { return symbols_; }
+
+ private:
+  const Vocabulary* vocabulary_;
+  ChoiceOptions choice_;
+  size_t most_, symbols_ = 0;
+  Philox rng_;
+  TextPieces pieces_;
+  std::vector<float> allowed_;
+  TextEnd end_ = TextEnd::kPositions;
+};
+
+// A prompt's symbols, behind the one that begins a text. Throws InputError on one that is no UTF-8, or too
+// long for the model.
+std::vector<int32_t> TextPrompt(const Model& model, const Vocabulary& vocabulary,
+                                const std::string& prompt);
 
 class TextWriter {
  public:
