@@ -15,8 +15,8 @@ int main(int argc, char** argv) {
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   for (const auto add_verb :
        {cli::AddData, cli::AddTrain, cli::AddPlot, cli::AddEval, cli::AddSample, cli::AddComplete,
-        cli::AddTranscribe, cli::AddGenerate, cli::AddCouplet, cli::AddBench, cli::AddReproduce,
-        cli::AddInfo, cli::AddImport, cli::AddExport}) {
+        cli::AddTranscribe, cli::AddGenerate, cli::AddCouplet, cli::AddServe, cli::AddBench,
+        cli::AddReproduce, cli::AddInfo, cli::AddImport, cli::AddExport}) {
     add_verb(app);
   }
   app.footer("\n'linnet VERB --help' shows a verb's options and examples.");

@@ -38,6 +38,15 @@ Sibling SpeechSibling(const std::string& subcommand) {
           .subcommand = subcommand};
 }
 
+Sibling ServeSibling(const std::string& subcommand) {
+  return {.program = "linnet-serve",
+          .build =
+              "configure with -DLINNET_SERVE=ON (it needs cpp-httplib and OpenSSL), then 'cmake "
+              "--build "
+              "BUILD --target",
+          .subcommand = subcommand};
+}
+
 void AddSiblingVerb(CLI::App& app, const std::string& name, const std::string& summary,
                     const Sibling& sibling) {
   CLI::App* verb = app.add_subcommand(name, summary);

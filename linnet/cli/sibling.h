@@ -28,6 +28,8 @@ void AddSiblingVerb(CLI::App& app, const std::string& name, const std::string& s
 
 // linnet-speech, which reads sound.
 Sibling SpeechSibling(const std::string& subcommand);
+// linnet-serve, which speaks HTTP.
+Sibling ServeSibling(const std::string& subcommand);
 
 }  // namespace linnet::cli
 

@@ -36,6 +36,7 @@ void AddInfo(CLI::App& app);
 void AddPlot(CLI::App& app);
 void AddReproduce(CLI::App& app);
 void AddSample(CLI::App& app);
+void AddServe(CLI::App& app);
 void AddTrain(CLI::App& app);
 void AddTranscribe(CLI::App& app);
 

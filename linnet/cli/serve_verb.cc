@@ -1,0 +1,234 @@
+// linnet serve: models behind HTTP, until a signal ends it.
+#include <pthread.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+#include <set>
+#include <thread>
+
+#include "linnet/base/error.h"
+#include "linnet/base/units.h"
+#include "linnet/cli/serve.h"
+#include "linnet/cli/verbs.h"
+#include "linnet/io/file.h"
+#include "linnet/server/server.h"
+
+namespace linnet::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Options {
+  std::vector<std::string> models;
+  server::ServerOptions server;
+  server::BatcherOptions batcher = {.threads = 0, .sequences = 0};
+  double memory_mb = 512, snapshots_mb = 64, folder_mb = 1000, grace = 30;
+  std::string key_file;
+  std::optional<Precision> precision;
+  bool quiet = false;
+};
+
+std::string KeyOf(const Options& options) {
+  if (!options.key_file.empty()) {
+    std::string key = ReadFile(options.key_file, 1 << 12);
+    while (!key.empty() && (key.back() == '\n' || key.back() == '\r')) key.pop_back();
+    if (key.empty()) throw InputError(options.key_file, ": holds no key");
+    return key;
+  }
+  const char* key = std::getenv("LINNET_API_KEY");
+  return key != nullptr ? key : "";
+}
+
+server::Served Serve(const std::shared_ptr<const Model>& model, const std::string& name,
+                     const Options& options) {
+  server::BatcherOptions how = options.batcher;
+  how.snapshots.bytes = options.snapshots_mb * 1e6;
+  how.snapshots.folder_bytes = options.folder_mb * 1e6;
+  const size_t fit = Scheduler::Fitting(*model, options.memory_mb * 1e6);
+  if (how.sequences == 0) how.sequences = std::min<size_t>(fit, 256);
+  if (how.sequences == 0 || how.sequences > fit) {
+    throw InputError(
+        model->path(), ": a sequence's state takes ",
+        FormatBytes(static_cast<double>(StateBytes(model->spec(), model->precision()))),
+        ", of which ", std::max<size_t>(1, how.sequences), " do not fit into --memory ",
+        options.memory_mb, " MB");
+  }
+  return {name, std::make_unique<server::Batcher>(model, how)};
+}
+
+void Run(const Options& options) {
+  // Threads inherit the mask: the signals are for the one that waits for them.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGUSR1);  // ends the waiting itself
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);
+
+  std::vector<std::string> paths = options.models;
+  if (paths.empty()) paths = ShippedModels();
+  if (paths.empty()) {
+    throw InputError(
+        "no model is named, and there is none in ./models that can be served; "
+        "'linnet serve MODEL.safetensors' serves one of text or couplets");
+  }
+  std::vector<server::Served> models;
+  std::set<std::string> names;
+  std::string list;
+  for (const std::string& path : paths) {
+    const auto model = Model::Open(path, {options.precision});
+    const std::string& task = model->spec().task;
+    if (!server::CanServe(task)) {
+      throw InputError(path, ": a model of the task '", task,
+                       "'; models of text and of couplets can be served");
+    }
+    const std::string name = fs::path(path).stem();
+    if (!names.insert(name).second) {
+      throw InputError(path, ": a second model of the name '", name, "'; rename the file");
+    }
+    models.push_back(Serve(model, name, options));
+    list += StrCat(list.empty() ? "" : ", ", name, " (", task, ", ",
+                   models.back().batcher->counts().capacity, " sequences)");
+  }
+  server::ServerOptions how = options.server;
+  how.api_key = KeyOf(options);
+  if (!options.quiet) {
+    how.log = [](const std::string& line) { std::cerr << line + "\n"; };
+  }
+  const std::string key = how.api_key.empty() ? "" : "; requests need the API key";
+  const std::string host =
+      how.host.find(':') != std::string::npos ? "[" + how.host + "]" : how.host;
+  server::Server server(std::move(models), std::move(how));
+  const int port = server.Bind();
+  std::cout << "serving " << list << "\n"
+            << "at http://" << host << ":" << port << "/" << key << "; Ctrl-C ends it" << std::endl;
+
+  const double grace = options.grace;
+  std::thread waiting([&] {
+    int signal = 0;
+    sigwait(&signals, &signal);
+    if (signal == SIGUSR1) return;
+    std::cerr << "stopping: what runs is finished first; once more ends it at once\n";
+    // A second signal ends the process.
+    sigset_t again = signals;
+    sigdelset(&again, SIGUSR1);
+    std::signal(SIGINT, SIG_DFL), std::signal(SIGTERM, SIG_DFL);
+    pthread_sigmask(SIG_UNBLOCK, &again, nullptr);
+    server.Drain(grace);
+  });
+  server.Run();
+  pthread_kill(waiting.native_handle(), SIGUSR1);
+  waiting.join();
+}
+
+}  // namespace
+
+std::vector<std::string> ShippedModels() {
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error).parent_path();
+  for (const fs::path& folder : {fs::path("models"), program / ".." / "share" / "linnet" / "models",
+                                 program / ".." / ".." / ".." / "models"}) {
+    std::vector<std::string> models;
+    for (const fs::directory_entry& file : fs::directory_iterator(folder, error)) {
+      if (file.path().extension() != ".safetensors") continue;
+      try {
+        const Checkpoint checkpoint = Checkpoint::Open(file.path());
+        if (server::CanServe(checkpoint.spec().task)) models.push_back(file.path());
+      } catch (const Error&) {  // not asked for, so not complained of
+      }
+    }
+    std::sort(models.begin(), models.end());
+    if (!models.empty()) return models;
+  }
+  return {};
+}
+
+void AddServeVerb(CLI::App& app) {
+  CLI::App* verb = AddVerb(
+      app, "serve", "Serve models over HTTP: JSON, server-sent events, and a page at /",
+      "Models of couplets answer POST /v1/couplets, models of text POST /v1/completions (as "
+      "OpenAI's "
+      "clients ask).\n"
+      "Without MODEL the shipped ones are served. GET /healthz, /metrics (Prometheus), /v1/models. "
+      "SIGTERM lets what\nruns finish. The environment's LINNET_API_KEY, or --api-key-file, makes "
+      "/v1 "
+      "and /metrics ask for it.",
+      "  linnet serve\n"
+      "  linnet serve models/couplet.safetensors --port 8000 --snapshot-folder snapshots\n"
+      "  curl http://127.0.0.1:8080/v1/couplets -H 'Content-Type: application/json' "
+      "-d '{\"first\": \"海上明月\"}'\n");
+  auto options = std::make_shared<Options>();
+  verb->add_option("MODEL", options->models, "Model files")
+      ->type_name("")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  server::ServerOptions& server = options->server;
+  verb->add_option("--host", server.host,
+                   "Address to listen on; 0.0.0.0: all, for other machines too")
+      ->capture_default_str();
+  verb->add_option("--port", server.port, "Port; 0: any that is free")
+      ->check(Between(0, 65535))
+      ->capture_default_str();
+  verb->add_option("--api-key-file", options->key_file,
+                   "File with the key that requests must bring");
+  verb->add_option("--memory", options->memory_mb, "For the states of each model's sequences")
+      ->type_name("MB")
+      ->check(Between(0.001, 1e7))
+      ->capture_default_str();
+  verb->add_option("--sequences", options->batcher.sequences,
+                   "Of a model that run together; 0: 256, or what --memory holds")
+      ->type_name("N")
+      ->check(Between(0, 65536))
+      ->capture_default_str();
+  verb->add_option("--queue", options->batcher.queue,
+                   "Sequences of a model that may wait; beyond, requests get 429")
+      ->type_name("N")
+      ->check(Between(0, 1e6))
+      ->capture_default_str();
+  verb->add_option("--snapshots", options->snapshots_mb,
+                   "Memory for states behind prompts, of each model; 0: none are kept")
+      ->type_name("MB")
+      ->check(Between(0, 1e7))
+      ->capture_default_str();
+  verb->add_option("--snapshot-folder", options->batcher.snapshots.folder,
+                   "Folder where those of long prompts outlive the server");
+  verb->add_option("--snapshot-folder-size", options->folder_mb, "Most that the folder may hold")
+      ->type_name("MB")
+      ->check(Between(0, 1e9))
+      ->capture_default_str();
+  verb->add_option("--max-candidates", server.limits.candidates, "Of one request")
+      ->type_name("N")
+      ->check(Between(1, 1024))
+      ->capture_default_str();
+  verb->add_option("--max-tokens", server.limits.symbols, "Symbols of one sequence, of text")
+      ->type_name("N")
+      ->check(Between(1, 1e7))
+      ->capture_default_str();
+  verb->add_option("--max-body", server.body, "Of a request")
+      ->type_name("BYTES")
+      ->check(Between(256, 1e9))
+      ->capture_default_str();
+  verb->add_option("--connections", server.connections, "Open at once; more wait")
+      ->type_name("N")
+      ->check(Between(1, 65536))
+      ->capture_default_str();
+  verb->add_option("--timeout", server.seconds, "Time of one request, waiting and computing")
+      ->type_name("SECONDS")
+      ->check(Between(0.01, 86400))
+      ->capture_default_str();
+  verb->add_option("--grace", options->grace,
+                   "Time that what runs has to finish when it is stopped")
+      ->type_name("SECONDS")
+      ->check(Between(0, 86400))
+      ->capture_default_str();
+  verb->add_flag("--quiet", options->quiet, "No log line for each request");
+  AddPrecisionOption(verb, options->precision);
+  AddThreadsOption(verb, options->batcher.threads);
+  verb->callback([options] { Run(*options); });
+}
+
+}  // namespace linnet::cli

@@ -1,0 +1,201 @@
+#include "linnet/server/batcher.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "linnet/base/error.h"
+
+namespace linnet::server {
+
+struct Batcher::Job {
+  uint64_t id = 0;
+  Work work;
+  struct Sequence {
+    std::optional<uint64_t> scheduled;  // the scheduler's number
+    bool ended = false;
+  };
+  std::vector<Sequence> sequences;
+  size_t left = 0;   // sequences that have not ended
+  size_t known = 0;  // symbols of the prompt that were not read again
+};
+
+Batcher::Batcher(std::shared_ptr<const Model> model, const BatcherOptions& options)
+    : engine_(model, {.threads = options.threads}),
+      options_(options),
+      snapshots_(model, options.snapshots),
+      scheduler_(engine_,
+                 {.sequences = options.sequences, .queue = options.sequences + options.queue}),
+      thread_([this] { Loop(); }) {}
+
+Batcher::~Batcher() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_all();
+  thread_.join();
+}
+
+std::optional<uint64_t> Batcher::Submit(Work work) {
+  const ModelSpec& spec = model().spec();
+  if (work.sequences == 0 || work.sequences > most_sequences()) {
+    throw InputError(work.sequences, " sequences of one prompt; 1 to ", most_sequences(),
+                     " are possible");
+  }
+  if (work.prompt.empty() || work.prompt.size() > static_cast<size_t>(spec.max_length)) {
+    throw InputError("a prompt of ", work.prompt.size(), " symbols; the model has ",
+                     spec.max_length, " positions");
+  }
+  auto job = std::make_shared<Job>();
+  job->work = std::move(work);
+  job->sequences.resize(job->work.sequences);
+  job->left = job->work.sequences;
+  const std::lock_guard lock(mutex_);
+  if (stop_ || outstanding_ + job->left > most_sequences()) return {};
+  outstanding_ += job->left;
+  job->id = ++last_;
+  inbox_.push_back(job);
+  wake_.notify_all();
+  return job->id;
+}
+
+void Batcher::Cancel(uint64_t request) {
+  const std::lock_guard lock(mutex_);
+  cancels_.push_back(request);
+  wake_.notify_all();
+}
+
+Batcher::Counts Batcher::counts() const {
+  Counts counts;
+  counts.running = running_;
+  counts.waiting = outstanding_ - std::min<size_t>(outstanding_, counts.running);
+  counts.capacity = options_.sequences;
+  counts.generated = generated_, counts.read = read_, counts.known = known_;
+  counts.hits = hits_, counts.misses = misses_;
+  counts.snapshots = snapshots_.count(), counts.snapshot_bytes = snapshots_.bytes();
+  return counts;
+}
+
+void Batcher::Loop() {
+  bool busy = false;
+  while (true) {
+    std::vector<std::shared_ptr<Job>> jobs;
+    std::vector<uint64_t> cancels;
+    {
+      std::unique_lock lock(mutex_);
+      wake_.wait(lock, [&] { return busy || stop_ || !inbox_.empty() || !cancels_.empty(); });
+      std::swap(jobs, inbox_), std::swap(cancels, cancels_);
+      if (stop_) {
+        for (const auto& [id, job] : jobs_) cancels.push_back(id);
+        for (const auto& job : jobs) cancels.push_back(job->id);
+      }
+    }
+    for (const auto& job : jobs) {
+      jobs_.emplace(job->id, job);
+      Begin(job);
+    }
+    for (const uint64_t id : cancels) CancelNow(id);
+    try {
+      busy = scheduler_.Run();
+    } catch (const std::exception&) {  // Begin() lets none through: this would be the engine's
+      for (const auto& [id, job] : std::unordered_map(jobs_)) CancelNow(id);
+      busy = true;
+    }
+    running_ = scheduler_.running();
+    const std::lock_guard lock(mutex_);
+    if (stop_ && inbox_.empty()) return;
+  }
+}
+
+// Reads the prompt, or what of it is not known, for the first sequence; the others begin behind it.
+void Batcher::Begin(const std::shared_ptr<Job>& job) {
+  const std::vector<int32_t>& prompt = job->work.prompt;
+  const Snapshots::Found found = snapshots_.Find(prompt);
+  found.length > 0 ? ++hits_ : ++misses_;
+  job->known = found.length;
+  known_ += found.length, read_ += prompt.size() - found.length;
+  if (found.length == prompt.size()) {
+    if (job->work.begun) job->work.begun(found.length);
+    Start(job, 0, {}, found.snapshot->state.Clone(), found.snapshot->outputs);
+    StartRest(job, found.snapshot->state, found.snapshot->outputs);
+    return;
+  }
+  const std::span rest = std::span(prompt).subspan(found.length);
+  Start(job, 0, {rest.begin(), rest.end()},
+        found.snapshot ? found.snapshot->state.Clone() : State(), {});
+}
+
+void Batcher::StartRest(const std::shared_ptr<Job>& job, const State& state,
+                        std::span<const float> outputs) {
+  for (size_t i = 1; i < job->sequences.size(); ++i) {
+    if (!job->sequences[i].ended) {
+      Start(job, i, {}, state.Clone(), {outputs.begin(), outputs.end()});
+    }
+  }
+}
+
+void Batcher::Start(const std::shared_ptr<Job>& job, size_t sequence, std::vector<int32_t> prompt,
+                    State from, std::vector<float> outputs) {
+  // Of a failed sequence the reason is told, and the others go on.
+  const auto next = [this, job, sequence](std::span<const float> logits) -> std::optional<int32_t> {
+    try {
+      const auto symbol = job->work.next(sequence, logits);
+      if (symbol) ++generated_;
+      return symbol;
+    } catch (const std::exception& error) {
+      End(job, sequence, Ended::kFailed, error.what());
+      return {};
+    }
+  };
+  const auto finished = [this, job, sequence](Finished how) {
+    End(job, sequence,
+        how == Finished::kEnded  ? Ended::kDone
+        : how == Finished::kFull ? Ended::kFull
+                                 : Ended::kCancelled,
+        "");
+  };
+  Request request{.prompt = std::move(prompt),
+                  .next = next,
+                  .finished = finished,
+                  .from = std::move(from),
+                  .outputs = std::move(outputs)};
+  if (!request.prompt.empty()) {
+    request.passed = [this, job](State state, std::span<const float> logits) {
+      const auto prefix = std::span(job->work.prompt).first(state.position());
+      if (!logits.empty()) {
+        if (job->work.begun) job->work.begun(job->known);
+        StartRest(job, state, logits);
+      }
+      snapshots_.Keep(prefix, {std::move(state), {logits.begin(), logits.end()}});
+    };
+  }
+  try {
+    job->sequences[sequence].scheduled = scheduler_.Submit(std::move(request));
+    if (!job->sequences[sequence].scheduled) {  // Submit() has counted them: it cannot be
+      throw RuntimeError("the queue is full");
+    }
+  } catch (const std::exception& error) {
+    for (size_t i = 0; i < job->sequences.size(); ++i) End(job, i, Ended::kFailed, error.what());
+  }
+}
+
+void Batcher::End(const std::shared_ptr<Job>& job, size_t sequence, Ended how,
+                  const std::string& why) {
+  if (std::exchange(job->sequences[sequence].ended, true)) return;
+  job->work.ended(sequence, how, why);
+  --outstanding_;
+  if (--job->left == 0) jobs_.erase(job->id);
+}
+
+void Batcher::CancelNow(uint64_t request) {
+  const auto found = jobs_.find(request);
+  if (found == jobs_.end()) return;
+  const std::shared_ptr<Job> job = found->second;
+  for (size_t i = 0; i < job->sequences.size(); ++i) {
+    if (job->sequences[i].scheduled) scheduler_.Cancel(*job->sequences[i].scheduled);
+    End(job, i, Ended::kCancelled, "");
+  }
+}
+
+}  // namespace linnet::server

@@ -1,0 +1,159 @@
+// POST /v1/couplets: second lines for a first one (docs/http.md).
+#include <memory>
+#include <utility>
+
+#include "linnet/base/error.h"
+#include "linnet/base/utf8.h"
+#include "linnet/runtime/couplet.h"
+#include "linnet/server/endpoint.h"
+
+namespace linnet::server {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+// Without blanks, which verse is sometimes written with.
+std::string FirstLine(const std::string& text) {
+  std::string line;
+  for (size_t at = 0; at < text.size();) {
+    const auto c = NextCodePoint(text, at);
+    if (!c) throw InputError("'first' is no UTF-8");
+    constexpr char32_t kIdeographicSpace = 0x3000;
+    if (c->value != ' ' && c->value != kIdeographicSpace) line.append(text, at, c->bytes);
+    at += c->bytes;
+  }
+  if (!IsPrintable(line)) throw InputError("'first' holds control characters");
+  return line;
+}
+
+double Score(const Answer& answer) {
+  return answer.log_probability / std::max<double>(1, static_cast<double>(answer.characters));
+}
+
+ordered_json Object(const Answer& answer) {
+  return {{"text", answer.text},
+          {"score", Score(answer)},
+          {"log_probability", answer.log_probability},
+          {"characters", answer.characters}};
+}
+
+// A request while it runs; of the batcher's thread.
+struct Session {
+  std::unique_ptr<CoupletLine> line;
+  std::vector<CoupletDraft> drafts;
+  std::vector<Answer> done;
+  size_t left = 0;
+  bool cancelled = false, events = false;
+  std::string model, first, why;
+  std::vector<std::string> unknown;
+  std::shared_ptr<Pipe> pipe = std::make_shared<Pipe>();
+  std::shared_ptr<Account> account;
+
+  void Done() {
+    ordered_json result = {{"first", first}, {"model", model}, {"unknown", unknown}};
+    result["candidates"] = ordered_json::array();
+    for (const Answer& answer : Distinct(std::move(done))) {
+      result["candidates"].push_back(Object(answer));
+    }
+    if (cancelled || result["candidates"].empty()) {
+      const std::string message = cancelled ? "the request's time is over" : why;
+      const ordered_json error = {{"error", {{"message", message}, {"type", "incomplete"}}}};
+      pipe->Push(events ? Event("error", error) : error.dump());
+    } else {
+      pipe->Push(events ? Event("done", result) : result.dump() + "\n");
+    }
+    pipe->Close();
+  }
+};
+
+class Couplets : public Endpoint {
+ public:
+  Couplets(const std::vector<Served>& models, const EndpointLimits& limits)
+      : models_(models), limits_(limits) {
+    for (const Served& served : models) {
+      const Model& model = served.batcher->model();
+      if (model.spec().task == task()) symbols_.emplace(&served, CoupletSymbols(model));
+    }
+  }
+
+  std::string path() const override { return "/v1/couplets"; }
+  std::string task() const override { return "couplet"; }
+
+  Reply Answer(const json& request, std::shared_ptr<Account> account) override {
+    Fields fields(request);
+    const Served& served = Choose(models_, task(), fields);
+    const CoupletSymbols& symbols = symbols_.at(&served);
+    auto session = std::make_shared<Session>();
+    session->first =
+        FirstLine(fields.Value("first").is_string() ? fields.Text("first", "")
+                                                    : throw InputError("'first' is no string"));
+    const auto count = static_cast<size_t>(fields.Integer(
+        "candidates", 1, 1,
+        static_cast<int64_t>(std::min(limits_.candidates, served.batcher->most_sequences()))));
+    uint64_t seed = 0;
+    const ChoiceOptions choice = ChoiceOf(fields, {.temperature = 0.7f, .top_p = 0.95f}, seed);
+    session->events = fields.Flag("stream", false);
+    fields.RefuseOthers();
+    Validate(choice);
+    session->line = std::make_unique<CoupletLine>(symbols, session->first);
+    session->model = served.name;
+    session->left = count;
+    session->account = std::move(account);
+    for (size_t i = 0; i < count; ++i)
+      session->drafts.emplace_back(*session->line, choice, seed, i);
+    for (size_t i = 0; i < session->line->size(); ++i) {
+      if (session->line->symbol(i) == Vocabulary::kUnknown) {
+        session->unknown.push_back(session->line->Text(i, Vocabulary::kUnknown));
+      }
+    }
+    Work work{.prompt = session->line->Prompt(), .sequences = count, .next = {}, .ended = {}};
+    session->account->prompt = work.prompt.size();
+    work.begun = [session](size_t known) {
+      session->account->known = known;
+      session->pipe->Begin();
+    };
+    work.next = [session](size_t i, std::span<const float> outputs) -> std::optional<int32_t> {
+      CoupletDraft& draft = session->drafts[i];
+      if (draft.done()) return {};
+      const int32_t symbol = draft.Next(outputs);
+      session->account->Generated();
+      if (session->events) {
+        session->pipe->Push(Event("character", {{"candidate", i}, {"text", draft.last()}}));
+      }
+      if (!draft.done()) return symbol;
+      return {};
+    };
+    work.ended = [session](size_t i, Ended how, const std::string& why) {
+      if (how == Ended::kDone) {
+        const linnet::Answer& answer = session->drafts[i].answer();
+        session->done.push_back(answer);
+        if (session->events) {
+          ordered_json data = {{"candidate", i}};
+          data.update(Object(answer));
+          session->pipe->Push(Event("candidate", data));
+        }
+      }
+      if (how == Ended::kCancelled) session->cancelled = true;
+      if (how == Ended::kFailed) session->why = why;
+      if (--session->left == 0) session->Done();
+    };
+    const auto id = served.batcher->Submit(std::move(work));
+    if (!id) throw Refusal{429, "as many requests wait as may; try again in a moment"};
+    return {session->events, session->pipe, served.batcher.get(), *id};
+  }
+
+ private:
+  const std::vector<Served>& models_;
+  EndpointLimits limits_;
+  std::map<const Served*, CoupletSymbols> symbols_;
+};
+
+}  // namespace
+
+std::unique_ptr<Endpoint> MakeCouplets(const std::vector<Served>& models,
+                                       const EndpointLimits& limits) {
+  return std::make_unique<Couplets>(models, limits);
+}
+
+}  // namespace linnet::server

@@ -1,0 +1,50 @@
+// Counts and times for GET /metrics, in Prometheus' text format.
+//
+//   Metrics metrics;
+//   metrics.Request("/v1/couplets", 200, 0.012, 0.004);
+//   metrics.Text();          // "linnet_requests_total{path=\"/v1/couplets\",status=\"200\"} 1\n" ...
+#ifndef LINNET_SERVER_METRICS_H_
+#define LINNET_SERVER_METRICS_H_
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+
+namespace linnet::server {
+
+class Metrics {
+ public:
+  // A request that has been answered: in seconds, altogether and until its first symbol (negative: it had
+  // none). For any thread.
+  void Request(const std::string& path, int status, double seconds, double first);
+  // Of all requests.
+  std::string Text() const;
+
+  // One metric's lines: a comment, and a value with labels ("model=\"digits\"" or "").
+  static void Head(std::string& text, const std::string& name, const std::string& type,
+                   const std::string& help);
+  static void Line(std::string& text, const std::string& name, const std::string& labels,
+                   double value);
+
+ private:
+  static constexpr std::array<double, 12> kBounds = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05,
+                                                     0.1,   0.25,   0.5,   1,    2.5,   10};
+  struct Histogram {
+    std::array<uint64_t, kBounds.size() + 1> counts{};  // of each bucket, not cumulative
+    double sum = 0;
+    void Add(double value);
+  };
+  static void Lines(std::string& text, const std::string& name,
+                    const std::map<std::string, Histogram>& by_path);
+
+  mutable std::mutex mutex_;
+  std::map<std::pair<std::string, int>, uint64_t> requests_;
+  std::map<std::string, Histogram> seconds_, first_;
+};
+
+}  // namespace linnet::server
+
+#endif  // LINNET_SERVER_METRICS_H_

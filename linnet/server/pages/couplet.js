@@ -1,0 +1,123 @@
+// The page of couplets: a first line in, second lines out as they are written.
+'use strict';
+const EXAMPLES = ['海上明月', '春风又绿江南岸', '千山鸟飞绝', '落花人独立', '风声雨声读书声'];
+const CANDIDATES = 5;
+const at = (id) => document.getElementById(id);
+let candidates = [], chosen = 0, working = null;
+
+shell.begin({
+  zh: {
+    title: '对联 · linnet', page: '对联', heading: '对对联', first: '上联', go: '对下联', stop: '停', try: '试试：',
+    lead: '写一句上联，模型逐字对出下联。它是一个线性注意力模型，像循环网络一样运行：每个字花同样的时间。',
+    answers: '候选下联', copy: '复制', copied: '已复制', working: '正在对……', done: '对好了，共 {n} 句。', stopped: '停了。',
+    about: '一切都在这台机器上计算，不向外发送任何内容。', failed: '没有对成：', score: '每字 {s}',
+  },
+  en: {
+    title: 'Couplets · linnet', page: 'Couplets', heading: 'Answer a couplet', first: 'First line', go: 'Answer',
+    stop: 'Stop', try: 'Try:',
+    lead: 'Write the first line of a Chinese couplet; the model answers it, character by character. It is a ' +
+      'linear-attention transformer that runs as a recurrent network: every character costs the same.',
+    answers: 'Second lines to choose from', copy: 'Copy', copied: 'Copied', working: 'Writing …',
+    done: '{n} answers.', stopped: 'Stopped.', about: 'All of it is computed on this machine; nothing is sent elsewhere.',
+    failed: 'No answer: ', score: '{s} a character',
+  },
+});
+
+const say = (key, values = {}) => {
+  at('say').textContent = shell.text(key).replace(/\{(\w+)\}/g, (_, name) => values[name]);
+};
+
+for (const example of EXAMPLES) {
+  const button = document.createElement('button');
+  button.type = 'button';
+  button.lang = 'zh-CN';
+  button.textContent = example;
+  button.addEventListener('click', () => { at('first').value = example; ask(); });
+  document.querySelector('.examples').append(button);
+}
+
+function choose(index) {
+  chosen = index;
+  at('down').textContent = candidates[index]?.text ?? '';
+  at('list').querySelectorAll('button[aria-pressed]').forEach((button) => {
+    button.setAttribute('aria-pressed', String(Number(button.dataset.index) === index));
+  });
+}
+
+function row(index) {
+  const item = document.createElement('li');
+  const pick = document.createElement('button');
+  pick.type = 'button';
+  pick.dataset.index = index;
+  pick.setAttribute('aria-pressed', String(index === chosen));
+  pick.innerHTML = '<span lang="zh-CN"></span><span class="score"></span>';
+  pick.addEventListener('click', () => choose(index));
+  const copy = document.createElement('button');
+  copy.type = 'button';
+  copy.dataset.text = 'copy';
+  copy.textContent = shell.text('copy');
+  copy.addEventListener('click', async () => {
+    try {
+      await navigator.clipboard.writeText(at('first').value.trim() + '\n' + candidates[index].text);
+      copy.textContent = shell.text('copied');
+      setTimeout(() => { copy.textContent = shell.text('copy'); }, 1500);
+    } catch { getSelection().selectAllChildren(pick.firstChild); }
+  });
+  item.append(pick, copy);
+  return item;
+}
+
+function show(index) {
+  const pick = at('list').querySelector(`[data-index="${index}"]`);
+  pick.firstChild.textContent = candidates[index].text;
+  const score = candidates[index].score;
+  pick.lastChild.textContent = score === undefined ? '' : shell.text('score').replace('{s}', score.toFixed(2));
+  if (index === chosen) at('down').textContent = candidates[index].text;
+}
+
+async function ask() {
+  const first = at('first').value.trim();
+  if (!first) return at('first').focus();
+  working?.abort();
+  const mine = working = new AbortController();
+  candidates = Array.from({ length: CANDIDATES }, () => ({ text: '' }));
+  chosen = 0;
+  at('list').replaceChildren(...candidates.map((_, index) => row(index)));
+  at('up').textContent = first;
+  at('down').textContent = '';
+  at('pair').hidden = at('answers').hidden = false;
+  at('stop').hidden = false;
+  say('working');
+  try {
+    await shell.stream('/v1/couplets', { first, candidates: CANDIDATES, stream: true }, (event, data) => {
+      if (event === 'character') candidates[data.candidate].text += data.text;
+      if (event === 'candidate') candidates[data.candidate] = { text: data.text, score: data.score };
+      if (event === 'error') throw new Error(data.message);
+      if (data.candidate !== undefined) show(data.candidate);
+    }, mine.signal);
+    // The likeliest first, each once.
+    const seen = new Set();
+    candidates = candidates.filter(({ text, score }) => score !== undefined && !seen.has(text) && seen.add(text))
+      .sort((a, b) => b.score - a.score);
+    at('list').replaceChildren(...candidates.map((_, index) => row(index)));
+    candidates.forEach((_, index) => show(index));
+    choose(0);
+    say('done', { n: candidates.length });
+  } catch (error) {
+    if (mine !== working) return;
+    if (error.name === 'AbortError') say('stopped');
+    else at('say').textContent = shell.text('failed') + error.message;
+  } finally {
+    if (mine === working) { working = null; at('stop').hidden = true; }
+  }
+}
+
+at('ask').addEventListener('submit', (event) => { event.preventDefault(); ask(); });
+at('stop').addEventListener('click', () => working?.abort());
+document.addEventListener('keydown', (event) => {
+  if (event.key === 'Escape') working?.abort();
+  const digit = Number(event.key);
+  if (document.activeElement !== at('first') && digit >= 1 && digit <= candidates.length) choose(digit - 1);
+});
+document.addEventListener('language', () => candidates.forEach((_, index) => show(index)));
+at('first').focus();

@@ -1,0 +1,74 @@
+// What all pages share: the two languages, the theme, and server-sent events over POST.
+'use strict';
+
+const shell = {
+  words: { zh: { theme: '明暗', language: 'English' }, en: { theme: 'Light or dark', language: '中文' } },
+  language: 'zh',
+
+  text(key) { return this.words[this.language][key] ?? key; },
+
+  // Adds a page's words and fills every element that has data-text.
+  begin(words) {
+    for (const language of ['zh', 'en']) Object.assign(this.words[language], words[language]);
+    const kept = this.recall('language');
+    this.language = kept || (navigator.language.startsWith('zh') ? 'zh' : 'en');
+    const theme = this.recall('theme');
+    if (theme) document.documentElement.dataset.theme = theme;
+    document.getElementById('language').addEventListener('click', () => {
+      this.language = this.language === 'zh' ? 'en' : 'zh';
+      this.keep('language', this.language);
+      this.fill();
+    });
+    document.getElementById('theme').addEventListener('click', () => {
+      const dark = document.documentElement.dataset.theme
+        ? document.documentElement.dataset.theme === 'dark'
+        : matchMedia('(prefers-color-scheme: dark)').matches;
+      document.documentElement.dataset.theme = dark ? 'light' : 'dark';
+      this.keep('theme', document.documentElement.dataset.theme);
+    });
+    this.fill();
+  },
+
+  fill() {
+    document.documentElement.lang = this.language === 'zh' ? 'zh-CN' : 'en';
+    for (const element of document.querySelectorAll('[data-text]')) {
+      element.textContent = this.text(element.dataset.text);
+    }
+    for (const element of document.querySelectorAll('[data-label]')) {
+      element.setAttribute('aria-label', this.text(element.dataset.label));
+      element.title = this.text(element.dataset.label);
+    }
+    document.title = this.text('title');
+    document.dispatchEvent(new Event('language'));
+  },
+
+  // A private window may refuse both.
+  keep(key, value) { try { localStorage.setItem('linnet.' + key, value); } catch {} },
+  recall(key) { try { return localStorage.getItem('linnet.' + key); } catch { return null; } },
+
+  // Posts JSON and calls handle(event, data) for each event that comes back, until the stream ends or
+  // `signal` aborts. Throws an Error with the server's own words where it refuses.
+  async stream(path, body, handle, signal) {
+    const response = await fetch(path, {
+      method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(body), signal,
+    });
+    if (!response.ok) {
+      const refusal = await response.json().catch(() => null);
+      throw new Error(refusal?.error?.message ?? `${response.status} ${response.statusText}`);
+    }
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    for (let text = '';;) {
+      const { value, done } = await reader.read();
+      if (done) return;
+      text += value;
+      for (let end; (end = text.indexOf('\n\n')) >= 0; text = text.slice(end + 2)) {
+        let event = 'message', data = '';
+        for (const line of text.slice(0, end).split('\n')) {
+          if (line.startsWith('event: ')) event = line.slice(7);
+          if (line.startsWith('data: ')) data += line.slice(6);
+        }
+        if (data) handle(event, JSON.parse(data));
+      }
+    }
+  },
+};

@@ -1,0 +1,406 @@
+#include "linnet/server/server.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <ctime>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include "linnet/base/error.h"
+#include "linnet/base/utf8.h"
+#include "linnet/io/json.h"
+#include "linnet/server/connections.h"
+#include "linnet/server/metrics.h"
+#include "linnet/server/pages.h"
+
+namespace linnet::server {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+using std::chrono::milliseconds;
+
+constexpr int kDepth = 16;           // of a request's JSON
+constexpr milliseconds kGlance(50);  // how often a client that waits is looked after
+constexpr double kBodySeconds = 30;  // that a body may take to arrive
+constexpr char kJson[] = "application/json; charset=utf-8";
+constexpr char kEvents[] = "text/event-stream; charset=utf-8";
+
+// What the request that a thread answers came to. Handler, provider and logger of a request run on the
+// thread of its connection, one behind the other.
+thread_local std::shared_ptr<Account> account;
+thread_local bool left = false;  // the client went before it had the answer
+
+void SetError(httplib::Response& response, int status, const std::string& message) {
+  const char* type = status == 401                    ? "authentication_error"
+                     : status == 404                  ? "not_found_error"
+                     : status == 429                  ? "rate_limit_error"
+                     : status >= 400 && status <= 499 ? "invalid_request_error"
+                                                      : "server_error";
+  const ordered_json error = {
+      {"error", {{"message", message}, {"type", type}, {"param", nullptr}, {"code", status}}}};
+  response.status = status;
+  response.set_content(error.dump(-1, ' ', false, json::error_handler_t::replace) + "\n", kJson);
+  if (status == 429 || status == 503) response.set_header("Retry-After", "1");
+}
+
+// In time that does not tell how much of it was right.
+bool Same(const std::string& a, const std::string& b) {
+  unsigned char differ = a.size() != b.size();
+  for (size_t i = 0; i < a.size(); ++i) {
+    differ |= static_cast<unsigned char>(a[i] ^ b[b.empty() ? 0 : i % b.size()]);
+  }
+  return differ == 0;
+}
+
+std::string ContentType(std::string_view name) {
+  if (name.ends_with(".html")) return "text/html; charset=utf-8";
+  if (name.ends_with(".css")) return "text/css; charset=utf-8";
+  if (name.ends_with(".js")) return "text/javascript; charset=utf-8";
+  if (name.ends_with(".svg")) return "image/svg+xml";
+  return "application/octet-stream";
+}
+
+double ResidentBytes() {
+  std::ifstream file("/proc/self/statm");
+  double pages = 0, resident = 0;
+  file >> pages >> resident;
+  return resident * static_cast<double>(sysconf(_SC_PAGESIZE));
+}
+
+std::string Now() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  char text[32];
+  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &utc);
+  return text;
+}
+
+std::string Milliseconds(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.1f ms", 1e3 * seconds);
+  return text;
+}
+
+}  // namespace
+
+struct Server::Impl {
+  Impl(std::vector<Served> served, ServerOptions how)
+      : models(std::move(served)),
+        options(std::move(how)),
+        endpoints(Endpoints(models, options.limits)) {}
+
+  void Routes();
+  void Pages();
+  void Answer(Endpoint& endpoint, const httplib::Request& request, httplib::Response& response,
+              const httplib::ContentReader& body);
+  void Send(httplib::Response& response, Reply reply);
+  std::string Body(const httplib::ContentReader& body);
+  bool Allowed(const httplib::Request& request) const;
+  std::string MetricsText() const;
+  void Log(const httplib::Request& request, const httplib::Response& response);
+  bool Idle() const {
+    return std::all_of(models.begin(), models.end(),
+                       [](const Served& model) { return model.batcher->idle(); });
+  }
+
+  std::vector<Served> models;
+  ServerOptions options;
+  std::vector<std::unique_ptr<Endpoint>> endpoints;
+  Metrics metrics;
+  std::chrono::steady_clock::time_point begun = std::chrono::steady_clock::now();
+  std::atomic<size_t> connections{0}, sending{0};
+  std::atomic<bool> draining{false};
+  int socket = -1;
+  httplib::Server http;
+};
+
+Server::Server(std::vector<Served> models, ServerOptions options)
+    : impl_(std::make_unique<Impl>(std::move(models), std::move(options))) {
+  impl_->Routes();
+}
+
+Server::~Server() = default;
+
+int Server::Bind() {
+  Impl& impl = *impl_;
+  const ServerOptions& options = impl.options;
+  const bool any = options.port == 0;
+  const int port = any ? impl.http.bind_to_any_port(options.host)
+                   : impl.http.bind_to_port(options.host, options.port) ? options.port
+                                                                        : -1;
+  if (port < 0) {
+    throw InputError("cannot listen on ", options.host, " port ", options.port,
+                     ": is another program there? --port takes another one, 0 any that is free");
+  }
+  // The library asks for a backlog of five, which a burst of clients overruns.
+  listen(impl.socket, SOMAXCONN);
+  return port;
+}
+
+void Server::Run() { impl_->http.listen_after_bind(); }
+
+void Server::Drain(double seconds) {
+  Impl& impl = *impl_;
+  impl.draining = true;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  while ((!impl.Idle() || impl.sending > 0) && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  impl.http.stop();
+}
+
+void Server::Impl::Routes() {
+  http.new_task_queue = [this] { return new Connections(options.connections, connections); };
+  http.set_tcp_nodelay(true);
+  http.set_keep_alive_max_count(100000);
+  http.set_payload_max_length(options.body);
+  http.set_socket_options([this](socket_t listening) {
+    const int yes = 1;
+    setsockopt(listening, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+    socket = listening;
+  });
+  http.set_pre_routing_handler(
+      [this](const httplib::Request& request, httplib::Response& response) {
+        account = std::make_shared<Account>();
+        left = false;
+        const bool open = request.path == "/healthz" ||
+                          !(request.path.starts_with("/v1/") || request.path == "/metrics");
+        if (!open && !Allowed(request)) {
+          response.set_header("WWW-Authenticate", "Bearer");
+          SetError(response, 401, "this server asks for its API key: Authorization: Bearer KEY");
+          return httplib::Server::HandlerResponse::Handled;
+        }
+        return httplib::Server::HandlerResponse::Unhandled;
+      });
+  http.set_error_handler([](const httplib::Request& request, httplib::Response& response) {
+    if (!response.body.empty()) return;
+    const int status = response.status;
+    SetError(response, status,
+             status == 404   ? StrCat("there is nothing at ", Brief(request.path))
+             : status == 413 ? "the request's body is larger than this server takes"
+             : status == 414 ? "the request's address is too long"
+                             : "the request is no HTTP that this server reads");
+  });
+  http.set_exception_handler(
+      [](const httplib::Request&, httplib::Response& response, std::exception_ptr thrown) {
+        try {
+          std::rethrow_exception(std::move(thrown));
+        } catch (const Refusal& refusal) {
+          SetError(response, refusal.status, refusal.message);
+        } catch (const Error& error) {
+          SetError(response, error.kind() == Error::Kind::kInput ? 400 : 500, error.what());
+        } catch (const std::exception& error) {
+          SetError(response, 500, error.what());
+        }
+      });
+  http.set_logger([this](const httplib::Request& request, const httplib::Response& response) {
+    Log(request, response);
+  });
+
+  http.Get("/healthz", [this](const httplib::Request&, httplib::Response& response) {
+    const ordered_json health = {{"status", draining ? "stopping" : "ok"}};
+    response.status = draining ? 503 : 200;
+    response.set_content(health.dump() + "\n", kJson);
+  });
+  http.Get("/metrics", [this](const httplib::Request&, httplib::Response& response) {
+    response.set_content(MetricsText(), "text/plain; version=0.0.4; charset=utf-8");
+  });
+  http.Get("/v1/models", [this](const httplib::Request&, httplib::Response& response) {
+    ordered_json list = {{"object", "list"}, {"data", ordered_json::array()}};
+    for (const Served& model : models) {
+      list["data"].push_back({{"id", model.name},
+                              {"object", "model"},
+                              {"created", 0},
+                              {"owned_by", "linnet"},
+                              {"task", model.batcher->model().spec().task}});
+    }
+    response.set_content(list.dump() + "\n", kJson);
+  });
+  for (const auto& endpoint : endpoints) {
+    http.Post(endpoint->path(), [this, &endpoint = *endpoint](const httplib::Request& request,
+                                                              httplib::Response& response,
+                                                              const httplib::ContentReader& body) {
+      Answer(endpoint, request, response, body);
+    });
+    http.Get(endpoint->path(), [](const httplib::Request&, httplib::Response& response) {
+      response.set_header("Allow", "POST");
+      SetError(response, 405, "this path takes POST, with JSON");
+    });
+  }
+  Pages();
+}
+
+void Server::Impl::Pages() {
+  for (const Page& page : server::Pages()) {
+    const auto show = [&page](const httplib::Request&, httplib::Response& response) {
+      response.set_header("Cache-Control", "no-cache");
+      response.set_header("Content-Security-Policy",
+                          "default-src 'none'; script-src 'self'; style-src 'self'; "
+                          "connect-src 'self'; img-src 'self' data:; base-uri 'none'; "
+                          "form-action 'none'; frame-ancestors 'none'");
+      response.set_header("X-Content-Type-Options", "nosniff");
+      response.set_header("Referrer-Policy", "no-referrer");
+      response.set_content(page.bytes.data(), page.bytes.size(), ContentType(page.name));
+    };
+    // Names are letters, digits, '-' and '.'.
+    std::string pattern = "/";
+    for (const char c : page.name) pattern += c == '.' ? "\\." : std::string(1, c);
+    http.Get(pattern, show);
+    if (page.name == "couplet.html") http.Get("/", show);
+  }
+}
+
+bool Server::Impl::Allowed(const httplib::Request& request) const {
+  if (options.api_key.empty()) return true;
+  return Same(request.get_header_value("Authorization"), "Bearer " + options.api_key);
+}
+
+// Throws Refusal on one that is too large or takes too long.
+std::string Server::Impl::Body(const httplib::ContentReader& body) {
+  std::string text;
+  bool large = false, late = false;
+  const bool whole = body([&](const char* data, size_t size) {
+    large = text.size() + size > options.body;
+    late = account->Seconds() > kBodySeconds;
+    if (large || late) return false;
+    text.append(data, size);
+    return true;
+  });
+  if (large) {
+    throw Refusal{413, StrCat("the body is larger than ", options.body, " bytes")};
+  }
+  if (!whole || late) throw Refusal{408, "the body did not arrive in time, or not whole"};
+  return text;
+}
+
+void Server::Impl::Answer(Endpoint& endpoint, const httplib::Request& request,
+                          httplib::Response& response, const httplib::ContentReader& body) {
+  const std::string text = Body(body);
+  if (draining) throw Refusal{503, "the server is stopping"};
+  // What a browser sends across sites without asking is of another type.
+  if (!request.get_header_value("Content-Type").starts_with("application/json")) {
+    throw Refusal{415, "send JSON, with Content-Type: application/json"};
+  }
+  std::string fault;
+  const json object = ParseJson(text, kDepth, fault);
+  if (!fault.empty()) throw InputError("the body ", fault);
+  Reply reply = endpoint.Answer(object, account);
+  const auto patience = milliseconds(static_cast<int64_t>(options.seconds * 1e3));
+  if (!reply.pipe->WaitForBegin(patience)) {
+    reply.batcher->Cancel(reply.request);
+    throw Refusal{503, StrCat("no place was free within ", options.seconds, " s; try again later")};
+  }
+  Send(response, std::move(reply));
+}
+
+void Server::Impl::Send(httplib::Response& response, Reply reply) {
+  ++sending;
+  const auto done = std::shared_ptr<void>(nullptr, [this](void*) { --sending; });
+  auto cancelled = std::make_shared<bool>(false);
+  const auto provider = [this, reply, account = account, cancelled, done](size_t,
+                                                                          httplib::DataSink& sink) {
+    std::string piece;
+    const Pipe::Got got = reply.pipe->Pop(piece, kGlance);
+    if (got == Pipe::Got::kEnd) {
+      sink.done();
+      return true;
+    }
+    // A client that has left frees its place.
+    if (!sink.is_writable() || (!piece.empty() && !sink.write(piece.data(), piece.size()))) {
+      reply.batcher->Cancel(reply.request);
+      left = true;
+      return false;
+    }
+    if (account->Seconds() > options.seconds && !std::exchange(*cancelled, true)) {
+      reply.batcher->Cancel(reply.request);
+    }
+    return true;
+  };
+  response.set_header("Cache-Control", "no-store");
+  response.set_header("X-Content-Type-Options", "nosniff");
+  response.set_chunked_content_provider(reply.events ? kEvents : kJson, provider);
+}
+
+void Server::Impl::Log(const httplib::Request& request, const httplib::Response& response) {
+  const bool known = account != nullptr;  // a request that could not be read has none
+  const double seconds = known ? account->Seconds() : 0, first = known ? account->first.load() : -1;
+  // Paths that there are not are one, so that strangers cannot make a metric of each.
+  const bool there = response.status != 404 && response.status != 414 && response.status != 400;
+  metrics.Request(there || request.path.starts_with("/v1/c") ? request.path.substr(0, 64) : "other",
+                  left ? 499 : response.status, seconds, first);
+  if (!options.log) return;
+  std::string line = StrCat(Now(), " ", request.remote_addr, " ", Printable(Brief(request.method)),
+                            " ", Printable(Brief(request.path)), " ", left ? 499 : response.status,
+                            " ", Milliseconds(seconds));
+  if (known && account->prompt > 0) {
+    line += StrCat(", prompt ", account->prompt.load(), " (", account->known.load(), " known), ",
+                   account->generated.load(), " symbols");
+    if (first >= 0) line += ", first after " + Milliseconds(first);
+  }
+  if (left) line += ", the client left";
+  options.log(line);
+  account.reset();
+  left = false;
+}
+
+std::string Server::Impl::MetricsText() const {
+  std::string text = metrics.Text();
+  struct Gauge {
+    const char* name;
+    const char* type;
+    const char* help;
+    double (*value)(const Batcher::Counts&);
+  };
+  using Counts = Batcher::Counts;
+  static constexpr Gauge kGauges[] = {
+      {"linnet_sequences_running", "gauge", "Sequences that are being generated.",
+       [](const Counts& c) { return static_cast<double>(c.running); }},
+      {"linnet_sequences_waiting", "gauge", "Sequences that wait for a place.",
+       [](const Counts& c) { return static_cast<double>(c.waiting); }},
+      {"linnet_sequences_capacity", "gauge", "Sequences that there are places for.",
+       [](const Counts& c) { return static_cast<double>(c.capacity); }},
+      {"linnet_symbols_generated_total", "counter", "Symbols that were generated.",
+       [](const Counts& c) { return static_cast<double>(c.generated); }},
+      {"linnet_prompt_symbols_read_total", "counter", "Symbols of prompts that were read.",
+       [](const Counts& c) { return static_cast<double>(c.read); }},
+      {"linnet_prompt_symbols_known_total", "counter",
+       "Symbols of prompts that snapshots saved reading.",
+       [](const Counts& c) { return static_cast<double>(c.known); }},
+      {"linnet_snapshot_hits_total", "counter", "Prompts that began like one that was known.",
+       [](const Counts& c) { return static_cast<double>(c.hits); }},
+      {"linnet_snapshot_misses_total", "counter", "Prompts that did not.",
+       [](const Counts& c) { return static_cast<double>(c.misses); }},
+      {"linnet_snapshots", "gauge", "Snapshots in memory.",
+       [](const Counts& c) { return static_cast<double>(c.snapshots); }},
+      {"linnet_snapshot_bytes", "gauge", "Memory that they take.",
+       [](const Counts& c) { return static_cast<double>(c.snapshot_bytes); }},
+  };
+  std::vector<Counts> counts;
+  for (const Served& model : models) counts.push_back(model.batcher->counts());
+  for (const Gauge& gauge : kGauges) {
+    Metrics::Head(text, gauge.name, gauge.type, gauge.help);
+    for (size_t i = 0; i < models.size(); ++i) {
+      Metrics::Line(text, gauge.name, StrCat("model=\"", models[i].name, "\""),
+                    gauge.value(counts[i]));
+    }
+  }
+  Metrics::Head(text, "linnet_connections", "gauge", "Connections that are open.");
+  Metrics::Line(text, "linnet_connections", "", static_cast<double>(connections.load()));
+  Metrics::Head(text, "process_resident_memory_bytes", "gauge", "Resident memory.");
+  Metrics::Line(text, "process_resident_memory_bytes", "", ResidentBytes());
+  Metrics::Head(text, "linnet_uptime_seconds", "gauge", "Time since the start.");
+  Metrics::Line(text, "linnet_uptime_seconds", "",
+                std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count());
+  return text;
+}
+
+}  // namespace linnet::server

@@ -1,0 +1,217 @@
+#include "linnet/server/snapshots.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "linnet/base/error.h"
+#include "linnet/io/file.h"
+#include "linnet/io/sha256.h"
+#include "linnet/runtime/scheduler.h"
+
+namespace linnet::server {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kState[] = ".state", kOutputs[] = ".outputs";
+// Writing falls behind where a disk is slow; what is more than this is not written.
+constexpr size_t kMostWaiting = 64;
+
+size_t BytesOf(const std::vector<int32_t>& symbols, const Snapshot& snapshot) {
+  return symbols.size() * sizeof(int32_t) + snapshot.state.bytes() +
+         snapshot.outputs.size() * sizeof(float);
+}
+
+}  // namespace
+
+size_t Snapshots::Hash::operator()(const std::vector<int32_t>& symbols) const {
+  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
+  for (const int32_t symbol : symbols) {
+    hash = (hash ^ static_cast<uint32_t>(symbol)) * 0x100000001b3;
+  }
+  return hash;
+}
+
+Snapshots::Snapshots(std::shared_ptr<const Model> model, const SnapshotOptions& options)
+    : model_(std::move(model)), options_(options) {
+  if (options_.folder.empty()) return;
+  std::error_code error;
+  fs::create_directories(options_.folder, error);
+  fs::directory_iterator files(options_.folder, error);
+  if (error) throw InputError(options_.folder, ": ", error.message(), "; give another folder");
+  for (const fs::directory_entry& file : files) {
+    if (file.path().extension() != kState) continue;
+    const auto bytes = file.file_size(error);
+    if (!error) files_[file.path().stem()] = static_cast<double>(bytes);
+  }
+  writer_ = std::thread([this] { WriteLoop(); });
+}
+
+Snapshots::~Snapshots() {
+  if (!writer_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_all();
+  writer_.join();
+}
+
+Snapshots::Found Snapshots::Find(std::span<const int32_t> prompt) {
+  if (prompt.empty()) return {};
+  if (auto whole = Get(prompt); whole && !whole->outputs.empty()) {
+    return {prompt.size(), std::move(whole)};
+  }
+  for (size_t length = (prompt.size() - 1) / Scheduler::kPiece * Scheduler::kPiece; length > 0;
+       length -= Scheduler::kPiece) {
+    if (auto part = Get(prompt.first(length))) return {length, std::move(part)};
+  }
+  return {};
+}
+
+std::shared_ptr<const Snapshot> Snapshots::Get(std::span<const int32_t> symbols) {
+  const auto found = index_.find({symbols.begin(), symbols.end()});
+  if (found == index_.end()) return Load(symbols);
+  recent_.splice(recent_.begin(), recent_, found->second);
+  return recent_.front().snapshot;
+}
+
+void Snapshots::Keep(std::span<const int32_t> prefix, Snapshot snapshot) {
+  std::vector<int32_t> symbols(prefix.begin(), prefix.end());
+  const auto found = index_.find(symbols);
+  // One that is there is as good, but where it has no outputs.
+  if (found != index_.end() &&
+      (snapshot.outputs.empty() || !found->second->snapshot->outputs.empty())) {
+    return;
+  }
+  auto shared = std::make_shared<const Snapshot>(std::move(snapshot));
+  if (!options_.folder.empty() && prefix.size() >= options_.folder_from) {
+    std::string name = NameOf(prefix);
+    const std::lock_guard lock(mutex_);
+    if (to_write_.size() < kMostWaiting) to_write_.emplace_back(std::move(name), shared);
+    wake_.notify_all();
+  }
+  Insert(std::move(symbols), std::move(shared));
+}
+
+void Snapshots::Insert(std::vector<int32_t> symbols, std::shared_ptr<const Snapshot> snapshot) {
+  const auto drop = [&](Recent::iterator entry) {
+    bytes_ -= entry->bytes;
+    index_.erase(entry->symbols);
+    recent_.erase(entry);
+  };
+  const size_t bytes = BytesOf(symbols, *snapshot);
+  if (static_cast<double>(bytes) > options_.bytes) return;
+  if (const auto found = index_.find(symbols); found != index_.end()) drop(found->second);
+  while (static_cast<double>(bytes_ + bytes) > options_.bytes) drop(std::prev(recent_.end()));
+  recent_.push_front({symbols, std::move(snapshot), bytes});
+  index_.emplace(std::move(symbols), recent_.begin());
+  bytes_ += bytes;
+  count_ = recent_.size();
+}
+
+// The folder: NAME.state, and NAME.outputs where they are known, written first.
+
+std::string Snapshots::NameOf(std::span<const int32_t> symbols) const {
+  const uint64_t model = model_->fingerprint();
+  Sha256 hash;
+  hash.Update(std::as_bytes(std::span(&model, 1)));
+  hash.Update(std::as_bytes(symbols));
+  return hash.Hex();
+}
+
+std::shared_ptr<const Snapshot> Snapshots::Load(std::span<const int32_t> symbols) {
+  if (options_.folder.empty() || symbols.size() < options_.folder_from) return nullptr;
+  const std::string name = NameOf(symbols);
+  {
+    const std::lock_guard lock(mutex_);
+    if (!files_.contains(name)) return nullptr;
+  }
+  const fs::path base = fs::path(options_.folder) / name;
+  std::error_code error;
+  try {
+    Snapshot snapshot{State::Load(base.string() + kState, *model_), {}};
+    if (snapshot.state.batch() != 1 || snapshot.state.position() != symbols.size()) {
+      throw InputError(base.string(), ": of another prompt");
+    }
+    if (fs::exists(base.string() + kOutputs, error)) {
+      const std::string bytes = ReadFile(base.string() + kOutputs);
+      const auto width = static_cast<size_t>(model_->spec().OutputSize());
+      if (bytes.size() != width * sizeof(float)) throw InputError(base.string(), ": cut short");
+      snapshot.outputs.resize(width);
+      std::memcpy(snapshot.outputs.data(), bytes.data(), bytes.size());
+    }
+    fs::last_write_time(base.string() + kState, fs::file_time_type::clock::now(), error);
+    auto shared = std::make_shared<const Snapshot>(std::move(snapshot));
+    Insert({symbols.begin(), symbols.end()}, shared);
+    return shared;
+  } catch (const Error&) {  // damaged, or gone: it is read and kept anew
+    const std::lock_guard lock(mutex_);
+    files_.erase(name);
+    fs::remove(base.string() + kState, error);
+    fs::remove(base.string() + kOutputs, error);
+    return nullptr;
+  }
+}
+
+void Snapshots::WriteLoop() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    wake_.wait(lock, [&] { return stop_ || !to_write_.empty(); });
+    if (to_write_.empty()) return;
+    const auto [name, snapshot] = std::move(to_write_.front());
+    to_write_.pop_front();
+    writing_ = true;
+    lock.unlock();
+    try {
+      Write(name, *snapshot);
+      lock.lock();
+      files_[name] = static_cast<double>(snapshot->state.bytes());
+    } catch (const std::exception&) {  // a full disk costs the snapshot only
+      if (!lock.owns_lock()) lock.lock();
+    }
+    Trim();
+    writing_ = false;
+    idle_.notify_all();
+  }
+}
+
+void Snapshots::Write(const std::string& name, const Snapshot& snapshot) {
+  const fs::path base = fs::path(options_.folder) / name;
+  if (!snapshot.outputs.empty()) {
+    WriteFileAtomically(base.string() + kOutputs, std::as_bytes(std::span(snapshot.outputs)));
+  }
+  snapshot.state.Save(base.string() + kState, *model_);
+}
+
+// Called with the mutex held.
+void Snapshots::Trim() {
+  double sum = 0;
+  for (const auto& [name, bytes] : files_) sum += bytes;
+  if (sum <= options_.folder_bytes) return;
+  std::vector<std::pair<fs::file_time_type, std::string>> by_age;
+  std::error_code error;
+  for (const auto& [name, bytes] : files_) {
+    const auto time = fs::last_write_time(fs::path(options_.folder) / (name + kState), error);
+    by_age.emplace_back(error ? fs::file_time_type::min() : time, name);
+  }
+  std::sort(by_age.begin(), by_age.end());
+  // A tenth more than is needed, so that not every file that comes costs a walk over all.
+  for (const auto& [time, name] : by_age) {
+    if (sum <= options_.folder_bytes * 0.9) break;
+    sum -= files_[name];
+    files_.erase(name);
+    fs::remove(fs::path(options_.folder) / (name + kState), error);
+    fs::remove(fs::path(options_.folder) / (name + kOutputs), error);
+  }
+}
+
+void Snapshots::Flush() {
+  std::unique_lock lock(mutex_);
+  idle_.wait(lock, [&] { return !writer_.joinable() || (to_write_.empty() && !writing_); });
+}
+
+}  // namespace linnet::server
