@@ -1,12 +1,9 @@
 #include "linnet/runtime/text.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
-#include <list>
 #include <map>
 #include <set>
 #include <string>
@@ -16,33 +13,10 @@
 #include "linnet/base/utf8.h"
 #include "linnet/runtime/choice.h"
 #include "linnet/runtime/couplet.h"
+#include "linnet/runtime/test_util.h"
 
 namespace linnet {
 namespace {
-
-// Random weights; its characters: letters, and two marks of punctuation.
-std::shared_ptr<const Model> RandomModel(const std::string& task, const std::string& unit) {
-  ModelSpec spec;
-  spec.task = task, spec.head = "categorical", spec.positions = "added", spec.tied = true;
-  if (unit == "character") spec.text = {unit, "abcdefghijkl，。海上明月"};
-  spec.vocabulary = spec.classes = static_cast<int>(Vocabulary(unit, spec.text.characters).size());
-  spec.layers = 2, spec.heads = 2, spec.query_dim = 4, spec.value_dim = 4, spec.d_model = 16;
-  spec.d_ff = 24, spec.value_embedding = 16, spec.max_length = 40;
-  const std::string path =
-      std::filesystem::temp_directory_path() / ("linnet_text_test." + std::to_string(getpid()));
-  std::list<std::vector<float>> tensors;
-  WriteCheckpoint(path, spec, "", [&](const TensorInfo& info) -> std::span<const float> {
-    size_t size = 1;
-    for (const int64_t n : info.shape) size *= static_cast<size_t>(n);
-    Philox rng(11, tensors.size());
-    std::vector<float>& values = tensors.emplace_back(size);
-    for (float& value : values) value = 0.4f * rng.Normal();
-    return values;
-  });
-  auto model = Model::Open(path);
-  std::filesystem::remove(path);
-  return model;
-}
 
 TEST(Choice, DrawsAsOftenAsTheProbabilitiesSay) {
   const std::vector<float> logits = {0, std::log(2.0f), -INFINITY, std::log(5.0f)};

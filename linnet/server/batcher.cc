@@ -141,6 +141,9 @@ void Batcher::Start(const std::shared_ptr<Job>& job, size_t sequence, std::vecto
   const auto next = [this, job, sequence](std::span<const float> logits) -> std::optional<int32_t> {
     try {
       const auto symbol = job->work.next(sequence, logits);
+      if (symbol && (*symbol < 0 || *symbol >= model().spec().vocabulary)) {
+        throw RuntimeError("the symbol ", *symbol, " is outside the vocabulary");
+      }
       if (symbol) ++generated_;
       return symbol;
     } catch (const std::exception& error) {
@@ -183,8 +186,8 @@ void Batcher::Start(const std::shared_ptr<Job>& job, size_t sequence, std::vecto
 void Batcher::End(const std::shared_ptr<Job>& job, size_t sequence, Ended how,
                   const std::string& why) {
   if (std::exchange(job->sequences[sequence].ended, true)) return;
+  --outstanding_;  // first: who hears of the end may ask for the next at once
   job->work.ended(sequence, how, why);
-  --outstanding_;
   if (--job->left == 0) jobs_.erase(job->id);
 }
 

@@ -1,1 +1,355 @@
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "linnet/base/error.h"
+#include "linnet/base/rng.h"
+#include "linnet/runtime/choice.h"
+#include "linnet/runtime/test_util.h"
+#include "linnet/server/batcher.h"
+#include "linnet/server/endpoint.h"
+#include "linnet/server/metrics.h"
+#include "linnet/server/pages.h"
+#include "linnet/server/snapshots.h"
+
+namespace linnet::server {
+namespace {
+
+namespace fs = std::filesystem;
+using Symbols = std::vector<int32_t>;
+
+std::shared_ptr<const Model> TestModel() {
+  static const auto model = RandomModel("text", "character", 700);
+  return model;
+}
+
+Symbols Prompt(size_t length, uint64_t stream) {
+  Philox rng(3, stream);
+  Symbols prompt(length);
+  for (int32_t& symbol : prompt) symbol = 3 + static_cast<int32_t>(rng.Below(15));
+  return prompt;
+}
+
+class Folder {
+ public:
+  Folder() : path_(fs::temp_directory_path() / ("linnet_server_test." + std::to_string(getpid()))) {
+    fs::remove_all(path_);
+  }
+  ~Folder() { fs::remove_all(path_); }
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+// What came of requests, gathered from the batcher's thread.
+class Gathered {
+ public:
+  // Draws `most` symbols for each sequence, at a temperature that shows any difference in the outputs.
+  Work Make(const Symbols& prompt, size_t sequences, size_t most, size_t number) {
+    Work work{.prompt = prompt, .sequences = sequences, .next = {}, .ended = {}};
+    auto rngs = std::make_shared<std::vector<Philox>>();
+    for (size_t i = 0; i < sequences; ++i) rngs->emplace_back(5, i);
+    {
+      const std::lock_guard lock(mutex_);
+      symbols_[number].resize(sequences);
+      left_ += sequences;
+    }
+    work.begun = [this, number](size_t known) { known_[number] = known; };
+    work.next = [this, number, most, rngs](
+                    size_t i, std::span<const float> outputs) -> std::optional<int32_t> {
+      std::vector<float> logits(outputs.begin(), outputs.end());
+      outputs_[number].insert(outputs_[number].end(), outputs.begin(), outputs.end());
+      Symbols& symbols = symbols_[number][i];
+      if (symbols.size() == most) return {};
+      symbols.push_back(linnet::Choose(logits, {}, (*rngs)[i]));
+      return symbols.back();
+    };
+    work.ended = [this, number](size_t, Ended how, const std::string& why) {
+      const std::lock_guard lock(mutex_);
+      how_[number].push_back(how);
+      why_[number] = why;
+      --left_;
+      changed_.notify_all();
+    };
+    return work;
+  }
+  void Wait() {
+    std::unique_lock lock(mutex_);
+    ASSERT_TRUE(changed_.wait_for(lock, std::chrono::seconds(60), [&] { return left_ == 0; }));
+  }
+
+  std::map<size_t, std::vector<Symbols>> symbols_;
+  std::map<size_t, std::vector<float>> outputs_;
+  std::map<size_t, size_t> known_;
+  std::map<size_t, std::vector<Ended>> how_;
+  std::map<size_t, std::string> why_;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  size_t left_ = 0;
+};
+
+// Alone, in company, and from what earlier requests left behind: the same bits.
+TEST(Batcher, NeitherCompanyNorSnapshotsChangeABit) {
+  const std::vector<size_t> lengths = {1, 7, 128, 129, 300, 513};
+  std::map<size_t, std::vector<Symbols>> alone;
+  std::map<size_t, std::vector<float>> outputs;
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    Batcher batcher(TestModel(), {.threads = 2, .sequences = 4});
+    Gathered gathered;
+    ASSERT_TRUE(batcher.Submit(gathered.Make(Prompt(lengths[i], i), 1, 20, i)));
+    gathered.Wait();
+    alone[i] = gathered.symbols_[i], outputs[i] = gathered.outputs_[i];
+  }
+  Batcher batcher(TestModel(), {.threads = 2, .sequences = 3, .queue = 100});
+  for (const bool again : {false, true}) {
+    Gathered gathered;
+    for (size_t i = 0; i < lengths.size(); ++i) {
+      ASSERT_TRUE(batcher.Submit(gathered.Make(Prompt(lengths[i], i), 1, 20, i)));
+    }
+    gathered.Wait();
+    for (size_t i = 0; i < lengths.size(); ++i) {
+      EXPECT_EQ(gathered.symbols_[i], alone[i]) << lengths[i];
+      EXPECT_EQ(gathered.outputs_[i], outputs[i]) << lengths[i];
+      EXPECT_EQ(gathered.known_[i], again ? lengths[i] : 0);
+    }
+  }
+  // A prompt that begins like one that was read: known up to the last whole piece.
+  Symbols prompt = Prompt(513, 5);
+  prompt.resize(400), prompt.push_back(4);
+  Gathered gathered;
+  ASSERT_TRUE(batcher.Submit(gathered.Make(prompt, 1, 20, 0)));
+  gathered.Wait();
+  EXPECT_EQ(gathered.known_[0], 384u);
+  Batcher fresh(TestModel(), {.threads = 1, .sequences = 1, .snapshots = {.bytes = 0}});
+  Gathered cold;
+  ASSERT_TRUE(fresh.Submit(cold.Make(prompt, 1, 20, 0)));
+  cold.Wait();
+  EXPECT_EQ(cold.known_[0], 0u);
+  EXPECT_EQ(cold.outputs_[0], gathered.outputs_[0]);
+}
+
+TEST(Batcher, SequencesOfAPromptReadItOnce) {
+  Batcher batcher(TestModel(), {.threads = 2, .sequences = 3, .queue = 10});
+  Gathered gathered;
+  const Symbols prompt = Prompt(200, 1);
+  ASSERT_TRUE(batcher.Submit(gathered.Make(prompt, 5, 12, 0)));
+  gathered.Wait();
+  EXPECT_EQ(batcher.counts().read, prompt.size());
+  // Each equals a request of its own with that stream's draws; the first one:
+  Gathered one;
+  ASSERT_TRUE(batcher.Submit(one.Make(prompt, 1, 12, 0)));
+  one.Wait();
+  EXPECT_EQ(one.symbols_[0][0], gathered.symbols_[0][0]);
+  const std::set<Symbols> distinct(gathered.symbols_[0].begin(), gathered.symbols_[0].end());
+  EXPECT_EQ(distinct.size(), 5u);
+  EXPECT_EQ(gathered.how_[0], std::vector<Ended>(5, Ended::kDone));
+  EXPECT_TRUE(batcher.idle());
+}
+
+TEST(Batcher, AdmitsUpToWhatItHasAndNoMore) {
+  Batcher batcher(TestModel(), {.threads = 1, .sequences = 2, .queue = 3});
+  Gathered gathered;
+  std::vector<uint64_t> taken;
+  for (size_t i = 0; i < 5; ++i) {
+    const auto id = batcher.Submit(gathered.Make(Prompt(5, i), 1, 400, i));
+    ASSERT_TRUE(id) << i;
+    taken.push_back(*id);
+  }
+  Gathered refused;
+  EXPECT_FALSE(batcher.Submit(refused.Make(Prompt(5, 9), 1, 400, 0)));
+  EXPECT_THROW(batcher.Submit(refused.Make(Prompt(5, 9), 6, 400, 0)), Error);
+  EXPECT_THROW(batcher.Submit(refused.Make({}, 1, 400, 0)), Error);
+  EXPECT_THROW(batcher.Submit(refused.Make(Prompt(701, 9), 1, 400, 0)), Error);
+  for (const uint64_t id : taken) batcher.Cancel(id);
+  gathered.Wait();
+  EXPECT_TRUE(batcher.idle());
+  Gathered after;
+  ASSERT_TRUE(batcher.Submit(after.Make(Prompt(5, 9), 5, 3, 0)));
+  after.Wait();
+  EXPECT_EQ(after.how_[0], std::vector<Ended>(5, Ended::kDone));
+}
+
+TEST(Batcher, AFailureIsItsRequestsAlone) {
+  Batcher batcher(TestModel(), {.threads = 1, .sequences = 4});
+  Gathered gathered;
+  Work bad = gathered.Make(Prompt(5, 1), 2, 10, 0);
+  const auto next = bad.next;
+  bad.next = [next](size_t i, std::span<const float> outputs) -> std::optional<int32_t> {
+    if (i == 1) throw InputError("no symbol is left");
+    return next(i, outputs);
+  };
+  ASSERT_TRUE(batcher.Submit(std::move(bad)));
+  Work wild = gathered.Make(Prompt(5, 1), 1, 10, 1);
+  wild.next = [](size_t, std::span<const float>) { return std::optional<int32_t>(10'000); };
+  ASSERT_TRUE(batcher.Submit(std::move(wild)));
+  ASSERT_TRUE(batcher.Submit(gathered.Make(Prompt(690, 2), 1, 40, 2)));
+  gathered.Wait();
+  EXPECT_EQ(gathered.how_[0], (std::vector<Ended>{Ended::kFailed, Ended::kDone}));
+  EXPECT_EQ(gathered.symbols_[0][0].size(), 10u);
+  EXPECT_EQ(gathered.how_[1], std::vector<Ended>{Ended::kFailed});
+  EXPECT_EQ(gathered.how_[2], std::vector<Ended>{Ended::kFull});
+  EXPECT_TRUE(batcher.idle());
+}
+
+TEST(Batcher, EndsWhatIsLeftWhenItGoes) {
+  Gathered gathered;
+  {
+    Batcher batcher(TestModel(), {.threads = 1, .sequences = 1});
+    for (size_t i = 0; i < 4; ++i) {
+      ASSERT_TRUE(batcher.Submit(gathered.Make(Prompt(5, i), 2, 600, i)));
+    }
+  }
+  gathered.Wait();
+}
+
+Snapshot Make(float value, bool outputs) {
+  Engine engine(TestModel(), {.threads = 1});
+  Snapshot snapshot{engine.NewState(1), {}};
+  if (outputs) snapshot.outputs.assign(engine.output_size(), value);
+  return snapshot;
+}
+
+TEST(Snapshots, ForgetsWhatWasUsedLeastRecently) {
+  const size_t one = Make(0, true).state.bytes() + 4 * 18 + 4 * 10;
+  Snapshots snapshots(TestModel(), {.bytes = 3.5 * static_cast<double>(one + 100)});
+  for (size_t i = 0; i < 3; ++i) snapshots.Keep(Prompt(10, i), Make(static_cast<float>(i), true));
+  EXPECT_EQ(snapshots.count(), 3u);
+  EXPECT_EQ(snapshots.Find(Prompt(10, 0)).length, 10u);  // used: the next to go is 1
+  snapshots.Keep(Prompt(10, 3), Make(3, true));
+  EXPECT_EQ(snapshots.count(), 3u);
+  EXPECT_EQ(snapshots.Find(Prompt(10, 1)).length, 0u);
+  for (const size_t i : {0, 2, 3}) {
+    const auto found = snapshots.Find(Prompt(10, i));
+    ASSERT_EQ(found.length, 10u);
+    EXPECT_EQ(found.snapshot->outputs[0], static_cast<float>(i));
+  }
+  EXPECT_LE(snapshots.bytes(), 3.5 * static_cast<double>(one + 100));
+  // Without outputs a prompt must go on from it; and one symbol more or less is another prompt.
+  snapshots.Keep(Prompt(128, 7), Make(7, false));
+  EXPECT_EQ(snapshots.Find(Prompt(128, 7)).length, 0u);
+  EXPECT_EQ(snapshots.Find(Prompt(129, 7)).length, 128u);
+  EXPECT_EQ(snapshots.Find(Prompt(127, 7)).length, 0u);
+}
+
+TEST(Snapshots, OutliveTheProcessInAFolder) {
+  const Folder folder;
+  const SnapshotOptions options{.folder = folder.path(), .folder_from = 100};
+  Symbols prompt = Prompt(300, 1);
+  Gathered cold, warm, again;
+  {
+    Batcher batcher(TestModel(), {.threads = 1, .sequences = 1, .snapshots = options});
+    ASSERT_TRUE(batcher.Submit(cold.Make(prompt, 1, 20, 0)));
+    cold.Wait();
+  }
+  {
+    Batcher batcher(TestModel(), {.threads = 1, .sequences = 1, .snapshots = options});
+    ASSERT_TRUE(batcher.Submit(warm.Make(prompt, 1, 20, 0)));
+    warm.Wait();
+    EXPECT_EQ(warm.known_[0], 300u);
+    EXPECT_EQ(warm.outputs_[0], cold.outputs_[0]);
+  }
+  // Damaged files are as good as none, and go; those of another model are not taken.
+  size_t damaged = 0;
+  for (const auto& file : fs::directory_iterator(folder.path())) {
+    fs::resize_file(file.path(), fs::file_size(file.path()) / 2);
+    ++damaged;
+  }
+  EXPECT_EQ(damaged, 4u);  // states behind 128, 256 and 300 symbols, and the outputs there
+  {
+    Batcher batcher(TestModel(), {.threads = 1, .sequences = 1, .snapshots = options});
+    ASSERT_TRUE(batcher.Submit(again.Make(prompt, 1, 20, 0)));
+    again.Wait();
+    EXPECT_EQ(again.known_[0], 0u);
+    EXPECT_EQ(again.outputs_[0], cold.outputs_[0]);
+  }
+  Snapshots other(RandomModel("text", "character", 700, /*seed=*/12), options);
+  EXPECT_EQ(other.Find(prompt).length, 0u);
+  EXPECT_THROW(Snapshots(TestModel(), {.folder = "/proc/none"}), Error);
+}
+
+TEST(Snapshots, KeepTheFolderWithinItsBounds) {
+  const Folder folder;
+  Snapshots snapshots(TestModel(),
+                      {.folder = folder.path(), .folder_bytes = 20'000, .folder_from = 1});
+  for (size_t i = 0; i < 60; ++i) {
+    snapshots.Keep(Prompt(10, i), Make(1, true));
+    snapshots.Flush();
+  }
+  double bytes = 0;
+  for (const auto& file : fs::directory_iterator(folder.path())) {
+    if (file.path().extension() == ".state") bytes += static_cast<double>(file.file_size());
+  }
+  EXPECT_GT(bytes, 0);
+  EXPECT_LT(bytes, 40'000);  // headers come on top of the states that are counted
+}
+
+TEST(Fields, AreOfTheirTypesAndWithinTheirBounds) {
+  const auto fine =
+      nlohmann::json::parse(R"({"a": "x", "b": true, "c": 1.5, "d": 3, "f": null, "g": 2e0})");
+  Fields fields(fine);
+  EXPECT_EQ(fields.Text("a", ""), "x");
+  EXPECT_TRUE(fields.Flag("b", false));
+  EXPECT_EQ(fields.Number("c", 0, 0, 2), 1.5);
+  EXPECT_EQ(fields.Integer("d", 0, 0, 3), 3);
+  EXPECT_EQ(fields.Integer("g", 0, 0, 3), 2);
+  EXPECT_EQ(fields.Integer("none", 8, 0, 3), 8);
+  EXPECT_THROW(fields.RefuseOthers(), Error);
+  EXPECT_FALSE(fields.Has("f"));
+  fields.RefuseOthers();
+  EXPECT_THROW(fields.Text("b", ""), Error);
+  EXPECT_THROW(fields.Flag("a", false), Error);
+  EXPECT_THROW(fields.Number("a", 0, 0, 1), Error);
+  EXPECT_THROW(fields.Number("c", 0, 0, 1), Error);
+  EXPECT_THROW(fields.Integer("c", 0, 0, 9), Error);
+  EXPECT_THROW(fields.Integer("d", 0, 4, 9), Error);
+  EXPECT_THROW(Fields(nlohmann::json::array()), Error);
+}
+
+TEST(Metrics, AreInPrometheusFormat) {
+  Metrics metrics;
+  metrics.Request("/a", 200, 0.003, 0.002);
+  metrics.Request("/a", 200, 0.3, -1);
+  metrics.Request("/a", 429, 100, -1);
+  const std::string text = metrics.Text();
+  const auto has = [&](const std::string& line) {
+    EXPECT_NE(text.find(line + "\n"), std::string::npos) << line << "\n" << text;
+  };
+  has("linnet_requests_total{path=\"/a\",status=\"200\"} 2");
+  has("linnet_requests_total{path=\"/a\",status=\"429\"} 1");
+  has("linnet_request_seconds_bucket{path=\"/a\",le=\"0.0025\"} 0");
+  has("linnet_request_seconds_bucket{path=\"/a\",le=\"0.005\"} 1");
+  has("linnet_request_seconds_bucket{path=\"/a\",le=\"10\"} 2");
+  has("linnet_request_seconds_bucket{path=\"/a\",le=\"+Inf\"} 3");
+  has("linnet_request_seconds_count{path=\"/a\"} 3");
+  has("linnet_first_symbol_seconds_count{path=\"/a\"} 1");
+  has("# TYPE linnet_request_seconds histogram");
+}
+
+TEST(Pages, AreTheFilesOfTheFolder) {
+  size_t files = 0;
+  for (const auto& file : fs::directory_iterator("linnet/server/pages")) {
+    std::ifstream in(file.path(), std::ios::binary);
+    const std::string bytes((std::istreambuf_iterator<char>(in)), {});
+    const auto page = std::find_if(Pages().begin(), Pages().end(), [&](const Page& one) {
+      return one.name == file.path().filename().string();
+    });
+    ASSERT_NE(page, Pages().end()) << file.path();
+    EXPECT_EQ(page->bytes, bytes) << file.path();
+    ++files;
+  }
+  EXPECT_EQ(files, Pages().size());
+}
+
+}  // namespace
+}  // namespace linnet::server

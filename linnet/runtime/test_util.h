@@ -1,0 +1,46 @@
+// For tests: models of symbols with random weights.
+#ifndef LINNET_RUNTIME_TEST_UTIL_H_
+#define LINNET_RUNTIME_TEST_UTIL_H_
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <list>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "linnet/base/rng.h"
+#include "linnet/model/vocabulary.h"
+#include "linnet/runtime/model.h"
+
+namespace linnet {
+
+// Its characters: letters, and two marks of punctuation.
+inline std::shared_ptr<const Model> RandomModel(const std::string& task, const std::string& unit,
+                                                int max_length = 40, uint64_t seed = 11) {
+  ModelSpec spec;
+  spec.task = task, spec.head = "categorical", spec.positions = "added", spec.tied = true;
+  if (unit == "character") spec.text = {unit, "abcdefghijkl，。海上明月"};
+  spec.vocabulary = spec.classes = static_cast<int>(Vocabulary(unit, spec.text.characters).size());
+  spec.layers = 2, spec.heads = 2, spec.query_dim = 4, spec.value_dim = 4, spec.d_model = 16;
+  spec.d_ff = 24, spec.value_embedding = 16, spec.max_length = max_length;
+  const std::string path =
+      std::filesystem::temp_directory_path() / ("linnet_random_model." + std::to_string(getpid()));
+  std::list<std::vector<float>> tensors;
+  WriteCheckpoint(path, spec, "", [&](const TensorInfo& info) -> std::span<const float> {
+    size_t size = 1;
+    for (const int64_t n : info.shape) size *= static_cast<size_t>(n);
+    Philox rng(seed, tensors.size());
+    std::vector<float>& values = tensors.emplace_back(size);
+    for (float& value : values) value = 0.4f * rng.Normal();
+    return values;
+  });
+  auto model = Model::Open(path);
+  std::filesystem::remove(path);
+  return model;
+}
+
+}  // namespace linnet
+
+#endif  // LINNET_RUNTIME_TEST_UTIL_H_
