@@ -1,4 +1,283 @@
+// linnet bench serve: many clients at once against the server, with the server's own engine as the limit.
+#include <httplib.h>
+
+#include <algorithm>
+#include <atomic>
+#include <fstream>
+#include <iostream>
+#include <mutex>
+#include <thread>
+
+#include "linnet/base/error.h"
+#include "linnet/base/rng.h"
+#include "linnet/base/units.h"
+#include "linnet/cli/bench.h"
 #include "linnet/cli/serve.h"
+#include "linnet/cli/verbs.h"
+#include "linnet/data/couplets.h"
+#include "linnet/runtime/couplet.h"
+#include "linnet/server/server.h"
+
 namespace linnet::cli {
-void AddServeBench(CLI::App&) {}
+namespace {
+
+using nlohmann::ordered_json;
+
+struct Options : BenchOptions {
+  std::string model, data;
+  int clients = 64, candidates = 1;
+};
+
+// As requests draw, too.
+constexpr ChoiceOptions kChoice = {.temperature = 0.7f, .top_p = 0.95f};
+constexpr size_t kChecked = 64;  // requests that are asked alone, and compared under load
+
+std::vector<std::string> FirstLines(const Options& options, const CoupletSymbols& symbols) {
+  std::vector<std::string> lines;
+  if (!options.data.empty()) {
+    for (const Couplet& pair : LoadCouplets(options.data, CoupletSplit::kTest).pairs) {
+      if (CountCharacters(pair.first) <= symbols.longest) lines.push_back(pair.first);
+    }
+    return lines;
+  }
+  Philox rng(1);
+  for (size_t i = 0; i < 4096; ++i) {
+    std::string line;
+    const size_t characters = rng.Below(2) == 0 ? 5 : 7;
+    for (size_t at = 0; at < characters;) {
+      const auto symbol = static_cast<int32_t>(
+          Vocabulary::kFirst +
+          rng.Below(static_cast<uint32_t>(symbols.vocabulary.size()) - Vocabulary::kFirst));
+      if (symbols.punctuation[static_cast<size_t>(symbol)]) continue;
+      line += symbols.vocabulary.Decode(symbol);
+      ++at;
+    }
+    lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+// Symbols a second of the engine alone: steps of `batch` sequences, each with a draw, over whole lines.
+double EngineRate(Engine& engine, const CoupletSymbols& symbols,
+                  const std::vector<std::string>& lines, size_t batch, double seconds) {
+  const size_t width = engine.output_size();
+  std::vector<double> rates;
+  const Stopwatch watch;
+  do {
+    const CoupletLine line(symbols, lines[rates.size() % lines.size()]);
+    const std::vector<int32_t> prompt = line.Prompt();
+    std::vector<float> logits(width);
+    State one = engine.NewState(1);
+    engine.Prefix(one, prompt, prompt.size(), logits);
+    State state = one.Fork(batch);
+    std::vector<float> outputs;
+    for (size_t i = 0; i < batch; ++i) outputs.insert(outputs.end(), logits.begin(), logits.end());
+    std::vector<CoupletDraft> drafts;
+    for (size_t i = 0; i < batch; ++i) drafts.emplace_back(line, kChoice, rates.size(), i);
+    std::vector<int32_t> next(batch);
+    const Stopwatch steps;
+    for (size_t at = 0; at < line.size(); ++at) {
+      if (at > 0) engine.Step(state, next, outputs);
+      engine.pool().For(batch, [&](size_t begin, size_t end) {
+        for (size_t i = begin; i < end; ++i) {
+          next[i] = drafts[i].Next(std::span(outputs).subspan(i * width, width));
+        }
+      });
+    }
+    rates.push_back(static_cast<double>(batch * line.size()) / steps.Seconds());
+  } while (watch.Seconds() < seconds);
+  std::sort(rates.begin(), rates.end());
+  return rates[rates.size() / 2];
+}
+
+std::string BodyOf(const std::string& line, size_t seed, int candidates) {
+  return ordered_json({{"first", line},
+                       {"candidates", candidates},
+                       {"temperature", kChoice.temperature},
+                       {"top_p", kChoice.top_p},
+                       {"seed", seed}})
+      .dump();
+}
+
+// The answer; throws where there is none.
+std::string Ask(httplib::Client& client, const std::string& body) {
+  const auto result = client.Post("/v1/couplets", body, "application/json");
+  if (!result) throw RuntimeError("bench serve: ", httplib::to_string(result.error()));
+  if (result->status != 200) {
+    throw RuntimeError("bench serve: status ", result->status, ": ", result->body);
+  }
+  return result->body;
+}
+
+double Resident() {
+  std::ifstream file("/proc/self/statm");
+  double pages = 0, resident = 0;
+  file >> pages >> resident;
+  return resident * 4096;
+}
+
+void Run(const Options& options) {
+  const auto model = OpenModel(options.model, "couplet", "bench serve");
+  const CoupletSymbols symbols(*model);
+  const std::vector<std::string> lines = FirstLines(options, symbols);
+  const auto clients = static_cast<size_t>(options.clients);
+  double engine_rate = 0;
+  {
+    Engine engine(model, {.threads = options.threads});
+    engine_rate = EngineRate(engine, symbols, lines, clients, 3);
+  }
+  std::vector<server::Served> served;
+  served.push_back(
+      {"couplet", std::make_unique<server::Batcher>(
+                      model, server::BatcherOptions{.threads = options.threads,
+                                                    .sequences = std::max<size_t>(64, clients),
+                                                    .queue = 64 * clients})});
+  server::Batcher& batcher = *served[0].batcher;
+  server::Server server(std::move(served), {.port = 0});
+  const int port = server.Bind();
+  std::thread serving([&] { server.Run(); });
+
+  // Alone, for comparison.
+  std::vector<std::string> alone;
+  double alone_seconds = 0;
+  {
+    httplib::Client client("127.0.0.1", port);
+    client.set_keep_alive(true);
+    client.set_tcp_nodelay(true);
+    const Stopwatch watch;
+    for (size_t i = 0; i < kChecked; ++i) {
+      alone.push_back(Ask(client, BodyOf(lines[i % lines.size()], i, options.candidates)));
+    }
+    alone_seconds = watch.Seconds() / kChecked;
+  }
+  std::atomic<size_t> asked{0}, different{0}, failed{0};
+  std::atomic<bool> stop{false};
+  std::mutex mutex;
+  std::vector<double> latencies;
+  std::string why;
+  const auto before = batcher.counts();
+  const Stopwatch watch;
+  std::vector<std::thread> threads;
+  for (size_t c = 0; c < clients; ++c) {
+    threads.emplace_back([&] {
+      httplib::Client client("127.0.0.1", port);
+      client.set_keep_alive(true);
+      client.set_tcp_nodelay(true);
+      std::vector<double> mine;
+      while (!stop) {
+        const size_t number = asked++;
+        // Every eighth is one whose answer is known; the others are of a seed of their own.
+        const bool checked = number % 8 == 0;
+        const size_t seed = checked ? number / 8 % kChecked : kChecked + number;
+        const Stopwatch request;
+        try {
+          const std::string answer =
+              Ask(client, BodyOf(lines[seed % lines.size()], seed, options.candidates));
+          mine.push_back(request.Seconds());
+          if (checked && answer != alone[seed]) ++different;
+        } catch (const std::exception& error) {
+          ++failed;
+          const std::lock_guard lock(mutex);
+          why = error.what();
+        }
+      }
+      const std::lock_guard lock(mutex);
+      latencies.insert(latencies.end(), mine.begin(), mine.end());
+    });
+  }
+  double early = 0;
+  WithProgress("seconds", [&](const auto& report) {
+    const auto all = static_cast<size_t>(options.seconds + 0.5);
+    while (watch.Seconds() < options.seconds) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      if (early == 0 && watch.Seconds() > options.seconds / 4) early = Resident();
+      report(std::min(all, static_cast<size_t>(watch.Seconds())), all);
+    }
+  });
+  const double seconds = watch.Seconds(), late = Resident();
+  const auto after = batcher.counts();
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+  server.Drain(10);
+  serving.join();
+  if (different > 0) {
+    throw RuntimeError("bench serve: ", different.load(),
+                       " answers under load differ from those alone");
+  }
+  if (failed > 0)
+    throw RuntimeError("bench serve: ", failed.load(), " requests failed, one with: ", why);
+  std::sort(latencies.begin(), latencies.end());
+  const auto quantile = [&](double q) {
+    return latencies[static_cast<size_t>(q * static_cast<double>(latencies.size() - 1))];
+  };
+  const double rate = static_cast<double>(after.generated - before.generated) / seconds;
+  PrintRecords(
+      {{.name = "serve",
+        .label = StrCat(options.model, "  ", options.clients, " clients, ", options.candidates,
+                        " candidates each"),
+        .value = 1e6 / rate,
+        .unit = "us/symbol",
+        .limit = 1e6 / engine_rate,
+        .identity = {{"clients", options.clients},
+                     {"candidates", options.candidates},
+                     {"seconds", seconds},
+                     {"requests", latencies.size()},
+                     {"requests_per_second", static_cast<double>(latencies.size()) / seconds},
+                     {"symbols_per_second", rate},
+                     {"engine_symbols_per_second", engine_rate},
+                     {"prompt_symbols_per_second",
+                      static_cast<double>(after.read - before.read) / seconds},
+                     {"prompt_symbols_known", after.known - before.known},
+                     {"p50_ms", 1e3 * quantile(0.5)},
+                     {"p99_ms", 1e3 * quantile(0.99)},
+                     {"alone_ms", 1e3 * alone_seconds},
+                     {"resident_at_a_quarter", early},
+                     {"resident_at_the_end", late},
+                     {"machine", MachineName()},
+                     {"date", Today()}}}},
+      options.json);
+  if (options.json) return;
+  std::cout << "\n"
+            << latencies.size() << " requests in " << FormatSeconds(seconds) << ", none failed; "
+            << FormatCount(rate) << " symbols/s (the engine alone: " << FormatCount(engine_rate)
+            << "); p50 " << FormatCount(1e3 * quantile(0.5)) << " ms, p99 "
+            << FormatCount(1e3 * quantile(0.99)) << " ms, alone "
+            << FormatCount(1e3 * alone_seconds) << " ms; memory " << FormatBytes(early)
+            << " after a quarter, " << FormatBytes(late) << " at the end\n";
+}
+
+}  // namespace
+
+void AddServeBench(CLI::App& app) {
+  CLI::App* bench = app.add_subcommand("bench", "Time the server");
+  bench->require_subcommand(1);
+  CLI::App* verb = AddVerb(
+      *bench, "serve", "Time a model of couplets behind HTTP, with many clients at once",
+      "Server and clients share this machine. Answers under load are compared, byte for byte, with "
+      "those to the same\nrequests alone. The limit: the engine's steps for as many sequences, "
+      "with a "
+      "draw each, without prompts and HTTP.",
+      "  linnet bench serve models/couplet.safetensors\n"
+      "  linnet bench serve models/couplet.safetensors --clients 8 --candidates 5 --json\n");
+  auto options = std::make_shared<Options>();
+  options->seconds = 60;
+  AddModelArgument(verb, options->model);
+  verb->add_option(
+          "--data", options->data,
+          "Folder of couplets whose test lines are asked; without: made-up lines of five and "
+          "seven characters")
+      ->type_name("DIR");
+  verb->add_option("--clients", options->clients,
+                   "That ask at once, each one request after the other")
+      ->type_name("N")
+      ->check(Between(1, 1000))
+      ->capture_default_str();
+  verb->add_option("--candidates", options->candidates, "Of a request")
+      ->type_name("N")
+      ->check(Between(1, 16))
+      ->capture_default_str();
+  AddBenchOptions(verb, *options);
+  verb->callback([options] { Run(*options); });
+}
+
 }  // namespace linnet::cli

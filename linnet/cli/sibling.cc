@@ -13,6 +13,9 @@ namespace linnet::cli {
 void Become(const Sibling& sibling, const std::vector<std::string>& arguments) {
   std::vector<char*> argv = {const_cast<char*>(sibling.program)};
   if (!sibling.subcommand.empty()) argv.push_back(const_cast<char*>(sibling.subcommand.c_str()));
+  for (const std::string& argument : sibling.arguments) {
+    argv.push_back(const_cast<char*>(argument.c_str()));
+  }
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
 

@@ -12,10 +12,11 @@
 namespace linnet::cli {
 
 struct Sibling {
-  const char* program;          // its name, and that of its CMake target
-  const char* build;            // how to build it, up to the target's name
-  void (*prepare)() = nullptr;  // called before the program starts, for its environment
-  std::string subcommand = {};  // of the program, or "" for all of it
+  const char* program;                      // its name, and that of its CMake target
+  const char* build;                        // how to build it, up to the target's name
+  void (*prepare)() = nullptr;              // called before the program starts, for its environment
+  std::string subcommand = {};              // of the program, or "" for all of it
+  std::vector<std::string> arguments = {};  // that come first
 };
 
 // A verb that becomes the sibling and hands it everything, --help too. The program is the one

@@ -1,5 +1,6 @@
 // linnet bench: one sub-verb for each benchmark (bench.h).
 #include "linnet/cli/bench.h"
+#include "linnet/cli/sibling.h"
 #include "linnet/cli/verbs.h"
 
 namespace linnet::cli {
@@ -31,6 +32,9 @@ void AddBench(CLI::App& app) {
                  "linnet-bench", "attention");
   AddTrainerVerb(*verb, "speech", "Time training on speech, against the length of utterances",
                  "linnet-bench", "speech");
+  Sibling serve = ServeSibling("bench");
+  serve.arguments = {"serve"};
+  AddSiblingVerb(*verb, "serve", "Time the server, with many clients at once", serve);
 }
 
 }  // namespace linnet::cli

@@ -1,11 +1,13 @@
 #include "linnet/runtime/choice.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
-#include <numeric>
+#include <iterator>
 #include <vector>
 
 #include "linnet/base/error.h"
+#include "linnet/kernels/exp_sum.h"
 
 namespace linnet {
 
@@ -18,55 +20,126 @@ void Validate(const ChoiceOptions& options) {
   }
 }
 
-int32_t Choose(std::span<const float> logits, const ChoiceOptions& options, Philox& rng) {
-  const auto best = std::max_element(logits.begin(), logits.end());
-  if (best == logits.end() || !(*best > -INFINITY)) {
-    throw InputError("no symbol is left to choose from");
-  }
-  const auto likeliest = static_cast<int32_t>(best - logits.begin());
-  if (options.temperature == 0 || options.top_k == 1) return likeliest;
-  std::vector<int32_t> order(logits.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::erase_if(order, [&](int32_t i) { return !(logits[static_cast<size_t>(i)] > -INFINITY); });
-  const auto likelier = [&](int32_t a, int32_t b) {
-    const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
-    return x != y ? x > y : a < b;
-  };
-  if (options.top_k > 0 && options.top_k < order.size()) {
-    const auto end = order.begin() + static_cast<ptrdiff_t>(options.top_k);
-    std::nth_element(order.begin(), end, order.end(), likelier);
-    order.erase(end, order.end());
-  }
-  if (options.top_p < 1) std::sort(order.begin(), order.end(), likelier);
-  std::vector<double> weights;
-  double sum = 0;
-  for (const int32_t i : order) {
-    const double off = static_cast<double>(logits[static_cast<size_t>(i)]) - *best;
-    weights.push_back(std::exp(off / options.temperature));
-    sum += weights.back();
-  }
-  if (options.top_p < 1) {
-    double kept = 0;
-    size_t count = 0;
-    while (count < weights.size() && (count == 0 || kept < options.top_p * sum)) {
-      kept += weights[count++];
+namespace {
+
+struct Weighed {
+  int32_t symbol;
+  float weight;
+};
+
+bool Likelier(const Weighed& a, const Weighed& b) {
+  return a.weight != b.weight ? a.weight > b.weight : a.symbol < b.symbol;
+}
+
+// Weights in (0, 1] by their exponent and first three bits: bins in the order of the weights.
+constexpr size_t kBins = 1024;
+size_t BinOf(float weight) {
+  constexpr uint32_t kShift = 20;  // of a float's 23 bits behind the exponent
+  return std::min<size_t>(kBins - 1, std::bit_cast<uint32_t>(weight) >> kShift);
+}
+
+// What a thread draws with: symbols are drawn thousands of times a second.
+struct Scratch {
+  std::vector<float> weights;
+  std::vector<Weighed> candidates;
+  double sums[kBins];
+  uint32_t counts[kBins];
+
+  void FillBins() {
+    std::fill(std::begin(sums), std::end(sums), 0.0);
+    std::fill(std::begin(counts), std::end(counts), 0u);
+    for (const float weight : weights) {
+      const size_t bin = BinOf(weight);
+      sums[bin] += weight, ++counts[bin];
     }
-    sum = kept;
-    weights.resize(count);
   }
-  double rest = rng.Uniform() * sum;
+  // Those of the bins from `low` up to `high`, the likeliest first.
+  void Gather(size_t low, size_t high) {
+    candidates.clear();
+    for (size_t i = 0; i < weights.size(); ++i) {
+      const size_t bin = BinOf(weights[i]);
+      if (bin >= low && bin <= high && weights[i] > 0) {
+        candidates.push_back({static_cast<int32_t>(i), weights[i]});
+      }
+    }
+    std::sort(candidates.begin(), candidates.end(), Likelier);
+  }
+};
+
+// Of candidates, the likeliest first: those that together have top_p of the weight.
+int32_t ChooseOf(std::span<const Weighed> candidates, float top_p, double u) {
+  double sum = 0, kept = 0;
+  for (const Weighed& one : candidates) sum += one.weight;
+  size_t count = 0;
+  while (count < candidates.size() && (count == 0 || kept < top_p * sum)) {
+    kept += candidates[count++].weight;
+  }
+  double rest = u * kept;
+  for (const Weighed& one : candidates.first(count)) {
+    rest -= one.weight;
+    if (rest < 0) return one.symbol;
+  }
+  return candidates[count - 1].symbol;
+}
+
+}  // namespace
+
+int32_t Choose(std::span<const float> logits, const ChoiceOptions& options, Philox& rng) {
+  const float largest = logits.empty() ? -INFINITY : kernels::Largest(logits.data(), logits.size());
+  if (!(largest > -INFINITY)) throw InputError("no symbol is left to choose from");
+  if (options.temperature == 0 || options.top_k == 1) {
+    const auto found = std::find(logits.begin(), logits.end(), largest);
+    return static_cast<int32_t>(found - logits.begin());
+  }
+  thread_local Scratch scratch;
+  std::vector<float>& weights = scratch.weights;
+  weights.resize(logits.size());
+  const float scale = std::min(1 / options.temperature, 1e30f);
+  double kept = kernels::ExpSum(logits.data(), logits.size(), largest, scale, weights.data());
+  const double u = rng.Uniform();
+  if (options.top_k > 0 && options.top_k < logits.size()) {
+    scratch.FillBins();
+    size_t bin = kBins, count = 0;
+    while (bin > 0 && count < options.top_k) count += scratch.counts[--bin];
+    scratch.Gather(bin, kBins);
+    std::span<const Weighed> likeliest = scratch.candidates;
+    return ChooseOf(likeliest.first(std::min(likeliest.size(), options.top_k)), options.top_p, u);
+  }
+  // The least likely one that counts: only the bin that it lies in is sorted.
+  Weighed least = {static_cast<int32_t>(weights.size()), 0};
+  if (options.top_p < 1) {
+    scratch.FillBins();
+    const double wanted = options.top_p * kept;
+    size_t bin = kBins;
+    kept = 0;
+    while (bin > 0 && kept < wanted) kept += scratch.sums[--bin];
+    kept -= scratch.sums[bin];
+    scratch.Gather(bin, bin);
+    for (const Weighed& one : scratch.candidates) {
+      least = one;
+      kept += one.weight;
+      if (kept >= wanted) break;
+    }
+  }
+  double rest = u * kept;
+  int32_t last = least.symbol;
   for (size_t i = 0; i < weights.size(); ++i) {
-    rest -= weights[i];
-    if (rest < 0) return order[i];
+    const Weighed one = {static_cast<int32_t>(i), weights[i]};
+    if (one.weight == 0 || Likelier(least, one)) continue;
+    last = one.symbol, rest -= one.weight;
+    if (rest < 0) break;
   }
-  return order[weights.size() - 1];
+  return last;
+}
+
+float LogSumExp(std::span<const float> logits) {
+  const float largest = kernels::Largest(logits.data(), logits.size());
+  return largest + static_cast<float>(std::log(
+                       kernels::ExpSum(logits.data(), logits.size(), largest, 1, nullptr)));
 }
 
 void LogSoftmax(std::span<float> logits) {
-  const float largest = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (const float x : logits) sum += std::exp(static_cast<double>(x - largest));
-  const float log_sum = largest + static_cast<float>(std::log(sum));
+  const float log_sum = LogSumExp(logits);
   for (float& x : logits) x -= log_sum;
 }
 

@@ -25,7 +25,10 @@ void Validate(const ChoiceOptions& options);
 // Draws a symbol; those with logits of -infinity never. Throws InputError where no other is left.
 int32_t Choose(std::span<const float> logits, const ChoiceOptions& options, Philox& rng);
 
-// logits - log(sum of exp(logits)), in place.
+// log(sum of exp(logits)); logits less it are log probabilities.
+float LogSumExp(std::span<const float> logits);
+
+// logits - LogSumExp(logits), in place.
 void LogSoftmax(std::span<float> logits);
 
 }  // namespace linnet

@@ -29,6 +29,9 @@ CoupletSymbols::CoupletSymbols(const Model& model)
     const auto c = NextCodePoint(vocabulary.Decode(static_cast<int32_t>(i)), 0);
     punctuation[i] = c && IsPunctuation(c->value);
   }
+  for (size_t i = 0; i < vocabulary.size(); ++i) {
+    if (i < Vocabulary::kFirst || punctuation[i]) unwritten.push_back(static_cast<int32_t>(i));
+  }
 }
 
 CoupletLine::CoupletLine(const CoupletSymbols& symbols, const std::string& first)
@@ -61,9 +64,7 @@ std::string CoupletLine::Text(size_t at, int32_t symbol) const {
 
 void CoupletLine::Allow(size_t at, std::span<const int32_t> used, std::span<float> logits) const {
   const auto forbid = [&](size_t symbol) { logits[symbol] = -INFINITY; };
-  for (size_t i = 0; i < logits.size(); ++i) {
-    if (i < Vocabulary::kFirst || symbols_.punctuation[i]) forbid(i);
-  }
+  for (const int32_t symbol : symbols_.unwritten) forbid(static_cast<size_t>(symbol));
   forbid(static_cast<size_t>(read_[at]));
   // A character that was written before stands again only where the first line repeats its own there.
   for (size_t i = 0; i < at; ++i) {
@@ -77,10 +78,9 @@ int32_t CoupletDraft::Next(std::span<const float> outputs) {
   int32_t symbol = line_->symbol(at);
   if (!line_->punctuation(at)) {
     allowed_.assign(outputs.begin(), outputs.end());
-    LogSoftmax(allowed_);
     line_->Allow(at, symbols_, allowed_);
     symbol = Choose(allowed_, choice_, rng_);
-    answer_.log_probability += allowed_[static_cast<size_t>(symbol)];
+    answer_.log_probability += outputs[static_cast<size_t>(symbol)] - LogSumExp(outputs);
     ++answer_.characters;
   }
   symbols_.push_back(symbol);

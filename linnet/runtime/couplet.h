@@ -41,7 +41,8 @@ struct CoupletSymbols {
 
   Vocabulary vocabulary;
   std::vector<bool> punctuation;
-  size_t longest;    // first line that there are positions for, in characters
+  std::vector<int32_t> unwritten;  // what no second line has but where the first one has it
+  size_t longest;                  // first line that there are positions for, in characters
   int32_t comma;     // what stands for punctuation that the vocabulary does not have; or kUnknown
   std::string path;  // of the model, for messages
 };

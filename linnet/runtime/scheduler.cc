@@ -96,41 +96,58 @@ void Scheduler::Admit() {
     ++running_;
     if (slots_[slot]->request.prompt.empty()) {
       const std::vector<float> outputs = std::move(slots_[slot]->request.outputs);
-      Deliver(slot, outputs);
+      Deliver({&slot, 1}, outputs);
     }
   }
 }
 
-// In turn, so that none waits for ever.
+// In turn, so that none waits for ever; pieces of one length together, which costs the weights once.
 void Scheduler::ReadPrompts() {
+  const auto left = [&](size_t slot) {
+    return slots_[slot] ? slots_[slot]->request.prompt.size() - slots_[slot]->read : 0;
+  };
+  const size_t width = engine_.output_size();
   size_t budget = options_.prompt_symbols;
-  bool any = false;
-  const size_t first = first_prompt_;
-  for (size_t i = 0; i < slots_.size() && (budget > 0 || !any); ++i) {
-    const size_t slot = (first + i) % slots_.size();
-    while (slots_[slot] && slots_[slot]->read < slots_[slot]->request.prompt.size() &&
-           (budget > 0 || !any)) {
-      Entry& entry = *slots_[slot];
-      const std::vector<int32_t>& prompt = entry.request.prompt;
-      const size_t piece = std::min(kPiece, prompt.size() - entry.read);
-      const bool last = entry.read + piece == prompt.size();
-      const std::span<float> outputs = std::span(outputs_).first(last ? engine_.output_size() : 0);
-      engine_.Prefix(state_, std::span(&slot, 1), std::span(prompt).subspan(entry.read, piece),
-                     piece, outputs);
-      entry.read += piece;
-      budget -= std::min(budget, piece);
-      any = true;
-      // A long prompt goes on in the next round, but after a turn of the others.
-      first_prompt_ = (slot + 1) % slots_.size();
-      Pass(slot, outputs);
-      if (last && slots_[slot]) Deliver(slot, outputs);
+  for (bool any = false; budget > 0 || !any; any = true) {
+    reading_.clear();
+    symbols_.clear();
+    size_t piece = 0;
+    bool last = false;
+    const size_t first = first_prompt_;
+    for (size_t i = 0; i < slots_.size(); ++i) {
+      const size_t slot = (first + i) % slots_.size();
+      const size_t rest = left(slot);
+      if (rest == 0) continue;
+      if (reading_.empty()) {
+        piece = std::min(kPiece, rest), last = rest <= kPiece;
+        // A long prompt goes on after a turn of the others.
+        first_prompt_ = (slot + 1) % slots_.size();
+      } else if (std::min(kPiece, rest) != piece || (rest <= kPiece) != last ||
+                 piece * (reading_.size() + 1) > budget) {
+        continue;
+      }
+      reading_.push_back(slot);
+      const std::span tokens =
+          std::span(slots_[slot]->request.prompt).subspan(slots_[slot]->read, piece);
+      symbols_.insert(symbols_.end(), tokens.begin(), tokens.end());
     }
+    if (reading_.empty()) return;
+    const std::span<float> outputs = std::span(outputs_).first(last ? reading_.size() * width : 0);
+    engine_.Prefix(state_, reading_, symbols_, piece, outputs);
+    budget -= std::min(budget, piece * reading_.size());
+    for (size_t i = 0; i < reading_.size(); ++i) {
+      slots_[reading_[i]]->read += piece;
+    }
+    for (size_t i = 0; i < reading_.size(); ++i) {
+      Pass(reading_[i], last ? outputs.subspan(i * width, width) : outputs);
+    }
+    if (last) Deliver(reading_, outputs);
   }
 }
 
 void Scheduler::Pass(size_t slot, std::span<const float> outputs) {
   const std::shared_ptr<Entry> entry = slots_[slot];
-  if (!entry->request.passed) return;
+  if (!entry || !entry->request.passed) return;  // another one's callback may have cancelled it
   try {
     entry->request.passed(state_.Select(std::span(&slot, 1)), outputs);
   } catch (...) {
@@ -151,33 +168,59 @@ void Scheduler::Generate() {
   const size_t width = engine_.output_size();
   const std::span<float> outputs = std::span(outputs_).first(stepping_.size() * width);
   engine_.Step(state_, stepping_, symbols_, outputs);
-  for (size_t i = 0; i < stepping_.size(); ++i) {
-    // A callback may have cancelled it, and another request taken its place only in Admit().
-    if (slots_[stepping_[i]]) Deliver(stepping_[i], outputs.subspan(i * width, width));
-  }
+  Deliver(stepping_, outputs);
 }
 
-void Scheduler::Deliver(size_t slot, std::span<const float> outputs) {
-  const std::shared_ptr<Entry> entry = slots_[slot];
-  std::optional<int32_t> symbol;
+Scheduler::Drawn Scheduler::Draw(const Entry& entry, std::span<const float> outputs) const {
+  Drawn drawn;
   try {
-    symbol = entry->request.next(outputs);
+    drawn.symbol = entry.request.next(outputs);
     const int32_t vocabulary = engine_.model().spec().vocabulary;
-    if (symbol && (*symbol < 0 || *symbol >= vocabulary)) {
-      throw InputError("next() gave the symbol ", *symbol, ", outside the vocabulary 0 .. ",
+    if (drawn.symbol && (*drawn.symbol < 0 || *drawn.symbol >= vocabulary)) {
+      throw InputError("next() gave the symbol ", *drawn.symbol, ", outside the vocabulary 0 .. ",
                        vocabulary - 1);
     }
   } catch (...) {
-    if (!error_) error_ = std::current_exception();
+    drawn.error = std::current_exception();
+  }
+  return drawn;
+}
+
+void Scheduler::Deliver(std::span<const size_t> slots, std::span<const float> outputs) {
+  const size_t width = engine_.output_size();
+  if (!options_.parallel_next) {
+    for (size_t i = 0; i < slots.size(); ++i) {
+      const std::shared_ptr<Entry> entry = slots_[slots[i]];
+      // A callback may have cancelled it, and another request takes its place only in Admit().
+      if (entry) Take(slots[i], entry, Draw(*entry, outputs.subspan(i * width, width)));
+    }
+    return;
+  }
+  drawn_.resize(slots.size());
+  engine_.pool().For(slots.size(), [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) {
+      const std::shared_ptr<Entry>& entry = slots_[slots[i]];
+      if (entry) drawn_[i] = Draw(*entry, outputs.subspan(i * width, width));
+    }
+  });
+  for (size_t i = 0; i < slots.size(); ++i) {
+    const std::shared_ptr<Entry> entry = slots_[slots[i]];
+    if (entry) Take(slots[i], entry, drawn_[i]);
+  }
+}
+
+void Scheduler::Take(size_t slot, const std::shared_ptr<Entry>& entry, const Drawn& drawn) {
+  if (drawn.error) {
+    if (!error_) error_ = drawn.error;
     if (slots_[slot] == entry) End(slot, {});
     return;
   }
   if (slots_[slot] != entry) return;  // it cancelled itself
-  if (!symbol) return End(slot, Finished::kEnded);
+  if (!drawn.symbol) return End(slot, Finished::kEnded);
   if (state_.position(slot) >= static_cast<size_t>(engine_.model().spec().max_length)) {
     return End(slot, Finished::kFull);
   }
-  entry->symbol = symbol;
+  entry->symbol = drawn.symbol;
 }
 
 void Scheduler::End(size_t slot, std::optional<Finished> why) {

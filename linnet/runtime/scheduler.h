@@ -59,6 +59,9 @@ struct SchedulerOptions {
   // Symbols of prompts that are read between two steps, so that a long one does not hold up those
   // that are generating; at least one piece a round is read.
   size_t prompt_symbols = 512;
+  // Calls next() of several requests at once, on the engine's threads; it may then neither submit nor
+  // cancel.
+  bool parallel_next = false;
 };
 
 class Scheduler {
@@ -103,7 +106,15 @@ class Scheduler {
   void ReadPrompts();
   void Generate();
   void Pass(size_t slot, std::span<const float> outputs);
-  void Deliver(size_t slot, std::span<const float> outputs);
+  // What next() gave, or threw.
+  struct Drawn {
+    std::optional<int32_t> symbol;
+    std::exception_ptr error;
+  };
+  Drawn Draw(const Entry& entry, std::span<const float> outputs) const;
+  // Draws for these sequences, and takes what was drawn: outputs [sequences, width].
+  void Deliver(std::span<const size_t> slots, std::span<const float> outputs);
+  void Take(size_t slot, const std::shared_ptr<Entry>& entry, const Drawn& drawn);
   void End(size_t slot, std::optional<Finished> why);
   // Keeps what a callback throws for the end of the round.
   void Report(const std::function<void(Finished)>& finished, Finished why);
@@ -118,7 +129,8 @@ class Scheduler {
   uint64_t last_id_ = 0;
   std::exception_ptr error_;
   // Of a round.
-  std::vector<size_t> stepping_;
+  std::vector<size_t> stepping_, reading_;
+  std::vector<Drawn> drawn_;
   std::vector<int32_t> symbols_;
   std::vector<float> outputs_;
 };

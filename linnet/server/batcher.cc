@@ -13,7 +13,8 @@ struct Batcher::Job {
   Work work;
   struct Sequence {
     std::optional<uint64_t> scheduled;  // the scheduler's number
-    bool ended = false;
+    bool failed = false, ended = false;
+    std::string why;
   };
   std::vector<Sequence> sequences;
   size_t left = 0;   // sequences that have not ended
@@ -144,19 +145,22 @@ void Batcher::Start(const std::shared_ptr<Job>& job, size_t sequence, std::vecto
       if (symbol && (*symbol < 0 || *symbol >= model().spec().vocabulary)) {
         throw RuntimeError("the symbol ", *symbol, " is outside the vocabulary");
       }
-      if (symbol) ++generated_;
+      ++generated_;
       return symbol;
     } catch (const std::exception& error) {
-      End(job, sequence, Ended::kFailed, error.what());
+      job->sequences[sequence].failed = true;
+      job->sequences[sequence].why = error.what();
       return {};
     }
   };
   const auto finished = [this, job, sequence](Finished how) {
+    const Job::Sequence& one = job->sequences[sequence];
     End(job, sequence,
-        how == Finished::kEnded  ? Ended::kDone
-        : how == Finished::kFull ? Ended::kFull
-                                 : Ended::kCancelled,
-        "");
+        one.failed                ? Ended::kFailed
+        : how == Finished::kEnded ? Ended::kDone
+        : how == Finished::kFull  ? Ended::kFull
+                                  : Ended::kCancelled,
+        one.why);
   };
   Request request{.prompt = std::move(prompt),
                   .next = next,

@@ -38,12 +38,13 @@ struct BatcherOptions {
 
 enum class Ended : uint8_t { kDone, kFull, kCancelled, kFailed };
 
-// Several sequences that go on from one prompt. The functions are called on the batcher's thread and must
-// not block: those that are running wait meanwhile.
+// Several sequences that go on from one prompt. The functions are called on the batcher's thread, but for
+// next(), which may be called for several sequences at once, on the engine's. They must not block: those
+// that are running wait meanwhile.
 struct Work {
   std::vector<int32_t> prompt;
   size_t sequences = 1;
-  // The next symbol of a sequence, or none at its end.
+  // The next symbol of a sequence, or none where it ends (with the one before).
   std::function<std::optional<int32_t>(size_t sequence, std::span<const float> outputs)> next;
   // Once for each sequence, last. What an exception of next() said is in `why`.
   std::function<void(size_t sequence, Ended how, const std::string& why)> ended;
