@@ -58,6 +58,7 @@ class CoupletLine {
   std::vector<int32_t> Prompt() const;          // the line and the separator
   bool punctuation(size_t at) const { return punctuation_[at]; }
   int32_t symbol(size_t at) const { return read_[at]; }
+  const std::string& character(size_t at) const { return characters_[at]; }  // as it was given
   // What is written at a place for a symbol: of punctuation, what stands in the first line.
   std::string Text(size_t at, int32_t symbol) const;
   // Lowers what place `at` may not hold to -infinity; `used`: the symbols before it.

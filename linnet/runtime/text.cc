@@ -9,6 +9,21 @@
 
 namespace linnet {
 
+namespace {
+
+// With U+FFFD for each byte that makes no character.
+std::string Mended(std::string_view text) {
+  std::string mended;
+  for (size_t at = 0; at < text.size();) {
+    const auto next = NextCodePoint(text, at);
+    AppendUtf8(next ? next->value : 0xfffd, mended);
+    at += next ? next->bytes : 1;
+  }
+  return mended;
+}
+
+}  // namespace
+
 std::string TextPieces::Add(std::string_view text) {
   if (stopped_) return "";
   held_ += text;
@@ -19,7 +34,7 @@ std::string TextPieces::Add(std::string_view text) {
   }
   if (end != std::string::npos) {
     stopped_ = true;
-    std::string shown = held_.substr(0, end);
+    std::string shown = Mended(std::string_view(held_).substr(0, end));
     held_.clear();
     return shown;
   }
@@ -52,12 +67,7 @@ std::string TextPieces::Add(std::string_view text) {
 }
 
 std::string TextPieces::Finish() {
-  std::string shown;
-  for (size_t at = 0; at < held_.size();) {
-    const auto next = NextCodePoint(held_, at);
-    AppendUtf8(next ? next->value : 0xfffd, shown);
-    at += next ? next->bytes : 1;
-  }
+  std::string shown = Mended(held_);
   held_.clear();
   return shown;
 }

@@ -74,6 +74,8 @@ TEST(TextPieces, ShowsWholeCharactersAndNoStopWord) {
   EXPECT_EQ(open.Add("ry"), "story");
   EXPECT_EQ(open.Add("st"), "");
   EXPECT_EQ(open.Finish(), "st");
+  TextPieces half({"stop"});  // a stop word behind half a character
+  EXPECT_EQ(half.Add("a\xe6stop"), "a\xef\xbf\xbd");
   TextPieces broken({});
   shown = broken.Add("a\xff");
   shown += broken.Add("b\xe6\xb5");

@@ -63,7 +63,7 @@ struct Session {
   void Done() {
     if (!why.empty()) {
       const ordered_json error = {{"error", {{"message", why}, {"type", "server_error"}}}};
-      pipe->Push(events ? Event("", error) : error.dump());
+      pipe->Push(events ? Event("", error) : Dump(error));
     } else if (events) {
       if (usage) {
         ordered_json last = Object(ordered_json::array());
@@ -76,7 +76,7 @@ struct Session {
       for (size_t i = 0; i < texts.size(); ++i) choices.push_back(Choice(i, texts[i], reasons[i]));
       ordered_json result = Object(std::move(choices));
       result["usage"] = Usage();
-      pipe->Push(result.dump() + "\n");
+      pipe->Push(Dump(result) + "\n");
     }
     pipe->Close();
   }

@@ -59,9 +59,9 @@ struct Session {
     if (cancelled || result["candidates"].empty()) {
       const std::string message = cancelled ? "the request's time is over" : why;
       const ordered_json error = {{"error", {{"message", message}, {"type", "incomplete"}}}};
-      pipe->Push(events ? Event("error", error) : error.dump());
+      pipe->Push(events ? Event("error", error) : Dump(error));
     } else {
-      pipe->Push(events ? Event("done", result) : result.dump() + "\n");
+      pipe->Push(events ? Event("done", result) : Dump(result) + "\n");
     }
     pipe->Close();
   }
@@ -104,7 +104,7 @@ class Couplets : public Endpoint {
       session->drafts.emplace_back(*session->line, choice, seed, i);
     for (size_t i = 0; i < session->line->size(); ++i) {
       if (session->line->symbol(i) == Vocabulary::kUnknown) {
-        session->unknown.push_back(session->line->Text(i, Vocabulary::kUnknown));
+        session->unknown.push_back(session->line->character(i));
       }
     }
     Work work{.prompt = session->line->Prompt(), .sequences = count, .next = {}, .ended = {}};

@@ -108,9 +108,13 @@ const Served& Choose(const std::vector<Served>& models, const std::string& task,
       404, StrCat("no model ", Quote(name), " for this; GET /v1/models lists those there are")};
 }
 
+std::string Dump(const nlohmann::ordered_json& value) {
+  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
 std::string Event(std::string_view name, const nlohmann::ordered_json& data) {
-  return StrCat(name.empty() ? "" : "event: ", name, name.empty() ? "" : "\n",
-                "data: ", data.dump(), "\n\n");
+  return StrCat(name.empty() ? "" : "event: ", name, name.empty() ? "" : "\n", "data: ", Dump(data),
+                "\n\n");
 }
 
 ChoiceOptions ChoiceOf(Fields& fields, const ChoiceOptions& otherwise, uint64_t& seed) {

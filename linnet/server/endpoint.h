@@ -96,6 +96,8 @@ class Fields {
 // The model of that task that a request names, the first one where it names none. Throws Refusal (404).
 const Served& Choose(const std::vector<Served>& models, const std::string& task, Fields& fields);
 
+// As text, with U+FFFD for what is no UTF-8: a callback must not throw.
+std::string Dump(const nlohmann::ordered_json& value);
 // "event: NAME\ndata: {...}\n\n"; without a name only the data.
 std::string Event(std::string_view name, const nlohmann::ordered_json& data);
 

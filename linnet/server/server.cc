@@ -103,7 +103,7 @@ struct Server::Impl {
   void Answer(Endpoint& endpoint, const httplib::Request& request, httplib::Response& response,
               const httplib::ContentReader& body);
   void Send(httplib::Response& response, Reply reply);
-  std::string Body(const httplib::ContentReader& body);
+  std::string Body(const httplib::ContentReader& body, const httplib::Response& response);
   bool Allowed(const httplib::Request& request) const;
   std::string MetricsText() const;
   void Log(const httplib::Request& request, const httplib::Response& response);
@@ -265,7 +265,8 @@ bool Server::Impl::Allowed(const httplib::Request& request) const {
 }
 
 // Throws Refusal on one that is too large or takes too long.
-std::string Server::Impl::Body(const httplib::ContentReader& body) {
+std::string Server::Impl::Body(const httplib::ContentReader& body,
+                               const httplib::Response& response) {
   std::string text;
   bool large = false, late = false;
   const bool whole = body([&](const char* data, size_t size) {
@@ -275,7 +276,7 @@ std::string Server::Impl::Body(const httplib::ContentReader& body) {
     text.append(data, size);
     return true;
   });
-  if (large) {
+  if (large || response.status == 413) {  // the library has seen it in the Content-Length
     throw Refusal{413, StrCat("the body is larger than ", options.body, " bytes")};
   }
   if (!whole || late) throw Refusal{408, "the body did not arrive in time, or not whole"};
@@ -284,7 +285,7 @@ std::string Server::Impl::Body(const httplib::ContentReader& body) {
 
 void Server::Impl::Answer(Endpoint& endpoint, const httplib::Request& request,
                           httplib::Response& response, const httplib::ContentReader& body) {
-  const std::string text = Body(body);
+  const std::string text = Body(body, response);
   if (draining) throw Refusal{503, "the server is stopping"};
   // What a browser sends across sites without asking is of another type.
   if (!request.get_header_value("Content-Type").starts_with("application/json")) {

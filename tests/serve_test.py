@@ -1,0 +1,443 @@
+#!/usr/bin/env python3
+"""End-to-end tests of linnet serve, with the shipped models of couplets and text.
+
+    tests/serve_test.py BIN_DIR [unittest arguments]
+"""
+
+import http.client
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+BIN = pathlib.Path("build/release/bin").resolve()
+MODELS = pathlib.Path(os.environ.get("LINNET_TEST_MODELS", "models")).resolve()
+COUPLET, TEXT = MODELS / "couplet.safetensors", MODELS / "shakespeare.safetensors"
+
+
+class Server:
+    """linnet serve on a port of its own, ended and waited for at the end."""
+
+    def __init__(self, *flags, models=(COUPLET, TEXT), env=None):
+        self.process = subprocess.Popen(
+            [BIN / "linnet", "serve", *map(str, models), "--port", "0", *map(str, flags)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ, **(env or {})))
+        self.log = []
+        self.says = self.process.stdout.readline() + self.process.stdout.readline()
+        found = re.search(r"http://127\.0\.0\.1:(\d+)/", self.says)
+        assert found, self.says + self.process.stderr.read()
+        self.port = int(found.group(1))
+        self.reader = threading.Thread(target=lambda: self.log.extend(self.process.stderr))
+        self.reader.start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.terminate()
+        self.process.wait(30)
+        self.reader.join()
+        self.process.stdout.close()
+        self.process.stderr.close()
+
+    def connect(self):
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+
+    def get(self, path, headers=None):
+        connection = self.connect()
+        connection.request("GET", path, headers=headers or {})
+        response = connection.getresponse()
+        result = response.status, response.read(), response.headers
+        connection.close()
+        return result
+
+    def post(self, path, body, headers=None, raw=False):
+        connection = self.connect()
+        connection.request("POST", path, body if raw else json.dumps(body),
+                           headers or {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        data = response.read()
+        connection.close()
+        return response.status, data
+
+    def events(self, path, body):
+        """All events of an answer: (name, data), as they would reach a browser."""
+        status, data = self.post(path, dict(body, stream=True))
+        assert status == 200, data
+        events = []
+        for block in data.decode().split("\n\n")[:-1]:
+            lines = block.split("\n")
+            name = next((line[7:] for line in lines if line.startswith("event: ")), None)
+            value = next(line[6:] for line in lines if line.startswith("data: "))
+            events.append((name, value if value == "[DONE]" else json.loads(value)))
+        return events
+
+    def metric(self, name):
+        text = self.get("/metrics")[1].decode()
+        return sum(float(value) for value in re.findall(r"^%s(?:{[^}]*})? (\S+)$" % name, text, re.M))
+
+    def wait_for(self, name, value, seconds=10):
+        end = time.monotonic() + seconds
+        while self.metric(name) != value:
+            assert time.monotonic() < end, f"{name} is {self.metric(name)}, not {value}"
+            time.sleep(0.01)
+
+    def idle(self):
+        self.wait_for("linnet_sequences_running", 0)
+        self.wait_for("linnet_sequences_waiting", 0)
+
+
+class ServeTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server("--sequences", 8, "--queue", 16)
+        cls.addClassCleanup(cls.server.__exit__)
+
+    def refused(self, result, status, *words):
+        self.assertEqual(result[0], status, result[1])
+        error = json.loads(result[1])["error"]
+        for word in words:
+            self.assertIn(word, error["message"])
+
+    def couplet(self, **fields):
+        return self.server.post("/v1/couplets", {"first": "海上明月", "seed": 7, **fields})
+
+    def text(self, **fields):
+        return self.server.post("/v1/completions", {"prompt": "ROMEO:", "seed": 7, **fields})
+
+    def test_says_where_it_is_and_what_it_serves(self):
+        self.assertIn("couplet (couplet, 8 sequences)", self.server.says)
+        self.assertEqual(json.loads(self.server.get("/healthz")[1]), {"status": "ok"})
+        models = json.loads(self.server.get("/v1/models")[1])["data"]
+        self.assertEqual([model["id"] for model in models], ["couplet", "shakespeare"])
+
+    def test_couplets(self):
+        status, body = self.couplet(candidates=5)
+        self.assertEqual(status, 200)
+        result = json.loads(body)
+        self.assertEqual((result["first"], result["model"], result["unknown"]), ("海上明月", "couplet", []))
+        scores = [candidate["score"] for candidate in result["candidates"]]
+        self.assertEqual(scores, sorted(scores, reverse=True))
+        texts = [candidate["text"] for candidate in result["candidates"]]
+        self.assertEqual(len(set(texts)), len(texts))
+        for text in texts:
+            self.assertEqual(len(text), 4)
+            self.assertFalse(any(a == b for a, b in zip(text, "海上明月")))
+        self.assertEqual(self.couplet(candidates=5), (status, body))
+        self.assertNotEqual(self.couplet(candidates=5, seed=8)[1], body)
+        # Punctuation stands where the first line has it; blanks are not a part of it; unknown ones are named.
+        result = json.loads(self.couplet(first="海 上，明 月；天囧地")[1])
+        self.assertEqual(result["first"], "海上，明月；天囧地")
+        self.assertEqual([result["candidates"][0]["text"][i] for i in (2, 5)], ["，", "；"])
+        self.assertEqual(result["unknown"], ["囧"] if "囧" not in self.vocabulary() else [])
+
+    def vocabulary(self):
+        data = COUPLET.read_bytes()
+        header = json.loads(data[8:8 + int.from_bytes(data[:8], "little")])
+        return json.loads(header["__metadata__"]["linnet"])["characters"]
+
+    def test_streams_what_it_answers_whole(self):
+        events = self.server.events("/v1/couplets", {"first": "海上明月", "seed": 7, "candidates": 5})
+        written = {}
+        for name, data in events:
+            if name == "character":
+                written[data["candidate"]] = written.get(data["candidate"], "") + data["text"]
+        whole = {data["candidate"]: data["text"] for name, data in events if name == "candidate"}
+        self.assertEqual(written, whole)
+        self.assertEqual(sorted(whole), list(range(5)))
+        self.assertEqual(events[-1][0], "done")
+        self.assertEqual(events[-1][1], json.loads(self.couplet(candidates=5)[1]))
+
+    def test_completions(self):
+        status, body = self.text(max_tokens=40, n=2)
+        self.assertEqual(status, 200)
+        result = json.loads(body)
+        self.assertEqual(result["object"], "text_completion")
+        self.assertEqual([choice["index"] for choice in result["choices"]], [0, 1])
+        self.assertEqual({choice["finish_reason"] for choice in result["choices"]}, {"length"})
+        self.assertEqual(result["usage"]["prompt_tokens"], 6)
+        self.assertEqual(result["usage"]["completion_tokens"], 80)
+        texts = [choice["text"] for choice in result["choices"]]
+        again = json.loads(self.text(max_tokens=40, n=2)[1])
+        self.assertEqual([choice["text"] for choice in again["choices"]], texts)
+        self.assertEqual(again["usage"]["prompt_tokens_details"]["cached_tokens"], 6)
+        events = self.server.events("/v1/completions", {"prompt": "ROMEO:", "seed": 7, "max_tokens": 40, "n": 2,
+                                                        "stream_options": {"include_usage": True}})
+        self.assertEqual(events[-1][1], "[DONE]")
+        self.assertEqual(events[-2][1]["usage"]["completion_tokens"], 80)
+        streamed = ["", ""]
+        for _, data in events[:-2]:
+            for choice in data["choices"]:
+                streamed[choice["index"]] += choice["text"]
+        self.assertEqual(streamed, texts)
+        # What the verb writes, too.
+        written = subprocess.run([BIN / "linnet", "generate", TEXT, "--prompt", "ROMEO:", "--seed", "7",
+                                  "--symbols", "40"], capture_output=True, text=True)
+        self.assertIn(texts[0], written.stdout, written.stderr)
+
+    def test_stops_where_it_is_told_to(self):
+        whole = json.loads(self.text(max_tokens=200)[1])["choices"][0]["text"]
+        stop = re.search(r"[ -~]{3}", whole[60:]).group()
+        result = json.loads(self.text(max_tokens=200, stop=[stop, "\x00never"])[1])["choices"][0]
+        self.assertEqual(result["text"], whole[:whole.index(stop)])
+        self.assertEqual(result["finish_reason"], "stop")
+        self.assertEqual(json.loads(self.text(max_tokens=0)[1])["choices"][0]["text"], "")
+        greedy = [json.loads(self.text(max_tokens=30, temperature=0, seed=seed)[1])["choices"][0]["text"]
+                  for seed in (1, 2)]
+        self.assertEqual(greedy[0], greedy[1])
+
+    def test_refuses_with_a_reason(self):
+        for fields, words in (({"first": ""}, ["empty"]), ({"first": 3}, ["string"]),
+                              ({"first": "海" * 2000}, ["longer"]), ({"first": "a\x07b"}, ["control"]),
+                              ({"candidates": 0}, ["candidates"]), ({"candidates": 1e9}, ["candidates"]),
+                              ({"candidates": 1.5}, ["whole"]), ({"temperature": -1}, ["temperature"]),
+                              ({"temperature": "hot"}, ["number"]), ({"top_p": 2}, ["top_p"]),
+                              ({"seed": -1}, ["seed"]), ({"stream": 1}, ["true"]),
+                              ({"sed": 1}, ["sed", "seed"])):
+            self.refused(self.couplet(**fields), 400, *words)
+        self.refused(self.server.post("/v1/couplets", {}), 400, "first")
+        self.refused(self.server.post("/v1/couplets", []), 400, "object")
+        self.refused(self.couplet(model="none"), 404, "none")
+        self.refused(self.couplet(model="shakespeare"), 404, "shakespeare")
+        for fields, words in (({"prompt": ["a", "b"]}, ["prompt"]), ({"max_tokens": 1 << 40}, ["max_tokens"]),
+                              ({"echo": True}, ["echo"]), ({"logprobs": 3}, ["logprobs"]),
+                              ({"suffix": "x"}, ["suffix"]), ({"stop": [1]}, ["stop"]), ({"n": 1000}, ["n"]),
+                              ({"prompt": "x" * 100_000}, ["longer"])):
+            self.refused(self.text(**fields), 400, *words)
+        post = self.server.post
+        as_json = {"Content-Type": "application/json"}
+        self.refused(post("/v1/couplets", "{", as_json, raw=True), 400, "JSON")
+        self.refused(post("/v1/couplets", b'{"first": "\xff\xfe"}', as_json, raw=True), 400)
+        self.refused(post("/v1/couplets", '{"first": "\\ud800"}', as_json, raw=True), 400)
+        self.refused(post("/v1/couplets", '{"first": "a", "first": "b"}', as_json, raw=True), 400, "twice")
+        self.refused(post("/v1/couplets", "[" * 100_000, as_json, raw=True), 400)
+        self.refused(post("/v1/couplets", '{"first": "a"}', {"Content-Type": "text/plain"}, raw=True), 415)
+        self.refused(post("/v1/couplets", b"x" * (2 << 20), as_json, raw=True), 413)
+        self.refused(post("/nothing", {}), 404)
+        self.assertEqual(self.server.get("/v1/couplets")[0], 405)
+        self.assertEqual(self.server.get("/" + "a" * 10_000)[0], 414)
+        self.assertEqual(self.couplet()[0], 200)
+
+    def test_chunked_bodies_are_bounded_too(self):
+        connection = self.server.connect()
+        connection.putrequest("POST", "/v1/couplets")
+        connection.putheader("Transfer-Encoding", "chunked")
+        connection.putheader("Content-Type", "application/json")
+        connection.endheaders()
+        try:
+            for _ in range(100):
+                connection.send(b"10000\r\n" + b"x" * 0x10000 + b"\r\n")
+            connection.send(b"0\r\n\r\n")
+            self.assertEqual(connection.getresponse().status, 413)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # it stopped reading, which is as good
+        connection.close()
+        self.assertEqual(self.couplet()[0], 200)
+
+    def test_garbage_is_no_http(self):
+        for garbage in (b"\x00" * 1000 + b"\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\xff\xfe\r\n\r\n",
+                        b"POST /v1/couplets HTTP/1.1\r\nContent-Length: -5\r\n\r\n",
+                        b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 5000 + b"\r\n"):
+            with socket.create_connection(("127.0.0.1", self.server.port), timeout=20) as raw:
+                try:
+                    raw.sendall(garbage)
+                    raw.recv(4096)
+                except (ConnectionResetError, BrokenPipeError):
+                    pass
+        self.assertEqual(self.couplet()[0], 200)
+
+    def test_many_at_once_get_what_one_alone_gets(self):
+        alone = {seed: self.couplet(seed=seed, candidates=2)[1] for seed in range(8)}
+        results, refused = [], []
+
+        def ask(start):
+            for i in range(12):
+                seed = (start + i) % 8
+                while True:
+                    status, body = self.couplet(seed=seed, candidates=2)
+                    if status != 429:
+                        break
+                    refused.append(body)
+                    time.sleep(0.01)
+                results.append((seed, status, body))
+
+        threads = [threading.Thread(target=ask, args=(i,)) for i in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(len(results), 16 * 12)
+        for seed, status, body in results:
+            self.assertEqual(status, 200)
+            self.assertEqual(body, alone[seed])
+        self.assertGreater(len(refused), 0)  # 32 sequences asked for places of 24
+        self.refused((429, refused[0]), 429, "try again")
+        self.server.idle()
+
+    def test_a_client_that_leaves_frees_its_place(self):
+        before = self.server.metric("linnet_symbols_generated_total")
+        connections = []
+        for _ in range(4):
+            connection = self.server.connect()
+            connection.request("POST", "/v1/completions", json.dumps(
+                {"prompt": "A", "max_tokens": 1000, "stream": True}), {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            response.read1(50)
+            connections.append((connection, response))
+        self.server.wait_for("linnet_sequences_running", 4)
+        for connection, response in connections:
+            response.close()
+            connection.close()
+        self.server.wait_for("linnet_sequences_running", 0, seconds=3)
+        self.assertLess(self.server.metric("linnet_symbols_generated_total") - before, 4 * 1000)
+        # And one that waits for the whole.
+        connection = self.server.connect()
+        connection.request("POST", "/v1/completions", json.dumps({"prompt": "A", "max_tokens": 1000}),
+                           {"Content-Type": "application/json"})
+        self.server.wait_for("linnet_sequences_running", 1)
+        connection.sock.shutdown(socket.SHUT_RDWR)
+        connection.close()
+        self.server.wait_for("linnet_sequences_running", 0, seconds=3)
+
+    def test_a_slow_reader_holds_up_nobody(self):
+        slow = socket.create_connection(("127.0.0.1", self.server.port))
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        body = json.dumps({"prompt": "A", "max_tokens": 1000, "stream": True})
+        slow.sendall((f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                      f"Content-Length: {len(body)}\r\n\r\n{body}").encode())
+        start = time.monotonic()
+        for _ in range(20):
+            self.assertEqual(self.couplet()[0], 200)
+        self.assertLess(time.monotonic() - start, 10)
+        slow.close()
+        self.server.idle()
+
+    def test_idle_connections_hold_up_nobody(self):
+        idle = [socket.create_connection(("127.0.0.1", self.server.port)) for _ in range(1000)]
+        for connection in idle[:300]:
+            connection.sendall(b"POST /v1/couplets HTTP/1.1\r\nContent-")  # and no more
+        start = time.monotonic()
+        self.assertEqual(self.couplet()[0], 200)
+        self.assertLess(time.monotonic() - start, 3)
+        for connection in idle:
+            connection.close()
+        self.assertEqual(self.couplet()[0], 200)
+
+    def test_metrics_and_pages(self):
+        self.couplet()
+        text = self.server.get("/metrics")[1].decode()
+        for name in ("linnet_requests_total", "linnet_request_seconds_bucket", "linnet_sequences_capacity",
+                     "process_resident_memory_bytes"):
+            self.assertIn("\n" + name, text)
+        for line in text.splitlines():
+            self.assertRegex(line, r'^(# (HELP|TYPE) \S+ .+|[a-z_]+(\{[^{}]*\})? [-+.eE0-9]+|)$')
+        status, page, headers = self.server.get("/")
+        self.assertEqual((status, headers["Content-Type"]), (200, "text/html; charset=utf-8"))
+        self.assertIn("default-src 'none'", headers["Content-Security-Policy"])
+        for path in re.findall(r'(?:src|href)="(/[^"]+)"', page.decode()):
+            self.assertEqual(self.server.get(path)[0], 200, path)
+        self.assertNotRegex(page.decode(), r'(?:src|href)="https?:')
+        end = time.monotonic() + 5
+        while not any("POST /v1/couplets 200" in line for line in self.server.log):
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.01)
+
+
+class LifeTest(unittest.TestCase):
+    def test_finishes_what_runs_and_refuses_the_rest(self):
+        with Server() as server:
+            connection = server.connect()
+            connection.request("POST", "/v1/completions", json.dumps(
+                {"prompt": "A", "max_tokens": 1000, "stream": True}), {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            response.read1(20)
+            other = server.connect()
+            other.request("GET", "/healthz")
+            other.getresponse().read()
+            server.process.send_signal(signal.SIGTERM)
+            time.sleep(0.1)
+            other.request("POST", "/v1/couplets", '{"first": "a"}', {"Content-Type": "application/json"})
+            self.assertEqual(other.getresponse().status, 503)
+            self.assertTrue(response.read().endswith(b"data: [DONE]\n\n"))
+            connection.close()
+            other.close()
+            self.assertEqual(server.process.wait(30), 0)
+
+    def test_a_key_guards_what_computes(self):
+        with Server(models=[COUPLET], env={"LINNET_API_KEY": "secret"}) as server:
+            self.assertIn("API key", server.says)
+            self.assertEqual(server.get("/healthz")[0], 200)
+            self.assertEqual(server.get("/")[0], 200)
+            for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "secret"}):
+                self.assertEqual(server.get("/metrics", headers)[0], 401)
+                self.assertEqual(server.post("/v1/couplets", {"first": "海"},
+                                             {"Content-Type": "application/json", **headers})[0], 401)
+            self.assertEqual(server.get("/metrics", {"Authorization": "Bearer secret"})[0], 200)
+
+    def test_a_request_has_its_time(self):
+        with Server("--timeout", 0.2, models=[TEXT]) as server:
+            status, body = server.post("/v1/completions", {"prompt": "A", "max_tokens": 1000, "n": 16})
+            self.assertEqual(status, 200)
+            choices = json.loads(body)["choices"]
+            self.assertIn("length", {choice["finish_reason"] for choice in choices})
+            self.assertLess(sum(len(choice["text"]) for choice in choices), 16 * 1000)
+            server.idle()
+
+    def test_snapshots_outlive_a_kill(self):
+        with tempfile.TemporaryDirectory(prefix="linnet_serve_test.") as folder:
+            prompt = "".join(chr(97 + i * 7 % 26) + (" " if i % 5 == 4 else "") for i in range(750))
+            request = {"prompt": prompt, "max_tokens": 20, "seed": 1}
+            flags = ["--snapshot-folder", folder]
+            with Server(*flags, models=[TEXT]) as server:
+                cold = json.loads(server.post("/v1/completions", request)[1])
+                warm = json.loads(server.post("/v1/completions", request)[1])
+                end = time.monotonic() + 10
+                while len(list(pathlib.Path(folder).glob("*.state"))) < 8:
+                    self.assertLess(time.monotonic(), end)
+                    time.sleep(0.01)
+                time.sleep(0.3)
+                server.process.kill()
+            (pathlib.Path(folder) / "garbage.state").write_bytes(b"no state")
+            with Server(*flags, models=[TEXT]) as server:
+                again = json.loads(server.post("/v1/completions", request)[1])
+            cached = [result["usage"]["prompt_tokens_details"]["cached_tokens"] for result in (cold, warm, again)]
+            self.assertEqual((cached[0], cached[1]), (0, len(prompt)))
+            self.assertGreaterEqual(cached[2], 896)
+            self.assertEqual(cold["choices"], warm["choices"])
+            self.assertEqual(cold["choices"], again["choices"])
+
+    def test_refuses_to_start(self):
+        def start(*args, code=2):
+            done = subprocess.run([BIN / "linnet", "serve", *map(str, args)], capture_output=True, text=True,
+                                  timeout=60)
+            self.assertEqual(done.returncode, code, done.stderr)
+            self.assertEqual(len(done.stderr.strip().splitlines()), 1, done.stderr)
+            return done.stderr
+        self.assertIn("no such", start("nothing.safetensors").lower())
+        self.assertIn("can be served", start(MODELS / "digits.safetensors"))
+        self.assertIn("name", start(COUPLET, COUPLET))
+        self.assertIn("do not fit", start(COUPLET, "--memory", 1, "--sequences", 1000))
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            self.assertIn("--port", start(COUPLET, "--port", taken.getsockname()[1]))
+        self.assertIn("folder", start(COUPLET, "--snapshot-folder", "/proc/none"))
+
+    def test_without_arguments_the_shipped_models(self):
+        with Server(models=[]) as server:
+            self.assertIn("couplet", server.says)
+
+
+if __name__ == "__main__":
+    BIN = pathlib.Path(sys.argv.pop(1)).resolve()
+    unittest.main()
