@@ -3,28 +3,34 @@
 const EXAMPLES = ['海上明月', '春风又绿江南岸', '千山鸟飞绝', '落花人独立', '风声雨声读书声'];
 const CANDIDATES = 5;
 const at = (id) => document.getElementById(id);
+const PACE = matchMedia('(prefers-reduced-motion: reduce)').matches ? 0 : 70;  // milliseconds a character
+const pause = () => new Promise((resolve) => setTimeout(resolve, PACE));
 let candidates = [], chosen = 0, working = null;
 
 shell.begin({
   zh: {
     title: '对联 · linnet', page: '对联', heading: '对对联', first: '上联', go: '对下联', stop: '停', try: '试试：',
-    lead: '写一句上联，模型逐字对出下联。它是一个线性注意力模型，像循环网络一样运行：每个字花同样的时间。',
-    answers: '候选下联', copy: '复制', copied: '已复制', working: '正在对……', done: '对好了，共 {n} 句。', stopped: '停了。',
-    about: '一切都在这台机器上计算，不向外发送任何内容。', failed: '没有对成：', score: '每字 {s}',
+    lead: '写一句上联，模型逐字对出下联。它是一个线性注意力模型，像循环网络一样运行：每个字花同样的时间。' +
+      '它学的是唐宋律诗中的对仗句，五言、七言对得最好。',
+    answers: '候选下联', copy: '复制', copied: '已复制', working: '正在对……', done: '对好了，共 {n} 句。', stopped: '停了。', unknown: '不认识：{characters}。',
+    about: '一切都在这台机器上计算，不向外发送任何内容。', failed: '没有对成：', score: '每字 log p {s}',
   },
   en: {
     title: 'Couplets · linnet', page: 'Couplets', heading: 'Answer a couplet', first: 'First line', go: 'Answer',
     stop: 'Stop', try: 'Try:',
     lead: 'Write the first line of a Chinese couplet; the model answers it, character by character. It is a ' +
-      'linear-attention transformer that runs as a recurrent network: every character costs the same.',
+      'linear-attention transformer that runs as a recurrent network: every character costs the same. ' +
+      'It learnt from regulated verse of the Tang ' +
+      'and Song, so it is best at lines of five and seven.',
     answers: 'Second lines to choose from', copy: 'Copy', copied: 'Copied', working: 'Writing …',
-    done: '{n} answers.', stopped: 'Stopped.', about: 'All of it is computed on this machine; nothing is sent elsewhere.',
-    failed: 'No answer: ', score: '{s} a character',
+    done: '{n} answers.', stopped: 'Stopped.', unknown: 'It does not know {characters}.', about: 'All of it is computed on this machine; nothing is sent elsewhere.',
+    failed: 'No answer: ', score: 'log p {s} a character',
   },
 });
 
-const say = (key, values = {}) => {
-  at('say').textContent = shell.text(key).replace(/\{(\w+)\}/g, (_, name) => values[name]);
+const filled = (key, values) => shell.text(key).replace(/\{(\w+)\}/g, (_, name) => values[name]);
+const say = (...parts) => {
+  at('say').textContent = parts.map(([key, values]) => filled(key, values ?? {})).join(' ');
 };
 
 for (const example of EXAMPLES) {
@@ -71,7 +77,7 @@ function show(index) {
   const pick = at('list').querySelector(`[data-index="${index}"]`);
   pick.firstChild.textContent = candidates[index].text;
   const score = candidates[index].score;
-  pick.lastChild.textContent = score === undefined ? '' : shell.text('score').replace('{s}', score.toFixed(2));
+  pick.lastChild.textContent = score === undefined ? '' : filled('score', { s: score.toFixed(2) });
   if (index === chosen) at('down').textContent = candidates[index].text;
 }
 
@@ -87,25 +93,29 @@ async function ask() {
   at('down').textContent = '';
   at('pair').hidden = at('answers').hidden = false;
   at('stop').hidden = false;
-  say('working');
+  say(['working']);
   try {
-    await shell.stream('/v1/couplets', { first, candidates: CANDIDATES, stream: true }, (event, data) => {
+    let done = null;
+    await shell.stream('/v1/couplets', { first, candidates: CANDIDATES, stream: true }, async (event, data) => {
+      if (mine.signal.aborted) return;
+      if (event === 'error') throw new Error(data.error.message);
+      if (event === 'done') done = data;
       if (event === 'character') candidates[data.candidate].text += data.text;
-      if (event === 'candidate') candidates[data.candidate] = { text: data.text, score: data.score };
-      if (event === 'error') throw new Error(data.message);
+      if (event === 'candidate') candidates[data.candidate] = data;
       if (data.candidate !== undefined) show(data.candidate);
+      // A line is there in some milliseconds; nobody would see it written.
+      if (event === 'character' && data.candidate === 0) await pause();
     }, mine.signal);
     // The likeliest first, each once.
-    const seen = new Set();
-    candidates = candidates.filter(({ text, score }) => score !== undefined && !seen.has(text) && seen.add(text))
-      .sort((a, b) => b.score - a.score);
+    candidates = done.candidates;
     at('list').replaceChildren(...candidates.map((_, index) => row(index)));
     candidates.forEach((_, index) => show(index));
     choose(0);
-    say('done', { n: candidates.length });
+    say(['done', { n: candidates.length }],
+      ...(done.unknown.length ? [['unknown', { characters: done.unknown.join('') }]] : []));
   } catch (error) {
     if (mine !== working) return;
-    if (error.name === 'AbortError') say('stopped');
+    if (error.name === 'AbortError') say(['stopped']);
     else at('say').textContent = shell.text('failed') + error.message;
   } finally {
     if (mine === working) { working = null; at('stop').hidden = true; }

@@ -2,7 +2,11 @@
 'use strict';
 
 const shell = {
-  words: { zh: { theme: '明暗', language: 'English' }, en: { theme: 'Light or dark', language: '中文' } },
+  words: {
+    zh: { theme: '明暗', language: 'English', key: '这台服务器要 API 密钥：' },
+    en: { theme: 'Light or dark', language: '中文', key: 'This server asks for its API key:' },
+  },
+  apiKey: null,
   language: 'zh',
 
   text(key) { return this.words[this.language][key] ?? key; },
@@ -46,12 +50,17 @@ const shell = {
   keep(key, value) { try { localStorage.setItem('linnet.' + key, value); } catch {} },
   recall(key) { try { return localStorage.getItem('linnet.' + key); } catch { return null; } },
 
-  // Posts JSON and calls handle(event, data) for each event that comes back, until the stream ends or
+  // Posts JSON and calls handle(event, data), which may take its time, for each event that comes back, until the stream ends or
   // `signal` aborts. Throws an Error with the server's own words where it refuses.
   async stream(path, body, handle, signal) {
-    const response = await fetch(path, {
-      method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(body), signal,
+    const ask = () => fetch(path, {
+      method: 'POST', body: JSON.stringify(body), signal,
+      headers: {
+        'Content-Type': 'application/json', ...(this.apiKey && { Authorization: `Bearer ${this.apiKey}` }),
+      },
     });
+    let response = await ask();
+    if (response.status === 401 && (this.apiKey = prompt(this.text('key')))) response = await ask();
     if (!response.ok) {
       const refusal = await response.json().catch(() => null);
       throw new Error(refusal?.error?.message ?? `${response.status} ${response.statusText}`);
@@ -67,7 +76,7 @@ const shell = {
           if (line.startsWith('event: ')) event = line.slice(7);
           if (line.startsWith('data: ')) data += line.slice(6);
         }
-        if (data) handle(event, JSON.parse(data));
+        if (data) await handle(event, JSON.parse(data));
       }
     }
   },

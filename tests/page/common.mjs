@@ -1,0 +1,62 @@
+// What the tests of the pages and of the interface share: packages from here or from npm's global folder,
+// a server on a port of its own, and tests that are run one after the other.
+import assert from 'node:assert/strict';
+import { execFileSync, spawn } from 'node:child_process';
+import { existsSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import path from 'node:path';
+
+const SKIPPED = 77;
+
+// A package, installed by `npm ci` here or `npm install -g`; without it the test is skipped.
+export function load(name) {
+  const folders = [import.meta.dirname ?? path.dirname(new URL(import.meta.url).pathname)];
+  try { folders.push(path.dirname(execFileSync('npm', ['root', '-g'], { encoding: 'utf8' }).trim())); } catch {}
+  for (const folder of folders) {
+    const require = createRequire(path.join(folder, 'node_modules', 'none.js'));
+    try { return { module: require(name), resolve: require.resolve }; } catch {}
+  }
+  console.log(`skipped: there is no npm package ${name}; 'npm install --prefix tests/page' installs it`);
+  process.exit(SKIPPED);
+}
+
+export function chromium() {
+  const found = ['/usr/bin/chromium', '/usr/bin/chromium-browser', '/usr/bin/google-chrome'].find(existsSync);
+  if (found) return found;
+  console.log('skipped: there is no Chromium; on Debian, install chromium');
+  process.exit(SKIPPED);
+}
+
+// linnet serve with these models; { url, stop() }.
+export async function serve(models, ...flags) {
+  const server = spawn(path.join(process.argv[2], 'linnet'), ['serve', ...models, '--port', '0', '--quiet', ...flags]);
+  let said = '';
+  const url = await new Promise((resolve, reject) => {
+    server.stderr.on('data', (data) => { said += data; });
+    server.on('exit', () => reject(new Error(said)));
+    server.stdout.on('data', (data) => {
+      said += data;
+      const found = /http:\/\/[\d.]+:\d+/.exec(said);
+      if (found) resolve(found[0]);
+    });
+  });
+  return { url, stop: () => { server.removeAllListeners('exit'); server.kill('SIGKILL'); } };
+}
+
+// Runs the tests ({ name: async function }) and ends the process.
+export async function run(tests, finish) {
+  let failed = 0;
+  for (const [name, test] of Object.entries(tests)) {
+    try {
+      await test();
+      console.log(`ok      ${name}`);
+    } catch (error) {
+      ++failed;
+      console.log(`FAILED  ${name}\n${error.stack}`);
+    }
+  }
+  await finish();
+  process.exit(failed > 0 ? 1 : 0);
+}
+
+export { assert };

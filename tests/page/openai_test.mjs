@@ -1,0 +1,52 @@
+// OpenAI's own client against /v1/completions.
+//
+//   node tests/page/openai_test.mjs BIN_DIR [MODEL]
+import path from 'node:path';
+
+import { assert, load, run, serve } from './common.mjs';
+
+const { module: { OpenAI } } = load('openai');
+const file = process.argv[3] ?? 'models/shakespeare.safetensors';
+const server = await serve([file]);
+const model = path.basename(file, '.safetensors');
+const client = new OpenAI({ baseURL: `${server.url}/v1`, apiKey: 'none', maxRetries: 0 });
+const request = { model, prompt: 'ROMEO:', max_tokens: 40, seed: 5, temperature: 0.8 };
+
+await run({
+  'models are listed': async () => {
+    assert.deepEqual((await client.models.list()).data.map(({ id }) => id), [model]);
+  },
+  'a completion': async () => {
+    const result = await client.completions.create(request);
+    assert.equal(result.choices.length, 1);
+    assert.equal(result.choices[0].finish_reason, 'length');
+    assert.equal(result.usage.completion_tokens, 40);
+    assert.deepEqual((await client.completions.create(request)).choices, result.choices);
+  },
+  'streamed, the same': async () => {
+    const whole = await client.completions.create({ ...request, n: 2 });
+    const texts = ['', ''];
+    const ends = [];
+    for await (const { choices } of await client.completions.create({ ...request, n: 2, stream: true })) {
+      for (const { index, text, finish_reason: end } of choices) {
+        texts[index] += text;
+        if (end) ends.push(end);
+      }
+    }
+    assert.deepEqual(texts, whole.choices.map(({ text }) => text));
+    assert.deepEqual(ends, ['length', 'length']);
+  },
+  'left in the middle': async () => {
+    const stream = await client.completions.create({ ...request, max_tokens: 900, stream: true });
+    for await (const chunk of stream) {
+      assert.ok(chunk.choices.length > 0);
+      stream.controller.abort();
+      break;
+    }
+    assert.equal((await client.completions.create(request)).choices.length, 1);
+  },
+  'errors are of its kinds': async () => {
+    await assert.rejects(client.completions.create({ ...request, temperature: -1 }), OpenAI.BadRequestError);
+    await assert.rejects(client.completions.create({ ...request, model: 'none' }), OpenAI.NotFoundError);
+  },
+}, async () => server.stop());

@@ -1,0 +1,146 @@
+// The page of couplets in a browser: what it does, in both languages and themes, on a desk and on a phone,
+// by mouse and by keyboard; and what axe-core finds.
+//
+//   node tests/page/page_test.mjs BIN_DIR [MODEL]
+import { readFileSync } from 'node:fs';
+
+import { assert, chromium, load, run, serve } from './common.mjs';
+
+const executablePath = chromium();
+const { module: { chromium: browserType } } = load('playwright-core');
+const axe = readFileSync(load('axe-core').resolve('axe-core'), 'utf8');
+const server = await serve([process.argv[3] ?? 'models/couplet.safetensors']);
+const browser = await browserType.launch({ executablePath, args: ['--no-sandbox'] });
+
+// A page with these settings; whatever goes wrong in it, or leaves the server, fails the test.
+async function open(options = {}) {
+  const context = await browser.newContext({ locale: 'en-GB', bypassCSP: true, ...options });
+  await context.grantPermissions(['clipboard-read', 'clipboard-write']);
+  const page = await context.newPage();
+  page.faults = [];
+  page.on('pageerror', (error) => page.faults.push(error.message));
+  page.on('console', (message) => message.type() === 'error' && page.faults.push(message.text()));
+  page.on('request', (request) => request.url().startsWith(server.url) || request.url().startsWith('data:') ||
+    page.faults.push(`asks ${request.url()}`));
+  await page.goto(server.url);
+  return page;
+}
+
+const texts = (page) => page.$$eval('#list li > button:first-child span[lang]', (all) => all.map((x) => x.textContent));
+const finished = (page) => page.waitForFunction(() => /\d/.test(document.getElementById('say').textContent));
+
+async function answer(page, line) {
+  await page.fill('#first', line);
+  await page.keyboard.press('Enter');
+  await finished(page);
+}
+
+await run({
+  'a line is answered': async () => {
+    const page = await open();
+    await answer(page, '海上明月');
+    const answers = await texts(page);
+    assert.ok(answers.length >= 3 && answers.length <= 5, String(answers));
+    for (const text of answers) assert.equal([...text].length, 4);
+    assert.equal(await page.textContent('#up'), '海上明月');
+    assert.equal(await page.textContent('#down'), answers[0]);
+    // The first line hangs on the right.
+    const [up, down] = await Promise.all(['#up', '#down'].map((id) => page.locator(id).boundingBox()));
+    assert.ok(up.x > down.x);
+    assert.deepEqual(page.faults, []);
+  },
+  'it is written character by character': async () => {
+    const page = await open();
+    await page.evaluate(() => {
+      window.lengths = new Set();
+      new MutationObserver(() => window.lengths.add([...document.getElementById('down').textContent].length))
+        .observe(document.getElementById('down'), { childList: true, characterData: true, subtree: true });
+    });
+    await answer(page, '落花人独立');
+    assert.ok(await page.evaluate(() => window.lengths.size) >= 2);
+  },
+  'candidates are chosen by mouse and by keyboard, and copied': async () => {
+    const page = await open();
+    await answer(page, '春风又绿江南岸');
+    const answers = await texts(page);
+    await page.click('#list li:nth-child(2) > button:first-child');
+    assert.equal(await page.textContent('#down'), answers[1]);
+    await page.keyboard.press('3');
+    assert.equal(await page.textContent('#down'), answers[2]);
+    assert.equal(await page.getAttribute('#list li:nth-child(3) > button:first-child', 'aria-pressed'), 'true');
+    await page.click('#list li:nth-child(3) > button:last-child');
+    assert.equal(await page.evaluate(() => navigator.clipboard.readText()), `春风又绿江南岸\n${answers[2]}`);
+    // Everything can be reached with the tab key.
+    const reached = new Set();
+    for (let i = 0; i < 40; ++i) {
+      await page.keyboard.press('Tab');
+      reached.add(await page.evaluate(() => document.activeElement?.textContent?.trim()));
+    }
+    for (const text of ['Answer', 'Copy', '中文', '海上明月']) assert.ok(reached.has(text), `${text} of ${[...reached]}`);
+    assert.deepEqual(page.faults, []);
+  },
+  'examples are a click away': async () => {
+    const page = await open();
+    await page.click('.examples button:first-of-type');
+    await finished(page);
+    assert.equal(await page.inputValue('#first'), await page.textContent('.examples button:first-of-type'));
+  },
+  'a refusal is said, and the next line works': async () => {
+    const page = await open();
+    await page.route('**/v1/couplets', (route) => route.fulfill(
+      { status: 429, contentType: 'application/json', body: '{"error": {"message": "come again"}}' }), { times: 1 });
+    await page.fill('#first', '海上明月');
+    await page.keyboard.press('Enter');
+    await page.waitForFunction(() => document.getElementById('say').textContent.includes('come again'));
+    await answer(page, '海上明月');
+    await page.fill('#first', ' ');
+    await page.keyboard.press('Enter');
+    assert.equal(page.faults.filter((fault) => !fault.includes('429')).length, 0, String(page.faults));
+  },
+  'what the model does not know is named': async () => {
+    const page = await open();
+    await answer(page, '天\u{20BB7}地');
+    assert.match(await page.textContent('#say'), /\u{20BB7}/u);
+  },
+  'markup is text': async () => {
+    const page = await open();
+    await page.fill('#first', '<b>海</b>');
+    await page.keyboard.press('Enter');
+    await finished(page);
+    assert.equal(await page.textContent('#up'), '<b>海</b>');
+    assert.equal(await page.$('#up b'), null);
+  },
+  'language and theme are kept': async () => {
+    const page = await open({ colorScheme: 'light' });
+    assert.equal(await page.textContent('h1'), 'Answer a couplet');
+    await page.click('#language');
+    await page.click('#theme');
+    assert.equal(await page.textContent('h1'), '对对联');
+    await page.reload();
+    assert.equal(await page.textContent('h1'), '对对联');
+    assert.equal(await page.evaluate(() => document.documentElement.lang), 'zh-CN');
+    assert.equal(await page.evaluate(() => document.documentElement.dataset.theme), 'dark');
+    const chinese = await open({ locale: 'zh-CN' });
+    assert.equal(await chinese.textContent('h1'), '对对联');
+  },
+  'nothing serious for axe-core, and nothing to scroll sideways': async () => {
+    for (const colorScheme of ['light', 'dark']) {
+      for (const [locale, width] of [['en-GB', 1000], ['zh-CN', 320]]) {
+        const page = await open({ colorScheme, locale, viewport: { width, height: 700 } });
+        for (const state of ['empty', 'answered']) {
+          if (state === 'answered') await answer(page, '风声雨声读书声，声声入耳');
+          await page.evaluate(axe);
+          const { violations } = await page.evaluate(() => window.axe.run());
+          const serious = violations.filter(({ impact }) => impact === 'serious' || impact === 'critical');
+          assert.deepEqual(serious.map(({ id, nodes }) => `${id}: ${nodes[0].html}`), [], `${colorScheme} ${locale}`);
+          const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+          assert.ok(wide <= 0, `${width} wide, ${state}: ${wide} too much`);
+        }
+        assert.deepEqual(page.faults, []);
+      }
+    }
+  },
+}, async () => {
+  await browser.close();
+  server.stop();
+});
