@@ -13,7 +13,8 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", "linnet " LINNET_VERSION);
   app.require_subcommand(1);
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  for (const cli::Experiment* experiment : {&cli::kFigure1, &cli::kTable3, &cli::kTable5}) {
+  for (const cli::Experiment* experiment :
+       {&cli::kFigure1, &cli::kTable3, &cli::kTable5, &cli::kCouplet}) {
     experiment->add(*cli::AddVerb(app, experiment->name, experiment->description, experiment->notes,
                                   experiment->examples));
   }

@@ -14,7 +14,7 @@ struct Options {
   std::string model;
   std::vector<std::string> lines;
   CoupletOptions how = {.candidates = 5};
-  bool draw = false, json = false;
+  bool draw = false, free = false, json = false;
   std::optional<Precision> precision;
   int threads = 0;
 };
@@ -25,6 +25,8 @@ void Run(const Options& options) {
   CoupletWriter writer(engine);
   CoupletOptions how = options.how;
   if (options.draw) how.beam = 0;
+  if (options.free && !options.draw) throw InputError("--free goes with --draw");
+  how.rules = !options.free;
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
   for (const std::string& line : options.lines) {
     const std::vector<Answer> answers = writer.Write(line, how);
@@ -77,6 +79,8 @@ void AddCouplet(CLI::App& app) {
       ->check(Between(1, 1000))
       ->capture_default_str();
   verb->add_flag("--draw", options->draw, "Draw candidates instead of searching for the likeliest");
+  verb->add_flag("--free", options->free,
+                 "With --draw: without the rules, as the model has learnt them");
   AddChoiceOptions(verb, options->how.choice, options->how.seed, "With --draw: ");
   AddPrecisionOption(verb, options->precision);
   AddThreadsOption(verb, options->threads);

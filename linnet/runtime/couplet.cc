@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "linnet/base/error.h"
@@ -66,25 +67,44 @@ void CoupletLine::Allow(size_t at, std::span<const int32_t> used, std::span<floa
   const auto forbid = [&](size_t symbol) { logits[symbol] = -INFINITY; };
   for (const int32_t symbol : symbols_.unwritten) forbid(static_cast<size_t>(symbol));
   forbid(static_cast<size_t>(read_[at]));
-  // A character that was written before stands again only where the first line repeats its own there.
+  // A character stands again where the first line repeats its own, and nowhere else.
   for (size_t i = 0; i < at; ++i) {
     if (punctuation_[i]) continue;
-    if (characters_[i] != characters_[at]) forbid(static_cast<size_t>(used[i]));
+    const auto written = static_cast<size_t>(used[i]);
+    if (characters_[i] == characters_[at]) {
+      const float logit = logits[written];
+      std::fill(logits.begin(), logits.end(), -INFINITY);
+      logits[written] = std::max(logit, std::numeric_limits<float>::lowest());
+      return;
+    }
+    forbid(written);
   }
 }
 
 int32_t CoupletDraft::Next(std::span<const float> outputs) {
   const size_t at = symbols_.size();
-  int32_t symbol = line_->symbol(at);
-  if (!line_->punctuation(at)) {
+  const bool given = rules_ && line_->punctuation(at);  // not a choice
+  int32_t symbol = given ? line_->symbol(at) : 0;
+  if (!given) {
     allowed_.assign(outputs.begin(), outputs.end());
-    line_->Allow(at, symbols_, allowed_);
+    if (rules_) {
+      line_->Allow(at, symbols_, allowed_);
+    } else {
+      allowed_[Vocabulary::kSeparator] = allowed_[Vocabulary::kUnknown] = -INFINITY;
+    }
     symbol = Choose(allowed_, choice_, rng_);
     answer_.log_probability += outputs[static_cast<size_t>(symbol)] - LogSumExp(outputs);
     ++answer_.characters;
   }
   symbols_.push_back(symbol);
-  last_ = line_->Text(at, symbol);
+  if (rules_) {
+    last_ = line_->Text(at, symbol);
+    done_ = symbols_.size() == line_->size();
+  } else {
+    last_ = line_->symbols().vocabulary.Decode(symbol);
+    const size_t most = std::min(2 * line_->size(), 2 * line_->symbols().longest - line_->size());
+    done_ = symbol == Vocabulary::kEnd || symbols_.size() == most;
+  }
   answer_.text += last_;
   return symbol;
 }
@@ -101,7 +121,8 @@ std::vector<Answer> CoupletWriter::Write(const std::string& first, const Couplet
   const std::vector<int32_t> prompt = line.Prompt();
   Begun begun{engine_.NewState(1), std::vector<float>(engine_.output_size())};
   engine_.Prefix(begun.state, prompt, prompt.size(), begun.logits);
-  return options.beam > 0 ? Search(line, begun, options) : Draw(line, begun, options);
+  return options.beam > 0 && options.rules ? Search(line, begun, options)
+                                           : Draw(line, begun, options);
 }
 
 // Beam search: of all continuations of the lines that are kept, the likeliest go on.
@@ -189,14 +210,17 @@ std::vector<Answer> CoupletWriter::Draw(const CoupletLine& line, const Begun& be
   for (size_t i = 0; i < count; ++i) {
     std::copy(begun.logits.begin(), begun.logits.end(),
               logits.begin() + static_cast<ptrdiff_t>(i * width));
-    drafts.emplace_back(line, options.choice, options.seed, /*stream=*/i);
+    drafts.emplace_back(line, options.choice, options.seed, /*stream=*/i, options.rules);
   }
-  std::vector<int32_t> symbols(count);
-  for (size_t at = 0; at < line.size(); ++at) {
-    if (at > 0) engine_.Step(state, symbols, logits);
+  std::vector<int32_t> symbols(count, Vocabulary::kEnd);
+  const auto done = [](const CoupletDraft& draft) { return draft.done(); };
+  while (true) {
     for (size_t i = 0; i < count; ++i) {
+      if (drafts[i].done()) continue;
       symbols[i] = drafts[i].Next(std::span(logits).subspan(i * width, width));
     }
+    if (std::all_of(drafts.begin(), drafts.end(), done)) break;
+    engine_.Step(state, symbols, logits);
   }
   std::vector<Answer> answers;
   for (const CoupletDraft& draft : drafts) answers.push_back(draft.answer());

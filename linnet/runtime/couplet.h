@@ -4,8 +4,9 @@
 //   for (const Answer& answer : writer.Answer("海上明月", {.candidates = 5})) ...   // the best one first
 //
 // The first line is read once; candidates are forks of the state behind it. A second line has as many
-// characters as the first one, punctuation where that has it and nowhere else, and no character of its own
-// where the first one has the same: what breaks these rules is never written.
+// characters as the first one, punctuation where that has it and nowhere else, no character where the first
+// one has the same, and repeats one where the first one does, only there: what breaks these rules is never
+// written.
 #ifndef LINNET_RUNTIME_COUPLET_H_
 #define LINNET_RUNTIME_COUPLET_H_
 
@@ -27,6 +28,9 @@ struct CoupletOptions {
   size_t beam = 16;
   ChoiceOptions choice = {};
   uint64_t seed = 0;
+  // Without rules candidates are drawn as the model has them, until it ends them: what it learnt of the
+  // rules shows. (Beams are of lines that keep them.)
+  bool rules = true;
 };
 
 struct Answer {
@@ -61,6 +65,7 @@ class CoupletLine {
   const std::string& character(size_t at) const { return characters_[at]; }  // as it was given
   // What is written at a place for a symbol: of punctuation, what stands in the first line.
   std::string Text(size_t at, int32_t symbol) const;
+  const CoupletSymbols& symbols() const { return symbols_; }
   // Lowers what place `at` may not hold to -infinity; `used`: the symbols before it.
   void Allow(size_t at, std::span<const int32_t> used, std::span<float> logits) const;
 
@@ -74,14 +79,16 @@ class CoupletLine {
 // A second line that is being drawn, character by character.
 class CoupletDraft {
  public:
-  // The line must outlive this. What is drawn is a function of seed and stream.
-  CoupletDraft(const CoupletLine& line, const ChoiceOptions& choice, uint64_t seed, uint64_t stream)
-      : line_(&line), choice_(choice), rng_(seed, stream) {}
+  // The line must outlive this. What is drawn is a function of seed and stream. Without rules anything
+  // but unknown characters and separators may stand anywhere, and twice the first line's length is the most.
+  CoupletDraft(const CoupletLine& line, const ChoiceOptions& choice, uint64_t seed, uint64_t stream,
+               bool rules = true)
+      : line_(&line), choice_(choice), rng_(seed, stream), rules_(rules) {}
 
   // The next symbol, from the head's outputs at the one before it (at first: at the separator). Throws
   // InputError where the rules leave none.
   int32_t Next(std::span<const float> outputs);
-  bool done() const { return symbols_.size() == line_->size(); }
+  bool done() const { return done_; }
   const std::string& last() const { return last_; }  // the text of the symbol that Next() gave
   const Answer& answer() const { return answer_; }
 
@@ -89,6 +96,7 @@ class CoupletDraft {
   const CoupletLine* line_;
   ChoiceOptions choice_;
   Philox rng_;
+  bool rules_, done_ = false;
   std::vector<int32_t> symbols_;
   std::vector<float> allowed_;
   std::string last_;

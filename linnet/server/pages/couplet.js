@@ -12,7 +12,8 @@ shell.begin({
     title: '对联 · linnet', page: '对联', heading: '对对联', first: '上联', go: '对下联', stop: '停', try: '试试：',
     lead: '写一句上联，模型逐字对出下联。它是一个线性注意力模型，像循环网络一样运行：每个字花同样的时间。' +
       '它学的是唐宋律诗中的对仗句，五言、七言对得最好。',
-    answers: '候选下联', copy: '复制', copied: '已复制', working: '正在对……', done: '对好了，共 {n} 句。', stopped: '停了。', unknown: '不认识：{characters}。',
+    answers: '候选下联', copy: '复制', copied: '已复制', working: '正在对……', done: '对好了，共 {n} 句。',
+    stopped: '停了。', unknown: '不认识：{characters}。',
     about: '一切都在这台机器上计算，不向外发送任何内容。', failed: '没有对成：', score: '每字 log p {s}',
   },
   en: {
@@ -23,7 +24,8 @@ shell.begin({
       'It learnt from regulated verse of the Tang ' +
       'and Song, so it is best at lines of five and seven.',
     answers: 'Second lines to choose from', copy: 'Copy', copied: 'Copied', working: 'Writing …',
-    done: '{n} answers.', stopped: 'Stopped.', unknown: 'It does not know {characters}.', about: 'All of it is computed on this machine; nothing is sent elsewhere.',
+    done: '{n} answers.', stopped: 'Stopped.', unknown: 'It does not know {characters}.',
+    about: 'All of it is computed on this machine; nothing is sent elsewhere.',
     failed: 'No answer: ', score: 'log p {s} a character',
   },
 });
@@ -96,7 +98,8 @@ async function ask() {
   say(['working']);
   try {
     let done = null;
-    await shell.stream('/v1/couplets', { first, candidates: CANDIDATES, stream: true }, async (event, data) => {
+    const request = { first, candidates: CANDIDATES, stream: true };
+    await shell.stream('/v1/couplets', request, async (event, data) => {
       if (mine.signal.aborted) return;
       if (event === 'error') throw new Error(data.error.message);
       if (event === 'done') done = data;

@@ -50,8 +50,8 @@ const shell = {
   keep(key, value) { try { localStorage.setItem('linnet.' + key, value); } catch {} },
   recall(key) { try { return localStorage.getItem('linnet.' + key); } catch { return null; } },
 
-  // Posts JSON and calls handle(event, data), which may take its time, for each event that comes back, until the stream ends or
-  // `signal` aborts. Throws an Error with the server's own words where it refuses.
+  // Posts JSON and calls handle(event, data), which may take its time, for each event that comes back,
+  // until the stream ends or `signal` aborts. Throws an Error with the server's own words where it refuses.
   async stream(path, body, handle, signal) {
     const ask = () => fetch(path, {
       method: 'POST', body: JSON.stringify(body), signal,
