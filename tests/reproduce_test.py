@@ -313,6 +313,50 @@ class Table3(unittest.TestCase):
                          ["linear", "full", "reformer", "lstm"])
 
 
+class Couplet(unittest.TestCase):
+    def setUp(self):
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="linnet_reproduce_test."))
+        self.addCleanup(shutil.rmtree, self.dir)
+        (self.dir / "out").mkdir()
+
+    def reproduce(self, *arguments):
+        return subprocess.run([BIN / "linnet", "reproduce", "couplet", "--out", self.dir / "out",
+                               *map(str, arguments)], capture_output=True, text=True)
+
+    def result(self):
+        rules = {"lines": 200, "length": 200, "punctuation": 200, "places": 190, "repeats": 180, "mirrored": 200,
+                 "all": 170}
+        shown = {"first": "天地", "second": "日月", "greedy": "山川", "drawn": "河海", "beam of 16": "江湖"}
+        return {"machine": "A machine", "date": "2026-11-21",
+                "perplexities": [{"model": "m", "data": "d", "perplexity": 61.8, "pairs": 2000, "characters": 12000,
+                                  "unknown": 12, "left_out": 3}],
+                "curves": [{"run": "m", "points": [[500, 200.0], [1000, 90.0]]}],
+                "rules": [dict(rules, way=way) for way in ("greedy", "drawn, without rules")],
+                "shown": [shown]}
+
+    def test_a_page_with_pictures(self):
+        (self.dir / "in.json").write_text(json.dumps(self.result()))
+        done = self.reproduce("--from", self.dir / "in.json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        page = (self.dir / "out" / "couplet.md").read_text()
+        self.assertIn("| m | d | 61.8 | 2,000 | 12,000 | 0.100 | 3 |", page)
+        self.assertIn("| drawn, without rules | 100 | 100 | 95.0 | 90.0 | 100 | 85.0 |", page)
+        self.assertIn("| 天地 | 山川 | 河海 | 江湖 | 日月 |", page)
+        self.assertEqual(len(list((self.dir / "out").iterdir())), 6)
+
+    def test_refuses_what_is_no_result(self):
+        whole = self.result()
+        for broken in ({}, [], dict(whole, machine=3), dict(whole, rules=[]), dict(whole, shown=[{}])):
+            (self.dir / "in.json").write_text(json.dumps(broken))
+            done = self.reproduce("--from", self.dir / "in.json")
+            self.assertEqual(done.returncode, 2, broken)
+            self.assertEqual(len(done.stderr.strip().splitlines()), 1)
+            self.assertEqual(list((self.dir / "out").iterdir()), [])
+        done = self.reproduce()
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--data", done.stderr)
+
+
 if __name__ == "__main__":
     BIN = pathlib.Path(sys.argv.pop(1)).resolve()
     unittest.main()

@@ -43,7 +43,8 @@ class TextTest(unittest.TestCase):
         cls.models = {}
         for name, flags in {
                 "couplet": ["couplet", "--data", cls.dir / "couplets", "--lr", "5e-3", "--steps", 500,
-                            "--lr-warmup", 20, "--batch", 32, "--max-length", 20, "--preset", "small"],
+                            "--lr-warmup", 20, "--batch", 32, "--max-length", 20, "--preset", "small",
+                            "--other-lengths", 0],
                 "byte": ["text", "--data", cls.text, "--context", 32, "--lr", "5e-3", "--lr-warmup", 20,
                          "--steps", 400],
                 "character": ["text", "--data", cls.text, "--unit", "character", "--context", 32, "--lr",
@@ -111,6 +112,22 @@ class TextTest(unittest.TestCase):
             if name == "couplet":
                 self.assertEqual(result.stdout.split()[0], "地水草")
         self.assertIn("16 characters", run("info", self.models["couplet"]).stdout)
+
+    def test_lines_of_other_lengths(self):
+        out = self.dir / "lengths"
+        result = run("train", "couplet", "--data", self.dir / "couplets", "--other-lengths", 1, "--steps", 30,
+                     "--batch", 16, *TINY, "--out", out)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        data = (out / "model.safetensors").read_bytes()
+        spec = json.loads(json.loads(data[8:8 + int.from_bytes(data[:8], "little")])["__metadata__"]["linnet"])
+        self.assertIn("，", spec["characters"])  # that no line of the data has
+        line = "天，日山。风花；春"
+        result = run("couplet", out / "model.safetensors", line, "--json")
+        answer = json.loads(result.stdout)[0]["answers"][0]["text"]
+        self.assertEqual([answer[i] for i in (1, 4, 7)], ["，", "。", "；"])
+        self.assertEqual(len(answer), len(line))
+        self.refused(run("train", "couplet", "--data", self.dir / "couplets", "--other-lengths", 2, "--out", out),
+                     "other")
 
     def test_refuses_what_does_not_fit(self):
         couplet, byte = self.models["couplet"], self.models["byte"]

@@ -74,5 +74,17 @@ TEST_F(Couplets, SaysWhatIsWrong) {
   EXPECT_THAT(ErrorOf(), HasSubstr("no couplet"));
 }
 
+TEST(PiecesOf, CutAtTheCaesura) {
+  for (size_t characters = 0; characters < 12; ++characters) {
+    const auto pieces = PiecesOf(characters);
+    EXPECT_EQ(pieces.empty(), characters != 5 && characters != 7);
+    for (const Piece& piece : pieces) {
+      EXPECT_LT(piece.begin, piece.end);
+      EXPECT_LE(piece.end, characters);
+      EXPECT_LT(piece.end - piece.begin, characters);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace linnet
