@@ -127,6 +127,45 @@ TEST(Scheduler, GoesOnFromAState) {
   EXPECT_EQ(seen[1].outputs, want);
 }
 
+// From each place that `passed` tells, and from the end of the prompt with its outputs: the same bits.
+TEST(Scheduler, PromptsAreReadOnceForMany) {
+  const auto model = TestModel();
+  for (const bool parallel : {false, true}) {
+    Engine engine(model, {.threads = 2});
+    Scheduler scheduler(engine, {.sequences = 3, .queue = 20, .parallel_next = parallel});
+    Tokens prompt;
+    for (size_t i = 0; i < 270; ++i) prompt.push_back(static_cast<int32_t>(i * i % 11));
+    Seen whole;
+    std::vector<State> states;
+    Floats outputs;
+    Request request = Asking(prompt, 12, whole);
+    request.passed = [&](State state, std::span<const float> last) {
+      states.push_back(std::move(state));
+      outputs.assign(last.begin(), last.end());
+    };
+    ASSERT_TRUE(scheduler.Submit(std::move(request)));
+    while (scheduler.Run()) {
+    }
+    ASSERT_EQ(states.size(), 3u);  // behind 128, 256 and 270 symbols
+    std::vector<Seen> rest(states.size());
+    for (size_t i = 0; i < states.size(); ++i) {
+      const size_t read = states[i].position();
+      EXPECT_EQ(read, std::min<size_t>(prompt.size(), (i + 1) * Scheduler::kPiece));
+      Request more =
+          Asking({prompt.begin() + static_cast<ptrdiff_t>(read), prompt.end()}, 12, rest[i]);
+      more.from = std::move(states[i]);
+      if (read == prompt.size()) more.outputs = outputs;
+      ASSERT_TRUE(scheduler.Submit(std::move(more)));
+    }
+    while (scheduler.Run()) {
+    }
+    for (const Seen& seen : rest) EXPECT_TRUE(seen.outputs == whole.outputs);
+    Seen none;
+    Request empty = Asking({}, 1, none);
+    EXPECT_THROW(scheduler.Submit(std::move(empty)), Error);
+  }
+}
+
 TEST(Scheduler, QueuesThenRefuses) {
   const auto model = TestModel();
   Engine engine(model, {.threads = 1});
