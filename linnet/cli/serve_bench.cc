@@ -1,8 +1,11 @@
 // linnet bench serve: many clients at once against the server, with the server's own engine as the limit.
 #include <httplib.h>
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <mutex>
@@ -16,6 +19,7 @@
 #include "linnet/cli/verbs.h"
 #include "linnet/data/couplets.h"
 #include "linnet/runtime/couplet.h"
+#include "linnet/runtime/text.h"
 #include "linnet/server/server.h"
 
 namespace linnet::cli {
@@ -116,8 +120,93 @@ double Resident() {
   return resident * 4096;
 }
 
+// Milliseconds until the first symbol behind a prompt, by a client of its own.
+double FirstSymbol(int port, const std::string& prompt) {
+  httplib::Client client("127.0.0.1", port);
+  client.set_tcp_nodelay(true);
+  const std::string body =
+      ordered_json({{"prompt", prompt}, {"max_tokens", 8}, {"seed", 1}, {"stream", true}}).dump();
+  const Stopwatch watch;
+  double first = -1;
+  httplib::Request request;
+  request.method = "POST", request.path = "/v1/completions", request.body = body;
+  request.set_header("Content-Type", "application/json");
+  request.content_receiver = [&](const char*, size_t, uint64_t, uint64_t) {
+    if (first < 0) first = 1e3 * watch.Seconds();
+    return true;
+  };
+  const auto result = client.send(request);
+  if (!result || result->status != 200 || first < 0) throw RuntimeError("bench serve: no answer");
+  return first;
+}
+
+// Long prompts to a model of text: read for the first time, again, and again by a server that has just
+// been started over the same folder.
+void RunText(const Options& options, const std::shared_ptr<const Model>& model) {
+  constexpr size_t kPrompts = 15;
+  const Vocabulary vocabulary = VocabularyOf(*model);
+  const auto length = static_cast<size_t>(model->spec().max_length) - 16;
+  std::vector<std::string> prompts;
+  for (size_t i = 0; i < kPrompts; ++i) {
+    Philox rng(2, i);
+    std::string prompt;
+    while (prompt.size() < length) prompt += static_cast<char>('a' + rng.Below(26));
+    prompts.push_back(std::move(prompt));
+  }
+  const std::string folder =
+      std::filesystem::temp_directory_path() / StrCat("linnet_bench_serve.", getpid());
+  std::filesystem::remove_all(folder);
+  const auto median = [](std::vector<double> values) {
+    std::sort(values.begin(), values.end());
+    return values[values.size() / 2];
+  };
+  double limit = 0;
+  {
+    Engine engine(model, {.threads = options.threads});
+    const std::vector<int32_t> symbols = TextPrompt(*model, vocabulary, prompts[0]);
+    std::vector<float> outputs(engine.output_size());
+    State state = engine.NewState(1);
+    const auto read = [&] {
+      state.Reset();
+      engine.Prefix(state, symbols, symbols.size(), outputs);
+    };
+    limit = 1e3 * MedianSeconds({read}, 0.5)[0];
+  }
+  std::vector<double> times[3];  // cold, warm, after the restart
+  for (const bool restarted : {false, true}) {
+    std::vector<server::Served> served;
+    served.push_back({"text", std::make_unique<server::Batcher>(
+                                  model, server::BatcherOptions{.threads = options.threads,
+                                                                .snapshots = {.folder = folder}})});
+    server::Server server(std::move(served), {.port = 0});
+    const int port = server.Bind();
+    std::thread serving([&] { server.Run(); });
+    FirstSymbol(port, "a");  // threads and connections are there
+    for (int pass = restarted ? 2 : 0; pass < (restarted ? 3 : 2); ++pass) {
+      for (const std::string& prompt : prompts) times[pass].push_back(FirstSymbol(port, prompt));
+    }
+    server.Drain(10);
+    serving.join();
+  }
+  std::filesystem::remove_all(folder);
+  std::vector<Record> records;
+  const char* const names[] = {"cold", "warm", "restarted"};
+  for (size_t pass = 0; pass < 3; ++pass) {
+    records.push_back(
+        {.name = StrCat("serve/first/", names[pass]),
+         .label = StrCat(options.model, "  prompts of ", length, " symbols"),
+         .value = median(times[pass]),
+         .unit = "ms",
+         .limit = limit,
+         .identity = {{"prompt", length}, {"machine", MachineName()}, {"date", Today()}}});
+  }
+  PrintRecords(records, options.json);
+}
+
 void Run(const Options& options) {
-  const auto model = OpenModel(options.model, "couplet", "bench serve");
+  const auto model = Model::Open(options.model);
+  if (model->spec().task == "text") return RunText(options, model);
+  CheckTask(*model, "couplet", "bench serve");
   const CoupletSymbols symbols(*model);
   const std::vector<std::string> lines = FirstLines(options, symbols);
   const auto clients = static_cast<size_t>(options.clients);
@@ -252,13 +341,17 @@ void AddServeBench(CLI::App& app) {
   CLI::App* bench = app.add_subcommand("bench", "Time the server");
   bench->require_subcommand(1);
   CLI::App* verb = AddVerb(
-      *bench, "serve", "Time a model of couplets behind HTTP, with many clients at once",
+      *bench, "serve",
+      "Time a model behind HTTP: couplets, with many clients at once; text, the first symbol",
       "Server and clients share this machine. Answers under load are compared, byte for byte, with "
       "those to the same\nrequests alone. The limit: the engine's steps for as many sequences, "
       "with a "
-      "draw each, without prompts and HTTP.",
+      "draw each, without prompts and HTTP.\nOf a model of text: the time to the first symbol of "
+      "long prompts, "
+      "cold, warm and after a restart;\nthe limit is the engine's time to read them.",
       "  linnet bench serve models/couplet.safetensors\n"
-      "  linnet bench serve models/couplet.safetensors --clients 8 --candidates 5 --json\n");
+      "  linnet bench serve models/couplet.safetensors --clients 8 --candidates 5 --json\n"
+      "  linnet bench serve models/shakespeare.safetensors\n");
   auto options = std::make_shared<Options>();
   options->seconds = 60;
   AddModelArgument(verb, options->model);
