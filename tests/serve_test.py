@@ -383,6 +383,15 @@ class LifeTest(unittest.TestCase):
                 self.assertEqual(server.post("/v1/couplets", {"first": "海"},
                                              {"Content-Type": "application/json", **headers})[0], 401)
             self.assertEqual(server.get("/metrics", {"Authorization": "Bearer secret"})[0], 200)
+            # What was refused leaves nothing behind on its connection.
+            connection = server.connect()
+            for headers, status in (({}, 401), ({"Authorization": "Bearer secret"}, 200)) * 2:
+                connection.request("POST", "/v1/couplets", b'{"first": "abc"}',
+                                   {"Content-Type": "application/json", **headers})
+                response = connection.getresponse()
+                response.read()
+                self.assertEqual(response.status, status)
+            connection.close()
 
     def test_a_request_has_its_time(self):
         with Server("--timeout", 0.2, models=[TEXT]) as server:

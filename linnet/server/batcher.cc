@@ -94,7 +94,11 @@ void Batcher::Loop() {
     }
     for (const auto& job : jobs) {
       jobs_.emplace(job->id, job);
-      Begin(job);
+      try {
+        Begin(job);
+      } catch (const std::exception& error) {  // no memory
+        Fail(job, error.what());
+      }
     }
     for (const uint64_t id : cancels) CancelNow(id);
     try {
@@ -169,12 +173,16 @@ void Batcher::Start(const std::shared_ptr<Job>& job, size_t sequence, std::vecto
                   .outputs = std::move(outputs)};
   if (!request.prompt.empty()) {
     request.passed = [this, job](State state, std::span<const float> logits) {
-      const auto prefix = std::span(job->work.prompt).first(state.position());
-      if (!logits.empty()) {
-        if (job->work.begun) job->work.begun(job->known);
-        StartRest(job, state, logits);
+      try {
+        const auto prefix = std::span(job->work.prompt).first(state.position());
+        if (!logits.empty()) {
+          if (job->work.begun) job->work.begun(job->known);
+          StartRest(job, state, logits);
+        }
+        snapshots_.Keep(prefix, {std::move(state), {logits.begin(), logits.end()}});
+      } catch (const std::exception& error) {  // no memory
+        Fail(job, error.what());
       }
-      snapshots_.Keep(prefix, {std::move(state), {logits.begin(), logits.end()}});
     };
   }
   try {
@@ -183,7 +191,15 @@ void Batcher::Start(const std::shared_ptr<Job>& job, size_t sequence, std::vecto
       throw RuntimeError("the queue is full");
     }
   } catch (const std::exception& error) {
-    for (size_t i = 0; i < job->sequences.size(); ++i) End(job, i, Ended::kFailed, error.what());
+    Fail(job, error.what());
+  }
+}
+
+void Batcher::Fail(const std::shared_ptr<Job>& job, const std::string& why) {
+  for (size_t i = 0; i < job->sequences.size(); ++i) {
+    const auto scheduled = job->sequences[i].scheduled;
+    End(job, i, Ended::kFailed, why);
+    if (scheduled) scheduler_.Cancel(*scheduled);
   }
 }
 

@@ -88,6 +88,7 @@ class Batcher {
   void StartRest(const std::shared_ptr<Job>& job, const State& state,
                  std::span<const float> outputs);
   void End(const std::shared_ptr<Job>& job, size_t sequence, Ended how, const std::string& why);
+  void Fail(const std::shared_ptr<Job>& job, const std::string& why);
   void CancelNow(uint64_t request);
 
   Engine engine_;

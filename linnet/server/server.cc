@@ -9,6 +9,7 @@
 #include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -104,7 +105,7 @@ struct Server::Impl {
               const httplib::ContentReader& body);
   void Send(httplib::Response& response, Reply reply);
   std::string Body(const httplib::ContentReader& body, const httplib::Response& response);
-  bool Allowed(const httplib::Request& request) const;
+  void CheckKey(const httplib::Request& request, httplib::Response& response) const;
   std::string MetricsText() const;
   void Log(const httplib::Request& request, const httplib::Response& response);
   bool Idle() const {
@@ -116,6 +117,7 @@ struct Server::Impl {
   ServerOptions options;
   std::vector<std::unique_ptr<Endpoint>> endpoints;
   Metrics metrics;
+  std::set<std::string> paths = {"/", "/healthz", "/metrics", "/v1/models"};  // that there are
   std::chrono::steady_clock::time_point begun = std::chrono::steady_clock::now();
   std::atomic<size_t> connections{0}, sending{0};
   std::atomic<bool> draining{false};
@@ -168,19 +170,11 @@ void Server::Impl::Routes() {
     setsockopt(listening, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
     socket = listening;
   });
-  http.set_pre_routing_handler(
-      [this](const httplib::Request& request, httplib::Response& response) {
-        account = std::make_shared<Account>();
-        left = false;
-        const bool open = request.path == "/healthz" ||
-                          !(request.path.starts_with("/v1/") || request.path == "/metrics");
-        if (!open && !Allowed(request)) {
-          response.set_header("WWW-Authenticate", "Bearer");
-          SetError(response, 401, "this server asks for its API key: Authorization: Bearer KEY");
-          return httplib::Server::HandlerResponse::Handled;
-        }
-        return httplib::Server::HandlerResponse::Unhandled;
-      });
+  http.set_pre_routing_handler([](const httplib::Request&, httplib::Response&) {
+    account = std::make_shared<Account>();
+    left = false;
+    return httplib::Server::HandlerResponse::Unhandled;
+  });
   http.set_error_handler([](const httplib::Request& request, httplib::Response& response) {
     if (!response.body.empty()) return;
     const int status = response.status;
@@ -211,10 +205,12 @@ void Server::Impl::Routes() {
     response.status = draining ? 503 : 200;
     response.set_content(health.dump() + "\n", kJson);
   });
-  http.Get("/metrics", [this](const httplib::Request&, httplib::Response& response) {
+  http.Get("/metrics", [this](const httplib::Request& request, httplib::Response& response) {
+    CheckKey(request, response);
     response.set_content(MetricsText(), "text/plain; version=0.0.4; charset=utf-8");
   });
-  http.Get("/v1/models", [this](const httplib::Request&, httplib::Response& response) {
+  http.Get("/v1/models", [this](const httplib::Request& request, httplib::Response& response) {
+    CheckKey(request, response);
     ordered_json list = {{"object", "list"}, {"data", ordered_json::array()}};
     for (const Served& model : models) {
       list["data"].push_back({{"id", model.name},
@@ -226,6 +222,7 @@ void Server::Impl::Routes() {
     response.set_content(list.dump() + "\n", kJson);
   });
   for (const auto& endpoint : endpoints) {
+    paths.insert(endpoint->path());
     http.Post(endpoint->path(), [this, &endpoint = *endpoint](const httplib::Request& request,
                                                               httplib::Response& response,
                                                               const httplib::ContentReader& body) {
@@ -255,13 +252,19 @@ void Server::Impl::Pages() {
     std::string pattern = "/";
     for (const char c : page.name) pattern += c == '.' ? "\\." : std::string(1, c);
     http.Get(pattern, show);
+    paths.insert("/" + std::string(page.name));
     if (page.name == "couplet.html") http.Get("/", show);
   }
 }
 
-bool Server::Impl::Allowed(const httplib::Request& request) const {
-  if (options.api_key.empty()) return true;
-  return Same(request.get_header_value("Authorization"), "Bearer " + options.api_key);
+// Not before a request's body has been read: what is left of it would pass for the next request.
+void Server::Impl::CheckKey(const httplib::Request& request, httplib::Response& response) const {
+  if (options.api_key.empty() ||
+      Same(request.get_header_value("Authorization"), "Bearer " + options.api_key)) {
+    return;
+  }
+  response.set_header("WWW-Authenticate", "Bearer");
+  throw Refusal{401, "this server asks for its API key: Authorization: Bearer KEY"};
 }
 
 // Throws Refusal on one that is too large or takes too long.
@@ -286,6 +289,7 @@ std::string Server::Impl::Body(const httplib::ContentReader& body,
 void Server::Impl::Answer(Endpoint& endpoint, const httplib::Request& request,
                           httplib::Response& response, const httplib::ContentReader& body) {
   const std::string text = Body(body, response);
+  CheckKey(request, response);
   if (draining) throw Refusal{503, "the server is stopping"};
   // What a browser sends across sites without asking is of another type.
   if (!request.get_header_value("Content-Type").starts_with("application/json")) {
@@ -334,9 +338,8 @@ void Server::Impl::Send(httplib::Response& response, Reply reply) {
 void Server::Impl::Log(const httplib::Request& request, const httplib::Response& response) {
   const bool known = account != nullptr;  // a request that could not be read has none
   const double seconds = known ? account->Seconds() : 0, first = known ? account->first.load() : -1;
-  // Paths that there are not are one, so that strangers cannot make a metric of each.
-  const bool there = response.status != 404 && response.status != 414 && response.status != 400;
-  metrics.Request(there || request.path.starts_with("/v1/c") ? request.path.substr(0, 64) : "other",
+  // Other paths are one, so that strangers cannot make a metric of each.
+  metrics.Request(paths.contains(request.path) ? request.path : "other",
                   left ? 499 : response.status, seconds, first);
   if (!options.log) return;
   std::string line = StrCat(Now(), " ", request.remote_addr, " ", Printable(Brief(request.method)),
