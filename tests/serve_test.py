@@ -244,6 +244,54 @@ class ServeTest(unittest.TestCase):
         connection.close()
         self.assertEqual(self.couplet()[0], 200)
 
+    def raw(self, data, seconds=10):
+        """What comes back to these bytes until the server closes or falls silent."""
+        with socket.create_connection(("127.0.0.1", self.server.port), timeout=seconds) as connection:
+            answer = b""
+            try:
+                connection.sendall(data)
+                while piece := connection.recv(65536):
+                    answer += piece
+            except (TimeoutError, ConnectionResetError, BrokenPipeError):
+                pass
+            return answer
+
+    def test_bodies_that_are_not_read_end_the_connection(self):
+        chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
+        head = b"POST /v1/couplets HTTP/1.1\r\nHost: x\r\n"
+        for rest, status in ((b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+                              + chunk * 20 + b"0\r\n\r\n", b"413"),
+                             (b"Content-Type: multipart/form-data; boundary=x\r\nContent-Length: 5\r\n\r\n--x--",
+                              b"415"),
+                             (b"Content-Type: application/json\r\nContent-Encoding: gzip\r\nContent-Length: 5"
+                              b"\r\n\r\nabcde", b"400")):
+            answer = self.raw(head + rest, seconds=2)
+            if answer:  # it may have been reset while it was still being sent
+                self.assertEqual(answer.count(b"HTTP/1.1 "), 1, answer[:2000])
+                self.assertTrue(answer.startswith(b"HTTP/1.1 " + status), answer[:200])
+        for method in ("PUT", "DELETE", "OPTIONS"):
+            connection = self.server.connect()
+            connection.request(method, "/v1/couplets")
+            self.assertEqual(connection.getresponse().status, 405, method)
+            connection.close()
+
+    def test_leaving_the_queue_frees_it(self):
+        long = {"prompt": "A", "max_tokens": 1000, "n": 8, "temperature": 1.5}
+        running = self.server.connect()
+        running.request("POST", "/v1/completions", json.dumps(dict(long, stream=True)),
+                        {"Content-Type": "application/json"})
+        response = running.getresponse()
+        waiting = [self.server.connect() for _ in range(2)]
+        for connection in waiting:
+            connection.request("POST", "/v1/completions", json.dumps(long), {"Content-Type": "application/json"})
+        self.server.wait_for("linnet_sequences_waiting", 16)
+        for connection in waiting:
+            connection.close()
+        self.server.wait_for("linnet_sequences_waiting", 0, seconds=1)
+        response.close()
+        running.close()
+        self.server.idle()
+
     def test_garbage_is_no_http(self):
         for garbage in (b"\x00" * 1000 + b"\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\xff\xfe\r\n\r\n",
                         b"POST /v1/couplets HTTP/1.1\r\nContent-Length: -5\r\n\r\n",
@@ -373,6 +421,30 @@ class LifeTest(unittest.TestCase):
             other.close()
             self.assertEqual(server.process.wait(30), 0)
 
+    def test_ends_at_once_when_it_must(self):
+        body = json.dumps({"first": "海上生明月天涯共此时" * 6, "candidates": 16}).encode()
+        for grace, signals in ((0, 1), (30, 2)):
+            with Server("--grace", grace, "--sequences", 16, models=[COUPLET]) as server:
+                def ask():
+                    try:
+                        server.post("/v1/couplets", body, raw=True)
+                    except (http.client.HTTPException, OSError):
+                        pass
+                threads = [threading.Thread(target=ask) for _ in range(8)]
+                dribbling = socket.create_connection(("127.0.0.1", server.port))
+                dribbling.sendall(b"GET /healthz HTTP/1.1\r\nA")
+                server.process.send_signal(signal.SIGUSR1)  # means nothing
+                for thread in threads:
+                    thread.start()
+                time.sleep(0.1)
+                for _ in range(signals):
+                    server.process.send_signal(signal.SIGTERM)
+                    time.sleep(0.05)
+                self.assertIn(server.process.wait(5), (0, 128 + signal.SIGTERM))
+                for thread in threads:
+                    thread.join()
+                dribbling.close()
+
     def test_a_key_guards_what_computes(self):
         with Server(models=[COUPLET], env={"LINNET_API_KEY": "secret"}) as server:
             self.assertIn("API key", server.says)
@@ -441,6 +513,13 @@ class LifeTest(unittest.TestCase):
             taken.listen()
             self.assertIn("--port", start(COUPLET, "--port", taken.getsockname()[1]))
         self.assertIn("folder", start(COUPLET, "--snapshot-folder", "/proc/none"))
+        with tempfile.TemporaryDirectory(prefix="linnet_serve_test.") as folder:
+            odd = pathlib.Path(folder) / 'a"b.safetensors'
+            odd.symlink_to(COUPLET)
+            self.assertIn("rename", start(odd))
+            key = pathlib.Path(folder) / "key"
+            key.write_text(" \n")
+            self.assertIn("no key", start(COUPLET, "--api-key-file", key))
 
     def test_without_arguments_the_shipped_models(self):
         with Server(models=[]) as server:

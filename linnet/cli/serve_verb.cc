@@ -3,6 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cctype>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -32,15 +35,33 @@ struct Options {
   bool quiet = false;
 };
 
+// Blanks around a key would never arrive.
+std::string Trimmed(const std::string& key, const std::string& where) {
+  const size_t begin = key.find_first_not_of(" \t\r\n"), end = key.find_last_not_of(" \t\r\n");
+  if (begin == key.npos) throw InputError(where, ": holds no key");
+  return key.substr(begin, end - begin + 1);
+}
+
 std::string KeyOf(const Options& options) {
   if (!options.key_file.empty()) {
-    std::string key = ReadFile(options.key_file, 1 << 12);
-    while (!key.empty() && (key.back() == '\n' || key.back() == '\r')) key.pop_back();
-    if (key.empty()) throw InputError(options.key_file, ": holds no key");
-    return key;
+    const std::string key = ReadFile(options.key_file, 1 << 12);
+    return Trimmed(key, options.key_file);
   }
   const char* key = std::getenv("LINNET_API_KEY");
-  return key != nullptr ? key : "";
+  return key != nullptr && *key != 0 ? Trimmed(key, "LINNET_API_KEY") : "";
+}
+
+// Names stand in metrics and in messages.
+void CheckName(const std::string& path, const std::string& name) {
+  const auto plain = [](unsigned char c) {
+    return std::isalnum(c) || c == '.' || c == '_' || c == '-';
+  };
+  if (name.empty() || !std::all_of(name.begin(), name.end(), plain)) {
+    throw InputError(
+        path,
+        ": a model is served under its file's name, of letters, digits, '.', '_' and '-'; "
+        "rename the file");
+  }
 }
 
 server::Served Serve(const std::shared_ptr<const Model>& model, const std::string& name,
@@ -88,6 +109,7 @@ void Run(const Options& options) {
                        "'; models of text and of couplets can be served");
     }
     const std::string name = fs::path(path).stem();
+    CheckName(path, name);
     if (!names.insert(name).second) {
       throw InputError(path, ": a second model of the name '", name, "'; rename the file");
     }
@@ -108,22 +130,29 @@ void Run(const Options& options) {
   std::cout << "serving " << list << "\n"
             << "at http://" << host << ":" << port << "/" << key << "; Ctrl-C ends it" << std::endl;
 
-  const double grace = options.grace;
+  std::atomic<bool> ended{false};
+  std::thread draining;
   std::thread waiting([&] {
-    int signal = 0;
-    sigwait(&signals, &signal);
-    if (signal == SIGUSR1) return;
-    std::cerr << "stopping: what runs is finished first; once more ends it at once\n";
-    // A second signal ends the process.
-    sigset_t again = signals;
-    sigdelset(&again, SIGUSR1);
-    std::signal(SIGINT, SIG_DFL), std::signal(SIGTERM, SIG_DFL);
-    pthread_sigmask(SIG_UNBLOCK, &again, nullptr);
-    server.Drain(grace);
+    for (int signal = 0; sigwait(&signals, &signal) == 0;) {
+      if (signal == SIGUSR1) {
+        if (ended) return;
+        continue;  // somebody else's
+      }
+      if (draining.joinable()) _exit(128 + signal);
+      std::cerr << "stopping: what runs is finished first; once more ends it at once\n";
+      draining = std::thread([&] {
+        server.Drain(options.grace);
+        // All is answered. Connections that are still open are not waited for.
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));
+        if (!ended) _exit(0);
+      });
+    }
   });
   server.Run();
+  ended = true;
   pthread_kill(waiting.native_handle(), SIGUSR1);
   waiting.join();
+  if (draining.joinable()) draining.join();
 }
 
 }  // namespace

@@ -25,8 +25,8 @@ Scheduler::Scheduler(Engine& engine, const SchedulerOptions& options)
 std::optional<uint64_t> Scheduler::Submit(Request&& request) {
   const Model& model = engine_.model();
   const ModelSpec& spec = model.spec();
-  const bool read = request.prompt.empty() && request.from.batch() > 0 &&
-                    request.outputs.size() == engine_.output_size();
+  const bool read = request.prompt.empty() && request.from && request.outputs &&
+                    request.outputs->size() == engine_.output_size();
   if (request.prompt.empty() && !read) {
     throw InputError("a request needs a prompt of at least one symbol");
   }
@@ -38,13 +38,13 @@ std::optional<uint64_t> Scheduler::Submit(Request&& request) {
     }
   }
   size_t begin = 0;
-  if (request.from.batch() > 0) {
-    if (request.from.batch() != 1) {
+  if (request.from) {
+    if (request.from->batch() != 1) {
       throw InputError("a request begins with the state of one sequence; this one has ",
-                       request.from.batch());
+                       request.from->batch());
     }
-    request.from.CheckFits(model);
-    begin = request.from.position();
+    request.from->CheckFits(model);
+    begin = request.from->position();
   }
   const auto positions = static_cast<size_t>(spec.max_length);
   if (begin > positions || request.prompt.size() > positions - begin) {
@@ -86,17 +86,17 @@ void Scheduler::Admit() {
     if (slots_[slot]) continue;
     Entry entry = std::move(waiting_.front());
     waiting_.pop_front();
-    if (entry.request.from.batch() > 0) {
-      state_.Assign(slot, entry.request.from);
-      entry.request.from = State();
+    if (entry.request.from) {
+      state_.Assign(slot, *entry.request.from);
+      entry.request.from.reset();
     } else {
       state_.Reset(slot);
     }
     slots_[slot] = std::make_shared<Entry>(std::move(entry));
     ++running_;
     if (slots_[slot]->request.prompt.empty()) {
-      const std::vector<float> outputs = std::move(slots_[slot]->request.outputs);
-      Deliver({&slot, 1}, outputs);
+      const auto outputs = std::move(slots_[slot]->request.outputs);
+      Deliver({&slot, 1}, *outputs);
     }
   }
 }

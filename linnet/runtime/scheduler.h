@@ -43,10 +43,11 @@ struct Request {
   // Called once, last, but where next() throws or gives no symbol of the vocabulary, and where the
   // scheduler goes before the request has ended; may be empty.
   std::function<void(Finished)> finished;
-  // Where to begin: a state of one sequence, for a prompt that goes on from it; or none.
-  State from = {};
+  // Where to begin: a state of one sequence, for a prompt that goes on from it; or none. Any number of
+  // requests may share one, which is copied as they begin to run.
+  std::shared_ptr<const State> from = {};
   // With an empty prompt: the head's outputs at the last symbol that `from` has read.
-  std::vector<float> outputs = {};
+  std::shared_ptr<const std::vector<float>> outputs = {};
   // Called while the prompt is read, behind each kPiece symbols with the state there, and at its end with
   // the outputs too: another request whose prompt begins so may go on `from` it, and gets the same bits.
   // May be empty.

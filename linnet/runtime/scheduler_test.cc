@@ -118,7 +118,7 @@ TEST(Scheduler, GoesOnFromAState) {
   Seen seen[2];
   for (Seen& each : seen) {
     Request request = Asking({prompt.back()}, 1, each);
-    request.from = state.Clone();
+    request.from = std::make_shared<State>(state.Clone());
     scheduler.Submit(std::move(request));
   }
   while (scheduler.Run()) {
@@ -153,8 +153,8 @@ TEST(Scheduler, PromptsAreReadOnceForMany) {
       EXPECT_EQ(read, std::min<size_t>(prompt.size(), (i + 1) * Scheduler::kPiece));
       Request more =
           Asking({prompt.begin() + static_cast<ptrdiff_t>(read), prompt.end()}, 12, rest[i]);
-      more.from = std::move(states[i]);
-      if (read == prompt.size()) more.outputs = outputs;
+      more.from = std::make_shared<State>(std::move(states[i]));
+      if (read == prompt.size()) more.outputs = std::make_shared<Floats>(outputs);
       ASSERT_TRUE(scheduler.Submit(std::move(more)));
     }
     while (scheduler.Run()) {
@@ -195,10 +195,10 @@ TEST(Scheduler, RefusedRequestsStayWhole) {
   Seen seen[2];
   EXPECT_TRUE(scheduler.Submit(Asking({1}, 1, seen[0])));
   Request second = Asking({2, 3}, 1, seen[1]);
-  second.from = engine.NewState(1);
+  second.from = std::make_shared<State>(engine.NewState(1));
   EXPECT_FALSE(scheduler.Submit(std::move(second)));
   EXPECT_EQ(second.prompt, (Tokens{2, 3}));  // NOLINT: promised to be whole
-  EXPECT_EQ(second.from.batch(), 1u);
+  EXPECT_EQ(second.from->batch(), 1u);
   while (scheduler.Run()) {
   }
   EXPECT_TRUE(scheduler.Submit(std::move(second)));
@@ -310,7 +310,7 @@ TEST(Scheduler, RefusesWhatCannotBeRun) {
   EXPECT_THROW(scheduler.Submit(Asking({-1}, 1, seen)), Error);
   EXPECT_THROW(scheduler.Submit(Asking(Tokens(301, 1), 1, seen)), Error);
   Request request = Asking({1}, 1, seen);
-  request.from = engine.NewState(2);
+  request.from = std::make_shared<State>(engine.NewState(2));
   EXPECT_THROW(scheduler.Submit(std::move(request)), Error);
   request = Asking({1}, 1, seen);
   request.next = nullptr;

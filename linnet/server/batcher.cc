@@ -19,6 +19,7 @@ struct Batcher::Job {
   std::vector<Sequence> sequences;
   size_t left = 0;   // sequences that have not ended
   size_t known = 0;  // symbols of the prompt that were not read again
+  std::atomic<bool> begun{false};
 };
 
 Batcher::Batcher(std::shared_ptr<const Model> model, const BatcherOptions& options)
@@ -67,6 +68,12 @@ void Batcher::Cancel(uint64_t request) {
   wake_.notify_all();
 }
 
+void Batcher::CancelAll() {
+  const std::lock_guard lock(mutex_);
+  cancel_all_ = true;
+  wake_.notify_all();
+}
+
 Batcher::Counts Batcher::counts() const {
   Counts counts;
   counts.running = running_;
@@ -85,9 +92,11 @@ void Batcher::Loop() {
     std::vector<uint64_t> cancels;
     {
       std::unique_lock lock(mutex_);
-      wake_.wait(lock, [&] { return busy || stop_ || !inbox_.empty() || !cancels_.empty(); });
+      wake_.wait(lock, [&] {
+        return busy || stop_ || cancel_all_ || !inbox_.empty() || !cancels_.empty();
+      });
       std::swap(jobs, inbox_), std::swap(cancels, cancels_);
-      if (stop_) {
+      if (stop_ || std::exchange(cancel_all_, false)) {
         for (const auto& [id, job] : jobs_) cancels.push_back(id);
         for (const auto& job : jobs) cancels.push_back(job->id);
       }
@@ -120,31 +129,24 @@ void Batcher::Begin(const std::shared_ptr<Job>& job) {
   found.length > 0 ? ++hits_ : ++misses_;
   job->known = found.length;
   known_ += found.length, read_ += prompt.size() - found.length;
-  if (found.length == prompt.size()) {
-    if (job->work.begun) job->work.begun(found.length);
-    Start(job, 0, {}, found.snapshot->state.Clone(), found.snapshot->outputs);
-    StartRest(job, found.snapshot->state, found.snapshot->outputs);
-    return;
-  }
   const std::span rest = std::span(prompt).subspan(found.length);
-  Start(job, 0, {rest.begin(), rest.end()},
-        found.snapshot ? found.snapshot->state.Clone() : State(), {});
+  Start(job, 0, found.snapshot, {rest.begin(), rest.end()});
+  if (rest.empty()) StartRest(job, found.snapshot);
 }
 
-void Batcher::StartRest(const std::shared_ptr<Job>& job, const State& state,
-                        std::span<const float> outputs) {
+void Batcher::StartRest(const std::shared_ptr<Job>& job,
+                        const std::shared_ptr<const Snapshot>& from) {
   for (size_t i = 1; i < job->sequences.size(); ++i) {
-    if (!job->sequences[i].ended) {
-      Start(job, i, {}, state.Clone(), {outputs.begin(), outputs.end()});
-    }
+    if (!job->sequences[i].ended) Start(job, i, from);
   }
 }
 
-void Batcher::Start(const std::shared_ptr<Job>& job, size_t sequence, std::vector<int32_t> prompt,
-                    State from, std::vector<float> outputs) {
+void Batcher::Start(const std::shared_ptr<Job>& job, size_t sequence,
+                    const std::shared_ptr<const Snapshot>& from, std::vector<int32_t> rest) {
   // Of a failed sequence the reason is told, and the others go on.
   const auto next = [this, job, sequence](std::span<const float> logits) -> std::optional<int32_t> {
     try {
+      if (job->work.begun && !job->begun.exchange(true)) job->work.begun(job->known);
       const auto symbol = job->work.next(sequence, logits);
       if (symbol && (*symbol < 0 || *symbol >= model().spec().vocabulary)) {
         throw RuntimeError("the symbol ", *symbol, " is outside the vocabulary");
@@ -166,20 +168,21 @@ void Batcher::Start(const std::shared_ptr<Job>& job, size_t sequence, std::vecto
                                   : Ended::kCancelled,
         one.why);
   };
-  Request request{.prompt = std::move(prompt),
-                  .next = next,
-                  .finished = finished,
-                  .from = std::move(from),
-                  .outputs = std::move(outputs)};
+  Request request{.prompt = std::move(rest), .next = next, .finished = finished};
+  if (from) {  // of which they are parts
+    request.from = std::shared_ptr<const State>(from, &from->state);
+    if (request.prompt.empty()) {
+      request.outputs = std::shared_ptr<const std::vector<float>>(from, &from->outputs);
+    }
+  }
   if (!request.prompt.empty()) {
     request.passed = [this, job](State state, std::span<const float> logits) {
       try {
         const auto prefix = std::span(job->work.prompt).first(state.position());
-        if (!logits.empty()) {
-          if (job->work.begun) job->work.begun(job->known);
-          StartRest(job, state, logits);
-        }
-        snapshots_.Keep(prefix, {std::move(state), {logits.begin(), logits.end()}});
+        const auto snapshot = std::make_shared<const Snapshot>(
+            std::move(state), std::vector<float>(logits.begin(), logits.end()));
+        if (!logits.empty()) StartRest(job, snapshot);
+        snapshots_.Keep(prefix, snapshot);
       } catch (const std::exception& error) {  // no memory
         Fail(job, error.what());
       }

@@ -48,7 +48,8 @@ struct Work {
   std::function<std::optional<int32_t>(size_t sequence, std::span<const float> outputs)> next;
   // Once for each sequence, last. What an exception of next() said is in `why`.
   std::function<void(size_t sequence, Ended how, const std::string& why)> ended;
-  // Once, when the prompt has been read, of which `known` symbols were not read again; may be empty.
+  // Once, before the first symbol: the prompt has been read, but for `known` symbols of it; may be empty,
+  // and be called on a thread as next() is.
   std::function<void(size_t known)> begun = {};
 };
 
@@ -68,6 +69,10 @@ class Batcher {
 
   // Ends what is left of a request, as soon as the symbol that is being computed is there.
   void Cancel(uint64_t request);
+  // The same for all requests that there are.
+  void CancelAll();
+  // Waits until the snapshots' folder has all of them. With nothing running.
+  void Flush() { snapshots_.Flush(); }
 
   // Sequences, and symbols so far.
   struct Counts {
@@ -83,10 +88,10 @@ class Batcher {
 
   void Loop();
   void Begin(const std::shared_ptr<Job>& job);
-  void Start(const std::shared_ptr<Job>& job, size_t sequence, std::vector<int32_t> prompt,
-             State from, std::vector<float> outputs);
-  void StartRest(const std::shared_ptr<Job>& job, const State& state,
-                 std::span<const float> outputs);
+  // From a snapshot, or none: behind the prompt, or to read the rest of it.
+  void Start(const std::shared_ptr<Job>& job, size_t sequence,
+             const std::shared_ptr<const Snapshot>& from, std::vector<int32_t> rest = {});
+  void StartRest(const std::shared_ptr<Job>& job, const std::shared_ptr<const Snapshot>& from);
   void End(const std::shared_ptr<Job>& job, size_t sequence, Ended how, const std::string& why);
   void Fail(const std::shared_ptr<Job>& job, const std::string& why);
   void CancelNow(uint64_t request);
@@ -104,7 +109,7 @@ class Batcher {
   std::vector<std::shared_ptr<Job>> inbox_;
   std::vector<uint64_t> cancels_;
   uint64_t last_ = 0;
-  bool stop_ = false;
+  bool stop_ = false, cancel_all_ = false;
   std::thread thread_;
 };
 

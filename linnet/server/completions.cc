@@ -26,6 +26,7 @@ struct Session {
   std::vector<const char*> reasons;
   size_t left = 0;
   bool events = false, usage = false;
+  std::shared_ptr<std::atomic<int>> status = std::make_shared<std::atomic<int>>(200);
   std::string model, id, why;
   int64_t created = 0;
   std::shared_ptr<Pipe> pipe = std::make_shared<Pipe>();
@@ -62,6 +63,7 @@ struct Session {
   }
   void Done() {
     if (!why.empty()) {
+      *status = 500;
       const ordered_json error = {{"error", {{"message", why}, {"type", "server_error"}}}};
       pipe->Push(events ? Event("", error) : Dump(error));
     } else if (events) {
@@ -157,7 +159,7 @@ class Completions : public Endpoint {
     auto session = std::make_shared<Session>();
     session->events = fields.Flag("stream", false);
     if (fields.Has("stream_options")) {
-      Fields more(fields.Value("stream_options"));
+      Fields more(fields.Value("stream_options"), "'stream_options'");
       session->usage = more.Flag("include_usage", false);
     }
     fields.RefuseOthers();
@@ -206,7 +208,7 @@ class Completions : public Endpoint {
     };
     const auto id = served.batcher->Submit(std::move(work));
     if (!id) throw Refusal{429, "as many requests wait as may; try again in a moment"};
-    return {session->events, session->pipe, served.batcher.get(), *id};
+    return {session->events, session->pipe, session->status, served.batcher.get(), *id};
   }
 
  private:

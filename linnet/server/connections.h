@@ -58,8 +58,8 @@ class Connections : public httplib::TaskQueue {
       lock.lock();
     }
     --threads_;
-    // Under the lock, so that this object is there until its last thread has left it.
-    std::notify_all_at_thread_exit(ended_, std::move(lock));
+    ended_
+        .notify_all();  // under the lock: this object is there until its last thread has let go of it
   }
 
   const size_t most_;

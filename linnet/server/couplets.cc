@@ -1,4 +1,5 @@
 // POST /v1/couplets: second lines for a first one (docs/http.md).
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -45,6 +46,7 @@ struct Session {
   std::vector<Answer> done;
   size_t left = 0;
   bool cancelled = false, events = false;
+  std::shared_ptr<std::atomic<int>> status = std::make_shared<std::atomic<int>>(200);
   std::string model, first, why;
   std::vector<std::string> unknown;
   std::shared_ptr<Pipe> pipe = std::make_shared<Pipe>();
@@ -56,8 +58,9 @@ struct Session {
     for (const Answer& answer : Distinct(std::move(done))) {
       result["candidates"].push_back(Object(answer));
     }
-    if (cancelled || result["candidates"].empty()) {
+    if (result["candidates"].empty()) {
       const std::string message = cancelled ? "the request's time is over" : why;
+      *status = cancelled ? 503 : 500;
       const ordered_json error = {{"error", {{"message", message}, {"type", "incomplete"}}}};
       pipe->Push(events ? Event("error", error) : Dump(error));
     } else {
@@ -104,7 +107,11 @@ class Couplets : public Endpoint {
       session->drafts.emplace_back(*session->line, choice, seed, i);
     for (size_t i = 0; i < session->line->size(); ++i) {
       if (session->line->symbol(i) == Vocabulary::kUnknown) {
-        session->unknown.push_back(session->line->character(i));
+        const std::string& character = session->line->character(i);
+        auto& unknown = session->unknown;
+        if (std::find(unknown.begin(), unknown.end(), character) == unknown.end()) {
+          unknown.push_back(character);
+        }
       }
     }
     Work work{.prompt = session->line->Prompt(), .sequences = count, .next = {}, .ended = {}};
@@ -140,7 +147,7 @@ class Couplets : public Endpoint {
     };
     const auto id = served.batcher->Submit(std::move(work));
     if (!id) throw Refusal{429, "as many requests wait as may; try again in a moment"};
-    return {session->events, session->pipe, served.batcher.get(), *id};
+    return {session->events, session->pipe, session->status, served.batcher.get(), *id};
   }
 
  private:

@@ -38,12 +38,12 @@ bool CanServe(const std::string& task) {
                      [&](const Kind& kind) { return kind.task == task; });
 }
 
-Fields::Fields(const json& object) : object_(object) {
-  if (!object.is_object()) throw InputError("the body is no JSON object");
+Fields::Fields(const json& object, const std::string& what) : object_(object) {
+  if (!object.is_object()) throw InputError(what, " is no JSON object");
 }
 
 bool Fields::Has(const std::string& name) {
-  known_.push_back(name);
+  if (std::find(known_.begin(), known_.end(), name) == known_.end()) known_.push_back(name);
   const auto found = object_.find(name);
   return found != object_.end() && !found->is_null();
 }

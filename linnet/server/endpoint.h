@@ -54,6 +54,8 @@ struct Account {
 struct Reply {
   bool events = false;  // server-sent events; else one JSON value
   std::shared_ptr<Pipe> pipe;
+  std::shared_ptr<std::atomic<int>>
+      status;  // of an answer that is one value; 200 but where it failed
   Batcher* batcher = nullptr;
   uint64_t request = 0;
 };
@@ -76,8 +78,8 @@ bool CanServe(const std::string& task);
 // The fields of a request, each of its type and within its bounds; InputError says which is not.
 class Fields {
  public:
-  // Throws InputError where it is no object.
-  explicit Fields(const nlohmann::json& object);
+  // Throws InputError where it is no object; `what` begins the message.
+  explicit Fields(const nlohmann::json& object, const std::string& what = "the body");
 
   bool Has(const std::string& name);  // and is not null
   std::string Text(const std::string& name, const std::string& otherwise);

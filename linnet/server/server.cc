@@ -1,12 +1,18 @@
 #include "linnet/server/server.h"
 
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cctype>
 #include <cstdio>
+#include <cstdlib>
 #include <ctime>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -50,6 +56,55 @@ void SetError(httplib::Response& response, int status, const std::string& messag
   response.status = status;
   response.set_content(error.dump(-1, ' ', false, json::error_handler_t::replace) + "\n", kJson);
   if (status == 429 || status == 503) response.set_header("Retry-After", "1");
+}
+
+// A refusal of a request whose body has not been read: what is left of it would pass for the next
+// request, so the connection ends.
+struct Unread {
+  int status;
+  std::string message;
+};
+
+bool IsJson(std::string type) {
+  type = type.substr(0, type.find(';'));
+  while (type.ends_with(' ')) type.pop_back();
+  std::transform(type.begin(), type.end(), type.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return type == "application/json";
+}
+
+// The socket that a request came by; -1 where it cannot be found. The library does not tell.
+int SocketOf(const httplib::Request& request) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", error)) {
+    const int fd = std::atoi(entry.path().filename().c_str());
+    sockaddr_storage peer{}, own{};
+    socklen_t peer_size = sizeof(peer), own_size = sizeof(own);
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &peer_size) != 0 ||
+        getsockname(fd, reinterpret_cast<sockaddr*>(&own), &own_size) != 0) {
+      continue;
+    }
+    const auto port = [](const sockaddr_storage& address) {
+      return ntohs(address.ss_family == AF_INET6
+                       ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
+                       : reinterpret_cast<const sockaddr_in&>(address).sin_port);
+    };
+    char name[NI_MAXHOST];
+    if (port(peer) != request.remote_port || port(own) != request.local_port ||
+        getnameinfo(reinterpret_cast<sockaddr*>(&peer), peer_size, name, sizeof(name), nullptr, 0,
+                    NI_NUMERICHOST) != 0) {
+      continue;
+    }
+    if (request.remote_addr == name) return fd;
+  }
+  return -1;
+}
+
+// Whether the client has closed its end. One that will only send nothing more has, too.
+bool Gone(int fd) {
+  if (fd < 0) return false;
+  pollfd asked{fd, POLLRDHUP, 0};
+  return poll(&asked, 1, 0) > 0 && (asked.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
 }
 
 // In time that does not tell how much of it was right.
@@ -98,12 +153,19 @@ struct Server::Impl {
       : models(std::move(served)),
         options(std::move(how)),
         endpoints(Endpoints(models, options.limits)) {}
+  // What is left of requests ends while their endpoints are there.
+  ~Impl() {
+    for (Served& model : models) model.batcher.reset();
+  }
 
   void Routes();
   void Pages();
   void Answer(Endpoint& endpoint, const httplib::Request& request, httplib::Response& response,
               const httplib::ContentReader& body);
-  void Send(httplib::Response& response, Reply reply);
+  std::shared_ptr<void> Busy();
+  void Send(httplib::Response& response, const Reply& reply, int fd,
+            const std::shared_ptr<void>& working);
+  void Collect(const httplib::Request& request, httplib::Response& response, const Reply& reply);
   std::string Body(const httplib::ContentReader& body, const httplib::Response& response);
   void CheckKey(const httplib::Request& request, httplib::Response& response) const;
   std::string MetricsText() const;
@@ -119,7 +181,7 @@ struct Server::Impl {
   Metrics metrics;
   std::set<std::string> paths = {"/", "/healthz", "/metrics", "/v1/models"};  // that there are
   std::chrono::steady_clock::time_point begun = std::chrono::steady_clock::now();
-  std::atomic<size_t> connections{0}, sending{0};
+  std::atomic<size_t> connections{0}, busy{0};
   std::atomic<bool> draining{false};
   int socket = -1;
   httplib::Server http;
@@ -140,8 +202,10 @@ int Server::Bind() {
                    : impl.http.bind_to_port(options.host, options.port) ? options.port
                                                                         : -1;
   if (port < 0) {
-    throw InputError("cannot listen on ", options.host, " port ", options.port,
-                     ": is another program there? --port takes another one, 0 any that is free");
+    throw InputError(
+        "cannot listen on ", options.host, " port ", options.port,
+        ": another program is there, or the address is none of this machine's; --port takes "
+        "another port, 0 any that is free");
   }
   // The library asks for a backlog of five, which a burst of clients overruns.
   listen(impl.socket, SOMAXCONN);
@@ -154,9 +218,14 @@ void Server::Drain(double seconds) {
   Impl& impl = *impl_;
   impl.draining = true;
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
-  while ((!impl.Idle() || impl.sending > 0) && std::chrono::steady_clock::now() < end) {
+  const auto idle = [&] { return impl.Idle() && impl.busy == 0; };
+  while (!idle() && std::chrono::steady_clock::now() < end) {
     std::this_thread::sleep_for(milliseconds(10));
   }
+  for (const Served& model : impl.models) model.batcher->CancelAll();
+  constexpr int kMore = 100;  // of 10 ms, for what was cancelled
+  for (int i = 0; i < kMore && !idle(); ++i) std::this_thread::sleep_for(milliseconds(10));
+  for (const Served& model : impl.models) model.batcher->Flush();
   impl.http.stop();
 }
 
@@ -170,13 +239,15 @@ void Server::Impl::Routes() {
     setsockopt(listening, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
     socket = listening;
   });
-  http.set_pre_routing_handler([](const httplib::Request&, httplib::Response&) {
+  http.set_pre_routing_handler([](const httplib::Request& request, httplib::Response&) {
     account = std::make_shared<Account>();
     left = false;
+    // Parts of what is computed anew each time would be parts of something else.
+    const_cast<httplib::Request&>(request).ranges.clear();
     return httplib::Server::HandlerResponse::Unhandled;
   });
   http.set_error_handler([](const httplib::Request& request, httplib::Response& response) {
-    if (!response.body.empty()) return;
+    if (!response.body.empty() || response.content_provider_) return;  // it has been said
     const int status = response.status;
     SetError(response, status,
              status == 404   ? StrCat("there is nothing at ", Brief(request.path))
@@ -190,6 +261,17 @@ void Server::Impl::Routes() {
           std::rethrow_exception(std::move(thrown));
         } catch (const Refusal& refusal) {
           SetError(response, refusal.status, refusal.message);
+        } catch (const Unread& refusal) {
+          SetError(response, refusal.status, refusal.message);
+          const auto text = std::make_shared<std::string>(std::exchange(response.body, {}));
+          response.headers.erase("Content-Type");
+          response.set_header("Connection", "close");
+          // A provider that fails ends the connection; by then the client has all of it.
+          response.set_content_provider(text->size(), kJson,
+                                        [text](size_t, size_t, httplib::DataSink& sink) {
+                                          sink.write(text->data(), text->size());
+                                          return false;
+                                        });
         } catch (const Error& error) {
           SetError(response, error.kind() == Error::Kind::kInput ? 400 : 500, error.what());
         } catch (const std::exception& error) {
@@ -219,7 +301,7 @@ void Server::Impl::Routes() {
                               {"owned_by", "linnet"},
                               {"task", model.batcher->model().spec().task}});
     }
-    response.set_content(list.dump() + "\n", kJson);
+    response.set_content(Dump(list) + "\n", kJson);
   });
   for (const auto& endpoint : endpoints) {
     paths.insert(endpoint->path());
@@ -228,10 +310,15 @@ void Server::Impl::Routes() {
                                                               const httplib::ContentReader& body) {
       Answer(endpoint, request, response, body);
     });
-    http.Get(endpoint->path(), [](const httplib::Request&, httplib::Response& response) {
+    const auto post_only = [](const httplib::Request&, httplib::Response& response) {
       response.set_header("Allow", "POST");
       SetError(response, 405, "this path takes POST, with JSON");
-    });
+    };
+    http.Get(endpoint->path(), post_only);
+    http.Put(endpoint->path(), post_only);
+    http.Patch(endpoint->path(), post_only);
+    http.Delete(endpoint->path(), post_only);
+    http.Options(endpoint->path(), post_only);
   }
   Pages();
 }
@@ -260,7 +347,8 @@ void Server::Impl::Pages() {
 // Not before a request's body has been read: what is left of it would pass for the next request.
 void Server::Impl::CheckKey(const httplib::Request& request, httplib::Response& response) const {
   if (options.api_key.empty() ||
-      Same(request.get_header_value("Authorization"), "Bearer " + options.api_key)) {
+      Same(request.get_header_value("Authorization"), "Bearer " + options.api_key) ||
+      Same(request.get_header_value("Authorization"), "bearer " + options.api_key)) {
     return;
   }
   response.set_header("WWW-Authenticate", "Bearer");
@@ -279,40 +367,75 @@ std::string Server::Impl::Body(const httplib::ContentReader& body,
     text.append(data, size);
     return true;
   });
-  if (large || response.status == 413) {  // the library has seen it in the Content-Length
-    throw Refusal{413, StrCat("the body is larger than ", options.body, " bytes")};
+  // The library has seen some in the Content-Length.
+  if (large || response.status == 413) {
+    throw Unread{413, StrCat("the body is larger than ", options.body, " bytes")};
   }
-  if (!whole || late) throw Refusal{408, "the body did not arrive in time, or not whole"};
+  if (late) throw Unread{408, "the body did not arrive in time"};
+  if (!whole) throw Unread{400, "the body did not arrive whole, or not as its headers say"};
   return text;
 }
 
 void Server::Impl::Answer(Endpoint& endpoint, const httplib::Request& request,
                           httplib::Response& response, const httplib::ContentReader& body) {
+  const auto working = Busy();  // first: who is counted is waited for
+  // What a browser sends across sites without asking is of another type.
+  if (!IsJson(request.get_header_value("Content-Type"))) {
+    throw Unread{415, "send JSON, with Content-Type: application/json"};
+  }
   const std::string text = Body(body, response);
   CheckKey(request, response);
   if (draining) throw Refusal{503, "the server is stopping"};
-  // What a browser sends across sites without asking is of another type.
-  if (!request.get_header_value("Content-Type").starts_with("application/json")) {
-    throw Refusal{415, "send JSON, with Content-Type: application/json"};
-  }
   std::string fault;
   const json object = ParseJson(text, kDepth, fault);
   if (!fault.empty()) throw InputError("the body ", fault);
-  Reply reply = endpoint.Answer(object, account);
-  const auto patience = milliseconds(static_cast<int64_t>(options.seconds * 1e3));
-  if (!reply.pipe->WaitForBegin(patience)) {
+  const Reply reply = endpoint.Answer(object, account);
+  int fd = -1;
+  while (!reply.pipe->WaitForBegin(kGlance)) {
+    if (fd < 0) fd = SocketOf(request);
+    left = Gone(fd);
+    if (!left && account->Seconds() < options.seconds) continue;
     reply.batcher->Cancel(reply.request);
     throw Refusal{503, StrCat("no place was free within ", options.seconds, " s; try again later")};
   }
-  Send(response, std::move(reply));
+  if (reply.events) {
+    Send(response, reply, fd, working);
+  } else {
+    Collect(request, response, reply);
+  }
 }
 
-void Server::Impl::Send(httplib::Response& response, Reply reply) {
-  ++sending;
-  const auto done = std::shared_ptr<void>(nullptr, [this](void*) { --sending; });
+std::shared_ptr<void> Server::Impl::Busy() {
+  ++busy;
+  return std::shared_ptr<void>(nullptr, [this](void*) { --busy; });
+}
+
+// All of an answer, with its status in front.
+void Server::Impl::Collect(const httplib::Request& request, httplib::Response& response,
+                           const Reply& reply) {
+  std::string text, piece;
+  bool cancelled = false;
+  int fd = -1;
+  for (Pipe::Got got; (got = reply.pipe->Pop(piece, kGlance)) != Pipe::Got::kEnd; text += piece) {
+    if (got == Pipe::Got::kNothing && fd < 0)
+      fd = SocketOf(request);  // not for what is there at once
+    left = left || Gone(fd);
+    if ((left || account->Seconds() > options.seconds) && !std::exchange(cancelled, true)) {
+      reply.batcher->Cancel(reply.request);
+    }
+  }
+  response.status = *reply.status;
+  response.set_header("Cache-Control", "no-store");
+  response.set_header("X-Content-Type-Options", "nosniff");
+  response.set_content(text, kJson);
+}
+
+// Its pieces, as they come.
+void Server::Impl::Send(httplib::Response& response, const Reply& reply, int fd,
+                        const std::shared_ptr<void>& working) {
   auto cancelled = std::make_shared<bool>(false);
-  const auto provider = [this, reply, account = account, cancelled, done](size_t,
-                                                                          httplib::DataSink& sink) {
+  const auto provider = [this, reply, fd, account = account, cancelled, working](
+                            size_t, httplib::DataSink& sink) {
     std::string piece;
     const Pipe::Got got = reply.pipe->Pop(piece, kGlance);
     if (got == Pipe::Got::kEnd) {
@@ -320,7 +443,8 @@ void Server::Impl::Send(httplib::Response& response, Reply reply) {
       return true;
     }
     // A client that has left frees its place.
-    if (!sink.is_writable() || (!piece.empty() && !sink.write(piece.data(), piece.size()))) {
+    if (Gone(fd) || !sink.is_writable() ||
+        (!piece.empty() && !sink.write(piece.data(), piece.size()))) {
       reply.batcher->Cancel(reply.request);
       left = true;
       return false;
@@ -332,7 +456,7 @@ void Server::Impl::Send(httplib::Response& response, Reply reply) {
   };
   response.set_header("Cache-Control", "no-store");
   response.set_header("X-Content-Type-Options", "nosniff");
-  response.set_chunked_content_provider(reply.events ? kEvents : kJson, provider);
+  response.set_chunked_content_provider(kEvents, provider);
 }
 
 void Server::Impl::Log(const httplib::Request& request, const httplib::Response& response) {

@@ -1,6 +1,7 @@
 #include "linnet/server/snapshots.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
@@ -43,10 +44,14 @@ Snapshots::Snapshots(std::shared_ptr<const Model> model, const SnapshotOptions& 
   fs::directory_iterator files(options_.folder, error);
   if (error) throw InputError(options_.folder, ": ", error.message(), "; give another folder");
   for (const fs::directory_entry& file : files) {
-    if (file.path().extension() != kState) continue;
+    // Only what has the name of one: others' files are not touched.
+    const std::string stem = file.path().stem();
+    const bool mine = stem.size() == 64 && stem.find_first_not_of("0123456789abcdef") == stem.npos;
+    if (!mine || file.path().extension() != kState) continue;
     const auto bytes = file.file_size(error);
     if (!error) files_[file.path().stem()] = static_cast<double>(bytes);
   }
+  AtomicFile probe(fs::path(options_.folder) / "probe");  // throws where nothing can be written
   writer_ = std::thread([this] { WriteLoop(); });
 }
 
@@ -79,22 +84,21 @@ std::shared_ptr<const Snapshot> Snapshots::Get(std::span<const int32_t> symbols)
   return recent_.front().snapshot;
 }
 
-void Snapshots::Keep(std::span<const int32_t> prefix, Snapshot snapshot) {
+void Snapshots::Keep(std::span<const int32_t> prefix, std::shared_ptr<const Snapshot> snapshot) {
   std::vector<int32_t> symbols(prefix.begin(), prefix.end());
   const auto found = index_.find(symbols);
   // One that is there is as good, but where it has no outputs.
   if (found != index_.end() &&
-      (snapshot.outputs.empty() || !found->second->snapshot->outputs.empty())) {
+      (snapshot->outputs.empty() || !found->second->snapshot->outputs.empty())) {
     return;
   }
-  auto shared = std::make_shared<const Snapshot>(std::move(snapshot));
   if (!options_.folder.empty() && prefix.size() >= options_.folder_from) {
     std::string name = NameOf(prefix);
     const std::lock_guard lock(mutex_);
-    if (to_write_.size() < kMostWaiting) to_write_.emplace_back(std::move(name), shared);
+    if (to_write_.size() < kMostWaiting) to_write_.emplace_back(std::move(name), snapshot);
     wake_.notify_all();
   }
-  Insert(std::move(symbols), std::move(shared));
+  Insert(std::move(symbols), std::move(snapshot));
 }
 
 void Snapshots::Insert(std::vector<int32_t> symbols, std::shared_ptr<const Snapshot> snapshot) {
@@ -133,7 +137,7 @@ std::shared_ptr<const Snapshot> Snapshots::Load(std::span<const int32_t> symbols
   const fs::path base = fs::path(options_.folder) / name;
   std::error_code error;
   try {
-    Snapshot snapshot{State::Load(base.string() + kState, *model_), {}};
+    Snapshot snapshot(State::Load(base.string() + kState, *model_));
     if (snapshot.state.batch() != 1 || snapshot.state.position() != symbols.size()) {
       throw InputError(base.string(), ": of another prompt");
     }
@@ -143,6 +147,10 @@ std::shared_ptr<const Snapshot> Snapshots::Load(std::span<const int32_t> symbols
       if (bytes.size() != width * sizeof(float)) throw InputError(base.string(), ": cut short");
       snapshot.outputs.resize(width);
       std::memcpy(snapshot.outputs.data(), bytes.data(), bytes.size());
+      if (!std::all_of(snapshot.outputs.begin(), snapshot.outputs.end(),
+                       [](float x) { return std::isfinite(x); })) {
+        throw InputError(base.string(), ": holds what is no number");
+      }
     }
     fs::last_write_time(base.string() + kState, fs::file_time_type::clock::now(), error);
     auto shared = std::make_shared<const Snapshot>(std::move(snapshot));

@@ -4,7 +4,7 @@
 //   Snapshots snapshots(*model, {.bytes = 64e6, .folder = "snapshots"});
 //   Snapshots::Found found = snapshots.Find(prompt);        // the longest beginning that is known
 //   ... reads prompt[found.length ..] on from found.snapshot->state ...
-//   snapshots.Keep(std::span(prompt).first(128), {std::move(state), {}});
+//   snapshots.Keep(std::span(prompt).first(128), std::make_shared<Snapshot>(std::move(state)));
 //
 // Bounded: the least recently used go first. With a folder they outlive the process: each is written there
 // in the background, whole or not at all, and read when it is asked for. For one thread at a time, but for
@@ -24,6 +24,7 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "linnet/runtime/state.h"
@@ -31,6 +32,9 @@
 namespace linnet::server {
 
 struct Snapshot {
+  explicit Snapshot(State of, std::vector<float> at_the_end = {})
+      : state(std::move(of)), outputs(std::move(at_the_end)) {}
+
   State state;                 // of one sequence
   std::vector<float> outputs;  // the head's at the last symbol; empty where they were not computed
 };
@@ -44,7 +48,7 @@ struct SnapshotOptions {
 
 class Snapshots {
  public:
-  // Throws InputError on a folder that cannot be made or read.
+  // Throws InputError on a folder that cannot be made, read or written.
   Snapshots(std::shared_ptr<const Model> model, const SnapshotOptions& options);
   ~Snapshots();  // writes what is still to be written
 
@@ -56,7 +60,7 @@ class Snapshots {
   // Scheduler::kPiece symbols that leaves some to read.
   Found Find(std::span<const int32_t> prompt);
 
-  void Keep(std::span<const int32_t> prefix, Snapshot snapshot);
+  void Keep(std::span<const int32_t> prefix, std::shared_ptr<const Snapshot> snapshot);
 
   // Waits until the folder has all of it.
   void Flush();
