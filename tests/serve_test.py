@@ -276,7 +276,7 @@ class ServeTest(unittest.TestCase):
             connection.close()
 
     def test_leaving_the_queue_frees_it(self):
-        long = {"prompt": "A", "max_tokens": 1000, "n": 8, "temperature": 1.5}
+        long = {"prompt": "A", "max_tokens": 1000, "n": 8, "temperature": 0}
         running = self.server.connect()
         running.request("POST", "/v1/completions", json.dumps(dict(long, stream=True)),
                         {"Content-Type": "application/json"})
