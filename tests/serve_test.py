@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""End-to-end tests of linnet serve, with the shipped models of couplets and text.
+"""End-to-end tests of linnet serve, with the shipped model of couplets and a tiny one of text.
 
     tests/serve_test.py BIN_DIR [unittest arguments]
 """
@@ -21,13 +21,30 @@ import unittest
 
 BIN = pathlib.Path("build/release/bin").resolve()
 MODELS = pathlib.Path(os.environ.get("LINNET_TEST_MODELS", "models")).resolve()
-COUPLET, TEXT = MODELS / "couplet.safetensors", MODELS / "shakespeare.safetensors"
+COUPLET = MODELS / "couplet.safetensors"
+TEXT = None  # made by setUpModule
+
+
+def setUpModule():
+    """A model of bytes that has seen enough words to write letters, and not to end its texts."""
+    global TEXT
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="linnet_serve_test."))
+    unittest.addModuleCleanup(shutil.rmtree, folder)
+    (folder / "words.txt").write_text("the quick brown fox jumps over the lazy dog. " * 400)
+    done = subprocess.run([BIN / "linnet", "train", "text", "--data", folder / "words.txt", "--layers", "2", "--heads",
+                           "2", "--d-model", "32", "--context", "1024", "--batch", "2", "--lr", "5e-3", "--steps",
+                           "60", "--validate-every", "0", "--threads", "1", "--out", folder / "run"],
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    TEXT = folder / "text.safetensors"
+    (folder / "run" / "model.safetensors").rename(TEXT)
 
 
 class Server:
     """linnet serve on a port of its own, ended and waited for at the end."""
 
-    def __init__(self, *flags, models=(COUPLET, TEXT), env=None):
+    def __init__(self, *flags, models=None, env=None):
+        models = (COUPLET, TEXT) if models is None else models
         self.process = subprocess.Popen(
             [BIN / "linnet", "serve", *map(str, models), "--port", "0", *map(str, flags)],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ, **(env or {})))
@@ -119,7 +136,7 @@ class ServeTest(unittest.TestCase):
         self.assertIn("couplet (couplet, 8 sequences)", self.server.says)
         self.assertEqual(json.loads(self.server.get("/healthz")[1]), {"status": "ok"})
         models = json.loads(self.server.get("/v1/models")[1])["data"]
-        self.assertEqual([model["id"] for model in models], ["couplet", "shakespeare"])
+        self.assertEqual([model["id"] for model in models], ["couplet", "text"])
 
     def test_couplets(self):
         status, body = self.couplet(candidates=5)
@@ -208,7 +225,7 @@ class ServeTest(unittest.TestCase):
         self.refused(self.server.post("/v1/couplets", {}), 400, "first")
         self.refused(self.server.post("/v1/couplets", []), 400, "object")
         self.refused(self.couplet(model="none"), 404, "none")
-        self.refused(self.couplet(model="shakespeare"), 404, "shakespeare")
+        self.refused(self.couplet(model="text"), 404, "text")
         for fields, words in (({"prompt": ["a", "b"]}, ["prompt"]), ({"max_tokens": 1 << 40}, ["max_tokens"]),
                               ({"echo": True}, ["echo"]), ({"logprobs": 3}, ["logprobs"]),
                               ({"suffix": "x"}, ["suffix"]), ({"stop": [1]}, ["stop"]), ({"n": 1000}, ["n"]),
@@ -505,7 +522,7 @@ class LifeTest(unittest.TestCase):
             self.assertEqual(len(done.stderr.strip().splitlines()), 1, done.stderr)
             return done.stderr
         self.assertIn("no such", start("nothing.safetensors").lower())
-        self.assertIn("can be served", start(MODELS / "digits.safetensors"))
+        self.assertIn("can be served", start(pathlib.Path("models/digits.safetensors")))
         self.assertIn("name", start(COUPLET, COUPLET))
         self.assertIn("do not fit", start(COUPLET, "--memory", 1, "--sequences", 1000))
         with socket.socket() as taken:

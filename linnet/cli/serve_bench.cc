@@ -351,7 +351,7 @@ void AddServeBench(CLI::App& app) {
       "cold, warm and after a restart;\nthe limit is the engine's time to read them.",
       "  linnet bench serve models/couplet.safetensors\n"
       "  linnet bench serve models/couplet.safetensors --clients 8 --candidates 5 --json\n"
-      "  linnet bench serve models/shakespeare.safetensors\n");
+      "  linnet bench serve runs/text/model.safetensors\n");
   auto options = std::make_shared<Options>();
   options->seconds = 60;
   AddModelArgument(verb, options->model);

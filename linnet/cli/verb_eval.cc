@@ -66,7 +66,7 @@ void AddEval(CLI::App& app) {
       "  linnet eval models/digits.safetensors --data data/mnist\n"
       "  linnet eval models/digits.safetensors --data data/mnist --limit 100 --json\n"
       "  linnet eval runs/copy/model.safetensors --show 3\n"
-      "  linnet eval models/shakespeare.safetensors --data play.txt\n"
+      "  linnet eval runs/text/model.safetensors --data play.txt\n"
       "  linnet eval models/couplet.safetensors --data data/couplet/regulated-verse\n"
       "  linnet eval models/phones.safetensors --data data/an4\n");
   auto options = std::make_shared<EvalOptions>();

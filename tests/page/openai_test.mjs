@@ -1,14 +1,21 @@
 // OpenAI's own client against /v1/completions.
 //
-//   node tests/page/openai_test.mjs BIN_DIR [MODEL]
+//   node tests/page/openai_test.mjs BIN_DIR
+import { execFileSync } from 'node:child_process';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import os from 'node:os';
 import path from 'node:path';
 
 import { assert, load, run, serve } from './common.mjs';
 
 const { module: { OpenAI } } = load('openai');
-const file = process.argv[3] ?? 'models/shakespeare.safetensors';
-const server = await serve([file]);
-const model = path.basename(file, '.safetensors');
+const folder = mkdtempSync(path.join(os.tmpdir(), 'linnet_openai_test.'));
+writeFileSync(path.join(folder, 'words.txt'), 'the quick brown fox jumps over the lazy dog. '.repeat(400));
+execFileSync(path.join(process.argv[2], 'linnet'), ['train', 'text', '--data', path.join(folder, 'words.txt'),
+  '--layers', '2', '--heads', '2', '--d-model', '32', '--context', '1024', '--batch', '2', '--lr', '5e-3', '--steps',
+  '60', '--validate-every', '0', '--threads', '1', '--out', path.join(folder, 'run')], { stdio: 'pipe' });
+const model = 'model';
+const server = await serve([path.join(folder, 'run', 'model.safetensors')]);
 const client = new OpenAI({ baseURL: `${server.url}/v1`, apiKey: 'none', maxRetries: 0 });
 const request = { model, prompt: 'ROMEO:', max_tokens: 40, seed: 5, temperature: 0.8 };
 
@@ -49,4 +56,7 @@ await run({
     await assert.rejects(client.completions.create({ ...request, temperature: -1 }), OpenAI.BadRequestError);
     await assert.rejects(client.completions.create({ ...request, model: 'none' }), OpenAI.NotFoundError);
   },
-}, async () => server.stop());
+}, async () => {
+  server.stop();
+  rmSync(folder, { recursive: true });
+});
