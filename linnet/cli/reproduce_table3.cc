@@ -243,10 +243,10 @@ constexpr plot::Marker kMarkers[] = {plot::Marker::kTriangle, plot::Marker::kSqu
 plot::Figure DrawCurves(const json& all) {
   plot::Plot by_time{.title = "against time",
                      .x = {"minutes of training"},
-                     .y = {"phone error rate of the validation set, %"}};
+                     .y = {"validation PER, %"}};
   plot::Plot by_step{.title = "against updates",
                      .x = {"updates"},
-                     .y = {"phone error rate of the validation set, %"}};
+                     .y = {"validation PER, %"}};
   for (size_t m = 0; m < Methods().size(); ++m) {
     bool first = true;
     for (const json* run : Of(all, Methods()[m]).runs) {
