@@ -241,12 +241,9 @@ constexpr plot::Marker kMarkers[] = {plot::Marker::kTriangle, plot::Marker::kSqu
                                      plot::Marker::kDiamond, plot::Marker::kCircle};
 
 plot::Figure DrawCurves(const json& all) {
-  plot::Plot by_time{.title = "against time",
-                     .x = {"minutes of training"},
-                     .y = {"validation PER, %"}};
-  plot::Plot by_step{.title = "against updates",
-                     .x = {"updates"},
-                     .y = {"validation PER, %"}};
+  plot::Plot by_time{
+      .title = "against time", .x = {"minutes of training"}, .y = {"validation PER, %"}};
+  plot::Plot by_step{.title = "against updates", .x = {"updates"}, .y = {"validation PER, %"}};
   for (size_t m = 0; m < Methods().size(); ++m) {
     bool first = true;
     for (const json* run : Of(all, Methods()[m]).runs) {
@@ -363,7 +360,9 @@ std::string Page(const json& all, const std::string& command) {
   return page + "\n" +
          Wrapped(
              "Milliseconds of an update (forward, CTC, backward, optimiser) a second of sound, by "
-             "'linnet bench speech', which checks gradients first. Times of updates (and so of "
+             "'linnet bench speech', which checks gradients first. The loss is in it: CTC fills a "
+             "table of positions times phones, whose part of a second grows with the utterance, "
+             "whatever the network. Times of updates (and so of "
              "epochs, and how "
              "many updates fit into the budget) are those of 30, taken before the trainings, one "
              "network "
