@@ -32,8 +32,8 @@ def setUpModule():
     unittest.addModuleCleanup(shutil.rmtree, folder)
     (folder / "words.txt").write_text("the quick brown fox jumps over the lazy dog. " * 400)
     done = subprocess.run([BIN / "linnet", "train", "text", "--data", folder / "words.txt", "--layers", "2", "--heads",
-                           "2", "--d-model", "32", "--context", "1024", "--batch", "2", "--lr", "5e-3", "--steps",
-                           "60", "--validate-every", "0", "--threads", "1", "--out", folder / "run"],
+                           "2", "--d-model", "32", "--context", "1024", "--batch", "2", "--lr", "1e-2", "--steps",
+                           "250", "--validate-every", "0", "--threads", "1", "--out", folder / "run"],
                           capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     TEXT = folder / "text.safetensors"

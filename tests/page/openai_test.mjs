@@ -12,8 +12,8 @@ const { module: { OpenAI } } = load('openai');
 const folder = mkdtempSync(path.join(os.tmpdir(), 'linnet_openai_test.'));
 writeFileSync(path.join(folder, 'words.txt'), 'the quick brown fox jumps over the lazy dog. '.repeat(400));
 execFileSync(path.join(process.argv[2], 'linnet'), ['train', 'text', '--data', path.join(folder, 'words.txt'),
-  '--layers', '2', '--heads', '2', '--d-model', '32', '--context', '1024', '--batch', '2', '--lr', '5e-3', '--steps',
-  '60', '--validate-every', '0', '--threads', '1', '--out', path.join(folder, 'run')], { stdio: 'pipe' });
+  '--layers', '2', '--heads', '2', '--d-model', '32', '--context', '1024', '--batch', '2', '--lr', '1e-2', '--steps',
+  '250', '--validate-every', '0', '--threads', '1', '--out', path.join(folder, 'run')], { stdio: 'pipe' });
 const model = 'model';
 const server = await serve([path.join(folder, 'run', 'model.safetensors')]);
 const client = new OpenAI({ baseURL: `${server.url}/v1`, apiKey: 'none', maxRetries: 0 });
