@@ -1,11 +1,11 @@
 #include "linnet/nn/losses.h"
 
 #include <ATen/core/Reduction.h>
-#include <torch/nn/functional/loss.h>
 
 #include <limits>
 
 #include "linnet/base/error.h"
+#include "linnet/ops/cross_entropy.h"
 #include "linnet/ops/mixture_of_logistics.h"
 
 namespace linnet::nn {
@@ -16,10 +16,12 @@ Tensor MixtureOfLogisticsNats(const Tensor& logits, const Tensor& bytes) {
   return ops::MixtureOfLogisticsNats(logits, bytes);
 }
 
+Tensor CrossEntropyNats(const Tensor& logits, const Tensor& targets) {
+  return ops::CrossEntropyNats(logits, targets);
+}
+
 Tensor MaskedCrossEntropy(const Tensor& logits, const Tensor& targets, const Tensor& mask) {
-  const Tensor nats = torch::nn::functional::cross_entropy(
-      logits.flatten(0, 1), targets.flatten(),
-      torch::nn::functional::CrossEntropyFuncOptions().reduction(torch::kNone));
+  const Tensor nats = CrossEntropyNats(logits.flatten(0, 1), targets.flatten());
   return (nats * mask.flatten()).sum() / mask.sum();
 }
 

@@ -15,6 +15,9 @@ namespace linnet::nn {
 // + 1/255) - F(x - 1/255), the bins of bytes 0 and 255 being open outwards.
 torch::Tensor MixtureOfLogisticsNats(const torch::Tensor& logits, const torch::Tensor& bytes);
 
+// -log softmax(logits)[target] in nats: logits [R, C], int64 targets [R] -> [R].
+torch::Tensor CrossEntropyNats(const torch::Tensor& logits, const torch::Tensor& targets);
+
 // Mean cross entropy in nats over the positions where mask is not zero: logits [N, L, classes],
 // int64 targets [N, L], float mask [N, L] -> scalar.
 torch::Tensor MaskedCrossEntropy(const torch::Tensor& logits, const torch::Tensor& targets,

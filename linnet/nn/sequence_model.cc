@@ -56,7 +56,13 @@ Tensor SequenceModelImpl::Predict(const Tensor& x) {
   return ops::Linear(x, predictor_->weight, predictor_->bias, head_precision_);
 }
 
-Tensor SequenceModelImpl::forward(const Tensor& tokens) {
+Tensor SequenceModelImpl::forward(const Tensor& tokens) { return Predict(Hidden(tokens)); }
+
+Tensor SequenceModelImpl::At(const Tensor& tokens, const Tensor& rows) {
+  return Predict(Hidden(tokens).flatten(0, 1).index_select(0, rows));
+}
+
+Tensor SequenceModelImpl::Hidden(const Tensor& tokens) {
   const int64_t length = tokens.size(1);
   if (length > spec().max_length) {
     throw InputError("a sequence of ", length, " symbols is longer than the model's ",
@@ -71,7 +77,7 @@ Tensor SequenceModelImpl::forward(const Tensor& tokens) {
   }
   Tensor x = Values(tokens, above);
   if (!pos_embedding_.is_empty()) x = pos_embedding_->Place(x);
-  return Predict(transformer_.batch(dropout_(x), Mask{.causal = true}));
+  return transformer_.batch(dropout_(x), Mask{.causal = true});
 }
 
 Tensor SequenceModelImpl::Step(const Tensor& tokens, int64_t position, SequenceState& state) {

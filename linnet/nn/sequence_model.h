@@ -30,6 +30,9 @@ class SequenceModelImpl : public Network {
 
   // int64 tokens [N, L], L <= max_length -> the head's outputs [N, L, OutputSize].
   torch::Tensor forward(const torch::Tensor& tokens);
+  // The same of some positions alone, for which the head computes: int64 rows [R], n L + t each ->
+  // [R, OutputSize].
+  torch::Tensor At(const torch::Tensor& tokens, const torch::Tensor& rows);
   // int64 tokens [N] at position t -> [N, OutputSize]. Throws InputError where the attention kind
   // has no recurrent form.
   torch::Tensor Step(const torch::Tensor& tokens, int64_t position, SequenceState& state);
@@ -40,7 +43,8 @@ class SequenceModelImpl : public Network {
  private:
   // The value part of the input: symbols [...] and, with pixel_above, those above the next ones.
   torch::Tensor Values(const torch::Tensor& tokens, const torch::Tensor& above);
-  torch::Tensor Predict(const torch::Tensor& x);  // the head's outputs
+  torch::Tensor Hidden(const torch::Tensor& tokens);  // what the head reads, [N, L, d_model]
+  torch::Tensor Predict(const torch::Tensor& x);      // the head's outputs
 
   torch::nn::Embedding value_embedding_ = nullptr;  // null where it is tied
   torch::nn::Embedding above_embedding_ = nullptr;

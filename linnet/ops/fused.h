@@ -71,6 +71,9 @@ torch::Tensor FusedLstm(const torch::Tensor& sums, const torch::Tensor& w_hh,
 // 0 <= p < 1, fewer than 2^32 numbers.
 torch::Tensor FusedDropout(const torch::Tensor& x, double p);
 
+// logits [R, C], int64 targets [R] of 0 .. C - 1.
+torch::Tensor FusedCrossEntropy(const torch::Tensor& logits, const torch::Tensor& targets);
+
 torch::Tensor FusedMixtureOfLogistics(const torch::Tensor& logits, const torch::Tensor& bytes);
 
 // See adam.h; of the parameters for which FusedAdam() holds.

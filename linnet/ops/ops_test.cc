@@ -13,6 +13,7 @@
 #include "linnet/base/error.h"
 #include "linnet/ops/adam.h"
 #include "linnet/ops/causal_linear.h"
+#include "linnet/ops/cross_entropy.h"
 #include "linnet/ops/layer_rows.h"
 #include "linnet/ops/linear_attention.h"
 #include "linnet/ops/lsh_attention.h"
@@ -832,6 +833,43 @@ TEST(LshAttention, RefusesWhatDoesNotFit) {
   refuses(q, v, {}, planes, {.buckets = 3, .chunk = 4}, "even");
   refuses(q, v, {}, planes, {.buckets = 4, .chunk = 0}, "chunks");
   refuses(q, v, torch::zeros({3}, torch::kInt64), planes, options, "lengths");
+}
+
+TEST(CrossEntropy, FusedEqualsPlain) {
+  torch::manual_seed(6);
+  for (const int64_t classes : {1, 2, 11, 257, 8003}) {
+    const Tensor targets = torch::randint(classes, {33}, torch::kInt64);
+    const Operation operation = [&](const Tensors& t) {
+      return Tensors{CrossEntropyNats(t[0], targets)};
+    };
+    ExpectFusedEqualsPlain(operation, {Random({33, classes}) * 4}, 1e-5);
+  }
+  const Tensor targets = torch::tensor({int64_t{0}, int64_t{4}, int64_t{2}});
+  ExpectGradientsMatchDifferences(
+      [&](const Tensors& t) { return Tensors{CrossEntropyNats(t[0], targets)}; }, {Random({3, 5})});
+}
+
+TEST(CrossEntropy, LargeLogitsAndNone) {
+  const Tensor logits = torch::tensor({1e30F, 1e30F, -1e30F, 80.0F, 90.0F, -INFINITY}).view({2, 3});
+  const Tensor nats = CrossEntropyNats(logits, torch::tensor({int64_t{1}, int64_t{0}}));
+  EXPECT_NEAR(nats[0].item<double>(), std::log(2.0), 1e-6);
+  EXPECT_NEAR(nats[1].item<double>(), 10 + std::log1p(std::exp(-10.0)), 1e-5);
+  EXPECT_EQ(CrossEntropyNats(torch::zeros({0, 3}), torch::zeros({0}, torch::kInt64)).numel(), 0);
+}
+
+TEST(CrossEntropy, RefusesWhatDoesNotFit) {
+  const auto refuses = [](const Tensor& logits, const Tensor& targets, const std::string& what) {
+    try {
+      CrossEntropyNats(logits, targets);
+      ADD_FAILURE() << "no error about " << what;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(what), std::string::npos) << error.what();
+    }
+  };
+  refuses(torch::zeros({2, 3}), torch::zeros({3}, torch::kInt64), "[R, C]");
+  refuses(torch::zeros({2, 3}), torch::zeros({2}), "int64");
+  refuses(torch::zeros({2, 3}), torch::tensor({int64_t{0}, int64_t{3}}), "target 3");
+  refuses(torch::zeros({2, 3}), torch::tensor({int64_t{-1}, int64_t{0}}), "target -1");
 }
 
 TEST(MixtureOfLogistics, FusedEqualsPlain) {

@@ -27,7 +27,9 @@ Batcher::Batcher(std::shared_ptr<const Model> model, const BatcherOptions& optio
       options_(options),
       snapshots_(model, options.snapshots),
       scheduler_(engine_,
-                 {.sequences = options.sequences, .queue = options.sequences + options.queue}),
+                 {.sequences = options.sequences,
+                  .queue = options.sequences + options.queue,
+                  .parallel_next = true}),
       thread_([this] { Loop(); }) {}
 
 Batcher::~Batcher() {

@@ -1,0 +1,75 @@
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/utils.h>
+
+#include <cmath>
+
+#include "linnet/kernels/exp_sum.h"
+#include "linnet/ops/fused.h"
+#include "linnet/ops/parallel.h"
+
+namespace linnet::ops {
+namespace {
+
+using torch::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::Variable;
+using torch::autograd::variable_list;
+
+// The way back makes the exponentials again, from the logits and each row's log-sum-exp: cheaper than
+// keeping them.
+class Function : public torch::autograd::Function<Function> {
+ public:
+  static Tensor forward(AutogradContext* context, const Tensor& logits, const Tensor& targets) {
+    const Tensor dense = logits.contiguous(), wanted = targets.contiguous();
+    const auto rows = static_cast<size_t>(dense.size(0)),
+               classes = static_cast<size_t>(dense.size(1));
+    const Tensor nats = torch::empty({dense.size(0)}, dense.options());
+    const Tensor log_sums = torch::empty_like(nats);
+    const float* const x = dense.data_ptr<float>();
+    const int64_t* const target = wanted.data_ptr<int64_t>();
+    float* const out = nats.data_ptr<float>();
+    float* const log_sum = log_sums.data_ptr<float>();
+    AtParallelFor(rows, [&](size_t begin, size_t end) {
+      for (size_t r = begin; r < end; ++r) {
+        const float* const row = x + r * classes;
+        const float largest = kernels::Largest(row, classes);
+        const double log_of_sum = std::log(kernels::ExpSum(row, classes, largest, 1, nullptr));
+        // The difference first: two large logits lose nothing of it.
+        out[r] = static_cast<float>(log_of_sum + (largest - static_cast<double>(row[target[r]])));
+        log_sum[r] = static_cast<float>(largest + log_of_sum);
+      }
+    });
+    context->save_for_backward({dense, wanted, log_sums});
+    return nats;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    const variable_list saved = context->get_saved_variables();
+    const Tensor gradient = torch::empty_like(saved[0]);
+    const Tensor scales = grads[0].contiguous();
+    const auto rows = static_cast<size_t>(gradient.size(0));
+    const auto classes = static_cast<size_t>(gradient.size(1));
+    const float* const x = saved[0].data_ptr<float>();
+    const int64_t* const target = saved[1].data_ptr<int64_t>();
+    const float* const log_sum = saved[2].data_ptr<float>();
+    const float* const scale = scales.data_ptr<float>();
+    float* const out = gradient.data_ptr<float>();
+    AtParallelFor(rows, [&](size_t begin, size_t end) {
+      for (size_t r = begin; r < end; ++r) {
+        float* const row = out + r * classes;
+        kernels::ExpSum(x + r * classes, classes, log_sum[r], 1, row);
+        row[target[r]] -= 1;
+        for (size_t c = 0; c < classes; ++c) row[c] *= scale[r];
+      }
+    });
+    return {gradient, Variable()};
+  }
+};
+
+}  // namespace
+
+Tensor FusedCrossEntropy(const Tensor& logits, const Tensor& targets) {
+  return Function::apply(logits, targets);
+}
+
+}  // namespace linnet::ops
