@@ -274,7 +274,8 @@ class Table3(unittest.TestCase):
                  "parameters": 4_000_000, "validation": 0.3, "test": test, "real_time_factor": 0.004,
                  "curve": [[50, 30.0, 0.6], [100, 60.0, 0.3]]}
                 for method, seed, test in (("linear", 1, 0.30), ("linear", 2, 0.32), ("lstm", 1, 0.25))]
-        lengths = [{"method": method, "seconds": seconds, "value": value, "threads": 2}
+        lengths = [{"method": method, "seconds": seconds, "value": value, "threads": 2, "loss": seconds / 100,
+                    "machine": "Another machine", "date": "2026-11-22"}
                    for method, seconds, value in (("linear", 8, 10.0), ("linear", 16, 10.0), ("full", 16, 12.5))]
         return {"machine": "A machine", "date": "2026-11-21", "minutes": 1.0, "precision": "fp32", "threads": 2,
                 "runs": runs, "lengths": lengths}
@@ -288,6 +289,8 @@ class Table3(unittest.TestCase):
         self.assertIn("| Bi-LSTM | 25.00 |", page)
         self.assertNotIn("| LSH-4 | ", page.split("## The length")[0])  # there was no run of it
         self.assertIn("| 16 | – | 12.5 | – | 10.0 |", page)
+        self.assertIn("| the loss | – | 0.160 to 0.160 | – | 0.080 to 0.160 |", page)
+        self.assertIn("Another machine", page)
         self.assertEqual(len(list((self.dir / "out").iterdir())), 10)
 
     def test_refuses_what_is_no_result(self):
@@ -303,6 +306,15 @@ class Table3(unittest.TestCase):
         done = self.reproduce()
         self.assertEqual(done.returncode, 2)
         self.assertIn("--data", done.stderr)
+
+    def test_other_lengths_of_a_benchmark(self):
+        whole = self.result()
+        (self.dir / "in.json").write_text(json.dumps(whole))
+        (self.dir / "lengths.json").write_text(json.dumps([dict(whole["lengths"][0], value=7.0)]))
+        done = self.reproduce("--from", self.dir / "in.json", "--lengths", self.dir / "lengths.json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("| 8 | – | – | – | 7.00 |", (self.dir / "out" / "table3.md").read_text())
+        self.assertEqual(len(json.loads((self.dir / "out" / "table3.json").read_text())["lengths"]), 1)
 
     @unittest.skipUnless((BIN / "linnet-bench").exists(), "no linnet-bench")
     def test_the_benchmark_checks_and_times(self):

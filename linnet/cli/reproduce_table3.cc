@@ -28,7 +28,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 struct Options {
-  std::string data, work = "runs/table3", out = ".", from, precision = "fp32";
+  std::string data, work = "runs/table3", out = ".", from, lengths, precision = "fp32";
   double minutes = 8;
   int seeds = 3, threads = 0;
   bool json = false;
@@ -188,6 +188,18 @@ json Train(const Options& options, const Method& method, int seed) {
   return result;
 }
 
+json Lengths(const Options& options) {
+  if (!options.lengths.empty()) {
+    return Parsed(ReadFile(options.lengths, size_t{1} << 24), options.lengths);
+  }
+  std::cerr << "timing updates against the length of utterances\n";
+  std::vector<std::string> bench = {"bench", "speech", "--precision", options.precision, "--json"};
+  if (options.threads > 0) {
+    bench.insert(bench.end(), {"--threads", std::to_string(options.threads)});
+  }
+  return Parsed(Verb(bench, "'linnet bench speech'"), "linnet bench speech");
+}
+
 std::string Measure(const Options& options) {
   json all = {{"machine", MachineName()},
               {"date", Today()},
@@ -201,12 +213,7 @@ std::string Measure(const Options& options) {
       all["runs"].push_back(Train(options, method, seed));
     }
   }
-  std::cerr << "timing updates against the length of utterances\n";
-  std::vector<std::string> bench = {"bench", "speech", "--precision", options.precision, "--json"};
-  if (options.threads > 0) {
-    bench.insert(bench.end(), {"--threads", std::to_string(options.threads)});
-  }
-  all["lengths"] = Parsed(Verb(bench, "'linnet bench speech'"), "linnet bench speech");
+  all["lengths"] = Lengths(options);
   all["threads"] = all["lengths"].at(0).at("threads");
   return all.dump(1) + "\n";
 }
@@ -357,19 +364,34 @@ std::string Page(const json& all, const std::string& command) {
     }
     page += "\n";
   }
-  return page + "\n" +
+  page += "| the loss |";
+  for (const Method& method : Methods()) {
+    double least = 1e300, most = 0;
+    for (const json& record : all.at("lengths")) {
+      if (record.at("method") != method.name) continue;
+      const double loss = record.at("loss");
+      least = std::min(least, loss), most = std::max(most, loss);
+    }
+    page += most > 0 ? StrCat(" ", Digits(least), " to ", Digits(most), " |") : " – |";
+  }
+  const json& first = all.at("lengths").at(0);
+  return page + "\n\n" +
+         Wrapped(StrCat(
+             "Milliseconds of an update (forward, backward, optimiser) a second of sound, by "
+             "'linnet bench speech', which checks gradients first: ",
+             first.at("machine").get<std::string>(), ", ", first.at("threads").get<int>(),
+             " threads, ", first.at("date").get<std::string>(),
+             ". Beside it the loss, from the shortest utterances to the longest: CTC fills a table "
+             "of positions times phones, whose part of a second grows with the utterance, whatever "
+             "the network. The LSTM goes through a batch position by position: the fewer "
+             "utterances "
+             "there are, the smaller its products.")) +
+         "\n" +
          Wrapped(
-             "Milliseconds of an update (forward, CTC, backward, optimiser) a second of sound, by "
-             "'linnet bench speech', which checks gradients first. The loss is in it: CTC fills a "
-             "table of positions times phones, whose part of a second grows with the utterance, "
-             "whatever the network. Times of updates (and so of "
-             "epochs, and how "
-             "many updates fit into the budget) are those of 30, taken before the trainings, one "
-             "network "
-             "behind the other. How fast a model hears is measured by 'linnet eval', from samples "
-             "to "
-             "phones. Memory is that of the whole process, all utterances at three speeds "
-             "included.") +
+             "Times of updates in the first table (and so of epochs, and how many updates fit into "
+             "the budget) are those of 30, taken before the trainings, one network behind the "
+             "other. How fast a model hears is measured by 'linnet eval', from samples to phones. "
+             "Memory is that of the whole process, all utterances at three speeds included.") +
          "\nThe command wrote this page.\n";
 }
 
@@ -410,6 +432,11 @@ void Run(const Options& options) {
   } else {
     command = "linnet reproduce table3 --from table3.json   # what an earlier run wrote";
     text = ReadFile(options.from, size_t{1} << 26);
+    if (!options.lengths.empty()) {
+      json all = Parsed(text, options.from);
+      all["lengths"] = Lengths(options);
+      text = all.dump(1) + "\n";
+    }
   }
   const json all =
       ReadResult(text, options.from.empty() ? "linnet reproduce table3" : options.from);
@@ -442,6 +469,10 @@ void Add(CLI::App& verb) {
       ->type_name("DIR")
       ->capture_default_str();
   verb.add_option("--from", options->from, "Measure nothing: the table3.json of an earlier run")
+      ->type_name("FILE");
+  verb.add_option(
+          "--lengths", options->lengths,
+          "What 'linnet bench speech --json' wrote, in place of timing updates against the length")
       ->type_name("FILE");
   verb.add_option("--out", options->out, "The folder for table3.md, .json and the pictures")
       ->type_name("DIR")

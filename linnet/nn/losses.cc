@@ -1,11 +1,7 @@
 #include "linnet/nn/losses.h"
 
-#include <ATen/core/Reduction.h>
-
-#include <limits>
-
-#include "linnet/base/error.h"
 #include "linnet/ops/cross_entropy.h"
+#include "linnet/ops/ctc.h"
 #include "linnet/ops/mixture_of_logistics.h"
 
 namespace linnet::nn {
@@ -27,37 +23,7 @@ Tensor MaskedCrossEntropy(const Tensor& logits, const Tensor& targets, const Ten
 
 Tensor CtcNats(const Tensor& log_probs, const Tensor& targets, const Tensor& input_lengths,
                const Tensor& target_lengths, int64_t blank) {
-  const auto require = [](bool good, const auto&... message) {
-    if (!good) throw InputError("CTC: ", message...);
-  };
-  require(log_probs.dim() == 3 && targets.dim() == 2 && log_probs.size(0) == targets.size(0),
-          "log_probs ", log_probs.sizes(), " and targets ", targets.sizes(),
-          " are not [N, T, C] and [N, S]");
-  const int64_t n = log_probs.size(0), length = targets.size(1);
-  require(blank >= 0 && blank < log_probs.size(2), "the blank ", blank, " is none of ",
-          log_probs.size(2), " classes");
-  for (const Tensor* lengths : {&input_lengths, &target_lengths}) {
-    require(lengths->dim() == 1 && lengths->size(0) == n && lengths->scalar_type() == torch::kInt64,
-            "lengths must be int64 [", n, "]; got ", lengths->sizes());
-  }
-  const auto within = [](const Tensor& lengths, int64_t most) {
-    return lengths.numel() == 0 ||
-           (lengths.min().item<int64_t>() >= 0 && lengths.max().item<int64_t>() <= most);
-  };
-  require(within(input_lengths, log_probs.size(1)) && within(target_lengths, length),
-          "a length is below 0 or beyond its sequence");
-  const Tensor place = torch::arange(length, targets.options());
-  const Tensor said = place.unsqueeze(0) < target_lengths.unsqueeze(1);
-  Tensor needed = target_lengths;
-  if (length > 1) {
-    const Tensor repeats = targets.narrow(1, 1, length - 1) == targets.narrow(1, 0, length - 1);
-    needed = needed + (repeats & said.narrow(1, 1, length - 1)).sum(1);
-  }
-  const Tensor nats = torch::ctc_loss(log_probs.transpose(0, 1), targets, input_lengths,
-                                      target_lengths, blank, at::Reduction::None,
-                                      /*zero_infinity=*/true);
-  const Tensor never = torch::full_like(nats, std::numeric_limits<double>::infinity());
-  return nats + torch::where(needed <= input_lengths, torch::zeros_like(nats), never);
+  return ops::CtcNats(log_probs, targets, input_lengths, target_lengths, blank);
 }
 
 }  // namespace linnet::nn

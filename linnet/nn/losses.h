@@ -23,11 +23,7 @@ torch::Tensor CrossEntropyNats(const torch::Tensor& logits, const torch::Tensor&
 torch::Tensor MaskedCrossEntropy(const torch::Tensor& logits, const torch::Tensor& targets,
                                  const torch::Tensor& mask);
 
-// -log of the sum over all paths that stand for a sequence (connectionist temporal classification;
-// data/ctc.h says which do): log_probs [N, T, C] out of log_softmax, int64 targets [N, S] and lengths
-// [N] of both -> nats [N]. A target that cannot fit, for lack of a frame for each of its symbols and
-// a blank between two that are equal, has infinite nats and gradients of 0. As in PyTorch, gradients of
-// log_probs are right once they have passed log_softmax. Throws InputError on shapes that disagree.
+// The CTC loss, nats [N] (ops/ctc.h); data/ctc.h says which paths stand for a sequence.
 torch::Tensor CtcNats(const torch::Tensor& log_probs, const torch::Tensor& targets,
                       const torch::Tensor& input_lengths, const torch::Tensor& target_lengths,
                       int64_t blank = 0);

@@ -74,6 +74,11 @@ torch::Tensor FusedDropout(const torch::Tensor& x, double p);
 // logits [R, C], int64 targets [R] of 0 .. C - 1.
 torch::Tensor FusedCrossEntropy(const torch::Tensor& logits, const torch::Tensor& targets);
 
+// See ctc.h; log_probs in fp32 on the CPU.
+torch::Tensor FusedCtc(const torch::Tensor& log_probs, const torch::Tensor& targets,
+                       const torch::Tensor& input_lengths, const torch::Tensor& target_lengths,
+                       int64_t blank);
+
 torch::Tensor FusedMixtureOfLogistics(const torch::Tensor& logits, const torch::Tensor& bytes);
 
 // See adam.h; of the parameters for which FusedAdam() holds.

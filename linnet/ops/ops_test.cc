@@ -14,6 +14,7 @@
 #include "linnet/ops/adam.h"
 #include "linnet/ops/causal_linear.h"
 #include "linnet/ops/cross_entropy.h"
+#include "linnet/ops/ctc.h"
 #include "linnet/ops/layer_rows.h"
 #include "linnet/ops/linear_attention.h"
 #include "linnet/ops/lsh_attention.h"
@@ -870,6 +871,21 @@ TEST(CrossEntropy, RefusesWhatDoesNotFit) {
   refuses(torch::zeros({2, 3}), torch::zeros({2}), "int64");
   refuses(torch::zeros({2, 3}), torch::tensor({int64_t{0}, int64_t{3}}), "target 3");
   refuses(torch::zeros({2, 3}), torch::tensor({int64_t{-1}, int64_t{0}}), "target -1");
+}
+
+TEST(Ctc, FusedEqualsPlain) {
+  torch::manual_seed(8);
+  for (const int64_t classes : {3, 34}) {
+    const Tensor targets = torch::randint(1, classes, {4, 40}, torch::kInt64);
+    const auto of = [](std::vector<int64_t> values) { return torch::tensor(values); };
+    // The third cannot fit, the last has nothing to say.
+    const Tensor frames = of({130, 99, 20, 50}), symbols = of({40, 17, 40, 0});
+    const Operation operation = [&](const Tensors& t) {
+      const Tensor nats = CtcNats(torch::log_softmax(t[0], 2), targets, frames, symbols);
+      return Tensors{torch::where(nats.isinf(), torch::zeros_like(nats), nats)};
+    };
+    ExpectFusedEqualsPlain(operation, {Random({4, 131, classes}) * 2}, 1e-4);
+  }
 }
 
 TEST(MixtureOfLogistics, FusedEqualsPlain) {

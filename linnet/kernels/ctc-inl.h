@@ -1,0 +1,202 @@
+// The Highway body of ctc.h, compiled once for each instruction set.
+#if defined(LINNET_KERNELS_CTC_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LINNET_KERNELS_CTC_INL_H_
+#undef LINNET_KERNELS_CTC_INL_H_
+#else
+#define LINNET_KERNELS_CTC_INL_H_
+#endif
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+
+#include "hwy/contrib/math/math-inl.h"
+#include "hwy/highway.h"
+#include "linnet/kernels/ctc.h"
+#include "linnet/kernels/exp-inl.h"
+#include "linnet/kernels/vector-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace linnet::kernels::HWY_NAMESPACE {
+
+// The logarithm of nothing: finite, so that differences of two are no NaN.
+constexpr float kCtcNever = -1e30f;
+constexpr float kCtcImpossible = -1e29f;  // below it nothing is possible
+
+// A frame's states: b [symbols + 1], e [symbols]; at both ends of either lies kCtcNever, for the neighbours
+// of the first and the last one.
+struct CtcRow {
+  float* b;
+  float* e;
+};
+
+inline size_t CtcRowFloats(size_t symbols) { return 2 * (symbols + 1 + 2 * kCtcPad); }
+
+inline CtcRow CtcRowAt(float* from, size_t symbols) {
+  return {from + kCtcPad, from + symbols + 1 + 3 * kCtcPad};
+}
+
+// log(exp a + exp b [+ exp c])
+HWY_INLINE Vec CtcSum(Vec a, Vec b) {
+  const F32 d;
+  const Vec most = hn::Max(a, b);
+  return hn::Add(most, hn::Log(d, hn::Add(Exp(hn::Sub(a, most)), Exp(hn::Sub(b, most)))));
+}
+HWY_INLINE Vec CtcSum(Vec a, Vec b, Vec c) {
+  const F32 d;
+  const Vec most = hn::Max(hn::Max(a, b), c);
+  const Vec sum =
+      hn::Add(hn::Add(Exp(hn::Sub(a, most)), Exp(hn::Sub(b, most))), Exp(hn::Sub(c, most)));
+  return hn::Add(most, hn::Log(d, sum));
+}
+
+// The next row, forwards (step = -1) or backwards (1), without what the frame itself adds. `between`
+// [symbols]: 0, or kCtcNever where symbol i is the one before it.
+template <int kStep>
+void CtcAdvance(size_t symbols, const CtcRow& from, const float* between, const CtcRow& to) {
+  constexpr ptrdiff_t kSymbolOfBlank = kStep < 0 ? -1 : 0, kBlankOfSymbol = kStep < 0 ? 0 : 1;
+  ForVectors(symbols + 1, [&](size_t i, size_t used) HWY_ATTR {
+    const auto at = static_cast<ptrdiff_t>(i);
+    StoreN(CtcSum(LoadN(from.b + i, used), LoadN(from.e + at + kSymbolOfBlank, used)), to.b + i,
+           used);
+  });
+  ForVectors(symbols, [&](size_t i, size_t used) HWY_ATTR {
+    const auto at = static_cast<ptrdiff_t>(i);
+    // Between i and its neighbour lies between[i], or the neighbour's own.
+    const Vec skip =
+        hn::Add(LoadN(from.e + at + kStep, used), LoadN(between + at + kBlankOfSymbol, used));
+    StoreN(CtcSum(LoadN(from.e + i, used), LoadN(from.b + at + kBlankOfSymbol, used), skip),
+           to.e + i, used);
+  });
+}
+
+// Adds a frame's log probabilities, and takes the largest off, which is returned.
+float CtcEmit(size_t symbols, float blank, const float* emitted, const CtcRow& row) {
+  const F32 d;
+  const Vec never = hn::Set(d, kCtcNever), add = hn::Set(d, blank);
+  Vec largest = never;
+  const auto keep = [&](Vec v, float* to, size_t used) HWY_ATTR {
+    StoreN(v, to, used);
+    largest = hn::Max(largest, hn::IfThenElse(hn::FirstN(d, used), v, never));
+  };
+  ForVectors(symbols + 1, [&](size_t i, size_t used) HWY_ATTR {
+    keep(hn::Add(LoadN(row.b + i, used), add), row.b + i, used);
+  });
+  ForVectors(symbols, [&](size_t i, size_t used) HWY_ATTR {
+    keep(hn::Add(LoadN(row.e + i, used), LoadN(emitted + i, used)), row.e + i, used);
+  });
+  const float most = hn::GetLane(hn::MaxOfLanes(d, largest));
+  if (!(most > kCtcImpossible)) return 0;
+  const Vec off = hn::Set(d, most);
+  ForVectors(symbols + 1, [&](size_t i, size_t used) HWY_ATTR {
+    StoreN(hn::Max(never, hn::Sub(LoadN(row.b + i, used), off)), row.b + i, used);
+  });
+  ForVectors(symbols, [&](size_t i, size_t used) HWY_ATTR {
+    StoreN(hn::Max(never, hn::Sub(LoadN(row.e + i, used), off)), row.e + i, used);
+  });
+  return most;
+}
+
+double CtcBody(const CtcArgs& args, float* scratch) {
+  const F32 d;
+  const size_t symbols = args.symbols, frames = args.frames, width = CtcRowFloats(symbols);
+  const bool with_grad = args.grad != nullptr;
+  for (size_t t = 0; with_grad && t < frames; ++t) {
+    std::fill_n(args.grad + t * args.stride, args.classes, 0.0f);
+  }
+  if (frames == 0) return symbols == 0 ? 0 : std::numeric_limits<double>::infinity();
+  // What lies between symbols, padded at both ends; a frame's log probabilities of the symbols.
+  float* const between = scratch + kCtcPad;
+  float* const emitted = between + symbols + kCtcPad;
+  float* const rows = emitted + symbols + kCtcPad;
+  std::fill_n(scratch, symbols + 2 * kCtcPad, kCtcNever);
+  for (size_t i = 1; i < symbols; ++i) {
+    if (args.targets[i] != args.targets[i - 1]) between[i] = 0;
+  }
+  // Forwards every row is kept, if there is a way back; of others two.
+  const auto row_at = [&](size_t t) { return CtcRowAt(rows + t * width, symbols); };
+  const size_t kept = with_grad ? frames : 2;
+  const auto clear = [&](size_t t) { std::fill_n(rows + t * width, width, kCtcNever); };
+  bool bad = false;
+  const auto p = [&](size_t t, size_t c) {
+    const float value = args.log_probs[t * args.stride + c];
+    bad |= value != value;
+    return std::max(kCtcNever, value);
+  };
+  const auto emit = [&](size_t t, const CtcRow& row) {
+    for (size_t i = 0; i < symbols; ++i) emitted[i] = p(t, static_cast<size_t>(args.targets[i]));
+    return CtcEmit(symbols, p(t, args.blank), emitted, row);
+  };
+  double taken = 0;
+  CtcRow row = row_at(0);
+  for (size_t t = 0; t < frames; ++t) {
+    const CtcRow before = row;
+    row = row_at(t % kept);
+    if (t < kept) clear(t);
+    if (t == 0) {
+      row.b[0] = 0;
+      if (symbols > 0) row.e[0] = 0;
+    } else {
+      CtcAdvance<-1>(symbols, before, between, row);
+    }
+    taken += emit(t, row);
+  }
+  if (bad) return std::numeric_limits<double>::quiet_NaN();
+  const double ends[2] = {row.b[symbols], symbols > 0 ? row.e[symbols - 1] : kCtcNever};
+  const double most = std::max(ends[0], ends[1]);
+  if (most < kCtcImpossible) return std::numeric_limits<double>::infinity();
+  const double nats =
+      -(taken + most + std::log(std::exp(ends[0] - most) + std::exp(ends[1] - most)));
+  if (!with_grad) return nats;
+
+  clear(frames), clear(frames + 1);
+  CtcRow after = row_at(frames), now = row_at(frames + 1);
+  for (size_t t = frames; t-- > 0;) {
+    std::swap(after, now);
+    if (t + 1 == frames) {
+      now.b[symbols] = 0;
+      if (symbols > 0) now.e[symbols - 1] = 0;
+    } else {
+      CtcAdvance<1>(symbols, after, between, now);
+    }
+    // Shares of the paths: of all states of a frame they make 1, which takes away what rounding has
+    // summed up. They overwrite the row that was kept.
+    const CtcRow way = row_at(t);
+    Vec largest = hn::Set(d, kCtcNever);
+    const auto meet = [&](float* to, const float* back, size_t n) HWY_ATTR {
+      ForVectors(n, [&](size_t i, size_t used) HWY_ATTR {
+        const Vec both = hn::Add(LoadN(to + i, used), LoadN(back + i, used));
+        StoreN(both, to + i, used);
+        largest =
+            hn::Max(largest, hn::IfThenElse(hn::FirstN(d, used), both, hn::Set(d, kCtcNever)));
+      });
+    };
+    meet(way.b, now.b, symbols + 1), meet(way.e, now.e, symbols);
+    const Vec top = hn::MaxOfLanes(d, largest);
+    Vec sums = hn::Zero(d), blanks = hn::Zero(d);
+    ForVectors(symbols + 1, [&](size_t i, size_t used) HWY_ATTR {
+      blanks = hn::Add(blanks, ZeroBeyond(Exp(hn::Sub(LoadN(way.b + i, used), top)), used));
+    });
+    ForVectors(symbols, [&](size_t i, size_t used) HWY_ATTR {
+      const Vec share = ZeroBeyond(Exp(hn::Sub(LoadN(way.e + i, used), top)), used);
+      StoreN(share, way.e + i, used);
+      sums = hn::Add(sums, share);
+    });
+    const float blank = hn::GetLane(hn::SumOfLanes(d, blanks));
+    const float scale = -1 / (blank + hn::GetLane(hn::SumOfLanes(d, sums)));
+    float* const grad = args.grad + t * args.stride;
+    const float* const logs = args.log_probs + t * args.stride;
+    ForVectors(args.classes, [&](size_t c, size_t used)
+                                 HWY_ATTR { StoreN(Exp(LoadN(logs + c, used)), grad + c, used); });
+    grad[args.blank] += blank * scale;
+    for (size_t i = 0; i < symbols; ++i) grad[args.targets[i]] += way.e[i] * scale;
+    emit(t, now);
+  }
+  return nats;
+}
+
+}  // namespace linnet::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // LINNET_KERNELS_CTC_INL_H_
