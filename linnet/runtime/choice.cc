@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <iterator>
+#include <limits>
 #include <vector>
 
 #include "linnet/base/error.h"
@@ -38,31 +39,39 @@ size_t BinOf(float weight) {
   return std::min<size_t>(kBins - 1, std::bit_cast<uint32_t>(weight) >> kShift);
 }
 
-// What a thread draws with: symbols are drawn thousands of times a second.
+// What a thread draws with: symbols are drawn tens of thousands of times a second.
 struct Scratch {
   std::vector<float> weights;
-  std::vector<Weighed> candidates;
+  std::vector<Weighed> candidates, sorted;
   double sums[kBins];
   uint32_t counts[kBins];
 
+  // The symbols of this weight or more, in their order.
+  void Select(float least) {
+    candidates.resize(weights.size());
+    size_t count = 0;
+    for (size_t i = 0; i < weights.size(); ++i) {  // without branches, which would be guessed wrong
+      candidates[count] = {static_cast<int32_t>(i), weights[i]};
+      count += weights[i] >= least;
+    }
+    candidates.resize(count);
+  }
   void FillBins() {
     std::fill(std::begin(sums), std::end(sums), 0.0);
     std::fill(std::begin(counts), std::end(counts), 0u);
-    for (const float weight : weights) {
-      const size_t bin = BinOf(weight);
-      sums[bin] += weight, ++counts[bin];
+    for (const Weighed& one : candidates) {
+      const size_t bin = BinOf(one.weight);
+      sums[bin] += one.weight, ++counts[bin];
     }
   }
   // Those of the bins from `low` up to `high`, the likeliest first.
-  void Gather(size_t low, size_t high) {
-    candidates.clear();
-    for (size_t i = 0; i < weights.size(); ++i) {
-      const size_t bin = BinOf(weights[i]);
-      if (bin >= low && bin <= high && weights[i] > 0) {
-        candidates.push_back({static_cast<int32_t>(i), weights[i]});
-      }
+  void Sort(size_t low, size_t high) {
+    sorted.clear();
+    for (const Weighed& one : candidates) {
+      const size_t bin = BinOf(one.weight);
+      if (bin >= low && bin <= high) sorted.push_back(one);
     }
-    std::sort(candidates.begin(), candidates.end(), Likelier);
+    std::sort(sorted.begin(), sorted.end(), Likelier);
   }
 };
 
@@ -98,34 +107,46 @@ int32_t Choose(std::span<const float> logits, const ChoiceOptions& options, Phil
   double kept = kernels::ExpSum(logits.data(), logits.size(), largest, scale, weights.data());
   const double u = rng.Uniform();
   if (options.top_k > 0 && options.top_k < logits.size()) {
+    scratch.Select(std::numeric_limits<float>::min());
     scratch.FillBins();
     size_t bin = kBins, count = 0;
     while (bin > 0 && count < options.top_k) count += scratch.counts[--bin];
-    scratch.Gather(bin, kBins);
-    std::span<const Weighed> likeliest = scratch.candidates;
+    scratch.Sort(bin, kBins);
+    std::span<const Weighed> likeliest = scratch.sorted;
     return ChooseOf(likeliest.first(std::min(likeliest.size(), options.top_k)), options.top_p, u);
   }
-  // The least likely one that counts: only the bin that it lies in is sorted.
-  Weighed least = {static_cast<int32_t>(weights.size()), 0};
-  if (options.top_p < 1) {
-    scratch.FillBins();
-    const double wanted = options.top_p * kept;
-    size_t bin = kBins;
-    kept = 0;
-    while (bin > 0 && kept < wanted) kept += scratch.sums[--bin];
-    kept -= scratch.sums[bin];
-    scratch.Gather(bin, bin);
-    for (const Weighed& one : scratch.candidates) {
-      least = one;
-      kept += one.weight;
-      if (kept >= wanted) break;
-    }
-  }
   double rest = u * kept;
+  if (options.top_p == 1) {
+    int32_t last = 0;
+    for (size_t i = 0; i < weights.size(); ++i) {
+      if (weights[i] == 0) continue;
+      last = static_cast<int32_t>(i), rest -= weights[i];
+      if (rest < 0) break;
+    }
+    return last;
+  }
+  // All that weigh less than this cannot make up the share that is left away: those that count are among
+  // the others, mostly few.
+  const double wanted = options.top_p * kept;
+  const double spare = (kept - wanted) / static_cast<double>(weights.size());
+  scratch.Select(std::max(static_cast<float>(spare), std::numeric_limits<float>::min()));
+  scratch.FillBins();
+  size_t bin = kBins;
+  kept = 0;
+  while (bin > 0 && kept < wanted) kept += scratch.sums[--bin];
+  kept -= scratch.sums[bin];
+  // Only the bin that the least likely one lies in is sorted.
+  scratch.Sort(bin, bin);
+  Weighed least = {static_cast<int32_t>(weights.size()), 0};
+  for (const Weighed& one : scratch.sorted) {
+    least = one;
+    kept += one.weight;
+    if (kept >= wanted) break;
+  }
+  rest = u * kept;
   int32_t last = least.symbol;
-  for (size_t i = 0; i < weights.size(); ++i) {
-    const Weighed one = {static_cast<int32_t>(i), weights[i]};
-    if (one.weight == 0 || Likelier(least, one)) continue;
+  for (const Weighed& one : scratch.candidates) {
+    if (Likelier(least, one)) continue;
     last = one.symbol, rest -= one.weight;
     if (rest < 0) break;
   }

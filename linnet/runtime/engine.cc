@@ -31,14 +31,16 @@ constexpr size_t kAloneRows = 8;
 // for one another once more.
 constexpr size_t kRedundantRows = 4;
 
-// `length` consecutive positions of `sequences` sequences, each from where it is.
+// `length` consecutive positions of `sequences` sequences, each from where it is; or of each sequence as
+// many as lie between its offset and the next.
 struct Block {
   size_t sequences, length;
-  size_t first;             // sequence of the state; or
-  const size_t* chosen;     // each of them, where some were chosen
-  const size_t* positions;  // State::positions_: where the call began
-  size_t ahead;             // positions that the call has been through before this block
-  const int32_t* tokens;    // [sequences, length], rows token_stride apart
+  const size_t* offsets = nullptr;  // [sequences + 1], of rows of `tokens`; or null
+  size_t first;                     // sequence of the state; or
+  const size_t* chosen;             // each of them, where some were chosen
+  const size_t* positions;          // State::positions_: where the call began
+  size_t ahead;                     // positions that the call has been through before this block
+  const int32_t* tokens;            // [sequences, length], rows token_stride apart
   size_t token_stride;
   bool step;      // the call reads one symbol of each sequence
   float* states;  // State::data_
@@ -50,7 +52,17 @@ struct Block {
   size_t sequence_output_stride = 0;
   bool only_last = false;
 
-  size_t rows() const { return sequences * length; }
+  // The row where a sequence begins, and how many are its own.
+  size_t Row(size_t sequence) const {
+    return offsets ? offsets[sequence] - offsets[0] : sequence * length;
+  }
+  size_t Length(size_t sequence) const {
+    return offsets ? offsets[sequence + 1] - offsets[sequence] : length;
+  }
+  const int32_t* Tokens(size_t sequence) const {
+    return tokens + (offsets ? Row(sequence) : sequence * token_stride);
+  }
+  size_t rows() const { return Row(sequences); }
   // Where a sequence of the block is in the state.
   size_t Place(size_t sequence) const { return chosen ? chosen[sequence] : first + sequence; }
   size_t Position(size_t sequence) const { return positions[Place(sequence)]; }
@@ -131,16 +143,17 @@ class BlockRunner {
     if (at < block_.Position(sequence)) {
       return static_cast<size_t>(block_.recent[block_.Place(sequence) * reach + at % reach]);
     }
-    return static_cast<size_t>(
-        (block_.tokens + sequence * block_.token_stride + t)[-ptrdiff_t(reach)]);
+    return static_cast<size_t>((block_.Tokens(sequence) + t)[-ptrdiff_t(reach)]);
   }
 
   // x = [value_embedding[token] (+ above_embedding[byte above the next]), pe[position]], or their sum
   void Embed() {
     const size_t ve = model_.value_embedding, pe = static_cast<size_t>(model_.spec.PositionDims());
+    size_t sequence = block_.offsets ? 0 : begin_ / block_.length;
     for (size_t r = begin_; r < end_; ++r) {
-      const size_t sequence = r / block_.length, t = r % block_.length;
-      const size_t token = static_cast<size_t>(block_.tokens[sequence * block_.token_stride + t]);
+      while (r >= block_.Row(sequence + 1)) ++sequence;
+      const size_t t = r - block_.Row(sequence);
+      const auto token = static_cast<size_t>(block_.Tokens(sequence)[t]);
       float* x = work_.x + r * d();
       std::memcpy(x, model_.values.data() + token * ve, ve * sizeof(float));
       if (model_.spec.pixel_above) {
@@ -278,13 +291,13 @@ class BlockRunner {
     float* z = s + count * shape.dim * shape.value_dim;
     for (size_t i = 0; i < block_.sequences; ++i) {
       const size_t at = (block_.chosen ? block_.chosen[i] : i) * block_.state_stride;
-      const size_t row = i * block_.length;
+      const size_t row = block_.Row(i), length = block_.Length(i);
       if (block_.ahead == 0) {
         kernels::LinearFold(shape, heads, hot + at, cold + at, block_.waiting[block_.Place(i)]);
       }
       if (model_.floor > 0) {  // the chunked kernel knows no floor
         uint8_t recent = 0;
-        for (size_t t = 0; t < block_.length; ++t) {
+        for (size_t t = 0; t < length; ++t) {
           step(row + t, 1, hot + at, cold + at, &recent, nullptr);
           recent = shape.NextRecent(recent);
         }
@@ -293,11 +306,10 @@ class BlockRunner {
       }
       const Rows of = rows(row);
       kernels::LinearSums(shape, heads, hot + at, cold + at, s, z);
-      kernels::CausalLinearForward({1, block_.length, count, shape.dim, shape.value_dim},
-                                   model_.attention,
+      kernels::CausalLinearForward({1, length, count, shape.dim, shape.value_dim}, model_.attention,
                                    {.q = of.q, .k = of.k, .v = of.v, .out = of.out, .s = s, .z = z},
                                    {work_.attention, 1}, SerialFor);
-      kernels::LinearExtend(shape, heads, model_.attention.feature_map, block_.length, of.k, of.v,
+      kernels::LinearExtend(shape, heads, model_.attention.feature_map, length, of.k, of.v,
                             hot + at, cold + at);
     }
   }
@@ -323,10 +335,10 @@ class BlockRunner {
     for (size_t i = 0; i < block_.sequences; ++i) {
       float* keys = cache + (block_.chosen ? block_.chosen[i] : i) * block_.state_stride;
       float* values = keys + shape.capacity * shape.dim;
-      const size_t before = block_.Position(i) + block_.ahead;
-      const Rows at = rows(i * block_.length);
+      const size_t before = block_.Position(i) + block_.ahead, length = block_.Length(i);
+      const Rows at = rows(block_.Row(i));
       for (size_t h = 0; h < shape.heads; ++h) {
-        for (size_t t = 0; t < block_.length; ++t) {
+        for (size_t t = 0; t < length; ++t) {
           const size_t to = before + t;
           std::memcpy(keys + h * shape.HeadFloats() + to * shape.dim, at.k.At(0, t, h),
                       shape.dim * sizeof(float));
@@ -339,7 +351,7 @@ class BlockRunner {
                                              static_cast<ptrdiff_t>(shape.HeadFloats())};
       };
       kernels::SoftmaxAttentionForward(
-          {1, block_.length, before + block_.length, shape.heads, shape.dim, shape.value_dim},
+          {1, length, before + length, shape.heads, shape.dim, shape.value_dim},
           {.scale = model_.softmax_scale, .causal = true, .offset = before},
           {.q = at.q,
            .k = cached(keys, shape.dim),
@@ -395,6 +407,7 @@ class BlockRunner {
       if (work_.shared_x) team_.Barrier();
     }
     const float* x = Input();
+    if (block_.offsets != nullptr) GatherLast();
     const size_t panels = (model_.outputs + kernels::kPanel - 1) / kernels::kPanel;
     const size_t from = team_.Begin(panels) * kernels::kPanel;
     const size_t to = std::min(model_.outputs, team_.End(panels) * kernels::kPanel);
@@ -402,8 +415,9 @@ class BlockRunner {
     const Precision precision = model_.predictor_precision();
     const PackedMatrix matrix = model_.predictor + Model::Packed::MatrixBytes(precision, d(), from);
     if (block_.only_last || block_.length == 1) {
-      const size_t last = block_.length - 1;
-      return From(precision, block_.sequences, d(), to - from, x + last * d(), block_.length * d(),
+      const size_t apart =
+          block_.offsets ? 1 : block_.length;  // rows from one last position to the next
+      return From(precision, block_.sequences, d(), to - from, x + (apart - 1) * d(), apart * d(),
                   matrix, LinearMode::kOverwrite, block_.outputs + from,
                   block_.sequence_output_stride);
     }
@@ -411,6 +425,14 @@ class BlockRunner {
       From(precision, block_.length, d(), to - from, x + i * block_.length * d(), d(), matrix,
            LinearMode::kOverwrite, block_.outputs + i * block_.sequence_output_stride + from,
            model_.outputs);
+    }
+  }
+
+  // Puts each sequence's last row behind the one before it; for a thread that is alone.
+  void GatherLast() {
+    float* x = model_.spec.norm_first ? work_.normed : work_.x;
+    for (size_t i = 0; i < block_.sequences; ++i) {
+      std::memmove(x + i * d(), x + (block_.Row(i + 1) - 1) * d(), d() * sizeof(float));
     }
   }
 
@@ -520,7 +542,8 @@ struct Engine::Scratch {
   };
   AlignedBuffer<float> shared;
   std::vector<Member> members;
-  std::vector<uint8_t> named;  // by sequence, while a call looks for one that is named twice
+  std::vector<uint8_t> named;   // by sequence, while a call looks for one that is named twice
+  std::vector<size_t> offsets;  // of a call's pieces in its tokens
 
   // Working memory for blocks of up to `rows` rows; allocates only when it was never that large.
   void Prepare(const Model::Packed& model, size_t rows, bool alone) {
@@ -587,16 +610,91 @@ void Engine::Prefix(State& state, std::span<const size_t> sequences,
   Read(state, sequences.data(), sequences.size(), tokens, length, outputs);
 }
 
-void Engine::Read(State& state, const size_t* chosen, size_t batch, std::span<const int32_t> tokens,
-                  size_t length, std::span<float> outputs) {
+void Engine::Prefix(State& state, std::span<const size_t> sequences,
+                    std::span<const size_t> lengths, std::span<const int32_t> tokens,
+                    std::span<float> outputs) {
   const Model::Packed& model = model_->packed();
-  const size_t width = model.outputs;
+  const size_t batch = sequences.size(), width = model.outputs;
   state.CheckFits(*model_);
-  const auto place = [&](size_t i) { return chosen ? chosen[i] : i; };
-  if (batch == 0 || length == 0 || tokens.size() / length != batch || tokens.size() % length != 0) {
-    throw InputError("a state of ", batch, " sequences cannot read ", tokens.size(), " symbols as ",
-                     length, " each");
+  std::vector<size_t>& offsets = scratch_->offsets;
+  offsets.assign(1, 0);
+  for (const size_t length : lengths) offsets.push_back(offsets.back() + length);
+  if (batch == 0 || lengths.size() != batch || offsets.back() != tokens.size()) {
+    throw InputError(batch, " sequences cannot read ", tokens.size(), " symbols as ",
+                     lengths.size(), " pieces of ", offsets.back(), " in all");
   }
+  if (!outputs.empty() && outputs.size() != batch * width) {
+    throw InputError("outputs need ", batch, " x ", width, " floats; got ", outputs.size());
+  }
+  const size_t longest = *std::max_element(lengths.begin(), lengths.end());
+  for (size_t i = 0; i < batch; ++i) {
+    CheckPlaces(state, &sequences[i], 1, lengths[i]);
+    if (lengths[i] == 0) throw InputError("a sequence is to read no symbol");
+  }
+  CheckPlaces(state, sequences.data(), batch, 0);
+  CheckTokens(tokens);
+  const auto threads = static_cast<size_t>(pool_.size());
+  const size_t shortest = *std::min_element(lengths.begin(), lengths.end());
+  // Steps are another kernel, what is longer than a block goes through in pieces, and few sequences are
+  // read faster by all threads together.
+  if (shortest == 1 || longest > kBlockRows || batch < threads) {
+    for (size_t i = 0; i < batch; ++i) {
+      Read(state, &sequences[i], 1, tokens.subspan(offsets[i], lengths[i]), lengths[i],
+           outputs.empty() ? outputs : outputs.subspan(i * width, width));
+    }
+    return;
+  }
+  scratch_->Prepare(model, std::min(kBlockRows, tokens.size()), /*alone=*/true);
+  const auto walk = [&](int worker) {
+    const size_t w = static_cast<size_t>(worker);
+    // A sequence is whose share of the rows its first row lies in.
+    const auto share = [&](size_t thread) {
+      const size_t row = (tokens.size() * thread + threads - 1) / threads;
+      const auto from = std::lower_bound(offsets.begin(), offsets.end() - 1, row);
+      return static_cast<size_t>(from - offsets.begin());
+    };
+    for (size_t first = share(w), end = share(w + 1), last = first; first < end; first = last) {
+      while (last < end && offsets[last + 1] - offsets[first] <= kBlockRows) ++last;
+      const Block block{.sequences = last - first,
+                        .length = 0,
+                        .offsets = offsets.data() + first,
+                        .first = 0,
+                        .chosen = sequences.data() + first,
+                        .positions = state.positions_.data(),
+                        .ahead = 0,
+                        .tokens = tokens.data() + offsets[first],
+                        .token_stride = 0,
+                        .step = false,
+                        .states = state.data_.data(),
+                        .state_stride = state.per_sequence_,
+                        .waiting = state.waiting_.data(),
+                        .recent = state.recent_.data(),
+                        .outputs = outputs.empty() ? nullptr : outputs.data() + first * width,
+                        .sequence_output_stride = width,
+                        .only_last = true};
+      BlockRunner(model, block, scratch_->members[w].work, Team{}).Run();
+    }
+  };
+  pool_.Run(walk);
+  for (size_t i = 0; i < batch; ++i) {
+    Passed(state, sequences[i], tokens.subspan(offsets[i], lengths[i]));
+  }
+}
+
+void Engine::CheckTokens(std::span<const int32_t> tokens) const {
+  const ModelSpec& spec = model_->spec();
+  for (const int32_t token : tokens) {
+    if (token < 0 || token >= spec.vocabulary) {
+      throw InputError(model_->path(), ": symbol ", token, " is outside its vocabulary 0 .. ",
+                       spec.vocabulary - 1);
+    }
+  }
+}
+
+// Whether these sequences are there, each named once, with room for so many symbols more.
+void Engine::CheckPlaces(const State& state, const size_t* chosen, size_t batch,
+                         size_t length) const {
+  const auto place = [&](size_t i) { return chosen ? chosen[i] : i; };
   size_t furthest = 0;
   std::vector<uint8_t>& named = scratch_->named;  // all zero between calls
   if (chosen) named.resize(std::max(named.size(), state.batch()));
@@ -609,29 +707,50 @@ void Engine::Read(State& state, const size_t* chosen, size_t batch, std::span<co
   for (size_t i = 0; i < batch; ++i) furthest = std::max(furthest, state.position(place(i)));
   // That would be two threads on one sequence.
   if (twice != SIZE_MAX) throw InputError("sequence ", twice, " is chosen twice");
+  const auto positions = static_cast<size_t>(model_->spec().max_length);
+  if (furthest > positions || length > positions - furthest) {
+    throw InputError(model_->path(), ": the model has ", positions, " positions; ", furthest,
+                     " are read and ", length, " more do not fit");
+  }
+}
+
+// What a sequence's state keeps beside its sums: where it is, and what later calls look back at.
+void Engine::Passed(State& state, size_t place, std::span<const int32_t> tokens) const {
+  const Model::Packed& model = model_->packed();
+  const auto reach = static_cast<size_t>(model.spec.Reach());
+  const size_t length = tokens.size();
+  for (size_t t = length - std::min(length, reach); t < length; ++t) {
+    state.recent_[place * reach + (state.positions_[place] + t) % reach] = tokens[t];
+  }
+  state.positions_[place] += length;
+  uint8_t& waiting = state.waiting_[place];
+  waiting =
+      length == 1 && !model.layout.softmax ? model.layout.linear.NextRecent(waiting) : uint8_t{0};
+}
+
+void Engine::Read(State& state, const size_t* chosen, size_t batch, std::span<const int32_t> tokens,
+                  size_t length, std::span<float> outputs) {
+  const Model::Packed& model = model_->packed();
+  const size_t width = model.outputs;
+  state.CheckFits(*model_);
+  const auto place = [&](size_t i) { return chosen ? chosen[i] : i; };
+  if (batch == 0 || length == 0 || tokens.size() / length != batch || tokens.size() % length != 0) {
+    throw InputError("a state of ", batch, " sequences cannot read ", tokens.size(), " symbols as ",
+                     length, " each");
+  }
+  CheckPlaces(state, chosen, batch, length);
   const bool every = outputs.size() == batch * length * width;
   if (!every && !outputs.empty() && outputs.size() != batch * width) {
     throw InputError("outputs need ", batch, " x ", width, " floats, or that times ", length,
                      "; got ", outputs.size());
   }
-  const size_t positions = static_cast<size_t>(model.spec.max_length);
-  if (furthest > positions || length > positions - furthest) {
-    throw InputError(model.path, ": the model has ", positions, " positions; ", furthest,
-                     " are read and ", length, " more do not fit");
-  }
-  for (int32_t token : tokens) {
-    if (token < 0 || token >= model.spec.vocabulary) {
-      throw InputError(model.path, ": symbol ", token, " is outside its vocabulary 0 .. ",
-                       model.spec.vocabulary - 1);
-    }
-  }
+  CheckTokens(tokens);
 
   // Many sequences: each thread walks its own through all layers and waits for nobody. Few: all
   // threads walk all of them together, and split the layers.
   size_t threads = static_cast<size_t>(pool_.size());
   const bool few = threads > 1 && length == 1 && batch < kAloneRows * threads;
   if (few && scratch_->crowd.Alone(batch)) threads = 1;
-  const size_t reach = static_cast<size_t>(model.spec.Reach());
   const bool alone = threads == 1 || (length == 1 ? batch >= kAloneRows * threads
                                                   : batch >= 4 * threads || batch % threads == 0);
   const size_t chunks = (length + kBlockRows - 1) / kBlockRows;
@@ -684,19 +803,7 @@ void Engine::Read(State& state, const size_t* chosen, size_t batch, std::span<co
     const std::chrono::duration<double> took = Crowd::Clock::now() - began;
     scratch_->crowd.Stepped(threads == 1, took.count(), before, pool_.waits());
   }
-  // What later calls look back at.
-  for (size_t i = 0; i < batch && reach > 0; ++i) {
-    for (size_t t = length - std::min(length, reach); t < length; ++t) {
-      state.recent_[place(i) * reach + (state.positions_[place(i)] + t) % reach] =
-          tokens[i * length + t];
-    }
-  }
-  for (size_t i = 0; i < batch; ++i) {
-    state.positions_[place(i)] += length;
-    uint8_t& waiting = state.waiting_[place(i)];
-    waiting =
-        length == 1 && !model.layout.softmax ? model.layout.linear.NextRecent(waiting) : uint8_t{0};
-  }
+  for (size_t i = 0; i < batch; ++i) Passed(state, place(i), tokens.subspan(i * length, length));
 }
 
 }  // namespace linnet

@@ -62,9 +62,18 @@ class Engine {
   void Prefix(State& state, std::span<const size_t> sequences, std::span<const int32_t> tokens,
               size_t length, std::span<float> outputs);
 
+  // Pieces of different lengths at once, which costs the weights once: sequence i reads the next
+  // lengths[i] of `tokens`. outputs is empty or [sequences, output_size], of each one's last position. Each
+  // gets what it would get alone, to the bit.
+  void Prefix(State& state, std::span<const size_t> sequences, std::span<const size_t> lengths,
+              std::span<const int32_t> tokens, std::span<float> outputs);
+
  private:
   void Read(State& state, const size_t* chosen, size_t batch, std::span<const int32_t> tokens,
             size_t length, std::span<float> outputs);
+  void CheckPlaces(const State& state, const size_t* chosen, size_t batch, size_t length) const;
+  void CheckTokens(std::span<const int32_t> tokens) const;
+  void Passed(State& state, size_t place, std::span<const int32_t> tokens) const;
 
   struct Scratch;
   std::shared_ptr<const Model> model_;

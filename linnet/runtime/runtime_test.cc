@@ -414,6 +414,61 @@ TEST(State, SequencesAtDifferentPlacesGoOnTogether) {
   }
 }
 
+// Pieces of unequal length, read together and one by one: the same bits, in what comes out and in what
+// is kept.
+TEST(State, PiecesOfUnequalLengthAreReadTogether) {
+  ModelSpec spec = LongCopy();
+  spec.attention.kind = "full";
+  const TestModel softmax(spec);
+  spec = LongCopy(), spec.attention.feature_map = "rff";
+  const TestModel features(spec);
+  for (const auto& [of, model] :
+       std::vector<std::pair<const TestModel*, std::shared_ptr<const Model>>>{
+           {&Grid(), Grid().model},
+           {&Grid(), Grid().In(Precision::kInt8)},
+           {&Copy(), Copy().model},
+           {&softmax, softmax.model},
+           {&features, features.model}}) {
+    for (const int threads : {1, 2, 3}) {
+      for (const std::vector<size_t>& lengths : std::vector<std::vector<size_t>>{
+               {5, 2, 40, 3, 17, 9}, {4, 4}, {3, 1, 6}, {2, 7, 191, 60, 130}, {11}}) {
+        Engine engine(model, {.threads = threads});
+        const size_t width = engine.output_size(), batch = lengths.size();
+        State state = engine.NewState(batch + 1);
+        engine.Prefix(state, of->RandomTokens((batch + 1) * 6, 0), 6, {});
+        State apart = state.Clone();
+        std::vector<size_t> chosen;
+        for (size_t i = batch; i-- > 0;) chosen.push_back(i + 1);
+        size_t all = 0;
+        for (const size_t length : lengths) all += length;
+        const Tokens tokens = of->RandomTokens(all, 1), next = of->RandomTokens(batch, 2);
+        Floats got(batch * width), want = got, after = got, after_want = got;
+        engine.Prefix(state, chosen, lengths, tokens, got);
+        for (size_t i = 0, at = 0; i < batch; at += lengths[i++]) {
+          engine.Prefix(apart, {&chosen[i], 1}, std::span(tokens).subspan(at, lengths[i]),
+                        lengths[i], std::span(want).subspan(i * width, width));
+        }
+        EXPECT_EQ(got, want);
+        engine.Step(state, chosen, next, after);
+        engine.Step(apart, chosen, next, after_want);
+        EXPECT_EQ(after, after_want);
+        for (size_t i = 0; i < batch; ++i) EXPECT_EQ(state.position(chosen[i]), 7 + lengths[i]);
+        EXPECT_EQ(state.position(0), 6u);
+      }
+    }
+  }
+  Engine engine(Grid().model, {.threads = 2});
+  State state = engine.NewState(2);
+  const Tokens tokens(5, 1);
+  const std::vector<size_t> both = {0, 1}, same = {1, 1}, off = {1, 2};
+  const auto refuses = [&](const std::vector<size_t>& chosen, const std::vector<size_t>& lengths) {
+    EXPECT_THROW(engine.Prefix(state, chosen, lengths, tokens, {}), Error);
+    EXPECT_EQ(state.position(0) + state.position(1), 0u);
+  };
+  refuses(both, {2, 2}), refuses(both, {5, 0}), refuses(both, {5}), refuses(same, {2, 3});
+  refuses(off, {2, 3});
+}
+
 // Some sequences of a state go on and the others stay; what they get is what they get alone.
 TEST(State, ChosenSequencesGoOnAndTheOthersStay) {
   for (const size_t batch : {5, 40}) {

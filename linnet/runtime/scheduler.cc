@@ -101,7 +101,7 @@ void Scheduler::Admit() {
   }
 }
 
-// In turn, so that none waits for ever; pieces of one length together, which costs the weights once.
+// In turn, so that none waits for ever; as many pieces together as the round has room for.
 void Scheduler::ReadPrompts() {
   const auto left = [&](size_t slot) {
     return slots_[slot] ? slots_[slot]->request.prompt.size() - slots_[slot]->read : 0;
@@ -109,35 +109,32 @@ void Scheduler::ReadPrompts() {
   const size_t width = engine_.output_size();
   size_t budget = options_.prompt_symbols;
   for (bool any = false; budget > 0 || !any; any = true) {
-    reading_.clear();
+    reading_.clear(), lengths_.clear();
     symbols_.clear();
-    size_t piece = 0;
     bool last = false;
     const size_t first = first_prompt_;
     for (size_t i = 0; i < slots_.size(); ++i) {
       const size_t slot = (first + i) % slots_.size();
       const size_t rest = left(slot);
       if (rest == 0) continue;
+      const size_t piece = std::min(kPiece, rest);
       if (reading_.empty()) {
-        piece = std::min(kPiece, rest), last = rest <= kPiece;
+        last = rest <= kPiece;  // then with outputs
         // A long prompt goes on after a turn of the others.
         first_prompt_ = (slot + 1) % slots_.size();
-      } else if (std::min(kPiece, rest) != piece || (rest <= kPiece) != last ||
-                 piece * (reading_.size() + 1) > budget) {
+      } else if ((rest <= kPiece) != last || symbols_.size() + piece > budget) {
         continue;
       }
-      reading_.push_back(slot);
+      reading_.push_back(slot), lengths_.push_back(piece);
       const std::span tokens =
           std::span(slots_[slot]->request.prompt).subspan(slots_[slot]->read, piece);
       symbols_.insert(symbols_.end(), tokens.begin(), tokens.end());
     }
     if (reading_.empty()) return;
     const std::span<float> outputs = std::span(outputs_).first(last ? reading_.size() * width : 0);
-    engine_.Prefix(state_, reading_, symbols_, piece, outputs);
-    budget -= std::min(budget, piece * reading_.size());
-    for (size_t i = 0; i < reading_.size(); ++i) {
-      slots_[reading_[i]]->read += piece;
-    }
+    engine_.Prefix(state_, reading_, lengths_, symbols_, outputs);
+    budget -= std::min(budget, symbols_.size());
+    for (size_t i = 0; i < reading_.size(); ++i) slots_[reading_[i]]->read += lengths_[i];
     for (size_t i = 0; i < reading_.size(); ++i) {
       Pass(reading_[i], last ? outputs.subspan(i * width, width) : outputs);
     }

@@ -130,7 +130,7 @@ class Scheduler {
   uint64_t last_id_ = 0;
   std::exception_ptr error_;
   // Of a round.
-  std::vector<size_t> stepping_, reading_;
+  std::vector<size_t> stepping_, reading_, lengths_;
   std::vector<Drawn> drawn_;
   std::vector<int32_t> symbols_;
   std::vector<float> outputs_;

@@ -26,10 +26,9 @@ Batcher::Batcher(std::shared_ptr<const Model> model, const BatcherOptions& optio
     : engine_(model, {.threads = options.threads}),
       options_(options),
       snapshots_(model, options.snapshots),
-      scheduler_(engine_,
-                 {.sequences = options.sequences,
-                  .queue = options.sequences + options.queue,
-                  .parallel_next = true}),
+      scheduler_(engine_, {.sequences = options.sequences,
+                           .queue = options.sequences + options.queue,
+                           .parallel_next = true}),
       thread_([this] { Loop(); }) {}
 
 Batcher::~Batcher() {
@@ -177,14 +176,15 @@ void Batcher::Start(const std::shared_ptr<Job>& job, size_t sequence,
       request.outputs = std::shared_ptr<const std::vector<float>>(from, &from->outputs);
     }
   }
-  if (!request.prompt.empty()) {
-    request.passed = [this, job](State state, std::span<const float> logits) {
+  const bool keeps = job->work.prompt.size() >= options_.snapshots.from;
+  if (!request.prompt.empty() && (keeps || job->sequences.size() > 1)) {
+    request.passed = [this, job, keeps](State state, std::span<const float> logits) {
       try {
         const auto prefix = std::span(job->work.prompt).first(state.position());
         const auto snapshot = std::make_shared<const Snapshot>(
             std::move(state), std::vector<float>(logits.begin(), logits.end()));
         if (!logits.empty()) StartRest(job, snapshot);
-        snapshots_.Keep(prefix, snapshot);
+        if (keeps) snapshots_.Keep(prefix, snapshot);
       } catch (const std::exception& error) {  // no memory
         Fail(job, error.what());
       }

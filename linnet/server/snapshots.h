@@ -6,7 +6,8 @@
 //   ... reads prompt[found.length ..] on from found.snapshot->state ...
 //   snapshots.Keep(std::span(prompt).first(128), std::make_shared<Snapshot>(std::move(state)));
 //
-// Bounded: the least recently used go first. With a folder they outlive the process: each is written there
+// Bounded: the least recently used go first. (Which prompts are worth keeping, options.from, the batcher
+// decides.) With a folder they outlive the process: each is written there
 // in the background, whole or not at all, and read when it is asked for. For one thread at a time, but for
 // the counts.
 #ifndef LINNET_SERVER_SNAPSHOTS_H_
@@ -40,7 +41,8 @@ struct Snapshot {
 };
 
 struct SnapshotOptions {
-  double bytes = 64e6;        // in memory; 0: none are kept
+  double bytes = 64e6;  // in memory; 0: none are kept
+  size_t from = 32;     // symbols: shorter prompts are read again in less time than a copy takes
   std::string folder = {};    // where they outlive the process; "": nowhere
   double folder_bytes = 1e9;  // in there
   size_t folder_from = 128;   // symbols: shorter prompts are read faster than files
