@@ -342,7 +342,10 @@ class Couplet(unittest.TestCase):
         return {"machine": "A machine", "date": "2026-11-21",
                 "perplexities": [{"model": "m", "data": "d", "perplexity": 61.8, "pairs": 2000, "characters": 12000,
                                   "unknown": 12, "left_out": 3}],
-                "curves": [{"run": "m", "points": [[500, 200.0], [1000, 90.0]]}],
+                "curves": [{"run": "m", "points": [[500, 200.0], [1000, 90.0], [1500, 95.0]], "network": network,
+                            "layers": 2, "d_model": 64, "parameters": 1_000_000, "data": "couplets: 9 pairs",
+                            "steps": 1500, "epochs": 1.5, "seconds": 90.0}
+                           for network in ("transformer", "encoder-decoder")],
                 "rules": [dict(rules, way=way) for way in ("greedy", "drawn, without rules")],
                 "shown": [shown]}
 
@@ -354,6 +357,8 @@ class Couplet(unittest.TestCase):
         self.assertIn("| m | d | 61.8 | 2,000 | 12,000 | 0.100 | 3 |", page)
         self.assertIn("| drawn, without rules | 100 | 100 | 95.0 | 90.0 | 100 | 85.0 |", page)
         self.assertIn("| 天地 | 山川 | 河海 | 江湖 | 日月 |", page)
+        self.assertIn("| m | couplets: 9 pairs | encoder and decoder, 2 + 2 layers of 64 | 1.00M | 1,500 | 1.50 | 1.50 "
+                      "| 90.0 | 95.0 |", page)
         self.assertEqual(len(list((self.dir / "out").iterdir())), 6)
 
     def test_refuses_what_is_no_result(self):

@@ -113,6 +113,18 @@ class TextTest(unittest.TestCase):
                 self.assertEqual(result.stdout.split()[0], "地水草")
         self.assertIn("16 characters", run("info", self.models["couplet"]).stdout)
 
+    def test_an_encoder_with_a_decoder_learns_them_too(self):
+        out = self.dir / "pair"
+        result = run("train", "couplet", "--data", self.dir / "couplets", "--network", "encoder-decoder", "--preset",
+                     "small", "--lr", "5e-3", "--steps", 400, "--lr-warmup", 20, "--batch", 32, "--max-length", 20,
+                     "--other-lengths", 0, *TINY, "--out", out)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertLess(self.last("pair", "validation_perplexity"), 1.2)
+        model = out / "model.safetensors"
+        self.assertIn("encoder-decoder", run("info", model).stdout)
+        self.refused(run("couplet", model, "天山花"), "encoder")
+        self.refused(run("eval", model, "--data", self.dir / "couplets"), "encoder")
+
     def test_lines_of_other_lengths(self):
         out = self.dir / "lengths"
         result = run("train", "couplet", "--data", self.dir / "couplets", "--other-lengths", 1, "--steps", 30,

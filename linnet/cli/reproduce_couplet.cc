@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "linnet/base/error.h"
+#include "linnet/base/units.h"
 #include "linnet/base/utf8.h"
 #include "linnet/cli/bench.h"
 #include "linnet/cli/child.h"
@@ -129,8 +130,19 @@ std::string Measure(const Options& options) {
   json all = {{"machine", MachineName()}, {"date", Today()},        {"perplexities", json::array()},
               {"curves", json::array()},  {"rules", json::array()}, {"shown", json::array()}};
   for (const std::string& run : options.runs) {
-    all["curves"].push_back(
-        {{"run", NameOf(fs::path(run) / "model.safetensors")}, {"points", Curve(run)}});
+    const std::string model = fs::path(run) / "model.safetensors";
+    const json info = Verb({"info", model, "--json"});
+    const json &spec = info.at("spec"), &training = info.at("training");
+    all["curves"].push_back({{"run", NameOf(model)},
+                             {"points", Curve(run)},
+                             {"network", spec.value("network", "transformer")},
+                             {"layers", spec.at("layers")},
+                             {"d_model", spec.at("d_model")},
+                             {"parameters", info.at("parameters")},
+                             {"data", training.at("data")},
+                             {"steps", training.at("steps")},
+                             {"epochs", training.at("epochs")},
+                             {"seconds", training.at("seconds")}});
   }
   for (const std::string& model : options.models) {
     for (const std::string& data : options.data) {
@@ -220,7 +232,29 @@ std::string Page(const json& all, const std::string& command) {
           "that it stands for: models with other vocabularies do not compare exactly. Pairs are "
           "left out where they are longer than the model's positions.");
   if (!all.at("curves").empty()) {
-    page += "\n" + PictureTag("couplet", "Perplexity against updates") + "\n";
+    page += "\n## Trainings\n\n" + PictureTag("couplet", "Perplexity against updates") +
+            "\n| run | on | network | parameters | updates | epochs | minutes | perplexity, the "
+            "line's end "
+            "counted: best | last |\n|---|---|---|---|---|---|---|---|---|\n";
+    for (const json& curve : all.at("curves")) {
+      double best = 1e300;
+      for (const json& point : curve.at("points")) best = std::min(best, point.at(1).get<double>());
+      const bool pair = curve.at("network") == "encoder-decoder";
+      const auto layers = curve.at("layers").get<int>();
+      page += StrCat(
+          "| ", curve.at("run").get<std::string>(), " | ", curve.at("data").get<std::string>(),
+          " | ", pair ? StrCat("encoder and decoder, ", layers, " + ", layers) : StrCat(layers),
+          " layers of ", curve.at("d_model").get<int>(), " | ",
+          FormatCount(curve.at("parameters").get<double>()), " | ",
+          Digits(curve.at("steps").get<long>()), " | ", Digits(curve.at("epochs").get<double>()),
+          " | ", Digits(curve.at("seconds").get<double>() / 60), " | ", Digits(best), " | ",
+          Digits(curve.at("points").back().at(1).get<double>()), " |\n");
+    }
+    page += "\n" +
+            Wrapped(
+                "On validation pairs of each run's own data, while it trained. A line's end is "
+                "easy to foretell, so these are below the table above.") +
+            "\n";
   }
   page +=
       "## Rules\n\n" +

@@ -71,6 +71,7 @@ ordered_json StateBytesOf(const ModelSpec& spec, Precision precision) {
     const bool streams = spec.network == "transformer" && spec.Causal();
     return streams ? ordered_json(SpeechStateBytes(spec)) : ordered_json(nullptr);
   }
+  if (spec.network == "encoder-decoder") return nullptr;
   return Runs(spec.attention) ? ordered_json(StateBytes(spec, precision)) : ordered_json(nullptr);
 }
 

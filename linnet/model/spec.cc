@@ -157,9 +157,11 @@ void Validate(const ModelSpec& spec, const std::string& where) {
   const bool speech = spec.task == "speech", text = spec.task == "text" || spec.task == "couplet";
   require(speech || text || spec.task == "images" || spec.task == "copy", "unknown task ",
           Quote(spec.task), "; choose images, copy, text, couplet or speech");
-  require(spec.network == "transformer" || spec.network == "lstm", "unknown network ",
-          Quote(spec.network), "; choose transformer or lstm");
-  require(spec.network == "transformer" || speech, "the network lstm is for speech");
+  const bool pair = spec.network == "encoder-decoder";
+  require(spec.network == "transformer" || spec.network == "lstm" || pair, "unknown network ",
+          Quote(spec.network), "; choose transformer, lstm or encoder-decoder");
+  require(spec.network != "lstm" || speech, "the network lstm is for speech");
+  require(!pair || spec.task == "couplet", "the network encoder-decoder is for couplets");
   in_range("query_dim", spec.query_dim, 1, 4096);
   std::string fit;
   bool known = false;
@@ -172,6 +174,9 @@ void Validate(const ModelSpec& spec, const std::string& where) {
   require(speech || FindAttentionKind(spec.attention.kind).causal, "task '", spec.task,
           "' predicts the future, which '", spec.attention.kind,
           "' attention sees; choose causal-linear");
+  require(!pair || spec.attention.kind == "causal-linear" || spec.attention.kind == "full",
+          "an encoder-decoder's attention is causal-linear or full; got ",
+          Quote(spec.attention.kind));
   in_range("layers", spec.layers, 1, 1000);
   in_range("heads", spec.heads, 1, 1000);
   in_range("value_dim", spec.value_dim, 1, 4096);
@@ -337,27 +342,38 @@ std::vector<TensorInfo> TensorTable(const ModelSpec& spec) {
     table.push_back(
         {"above_embedding.weight", {int64_t{spec.vocabulary} + 1, spec.value_embedding}});
   }
-  for (int i = 0; i < spec.layers; ++i) {
-    const std::string layer = "transformer.layers." + std::to_string(i) + ".";
-    if (spec.convolution > 0) {
-      table.push_back({layer + "convolution.weight", {spec.convolution, d}});
-      table.push_back({layer + "convolution.bias", {d}});
-      norm(layer + "convolution_norm");
-    }
-    linear(layer + "attention.query_projection", qk, d);
-    linear(layer + "attention.key_projection", qk, d);
-    linear(layer + "attention.value_projection", v, d);
+  const auto attention = [&](const std::string& name) {
+    linear(name + ".query_projection", qk, d);
+    linear(name + ".key_projection", qk, d);
+    linear(name + ".value_projection", v, d);
     if (omega > 0) {
-      table.push_back(
-          {layer + "attention.inner_attention.feature_map.omega", {spec.query_dim, omega}});
+      table.push_back({name + ".inner_attention.feature_map.omega", {spec.query_dim, omega}});
     }
-    linear(layer + "attention.out_projection", d, v);
-    linear(layer + "linear1", f, d);
-    linear(layer + "linear2", d, f);
-    norm(layer + "norm1");
-    norm(layer + "norm2");
+    linear(name + ".out_projection", d, v);
+  };
+  const auto stack = [&](const std::string& name, bool decoder) {
+    for (int i = 0; i < spec.layers; ++i) {
+      const std::string layer = name + ".layers." + std::to_string(i) + ".";
+      if (spec.convolution > 0) {
+        table.push_back({layer + "convolution.weight", {spec.convolution, d}});
+        table.push_back({layer + "convolution.bias", {d}});
+        norm(layer + "convolution_norm");
+      }
+      attention(layer + (decoder ? "self_attention" : "attention"));
+      if (decoder) attention(layer + "cross_attention");
+      linear(layer + "linear1", f, d);
+      linear(layer + "linear2", d, f);
+      norm(layer + "norm1");
+      norm(layer + "norm2");
+      if (decoder) norm(layer + "norm3");
+    }
+    if (spec.final_norm) norm(name + ".norm");
+  };
+  if (spec.network == "encoder-decoder") {
+    stack("encoder", false), stack("decoder", true);
+  } else {
+    stack("transformer", false);
   }
-  if (spec.final_norm) norm("transformer.norm");
   linear("predictor", spec.OutputSize(), d);
   if (spec.task == "images") table.push_back({"first_value.probability", {spec.vocabulary}});
   return table;

@@ -52,7 +52,8 @@ struct ModelSpec {
   // What the symbols are: "images" (bytes in raster order, RGB interleaved), "copy", "text", "couplet" (a
   // first line, a separator, the second line) or "speech".
   std::string task = "images";
-  // "transformer", or "lstm": that many layers in both directions, d_model wide each, for speech.
+  // "transformer"; "lstm": that many layers in both directions, d_model wide each, for speech; or
+  // "encoder-decoder", for couplets: that many layers read the first line, and as many write the second.
   std::string network = "transformer";
 
   AttentionSpec attention;
@@ -141,7 +142,8 @@ struct TensorInfo {
 // data begins with each byte. Of speech: input_projection.{weight,bias} [value_embedding, Inputs()] in
 // place of the value embedding, input_norm.{mean,deviation} [bands] where the corpus normalises; and each layer with a
 // convolution has convolution.weight [convolution, d_model], convolution.bias [d_model] and convolution_norm; an
-// LSTM has those of PyTorch under "lstm.", and its predictor reads 2 d_model.
+// LSTM has those of PyTorch under "lstm.", and its predictor reads 2 d_model. An encoder-decoder has the
+// reference library's names under "encoder." and "decoder.".
 std::vector<TensorInfo> TensorTable(const ModelSpec& spec);
 
 // Trainable numbers: the table without what IsBuffer() knows.

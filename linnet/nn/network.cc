@@ -8,6 +8,7 @@
 #include "linnet/base/error.h"
 #include "linnet/io/json.h"
 #include "linnet/model/checkpoint.h"
+#include "linnet/nn/encoder_decoder.h"
 #include "linnet/nn/sequence_model.h"
 #include "linnet/nn/speech_model.h"
 
@@ -37,6 +38,13 @@ TransformerOptions OptionsOf(const ModelSpec& spec, const TrainingOptions& optio
           .checkpoint_layers = options.checkpoint_layers};
 }
 
+ops::Precision HeadPrecision(const ModelSpec& spec, const TrainingOptions& options) {
+  // A head over many symbols is most of a small network's work.
+  constexpr int kMany = 1024;
+  const bool large = spec.head == "categorical" && spec.classes >= kMany;
+  return large ? ops::PrecisionNamed(options.precision, options.device) : ops::Precision::kFp32;
+}
+
 PositionalEmbeddingImpl::PositionalEmbeddingImpl(const ModelSpec& spec)
     : added_(spec.positions == "added") {
   pe = register_buffer("pe", torch::tensor(PositionTable(spec)).view({1, spec.max_length, -1}));
@@ -49,6 +57,7 @@ Tensor PositionalEmbeddingImpl::Place(const Tensor& x, int64_t first) const {
 
 std::shared_ptr<Network> MakeNetwork(const ModelSpec& spec, const TrainingOptions& options) {
   if (spec.task == "speech") return std::make_shared<SpeechModelImpl>(spec, options);
+  if (spec.network == "encoder-decoder") return std::make_shared<EncoderDecoderImpl>(spec, options);
   return std::make_shared<SequenceModelImpl>(spec, options);
 }
 

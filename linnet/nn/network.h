@@ -43,6 +43,9 @@ class Network : public torch::nn::Module {
 // The layers' part of a spec.
 TransformerOptions OptionsOf(const ModelSpec& spec, const TrainingOptions& options);
 
+// What the head's product is computed in.
+ops::Precision HeadPrecision(const ModelSpec& spec, const TrainingOptions& options);
+
 // The spec's PositionTable(), put beside what stands for the symbols, or added to it.
 class PositionalEmbeddingImpl : public torch::nn::Module {
  public:
@@ -56,7 +59,8 @@ class PositionalEmbeddingImpl : public torch::nn::Module {
 };
 TORCH_MODULE(PositionalEmbedding);
 
-// A SpeechModel for the task "speech", a SequenceModel for any other.
+// A SpeechModel for the task "speech", an EncoderDecoder where the spec's network is one, a SequenceModel for
+// any other.
 std::shared_ptr<Network> MakeNetwork(const ModelSpec& spec, const TrainingOptions& options = {});
 
 // Checkpoints of model/checkpoint.h. `training` is JSON on what the model was trained on, or "".

@@ -7,6 +7,7 @@
 
 #include "linnet/base/error.h"
 #include "linnet/nn/decoder.h"
+#include "linnet/nn/encoder_decoder.h"
 #include "linnet/nn/losses.h"
 #include "linnet/nn/optimizer.h"
 #include "linnet/nn/recompute.h"
@@ -75,6 +76,62 @@ TEST(SequenceModel, SavesAndLoads) {
   EXPECT_EQ(want.size(), TensorTable(model->spec()).size());
   for (const TensorInfo& info : TensorTable(model->spec())) {
     EXPECT_EQ(Off(got.at(info.name), want.at(info.name)), 0) << info.name;
+  }
+}
+
+// The first line is seen whole, its padding is not; the second one's future is not seen; the positions asked
+// for are those of the whole; and what is saved comes back.
+TEST(EncoderDecoder, SeesWhatItMayAndSavesAndLoads) {
+  torch::manual_seed(4);
+  for (const char* kind : {"causal-linear", "full"}) {
+    for (const bool tied : {false, true}) {
+      ModelSpec spec;
+      spec.task = "couplet", spec.network = "encoder-decoder", spec.attention.kind = kind;
+      spec.head = "categorical", spec.positions = "added", spec.tied = tied;
+      spec.text = {.unit = "character", .characters = "abcdefgh"};
+      spec.vocabulary = spec.classes = 11, spec.layers = 2, spec.heads = 2, spec.d_model = 16;
+      spec.query_dim = 4, spec.value_dim = 6, spec.d_ff = 24, spec.value_embedding = 16;
+      spec.max_length = 9;
+      EncoderDecoder model(spec);
+      model->eval();
+      const Tensor first = torch::randint(3, 11, {3, 7}, torch::kInt64);
+      const Tensor lengths = torch::tensor({int64_t{7}, int64_t{4}, int64_t{1}});
+      const Tensor second = torch::randint(3, 11, {3, 6}, torch::kInt64);
+      const Tensor out = model->forward(first, lengths, second);
+      EXPECT_EQ(out.sizes(), torch::IntArrayRef({3, 6, 11}));
+      const Tensor rows = torch::tensor({int64_t{0}, int64_t{5}, int64_t{13}});
+      EXPECT_LT(
+          Off(model->At(first, lengths, second, rows), out.flatten(0, 1).index_select(0, rows)),
+          1e-6);
+      Tensor padding = first.clone(), early = first.clone(), later = second.clone();
+      padding[1].narrow(0, 4, 3).fill_(0), padding[2].narrow(0, 1, 6).fill_(5);
+      EXPECT_LT(Off(model->forward(padding, lengths, second), out), 1e-6);
+      early[1][0] = 3 + (early[1][0] - 2) % 8;  // another one
+      EXPECT_GT(Off(model->forward(early, lengths, second)[1][0], out[1][0]), 1e-4);
+      later.narrow(1, 3, 3).fill_(4);
+      EXPECT_LT(Off(model->forward(first, lengths, later).narrow(1, 0, 3), out.narrow(1, 0, 3)),
+                1e-6);
+      EXPECT_THROW(model->forward(torch::zeros({1, 10}, torch::kInt64),
+                                  torch::tensor({int64_t{10}}), second.narrow(0, 0, 1)),
+                   Error);
+
+      const std::string path = (std::filesystem::temp_directory_path() /
+                                ("linnet_nn_pair." + std::to_string(getpid()) + ".safetensors"))
+                                   .string();
+      SaveModel(path, *model, "{}");
+      const auto loaded = std::dynamic_pointer_cast<EncoderDecoderImpl>(LoadNetwork(path));
+      EXPECT_THROW(LoadModel(path), Error);
+      std::filesystem::remove(path);
+      ASSERT_TRUE(loaded);
+      loaded->eval();
+      EXPECT_EQ(loaded->spec(), spec);
+      EXPECT_EQ(Off(loaded->forward(first, lengths, second), out), 0);
+      EXPECT_EQ(ModelTensors(*model).size(), TensorTable(spec).size());
+      spec.attention.kind = "kernel";
+      EXPECT_THROW(EncoderDecoder{spec}, Error);
+      spec.attention.kind = kind, spec.task = "text";
+      EXPECT_THROW(EncoderDecoder{spec}, Error);
+    }
   }
 }
 

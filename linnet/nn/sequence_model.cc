@@ -16,12 +16,7 @@ SequenceModelImpl::SequenceModelImpl(const ModelSpec& spec, const TrainingOption
       transformer_(BuildTransformer(OptionsOf(spec, options))),
       predictor_(spec.d_model, spec.OutputSize()),
       dropout_(options.dropout),
-      head_precision_(ops::Precision::kFp32) {
-  // A head over many symbols is most of a small network's work.
-  constexpr int kMany = 1024;
-  if (spec.head == "categorical" && spec.classes >= kMany) {
-    head_precision_ = ops::PrecisionNamed(options.precision, options.device);
-  }
+      head_precision_(HeadPrecision(spec, options)) {
   if (!spec.tied) {
     value_embedding_ = torch::nn::Embedding(spec.vocabulary, spec.value_embedding);
     register_module("value_embedding", value_embedding_);
@@ -106,7 +101,7 @@ Tensor SequenceModelImpl::Step(const Tensor& tokens, int64_t position, SequenceS
 
 SequenceModel LoadModel(const std::string& path) {
   const auto model = std::dynamic_pointer_cast<SequenceModelImpl>(LoadNetwork(path));
-  if (!model) throw InputError(path, ": its network reads frames, not symbols");
+  if (!model) throw InputError(path, ": its network is none that reads one sequence of symbols");
   return SequenceModel(model);
 }
 

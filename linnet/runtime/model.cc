@@ -244,6 +244,11 @@ Model::Packed::Packed(const Checkpoint& checkpoint, Precision precision)
       layout(checkpoint.spec(), precision) {
   const bool speech = spec.task == "speech";
   const bool lstm = spec.network == "lstm";
+  if (spec.network == "encoder-decoder") {
+    throw InputError(path,
+                     ": an encoder with a decoder is for comparisons in training; what runs "
+                     "here is the network 'transformer'");
+  }
   if (lstm && precision != Precision::kF32) {
     throw InputError(path, ": an LSTM runs in f32 alone; leave out the precision ",
                      PrecisionName(precision));

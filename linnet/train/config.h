@@ -154,6 +154,11 @@ void VisitFields(Config& c, Visit visit) {
         "model meets "
         "lines of other lengths than five and seven",
         c.other_lengths);
+  visit(
+      "network", "couplet",
+      "transformer, or encoder-decoder: --layers for either line (for comparison; it does not run "
+      "outside training)",
+      c.network);
   visit("tied", "couplet", "one matrix for embedding and head", c.tied);
   visit("data", "speech", "folder of AN4, or a manifest: a JSON object a line (docs/speech.md)",
         c.data);

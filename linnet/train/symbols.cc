@@ -3,8 +3,10 @@
 #include <torch/utils.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "linnet/model/vocabulary.h"
+#include "linnet/nn/encoder_decoder.h"
 #include "linnet/nn/losses.h"
 #include "linnet/nn/sequence_model.h"
 
@@ -12,30 +14,81 @@ namespace linnet::train {
 
 using torch::Tensor;
 
-SymbolLoss Evaluate(nn::Network& network, std::span<const SymbolSequence> sequences) {
+namespace {
+
+// A batch: symbols [N, L], padded with zeros, and where something is to be predicted.
+struct Batch {
+  Tensor inputs;
+  std::vector<int64_t> rows, wanted;  // n L + t, and the symbol that follows
+};
+
+// Of each sequence the symbols from begin(one) on; of those behind `counted` the loss counts.
+template <class BeginOf>
+Batch Padded(std::span<const SymbolSequence> sequences, BeginOf begin) {
   const auto n = static_cast<int64_t>(sequences.size());
   size_t longest = 2;
-  for (const SymbolSequence& one : sequences) longest = std::max(longest, one.symbols.size());
+  for (const SymbolSequence& one : sequences) {
+    longest = std::max(longest, one.symbols.size() - begin(one));
+  }
   const auto length = static_cast<int64_t>(longest) - 1;
-  const Tensor inputs = torch::zeros({n, length}, torch::kInt64);
-  std::vector<int64_t> rows, wanted;  // where something is to be predicted, and what
-  SymbolLoss loss;
+  Batch batch{torch::zeros({n, length}, torch::kInt64), {}, {}};
   for (int64_t i = 0; i < n; ++i) {
     const SymbolSequence& one = sequences[static_cast<size_t>(i)];
-    int64_t* in = inputs.data_ptr<int64_t>() + i * length;
-    for (size_t t = 0; t + 1 < one.symbols.size(); ++t) {
-      in[t] = one.symbols[t];
+    const size_t first = begin(one);
+    int64_t* in = batch.inputs.data_ptr<int64_t>() + i * length;
+    for (size_t t = first; t + 1 < one.symbols.size(); ++t) {
+      in[t - first] = one.symbols[t];
       if (t + 1 < one.counted) continue;
-      rows.push_back(i * length + static_cast<int64_t>(t));
-      wanted.push_back(one.symbols[t + 1]);
+      batch.rows.push_back(i * length + static_cast<int64_t>(t - first));
+      batch.wanted.push_back(one.symbols[t + 1]);
     }
+  }
+  return batch;
+}
+
+// What stands before the separator, padded, and how many symbols that are.
+std::pair<Tensor, Tensor> FirstLines(std::span<const SymbolSequence> sequences) {
+  std::vector<int64_t> lengths;
+  for (const SymbolSequence& one : sequences) {
+    lengths.push_back(static_cast<int64_t>(one.counted) - 1);
+  }
+  const auto n = static_cast<int64_t>(sequences.size());
+  const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+  Tensor lines = torch::zeros({n, longest}, torch::kInt64);
+  for (int64_t i = 0; i < n; ++i) {
+    const std::vector<int32_t>& symbols = sequences[static_cast<size_t>(i)].symbols;
+    std::copy_n(symbols.begin(), lengths[static_cast<size_t>(i)],
+                lines.data_ptr<int64_t>() + i * longest);
+  }
+  return {lines, torch::tensor(lengths, torch::kInt64)};
+}
+
+}  // namespace
+
+SymbolLoss Evaluate(nn::Network& network, std::span<const SymbolSequence> sequences) {
+  const torch::Device device = network.device();
+  SymbolLoss loss;
+  for (const SymbolSequence& one : sequences) {
     loss.read += static_cast<int64_t>(one.symbols.size()) - 1;
   }
-  loss.counted = static_cast<int64_t>(rows.size());
-  const torch::Device device = network.device();
-  const Tensor targets = torch::tensor(wanted, torch::kInt64).to(device);
-  auto& model = dynamic_cast<nn::SequenceModelImpl&>(network);
-  const Tensor logits = model.At(inputs.to(device), torch::tensor(rows, torch::kInt64).to(device));
+  Tensor logits, targets;
+  const auto to = [&](const std::vector<int64_t>& values) {
+    return torch::tensor(values, torch::kInt64).to(device);
+  };
+  if (auto* pair = dynamic_cast<nn::EncoderDecoderImpl*>(&network)) {
+    const auto [first, lengths] = FirstLines(sequences);
+    const Batch batch =
+        Padded(sequences, [](const SymbolSequence& one) { return one.counted - 1; });
+    logits =
+        pair->At(first.to(device), lengths.to(device), batch.inputs.to(device), to(batch.rows));
+    targets = to(batch.wanted);
+  } else {
+    const Batch batch = Padded(sequences, [](const SymbolSequence&) { return size_t{0}; });
+    auto& model = dynamic_cast<nn::SequenceModelImpl&>(network);
+    logits = model.At(batch.inputs.to(device), to(batch.rows));
+    targets = to(batch.wanted);
+  }
+  loss.counted = targets.numel();
   loss.nats = nn::CrossEntropyNats(logits, targets).sum();
   const Tensor chosen = logits.detach().gather(1, targets.unsqueeze(1)).squeeze(1);
   loss.right = chosen.ge(logits.detach().amax(1)).sum().item<int64_t>();

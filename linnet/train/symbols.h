@@ -25,6 +25,7 @@ struct SymbolLoss {
 };
 
 // Sequences of two symbols at least; shorter ones are padded with zeros, behind which nothing counts.
+// An encoder-decoder's encoder reads what stands before the symbol counted - 1, the separator.
 SymbolLoss Evaluate(nn::Network& network, std::span<const SymbolSequence> sequences);
 
 // BaseSpec() for text: positions added, weights tied or not, and the vocabulary.
