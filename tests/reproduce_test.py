@@ -152,7 +152,7 @@ class Figure1(unittest.TestCase):
         for arguments, fragment in (([], "figure1"), (["figure9"], "figure9"), (["figure1", "--from", "no"], "no"),
                                     (["figure1", "--what"], "--what"), (["figure1", "--max-n", "1"], "--max-n"),
                                     (["figure1", "--from", "bench.json", "--max-n", "512"], "--max-n"),
-                                    (["figure1", "--from", "bench.json", "--out", "nowhere"], "nowhere"),
+                                    (["figure1", "--from", "bench.json", "--out", "nowhere/at/all"], "nowhere"),
                                     (["figure1", "--from", "bench.json", "--out", "out"], "figure1.svg")):
             self.refuses(arguments, fragment)
 
@@ -323,6 +323,50 @@ class Table3(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual([record["method"] for record in json.loads(done.stdout)],
                          ["linear", "full", "reformer", "lstm"])
+
+
+class Figure2(unittest.TestCase):
+    def setUp(self):
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="linnet_reproduce_test."))
+        self.addCleanup(shutil.rmtree, self.dir)
+
+    def reproduce(self, *arguments):
+        return subprocess.run([BIN / "linnet", "reproduce", "figure2", "--out", self.dir / "out", "--work",
+                               self.dir / "work", *map(str, arguments)], capture_output=True, text=True)
+
+    def test_trains_goes_on_and_writes(self):
+        if not (BIN / "linnet-train").exists():
+            self.skipTest("no linnet-train")
+        arguments = ("--max-length", 14, "--steps", 100)
+        done = self.reproduce(*arguments, "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(len(json.loads(done.stdout)["out"]), 6)
+        result = json.loads((self.dir / "out" / "figure2.json").read_text())
+        self.assertEqual([run["method"] for run in result["runs"]], ["softmax", "lsh-4", "linear"])
+        for run in result["runs"]:
+            self.assertEqual(run["curve"][-1][0], 100)
+            self.assertLess(run["curve"][-1][1], 2.5)  # 11 symbols: 2.4 by chance
+        page = (self.dir / "out" / "figure2.md").read_text()
+        self.assertIn("linnet reproduce figure2 --scale small --steps 100 --max-length 14", page)
+        again = self.reproduce(*arguments)  # all of it is there
+        self.assertEqual(again.returncode, 0, again.stderr)
+        self.assertEqual(json.loads((self.dir / "out" / "figure2.json").read_text())["runs"], result["runs"])
+        other = self.reproduce("--max-length", 15, "--steps", 100)
+        self.assertEqual(other.returncode, 2)
+        self.assertIn("--work", other.stderr)
+        short = self.reproduce(*arguments, "--budget", "1")
+        self.assertEqual(short.returncode, 2)
+        self.assertIn("too little", short.stderr)
+        whole = self.reproduce("--from", self.dir / "out" / "figure2.json")
+        self.assertEqual(whole.returncode, 0, whole.stderr)
+
+    def test_refuses_what_is_no_result(self):
+        for broken in ({}, [], {"runs": []}, {"runs": [{"method": "linear"}]}):
+            (self.dir / "in.json").write_text(json.dumps(broken))
+            done = self.reproduce("--from", self.dir / "in.json")
+            self.assertEqual(done.returncode, 2, broken)
+            self.assertEqual(len(done.stderr.strip().splitlines()), 1)
+            self.assertFalse((self.dir / "out").exists())
 
 
 class Couplet(unittest.TestCase):

@@ -6,7 +6,6 @@
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -14,14 +13,12 @@
 #include "linnet/base/units.h"
 #include "linnet/base/utf8.h"
 #include "linnet/cli/bench.h"
-#include "linnet/cli/child.h"
+#include "linnet/cli/experiment.h"
 #include "linnet/cli/page.h"
-#include "linnet/cli/program.h"
 #include "linnet/cli/reproduce.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/data/couplets.h"
 #include "linnet/io/file.h"
-#include "linnet/io/json.h"
 #include "linnet/runtime/couplet.h"
 
 namespace linnet::cli {
@@ -29,6 +26,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+
+constexpr char kName[] = "couplet";
 
 struct Options {
   std::string out = ".", from;
@@ -53,19 +52,6 @@ const std::vector<Way>& Ways() {
        {"--draw", "--free", "--temperature", "0.7", "--top-p", "0.95", "--seed", "1"}},
   };
   return ways;
-}
-
-json Verb(const std::vector<std::string>& arguments) {
-  const ChildResult child = RunChild("linnet", arguments);
-  if (child.exit_code == 130) throw Interrupted();
-  if (child.exit_code == 2) throw InputError("couplet: nothing is written");  // it has said why
-  if (child.exit_code != 0) {
-    throw RuntimeError("couplet: 'linnet ", arguments[0], "' failed; nothing is written");
-  }
-  std::string fault;
-  json value = ParseJson(child.out, 8, fault);
-  if (!fault.empty()) throw RuntimeError("'linnet ", arguments[0], "' wrote what ", fault);
-  return value;
 }
 
 // What a second line keeps of the rules that a program can check.
@@ -103,19 +89,13 @@ Rules Check(const std::string& first, const std::string& second) {
 }
 
 json Curve(const std::string& run) {
-  const std::string path = fs::path(run) / "metrics.jsonl";
-  std::istringstream in(ReadFile(path, size_t{1} << 28));
   json curve = json::array();
-  for (std::string line; std::getline(in, line);) {
-    std::string fault;
-    const json record = ParseJson(line, 8, fault);
-    if (!fault.empty() || !record.is_object())
-      throw InputError(path, ": has a line that is no record");
+  for (const json& record : MetricsOf(run)) {
     if (record.contains("validation_perplexity")) {
       curve.push_back({record.at("step"), record.at("validation_perplexity")});
     }
   }
-  if (curve.empty()) throw InputError(path, ": holds no validation");
+  if (curve.empty()) throw InputError(run, ": its metrics.jsonl holds no validation");
   return curve;
 }
 
@@ -131,7 +111,7 @@ std::string Measure(const Options& options) {
               {"curves", json::array()},  {"rules", json::array()}, {"shown", json::array()}};
   for (const std::string& run : options.runs) {
     const std::string model = fs::path(run) / "model.safetensors";
-    const json info = Verb({"info", model, "--json"});
+    const json info = RunVerbJson(kName, {"info", model, "--json"});
     const json &spec = info.at("spec"), &training = info.at("training");
     all["curves"].push_back({{"run", NameOf(model)},
                              {"points", Curve(run)},
@@ -148,7 +128,7 @@ std::string Measure(const Options& options) {
     for (const std::string& data : options.data) {
       std::cerr << "reading second lines: " << NameOf(model) << " on "
                 << fs::path(data).filename().string() << "\n";
-      json eval = Verb({"eval", model, "--data", data, "--split", "test", "--json"});
+      json eval = RunVerbJson(kName, {"eval", model, "--data", data, "--split", "test", "--json"});
       eval["model"] = NameOf(model), eval["data"] = fs::path(data).lexically_normal().filename();
       all["perplexities"].push_back(std::move(eval));
     }
@@ -168,7 +148,7 @@ std::string Measure(const Options& options) {
       arguments.insert(arguments.end(), way.flags.begin(), way.flags.end());
       const size_t end = std::min(count, begin + kAtOnce);
       for (size_t i = begin; i < end; ++i) arguments.push_back(set.pairs[i].first);
-      const json answers = Verb(arguments);
+      const json answers = RunVerbJson(kName, arguments);
       for (size_t i = begin; i < end; ++i) {
         const json& list = answers.at(i - begin).at("answers");
         const std::string second = list.empty() ? "" : list.at(0).at("text").get<std::string>();
@@ -292,9 +272,7 @@ std::string Page(const json& all, const std::string& command) {
 }
 
 json ReadResult(const std::string& text, const std::string& where) {
-  std::string fault;
-  json all = ParseJson(text, 8, fault);
-  if (!fault.empty()) throw InputError(where, ": ", fault);
+  json all = ParseRecord(text, where);
   try {  // what the page and the picture read is there
     Page(all, "");
     Draw(all);
@@ -307,11 +285,7 @@ json ReadResult(const std::string& text, const std::string& where) {
 }
 
 void Run(Options options) {
-  const fs::path out = options.out;
-  const std::string page = out / "couplet.md", records = out / "couplet.json";
-  std::vector<std::string> files = PictureFiles(out, "couplet");
-  files.insert(files.end(), {page, records});
-  for (const std::string& file : files) AtomicFile probe(file);
+  Results results(kName, options.out, {"couplet"});
   std::string command = "linnet reproduce couplet", text;
   if (options.from.empty()) {
     if (options.data.empty()) {
@@ -332,10 +306,10 @@ void Run(Options options) {
   }
   const json all =
       ReadResult(text, options.from.empty() ? "linnet reproduce couplet" : options.from);
-  if (!all.at("curves").empty()) DrawPictures(Draw(all), out, "couplet");
-  WriteFileAtomically(records, text);
-  WriteFileAtomically(page, Page(all, command));
-  std::cout << "wrote " << page << "\n";
+  std::vector<plot::Figure> figures;
+  if (!all.at("curves").empty()) figures.push_back(Draw(all));
+  results.Write(text, Page(all, command), figures);
+  results.Print(false);
 }
 
 void Add(CLI::App& verb) {

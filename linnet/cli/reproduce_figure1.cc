@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <filesystem>
 #include <iostream>
 #include <iterator>
 #include <map>
@@ -16,9 +15,8 @@
 #include <vector>
 
 #include "linnet/base/error.h"
-#include "linnet/cli/child.h"
+#include "linnet/cli/experiment.h"
 #include "linnet/cli/page.h"
-#include "linnet/cli/program.h"
 #include "linnet/cli/reproduce.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/io/file.h"
@@ -28,7 +26,6 @@
 namespace linnet::cli {
 namespace {
 
-namespace fs = std::filesystem;
 using nlohmann::json;
 
 struct Options {
@@ -384,24 +381,11 @@ std::string Page(const Result& result, const std::string& command) {
 std::string Measure(const Options& options) {
   std::vector<std::string> arguments = {"bench", "attention", "--json"};
   arguments.insert(arguments.end(), options.bench.begin(), options.bench.end());
-  const ChildResult bench = RunChild("linnet", arguments);
-  if (bench.exit_code == 130) throw Interrupted();
-  if (bench.exit_code == 2) throw InputError("figure1: nothing is written");  // it has said why
-  if (bench.exit_code != 0) {
-    throw RuntimeError("figure1: 'linnet bench attention' failed",
-                       bench.signal != 0 ? StrCat(" (signal ", bench.signal, ")") : "",
-                       "; nothing is written");
-  }
-  return bench.out;
+  return RunVerb("figure1", arguments);
 }
 
 void Run(const Options& options) {
-  const fs::path out = options.out;
-  const std::string page = out / "figure1.md", records = out / "figure1.json";
-  std::vector<std::string> files = {page, records};
-  for (const std::string& file : PictureFiles(out, "figure1")) files.push_back(file);
-  for (const std::string& file : files) AtomicFile probe(file);
-
+  Results results("figure1", options.out, {"figure1"});
   std::string command, text;
   if (options.from.empty()) {
     command = "linnet reproduce figure1";
@@ -415,11 +399,8 @@ void Run(const Options& options) {
   }
   const Result result =
       ReadRecords(text, options.from.empty() ? "linnet bench attention" : options.from);
-  DrawPictures(DrawResult(result), out, "figure1");
-  WriteFileAtomically(records, text);
-  WriteFileAtomically(page, Page(result, command));
-  if (options.json) return PrintJson({{"out", files}});
-  for (const std::string& file : files) std::cout << "wrote " << file << "\n";
+  results.Write(text, Page(result, command), {DrawResult(result)});
+  results.Print(options.json);
 }
 
 void Add(CLI::App& verb) {

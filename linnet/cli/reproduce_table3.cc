@@ -6,26 +6,25 @@
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "linnet/base/error.h"
 #include "linnet/base/units.h"
 #include "linnet/cli/bench.h"
-#include "linnet/cli/child.h"
+#include "linnet/cli/experiment.h"
 #include "linnet/cli/page.h"
-#include "linnet/cli/program.h"
 #include "linnet/cli/reproduce.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/io/file.h"
-#include "linnet/io/json.h"
 
 namespace linnet::cli {
 namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+
+constexpr char kName[] = "table3";
 
 struct Options {
   std::string data, work = "runs/table3", out = ".", from, lengths, precision = "fp32";
@@ -65,104 +64,37 @@ const std::vector<Method>& Methods() {
   return methods;
 }
 
-// What an update is timed over, once the first ones are past.
-constexpr int kWarmUpSteps = 10, kTimedSteps = 30;
-
-std::string Verb(const std::vector<std::string>& arguments, const char* what) {
-  const ChildResult child = RunChild("linnet", arguments);
-  if (child.exit_code == 130) throw Interrupted();
-  if (child.exit_code == 2) throw InputError("table3: nothing is written");  // it has said why
-  if (child.exit_code != 0) {
-    throw RuntimeError("table3: ", what, " failed",
-                       child.signal != 0 ? StrCat(" (signal ", child.signal, ")") : "",
-                       "; nothing is written");
-  }
-  return child.out;
-}
-
-json Parsed(const std::string& text, const std::string& where) {
-  std::string fault;
-  json value = ParseJson(text, 8, fault);
-  if (!fault.empty()) throw InputError(where, ": ", fault);
-  return value;
-}
-
-std::vector<json> MetricsOf(const fs::path& run) {
-  const std::string path = run / "metrics.jsonl";
-  std::istringstream in(ReadFile(path, size_t{1} << 28));
-  std::vector<json> records;
-  for (std::string line; std::getline(in, line);) records.push_back(Parsed(line, path));
-  return records;
-}
-
-std::vector<std::string> TrainArguments(const Options& options, const Method& method, int seed,
-                                        const fs::path& run, int64_t steps) {
-  std::vector<std::string> arguments = {"train", "speech"};
-  arguments.insert(arguments.end(), method.flags.begin(), method.flags.end());
+std::vector<std::string> TrainFlags(const Options& options, const Method& method, int seed) {
+  std::vector<std::string> flags = {"speech"};
+  flags.insert(flags.end(), method.flags.begin(), method.flags.end());
   const bool lstm = std::string(method.name) == "lstm";
-  for (const std::string& argument : std::vector<std::string>{
-           "--data", options.data, "--out", run, "--seed", std::to_string(seed), "--steps",
-           std::to_string(steps), "--precision", lstm ? "fp32" : options.precision, "--log-every",
-           std::to_string(kWarmUpSteps), "--checkpoint-every", "200"}) {
-    arguments.push_back(argument);
+  for (const std::string& flag : std::vector<std::string>{
+           "--data", options.data, "--seed", std::to_string(seed), "--precision",
+           lstm ? "fp32" : options.precision, "--checkpoint-every", "200"}) {
+    flags.push_back(flag);
   }
   if (options.threads > 0) {
-    arguments.insert(arguments.end(), {"--threads", std::to_string(options.threads)});
+    flags.insert(flags.end(), {"--threads", std::to_string(options.threads)});
   }
-  return arguments;
+  return flags;
 }
 
-// Updates that fit into the budget: by the time of the first ones, kept, so that a run that goes on has as
-// many.
-int64_t StepsOf(const Options& options, const Method& method) {
-  const fs::path folder = fs::path(options.work) / StrCat("steps-", method.name);
-  const fs::path plan = fs::path(options.work) / StrCat("steps-", method.name, ".json");
-  std::error_code error;
-  if (fs::exists(plan, error)) {
-    const json kept = Parsed(ReadFile(plan, 1 << 16), plan);
-    if (kept.value("minutes", 0.0) == options.minutes &&
-        kept.value("precision", "") == options.precision) {
-      return kept.at("steps").get<int64_t>();
-    }
-    throw InputError(plan.string(), ": of another budget or precision; choose another --work");
-  }
-  fs::remove_all(folder, error);
-  std::cerr << "timing updates of " << method.label << "\n";
-  std::vector<std::string> arguments =
-      TrainArguments(options, method, 1, folder, kWarmUpSteps + kTimedSteps);
-  arguments.insert(arguments.end(), {"--validate-every", "0"});
-  Verb(arguments, "a training");
-  double first = 0, last = 0;
-  for (const json& record : MetricsOf(folder)) {
-    if (!record.contains("lr")) continue;
-    if (record.at("step") == kWarmUpSteps) first = record.at("seconds");
-    if (record.at("step") == kWarmUpSteps + kTimedSteps) last = record.at("seconds");
-  }
-  fs::remove_all(folder, error);
-  const double each = (last - first) / kTimedSteps;
-  if (!(each > 0)) throw RuntimeError("table3: updates of ", method.label, " take no time");
-  const auto steps = std::max<int64_t>(1, std::llround(60 * options.minutes / each));
-  WriteFileAtomically(
-      plan, json{{"minutes", options.minutes}, {"precision", options.precision}, {"steps", steps}}
-                    .dump() +
-                "\n");
-  return steps;
+// Updates that fit into the budget.
+int64_t StepsOf(const Options& options, Lab& lab, const Method& method) {
+  const double each =
+      lab.SecondsAnUpdate(method.label, method.name, TrainFlags(options, method, 1));
+  return std::max<int64_t>(1, std::llround(60 * options.minutes / each));
 }
 
-json Train(const Options& options, const Method& method, int seed) {
-  const int64_t steps = StepsOf(options, method);
-  const fs::path run = fs::path(options.work) / StrCat(method.name, "-", seed);
-  std::error_code error;
-  std::cerr << "training " << method.label << ", seed " << seed << ": " << steps << " updates\n";
-  std::vector<std::string> arguments = TrainArguments(options, method, seed, run, steps);
-  if (fs::exists(run / "state.safetensors", error)) {
-    arguments = {"train", "speech", "--resume", "--out", run};
-  }
-  Verb(arguments, "a training");
+json Train(const Options& options, Lab& lab, const Method& method, int seed) {
+  const int64_t steps = StepsOf(options, lab, method);
+  const json trained =
+      lab.Train(StrCat(method.label, ", seed ", seed), StrCat(method.name, "-", seed),
+                TrainFlags(options, method, seed), steps);
   json result = {{"method", method.name}, {"seed", seed}, {"steps", steps}};
   json curve = json::array();
   double memory = 0;
-  for (const json& record : MetricsOf(run)) {
+  for (const json& record : trained.at("metrics")) {
     if (record.contains("validation_phone_error_rate")) {
       const double share = record.at("step").get<double>() / static_cast<double>(steps);
       curve.push_back({record.at("step"), 60 * options.minutes * share,
@@ -172,16 +104,14 @@ json Train(const Options& options, const Method& method, int seed) {
     }
   }
   result["peak_memory"] = memory, result["curve"] = curve;
-  const std::string model = run / "model.safetensors";
-  const json info = Parsed(Verb({"info", model, "--json"}, "'linnet info'"), model);
-  result["epochs"] = info.at("training").at("epochs");
+  result["epochs"] = trained.at("info").at("training").at("epochs");
   // As timed before the trainings: those of later ones may have had company.
   result["seconds"] = 60 * options.minutes;
-  result["parameters"] = info.at("parameters");
+  result["parameters"] = trained.at("info").at("parameters");
+  const std::string model = fs::path(trained.at("run").get<std::string>()) / "model.safetensors";
   for (const char* split : {"validation", "test"}) {
-    const json eval = Parsed(
-        Verb({"eval", model, "--data", options.data, "--split", split, "--json"}, "'linnet eval'"),
-        model);
+    const json eval =
+        RunVerbJson(kName, {"eval", model, "--data", options.data, "--split", split, "--json"});
     result[split] = eval.at("phone_error_rate");
     result["real_time_factor"] = eval.at("real_time_factor");
   }
@@ -190,14 +120,14 @@ json Train(const Options& options, const Method& method, int seed) {
 
 json Lengths(const Options& options) {
   if (!options.lengths.empty()) {
-    return Parsed(ReadFile(options.lengths, size_t{1} << 24), options.lengths);
+    return ParseRecord(ReadFile(options.lengths, size_t{1} << 24), options.lengths);
   }
   std::cerr << "timing updates against the length of utterances\n";
   std::vector<std::string> bench = {"bench", "speech", "--precision", options.precision, "--json"};
   if (options.threads > 0) {
     bench.insert(bench.end(), {"--threads", std::to_string(options.threads)});
   }
-  return Parsed(Verb(bench, "'linnet bench speech'"), "linnet bench speech");
+  return RunVerbJson(kName, bench);
 }
 
 std::string Measure(const Options& options) {
@@ -207,10 +137,11 @@ std::string Measure(const Options& options) {
               {"precision", options.precision},
               {"runs", json::array()}};
   // One behind the other, so that what else the machine does falls on all of them.
-  for (const Method& method : Methods()) StepsOf(options, method);
+  Lab lab(kName, options.work);
+  for (const Method& method : Methods()) StepsOf(options, lab, method);
   for (const Method& method : Methods()) {
     for (int seed = 1; seed <= (method.seeds ? options.seeds : 1); ++seed) {
-      all["runs"].push_back(Train(options, method, seed));
+      all["runs"].push_back(Train(options, lab, method, seed));
     }
   }
   all["lengths"] = Lengths(options);
@@ -396,7 +327,7 @@ std::string Page(const json& all, const std::string& command) {
 }
 
 json ReadResult(const std::string& text, const std::string& where) {
-  json all = Parsed(text, where);
+  json all = ParseRecord(text, where);
   try {  // what the page and the pictures read is there
     for (const Method& method : Methods()) Of(all, method);
     if (all.at("runs").empty()) throw InputError(where, ": holds no run");
@@ -411,13 +342,7 @@ json ReadResult(const std::string& text, const std::string& where) {
 }
 
 void Run(const Options& options) {
-  const fs::path out = options.out;
-  const std::string page = out / "table3.md", records = out / "table3.json";
-  std::vector<std::string> files = {page, records};
-  for (const char* name : {"table3", "table3-length"}) {
-    for (const std::string& file : PictureFiles(out, name)) files.push_back(file);
-  }
-  for (const std::string& file : files) AtomicFile probe(file);
+  Results results(kName, options.out, {"table3", "table3-length"});
   std::string command = "linnet reproduce table3 --data an4", text;
   if (options.from.empty()) {
     if (options.data.empty()) throw InputError("--data is missing: name AN4's folder");
@@ -425,27 +350,20 @@ void Run(const Options& options) {
     if (options.seeds != 3) command += StrCat(" --seeds ", options.seeds);
     if (options.precision != "fp32") command += " --precision " + options.precision;
     if (options.threads > 0) command += StrCat(" --threads ", options.threads);
-    std::error_code error;
-    fs::create_directories(options.work, error);
-    if (error) throw InputError(options.work, ": cannot make this folder: ", error.message());
     text = Measure(options);
   } else {
     command = "linnet reproduce table3 --from table3.json   # what an earlier run wrote";
     text = ReadFile(options.from, size_t{1} << 26);
     if (!options.lengths.empty()) {
-      json all = Parsed(text, options.from);
+      json all = ParseRecord(text, options.from);
       all["lengths"] = Lengths(options);
       text = all.dump(1) + "\n";
     }
   }
   const json all =
       ReadResult(text, options.from.empty() ? "linnet reproduce table3" : options.from);
-  DrawPictures(DrawCurves(all), out, "table3");
-  DrawPictures(DrawLengths(all), out, "table3-length");
-  WriteFileAtomically(records, text);
-  WriteFileAtomically(page, Page(all, command));
-  if (options.json) return PrintJson({{"out", files}});
-  for (const std::string& file : files) std::cout << "wrote " << file << "\n";
+  results.Write(text, Page(all, command), {DrawCurves(all), DrawLengths(all)});
+  results.Print(options.json);
 }
 
 void Add(CLI::App& verb) {

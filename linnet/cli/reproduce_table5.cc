@@ -1,7 +1,6 @@
 // linnet reproduce table5: the time of one image (appendix C.2), by softmax attention without a state
 // and with one, and by linear attention; and what a token costs as the image grows.
 #include <cmath>
-#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -10,9 +9,8 @@
 
 #include "linnet/base/error.h"
 #include "linnet/base/units.h"
-#include "linnet/cli/child.h"
+#include "linnet/cli/experiment.h"
 #include "linnet/cli/page.h"
-#include "linnet/cli/program.h"
 #include "linnet/cli/reproduce.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/io/file.h"
@@ -21,7 +19,6 @@
 namespace linnet::cli {
 namespace {
 
-namespace fs = std::filesystem;
 using nlohmann::json;
 
 struct Options {
@@ -237,15 +234,9 @@ std::string Measure(const Options& options) {
       if (options.threads > 0) {
         arguments.insert(arguments.end(), {"--threads", std::to_string(options.threads)});
       }
-      const ChildResult bench = RunChild("linnet", arguments);
-      if (bench.exit_code == 130) throw Interrupted();
-      if (bench.exit_code == 2) throw InputError("table5: nothing is written");  // it has said why
-      std::string fault;
-      const json records = ParseJson(bench.out, 8, fault);
-      if (bench.exit_code != 0 || !fault.empty() || !records.is_array()) {
-        throw RuntimeError("table5: 'linnet bench generate' failed",
-                           bench.signal != 0 ? StrCat(" (signal ", bench.signal, ")") : "",
-                           "; nothing is written");
+      const json records = RunVerbJson("table5", arguments);
+      if (!records.is_array()) {
+        throw RuntimeError("table5: 'linnet bench generate' wrote no list; nothing is written");
       }
       all.insert(all.end(), records.begin(), records.end());
     }
@@ -254,11 +245,7 @@ std::string Measure(const Options& options) {
 }
 
 void Run(const Options& options) {
-  const fs::path out = options.out;
-  const std::string page = out / "table5.md", records = out / "table5.json";
-  std::vector<std::string> files = {page, records};
-  for (const std::string& file : PictureFiles(out, "table5")) files.push_back(file);
-  for (const std::string& file : files) AtomicFile probe(file);
+  Results results("table5", options.out, {"table5"});
   std::string command = "linnet reproduce table5", text;
   if (options.from.empty()) {
     if (options.precision != "f32") command += " --precision " + options.precision;
@@ -271,11 +258,8 @@ void Run(const Options& options) {
   }
   const Result result =
       ReadRecords(text, options.from.empty() ? "linnet bench generate" : options.from);
-  DrawPictures(DrawResult(result), out, "table5");
-  WriteFileAtomically(records, text);
-  WriteFileAtomically(page, Page(result, command));
-  if (options.json) return PrintJson({{"out", files}});
-  for (const std::string& file : files) std::cout << "wrote " << file << "\n";
+  results.Write(text, Page(result, command), {DrawResult(result)});
+  results.Print(options.json);
 }
 
 void Add(CLI::App& verb) {

@@ -1,0 +1,164 @@
+#include "linnet/cli/experiment.h"
+
+#include <iostream>
+#include <sstream>
+#include <utility>
+
+#include "linnet/base/error.h"
+#include "linnet/cli/child.h"
+#include "linnet/cli/page.h"
+#include "linnet/cli/program.h"
+#include "linnet/cli/verbs.h"
+#include "linnet/io/file.h"
+#include "linnet/io/json.h"
+
+namespace linnet::cli {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+std::string RunVerb(const std::string& experiment, const std::vector<std::string>& arguments) {
+  const ChildResult child = RunChild("linnet", arguments);
+  if (child.exit_code == 130) throw Interrupted();
+  if (child.exit_code == 2)
+    throw InputError(experiment, ": nothing is written");  // it has said why
+  if (child.exit_code != 0) {
+    const std::string verb =
+        arguments[0] + (arguments.size() > 1 && arguments[1][0] != '-' ? " " + arguments[1] : "");
+    throw RuntimeError(experiment, ": 'linnet ", verb, "' failed",
+                       child.signal != 0 ? StrCat(" (signal ", child.signal, ")") : "",
+                       "; nothing is written");
+  }
+  return child.out;
+}
+
+json RunVerbJson(const std::string& experiment, const std::vector<std::string>& arguments) {
+  return ParseRecord(RunVerb(experiment, arguments),
+                     StrCat("what 'linnet ", arguments[0], "' wrote"));
+}
+
+json ParseRecord(const std::string& text, const std::string& where) {
+  std::string fault;
+  json value = ParseJson(text, 8, fault);
+  if (!fault.empty()) throw InputError(where, ": ", fault);
+  return value;
+}
+
+std::vector<json> MetricsOf(const fs::path& run) {
+  const std::string path = run / "metrics.jsonl";
+  std::istringstream in(ReadFile(path, size_t{1} << 28));
+  std::vector<json> records;
+  for (std::string line; std::getline(in, line);) {
+    records.push_back(ParseRecord(line, path));
+    if (!records.back().is_object()) throw InputError(path, ": has a line that is no record");
+  }
+  return records;
+}
+
+namespace {
+
+constexpr int kWarmUpSteps = 10, kTimedSteps = 30;
+
+}  // namespace
+
+Lab::Lab(std::string experiment, fs::path folder)
+    : experiment_(std::move(experiment)), folder_(std::move(folder)) {
+  std::error_code error;
+  fs::create_directories(folder_, error);
+  if (error) throw InputError(folder_.string(), ": cannot make this folder: ", error.message());
+}
+
+double Lab::SecondsAnUpdate(const std::string& label, const std::string& name,
+                            const std::vector<std::string>& flags) {
+  const fs::path plan = folder_ / StrCat("update-", name, ".json");
+  std::error_code error;
+  if (fs::exists(plan, error)) {
+    const json kept = ParseRecord(ReadFile(plan, 1 << 16), plan);
+    if (kept.value("flags", json()) == json(flags) && kept.contains("seconds")) {
+      return kept.at("seconds").get<double>();
+    }
+    throw InputError(plan.string(), ": of other settings; choose another --work");
+  }
+  std::cerr << "timing updates of " << label << "\n";
+  const fs::path run = folder_ / StrCat("update-", name);
+  fs::remove_all(run, error);
+  std::vector<std::string> arguments = {"train"};
+  arguments.insert(arguments.end(), flags.begin(), flags.end());
+  for (const std::string& argument : std::vector<std::string>{
+           "--steps", std::to_string(kWarmUpSteps + kTimedSteps), "--log-every",
+           std::to_string(kWarmUpSteps), "--validate-every", "0", "--out", run}) {
+    arguments.push_back(argument);
+  }
+  RunVerb(experiment_, arguments);
+  double first = 0, last = 0;
+  for (const json& record : MetricsOf(run)) {
+    if (!record.contains("lr")) continue;
+    if (record.at("step") == kWarmUpSteps) first = record.at("seconds");
+    if (record.at("step") == kWarmUpSteps + kTimedSteps) last = record.at("seconds");
+  }
+  fs::remove_all(run, error);
+  const double each = (last - first) / kTimedSteps;
+  if (!(each > 0)) throw RuntimeError(experiment_, ": updates of ", label, " take no time");
+  WriteFileAtomically(plan, json{{"flags", flags}, {"seconds", each}}.dump() + "\n");
+  return each;
+}
+
+json Lab::Train(const std::string& label, const std::string& name,
+                const std::vector<std::string>& flags, int64_t steps) {
+  const fs::path run = folder_ / name;
+  std::cerr << "training " << label << ": " << steps << " updates\n";
+  std::vector<std::string> arguments = {"train"};
+  std::error_code error;
+  if (fs::exists(run / "state.safetensors", error)) {
+    arguments.insert(arguments.end(), {flags[0], "--resume"});
+  } else {
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    arguments.insert(arguments.end(), {"--steps", std::to_string(steps)});
+  }
+  arguments.insert(arguments.end(), {"--out", run});
+  RunVerb(experiment_, arguments);
+  const std::string model = run / "model.safetensors";
+  const json info = RunVerbJson(experiment_, {"info", model, "--json"});
+  if (info.at("training").at("steps") != steps) {
+    throw InputError(run.string(), ": was trained for ", info.at("training").at("steps").dump(),
+                     " updates, not ", steps, "; choose another --work");
+  }
+  return {{"run", run}, {"steps", steps}, {"metrics", MetricsOf(run)}, {"info", info}};
+}
+
+Results::Results(const std::string& name, const std::string& folder,
+                 const std::vector<std::string>& pictures)
+    : folder_(folder), pictures_(pictures) {
+  std::error_code error;
+  made_ = fs::create_directory(folder, error);
+  if (error) throw InputError(folder, ": cannot make this folder: ", error.message());
+  page_ = fs::path(folder) / (name + ".md"), records_ = fs::path(folder) / (name + ".json");
+  std::vector<std::string> files = {page_, records_};
+  for (const std::string& picture : pictures) {
+    for (const std::string& file : PictureFiles(folder, picture)) files.push_back(file);
+  }
+  for (const std::string& file : files) AtomicFile probe(file);
+}
+
+Results::~Results() {
+  std::error_code error;
+  if (made_ && written_.empty()) fs::remove(folder_, error);
+}
+
+void Results::Write(const std::string& records, const std::string& page,
+                    const std::vector<plot::Figure>& figures) {
+  written_ = {page_, records_};
+  for (size_t i = 0; i < figures.size(); ++i) {
+    DrawPictures(figures[i], folder_, pictures_[i]);
+    for (const std::string& file : PictureFiles(folder_, pictures_[i])) written_.push_back(file);
+  }
+  WriteFileAtomically(records_, records);
+  WriteFileAtomically(page_, page);
+}
+
+void Results::Print(bool json) const {
+  if (json) return PrintJson({{"out", written_}});
+  for (const std::string& file : written_) std::cout << "wrote " << file << "\n";
+}
+
+}  // namespace linnet::cli

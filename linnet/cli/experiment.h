@@ -1,0 +1,78 @@
+// What the experiments share (reproduce.h): verbs that are run for their results, trainings that go on where
+// they were, and results that are written whole or not at all.
+//
+//   const Results results("figure2", options.out, {"figure2"});       // can all be written: tried first
+//   Lab lab("figure2", options.work);
+//   const int64_t steps = lab.StepsWithin("linear", flags, 60 * 8);   // that fit into eight minutes
+//   const json run = lab.Train("linear, seed 1", "linear-1", flags, steps);
+//   results.Write(all, Page(all, command), {Draw(all)});
+#ifndef LINNET_CLI_EXPERIMENT_H_
+#define LINNET_CLI_EXPERIMENT_H_
+
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "linnet/plot/plot.h"
+
+namespace linnet::cli {
+
+// What `linnet ...` prints. Throws where it fails, saying that nothing of the experiment is written;
+// Interrupted after Ctrl-C.
+std::string RunVerb(const std::string& experiment, const std::vector<std::string>& arguments);
+nlohmann::json RunVerbJson(const std::string& experiment,
+                           const std::vector<std::string>& arguments);
+
+// Throws InputError, beginning with `where`, on what is no JSON.
+nlohmann::json ParseRecord(const std::string& text, const std::string& where);
+
+// The records of a run's metrics.jsonl.
+std::vector<nlohmann::json> MetricsOf(const std::filesystem::path& run);
+
+// Trainings in a folder of the experiment's: stopped, they go on where they were.
+class Lab {
+ public:
+  Lab(std::string experiment, std::filesystem::path folder);
+
+  // Seconds of an update of `linnet train FLAGS...`, of 30 behind the first ten; kept in the folder, so that an
+  // experiment that goes on plans as it did. `name` is a file's, `label` for people.
+  double SecondsAnUpdate(const std::string& label, const std::string& name,
+                         const std::vector<std::string>& flags);
+
+  // Trains so many updates, or what of them is left, and gives {"run", "steps", "metrics", "info"}: the
+  // folder, the records of metrics.jsonl, and what `linnet info` says of the model.
+  nlohmann::json Train(const std::string& label, const std::string& name,
+                       const std::vector<std::string>& flags, int64_t steps);
+
+ private:
+  std::string experiment_;
+  std::filesystem::path folder_;
+};
+
+// NAME.md, NAME.json and the pictures in a folder, which is made where it is missing.
+class Results {
+ public:
+  // Throws where one of them could not be written.
+  Results(const std::string& name, const std::string& folder,
+          const std::vector<std::string>& pictures);
+  ~Results();  // takes away a folder that it made for nothing
+  Results(const Results&) = delete;
+  Results& operator=(const Results&) = delete;
+
+  // A figure for each of the pictures, in both themes, as PNG and SVG; or for the first ones.
+  void Write(const std::string& records, const std::string& page,
+             const std::vector<plot::Figure>& figures);
+  // Names what was written: a line a file, or JSON.
+  void Print(bool json) const;
+
+ private:
+  std::string folder_, page_, records_;
+  std::vector<std::string> pictures_, written_;
+  bool made_ = false;
+};
+
+}  // namespace linnet::cli
+
+#endif  // LINNET_CLI_EXPERIMENT_H_
