@@ -361,7 +361,7 @@ class Figure2(unittest.TestCase):
         self.assertEqual(whole.returncode, 0, whole.stderr)
 
     def test_refuses_what_is_no_result(self):
-        for broken in ({}, [], {"runs": []}, {"runs": [{"method": "linear"}]}):
+        for broken in ({}, [], {"runs": []}, {"runs": [{"method": "linear"}]}, {"runs": [{"method": "linear", "curve": []}]}):
             (self.dir / "in.json").write_text(json.dumps(broken))
             done = self.reproduce("--from", self.dir / "in.json")
             self.assertEqual(done.returncode, 2, broken)
@@ -407,7 +407,8 @@ class Couplet(unittest.TestCase):
 
     def test_refuses_what_is_no_result(self):
         whole = self.result()
-        for broken in ({}, [], dict(whole, machine=3), dict(whole, rules=[]), dict(whole, shown=[{}])):
+        for broken in ({}, [], dict(whole, machine=3), dict(whole, rules=[]), dict(whole, shown=[{}]),
+                       dict(whole, curves=[dict(whole["curves"][0], points=[])])):
             (self.dir / "in.json").write_text(json.dumps(broken))
             done = self.reproduce("--from", self.dir / "in.json")
             self.assertEqual(done.returncode, 2, broken)

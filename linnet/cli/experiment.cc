@@ -1,5 +1,7 @@
 #include "linnet/cli/experiment.h"
 
+#include <unistd.h>
+
 #include <iostream>
 #include <sstream>
 #include <utility>
@@ -74,7 +76,8 @@ double Lab::SecondsAnUpdate(const std::string& label, const std::string& name,
   std::error_code error;
   if (fs::exists(plan, error)) {
     const json kept = ParseRecord(ReadFile(plan, 1 << 16), plan);
-    if (kept.value("flags", json()) == json(flags) && kept.contains("seconds")) {
+    const bool same = kept.is_object() && kept.value("flags", json()) == json(flags);
+    if (same && kept.contains("seconds") && kept.at("seconds").is_number()) {
       return kept.at("seconds").get<double>();
     }
     throw InputError(plan.string(), ": of other settings; choose another --work");
@@ -109,7 +112,15 @@ json Lab::Train(const std::string& label, const std::string& name,
   std::cerr << "training " << label << ": " << steps << " updates\n";
   std::vector<std::string> arguments = {"train"};
   std::error_code error;
+  const auto another = [&](const std::string& were) {
+    return InputError(run.string(), ": is a training of ", were, " updates, not ", steps,
+                      "; choose another --work");
+  };
   if (fs::exists(run / "state.safetensors", error)) {
+    const std::string path = run / "config.json";
+    const json config = ParseRecord(ReadFile(path, 1 << 20), path);
+    const json planned = config.is_object() ? config.value("steps", json()) : json();
+    if (planned != steps) throw another(planned.dump());
     arguments.insert(arguments.end(), {flags[0], "--resume"});
   } else {
     arguments.insert(arguments.end(), flags.begin(), flags.end());
@@ -120,8 +131,7 @@ json Lab::Train(const std::string& label, const std::string& name,
   const std::string model = run / "model.safetensors";
   const json info = RunVerbJson(experiment_, {"info", model, "--json"});
   if (info.at("training").at("steps") != steps) {
-    throw InputError(run.string(), ": was trained for ", info.at("training").at("steps").dump(),
-                     " updates, not ", steps, "; choose another --work");
+    throw another(info.at("training").at("steps").dump());
   }
   return {{"run", run}, {"steps", steps}, {"metrics", MetricsOf(run)}, {"info", info}};
 }
@@ -147,13 +157,27 @@ Results::~Results() {
 
 void Results::Write(const std::string& records, const std::string& page,
                     const std::vector<plot::Figure>& figures) {
-  written_ = {page_, records_};
+  // Pictures are drawn beside their places: one that cannot be drawn leaves all of them as they were.
+  struct Aside {
+    fs::path folder;
+    ~Aside() {
+      std::error_code error;
+      fs::remove_all(folder, error);
+    }
+  };
+  const Aside aside{fs::path(folder_) / StrCat(".drawing.", getpid())};
+  fs::create_directory(aside.folder);
+  std::vector<std::string> written = {page_, records_};
+  for (size_t i = 0; i < figures.size(); ++i) DrawPictures(figures[i], aside.folder, pictures_[i]);
   for (size_t i = 0; i < figures.size(); ++i) {
-    DrawPictures(figures[i], folder_, pictures_[i]);
-    for (const std::string& file : PictureFiles(folder_, pictures_[i])) written_.push_back(file);
+    for (const std::string& file : PictureFiles(folder_, pictures_[i])) {
+      fs::rename(aside.folder / fs::path(file).filename(), file);
+      written.push_back(file);
+    }
   }
   WriteFileAtomically(records_, records);
   WriteFileAtomically(page_, page);
+  written_ = std::move(written);
 }
 
 void Results::Print(bool json) const {

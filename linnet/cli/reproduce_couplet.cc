@@ -274,6 +274,9 @@ std::string Page(const json& all, const std::string& command) {
 json ReadResult(const std::string& text, const std::string& where) {
   json all = ParseRecord(text, where);
   try {  // what the page and the picture read is there
+    for (const json& curve : all.at("curves")) {
+      if (curve.at("points").empty()) throw InputError(where, ": holds a run without a validation");
+    }
     Page(all, "");
     Draw(all);
   } catch (const json::exception&) {

@@ -65,7 +65,7 @@ const Scale& ScaleNamed(const std::string& name) {
   throw InputError("no scale ", name);
 }
 
-// The buckets are about as many as there are chunks, on 257 positions.
+// 16 buckets: about as many as there are chunks of 32, on 257 positions, rounded up to a power of two.
 std::vector<std::string> Flags(const Options& options, const Scale& scale, const Method& method) {
   std::vector<std::string> flags = {"copy", "--preset", "paper", "--attention", method.attention};
   flags.insert(flags.end(), scale.flags.begin(), scale.flags.end());
@@ -80,6 +80,7 @@ std::vector<std::string> Flags(const Options& options, const Scale& scale, const
 
 std::string Measure(const Options& options) {
   const Scale& scale = ScaleNamed(options.scale);
+  const double budget = options.budget.empty() ? 0 : ParseSeconds(options.budget);
   Lab lab(kName, options.work);
   double together = 0;
   std::vector<double> seconds;
@@ -91,8 +92,7 @@ std::string Measure(const Options& options) {
   int64_t steps = options.steps > 0 ? options.steps : scale.steps;
   if (!options.budget.empty()) {
     // Equal updates for all; a tenth is left for validations.
-    const double budget = ParseSeconds(options.budget);
-    const auto fit = static_cast<int64_t>(0.9 * budget / together);
+    const auto fit = static_cast<int64_t>(std::min(0.9 * budget / together, 1e7));
     constexpr int64_t kLeast = 100;
     if (fit < kLeast) {
       throw InputError("--budget ", options.budget, " is too little: ", kLeast,
@@ -226,6 +226,9 @@ json ReadResult(const std::string& text, const std::string& where) {
   json all = ParseRecord(text, where);
   try {  // what the page and the picture read is there
     if (all.at("runs").empty()) throw InputError(where, ": holds no run");
+    for (const json& run : all.at("runs")) {
+      if (run.at("curve").empty()) throw InputError(where, ": holds a run without a validation");
+    }
     Page(all, "");
     Draw(all);
   } catch (const json::exception&) {

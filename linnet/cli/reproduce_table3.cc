@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "linnet/base/error.h"
+#include "linnet/base/thread_pool.h"
 #include "linnet/base/units.h"
 #include "linnet/cli/bench.h"
 #include "linnet/cli/experiment.h"
@@ -120,7 +121,22 @@ json Train(const Options& options, Lab& lab, const Method& method, int seed) {
 
 json Lengths(const Options& options) {
   if (!options.lengths.empty()) {
-    return ParseRecord(ReadFile(options.lengths, size_t{1} << 24), options.lengths);
+    const json lengths = ParseRecord(ReadFile(options.lengths, size_t{1} << 24), options.lengths);
+    const auto whole = [](const json& record) {
+      for (const char* field : {"seconds", "value", "loss", "threads"}) {
+        if (!record.is_object() || !record.contains(field) || !record[field].is_number())
+          return false;
+      }
+      for (const char* field : {"method", "machine", "date"}) {
+        if (!record.contains(field) || !record[field].is_string()) return false;
+      }
+      return true;
+    };
+    if (!lengths.is_array() || lengths.empty() ||
+        !std::all_of(lengths.begin(), lengths.end(), whole)) {
+      throw InputError(options.lengths, ": is not what 'linnet bench speech --json' writes");
+    }
+    return lengths;
   }
   std::cerr << "timing updates against the length of utterances\n";
   std::vector<std::string> bench = {"bench", "speech", "--precision", options.precision, "--json"};
@@ -131,12 +147,16 @@ json Lengths(const Options& options) {
 }
 
 std::string Measure(const Options& options) {
-  json all = {{"machine", MachineName()},
-              {"date", Today()},
-              {"minutes", options.minutes},
-              {"precision", options.precision},
-              {"runs", json::array()}};
+  json all = {
+      {"machine", MachineName()},
+      {"date", Today()},
+      {"minutes", options.minutes},
+      {"precision", options.precision},
+      {"threads", options.threads > 0 ? options.threads : ThreadPool::AvailableProcessors()},
+      {"runs", json::array()}};
   // One behind the other, so that what else the machine does falls on all of them.
+  // A mistake in it is told before the trainings, not behind them.
+  const json lengths = options.lengths.empty() ? json() : Lengths(options);
   Lab lab(kName, options.work);
   for (const Method& method : Methods()) StepsOf(options, lab, method);
   for (const Method& method : Methods()) {
@@ -144,8 +164,7 @@ std::string Measure(const Options& options) {
       all["runs"].push_back(Train(options, lab, method, seed));
     }
   }
-  all["lengths"] = Lengths(options);
-  all["threads"] = all["lengths"].at(0).at("threads");
+  all["lengths"] = lengths.is_null() ? Lengths(options) : lengths;
   return all.dump(1) + "\n";
 }
 
@@ -312,7 +331,8 @@ std::string Page(const json& all, const std::string& command) {
              "'linnet bench speech', which checks gradients first: ",
              first.at("machine").get<std::string>(), ", ", first.at("threads").get<int>(),
              " threads, ", first.at("date").get<std::string>(),
-             ". Beside it the loss, from the shortest utterances to the longest: CTC fills a table "
+             ". Beside it the loss, least and most, which are the shortest utterances' and the "
+             "longest's: CTC fills a table "
              "of positions times phones, whose part of a second grows with the utterance, whatever "
              "the network. The LSTM goes through a batch position by position: the fewer "
              "utterances "
@@ -356,6 +376,7 @@ void Run(const Options& options) {
     text = ReadFile(options.from, size_t{1} << 26);
     if (!options.lengths.empty()) {
       json all = ParseRecord(text, options.from);
+      if (!all.is_object()) throw InputError(options.from, ": is no table3.json");
       all["lengths"] = Lengths(options);
       text = all.dump(1) + "\n";
     }

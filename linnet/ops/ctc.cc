@@ -3,8 +3,6 @@
 #include <ATen/core/Reduction.h>
 #include <torch/utils.h>
 
-#include <limits>
-
 #include "linnet/base/error.h"
 #include "linnet/ops/fused.h"
 #include "linnet/ops/plain.h"
@@ -45,16 +43,16 @@ Tensor CtcNats(const Tensor& log_probs, const Tensor& targets, const Tensor& inp
       return FusedCtc(log_probs, targets, input_lengths, target_lengths, blank);
     }
   }
-  Tensor needed = target_lengths;
-  if (length > 1) {
-    const Tensor repeats = targets.narrow(1, 1, length - 1) == targets.narrow(1, 0, length - 1);
-    needed = needed + (repeats & said.narrow(1, 1, length - 1)).sum(1);
-  }
-  const Tensor nats = torch::ctc_loss(log_probs.transpose(0, 1), targets, input_lengths,
-                                      target_lengths, blank, at::Reduction::None,
-                                      /*zero_infinity=*/true);
-  const Tensor never = torch::full_like(nats, std::numeric_limits<double>::infinity());
-  return nats + torch::where(needed <= input_lengths, torch::zeros_like(nats), never);
+  const auto loss = [&](bool zero_infinity) {
+    return torch::ctc_loss(log_probs.transpose(0, 1), targets, input_lengths, target_lengths, blank,
+                           at::Reduction::None, zero_infinity);
+  };
+  // With gradients of 0 where it is infinite, and infinite all the same.
+  const Tensor nats = loss(true);
+  torch::NoGradGuard no_grad;
+  const Tensor whole = loss(false);
+  torch::AutoGradMode grad(true);
+  return nats + torch::where(whole.isinf(), whole, torch::zeros_like(whole));
 }
 
 }  // namespace linnet::ops

@@ -15,31 +15,33 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
-// The way back makes the exponentials again, from the logits and each row's log-sum-exp: cheaper than
-// keeping them.
+// The way back makes the exponentials again, from the logits and each row's largest one: cheaper than keeping
+// them.
 class Function : public torch::autograd::Function<Function> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& logits, const Tensor& targets) {
-    const Tensor dense = logits.contiguous(), wanted = targets.contiguous();
+    const Tensor dense = logits.contiguous(), wanted = targets.to(logits.device()).contiguous();
     const auto rows = static_cast<size_t>(dense.size(0)),
                classes = static_cast<size_t>(dense.size(1));
     const Tensor nats = torch::empty({dense.size(0)}, dense.options());
-    const Tensor log_sums = torch::empty_like(nats);
+    const Tensor tops = torch::empty_like(nats), shares = torch::empty_like(nats);
     const float* const x = dense.data_ptr<float>();
     const int64_t* const target = wanted.data_ptr<int64_t>();
     float* const out = nats.data_ptr<float>();
-    float* const log_sum = log_sums.data_ptr<float>();
+    float* const top = tops.data_ptr<float>();
+    float* const share = shares.data_ptr<float>();
     AtParallelFor(rows, [&](size_t begin, size_t end) {
       for (size_t r = begin; r < end; ++r) {
         const float* const row = x + r * classes;
         const float largest = kernels::Largest(row, classes);
-        const double log_of_sum = std::log(kernels::ExpSum(row, classes, largest, 1, nullptr));
+        const double sum = kernels::ExpSum(row, classes, largest, 1, nullptr);
         // The difference first: two large logits lose nothing of it.
-        out[r] = static_cast<float>(log_of_sum + (largest - static_cast<double>(row[target[r]])));
-        log_sum[r] = static_cast<float>(largest + log_of_sum);
+        out[r] =
+            static_cast<float>(std::log(sum) + (largest - static_cast<double>(row[target[r]])));
+        top[r] = largest, share[r] = static_cast<float>(1 / sum);
       }
     });
-    context->save_for_backward({dense, wanted, log_sums});
+    context->save_for_backward({dense, wanted, tops, shares});
     return nats;
   }
 
@@ -51,15 +53,17 @@ class Function : public torch::autograd::Function<Function> {
     const auto classes = static_cast<size_t>(gradient.size(1));
     const float* const x = saved[0].data_ptr<float>();
     const int64_t* const target = saved[1].data_ptr<int64_t>();
-    const float* const log_sum = saved[2].data_ptr<float>();
+    const float* const top = saved[2].data_ptr<float>();
+    const float* const share = saved[3].data_ptr<float>();
     const float* const scale = scales.data_ptr<float>();
     float* const out = gradient.data_ptr<float>();
     AtParallelFor(rows, [&](size_t begin, size_t end) {
       for (size_t r = begin; r < end; ++r) {
         float* const row = out + r * classes;
-        kernels::ExpSum(x + r * classes, classes, log_sum[r], 1, row);
-        row[target[r]] -= 1;
-        for (size_t c = 0; c < classes; ++c) row[c] *= scale[r];
+        kernels::ExpSum(x + r * classes, classes, top[r], 1, row);
+        const float times = share[r] * scale[r];
+        for (size_t c = 0; c < classes; ++c) row[c] *= times;
+        row[target[r]] -= scale[r];
       }
     });
     return {gradient, Variable()};

@@ -855,6 +855,11 @@ TEST(CrossEntropy, LargeLogitsAndNone) {
   const Tensor nats = CrossEntropyNats(logits, torch::tensor({int64_t{1}, int64_t{0}}));
   EXPECT_NEAR(nats[0].item<double>(), std::log(2.0), 1e-6);
   EXPECT_NEAR(nats[1].item<double>(), 10 + std::log1p(std::exp(-10.0)), 1e-5);
+  const Tensor leaf = logits.clone().requires_grad_();
+  CrossEntropyNats(leaf, torch::tensor({int64_t{1}, int64_t{0}})).sum().backward();
+  const double e = std::exp(-10.0) / (1 + std::exp(-10.0));
+  const Tensor want = torch::tensor({0.5, -0.5, 0.0, e - 1, 1 - e, 0.0}).view({2, 3});
+  EXPECT_LT((leaf.grad() - want).abs().max().item<double>(), 1e-6);
   EXPECT_EQ(CrossEntropyNats(torch::zeros({0, 3}), torch::zeros({0}, torch::kInt64)).numel(), 0);
 }
 
@@ -885,6 +890,13 @@ TEST(Ctc, FusedEqualsPlain) {
       return Tensors{torch::where(nats.isinf(), torch::zeros_like(nats), nats)};
     };
     ExpectFusedEqualsPlain(operation, {Random({4, 131, classes}) * 2}, 1e-4);
+    // Infinite for lack of frames (the third), and for a probability of 0 (the first).
+    Tensor p = torch::log_softmax(Random({4, 131, classes}), 2);
+    p[0].select(1, targets[0][5].item<int64_t>()).fill_(-INFINITY);
+    for (const torch::Dtype type : {torch::kFloat32, torch::kFloat64}) {
+      const Tensor nats = CtcNats(p.to(type), targets, frames, symbols);
+      EXPECT_TRUE(torch::equal(nats.isinf(), torch::tensor({true, false, true, false}))) << nats;
+    }
   }
 }
 

@@ -105,6 +105,7 @@ int32_t Choose(std::span<const float> logits, const ChoiceOptions& options, Phil
   weights.resize(logits.size());
   const float scale = std::min(1 / options.temperature, 1e30f);
   double kept = kernels::ExpSum(logits.data(), logits.size(), largest, scale, weights.data());
+  if (!std::isfinite(kept)) throw InputError("the symbols' weights are no numbers");
   const double u = rng.Uniform();
   if (options.top_k > 0 && options.top_k < logits.size()) {
     scratch.Select(std::numeric_limits<float>::min());
@@ -129,7 +130,8 @@ int32_t Choose(std::span<const float> logits, const ChoiceOptions& options, Phil
   // the others, mostly few.
   const double wanted = options.top_p * kept;
   const double spare = (kept - wanted) / static_cast<double>(weights.size());
-  scratch.Select(std::max(static_cast<float>(spare), std::numeric_limits<float>::min()));
+  // Never more than the largest weight, which is 1, whatever was rounded.
+  scratch.Select(std::clamp(static_cast<float>(spare), std::numeric_limits<float>::min(), 1.0f));
   scratch.FillBins();
   size_t bin = kBins;
   kept = 0;

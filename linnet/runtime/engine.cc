@@ -635,6 +635,7 @@ void Engine::Prefix(State& state, std::span<const size_t> sequences,
   CheckTokens(tokens);
   const auto threads = static_cast<size_t>(pool_.size());
   const size_t shortest = *std::min_element(lengths.begin(), lengths.end());
+  if (shortest == longest) return Read(state, sequences.data(), batch, tokens, longest, outputs);
   // Steps are another kernel, what is longer than a block goes through in pieces, and few sequences are
   // read faster by all threads together.
   if (shortest == 1 || longest > kBlockRows || batch < threads) {

@@ -1,4 +1,5 @@
 #include "linnet/runtime/narrow.h"
+#include "linnet/base/error.h"
 
 #include <algorithm>
 #include <cmath>
@@ -48,6 +49,10 @@ std::vector<float> InputFactors(const Checkpoint& checkpoint, const std::string&
 }
 
 void WriteNarrowed(const Checkpoint& checkpoint, Precision precision, const std::string& path) {
+  if (checkpoint.spec().network == "encoder-decoder") {
+    throw InputError(checkpoint.path(),
+                     ": an encoder with a decoder does not run here, narrow or not");
+  }
   SafetensorsWriter writer;
   for (const auto& [key, value] : checkpoint.file().metadata()) writer.SetMetadata(key, value);
   // Until it is written:

@@ -111,7 +111,7 @@ void Scheduler::ReadPrompts() {
   for (bool any = false; budget > 0 || !any; any = true) {
     reading_.clear(), lengths_.clear();
     symbols_.clear();
-    bool last = false;
+    bool last = false, one = false;
     const size_t first = first_prompt_;
     for (size_t i = 0; i < slots_.size(); ++i) {
       const size_t slot = (first + i) % slots_.size();
@@ -119,10 +119,11 @@ void Scheduler::ReadPrompts() {
       if (rest == 0) continue;
       const size_t piece = std::min(kPiece, rest);
       if (reading_.empty()) {
-        last = rest <= kPiece;  // then with outputs
+        last = rest <= kPiece, one = piece == 1;  // then with outputs; and one symbol is a step
         // A long prompt goes on after a turn of the others.
         first_prompt_ = (slot + 1) % slots_.size();
-      } else if ((rest <= kPiece) != last || symbols_.size() + piece > budget) {
+      } else if ((rest <= kPiece) != last || (piece == 1) != one ||
+                 symbols_.size() + piece > budget) {
         continue;
       }
       reading_.push_back(slot), lengths_.push_back(piece);

@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "linnet/base/error.h"
@@ -31,6 +32,53 @@ TEST(Choice, DrawsAsOftenAsTheProbabilitiesSay) {
   counts.clear();
   for (int i = 0; i < draws; ++i) ++counts[Choose(logits, {.temperature = 0.5f}, rng)];
   EXPECT_NEAR(counts[3] / double{draws}, 25 / 30.0, 0.01);  // squares
+}
+
+// Among thousands of symbols: always one of those that a sort would have kept, each as often as it should be.
+TEST(Choice, TheNucleusOfManySymbolsIsThatOfASort) {
+  std::vector<float> logits(8003);
+  Philox values(3);
+  for (float& x : logits) x = 3 * values.Normal();
+  logits[17] = logits[4000] = 9, logits[5] = -INFINITY;  // two that are equally likely
+  for (const float temperature : {0.3f, 1.0f, 5.0f}) {
+    std::vector<std::pair<double, int32_t>> order;
+    double all = 0;
+    for (size_t i = 0; i < logits.size(); ++i) {
+      order.emplace_back(-std::exp(static_cast<double>(logits[i]) / temperature), i);
+      all -= order.back().first;
+    }
+    std::sort(order.begin(), order.end());
+    for (const float top_p : {1e-9f, 0.1f, 0.5f, 0.95f, 0.9999f}) {
+      std::map<int32_t, double> kept;
+      double sum = 0;
+      for (const auto& [weight, symbol] : order) {
+        kept[symbol] = -weight, sum -= weight;
+        if (sum >= top_p * all) break;
+      }
+      Philox rng(1);
+      std::map<int32_t, int> counts;
+      constexpr int kDraws = 4000;
+      size_t outside = 0;
+      for (int i = 0; i < kDraws; ++i) {
+        const int32_t symbol = Choose(logits, {.temperature = temperature, .top_p = top_p}, rng);
+        ++counts[symbol], outside += kept.count(symbol) == 0;
+      }
+      EXPECT_LE(outside, kDraws / 1000u) << temperature << " " << top_p;  // rounding, at the edge
+      const int32_t first = order[0].second;
+      const double expected = kDraws * kept[first] / sum;
+      EXPECT_NEAR(counts[first], expected, 5 * std::sqrt(expected) + 1);
+    }
+  }
+}
+
+TEST(Choice, SaysWhatCannotBeDrawn) {
+  Philox rng(1);
+  EXPECT_THROW(Choose(std::vector<float>{INFINITY, 0, 0}, {.top_p = 0.9f}, rng), Error);
+  // Equal ones, of which top_p keeps one: rounding must not leave none.
+  for (size_t n = 1; n < 70; ++n) {
+    const int32_t symbol = Choose(std::vector<float>(n, 0.25f), {.top_p = 1e-9f}, rng);
+    EXPECT_LT(static_cast<size_t>(symbol), n);
+  }
 }
 
 TEST(Choice, KeepsToItsLimits) {

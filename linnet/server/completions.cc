@@ -18,7 +18,7 @@ const char* Reason(TextEnd end) {
   return end == TextEnd::kStop || end == TextEnd::kEndSymbol ? "stop" : "length";
 }
 
-// A request while it runs; of the batcher's thread.
+// A request while it runs: of the batcher's thread, and drafts, each on its own, of the engine's (Work::next).
 struct Session {
   const Vocabulary* vocabulary;
   std::vector<TextDraft> drafts;

@@ -39,7 +39,7 @@ ordered_json Object(const Answer& answer) {
           {"characters", answer.characters}};
 }
 
-// A request while it runs; of the batcher's thread.
+// A request while it runs: of the batcher's thread, and drafts, each on its own, of the engine's (Work::next).
 struct Session {
   std::unique_ptr<CoupletLine> line;
   std::vector<CoupletDraft> drafts;

@@ -36,7 +36,7 @@ struct Refusal {
   std::string message;
 };
 
-// What became of a request, for its log line and the metrics; written by the batcher's thread.
+// What became of a request, for its log line and the metrics; written by the batcher's and the engine's threads.
 struct Account {
   std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
   std::atomic<size_t> prompt{0}, known{0}, generated{0};

@@ -90,8 +90,7 @@ SymbolLoss Evaluate(nn::Network& network, std::span<const SymbolSequence> sequen
   }
   loss.counted = targets.numel();
   loss.nats = nn::CrossEntropyNats(logits, targets).sum();
-  const Tensor chosen = logits.detach().gather(1, targets.unsqueeze(1)).squeeze(1);
-  loss.right = chosen.ge(logits.detach().amax(1)).sum().item<int64_t>();
+  loss.right = logits.detach().argmax(1).eq(targets).sum().item<int64_t>();
   return loss;
 }
 

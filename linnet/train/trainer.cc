@@ -416,8 +416,8 @@ class Run {
     const ModelSpec& spec = model_->spec();
     std::string text =
         StrCat("training ", FormatCount(static_cast<double>(ParameterCount(spec))), " parameters (",
-               spec.network == "lstm" ? spec.network : spec.attention.kind, ", ", spec.layers,
-               " x ", spec.d_model, ", ", config_.precision, ", ", config_.threads,
+               spec.network == "transformer" ? spec.attention.kind : spec.network, ", ",
+               spec.layers, " x ", spec.d_model, ", ", config_.precision, ", ", config_.threads,
                config_.threads == 1 ? " thread" : " threads", ") on ", task_->Data(), "; ", steps_,
                " updates of ", config_.batch);
     if (task_->StepsPerEpoch() > 0) {
