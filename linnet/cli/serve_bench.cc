@@ -29,7 +29,7 @@ using nlohmann::ordered_json;
 
 struct Options : BenchOptions {
   std::string model, data;
-  int clients = 64, candidates = 1;
+  int clients = 64, candidates = 5;
 };
 
 // As requests draw, too.
@@ -350,7 +350,7 @@ void AddServeBench(CLI::App& app) {
       "long prompts, "
       "cold, warm and after a restart;\nthe limit is the engine's time to read them.",
       "  linnet bench serve models/couplet.safetensors\n"
-      "  linnet bench serve models/couplet.safetensors --clients 8 --candidates 5 --json\n"
+      "  linnet bench serve models/couplet.safetensors --clients 8 --candidates 1 --json\n"
       "  linnet bench serve runs/text/model.safetensors\n");
   auto options = std::make_shared<Options>();
   options->seconds = 60;
@@ -365,7 +365,7 @@ void AddServeBench(CLI::App& app) {
       ->type_name("N")
       ->check(Between(1, 1000))
       ->capture_default_str();
-  verb->add_option("--candidates", options->candidates, "Of a request")
+  verb->add_option("--candidates", options->candidates, "Of a request; the page asks for five")
       ->type_name("N")
       ->check(Between(1, 16))
       ->capture_default_str();
