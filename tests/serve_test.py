@@ -490,13 +490,20 @@ class LifeTest(unittest.TestCase):
             connection.close()
 
     def test_a_request_has_its_time(self):
-        with Server("--timeout", 0.2, models=[TEXT]) as server:
-            status, body = server.post("/v1/completions", {"prompt": "A", "max_tokens": 1000, "n": 16})
-            self.assertEqual(status, 200)
-            choices = json.loads(body)["choices"]
-            self.assertIn("length", {choice["finish_reason"] for choice in choices})
-            self.assertLess(sum(len(choice["text"]) for choice in choices), 16 * 1000)
-            server.idle()
+        # On some machine or other each of these is enough for a few symbols, and not for all.
+        seen = []
+        for seconds in (0.02, 0.05, 0.2, 1):
+            with Server("--timeout", seconds, models=[TEXT]) as server:
+                status, body = server.post("/v1/completions", {"prompt": "A", "max_tokens": 1000, "n": 16})
+                server.idle()
+            self.assertIn(status, (200, 503))
+            if status == 200:
+                choices = json.loads(body)["choices"]
+                self.assertIn("length", {choice["finish_reason"] for choice in choices})
+                seen.append(sum(len(choice["text"]) for choice in choices))
+                if 0 < seen[-1] < 16 * 1000:
+                    return
+        self.fail(f"symbols within the time: {seen}")
 
     def test_snapshots_outlive_a_kill(self):
         with tempfile.TemporaryDirectory(prefix="linnet_serve_test.") as folder:

@@ -30,24 +30,34 @@ void Run(const Options& options) {
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
   for (const std::string& line : options.lines) {
     const std::vector<Answer> answers = writer.Write(line, how);
+    const std::vector<std::string> unknown =
+        CoupletLine(writer.symbols(), WithoutBlanks(line)).Unknown();
+    const auto score = [](const Answer& answer) {
+      return answer.log_probability / std::max<double>(1, static_cast<double>(answer.characters));
+    };
     if (options.json) {
       nlohmann::ordered_json list = nlohmann::ordered_json::array();
       for (const Answer& answer : answers) {
         list.push_back({{"text", answer.text},
+                        {"score", score(answer)},
                         {"log_probability", answer.log_probability},
                         {"characters", answer.characters}});
       }
-      results.push_back({{"first", line}, {"answers", list}});
+      results.push_back({{"first", line}, {"unknown", unknown}, {"answers", list}});
       continue;
+    }
+    if (!unknown.empty()) {
+      std::string all;
+      for (const std::string& character : unknown)
+        all += (all.empty() ? "" : " ") + Printable(character);
+      std::cerr << "the model does not know " << all << "\n";
     }
     if (options.lines.size() > 1) std::cout << Printable(line) << "\n";
     if (answers.empty()) std::cout << "(no second line keeps the rules)\n";
     for (const Answer& answer : answers) {
-      char score[32];
-      std::snprintf(
-          score, sizeof(score), "%6.2f",
-          answer.log_probability / std::max<double>(1, static_cast<double>(answer.characters)));
-      std::cout << answer.text << "  " << score << "\n";
+      char text[32];
+      std::snprintf(text, sizeof(text), "%6.2f", score(answer));
+      std::cout << answer.text << "  " << text << "\n";
     }
   }
   if (options.json) PrintJson(results);
@@ -74,7 +84,8 @@ void AddCouplet(CLI::App& app) {
       ->type_name("N")
       ->check(Between(1, 1000))
       ->capture_default_str();
-  verb->add_option("--beam", options->how.beam, "Beam search that keeps so many lines (1: greedy)")
+  verb->add_option("--beam", options->how.beam,
+                   "Beam search that keeps so many lines (1: greedy), and gives no more")
       ->type_name("N")
       ->check(Between(1, 1000))
       ->capture_default_str();
@@ -85,7 +96,14 @@ void AddCouplet(CLI::App& app) {
   AddPrecisionOption(verb, options->precision);
   AddThreadsOption(verb, options->threads);
   AddJsonFlag(verb, options->json);
-  verb->callback([options] { Run(*options); });
+  verb->callback([options, verb] {
+    for (const char* name : {"--temperature", "--top-k", "--top-p", "--seed"}) {
+      if (!options->draw && verb->get_option(name)->count() > 0) {
+        throw InputError(name, " goes with --draw");
+      }
+    }
+    Run(*options);
+  });
 }
 
 }  // namespace linnet::cli

@@ -112,6 +112,9 @@ void PrintTable(const ModelSpec& spec, const ordered_json& info) {
   if (spec.network == "lstm") {
     line("network", "LSTM in both directions, ", spec.layers, " layers of ", spec.d_model);
   } else {
+    if (spec.network == "encoder-decoder") {
+      line("network", "an encoder and a decoder, each as follows; for training alone");
+    }
     PrintTransformer(spec);
   }
   line("head", spec.head == "logistics" ? StrCat("mixture of ", spec.mixtures, " logistics")
@@ -123,6 +126,8 @@ void PrintTable(const ModelSpec& spec, const ordered_json& info) {
        ", matrices in ", info["precision"].get<std::string>());
   if (spec.task == "speech" && info["state_bytes"].is_null()) {
     line("state", "none: it hears utterances as a whole");
+  } else if (spec.network == "encoder-decoder") {
+    line("state", "none: it does not run outside training");
   } else if (info["state_bytes"].is_null()) {
     const bool kind = FindAttentionKind(spec.attention.kind).recurrent;
     line("state", "none: ", kind ? "the feature map '" : "'",

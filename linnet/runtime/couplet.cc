@@ -35,6 +35,22 @@ CoupletSymbols::CoupletSymbols(const Model& model)
   }
 }
 
+std::string WithoutBlanks(const std::string& text, const std::string& what) {
+  std::string line;
+  for (size_t at = 0; at < text.size();) {
+    const auto c = NextCodePoint(text, at);
+    if (!c) throw InputError(what, " is no UTF-8");
+    constexpr char32_t kBlanks[] = {' ', 0x3000, 0x200b,
+                                    0xfeff};  // ideographic, of no width, byte order mark
+    if (std::find(std::begin(kBlanks), std::end(kBlanks), c->value) == std::end(kBlanks)) {
+      line.append(text, at, c->bytes);
+    }
+    at += c->bytes;
+  }
+  if (!IsPrintable(line)) throw InputError(what, " holds control characters");
+  return line;
+}
+
 CoupletLine::CoupletLine(const CoupletSymbols& symbols, const std::string& first)
     : symbols_(symbols), read_(symbols.vocabulary.Encode(first)) {
   for (size_t at = 0; at < first.size();) {
@@ -57,6 +73,17 @@ std::vector<int32_t> CoupletLine::Prompt() const {
   std::vector<int32_t> prompt = read_;
   prompt.push_back(Vocabulary::kSeparator);
   return prompt;
+}
+
+std::vector<std::string> CoupletLine::Unknown() const {
+  std::vector<std::string> unknown;
+  for (size_t i = 0; i < read_.size(); ++i) {
+    if (read_[i] == Vocabulary::kUnknown &&
+        std::find(unknown.begin(), unknown.end(), characters_[i]) == unknown.end()) {
+      unknown.push_back(characters_[i]);
+    }
+  }
+  return unknown;
 }
 
 std::string CoupletLine::Text(size_t at, int32_t symbol) const {
@@ -117,7 +144,7 @@ struct CoupletWriter::Begun {
 std::vector<Answer> CoupletWriter::Write(const std::string& first, const CoupletOptions& options) {
   Validate(options.choice);
   if (options.candidates == 0) throw InputError("candidates is 0; ask for at least one");
-  const CoupletLine line(symbols_, first);
+  const CoupletLine line(symbols_, WithoutBlanks(first));
   const std::vector<int32_t> prompt = line.Prompt();
   Begun begun{engine_.NewState(1), std::vector<float>(engine_.output_size())};
   engine_.Prefix(begun.state, prompt, prompt.size(), begun.logits);
@@ -133,7 +160,7 @@ std::vector<Answer> CoupletWriter::Search(const CoupletLine& line, const Begun& 
     double log_probability = 0;
   };
   const size_t width = engine_.output_size();
-  const size_t beam = std::max(options.beam, options.candidates);
+  const size_t beam = options.beam;
   std::vector<Path> paths(1);
   State state = begun.state.Clone();
   std::vector<float> logits = begun.logits, allowed(width);

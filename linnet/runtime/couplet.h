@@ -24,7 +24,8 @@ namespace linnet {
 
 struct CoupletOptions {
   size_t candidates = 1;
-  // 0: each candidate is drawn on its own, as `choice` says; more: beam search that keeps so many (1: greedy).
+  // 0: each candidate is drawn on its own, as `choice` says; more: beam search that keeps so many (1: greedy),
+  // and finds no more candidates than that.
   size_t beam = 16;
   ChoiceOptions choice = {};
   uint64_t seed = 0;
@@ -51,6 +52,10 @@ struct CoupletSymbols {
   std::string path;  // of the model, for messages
 };
 
+// A first line without blanks, which verse is sometimes written with. Throws InputError, beginning with
+// `what`, on text that is no UTF-8 or holds control characters.
+std::string WithoutBlanks(const std::string& text, const std::string& what = "the first line");
+
 // A first line, and what may stand at each place of the second one.
 class CoupletLine {
  public:
@@ -66,6 +71,8 @@ class CoupletLine {
   // What is written at a place for a symbol: of punctuation, what stands in the first line.
   std::string Text(size_t at, int32_t symbol) const;
   const CoupletSymbols& symbols() const { return symbols_; }
+  // The characters that the vocabulary does not have, each once, as they are met. All are read as one symbol.
+  std::vector<std::string> Unknown() const;
   // Lowers what place `at` may not hold to -infinity; `used`: the symbols before it.
   void Allow(size_t at, std::span<const int32_t> used, std::span<float> logits) const;
 
@@ -109,8 +116,9 @@ class CoupletWriter {
   explicit CoupletWriter(Engine& engine) : engine_(engine), symbols_(engine.model()) {}
 
   const Vocabulary& vocabulary() const { return symbols_.vocabulary; }
+  const CoupletSymbols& symbols() const { return symbols_; }
 
-  // Answers to a first line, the likeliest first, no two alike; there may be fewer than were asked for.
+  // Answers to a first line (its blanks do not count), the likeliest first, no two alike; there may be fewer than were asked for.
   // Throws InputError as CoupletLine() does. Characters that the vocabulary does not have are read as
   // unknown ones.
   std::vector<Answer> Write(const std::string& first, const CoupletOptions& options = {});

@@ -122,7 +122,9 @@ void RefuseWhatIsNotThere(Fields& fields) {
   for (const char* name : {"presence_penalty", "frequency_penalty"}) {
     if (fields.Number(name, 0, -2, 2) != 0) throw InputError("'", name, "' is not supported");
   }
-  if (fields.Integer("best_of", 1, 1, 1000) != fields.Integer("n", 1, 1, 1000) &&
+  // How large `n` may be is said where it is read.
+  constexpr int64_t kAny = int64_t{1} << 53;
+  if (fields.Integer("best_of", 1, 1, kAny) != fields.Integer("n", 1, 1, kAny) &&
       fields.Has("best_of")) {
     throw InputError("'best_of' other than 'n' is not supported");
   }

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "linnet/base/error.h"
-#include "linnet/base/utf8.h"
 #include "linnet/runtime/couplet.h"
 #include "linnet/server/endpoint.h"
 
@@ -13,20 +12,6 @@ namespace {
 
 using nlohmann::json;
 using nlohmann::ordered_json;
-
-// Without blanks, which verse is sometimes written with.
-std::string FirstLine(const std::string& text) {
-  std::string line;
-  for (size_t at = 0; at < text.size();) {
-    const auto c = NextCodePoint(text, at);
-    if (!c) throw InputError("'first' is no UTF-8");
-    constexpr char32_t kIdeographicSpace = 0x3000;
-    if (c->value != ' ' && c->value != kIdeographicSpace) line.append(text, at, c->bytes);
-    at += c->bytes;
-  }
-  if (!IsPrintable(line)) throw InputError("'first' holds control characters");
-  return line;
-}
 
 double Score(const Answer& answer) {
   return answer.log_probability / std::max<double>(1, static_cast<double>(answer.characters));
@@ -88,9 +73,8 @@ class Couplets : public Endpoint {
     const Served& served = Choose(models_, task(), fields);
     const CoupletSymbols& symbols = symbols_.at(&served);
     auto session = std::make_shared<Session>();
-    session->first =
-        FirstLine(fields.Value("first").is_string() ? fields.Text("first", "")
-                                                    : throw InputError("'first' is no string"));
+    if (!fields.Value("first").is_string()) throw InputError("'first' is no string");
+    session->first = WithoutBlanks(fields.Text("first", ""), "'first'");
     const auto count = static_cast<size_t>(fields.Integer(
         "candidates", 1, 1,
         static_cast<int64_t>(std::min(limits_.candidates, served.batcher->most_sequences()))));
@@ -105,15 +89,7 @@ class Couplets : public Endpoint {
     session->account = std::move(account);
     for (size_t i = 0; i < count; ++i)
       session->drafts.emplace_back(*session->line, choice, seed, i);
-    for (size_t i = 0; i < session->line->size(); ++i) {
-      if (session->line->symbol(i) == Vocabulary::kUnknown) {
-        const std::string& character = session->line->character(i);
-        auto& unknown = session->unknown;
-        if (std::find(unknown.begin(), unknown.end(), character) == unknown.end()) {
-          unknown.push_back(character);
-        }
-      }
-    }
+    session->unknown = session->line->Unknown();
     Work work{.prompt = session->line->Prompt(), .sequences = count, .next = {}, .ended = {}};
     session->account->prompt = work.prompt.size();
     work.begun = [session](size_t known) {

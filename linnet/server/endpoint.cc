@@ -15,11 +15,20 @@ using nlohmann::json;
 
 struct Kind {
   const char* task;
+  const char* path;
   std::unique_ptr<Endpoint> (*make)(const std::vector<Served>&, const EndpointLimits&);
 };
-constexpr Kind kKinds[] = {{"couplet", MakeCouplets}, {"text", MakeCompletions}};
+constexpr Kind kKinds[] = {{"couplet", "/v1/couplets", MakeCouplets},
+                           {"text", "/v1/completions", MakeCompletions}};
 
 }  // namespace
+
+std::string TaskAt(const std::string& path) {
+  for (const Kind& kind : kKinds) {
+    if (path == kind.path) return kind.task;
+  }
+  return "";
+}
 
 std::vector<std::unique_ptr<Endpoint>> Endpoints(const std::vector<Served>& models,
                                                  const EndpointLimits& limits) {

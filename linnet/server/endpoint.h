@@ -69,6 +69,9 @@ class Endpoint {
   virtual Reply Answer(const nlohmann::json& request, std::shared_ptr<Account> account) = 0;
 };
 
+// The task whose models answer at this path; "" for a path of none.
+std::string TaskAt(const std::string& path);
+
 // The endpoints for these models, which must outlive them: those whose task some model has.
 std::vector<std::unique_ptr<Endpoint>> Endpoints(const std::vector<Served>& models,
                                                  const EndpointLimits& limits);

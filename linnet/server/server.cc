@@ -250,7 +250,9 @@ void Server::Impl::Routes() {
     if (!response.body.empty() || response.content_provider_) return;  // it has been said
     const int status = response.status;
     SetError(response, status,
-             status == 404   ? StrCat("there is nothing at ", Brief(request.path))
+             status == 404 && !TaskAt(request.path).empty()
+                 ? StrCat("no model of the task '", TaskAt(request.path), "' is served here")
+             : status == 404 ? StrCat("there is nothing at ", Brief(request.path))
              : status == 413 ? "the request's body is larger than this server takes"
              : status == 414 ? "the request's address is too long"
                              : "the request is no HTTP that this server reads");

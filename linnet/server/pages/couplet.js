@@ -5,16 +5,16 @@ const CANDIDATES = 5;
 const at = (id) => document.getElementById(id);
 const PACE = matchMedia('(prefers-reduced-motion: reduce)').matches ? 0 : 70;  // milliseconds a character
 const pause = () => new Promise((resolve) => setTimeout(resolve, PACE));
-let candidates = [], chosen = 0, working = null;
+let candidates = [], chosen = 0, answered = '', working = null;
 
 shell.begin({
   zh: {
     title: '对联 · linnet', page: '对联', heading: '对对联', first: '上联', go: '对下联', stop: '停', try: '试试：',
     lead: '写一句上联，模型逐字对出下联。它是一个线性注意力模型，像循环网络一样运行：每个字花同样的时间。' +
       '它学的是唐宋律诗中的对仗句，五言、七言对得最好。',
-    answers: '候选下联', copy: '复制', copied: '已复制', working: '正在对……', done: '对好了，共 {n} 句。',
+    answers: '候选下联', copy: '复制', copied: '已复制', working: '正在对……', done: '对好了，共 {n} 句。', one: '对好了。', cut: '回答中断了',
     stopped: '停了。', unknown: '不认识：{characters}。',
-    about: '一切都在这台机器上计算，不向外发送任何内容。', failed: '没有对成：', score: '每字 log p {s}',
+    about: '一切都由提供本页的服务器计算，不向别处发送任何内容。', failed: '没有对成：', score: '每字 log p {s}',
   },
   en: {
     title: 'Couplets · linnet', page: 'Couplets', heading: 'Answer a couplet', first: 'First line', go: 'Answer',
@@ -24,8 +24,8 @@ shell.begin({
       'It learnt from regulated verse of the Tang ' +
       'and Song, so it is best at lines of five and seven.',
     answers: 'Second lines to choose from', copy: 'Copy', copied: 'Copied', working: 'Writing …',
-    done: '{n} answers.', stopped: 'Stopped.', unknown: 'It does not know {characters}.',
-    about: 'All of it is computed on this machine; nothing is sent elsewhere.',
+    done: '{n} answers.', one: 'One answer.', cut: 'it broke off', stopped: 'Stopped.', unknown: 'It does not know {characters}.',
+    about: 'All of it is computed by the server that this page is from; nothing is sent elsewhere.',
     failed: 'No answer: ', score: 'log p {s} a character',
   },
 });
@@ -66,7 +66,7 @@ function row(index) {
   copy.textContent = shell.text('copy');
   copy.addEventListener('click', async () => {
     try {
-      await navigator.clipboard.writeText(at('first').value.trim() + '\n' + candidates[index].text);
+      await navigator.clipboard.writeText(answered + '\n' + candidates[index].text);
       copy.textContent = shell.text('copied');
       setTimeout(() => { copy.textContent = shell.text('copy'); }, 1500);
     } catch { getSelection().selectAllChildren(pick.firstChild); }
@@ -84,12 +84,13 @@ function show(index) {
 }
 
 async function ask() {
-  const first = at('first').value.trim();
+  const first = at('first').value.replace(/[\s\u200b\ufeff]/g, '');
   if (!first) return at('first').focus();
   working?.abort();
   const mine = working = new AbortController();
   candidates = Array.from({ length: CANDIDATES }, () => ({ text: '' }));
   chosen = 0;
+  answered = first;
   at('list').replaceChildren(...candidates.map((_, index) => row(index)));
   at('up').textContent = first;
   at('down').textContent = '';
@@ -109,12 +110,14 @@ async function ask() {
       // A line is there in some milliseconds; nobody would see it written.
       if (event === 'character' && data.candidate === 0) await pause();
     }, mine.signal);
+    mine.signal.throwIfAborted();  // all of it may have been there before it was shown
+    if (!done) throw new Error(shell.text('cut'));
     // The likeliest first, each once.
     candidates = done.candidates;
     at('list').replaceChildren(...candidates.map((_, index) => row(index)));
     candidates.forEach((_, index) => show(index));
     choose(0);
-    say(['done', { n: candidates.length }],
+    say([candidates.length === 1 ? 'one' : 'done', { n: candidates.length }],
       ...(done.unknown.length ? [['unknown', { characters: done.unknown.join('') }]] : []));
   } catch (error) {
     if (mine !== working) return;
