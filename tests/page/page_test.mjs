@@ -59,6 +59,23 @@ await run({
     await answer(page, '落花人独立');
     assert.ok(await page.evaluate(() => window.lengths.size) >= 2);
   },
+  'it stops, by a click and by Escape, and copies the line that was answered': async () => {
+    const page = await open();
+    for (const stop of [() => page.click('#stop'), () => page.keyboard.press('Escape')]) {
+      await page.fill('#first', '春风 又绿江南岸');
+      await page.press('#first', 'Enter');
+      await page.waitForSelector('#stop:not([hidden])');
+      await stop();
+      await page.waitForFunction(() => document.getElementById('say').textContent === 'Stopped.');
+    }
+    assert.equal(await page.textContent('#up'), '春风又绿江南岸');  // blanks are no part of it
+    await answer(page, '落花人独立');
+    const answers = await texts(page);
+    await page.fill('#first', '海上明月');
+    await page.click('#list li:first-child > button:last-child');
+    assert.equal(await page.evaluate(() => navigator.clipboard.readText()), `落花人独立\n${answers[0]}`);
+    assert.deepEqual(page.faults, []);
+  },
   'candidates are chosen by mouse and by keyboard, and copied': async () => {
     const page = await open();
     await answer(page, '春风又绿江南岸');
