@@ -264,7 +264,7 @@ void Run(const Options& options) {
 void Add(CLI::App& verb) {
   auto options = std::make_shared<Options>();
   verb.add_option("--scale", options->scale,
-                  "small: 128 wide, minutes on two cores; paper: its width and 10,000 updates")
+                  "small: 128 wide, 4,000 updates; paper: its width and 10,000")
       ->type_name("NAME")
       ->check(CLI::IsMember({"small", "paper"}))
       ->capture_default_str();
