@@ -353,7 +353,7 @@ class Info(Case):
     def test_no_state_where_the_runtime_has_none(self):
         path = self.write("reformer.safetensors", model(IMAGE_SPEC, attention="reformer"))
         self.assertIsNone(self.linnet_json("info", path)["state_bytes"])
-        self.assertIn("'reformer' is not run", self.linnet("info", path))
+        self.assertIn("'reformer' is no RNN", self.linnet("info", path))
 
     def test_a_softmax_state_has_room_for_every_position(self):
         path = self.write("full.safetensors", model(IMAGE_SPEC, attention="full"))
@@ -648,8 +648,9 @@ class BadModel(Case):
 
     def test_kind_that_is_no_rnn(self):
         path = self.write("reformer.safetensors", model(IMAGE_SPEC, attention="reformer"))
-        self.refuses(["sample", path, "--out", "a.png"], path, "reformer")
-        self.refuses(["bench", "step", path], path, "reformer")
+        self.refuses(["bench", "step", path], path, "'reformer' is no RNN")
+        simple = self.write("simple.safetensors", model(IMAGE_SPEC, attention="reformer", lsh_variant="simple"))
+        self.refuses(["sample", simple, "--out", "a.png"], simple, "it runs 'published'")
         self.assertIsNone(self.linnet_json("info", path)["state_bytes"])
 
     def test_images_of_another_size(self):

@@ -107,6 +107,32 @@ TEST_P(Parity, BatchStepsAndRuntimeAgreeAtEveryCut) {
   }
 }
 
+// Of attention that is no RNN: nn in batch form, and the runtime's whole sequences.
+TEST(WholeParity, ReformerReadsAsItWasTrained) {
+  const torch::NoGradGuard no_grad;
+  torch::manual_seed(7);
+  ModelSpec spec = Ragged("images", "gelu", /*grid=*/true);
+  spec.attention = {.kind = "reformer", .lsh_rounds = 3, .lsh_buckets = 8, .lsh_chunk = 6};
+  nn::SequenceModel model(spec);
+  model->eval();
+  const std::string path = (std::filesystem::temp_directory_path() /
+                            ("linnet_parity_test." + std::to_string(getpid()) + ".safetensors"))
+                               .string();
+  nn::SaveModel(path, *model, "");
+  Engine engine(Model::Open(path));
+  std::filesystem::remove(path);
+  const int64_t batch = 3, width = spec.OutputSize();
+  for (const int64_t length : {int64_t{1}, int64_t{13}, int64_t{spec.max_length}}) {
+    const Tensor tokens = torch::randint(spec.vocabulary, {batch, length}, torch::kInt32);
+    const Tensor want = model->forward(tokens.to(torch::kInt64));
+    const Tensor out = torch::empty({batch, length, width});
+    engine.Whole(3, {tokens.data_ptr<int32_t>(), static_cast<size_t>(tokens.numel())},
+                 static_cast<size_t>(length),
+                 {out.data_ptr<float>(), static_cast<size_t>(out.numel())});
+    EXPECT_LT((out - want).abs().max().item<double>() / want.abs().max().item<double>(), 1e-4);
+  }
+}
+
 // What training reports and what the runtime reports is the same number.
 TEST_P(Parity, BitsPerDimIsTheTrainingLoss) {
   if (GetParam().task != "images") GTEST_SKIP() << "images only";

@@ -1,7 +1,7 @@
 // linnet bench generate: whole images, sampling included. The limit is what running the model needs:
 // reading its weights once a token, or multiplying with them, whichever takes longer, at the rates that
 // simple loops reach in the same run; of softmax attention also reading the keys and values of all
-// positions before; without a state, multiplying for all of them again.
+// positions before; without a state, multiplying for all of them again (of LSH as of softmax).
 #include <algorithm>
 #include <functional>
 #include <iostream>
@@ -31,8 +31,9 @@ namespace linnet::cli {
 namespace {
 
 struct Options : BenchOptions {
-  std::string model, random, attention = "causal-linear";
-  bool stateless = false, attention_given = false;
+  std::string model, random;
+  AttentionSpec attention;
+  bool stateless = false, whole = false, attention_given = false;
   std::vector<int> batches = {1};
   std::vector<std::string> precisions;
 };
@@ -55,17 +56,32 @@ double Check(Engine& engine, const Checkpoint& checkpoint, size_t batch) {
     }
   }
   ModelRef ref(checkpoint, engine.model());
-  const ModelRef::Rows first = ref.Outputs(tokens[0]), last = ref.Outputs(tokens[batch - 1]);
-  State state = engine.NewState(batch);
+  const bool steps = engine.model().steps();
+  const ModelRef::Rows first = ref.Outputs(tokens[0], steps ? 0 : length),
+                       last = ref.Outputs(tokens[batch - 1], steps ? 0 : length);
   std::vector<float> out(batch * outputs);
-  std::vector<int32_t> column(batch);
   RelativeError error;
-  for (size_t t = 0; t < length; ++t) {
-    for (size_t i = 0; i < batch; ++i) column[i] = tokens[i][t];
-    engine.Step(state, column, out);
+  const auto compare = [&](size_t t, const float* of_first, const float* of_last) {
     for (size_t o = 0; o < outputs; ++o) {
-      error.Add(out[o], first[t][o]);
-      error.Add(out[(batch - 1) * outputs + o], last[t][o]);
+      error.Add(of_first[o], first[t][o]);
+      error.Add(of_last[o], last[t][o]);
+    }
+  };
+  if (steps) {
+    State state = engine.NewState(batch);
+    std::vector<int32_t> column(batch);
+    for (size_t t = 0; t < length; ++t) {
+      for (size_t i = 0; i < batch; ++i) column[i] = tokens[i][t];
+      engine.Step(state, column, out);
+      compare(t, out.data(), out.data() + (batch - 1) * outputs);
+    }
+  } else {
+    std::vector<int32_t> rows;
+    for (const auto& row : tokens) rows.insert(rows.end(), row.begin(), row.end());
+    out.resize(batch * length * outputs);
+    engine.Whole(batch, rows, length, out);
+    for (size_t t = 0; t < length; ++t) {
+      compare(t, &out[t * outputs], &out[((batch - 1) * length + t) * outputs]);
     }
   }
   if (!(error.value() <= Tolerance(engine.model().precision()))) {
@@ -98,13 +114,18 @@ struct Stateless {
 Stateless MeasureStateless(Engine& engine, size_t pixels, size_t batch) {
   constexpr size_t kLengths = 9;
   const auto vocabulary = static_cast<size_t>(engine.model().spec().vocabulary);
-  State state = engine.NewState(batch);
+  State state = engine.model().steps() ? engine.NewState(batch) : State();
   std::vector<float> outputs(batch * engine.output_size());
   Stateless result;
   for (size_t i = 0; i < kLengths; ++i) {
     const size_t length = std::max<size_t>(1, (pixels - 1) * i / (kLengths - 1));
-    const std::vector<int32_t> tokens(batch * length, static_cast<int32_t>(vocabulary / 2));
+    std::vector<int32_t> tokens(batch * length);
+    Philox rng(/*seed=*/3);  // of equal symbols all would have one hash
+    for (int32_t& token : tokens) {
+      token = static_cast<int32_t>(rng.Below(static_cast<uint32_t>(vocabulary)));
+    }
     const auto once = [&] {
+      if (!engine.model().steps()) return engine.Whole(batch, tokens, length, outputs);
       state.Reset();
       engine.Prefix(state, tokens, length, outputs);
     };
@@ -118,6 +139,24 @@ Stateless MeasureStateless(Engine& engine, size_t pixels, size_t batch) {
   // The trapezoids have half of the first and of the last length.
   result.seconds += (result.each.front() + result.each.back()) / 2;
   return result;
+}
+
+// Seconds of whole images without a state, every length in turn: what MeasureStateless() estimates.
+double MeasureWhole(Engine& engine, size_t pixels, size_t batch) {
+  const Stopwatch watch;
+  if (!engine.model().steps()) {
+    SampleImages(engine, batch, {.seed = 1, .batch = batch});
+    return watch.Seconds();
+  }
+  State state = engine.NewState(batch);
+  std::vector<float> outputs(batch * engine.output_size());
+  std::vector<int32_t> tokens;
+  for (size_t length = 1; length < pixels; ++length) {
+    tokens.assign(batch * length, engine.model().spec().vocabulary / 2);
+    state.Reset();
+    engine.Prefix(state, tokens, length, outputs);
+  }
+  return watch.Seconds();
 }
 
 std::vector<Record> Measure(const Checkpoint& checkpoint, const std::string& name,
@@ -175,11 +214,11 @@ std::vector<Record> Measure(const Checkpoint& checkpoint, const std::string& nam
   }
 
   // Steps alone.
-  State state = engine.NewState(batch);
-  std::vector<float> outputs(batch * engine.output_size());
-  const std::vector<int32_t> token(batch, spec.vocabulary / 2);
   std::vector<double> eighths;
   if (!options.stateless) {
+    State state = engine.NewState(batch);
+    std::vector<float> outputs(batch * engine.output_size());
+    const std::vector<int32_t> token(batch, spec.vocabulary / 2);
     std::vector<std::vector<double>> passes;  // a neighbour's spell of work falls on some of one
     for (int pass = 0; pass < 3; ++pass) {
       state.Reset();
@@ -198,6 +237,7 @@ std::vector<Record> Measure(const Checkpoint& checkpoint, const std::string& nam
   nlohmann::ordered_json identity = {
       {"model", name},
       {"attention", spec.attention.kind},
+      {"lsh_rounds", spec.attention.kind == "reformer" ? spec.attention.lsh_rounds : 0},
       {"stateless", options.stateless},
       {"N", pixels},
       {"batch", batch},
@@ -218,12 +258,17 @@ std::vector<Record> Measure(const Checkpoint& checkpoint, const std::string& nam
   if (options.stateless) {
     identity["lengths"] = stateless.lengths;
     identity["us_at_lengths"] = microseconds(stateless.each);
+    if (options.whole) {
+      identity["whole_ms_per_image"] =
+          1e3 * MeasureWhole(engine, pixels, batch) / static_cast<double>(batch);
+    }
   } else {
     identity["us_by_eighths"] = microseconds(eighths);
   }
-  const std::string label =
-      StrCat(name, softmax ? "  softmax" : "", options.stateless ? "  stateless" : "", "  ",
-             PrecisionName(precision), "  batch ", batch);
+  const std::string label = StrCat(
+      name, softmax ? "  softmax" : "",
+      model->steps() ? "" : StrCat("  LSH-", spec.attention.lsh_rounds),
+      options.stateless ? "  stateless" : "", "  ", PrecisionName(precision), "  batch ", batch);
   std::vector<Record> records = {{.name = "generate",
                                   .label = label,
                                   .value = 1e3 * image,
@@ -252,6 +297,9 @@ void Run(const Options& options) {
                                     ? RandomModel(RandomSpec(options.random, options.attention))
                                     : Checkpoint::Open(options.model);
   const std::string name = options.model.empty() ? options.random + " (random)" : options.model;
+  if (checkpoint.spec().attention.kind == "reformer" && !options.stateless) {
+    throw InputError(name, ": attention 'reformer' is no RNN; time it with --stateless");
+  }
   std::vector<Precision> precisions;
   for (const std::string& p : options.precisions) precisions.push_back(ParsePrecision(p));
   if (precisions.empty()) precisions = {checkpoint.precision()};
@@ -298,24 +346,38 @@ void AddBenchGenerate(CLI::App& bench) {
       "  linnet bench generate models/digits.safetensors\n"
       "  linnet bench generate --random mnist --batch 1,64 --precision f32,bf16,int8\n"
       "  linnet bench generate --random cifar10 --json\n"
-      "  linnet bench generate --random mnist --attention full --stateless\n");
+      "  linnet bench generate --random mnist --attention full --stateless\n"
+      "  linnet bench generate --random mnist --attention reformer --lsh-rounds 1 --lsh-chunk 29 "
+      "--stateless\n");
   auto options = std::make_shared<Options>();
   verb->add_option("MODEL", options->model, "A model of images")->type_name("");
   verb->add_option("--random", options->random, "The paper's model for mnist or cifar10 instead")
       ->type_name("NAME")
       ->check(CLI::IsMember({"mnist", "cifar10"}));
   CLI::Option* attention =
-      verb->add_option("--attention", options->attention,
-                       "Of the random model: causal-linear, or full for softmax over a cache of "
-                       "keys and values")
+      verb->add_option("--attention", options->attention.kind,
+                       "Of the random model: causal-linear, full for softmax over a cache of keys "
+                       "and values, or reformer, which is --stateless")
           ->type_name("KIND")
-          ->check(CLI::IsMember({"causal-linear", "full"}))
+          ->check(CLI::IsMember({"causal-linear", "full", "reformer"}))
           ->capture_default_str();
+  verb->add_option("--lsh-rounds", options->attention.lsh_rounds, "Of reformer: rounds of hashing")
+      ->type_name("N")
+      ->check(Between(1, 64))
+      ->capture_default_str();
+  verb->add_option("--lsh-chunk", options->attention.lsh_chunk, "Of reformer: positions in a chunk")
+      ->type_name("N")
+      ->check(Between(1, 65536))
+      ->capture_default_str();
   verb->add_flag(
       "--stateless", options->stateless,
       "Read everything again for each token, as a transformer without a state does; "
       "timed at nine lengths, from which the image's time is integrated, without sampling "
       "(--seconds means nothing here)");
+  verb->add_flag(
+          "--whole", options->whole,
+          "Besides, with --stateless: a whole image, every length in turn, to check that sum")
+      ->needs("--stateless");
   verb->add_option("--batch", options->batches, "Images made together, as 1,64")
       ->delimiter(',')
       ->allow_extra_args(false)

@@ -46,6 +46,38 @@ json ParseRecord(const std::string& text, const std::string& where) {
   return value;
 }
 
+json ReadRecord(const std::string& experiment, const std::string& text, const std::string& where,
+                FunctionRef<void(const json&)> use) {
+  json record = ParseRecord(text, where);
+  try {
+    use(record);
+  } catch (const json::exception&) {
+    throw InputError(where, ": lacks a field, or has one of another type; give the ", experiment,
+                     ".json that 'linnet reproduce ", experiment, "' wrote");
+  }
+  return record;
+}
+
+void AddExperimentOptions(CLI::App& verb, const std::string& name, ExperimentOptions& options) {
+  verb.add_option("--from", options.from,
+                  StrCat("Measure nothing: the ", name, ".json of an earlier run"))
+      ->type_name("FILE");
+  verb.add_option("--out", options.out,
+                  StrCat("The folder for ", name, ".md, .json and the pictures"))
+      ->type_name("DIR")
+      ->capture_default_str();
+  AddJsonFlag(&verb, options.json);
+}
+
+void CheckFrom(const CLI::App& verb) {
+  if (verb.get_option("--from")->count() == 0) return;
+  for (const CLI::Option* option : verb.get_options()) {
+    const std::string name = option->get_name();
+    if (option->count() == 0 || name == "--from" || name == "--out" || name == "--json") continue;
+    throw InputError("--from measures nothing, so ", name, " means nothing; give one");
+  }
+}
+
 std::vector<json> MetricsOf(const fs::path& run) {
   const std::string path = run / "metrics.jsonl";
   std::istringstream in(ReadFile(path, size_t{1} << 28));

@@ -9,12 +9,14 @@
 #ifndef LINNET_CLI_EXPERIMENT_H_
 #define LINNET_CLI_EXPERIMENT_H_
 
+#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "linnet/base/function_ref.h"
 #include "linnet/plot/plot.h"
 
 namespace linnet::cli {
@@ -30,6 +32,20 @@ nlohmann::json ParseRecord(const std::string& text, const std::string& where);
 
 // The records of a run's metrics.jsonl.
 std::vector<nlohmann::json> MetricsOf(const std::filesystem::path& run);
+
+// What `use` (a page, a picture) needs of an experiment's record is there, or InputError: give the NAME.json
+// that 'linnet reproduce NAME' wrote.
+nlohmann::json ReadRecord(const std::string& experiment, const std::string& text,
+                          const std::string& where, FunctionRef<void(const nlohmann::json&)> use);
+
+// The options that experiments share.
+struct ExperimentOptions {
+  std::string out = ".", from;
+  bool json = false;
+};
+void AddExperimentOptions(CLI::App& verb, const std::string& name, ExperimentOptions& options);
+// Throws InputError where --from is given, which measures nothing, and an option of measuring too.
+void CheckFrom(const CLI::App& verb);
 
 // Trainings in a folder of the experiment's: stopped, they go on where they were.
 class Lab {

@@ -17,9 +17,9 @@ namespace linnet::cli {
 
 namespace fs = std::filesystem;
 
-ModelSpec RandomSpec(const std::string& dataset, const std::string& attention) {
+ModelSpec RandomSpec(const std::string& dataset, const AttentionSpec& attention) {
   ModelSpec spec;  // the paper's for MNIST as it is
-  spec.attention.kind = attention;
+  spec.attention = attention;
   if (dataset == "mnist") return spec;
   if (dataset != "cifar10") {
     throw InputError("no model of random weights for '", dataset, "'; there are mnist and cifar10");

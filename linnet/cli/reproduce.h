@@ -18,7 +18,7 @@ struct Experiment {
   void (*add)(CLI::App& verb);  // its options, and the callback that runs it
 };
 
-extern const Experiment kCouplet, kFigure1, kFigure2, kTable3, kTable5;
+extern const Experiment kCouplet, kFigure1, kFigure2, kTable1, kTable2, kTable3, kTable5;
 
 }  // namespace linnet::cli
 

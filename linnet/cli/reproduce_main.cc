@@ -14,7 +14,8 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   for (const cli::Experiment* experiment :
-       {&cli::kFigure1, &cli::kFigure2, &cli::kTable3, &cli::kTable5, &cli::kCouplet}) {
+       {&cli::kFigure1, &cli::kFigure2, &cli::kTable1, &cli::kTable2, &cli::kTable3, &cli::kTable5,
+        &cli::kCouplet}) {
     experiment->add(*cli::AddVerb(app, experiment->name, experiment->description, experiment->notes,
                                   experiment->examples));
   }

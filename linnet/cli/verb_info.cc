@@ -129,9 +129,14 @@ void PrintTable(const ModelSpec& spec, const ordered_json& info) {
   } else if (spec.network == "encoder-decoder") {
     line("state", "none: it does not run outside training");
   } else if (info["state_bytes"].is_null()) {
-    const bool kind = FindAttentionKind(spec.attention.kind).recurrent;
-    line("state", "none: ", kind ? "the feature map '" : "'",
-         kind ? spec.attention.feature_map : spec.attention.kind, "' is not run by the runtime");
+    const AttentionSpec& attention = spec.attention;
+    if (attention.kind == "reformer" && attention.lsh_variant == "published") {
+      line("state", "none: 'reformer' is no RNN; it reads everything again for each symbol");
+    } else {
+      const bool kind = FindAttentionKind(attention.kind).recurrent;
+      line("state", "none: ", kind ? "the feature map '" : "'",
+           kind ? attention.feature_map : attention.kind, "' is not run by the runtime");
+    }
   } else {
     const std::string room =
         StrCat(": room for the keys and values of ", spec.max_length, " positions");

@@ -38,8 +38,8 @@ class Engine {
   ThreadPool& pool() { return pool_; }
   size_t output_size() const;  // floats a position: the spec's OutputSize()
 
-  // Of `batch` sequences that have read nothing. Throws InputError for none, or for more than this
-  // machine's memory holds.
+  // Of `batch` sequences that have read nothing. Throws InputError for none, for more than this
+  // machine's memory holds, or where the model is no RNN.
   State NewState(size_t batch) const;
 
   // Reads one symbol of each sequence: tokens [batch], outputs [batch, output_size]: the head's
@@ -67,6 +67,13 @@ class Engine {
   // gets what it would get alone, to the bit.
   void Prefix(State& state, std::span<const size_t> sequences, std::span<const size_t> lengths,
               std::span<const int32_t> tokens, std::span<float> outputs);
+
+  // Reads sequences from their first symbol to their last and keeps nothing: tokens [batch, length],
+  // outputs [batch, output_size] (of the last position) or [batch, length, output_size]. The one form of
+  // kinds that are no RNN (Model::steps()), for which NewState() throws; with the others, as Prefix().
+  // Errors as for Step.
+  void Whole(size_t batch, std::span<const int32_t> tokens, size_t length,
+             std::span<float> outputs);
 
  private:
   void Read(State& state, const size_t* chosen, size_t batch, std::span<const int32_t> tokens,

@@ -258,13 +258,14 @@ Model::Packed::Packed(const Checkpoint& checkpoint, Precision precision)
                      ": this runtime does not run attention 'kernel'; of speech it runs "
                      "linear, causal-linear, full and reformer");
   }
-  if (speech && !lstm && spec.attention.lsh_variant != "published") {
+  const bool reformer = spec.attention.kind == "reformer" && !lstm;
+  if (reformer && spec.attention.lsh_variant != "published") {
     throw InputError(path, ": this runtime does not run the lsh_variant '",
                      spec.attention.lsh_variant, "'; it runs 'published'");
   }
-  if (!speech && !FindAttentionKind(spec.attention.kind).recurrent) {
+  if (!speech && !reformer && !FindAttentionKind(spec.attention.kind).recurrent) {
     throw InputError(path, ": this runtime does not run attention '", spec.attention.kind,
-                     "'; it runs causal-linear and full");
+                     "'; it runs causal-linear and full, and reads whole sequences with reformer");
   }
   const bool maps = FindAttentionKind(spec.attention.kind).maps;
   if (maps && !lstm &&
@@ -336,7 +337,13 @@ Model::Packed::Packed(const Checkpoint& checkpoint, Precision precision)
       }
     }
   }
-  if (spec.attention.kind == "reformer") planes = Copied(LshPlanes(spec.attention, spec.query_dim));
+  if (reformer) {
+    lsh_rounds = Size(spec.attention.lsh_rounds);
+    lsh = {.buckets = Size(spec.attention.lsh_buckets),
+           .chunk = Size(spec.attention.lsh_chunk),
+           .causal = spec.Causal()};
+    planes = Copied(LshPlanes(spec.attention, spec.query_dim));
+  }
   if (spec.PositionDims() > 0 && !lstm) positions = Copied(checkpoint.Tensor("pos_embedding.pe"));
   if (spec.pixel_above) above = Copied(checkpoint.Tensor("above_embedding.weight"));
   if (spec.task == "images") {
@@ -381,6 +388,7 @@ const ModelSpec& Model::spec() const { return packed_->spec; }
 const std::string& Model::path() const { return packed_->path; }
 const std::string& Model::training() const { return packed_->training; }
 Precision Model::precision() const { return packed_->precision; }
+bool Model::steps() const { return packed_->lsh_rounds == 0; }
 size_t Model::weight_bytes() const { return packed_->weights.size(); }
 uint64_t Model::fingerprint() const { return packed_->fingerprint; }
 std::span<const float> Model::first_value() const {

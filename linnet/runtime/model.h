@@ -30,7 +30,7 @@ struct ModelOptions {
 class Model {
  public:
   // Throws InputError naming the file and what is wrong with it, or the attention kind that this
-  // runtime cannot step.
+  // runtime does not run.
   static std::shared_ptr<const Model> Open(const std::string& path,
                                            const ModelOptions& options = {});
   static std::shared_ptr<const Model> FromMemory(std::span<const std::byte> bytes,
@@ -48,6 +48,8 @@ class Model {
   size_t weight_bytes() const;
   // Of the description and every weight as it runs: what tells one model from another.
   uint64_t fingerprint() const;
+  // Whether it runs as an RNN. A reformer does not: Engine::Whole() alone reads with it.
+  bool steps() const;
   // Images: the probability of each first byte; empty for other tasks.
   std::span<const float> first_value() const;
   // Speech: each band's mean and deviation over the corpus; empty where utterances normalise themselves.

@@ -18,6 +18,7 @@
 #include "linnet/kernels/activation_ref.h"
 #include "linnet/kernels/layer_norm_ref.h"
 #include "linnet/kernels/linear_step_ref.h"
+#include "linnet/kernels/lsh_attention_ref.h"
 #include "linnet/kernels/narrow_linear_ref.h"
 #include "linnet/kernels/softmax_attention_ref.h"
 #include "linnet/model/checkpoint.h"
@@ -114,6 +115,16 @@ class ModelRef {
       const auto add = [&](size_t t, const Row& out) {
         attended[t].insert(attended[t].end(), out.begin(), out.end());
       };
+      if (model_.lsh_rounds > 0) {
+        const kernels::LshAttentionShape shape{
+            .length = x.size(), .dim = dim, .value_dim = m, .rounds = model_.lsh_rounds};
+        const kernels::LshAttentionRef ref(shape, model_.lsh, q_h, v_h, x.size(), Buckets(q_h));
+        for (size_t t = 0; t < x.size(); ++t) {
+          const auto begin = ref.Out().begin() + static_cast<ptrdiff_t>(t * m);
+          add(t, {begin, begin + static_cast<ptrdiff_t>(m)});
+        }
+        continue;
+      }
       if (model_.layout.softmax) {
         const kernels::SoftmaxAttentionRef ref({1, x.size(), x.size(), 1, dim, m},
                                                {.scale = model_.softmax_scale, .causal = true}, q_h,
@@ -149,6 +160,19 @@ class ModelRef {
       }
     }
     return attended;
+  }
+
+  // Of one head's queries, each round's.
+  std::vector<std::vector<size_t>> Buckets(const Row& q) const {
+    const size_t dim = Size(spec_.query_dim), half = model_.lsh.buckets / 2;
+    std::vector<std::vector<size_t>> buckets(model_.lsh_rounds);
+    for (size_t r = 0; r < buckets.size(); ++r) {
+      for (size_t t = 0; t < q.size() / dim; ++t) {
+        const float* planes = model_.planes.data() + r * dim * half;
+        buckets[r].push_back(kernels::LshBucketRef(&q[t * dim], planes, dim, half).bucket);
+      }
+    }
+    return buckets;
   }
 
   // A matrix as it multiplies, and the factors of its inputs.

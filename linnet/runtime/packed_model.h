@@ -19,6 +19,7 @@
 #include "linnet/kernels/causal_linear.h"
 #include "linnet/kernels/layer_norm.h"
 #include "linnet/kernels/linear.h"
+#include "linnet/kernels/lsh_attention.h"
 #include "linnet/kernels/narrow_linear.h"
 #include "linnet/runtime/features.h"
 #include "linnet/runtime/model.h"
@@ -97,7 +98,10 @@ struct Model::Packed {
   std::vector<PackedLstm> lstm;  // each layer's forward and backward direction; then no `layers`
   PackedMatrix input_projection = nullptr;           // of speech: as the predictor, narrow or not
   AlignedBuffer<float> input_mean, input_deviation;  // of speech, [bands]; empty: none
-  AlignedBuffer<float> planes;  // of the reformer, [rounds, dim, (buckets + 1) / 2]
+  // Of the reformer: rounds of hashing (0: another kind), and their planes [rounds, dim, (buckets + 1) / 2].
+  size_t lsh_rounds = 0;
+  kernels::LshAttentionOptions lsh{};
+  AlignedBuffer<float> planes;
 
   AlignedBuffer<float> values;     // [vocabulary, value_embedding]
   AlignedBuffer<float> positions;  // [max_length, PositionDims()]

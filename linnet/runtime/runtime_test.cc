@@ -739,9 +739,86 @@ TEST(Model, RefusesAKindThatCannotBeStepped) {
   spec.attention.feature_map = "of one's own";
   EXPECT_TRUE(Contains(ErrorOf([&] { TestModel model(spec); }),
                        "feature map 'of one's own'; it runs elu, relu"));
+  spec.attention.kind = "kernel";
+  EXPECT_TRUE(Contains(ErrorOf([&] { TestModel model(spec); }), "'kernel'; it runs causal-linear"));
+  spec.attention.kind = "reformer", spec.attention.lsh_variant = "simple";
+  EXPECT_TRUE(Contains(ErrorOf([&] { TestModel model(spec); }), "it runs 'published'"));
+}
+
+ModelSpec Hashing(ModelSpec spec) {
   spec.attention.kind = "reformer";
-  EXPECT_TRUE(
-      Contains(ErrorOf([&] { TestModel model(spec); }), "'reformer'; it runs causal-linear"));
+  spec.attention.lsh_rounds = 2, spec.attention.lsh_buckets = 6, spec.attention.lsh_chunk = 7;
+  return spec;
+}
+
+TEST_P(RuntimeTest, WholeSequencesMatchTheReference) {
+  for (const ModelSpec& spec : {Hashing(RaggedImages()), Hashing(GridImages()), LongCopy()}) {
+    const TestModel model(spec);
+    const auto length = static_cast<size_t>(spec.max_length);
+    Tokens tokens = model.RandomTokens(3 * length, 0);
+    for (const Precision precision : {Precision::kF32, Precision::kBf16}) {
+      // Rounded queries may fall on two sides of a plane.
+      if (precision != Precision::kF32 && spec.attention.kind == "reformer") continue;
+      const auto in = model.In(precision);
+      const std::vector<Doubles> want =
+          model.Outputs({tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(length)}, *in,
+                        /*prefix=*/length);
+      Floats first;
+      for (int threads : {1, 2}) {
+        Engine engine(in, {.threads = threads});
+        const size_t width = engine.output_size();
+        for (const size_t batch : {size_t{1}, size_t{3}}) {
+          Floats all(batch * length * width), last(batch * width);
+          const auto read = std::span(tokens).first(batch * length);
+          engine.Whole(batch, read, length, all);
+          engine.Whole(batch, read, length, last);
+          for (size_t t = 0; t < length; ++t) {
+            for (size_t o = 0; o < width; ++o) {
+              ASSERT_NEAR(all[t * width + o], want[t][o],
+                          precision == Precision::kF32 ? 2e-4 : 0.05)
+                  << t;
+            }
+          }
+          EXPECT_TRUE(std::equal(last.begin(), last.begin() + static_cast<ptrdiff_t>(width),
+                                 all.begin() + static_cast<ptrdiff_t>((length - 1) * width)));
+          all.resize(length * width);
+          if (first.empty()) first = all;
+          EXPECT_EQ(all, first) << "with " << threads << " threads, batch " << batch;
+        }
+      }
+    }
+  }
+}
+
+TEST(Engine, WhatIsNoRnnReadsWholeSequencesOnly) {
+  const TestModel model(Hashing(RaggedImages()));
+  EXPECT_FALSE(model.model->steps());
+  EXPECT_EQ(StateBytes(model.model->spec(), Precision::kF32), 0u);
+  Engine engine(model.model, {.threads = 1});
+  EXPECT_TRUE(Contains(ErrorOf([&] { engine.NewState(1); }), "'reformer' is no RNN"));
+  Floats out(engine.output_size());
+  const Tokens tokens(20, 1), outside = {1, 256};
+  EXPECT_THROW(engine.Whole(1, tokens, 20, out), Error);  // 19 positions
+  EXPECT_THROW(engine.Whole(1, outside, 2, out), Error);
+  EXPECT_THROW(engine.Whole(2, std::span(tokens).first(9), 4, out), Error);
+  EXPECT_THROW(engine.Whole(1, std::span(tokens).first(9), 9, std::span(out).first(3)), Error);
+  EXPECT_NO_THROW(engine.Whole(1, std::span(tokens).first(9), 9, out));
+}
+
+TEST(Images, AreDrawnByWhatIsNoRnnToo) {
+  const TestModel model(Hashing(RaggedImages()));
+  Engine engine(model.model, {.threads = 2}), single(model.model, {.threads = 1});
+  const SampleOptions options{.seed = 4};
+  const std::vector<uint8_t> images = SampleImages(engine, 5, options);
+  EXPECT_EQ(SampleImages(single, 5, {.seed = 4, .batch = 2}), images);
+  EXPECT_EQ(CompleteImages(engine, images, 6, options), images);  // it continues what it began
+  const BitsPerDimResult bits = BitsPerDim(engine, images);
+  const std::vector<Doubles> outputs = model.Outputs(Tokens(images.begin(), images.begin() + 19));
+  double sum = 0;
+  for (size_t t = 0; t < 19; ++t) {
+    sum += kernels::MixtureOfLogisticsRef(outputs[t], images[t + 1]) / std::numbers::ln2 / 19;
+  }
+  EXPECT_NEAR(bits.image[0], sum, 1e-3);
 }
 
 TEST(Images, AbsurdCountsAreRefusedAndBatchesCut) {

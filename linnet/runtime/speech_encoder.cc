@@ -309,13 +309,10 @@ class SpeechEncoder::Pass {
   }
 
   void Lsh(const Heads& heads) {
-    const AttentionSpec& spec = model_.spec.attention;
     const kernels::LshAttentionShape shape{
-        1, rows_, heads.count, model_.dim, model_.value_dim, static_cast<size_t>(spec.lsh_rounds)};
-    const kernels::LshAttentionOptions options{.buckets = static_cast<size_t>(spec.lsh_buckets),
-                                               .chunk = static_cast<size_t>(spec.lsh_chunk)};
-    float* scratch = scratch_.attention.Of(kernels::LshAttentionScratch(shape, options));
-    kernels::LshAttentionForward(shape, options,
+        1, rows_, heads.count, model_.dim, model_.value_dim, model_.lsh_rounds};
+    float* scratch = scratch_.attention.Of(kernels::LshAttentionScratch(shape, model_.lsh));
+    kernels::LshAttentionForward(shape, model_.lsh,
                                  {.q = heads.q,
                                   .v = heads.v,
                                   .out = heads.out,

@@ -15,6 +15,7 @@ StateLayout::StateLayout(const ModelSpec& spec, Precision precision)
            .capacity = size(spec.max_length)};
   layer_floats =
       softmax ? cache.heads * cache.HeadFloats() : linear.HotFloats() + linear.ColdFloats();
+  if (spec.attention.kind == "reformer") layer_floats = 0;
   floats = size(spec.layers) * layer_floats;
 }
 

@@ -4,6 +4,7 @@
 //   causal-linear   what steps read (LinearStepShape::HotFloats()), then what only folds do
 //                   (ColdFloats())
 //   softmax         of each head the keys [capacity, D] and the values [capacity, M]
+//   reformer        nothing: it has no recurrent form
 #ifndef LINNET_RUNTIME_STATE_LAYOUT_H_
 #define LINNET_RUNTIME_STATE_LAYOUT_H_
 
