@@ -159,14 +159,44 @@ double MeasureWhole(Engine& engine, size_t pixels, size_t batch) {
   return watch.Seconds();
 }
 
+// Bytes that a batch of images takes beside the weights, scratch included: when the first byte has been read,
+// and at most until the last.
+struct OverAnImage {
+  int64_t first = 0, last = 0;
+};
+OverAnImage MeasureMemory(const std::shared_ptr<const Model>& model, size_t pixels, size_t batch,
+                          const Options& options) {
+  Engine engine(model, {.threads = options.threads});  // whose scratch is still to grow
+  std::vector<float> outputs(batch * engine.output_size());
+  std::vector<int32_t> tokens(batch * pixels, model->spec().vocabulary / 2);
+  ResetPeakMemory();
+  const int64_t before = PeakMemory();
+  OverAnImage memory;
+  if (options.stateless) {
+    for (const size_t length : {size_t{1}, pixels - 1}) {
+      engine.Whole(batch, std::span(tokens).first(batch * length), length, outputs);
+      (length == 1 ? memory.first : memory.last) = PeakMemory() - before;
+    }
+    return memory;
+  }
+  State state = engine.NewState(batch);
+  for (size_t t = 0; t + 1 < pixels; ++t) {
+    engine.Step(state, std::span(tokens).first(batch), outputs);
+    if (t == 0) memory.first = PeakMemory() - before;
+  }
+  memory.last = PeakMemory() - before;
+  return memory;
+}
+
 std::vector<Record> Measure(const Checkpoint& checkpoint, const std::string& name,
                             Precision precision, size_t batch, const Options& options) {
   const auto model = Model::FromCheckpoint(checkpoint, {precision});
   const ModelSpec& spec = model->spec();
+  const auto pixels = static_cast<size_t>(spec.max_length) + 1;
+  const OverAnImage memory = MeasureMemory(model, pixels, batch, options);
   Engine engine(model, {.threads = options.threads});
   const double error = Check(engine, checkpoint, batch);
 
-  const auto pixels = static_cast<size_t>(spec.max_length) + 1;
   const AlignedBuffer<float> weights(model->weight_bytes() / sizeof(float));
   Products products(precision, static_cast<size_t>(engine.pool().size()));
   const auto read = [&] {
@@ -252,6 +282,8 @@ std::vector<Record> Measure(const Checkpoint& checkpoint, const std::string& nam
       {"product_gops", rate / 1e9},
       {"state_bytes", StateBytes(spec, precision)},
       {"memory_growth_bytes", grown},
+      {"memory_first_bytes", memory.first},
+      {"memory_last_bytes", memory.last},
       {"machine", MachineName()},
       {"date", Today()},
       {"error", error}};

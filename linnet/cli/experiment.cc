@@ -169,8 +169,8 @@ json Lab::Train(const std::string& label, const std::string& name,
 }
 
 Results::Results(const std::string& name, const std::string& folder,
-                 const std::vector<std::string>& pictures)
-    : folder_(folder), pictures_(pictures) {
+                 const std::vector<std::string>& pictures, const std::vector<std::string>& images)
+    : folder_(folder), pictures_(pictures), images_(images) {
   std::error_code error;
   made_ = fs::create_directory(folder, error);
   if (error) throw InputError(folder, ": cannot make this folder: ", error.message());
@@ -179,6 +179,7 @@ Results::Results(const std::string& name, const std::string& folder,
   for (const std::string& picture : pictures) {
     for (const std::string& file : PictureFiles(folder, picture)) files.push_back(file);
   }
+  for (const std::string& image : images_) files.push_back(fs::path(folder) / (image + ".png"));
   for (const std::string& file : files) AtomicFile probe(file);
 }
 
@@ -188,7 +189,7 @@ Results::~Results() {
 }
 
 void Results::Write(const std::string& records, const std::string& page,
-                    const std::vector<plot::Figure>& figures) {
+                    const std::vector<plot::Figure>& figures, const std::vector<Image>& images) {
   // Pictures are drawn beside their places: one that cannot be drawn leaves all of them as they were.
   struct Aside {
     fs::path folder;
@@ -201,12 +202,16 @@ void Results::Write(const std::string& records, const std::string& page,
   fs::create_directory(aside.folder);
   std::vector<std::string> written = {page_, records_};
   for (size_t i = 0; i < figures.size(); ++i) DrawPictures(figures[i], aside.folder, pictures_[i]);
+  const auto png = [&](size_t i) { return images_[i] + ".png"; };
+  for (size_t i = 0; i < images.size(); ++i) WritePng(aside.folder / png(i), images[i]);
+  const auto take = [&](const fs::path& file) {
+    fs::rename(aside.folder / file.filename(), file);
+    written.push_back(file);
+  };
   for (size_t i = 0; i < figures.size(); ++i) {
-    for (const std::string& file : PictureFiles(folder_, pictures_[i])) {
-      fs::rename(aside.folder / fs::path(file).filename(), file);
-      written.push_back(file);
-    }
+    for (const std::string& file : PictureFiles(folder_, pictures_[i])) take(file);
   }
+  for (size_t i = 0; i < images.size(); ++i) take(fs::path(folder_) / png(i));
   WriteFileAtomically(records_, records);
   WriteFileAtomically(page_, page);
   written_ = std::move(written);

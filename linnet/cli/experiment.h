@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "linnet/base/function_ref.h"
+#include "linnet/io/png.h"
 #include "linnet/plot/plot.h"
 
 namespace linnet::cli {
@@ -70,22 +71,22 @@ class Lab {
 // NAME.md, NAME.json and the pictures in a folder, which is made where it is missing.
 class Results {
  public:
-  // Throws where one of them could not be written.
+  // Throws where one of them could not be written. `images` are PNGs that are no plots.
   Results(const std::string& name, const std::string& folder,
-          const std::vector<std::string>& pictures);
+          const std::vector<std::string>& pictures, const std::vector<std::string>& images = {});
   ~Results();  // takes away a folder that it made for nothing
   Results(const Results&) = delete;
   Results& operator=(const Results&) = delete;
 
   // A figure for each of the pictures, in both themes, as PNG and SVG; or for the first ones.
   void Write(const std::string& records, const std::string& page,
-             const std::vector<plot::Figure>& figures);
+             const std::vector<plot::Figure>& figures, const std::vector<Image>& images = {});
   // Names what was written: a line a file, or JSON.
   void Print(bool json) const;
 
  private:
   std::string folder_, page_, records_;
-  std::vector<std::string> pictures_, written_;
+  std::vector<std::string> pictures_, images_, written_;
   bool made_ = false;
 };
 

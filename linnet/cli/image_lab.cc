@@ -41,7 +41,7 @@ const ImageSetup& CifarSetup() {
                                    .chunk = 37,
                                    .chunks = 83,
                                    .equal_time = true,
-                                   .small = 10,
+                                   .small = 6,
                                    .test_images = 300,
                                    .paper_bits = {3.47, 3.39, 3.51, 3.40},
                                    .paper_images = {0.004, 0.015, 0.005, 17.85}};
@@ -96,6 +96,10 @@ void AddImageLabOptions(CLI::App& verb, const ImageSetup& setup, ImageLabOptions
                   "Of the trainings: fp32 (default), or bf16, where the processor has it")
       ->type_name("P")
       ->check(CLI::IsMember({"fp32", "bf16"}));
+  verb.add_flag(
+      "--pixel-above,!--no-pixel-above", options.pixel_above,
+      "Give the byte above the next one to the network, or not, as the paper (default: at "
+      "the small scale, which has no time to learn where to look for it)");
   verb.add_option("--seed", options.seed, "Of weights and order (default: 1)")
       ->type_name("N")
       ->check(Between(1, 1e9));
@@ -116,6 +120,7 @@ std::string ToFlags(const ImageLabOptions& options) {
   add(!options.budget.empty(), "--budget", options.budget);
   add(options.steps > 0, "--steps", options.steps);
   add(!options.precision.empty(), "--precision", options.precision);
+  if (options.pixel_above) flags += *options.pixel_above ? " --pixel-above" : " --no-pixel-above";
   add(options.seed > 0, "--seed", options.seed);
   add(options.threads > 0, "--threads", options.threads);
   return flags;
@@ -143,6 +148,10 @@ ImageLab::ImageLab(std::string experiment, const ImageSetup& setup, const ImageL
       if (!options.precision.empty() && text("precision") != options.precision) {
         other("--precision", text("precision"));
       }
+      pixel_above_ = plan_.at("pixel_above");
+      if (options.pixel_above && *options.pixel_above != pixel_above_) {
+        other("the byte above", pixel_above_ ? "given" : "not given");
+      }
       if (options.seed > 0 && plan_.at("seed") != options.seed) {
         other("--seed", plan_.at("seed").dump());
       }
@@ -154,6 +163,7 @@ ImageLab::ImageLab(std::string experiment, const ImageSetup& setup, const ImageL
         }
       }
       options_.precision = text("precision"), options_.seed = plan_.at("seed");
+      options_.threads = plan_.at("threads");  // of the trainings
     } catch (const json::exception&) {
       throw InputError(path.string(), ": is no plan; remove it, or choose another --work");
     }
@@ -162,6 +172,7 @@ ImageLab::ImageLab(std::string experiment, const ImageSetup& setup, const ImageL
     return;
   }
   scale_ = options.scale.empty() ? "small" : options.scale;
+  pixel_above_ = options.pixel_above.value_or(scale_ == "small");
   if (options_.precision.empty()) options_.precision = "fp32";
   if (options_.seed == 0) options_.seed = 1;
 }
@@ -177,6 +188,7 @@ std::vector<std::string> ImageLab::Flags(const ImageMethod& method) const {
   add("--data", data_, "--dataset", setup_.dataset, "--attention", method.attention, "--lsh-rounds",
       method.rounds, "--lsh-buckets", kBuckets, "--lsh-chunk", setup_.chunk, "--batch",
       setup_.batch, "--precision", options_.precision, "--seed", options_.seed);
+  if (pixel_above_) add("--pixel-above");
   if (options_.threads > 0) add("--threads", options_.threads);
   return flags;
 }
@@ -189,9 +201,9 @@ std::vector<std::string> ImageLab::Schedule(int64_t steps) const {
     add("--lr-warmup", std::min<int64_t>(200, steps / 10), "--lr-decay", steps * 4 / 5,
         "--lr-decay-form", "cosine");
   }
-  add("--log-every", 20, "--validate-every",
-      std::max<int64_t>(1, std::min<int64_t>(1000, steps / 30)), "--validation-images",
-      kValidationImages / (setup_.equal_time ? 5 : 1), "--checkpoint-every", 250);
+  add("--log-every", 20, "--validate-every", std::clamp<int64_t>(steps / 30, 20, 1000),
+      "--validation-images", kValidationImages / (setup_.equal_time ? 5 : 1), "--checkpoint-every",
+      250);
   return flags;
 }
 
@@ -233,8 +245,14 @@ void ImageLab::Plan() {
   std::cerr << "planned: about " << FormatSeconds(all) << " of training";
   if (budget_ > 0) std::cerr << ", " << FormatSeconds(SecondsLeft()) << " of the budget left";
   std::cerr << "\n";
-  plan_ = {{"dataset", setup_.dataset},       {"scale", scale_},    {"seed", options_.seed},
-           {"precision", options_.precision}, {"seconds", seconds}, {"steps", steps}};
+  plan_ = {{"dataset", setup_.dataset},
+           {"scale", scale_},
+           {"pixel_above", pixel_above_},
+           {"seed", options_.seed},
+           {"precision", options_.precision},
+           {"threads", options_.threads},
+           {"seconds", seconds},
+           {"steps", steps}};
   WriteFileAtomically((fs::path(options_.work) / "plan.json").string(), plan_.dump(1) + "\n");
 }
 
@@ -305,8 +323,10 @@ json ImageLab::Settings() const {
                                  images);
   }
   return {{"scale", scale_},
+          {"pixel_above", pixel_above_},
           {"seed", options_.seed},
           {"precision", options_.precision},
+          {"training_threads", options_.threads},
           {"validation_images", kValidationImages / (setup_.equal_time ? 5 : 1)},
           {"test_images", images}};
 }
@@ -317,14 +337,20 @@ double ImageLab::SecondsLeft() const {
 
 std::string DescribeScale(const ImageSetup& setup, const json& settings) {
   const bool small = settings.at("scale") == "small";
+  const int threads = settings.at("training_threads");
   return StrCat(
-      small ? StrCat("4 layers of 4 heads of 32 (a ", setup.equal_time ? "thirtieth" : "eighth",
-                     " of the paper's weights), RAdam at 1e-3, lowered to zero over four fifths of "
+      small ? StrCat("4 layers of 4 heads of 32, ", setup.equal_time ? "1/16" : "1/8",
+                     " of the paper's weights, RAdam at 1e-3, lowered to zero over four fifths of "
                      "the updates")
             : StrCat("the paper's ", setup.layers, " layers of 8 heads of 32, RAdam at 1e-4"),
       ", batches of ", setup.batch, ", ", settings.at("precision").get<std::string>(), ", seed ",
-      settings.at("seed").get<int>(), "; LSH with 64 buckets and ", setup.chunks, " chunks of ",
-      setup.chunk);
+      settings.at("seed").get<int>(), ", on ",
+      threads > 0 ? StrCat(threads, threads == 1 ? " thread" : " threads") : "every processor",
+      settings.at("pixel_above").get<bool>() ? "; every network is given the byte above the next "
+                                               "one (`--pixel-above`), the paper's is "
+                                               "not"
+                                             : "",
+      "; LSH with 64 buckets and ", setup.chunks, " chunks of ", setup.chunk);
 }
 
 }  // namespace linnet::cli

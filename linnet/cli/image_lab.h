@@ -14,6 +14,7 @@
 #include <array>
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -55,6 +56,7 @@ struct ImageLabOptions {
   std::string data, work, scale, budget, precision;  // "": not given
   int64_t steps = 0;
   int seed = 0, threads = 0;
+  std::optional<bool> pixel_above;
 };
 void AddImageLabOptions(CLI::App& verb, const ImageSetup& setup, ImageLabOptions& options);
 // As a command shows them.
@@ -74,7 +76,7 @@ class ImageLab {
   std::string ModelOf(const ImageMethod& method) const;
   const std::string& data() const { return data_; }
   const std::string& scale() const { return scale_; }
-  // {"scale", "seed", "precision", "equal_time", "validation_images", "test_images"} of what was planned.
+  // {"scale", "pixel_above", "seed", "precision", "training_threads", "validation_images", "test_images"}.
   nlohmann::json Settings() const;
   // What of the budget is left; 1e9 without one.
   double SecondsLeft() const;
@@ -88,6 +90,7 @@ class ImageLab {
   const ImageSetup& setup_;
   ImageLabOptions options_;
   std::string data_, scale_;
+  bool pixel_above_ = false;
   double budget_ = 0;  // seconds; 0: none
   Stopwatch watch_;
   Lab lab_;

@@ -18,7 +18,8 @@ struct Experiment {
   void (*add)(CLI::App& verb);  // its options, and the callback that runs it
 };
 
-extern const Experiment kCouplet, kFigure1, kFigure2, kTable1, kTable2, kTable3, kTable5;
+extern const Experiment kAll, kCouplet, kFigure1, kFigure2, kFigure3, kFigure4, kFigure5, kFigure6,
+    kFigure7, kFigure8, kFigure9, kTable1, kTable2, kTable3, kTable4, kTable5;
 
 }  // namespace linnet::cli
 

@@ -183,8 +183,8 @@ std::string Page(const ImageSetup& setup, const json& all, const std::string& co
   page += "\n" + PictureTag(setup.table, "Bits per dimension against images a second") + "\n";
   page += Wrapped(StrCat(
       "Images a second are of the engine in f32 (`linnet bench generate`), with weights as "
-      "trained ",
-      paper_speed ? "and, for the paper's size, random ones; " : "; ", "linear: ", kLinearBatch,
+      "trained",
+      paper_speed ? " and, for the paper's size, random ones; " : "; ", "linear: ", kLinearBatch,
       " images together, sampling included. Softmax and LSH read everything again for each byte, "
       "as in the paper, ",
       kStatelessBatch,

@@ -14,8 +14,9 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   for (const cli::Experiment* experiment :
-       {&cli::kFigure1, &cli::kFigure2, &cli::kTable1, &cli::kTable2, &cli::kTable3, &cli::kTable5,
-        &cli::kCouplet}) {
+       {&cli::kAll, &cli::kFigure1, &cli::kFigure2, &cli::kFigure3, &cli::kFigure4, &cli::kFigure5,
+        &cli::kFigure6, &cli::kFigure7, &cli::kFigure8, &cli::kFigure9, &cli::kTable1,
+        &cli::kTable2, &cli::kTable3, &cli::kTable4, &cli::kTable5, &cli::kCouplet}) {
     experiment->add(*cli::AddVerb(app, experiment->name, experiment->description, experiment->notes,
                                   experiment->examples));
   }

@@ -1,0 +1,217 @@
+// linnet reproduce table4: images a second with a state beside softmax's too (appendix C.1), and the memory of
+// an image from its first byte to its last.
+#include <algorithm>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "linnet/base/error.h"
+#include "linnet/base/units.h"
+#include "linnet/cli/bench.h"
+#include "linnet/cli/experiment.h"
+#include "linnet/cli/page.h"
+#include "linnet/cli/reproduce.h"
+#include "linnet/cli/verbs.h"
+#include "linnet/io/file.h"
+
+namespace linnet::cli {
+namespace {
+
+using nlohmann::json;
+
+struct Options : ExperimentOptions {
+  std::vector<std::string> datasets = {"mnist", "cifar10"};
+  std::string precision = "f32";
+  int threads = 0;
+};
+
+struct Method {
+  const char* name;
+  const char* label;
+  const char* attention;
+  int rounds;
+  bool stateless;
+  int batch[2];     // images together: MNIST and CIFAR-10
+  double paper[2];  // images a second
+};
+constexpr Method kMethods[] = {
+    {"softmax", "softmax", "full", 4, true, {2, 2}, {0.45, 0.004}},
+    {"stateful", "stateful softmax", "full", 4, false, {16, 4}, {7.56, 0.32}},
+    {"lsh-1", "LSH-1", "reformer", 1, true, {2, 2}, {0.68, 0.015}},
+    {"lsh-4", "LSH-4", "reformer", 4, true, {2, 2}, {0.27, 0.005}},
+    {"linear", "linear", "causal-linear", 4, false, {64, 32}, {142.8, 17.85}},
+};
+const char* Title(size_t dataset) { return dataset == 0 ? "MNIST" : "CIFAR-10"; }
+const char* Name(size_t dataset) { return dataset == 0 ? "mnist" : "cifar10"; }
+
+std::string Measure(const Options& options) {
+  json all = {{"machine", MachineName()},
+              {"date", Today()},
+              {"precision", options.precision},
+              {"records", json::array()}};
+  for (size_t d = 0; d < 2; ++d) {
+    const std::string dataset = Name(d);
+    if (std::find(options.datasets.begin(), options.datasets.end(), dataset) ==
+        options.datasets.end()) {
+      continue;
+    }
+    for (const Method& method : kMethods) {
+      std::cerr << "timing " << method.label << ", " << Title(d) << "\n";
+      std::vector<std::string> arguments = {"bench", "generate", "--json"};
+      const auto add = [&](const auto&... values) { (arguments.push_back(StrCat(values)), ...); };
+      // Reformer's queries, rounded, would be hashed elsewhere than the check's.
+      const bool reformer = method.attention == std::string("reformer");
+      add("--random", dataset, "--attention", method.attention, "--lsh-rounds", method.rounds,
+          "--lsh-chunk", d == 0 ? 29 : 37, "--precision", reformer ? "f32" : options.precision,
+          "--batch", method.batch[d]);
+      if (method.stateless) add("--stateless");
+      if (options.threads > 0) add("--threads", options.threads);
+      for (json& record : RunVerbJson("table4", arguments)) {
+        if (record.at("name") != "generate") continue;
+        record["method"] = method.name, record["dataset"] = dataset;
+        all["records"].push_back(record);
+      }
+    }
+  }
+  return all.dump(1) + "\n";
+}
+
+const json* Find(const json& all, const char* method, size_t dataset) {
+  for (const json& record : all.at("records")) {
+    if (record.at("method") == method && record.at("dataset") == Name(dataset)) return &record;
+  }
+  return nullptr;
+}
+
+plot::Figure DrawTable(const json& all) {
+  constexpr plot::Marker kMarkers[] = {plot::Marker::kSquare, plot::Marker::kSquare,
+                                       plot::Marker::kTriangle, plot::Marker::kDiamond,
+                                       plot::Marker::kCircle};
+  plot::Figure figure{.title = "Images a second, the paper's networks",
+                      .subtitle = "filled with a line: here; alone: the paper's GPU",
+                      .panels = {}};
+  plot::Plot panel{.x = {"bytes of an image", /*log=*/true},
+                   .y = {"images a second", /*log=*/true}};
+  for (size_t m = 0; m < std::size(kMethods); ++m) {
+    const Method& method = kMethods[m];
+    plot::Series ours{.label = method.label,
+                      .style = plot::Style::kLineAndPoints,
+                      .marker = kMarkers[m],
+                      .color = static_cast<int>(m)};
+    plot::Series paper = ours;
+    paper.style = plot::Style::kPoints, paper.label = "", paper.faint = true;
+    for (size_t d = 0; d < 2; ++d) {
+      const double bytes = d == 0 ? 784 : 3072;
+      paper.x.push_back(bytes), paper.y.push_back(method.paper[d]);
+      const json* record = Find(all, method.name, d);
+      if (record == nullptr) continue;
+      ours.x.push_back(bytes), ours.y.push_back(record->at("images_per_second"));
+    }
+    if (!ours.x.empty()) panel.series.push_back(ours);
+    panel.series.push_back(paper);
+  }
+  figure.panels = {panel};
+  return figure;
+}
+
+std::string Small(double value) { return value < 0.0095 ? FormatCount(value) : Digits(value); }
+
+std::string Page(const json& all, const std::string& command) {
+  const json& first = all.at("records").at(0);
+  std::string page = StrCat(
+      "# Table 4: images a second, with a state for softmax too\n\n```\n", command, "\n```\n\n",
+      Wrapped(
+          StrCat(all.at("machine").get<std::string>(), ", ", first.at("threads").get<int>(),
+                 first.at("threads") == 1 ? " thread, " : " threads, ",
+                 first.at("isa").get<std::string>(), ", ", all.at("precision").get<std::string>(),
+                 " (LSH: f32), ", all.at("date").get<std::string>(),
+                 ". The paper's networks with random weights, as in [table 5](table5.md), but "
+                 "many images together. Bits/dim of softmax do not depend on whether it keeps a "
+                 "state: see [table 1](table1.md) and [table 2](table2.md).")),
+      "\n", PictureTag("table4", "Images a second of five methods, MNIST and CIFAR-10"), "\n");
+  for (size_t d = 0; d < 2; ++d) {
+    const json* softmax = Find(all, kMethods[0].name, d);
+    if (softmax == nullptr) continue;
+    page +=
+        StrCat("## ", Title(d),
+               "\n\n| | images together | images/s | times softmax's | memory of an image: first "
+               "byte | to the last | grows | paper: images/s | times softmax's |\n"
+               "|---|---|---|---|---|---|---|---|---|\n");
+    for (const Method& method : kMethods) {
+      const json* record = Find(all, method.name, d);
+      if (record == nullptr) continue;
+      const double rate = record->at("images_per_second");
+      const double batch = record->at("batch");
+      const double begin = record->at("memory_first_bytes").get<double>() / batch;
+      const double end = record->at("memory_last_bytes").get<double>() / batch;
+      page += StrCat("| ", method.label, " | ", record->at("batch").get<int>(), " | ", Small(rate),
+                     " | ", Digits(rate / softmax->at("images_per_second").get<double>()), " | ",
+                     FormatBytes(begin), " | ", FormatBytes(end), " | ",
+                     begin > 0 ? Digits(end / begin) + " x" : "–", " | ", method.paper[d], " | ",
+                     Digits(method.paper[d] / kMethods[0].paper[d]), " |\n");
+    }
+    page += "\n";
+  }
+  page += Wrapped(
+      "Memory is what the process holds beside the weights once the first byte of all images has "
+      "been read, and at most until the last, scratch included, divided by the images. Softmax and "
+      "LSH without a state need it for reading everything again; stateful softmax for keys and "
+      "values, whose room is there from the beginning and is filled as the image grows. The "
+      "paper's "
+      "GPU held 10,000 images of MNIST at once with linear attention.");
+  return page + "\nThe command wrote this page.\n";
+}
+
+void Run(const Options& options) {
+  Results results("table4", options.out, {"table4"});
+  std::string command = "linnet reproduce table4", text;
+  if (options.from.empty()) {
+    if (options.precision != "f32") command += " --precision " + options.precision;
+    if (options.threads > 0) command += StrCat(" --threads ", options.threads);
+    if (options.datasets.size() == 1) command += " --dataset " + options.datasets[0];
+    text = Measure(options);
+  } else {
+    command += " --from table4.json   # what an earlier run wrote";
+    text = ReadFile(options.from, size_t{1} << 26);
+  }
+  const json all = ReadRecord("table4", text, options.from.empty() ? command : options.from,
+                              [](const json& record) {
+                                Page(record, "");
+                                DrawTable(record);
+                              });
+  results.Write(text, Page(all, command), {DrawTable(all)});
+  results.Print(options.json);
+}
+
+void Add(CLI::App& verb) {
+  auto options = std::make_shared<Options>();
+  verb.add_option("--dataset", options->datasets, "mnist, cifar10 or both (default: both)")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->type_name("NAMES")
+      ->check(CLI::IsMember({"mnist", "cifar10"}));
+  verb.add_option("--precision", options->precision, "f32, bf16 or int8 (default: f32)")
+      ->type_name("NAME")
+      ->check(CLI::IsMember({"f32", "bf16", "int8"}));
+  AddThreadsOption(&verb, options->threads);
+  AddExperimentOptions(verb, "table4", *options);
+  verb.callback([options, &verb] {
+    CheckFrom(verb);
+    Run(*options);
+  });
+}
+
+}  // namespace
+
+const Experiment kTable4 = {
+    "table4", "Images a second and memory, with a state for softmax too (appendix C.1)",
+    "Runs 'linnet bench generate' for softmax, stateful softmax, LSH-1, LSH-4 and linear "
+    "attention,\n"
+    "with the paper's networks for MNIST and CIFAR-10; some ten minutes.",
+    "  linnet reproduce table4 --out docs/results\n"
+    "  linnet reproduce table4 --dataset mnist\n",
+    Add};
+
+}  // namespace linnet::cli
