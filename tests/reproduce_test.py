@@ -4,15 +4,19 @@
     tests/reproduce_test.py BIN_DIR [unittest arguments]
 """
 
+import gzip
 import json
 import math
 import os
 import pathlib
+import random
 import shutil
+import signal
 import struct
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 import xml.etree.ElementTree
 
@@ -234,7 +238,7 @@ class Table5(unittest.TestCase):
         for records, says in (([], "no measurement"), ({}, "no list"), (generated(checked=False), "not of this table"),
                               (generated(batch=64), "not of this table"),
                               (generated("other"), "not of this table"),
-                              (generated(value=-1.0), "'value'"), (generated(us_by_eighths=[]), "no times"),
+                              (generated(value=-1.0), "'value'"), (generated(attention="reformer"), "not of this table"), (generated(us_by_eighths=[]), "no times"),
                               (generated(us_by_eighths=[0.0, 1.0]), "us_by_eighths"), (generated(N=1), "'N'"),
                               (generated(threads=1e300), "'threads'"), (generated(value=0), "'value'"),
                               (generated() + generated(), "two records of linear, MNIST"),
@@ -367,6 +371,147 @@ class Figure2(unittest.TestCase):
             self.assertEqual(done.returncode, 2, broken)
             self.assertEqual(len(done.stderr.strip().splitlines()), 1)
             self.assertFalse((self.dir / "out").exists())
+
+
+def write_mnist(folder, images=12):
+    """Images with a bright patch, in MNIST's files."""
+    folder.mkdir(parents=True)
+    for split, seed in (("train", 1), ("t10k", 2)):
+        drawn = random.Random(seed)
+        pixels = bytearray(images * 784)
+        for i in range(images):
+            for _ in range(120):
+                pixels[i * 784 + drawn.randrange(200, 600)] = drawn.randrange(256)
+        for kind, head, body in (("images-idx3", struct.pack(">HBBIII", 0, 8, 3, images, 28, 28), pixels),
+                                 ("labels-idx1", struct.pack(">HBBI", 0, 8, 1, images), bytes(images))):
+            (folder / f"{split}-{kind}-ubyte.gz").write_bytes(gzip.compress(head + bytes(body)))
+
+
+class Images(unittest.TestCase):
+    """Tables 1 and 2 and what is drawn from their trainings."""
+
+    @classmethod
+    def setUpClass(cls):
+        if not (BIN / "linnet-train").exists():
+            raise unittest.SkipTest("no linnet-train")
+        cls.dir = pathlib.Path(tempfile.mkdtemp(prefix="linnet_reproduce_test."))
+        cls.addClassCleanup(shutil.rmtree, cls.dir)
+        write_mnist(cls.dir / "data" / "mnist")
+
+    def reproduce(self, *arguments, code=0):
+        done = subprocess.run([BIN / "linnet", "reproduce", *map(str, arguments)], capture_output=True, text=True,
+                              cwd=self.dir)
+        self.assertEqual(done.returncode, code, done.stderr)
+        return done
+
+    def one_line(self, *arguments):
+        """What is refused, and that it leaves nothing behind."""
+        said = self.reproduce(*arguments, "--out", "nothing", code=2).stderr.strip().splitlines()
+        self.assertFalse((self.dir / "nothing").exists())
+        self.assertTrue(said[-1].startswith("linnet reproduce: "), said)
+        return "\n".join(said)
+
+    def test_a_table_and_the_figures_of_its_models(self):
+        # Data is found in ./data/mnist.
+        self.reproduce("table1", "--scale", "tiny", "--work", "work", "--out", "out")
+        record = json.loads((self.dir / "out" / "table1.json").read_text())
+        self.assertEqual([run["method"] for run in record["runs"]], ["softmax", "lsh-1", "lsh-4", "linear"])
+        for run in record["runs"]:
+            self.assertEqual(run["steps"], 100)
+            self.assertTrue(0.3 < run["bits_per_dim"] < 4, run)  # 8 by chance
+        rates = {entry["method"]: entry["images_per_second"] for entry in record["throughput"]}
+        self.assertGreater(rates["linear"], 10 * rates["softmax"])
+        page = (self.dir / "out" / "table1.md").read_text()
+        self.assertIn("linnet reproduce table1 --scale tiny\n", page)
+        self.assertIn("| 0.644 | 142.8 | 317 |", page)
+
+        before = (self.dir / "work" / "lsh-4" / "state.safetensors").stat().st_mtime_ns
+        drawn = self.reproduce("figure6", "--work", "work", "--out", "out", "--count", 2)
+        self.assertIn("LSH-4: trained before", drawn.stderr)
+        self.reproduce("figure7", "--work", "work", "--out", "out", "--completions", 1)
+        self.reproduce("figure3", "--work", "work", "--out", "out", "--count", 2, "--completions", 1)
+        self.reproduce("figure5", "--out", "out")
+        self.assertEqual((self.dir / "work" / "lsh-4" / "state.safetensors").stat().st_mtime_ns, before)
+        for name in ("figure6-lsh-4-samples", "figure6-real", "figure7-occluded", "figure7-softmax-completions",
+                     "figure3-linear-samples", "figure3-original", "figure5-mnist"):
+            self.assertTrue((self.dir / "out" / f"{name}.png").exists(), name)
+        variety = json.loads((self.dir / "out" / "figure6.json").read_text())
+        for entry in [*variety["methods"], variety["real"]]:
+            self.assertTrue(0 < entry["nearest"] <= entry["pairs"] < 256, entry)
+
+        # The trainings there are what they are.
+        for other in (("--scale", "small"), ("--seed", 2), ("--no-pixel-above",), ("--steps", 60)):
+            self.assertIn("--work", self.one_line("table1", "--work", "work", *other))
+        self.reproduce("table1", "--from", "out/table1.json", "--out", "again")
+        self.assertEqual((self.dir / "again" / "table1.json").read_text(), (self.dir / "out" / "table1.json").read_text())
+        self.assertIn("--from measures nothing, so --seed",
+                      self.one_line("table1", "--from", "out/table1.json", "--seed", 3))
+
+    def test_data_that_is_missing_or_broken(self):
+        self.assertIn("'linnet data cifar10 --to data/cifar10/'", self.one_line("table2"))
+        self.assertIn("nowhere", self.one_line("table1", "--data", "nowhere", "--work", "work-1"))
+        write_mnist(self.dir / "broken")
+        whole = self.dir / "broken" / "train-images-idx3-ubyte.gz"
+        whole.write_bytes(whole.read_bytes()[:200])
+        self.assertIn("train-images-idx3-ubyte.gz", self.one_line("table1", "--data", "broken", "--work", "work-2"))
+        self.assertIn("is too little", self.one_line("table1", "--scale", "tiny", "--budget", 1, "--work", "work-3"))
+        (self.dir / "work-4").mkdir()
+        for plan in ("{}", "[]", "{", '{"dataset": "mnist", "scale": 3}'):
+            (self.dir / "work-4" / "plan.json").write_text(plan)
+            self.assertIn("plan.json", self.one_line("table1", "--work", "work-4"))
+
+    def test_ctrl_c_leaves_nothing_and_the_next_one_goes_on(self):
+        command = [BIN / "linnet", "reproduce", "table1", "--scale", "tiny", "--steps", "3000", "--work", "work-5", "--out",
+                   "stopped"]
+        running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=self.dir)
+        until = time.monotonic() + 120
+        while not list((self.dir / "work-5").glob("softmax/metrics.jsonl")) and time.monotonic() < until:
+            time.sleep(0.05)
+        running.send_signal(signal.SIGINT)
+        said = running.communicate()[1]
+        self.assertEqual(running.returncode, 130, said)
+        self.assertFalse((self.dir / "stopped").exists())
+        self.assertTrue((self.dir / "work-5" / "plan.json").exists())
+        again = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=self.dir)
+        for line in again.stderr:
+            if "going on with what was planned" in line:
+                break
+        else:
+            self.fail("it did not go on")
+        again.send_signal(signal.SIGINT)
+        again.communicate()
+
+    def test_records_that_are_none(self):
+        for name in ("table1", "table2", "table4"):
+            for broken in ({}, [], {"runs": []}, {"records": []}, {"runs": [{"method": "linear"}]}):
+                (self.dir / "in.json").write_text(json.dumps(broken))
+                self.one_line(name, "--from", "in.json")
+        (self.dir / "tables").mkdir(exist_ok=True)
+        self.assertIn("table1.json", self.one_line("figure5", "--tables", "tables"))
+        (self.dir / "tables" / "table1.json").write_text("[]")
+        self.assertIn("table1.json", self.one_line("figure5", "--tables", "tables"))
+
+    def test_all_of_them(self):
+        self.assertIn("too little", self.one_line("all", "--budget", "5m"))
+        self.assertIn("--data", self.one_line("all", "--data", "nowhere"))
+
+
+class Table4(unittest.TestCase):
+    def test_a_page_with_a_picture(self):
+        with tempfile.TemporaryDirectory(prefix="linnet_reproduce_test.") as folder:
+            records = [dict(method=method, dataset=dataset, images_per_second=rate, batch=2, threads=2, isa="AVX3",
+                            memory_first_bytes=2e6, memory_last_bytes=grown)
+                       for dataset in ("mnist", "cifar10")
+                       for method, rate, grown in (("softmax", 0.02, 8e6), ("stateful", 2, 24e6), ("linear", 20, 2e6))]
+            path = pathlib.Path(folder) / "in.json"
+            path.write_text(json.dumps({"machine": "A machine", "date": "2026-11-22", "precision": "f32",
+                                        "records": records}))
+            done = subprocess.run([BIN / "linnet", "reproduce", "table4", "--from", path, "--out", folder],
+                                  capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            page = (pathlib.Path(folder) / "table4.md").read_text()
+            self.assertIn("| stateful softmax | 2 | 2.00 | 100 | 1.00 MB | 12.0 MB | 12.0 x | 7.56 | 16.8 |", page)
+            self.assertIn("| linear | 2 | 20.0 | 1,000 | 1.00 MB | 1.00 MB | 1.00 x | 17.85 | 4,462 |", page)
 
 
 class Couplet(unittest.TestCase):

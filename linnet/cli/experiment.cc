@@ -141,7 +141,7 @@ double Lab::SecondsAnUpdate(const std::string& label, const std::string& name,
 json Lab::Train(const std::string& label, const std::string& name,
                 const std::vector<std::string>& flags, int64_t steps) {
   const fs::path run = folder_ / name;
-  std::cerr << "training " << label << ": " << steps << " updates\n";
+  const std::string model = run / "model.safetensors";
   std::vector<std::string> arguments = {"train"};
   std::error_code error;
   const auto another = [&](const std::string& were) {
@@ -153,14 +153,21 @@ json Lab::Train(const std::string& label, const std::string& name,
     const json config = ParseRecord(ReadFile(path, 1 << 20), path);
     const json planned = config.is_object() ? config.value("steps", json()) : json();
     if (planned != steps) throw another(planned.dump());
+    if (fs::exists(model, error)) {
+      const json info = RunVerbJson(experiment_, {"info", model, "--json"});
+      if (info.at("training").at("steps") == steps) {
+        std::cerr << label << ": trained before, " << steps << " updates\n";
+        return {{"run", run}, {"steps", steps}, {"metrics", MetricsOf(run)}, {"info", info}};
+      }
+    }
     arguments.insert(arguments.end(), {flags[0], "--resume"});
   } else {
     arguments.insert(arguments.end(), flags.begin(), flags.end());
     arguments.insert(arguments.end(), {"--steps", std::to_string(steps)});
   }
+  std::cerr << "training " << label << ": " << steps << " updates\n";
   arguments.insert(arguments.end(), {"--out", run});
   RunVerb(experiment_, arguments);
-  const std::string model = run / "model.safetensors";
   const json info = RunVerbJson(experiment_, {"info", model, "--json"});
   if (info.at("training").at("steps") != steps) {
     throw another(info.at("training").at("steps").dump());

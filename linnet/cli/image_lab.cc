@@ -50,8 +50,8 @@ const ImageSetup& CifarSetup() {
 
 namespace {
 
-constexpr int kBuckets = 64, kValidationImages = 100, kPaperEpochs = 250;
-constexpr int64_t kLeastSteps = 50;
+constexpr int kBuckets = 64, kPaperEpochs = 250;
+constexpr int64_t kLeastSteps = 50, kTinySteps = 100;
 // Of a budget, for trainings and their validations; the rest is for what is measured behind them.
 constexpr double kTrainingShare = 0.7;
 constexpr double kValidations = 1.1;  // trainings take so much longer than their updates
@@ -83,9 +83,10 @@ void AddImageLabOptions(CLI::App& verb, const ImageSetup& setup, ImageLabOptions
   verb.add_option("--scale", options.scale,
                   StrCat("small: 4 layers of 4 heads of 32, ", much,
                          " each (default); paper: ", setup.layers, " layers of 8 heads of 32, ",
-                         kPaperEpochs, " epochs, or what --budget allows"))
+                         kPaperEpochs, " epochs, or what --budget allows; tiny: ", kTinySteps,
+                         " updates of a layer of one head, to try the command"))
       ->type_name("NAME")
-      ->check(CLI::IsMember({"small", "paper"}));
+      ->check(CLI::IsMember({"small", "paper", "tiny"}));
   verb.add_option("--budget", options.budget,
                   "Time for all of it, as 10m or 2h: trains less, measures on fewer images")
       ->type_name("TIME");
@@ -96,10 +97,11 @@ void AddImageLabOptions(CLI::App& verb, const ImageSetup& setup, ImageLabOptions
                   "Of the trainings: fp32 (default), or bf16, where the processor has it")
       ->type_name("P")
       ->check(CLI::IsMember({"fp32", "bf16"}));
-  verb.add_flag(
-      "--pixel-above,!--no-pixel-above", options.pixel_above,
-      "Give the byte above the next one to the network, or not, as the paper (default: at "
-      "the small scale, which has no time to learn where to look for it)");
+  verb.add_flag_function(
+      "--pixel-above,!--no-pixel-above",
+      [&options](std::int64_t given) { options.pixel_above = given > 0; },
+      "Give the byte above the next one to the network, or not, as the paper (default: but for the "
+      "paper's scale; small ones have no time to learn where to look for it)");
   verb.add_option("--seed", options.seed, "Of weights and order (default: 1)")
       ->type_name("N")
       ->check(Between(1, 1e9));
@@ -172,7 +174,7 @@ ImageLab::ImageLab(std::string experiment, const ImageSetup& setup, const ImageL
     return;
   }
   scale_ = options.scale.empty() ? "small" : options.scale;
-  pixel_above_ = options.pixel_above.value_or(scale_ == "small");
+  pixel_above_ = options.pixel_above.value_or(scale_ != "paper");
   if (options_.precision.empty()) options_.precision = "fp32";
   if (options_.seed == 0) options_.seed = 1;
 }
@@ -184,6 +186,7 @@ std::vector<std::string> ImageLab::Flags(const ImageMethod& method) const {
     add("--preset", "paper", "--layers", setup_.layers);
   } else {
     add("--preset", "small");
+    if (scale_ == "tiny") add("--layers", 1, "--heads", 1, "--d-model", 32);
   }
   add("--data", data_, "--dataset", setup_.dataset, "--attention", method.attention, "--lsh-rounds",
       method.rounds, "--lsh-buckets", kBuckets, "--lsh-chunk", setup_.chunk, "--batch",
@@ -197,14 +200,17 @@ std::vector<std::string> ImageLab::Flags(const ImageMethod& method) const {
 std::vector<std::string> ImageLab::Schedule(int64_t steps) const {
   std::vector<std::string> flags;
   const auto add = [&](const auto&... values) { (flags.push_back(StrCat(values)), ...); };
-  if (scale_ == "small") {
+  if (scale_ != "paper") {
     add("--lr-warmup", std::min<int64_t>(200, steps / 10), "--lr-decay", steps * 4 / 5,
         "--lr-decay-form", "cosine");
   }
   add("--log-every", 20, "--validate-every", std::clamp<int64_t>(steps / 30, 20, 1000),
-      "--validation-images", kValidationImages / (setup_.equal_time ? 5 : 1), "--checkpoint-every",
-      250);
+      "--validation-images", ValidationImages(), "--checkpoint-every", 250);
   return flags;
+}
+
+int ImageLab::ValidationImages() const {
+  return scale_ == "tiny" ? 10 : setup_.equal_time ? 20 : 100;
 }
 
 void ImageLab::Plan() {
@@ -223,6 +229,8 @@ void ImageLab::Plan() {
     if (scale_ == "paper") {
       const double images = setup_.equal_time ? 50'000 : 60'000;
       count = kPaperEpochs * images / setup_.batch;
+    } else if (scale_ == "tiny") {
+      count = kTinySteps;
     } else {
       count = setup_.equal_time ? 60 * setup_.small / each : setup_.small;
     }
@@ -267,11 +275,11 @@ json ImageLab::Train() {
   for (const ImageMethod& method : kImageMethods) {
     const int64_t steps = plan_["steps"][method.name];
     const double each = plan_["seconds"][method.name];
-    std::cerr << "about " << FormatSeconds(left) << " of training left, but for what is there\n";
     std::vector<std::string> flags = Flags(method);
     for (const std::string& flag : Schedule(steps)) flags.push_back(flag);
     const json trained = lab_.Train(method.label, method.name, flags, steps);
     left -= static_cast<double>(steps) * each * kValidations;
+    if (left > 1) std::cerr << "about " << FormatSeconds(left) << " of training left\n";
     json curve = json::array();
     double memory = 0;
     for (const json& record : trained.at("metrics")) {
@@ -317,9 +325,9 @@ std::string ImageLab::ModelOf(const ImageMethod& method) const {
 }
 
 json ImageLab::Settings() const {
-  int64_t images = setup_.test_images;
+  int64_t images = scale_ == "tiny" ? 10 : setup_.test_images;
   if (budget_ > 0) {  // a third of a second an image
-    images = std::clamp<int64_t>(static_cast<int64_t>(budget_ / (setup_.equal_time ? 30 : 3)), 20,
+    images = std::clamp<int64_t>(static_cast<int64_t>(budget_ / (setup_.equal_time ? 30 : 3)), 10,
                                  images);
   }
   return {{"scale", scale_},
@@ -327,7 +335,7 @@ json ImageLab::Settings() const {
           {"seed", options_.seed},
           {"precision", options_.precision},
           {"training_threads", options_.threads},
-          {"validation_images", kValidationImages / (setup_.equal_time ? 5 : 1)},
+          {"validation_images", ValidationImages()},
           {"test_images", images}};
 }
 
@@ -336,13 +344,15 @@ double ImageLab::SecondsLeft() const {
 }
 
 std::string DescribeScale(const ImageSetup& setup, const json& settings) {
-  const bool small = settings.at("scale") == "small";
+  const std::string scale = settings.at("scale");
   const int threads = settings.at("training_threads");
   return StrCat(
-      small ? StrCat("4 layers of 4 heads of 32, ", setup.equal_time ? "1/16" : "1/8",
-                     " of the paper's weights, RAdam at 1e-3, lowered to zero over four fifths of "
-                     "the updates")
-            : StrCat("the paper's ", setup.layers, " layers of 8 heads of 32, RAdam at 1e-4"),
+      scale == "tiny" ? "one layer of one head of 32, far too small"
+      : scale == "small"
+          ? StrCat("4 layers of 4 heads of 32, ", setup.equal_time ? "1/16" : "1/8",
+                   " of the paper's weights, RAdam at 1e-3, lowered to zero over four fifths of "
+                   "the updates")
+          : StrCat("the paper's ", setup.layers, " layers of 8 heads of 32, RAdam at 1e-4"),
       ", batches of ", setup.batch, ", ", settings.at("precision").get<std::string>(), ", seed ",
       settings.at("seed").get<int>(), ", on ",
       threads > 0 ? StrCat(threads, threads == 1 ? " thread" : " threads") : "every processor",

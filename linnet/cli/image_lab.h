@@ -85,6 +85,7 @@ class ImageLab {
   std::vector<std::string> Flags(const ImageMethod& method) const;
   std::vector<std::string> Schedule(int64_t steps) const;
   void Plan();
+  int ValidationImages() const;
 
   const std::string experiment_;
   const ImageSetup& setup_;

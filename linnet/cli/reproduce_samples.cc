@@ -173,7 +173,7 @@ void Run(const Kind& kind, const Options& options) {
   const size_t completed = static_cast<size_t>(options.completions > 0 ? options.completions
                                                : setup.equal_time      ? 4
                                                                        : 8);
-  if (std::max(count, completed) > test.size()) {
+  if (std::max(kind.samples ? count : 0, kind.completions ? completed : 0) > test.size()) {
     throw InputError(lab.data(), ": has ", test.size(), " test images; ask for as many at most");
   }
   const size_t known =
