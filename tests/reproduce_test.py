@@ -396,11 +396,12 @@ class Images(unittest.TestCase):
             raise unittest.SkipTest("no linnet-train")
         cls.dir = pathlib.Path(tempfile.mkdtemp(prefix="linnet_reproduce_test."))
         cls.addClassCleanup(shutil.rmtree, cls.dir)
+        cls.env = {name: value for name, value in os.environ.items() if name != "LINNET_DATA"}
         write_mnist(cls.dir / "data" / "mnist")
 
     def reproduce(self, *arguments, code=0):
         done = subprocess.run([BIN / "linnet", "reproduce", *map(str, arguments)], capture_output=True, text=True,
-                              cwd=self.dir)
+                              cwd=self.dir, env=self.env)
         self.assertEqual(done.returncode, code, done.stderr)
         return done
 
@@ -463,7 +464,7 @@ class Images(unittest.TestCase):
     def test_ctrl_c_leaves_nothing_and_the_next_one_goes_on(self):
         command = [BIN / "linnet", "reproduce", "table1", "--scale", "tiny", "--steps", "3000", "--work", "work-5", "--out",
                    "stopped"]
-        running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=self.dir)
+        running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=self.dir, env=self.env)
         until = time.monotonic() + 120
         while not list((self.dir / "work-5").glob("softmax/metrics.jsonl")) and time.monotonic() < until:
             time.sleep(0.05)
@@ -472,7 +473,7 @@ class Images(unittest.TestCase):
         self.assertEqual(running.returncode, 130, said)
         self.assertFalse((self.dir / "stopped").exists())
         self.assertTrue((self.dir / "work-5" / "plan.json").exists())
-        again = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=self.dir)
+        again = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=self.dir, env=self.env)
         for line in again.stderr:
             if "going on with what was planned" in line:
                 break
