@@ -153,7 +153,7 @@ class Figure1(unittest.TestCase):
             self.write("bad.json", text)
             self.refuses(["figure1", "--from", "bad.json"], "bad.json", fragment)
         (self.dir / "out/figure1.svg").mkdir()
-        for arguments, fragment in (([], "figure1"), (["figure9"], "figure9"), (["figure1", "--from", "no"], "no"),
+        for arguments, fragment in (([], "figure1"), (["figure99"], "figure9"), (["figure1", "--from", "no"], "no"),
                                     (["figure1", "--what"], "--what"), (["figure1", "--max-n", "1"], "--max-n"),
                                     (["figure1", "--from", "bench.json", "--max-n", "512"], "--max-n"),
                                     (["figure1", "--from", "bench.json", "--out", "nowhere/at/all"], "nowhere"),

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <iostream>
 #include <sstream>
 #include <utility>
@@ -54,6 +55,8 @@ json ReadRecord(const std::string& experiment, const std::string& text, const st
   } catch (const json::exception&) {
     throw InputError(where, ": lacks a field, or has one of another type; give the ", experiment,
                      ".json that 'linnet reproduce ", experiment, "' wrote");
+  } catch (const Error& error) {
+    throw InputError(where, ": ", error.what());
   }
   return record;
 }
@@ -69,13 +72,34 @@ void AddExperimentOptions(CLI::App& verb, const std::string& name, ExperimentOpt
   AddJsonFlag(&verb, options.json);
 }
 
-void CheckFrom(const CLI::App& verb) {
+void CheckFrom(const CLI::App& verb, const std::vector<std::string>& allowed) {
   if (verb.get_option("--from")->count() == 0) return;
   for (const CLI::Option* option : verb.get_options()) {
     const std::string name = option->get_name();
-    if (option->count() == 0 || name == "--from" || name == "--out" || name == "--json") continue;
+    if (option->count() == 0 || name == "--from" || name == "--out" || name == "--json" ||
+        std::find(allowed.begin(), allowed.end(), name) != allowed.end()) {
+      continue;
+    }
     throw InputError("--from measures nothing, so ", name, " means nothing; give one");
   }
+}
+
+json Obtain(const std::string& experiment, const ExperimentOptions& options,
+            const std::string& command, FunctionRef<json()> measure,
+            FunctionRef<void(const json&)> use) {
+  if (!options.from.empty()) {
+    return ReadRecord(experiment, ReadFile(options.from, size_t{1} << 26), options.from, use);
+  }
+  json record = measure();
+  record["command"] = command;
+  return record;
+}
+
+std::string CommandOf(const std::string& experiment, const json& record) {
+  const auto found = record.find("command");
+  if (found != record.end()) return found->get<std::string>();
+  return StrCat("linnet reproduce ", experiment, " --from ", experiment,
+                ".json   # what an earlier run wrote");
 }
 
 std::vector<json> MetricsOf(const fs::path& run) {

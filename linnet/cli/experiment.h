@@ -45,8 +45,16 @@ struct ExperimentOptions {
   bool json = false;
 };
 void AddExperimentOptions(CLI::App& verb, const std::string& name, ExperimentOptions& options);
-// Throws InputError where --from is given, which measures nothing, and an option of measuring too.
-void CheckFrom(const CLI::App& verb);
+// Throws InputError where --from is given, which measures nothing, and an option of measuring too, but for
+// those that are named.
+void CheckFrom(const CLI::App& verb, const std::vector<std::string>& allowed = {});
+
+// The record of --from, or what `measure` gives, with the command that made it as its "command".
+nlohmann::json Obtain(const std::string& experiment, const ExperimentOptions& options,
+                      const std::string& command, FunctionRef<nlohmann::json()> measure,
+                      FunctionRef<void(const nlohmann::json&)> use);
+// For pages: that command, or one that says that an earlier run's record has none.
+std::string CommandOf(const std::string& experiment, const nlohmann::json& record);
 
 // Trainings in a folder of the experiment's: stopped, they go on where they were.
 class Lab {

@@ -24,11 +24,10 @@ using nlohmann::json;
 
 constexpr char kName[] = "figure2";
 
-struct Options {
-  std::string scale = "small", work = "runs/figure2", out = ".", from, budget;
+struct Options : ExperimentOptions {
+  std::string scale = "small", work = "runs/figure2", budget;
   int64_t steps = 0;  // 0: the scale's
   int seed = 1, threads = 0, max_length = 128;
-  bool json = false;
 };
 
 struct Method {
@@ -79,7 +78,7 @@ std::vector<std::string> Flags(const Options& options, const Scale& scale, const
   return flags;
 }
 
-std::string Measure(const Options& options) {
+json Measure(const Options& options) {
   const Scale& scale = ScaleNamed(options.scale);
   const double budget = options.budget.empty() ? 0 : ParseSeconds(options.budget);
   Lab lab(kName, options.work);
@@ -133,7 +132,7 @@ std::string Measure(const Options& options) {
                            {"curve", curve}});
   }
   all["threads"] = options.threads;
-  return all.dump(1) + "\n";
+  return all;
 }
 
 const json* Find(const json& all, const Method& method) {
@@ -182,10 +181,10 @@ std::string First(const json& run, double below) {
   return "–";
 }
 
-std::string Page(const json& all, const std::string& command) {
+std::string Page(const json& all) {
   const Scale& scale = ScaleNamed(all.at("scale"));
   std::string page = StrCat(
-      "# Figure 2: the copy task\n\n```\n", command, "\n```\n\n",
+      "# Figure 2: the copy task\n\n```\n", CommandOf(kName, all), "\n```\n\n",
       Wrapped(StrCat(all.at("machine").get<std::string>(), ", ", all.at("date").get<std::string>(),
                      ", fp32, one seed. Sequences of 10 to ", all.at("max_length").get<int>() - 1,
                      " symbols out of 10, a separator, and "
@@ -223,41 +222,25 @@ std::string Page(const json& all, const std::string& command) {
          "\nThe command wrote this page.\n";
 }
 
-json ReadResult(const std::string& text, const std::string& where) {
-  json all = ParseRecord(text, where);
-  try {  // what the page and the picture read is there
-    if (all.at("runs").empty()) throw InputError(where, ": holds no run");
-    for (const json& run : all.at("runs")) {
-      if (run.at("curve").empty()) throw InputError(where, ": holds a run without a validation");
-    }
-    Page(all, "");
-    Draw(all);
-  } catch (const json::exception&) {
-    throw InputError(where,
-                     ": lacks a field, or has one of another type; give the figure2.json that "
-                     "'linnet reproduce figure2' wrote");
-  }
-  return all;
-}
-
 void Run(const Options& options) {
   Results results(kName, options.out, {"figure2"});
-  std::string command = "linnet reproduce figure2", text;
-  if (options.from.empty()) {
-    command += " --scale " + options.scale;
-    if (options.steps > 0) command += StrCat(" --steps ", options.steps);
-    if (!options.budget.empty()) command += " --budget " + options.budget;
-    if (options.max_length != 128) command += StrCat(" --max-length ", options.max_length);
-    if (options.seed != 1) command += StrCat(" --seed ", options.seed);
-    if (options.threads > 0) command += StrCat(" --threads ", options.threads);
-    text = Measure(options);
-  } else {
-    command += " --from figure2.json   # what an earlier run wrote";
-    text = ReadFile(options.from, size_t{1} << 26);
-  }
-  const json all =
-      ReadResult(text, options.from.empty() ? "linnet reproduce figure2" : options.from);
-  results.Write(text, Page(all, command), {Draw(all)});
+  std::string command = "linnet reproduce figure2 --scale " + options.scale;
+  if (options.steps > 0) command += StrCat(" --steps ", options.steps);
+  if (!options.budget.empty()) command += " --budget " + options.budget;
+  if (options.max_length != 128) command += StrCat(" --max-length ", options.max_length);
+  if (options.seed != 1) command += StrCat(" --seed ", options.seed);
+  if (options.threads > 0) command += StrCat(" --threads ", options.threads);
+  const json all = Obtain(
+      kName, options, command, [&] { return Measure(options); },
+      [](const json& record) {
+        for (const json& run : record.at("runs")) {
+          if (run.at("curve").empty()) throw InputError("it holds a run without a validation");
+        }
+        if (record.at("runs").empty()) throw InputError("it holds no run");
+        Page(record);
+        Draw(record);
+      });
+  results.Write(all.dump(1) + "\n", Page(all), {Draw(all)});
   results.Print(options.json);
 }
 
@@ -287,13 +270,11 @@ void Add(CLI::App& verb) {
                   "Folder for the trainings; a command that was stopped goes on with what is there")
       ->type_name("DIR")
       ->capture_default_str();
-  verb.add_option("--from", options->from, "Measure nothing: the figure2.json of an earlier run")
-      ->type_name("FILE");
-  verb.add_option("--out", options->out, "The folder for figure2.md, .json and the pictures")
-      ->type_name("DIR")
-      ->capture_default_str();
-  AddJsonFlag(&verb, options->json);
-  verb.callback([options] { Run(*options); });
+  AddExperimentOptions(verb, kName, *options);
+  verb.callback([options, &verb] {
+    CheckFrom(verb);
+    Run(*options);
+  });
 }
 
 }  // namespace

@@ -66,7 +66,7 @@ json Throughput(const ImageSetup& setup, const ImageLabOptions& options, const I
   throw RuntimeError(setup.table, ": 'linnet bench generate' wrote no record; nothing is written");
 }
 
-std::string Measure(const ImageSetup& setup, const Options& options) {
+json Measure(const ImageSetup& setup, const Options& options) {
   ImageLab lab(setup.table, setup, options.lab);
   json all = {{"machine", MachineName()}, {"date", Today()}, {"runs", lab.Train()}};
   all.update(lab.Settings());
@@ -86,7 +86,7 @@ std::string Measure(const ImageSetup& setup, const Options& options) {
       all["paper_throughput"].push_back(Throughput(setup, options.lab, method, "", whole));
     }
   }
-  return all.dump(1) + "\n";
+  return all;
 }
 
 const json* Find(const json& records, const ImageMethod& method) {
@@ -128,11 +128,12 @@ std::string Bits(double value) {
   return text;
 }
 
-std::string Page(const ImageSetup& setup, const json& all, const std::string& command) {
+std::string Page(const ImageSetup& setup, const json& all) {
   const bool paper_speed = !all.at("paper_throughput").empty();
   const json& first = all.at("throughput").at(0);
   std::string page = StrCat(
-      "# Table ", setup.equal_time ? 2 : 1, ": ", setup.title, "\n\n```\n", command, "\n```\n\n",
+      "# Table ", setup.equal_time ? 2 : 1, ": ", setup.title, "\n\n```\n",
+      CommandOf(setup.table, all), "\n```\n\n",
       Wrapped(StrCat(
           all.at("machine").get<std::string>(), ", ", all.at("threads").get<int>(),
           all.at("threads") == 1 ? " thread, " : " threads, ", first.at("isa").get<std::string>(),
@@ -152,7 +153,7 @@ std::string Page(const ImageSetup& setup, const json& all, const std::string& co
   const json* softmax_run = Find(all.at("runs"), kImageMethods[0]);
   const json* softmax_speed = Find(all.at("throughput"), kImageMethods[0]);
   const json* softmax_paper = Find(all.at("paper_throughput"), kImageMethods[0]);
-  if (softmax_run == nullptr || softmax_speed == nullptr) throw InputError("no run of softmax");
+  if (softmax_run == nullptr || softmax_speed == nullptr) throw InputError("it holds no run of softmax");
   for (size_t m = 0; m < kImageMethods.size(); ++m) {
     const ImageMethod& method = kImageMethods[m];
     const json *run = Find(all.at("runs"), method), *speed = Find(all.at("throughput"), method);
@@ -212,20 +213,14 @@ std::string Page(const ImageSetup& setup, const json& all, const std::string& co
 
 void Run(const ImageSetup& setup, const Options& options) {
   Results results(setup.table, options.out, {setup.table});
-  std::string command = StrCat("linnet reproduce ", setup.table), text;
-  if (options.from.empty()) {
-    command += ToFlags(options.lab);
-    text = Measure(setup, options);
-  } else {
-    command += StrCat(" --from ", setup.table, ".json   # what an earlier run wrote");
-    text = ReadFile(options.from, size_t{1} << 26);
-  }
-  const json all = ReadRecord(setup.table, text, options.from.empty() ? command : options.from,
-                              [&](const json& record) {
-                                Page(setup, record, "");
-                                DrawTable(setup, record);
-                              });
-  results.Write(text, Page(setup, all, command), {DrawTable(setup, all)});
+  const std::string command = StrCat("linnet reproduce ", setup.table, ToFlags(options.lab));
+  const json all = Obtain(
+      setup.table, options, command, [&] { return Measure(setup, options); },
+      [&](const json& record) {
+        Page(setup, record);
+        DrawTable(setup, record);
+      });
+  results.Write(all.dump(1) + "\n", Page(setup, all), {DrawTable(setup, all)});
   results.Print(options.json);
 }
 

@@ -27,11 +27,10 @@ using nlohmann::json;
 
 constexpr char kName[] = "table3";
 
-struct Options {
-  std::string data, work = "runs/table3", out = ".", from, lengths, precision = "fp32";
+struct Options : ExperimentOptions {
+  std::string data, work = "runs/table3", lengths, precision = "fp32";
   double minutes = 8;
   int seeds = 3, threads = 0;
-  bool json = false;
 };
 
 struct Method {
@@ -146,7 +145,7 @@ json Lengths(const Options& options) {
   return RunVerbJson(kName, bench);
 }
 
-std::string Measure(const Options& options) {
+json Measure(const Options& options) {
   json all = {
       {"machine", MachineName()},
       {"date", Today()},
@@ -165,7 +164,7 @@ std::string Measure(const Options& options) {
     }
   }
   all["lengths"] = lengths.is_null() ? Lengths(options) : lengths;
-  return all.dump(1) + "\n";
+  return all;
 }
 
 // The runs of a method; the mean of a field over them, and how far they lie apart.
@@ -251,9 +250,9 @@ std::string Percent(double share) {
   return text;
 }
 
-std::string Page(const json& all, const std::string& command) {
+std::string Page(const json& all) {
   std::string page = StrCat(
-      "# Table 3: phones from speech\n\n```\n", command, "\n```\n\n",
+      "# Table 3: phones from speech\n\n```\n", CommandOf(kName, all), "\n```\n\n",
       Wrapped(StrCat(
           all.at("machine").get<std::string>(), ", ", all.at("threads").get<int>(), " threads, ",
           all.at("precision").get<std::string>(), ", ", all.at("date").get<std::string>(),
@@ -346,44 +345,25 @@ std::string Page(const json& all, const std::string& command) {
          "\nThe command wrote this page.\n";
 }
 
-json ReadResult(const std::string& text, const std::string& where) {
-  json all = ParseRecord(text, where);
-  try {  // what the page and the pictures read is there
-    for (const Method& method : Methods()) Of(all, method);
-    if (all.at("runs").empty()) throw InputError(where, ": holds no run");
-    Page(all, "");
-    DrawCurves(all), DrawLengths(all);
-  } catch (const json::exception&) {
-    throw InputError(where,
-                     ": lacks a field, or has one of another type; give the table3.json that "
-                     "'linnet reproduce table3' wrote");
-  }
-  return all;
-}
-
 void Run(const Options& options) {
   Results results(kName, options.out, {"table3", "table3-length"});
-  std::string command = "linnet reproduce table3 --data an4", text;
-  if (options.from.empty()) {
-    if (options.data.empty()) throw InputError("--data is missing: name AN4's folder");
-    if (options.minutes != 8) command += StrCat(" --minutes ", options.minutes);
-    if (options.seeds != 3) command += StrCat(" --seeds ", options.seeds);
-    if (options.precision != "fp32") command += " --precision " + options.precision;
-    if (options.threads > 0) command += StrCat(" --threads ", options.threads);
-    text = Measure(options);
-  } else {
-    command = "linnet reproduce table3 --from table3.json   # what an earlier run wrote";
-    text = ReadFile(options.from, size_t{1} << 26);
-    if (!options.lengths.empty()) {
-      json all = ParseRecord(text, options.from);
-      if (!all.is_object()) throw InputError(options.from, ": is no table3.json");
-      all["lengths"] = Lengths(options);
-      text = all.dump(1) + "\n";
-    }
+  std::string command = "linnet reproduce table3 --data an4";
+  if (options.minutes != 8) command += StrCat(" --minutes ", options.minutes);
+  if (options.seeds != 3) command += StrCat(" --seeds ", options.seeds);
+  if (options.precision != "fp32") command += " --precision " + options.precision;
+  if (options.threads > 0) command += StrCat(" --threads ", options.threads);
+  if (options.from.empty() && options.data.empty()) {
+    throw InputError("--data is missing: name AN4's folder");
   }
-  const json all =
-      ReadResult(text, options.from.empty() ? "linnet reproduce table3" : options.from);
-  results.Write(text, Page(all, command), {DrawCurves(all), DrawLengths(all)});
+  json all = Obtain(
+      kName, options, command, [&] { return Measure(options); },
+      [](const json& record) {
+        if (record.at("runs").empty()) throw InputError("it holds no run");
+        Page(record);
+        DrawCurves(record), DrawLengths(record);
+      });
+  if (!options.from.empty() && !options.lengths.empty()) all["lengths"] = Lengths(options);
+  results.Write(all.dump(1) + "\n", Page(all), {DrawCurves(all), DrawLengths(all)});
   results.Print(options.json);
 }
 
@@ -407,17 +387,15 @@ void Add(CLI::App& verb) {
                   "Folder for the trainings; a command that was stopped goes on with what is there")
       ->type_name("DIR")
       ->capture_default_str();
-  verb.add_option("--from", options->from, "Measure nothing: the table3.json of an earlier run")
-      ->type_name("FILE");
   verb.add_option(
           "--lengths", options->lengths,
           "What 'linnet bench speech --json' wrote, in place of timing updates against the length")
       ->type_name("FILE");
-  verb.add_option("--out", options->out, "The folder for table3.md, .json and the pictures")
-      ->type_name("DIR")
-      ->capture_default_str();
-  AddJsonFlag(&verb, options->json);
-  verb.callback([options] { Run(*options); });
+  AddExperimentOptions(verb, kName, *options);
+  verb.callback([options, &verb] {
+    CheckFrom(verb, {"--lengths"});
+    Run(*options);
+  });
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ constexpr Method kMethods[] = {
 const char* Title(size_t dataset) { return dataset == 0 ? "MNIST" : "CIFAR-10"; }
 const char* Name(size_t dataset) { return dataset == 0 ? "mnist" : "cifar10"; }
 
-std::string Measure(const Options& options) {
+json Measure(const Options& options) {
   json all = {{"machine", MachineName()},
               {"date", Today()},
               {"precision", options.precision},
@@ -75,7 +75,7 @@ std::string Measure(const Options& options) {
       }
     }
   }
-  return all.dump(1) + "\n";
+  return all;
 }
 
 const json* Find(const json& all, const char* method, size_t dataset) {
@@ -118,10 +118,11 @@ plot::Figure DrawTable(const json& all) {
 
 std::string Small(double value) { return value < 0.0095 ? FormatCount(value) : Digits(value); }
 
-std::string Page(const json& all, const std::string& command) {
+std::string Page(const json& all) {
   const json& first = all.at("records").at(0);
   std::string page = StrCat(
-      "# Table 4: images a second, with a state for softmax too\n\n```\n", command, "\n```\n\n",
+      "# Table 4: images a second, with a state for softmax too\n\n```\n", CommandOf("table4", all),
+      "\n```\n\n",
       Wrapped(
           StrCat(all.at("machine").get<std::string>(), ", ", first.at("threads").get<int>(),
                  first.at("threads") == 1 ? " thread, " : " threads, ",
@@ -166,22 +167,17 @@ std::string Page(const json& all, const std::string& command) {
 
 void Run(const Options& options) {
   Results results("table4", options.out, {"table4"});
-  std::string command = "linnet reproduce table4", text;
-  if (options.from.empty()) {
-    if (options.precision != "f32") command += " --precision " + options.precision;
-    if (options.threads > 0) command += StrCat(" --threads ", options.threads);
-    if (options.datasets.size() == 1) command += " --dataset " + options.datasets[0];
-    text = Measure(options);
-  } else {
-    command += " --from table4.json   # what an earlier run wrote";
-    text = ReadFile(options.from, size_t{1} << 26);
-  }
-  const json all = ReadRecord("table4", text, options.from.empty() ? command : options.from,
-                              [](const json& record) {
-                                Page(record, "");
-                                DrawTable(record);
-                              });
-  results.Write(text, Page(all, command), {DrawTable(all)});
+  std::string command = "linnet reproduce table4";
+  if (options.precision != "f32") command += " --precision " + options.precision;
+  if (options.threads > 0) command += StrCat(" --threads ", options.threads);
+  if (options.datasets.size() == 1) command += " --dataset " + options.datasets[0];
+  const json all = Obtain(
+      "table4", options, command, [&] { return Measure(options); },
+      [](const json& record) {
+        Page(record);
+        DrawTable(record);
+      });
+  results.Write(all.dump(1) + "\n", Page(all), {DrawTable(all)});
   results.Print(options.json);
 }
 

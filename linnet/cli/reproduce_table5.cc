@@ -21,11 +21,10 @@ namespace {
 
 using nlohmann::json;
 
-struct Options {
-  std::string out = ".", from, precision = "f32";
+struct Options : ExperimentOptions {
+  std::string precision = "f32";
   int threads = 0;
   std::vector<std::string> datasets = {"mnist", "cifar10"};
-  bool json = false;
 };
 
 struct Method {
@@ -272,34 +271,19 @@ void Run(const Options& options) {
 
 void Add(CLI::App& verb) {
   auto options = std::make_shared<Options>();
-  CLI::Option* dataset =
-      verb.add_option("--dataset", options->datasets, "mnist, cifar10 or both (default: both)")
-          ->delimiter(',')
-          ->allow_extra_args(false)
-          ->type_name("NAMES")
-          ->check(CLI::IsMember({"mnist", "cifar10"}));
-  CLI::Option* precision = verb.add_option("--precision", options->precision, "f32, bf16 or int8")
-                               ->type_name("NAME")
-                               ->check(CLI::IsMember({"f32", "bf16", "int8"}))
-                               ->capture_default_str();
-  CLI::Option* threads =
-      verb.add_option("--threads", options->threads, "Threads to use (default: every processor)")
-          ->type_name("N")
-          ->check(Between(0, 1024));
-  verb.add_option("--from", options->from, "Measure nothing: the table5.json of an earlier run")
-      ->type_name("FILE");
-  verb.add_option("--out", options->out,
-                  "The folder for table5.md, .json, .png, .svg, -dark.png and -dark.svg")
-      ->type_name("DIR")
+  verb.add_option("--dataset", options->datasets, "mnist, cifar10 or both (default: both)")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->type_name("NAMES")
+      ->check(CLI::IsMember({"mnist", "cifar10"}));
+  verb.add_option("--precision", options->precision, "f32, bf16 or int8")
+      ->type_name("NAME")
+      ->check(CLI::IsMember({"f32", "bf16", "int8"}))
       ->capture_default_str();
-  AddJsonFlag(&verb, options->json);
-  verb.callback([=] {
-    for (const CLI::Option* option : {dataset, precision, threads}) {
-      if (!options->from.empty() && option->count() > 0) {
-        throw InputError("--from measures nothing, so ", option->get_name(),
-                         " means nothing; give one");
-      }
-    }
+  AddThreadsOption(&verb, options->threads);
+  AddExperimentOptions(verb, "table5", *options);
+  verb.callback([options, &verb] {
+    CheckFrom(verb);
     Run(*options);
   });
 }
