@@ -423,7 +423,7 @@ class Images(unittest.TestCase):
         rates = {entry["method"]: entry["images_per_second"] for entry in record["throughput"]}
         self.assertGreater(rates["linear"], 10 * rates["softmax"])
         page = (self.dir / "out" / "table1.md").read_text()
-        self.assertIn("linnet reproduce table1 --scale tiny\n", page)
+        self.assertIn("linnet reproduce table1 --scale tiny --work work\n", page)
         self.assertIn("| 0.644 | 142.8 | 317 |", page)
 
         before = (self.dir / "work" / "lsh-4" / "state.safetensors").stat().st_mtime_ns
@@ -457,7 +457,14 @@ class Images(unittest.TestCase):
         self.assertIn("train-images-idx3-ubyte.gz", self.one_line("table1", "--data", "broken", "--work", "work-2"))
         self.assertIn("is too little", self.one_line("table1", "--scale", "tiny", "--budget", 1, "--work", "work-3"))
         (self.dir / "work-4").mkdir()
-        for plan in ("{}", "[]", "{", '{"dataset": "mnist", "scale": 3}'):
+        self.reproduce("table1", "--scale", "tiny", "--budget", 600, "--work", "work-6", "--out", "out-6")
+        whole = json.loads((self.dir / "work-6" / "plan.json").read_text())
+        self.assertIn("--scale tiny --budget 600 --work work-6", (self.dir / "out-6" / "table1.md").read_text())
+        self.assertIn("with --budget 600", self.one_line("table1", "--budget", "2h", "--work", "work-6"))
+        write_mnist(self.dir / "others", images=13)
+        self.assertIn("other data", self.one_line("figure3", "--data", "others", "--work", "work-6"))
+        self.assertIn("ask for as many", self.one_line("figure6", "--count", 13, "--work", "work-6"))
+        for plan in ("{}", "[]", "{", '{"dataset": "mnist", "scale": 3}', json.dumps(dict(whole, scale="huge"))):
             (self.dir / "work-4" / "plan.json").write_text(plan)
             self.assertIn("plan.json", self.one_line("table1", "--work", "work-4"))
 
@@ -500,10 +507,11 @@ class Images(unittest.TestCase):
 class Table4(unittest.TestCase):
     def test_a_page_with_a_picture(self):
         with tempfile.TemporaryDirectory(prefix="linnet_reproduce_test.") as folder:
-            records = [dict(method=method, dataset=dataset, images_per_second=rate, batch=2, threads=2, isa="AVX3",
-                            memory_first_bytes=2e6, memory_last_bytes=grown)
+            records = [dict(method=method, dataset=dataset, images_per_second=rate, batch=2, threads=2, isa="AVX3", N=784,
+                            state_bytes=state, memory_last_bytes=grown)
                        for dataset in ("mnist", "cifar10")
-                       for method, rate, grown in (("softmax", 0.02, 8e6), ("stateful", 2, 24e6), ("linear", 20, 2e6))]
+                       for method, rate, grown, state in (("softmax", 0.02, 8e6, 7.83e6), ("stateful", 2, 24e6, 7.83e6),
+                                                          ("linear", 20, 2e6, 549e3))]
             path = pathlib.Path(folder) / "in.json"
             path.write_text(json.dumps({"machine": "A machine", "date": "2026-11-22", "precision": "f32",
                                         "records": records}))
@@ -511,8 +519,8 @@ class Table4(unittest.TestCase):
                                   capture_output=True, text=True)
             self.assertEqual(done.returncode, 0, done.stderr)
             page = (pathlib.Path(folder) / "table4.md").read_text()
-            self.assertIn("| stateful softmax | 2 | 2.00 | 100 | 1.00 MB | 12.0 MB | 12.0 x | 7.56 | 16.8 |", page)
-            self.assertIn("| linear | 2 | 20.0 | 1,000 | 1.00 MB | 1.00 MB | 1.00 x | 17.85 | 4,462 |", page)
+            self.assertIn("| stateful softmax | 2 | 2.00 | 100 | 12.0 MB | 10.0 kB | 7.83 MB | 7.56 | 16.8 |", page)
+            self.assertIn("| linear | 2 | 20.0 | 1,000 | 1.00 MB | 549 kB | 549 kB | 17.85 | 4,462 |", page)
 
 
 class Couplet(unittest.TestCase):

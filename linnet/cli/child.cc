@@ -29,15 +29,11 @@ void PassOn(int signal) {
   errno = before;
 }
 
-// From the first child on: between two of them Ctrl-C must not be lost either.
-void ListenOnce() {
-  static const bool listening = [] {
-    struct sigaction action = {};
-    action.sa_handler = PassOn;
-    for (const int signal : kSignals) sigaction(signal, &action, nullptr);
-    return true;
-  }();
-  (void)listening;
+// From a child on: between two of them Ctrl-C must not be lost either.
+void Listen() {
+  struct sigaction action = {};
+  action.sa_handler = PassOn;
+  for (const int signal : kSignals) sigaction(signal, &action, nullptr);
 }
 
 class Descriptor {
@@ -83,8 +79,13 @@ std::string ReadAll(int fd) {
 
 }  // namespace
 
+void EndAtSignals() {
+  for (const int signal : kSignals) std::signal(signal, SIG_DFL);
+  if (interrupted != 0) throw Interrupted();
+}
+
 ChildResult RunChild(const std::string& program, const std::vector<std::string>& arguments) {
-  ListenOnce();
+  Listen();
   if (interrupted != 0) throw Interrupted();
 
   std::error_code error;

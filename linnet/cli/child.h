@@ -23,6 +23,10 @@ struct ChildResult {
 // InputError where there is no such program. One at a time, from the main thread.
 ChildResult RunChild(const std::string& program, const std::vector<std::string>& arguments);
 
+// After a child, Ctrl-C waits for the next one; from here on it ends this process, which does the work itself.
+// Throws Interrupted where it came before.
+void EndAtSignals();
+
 }  // namespace linnet::cli
 
 #endif  // LINNET_CLI_CHILD_H_

@@ -91,7 +91,7 @@ json Obtain(const std::string& experiment, const ExperimentOptions& options,
     return ReadRecord(experiment, ReadFile(options.from, size_t{1} << 26), options.from, use);
   }
   json record = measure();
-  record["command"] = command;
+  if (!record.contains("command")) record["command"] = command;
   return record;
 }
 
@@ -136,7 +136,13 @@ double Lab::SecondsAnUpdate(const std::string& label, const std::string& name,
     if (same && kept.contains("seconds") && kept.at("seconds").is_number()) {
       return kept.at("seconds").get<double>();
     }
-    throw InputError(plan.string(), ": of other settings; choose another --work");
+    // Timings of a plan that came to nothing are no reason to refuse another one.
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder_, error)) {
+      const std::string run_name = entry.path().filename();
+      if (run_name.starts_with(name) && fs::exists(entry.path() / "state.safetensors", error)) {
+        throw InputError(plan.string(), ": of other settings; choose another --work");
+      }
+    }
   }
   std::cerr << "timing updates of " << label << "\n";
   const fs::path run = folder_ / StrCat("update-", name);

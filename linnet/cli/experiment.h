@@ -3,8 +3,8 @@
 //
 //   const Results results("figure2", options.out, {"figure2"});       // can all be written: tried first
 //   Lab lab("figure2", options.work);
-//   const int64_t steps = lab.StepsWithin("linear", flags, 60 * 8);   // that fit into eight minutes
-//   const json run = lab.Train("linear, seed 1", "linear-1", flags, steps);
+//   const double each = lab.SecondsAnUpdate("linear", "linear", flags);
+//   const json run = lab.Train("linear, seed 1", "linear-1", flags, 60 * 8 / each);
 //   results.Write(all, Page(all, command), {Draw(all)});
 #ifndef LINNET_CLI_EXPERIMENT_H_
 #define LINNET_CLI_EXPERIMENT_H_
@@ -49,7 +49,8 @@ void AddExperimentOptions(CLI::App& verb, const std::string& name, ExperimentOpt
 // those that are named.
 void CheckFrom(const CLI::App& verb, const std::vector<std::string>& allowed = {});
 
-// The record of --from, or what `measure` gives, with the command that made it as its "command".
+// The record of --from, or what `measure` gives, with the command that made it as its "command" where it has
+// none.
 nlohmann::json Obtain(const std::string& experiment, const ExperimentOptions& options,
                       const std::string& command, FunctionRef<nlohmann::json()> measure,
                       FunctionRef<void(const nlohmann::json&)> use);

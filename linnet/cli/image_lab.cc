@@ -8,8 +8,8 @@
 
 #include "linnet/base/error.h"
 #include "linnet/base/units.h"
-#include "linnet/cli/page.h"
 #include "linnet/cli/verbs.h"
+#include "linnet/data/image_set.h"
 #include "linnet/io/file.h"
 
 namespace linnet::cli {
@@ -28,6 +28,7 @@ const ImageSetup& MnistSetup() {
                                    .equal_time = false,
                                    .small = 3000,
                                    .test_images = 2000,
+                                   .train_images = 60'000,
                                    .paper_bits = {0.621, 0.745, 0.676, 0.644},
                                    .paper_images = {0.45, 0.68, 0.27, 142.8}};
   return setup;
@@ -43,6 +44,7 @@ const ImageSetup& CifarSetup() {
                                    .equal_time = true,
                                    .small = 6,
                                    .test_images = 300,
+                                   .train_images = 50'000,
                                    .paper_bits = {3.47, 3.39, 3.51, 3.40},
                                    .paper_images = {0.004, 0.015, 0.005, 17.85}};
   return setup;
@@ -51,10 +53,19 @@ const ImageSetup& CifarSetup() {
 namespace {
 
 constexpr int kBuckets = 64, kPaperEpochs = 250;
+constexpr size_t kMethods = kImageMethods.size();
 constexpr int64_t kLeastSteps = 50, kTinySteps = 100;
 // Of a budget, for trainings and their validations; the rest is for what is measured behind them.
 constexpr double kTrainingShare = 0.7;
 constexpr double kValidations = 1.1;  // trainings take so much longer than their updates
+
+// What tells one data set from another of the same name: of its first test images.
+std::string Fingerprint(const ImageSet& test) {
+  uint64_t hash = 14695981039346656037u;  // FNV-1a
+  const size_t bytes = std::min<size_t>(100, test.size()) * test.image_bytes();
+  for (size_t i = 0; i < bytes; ++i) hash = (hash ^ test.pixels[i]) * 1099511628211u;
+  return StrCat(test.size(), "-", hash);
+}
 
 // The folder of a data set that nobody named.
 std::string FindData(const ImageSetup& setup) {
@@ -87,12 +98,14 @@ void AddImageLabOptions(CLI::App& verb, const ImageSetup& setup, ImageLabOptions
                          " updates of a layer of one head, to try the command"))
       ->type_name("NAME")
       ->check(CLI::IsMember({"small", "paper", "tiny"}));
-  verb.add_option("--budget", options.budget,
-                  "Time for all of it, as 10m or 2h: trains less, measures on fewer images")
-      ->type_name("TIME");
+  CLI::Option* budget =
+      verb.add_option("--budget", options.budget,
+                      "Time for all of it, as 10m or 2h: trains less, measures on fewer images")
+          ->type_name("TIME");
   verb.add_option("--steps", options.steps, "Updates of each method (default: the scale's)")
       ->type_name("N")
-      ->check(Between(static_cast<double>(kLeastSteps), 1e7));
+      ->check(Between(static_cast<double>(kLeastSteps), 1e7))
+      ->excludes(budget);
   verb.add_option("--precision", options.precision,
                   "Of the trainings: fp32 (default), or bf16, where the processor has it")
       ->type_name("P")
@@ -113,159 +126,199 @@ void AddImageLabOptions(CLI::App& verb, const ImageSetup& setup, ImageLabOptions
       ->capture_default_str();
 }
 
-std::string ToFlags(const ImageLabOptions& options) {
+namespace {
+
+// Flags of a command, for pages: those that a plan was made with.
+std::string PlanFlags(const json& plan) {
   std::string flags;
-  const auto add = [&](bool given, const char* flag, const auto& value) {
-    if (given) flags += StrCat(" ", flag, " ", value);
+  const auto add = [&](const char* flag, const std::string& value) {
+    if (!value.empty()) flags += StrCat(" ", flag, " ", value);
   };
-  add(!options.scale.empty(), "--scale", options.scale);
-  add(!options.budget.empty(), "--budget", options.budget);
-  add(options.steps > 0, "--steps", options.steps);
-  add(!options.precision.empty(), "--precision", options.precision);
-  if (options.pixel_above) flags += *options.pixel_above ? " --pixel-above" : " --no-pixel-above";
-  add(options.seed > 0, "--seed", options.seed);
-  add(options.threads > 0, "--threads", options.threads);
+  const auto text = [&](const char* field) { return plan.at(field).get<std::string>(); };
+  const auto number = [&](const char* field) {
+    return plan.at(field) == 0 ? "" : plan.at(field).dump();
+  };
+  const bool small = text("scale") != "paper";
+  add("--scale", text("scale"));
+  add("--budget", text("budget"));
+  add("--steps", number("given_steps"));
+  if (text("precision") != "fp32") add("--precision", text("precision"));
+  if (plan.at("pixel_above") != small) flags += small ? " --no-pixel-above" : " --pixel-above";
+  if (plan.at("seed") != 1) add("--seed", number("seed"));
+  add("--threads", number("training_threads"));
   return flags;
 }
+
+}  // namespace
 
 ImageLab::ImageLab(std::string experiment, const ImageSetup& setup, const ImageLabOptions& options)
     : experiment_(std::move(experiment)),
       setup_(setup),
       options_(options),
       data_(options.data.empty() ? FindData(setup) : options.data),
-      budget_(options.budget.empty() ? 0 : ParseSeconds(options.budget)),
+      test_(LoadImages(setup.dataset, data_, Split::kTest)),
       lab_(experiment_, options.work) {
-  const fs::path path = fs::path(options_.work) / "plan.json";
+  const fs::path path = PlanFile();
+  const std::string fingerprint = Fingerprint(test_);
   std::error_code error;
-  if (fs::exists(path, error)) {
-    plan_ = ParseRecord(ReadFile(path, 1 << 20), path);
-    try {
-      const auto other = [&](const char* what, const std::string& was) {
-        throw InputError(path.string(), ": the trainings there were planned with ", what, " ", was,
-                         "; choose another --work");
-      };
-      const auto text = [&](const char* field) { return plan_.at(field).get<std::string>(); };
-      if (text("dataset") != setup.dataset) other("the data set", text("dataset"));
-      if (!options.scale.empty() && text("scale") != options.scale) other("--scale", text("scale"));
-      if (!options.precision.empty() && text("precision") != options.precision) {
-        other("--precision", text("precision"));
-      }
-      pixel_above_ = plan_.at("pixel_above");
-      if (options.pixel_above && *options.pixel_above != pixel_above_) {
-        other("the byte above", pixel_above_ ? "given" : "not given");
-      }
-      if (options.seed > 0 && plan_.at("seed") != options.seed) {
-        other("--seed", plan_.at("seed").dump());
-      }
-      for (const ImageMethod& method : kImageMethods) {
-        const json& steps = plan_.at("steps").at(method.name);
-        if (options.steps > 0 && steps != options.steps) other("--steps", steps.dump());
-        if (!steps.is_number_integer() || !plan_.at("seconds").at(method.name).is_number()) {
-          throw InputError(path.string(), ": is no plan; remove it, or choose another --work");
-        }
-      }
-      options_.precision = text("precision"), options_.seed = plan_.at("seed");
-      options_.threads = plan_.at("threads");  // of the trainings
-    } catch (const json::exception&) {
-      throw InputError(path.string(), ": is no plan; remove it, or choose another --work");
+  if (!fs::exists(path, error)) {
+    const std::string scale = options.scale.empty() ? "small" : options.scale;
+    const bool tiny = scale == "tiny", budget = !options.budget.empty();
+    budget_ = budget ? ParseSeconds(options.budget) : 0;
+    int64_t images = tiny ? 10 : setup.test_images;
+    if (budget) {  // so that measuring takes a few hundredths of it
+      const double affordable = budget_ / (setup.equal_time ? 30 : 3);
+      images = std::clamp<int64_t>(static_cast<int64_t>(affordable), 10, images);
     }
-    scale_ = plan_.at("scale");
-    std::cerr << "going on with what was planned in " << path.string() << "\n";
+    plan_ = {{"dataset", setup.dataset},
+             {"data", fingerprint},
+             {"scale", scale},
+             {"budget", options.budget},
+             {"given_steps", options.steps},
+             {"equal_time",
+              setup.equal_time && options.steps == 0 && !tiny && (budget || scale != "paper")},
+             {"pixel_above", options.pixel_above.value_or(scale != "paper")},
+             {"seed", options.seed == 0 ? 1 : options.seed},
+             {"precision", options.precision.empty() ? "fp32" : options.precision},
+             {"training_threads", options.threads},
+             {"validation_images", tiny               ? 10
+                                   : setup.equal_time ? 20
+                                                      : 100},
+             {"test_images", std::min<int64_t>(images, static_cast<int64_t>(test_.size()))},
+             {"spent", 0.0}};
     return;
   }
-  scale_ = options.scale.empty() ? "small" : options.scale;
-  pixel_above_ = options.pixel_above.value_or(scale_ != "paper");
-  if (options_.precision.empty()) options_.precision = "fp32";
-  if (options_.seed == 0) options_.seed = 1;
+  plan_ = ParseRecord(ReadFile(path, 1 << 20), path);
+  const auto other = [&](const char* what, const std::string& was) {
+    throw InputError(path.string(), ": the trainings there were planned with ", what,
+                     was.empty() ? "" : " ", was, "; choose another --work");
+  };
+  try {
+    const auto text = [&](const char* field) { return plan_.at(field).get<std::string>(); };
+    if (text("dataset") != setup.dataset) other("the data set", text("dataset"));
+    if (text("data") != fingerprint) other("other data", "");
+    if (!options.scale.empty() && text("scale") != options.scale) other("--scale", text("scale"));
+    if (!options.budget.empty() && text("budget") != options.budget) {
+      const std::string was = text("budget");
+      other(was.empty() ? "no --budget" : "--budget", was);
+    }
+    if (!options.precision.empty() && text("precision") != options.precision) {
+      other("--precision", text("precision"));
+    }
+    const bool above = plan_.at("pixel_above");
+    if (options.pixel_above && *options.pixel_above != above) {
+      other("the byte above", above ? "given" : "not given");
+    }
+    if (options.seed > 0 && plan_.at("seed") != options.seed) {
+      other("--seed", plan_.at("seed").dump());
+    }
+    bool whole = plan_.at("spent").is_number() && plan_.at("test_images").is_number_integer() &&
+                 plan_.at("validation_images").is_number_integer() &&
+                 plan_.at("training_threads").is_number_integer() &&
+                 plan_.at("given_steps").is_number_integer() &&
+                 plan_.at("equal_time").is_boolean() &&
+                 (text("scale") == "small" || text("scale") == "paper" || text("scale") == "tiny");
+    for (const ImageMethod& method : kImageMethods) {
+      const json& steps = plan_.at("steps").at(method.name);
+      if (options.steps > 0 && steps != options.steps) other("--steps", steps.dump());
+      whole = whole && steps.is_number_integer() && plan_.at("seconds").at(method.name).is_number();
+    }
+    if (!whole)
+      throw InputError(path.string(), ": is no plan; remove it, or choose another --work");
+    if (!text("budget").empty()) budget_ = ParseSeconds(text("budget"));
+  } catch (const json::exception&) {
+    throw InputError(path.string(), ": is no plan; remove it, or choose another --work");
+  }
+  std::cerr << "going on with what was planned in " << path.string() << "\n";
+}
+
+fs::path ImageLab::PlanFile() const { return fs::path(options_.work) / "plan.json"; }
+
+std::string ImageLab::CommandFlags() const {
+  const std::string usual = StrCat("runs/", setup_.table);
+  return PlanFlags(plan_) + (options_.work == usual ? "" : " --work " + options_.work);
 }
 
 std::vector<std::string> ImageLab::Flags(const ImageMethod& method) const {
   std::vector<std::string> flags = {"images"};
   const auto add = [&](const auto&... values) { (flags.push_back(StrCat(values)), ...); };
-  if (scale_ == "paper") {
+  if (plan_.at("scale") == "paper") {
     add("--preset", "paper", "--layers", setup_.layers);
   } else {
     add("--preset", "small");
-    if (scale_ == "tiny") add("--layers", 1, "--heads", 1, "--d-model", 32);
+    if (plan_.at("scale") == "tiny") add("--layers", 1, "--heads", 1, "--d-model", 32);
   }
   add("--data", data_, "--dataset", setup_.dataset, "--attention", method.attention, "--lsh-rounds",
       method.rounds, "--lsh-buckets", kBuckets, "--lsh-chunk", setup_.chunk, "--batch",
-      setup_.batch, "--precision", options_.precision, "--seed", options_.seed);
-  if (pixel_above_) add("--pixel-above");
-  if (options_.threads > 0) add("--threads", options_.threads);
+      setup_.batch, "--precision", plan_.at("precision").get<std::string>(), "--seed",
+      plan_.at("seed").get<int>());
+  if (plan_.at("pixel_above")) add("--pixel-above");
+  const int threads = plan_.at("training_threads");
+  if (threads > 0) add("--threads", threads);
   return flags;
 }
 
-// The small scale's rate goes down to zero over four fifths of the updates; the paper's stays.
+// Small scales' rate goes down to zero over four fifths of the updates; the paper's stays.
 std::vector<std::string> ImageLab::Schedule(int64_t steps) const {
   std::vector<std::string> flags;
   const auto add = [&](const auto&... values) { (flags.push_back(StrCat(values)), ...); };
-  if (scale_ != "paper") {
+  if (plan_.at("scale") != "paper") {
     add("--lr-warmup", std::min<int64_t>(200, steps / 10), "--lr-decay", steps * 4 / 5,
         "--lr-decay-form", "cosine");
   }
   add("--log-every", 20, "--validate-every", std::clamp<int64_t>(steps / 30, 20, 1000),
-      "--validation-images", ValidationImages(), "--checkpoint-every", 250);
+      "--validation-images", plan_.at("validation_images").get<int>(), "--checkpoint-every", 250);
   return flags;
-}
-
-int ImageLab::ValidationImages() const {
-  return scale_ == "tiny" ? 10 : setup_.equal_time ? 20 : 100;
 }
 
 void ImageLab::Plan() {
   json seconds, steps;
-  double together = 0;
+  double together = 0, slowest = 0;
+  const bool budget = !options_.budget.empty(), equal_time = plan_.at("equal_time");
+  const auto too_little = [&](double least) {
+    throw InputError("--budget ", options_.budget, " is too little: ", kLeastSteps,
+                     " updates of each method, and measuring them, take about ",
+                     FormatSeconds(least));
+  };
+  // Of updates that take `each` for the slowest method and `all` for one of each.
+  const auto least = [&](double each, double all) {
+    const double once = equal_time ? kMethods * each : all;
+    return (static_cast<double>(kLeastSteps) * once * kValidations + watch_.Seconds()) /
+           kTrainingShare;
+  };
   for (const ImageMethod& method : kImageMethods) {
     const double each = lab_.SecondsAnUpdate(method.label, method.name, Flags(method));
     seconds[method.name] = each;
-    together += each;
+    together += each, slowest = std::max(slowest, each);
+    if (budget && least(slowest, together) > budget_) too_little(least(slowest, together));
   }
   const double training = (budget_ * kTrainingShare - watch_.Seconds()) / kValidations;
   double all = 0;
   for (const ImageMethod& method : kImageMethods) {
     const double each = seconds[method.name];
-    double count = 0;
-    if (scale_ == "paper") {
-      const double images = setup_.equal_time ? 50'000 : 60'000;
-      count = kPaperEpochs * images / setup_.batch;
-    } else if (scale_ == "tiny") {
-      count = kTinySteps;
-    } else {
-      count = setup_.equal_time ? 60 * setup_.small / each : setup_.small;
-    }
-    if (budget_ > 0) {
-      // An equal share of the time, or updates that take it together.
-      count = std::min(count, setup_.equal_time ? training / 4 / each : training / together);
+    const std::string scale = plan_.at("scale");
+    double count = scale == "tiny" ? static_cast<double>(kTinySteps)
+                   : scale == "paper"
+                       ? kPaperEpochs * setup_.train_images / static_cast<double>(setup_.batch)
+                   : equal_time ? 60 * setup_.small / each
+                                : setup_.small;
+    if (budget) {  // an equal share of the time, or updates that take it together
+      count = std::min(count, equal_time ? training / kMethods / each : training / together);
     }
     if (options_.steps > 0) count = static_cast<double>(options_.steps);
-    if (count < static_cast<double>(kLeastSteps)) {
-      const double slowest = setup_.equal_time ? 4 * each : together;
-      throw InputError("--budget ", options_.budget, " is too little: ", kLeastSteps,
-                       " updates of each method, and measuring them, take about ",
-                       FormatSeconds((static_cast<double>(kLeastSteps) * slowest * kValidations +
-                                      watch_.Seconds()) /
-                                     kTrainingShare));
-    }
-    steps[method.name] = std::llround(std::floor(count));
-    all += std::floor(count) * each * kValidations;
+    if (budget && count < static_cast<double>(kLeastSteps)) too_little(least(slowest, together));
+    steps[method.name] = std::max<int64_t>(kLeastSteps, std::llround(std::floor(count)));
+    all += steps[method.name].get<double>() * each * kValidations;
   }
   std::cerr << "planned: about " << FormatSeconds(all) << " of training";
-  if (budget_ > 0) std::cerr << ", " << FormatSeconds(SecondsLeft()) << " of the budget left";
+  if (budget) std::cerr << ", " << FormatSeconds(SecondsLeft()) << " of the budget left";
   std::cerr << "\n";
-  plan_ = {{"dataset", setup_.dataset},
-           {"scale", scale_},
-           {"pixel_above", pixel_above_},
-           {"seed", options_.seed},
-           {"precision", options_.precision},
-           {"threads", options_.threads},
-           {"seconds", seconds},
-           {"steps", steps}};
-  WriteFileAtomically((fs::path(options_.work) / "plan.json").string(), plan_.dump(1) + "\n");
+  plan_["seconds"] = seconds, plan_["steps"] = steps;
+  WriteFileAtomically(PlanFile().string(), plan_.dump(1) + "\n");
 }
 
 json ImageLab::Train() {
-  if (plan_.is_null()) Plan();
+  if (!plan_.contains("steps")) Plan();
   json runs = json::array();
   double left = 0;
   for (const ImageMethod& method : kImageMethods) {
@@ -281,9 +334,7 @@ json ImageLab::Train() {
     left -= static_cast<double>(steps) * each * kValidations;
     if (left > 1) std::cerr << "about " << FormatSeconds(left) << " of training left\n";
     json curve = json::array();
-    double memory = 0;
     for (const json& record : trained.at("metrics")) {
-      memory = std::max(memory, record.value("peak_memory", 0.0));
       if (!record.contains("validation_bits_per_dim")) continue;
       curve.push_back({record.at("step"), record.at("validation_bits_per_dim")});
     }
@@ -293,31 +344,34 @@ json ImageLab::Train() {
                     {"seconds_an_update", each},
                     {"epochs", info.at("training").at("epochs")},
                     {"parameters", info.at("parameters")},
-                    {"peak_memory", memory},
+                    {"bits_per_dim", BitsPerDim(method, info.at("training"))},
                     {"curve", curve}});
   }
-  // Kept beside the models: other experiments ask again.
-  const int64_t images = Settings().at("test_images");
-  for (size_t m = 0; m < kImageMethods.size(); ++m) {
-    const fs::path kept =
-        fs::path(options_.work) / StrCat("bits-", kImageMethods[m].name, "-", images, ".json");
-    std::error_code error;
-    const std::string model = ModelOf(kImageMethods[m]);
-    json result;
-    if (fs::exists(kept, error)) result = ParseRecord(ReadFile(kept, 1 << 16), kept);
-    const json training = RunVerbJson(experiment_, {"info", model, "--json"}).at("training");
-    if (!result.is_object() || result.value("training", json()) != training) {
-      std::cerr << "measuring bits/dim of " << kImageMethods[m].label << " over " << images
-                << " test images\n";
-      const json eval =
-          RunVerbJson(experiment_, {"eval", model, "--data", data_, "--dataset", setup_.dataset,
-                                    "--limit", std::to_string(images), "--json"});
-      result = {{"training", training}, {"bits_per_dim", eval.at("bits_per_dim")}};
-      WriteFileAtomically(kept.string(), result.dump() + "\n");
-    }
-    runs[m]["bits_per_dim"] = result.at("bits_per_dim");
-  }
+  plan_["spent"] = plan_["spent"].get<double>() + watch_.Seconds();
+  watch_ = Stopwatch();
+  WriteFileAtomically(PlanFile().string(), plan_.dump(1) + "\n");
   return runs;
+}
+
+// Kept beside the model: other experiments ask again.
+double ImageLab::BitsPerDim(const ImageMethod& method, const json& training) const {
+  const fs::path kept = fs::path(options_.work) / StrCat("bits-", method.name, ".json");
+  std::error_code error;
+  if (fs::exists(kept, error)) {
+    const json result = ParseRecord(ReadFile(kept, 1 << 20), kept);
+    if (result.is_object() && result.value("training", json()) == training &&
+        result.value("bits_per_dim", json()).is_number()) {
+      return result.at("bits_per_dim");
+    }
+  }
+  const std::string images = plan_.at("test_images").dump();
+  std::cerr << "measuring bits/dim of " << method.label << " over " << images << " test images\n";
+  const json eval = RunVerbJson(experiment_, {"eval", ModelOf(method), "--data", data_, "--dataset",
+                                              setup_.dataset, "--limit", images, "--json"});
+  const json bits = eval.at("bits_per_dim");
+  WriteFileAtomically(kept.string(),
+                      json{{"training", training}, {"bits_per_dim", bits}}.dump() + "\n");
+  return bits;
 }
 
 std::string ImageLab::ModelOf(const ImageMethod& method) const {
@@ -325,22 +379,17 @@ std::string ImageLab::ModelOf(const ImageMethod& method) const {
 }
 
 json ImageLab::Settings() const {
-  int64_t images = scale_ == "tiny" ? 10 : setup_.test_images;
-  if (budget_ > 0) {  // a third of a second an image
-    images = std::clamp<int64_t>(static_cast<int64_t>(budget_ / (setup_.equal_time ? 30 : 3)), 10,
-                                 images);
+  json settings;
+  for (const char* field : {"scale", "equal_time", "pixel_above", "seed", "precision",
+                            "training_threads", "validation_images", "test_images"}) {
+    settings[field] = plan_.at(field);
   }
-  return {{"scale", scale_},
-          {"pixel_above", pixel_above_},
-          {"seed", options_.seed},
-          {"precision", options_.precision},
-          {"training_threads", options_.threads},
-          {"validation_images", ValidationImages()},
-          {"test_images", images}};
+  return settings;
 }
 
 double ImageLab::SecondsLeft() const {
-  return budget_ > 0 ? std::max(0.0, budget_ - watch_.Seconds()) : 1e9;
+  if (plan_.at("budget") == "") return 1e9;
+  return std::max(0.0, budget_ - plan_.at("spent").get<double>() - watch_.Seconds());
 }
 
 std::string DescribeScale(const ImageSetup& setup, const json& settings) {
@@ -356,11 +405,14 @@ std::string DescribeScale(const ImageSetup& setup, const json& settings) {
       ", batches of ", setup.batch, ", ", settings.at("precision").get<std::string>(), ", seed ",
       settings.at("seed").get<int>(), ", on ",
       threads > 0 ? StrCat(threads, threads == 1 ? " thread" : " threads") : "every processor",
-      settings.at("pixel_above").get<bool>() ? "; every network is given the byte above the next "
-                                               "one (`--pixel-above`), the paper's is "
-                                               "not"
-                                             : "",
-      "; LSH with 64 buckets and ", setup.chunks, " chunks of ", setup.chunk);
+      "; LSH with 64 buckets and ", setup.chunks, " chunks of ", setup.chunk, ". ",
+      settings.at("pixel_above").get<bool>()
+          ? "Every network is given the byte above the next one (`--pixel-above`), the paper's is "
+            "not. "
+          : "",
+      settings.at("equal_time").get<bool>()
+          ? "All were given the same time, by how long their updates took before."
+          : "All made the same updates.");
 }
 
 }  // namespace linnet::cli

@@ -13,6 +13,7 @@
 #include <CLI/CLI.hpp>
 #include <array>
 #include <cstdint>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -20,6 +21,7 @@
 
 #include "linnet/cli/experiment.h"
 #include "linnet/cli/verbs.h"
+#include "linnet/data/image_set.h"
 
 namespace linnet::cli {
 
@@ -47,7 +49,8 @@ struct ImageSetup {
   bool equal_time;      // else equal updates
   double small;         // minutes of each method, or updates, of the small scale
   int64_t test_images;  // that bits/dim is measured on, where time is no matter
-  double paper_bits[4], paper_images[4];
+  double train_images;
+  std::array<double, kImageMethods.size()> paper_bits, paper_images;
 };
 const ImageSetup& MnistSetup();
 const ImageSetup& CifarSetup();
@@ -59,13 +62,10 @@ struct ImageLabOptions {
   std::optional<bool> pixel_above;
 };
 void AddImageLabOptions(CLI::App& verb, const ImageSetup& setup, ImageLabOptions& options);
-// As a command shows them.
-std::string ToFlags(const ImageLabOptions& options);
-
 class ImageLab {
  public:
-  // Finds the data, and the folder's plan where there is one. Throws InputError where the options are of
-  // another plan.
+  // Finds the data, and the folder's plan where there is one. Throws InputError where the options, or the
+  // data, are of another plan.
   ImageLab(std::string experiment, const ImageSetup& setup, const ImageLabOptions& options);
 
   // Plans, trains what is not trained yet, and measures bits/dim. Of each method {"method", "steps",
@@ -74,31 +74,34 @@ class ImageLab {
   nlohmann::json Train();
 
   std::string ModelOf(const ImageMethod& method) const;
-  const std::string& data() const { return data_; }
-  const std::string& scale() const { return scale_; }
-  // {"scale", "pixel_above", "seed", "precision", "training_threads", "validation_images", "test_images"}.
+  const ImageSet& test() const { return test_; }
+  // " --scale small ..." that the trainings were planned with, whoever planned them.
+  std::string CommandFlags() const;
+  // {"scale", "equal_time", "pixel_above", "seed", "precision", "training_threads", "validation_images",
+  // "test_images"}.
   nlohmann::json Settings() const;
-  // What of the budget is left; 1e9 without one.
+  // What of the budget is left, over all calls; 1e9 without one.
   double SecondsLeft() const;
 
  private:
+  std::filesystem::path PlanFile() const;
   std::vector<std::string> Flags(const ImageMethod& method) const;
   std::vector<std::string> Schedule(int64_t steps) const;
   void Plan();
-  int ValidationImages() const;
+  double BitsPerDim(const ImageMethod& method, const nlohmann::json& training) const;
 
   const std::string experiment_;
   const ImageSetup& setup_;
-  ImageLabOptions options_;
-  std::string data_, scale_;
-  bool pixel_above_ = false;
-  double budget_ = 0;  // seconds; 0: none
+  const ImageLabOptions options_;
+  const std::string data_;
+  const ImageSet test_;
+  double budget_ = 0;  // seconds
   Stopwatch watch_;
   Lab lab_;
-  nlohmann::json plan_;  // null until there is one
+  nlohmann::json plan_;  // with "steps" and "seconds" of each method once it is made
 };
 
-// What `linnet ...` of a training says of these settings, for pages.
+// Sentences for pages about the networks and trainings of such settings.
 std::string DescribeScale(const ImageSetup& setup, const nlohmann::json& settings);
 
 }  // namespace linnet::cli

@@ -10,6 +10,10 @@ namespace linnet::cli {
 
 std::string Digits(double value) {
   char text[64];
+  if (value > 0 && value < 0.00995) {
+    std::snprintf(text, sizeof(text), "%.2g", value);
+    return text;
+  }
   if (value >= 999.5) {
     std::snprintf(text, sizeof(text), "%.0f", value);
     std::string digits = text;

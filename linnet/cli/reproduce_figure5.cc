@@ -1,6 +1,6 @@
 // linnet reproduce figure5: how trainings go on (appendix B), against updates and against time, from what tables
 // 1, 2 and 3 recorded.
-#include <cmath>
+#include <array>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -28,8 +28,8 @@ struct Options {
   bool json = false;
 };
 
-constexpr plot::Marker kMarkers[] = {plot::Marker::kSquare, plot::Marker::kTriangle,
-                                     plot::Marker::kDiamond, plot::Marker::kCircle};
+constexpr std::array<plot::Marker, kImageMethods.size()> kMarkers = {
+    plot::Marker::kSquare, plot::Marker::kTriangle, plot::Marker::kDiamond, plot::Marker::kCircle};
 
 const json* Find(const json& all, const std::string& method) {
   for (const json& run : all.at("runs")) {
@@ -60,8 +60,8 @@ plot::Figure DrawImages(const ImageSetup& setup, const json& all) {
     by_step.series.push_back(series), by_time.series.push_back(timed);
   }
   return {.title = StrCat(setup.title, " as training goes on"),
-          .subtitle = StrCat(setup.equal_time ? "equal time" : "equal updates", ", ",
-                             all.at("scale").get<std::string>(), " scale"),
+          .subtitle = StrCat(all.at("equal_time").get<bool>() ? "equal time" : "equal updates",
+                             ", ", all.at("scale").get<std::string>(), " scale"),
           .panels = {by_step, by_time}};
 }
 
@@ -146,7 +146,8 @@ void Run(const Options& options) {
   std::vector<std::string> names;
   std::vector<plot::Figure> figures;
   std::string page = StrCat(
-      "# Figure 5: how trainings go on\n\n```\nlinnet reproduce figure5\n```\n\n",
+      "# Figure 5: how trainings go on\n\n```\nlinnet reproduce figure5",
+      options.tables.empty() ? "" : " --tables " + options.tables, "\n```\n\n",
       Wrapped("Drawn from what tables 1, 2 and 3 recorded while they trained, so with their "
               "machines and dates. Time is that of updates, timed before the trainings, one method "
               "behind the other."),
@@ -159,7 +160,7 @@ void Run(const Options& options) {
         Wrapped(StrCat("From [", setup.table, "](", setup.table,
                        ".md): ", all.at("machine").get<std::string>(), ", ",
                        all.at("date").get<std::string>(), ". ", DescribeScale(setup, all),
-                       ". The first ", all.at("validation_images").get<int>(), " test images.")),
+                       " The first ", all.at("validation_images").get<int>(), " test images.")),
         "\n", PictureTag(name, StrCat("Bits/dim of ", setup.title, " against updates and time")),
         "\n", EpochsAnHour(setup, all, size));
   };

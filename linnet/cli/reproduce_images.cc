@@ -1,7 +1,9 @@
 // linnet reproduce table1, table2: images byte by byte (§4.2) by softmax, LSH and linear attention: bits/dim
 // and images a second.
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstdio>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -28,10 +30,14 @@ struct Options : ExperimentOptions {
   ImageLabOptions lab;
 };
 
-// Images made together: as many as help. Without a state one thread reads each.
-constexpr int kLinearBatch = 64, kStatelessBatch = 2;
+// Images made together: as many as help. Without a state each thread reads one.
+constexpr int kLinearBatch = 64;
 // What measuring the paper's networks takes, whole images included: only with a budget beyond it.
 constexpr double kPaperSeconds = 600;
+
+int Threads(const ImageLabOptions& options) {
+  return options.threads > 0 ? options.threads : ThreadPool::AvailableProcessors();
+}
 
 // 'linnet bench generate' of a trained model, or ("") of the paper's with random weights.
 json Throughput(const ImageSetup& setup, const ImageLabOptions& options, const ImageMethod& method,
@@ -40,12 +46,14 @@ json Throughput(const ImageSetup& setup, const ImageLabOptions& options, const I
   std::vector<std::string> arguments = {"bench", "generate", "--precision", "f32", "--json"};
   const auto add = [&](const auto&... values) { (arguments.push_back(StrCat(values)), ...); };
   if (model.empty()) {
-    add("--random", setup.dataset, "--attention", method.attention, "--lsh-rounds", method.rounds,
-        "--lsh-chunk", setup.chunk);
+    add("--random", setup.dataset, "--attention", method.attention);
+    if (method.attention == std::string("reformer")) {
+      add("--lsh-rounds", method.rounds, "--lsh-chunk", setup.chunk);
+    }
   } else {
     add(model);
   }
-  add("--batch", linear ? kLinearBatch : kStatelessBatch);
+  add("--batch", linear ? kLinearBatch : Threads(options));
   if (!linear) add("--stateless");
   if (whole) add("--whole");
   if (options.threads > 0) add("--threads", options.threads);
@@ -70,15 +78,15 @@ json Measure(const ImageSetup& setup, const Options& options) {
   ImageLab lab(setup.table, setup, options.lab);
   json all = {{"machine", MachineName()}, {"date", Today()}, {"runs", lab.Train()}};
   all.update(lab.Settings());
-  all["threads"] =
-      options.lab.threads > 0 ? options.lab.threads : ThreadPool::AvailableProcessors();
+  all["command"] = StrCat("linnet reproduce ", setup.table, lab.CommandFlags());
+  all["threads"] = Threads(options.lab);
   all["throughput"] = json::array(), all["paper_throughput"] = json::array();
   for (const ImageMethod& method : kImageMethods) {
     std::cerr << "timing images of " << method.label << "\n";
     all["throughput"].push_back(
         Throughput(setup, options.lab, method, lab.ModelOf(method), /*whole=*/false));
   }
-  if (lab.SecondsLeft() > kPaperSeconds && lab.scale() != "tiny") {
+  if (lab.SecondsLeft() > kPaperSeconds && all.at("scale") != "tiny") {
     for (const ImageMethod& method : kImageMethods) {
       std::cerr << "timing images of " << method.label << ", the paper's network\n";
       // The estimate of what takes days is checked where it takes a minute.
@@ -100,8 +108,9 @@ plot::Figure DrawTable(const ImageSetup& setup, const json& all) {
   plot::Plot ours{.title = "here", .x = {"images a second", /*log=*/true}, .y = {"bits/dim"}};
   plot::Plot paper{
       .title = "the paper, on its GPU", .x = {"images a second", /*log=*/true}, .y = {"bits/dim"}};
-  constexpr plot::Marker kMarkers[] = {plot::Marker::kSquare, plot::Marker::kTriangle,
-                                       plot::Marker::kDiamond, plot::Marker::kCircle};
+  constexpr std::array<plot::Marker, kImageMethods.size()> kMarkers = {
+      plot::Marker::kSquare, plot::Marker::kTriangle, plot::Marker::kDiamond,
+      plot::Marker::kCircle};
   for (size_t m = 0; m < kImageMethods.size(); ++m) {
     plot::Series series{.label = kImageMethods[m].label,
                         .style = plot::Style::kPoints,
@@ -134,17 +143,15 @@ std::string Page(const ImageSetup& setup, const json& all) {
   std::string page = StrCat(
       "# Table ", setup.equal_time ? 2 : 1, ": ", setup.title, "\n\n```\n",
       CommandOf(setup.table, all), "\n```\n\n",
-      Wrapped(StrCat(
-          all.at("machine").get<std::string>(), ", ", all.at("threads").get<int>(),
-          all.at("threads") == 1 ? " thread, " : " threads, ", first.at("isa").get<std::string>(),
-          ", ", all.at("date").get<std::string>(), ". Trained here: ", DescribeScale(setup, all),
-          ". ",
-          setup.equal_time ? "Each was given the same time. " : "Each made the same updates. ",
-          "Bits/dim are of the first ", Digits(all.at("test_images").get<long>()),
-          " test images, by `linnet eval`. The paper trained its ", setup.layers,
-          setup.equal_time ? " layers of 8 heads of 32 for a week on a GPU"
-                           : " layers of 8 heads of 32 for 250 epochs",
-          ": what compares is the order and the factors, not the bits.")),
+      Wrapped(StrCat(all.at("machine").get<std::string>(), ", ", all.at("threads").get<int>(),
+                     all.at("threads") == 1 ? " thread, " : " threads, ",
+                     first.at("isa").get<std::string>(), ", ", all.at("date").get<std::string>(),
+                     ". Trained here: ", DescribeScale(setup, all), " ",
+                     "Bits/dim are of the first ", Digits(all.at("test_images").get<long>()),
+                     " test images, by `linnet eval`. The paper trained its ", setup.layers,
+                     setup.equal_time ? " layers of 8 heads of 32 for a week on a GPU"
+                                      : " layers of 8 heads of 32 for 250 epochs",
+                     ": what compares is the order and the factors, not the bits.")),
       "\n| | bits/dim | against softmax | updates | epochs | ms an update | images/s | times "
       "softmax's | ",
       paper_speed ? "paper's size: images/s | times softmax's | " : "",
@@ -153,7 +160,8 @@ std::string Page(const ImageSetup& setup, const json& all) {
   const json* softmax_run = Find(all.at("runs"), kImageMethods[0]);
   const json* softmax_speed = Find(all.at("throughput"), kImageMethods[0]);
   const json* softmax_paper = Find(all.at("paper_throughput"), kImageMethods[0]);
-  if (softmax_run == nullptr || softmax_speed == nullptr) throw InputError("it holds no run of softmax");
+  if (softmax_run == nullptr || softmax_speed == nullptr)
+    throw InputError("it holds no run of softmax");
   for (size_t m = 0; m < kImageMethods.size(); ++m) {
     const ImageMethod& method = kImageMethods[m];
     const json *run = Find(all.at("runs"), method), *speed = Find(all.at("throughput"), method);
@@ -161,7 +169,7 @@ std::string Page(const ImageSetup& setup, const json& all) {
     const double bits = run->at("bits_per_dim");
     const double more = 100 * (bits / softmax_run->at("bits_per_dim").get<double>() - 1);
     char against[32];
-    std::snprintf(against, sizeof(against), "%+.1f%%", more);
+    std::snprintf(against, sizeof(against), "%+.1f%%", std::abs(more) < 0.05 ? 0 : more);
     const double images = speed->at("images_per_second");
     page += StrCat(
         "| ", method.label, " | ", Bits(bits), " | ", m == 0 ? "–" : against, " | ",
@@ -174,7 +182,7 @@ std::string Page(const ImageSetup& setup, const json& all) {
         page += "– | – | ";
       } else {
         const double rate = at_size->at("images_per_second");
-        page += StrCat(rate < 0.01 ? FormatCount(rate) : Digits(rate), " | ",
+        page += StrCat(Digits(rate), " | ",
                        Digits(rate / softmax_paper->at("images_per_second").get<double>()), " | ");
       }
     }
@@ -187,9 +195,8 @@ std::string Page(const ImageSetup& setup, const json& all) {
       "trained",
       paper_speed ? " and, for the paper's size, random ones; " : "; ", "linear: ", kLinearBatch,
       " images together, sampling included. Softmax and LSH read everything again for each byte, "
-      "as in the paper, ",
-      kStatelessBatch,
-      " images together; their time is integrated over nine lengths, without sampling. Softmax "
+      "as in the paper, an image on each thread; their time is integrated over nine lengths, "
+      "without sampling. Softmax "
       "that "
       "keeps keys and values is in table 4."));
   for (const json& record : all.at("paper_throughput")) {
@@ -213,9 +220,8 @@ std::string Page(const ImageSetup& setup, const json& all) {
 
 void Run(const ImageSetup& setup, const Options& options) {
   Results results(setup.table, options.out, {setup.table});
-  const std::string command = StrCat("linnet reproduce ", setup.table, ToFlags(options.lab));
   const json all = Obtain(
-      setup.table, options, command, [&] { return Measure(setup, options); },
+      setup.table, options, "", [&] { return Measure(setup, options); },
       [&](const json& record) {
         Page(setup, record);
         DrawTable(setup, record);

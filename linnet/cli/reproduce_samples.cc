@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <functional>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -13,6 +14,7 @@
 #include "linnet/base/error.h"
 #include "linnet/base/units.h"
 #include "linnet/cli/bench.h"
+#include "linnet/cli/child.h"
 #include "linnet/cli/experiment.h"
 #include "linnet/cli/image_lab.h"
 #include "linnet/cli/page.h"
@@ -164,8 +166,7 @@ void Run(const Kind& kind, const Options& options) {
   Results results(kind.name, options.out, {}, names);
 
   ImageLab lab(kind.name, setup, options.lab);
-  const json runs = lab.Train();
-  const ImageSet test = LoadImages(setup.dataset, lab.data(), Split::kTest);
+  const ImageSet& test = lab.test();
   const size_t bytes = test.image_bytes();
   const size_t count = static_cast<size_t>(options.count > 0  ? options.count
                                            : setup.equal_time ? kColumns
@@ -174,12 +175,18 @@ void Run(const Kind& kind, const Options& options) {
                                                : setup.equal_time      ? 4
                                                                        : 8);
   if (std::max(kind.samples ? count : 0, kind.completions ? completed : 0) > test.size()) {
-    throw InputError(lab.data(), ": has ", test.size(), " test images; ask for as many at most");
+    throw InputError(setup.title, " has ", test.size(),
+                     " test images there; ask for as many at most");
   }
+  const json runs = lab.Train();
+  EndAtSignals();  // what is drawn is drawn here
   const size_t known =
       static_cast<size_t>(test.height / 2) * bytes / static_cast<size_t>(test.height);
-  const Pixels originals(test.pixels.begin(),
-                         test.pixels.begin() + static_cast<ptrdiff_t>(completed * bytes));
+  Pixels originals;
+  if (kind.completions) {
+    originals.assign(test.pixels.begin(),
+                     test.pixels.begin() + static_cast<ptrdiff_t>(completed * bytes));
+  }
   std::vector<Drawn> drawn;
   for (const ImageMethod* method : methods) {
     const std::string path = lab.ModelOf(*method);
@@ -226,8 +233,15 @@ void Run(const Kind& kind, const Options& options) {
   std::vector<Image> pictures;
   json record = {{"machine", MachineName()}, {"date", Today()}, {"methods", json::array()}};
   record.update(lab.Settings());
+  std::string trained = "Trained: ";
+  for (const json& run : runs) {
+    trained += StrCat(run.at("method").get<std::string>(), " ", Digits(run.at("steps").get<long>()),
+                      " updates (", Digits(run.at("epochs").get<double>()), " epochs), ");
+  }
+  trained.replace(trained.size() - 2, 2, ".");
+  record["runs"] = runs;
   const std::string command =
-      StrCat("linnet reproduce ", kind.name, ToFlags(options.lab),
+      StrCat("linnet reproduce ", kind.name, lab.CommandFlags(),
              options.count > 0 ? StrCat(" --count ", options.count) : "",
              options.completions > 0 ? StrCat(" --completions ", options.completions) : "");
   std::string page = StrCat(
@@ -235,7 +249,7 @@ void Run(const Kind& kind, const Options& options) {
       "\n```\n\n",
       Wrapped(StrCat(record["machine"].get<std::string>(), ", ", record["date"].get<std::string>(),
                      ". The models of [table ", setup.equal_time ? 2 : 1, "](", setup.table,
-                     ".md): ", DescribeScale(setup, record), ". ", kind.paper)),
+                     ".md): ", DescribeScale(setup, record), " ", trained, " ", kind.paper)),
       "\n");
   const auto image_tag = [&](const std::string& what, const std::string& alt) {
     return StrCat("<img alt=\"", alt, "\" src=\"", name(what), ".png\">");
@@ -278,15 +292,20 @@ void Run(const Kind& kind, const Options& options) {
     page += StrCat("the first test images:\n\n", image_tag("real", "test images"), "\n\n");
     row("test images", "–", of_real);
     record["real"] = {{"pairs", of_real.pairs}, {"nearest", of_real.nearest}};
-    page +=
-        StrCat("## Variety\n\n", table, "\n",
-               Wrapped(StrCat(
-                   "Root mean square differences between the bytes of two images: the mean over "
-                   "all pairs of ",
-                   count,
-                   ", and to the nearest other; the last column says how far a sample is from "
-                   "its nearest, where 1 is how far test images are.")),
-               "\n");
+    // Of fewer images the nearest other says nothing.
+    if (count >= kColumns)
+      page += StrCat(
+          "## Variety\n\n", table, "\n",
+          Wrapped(StrCat(
+              "Root mean square differences between the bytes of two images: the mean over "
+              "all pairs of ",
+              count,
+              ", and to the nearest other; the last column says how far a sample is from "
+              "its nearest, where 1 is how far test images are. Noise counts as variety too: of "
+              "networks this young, far above 1 means images that look like nothing. "
+              "Bits/dim are of the first ",
+              record.at("test_images").get<int>(), " test images.")),
+          "\n");
   }
   if (kind.completions) {
     Pixels occluded = originals;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "linnet/base/error.h"
+#include "linnet/base/thread_pool.h"
 #include "linnet/base/units.h"
 #include "linnet/cli/bench.h"
 #include "linnet/cli/experiment.h"
@@ -33,14 +34,14 @@ struct Method {
   const char* attention;
   int rounds;
   bool stateless;
-  int batch[2];     // images together: MNIST and CIFAR-10
+  int batch[2];     // images together, MNIST and CIFAR-10; 0: as many as threads
   double paper[2];  // images a second
 };
 constexpr Method kMethods[] = {
-    {"softmax", "softmax", "full", 4, true, {2, 2}, {0.45, 0.004}},
+    {"softmax", "softmax", "full", 4, true, {0, 0}, {0.45, 0.004}},
     {"stateful", "stateful softmax", "full", 4, false, {16, 4}, {7.56, 0.32}},
-    {"lsh-1", "LSH-1", "reformer", 1, true, {2, 2}, {0.68, 0.015}},
-    {"lsh-4", "LSH-4", "reformer", 4, true, {2, 2}, {0.27, 0.005}},
+    {"lsh-1", "LSH-1", "reformer", 1, true, {0, 0}, {0.68, 0.015}},
+    {"lsh-4", "LSH-4", "reformer", 4, true, {0, 0}, {0.27, 0.005}},
     {"linear", "linear", "causal-linear", 4, false, {64, 32}, {142.8, 17.85}},
 };
 const char* Title(size_t dataset) { return dataset == 0 ? "MNIST" : "CIFAR-10"; }
@@ -51,6 +52,7 @@ json Measure(const Options& options) {
               {"date", Today()},
               {"precision", options.precision},
               {"records", json::array()}};
+  const int threads = options.threads > 0 ? options.threads : ThreadPool::AvailableProcessors();
   for (size_t d = 0; d < 2; ++d) {
     const std::string dataset = Name(d);
     if (std::find(options.datasets.begin(), options.datasets.end(), dataset) ==
@@ -63,9 +65,10 @@ json Measure(const Options& options) {
       const auto add = [&](const auto&... values) { (arguments.push_back(StrCat(values)), ...); };
       // Reformer's queries, rounded, would be hashed elsewhere than the check's.
       const bool reformer = method.attention == std::string("reformer");
-      add("--random", dataset, "--attention", method.attention, "--lsh-rounds", method.rounds,
-          "--lsh-chunk", d == 0 ? 29 : 37, "--precision", reformer ? "f32" : options.precision,
-          "--batch", method.batch[d]);
+      add("--random", dataset, "--attention", method.attention, "--precision",
+          reformer ? "f32" : options.precision, "--batch",
+          method.batch[d] > 0 ? method.batch[d] : threads);
+      if (reformer) add("--lsh-rounds", method.rounds, "--lsh-chunk", d == 0 ? 29 : 37);
       if (method.stateless) add("--stateless");
       if (options.threads > 0) add("--threads", options.threads);
       for (json& record : RunVerbJson("table4", arguments)) {
@@ -116,52 +119,55 @@ plot::Figure DrawTable(const json& all) {
   return figure;
 }
 
-std::string Small(double value) { return value < 0.0095 ? FormatCount(value) : Digits(value); }
-
 std::string Page(const json& all) {
   const json& first = all.at("records").at(0);
   std::string page = StrCat(
       "# Table 4: images a second, with a state for softmax too\n\n```\n", CommandOf("table4", all),
       "\n```\n\n",
-      Wrapped(
-          StrCat(all.at("machine").get<std::string>(), ", ", first.at("threads").get<int>(),
-                 first.at("threads") == 1 ? " thread, " : " threads, ",
-                 first.at("isa").get<std::string>(), ", ", all.at("precision").get<std::string>(),
-                 " (LSH: f32), ", all.at("date").get<std::string>(),
-                 ". The paper's networks with random weights, as in [table 5](table5.md), but "
-                 "many images together. Bits/dim of softmax do not depend on whether it keeps a "
-                 "state: see [table 1](table1.md) and [table 2](table2.md).")),
+      Wrapped(StrCat(
+          all.at("machine").get<std::string>(), ", ", first.at("threads").get<int>(),
+          first.at("threads") == 1 ? " thread, " : " threads, ", first.at("isa").get<std::string>(),
+          ", ", all.at("precision").get<std::string>(),
+          all.at("precision") == "f32" ? ", " : " (LSH: f32), ", all.at("date").get<std::string>(),
+          ". The paper's networks with random weights, as in [table 5](table5.md), but "
+          "many images together. Bits/dim of softmax do not depend on whether it keeps a "
+          "state: see [table 1](table1.md) and [table 2](table2.md).")),
       "\n", PictureTag("table4", "Images a second of five methods, MNIST and CIFAR-10"), "\n");
   for (size_t d = 0; d < 2; ++d) {
     const json* softmax = Find(all, kMethods[0].name, d);
     if (softmax == nullptr) continue;
-    page +=
-        StrCat("## ", Title(d),
-               "\n\n| | images together | images/s | times softmax's | memory of an image: first "
-               "byte | to the last | grows | paper: images/s | times softmax's |\n"
-               "|---|---|---|---|---|---|---|---|---|\n");
+    page += StrCat("## ", Title(d),
+                   "\n\n| | images together | images/s | times softmax's | memory of an image | of "
+                   "it the past, after the first byte | after the last | paper: images/s | times "
+                   "softmax's |\n|---|---|---|---|---|---|---|---|---|\n");
     for (const Method& method : kMethods) {
       const json* record = Find(all, method.name, d);
       if (record == nullptr) continue;
       const double rate = record->at("images_per_second");
       const double batch = record->at("batch");
-      const double begin = record->at("memory_first_bytes").get<double>() / batch;
-      const double end = record->at("memory_last_bytes").get<double>() / batch;
-      page += StrCat("| ", method.label, " | ", record->at("batch").get<int>(), " | ", Small(rate),
-                     " | ", Digits(rate / softmax->at("images_per_second").get<double>()), " | ",
-                     FormatBytes(begin), " | ", FormatBytes(end), " | ",
-                     begin > 0 ? Digits(end / begin) + " x" : "–", " | ", method.paper[d], " | ",
-                     Digits(method.paper[d] / kMethods[0].paper[d]), " |\n");
+      const double memory = record->at("memory_last_bytes").get<double>() / batch;
+      // A cache has room for all from the beginning, and is filled byte by byte.
+      const double state = record->at("state_bytes"), bytes = record->at("N");
+      const bool cache = method.name == std::string("stateful");
+      page +=
+          StrCat("| ", method.label, " | ", record->at("batch").get<int>(), " | ", Digits(rate),
+                 " | ", Digits(rate / softmax->at("images_per_second").get<double>()), " | ",
+                 FormatBytes(memory), " | ",
+                 method.stateless ? "– | – | "
+                                  : StrCat(FormatBytes(cache ? state / (bytes - 1) : state), " | ",
+                                           FormatBytes(state), " | "),
+                 method.paper[d], " | ", Digits(method.paper[d] / kMethods[0].paper[d]), " |\n");
     }
     page += "\n";
   }
   page += Wrapped(
-      "Memory is what the process holds beside the weights once the first byte of all images has "
-      "been read, and at most until the last, scratch included, divided by the images. Softmax and "
-      "LSH without a state need it for reading everything again; stateful softmax for keys and "
-      "values, whose room is there from the beginning and is filled as the image grows. The "
-      "paper's "
-      "GPU held 10,000 images of MNIST at once with linear attention.");
+      "Memory is what the process holds at most beside the weights until the last byte, scratch "
+      "included, divided by the images. The past is what must be kept of an image to go on: "
+      "linear's does not grow; stateful softmax keeps keys and values, whose room this engine "
+      "takes "
+      "whole at the beginning; without a state nothing is kept, and everything is read again (by "
+      "softmax through the same room). The paper's GPU held 10,000 images of MNIST at once with "
+      "linear attention.");
   return page + "\nThe command wrote this page.\n";
 }
 

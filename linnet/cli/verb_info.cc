@@ -130,7 +130,8 @@ void PrintTable(const ModelSpec& spec, const ordered_json& info) {
     line("state", "none: it does not run outside training");
   } else if (info["state_bytes"].is_null()) {
     const AttentionSpec& attention = spec.attention;
-    if (attention.kind == "reformer" && attention.lsh_variant == "published") {
+    if (attention.kind == "reformer" && attention.lsh_variant == "published" &&
+        spec.task == "images") {
       line("state", "none: 'reformer' is no RNN; it reads everything again for each symbol");
     } else {
       const bool kind = FindAttentionKind(attention.kind).recurrent;

@@ -756,9 +756,9 @@ TEST_P(RuntimeTest, WholeSequencesMatchTheReference) {
     const TestModel model(spec);
     const auto length = static_cast<size_t>(spec.max_length);
     Tokens tokens = model.RandomTokens(3 * length, 0);
-    for (const Precision precision : {Precision::kF32, Precision::kBf16}) {
-      // Rounded queries may fall on two sides of a plane.
-      if (precision != Precision::kF32 && spec.attention.kind == "reformer") continue;
+    for (const Precision precision : {Precision::kF32, Precision::kBf16, Precision::kInt8}) {
+      // Rounded queries may fall on two sides of a plane: then the same bits in any company are all.
+      const bool compare = precision == Precision::kF32 || spec.attention.kind != "reformer";
       const auto in = model.In(precision);
       const std::vector<Doubles> want =
           model.Outputs({tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(length)}, *in,
@@ -772,10 +772,12 @@ TEST_P(RuntimeTest, WholeSequencesMatchTheReference) {
           const auto read = std::span(tokens).first(batch * length);
           engine.Whole(batch, read, length, all);
           engine.Whole(batch, read, length, last);
-          for (size_t t = 0; t < length; ++t) {
+          for (size_t t = 0; compare && t < length; ++t) {
             for (size_t o = 0; o < width; ++o) {
               ASSERT_NEAR(all[t * width + o], want[t][o],
-                          precision == Precision::kF32 ? 2e-4 : 0.05)
+                          precision == Precision::kF32    ? 2e-4
+                          : precision == Precision::kBf16 ? 0.05
+                                                          : 0.2)
                   << t;
             }
           }
