@@ -418,7 +418,7 @@ class Images(unittest.TestCase):
         record = json.loads((self.dir / "out" / "table1.json").read_text())
         self.assertEqual([run["method"] for run in record["runs"]], ["softmax", "lsh-1", "lsh-4", "linear"])
         for run in record["runs"]:
-            self.assertEqual(run["steps"], 100)
+            self.assertEqual(run["steps"], 50)
             self.assertTrue(0.3 < run["bits_per_dim"] < 4, run)  # 8 by chance
         rates = {entry["method"]: entry["images_per_second"] for entry in record["throughput"]}
         self.assertGreater(rates["linear"], 10 * rates["softmax"])
@@ -457,9 +457,10 @@ class Images(unittest.TestCase):
         self.assertIn("train-images-idx3-ubyte.gz", self.one_line("table1", "--data", "broken", "--work", "work-2"))
         self.assertIn("is too little", self.one_line("table1", "--scale", "tiny", "--budget", 1, "--work", "work-3"))
         (self.dir / "work-4").mkdir()
-        self.reproduce("table1", "--scale", "tiny", "--budget", 600, "--work", "work-6", "--out", "out-6")
+        self.reproduce("figure3", "--scale", "tiny", "--budget", 600, "--work", "work-6", "--out", "out-6", "--count", 2,
+                       "--completions", 1)
         whole = json.loads((self.dir / "work-6" / "plan.json").read_text())
-        self.assertIn("--scale tiny --budget 600 --work work-6", (self.dir / "out-6" / "table1.md").read_text())
+        self.assertIn("--scale tiny --budget 600 --work work-6", (self.dir / "out-6" / "figure3.md").read_text())
         self.assertIn("with --budget 600", self.one_line("table1", "--budget", "2h", "--work", "work-6"))
         write_mnist(self.dir / "others", images=13)
         self.assertIn("other data", self.one_line("figure3", "--data", "others", "--work", "work-6"))

@@ -54,7 +54,7 @@ namespace {
 
 constexpr int kBuckets = 64, kPaperEpochs = 250;
 constexpr size_t kMethods = kImageMethods.size();
-constexpr int64_t kLeastSteps = 50, kTinySteps = 100;
+constexpr int64_t kLeastSteps = 50, kTinySteps = 50;
 // Of a budget, for trainings and their validations; the rest is for what is measured behind them.
 constexpr double kTrainingShare = 0.7;
 constexpr double kValidations = 1.1;  // trainings take so much longer than their updates
