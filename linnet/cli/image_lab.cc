@@ -27,7 +27,7 @@ const ImageSetup& MnistSetup() {
                                    .chunks = 27,
                                    .equal_time = false,
                                    .small = 3000,
-                                   .test_images = 2000,
+                                   .test_images = 10000,
                                    .train_images = 60'000,
                                    .paper_bits = {0.621, 0.745, 0.676, 0.644},
                                    .paper_images = {0.45, 0.68, 0.27, 142.8}};
@@ -43,7 +43,7 @@ const ImageSetup& CifarSetup() {
                                    .chunks = 83,
                                    .equal_time = true,
                                    .small = 6,
-                                   .test_images = 300,
+                                   .test_images = 1000,
                                    .train_images = 50'000,
                                    .paper_bits = {3.47, 3.39, 3.51, 3.40},
                                    .paper_images = {0.004, 0.015, 0.005, 17.85}};

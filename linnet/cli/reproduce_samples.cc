@@ -192,12 +192,13 @@ void Run(const Kind& kind, const Options& options) {
     const std::string path = lab.ModelOf(*method);
     Drawn images{.method = method, .samples = {}, .completions = {}};
     const auto with_engine = [&](const char* what, const auto& body) {
-      std::cerr << what << " " << method->label << "\n";
+      const std::string task = StrCat(what, " ", method->label);
+      std::cerr << task << "\n";
       Engine engine(Model::Open(path), {.threads = options.lab.threads});
       Pixels made;
       // As many at a time as there are threads, where each byte takes a pass over all before it.
       const auto threads = static_cast<size_t>(engine.pool().size());
-      WithProgress(what, [&](const auto& report) {
+      WithProgress(task, [&](const auto& report) {
         SampleOptions sample{.seed = 1, .batch = 64, .progress = &report};
         if (!engine.model().steps()) sample.batch = threads;
         made = body(engine, sample);
