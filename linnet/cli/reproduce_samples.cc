@@ -305,7 +305,7 @@ void Run(const Kind& kind, const Options& options) {
               "its nearest, where 1 is how far test images are. Noise counts as variety too: of "
               "networks this young, far above 1 means images that look like nothing. "
               "Bits/dim are of the first ",
-              record.at("test_images").get<int>(), " test images.")),
+              Digits(record.at("test_images").get<long>()), " test images.")),
           "\n");
   }
   if (kind.completions) {
