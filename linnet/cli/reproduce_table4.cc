@@ -93,7 +93,7 @@ plot::Figure DrawTable(const json& all) {
                                        plot::Marker::kTriangle, plot::Marker::kDiamond,
                                        plot::Marker::kCircle};
   plot::Figure figure{.title = "Images a second, the paper's networks",
-                      .subtitle = "filled with a line: here; alone: the paper's GPU",
+                      .subtitle = "with a line: here; pale and alone: the paper, on its GPU",
                       .panels = {}};
   plot::Plot panel{.x = {"bytes of an image", /*log=*/true},
                    .y = {"images a second", /*log=*/true}};
