@@ -276,7 +276,8 @@ class TrainTest(unittest.TestCase):
             if attention[0] in ("full", "causal-linear"):
                 self.assertEqual(evaluated.returncode, 0, evaluated.stderr)
             else:
-                self.assert_refused(evaluated, "this runtime does not run")
+                whole = attention[0] == "reformer" and "simple" not in attention  # it reads, but cannot step
+                self.assert_refused(evaluated, "is no RNN" if whole else "this runtime does not run")
             self.run_ok("copy", "--resume", "--out", out, "--steps", "62")
 
     def test_bf16_follows_fp32(self):

@@ -77,7 +77,7 @@ void CheckFrom(const CLI::App& verb, const std::vector<std::string>& allowed) {
   for (const CLI::Option* option : verb.get_options()) {
     const std::string name = option->get_name();
     if (option->count() == 0 || name == "--from" || name == "--out" || name == "--json" ||
-        std::find(allowed.begin(), allowed.end(), name) != allowed.end()) {
+        name == "--work" || std::find(allowed.begin(), allowed.end(), name) != allowed.end()) {
       continue;
     }
     throw InputError("--from measures nothing, so ", name, " means nothing; give one");
