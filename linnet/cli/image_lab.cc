@@ -290,7 +290,10 @@ void ImageLab::Plan() {
     const double each = lab_.SecondsAnUpdate(method.label, method.name, Flags(method));
     seconds[method.name] = each;
     together += each, slowest = std::max(slowest, each);
-    if (budget && least(slowest, together) > budget_) too_little(least(slowest, together));
+    // Those that are still to be timed are taken to be like those that were.
+    const double expected =
+        least(slowest, together * kMethods / static_cast<double>(seconds.size()));
+    if (budget && expected > budget_) too_little(expected);
   }
   const double training = (budget_ * kTrainingShare - watch_.Seconds()) / kValidations;
   double all = 0;

@@ -775,9 +775,9 @@ TEST_P(RuntimeTest, WholeSequencesMatchTheReference) {
           for (size_t t = 0; compare && t < length; ++t) {
             for (size_t o = 0; o < width; ++o) {
               ASSERT_NEAR(all[t * width + o], want[t][o],
-                          precision == Precision::kF32    ? 2e-4
-                          : precision == Precision::kBf16 ? 0.05
-                                                          : 0.2)
+                          precision == Precision::kF32    ? 1e-4
+                          : precision == Precision::kBf16 ? 0.02
+                                                          : 0.05)
                   << t;
             }
           }
