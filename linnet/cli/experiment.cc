@@ -209,7 +209,7 @@ Results::Results(const std::string& name, const std::string& folder,
                  const std::vector<std::string>& pictures, const std::vector<std::string>& images)
     : folder_(folder), pictures_(pictures), images_(images) {
   std::error_code error;
-  made_ = fs::create_directory(folder, error);
+  const bool made = fs::create_directory(folder, error);
   if (error) throw InputError(folder, ": cannot make this folder: ", error.message());
   page_ = fs::path(folder) / (name + ".md"), records_ = fs::path(folder) / (name + ".json");
   std::vector<std::string> files = {page_, records_};
@@ -218,15 +218,12 @@ Results::Results(const std::string& name, const std::string& folder,
   }
   for (const std::string& image : images_) files.push_back(fs::path(folder) / (image + ".png"));
   for (const std::string& file : files) AtomicFile probe(file);
-}
-
-Results::~Results() {
-  std::error_code error;
-  if (made_ && written_.empty()) fs::remove(folder_, error);
+  if (made) fs::remove(folder, error);  // a signal may end what measures: then nothing is left
 }
 
 void Results::Write(const std::string& records, const std::string& page,
                     const std::vector<plot::Figure>& figures, const std::vector<Image>& images) {
+  fs::create_directory(folder_);
   // Pictures are drawn beside their places: one that cannot be drawn leaves all of them as they were.
   struct Aside {
     fs::path folder;

@@ -77,15 +77,12 @@ class Lab {
   std::filesystem::path folder_;
 };
 
-// NAME.md, NAME.json and the pictures in a folder, which is made where it is missing.
+// NAME.md, NAME.json and the pictures in a folder, which Write makes where it is missing.
 class Results {
  public:
   // Throws where one of them could not be written. `images` are PNGs that are no plots.
   Results(const std::string& name, const std::string& folder,
           const std::vector<std::string>& pictures, const std::vector<std::string>& images = {});
-  ~Results();  // takes away a folder that it made for nothing
-  Results(const Results&) = delete;
-  Results& operator=(const Results&) = delete;
 
   // A figure for each of the pictures, in both themes, as PNG and SVG; or for the first ones.
   void Write(const std::string& records, const std::string& page,
@@ -96,7 +93,6 @@ class Results {
  private:
   std::string folder_, page_, records_;
   std::vector<std::string> pictures_, images_, written_;
-  bool made_ = false;
 };
 
 }  // namespace linnet::cli

@@ -12,6 +12,7 @@
 #include "linnet/base/units.h"
 #include "linnet/cli/bench.h"
 #include "linnet/cli/experiment.h"
+#include "linnet/cli/generate_lab.h"
 #include "linnet/cli/page.h"
 #include "linnet/cli/reproduce.h"
 #include "linnet/cli/verbs.h"
@@ -22,59 +23,32 @@ namespace {
 
 using nlohmann::json;
 
-struct Options : ExperimentOptions {
-  std::vector<std::string> datasets = {"mnist", "cifar10"};
-  std::string precision = "f32";
-  int threads = 0;
-};
-
-struct Method {
+struct Method : GenerateMethod {
   const char* name;
-  const char* label;
-  const char* attention;
-  int rounds;
-  bool stateless;
   int batch[2];     // images together, MNIST and CIFAR-10; 0: as many as threads
   double paper[2];  // images a second
 };
 constexpr Method kMethods[] = {
-    {"softmax", "softmax", "full", 4, true, {0, 0}, {0.45, 0.004}},
-    {"stateful", "stateful softmax", "full", 4, false, {16, 4}, {7.56, 0.32}},
-    {"lsh-1", "LSH-1", "reformer", 1, true, {0, 0}, {0.68, 0.015}},
-    {"lsh-4", "LSH-4", "reformer", 4, true, {0, 0}, {0.27, 0.005}},
-    {"linear", "linear", "causal-linear", 4, false, {64, 32}, {142.8, 17.85}},
+    {{"softmax", "full", 0, true}, "softmax", {0, 0}, {0.45, 0.004}},
+    {{"stateful softmax", "full", 0, false}, "stateful", {16, 4}, {7.56, 0.32}},
+    {{"LSH-1", "reformer", 1, true}, "lsh-1", {0, 0}, {0.68, 0.015}},
+    {{"LSH-4", "reformer", 4, true}, "lsh-4", {0, 0}, {0.27, 0.005}},
+    {{"linear", "causal-linear", 0, false}, "linear", {64, 32}, {142.8, 17.85}},
 };
-const char* Title(size_t dataset) { return dataset == 0 ? "MNIST" : "CIFAR-10"; }
-const char* Name(size_t dataset) { return dataset == 0 ? "mnist" : "cifar10"; }
 
-json Measure(const Options& options) {
+json Measure(const GenerateOptions& options) {
   json all = {{"machine", MachineName()},
               {"date", Today()},
               {"precision", options.precision},
               {"records", json::array()}};
   const int threads = options.threads > 0 ? options.threads : ThreadPool::AvailableProcessors();
   for (size_t d = 0; d < 2; ++d) {
-    const std::string dataset = Name(d);
-    if (std::find(options.datasets.begin(), options.datasets.end(), dataset) ==
-        options.datasets.end()) {
-      continue;
-    }
+    if (!Wants(options, ImagesName(d))) continue;
     for (const Method& method : kMethods) {
-      std::cerr << "timing " << method.label << ", " << Title(d) << "\n";
-      std::vector<std::string> arguments = {"bench", "generate", "--json"};
-      const auto add = [&](const auto&... values) { (arguments.push_back(StrCat(values)), ...); };
-      // Reformer's queries, rounded, would be hashed elsewhere than the check's.
-      const bool reformer = method.attention == std::string("reformer");
-      add("--random", dataset, "--attention", method.attention, "--precision",
-          reformer ? "f32" : options.precision, "--batch",
-          method.batch[d] > 0 ? method.batch[d] : threads);
-      if (reformer) add("--lsh-rounds", method.rounds, "--lsh-chunk", d == 0 ? 29 : 37);
-      if (method.stateless) add("--stateless");
-      if (options.threads > 0) add("--threads", options.threads);
-      for (json& record : RunVerbJson("table4", arguments)) {
-        if (record.at("name") != "generate") continue;
-        record["method"] = method.name, record["dataset"] = dataset;
-        all["records"].push_back(record);
+      const int batch = method.batch[d] > 0 ? method.batch[d] : threads;
+      for (json& record : BenchGenerate("table4", options, method, d, batch)) {
+        record["method"] = method.name, record["dataset"] = ImagesName(d);
+        all["records"].push_back(std::move(record));
       }
     }
   }
@@ -83,7 +57,8 @@ json Measure(const Options& options) {
 
 const json* Find(const json& all, const char* method, size_t dataset) {
   for (const json& record : all.at("records")) {
-    if (record.at("method") == method && record.at("dataset") == Name(dataset)) return &record;
+    if (record.at("method") == method && record.at("dataset") == ImagesName(dataset))
+      return &record;
   }
   return nullptr;
 }
@@ -136,7 +111,7 @@ std::string Page(const json& all) {
   for (size_t d = 0; d < 2; ++d) {
     const json* softmax = Find(all, kMethods[0].name, d);
     if (softmax == nullptr) continue;
-    page += StrCat("## ", Title(d),
+    page += StrCat("## ", ImagesTitle(d),
                    "\n\n| | images together | images/s | times softmax's | memory of an image | of "
                    "it the past, after the first byte | after the last | paper: images/s | times "
                    "softmax's |\n|---|---|---|---|---|---|---|---|---|\n");
@@ -171,14 +146,10 @@ std::string Page(const json& all) {
   return page + "\nThe command wrote this page.\n";
 }
 
-void Run(const Options& options) {
+void Run(const GenerateOptions& options) {
   Results results("table4", options.out, {"table4"});
-  std::string command = "linnet reproduce table4";
-  if (options.precision != "f32") command += " --precision " + options.precision;
-  if (options.threads > 0) command += StrCat(" --threads ", options.threads);
-  if (options.datasets.size() == 1) command += " --dataset " + options.datasets[0];
   const json all = Obtain(
-      "table4", options, command, [&] { return Measure(options); },
+      "table4", options, GenerateCommand("table4", options), [&] { return Measure(options); },
       [](const json& record) {
         Page(record);
         DrawTable(record);
@@ -188,17 +159,8 @@ void Run(const Options& options) {
 }
 
 void Add(CLI::App& verb) {
-  auto options = std::make_shared<Options>();
-  verb.add_option("--dataset", options->datasets, "mnist, cifar10 or both (default: both)")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->type_name("NAMES")
-      ->check(CLI::IsMember({"mnist", "cifar10"}));
-  verb.add_option("--precision", options->precision, "f32, bf16 or int8 (default: f32)")
-      ->type_name("NAME")
-      ->check(CLI::IsMember({"f32", "bf16", "int8"}));
-  AddThreadsOption(&verb, options->threads);
-  AddExperimentOptions(verb, "table4", *options);
+  auto options = std::make_shared<GenerateOptions>();
+  AddGenerateOptions(verb, "table4", *options);
   verb.callback([options, &verb] {
     CheckFrom(verb);
     Run(*options);

@@ -1,7 +1,6 @@
 // linnet reproduce table5: the time of one image (appendix C.2), by softmax attention without a state
 // and with one, by LSH and by linear attention; and what a token costs as the image grows.
 #include <cmath>
-#include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -10,37 +9,25 @@
 #include "linnet/base/error.h"
 #include "linnet/base/units.h"
 #include "linnet/cli/experiment.h"
+#include "linnet/cli/generate_lab.h"
 #include "linnet/cli/page.h"
 #include "linnet/cli/reproduce.h"
-#include "linnet/cli/verbs.h"
-#include "linnet/io/file.h"
-#include "linnet/io/json.h"
 
 namespace linnet::cli {
 namespace {
 
 using nlohmann::json;
 
-struct Options : ExperimentOptions {
-  std::string precision = "f32";
-  int threads = 0;
-  std::vector<std::string> datasets = {"mnist", "cifar10"};
-};
-
-struct Method {
-  const char* label;
-  const char* attention;
-  int rounds;  // of hashing
-  bool stateless;
+struct Method : GenerateMethod {
   double paper[2];      // seconds an image on its CPU, MNIST and CIFAR-10
   double paper_gpu[2];  // and on its GPU
 };
 constexpr Method kMethods[] = {
-    {"softmax", "full", 0, true, {72.6, 8651.4}, {10.2, 300.1}},
-    {"stateful softmax", "full", 0, false, {7.4, 71.9}, {10.4, 70.4}},
-    {"LSH-1", "reformer", 1, true, {46.0, 2318.9}, {19.2, 221.6}},
-    {"LSH-4", "reformer", 4, true, {112.0, 5263.7}, {55.8, 683.9}},
-    {"linear", "causal-linear", 0, false, {5.5, 45.1}, {7.3, 61.3}},
+    {{"softmax", "full", 0, true}, {72.6, 8651.4}, {10.2, 300.1}},
+    {{"stateful softmax", "full", 0, false}, {7.4, 71.9}, {10.4, 70.4}},
+    {{"LSH-1", "reformer", 1, true}, {46.0, 2318.9}, {19.2, 221.6}},
+    {{"LSH-4", "reformer", 4, true}, {112.0, 5263.7}, {55.8, 683.9}},
+    {{"linear", "causal-linear", 0, false}, {5.5, 45.1}, {7.3, 61.3}},
 };
 constexpr const Method& kLinear = kMethods[4];
 
@@ -68,11 +55,8 @@ struct Result {
   }
 };
 
-const char* Title(const std::string& dataset) { return dataset == "mnist" ? "MNIST" : "CIFAR-10"; }
-
 // A record of 'linnet bench generate'; throws what nlohmann throws, and InputError.
 void Take(const json& record, Result& result) {
-  if (record.at("name") != "generate") return;
   Measured measured;
   const std::string model = record.at("model").get<std::string>();
   measured.dataset = model.substr(0, model.find(' '));
@@ -111,7 +95,8 @@ void Take(const json& record, Result& result) {
   }
   if (measured.at.empty()) throw InputError("no times of tokens");
   if (result.Find(*measured.method, measured.dataset) != nullptr) {
-    throw InputError("two records of ", measured.method->label, ", ", Title(measured.dataset));
+    throw InputError("two records of ", measured.method->label, ", ",
+                     ImagesTitle(measured.dataset == "mnist" ? 0 : 1));
   }
   result.measured.push_back(measured);
   const auto plain = [&](const char* field) {
@@ -134,22 +119,10 @@ void Take(const json& record, Result& result) {
   result.origin = origin, result.date = plain("date");
 }
 
-Result ReadRecords(const std::string& text, const std::string& where) {
-  const char* const remedy =
-      "; give what --json records of 'linnet bench generate' hold, in a list";
-  std::string fault;
-  const json records = ParseJson(text, 8, fault);
-  if (!fault.empty()) throw InputError(where, ": ", fault, remedy);
+Result Read(const json& all) {
   Result result;
-  try {
-    if (!records.is_array()) throw InputError("no list of records");
-    for (const json& record : records) Take(record, result);
-  } catch (const json::exception&) {
-    throw InputError(where, ": a record lacks a field, or has one of another type", remedy);
-  } catch (const Error& error) {
-    throw InputError(where, ": ", error.what(), remedy);
-  }
-  if (result.measured.empty()) throw InputError(where, ": holds no measurement", remedy);
+  for (const json& record : all.at("records")) Take(record, result);
+  if (result.measured.empty()) throw InputError("holds no measurement");
   return result;
 }
 
@@ -160,9 +133,10 @@ plot::Figure DrawResult(const Result& result) {
   constexpr plot::Marker kMarkers[] = {plot::Marker::kSquare, plot::Marker::kSquare,
                                        plot::Marker::kTriangle, plot::Marker::kDiamond,
                                        plot::Marker::kCircle};
-  for (const char* dataset : {"mnist", "cifar10"}) {
+  for (size_t d = 0; d < 2; ++d) {
+    const std::string dataset = ImagesName(d);
     plot::Plot panel{
-        .title = Title(dataset), .x = {"tokens before it"}, .y = {"microseconds", /*log=*/true}};
+        .title = ImagesTitle(d), .x = {"tokens before it"}, .y = {"microseconds", /*log=*/true}};
     for (size_t i = 0; i < std::size(kMethods); ++i) {
       const Measured* measured = result.Find(kMethods[i], dataset);
       if (measured == nullptr) continue;
@@ -192,7 +166,7 @@ std::string Page(const Result& result, const std::string& command) {
       "compares is the order and the factors."));
   page += "\n" + PictureTag("table5", "Time of a token against the tokens before it") + "\n";
   for (size_t d = 0; d < 2; ++d) {
-    const std::string dataset = d == 0 ? "mnist" : "cifar10";
+    const std::string dataset = ImagesName(d);
     const Measured* linear = result.Find(kLinear, dataset);
     std::string rows;
     for (const Method& method : kMethods) {
@@ -211,7 +185,7 @@ std::string Page(const Result& result, const std::string& command) {
       rows += StrCat(Digits(paper), " | ", Digits(paper / paper_linear), " | ",
                      Digits(method.paper_gpu[d]), " |\n");
     }
-    page += StrCat("## ", Title(dataset),
+    page += StrCat("## ", ImagesTitle(d),
                    "\n\n| | seconds | times linear's | last eighth of the tokens over the first | "
                    "times its limit | state | paper, CPU | times linear's | paper, GPU |\n"
                    "|---|---|---|---|---|---|---|---|---|\n",
@@ -230,66 +204,32 @@ std::string Page(const Result& result, const std::string& command) {
   return page + "\nThe command wrote this page.\n";
 }
 
-std::string Measure(const Options& options) {
-  json all = json::array();
-  for (const std::string& dataset : options.datasets) {
+json Measure(const GenerateOptions& options) {
+  json all = {{"records", json::array()}};
+  for (size_t d = 0; d < 2; ++d) {
+    if (!Wants(options, ImagesName(d))) continue;
     for (const Method& method : kMethods) {
-      std::cerr << "measuring " << method.label << ", " << Title(dataset) << "\n";
-      std::vector<std::string> arguments = {
-          "bench",       "generate",
-          "--random",    dataset,
-          "--attention", method.attention,
-          "--precision", method.rounds > 0 ? "f32" : options.precision,
-          "--json"};
-      if (method.stateless) arguments.push_back("--stateless");
-      if (method.rounds > 0) {
-        arguments.insert(arguments.end(), {"--lsh-rounds", std::to_string(method.rounds),
-                                           "--lsh-chunk", dataset == "mnist" ? "29" : "37"});
+      for (json& record : BenchGenerate("table5", options, method, d, 1)) {
+        all["records"].push_back(std::move(record));
       }
-      if (options.threads > 0) {
-        arguments.insert(arguments.end(), {"--threads", std::to_string(options.threads)});
-      }
-      const json records = RunVerbJson("table5", arguments);
-      if (!records.is_array()) {
-        throw RuntimeError("table5: 'linnet bench generate' wrote no list; nothing is written");
-      }
-      all.insert(all.end(), records.begin(), records.end());
     }
   }
-  return all.dump(1) + "\n";
+  return all;
 }
 
-void Run(const Options& options) {
+void Run(const GenerateOptions& options) {
   Results results("table5", options.out, {"table5"});
-  std::string command = "linnet reproduce table5", text;
-  if (options.from.empty()) {
-    if (options.precision != "f32") command += " --precision " + options.precision;
-    if (options.threads > 0) command += StrCat(" --threads ", options.threads);
-    if (options.datasets.size() == 1) command += " --dataset " + options.datasets[0];
-    text = Measure(options);
-  } else {
-    command += " --from table5.json   # what an earlier run wrote";
-    text = ReadFile(options.from, size_t{1} << 26);
-  }
-  const Result result =
-      ReadRecords(text, options.from.empty() ? "linnet bench generate" : options.from);
-  results.Write(text, Page(result, command), {DrawResult(result)});
+  const json all = Obtain(
+      "table5", options, GenerateCommand("table5", options), [&] { return Measure(options); },
+      [](const json& record) { Page(Read(record), CommandOf("table5", record)); });
+  const Result result = Read(all);
+  results.Write(all.dump(1) + "\n", Page(result, CommandOf("table5", all)), {DrawResult(result)});
   results.Print(options.json);
 }
 
 void Add(CLI::App& verb) {
-  auto options = std::make_shared<Options>();
-  verb.add_option("--dataset", options->datasets, "mnist, cifar10 or both (default: both)")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->type_name("NAMES")
-      ->check(CLI::IsMember({"mnist", "cifar10"}));
-  verb.add_option("--precision", options->precision, "f32, bf16 or int8")
-      ->type_name("NAME")
-      ->check(CLI::IsMember({"f32", "bf16", "int8"}))
-      ->capture_default_str();
-  AddThreadsOption(&verb, options->threads);
-  AddExperimentOptions(verb, "table5", *options);
+  auto options = std::make_shared<GenerateOptions>();
+  AddGenerateOptions(verb, "table5", *options);
   verb.callback([options, &verb] {
     CheckFrom(verb);
     Run(*options);

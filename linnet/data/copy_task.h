@@ -8,8 +8,9 @@
 //   target     s_2  ..  0     s_1  s_2  ..  0     0    ..     the next token
 //   mask       0    ..  1     1    1    ..  0     0    ..     1 on n-1 .. 2n-1
 //
-// The first masked target, the separator, cannot be foreseen (n is random): it is learned as a
-// probability, and accuracy is best counted from position n on.
+// In the first copy the loss counts where the separator is due and nowhere else: a model that expects
+// it at every place there loses nothing, so the loss can come down to zero. Accuracy is best counted
+// from position n on.
 #ifndef LINNET_DATA_COPY_TASK_H_
 #define LINNET_DATA_COPY_TASK_H_
 

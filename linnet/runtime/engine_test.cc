@@ -1,0 +1,358 @@
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <memory>
+
+#include "linnet/io/safetensors.h"
+#include "linnet/kernels/isa.h"
+#include "linnet/runtime/engine.h"
+#include "linnet/runtime/narrow.h"
+#include "linnet/runtime/test_models.h"
+
+namespace linnet {
+namespace {
+
+class RuntimeTest : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override { kernels::ForceIsa(GetParam()); }
+  void TearDown() override { kernels::ForceIsa(""); }
+};
+INSTANTIATE_TEST_SUITE_P(Isa, RuntimeTest, testing::ValuesIn(kernels::AvailableIsas()),
+                         [](const auto& info) { return info.param; });
+
+// A prefix up to the cut, then steps, against the network in plain loops.
+void CheckCut(const std::shared_ptr<const Model>& model, const std::vector<Doubles>& want,
+              const Tokens& tokens, size_t cut, int threads, double tolerance = 1e-4) {
+  Engine engine(model, {.threads = threads});
+  const size_t width = engine.output_size();
+  State state = engine.NewState(1);
+  Floats got(tokens.size() * width);
+  if (cut > 0) {
+    engine.Prefix(state, std::span(tokens).first(cut), cut, std::span(got).first(cut * width));
+  }
+  for (size_t t = cut; t < tokens.size(); ++t) {
+    engine.Step(state, std::span(tokens).subspan(t, 1), std::span(got).subspan(t * width, width));
+  }
+  EXPECT_EQ(state.position(), tokens.size());
+  double worst = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    const double off = std::abs(got[i] - want[i / width][i % width]);
+    if (!(off <= worst)) worst = off;
+  }
+  EXPECT_LT(worst, tolerance) << "cut at " << cut << ", threads " << threads;
+}
+
+TEST_P(RuntimeTest, PrefixAndStepsMatchTheReferenceAtEveryCut) {
+  const Tokens tokens = Images().RandomTokens(19, 0);
+  const std::vector<Doubles> want = Images().Outputs(tokens);
+  for (size_t cut = 0; cut <= tokens.size(); ++cut) {
+    for (int threads : {1, 2}) CheckCut(Images().model, want, tokens, cut, threads);
+  }
+  const Tokens grid = Grid().RandomTokens(299, 0);
+  const std::vector<Doubles> want_grid = Grid().Outputs(grid);
+  for (size_t cut : {0, 1, 14, 15, 16, 191, 192, 205, 299}) {
+    CheckCut(Grid().model, want_grid, grid, cut, 2);
+  }
+  const Tokens longer = Copy().RandomTokens(250, 0);
+  const std::vector<Doubles> want_longer = Copy().Outputs(longer);
+  for (size_t cut : {0, 1, 96, 191, 192, 193, 250})
+    CheckCut(Copy().model, want_longer, longer, cut, 3);
+}
+
+// Narrow: the twin rounds what is almost the same to almost the same; where that lies between two
+// values, an int8 step of one input apart.
+TEST_P(RuntimeTest, NarrowModelsMatchTheReferenceThatRoundsAsTheyDo) {
+  for (const Precision precision : {Precision::kBf16, Precision::kInt8}) {
+    const double tolerance = precision == Precision::kInt8 ? 0.05 : 0.02;
+    for (const TestModel* of : {&Images(), &Wide(), &Copy(), &Text()}) {
+      const auto model = of->In(precision);
+      EXPECT_EQ(model->precision(), precision);
+      const size_t length = of == &Copy() ? 200 : 19;
+      const Tokens tokens = of->RandomTokens(length, 0);
+      for (size_t cut : {size_t{0}, length / 2, length}) {
+        const std::vector<Doubles> want = of->Outputs(tokens, *model, cut);
+        for (int threads : {1, 2, 3}) CheckCut(model, want, tokens, cut, threads, tolerance);
+      }
+    }
+  }
+}
+
+TEST_P(RuntimeTest, OtherAttentionsRunNarrowToo) {
+  for (const char* map : {"relu", "polynomial2", "rff", "favor", "softmax"}) {
+    ModelSpec spec = WideImages();
+    if (map == std::string("softmax")) {
+      spec.attention.kind = "full";
+    } else {
+      spec.attention.feature_map = map;
+    }
+    const TestModel model(spec);
+    const Tokens tokens = model.RandomTokens(19, 0);
+    const auto narrow = model.In(Precision::kBf16);
+    for (size_t cut : {0, 11, 19}) {
+      SCOPED_TRACE(map);
+      CheckCut(narrow, model.Outputs(tokens, *narrow, cut), tokens, cut, 2, 0.02);
+    }
+  }
+}
+
+// All that a sequence gets when it is one of `batch`: the outputs of a prefix and of steps.
+Floats RunOne(const TestModel& model, int threads, size_t batch, size_t which, size_t prefix,
+              size_t steps, std::shared_ptr<const Model> as = nullptr) {
+  Engine engine(as ? as : model.model, {.threads = threads});
+  const size_t width = engine.output_size();
+  std::vector<Tokens> tokens;
+  Tokens block;
+  for (size_t i = 0; i < batch; ++i) {
+    // The sequence that is looked at is the same in every batch.
+    tokens.push_back(model.RandomTokens(prefix + steps, i == which ? 1000 : i));
+    block.insert(block.end(), tokens[i].begin(),
+                 tokens[i].begin() + static_cast<ptrdiff_t>(prefix));
+  }
+  State state = engine.NewState(batch);
+  Floats out(batch * prefix * width), result;
+  const auto keep = [&](size_t rows) {
+    const auto begin = out.begin() + static_cast<ptrdiff_t>(which * rows * width);
+    result.insert(result.end(), begin, begin + static_cast<ptrdiff_t>(rows * width));
+  };
+  engine.Prefix(state, block, prefix, out);
+  keep(prefix);
+  out.resize(batch * width);
+  for (size_t t = prefix; t < prefix + steps; ++t) {
+    Tokens next;
+    for (const Tokens& sequence : tokens) next.push_back(sequence[t]);
+    engine.Step(state, next, out);
+    keep(1);
+  }
+  return result;
+}
+
+TEST_P(RuntimeTest, ThreadsAndCompanyDoNotChangeABit) {
+  const Floats images = RunOne(Images(), 1, 1, 0, 5, 4);
+  const Floats grid = RunOne(Grid(), 1, 1, 0, 20, 20);
+  const Floats copy = RunOne(Copy(), 1, 1, 0, 200, 2);
+  for (int threads : {1, 2, 3}) {
+    for (size_t batch : {1, 2, 3, 4, 5, 6, 7, 8, 9, 25, 130}) {
+      const size_t which = batch * 2 / 3;
+      EXPECT_EQ(RunOne(Images(), threads, batch, which, 5, 4), images) << threads << " " << batch;
+      if (batch <= 9) {
+        EXPECT_EQ(RunOne(Grid(), threads, batch, which, 20, 20), grid) << threads << " " << batch;
+        EXPECT_EQ(RunOne(Copy(), threads, batch, which, 200, 2), copy) << threads << " " << batch;
+      }
+    }
+  }
+}
+
+TEST_P(RuntimeTest, OtherAttentionsMatchTheReference) {
+  for (const char* map : {"relu", "polynomial2", "rff", "favor", "softmax"}) {
+    ModelSpec spec = GridImages();
+    if (map == std::string("softmax")) {
+      spec.attention.kind = "full";
+    } else {
+      spec.attention.feature_map = map;
+    }
+    const TestModel model(spec);
+    const Tokens tokens = model.RandomTokens(299, 0);
+    const std::vector<Doubles> want = model.Outputs(tokens);
+    for (size_t cut : {0, 1, 150, 299}) {
+      for (int threads : {1, 2}) CheckCut(model.model, want, tokens, cut, threads);
+    }
+    const Floats alone = RunOne(model, 1, 1, 0, 5, 4);
+    for (size_t batch : {3, 40}) EXPECT_EQ(RunOne(model, 2, batch, 1, 5, 4), alone) << map;
+  }
+}
+
+TEST_P(RuntimeTest, NarrowModelsGiveTheSameBitsWithAnyThreadsAndCompany) {
+  for (const Precision precision : {Precision::kBf16, Precision::kInt8}) {
+    for (const TestModel* of : {&Images(), &Wide()}) {
+      const auto model = of->In(precision);
+      const Floats alone = RunOne(*of, 1, 1, 0, 5, 4, model);
+      for (int threads : {1, 2, 3, 5}) {
+        for (size_t batch : {1, 2, 5, 9, 17, 40, 130}) {
+          EXPECT_EQ(RunOne(*of, threads, batch, batch * 2 / 3, 5, 4, model), alone)
+              << PrecisionName(precision) << " " << threads << " " << batch;
+        }
+      }
+    }
+  }
+}
+
+// What a narrow file holds is what the engine makes of the wide one.
+TEST(WriteNarrowed, GivesTheSameBitsAsNarrowingWhenItIsLoaded) {
+  const std::string path =
+      (std::filesystem::temp_directory_path() / StrCat("linnet_narrow_test.", getpid())).string();
+  for (const TestModel* of : {&Wide(), &Copy(), &Text()}) {
+    for (const Precision precision : {Precision::kBf16, Precision::kInt8}) {
+      WriteNarrowed(of->checkpoint(), precision, path);
+      EXPECT_LT(std::filesystem::file_size(path), of->file.size());
+      const Checkpoint narrow = Checkpoint::Open(path);
+      EXPECT_EQ(narrow.precision(), precision);
+      EXPECT_EQ(narrow.training(), "{\"steps\": 3}");
+      const auto model = Model::Open(path);
+      EXPECT_EQ(model->precision(), precision);
+      // Embeddings are rounded in the file: so the wide model with those.
+      const Floats got = RunOne(*of, 2, 3, 1, 5, 4, model);
+      WriteNarrowed(narrow, Precision::kF32, path);  // widened, in a file of its own
+      EXPECT_EQ(Checkpoint::Open(path).precision(), Precision::kF32);
+      EXPECT_EQ(RunOne(*of, 2, 3, 1, 5, 4, Model::Open(path, {precision})), got);
+    }
+  }
+  std::filesystem::remove(path);
+}
+
+TEST(Engine, PrefixGivesAllOutputsTheLastOrNone) {
+  Engine engine(Copy().model, {.threads = 2});
+  const size_t length = 220, batch = 3, width = engine.output_size();
+  const Tokens tokens = Copy().RandomTokens(batch * length, 0);
+  Floats all(batch * length * width), last(batch * width);
+  State a = engine.NewState(batch), b = engine.NewState(batch), c = engine.NewState(batch);
+  engine.Prefix(a, tokens, length, all);
+  engine.Prefix(b, tokens, length, last);
+  engine.Prefix(c, tokens, length, {});
+  for (size_t i = 0; i < batch; ++i) {
+    const auto from = all.begin() + static_cast<ptrdiff_t>(((i + 1) * length - 1) * width);
+    EXPECT_TRUE(std::equal(from, from + static_cast<ptrdiff_t>(width),
+                           last.begin() + static_cast<ptrdiff_t>(i * width)));
+  }
+  Floats next_a(batch * width), next_c(batch * width);
+  engine.Step(a, Tokens(batch, 1), next_a);
+  engine.Step(c, Tokens(batch, 1), next_c);
+  EXPECT_EQ(next_a, next_c);
+}
+
+// What a sequence gets in a state with others that are further on, less far, or new, is what it gets
+// alone.
+// More threads than processors: barriers make them wait for the scheduler, and the engine goes over to
+// one thread and back.
+TEST(Engine, ACrowdChangesNoBit) {
+  const Tokens tokens = Grid().RandomTokens(299, 0);
+  std::vector<Floats> got;
+  for (const int threads : {1, 2 * ThreadPool::AvailableProcessors() + 1}) {
+    Engine engine(Grid().model, {.threads = threads});
+    State state = engine.NewState(1);
+    Floats& all = got.emplace_back(tokens.size() * engine.output_size());
+    for (size_t t = 0; t < tokens.size(); ++t) {
+      engine.Step(state, std::span(tokens).subspan(t, 1),
+                  std::span(all).subspan(t * engine.output_size(), engine.output_size()));
+    }
+  }
+  EXPECT_EQ(got[0], got[1]);
+}
+
+TEST(Engine, RefusesWhatItCannotReadAndKeepsTheState) {
+  Engine engine(Images().model, {.threads = 1}), other(Copy().model, {.threads = 1});
+  Floats out(engine.output_size()), want = out;
+  State state = engine.NewState(1), twin = engine.NewState(1), empty;
+  engine.Step(state, Tokens{5}, out);
+  engine.Step(twin, Tokens{5}, out);
+  const auto prefix = [&](const Tokens& tokens, size_t length) {
+    return ErrorOf([&] { engine.Prefix(state, tokens, length, out); });
+  };
+  EXPECT_TRUE(Contains(prefix({1, 256}, 2), "symbol 256 is outside its vocabulary 0 .. 255"));
+  EXPECT_TRUE(Contains(prefix({-1}, 1), "symbol -1"));
+  EXPECT_TRUE(Contains(prefix(Tokens(19, 1), 19), "has 19 positions; 1 are read and 19 more"));
+  EXPECT_TRUE(Contains(prefix({1, 2}, 1), "a state of 1 sequences cannot read 2 symbols"));
+  EXPECT_TRUE(Contains(prefix({}, 0), "cannot read 0 symbols"));
+  EXPECT_TRUE(Contains(prefix({1, 2, 3}, 2), "cannot read 3 symbols"));
+  EXPECT_TRUE(Contains(ErrorOf([&] { engine.Step(state, Tokens{1}, {}); }), "room"));
+  EXPECT_TRUE(Contains(ErrorOf([&] { engine.Step(state, Tokens{1}, std::span(out).first(2)); }),
+                       "outputs need 1 x 9 floats"));
+  EXPECT_TRUE(Contains(ErrorOf([&] { other.Step(state, Tokens{1}, out); }), "not made for"));
+  EXPECT_TRUE(Contains(ErrorOf([&] { engine.Step(empty, {}, out); }), "not made for"));
+  EXPECT_TRUE(Contains(ErrorOf([&] { engine.NewState(0); }), "at least one"));
+  EXPECT_TRUE(Contains(ErrorOf([&] { engine.NewState(size_t{1} << 50); }), "takes"));
+  EXPECT_EQ(state.position(), 1u);
+  engine.Step(state, Tokens{7}, out);
+  engine.Step(twin, Tokens{7}, want);
+  EXPECT_EQ(out, want);
+}
+
+TEST(Model, OpensFilesAndMemoryAlike) {
+  const auto bytes = std::as_bytes(std::span(Images().file));
+  const auto model = Model::FromMemory(bytes, "memory");
+  EXPECT_EQ(model->path(), "memory");
+  EXPECT_EQ(model->training(), "{\"steps\": 3}");
+  EXPECT_EQ(model->spec(), RaggedImages());
+  EXPECT_GT(model->weight_bytes(),
+            static_cast<size_t>(ParameterCount(RaggedImages()) - 256 * 14) * sizeof(float));
+  EXPECT_EQ(model->first_value().size(), 256u);
+  Floats a(9), b(9);
+  Engine from_memory(model, {.threads = 1}), from_file(Images().model, {.threads = 1});
+  State state = from_memory.NewState(1), twin = from_file.NewState(1);
+  from_memory.Step(state, Tokens{3}, a);
+  from_file.Step(twin, Tokens{3}, b);
+  EXPECT_EQ(a, b);
+  EXPECT_TRUE(Contains(ErrorOf([&] { Model::FromMemory(bytes.first(200), "cut"); }), "cut: "));
+}
+
+TEST(Model, RefusesAKindThatCannotBeStepped) {
+  ModelSpec spec = LongCopy();
+  AddFeatureMap({.name = "of one's own"});
+  spec.attention.feature_map = "of one's own";
+  EXPECT_TRUE(Contains(ErrorOf([&] { TestModel model(spec); }),
+                       "feature map 'of one's own'; it runs elu, relu"));
+  spec.attention.kind = "kernel";
+  EXPECT_TRUE(Contains(ErrorOf([&] { TestModel model(spec); }), "'kernel'; it runs causal-linear"));
+  spec.attention.kind = "reformer", spec.attention.lsh_variant = "simple";
+  EXPECT_TRUE(Contains(ErrorOf([&] { TestModel model(spec); }), "it runs 'published'"));
+}
+
+TEST_P(RuntimeTest, WholeSequencesMatchTheReference) {
+  for (const ModelSpec& spec : {Hashing(RaggedImages()), Hashing(GridImages()), LongCopy()}) {
+    const TestModel model(spec);
+    const auto length = static_cast<size_t>(spec.max_length);
+    Tokens tokens = model.RandomTokens(3 * length, 0);
+    for (const Precision precision : {Precision::kF32, Precision::kBf16, Precision::kInt8}) {
+      // Rounded queries may fall on two sides of a plane: then the same bits in any company are all.
+      const bool compare = precision == Precision::kF32 || spec.attention.kind != "reformer";
+      const auto in = model.In(precision);
+      const std::vector<Doubles> want =
+          model.Outputs({tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(length)}, *in,
+                        /*prefix=*/length);
+      Floats first;
+      for (int threads : {1, 2}) {
+        Engine engine(in, {.threads = threads});
+        const size_t width = engine.output_size();
+        for (const size_t batch : {size_t{1}, size_t{3}}) {
+          Floats all(batch * length * width), last(batch * width);
+          const auto read = std::span(tokens).first(batch * length);
+          engine.Whole(batch, read, length, all);
+          engine.Whole(batch, read, length, last);
+          for (size_t t = 0; compare && t < length; ++t) {
+            for (size_t o = 0; o < width; ++o) {
+              ASSERT_NEAR(all[t * width + o], want[t][o],
+                          precision == Precision::kF32    ? 1e-4
+                          : precision == Precision::kBf16 ? 0.02
+                                                          : 0.05)
+                  << t;
+            }
+          }
+          EXPECT_TRUE(std::equal(last.begin(), last.begin() + static_cast<ptrdiff_t>(width),
+                                 all.begin() + static_cast<ptrdiff_t>((length - 1) * width)));
+          all.resize(length * width);
+          if (first.empty()) first = all;
+          EXPECT_EQ(all, first) << "with " << threads << " threads, batch " << batch;
+        }
+      }
+    }
+  }
+}
+
+TEST(Engine, WhatIsNoRnnReadsWholeSequencesOnly) {
+  const TestModel model(Hashing(RaggedImages()));
+  EXPECT_FALSE(model.model->steps());
+  EXPECT_EQ(StateBytes(model.model->spec(), Precision::kF32), 0u);
+  Engine engine(model.model, {.threads = 1});
+  EXPECT_TRUE(Contains(ErrorOf([&] { engine.NewState(1); }), "'reformer' is no RNN"));
+  Floats out(engine.output_size());
+  const Tokens tokens(20, 1), outside = {1, 256};
+  EXPECT_THROW(engine.Whole(1, tokens, 20, out), Error);  // 19 positions
+  EXPECT_THROW(engine.Whole(1, outside, 2, out), Error);
+  EXPECT_THROW(engine.Whole(2, std::span(tokens).first(9), 4, out), Error);
+  EXPECT_THROW(engine.Whole(1, std::span(tokens).first(9), 9, std::span(out).first(3)), Error);
+  EXPECT_NO_THROW(engine.Whole(1, std::span(tokens).first(9), 9, out));
+}
+
+}  // namespace
+}  // namespace linnet

@@ -1,0 +1,307 @@
+#include "linnet/runtime/state.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "linnet/runtime/engine.h"
+#include "linnet/runtime/test_models.h"
+
+namespace linnet {
+namespace {
+
+TEST(State, SequencesAtDifferentPlacesGoOnTogether) {
+  for (const TestModel* of : {&Grid(), &Wide()}) {
+    Engine engine(of->model, {.threads = 2});
+    const size_t width = engine.output_size(), steps = 5;
+    const std::vector<size_t> read = {7, 0, of == &Grid() ? size_t{200} : size_t{13}, 1};
+    State together;
+    Floats alone(read.size() * steps * width), got = alone;
+    std::vector<Tokens> tokens;
+    for (size_t i = 0; i < read.size(); ++i) {
+      tokens.push_back(of->RandomTokens(read[i] + steps, i));
+      State state = engine.NewState(1);
+      if (read[i] > 0) engine.Prefix(state, std::span(tokens[i]).first(read[i]), read[i], {});
+      together.Append(state);
+      for (size_t t = 0; t < steps; ++t) {
+        engine.Step(state, std::span(tokens[i]).subspan(read[i] + t, 1),
+                    std::span(alone).subspan((i * steps + t) * width, width));
+      }
+    }
+    Floats out(read.size() * width);
+    for (size_t t = 0; t < steps; ++t) {
+      Tokens column;
+      for (size_t i = 0; i < read.size(); ++i) column.push_back(tokens[i][read[i] + t]);
+      engine.Step(together, column, out);
+      for (size_t i = 0; i < read.size(); ++i) {
+        std::copy_n(out.begin() + static_cast<ptrdiff_t>(i * width), width,
+                    got.begin() + static_cast<ptrdiff_t>((i * steps + t) * width));
+      }
+    }
+    EXPECT_EQ(got, alone);
+    for (size_t i = 0; i < read.size(); ++i) EXPECT_EQ(together.position(i), read[i] + steps);
+  }
+}
+
+// Pieces of unequal length, read together and one by one: the same bits, in what comes out and in what
+// is kept.
+TEST(State, PiecesOfUnequalLengthAreReadTogether) {
+  ModelSpec spec = LongCopy();
+  spec.attention.kind = "full";
+  const TestModel softmax(spec);
+  spec = LongCopy(), spec.attention.feature_map = "rff";
+  const TestModel features(spec);
+  for (const auto& [of, model] :
+       std::vector<std::pair<const TestModel*, std::shared_ptr<const Model>>>{
+           {&Grid(), Grid().model},
+           {&Grid(), Grid().In(Precision::kInt8)},
+           {&Copy(), Copy().model},
+           {&softmax, softmax.model},
+           {&features, features.model}}) {
+    for (const int threads : {1, 2, 3}) {
+      for (const std::vector<size_t>& lengths : std::vector<std::vector<size_t>>{
+               {5, 2, 40, 3, 17, 9}, {4, 4}, {3, 1, 6}, {2, 7, 191, 60, 130}, {11}}) {
+        Engine engine(model, {.threads = threads});
+        const size_t width = engine.output_size(), batch = lengths.size();
+        State state = engine.NewState(batch + 1);
+        engine.Prefix(state, of->RandomTokens((batch + 1) * 6, 0), 6, {});
+        State apart = state.Clone();
+        std::vector<size_t> chosen;
+        for (size_t i = batch; i-- > 0;) chosen.push_back(i + 1);
+        size_t all = 0;
+        for (const size_t length : lengths) all += length;
+        const Tokens tokens = of->RandomTokens(all, 1), next = of->RandomTokens(batch, 2);
+        Floats got(batch * width), want = got, after = got, after_want = got;
+        engine.Prefix(state, chosen, lengths, tokens, got);
+        for (size_t i = 0, at = 0; i < batch; at += lengths[i++]) {
+          engine.Prefix(apart, {&chosen[i], 1}, std::span(tokens).subspan(at, lengths[i]),
+                        lengths[i], std::span(want).subspan(i * width, width));
+        }
+        EXPECT_EQ(got, want);
+        engine.Step(state, chosen, next, after);
+        engine.Step(apart, chosen, next, after_want);
+        EXPECT_EQ(after, after_want);
+        for (size_t i = 0; i < batch; ++i) EXPECT_EQ(state.position(chosen[i]), 7 + lengths[i]);
+        EXPECT_EQ(state.position(0), 6u);
+      }
+    }
+  }
+  Engine engine(Grid().model, {.threads = 2});
+  State state = engine.NewState(2);
+  const Tokens tokens(5, 1);
+  const std::vector<size_t> both = {0, 1}, same = {1, 1}, off = {1, 2};
+  const auto refuses = [&](const std::vector<size_t>& chosen, const std::vector<size_t>& lengths) {
+    EXPECT_THROW(engine.Prefix(state, chosen, lengths, tokens, {}), Error);
+    EXPECT_EQ(state.position(0) + state.position(1), 0u);
+  };
+  refuses(both, {2, 2}), refuses(both, {5, 0}), refuses(both, {5}), refuses(same, {2, 3});
+  refuses(off, {2, 3});
+}
+
+// Some sequences of a state go on and the others stay; what they get is what they get alone.
+TEST(State, ChosenSequencesGoOnAndTheOthersStay) {
+  for (const size_t batch : {5, 40}) {
+    Engine engine(Grid().model, {.threads = 2});
+    const size_t width = engine.output_size();
+    State state = engine.NewState(batch);
+    engine.Prefix(state, Grid().RandomTokens(batch * 20, 0), 20, {});
+    const State before = state.Clone();
+    std::vector<size_t> chosen;
+    for (size_t i = batch; i-- > 1;) chosen.push_back(i);  // all but the first, backwards
+    const Tokens piece = Grid().RandomTokens(chosen.size() * 3, 1), next = Tokens(chosen.size(), 7);
+    Floats out(chosen.size() * width), want = out;
+    engine.Prefix(state, chosen, piece, 3, {});
+    engine.Step(state, chosen, next, out);
+    State alone = before.Select(chosen);
+    engine.Prefix(alone, piece, 3, {});
+    engine.Step(alone, next, want);
+    EXPECT_EQ(out, want);
+    EXPECT_EQ(state.position(0), 20u);
+    EXPECT_EQ(state.position(1), 24u);
+    Floats first(width), same(width);
+    State stayed = before.Select(std::vector<size_t>{0});
+    engine.Step(state, std::vector<size_t>{0}, Tokens{1}, first);
+    engine.Step(stayed, Tokens{1}, same);
+    EXPECT_EQ(first, same);
+    state.Reset(2);
+    EXPECT_EQ(state.position(2), 0u);
+    State fresh = engine.NewState(1);
+    engine.Step(state, std::vector<size_t>{2}, Tokens{1}, first);
+    engine.Step(fresh, Tokens{1}, same);
+    EXPECT_EQ(first, same);
+    const State kept = state.Clone();
+    EXPECT_THROW(engine.Step(state, std::vector<size_t>{1, 3, 1}, Tokens(3, 1), out), Error);
+    EXPECT_THROW(engine.Step(state, std::vector<size_t>{batch}, Tokens{1}, first), Error);
+    EXPECT_THROW(engine.Step(state, std::vector<size_t>{}, Tokens{}, first), Error);
+    EXPECT_EQ(state.position(1), kept.position(1));
+    engine.Step(state, std::vector<size_t>{1, 3}, Tokens(2, 1), std::span(out).first(2 * width));
+  }
+}
+
+TEST(State, ForkSelectAndAppendAreCopiesOfSequences) {
+  Engine engine(Grid().model, {.threads = 1});
+  const size_t width = engine.output_size();
+  State state = engine.NewState(2);
+  engine.Prefix(state, Grid().RandomTokens(2 * 40, 0), 40, {});
+  State forks = state.Fork(3);
+  EXPECT_EQ(forks.batch(), 6u);
+  State chosen = forks.Select(std::vector<size_t>{4, 0, 4});
+  chosen.Append(state);
+  Floats two(2 * width), five(5 * width);
+  engine.Step(state, Tokens{3, 3}, two);
+  engine.Step(chosen, Tokens(5, 3), five);
+  for (size_t i = 0; const size_t from : {1, 0, 1, 0, 1}) {
+    EXPECT_TRUE(std::equal(five.begin() + static_cast<ptrdiff_t>(i * width),
+                           five.begin() + static_cast<ptrdiff_t>((i + 1) * width),
+                           two.begin() + static_cast<ptrdiff_t>(from * width)))
+        << i;
+    ++i;
+  }
+  EXPECT_THROW(state.Fork(0), Error);
+  EXPECT_THROW(state.Select(std::vector<size_t>{2}), Error);
+  EXPECT_THROW(state.position(2), Error);
+  Engine other(Copy().model, {.threads = 1});
+  EXPECT_THROW(state.Append(other.NewState(1)), Error);
+  EXPECT_THROW(other.Step(state, Tokens{1, 1}, two), Error);
+  // The same network with other positions, which a longer past would look for in vain.
+  ModelSpec shorter = GridImages();
+  shorter.height = 4, shorter.max_length = 59;
+  Engine short_one(TestModel(shorter).model, {.threads = 1});
+  engine.Prefix(state, Grid().RandomTokens(2 * 30, 1), 30, {});
+  EXPECT_THROW(short_one.Step(state, Tokens{1, 1}, two), Error);
+  EXPECT_THROW(state.Save("/tmp/none.state", *Grid().In(Precision::kBf16)), Error);
+  EXPECT_THROW(state.Fork(size_t{1} << 63), Error);
+  EXPECT_THROW(state.Fork(size_t{1} << 40), Error);
+}
+
+// Written by one process, continued by another, bit for bit.
+TEST(State, ASavedOneGoesOnInAnotherProcess) {
+  const std::string path =
+      (std::filesystem::temp_directory_path() / StrCat("linnet_state_test.", getpid())).string();
+  for (const Precision precision : {Precision::kF32, Precision::kInt8}) {
+    const auto model = Grid().In(precision);
+    const Tokens prefix = Grid().RandomTokens(2 * 50, 0), next = Grid().RandomTokens(2 * 10, 1);
+    const pid_t child = fork();
+    if (child == 0) {
+      Engine engine(model, {.threads = 1});
+      State state = engine.NewState(2);
+      engine.Prefix(state, prefix, 50, {});
+      state.Save(path, *model);
+      _exit(0);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    ASSERT_EQ(status, 0);
+    Engine engine(model, {.threads = 2});
+    State stayed = engine.NewState(2), loaded = State::Load(path, *model);
+    engine.Prefix(stayed, prefix, 50, {});
+    Floats a(2 * engine.output_size()), b = a;
+    for (size_t t = 0; t < 10; ++t) {
+      engine.Step(stayed, std::span(next).subspan(2 * t, 2), a);
+      engine.Step(loaded, std::span(next).subspan(2 * t, 2), b);
+      EXPECT_EQ(a, b);
+    }
+    EXPECT_THROW(State::Load(path, *Images().model), Error);
+    EXPECT_THROW(State::Load(path, *Grid().In(Precision::kBf16)), Error);
+  }
+  std::filesystem::remove(path);
+}
+
+TEST(State, RefusesFilesThatAreNoStateOfTheModel) {
+  const std::string path =
+      (std::filesystem::temp_directory_path() / StrCat("linnet_state_test.", getpid())).string();
+  const Model& model = *Grid().model;
+  const auto refused = [&] {
+    try {
+      State::Load(path, model);
+    } catch (const Error& error) {
+      return std::string(error.what()).find(path) == 0;
+    }
+    return false;
+  };
+  EXPECT_TRUE(refused());  // not there
+  { std::ofstream(path) << "no state"; }
+  EXPECT_TRUE(refused());
+  {
+    std::ofstream out(path, std::ios::binary);
+    out.write(Grid().file.data(), static_cast<std::streamsize>(Grid().file.size()));
+  }
+  EXPECT_TRUE(refused());  // a model
+  Engine engine(Grid().model, {.threads = 1});
+  State state = engine.NewState(1);
+  engine.Prefix(state, Grid().RandomTokens(50, 0), 50, {});
+  state.Save(path, model);
+  EXPECT_EQ(State::Load(path, model).position(), 50u);
+  // The same file with one tensor changed: a place beyond the model's, symbols that it has not, no
+  // numbers, another shape.
+  const SafetensorsFile good = SafetensorsFile::Open(path);
+  const auto metadata = good.metadata().at("linnet.state");
+  const size_t floats = good.Get("state").data.size() / 4,
+               reach = good.Get("recent").data.size() / 4;
+  const auto write = [&](int64_t position, float value, int32_t symbol, int64_t rows,
+                         uint8_t waiting = 0) {
+    const std::vector<uint8_t> keys(static_cast<size_t>(rows), waiting);
+    const std::vector<int64_t> positions(static_cast<size_t>(rows), position);
+    const Floats values(floats, value);
+    const Tokens symbols(reach, symbol);
+    SafetensorsWriter writer;
+    writer.SetMetadata("linnet.state", metadata);
+    writer.Add("position", DType::kI64, {rows}, positions.data());
+    writer.Add("waiting", DType::kU8, {rows}, keys.data());
+    writer.Add("state", DType::kF32, {1, static_cast<int64_t>(floats)}, values.data());
+    writer.Add("recent", DType::kI32, {1, static_cast<int64_t>(reach)}, symbols.data());
+    writer.Write(path);
+  };
+  write(50, 1.0f, 3, 1);
+  EXPECT_FALSE(refused());
+  write(-1, 1.0f, 3, 1);
+  EXPECT_TRUE(refused());
+  write(300, 1.0f, 3, 1);
+  EXPECT_TRUE(refused());
+  write(50, NAN, 3, 1);
+  EXPECT_TRUE(refused());
+  write(50, 1.0f, -1, 1);
+  EXPECT_TRUE(refused());
+  write(50, 1.0f, 256, 1);
+  EXPECT_TRUE(refused());
+  write(50, 1.0f, 3, 2);
+  EXPECT_TRUE(refused());
+  write(50, 1.0f, 3, 1, 7);
+  EXPECT_FALSE(refused());
+  write(50, 1.0f, 3, 1, 8);
+  EXPECT_TRUE(refused());
+  write(5, 1.0f, 3, 1, 6);
+  EXPECT_TRUE(refused());
+  std::filesystem::remove(path);
+}
+
+TEST(State, ClonesForkAndResetForgets) {
+  Engine engine(Images().model, {.threads = 1});
+  const Tokens tokens = Images().RandomTokens(6, 0);
+  Floats a(engine.output_size()), b = a, c = a, first = a;
+  State state = engine.NewState(1);
+  EXPECT_EQ(state.bytes(), StateBytes(RaggedImages(), Precision::kF32));
+  engine.Step(state, std::span(tokens).first(1), first);
+  State fork = state.Clone();
+  EXPECT_EQ(fork.bytes(), state.bytes());
+  engine.Step(state, Tokens{1}, a);
+  engine.Step(fork, Tokens{2}, b);
+  EXPECT_NE(a, b);
+  EXPECT_EQ(fork.position(), 2u);
+  state.Reset();
+  EXPECT_EQ(state.position(), 0u);
+  engine.Step(state, std::span(tokens).first(1), c);
+  EXPECT_EQ(c, first);
+  const State moved = std::move(fork);
+  EXPECT_EQ(moved.position(), 2u);
+  EXPECT_EQ(fork.batch() + fork.bytes(), 0u);  // NOLINT: promised to be empty
+  engine.Step(state, Tokens{2}, c);
+  EXPECT_EQ(c, b);
+}
+
+}  // namespace
+}  // namespace linnet

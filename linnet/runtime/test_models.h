@@ -1,0 +1,183 @@
+// For tests of what runs models: networks with random weights, beside their plain twins.
+//
+//   const Tokens tokens = Images().RandomTokens(19, 0);
+//   const std::vector<Doubles> want = Images().Outputs(tokens);   // ModelRef, in double
+//   Engine engine(Images().model, {.threads = 2});                // what is compared with it
+#ifndef LINNET_RUNTIME_TEST_MODELS_H_
+#define LINNET_RUNTIME_TEST_MODELS_H_
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "linnet/base/error.h"
+#include "linnet/base/rng.h"
+#include "linnet/runtime/model.h"
+#include "linnet/runtime/model_ref.h"
+
+namespace linnet {
+
+using Floats = std::vector<float>;
+using Doubles = std::vector<double>;
+using Tokens = std::vector<int32_t>;
+
+// Nothing in it is a multiple of anything.
+inline ModelSpec RaggedImages() {
+  ModelSpec spec;
+  spec.layers = 2, spec.heads = 3, spec.query_dim = 5, spec.value_dim = 7, spec.d_model = 24;
+  spec.d_ff = 50, spec.value_embedding = 14, spec.mixtures = 3;
+  spec.width = 5, spec.height = 4, spec.max_length = 19;
+  return spec;
+}
+
+// Every way of saying where a byte stands, and the other order of norms.
+inline ModelSpec GridImages() {
+  ModelSpec spec = RaggedImages();
+  spec.value_embedding = 8, spec.positions = "grid", spec.pixel_above = true;
+  spec.channels = 3, spec.height = 20, spec.max_length = 299;  // longer than a block
+  spec.norm_first = true;
+  return spec;
+}
+
+// More heads and hidden units than groups, no positions, no final norm, longer than a block.
+inline ModelSpec LongCopy() {
+  ModelSpec spec;
+  spec.task = "copy", spec.head = "categorical", spec.vocabulary = spec.classes = 7;
+  spec.layers = 1, spec.heads = 10, spec.query_dim = 2, spec.value_dim = 3, spec.d_model = 17;
+  spec.d_ff = 149, spec.value_embedding = 17, spec.max_length = 250;
+  spec.activation = "relu", spec.final_norm = false;
+  return spec;
+}
+
+// More groups than one of every kind in narrow models too, and a wide channel that needs its factor.
+inline ModelSpec WideImages() {
+  ModelSpec spec = RaggedImages();
+  spec.heads = 5, spec.query_dim = 24, spec.value_dim = 40, spec.d_model = 80, spec.d_ff = 330;
+  spec.activation = "gelu";
+  return spec;
+}
+
+// Positions added, one matrix for embedding and head.
+inline ModelSpec TiedText() {
+  ModelSpec spec = RaggedImages();
+  spec.task = "text", spec.head = "categorical", spec.positions = "added", spec.tied = true;
+  spec.text = {.unit = "character", .characters = "abcdefghijklmnopqrstuvwxyz"};
+  spec.vocabulary = spec.classes = 29, spec.value_embedding = spec.d_model, spec.max_length = 60;
+  return spec;
+}
+
+// A model with random weights, in each precision, and its plain twins.
+class TestModel {
+ public:
+  explicit TestModel(const ModelSpec& spec) : spec_(spec) {
+    const std::string path =
+        (std::filesystem::temp_directory_path() / StrCat("linnet_runtime_test.", getpid()))
+            .string();
+    std::map<std::string, Floats> tensors;
+    WriteCheckpoint(path, spec, "{\"steps\": 3}", [&](const TensorInfo& info) {
+      size_t size = 1;
+      for (int64_t n : info.shape) size *= static_cast<size_t>(n);
+      Philox rng(7, tensors.size());
+      Floats& values = tensors[info.name];
+      const float scale =
+          info.shape.size() == 2 ? 2 / std::sqrt(static_cast<float>(info.shape[1])) : 0.3f;
+      for (size_t i = 0; i < size; ++i) values.push_back(std::min(scale, 0.3f) * rng.Normal());
+      if (info.name.ends_with("norm1.weight")) values[2] = 25;
+      if (info.name == "first_value.probability") {
+        for (float& value : values) value = value > 0 ? value : 0;
+      }
+      return std::span<const float>(values);
+    });
+    {
+      std::ifstream in(path, std::ios::binary);
+      file.assign(std::istreambuf_iterator<char>(in), {});
+    }
+    std::filesystem::remove(path);
+    checkpoint_ = std::make_unique<Checkpoint>(
+        Checkpoint::FromMemory(std::as_bytes(std::span(file)), "test model"));
+    model = In(Precision::kF32);
+  }
+
+  std::shared_ptr<const Model> In(Precision precision) const {
+    return Model::FromCheckpoint(*checkpoint_, {precision});
+  }
+  const Checkpoint& checkpoint() const { return *checkpoint_; }
+
+  // The head's outputs at each position.
+  std::vector<Doubles> Outputs(const Tokens& tokens) const { return Outputs(tokens, *model); }
+  std::vector<Doubles> Outputs(const Tokens& tokens, const Model& as, size_t prefix = 0) const {
+    return ModelRef(*checkpoint_, as).Outputs(tokens, prefix);
+  }
+
+  Tokens RandomTokens(size_t count, uint64_t stream) const {
+    Philox rng(3, stream);
+    Tokens tokens(count);
+    for (int32_t& token : tokens) {
+      token = static_cast<int32_t>(rng.Below(static_cast<uint32_t>(spec_.vocabulary)));
+    }
+    return tokens;
+  }
+
+  std::vector<char> file;
+  std::shared_ptr<const Model> model;
+
+ private:
+  ModelSpec spec_;
+  std::unique_ptr<Checkpoint> checkpoint_;
+};
+
+inline const TestModel& Images() {
+  static const TestModel model(RaggedImages());
+  return model;
+}
+inline const TestModel& Grid() {
+  static const TestModel model(GridImages());
+  return model;
+}
+inline const TestModel& Wide() {
+  static const TestModel model(WideImages());
+  return model;
+}
+inline const TestModel& Text() {
+  static const TestModel model(TiedText());
+  return model;
+}
+inline const TestModel& Copy() {
+  static const TestModel model(LongCopy());
+  return model;
+}
+
+inline ModelSpec Hashing(ModelSpec spec) {
+  spec.attention.kind = "reformer";
+  spec.attention.lsh_rounds = 2, spec.attention.lsh_buckets = 6, spec.attention.lsh_chunk = 7;
+  return spec;
+}
+
+// The message of the InputError that body throws.
+template <class Body>
+std::string ErrorOf(Body body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), 2) << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "no error";
+  return "";
+}
+
+inline bool Contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace linnet
+
+#endif  // LINNET_RUNTIME_TEST_MODELS_H_
