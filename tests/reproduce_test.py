@@ -156,7 +156,7 @@ class Figure1(unittest.TestCase):
         for arguments, fragment in (([], "figure1"), (["figure99"], "figure9"), (["figure1", "--from", "no"], "no"),
                                     (["figure1", "--what"], "--what"), (["figure1", "--max-n", "1"], "--max-n"),
                                     (["figure1", "--from", "bench.json", "--max-n", "512"], "--max-n"),
-                                    (["figure1", "--from", "bench.json", "--out", "nowhere/at/all"], "nowhere"),
+                                    (["figure1", "--from", "bench.json", "--out", "bench.json/at/all"], "bench.json/at/all"),
                                     (["figure1", "--from", "bench.json", "--out", "out"], "figure1.svg")):
             self.refuses(arguments, fragment)
 
@@ -475,13 +475,17 @@ class Images(unittest.TestCase):
     def test_ctrl_c_leaves_nothing_and_the_next_one_goes_on(self):
         command = [BIN / "linnet", "reproduce", "table1", "--scale", "tiny", "--steps", "3000", "--work", "work-5", "--out",
                    "stopped"]
-        running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=self.dir, env=self.env)
+        running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=self.dir, env=self.env,
+                                   start_new_session=True)
         until = time.monotonic() + 120
         while not list((self.dir / "work-5").glob("softmax/metrics.jsonl")) and time.monotonic() < until:
             time.sleep(0.05)
-        running.send_signal(signal.SIGINT)
+        os.killpg(running.pid, signal.SIGINT)  # as a terminal does it: to all of them
         said = running.communicate()[1]
         self.assertEqual(running.returncode, 130, said)
+        self.assertIn("stopped at step", said)
+        self.assertTrue((self.dir / "work-5" / "softmax" / "state.safetensors").exists())
+        self.assertTrue(said.splitlines()[-1].startswith("linnet reproduce: table1: stopped"), said)
         self.assertFalse((self.dir / "stopped").exists())
         self.assertTrue((self.dir / "work-5" / "plan.json").exists())
         again = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=self.dir, env=self.env)

@@ -7,17 +7,15 @@
 
 #include <atomic>
 #include <cerrno>
-#include <csignal>
 #include <filesystem>
 #include <system_error>
 
 #include "linnet/base/error.h"
 #include "linnet/cli/program.h"
+#include "linnet/cli/signals.h"
 
 namespace linnet::cli {
 namespace {
-
-constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
 
 std::atomic<int> interrupted{0};
 std::atomic<pid_t> running{0};
@@ -27,13 +25,6 @@ void PassOn(int signal) {
   interrupted = signal;
   if (const pid_t child = running; child > 0) kill(child, signal);
   errno = before;
-}
-
-// From a child on: between two of them Ctrl-C must not be lost either.
-void Listen() {
-  struct sigaction action = {};
-  action.sa_handler = PassOn;
-  for (const int signal : kSignals) sigaction(signal, &action, nullptr);
 }
 
 class Descriptor {
@@ -80,12 +71,12 @@ std::string ReadAll(int fd) {
 }  // namespace
 
 void EndAtSignals() {
-  for (const int signal : kSignals) std::signal(signal, SIG_DFL);
+  DieAtSignals();
   if (interrupted != 0) throw Interrupted();
 }
 
 ChildResult RunChild(const std::string& program, const std::vector<std::string>& arguments) {
-  Listen();
+  HandleEndSignals(PassOn);  // from here on: between two children they must not be lost either
   if (interrupted != 0) throw Interrupted();
 
   std::error_code error;
@@ -99,14 +90,11 @@ ChildResult RunChild(const std::string& program, const std::vector<std::string>&
   const Pipe out_pipe, failure_pipe;
   Descriptor out(out_pipe.from), out_end(out_pipe.to);
   Descriptor failure(failure_pipe.from), failure_end(failure_pipe.to);
-  sigset_t ours, before;  // a signal waits until we know whom to pass it to
-  sigemptyset(&ours);
-  for (const int signal : kSignals) sigaddset(&ours, signal);
-  sigprocmask(SIG_BLOCK, &ours, &before);
+  SignalsHeld held;  // until we know whom to pass them to
   const pid_t parent = getpid(), child = fork();
   if (child == 0) {
-    for (const int signal : kSignals) std::signal(signal, SIG_DFL);
-    sigprocmask(SIG_SETMASK, &before, nullptr);
+    HandleEndSignals(SIG_DFL);
+    held.Release();
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(127);
     dup2(out_end.get(), STDOUT_FILENO);
@@ -118,7 +106,7 @@ ChildResult RunChild(const std::string& program, const std::vector<std::string>&
   }
   const int no_child = errno;
   running = child;
-  sigprocmask(SIG_SETMASK, &before, nullptr);
+  held.Release();
   if (child < 0) {
     throw RuntimeError(path, ": no process (", std::generic_category().message(no_child), ")");
   }

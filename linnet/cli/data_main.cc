@@ -4,7 +4,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <atomic>
 #include <cctype>
 #include <chrono>
 #include <csignal>
@@ -19,19 +18,12 @@
 #include "linnet/base/units.h"
 #include "linnet/base/version.h"
 #include "linnet/cli/program.h"
+#include "linnet/cli/signals.h"
 #include "linnet/data/downloads.h"
 #include "linnet/io/download.h"
 
 namespace linnet {
 namespace {
-
-std::atomic<bool> interrupted{false};
-
-// The first Ctrl-C ends the transfer, the second one the process.
-void OnInterrupt(int signal) {
-  interrupted = true;
-  std::signal(signal, SIG_DFL);
-}
 
 // A path as a shell takes it.
 std::string ShellWord(const std::string& text) {
@@ -89,13 +81,11 @@ DownloadOutcome Fetch(const DataCommand& command, const RemoteFile& file) {
       .mirrors = command.mirrors.empty() ? command.set->mirrors : command.mirrors,
       .force = command.force};
   return Download(file, command.to, options,
-                  {.stop = [] { return interrupted.load(); }, .progress = show, .failed = failed});
+                  {.stop = cli::StopAsked, .progress = show, .failed = failed});
 }
 
 int Run(const DataCommand& command) {
-  std::signal(SIGINT, OnInterrupt);
-  std::signal(SIGTERM, OnInterrupt);
-  std::signal(SIGHUP, OnInterrupt);
+  cli::StopAtSignals();
   std::signal(SIGPIPE, SIG_IGN);  // of a server that hangs up
   nlohmann::ordered_json files = nlohmann::ordered_json::array();
   for (const RemoteFile& file : command.set->files) {

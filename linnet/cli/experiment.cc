@@ -11,6 +11,7 @@
 #include "linnet/cli/child.h"
 #include "linnet/cli/page.h"
 #include "linnet/cli/program.h"
+#include "linnet/cli/signals.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/io/file.h"
 #include "linnet/io/json.h"
@@ -21,8 +22,16 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 std::string RunVerb(const std::string& experiment, const std::vector<std::string>& arguments) {
-  const ChildResult child = RunChild("linnet", arguments);
-  if (child.exit_code == 130) throw Interrupted();
+  const Interrupted stopped{
+      StrCat(experiment, ": stopped; nothing is written",
+             arguments[0] == "bench" ? "" : ", and the same command goes on with what is done")};
+  ChildResult child;
+  try {
+    child = RunChild("linnet", arguments);
+  } catch (const Interrupted&) {
+    throw stopped;
+  }
+  if (child.exit_code == 130) throw stopped;
   if (child.exit_code == 2)
     throw InputError(experiment, ": nothing is written");  // it has said why
   if (child.exit_code != 0) {
@@ -47,10 +56,18 @@ json ParseRecord(const std::string& text, const std::string& where) {
   return value;
 }
 
+double Positive(const json& record, const char* field) {
+  const double value = record.at(field);
+  if (!(value > 0 && value < 1e18)) throw InputError("'", field, "' is no number that can be");
+  return value;
+}
+
 json ReadRecord(const std::string& experiment, const std::string& text, const std::string& where,
                 FunctionRef<void(const json&)> use) {
   json record = ParseRecord(text, where);
   try {
+    const std::string of = record.value("experiment", experiment);
+    if (of != experiment) throw InputError("is ", of, "'s record, not ", experiment, "'s");
     use(record);
   } catch (const json::exception&) {
     throw InputError(where, ": lacks a field, or has one of another type; give the ", experiment,
@@ -88,9 +105,12 @@ json Obtain(const std::string& experiment, const ExperimentOptions& options,
             const std::string& command, FunctionRef<json()> measure,
             FunctionRef<void(const json&)> use) {
   if (!options.from.empty()) {
-    return ReadRecord(experiment, ReadFile(options.from, size_t{1} << 26), options.from, use);
+    json kept = ReadRecord(experiment, ReadFile(options.from, size_t{1} << 26), options.from, use);
+    kept["experiment"] = experiment;
+    return kept;
   }
   json record = measure();
+  record["experiment"] = experiment;
   if (!record.contains("command")) record["command"] = command;
   return record;
 }
@@ -134,7 +154,7 @@ double Lab::SecondsAnUpdate(const std::string& label, const std::string& name,
     const json kept = ParseRecord(ReadFile(plan, 1 << 16), plan);
     const bool same = kept.is_object() && kept.value("flags", json()) == json(flags);
     if (same && kept.contains("seconds") && kept.at("seconds").is_number()) {
-      return kept.at("seconds").get<double>();
+      return Positive(kept, "seconds");
     }
     // Timings of a plan that came to nothing are no reason to refuse another one.
     for (const fs::directory_entry& entry : fs::directory_iterator(folder_, error)) {
@@ -209,7 +229,12 @@ Results::Results(const std::string& name, const std::string& folder,
                  const std::vector<std::string>& pictures, const std::vector<std::string>& images)
     : folder_(folder), pictures_(pictures), images_(images) {
   std::error_code error;
-  const bool made = fs::create_directory(folder, error);
+  std::vector<fs::path> made;  // to try, and taken away again: a signal may end what measures
+  for (fs::path path = fs::absolute(folder).lexically_normal();
+       !path.empty() && !fs::exists(path, error); path = path.parent_path()) {
+    if (path.has_filename()) made.push_back(path);
+  }
+  fs::create_directories(folder, error);
   if (error) throw InputError(folder, ": cannot make this folder: ", error.message());
   page_ = fs::path(folder) / (name + ".md"), records_ = fs::path(folder) / (name + ".json");
   std::vector<std::string> files = {page_, records_};
@@ -218,12 +243,13 @@ Results::Results(const std::string& name, const std::string& folder,
   }
   for (const std::string& image : images_) files.push_back(fs::path(folder) / (image + ".png"));
   for (const std::string& file : files) AtomicFile probe(file);
-  if (made) fs::remove(folder, error);  // a signal may end what measures: then nothing is left
+  for (const fs::path& path : made) fs::remove(path, error);
 }
 
 void Results::Write(const std::string& records, const std::string& page,
                     const std::vector<plot::Figure>& figures, const std::vector<Image>& images) {
-  fs::create_directory(folder_);
+  const SignalsHeld held;
+  fs::create_directories(folder_);
   // Pictures are drawn beside their places: one that cannot be drawn leaves all of them as they were.
   struct Aside {
     fs::path folder;

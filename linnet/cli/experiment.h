@@ -39,6 +39,9 @@ std::vector<nlohmann::json> MetricsOf(const std::filesystem::path& run);
 nlohmann::json ReadRecord(const std::string& experiment, const std::string& text,
                           const std::string& where, FunctionRef<void(const nlohmann::json&)> use);
 
+// A field of a record that is a number above zero; throws InputError, or what nlohmann throws.
+double Positive(const nlohmann::json& record, const char* field);
+
 // The options that experiments share.
 struct ExperimentOptions {
   std::string out = ".", from;

@@ -11,6 +11,7 @@
 #include "linnet/cli/verbs.h"
 #include "linnet/data/image_set.h"
 #include "linnet/io/file.h"
+#include "linnet/io/json.h"
 
 namespace linnet::cli {
 
@@ -198,8 +199,9 @@ ImageLab::ImageLab(std::string experiment, const ImageSetup& setup, const ImageL
     if (text("dataset") != setup.dataset) other("the data set", text("dataset"));
     if (text("data") != fingerprint) other("other data", "");
     if (!options.scale.empty() && text("scale") != options.scale) other("--scale", text("scale"));
-    if (!options.budget.empty() && text("budget") != options.budget) {
-      const std::string was = text("budget");
+    const std::string was = text("budget");
+    if (!options.budget.empty() &&
+        (was.empty() || ParseSeconds(was) != ParseSeconds(options.budget))) {
       other(was.empty() ? "no --budget" : "--budget", was);
     }
     if (!options.precision.empty() && text("precision") != options.precision) {
@@ -212,7 +214,8 @@ ImageLab::ImageLab(std::string experiment, const ImageSetup& setup, const ImageL
     if (options.seed > 0 && plan_.at("seed") != options.seed) {
       other("--seed", plan_.at("seed").dump());
     }
-    bool whole = plan_.at("spent").is_number() && plan_.at("test_images").is_number_integer() &&
+    bool whole = plan_.at("spent").is_number() && plan_.at("seed").is_number_integer() &&
+                 plan_.at("test_images").is_number_integer() &&
                  plan_.at("validation_images").is_number_integer() &&
                  plan_.at("training_threads").is_number_integer() &&
                  plan_.at("given_steps").is_number_integer() &&
@@ -220,7 +223,9 @@ ImageLab::ImageLab(std::string experiment, const ImageSetup& setup, const ImageL
                  (text("scale") == "small" || text("scale") == "paper" || text("scale") == "tiny");
     for (const ImageMethod& method : kImageMethods) {
       const json& steps = plan_.at("steps").at(method.name);
-      if (options.steps > 0 && steps != options.steps) other("--steps", steps.dump());
+      if (options.steps > 0 && steps != options.steps) {
+        other("other --steps:", StrCat(steps.dump(), " of ", method.label));
+      }
       whole = whole && steps.is_number_integer() && plan_.at("seconds").at(method.name).is_number();
     }
     if (!whole)
@@ -272,6 +277,11 @@ std::vector<std::string> ImageLab::Schedule(int64_t steps) const {
 }
 
 void ImageLab::Plan() {
+  constexpr size_t kPublished = 10'000;
+  if (test_.size() != kPublished) {
+    std::cerr << "note: " << data_ << " has " << test_.size()
+              << " test images, where the published set has " << kPublished << "\n";
+  }
   json seconds, steps;
   double together = 0, slowest = 0;
   const bool budget = !options_.budget.empty(), equal_time = plan_.at("equal_time");
@@ -361,9 +371,10 @@ double ImageLab::BitsPerDim(const ImageMethod& method, const json& training) con
   const fs::path kept = fs::path(options_.work) / StrCat("bits-", method.name, ".json");
   std::error_code error;
   if (fs::exists(kept, error)) {
-    const json result = ParseRecord(ReadFile(kept, 1 << 20), kept);
-    if (result.is_object() && result.value("training", json()) == training &&
-        result.value("bits_per_dim", json()).is_number()) {
+    std::string fault;  // what cannot be read is measured again
+    const json result = ParseJson(ReadFile(kept, 1 << 20), 8, fault);
+    if (fault.empty() && result.is_object() && result.value("training", json()) == training &&
+        result.value("bits_per_dim", json()).is_number() && result.at("bits_per_dim") > 0) {
       return result.at("bits_per_dim");
     }
   }

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "linnet/base/error.h"
-#include "linnet/io/file.h"
+#include "linnet/cli/signals.h"
 #include "linnet/kernels/isa.h"
 
 namespace linnet::cli {
@@ -66,20 +66,6 @@ void OpenStandardStreams() {
   }
 }
 
-// A process that is ended leaves no half-written file. Programs that have more to do set their own.
-void OnDeath(int signal) {
-  RemoveTemporaryFiles();
-  std::signal(signal, SIG_DFL);
-  std::raise(signal);
-}
-
-void HandleSignals() {
-  for (int signal : {SIGINT, SIGTERM, SIGHUP}) {
-    if (std::signal(signal, OnDeath) == SIG_IGN) std::signal(signal, SIG_IGN);  // nohup's
-  }
-  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of write()
-}
-
 void FlushOutput() {
   if (!std::cout.flush()) throw RuntimeError("standard output: cannot be written");
 }
@@ -102,7 +88,8 @@ int Run(CLI::App& app, int argc, char** argv) {
 int RunProgram(CLI::App& app, int argc, char** argv) {
   const std::string program = app.get_name();
   OpenStandardStreams();
-  HandleSignals();
+  DieAtSignals();                 // programs that have something to save say so later
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of write()
   try {
     return Run(app, argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -111,7 +98,8 @@ int RunProgram(CLI::App& app, int argc, char** argv) {
   } catch (const Error& error) {
     Complain(program, error.what());
     return error.exit_code();
-  } catch (const Interrupted&) {
+  } catch (const Interrupted& interrupted) {
+    if (!interrupted.says.empty()) Complain(program, interrupted.says);
     return 130;
   } catch (const std::bad_alloc&) {
     Complain(program, "out of memory; ask for less at a time (a smaller --batch, say)");

@@ -8,11 +8,14 @@
 #define LINNET_CLI_PROGRAM_H_
 
 #include <CLI/CLI.hpp>
+#include <string>
 
 namespace linnet::cli {
 
-// Thrown when Ctrl-C has ended the work and nothing of it is left behind; says nothing more.
-struct Interrupted {};
+// Thrown when Ctrl-C has ended the work and nothing half-done is left behind.
+struct Interrupted {
+  std::string says = {};  // to stderr; or nothing
+};
 
 // The exit code: 0; 2 for bad usage or input (CLI::ParseError, InputError); 130 after Ctrl-C; 1 for
 // anything that failed while working. Messages begin with "PROGRAM: ". Applies LINNET_ISA before the

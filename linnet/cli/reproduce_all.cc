@@ -45,7 +45,7 @@ struct Part {
   const char* of;       // whose models it takes
   const char* shorter;  // flags where the budget is below kLong
 };
-constexpr double kLong = 4 * 3600, kLeast = 30 * 60;
+constexpr double kLong = 4 * 3600, kLeast = 3600, kMost = 1e8;
 // Of table 3: trainings of one seed each. Its timings and lengths take about as long as two.
 constexpr double kSpeechRuns = 4 + 2;
 constexpr Part kParts[] = {
@@ -106,6 +106,9 @@ std::vector<std::string> Arguments(const Part& part, const Options& options, dou
 
 void Run(Options options) {
   const double budget = ParseSeconds(options.budget);
+  if (budget > kMost) {
+    throw InputError("--budget ", options.budget, " is more than ", FormatSeconds(kMost));
+  }
   if (budget < kLeast) {
     throw InputError("--budget ", options.budget, " is too little for everything: give ",
                      FormatSeconds(kLeast), " or more, or run one experiment");
@@ -120,6 +123,7 @@ void Run(Options options) {
                      ": no folder; name the one that holds mnist/, cifar10/ and an4/ "
                      "with --data ('linnet data' downloads them)");
   }
+  const Results results("all", options.out, {});  // that it can be written
   fs::create_directories(options.work, error);
   if (error) throw InputError(options.work, ": cannot make this folder: ", error.message());
   // What is done stays done.
@@ -136,6 +140,7 @@ void Run(Options options) {
     }
     state = kept;
   }
+  WriteFileAtomically(path, state.dump(1) + "\n");
   const auto is_done = [&](const std::string& name) {
     const json& done = state["done"];
     std::error_code none;
@@ -168,8 +173,14 @@ void Run(Options options) {
     }
     std::cerr << "[" << count << "/" << std::size(kParts) << "] " << part.name << ", after "
               << FormatSeconds(watch.Seconds()) << " of " << options.budget << "\n";
-    const ChildResult child = RunChild("linnet", Arguments(part, options, budget));
-    if (child.exit_code == 130) throw Interrupted();
+    const Interrupted stopped{"all: stopped; the same command goes on with what is done"};
+    ChildResult child;
+    try {
+      child = RunChild("linnet", Arguments(part, options, budget));
+    } catch (const Interrupted&) {
+      throw stopped;
+    }
+    if (child.exit_code == 130) throw stopped;
     if (child.exit_code != 0) {  // it has said why
       leave_out(part, "");
       continue;
@@ -181,7 +192,8 @@ void Run(Options options) {
   }
   if (!missing.empty()) {
     throw RuntimeError("all: not reproduced: ", missing,
-                       "; mend what is said above, and the same command does these alone");
+                       "; mend what is said above, and the same command does these alone (where a "
+                       "budget is too little: another one, with another --work)");
   }
 }
 

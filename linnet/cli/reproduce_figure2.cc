@@ -174,8 +174,7 @@ plot::Figure Draw(const json& all) {
     for (const json& point : run->at("curve")) {
       series.x.push_back(point.at(0));
       series.y.push_back(point.at(1));
-      timed.x.push_back(point.at(0).get<double>() * run->at("seconds_an_update").get<double>() /
-                        60);
+      timed.x.push_back(point.at(0).get<double>() * Positive(*run, "seconds_an_update") / 60);
       timed.y.push_back(point.at(1));
     }
     by_step.series.push_back(series), by_time.series.push_back(timed);
@@ -219,11 +218,10 @@ std::string Page(const json& all) {
     char last[32], least[32];
     std::snprintf(last, sizeof(last), "%.2e", curve.back().at(1).get<double>());
     std::snprintf(least, sizeof(least), "%.2e", lowest);
-    page +=
-        StrCat("| ", method.label, " | ", last, " | ", least, " | ",
-               Digits(100 * curve.back().at(2).get<double>()), " | ", First(*run, 1e-2), " | ",
-               First(*run, 1e-3), " | ", Digits(1e3 * run->at("seconds_an_update").get<double>()),
-               " | ", FormatCount(run->at("parameters").get<double>()), " |\n");
+    page += StrCat("| ", method.label, " | ", last, " | ", least, " | ",
+                   Digits(100 * curve.back().at(2).get<double>()), " | ", First(*run, 1e-2), " | ",
+                   First(*run, 1e-3), " | ", Digits(1e3 * Positive(*run, "seconds_an_update")),
+                   " | ", FormatCount(run->at("parameters").get<double>()), " |\n");
   }
   return page + "\n" +
          Wrapped(

@@ -51,7 +51,7 @@ plot::Figure DrawImages(const ImageSetup& setup, const json& all) {
                         .marker = kMarkers[m],
                         .color = static_cast<int>(m)};
     plot::Series timed = series;
-    const double each = run->at("seconds_an_update");
+    const double each = Positive(*run, "seconds_an_update");
     for (const json& point : run->at("curve")) {
       const double step = point.at(0);
       series.x.push_back(step), series.y.push_back(point.at(1));
@@ -103,7 +103,7 @@ std::string EpochsAnHour(const ImageSetup& setup, const json& all, double images
                             " | ms an update | epochs an hour | times softmax's |\n"
                             "|---|---|---|---|\n");
   const auto rate = [&](const json& run) {
-    return 3600 / run.at("seconds_an_update").get<double>() * setup.batch / images;
+    return 3600 / Positive(run, "seconds_an_update") * setup.batch / images;
   };
   for (const ImageMethod& method : kImageMethods) {
     const json* run = Find(all, method.name);

@@ -122,7 +122,8 @@ plot::Figure DrawTable(const ImageSetup& setup, const json& all) {
     const json* run = Find(all.at("runs"), kImageMethods[m]);
     const json* speed = Find(all.at("throughput"), kImageMethods[m]);
     if (run == nullptr || speed == nullptr) continue;
-    series.x = {speed->at("images_per_second")}, series.y = {run->at("bits_per_dim")};
+    series.x = {Positive(*speed, "images_per_second")};
+    series.y = {Positive(*run, "bits_per_dim")};
     ours.series.push_back(series);
   }
   return {.title = StrCat(setup.title, ": how well, and how fast"),
@@ -166,16 +167,16 @@ std::string Page(const ImageSetup& setup, const json& all) {
     const ImageMethod& method = kImageMethods[m];
     const json *run = Find(all.at("runs"), method), *speed = Find(all.at("throughput"), method);
     if (run == nullptr || speed == nullptr) continue;
-    const double bits = run->at("bits_per_dim");
-    const double more = 100 * (bits / softmax_run->at("bits_per_dim").get<double>() - 1);
+    const double bits = Positive(*run, "bits_per_dim");
+    const double more = 100 * (bits / Positive(*softmax_run, "bits_per_dim") - 1);
     char against[32];
     std::snprintf(against, sizeof(against), "%+.1f%%", std::abs(more) < 0.05 ? 0 : more);
     const double images = speed->at("images_per_second");
-    page += StrCat(
-        "| ", method.label, " | ", Bits(bits), " | ", m == 0 ? "–" : against, " | ",
-        Digits(run->at("steps").get<long>()), " | ", Digits(run->at("epochs").get<double>()), " | ",
-        Digits(1e3 * run->at("seconds_an_update").get<double>()), " | ", Digits(images), " | ",
-        Digits(images / softmax_speed->at("images_per_second").get<double>()), " | ");
+    page +=
+        StrCat("| ", method.label, " | ", Bits(bits), " | ", m == 0 ? "–" : against, " | ",
+               Digits(run->at("steps").get<long>()), " | ", Digits(run->at("epochs").get<double>()),
+               " | ", Digits(1e3 * Positive(*run, "seconds_an_update")), " | ", Digits(images),
+               " | ", Digits(images / softmax_speed->at("images_per_second").get<double>()), " | ");
     if (paper_speed) {
       const json* at_size = Find(all.at("paper_throughput"), method);
       if (at_size == nullptr || softmax_paper == nullptr) {

@@ -112,6 +112,10 @@ json Train(const Options& options, Lab& lab, const Method& method, int seed) {
   for (const char* split : {"validation", "test"}) {
     const json eval =
         RunVerbJson(kName, {"eval", model, "--data", options.data, "--split", split, "--json"});
+    if (eval.at("left_out") != 0) {
+      throw InputError(options.data, ": ", eval.at("left_out").dump(), " recordings of its ", split,
+                       " set cannot be heard (above); mend them, and the same command goes on");
+    }
     result[split] = eval.at("phone_error_rate");
     result["real_time_factor"] = eval.at("real_time_factor");
   }

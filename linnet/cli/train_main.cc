@@ -4,7 +4,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <atomic>
 #include <csignal>
 #include <iostream>
 #include <new>
@@ -14,6 +13,7 @@
 #include "linnet/base/version.h"
 #include "linnet/cli/memory.h"
 #include "linnet/cli/program.h"
+#include "linnet/cli/signals.h"
 #include "linnet/io/file.h"
 #include "linnet/train/trainer.h"
 
@@ -22,14 +22,6 @@ namespace {
 
 using train::TaskInfo;
 using train::TrainConfig;
-
-std::atomic<bool> interrupted{false};
-
-// The first Ctrl-C asks for a checkpoint, the second one ends the process.
-void OnInterrupt(int signal) {
-  interrupted = true;
-  std::signal(signal, SIG_DFL);
-}
 
 struct TrainCommand {
   const TaskInfo* task = nullptr;
@@ -134,14 +126,11 @@ TrainConfig Resolve(const TrainCommand& command) {
 
 int RunTraining(const TrainCommand& command) {
   const TrainConfig config = Resolve(command);
-  std::signal(SIGINT, OnInterrupt);
-  std::signal(SIGTERM, OnInterrupt);
-  std::signal(SIGHUP, OnInterrupt);
+  cli::StopAtSignals();
   std::signal(SIGPIPE, SIG_IGN);  // nobody reads the progress any more: no reason to stop
   ProgressLine progress(std::cerr, isatty(STDERR_FILENO) == 1);
   const train::TrainResult result =
-      Train(*command.task, config, command.resume,
-            {.stop = [] { return interrupted.load(); }, .progress = &progress});
+      Train(*command.task, config, command.resume, {.stop = cli::StopAsked, .progress = &progress});
   if (result.interrupted) {
     progress.Finish(StrCat("stopped at step ", result.step, " of ", result.steps,
                            "; continue with: linnet train ", command.task->name, " --resume --out ",

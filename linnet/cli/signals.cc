@@ -1,0 +1,63 @@
+#include "linnet/cli/signals.h"
+
+#include <atomic>
+#include <ctime>
+
+#include "linnet/io/file.h"
+
+namespace linnet::cli {
+namespace {
+
+constexpr long kSame = 500;  // milliseconds
+
+std::atomic<bool> asked{false};
+std::atomic<long> asked_at{0};
+
+long Milliseconds() {
+  timespec now = {};
+  clock_gettime(CLOCK_MONOTONIC, &now);  // as signal handlers may
+  return static_cast<long>(now.tv_sec) * 1000 + now.tv_nsec / 1'000'000;
+}
+
+void Die(int signal) {
+  RemoveTemporaryFiles();
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);
+}
+
+void Stop(int signal) {
+  const long now = Milliseconds();
+  if (!asked.exchange(true)) {
+    asked_at = now;
+  } else if (now - asked_at >= kSame) {
+    Die(signal);
+  }
+}
+
+}  // namespace
+
+void HandleEndSignals(void (*handler)(int)) {
+  for (const int signal : kEndSignals) {
+    struct sigaction action = {};
+    sigaction(signal, nullptr, &action);
+    if (action.sa_handler == SIG_IGN) continue;
+    action = {};
+    action.sa_handler = handler;
+    sigaction(signal, &action, nullptr);
+  }
+}
+
+void DieAtSignals() { HandleEndSignals(Die); }
+void StopAtSignals() { HandleEndSignals(Stop); }
+bool StopAsked() { return asked; }
+
+SignalsHeld::SignalsHeld() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal : kEndSignals) sigaddset(&signals, signal);
+  sigprocmask(SIG_BLOCK, &signals, &before_);
+}
+
+void SignalsHeld::Release() { sigprocmask(SIG_SETMASK, &before_, nullptr); }
+
+}  // namespace linnet::cli
