@@ -324,7 +324,9 @@ std::string Longest(const Result& result) {
     const auto& points = method.time.points;
     text += StrCat(text.empty() ? "" : "; ", "`", method.name, "` ",
                    points.empty() ? "none" : Digits(points.rbegin()->first));
-    if (!method.left_out.empty()) {
+    if (method.left_out.empty()) {
+      text += ", the longest asked for";
+    } else {
       text +=
           StrCat(" (at ", Digits(method.left_out[0].first), ": ", method.left_out[0].second, ")");
     }
