@@ -200,7 +200,7 @@ void Run(Options options) {
 void Add(CLI::App& verb) {
   auto options = std::make_shared<Options>();
   verb.add_option("--budget", options->budget,
-                  "Time for all of it, as 30m or 8h; what has begun goes to its end")
+                  "Time for all of it, 1h at least, as 2h or 8h; what has begun goes to its end")
       ->type_name("TIME")
       ->capture_default_str();
   verb.add_option(
