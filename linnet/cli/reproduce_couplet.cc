@@ -29,10 +29,10 @@ using nlohmann::json;
 
 constexpr char kName[] = "couplet";
 
-struct Options {
-  std::string out = ".", from;
+constexpr int kLines = 1000;
+struct Options : ExperimentOptions {
   std::vector<std::string> models, data, runs;
-  int lines = 1000;
+  int lines = kLines;
 };
 
 constexpr int kShown = 40;       // first lines whose answers the page shows
@@ -106,7 +106,7 @@ std::string NameOf(const std::string& path) {
   return stem == "model" ? whole.parent_path().filename().string() : stem;
 }
 
-std::string Measure(const Options& options) {
+json Measure(const Options& options) {
   json all = {{"machine", MachineName()}, {"date", Today()},        {"perplexities", json::array()},
               {"curves", json::array()},  {"rules", json::array()}, {"shown", json::array()}};
   for (const std::string& run : options.runs) {
@@ -164,7 +164,7 @@ std::string Measure(const Options& options) {
     }
     all["rules"].push_back(std::move(kept));
   }
-  return all.dump(1) + "\n";
+  return all;
 }
 
 plot::Figure Draw(const json& all) {
@@ -185,12 +185,12 @@ plot::Figure Draw(const json& all) {
           .panels = {panel}};
 }
 
-std::string Page(const json& all, const std::string& command) {
+std::string Page(const json& all) {
   const auto percent = [](const json& part, const json& whole) {
     return Digits(100 * part.get<double>() / std::max(1.0, whole.get<double>()));
   };
   std::string page =
-      StrCat("# Couplets\n\n```\n", command, "\n```\n\n",
+      StrCat("# Couplets\n\n```\n", CommandOf(kName, all), "\n```\n\n",
              Wrapped(StrCat(all.at("machine").get<std::string>(), ", ",
                             all.at("date").get<std::string>(), ".")),
              "\n## How well second lines are foretold\n\n",
@@ -271,30 +271,21 @@ std::string Page(const json& all, const std::string& command) {
   return page + "\nThe command wrote this page.\n";
 }
 
-json ReadResult(const std::string& text, const std::string& where) {
-  json all = ParseRecord(text, where);
-  try {  // what the page and the picture read is there
-    for (const json& curve : all.at("curves")) {
-      if (curve.at("points").empty()) throw InputError(where, ": holds a run without a validation");
-    }
-    Page(all, "");
-    Draw(all);
-  } catch (const json::exception&) {
-    throw InputError(where,
-                     ": lacks a field, or has one of another type; give the couplet.json that "
-                     "'linnet reproduce couplet' wrote");
-  }
-  return all;
-}
-
 void Run(Options options) {
   Results results(kName, options.out, {"couplet"});
-  std::string command = "linnet reproduce couplet", text;
+  std::string command = "linnet reproduce couplet";
   if (options.from.empty()) {
     if (options.data.empty()) {
       throw InputError("--data is missing: name a folder of couplets, for one data set or more");
     }
-    if (options.models.empty()) options.models = {"models/couplet.safetensors"};
+    if (options.models.empty()) {
+      options.models = {"models/couplet.safetensors"};
+      std::error_code error;
+      if (!fs::exists(options.models[0], error)) {
+        throw InputError(options.models[0],
+                         ": the model that ships with linnet is not here; name one with --model");
+      }
+    }
     for (const std::string& data : options.data) {
       command += " --data " + fs::path(data).lexically_normal().filename().string();
     }
@@ -302,17 +293,21 @@ void Run(Options options) {
     for (const std::string& run : options.runs) {
       command += " --run " + fs::path(run).lexically_normal().filename().string();
     }
-    text = Measure(options);
-  } else {
-    command += " --from couplet.json   # what an earlier run wrote";
-    text = ReadFile(options.from, size_t{1} << 26);
+    if (options.lines != kLines) command += StrCat(" --lines ", options.lines);
   }
-  const json all =
-      ReadResult(text, options.from.empty() ? "linnet reproduce couplet" : options.from);
+  const json all = Obtain(
+      kName, options, command, [&] { return Measure(options); },
+      [](const json& record) {  // what the page and the picture read is there
+        for (const json& curve : record.at("curves")) {
+          if (curve.at("points").empty()) throw InputError("holds a run without a validation");
+        }
+        Page(record);
+        Draw(record);
+      });
   std::vector<plot::Figure> figures;
   if (!all.at("curves").empty()) figures.push_back(Draw(all));
-  results.Write(text, Page(all, command), figures);
-  results.Print(false);
+  results.Write(all.dump(1) + "\n", Page(all), figures);
+  results.Print(options.json);
 }
 
 void Add(CLI::App& verb) {
@@ -334,12 +329,11 @@ void Add(CLI::App& verb) {
       ->type_name("N")
       ->check(Between(kShown, 1e6))
       ->capture_default_str();
-  verb.add_option("--from", options->from,
-                  "A couplet.json of an earlier run, to draw and write again")
-      ->type_name("FILE");
-  verb.add_option("--out", options->out, "Folder for couplet.md, couplet.json and pictures")
-      ->capture_default_str();
-  verb.callback([options] { Run(*options); });
+  AddExperimentOptions(verb, kName, *options);
+  verb.callback([options, &verb] {
+    CheckFrom(verb);
+    Run(*options);
+  });
 }
 
 }  // namespace
