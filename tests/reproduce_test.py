@@ -566,11 +566,15 @@ class Couplet(unittest.TestCase):
         self.assertIn("| m | couplets: 9 pairs | encoder and decoder, 2 + 2 layers of 64 | 1.00M | 1,500 | 1.50 | 1.50 "
                       "| 90.0 | 95.0 |", page)
         self.assertEqual(len(list((self.dir / "out").iterdir())), 6)
+        self.assertEqual(json.loads((self.dir / "out" / "couplet.json").read_text())["experiment"], "couplet")
+        done = self.reproduce("--from", self.dir / "in.json", "--out", self.dir / "new" / "folder")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertTrue((self.dir / "new" / "folder" / "couplet.md").exists())
 
     def test_refuses_what_is_no_result(self):
         whole = self.result()
         for broken in ({}, [], dict(whole, machine=3), dict(whole, rules=[]), dict(whole, shown=[{}]),
-                       dict(whole, curves=[dict(whole["curves"][0], points=[])])):
+                       dict(whole, curves=[dict(whole["curves"][0], points=[])]), dict(whole, experiment="table1")):
             (self.dir / "in.json").write_text(json.dumps(broken))
             done = self.reproduce("--from", self.dir / "in.json")
             self.assertEqual(done.returncode, 2, broken)

@@ -1,8 +1,8 @@
 // What 'linnet bench generate' measures of the paper's image models: the same for every table of times.
 //
-//   struct Options : GenerateOptions {};
-//   AddGenerateOptions(verb, "table5", *options);
-//   json records = BenchGenerate("table5", *options, {"LSH-4", "reformer", 4, true}, 0, 1);
+//   AddGenerateOptions(verb, "table5", *options);                     // GenerateOptions
+//   for (const json& record :
+//        BenchGenerate("table5", *options, {"LSH-4", "reformer", 4, true}, 0, 1)) ...
 #ifndef LINNET_CLI_GENERATE_LAB_H_
 #define LINNET_CLI_GENERATE_LAB_H_
 

@@ -18,7 +18,6 @@
 #include "linnet/cli/reproduce.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/data/couplets.h"
-#include "linnet/io/file.h"
 #include "linnet/runtime/couplet.h"
 
 namespace linnet::cli {

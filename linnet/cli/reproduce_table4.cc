@@ -1,7 +1,5 @@
 // linnet reproduce table4: images a second with a state beside softmax's too (appendix C.1), and the memory of
 // an image from its first byte to its last.
-#include <algorithm>
-#include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -15,8 +13,6 @@
 #include "linnet/cli/generate_lab.h"
 #include "linnet/cli/page.h"
 #include "linnet/cli/reproduce.h"
-#include "linnet/cli/verbs.h"
-#include "linnet/io/file.h"
 
 namespace linnet::cli {
 namespace {

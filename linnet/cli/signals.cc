@@ -43,6 +43,7 @@ void HandleEndSignals(void (*handler)(int)) {
     if (action.sa_handler == SIG_IGN) continue;
     action = {};
     action.sa_handler = handler;
+    action.sa_flags = SA_RESTART;  // what is being written or read goes on
     sigaction(signal, &action, nullptr);
   }
 }
