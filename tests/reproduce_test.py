@@ -512,6 +512,106 @@ class Images(unittest.TestCase):
         self.assertIn("--data", self.one_line("all", "--data", "nowhere"))
 
 
+class All(unittest.TestCase):
+    """Its parts are stand-ins: a 'linnet' beside the program that notes how it was called."""
+    STAND_IN = """#!/usr/bin/env python3
+import os, pathlib, signal, sys, time
+arguments = sys.argv[2:]
+name, value = arguments[0], lambda flag: arguments[arguments.index(flag) + 1]
+with open("calls", "a") as calls:
+    print(*arguments, file=calls)
+def stop(*_):
+    sys.exit(130)
+signal.signal(signal.SIGINT, stop)
+if os.environ.get("FAILS") == name:
+    sys.exit("it fails")
+if os.environ.get("HANGS") == name:
+    pathlib.Path("hangs").touch()
+    time.sleep(60)
+pathlib.Path(value("--out")).mkdir(exist_ok=True)
+(pathlib.Path(value("--out")) / (name + ".json")).write_text("{}")
+print("wrote", name)
+"""
+
+    def setUp(self):
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="linnet_reproduce_test."))
+        self.addCleanup(shutil.rmtree, self.dir)
+        (self.dir / "data").mkdir()
+        shutil.copy(BIN / "linnet-reproduce", self.dir)
+        (self.dir / "linnet").write_text(self.STAND_IN)
+        (self.dir / "linnet").chmod(0o755)
+
+    def start(self, **env):
+        return subprocess.Popen([self.dir / "linnet-reproduce", "all", "--budget", "1h", "--out", "out"], cwd=self.dir,
+                                env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def all(self, **env):
+        process = self.start(**env)
+        out, err = process.communicate(timeout=60)
+        return process.returncode, out, err
+
+    def calls(self):
+        path = self.dir / "calls"
+        calls = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+        path.unlink(missing_ok=True)
+        return calls
+
+    def kept(self):
+        return json.loads((self.dir / "runs" / "all.json").read_text())
+
+    def test_every_part_once(self):
+        code, out, err = self.all()
+        self.assertEqual(code, 0, err)
+        calls = self.calls()
+        names = [call[0] for call in calls]
+        self.assertEqual(sorted(names), sorted([f"table{t}" for t in range(1, 6)] + [f"figure{f}" for f in range(1, 10)]))
+        self.assertEqual(out.splitlines(), [f"wrote {name}" for name in names])
+        budgets = [int(call[call.index("--budget") + 1]) for call in calls if "--budget" in call]
+        self.assertEqual(len(budgets), 3)  # table 3 takes minutes of a training
+        self.assertLess(sum(budgets), 3600)
+        # Figures are of the models of their table.
+        works = {call[0]: call[call.index("--work") + 1] for call in calls if "--work" in call}
+        self.assertEqual(works["figure6"], works["table1"])
+        self.assertEqual(works["figure9"], works["table2"])
+        # Again: only what is drawn from the others' records.
+        code, _, err = self.all()
+        self.assertEqual(code, 0, err)
+        self.assertEqual([call[0] for call in self.calls()], ["figure5"])
+
+    def test_what_fails_is_named_and_done_alone(self):
+        code, _, err = self.all(FAILS="table2")
+        self.assertEqual(code, 1)
+        self.assertIn("not reproduced: table2, figure4, figure8, figure9;", err.splitlines()[-1])
+        self.calls()
+        code, _, err = self.all()
+        self.assertEqual(code, 0, err)
+        self.assertEqual([call[0] for call in self.calls()], ["table2", "figure4", "figure5", "figure8", "figure9"])
+
+    def test_the_clock_goes_on_where_it_was_stopped(self):
+        process = self.start(HANGS="table4")
+        while not (self.dir / "hangs").exists():
+            self.assertIsNone(process.poll(), "it ended")
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130, err)
+        self.assertIn("stopped; the same command goes on", err.splitlines()[-1])
+        kept = self.kept()
+        self.assertEqual(kept["done"], ["table1", "table2", "table3"])
+        self.assertGreater(kept["spent"], 0)
+        self.calls()
+        # Its time is over: what was stopped has none left, and gets some when that has been said.
+        (self.dir / "runs" / "all.json").write_text(json.dumps(dict(kept, spent=3601)))
+        code, _, err = self.all()
+        self.assertEqual(code, 1)
+        self.assertIn("table4: left out, since the time is over", err)
+        self.assertEqual([call[0] for call in self.calls()], ["figure5"])
+        self.assertEqual(self.kept()["spent"], 0)
+        code, _, err = self.all()
+        self.assertEqual(code, 0, err)
+        self.assertEqual(len(self.calls()), 11)
+
+
 class Table4(unittest.TestCase):
     def test_a_page_with_a_picture(self):
         with tempfile.TemporaryDirectory(prefix="linnet_reproduce_test.") as folder:

@@ -1,5 +1,7 @@
 #include "linnet/cli/page.h"
 
+#include <strings.h>
+
 #include <cstdio>
 #include <filesystem>
 #include <sstream>
@@ -54,6 +56,25 @@ void DrawPictures(plot::Figure figure, const std::string& folder, const std::str
   figure.theme = plot::Theme::kDark;
   Draw(figure, files[2]);
   Draw(figure, files[3]);
+}
+
+plot::Series MethodSeries(const std::string& label, plot::Style style) {
+  using plot::Marker;
+  // Of six colors: those that share one stand in no figure together.
+  constexpr struct {
+    const char* label;
+    int color;
+    Marker marker;
+  } kLooks[] = {{"linear", 0, Marker::kCircle},           {"softmax", 1, Marker::kSquare},
+                {"lsh-4", 2, Marker::kDiamond},           {"lsh-1", 3, Marker::kTriangle},
+                {"stateful softmax", 4, Marker::kSquare}, {"softmax-plain", 4, Marker::kSquare},
+                {"lsh-8", 5, Marker::kTriangle},          {"bi-lstm", 3, Marker::kTriangle}};
+  plot::Series series{.label = label, .style = style};
+  for (const auto& look : kLooks) {
+    if (strcasecmp(look.label, label.c_str()) != 0) continue;
+    series.color = look.color, series.marker = look.marker;
+  }
+  return series;
 }
 
 std::string PictureTag(const std::string& name, const std::string& alt) {

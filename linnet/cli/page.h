@@ -23,6 +23,10 @@ std::string Wrapped(const std::string& text);
 // NAME.png and .svg, NAME-dark.png and .svg.
 std::vector<std::string> PictureFiles(const std::string& folder, const std::string& name);
 void DrawPictures(plot::Figure figure, const std::string& folder, const std::string& name);
+// A series of this label, without points: what is known as an attention ("linear", "LSH-4") looks alike in
+// every figure, whatever is beside it; other labels take the next color.
+plot::Series MethodSeries(const std::string& label, plot::Style style);
+
 // A <picture> that takes the one that suits the reader's theme.
 std::string PictureTag(const std::string& name, const std::string& alt);
 

@@ -128,26 +128,35 @@ void Run(Options options) {
   if (error) throw InputError(options.work, ": cannot make this folder: ", error.message());
   // What is done stays done.
   const std::string path = fs::path(options.work) / "all.json";
-  json state = {{"budget", budget}, {"precision", options.precision}, {"done", json::array()}};
+  json state = {{"budget", budget},
+                {"precision", options.precision},
+                {"spent", 0.0},
+                {"done", json::array()}};
   if (fs::exists(path, error)) {
     const json kept = ParseRecord(ReadFile(path, 1 << 20), path);
     if (!kept.is_object() || kept.value("budget", json()) != state["budget"] ||
         kept.value("precision", json()) != state["precision"] ||
-        !kept.value("done", json()).is_array()) {
+        !kept.value("done", json()).is_array() || !kept.value("spent", json(0.0)).is_number()) {
       throw InputError(path,
                        ": was begun with another --budget or --precision; choose another "
                        "--work, or remove the file to measure everything again");
     }
     state = kept;
   }
-  WriteFileAtomically(path, state.dump(1) + "\n");
+  const Stopwatch watch;
+  const double before = state.value("spent", 0.0);  // by calls that were stopped
+  const auto spent = [&] { return before + watch.Seconds(); };
+  const auto keep = [&](double seconds) {
+    state["spent"] = seconds;
+    WriteFileAtomically(path, state.dump(1) + "\n");
+  };
+  keep(before);
   const auto is_done = [&](const std::string& name) {
     const json& done = state["done"];
     std::error_code none;
     return std::find(done.begin(), done.end(), name) != done.end() &&
            fs::exists(fs::path(options.out) / (name + ".json"), none);
   };
-  const Stopwatch watch;
   std::string missing;
   const auto leave_out = [&](const Part& part, const std::string& why) {
     if (!why.empty()) std::cerr << part.name << ": left out, " << why << "\n";
@@ -167,29 +176,29 @@ void Run(Options options) {
       leave_out(part, StrCat("since ", part.of, " is not done"));
       continue;
     }
-    if (!drawn && watch.Seconds() > budget) {
+    if (!drawn && spent() > budget) {
       leave_out(part, "since the time is over");
       continue;
     }
     std::cerr << "[" << count << "/" << std::size(kParts) << "] " << part.name << ", after "
-              << FormatSeconds(watch.Seconds()) << " of " << options.budget << "\n";
+              << FormatSeconds(spent()) << " of " << options.budget << "\n";
     const Interrupted stopped{"all: stopped; the same command goes on with what is done"};
     ChildResult child;
     try {
       child = RunChild("linnet", Arguments(part, options, budget));
     } catch (const Interrupted&) {
-      throw stopped;
+      child.exit_code = 130;
     }
+    if (child.exit_code == 0 && !drawn) state["done"].push_back(part.name);
+    keep(spent());
     if (child.exit_code == 130) throw stopped;
-    if (child.exit_code != 0) {  // it has said why
+    if (child.exit_code == 0) {
+      std::cout << child.out << std::flush;
+    } else {  // it has said why
       leave_out(part, "");
-      continue;
     }
-    std::cout << child.out << std::flush;
-    if (drawn) continue;
-    state["done"].push_back(part.name);
-    WriteFileAtomically(path, state.dump(1) + "\n");
   }
+  keep(0);  // what is missing gets a budget of its own
   if (!missing.empty()) {
     throw RuntimeError("all: not reproduced: ", missing,
                        "; mend what is said above, and the same command does these alone (where a "

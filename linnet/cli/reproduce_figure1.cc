@@ -156,15 +156,11 @@ Result ReadRecords(const std::string& text, const std::string& where) {
 plot::Plot Panel(const Result& result, Quantity Method::*of, const char* title, const char* unit) {
   plot::Plot panel{
       .title = title, .x = {"sequence length N", /*log=*/true}, .y = {unit, /*log=*/true}};
-  constexpr plot::Marker kMarkers[] = {plot::Marker::kCircle, plot::Marker::kSquare,
-                                       plot::Marker::kDiamond, plot::Marker::kTriangle};
   double least = 1e300, most = 0, lowest_slope = 1e300;
   double square = 0;  // value / N^2 at the longest N, of what grows so: the highest
   for (const Method& method : result.methods) {
     const Quantity& quantity = method.*of;
-    plot::Series series{.label = method.name,
-                        .style = plot::Style::kLineAndPoints,
-                        .marker = kMarkers[panel.series.size() % std::size(kMarkers)]};
+    plot::Series series = MethodSeries(method.name, plot::Style::kLineAndPoints);
     for (const auto& [length, point] : quantity.points) {
       const auto n = static_cast<double>(length);
       series.x.push_back(n);

@@ -161,15 +161,10 @@ plot::Figure Draw(const json& all) {
   plot::Plot by_time{.title = "against time",
                      .x = {"minutes"},
                      .y = {"validation loss, nats a symbol", /*log=*/true}};
-  constexpr plot::Marker kMarkers[] = {plot::Marker::kSquare, plot::Marker::kDiamond,
-                                       plot::Marker::kCircle};
-  for (size_t m = 0; m < std::size(kMethods); ++m) {
-    const json* run = Find(all, kMethods[m]);
+  for (const Method& method : kMethods) {
+    const json* run = Find(all, method);
     if (run == nullptr) continue;
-    plot::Series series{.label = kMethods[m].label,
-                        .style = plot::Style::kLine,
-                        .marker = kMarkers[m],
-                        .color = static_cast<int>(m)};
+    plot::Series series = MethodSeries(method.label, plot::Style::kLine);
     plot::Series timed = series;
     for (const json& point : run->at("curve")) {
       series.x.push_back(point.at(0));

@@ -1,6 +1,5 @@
 // linnet reproduce figure5: how trainings go on (appendix B), against updates and against time, from what tables
 // 1, 2 and 3 recorded.
-#include <array>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -28,9 +27,6 @@ struct Options {
   bool json = false;
 };
 
-constexpr std::array<plot::Marker, kImageMethods.size()> kMarkers = {
-    plot::Marker::kSquare, plot::Marker::kTriangle, plot::Marker::kDiamond, plot::Marker::kCircle};
-
 const json* Find(const json& all, const std::string& method) {
   for (const json& run : all.at("runs")) {
     if (run.at("method") == method) return &run;
@@ -43,13 +39,10 @@ plot::Figure DrawImages(const ImageSetup& setup, const json& all) {
       .title = "against updates", .x = {"updates", /*log=*/true}, .y = {"bits/dim of test images"}};
   plot::Plot by_time{
       .title = "against time", .x = {"minutes", /*log=*/true}, .y = {"bits/dim of test images"}};
-  for (size_t m = 0; m < kImageMethods.size(); ++m) {
-    const json* run = Find(all, kImageMethods[m].name);
+  for (const ImageMethod& method : kImageMethods) {
+    const json* run = Find(all, method.name);
     if (run == nullptr) continue;
-    plot::Series series{.label = kImageMethods[m].label,
-                        .style = plot::Style::kLine,
-                        .marker = kMarkers[m],
-                        .color = static_cast<int>(m)};
+    plot::Series series = MethodSeries(method.label, plot::Style::kLine);
     plot::Series timed = series;
     const double each = Positive(*run, "seconds_an_update");
     for (const json& point : run->at("curve")) {
@@ -68,23 +61,16 @@ plot::Figure DrawImages(const ImageSetup& setup, const json& all) {
 plot::Figure DrawSpeech(const json& all) {
   struct {
     const char *method, *label;
-    plot::Marker marker;
-  } constexpr kNetworks[] = {{"full", "softmax", kMarkers[0]},
-                             {"reformer", "LSH-4", kMarkers[2]},
-                             {"linear", "linear", kMarkers[3]},
-                             {"lstm", "Bi-LSTM", kMarkers[1]}};
-  constexpr int kColors[] = {0, 2, 3, 1};
+  } constexpr kNetworks[] = {
+      {"full", "softmax"}, {"reformer", "LSH-4"}, {"linear", "linear"}, {"lstm", "Bi-LSTM"}};
   plot::Plot by_step{
       .title = "against updates", .x = {"updates"}, .y = {"validation PER, %", /*log=*/true}};
   plot::Plot by_time{
       .title = "against time", .x = {"minutes"}, .y = {"validation PER, %", /*log=*/true}};
-  for (size_t n = 0; n < std::size(kNetworks); ++n) {
-    const json* run = Find(all, kNetworks[n].method);  // its first seed
+  for (const auto& network : kNetworks) {
+    const json* run = Find(all, network.method);  // its first seed
     if (run == nullptr) continue;
-    plot::Series series{.label = kNetworks[n].label,
-                        .style = plot::Style::kLine,
-                        .marker = kNetworks[n].marker,
-                        .color = kColors[n]};
+    plot::Series series = MethodSeries(network.label, plot::Style::kLine);
     plot::Series timed = series;
     for (const json& point : run->at("curve")) {
       series.x.push_back(point.at(0)), timed.x.push_back(point.at(1).get<double>() / 60);

@@ -108,14 +108,8 @@ plot::Figure DrawTable(const ImageSetup& setup, const json& all) {
   plot::Plot ours{.title = "here", .x = {"images a second", /*log=*/true}, .y = {"bits/dim"}};
   plot::Plot paper{
       .title = "the paper, on its GPU", .x = {"images a second", /*log=*/true}, .y = {"bits/dim"}};
-  constexpr std::array<plot::Marker, kImageMethods.size()> kMarkers = {
-      plot::Marker::kSquare, plot::Marker::kTriangle, plot::Marker::kDiamond,
-      plot::Marker::kCircle};
   for (size_t m = 0; m < kImageMethods.size(); ++m) {
-    plot::Series series{.label = kImageMethods[m].label,
-                        .style = plot::Style::kPoints,
-                        .marker = kMarkers[m],
-                        .color = static_cast<int>(m)};
+    plot::Series series = MethodSeries(kImageMethods[m].label, plot::Style::kPoints);
     plot::Series theirs = series;
     theirs.x = {setup.paper_images[m]}, theirs.y = {setup.paper_bits[m]};
     paper.series.push_back(theirs);

@@ -197,20 +197,15 @@ Summary Of(const json& all, const Method& method) {
   return summary;
 }
 
-constexpr plot::Marker kMarkers[] = {plot::Marker::kTriangle, plot::Marker::kSquare,
-                                     plot::Marker::kDiamond, plot::Marker::kCircle};
-
 plot::Figure DrawCurves(const json& all) {
   plot::Plot by_time{
       .title = "against time", .x = {"minutes of training"}, .y = {"validation PER, %"}};
   plot::Plot by_step{.title = "against updates", .x = {"updates"}, .y = {"validation PER, %"}};
-  for (size_t m = 0; m < Methods().size(); ++m) {
+  for (const Method& method : Methods()) {
     bool first = true;
-    for (const json* run : Of(all, Methods()[m]).runs) {
-      plot::Series series{.label = first ? Methods()[m].label : "",
-                          .style = plot::Style::kLine,
-                          .marker = kMarkers[m],
-                          .color = static_cast<int>(m)};
+    for (const json* run : Of(all, method).runs) {
+      plot::Series series = MethodSeries(method.label, plot::Style::kLine);
+      if (!first) series.label.clear();
       plot::Series steps = series;
       for (const json& point : run->at("curve")) {
         series.x.push_back(point.at(1).get<double>() / 60);
@@ -231,13 +226,10 @@ plot::Figure DrawCurves(const json& all) {
 plot::Figure DrawLengths(const json& all) {
   plot::Plot panel{.x = {"seconds of an utterance", /*log=*/true},
                    .y = {"milliseconds of training a second of sound", /*log=*/true}};
-  for (size_t m = 0; m < Methods().size(); ++m) {
-    plot::Series series{.label = Methods()[m].label,
-                        .style = plot::Style::kLineAndPoints,
-                        .marker = kMarkers[m],
-                        .color = static_cast<int>(m)};
+  for (const Method& method : Methods()) {
+    plot::Series series = MethodSeries(method.label, plot::Style::kLineAndPoints);
     for (const json& record : all.at("lengths")) {
-      if (record.at("method") != Methods()[m].name) continue;
+      if (record.at("method") != method.name) continue;
       series.x.push_back(record.at("seconds"));
       series.y.push_back(record.at("value"));
     }

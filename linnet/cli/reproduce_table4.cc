@@ -60,20 +60,13 @@ const json* Find(const json& all, const char* method, size_t dataset) {
 }
 
 plot::Figure DrawTable(const json& all) {
-  constexpr plot::Marker kMarkers[] = {plot::Marker::kSquare, plot::Marker::kSquare,
-                                       plot::Marker::kTriangle, plot::Marker::kDiamond,
-                                       plot::Marker::kCircle};
   plot::Figure figure{.title = "Images a second, the paper's networks",
                       .subtitle = "with a line: here; pale and alone: the paper, on its GPU",
                       .panels = {}};
   plot::Plot panel{.x = {"bytes of an image", /*log=*/true},
                    .y = {"images a second", /*log=*/true}};
-  for (size_t m = 0; m < std::size(kMethods); ++m) {
-    const Method& method = kMethods[m];
-    plot::Series ours{.label = method.label,
-                      .style = plot::Style::kLineAndPoints,
-                      .marker = kMarkers[m],
-                      .color = static_cast<int>(m)};
+  for (const Method& method : kMethods) {
+    plot::Series ours = MethodSeries(method.label, plot::Style::kLineAndPoints);
     plot::Series paper = ours;
     paper.style = plot::Style::kPoints, paper.label = "", paper.faint = true;
     for (size_t d = 0; d < 2; ++d) {

@@ -130,22 +130,16 @@ plot::Figure DrawResult(const Result& result) {
   plot::Figure figure{.title = "What the next token costs",
                       .subtitle = StrCat("the paper's models, batch 1, ", result.origin.precision,
                                          ", ", result.origin.threads, " threads")};
-  constexpr plot::Marker kMarkers[] = {plot::Marker::kSquare, plot::Marker::kSquare,
-                                       plot::Marker::kTriangle, plot::Marker::kDiamond,
-                                       plot::Marker::kCircle};
   for (size_t d = 0; d < 2; ++d) {
     const std::string dataset = ImagesName(d);
     plot::Plot panel{
         .title = ImagesTitle(d), .x = {"tokens before it"}, .y = {"microseconds", /*log=*/true}};
-    for (size_t i = 0; i < std::size(kMethods); ++i) {
-      const Measured* measured = result.Find(kMethods[i], dataset);
+    for (const Method& method : kMethods) {
+      const Measured* measured = result.Find(method, dataset);
       if (measured == nullptr) continue;
-      panel.series.push_back({.label = kMethods[i].label,
-                              .x = measured->at,
-                              .y = measured->microseconds,
-                              .style = plot::Style::kLineAndPoints,
-                              .marker = kMarkers[i],
-                              .color = static_cast<int>(i)});
+      plot::Series series = MethodSeries(method.label, plot::Style::kLineAndPoints);
+      series.x = measured->at, series.y = measured->microseconds;
+      panel.series.push_back(std::move(series));
     }
     if (!panel.series.empty()) figure.panels.push_back(panel);
   }
