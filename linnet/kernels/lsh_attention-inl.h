@@ -3,9 +3,8 @@
 // A round's places are worked off in blocks of queries, and what a block sees, one run of places, in
 // blocks of keys. Their rows are gathered once a block: keys (and in the backward, values) as panels
 // two vectors wide, in which a dimension's numbers of as many keys lie side by side; what sums are
-// made of as panels of rows. Everything large is then one operation, a tile of kTileRows x 2 vectors
-// of sums that stays in registers while the dimension that is summed over passes. Results go to the
-// rows of their positions, a tile at a time, which is where rounds meet.
+// made of as panels of rows. Everything large is then a tile's sums (attention_tiles-inl.h). Results go
+// to the rows of their positions, a tile at a time, which is where rounds meet.
 //
 // A row's sums run over rounds, and in each over places in order, in blocks that follow from the
 // shapes alone.
@@ -52,11 +51,11 @@ inline size_t LshValid(const LshAttentionShape& shape, const int64_t* lengths, s
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 #include <type_traits>
 
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
+#include "linnet/kernels/attention_tiles-inl.h"
 #include "linnet/kernels/vector-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -68,11 +67,9 @@ using U32 = hn::RebindToUnsigned<F32>;
 // Rows that divide usual chunks, so that no tile crosses their borders; 16 of 32 registers
 // accumulate with AVX-512, 8 of 16 with AVX2.
 inline constexpr size_t kTileRows = HWY_TARGET == HWY_AVX3 ? 8 : 4;
-inline constexpr size_t kLanes = hn::MaxLanes(F32());
-inline constexpr size_t kWidth = 2 * kLanes;
 // Keys whose weights are written together: what a tile of keys reads, it finds whole.
-inline constexpr size_t kGrain = std::max(kLanes, kTileRows);
-static_assert(kLshKeys % kGrain == 0 && kGrain % kTileRows == 0 && kLshKeys % kWidth == 0);
+inline constexpr size_t kGrain = std::max(kTileLanes, kTileRows);
+static_assert(kLshKeys % kGrain == 0 && kGrain % kTileRows == 0 && kLshKeys % kTileWidth == 0);
 
 // Rows of weights lie a line more than a block apart: rows a power of two apart would share a few
 // sets of the cache.
@@ -82,86 +79,11 @@ inline constexpr size_t kStride = kLshKeys + 16;
 alignas(64) inline constexpr uint32_t kIota[16] = {0, 1, 2,  3,  4,  5,  6,  7,
                                                    8, 9, 10, 11, 12, 13, 14, 15};
 
-inline constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
-inline constexpr float kNothing = -std::numeric_limits<float>::infinity();
 // Scores to base 2 that are no larger need no largest one taken away: 2^30 times a million positions
 // and values up to 1e22 are still numbers. |score| <= |q| / sqrt(D), as keys have length 1.
 inline constexpr float kBound = 30;
 // What stands for a smaller |q|^2.
 inline constexpr float kLeastSquare = 1e-24f;
-
-constexpr size_t RoundUp(size_t n, size_t step) { return (n + step - 1) / step * step; }
-
-// x[i] = 2^x[i] for x <= 126, 0 from -127 down, NaN for NaN: the largest relative error is some 2e-7
-// as long as the result is normal. One alone is a long chain; several side by side keep the
-// multipliers busy.
-template <size_t kCount>
-HWY_INLINE void Exp2(Vec (&x)[kCount]) {
-  const F32 d;
-  const hn::RebindToSigned<F32> di;
-  Vec shifted[kCount], p[kCount];
-  const auto each = [](auto step) HWY_ATTR { Unrolled<kCount>(step); };
-  const auto horner = [&](float coefficient) HWY_ATTR {
-    const Vec c = hn::Set(d, coefficient);
-    each([&](auto i) HWY_ATTR { p[i] = hn::MulAdd(p[i], x[i], c); });
-  };
-  const Vec least = hn::Set(d, -127.0f);
-  each([&](auto i) HWY_ATTR {
-#if HWY_TARGET == HWY_SCALAR
-    x[i] = hn::IfThenElse(hn::Lt(x[i], least), least, x[i]);
-#else
-    x[i] = hn::Max(least, x[i]);  // in this order NaN stays
-#endif
-  });
-  // Adding 1.5 * 2^23 leaves the nearest integer in the lowest bits.
-  const Vec magic = hn::Set(d, 12582912.0f);
-  each([&](auto i) HWY_ATTR { shifted[i] = hn::Add(x[i], magic); });
-  each([&](auto i) HWY_ATTR { x[i] = hn::Sub(x[i], hn::Sub(shifted[i], magic)); });
-  // The minimax polynomial of degree 5 over [-1/2, 1/2] that is 1 at 0 (9.2e-8): at -127 the sum of
-  // exponents below is then all zeros.
-  each([&](auto i) HWY_ATTR { p[i] = hn::Set(d, 0x1.5bba28p-10f); });
-  horner(0x1.3cea9p-7f);
-  horner(0x1.c6b752p-5f);
-  horner(0x1.ebf9bcp-3f);
-  horner(0x1.62e42ap-1f);
-  horner(1.0f);
-  each([&](auto i) HWY_ATTR {
-    const auto exponent = hn::ShiftLeft<23>(hn::BitCast(di, shifted[i]));
-    x[i] = hn::BitCast(d, hn::Add(hn::BitCast(di, p[i]), exponent));
-  });
-}
-
-// Takes consecutive pieces of a slot's scratch, each on a line of the cache; with no scratch, only
-// counts.
-class Pieces {
- public:
-  explicit Pieces(float* scratch)
-      : begin_(reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(scratch) + 63) &
-                                        ~uintptr_t{63})) {}
-  template <typename T = float>
-  T* Take(size_t n) {
-    static_assert(sizeof(T) == sizeof(float));
-    const size_t at = taken_;
-    taken_ += RoundUp(n, 16);
-    return begin_ ? reinterpret_cast<T*>(begin_ + at) : nullptr;
-  }
-  // Floats of a scratch that holds all that has been taken, wherever it begins.
-  size_t Needed() const { return taken_ + 16; }
-
- private:
-  float* begin_;
-  size_t taken_ = 0;
-};
-
-// Rows of one head of one sequence.
-template <typename T>
-struct Rows {
-  T* first;
-  ptrdiff_t stride;
-
-  Rows(const Strided<T>& x, size_t n, size_t h) : first(x.At(n, 0, h)), stride(x.time) {}
-  T* At(size_t row) const { return first + static_cast<ptrdiff_t>(row) * stride; }
-};
 
 // Of one head, what the forward keeps.
 template <typename Int, typename Float>
@@ -183,49 +105,6 @@ inline float Log2Scale(const LshAttentionShape& shape) {
   return kLog2E / std::sqrt(static_cast<float>(shape.dim));
 }
 
-// sum[r] += sum_k a[r, k] b[k], kVectors wide, for rows of `a` kAcross and columns kAlong apart.
-template <size_t kVectors, size_t kAcross, size_t kAlong>
-HWY_INLINE void MulAddTile(size_t count, const float* HWY_RESTRICT a, const float* HWY_RESTRICT b,
-                           Vec (&sum)[kTileRows * kVectors]) {
-  const F32 d;
-  for (size_t k = 0; k < count; ++k, a += kAlong, b += kWidth) {
-    Vec b_k[kVectors];
-    Unrolled<kVectors>([&](auto v) HWY_ATTR { b_k[v] = hn::Load(d, b + v * kLanes); });
-    Unrolled<kTileRows>([&](auto r) HWY_ATTR {
-      const Vec a_r = hn::Set(d, a[r * kAcross]);
-      Unrolled<kVectors>([&](auto v) HWY_ATTR {
-        sum[r * kVectors + v] = hn::MulAdd(a_r, b_k[v], sum[r * kVectors + v]);
-      });
-    });
-  }
-}
-
-// The same from sums that load(r, v) gives, handed to store(r, v, sum).
-template <size_t kVectors, size_t kAcross, size_t kAlong, class LoadSum, class StoreSum>
-HWY_INLINE void SumTile(size_t count, const float* a, const float* b, LoadSum load,
-                        StoreSum store) {
-  Vec sum[kTileRows * kVectors];
-  Unrolled<kTileRows>([&](auto r) HWY_ATTR {
-    Unrolled<kVectors>([&](auto v) HWY_ATTR { sum[r * kVectors + v] = load(r, v); });
-  });
-  MulAddTile<kVectors, kAcross, kAlong>(count, a, b, sum);
-  Unrolled<kTileRows>([&](auto r) HWY_ATTR {
-    Unrolled<kVectors>([&](auto v) HWY_ATTR { store(r, v, sum[r * kVectors + v]); });
-  });
-}
-
-// Calls body(first column, constant vectors) for each panel of a row of `columns`.
-template <class Body>
-HWY_INLINE void ForPanels(size_t columns, Body body) {
-  for (size_t c = 0; c < columns; c += kWidth) {
-    if (columns - c > kLanes) {
-      body(c, std::integral_constant<size_t, 2>());
-    } else {
-      body(c, std::integral_constant<size_t, 1>());
-    }
-  }
-}
-
 // Calls body(i, constant count) for vectors begin .. end - 1, four, two or one at a time.
 template <class Body>
 HWY_INLINE void ForFours(size_t begin, size_t end, Body body) {
@@ -239,23 +118,10 @@ HWY_INLINE void ForFours(size_t begin, size_t end, Body body) {
 // vectors begin .. end - 1 of b (transposed panels).
 HWY_NOINLINE void Dots(size_t dim, const float* a, size_t a_panel, const float* b, size_t begin,
                        size_t end, float* HWY_RESTRICT to) {
-  const F32 d;
   const auto vectors_at = [&](size_t j, auto vectors) HWY_ATTR {
-    constexpr size_t kVectors = decltype(vectors)::value;
-    Vec sum[kTileRows * kVectors];
-    Unrolled<kTileRows * kVectors>([&](auto i) HWY_ATTR { sum[i] = hn::Zero(d); });
-    const float* a_k = a;
-    const float* b_k = b + j / 2 * dim * kWidth + j % 2 * kLanes;
-    for (size_t k = 0; k < dim; k += kWidth) {
-      MulAddTile<kVectors, kWidth, 1>(std::min(kWidth, dim - k), a_k, b_k, sum);
-      a_k += a_panel;
-      b_k += kWidth * kWidth;
-    }
-    Unrolled<kTileRows>([&](auto r) HWY_ATTR {
-      Unrolled<kVectors>([&](auto v) HWY_ATTR {
-        hn::Store(sum[r * kVectors + v], d, to + r * kStride + (j + v) * kLanes);
-      });
-    });
+    const float* b_j = b + j / 2 * dim * kTileWidth + j % 2 * kTileLanes;
+    DotTile<kTileRows, decltype(vectors)::value, kStride>(dim, a, a_panel, b_j,
+                                                          to + j * kTileLanes);
   };
   size_t j = begin;
   if (j % 2 != 0 && j < end) vectors_at(j++, std::integral_constant<size_t, 1>());
@@ -265,34 +131,34 @@ HWY_NOINLINE void Dots(size_t dim, const float* a, size_t a_panel, const float* 
 
 // The rows at positions at[0 .. count), times `scale` and their factor, in panels of `capacity` rows;
 // zeros up to a multiple of a tile's rows and a panel's width. factors: by position, or null: 1.
-void PackPanels(const Rows<const float>& rows, const int32_t* at, size_t count, size_t dim,
+void PackPanels(const HeadRows<const float>& rows, const int32_t* at, size_t count, size_t dim,
                 float scale, const float* factors, size_t capacity, float* HWY_RESTRICT to) {
   const F32 d;
   for (size_t row = 0; row < count; ++row) {
     const auto position = static_cast<size_t>(at[row]);
     const float* from = rows.At(position);
     const Vec factor = hn::Set(d, factors ? scale * factors[position] : scale);
-    for (size_t c = 0; c < RoundUp(dim, kWidth); c += kLanes) {
+    for (size_t c = 0; c < TileWidths(dim); c += kTileLanes) {
       const Vec x =
-          c < dim ? hn::Mul(factor, LoadN(from + c, std::min(kLanes, dim - c))) : hn::Zero(d);
-      const size_t panel = c / kWidth * kWidth;
-      hn::Store(x, d, to + panel * capacity + row * kWidth + (c - panel));
+          c < dim ? hn::Mul(factor, LoadN(from + c, std::min(kTileLanes, dim - c))) : hn::Zero(d);
+      const size_t panel = c / kTileWidth * kTileWidth;
+      hn::Store(x, d, to + panel * capacity + row * kTileWidth + (c - panel));
     }
   }
   for (size_t row = count; row % kTileRows != 0; ++row) {
-    for (size_t c = 0; c < RoundUp(dim, kWidth); c += kWidth) {
-      std::memset(to + c * capacity + row * kWidth, 0, kWidth * sizeof(float));
+    for (size_t c = 0; c < TileWidths(dim); c += kTileWidth) {
+      std::memset(to + c * capacity + row * kTileWidth, 0, kTileWidth * sizeof(float));
     }
   }
 }
 
-// The same rows as transposed panels, [dim][kWidth] each; zeros up to a panel's width. zeros: a row.
-void PackTransposed(const Rows<const float>& rows, const int32_t* at, size_t count, size_t dim,
+// The same rows as transposed panels, [dim][kTileWidth] each; zeros up to a panel's width. zeros: a row.
+void PackTransposed(const HeadRows<const float>& rows, const int32_t* at, size_t count, size_t dim,
                     const float* factors, const float* zeros, float* HWY_RESTRICT to) {
-  for (size_t j = 0; j < count; j += kWidth, to += dim * kWidth) {
-    const float* from[kWidth];
-    float factor[kWidth];
-    for (size_t t = 0; t < kWidth; ++t) {
+  for (size_t j = 0; j < count; j += kTileWidth, to += dim * kTileWidth) {
+    const float* from[kTileWidth];
+    float factor[kTileWidth];
+    for (size_t t = 0; t < kTileWidth; ++t) {
       const bool there = j + t < count;
       const size_t position = there ? static_cast<size_t>(at[j + t]) : 0;
       from[t] = there ? rows.At(position) : zeros;
@@ -300,30 +166,23 @@ void PackTransposed(const Rows<const float>& rows, const int32_t* at, size_t cou
     }
     size_t c = 0;
 #if HWY_TARGET != HWY_SCALAR
+    const Four d;
     constexpr size_t kSide = 4;
-    const hn::CappedTag<float, kSide> d;
-    for (size_t t = 0; t < kWidth; t += kSide) {
+    for (size_t t = 0; t < kTileWidth; t += kSide) {
       const auto f0 = hn::Set(d, factor[t]), f1 = hn::Set(d, factor[t + 1]);
       const auto f2 = hn::Set(d, factor[t + 2]), f3 = hn::Set(d, factor[t + 3]);
       float* out = to + t;
-      for (c = 0; c + kSide <= dim; c += kSide, out += kSide * kWidth) {
+      for (c = 0; c + kSide <= dim; c += kSide, out += kSide * kTileWidth) {
         const auto r0 = hn::Mul(f0, hn::LoadU(d, from[t] + c));
         const auto r1 = hn::Mul(f1, hn::LoadU(d, from[t + 1] + c));
         const auto r2 = hn::Mul(f2, hn::LoadU(d, from[t + 2] + c));
         const auto r3 = hn::Mul(f3, hn::LoadU(d, from[t + 3] + c));
-        const auto even_low = hn::InterleaveLower(d, r0, r2);
-        const auto even_high = hn::InterleaveUpper(d, r0, r2);
-        const auto odd_low = hn::InterleaveLower(d, r1, r3);
-        const auto odd_high = hn::InterleaveUpper(d, r1, r3);
-        hn::Store(hn::InterleaveLower(d, even_low, odd_low), d, out);
-        hn::Store(hn::InterleaveUpper(d, even_low, odd_low), d, out + kWidth);
-        hn::Store(hn::InterleaveLower(d, even_high, odd_high), d, out + 2 * kWidth);
-        hn::Store(hn::InterleaveUpper(d, even_high, odd_high), d, out + 3 * kWidth);
+        StoreTransposed(r0, r1, r2, r3, out);
       }
     }
 #endif
-    for (size_t t = 0; t < kWidth; ++t) {
-      for (size_t i = c; i < dim; ++i) to[i * kWidth + t] = factor[t] * from[t][i];
+    for (size_t t = 0; t < kTileWidth; ++t) {
+      for (size_t i = c; i < dim; ++i) to[i * kTileWidth + t] = factor[t] * from[t][i];
     }
   }
 }
@@ -390,7 +249,7 @@ struct Queries {
   }
   size_t Position(size_t i) const { return static_cast<size_t>(order[first + i]); }
   // Asks for the rows of a tile from query i on.
-  void Prefetch(size_t i, const Rows<float>& rows, size_t width) const {
+  void Prefetch(size_t i, const HeadRows<float>& rows, size_t width) const {
     for (const size_t last = std::min(count, i + kTileRows); i < last; ++i) {
       const float* row = rows.At(Position(i));
       for (size_t c = 0; c < width; c += 16) hwy::Prefetch(row + c);
@@ -400,7 +259,7 @@ struct Queries {
   // first one where chunks are whole panels.
   size_t KeysBegin(size_t chunk) const {
     const size_t own = first / chunk * chunk, window = own < chunk ? 0 : own - chunk;
-    return window + (lo[0] - window) / kWidth * kWidth;
+    return window + (lo[0] - window) / kTileWidth * kTileWidth;
   }
   size_t KeysEnd() const { return hi[count - 1]; }
 };
@@ -445,14 +304,14 @@ struct Tile {
     }
     keys_begin = lo[0], keys_end = lo[rows - 1] + length[rows - 1];
     for (size_t r = rows; r < kTileRows; ++r) codes[r] = codes[0];
-    begin = keys_begin / kGrain * (kGrain / kLanes);
-    end = keys_begin < keys_end ? RoundUp(keys_end, kGrain) / kLanes : begin;
+    begin = keys_begin / kGrain * (kGrain / kTileLanes);
+    end = keys_begin < keys_end ? RoundUp(keys_end, kGrain) / kTileLanes : begin;
   }
 
   // The vectors of keys that row r sees some of.
-  size_t Begin(size_t r) const { return length[r] == 0 ? begin : lo[r] / kLanes; }
+  size_t Begin(size_t r) const { return length[r] == 0 ? begin : lo[r] / kTileLanes; }
   size_t End(size_t r) const {
-    return length[r] == 0 ? begin : (lo[r] + length[r] + kLanes - 1) / kLanes;
+    return length[r] == 0 ? begin : (lo[r] + length[r] + kTileLanes - 1) / kTileLanes;
   }
 
   // x where row r sees the keys of kCount vectors from vector j on, and for the first time; elsewhere
@@ -467,18 +326,18 @@ struct Tile {
     // The least distance of codes: 0 and 1 are of the same bucket and two chunks.
     Word least[kCount];
     Unrolled<kCount>([&](auto v) HWY_ATTR { least[v] = hn::Set(du, 2); });
-    const int32_t* from = key_codes + j * kLanes;
+    const int32_t* from = key_codes + j * kTileLanes;
     for (size_t i = 0; i < earlier; ++i, from += kStride) {
       const Word own = hn::Set(du, static_cast<uint32_t>(codes[r][i]));
       Unrolled<kCount>([&](auto v) HWY_ATTR {
-        const auto* words = reinterpret_cast<const uint32_t*>(from + v * kLanes);
+        const auto* words = reinterpret_cast<const uint32_t*>(from + v * kTileLanes);
         least[v] = hn::Min(least[v], hn::Sub(own, hn::Load(du, words)));
       });
     }
     const Word first = hn::Set(du, lo[r]), many = hn::Set(du, length[r]);
     const Word own = hn::Set(du, self[r]), iota = hn::Load(du, kIota);
     Unrolled<kCount>([&](auto v) HWY_ATTR {
-      const Word place = hn::Add(iota, hn::Set(du, static_cast<uint32_t>((j + v) * kLanes)));
+      const Word place = hn::Add(iota, hn::Set(du, static_cast<uint32_t>((j + v) * kTileLanes)));
       const auto seen = hn::And(hn::And(hn::Lt(hn::Sub(place, first), many), hn::Ne(place, own)),
                                 hn::Gt(least[v], one));
       x[v] = hn::IfThenElse(hn::RebindMask(d, seen), x[v], hidden);
@@ -488,7 +347,7 @@ struct Tile {
 
 // Vectors begin .. end - 1 of a row become 0.
 HWY_INLINE void Clear(float* row, size_t begin, size_t end) {
-  for (size_t j = begin; j < end; ++j) hn::Store(hn::Zero(F32()), F32(), row + j * kLanes);
+  for (size_t j = begin; j < end; ++j) hn::Store(hn::Zero(F32()), F32(), row + j * kTileLanes);
 }
 
 // From a tile's scores to weights 2^(score - base), in place; sums[r] are row r's. Where the scores
@@ -499,20 +358,20 @@ HWY_NOINLINE void Weights(const Tile& tile, const int32_t* key_codes, bool bound
                           float* HWY_RESTRICT sums) {
   const F32 d;
   const Vec zero = hn::Zero(d), nothing = hn::Set(d, kNothing);
-  alignas(64) float totals[kTileRows * kLanes];
+  alignas(64) float totals[kTileRows * kTileLanes];
   if (!bounded) {
-    float change[kTileRows + kLanes] = {};
+    float change[kTileRows + kTileLanes] = {};
     for (size_t r = 0; r < kTileRows; ++r) {
       float* row = weights + r * kStride;
       Vec largest = nothing;
       ForFours(tile.Begin(r), tile.End(r), [&](size_t j, auto count) HWY_ATTR {
         constexpr size_t kCount = decltype(count)::value;
         Vec x[kCount];
-        Unrolled<kCount>([&](auto v) HWY_ATTR { x[v] = hn::Load(d, row + (j + v) * kLanes); });
+        Unrolled<kCount>([&](auto v) HWY_ATTR { x[v] = hn::Load(d, row + (j + v) * kTileLanes); });
         tile.Hide(r, j, key_codes, nothing, x);
         Unrolled<kCount>([&](auto v) HWY_ATTR {
           largest = hn::Max(x[v], largest);
-          hn::Store(x[v], d, row + (j + v) * kLanes);
+          hn::Store(x[v], d, row + (j + v) * kTileLanes);
         });
       });
       if (row_bounded[r]) continue;
@@ -521,12 +380,12 @@ HWY_NOINLINE void Weights(const Tile& tile, const int32_t* key_codes, bool bound
       bases[r] = now;
       change[r] = before == now ? 0.0f : before - now;
     }
-    for (size_t r = 0; r < kTileRows; r += kLanes) {
+    for (size_t r = 0; r < kTileRows; r += kTileLanes) {
       Vec x[1] = {hn::LoadU(d, change + r)};
       Exp2(x);
-      float some[kLanes];
+      float some[kTileLanes];
       hn::StoreU(x[0], d, some);
-      for (size_t i = r; i < std::min(kTileRows, r + kLanes); ++i) rescale[i] = some[i - r];
+      for (size_t i = r; i < std::min(kTileRows, r + kTileLanes); ++i) rescale[i] = some[i - r];
     }
   }
   for (size_t r = 0; r < kTileRows; ++r) {
@@ -536,23 +395,23 @@ HWY_NOINLINE void Weights(const Tile& tile, const int32_t* key_codes, bool bound
     ForFours(tile.Begin(r), tile.End(r), [&](size_t j, auto count) HWY_ATTR {
       constexpr size_t kCount = decltype(count)::value;
       Vec x[kCount];
-      Unrolled<kCount>([&](auto v)
-                           HWY_ATTR { x[v] = hn::Sub(hn::Load(d, row + (j + v) * kLanes), base); });
+      Unrolled<kCount>(
+          [&](auto v) HWY_ATTR { x[v] = hn::Sub(hn::Load(d, row + (j + v) * kTileLanes), base); });
       Exp2(x);
       if (bounded) tile.Hide(r, j, key_codes, zero, x);
       Unrolled<kCount>([&](auto v) HWY_ATTR {
         sum = hn::Add(sum, x[v]);
-        hn::Store(x[v], d, row + (j + v) * kLanes);
+        hn::Store(x[v], d, row + (j + v) * kTileLanes);
       });
     });
     Clear(row, tile.begin, tile.Begin(r));
     Clear(row, tile.End(r), tile.end);
-    hn::Store(sum, d, totals + r * kLanes);
+    hn::Store(sum, d, totals + r * kTileLanes);
   }
   for (size_t r = 0; r < kTileRows; r += 4) {
-    const float* at = totals + r * kLanes;
-    StoreSums(hn::Load(d, at), hn::Load(d, at + kLanes), hn::Load(d, at + 2 * kLanes),
-              hn::Load(d, at + 3 * kLanes), sums + r);
+    const float* at = totals + r * kTileLanes;
+    StoreSums(hn::Load(d, at), hn::Load(d, at + kTileLanes), hn::Load(d, at + 2 * kTileLanes),
+              hn::Load(d, at + 3 * kTileLanes), sums + r);
   }
 }
 
@@ -564,16 +423,17 @@ HWY_NOINLINE void SumKeys(size_t begin, size_t end, size_t width, bool begins, c
   const F32 d;
   ForPanels(width, [&](size_t c, auto vectors) HWY_ATTR {
     const auto used = [&](size_t v) {
-      const size_t at = c + v * kLanes;
-      return at < width ? std::min(kLanes, width - at) : 0;
+      const size_t at = c + v * kTileLanes;
+      return at < width ? std::min(kTileLanes, width - at) : 0;
     };
-    SumTile<decltype(vectors)::value, kStride, 1>(
-        end - begin, weights + begin, b + c * kLshKeys + begin * kWidth,
+    SumTile<kTileRows, decltype(vectors)::value, kStride, 1>(
+        end - begin, weights + begin, b + c * kLshKeys + begin * kTileWidth,
         [&](size_t r, size_t v) HWY_ATTR {
           if (begins) return hn::Zero(d);
-          return hn::Mul(LoadN(to[r] + c + v * kLanes, used(v)), hn::Set(d, rescale[r]));
+          return hn::Mul(LoadN(to[r] + c + v * kTileLanes, used(v)), hn::Set(d, rescale[r]));
         },
-        [&](size_t r, size_t v, Vec x) HWY_ATTR { StoreN(x, to[r] + c + v * kLanes, used(v)); });
+        [&](size_t r, size_t v, Vec x)
+            HWY_ATTR { StoreN(x, to[r] + c + v * kTileLanes, used(v)); });
   });
 }
 
@@ -584,10 +444,10 @@ HWY_NOINLINE void SumQueries(size_t count, size_t columns, const float* w, const
   const F32 d;
   ForPanels(columns, [&](size_t c, auto vectors) HWY_ATTR {
     float* at = to + c * kLshKeys;
-    SumTile<decltype(vectors)::value, 1, kStride>(
+    SumTile<kTileRows, decltype(vectors)::value, 1, kStride>(
         count, w, x + c * kLshBackwardQueries, [&](size_t, size_t) HWY_ATTR { return hn::Zero(d); },
         [&](size_t r, size_t v, Vec sum)
-            HWY_ATTR { hn::Store(sum, d, at + r * kWidth + v * kLanes); });
+            HWY_ATTR { hn::Store(sum, d, at + r * kTileWidth + v * kTileLanes); });
   });
 }
 
@@ -607,13 +467,13 @@ HWY_NOINLINE void GradWeights(const Tile& tile, const int32_t* key_codes,
       constexpr size_t kCount = decltype(count)::value;
       Vec x[kCount];
       Unrolled<kCount>([&](auto v) HWY_ATTR {
-        x[v] = hn::Sub(hn::Load(d, weight_row + (j + v) * kLanes), base);
+        x[v] = hn::Sub(hn::Load(d, weight_row + (j + v) * kTileLanes), base);
       });
       // Before the exponential: what is not seen may be far above the base.
       tile.Hide(r, j, key_codes, nothing, x);
       Exp2(x);
       Unrolled<kCount>([&](auto v) HWY_ATTR {
-        const size_t at = (j + v) * kLanes;
+        const size_t at = (j + v) * kTileLanes;
         const Vec weight = hn::Mul(x[v], factor);
         hn::Store(hn::Mul(weight, hn::Sub(hn::Load(d, grad_row + at), delta)), d, grad_row + at);
         hn::Store(weight, d, weight_row + at);
@@ -640,29 +500,29 @@ struct HashPieces {
   float *q, *planes, *zeros;
   int32_t* counts;
 
-  HashPieces(const LshAttentionShape& shape, const LshAttentionOptions& options, Pieces& slot)
-      : q(slot.Take(kWidth * shape.dim)),
+  HashPieces(const LshAttentionShape& shape, const LshAttentionOptions& options, SlotPieces& slot)
+      : q(slot.Take(kTileWidth * shape.dim)),
         planes(slot.Take(kTileRows * shape.dim)),
         zeros(slot.Take(shape.dim)),
         counts(slot.Take<int32_t>(options.buckets + 1)) {}
 };
 
-// to [kTileRows, kWidth]: a tile of planes, a[k * stride + r], times a panel of positions. Not inlined,
+// to [kTileRows, kTileWidth]: a tile of planes, a[k * stride + r], times a panel of positions. Not inlined,
 // or what the caller keeps would take registers from the sums.
 HWY_NOINLINE void PlaneProducts(size_t dim, const float* a, size_t stride, const float* b,
                                 float* HWY_RESTRICT to) {
   const F32 d;
   Vec sum[kTileRows * 2];
   Unrolled<kTileRows * 2>([&](auto i) HWY_ATTR { sum[i] = hn::Zero(d); });
-  for (size_t k = 0; k < dim; ++k, a += stride, b += kWidth) {
-    const Vec b0 = hn::Load(d, b), b1 = hn::Load(d, b + kLanes);
+  for (size_t k = 0; k < dim; ++k, a += stride, b += kTileWidth) {
+    const Vec b0 = hn::Load(d, b), b1 = hn::Load(d, b + kTileLanes);
     Unrolled<kTileRows>([&](auto r) HWY_ATTR {
       const Vec a_r = hn::Set(d, a[r]);
       sum[r * 2] = hn::MulAdd(a_r, b0, sum[r * 2]);
       sum[r * 2 + 1] = hn::MulAdd(a_r, b1, sum[r * 2 + 1]);
     });
   }
-  Unrolled<kTileRows * 2>([&](auto i) HWY_ATTR { hn::Store(sum[i], d, to + i * kLanes); });
+  Unrolled<kTileRows * 2>([&](auto i) HWY_ATTR { hn::Store(sum[i], d, to + i * kTileLanes); });
 }
 
 // The first largest of [x; -x] of a panel of positions, x = q R with planes R [dim, half]; any bucket
@@ -673,7 +533,7 @@ HWY_NOINLINE void PanelBuckets(size_t dim, size_t half, const float* q, const fl
   const hn::RebindToSigned<F32> di;
   using Words = hn::Vec<decltype(di)>;
   const Vec nothing = hn::Set(d, kNothing);
-  alignas(64) float products[kTileRows * kWidth];
+  alignas(64) float products[kTileRows * kTileWidth];
   Vec most[2] = {nothing, nothing}, least[2] = {hn::Neg(nothing), hn::Neg(nothing)};
   Words at_most[2] = {hn::Zero(di), hn::Zero(di)}, at_least[2] = {hn::Zero(di), hn::Zero(di)};
   for (size_t c = 0; c < half; c += kTileRows) {
@@ -691,7 +551,7 @@ HWY_NOINLINE void PanelBuckets(size_t dim, size_t half, const float* q, const fl
     Unrolled<kTileRows>([&](auto r) HWY_ATTR {
       const Words plane = hn::Set(di, static_cast<int32_t>(c + r));
       Unrolled<2>([&](auto v) HWY_ATTR {
-        const Vec x = hn::Load(d, products + (r * 2 + v) * kLanes);
+        const Vec x = hn::Load(d, products + (r * 2 + v) * kTileLanes);
         const auto more = hn::Gt(x, most[v]), less = hn::Lt(x, least[v]);
         most[v] = hn::IfThenElse(more, x, most[v]);
         least[v] = hn::IfThenElse(less, x, least[v]);
@@ -705,7 +565,7 @@ HWY_NOINLINE void PanelBuckets(size_t dim, size_t half, const float* q, const fl
     const auto first = hn::Ge(most[v], hn::Neg(least[v]));
     hn::StoreU(
         hn::IfThenElse(hn::RebindMask(di, first), at_most[v], hn::Add(opposite, at_least[v])), di,
-        buckets + v * kLanes);
+        buckets + v * kTileLanes);
   });
 }
 
@@ -719,25 +579,25 @@ void LshHash(const LshAttentionShape& shape, const LshAttentionOptions& options,
   using namespace lsh;
   const F32 d;
   const Kept kept(shape, args.places, args.sums, n, h);
-  const Rows q_rows(args.q, n, h);
-  const Rows out_rows(args.out, n, h);
-  Pieces slot(scratch);
+  const HeadRows q_rows(args.q, n, h);
+  const HeadRows out_rows(args.out, n, h);
+  SlotPieces slot(scratch);
   const HashPieces at(shape, options, slot);
   const size_t half = options.buckets / 2, valid = LshValid(shape, args.lengths, n);
   const Vec scale = hn::Set(d, Log2Scale(shape)), bound = hn::Set(d, kBound);
   const Vec least = hn::Set(d, kLeastSquare), one = hn::Set(d, 1.0f);
   const size_t last = std::min(valid, first + count);
   std::fill_n(at.zeros, shape.dim, 0.0f);
-  for (size_t begin = first; begin < last; begin += kWidth) {
-    const size_t positions = std::min(kWidth, last - begin);
-    int32_t own[kWidth];
-    for (size_t i = 0; i < kWidth; ++i) own[i] = static_cast<int32_t>(begin + i);
+  for (size_t begin = first; begin < last; begin += kTileWidth) {
+    const size_t positions = std::min(kTileWidth, last - begin);
+    int32_t own[kTileWidth];
+    for (size_t i = 0; i < kTileWidth; ++i) own[i] = static_cast<int32_t>(begin + i);
     PackTransposed(q_rows, own, positions, shape.dim, nullptr, at.zeros, at.q);
-    for (size_t i = 0; i < positions; i += kLanes) {
-      const size_t used = std::min(kLanes, positions - i);
+    for (size_t i = 0; i < positions; i += kTileLanes) {
+      const size_t used = std::min(kTileLanes, positions - i);
       Vec square = hn::Zero(d);
       for (size_t c = 0; c < shape.dim; ++c) {
-        const Vec x = hn::Load(d, at.q + c * kWidth + i);
+        const Vec x = hn::Load(d, at.q + c * kTileWidth + i);
         square = hn::MulAdd(x, x, square);
       }
       square = hn::IfThenElse(hn::Lt(square, least), least, square);
@@ -748,7 +608,7 @@ void LshHash(const LshAttentionShape& shape, const LshAttentionOptions& options,
              used);
       StoreN(hn::Zero(d), kept.sum + begin + i, used);
     }
-    int32_t buckets[kWidth] = {};
+    int32_t buckets[kTileWidth] = {};
     for (size_t round = 0; round < shape.rounds; ++round) {
       if (half > 0) {
         PanelBuckets(shape.dim, half, at.q, args.planes + round * shape.dim * half, at.planes,
@@ -769,7 +629,7 @@ void LshSort(const LshAttentionShape& shape, const LshAttentionOptions& options,
              size_t round) {
   using namespace lsh;
   const Kept kept(shape, args.places, args.sums, n, h);
-  Pieces slot(scratch);
+  SlotPieces slot(scratch);
   const HashPieces at(shape, options, slot);
   const size_t valid = LshValid(shape, args.lengths, n), rounds = shape.rounds;
   int32_t* code = kept.code + round;
@@ -792,10 +652,10 @@ struct ForwardPieces {
   float *q, *keys, *values, *weights, *zeros, *nowhere;
   int32_t* codes;
 
-  ForwardPieces(const LshAttentionShape& shape, Pieces& slot)
-      : q(slot.Take(kLshForwardQueries * RoundUp(shape.dim, kWidth))),
+  ForwardPieces(const LshAttentionShape& shape, SlotPieces& slot)
+      : q(slot.Take(kLshForwardQueries * TileWidths(shape.dim))),
         keys(slot.Take(kLshKeys * shape.dim)),
-        values(slot.Take(kLshKeys * RoundUp(shape.value_dim, kWidth))),
+        values(slot.Take(kLshKeys * TileWidths(shape.value_dim))),
         weights(slot.Take(kTileRows * kStride)),
         zeros(slot.Take(shape.dim)),
         nowhere(slot.Take(shape.value_dim)),
@@ -814,10 +674,10 @@ void LshForwardBlock(const LshAttentionShape& shape, const LshAttentionOptions& 
   const size_t valid = LshValid(shape, args.lengths, n);
   if (first >= valid) return;
   const Kept kept(shape, args.places, args.sums, n, h);
-  const Rows q_rows(args.q, n, h);
-  const Rows v_rows(args.v, n, h);
-  const Rows out_rows(args.out, n, h);
-  Pieces slot(scratch);
+  const HeadRows q_rows(args.q, n, h);
+  const HeadRows v_rows(args.v, n, h);
+  const HeadRows out_rows(args.out, n, h);
+  SlotPieces slot(scratch);
   const ForwardPieces at(shape, slot);
   const float scale = Log2Scale(shape);
   const Queries queries(shape, options, kept, valid, round, first, std::min(count, valid - first));
@@ -848,8 +708,8 @@ void LshForwardBlock(const LshAttentionShape& shape, const LshAttentionOptions& 
         bounded &= row_bounded[r];
       }
       queries.Prefetch(i + kTileRows, out_rows, value_dim);
-      Dots(dim, at.q + i * kWidth, kLshForwardQueries * kWidth, at.keys, tile.begin, tile.end,
-           at.weights);
+      Dots(dim, at.q + i * kTileWidth, kLshForwardQueries * kTileWidth, at.keys, tile.begin,
+           tile.end, at.weights);
       Weights(tile, at.codes, bounded, row_bounded, at.weights, bases, rescale, sums);
       const bool begins = round == 0 && !begun[i / kTileRows];
       begun[i / kTileRows] = true;
@@ -886,8 +746,8 @@ void LshBackwardBegin(const LshAttentionShape& shape, const LshAttentionBackward
                       size_t n, size_t h, size_t first, size_t count) {
   using namespace lsh;
   const Kept kept(shape, args.places, args.sums, n, h);
-  const Rows out_rows(args.out, n, h), grad_out_rows(args.grad_out, n, h);
-  const Rows grad_q_rows(args.grad_q, n, h), grad_v_rows(args.grad_v, n, h);
+  const HeadRows out_rows(args.out, n, h), grad_out_rows(args.grad_out, n, h);
+  const HeadRows grad_q_rows(args.grad_q, n, h), grad_v_rows(args.grad_v, n, h);
   const size_t valid = LshValid(shape, args.lengths, n), value_dim = shape.value_dim;
   float* delta = args.delta + (n * shape.heads + h) * shape.length;
   for (size_t i = first; i < first + count; ++i) {
@@ -909,14 +769,14 @@ struct BackwardPieces {
   float *zeros, *nowhere;
   int32_t* codes;
 
-  BackwardPieces(const LshAttentionShape& shape, Pieces& slot)
-      : q(slot.Take(kLshBackwardQueries * RoundUp(shape.dim, kWidth))),
-        grad_out(slot.Take(kLshBackwardQueries * RoundUp(shape.value_dim, kWidth))),
+  BackwardPieces(const LshAttentionShape& shape, SlotPieces& slot)
+      : q(slot.Take(kLshBackwardQueries * TileWidths(shape.dim))),
+        grad_out(slot.Take(kLshBackwardQueries * TileWidths(shape.value_dim))),
         keys_across(slot.Take(kLshKeys * shape.dim)),
         values_across(slot.Take(kLshKeys * shape.value_dim)),
-        keys(slot.Take(kLshKeys * RoundUp(shape.dim, kWidth))),
-        grad_k(slot.Take(kLshKeys * RoundUp(shape.dim, kWidth))),
-        grad_v(slot.Take(kLshKeys * RoundUp(shape.value_dim, kWidth))),
+        keys(slot.Take(kLshKeys * TileWidths(shape.dim))),
+        grad_k(slot.Take(kLshKeys * TileWidths(shape.dim))),
+        grad_v(slot.Take(kLshKeys * TileWidths(shape.value_dim))),
         weights(slot.Take(kLshBackwardQueries * kStride)),
         grads(slot.Take(kLshBackwardQueries * kStride)),
         zeros(slot.Take(std::max(shape.dim, shape.value_dim))),
@@ -930,7 +790,8 @@ HWY_INLINE void AddKey(size_t dim, size_t value_dim, const BackwardPieces& at, s
                        float inverse_norm, float* grad_q, float* grad_v) {
   const F32 d;
   const auto in_panels = [&](const float* x, size_t c) HWY_ATTR {
-    return hn::Load(d, x + c / kWidth * kWidth * kLshKeys + j * kWidth + c % kWidth);
+    return hn::Load(d,
+                    x + c / kTileWidth * kTileWidth * kLshKeys + j * kTileWidth + c % kTileWidth);
   };
   Vec along = hn::Zero(d);  // k . g
   if (inverse_norm < 1.0f / std::sqrt(kLeastSquare)) {
@@ -961,15 +822,15 @@ void LshBackwardBlock(const LshAttentionShape& shape, const LshAttentionOptions&
   const size_t valid = LshValid(shape, args.lengths, n);
   if (first >= valid) return;
   const Kept kept(shape, args.places, args.sums, n, h);
-  const Rows q_rows(args.q, n, h);
-  const Rows v_rows(args.v, n, h), grad_out_rows(args.grad_out, n, h);
-  const Rows grad_q_rows(args.grad_q, n, h), grad_v_rows(args.grad_v, n, h);
+  const HeadRows q_rows(args.q, n, h);
+  const HeadRows v_rows(args.v, n, h), grad_out_rows(args.grad_out, n, h);
+  const HeadRows grad_q_rows(args.grad_q, n, h), grad_v_rows(args.grad_v, n, h);
   const float* delta = args.delta + (n * shape.heads + h) * shape.length;
-  Pieces slot(scratch);
+  SlotPieces slot(scratch);
   const BackwardPieces at(shape, slot);
   const Queries queries(shape, options, kept, valid, round, first, std::min(count, valid - first));
   const int32_t* order = queries.order;
-  constexpr size_t kPanel = kLshBackwardQueries * kWidth;
+  constexpr size_t kPanel = kLshBackwardQueries * kTileWidth;
   const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
   std::fill_n(at.zeros, std::max(dim, value_dim), 0.0f);
   std::fill_n(at.nowhere, dim, 0.0f);
@@ -1002,8 +863,8 @@ void LshBackwardBlock(const LshAttentionShape& shape, const LshAttentionOptions&
       float* weights = at.weights + i * kStride;
       float* grads = at.grads + i * kStride;
       queries.Prefetch(i + kTileRows, grad_q_rows, dim);
-      Dots(dim, at.q + i * kWidth, kPanel, at.keys_across, tile.begin, tile.end, weights);
-      Dots(value_dim, at.grad_out + i * kWidth, kPanel, at.values_across, tile.begin, tile.end,
+      Dots(dim, at.q + i * kTileWidth, kPanel, at.keys_across, tile.begin, tile.end, weights);
+      Dots(value_dim, at.grad_out + i * kTileWidth, kPanel, at.values_across, tile.begin, tile.end,
            grads);
       GradWeights(tile, at.codes, bases, factors, deltas, weights, grads);
       SumKeys(tile.keys_begin, tile.keys_end, dim, /*begins=*/false, grads, at.keys, ones, to);
@@ -1015,10 +876,10 @@ void LshBackwardBlock(const LshAttentionShape& shape, const LshAttentionOptions&
       while (from < queries.count && queries.hi[from] <= begin + j) ++from;
       while (to < queries.count && queries.lo[to] < begin + j + kTileRows) ++to;
       if (from >= to) continue;
-      SumQueries(to - from, dim, at.grads + from * kStride + j, at.q + from * kWidth,
-                 at.grad_k + j * kWidth);
-      SumQueries(to - from, value_dim, at.weights + from * kStride + j, at.grad_out + from * kWidth,
-                 at.grad_v + j * kWidth);
+      SumQueries(to - from, dim, at.grads + from * kStride + j, at.q + from * kTileWidth,
+                 at.grad_k + j * kTileWidth);
+      SumQueries(to - from, value_dim, at.weights + from * kStride + j,
+                 at.grad_out + from * kTileWidth, at.grad_v + j * kTileWidth);
       for (size_t r = j; r < std::min(keys.count, j + kTileRows); ++r) {
         const auto position = static_cast<size_t>(positions[r]);
         AddKey(dim, value_dim, at, r, kept.inverse_norm[position], grad_q_rows.At(position),
@@ -1030,7 +891,7 @@ void LshBackwardBlock(const LshAttentionShape& shape, const LshAttentionOptions&
 
 size_t LshScratch(const LshAttentionShape& shape, const LshAttentionOptions& options) {
   using namespace lsh;
-  Pieces hash(nullptr), forward(nullptr), backward(nullptr);
+  SlotPieces hash(nullptr), forward(nullptr), backward(nullptr);
   (void)HashPieces(shape, options, hash);
   (void)ForwardPieces(shape, forward);
   (void)BackwardPieces(shape, backward);

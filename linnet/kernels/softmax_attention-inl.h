@@ -1,10 +1,8 @@
 // The Highway body of softmax_attention.h, compiled once for each instruction set.
 //
-// Everything large is one operation, a tile of kTileRows x 2 vectors of sums that stays in registers
-// while the dimension that is summed over passes: with a number of `a` spread over the lanes for each
-// row, times two vectors of `b` from a panel (its rows are 2 vectors wide and lie one behind the
-// other). Keys are packed in panels both ways, transposed for the scores and as they are for the sums
-// of keys or values, a block of kKeyBlock at a time, and all queries of the task pass over it.
+// Everything large is a tile's sums (attention_tiles-inl.h). Keys are packed in panels both ways,
+// transposed for the scores and as they are for the sums of keys or values, a block of kKeyBlock at a
+// time, and all queries of the task pass over it.
 //
 // A query's own sums run over the keys in order, in blocks that begin at multiples of kKeyBlock: so
 // they do not depend on the other queries, or on which thread has them.
@@ -52,10 +50,10 @@ inline size_t MaxForwardQueries(const SoftmaxAttentionShape& shape) {
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 #include <type_traits>
 
 #include "hwy/highway.h"
+#include "linnet/kernels/attention_tiles-inl.h"
 #include "linnet/kernels/vector-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -63,8 +61,6 @@ namespace linnet::kernels::HWY_NAMESPACE {
 
 // 24 of 32 registers accumulate with AVX-512, 12 of 16 with AVX2.
 inline constexpr size_t kTileRows = HWY_TARGET == HWY_AVX3 ? 12 : HWY_TARGET == HWY_SCALAR ? 4 : 6;
-inline constexpr size_t kTileLanes = hn::MaxLanes(F32());
-inline constexpr size_t kTileWidth = 2 * kTileLanes;
 static_assert(kKeyBlock % kTileRows == 0 && kKeyBlock % kTileWidth == 0);
 static_assert(kBackwardQueries % kTileRows == 0 && kLeastQueries % kTileRows == 0);
 
@@ -72,138 +68,15 @@ static_assert(kBackwardQueries % kTileRows == 0 && kLeastQueries % kTileRows == 
 // sets of the cache.
 inline constexpr size_t kWeightStride = kKeyBlock + 16;
 
-inline constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
-inline constexpr float kNothing = -std::numeric_limits<float>::infinity();
-
-constexpr size_t TileWidths(size_t n) { return (n + kTileWidth - 1) / kTileWidth * kTileWidth; }
-
-// max(x, low), but NaN where x is.
-HWY_INLINE Vec AtLeast(Vec x, Vec low) {
-#if HWY_TARGET == HWY_SCALAR
-  return hn::IfThenElse(hn::Lt(x, low), low, x);
-#else
-  return hn::Max(low, x);  // x86 gives the second where one is NaN
-#endif
-}
-
-// min(x, high), but NaN where x is.
-HWY_INLINE Vec AtMost(Vec x, Vec high) {
-#if HWY_TARGET == HWY_SCALAR
-  return hn::IfThenElse(hn::Gt(x, high), high, x);
-#else
-  return hn::Min(high, x);
-#endif
-}
-
-// x[i] = 2^x[i] for x <= 0 (and a little above), 0 from -127 down: the largest relative error is some
-// 2e-7 as long as the result is normal. One alone is a long chain; several side by side keep the
-// multipliers busy.
-template <size_t kCount>
-HWY_INLINE void Exp2(Vec (&x)[kCount]) {
-  const F32 d;
-  const hn::RebindToSigned<F32> di;
-  Vec shifted[kCount], p[kCount];
-  const auto each = [](auto step) HWY_ATTR { Unrolled<kCount>(step); };
-  const auto horner = [&](float coefficient) HWY_ATTR {
-    const Vec c = hn::Set(d, coefficient);
-    each([&](auto i) HWY_ATTR { p[i] = hn::MulAdd(p[i], x[i], c); });
-  };
-  each([&](auto i) HWY_ATTR { x[i] = AtLeast(x[i], hn::Set(d, -127.0f)); });
-  // Adding 1.5 * 2^23 leaves the nearest integer in the lowest bits.
-  const Vec magic = hn::Set(d, 12582912.0f);
-  each([&](auto i) HWY_ATTR { shifted[i] = hn::Add(x[i], magic); });
-  each([&](auto i) HWY_ATTR { x[i] = hn::Sub(x[i], hn::Sub(shifted[i], magic)); });
-  // The minimax polynomial of degree 5 over [-1/2, 1/2] that is 1 at 0 (9.2e-8): at -127 the sum of
-  // exponents below is then all zeros.
-  each([&](auto i) HWY_ATTR { p[i] = hn::Set(d, 0x1.5bba28p-10f); });
-  horner(0x1.3cea9p-7f);
-  horner(0x1.c6b752p-5f);
-  horner(0x1.ebf9bcp-3f);
-  horner(0x1.62e42ap-1f);
-  horner(1.0f);
-  each([&](auto i) HWY_ATTR {
-    const auto exponent = hn::ShiftLeft<23>(hn::BitCast(di, shifted[i]));
-    x[i] = hn::BitCast(d, hn::Add(hn::BitCast(di, p[i]), exponent));
-  });
-}
-
-// sum[r] += sum_k a[r, k] b[k], kVectors wide, for rows of `a` kAcross and columns kAlong apart.
-template <size_t kVectors, size_t kAcross, size_t kAlong>
-HWY_INLINE void MulAddTile(size_t count, const float* HWY_RESTRICT a, const float* HWY_RESTRICT b,
-                           Vec (&sum)[kTileRows * kVectors]) {
-  const F32 d;
-  for (size_t k = 0; k < count; ++k, a += kAlong, b += kTileWidth) {
-    Vec b_k[kVectors];
-    Unrolled<kVectors>([&](auto v) HWY_ATTR { b_k[v] = hn::Load(d, b + v * kTileLanes); });
-    Unrolled<kTileRows>([&](auto r) HWY_ATTR {
-      const Vec a_r = hn::Set(d, a[r * kAcross]);
-      Unrolled<kVectors>([&](auto v) HWY_ATTR {
-        sum[r * kVectors + v] = hn::MulAdd(a_r, b_k[v], sum[r * kVectors + v]);
-      });
-    });
-  }
-}
-
-// The same from sums that load(r, v) gives, handed to store(r, v, sum).
-template <size_t kVectors, size_t kAcross, size_t kAlong, class LoadSum, class StoreSum>
-HWY_INLINE void SumTile(size_t count, const float* a, const float* b, LoadSum load,
-                        StoreSum store) {
-  Vec sum[kTileRows * kVectors];
-  Unrolled<kTileRows>([&](auto r) HWY_ATTR {
-    Unrolled<kVectors>([&](auto v) HWY_ATTR { sum[r * kVectors + v] = load(r, v); });
-  });
-  MulAddTile<kVectors, kAcross, kAlong>(count, a, b, sum);
-  Unrolled<kTileRows>([&](auto r) HWY_ATTR {
-    Unrolled<kVectors>([&](auto v) HWY_ATTR { store(r, v, sum[r * kVectors + v]); });
-  });
-}
-
-// Calls body(first column, constant vectors) for each panel of a row of `columns`.
-template <class Body>
-HWY_INLINE void ForPanels(size_t columns, Body body) {
-  for (size_t c = 0; c < columns; c += kTileWidth) {
-    if (columns - c > kTileLanes) {
-      body(c, std::integral_constant<size_t, 2>());
-    } else {
-      body(c, std::integral_constant<size_t, 1>());
-    }
-  }
-}
-
 // to[r, j] = a_r . b_j for a tile's rows of a (in panels `a_panel` floats apart) and `keys` keys of b
 // (transposed panels).
 HWY_NOINLINE void AttentionDots(size_t dim, const float* a, size_t a_panel, const float* b,
                                 size_t keys, float* HWY_RESTRICT to) {
-  const F32 d;
   ForPanels(keys, [&](size_t j, auto vectors) HWY_ATTR {
-    constexpr size_t kVectors = decltype(vectors)::value;
-    Vec sum[kTileRows * kVectors];
-    Unrolled<kTileRows * kVectors>([&](auto i) HWY_ATTR { sum[i] = hn::Zero(d); });
-    const float* a_k = a;
-    const float* b_k = b + j * dim;
-    for (size_t k = 0; k < dim; k += kTileWidth) {
-      MulAddTile<kVectors, kTileWidth, 1>(std::min(kTileWidth, dim - k), a_k, b_k, sum);
-      a_k += a_panel;
-      b_k += kTileWidth * kTileWidth;
-    }
-    Unrolled<kTileRows>([&](auto r) HWY_ATTR {
-      Unrolled<kVectors>([&](auto v) HWY_ATTR {
-        hn::Store(sum[r * kVectors + v], d, to + r * kWeightStride + j + v * kTileLanes);
-      });
-    });
+    DotTile<kTileRows, decltype(vectors)::value, kWeightStride>(dim, a, a_panel, b + j * dim,
+                                                                to + j);
   });
 }
-
-// Rows of one head of one sequence.
-template <typename T>
-struct HeadRows {
-  T* first;
-  ptrdiff_t stride;
-
-  HeadRows(const Strided<T>& x, size_t n, size_t h)
-      : first(x.data ? x.At(n, 0, h) : nullptr), stride(x.time) {}  // no rows, no data
-  T* At(size_t row) const { return first + static_cast<ptrdiff_t>(row) * stride; }
-};
 
 // Rows begin .. begin + count, times `scale`, in panels of `capacity` rows; zeros up to a multiple of
 // a tile's rows and a panel's width.
@@ -235,8 +108,8 @@ void PackTransposed(const HeadRows<const float>& rows, size_t begin, size_t coun
     const size_t used = std::min(kTileWidth, count - j);
     size_t c = 0;
 #if HWY_TARGET != HWY_SCALAR
+    const Four d;
     constexpr size_t kSide = 4;
-    const hn::CappedTag<float, kSide> d;
     for (; c + kSide <= dim && used == kTileWidth; c += kSide) {
       float* out = to + c * kTileWidth;
       for (size_t t = 0; t < kTileWidth; t += kSide, out += kSide) {
@@ -244,14 +117,7 @@ void PackTransposed(const HeadRows<const float>& rows, size_t begin, size_t coun
         const auto r0 = hn::LoadU(d, from), r1 = hn::LoadU(d, from + rows.stride);
         const auto r2 = hn::LoadU(d, from + 2 * rows.stride);
         const auto r3 = hn::LoadU(d, from + 3 * rows.stride);
-        const auto even_low = hn::InterleaveLower(d, r0, r2);
-        const auto even_high = hn::InterleaveUpper(d, r0, r2);
-        const auto odd_low = hn::InterleaveLower(d, r1, r3);
-        const auto odd_high = hn::InterleaveUpper(d, r1, r3);
-        hn::Store(hn::InterleaveLower(d, even_low, odd_low), d, out);
-        hn::Store(hn::InterleaveUpper(d, even_low, odd_low), d, out + kTileWidth);
-        hn::Store(hn::InterleaveLower(d, even_high, odd_high), d, out + 2 * kTileWidth);
-        hn::Store(hn::InterleaveUpper(d, even_high, odd_high), d, out + 3 * kTileWidth);
+        StoreTransposed(r0, r1, r2, r3, out);
       }
     }
 #endif
@@ -262,26 +128,6 @@ void PackTransposed(const HeadRows<const float>& rows, size_t begin, size_t coun
     }
   }
 }
-
-// Takes consecutive pieces of a slot's scratch, each on a line of the cache; with no scratch, only
-// counts.
-class SlotPieces {
- public:
-  explicit SlotPieces(float* scratch)
-      : begin_(reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(scratch) + 63) &
-                                        ~uintptr_t{63})) {}
-  float* Take(size_t n) {
-    const size_t at = taken_;
-    taken_ += (n + 15) / 16 * 16;
-    return begin_ ? begin_ + at : nullptr;
-  }
-  // Floats of a scratch that holds all that has been taken, wherever it begins.
-  size_t Needed() const { return taken_ + 16; }
-
- private:
-  float* begin_;
-  size_t taken_ = 0;
-};
 
 // Which keys the queries of one sequence see.
 struct Visible {
@@ -403,7 +249,7 @@ HWY_NOINLINE void AttentionValues(size_t most, size_t value_dim, const float* we
   const F32 d;
   ForPanels(value_dim, [&](size_t c, auto vectors) HWY_ATTR {
     float* to = out + c / kTileWidth * out_panel;
-    SumTile<decltype(vectors)::value, kWeightStride, 1>(
+    SumTile<kTileRows, decltype(vectors)::value, kWeightStride, 1>(
         most, weights, values + c * kKeyBlock,
         [&](size_t r, size_t v) HWY_ATTR {
           return hn::Mul(hn::Load(d, to + r * kTileWidth + v * kTileLanes), hn::Set(d, rescale[r]));
@@ -420,7 +266,7 @@ void AttentionForwardBlock(const SoftmaxAttentionShape& shape,
                            size_t h, size_t first, size_t queries) {
   const F32 d;
   const size_t dim = shape.dim, value_dim = shape.value_dim;
-  const size_t padded = (queries + kTileRows - 1) / kTileRows * kTileRows;
+  const size_t padded = RoundUp(queries, kTileRows);
   const Visible visible(shape, options, args.lengths, n);
   const HeadRows q_rows(args.q, n, h), k_rows(args.k, n, h), v_rows(args.v, n, h);
   const HeadRows out_rows(args.out, n, h);
@@ -543,7 +389,7 @@ HWY_NOINLINE void AttentionGradQueries(bool begins, size_t most, size_t dim, con
       const size_t at = c + v * kTileLanes;
       return at < dim ? std::min(kTileLanes, dim - at) : 0;
     };
-    SumTile<decltype(vectors)::value, kWeightStride, 1>(
+    SumTile<kTileRows, decltype(vectors)::value, kWeightStride, 1>(
         most, grads, keys + c * kKeyBlock,
         [&](size_t r, size_t v) HWY_ATTR {
           if (begins || r >= rows) return hn::Zero(F32());
@@ -562,7 +408,7 @@ HWY_NOINLINE void AttentionGradKeys(size_t count, size_t columns, const float* w
   const F32 d;
   ForPanels(columns, [&](size_t c, auto vectors) HWY_ATTR {
     float* at = to + c * kKeyBlock;
-    SumTile<decltype(vectors)::value, 1, kWeightStride>(
+    SumTile<kTileRows, decltype(vectors)::value, 1, kWeightStride>(
         count, w, x + c * kBackwardQueries,
         [&](size_t r, size_t v)
             HWY_ATTR { return hn::Load(d, at + r * kTileWidth + v * kTileLanes); },
@@ -610,7 +456,7 @@ class BackwardBlocks {
     PackPanels(q_rows_, first, queries, shape_.dim, scale_ * kLog2E, kBackwardQueries, at_.q);
     PackPanels(grad_out_rows_, first, queries, shape_.value_dim, 1.0f, kBackwardQueries,
                at_.grad_out);
-    const size_t width = (keys_ + kTileRows - 1) / kTileRows * kTileRows;
+    const size_t width = RoundUp(keys_, kTileRows);
     const size_t panel = kBackwardQueries * kTileWidth;
     size_t tile = begins_at > first ? (begins_at - first) / kTileRows * kTileRows : 0;
     for (; tile < queries; tile += kTileRows) {
