@@ -137,6 +137,16 @@ namespace {
 
 constexpr int kWarmUpSteps = 10, kTimedSteps = 30;
 
+json Trained(const fs::path& run, int64_t steps, const json& info) {
+  std::vector<json> metrics = MetricsOf(run);
+  const json seconds = metrics.empty() ? json(0.0) : metrics.back().at("seconds");
+  return {{"run", run},
+          {"steps", steps},
+          {"seconds", seconds},
+          {"metrics", std::move(metrics)},
+          {"info", info}};
+}
+
 }  // namespace
 
 Lab::Lab(std::string experiment, fs::path folder)
@@ -207,7 +217,7 @@ json Lab::Train(const std::string& label, const std::string& name,
       const json info = RunVerbJson(experiment_, {"info", model, "--json"});
       if (info.at("training").at("steps") == steps) {
         std::cerr << label << ": trained before, " << steps << " updates\n";
-        return {{"run", run}, {"steps", steps}, {"metrics", MetricsOf(run)}, {"info", info}};
+        return Trained(run, steps, info);
       }
     }
     arguments.insert(arguments.end(), {flags[0], "--resume"});
@@ -222,7 +232,7 @@ json Lab::Train(const std::string& label, const std::string& name,
   if (info.at("training").at("steps") != steps) {
     throw another(info.at("training").at("steps").dump());
   }
-  return {{"run", run}, {"steps", steps}, {"metrics", MetricsOf(run)}, {"info", info}};
+  return Trained(run, steps, info);
 }
 
 Results::Results(const std::string& name, const std::string& folder,

@@ -70,8 +70,8 @@ class Lab {
   double SecondsAnUpdate(const std::string& label, const std::string& name,
                          const std::vector<std::string>& flags);
 
-  // Trains so many updates, or what of them is left, and gives {"run", "steps", "metrics", "info"}: the
-  // folder, the records of metrics.jsonl, and what `linnet info` says of the model.
+  // Trains so many updates, or what of them is left, and gives {"run", "steps", "seconds", "metrics", "info"}:
+  // the folder, the time of the updates, the records of metrics.jsonl, and what `linnet info` says of the model.
   nlohmann::json Train(const std::string& label, const std::string& name,
                        const std::vector<std::string>& flags, int64_t steps);
 

@@ -355,6 +355,7 @@ json ImageLab::Train() {
     runs.push_back({{"method", method.name},
                     {"steps", steps},
                     {"seconds_an_update", each},
+                    {"training_seconds", trained.at("seconds")},
                     {"epochs", info.at("training").at("epochs")},
                     {"parameters", info.at("parameters")},
                     {"bits_per_dim", BitsPerDim(method, info.at("training"))},

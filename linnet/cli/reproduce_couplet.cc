@@ -256,11 +256,11 @@ std::string Page(const json& all) {
     }
     page += "\n";
   }
-  page +=
-      "\n## What it writes\n\nThe first lines of the test pairs, as they come; drawn at "
-      "temperature 0.7, "
-      "top-p 0.95.\n\n| first line | greedy | drawn | beam of 16 | the poet's "
-      "|\n|---|---|---|---|---|\n";
+  page += "\n## What it writes\n\n" +
+          Wrapped(
+              "The first lines of the first set's test pairs (validation pairs where it has no "
+              "others), as they come; drawn at temperature 0.7, top-p 0.95.") +
+          "\n| first line | greedy | drawn | beam of 16 | the poet's |\n|---|---|---|---|---|\n";
   for (const json& one : all.at("shown")) {
     page += StrCat("| ", one.at("first").get<std::string>(), " | ",
                    one.at("greedy").get<std::string>(), " | ", one.at("drawn").get<std::string>(),

@@ -132,6 +132,20 @@ std::string Bits(double value) {
   return text;
 }
 
+// Where all were to take the same time: what they took. Neighbours come and go.
+std::string TimesTaken(const json& all) {
+  if (!all.at("equal_time").get<bool>()) return "";
+  std::string seconds;
+  for (const ImageMethod& method : kImageMethods) {
+    const json* run = Find(all.at("runs"), method);
+    if (run == nullptr || !run->contains("training_seconds")) return "";  // an earlier record
+    seconds += StrCat(seconds.empty() ? "" : ", ", method.label, " ",
+                      Digits(Positive(*run, "training_seconds")), " s");
+  }
+  return "\n" + Wrapped(StrCat(
+                    "The trainings were given the same time by that; they took: ", seconds, "."));
+}
+
 std::string Page(const ImageSetup& setup, const json& all) {
   const bool paper_speed = !all.at("paper_throughput").empty();
   const json& first = all.at("throughput").at(0);
@@ -210,7 +224,7 @@ std::string Page(const ImageSetup& setup, const json& all) {
           "are of whole images. ",
           "Milliseconds of an update are of 30, timed before the trainings, one method behind "
           "the other."));
-  return page + "\nThe command wrote this page.\n";
+  return page + TimesTaken(all) + "\nThe command wrote this page.\n";
 }
 
 void Run(const ImageSetup& setup, const Options& options) {

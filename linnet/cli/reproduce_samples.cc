@@ -50,7 +50,8 @@ struct Kind {
 };
 constexpr Kind kKinds[] = {
     {"figure3", MnistSetup, true, true, false, "MNIST, drawn and completed by linear attention",
-     "The paper shows samples with sharp strokes and no noise, and completions that keep the style "
+     "The paper shows samples with sharp boundaries and no noise, and completions that keep the "
+     "style "
      "and the width of the given strokes."},
     {"figure4", CifarSetup, true, true, false, "CIFAR-10, drawn and completed by linear attention",
      "The paper's, after a week on a GPU, are spatially consistent and complete what the upper "

@@ -38,7 +38,7 @@ struct Method {
   const char* label;
   std::vector<std::string> flags;
   bool seeds;        // several, where there are
-  double paper_per;  // WSJ, percent
+  double paper_per;  // WSJ, validation, percent
   double paper_epoch;
 };
 // The paper's 1e-4 is for far longer trainings.
@@ -263,7 +263,7 @@ std::string Page(const json& all) {
           "final model. **The paper's figures are of another corpus**, WSJ with 80 hours, and of "
           "trainings to the end: what compares is the order and the time.")),
       "\n| | test PER, % | validation PER, % | s an epoch | updates | epochs | times faster than "
-      "real time | memory of training | parameters | paper, WSJ: PER, % | s an epoch |\n"
+      "real time | memory of training | parameters | paper, WSJ: validation PER, % | s an epoch |\n"
       "|---|---|---|---|---|---|---|---|---|---|---|\n");
   for (const Method& method : Methods()) {
     const Summary summary = Of(all, method);
