@@ -135,14 +135,15 @@ std::vector<json> MetricsOf(const fs::path& run) {
 
 namespace {
 
-constexpr int kWarmUpSteps = 10, kTimedSteps = 30;
+constexpr int kTen = 10, kTimedTens = 3;  // behind one ten to warm up
 
-json Trained(const fs::path& run, int64_t steps, const json& info) {
+json Trained(const fs::path& run, int64_t steps, const json& info, bool before) {
   std::vector<json> metrics = MetricsOf(run);
   const json seconds = metrics.empty() ? json(0.0) : metrics.back().at("seconds");
   return {{"run", run},
           {"steps", steps},
           {"seconds", seconds},
+          {"before", before},
           {"metrics", std::move(metrics)},
           {"info", info}};
 }
@@ -179,20 +180,24 @@ double Lab::SecondsAnUpdate(const std::string& label, const std::string& name,
   fs::remove_all(run, error);
   std::vector<std::string> arguments = {"train"};
   arguments.insert(arguments.end(), flags.begin(), flags.end());
-  for (const std::string& argument : std::vector<std::string>{
-           "--steps", std::to_string(kWarmUpSteps + kTimedSteps), "--log-every",
-           std::to_string(kWarmUpSteps), "--validate-every", "0", "--out", run}) {
+  for (const std::string& argument :
+       std::vector<std::string>{"--steps", std::to_string(kTen * (1 + kTimedTens)), "--log-every",
+                                std::to_string(kTen), "--validate-every", "0", "--out", run}) {
     arguments.push_back(argument);
   }
   RunVerb(experiment_, arguments);
-  double first = 0, last = 0;
+  std::vector<double> tens;
+  double before = 0;
   for (const json& record : MetricsOf(run)) {
-    if (!record.contains("lr")) continue;
-    if (record.at("step") == kWarmUpSteps) first = record.at("seconds");
-    if (record.at("step") == kWarmUpSteps + kTimedSteps) last = record.at("seconds");
+    if (!record.contains("lr") || record.at("step").get<int>() % kTen != 0) continue;
+    const double now = record.at("seconds");
+    if (record.at("step") > kTen) tens.push_back(now - before);
+    before = now;
   }
   fs::remove_all(run, error);
-  const double each = (last - first) / kTimedSteps;
+  // The median: a neighbour that comes for a moment does not count.
+  std::sort(tens.begin(), tens.end());
+  const double each = tens.empty() ? 0 : tens[tens.size() / 2] / kTen;
   if (!(each > 0)) throw RuntimeError(experiment_, ": updates of ", label, " take no time");
   WriteFileAtomically(plan, json{{"flags", flags}, {"seconds", each}}.dump() + "\n");
   return each;
@@ -217,7 +222,7 @@ json Lab::Train(const std::string& label, const std::string& name,
       const json info = RunVerbJson(experiment_, {"info", model, "--json"});
       if (info.at("training").at("steps") == steps) {
         std::cerr << label << ": trained before, " << steps << " updates\n";
-        return Trained(run, steps, info);
+        return Trained(run, steps, info, /*before=*/true);
       }
     }
     arguments.insert(arguments.end(), {flags[0], "--resume"});
@@ -232,7 +237,7 @@ json Lab::Train(const std::string& label, const std::string& name,
   if (info.at("training").at("steps") != steps) {
     throw another(info.at("training").at("steps").dump());
   }
-  return Trained(run, steps, info);
+  return Trained(run, steps, info, /*before=*/false);
 }
 
 Results::Results(const std::string& name, const std::string& folder,

@@ -65,13 +65,14 @@ class Lab {
  public:
   Lab(std::string experiment, std::filesystem::path folder);
 
-  // Seconds of an update of `linnet train FLAGS...`, of 30 behind the first ten; kept in the folder, so that an
-  // experiment that goes on plans as it did. `name` is a file's, `label` for people.
+  // Seconds of an update of `linnet train FLAGS...`, the median of three tens behind the first ten; kept in the
+  // folder, so that an experiment that goes on plans as it did. `name` is a file's, `label` for people.
   double SecondsAnUpdate(const std::string& label, const std::string& name,
                          const std::vector<std::string>& flags);
 
-  // Trains so many updates, or what of them is left, and gives {"run", "steps", "seconds", "metrics", "info"}:
-  // the folder, the time of the updates, the records of metrics.jsonl, and what `linnet info` says of the model.
+  // Trains so many updates, or what of them is left, and gives {"run", "steps", "seconds", "before", "metrics",
+  // "info"}: the folder, the time of the updates, whether all of it was there before, the records of
+  // metrics.jsonl, and what `linnet info` says of the model.
   nlohmann::json Train(const std::string& label, const std::string& name,
                        const std::vector<std::string>& flags, int64_t steps);
 

@@ -345,7 +345,8 @@ json ImageLab::Train() {
     for (const std::string& flag : Schedule(steps)) flags.push_back(flag);
     const json trained = lab_.Train(method.label, method.name, flags, steps);
     left -= static_cast<double>(steps) * each * kValidations;
-    if (left > 1) std::cerr << "about " << FormatSeconds(left) << " of training left\n";
+    if (left > 1 && !trained.at("before").get<bool>())
+      std::cerr << "about " << FormatSeconds(left) << " of training left\n";
     json curve = json::array();
     for (const json& record : trained.at("metrics")) {
       if (!record.contains("validation_bits_per_dim")) continue;

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cmath>
 #include <cstdio>
 #include <string>
 
@@ -42,7 +43,8 @@ double Measure(int64_t length, int64_t dim) {
     const torch::Tensor q = input(), k = input(), v = input();
     const torch::Tensor out = ops::CausalLinearAttention(q, k, v);
     out.backward(torch::ones_like(out));
-    if (!torch::isfinite(q.grad()).all().item<bool>()) throw RuntimeError("not a number");
+    // (Not isfinite(), whose temporaries are the peak then.)
+    if (!std::isfinite(q.grad().sum().item<float>())) throw RuntimeError("not a number");
   };
   pass(64);
   ResetPeakMemory();
