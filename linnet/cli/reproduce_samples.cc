@@ -328,9 +328,10 @@ void Run(const Kind& kind, const Options& options) {
                       " |");
     }
     pictures.push_back(sheet.Of(originals, 1));
-    page += StrCat("## Completed\n\n", "The first ", completed,
-                   " test images, of which the upper half is given.\n\n", head, " original |\n",
-                   line, "---|\n", cells, " ", image_tag("original", "the originals"), " |\n\n");
+    page += StrCat("## Completed\n\nThe first ",
+                   completed == 1 ? "test image" : StrCat(completed, " test images"),
+                   ", of which the upper half is given.\n\n", head, " original |\n", line, "---|\n",
+                   cells, " ", image_tag("original", "the originals"), " |\n\n");
   }
   results.Write(record.dump(1) + "\n", page + "The command wrote this page.\n", {}, pictures);
   results.Print(options.json);

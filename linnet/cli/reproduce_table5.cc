@@ -163,8 +163,10 @@ std::string Page(const Result& result, const std::string& command) {
     const std::string dataset = ImagesName(d);
     const Measured* linear = result.Find(kLinear, dataset);
     std::string rows;
+    bool any = false;
     for (const Method& method : kMethods) {
       const Measured* m = result.Find(method, dataset);
+      any |= m != nullptr;
       const double paper = method.paper[d], paper_linear = kLinear.paper[d];
       rows += StrCat("| ", method.label, " | ");
       if (m == nullptr) {
@@ -179,6 +181,7 @@ std::string Page(const Result& result, const std::string& command) {
       rows += StrCat(Digits(paper), " | ", Digits(paper / paper_linear), " | ",
                      Digits(method.paper_gpu[d]), " |\n");
     }
+    if (!any) continue;
     page += StrCat("## ", ImagesTitle(d),
                    "\n\n| | seconds | times linear's | last eighth of the tokens over the first | "
                    "times its limit | state | paper, CPU | times linear's | paper, GPU |\n"
