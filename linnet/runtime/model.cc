@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -7,6 +6,7 @@
 #include <utility>
 
 #include "linnet/base/error.h"
+#include "linnet/base/hash.h"
 #include "linnet/kernels/linear.h"
 #include "linnet/kernels/mixture_of_logistics.h"
 #include "linnet/runtime/narrow.h"
@@ -37,24 +37,6 @@ std::vector<PackedGroup> Groups(size_t count, size_t step, size_t most) {
   }
   return cut;
 }
-
-// Four streams of multiplications side by side: what tells files apart that were not made to deceive.
-uint64_t Hash(std::span<const std::byte> bytes, uint64_t seed) {
-  constexpr uint64_t kFactor = 0x9e3779b97f4a7c15;
-  uint64_t lanes[4] = {seed, seed ^ 1, seed ^ 2, seed ^ 3};
-  const auto mix = [](uint64_t h, uint64_t x) { return std::rotl((h ^ x) * kFactor, 29); };
-  size_t i = 0;
-  for (; i + 32 <= bytes.size(); i += 32) {
-    uint64_t words[4];
-    std::memcpy(words, bytes.data() + i, sizeof(words));
-    for (size_t l = 0; l < 4; ++l) lanes[l] = mix(lanes[l], words[l]);
-  }
-  for (; i < bytes.size(); ++i) lanes[0] = mix(lanes[0], static_cast<uint64_t>(bytes[i]));
-  uint64_t hash = bytes.size();
-  for (const uint64_t lane : lanes) hash = mix(hash, lane);
-  return hash;
-}
-uint64_t Hash(const std::string& text) { return Hash(std::as_bytes(std::span(text)), 0); }
 
 // Lays matrices and vectors one behind the other. Run first without a buffer, to learn the size.
 class Packer {
@@ -359,7 +341,8 @@ Model::Packed::Packed(const Checkpoint& checkpoint, Precision precision)
                        "again or mend the file");
     }
   }
-  fingerprint = Hash(ToJson(spec) + PrecisionName(precision));
+  const std::string about = ToJson(spec) + PrecisionName(precision);
+  fingerprint = Hash(std::as_bytes(std::span(about)));
   for (const TensorInfo& info : TensorTable(spec)) {
     fingerprint = Hash(std::as_bytes(checkpoint.Tensor(info.name)), fingerprint);
   }

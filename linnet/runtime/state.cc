@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "linnet/base/error.h"
+#include "linnet/base/hash.h"
 #include "linnet/base/units.h"
 #include "linnet/io/json.h"
 #include "linnet/io/safetensors.h"
@@ -18,16 +18,17 @@ namespace linnet {
 namespace {
 
 constexpr const char* kMetadata = "linnet.state";
-constexpr int kFormat = 2;  // of the floats of a state; 1 had no keys that wait
+constexpr int kFormat = 3;  // 1 had no keys that wait, 2 no checksum
+
+// Of positions, keys that wait, floats and symbols.
+uint64_t Checksum(std::initializer_list<std::span<const std::byte>> parts) {
+  uint64_t hash = 0;
+  for (const std::span<const std::byte> part : parts) hash = Hash(part, hash);
+  return hash;
+}
 
 double MachineMemory() {
   return static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
-}
-
-std::string Hex(uint64_t value) {
-  char text[17];
-  std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(value));
-  return text;
 }
 
 }  // namespace
@@ -147,12 +148,16 @@ void State::Save(const std::string& path, const Model& model) const {
   CheckFits(model);
   const auto rows = static_cast<int64_t>(batch());
   const std::vector<int64_t> positions(positions_.begin(), positions_.end());
+  const uint64_t checksum =
+      Checksum({std::as_bytes(std::span(positions)), std::as_bytes(std::span(waiting_)),
+                std::as_bytes(std::span(data_)), std::as_bytes(std::span(recent_))});
   SafetensorsWriter writer;
   writer.SetMetadata(kMetadata,
                      nlohmann::json{{"format", kFormat},
-                                    {"model", Hex(model.fingerprint())},
+                                    {"model", HashDigits(model.fingerprint())},
                                     {"path", model.path()},
-                                    {"precision", PrecisionName(model.precision())}}
+                                    {"precision", PrecisionName(model.precision())},
+                                    {"checksum", HashDigits(checksum)}}
                          .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   writer.Add("position", DType::kI64, {rows}, positions.data());
   writer.Add("waiting", DType::kU8, {rows}, waiting_.data());
@@ -173,7 +178,7 @@ State State::Load(const std::string& path, const Model& model) {
     const bool there = about.is_object() && about.contains(field) && about[field].is_string();
     return there ? about[field].get<std::string>() : std::string("?");
   };
-  if (word("model") != Hex(model.fingerprint())) {
+  if (word("model") != HashDigits(model.fingerprint())) {
     throw InputError(path, ": the state of another model (", Quote(word("path")), " in ",
                      Quote(word("precision")), "), not of ", model.path(), " in ",
                      PrecisionName(model.precision()));
@@ -232,6 +237,10 @@ State State::Load(const std::string& path, const Model& model) {
                        spec.vocabulary - 1);
     }
     state.recent_[i] = symbols[i];
+  }
+  const uint64_t checksum = Checksum({position.data, waiting.data, data.data, recent.data});
+  if (word("checksum") != HashDigits(checksum)) {
+    throw InputError(path, ": is damaged: its checksum is not that of what it holds");
   }
   return state;
 }

@@ -72,7 +72,7 @@ class State {
   // Writes a safetensors file that names the model (replaced in one step), and reads one. A state
   // that has been saved goes on bit for bit as the one that stayed. (Of softmax models, what lies behind
   // the last position is not cleared by Reset(), and is written as it is.) Load throws InputError on a file
-  // that is no state, or one of another model, or of the same in another precision.
+  // that is no state, one of another model, or of the same in another precision, and on one that is damaged.
   void Save(const std::string& path, const Model& model) const;
   static State Load(const std::string& path, const Model& model);
 

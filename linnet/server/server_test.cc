@@ -250,7 +250,7 @@ TEST(Snapshots, OutliveTheProcessInAFolder) {
   const Folder folder;
   const SnapshotOptions options{.folder = folder.path(), .folder_from = 100};
   Symbols prompt = Prompt(300, 1);
-  Gathered cold, warm, again;
+  Gathered cold, warm;
   {
     Batcher batcher(TestModel(), {.threads = 1, .sequences = 1, .snapshots = options});
     ASSERT_TRUE(batcher.Submit(cold.Make(prompt, 1, 20, 0)));
@@ -263,14 +263,24 @@ TEST(Snapshots, OutliveTheProcessInAFolder) {
     EXPECT_EQ(warm.known_[0], 300u);
     EXPECT_EQ(warm.outputs_[0], cold.outputs_[0]);
   }
-  // Damaged files are as good as none, and go; those of another model are not taken.
-  size_t damaged = 0;
-  for (const auto& file : fs::directory_iterator(folder.path())) {
-    fs::resize_file(file.path(), fs::file_size(file.path()) / 2);
-    ++damaged;
-  }
-  EXPECT_EQ(damaged, 4u);  // states behind 128, 256 and 300 symbols, and the outputs there
-  {
+  // Damaged files are as good as none, and go: cut in half, or with a bit that is another. Those of another
+  // model are not taken.
+  for (const bool cut : {true, false}) {
+    size_t damaged = 0;
+    for (const auto& file : fs::directory_iterator(folder.path())) {
+      const size_t size = fs::file_size(file.path());
+      if (cut) {
+        fs::resize_file(file.path(), size / 2);
+      } else {
+        std::fstream bytes(file.path(), std::ios::binary | std::ios::in | std::ios::out);
+        bytes.seekg(static_cast<std::streamoff>(size - 21));
+        const char byte = static_cast<char>(bytes.get() ^ 1);
+        bytes.seekp(static_cast<std::streamoff>(size - 21)).put(byte);
+      }
+      ++damaged;
+    }
+    EXPECT_EQ(damaged, 4u);  // states behind 128, 256 and 300 symbols, and the outputs there
+    Gathered again;
     Batcher batcher(TestModel(), {.threads = 1, .sequences = 1, .snapshots = options});
     ASSERT_TRUE(batcher.Submit(again.Make(prompt, 1, 20, 0)));
     again.Wait();

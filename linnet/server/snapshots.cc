@@ -1,13 +1,13 @@
 #include "linnet/server/snapshots.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 
 #include "linnet/base/error.h"
+#include "linnet/base/hash.h"
 #include "linnet/io/file.h"
 #include "linnet/io/sha256.h"
 #include "linnet/runtime/scheduler.h"
@@ -28,12 +28,8 @@ size_t BytesOf(const std::vector<int32_t>& symbols, const Snapshot& snapshot) {
 
 }  // namespace
 
-size_t Snapshots::Hash::operator()(const std::vector<int32_t>& symbols) const {
-  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
-  for (const int32_t symbol : symbols) {
-    hash = (hash ^ static_cast<uint32_t>(symbol)) * 0x100000001b3;
-  }
-  return hash;
+size_t Snapshots::HashOf::operator()(const std::vector<int32_t>& symbols) const {
+  return Hash(std::as_bytes(std::span(symbols)));
 }
 
 Snapshots::Snapshots(std::shared_ptr<const Model> model, const SnapshotOptions& options)
@@ -117,7 +113,7 @@ void Snapshots::Insert(std::vector<int32_t> symbols, std::shared_ptr<const Snaps
   count_ = recent_.size();
 }
 
-// The folder: NAME.state, and NAME.outputs where they are known, written first.
+// The folder: NAME.state, and NAME.outputs (their hash behind them) where they are known, written first.
 
 std::string Snapshots::NameOf(std::span<const int32_t> symbols) const {
   const uint64_t model = model_->fingerprint();
@@ -143,14 +139,15 @@ std::shared_ptr<const Snapshot> Snapshots::Load(std::span<const int32_t> symbols
     }
     if (fs::exists(base.string() + kOutputs, error)) {
       const std::string bytes = ReadFile(base.string() + kOutputs);
-      const auto width = static_cast<size_t>(model_->spec().OutputSize());
-      if (bytes.size() != width * sizeof(float)) throw InputError(base.string(), ": cut short");
-      snapshot.outputs.resize(width);
-      std::memcpy(snapshot.outputs.data(), bytes.data(), bytes.size());
-      if (!std::all_of(snapshot.outputs.begin(), snapshot.outputs.end(),
-                       [](float x) { return std::isfinite(x); })) {
-        throw InputError(base.string(), ": holds what is no number");
+      snapshot.outputs.resize(static_cast<size_t>(model_->spec().OutputSize()));
+      const auto outputs = std::as_writable_bytes(std::span(snapshot.outputs));
+      uint64_t checksum = 0;
+      if (bytes.size() != outputs.size() + sizeof(checksum)) {
+        throw InputError(base.string(), ": cut short");
       }
+      std::memcpy(outputs.data(), bytes.data(), outputs.size());
+      std::memcpy(&checksum, bytes.data() + outputs.size(), sizeof(checksum));
+      if (checksum != Hash(outputs)) throw InputError(base.string(), ": is damaged");
     }
     fs::last_write_time(base.string() + kState, fs::file_time_type::clock::now(), error);
     auto shared = std::make_shared<const Snapshot>(std::move(snapshot));
@@ -190,7 +187,12 @@ void Snapshots::WriteLoop() {
 void Snapshots::Write(const std::string& name, const Snapshot& snapshot) {
   const fs::path base = fs::path(options_.folder) / name;
   if (!snapshot.outputs.empty()) {
-    WriteFileAtomically(base.string() + kOutputs, std::as_bytes(std::span(snapshot.outputs)));
+    const auto outputs = std::as_bytes(std::span(snapshot.outputs));
+    const uint64_t checksum = Hash(outputs);
+    std::vector<std::byte> bytes(outputs.size() + sizeof(checksum));
+    std::memcpy(bytes.data(), outputs.data(), outputs.size());
+    std::memcpy(bytes.data() + outputs.size(), &checksum, sizeof(checksum));
+    WriteFileAtomically(base.string() + kOutputs, bytes);
   }
   snapshot.state.Save(base.string() + kState, *model_);
 }

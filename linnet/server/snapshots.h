@@ -72,7 +72,7 @@ class Snapshots {
   size_t bytes() const { return bytes_; }
 
  private:
-  struct Hash {
+  struct HashOf {
     size_t operator()(const std::vector<int32_t>& symbols) const;
   };
   struct Entry {
@@ -93,7 +93,7 @@ class Snapshots {
   std::shared_ptr<const Model> model_;
   SnapshotOptions options_;
   Recent recent_;
-  std::unordered_map<std::vector<int32_t>, Recent::iterator, Hash> index_;
+  std::unordered_map<std::vector<int32_t>, Recent::iterator, HashOf> index_;
   std::atomic<size_t> count_{0}, bytes_{0};
 
   // What is in the folder, and what is on its way there.
