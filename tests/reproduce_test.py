@@ -600,16 +600,50 @@ print("wrote", name)
         self.assertEqual(kept["done"], ["table1", "table2", "table3"])
         self.assertGreater(kept["spent"], 0)
         self.calls()
-        # Its time is over: what was stopped has none left, and gets some when that has been said.
+        # Its time is over: what it was at goes to its end, the others get time when that has been said.
         (self.dir / "runs" / "all.json").write_text(json.dumps(dict(kept, spent=3601)))
         code, _, err = self.all()
         self.assertEqual(code, 1)
-        self.assertIn("table4: left out, since the time is over", err)
-        self.assertEqual([call[0] for call in self.calls()], ["figure5"])
+        self.assertIn("table5: left out, since the time is over", err)
+        self.assertEqual([call[0] for call in self.calls()], ["table4", "figure5"])
         self.assertEqual(self.kept()["spent"], 0)
         code, _, err = self.all()
         self.assertEqual(code, 0, err)
-        self.assertEqual(len(self.calls()), 11)
+        self.assertEqual(len(self.calls()), 10)
+
+    def test_records_of_earlier_calls(self):
+        path = self.dir / "runs" / "all.json"
+        path.parent.mkdir()
+        whole = {"budget": 3600.0, "precision": "fp32", "spent": 10.0, "begun": "", "done": []}
+        for broken in (dict(whole, spent=-1), dict(whole, spent="x"), dict(whole, begun=3), dict(whole, done=3),
+                       dict(whole, budget=7200.0), [], "{"):
+            path.write_text(broken if isinstance(broken, str) else json.dumps(broken))
+            code, _, err = self.all()
+            self.assertEqual(code, 2, broken)
+            self.assertEqual(len(err.splitlines()), 1, err)
+            self.assertIn("runs/all.json", err)
+            self.assertEqual(self.calls(), [])
+        (self.dir / "out").mkdir()
+        (self.dir / "out" / "table1.json").write_text("{}")
+        path.write_text(json.dumps({"budget": 3600.0, "precision": "fp32", "done": ["table1"]}))  # before clocks
+        code, _, err = self.all()
+        self.assertEqual(code, 0, err)
+        self.assertEqual(len(self.calls()), 13)
+
+
+class Documents(unittest.TestCase):
+    """docs/results holds what the programs write of the records there."""
+    RESULTS = pathlib.Path(__file__).resolve().parent.parent / "docs" / "results"
+
+    def test_pages_are_those_of_their_records(self):
+        with tempfile.TemporaryDirectory(prefix="linnet_reproduce_test.") as folder:
+            for name in ("figure2", "table1", "table2", "table3", "table4", "table5", "couplet"):
+                done = subprocess.run([BIN / "linnet", "reproduce", name, "--from", self.RESULTS / (name + ".json"),
+                                       "--out", folder], capture_output=True, text=True)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                for file in (name + ".md", name + ".json"):
+                    self.assertEqual((pathlib.Path(folder) / file).read_text(), (self.RESULTS / file).read_text(),
+                                     "write it anew: linnet reproduce NAME --from")
 
 
 class Table4(unittest.TestCase):

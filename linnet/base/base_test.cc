@@ -8,6 +8,7 @@
 
 #include "linnet/base/aligned.h"
 #include "linnet/base/error.h"
+#include "linnet/base/hash.h"
 #include "linnet/base/progress.h"
 #include "linnet/base/rng.h"
 #include "linnet/base/thread_pool.h"
@@ -34,6 +35,19 @@ TEST(AlignedBuffer, IsAlignedZeroedAndCopiesByName) {
   AlignedBuffer<float> c = std::move(a);
   EXPECT_EQ(c[7], 4);
   EXPECT_EQ(a.size(), 0u);  // NOLINT: the moved-from state is promised
+}
+
+// Fingerprints of models, saved states and kept prompts stand on it: other values forget them all. These are of
+// the definition written out elsewhere.
+TEST(Hash, StaysAsItIs) {
+  std::string text;
+  for (char c = 0; c < 71; ++c) text += c;
+  const auto hash = [](const std::string& of, uint64_t seed) {
+    return HashDigits(Hash(std::as_bytes(std::span(of)), seed));
+  };
+  EXPECT_EQ(hash("", 0), "2dd7ac68ea05a9a1");
+  EXPECT_EQ(hash(text, 0), "070b79b66c3a265d");
+  EXPECT_EQ(hash("abc", Hash(std::as_bytes(std::span(text)))), "a64c3052427b18f6");
 }
 
 // The known-answer vectors of the Random123 distribution (kat_vectors, philox4x32 10).

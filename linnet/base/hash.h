@@ -12,7 +12,8 @@
 
 namespace linnet {
 
-// Of bytes behind what `seed` is the hash of. The same on every machine of the same byte order.
+// Another hash for each `seed`: that of other bytes, say, which then count too (though not as if they were
+// one string). The same on every machine of the same byte order.
 uint64_t Hash(std::span<const std::byte> bytes, uint64_t seed = 0);
 
 std::string HashDigits(uint64_t hash);  // 16 of base 16, lower case

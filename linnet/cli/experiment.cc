@@ -139,7 +139,7 @@ constexpr int kTen = 10, kTimedTens = 3;  // behind one ten to warm up
 
 json Trained(const fs::path& run, int64_t steps, const json& info, bool before) {
   std::vector<json> metrics = MetricsOf(run);
-  const json seconds = metrics.empty() ? json(0.0) : metrics.back().at("seconds");
+  const json seconds = metrics.empty() ? json(0.0) : metrics.back().value("seconds", json(0.0));
   return {{"run", run},
           {"steps", steps},
           {"seconds", seconds},

@@ -69,8 +69,8 @@ class ImageLab {
   ImageLab(std::string experiment, const ImageSetup& setup, const ImageLabOptions& options);
 
   // Plans, trains what is not trained yet, and measures bits/dim. Of each method {"method", "steps",
-  // "seconds_an_update", "training_seconds", "epochs", "parameters", "curve": [[step, bits/dim of the first test images]],
-  // "bits_per_dim"}.
+  // "seconds_an_update", "training_seconds", "epochs", "parameters", "curve": [[step, bits/dim of the first
+  // test images]], "bits_per_dim"}.
   nlohmann::json Train();
 
   std::string ModelOf(const ImageMethod& method) const;

@@ -136,21 +136,27 @@ void Run(Options options) {
     const json kept = ParseRecord(ReadFile(path, 1 << 20), path);
     if (!kept.is_object() || kept.value("budget", json()) != state["budget"] ||
         kept.value("precision", json()) != state["precision"] ||
-        !kept.value("done", json()).is_array() || !kept.value("spent", json(0.0)).is_number()) {
+        !kept.value("done", json()).is_array()) {
       throw InputError(path,
                        ": was begun with another --budget or --precision; choose another "
                        "--work, or remove the file to measure everything again");
     }
+    const json spent = kept.value("spent", json(0.0));  // of before there was one
+    if (!spent.is_number() || !(spent >= 0) || !kept.value("begun", json("")).is_string()) {
+      throw InputError(path,
+                       ": is no record of 'linnet reproduce all'; remove it to measure all again");
+    }
     state = kept;
   }
   const Stopwatch watch;
-  const double before = state.value("spent", 0.0);  // by calls that were stopped
+  const double before = state.value("spent", 0.0);     // by calls that were stopped,
+  const std::string begun = state.value("begun", "");  // and what the last of them was at
   const auto spent = [&] { return before + watch.Seconds(); };
-  const auto keep = [&](double seconds) {
-    state["spent"] = seconds;
+  const auto keep = [&](double seconds, const std::string& part) {
+    state["spent"] = seconds, state["begun"] = part;
     WriteFileAtomically(path, state.dump(1) + "\n");
   };
-  keep(before);
+  keep(before, begun);
   const auto is_done = [&](const std::string& name) {
     const json& done = state["done"];
     std::error_code none;
@@ -176,7 +182,7 @@ void Run(Options options) {
       leave_out(part, StrCat("since ", part.of, " is not done"));
       continue;
     }
-    if (!drawn && spent() > budget) {
+    if (!drawn && spent() > budget && part.name != begun) {
       leave_out(part, "since the time is over");
       continue;
     }
@@ -189,16 +195,19 @@ void Run(Options options) {
     } catch (const Interrupted&) {
       child.exit_code = 130;
     }
-    if (child.exit_code == 0 && !drawn) state["done"].push_back(part.name);
-    keep(spent());
-    if (child.exit_code == 130) throw stopped;
+    if (child.exit_code == 130) {
+      keep(spent(), part.name);
+      throw stopped;
+    }
     if (child.exit_code == 0) {
       std::cout << child.out << std::flush;
-    } else {  // it has said why
-      leave_out(part, "");
+      if (!drawn) state["done"].push_back(part.name);
+    } else {  // it has said why, but where a signal ended it
+      leave_out(part, child.signal != 0 ? StrCat("ended by signal ", child.signal) : "");
     }
+    keep(spent(), "");
   }
-  keep(0);  // what is missing gets a budget of its own
+  keep(0, "");  // what is missing gets a budget of its own
   if (!missing.empty()) {
     throw RuntimeError("all: not reproduced: ", missing,
                        "; mend what is said above, and the same command does these alone (where a "
@@ -208,8 +217,10 @@ void Run(Options options) {
 
 void Add(CLI::App& verb) {
   auto options = std::make_shared<Options>();
-  verb.add_option("--budget", options->budget,
-                  "Time for all of it, 1h at least, as 2h or 8h; what has begun goes to its end")
+  verb.add_option(
+          "--budget", options->budget,
+          "Time for all of it, over all calls until it ends, 1h at least, as 2h or 8h; what has "
+          "begun goes to its end")
       ->type_name("TIME")
       ->capture_default_str();
   verb.add_option(
@@ -240,7 +251,9 @@ const Experiment kAll = {
     "hours\n"
     "those that only measure leave out CIFAR-10 and long sequences, and figures show fewer "
     "images.\n"
-    "What fails, or has no time left, is named in the end; the same command then does these alone.",
+    "What fails, or has no time left, is named in the end; the same command then does these alone, "
+    "with as\n"
+    "much time again.",
     "  linnet reproduce all --budget 2h --out docs/results\n", Add};
 
 }  // namespace linnet::cli

@@ -223,8 +223,8 @@ std::string Page(const json& all) {
              "The paper draws no numbers into its figure; it says that linear attention converges "
              "smoothly and reaches a lower loss than LSH, which the noise of hashing holds back, "
              "and "
-             "that it comes down to softmax's. Times are of 30 updates before the trainings, one "
-             "method behind the other.") +
+             "that it comes down to softmax's. Updates were timed before the trainings, one method "
+             "behind the other.") +
          "\nThe command wrote this page.\n";
 }
 

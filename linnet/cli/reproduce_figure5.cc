@@ -136,8 +136,8 @@ void Run(const Options& options) {
       "# Figure 5: how trainings go on\n\n```\nlinnet reproduce figure5",
       options.tables.empty() ? "" : " --tables " + options.tables, "\n```\n\n",
       Wrapped("Drawn from what tables 1, 2 and 3 recorded while they trained, so with their "
-              "machines and dates. Of images, time is that of updates, timed before the trainings, "
-              "one method behind the other."),
+              "machines and dates. Time is that of updates, timed before the trainings, one method "
+              "behind the other."),
       "\n");
   const auto images = [&](const ImageSetup& setup, const json& all, const char* name, double size) {
     if (all.is_null()) return;
@@ -159,8 +159,8 @@ void Run(const Options& options) {
         "## Speech\n\n",
         Wrapped(StrCat("From [table 3](table3.md): ", speech.at("machine").get<std::string>(), ", ",
                        speech.at("date").get<std::string>(),
-                       ". The eight held-out speakers; of several seeds the first. Time is that "
-                       "of these trainings. Seconds an epoch are in table 3.")),
+                       ". The eight held-out speakers; of several seeds the first. Seconds an "
+                       "epoch are in table 3.")),
         "\n", PictureTag("figure5-speech", "Phone error rates against updates and time"), "\n");
   }
   page += Wrapped(

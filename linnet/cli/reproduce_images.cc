@@ -1,7 +1,6 @@
 // linnet reproduce table1, table2: images byte by byte (§4.2) by softmax, LSH and linear attention: bits/dim
 // and images a second.
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdio>
 #include <iostream>
@@ -222,8 +221,8 @@ std::string Page(const ImageSetup& setup, const json& all) {
           "LSH sorts the whole sequence into chunks, so which keys a byte sees depends a little "
           "on the bytes behind it; while an image is drawn these are not there yet. Its bits/dim "
           "are of whole images. ",
-          "Milliseconds of an update are of 30, timed before the trainings, one method behind "
-          "the other."));
+          "Milliseconds of an update were timed before the trainings, one method behind the "
+          "other."));
   return page + TimesTaken(all) + "\nThe command wrote this page.\n";
 }
 

@@ -335,8 +335,8 @@ std::string Page(const json& all) {
          "\n" +
          Wrapped(
              "Times of updates in the first table (and so of epochs, and how many updates fit into "
-             "the budget) are those of 30, taken before the trainings, one network behind the "
-             "other. How fast a model hears is measured by 'linnet eval', from samples to phones. "
+             "the budget) were taken before the trainings, one network behind the other. How fast "
+             "a model hears is measured by 'linnet eval', from samples to phones. "
              "Memory is that of the whole process, all utterances at three speeds included.") +
          "\nThe command wrote this page.\n";
 }

@@ -16,6 +16,7 @@
 #include <type_traits>
 
 #include "hwy/highway.h"
+#include "linnet/base/aligned.h"
 #include "linnet/kernels/strided.h"
 #include "linnet/kernels/vector-inl.h"
 
@@ -28,7 +29,6 @@ inline constexpr size_t kTileWidth = 2 * kTileLanes;
 inline constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
 inline constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
-constexpr size_t RoundUp(size_t n, size_t step) { return (n + step - 1) / step * step; }
 constexpr size_t TileWidths(size_t n) { return RoundUp(n, kTileWidth); }
 
 // max(x, low), but NaN where x is.
@@ -162,11 +162,11 @@ HWY_INLINE void StoreTransposed(hn::Vec<Four> r0, hn::Vec<Four> r1, hn::Vec<Four
 
 // Rows of one head of one sequence.
 template <typename T>
-struct HeadRows {
+struct AttentionRows {
   T* first;
   ptrdiff_t stride;
 
-  HeadRows(const Strided<T>& x, size_t n, size_t h)
+  AttentionRows(const Strided<T>& x, size_t n, size_t h)
       : first(x.data ? x.At(n, 0, h) : nullptr), stride(x.time) {}  // no rows, no data
   T* At(size_t row) const { return first + static_cast<ptrdiff_t>(row) * stride; }
 };

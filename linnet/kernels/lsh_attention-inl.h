@@ -131,7 +131,7 @@ HWY_NOINLINE void Dots(size_t dim, const float* a, size_t a_panel, const float* 
 
 // The rows at positions at[0 .. count), times `scale` and their factor, in panels of `capacity` rows;
 // zeros up to a multiple of a tile's rows and a panel's width. factors: by position, or null: 1.
-void PackPanels(const HeadRows<const float>& rows, const int32_t* at, size_t count, size_t dim,
+void PackPanels(const AttentionRows<const float>& rows, const int32_t* at, size_t count, size_t dim,
                 float scale, const float* factors, size_t capacity, float* HWY_RESTRICT to) {
   const F32 d;
   for (size_t row = 0; row < count; ++row) {
@@ -153,8 +153,8 @@ void PackPanels(const HeadRows<const float>& rows, const int32_t* at, size_t cou
 }
 
 // The same rows as transposed panels, [dim][kTileWidth] each; zeros up to a panel's width. zeros: a row.
-void PackTransposed(const HeadRows<const float>& rows, const int32_t* at, size_t count, size_t dim,
-                    const float* factors, const float* zeros, float* HWY_RESTRICT to) {
+void PackTransposed(const AttentionRows<const float>& rows, const int32_t* at, size_t count,
+                    size_t dim, const float* factors, const float* zeros, float* HWY_RESTRICT to) {
   for (size_t j = 0; j < count; j += kTileWidth, to += dim * kTileWidth) {
     const float* from[kTileWidth];
     float factor[kTileWidth];
@@ -249,7 +249,7 @@ struct Queries {
   }
   size_t Position(size_t i) const { return static_cast<size_t>(order[first + i]); }
   // Asks for the rows of a tile from query i on.
-  void Prefetch(size_t i, const HeadRows<float>& rows, size_t width) const {
+  void Prefetch(size_t i, const AttentionRows<float>& rows, size_t width) const {
     for (const size_t last = std::min(count, i + kTileRows); i < last; ++i) {
       const float* row = rows.At(Position(i));
       for (size_t c = 0; c < width; c += 16) hwy::Prefetch(row + c);
@@ -579,8 +579,8 @@ void LshHash(const LshAttentionShape& shape, const LshAttentionOptions& options,
   using namespace lsh;
   const F32 d;
   const Kept kept(shape, args.places, args.sums, n, h);
-  const HeadRows q_rows(args.q, n, h);
-  const HeadRows out_rows(args.out, n, h);
+  const AttentionRows q_rows(args.q, n, h);
+  const AttentionRows out_rows(args.out, n, h);
   SlotPieces slot(scratch);
   const HashPieces at(shape, options, slot);
   const size_t half = options.buckets / 2, valid = LshValid(shape, args.lengths, n);
@@ -674,9 +674,9 @@ void LshForwardBlock(const LshAttentionShape& shape, const LshAttentionOptions& 
   const size_t valid = LshValid(shape, args.lengths, n);
   if (first >= valid) return;
   const Kept kept(shape, args.places, args.sums, n, h);
-  const HeadRows q_rows(args.q, n, h);
-  const HeadRows v_rows(args.v, n, h);
-  const HeadRows out_rows(args.out, n, h);
+  const AttentionRows q_rows(args.q, n, h);
+  const AttentionRows v_rows(args.v, n, h);
+  const AttentionRows out_rows(args.out, n, h);
   SlotPieces slot(scratch);
   const ForwardPieces at(shape, slot);
   const float scale = Log2Scale(shape);
@@ -746,8 +746,8 @@ void LshBackwardBegin(const LshAttentionShape& shape, const LshAttentionBackward
                       size_t n, size_t h, size_t first, size_t count) {
   using namespace lsh;
   const Kept kept(shape, args.places, args.sums, n, h);
-  const HeadRows out_rows(args.out, n, h), grad_out_rows(args.grad_out, n, h);
-  const HeadRows grad_q_rows(args.grad_q, n, h), grad_v_rows(args.grad_v, n, h);
+  const AttentionRows out_rows(args.out, n, h), grad_out_rows(args.grad_out, n, h);
+  const AttentionRows grad_q_rows(args.grad_q, n, h), grad_v_rows(args.grad_v, n, h);
   const size_t valid = LshValid(shape, args.lengths, n), value_dim = shape.value_dim;
   float* delta = args.delta + (n * shape.heads + h) * shape.length;
   for (size_t i = first; i < first + count; ++i) {
@@ -822,9 +822,9 @@ void LshBackwardBlock(const LshAttentionShape& shape, const LshAttentionOptions&
   const size_t valid = LshValid(shape, args.lengths, n);
   if (first >= valid) return;
   const Kept kept(shape, args.places, args.sums, n, h);
-  const HeadRows q_rows(args.q, n, h);
-  const HeadRows v_rows(args.v, n, h), grad_out_rows(args.grad_out, n, h);
-  const HeadRows grad_q_rows(args.grad_q, n, h), grad_v_rows(args.grad_v, n, h);
+  const AttentionRows q_rows(args.q, n, h);
+  const AttentionRows v_rows(args.v, n, h), grad_out_rows(args.grad_out, n, h);
+  const AttentionRows grad_q_rows(args.grad_q, n, h), grad_v_rows(args.grad_v, n, h);
   const float* delta = args.delta + (n * shape.heads + h) * shape.length;
   SlotPieces slot(scratch);
   const BackwardPieces at(shape, slot);

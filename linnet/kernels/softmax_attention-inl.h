@@ -80,7 +80,7 @@ HWY_NOINLINE void AttentionDots(size_t dim, const float* a, size_t a_panel, cons
 
 // Rows begin .. begin + count, times `scale`, in panels of `capacity` rows; zeros up to a multiple of
 // a tile's rows and a panel's width.
-void PackPanels(const HeadRows<const float>& rows, size_t begin, size_t count, size_t dim,
+void PackPanels(const AttentionRows<const float>& rows, size_t begin, size_t count, size_t dim,
                 float scale, size_t capacity, float* HWY_RESTRICT to) {
   const F32 d;
   const Vec factor = hn::Set(d, scale);
@@ -102,7 +102,7 @@ void PackPanels(const HeadRows<const float>& rows, size_t begin, size_t count, s
 
 // Keys begin .. begin + count as transposed panels, [dim][kTileWidth] each; zeros up to a panel's
 // width.
-void PackTransposed(const HeadRows<const float>& rows, size_t begin, size_t count, size_t dim,
+void PackTransposed(const AttentionRows<const float>& rows, size_t begin, size_t count, size_t dim,
                     float* HWY_RESTRICT to) {
   for (size_t j = 0; j < count; j += kTileWidth, to += dim * kTileWidth) {
     const size_t used = std::min(kTileWidth, count - j);
@@ -268,8 +268,8 @@ void AttentionForwardBlock(const SoftmaxAttentionShape& shape,
   const size_t dim = shape.dim, value_dim = shape.value_dim;
   const size_t padded = RoundUp(queries, kTileRows);
   const Visible visible(shape, options, args.lengths, n);
-  const HeadRows q_rows(args.q, n, h), k_rows(args.k, n, h), v_rows(args.v, n, h);
-  const HeadRows out_rows(args.out, n, h);
+  const AttentionRows q_rows(args.q, n, h), k_rows(args.k, n, h), v_rows(args.v, n, h);
+  const AttentionRows out_rows(args.out, n, h);
   SlotPieces slot(scratch);
   const ForwardPieces at(shape, padded, slot);
   const size_t q_panel = padded * kTileWidth;  // one panel to the next, of q and of out
@@ -320,7 +320,7 @@ void AttentionForwardBlock(const SoftmaxAttentionShape& shape,
 void AttentionDelta(const SoftmaxAttentionShape& shape, const SoftmaxAttentionBackwardArgs& args,
                     size_t n, size_t h, size_t first, size_t queries) {
   const F32 d;
-  const HeadRows out_rows(args.out, n, h), grad_out_rows(args.grad_out, n, h);
+  const AttentionRows out_rows(args.out, n, h), grad_out_rows(args.grad_out, n, h);
   float* delta = args.delta + (n * shape.heads + h) * shape.queries;
   for (size_t i = first; i < first + queries; ++i) {
     const float *out = out_rows.At(i), *grad_out = grad_out_rows.At(i);
@@ -382,8 +382,8 @@ HWY_NOINLINE void AttentionGradients(size_t rows, const size_t* counts, size_t w
 // grad_q_i (+)= sum_j ds_ij k_j over `most` keys of a block, for `rows` rows of a tile; the first
 // block of keys begins the sum.
 HWY_NOINLINE void AttentionGradQueries(bool begins, size_t most, size_t dim, const float* grads,
-                                       const float* keys, size_t rows, const HeadRows<float>& to,
-                                       size_t first) {
+                                       const float* keys, size_t rows,
+                                       const AttentionRows<float>& to, size_t first) {
   ForPanels(dim, [&](size_t c, auto vectors) HWY_ATTR {
     const auto used = [&](size_t v) {
       const size_t at = c + v * kTileLanes;
@@ -494,7 +494,7 @@ class BackwardBlocks {
 
   // Writes the gradients of the keys, 0 where none is seen: `keys` of them.
   void StoreKeys(size_t keys) {
-    const auto store = [&](const HeadRows<float>& rows, size_t dim, float scale,
+    const auto store = [&](const AttentionRows<float>& rows, size_t dim, float scale,
                            const float* from) HWY_ATTR {
       const F32 d;
       for (size_t j = 0; j < keys; ++j) {
@@ -529,8 +529,8 @@ class BackwardBlocks {
   const SoftmaxAttentionShape& shape_;
   const float scale_;
   const Visible visible_;
-  const HeadRows<const float> q_rows_, k_rows_, v_rows_, grad_out_rows_;
-  const HeadRows<float> grad_q_rows_, grad_k_rows_, grad_v_rows_;
+  const AttentionRows<const float> q_rows_, k_rows_, v_rows_, grad_out_rows_;
+  const AttentionRows<float> grad_q_rows_, grad_k_rows_, grad_v_rows_;
   const float *log2_sums_, *deltas_;
   const Pieces at_;
   size_t begin_ = 0, keys_ = 0;

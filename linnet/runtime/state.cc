@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 
 #include "linnet/base/error.h"
