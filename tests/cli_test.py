@@ -407,6 +407,12 @@ class Eval(Case):
         self.assertAlmostEqual(result["nats_per_dim"], sum(expected) / len(expected), delta=1e-4)
         self.assertAlmostEqual(result["bits_per_dim"], result["nats_per_dim"] / math.log(2))
 
+    def test_rows_make_the_mean(self):
+        result = self.eval()
+        rows = result["bits_per_dim_by_row"]
+        self.assertEqual(len(rows), 28)
+        self.assertAlmostEqual((27 * rows[0] + 28 * sum(rows[1:])) / 783, result["bits_per_dim"], places=6)
+
     def test_fields_and_limit(self):
         result = self.eval("--limit", 5)
         self.assertEqual((result["images"], result["split"], result["dataset"]), (5, "test", "mnist"))

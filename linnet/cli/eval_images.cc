@@ -5,6 +5,7 @@
 #include <numbers>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "linnet/base/error.h"
 #include "linnet/base/units.h"
@@ -16,6 +17,16 @@
 
 namespace linnet::cli {
 namespace {
+
+// The mean of each of an image's rows, the first one without its first byte.
+std::vector<double> ByRow(const std::vector<double>& bytes, const ImageSet& images) {
+  const auto height = static_cast<size_t>(images.height);
+  const size_t width = images.image_bytes() / height;
+  std::vector<double> rows(height);
+  for (size_t i = 0; i < bytes.size(); ++i) rows[(i + 1) / width] += bytes[i];
+  for (size_t r = 0; r < rows.size(); ++r) rows[r] /= static_cast<double>(width - (r == 0 ? 1 : 0));
+  return rows;
+}
 
 void EvalImages(const EvalOptions& options, const std::shared_ptr<const Model>& model) {
   if (options.from.dir.empty()) {
@@ -29,17 +40,18 @@ void EvalImages(const EvalOptions& options, const std::shared_ptr<const Model>& 
   Engine engine(model, {.threads = options.threads});
 
   const Stopwatch watch;
-  double bits = 0;
+  BitsPerDimResult result;
   WithProgress("evaluating", [&](const auto& report) {
     const auto pixels = std::span(images.pixels).first(count * images.image_bytes());
-    bits = BitsPerDim(engine, pixels, {.batch = options.batch, .progress = &report}).mean;
+    result = BitsPerDim(engine, pixels, {.batch = options.batch, .progress = &report});
   });
-  const double seconds = watch.Seconds();
+  const double seconds = watch.Seconds(), bits = result.mean;
   if (!std::isfinite(bits)) {
     throw RuntimeError(model->path(), ": predicts no numbers (", bits, "); its weights are broken");
   }
   if (options.json) {
     PrintJson({{"bits_per_dim", bits},
+               {"bits_per_dim_by_row", ByRow(result.byte, images)},
                {"nats_per_dim", bits * std::numbers::ln2},
                {"images", count},
                {"split_images", whole},

@@ -159,6 +159,7 @@ BitsPerDimResult BitsPerDim(Engine& engine, std::span<const uint8_t> images,
   const auto parallel_for = [&](size_t n, RangeBody body) { engine.pool().For(n, body); };
   BitsPerDimResult result;
   result.image.resize(total);
+  result.byte.resize(length);
   State state;
   std::vector<int32_t> tokens;
   std::vector<uint8_t> targets;
@@ -188,11 +189,15 @@ BitsPerDimResult BitsPerDim(Engine& engine, std::span<const uint8_t> images,
                                 {.nats = nats.data()}, parallel_for);
     for (size_t i = 0; i < count; ++i) {
       double sum = 0;
-      for (size_t t = 0; t < length; ++t) sum += nats[i * length + t];
+      for (size_t t = 0; t < length; ++t) {
+        sum += nats[i * length + t];
+        result.byte[t] += nats[i * length + t];
+      }
       result.image[first + i] = sum / static_cast<double>(length) / std::numbers::ln2;
     }
   });
   for (double bits : result.image) result.mean += bits / static_cast<double>(total);
+  for (double& bits : result.byte) bits /= static_cast<double>(total) * std::numbers::ln2;
   return result;
 }
 

@@ -41,6 +41,7 @@ std::vector<uint8_t> CompleteImages(Engine& engine, std::span<const uint8_t> ima
 struct BitsPerDimResult {
   double mean = 0;            // bits per predicted byte, over all images
   std::vector<double> image;  // the same for each image
+  std::vector<double> byte;   // and for each byte but the first, over all images: [pixels - 1]
 };
 
 // -log2 of the probability of bytes 1 .. pixels-1 given all before them, per byte (the first byte

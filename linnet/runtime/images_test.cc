@@ -82,17 +82,22 @@ TEST(Images, BitsPerDimMatchesTheReference) {
   EXPECT_EQ(reports, (std::vector<size_t>{2, 4, 5}));
   ASSERT_EQ(result.image.size(), count);
   double mean = 0;
+  Doubles byte(pixels - 1);
   for (size_t i = 0; i < count; ++i) {
     const uint8_t* image = &images[i * pixels];
     const std::vector<Doubles> outputs = Images().Outputs(Tokens(image, image + pixels - 1));
     double bits = 0;
     for (size_t t = 0; t + 1 < pixels; ++t) {
-      bits += kernels::MixtureOfLogisticsRef(outputs[t], image[t + 1]) / std::numbers::ln2 / 19;
+      const double at =
+          kernels::MixtureOfLogisticsRef(outputs[t], image[t + 1]) / std::numbers::ln2;
+      bits += at / 19, byte[t] += at / count;
     }
     EXPECT_NEAR(result.image[i], bits, 1e-3);
     mean += bits / count;
   }
   EXPECT_NEAR(result.mean, mean, 1e-3);
+  ASSERT_EQ(result.byte.size(), byte.size());
+  for (size_t t = 0; t < byte.size(); ++t) EXPECT_NEAR(result.byte[t], byte[t], 1e-3) << t;
   EXPECT_EQ(BitsPerDim(engine, images).image, result.image);
 }
 
