@@ -87,13 +87,14 @@ class TrainTest(unittest.TestCase):
             command = [*args[:1], "--resume", "--out", broken] if resume else [*args, "--out", broken]
             process = subprocess.Popen([BIN / "linnet", "train", *map(str, command)],
                                        stderr=subprocess.DEVNULL, start_new_session=True)
-            # Kill early on at first, so that several resumptions happen; then let it finish.
+            # Kill early on at first, when there is something to resume, so that several resumptions happen; then
+            # let it finish.
             log = broken / "metrics.jsonl"
             before = log.stat().st_size if log.exists() else 0
             deadline = time.monotonic() + 60
             if kills < 3:
                 while process.poll() is None and time.monotonic() < deadline and not (
-                        log.exists() and log.stat().st_size > before):
+                        (broken / "state.safetensors").exists() and log.exists() and log.stat().st_size > before):
                     time.sleep(0.005)
                 time.sleep(rng.uniform(0, 0.15))
                 if process.poll() is None:
