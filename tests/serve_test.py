@@ -423,7 +423,7 @@ class LifeTest(unittest.TestCase):
         with Server() as server:
             connection = server.connect()
             connection.request("POST", "/v1/completions", json.dumps(
-                {"prompt": "A", "max_tokens": 1000, "stream": True}), {"Content-Type": "application/json"})
+                {"prompt": "A", "max_tokens": 1000, "n": 16, "stream": True}), {"Content-Type": "application/json"})
             response = connection.getresponse()
             response.read1(20)
             other = server.connect()
