@@ -57,12 +57,14 @@ void Run(const EvalOptions& options) {
 void AddEval(CLI::App& app) {
   CLI::App* verb = AddVerb(
       app, "eval", "Measure how good a model is",
-      "Image models: bits/dim over a data set's images. Copy models: the share of symbols that\n"
-      "they repeat rightly, over random sequences that they never saw. Language models: bits a "
-      "symbol\n"
-      "over a text. Models of couplets: perplexity a character of second lines. Models of speech: "
-      "the\n"
-      "phone error rate over AN4's test set (--data its folder) or a manifest's recordings.",
+      "Image models: bits/dim over a data set's images (--json: also of each of their rows). Copy\n"
+      "models: the share of symbols that they repeat rightly, over random sequences that they "
+      "never\n"
+      "saw. Language models: bits a symbol over a text. Models of couplets: perplexity a character "
+      "of\n"
+      "second lines. Models of speech: the phone error rate over AN4's test set (--data its "
+      "folder)\n"
+      "or a manifest's recordings.",
       "  linnet eval models/digits.safetensors --data data/mnist\n"
       "  linnet eval models/digits.safetensors --data data/mnist --limit 100 --json\n"
       "  linnet eval runs/copy/model.safetensors --show 3\n"
