@@ -7,9 +7,9 @@
 #include <vector>
 
 static void Print(const std::vector<uint8_t>& image, const linnet::ModelSpec& spec) {
-  for (int y = 0; y < spec.height; ++y) {
-    for (int x = 0; x < spec.width; ++x) {
-      const auto at = static_cast<size_t>((y * spec.width + x) * spec.channels);
+  for (int y = 0; y < spec.image()->height; ++y) {
+    for (int x = 0; x < spec.image()->width; ++x) {
+      const auto at = static_cast<size_t>((y * spec.image()->width + x) * spec.image()->channels);
       std::putchar(" .:+*#"[image[at] * 6 / 256]);
     }
     std::putchar('\n');

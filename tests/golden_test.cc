@@ -12,9 +12,9 @@
 
 #include "linnet/base/error.h"
 #include "linnet/io/safetensors.h"
-#include "linnet/nn/attention.h"
 #include "linnet/nn/decoder.h"
 #include "linnet/nn/losses.h"
+#include "linnet/nn/mixer.h"
 #include "linnet/nn/optimizer.h"
 #include "linnet/nn/sequence_model.h"
 #include "linnet/nn/transformer.h"
@@ -104,15 +104,15 @@ void CausalProduct(const Golden& golden) {
 }
 
 void RawAttention(const Golden& golden, const std::string& kind) {
-  AttentionSpec spec;
+  MixerSpec spec;
   spec.kind = kind == "full_causal" ? "full" : kind == "causal_linear" ? "causal-linear" : kind;
   spec.eps = golden.config().value("eps", 1e-6f);
   const auto read = [&](const char* name) { return Leaf(golden.Get(name)); };
   torch::Tensor q = read("q"), k = read("k"), v = read("v");
   const Mask mask{.causal = kind.find("causal") != std::string::npos,
                   .lengths = golden.Get("key_lengths")};
-  const nn::AttentionSizes sizes{q.size(2), q.size(3), v.size(3)};
-  const torch::Tensor out = nn::MakeAttention(spec, sizes)->forward(q, k, v, mask);
+  const nn::MixerSizes sizes{q.size(2), q.size(3), v.size(3)};
+  const torch::Tensor out = nn::MakeMixer(spec, sizes)->forward(q, k, v, mask);
   (out * golden.Get("grad_out")).sum().backward();
   ExpectClose(out, golden.Get("out"), 1e-5, "out");
   ExpectClose(q.grad(), golden.Get("grad_q"), 1e-5, "grad_q");
@@ -120,20 +120,23 @@ void RawAttention(const Golden& golden, const std::string& kind) {
   ExpectClose(v.grad(), golden.Get("grad_v"), 1e-5, "grad_v");
 }
 
+Activation ActivationOf(const json& config) {
+  return ParseName<Activation>(config.value("activation", "relu"), "activation");
+}
+
 void Encoder(const Golden& golden) {
   const json& c = golden.config();
   const torch::Tensor x = Leaf(golden.Get("x"));
-  AttentionSpec attention;
-  attention.kind = c["attention_type"];
-  const nn::Transformer built = nn::BuildTransformer({.attention = attention,
-                                                      .layers = c["n_layers"],
-                                                      .heads = c["n_heads"],
-                                                      .query_dim = c["query_dimensions"],
-                                                      .value_dim = c["value_dimensions"],
-                                                      .d_model = x.size(2),
-                                                      .d_ff = c["feed_forward_dimensions"],
-                                                      .activation = c["activation"],
-                                                      .final_norm = c["final_normalization"]});
+  const nn::Transformer built =
+      nn::BuildTransformer({.pattern = {{.kind = c["attention_type"],
+                                         .heads = c["n_heads"],
+                                         .query_dim = c["query_dimensions"],
+                                         .value_dim = c["value_dimensions"]}},
+                            .layers = c["n_layers"],
+                            .d_model = x.size(2),
+                            .d_ff = c["feed_forward_dimensions"],
+                            .activation = ActivationOf(c),
+                            .final_norm = c["final_normalization"]});
   nn::TransformerEncoder encoder = built.batch;
   encoder->eval();
   auto parameters = encoder->named_parameters();
@@ -174,16 +177,18 @@ void Encoder(const Golden& golden) {
 void DecoderStack(const Golden& golden) {
   const json& c = golden.config();
   const torch::Tensor x = Leaf(golden.Get("x")), memory = Leaf(golden.Get("memory"));
-  const int64_t width = x.size(2), heads = c["n_heads"];
+  const int64_t width = x.size(2);
+  const int heads = c["n_heads"], dim = static_cast<int>(width) / heads;
+  const auto mixer = [&](const char* which) -> MixerSpec {
+    return {.kind = c[which], .heads = heads, .query_dim = dim, .value_dim = dim};
+  };
   nn::DecoderOptions options;
-  options.transformer.attention.kind = c["self_attention"];
-  options.cross.kind = c["cross_attention"];
+  options.transformer.pattern = {mixer("self_attention")};
+  options.cross = {mixer("cross_attention")};
   options.transformer.layers = c["n_layers"];
-  options.transformer.heads = heads;
-  options.transformer.query_dim = options.transformer.value_dim = width / heads;
   options.transformer.d_model = width;
   options.transformer.d_ff = golden.Get("param.layers.0.linear1.weight").size(0);
-  options.transformer.activation = c.value("activation", "relu");
+  options.transformer.activation = ActivationOf(c);
   const nn::Decoder built = nn::BuildDecoder(options);
   nn::TransformerDecoder decoder = built.batch;
   decoder->eval();
@@ -269,17 +274,17 @@ void ImageModel(const Golden& golden) {
   const torch::Tensor images = golden.Get("images");
   const torch::Tensor value_embedding = golden.Get("param.value_embedding.weight");
   ModelSpec spec;
-  spec.layers = c["n_layers"];
-  spec.heads = c["n_heads"];
-  spec.d_model = c["d_model"];
-  spec.query_dim = spec.value_dim = spec.d_model / spec.heads;
-  spec.d_ff = static_cast<int>(golden.Get("param.transformer.layers.0.linear1.weight").size(0));
-  spec.activation = c.value("activation", "relu");
-  spec.mixtures = c["mixtures"];
-  spec.max_length = c["sequence_length"];
-  spec.value_embedding = static_cast<int>(value_embedding.size(1));
-  spec.width = spec.max_length + 1;
-  spec.height = 1;
+  const int d_model = c["d_model"], heads = c["n_heads"], dim = d_model / heads;
+  spec.stack.pattern = {{.heads = heads, .query_dim = dim, .value_dim = dim}};
+  spec.stack.repeat = c["n_layers"];
+  spec.stack.d_model = d_model;
+  spec.stack.d_ff =
+      static_cast<int>(golden.Get("param.transformer.layers.0.linear1.weight").size(0));
+  spec.stack.activation = ActivationOf(c);
+  spec.head.mixtures = c["mixtures"];
+  spec.input.max_length = c["sequence_length"];
+  spec.input.value_embedding = static_cast<int>(value_embedding.size(1));
+  spec.part = ImageSpec{.width = spec.input.max_length + 1, .height = 1};
   nn::SequenceModel model(spec);
   const std::vector<std::string> names = golden.Names("param.");
   ASSERT_EQ(names.size() + 1, TensorTable(spec).size());  // all but the first value's distribution
@@ -294,7 +299,7 @@ void ImageModel(const Golden& golden) {
       tensors.at(name).copy_(want);
     }
   }
-  const int64_t length = spec.max_length;
+  const int64_t length = spec.input.max_length;
   const torch::Tensor logits = model->forward(images.narrow(1, 0, length));
   const torch::Tensor nats = nn::MixtureOfLogisticsNats(logits, images.narrow(1, 1, length)).mean();
   nats.backward();

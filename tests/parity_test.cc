@@ -19,30 +19,36 @@ namespace {
 using torch::Tensor;
 
 // Ragged on purpose: nothing is a multiple of a vector.
-ModelSpec Ragged(const std::string& task, const std::string& activation, bool grid) {
+ModelSpec Ragged(const std::string& task, Activation activation, bool grid, MixerSpec mixer) {
+  mixer.heads = 3, mixer.query_dim = 5, mixer.value_dim = 7;
   ModelSpec spec;
   spec.task = task;
-  spec.activation = activation;
-  spec.layers = 3, spec.heads = 3, spec.query_dim = 5, spec.value_dim = 7;
-  spec.d_model = 22, spec.d_ff = 37, spec.value_embedding = 12;
+  spec.stack = {
+      .pattern = {mixer}, .repeat = 3, .d_model = 22, .d_ff = 37, .activation = activation};
+  spec.input.value_embedding = 12;
   if (task == "images") {
-    spec.width = 5, spec.height = 3, spec.channels = 3, spec.max_length = 44, spec.mixtures = 4;
+    spec.part = ImageSpec{.width = 5, .height = 3, .channels = 3};
+    spec.input.max_length = 44, spec.head.mixtures = 4;
     if (grid) {
-      spec.d_model = 20, spec.positions = "grid", spec.pixel_above = true;
-      spec.norm_first = true;
+      spec.input.positions = Positions::kGrid, spec.input.pixel_above = true;
+      spec.stack.d_model = 20, spec.stack.norm_first = true;
     }
-  } else {
-    spec.head = "categorical", spec.vocabulary = spec.classes = 11, spec.max_length = 41;
+    return spec;
   }
+  spec.part = std::monostate();
+  spec.head = {.kind = HeadKind::kCategorical, .classes = 11};
+  spec.input.vocabulary = 11, spec.input.max_length = 41;
   if (task == "couplet") {
-    spec.text = {.unit = "character", .characters = "abcdefgh"};
-    spec.positions = "added", spec.value_embedding = spec.d_model, spec.tied = true;
+    spec.part = TextSpec{.unit = TextUnit::kCharacter, .characters = "abcdefgh"};
+    spec.input.positions = Positions::kAdded, spec.input.value_embedding = spec.stack.d_model;
+    spec.head.tied = true;
   }
   return spec;
 }
 
 struct ParityCase {
-  std::string task, activation;
+  std::string task;
+  Activation activation;
   bool grid = false;  // grid positions, the pixel above, and norms first
   std::string feature_map = "elu";
 };
@@ -50,9 +56,8 @@ class Parity : public testing::TestWithParam<ParityCase> {
  protected:
   void SetUp() override {
     torch::manual_seed(7);
-    ModelSpec spec = Ragged(GetParam().task, GetParam().activation, GetParam().grid);
-    spec.attention.feature_map = GetParam().feature_map;
-    model_ = nn::SequenceModel(spec);
+    model_ = nn::SequenceModel(Ragged(GetParam().task, GetParam().activation, GetParam().grid,
+                                      {.feature_map = GetParam().feature_map}));
     model_->eval();
     path_ = (std::filesystem::temp_directory_path() /
              ("linnet_parity_test." + std::to_string(getpid()) + ".safetensors"))
@@ -70,8 +75,8 @@ class Parity : public testing::TestWithParam<ParityCase> {
 TEST_P(Parity, BatchStepsAndRuntimeAgreeAtEveryCut) {
   const torch::NoGradGuard no_grad;
   const ModelSpec& spec = model_->spec();
-  const int64_t length = spec.max_length, batch = 3, width = spec.OutputSize();
-  const Tensor tokens = torch::randint(spec.vocabulary, {batch, length}, torch::kInt64);
+  const int64_t length = spec.input.max_length, batch = 3, width = spec.OutputSize();
+  const Tensor tokens = torch::randint(spec.input.vocabulary, {batch, length}, torch::kInt64);
   const Tensor want = model_->forward(tokens);
   const double scale = want.abs().max().item<double>();
   const auto expect_close = [&](const Tensor& got, const Tensor& to, const std::string& what) {
@@ -111,8 +116,9 @@ TEST_P(Parity, BatchStepsAndRuntimeAgreeAtEveryCut) {
 TEST(WholeParity, ReformerReadsAsItWasTrained) {
   const torch::NoGradGuard no_grad;
   torch::manual_seed(7);
-  ModelSpec spec = Ragged("images", "gelu", /*grid=*/true);
-  spec.attention = {.kind = "reformer", .lsh_rounds = 3, .lsh_buckets = 8, .lsh_chunk = 6};
+  const ModelSpec spec =
+      Ragged("images", Activation::kGelu, /*grid=*/true,
+             {.kind = "reformer", .lsh_rounds = 3, .lsh_buckets = 8, .lsh_chunk = 6});
   nn::SequenceModel model(spec);
   model->eval();
   const std::string path = (std::filesystem::temp_directory_path() /
@@ -122,8 +128,8 @@ TEST(WholeParity, ReformerReadsAsItWasTrained) {
   Engine engine(Model::Open(path));
   std::filesystem::remove(path);
   const int64_t batch = 3, width = spec.OutputSize();
-  for (const int64_t length : {int64_t{1}, int64_t{13}, int64_t{spec.max_length}}) {
-    const Tensor tokens = torch::randint(spec.vocabulary, {batch, length}, torch::kInt32);
+  for (const int64_t length : {int64_t{1}, int64_t{13}, int64_t{spec.input.max_length}}) {
+    const Tensor tokens = torch::randint(spec.input.vocabulary, {batch, length}, torch::kInt32);
     const Tensor want = model->forward(tokens.to(torch::kInt64));
     const Tensor out = torch::empty({batch, length, width});
     engine.Whole(3, {tokens.data_ptr<int32_t>(), static_cast<size_t>(tokens.numel())},
@@ -135,9 +141,9 @@ TEST(WholeParity, ReformerReadsAsItWasTrained) {
 
 // What training reports and what the runtime reports is the same number.
 TEST_P(Parity, BitsPerDimIsTheTrainingLoss) {
-  if (GetParam().task != "images") GTEST_SKIP() << "images only";
+  if (!model_->spec().image()) GTEST_SKIP() << "images only";
   const torch::NoGradGuard no_grad;
-  const int64_t bytes = model_->spec().max_length + 1;
+  const int64_t bytes = model_->spec().input.max_length + 1;
   const Tensor images = torch::randint(256, {7, bytes}, torch::kInt64);
   const Tensor nats = nn::MixtureOfLogisticsNats(model_->forward(images.narrow(1, 0, bytes - 1)),
                                                  images.narrow(1, 1, bytes - 1));
@@ -148,16 +154,18 @@ TEST_P(Parity, BitsPerDimIsTheTrainingLoss) {
   EXPECT_NEAR(got.mean, nats.mean().item<double>() / std::log(2.0), 1e-4);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Parity,
-                         testing::Values(ParityCase{"images", "relu"}, ParityCase{"images", "gelu"},
-                                         ParityCase{"images", "gelu", true},
-                                         ParityCase{"copy", "gelu"}, ParityCase{"couplet", "gelu"},
-                                         ParityCase{"copy", "relu", false, "relu"},
-                                         ParityCase{"images", "relu", false, "polynomial2"}),
-                         [](const auto& info) {
-                           return info.param.task + "_" + info.param.activation +
-                                  (info.param.grid ? "_grid" : "") + "_" + info.param.feature_map;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Models, Parity,
+    testing::Values(ParityCase{"images", Activation::kRelu},
+                    ParityCase{"images", Activation::kGelu},
+                    ParityCase{"images", Activation::kGelu, true},
+                    ParityCase{"copy", Activation::kGelu}, ParityCase{"couplet", Activation::kGelu},
+                    ParityCase{"copy", Activation::kRelu, false, "relu"},
+                    ParityCase{"images", Activation::kRelu, false, "polynomial2"}),
+    [](const auto& info) {
+      return info.param.task + "_" + NameOf(info.param.activation) +
+             (info.param.grid ? "_grid" : "") + "_" + info.param.feature_map;
+    });
 
 }  // namespace
 }  // namespace linnet

@@ -27,21 +27,29 @@ struct Case {
   int convolution = 0;
   bool norm_first = false;
   std::string feature_map = "elu";
-  std::string network = "transformer";
+  NetworkKind network = NetworkKind::kTransformer;
 };
 
 ModelSpec Ragged(const Case& from) {
   ModelSpec spec;
   spec.task = "speech", spec.network = from.network;
-  spec.attention.kind = from.attention, spec.attention.feature_map = from.feature_map;
-  spec.attention.lsh_rounds = 2, spec.attention.lsh_buckets = 6, spec.attention.lsh_chunk = 5;
-  spec.convolution = from.convolution, spec.norm_first = from.norm_first;
-  spec.activation = from.norm_first ? "gelu" : "relu";
-  spec.layers = 3, spec.heads = 3, spec.query_dim = 5, spec.value_dim = 7, spec.d_model = 22;
-  spec.d_ff = 37, spec.value_embedding = 12, spec.max_length = 61;
-  spec.head = "categorical", spec.classes = spec.vocabulary = 5;
-  spec.speech.bands = 7, spec.speech.stack = 5, spec.speech.stride = 2, spec.speech.lookahead = 1;
-  spec.speech.phones = "A B C D";
+  spec.stack = {.pattern = {{.kind = from.attention,
+                             .feature_map = from.feature_map,
+                             .lsh_rounds = 2,
+                             .lsh_buckets = 6,
+                             .lsh_chunk = 5,
+                             .heads = 3,
+                             .query_dim = 5,
+                             .value_dim = 7}},
+                .repeat = 3,
+                .d_model = 22,
+                .d_ff = 37,
+                .activation = from.norm_first ? Activation::kGelu : Activation::kRelu,
+                .norm_first = from.norm_first,
+                .convolution = from.convolution};
+  spec.input = {.vocabulary = 5, .max_length = 61, .value_embedding = 12};
+  spec.head = {.kind = HeadKind::kCategorical, .classes = 5};
+  spec.part = SpeechSpec{.bands = 7, .stack = 5, .stride = 2, .lookahead = 1, .phones = "A B C D"};
   return spec;
 }
 
@@ -79,7 +87,7 @@ double Off(const Tensor& a, const Tensor& b) { return (a - b).abs().max().item<d
 TEST_P(SpeechParity, TrainingAndRuntimeHearTheSame) {
   SpeechEncoder encoder(Model::Open(path_));
   for (const int64_t length : {61, 1, 2, 30}) {  // shorter again: nothing of the longer one is left
-    const Tensor inputs = torch::randn({length, model_->spec().speech.Inputs()});
+    const Tensor inputs = torch::randn({length, model_->spec().speech()->Inputs()});
     const Tensor got = torch::empty({length, 5});
     encoder.Encode(Floats(inputs), Room(got));
     EXPECT_LT(Off(got, Want(inputs)), 2e-4) << length;
@@ -87,11 +95,11 @@ TEST_P(SpeechParity, TrainingAndRuntimeHearTheSame) {
 }
 
 TEST_P(SpeechParity, NarrowModelsHearNearlyTheSame) {
-  if (GetParam().network == "lstm") {
+  if (model_->spec().lstm()) {
     EXPECT_THROW(Model::Open(path_, {.precision = Precision::kInt8}), Error);
     return;
   }
-  const Tensor inputs = torch::randn({40, model_->spec().speech.Inputs()});
+  const Tensor inputs = torch::randn({40, model_->spec().speech()->Inputs()});
   const Tensor want = Want(inputs);
   for (const Precision precision : {Precision::kBf16, Precision::kInt8}) {
     SpeechEncoder encoder(Model::Open(path_, {.precision = precision}));
@@ -117,12 +125,12 @@ TEST_P(SpeechParity, PiecesHearWhatTheWholeDoes) {
     EXPECT_THROW(encoder.NewState(), Error);
     return;
   }
-  const int64_t in = model_->spec().speech.Inputs();
+  const int64_t in = model_->spec().speech()->Inputs();
   const Tensor inputs = torch::randn({61, in});
   const Tensor want = Want(inputs);
   for (const int64_t piece : {1, 2, 7, 61}) {
-    SpeechState state = encoder.NewState();
-    SpeechState fork;
+    State state = encoder.NewState();
+    State fork;
     for (int64_t t = 0; t < 61; t += piece) {
       const int64_t count = std::min(piece, 61 - t);
       const Tensor part = inputs.narrow(0, t, count).contiguous(), got = torch::empty({count, 5});
@@ -157,9 +165,9 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"full"}, Case{"full", 3, true}, Case{"reformer"},
                     Case{"reformer", 3, true}, Case{"causal-linear"},
                     Case{"causal-linear", 4, true}, Case{"causal-linear", 3, false, "relu"},
-                    Case{"linear", 0, false, "elu", "lstm"}),
+                    Case{"linear", 0, false, "elu", NetworkKind::kLstm}),
     [](const auto& info) {
-      std::string name = info.param.network == "lstm" ? "lstm" : info.param.attention;
+      std::string name = info.param.network == NetworkKind::kLstm ? "lstm" : info.param.attention;
       name += std::to_string(info.param.convolution) + info.param.feature_map;
       std::erase(name, '-');
       return name;

@@ -32,7 +32,7 @@ namespace {
 
 struct Options : BenchOptions {
   std::string model, random;
-  AttentionSpec attention;
+  MixerSpec attention;
   bool stateless = false, whole = false, attention_given = false, lsh_given = false;
   std::vector<int> batches = {1};
   std::vector<std::string> precisions;
@@ -49,13 +49,13 @@ double Check(Engine& engine, const Checkpoint& checkpoint, size_t batch) {
   // Of a reformer two chunks, so that there is something to see beyond one.
   const bool steps = engine.model().steps();
   const auto length =
-      static_cast<size_t>(std::min(spec.max_length, steps ? 10 : 2 * spec.attention.lsh_chunk));
+      static_cast<size_t>(std::min(spec.input.max_length, steps ? 10 : 2 * spec.stack.mixer().lsh_chunk));
   const size_t outputs = engine.output_size();
   std::vector<std::vector<int32_t>> tokens(batch);
   for (size_t i = 0; i < batch; ++i) {
     Philox rng(/*seed=*/2, /*stream=*/i);
     for (size_t t = 0; t < length; ++t) {
-      tokens[i].push_back(static_cast<int32_t>(rng.Below(static_cast<uint32_t>(spec.vocabulary))));
+      tokens[i].push_back(static_cast<int32_t>(rng.Below(static_cast<uint32_t>(spec.input.vocabulary))));
     }
   }
   ModelRef ref(checkpoint, engine.model());
@@ -120,7 +120,7 @@ struct Stateless {
 };
 Stateless MeasureStateless(Engine& engine, size_t pixels, size_t batch) {
   constexpr size_t kLengths = 9;
-  const auto vocabulary = static_cast<size_t>(engine.model().spec().vocabulary);
+  const auto vocabulary = static_cast<size_t>(engine.model().spec().input.vocabulary);
   State state = engine.model().steps() ? engine.NewState(batch) : State();
   std::vector<float> outputs(batch * engine.output_size());
   Stateless result;
@@ -162,7 +162,7 @@ double MeasureWhole(Engine& engine, size_t pixels, size_t batch) {
   std::vector<float> outputs(batch * engine.output_size());
   std::vector<int32_t> tokens;
   for (size_t length = 1; length < pixels; ++length) {
-    tokens.assign(batch * length, engine.model().spec().vocabulary / 2);
+    tokens.assign(batch * length, engine.model().spec().input.vocabulary / 2);
     state.Reset();
     engine.Prefix(state, tokens, length, outputs);
   }
@@ -178,7 +178,7 @@ OverAnImage MeasureMemory(const std::shared_ptr<const Model>& model, size_t pixe
                           const Options& options) {
   Engine engine(model, {.threads = options.threads});  // whose scratch is still to grow
   std::vector<float> outputs(batch * engine.output_size());
-  std::vector<int32_t> tokens(batch * pixels, model->spec().vocabulary / 2);
+  std::vector<int32_t> tokens(batch * pixels, model->spec().input.vocabulary / 2);
   ResetPeakMemory();
   const int64_t before = PeakMemory();
   OverAnImage memory;
@@ -202,7 +202,7 @@ std::vector<Record> Measure(const Checkpoint& checkpoint, const std::string& nam
                             Precision precision, size_t batch, const Options& options) {
   const auto model = Model::FromCheckpoint(checkpoint, {precision});
   const ModelSpec& spec = model->spec();
-  const auto pixels = static_cast<size_t>(spec.max_length) + 1;
+  const auto pixels = static_cast<size_t>(spec.input.max_length) + 1;
   const OverAnImage memory = MeasureMemory(model, pixels, batch, options);
   Engine engine(model, {.threads = options.threads});
   const double error = Check(engine, checkpoint, batch);
@@ -245,7 +245,7 @@ std::vector<Record> Measure(const Checkpoint& checkpoint, const std::string& nam
   const double multiplied = ProductOperations(spec) / rate;  // a token of one sequence
   const double steps = static_cast<double>(pixels - 1);
   double limit = steps * std::max(once / static_cast<double>(batch), multiplied);
-  const bool softmax = spec.attention.kind == "full";
+  const bool softmax = StateKindOf(*model) == StateKind::kCache;
   if (options.stateless) {
     limit = steps * (steps + 1) / 2 * multiplied;
   } else if (softmax) {  // on average half of the positions, at the rate of the weights
@@ -258,7 +258,7 @@ std::vector<Record> Measure(const Checkpoint& checkpoint, const std::string& nam
   if (!options.stateless) {
     State state = engine.NewState(batch);
     std::vector<float> outputs(batch * engine.output_size());
-    const std::vector<int32_t> token(batch, spec.vocabulary / 2);
+    const std::vector<int32_t> token(batch, spec.input.vocabulary / 2);
     std::vector<std::vector<double>> passes;  // a neighbour's spell of work falls on some of one
     for (int pass = 0; pass < 3; ++pass) {
       state.Reset();
@@ -276,8 +276,8 @@ std::vector<Record> Measure(const Checkpoint& checkpoint, const std::string& nam
   };
   nlohmann::ordered_json identity = {
       {"model", name},
-      {"attention", spec.attention.kind},
-      {"lsh_rounds", spec.attention.kind == "reformer" ? spec.attention.lsh_rounds : 0},
+      {"attention", spec.stack.mixer().kind},
+      {"lsh_rounds", model->steps() ? 0 : spec.stack.mixer().lsh_rounds},
       {"stateless", options.stateless},
       {"N", pixels},
       {"batch", batch},
@@ -309,7 +309,7 @@ std::vector<Record> Measure(const Checkpoint& checkpoint, const std::string& nam
   }
   const std::string label = StrCat(
       name, softmax ? "  softmax" : "",
-      model->steps() ? "" : StrCat("  LSH-", spec.attention.lsh_rounds),
+      model->steps() ? "" : StrCat("  LSH-", spec.stack.mixer().lsh_rounds),
       options.stateless ? "  stateless" : "", "  ", PrecisionName(precision), "  batch ", batch);
   std::vector<Record> records = {{.name = "generate",
                                   .label = label,
@@ -335,20 +335,20 @@ void Run(const Options& options) {
   if (options.random.empty() && options.attention_given) {
     throw InputError("--attention is for --random; a MODEL has its own");
   }
-  if (options.lsh_given && (options.random.empty() || options.attention.kind != "reformer")) {
+  if (options.lsh_given && (options.random.empty() || FindMixer(options.attention.kind).recurrent)) {
     throw InputError("--lsh-rounds and --lsh-chunk are for --random with --attention reformer");
   }
   const Checkpoint checkpoint = options.model.empty()
                                     ? RandomModel(RandomSpec(options.random, options.attention))
                                     : Checkpoint::Open(options.model);
   const std::string name = options.model.empty() ? options.random + " (random)" : options.model;
-  if (checkpoint.spec().attention.kind == "reformer" && !options.stateless) {
-    throw InputError(name, ": attention 'reformer' is no RNN; time it with --stateless");
+  if (!FindMixer(checkpoint.spec().stack.mixer().kind).recurrent && !options.stateless) {
+    throw InputError(name, ": its attention is no RNN; time it with --stateless");
   }
   std::vector<Precision> precisions;
   for (const std::string& p : options.precisions) precisions.push_back(ParsePrecision(p));
   if (precisions.empty()) precisions = {checkpoint.precision()};
-  if (checkpoint.spec().task != "images") {
+  if (!checkpoint.spec().image()) {
     throw InputError(checkpoint.path(), ": a model of the task '", checkpoint.spec().task,
                      "', not of images");
   }

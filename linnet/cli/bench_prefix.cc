@@ -30,7 +30,7 @@ std::vector<Record> Measure(const Checkpoint& checkpoint, Precision precision,
   Philox rng(/*seed=*/4, /*stream=*/0);
   std::vector<int32_t> tokens(length);
   for (int32_t& token : tokens) {
-    token = static_cast<int32_t>(rng.Below(static_cast<uint32_t>(model->spec().vocabulary)));
+    token = static_cast<int32_t>(rng.Below(static_cast<uint32_t>(model->spec().input.vocabulary)));
   }
   State state = engine.NewState(1);
   std::vector<float> at_once(engine.output_size()), stepped = at_once;
@@ -78,8 +78,8 @@ std::vector<Record> Measure(const Checkpoint& checkpoint, Precision precision,
 
 void Run(const Options& options) {
   ModelSpec spec = RandomSpec("mnist");
-  spec.task = "copy", spec.head = "categorical", spec.classes = spec.vocabulary = 128;
-  spec.max_length = options.length;
+  spec.task = "copy", spec.head.kind = HeadKind::kCategorical, spec.head.classes = spec.input.vocabulary = 128;
+  spec.input.max_length = options.length;
   const Checkpoint checkpoint = RandomModel(spec);
   std::vector<Record> records;
   for (const std::string& precision : options.precisions) {

@@ -48,14 +48,14 @@ std::vector<int32_t> RandomTokens(const ModelSpec& spec, size_t count) {
   Philox rng(/*seed=*/2);
   std::vector<int32_t> tokens(count);
   for (int32_t& token : tokens) {
-    token = static_cast<int32_t>(rng.Below(static_cast<uint32_t>(spec.vocabulary)));
+    token = static_cast<int32_t>(rng.Below(static_cast<uint32_t>(spec.input.vocabulary)));
   }
   return tokens;
 }
 
 // Stepping must give what the chunked form gives.
 void Check(Engine& engine, const std::string& name) {
-  const size_t length = static_cast<size_t>(std::min(engine.model().spec().max_length, 100));
+  const size_t length = static_cast<size_t>(std::min(engine.model().spec().input.max_length, 100));
   const size_t outputs = engine.output_size();
   const std::vector<int32_t> tokens = RandomTokens(engine.model().spec(), length);
   std::vector<float> whole(length * outputs), one(outputs);
@@ -79,7 +79,7 @@ Record Measure(const std::shared_ptr<const Model>& model, const std::string& nam
   Engine engine(model, {.threads = options.threads});
   Check(engine, name);
 
-  const size_t length = static_cast<size_t>(spec.max_length);
+  const size_t length = static_cast<size_t>(spec.input.max_length);
   const std::vector<int32_t> tokens = RandomTokens(spec, length);
   std::vector<float> outputs(engine.output_size());
   State state = engine.NewState(1);
@@ -100,8 +100,8 @@ Record Measure(const std::shared_ptr<const Model>& model, const std::string& nam
           .unit = "us/token",
           .limit = 1e6 * median[1],
           .identity = {{"model", name},
-                       {"layers", spec.layers},
-                       {"d_model", spec.d_model},
+                       {"layers", spec.stack.layers()},
+                       {"d_model", spec.stack.d_model},
                        {"N", length},
                        {"batch", 1},
                        {"threads", engine.pool().size()},

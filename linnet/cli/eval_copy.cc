@@ -34,8 +34,8 @@ void EvalCopy(const EvalOptions& options, const std::shared_ptr<const Model>& mo
                      "--data");
   }
   CopyTask task;
-  task.symbols = model->spec().vocabulary - 1;
-  task.max_length = std::max(1, model->spec().max_length / 2);
+  task.symbols = model->spec().input.vocabulary - 1;
+  task.max_length = std::max(1, model->spec().input.max_length / 2);
   const size_t count = options.limit > 0 ? options.limit : kCopySequences;
   Engine engine(model, {.threads = options.threads});
 

@@ -38,7 +38,11 @@ void EvalCouplets(const EvalOptions& options, const std::shared_ptr<const Model>
       symbols.push_back(Vocabulary::kSeparator);
       const size_t counted = symbols.size();
       for (const int32_t symbol : vocabulary.Encode(set.pairs[i].second)) symbols.push_back(symbol);
-      if (symbols.size() > static_cast<size_t>(model->spec().max_length) + 1) {
+      // An encoder-decoder has a row of positions for either line.
+      const size_t read = model->spec().encoder_decoder()
+                              ? std::max(counted - 1, symbols.size() - counted)
+                              : symbols.size() - 1;
+      if (read > static_cast<size_t>(model->spec().input.max_length)) {
         ++too_long;
       } else {
         nats += NatsOf(engine, symbols, counted);

@@ -26,7 +26,7 @@ void EvalText(const EvalOptions& options, const std::shared_ptr<const Model>& mo
   }
   const std::string text = ReadFile(options.from.dir);
   const std::vector<int32_t> symbols = VocabularyOf(*model).Encode(text);
-  const auto window = static_cast<size_t>(model->spec().max_length);
+  const auto window = static_cast<size_t>(model->spec().input.max_length);
   size_t windows = (symbols.size() + window - 1) / window;
   if (options.limit > 0) windows = std::min(windows, options.limit);
   if (windows == 0) throw InputError(options.from.dir, ": is empty");
@@ -55,15 +55,15 @@ void EvalText(const EvalOptions& options, const std::shared_ptr<const Model>& mo
     PrintJson({{"bits_per_symbol", bits},
                {"symbols", counted},
                {"unknown", unknown},
-               {"unit", model->spec().text.unit},
+               {"unit", model->spec().text()->unit},
                {"seconds", watch.Seconds()},
                {"model", options.model},
                {"threads", engine.pool().size()},
                {"isa", kernels::ActiveIsa()},
                {"precision", PrecisionName(model->precision())}});
   } else {
-    std::cout << StrCat("bits/", model->spec().text.unit, " ", std::round(bits * 1e4) / 1e4,
-                        " over ", counted, " ", model->spec().text.unit, "s",
+    std::cout << StrCat("bits/", model->spec().text()->unit, " ", std::round(bits * 1e4) / 1e4,
+                        " over ", counted, " ", model->spec().text()->unit, "s",
                         unknown > 0 ? StrCat(", ", unknown, " of them unknown") : "", " (",
                         FormatSeconds(watch.Seconds()), ")\n");
   }

@@ -28,11 +28,11 @@ ImageSet LoadImagesFor(const ModelSpec& spec, const DatasetOptions& options) {
   }
   ImageSet images = LoadImages(options.name, options.dir,
                                options.split == "train" ? Split::kTrain : Split::kTest);
-  if (images.width != spec.width || images.height != spec.height ||
-      images.channels != spec.channels) {
+  if (images.width != spec.image()->width || images.height != spec.image()->height ||
+      images.channels != spec.image()->channels) {
     throw InputError(options.dir, ": images of ", images.width, " x ", images.height, " x ",
-                     images.channels, ", but the model's are ", spec.width, " x ", spec.height,
-                     " x ", spec.channels, "; use the data set it was trained on");
+                     images.channels, ", but the model's are ", spec.image()->width, " x ", spec.image()->height,
+                     " x ", spec.image()->channels, "; use the data set it was trained on");
   }
   return images;
 }
@@ -79,7 +79,7 @@ SampleOptions ToSampleOptions(const DrawingOptions& options,
 
 void CheckSheet(const ModelSpec& spec, const std::string& model, size_t count, int columns,
                 const DrawingOptions& options) {
-  MeasureGrid(spec.width, spec.height, spec.channels, count, columns, options.scale,
+  MeasureGrid(spec.image()->width, spec.image()->height, spec.image()->channels, count, columns, options.scale,
               /*gap=*/options.scale);
   std::error_code ignored;
   if (std::filesystem::equivalent(options.out, model, ignored)) {
@@ -91,12 +91,12 @@ void CheckSheet(const ModelSpec& spec, const std::string& model, size_t count, i
 void WriteSheet(const ModelSpec& spec, std::span<const uint8_t> pixels, int columns,
                 const DrawingOptions& options) {
   constexpr uint8_t kBetween = 64;  // dark grey: neither a digit's ground nor its stroke
-  const size_t bytes = static_cast<size_t>(spec.width) * static_cast<size_t>(spec.height) *
-                       static_cast<size_t>(spec.channels);
+  const size_t bytes = static_cast<size_t>(spec.image()->width) * static_cast<size_t>(spec.image()->height) *
+                       static_cast<size_t>(spec.image()->channels);
   std::vector<Image> images;
   for (size_t at = 0; at + bytes <= pixels.size(); at += bytes) {
     const auto image = pixels.subspan(at, bytes);
-    images.push_back({spec.width, spec.height, spec.channels, {image.begin(), image.end()}});
+    images.push_back({spec.image()->width, spec.image()->height, spec.image()->channels, {image.begin(), image.end()}});
   }
   WritePng(options.out, Grid(images, columns, options.scale, /*gap=*/options.scale, kBetween));
 }

@@ -17,14 +17,14 @@ namespace linnet::cli {
 
 namespace fs = std::filesystem;
 
-ModelSpec RandomSpec(const std::string& dataset, const AttentionSpec& attention) {
+ModelSpec RandomSpec(const std::string& dataset, const MixerSpec& attention) {
   ModelSpec spec;  // the paper's for MNIST as it is
-  spec.attention = attention;
+  spec.stack.mixer() = attention;
   if (dataset == "mnist") return spec;
   if (dataset != "cifar10") {
     throw InputError("no model of random weights for '", dataset, "'; there are mnist and cifar10");
   }
-  spec.layers = 16, spec.width = spec.height = 32, spec.channels = 3, spec.max_length = 3071;
+  spec.stack.repeat = 16, spec.image()->width = spec.image()->height = 32, spec.image()->channels = 3, spec.input.max_length = 3071;
   return spec;
 }
 
@@ -34,7 +34,7 @@ Checkpoint RandomModel(const ModelSpec& spec) {
     size_t size = 1;
     for (int64_t n : info.shape) size *= static_cast<size_t>(n);
     Philox rng(/*seed=*/1, /*stream=*/tensors.size());
-    const float scale = 1.0f / std::sqrt(static_cast<float>(spec.d_model));
+    const float scale = 1.0f / std::sqrt(static_cast<float>(spec.stack.d_model));
     std::vector<float>& values = tensors[info.name];
     for (values.resize(size); float& value : values) value = scale * (2 * rng.Uniform() - 1);
   }

@@ -13,7 +13,7 @@ namespace linnet::cli {
 
 // The paper's model for "mnist" (8 layers of 256) or "cifar10" (16), with any attention.
 // Throws InputError for another.
-ModelSpec RandomSpec(const std::string& dataset, const AttentionSpec& attention = {});
+ModelSpec RandomSpec(const std::string& dataset, const MixerSpec& attention = {});
 
 // It takes the way of every model, through a file, which is removed at once.
 Checkpoint RandomModel(const ModelSpec& spec);

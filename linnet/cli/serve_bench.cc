@@ -145,7 +145,7 @@ double FirstSymbol(int port, const std::string& prompt) {
 void RunText(const Options& options, const std::shared_ptr<const Model>& model) {
   constexpr size_t kPrompts = 15;
   const Vocabulary vocabulary = VocabularyOf(*model);
-  const auto length = static_cast<size_t>(model->spec().max_length) - 16;
+  const auto length = static_cast<size_t>(model->spec().input.max_length) - 16;
   std::vector<std::string> prompts;
   for (size_t i = 0; i < kPrompts; ++i) {
     Philox rng(2, i);

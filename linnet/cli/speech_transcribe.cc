@@ -108,7 +108,7 @@ void AsItArrives(const Options& options, const std::shared_ptr<const Model>& mod
   for (const std::string& file : options.files) {
     try {
       PhoneStream stream(model);
-      AudioReader reader(file, model->spec().speech.sample_rate);
+      AudioReader reader(file, model->spec().speech()->sample_rate);
       const auto print = [&](const std::vector<Phone>& phones) {
         for (const Phone& phone : phones) {
           if (options.json) {
@@ -123,7 +123,7 @@ void AsItArrives(const Options& options, const std::shared_ptr<const Model>& mod
         if (!phones.empty()) std::cout << std::flush;
       };
       // A tenth of a second: what a listener does not notice.
-      std::vector<float> piece(static_cast<size_t>(model->spec().speech.sample_rate / 10));
+      std::vector<float> piece(static_cast<size_t>(model->spec().speech()->sample_rate / 10));
       SoundCheck check;
       while (const size_t count = reader.Read(piece)) {
         check.Add(std::span(piece).first(count));
@@ -131,7 +131,7 @@ void AsItArrives(const Options& options, const std::shared_ptr<const Model>& mod
       }
       print(stream.Finish());
       for (const std::string& remark :
-           check.Remarks(reader.file_rate(), model->spec().speech.sample_rate)) {
+           check.Remarks(reader.file_rate(), model->spec().speech()->sample_rate)) {
         Remark(file, remark);
       }
       tally.seconds += stream.seconds();

@@ -33,7 +33,7 @@
 #include "linnet/cli/verbs.h"
 #include "linnet/kernels/isa.h"
 #include "linnet/kernels/machine_peak.h"
-#include "linnet/nn/attention.h"
+#include "linnet/nn/mixer.h"
 #include "linnet/ops/parallel.h"
 #include "linnet/ops/plain.h"
 
@@ -80,7 +80,7 @@ const Method& FindMethod(const std::string& name) {
 // ------------------------------------------------------------------------------------------
 // In the child: one method, one length.
 
-AttentionSpec SpecOf(const Method& method, bool causal) {
+MixerSpec SpecOf(const Method& method, bool causal) {
   if (method.quadratic) return {.kind = "full"};
   if (method.rounds == 0) return {.kind = causal ? "causal-linear" : "linear"};
   return {.kind = "reformer",
@@ -93,7 +93,7 @@ struct Pass {
   Pass(const Method& method, const Options& options)
       : method(method),
         mask{.causal = options.causal},
-        attention(nn::MakeAttention(SpecOf(method, options.causal), {kHeads, kDim, kDim})) {}
+        attention(nn::MakeMixer(SpecOf(method, options.causal), {kHeads, kDim, kDim})) {}
 
   // Inputs of their own, as training has them.
   AttentionProblem Inputs(int64_t batch, int64_t length) const {
@@ -136,7 +136,7 @@ struct Pass {
 
   const Method& method;
   nn::Mask mask;
-  nn::Attention attention;
+  nn::Mixer attention;
 };
 
 // All that goes in is read once, all that comes out written once, by all threads.

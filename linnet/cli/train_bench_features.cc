@@ -10,8 +10,8 @@
 #include "linnet/cli/bench.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/io/file.h"
-#include "linnet/nn/attention.h"
 #include "linnet/nn/feature_map.h"
+#include "linnet/nn/mixer.h"
 #ifdef LINNET_WITH_PLOT
 #include "linnet/plot/plot.h"
 #endif
@@ -31,7 +31,7 @@ struct Options {
 
 struct Curve {
   const char* map;
-  const char* similarity;
+  Similarity similarity;
   double scale;  // standard deviation of queries and keys
   std::vector<double> features = {}, error = {};
   double slope = 0;  // of log error against log features
@@ -44,17 +44,17 @@ void Measure(const Options& options, Curve& curve) {
   torch::manual_seed(options.seed);
   const auto normal = [] { return torch::randn({1, kLength, kHeads, kDim}, torch::kFloat64); };
   const torch::Tensor q = curve.scale * normal(), k = curve.scale * normal(), v = normal();
-  const nn::AttentionSizes sizes{kHeads, kDim, kDim};
+  const nn::MixerSizes sizes{kHeads, kDim, kDim};
   const nn::Mask mask{.causal = true};
   const torch::Tensor want =
-      nn::MakeAttention({.kind = "kernel", .eps = 0, .similarity = curve.similarity}, sizes)
+      nn::MakeMixer({.kind = "kernel", .eps = 0, .similarity = curve.similarity}, sizes)
           ->forward(q, k, v, mask);
   for (int64_t features = kMinFeatures; features <= options.max_features; features *= 2) {
-    const nn::Attention attention = nn::MakeAttention({.kind = "causal-linear",
-                                                       .feature_map = curve.map,
-                                                       .features = static_cast<int>(features),
-                                                       .eps = 0},
-                                                      sizes);
+    const nn::Mixer attention = nn::MakeMixer({.kind = "causal-linear",
+                                               .feature_map = curve.map,
+                                               .features = static_cast<int>(features),
+                                               .eps = 0},
+                                              sizes);
     attention->to(torch::kFloat64);
     double squares = 0;
     for (int draw = 0; draw < options.draws; ++draw) {
@@ -102,10 +102,10 @@ void DrawCurves(const std::vector<Curve>& curves, const Options& options) {
 #endif
 
 void Run(const Options& options) {
-  std::vector<Curve> curves = {{"rff", "rbf", 0.5},
-                               {"favor", "softmax", 0.25},
-                               {"favor", "softmax", 0.5},
-                               {"favor", "softmax", 1}};
+  std::vector<Curve> curves = {{"rff", Similarity::kRbf, 0.5},
+                               {"favor", Similarity::kSoftmax, 0.25},
+                               {"favor", Similarity::kSoftmax, 0.5},
+                               {"favor", Similarity::kSoftmax, 1}};
   std::vector<Record> records;
   for (Curve& curve : curves) {
     Measure(options, curve);
@@ -117,7 +117,7 @@ void Run(const Options& options) {
            .unit = "% off",
            .limit = 100 * curve.error[0] * std::sqrt(curve.features[0] / curve.features[i]),
            .identity = {{"feature_map", curve.map},
-                        {"similarity", curve.similarity},
+                        {"similarity", NameOf(curve.similarity)},
                         {"features", curve.features[i]},
                         {"slope", curve.slope},
                         {"draws", options.draws},

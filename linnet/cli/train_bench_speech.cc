@@ -38,17 +38,20 @@ struct Options {
 // The paper's encoder or its LSTM, for utterances of so many positions.
 ModelSpec SpecOf(const std::string& method, int64_t positions) {
   ModelSpec spec;
-  spec.task = "speech", spec.head = "categorical";
-  spec.speech.phones = "A";
-  for (int i = 1; i < 33; ++i) spec.speech.phones += StrCat(" P", i);
-  spec.classes = spec.vocabulary = 34;
-  spec.max_length = static_cast<int>(positions);
+  spec.task = "speech", spec.head.kind = HeadKind::kCategorical;
+  SpeechSpec speech;
+  speech.phones = "A";
+  for (int i = 1; i < 33; ++i) speech.phones += StrCat(" P", i);
+  spec.part = speech;
+  spec.head.classes = spec.input.vocabulary = 34;
+  spec.input.max_length = static_cast<int>(positions);
   if (method == "lstm") {
-    spec.network = "lstm", spec.layers = 3, spec.d_model = 320, spec.value_embedding = 320;
+    spec.network = NetworkKind::kLstm;
+    spec.stack.repeat = 3, spec.stack.d_model = spec.input.value_embedding = 320;
   } else {
-    spec.attention.kind = method;
-    spec.layers = 9, spec.heads = 6, spec.d_model = 192, spec.d_ff = 768;
-    spec.value_embedding = 144;
+    spec.stack.pattern = {{.kind = method, .heads = 6}};
+    spec.stack.repeat = 9, spec.stack.d_model = 192, spec.stack.d_ff = 768;
+    spec.input.value_embedding = 144;
   }
   return spec;
 }
@@ -57,9 +60,9 @@ struct Problem {
   Tensor frames, lengths, phones, phone_lengths;
 };
 Problem Make(const ModelSpec& spec, int64_t batch, int64_t positions, int64_t phones) {
-  return {torch::randn({batch, positions, spec.speech.Inputs()}),
+  return {torch::randn({batch, positions, spec.speech()->Inputs()}),
           torch::full({batch}, positions, torch::kInt64),
-          torch::randint(1, spec.classes, {batch, phones}, torch::kInt64),
+          torch::randint(1, spec.head.classes, {batch, phones}, torch::kInt64),
           torch::full({batch}, phones, torch::kInt64)};
 }
 
@@ -78,7 +81,7 @@ void Check(const std::string& method) {
   ModelSpec spec = SpecOf(method, 64);
   // Behind several layers, whose sums are rounded in another order, a hash or a rectified unit near its
   // edge falls out otherwise, and no bound would tell that from a fault.
-  spec.layers = 1;
+  spec.stack.repeat = 1;
   torch::manual_seed(1);
   nn::SpeechModel model(spec);
   model->eval();  // a reformer hashes with the same planes twice
@@ -114,20 +117,24 @@ void Check(const std::string& method) {
 // Multiply-adds of a position that no form can do without: products with weights, and what attention
 // adds up. Three times that with the way back.
 double MultiplyAdds(const ModelSpec& spec, double positions) {
-  const double d = spec.d_model, wide = spec.d_ff, in = spec.speech.Inputs(), out = spec.classes;
-  if (spec.network == "lstm") {
+  const double d = spec.stack.d_model, wide = spec.stack.d_ff, in = spec.speech()->Inputs();
+  const double out = spec.head.classes;
+  const int layers = spec.stack.layers();
+  if (spec.lstm()) {
     double sum = 2 * d * out;
-    for (int l = 0; l < spec.layers; ++l) sum += 2 * 4 * d * ((l == 0 ? in : 2 * d) + d);
+    for (int l = 0; l < layers; ++l) sum += 2 * 4 * d * ((l == 0 ? in : 2 * d) + d);
     return sum;
   }
-  double attention = 2 * spec.heads * spec.query_dim * spec.value_dim;
-  if (spec.attention.kind == "full") {
-    attention = spec.heads * (spec.query_dim + spec.value_dim) * positions;
-  } else if (spec.attention.kind == "reformer") {  // a chunk and the one before it, each round
-    attention = spec.heads * (spec.query_dim + spec.value_dim) * 2.0 * spec.attention.lsh_chunk *
-                spec.attention.lsh_rounds;
+  const MixerSpec& mixer = spec.stack.mixer();
+  const double pair = mixer.heads * (mixer.query_dim + mixer.value_dim);  // a query and a key
+  double attention = 2.0 * mixer.heads * mixer.query_dim * mixer.value_dim;
+  if (mixer.kind == "full") {
+    attention = pair * positions;
+  } else if (mixer.kind == "reformer") {  // a chunk and the one before it, each round
+    attention = pair * 2 * mixer.lsh_chunk * mixer.lsh_rounds;
   }
-  return in * spec.value_embedding + out * d + spec.layers * (4 * d * d + 2 * d * wide + attention);
+  return in * spec.input.value_embedding + out * d +
+         layers * (4 * d * d + 2 * d * wide + attention);
 }
 
 // Multiply-adds a second that a product of this size reaches.
@@ -148,9 +155,9 @@ Record Measure(const std::string& method, double seconds, const Options& options
   const auto batch = std::max<int64_t>(1, std::llround(options.total / seconds));
   const ModelSpec probe = SpecOf(method, 1);
   const auto positions =
-      static_cast<int64_t>(std::ceil(seconds * kFramesASecond / probe.speech.stride));
+      static_cast<int64_t>(std::ceil(seconds * kFramesASecond / probe.speech()->stride));
   const ModelSpec spec = SpecOf(method, positions);
-  const bool lstm = method == "lstm";
+  const bool lstm = spec.lstm();
   nn::SpeechModel model(spec, nn::TrainingOptions{.precision = lstm ? "fp32" : options.precision});
   nn::Optimizer optimizer({.name = lstm ? "adam" : "radam"}, model->parameters());
   const Problem problem =

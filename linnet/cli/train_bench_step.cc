@@ -74,7 +74,7 @@ void Check(SequenceModel& model, const std::string& precision) {
 class Products {
  public:
   Products(const ModelSpec& spec, int64_t rows, kernels::MatType type) : spec_(spec), type_(type) {
-    const int64_t widest = std::max(spec.d_ff, spec.d_model);
+    const int64_t widest = std::max(spec.stack.d_ff, spec.stack.d_model);
     const torch::Dtype dtype = type == kernels::MatType::kF32 ? torch::kFloat32 : torch::kBFloat16;
     rows_ = static_cast<size_t>(rows);
     x_ = torch::rand({rows, widest}).to(dtype);
@@ -84,8 +84,9 @@ class Products {
   }
 
   void Run() {
-    const size_t d = static_cast<size_t>(spec_.d_model), wide = static_cast<size_t>(spec_.d_ff);
-    for (int layer = 0; layer < spec_.layers; ++layer) {
+    const size_t d = static_cast<size_t>(spec_.stack.d_model),
+                 wide = static_cast<size_t>(spec_.stack.d_ff);
+    for (int layer = 0; layer < spec_.stack.layers(); ++layer) {
       for (int i = 0; i < 4; ++i) One(d, d);
       One(d, wide);
       One(wide, d);
@@ -93,8 +94,8 @@ class Products {
   }
 
   double Flops() const {
-    const double d = spec_.d_model, wide = spec_.d_ff;
-    return 6.0 * static_cast<double>(rows_) * spec_.layers * (4 * d * d + 2 * d * wide);
+    const double d = spec_.stack.d_model, wide = spec_.stack.d_ff;
+    return 6.0 * static_cast<double>(rows_) * spec_.stack.layers() * (4 * d * d + 2 * d * wide);
   }
 
  private:
@@ -124,15 +125,15 @@ double Median(std::vector<double> values) {
 Record Measure(const std::string& precision, const Options& options) {
   torch::manual_seed(1);
   ModelSpec spec;  // the paper's MNIST model
-  spec.layers = options.layers;
-  spec.d_model = options.d_model, spec.d_ff = 4 * options.d_model;
-  spec.heads = options.d_model / spec.query_dim;
-  spec.value_embedding = options.d_model / 2;
+  spec.stack.repeat = options.layers;
+  spec.stack.d_model = options.d_model, spec.stack.d_ff = 4 * options.d_model;
+  spec.stack.mixer().heads = options.d_model / spec.stack.mixer().query_dim;
+  spec.input.value_embedding = options.d_model / 2;
   SequenceModel model(spec, nn::TrainingOptions{.precision = precision});
   Check(model, precision);
 
   nn::Optimizer optimizer({}, model->parameters());
-  const int64_t length = spec.max_length, rows = options.batch * length;
+  const int64_t length = spec.input.max_length, rows = options.batch * length;
   const Tensor symbols = torch::randint(256, {options.batch, length + 1}, torch::kInt64);
   std::vector<double> forward, backward, update;
   const auto step = [&] {
@@ -149,7 +150,8 @@ Record Measure(const std::string& precision, const Options& options) {
 
   // Pieces of the step by themselves, forward and backward.
   const ops::Precision p = ops::PrecisionNamed(precision);
-  const int64_t heads = spec.heads, dim = spec.query_dim, d = spec.d_model, wide = spec.d_ff;
+  const int64_t heads = spec.stack.mixer().heads, dim = spec.stack.mixer().query_dim;
+  const int64_t d = spec.stack.d_model, wide = spec.stack.d_ff;
   const auto leaf = [](at::IntArrayRef shape) {
     const Tensor x = torch::randn(shape) * 0.1;
     return x.requires_grad_();
@@ -186,7 +188,7 @@ Record Measure(const std::string& precision, const Options& options) {
   const std::vector<double> median =
       MedianSeconds({step, multiply, attention, projections, feed_forward}, options.seconds);
   const double seconds = median[0], limit = median[1];
-  const double layers = spec.layers;
+  const double layers = spec.stack.layers();
   const double in_layers = layers * (median[2] + median[3] + median[4]);
   const auto milliseconds = [](double s) { return std::round(s * 1e5) / 1e2; };
   return {.name = "train",
@@ -194,8 +196,8 @@ Record Measure(const std::string& precision, const Options& options) {
           .value = 1e3 * seconds,
           .unit = "ms",
           .limit = 1e3 * limit,
-          .identity = {{"layers", spec.layers},
-                       {"d_model", spec.d_model},
+          .identity = {{"layers", spec.stack.layers()},
+                       {"d_model", spec.stack.d_model},
                        {"N", length},
                        {"batch", options.batch},
                        {"threads", at::get_num_threads()},

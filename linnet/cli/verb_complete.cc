@@ -54,10 +54,10 @@ std::vector<uint8_t> Originals(const Options& options, Engine& engine) {
 void Run(const Options& options) {
   const auto model = OpenModel(options.model, "images", "complete", {options.precision});
   const ModelSpec& spec = model->spec();
-  const int rows = options.rows_known > 0 ? options.rows_known : spec.height / 2;
-  if (rows < 1 || rows >= spec.height) {
-    throw InputError("--rows-known is ", rows, ", but the model's images have ", spec.height,
-                     " rows; give 1 to ", spec.height - 1);
+  const int rows = options.rows_known > 0 ? options.rows_known : spec.image()->height / 2;
+  if (rows < 1 || rows >= spec.image()->height) {
+    throw InputError("--rows-known is ", rows, ", but the model's images have ", spec.image()->height,
+                     " rows; give 1 to ", spec.image()->height - 1);
   }
   const int columns = static_cast<int>(options.count);
   CheckSheet(spec, options.model, options.count * (options.alternatives + 2), columns,
@@ -65,7 +65,7 @@ void Run(const Options& options) {
   Engine engine(model, {.threads = options.threads});
   const std::vector<uint8_t> originals = Originals(options, engine);
   const size_t bytes = originals.size() / options.count;
-  const size_t known = static_cast<size_t>(rows) * bytes / static_cast<size_t>(spec.height);
+  const size_t known = static_cast<size_t>(rows) * bytes / static_cast<size_t>(spec.image()->height);
 
   // The sheet from top to bottom, one column an image: what was given, what the model made of it,
   // what it was.

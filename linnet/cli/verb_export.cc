@@ -28,13 +28,13 @@ struct Options {
 // What of the model the reference library cannot compute, with these weights or any.
 std::vector<std::string> BeyondReference(const ModelSpec& spec) {
   std::vector<std::string> beyond;
-  if (spec.norm_first) beyond.push_back("layer norms come first, with the same names");
-  if (spec.pixel_above) beyond.push_back("above_embedding.weight is added to the value embedding");
-  if (spec.positions != "sequence") beyond.push_back("pos_embedding.pe holds grid positions");
-  const AttentionSpec& attention = spec.attention;
+  if (spec.stack.norm_first) beyond.push_back("layer norms come first, with the same names");
+  if (spec.input.pixel_above) beyond.push_back("above_embedding.weight is added to the value embedding");
+  if (spec.input.positions != Positions::kSequence) beyond.push_back("pos_embedding.pe holds grid positions");
+  const MixerSpec& attention = spec.stack.mixer();
   if (attention.kind == "kernel") {
     beyond.push_back(StrCat("attention kernel, similarity ", attention.similarity));
-  } else if (attention.kind == "reformer" && attention.lsh_variant != "simple") {
+  } else if (attention.kind == "reformer" && attention.lsh_variant != LshVariant::kSimple) {
     beyond.push_back("reformer as published; its own is lsh_variant simple");
   } else if (attention.kind == "causal-linear" && attention.feature_map != "elu") {
     beyond.push_back(StrCat("feature map ", attention.feature_map, " as linnet has it"));
@@ -105,16 +105,16 @@ void Run(const Options& options) {
                {"format", options.format},
                {"tensors", count},
                {"file_bytes", bytes},
-               {"heads", spec.heads},
-               {"activation", spec.activation},
-               {"attention", spec.attention.kind},
+               {"heads", spec.stack.mixer().heads},
+               {"activation", spec.stack.activation},
+               {"attention", spec.stack.mixer().kind},
                {"spec", nlohmann::ordered_json::parse(ToJson(spec))},
                {"beyond_reference", beyond}});
     return;
   }
   std::cout << options.out << ": " << count << " tensors, "
-            << FormatBytes(static_cast<double>(bytes)) << "\n  to build in Python: " << spec.heads
-            << " heads, activation " << spec.activation << ", attention " << DescribeAttention(spec)
+            << FormatBytes(static_cast<double>(bytes)) << "\n  to build in Python: " << spec.stack.mixer().heads
+            << " heads, activation " << spec.stack.activation << ", attention " << DescribeAttention(spec)
             << "\n";
   for (const std::string& line : beyond) {
     std::cout << "  not in the reference library: " << line << "\n";

@@ -38,7 +38,12 @@ void Run(const Options& options) {
   TextWriter writer(engine);
   std::string text;
   if (!options.json) std::cout << options.prompt << std::flush;
-  const TextEnd end = writer.Write(options.prompt, options.how, [&](std::string_view piece) {
+  TextOptions how = options.how;
+  how.beyond_training = [](size_t trained) {
+    std::cerr << "\nlinnet: the model was trained on " << trained
+              << " positions; what follows is longer than any text that it has seen\n";
+  };
+  const TextEnd end = writer.Write(options.prompt, how, [&](std::string_view piece) {
     if (options.json) {
       text += piece;
     } else {
@@ -63,7 +68,7 @@ void AddGenerate(CLI::App& app) {
   auto options = std::make_shared<Options>();
   AddModelArgument(verb, options->model);
   verb->add_option("--prompt", options->prompt, "What the text begins with")->type_name("TEXT");
-  verb->add_option("--symbols", options->how.symbols, "Symbols to write, at most")
+  verb->add_option("--max-tokens,--symbols", options->how.symbols, "Tokens to write, at most")
       ->type_name("N")
       ->check(Between(1, 1e9))
       ->capture_default_str();

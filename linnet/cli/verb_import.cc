@@ -98,11 +98,11 @@ std::string FirstValue(const Options& options, ReferenceModel& model) {
   }
   if (options.data.empty()) return model.has_first_value() ? "the file's own" : "uniform";
   const ImageSet images = LoadImages(options.dataset, options.data, Split::kTrain);
-  if (images.width != spec.width || images.height != spec.height ||
-      images.channels != spec.channels) {
+  if (images.width != spec.image()->width || images.height != spec.image()->height ||
+      images.channels != spec.image()->channels) {
     throw InputError(options.data, ": images of ", images.width, " x ", images.height, " x ",
-                     images.channels, ", but the model's are ", spec.width, " x ", spec.height,
-                     " x ", spec.channels, "; use the data set it was trained on");
+                     images.channels, ", but the model's are ", spec.image()->width, " x ", spec.image()->height,
+                     " x ", spec.image()->channels, "; use the data set it was trained on");
   }
   model.SetFirstValue(FirstByteDistribution(images));
   return StrCat(images.name, ": ", images.size(), " training images");
@@ -145,16 +145,16 @@ void Run(const Options& options) {
     return;
   }
   std::cout << options.out << ": "
-            << (spec.task == "images" ? StrCat("images of ", spec.width, " x ", spec.height,
-                                               spec.channels == 3 ? " RGB" : "")
-                                      : StrCat(spec.task, " of ", spec.vocabulary - 1, " symbols"))
-            << ", " << spec.layers << " layers of " << spec.d_model << ", " << spec.heads
+            << (spec.task == "images" ? StrCat("images of ", spec.image()->width, " x ", spec.image()->height,
+                                               spec.image()->channels == 3 ? " RGB" : "")
+                                      : StrCat(spec.task, " of ", spec.input.vocabulary - 1, " symbols"))
+            << ", " << spec.stack.layers() << " layers of " << spec.stack.d_model << ", " << spec.stack.mixer().heads
             << " heads, " << FormatCount(static_cast<double>(ParameterCount(spec)))
             << " parameters\n";
   if (!source.spec) {
-    std::cout << "  not in the file, taken as said: activation " << spec.activation
+    std::cout << "  not in the file, taken as said: activation " << spec.stack.activation
               << ", attention " << DescribeAttention(spec)
-              << (spec.norm_first ? ", norms first" : ", norms last") << "\n";
+              << (spec.stack.norm_first ? ", norms first" : ", norms last") << "\n";
   }
   if (first_value == "uniform") {
     std::cout << "  the first byte of a new image: drawn uniformly; --data DIR measures it\n";
@@ -202,7 +202,7 @@ void AddImport(CLI::App& app) {
   const auto of_reformer = [&](CLI::Option* option) {
     options->about_reformer.push_back(about(option->capture_default_str()));
   };
-  AttentionSpec& attention = options->choices.attention;
+  MixerSpec& attention = options->choices.attention;
   of_reformer(verb->add_option("--lsh-rounds", attention.lsh_rounds, "Of reformer: its rounds")
                   ->type_name("N")
                   ->check(Between(1, 64)));

@@ -60,19 +60,10 @@ ordered_json ParseTraining(const std::string& text, std::string& fault) {
   return nullptr;
 }
 
-// Whether the runtime steps it, as far as attention goes.
-bool Runs(const AttentionSpec& spec) {
-  return FindAttentionKind(spec.kind).recurrent && FindFeatureMap(spec.feature_map).runtime;
-}
-
 // Of a sequence; null where the runtime keeps none.
 ordered_json StateBytesOf(const ModelSpec& spec, Precision precision) {
-  if (spec.task == "speech") {
-    const bool streams = spec.network == "transformer" && spec.Causal();
-    return streams ? ordered_json(SpeechStateBytes(spec)) : ordered_json(nullptr);
-  }
-  if (spec.network == "encoder-decoder") return nullptr;
-  return Runs(spec.attention) ? ordered_json(StateBytes(spec, precision)) : ordered_json(nullptr);
+  if (StateKindOf(spec) == StateKind::kNone) return nullptr;
+  return StateBytes(spec, precision);
 }
 
 template <class... Values>
@@ -83,67 +74,69 @@ void Line(const char* name, const Values&... values) {
 
 void PrintTransformer(const ModelSpec& spec) {
   Line("attention", DescribeAttention(spec),
-       spec.convolution > 0 ? StrCat(", convolutions over ", spec.convolution) : "");
-  Line("layers", spec.layers, " of ", spec.d_model, " (feed-forward ", spec.d_ff, ", ",
-       spec.activation, spec.norm_first ? ", norms first)" : ")");
-  Line("heads", spec.heads, " of ", spec.query_dim,
-       spec.value_dim == spec.query_dim ? "" : StrCat(" (values: ", spec.value_dim, ")"));
+       spec.stack.convolution > 0 ? StrCat(", convolutions over ", spec.stack.convolution) : "");
+  Line("layers", spec.stack.layers(), " of ", spec.stack.d_model, " (feed-forward ", spec.stack.d_ff, ", ",
+       spec.stack.activation, spec.stack.norm_first ? ", norms first)" : ")");
+  Line("heads", spec.stack.mixer().heads, " of ", spec.stack.mixer().query_dim,
+       spec.stack.mixer().value_dim == spec.stack.mixer().query_dim ? "" : StrCat(" (values: ", spec.stack.mixer().value_dim, ")"));
+}
+
+void PrintTask(const ModelSpec& spec) {
+  if (const ImageSpec* image = spec.image()) {
+    Line("task", spec.task, " of ", image->width, " x ", image->height,
+         image->channels == 1 ? ", gray" : ", RGB");
+  } else if (const TextSpec* text = spec.text()) {
+    Line("task", spec.task, ", ", spec.input.vocabulary - Vocabulary::kFirst, " ",
+         text->unit == TextUnit::kByte ? "bytes" : "characters",
+         spec.head.tied ? "; embedding and head are one matrix" : "");
+  } else if (const SpeechSpec* speech = spec.speech()) {
+    Line("task", spec.task, ", ", spec.head.classes - 1, " phones");
+    Line("hears", speech->bands, " bands at ", speech->sample_rate,
+         " samples a second, normalized by the ", speech->normalization, "; ", speech->stack,
+         " frames of 10 ms every ", speech->stride, ", ", speech->lookahead, " of them ahead");
+  } else {
+    Line("task", spec.task, ", ", spec.input.vocabulary - 1, " symbols");
+  }
+}
+
+std::string DescribeState(const ModelSpec& spec, const ordered_json& info) {
+  switch (StateKindOf(spec)) {
+    case StateKind::kNone:
+      return "none: it hears utterances as a whole";
+    case StateKind::kTokens:
+      return StrCat("its tokens: '", spec.stack.mixer().kind,
+                    "' is no RNN; it reads everything again for each token");
+    case StateKind::kCache:
+      return StrCat(FormatBytes(info["state_bytes"].get<double>()),
+                    " a sequence: room for the keys and values of ", spec.input.max_length,
+                    " positions; it grows with what is read");
+    case StateKind::kConstant:
+      return StrCat(FormatBytes(info["state_bytes"].get<double>()), " a sequence, however long");
+  }
+  return "";
 }
 
 void PrintTable(const ModelSpec& spec, const ordered_json& info) {
   const auto line = [](const char* name, const auto&... value) { Line(name, value...); };
   const auto bytes = [&](const char* key) { return FormatBytes(info[key].get<double>()); };
   std::cout << info["model"].get<std::string>() << "\n";
-  if (spec.task == "images") {
-    line("task", "images of ", spec.width, " x ", spec.height,
-         spec.channels == 1 ? ", gray" : ", RGB");
-  } else if (spec.task == "text" || spec.task == "couplet") {
-    line("task", spec.task, ", ", spec.vocabulary - Vocabulary::kFirst, " ", spec.text.unit, "s",
-         spec.tied ? "; embedding and head are one matrix" : "");
-  } else if (spec.task == "speech") {
-    line("task", "speech, ", spec.classes - 1, " phones");
-    line("hears", spec.speech.bands, " bands at ", spec.speech.sample_rate,
-         " samples a second, normalised by the ", spec.speech.normalise, "; ", spec.speech.stack,
-         " frames of 10 ms every ", spec.speech.stride, ", ", spec.speech.lookahead,
-         " of them ahead");
+  PrintTask(spec);
+  if (spec.lstm()) {
+    line("network", "LSTM in both directions, ", spec.stack.layers(), " layers of ",
+         spec.stack.d_model);
   } else {
-    line("task", spec.task, ", ", spec.vocabulary - 1, " symbols");
-  }
-  if (spec.network == "lstm") {
-    line("network", "LSTM in both directions, ", spec.layers, " layers of ", spec.d_model);
-  } else {
-    if (spec.network == "encoder-decoder") {
-      line("network", "an encoder and a decoder, each as follows; for training alone");
-    }
+    if (spec.encoder_decoder()) line("network", "an encoder and a decoder, each as follows");
     PrintTransformer(spec);
   }
-  line("head", spec.head == "logistics" ? StrCat("mixture of ", spec.mixtures, " logistics")
-                                        : StrCat(spec.classes, " classes"));
-  line("positions", spec.max_length, spec.positions == "grid" ? ", by row and column too" : "",
-       spec.pixel_above ? "; the byte above is given" : "");
+  line("head", spec.logistics() ? StrCat("mixture of ", spec.head.mixtures, " logistics")
+                                : StrCat(spec.head.classes, " classes"));
+  line("positions", spec.input.max_length,
+       spec.input.positions == Positions::kGrid ? ", by row and column too" : "",
+       spec.input.pixel_above ? "; the byte above is given" : "");
   line("parameters", FormatCount(info["parameters"].get<double>()), " (", info["parameters"], ")");
   line("weights", bytes("weight_bytes"), " in fp32; the file has ", bytes("file_bytes"),
        ", matrices in ", info["precision"].get<std::string>());
-  if (spec.task == "speech" && info["state_bytes"].is_null()) {
-    line("state", "none: it hears utterances as a whole");
-  } else if (spec.network == "encoder-decoder") {
-    line("state", "none: it does not run outside training");
-  } else if (info["state_bytes"].is_null()) {
-    const AttentionSpec& attention = spec.attention;
-    if (attention.kind == "reformer" && attention.lsh_variant == "published" &&
-        spec.task == "images") {
-      line("state", "none: 'reformer' is no RNN; it reads everything again for each symbol");
-    } else {
-      const bool kind = FindAttentionKind(attention.kind).recurrent;
-      line("state", "none: ", kind ? "the feature map '" : "'",
-           kind ? attention.feature_map : attention.kind, "' is not run by the runtime");
-    }
-  } else {
-    const std::string room =
-        StrCat(": room for the keys and values of ", spec.max_length, " positions");
-    line("state", bytes("state_bytes"), " a sequence",
-         spec.attention.kind == "full" ? room : ", however long");
-  }
+  line("state", DescribeState(spec, info));
   line("instruction set", info["isa"].get<std::string>());
   if (info.contains("training_fault")) {
     std::cout << "What the file says of its training is not readable: it "
@@ -171,7 +164,7 @@ void Run(const Options& options) {
       {"file_bytes", std::filesystem::file_size(options.model)},
       {"precision", PrecisionName(checkpoint.precision())},
       {"state_bytes", StateBytesOf(spec, checkpoint.precision())},
-      {"positions", spec.max_length},
+      {"positions", spec.input.max_length},
       {"training", training},
       {"isa", kernels::ActiveIsa()},
   };

@@ -101,17 +101,11 @@ void CheckWritable(const std::string& path) {
 }
 
 std::string DescribeAttention(const ModelSpec& spec) {
-  const AttentionSpec& attention = spec.attention;
-  const std::string& kind = attention.kind;
-  if (kind == "kernel") return StrCat(kind, ", similarity ", attention.similarity);
-  if (kind == "reformer") {
-    return StrCat(kind, " (", attention.lsh_variant, "), ", attention.lsh_rounds, " rounds, ",
-                  attention.lsh_buckets, " buckets, chunks of ", attention.lsh_chunk);
+  std::string text;
+  for (const MixerSpec& mixer : spec.stack.pattern) {
+    text += (text.empty() ? "" : " | ") + Describe(mixer);
   }
-  if (kind != "causal-linear" && kind != "linear") return kind;
-  const bool random = OmegaColumns(attention, spec.query_dim) > 0;
-  return StrCat(kind, ", feature map ", attention.feature_map,
-                random ? StrCat(", ", FeatureSize(attention, spec.query_dim), " features") : "");
+  return text;
 }
 
 void PrintJson(const nlohmann::ordered_json& value) {

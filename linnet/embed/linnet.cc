@@ -79,10 +79,10 @@ linnet_model* linnet_model_open(const char* path, const char* precision) {
 void linnet_model_free(linnet_model* model) { delete model; }
 
 int32_t linnet_model_vocabulary(const linnet_model* model) {
-  return Guarded<int32_t>(0, [&] { return SpecOf(model).vocabulary; });
+  return Guarded<int32_t>(0, [&] { return SpecOf(model).input.vocabulary; });
 }
 size_t linnet_model_positions(const linnet_model* model) {
-  return Guarded<size_t>(0, [&] { return static_cast<size_t>(SpecOf(model).max_length); });
+  return Guarded<size_t>(0, [&] { return static_cast<size_t>(SpecOf(model).input.max_length); });
 }
 size_t linnet_model_outputs(const linnet_model* model) {
   return Guarded<size_t>(0, [&] { return static_cast<size_t>(SpecOf(model).OutputSize()); });
@@ -96,7 +96,7 @@ size_t linnet_model_state_bytes(const linnet_model* model) {
 size_t linnet_model_image_bytes(const linnet_model* model) {
   return Guarded<size_t>(0, [&]() -> size_t {
     const linnet::ModelSpec& spec = SpecOf(model);
-    return spec.task == "images" ? static_cast<size_t>(spec.max_length) + 1 : 0;
+    return spec.image() ? static_cast<size_t>(spec.input.max_length) + 1 : 0;
   });
 }
 

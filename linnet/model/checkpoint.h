@@ -42,6 +42,7 @@ class Checkpoint {
   // A tensor of the spec's table, row-major; one that is narrower in the file as the floats that it
   // stands for.
   std::span<const float> Tensor(const std::string& name) const;
+  bool Has(const std::string& name) const;
   const SafetensorsFile& file() const { return file_; }
 
  private:

@@ -15,8 +15,8 @@ namespace {
 
 ModelSpec TinyImages() {
   ModelSpec spec;
-  spec.layers = 1, spec.heads = 3, spec.query_dim = 2, spec.value_dim = 5, spec.d_model = 8;
-  spec.d_ff = 7, spec.value_embedding = 4, spec.width = 4, spec.height = 3, spec.max_length = 11;
+  spec.stack.repeat = 1, spec.stack.mixer().heads = 3, spec.stack.mixer().query_dim = 2, spec.stack.mixer().value_dim = 5, spec.stack.d_model = 8;
+  spec.stack.d_ff = 7, spec.input.value_embedding = 4, spec.image()->width = 4, spec.image()->height = 3, spec.input.max_length = 11;
   return spec;
 }
 
@@ -32,7 +32,7 @@ std::string ErrorOf(const std::string& json) {
 
 TEST(ModelSpec, JsonRoundTrip) {
   ModelSpec spec = TinyImages();
-  spec.attention.eps = 1e-5f;
+  spec.stack.mixer().eps = 1e-5f;
   EXPECT_EQ(FromJson(ToJson(spec), "x"), spec);
   EXPECT_FALSE(spec == ModelSpec{});
 }
@@ -42,29 +42,29 @@ TEST(ModelSpec, WritesAttentionParametersWhereTheySaySomething) {
   ModelSpec spec = TinyImages();
   EXPECT_EQ(ToJson(spec).find("lsh"), std::string::npos);
   EXPECT_EQ(ToJson(spec).find("similarity"), std::string::npos);
-  spec.attention = {.kind = "reformer", .lsh_rounds = 2};
+  spec.stack.mixer() = {.kind = "reformer", .lsh_rounds = 2};
   EXPECT_NE(ToJson(spec).find("\"lsh_chunk\":32"), std::string::npos);
   EXPECT_EQ(FromJson(ToJson(spec), "x"), spec);
-  spec.attention = {.feature_map = "favor", .features = 24};
+  spec.stack.mixer() = {.feature_map = "favor", .features = 24};
   EXPECT_EQ(FromJson(ToJson(spec), "x"), spec);
   int64_t omegas = 0;
   for (const TensorInfo& info : TensorTable(spec)) {
     if (info.name.find("omega") == std::string::npos) continue;
     ++omegas;
     EXPECT_TRUE(IsBuffer(info.name));
-    EXPECT_EQ(info.shape, (std::vector<int64_t>{spec.query_dim, 24}));
+    EXPECT_EQ(info.shape, (std::vector<int64_t>{spec.stack.mixer().query_dim, 24}));
   }
-  EXPECT_EQ(omegas, spec.layers);
+  EXPECT_EQ(omegas, spec.stack.layers());
 }
 
 // A kind of one's own says whether it has a feature map; no other kind has omega in its files.
 TEST(ModelSpec, OmegaGoesIntoFilesWhereTheKindTakesAMap) {
-  AddAttentionKind({.name = "test-mapped", .description = "", .causal = true, .maps = true});
+  AddMixer({.name = "test-mapped", .description = "", .causal = true, .maps = true});
   for (const auto& [kind, omegas] :
        {std::pair("causal-linear", 1), {"full", 0}, {"test-mapped", 1}}) {
     ModelSpec spec = TinyImages();
-    spec.attention = {.kind = kind, .feature_map = "rff", .features = 6};
-    EXPECT_EQ(OmegaColumns(spec.attention, spec.query_dim), 3) << kind;
+    spec.stack.mixer() = {.kind = kind, .feature_map = "rff", .features = 6};
+    EXPECT_EQ(OmegaColumns(spec.stack.mixer(), spec.stack.mixer().query_dim), 3) << kind;
     int64_t found = 0;
     for (const TensorInfo& info : TensorTable(spec)) {
       if (info.name.find("omega") == std::string::npos) continue;
@@ -109,17 +109,17 @@ TEST(ModelSpec, FirstDifference) {
   const ModelSpec spec = TinyImages();
   EXPECT_FALSE(FirstDifference(spec, spec).has_value());
   ModelSpec other = spec;
-  other.d_ff = 9, other.activation = "gelu";
+  other.stack.d_ff = 9, other.stack.activation = Activation::kGelu;
   EXPECT_EQ(FirstDifference(spec, other)->field, "d_ff");
   EXPECT_EQ(FirstDifference(spec, other)->b, "9");
-  other.attention.kind = "full";
+  other.stack.mixer().kind = "full";
   EXPECT_EQ(FirstDifference(spec, other)->a, "\"causal-linear\"");
 }
 
 TEST(FeatureMaps, HaveTheSizeOfTheirInputUnlessTheySayAnother) {
   AddFeatureMap({.name = "plain"});
   EXPECT_EQ(FeatureSize({.feature_map = "plain"}, 12), 12);
-  Validate(AttentionSpec{.feature_map = "plain"}, 12, "here");
+  Validate(MixerSpec{.feature_map = "plain"}, 12, "here");
 }
 
 TEST(ModelSpec, CountsThePapersModel) {
@@ -130,8 +130,8 @@ TEST(ModelSpec, CountsThePapersModel) {
 
 TEST(ModelSpec, GridPositionsTellWhereTheNextByteStands) {
   ModelSpec spec;
-  spec.width = 5, spec.height = 4, spec.channels = 3, spec.max_length = 59;
-  spec.d_model = 24, spec.value_embedding = 8, spec.positions = "grid";
+  spec.image()->width = 5, spec.image()->height = 4, spec.image()->channels = 3, spec.input.max_length = 59;
+  spec.stack.d_model = 24, spec.input.value_embedding = 8, spec.input.positions = Positions::kGrid;
   Validate(spec);
   const std::vector<float> table = PositionTable(spec);
   ASSERT_EQ(table.size(), 59u * 16);
@@ -143,7 +143,7 @@ TEST(ModelSpec, GridPositionsTellWhereTheNextByteStands) {
   EXPECT_FLOAT_EQ(at[9], static_cast<float>(std::cos(2.0)));
   EXPECT_FLOAT_EQ(at[12], static_cast<float>(std::sin(7.0)));
   EXPECT_FLOAT_EQ(at[14], static_cast<float>(std::sin(7.0 * 0.01)));
-  spec.value_embedding = 10;
+  spec.input.value_embedding = 10;
   EXPECT_THROW(Validate(spec), Error);
 }
 

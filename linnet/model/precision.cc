@@ -19,12 +19,13 @@ Precision ParsePrecision(const std::string& name) {
 
 bool IsMatrix(std::string_view name) {
   return name.ends_with("_projection.weight") || name.ends_with(".linear1.weight") ||
-         name.ends_with(".linear2.weight") || name == "predictor.weight";
+         name.ends_with(".linear2.weight") || name == "predictor.weight" ||
+         name.starts_with("lstm.weight_");
 }
 
 Precision PredictorPrecision(const ModelSpec& spec, Precision precision) {
-  if (spec.tied) return precision;
-  return precision == Precision::kF32 || spec.head == "logistics" ? Precision::kF32
+  if (spec.head.tied) return precision;
+  return precision == Precision::kF32 || spec.head.kind == HeadKind::kLogistics ? Precision::kF32
                                                                   : Precision::kBf16;
 }
 

@@ -84,14 +84,15 @@ int Dimension(const Named& named, const std::string& name, size_t rank, size_t i
 
 // Width, height and channels, and with them how many positions are used.
 void ShapeImages(ModelSpec& spec, const ReferenceChoices& choices, const std::string& path) {
-  const int64_t bytes = int64_t{spec.max_length} + 1;
+  ImageSpec& image = *spec.image();
+  const int64_t bytes = int64_t{spec.input.max_length} + 1;
   if (choices.width == 0 && choices.height == 0 && choices.channels == 0) {
     if (bytes == 28 * 28) {
-      spec.width = spec.height = 28, spec.channels = 1;
+      image.width = image.height = 28, image.channels = 1;
     } else if (bytes == 32 * 32 * 3) {
-      spec.width = spec.height = 32, spec.channels = 3;
+      image.width = image.height = 32, image.channels = 3;
     } else {
-      throw InputError(path, ": it has ", spec.max_length, " positions, for images of ", bytes,
+      throw InputError(path, ": it has ", spec.input.max_length, " positions, for images of ", bytes,
                        " bytes or less; give their --width and --height, and --channels for RGB");
     }
     return;
@@ -99,54 +100,53 @@ void ShapeImages(ModelSpec& spec, const ReferenceChoices& choices, const std::st
   if (choices.width == 0 || choices.height == 0) {
     throw InputError("--width and --height belong together; give both");
   }
-  spec.width = choices.width;
-  spec.height = choices.height;
-  spec.channels = choices.channels == 0 ? 1 : choices.channels;
-  const int64_t wanted = int64_t{spec.width} * spec.height * spec.channels;
+  image.width = choices.width;
+  image.height = choices.height;
+  image.channels = choices.channels == 0 ? 1 : choices.channels;
+  const int64_t wanted = int64_t{image.width} * image.height * image.channels;
   if (wanted > bytes) {
-    throw InputError(path, ": it has ", spec.max_length, " positions, enough for ", bytes,
-                     " bytes, but images of ", spec.width, " x ", spec.height, " x ", spec.channels,
+    throw InputError(path, ": it has ", spec.input.max_length, " positions, enough for ", bytes,
+                     " bytes, but images of ", image.width, " x ", image.height, " x ", image.channels,
                      " have ", wanted, "; see --width, --height and --channels");
   }
-  spec.max_length = static_cast<int>(std::max<int64_t>(wanted - 1, 1));
+  spec.input.max_length = static_cast<int>(std::max<int64_t>(wanted - 1, 1));
 }
 
 // Whether the table is one that linnet made for places in a grid: its numbers tell.
-std::string PositionsOf(const ModelSpec& spec, const Tensor& tensor) {
-  if (spec.task != "images" || tensor.dtype != DType::kF32) return "sequence";
+bool HasGrid(const ModelSpec& spec, const Tensor& tensor) {
+  if (!spec.image() || tensor.dtype != DType::kF32) return false;
   ModelSpec grid = spec;
-  grid.positions = "grid";
-  const int64_t dim = spec.d_model - spec.value_embedding;
-  if (dim % 8 != 0) return "sequence";
+  grid.input.positions = Positions::kGrid;
+  const int64_t dim = spec.stack.d_model - spec.input.value_embedding;
+  if (dim % 8 != 0) return false;
   const std::span<const float> got = tensor.f32();
   // The table may be large: it is made only where the file holds as much.
-  if (static_cast<int64_t>(got.size()) < spec.max_length * dim) return "sequence";
+  if (static_cast<int64_t>(got.size()) < spec.input.max_length * dim) return false;
   const std::vector<float> want = PositionTable(grid);
   const auto close = [](float a, float b) { return std::abs(a - b) <= 1e-4f; };
-  return std::equal(want.begin(), want.end(), got.begin(), close) ? "grid" : "sequence";
+  return std::equal(want.begin(), want.end(), got.begin(), close);
 }
 
 ModelSpec SpecOf(const Named& named, const std::string& path, const ReferenceChoices& choices) {
   ModelSpec spec;
   // First the names, so that what is missing is said in one go.
-  spec.layers = std::max(Layers(named), 1);
-  spec.final_norm = named.count("transformer.norm.weight") + named.count("transformer.norm.bias");
-  spec.pixel_above = named.count(kAbove) > 0;
-  spec.norm_first = choices.norm_first;
-  spec.activation = choices.activation;
-  spec.attention.kind = choices.attention.kind;
-  if (spec.attention.kind == "reformer") spec.attention = choices.attention;
+  spec.stack.repeat = std::max(Layers(named), 1);
+  spec.stack.final_norm = named.count("transformer.norm.weight") + named.count("transformer.norm.bias");
+  spec.input.pixel_above = named.count(kAbove) > 0;
+  spec.stack.norm_first = choices.norm_first;
+  spec.stack.activation = choices.activation;
+  spec.stack.mixer() = choices.attention;
   CheckNames(named, TensorTable(spec), path);
 
   const auto dimension = [&](const std::string& name, size_t rank, size_t index) {
     return Dimension(named, name, rank, index, path);
   };
   const std::string layer = "transformer.layers.0.";
-  spec.vocabulary = dimension("value_embedding.weight", 2, 0);
-  spec.value_embedding = dimension("value_embedding.weight", 2, 1);
-  spec.max_length = dimension(kPositions, 3, 1);
-  spec.d_model = dimension("predictor.weight", 2, 1);
-  spec.d_ff = dimension(layer + "linear1.weight", 2, 0);
+  spec.input.vocabulary = dimension("value_embedding.weight", 2, 0);
+  spec.input.value_embedding = dimension("value_embedding.weight", 2, 1);
+  spec.input.max_length = dimension(kPositions, 3, 1);
+  spec.stack.d_model = dimension("predictor.weight", 2, 1);
+  spec.stack.d_ff = dimension(layer + "linear1.weight", 2, 0);
   const int keys = dimension(layer + "attention.query_projection.weight", 2, 0);
   const int values = dimension(layer + "attention.value_projection.weight", 2, 0);
   if (choices.heads == 0) {
@@ -159,31 +159,32 @@ ModelSpec SpecOf(const Named& named, const std::string& path, const ReferenceCho
     throw InputError(path, ": ", choices.heads, " heads cannot share ", keys, " queries and ",
                      values, " values; see --heads");
   }
-  spec.heads = choices.heads;
-  spec.query_dim = keys / spec.heads;
-  spec.value_dim = values / spec.heads;
+  spec.stack.mixer().heads = choices.heads;
+  spec.stack.mixer().query_dim = keys / spec.stack.mixer().heads;
+  spec.stack.mixer().value_dim = values / spec.stack.mixer().heads;
 
   const int outputs = dimension("predictor.weight", 2, 0);
-  if (spec.vocabulary == 256 && outputs % 3 == 0) {
+  if (spec.input.vocabulary == 256 && outputs % 3 == 0) {
     spec.task = "images";
-    spec.head = "logistics";
-    spec.mixtures = outputs / 3;
+    spec.head.kind = HeadKind::kLogistics;
+    spec.head.mixtures = outputs / 3;
     ShapeImages(spec, choices, path);
-  } else if (outputs == spec.vocabulary) {
+  } else if (outputs == spec.input.vocabulary) {
     spec.task = "copy";
-    spec.head = "categorical";
-    spec.classes = outputs;
+    spec.part = std::monostate();
+    spec.head.kind = HeadKind::kCategorical;
+    spec.head.classes = outputs;
     if (choices.width + choices.height + choices.channels != 0) {
-      throw InputError(path, ": a model of ", spec.vocabulary,
+      throw InputError(path, ": a model of ", spec.input.vocabulary,
                        " symbols, not of images; leave out --width, --height and --channels");
     }
   } else {
-    throw InputError(path, ": ", outputs, " outputs for ", spec.vocabulary, " symbols are neither ",
+    throw InputError(path, ": ", outputs, " outputs for ", spec.input.vocabulary, " symbols are neither ",
                      "a mixture of logistics over bytes nor one for each symbol; linnet has no "
                      "such head");
   }
   Validate(spec, path);
-  spec.positions = PositionsOf(spec, *named.at(kPositions));
+  if (HasGrid(spec, *named.at(kPositions))) spec.input.positions = Positions::kGrid;
   return spec;
 }
 
@@ -267,8 +268,8 @@ void ReferenceModel::Take(std::span<const linnet::Tensor> tensors, const std::st
   for (const TensorInfo& info : table) {
     const auto found = named.find(info.name);
     if (found == named.end()) {  // only the first byte's distribution may be missing
-      SetFirstValue(std::vector<float>(static_cast<size_t>(spec_.vocabulary),
-                                       1.0f / static_cast<float>(spec_.vocabulary)));
+      SetFirstValue(std::vector<float>(static_cast<size_t>(spec_.input.vocabulary),
+                                       1.0f / static_cast<float>(spec_.input.vocabulary)));
       continue;
     }
     const linnet::Tensor& tensor = *found->second;

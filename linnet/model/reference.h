@@ -22,8 +22,8 @@ namespace linnet {
 // in its builder: twice as many buckets.
 struct ReferenceChoices {
   int heads = 0;  // 0: not known
-  std::string activation = "relu";
-  AttentionSpec attention = {.lsh_buckets = 126, .lsh_variant = "simple"};
+  Activation activation = Activation::kRelu;
+  MixerSpec attention = {.lsh_buckets = 126, .lsh_variant = LshVariant::kSimple};
   bool norm_first = false;
   int width = 0, height = 0, channels = 0;  // of images; 0: those of MNIST or CIFAR-10, by length
 };

@@ -14,9 +14,9 @@ namespace {
 // Images of 4 x 3, with nothing equal that need not be.
 ModelSpec Tiny() {
   ModelSpec spec;
-  spec.layers = 2, spec.heads = 3, spec.query_dim = 2, spec.value_dim = 5, spec.d_model = 16;
-  spec.d_ff = 7, spec.value_embedding = 8, spec.width = 4, spec.height = 3, spec.max_length = 11;
-  spec.mixtures = 2;
+  spec.stack.repeat = 2, spec.stack.mixer().heads = 3, spec.stack.mixer().query_dim = 2, spec.stack.mixer().value_dim = 5, spec.stack.d_model = 16;
+  spec.stack.d_ff = 7, spec.input.value_embedding = 8, spec.image()->width = 4, spec.image()->height = 3, spec.input.max_length = 11;
+  spec.head.mixtures = 2;
   return spec;
 }
 ReferenceChoices TinyChoices() { return {.heads = 3, .width = 4, .height = 3}; }
@@ -78,30 +78,30 @@ TEST(ReferenceName, StripsWhatWrappersAdd) {
 TEST(Reference, SpecsComeFromShapes) {
   ModelSpec spec = Tiny();
   EXPECT_EQ(FromReference(Tensors(spec).list, "a.pth", TinyChoices()).spec(), spec);
-  spec.final_norm = false;
-  spec.activation = "gelu";
+  spec.stack.final_norm = false;
+  spec.stack.activation = Activation::kGelu;
   ReferenceChoices choices = TinyChoices();
-  choices.activation = "gelu";
+  choices.activation = Activation::kGelu;
   EXPECT_EQ(FromReference(Tensors(spec).list, "a.pth", choices).spec(), spec);
   // What only linnet has.
   spec = Tiny();
-  spec.positions = "grid", spec.pixel_above = true, spec.norm_first = true;
+  spec.input.positions = Positions::kGrid, spec.input.pixel_above = true, spec.stack.norm_first = true;
   choices = TinyChoices();
   choices.norm_first = true;
   EXPECT_EQ(FromReference(Tensors(spec).list, "a.pth", choices).spec(), spec);
 
   spec = Tiny();
-  spec.task = "copy", spec.head = "categorical", spec.vocabulary = spec.classes = 11;
-  spec.max_length = 40;
+  spec.task = "copy", spec.part = std::monostate(), spec.head.kind = HeadKind::kCategorical, spec.input.vocabulary = spec.head.classes = 11;
+  spec.input.max_length = 40;
   const ModelSpec copy = FromReference(Tensors(spec).list, "a.pth", {.heads = 3}).spec();
   EXPECT_EQ(copy.task, "copy");
-  EXPECT_EQ(copy.max_length, 40);
+  EXPECT_EQ(copy.input.max_length, 40);
 
   spec = ModelSpec{};
-  spec.layers = 1, spec.max_length = 3071;
+  spec.stack.repeat = 1, spec.input.max_length = 3071;
   const ModelSpec cifar = FromReference(Tensors(spec).list, "a.pth", {.heads = 8}).spec();
-  EXPECT_EQ(cifar.width * cifar.height * cifar.channels, 3072);
-  EXPECT_EQ(cifar.channels, 3);
+  EXPECT_EQ(cifar.image()->width * cifar.image()->height * cifar.image()->channels, 3072);
+  EXPECT_EQ(cifar.image()->channels, 3);
 }
 
 TEST(Reference, TakesTensorsAsTheyAre) {
@@ -166,8 +166,8 @@ TEST(Reference, ReformerIsTheReferences) {
   ReferenceChoices choices = TinyChoices();
   choices.attention.kind = "reformer";
   choices.attention.lsh_rounds = 2;
-  const AttentionSpec made = FromReference(tensors.list, "a.pth", choices).spec().attention;
-  EXPECT_EQ(made.lsh_variant, "simple");
+  const MixerSpec made = FromReference(tensors.list, "a.pth", choices).spec().stack.mixer();
+  EXPECT_EQ(made.lsh_variant, LshVariant::kSimple);
   EXPECT_EQ(made.lsh_rounds, 2);
   EXPECT_EQ(made.lsh_buckets, 126);
   // Of another kind they say nothing.
@@ -188,7 +188,7 @@ TEST(Reference, NoTableLargerThanTheFile) {
 
 TEST(Reference, CutsPositionsThatAreNeverReached) {
   ModelSpec longer = Tiny();
-  longer.max_length = 50, longer.width = 51, longer.height = 1;
+  longer.input.max_length = 50, longer.image()->width = 51, longer.image()->height = 1;
   Tensors tensors(longer);
   const ReferenceModel model = FromReference(tensors.list, "a.pth", TinyChoices());
   EXPECT_EQ(model.spec(), Tiny());

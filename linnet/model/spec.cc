@@ -20,84 +20,204 @@ namespace {
 
 using nlohmann::json;
 
-// The one list of a spec's fields: everything that reads, writes or compares specs walks it.
+// The fields of a mixer: visit(name, field).
+template <typename Mixer, typename Visit>
+void VisitMixer(Mixer& mixer, Visit visit) {
+  visit("attention", mixer.kind);
+  visit("feature_map", mixer.feature_map);
+  visit("attention_eps", mixer.eps);
+  visit("features", mixer.features);
+  visit("similarity", mixer.similarity);
+  visit("lsh_rounds", mixer.lsh_rounds);
+  visit("lsh_buckets", mixer.lsh_buckets);
+  visit("lsh_chunk", mixer.lsh_chunk);
+  visit("lsh_variant", mixer.lsh_variant);
+  visit("softmax_scale", mixer.scale);
+  visit("heads", mixer.heads);
+  visit("query_dim", mixer.query_dim);
+  visit("value_dim", mixer.value_dim);
+}
+
+// Number of layers in files, beside the pattern that they are made of.
+constexpr const char* kLayers = "layers";
+constexpr const char* kPattern = "pattern";
+
+// The one list of a spec's other fields: everything that reads, writes or compares specs walks it.
 template <typename Spec, typename Visit>
 void VisitFields(Spec& spec, Visit visit) {
   visit("task", spec.task);
   visit("network", spec.network);
-  visit("attention", spec.attention.kind);
-  visit("feature_map", spec.attention.feature_map);
-  visit("attention_eps", spec.attention.eps);
-  visit("features", spec.attention.features);
-  visit("similarity", spec.attention.similarity);
-  visit("lsh_rounds", spec.attention.lsh_rounds);
-  visit("lsh_buckets", spec.attention.lsh_buckets);
-  visit("lsh_chunk", spec.attention.lsh_chunk);
-  visit("lsh_variant", spec.attention.lsh_variant);
-  visit("layers", spec.layers);
-  visit("heads", spec.heads);
-  visit("query_dim", spec.query_dim);
-  visit("value_dim", spec.value_dim);
-  visit("d_model", spec.d_model);
-  visit("d_ff", spec.d_ff);
-  visit("activation", spec.activation);
-  visit("norm_first", spec.norm_first);
-  visit("convolution", spec.convolution);
-  visit("final_norm", spec.final_norm);
-  visit("norm_eps", spec.norm_eps);
-  visit("vocabulary", spec.vocabulary);
-  visit("max_length", spec.max_length);
-  visit("value_embedding", spec.value_embedding);
-  visit("tied", spec.tied);
-  visit("head", spec.head);
-  visit("mixtures", spec.mixtures);
-  visit("classes", spec.classes);
-  visit("width", spec.width);
-  visit("height", spec.height);
-  visit("channels", spec.channels);
-  visit("positions", spec.positions);
-  visit("pixel_above", spec.pixel_above);
-  visit("sample_rate", spec.speech.sample_rate);
-  visit("bands", spec.speech.bands);
-  visit("stack", spec.speech.stack);
-  visit("stride", spec.speech.stride);
-  visit("lookahead", spec.speech.lookahead);
-  visit("normalise", spec.speech.normalise);
-  visit("phones", spec.speech.phones);
-  visit("unit", spec.text.unit);
-  visit("characters", spec.text.characters);
+  visit("d_model", spec.stack.d_model);
+  visit("d_ff", spec.stack.d_ff);
+  visit("activation", spec.stack.activation);
+  visit("norm_first", spec.stack.norm_first);
+  visit("convolution", spec.stack.convolution);
+  visit("final_norm", spec.stack.final_norm);
+  visit("norm_eps", spec.stack.norm_eps);
+  visit("vocabulary", spec.input.vocabulary);
+  visit("max_length", spec.input.max_length);
+  visit("value_embedding", spec.input.value_embedding);
+  visit("positions", spec.input.positions);
+  visit("pixel_above", spec.input.pixel_above);
+  visit("tied", spec.head.tied);
+  visit("head", spec.head.kind);
+  visit("mixtures", spec.head.mixtures);
+  visit("classes", spec.head.classes);
+  if (auto* image = spec.image()) {
+    visit("width", image->width);
+    visit("height", image->height);
+    visit("channels", image->channels);
+  }
+  if (auto* speech = spec.speech()) {
+    visit("sample_rate", speech->sample_rate);
+    visit("bands", speech->bands);
+    visit("stack", speech->stack);
+    visit("stride", speech->stride);
+    visit("lookahead", speech->lookahead);
+    visit("normalise", speech->normalization);
+    visit("phones", speech->phones);
+  }
+  if (auto* text = spec.text()) {
+    visit("unit", text->unit);
+    visit("characters", text->characters);
+  }
 }
 
-json Object(const ModelSpec& spec) {
+template <class Field>
+json Value(const Field& field) {
+  if constexpr (std::is_enum_v<Field>) {
+    return NameOf(field);
+  } else {
+    return field;
+  }
+}
+
+template <class Field>
+void Read(const json& value, const std::string& where, const char* name, Field& field) {
+  bool good = false;
+  if constexpr (std::is_same_v<Field, std::string> || std::is_enum_v<Field>) {
+    good = value.is_string();
+  } else if constexpr (std::is_same_v<Field, bool>) {
+    good = value.is_boolean();
+  } else if constexpr (std::is_same_v<Field, int>) {
+    good = value.is_number_integer() && value >= INT32_MIN && value <= INT32_MAX;
+  } else {
+    good = value.is_number();
+  }
+  if (!good) throw InputError(where, ": '", name, "' cannot be ", Brief(value.dump()));
+  if constexpr (std::is_enum_v<Field>) {
+    try {
+      field = ParseName<Field>(value.get<std::string>(), name);
+    } catch (const Error& error) {
+      throw InputError(where, ": ", error.what());
+    }
+  } else {
+    field = value.template get<Field>();
+  }
+}
+
+// The part that a file's task has, which tells files of the first versions apart; other tasks have the
+// part whose fields they name.
+ModelSpec WithPart(const json& object) {
+  const auto has = [&](const char* name) { return object.contains(name); };
+  const std::string task = has("task") && object["task"].is_string() ? object["task"] : "images";
+  ModelSpec spec;
+  if (task == "copy") {
+    spec.part = std::monostate();
+  } else if (task == "text" || task == "couplet") {
+    spec.part = TextSpec();
+  } else if (task == "speech") {
+    spec.part = SpeechSpec();
+  } else if (task != "images") {
+    spec.part = std::monostate();
+    if (has("unit")) spec.part = TextSpec();
+    if (has("bands")) spec.part = SpeechSpec();
+    if (has("width")) spec.part = ImageSpec();
+  }
+  return spec;
+}
+
+json Object(const MixerSpec& mixer) {
   json object = json::object();
-  VisitFields(spec, [&](const char* name, const auto& value) { object[name] = value; });
+  VisitMixer(mixer, [&](const char* name, const auto& value) { object[name] = Value(value); });
   return object;
 }
 
-// What only some models have goes into a file where it says something.
-void DropUnused(json& object) {
+// Every field that the spec has.
+json Object(const ModelSpec& spec) {
+  json object = Object(spec.stack.mixer());
+  VisitFields(spec, [&](const char* name, const auto& value) { object[name] = Value(value); });
+  object[kLayers] = spec.stack.layers();
+  return object;
+}
+
+// Leaves out what says nothing: options of other mixers, at their defaults.
+void DropUnused(const MixerSpec& mixer, json& object) {
+  const json plain = Object(MixerSpec());
+  const std::vector<std::string> own = FindMixer(mixer.kind).options;
+  for (const char* name : {"features", "similarity", "lsh_rounds", "lsh_buckets", "lsh_chunk",
+                           "lsh_variant", "softmax_scale"}) {
+    const bool used = std::find(own.begin(), own.end(), name) != own.end();
+    if (object[name] == plain[name] && !used) object.erase(name);
+  }
+}
+
+// The same of the other fields.
+void DropUnused(const ModelSpec& spec, json& object) {
   const json plain = Object(ModelSpec());
   const auto drop = [&](std::initializer_list<const char*> names) {
     for (const char* name : names) {
-      if (object[name] == plain[name]) object.erase(name);
+      if (plain.contains(name) && object[name] == plain[name]) object.erase(name);
     }
   };
-  const bool text = object["task"] == "text" || object["task"] == "couplet";
-  if (object["task"] != "speech") {
-    drop({"network", "sample_rate", "bands", "stack", "stride", "lookahead", "normalise", "phones",
-          "convolution"});
+  if (!spec.ReadsFrames()) drop({"network", "convolution"});
+  if (!spec.text()) drop({"tied"});
+  if (spec.text() || spec.ReadsFrames()) drop({"mixtures", "positions", "pixel_above"});
+  if (spec.text() && spec.text()->unit == TextUnit::kByte &&
+      WithPart({{"task", spec.task}}).text()) {
+    object.erase("unit"), object.erase("characters");
   }
-  if (!text) drop({"tied", "unit", "characters"});
-  if (text || object["task"] == "speech") {
-    drop({"width", "height", "channels", "mixtures", "positions", "pixel_above"});
+}
+
+// Reads the fields that VisitMixer() or VisitFields() name, and takes them out of the object.
+auto Reader(json& object, const std::string& where) {
+  return [&object, where](const char* name, auto& field) {
+    const auto found = object.find(name);
+    if (found == object.end()) return;
+    Read(*found, where, name, field);
+    object.erase(found);
+  };
+}
+
+// Layers: a mixer for all of them, or a pattern of mixers that repeats.
+void ReadStack(json& object, const std::string& where, StackSpec& stack) {
+  VisitMixer(stack.pattern[0], Reader(object, where));
+  int layers = stack.layers();
+  Reader(object, where)(kLayers, layers);
+  const auto pattern = object.find(kPattern);
+  if (pattern == object.end()) {
+    stack.repeat = layers;
+    return;
   }
-  for (const char* name :
-       {"features", "similarity", "lsh_rounds", "lsh_buckets", "lsh_chunk", "lsh_variant"}) {
-    const bool lsh = std::string_view(name).substr(0, 4) == "lsh_";
-    if (object[name] == plain[name] && !(lsh && object["attention"] == "reformer")) {
-      object.erase(name);
+  if (!pattern->is_array() || pattern->empty() || pattern->size() > 1000) {
+    throw InputError(where, ": '", kPattern, "' must be a list of 1 to 1000 layers");
+  }
+  const MixerSpec common = stack.pattern[0];
+  stack.pattern.assign(pattern->size(), common);
+  for (size_t i = 0; i < pattern->size(); ++i) {
+    json layer = (*pattern)[i];
+    if (!layer.is_object()) throw InputError(where, ": '", kPattern, "' holds no JSON object");
+    VisitMixer(stack.pattern[i], Reader(layer, where));
+    if (!layer.empty()) {
+      throw InputError(where, ": a layer has no ", Quote(layer.begin().key()));
     }
   }
+  const int length = static_cast<int>(stack.pattern.size());
+  if (layers < 1 || layers % length != 0) {
+    throw InputError(where, ": layers is ", layers, ", no multiple of the pattern's ", length);
+  }
+  stack.repeat = layers / length;
+  object.erase(kPattern);
 }
 
 std::string Known(const json& object) {
@@ -106,26 +226,157 @@ std::string Known(const json& object) {
   return text;
 }
 
-template <class Require, class InRange>
-void Validate(const SpeechSpec& speech, const Require& require, const InRange& in_range) {
-  in_range("sample_rate", speech.sample_rate, 4000, 1'000'000);
-  in_range("bands", speech.bands, 1, 1024);
-  in_range("stack", speech.stack, 1, 1024);
-  in_range("stride", speech.stride, 1, speech.stack);
-  in_range("lookahead", speech.lookahead, 0, speech.stack - speech.stride);
-  require(speech.normalise == "utterance" || speech.normalise == "corpus", "unknown normalise ",
-          Quote(speech.normalise), "; choose utterance or corpus");
-  const std::vector<std::string> phones = Words(speech.phones);
-  require(phones.size() >= 1 && phones.size() <= 4096, "phones must name 1 to 4096 of them");
-  require(std::set<std::string>(phones.begin(), phones.end()).size() == phones.size(),
-          "phones names one twice");
-  constexpr size_t kLongest = 64;  // bytes
-  for (const std::string& phone : phones) {
-    require(phone.size() <= kLongest && IsPrintable(phone), "the phone ",
-            Quote(phone.substr(0, kLongest)), " is none that can be shown; a name has ", kLongest,
-            " bytes at most, in UTF-8");
+// Checks of a spec, whose messages begin with `where`.
+class Validator {
+ public:
+  Validator(const ModelSpec& spec, const std::string& where) : spec_(spec), where_(where) {}
+
+  void Run() const {
+    Mixers();
+    Stack();
+    Input();
+    Head();
+    if (const ImageSpec* image = spec_.image()) Image(*image);
+    if (const TextSpec* text = spec_.text()) Text(*text);
+    if (const SpeechSpec* speech = spec_.speech()) Speech(*speech);
   }
-}
+
+ private:
+  template <class... Message>
+  void Require(bool good, const Message&... message) const {
+    if (!good) throw InputError(where_, ": ", message...);
+  }
+  void InRange(const char* name, int value, int low, int high) const {
+    Require(value >= low && value <= high, name, " is ", value, "; it must be between ", low,
+            " and ", high);
+  }
+
+  void Mixers() const {
+    const bool frames = spec_.ReadsFrames();
+    for (const MixerSpec& mixer : spec_.stack.pattern) {
+      InRange("query_dim", mixer.query_dim, 1, 4096);
+      std::string fit;
+      bool known = false;
+      for (const MixerInfo& kind : linnet::Mixers()) {
+        known = known || kind.name == mixer.kind;
+        if (kind.causal || frames) fit += (fit.empty() ? "" : ", ") + kind.name;
+      }
+      Require(known, "unknown attention ", Quote(mixer.kind), "; choose one of ", fit);
+      Validate(mixer, mixer.query_dim, where_);
+      Require(frames || FindMixer(mixer.kind).causal, "task '", spec_.task,
+              "' predicts the future, which '", mixer.kind,
+              "' attention sees; choose causal-linear");
+      Require(!spec_.encoder_decoder() || !FindMixer(mixer.kind).cross.empty(),
+              "an encoder-decoder's attention looks at another sequence, which ",
+              Quote(mixer.kind), " cannot; choose causal-linear or full");
+      InRange("heads", mixer.heads, 1, 1000);
+      InRange("value_dim", mixer.value_dim, 1, 4096);
+    }
+  }
+
+  void Stack() const {
+    const StackSpec& stack = spec_.stack;
+    Require(!spec_.lstm() || spec_.ReadsFrames(), "the network lstm is for speech");
+    Require(!spec_.encoder_decoder() || spec_.text() != nullptr,
+            "the network encoder-decoder is for couplets");
+    Require(!stack.pattern.empty() && stack.pattern.size() <= 1000, "the pattern must have 1 to 1000 layers");
+    InRange("layers", stack.repeat > 1000 ? stack.repeat : stack.layers(), 1, 1000);
+    InRange("d_model", stack.d_model, 2, 65536);
+    InRange("d_ff", stack.d_ff, 1, 1 << 20);
+    InRange("convolution", stack.convolution, 0, 4096);
+    Require(stack.convolution == 0 || spec_.network == NetworkKind::kTransformer,
+            "a convolution is for transformers; give convolution 0");
+    Require(stack.convolution % 2 == 1 || stack.convolution == 0 || spec_.Causal(),
+            "convolution is ", stack.convolution, "; it must be odd, since the network sees both ways");
+    Require(stack.final_norm || !stack.norm_first, "norm_first needs final_norm");
+    Require(stack.norm_eps > 0 && stack.norm_eps < 1, "norm_eps is ", stack.norm_eps,
+            "; it must lie in (0, 1)");
+  }
+
+  void Input() const {
+    const InputSpec& input = spec_.input;
+    const int d_model = spec_.stack.d_model;
+    InRange("vocabulary", input.vocabulary, 2, 1 << 20);
+    InRange("max_length", input.max_length, 1, 1 << 24);
+    InRange("value_embedding", input.value_embedding, 1, d_model);
+    Require(input.positions != Positions::kAdded || (spec_.text() && input.value_embedding == d_model),
+            "added positions are for text, with value_embedding = d_model");
+    Require(spec_.image() || (input.positions != Positions::kGrid && !input.pixel_above),
+            "grid positions and pixel_above are for images");
+    Require(spec_.PositionDims() % 2 == 0, "d_model - value_embedding is ",
+            d_model - input.value_embedding, "; positions need an even number of dimensions");
+    Require(int64_t{input.max_length} * spec_.PositionDims() <= int64_t{1} << 30,
+            "max_length x position dimensions is over 2^30");
+  }
+
+  void Head() const {
+    const HeadSpec& head = spec_.head;
+    const int vocabulary = spec_.input.vocabulary;
+    Require(!head.tied || (spec_.text() && !spec_.logistics() && head.classes == vocabulary &&
+                           spec_.input.value_embedding == spec_.stack.d_model),
+            "tied weights need a text's categorical head, with classes = vocabulary and "
+            "value_embedding = d_model");
+    if (spec_.logistics()) {
+      InRange("mixtures", head.mixtures, 1, 1000);
+      Require(vocabulary == 256, "the logistics head predicts bytes, but vocabulary is ", vocabulary);
+    } else {
+      InRange("classes", head.classes, 2, 1 << 20);
+      Require(spec_.ReadsFrames() || head.classes == vocabulary, "task '", spec_.task,
+              "' needs the categorical head with classes = vocabulary");
+    }
+    Require(spec_.logistics() == (spec_.image() != nullptr), "task '", spec_.task, "' needs the ",
+            spec_.image() ? "logistics" : "categorical", " head");
+  }
+
+  void Image(const ImageSpec& image) const {
+    InRange("width", image.width, 1, 1 << 16);
+    InRange("height", image.height, 1, 1 << 16);
+    Require(image.channels == 1 || image.channels == 3, "channels is ", image.channels,
+            "; it must be 1 or 3");
+    const int64_t bytes = int64_t{image.width} * image.height * image.channels;
+    Require(bytes == int64_t{spec_.input.max_length} + 1, "width x height x channels is ", bytes,
+            ", which must be max_length + 1 = ", int64_t{spec_.input.max_length} + 1);
+    const int rest = spec_.stack.d_model - spec_.input.value_embedding;
+    Require(spec_.input.positions != Positions::kGrid || rest % 8 == 0,
+            "d_model - value_embedding is ", rest, "; grid positions need a multiple of 8 dimensions");
+  }
+
+  void Text(const TextSpec& text) const {
+    size_t tokens = 0;
+    try {
+      tokens = Vocabulary(text).size();
+    } catch (const Error& error) {
+      throw InputError(where_, ": ", error.what());
+    }
+    Require(spec_.input.vocabulary == static_cast<int>(tokens),
+            "text needs the categorical head, with classes and vocabulary as many as there are "
+            "symbols (",
+            tokens, ")");
+  }
+
+  void Speech(const SpeechSpec& speech) const {
+    InRange("sample_rate", speech.sample_rate, 4000, 1'000'000);
+    InRange("bands", speech.bands, 1, 1024);
+    InRange("stack", speech.stack, 1, 1024);
+    InRange("stride", speech.stride, 1, speech.stack);
+    InRange("lookahead", speech.lookahead, 0, speech.stack - speech.stride);
+    const std::vector<std::string> phones = Words(speech.phones);
+    Require(phones.size() >= 1 && phones.size() <= 4096, "phones must name 1 to 4096 of them");
+    Require(std::set<std::string>(phones.begin(), phones.end()).size() == phones.size(),
+            "phones names one twice");
+    constexpr size_t kLongest = 64;  // bytes
+    for (const std::string& phone : phones) {
+      Require(phone.size() <= kLongest && IsPrintable(phone), "the phone ",
+              Quote(phone.substr(0, kLongest)), " is none that can be shown; a name has ", kLongest,
+              " bytes at most, in UTF-8");
+    }
+    Require(spec_.head.classes == static_cast<int>(phones.size()) + 1, "classes is ",
+            spec_.head.classes, ", which must be 1 more than there are phones (", phones.size(), ")");
+  }
+
+  const ModelSpec& spec_;
+  const std::string& where_;
+};
 
 }  // namespace
 
@@ -134,134 +385,50 @@ std::vector<std::string> Words(const std::string& text) {
   return {std::istream_iterator<std::string>(in), std::istream_iterator<std::string>()};
 }
 
-bool operator==(const ModelSpec& a, const ModelSpec& b) { return Object(a) == Object(b); }
+bool operator==(const ModelSpec& a, const ModelSpec& b) { return ToJson(a) == ToJson(b); }
 
 std::optional<SpecDifference> FirstDifference(const ModelSpec& a, const ModelSpec& b) {
-  const json in_a = Object(a), in_b = Object(b);
+  const json in_a = json::parse(ToJson(a)), in_b = json::parse(ToJson(b));
+  const json all_a = Object(a), all_b = Object(b);
   std::optional<SpecDifference> first;
-  VisitFields(a, [&](const char* name, const auto&) {
-    if (first || in_a[name] == in_b[name]) return;
-    first = {.field = name, .a = Brief(in_a[name].dump()), .b = Brief(in_b[name].dump())};
-  });
+  const auto compare = [&](const char* name, const auto&) {
+    if (first || in_a.value(name, json()) == in_b.value(name, json())) return;
+    const auto shown = [&](const json& object) {
+      return object.contains(name) ? Brief(object[name].dump()) : std::string("none");
+    };
+    first = {.field = name, .a = shown(all_a), .b = shown(all_b)};
+  };
+  compare("task", 0);
+  compare("network", 0);
+  VisitMixer(a.stack.mixer(), compare);
+  compare(kPattern, 0);
+  compare(kLayers, 0);
+  VisitFields(a, compare);
+  VisitFields(b, compare);
   return first;
 }
 
-void Validate(const ModelSpec& spec, const std::string& where) {
-  const auto require = [&](bool good, const auto&... message) {
-    if (!good) throw InputError(where, ": ", message...);
-  };
-  const auto in_range = [&](const char* name, int value, int low, int high) {
-    require(value >= low && value <= high, name, " is ", value, "; it must be between ", low,
-            " and ", high);
-  };
-  const bool speech = spec.task == "speech", text = spec.task == "text" || spec.task == "couplet";
-  require(speech || text || spec.task == "images" || spec.task == "copy", "unknown task ",
-          Quote(spec.task), "; choose images, copy, text, couplet or speech");
-  const bool pair = spec.network == "encoder-decoder";
-  require(spec.network == "transformer" || spec.network == "lstm" || pair, "unknown network ",
-          Quote(spec.network), "; choose transformer, lstm or encoder-decoder");
-  require(spec.network != "lstm" || speech, "the network lstm is for speech");
-  require(!pair || spec.task == "couplet", "the network encoder-decoder is for couplets");
-  in_range("query_dim", spec.query_dim, 1, 4096);
-  std::string fit;
-  bool known = false;
-  for (const AttentionKindInfo& kind : AttentionKinds()) {
-    known = known || kind.name == spec.attention.kind;
-    if (kind.causal || speech) fit += (fit.empty() ? "" : ", ") + kind.name;
-  }
-  require(known, "unknown attention ", Quote(spec.attention.kind), "; choose one of ", fit);
-  Validate(spec.attention, spec.query_dim, where);
-  require(speech || FindAttentionKind(spec.attention.kind).causal, "task '", spec.task,
-          "' predicts the future, which '", spec.attention.kind,
-          "' attention sees; choose causal-linear");
-  require(!pair || spec.attention.kind == "causal-linear" || spec.attention.kind == "full",
-          "an encoder-decoder's attention is causal-linear or full; got ",
-          Quote(spec.attention.kind));
-  in_range("layers", spec.layers, 1, 1000);
-  in_range("heads", spec.heads, 1, 1000);
-  in_range("value_dim", spec.value_dim, 1, 4096);
-  in_range("d_model", spec.d_model, 2, 65536);
-  in_range("d_ff", spec.d_ff, 1, 1 << 20);
-  require(spec.activation == "relu" || spec.activation == "gelu", "unknown activation ",
-          Quote(spec.activation), "; choose relu or gelu");
-  in_range("convolution", spec.convolution, 0, 4096);
-  require(spec.convolution == 0 || (speech && spec.network == "transformer"),
-          "a convolution is for transformers of speech; give convolution 0");
-  require(spec.convolution % 2 == 1 || spec.convolution == 0 || spec.Causal(), "convolution is ",
-          spec.convolution, "; it must be odd, since the network sees both ways");
-  require(spec.final_norm || !spec.norm_first, "norm_first needs final_norm");
-  require(spec.norm_eps > 0 && spec.norm_eps < 1, "norm_eps is ", spec.norm_eps,
-          "; it must lie in (0, 1)");
-  in_range("vocabulary", spec.vocabulary, 2, 1 << 20);
-  in_range("max_length", spec.max_length, 1, 1 << 24);
-  in_range("value_embedding", spec.value_embedding, 1, spec.d_model);
-  require(spec.positions == "sequence" || spec.positions == "grid" || spec.positions == "added",
-          "unknown positions ", Quote(spec.positions), "; choose sequence, grid or added");
-  require(spec.positions != "added" || (text && spec.value_embedding == spec.d_model),
-          "added positions are for text, with value_embedding = d_model");
-  require(spec.PositionDims() % 2 == 0, "d_model - value_embedding is ",
-          spec.d_model - spec.value_embedding, "; positions need an even number of dimensions");
-  require(!spec.tied || (text && spec.head == "categorical" &&
-                         spec.value_embedding == spec.d_model && spec.classes == spec.vocabulary),
-          "tied weights need a text's categorical head, with classes = vocabulary and "
-          "value_embedding = "
-          "d_model");
-  require(int64_t{spec.max_length} * spec.PositionDims() <= int64_t{1} << 30,
-          "max_length x position dimensions is over 2^30");
-  require(spec.head == "logistics" || spec.head == "categorical", "unknown head ", Quote(spec.head),
-          "; choose logistics or categorical");
-  if (spec.head == "logistics") {
-    in_range("mixtures", spec.mixtures, 1, 1000);
-    require(spec.vocabulary == 256, "the logistics head predicts bytes, but vocabulary is ",
-            spec.vocabulary);
-  } else {
-    in_range("classes", spec.classes, 2, 1 << 20);
-  }
-  if (spec.task == "images") {
-    in_range("width", spec.width, 1, 1 << 16);
-    in_range("height", spec.height, 1, 1 << 16);
-    require(spec.channels == 1 || spec.channels == 3, "channels is ", spec.channels,
-            "; it must be 1 or 3");
-    require(spec.head == "logistics", "images need the logistics head");
-    require(int64_t{spec.width} * spec.height * spec.channels == int64_t{spec.max_length} + 1,
-            "width x height x channels is ", int64_t{spec.width} * spec.height * spec.channels,
-            ", which must be max_length + 1 = ", int64_t{spec.max_length} + 1);
-    require(spec.positions == "sequence" || (spec.d_model - spec.value_embedding) % 8 == 0,
-            "d_model - value_embedding is ", spec.d_model - spec.value_embedding,
-            "; grid positions need a multiple of 8 dimensions");
-  } else if (text) {
-    size_t symbols = 0;
-    try {
-      symbols = Vocabulary(spec.text.unit, spec.text.characters).size();
-    } catch (const Error& error) {
-      throw InputError(where, ": ", error.what());
-    }
-    require(spec.vocabulary == static_cast<int>(symbols) && spec.head == "categorical" &&
-                spec.classes == spec.vocabulary,
-            "text needs the categorical head, with classes and vocabulary as many as there are "
-            "symbols (",
-            symbols, ")");
-    require(spec.positions != "grid" && !spec.pixel_above,
-            "grid positions and pixel_above are for images");
-  } else if (speech) {
-    Validate(spec.speech, require, in_range);
-    require(spec.head == "categorical", "speech needs the categorical head");
-    require(spec.classes == static_cast<int>(Words(spec.speech.phones).size()) + 1, "classes is ",
-            spec.classes, ", which must be 1 more than there are phones (",
-            Words(spec.speech.phones).size(), ")");
-    require(spec.positions == "sequence" && !spec.pixel_above,
-            "grid positions and pixel_above are for images");
-  } else {
-    require(spec.head == "categorical" && spec.classes == spec.vocabulary,
-            "the copy task needs the categorical head with classes = vocabulary");
-    require(spec.positions == "sequence" && !spec.pixel_above,
-            "grid positions and pixel_above are for images");
-  }
+bool ModelSpec::Causal() const {
+  if (!ReadsFrames()) return true;
+  if (lstm()) return false;
+  return std::all_of(stack.pattern.begin(), stack.pattern.end(), [](const MixerSpec& mixer) {
+    return FindMixer(mixer.kind).always_causal;
+  });
 }
+
+void Validate(const ModelSpec& spec, const std::string& where) { Validator(spec, where).Run(); }
 
 std::string ToJson(const ModelSpec& spec, int indent) {
   json object = Object(spec);
-  DropUnused(object);
+  DropUnused(spec.stack.mixer(), object);
+  DropUnused(spec, object);
+  if (spec.stack.pattern.size() > 1) {
+    for (const MixerSpec& mixer : spec.stack.pattern) {
+      json layer = Object(mixer);
+      DropUnused(mixer, layer);
+      object[kPattern].push_back(std::move(layer));
+    }
+  }
   return object.dump(indent);
 }
 
@@ -270,25 +437,12 @@ ModelSpec FromJson(const std::string& text, const std::string& where) {
   json object = ParseJson(text, /*max_depth=*/4, fault);
   if (!fault.empty()) throw InputError(where, ": the model description ", fault);
   if (!object.is_object()) throw InputError(where, ": the model description is not a JSON object");
-  ModelSpec spec;
-  VisitFields(spec, [&](const char* name, auto& field) {
-    const auto found = object.find(name);
-    if (found == object.end()) return;
-    using Field = std::decay_t<decltype(field)>;
-    bool good = false;
-    if constexpr (std::is_same_v<Field, std::string>) {
-      good = found->is_string();
-    } else if constexpr (std::is_same_v<Field, bool>) {
-      good = found->is_boolean();
-    } else if constexpr (std::is_same_v<Field, int>) {
-      good = found->is_number_integer() && *found >= INT32_MIN && *found <= INT32_MAX;
-    } else {
-      good = found->is_number();
-    }
-    if (!good) throw InputError(where, ": '", name, "' cannot be ", Brief(found->dump()));
-    field = found->template get<Field>();
-    object.erase(found);
-  });
+  ModelSpec spec = WithPart(object);
+  VisitFields(spec, Reader(object, where));
+  ReadStack(object, where, spec.stack);
+  if (!spec.image()) {  // files of the first versions have these, with any task
+    for (const char* name : {"width", "height", "channels"}) object.erase(name);
+  }
   if (!object.empty()) {
     throw InputError(where, ": this version knows no ", Quote(object.begin().key()), "; it knows ",
                      Known(Object(spec)));
@@ -297,87 +451,105 @@ ModelSpec FromJson(const std::string& text, const std::string& where) {
   return spec;
 }
 
-std::vector<TensorInfo> TensorTable(const ModelSpec& spec) {
-  std::vector<TensorInfo> table;
-  const int64_t d = spec.d_model, f = spec.d_ff;
-  const int64_t qk = int64_t{spec.heads} * spec.query_dim, v = int64_t{spec.heads} * spec.value_dim;
-  const int64_t omega = FindAttentionKind(spec.attention.kind).maps
-                            ? OmegaColumns(spec.attention, spec.query_dim)
-                            : 0;
-  const auto linear = [&](const std::string& name, int64_t out, int64_t in) {
-    table.push_back({name + ".weight", {out, in}});
-    table.push_back({name + ".bias", {out}});
-  };
-  const auto norm = [&](const std::string& name) {
-    table.push_back({name + ".weight", {d}});
-    table.push_back({name + ".bias", {d}});
-  };
-  const int64_t inputs = spec.speech.Inputs();
-  if (spec.task != "speech" && !spec.tied) {
-    table.push_back({"value_embedding.weight", {spec.vocabulary, spec.value_embedding}});
-  } else if (spec.task == "speech" && spec.speech.normalise == "corpus") {
-    table.push_back({"input_norm.mean", {spec.speech.bands}});
-    table.push_back({"input_norm.deviation", {spec.speech.bands}});
+namespace {
+
+// Lists the tensors of a spec.
+class Table {
+ public:
+  explicit Table(const ModelSpec& spec) : spec_(spec), d_(spec.stack.d_model) {}
+
+  std::vector<TensorInfo> Make() {
+    const SpeechSpec* speech = spec_.speech();
+    if (speech && speech->normalization == BandNorm::kCorpus) {
+      Add("input_norm.mean", {speech->bands});
+      Add("input_norm.deviation", {speech->bands});
+    }
+    if (spec_.lstm()) {
+      Lstm(speech->Inputs());
+      return std::move(table_);
+    }
+    const InputSpec& input = spec_.input;
+    if (speech) {
+      Linear("input_projection", input.value_embedding, speech->Inputs());
+    } else if (!spec_.head.tied) {
+      Add("value_embedding.weight", {input.vocabulary, input.value_embedding});
+    }
+    if (spec_.PositionDims() > 0) {
+      Add("pos_embedding.pe", {1, input.max_length, spec_.PositionDims()});
+    }
+    if (input.pixel_above) {
+      Add("above_embedding.weight", {int64_t{input.vocabulary} + 1, input.value_embedding});
+    }
+    if (spec_.encoder_decoder()) {
+      Stack("encoder", /*decoder=*/false);
+      Stack("decoder", /*decoder=*/true);
+    } else {
+      Stack("transformer", /*decoder=*/false);
+    }
+    Linear("predictor", spec_.OutputSize(), d_);
+    if (spec_.image()) Add("first_value.probability", {input.vocabulary});
+    return std::move(table_);
   }
-  if (spec.network == "lstm") {
-    for (int i = 0; i < spec.layers; ++i) {
+
+ private:
+  void Add(const std::string& name, std::vector<int64_t> shape) {
+    table_.push_back({name, std::move(shape)});
+  }
+  void Linear(const std::string& name, int64_t out, int64_t in) {
+    Add(name + ".weight", {out, in});
+    Add(name + ".bias", {out});
+  }
+  void Norm(const std::string& name) {
+    Add(name + ".weight", {d_});
+    Add(name + ".bias", {d_});
+  }
+
+  void Lstm(int64_t inputs) {
+    for (int i = 0; i < spec_.stack.layers(); ++i) {
       for (const char* direction : {"", "_reverse"}) {
         const auto add = [&](const char* name, std::vector<int64_t> shape) {
-          table.push_back({StrCat("lstm.", name, i, direction), std::move(shape)});
+          Add(StrCat("lstm.", name, i, direction), std::move(shape));
         };
-        add("weight_ih_l", {4 * d, i == 0 ? inputs : 2 * d});
-        add("weight_hh_l", {4 * d, d});
-        add("bias_ih_l", {4 * d});
-        add("bias_hh_l", {4 * d});
+        add("weight_ih_l", {4 * d_, i == 0 ? inputs : 2 * d_});
+        add("weight_hh_l", {4 * d_, d_});
+        add("bias_ih_l", {4 * d_});
+        add("bias_hh_l", {4 * d_});
       }
     }
-    linear("predictor", spec.OutputSize(), 2 * d);
-    return table;
+    Linear("predictor", spec_.OutputSize(), 2 * d_);
   }
-  if (spec.task == "speech") linear("input_projection", spec.value_embedding, inputs);
-  if (spec.PositionDims() > 0) {
-    table.push_back({"pos_embedding.pe", {1, spec.max_length, spec.PositionDims()}});
-  }
-  if (spec.pixel_above) {
-    table.push_back(
-        {"above_embedding.weight", {int64_t{spec.vocabulary} + 1, spec.value_embedding}});
-  }
-  const auto attention = [&](const std::string& name) {
-    linear(name + ".query_projection", qk, d);
-    linear(name + ".key_projection", qk, d);
-    linear(name + ".value_projection", v, d);
-    if (omega > 0) {
-      table.push_back({name + ".inner_attention.feature_map.omega", {spec.query_dim, omega}});
-    }
-    linear(name + ".out_projection", d, v);
-  };
-  const auto stack = [&](const std::string& name, bool decoder) {
-    for (int i = 0; i < spec.layers; ++i) {
-      const std::string layer = name + ".layers." + std::to_string(i) + ".";
-      if (spec.convolution > 0) {
-        table.push_back({layer + "convolution.weight", {spec.convolution, d}});
-        table.push_back({layer + "convolution.bias", {d}});
-        norm(layer + "convolution_norm");
+
+  void Stack(const std::string& name, bool decoder) {
+    const StackSpec& stack = spec_.stack;
+    const bool encoder = spec_.encoder_decoder() && !decoder;
+    for (int i = 0; i < stack.layers(); ++i) {
+      const std::string layer = StrCat(name, ".layers.", i, ".");
+      if (stack.convolution > 0) {
+        Add(layer + "convolution.weight", {stack.convolution, d_});
+        Add(layer + "convolution.bias", {d_});
+        Norm(layer + "convolution_norm");
       }
-      attention(layer + (decoder ? "self_attention" : "attention"));
-      if (decoder) attention(layer + "cross_attention");
-      linear(layer + "linear1", f, d);
-      linear(layer + "linear2", d, f);
-      norm(layer + "norm1");
-      norm(layer + "norm2");
-      if (decoder) norm(layer + "norm3");
+      const MixerSpec& mixer = stack.mixer(static_cast<size_t>(i));
+      MixerTensors(encoder ? CrossMixer(mixer) : mixer, d_,
+                   layer + (decoder ? "self_attention" : "attention"), table_);
+      if (decoder) MixerTensors(CrossMixer(mixer), d_, layer + "cross_attention", table_);
+      Linear(layer + "linear1", stack.d_ff, d_);
+      Linear(layer + "linear2", d_, stack.d_ff);
+      Norm(layer + "norm1");
+      Norm(layer + "norm2");
+      if (decoder) Norm(layer + "norm3");
     }
-    if (spec.final_norm) norm(name + ".norm");
-  };
-  if (spec.network == "encoder-decoder") {
-    stack("encoder", false), stack("decoder", true);
-  } else {
-    stack("transformer", false);
+    if (stack.final_norm) Norm(name + ".norm");
   }
-  linear("predictor", spec.OutputSize(), d);
-  if (spec.task == "images") table.push_back({"first_value.probability", {spec.vocabulary}});
-  return table;
-}
+
+  const ModelSpec& spec_;
+  const int64_t d_;
+  std::vector<TensorInfo> table_;
+};
+
+}  // namespace
+
+std::vector<TensorInfo> TensorTable(const ModelSpec& spec) { return Table(spec).Make(); }
 
 bool IsBuffer(const std::string& name) {
   constexpr std::string_view kOmega = ".feature_map.omega";
@@ -398,37 +570,40 @@ int64_t ParameterCount(const ModelSpec& spec) {
   return count;
 }
 
+namespace {
+
+// Sine positions of place t in `dim` dimensions.
+void SineRow(int64_t t, int dim, float* to) {
+  for (int i = 0; i < dim; i += 2) {
+    const double frequency = std::exp(-std::log(10000.0) * i / dim);
+    to[i] = static_cast<float>(std::sin(static_cast<double>(t) * frequency));
+    if (i + 1 < dim) to[i + 1] = static_cast<float>(std::cos(static_cast<double>(t) * frequency));
+  }
+}
+
+}  // namespace
+
+void PositionRow(const ModelSpec& spec, int64_t t, float* to) {
+  const int dim = spec.PositionDims();
+  if (spec.input.positions != Positions::kGrid) return SineRow(t, dim, to);
+  const int half = dim / 2, quarter = dim / 4, row_bytes = spec.image()->RowBytes();
+  SineRow(t, half, to);
+  SineRow((t + 1) / row_bytes, quarter, to + half);
+  SineRow((t + 1) % row_bytes, quarter, to + half + quarter);
+}
+
 std::vector<float> PositionTable(const ModelSpec& spec) {
   const int dim = spec.PositionDims();
-  if (spec.positions != "grid") return PositionTable(spec.max_length, dim);
-  const int half = dim / 2, quarter = dim / 4, row_bytes = spec.RowBytes();
-  const std::vector<float> sequence = PositionTable(spec.max_length, half);
-  const std::vector<float> rows = PositionTable(spec.height, quarter);
-  const std::vector<float> columns = PositionTable(row_bytes, quarter);
-  std::vector<float> table;
-  for (int t = 0; t < spec.max_length; ++t) {
-    const auto append = [&](const std::vector<float>& from, int row, int width) {
-      const auto begin = from.begin() + ptrdiff_t{row} * width;
-      table.insert(table.end(), begin, begin + width);
-    };
-    append(sequence, t, half);
-    append(rows, (t + 1) / row_bytes, quarter);
-    append(columns, (t + 1) % row_bytes, quarter);
+  std::vector<float> table(static_cast<size_t>(spec.input.max_length) * static_cast<size_t>(dim));
+  for (int t = 0; t < spec.input.max_length; ++t) {
+    PositionRow(spec, t, table.data() + static_cast<ptrdiff_t>(t) * dim);
   }
   return table;
 }
 
 std::vector<float> PositionTable(int length, int dim) {
   std::vector<float> table(static_cast<size_t>(length) * static_cast<size_t>(dim));
-  for (int i = 0; i < dim; i += 2) {
-    const double frequency = std::exp(-std::log(10000.0) * i / dim);
-    for (int t = 0; t < length; ++t) {
-      float* pair =
-          &table[static_cast<size_t>(t) * static_cast<size_t>(dim) + static_cast<size_t>(i)];
-      pair[0] = static_cast<float>(std::sin(t * frequency));
-      if (i + 1 < dim) pair[1] = static_cast<float>(std::cos(t * frequency));
-    }
-  }
+  for (int t = 0; t < length; ++t) SineRow(t, dim, table.data() + static_cast<ptrdiff_t>(t) * dim);
   return table;
 }
 

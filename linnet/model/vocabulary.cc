@@ -23,12 +23,11 @@ void ForCodePoints(std::string_view text, const char* what, Body body) {
 
 }  // namespace
 
-Vocabulary::Vocabulary(const std::string& unit, const std::string& characters) {
-  if (unit != "byte" && unit != "character") {
-    throw InputError("unknown unit ", Quote(unit), "; choose byte or character");
-  }
-  if ((unit == "byte") != characters.empty()) {
-    throw InputError("a vocabulary of ", unit, "s ", unit == "byte" ? "names no" : "needs",
+Vocabulary::Vocabulary(const TextSpec& text) {
+  const std::string& characters = text.characters;
+  const bool bytes = text.unit == TextUnit::kByte;
+  if (bytes != characters.empty()) {
+    throw InputError("a vocabulary of ", NameOf(text.unit), "s ", bytes ? "names no" : "needs",
                      " characters");
   }
   ForCodePoints(characters, "the vocabulary", [&](char32_t c) {
@@ -51,13 +50,13 @@ Vocabulary Vocabulary::OfText(std::string_view text, size_t most, size_t least) 
     AppendUtf8(sorted[i].first, characters);
   }
   if (characters.empty()) throw InputError("the text has no characters to make a vocabulary of");
-  return Vocabulary("character", characters);
+  return Vocabulary({.unit = TextUnit::kCharacter, .characters = characters});
 }
 
-std::string Vocabulary::Save() const {
+TextSpec Vocabulary::Save() const {
   std::string saved;
   for (const char32_t c : characters_) AppendUtf8(c, saved);
-  return saved;
+  return {.unit = bytes() ? TextUnit::kByte : TextUnit::kCharacter, .characters = saved};
 }
 
 std::vector<int32_t> Vocabulary::Encode(std::string_view text) const {

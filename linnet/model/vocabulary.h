@@ -3,8 +3,8 @@
 //   Vocabulary characters = Vocabulary::OfText(corpus, /*most=*/8000);
 //   std::vector<int32_t> symbols = characters.Encode("海上明月");
 //   std::string text = characters.Decode(symbols);
-//   spec.characters = characters.Save();                  // travels in the model file
-//   Vocabulary again(spec.unit, spec.characters);
+//   spec.part = characters.Save();                        // travels in the model file
+//   Vocabulary again(*spec.text());
 //
 // Symbol 0 ends a text and begins one, 1 stands between its parts, 2 for characters that the vocabulary
 // does not have; the others follow: 256 bytes, or characters.
@@ -19,17 +19,19 @@
 #include <unordered_map>
 #include <vector>
 
+#include "linnet/model/spec.h"
+
 namespace linnet {
 
 class Vocabulary {
  public:
   static constexpr int32_t kEnd = 0, kSeparator = 1, kUnknown = 2, kFirst = 3;
 
-  // unit: "byte", without characters, or "character", whose characters stand one behind the other in UTF-8.
-  // Throws InputError on another unit, on what is no UTF-8, and on a character that is there twice.
-  Vocabulary(const std::string& unit, const std::string& characters);
+  // Bytes, without characters, or characters, one behind the other in UTF-8. Throws InputError on what is
+  // no UTF-8, and on a character that is there twice.
+  explicit Vocabulary(const TextSpec& text);
 
-  static Vocabulary Bytes() { return Vocabulary("byte", ""); }
+  static Vocabulary Bytes() { return Vocabulary(TextSpec()); }
   // The characters of a text, the most frequent ones first (of equally frequent ones, the lower code point),
   // `most` at most, and none that is there fewer than `least` times. Throws InputError on what is no UTF-8,
   // naming the place.
@@ -37,7 +39,7 @@ class Vocabulary {
 
   size_t size() const { return kFirst + (bytes() ? 256 : characters_.size()); }
   bool bytes() const { return characters_.empty(); }
-  std::string Save() const;  // the characters
+  TextSpec Save() const;
 
   // Throws InputError where characters are wanted and the text is no UTF-8. Of bytes none is unknown.
   std::vector<int32_t> Encode(std::string_view text) const;

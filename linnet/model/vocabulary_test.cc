@@ -19,30 +19,33 @@ TEST(Vocabulary, OfBytesHasAll) {
   for (int i = 0; i < 256; ++i) all.push_back(static_cast<char>(i));
   EXPECT_EQ(bytes.Decode(bytes.Encode(all)), all);
   EXPECT_EQ(bytes.Encode("A"), Symbols{3 + 'A'});
-  EXPECT_EQ(bytes.Save(), "");
+  EXPECT_EQ(bytes.Save().characters, "");
 }
 
 TEST(Vocabulary, OfATextHasItsCharacters) {
   const Vocabulary some = Vocabulary::OfText("海上生明月，海。海上", 3);
-  EXPECT_EQ(some.Save(), "海上。");  // three, two, and of those that are there once the lowest
+  EXPECT_EQ(some.Save().characters, "海上。");  // three, two, and of those that are there once the lowest
   EXPECT_EQ(some.size(), 6u);
   EXPECT_EQ(some.Encode("上海月"), (Symbols{4, 3, Vocabulary::kUnknown}));
   EXPECT_EQ(some.Decode(some.Encode("上海月")), "上海\xef\xbf\xbd");
   EXPECT_EQ(some.Decode({{Vocabulary::kEnd, 3, Vocabulary::kSeparator, 99, -1}}), "海");
-  EXPECT_EQ(Vocabulary::OfText("aab", 9, 2).Save(), "a");
-  const Vocabulary again("character", some.Save());
+  EXPECT_EQ(Vocabulary::OfText("aab", 9, 2).Save().characters, "a");
+  const Vocabulary again(some.Save());
   EXPECT_EQ(again.Encode("海上。"), some.Encode("海上。"));
 }
 
+Vocabulary Characters(const std::string& characters) {
+  return Vocabulary({.unit = TextUnit::kCharacter, .characters = characters});
+}
+
 TEST(Vocabulary, RefusesWhatMakesNone) {
-  EXPECT_THROW(Vocabulary("word", ""), Error);
-  EXPECT_THROW(Vocabulary("byte", "a"), Error);
-  EXPECT_THROW(Vocabulary("character", ""), Error);
-  EXPECT_THROW(Vocabulary("character", "aba"), Error);
-  EXPECT_THROW(Vocabulary("character", "a\xff"), Error);
+  EXPECT_THROW(Vocabulary({.unit = TextUnit::kByte, .characters = "a"}), Error);
+  EXPECT_THROW(Characters(""), Error);
+  EXPECT_THROW(Characters("aba"), Error);
+  EXPECT_THROW(Characters("a\xff"), Error);
   EXPECT_THROW(Vocabulary::OfText("", 5), Error);
   EXPECT_THROW(Vocabulary::OfText("\xe6\xb5", 5), Error);
-  EXPECT_THROW(Vocabulary("character", "a").Encode("\xff"), Error);
+  EXPECT_THROW(Characters("a").Encode("\xff"), Error);
 }
 
 }  // namespace

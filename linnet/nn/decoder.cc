@@ -9,17 +9,19 @@ namespace linnet::nn {
 
 using torch::Tensor;
 
-TransformerDecoderLayerImpl::TransformerDecoderLayerImpl(const DecoderOptions& options)
-    : parts_(options.transformer),
-      self_attention(options.transformer, options.transformer.attention),
-      cross_attention(options.transformer, options.cross),
+TransformerDecoderLayerImpl::TransformerDecoderLayerImpl(const TransformerOptions& options,
+                                                         const MixerSpec& self,
+                                                         const MixerSpec& cross)
+    : parts_(options),
+      self_attention(options, self),
+      cross_attention(options, cross),
       linear1(parts_.MakeIn()),
       linear2(parts_.MakeOut()),
       norm1(parts_.MakeNorm()),
       norm2(parts_.MakeNorm()),
       norm3(parts_.MakeNorm()) {
   if (!cross_attention->cross()) {
-    throw InputError("a decoder cannot look at its memory with attention '", options.cross.kind,
+    throw InputError("a decoder cannot look at its memory with attention '", cross.kind,
                      "', whose keys are the queries' positions; choose linear or full");
   }
   register_module("self_attention", self_attention);
@@ -41,8 +43,8 @@ Tensor TransformerDecoderLayerImpl::forward(const Tensor& x, const Tensor& memor
                             linear1, linear2, norm3);
 }
 
-Tensor TransformerDecoderLayerImpl::Step(const Tensor& x, AttentionState& self,
-                                         const AttentionState& cross) {
+Tensor TransformerDecoderLayerImpl::Step(const Tensor& x, MixerState& self,
+                                         const MixerState& cross) {
   const Tensor own = self_attention->AttendStep(x, parts_.Before(norm1), self);
   const Tensor y = parts_.Project(x, own, self_attention->out_projection, norm1);
   const Tensor seen = cross_attention->AttendToState(cross, y, parts_.Before(norm2));
@@ -55,7 +57,8 @@ TransformerDecoderImpl::TransformerDecoderImpl(const DecoderOptions& options)
   Validate(options.transformer);
   register_module("layers", layers);
   for (int64_t i = 0; i < options.transformer.layers; ++i) {
-    layers->push_back(TransformerDecoderLayer(options));
+    layers->push_back(TransformerDecoderLayer(options.transformer, options.transformer.mixer(i),
+                                              options.cross_mixer(i)));
   }
   if (options.transformer.final_norm) {
     norm = LayerParts(options.transformer).MakeNorm();

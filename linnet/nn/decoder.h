@@ -1,7 +1,7 @@
 // The transformer decoder: causal self attention, then attention over an encoder's memory, in its two
 // forms over one set of weights.
 //
-//   DecoderOptions options{.transformer = {.layers = 4, .heads = 8, ...}, .cross = {.kind = "linear"}};
+//   DecoderOptions options{.transformer = {.layers = 4, .d_model = 128, ...}};  // linear attention
 //   Decoder built = BuildDecoder(options);
 //   y = built.batch->forward(x, memory, Mask{.lengths = memory_lengths});   // x [N, L, d_model]
 //   DecoderState state = built.recurrent->Begin(memory, memory_lengths);    // memory is read once
@@ -20,10 +20,15 @@
 namespace linnet::nn {
 
 struct DecoderOptions {
-  TransformerOptions transformer;  // its attention is the self attention
-  // A kind whose keys may be other positions than its queries: linear, full, kernel or one's own. An
-  // AttentionSpec's kind is causal-linear where none is named, which is refused here.
-  AttentionSpec cross = {.kind = "linear"};
+  TransformerOptions transformer;  // its pattern is of the self attention
+  // Attention over the memory, of the layers in turn: kinds whose keys may be other positions than
+  // their queries. Empty: CrossMixer() of each layer's self attention.
+  std::vector<MixerSpec> cross = {};
+
+  MixerSpec cross_mixer(int64_t layer) const {
+    return cross.empty() ? CrossMixer(transformer.mixer(layer))
+                         : cross[static_cast<size_t>(layer) % cross.size()];
+  }
 };
 
 class TransformerDecoderLayerImpl : public torch::nn::Module {
@@ -31,12 +36,13 @@ class TransformerDecoderLayerImpl : public torch::nn::Module {
   LayerParts parts_;  // first: it makes what follows
 
  public:
-  explicit TransformerDecoderLayerImpl(const DecoderOptions& options);
+  TransformerDecoderLayerImpl(const TransformerOptions& options, const MixerSpec& self,
+                              const MixerSpec& cross);
   // x [N, L, d_model], memory [N, S, d_model] -> [N, L, d_model]
   torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& memory, const Mask& self_mask,
                         const Mask& memory_mask);
   // x [N, d_model] -> the same
-  torch::Tensor Step(const torch::Tensor& x, AttentionState& self, const AttentionState& cross);
+  torch::Tensor Step(const torch::Tensor& x, MixerState& self, const MixerState& cross);
 
   AttentionLayer self_attention, cross_attention;
   torch::nn::Linear linear1, linear2;
@@ -81,8 +87,8 @@ class RecurrentTransformerDecoderImpl : public torch::nn::Module {
 };
 TORCH_MODULE(RecurrentTransformerDecoder);
 
-// Both forms of one description, sharing their weights. `recurrent` is null where one of the kinds
-// has no such form.
+// Both forms of one description, sharing their weights. `recurrent` is null where one of the
+// layers has no such form.
 struct Decoder {
   TransformerDecoder batch = nullptr;
   RecurrentTransformerDecoder recurrent = nullptr;

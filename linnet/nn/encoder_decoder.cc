@@ -11,15 +11,10 @@ namespace {
 
 using torch::Tensor;
 
-// Of the attention that looks both ways, or at other positions than its own.
-AttentionSpec Everywhere(AttentionSpec spec) {
-  if (spec.kind == "causal-linear") spec.kind = "linear";
-  return spec;
-}
-
+// Of layers that look both ways.
 TransformerOptions EncoderOptions(const ModelSpec& spec, const TrainingOptions& options) {
   TransformerOptions encoder = OptionsOf(spec, options);
-  encoder.attention = Everywhere(encoder.attention);
+  for (MixerSpec& mixer : encoder.pattern) mixer = CrossMixer(mixer);
   return encoder;
 }
 
@@ -28,13 +23,12 @@ TransformerOptions EncoderOptions(const ModelSpec& spec, const TrainingOptions& 
 EncoderDecoderImpl::EncoderDecoderImpl(const ModelSpec& spec, const TrainingOptions& options)
     : Network(spec),
       encoder_(BuildTransformer(EncoderOptions(spec, options))),
-      decoder_(BuildDecoder(
-          {.transformer = OptionsOf(spec, options), .cross = Everywhere(spec.attention)})),
-      predictor_(spec.d_model, spec.OutputSize()),
+      decoder_(BuildDecoder({.transformer = OptionsOf(spec, options)})),
+      predictor_(spec.stack.d_model, spec.OutputSize()),
       dropout_(options.dropout),
       head_precision_(HeadPrecision(spec, options)) {
-  if (!spec.tied) {
-    value_embedding_ = torch::nn::Embedding(spec.vocabulary, spec.value_embedding);
+  if (!spec.head.tied) {
+    value_embedding_ = torch::nn::Embedding(spec.input.vocabulary, spec.input.value_embedding);
     register_module("value_embedding", value_embedding_);
   }
   if (spec.PositionDims() > 0) {
@@ -49,12 +43,13 @@ EncoderDecoderImpl::EncoderDecoderImpl(const ModelSpec& spec, const TrainingOpti
 }
 
 Tensor EncoderDecoderImpl::Embed(const Tensor& tokens) {
-  if (tokens.size(1) > spec().max_length) {
+  if (tokens.size(1) > spec().input.max_length) {
     throw InputError("a line of ", tokens.size(1), " symbols is longer than the model's ",
-                     spec().max_length, " positions");
+                     spec().input.max_length, " positions");
   }
-  Tensor x = spec().tied ? torch::embedding(predictor_->weight, tokens) * std::sqrt(spec().d_model)
-                         : value_embedding_(tokens);
+  Tensor x = spec().head.tied
+                 ? torch::embedding(predictor_->weight, tokens) * std::sqrt(spec().stack.d_model)
+                 : value_embedding_(tokens);
   if (!pos_embedding_.is_empty()) x = pos_embedding_->Place(x);
   return dropout_(x);
 }

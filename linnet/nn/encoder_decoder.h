@@ -1,12 +1,12 @@
-// The whole network of a couplet's ModelSpec whose network is "encoder-decoder": the first line is read in
-// both directions, and the second one written by a decoder that attends to it.
+// The whole network of a ModelSpec with encoder_decoder(), over text: the first line is read in
+// both directions, and a decoder that attends to it writes the second one.
 //
 //   EncoderDecoder model(spec);
 //   torch::Tensor out = model->forward(first, lengths, second);   // [N, S], [N], [N, L] -> [N, L, classes]
 //
-// spec.layers layers each: an encoder with linear attention (with softmax where spec.attention is "full"),
-// and a decoder whose layers look at themselves causally, then at the encoder's outputs (nn/decoder.h).
-// Both share the embedding and the positions, which begin at 0 in either line.
+// spec.stack.layers() layers each: an encoder with CrossMixer() of each layer's mixer, and a decoder
+// whose layers look at themselves causally, then at the encoder's outputs (nn/decoder.h). Both share
+// the embedding and the positions, which begin at 0 in either line.
 #ifndef LINNET_NN_ENCODER_DECODER_H_
 #define LINNET_NN_ENCODER_DECODER_H_
 

@@ -5,8 +5,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "linnet/base/error.h"
+#include "linnet/model/registry.h"
 #include "linnet/nn/mask.h"
-#include "linnet/nn/registry.h"
 
 namespace linnet::nn {
 namespace {
@@ -14,8 +15,9 @@ namespace {
 using torch::Tensor;
 
 Registry<FeatureMapKind>& Maps() {
-  static Registry<FeatureMapKind> maps{kEluFeatureMap, kReluFeatureMap, kPolynomial2FeatureMap,
-                                       kRffFeatureMap, kFavorFeatureMap};
+  static Registry<FeatureMapKind> maps(
+      "feature map module", {EluFeatureMapKind(), ReluFeatureMapKind(), Polynomial2FeatureMapKind(),
+                             RffFeatureMapKind(), FavorFeatureMapKind()});
   return maps;
 }
 
@@ -65,15 +67,15 @@ Tensor RandomFeatureMapImpl::Scaled(const Tensor& x) const {
   return x * std::pow(static_cast<double>(omega.size(0)), -0.25);
 }
 
-FeatureMap MakeFeatureMap(const AttentionSpec& spec, int64_t query_dim) {
+FeatureMap MakeFeatureMap(const MixerSpec& spec, int64_t query_dim) {
   ValidateFeatureMap(spec, query_dim, "feature map");
-  return Maps().Find(spec.feature_map)(spec, query_dim);
+  return Maps().Find(spec.feature_map).make(spec, query_dim);
 }
 
 void RegisterFeatureMap(const FeatureMapInfo& info,
-                        FeatureMap (*make)(const AttentionSpec& spec, int64_t query_dim)) {
+                        FeatureMap (*make)(const MixerSpec& spec, int64_t query_dim)) {
   AddFeatureMap(info);
-  Maps().Add(info.name, make);
+  Maps().Add({info.name, make});
 }
 
 void RedrawFeatures(torch::nn::Module& module) {

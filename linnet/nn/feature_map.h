@@ -5,8 +5,8 @@
 //   torch::Tensor out = map->Divide(phi_q_s, phi_q_z, z, eps);        // eq. 12
 //   RedrawFeatures(*model);                                           // every random map in it
 //
-// A new map is a new file that defines its FeatureMapKind, a line in feature_map.cc, and a line in
-// model/attention.cc that tells its size; from outside the library, one call of RegisterFeatureMap.
+// A new map is a file feature_map_NAME.cc that defines its FeatureMapKind, a line in feature_map.cc,
+// and a row in model/feature_map.cc; from outside the library, one call of RegisterFeatureMap.
 #ifndef LINNET_NN_FEATURE_MAP_H_
 #define LINNET_NN_FEATURE_MAP_H_
 
@@ -15,8 +15,9 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 
-#include "linnet/model/attention.h"
+#include "linnet/model/mixer.h"
 #include "linnet/ops/causal_linear.h"
 
 namespace linnet::nn {
@@ -61,24 +62,28 @@ class RandomFeatureMapImpl : public FeatureMapImpl {
 };
 
 struct FeatureMapKind {
-  const char* name;
-  FeatureMap (*make)(const AttentionSpec& spec, int64_t query_dim);
+  std::string name;
+  FeatureMap (*make)(const MixerSpec& spec, int64_t query_dim);
 };
 
 // Throws InputError for an unknown map and for features that Validate() refuses; the spec's kind is
 // not looked at.
-FeatureMap MakeFeatureMap(const AttentionSpec& spec, int64_t query_dim);
+FeatureMap MakeFeatureMap(const MixerSpec& spec, int64_t query_dim);
 
-// Makes a map of one's own known to every linear kind, and to model descriptions.
+// Adds a map, for every linear mixer and for model descriptions. Throws InputError where the name
+// is taken.
 void RegisterFeatureMap(const FeatureMapInfo& info,
-                        FeatureMap (*make)(const AttentionSpec& spec, int64_t query_dim));
+                        FeatureMap (*make)(const MixerSpec& spec, int64_t query_dim));
 
 // Draws every random map within the module anew, from libtorch's default generator.
 void RedrawFeatures(torch::nn::Module& module);
 
-// Defined in the maps' own files.
-extern const FeatureMapKind kEluFeatureMap, kReluFeatureMap, kPolynomial2FeatureMap, kRffFeatureMap,
-    kFavorFeatureMap;
+// Rows of feature_map_*.cc, a file each.
+FeatureMapKind EluFeatureMapKind();
+FeatureMapKind ReluFeatureMapKind();
+FeatureMapKind Polynomial2FeatureMapKind();
+FeatureMapKind RffFeatureMapKind();
+FeatureMapKind FavorFeatureMapKind();
 
 }  // namespace linnet::nn
 

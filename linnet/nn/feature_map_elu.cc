@@ -14,7 +14,8 @@ class Elu : public FeatureMapImpl {
 
 }  // namespace
 
-const FeatureMapKind kEluFeatureMap = {
-    "elu", [](const AttentionSpec&, int64_t) -> FeatureMap { return std::make_shared<Elu>(); }};
+FeatureMapKind EluFeatureMapKind() {
+  return {"elu", [](const MixerSpec&, int64_t) -> FeatureMap { return std::make_shared<Elu>(); }};
+}
 
 }  // namespace linnet::nn

@@ -41,9 +41,11 @@ class Favor : public RandomFeatureMapImpl {
 
 }  // namespace
 
-const FeatureMapKind kFavorFeatureMap = {
-    "favor", [](const AttentionSpec& spec, int64_t query_dim) -> FeatureMap {
-      return std::make_shared<Favor>(query_dim, OmegaColumns(spec, static_cast<int>(query_dim)));
-    }};
+FeatureMapKind FavorFeatureMapKind() {
+  return {"favor", [](const MixerSpec& spec, int64_t query_dim) -> FeatureMap {
+            return std::make_shared<Favor>(query_dim,
+                                           OmegaColumns(spec, static_cast<int>(query_dim)));
+          }};
+}
 
 }  // namespace linnet::nn

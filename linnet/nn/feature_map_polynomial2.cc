@@ -41,9 +41,10 @@ class Polynomial2 : public FeatureMapImpl {
 
 }  // namespace
 
-const FeatureMapKind kPolynomial2FeatureMap = {
-    "polynomial2", [](const AttentionSpec&, int64_t query_dim) -> FeatureMap {
-      return std::make_shared<Polynomial2>(query_dim);
-    }};
+FeatureMapKind Polynomial2FeatureMapKind() {
+  return {"polynomial2", [](const MixerSpec&, int64_t query_dim) -> FeatureMap {
+            return std::make_shared<Polynomial2>(query_dim);
+          }};
+}
 
 }  // namespace linnet::nn

@@ -13,7 +13,8 @@ class Relu : public FeatureMapImpl {
 
 }  // namespace
 
-const FeatureMapKind kReluFeatureMap = {
-    "relu", [](const AttentionSpec&, int64_t) -> FeatureMap { return std::make_shared<Relu>(); }};
+FeatureMapKind ReluFeatureMapKind() {
+  return {"relu", [](const MixerSpec&, int64_t) -> FeatureMap { return std::make_shared<Relu>(); }};
+}
 
 }  // namespace linnet::nn

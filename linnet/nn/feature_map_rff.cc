@@ -33,9 +33,11 @@ class Rff : public RandomFeatureMapImpl {
 
 }  // namespace
 
-const FeatureMapKind kRffFeatureMap = {
-    "rff", [](const AttentionSpec& spec, int64_t query_dim) -> FeatureMap {
-      return std::make_shared<Rff>(query_dim, OmegaColumns(spec, static_cast<int>(query_dim)));
-    }};
+FeatureMapKind RffFeatureMapKind() {
+  return {"rff", [](const MixerSpec& spec, int64_t query_dim) -> FeatureMap {
+            return std::make_shared<Rff>(query_dim,
+                                         OmegaColumns(spec, static_cast<int>(query_dim)));
+          }};
+}
 
 }  // namespace linnet::nn

@@ -8,16 +8,16 @@ namespace linnet::nn {
 
 using torch::Tensor;
 
-LinearStateAttention::LinearStateAttention(const AttentionSpec& spec, const AttentionSizes& sizes)
-    : query_dim_(sizes.query_dim),
+LinearStateAttention::LinearStateAttention(const MixerSpec& spec)
+    : query_dim_(spec.query_dim),
       eps_(spec.eps),
-      map_(MakeFeatureMap(spec, sizes.query_dim)),
+      map_(MakeFeatureMap(spec, spec.query_dim)),
       kind_(spec.kind) {
   register_module("feature_map", map_);
 }
 
 void LinearStateAttention::Remember(const Tensor& k, const Tensor& v, const Tensor& lengths,
-                                    AttentionState& state) {
+                                    MixerState& state) {
   CheckRecurrent(kind_.c_str(), query_dim_, {}, k, v, lengths,
                  state.empty() ? Tensor() : state.tensors[0]);
   const Tensor phi_k = DropBehind(map_->Keys(DropBehind(k, lengths)), lengths);
@@ -31,7 +31,7 @@ void LinearStateAttention::Remember(const Tensor& k, const Tensor& v, const Tens
   state.length += k.size(1);
 }
 
-Tensor LinearStateAttention::Recall(const Tensor& q, const AttentionState& state) {
+Tensor LinearStateAttention::Recall(const Tensor& q, const MixerState& state) {
   if (state.empty()) throw InputError("attention has nothing to recall: its state is empty");
   const Tensor &s = state.tensors[0], &z = state.tensors[1];
   CheckRecurrent(kind_.c_str(), query_dim_, q.unsqueeze(1), {}, {}, {}, s);

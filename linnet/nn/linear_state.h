@@ -3,21 +3,21 @@
 #ifndef LINNET_NN_LINEAR_STATE_H_
 #define LINNET_NN_LINEAR_STATE_H_
 
-#include "linnet/nn/attention.h"
 #include "linnet/nn/feature_map.h"
+#include "linnet/nn/mixer.h"
 
 namespace linnet::nn {
 
-class LinearStateAttention : public AttentionImpl {
+class LinearStateAttention : public MixerImpl {
  public:
-  LinearStateAttention(const AttentionSpec& spec, const AttentionSizes& sizes);
+  explicit LinearStateAttention(const MixerSpec& spec);
 
   bool recurrent() const override { return true; }
   // state.tensors are s [N, H, F, M] and z [N, H, F]: sums of phi(k) v^T and of phi(k).
   void Remember(const torch::Tensor& k, const torch::Tensor& v, const torch::Tensor& lengths,
-                AttentionState& state) override;
+                MixerState& state) override;
   // phi(q) s / (phi(q) . z + eps), or with the map's guard
-  torch::Tensor Recall(const torch::Tensor& q, const AttentionState& state) override;
+  torch::Tensor Recall(const torch::Tensor& q, const MixerState& state) override;
 
  protected:
   int64_t query_dim_;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <span>
+#include <string_view>
 
 #include "linnet/base/error.h"
 #include "linnet/io/json.h"
@@ -21,33 +22,31 @@ Network::Network(const ModelSpec& spec) : spec_((Validate(spec), spec)) {}
 torch::Device Network::device() const { return parameters().front().device(); }
 
 TransformerOptions OptionsOf(const ModelSpec& spec, const TrainingOptions& options) {
-  return {.attention = spec.attention,
-          .layers = spec.layers,
-          .heads = spec.heads,
-          .query_dim = spec.query_dim,
-          .value_dim = spec.value_dim,
-          .d_model = spec.d_model,
-          .d_ff = spec.d_ff,
-          .activation = spec.activation,
-          .norm_first = spec.norm_first,
-          .convolution = spec.convolution,
-          .final_norm = spec.final_norm,
-          .norm_eps = spec.norm_eps,
+  return {.pattern = spec.stack.pattern,
+          .layers = spec.stack.layers(),
+          .d_model = spec.stack.d_model,
+          .d_ff = spec.stack.d_ff,
+          .activation = spec.stack.activation,
+          .norm_first = spec.stack.norm_first,
+          .convolution = spec.stack.convolution,
+          .final_norm = spec.stack.final_norm,
+          .norm_eps = spec.stack.norm_eps,
           .dropout = options.dropout,
           .precision = ops::PrecisionNamed(options.precision, options.device),
           .checkpoint_layers = options.checkpoint_layers};
 }
 
 ops::Precision HeadPrecision(const ModelSpec& spec, const TrainingOptions& options) {
-  // A head over many symbols is most of a small network's work.
+  // A head over many tokens is most of a small network's work.
   constexpr int kMany = 1024;
-  const bool large = spec.head == "categorical" && spec.classes >= kMany;
+  const bool large = !spec.logistics() && spec.head.classes >= kMany;
   return large ? ops::PrecisionNamed(options.precision, options.device) : ops::Precision::kFp32;
 }
 
 PositionalEmbeddingImpl::PositionalEmbeddingImpl(const ModelSpec& spec)
-    : added_(spec.positions == "added") {
-  pe = register_buffer("pe", torch::tensor(PositionTable(spec)).view({1, spec.max_length, -1}));
+    : added_(spec.input.positions == Positions::kAdded) {
+  pe = register_buffer("pe",
+                       torch::tensor(PositionTable(spec)).view({1, spec.input.max_length, -1}));
 }
 
 Tensor PositionalEmbeddingImpl::Place(const Tensor& x, int64_t first) const {
@@ -56,8 +55,8 @@ Tensor PositionalEmbeddingImpl::Place(const Tensor& x, int64_t first) const {
 }
 
 std::shared_ptr<Network> MakeNetwork(const ModelSpec& spec, const TrainingOptions& options) {
-  if (spec.task == "speech") return std::make_shared<SpeechModelImpl>(spec, options);
-  if (spec.network == "encoder-decoder") return std::make_shared<EncoderDecoderImpl>(spec, options);
+  if (spec.ReadsFrames()) return std::make_shared<SpeechModelImpl>(spec, options);
+  if (spec.encoder_decoder()) return std::make_shared<EncoderDecoderImpl>(spec, options);
   return std::make_shared<SequenceModelImpl>(spec, options);
 }
 
@@ -93,15 +92,44 @@ std::shared_ptr<Network> LoadNetwork(const std::string& path) {
   return network;
 }
 
+namespace {
+
+// The index in a tensor's name, "transformer.layers.3.attention...".
+size_t LayerOf(const std::string& tensor) {
+  constexpr std::string_view kBefore = ".layers.";
+  return std::stoul(tensor.substr(tensor.find(kBefore) + kBefore.size()));
+}
+
+}  // namespace
+
+std::optional<SpecDifference> NetworkDifference(const ModelSpec& a, const ModelSpec& b) {
+  ModelSpec like_b = a;
+  like_b.stack.pattern = b.stack.pattern;
+  like_b.stack.repeat = b.stack.repeat;
+  like_b.input.max_length = b.input.max_length;
+  if (a.image() && b.image()) like_b.part = b.part;
+  if (auto difference = FirstDifference(like_b, b)) return difference;
+  const auto differ = [](const char* name, int of_a, int of_b) -> std::optional<SpecDifference> {
+    if (of_a == of_b) return std::nullopt;
+    return SpecDifference{name, std::to_string(of_a), std::to_string(of_b)};
+  };
+  if (auto difference = differ("layers", a.stack.layers(), b.stack.layers())) return difference;
+  for (size_t i = 0; i < static_cast<size_t>(a.stack.layers()); ++i) {
+    const MixerSpec &of_a = a.stack.mixer(i), &of_b = b.stack.mixer(i);
+    for (const auto& difference : {differ("heads", of_a.heads, of_b.heads),
+                                   differ("query_dim", of_a.query_dim, of_b.query_dim),
+                                   differ("value_dim", of_a.value_dim, of_b.value_dim)}) {
+      if (difference) return difference;
+    }
+  }
+  return std::nullopt;
+}
+
 std::vector<std::string> CopyWeights(const std::string& path, Network& network) {
   const Checkpoint checkpoint = Checkpoint::Open(path);
   const ModelSpec &here = network.spec(), &there = checkpoint.spec();
   // Shapes do not tell networks apart: heads, activation and order of the norms have none.
-  ModelSpec same = there;
-  same.attention = here.attention;
-  same.max_length = here.max_length;
-  same.width = here.width, same.height = here.height, same.channels = here.channels;
-  if (const auto difference = FirstDifference(same, here)) {
+  if (const auto difference = NetworkDifference(there, here)) {
     throw InputError(path, ": its network is another one: ", difference->field, " is ",
                      difference->a, " there and ", difference->b,
                      " here; only attention, length and the size of images may differ");
@@ -116,16 +144,19 @@ std::vector<std::string> CopyWeights(const std::string& path, Network& network) 
       throw InputError(path, ": its network is another one: it has a tensor ", Quote(tensor.name));
     }
   }
-  const bool same_image =
-      there.width == here.width && there.height == here.height && there.channels == here.channels;
+  const auto row_bytes = [](const ModelSpec& spec) {
+    return spec.image() ? spec.image()->RowBytes() : 0;
+  };
   const auto fits = [&](const TensorInfo& info) {
     if (!IsBuffer(info.name)) return true;
     const linnet::Tensor* tensor = checkpoint.file().Find(info.name);
     if (tensor == nullptr || tensor->shape != info.shape) return false;
     if (info.name.ends_with(".omega")) {
-      return there.attention.feature_map == here.attention.feature_map;
+      const size_t layer = LayerOf(info.name);
+      return there.stack.mixer(layer).feature_map == here.stack.mixer(layer).feature_map;
     }
-    return info.name != "pos_embedding.pe" || here.positions == "sequence" || same_image;
+    return info.name != "pos_embedding.pe" || here.input.positions != Positions::kGrid ||
+           row_bytes(there) == row_bytes(here);
   };
   std::vector<std::string> kept;
   std::map<std::string, std::span<const float>> taken;

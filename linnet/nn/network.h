@@ -11,6 +11,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -59,19 +60,23 @@ class PositionalEmbeddingImpl : public torch::nn::Module {
 };
 TORCH_MODULE(PositionalEmbedding);
 
-// A SpeechModel for the task "speech", an EncoderDecoder where the spec's network is one, a SequenceModel for
-// any other.
+// A SpeechModel where the spec reads frames, an EncoderDecoder where its network is one, a
+// SequenceModel otherwise.
 std::shared_ptr<Network> MakeNetwork(const ModelSpec& spec, const TrainingOptions& options = {});
 
 // Checkpoints of model/checkpoint.h. `training` is JSON on what the model was trained on, or "".
 void SaveModel(const std::string& path, const Network& network, const std::string& training);
 std::shared_ptr<Network> LoadNetwork(const std::string& path);
 
-// Gives the network the weights of a checkpoint whose network is the same but for its attention, its
-// length and the size of its images: softmax attention's weights to linear attention, say. Returns the
-// names of what the network keeps, since the checkpoint has none that fit: random features, the table of
-// positions. Throws InputError, naming the field, where the network is another one, and where a weight is
-// no number; the network is then as it was.
+// The first field in which two specs differ, other than attention (but its heads and their
+// dimensions), length and the size of images: none where one network can take the other's weights.
+std::optional<SpecDifference> NetworkDifference(const ModelSpec& a, const ModelSpec& b);
+
+// Gives the network the weights of a checkpoint that has no NetworkDifference() to it: softmax
+// attention's weights to linear attention, say. Returns the names of the tensors that the network
+// keeps, since the checkpoint has none that fit: random features, the table of positions. Throws
+// InputError, naming the field, where the network is another one, and where a weight is no number; the
+// network is then as it was.
 std::vector<std::string> CopyWeights(const std::string& path, Network& network);
 
 // The tensors of the checkpoint's table, parameters and buffers, by their names there.

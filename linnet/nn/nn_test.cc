@@ -23,9 +23,12 @@ double Off(const Tensor& a, const Tensor& b) { return (a - b).abs().max().item<d
 
 ModelSpec SmallImages(const std::string& kind) {
   ModelSpec spec;
-  spec.attention.kind = kind;
-  spec.layers = 2, spec.heads = 3, spec.query_dim = 4, spec.value_dim = 5, spec.d_model = 16;
-  spec.d_ff = 24, spec.value_embedding = 10, spec.width = 6, spec.height = 4, spec.max_length = 23;
+  spec.stack = {.pattern = {{.kind = kind, .heads = 3, .query_dim = 4, .value_dim = 5}},
+                .repeat = 2,
+                .d_model = 16,
+                .d_ff = 24};
+  spec.input.value_embedding = 10, spec.input.max_length = 23;
+  spec.part = ImageSpec{.width = 6, .height = 4};
   return spec;
 }
 
@@ -86,12 +89,15 @@ TEST(EncoderDecoder, SeesWhatItMayAndSavesAndLoads) {
   for (const char* kind : {"causal-linear", "full"}) {
     for (const bool tied : {false, true}) {
       ModelSpec spec;
-      spec.task = "couplet", spec.network = "encoder-decoder", spec.attention.kind = kind;
-      spec.head = "categorical", spec.positions = "added", spec.tied = tied;
-      spec.text = {.unit = "character", .characters = "abcdefgh"};
-      spec.vocabulary = spec.classes = 11, spec.layers = 2, spec.heads = 2, spec.d_model = 16;
-      spec.query_dim = 4, spec.value_dim = 6, spec.d_ff = 24, spec.value_embedding = 16;
-      spec.max_length = 9;
+      spec.task = "couplet", spec.network = NetworkKind::kEncoderDecoder;
+      spec.stack = {.pattern = {{.kind = kind, .heads = 2, .query_dim = 4, .value_dim = 6}},
+                    .repeat = 2,
+                    .d_model = 16,
+                    .d_ff = 24};
+      spec.input = {
+          .vocabulary = 11, .max_length = 9, .value_embedding = 16, .positions = Positions::kAdded};
+      spec.head = {.kind = HeadKind::kCategorical, .classes = 11, .tied = tied};
+      spec.part = TextSpec{.unit = TextUnit::kCharacter, .characters = "abcdefgh"};
       EncoderDecoder model(spec);
       model->eval();
       const Tensor first = torch::randint(3, 11, {3, 7}, torch::kInt64);
@@ -127,9 +133,7 @@ TEST(EncoderDecoder, SeesWhatItMayAndSavesAndLoads) {
       EXPECT_EQ(loaded->spec(), spec);
       EXPECT_EQ(Off(loaded->forward(first, lengths, second), out), 0);
       EXPECT_EQ(ModelTensors(*model).size(), TensorTable(spec).size());
-      spec.attention.kind = "kernel";
-      EXPECT_THROW(EncoderDecoder{spec}, Error);
-      spec.attention.kind = kind, spec.task = "text";
+      spec.stack.mixer().kind = "reformer";
       EXPECT_THROW(EncoderDecoder{spec}, Error);
     }
   }
@@ -140,13 +144,17 @@ TEST(SequenceModel, EveryCausalKindSavesAndLoads) {
   const std::string path = (std::filesystem::temp_directory_path() /
                             ("linnet_nn_kinds." + std::to_string(getpid()) + ".safetensors"))
                                .string();
-  for (const AttentionSpec& attention :
-       {AttentionSpec{.kind = "full"}, AttentionSpec{.kind = "kernel", .similarity = "rbf"},
-        AttentionSpec{.feature_map = "relu"}, AttentionSpec{.feature_map = "polynomial2"},
-        AttentionSpec{.feature_map = "rff"}, AttentionSpec{.feature_map = "favor", .features = 6},
-        AttentionSpec{.kind = "reformer", .lsh_buckets = 4, .lsh_chunk = 4}}) {
+  for (const MixerSpec& attention :
+       {MixerSpec{.kind = "full"}, MixerSpec{.kind = "kernel", .similarity = Similarity::kRbf},
+        MixerSpec{.feature_map = "relu"}, MixerSpec{.feature_map = "polynomial2"},
+        MixerSpec{.feature_map = "rff"}, MixerSpec{.feature_map = "favor", .features = 6},
+        MixerSpec{.kind = "reformer", .lsh_buckets = 4, .lsh_chunk = 4}}) {
     ModelSpec spec = SmallImages(attention.kind);
-    spec.attention = attention;
+    const MixerSpec sizes = spec.stack.mixer();
+    spec.stack.pattern = {attention};
+    MixerSpec& mixer = spec.stack.mixer();
+    mixer.heads = sizes.heads, mixer.query_dim = sizes.query_dim;
+    mixer.value_dim = sizes.value_dim;
     SequenceModel model(spec);
     model->eval();
     SaveModel(path, *model, "{}");
@@ -175,8 +183,8 @@ TEST(SequenceModel, WeightsMoveBetweenKinds) {
   SequenceModel full(SmallImages("full"));
   SaveModel(path, *full, "{}");
   ModelSpec spec = SmallImages("causal-linear");
-  spec.attention.feature_map = "favor";
-  spec.attention.features = 4096;
+  spec.stack.mixer().feature_map = "favor";
+  spec.stack.mixer().features = 4096;
   SequenceModel linear(spec);
   const std::vector<std::string> kept = CopyWeights(path, *linear);
   ASSERT_EQ(kept.size(), 2u);
@@ -187,7 +195,7 @@ TEST(SequenceModel, WeightsMoveBetweenKinds) {
 
   // Another length: the table of positions is the model's own, the rest comes over.
   spec = SmallImages("full");
-  spec.height = 2, spec.max_length = 11;
+  spec.image()->height = 2, spec.input.max_length = 11;
   SequenceModel shorter(spec);
   EXPECT_EQ(CopyWeights(path, *shorter), std::vector<std::string>{"pos_embedding.pe"});
   EXPECT_EQ(
@@ -208,13 +216,17 @@ TEST(SequenceModel, WeightsMoveBetweenKinds) {
     }
     EXPECT_EQ(Off(ModelTensors(*other)["transformer.norm.weight"], before), 0);
   };
-  refuses("d_ff", [](ModelSpec& s) { s.d_ff = 25; });
-  refuses("layers", [](ModelSpec& s) { s.layers = 1; });
-  refuses("heads", [](ModelSpec& s) { s.heads = 1, s.query_dim = 12, s.value_dim = 15; });
-  refuses("activation", [](ModelSpec& s) { s.activation = "gelu"; });
-  refuses("norm_first", [](ModelSpec& s) { s.norm_first = true; });
-  refuses("pixel_above", [](ModelSpec& s) { s.pixel_above = true; });
-  refuses("value_embedding", [](ModelSpec& s) { s.value_embedding = 8, s.positions = "grid"; });
+  refuses("d_ff", [](ModelSpec& s) { s.stack.d_ff = 25; });
+  refuses("layers", [](ModelSpec& s) { s.stack.repeat = 1; });
+  refuses("heads", [](ModelSpec& s) {
+    MixerSpec& mixer = s.stack.mixer();
+    mixer.heads = 1, mixer.query_dim = 12, mixer.value_dim = 15;
+  });
+  refuses("activation", [](ModelSpec& s) { s.stack.activation = Activation::kGelu; });
+  refuses("norm_first", [](ModelSpec& s) { s.stack.norm_first = true; });
+  refuses("pixel_above", [](ModelSpec& s) { s.input.pixel_above = true; });
+  refuses("value_embedding",
+          [](ModelSpec& s) { s.input.value_embedding = 8, s.input.positions = Positions::kGrid; });
 
   torch::NoGradGuard no_grad;
   ModelTensors(*full)["transformer.layers.1.linear1.bias"][3] = NAN;
@@ -232,20 +244,70 @@ TEST(SequenceModel, WeightsMoveBetweenKinds) {
   std::filesystem::remove(path);
 }
 
+// Layers of a pattern differ in kind and in sizes; the network steps where all of them do.
+TEST(SequenceModel, LayersMayDiffer) {
+  const std::string path = (std::filesystem::temp_directory_path() /
+                            ("linnet_nn_pattern." + std::to_string(getpid()) + ".safetensors"))
+                               .string();
+  torch::manual_seed(13);
+  const torch::NoGradGuard no_grad;
+  ModelSpec spec = SmallImages("causal-linear");
+  spec.stack.pattern.push_back(
+      {.kind = "full", .scale = 0.75f, .heads = 2, .query_dim = 6, .value_dim = 3});
+  SequenceModel model(spec);
+  model->eval();
+  const auto tensors = ModelTensors(*model);
+  EXPECT_EQ(tensors.size(), TensorTable(spec).size());
+  for (const TensorInfo& info : TensorTable(spec)) {
+    EXPECT_EQ(tensors.at(info.name).sizes(), torch::IntArrayRef(info.shape)) << info.name;
+  }
+  const Tensor tokens = torch::randint(256, {3, 23}, torch::kInt64);
+  const Tensor batch = model->forward(tokens);
+  SequenceState state;
+  for (int64_t t = 0; t < 23; ++t) {
+    EXPECT_LT(Off(model->Step(tokens.select(1, t), t, state), batch.select(1, t)), 1e-4) << t;
+  }
+  SaveModel(path, *model, "{}");
+  SequenceModel loaded = LoadModel(path);
+  loaded->eval();
+  EXPECT_EQ(loaded->spec(), spec);
+  EXPECT_EQ(Off(loaded->forward(tokens), batch), 0);
+
+  // Weights move to layers of the same sizes, whatever their kinds, and to no others.
+  ModelSpec linear = spec;
+  linear.stack.pattern[1].kind = "causal-linear", linear.stack.pattern[1].scale = 0;
+  EXPECT_FALSE(NetworkDifference(spec, linear));
+  EXPECT_EQ(CopyWeights(path, *MakeNetwork(linear)), std::vector<std::string>{});
+  ModelSpec swapped = spec;
+  std::swap(swapped.stack.pattern[0], swapped.stack.pattern[1]);
+  EXPECT_EQ(NetworkDifference(spec, swapped)->field, "heads");
+  EXPECT_THROW(CopyWeights(path, *MakeNetwork(swapped)), Error);
+  ModelSpec repeated = spec;
+  repeated.stack.repeat = 1;
+  EXPECT_EQ(NetworkDifference(spec, repeated)->field, "layers");
+  std::filesystem::remove(path);
+
+  spec.stack.pattern[1] = {.kind = "reformer", .heads = 3, .query_dim = 4, .value_dim = 5};
+  SequenceModel whole(spec);
+  SequenceState none;
+  EXPECT_EQ(whole->forward(tokens).sizes(), batch.sizes());
+  EXPECT_THROW(whole->Step(tokens.select(1, 0), 0, none), Error);
+}
+
 TEST(SequenceModel, PositionsOfAnotherKindAreNotTaken) {
   const std::string path = (std::filesystem::temp_directory_path() /
                             ("linnet_nn_positions." + std::to_string(getpid()) + ".safetensors"))
                                .string();
   ModelSpec spec = SmallImages("full");
-  spec.value_embedding = 8;
+  spec.input.value_embedding = 8;
   SequenceModel sequence(spec);
   SaveModel(path, *sequence, "{}");
-  spec.positions = "grid";
+  spec.input.positions = Positions::kGrid;
   SequenceModel grid(spec);
   EXPECT_THROW(CopyWeights(path, *grid), Error);
   // The same number of bytes in rows of another length.
   SaveModel(path, *grid, "{}");
-  spec.width = 4, spec.height = 6;
+  spec.image()->width = 4, spec.image()->height = 6;
   SequenceModel narrow(spec);
   EXPECT_EQ(CopyWeights(path, *narrow), std::vector<std::string>{"pos_embedding.pe"});
   std::filesystem::remove(path);
@@ -304,29 +366,33 @@ TEST(Recompute, ParametersHaveGradientsOfTheirOwn) {
 // The same outputs and gradients with checkpoints and without, whatever needs a gradient; planes that
 // are drawn anew in every pass of training are the same in both.
 TEST(Transformer, CheckpointsChangeNothing) {
+  const MixerSpec linear{.kind = "linear", .heads = 2, .query_dim = 4, .value_dim = 4};
   for (const char* kind : {"causal-linear", "reformer"}) {
     for (const bool decoder : {false, true}) {
       for (const bool leaf : {false, true}) {
         std::vector<Tensor> results[2];
         for (const bool checkpoint : {false, true}) {
           torch::manual_seed(21);
-          const TransformerOptions options{
-              .attention = {.kind = kind, .lsh_rounds = 1, .lsh_buckets = 4, .lsh_chunk = 4},
-              .layers = 2,
-              .heads = 2,
-              .query_dim = 4,
-              .value_dim = 4,
-              .d_model = 8,
-              .d_ff = 8,
-              .dropout = 0.25,
-              .checkpoint_layers = checkpoint};
+          const TransformerOptions options{.pattern = {{.kind = kind,
+                                                        .lsh_rounds = 1,
+                                                        .lsh_buckets = 4,
+                                                        .lsh_chunk = 4,
+                                                        .heads = 2,
+                                                        .query_dim = 4,
+                                                        .value_dim = 4}},
+                                           .layers = 2,
+                                           .d_model = 8,
+                                           .d_ff = 8,
+                                           .dropout = 0.25,
+                                           .checkpoint_layers = checkpoint};
           const Tensor x = torch::randn({2, 9, 8}).requires_grad_(leaf);
           const Tensor memory = torch::randn({2, 6, 8}).requires_grad_(leaf);
           Tensor y;
           std::vector<Tensor>& all = results[checkpoint];
           std::vector<Tensor> parameters;
           if (decoder) {
-            TransformerDecoder batch = BuildDecoder({.transformer = options}).batch;
+            TransformerDecoder batch =
+                BuildDecoder({.transformer = options, .cross = {linear}}).batch;
             y = batch->forward(x, memory * 2);  // not a leaf: its past is gone through once
             parameters = batch->parameters();
           } else {
@@ -354,10 +420,12 @@ TEST(Transformer, CheckpointsChangeNothing) {
 
 TEST(Decoder, LooksAtItsMemoryOnlyWithWhatCan) {
   DecoderOptions options;
-  options.transformer = {
-      .layers = 1, .heads = 2, .query_dim = 4, .value_dim = 4, .d_model = 8, .d_ff = 8};
+  options.transformer = {.pattern = {{.heads = 2, .query_dim = 4, .value_dim = 4}},
+                         .layers = 1,
+                         .d_model = 8,
+                         .d_ff = 8};
   for (const char* kind : {"linear", "full", "kernel"}) {
-    options.cross = {.kind = kind};
+    options.cross = {{.kind = kind, .heads = 2, .query_dim = 4, .value_dim = 4}};
     const Decoder built = BuildDecoder(options);
     EXPECT_EQ(built.recurrent.is_empty(), kind == std::string("kernel"));
     const Tensor x = torch::randn({1, 5, 8}), memory = torch::randn({1, 7, 8});
@@ -366,10 +434,9 @@ TEST(Decoder, LooksAtItsMemoryOnlyWithWhatCan) {
     EXPECT_GT(Off(TransformerDecoder(built.batch)->forward(x, other).select(1, 0), y.select(1, 0)),
               0);
   }
-  for (const AttentionSpec& cross :
-       {AttentionSpec{.kind = "causal-linear"}, AttentionSpec{.kind = "reformer"},
-        AttentionSpec{.feature_map = "favor"}}) {
-    options.cross = cross;
+  for (const MixerSpec& cross : {MixerSpec{.kind = "causal-linear"}, MixerSpec{.kind = "reformer"},
+                                 MixerSpec{.feature_map = "favor"}}) {
+    options.cross = {cross};
     try {
       BuildDecoder(options);
       ADD_FAILURE() << "took " << cross.kind;
@@ -381,8 +448,10 @@ TEST(Decoder, LooksAtItsMemoryOnlyWithWhatCan) {
 }
 
 TEST(Transformer, RefusesSizesThatMakeNone) {
-  const TransformerOptions good{
-      .layers = 1, .heads = 2, .query_dim = 4, .value_dim = 4, .d_model = 8, .d_ff = 8};
+  const TransformerOptions good{.pattern = {{.heads = 2, .query_dim = 4, .value_dim = 4}},
+                                .layers = 1,
+                                .d_model = 8,
+                                .d_ff = 8};
   const auto refuses = [&](const auto& change) {
     TransformerOptions options = good;
     change(options);
@@ -391,14 +460,14 @@ TEST(Transformer, RefusesSizesThatMakeNone) {
   };
   BuildTransformer(good);
   refuses([](TransformerOptions& o) { o.layers = -1; });
-  refuses([](TransformerOptions& o) { o.heads = 0; });
-  refuses([](TransformerOptions& o) { o.query_dim = 0; });
-  refuses([](TransformerOptions& o) { o.query_dim = -3; });
-  refuses([](TransformerOptions& o) { o.value_dim = 0; });
+  refuses([](TransformerOptions& o) { o.pattern[0].heads = 0; });
+  refuses([](TransformerOptions& o) { o.pattern[0].query_dim = 0; });
+  refuses([](TransformerOptions& o) { o.pattern[0].query_dim = -3; });
+  refuses([](TransformerOptions& o) { o.pattern[0].value_dim = 0; });
   refuses([](TransformerOptions& o) { o.d_model = 0; });
   refuses([](TransformerOptions& o) { o.d_ff = 0; });
   refuses([](TransformerOptions& o) { o.dropout = 2; });
-  refuses([](TransformerOptions& o) { o.activation = "tanh"; });
+  refuses([](TransformerOptions& o) { o.pattern.clear(); });
 }
 
 // A density over 256 bytes sums to one, also where the components are narrow or far outside.

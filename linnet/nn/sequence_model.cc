@@ -14,37 +14,37 @@ using torch::Tensor;
 SequenceModelImpl::SequenceModelImpl(const ModelSpec& spec, const TrainingOptions& options)
     : Network(spec),
       transformer_(BuildTransformer(OptionsOf(spec, options))),
-      predictor_(spec.d_model, spec.OutputSize()),
+      predictor_(spec.stack.d_model, spec.OutputSize()),
       dropout_(options.dropout),
       head_precision_(HeadPrecision(spec, options)) {
-  if (!spec.tied) {
-    value_embedding_ = torch::nn::Embedding(spec.vocabulary, spec.value_embedding);
+  if (!spec.head.tied) {
+    value_embedding_ = torch::nn::Embedding(spec.input.vocabulary, spec.input.value_embedding);
     register_module("value_embedding", value_embedding_);
   }
   if (spec.PositionDims() > 0) {
     pos_embedding_ = PositionalEmbedding(spec);
     register_module("pos_embedding", pos_embedding_);
   }
-  if (spec.pixel_above) {
-    above_embedding_ = torch::nn::Embedding(spec.vocabulary + 1, spec.value_embedding);
+  if (spec.input.pixel_above) {
+    above_embedding_ = torch::nn::Embedding(spec.input.vocabulary + 1, spec.input.value_embedding);
     register_module("above_embedding", above_embedding_);
   }
   register_module("transformer", transformer_.batch);
   register_module("predictor", predictor_);
   register_module("dropout", dropout_);
-  if (spec.task == "images") {
-    first_value =
-        register_buffer("first_value", torch::full({spec.vocabulary}, 1.0 / spec.vocabulary));
+  if (spec.image()) {
+    first_value = register_buffer(
+        "first_value", torch::full({spec.input.vocabulary}, 1.0 / spec.input.vocabulary));
   }
   to(options.device);
 }
 
 Tensor SequenceModelImpl::Values(const Tensor& tokens, const Tensor& above) {
-  if (spec().tied) {
-    return torch::embedding(predictor_->weight, tokens) * std::sqrt(spec().d_model);
+  if (spec().head.tied) {
+    return torch::embedding(predictor_->weight, tokens) * std::sqrt(spec().stack.d_model);
   }
   const Tensor values = value_embedding_(tokens);
-  return spec().pixel_above ? values + above_embedding_(above) : values;
+  return spec().input.pixel_above ? values + above_embedding_(above) : values;
 }
 
 Tensor SequenceModelImpl::Predict(const Tensor& x) {
@@ -59,15 +59,15 @@ Tensor SequenceModelImpl::At(const Tensor& tokens, const Tensor& rows) {
 
 Tensor SequenceModelImpl::Hidden(const Tensor& tokens) {
   const int64_t length = tokens.size(1);
-  if (length > spec().max_length) {
+  if (length > spec().input.max_length) {
     throw InputError("a sequence of ", length, " symbols is longer than the model's ",
-                     spec().max_length, " positions");
+                     spec().input.max_length, " positions");
   }
   Tensor above;
-  if (spec().pixel_above) {
+  if (spec().input.pixel_above) {
     // Above byte t + 1 stands byte t + 1 - RowBytes.
-    above = torch::full_like(tokens, spec().vocabulary);
-    const int64_t below = length + 1 - spec().RowBytes();
+    above = torch::full_like(tokens, spec().input.vocabulary);
+    const int64_t below = length + 1 - spec().image()->RowBytes();
     if (below > 0) above.narrow(1, length - below, below).copy_(tokens.narrow(1, 0, below));
   }
   Tensor x = Values(tokens, above);
@@ -77,24 +77,25 @@ Tensor SequenceModelImpl::Hidden(const Tensor& tokens) {
 
 Tensor SequenceModelImpl::Step(const Tensor& tokens, int64_t position, SequenceState& state) {
   if (transformer_.recurrent.is_empty()) {
-    throw InputError("attention '", spec().attention.kind, "' has no recurrent form");
+    throw InputError("this model has layers without a recurrent form: it reads whole sequences");
   }
-  if (position < 0 || position >= spec().max_length) {
-    throw InputError("position ", position, " is none of the model's ", spec().max_length);
+  if (position < 0 || position >= spec().input.max_length) {
+    throw InputError("position ", position, " is none of the model's ", spec().input.max_length);
   }
   Tensor above;
-  if (spec().pixel_above) {
+  if (spec().input.pixel_above) {
     const Tensor column = tokens.unsqueeze(1);
     state.recent = state.recent.defined() ? torch::cat({state.recent, column}, 1) : column;
-    const int64_t more = state.recent.size(1) - spec().RowBytes();
-    if (more > 0) state.recent = state.recent.narrow(1, more, spec().RowBytes());
-    above = more >= 0 ? state.recent.select(1, 0) : torch::full_like(tokens, spec().vocabulary);
+    const int64_t more = state.recent.size(1) - spec().image()->RowBytes();
+    if (more > 0) state.recent = state.recent.narrow(1, more, spec().image()->RowBytes());
+    above =
+        more >= 0 ? state.recent.select(1, 0) : torch::full_like(tokens, spec().input.vocabulary);
   }
   Tensor x = Values(tokens, above);
   if (!pos_embedding_.is_empty()) x = pos_embedding_->Place(x.unsqueeze(1), position).squeeze(1);
   if (state.layers.empty()) {
-    state.layers.resize(static_cast<size_t>(spec().layers));
-    for (AttentionState& layer : state.layers) layer.capacity = spec().max_length;
+    state.layers.resize(static_cast<size_t>(spec().stack.layers()));
+    for (MixerState& layer : state.layers) layer.capacity = spec().input.max_length;
   }
   return Predict(transformer_.recurrent(dropout_(x), state.layers));
 }

@@ -1,4 +1,4 @@
-// The whole network of a ModelSpec: embedding, transformer, head. Predicts symbol t+1 from 0 .. t.
+// The whole network of a ModelSpec: embedding, transformer, head. Predicts token t+1 from 0 .. t.
 //
 //   SequenceModel model(spec);
 //   torch::Tensor out = model->forward(tokens);       // [N, L] -> [N, L, spec.OutputSize()]
@@ -33,8 +33,8 @@ class SequenceModelImpl : public Network {
   // The same of some positions alone, for which the head computes: int64 rows [R], n L + t each ->
   // [R, OutputSize].
   torch::Tensor At(const torch::Tensor& tokens, const torch::Tensor& rows);
-  // int64 tokens [N] at position t -> [N, OutputSize]. Throws InputError where the attention kind
-  // has no recurrent form.
+  // int64 tokens [N] at position t -> [N, OutputSize]. Throws InputError where a layer has no
+  // recurrent form.
   torch::Tensor Step(const torch::Tensor& tokens, int64_t position, SequenceState& state);
 
   // How often the data begins with each symbol, [vocabulary]; images only, uniform until set.

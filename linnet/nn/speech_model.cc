@@ -17,22 +17,22 @@ InputNormImpl::InputNormImpl(int64_t bands)
 
 SpeechModelImpl::SpeechModelImpl(const ModelSpec& spec, const TrainingOptions& options)
     : Network(spec),
-      predictor_(spec.network == "lstm" ? 2 * spec.d_model : spec.d_model, spec.OutputSize()),
+      predictor_(spec.lstm() ? 2 * spec.stack.d_model : spec.stack.d_model, spec.OutputSize()),
       dropout_(options.dropout) {
-  if (spec.speech.normalise == "corpus") {
-    input_norm = InputNorm(spec.speech.bands);
+  if (spec.speech()->normalization == BandNorm::kCorpus) {
+    input_norm = InputNorm(spec.speech()->bands);
     register_module("input_norm", input_norm);
   }
-  if (spec.network == "lstm") {
-    lstm_ = torch::nn::LSTM(torch::nn::LSTMOptions(spec.speech.Inputs(), spec.d_model)
-                                .num_layers(spec.layers)
+  if (spec.lstm()) {
+    lstm_ = torch::nn::LSTM(torch::nn::LSTMOptions(spec.speech()->Inputs(), spec.stack.d_model)
+                                .num_layers(spec.stack.layers())
                                 .bidirectional(true)
                                 .batch_first(true));
     register_module("lstm", lstm_);
   } else {
-    input_projection_ = torch::nn::Linear(spec.speech.Inputs(), spec.value_embedding);
+    input_projection_ = torch::nn::Linear(spec.speech()->Inputs(), spec.input.value_embedding);
     register_module("input_projection", input_projection_);
-    if (spec.value_embedding < spec.d_model) {
+    if (spec.input.value_embedding < spec.stack.d_model) {
       pos_embedding_ = PositionalEmbedding(spec);
       register_module("pos_embedding", pos_embedding_);
     }
@@ -45,8 +45,9 @@ SpeechModelImpl::SpeechModelImpl(const ModelSpec& spec, const TrainingOptions& o
 }
 
 Tensor SpeechModelImpl::forward(const Tensor& frames, const Tensor& lengths) {
-  if (frames.dim() != 3 || frames.size(2) != spec().speech.Inputs()) {
-    throw InputError("frames must be [N, L, ", spec().speech.Inputs(), "]; got ", frames.sizes());
+  if (frames.dim() != 3 || frames.size(2) != spec().speech()->Inputs()) {
+    throw InputError("frames must be [N, L, ", spec().speech()->Inputs(), "]; got ",
+                     frames.sizes());
   }
   CheckLengths("lengths", lengths, frames);
   const Tensor x = lstm_.is_empty() ? Encode(frames, lengths) : RunLstm(frames, lengths);
@@ -54,9 +55,9 @@ Tensor SpeechModelImpl::forward(const Tensor& frames, const Tensor& lengths) {
 }
 
 Tensor SpeechModelImpl::Encode(const Tensor& frames, const Tensor& lengths) {
-  if (frames.size(1) > spec().max_length) {
+  if (frames.size(1) > spec().input.max_length) {
     throw InputError("an utterance of ", frames.size(1), " positions is longer than the model's ",
-                     spec().max_length);
+                     spec().input.max_length);
   }
   Tensor x = ops::Linear(frames, input_projection_->weight, input_projection_->bias,
                          ops::Precision::kFp32);
@@ -67,7 +68,7 @@ Tensor SpeechModelImpl::Encode(const Tensor& frames, const Tensor& lengths) {
 Tensor SpeechModelImpl::RunLstm(const Tensor& frames, const Tensor& lengths) {
   const auto parameters = lstm_->named_parameters();
   Tensor x = frames;
-  for (int layer = 0; layer < spec().layers; ++layer) {
+  for (int layer = 0; layer < spec().stack.layers(); ++layer) {
     std::vector<Tensor> directions;
     for (const bool backward : {false, true}) {
       const auto of = [&](const char* name) {

@@ -1,7 +1,7 @@
 // From frames of sound to a distribution over phones at each position: an encoder with a head for CTC
 // (nn/losses.h), or a bidirectional LSTM in the encoder's place.
 //
-//   SpeechModel model(spec);                                    // spec.task is "speech"
+//   SpeechModel model(spec);                                    // one that reads frames
 //   torch::Tensor logits = model->forward(frames, lengths);     // [N, L, Inputs] -> [N, L, classes]
 #ifndef LINNET_NN_SPEECH_MODEL_H_
 #define LINNET_NN_SPEECH_MODEL_H_

@@ -16,19 +16,26 @@ using torch::Tensor;
 
 ModelSpec SmallSpeech(const std::string& attention, int convolution = 0) {
   ModelSpec spec;
-  spec.task = "speech", spec.attention.kind = attention, spec.attention.lsh_chunk = 4;
-  spec.attention.lsh_buckets = 4;
-  spec.layers = 2, spec.heads = 2, spec.query_dim = 4, spec.value_dim = 4, spec.d_model = 16;
-  spec.d_ff = 24, spec.value_embedding = 12, spec.max_length = 20, spec.convolution = convolution;
-  spec.head = "categorical", spec.classes = spec.vocabulary = 4;
-  spec.speech.bands = 5, spec.speech.stack = 4, spec.speech.stride = 2, spec.speech.lookahead = 1;
-  spec.speech.phones = "A B C";
+  spec.task = "speech";
+  spec.stack = {.pattern = {{.kind = attention,
+                             .lsh_buckets = 4,
+                             .lsh_chunk = 4,
+                             .heads = 2,
+                             .query_dim = 4,
+                             .value_dim = 4}},
+                .repeat = 2,
+                .d_model = 16,
+                .d_ff = 24,
+                .convolution = convolution};
+  spec.input = {.vocabulary = 4, .max_length = 20, .value_embedding = 12};
+  spec.head = {.kind = HeadKind::kCategorical, .classes = 4};
+  spec.part = SpeechSpec{.bands = 5, .stack = 4, .stride = 2, .lookahead = 1, .phones = "A B C"};
   return spec;
 }
 
 ModelSpec SmallLstm() {
   ModelSpec spec = SmallSpeech("linear");
-  spec.network = "lstm";
+  spec.network = NetworkKind::kLstm;
   return spec;
 }
 
@@ -81,10 +88,11 @@ TEST(SpeechModel, SavesAndLoads) {
   const std::string path =
       std::filesystem::temp_directory_path() / ("speech_model_" + std::to_string(getpid()));
   for (ModelSpec spec : Kinds()) {
-    spec.speech.normalise = spec.convolution > 0 ? "corpus" : "utterance";
+    spec.speech()->normalization =
+        spec.stack.convolution > 0 ? BandNorm::kCorpus : BandNorm::kUtterance;
     SpeechModel model(spec);
     model->eval();
-    if (spec.convolution > 0) model->input_norm->mean.fill_(3);
+    if (spec.stack.convolution > 0) model->input_norm->mean.fill_(3);
     SaveModel(path, *model, "");
     const auto loaded = std::dynamic_pointer_cast<SpeechModelImpl>(LoadNetwork(path));
     ASSERT_TRUE(loaded != nullptr);
@@ -94,7 +102,7 @@ TEST(SpeechModel, SavesAndLoads) {
     const Tensor frames = torch::randn({2, 9, 20});
     const Tensor lengths = torch::tensor({int64_t{9}, int64_t{4}});
     EXPECT_TRUE(torch::equal(loaded->forward(frames, lengths), model->forward(frames, lengths)));
-    if (spec.convolution > 0) {
+    if (spec.stack.convolution > 0) {
       EXPECT_EQ(loaded->input_norm->mean[0].item<float>(), 3);
     }
   }
@@ -109,7 +117,7 @@ TEST(SpeechModel, LearnsThroughEveryPart) {
     torch::log_softmax(out, 2).select(2, 1).sum().backward();
     for (const auto& item : model->named_parameters()) {
       // The reformer's keys are its queries.
-      if (spec.attention.kind == "reformer" &&
+      if (spec.stack.mixer().kind == "reformer" &&
           item.key().find("key_projection") != std::string::npos) {
         continue;
       }
@@ -125,17 +133,17 @@ TEST(SpeechModel, LstmIsLibtorchs) {
   const ModelSpec spec = SmallLstm();
   SpeechModel model(spec);
   const auto named = model->named_parameters();
-  const auto options = torch::nn::LSTMOptions(spec.speech.Inputs(), spec.d_model)
-                           .num_layers(spec.layers)
+  const auto options = torch::nn::LSTMOptions(spec.speech()->Inputs(), spec.stack.d_model)
+                           .num_layers(spec.stack.layers())
                            .bidirectional(true)
                            .batch_first(true);
   torch::nn::LSTM theirs(options);
-  torch::nn::Linear head(2 * spec.d_model, spec.classes);
+  torch::nn::Linear head(2 * spec.stack.d_model, spec.head.classes);
   torch::NoGradGuard no_grad;
   for (const auto& item : theirs->named_parameters())
     item.value().copy_(named["lstm." + item.key()]);
   head->weight.copy_(named["predictor.weight"]), head->bias.copy_(named["predictor.bias"]);
-  const Tensor frames = torch::randn({2, 9, spec.speech.Inputs()});
+  const Tensor frames = torch::randn({2, 9, spec.speech()->Inputs()});
   const Tensor lengths = torch::tensor({int64_t{9}, int64_t{5}});
   const auto packed = torch::nn::utils::rnn::pack_padded_sequence(frames, lengths, true);
   const Tensor want = head(std::get<0>(torch::nn::utils::rnn::pad_packed_sequence(

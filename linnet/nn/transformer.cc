@@ -2,6 +2,7 @@
 
 #include <torch/types.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "linnet/base/error.h"
@@ -16,25 +17,37 @@ using torch::nn::LayerNorm;
 using torch::nn::LayerNormOptions;
 using torch::nn::Linear;
 
-void Validate(const TransformerOptions& options) {
-  const auto in_range = [](const char* name, int64_t value, int64_t low, int64_t high) {
-    if (value < low || value > high) {
-      throw InputError("transformer: ", name, " is ", value, "; it must be between ", low, " and ",
-                       high);
-    }
-  };
-  constexpr int64_t kMost = 1 << 20;
-  in_range("layers", options.layers, 0, kMost);
-  in_range("heads", options.heads, 1, kMost);
-  in_range("query_dim", options.query_dim, 1, kMost);
-  in_range("value_dim", options.value_dim, 1, kMost);
-  in_range("d_model", options.d_model, 1, kMost);
-  in_range("d_ff", options.d_ff, 1, kMost);
-  in_range("convolution", options.convolution, 0, kMost);
-  if (options.activation != "gelu" && options.activation != "relu") {
-    throw InputError("transformer: unknown activation '", options.activation,
-                     "'; choose relu or gelu");
+namespace {
+
+constexpr int64_t kMost = 1 << 20;
+
+void CheckRange(const char* name, int64_t value, int64_t low, int64_t high) {
+  if (value < low || value > high) {
+    throw InputError("transformer: ", name, " is ", value, "; it must be between ", low, " and ",
+                     high);
   }
+}
+
+// Widths of all heads, of queries and keys, and of values.
+int64_t QueryWidth(const MixerSpec& mixer) {
+  CheckRange("heads", mixer.heads, 1, kMost);
+  CheckRange("query_dim", mixer.query_dim, 1, kMost);
+  return int64_t{mixer.heads} * mixer.query_dim;
+}
+int64_t ValueWidth(const MixerSpec& mixer) {
+  CheckRange("value_dim", mixer.value_dim, 1, kMost);
+  return int64_t{mixer.heads} * mixer.value_dim;
+}
+
+}  // namespace
+
+void Validate(const TransformerOptions& options) {
+  CheckRange("layers", options.layers, 0, kMost);
+  for (const MixerSpec& mixer : options.pattern) QueryWidth(mixer), ValueWidth(mixer);
+  CheckRange("d_model", options.d_model, 1, kMost);
+  CheckRange("d_ff", options.d_ff, 1, kMost);
+  CheckRange("convolution", options.convolution, 0, kMost);
+  if (options.pattern.empty()) throw InputError("transformer: the pattern of its layers is empty");
   if (!(options.dropout >= 0 && options.dropout <= 1)) {
     throw InputError("transformer: dropout is ", options.dropout, "; it must lie in [0, 1]");
   }
@@ -53,18 +66,15 @@ Tensor DepthwiseImpl::forward(const Tensor& x, const Mask& mask) {
   return ops::DepthwiseConvolution(x, weight, bias, mask.lengths, mask.causal);
 }
 
-AttentionLayerImpl::AttentionLayerImpl(const TransformerOptions& options,
-                                       const AttentionSpec& attention)
-    : query_projection((Validate(options), options.d_model), options.heads * options.query_dim),
-      key_projection(options.d_model, options.heads * options.query_dim),
-      value_projection(options.d_model, options.heads * options.value_dim),
-      out_projection(options.heads * options.value_dim, options.d_model),
-      heads_(options.heads),
+AttentionLayerImpl::AttentionLayerImpl(const TransformerOptions& options, const MixerSpec& mixer)
+    : query_projection((Validate(options), options.d_model), QueryWidth(mixer)),
+      key_projection(options.d_model, QueryWidth(mixer)),
+      value_projection(options.d_model, ValueWidth(mixer)),
+      out_projection(ValueWidth(mixer), options.d_model),
+      heads_(mixer.heads),
       precision_(options.precision),
-      attention_(MakeAttention(attention, {.heads = options.heads,
-                                           .query_dim = options.query_dim,
-                                           .value_dim = options.value_dim})) {
-  register_module("inner_attention", attention_);
+      mixer_(MakeMixer(mixer)) {
+  register_module("inner_attention", mixer_);
   register_module("query_projection", query_projection);
   register_module("key_projection", key_projection);
   register_module("value_projection", value_projection);
@@ -89,44 +99,41 @@ std::vector<Tensor> AttentionLayerImpl::Split(const Tensor& x, const ops::Norm& 
 
 Tensor AttentionLayerImpl::Attend(const Tensor& x, const ops::Norm& norm, const Mask& mask) {
   const std::vector<Tensor> qkv = Split(x, norm);
-  return attention_->forward(qkv[0], qkv[1], qkv[2], mask).flatten(2);
+  return mixer_->forward(qkv[0], qkv[1], qkv[2], mask).flatten(2);
 }
 
-Tensor AttentionLayerImpl::AttendStep(const Tensor& x, const ops::Norm& norm,
-                                      AttentionState& state) {
+Tensor AttentionLayerImpl::AttendStep(const Tensor& x, const ops::Norm& norm, MixerState& state) {
   const std::vector<Tensor> qkv = Split(x, norm);
-  return attention_->Step(qkv[0], qkv[1], qkv[2], state).flatten(1);
+  return mixer_->Step(qkv[0], qkv[1], qkv[2], state).flatten(1);
 }
 
-Tensor AttentionLayerImpl::AttendPiece(const Tensor& x, const ops::Norm& norm,
-                                       AttentionState& state) {
+Tensor AttentionLayerImpl::AttendPiece(const Tensor& x, const ops::Norm& norm, MixerState& state) {
   const std::vector<Tensor> qkv = Split(x, norm);
-  return attention_->Piece(qkv[0], qkv[1], qkv[2], state).flatten(2);
+  return mixer_->Piece(qkv[0], qkv[1], qkv[2], state).flatten(2);
 }
 
 Tensor AttentionLayerImpl::AttendTo(const Tensor& memory, const Tensor& x, const ops::Norm& norm,
                                     const Mask& mask) {
   const Tensor q = Split(x, norm, {query_projection})[0];
   const std::vector<Tensor> kv = Split(memory, {}, {key_projection, value_projection});
-  return attention_->forward(q, kv[0], kv[1], mask).flatten(2);
+  return mixer_->forward(q, kv[0], kv[1], mask).flatten(2);
 }
 
-void AttentionLayerImpl::Remember(const Tensor& memory, const Tensor& lengths,
-                                  AttentionState& state) {
+void AttentionLayerImpl::Remember(const Tensor& memory, const Tensor& lengths, MixerState& state) {
   const std::vector<Tensor> kv = Split(memory, {}, {key_projection, value_projection});
-  attention_->Remember(kv[0], kv[1], lengths, state);
+  mixer_->Remember(kv[0], kv[1], lengths, state);
 }
 
-Tensor AttentionLayerImpl::AttendToState(const AttentionState& state, const Tensor& x,
+Tensor AttentionLayerImpl::AttendToState(const MixerState& state, const Tensor& x,
                                          const ops::Norm& norm) {
-  return attention_->Recall(Split(x, norm, {query_projection})[0], state).flatten(1);
+  return mixer_->Recall(Split(x, norm, {query_projection})[0], state).flatten(1);
 }
 
 Tensor AttentionLayerImpl::forward(const Tensor& queries, const Tensor& keys, const Tensor& values,
                                    const Mask& mask) {
-  const Tensor out = attention_->forward(Split(queries, {}, {query_projection})[0],
-                                         Split(keys, {}, {key_projection})[0],
-                                         Split(values, {}, {value_projection})[0], mask);
+  const Tensor out = mixer_->forward(Split(queries, {}, {query_projection})[0],
+                                     Split(keys, {}, {key_projection})[0],
+                                     Split(values, {}, {value_projection})[0], mask);
   return ops::Linear(out.flatten(2), out_projection->weight, out_projection->bias, precision_);
 }
 
@@ -135,8 +142,8 @@ LayerParts::LayerParts(const TransformerOptions& options)
       d_ff_(options.d_ff),
       norm_eps_(options.norm_eps),
       norm_first_(options.norm_first),
-      activation_(options.activation == "gelu" ? kernels::Activation::kGelu
-                                               : kernels::Activation::kRelu),
+      activation_(options.activation == Activation::kGelu ? kernels::Activation::kGelu
+                                                          : kernels::Activation::kRelu),
       precision_(options.precision),
       dropout_(options.dropout) {}
 
@@ -188,9 +195,10 @@ Tensor LayerParts::FeedForward(const Tensor& x, const Linear& in, const Linear& 
   return Add(x, ops::Linear(active, out->weight, out->bias, precision_), norm);
 }
 
-TransformerEncoderLayerImpl::TransformerEncoderLayerImpl(const TransformerOptions& options)
+TransformerEncoderLayerImpl::TransformerEncoderLayerImpl(const TransformerOptions& options,
+                                                         const MixerSpec& mixer)
     : parts_(options),
-      attention(options, options.attention),
+      attention(options, mixer),
       linear1(parts_.MakeIn()),
       linear2(parts_.MakeOut()),
       norm1(parts_.MakeNorm()),
@@ -215,11 +223,11 @@ Tensor TransformerEncoderLayerImpl::forward(const Tensor& x, const Mask& mask) {
   return Finish(mixed, attention->Attend(mixed, parts_.Before(norm1), mask));
 }
 
-Tensor TransformerEncoderLayerImpl::Step(const Tensor& x, AttentionState& state) {
+Tensor TransformerEncoderLayerImpl::Step(const Tensor& x, MixerState& state) {
   return Finish(x, attention->AttendStep(x, parts_.Before(norm1), state));
 }
 
-Tensor TransformerEncoderLayerImpl::Piece(const Tensor& x, AttentionState& state) {
+Tensor TransformerEncoderLayerImpl::Piece(const Tensor& x, MixerState& state) {
   return Finish(x, attention->AttendPiece(x, parts_.Before(norm1), state));
 }
 
@@ -232,7 +240,9 @@ TransformerEncoderImpl::TransformerEncoderImpl(const TransformerOptions& options
     : checkpoint_layers_(options.checkpoint_layers) {
   Validate(options);
   register_module("layers", layers);
-  for (int64_t i = 0; i < options.layers; ++i) layers->push_back(TransformerEncoderLayer(options));
+  for (int64_t i = 0; i < options.layers; ++i) {
+    layers->push_back(TransformerEncoderLayer(options, options.mixer(i)));
+  }
   if (options.final_norm) {
     norm = LayerNorm(LayerNormOptions({options.d_model}).eps(options.norm_eps));
     register_module("norm", norm);
@@ -248,6 +258,13 @@ Tensor TransformerEncoderImpl::forward(Tensor x, const Mask& mask) {
     x = checkpoint_layers_ && is_training() ? Recompute(layer, {x}) : layer({x});
   }
   return norm.is_empty() ? x : norm(x);
+}
+
+bool TransformerEncoderImpl::recurrent() const {
+  return std::all_of(layers->begin(), layers->end(), [](const auto& module) {
+    const auto* layer = module->template as<TransformerEncoderLayer>();
+    return layer->convolution.is_empty() && layer->attention->recurrent();
+  });
 }
 
 Tensor TransformerEncoderImpl::Piece(Tensor x, RecurrentState& state) {
@@ -281,11 +298,7 @@ Tensor RecurrentTransformerEncoderImpl::forward(Tensor x, RecurrentState& state)
 Transformer BuildTransformer(const TransformerOptions& options) {
   Transformer built;
   built.batch = TransformerEncoder(options);
-  if (options.convolution > 0) return built;
-  if (options.layers == 0 ||
-      built.batch->layers[0]->as<TransformerEncoderLayer>()->attention->recurrent()) {
-    built.recurrent = RecurrentTransformerEncoder(built.batch);
-  }
+  if (built.batch->recurrent()) built.recurrent = RecurrentTransformerEncoder(built.batch);
   return built;
 }
 

@@ -1,7 +1,8 @@
 // The transformer encoder, in its two forms over one set of weights. (The decoder, which also looks
 // at an encoder's memory, is decoder.h.)
 //
-//   TransformerOptions options{.layers = 4, .heads = 8, .query_dim = 16, .value_dim = 16, ...};
+//   TransformerOptions options{.pattern = {{.kind = "full", .heads = 8, .query_dim = 16, ...}},
+//                              .layers = 4, .d_model = 128, .d_ff = 512};
 //   Transformer built = BuildTransformer(options);
 //   y = built.batch->forward(x, Mask{.causal = true});        // x [N, L, d_model]
 //   RecurrentState state;
@@ -20,21 +21,20 @@
 #include <torch/nn/modules/normalization.h>
 #include <torch/nn/pimpl.h>
 
-#include <string>
 #include <vector>
 
-#include "linnet/nn/attention.h"
+#include "linnet/model/spec.h"
+#include "linnet/nn/mixer.h"
 #include "linnet/ops/layer_rows.h"
 
 namespace linnet::nn {
 
 struct TransformerOptions {
-  AttentionSpec attention = {};
-  int64_t layers = 1, heads = 1;
-  int64_t query_dim = 1, value_dim = 1;  // D, M per head
+  std::vector<MixerSpec> pattern = {MixerSpec()};  // of the layers, in turn
+  int64_t layers = 1;
   int64_t d_model = 1, d_ff = 1;
-  std::string activation = "relu";  // or "gelu"
-  bool norm_first = false;          // pre-norm layers
+  Activation activation = Activation::kRelu;
+  bool norm_first = false;  // pre-norm layers
   // Positions that a depthwise convolution mixes in front of each layer's attention, x = LN(x + act(c(x)))
   // or, pre-norm, x = x + act(c(LN(x))): those around each position (an odd number) or, where the mask is
   // causal, the last ones. 0: none. With one there is no recurrent form yet.
@@ -46,17 +46,21 @@ struct TransformerOptions {
   // Keep only the layers' inputs for the backward pass, while training: in forward() of encoders and
   // decoders. Piece() and single steps keep everything.
   bool checkpoint_layers = false;
+
+  const MixerSpec& mixer(int64_t layer) const {
+    return pattern[static_cast<size_t>(layer) % pattern.size()];
+  }
 };
 
-// Throws InputError on sizes and names that make no layer.
+// Throws InputError on sizes that make no layer.
 void Validate(const TransformerOptions& options);
 
-// Projections to queries, keys and values, an attention kind, a projection back. The Attend...()
-// functions stop short of the projection back, which is fused with what follows it; n is a norm that
+// Projections to queries, keys and values, a mixer, a projection back. The Attend...() functions
+// stop short of the projection back, which is fused with what follows it; n is a norm that
 // stands before the attention, or none.
 class AttentionLayerImpl : public torch::nn::Module {
  public:
-  AttentionLayerImpl(const TransformerOptions& options, const AttentionSpec& attention);
+  AttentionLayerImpl(const TransformerOptions& options, const MixerSpec& mixer);
   // queries [N, L, d_model], keys, values [N, S, d_model] -> [N, L, d_model]
   torch::Tensor forward(const torch::Tensor& queries, const torch::Tensor& keys,
                         const torch::Tensor& values, const Mask& mask);
@@ -65,19 +69,19 @@ class AttentionLayerImpl : public torch::nn::Module {
   torch::Tensor Attend(const torch::Tensor& x, const ops::Norm& norm, const Mask& mask);
   // The same for one position, [N, d_model] -> [N, H M], and for the next L, [N, L, d_model] ->
   // [N, L, H M].
-  torch::Tensor AttendStep(const torch::Tensor& x, const ops::Norm& norm, AttentionState& state);
-  torch::Tensor AttendPiece(const torch::Tensor& x, const ops::Norm& norm, AttentionState& state);
+  torch::Tensor AttendStep(const torch::Tensor& x, const ops::Norm& norm, MixerState& state);
+  torch::Tensor AttendPiece(const torch::Tensor& x, const ops::Norm& norm, MixerState& state);
 
   // Attention of n(x) over a memory [N, S, d_model]: [N, L, d_model] -> [N, L, H M].
   torch::Tensor AttendTo(const torch::Tensor& memory, const torch::Tensor& x, const ops::Norm& norm,
                          const Mask& mask);
   // The same for one position: the memory goes into a state once, and is read from it.
-  void Remember(const torch::Tensor& memory, const torch::Tensor& lengths, AttentionState& state);
-  torch::Tensor AttendToState(const AttentionState& state, const torch::Tensor& x,
+  void Remember(const torch::Tensor& memory, const torch::Tensor& lengths, MixerState& state);
+  torch::Tensor AttendToState(const MixerState& state, const torch::Tensor& x,
                               const ops::Norm& norm);
 
-  bool recurrent() const { return attention_->recurrent(); }
-  bool cross() const { return attention_->cross(); }
+  bool recurrent() const { return mixer_->recurrent(); }
+  bool cross() const { return mixer_->cross(); }
 
   torch::nn::Linear query_projection, key_projection, value_projection, out_projection;
 
@@ -89,7 +93,7 @@ class AttentionLayerImpl : public torch::nn::Module {
 
   int64_t heads_;
   ops::Precision precision_;
-  Attention attention_;
+  Mixer mixer_;
 };
 TORCH_MODULE(AttentionLayer);
 
@@ -155,11 +159,11 @@ class TransformerEncoderLayerImpl : public torch::nn::Module {
   LayerParts parts_;  // first: it makes what follows
 
  public:
-  explicit TransformerEncoderLayerImpl(const TransformerOptions& options);
-  torch::Tensor forward(const torch::Tensor& x, const Mask& mask);    // [N, L, d_model] -> the same
-  torch::Tensor Step(const torch::Tensor& x, AttentionState& state);  // [N, d_model] -> the same
+  TransformerEncoderLayerImpl(const TransformerOptions& options, const MixerSpec& mixer);
+  torch::Tensor forward(const torch::Tensor& x, const Mask& mask);  // [N, L, d_model] -> the same
+  torch::Tensor Step(const torch::Tensor& x, MixerState& state);    // [N, d_model] -> the same
   torch::Tensor Piece(const torch::Tensor& x,
-                      AttentionState& state);  // [N, L, d_model] -> the same
+                      MixerState& state);  // [N, L, d_model] -> the same
 
   AttentionLayer attention;
   torch::nn::Linear linear1, linear2;
@@ -174,15 +178,17 @@ class TransformerEncoderLayerImpl : public torch::nn::Module {
 TORCH_MODULE(TransformerEncoderLayer);
 
 // A state a layer; empty at the beginning. A value: copying one forks the sequence.
-using RecurrentState = std::vector<AttentionState>;
+using RecurrentState = std::vector<MixerState>;
 
 class TransformerEncoderImpl : public torch::nn::Module {
  public:
   explicit TransformerEncoderImpl(const TransformerOptions& options);
   torch::Tensor forward(torch::Tensor x, const Mask& mask);  // [N, L, d_model] -> the same
   // The next L positions of sequences that began in earlier pieces; causal, with gradients through
-  // the state. Throws InputError where the attention kind has no recurrent form.
+  // the state. Throws InputError where a layer has no recurrent form.
   torch::Tensor Piece(torch::Tensor x, RecurrentState& state);
+
+  bool recurrent() const;  // whether every layer has a recurrent form
 
   torch::nn::ModuleList layers;
   torch::nn::LayerNorm norm = nullptr;  // null without a final norm
@@ -204,7 +210,7 @@ class RecurrentTransformerEncoderImpl : public torch::nn::Module {
 };
 TORCH_MODULE(RecurrentTransformerEncoder);
 
-// Both forms of one description, sharing their weights. `recurrent` is null where the kind has
+// Both forms of one description, sharing their weights. `recurrent` is null where a layer has
 // none.
 struct Transformer {
   TransformerEncoder batch = nullptr;

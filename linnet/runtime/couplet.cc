@@ -7,6 +7,7 @@
 
 #include "linnet/base/error.h"
 #include "linnet/base/utf8.h"
+#include "linnet/runtime/text.h"
 
 namespace linnet {
 
@@ -18,12 +19,13 @@ bool IsPunctuation(char32_t c) {
 }
 
 CoupletSymbols::CoupletSymbols(const Model& model)
-    : vocabulary(model.spec().text.unit, model.spec().text.characters), path(model.path()) {
+    : vocabulary(VocabularyOf(model)), path(model.path()) {
   const ModelSpec& spec = model.spec();
   if (spec.task != "couplet") {
     throw InputError(path, ": a model of the task '", spec.task, "', which answers no couplets");
   }
-  longest = (static_cast<size_t>(spec.max_length) - 1) / 2;
+  const auto positions = static_cast<size_t>(spec.input.max_length);
+  longest = spec.encoder_decoder() ? positions - 1 : (positions - 1) / 2;
   comma = vocabulary.Encode("，")[0];
   punctuation.assign(vocabulary.size(), false);
   for (size_t i = Vocabulary::kFirst; i < vocabulary.size(); ++i) {

@@ -9,15 +9,13 @@
 
 #include "linnet/base/error.h"
 #include "linnet/base/units.h"
-#include "linnet/runtime/block_runner.h"
+#include "linnet/model/vocabulary.h"
 #include "linnet/runtime/crowd.h"
+#include "linnet/runtime/walker.h"
 
 namespace linnet {
 namespace {
 
-// Rows (positions or sequences) that go through the layers together: enough to make matrix products
-// of them, few enough that what lies between two products stays in a second-level cache.
-constexpr size_t kBlockRows = 192;
 // A thread with at least this many sequences of its own to step does better alone than in a team
 // that shares the weights and waits at barriers.
 constexpr size_t kAloneRows = 8;
@@ -32,32 +30,35 @@ struct Engine::Scratch {
   };
   AlignedBuffer<float> shared;
   std::vector<Member> members;
+  BlockSize prepared;  // what the members' pieces are cut for
+  bool prepared_alone = false;
   std::vector<uint8_t> named;   // by sequence, while a call looks for one that is named twice
   std::vector<size_t> offsets;  // of a call's pieces in its tokens
+  std::vector<size_t> positions, memory_lengths, zeros;  // by place, of encoder-decoders
+  std::vector<Sequence> sequences;
+  std::vector<float> outputs;
 
-  // Working memory for blocks of up to `rows` rows; allocates only when it was never that large.
-  void Prepare(const Model::Packed& model, size_t rows, bool alone) {
+  // Working memory for blocks of up to that size; allocates only when it was never that large.
+  void Prepare(const Model::Packed& model, const BlockSize& size, bool alone) {
+    if (size == prepared && alone == prepared_alone) return;
+    prepared = size, prepared_alone = alone;
     Workspace common{};
     if (!alone) {
-      Allocate(shared, [&](Pieces& p) { TakeShared(model, rows, p, common); });
+      Allocate(shared, [&](Pieces& p) { TakeShared(model, size, p, common); });
     }
     for (Member& member : members) {
       if (!alone) {  // the next step may be for one thread
         Workspace unused{};
-        Allocate(member.buffer, [&](Pieces& p) { TakeOwn(model, rows, true, p, unused); });
+        Allocate(member.buffer, [&](Pieces& p) { TakeOwn(model, size, true, p, unused); });
       }
       member.work = common;
-      Allocate(member.buffer, [&](Pieces& p) { TakeOwn(model, rows, alone, p, member.work); });
+      Allocate(member.buffer, [&](Pieces& p) { TakeOwn(model, size, alone, p, member.work); });
     }
   }
 };
 
 Engine::Engine(std::shared_ptr<const Model> model, const EngineOptions& options)
     : model_(std::move(model)), pool_(options.threads), scratch_(std::make_unique<Scratch>()) {
-  if (model_->spec().task == "speech") {
-    throw InputError(model_->path(), ": a model of the task 'speech' reads frames of sound, not ",
-                     "symbols; run it with linnet transcribe (from C++: SpeechEncoder)");
-  }
   scratch_->members.resize(static_cast<size_t>(pool_.size()));
 }
 
@@ -66,15 +67,24 @@ Engine::~Engine() = default;
 size_t Engine::output_size() const { return model_->packed().outputs; }
 
 State Engine::NewState(size_t batch) const {
-  if (!model_->steps()) {
-    throw InputError(
-        model_->path(), ": attention '", model_->spec().attention.kind,
-        "' is no RNN: it cannot be stepped, only read whole sequences, as linnet eval, "
-        "sample and complete do with images");
+  const Model::Packed& model = model_->packed();
+  if (!model.spec.Causal()) {
+    throw InputError(model_->path(), ": ", model.spec.lstm() ? "an LSTM in both directions" : "",
+                     model.spec.lstm() ? "" : StrCat("attention '", model.spec.stack.mixer().kind, "'"),
+                     " sees the whole utterance, so that it cannot be heard piece by piece; train a "
+                     "model with --attention causal-linear");
+  }
+  if (model.spec.ReadsFrames() && !model.steps()) {
+    throw InputError(model_->path(), ": attention '", model.spec.stack.mixer().kind,
+                     "' keeps no state; it reads whole utterances");
   }
   if (batch == 0) throw InputError("a state needs at least one sequence");
-  const double bytes = static_cast<double>(batch) *
-                       static_cast<double>(StateBytes(model_->spec(), model_->precision()) + 8);
+  const size_t capacity = model.layout->first_capacity;
+  const double bytes =
+      static_cast<double>(batch) *
+      (static_cast<double>(model.layout->Floats(capacity) + model.layout->Tokens(capacity)) *
+           sizeof(float) +
+       8);
   const double memory =
       static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
   if (bytes > memory) {
@@ -109,39 +119,58 @@ void Engine::Prefix(State& state, std::span<const size_t> sequences,
 void Engine::Prefix(State& state, std::span<const size_t> sequences,
                     std::span<const size_t> lengths, std::span<const int32_t> tokens,
                     std::span<float> outputs) {
-  const Model::Packed& model = model_->packed();
-  const size_t batch = sequences.size(), width = model.outputs;
+  const size_t batch = sequences.size(), width = output_size();
   state.CheckFits(*model_);
   std::vector<size_t>& offsets = scratch_->offsets;
   offsets.assign(1, 0);
   for (const size_t length : lengths) offsets.push_back(offsets.back() + length);
   if (batch == 0 || lengths.size() != batch || offsets.back() != tokens.size()) {
-    throw InputError(batch, " sequences cannot read ", tokens.size(), " symbols as ",
+    throw InputError(batch, " sequences cannot read ", tokens.size(), " tokens as ",
                      lengths.size(), " pieces of ", offsets.back(), " in all");
   }
   if (!outputs.empty() && outputs.size() != batch * width) {
     throw InputError("outputs need ", batch, " x ", width, " floats; got ", outputs.size());
   }
-  const size_t longest = *std::max_element(lengths.begin(), lengths.end());
+  CheckTokens(tokens);
   for (size_t i = 0; i < batch; ++i) {
     CheckPlaces(state, &sequences[i], 1, lengths[i]);
-    if (lengths[i] == 0) throw InputError("a sequence is to read no symbol");
+    if (lengths[i] == 0) throw InputError("a sequence is to read no token");
+    CheckFirstPart(state, sequences[i], tokens.subspan(offsets[i], lengths[i]));
   }
   CheckPlaces(state, sequences.data(), batch, 0);
-  CheckTokens(tokens);
-  const auto threads = static_cast<size_t>(pool_.size());
+  const size_t longest = *std::max_element(lengths.begin(), lengths.end());
   const size_t shortest = *std::min_element(lengths.begin(), lengths.end());
   if (shortest == longest) return Read(state, sequences.data(), batch, tokens, longest, outputs);
   // Steps are another kernel, what is longer than a block goes through in pieces, and few sequences are
   // read faster by all threads together.
-  if (shortest == 1 || longest > kBlockRows || batch < threads) {
+  const StateLayout& layout = *model_->packed().layout;
+  if (shortest == 1 || longest > kBlockRows || batch < static_cast<size_t>(pool_.size()) ||
+      layout.keeps_tokens || layout.source > 0) {
     for (size_t i = 0; i < batch; ++i) {
       Read(state, &sequences[i], 1, tokens.subspan(offsets[i], lengths[i]), lengths[i],
            outputs.empty() ? outputs : outputs.subspan(i * width, width));
     }
     return;
   }
-  scratch_->Prepare(model, std::min(kBlockRows, tokens.size()), /*alone=*/true);
+  size_t furthest = 0;
+  for (size_t i = 0; i < batch; ++i) {
+    furthest = std::max(furthest, state.positions_[sequences[i]] + lengths[i]);
+  }
+  state.Reserve(furthest);
+  ReadUnequal(state, sequences, offsets, tokens, outputs);
+}
+
+// Pieces of different lengths, none longer than a block.
+void Engine::ReadUnequal(State& state, std::span<const size_t> sequences,
+                         std::span<const size_t> offsets, std::span<const int32_t> tokens,
+                         std::span<float> outputs) {
+  const Model::Packed& model = model_->packed();
+  const auto threads = static_cast<size_t>(pool_.size());
+  const size_t width = model.outputs;
+  scratch_->Prepare(model,
+                    {.rows = std::min(kBlockRows, tokens.size()),
+                     .keys = std::max(state.capacity_, kBlockRows)},
+                    /*alone=*/true);
   const auto walk = [&](int worker) {
     const size_t w = static_cast<size_t>(worker);
     // A sequence is whose share of the rows its first row lies in.
@@ -155,17 +184,15 @@ void Engine::Prefix(State& state, std::span<const size_t> sequences,
       const Block block{.sequences = last - first,
                         .length = 0,
                         .offsets = offsets.data() + first,
-                        .first = 0,
                         .chosen = sequences.data() + first,
                         .positions = state.positions_.data(),
-                        .ahead = 0,
                         .tokens = tokens.data() + offsets[first],
-                        .token_stride = 0,
-                        .step = false,
                         .states = state.data_.data(),
-                        .state_stride = state.per_sequence_,
+                        .state_stride = state.per_sequence(),
+                        .capacity = state.capacity_,
                         .waiting = state.waiting_.data(),
                         .recent = state.recent_.data(),
+                        .recent_stride = state.tokens(),
                         .outputs = outputs.empty() ? nullptr : outputs.data() + first * width,
                         .sequence_output_stride = width,
                         .only_last = true};
@@ -173,22 +200,26 @@ void Engine::Prefix(State& state, std::span<const size_t> sequences,
     }
   };
   pool_.Run(walk);
-  for (size_t i = 0; i < batch; ++i) {
-    Passed(state, sequences[i], tokens.subspan(offsets[i], lengths[i]));
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    Passed(state, sequences[i], {.tokens = tokens.data() + offsets[i]}, offsets[i + 1] - offsets[i]);
   }
 }
 
 void Engine::CheckTokens(std::span<const int32_t> tokens) const {
   const ModelSpec& spec = model_->spec();
+  if (spec.ReadsFrames()) {
+    throw InputError(model_->path(), ": a model of the task '", spec.task, "' reads frames of sound, ",
+                     "not tokens; run it with linnet transcribe (from C++: SpeechEncoder)");
+  }
   for (const int32_t token : tokens) {
-    if (token < 0 || token >= spec.vocabulary) {
-      throw InputError(model_->path(), ": symbol ", token, " is outside its vocabulary 0 .. ",
-                       spec.vocabulary - 1);
+    if (token < 0 || token >= spec.input.vocabulary) {
+      throw InputError(model_->path(), ": token ", token, " is outside its vocabulary 0 .. ",
+                       spec.input.vocabulary - 1);
     }
   }
 }
 
-// Whether these sequences are there, each named once, with room for so many symbols more.
+// Whether these sequences are there, each named once, with room for so many positions more.
 void Engine::CheckPlaces(const State& state, const size_t* chosen, size_t batch,
                          size_t length) const {
   const auto place = [&](size_t i) { return chosen ? chosen[i] : i; };
@@ -204,45 +235,80 @@ void Engine::CheckPlaces(const State& state, const size_t* chosen, size_t batch,
   for (size_t i = 0; i < batch; ++i) furthest = std::max(furthest, state.position(place(i)));
   // That would be two threads on one sequence.
   if (twice != SIZE_MAX) throw InputError("sequence ", twice, " is chosen twice");
-  const auto positions = static_cast<size_t>(model_->spec().max_length);
-  if (furthest > positions || length > positions - furthest) {
-    throw InputError(model_->path(), ": the model has ", positions, " positions; ", furthest,
+  const std::optional<size_t> most = model_->most_positions();
+  if (most && (furthest > *most || length > *most - furthest)) {
+    throw InputError(model_->path(), ": the model has ", *most, " positions; ", furthest,
                      " are read and ", length, " more do not fit");
   }
+  constexpr size_t kMost = size_t{1} << 60;
+  if (length > kMost - furthest) throw InputError("there are not as many positions");
 }
 
-// What a sequence's state keeps beside its sums: where it is, and what later calls look back at.
-void Engine::Passed(State& state, size_t place, std::span<const int32_t> tokens) const {
-  const Model::Packed& model = model_->packed();
-  const auto reach = static_cast<size_t>(model.spec.Reach());
-  const size_t length = tokens.size();
-  for (size_t t = length - std::min(length, reach); t < length; ++t) {
-    state.recent_[place * reach + (state.positions_[place] + t) % reach] = tokens[t];
-  }
-  state.positions_[place] += length;
-  uint8_t& waiting = state.waiting_[place];
-  waiting =
-      length == 1 && !model.layout.softmax ? model.layout.linear.NextRecent(waiting) : uint8_t{0};
-}
-
-void Engine::Read(State& state, const size_t* chosen, size_t batch, std::span<const int32_t> tokens,
-                  size_t length, std::span<float> outputs) {
-  const Model::Packed& model = model_->packed();
-  const size_t width = model.outputs;
-  state.CheckFits(*model_);
-  const auto place = [&](size_t i) { return chosen ? chosen[i] : i; };
-  if (batch == 0 || length == 0 || tokens.size() / length != batch || tokens.size() % length != 0) {
-    throw InputError("a state of ", batch, " sequences cannot read ", tokens.size(), " symbols as ",
-                     length, " each");
-  }
-  CheckPlaces(state, chosen, batch, length);
+bool Engine::CheckOutputs(size_t batch, size_t length, std::span<const float> outputs) const {
+  const size_t width = output_size();
   const bool every = outputs.size() == batch * length * width;
   if (!every && !outputs.empty() && outputs.size() != batch * width) {
     throw InputError("outputs need ", batch, " x ", width, " floats, or that times ", length,
                      "; got ", outputs.size());
   }
-  CheckTokens(tokens);
+  return every;
+}
 
+// Whether a sequence that has not met its separator has room for what stands before it.
+void Engine::CheckFirstPart(State& state, size_t place, std::span<const int32_t> tokens) const {
+  const size_t most = model_->packed().layout->source;
+  if (most == 0 || state.source_length(place) >= 0) return;
+  const auto end = std::find(tokens.begin(), tokens.end(), Vocabulary::kSeparator);
+  const size_t length = state.positions_[place] + static_cast<size_t>(end - tokens.begin());
+  if (length > most) {
+    throw InputError(model_->path(), ": a first part of ", length, " tokens is longer than the ", most,
+                     " positions of its encoder");
+  }
+}
+
+// What a sequence's state keeps beside its sums: where it is, and what later calls look back at.
+void Engine::Passed(State& state, size_t place, Source source, size_t length) const {
+  const Model::Packed& model = model_->packed();
+  const size_t reach = model.layout->source > 0 ? 0 : model.layout->reach;
+  for (size_t t = length - std::min(length, reach); t < length; ++t) {
+    state.recent_[place * reach + (state.positions_[place] + t) % reach] = source.tokens[t];
+  }
+  state.positions_[place] += length;
+  uint8_t& waiting = state.waiting_[place];
+  waiting = length == 1 ? static_cast<uint8_t>((waiting + 1u) % model.layout->fold_keys) : uint8_t{0};
+}
+
+void Engine::Read(State& state, const size_t* chosen, size_t batch, std::span<const int32_t> tokens,
+                  size_t length, std::span<float> outputs) {
+  state.CheckFits(*model_);
+  if (batch == 0 || length == 0 || tokens.size() / length != batch || tokens.size() % length != 0) {
+    throw InputError("a state of ", batch, " sequences cannot read ", tokens.size(), " tokens as ",
+                     length, " each");
+  }
+  CheckPlaces(state, chosen, batch, length);
+  CheckOutputs(batch, length, outputs);
+  CheckTokens(tokens);
+  const StateLayout& layout = *model_->packed().layout;
+  for (size_t i = 0; layout.source > 0 && i < batch; ++i) {
+    CheckFirstPart(state, chosen ? chosen[i] : i, tokens.subspan(i * length, length));
+  }
+  size_t furthest = 0;
+  for (size_t i = 0; i < batch; ++i) {
+    furthest = std::max(furthest, state.positions_[chosen ? chosen[i] : i]);
+  }
+  state.Reserve(furthest + length);
+  if (layout.keeps_tokens) return ReadAgain(state, chosen, batch, tokens, length, outputs);
+  if (layout.source > 0) return ReadPair(state, chosen, batch, tokens, length, outputs);
+  ReadRows(state, chosen, batch, {.tokens = tokens.data()}, length, outputs);
+}
+
+// Through the stack that predicts, from the state on.
+void Engine::ReadRows(State& state, const size_t* chosen, size_t batch, Source source, size_t length,
+                      std::span<float> outputs) {
+  const Model::Packed& model = model_->packed();
+  const size_t width = model.outputs;
+  const bool every = outputs.size() == batch * length * width;
+  const size_t* positions = Positions(state);
   // Many sequences: each thread walks its own through all layers and waits for nobody. Few: all
   // threads walk all of them together, and split the layers.
   size_t threads = static_cast<size_t>(pool_.size());
@@ -253,7 +319,7 @@ void Engine::Read(State& state, const size_t* chosen, size_t batch, std::span<co
   const size_t chunks = (length + kBlockRows - 1) / kBlockRows;
   const size_t chunk = (length + chunks - 1) / chunks;      // nearly equal ones
   const size_t most = std::min(batch, kBlockRows / chunk);  // sequences to a block
-  scratch_->Prepare(model, most * chunk, alone);
+  scratch_->Prepare(model, {.rows = most * chunk, .keys = std::max(state.capacity_, kBlockRows)}, alone);
   const auto walk = [&](int worker) {
     const size_t w = static_cast<size_t>(worker);
     const Team team = alone ? Team{} : Team{&pool_, w, threads};
@@ -264,19 +330,24 @@ void Engine::Read(State& state, const size_t* chosen, size_t batch, std::span<co
       const size_t first = begin + (end - begin) * b / blocks;
       const size_t last = begin + (end - begin) * (b + 1) / blocks;
       for (size_t t = 0; t < length; t += chunk) {
+        const Source here = source.From(first * length + t);
         Block block{.sequences = last - first,
                     .length = std::min(chunk, length - t),
                     .first = first,
                     .chosen = chosen ? chosen + first : nullptr,
-                    .positions = state.positions_.data(),
+                    .positions = positions,
                     .ahead = t,
-                    .tokens = tokens.data() + first * length + t,
-                    .token_stride = length,
+                    .tokens = here.tokens,
+                    .frames = here.frames,
+                    .input_stride = length,
                     .step = length == 1,
                     .states = state.data_.data(),
-                    .state_stride = state.per_sequence_,
+                    .state_stride = state.per_sequence(),
+                    .capacity = state.capacity_,
                     .waiting = state.waiting_.data(),
-                    .recent = state.recent_.data()};
+                    .recent = state.recent_.data(),
+                    .recent_stride = state.tokens(),
+                    .memory_lengths = scratch_->memory_lengths.data()};
         if (every) {
           block.outputs = outputs.data() + (first * length + t) * width;
           block.sequence_output_stride = length * width;
@@ -300,53 +371,210 @@ void Engine::Read(State& state, const size_t* chosen, size_t batch, std::span<co
     const std::chrono::duration<double> took = Crowd::Clock::now() - began;
     scratch_->crowd.Stepped(threads == 1, took.count(), before, pool_.waits());
   }
-  for (size_t i = 0; i < batch; ++i) Passed(state, place(i), tokens.subspan(i * length, length));
+  for (size_t i = 0; i < batch; ++i) {
+    Passed(state, chosen ? chosen[i] : i, source.From(i * length), length);
+  }
+}
+
+const size_t* Engine::Positions(State& state) {
+  if (model_->packed().layout->source == 0) return state.positions_.data();
+  scratch_->positions.resize(state.batch());
+  scratch_->memory_lengths.resize(state.batch());
+  for (size_t i = 0; i < state.batch(); ++i) {
+    const auto first = static_cast<size_t>(std::max(state.source_length(i), 0));
+    scratch_->positions[i] = state.positions_[i] - first;
+    scratch_->memory_lengths[i] = first;
+  }
+  return scratch_->positions.data();
+}
+
+// Models that keep their tokens: all of them are read, and the new ones' outputs given.
+void Engine::ReadAgain(State& state, const size_t* chosen, size_t batch,
+                       std::span<const int32_t> tokens, size_t length, std::span<float> outputs) {
+  const size_t width = output_size(), room = state.tokens();
+  const bool every = outputs.size() == batch * length * width;
+  size_t floats = 0;
+  std::vector<Sequence>& sequences = scratch_->sequences;
+  sequences.clear();
+  for (size_t i = 0; i < batch; ++i) {
+    const size_t place = chosen ? chosen[i] : i, before = state.positions_[place];
+    int32_t* kept = state.recent_.data() + place * room;
+    std::copy_n(tokens.begin() + static_cast<ptrdiff_t>(i * length), length, kept + before);
+    state.positions_[place] += length;
+    sequences.push_back({{.tokens = kept}, before + length, nullptr, !every});
+    floats += (every ? before + length : 1) * width;
+  }
+  if (outputs.empty()) return;
+  scratch_->outputs.resize(floats);
+  float* to = scratch_->outputs.data();
+  for (Sequence& sequence : sequences) {
+    sequence.outputs = to;
+    to += (every ? sequence.length : 1) * width;
+  }
+  ReadWhole(sequences);
+  const size_t rows = every ? length : 1;
+  for (size_t i = 0; i < batch; ++i) {
+    const Sequence& sequence = sequences[i];
+    const float* last = sequence.outputs + ((every ? sequence.length : 1) - rows) * width;
+    std::copy_n(last, rows * width, outputs.data() + i * rows * width);
+  }
+}
+
+// Encoder-decoders: up to the separator tokens are kept, there they are encoded, and from there on the
+// decoder reads.
+void Engine::ReadPair(State& state, const size_t* chosen, size_t batch,
+                      std::span<const int32_t> tokens, size_t length, std::span<float> outputs) {
+  const auto place = [&](size_t i) { return chosen ? chosen[i] : i; };
+  bool decoding = true;
+  for (size_t i = 0; i < batch; ++i) decoding = decoding && state.source_length(place(i)) >= 0;
+  if (decoding) return ReadRows(state, chosen, batch, {.tokens = tokens.data()}, length, outputs);
+  const size_t width = output_size(), rows = outputs.size() == batch * length * width ? length : 1;
+  std::fill(outputs.begin(), outputs.end(), 0.0f);
+  for (size_t i = 0; i < batch; ++i) {
+    const size_t at = place(i);
+    const auto own = tokens.subspan(i * length, length);
+    size_t t = 0;
+    for (; t < length && state.source_length(at) < 0; ++t) {
+      if (own[t] == Vocabulary::kSeparator) {
+        state.source_length(at) = static_cast<int32_t>(state.positions_[at]);
+        Encode(state, at);
+        break;
+      }
+      state.source(at)[state.positions_[at]++] = own[t];
+    }
+    if (t == length) continue;
+    // Of all positions, or of the last one.
+    const size_t skipped = rows == length ? t : 0;
+    ReadRows(state, &at, 1, {.tokens = own.data() + t}, length - t,
+             outputs.empty() ? outputs
+                             : outputs.subspan((i * rows + skipped) * width, (rows - skipped) * width));
+  }
+}
+
+// Runs the encoder over a sequence's first part.
+void Engine::Encode(State& state, size_t place) {
+  const auto length = static_cast<size_t>(state.source_length(place));
+  if (length == 0) return;  // cross attention over nothing gives 0
+  const Model::Packed& model = model_->packed();
+  scratch_->zeros.resize(std::max(scratch_->zeros.size(), state.batch()));
+  scratch_->Prepare(model, {.rows = length, .keys = std::max(state.capacity_, length)}, /*alone=*/true);
+  const Block block{.sequences = 1,
+                    .length = length,
+                    .first = place,
+                    .positions = scratch_->zeros.data(),
+                    .tokens = state.source(place),
+                    .input_stride = length,
+                    .states = state.data_.data(),
+                    .state_stride = state.per_sequence(),
+                    .capacity = state.capacity_};
+  RunEncoder(model, block, scratch_->members[0].work);
 }
 
 void Engine::Whole(size_t batch, std::span<const int32_t> tokens, size_t length,
                    std::span<float> outputs) {
-  if (model_->steps()) {
+  const Model::Packed& model = model_->packed();
+  if (model.steps()) {
     State state = NewState(batch);
     return Prefix(state, tokens, length, outputs);
   }
-  const Model::Packed& model = model_->packed();
-  const size_t width = model.outputs;
   if (batch == 0 || length == 0 || tokens.size() / length != batch || tokens.size() % length != 0) {
-    throw InputError(batch, " sequences cannot read ", tokens.size(), " symbols as ", length,
+    throw InputError(batch, " sequences cannot read ", tokens.size(), " tokens as ", length,
                      " each");
   }
-  const auto positions = static_cast<size_t>(model.spec.max_length);
-  if (length > positions) {
-    throw InputError(model_->path(), ": the model has ", positions, " positions; ", length,
+  const std::optional<size_t> most = model_->most_positions();
+  if (most && length > *most) {
+    throw InputError(model_->path(), ": the model has ", *most, " positions; ", length,
                      " do not fit");
   }
-  const bool every = outputs.size() == batch * length * width;
-  if (!every && outputs.size() != batch * width) {
-    throw InputError("outputs need ", batch, " x ", width, " floats, or that times ", length,
-                     "; got ", outputs.size());
-  }
+  if (outputs.empty()) return;
+  const bool every = CheckOutputs(batch, length, outputs);
   CheckTokens(tokens);
-  // Hashing sorts a whole sequence: one is a block, walked by one thread, or by all where they are few.
+  std::vector<Sequence>& sequences = scratch_->sequences;
+  sequences.clear();
+  for (size_t i = 0; i < batch; ++i) {
+    sequences.push_back({{.tokens = tokens.data() + i * length},
+                         length,
+                         outputs.data() + i * (every ? length : 1) * model.outputs,
+                         !every});
+  }
+  ReadWhole(sequences);
+}
+
+size_t Engine::CheckFrames(size_t batch, std::span<const float> frames, size_t length,
+                           std::span<const float> outputs) const {
+  const SpeechSpec* speech = model_->spec().speech();
+  if (speech == nullptr) throw InputError(model_->path(), ": reads tokens, not frames");
+  const auto width = static_cast<size_t>(speech->Inputs());
+  if (batch == 0 || length == 0 || frames.size() / length / width != batch ||
+      frames.size() != batch * length * width) {
+    throw InputError(model_->path(), ": ", frames.size(), " floats are not ", batch, " x ", length,
+                     " positions of ", width);
+  }
+  CheckOutputs(batch, length, outputs);
+  return width;
+}
+
+void Engine::Prefix(State& state, std::span<const float> frames, size_t length,
+                    std::span<float> outputs) {
+  state.CheckFits(*model_);
+  const size_t width = CheckFrames(state.batch(), frames, length, outputs);
+  CheckPlaces(state, nullptr, state.batch(), length);
+  size_t furthest = 0;
+  for (const size_t position : state.positions_) furthest = std::max(furthest, position);
+  state.Reserve(furthest + length);
+  ReadRows(state, nullptr, state.batch(), {.frames = frames.data(), .width = width}, length, outputs);
+}
+
+void Engine::Whole(size_t batch, std::span<const float> frames, size_t length,
+                   std::span<float> outputs) {
+  if (model_->steps()) {
+    State state = NewState(batch);
+    return Prefix(state, frames, length, outputs);
+  }
+  const size_t width = CheckFrames(batch, frames, length, outputs);
+  if (outputs.empty()) return;
+  const bool every = outputs.size() == batch * length * output_size();
+  std::vector<Sequence>& sequences = scratch_->sequences;
+  sequences.clear();
+  const Source source{.frames = frames.data(), .width = width};
+  for (size_t i = 0; i < batch; ++i) {
+    sequences.push_back({source.From(i * length), length,
+                         outputs.data() + i * (every ? length : 1) * output_size(), !every});
+  }
+  ReadWhole(sequences);
+}
+
+// One sequence is a block, walked by one thread, or by all where they are few.
+void Engine::ReadWhole(std::span<const Sequence> sequences) {
+  const Model::Packed& model = model_->packed();
+  const size_t batch = sequences.size(), width = model.outputs;
   const auto threads = static_cast<size_t>(pool_.size());
-  const bool alone = threads == 1 || batch % threads == 0 || batch >= 4 * threads;
-  scratch_->Prepare(model, length, alone);
-  const std::vector<size_t> begins(batch, 0);
+  const bool alone =
+      threads == 1 || batch % threads == 0 || batch >= 4 * threads || model.spec.lstm();
+  size_t longest = 0;
+  for (const Sequence& sequence : sequences) longest = std::max(longest, sequence.length);
+  scratch_->Prepare(model, {.rows = longest, .keys = longest}, alone);
+  const size_t begin_position = 0;
   const auto walk = [&](int worker) {
     const auto w = static_cast<size_t>(worker);
     const Team team = alone ? Team{} : Team{&pool_, w, threads};
     const size_t end = alone ? batch * (w + 1) / threads : batch;
     for (size_t i = alone ? batch * w / threads : 0; i < end; ++i) {
-      RunBlock(model,
-               {.sequences = 1,
-                .length = length,
-                .first = i,
-                .positions = begins.data(),
-                .tokens = tokens.data() + i * length,
-                .token_stride = length,
-                .outputs = outputs.data() + i * (every ? length : 1) * width,
-                .sequence_output_stride = width,
-                .only_last = !every},
-               scratch_->members[w].work, team);
+      const Sequence& sequence = sequences[i];
+      const Block block{.sequences = 1,
+                        .length = sequence.length,
+                        .positions = &begin_position,
+                        .tokens = sequence.source.tokens,
+                        .frames = sequence.source.frames,
+                        .input_stride = sequence.length,
+                        .outputs = sequence.outputs,
+                        .sequence_output_stride = width,
+                        .only_last = sequence.only_last};
+      if (model.spec.lstm()) {
+        RunLstm(model, block, scratch_->members[w].work);
+      } else {
+        RunBlock(model, block, scratch_->members[w].work, team);
+      }
     }
   };
   pool_.Run(walk);

@@ -83,9 +83,9 @@ TEST_P(RuntimeTest, OtherAttentionsRunNarrowToo) {
   for (const char* map : {"relu", "polynomial2", "rff", "favor", "softmax"}) {
     ModelSpec spec = WideImages();
     if (map == std::string("softmax")) {
-      spec.attention.kind = "full";
+      spec.stack.mixer().kind = "full";
     } else {
-      spec.attention.feature_map = map;
+      spec.stack.mixer().feature_map = map;
     }
     const TestModel model(spec);
     const Tokens tokens = model.RandomTokens(19, 0);
@@ -148,9 +148,9 @@ TEST_P(RuntimeTest, OtherAttentionsMatchTheReference) {
   for (const char* map : {"relu", "polynomial2", "rff", "favor", "softmax"}) {
     ModelSpec spec = GridImages();
     if (map == std::string("softmax")) {
-      spec.attention.kind = "full";
+      spec.stack.mixer().kind = "full";
     } else {
-      spec.attention.feature_map = map;
+      spec.stack.mixer().feature_map = map;
     }
     const TestModel model(spec);
     const Tokens tokens = model.RandomTokens(299, 0);
@@ -289,23 +289,23 @@ TEST(Model, OpensFilesAndMemoryAlike) {
 TEST(Model, RefusesAKindThatCannotBeStepped) {
   ModelSpec spec = LongCopy();
   AddFeatureMap({.name = "of one's own"});
-  spec.attention.feature_map = "of one's own";
+  spec.stack.mixer().feature_map = "of one's own";
   EXPECT_TRUE(Contains(ErrorOf([&] { TestModel model(spec); }),
                        "feature map 'of one's own'; it runs elu, relu"));
-  spec.attention.kind = "kernel";
+  spec.stack.mixer().kind = "kernel";
   EXPECT_TRUE(Contains(ErrorOf([&] { TestModel model(spec); }), "'kernel'; it runs causal-linear"));
-  spec.attention.kind = "reformer", spec.attention.lsh_variant = "simple";
+  spec.stack.mixer().kind = "reformer", spec.stack.mixer().lsh_variant = LshVariant::kSimple;
   EXPECT_TRUE(Contains(ErrorOf([&] { TestModel model(spec); }), "it runs 'published'"));
 }
 
 TEST_P(RuntimeTest, WholeSequencesMatchTheReference) {
   for (const ModelSpec& spec : {Hashing(RaggedImages()), Hashing(GridImages()), LongCopy()}) {
     const TestModel model(spec);
-    const auto length = static_cast<size_t>(spec.max_length);
+    const auto length = static_cast<size_t>(spec.input.max_length);
     Tokens tokens = model.RandomTokens(3 * length, 0);
     for (const Precision precision : {Precision::kF32, Precision::kBf16, Precision::kInt8}) {
       // Rounded queries may fall on two sides of a plane: then the same bits in any company are all.
-      const bool compare = precision == Precision::kF32 || spec.attention.kind != "reformer";
+      const bool compare = precision == Precision::kF32 || spec.stack.mixer().kind != "reformer";
       const auto in = model.In(precision);
       const std::vector<Doubles> want =
           model.Outputs({tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(length)}, *in,

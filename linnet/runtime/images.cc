@@ -14,11 +14,11 @@ namespace {
 
 size_t Pixels(const Engine& engine) {
   const ModelSpec& spec = engine.model().spec();
-  if (spec.task != "images") {
+  if (!spec.image()) {
     throw InputError(engine.model().path(), ": a model of the task '", spec.task,
                      "', not of images");
   }
-  return static_cast<size_t>(spec.max_length) + 1;
+  return static_cast<size_t>(spec.input.max_length) + 1;
 }
 
 size_t Count(const Engine& engine, std::span<const uint8_t> images) {
@@ -67,6 +67,15 @@ void ForBatches(size_t total, const SampleOptions& options, Body body) {
   }
 }
 
+// Makes `state` one of `count` sequences that have read nothing.
+void Renew(Engine& engine, size_t count, State& state) {
+  if (state.batch() == count) {
+    state.Reset();
+  } else {
+    state = engine.NewState(count);
+  }
+}
+
 // Draws all but the first `known` bytes of each image.
 void Continue(Engine& engine, std::span<uint8_t> images, size_t known,
               const SampleOptions& options) {
@@ -74,31 +83,19 @@ void Continue(Engine& engine, std::span<uint8_t> images, size_t known,
   const size_t mixtures = outputs / 3;
   if (known == pixels) return;
   const kernels::LogisticsSamplerOptions sampler{options.temperature, options.reference_scale};
-  const bool steps = engine.model().steps();  // what is no RNN reads all again for each byte
   State state;
   std::vector<int32_t> tokens;
   std::vector<float> head(std::min(options.batch, images.size() / pixels) * outputs);
   ForBatches(images.size() / pixels, options, [&](size_t first, size_t count) {
     const auto image = [&](size_t i) { return images.subspan((first + i) * pixels, pixels); };
     const std::span<float> out = std::span(head).first(count * outputs);
-    const auto gather = [&](size_t length) {
-      tokens.resize(count * length);
-      for (size_t i = 0; i < count; ++i) {
-        std::copy_n(image(i).begin(), length, tokens.begin() + static_cast<ptrdiff_t>(i * length));
-      }
-    };
-    gather(known);
-    if (steps) {
-      if (state.batch() == count) {
-        state.Reset();
-      } else {
-        state = engine.NewState(count);
-      }
-      engine.Prefix(state, tokens, known, out);
-      tokens.resize(count);
-    } else {
-      engine.Whole(count, tokens, known, out);
+    tokens.resize(count * known);
+    for (size_t i = 0; i < count; ++i) {
+      std::copy_n(image(i).begin(), known, tokens.begin() + static_cast<ptrdiff_t>(i * known));
     }
+    Renew(engine, count, state);
+    engine.Prefix(state, tokens, known, out);
+    tokens.resize(count);
     for (size_t p = known; p < pixels; ++p) {
       const auto draw = [&](size_t begin, size_t end) {
         for (size_t i = begin; i < end; ++i) {
@@ -107,19 +104,13 @@ void Continue(Engine& engine, std::span<uint8_t> images, size_t known,
           const uint8_t byte = kernels::SampleMixtureOfLogistics(mixtures, &out[i * outputs],
                                                                  u_mixture, u_value, sampler);
           image(i)[p] = byte;
-          if (steps) tokens[i] = byte;
+          tokens[i] = byte;
         }
       };
       // A few are drawn sooner than another thread is awake.
       constexpr size_t kMany = 16;
       count < kMany ? draw(0, count) : engine.pool().For(count, draw);
-      if (p + 1 == pixels) break;
-      if (steps) {
-        engine.Step(state, tokens, out);
-      } else {
-        gather(p + 1);
-        engine.Whole(count, tokens, p + 1, out);
-      }
+      if (p + 1 < pixels) engine.Step(state, tokens, out);
     }
   });
 }
@@ -175,16 +166,8 @@ BitsPerDimResult BitsPerDim(Engine& engine, std::span<const uint8_t> images,
     }
     head.resize(rows * outputs);
     nats.resize(rows);
-    if (!engine.model().steps()) {
-      engine.Whole(count, tokens, length, head);
-    } else {
-      if (state.batch() == count) {
-        state.Reset();
-      } else {
-        state = engine.NewState(count);
-      }
-      engine.Prefix(state, tokens, length, head);
-    }
+    Renew(engine, count, state);
+    engine.Prefix(state, tokens, length, head);
     kernels::MixtureOfLogistics(rows, outputs / 3, head.data(), targets.data(),
                                 {.nats = nats.data()}, parallel_for);
     for (size_t i = 0; i < count; ++i) {

@@ -1,22 +1,19 @@
+#include "linnet/runtime/model.h"
+
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
-#include <optional>
 #include <utility>
 
 #include "linnet/base/error.h"
 #include "linnet/base/hash.h"
-#include "linnet/kernels/linear.h"
 #include "linnet/kernels/mixture_of_logistics.h"
-#include "linnet/runtime/narrow.h"
 #include "linnet/runtime/packed_model.h"
+#include "linnet/runtime/packer.h"
 
 namespace linnet {
 namespace {
-
-using kernels::kPanel;
-using kernels::PackLinear;
 
 size_t Size(int n) { return static_cast<size_t>(n); }
 
@@ -38,313 +35,301 @@ std::vector<PackedGroup> Groups(size_t count, size_t step, size_t most) {
   return cut;
 }
 
-// Lays matrices and vectors one behind the other. Run first without a buffer, to learn the size.
-class Packer {
+size_t Width(const std::vector<Projection>& projections) {
+  size_t width = 0;
+  for (const Projection& projection : projections) width += projection.width;
+  return width;
+}
+
+// Walks a step in its order; fills in the addresses of the parts, the final norms and the predictor.
+class StackPacker {
  public:
-  Packer(const Checkpoint& checkpoint, std::byte* base) : checkpoint_(checkpoint), base_(base) {}
+  StackPacker(Model::Packed& model, Packer& packer) : model_(model), packer_(packer) {}
 
-  size_t used() const { return used_; }
-
-  // The columns [begin, end) of name.weight [out, in]; with name.bias or without.
-  PackedMatrix Columns(Precision precision, const std::string& name, size_t out, size_t in,
-                       size_t begin, size_t end, bool with_bias) {
-    std::byte* to = Take(Model::Packed::MatrixBytes(precision, end - begin, out));
-    if (to != nullptr) {
-      const float* bias = with_bias ? checkpoint_.Tensor(name + ".bias").data() : nullptr;
-      const auto weight = checkpoint_.Tensor(name + ".weight");
-      if (precision == Precision::kInt8) {
-        if (name != rounded_name_) {  // once for all groups
-          rounded_.emplace(weight, out, std::span<const float>()), rounded_name_ = name;
-        }
-        PackRounded(*rounded_, in, begin, end, bias, to);
-      } else {
-        Pack(precision, weight.data(), out, in, begin, end, {}, bias, to);
-      }
+  void Pack() {
+    const size_t d = model_.d_model;
+    if (model_.spec.lstm()) return Lstm();
+    if (const SpeechSpec* speech = model_.spec.speech()) {
+      const size_t inputs = Size(speech->Inputs());
+      model_.input_projection = packer_.Columns(model_.predictor_precision(), "input_projection",
+                                                model_.value_embedding, inputs, 0, inputs, true);
     }
-    return to;
-  }
-
-  // Rows of several matrices with `in` columns, stacked.
-  struct Rows {
-    std::string name;
-    size_t begin, end;
-  };
-  PackedMatrix Stacked(Precision precision, const std::vector<Rows>& parts, size_t in) {
-    size_t out = 0;
-    for (const Rows& part : parts) out += part.end - part.begin;
-    std::byte* to = Take(Model::Packed::MatrixBytes(precision, in, out));
-    if (to == nullptr) return nullptr;
-    const auto factor = InputFactors(checkpoint_, parts[0].name + ".weight");
-    std::vector<float> weight, bias;
-    for (const Rows& part : parts) {
-      const auto append = [&](std::vector<float>& rows, const char* what, size_t width) {
-        const auto from = checkpoint_.Tensor(part.name + what);
-        rows.insert(rows.end(), from.data() + part.begin * width, from.data() + part.end * width);
-      };
-      append(weight, ".weight", in);
-      append(bias, ".bias", 1);
+    if (model_.spec.encoder_decoder()) {
+      Stack(model_.encoder, "encoder", /*decoder=*/false);
+      Stack(model_.stack, "decoder", /*decoder=*/true);
+    } else {
+      Stack(model_.stack, "transformer", /*decoder=*/false);
     }
-    Pack(precision, weight.data(), out, in, 0, in, factor, bias.data(), to);
-    return to;
-  }
-
-  // name_ih and name_hh of an LSTM, such as "lstm.weight_ih_l0_reverse".
-  PackedLstm Lstm(const std::string& end, size_t in, size_t hidden) {
-    const auto values = [&](const char* name) {
-      return checkpoint_.Tensor(StrCat("lstm.", name, end));
-    };
-    std::vector<float> bias(values("bias_ih_l").begin(), values("bias_ih_l").end());
-    for (size_t i = 0; i < bias.size(); ++i) bias[i] += values("bias_hh_l")[i];
-    const auto pack = [&](const char* name, size_t width, const float* with) {
-      std::byte* to = Take(Model::Packed::MatrixBytes(Precision::kF32, width, 4 * hidden));
-      if (to != nullptr) {
-        Pack(Precision::kF32, values(name).data(), 4 * hidden, width, 0, width, {}, with, to);
-      }
-      return to;
-    };
-    return {pack("weight_ih_l", in, bias.data()), pack("weight_hh_l", hidden, nullptr)};
-  }
-
-  // Those of an int8 matrix' inputs.
-  const float* Factors(const std::string& name) {
-    return Values(InputFactors(checkpoint_, name + ".weight"));
-  }
-
-  const float* Values(std::span<const float> from) {
-    auto* to = reinterpret_cast<float*>(Take(from.size() * sizeof(float)));
-    if (to != nullptr) std::copy(from.begin(), from.end(), to);
-    return to;
-  }
-
-  kernels::LayerNormParameters Norm(const std::string& name) {
-    return {Values(checkpoint_.Tensor(name + ".weight")),
-            Values(checkpoint_.Tensor(name + ".bias"))};
+    model_.predictor =
+        packer_.Columns(model_.predictor_precision(), "predictor", model_.outputs, d, 0, d, true);
   }
 
  private:
-  void Pack(Precision precision, const float* weight, size_t out, size_t in, size_t begin,
-            size_t end, std::span<const float> factor, const float* bias, std::byte* to) {
-    switch (precision) {
-      case Precision::kF32:
-        return PackLinear(end - begin, out, weight + begin, in, bias, reinterpret_cast<float*>(to));
-      case Precision::kBf16:
-        return kernels::PackBf16(end - begin, out, weight + begin, in, bias, to);
-      case Precision::kInt8: {
-        const Int8Matrix matrix({weight, out * in}, out, factor);
-        return PackRounded(matrix, in, begin, end, bias, to);
-      }
-    }
-  }
-  // The scales are those of whole rows.
-  static void PackRounded(const Int8Matrix& matrix, size_t in, size_t begin, size_t end,
-                          const float* bias, std::byte* to) {
-    kernels::PackInt8(end - begin, matrix.scales.size(), matrix.values.data() + begin, in,
-                      matrix.scales.data(), bias, to);
-  }
-
-  std::byte* Take(size_t bytes) {
-    std::byte* piece = base_ == nullptr ? nullptr : base_ + used_;
-    used_ += RoundUp(bytes, kCacheLine);
-    return piece;
-  }
-
-  const Checkpoint& checkpoint_;
-  std::byte* base_;
-  size_t used_ = 0;
-  std::string rounded_name_;
-  std::optional<Int8Matrix> rounded_;
-};
-
-// Walks a step in its order; fills in the addresses of model.layers, final_norm and predictor.
-void Pack(Model::Packed& model, const Checkpoint& checkpoint, Packer& packer) {
-  const size_t d = model.d_model, m = model.value_dim;
-  if (model.spec.network == "lstm") {
-    model.lstm.clear();
-    for (int l = 0; l < model.spec.layers; ++l) {
+  void Lstm() {
+    const size_t d = model_.d_model;
+    model_.lstm.clear();
+    for (int l = 0; l < model_.spec.stack.layers(); ++l) {
       for (const char* direction : {"", "_reverse"}) {
-        const size_t in = l == 0 ? Size(model.spec.speech.Inputs()) : 2 * d;
-        model.lstm.push_back(packer.Lstm(StrCat(l, direction), in, d));
+        const size_t in = l == 0 ? Size(model_.spec.speech()->Inputs()) : 2 * d;
+        model_.lstm.push_back(packer_.Lstm(model_.precision, StrCat(l, direction), in, d));
       }
     }
-    model.predictor =
-        packer.Columns(Precision::kF32, "predictor", model.outputs, 2 * d, 0, 2 * d, true);
-    return;
+    model_.predictor =
+        packer_.Columns(model_.predictor_precision(), "predictor", model_.outputs, 2 * d, 0, 2 * d, true);
   }
-  if (model.spec.task == "speech") {
-    const size_t inputs = Size(model.spec.speech.Inputs());
-    model.input_projection = packer.Columns(model.predictor_precision(), "input_projection",
-                                            model.value_embedding, inputs, 0, inputs, true);
-  }
-  for (size_t l = 0; l < model.layers.size(); ++l) {
-    PackedLayer& layer = model.layers[l];
-    const std::string name = StrCat("transformer.layers.", l, ".");
-    if (model.spec.convolution > 0) {
-      layer.convolution = {packer.Values(checkpoint.Tensor(name + "convolution.weight")),
-                           packer.Values(checkpoint.Tensor(name + "convolution.bias")),
-                           packer.Norm(name + "convolution_norm")};
+
+  void Stack(PackedStack& stack, const std::string& name, bool decoder) {
+    size_t part = 0;
+    for (int l = 0; l < model_.spec.stack.layers(); ++l) {
+      const std::string layer = StrCat(name, ".layers.", l, ".");
+      if (model_.spec.stack.convolution > 0) {
+        PackedPart& convolution = stack.parts[part++];
+        convolution.convolution_weight = packer_.Tensor(layer + "convolution.weight");
+        convolution.convolution_bias = packer_.Tensor(layer + "convolution.bias");
+        convolution.norm = packer_.Norm(layer + "convolution_norm");
+      }
+      Mixer(stack.parts[part++], layer + (decoder ? "self_attention" : "attention"), layer + "norm1");
+      if (decoder) Mixer(stack.parts[part++], layer + "cross_attention", layer + "norm2");
+      FeedForward(stack.parts[part++], layer, layer + (decoder ? "norm3" : "norm2"));
     }
-    for (PackedGroup& group : layer.attention) {
+    if (model_.spec.stack.final_norm) stack.final_norm = packer_.Norm(name + ".norm");
+  }
+
+  void Mixer(PackedPart& part, const std::string& name, const std::string& norm) {
+    const size_t d = model_.d_model, m = part.values;
+    const RuntimeMixer& mixer = *part.mixer;
+    const bool cross = part.kind == PartKind::kCross;
+    const auto stacked = [&](const PackedGroup& group, const std::vector<Projection>& projections) {
       std::vector<Packer::Rows> heads;
       for (size_t h = group.begin; h < group.end; ++h) {
-        for (auto [projection, width] : {std::pair("query", model.dim), std::pair("key", model.dim),
-                                         std::pair("value", model.value_dim)}) {
-          heads.push_back(
-              {StrCat(name, "attention.", projection, "_projection"), h * width, (h + 1) * width});
+        for (const auto& [tensor, width] : projections) {
+          heads.push_back({StrCat(name, ".", tensor), h * width, (h + 1) * width});
         }
       }
-      group.in = packer.Stacked(model.precision, heads, d);
-      group.out = packer.Columns(model.precision, name + "attention.out_projection", d,
-                                 model.heads * m, group.begin * m, group.end * m, group.begin == 0);
+      return packer_.Stacked(model_.precision, heads, d);
+    };
+    for (PackedGroup& group : part.groups) {
+      group.in = stacked(group, cross ? mixer.projections(/*memory=*/false) : mixer.projections());
+      if (cross) group.memory = stacked(group, mixer.projections(/*memory=*/true));
+      group.out = packer_.Columns(model_.precision, name + ".out_projection", d, mixer.heads() * m,
+                                  group.begin * m, group.end * m, group.begin == 0);
     }
-    if (model.omega_columns > 0) {
-      layer.omega =
-          packer.Values(checkpoint.Tensor(name + "attention.inner_attention.feature_map.omega"));
-    }
-    layer.norm1 = packer.Norm(name + "norm1");
-    if (model.precision == Precision::kInt8) {
-      layer.feed_forward_factor = packer.Factors(name + "linear1");
-    }
-    for (PackedGroup& group : layer.feed_forward) {
-      group.in = packer.Stacked(model.precision, {{name + "linear1", group.begin, group.end}}, d);
-      group.out = packer.Columns(model.precision, name + "linear2", d, model.d_ff, group.begin,
-                                 group.end, group.begin == 0);
-    }
-    layer.norm2 = packer.Norm(name + "norm2");
+    part.norm = packer_.Norm(norm);
   }
-  if (model.spec.final_norm) model.final_norm = packer.Norm("transformer.norm");
-  model.predictor =
-      packer.Columns(model.predictor_precision(), "predictor", model.outputs, d, 0, d, true);
+
+  void FeedForward(PackedPart& part, const std::string& layer, const std::string& norm) {
+    if (model_.precision == Precision::kInt8) part.factor = packer_.Factors(layer + "linear1");
+    for (PackedGroup& group : part.groups) {
+      group.in = packer_.Stacked(model_.precision, {{layer + "linear1", group.begin, group.end}},
+                                 model_.d_model);
+      group.out = packer_.Columns(model_.precision, layer + "linear2", model_.d_model, model_.d_ff,
+                                  group.begin, group.end, group.begin == 0);
+    }
+    part.norm = packer_.Norm(norm);
+  }
+
+  Model::Packed& model_;
+  Packer& packer_;
+};
+
+// Tensors of a mixer, of a checkpoint or, where only sizes matter, none.
+using TensorsOf = FunctionRef<std::span<const float>(const std::string&)>;
+
+// The parts of a stack, without weights. `precision` is what its products are in.
+std::vector<PackedPart> Parts(const ModelSpec& spec, Precision precision, const std::string& name,
+                              bool causal, bool decoder, TensorsOf tensors) {
+  const bool narrow = precision != Precision::kF32;
+  const size_t step = narrow ? kernels::kNarrowInputs : 1;
+  const size_t most = narrow ? kMaxNarrowGroups : kMaxGroups;
+  const bool encoder = spec.encoder_decoder() && !decoder;
+  std::vector<PackedPart> parts;
+  const auto add_mixer = [&](const MixerSpec& mixer, const std::string& prefix, bool cross) {
+    const auto tensor = [&](const std::string& end) { return tensors(prefix + "." + end); };
+    PackedPart& part = parts.emplace_back();
+    part.kind = cross ? PartKind::kCross : PartKind::kMixer;
+    part.mixer = MakeRuntimeMixer({.spec = mixer,
+                                   .causal = causal && !cross,
+                                   .cross = cross,
+                                   .memory = cross ? Size(spec.input.max_length) : 0,
+                                   .precision = precision,
+                                   .tensor = tensor});
+    part.values = part.mixer->value_dim();
+    part.groups = Groups(part.mixer->heads(), (step + part.values - 1) / part.values, most);
+    for (PackedGroup& group : part.groups) {
+      const size_t heads = group.end - group.begin;
+      group.in_width =
+          heads * Width(cross ? part.mixer->projections(false) : part.mixer->projections());
+      if (cross) group.memory_width = heads * Width(part.mixer->projections(true));
+    }
+  };
+  for (int l = 0; l < spec.stack.layers(); ++l) {
+    const std::string layer = StrCat(name, ".layers.", l, ".");
+    const MixerSpec& mixer = spec.stack.mixer(Size(l));
+    if (spec.stack.convolution > 0) parts.emplace_back().kind = PartKind::kConvolution;
+    add_mixer(encoder ? CrossMixer(mixer) : mixer, layer + (decoder ? "self_attention" : "attention"),
+              /*cross=*/false);
+    if (decoder) add_mixer(CrossMixer(mixer), layer + "cross_attention", /*cross=*/true);
+    PackedPart& part = parts.emplace_back();
+    part.values = 1;
+    part.groups = Groups(Size(spec.stack.d_ff), std::max(step, kernels::kPanel), most);
+    for (PackedGroup& group : part.groups) group.in_width = group.end - group.begin;
+  }
+  return parts;
+}
+
+// What the parts of a causal stack keep; numbers them.
+std::shared_ptr<const StateLayout> Layout(const ModelSpec& spec, Precision precision, bool steps,
+                                          std::vector<PackedPart>& parts) {
+  auto layout = std::make_shared<StateLayout>();
+  layout->first_capacity = RoundUp(Size(spec.input.max_length), kCapacityStep);
+  layout->keeps_tokens = !steps && !spec.ReadsFrames();
+  layout->reach = Size(spec.Reach());
+  if (spec.encoder_decoder()) layout->source = Size(spec.input.max_length);
+  for (PackedPart& part : parts) {
+    MixerStateSize size;
+    if (part.kind == PartKind::kConvolution) {
+      const size_t rows = Size(spec.stack.convolution) - 1;
+      size.fixed = RoundUp(rows * Size(spec.stack.d_model), kCacheLine / sizeof(float));
+    } else if (part.mixer) {
+      size = part.mixer->state_size();
+      if (part.mixer->folds()) {
+        layout->fold_keys = kernels::LinearStepShape::RecentKeys(precision != Precision::kF32);
+      }
+    }
+    if (!steps || size.Floats(1) == 0) continue;
+    part.state = layout->parts.size();
+    layout->parts.push_back(size);
+  }
+  return layout;
+}
+
+bool Steps(const ModelSpec& spec) {
+  if (spec.lstm() || !spec.Causal()) return false;
+  return std::all_of(spec.stack.pattern.begin(), spec.stack.pattern.end(),
+                     [](const MixerSpec& mixer) { return FindMixer(mixer.kind).recurrent; });
+}
+
+// The stack that predicts.
+const char* StackName(const ModelSpec& spec) {
+  return spec.encoder_decoder() ? "decoder" : "transformer";
 }
 
 }  // namespace
+
+std::shared_ptr<const StateLayout> MakeStateLayout(const ModelSpec& spec, Precision precision) {
+  const auto no_tensor = [](const std::string&) { return std::span<const float>(); };
+  std::vector<PackedPart> parts;
+  if (!spec.lstm()) {
+    parts = Parts(spec, precision, StackName(spec), spec.Causal(), spec.encoder_decoder(), no_tensor);
+  }
+  return Layout(spec, precision, Steps(spec), parts);
+}
 
 Model::Packed::Packed(const Checkpoint& checkpoint, Precision precision)
     : spec(checkpoint.spec()),
       precision(precision),
       path(checkpoint.path()),
       training(checkpoint.training()),
-      layout(checkpoint.spec(), precision) {
-  const bool speech = spec.task == "speech";
-  const bool lstm = spec.network == "lstm";
-  if (spec.network == "encoder-decoder") {
-    throw InputError(path,
-                     ": an encoder with a decoder is for comparisons in training; what runs "
-                     "here is the network 'transformer'");
-  }
-  if (lstm && precision != Precision::kF32) {
-    throw InputError(path, ": an LSTM runs in f32 alone; leave out the precision ",
-                     PrecisionName(precision));
-  }
-  if (speech && !lstm && spec.attention.kind == "kernel") {
-    throw InputError(path,
-                     ": this runtime does not run attention 'kernel'; of speech it runs "
-                     "linear, causal-linear, full and reformer");
-  }
-  const bool reformer = spec.attention.kind == "reformer" && !lstm;
-  if (reformer && spec.attention.lsh_variant != "published") {
-    throw InputError(path, ": this runtime does not run the lsh_variant '",
-                     spec.attention.lsh_variant, "'; it runs 'published'");
-  }
-  if (!speech && !reformer && !FindAttentionKind(spec.attention.kind).recurrent) {
-    throw InputError(path, ": this runtime does not run attention '", spec.attention.kind,
-                     "'; it runs causal-linear and full, and reads whole sequences with reformer");
-  }
-  const bool maps = FindAttentionKind(spec.attention.kind).maps;
-  if (maps && !lstm &&
-      (!FindFeatureMap(spec.attention.feature_map).runtime ||
-       (speech && spec.attention.feature_map == "rff"))) {
-    throw InputError(path, ": this runtime does not run the feature map '",
-                     spec.attention.feature_map, "'; it runs elu, relu, polynomial2, ",
-                     speech ? "" : "rff ", "and favor");
-  }
-  if (spec.head == "logistics" && Size(spec.mixtures) > kernels::kMaxMixtures) {
-    throw InputError(path, ": ", spec.mixtures, " mixtures are more than the ",
+      d_model(Size(spec.stack.d_model)),
+      d_ff(Size(spec.stack.d_ff)),
+      outputs(Size(spec.OutputSize())),
+      value_embedding(Size(spec.input.value_embedding)),
+      position_dims(spec.lstm() ? 0 : Size(spec.PositionDims())),
+      activation(spec.stack.activation == Activation::kRelu ? kernels::Activation::kRelu
+                                                            : kernels::Activation::kGelu),
+      steps_(Steps(spec)) {
+  if (spec.logistics() && Size(spec.head.mixtures) > kernels::kMaxMixtures) {
+    throw InputError(path, ": ", spec.head.mixtures, " mixtures are more than the ",
                      kernels::kMaxMixtures, " that this runtime takes");
   }
   for (const TensorInfo& info : TensorTable(spec)) {
     CheckFinite(checkpoint.Tensor(info.name), path, info.name);
   }
-  d_model = Size(spec.d_model), heads = Size(spec.heads), dim = Size(spec.query_dim);
-  value_dim = Size(spec.value_dim), d_ff = Size(spec.d_ff), outputs = Size(spec.OutputSize());
-  value_embedding = Size(spec.value_embedding);
-  head_width = 2 * dim + value_dim;
-  features = maps ? layout.linear.dim : dim;
-  if (maps) {
-    feature_map = FindFeatureBody(spec.attention.feature_map);
-    omega_columns = static_cast<size_t>(OmegaColumns(spec.attention, spec.query_dim));
-    if (feature_map && feature_map->floor) {
-      floor = 1 / std::sqrt(static_cast<float>(features));
+  Cut(checkpoint);
+  Packer measure(checkpoint, nullptr);
+  StackPacker(*this, measure).Pack();
+  weights = AlignedBuffer<std::byte>(measure.used());
+  Packer packer(checkpoint, weights.data());
+  StackPacker(*this, packer).Pack();
+  ReadTables(checkpoint);
+
+  const std::string about = ToJson(spec) + PrecisionName(precision);
+  fingerprint = Hash(std::as_bytes(std::span(about)));
+  for (const TensorInfo& info : TensorTable(spec)) {
+    fingerprint = Hash(std::as_bytes(checkpoint.Tensor(info.name)), fingerprint);
+  }
+}
+
+// Makes the stacks' parts, and finds the widest products.
+void Model::Packed::Cut(const Checkpoint& checkpoint) {
+  const auto tensors = [&](const std::string& name) { return checkpoint.Tensor(name); };
+  if (!spec.lstm()) {
+    const bool pair = spec.encoder_decoder();
+    stack.causal = spec.Causal();
+    stack.parts = Parts(spec, precision, StackName(spec), stack.causal, pair, tensors);
+    encoder.causal = false;
+    if (pair) encoder.parts = Parts(spec, precision, "encoder", false, false, tensors);
+  }
+  layout = Layout(spec, precision, steps_, stack.parts);
+  size_t inputs = spec.lstm() ? 2 * d_model : d_model;
+  for (const PackedStack* one : {&stack, &encoder}) {
+    for (const PackedPart& part : one->parts) {
+      for (const PackedGroup& group : part.groups) {
+        widest = std::max({widest, group.in_width, group.memory_width});
+        inputs = std::max(inputs, (group.end - group.begin) * part.values);
+      }
     }
   }
-  softmax_scale = 1 / std::sqrt(static_cast<float>(dim));
-  attention = {feature_map ? kernels::FeatureMap::kIdentity : kernels::FeatureMap::kElu,
-               /*normalize=*/true, spec.attention.eps};
-  activation = spec.activation == "relu" ? kernels::Activation::kRelu : kernels::Activation::kGelu;
-
-  const size_t step = narrow() ? kernels::kNarrowInputs : 1;
-  const size_t most = narrow() ? kMaxNarrowGroups : kMaxGroups;
-  const PackedLayer cut{.attention = Groups(heads, (step + value_dim - 1) / value_dim, most),
-                        .feed_forward = Groups(d_ff, std::max(step, kPanel), most)};
-  if (!lstm) layers.assign(Size(spec.layers), cut);
-  widest = most_heads = 0;
-  for (const PackedGroup& group : cut.attention) {
-    widest = std::max(widest, QkvWidth(group));
-    most_heads = std::max(most_heads, group.end - group.begin);
-  }
-  for (const PackedGroup& group : cut.feed_forward) {
-    widest = std::max(widest, group.end - group.begin);
-  }
-  const size_t inputs = std::max({d_model, most_heads * value_dim,
-                                  cut.feed_forward[0].end - cut.feed_forward[0].begin + step});
+  if (spec.ReadsFrames()) inputs = std::max(inputs, Size(spec.speech()->Inputs()));
   if (precision == Precision::kInt8 && inputs > kernels::kMostInt8Inputs) {
     throw InputError(path, ": its matrices are too wide for int8 (", inputs, " inputs, at most ",
                      kernels::kMostInt8Inputs, "); choose the precision bf16");
   }
-  Packer measure(checkpoint, nullptr);
-  Pack(*this, checkpoint, measure);
-  weights = AlignedBuffer<std::byte>(measure.used());
-  Packer packer(checkpoint, weights.data());
-  Pack(*this, checkpoint, packer);
+}
 
-  if (!speech) {
-    values = Copied(checkpoint.Tensor(spec.tied ? "predictor.weight" : "value_embedding.weight"));
-    const float scale = spec.tied ? std::sqrt(static_cast<float>(spec.d_model)) : 1.0f;
-    for (float& value : values) value *= scale;
-  } else if (spec.speech.normalise == "corpus") {
-    input_mean = Copied(checkpoint.Tensor("input_norm.mean"));
-    input_deviation = Copied(checkpoint.Tensor("input_norm.deviation"));
+void Model::Packed::ReadTables(const Checkpoint& checkpoint) {
+  if (const SpeechSpec* speech = spec.speech()) {
+    if (speech->normalization == BandNorm::kCorpus) {
+      input_mean = Copied(checkpoint.Tensor("input_norm.mean"));
+      input_deviation = Copied(checkpoint.Tensor("input_norm.deviation"));
+    }
     for (const float deviation : input_deviation) {
       if (!(deviation >= 1e-6f)) {
         throw InputError(path, ": input_norm.deviation holds ", deviation, "; mend the file");
       }
     }
+  } else {
+    values = Copied(
+        checkpoint.Tensor(spec.head.tied ? "predictor.weight" : "value_embedding.weight"));
+    const float scale = spec.head.tied ? std::sqrt(static_cast<float>(spec.stack.d_model)) : 1.0f;
+    for (float& value : values) value *= scale;
   }
-  if (reformer) {
-    lsh_rounds = Size(spec.attention.lsh_rounds);
-    lsh = {.buckets = Size(spec.attention.lsh_buckets),
-           .chunk = Size(spec.attention.lsh_chunk),
-           .causal = spec.Causal()};
-    planes = Copied(LshPlanes(spec.attention, spec.query_dim));
-  }
-  if (spec.PositionDims() > 0 && !lstm) positions = Copied(checkpoint.Tensor("pos_embedding.pe"));
-  if (spec.pixel_above) above = Copied(checkpoint.Tensor("above_embedding.weight"));
-  if (spec.task == "images") {
-    first_value = Copied(checkpoint.Tensor("first_value.probability"));
-    double sum = 0;
-    bool valid = true;
-    for (float p : first_value) {
-      valid = valid && p >= 0 && std::isfinite(p);
-      sum += p;
-    }
-    if (!valid || !(sum > 0)) {
-      throw InputError(path, ": first_value.probability holds no probabilities; train the model ",
-                       "again or mend the file");
+  if (position_dims > 0) {
+    positions = Copied(checkpoint.Tensor("pos_embedding.pe"));
+    // Rows at powers of two, and the last one, tell whether the table is the formula's.
+    std::vector<float> row(position_dims);
+    for (int64_t t = 0; endless_positions && t < spec.input.max_length; t = 2 * t + 1) {
+      const int64_t at = 2 * t + 1 < spec.input.max_length ? t : spec.input.max_length - 1;
+      PositionRow(spec, at, row.data());
+      const float* given = positions.data() + static_cast<size_t>(at) * position_dims;
+      endless_positions = std::equal(row.begin(), row.end(), given, [](float a, float b) {
+        return std::abs(a - b) <= 1e-4f;
+      });
     }
   }
-  const std::string about = ToJson(spec) + PrecisionName(precision);
-  fingerprint = Hash(std::as_bytes(std::span(about)));
-  for (const TensorInfo& info : TensorTable(spec)) {
-    fingerprint = Hash(std::as_bytes(checkpoint.Tensor(info.name)), fingerprint);
+  if (spec.image()) endless_positions = false;  // an image ends
+  if (spec.input.pixel_above) above = Copied(checkpoint.Tensor("above_embedding.weight"));
+  if (!spec.image()) return;
+  first_value = Copied(checkpoint.Tensor("first_value.probability"));
+  double sum = 0;
+  bool valid = true;
+  for (float p : first_value) {
+    valid = valid && p >= 0 && std::isfinite(p);
+    sum += p;
+  }
+  if (!valid || !(sum > 0)) {
+    throw InputError(path, ": first_value.probability holds no probabilities; train the model ",
+                     "again or mend the file");
   }
 }
 
@@ -371,7 +356,11 @@ const ModelSpec& Model::spec() const { return packed_->spec; }
 const std::string& Model::path() const { return packed_->path; }
 const std::string& Model::training() const { return packed_->training; }
 Precision Model::precision() const { return packed_->precision; }
-bool Model::steps() const { return packed_->lsh_rounds == 0; }
+bool Model::steps() const { return packed_->steps(); }
+std::optional<size_t> Model::most_positions() const {
+  if (packed_->endless_positions) return {};
+  return Size(packed_->spec.input.max_length);
+}
 size_t Model::weight_bytes() const { return packed_->weights.size(); }
 uint64_t Model::fingerprint() const { return packed_->fingerprint; }
 std::span<const float> Model::first_value() const {

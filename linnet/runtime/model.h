@@ -48,11 +48,14 @@ class Model {
   size_t weight_bytes() const;
   // Of the description and every weight as it runs: what tells one model from another.
   uint64_t fingerprint() const;
-  // Whether it runs as an RNN. A reformer does not: Engine::Whole() alone reads with it.
+  // Whether it runs as an RNN. What does not (a reformer, say) reads everything again at each step.
   bool steps() const;
+  // Positions that a sequence can have; none: any number, since sine positions go on behind those of
+  // training (spec().input.max_length), which the model has not seen.
+  std::optional<size_t> most_positions() const;
   // Images: the probability of each first byte; empty for other tasks.
   std::span<const float> first_value() const;
-  // Speech: each band's mean and deviation over the corpus; empty where utterances normalise themselves.
+  // Speech: each band's mean and deviation over the corpus; empty where utterances normalize themselves.
   std::span<const float> input_mean() const;
   std::span<const float> input_deviation() const;
 

@@ -41,23 +41,23 @@ class ModelRef {
   Rows Outputs(const std::vector<int32_t>& tokens, size_t prefix = 0) {
     prefix_ = model_.floor > 0 ? 0 : prefix;
     Rows x = Embedded(tokens);
-    for (int l = 0; l < spec_.layers; ++l) {
+    for (int l = 0; l < spec_.stack.layers(); ++l) {
       const std::string layer = StrCat("transformer.layers.", l, ".");
       const auto add = [&](const Rows& part, const char* norm) {
-        x = spec_.norm_first ? Sum(x, part) : AddNorm(x, part, layer + norm);
+        x = spec_.stack.norm_first ? Sum(x, part) : AddNorm(x, part, layer + norm);
       };
-      const Rows read = spec_.norm_first ? AddNorm(x, {}, layer + "norm1") : x;
+      const Rows read = spec_.stack.norm_first ? AddNorm(x, {}, layer + "norm1") : x;
       add(Grouped(layer + "attention.out_projection", Attended(layer + "attention.", read),
-                  model_.layers[0].attention, Size(spec_.value_dim)),
+                  model_.layers[0].attention, Size(spec_.stack.mixer().value_dim)),
           "norm1");
       Rows hidden =
-          Linear(layer + "linear1", spec_.norm_first ? AddNorm(x, {}, layer + "norm2") : x);
+          Linear(layer + "linear1", spec_.stack.norm_first ? AddNorm(x, {}, layer + "norm2") : x);
       for (Row& row : hidden) {
         for (double& value : row) value = kernels::ActivationRef(model_.activation, value);
       }
       add(Grouped(layer + "linear2", hidden, model_.layers[0].feed_forward, 1), "norm2");
     }
-    if (spec_.final_norm) x = AddNorm(x, {}, "transformer.norm");
+    if (spec_.stack.final_norm) x = AddNorm(x, {}, "transformer.norm");
     return Linear("predictor", x);
   }
 
@@ -71,23 +71,23 @@ class ModelRef {
 
   Rows Embedded(const std::vector<int32_t>& tokens) const {
     Rows x;
-    const size_t width = Size(spec_.value_embedding);
+    const size_t width = Size(spec_.input.value_embedding);
     for (size_t t = 0; t < tokens.size(); ++t) {
-      x.push_back(RowOf(spec_.tied ? "predictor.weight" : "value_embedding.weight", Size(tokens[t]),
+      x.push_back(RowOf(spec_.head.tied ? "predictor.weight" : "value_embedding.weight", Size(tokens[t]),
                         width));
-      if (spec_.tied) {
-        for (double& value : x[t]) value *= std::sqrt(static_cast<double>(spec_.d_model));
+      if (spec_.head.tied) {
+        for (double& value : x[t]) value *= std::sqrt(static_cast<double>(spec_.stack.d_model));
       }
-      if (spec_.pixel_above) {
-        const size_t row = Size(spec_.RowBytes());
+      if (spec_.input.pixel_above) {
+        const size_t row = Size(spec_.image()->RowBytes());
         const Row above =
             RowOf("above_embedding.weight",
-                  t + 1 < row ? Size(spec_.vocabulary) : Size(tokens[t + 1 - row]), width);
+                  t + 1 < row ? Size(spec_.input.vocabulary) : Size(tokens[t + 1 - row]), width);
         for (size_t i = 0; i < width; ++i) x[t][i] += above[i];
       }
       if (spec_.PositionDims() > 0) {
         const Row pe = RowOf("pos_embedding.pe", t, Size(spec_.PositionDims()));
-        if (spec_.positions == "added") {
+        if (spec_.input.positions == Positions::kAdded) {
           for (size_t i = 0; i < pe.size(); ++i) x[t][i] += pe[i];
         } else {
           x[t].insert(x[t].end(), pe.begin(), pe.end());
@@ -98,11 +98,11 @@ class ModelRef {
   }
 
   Rows Attended(const std::string& name, const Rows& x) {
-    const size_t dim = Size(spec_.query_dim), m = Size(spec_.value_dim);
+    const size_t dim = Size(spec_.stack.mixer().query_dim), m = Size(spec_.stack.mixer().value_dim);
     const Rows q = Linear(name + "query_projection", x), k = Linear(name + "key_projection", x),
                v = Linear(name + "value_projection", x);
     Rows attended(x.size());
-    for (size_t h = 0; h < Size(spec_.heads); ++h) {
+    for (size_t h = 0; h < Size(spec_.stack.mixer().heads); ++h) {
       const auto head = [&](const Rows& from, size_t width) {
         Row rows;
         for (const Row& row : from) {
@@ -135,14 +135,14 @@ class ModelRef {
       const auto features = [&](const Row& from, size_t t, bool query) {
         const Row row(from.begin() + static_cast<ptrdiff_t>(t * dim),
                       from.begin() + static_cast<ptrdiff_t>((t + 1) * dim));
-        if (model_.feature_map == nullptr) return row;
+        if (!model_.maps()) return row;
         std::vector<float> omega;
         if (model_.omega_columns > 0) {
           const auto drawn = checkpoint_.Tensor(name + "inner_attention.feature_map.omega");
           omega.assign(drawn.begin(), drawn.end());
         }
         Row phi(model_.features);
-        model_.feature_map->reference({dim, model_.omega_columns, omega.data()}, row.data(), query,
+        model_.feature_map.reference({dim, model_.omega_columns, omega.data()}, row.data(), query,
                                       phi.data());
         return phi;
       };
@@ -164,7 +164,7 @@ class ModelRef {
 
   // Of one head's queries, each round's.
   std::vector<std::vector<size_t>> Buckets(const Row& q) const {
-    const size_t dim = Size(spec_.query_dim), half = model_.lsh.buckets / 2;
+    const size_t dim = Size(spec_.stack.mixer().query_dim), half = model_.lsh.buckets / 2;
     std::vector<std::vector<size_t>> buckets(model_.lsh_rounds);
     for (size_t r = 0; r < buckets.size(); ++r) {
       for (size_t t = 0; t < q.size() / dim; ++t) {
@@ -248,7 +248,7 @@ class ModelRef {
     Rows y = add.empty() ? x : Sum(x, add);
     for (Row& row : y) {
       row = kernels::LayerNormRef(row, checkpoint_.Tensor(name + ".weight").data(),
-                                  checkpoint_.Tensor(name + ".bias").data(), spec_.norm_eps);
+                                  checkpoint_.Tensor(name + ".bias").data(), spec_.stack.norm_eps);
     }
     return y;
   }

@@ -1,5 +1,4 @@
 #include "linnet/runtime/narrow.h"
-#include "linnet/base/error.h"
 
 #include <algorithm>
 #include <cmath>
@@ -30,8 +29,11 @@ Int8Matrix::Int8Matrix(std::span<const float> weight, size_t out, std::span<cons
 std::vector<float> InputFactors(const Checkpoint& checkpoint, const std::string& tensor_name) {
   constexpr std::string_view kReader = "linear1.weight";
   if (!tensor_name.ends_with(kReader)) return {};
-  const std::string norm = tensor_name.substr(0, tensor_name.size() - kReader.size()) +
-                           (checkpoint.spec().norm_first ? "norm2" : "norm1");
+  const std::string layer = tensor_name.substr(0, tensor_name.size() - kReader.size());
+  // Layers of a decoder have one norm more.
+  const bool decoder = checkpoint.Has(layer + "norm3.weight");
+  const bool first = checkpoint.spec().stack.norm_first;
+  const std::string norm = layer + (decoder ? (first ? "norm3" : "norm2") : first ? "norm2" : "norm1");
   const auto weight = checkpoint.Tensor(norm + ".weight"), bias = checkpoint.Tensor(norm + ".bias");
   std::vector<float> factor(weight.size());
   for (size_t i = 0; i < factor.size(); ++i) {
@@ -49,10 +51,6 @@ std::vector<float> InputFactors(const Checkpoint& checkpoint, const std::string&
 }
 
 void WriteNarrowed(const Checkpoint& checkpoint, Precision precision, const std::string& path) {
-  if (checkpoint.spec().network == "encoder-decoder") {
-    throw InputError(checkpoint.path(),
-                     ": an encoder with a decoder does not run here, narrow or not");
-  }
   SafetensorsWriter writer;
   for (const auto& [key, value] : checkpoint.file().metadata()) writer.SetMetadata(key, value);
   // Until it is written:

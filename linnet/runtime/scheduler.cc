@@ -12,8 +12,14 @@ size_t Scheduler::Fitting(const Model& model, double bytes) {
   return count >= 1 ? static_cast<size_t>(std::min(count, 1e15)) : 0;  // 0 for NaN, too
 }
 
+size_t Scheduler::MostPositions(const Model& model) {
+  const size_t trained = static_cast<size_t>(model.spec().input.max_length);
+  if (StateKindOf(model) != StateKind::kConstant) return trained;
+  return model.most_positions().value_or(SIZE_MAX);
+}
+
 Scheduler::Scheduler(Engine& engine, const SchedulerOptions& options)
-    : engine_(engine), options_(options) {
+    : engine_(engine), options_(options), most_positions_(MostPositions(engine.model())) {
   if (options.sequences == 0) throw InputError("a scheduler needs room for at least one sequence");
   state_ = engine.NewState(options.sequences);
   slots_.resize(options.sequences);
@@ -32,9 +38,9 @@ std::optional<uint64_t> Scheduler::Submit(Request&& request) {
   }
   if (!request.next) throw InputError("a request needs next(), which draws its symbols");
   for (const int32_t symbol : request.prompt) {
-    if (symbol < 0 || symbol >= spec.vocabulary) {
+    if (symbol < 0 || symbol >= spec.input.vocabulary) {
       throw InputError(model.path(), ": symbol ", symbol, " is outside its vocabulary 0 .. ",
-                       spec.vocabulary - 1);
+                       spec.input.vocabulary - 1);
     }
   }
   size_t begin = 0;
@@ -46,7 +52,7 @@ std::optional<uint64_t> Scheduler::Submit(Request&& request) {
     request.from->CheckFits(model);
     begin = request.from->position();
   }
-  const auto positions = static_cast<size_t>(spec.max_length);
+  const size_t positions = most_positions_;
   if (begin > positions || request.prompt.size() > positions - begin) {
     throw InputError(model.path(), ": the model has ", positions, " positions; ", begin,
                      " are read and a prompt of ", request.prompt.size(), " does not fit");
@@ -173,7 +179,7 @@ Scheduler::Drawn Scheduler::Draw(const Entry& entry, std::span<const float> outp
   Drawn drawn;
   try {
     drawn.symbol = entry.request.next(outputs);
-    const int32_t vocabulary = engine_.model().spec().vocabulary;
+    const int32_t vocabulary = engine_.model().spec().input.vocabulary;
     if (drawn.symbol && (*drawn.symbol < 0 || *drawn.symbol >= vocabulary)) {
       throw InputError("next() gave the symbol ", *drawn.symbol, ", outside the vocabulary 0 .. ",
                        vocabulary - 1);
@@ -215,7 +221,7 @@ void Scheduler::Take(size_t slot, const std::shared_ptr<Entry>& entry, const Dra
   }
   if (slots_[slot] != entry) return;  // it cancelled itself
   if (!drawn.symbol) return End(slot, Finished::kEnded);
-  if (state_.position(slot) >= static_cast<size_t>(engine_.model().spec().max_length)) {
+  if (state_.position(slot) >= most_positions_) {
     return End(slot, Finished::kFull);
   }
   entry->symbol = drawn.symbol;

@@ -74,6 +74,9 @@ class Scheduler {
   // How many sequences' states fit into so many bytes.
   static size_t Fitting(const Model& model, double bytes);
 
+  // Positions that a sequence can have: memory is taken once, so that caches end where training did.
+  static size_t MostPositions(const Model& model);
+
   // Throws InputError where options make no sense, or the states do not fit into memory. The engine
   // must outlive the scheduler, and may be used for nothing else meanwhile.
   Scheduler(Engine& engine, const SchedulerOptions& options);
@@ -122,6 +125,7 @@ class Scheduler {
 
   Engine& engine_;
   SchedulerOptions options_;
+  size_t most_positions_;
   State state_;
   // Shared with the callback that is running, which may cancel itself.
   std::vector<std::shared_ptr<Entry>> slots_;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "linnet/base/error.h"
 #include "linnet/base/hash.h"
@@ -32,19 +33,33 @@ double MachineMemory() {
   return static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
 }
 
+// Throws unless all are numbers; narrow: each float is two bfloat16, of which all bits of the exponent make
+// no number.
+void CheckNumbers(std::span<const float> values, bool narrow, const std::string& path) {
+  if (!narrow) return CheckFinite(values, path, "state");
+  for (const float pair : values) {
+    const uint32_t bits = std::bit_cast<uint32_t>(pair);
+    if ((bits & 0x7f80) == 0x7f80 || (bits & 0x7f800000) == 0x7f800000) {
+      throw InputError(path, ": state holds values that are no numbers");
+    }
+  }
+}
+
 }  // namespace
 
 State::State(const Model& model, size_t batch)
     : model_(model.fingerprint()),
-      per_sequence_(model.packed().layout.floats),
-      cleared_(model.packed().layout.softmax
-                   ? 0
-                   : per_sequence_),  // a cache is read as far as it is filled
-      reach_(static_cast<size_t>(model.spec().Reach())),
+      layout_(model.packed().layout),
+      capacity_(layout_->grows() ? layout_->first_capacity : 0),
       positions_(batch),
       waiting_(batch),
-      data_(batch * per_sequence_),
-      recent_(batch * reach_) {}
+      data_(batch * per_sequence()),
+      recent_(batch * tokens()) {
+  for (size_t i = 0; layout_->source > 0 && i < batch; ++i) source_length(i) = -1;
+}
+
+size_t State::per_sequence() const { return layout_ ? layout_->Floats(capacity_) : 0; }
+size_t State::tokens() const { return layout_ ? layout_->Tokens(capacity_) : 0; }
 
 size_t State::position(size_t sequence) const {
   if (sequence >= batch()) {
@@ -58,13 +73,31 @@ size_t State::bytes() const {
 }
 
 size_t StateBytes(const ModelSpec& spec, Precision precision) {
-  return sizeof(float) * (StateLayout(spec, precision).floats + static_cast<size_t>(spec.Reach()));
+  const auto layout = MakeStateLayout(spec, precision);
+  const size_t capacity = layout->first_capacity;
+  return sizeof(float) * (layout->Floats(capacity) + layout->Tokens(capacity));
 }
+
+namespace {
+
+StateKind KindOf(const ModelSpec& spec, const StateLayout& layout) {
+  if (!spec.Causal()) return StateKind::kNone;
+  if (layout.keeps_tokens) return StateKind::kTokens;
+  if (layout.parts.empty()) return StateKind::kNone;
+  return layout.grows() ? StateKind::kCache : StateKind::kConstant;
+}
+
+}  // namespace
+
+StateKind StateKindOf(const ModelSpec& spec) {
+  return KindOf(spec, *MakeStateLayout(spec, Precision::kF32));
+}
+
+StateKind StateKindOf(const Model& model) { return KindOf(model.spec(), *model.packed().layout); }
 
 State State::Clone() const {
   State copy;
-  copy.model_ = model_, copy.per_sequence_ = per_sequence_, copy.cleared_ = cleared_,
-  copy.reach_ = reach_;
+  copy.model_ = model_, copy.layout_ = layout_, copy.capacity_ = capacity_;
   copy.positions_ = positions_, copy.waiting_ = waiting_;
   copy.data_ = data_.Copy();
   copy.recent_ = recent_;
@@ -72,15 +105,51 @@ State State::Clone() const {
 }
 
 void State::Reset() {
-  std::fill(positions_.begin(), positions_.end(), 0);
-  std::fill(waiting_.begin(), waiting_.end(), uint8_t{0});
-  if (cleared_ > 0) std::fill(data_.begin(), data_.end(), 0.0f);
+  for (size_t i = 0; i < batch(); ++i) Reset(i);
 }
 
+// A cache is read as far as it is filled.
 void State::Reset(size_t sequence) {
   position(sequence);  // is it there?
   positions_[sequence] = 0, waiting_[sequence] = 0;
-  std::fill_n(data_.data() + sequence * per_sequence_, cleared_, 0.0f);
+  float* at = data_.data() + sequence * per_sequence();
+  for (const MixerStateSize& part : layout_->parts) {
+    std::fill_n(at, part.fixed, 0.0f);
+    at += part.Floats(capacity_);
+  }
+  if (layout_->source > 0) source_length(sequence) = -1;
+}
+
+void State::Reserve(size_t positions) {
+  if (!layout_->grows() || positions <= capacity_) return;
+  // Half as much again, so that steps seldom copy.
+  const size_t capacity = RoundUp(std::max(positions, capacity_ + capacity_ / 2), kCapacityStep);
+  State larger;
+  larger.model_ = model_, larger.layout_ = layout_, larger.capacity_ = capacity;
+  const double bytes = static_cast<double>(batch()) * sizeof(float) *
+                       static_cast<double>(larger.per_sequence() + larger.tokens());
+  if (bytes > MachineMemory()) {
+    throw InputError("a state of ", batch(), " sequences of ", capacity, " positions takes ",
+                     FormatBytes(bytes), ", and this machine has ", FormatBytes(MachineMemory()));
+  }
+  larger.positions_.resize(batch()), larger.waiting_.resize(batch());
+  larger.data_ = AlignedBuffer<float>(batch() * larger.per_sequence());
+  larger.recent_.resize(batch() * larger.tokens());
+  for (size_t i = 0; i < batch(); ++i) larger.Copy(*this, i, i);
+  *this = std::move(larger);
+}
+
+void State::Copy(const State& other, size_t from, size_t to) {
+  positions_[to] = other.positions_[from], waiting_[to] = other.waiting_[from];
+  const float* source = other.data_.data() + from * other.per_sequence();
+  float* target = data_.data() + to * per_sequence();
+  if (capacity_ == other.capacity_) {
+    std::copy_n(source, per_sequence(), target);
+  } else {
+    layout_->Move(source, other.capacity_, target, capacity_, other.positions_[from]);
+  }
+  std::copy_n(other.recent_.data() + from * other.tokens(), other.tokens(),
+              recent_.data() + to * tokens());
 }
 
 State State::Fork(size_t copies) const {
@@ -97,18 +166,12 @@ State State::Fork(size_t copies) const {
 
 State State::Select(std::span<const size_t> sequences) const {
   State chosen;
-  chosen.model_ = model_, chosen.per_sequence_ = per_sequence_;
-  chosen.cleared_ = cleared_, chosen.reach_ = reach_;
-  chosen.data_ = AlignedBuffer<float>(sequences.size() * per_sequence_);
-  chosen.recent_.resize(sequences.size() * reach_);
-  for (size_t i = 0; i < sequences.size(); ++i) {
-    const size_t from = sequences[i];
-    chosen.positions_.push_back(position(from));
-    chosen.waiting_.push_back(waiting_[from]);
-    std::copy_n(data_.data() + from * per_sequence_, per_sequence_,
-                chosen.data_.data() + i * per_sequence_);
-    std::copy_n(recent_.data() + from * reach_, reach_, chosen.recent_.data() + i * reach_);
-  }
+  for (const size_t from : sequences) position(from);  // are they there?
+  chosen.model_ = model_, chosen.layout_ = layout_, chosen.capacity_ = capacity_;
+  chosen.positions_.resize(sequences.size()), chosen.waiting_.resize(sequences.size());
+  chosen.data_ = AlignedBuffer<float>(sequences.size() * per_sequence());
+  chosen.recent_.resize(sequences.size() * tokens());
+  for (size_t i = 0; i < sequences.size(); ++i) chosen.Copy(*this, sequences[i], i);
   return chosen;
 }
 
@@ -117,15 +180,16 @@ void State::Append(const State& other) {
   if (batch() > 0 && model_ != other.model_) {
     throw InputError("states of two models cannot be put together");
   }
-  AlignedBuffer<float> data(data_.size() + other.data_.size());
-  const auto end = std::copy(data_.begin(), data_.end(), data.begin());
-  std::copy(other.data_.begin(), other.data_.end(), end);
-  recent_.insert(recent_.end(), other.recent_.begin(), other.recent_.end());
-  positions_.insert(positions_.end(), other.positions_.begin(), other.positions_.end());
-  waiting_.insert(waiting_.end(), other.waiting_.begin(), other.waiting_.end());
-  data_ = std::move(data);
-  model_ = other.model_, per_sequence_ = other.per_sequence_;
-  cleared_ = other.cleared_, reach_ = other.reach_;
+  State both;
+  both.model_ = other.model_, both.layout_ = other.layout_;
+  both.capacity_ = std::max(capacity_, other.capacity_);
+  const size_t own = batch(), count = own + other.batch();
+  both.positions_.resize(count), both.waiting_.resize(count);
+  both.data_ = AlignedBuffer<float>(count * both.per_sequence());
+  both.recent_.resize(count * both.tokens());
+  for (size_t i = 0; i < own; ++i) both.Copy(*this, i, i);
+  for (size_t i = 0; i < other.batch(); ++i) both.Copy(other, i, own + i);
+  *this = std::move(both);
 }
 
 void State::Assign(size_t sequence, const State& other) {
@@ -133,10 +197,8 @@ void State::Assign(size_t sequence, const State& other) {
   if (other.batch() != 1 || model_ != other.model_) {
     throw InputError("one sequence of a state is replaced by one of the same model");
   }
-  positions_[sequence] = other.positions_[0], waiting_[sequence] = other.waiting_[0];
-  std::copy(other.data_.begin(), other.data_.end(), data_.begin() + sequence * per_sequence_);
-  std::copy(other.recent_.begin(), other.recent_.end(),
-            recent_.begin() + static_cast<ptrdiff_t>(sequence * reach_));
+  Reserve(other.capacity_);
+  Copy(other, 0, sequence);
 }
 
 void State::CheckFits(const Model& model) const {
@@ -158,13 +220,60 @@ void State::Save(const std::string& path, const Model& model) const {
                                     {"model", HashDigits(model.fingerprint())},
                                     {"path", model.path()},
                                     {"precision", PrecisionName(model.precision())},
+                                    {"capacity", capacity_},
                                     {"checksum", HashDigits(checksum)}}
                          .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   writer.Add("position", DType::kI64, {rows}, positions.data());
   writer.Add("waiting", DType::kU8, {rows}, waiting_.data());
-  writer.Add("state", DType::kF32, {rows, static_cast<int64_t>(per_sequence_)}, data_.data());
-  writer.Add("recent", DType::kI32, {rows, static_cast<int64_t>(reach_)}, recent_.data());
+  writer.Add("state", DType::kF32, {rows, static_cast<int64_t>(per_sequence())}, data_.data());
+  writer.Add("recent", DType::kI32, {rows, static_cast<int64_t>(tokens())}, recent_.data());
   writer.Write(path);
+}
+
+// Checks what a file holds of a sequence, whose floats and tokens are in place.
+void State::LoadSequence(const std::string& path, const Model& model, size_t sequence, int64_t position,
+                         uint8_t waiting) {
+  const Model::Packed& packed = model.packed();
+  const auto floats = std::span(data_).subspan(sequence * per_sequence(), per_sequence());
+  size_t begin = 0;
+  for (const PackedPart& part : packed.stack.parts) {
+    if (part.state == SIZE_MAX) continue;
+    const size_t size = layout_->parts[part.state].Floats(capacity_);
+    const auto check = [&](size_t first, size_t count, bool narrow) {
+      CheckNumbers(floats.subspan(begin + first, count), narrow, path);
+    };
+    if (part.mixer) {
+      part.mixer->ForParts(capacity_, check);
+    } else {
+      check(0, size, false);
+    }
+    begin += size;
+  }
+  const std::optional<size_t> most = model.most_positions();
+  if (position < 0 || position > int64_t{1} << 60 || (most && static_cast<size_t>(position) > *most) ||
+      (capacity_ > 0 && static_cast<size_t>(position) > capacity_ + layout_->source)) {
+    throw InputError(path, ": a sequence has read ", position, " tokens, and the model has ",
+                     most ? *most : capacity_, " positions");
+  }
+  positions_[sequence] = static_cast<size_t>(position);
+  if (waiting >= layout_->fold_keys || waiting > position) {
+    throw InputError(path, ": ", int{waiting}, " keys wait after ", position, " tokens");
+  }
+  waiting_[sequence] = waiting;
+  auto tokens = std::span(recent_).subspan(sequence * this->tokens(), this->tokens());
+  if (layout_->source > 0) {
+    const int32_t length = source_length(sequence);
+    if (length < -1 || length > position || length > static_cast<int32_t>(layout_->source)) {
+      throw InputError(path, ": a first part of ", length, " tokens after ", position);
+    }
+    tokens = tokens.subspan(1);
+  }
+  for (const int32_t token : tokens) {
+    if (token < 0 || token >= model.spec().input.vocabulary) {
+      throw InputError(path, ": token ", token, " is outside the vocabulary 0 .. ",
+                       model.spec().input.vocabulary - 1);
+    }
+  }
 }
 
 State State::Load(const std::string& path, const Model& model) {
@@ -188,56 +297,36 @@ State State::Load(const std::string& path, const Model& model) {
     throw InputError(path, ": a state that another version of linnet saved, which this one cannot ",
                      "read");
   }
-  const ModelSpec& spec = model.spec();
-  const StateLayout& layout = model.packed().layout;
   const Tensor &position = file.Get("position"), &data = file.Get("state"),
                &recent = file.Get("recent"), &waiting = file.Get("waiting");
   const int64_t rows = position.shape.size() == 1 ? position.shape[0] : 0;
-  const auto has = [&](const Tensor& tensor, DType type, int64_t width) {
-    return tensor.dtype == type && tensor.shape == std::vector<int64_t>{rows, width};
+  State state(model, 0);
+  if (about.contains("capacity")) {
+    constexpr size_t kMost = size_t{1} << 40;
+    const auto& capacity = about["capacity"];
+    if (!capacity.is_number_unsigned() || capacity.get<size_t>() > kMost ||
+        (state.capacity_ == 0) != (capacity == 0)) {
+      throw InputError(path, ": its capacity is not one of a state of ", model.path());
+    }
+    state.capacity_ = capacity.get<size_t>();
+  }
+  const auto has = [&](const Tensor& tensor, DType type, size_t width) {
+    return tensor.dtype == type &&
+           tensor.shape == std::vector<int64_t>{rows, static_cast<int64_t>(width)};
   };
   if (rows < 1 || position.dtype != DType::kI64 || waiting.dtype != DType::kU8 ||
-      waiting.shape != position.shape ||
-      !has(data, DType::kF32, static_cast<int64_t>(layout.floats)) ||
-      !has(recent, DType::kI32, spec.Reach())) {
+      waiting.shape != position.shape || !has(data, DType::kF32, state.per_sequence()) ||
+      !has(recent, DType::kI32, state.tokens())) {
     throw InputError(path, ": its tensors are not those of a state of ", model.path());
   }
-  State state(model, static_cast<size_t>(rows));
-  for (size_t row = 0; row < state.batch(); ++row) {
-    const auto floats = data.f32().subspan(row * layout.floats, layout.floats);
-    layout.ForParts([&](size_t first, size_t count, bool narrow) {
-      const auto part = floats.subspan(first, count);
-      if (!narrow) return CheckFinite(part, path, data.name);
-      // Each float is two bfloat16, of which all bits of the exponent make no number.
-      for (const float pair : part) {
-        const uint32_t bits = std::bit_cast<uint32_t>(pair);
-        if ((bits & 0x7f80) == 0x7f80 || (bits & 0x7f800000) == 0x7f800000) {
-          throw InputError(path, ": ", data.name, " holds values that are no numbers");
-        }
-      }
-    });
-  }
+  const auto count = static_cast<size_t>(rows);
+  state.positions_.resize(count), state.waiting_.resize(count);
+  state.data_ = AlignedBuffer<float>(count * state.per_sequence());
   std::copy(data.f32().begin(), data.f32().end(), state.data_.begin());
-  for (size_t i = 0; i < state.positions_.size(); ++i) {
-    const int64_t at = position.i64()[i];
-    if (at < 0 || at > spec.max_length) {
-      throw InputError(path, ": a sequence has read ", at, " symbols, and the model has ",
-                       spec.max_length, " positions");
-    }
-    state.positions_[i] = static_cast<size_t>(at);
-    const uint8_t keys = waiting.values<uint8_t>()[i];
-    if (keys >= layout.linear.RecentKeys() || keys > at) {
-      throw InputError(path, ": ", int{keys}, " keys wait after ", at, " symbols");
-    }
-    state.waiting_[i] = keys;
-  }
-  const auto symbols = recent.values<int32_t>();
-  for (size_t i = 0; i < symbols.size(); ++i) {
-    if (symbols[i] < 0 || symbols[i] >= spec.vocabulary) {
-      throw InputError(path, ": symbol ", symbols[i], " is outside the vocabulary 0 .. ",
-                       spec.vocabulary - 1);
-    }
-    state.recent_[i] = symbols[i];
+  const auto tokens = recent.values<int32_t>();
+  state.recent_.assign(tokens.begin(), tokens.end());
+  for (size_t i = 0; i < count; ++i) {
+    state.LoadSequence(path, model, i, position.i64()[i], waiting.values<uint8_t>()[i]);
   }
   const uint64_t checksum = Checksum({position.data, waiting.data, data.data, recent.data});
   if (word("checksum") != HashDigits(checksum)) {

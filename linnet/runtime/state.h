@@ -1,5 +1,6 @@
-// What sequences leave behind, and all that continuing them needs: a value of a size that is known
-// before the first symbol.
+// What sequences leave behind, and all that continuing them needs: a value, of a size that is known
+// before the first token (caches of softmax attention grow, where more is read than the model was trained
+// on).
 //
 //   State state = engine.NewState(/*batch=*/1);
 //   engine.Prefix(state, prompt, prompt.size(), {});
@@ -13,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -23,10 +25,23 @@
 
 namespace linnet {
 
+struct StateLayout;
+
 // Bytes of everything that the past of one sequence of such a model is kept in: known before the
 // model is loaded. Of causal-linear models it is the same at any length; softmax ones keep room for
-// the keys and values of all spec.max_length positions.
+// the keys and values of all positions of training, and more as it is needed; what is no RNN keeps the
+// tokens.
 size_t StateBytes(const ModelSpec& spec, Precision precision);
+
+// What a model of that spec keeps of a sequence.
+enum class StateKind : uint8_t {
+  kNone,      // its layers see the future: it reads whole sequences only
+  kConstant,  // of one size, however much has been read
+  kCache,     // keys and values of every position
+  kTokens,    // the tokens, which are read again at each step
+};
+StateKind StateKindOf(const ModelSpec& spec);
+StateKind StateKindOf(const Model& model);
 
 // The memory of `batch` sequences, each with a place of its own. Copies are made by name; a moved-from
 // State is empty. It belongs to one model, in one precision, and others refuse it. What a sequence gets does not depend on what else is in its state.
@@ -36,9 +51,8 @@ class State {
   State(State&& other) noexcept { *this = std::move(other); }
   State& operator=(State&& other) noexcept {
     model_ = std::exchange(other.model_, 0);
-    per_sequence_ = std::exchange(other.per_sequence_, 0);
-    cleared_ = std::exchange(other.cleared_, 0);
-    reach_ = std::exchange(other.reach_, 0);
+    layout_ = std::exchange(other.layout_, {});
+    capacity_ = std::exchange(other.capacity_, 0);
     positions_ = std::exchange(other.positions_, {});
     waiting_ = std::exchange(other.waiting_, {});
     data_ = std::move(other.data_);
@@ -47,9 +61,9 @@ class State {
   }
 
   size_t batch() const { return positions_.size(); }
-  // Symbols that a sequence has read. Throws InputError where there is no such sequence.
+  // Tokens that a sequence has read. Throws InputError where there is no such sequence.
   size_t position(size_t sequence = 0) const;
-  // StateBytes() for each sequence.
+  // StateBytes() for each sequence, and what caches have grown by.
   size_t bytes() const;
 
   State Clone() const;
@@ -81,15 +95,25 @@ class State {
   friend class Scheduler;
   State(const Model& model, size_t batch);
   void CheckFits(const Model& model) const;
+  size_t per_sequence() const;   // floats of data_
+  size_t tokens() const;         // of recent_, for a sequence
+  void LoadSequence(const std::string& path, const Model& model, size_t sequence, int64_t position,
+                    uint8_t waiting);
+  // Makes room for so many positions.
+  void Reserve(size_t positions);
+  // Copies sequence `from` of `other`, whose capacity is no larger, to the place `to`.
+  void Copy(const State& other, size_t from, size_t to);
+  // Encoder-decoders keep the first part in recent_: its length, or -1 before the separator, and its tokens.
+  int32_t& source_length(size_t sequence) { return recent_[sequence * tokens()]; }
+  int32_t* source(size_t sequence) { return recent_.data() + sequence * tokens() + 1; }
 
-  uint64_t model_ = 0;             // its fingerprint
-  size_t per_sequence_ = 0;        // floats
-  size_t cleared_ = 0;             // of them that must be 0 before the first symbol
-  size_t reach_ = 0;               // of the model
+  uint64_t model_ = 0;  // its fingerprint
+  std::shared_ptr<const StateLayout> layout_;
+  size_t capacity_ = 0;            // positions that there is room for, where the layout grows
   std::vector<size_t> positions_;  // [batch]
   std::vector<uint8_t> waiting_;   // [batch]: keys that kernels/linear_step.h has not folded yet
   AlignedBuffer<float> data_;      // [batch] of what StateLayout says
-  std::vector<int32_t> recent_;    // [batch, reach]: the symbol of position p at p mod reach
+  std::vector<int32_t> recent_;    // [batch, tokens()]
 };
 
 }  // namespace linnet

@@ -1,22 +1,23 @@
 #include "linnet/runtime/state_layout.h"
 
+#include <algorithm>
+
 namespace linnet {
 
-StateLayout::StateLayout(const ModelSpec& spec, Precision precision)
-    : softmax(spec.attention.kind == "full") {
-  const auto size = [](int64_t n) { return static_cast<size_t>(n); };
-  linear = {.heads = size(spec.heads),
-            .dim = size(FeatureSize(spec.attention, spec.query_dim)),
-            .value_dim = size(spec.value_dim),
-            .narrow = precision != Precision::kF32};
-  cache = {.heads = size(spec.heads),
-           .dim = size(spec.query_dim),
-           .value_dim = size(spec.value_dim),
-           .capacity = size(spec.max_length)};
-  layer_floats =
-      softmax ? cache.heads * cache.HeadFloats() : linear.HotFloats() + linear.ColdFloats();
-  if (spec.attention.kind == "reformer") layer_floats = 0;
-  floats = size(spec.layers) * layer_floats;
+void StateLayout::Move(const float* from, size_t from_capacity, float* to, size_t to_capacity,
+                       size_t length) const {
+  for (const MixerStateSize& part : parts) {
+    std::copy_n(from, part.fixed, to);
+    const float* source = from + part.fixed;
+    float* target = to + part.fixed;
+    for (size_t h = 0; h < part.heads; ++h) {
+      for (const size_t width : {part.dim, part.value_dim}) {
+        std::copy_n(source, length * width, target);
+        source += from_capacity * width, target += to_capacity * width;
+      }
+    }
+    from += part.Floats(from_capacity), to += part.Floats(to_capacity);
+  }
 }
 
 }  // namespace linnet

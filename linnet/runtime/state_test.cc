@@ -54,9 +54,9 @@ TEST(State, SequencesAtDifferentPlacesGoOnTogether) {
 // is kept.
 TEST(State, PiecesOfUnequalLengthAreReadTogether) {
   ModelSpec spec = LongCopy();
-  spec.attention.kind = "full";
+  spec.stack.mixer().kind = "full";
   const TestModel softmax(spec);
-  spec = LongCopy(), spec.attention.feature_map = "rff";
+  spec = LongCopy(), spec.stack.mixer().feature_map = "rff";
   const TestModel features(spec);
   for (const auto& [of, model] :
        std::vector<std::pair<const TestModel*, std::shared_ptr<const Model>>>{
@@ -172,7 +172,7 @@ TEST(State, ForkSelectAndAppendAreCopiesOfSequences) {
   EXPECT_THROW(other.Step(state, Tokens{1, 1}, two), Error);
   // The same network with other positions, which a longer past would look for in vain.
   ModelSpec shorter = GridImages();
-  shorter.height = 4, shorter.max_length = 59;
+  shorter.image()->height = 4, shorter.input.max_length = 59;
   Engine short_one(TestModel(shorter).model, {.threads = 1});
   engine.Prefix(state, Grid().RandomTokens(2 * 30, 1), 30, {});
   EXPECT_THROW(short_one.Step(state, Tokens{1, 1}, two), Error);

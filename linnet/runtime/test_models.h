@@ -32,45 +32,45 @@ using Tokens = std::vector<int32_t>;
 // Nothing in it is a multiple of anything.
 inline ModelSpec RaggedImages() {
   ModelSpec spec;
-  spec.layers = 2, spec.heads = 3, spec.query_dim = 5, spec.value_dim = 7, spec.d_model = 24;
-  spec.d_ff = 50, spec.value_embedding = 14, spec.mixtures = 3;
-  spec.width = 5, spec.height = 4, spec.max_length = 19;
+  spec.stack.repeat = 2, spec.stack.mixer().heads = 3, spec.stack.mixer().query_dim = 5, spec.stack.mixer().value_dim = 7, spec.stack.d_model = 24;
+  spec.stack.d_ff = 50, spec.input.value_embedding = 14, spec.head.mixtures = 3;
+  spec.image()->width = 5, spec.image()->height = 4, spec.input.max_length = 19;
   return spec;
 }
 
 // Every way of saying where a byte stands, and the other order of norms.
 inline ModelSpec GridImages() {
   ModelSpec spec = RaggedImages();
-  spec.value_embedding = 8, spec.positions = "grid", spec.pixel_above = true;
-  spec.channels = 3, spec.height = 20, spec.max_length = 299;  // longer than a block
-  spec.norm_first = true;
+  spec.input.value_embedding = 8, spec.input.positions = Positions::kGrid, spec.input.pixel_above = true;
+  spec.image()->channels = 3, spec.image()->height = 20, spec.input.max_length = 299;  // longer than a block
+  spec.stack.norm_first = true;
   return spec;
 }
 
 // More heads and hidden units than groups, no positions, no final norm, longer than a block.
 inline ModelSpec LongCopy() {
   ModelSpec spec;
-  spec.task = "copy", spec.head = "categorical", spec.vocabulary = spec.classes = 7;
-  spec.layers = 1, spec.heads = 10, spec.query_dim = 2, spec.value_dim = 3, spec.d_model = 17;
-  spec.d_ff = 149, spec.value_embedding = 17, spec.max_length = 250;
-  spec.activation = "relu", spec.final_norm = false;
+  spec.task = "copy", spec.part = std::monostate(), spec.head.kind = HeadKind::kCategorical, spec.input.vocabulary = spec.head.classes = 7;
+  spec.stack.repeat = 1, spec.stack.mixer().heads = 10, spec.stack.mixer().query_dim = 2, spec.stack.mixer().value_dim = 3, spec.stack.d_model = 17;
+  spec.stack.d_ff = 149, spec.input.value_embedding = 17, spec.input.max_length = 250;
+  spec.stack.activation = Activation::kRelu, spec.stack.final_norm = false;
   return spec;
 }
 
 // More groups than one of every kind in narrow models too, and a wide channel that needs its factor.
 inline ModelSpec WideImages() {
   ModelSpec spec = RaggedImages();
-  spec.heads = 5, spec.query_dim = 24, spec.value_dim = 40, spec.d_model = 80, spec.d_ff = 330;
-  spec.activation = "gelu";
+  spec.stack.mixer().heads = 5, spec.stack.mixer().query_dim = 24, spec.stack.mixer().value_dim = 40, spec.stack.d_model = 80, spec.stack.d_ff = 330;
+  spec.stack.activation = Activation::kGelu;
   return spec;
 }
 
 // Positions added, one matrix for embedding and head.
 inline ModelSpec TiedText() {
   ModelSpec spec = RaggedImages();
-  spec.task = "text", spec.head = "categorical", spec.positions = "added", spec.tied = true;
-  spec.text = {.unit = "character", .characters = "abcdefghijklmnopqrstuvwxyz"};
-  spec.vocabulary = spec.classes = 29, spec.value_embedding = spec.d_model, spec.max_length = 60;
+  spec.task = "text", spec.head.kind = HeadKind::kCategorical, spec.input.positions = Positions::kAdded, spec.head.tied = true;
+  spec.part = TextSpec{.unit = TextUnit::kCharacter, .characters = "abcdefghijklmnopqrstuvwxyz"};
+  spec.input.vocabulary = spec.head.classes = 29, spec.input.value_embedding = spec.stack.d_model, spec.input.max_length = 60;
   return spec;
 }
 
@@ -121,7 +121,7 @@ class TestModel {
     Philox rng(3, stream);
     Tokens tokens(count);
     for (int32_t& token : tokens) {
-      token = static_cast<int32_t>(rng.Below(static_cast<uint32_t>(spec_.vocabulary)));
+      token = static_cast<int32_t>(rng.Below(static_cast<uint32_t>(spec_.input.vocabulary)));
     }
     return tokens;
   }
@@ -156,8 +156,8 @@ inline const TestModel& Copy() {
 }
 
 inline ModelSpec Hashing(ModelSpec spec) {
-  spec.attention.kind = "reformer";
-  spec.attention.lsh_rounds = 2, spec.attention.lsh_buckets = 6, spec.attention.lsh_chunk = 7;
+  spec.stack.mixer().kind = "reformer";
+  spec.stack.mixer().lsh_rounds = 2, spec.stack.mixer().lsh_buckets = 6, spec.stack.mixer().lsh_chunk = 7;
   return spec;
 }
 

@@ -77,7 +77,7 @@ Vocabulary VocabularyOf(const Model& model) {
   if (spec.task != "text" && spec.task != "couplet") {
     throw InputError(model.path(), ": a model of the task '", spec.task, "', which has no text");
   }
-  return Vocabulary(spec.text.unit, spec.text.characters);
+  return Vocabulary(*spec.text());
 }
 
 TextWriter::TextWriter(Engine& engine)
@@ -125,10 +125,10 @@ std::vector<int32_t> TextPrompt(const Model& model, const Vocabulary& vocabulary
                                 const std::string& prompt) {
   std::vector<int32_t> read = {Vocabulary::kEnd};
   for (const int32_t symbol : vocabulary.Encode(prompt)) read.push_back(symbol);
-  const auto positions = static_cast<size_t>(model.spec().max_length);
-  if (read.size() > positions) {
-    throw InputError("a prompt of ", read.size() - 1, " symbols is longer than the model's ",
-                     positions - 1);
+  const std::optional<size_t> most = model.most_positions();
+  if (most && read.size() > *most) {
+    throw InputError("a prompt of ", read.size() - 1, " tokens is longer than the model's ",
+                     *most - 1);
   }
   return read;
 }
@@ -137,17 +137,19 @@ TextEnd TextWriter::Write(const std::string& prompt, const TextOptions& options,
                           FunctionRef<bool(std::string_view)> reader) {
   TextDraft draft(vocabulary_, options);
   const std::vector<int32_t> read = TextPrompt(engine_.model(), vocabulary_, prompt);
-  const auto positions = static_cast<size_t>(engine_.model().spec().max_length);
+  const std::optional<size_t> most = engine_.model().most_positions();
+  const auto trained = static_cast<size_t>(engine_.model().spec().input.max_length);
   State state = engine_.NewState(1);
   std::vector<float> logits(engine_.output_size());
   engine_.Prefix(state, read, read.size(), logits);
   while (true) {
     std::string shown;
     const std::optional<int32_t> symbol = draft.Next(logits, shown);
-    const bool full = symbol && state.position() == positions;
+    const bool full = symbol && most && state.position() == *most;
     if (full) draft.Stop(shown);
     if (!shown.empty() && !reader(shown)) return TextEnd::kReader;
     if (!symbol || full) return draft.end();
+    if (state.position() == trained && options.beyond_training) options.beyond_training(trained);
     engine_.Step(state, {&*symbol, 1}, logits);
   }
 }

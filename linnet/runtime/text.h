@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -26,6 +27,8 @@ struct TextOptions {
   ChoiceOptions choice = {};
   uint64_t seed = 0, stream = 0;       // what is drawn is a function of both
   std::vector<std::string> stop = {};  // ends before one of these would stand in the text
+  // Called once, where TextWriter goes on behind the positions of training, with their number.
+  std::function<void(size_t)> beyond_training = {};
 };
 
 enum class TextEnd { kSymbols, kStop, kEndSymbol, kPositions, kReader };

@@ -41,14 +41,13 @@ Batcher::~Batcher() {
 }
 
 std::optional<uint64_t> Batcher::Submit(Work work) {
-  const ModelSpec& spec = model().spec();
   if (work.sequences == 0 || work.sequences > most_sequences()) {
     throw InputError(work.sequences, " sequences of one prompt; 1 to ", most_sequences(),
                      " are possible");
   }
-  if (work.prompt.empty() || work.prompt.size() > static_cast<size_t>(spec.max_length)) {
+  if (work.prompt.empty() || work.prompt.size() > Scheduler::MostPositions(model())) {
     throw InputError("a prompt of ", work.prompt.size(), " symbols; the model has ",
-                     spec.max_length, " positions");
+                     Scheduler::MostPositions(model()), " positions");
   }
   auto job = std::make_shared<Job>();
   job->work = std::move(work);
@@ -149,7 +148,7 @@ void Batcher::Start(const std::shared_ptr<Job>& job, size_t sequence,
     try {
       if (job->work.begun && !job->begun.exchange(true)) job->work.begun(job->known);
       const auto symbol = job->work.next(sequence, logits);
-      if (symbol && (*symbol < 0 || *symbol >= model().spec().vocabulary)) {
+      if (symbol && (*symbol < 0 || *symbol >= model().spec().input.vocabulary)) {
         throw RuntimeError("the symbol ", *symbol, " is outside the vocabulary");
       }
       ++generated_;

@@ -14,7 +14,7 @@ namespace {
 constexpr int kBlank = 0;
 
 FilterbankOptions BankOf(const ModelSpec& spec) {
-  return {.rate = spec.speech.sample_rate, .bins = spec.speech.bands};
+  return {.rate = spec.speech()->sample_rate, .bins = spec.speech()->bands};
 }
 
 size_t Size(int n) { return static_cast<size_t>(n); }
@@ -32,7 +32,7 @@ std::vector<float> Stack(const SpeechSpec& spec, std::span<const float> frames, 
   return inputs;
 }
 
-size_t Positions(const SpeechSpec& spec, size_t frames) {
+size_t PositionsOf(const SpeechSpec& spec, size_t frames) {
   return (frames + Size(spec.stride) - 1) / Size(spec.stride);
 }
 
@@ -72,7 +72,7 @@ std::vector<Window> Windows(size_t positions, size_t most, bool causal) {
 
 }  // namespace
 
-std::vector<std::string> PhonesOf(const ModelSpec& spec) { return Words(spec.speech.phones); }
+std::vector<std::string> PhonesOf(const ModelSpec& spec) { return Words(spec.speech()->phones); }
 
 Transcriber::Transcriber(std::shared_ptr<const Model> model, const TranscriberOptions& options)
     : model_(std::move(model)),
@@ -87,7 +87,7 @@ Transcriber::Transcriber(std::shared_ptr<const Model> model, const TranscriberOp
 Transcriber::~Transcriber() = default;
 
 std::vector<float> Transcriber::LogProbabilities(const Audio& audio) {
-  const SpeechSpec& spec = model_->spec().speech;
+  const SpeechSpec& spec = *model_->spec().speech();
   if (audio.rate != spec.sample_rate) {
     throw InputError("sound of ", audio.rate, " samples a second, where ", model_->path(),
                      " hears ", spec.sample_rate);
@@ -111,11 +111,11 @@ std::vector<float> Transcriber::LogProbabilities(const Audio& audio) {
                  std::span(frames).subspan(i * bands, bands));
     }
   });
-  const bool corpus = spec.normalise == "corpus";
+  const bool corpus = spec.normalization == BandNorm::kCorpus;
   if (corpus) NormaliseFrames(frames, model_->input_mean(), model_->input_deviation());
 
   const size_t classes = encoders_[0]->classes(), stride = Size(spec.stride);
-  const size_t positions = Positions(spec, count);
+  const size_t positions = PositionsOf(spec, count);
   std::vector<float> log_probs(positions * classes);
   const std::vector<Window> windows =
       Windows(positions, encoders_[0]->max_positions(), model_->spec().Causal());
@@ -158,7 +158,7 @@ Transcript Transcriber::Transcribe(const Audio& audio) {
     transcript.classes.push_back(decoded.symbols[i] - 1);
     transcript.phones.push_back(
         {.name = names_[symbol - 1],
-         .seconds = SecondsOf(model_->spec().speech, position),
+         .seconds = SecondsOf(*model_->spec().speech(), position),
          .probability = std::exp(static_cast<double>(log_probs[position * classes + symbol]))});
   }
   return transcript;
@@ -194,7 +194,7 @@ std::vector<std::string> SoundCheck::Remarks(int file_rate, int rate) const {
 struct PhoneStream::Inside {
   explicit Inside(std::shared_ptr<const Model> model)
       : encoder(model),
-        spec(model->spec().speech),
+        spec(*model->spec().speech()),
         mean(model->input_mean()),
         deviation(model->input_deviation()),
         names(PhonesOf(model->spec())),
@@ -266,7 +266,7 @@ struct PhoneStream::Inside {
   std::span<const float> mean, deviation;
   std::vector<std::string> names;
   Filterbank bank;
-  SpeechState lead, next;
+  State lead, next;
   std::vector<float> waiting;  // samples of windows that are not whole yet
   std::vector<float> last;     // [stack, bands]
   std::vector<float> ready;    // stacked frames of positions that are not heard yet
@@ -279,7 +279,7 @@ struct PhoneStream::Inside {
 
 PhoneStream::PhoneStream(std::shared_ptr<const Model> model) {
   const ModelSpec& spec = model->spec();
-  if (spec.task == "speech" && spec.Causal() && spec.speech.normalise != "corpus") {
+  if (spec.task == "speech" && spec.Causal() && spec.speech()->normalization != BandNorm::kCorpus) {
     throw InputError(model->path(),
                      ": it normalises by the utterance, whose end a stream does not ",
                      "know; train it with --normalise corpus");
@@ -323,7 +323,7 @@ std::vector<Phone> PhoneStream::Finish() {
   Inside& in = *inside_;
   // Positions that have begun are heard to their end, as in a whole utterance: with zeros behind it.
   const std::vector<float> nothing(Size(in.spec.bands), 0.0f);
-  const size_t wanted = Positions(in.spec, in.frames);
+  const size_t wanted = PositionsOf(in.spec, in.frames);
   while (in.begun < wanted) in.Push(nothing);
   in.Hear();
   return std::exchange(in.heard, {});

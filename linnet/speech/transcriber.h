@@ -69,7 +69,7 @@ class Transcriber {
   ~Transcriber();
 
   const Model& model() const { return *model_; }
-  int sample_rate() const { return model_->spec().speech.sample_rate; }
+  int sample_rate() const { return model_->spec().speech()->sample_rate; }
   ThreadPool& pool() { return pool_; }
 
   // Throws InputError for sound at another rate, or too short for a single frame (25 ms).

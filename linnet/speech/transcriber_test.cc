@@ -20,18 +20,18 @@ namespace {
 
 // A model of random weights that hears something else at every turn.
 std::shared_ptr<const Model> RandomModel(const std::string& attention,
-                                         const std::string& normalise = "corpus") {
+                                         BandNorm normalization = BandNorm::kCorpus) {
   ModelSpec spec;
-  spec.task = "speech", spec.attention.kind = attention, spec.norm_first = true;
-  spec.convolution = 3, spec.layers = 2, spec.heads = 2, spec.query_dim = 4, spec.value_dim = 4;
-  spec.d_model = 16, spec.d_ff = 24, spec.value_embedding = 12, spec.max_length = 40;
-  spec.head = "categorical", spec.classes = spec.vocabulary = 5;
-  spec.speech = {.bands = 20,
-                 .stack = 7,
-                 .stride = 3,
-                 .lookahead = 2,
-                 .normalise = normalise,
-                 .phones = "A B C D"};
+  spec.task = "speech", spec.stack.mixer().kind = attention, spec.stack.norm_first = true;
+  spec.stack.convolution = 3, spec.stack.repeat = 2, spec.stack.mixer().heads = 2, spec.stack.mixer().query_dim = 4, spec.stack.mixer().value_dim = 4;
+  spec.stack.d_model = 16, spec.stack.d_ff = 24, spec.input.value_embedding = 12, spec.input.max_length = 40;
+  spec.head.kind = HeadKind::kCategorical, spec.head.classes = spec.input.vocabulary = 5;
+  spec.part = SpeechSpec{.bands = 20,
+                         .stack = 7,
+                         .stride = 3,
+                         .lookahead = 2,
+                         .normalization = normalization,
+                         .phones = "A B C D"};
   const std::string path = std::filesystem::temp_directory_path() /
                            ("linnet_transcriber_test." + std::to_string(getpid()));
   std::list<std::vector<float>> tensors;
@@ -133,14 +133,14 @@ TEST(PhoneStream, RefusesModelsThatNeedTheEnd) {
   EXPECT_NE(ErrorOf([] { PhoneStream stream(RandomModel("linear")); }).find("causal-linear"),
             std::string::npos);
   EXPECT_NE(ErrorOf([] {
-              PhoneStream stream(RandomModel("causal-linear", "utterance"));
+              PhoneStream stream(RandomModel("causal-linear", BandNorm::kUtterance));
             }).find("--normalise corpus"),
             std::string::npos);
 }
 
 TEST(Transcriber, ThreadsChangeNothing) {
   for (const char* kind : {"linear", "full", "causal-linear"}) {
-    const auto model = RandomModel(kind, "utterance");
+    const auto model = RandomModel(kind, BandNorm::kUtterance);
     Transcriber one(model, {.threads = 1}), three(model, {.threads = 3});
     for (const double seconds : {0.5, 6.0}) {
       const Audio audio = Sound(seconds, 3);
@@ -205,7 +205,7 @@ TEST(Transcriber, SaysWhatItCannotHear) {
   audio = Sound(1);
   audio.samples[500] = NAN;
   EXPECT_NE(ErrorOf([&] { transcriber.Transcribe(audio); }).find("no numbers"), std::string::npos);
-  for (const char* normalise : {"utterance", "corpus"}) {
+  for (const BandNorm normalise : {BandNorm::kUtterance, BandNorm::kCorpus}) {
     Transcriber other(RandomModel("linear", normalise));
     const Audio silent{.samples = std::vector<float>(16'000), .rate = 16'000};
     for (const float x : other.LogProbabilities(silent)) EXPECT_TRUE(std::isfinite(x));

@@ -115,8 +115,7 @@ void Validate(const TrainConfig& config) {
   require(config.lr_decay_form == "linear" || config.lr_decay_form == "cosine",
           "unknown --lr-decay-form '", config.lr_decay_form, "'; choose linear or cosine");
   require(config.ema >= 0 && config.ema < 1, "--ema must lie in [0, 1)");
-  require(config.unit == "byte" || config.unit == "character", "unknown --unit '", config.unit,
-          "'; choose byte or character");
+  ParseName<TextUnit>(config.unit, Flag("unit"));
   in_range("characters", config.characters, 1, 1 << 19);
   in_range("least_often", config.least_often, 1, 1 << 30);
   in_range("context", config.context, 1, 1 << 20);
@@ -173,29 +172,32 @@ double LearningRate(const TrainConfig& config, int64_t step, int64_t steps) {
 }
 
 ModelSpec BaseSpec(const TrainConfig& config) {
+  const int per_head = config.d_model / config.heads;
   ModelSpec spec;
   spec.task = config.task;
-  spec.attention.kind = config.attention;
-  spec.attention.feature_map = config.feature_map;
-  spec.attention.features = config.features;
-  spec.attention.similarity = config.similarity;
-  spec.attention.lsh_rounds = config.lsh_rounds;
-  spec.attention.lsh_buckets = config.lsh_buckets;
-  spec.attention.lsh_chunk = config.lsh_chunk;
-  spec.attention.lsh_variant = config.lsh_variant;
-  spec.layers = config.layers;
-  spec.heads = config.heads;
-  spec.d_model = config.d_model;
-  spec.d_ff = config.d_ff > 0 ? config.d_ff : 4 * config.d_model;
-  spec.query_dim = config.query_dim > 0 ? config.query_dim : config.d_model / config.heads;
-  spec.value_dim = config.value_dim > 0 ? config.value_dim : config.d_model / config.heads;
-  spec.value_embedding = config.d_model / 2;
-  if ((config.d_model - spec.value_embedding) % 2 == 1) ++spec.value_embedding;
-  spec.activation = config.activation;
-  spec.norm_first = config.norm_first;
-  spec.mixtures = config.mixtures;
-  spec.network = config.network;
-  spec.convolution = config.convolution;
+  spec.part = std::monostate();
+  spec.network = ParseName<NetworkKind>(config.network, Flag("network"));
+  spec.stack.pattern = {
+      {.kind = config.attention,
+       .feature_map = config.feature_map,
+       .features = config.features,
+       .similarity = ParseName<Similarity>(config.similarity, Flag("similarity")),
+       .lsh_rounds = config.lsh_rounds,
+       .lsh_buckets = config.lsh_buckets,
+       .lsh_chunk = config.lsh_chunk,
+       .lsh_variant = ParseName<LshVariant>(config.lsh_variant, Flag("lsh_variant")),
+       .heads = config.heads,
+       .query_dim = config.query_dim > 0 ? config.query_dim : per_head,
+       .value_dim = config.value_dim > 0 ? config.value_dim : per_head}};
+  spec.stack.repeat = config.layers;
+  spec.stack.d_model = config.d_model;
+  spec.stack.d_ff = config.d_ff > 0 ? config.d_ff : 4 * config.d_model;
+  spec.stack.activation = ParseName<Activation>(config.activation, Flag("activation"));
+  spec.stack.norm_first = config.norm_first;
+  spec.stack.convolution = config.convolution;
+  spec.input.value_embedding = config.d_model / 2;
+  if ((config.d_model - spec.input.value_embedding) % 2 == 1) ++spec.input.value_embedding;
+  spec.head.mixtures = config.mixtures;
   return spec;
 }
 

@@ -256,7 +256,8 @@ void ValidateSpec(const ModelSpec& spec);
 // The learning rate of update `step` (from 0) of `steps`.
 double LearningRate(const TrainConfig& config, int64_t step, int64_t steps);
 
-// The network's part of a spec: sizes, attention, activation, with the derived sizes filled in.
+// The network's part of a spec: sizes, attention, activation, with the derived sizes filled in, and
+// no part of a task. Throws InputError, naming the flag, on an unknown name.
 ModelSpec BaseSpec(const TrainConfig& config);
 
 }  // namespace linnet::train

@@ -66,7 +66,9 @@ TEST(TrainConfig, WhatMakesNoModelIsSaidByItsFlag) {
   EXPECT_EQ(error_of(), "--lsh-buckets is 3; it must be 1 or even");
   config.lsh_buckets = 4, config.lsh_variant = "new";
   EXPECT_EQ(error_of(), "unknown --lsh-variant 'new'; choose published or simple");
-  config.attention = "nosuch";
+  config.lsh_variant = "simple", config.activation = "tanh";
+  EXPECT_EQ(error_of(), "unknown --activation 'tanh'; choose relu or gelu");
+  config.activation = "gelu", config.attention = "nosuch";
   EXPECT_EQ(error_of(),
             "unknown --attention 'nosuch'; choose one of causal-linear, full, kernel, reformer");
 }

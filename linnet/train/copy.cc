@@ -24,9 +24,9 @@ class CopyTrainTask : public Task {
 
   ModelSpec Spec() const override {
     ModelSpec spec = BaseSpec(config_);
-    spec.vocabulary = spec.classes = task_.vocabulary();
-    spec.head = "categorical";
-    spec.max_length = task_.sequence_length();
+    spec.input.vocabulary = spec.head.classes = task_.vocabulary();
+    spec.head.kind = HeadKind::kCategorical;
+    spec.input.max_length = task_.sequence_length();
     return spec;
   }
 

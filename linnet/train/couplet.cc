@@ -34,7 +34,7 @@ class CoupletTask : public Task {
     }
     const Vocabulary vocabulary = Vocabulary::OfText(text, static_cast<size_t>(config.characters),
                                                      static_cast<size_t>(config.least_often));
-    characters_ = vocabulary.Save();
+    text_ = vocabulary.Save();
     train_ = Encode(train, vocabulary);
     validation_ = Encode(validation, vocabulary);
     if (config.validation_pairs > 0) {
@@ -67,8 +67,8 @@ class CoupletTask : public Task {
   }
 
   ModelSpec Spec() const override {
-    return TextSpecOf(config_, "character", characters_,
-                      std::max<int64_t>(config_.max_length, static_cast<int64_t>(longest_)));
+    return TextModelSpec(config_, text_,
+                         std::max<int64_t>(config_.max_length, static_cast<int64_t>(longest_)));
   }
 
   int64_t StepsPerEpoch() const override {
@@ -179,7 +179,7 @@ class CoupletTask : public Task {
   }
 
   TrainConfig config_;
-  std::string characters_;
+  TextSpec text_;
   int32_t comma_ = 0;
   std::vector<SymbolSequence> train_, validation_;
   size_t longest_ = 0;

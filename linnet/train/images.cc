@@ -36,12 +36,11 @@ class ImagesTask : public Task {
 
   ModelSpec Spec() const override {
     ModelSpec spec = BaseSpec(config_);
-    spec.width = train_.width;
-    spec.height = train_.height;
-    spec.channels = train_.channels;
-    spec.max_length = train_.width * train_.height * train_.channels - 1;
-    spec.positions = config_.positions;
-    spec.pixel_above = config_.pixel_above;
+    spec.part =
+        ImageSpec{.width = train_.width, .height = train_.height, .channels = train_.channels};
+    spec.input.max_length = train_.width * train_.height * train_.channels - 1;
+    spec.input.positions = ParseName<Positions>(config_.positions, "--positions");
+    spec.input.pixel_above = config_.pixel_above;
     return spec;
   }
 

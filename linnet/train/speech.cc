@@ -47,17 +47,17 @@ class SpeechTask : public Task {
       throw InputError("--data is missing: name the folder of AN4, or a manifest");
     }
     spec_ = BaseSpec(config);
-    spec_.head = "categorical";
-    spec_.speech = {.sample_rate = kSampleRate,
-                    .bands = config.bands,
-                    .stack = config.stack,
-                    .stride = config.stride,
-                    .lookahead = config.lookahead,
-                    .normalise = config.normalise,
-                    .phones = "-"};
-    spec_.classes = spec_.vocabulary = 2;  // until the data says how many
+    spec_.head.kind = HeadKind::kCategorical;
+    spec_.part = SpeechSpec{.sample_rate = kSampleRate,
+                            .bands = config.bands,
+                            .stack = config.stack,
+                            .stride = config.stride,
+                            .lookahead = config.lookahead,
+                            .normalization = ParseName<BandNorm>(config.normalise, "--normalise"),
+                            .phones = "-"};
+    spec_.head.classes = spec_.input.vocabulary = 2;  // until the data says how many
     // Sound tells more than where it is: three quarters of the dimensions.
-    spec_.value_embedding = config.d_model - (config.d_model / 8) * 2;
+    spec_.input.value_embedding = config.d_model - (config.d_model / 8) * 2;
     ValidateSpec(spec_);
 
     SpeechSet train, validation;
@@ -95,9 +95,9 @@ class SpeechTask : public Task {
         for (const auto& frames : example.frames) longest = std::max(longest, Positions(frames));
       }
     }
-    spec_.max_length = static_cast<int>(longest);
-    spec_.speech.phones = names_;
-    spec_.classes = spec_.vocabulary = static_cast<int>(train.phones.size()) + 1;
+    spec_.input.max_length = static_cast<int>(longest);
+    spec_.speech()->phones = names_;
+    spec_.head.classes = spec_.input.vocabulary = static_cast<int>(train.phones.size()) + 1;
   }
 
   ModelSpec Spec() const override { return spec_; }
@@ -161,7 +161,7 @@ class SpeechTask : public Task {
       const Tensor nats = Nats(network, batch, &log_probs);
       sum += torch::where(nats.isfinite(), nats, torch::zeros_like(nats)).sum().item<double>();
       const Tensor there = log_probs.to(torch::kCPU).contiguous();
-      const size_t classes = Size(spec_.classes);
+      const size_t classes = Size(spec_.head.classes);
       for (size_t n = 0; n < picked.size(); ++n) {
         const auto row = there.select(0, static_cast<int64_t>(n));
         const size_t length = Size(batch.lengths[static_cast<int64_t>(n)].item<int64_t>());
@@ -274,7 +274,7 @@ class SpeechTask : public Task {
   }
 
   void Normalise() {
-    if (config_.normalise == "utterance") {
+    if (spec_.speech()->normalization == BandNorm::kUtterance) {
       for (auto* set : {&train_, &validation_}) {
         for (Example& example : *set) {
           for (auto& frames : example.frames) NormaliseFrames(frames, bands_);
@@ -361,8 +361,8 @@ class SpeechTask : public Task {
     for (size_t i = 0; i < picked.size(); ++i) {
       float* to = frames.data_ptr<float>() + i * Size(longest) * inputs;
       for (int64_t p = 0; p < lengths[i]; ++p) {
-        StackFrames(picked[i].frames, bands_, p * config_.stride + spec_.speech.FirstFrame(), stack,
-                    {to + Size(p) * inputs, inputs});
+        StackFrames(picked[i].frames, bands_, p * config_.stride + spec_.speech()->FirstFrame(),
+                    stack, {to + Size(p) * inputs, inputs});
       }
       std::copy(picked[i].example->phones.begin(), picked[i].example->phones.end(),
                 phones.data_ptr<int64_t>() + i * Size(most));

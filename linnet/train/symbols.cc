@@ -94,16 +94,15 @@ SymbolLoss Evaluate(nn::Network& network, std::span<const SymbolSequence> sequen
   return loss;
 }
 
-ModelSpec TextSpecOf(const TrainConfig& config, const std::string& unit,
-                     const std::string& characters, int64_t max_length) {
+ModelSpec TextModelSpec(const TrainConfig& config, const TextSpec& text, int64_t max_length) {
   ModelSpec spec = BaseSpec(config);
-  spec.text = {.unit = unit, .characters = characters};
-  spec.vocabulary = spec.classes = static_cast<int>(Vocabulary(unit, characters).size());
-  spec.head = "categorical";
-  spec.positions = "added";
-  spec.value_embedding = spec.d_model;
-  spec.tied = config.tied;
-  spec.max_length = static_cast<int>(max_length);
+  spec.part = text;
+  spec.input.vocabulary = spec.head.classes = static_cast<int>(Vocabulary(text).size());
+  spec.head.kind = HeadKind::kCategorical;
+  spec.input.positions = Positions::kAdded;
+  spec.input.value_embedding = spec.stack.d_model;
+  spec.head.tied = config.tied;
+  spec.input.max_length = static_cast<int>(max_length);
   return spec;
 }
 

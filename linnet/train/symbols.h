@@ -29,8 +29,7 @@ struct SymbolLoss {
 SymbolLoss Evaluate(nn::Network& network, std::span<const SymbolSequence> sequences);
 
 // BaseSpec() for text: positions added, weights tied or not, and the vocabulary.
-ModelSpec TextSpecOf(const TrainConfig& config, const std::string& unit,
-                     const std::string& characters, int64_t max_length);
+ModelSpec TextModelSpec(const TrainConfig& config, const TextSpec& text, int64_t max_length);
 
 }  // namespace linnet::train
 

@@ -18,11 +18,11 @@ class TextTask : public Task {
     if (config.data.empty()) throw InputError("--data is missing: name a file with the text");
     const std::string text = ReadFile(config.data);
     const Vocabulary vocabulary =
-        config.unit == "character"
-            ? Vocabulary::OfText(text, static_cast<size_t>(config.characters),
-                                 static_cast<size_t>(config.least_often))
-            : Vocabulary(config.unit, "");
-    characters_ = vocabulary.Save();
+        ParseName<TextUnit>(config.unit, "--unit") == TextUnit::kByte
+            ? Vocabulary::Bytes()
+            : Vocabulary::OfText(text, static_cast<size_t>(config.characters),
+                                 static_cast<size_t>(config.least_often));
+    text_ = vocabulary.Save();
     std::vector<int32_t> symbols = vocabulary.Encode(text);
     // The last part is kept for validation.
     const auto kept =
@@ -42,9 +42,7 @@ class TextTask : public Task {
     }
   }
 
-  ModelSpec Spec() const override {
-    return TextSpecOf(config_, config_.unit, characters_, config_.context);
-  }
+  ModelSpec Spec() const override { return TextModelSpec(config_, text_, config_.context); }
 
   int64_t StepsPerEpoch() const override {
     return std::max<int64_t>(1, static_cast<int64_t>(train_.size()) / TokensPerStep());
@@ -103,7 +101,7 @@ class TextTask : public Task {
   }
 
   TrainConfig config_;
-  std::string characters_;
+  TextSpec text_;
   std::vector<int32_t> train_, validation_;
 };
 

@@ -414,12 +414,12 @@ class Run {
   // What is about to happen, in a line.
   std::string Summary() const {
     const ModelSpec& spec = model_->spec();
-    std::string text =
-        StrCat("training ", FormatCount(static_cast<double>(ParameterCount(spec))), " parameters (",
-               spec.network == "transformer" ? spec.attention.kind : spec.network, ", ",
-               spec.layers, " x ", spec.d_model, ", ", config_.precision, ", ", config_.threads,
-               config_.threads == 1 ? " thread" : " threads", ") on ", task_->Data(), "; ", steps_,
-               " updates of ", config_.batch);
+    std::string text = StrCat(
+        "training ", FormatCount(static_cast<double>(ParameterCount(spec))), " parameters (",
+        spec.network == NetworkKind::kTransformer ? spec.stack.mixer().kind : NameOf(spec.network),
+        ", ", spec.stack.layers(), " x ", spec.stack.d_model, ", ", config_.precision, ", ",
+        config_.threads, config_.threads == 1 ? " thread" : " threads", ") on ", task_->Data(),
+        "; ", steps_, " updates of ", config_.batch);
     if (task_->StepsPerEpoch() > 0) {
       char epochs[32];
       const double rest = static_cast<double>(steps_ - step_);
@@ -556,13 +556,12 @@ class Run {
     };
     const ModelSpec there = FromJson(metadata("model"), StatePath());
     if (const auto difference = FirstDifference(there, model_->spec())) {
-      ModelSpec attended = there;
-      attended.attention = model_->spec().attention;
+      const bool takes = !nn::NetworkDifference(there, model_->spec());
       throw InputError(StatePath(), ": ", difference->field, " is ", difference->a,
                        " in this run and ", difference->b,
                        " in the settings; a run keeps its model: leave that setting out, or begin "
                        "another run",
-                       attended == model_->spec() ? " with --init " + ModelPath() : "");
+                       takes ? " with --init " + ModelPath() : "");
     }
     const json progress = json::parse(metadata("progress"), nullptr, false);
     const json step = progress.is_object() ? progress.value("step", json()) : json();

@@ -18,10 +18,10 @@ void Check(bool good, const char* what) {
 
 void KindFromOutside(const char* path) {
   linnet::ModelSpec spec;
-  spec.attention.kind = "fading";
-  spec.layers = 2, spec.heads = 2, spec.d_model = 16, spec.d_ff = 32, spec.value_embedding = 8;
-  spec.query_dim = spec.value_dim = 8;
-  spec.width = 5, spec.height = 4, spec.max_length = 19;
+  spec.stack.mixer().kind = "fading";
+  spec.stack.repeat = 2, spec.stack.mixer().heads = 2, spec.stack.d_model = 16, spec.stack.d_ff = 32, spec.input.value_embedding = 8;
+  spec.stack.mixer().query_dim = spec.stack.mixer().value_dim = 8;
+  spec.image()->width = 5, spec.image()->height = 4, spec.input.max_length = 19;
   linnet::nn::SequenceModel model(spec);
   const torch::Tensor tokens = torch::randint(256, {3, 19}, torch::kInt64);
   model->forward(tokens).square().mean().backward();

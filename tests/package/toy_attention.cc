@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "linnet/nn/attention.h"
+#include "linnet/nn/mixer.h"
 
 namespace {
 
@@ -11,7 +11,7 @@ using torch::Tensor;
 
 // Each position sees what came before it, the nearer the better: weight(i, j) = 2^-(i - j). As an
 // RNN its state is a sum that is halved with every position.
-class Fading : public linnet::nn::AttentionImpl {
+class Fading : public linnet::nn::MixerImpl {
  public:
   Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v,
                  const linnet::nn::Mask& mask) override {
@@ -23,7 +23,7 @@ class Fading : public linnet::nn::AttentionImpl {
 
   bool recurrent() const override { return true; }
   Tensor Step(const Tensor&, const Tensor&, const Tensor& v,
-              linnet::nn::AttentionState& state) override {
+              linnet::nn::MixerState& state) override {
     const Tensor sum = state.empty() ? v : state.tensors[0] / 2 + v;
     const double weight = 2 - std::pow(2.0, -state.length);
     state.tensors = {sum};
@@ -33,9 +33,9 @@ class Fading : public linnet::nn::AttentionImpl {
 };
 
 const bool registered = [] {
-  linnet::nn::RegisterAttention(
+  linnet::nn::RegisterMixer(
       {.name = "fading", .description = "the nearer the better", .causal = true},
-      [](const linnet::AttentionSpec&, const linnet::nn::AttentionSizes&) -> linnet::nn::Attention {
+      [](const linnet::MixerSpec&, const linnet::nn::MixerSizes&) -> linnet::nn::Attention {
         return std::make_shared<Fading>();
       });
   return true;

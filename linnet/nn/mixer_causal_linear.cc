@@ -4,9 +4,9 @@
 #include <torch/utils.h>
 
 #include "linnet/base/error.h"
-#include "linnet/nn/attention.h"
 #include "linnet/nn/feature_map.h"
 #include "linnet/nn/linear_state.h"
+#include "linnet/nn/mixer.h"
 #include "linnet/ops/causal_linear.h"
 
 namespace linnet::nn {
@@ -33,7 +33,7 @@ class CausalLinearAttentionImpl : public LinearStateAttention {
 
   bool cross() const override { return false; }
 
-  Tensor Piece(const Tensor& q, const Tensor& k, const Tensor& v, AttentionState& state) override {
+  Tensor Piece(const Tensor& q, const Tensor& k, const Tensor& v, MixerState& state) override {
     CheckRecurrent("causal-linear", query_dim_, q, k, v, {},
                    state.empty() ? Tensor() : state.tensors[0]);
     ops::CausalLinearState carried;
@@ -79,9 +79,10 @@ class CausalLinearAttentionImpl : public LinearStateAttention {
 
 }  // namespace
 
-const AttentionKind kCausalLinearAttention = {
-    "causal-linear", [](const AttentionSpec& spec, const AttentionSizes& sizes) -> Attention {
-      return std::make_shared<CausalLinearAttentionImpl>(spec, sizes);
-    }};
+MixerKind CausalLinearMixerKind() {
+  return {"causal-linear", [](const MixerSpec& spec) -> Mixer {
+            return std::make_shared<CausalLinearAttentionImpl>(spec);
+          }};
+}
 
 }  // namespace linnet::nn

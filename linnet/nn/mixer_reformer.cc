@@ -4,8 +4,10 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include <cmath>
+
 #include "linnet/base/error.h"
-#include "linnet/nn/attention.h"
+#include "linnet/nn/mixer.h"
 #include "linnet/ops/lsh_attention.h"
 
 namespace linnet::nn {
@@ -14,13 +16,13 @@ namespace {
 using ops::LshOptions;
 using torch::Tensor;
 
-class ReformerAttentionImpl : public AttentionImpl {
+class ReformerAttentionImpl : public MixerImpl {
  public:
-  ReformerAttentionImpl(const AttentionSpec& spec, const AttentionSizes& sizes)
+  explicit ReformerAttentionImpl(const MixerSpec& spec)
       : spec_(spec),
-        query_dim_(sizes.query_dim),
+        query_dim_(spec.query_dim),
         rounds_(spec.lsh_rounds),
-        simple_(spec.lsh_variant == "simple"),
+        simple_(spec.lsh_variant == LshVariant::kSimple),
         options_{.buckets = spec.lsh_buckets, .chunk = spec.lsh_chunk} {}
 
   // The keys are the queries: k is not looked at.
@@ -32,7 +34,7 @@ class ReformerAttentionImpl : public AttentionImpl {
                        "both, not ", q_in.size(1), " and ", k.size(1));
     }
     // Queries behind query_lengths may yet be keys.
-    const Tensor q = DropBehind(q_in, mask.lengths), v = DropBehind(v_in, mask.lengths);
+    const Tensor q = Scaled(DropBehind(q_in, mask.lengths)), v = DropBehind(v_in, mask.lengths);
     LshOptions options = options_;
     options.causal = mask.causal;
     const Tensor planes = Planes(q);
@@ -49,6 +51,13 @@ class ReformerAttentionImpl : public AttentionImpl {
   bool cross() const override { return false; }
 
  private:
+  // The operations multiply q . k by 1 / sqrt(D). Keys, k = q / |q|, and buckets do not depend on
+  // the length of q, so that a scale of the scores is one of q.
+  Tensor Scaled(const Tensor& q) const {
+    if (spec_.scale == 0) return q;
+    return q * (spec_.scale * std::sqrt(static_cast<double>(query_dim_)));
+  }
+
   Tensor Planes(const Tensor& q) const {
     const std::vector<int64_t> sizes = {rounds_, q.size(3), (options_.buckets + 1) / 2};
     const Tensor planes =
@@ -57,7 +66,7 @@ class ReformerAttentionImpl : public AttentionImpl {
     return planes.to(q.options().requires_grad(false));
   }
 
-  AttentionSpec spec_;
+  MixerSpec spec_;
   int64_t query_dim_, rounds_;
   bool simple_;
   LshOptions options_;
@@ -65,9 +74,10 @@ class ReformerAttentionImpl : public AttentionImpl {
 
 }  // namespace
 
-const AttentionKind kReformerAttention = {
-    "reformer", [](const AttentionSpec& spec, const AttentionSizes& sizes) -> Attention {
-      return std::make_shared<ReformerAttentionImpl>(spec, sizes);
-    }};
+MixerKind ReformerMixerKind() {
+  return {"reformer", [](const MixerSpec& spec) -> Mixer {
+            return std::make_shared<ReformerAttentionImpl>(spec);
+          }};
+}
 
 }  // namespace linnet::nn

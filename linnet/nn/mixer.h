@@ -1,23 +1,23 @@
-// The attention kinds. One module a kind is all its forms: the whole sequence at once, one position
-// at a time, a piece at a time; as self attention and over the memory of an encoder.
+// Mixers as differentiable modules. A mixer's module has all its forms: the whole sequence at once,
+// one position at a time, a piece at a time; as self attention and over the memory of an encoder.
 //
-//   Attention attention = MakeAttention({.kind = "causal-linear"}, {.heads = 8, .query_dim = 32});
-//   torch::Tensor out = attention->forward(q, k, v, Mask{.causal = true});
+//   Mixer mixer = MakeMixer({.kind = "causal-linear", .heads = 8, .query_dim = 32});
+//   torch::Tensor out = mixer->forward(q, k, v, Mask{.causal = true});
 //
-//   AttentionState state;                                // empty: nothing seen yet
-//   out_t = attention->Step(q_t, k_t, v_t, state);       // state now holds one position more
+//   MixerState state;                                // empty: nothing seen yet
+//   out_t = mixer->Step(q_t, k_t, v_t, state);       // state now holds one position more
 //
-//   AttentionState memory;                               // cross attention
-//   attention->Remember(k, v, lengths, memory);
-//   out_t = attention->Recall(q_t, memory);
+//   MixerState memory;                               // cross attention
+//   mixer->Remember(k, v, lengths, memory);
+//   out_t = mixer->Recall(q_t, memory);
 //
-// A new kind is a new file that defines its AttentionKind, a line in attention.cc, and a line in
-// model/attention.cc that says what it can do; from outside the library, one call:
+// A new mixer is a file mixer_NAME.cc that defines its MixerKind, a line in mixer.cc, and its row
+// in model/mixers/; from outside the library, one call:
 //
-//   RegisterAttention({.name = "mine", .causal = true}, [](const AttentionSpec&, const
-//   AttentionSizes&) -> Attention { return std::make_shared<Mine>(); });
-#ifndef LINNET_NN_ATTENTION_H_
-#define LINNET_NN_ATTENTION_H_
+//   RegisterMixer({.name = "mine", .causal = true},
+//                 [](const MixerSpec& spec) -> Mixer { return std::make_shared<Mine>(spec); });
+#ifndef LINNET_NN_MIXER_H_
+#define LINNET_NN_MIXER_H_
 
 #include <torch/nn/module.h>
 
@@ -25,14 +25,14 @@
 #include <string>
 #include <vector>
 
-#include "linnet/model/attention.h"
+#include "linnet/model/mixer.h"
 #include "linnet/nn/mask.h"
 
 namespace linnet::nn {
 
 // What a recurrent form remembers of a sequence: a value. A copy is a fork; neither sees what is
 // added to the other.
-struct AttentionState {
+struct MixerState {
   // The kind's own: s [N, H, F, M] and z [N, H, F] of the linear kinds, keys and values
   // [N, H, capacity, D or M] of softmax attention.
   std::vector<torch::Tensor> tensors;
@@ -44,7 +44,7 @@ struct AttentionState {
   bool empty() const { return length == 0; }
 };
 
-class AttentionImpl : public torch::nn::Module {
+class MixerImpl : public torch::nn::Module {
  public:
   // q [N, L, H, D], k [N, S, H, D], v [N, S, H, M] -> [N, L, H, M]. Throws InputError for shapes and
   // masks that the kind cannot honour.
@@ -60,36 +60,38 @@ class AttentionImpl : public torch::nn::Module {
   // Adds keys and values to the state: k [N, S, H, D], v [N, S, H, M]; of sequence n only the first
   // lengths[n], where `lengths` (int64 [N]) is defined. A state is either built so, once, or stepped.
   virtual void Remember(const torch::Tensor& k, const torch::Tensor& v,
-                        const torch::Tensor& lengths, AttentionState& state);
+                        const torch::Tensor& lengths, MixerState& state);
   // What a query makes of everything remembered: q [N, H, D] -> [N, H, M].
-  virtual torch::Tensor Recall(const torch::Tensor& q, const AttentionState& state);
+  virtual torch::Tensor Recall(const torch::Tensor& q, const MixerState& state);
 
   // One position of causal self attention: q, k [N, H, D], v [N, H, M] -> [N, H, M]. By default
   // Remember, then Recall.
   virtual torch::Tensor Step(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
-                             AttentionState& state);
+                             MixerState& state);
   // The next L positions of causal self attention, shapes as in forward, with gradients through the
   // state: pieces of a sequence give what the whole gives. By default L steps.
   virtual torch::Tensor Piece(const torch::Tensor& q, const torch::Tensor& k,
-                              const torch::Tensor& v, AttentionState& state);
+                              const torch::Tensor& v, MixerState& state);
 };
-using Attention = std::shared_ptr<AttentionImpl>;
+using Mixer = std::shared_ptr<MixerImpl>;
 
-struct AttentionSizes {
+struct MixerSizes {
   int64_t heads = 1, query_dim = 1, value_dim = 1;  // H, D, M
 };
 
-struct AttentionKind {
-  const char* name;
-  Attention (*make)(const AttentionSpec& spec, const AttentionSizes& sizes);
+struct MixerKind {
+  std::string name;
+  Mixer (*make)(const MixerSpec& spec);
 };
 
 // Throws InputError for an unknown kind and for parameters that Validate() refuses.
-Attention MakeAttention(const AttentionSpec& spec, const AttentionSizes& sizes);
+Mixer MakeMixer(const MixerSpec& spec);
+// The same with these sizes in place of the spec's.
+Mixer MakeMixer(MixerSpec spec, const MixerSizes& sizes);
 
-// Makes a kind of one's own known to every builder, and to model descriptions.
-void RegisterAttention(const AttentionKindInfo& info,
-                       Attention (*make)(const AttentionSpec& spec, const AttentionSizes& sizes));
+// Adds a kind, for every builder and for model descriptions. Throws InputError where the name is
+// taken.
+void RegisterMixer(const MixerInfo& info, Mixer (*make)(const MixerSpec& spec));
 
 // For kinds with a recurrent form: throws InputError, naming the kind, where what it was given does
 // not fit, before anything of the state is changed. q and k [N, L, H, D], v [N, L, H, M]; q is
@@ -99,13 +101,13 @@ void CheckRecurrent(const char* kind, int64_t query_dim, const torch::Tensor& q,
                     const torch::Tensor& k, const torch::Tensor& v, const torch::Tensor& lengths,
                     const torch::Tensor& values);
 
-// Defined in the kinds' own files.
-extern const AttentionKind kFullAttention;          // softmax(q k^T / sqrt(D)) v (eq. 2)
-extern const AttentionKind kKernelAttention;        // eq. 3
-extern const AttentionKind kLinearAttention;        // eqs. 4-6
-extern const AttentionKind kCausalLinearAttention;  // eqs. 8-15; recurrent: eqs. 16-20
-extern const AttentionKind kReformerAttention;      // ops/lsh_attention.h
+// Rows of mixer_*.cc, a file each.
+MixerKind FullMixerKind();          // softmax(scale q k^T) v (eq. 2)
+MixerKind KernelMixerKind();        // eq. 3
+MixerKind LinearMixerKind();        // eqs. 4-6
+MixerKind CausalLinearMixerKind();  // eqs. 8-15; recurrent: eqs. 16-20
+MixerKind ReformerMixerKind();      // ops/lsh_attention.h
 
 }  // namespace linnet::nn
 
-#endif  // LINNET_NN_ATTENTION_H_
+#endif  // LINNET_NN_MIXER_H_

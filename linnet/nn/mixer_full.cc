@@ -5,9 +5,10 @@
 #include <torch/utils.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "linnet/base/error.h"
-#include "linnet/nn/attention.h"
+#include "linnet/nn/mixer.h"
 #include "linnet/ops/softmax_attention.h"
 
 namespace linnet::nn {
@@ -17,13 +18,16 @@ using torch::Tensor;
 
 constexpr int64_t kFirstCapacity = 64;
 
-class FullAttentionImpl : public AttentionImpl {
+class FullAttentionImpl : public MixerImpl {
  public:
-  explicit FullAttentionImpl(int64_t query_dim) : query_dim_(query_dim) {}
+  explicit FullAttentionImpl(const MixerSpec& spec) : query_dim_(spec.query_dim) {
+    if (spec.scale > 0) scale_ = spec.scale;
+  }
 
   Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const Mask& mask) override {
     CheckAttention("full", q, k, v, mask, /*quadratic=*/true, query_dim_);
-    ops::SoftmaxAttentionOptions options{.causal = mask.causal, .lengths = mask.lengths};
+    ops::SoftmaxAttentionOptions options{
+        .causal = mask.causal, .lengths = mask.lengths, .scale = scale_};
     if (mask.allowed.defined()) options.hidden = mask.allowed.logical_not();
     // The operation looks at no key behind the lengths.
     return DropQueries(ops::SoftmaxAttention(DropBehind(q, mask.query_lengths), k, v, options),
@@ -33,7 +37,7 @@ class FullAttentionImpl : public AttentionImpl {
   bool recurrent() const override { return true; }
 
   void Remember(const Tensor& k, const Tensor& v, const Tensor& lengths,
-                AttentionState& state) override {
+                MixerState& state) override {
     Check({}, k, v, lengths, state);
     if (lengths.defined()) {
       if (!state.empty()) {
@@ -46,28 +50,29 @@ class FullAttentionImpl : public AttentionImpl {
     state.length += k.size(1);
   }
 
-  Tensor Recall(const Tensor& q, const AttentionState& state) override {
+  Tensor Recall(const Tensor& q, const MixerState& state) override {
     if (state.empty()) throw InputError("attention has nothing to recall: its state is empty");
     CheckRecurrent("full", query_dim_, q.unsqueeze(1), {}, {}, {}, state.tensors[1]);
     Tensor hidden;  // not as lengths, for whose sake the keys would be copied
     if (state.lengths.defined()) {
       hidden = Below(state.lengths, state.length).logical_not().view({q.size(0), 1, 1, -1});
     }
-    return ops::SoftmaxAttention(q.unsqueeze(1), Seen(state, 0), Seen(state, 1), {.hidden = hidden})
+    return ops::SoftmaxAttention(q.unsqueeze(1), Seen(state, 0), Seen(state, 1),
+                                 {.hidden = hidden, .scale = scale_})
         .squeeze(1);
   }
 
-  Tensor Piece(const Tensor& q, const Tensor& k, const Tensor& v, AttentionState& state) override {
+  Tensor Piece(const Tensor& q, const Tensor& k, const Tensor& v, MixerState& state) override {
     Check(q, k, v, {}, state);
     const int64_t before = state.length;
     Remember(k, v, {}, state);
     return ops::SoftmaxAttention(q, Seen(state, 0), Seen(state, 1),
-                                 {.causal = true, .offset = before});
+                                 {.causal = true, .offset = before, .scale = scale_});
   }
 
  private:
   void Check(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lengths,
-             const AttentionState& state) const {
+             const MixerState& state) const {
     CheckRecurrent("full", query_dim_, q, k, v, lengths,
                    state.empty() ? Tensor() : state.tensors[1]);
     if (!state.empty() && state.lengths.defined()) {
@@ -77,7 +82,7 @@ class FullAttentionImpl : public AttentionImpl {
 
   // The keys (0) or values (1) of a state, [N, H, S, D or M]. Without gradients of their own, what a
   // graph of queries keeps of them is none of the cache's holders: later ones are written behind it.
-  static Tensor Seen(const AttentionState& state, size_t which) {
+  static Tensor Seen(const MixerState& state, size_t which) {
     const Tensor& cache = state.tensors[which];
     const bool apart =
         torch::GradMode::is_enabled() && !cache.requires_grad() && !cache.is_inference();
@@ -85,7 +90,7 @@ class FullAttentionImpl : public AttentionImpl {
   }
 
   // Puts x [N, H, S, dim] behind the state's rows of tensor `which`.
-  static void Append(const Tensor& x, AttentionState& state, size_t which) {
+  static void Append(const Tensor& x, MixerState& state, size_t which) {
     std::vector<Tensor>& tensors = state.tensors;
     const int64_t length = state.length, needed = length + x.size(2);
     tensors.resize(2);
@@ -111,13 +116,14 @@ class FullAttentionImpl : public AttentionImpl {
   }
 
   int64_t query_dim_;
+  std::optional<double> scale_;  // none: 1 / sqrt(query_dim)
 };
 
 }  // namespace
 
-const AttentionKind kFullAttention = {
-    "full", [](const AttentionSpec&, const AttentionSizes& sizes) -> Attention {
-      return std::make_shared<FullAttentionImpl>(sizes.query_dim);
-    }};
+MixerKind FullMixerKind() {
+  return {"full",
+          [](const MixerSpec& spec) -> Mixer { return std::make_shared<FullAttentionImpl>(spec); }};
+}
 
 }  // namespace linnet::nn

@@ -1,22 +1,25 @@
-// The feature maps that the engine computes itself, before a kernel that takes phi(q) and phi(k) as
-// they are; elu is fused into the kernels. Private to linnet/runtime.
+// Feature maps phi of linear attention, torch-free: their sizes, and their arithmetic for one vector.
+// (nn/feature_map.h has the differentiable form.)
 //
-//   if (const FeatureMapBody* body = FindFeatureBody("polynomial2")) {
-//     body->single({dim, columns, omega}, x, /*query=*/false, phi);
-//   }
+//   const FeatureMapInfo map = FindFeatureMap("favor");
+//   map.size(/*query_dim=*/32, /*features=*/64)              // 64 = F
+//   map.single({dim, columns, omega}, x, /*query=*/true, phi);
 //
-// A new one: its body here, a line in features.cc, and `runtime` in model/attention.cc. What each is
-// for is in nn/feature_map_NAME.cc.
-#ifndef LINNET_RUNTIME_FEATURES_H_
-#define LINNET_RUNTIME_FEATURES_H_
+// A new map is a row in feature_map.cc, and its module in nn/.
+#ifndef LINNET_MODEL_FEATURE_MAP_H_
+#define LINNET_MODEL_FEATURE_MAP_H_
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <numbers>
-#include <string_view>
+#include <string>
+#include <vector>
 
 namespace linnet {
+
+struct MixerSpec;
 
 // D, and for random maps their numbers omega [D, columns].
 struct FeatureInput {
@@ -86,18 +89,41 @@ void FavorFeatures(const FeatureInput& input, const T* x, bool query, T* phi) {
   }
 }
 
-// phi of one vector: x [dim] -> phi [F].
-struct FeatureMapBody {
-  std::string_view name;
-  void (*single)(const FeatureInput& input, const float* x, bool query, float* phi);
-  // For model_ref.h.
-  void (*reference)(const FeatureInput& input, const double* x, bool query, double* phi);
-  bool floor = false;  // the denominator is held at |z| / sqrt(F) or above
+// phi of the linear kinds: [D] -> [F].
+struct FeatureMapInfo {
+  std::string name;
+  std::string description = {};
+  // F, of D = query_dim and of the number of features asked for; none: D.
+  int64_t (*size)(int query_dim, int features) = nullptr;
+  // Random maps: columns of the drawn numbers omega [D, columns], which are saved with the model.
+  int64_t (*omega)(int query_dim, int features) = nullptr;
+  // Computed inside the kernels of linear attention; `single` is then not used.
+  bool fused = false;
+  // phi of one vector: x [D] -> phi [F]. None: the runtime has no such map.
+  void (*single)(const FeatureInput& input, const float* x, bool query, float* phi) = nullptr;
+  // The same in double precision, for tests.
+  void (*reference)(const FeatureInput& input, const double* x, bool query, double* phi) = nullptr;
+  bool floor = false;          // the denominator is held at |z| / sqrt(F) or above
+  bool even_features = false;  // `features` must be even
 };
 
-// None for elu, and for those that the runtime has not.
-const FeatureMapBody* FindFeatureBody(std::string_view name);
+std::vector<FeatureMapInfo> FeatureMaps();
+// Throws InputError, listing the known maps.
+FeatureMapInfo FindFeatureMap(const std::string& name);
+// Makes a map known. Throws InputError where the name is taken.
+void AddFeatureMap(const FeatureMapInfo& info);
+
+// F of the spec's feature map over queries of query_dim dimensions.
+int64_t FeatureSize(const MixerSpec& spec, int query_dim);
+
+// Columns of omega [query_dim, columns], the random map's numbers; 0 where the spec's map, whatever
+// its kind, draws none.
+int64_t OmegaColumns(const MixerSpec& spec, int query_dim);
+
+// Throws InputError, beginning with `where`, on an unknown feature map and on features that it cannot
+// have. The spec's kind is not looked at.
+void ValidateFeatureMap(const MixerSpec& spec, int64_t query_dim, const std::string& where);
 
 }  // namespace linnet
 
-#endif  // LINNET_RUNTIME_FEATURES_H_
+#endif  // LINNET_MODEL_FEATURE_MAP_H_

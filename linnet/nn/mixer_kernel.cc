@@ -11,7 +11,7 @@
 #include <cmath>
 
 #include "linnet/base/error.h"
-#include "linnet/nn/attention.h"
+#include "linnet/nn/mixer.h"
 #include "linnet/ops/lowest_score.h"
 
 namespace linnet::nn {
@@ -19,17 +19,17 @@ namespace {
 
 using torch::Tensor;
 
-class KernelAttentionImpl : public AttentionImpl {
+class KernelAttentionImpl : public MixerImpl {
  public:
-  KernelAttentionImpl(const AttentionSpec& spec, const AttentionSizes& sizes)
-      : query_dim_(sizes.query_dim), similarity_(spec.similarity), eps_(spec.eps) {}
+  explicit KernelAttentionImpl(const MixerSpec& spec)
+      : query_dim_(spec.query_dim), similarity_(spec.similarity), eps_(spec.eps) {}
 
   Tensor forward(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in,
                  const Mask& mask) override {
     CheckAttention("kernel", q_in, k_in, v_in, mask, /*quadratic=*/true, query_dim_);
     const Counted in = DropPadding(q_in, k_in, v_in, mask);
     const Tensor hidden = nn::Hidden(mask, in.q, in.k);
-    Tensor similarity = Similarity(in.q.transpose(1, 2), in.k.transpose(1, 2), hidden);
+    Tensor similarity = Similarities(in.q.transpose(1, 2), in.k.transpose(1, 2), hidden);
     if (hidden.defined()) similarity = similarity.masked_fill(hidden, 0);
     const Tensor out = DivideOrZero(torch::matmul(similarity, in.v.transpose(1, 2)),
                                     similarity.sum(-1, true) + eps_);
@@ -38,9 +38,9 @@ class KernelAttentionImpl : public AttentionImpl {
 
  private:
   // q [N, H, L, D], k [N, H, S, D] -> [N, H, L, S]
-  Tensor Similarity(const Tensor& q, const Tensor& k, const Tensor& hidden) const {
+  Tensor Similarities(const Tensor& q, const Tensor& k, const Tensor& hidden) const {
     const double root = std::sqrt(static_cast<double>(query_dim_));
-    if (similarity_ == "rbf") {
+    if (similarity_ == Similarity::kRbf) {
       // Differences, squared: |q|^2 + |k|^2 - 2 q . k would lose them where q and k are long.
       const auto wide = [](const Tensor& x) {  // libtorch has no distances of shorter types
         return x.scalar_type() == torch::kFloat64 ? x : x.to(torch::kFloat32);
@@ -53,7 +53,7 @@ class KernelAttentionImpl : public AttentionImpl {
     const double scale =
         1 / std::sqrt(root);  // on either side, so that bf16 and half reach further
     const Tensor products = torch::matmul(q * scale, (k * scale).transpose(2, 3));
-    if (similarity_ == "polynomial2") return (products + 1).square();
+    if (similarity_ == Similarity::kPolynomial2) return (products + 1).square();
     // exp(q . k) overflows: each query's similarities are divided by its largest.
     const Tensor exponent = hidden.defined()
                                 ? products.masked_fill(hidden, ops::LowestScore(q.scalar_type()))
@@ -62,15 +62,16 @@ class KernelAttentionImpl : public AttentionImpl {
   }
 
   int64_t query_dim_;
-  std::string similarity_;
+  Similarity similarity_;
   double eps_;
 };
 
 }  // namespace
 
-const AttentionKind kKernelAttention = {
-    "kernel", [](const AttentionSpec& spec, const AttentionSizes& sizes) -> Attention {
-      return std::make_shared<KernelAttentionImpl>(spec, sizes);
-    }};
+MixerKind KernelMixerKind() {
+  return {"kernel", [](const MixerSpec& spec) -> Mixer {
+            return std::make_shared<KernelAttentionImpl>(spec);
+          }};
+}
 
 }  // namespace linnet::nn

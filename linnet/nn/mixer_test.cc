@@ -1,4 +1,4 @@
-#include "linnet/nn/attention.h"
+#include "linnet/nn/mixer.h"
 
 #include <gtest/gtest.h>
 #include <torch/utils.h>
@@ -38,23 +38,25 @@ const Rounding kRoundings[] = {{torch::kFloat64, 1e-12}, {torch::kFloat32, 1e-4}
 // One of the kinds with one of its parameters.
 struct Variant {
   std::string name;
-  AttentionSpec spec;
+  MixerSpec spec;
   friend void PrintTo(const Variant& variant, std::ostream* out) { *out << variant.name; }
 };
 
 std::vector<Variant> Variants() {
-  std::vector<Variant> variants = {{"full", {.kind = "full"}}};
-  for (const char* similarity : {"softmax", "polynomial2", "rbf"}) {
-    variants.push_back(
-        {std::string("kernel_") + similarity, {.kind = "kernel", .similarity = similarity}});
+  std::vector<Variant> variants = {{"full", {.kind = "full"}},
+                                   {"full_scaled", {.kind = "full", .scale = 0.75f}}};
+  for (const Similarity similarity :
+       {Similarity::kSoftmax, Similarity::kPolynomial2, Similarity::kRbf}) {
+    variants.push_back({std::string("kernel_") + NameOf(similarity),
+                        {.kind = "kernel", .similarity = similarity}});
   }
   for (const char* map : {"elu", "relu", "polynomial2", "rff", "favor"}) {
     variants.push_back({std::string("linear_") + map, {.kind = "linear", .feature_map = map}});
     variants.push_back(
         {std::string("causal_linear_") + map, {.kind = "causal-linear", .feature_map = map}});
   }
-  for (const char* variant : {"published", "simple"}) {
-    variants.push_back({std::string("reformer_") + variant,
+  for (const LshVariant variant : {LshVariant::kPublished, LshVariant::kSimple}) {
+    variants.push_back({std::string("reformer_") + NameOf(variant),
                         {.kind = "reformer",
                          .lsh_rounds = 3,
                          .lsh_buckets = 4,
@@ -64,19 +66,19 @@ std::vector<Variant> Variants() {
   return variants;
 }
 
-bool CanBeCausal(const AttentionSpec& spec) { return FindAttentionKind(spec.kind).causal; }
+bool CanBeCausal(const MixerSpec& spec) { return FindMixer(spec.kind).causal; }
 
 class EveryKind : public testing::TestWithParam<Variant> {
  protected:
   // In evaluation mode, so that nothing is random.
-  static Attention MakeOf(const AttentionSpec& spec, torch::ScalarType type) {
+  static Mixer MakeOf(const MixerSpec& spec, torch::ScalarType type) {
     torch::manual_seed(11);
-    Attention attention = MakeAttention(spec, {3, 4, 5});
+    Mixer attention = MakeMixer(spec, {3, 4, 5});
     attention->to(type);
     attention->eval();
     return attention;
   }
-  Attention Make(torch::ScalarType type = torch::kFloat64) { return MakeOf(GetParam().spec, type); }
+  Mixer Make(torch::ScalarType type = torch::kFloat64) { return MakeOf(GetParam().spec, type); }
   // The mask that every kind has a meaning for.
   Mask Causal() const { return Mask{.causal = CanBeCausal(GetParam().spec)}; }
 };
@@ -84,7 +86,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, EveryKind, testing::ValuesIn(Variants()),
                          [](const auto& info) { return info.param.name; });
 
 TEST_P(EveryKind, GradientsAreFiniteDifferences) {
-  const Attention attention = Make();
+  const Mixer attention = Make();
   torch::manual_seed(1);
   std::vector<Tensor> inputs = {Normal({2, 7, 3, 4}), Normal({2, 7, 3, 4}), Normal({2, 7, 3, 5})};
   const Tensor weights = Normal({2, 7, 3, 5});
@@ -117,7 +119,7 @@ TEST_P(EveryKind, GradientsAreFiniteDifferences) {
 }
 
 TEST_P(EveryKind, PaddingDoesNotLeak) {
-  const Attention attention = Make();
+  const Mixer attention = Make();
   const Tensor q = Normal({2, 9, 3, 4});
   const Tensor k = Normal({2, 9, 3, 4}).requires_grad_();
   const Tensor v = Normal({2, 9, 3, 5}).requires_grad_();
@@ -143,7 +145,7 @@ TEST_P(EveryKind, PaddingDoesNotLeak) {
 // What lies behind the lengths may be anything.
 TEST_P(EveryKind, PaddingNeedNotBeNumbers) {
   for (const Rounding& rounding : kRoundings) {
-    const Attention attention = Make(rounding.type);
+    const Mixer attention = Make(rounding.type);
     const std::vector<Tensor> clean = {Normal({2, 9, 3, 4}, rounding.type),
                                        Normal({2, 9, 3, 4}, rounding.type),
                                        Normal({2, 9, 3, 5}, rounding.type)};
@@ -178,7 +180,7 @@ TEST_P(EveryKind, PaddingNeedNotBeNumbers) {
       Tensor k = clean[1].clone(), v = clean[2].clone();
       k[1].slice(0, 4).fill_(padding);
       v[1].slice(0, 4).fill_(padding);
-      AttentionState memory;
+      MixerState memory;
       attention->Remember(k, v, Lengths({9, 4}), memory);
       return attention->Recall(clean[0].select(1, 0), memory);
     };
@@ -188,10 +190,10 @@ TEST_P(EveryKind, PaddingNeedNotBeNumbers) {
 
 // Also without an eps, the answer of a query that sees nothing is zero, and hands no gradient on.
 TEST_P(EveryKind, NothingSeenIsZero) {
-  AttentionSpec spec = GetParam().spec;
+  MixerSpec spec = GetParam().spec;
   spec.eps = 0;
   for (const Rounding& rounding : kRoundings) {
-    const Attention attention = MakeOf(spec, rounding.type);
+    const Mixer attention = MakeOf(spec, rounding.type);
     const auto leaf = [&](std::vector<int64_t> sizes) {
       return Normal(sizes, rounding.type).requires_grad_();
     };
@@ -213,7 +215,7 @@ TEST_P(EveryKind, NothingSeenIsZero) {
     EXPECT_TRUE(Finite(whole));
     if (!attention->recurrent()) continue;
     const auto at = [](const Tensor& x) { return x.select(1, 0); };
-    AttentionState state, memory;
+    MixerState state, memory;
     const Tensor first = attention->Step(at(none), at(none), at(v), state);
     EXPECT_TRUE(Finite(first));
     if (spec.feature_map == "relu") {
@@ -228,7 +230,7 @@ TEST_P(EveryKind, NothingSeenIsZero) {
 }
 
 TEST_P(EveryKind, QueriesThatDoNotCountGetZeros) {
-  const Attention attention = Make();
+  const Mixer attention = Make();
   Tensor q = Normal({2, 6, 3, 4}).requires_grad_();
   const Tensor k = Normal({2, 6, 3, 4}), v = Normal({2, 6, 3, 5});
   Mask mask = Causal();
@@ -243,7 +245,7 @@ TEST_P(EveryKind, QueriesThatDoNotCountGetZeros) {
 // No input that has a meaning may give a number that has none.
 TEST_P(EveryKind, HardInputsGiveNumbers) {
   for (const torch::ScalarType type : {torch::kFloat64, torch::kFloat32}) {
-    const Attention attention = Make(type);
+    const Mixer attention = Make(type);
     const auto check = [&](const std::string& what, const Tensor& q_in, const Tensor& k_in,
                            const Tensor& v_in, const Mask& mask) {
       const auto leaf = [&](const Tensor& x) { return x.to(type).detach().requires_grad_(); };
@@ -277,7 +279,7 @@ TEST_P(EveryKind, HardInputsGiveNumbers) {
 }
 
 TEST_P(EveryKind, RefusesWhatHasNoMeaning) {
-  const Attention attention = Make();
+  const Mixer attention = Make();
   const Tensor q = Normal({1, 3, 3, 4}), longer = Normal({1, 4, 3, 4}), v = Normal({1, 3, 3, 5});
   const auto refuses = [&](const Tensor& a, const Tensor& b, const Tensor& c, const Mask& mask) {
     EXPECT_THROW(attention->forward(a, b, c, mask), Error);
@@ -327,25 +329,25 @@ TEST_P(EveryKind, RefusesWhatHasNoMeaning) {
 
 // The kinds with a recurrent form, in self attention: whole, step by step, in ragged pieces, forked.
 TEST_P(EveryKind, BatchIsRecurrentIsPieces) {
-  const AttentionSpec& spec = GetParam().spec;
+  const MixerSpec& spec = GetParam().spec;
   const bool linear = spec.kind == "linear" || spec.kind == "causal-linear";
   for (const auto& [type, off] : kRoundings) {
-    const Attention attention = Make(type);
+    const Mixer attention = Make(type);
     ASSERT_EQ(attention->recurrent(), linear || spec.kind == "full");
     const Tensor q = Normal({2, 13, 3, 4}, type), k = Normal({2, 13, 3, 4}, type),
                  v = Normal({2, 13, 3, 5}, type);
-    AttentionState state;
+    MixerState state;
     if (!attention->recurrent()) {
       EXPECT_THROW(attention->Step(q[0], k[0], v[0], state), Error);
       EXPECT_THROW(attention->Piece(q, k, v, state), Error);
       return;
     }
     // What steps to the end of 'linear' is its causal twin.
-    AttentionSpec causal = spec;
+    MixerSpec causal = spec;
     if (spec.kind == "linear") causal.kind = "causal-linear";
-    const Attention whole = MakeOf(causal, type);
+    const Mixer whole = MakeOf(causal, type);
     const Tensor want = whole->forward(q, k, v, Mask{.causal = true});
-    AttentionState fork;
+    MixerState fork;
     for (int64_t t = 0; t < 13; ++t) {
       if (t == 6) fork = state;
       const Tensor out = attention->Step(q.select(1, t), k.select(1, t), v.select(1, t), state);
@@ -353,7 +355,7 @@ TEST_P(EveryKind, BatchIsRecurrentIsPieces) {
       EXPECT_EQ(state.length, t + 1);
     }
     // The fork still stands where it was taken, and going on with it does not reach the other.
-    const AttentionState end = state;
+    const MixerState end = state;
     for (int64_t t = 6; t < 9; ++t) {
       const Tensor out = attention->Step(q.select(1, t), k.select(1, t), v.select(1, t), fork);
       EXPECT_LT(RelativeOff(out, want.select(1, t)), off) << t;
@@ -363,7 +365,7 @@ TEST_P(EveryKind, BatchIsRecurrentIsPieces) {
     EXPECT_LT(RelativeOff(attention->Recall(q.select(1, 12), state), want.select(1, 12)), off);
     for (const std::vector<int64_t>& cuts :
          {std::vector<int64_t>{13}, {1, 12}, {5, 8}, {6, 1, 6}, {3, 3, 3, 4}}) {
-      AttentionState carried;
+      MixerState carried;
       int64_t begin = 0;
       for (const int64_t count : cuts) {
         const auto piece = [&](const Tensor& x) { return x.narrow(1, begin, count); };
@@ -378,7 +380,7 @@ TEST_P(EveryKind, BatchIsRecurrentIsPieces) {
 // Gradients go through the state: pieces have the whole's.
 TEST_P(EveryKind, GradientsThroughPieces) {
   for (const auto& [type, off] : kRoundings) {
-    const Attention attention = Make(type);
+    const Mixer attention = Make(type);
     if (!attention->recurrent() || GetParam().spec.kind == "linear") return;
     std::vector<Tensor> inputs = {Normal({2, 9, 3, 4}, type), Normal({2, 9, 3, 4}, type),
                                   Normal({2, 9, 3, 5}, type)};
@@ -392,7 +394,7 @@ TEST_P(EveryKind, GradientsThroughPieces) {
       want.push_back(input.grad().clone());
       input.mutable_grad() = Tensor();
     }
-    AttentionState state;
+    MixerState state;
     Tensor loss = torch::zeros({}, type);
     int64_t begin = 0;
     for (const int64_t count : {4, 2, 3}) {
@@ -412,27 +414,27 @@ TEST_P(EveryKind, GradientsThroughPieces) {
 // Over a memory: whole, and one query at a time from a state that was built once.
 TEST_P(EveryKind, CrossAttentionRecalls) {
   for (const auto& [type, off] : kRoundings) {
-    const Attention attention = Make(type);
+    const Mixer attention = Make(type);
     if (!attention->recurrent() || GetParam().spec.kind == "causal-linear") return;
     const Tensor q = Normal({2, 5, 3, 4}, type), k = Normal({2, 8, 3, 4}, type),
                  v = Normal({2, 8, 3, 5}, type);
     const Tensor lengths = Lengths({8, 3});
     const Tensor want = attention->forward(q, k, v, Mask{.lengths = lengths});
-    AttentionState memory;
+    MixerState memory;
     attention->Remember(k, v, lengths, memory);
     for (int64_t t = 0; t < 5; ++t) {
       EXPECT_LT(RelativeOff(attention->Recall(q.select(1, t), memory), want.select(1, t)), off);
     }
-    const AttentionState nothing;
+    const MixerState nothing;
     EXPECT_THROW(attention->Recall(q.select(1, 0), nothing), Error);
   }
 }
 
 // What does not fit is refused by name, and the state stays as it was.
 TEST_P(EveryKind, RecurrentFormsRefuseWhatDoesNotFit) {
-  const Attention attention = Make();
+  const Mixer attention = Make();
   if (!attention->recurrent()) return;
-  AttentionState state;
+  MixerState state;
   const auto refuses = [](const char* what, const auto& run) {
     try {
       run();
@@ -477,10 +479,10 @@ TEST_P(EveryKind, RecurrentFormsRefuseWhatDoesNotFit) {
 }
 
 TEST(FullAttention, TheCacheIsWrittenInPlace) {
-  const Attention attention = MakeAttention({.kind = "full"}, {2, 4, 4});
+  const Mixer attention = MakeMixer({.kind = "full"}, {2, 4, 4});
   torch::NoGradGuard no_grad;
-  AttentionState state{.capacity = 50};
-  const auto step = [&](AttentionState& into) {
+  MixerState state{.capacity = 50};
+  const auto step = [&](MixerState& into) {
     attention->Step(torch::randn({1, 2, 4}), torch::randn({1, 2, 4}), torch::randn({1, 2, 4}),
                     into);
   };
@@ -488,7 +490,7 @@ TEST(FullAttention, TheCacheIsWrittenInPlace) {
   const void* where = state.tensors[0].data_ptr();
   for (int i = 1; i < 50; ++i) step(state);
   EXPECT_EQ(state.tensors[0].data_ptr(), where);
-  AttentionState fork = state;
+  MixerState fork = state;
   step(fork);
   EXPECT_NE(fork.tensors[0].data_ptr(), where);
   EXPECT_EQ(state.tensors[0].data_ptr(), where);
@@ -497,13 +499,13 @@ TEST(FullAttention, TheCacheIsWrittenInPlace) {
 
 // Also while gradients are recorded that reach the queries alone; they are those of the whole.
 TEST(FullAttention, GradientsOfQueriesDoNotMoveTheCache) {
-  const Attention attention = MakeAttention({.kind = "full"}, {2, 4, 5});
+  const Mixer attention = MakeMixer({.kind = "full"}, {2, 4, 5});
   const Tensor q = Normal({1, 9, 2, 4}).requires_grad_();
   const Tensor k = Normal({1, 9, 2, 4}), v = Normal({1, 9, 2, 5});
   attention->forward(q, k, v, Mask{.causal = true}).square().sum().backward();
   const Tensor want = q.grad().clone();
   q.mutable_grad() = Tensor();
-  AttentionState state;
+  MixerState state;
   Tensor loss = torch::zeros({}, torch::kFloat64);
   const void* where = nullptr;
   for (int64_t t = 0; t < 9; ++t) {
@@ -518,10 +520,10 @@ TEST(FullAttention, GradientsOfQueriesDoNotMoveTheCache) {
 
 // What inference mode made may not be written to outside of it.
 TEST(FullAttention, GoesOnBehindInferenceMode) {
-  const Attention attention = MakeAttention({.kind = "full"}, {2, 4, 5});
+  const Mixer attention = MakeMixer({.kind = "full"}, {2, 4, 5});
   const Tensor x = Normal({1, 6, 2, 4}), v = Normal({1, 6, 2, 5});
   const Tensor want = attention->forward(x, x, v, Mask{.causal = true});
-  AttentionState state;
+  MixerState state;
   torch::NoGradGuard no_grad;
   for (int64_t t = 0; t < 6; ++t) {
     const c10::InferenceMode inference(t < 3);
@@ -532,9 +534,9 @@ TEST(FullAttention, GoesOnBehindInferenceMode) {
 
 // A memory with lengths has a hole behind them: nothing can follow.
 TEST(FullAttention, DoesNotGoOnBehindLengths) {
-  const Attention attention = MakeAttention({.kind = "full"}, {2, 4, 5});
+  const Mixer attention = MakeMixer({.kind = "full"}, {2, 4, 5});
   const Tensor k = Normal({2, 5, 2, 4}), v = Normal({2, 5, 2, 5});
-  AttentionState state;
+  MixerState state;
   attention->Remember(k, v, Lengths({5, 3}), state);
   const auto at = [](const Tensor& x) { return x.select(1, 0); };
   EXPECT_THROW(attention->Step(at(k), at(k), at(v), state), Error);
@@ -545,13 +547,13 @@ TEST(FullAttention, DoesNotGoOnBehindLengths) {
 
 // A state is a value: what the caller does with its tensors afterwards is no part of it.
 TEST(FullAttention, TheStateIsItsOwn) {
-  const Attention attention = MakeAttention({.kind = "full"}, {2, 4, 5});
+  const Mixer attention = MakeMixer({.kind = "full"}, {2, 4, 5});
   for (const bool gradient : {false, true}) {
     const Tensor k = Normal({2, 5, 2, 4}).requires_grad_(gradient) * 1;
     const Tensor v = Normal({2, 5, 2, 5}).requires_grad_(gradient) * 1;
     const Tensor q = Normal({2, 2, 4}), lengths = Lengths({5, 3});
     for (const bool padded : {false, true}) {
-      AttentionState state;
+      MixerState state;
       attention->Remember(k, v, padded ? lengths : Tensor(), state);
       const Tensor before = attention->Recall(q, state);
       torch::NoGradGuard no_grad;
@@ -566,8 +568,8 @@ TEST(FullAttention, ArbitraryMasksMeanTheSame) {
   const Tensor q = Normal({2, 6, 3, 4}), k = Normal({2, 9, 3, 4}), v = Normal({2, 9, 3, 5});
   Mask mask{.lengths = Lengths({9, 7}), .allowed = torch::rand({2, 1, 6, 9}) < 0.5};
   mask.allowed[0][0][3].fill_(false);
-  const Attention full = MakeAttention({.kind = "full"}, {3, 4, 5});
-  const Attention kernel = MakeAttention({.kind = "kernel", .eps = 0}, {3, 4, 5});
+  const Mixer full = MakeMixer({.kind = "full"}, {3, 4, 5});
+  const Mixer kernel = MakeMixer({.kind = "kernel", .eps = 0}, {3, 4, 5});
   const Tensor out = full->forward(q, k, v, mask);
   EXPECT_EQ(out[0][3].abs().max().item<double>(), 0);
   const Tensor seen = out.slice(1, 4);
@@ -580,16 +582,40 @@ TEST(FullAttention, ArbitraryMasksMeanTheSame) {
   EXPECT_LT(RelativeOff(out[1][4][0], torch::mv(values.t(), weights)), 1e-12);
 }
 
+// Softmax over scale q . k, whatever the form: queries as much longer say the same.
+TEST(Attention, ScaleIsOfTheScores) {
+  torch::manual_seed(5);
+  constexpr double kScale = 0.75;
+  const Tensor q = Normal({2, 11, 3, 4}), k = Normal({2, 11, 3, 4}), v = Normal({2, 11, 3, 5});
+  const Tensor longer = q * (kScale * 2);  // 2 = sqrt(D)
+  for (MixerSpec spec :
+       {MixerSpec{.kind = "full"}, MixerSpec{.kind = "reformer", .lsh_buckets = 4, .lsh_chunk = 3},
+        MixerSpec{.kind = "reformer",
+        .lsh_buckets = 4,
+        .lsh_chunk = 3,
+        .lsh_variant = LshVariant::kSimple}}) {
+    spec.heads = 3, spec.query_dim = 4, spec.value_dim = 5;
+    const Mixer plain = MakeMixer(spec);
+    spec.scale = kScale;
+    const Mixer scaled = MakeMixer(spec);
+    plain->eval(), scaled->eval();
+    const Mask mask{.causal = true};
+    const Tensor want = plain->forward(longer, k, v, mask);
+    EXPECT_GT(RelativeOff(plain->forward(q, k, v, mask), want), 1e-3) << Describe(spec);
+    EXPECT_LT(RelativeOff(scaled->forward(q, k, v, mask), want), 1e-12) << Describe(spec);
+  }
+}
+
 TEST(FeatureMap, Polynomial2IsItsKernel) {
   for (const bool causal : {false, true}) {
     for (const int64_t dim : {1, 3, 16, 32}) {
       torch::manual_seed(3);
       const Tensor q = torch::randn({2, 21, 2, dim}), k = torch::randn({2, 21, 2, dim});
       const Tensor v = torch::randn({2, 21, 2, 7});
-      const Attention linear = MakeAttention(
+      const Mixer linear = MakeMixer(
           {.kind = causal ? "causal-linear" : "linear", .feature_map = "polynomial2"}, {2, dim, 7});
-      const Attention kernel =
-          MakeAttention({.kind = "kernel", .similarity = "polynomial2"}, {2, dim, 7});
+      const Mixer kernel =
+          MakeMixer({.kind = "kernel", .similarity = Similarity::kPolynomial2}, {2, dim, 7});
       const Mask mask{.causal = causal, .lengths = Lengths({21, 13})};
       const Tensor want = kernel->forward(q, k, v, mask);
       EXPECT_LT(RelativeOff(linear->forward(q, k, v, mask), want), 1e-5) << dim;
@@ -602,20 +628,20 @@ TEST(FeatureMap, Polynomial2IsItsKernel) {
 TEST(FeatureMap, RandomFeaturesConverge) {
   struct Case {
     const char* map;
-    const char* similarity;
+    Similarity similarity;
   };
-  for (const Case& c : {Case{"rff", "rbf"}, Case{"favor", "softmax"}}) {
+  for (const Case& c : {Case{"rff", Similarity::kRbf}, Case{"favor", Similarity::kSoftmax}}) {
     torch::manual_seed(4);
     const Tensor q = Normal({4, 16, 1, 8}) / 2, k = Normal({4, 16, 1, 8}) / 2;
     const Tensor v = Normal({4, 16, 1, 8});
     const Tensor want =
-        MakeAttention({.kind = "kernel", .eps = 0, .similarity = c.similarity}, {1, 8, 8})
+        MakeMixer({.kind = "kernel", .eps = 0, .similarity = c.similarity}, {1, 8, 8})
             ->forward(q, k, v, Mask{.causal = true});
     std::vector<double> x, y;
     for (const int features : {32, 128, 512, 2048}) {
-      const Attention attention = MakeAttention(
-          {.kind = "causal-linear", .feature_map = c.map, .features = features, .eps = 0},
-          {1, 8, 8});
+      const Mixer attention =
+          MakeMixer({.kind = "causal-linear", .feature_map = c.map, .features = features, .eps = 0},
+                    {1, 8, 8});
       attention->to(torch::kFloat64);
       double squares = 0;
       constexpr int kDraws = 8;
@@ -641,8 +667,8 @@ TEST(FeatureMap, RandomFeaturesConverge) {
 }
 
 TEST(FeatureMap, RandomMapsAreSavedAndRedrawn) {
-  const AttentionSpec spec{.kind = "causal-linear", .feature_map = "favor", .features = 24};
-  const Attention attention = MakeAttention(spec, {2, 8, 8});
+  const MixerSpec spec{.kind = "causal-linear", .feature_map = "favor", .features = 24};
+  const Mixer attention = MakeMixer(spec, {2, 8, 8});
   const Tensor omega = attention->named_buffers()["feature_map.omega"];
   ASSERT_EQ(omega.sizes(), torch::IntArrayRef({8, OmegaColumns(spec, 8)}));
   const Tensor before = omega.clone();
@@ -669,8 +695,8 @@ TEST(FeatureMap, RffHasAFloor) {
   EXPECT_FLOAT_EQ(out[2].item<float>(), 0.2f);
   // With few features the estimate does turn negative, and attention stays bounded.
   torch::manual_seed(5);
-  const Attention few =
-      MakeAttention({.kind = "causal-linear", .feature_map = "rff", .features = 2}, {1, 4, 1});
+  const Mixer few =
+      MakeMixer({.kind = "causal-linear", .feature_map = "rff", .features = 2}, {1, 4, 1});
   const Tensor q = torch::randn({64, 8, 1, 4}), k = 3 * torch::randn({64, 8, 1, 4});
   const Tensor ones = torch::ones({64, 8, 1, 1});
   const Tensor got = few->forward(q, k, ones, Mask{.causal = true});
@@ -687,7 +713,7 @@ TEST(FeatureMap, RffStaysOfTheSizeOfTheValues) {
       for (const int64_t length : {30, 600}) {
         for (const char* keys : {"spread", "far", "in one place"}) {
           torch::manual_seed(9);
-          const Attention attention = MakeAttention(
+          const Mixer attention = MakeMixer(
               {.kind = "causal-linear", .feature_map = "rff", .features = features}, {2, dim, 5});
           const Tensor q = torch::randn({2, length, 2, dim}), v = torch::randn({2, length, 2, 5});
           Tensor k = torch::randn({2, length, 2, dim});
@@ -708,7 +734,7 @@ TEST(FeatureMap, RffStaysOfTheSizeOfTheValues) {
 // A map follows from its own fields: the kind may be one's own, which this library does not know.
 TEST(FeatureMap, IsMadeForAnyKind) {
   for (const char* map : {"elu", "relu", "polynomial2", "rff", "favor"}) {
-    const AttentionSpec spec{.kind = "mine", .feature_map = map};
+    const MixerSpec spec{.kind = "mine", .feature_map = map};
     const FeatureMap made = MakeFeatureMap(spec, 8);
     EXPECT_EQ(made->Keys(torch::randn({3, 8})).size(1), FeatureSize(spec, 8)) << map;
     EXPECT_EQ(made->Queries(torch::randn({3, 8})).size(1), FeatureSize(spec, 8)) << map;
@@ -730,8 +756,8 @@ TEST(KernelAttention, RbfKeepsSmallDifferences) {
     const Tensor k = q.clone();
     k[0][1] += 0.25;
     const Tensor v = torch::eye(2).view({1, 2, 1, 2});
-    const AttentionSpec spec{.kind = "kernel", .eps = 0, .similarity = "rbf"};
-    const Attention attention = MakeAttention(spec, {1, 32, 2});
+    const MixerSpec spec{.kind = "kernel", .eps = 0, .similarity = Similarity::kRbf};
+    const Mixer attention = MakeMixer(spec, {1, 32, 2});
     const auto wide = [](const Tensor& x) { return x.to(torch::kFloat64); };
     EXPECT_LT(
         Off(attention->forward(q, k, v, {}), attention->forward(wide(q), wide(k), wide(v), {})),
@@ -743,14 +769,16 @@ TEST(KernelAttention, RbfKeepsSmallDifferences) {
 // Scores that count for nothing are numbers of the type at hand.
 TEST(Attention, TakesBf16) {
   EXPECT_TRUE(Finite(torch::zeros({1}, torch::kHalf).fill_(ops::LowestScore(torch::kHalf))));
-  for (const AttentionSpec& spec :
-       {AttentionSpec{.kind = "kernel"}, AttentionSpec{.kind = "kernel", .similarity = "rbf"},
-        AttentionSpec{.kind = "linear"}, AttentionSpec{},
-        AttentionSpec{.kind = "reformer", .lsh_buckets = 1, .lsh_chunk = 16},
-        AttentionSpec{
-            .kind = "reformer", .lsh_buckets = 1, .lsh_chunk = 16, .lsh_variant = "simple"}}) {
+  for (const MixerSpec& spec :
+       {MixerSpec{.kind = "kernel"}, MixerSpec{.kind = "kernel", .similarity = Similarity::kRbf},
+        MixerSpec{.kind = "linear"}, MixerSpec{},
+        MixerSpec{.kind = "reformer", .lsh_buckets = 1, .lsh_chunk = 16},
+        MixerSpec{.kind = "reformer",
+        .lsh_buckets = 1,
+        .lsh_chunk = 16,
+        .lsh_variant = LshVariant::kSimple}}) {
     torch::manual_seed(12);
-    const Attention attention = MakeAttention(spec, {2, 4, 5});
+    const Mixer attention = MakeMixer(spec, {2, 4, 5});
     const auto rounded = [](const Tensor& x) { return x.to(torch::kBFloat16); };
     const Tensor q = rounded(torch::randn({2, 9, 2, 4})), k = rounded(torch::randn({2, 9, 2, 4}));
     const Tensor v = rounded(torch::randn({2, 9, 2, 5}));
@@ -782,10 +810,10 @@ TEST(Reformer, OneBucketOneChunkIsFullAttention) {
     for (const int rounds : {1, 3}) {  // equal rounds must not count a key thrice
       torch::manual_seed(6);
       const Tensor q = Normal({2, 11, 3, 4}), v = Normal({2, 11, 3, 5});
-      const AttentionSpec spec{
+      const MixerSpec spec{
           .kind = "reformer", .lsh_rounds = rounds, .lsh_buckets = 1, .lsh_chunk = 11};
       for (const Tensor& lengths : {Tensor(), Lengths({11, 6})}) {
-        const Tensor out = MakeAttention(spec, {3, 4, 5})
+        const Tensor out = MakeMixer(spec, {3, 4, 5})
                                ->forward(q, q, v, Mask{.causal = causal, .lengths = lengths});
         EXPECT_LT(RelativeOff(out, SharedQueryKey(q, v, causal, lengths)), 1e-9);
       }
@@ -848,15 +876,15 @@ TEST(Reformer, IsItsDefinition) {
 TEST(Reformer, LongChunksAreTheSequence) {
   torch::manual_seed(9);
   const Tensor q = Normal({2, 11, 3, 4}), v = Normal({2, 11, 3, 5});
-  for (const char* variant : {"published", "simple"}) {
+  for (const LshVariant variant : {LshVariant::kPublished, LshVariant::kSimple}) {
     std::vector<Tensor> outs;
     for (const int chunk : {11, 12, 1 << 20}) {
-      const AttentionSpec spec{.kind = "reformer",
-                               .lsh_rounds = 2,
-                               .lsh_buckets = 4,
-                               .lsh_chunk = chunk,
-                               .lsh_variant = variant};
-      const Attention attention = MakeAttention(spec, {3, 4, 5});
+      const MixerSpec spec{.kind = "reformer",
+                           .lsh_rounds = 2,
+                           .lsh_buckets = 4,
+                           .lsh_chunk = chunk,
+                           .lsh_variant = variant};
+      const Mixer attention = MakeMixer(spec, {3, 4, 5});
       attention->eval();
       outs.push_back(
           attention->forward(q, q, v, Mask{.causal = true, .lengths = Lengths({11, 6})}));
@@ -877,8 +905,8 @@ TEST(Reformer, HashesByAngle) {
 }
 
 TEST(Reformer, DrawsNewPlanesOnlyInTraining) {
-  const Attention attention = MakeAttention(
-      {.kind = "reformer", .lsh_rounds = 1, .lsh_buckets = 8, .lsh_chunk = 4}, {1, 4, 4});
+  const Mixer attention =
+      MakeMixer({.kind = "reformer", .lsh_rounds = 1, .lsh_buckets = 8, .lsh_chunk = 4}, {1, 4, 4});
   const Tensor q = torch::randn({1, 64, 1, 4}), v = torch::randn({1, 64, 1, 4});
   const auto run = [&] { return attention->forward(q, q, v, Mask{}); };
   EXPECT_GT(Off(run(), run()), 0);
@@ -888,15 +916,15 @@ TEST(Reformer, DrawsNewPlanesOnlyInTraining) {
 
 // A chunk that is longer than the sequence is the sequence.
 TEST(Reformer, ChunksAreNoLongerThanTheSequence) {
-  for (const char* variant : {"published", "simple"}) {
+  for (const LshVariant variant : {LshVariant::kPublished, LshVariant::kSimple}) {
     const auto run = [&](int chunk) {
       torch::manual_seed(9);
-      const Attention attention = MakeAttention({.kind = "reformer",
-                                                 .lsh_rounds = 2,
-                                                 .lsh_buckets = 2,
-                                                 .lsh_chunk = chunk,
-                                                 .lsh_variant = variant},
-                                                {2, 4, 5});
+      const Mixer attention = MakeMixer({.kind = "reformer",
+                                         .lsh_rounds = 2,
+                                         .lsh_buckets = 2,
+                                         .lsh_chunk = chunk,
+                                         .lsh_variant = variant},
+                                        {2, 4, 5});
       attention->eval();
       const Tensor q = Normal({1, 10, 2, 4}), v = Normal({1, 10, 2, 5});
       return attention->forward(q, q, v, Mask{.causal = true});
@@ -916,7 +944,7 @@ TEST(Reformer, RefusesPlanesThatDoNotFit) {
   EXPECT_THROW(attend({2, 4}), Error);
 }
 
-class Mean : public AttentionImpl {
+class Mean : public MixerImpl {
  public:
   Tensor forward(const Tensor& q, const Tensor&, const Tensor& v, const Mask&) override {
     return v.mean(1, true).expand({-1, q.size(1), -1, -1});
@@ -924,20 +952,16 @@ class Mean : public AttentionImpl {
 };
 
 TEST(Attention, KindsAndMapsCanBeAdded) {
-  RegisterAttention({.name = "test-mean", .description = "the mean of all values"},
-                    [](const AttentionSpec&, const AttentionSizes&) -> Attention {
-                      return std::make_shared<Mean>();
-                    });
+  RegisterMixer({.name = "test-mean", .description = "the mean of all values"},
+                [](const MixerSpec&) -> Mixer { return std::make_shared<Mean>(); });
   const Tensor x = torch::randn({1, 3, 1, 2});
-  EXPECT_LT(Off(MakeAttention({.kind = "test-mean"}, {1, 2, 2})->forward(x, x, x, {}),
+  EXPECT_LT(Off(MakeMixer({.kind = "test-mean"}, {1, 2, 2})->forward(x, x, x, {}),
                 x.mean(1, true).expand_as(x)),
             1e-6);
-  EXPECT_EQ(AttentionKinds().back().name, "test-mean");
+  EXPECT_EQ(Mixers().back().name, "test-mean");
   const auto again = [] {
-    RegisterAttention({.name = "full"},
-                      [](const AttentionSpec&, const AttentionSizes&) -> Attention {
-                        return std::make_shared<Mean>();
-                      });
+    RegisterMixer({.name = "full"},
+                  [](const MixerSpec&) -> Mixer { return std::make_shared<Mean>(); });
   };
   EXPECT_THROW(again(), Error);
 
@@ -949,9 +973,9 @@ TEST(Attention, KindsAndMapsCanBeAdded) {
       {.name = "test-square",
        .description = "x^2",
        .size = [](int query_dim, int) { return int64_t{query_dim}; }},
-      [](const AttentionSpec&, int64_t) -> FeatureMap { return std::make_shared<Square>(); });
-  const Attention squared =
-      MakeAttention({.kind = "causal-linear", .feature_map = "test-square"}, {1, 2, 2});
+      [](const MixerSpec&, int64_t) -> FeatureMap { return std::make_shared<Square>(); });
+  const Mixer squared =
+      MakeMixer({.kind = "causal-linear", .feature_map = "test-square"}, {1, 2, 2});
   EXPECT_LT(Off(squared->forward(x, x, x, Mask{.causal = true})[0][0], x[0][0]), 1e-3);
 }
 
@@ -960,26 +984,26 @@ TEST(Attention, AMapWithoutASizeKeepsItsInputs) {
    public:
     Tensor Keys(const Tensor& k) const override { return k.pow(3).abs(); }
   };
-  RegisterFeatureMap({.name = "test-cube"}, [](const AttentionSpec&, int64_t) -> FeatureMap {
+  RegisterFeatureMap({.name = "test-cube"}, [](const MixerSpec&, int64_t) -> FeatureMap {
     return std::make_shared<Cube>();
   });
   const Tensor x = torch::randn({1, 3, 1, 2});
-  const Attention attention =
-      MakeAttention({.kind = "causal-linear", .feature_map = "test-cube"}, {1, 2, 2});
+  const Mixer attention =
+      MakeMixer({.kind = "causal-linear", .feature_map = "test-cube"}, {1, 2, 2});
   EXPECT_TRUE(Finite(attention->forward(x, x, x, Mask{.causal = true})));
 }
 
 TEST(Attention, RefusesBadSizes) {
-  for (const AttentionSizes& sizes :
-       {AttentionSizes{1, -4, 4}, {1, (int64_t{1} << 32) + 4, 4}, {0, 4, 4}, {1, 4, -1}}) {
-    EXPECT_THROW(MakeAttention({.kind = "causal-linear", .feature_map = "favor"}, sizes), Error);
+  for (const MixerSizes& sizes :
+       {MixerSizes{1, -4, 4}, {1, (int64_t{1} << 32) + 4, 4}, {0, 4, 4}, {1, 4, -1}}) {
+    EXPECT_THROW(MakeMixer({.kind = "causal-linear", .feature_map = "favor"}, sizes), Error);
   }
 }
 
 TEST(Attention, RefusesBadSpecs) {
-  const auto refuses = [](const AttentionSpec& spec, const std::string& word) {
+  const auto refuses = [](const MixerSpec& spec, const std::string& word) {
     try {
-      MakeAttention(spec, {1, 4, 4});
+      MakeMixer(spec, {1, 4, 4});
       ADD_FAILURE() << "took a bad spec: " << word;
     } catch (const Error& error) {
       EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << error.what();
@@ -990,14 +1014,13 @@ TEST(Attention, RefusesBadSpecs) {
   refuses({.features = -1}, "features");
   refuses({.feature_map = "rff", .features = 7}, "even");
   refuses({.eps = -1}, "eps");
-  refuses({.kind = "kernel", .similarity = "cosine"}, "cosine");
   refuses({.kind = "reformer", .lsh_rounds = 0}, "lsh_rounds");
   refuses({.kind = "reformer", .lsh_buckets = 3}, "even");
   refuses({.kind = "reformer", .lsh_chunk = 0}, "lsh_chunk");
-  refuses({.kind = "reformer", .lsh_variant = "new"}, "published");
-  const auto refuses_sizes = [](const AttentionSizes& sizes) {
+  refuses({.kind = "full", .scale = -1}, "softmax_scale");
+  const auto refuses_sizes = [](const MixerSizes& sizes) {
     for (const char* map : {"elu", "rff", "polynomial2"}) {
-      EXPECT_THROW(MakeAttention({.feature_map = map}, sizes), Error);
+      EXPECT_THROW(MakeMixer({.feature_map = map}, sizes), Error);
     }
   };
   refuses_sizes({0, 4, 4});

@@ -3,9 +3,9 @@
 #include <torch/types.h>
 
 #include "linnet/base/error.h"
-#include "linnet/nn/attention.h"
 #include "linnet/nn/feature_map.h"
 #include "linnet/nn/linear_state.h"
+#include "linnet/nn/mixer.h"
 #include "linnet/ops/linear_attention.h"
 
 namespace linnet::nn {
@@ -38,7 +38,7 @@ class LinearAttentionImpl : public LinearStateAttention {
 
   // With the map's own guard of the denominator, which looks at z.
   Tensor Guarded(const Tensor& q, const Tensor& k, const Tensor& v, const Mask& mask) {
-    AttentionState state;
+    MixerState state;
     Remember(k, v, mask.lengths, state);
     const Tensor phi_q = map_->Queries(q).transpose(1, 2);  // [N, H, L, F]
     const Tensor numerator = torch::matmul(phi_q, state.tensors[0]);
@@ -50,9 +50,10 @@ class LinearAttentionImpl : public LinearStateAttention {
 
 }  // namespace
 
-const AttentionKind kLinearAttention = {
-    "linear", [](const AttentionSpec& spec, const AttentionSizes& sizes) -> Attention {
-      return std::make_shared<LinearAttentionImpl>(spec, sizes);
-    }};
+MixerKind LinearMixerKind() {
+  return {"linear", [](const MixerSpec& spec) -> Mixer {
+            return std::make_shared<LinearAttentionImpl>(spec);
+          }};
+}
 
 }  // namespace linnet::nn

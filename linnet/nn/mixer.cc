@@ -1,19 +1,22 @@
-#include "linnet/nn/attention.h"
+#include "linnet/nn/mixer.h"
 
 #include <torch/utils.h>
 
+#include <limits>
 #include <utility>
 
-#include "linnet/nn/registry.h"
+#include "linnet/base/error.h"
+#include "linnet/model/registry.h"
 
 namespace linnet::nn {
 namespace {
 
 using torch::Tensor;
 
-Registry<AttentionKind>& Kinds() {
-  static Registry<AttentionKind> kinds{kFullAttention, kKernelAttention, kLinearAttention,
-                                       kCausalLinearAttention, kReformerAttention};
+Registry<MixerKind>& Kinds() {
+  static Registry<MixerKind> kinds("attention module",
+                                   {FullMixerKind(), KernelMixerKind(), LinearMixerKind(),
+                                    CausalLinearMixerKind(), ReformerMixerKind()});
   return kinds;
 }
 
@@ -35,21 +38,19 @@ void CheckStep(const Tensor& q, const Tensor& k, const Tensor& v, int64_t axes) 
 
 }  // namespace
 
-void AttentionImpl::Remember(const Tensor&, const Tensor&, const Tensor&, AttentionState&) {
+void MixerImpl::Remember(const Tensor&, const Tensor&, const Tensor&, MixerState&) {
   NoRecurrentForm();
 }
 
-Tensor AttentionImpl::Recall(const Tensor&, const AttentionState&) { NoRecurrentForm(); }
+Tensor MixerImpl::Recall(const Tensor&, const MixerState&) { NoRecurrentForm(); }
 
-Tensor AttentionImpl::Step(const Tensor& q, const Tensor& k, const Tensor& v,
-                           AttentionState& state) {
+Tensor MixerImpl::Step(const Tensor& q, const Tensor& k, const Tensor& v, MixerState& state) {
   CheckStep(q, k, v, 3);
   Remember(k.unsqueeze(1), v.unsqueeze(1), {}, state);
   return Recall(q, state);
 }
 
-Tensor AttentionImpl::Piece(const Tensor& q, const Tensor& k, const Tensor& v,
-                            AttentionState& state) {
+Tensor MixerImpl::Piece(const Tensor& q, const Tensor& k, const Tensor& v, MixerState& state) {
   CheckStep(q, k, v, 4);
   std::vector<Tensor> out;
   for (int64_t t = 0; t < q.size(1); ++t) {
@@ -58,17 +59,27 @@ Tensor AttentionImpl::Piece(const Tensor& q, const Tensor& k, const Tensor& v,
   return torch::stack(out, 1);
 }
 
-Attention MakeAttention(const AttentionSpec& spec, const AttentionSizes& sizes) {
-  constexpr int64_t kMost = 1 << 20;
-  for (const auto& [name, size] : {std::pair<const char*, int64_t>("heads", sizes.heads),
-                                   {"query_dim", sizes.query_dim},
-                                   {"value_dim", sizes.value_dim}}) {
+Mixer MakeMixer(const MixerSpec& spec) {
+  constexpr int kMost = 1 << 20;
+  for (const auto& [name, size] : {std::pair<const char*, int>("heads", spec.heads),
+                                   {"query_dim", spec.query_dim},
+                                   {"value_dim", spec.value_dim}}) {
     if (size < 1 || size > kMost) {
       throw InputError("attention: ", name, " is ", size, "; it must be between 1 and ", kMost);
     }
   }
-  Validate(spec, static_cast<int>(sizes.query_dim), "attention");
-  return Kinds().Find(spec.kind)(spec, sizes);
+  Validate(spec, spec.query_dim, "attention");
+  return Kinds().Find(spec.kind).make(spec);
+}
+
+Mixer MakeMixer(MixerSpec spec, const MixerSizes& sizes) {
+  const auto narrow = [](int64_t size) {  // a size that no int holds stays too large
+    return static_cast<int>(std::min<int64_t>(size, std::numeric_limits<int>::max()));
+  };
+  spec.heads = narrow(sizes.heads);
+  spec.query_dim = narrow(sizes.query_dim);
+  spec.value_dim = narrow(sizes.value_dim);
+  return MakeMixer(spec);
 }
 
 void CheckRecurrent(const char* kind, int64_t query_dim, const Tensor& q, const Tensor& k,
@@ -87,10 +98,9 @@ void CheckRecurrent(const char* kind, int64_t query_dim, const Tensor& q, const 
   }
 }
 
-void RegisterAttention(const AttentionKindInfo& info,
-                       Attention (*make)(const AttentionSpec& spec, const AttentionSizes& sizes)) {
-  AddAttentionKind(info);
-  Kinds().Add(info.name, make);
+void RegisterMixer(const MixerInfo& info, Mixer (*make)(const MixerSpec& spec)) {
+  AddMixer(info);
+  Kinds().Add({info.name, make});
 }
 
 }  // namespace linnet::nn

@@ -1,0 +1,102 @@
+#include "linnet/model/mixer.h"
+
+#include <cmath>
+
+#include "linnet/base/rng.h"
+#include "linnet/model/registry.h"
+
+namespace linnet {
+namespace {
+
+Registry<MixerInfo>& Kinds() {
+  static Registry<MixerInfo> kinds("attention", {CausalLinearInfo(), LinearInfo(), FullInfo(),
+                                                 KernelInfo(), ReformerInfo()});
+  return kinds;
+}
+
+}  // namespace
+
+std::vector<MixerInfo> Mixers() { return Kinds().all(); }
+MixerInfo FindMixer(const std::string& name) { return Kinds().Find(name); }
+void AddMixer(const MixerInfo& info) { Kinds().Add(info); }
+
+MixerSpec CrossMixer(const MixerSpec& spec) {
+  MixerSpec cross = spec;
+  cross.kind = FindMixer(spec.kind).cross;
+  if (cross.kind.empty()) {
+    throw InputError("attention '", spec.kind, "' cannot look at another sequence");
+  }
+  return cross;
+}
+
+std::string Describe(const MixerSpec& spec) {
+  const MixerInfo info = FindMixer(spec.kind);
+  return info.describe ? info.describe(spec) : info.name;
+}
+
+std::string DescribeFeatureMap(const MixerSpec& spec) {
+  const bool random = OmegaColumns(spec, spec.query_dim) > 0;
+  return StrCat(spec.kind, ", feature map ", spec.feature_map,
+                random ? StrCat(", ", FeatureSize(spec, spec.query_dim), " features") : "");
+}
+
+void AttentionTensors(const MixerSpec& spec, int64_t d_model, const std::string& name,
+                      std::vector<TensorInfo>& table) {
+  const int64_t qk = int64_t{spec.heads} * spec.query_dim, v = int64_t{spec.heads} * spec.value_dim;
+  const auto linear = [&](const char* projection, int64_t out, int64_t in) {
+    table.push_back({name + "." + projection + "_projection.weight", {out, in}});
+    table.push_back({name + "." + projection + "_projection.bias", {out}});
+  };
+  linear("query", qk, d_model);
+  linear("key", qk, d_model);
+  linear("value", v, d_model);
+  const int64_t omega = FindMixer(spec.kind).maps ? OmegaColumns(spec, spec.query_dim) : 0;
+  if (omega > 0) {
+    table.push_back({name + ".inner_attention.feature_map.omega", {spec.query_dim, omega}});
+  }
+  linear("out", d_model, v);
+}
+
+void MixerTensors(const MixerSpec& spec, int64_t d_model, const std::string& name,
+                  std::vector<TensorInfo>& table) {
+  const MixerInfo info = FindMixer(spec.kind);
+  (info.tensors ? info.tensors : AttentionTensors)(spec, d_model, name, table);
+}
+
+void Validate(const MixerSpec& spec, int query_dim, const std::string& where) {
+  const auto require = [&](bool good, const auto&... message) {
+    if (!good) throw InputError(where, ": ", message...);
+  };
+  const auto in_range = [&](const char* name, int value, int low, int high) {
+    require(value >= low && value <= high, name, " is ", value, "; it must be between ", low,
+            " and ", high);
+  };
+  try {
+    FindMixer(spec.kind);
+  } catch (const Error& error) {
+    throw InputError(where, ": ", error.what());
+  }
+  require(spec.eps >= 0 && spec.eps < 1, "attention_eps is ", spec.eps, "; it must lie in [0, 1)");
+  require(spec.scale >= 0 && spec.scale < 1e6f, "softmax_scale is ", spec.scale,
+          "; it must lie in [0, 1e6)");
+  ValidateFeatureMap(spec, query_dim, where);
+  in_range("lsh_rounds", spec.lsh_rounds, 1, 64);
+  in_range("lsh_buckets", spec.lsh_buckets, 1, 1 << 16);
+  require(spec.lsh_buckets == 1 || spec.lsh_buckets % 2 == 0, "lsh_buckets is ", spec.lsh_buckets,
+          "; it must be 1 or even");
+  in_range("lsh_chunk", spec.lsh_chunk, 1, 1 << 20);
+}
+
+float SoftmaxScale(const MixerSpec& spec) {
+  return spec.scale > 0 ? spec.scale : 1 / std::sqrt(static_cast<float>(spec.query_dim));
+}
+
+std::vector<float> LshPlanes(const MixerSpec& spec, int query_dim) {
+  std::vector<float> planes(static_cast<size_t>(spec.lsh_rounds) * static_cast<size_t>(query_dim) *
+                            static_cast<size_t>((spec.lsh_buckets + 1) / 2));
+  Philox rng(/*seed=*/1);
+  for (float& number : planes) number = rng.Normal();
+  return planes;
+}
+
+}  // namespace linnet

@@ -1,0 +1,21 @@
+#include "linnet/model/mixer.h"
+
+namespace linnet {
+namespace {
+
+std::string DescribeSimilarity(const MixerSpec& spec) {
+  return StrCat(spec.kind, ", similarity ", NameOf(spec.similarity));
+}
+
+}  // namespace
+
+MixerInfo KernelInfo() {
+  return {.name = "kernel",
+          .description = "equation 3 as it stands, quadratic, with a similarity of choice",
+          .causal = true,
+          .recurrent = true,
+          .cross = "kernel",
+          .describe = DescribeSimilarity};
+}
+
+}  // namespace linnet

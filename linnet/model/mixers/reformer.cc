@@ -1,0 +1,21 @@
+#include "linnet/model/mixer.h"
+
+namespace linnet {
+namespace {
+
+std::string DescribeHashing(const MixerSpec& spec) {
+  return StrCat(spec.kind, " (", NameOf(spec.lsh_variant), "), ", spec.lsh_rounds, " rounds, ",
+                spec.lsh_buckets, " buckets, chunks of ", spec.lsh_chunk);
+}
+
+}  // namespace
+
+MixerInfo ReformerInfo() {
+  return {.name = "reformer",
+          .description = "softmax over the keys that hashing finds near (LSH)",
+          .causal = true,
+          .options = {"lsh_rounds", "lsh_buckets", "lsh_chunk", "lsh_variant"},
+          .describe = DescribeHashing};
+}
+
+}  // namespace linnet

@@ -1,0 +1,42 @@
+#include "linnet/runtime/mixer.h"
+
+#include "linnet/base/error.h"
+#include "linnet/model/registry.h"
+
+namespace linnet {
+namespace {
+
+Registry<RuntimeMixerRow>& Rows() {
+  static Registry<RuntimeMixerRow> rows("attention of the runtime",
+                                        {RuntimeLinear(), RuntimeCausalLinear(), RuntimeFull(),
+                                         RuntimeKernel(), RuntimeReformer()});
+  return rows;
+}
+
+[[noreturn]] void NoCross() { throw InputError("this attention cannot look at another sequence"); }
+
+}  // namespace
+
+std::vector<Projection> RuntimeMixer::projections() const {
+  return {{"query_projection", dim_}, {"key_projection", dim_}, {"value_projection", value_dim_}};
+}
+
+std::vector<Projection> RuntimeMixer::projections(bool memory) const {
+  if (!memory) return {{"query_projection", dim_}};
+  return {{"key_projection", dim_}, {"value_projection", value_dim_}};
+}
+
+void RuntimeMixer::ForParts(size_t capacity, FunctionRef<void(size_t, size_t, bool)> body) const {
+  body(0, state_size().Floats(capacity), false);
+}
+
+void RuntimeMixer::Remember(const MixerCall&) const { NoCross(); }
+void RuntimeMixer::Recall(const MixerCall&) const { NoCross(); }
+
+std::unique_ptr<RuntimeMixer> MakeRuntimeMixer(const MixerMake& make) {
+  return Rows().Find(make.spec.kind).make(make);
+}
+
+void AddRuntimeMixer(const RuntimeMixerRow& row) { Rows().Add(row); }
+
+}  // namespace linnet

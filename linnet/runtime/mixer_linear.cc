@@ -1,0 +1,272 @@
+// Linear attention: over the past from sums that steps fold (kernels/linear_step.h) or prefixes extend, over
+// a whole sequence, and over the memory of an encoder.
+#include <algorithm>
+#include <cmath>
+
+#include "linnet/base/aligned.h"
+#include "linnet/base/parallel.h"
+#include "linnet/kernels/causal_linear.h"
+#include "linnet/kernels/linear_attention.h"
+#include "linnet/runtime/mixer.h"
+
+namespace linnet {
+namespace {
+
+using kernels::Strided;
+
+constexpr size_t kAlign = kCacheLine / sizeof(float);
+
+class LinearMixer : public RuntimeMixer {
+ public:
+  explicit LinearMixer(const MixerMake& make)
+      : RuntimeMixer(make.spec), causal_(make.causal), cross_(make.cross) {
+    const FeatureMapInfo map = FindFeatureMap(make.spec.feature_map);
+    if (!map.fused && map.single == nullptr) {
+      throw InputError("the feature map '", map.name, "' does not run outside training");
+    }
+    if (!map.fused) {
+      single_ = map.single;
+      const std::span<const float> omega =
+          map.omega ? make.tensor("inner_attention.feature_map.omega") : std::span<const float>();
+      omega_ = AlignedBuffer<float>(omega.size());
+      std::copy(omega.begin(), omega.end(), omega_.begin());
+      input_ = {dim_, omega.size() / dim_, omega_.data()};
+    }
+    features_ = static_cast<size_t>(FeatureSize(make.spec, make.spec.query_dim));
+    if (map.floor) floor_ = 1 / std::sqrt(static_cast<float>(features_));
+    options_ = {single_ ? kernels::FeatureMap::kIdentity : kernels::FeatureMap::kElu,
+                /*normalize=*/true, make.spec.eps};
+    shape_ = {.heads = heads_,
+              .dim = features_,
+              .value_dim = value_dim_,
+              .narrow = make.precision != Precision::kF32};
+  }
+
+  MixerStateSize state_size() const override {
+    // Of a memory the sums alone, as the kernels of whole sequences have them.
+    if (cross_) return {.fixed = RoundUp(heads_ * features_ * (value_dim_ + 1), kAlign)};
+    if (!causal_) return {};
+    return {.fixed = shape_.HotFloats() + shape_.ColdFloats()};
+  }
+  bool folds() const override { return causal_ && !cross_; }
+
+  void ForParts(size_t, FunctionRef<void(size_t, size_t, bool)> body) const override {
+    if (!folds()) return body(0, state_size().fixed, false);
+    const size_t z = shape_.HotZ(), rows = shape_.HotRows(), hot = shape_.HotFloats();
+    const size_t rest = shape_.ColdSums(), cold = shape_.ColdFloats();
+    body(0, z, shape_.narrow);
+    body(z, rows - z, false);
+    body(rows, hot - rows, shape_.narrow);
+    body(hot, rest, false);
+    body(hot + rest, cold - rest, !shape_.narrow);
+  }
+
+  size_t ScratchFloats(size_t rows, size_t heads, size_t) const override {
+    const size_t chunked =
+        std::max(kernels::CausalLinearScratch({1, rows, heads, features_, value_dim_}),
+                 causal_ ? 0
+                         : kernels::LinearAttentionScratch(
+                               {1, rows, rows, heads, features_, value_dim_}));
+    return Features(rows, heads) + Sums(heads) +
+           std::max({shape_.ScratchFloats(), chunked, Zeros(heads)});
+  }
+
+  void Run(const MixerCall& call) const override {
+    const Pieces pieces = Cut(call);
+    const Inputs in = Mapped(call, HeadWidth(), /*key=*/dim_, /*value=*/2 * dim_, pieces);
+    if (!causal_) return Whole(call, in, pieces);
+    float *hot = call.state, *cold = hot + shape_.HotFloats();
+    const size_t first = call.block.FirstPlace() * call.block.state_stride;
+    if (call.block.step) {
+      return Step(call, in, 0, call.block.sequences, hot + first, cold + first,
+                  call.block.waiting + call.block.FirstPlace(), call.block.chosen, pieces);
+    }
+    for (size_t i = 0; i < call.block.sequences; ++i) {
+      const size_t at = call.block.Place(i) * call.block.state_stride;
+      const size_t row = call.block.Row(i), length = call.block.Length(i);
+      if (call.block.ahead == 0) {
+        kernels::LinearFold(shape_, call.heads, hot + at, cold + at,
+                            call.block.waiting[call.block.Place(i)]);
+      }
+      if (floor_ > 0) {
+        Steps(call, in, row, length, hot + at, cold + at, pieces);
+      } else {
+        Extend(call, in, row, length, hot + at, cold + at, pieces);
+      }
+    }
+  }
+
+  // The sums over the memory, as if its last position were the state's.
+  void Remember(const MixerCall& call) const override {
+    const Pieces pieces = Cut(call);
+    const Inputs in = Mapped(call, dim_ + value_dim_, /*key=*/0, /*value=*/dim_, pieces);
+    auto [s, z] = Memory(call, 0);
+    // Queries are of no use here: the keys stand in for them, and the values' place is overwritten.
+    kernels::CausalLinearForward({1, call.block.rows(), call.count(), features_, value_dim_},
+                                 options_,
+                                 {.q = in.k, .k = in.k, .v = in.v, .out = Out(call, 0), .s = s, .z = z},
+                                 {pieces.kernel, 1}, SerialFor);
+  }
+
+  // Keys whose features are all 0 leave the sums as they are, to the bit.
+  void Recall(const MixerCall& call) const override {
+    const Pieces pieces = Cut(call);
+    const Inputs in = Mapped(call, dim_, SIZE_MAX, SIZE_MAX, pieces);
+    kernels::CausalLinearOptions identity = options_;
+    identity.feature_map = kernels::FeatureMap::kIdentity;
+    const size_t zeros = Zeros(call.count());
+    std::fill_n(pieces.zeros, zeros, 0.0f);
+    const Strided<const float> nothing{pieces.zeros, 0, 0, 0};
+    for (size_t i = 0; i < call.block.sequences; ++i) {
+      auto [s, z] = Memory(call, i);
+      const size_t row = call.block.Row(i);
+      Strided<const float> q = in.q;
+      q.data += static_cast<ptrdiff_t>(row) * q.time;
+      kernels::CausalLinearForward(
+          {1, call.block.Length(i), call.count(), features_, value_dim_}, identity,
+          {.q = q, .k = nothing, .v = nothing, .out = Out(call, row), .s = s, .z = z},
+          {pieces.kernel, 1}, SerialFor);
+    }
+  }
+
+ private:
+  // Pieces of the scratch.
+  struct Pieces {
+    float* features;  // [rows, heads, 2 F]
+    float* sums;      // [heads, F, M] and [heads, F]
+    float* zeros;     // where cross attention has no keys
+    float* kernel;
+  };
+  // phi(q), phi(k) (with a fused map: q and k) and v, from row 0 on.
+  struct Inputs {
+    Strided<const float> q, k, v;
+  };
+
+  size_t Features(size_t rows, size_t heads) const {
+    return single_ || cross_ ? RoundUp(rows * heads * 2 * features_, kAlign) : 0;
+  }
+  size_t Sums(size_t heads) const {
+    return RoundUp(heads * features_ * (value_dim_ + 1), kAlign) + Zeros(heads);
+  }
+  size_t Zeros(size_t) const { return cross_ ? RoundUp(features_ + value_dim_, kAlign) : 0; }
+
+  Pieces Cut(const MixerCall& call) const {
+    Pieces pieces{};
+    pieces.features = call.scratch;
+    pieces.zeros = pieces.features + Features(call.block.rows(), call.count());
+    pieces.sums = pieces.zeros + Zeros(call.count());
+    pieces.kernel = pieces.zeros + Sums(call.count());
+    return pieces;
+  }
+
+  // Elements of the rows' heads at these columns; SIZE_MAX: there are none.
+  Inputs Mapped(const MixerCall& call, size_t head, size_t key, size_t value,
+                const Pieces& pieces) const {
+    const bool queries = key != 0, keys = key != SIZE_MAX;
+    Inputs in{Rows(call.in, 0, call.in_width, head), Rows(call.in + (keys ? key : 0), 0, call.in_width, head),
+              Rows(call.in + (keys ? value : 0), 0, call.in_width, head)};
+    // Queries of cross attention meet sums of features.
+    const bool fused = single_ == nullptr;
+    if (fused && keys) return in;
+    const size_t f = features_, width = call.count() * 2 * f;
+    for (size_t i = 0; i < call.block.rows() * call.count(); ++i) {
+      const float* from = call.in + i / call.count() * call.in_width + i % call.count() * head;
+      float* to = pieces.features + i * 2 * f;
+      if (fused) {
+        for (size_t d = 0; d < f; ++d) to[d] = from[d] > 0 ? from[d] + 1 : std::exp(from[d]);
+        continue;
+      }
+      if (queries) single_(input_, from, /*query=*/true, to);
+      if (keys) single_(input_, from + key, /*query=*/false, to + f);
+    }
+    in.q = Rows(pieces.features, 0, width, 2 * f);
+    in.k = Rows(pieces.features + f, 0, width, 2 * f);
+    return in;
+  }
+  static Strided<const float> From(Strided<const float> rows, size_t row) {
+    rows.data += static_cast<ptrdiff_t>(row) * rows.time;
+    return rows;
+  }
+
+  std::pair<float*, float*> Memory(const MixerCall& call, size_t sequence) const {
+    float* s = call.StateOf(sequence);
+    float* z = s + heads_ * features_ * value_dim_;
+    return {s + call.heads.begin * features_ * value_dim_, z + call.heads.begin * features_};
+  }
+
+  void Whole(const MixerCall& call, const Inputs& in, const Pieces& pieces) const {
+    for (size_t i = 0; i < call.block.sequences; ++i) {
+      const size_t row = call.block.Row(i), length = call.block.Length(i);
+      kernels::LinearAttentionForward({1, length, length, call.count(), features_, value_dim_},
+                                      options_,
+                                      {.q = From(in.q, row),
+                                       .k = From(in.k, row),
+                                       .v = From(in.v, row),
+                                       .out = Out(call, row)},
+                                      {pieces.kernel, 1}, SerialFor);
+    }
+  }
+
+  // One position of `batch` sequences.
+  void Step(const MixerCall& call, const Inputs& in, size_t row, size_t batch, float* hot, float* cold,
+            const uint8_t* recent, const size_t* sequences, const Pieces& pieces) const {
+    kernels::LinearStep(shape_, batch, options_,
+                        {.heads = call.heads,
+                         .q = From(in.q, row),
+                         .k = From(in.k, row),
+                         .v = From(in.v, row),
+                         .out = Out(call, row),
+                         .hot = hot,
+                         .cold = cold,
+                         .state_stride = static_cast<ptrdiff_t>(call.block.state_stride),
+                         .recent = recent,
+                         .sequences = sequences,
+                         .scratch = pieces.kernel,
+                         .floor = floor_});
+  }
+
+  // Positions of one sequence in steps: the chunked kernel knows no floor.
+  void Steps(const MixerCall& call, const Inputs& in, size_t row, size_t length, float* hot,
+             float* cold, const Pieces& pieces) const {
+    uint8_t recent = 0;
+    for (size_t t = 0; t < length; ++t) {
+      Step(call, in, row + t, 1, hot, cold, &recent, nullptr, pieces);
+      recent = shape_.NextRecent(recent);
+    }
+    kernels::LinearFold(shape_, call.heads, hot, cold, recent);
+  }
+
+  // The same at once.
+  void Extend(const MixerCall& call, const Inputs& in, size_t row, size_t length, float* hot,
+              float* cold, const Pieces& pieces) const {
+    float* s = pieces.sums;
+    float* z = s + call.count() * features_ * value_dim_;
+    const Strided<const float> k = From(in.k, row), v = From(in.v, row);
+    kernels::LinearSums(shape_, call.heads, hot, cold, s, z);
+    kernels::CausalLinearForward(
+        {1, length, call.count(), features_, value_dim_}, options_,
+        {.q = From(in.q, row), .k = k, .v = v, .out = Out(call, row), .s = s, .z = z},
+        {pieces.kernel, 1}, SerialFor);
+    kernels::LinearExtend(shape_, call.heads, options_.feature_map, length, k, v, hot, cold);
+  }
+
+  const bool causal_, cross_;
+  void (*single_)(const FeatureInput&, const float*, bool, float*) = nullptr;  // null: fused
+  FeatureInput input_;
+  AlignedBuffer<float> omega_;
+  size_t features_ = 0;
+  float floor_ = 0;
+  kernels::CausalLinearOptions options_;
+  kernels::LinearStepShape shape_;
+};
+
+std::unique_ptr<RuntimeMixer> Make(const MixerMake& make) {
+  return std::make_unique<LinearMixer>(make);
+}
+
+}  // namespace
+
+RuntimeMixerRow RuntimeLinear() { return {"linear", Make}; }
+RuntimeMixerRow RuntimeCausalLinear() { return {"causal-linear", Make}; }
+
+}  // namespace linnet

@@ -1,0 +1,72 @@
+// Lays a checkpoint's matrices and vectors one behind the other (private to linnet/runtime).
+//
+//   Packer measure(checkpoint, nullptr);       // a first pass learns the size
+//   PackAll(measure);
+//   weights = AlignedBuffer<std::byte>(measure.used());
+//   Packer packer(checkpoint, weights.data());
+//   PackAll(packer);
+#ifndef LINNET_RUNTIME_PACKER_H_
+#define LINNET_RUNTIME_PACKER_H_
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "linnet/model/checkpoint.h"
+#include "linnet/runtime/narrow.h"
+#include "linnet/runtime/packed_model.h"
+
+namespace linnet {
+
+class Packer {
+ public:
+  Packer(const Checkpoint& checkpoint, std::byte* base) : checkpoint_(checkpoint), base_(base) {}
+
+  size_t used() const { return used_; }
+
+  // The columns [begin, end) of name.weight [out, in]; with name.bias, where there is one, or without.
+  PackedMatrix Columns(Precision precision, const std::string& name, size_t out, size_t in,
+                       size_t begin, size_t end, bool with_bias);
+
+  // Rows of several matrices with `in` columns, stacked, with their biases.
+  struct Rows {
+    std::string name;
+    size_t begin, end;
+  };
+  PackedMatrix Stacked(Precision precision, const std::vector<Rows>& parts, size_t in);
+
+  // name_ih and name_hh of an LSTM, such as "lstm.weight_ih_l0_reverse".
+  PackedLstm Lstm(Precision precision, const std::string& end, size_t in, size_t hidden);
+
+  // Those of an int8 matrix' inputs.
+  const float* Factors(const std::string& name) {
+    return Values(InputFactors(checkpoint_, name + ".weight"));
+  }
+
+  const float* Values(std::span<const float> from);
+  const float* Tensor(const std::string& name) { return Values(checkpoint_.Tensor(name)); }
+
+  kernels::LayerNormParameters Norm(const std::string& name) {
+    return {Tensor(name + ".weight"), Tensor(name + ".bias")};
+  }
+
+ private:
+  void Pack(Precision precision, const float* weight, size_t out, size_t in, size_t begin,
+            size_t end, std::span<const float> factor, const float* bias, std::byte* to);
+  // The scales are those of whole rows.
+  static void PackRounded(const Int8Matrix& matrix, size_t in, size_t begin, size_t end,
+                          const float* bias, std::byte* to);
+  std::byte* Take(size_t bytes);
+
+  const Checkpoint& checkpoint_;
+  std::byte* base_;
+  size_t used_ = 0;
+  std::string rounded_name_;
+  std::optional<Int8Matrix> rounded_;
+};
+
+}  // namespace linnet
+
+#endif  // LINNET_RUNTIME_PACKER_H_

@@ -1,0 +1,425 @@
+#include "linnet/runtime/walker.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "linnet/base/parallel.h"
+#include "linnet/base/units.h"
+#include "linnet/kernels/depthwise.h"
+#include "linnet/kernels/linear.h"
+
+namespace linnet {
+namespace {
+
+using kernels::LinearMode;
+
+// A team normalizes up to this many rows redundantly, each member for itself, instead of waiting
+// for one another once more.
+constexpr size_t kRedundantRows = 4;
+
+// One stack over the rows of a block.
+class Walker {
+ public:
+  Walker(const Model::Packed& model, const PackedStack& stack, const Block& block,
+         const Workspace& work, const Team& team)
+      : model_(model), stack_(stack), block_(block), work_(work), team_(team), rows_(block.rows()) {
+    // The rows that this member embeds and normalizes.
+    begin_ = work.shared_x ? team.Begin(rows_) : 0;
+    end_ = work.shared_x ? team.End(rows_) : rows_;
+  }
+
+  // Leaves what the head reads in Input().
+  void Run() {
+    const std::vector<PackedPart>& parts = stack_.parts;
+    Embed();
+    if (first()) {
+      Normalize(work_.x, nullptr, 1, parts[0].norm);
+      NarrowInput(parts[0].factor);
+      if (work_.shared_x) team_.Barrier();
+    }
+    float* state = block_.states;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const PackedPart& part = parts[i];
+      float* sums = work_.sums[i % 2];
+      const bool kept = part.state != SIZE_MAX && state != nullptr;
+      Contribute(part, sums, kept ? state : nullptr);
+      if (kept) state += model_.layout->parts[part.state].Floats(block_.capacity);
+      const bool last = i + 1 == parts.size();
+      AddAndNormalize(sums, part.count(),
+                      !first() ? part.norm : last ? stack_.final_norm : parts[i + 1].norm,
+                      last ? nullptr : parts[i + 1].factor);
+    }
+    // In norm_first layers the last norm was the final one.
+    if (!first() && stack_.final_norm.weight != nullptr && (block_.outputs || encodes())) {
+      Normalize(work_.x, nullptr, 1, stack_.final_norm);
+      if (work_.shared_x) team_.Barrier();
+    }
+  }
+
+  // The head's outputs; each member takes a range of them.
+  void Predict() {
+    const float* x = Input();
+    if (block_.offsets != nullptr) GatherLast();
+    const size_t panels = (model_.outputs + kernels::kPanel - 1) / kernels::kPanel;
+    const size_t from = team_.Begin(panels) * kernels::kPanel;
+    const size_t to = std::min(model_.outputs, team_.End(panels) * kernels::kPanel);
+    if (from >= to) return;
+    const Precision precision = model_.predictor_precision();
+    const PackedMatrix matrix = model_.predictor + Model::Packed::MatrixBytes(precision, d(), from);
+    if (block_.only_last || block_.length == 1) {
+      const size_t apart =
+          block_.offsets ? 1 : block_.length;  // rows from one last position to the next
+      return From(precision, block_.sequences, d(), to - from, x + (apart - 1) * d(), apart * d(),
+                  matrix, LinearMode::kOverwrite, block_.outputs + from,
+                  block_.sequence_output_stride);
+    }
+    for (size_t i = 0; i < block_.sequences; ++i) {
+      From(precision, block_.length, d(), to - from, x + i * block_.length * d(), d(), matrix,
+           LinearMode::kOverwrite, block_.outputs + i * block_.sequence_output_stride + from,
+           model_.outputs);
+    }
+  }
+
+  // The next block's Embed() writes where others may still be reading.
+  void End() {
+    if (work_.shared_x) team_.Barrier();
+  }
+
+  // Gives an encoder's rows to the cross attention of the decoder's layers.
+  void Remember() {
+    NarrowInput(nullptr);
+    float* state = block_.states;
+    for (const PackedPart& part : model_.stack.parts) {
+      if (part.state == SIZE_MAX) continue;
+      if (part.kind == PartKind::kCross) {
+        for (const PackedGroup& group : part.groups) {
+          FromInput(0, rows_, group.memory_width, group.memory, work_.wide);
+          part.mixer->Remember(Call(group, group.memory_width, state));
+        }
+      }
+      state += model_.layout->parts[part.state].Floats(block_.capacity);
+    }
+  }
+
+ private:
+  size_t d() const { return model_.d_model; }
+  bool first() const { return model_.spec.stack.norm_first; }
+  bool encodes() const { return &stack_ == &model_.encoder; }
+
+  // The row of above_embedding for the token that follows position t of the block.
+  size_t Above(size_t sequence, size_t t) const {
+    const size_t row_bytes = static_cast<size_t>(model_.spec.image()->RowBytes());
+    const size_t next = block_.Position(sequence) + block_.ahead + t + 1;
+    if (next < row_bytes) return static_cast<size_t>(model_.spec.input.vocabulary);
+    const size_t at = next - row_bytes, reach = row_bytes - 1;
+    if (at < block_.Position(sequence)) {
+      return static_cast<size_t>(
+          block_.recent[block_.Place(sequence) * block_.recent_stride + at % reach]);
+    }
+    return static_cast<size_t>((block_.tokens + block_.Input(sequence) + t)[-ptrdiff_t(reach)]);
+  }
+
+  void Embed() {
+    if (block_.frames != nullptr) {
+      Project();
+    } else {
+      size_t sequence = block_.offsets ? 0 : begin_ / block_.length;
+      for (size_t r = begin_; r < end_; ++r) {
+        while (r >= block_.Row(sequence + 1)) ++sequence;
+        EmbedToken(sequence, r - block_.Row(sequence), work_.x + r * d());
+      }
+    }
+    if (!first()) NarrowInput(stack_.parts[0].factor);
+    if (work_.shared_x) team_.Barrier();
+  }
+
+  // x = [value_embedding[token] (+ above_embedding[byte above the next]), pe[position]], or their sum
+  void EmbedToken(size_t sequence, size_t t, float* x) const {
+    const size_t ve = model_.value_embedding;
+    const auto token = static_cast<size_t>(block_.tokens[block_.Input(sequence) + t]);
+    std::memcpy(x, model_.values.data() + token * ve, ve * sizeof(float));
+    if (model_.spec.input.pixel_above) {
+      const float* above = model_.above.data() + Above(sequence, t) * ve;
+      for (size_t i = 0; i < ve; ++i) x[i] += above[i];
+    }
+    Place(block_.Position(sequence) + block_.ahead + t, x);
+  }
+
+  // Puts a position beside the values, or adds it to them.
+  void Place(size_t position, float* x) const {
+    const size_t ve = model_.value_embedding, dims = model_.position_dims;
+    if (dims == 0) return;
+    const bool known = position < static_cast<size_t>(model_.spec.input.max_length);
+    if (!known) PositionRow(model_.spec, static_cast<int64_t>(position), work_.wide);
+    const float* row = known ? model_.positions.data() + position * dims : work_.wide;
+    if (ve == d()) {
+      for (size_t i = 0; i < dims; ++i) x[i] += row[i];
+    } else {
+      std::memcpy(x + ve, row, dims * sizeof(float));
+    }
+  }
+
+  // x = [W frame + b, pe[position]]
+  void Project() {
+    const auto in = static_cast<size_t>(model_.spec.speech()->Inputs());
+    for (size_t i = 0; i < block_.sequences; ++i) {
+      const size_t row = block_.Row(i);
+      const size_t begin = std::max(begin_, row), end = std::min(end_, block_.Row(i + 1));
+      if (begin >= end) continue;
+      From(model_.predictor_precision(), end - begin, in, model_.value_embedding,
+           block_.frames + (block_.Input(i) + begin - row) * in, in, model_.input_projection,
+           LinearMode::kOverwrite, work_.x + begin * d(), d());
+      for (size_t r = begin; r < end; ++r) {
+        Place(block_.Position(i) + block_.ahead + r - row, work_.x + r * d());
+      }
+    }
+  }
+
+  // This member's rows of what the layers read, for products with narrow matrices.
+  void NarrowInput(const float* factor) {
+    if (!model_.narrow()) return;
+    kernels::NarrowActivations(end_ - begin_, d(), Input() + begin_ * d(), d(), factor,
+                               kernels::RowsFrom(work_.narrow, begin_, d()));
+  }
+
+  // y = x W^T + b of rows [begin, begin + rows) of what the layers read,
+  void FromInput(size_t begin, size_t rows, size_t out, PackedMatrix matrix, float* y) {
+    if (model_.narrow()) {
+      kernels::NarrowLinear(rows, d(), out, kernels::RowsFrom(work_.narrow, begin, d()), matrix,
+                            LinearMode::kOverwrite, y, out);
+    } else {
+      kernels::Linear(rows, d(), out, Input() + begin * d(), d(),
+                      reinterpret_cast<const float*>(matrix), LinearMode::kOverwrite, y, out);
+    }
+  }
+  // and of other rows of floats.
+  void From(Precision precision, size_t rows, size_t in, size_t out, const float* x,
+            size_t x_stride, PackedMatrix matrix, LinearMode mode, float* y, size_t y_stride) {
+    Multiply(precision, rows, in, out, x, x_stride, matrix, mode, y, y_stride, work_.narrow_wide);
+  }
+
+  // What a part makes of the rows: this member's groups. Each group's share is complete before it is
+  // added, in the groups' order, here or in AddAndNormalize().
+  void Contribute(const PackedPart& part, float* sums, float* state) {
+    if (part.kind == PartKind::kConvolution) {
+      if (team_.member == 0) Convolve(part, sums, state);
+      return;
+    }
+    for (size_t g = team_.Begin(part.groups.size()); g < team_.End(part.groups.size()); ++g) {
+      float* to = sums + g * work_.group_stride;
+      const LinearMode mode =
+          work_.group_stride == 0 && g > 0 ? LinearMode::kAdd : LinearMode::kOverwrite;
+      if (part.kind == PartKind::kFeedForward) {
+        FeedForward(part.groups[g], mode, to);
+      } else {
+        Mix(part, part.groups[g], mode, to, state);
+      }
+    }
+  }
+
+  MixerCall Call(const PackedGroup& group, size_t in_width, float* state) const {
+    return {.block = block_,
+            .heads = {group.begin, group.end},
+            .in = work_.wide,
+            .in_width = in_width,
+            .out = work_.heads,
+            .state = state,
+            .scratch = work_.mixer};
+  }
+
+  void Mix(const PackedPart& part, const PackedGroup& group, LinearMode mode, float* sums,
+           float* state) {
+    FromInput(0, rows_, group.in_width, group.in, work_.wide);
+    const MixerCall call = Call(group, group.in_width, state);
+    if (part.kind == PartKind::kCross) {
+      part.mixer->Recall(call);
+    } else {
+      part.mixer->Run(call);
+    }
+    const size_t values = (group.end - group.begin) * part.values;
+    From(model_.precision, rows_, values, d(), work_.heads, values, group.out, mode, sums, d());
+  }
+
+  void FeedForward(const PackedGroup& group, LinearMode mode, float* sums) {
+    const size_t width = group.in_width;
+    for (size_t begin = 0; begin < rows_; begin += kBlockRows) {
+      const size_t rows = std::min(kBlockRows, rows_ - begin);
+      FromInput(begin, rows, width, group.in, work_.wide);
+      kernels::Activate(model_.activation, rows * width, work_.wide);
+      From(model_.precision, rows, width, d(), work_.wide, width, group.out, mode,
+           sums + begin * d(), d());
+    }
+  }
+
+  // The last rows that it has read lie in the state, the oldest first.
+  void Convolve(const PackedPart& part, float* sums, float* state) {
+    const auto width = static_cast<size_t>(model_.spec.stack.convolution);
+    const size_t before = stack_.causal ? width - 1 : width / 2, behind = state ? width - 1 : 0;
+    float* mixed = work_.mixed;
+    float* rows = mixed + rows_ * d();
+    for (size_t i = 0; i < block_.sequences; ++i) {
+      const size_t length = block_.Length(i);
+      const float* read = Input() + block_.Row(i) * d();
+      float* out = mixed;
+      if (state != nullptr) {
+        float* past = state + block_.Place(i) * block_.state_stride;
+        std::memcpy(rows, past, behind * d() * sizeof(float));
+        std::memcpy(rows + behind * d(), read, length * d() * sizeof(float));
+        std::memcpy(past, rows + length * d(), behind * d() * sizeof(float));
+        read = rows;
+        out = rows + (behind + length) * d();
+      }
+      kernels::DepthwiseForward({.batch = 1,
+                                 .length = behind + length,
+                                 .channels = d(),
+                                 .width = width,
+                                 .before = before,
+                                 .first = behind},
+                                {.x = read,
+                                 .weight = part.convolution_weight,
+                                 .bias = part.convolution_bias,
+                                 .out = out},
+                                SerialFor);
+      kernels::Activate(model_.activation, length * d(), out + behind * d(),
+                        sums + block_.Row(i) * d());
+    }
+  }
+
+  // What the parts read.
+  const float* Input() const { return first() ? work_.normed : work_.x; }
+
+  // x = LN(x + sum of the groups' shares); in norm_first layers x takes the sum, and LN of it is
+  // the next input.
+  void AddAndNormalize(const float* sums, size_t groups,
+                       const kernels::LayerNormParameters& parameters, const float* factor) {
+    team_.Barrier();
+    Normalize(sums, work_.x, work_.group_stride == 0 ? 1 : groups, parameters);
+    NarrowInput(factor);
+    if (work_.shared_x) team_.Barrier();
+  }
+
+  // This member's rows of `from`, plus those of `residual` where there is one.
+  void Normalize(const float* from, float* residual, size_t parts,
+                 const kernels::LayerNormParameters& parameters) {
+    const size_t at = begin_ * d();
+    kernels::LayerNormInput input{.x = from + at,
+                                  .x_stride = d(),
+                                  .parts = parts,
+                                  .part_stride = work_.group_stride,
+                                  .residual_stride = d()};
+    if (residual != nullptr) {
+      input.residual = residual + at;
+      if (first()) input.sum = residual + at;
+    }
+    kernels::LayerNorm({end_ - begin_, d(), model_.spec.stack.norm_eps}, input, parameters,
+                       (first() ? work_.normed : work_.x) + at, d());
+  }
+
+  // Puts each sequence's last row behind the one before it; for a thread that is alone.
+  void GatherLast() {
+    float* x = first() ? work_.normed : work_.x;
+    for (size_t i = 0; i < block_.sequences; ++i) {
+      std::memmove(x + i * d(), x + (block_.Row(i + 1) - 1) * d(), d() * sizeof(float));
+    }
+  }
+
+  const Model::Packed& model_;
+  const PackedStack& stack_;
+  const Block& block_;
+  const Workspace& work_;
+  const Team& team_;
+  const size_t rows_;
+  size_t begin_, end_;
+};
+
+std::byte* TakeBytes(size_t bytes, Pieces& pieces) {
+  return reinterpret_cast<std::byte*>(pieces.Take((bytes + sizeof(float) - 1) / sizeof(float)));
+}
+
+void TakeX(const Model::Packed& model, size_t rows, Pieces& pieces, Workspace& work) {
+  work.x = pieces.Take(rows * model.d_model);
+  work.normed = model.spec.stack.norm_first ? pieces.Take(rows * model.d_model) : nullptr;
+  if (!model.narrow()) return;
+  const kernels::NarrowType type = Model::Packed::NarrowTypeOf(model.precision);
+  std::byte* memory = TakeBytes(kernels::NarrowRowsSize(type, rows, model.d_model), pieces);
+  if (memory != nullptr) work.narrow = kernels::TakeNarrowRows(type, rows, model.d_model, memory);
+}
+
+// Largest needs of the parts.
+struct Needs {
+  size_t values = 0, scratch = 0;
+
+  Needs(const Model::Packed& model, const BlockSize& size) {
+    for (const PackedStack* stack : {&model.stack, &model.encoder}) {
+      for (const PackedPart& part : stack->parts) {
+        if (!part.mixer) continue;
+        size_t heads = 0;
+        for (const PackedGroup& group : part.groups) heads = std::max(heads, group.end - group.begin);
+        values = std::max(values, heads * part.values);
+        scratch = std::max(scratch, part.mixer->ScratchFloats(size.rows, heads, size.keys));
+      }
+    }
+  }
+};
+
+}  // namespace
+
+void RunBlock(const Model::Packed& model, const Block& block, const Workspace& work,
+              const Team& team) {
+  Walker walker(model, model.stack, block, work, team);
+  walker.Run();
+  if (block.outputs != nullptr) walker.Predict();
+  walker.End();
+}
+
+void RunEncoder(const Model::Packed& model, const Block& block, const Workspace& work) {
+  Walker walker(model, model.encoder, block, work, Team{});
+  walker.Run();
+  walker.Remember();
+}
+
+void TakeShared(const Model::Packed& model, const BlockSize& size, Pieces& pieces, Workspace& work) {
+  work.group_stride = RoundUp(size.rows * model.d_model, kCacheLine / sizeof(float));
+  TakeX(model, size.rows, pieces, work);
+  size_t most[2] = {1, 1};
+  for (size_t i = 0; i < model.stack.parts.size(); ++i) {
+    most[i % 2] = std::max(most[i % 2], model.stack.parts[i].count());
+  }
+  work.sums[0] = pieces.Take(most[0] * work.group_stride);
+  work.sums[1] = pieces.Take(most[1] * work.group_stride);
+}
+
+void TakeOwn(const Model::Packed& model, const BlockSize& size, bool alone, Pieces& pieces,
+             Workspace& work) {
+  const size_t rows = size.rows;
+  const Needs needs(model, size);
+  work.wide = pieces.Take(std::max(rows * model.widest, model.position_dims));
+  if (model.narrow()) {
+    // A predictor may be wider than the rest, and of another type.
+    size_t in = std::max(model.widest, (model.spec.lstm() ? 2 : 1) * model.d_model);
+    if (model.spec.ReadsFrames()) {
+      in = std::max(in, static_cast<size_t>(model.spec.speech()->Inputs()));
+    }
+    const auto bytes = [&](kernels::NarrowType type) {
+      return kernels::NarrowRowsSize(type, rows, in);
+    };
+    work.narrow_wide = TakeBytes(
+        std::max(bytes(kernels::NarrowType::kBf16), bytes(kernels::NarrowType::kInt8)), pieces);
+  }
+  work.heads = pieces.Take(rows * needs.values);
+  work.mixer = pieces.Take(needs.scratch);
+  if (model.spec.stack.convolution > 0) {
+    const size_t past = static_cast<size_t>(model.spec.stack.convolution);
+    work.mixed = pieces.Take((3 * rows + 2 * past) * model.d_model);
+  }
+  if (model.spec.lstm()) work.lstm = pieces.Take(LstmScratch(model, rows));
+  work.shared_x = !alone && rows > kRedundantRows;
+  if (!work.shared_x) TakeX(model, rows, pieces, work);
+  if (alone) {
+    work.group_stride = 0;
+    work.sums[0] = work.sums[1] = pieces.Take(rows * model.d_model);
+  }
+}
+
+}  // namespace linnet
