@@ -11,10 +11,10 @@
 #include "linnet/base/units.h"
 #include "linnet/cli/eval.h"
 #include "linnet/cli/verbs.h"
-#include "linnet/data/copy_task.h"
 #include "linnet/kernels/isa.h"
-#include "linnet/runtime/copy.h"
 #include "linnet/runtime/engine.h"
+#include "linnet/tasks/copy/copy.h"
+#include "linnet/tasks/copy/copy_task.h"
 
 namespace linnet::cli {
 namespace {

@@ -9,10 +9,10 @@
 #include "linnet/base/units.h"
 #include "linnet/cli/eval.h"
 #include "linnet/cli/verbs.h"
-#include "linnet/data/couplets.h"
 #include "linnet/kernels/isa.h"
 #include "linnet/runtime/engine.h"
-#include "linnet/runtime/text.h"
+#include "linnet/tasks/couplet/couplets.h"
+#include "linnet/tasks/text/text.h"
 
 namespace linnet::cli {
 namespace {

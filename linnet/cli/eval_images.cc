@@ -13,7 +13,7 @@
 #include "linnet/cli/verbs.h"
 #include "linnet/kernels/isa.h"
 #include "linnet/runtime/engine.h"
-#include "linnet/runtime/images.h"
+#include "linnet/tasks/images/images.h"
 
 namespace linnet::cli {
 namespace {

@@ -14,7 +14,7 @@
 #include "linnet/io/file.h"
 #include "linnet/kernels/isa.h"
 #include "linnet/runtime/engine.h"
-#include "linnet/runtime/text.h"
+#include "linnet/tasks/text/text.h"
 
 namespace linnet::cli {
 namespace {

@@ -14,9 +14,9 @@
 #include <string>
 
 #include "linnet/base/function_ref.h"
-#include "linnet/data/image_set.h"
 #include "linnet/model/spec.h"
-#include "linnet/runtime/images.h"
+#include "linnet/tasks/images/image_set.h"
+#include "linnet/tasks/images/images.h"
 
 namespace linnet::cli {
 

@@ -17,10 +17,10 @@
 #include "linnet/cli/bench.h"
 #include "linnet/cli/serve.h"
 #include "linnet/cli/verbs.h"
-#include "linnet/data/couplets.h"
-#include "linnet/runtime/couplet.h"
-#include "linnet/runtime/text.h"
 #include "linnet/server/server.h"
+#include "linnet/tasks/couplet/couplet.h"
+#include "linnet/tasks/couplet/couplets.h"
+#include "linnet/tasks/text/text.h"
 
 namespace linnet::cli {
 namespace {

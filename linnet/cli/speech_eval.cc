@@ -9,10 +9,10 @@
 #include "linnet/base/utf8.h"
 #include "linnet/cli/speech.h"
 #include "linnet/cli/verbs.h"
-#include "linnet/data/ctc.h"
-#include "linnet/data/speech_set.h"
 #include "linnet/kernels/isa.h"
-#include "linnet/speech/transcriber.h"
+#include "linnet/tasks/speech/ctc.h"
+#include "linnet/tasks/speech/speech_set.h"
+#include "linnet/tasks/speech/transcriber.h"
 
 namespace linnet::cli {
 namespace {

@@ -12,7 +12,7 @@
 #include "linnet/cli/speech.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/io/json.h"
-#include "linnet/speech/transcriber.h"
+#include "linnet/tasks/speech/transcriber.h"
 
 namespace linnet::cli {
 namespace {

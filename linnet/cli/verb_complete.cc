@@ -11,7 +11,7 @@
 #include "linnet/cli/image_options.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/kernels/isa.h"
-#include "linnet/runtime/images.h"
+#include "linnet/tasks/images/images.h"
 
 namespace linnet::cli {
 namespace {

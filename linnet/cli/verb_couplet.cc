@@ -5,7 +5,7 @@
 #include "linnet/base/error.h"
 #include "linnet/base/utf8.h"
 #include "linnet/cli/verbs.h"
-#include "linnet/runtime/couplet.h"
+#include "linnet/tasks/couplet/couplet.h"
 
 namespace linnet::cli {
 namespace {

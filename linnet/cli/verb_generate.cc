@@ -3,7 +3,7 @@
 
 #include "linnet/base/error.h"
 #include "linnet/cli/verbs.h"
-#include "linnet/runtime/text.h"
+#include "linnet/tasks/text/text.h"
 
 namespace linnet::cli {
 namespace {

@@ -13,12 +13,12 @@
 #include "linnet/base/units.h"
 #include "linnet/base/version.h"
 #include "linnet/cli/verbs.h"
-#include "linnet/data/image_set.h"
 #include "linnet/io/file.h"
 #include "linnet/io/pytorch.h"
 #include "linnet/io/safetensors.h"
 #include "linnet/model/checkpoint.h"
 #include "linnet/model/reference.h"
+#include "linnet/tasks/images/image_set.h"
 
 namespace linnet::cli {
 namespace {

@@ -13,8 +13,8 @@
 #include "linnet/kernels/isa.h"
 #include "linnet/model/checkpoint.h"
 #include "linnet/model/vocabulary.h"
-#include "linnet/runtime/speech_encoder.h"
 #include "linnet/runtime/state.h"
+#include "linnet/tasks/speech/speech_encoder.h"
 
 namespace linnet::cli {
 namespace {

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "linnet/base/error.h"
-#include "linnet/runtime/text.h"
 #include "linnet/server/endpoint.h"
+#include "linnet/tasks/text/text.h"
 
 namespace linnet::server {
 namespace {

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "linnet/base/error.h"
-#include "linnet/runtime/couplet.h"
 #include "linnet/server/endpoint.h"
+#include "linnet/tasks/couplet/couplet.h"
 
 namespace linnet::server {
 namespace {
