@@ -22,21 +22,6 @@ void AddDatasetOptions(CLI::App* verb, DatasetOptions& options) {
       ->capture_default_str();
 }
 
-ImageSet LoadImagesFor(const ModelSpec& spec, const DatasetOptions& options) {
-  if (options.split == "validation") {
-    throw InputError("--split validation: data sets of images have train and test");
-  }
-  ImageSet images = LoadImages(options.name, options.dir,
-                               options.split == "train" ? Split::kTrain : Split::kTest);
-  if (images.width != spec.image()->width || images.height != spec.image()->height ||
-      images.channels != spec.image()->channels) {
-    throw InputError(options.dir, ": images of ", images.width, " x ", images.height, " x ",
-                     images.channels, ", but the model's are ", spec.image()->width, " x ", spec.image()->height,
-                     " x ", spec.image()->channels, "; use the data set it was trained on");
-  }
-  return images;
-}
-
 void AddDrawingOptions(CLI::App* verb, DrawingOptions& options) {
   verb->add_option("--out", options.out, "The PNG file to write")->type_name("FILE")->required();
   verb->add_option("--scale", options.scale, "Size of a pixel in the PNG")

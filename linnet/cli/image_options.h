@@ -15,19 +15,12 @@
 
 #include "linnet/base/function_ref.h"
 #include "linnet/model/spec.h"
-#include "linnet/tasks/images/image_set.h"
 #include "linnet/tasks/images/images.h"
+#include "linnet/tasks/task.h"
 
 namespace linnet::cli {
 
-struct DatasetOptions {
-  std::string dir, name;  // name: "" for whatever lies in dir
-  std::string split = "test";
-};
 void AddDatasetOptions(CLI::App* verb, DatasetOptions& options);
-
-// Loads the split and checks that its images have the size that the model was made for.
-ImageSet LoadImagesFor(const ModelSpec& spec, const DatasetOptions& options);
 
 struct DrawingOptions {
   std::string out;

@@ -205,8 +205,8 @@ void RunText(const Options& options, const std::shared_ptr<const Model>& model) 
 
 void Run(const Options& options) {
   const auto model = Model::Open(options.model);
-  if (model->spec().task == "text") return RunText(options, model);
-  CheckTask(*model, "couplet", "bench serve");
+  if (IsOf(model->spec(), kTextTask)) return RunText(options, model);
+  CheckTask(*model, kCoupletTask, "bench serve");
   const CoupletSymbols symbols(*model);
   const std::vector<std::string> lines = FirstLines(options, symbols);
   const auto clients = static_cast<size_t>(options.clients);

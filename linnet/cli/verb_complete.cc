@@ -52,7 +52,7 @@ std::vector<uint8_t> Originals(const Options& options, Engine& engine) {
 }
 
 void Run(const Options& options) {
-  const auto model = OpenModel(options.model, "images", "complete", {options.precision});
+  const auto model = OpenModel(options.model, kImagesTask, "complete", {options.precision});
   const ModelSpec& spec = model->spec();
   const int rows = options.rows_known > 0 ? options.rows_known : spec.image()->height / 2;
   if (rows < 1 || rows >= spec.image()->height) {

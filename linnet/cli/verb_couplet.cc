@@ -20,7 +20,7 @@ struct Options {
 };
 
 void Run(const Options& options) {
-  Engine engine(OpenModel(options.model, "couplet", "couplet", {options.precision}),
+  Engine engine(OpenModel(options.model, kCoupletTask, "couplet", {options.precision}),
                 {.threads = options.threads});
   CoupletWriter writer(engine);
   CoupletOptions how = options.how;

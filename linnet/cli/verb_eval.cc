@@ -1,19 +1,32 @@
 // linnet eval: how good a model is, measured with the runtime that will run it.
+#include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "linnet/base/error.h"
-#include "linnet/cli/eval.h"
+#include "linnet/base/units.h"
 #include "linnet/cli/image_options.h"
 #include "linnet/cli/sibling.h"
 #include "linnet/cli/verbs.h"
+#include "linnet/tasks/copy/copy.h"
+#include "linnet/tasks/task.h"
 
 namespace linnet::cli {
 namespace {
 
+struct Options : EvalOptions {
+  std::string model;
+  std::optional<Precision> precision;
+  int threads = 0;
+  bool json = false;
+  std::string dictionary;
+  int beam = 1;
+};
+
 // A model of speech is heard by the program that reads sound, with what was given here.
-[[noreturn]] void EvalSpeech(const EvalOptions& options) {
+[[noreturn]] void EvalSpeech(const Options& options) {
   for (const auto& [given, flag] :
        {std::pair(options.show != 0, "--show"), std::pair(options.seed != 0, "--seed"),
         std::pair(!options.from.name.empty(), "--dataset"),
@@ -38,18 +51,28 @@ namespace {
   Become(SpeechSibling("eval"), arguments);
 }
 
-void Run(const EvalOptions& options) {
-  if (Checkpoint::Open(options.model).spec().task == "speech") EvalSpeech(options);
+void Run(const Options& options) {
+  if (Checkpoint::Open(options.model).spec().ReadsFrames()) EvalSpeech(options);
   if (!options.dictionary.empty() || options.beam > 1) {
     throw InputError(options.model,
                      ": no model of speech, and --dictionary and --beam are for those");
   }
   const auto model = Model::Open(options.model, {options.precision});
-  const std::string& task = model->spec().task;
-  for (const EvalTask* known : {&kEvalImages, &kEvalCopy, &kEvalText, &kEvalCouplet}) {
-    if (known->task == task) return known->run(options, model);
+  const auto task = FindTask(model->spec().task);
+  if (!task || !task->evaluate) {
+    throw InputError(model->path(), ": linnet eval knows no measure for the task '",
+                     model->spec().task, "'");
   }
-  throw InputError(model->path(), ": linnet eval knows no measure for the task '", task, "'");
+  Engine engine(model, {.threads = options.threads});
+  Evaluation result;
+  WithProgress(task->evaluating,
+               [&](const auto& report) { result = task->evaluate(options, engine, report); });
+  if (options.json) {
+    AddIdentity(result.record, options.model, *model, engine.pool().size());
+    return PrintJson(result.record);
+  }
+  std::cout << result.examples << result.summary << " ("
+            << FormatSeconds(result.record.at("seconds").get<double>()) << ")\n";
 }
 
 }  // namespace
@@ -71,7 +94,7 @@ void AddEval(CLI::App& app) {
       "  linnet eval runs/text/model.safetensors --data play.txt\n"
       "  linnet eval models/couplet.safetensors --data data/couplet/regulated-verse\n"
       "  linnet eval models/phones.safetensors --data data/an4\n");
-  auto options = std::make_shared<EvalOptions>();
+  auto options = std::make_shared<Options>();
   AddModelArgument(verb, options->model);
   AddDatasetOptions(verb, options->from);
   verb->add_option("--limit", options->limit,

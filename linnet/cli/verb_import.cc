@@ -18,7 +18,8 @@
 #include "linnet/io/safetensors.h"
 #include "linnet/model/checkpoint.h"
 #include "linnet/model/reference.h"
-#include "linnet/tasks/images/image_set.h"
+#include "linnet/tasks/images/images.h"
+#include "linnet/tasks/task.h"
 
 namespace linnet::cli {
 namespace {
@@ -90,20 +91,15 @@ std::string FirstValue(const Options& options, ReferenceModel& model) {
     throw InputError(
         "--dataset says what lies in the folder of --data; give both, or leave it out");
   }
-  if (spec.task != "images") {
+  if (!spec.image()) {
     if (!options.data.empty()) {
       throw InputError(options.file, ": no model of images, so --data has no use; leave it out");
     }
     return "";
   }
   if (options.data.empty()) return model.has_first_value() ? "the file's own" : "uniform";
-  const ImageSet images = LoadImages(options.dataset, options.data, Split::kTrain);
-  if (images.width != spec.image()->width || images.height != spec.image()->height ||
-      images.channels != spec.image()->channels) {
-    throw InputError(options.data, ": images of ", images.width, " x ", images.height, " x ",
-                     images.channels, ", but the model's are ", spec.image()->width, " x ", spec.image()->height,
-                     " x ", spec.image()->channels, "; use the data set it was trained on");
-  }
+  const ImageSet images =
+      LoadImagesFor(spec, {.dir = options.data, .name = options.dataset, .split = "train"});
   model.SetFirstValue(FirstByteDistribution(images));
   return StrCat(images.name, ": ", images.size(), " training images");
 }
@@ -145,7 +141,7 @@ void Run(const Options& options) {
     return;
   }
   std::cout << options.out << ": "
-            << (spec.task == "images" ? StrCat("images of ", spec.image()->width, " x ", spec.image()->height,
+            << (spec.image() ? StrCat("images of ", spec.image()->width, " x ", spec.image()->height,
                                                spec.image()->channels == 3 ? " RGB" : "")
                                       : StrCat(spec.task, " of ", spec.input.vocabulary - 1, " symbols"))
             << ", " << spec.stack.layers() << " layers of " << spec.stack.d_model << ", " << spec.stack.mixer().heads

@@ -27,7 +27,7 @@ struct Options {
 };
 
 void Run(const Options& options) {
-  const auto model = OpenModel(options.model, "images", "sample", {options.precision});
+  const auto model = OpenModel(options.model, kImagesTask, "sample", {options.precision});
   const int square = static_cast<int>(std::ceil(std::sqrt(static_cast<double>(options.count))));
   const int columns = options.columns > 0 ? options.columns : square;
   CheckSheet(model->spec(), options.model, options.count, columns, options.drawing);

@@ -34,8 +34,8 @@ void CheckTask(const Model& model, const Task& task, const std::string& user) {
                    user, " needs one of '", task.name, "'; see 'linnet info ", model.path(), "'");
 }
 
-std::vector<std::pair<std::string, std::string>> DescribeTask(const ModelSpec& spec) {
-  std::vector<std::pair<std::string, std::string>> lines = {{"task", ""}};
+TaskLines DescribeTask(const ModelSpec& spec) {
+  TaskLines lines = {{"task", ""}};
   if (const auto task = FindTask(spec.task); task && task->describe) lines = task->describe(spec);
   lines[0].second.insert(0, spec.task);
   return lines;

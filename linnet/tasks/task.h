@@ -2,7 +2,7 @@
 // generation are ordinary functions in its folder, and its training is train/NAME.cc.
 //
 //   const std::optional<Task> task = FindTask(model->spec().task);
-//   if (task && task->evaluate) std::cout << task->evaluate({.from = {.dir = "data"}}, engine, report).summary;
+//   const Evaluation result = task->evaluate({.from = {.dir = "data/mnist"}}, engine, report);
 //
 // A new task is a file with a row and its line in task.cc. A program adds one with AddTask().
 #ifndef LINNET_TASKS_TASK_H_
@@ -39,10 +39,13 @@ struct EvalOptions {
 };
 
 struct Evaluation {
-  nlohmann::ordered_json record;  // figures by name; "seconds" is the time that it took
+  nlohmann::ordered_json record;  // figures by name, "seconds" among them
   std::string summary;            // the same in one line
   std::string examples = {};      // lines
 };
+
+// Names and values of a model's properties; the first is "task".
+using TaskLines = std::vector<std::pair<std::string, std::string>>;
 
 using EvalProgress = FunctionRef<void(size_t done, size_t total)>;
 
@@ -55,9 +58,9 @@ struct Task {
   const char* evaluating = "evaluating";
   Evaluation (*evaluate)(const EvalOptions& options, Engine& engine, const EvalProgress& report) = nullptr;
 
-  // Names and values of a model's properties, beside its network; null: only the task's name. The first
-  // value goes on behind the task's name.
-  std::vector<std::pair<std::string, std::string>> (*describe)(const ModelSpec& spec) = nullptr;
+  // What a model's spec says of the task; the first value goes on behind the task's name. Null: no more than
+  // the name.
+  TaskLines (*describe)(const ModelSpec& spec) = nullptr;
 
   // The path of POST requests, and its endpoint over models of the task; null: cannot be served.
   const char* path = nullptr;
@@ -76,10 +79,10 @@ bool IsOf(const ModelSpec& spec, const Task& task);
 // Throws InputError for a model of another task; `user` is who needs it, for the message.
 void CheckTask(const Model& model, const Task& task, const std::string& user);
 
-// Names and values of a model's properties, as its task gives them: at least {"task", ...}.
-std::vector<std::pair<std::string, std::string>> DescribeTask(const ModelSpec& spec);
+// What `linnet info` says of a model's task, known or not.
+TaskLines DescribeTask(const ModelSpec& spec);
 
-// What predicts no numbers has broken weights: throws RuntimeError where `mean` is not finite.
+// Throws RuntimeError where `mean`, a measure of the model, is not finite: its weights are broken.
 void CheckMean(const Model& model, double mean);
 
 }  // namespace linnet

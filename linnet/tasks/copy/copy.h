@@ -5,6 +5,7 @@
 #ifndef LINNET_TASKS_COPY_COPY_H_
 #define LINNET_TASKS_COPY_COPY_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -12,6 +13,8 @@
 #include "linnet/runtime/engine.h"
 
 namespace linnet {
+
+constexpr size_t kCopySequences = 200;  // that `linnet eval` copies without a limit
 
 // Greedy: reads `symbols` (each 1 .. vocabulary-1) and the separator 0, then feeds each most likely
 // symbol back until as many are written. Throws InputError if the model is not of the task "copy"

@@ -8,6 +8,7 @@
 #include "linnet/base/error.h"
 #include "linnet/base/rng.h"
 #include "linnet/kernels/mixture_of_logistics.h"
+#include "linnet/tasks/task.h"
 
 namespace linnet {
 namespace {
@@ -182,6 +183,21 @@ BitsPerDimResult BitsPerDim(Engine& engine, std::span<const uint8_t> images,
   for (double bits : result.image) result.mean += bits / static_cast<double>(total);
   for (double& bits : result.byte) bits /= static_cast<double>(total) * std::numbers::ln2;
   return result;
+}
+
+ImageSet LoadImagesFor(const ModelSpec& spec, const DatasetOptions& options) {
+  if (options.split == "validation") {
+    throw InputError("--split validation: data sets of images have train and test");
+  }
+  ImageSet images = LoadImages(options.name, options.dir,
+                               options.split == "train" ? Split::kTrain : Split::kTest);
+  if (images.width != spec.image()->width || images.height != spec.image()->height ||
+      images.channels != spec.image()->channels) {
+    throw InputError(options.dir, ": images of ", images.width, " x ", images.height, " x ",
+                     images.channels, ", but the model's are ", spec.image()->width, " x ", spec.image()->height,
+                     " x ", spec.image()->channels, "; use the data set it was trained on");
+  }
+  return images;
 }
 
 }  // namespace linnet

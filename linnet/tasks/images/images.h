@@ -13,8 +13,11 @@
 
 #include "linnet/base/function_ref.h"
 #include "linnet/runtime/engine.h"
+#include "linnet/tasks/images/image_set.h"
 
 namespace linnet {
+
+struct DatasetOptions;  // task.h
 
 struct SampleOptions {
   uint64_t seed = 0;
@@ -43,6 +46,9 @@ struct BitsPerDimResult {
   std::vector<double> image;  // the same for each image
   std::vector<double> byte;   // and for each byte but the first, over all images: [pixels - 1]
 };
+
+// Loads the split of a data set and checks that its images have the size that the model was made for.
+ImageSet LoadImagesFor(const ModelSpec& spec, const DatasetOptions& options);
 
 // -log2 of the probability of bytes 1 .. pixels-1 given all before them, per byte (the first byte
 // is an input, never a target).

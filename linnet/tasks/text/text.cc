@@ -74,7 +74,7 @@ std::string TextPieces::Finish() {
 
 Vocabulary VocabularyOf(const Model& model) {
   const ModelSpec& spec = model.spec();
-  if (spec.task != "text" && spec.task != "couplet") {
+  if (!spec.text()) {
     throw InputError(model.path(), ": a model of the task '", spec.task, "', which has no text");
   }
   return Vocabulary(*spec.text());

@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "linnet/base/function_ref.h"
@@ -96,8 +97,11 @@ class TextWriter {
   Vocabulary vocabulary_;
 };
 
-// The vocabulary of a model of text or couplets. Throws InputError for another.
+// The vocabulary of a model of text or couplets. Throws InputError for one that has none.
 Vocabulary VocabularyOf(const Model& model);
+
+// What `linnet info` says of the vocabulary (Task::describe).
+std::vector<std::pair<std::string, std::string>> DescribeText(const ModelSpec& spec);
 
 // -log p of the symbols from `counted` (1 and up) on, each from those before it, in nats. Throws InputError
 // on more symbols than the model has positions and one.

@@ -4,8 +4,8 @@
 //   Pipe pipe;
 //   pipe.Push("data: ...\n\n");  pipe.Close();                    // one thread
 //   while (pipe.Pop(piece, 100ms) != Pipe::Got::kEnd) ...         // another
-#ifndef LINNET_SERVER_PIPE_H_
-#define LINNET_SERVER_PIPE_H_
+#ifndef LINNET_TASKS_PIPE_H_
+#define LINNET_TASKS_PIPE_H_
 
 #include <chrono>
 #include <condition_variable>
@@ -60,4 +60,4 @@ class Pipe {
 
 }  // namespace linnet::server
 
-#endif  // LINNET_SERVER_PIPE_H_
+#endif  // LINNET_TASKS_PIPE_H_

@@ -1,11 +1,11 @@
-// POST /v1/completions: running text, as OpenAI's clients ask for it (docs/http.md).
+#include "linnet/tasks/text/endpoint.h"
+
 #include <chrono>
 #include <map>
 #include <memory>
 #include <utility>
 
 #include "linnet/base/error.h"
-#include "linnet/server/endpoint.h"
 #include "linnet/tasks/text/text.h"
 
 namespace linnet::server {
@@ -133,21 +133,17 @@ void RefuseWhatIsNotThere(Fields& fields) {
 
 class Completions : public Endpoint {
  public:
-  Completions(const std::vector<Served>& models, const EndpointLimits& limits)
-      : models_(models), limits_(limits) {
-    for (const Served& served : models) {
-      const Model& model = served.batcher->model();
-      if (model.spec().task == task()) vocabularies_.emplace(&served, VocabularyOf(model));
+  Completions(std::vector<ServedModel> models, const EndpointLimits& limits)
+      : models_(std::move(models)), limits_(limits) {
+    for (const ServedModel& served : models_) {
+      vocabularies_.emplace(served.worker, VocabularyOf(served.worker->model()));
     }
   }
 
-  std::string path() const override { return "/v1/completions"; }
-  std::string task() const override { return "text"; }
-
   Reply Answer(const json& request, std::shared_ptr<Account> account) override {
     Fields fields(request);
-    const Served& served = Choose(models_, task(), fields);
-    const Vocabulary& vocabulary = vocabularies_.at(&served);
+    const ServedModel& served = Choose(models_, fields);
+    const Vocabulary& vocabulary = vocabularies_.at(served.worker);
     RefuseWhatIsNotThere(fields);
     const std::string prompt = PromptOf(fields);
     TextOptions options;
@@ -157,7 +153,7 @@ class Completions : public Endpoint {
     options.choice = ChoiceOf(fields, {}, options.seed);
     const auto count = static_cast<size_t>(fields.Integer(
         "n", 1, 1,
-        static_cast<int64_t>(std::min(limits_.candidates, served.batcher->most_sequences()))));
+        static_cast<int64_t>(std::min(limits_.candidates, served.worker->most_sequences()))));
     auto session = std::make_shared<Session>();
     session->events = fields.Flag("stream", false);
     if (fields.Has("stream_options")) {
@@ -179,7 +175,7 @@ class Completions : public Endpoint {
     session->id = StrCat("cmpl-", session->created, "-", ++last_);
     session->account = std::move(account);
 
-    Work work{.prompt = TextPrompt(served.batcher->model(), vocabulary, prompt),
+    Work work{.prompt = TextPrompt(served.worker->model(), vocabulary, prompt),
               .sequences = count,
               .next = {},
               .ended = {}};
@@ -208,23 +204,22 @@ class Completions : public Endpoint {
       }
       if (--session->left == 0) session->Done();
     };
-    const auto id = served.batcher->Submit(std::move(work));
+    const auto id = served.worker->Submit(std::move(work));
     if (!id) throw Refusal{429, "as many requests wait as may; try again in a moment"};
-    return {session->events, session->pipe, session->status, served.batcher.get(), *id};
+    return {session->events, session->pipe, session->status, served.worker, *id};
   }
 
  private:
-  const std::vector<Served>& models_;
+  std::vector<ServedModel> models_;
   EndpointLimits limits_;
-  std::map<const Served*, Vocabulary> vocabularies_;
+  std::map<const Worker*, Vocabulary> vocabularies_;
   std::atomic<uint64_t> last_{0};
 };
 
 }  // namespace
 
-std::unique_ptr<Endpoint> MakeCompletions(const std::vector<Served>& models,
-                                          const EndpointLimits& limits) {
-  return std::make_unique<Completions>(models, limits);
+std::unique_ptr<Endpoint> MakeCompletions(std::vector<ServedModel> models, const EndpointLimits& limits) {
+  return std::make_unique<Completions>(std::move(models), limits);
 }
 
 }  // namespace linnet::server

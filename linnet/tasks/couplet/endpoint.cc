@@ -1,10 +1,11 @@
-// POST /v1/couplets: second lines for a first one (docs/http.md).
+#include "linnet/tasks/couplet/endpoint.h"
+
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <utility>
 
 #include "linnet/base/error.h"
-#include "linnet/server/endpoint.h"
 #include "linnet/tasks/couplet/couplet.h"
 
 namespace linnet::server {
@@ -57,27 +58,23 @@ struct Session {
 
 class Couplets : public Endpoint {
  public:
-  Couplets(const std::vector<Served>& models, const EndpointLimits& limits)
-      : models_(models), limits_(limits) {
-    for (const Served& served : models) {
-      const Model& model = served.batcher->model();
-      if (model.spec().task == task()) symbols_.emplace(&served, CoupletSymbols(model));
+  Couplets(std::vector<ServedModel> models, const EndpointLimits& limits)
+      : models_(std::move(models)), limits_(limits) {
+    for (const ServedModel& served : models_) {
+      symbols_.emplace(served.worker, CoupletSymbols(served.worker->model()));
     }
   }
 
-  std::string path() const override { return "/v1/couplets"; }
-  std::string task() const override { return "couplet"; }
-
   Reply Answer(const json& request, std::shared_ptr<Account> account) override {
     Fields fields(request);
-    const Served& served = Choose(models_, task(), fields);
-    const CoupletSymbols& symbols = symbols_.at(&served);
+    const ServedModel& served = Choose(models_, fields);
+    const CoupletSymbols& symbols = symbols_.at(served.worker);
     auto session = std::make_shared<Session>();
     if (!fields.Value("first").is_string()) throw InputError("'first' is no string");
     session->first = WithoutBlanks(fields.Text("first", ""), "'first'");
     const auto count = static_cast<size_t>(fields.Integer(
         "candidates", 1, 1,
-        static_cast<int64_t>(std::min(limits_.candidates, served.batcher->most_sequences()))));
+        static_cast<int64_t>(std::min(limits_.candidates, served.worker->most_sequences()))));
     uint64_t seed = 0;
     const ChoiceOptions choice = ChoiceOf(fields, {.temperature = 0.7f, .top_p = 0.95f}, seed);
     session->events = fields.Flag("stream", false);
@@ -121,22 +118,21 @@ class Couplets : public Endpoint {
       if (how == Ended::kFailed) session->why = why;
       if (--session->left == 0) session->Done();
     };
-    const auto id = served.batcher->Submit(std::move(work));
+    const auto id = served.worker->Submit(std::move(work));
     if (!id) throw Refusal{429, "as many requests wait as may; try again in a moment"};
-    return {session->events, session->pipe, session->status, served.batcher.get(), *id};
+    return {session->events, session->pipe, session->status, served.worker, *id};
   }
 
  private:
-  const std::vector<Served>& models_;
+  std::vector<ServedModel> models_;
   EndpointLimits limits_;
-  std::map<const Served*, CoupletSymbols> symbols_;
+  std::map<const Worker*, CoupletSymbols> symbols_;
 };
 
 }  // namespace
 
-std::unique_ptr<Endpoint> MakeCouplets(const std::vector<Served>& models,
-                                       const EndpointLimits& limits) {
-  return std::make_unique<Couplets>(models, limits);
+std::unique_ptr<Endpoint> MakeCouplets(std::vector<ServedModel> models, const EndpointLimits& limits) {
+  return std::make_unique<Couplets>(std::move(models), limits);
 }
 
 }  // namespace linnet::server

@@ -1,4 +1,4 @@
-#include "linnet/server/endpoint.h"
+#include "linnet/tasks/endpoint.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,43 +9,8 @@
 #include "linnet/runtime/choice.h"
 
 namespace linnet::server {
-namespace {
 
 using nlohmann::json;
-
-struct Kind {
-  const char* task;
-  const char* path;
-  std::unique_ptr<Endpoint> (*make)(const std::vector<Served>&, const EndpointLimits&);
-};
-constexpr Kind kKinds[] = {{"couplet", "/v1/couplets", MakeCouplets},
-                           {"text", "/v1/completions", MakeCompletions}};
-
-}  // namespace
-
-std::string TaskAt(const std::string& path) {
-  for (const Kind& kind : kKinds) {
-    if (path == kind.path) return kind.task;
-  }
-  return "";
-}
-
-std::vector<std::unique_ptr<Endpoint>> Endpoints(const std::vector<Served>& models,
-                                                 const EndpointLimits& limits) {
-  std::vector<std::unique_ptr<Endpoint>> endpoints;
-  for (const Kind& kind : kKinds) {
-    const bool used = std::any_of(models.begin(), models.end(), [&](const Served& model) {
-      return model.batcher->model().spec().task == kind.task;
-    });
-    if (used) endpoints.push_back(kind.make(models, limits));
-  }
-  return endpoints;
-}
-
-bool CanServe(const std::string& task) {
-  return std::any_of(std::begin(kKinds), std::end(kKinds),
-                     [&](const Kind& kind) { return kind.task == task; });
-}
 
 Fields::Fields(const json& object, const std::string& what) : object_(object) {
   if (!object.is_object()) throw InputError(what, " is no JSON object");
@@ -107,10 +72,9 @@ void Fields::RefuseOthers() const {
   }
 }
 
-const Served& Choose(const std::vector<Served>& models, const std::string& task, Fields& fields) {
+const ServedModel& Choose(const std::vector<ServedModel>& models, Fields& fields) {
   const std::string name = fields.Text("model", "");
-  for (const Served& model : models) {
-    if (model.batcher->model().spec().task != task) continue;
+  for (const ServedModel& model : models) {
     if (name.empty() || model.name == name) return model;
   }
   throw Refusal{

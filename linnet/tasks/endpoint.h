@@ -1,28 +1,60 @@
-// What answers the requests to one path: an endpoint turns a request's JSON into work for a model's batcher,
-// and what comes of it into pieces of an answer. A new one is a file with a class and its line in
-// endpoints() (endpoint.cc).
-#ifndef LINNET_SERVER_ENDPOINT_H_
-#define LINNET_SERVER_ENDPOINT_H_
+// A task behind HTTP: an endpoint turns a request's JSON into work for a model, and its symbols into pieces
+// of an answer. The server (linnet/server) does the work; a task's row (task.h) names its path and endpoint.
+#ifndef LINNET_TASKS_ENDPOINT_H_
+#define LINNET_TASKS_ENDPOINT_H_
 
 #include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "linnet/runtime/choice.h"
-#include "linnet/server/batcher.h"
-#include "linnet/server/pipe.h"
+#include "linnet/runtime/model.h"
+#include "linnet/tasks/pipe.h"
 
 namespace linnet::server {
 
+enum class Ended : uint8_t { kDone, kFull, kCancelled, kFailed };
+
+// Several sequences that go on from one prompt. The functions are called on the worker's thread, but for
+// next(), which may be called for several sequences at once, on the engine's. They must not block: those
+// that are running wait meanwhile.
+struct Work {
+  std::vector<int32_t> prompt;
+  size_t sequences = 1;
+  // The next symbol of a sequence, or none where it ends (with the one before).
+  std::function<std::optional<int32_t>(size_t sequence, std::span<const float> outputs)> next;
+  // Once for each sequence, last. What an exception of next() said is in `why`.
+  std::function<void(size_t sequence, Ended how, const std::string& why)> ended;
+  // Once, before the first symbol: the prompt has been read, but for `known` symbols of it; may be empty,
+  // and be called on a thread as next() is.
+  std::function<void(size_t known)> begun = {};
+};
+
+// A model that works for many requests at once (server/batcher.h). For any thread.
+class Worker {
+ public:
+  virtual ~Worker() = default;
+  virtual const Model& model() const = 0;
+  // Of one request's sequences, at most.
+  virtual size_t most_sequences() const = 0;
+  // The request's number; nothing where the queue is full. Throws InputError on a prompt that the model
+  // cannot read, and on no sequences or more than most_sequences().
+  virtual std::optional<uint64_t> Submit(Work work) = 0;
+  // Ends what is left of a request, as soon as the symbol that is being computed is there.
+  virtual void Cancel(uint64_t request) = 0;
+};
+
 // A model that is served, under a name.
-struct Served {
+struct ServedModel {
   std::string name;
-  std::unique_ptr<Batcher> batcher;
+  Worker* worker;
 };
 
 struct EndpointLimits {
@@ -56,27 +88,16 @@ struct Reply {
   std::shared_ptr<Pipe> pipe;
   std::shared_ptr<std::atomic<int>>
       status;  // of an answer that is one value; 200 but where it failed
-  Batcher* batcher = nullptr;
+  Worker* worker = nullptr;
   uint64_t request = 0;
 };
 
 class Endpoint {
  public:
   virtual ~Endpoint() = default;
-  virtual std::string path() const = 0;
-  virtual std::string task() const = 0;  // of the models that it can use
   // Throws Refusal, and InputError for what is wrong with the request (400).
   virtual Reply Answer(const nlohmann::json& request, std::shared_ptr<Account> account) = 0;
 };
-
-// The task whose models answer at this path; "" for a path of none.
-std::string TaskAt(const std::string& path);
-
-// The endpoints for these models, which must outlive them: those whose task some model has.
-std::vector<std::unique_ptr<Endpoint>> Endpoints(const std::vector<Served>& models,
-                                                 const EndpointLimits& limits);
-// Tasks that there are endpoints for.
-bool CanServe(const std::string& task);
 
 // The fields of a request, each of its type and within its bounds; InputError says which is not.
 class Fields {
@@ -98,8 +119,8 @@ class Fields {
   std::vector<std::string> known_;
 };
 
-// The model of that task that a request names, the first one where it names none. Throws Refusal (404).
-const Served& Choose(const std::vector<Served>& models, const std::string& task, Fields& fields);
+// The model that a request names, the first one where it names none. Throws Refusal (404).
+const ServedModel& Choose(const std::vector<ServedModel>& models, Fields& fields);
 
 // As text, with U+FFFD for what is no UTF-8: a callback must not throw.
 std::string Dump(const nlohmann::ordered_json& value);
@@ -109,11 +130,6 @@ std::string Event(std::string_view name, const nlohmann::ordered_json& data);
 // Temperature, top_k, top_p and seed. `seed` is drawn where the request gives none.
 ChoiceOptions ChoiceOf(Fields& fields, const ChoiceOptions& otherwise, uint64_t& seed);
 
-std::unique_ptr<Endpoint> MakeCouplets(const std::vector<Served>& models,
-                                       const EndpointLimits& limits);
-std::unique_ptr<Endpoint> MakeCompletions(const std::vector<Served>& models,
-                                          const EndpointLimits& limits);
-
 }  // namespace linnet::server
 
-#endif  // LINNET_SERVER_ENDPOINT_H_
+#endif  // LINNET_TASKS_ENDPOINT_H_
