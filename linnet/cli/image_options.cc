@@ -1,12 +1,15 @@
 #include "linnet/cli/image_options.h"
 
 #include <filesystem>
+#include <iostream>
 #include <system_error>
 #include <vector>
 
 #include "linnet/base/error.h"
+#include "linnet/base/units.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/io/png.h"
+#include "linnet/kernels/isa.h"
 
 namespace linnet::cli {
 
@@ -71,6 +74,26 @@ void CheckSheet(const ModelSpec& spec, const std::string& model, size_t count, i
     throw InputError(options.out, ": is the model itself; choose another --out");
   }
   CheckWritable(options.out);
+}
+
+void PrintDrawn(nlohmann::ordered_json record, const std::string& what, size_t count, double seconds,
+                const std::string& file, Engine& engine, const DrawingOptions& options, bool json) {
+  const double images = static_cast<double>(count);
+  if (json) {
+    record.update({{"seconds", seconds},
+                   {"images_per_second", images / seconds},
+                   {"ms_per_image", 1e3 * seconds / images},
+                   {"batch", options.batch},
+                   {"threads", engine.pool().size()},
+                   {"isa", kernels::ActiveIsa()},
+                   {"precision", PrecisionName(engine.model().precision())},
+                   {"model", file},
+                   {"out", options.out}});
+    return PrintJson(record);
+  }
+  std::cout << StrCat(options.out, ": ", count, " ", what, " in ", FormatSeconds(seconds), ", ",
+                      FormatCount(images / seconds), " images/s, ",
+                      FormatCount(1e3 * seconds / images), " ms an image\n");
 }
 
 void WriteSheet(const ModelSpec& spec, std::span<const uint8_t> pixels, int columns,

@@ -26,33 +26,22 @@ struct Options : EvalOptions {
 };
 
 // A model of speech is heard by the program that reads sound, with what was given here.
-[[noreturn]] void EvalSpeech(const Options& options) {
-  for (const auto& [given, flag] :
-       {std::pair(options.show != 0, "--show"), std::pair(options.seed != 0, "--seed"),
-        std::pair(!options.from.name.empty(), "--dataset"),
-        std::pair(options.batch != EvalOptions().batch, "--batch")}) {
-    if (given)
-      throw InputError(options.model, ": a model of speech, to which ", flag, " means nothing");
+[[noreturn]] void EvalSpeech(const Options& options, const CLI::App& verb) {
+  for (const char* flag : {"--show", "--seed", "--dataset", "--batch"}) {
+    if (verb.count(flag) == 0) continue;
+    throw InputError(options.model, ": a model of speech, to which ", flag, " means nothing");
   }
-  std::vector<std::string> arguments = {options.model, "--split", options.from.split};
-  const auto give = [&](bool given, const char* flag, const std::string& value) {
-    if (!given) return;
-    arguments.push_back(flag);
-    if (!value.empty()) arguments.push_back(value);
-  };
-  give(!options.from.dir.empty(), "--data", options.from.dir);
-  give(!options.dictionary.empty(), "--dictionary", options.dictionary);
-  give(options.limit > 0, "--limit", std::to_string(options.limit));
-  give(options.beam > 1, "--beam", std::to_string(options.beam));
-  give(options.precision.has_value(), "--precision",
-       options.precision ? PrecisionName(*options.precision) : "");
-  give(options.threads > 0, "--threads", std::to_string(options.threads));
-  give(options.json, "--json", "");
+  std::vector<std::string> arguments = {options.model};
+  for (const CLI::Option* option : verb.get_options()) {
+    if (option->get_positional() || option->count() == 0) continue;
+    arguments.push_back(option->get_name());
+    if (option->get_items_expected_max() > 0) arguments.push_back(option->results().back());
+  }
   Become(SpeechSibling("eval"), arguments);
 }
 
-void Run(const Options& options) {
-  if (Checkpoint::Open(options.model).spec().ReadsFrames()) EvalSpeech(options);
+void Run(const Options& options, const CLI::App& verb) {
+  if (Checkpoint::Open(options.model).spec().ReadsFrames()) EvalSpeech(options, verb);
   if (!options.dictionary.empty() || options.beam > 1) {
     throw InputError(options.model,
                      ": no model of speech, and --dictionary and --beam are for those");
@@ -122,7 +111,7 @@ void AddEval(CLI::App& app) {
   AddPrecisionOption(verb, options->precision);
   AddThreadsOption(verb, options->threads);
   AddJsonFlag(verb, options->json);
-  verb->callback([options] { Run(*options); });
+  verb->callback([options, verb] { Run(*options, *verb); });
 }
 
 }  // namespace linnet::cli

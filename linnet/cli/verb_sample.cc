@@ -1,16 +1,12 @@
 // linnet sample: new images from an image model, on one sheet.
 #include <cmath>
-#include <iostream>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "linnet/base/error.h"
-#include "linnet/base/units.h"
 #include "linnet/cli/image_options.h"
 #include "linnet/cli/verbs.h"
-#include "linnet/kernels/isa.h"
 #include "linnet/tasks/images/images.h"
 
 namespace linnet::cli {
@@ -40,24 +36,9 @@ void Run(const Options& options) {
   });
   const double seconds = watch.Seconds();
 
-  const double count = static_cast<double>(options.count);
   WriteSheet(model->spec(), pixels, columns, options.drawing);
-  if (options.json) {
-    PrintJson({{"images", options.count},
-               {"seconds", seconds},
-               {"images_per_second", count / seconds},
-               {"ms_per_image", 1e3 * seconds / count},
-               {"batch", options.drawing.batch},
-               {"threads", engine.pool().size()},
-               {"isa", kernels::ActiveIsa()},
-               {"precision", PrecisionName(model->precision())},
-               {"model", options.model},
-               {"out", options.drawing.out}});
-  } else {
-    std::cout << StrCat(options.drawing.out, ": ", options.count, " images in ",
-                        FormatSeconds(seconds), ", ", FormatCount(count / seconds), " images/s, ",
-                        FormatCount(1e3 * seconds / count), " ms an image\n");
-  }
+  PrintDrawn({{"images", options.count}}, "images", options.count, seconds, options.model, engine,
+             options.drawing, options.json);
 }
 
 }  // namespace

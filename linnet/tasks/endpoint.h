@@ -130,6 +130,11 @@ std::string Event(std::string_view name, const nlohmann::ordered_json& data);
 // Temperature, top_k, top_p and seed. `seed` is drawn where the request gives none.
 ChoiceOptions ChoiceOf(Fields& fields, const ChoiceOptions& otherwise, uint64_t& seed);
 
+std::unique_ptr<Endpoint> MakeCompletions(std::vector<ServedModel> models,
+                                          const EndpointLimits& limits);  // text/endpoint.cc
+std::unique_ptr<Endpoint> MakeCouplets(std::vector<ServedModel> models,
+                                       const EndpointLimits& limits);  // couplet/endpoint.cc
+
 }  // namespace linnet::server
 
 #endif  // LINNET_TASKS_ENDPOINT_H_

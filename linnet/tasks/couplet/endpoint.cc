@@ -1,5 +1,4 @@
-#include "linnet/tasks/couplet/endpoint.h"
-
+// POST /v1/couplets: second lines for a first one (docs/http.md).
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -7,6 +6,7 @@
 
 #include "linnet/base/error.h"
 #include "linnet/tasks/couplet/couplet.h"
+#include "linnet/tasks/endpoint.h"
 
 namespace linnet::server {
 namespace {

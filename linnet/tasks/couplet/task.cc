@@ -7,7 +7,6 @@
 #include "linnet/base/error.h"
 #include "linnet/base/progress.h"
 #include "linnet/tasks/couplet/couplets.h"
-#include "linnet/tasks/couplet/endpoint.h"
 #include "linnet/tasks/task.h"
 #include "linnet/tasks/text/text.h"
 

@@ -1,11 +1,11 @@
-#include "linnet/tasks/text/endpoint.h"
-
+// POST /v1/completions: running text, as OpenAI's clients ask for it (docs/http.md).
 #include <chrono>
 #include <map>
 #include <memory>
 #include <utility>
 
 #include "linnet/base/error.h"
+#include "linnet/tasks/endpoint.h"
 #include "linnet/tasks/text/text.h"
 
 namespace linnet::server {

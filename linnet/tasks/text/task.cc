@@ -10,7 +10,6 @@
 #include "linnet/base/progress.h"
 #include "linnet/io/file.h"
 #include "linnet/tasks/task.h"
-#include "linnet/tasks/text/endpoint.h"
 #include "linnet/tasks/text/text.h"
 
 namespace linnet {
