@@ -652,6 +652,12 @@ class BadModel(Case):
         self.refuses(["complete", self.copy, "--out", "a.png"], self.copy, "'copy'", "'images'")
         self.refuses(["eval", self.copy, "--data", "mnist"], self.copy, "--data")
 
+    def test_task_that_nobody_registered(self):
+        path = self.write("sonnets.safetensors", model(COPY_SPEC, task="sonnets"))
+        self.assertRegex(self.linnet("info", path), r"task +sonnets\n")
+        self.refuses(["eval", path], path, "'sonnets'")
+        self.refuses(["sample", path, "--out", "a.png"], path, "'sonnets'", "'images'")
+
     def test_kind_that_is_no_rnn(self):
         path = self.write("reformer.safetensors", model(IMAGE_SPEC, attention="reformer"))
         self.refuses(["bench", "step", path], path, "'reformer' is no RNN")
@@ -718,7 +724,7 @@ class BadModel(Case):
         self.bad(safetensors(IMAGE_SPEC, tensors, metadata={"linnet": "{"}))
         self.bad(safetensors(IMAGE_SPEC, tensors, metadata={"linnet": "[" * 10000}))
         for change in (dict(layers=10**9), dict(layers=-1), dict(heads="2"), dict(d_model=1 << 40),
-                       dict(task="sonnets"), dict(attention="psychic"), dict(flavour="mint"),
+                       dict(attention="psychic"), dict(flavour="mint"),
                        dict(task="two\nlines"), dict(max_length=2**31 - 1, d_model=65536)):
             self.bad(safetensors({**IMAGE_SPEC, **change}, tensors))
 
