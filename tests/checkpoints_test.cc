@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "linnet/runtime/engine.h"
-#include "linnet/runtime/speech_encoder.h"
+#include "linnet/tasks/speech/speech_encoder.h"
 
 namespace linnet {
 namespace {

@@ -13,7 +13,7 @@
 #include "linnet/model/checkpoint.h"
 #include "linnet/model/reference.h"
 #include "linnet/runtime/engine.h"
-#include "linnet/runtime/images.h"
+#include "linnet/tasks/images/images.h"
 
 namespace linnet {
 namespace {

@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
-"""Holds every #include of linnet/ and python/ against the table of HACKING.md.
+"""Holds every #include of linnet/ and python/ against the table of HACKING.md, and looks for code that
+compares a task, an attention or a network by its name.
 
     tests/include_rules_test.py [SOURCE_DIR]
 
 The table has the columns `folder | may include`. Fails on an include of a folder that the table
 does not allow, on libtorch outside the folders that may have it, and on a folder that the table
 lacks. A cell that turns out wrong is changed in HACKING.md, with the reason.
+
+Also fails on `== "images"` and the like: what depends on a task or an attention belongs into its row of the
+registry. COMPARES lists the places that may, with the reason.
 """
 
 import pathlib
@@ -19,6 +23,24 @@ SOURCES = {".h", ".cc", ".inc", ".cu", ".cuh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")
 GENERATED = {"linnet/base/version.h"}
+
+# Where names are registered: file pattern, and a group with names in quotes.
+REGISTRIES = (
+    ("linnet/tasks/*/task.cc", r'\.name = ("[^"]+")'),
+    ("linnet/model/mixers/*.cc", r'\.name = ("[^"]+")'),
+    ("linnet/model/spec.h", r"EnumNames<NetworkKind> \{[^{]*\{([^}]*)\}"),
+)
+# Files (patterns of paths from the root), what of a line is allowed there, why.
+COMPARES = (
+    ("linnet/tasks/*/*", "", "a task's own folder"),
+    ("linnet/model/spec.cc", r"\btask\b", "the file format: files of the first versions have only the task's name"),
+    ("linnet/cli/verb_export.cc", r"\bkind\b", "the file format of fast-transformers, which has some attentions"),
+    ("linnet/cli/verb_import.cc", r"\bkind\b", "the same: options for what its files do not say"),
+    ("linnet/train/config.cc", "lr_decay_form", "the form of a decay, not an attention"),
+    ("linnet/cli/train_bench_speech.cc", "", "a benchmark: its own methods"),
+    ("linnet/cli/reproduce_table3.cc", r"method\.name", "an experiment: its own methods"),
+    ("linnet/cli/reproduce_couplet.cc", r"curve\.at", "an experiment: its own record of what it trained"),
+)
 
 
 class RuleError(Exception):
@@ -98,10 +120,42 @@ def violations(root, rules):
     return found
 
 
+def registered_names(root):
+    names = set()
+    for pattern, expression in REGISTRIES:
+        found = [name for file in root.glob(pattern) for group in re.findall(expression, file.read_text())
+                 for name in re.findall(r'"([^"]+)"', group)]
+        if not found:
+            raise RuleError(f"{pattern} registers no name")
+        names.update(found)
+    return names
+
+
+def compared_names(root, names):
+    name = '"(?:' + "|".join(map(re.escape, sorted(names))) + ')"'
+    compares = re.compile(rf"[=!]=\s*{name}|{name}\s*[=!]=")
+    found = []
+    for file in sorted([*(root / "linnet").rglob("*"), *(root / "python").rglob("*")]):
+        where = file.relative_to(root)
+        if file.suffix not in SOURCES or file.stem.endswith("_test"):
+            continue
+        allowed = [re.compile(line) for pattern, line, _ in COMPARES if where.match(pattern)]
+        for number, line in enumerate(file.read_text(errors="replace").splitlines(), 1):
+            if compares.search(line) and not any(a.search(line) for a in allowed):
+                found.append(f"{where}:{number}: compares by name: {line.strip()}")
+    return found
+
+
 class IncludeRules(unittest.TestCase):
     def test_this_tree(self):
         rules = read_table((SOURCE / "HACKING.md").read_text())
         found = violations(SOURCE, rules)
+        self.assertFalse(found, "\n" + "\n".join(found))
+
+    def test_nothing_is_compared_by_its_name(self):
+        names = registered_names(SOURCE)
+        self.assertLessEqual({"images", "couplet", "causal-linear", "reformer", "lstm"}, names)
+        found = compared_names(SOURCE, names)
         self.assertFalse(found, "\n" + "\n".join(found))
 
 
@@ -165,6 +219,17 @@ class Checker(unittest.TestCase):
         self.assertEqual(len(self.check("nn/b.cc", '"python/a.h"')), 1)
         self.assertEqual(len(self.check("cli/b.cc", '"python/a.h"')), 1)
         self.assertEqual(len(self.check("python/b.cc", '"python/gone.h"')), 1)
+
+    def test_compared_names(self):
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            lines = ('if (task == "images") {', 'if ("full" != kind) {', 'task = "images";', 'name == "imagesque"',
+                     'MixerSpec{.kind = "full"};', 'spec.task=="images"')
+            for name in ("linnet/cli/a.cc", "linnet/tasks/images/a.cc", "linnet/nn/a_test.cc", "linnet/cli/a.py"):
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                (root / name).write_text("\n".join(lines))
+            found = compared_names(root, {"images", "full"})
+            self.assertEqual([line.split(": ")[0] for line in found], [f"linnet/cli/a.cc:{i}" for i in (1, 2, 6)])
 
     def test_unknown_folder(self):
         self.assertEqual(len(self.check("new/b.cc")), 1)

@@ -61,7 +61,7 @@ class PackageTest(unittest.TestCase):
 
     def test_every_header_stands_alone(self):
         headers = self.headers()
-        self.assertEqual(set(headers), {"", "base", "data", "io", "kernels", "model", "runtime", "speech",
+        self.assertEqual(set(headers), {"", "base", "io", "kernels", "model", "runtime", "tasks",
                                         *WITH_TORCH})
         for name in ("base/function_ref", "kernels/matmul", "nn/attention", "train/trainer"):
             self.assertIn(f"linnet/{name}.h", headers[name.split("/")[0]])

@@ -14,7 +14,7 @@
 #include "linnet/nn/speech_model.h"
 #include "linnet/runtime/engine.h"
 #include "linnet/runtime/narrow.h"
-#include "linnet/runtime/speech_encoder.h"
+#include "linnet/tasks/speech/speech_encoder.h"
 
 namespace linnet {
 namespace {

@@ -35,6 +35,16 @@ class ProgressLine {
   size_t width_ = 0;  // of the line now standing
 };
 
+class Stopwatch {
+ public:
+  double Seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
 }  // namespace linnet
 
 #endif  // LINNET_BASE_PROGRESS_H_

@@ -24,8 +24,8 @@
 #include "linnet/kernels/machine_peak.h"
 #include "linnet/kernels/narrow_linear.h"
 #include "linnet/runtime/engine.h"
-#include "linnet/runtime/images.h"
 #include "linnet/runtime/model_ref.h"
+#include "linnet/tasks/images/images.h"
 
 namespace linnet::cli {
 namespace {

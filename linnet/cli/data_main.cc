@@ -19,8 +19,8 @@
 #include "linnet/base/version.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/signals.h"
-#include "linnet/data/downloads.h"
 #include "linnet/io/download.h"
+#include "linnet/tasks/downloads.h"
 
 namespace linnet {
 namespace {

@@ -9,9 +9,9 @@
 #include "linnet/base/error.h"
 #include "linnet/base/units.h"
 #include "linnet/cli/verbs.h"
-#include "linnet/data/image_set.h"
 #include "linnet/io/file.h"
 #include "linnet/io/json.h"
+#include "linnet/tasks/images/image_set.h"
 
 namespace linnet::cli {
 

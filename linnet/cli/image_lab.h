@@ -21,7 +21,7 @@
 
 #include "linnet/cli/experiment.h"
 #include "linnet/cli/verbs.h"
-#include "linnet/data/image_set.h"
+#include "linnet/tasks/images/image_set.h"
 
 namespace linnet::cli {
 

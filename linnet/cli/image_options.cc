@@ -1,12 +1,15 @@
 #include "linnet/cli/image_options.h"
 
 #include <filesystem>
+#include <iostream>
 #include <system_error>
 #include <vector>
 
 #include "linnet/base/error.h"
+#include "linnet/base/units.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/io/png.h"
+#include "linnet/kernels/isa.h"
 
 namespace linnet::cli {
 
@@ -20,21 +23,6 @@ void AddDatasetOptions(CLI::App* verb, DatasetOptions& options) {
       ->type_name("NAME")
       ->check(CLI::IsMember({"train", "validation", "test"}))
       ->capture_default_str();
-}
-
-ImageSet LoadImagesFor(const ModelSpec& spec, const DatasetOptions& options) {
-  if (options.split == "validation") {
-    throw InputError("--split validation: data sets of images have train and test");
-  }
-  ImageSet images = LoadImages(options.name, options.dir,
-                               options.split == "train" ? Split::kTrain : Split::kTest);
-  if (images.width != spec.image()->width || images.height != spec.image()->height ||
-      images.channels != spec.image()->channels) {
-    throw InputError(options.dir, ": images of ", images.width, " x ", images.height, " x ",
-                     images.channels, ", but the model's are ", spec.image()->width, " x ", spec.image()->height,
-                     " x ", spec.image()->channels, "; use the data set it was trained on");
-  }
-  return images;
 }
 
 void AddDrawingOptions(CLI::App* verb, DrawingOptions& options) {
@@ -86,6 +74,26 @@ void CheckSheet(const ModelSpec& spec, const std::string& model, size_t count, i
     throw InputError(options.out, ": is the model itself; choose another --out");
   }
   CheckWritable(options.out);
+}
+
+void PrintDrawn(nlohmann::ordered_json record, const std::string& what, size_t count, double seconds,
+                const std::string& file, Engine& engine, const DrawingOptions& options, bool json) {
+  const double images = static_cast<double>(count);
+  if (json) {
+    record.update({{"seconds", seconds},
+                   {"images_per_second", images / seconds},
+                   {"ms_per_image", 1e3 * seconds / images},
+                   {"batch", options.batch},
+                   {"threads", engine.pool().size()},
+                   {"isa", kernels::ActiveIsa()},
+                   {"precision", PrecisionName(engine.model().precision())},
+                   {"model", file},
+                   {"out", options.out}});
+    return PrintJson(record);
+  }
+  std::cout << StrCat(options.out, ": ", count, " ", what, " in ", FormatSeconds(seconds), ", ",
+                      FormatCount(images / seconds), " images/s, ",
+                      FormatCount(1e3 * seconds / images), " ms an image\n");
 }
 
 void WriteSheet(const ModelSpec& spec, std::span<const uint8_t> pixels, int columns,

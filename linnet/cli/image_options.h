@@ -14,20 +14,13 @@
 #include <string>
 
 #include "linnet/base/function_ref.h"
-#include "linnet/data/image_set.h"
 #include "linnet/model/spec.h"
-#include "linnet/runtime/images.h"
+#include "linnet/tasks/images/images.h"
+#include "linnet/tasks/task.h"
 
 namespace linnet::cli {
 
-struct DatasetOptions {
-  std::string dir, name;  // name: "" for whatever lies in dir
-  std::string split = "test";
-};
 void AddDatasetOptions(CLI::App* verb, DatasetOptions& options);
-
-// Loads the split and checks that its images have the size that the model was made for.
-ImageSet LoadImagesFor(const ModelSpec& spec, const DatasetOptions& options);
 
 struct DrawingOptions {
   std::string out;
@@ -47,6 +40,10 @@ SampleOptions ToSampleOptions(const DrawingOptions& options,
 // a file that cannot be written, or the model's own.
 void CheckSheet(const ModelSpec& spec, const std::string& model, size_t count, int columns,
                 const DrawingOptions& options);
+
+// Says what was drawn, as a line or as JSON that begins with `record`.
+void PrintDrawn(nlohmann::ordered_json record, const std::string& what, size_t count, double seconds,
+                const std::string& file, Engine& engine, const DrawingOptions& options, bool json);
 
 // Writes raw pixels [count, height, width, channels] as one PNG, row by row.
 void WriteSheet(const ModelSpec& spec, std::span<const uint8_t> pixels, int columns,

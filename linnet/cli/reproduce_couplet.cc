@@ -17,8 +17,8 @@
 #include "linnet/cli/page.h"
 #include "linnet/cli/reproduce.h"
 #include "linnet/cli/verbs.h"
-#include "linnet/data/couplets.h"
-#include "linnet/runtime/couplet.h"
+#include "linnet/tasks/couplet/couplet.h"
+#include "linnet/tasks/couplet/couplets.h"
 
 namespace linnet::cli {
 namespace {

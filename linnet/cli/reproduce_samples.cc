@@ -20,11 +20,11 @@
 #include "linnet/cli/page.h"
 #include "linnet/cli/reproduce.h"
 #include "linnet/cli/verbs.h"
-#include "linnet/data/image_set.h"
 #include "linnet/io/file.h"
 #include "linnet/io/png.h"
 #include "linnet/runtime/engine.h"
-#include "linnet/runtime/images.h"
+#include "linnet/tasks/images/image_set.h"
+#include "linnet/tasks/images/images.h"
 
 namespace linnet::cli {
 namespace {

@@ -17,10 +17,10 @@
 #include "linnet/cli/bench.h"
 #include "linnet/cli/serve.h"
 #include "linnet/cli/verbs.h"
-#include "linnet/data/couplets.h"
-#include "linnet/runtime/couplet.h"
-#include "linnet/runtime/text.h"
 #include "linnet/server/server.h"
+#include "linnet/tasks/couplet/couplet.h"
+#include "linnet/tasks/couplet/couplets.h"
+#include "linnet/tasks/text/text.h"
 
 namespace linnet::cli {
 namespace {
@@ -205,8 +205,8 @@ void RunText(const Options& options, const std::shared_ptr<const Model>& model) 
 
 void Run(const Options& options) {
   const auto model = Model::Open(options.model);
-  if (model->spec().task == "text") return RunText(options, model);
-  CheckTask(*model, "couplet", "bench serve");
+  if (IsOf(model->spec(), kTextTask)) return RunText(options, model);
+  CheckTask(*model, kCoupletTask, "bench serve");
   const CoupletSymbols symbols(*model);
   const std::vector<std::string> lines = FirstLines(options, symbols);
   const auto clients = static_cast<size_t>(options.clients);

@@ -51,6 +51,11 @@ std::string KeyOf(const Options& options) {
   return key != nullptr && *key != 0 ? Trimmed(key, "LINNET_API_KEY") : "";
 }
 
+bool CanServe(const std::string& name) {
+  const auto task = FindTask(name);
+  return task && task->endpoint;
+}
+
 // Names stand in metrics and in messages.
 void CheckName(const std::string& path, const std::string& name) {
   const auto plain = [](unsigned char c) {
@@ -104,7 +109,7 @@ void Run(const Options& options) {
   for (const std::string& path : paths) {
     const auto model = Model::Open(path, {options.precision});
     const std::string& task = model->spec().task;
-    if (!server::CanServe(task)) {
+    if (!CanServe(task)) {
       throw InputError(path, ": a model of the task '", task,
                        "'; models of text and of couplets can be served");
     }
@@ -167,7 +172,7 @@ std::vector<std::string> ShippedModels() {
       if (file.path().extension() != ".safetensors") continue;
       try {
         const Checkpoint checkpoint = Checkpoint::Open(file.path());
-        if (server::CanServe(checkpoint.spec().task)) models.push_back(file.path());
+        if (CanServe(checkpoint.spec().task)) models.push_back(file.path());
       } catch (const Error&) {  // not asked for, so not complained of
       }
     }

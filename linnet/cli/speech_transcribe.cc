@@ -12,7 +12,7 @@
 #include "linnet/cli/speech.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/io/json.h"
-#include "linnet/speech/transcriber.h"
+#include "linnet/tasks/speech/transcriber.h"
 
 namespace linnet::cli {
 namespace {
@@ -145,7 +145,7 @@ void AsItArrives(const Options& options, const std::shared_ptr<const Model>& mod
 }
 
 void Run(const Options& options) {
-  const auto model = OpenModel(options.model, "speech", "transcribe", {options.precision});
+  const auto model = OpenModel(options.model, kSpeechTask, "transcribe", {options.precision});
   Tally tally;
   ordered_json results = ordered_json::array();
   const Stopwatch watch;

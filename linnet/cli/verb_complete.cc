@@ -1,17 +1,14 @@
 // linnet complete: the upper part of images is given, the model draws the rest.
 #include <algorithm>
-#include <iostream>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "linnet/base/error.h"
-#include "linnet/base/units.h"
 #include "linnet/cli/image_options.h"
 #include "linnet/cli/verbs.h"
-#include "linnet/kernels/isa.h"
-#include "linnet/runtime/images.h"
+#include "linnet/tasks/images/images.h"
 
 namespace linnet::cli {
 namespace {
@@ -52,7 +49,7 @@ std::vector<uint8_t> Originals(const Options& options, Engine& engine) {
 }
 
 void Run(const Options& options) {
-  const auto model = OpenModel(options.model, "images", "complete", {options.precision});
+  const auto model = OpenModel(options.model, kImagesTask, "complete", {options.precision});
   const ModelSpec& spec = model->spec();
   const int rows = options.rows_known > 0 ? options.rows_known : spec.image()->height / 2;
   if (rows < 1 || rows >= spec.image()->height) {
@@ -89,26 +86,10 @@ void Run(const Options& options) {
   sheet.insert(sheet.end(), originals.begin(), originals.end());
   WriteSheet(spec, sheet, columns, options.drawing);
 
-  const double count = static_cast<double>(options.count * options.alternatives);
+  const size_t count = options.count * options.alternatives;
   const std::string source = options.from.dir.empty() ? "its own samples" : options.from.dir;
-  if (options.json) {
-    PrintJson({{"images", options.count * options.alternatives},
-               {"rows_known", rows},
-               {"of", source},
-               {"seconds", seconds},
-               {"images_per_second", count / seconds},
-               {"ms_per_image", 1e3 * seconds / count},
-               {"batch", options.drawing.batch},
-               {"threads", engine.pool().size()},
-               {"isa", kernels::ActiveIsa()},
-               {"precision", PrecisionName(model->precision())},
-               {"model", options.model},
-               {"out", options.drawing.out}});
-  } else {
-    std::cout << StrCat(options.drawing.out, ": ", count, " completions of ", source, " in ",
-                        FormatSeconds(seconds), ", ", FormatCount(count / seconds), " images/s, ",
-                        FormatCount(1e3 * seconds / count), " ms an image\n");
-  }
+  PrintDrawn({{"images", count}, {"rows_known", rows}, {"of", source}}, "completions of " + source, count,
+             seconds, options.model, engine, options.drawing, options.json);
 }
 
 }  // namespace

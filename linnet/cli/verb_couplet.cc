@@ -5,7 +5,7 @@
 #include "linnet/base/error.h"
 #include "linnet/base/utf8.h"
 #include "linnet/cli/verbs.h"
-#include "linnet/runtime/couplet.h"
+#include "linnet/tasks/couplet/couplet.h"
 
 namespace linnet::cli {
 namespace {
@@ -20,7 +20,7 @@ struct Options {
 };
 
 void Run(const Options& options) {
-  Engine engine(OpenModel(options.model, "couplet", "couplet", {options.precision}),
+  Engine engine(OpenModel(options.model, kCoupletTask, "couplet", {options.precision}),
                 {.threads = options.threads});
   CoupletWriter writer(engine);
   CoupletOptions how = options.how;

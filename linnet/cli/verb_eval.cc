@@ -1,55 +1,67 @@
 // linnet eval: how good a model is, measured with the runtime that will run it.
+#include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "linnet/base/error.h"
-#include "linnet/cli/eval.h"
+#include "linnet/base/units.h"
 #include "linnet/cli/image_options.h"
 #include "linnet/cli/sibling.h"
 #include "linnet/cli/verbs.h"
+#include "linnet/tasks/copy/copy.h"
+#include "linnet/tasks/task.h"
 
 namespace linnet::cli {
 namespace {
 
+struct Options : EvalOptions {
+  std::string model;
+  std::optional<Precision> precision;
+  int threads = 0;
+  bool json = false;
+  std::string dictionary;
+  int beam = 1;
+};
+
 // A model of speech is heard by the program that reads sound, with what was given here.
-[[noreturn]] void EvalSpeech(const EvalOptions& options) {
-  for (const auto& [given, flag] :
-       {std::pair(options.show != 0, "--show"), std::pair(options.seed != 0, "--seed"),
-        std::pair(!options.from.name.empty(), "--dataset"),
-        std::pair(options.batch != EvalOptions().batch, "--batch")}) {
-    if (given)
-      throw InputError(options.model, ": a model of speech, to which ", flag, " means nothing");
+[[noreturn]] void EvalSpeech(const Options& options, const CLI::App& verb) {
+  for (const char* flag : {"--show", "--seed", "--dataset", "--batch"}) {
+    if (verb.count(flag) == 0) continue;
+    throw InputError(options.model, ": a model of speech, to which ", flag, " means nothing");
   }
-  std::vector<std::string> arguments = {options.model, "--split", options.from.split};
-  const auto give = [&](bool given, const char* flag, const std::string& value) {
-    if (!given) return;
-    arguments.push_back(flag);
-    if (!value.empty()) arguments.push_back(value);
-  };
-  give(!options.from.dir.empty(), "--data", options.from.dir);
-  give(!options.dictionary.empty(), "--dictionary", options.dictionary);
-  give(options.limit > 0, "--limit", std::to_string(options.limit));
-  give(options.beam > 1, "--beam", std::to_string(options.beam));
-  give(options.precision.has_value(), "--precision",
-       options.precision ? PrecisionName(*options.precision) : "");
-  give(options.threads > 0, "--threads", std::to_string(options.threads));
-  give(options.json, "--json", "");
+  std::vector<std::string> arguments = {options.model};
+  for (const CLI::Option* option : verb.get_options()) {
+    if (option->get_positional() || option->count() == 0) continue;
+    arguments.push_back(option->get_name());
+    if (option->get_items_expected_max() > 0) arguments.push_back(option->results().back());
+  }
   Become(SpeechSibling("eval"), arguments);
 }
 
-void Run(const EvalOptions& options) {
-  if (Checkpoint::Open(options.model).spec().task == "speech") EvalSpeech(options);
+void Run(const Options& options, const CLI::App& verb) {
+  if (Checkpoint::Open(options.model).spec().ReadsFrames()) EvalSpeech(options, verb);
   if (!options.dictionary.empty() || options.beam > 1) {
     throw InputError(options.model,
                      ": no model of speech, and --dictionary and --beam are for those");
   }
   const auto model = Model::Open(options.model, {options.precision});
-  const std::string& task = model->spec().task;
-  for (const EvalTask* known : {&kEvalImages, &kEvalCopy, &kEvalText, &kEvalCouplet}) {
-    if (known->task == task) return known->run(options, model);
+  const auto task = FindTask(model->spec().task);
+  if (!task || !task->evaluate) {
+    throw InputError(model->path(), ": linnet eval knows no measure for the task '",
+                     model->spec().task, "'");
   }
-  throw InputError(model->path(), ": linnet eval knows no measure for the task '", task, "'");
+  Engine engine(model, {.threads = options.threads});
+  Evaluation result;
+  WithProgress(task->evaluating,
+               [&](const auto& report) { result = task->evaluate(options, engine, report); });
+  if (options.json) {
+    AddIdentity(result.record, options.model, *model, engine.pool().size());
+    return PrintJson(result.record);
+  }
+  std::cout << result.examples << result.summary << " ("
+            << FormatSeconds(result.record.at("seconds").get<double>()) << ")\n";
 }
 
 }  // namespace
@@ -71,7 +83,7 @@ void AddEval(CLI::App& app) {
       "  linnet eval runs/text/model.safetensors --data play.txt\n"
       "  linnet eval models/couplet.safetensors --data data/couplet/regulated-verse\n"
       "  linnet eval models/phones.safetensors --data data/an4\n");
-  auto options = std::make_shared<EvalOptions>();
+  auto options = std::make_shared<Options>();
   AddModelArgument(verb, options->model);
   AddDatasetOptions(verb, options->from);
   verb->add_option("--limit", options->limit,
@@ -99,7 +111,7 @@ void AddEval(CLI::App& app) {
   AddPrecisionOption(verb, options->precision);
   AddThreadsOption(verb, options->threads);
   AddJsonFlag(verb, options->json);
-  verb->callback([options] { Run(*options); });
+  verb->callback([options, verb] { Run(*options, *verb); });
 }
 
 }  // namespace linnet::cli

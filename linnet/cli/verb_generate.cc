@@ -3,7 +3,7 @@
 
 #include "linnet/base/error.h"
 #include "linnet/cli/verbs.h"
-#include "linnet/runtime/text.h"
+#include "linnet/tasks/text/text.h"
 
 namespace linnet::cli {
 namespace {
@@ -33,7 +33,7 @@ const char* Name(TextEnd end) {
 }
 
 void Run(const Options& options) {
-  Engine engine(OpenModel(options.model, "text", "generate", {options.precision}),
+  Engine engine(OpenModel(options.model, kTextTask, "generate", {options.precision}),
                 {.threads = options.threads});
   TextWriter writer(engine);
   std::string text;

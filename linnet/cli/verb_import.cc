@@ -17,7 +17,6 @@
 #include "linnet/base/utf8.h"
 #include "linnet/base/version.h"
 #include "linnet/cli/verbs.h"
-#include "linnet/data/image_set.h"
 #include "linnet/io/file.h"
 #include "linnet/io/pytorch.h"
 #include "linnet/io/safetensors.h"
@@ -25,6 +24,8 @@
 #include "linnet/model/mixer.h"
 #include "linnet/model/reference.h"
 #include "linnet/model/vocabulary.h"
+#include "linnet/tasks/images/images.h"
+#include "linnet/tasks/task.h"
 
 namespace linnet::cli {
 namespace {
@@ -102,21 +103,15 @@ std::string FirstValue(const Options& options, ReferenceModel& model) {
     throw InputError(
         "--dataset says what lies in the folder of --data; give both, or leave it out");
   }
-  if (spec.image() == nullptr) {
+  if (!spec.image()) {
     if (!options.data.empty()) {
       throw InputError(options.file, ": no model of images, so --data has no use; leave it out");
     }
     return "";
   }
   if (options.data.empty()) return model.has_first_value() ? "the file's own" : "uniform";
-  const ImageSet images = LoadImages(options.dataset, options.data, Split::kTrain);
-  if (images.width != spec.image()->width || images.height != spec.image()->height ||
-      images.channels != spec.image()->channels) {
-    throw InputError(options.data, ": images of ", images.width, " x ", images.height, " x ",
-                     images.channels, ", but the model's are ", spec.image()->width, " x ",
-                     spec.image()->height, " x ", spec.image()->channels,
-                     "; use the data set it was trained on");
-  }
+  const ImageSet images =
+      LoadImagesFor(spec, {.dir = options.data, .name = options.dataset, .split = "train"});
   model.SetFirstValue(FirstByteDistribution(images));
   return StrCat(images.name, ": ", images.size(), " training images");
 }

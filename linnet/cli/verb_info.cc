@@ -12,8 +12,6 @@
 #include "linnet/io/json.h"
 #include "linnet/kernels/isa.h"
 #include "linnet/model/checkpoint.h"
-#include "linnet/model/vocabulary.h"
-#include "linnet/runtime/speech_encoder.h"
 #include "linnet/runtime/state.h"
 
 namespace linnet::cli {
@@ -81,24 +79,6 @@ void PrintTransformer(const ModelSpec& spec) {
        spec.stack.mixer().value_dim == spec.stack.mixer().query_dim ? "" : StrCat(" (values: ", spec.stack.mixer().value_dim, ")"));
 }
 
-void PrintTask(const ModelSpec& spec) {
-  if (const ImageSpec* image = spec.image()) {
-    Line("task", spec.task, " of ", image->width, " x ", image->height,
-         image->channels == 1 ? ", gray" : ", RGB");
-  } else if (const TextSpec* text = spec.text()) {
-    Line("task", spec.task, ", ", spec.input.vocabulary - Vocabulary::kFirst, " ",
-         text->unit == TextUnit::kByte ? "bytes" : "characters",
-         spec.head.tied ? "; embedding and head are one matrix" : "");
-  } else if (const SpeechSpec* speech = spec.speech()) {
-    Line("task", spec.task, ", ", spec.head.classes - 1, " phones");
-    Line("hears", speech->bands, " bands at ", speech->sample_rate,
-         " samples a second, normalized by the ", speech->normalization, "; ", speech->stack,
-         " frames of 10 ms every ", speech->stride, ", ", speech->lookahead, " of them ahead");
-  } else {
-    Line("task", spec.task, ", ", spec.input.vocabulary - 1, " symbols");
-  }
-}
-
 std::string DescribeState(const ModelSpec& spec, const ordered_json& info) {
   switch (StateKindOf(spec)) {
     case StateKind::kNone:
@@ -120,7 +100,7 @@ void PrintTable(const ModelSpec& spec, const ordered_json& info) {
   const auto line = [](const char* name, const auto&... value) { Line(name, value...); };
   const auto bytes = [&](const char* key) { return FormatBytes(info[key].get<double>()); };
   std::cout << info["model"].get<std::string>() << "\n";
-  PrintTask(spec);
+  for (const auto& [name, value] : DescribeTask(spec)) Line(name.c_str(), value);
   if (spec.lstm()) {
     line("network", "LSTM in both directions, ", spec.stack.layers(), " layers of ",
          spec.stack.d_model);

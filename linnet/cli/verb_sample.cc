@@ -1,17 +1,13 @@
 // linnet sample: new images from an image model, on one sheet.
 #include <cmath>
-#include <iostream>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "linnet/base/error.h"
-#include "linnet/base/units.h"
 #include "linnet/cli/image_options.h"
 #include "linnet/cli/verbs.h"
-#include "linnet/kernels/isa.h"
-#include "linnet/runtime/images.h"
+#include "linnet/tasks/images/images.h"
 
 namespace linnet::cli {
 namespace {
@@ -27,7 +23,7 @@ struct Options {
 };
 
 void Run(const Options& options) {
-  const auto model = OpenModel(options.model, "images", "sample", {options.precision});
+  const auto model = OpenModel(options.model, kImagesTask, "sample", {options.precision});
   const int square = static_cast<int>(std::ceil(std::sqrt(static_cast<double>(options.count))));
   const int columns = options.columns > 0 ? options.columns : square;
   CheckSheet(model->spec(), options.model, options.count, columns, options.drawing);
@@ -40,24 +36,9 @@ void Run(const Options& options) {
   });
   const double seconds = watch.Seconds();
 
-  const double count = static_cast<double>(options.count);
   WriteSheet(model->spec(), pixels, columns, options.drawing);
-  if (options.json) {
-    PrintJson({{"images", options.count},
-               {"seconds", seconds},
-               {"images_per_second", count / seconds},
-               {"ms_per_image", 1e3 * seconds / count},
-               {"batch", options.drawing.batch},
-               {"threads", engine.pool().size()},
-               {"isa", kernels::ActiveIsa()},
-               {"precision", PrecisionName(model->precision())},
-               {"model", options.model},
-               {"out", options.drawing.out}});
-  } else {
-    std::cout << StrCat(options.drawing.out, ": ", options.count, " images in ",
-                        FormatSeconds(seconds), ", ", FormatCount(count / seconds), " images/s, ",
-                        FormatCount(1e3 * seconds / count), " ms an image\n");
-  }
+  PrintDrawn({{"images", options.count}}, "images", options.count, seconds, options.model, engine,
+             options.drawing, options.json);
 }
 
 }  // namespace

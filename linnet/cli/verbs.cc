@@ -8,10 +8,10 @@
 #include <iostream>
 
 #include "linnet/base/error.h"
-#include "linnet/base/progress.h"
 #include "linnet/base/units.h"
 #include "linnet/io/file.h"
 #include "linnet/io/json.h"
+#include "linnet/kernels/isa.h"
 
 namespace linnet::cli {
 
@@ -82,17 +82,11 @@ void AddPrecisionOption(CLI::App* verb, std::optional<Precision>& precision) {
       ->type_name("NAME");
 }
 
-std::shared_ptr<const Model> OpenModel(const std::string& path, const std::string& task,
+std::shared_ptr<const Model> OpenModel(const std::string& path, const Task& task,
                                        const std::string& verb, const ModelOptions& options) {
   auto model = Model::Open(path, options);
   CheckTask(*model, task, verb);
   return model;
-}
-
-void CheckTask(const Model& model, const std::string& task, const std::string& verb) {
-  if (model.spec().task == task) return;
-  throw InputError(model.path(), ": a model of the task '", model.spec().task, "', but linnet ",
-                   verb, " needs one of '", task, "'; see 'linnet info ", model.path(), "'");
 }
 
 void CheckWritable(const std::string& path) {
@@ -113,6 +107,13 @@ void PrintJson(const nlohmann::ordered_json& value) {
   std::cout << EscapeControls(value.dump(2, ' ', /*ensure_ascii=*/false,
                                          nlohmann::ordered_json::error_handler_t::replace))
             << "\n";
+}
+
+void AddIdentity(nlohmann::ordered_json& record, const std::string& file, const Model& model, int threads) {
+  record.update({{"model", file},
+                 {"threads", threads},
+                 {"isa", kernels::ActiveIsa()},
+                 {"precision", PrecisionName(model.precision())}});
 }
 
 void WithProgress(const std::string& what,

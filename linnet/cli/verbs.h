@@ -13,7 +13,6 @@
 #define LINNET_CLI_VERBS_H_
 
 #include <CLI/CLI.hpp>
-#include <chrono>
 #include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -21,9 +20,11 @@
 #include <vector>
 
 #include "linnet/base/function_ref.h"
+#include "linnet/base/progress.h"
 #include "linnet/model/names.h"
 #include "linnet/runtime/choice.h"
 #include "linnet/runtime/engine.h"
+#include "linnet/tasks/task.h"
 
 namespace linnet::cli {
 
@@ -79,11 +80,8 @@ void AddTrainerVerb(CLI::App& app, const std::string& name, const std::string& s
                     const char* program, const std::string& subcommand = "");
 
 // Opens the model and checks that it is of that task; `verb` is for the message.
-std::shared_ptr<const Model> OpenModel(const std::string& path, const std::string& task,
+std::shared_ptr<const Model> OpenModel(const std::string& path, const Task& task,
                                        const std::string& verb, const ModelOptions& options = {});
-
-// Throws InputError for a model that this runtime opens but whose task is another.
-void CheckTask(const Model& model, const std::string& task, const std::string& verb);
 
 // Throws now what writing `path` would throw later, after minutes of work. Leaves nothing behind.
 void CheckWritable(const std::string& path);
@@ -94,15 +92,8 @@ std::string DescribeAttention(const ModelSpec& spec);
 // One JSON value on stdout.
 void PrintJson(const nlohmann::ordered_json& value);
 
-class Stopwatch {
- public:
-  double Seconds() const {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  }
-
- private:
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
+// Says in a measure's record what was measured: the model by its file, threads, precision.
+void AddIdentity(nlohmann::ordered_json& record, const std::string& file, const Model& model, int threads);
 
 // Runs work(report) with a progress line on stderr: report(done, total) shows "WHAT 12/100, 3.4/s".
 void WithProgress(const std::string& what,

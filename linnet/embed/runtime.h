@@ -1,7 +1,7 @@
 // The running half of linnet in one header, as an installed package has it: load a model, generate with
 // it, keep its state.
 //
-//   #include <linnet/runtime.h>                // find_package(linnet); link linnet::runtime
+//   #include <linnet/runtime.h>                // find_package(linnet); link linnet::tasks
 //
 //   auto model = linnet::Model::Open("digits.safetensors");
 //   linnet::Engine engine(model);
@@ -10,12 +10,12 @@
 #define LINNET_EMBED_RUNTIME_H_
 
 #include "linnet/base/error.h"
-#include "linnet/runtime/copy.h"
 #include "linnet/runtime/engine.h"
-#include "linnet/runtime/images.h"
 #include "linnet/runtime/model.h"
 #include "linnet/runtime/narrow.h"
 #include "linnet/runtime/scheduler.h"
 #include "linnet/runtime/state.h"
+#include "linnet/tasks/copy/copy.h"
+#include "linnet/tasks/images/images.h"
 
 #endif  // LINNET_EMBED_RUNTIME_H_

@@ -26,6 +26,7 @@
 #include "linnet/runtime/engine.h"
 #include "linnet/runtime/scheduler.h"
 #include "linnet/server/snapshots.h"
+#include "linnet/tasks/endpoint.h"
 
 namespace linnet::server {
 
@@ -36,40 +37,17 @@ struct BatcherOptions {
   SnapshotOptions snapshots = {};
 };
 
-enum class Ended : uint8_t { kDone, kFull, kCancelled, kFailed };
-
-// Several sequences that go on from one prompt. The functions are called on the batcher's thread, but for
-// next(), which may be called for several sequences at once, on the engine's. They must not block: those
-// that are running wait meanwhile.
-struct Work {
-  std::vector<int32_t> prompt;
-  size_t sequences = 1;
-  // The next symbol of a sequence, or none where it ends (with the one before).
-  std::function<std::optional<int32_t>(size_t sequence, std::span<const float> outputs)> next;
-  // Once for each sequence, last. What an exception of next() said is in `why`.
-  std::function<void(size_t sequence, Ended how, const std::string& why)> ended;
-  // Once, before the first symbol: the prompt has been read, but for `known` symbols of it; may be empty,
-  // and be called on a thread as next() is.
-  std::function<void(size_t known)> begun = {};
-};
-
-class Batcher {
+class Batcher : public Worker {
  public:
   // Throws InputError where the states do not fit into memory.
   Batcher(std::shared_ptr<const Model> model, const BatcherOptions& options);
-  ~Batcher();  // cancels what is left
+  ~Batcher() override;  // cancels what is left
 
-  const Model& model() const { return engine_.model(); }
-  // Of one request's sequences, at most.
-  size_t most_sequences() const { return options_.sequences + options_.queue; }
-
-  // The request's number; nothing where the queue is full. Throws InputError on a prompt that the model
-  // cannot read, and on no sequences or more than most_sequences().
-  std::optional<uint64_t> Submit(Work work);
-
-  // Ends what is left of a request, as soon as the symbol that is being computed is there.
-  void Cancel(uint64_t request);
-  // The same for all requests that there are.
+  const Model& model() const override { return engine_.model(); }
+  size_t most_sequences() const override { return options_.sequences + options_.queue; }
+  std::optional<uint64_t> Submit(Work work) override;
+  void Cancel(uint64_t request) override;
+  // Cancels all requests that there are.
   void CancelAll();
   // Waits until the snapshots' folder has all of them. With nothing running.
   void Flush() { snapshots_.Flush(); }

@@ -14,7 +14,9 @@
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <string_view>
 #include <thread>
@@ -26,6 +28,7 @@
 #include "linnet/server/connections.h"
 #include "linnet/server/metrics.h"
 #include "linnet/server/pages.h"
+#include "linnet/tasks/task.h"
 
 namespace linnet::server {
 namespace {
@@ -124,6 +127,31 @@ std::string ContentType(std::string_view name) {
   return "application/octet-stream";
 }
 
+// The task whose models answer at this path.
+std::optional<Task> TaskAt(const std::string& path) {
+  for (const Task& task : Tasks()) {
+    if (task.endpoint && path == task.path) return task;
+  }
+  return {};
+}
+
+// By path: those that some model has the task for.
+std::map<std::string, std::unique_ptr<Endpoint>> Endpoints(const std::vector<Served>& models,
+                                                           const EndpointLimits& limits) {
+  std::map<std::string, std::unique_ptr<Endpoint>> endpoints;
+  for (const Task& task : Tasks()) {
+    std::vector<ServedModel> served;
+    for (const Served& model : models) {
+      if (!IsOf(model.batcher->model().spec(), task)) continue;
+      served.push_back({model.name, model.batcher.get()});
+    }
+    if (task.endpoint && !served.empty()) {
+      endpoints.emplace(task.path, task.endpoint(std::move(served), limits));
+    }
+  }
+  return endpoints;
+}
+
 double ResidentBytes() {
   std::ifstream file("/proc/self/statm");
   double pages = 0, resident = 0;
@@ -177,7 +205,7 @@ struct Server::Impl {
 
   std::vector<Served> models;
   ServerOptions options;
-  std::vector<std::unique_ptr<Endpoint>> endpoints;
+  std::map<std::string, std::unique_ptr<Endpoint>> endpoints;  // by path
   Metrics metrics;
   std::set<std::string> paths = {"/", "/healthz", "/metrics", "/v1/models"};  // that there are
   std::chrono::steady_clock::time_point begun = std::chrono::steady_clock::now();
@@ -250,8 +278,8 @@ void Server::Impl::Routes() {
     if (!response.body.empty() || response.content_provider_) return;  // it has been said
     const int status = response.status;
     SetError(response, status,
-             status == 404 && !TaskAt(request.path).empty()
-                 ? StrCat("no model of the task '", TaskAt(request.path), "' is served here")
+             status == 404 && TaskAt(request.path)
+                 ? StrCat("no model of the task '", TaskAt(request.path)->name, "' is served here")
              : status == 404 ? StrCat("there is nothing at ", Brief(request.path))
              : status == 413 ? "the request's body is larger than this server takes"
              : status == 414 ? "the request's address is too long"
@@ -305,22 +333,22 @@ void Server::Impl::Routes() {
     }
     response.set_content(Dump(list) + "\n", kJson);
   });
-  for (const auto& endpoint : endpoints) {
-    paths.insert(endpoint->path());
-    http.Post(endpoint->path(), [this, &endpoint = *endpoint](const httplib::Request& request,
-                                                              httplib::Response& response,
-                                                              const httplib::ContentReader& body) {
+  for (const auto& [path, endpoint] : endpoints) {
+    paths.insert(path);
+    http.Post(path, [this, &endpoint = *endpoint](const httplib::Request& request,
+                                                  httplib::Response& response,
+                                                  const httplib::ContentReader& body) {
       Answer(endpoint, request, response, body);
     });
     const auto post_only = [](const httplib::Request&, httplib::Response& response) {
       response.set_header("Allow", "POST");
       SetError(response, 405, "this path takes POST, with JSON");
     };
-    http.Get(endpoint->path(), post_only);
-    http.Put(endpoint->path(), post_only);
-    http.Patch(endpoint->path(), post_only);
-    http.Delete(endpoint->path(), post_only);
-    http.Options(endpoint->path(), post_only);
+    http.Get(path, post_only);
+    http.Put(path, post_only);
+    http.Patch(path, post_only);
+    http.Delete(path, post_only);
+    http.Options(path, post_only);
   }
   Pages();
 }
@@ -397,7 +425,7 @@ void Server::Impl::Answer(Endpoint& endpoint, const httplib::Request& request,
     if (fd < 0) fd = SocketOf(request);
     left = Gone(fd);
     if (!left && account->Seconds() < options.seconds) continue;
-    reply.batcher->Cancel(reply.request);
+    reply.worker->Cancel(reply.request);
     throw Refusal{503, StrCat("no place was free within ", options.seconds, " s; try again later")};
   }
   if (reply.events) {
@@ -423,7 +451,7 @@ void Server::Impl::Collect(const httplib::Request& request, httplib::Response& r
       fd = SocketOf(request);  // not for what is there at once
     left = left || Gone(fd);
     if ((left || account->Seconds() > options.seconds) && !std::exchange(cancelled, true)) {
-      reply.batcher->Cancel(reply.request);
+      reply.worker->Cancel(reply.request);
     }
   }
   response.status = *reply.status;
@@ -447,12 +475,12 @@ void Server::Impl::Send(httplib::Response& response, const Reply& reply, int fd,
     // A client that has left frees its place.
     if (Gone(fd) || !sink.is_writable() ||
         (!piece.empty() && !sink.write(piece.data(), piece.size()))) {
-      reply.batcher->Cancel(reply.request);
+      reply.worker->Cancel(reply.request);
       left = true;
       return false;
     }
     if (account->Seconds() > options.seconds && !std::exchange(*cancelled, true)) {
-      reply.batcher->Cancel(reply.request);
+      reply.worker->Cancel(reply.request);
     }
     return true;
   };

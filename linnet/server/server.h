@@ -15,9 +15,15 @@
 #include <string>
 #include <vector>
 
-#include "linnet/server/endpoint.h"
+#include "linnet/server/batcher.h"
 
 namespace linnet::server {
+
+// A model that is served, under a name.
+struct Served {
+  std::string name;
+  std::unique_ptr<Batcher> batcher;
+};
 
 struct ServerOptions {
   std::string host = "127.0.0.1";

@@ -16,10 +16,10 @@
 #include "linnet/runtime/choice.h"
 #include "linnet/runtime/test_util.h"
 #include "linnet/server/batcher.h"
-#include "linnet/server/endpoint.h"
 #include "linnet/server/metrics.h"
 #include "linnet/server/pages.h"
 #include "linnet/server/snapshots.h"
+#include "linnet/tasks/endpoint.h"
 
 namespace linnet::server {
 namespace {

@@ -1,5 +1,5 @@
 // The copy task (§4.1.1): symbols, a separator, the same symbols again.
-#include "linnet/data/copy_task.h"
+#include "linnet/tasks/copy/copy_task.h"
 
 #include <torch/utils.h>
 

@@ -5,8 +5,8 @@
 
 #include "linnet/base/error.h"
 #include "linnet/base/rng.h"
-#include "linnet/data/couplets.h"
 #include "linnet/model/vocabulary.h"
+#include "linnet/tasks/couplet/couplets.h"
 #include "linnet/train/symbols.h"
 
 namespace linnet::train {

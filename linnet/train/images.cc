@@ -7,9 +7,9 @@
 
 #include "linnet/base/error.h"
 #include "linnet/base/rng.h"
-#include "linnet/data/image_set.h"
 #include "linnet/nn/losses.h"
 #include "linnet/nn/sequence_model.h"
+#include "linnet/tasks/images/image_set.h"
 #include "linnet/train/task.h"
 
 namespace linnet::train {

@@ -11,12 +11,12 @@
 #include "linnet/base/rng.h"
 #include "linnet/base/thread_pool.h"
 #include "linnet/base/utf8.h"
-#include "linnet/data/audio.h"
-#include "linnet/data/ctc.h"
-#include "linnet/data/filterbank.h"
-#include "linnet/data/speech_set.h"
 #include "linnet/nn/losses.h"
 #include "linnet/nn/speech_model.h"
+#include "linnet/tasks/speech/audio.h"
+#include "linnet/tasks/speech/ctc.h"
+#include "linnet/tasks/speech/filterbank.h"
+#include "linnet/tasks/speech/speech_set.h"
 #include "linnet/train/task.h"
 
 namespace linnet::train {

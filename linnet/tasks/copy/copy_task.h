@@ -1,0 +1,47 @@
+// The copy task: a sequence of random symbols, a separator, and the same symbols again, which the
+// model must repeat from memory.
+//
+//   CopyBatch batch = MakeCopyBatch({.max_length = 128}, 32, Philox(seed, step));
+//
+//   position   0    ..  n-1   n    n+1  ..  2n    2n+1 ..
+//   token      s_1  ..  s_n   0    s_1  ..  s_n   0    ..     symbols are 1 .. symbols
+//   target     s_2  ..  0     s_1  s_2  ..  0     0    ..     the next token
+//   mask       0    ..  1     1    1    ..  0     0    ..     1 on n-1 .. 2n-1
+//
+// In the first copy the loss counts where the separator is due and nowhere else: a model that expects
+// it at every place there loses nothing, so the loss can come down to zero. Accuracy is best counted
+// from position n on.
+#ifndef LINNET_TASKS_COPY_COPY_TASK_H_
+#define LINNET_TASKS_COPY_COPY_TASK_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "linnet/base/rng.h"
+
+namespace linnet {
+
+struct CopyTask {
+  int max_length = 128;  // n is uniform in [min_length, max_length)
+  int symbols = 10;
+  int min_length = 10;  // lowered where max_length leaves no room for it
+
+  int sequence_length() const { return 2 * max_length + 1; }
+  int vocabulary() const { return symbols + 1; }
+};
+
+struct CopyBatch {
+  int batch = 0, length = 0;
+  std::vector<int64_t> tokens;   // [batch, length], zeros behind the second copy
+  std::vector<int64_t> targets;  // [batch, length], tokens one position on, 0 at the end
+  std::vector<float> mask;       // [batch, length], 1 where the loss counts
+  std::vector<int32_t> lengths;  // [batch], n
+};
+
+// `batch` fresh samples of task.sequence_length() tokens, the same for the same generator. Throws
+// InputError for a task or a batch without room for one symbol.
+CopyBatch MakeCopyBatch(const CopyTask& task, int batch, Philox rng);
+
+}  // namespace linnet
+
+#endif  // LINNET_TASKS_COPY_COPY_TASK_H_

@@ -1,0 +1,81 @@
+// The copy task: the share of symbols that are copied, over sequences that training never saw.
+#include <algorithm>
+#include <cmath>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "linnet/base/error.h"
+#include "linnet/base/progress.h"
+#include "linnet/base/rng.h"
+#include "linnet/tasks/copy/copy.h"
+#include "linnet/tasks/copy/copy_task.h"
+#include "linnet/tasks/task.h"
+
+namespace linnet {
+namespace {
+
+// Training draws its sequences from streams 0, 1, 2, ... of its seed: these are far from them.
+constexpr uint64_t kFreshStreams = uint64_t{1} << 62;
+
+std::string Join(std::span<const int32_t> symbols) {
+  std::string text;
+  for (int32_t symbol : symbols) text += (text.empty() ? "" : " ") + std::to_string(symbol);
+  return text;
+}
+
+Evaluation EvalCopy(const EvalOptions& options, Engine& engine, const EvalProgress& report) {
+  const Model& model = engine.model();
+  if (!options.from.dir.empty()) {
+    throw InputError(model.path(), ": a model of the task 'copy', which needs no data; leave out ",
+                     "--data");
+  }
+  CopyTask task;
+  task.symbols = model.spec().input.vocabulary - 1;
+  task.max_length = std::max(1, model.spec().input.max_length / 2);
+  const size_t count = options.limit > 0 ? options.limit : kCopySequences;
+  const Stopwatch watch;
+  size_t symbols = 0, right = 0, whole = 0;
+  std::string shown;
+  for (size_t i = 0; i < count; ++i) {
+    const CopyBatch sample = MakeCopyBatch(task, 1, Philox(options.seed, kFreshStreams + i));
+    const size_t n = static_cast<size_t>(sample.lengths[0]);
+    const std::vector<int32_t> given(sample.tokens.begin(),
+                                     sample.tokens.begin() + sample.lengths[0]);
+    const std::vector<int32_t> copied = CopySymbols(engine, given);
+    size_t same = 0;
+    for (size_t t = 0; t < n; ++t) same += given[t] == copied[t];
+    symbols += n;
+    right += same;
+    whole += same == n;
+    if (i < static_cast<size_t>(options.show)) {
+      shown += StrCat("given   ", Join(given), "\ncopied  ", Join(copied), "\n",
+                      same == n ? "" : StrCat("        ", n - same, " of ", n, " differ\n"), "\n");
+    }
+    report(i + 1, count);
+  }
+  const double accuracy = static_cast<double>(right) / static_cast<double>(symbols);
+  return {.record = {{"accuracy", accuracy},
+                     {"sequences", count},
+                     {"sequences_right", whole},
+                     {"symbols", symbols},
+                     {"seconds", watch.Seconds()},
+                     {"seed", options.seed}},
+          .summary = StrCat("accuracy ", std::round(accuracy * 1e4) / 100, "% of ", symbols,
+                            " symbols; ", whole, " of ", count, " sequences without a mistake"),
+          .examples = shown};
+}
+
+}  // namespace
+
+constinit const Task kCopyTask = {
+    .name = "copy",
+    .description = "symbols repeated after a separator",
+    .evaluating = "copying",
+    .evaluate = EvalCopy,
+    .describe = [](const ModelSpec& spec) -> TaskLines {
+      return {{"task", StrCat(", ", spec.input.vocabulary - 1, " symbols")}};
+    },
+};
+
+}  // namespace linnet

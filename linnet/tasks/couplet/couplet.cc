@@ -1,0 +1,272 @@
+#include "linnet/tasks/couplet/couplet.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "linnet/base/error.h"
+#include "linnet/base/utf8.h"
+#include "linnet/tasks/text/text.h"
+
+namespace linnet {
+
+bool IsPunctuation(char32_t c) {
+  const auto in = [c](char32_t low, char32_t high) { return c >= low && c <= high; };
+  return in(0x21, 0x2f) || in(0x3a, 0x40) || in(0x5b, 0x60) || in(0x7b, 0x7e) || c == 0xb7 ||
+         in(0x2010, 0x2027) || in(0x3001, 0x3003) || in(0x3008, 0x3011) || in(0x3014, 0x301f) ||
+         in(0xff01, 0xff0f) || in(0xff1a, 0xff20) || in(0xff3b, 0xff40) || in(0xff5b, 0xff65);
+}
+
+CoupletSymbols::CoupletSymbols(const Model& model)
+    : vocabulary(VocabularyOf(model)), path(model.path()) {
+  const ModelSpec& spec = model.spec();
+  if (spec.task != "couplet") {
+    throw InputError(path, ": a model of the task '", spec.task, "', which answers no couplets");
+  }
+  const auto positions = static_cast<size_t>(spec.input.max_length);
+  longest = spec.encoder_decoder() ? positions - 1 : (positions - 1) / 2;
+  comma = vocabulary.Encode("，")[0];
+  punctuation.assign(vocabulary.size(), false);
+  for (size_t i = Vocabulary::kFirst; i < vocabulary.size(); ++i) {
+    const auto c = NextCodePoint(vocabulary.Decode(static_cast<int32_t>(i)), 0);
+    punctuation[i] = c && IsPunctuation(c->value);
+  }
+  for (size_t i = 0; i < vocabulary.size(); ++i) {
+    if (i < Vocabulary::kFirst || punctuation[i]) unwritten.push_back(static_cast<int32_t>(i));
+  }
+}
+
+std::string WithoutBlanks(const std::string& text, const std::string& what) {
+  std::string line;
+  for (size_t at = 0; at < text.size();) {
+    const auto c = NextCodePoint(text, at);
+    if (!c) throw InputError(what, " is no UTF-8");
+    constexpr char32_t kBlanks[] = {' ', 0x3000, 0x200b,
+                                    0xfeff};  // ideographic, of no width, byte order mark
+    if (std::find(std::begin(kBlanks), std::end(kBlanks), c->value) == std::end(kBlanks)) {
+      line.append(text, at, c->bytes);
+    }
+    at += c->bytes;
+  }
+  if (!IsPrintable(line)) throw InputError(what, " holds control characters");
+  return line;
+}
+
+CoupletLine::CoupletLine(const CoupletSymbols& symbols, const std::string& first)
+    : symbols_(symbols), read_(symbols.vocabulary.Encode(first)) {
+  for (size_t at = 0; at < first.size();) {
+    const CodePoint c = *NextCodePoint(first, at);
+    characters_.push_back(first.substr(at, c.bytes));
+    punctuation_.push_back(IsPunctuation(c.value));
+    if (punctuation_.back() && read_[punctuation_.size() - 1] == Vocabulary::kUnknown) {
+      read_[punctuation_.size() - 1] = symbols.comma;
+    }
+    at += c.bytes;
+  }
+  if (read_.empty()) throw InputError("the first line is empty");
+  if (read_.size() > symbols.longest) {
+    throw InputError("a first line of ", read_.size(), " characters is longer than the ",
+                     symbols.longest, " that this model answers");
+  }
+}
+
+std::vector<int32_t> CoupletLine::Prompt() const {
+  std::vector<int32_t> prompt = read_;
+  prompt.push_back(Vocabulary::kSeparator);
+  return prompt;
+}
+
+std::vector<std::string> CoupletLine::Unknown() const {
+  std::vector<std::string> unknown;
+  for (size_t i = 0; i < read_.size(); ++i) {
+    if (read_[i] == Vocabulary::kUnknown &&
+        std::find(unknown.begin(), unknown.end(), characters_[i]) == unknown.end()) {
+      unknown.push_back(characters_[i]);
+    }
+  }
+  return unknown;
+}
+
+std::string CoupletLine::Text(size_t at, int32_t symbol) const {
+  return punctuation_[at] ? characters_[at] : symbols_.vocabulary.Decode(symbol);
+}
+
+void CoupletLine::Allow(size_t at, std::span<const int32_t> used, std::span<float> logits) const {
+  const auto forbid = [&](size_t symbol) { logits[symbol] = -INFINITY; };
+  for (const int32_t symbol : symbols_.unwritten) forbid(static_cast<size_t>(symbol));
+  forbid(static_cast<size_t>(read_[at]));
+  // A character stands again where the first line repeats its own, and nowhere else.
+  for (size_t i = 0; i < at; ++i) {
+    if (punctuation_[i]) continue;
+    const auto written = static_cast<size_t>(used[i]);
+    if (characters_[i] == characters_[at]) {
+      const float logit = logits[written];
+      std::fill(logits.begin(), logits.end(), -INFINITY);
+      logits[written] = std::max(logit, std::numeric_limits<float>::lowest());
+      return;
+    }
+    forbid(written);
+  }
+}
+
+int32_t CoupletDraft::Next(std::span<const float> outputs) {
+  const size_t at = symbols_.size();
+  const bool given = rules_ && line_->punctuation(at);  // not a choice
+  int32_t symbol = given ? line_->symbol(at) : 0;
+  if (!given) {
+    allowed_.assign(outputs.begin(), outputs.end());
+    if (rules_) {
+      line_->Allow(at, symbols_, allowed_);
+    } else {
+      allowed_[Vocabulary::kSeparator] = allowed_[Vocabulary::kUnknown] = -INFINITY;
+    }
+    symbol = Choose(allowed_, choice_, rng_);
+    answer_.log_probability += outputs[static_cast<size_t>(symbol)] - LogSumExp(outputs);
+    ++answer_.characters;
+  }
+  symbols_.push_back(symbol);
+  if (rules_) {
+    last_ = line_->Text(at, symbol);
+    done_ = symbols_.size() == line_->size();
+  } else {
+    last_ = line_->symbols().vocabulary.Decode(symbol);
+    const size_t most = std::min(2 * line_->size(), 2 * line_->symbols().longest - line_->size());
+    done_ = symbol == Vocabulary::kEnd || symbols_.size() == most;
+  }
+  answer_.text += last_;
+  return symbol;
+}
+
+struct CoupletWriter::Begun {
+  State state;  // of one sequence
+  std::vector<float> logits;
+};
+
+std::vector<Answer> CoupletWriter::Write(const std::string& first, const CoupletOptions& options) {
+  Validate(options.choice);
+  if (options.candidates == 0) throw InputError("candidates is 0; ask for at least one");
+  const CoupletLine line(symbols_, WithoutBlanks(first));
+  const std::vector<int32_t> prompt = line.Prompt();
+  Begun begun{engine_.NewState(1), std::vector<float>(engine_.output_size())};
+  engine_.Prefix(begun.state, prompt, prompt.size(), begun.logits);
+  return options.beam > 0 && options.rules ? Search(line, begun, options)
+                                           : Draw(line, begun, options);
+}
+
+// Beam search: of all continuations of the lines that are kept, the likeliest go on.
+std::vector<Answer> CoupletWriter::Search(const CoupletLine& line, const Begun& begun,
+                                          const CoupletOptions& options) {
+  struct Path {
+    std::vector<int32_t> symbols;
+    double log_probability = 0;
+  };
+  const size_t width = engine_.output_size();
+  const size_t beam = options.beam;
+  std::vector<Path> paths(1);
+  State state = begun.state.Clone();
+  std::vector<float> logits = begun.logits, allowed(width);
+  size_t counted = 0;
+  for (size_t at = 0; at < line.size(); ++at) {
+    struct Next {
+      double log_probability;
+      size_t path;
+      int32_t symbol;
+    };
+    std::vector<Next> next;
+    for (size_t p = 0; p < paths.size(); ++p) {
+      const auto row = std::span(logits).subspan(p * width, width);
+      if (line.punctuation(at)) {  // not a choice: it costs nothing
+        next.push_back({paths[p].log_probability, p, line.symbol(at)});
+        continue;
+      }
+      LogSoftmax(row);
+      std::copy(row.begin(), row.end(), allowed.begin());
+      line.Allow(at, paths[p].symbols, allowed);
+      std::vector<int32_t> order;
+      for (size_t i = 0; i < width; ++i) {
+        if (allowed[i] > -INFINITY) order.push_back(static_cast<int32_t>(i));
+      }
+      const auto likelier = [&](int32_t a, int32_t b) {
+        const float x = allowed[static_cast<size_t>(a)], y = allowed[static_cast<size_t>(b)];
+        return x != y ? x > y : a < b;
+      };
+      const auto end = order.begin() + static_cast<ptrdiff_t>(std::min(beam, order.size()));
+      std::partial_sort(order.begin(), end, order.end(), likelier);
+      for (auto i = order.begin(); i != end; ++i) {
+        next.push_back({paths[p].log_probability + allowed[static_cast<size_t>(*i)], p, *i});
+      }
+    }
+    std::stable_sort(next.begin(), next.end(), [](const Next& a, const Next& b) {
+      return a.log_probability > b.log_probability;
+    });
+    if (next.size() > beam) next.resize(beam);
+    if (next.empty()) return {};
+    counted += !line.punctuation(at);
+    std::vector<Path> kept;
+    std::vector<size_t> from;
+    std::vector<int32_t> symbols;
+    for (const Next& one : next) {
+      kept.push_back({paths[one.path].symbols, one.log_probability});
+      kept.back().symbols.push_back(one.symbol);
+      from.push_back(one.path);
+      symbols.push_back(one.symbol);
+    }
+    paths = std::move(kept);
+    if (at + 1 == line.size()) break;
+    state = state.Select(from);
+    logits.resize(paths.size() * width);
+    engine_.Step(state, symbols, logits);
+  }
+  std::vector<Answer> answers;
+  for (const Path& path : paths) {
+    if (answers.size() == options.candidates) break;
+    Answer answer{.log_probability = path.log_probability, .characters = counted};
+    for (size_t i = 0; i < path.symbols.size(); ++i) {
+      answer.text += line.Text(i, path.symbols[i]);
+    }
+    answers.push_back(std::move(answer));
+  }
+  return answers;
+}
+
+std::vector<Answer> CoupletWriter::Draw(const CoupletLine& line, const Begun& begun,
+                                        const CoupletOptions& options) {
+  const size_t width = engine_.output_size(), count = options.candidates;
+  State state = begun.state.Fork(count);
+  std::vector<float> logits(count * width);
+  std::vector<CoupletDraft> drafts;
+  for (size_t i = 0; i < count; ++i) {
+    std::copy(begun.logits.begin(), begun.logits.end(),
+              logits.begin() + static_cast<ptrdiff_t>(i * width));
+    drafts.emplace_back(line, options.choice, options.seed, /*stream=*/i, options.rules);
+  }
+  std::vector<int32_t> symbols(count, Vocabulary::kEnd);
+  const auto done = [](const CoupletDraft& draft) { return draft.done(); };
+  while (true) {
+    for (size_t i = 0; i < count; ++i) {
+      if (drafts[i].done()) continue;
+      symbols[i] = drafts[i].Next(std::span(logits).subspan(i * width, width));
+    }
+    if (std::all_of(drafts.begin(), drafts.end(), done)) break;
+    engine_.Step(state, symbols, logits);
+  }
+  std::vector<Answer> answers;
+  for (const CoupletDraft& draft : drafts) answers.push_back(draft.answer());
+  return Distinct(std::move(answers));
+}
+
+std::vector<Answer> Distinct(std::vector<Answer> answers) {
+  std::stable_sort(answers.begin(), answers.end(), [](const Answer& a, const Answer& b) {
+    return a.log_probability > b.log_probability;
+  });
+  std::vector<Answer> distinct;
+  for (Answer& answer : answers) {
+    const bool there = std::any_of(distinct.begin(), distinct.end(),
+                                   [&](const Answer& other) { return other.text == answer.text; });
+    if (!there) distinct.push_back(std::move(answer));
+  }
+  return distinct;
+}
+
+}  // namespace linnet

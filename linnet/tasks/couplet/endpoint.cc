@@ -1,0 +1,138 @@
+// POST /v1/couplets: second lines for a first one (docs/http.md).
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "linnet/base/error.h"
+#include "linnet/tasks/couplet/couplet.h"
+#include "linnet/tasks/endpoint.h"
+
+namespace linnet::server {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+double Score(const Answer& answer) {
+  return answer.log_probability / std::max<double>(1, static_cast<double>(answer.characters));
+}
+
+ordered_json Object(const Answer& answer) {
+  return {{"text", answer.text},
+          {"score", Score(answer)},
+          {"log_probability", answer.log_probability},
+          {"characters", answer.characters}};
+}
+
+// A request while it runs: of the batcher's thread, and drafts, each on its own, of the engine's (Work::next).
+struct Session {
+  std::unique_ptr<CoupletLine> line;
+  std::vector<CoupletDraft> drafts;
+  std::vector<Answer> done;
+  size_t left = 0;
+  bool cancelled = false, events = false;
+  std::shared_ptr<std::atomic<int>> status = std::make_shared<std::atomic<int>>(200);
+  std::string model, first, why;
+  std::vector<std::string> unknown;
+  std::shared_ptr<Pipe> pipe = std::make_shared<Pipe>();
+  std::shared_ptr<Account> account;
+
+  void Done() {
+    ordered_json result = {{"first", first}, {"model", model}, {"unknown", unknown}};
+    result["candidates"] = ordered_json::array();
+    for (const Answer& answer : Distinct(std::move(done))) {
+      result["candidates"].push_back(Object(answer));
+    }
+    if (result["candidates"].empty()) {
+      const std::string message = cancelled ? "the request's time is over" : why;
+      *status = cancelled ? 503 : 500;
+      const ordered_json error = {{"error", {{"message", message}, {"type", "incomplete"}}}};
+      pipe->Push(events ? Event("error", error) : Dump(error));
+    } else {
+      pipe->Push(events ? Event("done", result) : Dump(result) + "\n");
+    }
+    pipe->Close();
+  }
+};
+
+class Couplets : public Endpoint {
+ public:
+  Couplets(std::vector<ServedModel> models, const EndpointLimits& limits)
+      : models_(std::move(models)), limits_(limits) {
+    for (const ServedModel& served : models_) {
+      symbols_.emplace(served.worker, CoupletSymbols(served.worker->model()));
+    }
+  }
+
+  Reply Answer(const json& request, std::shared_ptr<Account> account) override {
+    Fields fields(request);
+    const ServedModel& served = Choose(models_, fields);
+    const CoupletSymbols& symbols = symbols_.at(served.worker);
+    auto session = std::make_shared<Session>();
+    if (!fields.Value("first").is_string()) throw InputError("'first' is no string");
+    session->first = WithoutBlanks(fields.Text("first", ""), "'first'");
+    const auto count = static_cast<size_t>(fields.Integer(
+        "candidates", 1, 1,
+        static_cast<int64_t>(std::min(limits_.candidates, served.worker->most_sequences()))));
+    uint64_t seed = 0;
+    const ChoiceOptions choice = ChoiceOf(fields, {.temperature = 0.7f, .top_p = 0.95f}, seed);
+    session->events = fields.Flag("stream", false);
+    fields.RefuseOthers();
+    Validate(choice);
+    session->line = std::make_unique<CoupletLine>(symbols, session->first);
+    session->model = served.name;
+    session->left = count;
+    session->account = std::move(account);
+    for (size_t i = 0; i < count; ++i)
+      session->drafts.emplace_back(*session->line, choice, seed, i);
+    session->unknown = session->line->Unknown();
+    Work work{.prompt = session->line->Prompt(), .sequences = count, .next = {}, .ended = {}};
+    session->account->prompt = work.prompt.size();
+    work.begun = [session](size_t known) {
+      session->account->known = known;
+      session->pipe->Begin();
+    };
+    work.next = [session](size_t i, std::span<const float> outputs) -> std::optional<int32_t> {
+      CoupletDraft& draft = session->drafts[i];
+      if (draft.done()) return {};
+      const int32_t symbol = draft.Next(outputs);
+      session->account->Generated();
+      if (session->events) {
+        session->pipe->Push(Event("character", {{"candidate", i}, {"text", draft.last()}}));
+      }
+      if (!draft.done()) return symbol;
+      return {};
+    };
+    work.ended = [session](size_t i, Ended how, const std::string& why) {
+      if (how == Ended::kDone) {
+        const linnet::Answer& answer = session->drafts[i].answer();
+        session->done.push_back(answer);
+        if (session->events) {
+          ordered_json data = {{"candidate", i}};
+          data.update(Object(answer));
+          session->pipe->Push(Event("candidate", data));
+        }
+      }
+      if (how == Ended::kCancelled) session->cancelled = true;
+      if (how == Ended::kFailed) session->why = why;
+      if (--session->left == 0) session->Done();
+    };
+    const auto id = served.worker->Submit(std::move(work));
+    if (!id) throw Refusal{429, "as many requests wait as may; try again in a moment"};
+    return {session->events, session->pipe, session->status, served.worker, *id};
+  }
+
+ private:
+  std::vector<ServedModel> models_;
+  EndpointLimits limits_;
+  std::map<const Worker*, CoupletSymbols> symbols_;
+};
+
+}  // namespace
+
+std::unique_ptr<Endpoint> MakeCouplets(std::vector<ServedModel> models, const EndpointLimits& limits) {
+  return std::make_unique<Couplets>(std::move(models), limits);
+}
+
+}  // namespace linnet::server

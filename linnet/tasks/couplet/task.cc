@@ -1,0 +1,82 @@
+// Couplets: perplexity a character of second lines.
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "linnet/base/error.h"
+#include "linnet/base/progress.h"
+#include "linnet/tasks/couplet/couplets.h"
+#include "linnet/tasks/task.h"
+#include "linnet/tasks/text/text.h"
+
+namespace linnet {
+namespace {
+
+// Perplexity a character of second lines, the end not counted: how long they are is no secret.
+Evaluation EvalCouplets(const EvalOptions& options, Engine& engine, const EvalProgress& report) {
+  const Model& model = engine.model();
+  const DatasetOptions& from = options.from;
+  if (from.dir.empty()) {
+    throw InputError(model.path(), ": a model of couplets; name their folder with --data DIR");
+  }
+  const CoupletSplit split = from.split == "train"        ? CoupletSplit::kTrain
+                             : from.split == "validation" ? CoupletSplit::kValidation
+                                                          : CoupletSplit::kTest;
+  CoupletSet set = LoadCouplets(from.dir, split);
+  if (options.limit > 0 && options.limit < set.pairs.size()) set.pairs.resize(options.limit);
+  const Vocabulary vocabulary = VocabularyOf(model);
+  const Stopwatch watch;
+  double nats = 0;
+  size_t characters = 0, unknown = 0, too_long = 0;
+  for (size_t i = 0; i < set.pairs.size(); ++i) {
+    std::vector<int32_t> symbols = vocabulary.Encode(set.pairs[i].first);
+    symbols.push_back(Vocabulary::kSeparator);
+    const size_t counted = symbols.size();
+    for (const int32_t symbol : vocabulary.Encode(set.pairs[i].second)) symbols.push_back(symbol);
+    // An encoder-decoder has a row of positions for either line.
+    const size_t read = model.spec().encoder_decoder()
+                            ? std::max(counted - 1, symbols.size() - counted)
+                            : symbols.size() - 1;
+    if (read > static_cast<size_t>(model.spec().input.max_length)) {
+      ++too_long;
+    } else {
+      nats += NatsOf(engine, symbols, counted);
+      characters += symbols.size() - counted;
+      unknown += static_cast<size_t>(std::count(symbols.begin() + static_cast<ptrdiff_t>(counted),
+                                                symbols.end(), Vocabulary::kUnknown));
+    }
+    report(i + 1, set.pairs.size());
+  }
+  if (characters == 0) throw InputError(from.dir, ": no couplet is short enough for the model");
+  const double mean = nats / static_cast<double>(characters);
+  CheckMean(model, mean);
+  const size_t pairs = set.pairs.size() - too_long, left_out = set.left_out + too_long;
+  return {.record = {{"perplexity", std::exp(mean)},
+                     {"nats_per_character", mean},
+                     {"characters", characters},
+                     {"unknown", unknown},
+                     {"pairs", pairs},
+                     {"left_out", left_out},
+                     {"split", from.split},
+                     {"seconds", watch.Seconds()}},
+          .summary = StrCat("perplexity ", std::round(std::exp(mean) * 100) / 100,
+                            " a character over ", characters, " characters of ", pairs,
+                            " second lines",
+                            unknown > 0 ? StrCat(", ", unknown, " of them unknown") : "",
+                            left_out > 0 ? StrCat("; ", left_out, " pairs left out") : "")};
+}
+
+}  // namespace
+
+constinit const Task kCoupletTask = {
+    .name = "couplet",
+    .description = "second lines of couplets",
+    .evaluating = "reading",
+    .evaluate = EvalCouplets,
+    .describe = DescribeText,
+    .path = "/v1/couplets",
+    .endpoint = server::MakeCouplets,
+};
+
+}  // namespace linnet

@@ -1,0 +1,34 @@
+#include "linnet/tasks/downloads.h"
+
+namespace linnet {
+
+const std::vector<DownloadableSet>& DownloadableSets() {
+  static const std::vector<DownloadableSet> sets = {
+      {
+          .name = "cifar10",
+          .description = "CIFAR-10: 60,000 colour pictures of ten classes",
+          .files = {{"cifar-10-binary.tar.gz", 170052171,
+                     "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"}},
+          .mirrors = {"https://www.cs.toronto.edu/~kriz/"},
+          .next = "linnet train images --preset small --data DIR --out runs/cifar10",
+      },
+      {
+          .name = "mnist",
+          .description = "MNIST: 70,000 handwritten digits",
+          .files = {{"train-images-idx3-ubyte.gz", 9912422,
+                     "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"},
+                    {"train-labels-idx1-ubyte.gz", 28881,
+                     "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"},
+                    {"t10k-images-idx3-ubyte.gz", 1648877,
+                     "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"},
+                    {"t10k-labels-idx1-ubyte.gz", 4542,
+                     "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"}},
+          .mirrors = {"https://ossci-datasets.s3.amazonaws.com/mnist/",
+                      "https://storage.googleapis.com/cvdf-datasets/mnist/"},
+          .next = "linnet train images --preset small --data DIR --out runs/mnist",
+      },
+  };
+  return sets;
+}
+
+}  // namespace linnet

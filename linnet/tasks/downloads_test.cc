@@ -1,0 +1,56 @@
+#include "linnet/tasks/downloads.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "linnet/io/file.h"
+#include "linnet/io/test_util.h"
+#include "linnet/tasks/images/image_set.h"
+
+namespace linnet {
+namespace {
+
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using ::testing::StartsWith;
+
+TEST(Downloads, EntriesAreWellFormed) {
+  for (const DownloadableSet& set : DownloadableSets()) {
+    SCOPED_TRACE(set.name);
+    EXPECT_FALSE(set.files.empty());
+    EXPECT_FALSE(set.mirrors.empty());
+    EXPECT_THAT(set.next, HasSubstr("DIR"));
+    for (const RemoteFile& file : set.files) {
+      EXPECT_THAT(file.name, MatchesRegex("[a-z0-9._-]+"));
+      EXPECT_THAT(file.sha256, MatchesRegex("[0-9a-f]+"));
+      EXPECT_EQ(file.sha256.size(), 64u);
+      EXPECT_GT(file.size, 0u);
+    }
+    for (const std::string& mirror : set.mirrors) {
+      EXPECT_THAT(mirror, StartsWith("https://"));
+      EXPECT_THAT(mirror, EndsWith("/"));
+    }
+  }
+}
+
+TEST(Downloads, ReadersFindTheFilesUnderTheirNames) {
+  for (const DownloadableSet& set : DownloadableSets()) {
+    TempDir dir;
+    for (const RemoteFile& file : set.files) WriteFileAtomically(dir / file.name, "");
+    EXPECT_TRUE(FindImageDataset(set.name).present(dir.path())) << set.name;
+  }
+}
+
+TEST(Downloads, SizesAreThoseOfTheRealFiles) {
+  for (const DownloadableSet& set : DownloadableSets()) {
+    for (const RemoteFile& file : set.files) {
+      const std::string path = TestData(set.name + "/" + file.name);
+      if (path.empty()) continue;
+      EXPECT_EQ(MappedFile(path).bytes().size(), file.size) << path;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace linnet

@@ -1,0 +1,117 @@
+#include "linnet/tasks/images/images.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numbers>
+#include <set>
+
+#include "linnet/kernels/mixture_of_logistics_ref.h"
+#include "linnet/runtime/engine.h"
+#include "linnet/runtime/test_models.h"
+
+namespace linnet {
+namespace {
+
+TEST(Images, AreDrawnByWhatIsNoRnnToo) {
+  const TestModel model(Hashing(RaggedImages()));
+  Engine engine(model.model, {.threads = 2}), single(model.model, {.threads = 1});
+  const SampleOptions options{.seed = 4};
+  const std::vector<uint8_t> images = SampleImages(engine, 5, options);
+  EXPECT_EQ(SampleImages(single, 5, {.seed = 4, .batch = 2}), images);
+  EXPECT_EQ(CompleteImages(engine, images, 6, options), images);  // it continues what it began
+  const BitsPerDimResult bits = BitsPerDim(engine, images);
+  const std::vector<Doubles> outputs = model.Outputs(Tokens(images.begin(), images.begin() + 19));
+  double sum = 0;
+  for (size_t t = 0; t < 19; ++t) {
+    sum += kernels::MixtureOfLogisticsRef(outputs[t], images[t + 1]) / std::numbers::ln2 / 19;
+  }
+  EXPECT_NEAR(bits.image[0], sum, 1e-3);
+}
+
+TEST(Images, AbsurdCountsAreRefusedAndBatchesCut) {
+  Engine engine(Images().model, {.threads = 1});
+  EXPECT_THROW(SampleImages(engine, SIZE_MAX / 3, {}), Error);
+  EXPECT_EQ(SampleImages(engine, 2, {.batch = SIZE_MAX}), SampleImages(engine, 2, {.batch = 1}));
+}
+
+TEST(Images, SamplesDependOnSeedAndStreamOnly) {
+  const size_t pixels = 20, count = 7;
+  Engine engine(Images().model, {.threads = 2}), single(Images().model, {.threads = 1});
+  const SampleOptions options{.seed = 4};
+  const std::vector<uint8_t> images = SampleImages(engine, count, options);
+  ASSERT_EQ(images.size(), count * pixels);
+  EXPECT_GT(std::set<uint8_t>(images.begin(), images.end()).size(), 20u);
+  for (size_t batch : {1, 2, 3}) {
+    EXPECT_EQ(SampleImages(single, count, {.seed = 4, .batch = batch}), images);
+  }
+  const std::vector<uint8_t> later = SampleImages(engine, 2, {.seed = 4, .first_stream = 5});
+  EXPECT_TRUE(std::equal(later.begin(), later.end(), images.begin() + 5 * pixels));
+  EXPECT_NE(SampleImages(engine, count, {.seed = 5}), images);
+  EXPECT_NE(SampleImages(engine, count, {.seed = 4, .reference_scale = true}), images);
+  for (size_t i = 0; i < count; ++i) {
+    EXPECT_GT(Images().model->first_value()[images[i * pixels]], 0) << "an impossible first byte";
+  }
+}
+
+// An image's rest is drawn with the same numbers whether its beginning was drawn or given.
+TEST(Images, CompletionContinuesWhatSamplingBegan) {
+  Engine engine(Images().model, {.threads = 2});
+  const size_t pixels = 20;
+  std::vector<uint8_t> images = SampleImages(engine, 3, {.seed = 4});
+  const std::vector<uint8_t> want = images;
+  for (size_t known : {1, 9, 19, 20}) {
+    for (size_t i = 0; i < images.size(); ++i) images[i] = i % pixels < known ? want[i] : 0;
+    EXPECT_EQ(CompleteImages(engine, images, known, {.seed = 4, .batch = 2}), want) << known;
+  }
+}
+
+TEST(Images, BitsPerDimMatchesTheReference) {
+  Engine engine(Images().model, {.threads = 2});
+  const size_t pixels = 20, count = 5;
+  std::vector<uint8_t> images(count * pixels);
+  Philox rng(1);
+  for (uint8_t& byte : images) byte = static_cast<uint8_t>(rng.Below(256));
+  std::vector<size_t> reports;
+  const auto report = [&](size_t done, size_t total) {
+    EXPECT_EQ(total, count);
+    reports.push_back(done);
+  };
+  const FunctionRef<void(size_t, size_t)> progress(report);
+  const BitsPerDimResult result = BitsPerDim(engine, images, {.batch = 2, .progress = &progress});
+  EXPECT_EQ(reports, (std::vector<size_t>{2, 4, 5}));
+  ASSERT_EQ(result.image.size(), count);
+  double mean = 0;
+  Doubles byte(pixels - 1);
+  for (size_t i = 0; i < count; ++i) {
+    const uint8_t* image = &images[i * pixels];
+    const std::vector<Doubles> outputs = Images().Outputs(Tokens(image, image + pixels - 1));
+    double bits = 0;
+    for (size_t t = 0; t + 1 < pixels; ++t) {
+      const double at =
+          kernels::MixtureOfLogisticsRef(outputs[t], image[t + 1]) / std::numbers::ln2;
+      bits += at / 19, byte[t] += at / count;
+    }
+    EXPECT_NEAR(result.image[i], bits, 1e-3);
+    mean += bits / count;
+  }
+  EXPECT_NEAR(result.mean, mean, 1e-3);
+  ASSERT_EQ(result.byte.size(), byte.size());
+  for (size_t t = 0; t < byte.size(); ++t) EXPECT_NEAR(result.byte[t], byte[t], 1e-3) << t;
+  EXPECT_EQ(BitsPerDim(engine, images).image, result.image);
+}
+
+TEST(Images, RefusesWhatMakesNoSense) {
+  Engine engine(Images().model, {.threads = 1}), copy(Copy().model, {.threads = 1});
+  const std::vector<uint8_t> image(20);
+  EXPECT_TRUE(Contains(ErrorOf([&] { SampleImages(copy, 1, {}); }), "task 'copy', not of images"));
+  EXPECT_TRUE(Contains(ErrorOf([&] { CompleteImages(engine, image, 0, {}); }), "between 1 and 20"));
+  EXPECT_TRUE(Contains(ErrorOf([&] { CompleteImages(engine, image, 21, {}); }), "got 21"));
+  EXPECT_TRUE(
+      Contains(ErrorOf([&] { BitsPerDim(engine, std::span(image).first(7)); }), "20 bytes"));
+  EXPECT_TRUE(Contains(ErrorOf([&] { SampleImages(engine, 1, {.temperature = 0}); }), "above 0"));
+  EXPECT_TRUE(Contains(ErrorOf([&] { SampleImages(engine, 1, {.batch = 0}); }), "at least 1"));
+}
+
+}  // namespace
+}  // namespace linnet

@@ -1,0 +1,264 @@
+#include "linnet/tasks/speech/audio.h"
+
+#include <fcntl.h>
+#include <samplerate.h>
+#include <sndfile.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+
+#include "linnet/base/error.h"
+#include "linnet/io/file.h"
+
+namespace linnet {
+namespace {
+
+constexpr double kLongest = 24 * 3600;  // seconds
+constexpr int kHighestRate = 10'000'000, kMostChannels = 64;
+constexpr double kLargestQuotient = 256;  // libsamplerate's
+constexpr float kLoudest = 1e6;  // where 1 is the loudest that formats with whole numbers have
+constexpr int kQuality = SRC_SINC_MEDIUM_QUALITY;
+constexpr size_t kPiece = 1 << 14;  // samples that are read at once
+
+// libsndfile over bytes in memory.
+struct Bytes {
+  std::span<const std::byte> data;
+  sf_count_t at = 0;
+
+  sf_count_t size() const { return static_cast<sf_count_t>(data.size()); }
+};
+
+SF_VIRTUAL_IO InMemory() {
+  return {.get_filelen = [](void* user) { return static_cast<Bytes*>(user)->size(); },
+          .seek = [](sf_count_t offset, int whence, void* user) -> sf_count_t {
+            auto& bytes = *static_cast<Bytes*>(user);
+            const sf_count_t from = whence == SEEK_SET   ? 0
+                                    : whence == SEEK_CUR ? bytes.at
+                                                         : bytes.size();
+            if (offset < -from || offset > bytes.size() - from) return -1;
+            return bytes.at = from + offset;
+          },
+          .read = [](void* to, sf_count_t count, void* user) -> sf_count_t {
+            auto& bytes = *static_cast<Bytes*>(user);
+            count = std::clamp<sf_count_t>(count, 0, bytes.size() - bytes.at);
+            std::memcpy(to, bytes.data.data() + bytes.at, static_cast<size_t>(count));
+            bytes.at += count;
+            return count;
+          },
+          .write = [](const void*, sf_count_t, void*) -> sf_count_t { return 0; },
+          .tell = [](void* user) { return static_cast<Bytes*>(user)->at; }};
+}
+
+struct Close {
+  void operator()(SNDFILE* file) const { sf_close(file); }
+};
+
+}  // namespace
+
+std::vector<float> Resample(std::span<const float> samples, int from, int to) {
+  const auto fits = [](int rate) { return rate >= 1 && rate <= kHighestRate; };
+  const double quotient = static_cast<double>(to) / from;
+  if (!fits(from) || !fits(to) || std::max(quotient, 1 / quotient) > kLargestQuotient) {
+    throw InputError("sound of ", from, " samples a second cannot be resampled to ", to);
+  }
+  if (from == to || samples.empty()) return {samples.begin(), samples.end()};
+  const auto length =
+      static_cast<size_t>(std::llround(std::ceil(static_cast<double>(samples.size()) * quotient)));
+  std::vector<float> resampled(length);
+  SRC_DATA data{};
+  data.data_in = samples.data(), data.data_out = resampled.data();
+  data.input_frames = static_cast<long>(samples.size());
+  data.output_frames = static_cast<long>(length);
+  data.src_ratio = quotient;
+  if (const int error = src_simple(&data, kQuality, /*channels=*/1)) {
+    throw RuntimeError("sound cannot be resampled: ", src_strerror(error));
+  }
+  resampled.resize(static_cast<size_t>(data.output_frames_gen));
+  return resampled;
+}
+
+namespace {
+
+using File = std::unique_ptr<SNDFILE, Close>;
+
+// Throws InputError unless the file was opened and holds sound.
+void Check(const File& file, const SF_INFO& info, const std::string& label) {
+  if (!file) {
+    throw InputError(label, ": no sound that can be read: ", sf_strerror(nullptr),
+                     " WAV, FLAC and NIST SPHERE without compression are");
+  }
+  if (info.samplerate < 1 || info.samplerate > kHighestRate || info.channels < 1 ||
+      info.channels > kMostChannels) {
+    throw InputError(label, ": ", info.channels, " channels of ", info.samplerate,
+                     " samples a second are no sound");
+  }
+  if (info.frames <= 0) throw InputError(label, ": holds no sound");
+  // Of a WAV that was cut off libsndfile takes what is there, and only its log says so. A length near 2^31
+  // or above is what those write who did not know it.
+  char log[4096] = "";
+  sf_command(file.get(), SFC_GET_LOG_INFO, log, sizeof(log));
+  const char* data = std::strstr(log, "\ndata : ");
+  unsigned long long said = 0, is = 0;
+  constexpr unsigned long long kUnknown = 0x7fff0000;
+  if (info.seekable && data != nullptr &&
+      std::sscanf(data, "\ndata : %llu (should be %llu)", &said, &is) == 2 && said < kUnknown) {
+    throw InputError(label, ": ends after ", is, " of ", said, " bytes of sound");
+  }
+}
+
+// Throws InputError where this rate cannot be made of the file's.
+void CheckRate(const SF_INFO& info, int rate, const std::string& label) {
+  try {
+    Resample({}, info.samplerate, rate);
+  } catch (const Error& error) {
+    throw InputError(label, ": ", error.what());
+  }
+}
+
+// Appends the next `most` samples, at most, to mono; returns how many.
+size_t ReadMono(SNDFILE* file, size_t channels, size_t most, const std::string& label,
+                std::vector<float>& piece, std::vector<float>& mono) {
+  piece.resize(most * channels);
+  const sf_count_t frames = sf_readf_float(file, piece.data(), static_cast<sf_count_t>(most));
+  for (size_t i = 0; i < static_cast<size_t>(frames); ++i) {
+    float sum = 0;
+    for (size_t c = 0; c < channels; ++c) sum += piece[i * channels + c];
+    if (!(std::abs(sum) < kLoudest)) throw InputError(label, ": holds samples that are no sound");
+    mono.push_back(sum / static_cast<float>(channels));
+  }
+  return static_cast<size_t>(frames);
+}
+
+}  // namespace
+
+Audio ParseAudio(std::span<const std::byte> bytes, const std::string& label, int rate) {
+  if (bytes.empty()) throw InputError(label, ": is empty");
+  Bytes memory{bytes};
+  SF_VIRTUAL_IO io = InMemory();
+  SF_INFO info{};
+  const File file(sf_open_virtual(&io, SFM_READ, &info, &memory));
+  Check(file, info, label);
+  if (static_cast<double>(info.frames) > kLongest * info.samplerate) {
+    throw InputError(label, ": is longer than a day");
+  }
+  // Piece by piece: what a header says of its length is not trusted with memory.
+  std::vector<float> piece, mono;
+  while (ReadMono(file.get(), static_cast<size_t>(info.channels), kPiece, label, piece, mono) > 0) {
+  }
+  if (mono.size() != static_cast<size_t>(info.frames)) {
+    throw InputError(label, ": ends after ", mono.size(), " of ", info.frames, " samples");
+  }
+  if (info.samplerate == rate) return {std::move(mono), rate};
+  CheckRate(info, rate, label);
+  return {Resample(mono, info.samplerate, rate), rate, info.samplerate};
+}
+
+Audio ReadAudio(const std::string& path, int rate) {
+  const MappedFile file(path);
+  return ParseAudio(file.bytes(), path, rate);
+}
+
+struct AudioReader::Source {
+  struct Free {
+    void operator()(SRC_STATE* state) const { src_delete(state); }
+  };
+  std::string label;
+  int fd = -1;
+  File file;
+  SF_INFO info{};
+  double quotient = 1;
+  std::unique_ptr<SRC_STATE, Free> resampler;  // where rates differ
+  std::vector<float> piece, mono;              // mono: read and not yet handed on or resampled
+  size_t read = 0;                             // of the file's samples
+  bool ended = false;
+
+  ~Source() {
+    file.reset();
+    if (fd > 0) close(fd);
+  }
+
+  void Fill(size_t most) {
+    const size_t count =
+        ReadMono(file.get(), static_cast<size_t>(info.channels), most, label, piece, mono);
+    read += count;
+    if (count > 0) return;
+    ended = true;
+    // A pipe's header need not know how much will come.
+    if (info.seekable && read != static_cast<size_t>(info.frames)) {
+      throw InputError(label, ": ends after ", read, " of ", info.frames, " samples");
+    }
+  }
+  void Drop(size_t count) {
+    mono.erase(mono.begin(), mono.begin() + static_cast<ptrdiff_t>(count));
+  }
+};
+
+AudioReader::AudioReader(const std::string& path, int rate) : source_(std::make_unique<Source>()) {
+  const bool standard = path == "-";
+  source_->label = standard ? "standard input" : path;
+  source_->fd = standard ? 0 : open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (source_->fd < 0) {
+    throw InputError(path, ": ",
+                     errno == ENOENT ? "no such file; check the path" : std::strerror(errno));
+  }
+  struct stat about {};
+  if (fstat(source_->fd, &about) == 0 && S_ISDIR(about.st_mode)) {
+    throw InputError(path, ": a folder, not a file; name a file in it");
+  }
+  if (S_ISREG(about.st_mode) && about.st_size == 0) throw InputError(source_->label, ": is empty");
+  source_->file.reset(sf_open_fd(source_->fd, SFM_READ, &source_->info, /*close_desc=*/0));
+  if (!source_->file && standard) {
+    throw InputError("standard input: no sound that can be read piece by piece: ",
+                     sf_strerror(nullptr), " From a pipe WAV is, and nothing else");
+  }
+  Check(source_->file, source_->info, source_->label);
+  const int from = source_->info.samplerate;
+  if (from == rate) return;
+  CheckRate(source_->info, rate, source_->label);
+  source_->quotient = static_cast<double>(rate) / from;
+  int error = 0;
+  source_->resampler.reset(src_new(kQuality, /*channels=*/1, &error));
+  if (!source_->resampler) {
+    throw RuntimeError("sound cannot be resampled: ", src_strerror(error));
+  }
+}
+
+AudioReader::~AudioReader() = default;
+
+int AudioReader::file_rate() const { return source_->info.samplerate; }
+
+size_t AudioReader::Read(std::span<float> samples) {
+  Source& source = *source_;
+  if (samples.empty()) return 0;
+  if (!source.resampler) {
+    if (!source.ended) source.Fill(samples.size());
+    const size_t count = std::min(samples.size(), source.mono.size());
+    std::copy_n(source.mono.begin(), count, samples.begin());
+    source.Drop(count);
+    return count;
+  }
+  for (;;) {
+    if (source.mono.empty() && !source.ended) source.Fill(kPiece);
+    SRC_DATA data{};
+    data.data_in = source.mono.data(), data.data_out = samples.data();
+    data.input_frames = static_cast<long>(source.mono.size());
+    data.output_frames = static_cast<long>(samples.size());
+    data.end_of_input = source.ended;
+    data.src_ratio = source.quotient;
+    if (const int error = src_process(source.resampler.get(), &data)) {
+      throw RuntimeError("sound cannot be resampled: ", src_strerror(error));
+    }
+    source.Drop(static_cast<size_t>(data.input_frames_used));
+    const auto made = static_cast<size_t>(data.output_frames_gen);
+    if (made > 0 || (source.ended && source.mono.empty())) return made;
+  }
+}
+
+}  // namespace linnet

@@ -1,0 +1,129 @@
+#include "linnet/tasks/speech/eval.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "linnet/base/error.h"
+#include "linnet/base/peak_memory.h"
+#include "linnet/base/progress.h"
+#include "linnet/base/units.h"
+#include "linnet/base/utf8.h"
+#include "linnet/tasks/speech/ctc.h"
+#include "linnet/tasks/speech/speech_set.h"
+
+namespace linnet {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr size_t kShownConfusions = 8;
+
+SpeechSet Load(const SpeechEvalOptions& options, const Model& model) {
+  const std::vector<std::string> phones = PhonesOf(model.spec());
+  SpeechSet set;
+  if (An4Present(options.data)) {
+    const std::pair<const char*, SpeechSplit> splits[] = {{"train", SpeechSplit::kTrain},
+                                                          {"validation", SpeechSplit::kValidation},
+                                                          {"test", SpeechSplit::kTest}};
+    const auto* split = std::find_if(std::begin(splits), std::end(splits),
+                                     [&](const auto& s) { return options.split == s.first; });
+    if (split == std::end(splits)) {
+      throw InputError("--split ", options.split, ": choose train, validation or test");
+    }
+    set = LoadAn4(options.data, split->second);
+    if (set.phones != phones) {
+      throw InputError(model.path(), ": its phones are not those of ", options.data);
+    }
+  } else {
+    if (options.split != "test") {
+      throw InputError("--split ", options.split, ": a manifest has no parts; leave it out");
+    }
+    set = LoadManifest(
+        options.data,
+        options.dictionary.empty() ? Pronunciations() : Pronunciations::Read(options.dictionary),
+        phones);
+  }
+  if (options.limit > 0 && options.limit < set.utterances.size()) {
+    set.utterances.resize(options.limit);
+  }
+  return set;
+}
+
+}  // namespace
+
+Evaluation EvalSpeech(const SpeechEvalOptions& options, Transcriber& transcriber,
+                      const EvalProgress& report,
+                      const FunctionRef<void(const std::string& line)>& warn) {
+  const SpeechSet set = Load(options, transcriber.model());
+  ErrorRate errors;
+  std::vector<std::string> bad;
+  double heard_seconds = 0, hearing = 0;
+  size_t heard = 0;
+  for (size_t i = 0; i < set.utterances.size(); ++i) {
+    const Utterance& utterance = set.utterances[i];
+    try {
+      if (utterance.phones.empty()) throw InputError(utterance.audio, ": nothing is said in it");
+      const Stopwatch watch;
+      const Audio audio = ReadAudio(utterance.audio, transcriber.sample_rate());
+      const Transcript transcript = transcriber.Transcribe(audio);
+      hearing += watch.Seconds();
+      heard_seconds += transcript.seconds;
+      errors.Add(utterance.phones, transcript.classes);
+      ++heard;
+    } catch (const Error& error) {
+      bad.push_back(error.what());
+    }
+    report(i + 1, set.utterances.size());
+  }
+  for (const std::string& fault : bad) {
+    warn("left out: " + Printable(fault));
+  }
+  if (!set.unknown_words.empty()) {
+    std::string words;
+    for (const std::string& word : set.unknown_words) words += " " + Printable(word);
+    warn(StrCat("left out ", set.left_out, " utterances: the dictionary does not have", words));
+  }
+  if (heard == 0) throw InputError(options.data, ": none of its recordings can be heard");
+  const auto name = [&](int phone) {
+    return phone < 0 ? std::string("-") : set.phones[static_cast<size_t>(phone)];
+  };
+  std::vector<std::pair<size_t, std::pair<int, int>>> confusions;
+  for (const auto& [pair, count] : errors.confusions()) confusions.push_back({count, pair});
+  std::stable_sort(confusions.begin(), confusions.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  ordered_json pairs = ordered_json::array();
+  std::string shown;
+  for (const auto& [count, pair] : confusions) {
+    const auto [said, heard_as] = std::pair(name(pair.first), name(pair.second));
+    pairs.push_back({{"said", said}, {"heard", heard_as}, {"count", count}});
+    if (pairs.size() > kShownConfusions) continue;
+    shown += shown.empty() ? "most often " : ", ";
+    shown += pair.second < 0  ? said + " missed"
+             : pair.first < 0 ? heard_as + " added"
+                              : said + " heard as " + heard_as;
+    shown += StrCat(" ", count, "x");
+  }
+  return {.record = {{"phone_error_rate", errors.rate()},
+                     {"phones", errors.reference()},
+                     {"substitutions", errors.substitutions()},
+                     {"insertions", errors.insertions()},
+                     {"deletions", errors.deletions()},
+                     {"utterances", heard},
+                     {"left_out", bad.size() + set.left_out},
+                     {"seconds", heard_seconds},
+                     {"real_time_factor", hearing / heard_seconds},
+                     {"peak_memory", PeakMemory()},
+                     {"split", options.split},
+                     {"dataset", set.name},
+                     {"confusions", pairs}},
+          .summary = StrCat("phone error rate ", std::round(errors.rate() * 1e4) / 100, "% of ",
+                            errors.reference(), " phones in ", heard, " utterances of ", set.name,
+                            An4Present(options.data) ? ", " + options.split : "", ": ",
+                            errors.substitutions(), " substituted, ", errors.insertions(),
+                            " inserted, ", errors.deletions(), " deleted (",
+                            FormatSeconds(heard_seconds), " of sound at ",
+                            std::lround(heard_seconds / hearing), " times real time)"),
+          .examples = shown.empty() ? "" : shown + "\n"};
+}
+
+}  // namespace linnet

@@ -1,0 +1,51 @@
+// Running a trained model of speech: frames in, for each position a distribution over phones out. No
+// libtorch.
+//
+//   auto model = Model::Open("models/phones.safetensors");
+//   SpeechEncoder encoder(model);                         // one a thread; the model is shared
+//   encoder.Encode(inputs, log_probs);                    // a whole utterance
+//
+//   State state = encoder.NewState();                     // a causal model, as sound arrives
+//   encoder.Extend(state, inputs, log_probs);             // the next positions, any number of them
+//
+// inputs [positions, inputs()] are stacked frames (SpeechSpec; filterbank.h makes them), normalized;
+// log_probs [positions, classes()], class 0 being the blank. What a position gets does not depend, bit for
+// bit, on anything but its utterance; Extend() gives what Encode() gives, to rounding.
+#ifndef LINNET_TASKS_SPEECH_SPEECH_ENCODER_H_
+#define LINNET_TASKS_SPEECH_SPEECH_ENCODER_H_
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+#include "linnet/runtime/engine.h"
+
+namespace linnet {
+
+class SpeechEncoder {
+ public:
+  // Throws InputError for a model that reads no frames.
+  explicit SpeechEncoder(std::shared_ptr<const Model> model);
+
+  const Model& model() const { return engine_.model(); }
+  size_t inputs() const;         // floats a position
+  size_t classes() const;        // log-probabilities a position
+  size_t max_positions() const;  // of an utterance in training
+
+  // Throws InputError where the sizes disagree; RuntimeError where an output is no number.
+  void Encode(std::span<const float> inputs, std::span<float> log_probs);
+
+  // Both throw InputError for a model that is not causal.
+  State NewState() const { return engine_.NewState(1); }
+  void Extend(State& state, std::span<const float> inputs, std::span<float> log_probs);
+
+ private:
+  size_t Positions(std::span<const float> inputs, std::span<const float> log_probs) const;
+  void Finish(std::span<float> log_probs) const;
+
+  Engine engine_;
+};
+
+}  // namespace linnet
+
+#endif  // LINNET_TASKS_SPEECH_SPEECH_ENCODER_H_

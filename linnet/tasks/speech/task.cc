@@ -1,0 +1,25 @@
+// Speech: what `linnet info` says. Its measure needs the libraries that read sound (eval.h).
+#include "linnet/base/error.h"
+#include "linnet/tasks/task.h"
+
+namespace linnet {
+namespace {
+
+TaskLines DescribeSpeech(const ModelSpec& spec) {
+  const SpeechSpec& speech = *spec.speech();
+  return {{"task", StrCat(", ", spec.head.classes - 1, " phones")},
+          {"hears", StrCat(speech.bands, " bands at ", speech.sample_rate,
+                           " samples a second, normalized by the ", speech.normalization, "; ",
+                           speech.stack, " frames of 10 ms every ", speech.stride, ", ",
+                           speech.lookahead, " of them ahead")}};
+}
+
+}  // namespace
+
+constinit const Task kSpeechTask = {
+    .name = "speech",
+    .description = "phones in speech",
+    .describe = DescribeSpeech,
+};
+
+}  // namespace linnet

@@ -1,0 +1,332 @@
+#include "linnet/tasks/speech/transcriber.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "linnet/base/error.h"
+#include "linnet/tasks/speech/ctc.h"
+#include "linnet/tasks/speech/filterbank.h"
+
+namespace linnet {
+namespace {
+
+constexpr int kBlank = 0;
+
+FilterbankOptions BankOf(const ModelSpec& spec) {
+  return {.rate = spec.speech()->sample_rate, .bins = spec.speech()->bands};
+}
+
+size_t Size(int n) { return static_cast<size_t>(n); }
+
+// Stacked inputs [count, Inputs()] of the positions from `first` on; frames [N, bands].
+std::vector<float> Stack(const SpeechSpec& spec, std::span<const float> frames, size_t first,
+                         size_t count) {
+  const size_t width = Size(spec.Inputs());
+  std::vector<float> inputs(count * width);
+  for (size_t p = 0; p < count; ++p) {
+    StackFrames(frames, Size(spec.bands),
+                static_cast<ptrdiff_t>((first + p) * Size(spec.stride)) + spec.FirstFrame(),
+                Size(spec.stack), std::span(inputs).subspan(p * width, width));
+  }
+  return inputs;
+}
+
+size_t PositionsOf(const SpeechSpec& spec, size_t frames) {
+  return (frames + Size(spec.stride) - 1) / Size(spec.stride);
+}
+
+double SecondsOf(const SpeechSpec& spec, size_t position) {
+  return static_cast<double>(position * Size(spec.stride)) * FilterbankOptions().step_ms / 1000;
+}
+
+// A stretch of positions that goes through the network alone, and those of its results that count.
+struct Window {
+  size_t begin, end;            // positions
+  size_t keep_begin, keep_end;  // within them
+};
+
+// Positions that neighbouring windows share.
+size_t Shared(size_t most) { return most / 4; }
+
+// Windows of at most `most` positions. Of what neighbours share, each keeps the half that it has heard the
+// surroundings of; where no future is seen, the earlier one keeps all.
+std::vector<Window> Windows(size_t positions, size_t most, bool causal) {
+  if (positions <= most) return {{0, positions, 0, positions}};
+  const size_t stride = most - Shared(most);
+  const size_t count = (positions - most + stride - 1) / stride + 1;
+  std::vector<Window> windows;
+  for (size_t i = 0; i < count; ++i) {
+    // Spread evenly, so that the last one is as long as the others; a stream cannot know its end.
+    const size_t begin = causal ? i * stride : (positions - most) * i / (count - 1);
+    const size_t end = std::min(positions, begin + most);
+    windows.push_back({begin, end, begin, end});
+  }
+  for (size_t i = 1; i < count; ++i) {
+    Window &before = windows[i - 1], &window = windows[i];
+    window.keep_begin = causal ? before.end : (window.begin + before.end) / 2;
+    before.keep_end = window.keep_begin;
+  }
+  return windows;
+}
+
+}  // namespace
+
+std::vector<std::string> PhonesOf(const ModelSpec& spec) { return Words(spec.speech()->phones); }
+
+Transcriber::Transcriber(std::shared_ptr<const Model> model, const TranscriberOptions& options)
+    : model_(std::move(model)),
+      options_(options),
+      names_(PhonesOf(model_->spec())),
+      pool_(options.threads) {
+  for (int i = 0; i < pool_.size(); ++i) {
+    encoders_.push_back(std::make_unique<SpeechEncoder>(model_));
+  }
+}
+
+Transcriber::~Transcriber() = default;
+
+std::vector<float> Transcriber::LogProbabilities(const Audio& audio) {
+  const SpeechSpec& spec = *model_->spec().speech();
+  if (audio.rate != spec.sample_rate) {
+    throw InputError("sound of ", audio.rate, " samples a second, where ", model_->path(),
+                     " hears ", spec.sample_rate);
+  }
+  const size_t bands = Size(spec.bands), workers = Size(pool_.size());
+  const Filterbank sizes(BankOf(model_->spec()));
+  const size_t count = sizes.Frames(audio.samples.size());
+  if (count == 0) {
+    throw InputError("too short for speech: ", audio.samples.size(), " samples, and a frame takes ",
+                     sizes.window());
+  }
+  std::vector<float> frames(count * bands);
+  const size_t threads = std::min(workers, 1 + count / 200);  // others would have too little to do
+  pool_.Run([&](int worker) {
+    const size_t w = Size(worker);
+    if (w >= threads) return;
+    const size_t begin = count * w / threads, end = count * (w + 1) / threads;
+    Filterbank bank(BankOf(model_->spec()));
+    for (size_t i = begin; i < end; ++i) {
+      bank.Frame(std::span(audio.samples).subspan(i * bank.step(), bank.window()),
+                 std::span(frames).subspan(i * bands, bands));
+    }
+  });
+  const bool corpus = spec.normalization == BandNorm::kCorpus;
+  if (corpus) NormaliseFrames(frames, model_->input_mean(), model_->input_deviation());
+
+  const size_t classes = encoders_[0]->classes(), stride = Size(spec.stride);
+  const size_t positions = PositionsOf(spec, count);
+  std::vector<float> log_probs(positions * classes);
+  const std::vector<Window> windows =
+      Windows(positions, encoders_[0]->max_positions(), model_->spec().Causal());
+  pool_.Run([&](int worker) {
+    SpeechEncoder& encoder = *encoders_[Size(worker)];
+    for (size_t i = Size(worker); i < windows.size(); i += workers) {
+      const Window& window = windows[i];
+      const size_t first = window.begin * stride, last = std::min(count, window.end * stride);
+      std::vector<float> own;
+      std::span<const float> heard = frames;
+      size_t from = window.begin;
+      if (!corpus) {  // as an utterance of its own
+        own.assign(frames.begin() + static_cast<ptrdiff_t>(first * bands),
+                   frames.begin() + static_cast<ptrdiff_t>(last * bands));
+        NormaliseFrames(own, bands);
+        heard = own;
+        from = 0;
+      }
+      const size_t length = window.end - window.begin;
+      std::vector<float> out(length * classes);
+      const std::vector<float> inputs = Stack(spec, heard, from, length);
+      encoder.Encode(inputs, out);
+      std::copy(out.begin() + static_cast<ptrdiff_t>((window.keep_begin - window.begin) * classes),
+                out.begin() + static_cast<ptrdiff_t>((window.keep_end - window.begin) * classes),
+                log_probs.begin() + static_cast<ptrdiff_t>(window.keep_begin * classes));
+    }
+  });
+  return log_probs;
+}
+
+Transcript Transcriber::Transcribe(const Audio& audio) {
+  const std::vector<float> log_probs = LogProbabilities(audio);
+  const size_t classes = encoders_[0]->classes();
+  const Decoded decoded = options_.beam > 1
+                              ? std::move(BeamDecode(log_probs, classes, kBlank, options_.beam)[0])
+                              : GreedyDecode(log_probs, classes, kBlank);
+  Transcript transcript{.seconds = audio.seconds(), .log_probability = decoded.log_probability};
+  for (size_t i = 0; i < decoded.symbols.size(); ++i) {
+    const size_t symbol = Size(decoded.symbols[i]), position = decoded.frames[i];
+    transcript.classes.push_back(decoded.symbols[i] - 1);
+    transcript.phones.push_back(
+        {.name = names_[symbol - 1],
+         .seconds = SecondsOf(*model_->spec().speech(), position),
+         .probability = std::exp(static_cast<double>(log_probs[position * classes + symbol]))});
+  }
+  return transcript;
+}
+
+void SoundCheck::Add(std::span<const float> samples) {
+  constexpr float kLoud = 0.9999f;
+  for (const float x : samples) {
+    peak_ = std::max(peak_, std::abs(x));
+    loud_ += std::abs(x) >= kLoud;
+  }
+  count_ += samples.size();
+}
+
+std::vector<std::string> SoundCheck::Remarks(int file_rate, int rate) const {
+  constexpr float kQuiet = 1e-4f;
+  constexpr double kManyLoud = 0.01;
+  std::vector<std::string> remarks;
+  const auto remark = [&](const auto&... text) { remarks.push_back(StrCat(text...)); };
+  if (count_ > 0 && peak_ < kQuiet) remark("silent: what is heard in it means nothing");
+  const double share =
+      static_cast<double>(loud_) / static_cast<double>(std::max<size_t>(count_, 1));
+  if (share > kManyLoud) {
+    remark("clipped: ", std::lround(100 * share), "% of the samples stand at the limit");
+  }
+  if (file_rate < rate) {
+    remark("recorded at ", file_rate, " samples a second: nothing above ", file_rate / 2,
+           " Hz is there to be heard");
+  }
+  return remarks;
+}
+
+struct PhoneStream::Inside {
+  explicit Inside(std::shared_ptr<const Model> model)
+      : encoder(model),
+        spec(*model->spec().speech()),
+        mean(model->input_mean()),
+        deviation(model->input_deviation()),
+        names(PhonesOf(model->spec())),
+        bank(BankOf(model->spec())),
+        lead(encoder.NewState()),
+        next(encoder.NewState()) {}
+
+  // One window of samples has become a frame. [stack, bands] of the last ones are kept.
+  void Frame(std::span<const float> samples) {
+    const size_t bands = Size(spec.bands);
+    std::vector<float> frame(bands);
+    bank.Frame(samples, frame);
+    NormaliseFrames(frame, mean, deviation);
+    Push(frame);
+  }
+  void Push(std::span<const float> frame) {
+    const size_t bands = Size(spec.bands), stack = Size(spec.stack);
+    if (last.empty()) last.assign(stack * bands, 0.0f);
+    std::move(last.begin() + static_cast<ptrdiff_t>(bands), last.end(), last.begin());
+    std::copy(frame.begin(), frame.end(), last.end() - static_cast<ptrdiff_t>(bands));
+    ++frames;
+    // The window of position p ends with frame p * stride + stride - 1 + lookahead.
+    const size_t ahead = Size(spec.stride) + Size(spec.lookahead);
+    if (frames >= ahead && (frames - ahead) % Size(spec.stride) == 0) {
+      ready.insert(ready.end(), last.begin(), last.end());
+      ++begun;
+    }
+  }
+
+  // Hears the positions that are ready. A model has so many, and no more: then a second state, which has
+  // heard the last quarter of them too, goes on in the first one's place.
+  void Hear() {
+    const size_t most = encoder.max_positions(), warm = most - Shared(most);
+    const size_t width = encoder.inputs(), classes = encoder.classes();
+    const size_t count = ready.size() / width;
+    for (size_t at = 0; at < count;) {
+      if (lead.position() == most) {
+        std::swap(lead, next);
+        next = encoder.NewState();
+      }
+      const bool both = lead.position() >= warm;
+      const size_t rows = std::min(count - at, (both ? most : warm) - lead.position());
+      const auto inputs = std::span(ready).subspan(at * width, rows * width);
+      log_probs.resize(rows * classes);
+      if (both) encoder.Extend(next, inputs, log_probs);
+      encoder.Extend(lead, inputs, log_probs);
+      for (size_t r = 0; r < rows; ++r) {
+        Decode(std::span(log_probs).subspan(r * classes, classes));
+      }
+      at += rows;
+    }
+    ready.clear();
+  }
+
+  void Decode(std::span<const float> row) {
+    const auto best = std::max_element(row.begin(), row.end());
+    const int symbol = static_cast<int>(best - row.begin());
+    if (symbol != kBlank && symbol != before) {
+      heard.push_back({.name = names[Size(symbol - 1)],
+                       .seconds = SecondsOf(spec, positions),
+                       .probability = std::exp(static_cast<double>(*best))});
+    }
+    before = symbol;
+    ++positions;
+  }
+
+  SpeechEncoder encoder;
+  const SpeechSpec& spec;
+  std::span<const float> mean, deviation;
+  std::vector<std::string> names;
+  Filterbank bank;
+  State lead, next;
+  std::vector<float> waiting;  // samples of windows that are not whole yet
+  std::vector<float> last;     // [stack, bands]
+  std::vector<float> ready;    // stacked frames of positions that are not heard yet
+  std::vector<float> log_probs;
+  size_t samples = 0, frames = 0;
+  size_t begun = 0, positions = 0;  // whose frames are there; that have been heard
+  int before = kBlank;
+  std::vector<Phone> heard;
+};
+
+PhoneStream::PhoneStream(std::shared_ptr<const Model> model) {
+  const ModelSpec& spec = model->spec();
+  if (spec.task == "speech" && spec.Causal() && spec.speech()->normalization != BandNorm::kCorpus) {
+    throw InputError(model->path(),
+                     ": it normalises by the utterance, whose end a stream does not ",
+                     "know; train it with --normalise corpus");
+  }
+  inside_ = std::make_unique<Inside>(std::move(model));
+}
+
+PhoneStream::~PhoneStream() = default;
+
+double PhoneStream::delay_seconds() const {
+  const SpeechSpec& spec = inside_->spec;
+  const double frames = spec.stride - 1 + spec.lookahead;
+  return (frames * FilterbankOptions().step_ms + FilterbankOptions().window_ms) / 1000;
+}
+
+double PhoneStream::seconds() const {
+  return static_cast<double>(inside_->samples) / inside_->spec.sample_rate;
+}
+
+std::vector<Phone> PhoneStream::Read(std::span<const float> samples) {
+  Inside& in = *inside_;
+  in.samples += samples.size();
+  const size_t window = in.bank.window(), step = in.bank.step();
+  // A second at a time, so that what waits stays small.
+  for (size_t at = 0; at < samples.size();) {
+    const size_t count = std::min(samples.size() - at, Size(in.spec.sample_rate));
+    in.waiting.insert(in.waiting.end(), samples.begin() + static_cast<ptrdiff_t>(at),
+                      samples.begin() + static_cast<ptrdiff_t>(at + count));
+    at += count;
+    size_t used = 0;
+    for (; used + window <= in.waiting.size(); used += step) {
+      in.Frame(std::span(in.waiting).subspan(used, window));
+    }
+    in.waiting.erase(in.waiting.begin(), in.waiting.begin() + static_cast<ptrdiff_t>(used));
+    in.Hear();
+  }
+  return std::exchange(in.heard, {});
+}
+
+std::vector<Phone> PhoneStream::Finish() {
+  Inside& in = *inside_;
+  // Positions that have begun are heard to their end, as in a whole utterance: with zeros behind it.
+  const std::vector<float> nothing(Size(in.spec.bands), 0.0f);
+  const size_t wanted = PositionsOf(in.spec, in.frames);
+  while (in.begun < wanted) in.Push(nothing);
+  in.Hear();
+  return std::exchange(in.heard, {});
+}
+
+}  // namespace linnet

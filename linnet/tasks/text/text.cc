@@ -1,0 +1,172 @@
+#include "linnet/tasks/text/text.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "linnet/base/error.h"
+#include "linnet/base/utf8.h"
+
+namespace linnet {
+
+namespace {
+
+// With U+FFFD for each byte that makes no character.
+std::string Mended(std::string_view text) {
+  std::string mended;
+  for (size_t at = 0; at < text.size();) {
+    const auto next = NextCodePoint(text, at);
+    AppendUtf8(next ? next->value : 0xfffd, mended);
+    at += next ? next->bytes : 1;
+  }
+  return mended;
+}
+
+}  // namespace
+
+std::string TextPieces::Add(std::string_view text) {
+  if (stopped_) return "";
+  held_ += text;
+  // A stop word that is whole ends the text in front of it.
+  size_t end = std::string::npos;
+  for (const std::string& stop : stop_) {
+    if (!stop.empty()) end = std::min(end, held_.find(stop));
+  }
+  if (end != std::string::npos) {
+    stopped_ = true;
+    std::string shown = Mended(std::string_view(held_).substr(0, end));
+    held_.clear();
+    return shown;
+  }
+  // What could become one is held back, and so are the first bytes of a character.
+  size_t certain = held_.size();
+  for (const std::string& stop : stop_) {
+    for (size_t length = std::min(stop.size(), held_.size()); length > 0; --length) {
+      if (held_.ends_with(std::string_view(stop).substr(0, length))) {
+        certain = std::min(certain, held_.size() - length);
+        break;
+      }
+    }
+  }
+  std::string shown;
+  size_t at = 0;
+  while (at < certain) {
+    if (const auto next = NextCodePoint(held_, at)) {
+      if (at + next->bytes > certain) break;
+      shown.append(held_, at, next->bytes);
+      at += next->bytes;
+    } else if (held_.size() - at < 4 && static_cast<unsigned char>(held_[at]) >= 0xc2) {
+      break;  // more bytes may come
+    } else {
+      AppendUtf8(0xfffd, shown);
+      ++at;
+    }
+  }
+  held_.erase(0, at);
+  return shown;
+}
+
+std::string TextPieces::Finish() {
+  std::string shown = Mended(held_);
+  held_.clear();
+  return shown;
+}
+
+Vocabulary VocabularyOf(const Model& model) {
+  const ModelSpec& spec = model.spec();
+  if (!spec.text()) {
+    throw InputError(model.path(), ": a model of the task '", spec.task, "', which has no text");
+  }
+  return Vocabulary(*spec.text());
+}
+
+TextWriter::TextWriter(Engine& engine)
+    : engine_(engine), vocabulary_(VocabularyOf(engine.model())) {
+  if (engine.model().spec().task != "text") {
+    throw InputError(engine.model().path(), ": a model of the task '", engine.model().spec().task,
+                     "', which writes no running text");
+  }
+}
+
+TextDraft::TextDraft(const Vocabulary& vocabulary, const TextOptions& options)
+    : vocabulary_(&vocabulary),
+      choice_(options.choice),
+      most_(options.symbols),
+      rng_(options.seed, options.stream),
+      pieces_(options.stop) {
+  Validate(options.choice);
+}
+
+std::optional<int32_t> TextDraft::Next(std::span<const float> outputs, std::string& shown) {
+  const auto finish = [&](TextEnd end) -> std::optional<int32_t> {
+    end_ = end;
+    if (end != TextEnd::kStop) shown += pieces_.Finish();
+    return {};
+  };
+  if (symbols_ == most_) return finish(TextEnd::kSymbols);
+  allowed_.assign(outputs.begin(), outputs.end());
+  // No text: a separator, an unknown character.
+  allowed_[Vocabulary::kSeparator] = allowed_[Vocabulary::kUnknown] = -INFINITY;
+  const int32_t symbol = Choose(allowed_, choice_, rng_);
+  if (symbol == Vocabulary::kEnd) return finish(TextEnd::kEndSymbol);
+  ++symbols_;
+  shown += pieces_.Add(vocabulary_->Decode(symbol));
+  if (pieces_.stopped()) return finish(TextEnd::kStop);
+  if (symbols_ == most_) return finish(TextEnd::kSymbols);
+  return symbol;
+}
+
+void TextDraft::Stop(std::string& shown) {
+  end_ = TextEnd::kPositions;
+  shown += pieces_.Finish();
+}
+
+std::vector<int32_t> TextPrompt(const Model& model, const Vocabulary& vocabulary,
+                                const std::string& prompt) {
+  std::vector<int32_t> read = {Vocabulary::kEnd};
+  for (const int32_t symbol : vocabulary.Encode(prompt)) read.push_back(symbol);
+  const std::optional<size_t> most = model.most_positions();
+  if (most && read.size() > *most) {
+    throw InputError("a prompt of ", read.size() - 1, " tokens is longer than the model's ",
+                     *most - 1);
+  }
+  return read;
+}
+
+TextEnd TextWriter::Write(const std::string& prompt, const TextOptions& options,
+                          FunctionRef<bool(std::string_view)> reader) {
+  TextDraft draft(vocabulary_, options);
+  const std::vector<int32_t> read = TextPrompt(engine_.model(), vocabulary_, prompt);
+  const std::optional<size_t> most = engine_.model().most_positions();
+  const auto trained = static_cast<size_t>(engine_.model().spec().input.max_length);
+  State state = engine_.NewState(1);
+  std::vector<float> logits(engine_.output_size());
+  engine_.Prefix(state, read, read.size(), logits);
+  while (true) {
+    std::string shown;
+    const std::optional<int32_t> symbol = draft.Next(logits, shown);
+    const bool full = symbol && most && state.position() == *most;
+    if (full) draft.Stop(shown);
+    if (!shown.empty() && !reader(shown)) return TextEnd::kReader;
+    if (!symbol || full) return draft.end();
+    if (state.position() == trained && options.beyond_training) options.beyond_training(trained);
+    engine_.Step(state, {&*symbol, 1}, logits);
+  }
+}
+
+double NatsOf(Engine& engine, std::span<const int32_t> symbols, size_t counted) {
+  if (symbols.size() < 2 || counted < 1) return 0;
+  const size_t width = engine.output_size(), length = symbols.size() - 1;
+  State state = engine.NewState(1);
+  std::vector<float> outputs(length * width);
+  engine.Prefix(state, symbols.first(length), length, outputs);
+  double nats = 0;
+  for (size_t t = counted - 1; t < length; ++t) {
+    const auto row = std::span(outputs).subspan(t * width, width);
+    LogSoftmax(row);
+    nats -= row[static_cast<size_t>(symbols[t + 1])];
+  }
+  return nats;
+}
+
+}  // namespace linnet

@@ -1,0 +1,272 @@
+#include "linnet/tasks/text/text.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "linnet/base/error.h"
+#include "linnet/base/utf8.h"
+#include "linnet/runtime/choice.h"
+#include "linnet/runtime/test_util.h"
+#include "linnet/tasks/couplet/couplet.h"
+
+namespace linnet {
+namespace {
+
+TEST(Choice, DrawsAsOftenAsTheProbabilitiesSay) {
+  const std::vector<float> logits = {0, std::log(2.0f), -INFINITY, std::log(5.0f)};
+  Philox rng(1);
+  std::map<int32_t, int> counts;
+  const int draws = 80'000;
+  for (int i = 0; i < draws; ++i) ++counts[Choose(logits, {}, rng)];
+  EXPECT_EQ(counts.count(2), 0u);
+  for (const auto& [symbol, share] : {std::pair(0, 1 / 8.0), {1, 2 / 8.0}, {3, 5 / 8.0}}) {
+    EXPECT_NEAR(counts[symbol] / double{draws}, share, 0.01) << symbol;
+  }
+  counts.clear();
+  for (int i = 0; i < draws; ++i) ++counts[Choose(logits, {.temperature = 0.5f}, rng)];
+  EXPECT_NEAR(counts[3] / double{draws}, 25 / 30.0, 0.01);  // squares
+}
+
+// Among thousands of symbols: always one of those that a sort would have kept, each as often as it should be.
+TEST(Choice, TheNucleusOfManySymbolsIsThatOfASort) {
+  std::vector<float> logits(8003);
+  Philox values(3);
+  for (float& x : logits) x = 3 * values.Normal();
+  logits[17] = logits[4000] = 9, logits[5] = -INFINITY;  // two that are equally likely
+  for (const float temperature : {0.3f, 1.0f, 5.0f}) {
+    std::vector<std::pair<double, int32_t>> order;
+    double all = 0;
+    for (size_t i = 0; i < logits.size(); ++i) {
+      order.emplace_back(-std::exp(static_cast<double>(logits[i]) / temperature), i);
+      all -= order.back().first;
+    }
+    std::sort(order.begin(), order.end());
+    for (const float top_p : {1e-9f, 0.1f, 0.5f, 0.95f, 0.9999f}) {
+      std::map<int32_t, double> kept;
+      double sum = 0;
+      for (const auto& [weight, symbol] : order) {
+        kept[symbol] = -weight, sum -= weight;
+        if (sum >= top_p * all) break;
+      }
+      Philox rng(1);
+      std::map<int32_t, int> counts;
+      constexpr int kDraws = 4000;
+      size_t outside = 0;
+      for (int i = 0; i < kDraws; ++i) {
+        const int32_t symbol = Choose(logits, {.temperature = temperature, .top_p = top_p}, rng);
+        ++counts[symbol], outside += kept.count(symbol) == 0;
+      }
+      EXPECT_LE(outside, kDraws / 1000u) << temperature << " " << top_p;  // rounding, at the edge
+      const int32_t first = order[0].second;
+      const double expected = kDraws * kept[first] / sum;
+      EXPECT_NEAR(counts[first], expected, 5 * std::sqrt(expected) + 1);
+    }
+  }
+}
+
+TEST(Choice, SaysWhatCannotBeDrawn) {
+  Philox rng(1);
+  EXPECT_THROW(Choose(std::vector<float>{INFINITY, 0, 0}, {.top_p = 0.9f}, rng), Error);
+  // Equal ones, of which top_p keeps one: rounding must not leave none.
+  for (size_t n = 1; n < 70; ++n) {
+    const int32_t symbol = Choose(std::vector<float>(n, 0.25f), {.top_p = 1e-9f}, rng);
+    EXPECT_LT(static_cast<size_t>(symbol), n);
+  }
+}
+
+TEST(Choice, KeepsToItsLimits) {
+  const std::vector<float> logits = {0, std::log(2.0f), std::log(4.0f), std::log(5.0f)};
+  Philox rng(2);
+  const auto seen = [&](const ChoiceOptions& options) {
+    std::set<int32_t> symbols;
+    for (int i = 0; i < 2000; ++i) symbols.insert(Choose(logits, options, rng));
+    return symbols;
+  };
+  EXPECT_EQ(seen({.temperature = 0}), (std::set<int32_t>{3}));
+  EXPECT_EQ(seen({.top_k = 1}), (std::set<int32_t>{3}));
+  EXPECT_EQ(seen({.top_k = 2}), (std::set<int32_t>{2, 3}));
+  EXPECT_EQ(seen({.top_p = 0.4f}), (std::set<int32_t>{3}));        // 5 of 12
+  EXPECT_EQ(seen({.top_p = 0.7f}), (std::set<int32_t>{2, 3}));     // 9 of 12
+  EXPECT_EQ(seen({.top_p = 0.8f}), (std::set<int32_t>{1, 2, 3}));  // 11 of 12
+  EXPECT_EQ(seen({}).size(), 4u);
+  const std::vector<float> none(3, -INFINITY);
+  EXPECT_THROW(Choose(none, {}, rng), Error);
+  EXPECT_THROW(Validate(ChoiceOptions{.temperature = -1}), Error);
+  EXPECT_THROW(Validate(ChoiceOptions{.top_p = 0}), Error);
+  EXPECT_THROW(Validate(ChoiceOptions{.temperature = NAN}), Error);
+}
+
+TEST(TextPieces, ShowsWholeCharactersAndNoStopWord) {
+  const std::string text = "海上 one two stop three";
+  for (size_t cut = 1; cut <= text.size(); ++cut) {
+    TextPieces pieces({"stop", "zzz"});
+    std::string shown;
+    for (size_t at = 0; at < text.size(); at += cut) {
+      const std::string piece = pieces.Add(std::string_view(text).substr(at, cut));
+      EXPECT_TRUE(IsPrintable(piece)) << cut;  // never half a character
+      shown += piece;
+    }
+    EXPECT_TRUE(pieces.stopped());
+    EXPECT_EQ(shown + pieces.Finish(), "海上 one two ") << cut;
+  }
+  TextPieces open({"stop"});
+  std::string shown = open.Add("a sto");
+  EXPECT_EQ(shown, "a ");
+  EXPECT_EQ(open.Add("ry"), "story");
+  EXPECT_EQ(open.Add("st"), "");
+  EXPECT_EQ(open.Finish(), "st");
+  TextPieces half({"stop"});  // a stop word behind half a character
+  EXPECT_EQ(half.Add("a\xe6stop"), "a\xef\xbf\xbd");
+  TextPieces broken({});
+  shown = broken.Add("a\xff");
+  shown += broken.Add("b\xe6\xb5");
+  shown += broken.Finish();
+  EXPECT_EQ(shown,
+            "a\xef\xbf\xbd"
+            "b\xef\xbf\xbd\xef\xbf\xbd");
+}
+
+TEST(TextWriter, WritesTheSameFromTheSameSeed) {
+  for (const char* unit : {"byte", "character"}) {
+    Engine engine(RandomModel("text", unit), {.threads = 1});
+    TextWriter writer(engine);
+    const auto write = [&](const TextOptions& options, TextEnd expected) {
+      std::string text;
+      EXPECT_EQ(writer.Write("ab", options,
+                             [&](std::string_view piece) {
+                               EXPECT_FALSE(piece.empty());
+                               text += piece;
+                               return true;
+                             }),
+                expected);
+      return text;
+    };
+    TextOptions options{.symbols = 20, .choice = {.temperature = 0.3f}, .seed = 5};
+    std::string text;
+    TextEnd end =
+        writer.Write("ab", options, [&](std::string_view piece) { return text += piece, true; });
+    EXPECT_EQ(write(options, end), text);
+    options.symbols = 1000;
+    end = writer.Write("ab", options, [](std::string_view) { return true; });
+    EXPECT_TRUE(end == TextEnd::kPositions || end == TextEnd::kEndSymbol);
+    size_t calls = 0;
+    EXPECT_EQ(writer.Write("ab", options, [&](std::string_view) { return ++calls, false; }),
+              TextEnd::kReader);
+    EXPECT_EQ(calls, 1u);
+    EXPECT_THROW(writer.Write(std::string(50, 'a'), options, [](std::string_view) { return true; }),
+                 Error);
+  }
+  Engine couplets(RandomModel("couplet", "character"), {.threads = 1});
+  EXPECT_THROW(TextWriter writer(couplets), Error);
+}
+
+// The sum of what each step says is what the prefix says.
+TEST(NatsOf, AddsUpWhatStepsSay) {
+  Engine engine(RandomModel("text", "character"), {.threads = 1});
+  const std::vector<int32_t> symbols = {0, 5, 7, 3, 9, 4};
+  double want = 0;
+  State state = engine.NewState(1);
+  std::vector<float> logits(engine.output_size());
+  for (size_t t = 0; t + 1 < symbols.size(); ++t) {
+    engine.Step(state, {&symbols[t], 1}, logits);
+    LogSoftmax(logits);
+    if (t + 1 >= 3) want -= logits[static_cast<size_t>(symbols[t + 1])];
+  }
+  EXPECT_NEAR(NatsOf(engine, symbols, 3), want, 1e-4);
+  EXPECT_EQ(NatsOf(engine, std::span(symbols).first(1), 1), 0);
+}
+
+std::vector<std::string> Characters(const std::string& text) {
+  std::vector<std::string> characters;
+  for (size_t at = 0; at < text.size();) {
+    const size_t bytes = NextCodePoint(text, at)->bytes;
+    characters.push_back(text.substr(at, bytes));
+    at += bytes;
+  }
+  return characters;
+}
+
+// Whatever the model says: as long as the first line, punctuation where that has it (and what it has), no
+// character in its own place again, none twice where the first line does not repeat its own.
+TEST(CoupletWriter, KeepsTheRules) {
+  Engine engine(RandomModel("couplet", "character"), {.threads = 1});
+  CoupletWriter writer(engine);
+  for (const std::string first : {"海上明月", "abcab，cd。", "a", "海海海", "zz，yx!", "。"}) {
+    for (const size_t beam : {0u, 1u, 7u}) {
+      const std::vector<Answer> answers =
+          writer.Write(first, {.candidates = 6, .beam = beam, .seed = 3});
+      ASSERT_FALSE(answers.empty()) << first;
+      const std::vector<std::string> given = Characters(first);
+      std::set<std::string> texts;
+      for (size_t a = 0; a < answers.size(); ++a) {
+        EXPECT_TRUE(texts.insert(answers[a].text).second) << answers[a].text;
+        if (a > 0) {
+          EXPECT_GE(answers[a - 1].log_probability, answers[a].log_probability);
+        }
+        const std::vector<std::string> answer = Characters(answers[a].text);
+        ASSERT_EQ(answer.size(), given.size());
+        size_t counted = 0;
+        for (size_t i = 0; i < given.size(); ++i) {
+          const bool mark = IsPunctuation(NextCodePoint(given[i], 0)->value);
+          EXPECT_EQ(mark, answer[i] == given[i]) << first << " " << answers[a].text;
+          EXPECT_EQ(mark, IsPunctuation(NextCodePoint(answer[i], 0)->value));
+          counted += !mark;
+          for (size_t j = 0; j < i && !mark; ++j) {
+            if (answer[j] == answer[i]) {
+              EXPECT_EQ(given[j], given[i]) << answers[a].text;
+            }
+          }
+        }
+        EXPECT_EQ(counted, answers[a].characters);
+        EXPECT_LE(answers[a].log_probability, 0);
+      }
+    }
+  }
+}
+
+// A beam that keeps everything finds the likeliest line of all.
+TEST(CoupletWriter, AWideBeamIsExact) {
+  Engine engine(RandomModel("couplet", "character"), {.threads = 1});
+  CoupletWriter writer(engine);
+  const Answer wide = writer.Write("ab", {.beam = 1000})[0];
+  const Vocabulary& vocabulary = writer.vocabulary();
+  double best = -INFINITY;
+  std::string text;
+  for (int32_t x = Vocabulary::kFirst; x < static_cast<int32_t>(vocabulary.size()); ++x) {
+    for (int32_t y = Vocabulary::kFirst; y < static_cast<int32_t>(vocabulary.size()); ++y) {
+      const std::string first = vocabulary.Decode(x), second = vocabulary.Decode(y);
+      if (x == y || first == "a" || second == "b" ||
+          IsPunctuation(NextCodePoint(first, 0)->value) ||
+          IsPunctuation(NextCodePoint(second, 0)->value)) {
+        continue;
+      }
+      std::vector<int32_t> symbols = vocabulary.Encode("ab");
+      symbols.insert(symbols.end(), {Vocabulary::kSeparator, x, y});
+      const double log_probability = -NatsOf(engine, symbols, 3);
+      if (log_probability > best) best = log_probability, text = first + second;
+    }
+  }
+  EXPECT_EQ(wide.text, text);
+  EXPECT_NEAR(wide.log_probability, best, 1e-4);
+}
+
+TEST(CoupletWriter, SaysWhatItCannotAnswer) {
+  Engine engine(RandomModel("couplet", "character"), {.threads = 1});
+  CoupletWriter writer(engine);
+  EXPECT_THROW(writer.Write(""), Error);
+  EXPECT_THROW(writer.Write("\xff"), Error);
+  EXPECT_THROW(writer.Write(std::string(30, 'a')), Error);
+  EXPECT_THROW(writer.Write("a", {.candidates = 0}), Error);
+  Engine text(RandomModel("text", "byte"), {.threads = 1});
+  EXPECT_THROW(CoupletWriter other(text), Error);
+}
+
+}  // namespace
+}  // namespace linnet
