@@ -1,5 +1,5 @@
-// A model of the reference library, from the file that torch.save wrote to the outputs that the
-// reference library computed: reader, import, checkpoint and engine.
+// A model of fast-transformers, from the file that torch.save wrote to the outputs that the library
+// computed: reader, import, checkpoint and engine.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 namespace linnet {
 namespace {
 
-TEST(Import, TheEngineGivesTheReferencesOutputs) {
+TEST(Import, TheEngineGivesTheLibrarysOutputs) {
   const SafetensorsFile golden = SafetensorsFile::Open("tests/golden/image_model.safetensors");
   const PyTorchFile file = PyTorchFile::Open("tests/golden/image_model.pth");
   const ReferenceModel imported =

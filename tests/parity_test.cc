@@ -19,12 +19,16 @@ namespace {
 using torch::Tensor;
 
 // Ragged on purpose: nothing is a multiple of a vector.
-ModelSpec Ragged(const std::string& task, Activation activation, bool grid, MixerSpec mixer) {
-  mixer.heads = 3, mixer.query_dim = 5, mixer.value_dim = 7;
+ModelSpec Ragged(const std::string& task, Activation activation, bool grid,
+                 std::vector<MixerSpec> pattern) {
+  for (MixerSpec& mixer : pattern) mixer.heads = 3, mixer.query_dim = 5, mixer.value_dim = 7;
   ModelSpec spec;
   spec.task = task;
-  spec.stack = {
-      .pattern = {mixer}, .repeat = 3, .d_model = 22, .d_ff = 37, .activation = activation};
+  spec.stack = {.pattern = pattern,
+                .repeat = pattern.size() > 1 ? 1 : 3,
+                .d_model = 22,
+                .d_ff = 37,
+                .activation = activation};
   spec.input.value_embedding = 12;
   if (task == "images") {
     spec.part = ImageSpec{.width = 5, .height = 3, .channels = 3};
@@ -50,14 +54,15 @@ struct ParityCase {
   std::string task;
   Activation activation;
   bool grid = false;  // grid positions, the pixel above, and norms first
-  std::string feature_map = "elu";
+  std::string name = "elu";
+  std::vector<MixerSpec> pattern = {MixerSpec()};
 };
 class Parity : public testing::TestWithParam<ParityCase> {
  protected:
   void SetUp() override {
     torch::manual_seed(7);
-    model_ = nn::SequenceModel(Ragged(GetParam().task, GetParam().activation, GetParam().grid,
-                                      {.feature_map = GetParam().feature_map}));
+    model_ = nn::SequenceModel(
+        Ragged(GetParam().task, GetParam().activation, GetParam().grid, GetParam().pattern));
     model_->eval();
     path_ = (std::filesystem::temp_directory_path() /
              ("linnet_parity_test." + std::to_string(getpid()) + ".safetensors"))
@@ -118,7 +123,8 @@ TEST(WholeParity, ReformerReadsAsItWasTrained) {
   torch::manual_seed(7);
   const ModelSpec spec =
       Ragged("images", Activation::kGelu, /*grid=*/true,
-             {.kind = "reformer", .lsh_rounds = 3, .lsh_buckets = 8, .lsh_chunk = 6});
+             {{.kind = "reformer", .lsh_rounds = 3, .lsh_buckets = 8, .lsh_chunk = 6},
+              {.kind = "reformer", .lsh_buckets = 8, .lsh_chunk = 6, .scale = 1.5f}});
   nn::SequenceModel model(spec);
   model->eval();
   const std::string path = (std::filesystem::temp_directory_path() /
@@ -156,15 +162,23 @@ TEST_P(Parity, BitsPerDimIsTheTrainingLoss) {
 
 INSTANTIATE_TEST_SUITE_P(
     Models, Parity,
-    testing::Values(ParityCase{"images", Activation::kRelu},
-                    ParityCase{"images", Activation::kGelu},
-                    ParityCase{"images", Activation::kGelu, true},
-                    ParityCase{"copy", Activation::kGelu}, ParityCase{"couplet", Activation::kGelu},
-                    ParityCase{"copy", Activation::kRelu, false, "relu"},
-                    ParityCase{"images", Activation::kRelu, false, "polynomial2"}),
+    testing::Values(
+        ParityCase{"images", Activation::kRelu}, ParityCase{"images", Activation::kGelu},
+        ParityCase{"images", Activation::kGelu, true}, ParityCase{"copy", Activation::kGelu},
+        ParityCase{"couplet", Activation::kGelu},
+        ParityCase{"copy", Activation::kRelu, false, "relu", {{.feature_map = "relu"}}},
+        ParityCase{
+            "images", Activation::kRelu, false, "polynomial2", {{.feature_map = "polynomial2"}}},
+        ParityCase{"copy", Activation::kGelu, false, "scaled", {{.kind = "full", .scale = 0.75f}}},
+        ParityCase{"copy", Activation::kGelu, false, "kernel", {{.kind = "kernel"}}},
+        ParityCase{"images",
+                   Activation::kGelu,
+                   true,
+                   "mixed",
+                   {{}, {.kind = "full"}, {.feature_map = "favor"}}}),
     [](const auto& info) {
       return info.param.task + "_" + NameOf(info.param.activation) +
-             (info.param.grid ? "_grid" : "") + "_" + info.param.feature_map;
+             (info.param.grid ? "_grid" : "") + "_" + info.param.name;
     });
 
 }  // namespace

@@ -12,6 +12,7 @@ import json
 import math
 import os
 import pathlib
+import random
 import re
 import subprocess
 import sys
@@ -218,7 +219,7 @@ class RoundTrip(Case):
         tensors = random_tensors(spec)
         tensors["above_embedding.weight"] = ([257, 8], [0.25] * 257 * 8)
         path = self.write("m.safetensors", safetensors(spec, tensors))
-        self.assertIn("not in the reference library: layer norms come first",
+        self.assertIn("not in fast-transformers: layer norms come first",
                       self.linnet("export", path, "--format", "pth", "--out", "a.pth"))
         self.linnet("import", "a.pth", "--heads", "2", "--norm-first", "--out", "b.safetensors")
         self.assertEqual(self.linnet_json("info", "b.safetensors")["spec"],
@@ -227,6 +228,8 @@ class RoundTrip(Case):
 
     def test_attention_that_a_pth_does_not_tell(self):
         for changes, told, options, taken in (
+                (dict(feature_map="relu"), "feature map relu", ["--feature-map", "relu"],
+                 "causal-linear, feature map relu"),
                 (dict(feature_map="relu"), "feature map relu", [], "causal-linear, feature map elu"),
                 (dict(attention="kernel", similarity="rbf"), "kernel, similarity rbf",
                  ["--attention", "kernel"], "kernel, similarity softmax"),
@@ -238,7 +241,7 @@ class RoundTrip(Case):
             path = self.write("m.safetensors", safetensors(spec, random_tensors(spec)))
             said = self.linnet("export", path, "--format", "pth", "--out", "a.pth")
             self.assertIn(told, said)
-            self.assertIn("not in the reference library: ", said)
+            self.assertIn("not in fast-transformers: ", said)
             self.assertIn(f"attention {taken}", self.linnet(
                 "import", "a.pth", "--heads", "2", *options, "--out", "b.safetensors"))
             self.linnet("export", path, "--format", "safetensors", "--out", "a.safetensors")
@@ -252,6 +255,189 @@ class RoundTrip(Case):
         path = self.write("nan.safetensors", safetensors(IMAGE_SPEC, tensors, metadata={}))
         self.refuses(["import", path, "--heads", "2", "--out", "b.safetensors"], path, "'predictor.bias'",
                      "no numbers")
+
+    def test_softmax_temp(self):
+        for attention in ("full", "reformer"):
+            spec = {**IMAGE_SPEC, "attention": attention, "softmax_scale": 0.75}
+            if attention == "reformer":
+                spec |= {"lsh_rounds": 4, "lsh_buckets": 126, "lsh_chunk": 32, "lsh_variant": "simple"}
+            path = self.write("m.safetensors", safetensors(spec, random_tensors(spec)))
+            self.assertIn("softmax_temp 0.75",
+                          self.linnet("export", path, "--format", "pth", "--out", "a.pth"))
+            said = self.linnet_json("export", path, "--format", "pth", "--out", "a.pth")
+            self.assertEqual((said["softmax_temp"], said["activation"]), (0.75, "relu"))
+            command = ["import", "a.pth", "--heads", "2", "--attention", attention, "--softmax-temp", "0.75",
+                       "--out", "b.safetensors"]
+            self.assertIn("softmax_temp 0.75", self.linnet(*command))
+            self.assertEqual(self.linnet_json("info", "b.safetensors")["spec"],
+                             self.linnet_json("info", path)["spec"])
+
+    def test_random_feature_maps(self):
+        for name, columns, options in (("rff", 6, []), ("favor", 12, ["--features", "12"])):
+            spec = {**IMAGE_SPEC, "feature_map": name, "features": 12}
+            tensors = random_tensors(spec)
+            rng = random.Random(3)
+            for i in range(spec["layers"]):
+                tensors[f"transformer.layers.{i}.attention.inner_attention.feature_map.omega"] = (
+                    [4, columns], [rng.gauss(0, 1) for _ in range(4 * columns)])
+            path = self.write("m.safetensors", safetensors(spec, tensors))
+            self.linnet("export", path, "--format", "pth", "--out", "a.pth")
+            command = ["import", "a.pth", "--heads", "2", "--feature-map", name, "--out", "b.safetensors"]
+            self.linnet(*command, *options)
+            self.assertEqual(self.linnet_json("info", "b.safetensors")["spec"],
+                             self.linnet_json("info", path)["spec"])
+            after, before = read(self.dir / "b.safetensors")[0], read(path)[0]
+            del after[FIRST], before[FIRST]
+            self.assertEqual(differing(after, before), [])
+            # Twice the features: fast-transformers' Favor has each column with both signs.
+            if options:
+                self.refuses(command, "omega has 12 columns", "give --features")
+                self.linnet(*command, "--features", "24")
+                shape, _ = read(self.dir / "b.safetensors")[0][
+                    "transformer.layers.1.attention.inner_attention.feature_map.omega"]
+                self.assertEqual(shape, [4, 24])
+                self.linnet("sample", "b.safetensors", "--count", "1", "--out", "a.png")
+
+
+TEXT_SPEC = {**COPY_SPEC, "task": "text", "unit": "byte", "vocabulary": 259, "classes": 259, "positions": "added",
+             "value_embedding": 16, "max_length": 24, "activation": "gelu"}
+LETTERS = "etaoin shrdlu\n"
+
+
+def text_tensors(spec, seed=1):
+    """Of models whose positions are added, or absent; of an encoder-decoder, its two stacks."""
+    tensors = random_tensors({**spec, "network": "transformer"}, seed)
+    if spec["positions"] == "added":
+        length = spec["max_length"]
+        tensors["pos_embedding.pe"] = ([1, length, spec["d_model"]], [
+            (math.sin, math.cos)[i % 2](t / 10000 ** (i // 2 * 2 / spec["d_model"]))
+            for t in range(length) for i in range(spec["d_model"])])
+    else:
+        del tensors["pos_embedding.pe"]
+    if spec.get("tied"):
+        del tensors["value_embedding.weight"]
+    if spec.get("network") == "encoder-decoder":
+        stack = {name: tensors.pop(name) for name in list(tensors) if name.startswith("transformer.")}
+        for name, tensor in stack.items():
+            name = name.removeprefix("transformer")
+            tensors["encoder" + name] = tensor
+            if ".attention." in name:
+                for attention in (".self_attention.", ".cross_attention."):
+                    tensors["decoder" + name.replace(".attention.", attention)] = tensor
+            else:
+                tensors["decoder" + name] = tensor
+            if ".norm2." in name:
+                tensors["decoder" + name.replace(".norm2.", ".norm3.")] = tensor
+    return tensors
+
+
+class Text(Case):
+    def setUp(self):
+        super().setUp()
+        self.write("letters.txt", LETTERS.encode())
+        self.write("text.txt", b"the rest is in the trees, he said; the line ends here\n" * 20)
+        self.letters = {**TEXT_SPEC, "unit": "character", "characters": LETTERS,
+                        "vocabulary": len(LETTERS) + 3, "classes": len(LETTERS) + 3}
+
+    def bits(self, model):
+        return self.linnet_json("eval", model, "--data", "text.txt")["bits_per_symbol"]
+
+    def round_trip(self, model, *options):
+        """Exports and imports a model, which comes back as it was."""
+        self.linnet("export", model, "--format", "pth", "--out", "a.pth")
+        said = self.linnet("import", "a.pth", "--heads", "2", "--out", "b.safetensors", *options)
+        self.assertEqual(self.linnet_json("info", "b.safetensors")["spec"],
+                         self.linnet_json("info", model)["spec"])
+        self.assertEqual(differing(read(self.dir / "b.safetensors")[0], read(model)[0]), [])
+        return said
+
+    def test_bytes_and_characters(self):
+        gelu = ["--activation", "gelu"]
+        for changes, options, said in (
+                ({}, gelu, "text of 256 bytes"),
+                ({"positions": "sequence"}, [*gelu, "--context", "24"], "a context of 24"),
+                ({"tied": True}, gelu, "text of 256 bytes"),
+                (self.letters, [*gelu, "--characters", "letters.txt"], "text of 14 characters"),
+                ({**self.letters, "tied": True}, [*gelu, "--characters", "letters.txt"],
+                 "text of 14 characters")):
+            spec = {**TEXT_SPEC, **changes}
+            path = self.write("m.safetensors", safetensors(spec, text_tensors(spec)))
+            self.assertIn(said, self.round_trip(path, *options))
+            self.assertEqual(self.bits("b.safetensors"), self.bits(path))
+
+    def test_trained_models(self):
+        """What linnet train text writes."""
+        if not (cli_test.BIN / "linnet-train").exists():
+            self.skipTest("linnet-train is not built")
+        for unit, options in (("byte", []), ("character", ["--characters", "characters.txt"])):
+            self.linnet("train", "text", "--data", "text.txt", "--unit", unit, "--context", "16", "--layers", "1",
+                        "--heads", "2", "--d-model", "16", "--batch", "4", "--steps", "20", "--threads", "1",
+                        "--out", unit)
+            model = self.dir / unit / "model.safetensors"
+            spec = self.linnet_json("info", model)["spec"]
+            self.write("characters.txt", spec.get("characters", "").encode())
+            flags = ["--norm-first"] if spec["norm_first"] else []
+            self.round_trip(model, "--activation", spec["activation"], *flags, *options)
+            self.assertEqual(self.bits("b.safetensors"), self.bits(model))
+
+    def test_vocabularies_without_special_tokens(self):
+        for changes, options, added in (({}, [], 0.0),
+                                        ({**self.letters, "tied": True}, ["--characters", "letters.txt"], 0.0)):
+            spec = {**TEXT_SPEC, **changes}
+            tensors = text_tensors(spec)
+            for name in ("value_embedding.weight", "predictor.weight", "predictor.bias"):
+                if name in tensors:
+                    shape, values = tensors[name]
+                    row = math.prod(shape[1:])
+                    values[:3 * row] = [-1e9 if name == "predictor.bias" else added] * 3 * row
+            whole = self.write("m.safetensors", safetensors(spec, tensors))
+            own = dict(tensors)
+            for name in ("value_embedding.weight", "predictor.weight", "predictor.bias"):
+                if name in tensors:
+                    shape, values = tensors[name]
+                    own[name] = ([shape[0] - 3, *shape[1:]], values[3 * math.prod(shape[1:]):])
+            path = self.write("own.safetensors", safetensors(spec, own, metadata={}))
+            command = ["import", path, "--heads", "2", "--activation", "gelu", *options, "--out", "b.safetensors"]
+            self.assertIn("linnet's are added, and never drawn", self.linnet(*command))
+            self.assertTrue(self.linnet_json(*command)["special_tokens_added"])
+            self.assertIn("added", self.linnet_json("info", "b.safetensors")["training"]["special_tokens"])
+            self.assertEqual(differing(read(self.dir / "b.safetensors")[0], read(whole)[0]), [])
+            bits = self.bits("b.safetensors")
+            self.assertEqual(bits, self.bits(whole))
+            for precision in ("bf16", "int8"):  # rows of zeros, biases of -1e9
+                self.linnet("export", "b.safetensors", "--precision", precision, "--out", "n.safetensors")
+                self.assertAlmostEqual(self.bits("n.safetensors"), bits, delta=0.05)
+
+    def test_an_encoder_and_a_decoder(self):
+        spec = {**self.letters, "task": "couplet", "network": "encoder-decoder"}
+        path = self.write("m.safetensors", safetensors(spec, text_tensors(spec)))
+        self.assertIn("couplet of 14 characters",
+                      self.round_trip(path, "--activation", "gelu", "--characters", "letters.txt"))
+        self.linnet("couplet", "b.safetensors", "shore")
+        self.linnet("export", path, "--format", "safetensors", "--out", "a.safetensors")
+        self.linnet("import", "a.safetensors", "--out", "b.safetensors")
+        self.assertEqual(differing(read(self.dir / "b.safetensors")[0], read(path)[0]), [])
+
+    def test_bad_characters(self):
+        path = self.write("m.safetensors", safetensors(self.letters, text_tensors(self.letters), metadata={}))
+        command = ["import", path, "--heads", "2", "--out", "b.safetensors"]
+        self.refuses(command, "give --characters")
+        for name, text, fragment in (("short", b"abc", "--characters has 3, or 6"), ("empty", b"", "is empty"),
+                                     ("latin", b"\xe9t\xe9", "is no UTF-8: byte 0")):
+            self.refuses([*command, "--characters", self.write(name, text)], fragment)
+        self.refuses([*command, "--characters", "nowhere"], "nowhere", "no such file")
+
+    def test_parts_of_models(self):
+        """A sentence says what the file holds and why it is not imported."""
+        pair = {**self.letters, "task": "couplet", "network": "encoder-decoder"}
+        for spec, keep, fragment in (
+                (pair, "decoder.", "holds a decoder, which cannot be imported: linnet imports whole models"),
+                (TEXT_SPEC, "transformer.", "holds a stack of 1 layer alone")):
+            tensors = {name.removeprefix(keep): tensor for name, tensor in text_tensors(spec).items()
+                       if name.startswith(keep)}
+            path = self.write("part.safetensors", safetensors(spec, tensors, metadata={}))
+            self.refuses(["import", path, "--heads", "2", "--out", "b.safetensors"], fragment,
+                         "with value_embedding and predictor")
 
 
 class Page(Case):
@@ -333,6 +519,15 @@ class Import(Case):
                   "8", "--dataset", "mnist"], "--dataset", "--data"),
                 (["import", pth, "--out", "a.safetensors", "--heads", "4", "--lsh-rounds", "2"],
                  "--lsh-rounds is of --attention reformer"),
+                (["import", pth, "--out", "a.safetensors", "--heads", "4", "--softmax-temp", "2"],
+                 "--softmax-temp is of --attention full or reformer"),
+                (["import", pth, "--out", "a.safetensors", "--heads", "4", "--attention", "full", "--feature-map",
+                  "elu"], "--feature-map is of --attention causal-linear or linear"),
+                (["import", pth, "--out", "a.safetensors", "--heads", "4", "--feature-map", "sine"],
+                 "unknown feature map 'sine'"),
+                (["import", pth, "--out", "a.safetensors", "--heads", "4", "--task", "speech"], "--task"),
+                (["import", pth, "--out", "a.safetensors", "--heads", "4", "--task", "text"],
+                 "those of images, not of --task text"),
                 (["import", pth, "--out", "a.safetensors", "--heads", "4", "--attention", "reformer",
                   "--lsh-buckets", "0"], "--lsh-buckets"),
                 (["import", "no.pth", "--out", "a.safetensors", "--heads", "2"], "no such file"),

@@ -1,5 +1,5 @@
-// linnet export: a linnet model for Python, under the reference library's names; or smaller, for the
-// engine.
+// linnet export: a linnet model for Python, under fast-transformers' names; or smaller, for the engine.
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -25,19 +25,28 @@ struct Options {
   bool json = false;
 };
 
-// What of the model the reference library cannot compute, with these weights or any.
-std::vector<std::string> BeyondReference(const ModelSpec& spec) {
+// What fast-transformers lacks to compute the model.
+std::vector<std::string> BeyondFastTransformers(const ModelSpec& spec) {
   std::vector<std::string> beyond;
-  if (spec.stack.norm_first) beyond.push_back("layer norms come first, with the same names");
-  if (spec.input.pixel_above) beyond.push_back("above_embedding.weight is added to the value embedding");
-  if (spec.input.positions != Positions::kSequence) beyond.push_back("pos_embedding.pe holds grid positions");
-  const MixerSpec& attention = spec.stack.mixer();
-  if (attention.kind == "kernel") {
-    beyond.push_back(StrCat("attention kernel, similarity ", attention.similarity));
-  } else if (attention.kind == "reformer" && attention.lsh_variant != LshVariant::kSimple) {
-    beyond.push_back("reformer as published; its own is lsh_variant simple");
-  } else if (attention.kind == "causal-linear" && attention.feature_map != "elu") {
-    beyond.push_back(StrCat("feature map ", attention.feature_map, " as linnet has it"));
+  const auto add = [&](bool lacks, const std::string& what) {
+    if (lacks && std::find(beyond.begin(), beyond.end(), what) == beyond.end()) {
+      beyond.push_back(what);
+    }
+  };
+  const InputSpec& input = spec.input;
+  add(spec.stack.norm_first, "layer norms come first, with the same names");
+  add(spec.stack.convolution > 0, "a convolution stands in front of each layer's attention");
+  add(input.pixel_above, "above_embedding.weight is added to the value embedding");
+  add(input.positions == Positions::kGrid, "pos_embedding.pe holds grid positions");
+  add(input.positions == Positions::kAdded, "pos_embedding.pe is added to the value embedding");
+  add(spec.head.tied, "predictor.weight times sqrt(d_model) is the value embedding");
+  add(spec.lstm(), "an LSTM, with the names of torch.nn.LSTM");
+  add(spec.stack.pattern.size() > 1, "layers with different attention");
+  if (spec.lstm()) return beyond;
+  for (const MixerSpec& mixer : spec.stack.pattern) {
+    const MixerInfo info = FindMixer(mixer.kind);
+    const std::string lacks = info.beyond == nullptr ? "" : info.beyond(mixer);
+    add(!lacks.empty(), lacks);
   }
   return beyond;
 }
@@ -79,7 +88,7 @@ void Run(const Options& options) {
   SafetensorsWriter safetensors;
   size_t count = 0;
   for (const TensorInfo& info : TensorTable(spec)) {
-    // Python's load_state_dict(strict=True) refuses what the reference does not know.
+    // Python's load_state_dict(strict=True) refuses tensors that its module does not have.
     if (info.name == "first_value.probability") continue;
     const float* data = checkpoint.Tensor(info.name).data();
     if (options.format == "pth") {
@@ -97,7 +106,8 @@ void Run(const Options& options) {
     safetensors.Write(options.out);
   }
 
-  const std::vector<std::string> beyond = BeyondReference(spec);
+  const std::vector<std::string> beyond = BeyondFastTransformers(spec);
+  const MixerSpec& mixer = spec.stack.mixer();
   const auto bytes = std::filesystem::file_size(options.out);
   if (options.json) {
     PrintJson({{"out", options.out},
@@ -105,19 +115,23 @@ void Run(const Options& options) {
                {"format", options.format},
                {"tensors", count},
                {"file_bytes", bytes},
-               {"heads", spec.stack.mixer().heads},
-               {"activation", spec.stack.activation},
-               {"attention", spec.stack.mixer().kind},
+               {"heads", mixer.heads},
+               {"activation", NameOf(spec.stack.activation)},
+               {"attention", mixer.kind},
+               {"softmax_temp", mixer.scale > 0 ? nlohmann::ordered_json(mixer.scale) : nullptr},
                {"spec", nlohmann::ordered_json::parse(ToJson(spec))},
                {"beyond_reference", beyond}});
     return;
   }
   std::cout << options.out << ": " << count << " tensors, "
-            << FormatBytes(static_cast<double>(bytes)) << "\n  to build in Python: " << spec.stack.mixer().heads
-            << " heads, activation " << spec.stack.activation << ", attention " << DescribeAttention(spec)
-            << "\n";
+            << FormatBytes(static_cast<double>(bytes)) << "\n";
+  if (!spec.lstm()) {
+    std::cout << "  to build in Python: " << mixer.heads << " heads, activation "
+              << spec.stack.activation << ", attention " << DescribeAttention(spec)
+              << (mixer.scale > 0 ? StrCat(", softmax_temp ", mixer.scale) : "") << "\n";
+  }
   for (const std::string& line : beyond) {
-    std::cout << "  not in the reference library: " << line << "\n";
+    std::cout << "  not in fast-transformers: " << line << "\n";
   }
 }
 
@@ -126,16 +140,15 @@ void Run(const Options& options) {
 void AddExport(CLI::App& app) {
   CLI::App* verb = AddVerb(
       app, "export", "Write a model for PyTorch, or a smaller one for linnet",
-      "With --precision: a linnet model whose matrices are in bf16 or int8 (a scale an output);\n"
-      "the engine runs it as it is. With --format, under the reference library's names:\n"
-      "pth: a state_dict for torch.load(FILE). safetensors: for "
-      "safetensors.torch.load_file(FILE);\n"
-      "it also says what model it is, so 'linnet import' needs no options for it. Left out of\n"
-      "both: how often the data begins with each byte, which the reference does not keep.",
-      "  linnet export models/digits.safetensors --precision int8 --out digits-int8.safetensors\n"
-      "  linnet export models/digits.safetensors --format pth --out digits.pth\n"
-      "  linnet export models/digits.safetensors --format safetensors --out "
-      "digits-plain.safetensors\n");
+      R"(With --precision: a linnet model whose matrices are in bf16 or int8 (a scale an output);
+the engine runs it as it is. With --format, under fast-transformers' names:
+pth: a state_dict for torch.load(FILE). safetensors: for safetensors.torch.load_file(FILE);
+it also says what model it is, so 'linnet import' needs no options for it. Left out of
+both: how often the data begins with each byte, which has no place in a Python module.)",
+      R"(  linnet export models/digits.safetensors --precision int8 --out digits-int8.safetensors
+  linnet export models/digits.safetensors --format pth --out digits.pth
+  linnet export models/digits.safetensors --format safetensors --out digits-plain.safetensors
+)");
   auto options = std::make_shared<Options>();
   AddModelArgument(verb, options->model);
   CLI::Option* format =

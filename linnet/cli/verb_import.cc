@@ -1,9 +1,12 @@
 // linnet import: a model of the Python library fast-transformers becomes one of linnet.
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <iostream>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <system_error>
@@ -11,24 +14,33 @@
 
 #include "linnet/base/error.h"
 #include "linnet/base/units.h"
+#include "linnet/base/utf8.h"
 #include "linnet/base/version.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/io/file.h"
 #include "linnet/io/pytorch.h"
 #include "linnet/io/safetensors.h"
 #include "linnet/model/checkpoint.h"
+#include "linnet/model/mixer.h"
 #include "linnet/model/reference.h"
+#include "linnet/model/vocabulary.h"
 #include "linnet/tasks/images/images.h"
 #include "linnet/tasks/task.h"
 
 namespace linnet::cli {
 namespace {
 
+// An option that some kinds of attention have.
+struct KindOption {
+  const CLI::Option* option;
+  std::function<bool(const MixerInfo&)> takes;
+};
+
 struct Options {
-  std::string file, out, key, data, dataset;
+  std::string file, out, key, data, dataset, characters;
   ReferenceChoices choices;
   std::vector<CLI::Option*> about_model;  // options that a file's own description makes idle
-  std::vector<CLI::Option*> about_reformer;
+  std::vector<KindOption> about_kind;
   bool json = false;
 };
 
@@ -104,21 +116,90 @@ std::string FirstValue(const Options& options, ReferenceModel& model) {
   return StrCat(images.name, ": ", images.size(), " training images");
 }
 
+// Throws InputError for an option of another kind of attention than the model's.
+void CheckKindOptions(const Options& options) {
+  const MixerInfo kind = FindMixer(options.choices.attention.kind);
+  for (const auto& [option, takes] : options.about_kind) {
+    if (option->count() == 0 || takes(kind)) continue;
+    std::string kinds;
+    for (const MixerInfo& other : Mixers()) {
+      if (takes(other)) kinds += StrCat(kinds.empty() ? "" : " or ", other.name);
+    }
+    throw InputError(option->get_name(), " is of --attention ", kinds, "; leave it out");
+  }
+}
+
+// The distinct characters of a UTF-8 file, in order.
+std::string DistinctCharacters(const std::string& path) {
+  const std::string text = ReadFile(path);
+  std::set<char32_t> seen;
+  std::string characters;
+  for (size_t at = 0; at < text.size();) {
+    const std::optional<CodePoint> next = NextCodePoint(text, at);
+    if (!next) throw InputError(path, ": is no UTF-8: byte ", at, " begins no character");
+    if (seen.insert(next->value).second) characters += text.substr(at, next->bytes);
+    at += next->bytes;
+  }
+  if (characters.empty()) throw InputError(path, ": is empty; it must hold the vocabulary");
+  return characters;
+}
+
+ReferenceModel ReadModel(const Options& options, const Source& source) {
+  if (source.spec) return FromKnownSpec(source.tensors(), options.file, *source.spec);
+  ReferenceChoices choices = options.choices;
+  if (!options.characters.empty()) choices.characters = DistinctCharacters(options.characters);
+  return FromReference(source.tensors(), options.file, choices);
+}
+
+// "images of 28 x 28", "text of 256 bytes".
+std::string DescribeTask(const ModelSpec& spec) {
+  if (const ImageSpec* image = spec.image()) {
+    return StrCat("images of ", image->width, " x ", image->height,
+                  image->channels == 3 ? " RGB" : "");
+  }
+  if (const TextSpec* text = spec.text()) {
+    return StrCat(spec.task, " of ", spec.input.vocabulary - Vocabulary::kFirst, " ", text->unit,
+                  "s");
+  }
+  if (spec.speech() != nullptr) return StrCat(spec.task, " of ", spec.head.classes - 1, " phones");
+  return StrCat(spec.task, " of ", spec.input.vocabulary - 1, " tokens");
+}
+
+void Print(const Options& options, const ReferenceModel& model, bool described,
+           const std::string& first_value) {
+  const ModelSpec& spec = model.spec();
+  const StackSpec& stack = spec.stack;
+  std::cout << options.out << ": " << DescribeTask(spec) << ", " << stack.layers() << " layers of "
+            << stack.d_model << ", " << (spec.lstm() ? "" : StrCat(stack.mixer().heads, " heads, "))
+            << FormatCount(static_cast<double>(ParameterCount(spec))) << " parameters\n";
+  if (!described) {
+    const float scale = stack.mixer().scale;
+    std::cout << "  not in the file, taken as said: activation " << stack.activation
+              << ", attention " << DescribeAttention(spec)
+              << (scale > 0 ? StrCat(", softmax_temp ", scale) : "")
+              << (stack.norm_first ? ", norms first" : ", norms last")
+              << (spec.PositionDims() > 0 ? "" : StrCat(", a context of ", spec.input.max_length))
+              << "\n";
+  }
+  if (model.adds_special_tokens()) {
+    std::cout << "  special tokens: the file had none; linnet's are added, and never drawn\n";
+  }
+  if (first_value == "uniform") {
+    std::cout << "  the first byte of a new image: drawn uniformly; --data DIR measures it\n";
+  } else if (!first_value.empty()) {
+    std::cout << "  the first byte of a new image: as in " << first_value << "\n";
+  }
+}
+
 void Run(const Options& options) {
   std::error_code ignored;
   if (std::filesystem::equivalent(options.file, options.out, ignored)) {
     throw InputError(options.out, ": is the file to import; choose another --out");
   }
-  for (const CLI::Option* option : options.about_reformer) {
-    if (option->count() > 0 && options.choices.attention.kind != "reformer") {
-      throw InputError(option->get_name(), " is of --attention reformer; leave it out");
-    }
-  }
+  CheckKindOptions(options);
   CheckWritable(options.out);
   const Source source = OpenSource(options);
-  ReferenceModel model = source.spec
-                             ? FromKnownSpec(source.tensors(), options.file, *source.spec)
-                             : FromReference(source.tensors(), options.file, options.choices);
+  ReferenceModel model = ReadModel(options, source);
   const std::string first_value = FirstValue(options, model);
   const ModelSpec& spec = model.spec();
 
@@ -126,6 +207,9 @@ void Run(const Options& options) {
       {"imported_from", std::filesystem::path(options.file).filename().string()},
       {"linnet", LINNET_VERSION}};
   if (!first_value.empty()) training["first_value"] = first_value;
+  if (model.adds_special_tokens()) {
+    training["special_tokens"] = "added by the import: embeddings of zeros, never drawn";
+  }
   const auto replace = nlohmann::ordered_json::error_handler_t::replace;
   WriteCheckpoint(options.out, spec, training.dump(-1, ' ', false, replace),
                   [&](const TensorInfo& info) { return model.Tensor(info.name); });
@@ -136,99 +220,136 @@ void Run(const Options& options) {
                {"key", source.pytorch ? source.pytorch->key() : ""},
                {"spec", nlohmann::ordered_json::parse(ToJson(spec))},
                {"parameters", ParameterCount(spec)},
+               {"special_tokens_added", model.adds_special_tokens()},
                {"first_value", first_value.empty() ? nlohmann::ordered_json(nullptr)
                                                    : nlohmann::ordered_json(first_value)}});
     return;
   }
-  std::cout << options.out << ": "
-            << (spec.image() ? StrCat("images of ", spec.image()->width, " x ", spec.image()->height,
-                                               spec.image()->channels == 3 ? " RGB" : "")
-                                      : StrCat(spec.task, " of ", spec.input.vocabulary - 1, " symbols"))
-            << ", " << spec.stack.layers() << " layers of " << spec.stack.d_model << ", " << spec.stack.mixer().heads
-            << " heads, " << FormatCount(static_cast<double>(ParameterCount(spec)))
-            << " parameters\n";
-  if (!source.spec) {
-    std::cout << "  not in the file, taken as said: activation " << spec.stack.activation
-              << ", attention " << DescribeAttention(spec)
-              << (spec.stack.norm_first ? ", norms first" : ", norms last") << "\n";
-  }
-  if (first_value == "uniform") {
-    std::cout << "  the first byte of a new image: drawn uniformly; --data DIR measures it\n";
-  } else if (!first_value.empty()) {
-    std::cout << "  the first byte of a new image: as in " << first_value << "\n";
-  }
+  Print(options, model, source.spec.has_value(), first_value);
+}
+
+// Options about the attention.
+void AddAttentionOptions(CLI::App* verb, Options& options) {
+  MixerSpec& attention = options.choices.attention;
+  const auto about = [&](CLI::Option* option) {
+    options.about_model.push_back(option);
+    return option;
+  };
+  const auto of_kinds = [&](CLI::Option* option,
+                            const std::function<bool(const MixerInfo&)>& takes) {
+    options.about_kind.push_back({about(option), takes});
+  };
+  // That of a field which some kinds list among their options.
+  const auto of_field = [&](CLI::Option* option, const std::string& field) {
+    of_kinds(option, [field](const MixerInfo& kind) {
+      return std::find(kind.options.begin(), kind.options.end(), field) != kind.options.end();
+    });
+  };
+  const auto maps = [](const MixerInfo& kind) { return kind.maps; };
+  const auto scales = [](const MixerInfo& kind) { return kind.scales; };
+
+  about(verb->add_option("--attention", attention.kind, "Kind of attention")
+            ->type_name("NAME")
+            ->capture_default_str());
+  of_kinds(
+      verb->add_option("--feature-map", attention.feature_map,
+                       "Feature map of linear attention; rff is RandomFourierFeatures, favor Favor")
+          ->type_name("NAME")
+          ->capture_default_str(),
+      maps);
+  of_kinds(verb->add_option("--features", attention.features,
+                            "Features of a random feature map, n_dims in Python")
+               ->type_name("N")
+               ->check(Between(1, 1 << 16)),
+           maps);
+  of_kinds(verb->add_option("--softmax-temp", attention.scale,
+                            "softmax_temp in Python (default: 1 / sqrt(query dimensions))")
+               ->type_name("X")
+               ->check(Between(1e-6, 1e5)),
+           scales);
+  of_field(verb->add_option("--lsh-rounds", attention.lsh_rounds, "Hash rounds of the reformer")
+               ->type_name("N")
+               ->check(Between(1, 64))
+               ->capture_default_str(),
+           "lsh_rounds");
+  of_field(verb->add_option("--lsh-buckets", attention.lsh_buckets,
+                            "Buckets of the reformer, twice its bits in Python")
+               ->type_name("N")
+               ->check(Between(1, 65536))
+               ->capture_default_str(),
+           "lsh_buckets");
+  of_field(verb->add_option("--lsh-chunk", attention.lsh_chunk, "chunk_size of the reformer")
+               ->type_name("N")
+               ->check(Between(1, 1 << 20))
+               ->capture_default_str(),
+           "lsh_chunk");
+  of_field(AddEnumOption(verb, "--lsh-variant", attention.lsh_variant,
+                         "simple: the reformer of fast-transformers; published: of the paper"),
+           "lsh_variant");
 }
 
 }  // namespace
 
 void AddImport(CLI::App& app) {
   CLI::App* verb = AddVerb(
-      app, "import", "Make a linnet model of a PyTorch file with the reference library's names",
-      "FILE is what torch.save(model.state_dict(), FILE) wrote, or a .safetensors file with the\n"
-      "same names; nothing in it is run. Sizes come from its tensors, heads, activation and\n"
-      "attention from the options: wrong ones give a model that predicts badly, not an error, so\n"
-      "check with 'linnet eval'. docs/from-fast-transformers.md has the names.",
-      "  linnet import model.pth --heads 8 --out model.safetensors\n"
-      "  linnet import model.pth --heads 8 --activation gelu --data mnist/ --out m.safetensors\n"
-      "  linnet import run.pth --key model_state --heads 4 --width 8 --height 8 --out "
-      "m.safetensors\n");
+      app, "import", "Make a linnet model of a PyTorch file with fast-transformers' names",
+      R"(FILE is what torch.save(model.state_dict(), FILE) wrote, or a .safetensors file with the
+same names; nothing in it is run. Sizes come from its tensors, heads, activation and
+attention from the options: wrong ones give a model that predicts badly, not an error, so
+check with 'linnet eval'. A vocabulary of 256 or 259 is read as text of bytes; for text of
+characters give --characters. docs/from-fast-transformers.md has the names.)",
+      R"(  linnet import model.pth --heads 8 --out model.safetensors
+  linnet import model.pth --heads 8 --activation gelu --data mnist/ --out m.safetensors
+  linnet import run.pth --key model_state --heads 4 --width 8 --height 8 --out m.safetensors
+  linnet import text.pth --heads 8 --characters vocabulary.txt --out text.safetensors
+)");
   auto options = std::make_shared<Options>();
-  const auto about = [&](CLI::Option* option) {
-    options->about_model.push_back(option);
-    return option;
-  };
+  ReferenceChoices& choices = options->choices;
+  const auto about = [&](CLI::Option* option) { options->about_model.push_back(option); };
   verb->add_option("FILE", options->file, "A .pth file, or .safetensors")
       ->type_name("")
       ->required();
   verb->add_option("--out", options->out, "The model to write, a .safetensors file")
       ->type_name("FILE")
       ->required();
-  verb->add_option("--key", options->key, "Which state_dict, where the file has several")
+  verb->add_option("--key", options->key, "State_dict to read, where the file has several")
       ->type_name("NAME");
-  about(verb->add_option("--heads", options->choices.heads, "Attention heads")
+  about(verb->add_option("--task", choices.task, "Task of the model (default: by the shapes)")
+            ->type_name("NAME")
+            ->check(CLI::IsMember(ReferenceTasks())));
+  about(verb->add_option("--heads", choices.heads, "Attention heads")
             ->type_name("N")
             ->check(Between(1, 1000)));
-  about(verb->add_option("--activation", options->choices.activation, "Of the feed-forward blocks")
-            ->type_name("NAME")
-            ->check(CLI::IsMember({"relu", "gelu"}))
+  about(AddEnumOption(verb, "--activation", choices.activation,
+                      "Activation of the feed-forward blocks"));
+  AddAttentionOptions(verb, *options);
+  about(verb->add_flag(
+      "--norm-first", choices.norm_first,
+      "Layer norms before attention and feed-forward, which fast-transformers does not have"));
+  about(verb->add_option("--characters", options->characters,
+                         "UTF-8 text whose distinct characters, in order, are the vocabulary, with "
+                         "or without linnet's 3 special tokens in front")
+            ->type_name("FILE"));
+  about(verb->add_option("--context", choices.context,
+                         "Trained length of a model that has no positions, in tokens")
+            ->type_name("N")
+            ->check(Between(1, 1 << 24))
             ->capture_default_str());
-  about(verb->add_option("--attention", options->choices.attention.kind, "The attention's kind")
-            ->type_name("NAME")
-            ->capture_default_str());
-  const auto of_reformer = [&](CLI::Option* option) {
-    options->about_reformer.push_back(about(option->capture_default_str()));
-  };
-  MixerSpec& attention = options->choices.attention;
-  of_reformer(verb->add_option("--lsh-rounds", attention.lsh_rounds, "Of reformer: its rounds")
-                  ->type_name("N")
-                  ->check(Between(1, 64)));
-  of_reformer(verb->add_option("--lsh-buckets", attention.lsh_buckets, "Twice its bits")
-                  ->type_name("N")
-                  ->check(Between(1, 65536)));
-  of_reformer(verb->add_option("--lsh-chunk", attention.lsh_chunk, "Its chunk_size")
-                  ->type_name("N")
-                  ->check(Between(1, 1 << 20)));
-  of_reformer(verb->add_option("--lsh-variant", attention.lsh_variant,
-                               "simple: the reference's; published: linnet's own")
-                  ->type_name("NAME")
-                  ->check(CLI::IsMember({"simple", "published"})));
-  about(
-      verb->add_flag("--norm-first", options->choices.norm_first,
-                     "Layer norms before attention and feed-forward; the reference has none such"));
-  about(verb->add_option("--width", options->choices.width,
-                         "Of the images, where they are not 28 x 28 or 32 x 32 RGB")
+  about(verb->add_option("--width", choices.width,
+                         "Width of images that are not 28 x 28 or 32 x 32 RGB, in pixels")
             ->type_name("N")
             ->check(Between(1, 65536)));
-  about(verb->add_option("--height", options->choices.height, "Of the images")
+  about(verb->add_option("--height", choices.height, "Height of the images, in pixels")
             ->type_name("N")
             ->check(Between(1, 65536)));
-  about(verb->add_option("--channels", options->choices.channels, "1 for gray, 3 for RGB")
+  about(verb->add_option("--channels", choices.channels, "1 for gray, 3 for RGB")
             ->type_name("N")
             ->check(CLI::IsMember({1, 3})));
-  verb->add_option("--data", options->data,
-                   "A data set's folder: how often its training images begin with each byte")
+  verb->add_option(
+          "--data", options->data,
+          "Folder of a data set, to count how often its training images begin with each byte")
       ->type_name("DIR");
-  verb->add_option("--dataset", options->dataset, "The data set's name (default: by its files)")
+  verb->add_option("--dataset", options->dataset, "Name of the data set (default: by its files)")
       ->type_name("NAME");
   AddJsonFlag(verb, options->json);
   verb->callback([options] { Run(*options); });

@@ -21,7 +21,7 @@ using nlohmann::ordered_json;
 
 struct Options {
   std::string model;
-  bool json = false;
+  bool json = false, mixers = false;
 };
 
 // What a model says of its training: longer or deeper than any that linnet writes.
@@ -129,7 +129,27 @@ void PrintTable(const ModelSpec& spec, const ordered_json& info) {
   }
 }
 
+// The registry of mixers as a table in Markdown, as docs/attention/README.md has it.
+void PrintMixers() {
+  const auto yes = [](bool value) { return value ? "yes" : "–"; };
+  std::cout << "| kind | sees only the past | state of a sequence | feature map | over a memory | |\n"
+               "|---|---|---|---|---|---|\n";
+  for (const MixerInfo& mixer : Mixers()) {
+    const char* state = mixer.constant_state ? "constant"
+                        : mixer.recurrent    ? "grows with what is read"
+                        : mixer.causal       ? "its tokens, read again at each step"
+                                             : "– (whole sequences)";
+    std::cout << StrCat("| `", mixer.name, "` | ",
+                        mixer.always_causal ? "always" : mixer.causal ? "where asked" : "–", " | ",
+                        state, " | ", yes(mixer.maps), " | ",
+                        mixer.cross.empty() ? "–" : StrCat("`", mixer.cross, "`"), " | ",
+                        mixer.description, " |\n");
+  }
+}
+
 void Run(const Options& options) {
+  if (options.mixers) return PrintMixers();
+  if (options.model.empty()) throw InputError("MODEL is required, or --mixers");
   const Checkpoint checkpoint = Checkpoint::Open(options.model);
   const ModelSpec& spec = checkpoint.spec();
   const int64_t parameters = ParameterCount(spec);
@@ -164,7 +184,9 @@ void AddInfo(CLI::App& app) {
               "  linnet info models/digits.safetensors\n"
               "  linnet info models/digits.safetensors --json\n");
   auto options = std::make_shared<Options>();
-  AddModelArgument(verb, options->model);
+  verb->add_option("MODEL", options->model, "The model, a .safetensors file that linnet train wrote")
+      ->type_name("");
+  verb->add_flag("--mixers", options->mixers, "List the kinds of attention, as a table in Markdown");
   AddJsonFlag(verb, options->json);
   verb->callback([options] { Run(*options); });
 }

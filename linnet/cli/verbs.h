@@ -13,12 +13,15 @@
 #define LINNET_CLI_VERBS_H_
 
 #include <CLI/CLI.hpp>
+#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "linnet/base/function_ref.h"
 #include "linnet/base/progress.h"
+#include "linnet/model/names.h"
 #include "linnet/runtime/choice.h"
 #include "linnet/runtime/engine.h"
 #include "linnet/tasks/task.h"
@@ -57,6 +60,20 @@ void AddChoiceOptions(CLI::App* verb, ChoiceOptions& choice, uint64_t& seed,
                       const std::string& when);
 void AddThreadsOption(CLI::App* verb, int& threads);
 void AddJsonFlag(CLI::App* verb, bool& json);
+
+// An option with the names of an enumeration (model/names.h). `value` must outlive the parsing.
+template <class Enum>
+CLI::Option* AddEnumOption(CLI::App* verb, const std::string& flag, Enum& value,
+                           const std::string& help) {
+  const auto& names = EnumNames<Enum>::kNames;
+  return verb
+      ->add_option_function<std::string>(
+          flag, [&value, flag](const std::string& name) { value = ParseName<Enum>(name, flag); },
+          help)
+      ->type_name("NAME")
+      ->check(CLI::IsMember(std::vector<std::string>(std::begin(names), std::end(names))))
+      ->default_str(NameOf(value));
+}
 
 // A verb that becomes a program with libtorch in it (see sibling.h), or that program's `subcommand`.
 void AddTrainerVerb(CLI::App& app, const std::string& name, const std::string& summary,

@@ -1,5 +1,9 @@
 #include "linnet/model/feature_map.h"
 
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
 #include "linnet/model/mixer.h"
 #include "linnet/model/registry.h"
 
@@ -11,34 +15,84 @@ int64_t AsAsked(int query_dim, int features) { return features > 0 ? features : 
 int64_t HalfAsAsked(int query_dim, int features) { return AsAsked(query_dim, features) / 2; }
 int64_t Polynomial2Size(int d, int) { return int64_t{d} * (d + 1) / 2 + d + 1; }
 
+// max(x, 0): F = D.
+void ReluFeatures(const FeatureInput& input, const float* x, bool, float* phi) {
+  for (size_t i = 0; i < input.dim; ++i) phi[i] = std::max(x[i], 0.0f);
+}
+
+// phi(q) . phi(k) = (q . k / sqrt(D) + 1)^2: (1, sqrt(2) y_i, y_i^2, sqrt(2) y_i y_j) with y = x /
+// D^(1/4) and i < j: F = 1 + D + D (D + 1) / 2.
+void Polynomial2Features(const FeatureInput& input, const float* x, bool, float* phi) {
+  const size_t dim = input.dim;
+  const float scale = static_cast<float>(std::pow(static_cast<double>(dim), -0.25));
+  const float root = std::numbers::sqrt2_v<float>;
+  *phi++ = 1;
+  for (size_t i = 0; i < dim; ++i) *phi++ = root * (x[i] * scale);
+  for (size_t i = 0; i < dim; ++i) *phi++ = (x[i] * scale) * (x[i] * scale);
+  for (size_t i = 0; i < dim; ++i) {
+    const float y = root * (x[i] * scale);
+    for (size_t j = i + 1; j < dim; ++j) *phi++ = y * (x[j] * scale);
+  }
+}
+
+// to [columns] = y omega, y = x / D^(1/4); returns |y|^2.
+float Projections(const FeatureInput& input, const float* x, float* to) {
+  const float scale = static_cast<float>(std::pow(static_cast<double>(input.dim), -0.25));
+  float squares = 0;
+  std::fill_n(to, input.columns, 0.0f);
+  for (size_t i = 0; i < input.dim; ++i) {
+    const float y = x[i] * scale;
+    const float* row = input.omega + i * input.columns;
+    squares += y * y;
+    for (size_t c = 0; c < input.columns; ++c) to[c] += y * row[c];
+  }
+  return squares;
+}
+
+// (cos(y omega), sin(y omega)) / sqrt(columns): F = 2 columns.
+void RffFeatures(const FeatureInput& input, const float* x, bool, float* phi) {
+  const size_t columns = input.columns;
+  const float scale = 1 / std::sqrt(static_cast<float>(columns));
+  Projections(input, x, phi);
+  for (size_t c = 0; c < columns; ++c) {
+    const float angle = phi[c];
+    phi[c] = scale * std::cos(angle), phi[columns + c] = scale * std::sin(angle);
+  }
+}
+
+// exp(y omega - |y|^2 / 2): F = columns. A key's exponents are cut at 40; a query's are taken from
+// their largest.
+void FavorFeatures(const FeatureInput& input, const float* x, bool query, float* phi) {
+  const size_t columns = input.columns;
+  const float half = Projections(input, x, phi) / 2;
+  const float scale = query ? 1.0f : 1 / std::sqrt(static_cast<float>(columns));
+  const float largest = query ? *std::max_element(phi, phi + columns) : 0.0f;
+  for (size_t c = 0; c < columns; ++c) {
+    phi[c] = scale * std::exp(query ? phi[c] - largest : std::min(phi[c] - half, 40.0f));
+  }
+}
+
 Registry<FeatureMapInfo>& Maps() {
   static Registry<FeatureMapInfo> maps(
       "feature map",
       {{.name = "elu", .description = "elu(x) + 1 (eq. 7)", .size = SameSize, .fused = true},
-       {.name = "relu",
-        .description = "max(x, 0)",
-        .size = SameSize,
-        .single = ReluFeatures<float>,
-        .reference = ReluFeatures<double>},
+       {.name = "relu", .description = "max(x, 0)", .size = SameSize, .single = ReluFeatures},
        {.name = "polynomial2",
         .description = "exactly (q k / sqrt(D) + 1)^2",
         .size = Polynomial2Size,
-        .single = Polynomial2Features<float>,
-        .reference = Polynomial2Features<double>},
+        .single = Polynomial2Features},
        {.name = "rff",
         .description = "random Fourier features, near exp(-|q - k|^2 / (2 sqrt(D)))",
         .size = AsAsked,
         .omega = HalfAsAsked,
-        .single = RffFeatures<float>,
-        .reference = RffFeatures<double>,
+        .single = RffFeatures,
         .floor = true,
         .even_features = true},
        {.name = "favor",
         .description = "positive random features, near exp(q k / sqrt(D)): softmax attention",
         .size = AsAsked,
         .omega = AsAsked,
-        .single = FavorFeatures<float>,
-        .reference = FavorFeatures<double>}});
+        .single = FavorFeatures}});
   return maps;
 }
 

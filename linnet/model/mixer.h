@@ -70,6 +70,7 @@ struct MixerInfo {
   bool recurrent = false;
   bool constant_state = false;  // whose size does not depend on how much has been read
   bool maps = false;            // takes a feature map, its module "feature_map": omega goes into files
+  bool scales = false;          // takes MixerSpec::scale
   // The mixer that encoders and cross attention have beside a decoder with this one; "": none.
   std::string cross = {};
   // Options that stand in files even at their defaults.
@@ -80,6 +81,8 @@ struct MixerInfo {
   // those of AttentionTensors().
   void (*tensors)(const MixerSpec& spec, int64_t d_model, const std::string& name,
                   std::vector<TensorInfo>& table) = nullptr;
+  // What fast-transformers lacks to compute this mixer, or ""; null: nothing.
+  std::string (*beyond)(const MixerSpec& spec) = nullptr;
 };
 
 // Every kind that has been added, the library's own first.
@@ -97,6 +100,7 @@ MixerSpec CrossMixer(const MixerSpec& spec);
 std::string Describe(const MixerSpec& spec);
 // For rows: kind and feature map.
 std::string DescribeFeatureMap(const MixerSpec& spec);
+std::string BeyondFeatureMap(const MixerSpec& spec);
 
 // Projections to queries, keys, values and back, and omega where the kind has a random feature map.
 void AttentionTensors(const MixerSpec& spec, int64_t d_model, const std::string& name,

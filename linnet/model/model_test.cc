@@ -63,7 +63,7 @@ TEST(ModelSpec, OmegaGoesIntoFilesWhereTheKindTakesAMap) {
   for (const auto& [kind, omegas] :
        {std::pair("causal-linear", 1), {"full", 0}, {"test-mapped", 1}}) {
     ModelSpec spec = TinyImages();
-    spec.stack.mixer() = {.kind = kind, .feature_map = "rff", .features = 6};
+    spec.stack.mixer() = {.kind = kind, .feature_map = "rff", .features = 6, .query_dim = 2};
     EXPECT_EQ(OmegaColumns(spec.stack.mixer(), spec.stack.mixer().query_dim), 3) << kind;
     int64_t found = 0;
     for (const TensorInfo& info : TensorTable(spec)) {

@@ -28,10 +28,8 @@ const char* NameOf(Enum value) {
 }
 
 template <class Enum>
-  requires requires { EnumNames<Enum>::kNames; }
-std::ostream& operator<<(std::ostream& out, Enum value) {
-  return out << NameOf(value);
-}
+requires requires { EnumNames<Enum>::kNames; }
+std::ostream& operator<<(std::ostream& out, Enum value) { return out << NameOf(value); }
 
 // "a, b or c"
 template <class Enum>

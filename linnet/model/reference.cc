@@ -5,27 +5,68 @@
 #include <cfloat>
 #include <cmath>
 #include <cstring>
+#include <functional>
+#include <numeric>
 #include <set>
 #include <string_view>
 
 #include "linnet/base/error.h"
 #include "linnet/io/json.h"
 #include "linnet/model/checkpoint.h"
+#include "linnet/model/vocabulary.h"
 
 namespace linnet {
 namespace {
 
 constexpr const char* kFirstValue = "first_value.probability";
+constexpr const char* kEmbedding = "value_embedding.weight";
 constexpr const char* kPositions = "pos_embedding.pe";
 constexpr const char* kAbove = "above_embedding.weight";
+constexpr const char* kHead = "predictor.weight";
+constexpr const char* kHeadBias = "predictor.bias";
+constexpr std::string_view kOmega = ".feature_map.omega";
 constexpr int kMaxLayers = 1000;  // as Validate() has it
 
+// Bias of tokens that are never drawn: exp() of it is 0 beside any other.
+constexpr float kNever = -1e9f;
+
+enum class TaskKind : uint8_t { kImages, kCopy, kText };
+struct TaskRow {
+  const char* name;
+  TaskKind kind;
+};
+constexpr TaskRow kTasks[] = {{"images", TaskKind::kImages},
+                              {"copy", TaskKind::kCopy},
+                              {"text", TaskKind::kText},
+                              {"couplet", TaskKind::kText}};
+
+// Tensors by linnet's names.
 using Named = std::map<std::string, const Tensor*>;
 
+// Removes the prefixes that wrappers add.
+std::string_view Unwrapped(std::string_view name) {
+  constexpr std::string_view kWrappers[] = {"module.", "model.", "_orig_mod."};
+  for (bool found = true; found;) {
+    found = false;
+    for (const std::string_view wrapper : kWrappers) {
+      if (!name.starts_with(wrapper)) continue;
+      name.remove_prefix(wrapper.size());
+      found = true;
+    }
+  }
+  return name;
+}
+
 Named ByName(std::span<const Tensor> tensors, const std::string& path) {
+  // Beside a decoder, "encoder." is a name of its own.
+  const bool decoder = std::any_of(tensors.begin(), tensors.end(), [](const Tensor& tensor) {
+    return Unwrapped(tensor.name).starts_with("decoder.");
+  });
   Named named;
   for (const Tensor& tensor : tensors) {
-    const auto [at, added] = named.emplace(ReferenceName(tensor.name), &tensor);
+    const std::string name =
+        decoder ? std::string(Unwrapped(tensor.name)) : ReferenceName(tensor.name);
+    const auto [at, added] = named.emplace(name, &tensor);
     if (!added) {
       throw InputError(path, ": ", Quote(tensor.name), " and ", Quote(at->second->name),
                        " are the same tensor but for a prefix; rename one");
@@ -49,144 +90,316 @@ void CheckNames(const Named& named, const std::vector<TensorInfo>& table, const 
   const std::string lacks = missing.empty() ? "" : "it lacks " + QuoteAll(missing);
   const std::string extra =
       left_over.empty() ? "" : "linnet has no place for " + QuoteAll(left_over);
-  const bool random = std::any_of(left_over.begin(), left_over.end(), [](const std::string& name) {
-    return name.ends_with(".feature_map.omega");
-  });
-  throw InputError(path, ": no model of the reference library that linnet knows: ", lacks,
+  const bool random = std::any_of(left_over.begin(), left_over.end(),
+                                  [](const std::string& name) { return name.ends_with(kOmega); });
+  throw InputError(path, ": no model of fast-transformers that linnet knows: ", lacks,
                    lacks.empty() || extra.empty() ? "" : "; ", extra,
-                   random ? "; a random feature map is read only from what linnet export --format "
-                            "safetensors wrote"
+                   random ? "; omega belongs to a random feature map, so name it with --feature-map"
                           : "; rename or remove tensors in Python, or see "
                             "docs/from-fast-transformers.md");
 }
 
-int Layers(const Named& named) {
+bool HasPrefix(const Named& named, const std::string& prefix) {
+  const auto next = named.lower_bound(prefix);
+  return next != named.end() && next->first.starts_with(prefix);
+}
+
+// Layers of the stack whose names begin with `stack`.
+int Layers(const Named& named, const std::string& stack) {
   int layers = 0;
-  while (layers < kMaxLayers) {
-    const std::string prefix = StrCat("transformer.layers.", layers, ".");
-    const auto next = named.lower_bound(prefix);
-    if (next == named.end() || next->first.compare(0, prefix.size(), prefix) != 0) break;
-    ++layers;
-  }
+  while (layers < kMaxLayers && HasPrefix(named, StrCat(stack, "layers.", layers, "."))) ++layers;
   return layers;
 }
 
-// A dimension of a tensor that CheckNames() saw.
-int Dimension(const Named& named, const std::string& name, size_t rank, size_t index,
-              const std::string& path) {
-  const Tensor& tensor = *named.at(name);
-  if (tensor.shape.size() != rank || tensor.shape[index] < 1 || tensor.shape[index] > INT32_MAX) {
-    throw InputError(path, ": tensor ", Quote(tensor.name), " has the shape ",
-                     FormatShape(tensor.shape), "; it must have ", rank, " dimensions, none empty");
-  }
-  return static_cast<int>(tensor.shape[index]);
-}
-
-// Width, height and channels, and with them how many positions are used.
-void ShapeImages(ModelSpec& spec, const ReferenceChoices& choices, const std::string& path) {
-  ImageSpec& image = *spec.image();
-  const int64_t bytes = int64_t{spec.input.max_length} + 1;
-  if (choices.width == 0 && choices.height == 0 && choices.channels == 0) {
-    if (bytes == 28 * 28) {
-      image.width = image.height = 28, image.channels = 1;
-    } else if (bytes == 32 * 32 * 3) {
-      image.width = image.height = 32, image.channels = 3;
-    } else {
-      throw InputError(path, ": it has ", spec.input.max_length, " positions, for images of ", bytes,
-                       " bytes or less; give their --width and --height, and --channels for RGB");
-    }
-    return;
-  }
-  if (choices.width == 0 || choices.height == 0) {
-    throw InputError("--width and --height belong together; give both");
-  }
-  image.width = choices.width;
-  image.height = choices.height;
-  image.channels = choices.channels == 0 ? 1 : choices.channels;
-  const int64_t wanted = int64_t{image.width} * image.height * image.channels;
-  if (wanted > bytes) {
-    throw InputError(path, ": it has ", spec.input.max_length, " positions, enough for ", bytes,
-                     " bytes, but images of ", image.width, " x ", image.height, " x ", image.channels,
-                     " have ", wanted, "; see --width, --height and --channels");
-  }
-  spec.input.max_length = static_cast<int>(std::max<int64_t>(wanted - 1, 1));
-}
-
-// Whether the table is one that linnet made for places in a grid: its numbers tell.
-bool HasGrid(const ModelSpec& spec, const Tensor& tensor) {
-  if (!spec.image() || tensor.dtype != DType::kF32) return false;
-  ModelSpec grid = spec;
-  grid.input.positions = Positions::kGrid;
-  const int64_t dim = spec.stack.d_model - spec.input.value_embedding;
-  if (dim % 8 != 0) return false;
-  const std::span<const float> got = tensor.f32();
-  // The table may be large: it is made only where the file holds as much.
-  if (static_cast<int64_t>(got.size()) < spec.input.max_length * dim) return false;
-  const std::vector<float> want = PositionTable(grid);
-  const auto close = [](float a, float b) { return std::abs(a - b) <= 1e-4f; };
-  return std::equal(want.begin(), want.end(), got.begin(), close);
-}
-
-ModelSpec SpecOf(const Named& named, const std::string& path, const ReferenceChoices& choices) {
-  ModelSpec spec;
-  // First the names, so that what is missing is said in one go.
-  spec.stack.repeat = std::max(Layers(named), 1);
-  spec.stack.final_norm = named.count("transformer.norm.weight") + named.count("transformer.norm.bias");
-  spec.input.pixel_above = named.count(kAbove) > 0;
-  spec.stack.norm_first = choices.norm_first;
-  spec.stack.activation = choices.activation;
-  spec.stack.mixer() = choices.attention;
-  CheckNames(named, TensorTable(spec), path);
-
-  const auto dimension = [&](const std::string& name, size_t rank, size_t index) {
-    return Dimension(named, name, rank, index, path);
+// Throws InputError for tensors that are no whole model of linnet's, whatever their shapes.
+void CheckWhole(const Named& named, const std::string& path) {
+  const auto refuse = [&](const auto&... message) {
+    throw InputError(path, ": holds ", message...);
   };
-  const std::string layer = "transformer.layers.0.";
-  spec.input.vocabulary = dimension("value_embedding.weight", 2, 0);
-  spec.input.value_embedding = dimension("value_embedding.weight", 2, 1);
-  spec.input.max_length = dimension(kPositions, 3, 1);
-  spec.stack.d_model = dimension("predictor.weight", 2, 1);
-  spec.stack.d_ff = dimension(layer + "linear1.weight", 2, 0);
-  const int keys = dimension(layer + "attention.query_projection.weight", 2, 0);
-  const int values = dimension(layer + "attention.value_projection.weight", 2, 0);
-  if (choices.heads == 0) {
-    throw InputError(path,
-                     ": its tensors do not tell the number of heads; give --heads, a divisor "
-                     "of ",
-                     keys, keys == values ? "" : StrCat(" and ", values));
-  }
-  if (choices.heads < 0 || keys % choices.heads != 0 || values % choices.heads != 0) {
-    throw InputError(path, ": ", choices.heads, " heads cannot share ", keys, " queries and ",
-                     values, " values; see --heads");
-  }
-  spec.stack.mixer().heads = choices.heads;
-  spec.stack.mixer().query_dim = keys / spec.stack.mixer().heads;
-  spec.stack.mixer().value_dim = values / spec.stack.mixer().heads;
-
-  const int outputs = dimension("predictor.weight", 2, 0);
-  if (spec.input.vocabulary == 256 && outputs % 3 == 0) {
-    spec.task = "images";
-    spec.head.kind = HeadKind::kLogistics;
-    spec.head.mixtures = outputs / 3;
-    ShapeImages(spec, choices, path);
-  } else if (outputs == spec.input.vocabulary) {
-    spec.task = "copy";
-    spec.part = std::monostate();
-    spec.head.kind = HeadKind::kCategorical;
-    spec.head.classes = outputs;
-    if (choices.width + choices.height + choices.channels != 0) {
-      throw InputError(path, ": a model of ", spec.input.vocabulary,
-                       " symbols, not of images; leave out --width, --height and --channels");
-    }
-  } else {
-    throw InputError(path, ": ", outputs, " outputs for ", spec.input.vocabulary, " symbols are neither ",
-                     "a mixture of logistics over bytes nor one for each symbol; linnet has no "
-                     "such head");
-  }
-  Validate(spec, path);
-  if (HasGrid(spec, *named.at(kPositions))) spec.input.positions = Positions::kGrid;
-  return spec;
+  constexpr const char* kSpeech =
+      ", which cannot be imported: a state_dict does not tell the filterbank and the phones of a "
+      "speech model; take what linnet export --format safetensors wrote";
+  constexpr const char* kPart =
+      ", which cannot be imported: linnet imports whole models, with value_embedding and predictor";
+  if (HasPrefix(named, "lstm.")) refuse("an LSTM", kSpeech);
+  if (HasPrefix(named, "input_projection.")) refuse("a model that reads frames", kSpeech);
+  const bool encoder = HasPrefix(named, "encoder.layers.");
+  const bool ends = HasPrefix(named, "value_embedding.") || HasPrefix(named, "predictor.");
+  const bool decoder = std::any_of(named.begin(), named.end(), [](const auto& entry) {
+    return entry.first.find(".cross_attention.") != std::string::npos;
+  });
+  if (decoder && !encoder) refuse("a decoder", kPart, ", of a decoder the encoder too");
+  if (ends) return;
+  if (decoder) refuse("the stacks of an encoder and a decoder alone", kPart);
+  const int layers = Layers(named, "transformer.");
+  if (layers > 0)
+    refuse("a stack of ", layers, layers == 1 ? " layer" : " layers", " alone", kPart);
 }
+
+// The mixer without parameters of other kinds.
+MixerSpec OwnParameters(MixerSpec mixer) {
+  const MixerInfo info = FindMixer(mixer.kind);
+  const MixerSpec plain;
+  const auto lacks = [&](const char* field) {
+    return std::find(info.options.begin(), info.options.end(), field) == info.options.end();
+  };
+  if (lacks("lsh_rounds")) mixer.lsh_rounds = plain.lsh_rounds;
+  if (lacks("lsh_buckets")) mixer.lsh_buckets = plain.lsh_buckets;
+  if (lacks("lsh_chunk")) mixer.lsh_chunk = plain.lsh_chunk;
+  if (lacks("lsh_variant")) mixer.lsh_variant = plain.lsh_variant;
+  if (!info.maps) mixer.feature_map = plain.feature_map, mixer.features = plain.features;
+  if (!info.scales) mixer.scale = plain.scale;
+  return mixer;
+}
+
+// A spec out of names, shapes and choices.
+class SpecReader {
+ public:
+  SpecReader(const Named& named, const std::string& path, const ReferenceChoices& choices)
+      : named_(named), path_(path), choices_(choices) {}
+
+  ModelSpec Read() {
+    CheckWhole(named_, path_);
+    Names();  // first, so that all that is missing is said in one go
+    Sizes();
+    Heads();
+    Features();
+    Task();
+    Validate(spec_, path_);
+    if (HasGrid()) spec_.input.positions = Positions::kGrid;
+    return spec_;
+  }
+  int special_tokens() const { return special_tokens_; }
+  bool both_signs() const { return both_signs_; }
+
+ private:
+  template <class... Message>
+  void Require(bool good, const Message&... message) const {
+    if (!good) throw InputError(path_, ": ", message...);
+  }
+
+  // A tensor's dimension; 0 where there is no such tensor, or it has another rank.
+  int Peek(const std::string& name, size_t rank, size_t index) const {
+    const auto found = named_.find(name);
+    if (found == named_.end() || found->second->shape.size() != rank) return 0;
+    const int64_t size = found->second->shape[index];
+    return size < 1 || size > INT32_MAX ? 0 : static_cast<int>(size);
+  }
+  // That of a tensor that CheckNames() saw.
+  int Dimension(const std::string& name, size_t rank, size_t index) const {
+    const int size = Peek(name, rank, index);
+    const Tensor& tensor = *named_.at(name);
+    Require(size > 0, "tensor ", Quote(tensor.name), " has the shape ", FormatShape(tensor.shape),
+            "; it must have ", rank, " dimensions, none empty");
+    return size;
+  }
+
+  // Whether tokens are text, where it is not said: a vocabulary of bytes, or characters that are given.
+  bool TellsText(int vocabulary) const {
+    return !choices_.characters.empty() || vocabulary == 256 ||
+           vocabulary == 256 + Vocabulary::kFirst;
+  }
+
+  // What the names tell, and that none is missing or left over.
+  void Names() {
+    StackSpec& stack = spec_.stack;
+    const bool decoder = HasPrefix(named_, "decoder.");
+    if (decoder) spec_.network = NetworkKind::kEncoderDecoder;
+    name_ = decoder ? "encoder." : "transformer.";
+    stack.repeat = std::max(Layers(named_, name_), 1);
+    stack.final_norm = HasPrefix(named_, name_ + "norm.");
+    stack.norm_first = choices_.norm_first;
+    stack.activation = choices_.activation;
+    stack.mixer() = OwnParameters(choices_.attention);
+    stack.convolution = HasPrefix(named_, name_ + "layers.0.convolution.") ? 1 : 0;
+    spec_.input.pixel_above = named_.count(kAbove) > 0;
+
+    const int outputs = Peek(kHead, 2, 0), d_model = Peek(kHead, 2, 1);
+    const bool table = named_.count(kPositions) > 0, embedding = named_.count(kEmbedding) > 0;
+    spec_.head.tied = !embedding && d_model > 0 &&
+                      (table ? Peek(kPositions, 3, 2) == d_model : TellsText(outputs));
+    const bool whole = Peek(kEmbedding, 2, 1) == d_model && Peek(kEmbedding, 2, 0) == outputs;
+    const bool no_table = !table && d_model > 0 && (spec_.head.tied || whole);
+    if (no_table) spec_.input.value_embedding = stack.d_model;
+    CheckNames(named_, TensorTable(spec_), path_);
+  }
+
+  void Sizes() {
+    InputSpec& input = spec_.input;
+    StackSpec& stack = spec_.stack;
+    outputs_ = Dimension(kHead, 2, 0);
+    stack.d_model = Dimension(kHead, 2, 1);
+    input.vocabulary = spec_.head.tied ? outputs_ : Dimension(kEmbedding, 2, 0);
+    input.value_embedding = spec_.head.tied ? stack.d_model : Dimension(kEmbedding, 2, 1);
+    const bool table = named_.count(kPositions) > 0;
+    input.max_length = table ? Dimension(kPositions, 3, 1) : choices_.context;
+    if (table && input.value_embedding == stack.d_model) input.positions = Positions::kAdded;
+    const std::string layer = name_ + "layers.0.";
+    stack.d_ff = Dimension(layer + "linear1.weight", 2, 0);
+    if (stack.convolution > 0) stack.convolution = Dimension(layer + "convolution.weight", 2, 0);
+  }
+
+  void Heads() {
+    const std::string attention = name_ + "layers.0.attention.";
+    const int keys = Dimension(attention + "query_projection.weight", 2, 0);
+    const int values = Dimension(attention + "value_projection.weight", 2, 0);
+    Require(choices_.heads != 0,
+            "its tensors do not tell the number of heads; give --heads, a divisor of ", keys,
+            keys == values ? "" : StrCat(" and ", values));
+    Require(choices_.heads > 0 && keys % choices_.heads == 0 && values % choices_.heads == 0,
+            choices_.heads, " heads cannot share ", keys, " queries and ", values,
+            " values; see --heads");
+    MixerSpec& mixer = spec_.stack.mixer();
+    mixer.heads = choices_.heads;
+    mixer.query_dim = keys / mixer.heads;
+    mixer.value_dim = values / mixer.heads;
+  }
+
+  // How many features the columns of omega make. fast-transformers' Favor takes each column with both
+  // signs; linnet's favor has a column for each feature.
+  void Features() {
+    MixerSpec& mixer = spec_.stack.mixer();
+    const FeatureMapInfo map = FindFeatureMap(mixer.feature_map);
+    if (!FindMixer(mixer.kind).maps || map.omega == nullptr) return;
+    const std::string omega = StrCat(name_, "layers.0.attention.inner_attention", kOmega);
+    const int64_t columns = Dimension(omega, 2, 1);
+    const int64_t twice = 2 * columns;
+    Require(twice <= 1 << 16, "tensor ", Quote(omega), " has ", columns, " columns; too many");
+    const auto made = [&](int64_t features) {
+      return map.omega(mixer.query_dim, static_cast<int>(features));
+    };
+    if (mixer.features == 0) {
+      Require(made(twice) == columns, "its omega has ", columns, " columns, for ", twice,
+              " features where each has both signs, as in fast-transformers, and for ", columns,
+              " as linnet has them; give --features");
+      mixer.features = static_cast<int>(twice);
+    }
+    both_signs_ = made(mixer.features) == twice;
+    Require(both_signs_ || made(mixer.features) == columns, "its omega has ", columns,
+            " columns, which ", mixer.features, " features of ", map.name,
+            " do not; see --features");
+  }
+
+  void Task() {
+    const int vocabulary = spec_.input.vocabulary;
+    const bool logistics = vocabulary == 256 && outputs_ % 3 == 0;
+    Require(logistics || outputs_ == vocabulary, outputs_, " outputs for ", vocabulary,
+            " tokens are neither a mixture of logistics over bytes nor one for each token; linnet "
+            "has no such head");
+    const TaskRow task = TaskOf(logistics);
+    spec_.task = task.name;
+    Require(logistics == (task.kind == TaskKind::kImages), "its ", outputs_, " outputs for ",
+            vocabulary, " tokens are those of ", logistics ? "images" : "tokens",
+            ", not of --task ", task.name);
+    Require(choices_.characters.empty() || task.kind == TaskKind::kText,
+            "--characters is of text, but the task is ", task.name, "; leave it out");
+    if (logistics) return Images();
+    spec_.head.kind = HeadKind::kCategorical;
+    spec_.head.classes = vocabulary;
+    Require(choices_.width + choices_.height + choices_.channels == 0, "a model of ", vocabulary,
+            " tokens, not of images; leave out --width, --height and --channels");
+    if (task.kind == TaskKind::kText) return Text();
+    const char* of_text = spec_.encoder_decoder()                      ? "an encoder and a decoder"
+                          : spec_.head.tied                            ? "tied embeddings"
+                          : spec_.input.positions == Positions::kAdded ? "added positions"
+                                                                       : nullptr;
+    Require(of_text == nullptr, of_text == nullptr ? "" : of_text,
+            " are for text; a vocabulary of ", vocabulary,
+            " is not one of bytes, so give --characters");
+    spec_.part = std::monostate();
+  }
+
+  TaskRow TaskOf(bool logistics) const {
+    const std::string shapes = logistics                            ? "images"
+                               : !TellsText(spec_.input.vocabulary) ? "copy"
+                               : spec_.encoder_decoder()            ? "couplet"
+                                                                    : "text";
+    const std::string& name = choices_.task.empty() ? shapes : choices_.task;
+    const auto* const row = std::find_if(std::begin(kTasks), std::end(kTasks),
+                                         [&](const TaskRow& task) { return name == task.name; });
+    if (row == std::end(kTasks)) {
+      throw InputError("no task ", Quote(name), " is imported; choose one of ",
+                       QuoteAll(ReferenceTasks()));
+    }
+    return *row;
+  }
+
+  // Meaning of the tokens, and whether the vocabulary has the special ones.
+  void Text() {
+    const TextUnit unit = choices_.characters.empty() ? TextUnit::kByte : TextUnit::kCharacter;
+    const TextSpec text = {.unit = unit, .characters = choices_.characters};
+    const int vocabulary = spec_.input.vocabulary;
+    const int whole = static_cast<int>(Vocabulary(text).size()), own = whole - Vocabulary::kFirst;
+    if (unit == TextUnit::kByte) {
+      Require(vocabulary == own || vocabulary == whole, "a vocabulary of ", vocabulary,
+              " is not one of bytes (", own, ", or ", whole,
+              " with linnet's special tokens); give --characters");
+    }
+    Require(vocabulary == own || vocabulary == whole, "a vocabulary of ", vocabulary,
+            " tokens, but --characters has ", own, ", or ", whole,
+            " with linnet's special tokens; each character of the file counts, a line's end too");
+    special_tokens_ = whole - vocabulary;
+    spec_.input.vocabulary = spec_.head.classes = whole;
+    spec_.part = text;
+  }
+
+  // Width, height and channels, and with them how many positions are used.
+  void Images() {
+    spec_.head.kind = HeadKind::kLogistics;
+    spec_.head.mixtures = outputs_ / 3;
+    ImageSpec& image = *spec_.image();
+    int& positions = spec_.input.max_length;
+    const int64_t bytes = int64_t{positions} + 1;
+    if (choices_.width == 0 && choices_.height == 0 && choices_.channels == 0) {
+      if (bytes == 28 * 28) {
+        image.width = image.height = 28, image.channels = 1;
+      } else if (bytes == 32 * 32 * 3) {
+        image.width = image.height = 32, image.channels = 3;
+      } else {
+        throw InputError(path_, ": it has ", positions, " positions, for images of ", bytes,
+                         " bytes or less; give their --width and --height, and --channels for RGB");
+      }
+      return;
+    }
+    if (choices_.width == 0 || choices_.height == 0) {
+      throw InputError("--width and --height belong together; give both");
+    }
+    image.width = choices_.width;
+    image.height = choices_.height;
+    image.channels = choices_.channels == 0 ? 1 : choices_.channels;
+    const int64_t wanted = int64_t{image.width} * image.height * image.channels;
+    Require(wanted <= bytes, "it has ", positions, " positions, enough for ", bytes,
+            " bytes, but images of ", image.width, " x ", image.height, " x ", image.channels,
+            " have ", wanted, "; see --width, --height and --channels");
+    positions = static_cast<int>(std::max<int64_t>(wanted - 1, 1));
+  }
+
+  // Whether the table is one that linnet made for places in a grid: its numbers tell.
+  bool HasGrid() const {
+    if (!spec_.image()) return false;
+    const Tensor& tensor = *named_.at(kPositions);
+    if (tensor.dtype != DType::kF32) return false;
+    ModelSpec grid = spec_;
+    grid.input.positions = Positions::kGrid;
+    const int64_t dim = spec_.stack.d_model - spec_.input.value_embedding;
+    if (dim % 8 != 0) return false;
+    const std::span<const float> got = tensor.f32();
+    // The table may be large: it is made only where the file holds as much.
+    if (static_cast<int64_t>(got.size()) < spec_.input.max_length * dim) return false;
+    const std::vector<float> want = PositionTable(grid);
+    const auto close = [](float a, float b) { return std::abs(a - b) <= 1e-4f; };
+    return std::equal(want.begin(), want.end(), got.begin(), close);
+  }
+
+  const Named& named_;
+  const std::string& path_;
+  const ReferenceChoices& choices_;
+  ModelSpec spec_;
+  std::string name_;  // of the stack that reads first, with its dot
+  int outputs_ = 0;   // of the predictor
+  int special_tokens_ = 0;
+  bool both_signs_ = false;
+};
 
 float FromHalf(uint16_t half) {
   const int exponent = half >> 10 & 31, mantissa = half & 1023;
@@ -238,20 +451,42 @@ std::span<const float> Floats(const Tensor& tensor, size_t size, std::vector<flo
   return floats;
 }
 
+// The same rows behind `rows` of `value`.
+std::vector<float> WithRowsInFront(std::span<const float> values, size_t numbers, float value) {
+  std::vector<float> all(numbers, value);
+  all.insert(all.end(), values.begin(), values.end());
+  return all;
+}
+
+// [rows, columns] -> [rows, 2 columns]: each row x is (x, -x).
+std::vector<float> WithNegatives(std::span<const float> values, size_t columns) {
+  std::vector<float> all;
+  for (size_t at = 0; at < values.size(); at += columns) {
+    const std::span<const float> row = values.subspan(at, columns);
+    all.insert(all.end(), row.begin(), row.end());
+    std::transform(row.begin(), row.end(), std::back_inserter(all), std::negate<>());
+  }
+  return all;
+}
+
 }  // namespace
 
+std::vector<std::string> ReferenceTasks() {
+  std::vector<std::string> names;
+  for (const TaskRow& task : kTasks) names.emplace_back(task.name);
+  return names;
+}
+
 std::string ReferenceName(const std::string& name) {
-  std::string_view rest = name;
+  std::string_view rest = Unwrapped(name);
   const auto strip = [&](std::string_view prefix) {
-    if (rest.substr(0, prefix.size()) != prefix) return false;
+    if (!rest.starts_with(prefix)) return false;
     rest.remove_prefix(prefix.size());
     return true;
   };
-  while (strip("module.") || strip("model.") || strip("_orig_mod.")) {
-  }
   // Of the stack alone, or of one under another name.
   const bool stack = strip("transformer.") || strip("transformer_encoder.") || strip("encoder.") ||
-                     rest.substr(0, 7) == "layers." || rest.substr(0, 5) == "norm.";
+                     rest.starts_with("layers.") || rest.starts_with("norm.");
   return (stack ? "transformer." : "") + std::string(rest);
 }
 
@@ -274,23 +509,45 @@ void ReferenceModel::Take(std::span<const linnet::Tensor> tensors, const std::st
     }
     const linnet::Tensor& tensor = *found->second;
     has_first_value_ = has_first_value_ || info.name == kFirstValue;
-    std::vector<int64_t> shape = tensor.shape;
+    // Whether the file's tensor is smaller than the table's, and is brought to its size.
+    const bool grows = special_tokens_ > 0 &&
+                       (info.name == kEmbedding || info.name == kHead || info.name == kHeadBias);
+    const bool mirrors = both_signs_ && info.name.ends_with(kOmega);
+    std::vector<int64_t> want = info.shape, shape = tensor.shape;
+    if (grows) want[0] -= special_tokens_;
+    if (mirrors) want[1] /= 2;
     if (info.name == kPositions && shape.size() == 3) {
-      shape[1] = std::min(shape[1], info.shape[1]);  // those behind are never reached
+      shape[1] = std::min(shape[1], want[1]);  // those behind are never reached
     }
-    if (shape != info.shape) {
+    if (shape != want) {
       throw InputError(path, ": tensor ", Quote(tensor.name), " is ", FormatShape(tensor.shape),
-                       ", but beside the others it must be ", FormatShape(info.shape));
+                       ", but beside the others it must be ", FormatShape(want));
     }
-    size_t size = 1;
-    for (int64_t n : info.shape) size *= static_cast<size_t>(n);
-    tensors_[info.name] = Floats(tensor, size, own_[info.name], path);
+    const size_t size =
+        std::accumulate(want.begin(), want.end(), size_t{1},
+                        [](size_t a, int64_t b) { return a * static_cast<size_t>(b); });
+    std::vector<float>& own = own_[info.name];
+    std::span<const float> values = Floats(tensor, size, own, path);
+    if (grows) {
+      const size_t numbers =
+          size / static_cast<size_t>(want[0]) * static_cast<size_t>(special_tokens_);
+      values = own = WithRowsInFront(values, numbers, info.name == kHeadBias ? kNever : 0.0f);
+    }
+    if (mirrors) values = own = WithNegatives(values, static_cast<size_t>(want[1]));
+    tensors_[info.name] = values;
   }
 }
 
 ReferenceModel FromReference(std::span<const Tensor> tensors, const std::string& path,
                              const ReferenceChoices& choices) {
-  return FromKnownSpec(tensors, path, SpecOf(ByName(tensors, path), path, choices));
+  const Named named = ByName(tensors, path);
+  SpecReader reader(named, path, choices);
+  ReferenceModel model;
+  model.spec_ = reader.Read();
+  model.special_tokens_ = reader.special_tokens();
+  model.both_signs_ = reader.both_signs();
+  model.Take(tensors, path);
+  return model;
 }
 
 ReferenceModel FromKnownSpec(std::span<const Tensor> tensors, const std::string& path,

@@ -2,11 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <list>
+#include <numeric>
 
 #include "linnet/io/test_util.h"
+#include "linnet/model/vocabulary.h"
 
 namespace linnet {
 namespace {
@@ -14,8 +17,10 @@ namespace {
 // Images of 4 x 3, with nothing equal that need not be.
 ModelSpec Tiny() {
   ModelSpec spec;
-  spec.stack.repeat = 2, spec.stack.mixer().heads = 3, spec.stack.mixer().query_dim = 2, spec.stack.mixer().value_dim = 5, spec.stack.d_model = 16;
-  spec.stack.d_ff = 7, spec.input.value_embedding = 8, spec.image()->width = 4, spec.image()->height = 3, spec.input.max_length = 11;
+  spec.stack.repeat = 2, spec.stack.mixer().heads = 3, spec.stack.mixer().query_dim = 2,
+  spec.stack.mixer().value_dim = 5, spec.stack.d_model = 16;
+  spec.stack.d_ff = 7, spec.input.value_embedding = 8, spec.image()->width = 4,
+  spec.image()->height = 3, spec.input.max_length = 11;
   spec.head.mixtures = 2;
   return spec;
 }
@@ -42,6 +47,9 @@ class Tensors {
     const auto* begin = static_cast<const std::byte*>(data);
     data_.emplace_back(begin, begin + bytes);
     list.push_back({name, dtype, shape, data_.back(), "a.pth"});
+  }
+  void Remove(const std::string& name) {
+    std::erase_if(list, [&](const Tensor& tensor) { return tensor.name == name; });
   }
   Tensor& Get(const std::string& name) {
     for (Tensor& tensor : list) {
@@ -85,13 +93,15 @@ TEST(Reference, SpecsComeFromShapes) {
   EXPECT_EQ(FromReference(Tensors(spec).list, "a.pth", choices).spec(), spec);
   // What only linnet has.
   spec = Tiny();
-  spec.input.positions = Positions::kGrid, spec.input.pixel_above = true, spec.stack.norm_first = true;
+  spec.input.positions = Positions::kGrid, spec.input.pixel_above = true,
+  spec.stack.norm_first = true;
   choices = TinyChoices();
   choices.norm_first = true;
   EXPECT_EQ(FromReference(Tensors(spec).list, "a.pth", choices).spec(), spec);
 
   spec = Tiny();
-  spec.task = "copy", spec.part = std::monostate(), spec.head.kind = HeadKind::kCategorical, spec.input.vocabulary = spec.head.classes = 11;
+  spec.task = "copy", spec.part = std::monostate(), spec.head.kind = HeadKind::kCategorical,
+  spec.input.vocabulary = spec.head.classes = 11;
   spec.input.max_length = 40;
   const ModelSpec copy = FromReference(Tensors(spec).list, "a.pth", {.heads = 3}).spec();
   EXPECT_EQ(copy.task, "copy");
@@ -159,6 +169,229 @@ TEST(Reference, RefusesWhatIsNoNumber) {
        {replace(DType::kF32, nan), replace(DType::kF16, infinite), replace(DType::kF64, large)}) {
     EXPECT_TRUE(Contains(error, "input: a.pth: tensor 'predictor.bias' holds values that are no"));
   }
+}
+
+// Text whose positions are added, as linnet train text makes it.
+ModelSpec TinyText(const TextSpec& text) {
+  ModelSpec spec = Tiny();
+  spec.task = "text", spec.part = text;
+  spec.head.mixtures = HeadSpec().mixtures;
+  spec.head.kind = HeadKind::kCategorical;
+  spec.input.vocabulary = spec.head.classes = static_cast<int>(Vocabulary(text).size());
+  spec.input.value_embedding = spec.stack.d_model, spec.input.positions = Positions::kAdded;
+  spec.input.max_length = 20;
+  return spec;
+}
+const TextSpec kLetters = {.unit = TextUnit::kCharacter, .characters = "etaoin shrdlu"};
+
+TEST(Reference, TextComesFromTheVocabulary) {
+  const ReferenceChoices choices = {.heads = 3};
+  const ReferenceChoices letters = {.heads = 3, .characters = kLetters.characters};
+  for (const bool tied : {false, true}) {
+    ModelSpec bytes = TinyText({}), characters = TinyText(kLetters);
+    bytes.head.tied = characters.head.tied = tied;
+    const ReferenceModel model = FromReference(Tensors(bytes).list, "a.pth", choices);
+    EXPECT_EQ(model.spec(), bytes);
+    EXPECT_FALSE(model.adds_special_tokens());
+    EXPECT_EQ(FromReference(Tensors(characters).list, "a.pth", letters).spec(), characters);
+  }
+  ModelSpec beside = TinyText(kLetters);  // positions beside the embedding, as in the image model
+  beside.input.value_embedding = 8, beside.input.positions = Positions::kSequence;
+  EXPECT_EQ(FromReference(Tensors(beside).list, "a.pth", letters).spec(), beside);
+  Tensors other(beside);
+  EXPECT_EQ(FromReference(other.list, "a.pth", choices).spec().task, "copy");
+
+  ModelSpec none = TinyText({});
+  none.input.positions = Positions::kSequence, none.input.max_length = 77;
+  for (const bool tied : {false, true}) {
+    none.head.tied = tied;
+    EXPECT_EQ(FromReference(Tensors(none).list, "a.pth", {.heads = 3, .context = 77}).spec(), none);
+  }
+}
+
+TEST(Reference, ATaskThatIsSaidStands) {
+  ModelSpec bytes = TinyText({});
+  bytes.input.value_embedding = 8, bytes.input.positions = Positions::kSequence;
+  const Tensors tensors(bytes);
+  ModelSpec copy = bytes;
+  copy.task = "copy", copy.part = std::monostate();
+  EXPECT_EQ(FromReference(tensors.list, "a.pth", {.heads = 3, .task = "copy"}).spec(), copy);
+  bytes.task = "couplet";
+  EXPECT_EQ(FromReference(tensors.list, "a.pth", {.heads = 3, .task = "couplet"}).spec(), bytes);
+  EXPECT_TRUE(Contains(tensors.Error({.heads = 3, .task = "images"}), "not of --task images"));
+  EXPECT_TRUE(Contains(tensors.Error({.heads = 3, .task = "speech"}), "no task 'speech'"));
+  ReferenceChoices text = TinyChoices();
+  text.task = "text";
+  EXPECT_TRUE(Contains(Tensors(Tiny()).Error(text), "those of images, not of --task text"));
+  text.task = "", text.characters = "abc";
+  EXPECT_TRUE(Contains(Tensors(Tiny()).Error(text), "--characters is of text"));
+}
+
+TEST(Reference, CharactersMustBeTheVocabulary) {
+  const Tensors tensors(TinyText(kLetters));
+  EXPECT_TRUE(Contains(tensors.Error({.heads = 3}),
+                       "added positions are for text; a vocabulary of "
+                       "16 is not one of bytes, so give --characters"));
+  EXPECT_TRUE(Contains(tensors.Error({.heads = 3, .task = "text"}), "259 with linnet's special"));
+  EXPECT_TRUE(Contains(tensors.Error({.heads = 3, .characters = "abc"}),
+                       "a vocabulary of 16 tokens, but --characters has 3, or 6"));
+  ModelSpec tied = TinyText(kLetters);
+  tied.head.tied = true;
+  EXPECT_TRUE(Contains(Tensors(tied).Error({.heads = 3}), "tied embeddings are for text"));
+}
+
+// A vocabulary without linnet's three special tokens: rows for them stand in front.
+TEST(Reference, AddsSpecialTokens) {
+  for (const bool tied : {false, true}) {
+    for (const TextSpec& text : {TextSpec(), kLetters}) {
+      ModelSpec spec = TinyText(text);
+      spec.head.tied = tied;
+      Tensors tensors(spec);
+      const int64_t own = spec.input.vocabulary - Vocabulary::kFirst;
+      std::vector<std::string> names = {"predictor.weight", "predictor.bias"};
+      if (!tied) names.emplace_back("value_embedding.weight");
+      for (const std::string& name : names) {
+        Tensor& tensor = tensors.Get(name);
+        const size_t row = tensor.data.size() / static_cast<size_t>(spec.input.vocabulary);
+        tensor.shape[0] = own;
+        tensor.data = tensor.data.first(row * static_cast<size_t>(own));
+      }
+      const ReferenceModel model =
+          FromReference(tensors.list, "a.pth", {.heads = 3, .characters = text.characters});
+      EXPECT_EQ(model.spec(), spec);
+      EXPECT_TRUE(model.adds_special_tokens());
+      for (const std::string& name : names) {
+        const std::span<const float> got = model.Tensor(name);
+        const std::span<const float> file = tensors.Get(name).f32();
+        const size_t added = got.size() / static_cast<size_t>(spec.input.vocabulary) * 3;
+        ASSERT_EQ(got.size(), added + file.size()) << name;
+        for (const float value : got.first(added)) {
+          EXPECT_EQ(value, name == "predictor.bias" ? -1e9f : 0.0f) << name;
+        }
+        EXPECT_TRUE(
+            std::equal(file.begin(), file.end(), got.begin() + static_cast<ptrdiff_t>(added)));
+      }
+    }
+  }
+}
+
+TEST(Reference, AnEncoderAndADecoder) {
+  ModelSpec spec = TinyText(kLetters);
+  spec.task = "couplet", spec.network = NetworkKind::kEncoderDecoder;
+  for (const char* kind : {"causal-linear", "full"}) {
+    spec.stack.mixer().kind = kind;
+    Tensors tensors(spec);
+    tensors.Get("encoder.norm.weight").name = "module.encoder.norm.weight";
+    ReferenceChoices choices = {.heads = 3, .characters = kLetters.characters};
+    choices.attention.kind = kind;
+    EXPECT_EQ(FromReference(tensors.list, "a.pth", choices).spec(), spec);
+    EXPECT_EQ(FromKnownSpec(tensors.list, "a.pth", spec).spec(), spec);
+    choices.characters = "";
+    EXPECT_TRUE(Contains(tensors.Error(choices), "an encoder and a decoder are for text"));
+  }
+}
+
+TEST(Reference, FeatureMaps) {
+  ModelSpec spec = Tiny();
+  MixerSpec& mixer = spec.stack.mixer();
+  ReferenceChoices choices = TinyChoices();
+  for (const char* map : {"relu", "polynomial2", "rff", "favor"}) {
+    choices.attention.feature_map = mixer.feature_map = map;
+    const bool random = FindFeatureMap(map).omega != nullptr;
+    choices.attention.features = mixer.features = random ? 12 : 0;
+    EXPECT_EQ(FromReference(Tensors(spec).list, "a.pth", choices).spec(), spec) << map;
+  }
+  choices.attention.features = 0;  // of favor, whose omega is that of 12 features or of 24
+  EXPECT_TRUE(
+      Contains(Tensors(spec).Error(choices), "omega has 12 columns, for 24 features where"));
+  choices.attention.features = 20;
+  EXPECT_TRUE(Contains(Tensors(spec).Error(choices), "which 20 features of favor do not"));
+  choices.attention.feature_map = mixer.feature_map = "rff";
+  choices.attention.features = 0;
+  EXPECT_EQ(FromReference(Tensors(spec).list, "a.pth", choices).spec(), spec);
+  EXPECT_TRUE(Contains(Tensors(spec).Error(TinyChoices()), "name it with --feature-map"));
+}
+
+// fast-transformers' Favor has exp(y w - |y|^2 / 2) and exp(-y w - |y|^2 / 2) of each column w.
+TEST(Reference, FavorsColumnsHaveBothSigns) {
+  ModelSpec spec = Tiny();
+  spec.stack.mixer().feature_map = "favor", spec.stack.mixer().features = 6;
+  const std::string name = "transformer.layers.1.attention.inner_attention.feature_map.omega";
+  Tensors tensors(spec);
+  const std::vector<float> omega = {0.5f, -1, 2, 0.25f, 1.5f, -0.75f};  // [2, 3]
+  for (const char* layer : {"0", "1"}) {
+    const std::string in_layer =
+        StrCat("transformer.layers.", layer, ".attention.inner_attention.feature_map.omega");
+    tensors.Remove(in_layer);
+    tensors.Add(in_layer, DType::kF32, {2, 3}, omega.data());
+  }
+  ReferenceChoices choices = TinyChoices();
+  choices.attention.feature_map = "favor", choices.attention.features = 6;
+  const ReferenceModel model = FromReference(tensors.list, "a.pth", choices);
+  EXPECT_EQ(model.spec(), spec);
+  const std::span<const float> got = model.Tensor(name);
+  EXPECT_EQ(
+      std::vector<float>(got.begin(), got.end()),
+      (std::vector<float>{0.5f, -1, 2, -0.5f, 1, -2, 0.25f, 1.5f, -0.75f, -0.25f, -1.5f, 0.75f}));
+
+  const double q[2] = {0.3, -1.2}, keys[2][2] = {{0.8, 0.1}, {-0.4, 1.1}};
+  const auto theirs = [&](const double* x) {
+    const double scale = std::pow(2.0, -0.25);
+    const double y[2] = {x[0] * scale, x[1] * scale};
+    std::vector<double> phi;
+    for (const double sign : {1.0, -1.0}) {
+      for (size_t c = 0; c < 3; ++c) {
+        const double u = y[0] * omega[c] + y[1] * omega[3 + c];
+        phi.push_back(std::exp(sign * u - (y[0] * y[0] + y[1] * y[1]) / 2) / std::sqrt(6));
+      }
+    }
+    return phi;
+  };
+  const auto ours = [&](const double* x, bool query) {
+    const float single[2] = {static_cast<float>(x[0]), static_cast<float>(x[1])};
+    std::vector<float> phi(6);
+    FindFeatureMap("favor").single({.dim = 2, .columns = 6, .omega = got.data()}, single, query,
+                                   phi.data());
+    return phi;
+  };
+  const auto ratio = [&](const auto& phi_q, const auto& phi_a, const auto& phi_b) {
+    return std::inner_product(phi_q.begin(), phi_q.end(), phi_a.begin(), 0.0) /
+           std::inner_product(phi_q.begin(), phi_q.end(), phi_b.begin(), 0.0);
+  };
+  EXPECT_NEAR(ratio(theirs(q), theirs(keys[0]), theirs(keys[1])),
+              ratio(ours(q, true), ours(keys[0], false), ours(keys[1], false)), 1e-5);
+}
+
+TEST(Reference, PartsOfModelsAreRefusedInASentence) {
+  ModelSpec spec = TinyText({});
+  spec.network = NetworkKind::kEncoderDecoder, spec.task = "couplet";
+  const auto only = [](Tensors tensors, const std::string& prefix, const std::string& stripped) {
+    std::erase_if(tensors.list, [&](const Tensor& t) { return !t.name.starts_with(prefix); });
+    for (Tensor& tensor : tensors.list) tensor.name.erase(0, stripped.size());
+    return tensors.Error({.heads = 3});
+  };
+  const std::string whole =
+      ", which cannot be imported: linnet imports whole models, with value_embedding and predictor";
+  for (const char* stripped : {"", "decoder."}) {
+    EXPECT_EQ(only(Tensors(spec), "decoder.", stripped),
+              "input: a.pth: holds a decoder" + whole + ", of a decoder the encoder too");
+  }
+  for (const char* stripped : {"", "transformer."}) {
+    EXPECT_EQ(only(Tensors(Tiny()), "transformer.", stripped),
+              "input: a.pth: holds a stack of 2 layers alone" + whole);
+  }
+  Tensors stacks(spec);
+  std::erase_if(stacks.list, [](const Tensor& t) { return t.name.find("coder.") != 2; });
+  EXPECT_EQ(stacks.Error({.heads = 3}),
+            "input: a.pth: holds the stacks of an encoder and a decoder alone" + whole);
+
+  ModelSpec speech = Tiny();
+  speech.task = "speech", speech.part = SpeechSpec{.phones = "a b"};
+  speech.head.kind = HeadKind::kCategorical, speech.head.classes = 3;
+  EXPECT_TRUE(
+      Contains(Tensors(speech).Error({.heads = 3}), "a.pth: holds a model that reads frames"));
+  speech.network = NetworkKind::kLstm;
+  EXPECT_TRUE(Contains(Tensors(speech).Error({.heads = 3}), "a.pth: holds an LSTM, which cannot"));
 }
 
 TEST(Reference, ReformerIsTheReferences) {
@@ -239,7 +472,7 @@ TEST(Reference, NamesAllThatIsWrong) {
   }
   Tensors head(Tiny());
   head.Get("predictor.weight").shape = {8, 16};
-  EXPECT_TRUE(Contains(head.Error(TinyChoices()), "8 outputs for 256 symbols"));
+  EXPECT_TRUE(Contains(head.Error(TinyChoices()), "8 outputs for 256 tokens"));
   EXPECT_TRUE(
       Contains(ErrorOf([] { FromReference({}, "a.pth", ReferenceChoices{}); }),
                "lacks 'value_embedding.weight', 'pos_embedding.pe', 'transformer.layers.0"));

@@ -263,12 +263,12 @@ class Validator {
       }
       Require(known, "unknown attention ", Quote(mixer.kind), "; choose one of ", fit);
       Validate(mixer, mixer.query_dim, where_);
-      Require(frames || FindMixer(mixer.kind).causal, "task '", spec_.task,
-              "' predicts the future, which '", mixer.kind,
+      Require(frames || FindMixer(mixer.kind).causal, "task ", Quote(spec_.task),
+              " predicts the future, which '", mixer.kind,
               "' attention sees; choose causal-linear");
       Require(!spec_.encoder_decoder() || !FindMixer(mixer.kind).cross.empty(),
-              "an encoder-decoder's attention looks at another sequence, which ",
-              Quote(mixer.kind), " cannot; choose causal-linear or full");
+              "an encoder-decoder's attention looks at another sequence, which ", Quote(mixer.kind),
+              " cannot; choose causal-linear or full");
       InRange("heads", mixer.heads, 1, 1000);
       InRange("value_dim", mixer.value_dim, 1, 4096);
     }
@@ -279,7 +279,8 @@ class Validator {
     Require(!spec_.lstm() || spec_.ReadsFrames(), "the network lstm is for speech");
     Require(!spec_.encoder_decoder() || spec_.text() != nullptr,
             "the network encoder-decoder is for couplets");
-    Require(!stack.pattern.empty() && stack.pattern.size() <= 1000, "the pattern must have 1 to 1000 layers");
+    Require(!stack.pattern.empty() && stack.pattern.size() <= 1000,
+            "the pattern must have 1 to 1000 layers");
     InRange("layers", stack.repeat > 1000 ? stack.repeat : stack.layers(), 1, 1000);
     InRange("d_model", stack.d_model, 2, 65536);
     InRange("d_ff", stack.d_ff, 1, 1 << 20);
@@ -287,7 +288,8 @@ class Validator {
     Require(stack.convolution == 0 || spec_.network == NetworkKind::kTransformer,
             "a convolution is for transformers; give convolution 0");
     Require(stack.convolution % 2 == 1 || stack.convolution == 0 || spec_.Causal(),
-            "convolution is ", stack.convolution, "; it must be odd, since the network sees both ways");
+            "convolution is ", stack.convolution,
+            "; it must be odd, since the network sees both ways");
     Require(stack.final_norm || !stack.norm_first, "norm_first needs final_norm");
     Require(stack.norm_eps > 0 && stack.norm_eps < 1, "norm_eps is ", stack.norm_eps,
             "; it must lie in (0, 1)");
@@ -299,8 +301,9 @@ class Validator {
     InRange("vocabulary", input.vocabulary, 2, 1 << 20);
     InRange("max_length", input.max_length, 1, 1 << 24);
     InRange("value_embedding", input.value_embedding, 1, d_model);
-    Require(input.positions != Positions::kAdded || (spec_.text() && input.value_embedding == d_model),
-            "added positions are for text, with value_embedding = d_model");
+    Require(
+        input.positions != Positions::kAdded || (spec_.text() && input.value_embedding == d_model),
+        "added positions are for text, with value_embedding = d_model");
     Require(spec_.image() || (input.positions != Positions::kGrid && !input.pixel_above),
             "grid positions and pixel_above are for images");
     Require(spec_.PositionDims() % 2 == 0, "d_model - value_embedding is ",
@@ -318,14 +321,15 @@ class Validator {
             "value_embedding = d_model");
     if (spec_.logistics()) {
       InRange("mixtures", head.mixtures, 1, 1000);
-      Require(vocabulary == 256, "the logistics head predicts bytes, but vocabulary is ", vocabulary);
+      Require(vocabulary == 256, "the logistics head predicts bytes, but vocabulary is ",
+              vocabulary);
     } else {
       InRange("classes", head.classes, 2, 1 << 20);
-      Require(spec_.ReadsFrames() || head.classes == vocabulary, "task '", spec_.task,
-              "' needs the categorical head with classes = vocabulary");
+      Require(spec_.ReadsFrames() || head.classes == vocabulary, "task ", Quote(spec_.task),
+              " needs the categorical head with classes = vocabulary");
     }
-    Require(spec_.logistics() == (spec_.image() != nullptr), "task '", spec_.task, "' needs the ",
-            spec_.image() ? "logistics" : "categorical", " head");
+    Require(spec_.logistics() == (spec_.image() != nullptr), "task ", Quote(spec_.task),
+            " needs the ", spec_.image() ? "logistics" : "categorical", " head");
   }
 
   void Image(const ImageSpec& image) const {
@@ -338,7 +342,8 @@ class Validator {
             ", which must be max_length + 1 = ", int64_t{spec_.input.max_length} + 1);
     const int rest = spec_.stack.d_model - spec_.input.value_embedding;
     Require(spec_.input.positions != Positions::kGrid || rest % 8 == 0,
-            "d_model - value_embedding is ", rest, "; grid positions need a multiple of 8 dimensions");
+            "d_model - value_embedding is ", rest,
+            "; grid positions need a multiple of 8 dimensions");
   }
 
   void Text(const TextSpec& text) const {
@@ -371,7 +376,8 @@ class Validator {
               " bytes at most, in UTF-8");
     }
     Require(spec_.head.classes == static_cast<int>(phones.size()) + 1, "classes is ",
-            spec_.head.classes, ", which must be 1 more than there are phones (", phones.size(), ")");
+            spec_.head.classes, ", which must be 1 more than there are phones (", phones.size(),
+            ")");
   }
 
   const ModelSpec& spec_;
@@ -411,9 +417,8 @@ std::optional<SpecDifference> FirstDifference(const ModelSpec& a, const ModelSpe
 bool ModelSpec::Causal() const {
   if (!ReadsFrames()) return true;
   if (lstm()) return false;
-  return std::all_of(stack.pattern.begin(), stack.pattern.end(), [](const MixerSpec& mixer) {
-    return FindMixer(mixer.kind).always_causal;
-  });
+  return std::all_of(stack.pattern.begin(), stack.pattern.end(),
+                     [](const MixerSpec& mixer) { return FindMixer(mixer.kind).always_causal; });
 }
 
 void Validate(const ModelSpec& spec, const std::string& where) { Validator(spec, where).Run(); }

@@ -115,7 +115,8 @@ struct ImageSpec {
 // Meaning of the tokens of a text (model/vocabulary.h).
 struct TextSpec {
   TextUnit unit = TextUnit::kByte;
-  std::string characters = {};  // one behind the other, in the order of their tokens; bytes have none
+  std::string characters =
+      {};  // one behind the other, in the order of their tokens; bytes have none
 };
 
 // Position p of a speech model is a window of `stack` frames, the last of which is frame
@@ -126,7 +127,8 @@ struct SpeechSpec {
   int stack = 9;      // frames that a position sees
   int stride = 3;     // frames from one position to the next
   int lookahead = 3;  // frames of the future, in a position's window, beyond those of its stride
-  BandNorm normalization = BandNorm::kUtterance;  // statistics that bring bands to mean 0, deviation 1
+  BandNorm normalization =
+      BandNorm::kUtterance;  // statistics that bring bands to mean 0, deviation 1
   // Names with a space between two; class 0 is the blank, 1 the first phone.
   std::string phones;
 

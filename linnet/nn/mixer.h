@@ -40,6 +40,8 @@ struct MixerState {
   torch::Tensor
       lengths;  // of these, those that count: int64 [N]; undefined: all (softmax attention)
   int64_t capacity = 0;  // positions to make room for at the beginning, where room is needed
+  // Of the layer around the mixer: the last rows that its convolution has read, [N, width - 1, d_model].
+  torch::Tensor convolved;
 
   bool empty() const { return length == 0; }
 };

@@ -1,14 +1,11 @@
 // Softmax attention (eq. 2), and its recurrent form that keeps every key and value seen
 // (supplementary C.1).
-#include <c10/core/InferenceMode.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include <algorithm>
 #include <optional>
 
-#include "linnet/base/error.h"
-#include "linnet/nn/mixer.h"
+#include "linnet/nn/cached_attention.h"
 #include "linnet/ops/softmax_attention.h"
 
 namespace linnet::nn {
@@ -16,16 +13,14 @@ namespace {
 
 using torch::Tensor;
 
-constexpr int64_t kFirstCapacity = 64;
-
-class FullAttentionImpl : public MixerImpl {
+class FullAttentionImpl : public CachedAttention {
  public:
-  explicit FullAttentionImpl(const MixerSpec& spec) : query_dim_(spec.query_dim) {
+  explicit FullAttentionImpl(const MixerSpec& spec) : CachedAttention("full", spec.query_dim) {
     if (spec.scale > 0) scale_ = spec.scale;
   }
 
   Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const Mask& mask) override {
-    CheckAttention("full", q, k, v, mask, /*quadratic=*/true, query_dim_);
+    CheckAttention("full", q, k, v, mask, /*quadratic=*/true, query_dim());
     ops::SoftmaxAttentionOptions options{
         .causal = mask.causal, .lengths = mask.lengths, .scale = scale_};
     if (mask.allowed.defined()) options.hidden = mask.allowed.logical_not();
@@ -34,88 +29,14 @@ class FullAttentionImpl : public MixerImpl {
                        mask);
   }
 
-  bool recurrent() const override { return true; }
-
-  void Remember(const Tensor& k, const Tensor& v, const Tensor& lengths,
-                MixerState& state) override {
-    Check({}, k, v, lengths, state);
-    if (lengths.defined()) {
-      if (!state.empty()) {
-        throw InputError("attention 'full' takes lengths with the first keys only");
-      }
-      state.lengths = lengths.clone();
-    }
-    Append(DropBehind(k, lengths).transpose(1, 2), state, 0);  // [N, H, S, D]
-    Append(DropBehind(v, lengths).transpose(1, 2), state, 1);
-    state.length += k.size(1);
-  }
-
-  Tensor Recall(const Tensor& q, const MixerState& state) override {
-    if (state.empty()) throw InputError("attention has nothing to recall: its state is empty");
-    CheckRecurrent("full", query_dim_, q.unsqueeze(1), {}, {}, {}, state.tensors[1]);
-    Tensor hidden;  // not as lengths, for whose sake the keys would be copied
-    if (state.lengths.defined()) {
-      hidden = Below(state.lengths, state.length).logical_not().view({q.size(0), 1, 1, -1});
-    }
-    return ops::SoftmaxAttention(q.unsqueeze(1), Seen(state, 0), Seen(state, 1),
-                                 {.hidden = hidden, .scale = scale_})
-        .squeeze(1);
-  }
-
-  Tensor Piece(const Tensor& q, const Tensor& k, const Tensor& v, MixerState& state) override {
-    Check(q, k, v, {}, state);
-    const int64_t before = state.length;
-    Remember(k, v, {}, state);
-    return ops::SoftmaxAttention(q, Seen(state, 0), Seen(state, 1),
-                                 {.causal = true, .offset = before, .scale = scale_});
+ protected:
+  Tensor Attend(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& hidden, bool causal,
+                int64_t offset) const override {
+    return ops::SoftmaxAttention(
+        q, k, v, {.causal = causal, .offset = offset, .hidden = hidden, .scale = scale_});
   }
 
  private:
-  void Check(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lengths,
-             const MixerState& state) const {
-    CheckRecurrent("full", query_dim_, q, k, v, lengths,
-                   state.empty() ? Tensor() : state.tensors[1]);
-    if (!state.empty() && state.lengths.defined()) {
-      throw InputError("attention 'full' cannot go on behind keys with lengths");
-    }
-  }
-
-  // The keys (0) or values (1) of a state, [N, H, S, D or M]. Without gradients of their own, what a
-  // graph of queries keeps of them is none of the cache's holders: later ones are written behind it.
-  static Tensor Seen(const MixerState& state, size_t which) {
-    const Tensor& cache = state.tensors[which];
-    const bool apart =
-        torch::GradMode::is_enabled() && !cache.requires_grad() && !cache.is_inference();
-    return (apart ? cache.variable_data() : cache).narrow(2, 0, state.length).transpose(1, 2);
-  }
-
-  // Puts x [N, H, S, dim] behind the state's rows of tensor `which`.
-  static void Append(const Tensor& x, MixerState& state, size_t which) {
-    std::vector<Tensor>& tensors = state.tensors;
-    const int64_t length = state.length, needed = length + x.size(2);
-    tensors.resize(2);
-    Tensor& cache = tensors[which];
-    const bool gradient = torch::GradMode::is_enabled() &&
-                          (x.requires_grad() || (cache.defined() && cache.requires_grad()));
-    if (gradient) {  // a cache that is written into has no history
-      cache = length > 0 ? torch::cat({cache.narrow(2, 0, length), x}, 2) : x.clone();
-      return;
-    }
-    // Written into only while this state alone holds it and it has room; a fork that goes on gets
-    // one of its own.
-    const bool room = cache.defined() && cache.size(2) >= needed && !cache.requires_grad() &&
-                      (!cache.is_inference() || c10::InferenceMode::is_enabled());
-    if (!room || cache.use_count() > 1) {
-      const int64_t capacity =
-          std::max({needed, state.capacity, kFirstCapacity, room ? cache.size(2) : 2 * length});
-      const Tensor larger = torch::empty({x.size(0), x.size(1), capacity, x.size(3)}, x.options());
-      if (length > 0) larger.narrow(2, 0, length).copy_(cache.narrow(2, 0, length).detach());
-      cache = larger;
-    }
-    cache.narrow(2, length, x.size(2)).copy_(x.detach());
-  }
-
-  int64_t query_dim_;
   std::optional<double> scale_;  // none: 1 / sqrt(query_dim)
 };
 

@@ -11,7 +11,7 @@
 #include <cmath>
 
 #include "linnet/base/error.h"
-#include "linnet/nn/mixer.h"
+#include "linnet/nn/cached_attention.h"
 #include "linnet/ops/lowest_score.h"
 
 namespace linnet::nn {
@@ -19,27 +19,46 @@ namespace {
 
 using torch::Tensor;
 
-class KernelAttentionImpl : public MixerImpl {
+class KernelAttentionImpl : public CachedAttention {
  public:
   explicit KernelAttentionImpl(const MixerSpec& spec)
-      : query_dim_(spec.query_dim), similarity_(spec.similarity), eps_(spec.eps) {}
+      : CachedAttention("kernel", spec.query_dim), similarity_(spec.similarity), eps_(spec.eps) {}
 
   Tensor forward(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in,
                  const Mask& mask) override {
-    CheckAttention("kernel", q_in, k_in, v_in, mask, /*quadratic=*/true, query_dim_);
+    CheckAttention("kernel", q_in, k_in, v_in, mask, /*quadratic=*/true, query_dim());
     const Counted in = DropPadding(q_in, k_in, v_in, mask);
-    const Tensor hidden = nn::Hidden(mask, in.q, in.k);
-    Tensor similarity = Similarities(in.q.transpose(1, 2), in.k.transpose(1, 2), hidden);
-    if (hidden.defined()) similarity = similarity.masked_fill(hidden, 0);
-    const Tensor out = DivideOrZero(torch::matmul(similarity, in.v.transpose(1, 2)),
-                                    similarity.sum(-1, true) + eps_);
-    return DropQueries(out.transpose(1, 2), mask);
+    const Tensor out = Divided(in.q, in.k, in.v, nn::Hidden(mask, in.q, in.k));
+    return DropQueries(out, mask);
+  }
+
+ protected:
+  Tensor Attend(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& hidden, bool causal,
+                int64_t offset) const override {
+    Tensor all = hidden;
+    if (causal) {  // key j is behind query i
+      const auto index = [&](int64_t begin, int64_t count) {
+        return torch::arange(begin, begin + count, q.options().dtype(torch::kInt64).requires_grad(false));
+      };
+      const Tensor behind = index(0, k.size(1)).unsqueeze(0) > index(offset, q.size(1)).unsqueeze(1);
+      all = all.defined() ? all.logical_or(behind) : behind.view({1, 1, q.size(1), k.size(1)});
+    }
+    return Divided(q, k, v, all);
   }
 
  private:
+  // Values weighed by similarity, divided by the sum of similarities.
+  Tensor Divided(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& hidden) const {
+    Tensor similarity = Similarities(q.transpose(1, 2), k.transpose(1, 2), hidden);
+    if (hidden.defined()) similarity = similarity.masked_fill(hidden, 0);
+    const Tensor out = DivideOrZero(torch::matmul(similarity, v.transpose(1, 2)),
+                                    similarity.sum(-1, true) + eps_);
+    return out.transpose(1, 2);
+  }
+
   // q [N, H, L, D], k [N, H, S, D] -> [N, H, L, S]
   Tensor Similarities(const Tensor& q, const Tensor& k, const Tensor& hidden) const {
-    const double root = std::sqrt(static_cast<double>(query_dim_));
+    const double root = std::sqrt(static_cast<double>(query_dim()));
     if (similarity_ == Similarity::kRbf) {
       // Differences, squared: |q|^2 + |k|^2 - 2 q . k would lose them where q and k are long.
       const auto wide = [](const Tensor& x) {  // libtorch has no distances of shorter types
@@ -61,7 +80,6 @@ class KernelAttentionImpl : public MixerImpl {
     return (exponent - std::get<0>(exponent.max(-1, true))).exp();
   }
 
-  int64_t query_dim_;
   Similarity similarity_;
   double eps_;
 };

@@ -418,6 +418,37 @@ TEST(Transformer, CheckpointsChangeNothing) {
   }
 }
 
+// With a convolution in front of the attention, too: whole, step by step, in pieces.
+TEST(Transformer, ConvolutionsGoOn) {
+  for (const bool norm_first : {false, true}) {
+    torch::manual_seed(22);
+    const torch::NoGradGuard no_grad;
+    const Transformer built =
+        BuildTransformer({.pattern = {{.heads = 2, .query_dim = 4, .value_dim = 4},
+                                      {.kind = "full", .heads = 2, .query_dim = 4, .value_dim = 4}},
+                          .layers = 2,
+                          .d_model = 8,
+                          .d_ff = 8,
+                          .norm_first = norm_first,
+                          .convolution = 4});
+    TransformerEncoder batch = built.batch;
+    RecurrentTransformerEncoder recurrent = built.recurrent;
+    const Tensor x = torch::randn({2, 9, 8});
+    const Tensor want = batch->forward(x, Mask{.causal = true});
+    RecurrentState state, carried;
+    for (int64_t t = 0; t < 9; ++t) {
+      EXPECT_LT(Off(recurrent->forward(x.select(1, t), state), want.select(1, t)), 1e-5) << t;
+    }
+    int64_t begin = 0;
+    for (const int64_t count : {2, 1, 6}) {
+      EXPECT_LT(Off(batch->Piece(x.narrow(1, begin, count), carried), want.narrow(1, begin, count)),
+                1e-5)
+          << begin;
+      begin += count;
+    }
+  }
+}
+
 TEST(Decoder, LooksAtItsMemoryOnlyWithWhatCan) {
   DecoderOptions options;
   options.transformer = {.pattern = {{.heads = 2, .query_dim = 4, .value_dim = 4}},
@@ -427,7 +458,7 @@ TEST(Decoder, LooksAtItsMemoryOnlyWithWhatCan) {
   for (const char* kind : {"linear", "full", "kernel"}) {
     options.cross = {{.kind = kind, .heads = 2, .query_dim = 4, .value_dim = 4}};
     const Decoder built = BuildDecoder(options);
-    EXPECT_EQ(built.recurrent.is_empty(), kind == std::string("kernel"));
+    EXPECT_FALSE(built.recurrent.is_empty());
     const Tensor x = torch::randn({1, 5, 8}), memory = torch::randn({1, 7, 8});
     const Tensor y = TransformerDecoder(built.batch)->forward(x, memory), other = memory.clone();
     other[0][6].fill_(9);

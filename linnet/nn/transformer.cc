@@ -173,6 +173,17 @@ Tensor LayerParts::Mix(const Tensor& x, Depthwise& convolution, LayerNorm& norm,
   return Add(x, ops::Activate(activation_, mixed), norm);
 }
 
+Tensor LayerParts::MixNext(const Tensor& x, Depthwise& convolution, LayerNorm& norm,
+                           Tensor& past) {
+  const Tensor read = norm_first_ ? norm(x) : x;
+  const int64_t behind = convolution->weight.size(0) - 1, length = x.size(1);
+  if (!past.defined()) past = torch::zeros({x.size(0), behind, x.size(2)}, read.options());
+  const Tensor rows = torch::cat({past, read}, 1);
+  past = rows.narrow(1, length, behind);
+  const Tensor mixed = convolution(rows, Mask{.causal = true}).narrow(1, behind, length);
+  return Add(x, ops::Activate(activation_, mixed), norm);
+}
+
 Tensor LayerParts::Project(const Tensor& x, const Tensor& attended, const Linear& out,
                            LayerNorm& norm) {
   if (!dropout_->acts()) {  // it stands between what is fused otherwise
@@ -224,11 +235,18 @@ Tensor TransformerEncoderLayerImpl::forward(const Tensor& x, const Mask& mask) {
 }
 
 Tensor TransformerEncoderLayerImpl::Step(const Tensor& x, MixerState& state) {
-  return Finish(x, attention->AttendStep(x, parts_.Before(norm1), state));
+  const Tensor mixed = MixNext(x.unsqueeze(1), state).squeeze(1);
+  return Finish(mixed, attention->AttendStep(mixed, parts_.Before(norm1), state));
 }
 
 Tensor TransformerEncoderLayerImpl::Piece(const Tensor& x, MixerState& state) {
-  return Finish(x, attention->AttendPiece(x, parts_.Before(norm1), state));
+  const Tensor mixed = MixNext(x, state);
+  return Finish(mixed, attention->AttendPiece(mixed, parts_.Before(norm1), state));
+}
+
+Tensor TransformerEncoderLayerImpl::MixNext(const Tensor& x, MixerState& state) {
+  if (convolution.is_empty()) return x;
+  return parts_.MixNext(x, convolution, convolution_norm, state.convolved);
 }
 
 Tensor TransformerEncoderLayerImpl::Finish(const Tensor& x, const Tensor& attended) {
@@ -263,14 +281,11 @@ Tensor TransformerEncoderImpl::forward(Tensor x, const Mask& mask) {
 bool TransformerEncoderImpl::recurrent() const {
   return std::all_of(layers->begin(), layers->end(), [](const auto& module) {
     const auto* layer = module->template as<TransformerEncoderLayer>();
-    return layer->convolution.is_empty() && layer->attention->recurrent();
+    return layer->attention->recurrent();
   });
 }
 
 Tensor TransformerEncoderImpl::Piece(Tensor x, RecurrentState& state) {
-  if (layers->size() > 0 && !layers[0]->as<TransformerEncoderLayer>()->convolution.is_empty()) {
-    throw InputError("layers with a convolution have no recurrent form");
-  }
   state.resize(layers->size());
   for (size_t i = 0; i < layers->size(); ++i) {
     x = layers[i]->as<TransformerEncoderLayer>()->Piece(x, state[i]);
@@ -280,10 +295,6 @@ Tensor TransformerEncoderImpl::Piece(Tensor x, RecurrentState& state) {
 
 RecurrentTransformerEncoderImpl::RecurrentTransformerEncoderImpl(TransformerEncoder encoder)
     : encoder_(std::move(encoder)) {
-  if (encoder_->layers->size() > 0 &&
-      !encoder_->layers[0]->as<TransformerEncoderLayer>()->convolution.is_empty()) {
-    throw InputError("layers with a convolution have no recurrent form");
-  }
   register_module("encoder", encoder_);
 }
 

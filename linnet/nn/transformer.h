@@ -37,7 +37,7 @@ struct TransformerOptions {
   bool norm_first = false;  // pre-norm layers
   // Positions that a depthwise convolution mixes in front of each layer's attention, x = LN(x + act(c(x)))
   // or, pre-norm, x = x + act(c(LN(x))): those around each position (an odd number) or, where the mask is
-  // causal, the last ones. 0: none. With one there is no recurrent form yet.
+  // causal, the last ones. 0: none.
   int64_t convolution = 0;
   bool final_norm = true;
   double norm_eps = 1e-5;
@@ -135,6 +135,9 @@ class LayerParts {
   // x with what the convolution makes of it.
   torch::Tensor Mix(const torch::Tensor& x, Depthwise& convolution, torch::nn::LayerNorm& norm,
                     const Mask& mask);
+  // The same of the next positions [N, L, d_model], behind the rows in `past`, which takes the last ones.
+  torch::Tensor MixNext(const torch::Tensor& x, Depthwise& convolution, torch::nn::LayerNorm& norm,
+                        torch::Tensor& past);
   // After an attention: its projection back, the residual, the norm.
   torch::Tensor Project(const torch::Tensor& x, const torch::Tensor& attended,
                         const torch::nn::Linear& out, torch::nn::LayerNorm& norm);
@@ -172,6 +175,8 @@ class TransformerEncoderLayerImpl : public torch::nn::Module {
   torch::nn::LayerNorm convolution_norm = nullptr;
 
  private:
+  // What the convolution makes of the next positions; x without one.
+  torch::Tensor MixNext(const torch::Tensor& x, MixerState& state);
   // What follows the attention, alike in every form.
   torch::Tensor Finish(const torch::Tensor& x, const torch::Tensor& attended);
 };

@@ -69,10 +69,11 @@ size_t Engine::output_size() const { return model_->packed().outputs; }
 State Engine::NewState(size_t batch) const {
   const Model::Packed& model = model_->packed();
   if (!model.spec.Causal()) {
-    throw InputError(model_->path(), ": ", model.spec.lstm() ? "an LSTM in both directions" : "",
-                     model.spec.lstm() ? "" : StrCat("attention '", model.spec.stack.mixer().kind, "'"),
-                     " sees the whole utterance, so that it cannot be heard piece by piece; train a "
-                     "model with --attention causal-linear");
+    throw InputError(
+        model_->path(), ": ", model.spec.lstm() ? "an LSTM in both directions" : "",
+        model.spec.lstm() ? "" : StrCat("attention '", model.spec.stack.mixer().kind, "'"),
+        " sees the whole utterance, so that it cannot be heard piece by piece; train a "
+        "model with --attention causal-linear");
   }
   if (model.spec.ReadsFrames() && !model.steps()) {
     throw InputError(model_->path(), ": attention '", model.spec.stack.mixer().kind,
@@ -125,8 +126,8 @@ void Engine::Prefix(State& state, std::span<const size_t> sequences,
   offsets.assign(1, 0);
   for (const size_t length : lengths) offsets.push_back(offsets.back() + length);
   if (batch == 0 || lengths.size() != batch || offsets.back() != tokens.size()) {
-    throw InputError(batch, " sequences cannot read ", tokens.size(), " tokens as ",
-                     lengths.size(), " pieces of ", offsets.back(), " in all");
+    throw InputError(batch, " sequences cannot read ", tokens.size(), " tokens as ", lengths.size(),
+                     " pieces of ", offsets.back(), " in all");
   }
   if (!outputs.empty() && outputs.size() != batch * width) {
     throw InputError("outputs need ", batch, " x ", width, " floats; got ", outputs.size());
@@ -167,10 +168,10 @@ void Engine::ReadUnequal(State& state, std::span<const size_t> sequences,
   const Model::Packed& model = model_->packed();
   const auto threads = static_cast<size_t>(pool_.size());
   const size_t width = model.outputs;
-  scratch_->Prepare(model,
-                    {.rows = std::min(kBlockRows, tokens.size()),
-                     .keys = std::max(state.capacity_, kBlockRows)},
-                    /*alone=*/true);
+  scratch_->Prepare(
+      model,
+      {.rows = std::min(kBlockRows, tokens.size()), .keys = std::max(state.capacity_, kBlockRows)},
+      /*alone=*/true);
   const auto walk = [&](int worker) {
     const size_t w = static_cast<size_t>(worker);
     // A sequence is whose share of the rows its first row lies in.
@@ -201,14 +202,16 @@ void Engine::ReadUnequal(State& state, std::span<const size_t> sequences,
   };
   pool_.Run(walk);
   for (size_t i = 0; i < sequences.size(); ++i) {
-    Passed(state, sequences[i], {.tokens = tokens.data() + offsets[i]}, offsets[i + 1] - offsets[i]);
+    Passed(state, sequences[i], {.tokens = tokens.data() + offsets[i]},
+           offsets[i + 1] - offsets[i]);
   }
 }
 
 void Engine::CheckTokens(std::span<const int32_t> tokens) const {
   const ModelSpec& spec = model_->spec();
   if (spec.ReadsFrames()) {
-    throw InputError(model_->path(), ": a model of the task '", spec.task, "' reads frames of sound, ",
+    throw InputError(model_->path(), ": a model of the task '", spec.task,
+                     "' reads frames of sound, ",
                      "not tokens; run it with linnet transcribe (from C++: SpeechEncoder)");
   }
   for (const int32_t token : tokens) {
@@ -261,8 +264,8 @@ void Engine::CheckFirstPart(State& state, size_t place, std::span<const int32_t>
   const auto end = std::find(tokens.begin(), tokens.end(), Vocabulary::kSeparator);
   const size_t length = state.positions_[place] + static_cast<size_t>(end - tokens.begin());
   if (length > most) {
-    throw InputError(model_->path(), ": a first part of ", length, " tokens is longer than the ", most,
-                     " positions of its encoder");
+    throw InputError(model_->path(), ": a first part of ", length, " tokens is longer than the ",
+                     most, " positions of its encoder");
   }
 }
 
@@ -275,7 +278,8 @@ void Engine::Passed(State& state, size_t place, Source source, size_t length) co
   }
   state.positions_[place] += length;
   uint8_t& waiting = state.waiting_[place];
-  waiting = length == 1 ? static_cast<uint8_t>((waiting + 1u) % model.layout->fold_keys) : uint8_t{0};
+  waiting =
+      length == 1 ? static_cast<uint8_t>((waiting + 1u) % model.layout->fold_keys) : uint8_t{0};
 }
 
 void Engine::Read(State& state, const size_t* chosen, size_t batch, std::span<const int32_t> tokens,
@@ -303,8 +307,8 @@ void Engine::Read(State& state, const size_t* chosen, size_t batch, std::span<co
 }
 
 // Through the stack that predicts, from the state on.
-void Engine::ReadRows(State& state, const size_t* chosen, size_t batch, Source source, size_t length,
-                      std::span<float> outputs) {
+void Engine::ReadRows(State& state, const size_t* chosen, size_t batch, Source source,
+                      size_t length, std::span<float> outputs) {
   const Model::Packed& model = model_->packed();
   const size_t width = model.outputs;
   const bool every = outputs.size() == batch * length * width;
@@ -319,7 +323,10 @@ void Engine::ReadRows(State& state, const size_t* chosen, size_t batch, Source s
   const size_t chunks = (length + kBlockRows - 1) / kBlockRows;
   const size_t chunk = (length + chunks - 1) / chunks;      // nearly equal ones
   const size_t most = std::min(batch, kBlockRows / chunk);  // sequences to a block
-  scratch_->Prepare(model, {.rows = most * chunk, .keys = std::max(state.capacity_, kBlockRows)}, alone);
+  scratch_->Prepare(
+      model,
+      {.rows = most * chunk, .keys = std::max({state.capacity_, kBlockRows, model.layout->source})},
+      alone);
   const auto walk = [&](int worker) {
     const size_t w = static_cast<size_t>(worker);
     const Team team = alone ? Team{} : Team{&pool_, w, threads};
@@ -446,8 +453,9 @@ void Engine::ReadPair(State& state, const size_t* chosen, size_t batch,
     // Of all positions, or of the last one.
     const size_t skipped = rows == length ? t : 0;
     ReadRows(state, &at, 1, {.tokens = own.data() + t}, length - t,
-             outputs.empty() ? outputs
-                             : outputs.subspan((i * rows + skipped) * width, (rows - skipped) * width));
+             outputs.empty()
+                 ? outputs
+                 : outputs.subspan((i * rows + skipped) * width, (rows - skipped) * width));
   }
 }
 
@@ -457,7 +465,8 @@ void Engine::Encode(State& state, size_t place) {
   if (length == 0) return;  // cross attention over nothing gives 0
   const Model::Packed& model = model_->packed();
   scratch_->zeros.resize(std::max(scratch_->zeros.size(), state.batch()));
-  scratch_->Prepare(model, {.rows = length, .keys = std::max(state.capacity_, length)}, /*alone=*/true);
+  scratch_->Prepare(model, {.rows = length, .keys = std::max(state.capacity_, length)},
+                    /*alone=*/true);
   const Block block{.sequences = 1,
                     .length = length,
                     .first = place,
@@ -481,11 +490,7 @@ void Engine::Whole(size_t batch, std::span<const int32_t> tokens, size_t length,
     throw InputError(batch, " sequences cannot read ", tokens.size(), " tokens as ", length,
                      " each");
   }
-  const std::optional<size_t> most = model_->most_positions();
-  if (most && length > *most) {
-    throw InputError(model_->path(), ": the model has ", *most, " positions; ", length,
-                     " do not fit");
-  }
+  CheckLength(length);
   if (outputs.empty()) return;
   const bool every = CheckOutputs(batch, length, outputs);
   CheckTokens(tokens);
@@ -498,6 +503,15 @@ void Engine::Whole(size_t batch, std::span<const int32_t> tokens, size_t length,
                          !every});
   }
   ReadWhole(sequences);
+}
+
+// Whether the model has so many positions.
+void Engine::CheckLength(size_t length) const {
+  const std::optional<size_t> most = model_->most_positions();
+  if (most && length > *most) {
+    throw InputError(model_->path(), ": the model has ", *most, " positions; ", length,
+                     " do not fit");
+  }
 }
 
 size_t Engine::CheckFrames(size_t batch, std::span<const float> frames, size_t length,
@@ -522,7 +536,8 @@ void Engine::Prefix(State& state, std::span<const float> frames, size_t length,
   size_t furthest = 0;
   for (const size_t position : state.positions_) furthest = std::max(furthest, position);
   state.Reserve(furthest + length);
-  ReadRows(state, nullptr, state.batch(), {.frames = frames.data(), .width = width}, length, outputs);
+  ReadRows(state, nullptr, state.batch(), {.frames = frames.data(), .width = width}, length,
+           outputs);
 }
 
 void Engine::Whole(size_t batch, std::span<const float> frames, size_t length,
@@ -532,6 +547,7 @@ void Engine::Whole(size_t batch, std::span<const float> frames, size_t length,
     return Prefix(state, frames, length, outputs);
   }
   const size_t width = CheckFrames(batch, frames, length, outputs);
+  CheckLength(length);
   if (outputs.empty()) return;
   const bool every = outputs.size() == batch * length * output_size();
   std::vector<Sequence>& sequences = scratch_->sequences;

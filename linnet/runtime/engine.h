@@ -87,7 +87,8 @@ class Engine {
     const float* frames = nullptr;
     size_t width = 1;  // floats of a frame
     Source From(size_t position) const {
-      return {tokens ? tokens + position : nullptr, frames ? frames + position * width : nullptr, width};
+      return {tokens ? tokens + position : nullptr, frames ? frames + position * width : nullptr,
+              width};
     }
   };
   // A sequence that is read from its beginning, and where its outputs go.
@@ -112,6 +113,7 @@ class Engine {
   void ReadWhole(std::span<const Sequence> sequences);
   void CheckPlaces(const State& state, const size_t* chosen, size_t batch, size_t length) const;
   void CheckTokens(std::span<const int32_t> tokens) const;
+  void CheckLength(size_t length) const;
   void CheckFirstPart(State& state, size_t place, std::span<const int32_t> tokens) const;
   size_t CheckFrames(size_t batch, std::span<const float> frames, size_t length,
                      std::span<const float> outputs) const;

@@ -249,12 +249,12 @@ TEST(Engine, RefusesWhatItCannotReadAndKeepsTheState) {
   const auto prefix = [&](const Tokens& tokens, size_t length) {
     return ErrorOf([&] { engine.Prefix(state, tokens, length, out); });
   };
-  EXPECT_TRUE(Contains(prefix({1, 256}, 2), "symbol 256 is outside its vocabulary 0 .. 255"));
-  EXPECT_TRUE(Contains(prefix({-1}, 1), "symbol -1"));
+  EXPECT_TRUE(Contains(prefix({1, 256}, 2), "token 256 is outside its vocabulary 0 .. 255"));
+  EXPECT_TRUE(Contains(prefix({-1}, 1), "token -1"));
   EXPECT_TRUE(Contains(prefix(Tokens(19, 1), 19), "has 19 positions; 1 are read and 19 more"));
-  EXPECT_TRUE(Contains(prefix({1, 2}, 1), "a state of 1 sequences cannot read 2 symbols"));
-  EXPECT_TRUE(Contains(prefix({}, 0), "cannot read 0 symbols"));
-  EXPECT_TRUE(Contains(prefix({1, 2, 3}, 2), "cannot read 3 symbols"));
+  EXPECT_TRUE(Contains(prefix({1, 2}, 1), "a state of 1 sequences cannot read 2 tokens"));
+  EXPECT_TRUE(Contains(prefix({}, 0), "cannot read 0 tokens"));
+  EXPECT_TRUE(Contains(prefix({1, 2, 3}, 2), "cannot read 3 tokens"));
   EXPECT_TRUE(Contains(ErrorOf([&] { engine.Step(state, Tokens{1}, {}); }), "room"));
   EXPECT_TRUE(Contains(ErrorOf([&] { engine.Step(state, Tokens{1}, std::span(out).first(2)); }),
                        "outputs need 1 x 9 floats"));
@@ -286,16 +286,12 @@ TEST(Model, OpensFilesAndMemoryAlike) {
   EXPECT_TRUE(Contains(ErrorOf([&] { Model::FromMemory(bytes.first(200), "cut"); }), "cut: "));
 }
 
-TEST(Model, RefusesAKindThatCannotBeStepped) {
+TEST(Model, RefusesAFeatureMapOfTrainingAlone) {
   ModelSpec spec = LongCopy();
   AddFeatureMap({.name = "of one's own"});
   spec.stack.mixer().feature_map = "of one's own";
   EXPECT_TRUE(Contains(ErrorOf([&] { TestModel model(spec); }),
-                       "feature map 'of one's own'; it runs elu, relu"));
-  spec.stack.mixer().kind = "kernel";
-  EXPECT_TRUE(Contains(ErrorOf([&] { TestModel model(spec); }), "'kernel'; it runs causal-linear"));
-  spec.stack.mixer().kind = "reformer", spec.stack.mixer().lsh_variant = LshVariant::kSimple;
-  EXPECT_TRUE(Contains(ErrorOf([&] { TestModel model(spec); }), "it runs 'published'"));
+                       "feature map 'of one's own' does not run outside training"));
 }
 
 TEST_P(RuntimeTest, WholeSequencesMatchTheReference) {
@@ -308,7 +304,7 @@ TEST_P(RuntimeTest, WholeSequencesMatchTheReference) {
       const bool compare = precision == Precision::kF32 || spec.stack.mixer().kind != "reformer";
       const auto in = model.In(precision);
       const std::vector<Doubles> want =
-          model.Outputs({tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(length)}, *in,
+          model.Outputs(Tokens(tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(length)), *in,
                         /*prefix=*/length);
       Floats first;
       for (int threads : {1, 2}) {
@@ -339,19 +335,30 @@ TEST_P(RuntimeTest, WholeSequencesMatchTheReference) {
   }
 }
 
-TEST(Engine, WhatIsNoRnnReadsWholeSequencesOnly) {
+// Its state is its tokens, which are read again: after each call it says what the whole would.
+TEST(Engine, WhatIsNoRnnReadsItsTokensAgain) {
   const TestModel model(Hashing(RaggedImages()));
   EXPECT_FALSE(model.model->steps());
-  EXPECT_EQ(StateBytes(model.model->spec(), Precision::kF32), 0u);
   Engine engine(model.model, {.threads = 1});
-  EXPECT_TRUE(Contains(ErrorOf([&] { engine.NewState(1); }), "'reformer' is no RNN"));
-  Floats out(engine.output_size());
-  const Tokens tokens(20, 1), outside = {1, 256};
+  const size_t width = engine.output_size();
+  Floats out(width), want(width);
+  const Tokens tokens = model.RandomTokens(20, 0), outside = {1, 256};
   EXPECT_THROW(engine.Whole(1, tokens, 20, out), Error);  // 19 positions
   EXPECT_THROW(engine.Whole(1, outside, 2, out), Error);
   EXPECT_THROW(engine.Whole(2, std::span(tokens).first(9), 4, out), Error);
   EXPECT_THROW(engine.Whole(1, std::span(tokens).first(9), 9, std::span(out).first(3)), Error);
-  EXPECT_NO_THROW(engine.Whole(1, std::span(tokens).first(9), 9, out));
+  State state = engine.NewState(1);
+  EXPECT_EQ(state.bytes(), StateBytes(model.model->spec(), Precision::kF32));
+  size_t read = 0;
+  for (const size_t piece : {4, 1, 1, 7}) {
+    engine.Prefix(state, std::span(tokens).subspan(read, piece), piece, out);
+    read += piece;
+    engine.Whole(1, std::span(tokens).first(read), read, want);
+    EXPECT_EQ(out, want) << read;
+    EXPECT_EQ(state.position(), read);
+  }
+  EXPECT_THROW(engine.Prefix(state, std::span(tokens).first(7), 7, out), Error);
+  EXPECT_EQ(state.position(), read);
 }
 
 }  // namespace

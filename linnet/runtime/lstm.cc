@@ -22,8 +22,8 @@ void RunLstm(const Model::Packed& model, const Block& block, const Workspace& wo
     float* out = outs[l / 2 % 2];
     for (size_t backward = 0; backward < 2; ++backward) {
       const PackedLstm& part = model.lstm[l + backward];
-      Multiply(model.precision, rows, in, 4 * d, x, in, part.in, LinearMode::kOverwrite, gates, 4 * d,
-               work.narrow_wide);
+      Multiply(model.precision, rows, in, 4 * d, x, in, part.in, LinearMode::kOverwrite, gates,
+               4 * d, work.narrow_wide);
       std::fill_n(cell, d, 0.0f);
       const float* before = nullptr;
       for (size_t i = 0; i < rows; ++i) {
@@ -41,8 +41,9 @@ void RunLstm(const Model::Packed& model, const Block& block, const Workspace& wo
     }
     x = out, in = 2 * d;
   }
-  Multiply(model.predictor_precision(), rows, in, model.outputs, x, in, model.predictor,
-           LinearMode::kOverwrite, block.outputs, model.outputs, work.narrow_wide);
+  const size_t first = block.only_last ? rows - 1 : 0;
+  Multiply(model.predictor_precision(), rows - first, in, model.outputs, x + first * in, in,
+           model.predictor, LinearMode::kOverwrite, block.outputs, model.outputs, work.narrow_wide);
 }
 
 }  // namespace linnet

@@ -7,9 +7,9 @@ namespace linnet {
 namespace {
 
 Registry<RuntimeMixerRow>& Rows() {
-  static Registry<RuntimeMixerRow> rows("attention of the runtime",
-                                        {RuntimeLinear(), RuntimeCausalLinear(), RuntimeFull(),
-                                         RuntimeKernel(), RuntimeReformer()});
+  static Registry<RuntimeMixerRow> rows(
+      "attention of the runtime",
+      {RuntimeLinear(), RuntimeCausalLinear(), RuntimeFull(), RuntimeKernel(), RuntimeReformer()});
   return rows;
 }
 

@@ -41,11 +41,11 @@ struct Block {
   bool step = false;        // the call reads one position of each sequence
   float* states = nullptr;  // State::data_; null: nothing is kept
   size_t state_stride = 0;
-  size_t capacity = 0;                      // positions that the states' caches have room for
-  const uint8_t* waiting = nullptr;         // State::waiting_
-  const int32_t* recent = nullptr;          // State::recent_
-  size_t recent_stride = 0;                 // tokens of it a sequence
-  const size_t* memory_lengths = nullptr;   // by place: positions that cross attention remembers
+  size_t capacity = 0;                     // positions that the states' caches have room for
+  const uint8_t* waiting = nullptr;        // State::waiting_
+  const int32_t* recent = nullptr;         // State::recent_
+  size_t recent_stride = 0;                // tokens of it a sequence
+  const size_t* memory_lengths = nullptr;  // by place: positions that cross attention remembers
   // Where each sequence's outputs go: of all positions, or of the last one only; null for none.
   float* outputs = nullptr;
   size_t sequence_output_stride = 0;
@@ -59,9 +59,7 @@ struct Block {
     return offsets ? offsets[sequence + 1] - offsets[sequence] : length;
   }
   // Index of a sequence's first position in the input.
-  size_t Input(size_t sequence) const {
-    return offsets ? Row(sequence) : sequence * input_stride;
-  }
+  size_t Input(size_t sequence) const { return offsets ? Row(sequence) : sequence * input_stride; }
   size_t rows() const { return Row(sequences); }
   // Where a sequence of the block is in the state.
   size_t Place(size_t sequence) const { return chosen ? chosen[sequence] : first + sequence; }
@@ -74,11 +72,11 @@ struct Block {
 struct MixerCall {
   const Block& block;
   kernels::HeadRange heads;
-  const float* in;    // [rows, in_width]: the heads' projections, one head behind the other
+  const float* in;  // [rows, in_width]: the heads' projections, one head behind the other
   size_t in_width;
-  float* out;         // [rows, heads, M]
-  float* state;       // of all heads, of sequence 0 of the state; null: nothing is kept
-  float* scratch;     // ScratchFloats()
+  float* out;      // [rows, heads, M]
+  float* state;    // of all heads, of sequence 0 of the state; null: nothing is kept
+  float* scratch;  // ScratchFloats()
 
   size_t count() const { return heads.end - heads.begin; }
   float* StateOf(size_t sequence) const {
@@ -140,12 +138,14 @@ class RuntimeMixer {
  protected:
   // Columns from `column` on of the rows from `row` on: as batch elements of one position, or as positions
   // of one element.
-  static kernels::Strided<const float> Rows(const float* from, size_t row, size_t width, size_t head) {
+  static kernels::Strided<const float> Rows(const float* from, size_t row, size_t width,
+                                            size_t head) {
     const auto stride = static_cast<ptrdiff_t>(width);
     return {from + row * width, stride, stride, static_cast<ptrdiff_t>(head)};
   }
   kernels::Strided<float> Out(const MixerCall& call, size_t row) const {
-    return kernels::RowMajor(call.out + row * call.count() * value_dim_, 1, call.count(), value_dim_);
+    return kernels::RowMajor(call.out + row * call.count() * value_dim_, 1, call.count(),
+                             value_dim_);
   }
   // Columns of q, k and v of a head, side by side.
   size_t HeadWidth() const { return 2 * dim_ + value_dim_; }
@@ -156,9 +156,9 @@ class RuntimeMixer {
 // What a mixer is made of.
 struct MixerMake {
   const MixerSpec& spec;
-  bool causal = true;   // sees no future; with a state
-  bool cross = false;   // looks at a memory
-  size_t memory = 0;    // of at most so many positions
+  bool causal = true;  // sees no future; with a state
+  bool cross = false;  // looks at a memory
+  size_t memory = 0;   // of at most so many positions
   Precision precision = Precision::kF32;
   // A tensor of the mixer by the end of its name ("inner_attention.feature_map.omega").
   FunctionRef<std::span<const float>(const std::string&)> tensor;

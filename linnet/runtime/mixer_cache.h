@@ -30,7 +30,10 @@ class CacheMixer : public RuntimeMixer {
       const size_t row = call.block.Row(i), length = call.block.Length(i);
       const Cache cache = CacheOf(call, i, call.block.capacity);
       Append(call, row, length, 2 * dim_ + value_dim_, dim_, cache, before);
-      Attend({.queries = length, .keys = before + length, .heads = call.count(), .causal = true,
+      Attend({.queries = length,
+              .keys = before + length,
+              .heads = call.count(),
+              .causal = true,
               .offset = before},
              Columns(call, row, HeadWidth(), 0), cache.keys, cache.values, Out(call, row),
              call.scratch);
@@ -89,7 +92,8 @@ class CacheMixer : public RuntimeMixer {
 
   void Append(const MixerCall& call, size_t row, size_t length, size_t head_width, size_t key,
               const Cache& cache, size_t before) const {
-    const In k = Columns(call, row, head_width, key), v = Columns(call, row, head_width, key + dim_);
+    const In k = Columns(call, row, head_width, key),
+             v = Columns(call, row, head_width, key + dim_);
     for (size_t h = 0; h < call.count(); ++h) {
       float* keys = cache.first + h * cache.capacity * (dim_ + value_dim_) + before * dim_;
       float* values = cache.first + h * cache.capacity * (dim_ + value_dim_) +

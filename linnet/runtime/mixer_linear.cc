@@ -19,7 +19,9 @@ constexpr size_t kAlign = kCacheLine / sizeof(float);
 class LinearMixer : public RuntimeMixer {
  public:
   explicit LinearMixer(const MixerMake& make)
-      : RuntimeMixer(make.spec), causal_(make.causal), cross_(make.cross) {
+      : RuntimeMixer(make.spec),
+        causal_(FindMixer(make.spec.kind).always_causal),
+        cross_(make.cross) {
     const FeatureMapInfo map = FindFeatureMap(make.spec.feature_map);
     if (!map.fused && map.single == nullptr) {
       throw InputError("the feature map '", map.name, "' does not run outside training");
@@ -62,11 +64,10 @@ class LinearMixer : public RuntimeMixer {
   }
 
   size_t ScratchFloats(size_t rows, size_t heads, size_t) const override {
-    const size_t chunked =
-        std::max(kernels::CausalLinearScratch({1, rows, heads, features_, value_dim_}),
-                 causal_ ? 0
-                         : kernels::LinearAttentionScratch(
-                               {1, rows, rows, heads, features_, value_dim_}));
+    const size_t chunked = std::max(
+        kernels::CausalLinearScratch({1, rows, heads, features_, value_dim_}),
+        causal_ ? 0
+                : kernels::LinearAttentionScratch({1, rows, rows, heads, features_, value_dim_}));
     return Features(rows, heads) + Sums(heads) +
            std::max({shape_.ScratchFloats(), chunked, Zeros(heads)});
   }
@@ -74,7 +75,7 @@ class LinearMixer : public RuntimeMixer {
   void Run(const MixerCall& call) const override {
     const Pieces pieces = Cut(call);
     const Inputs in = Mapped(call, HeadWidth(), /*key=*/dim_, /*value=*/2 * dim_, pieces);
-    if (!causal_) return Whole(call, in, pieces);
+    if (call.state == nullptr) return Whole(call, in, pieces);
     float *hot = call.state, *cold = hot + shape_.HotFloats();
     const size_t first = call.block.FirstPlace() * call.block.state_stride;
     if (call.block.step) {
@@ -102,17 +103,17 @@ class LinearMixer : public RuntimeMixer {
     const Inputs in = Mapped(call, dim_ + value_dim_, /*key=*/0, /*value=*/dim_, pieces);
     auto [s, z] = Memory(call, 0);
     // Queries are of no use here: the keys stand in for them, and the values' place is overwritten.
-    kernels::CausalLinearForward({1, call.block.rows(), call.count(), features_, value_dim_},
-                                 options_,
-                                 {.q = in.k, .k = in.k, .v = in.v, .out = Out(call, 0), .s = s, .z = z},
-                                 {pieces.kernel, 1}, SerialFor);
+    kernels::CausalLinearForward(
+        {1, call.block.rows(), call.count(), features_, value_dim_}, options_,
+        {.q = in.k, .k = in.k, .v = in.v, .out = Out(call, 0), .s = s, .z = z}, {pieces.kernel, 1},
+        SerialFor);
   }
 
   // Keys whose features are all 0 leave the sums as they are, to the bit.
   void Recall(const MixerCall& call) const override {
     const Pieces pieces = Cut(call);
     const Inputs in = Mapped(call, dim_, SIZE_MAX, SIZE_MAX, pieces);
-    kernels::CausalLinearOptions identity = options_;
+    kernels::CausalLinearOptions identity = Product(options_);
     identity.feature_map = kernels::FeatureMap::kIdentity;
     const size_t zeros = Zeros(call.count());
     std::fill_n(pieces.zeros, zeros, 0.0f);
@@ -126,6 +127,10 @@ class LinearMixer : public RuntimeMixer {
           {1, call.block.Length(i), call.count(), features_, value_dim_}, identity,
           {.q = q, .k = nothing, .v = nothing, .out = Out(call, row), .s = s, .z = z},
           {pieces.kernel, 1}, SerialFor);
+      for (size_t j = 0; floor_ > 0 && j < call.block.Length(i) * call.count(); ++j) {
+        const size_t t = j / call.count(), h = j % call.count();
+        Divide(q.At(0, t, h), z + h * features_, Out(call, row).At(0, t, h));
+      }
     }
   }
 
@@ -163,7 +168,8 @@ class LinearMixer : public RuntimeMixer {
   Inputs Mapped(const MixerCall& call, size_t head, size_t key, size_t value,
                 const Pieces& pieces) const {
     const bool queries = key != 0, keys = key != SIZE_MAX;
-    Inputs in{Rows(call.in, 0, call.in_width, head), Rows(call.in + (keys ? key : 0), 0, call.in_width, head),
+    Inputs in{Rows(call.in, 0, call.in_width, head),
+              Rows(call.in + (keys ? key : 0), 0, call.in_width, head),
               Rows(call.in + (keys ? value : 0), 0, call.in_width, head)};
     // Queries of cross attention meet sums of features.
     const bool fused = single_ == nullptr;
@@ -195,21 +201,60 @@ class LinearMixer : public RuntimeMixer {
   }
 
   void Whole(const MixerCall& call, const Inputs& in, const Pieces& pieces) const {
+    const size_t count = call.count();
     for (size_t i = 0; i < call.block.sequences; ++i) {
       const size_t row = call.block.Row(i), length = call.block.Length(i);
-      kernels::LinearAttentionForward({1, length, length, call.count(), features_, value_dim_},
-                                      options_,
-                                      {.q = From(in.q, row),
-                                       .k = From(in.k, row),
-                                       .v = From(in.v, row),
-                                       .out = Out(call, row)},
-                                      {pieces.kernel, 1}, SerialFor);
+      const Strided<const float> q = From(in.q, row), k = From(in.k, row), v = From(in.v, row);
+      if (causal_) {
+        float* s = pieces.sums;
+        float* z = s + count * features_ * value_dim_;
+        std::fill(s, z + count * features_, 0.0f);
+        kernels::CausalLinearForward(
+            {1, length, count, features_, value_dim_}, Product(options_),
+            {.q = q, .k = k, .v = v, .out = Out(call, row), .s = s, .z = z}, {pieces.kernel, 1},
+            SerialFor);
+      } else {
+        kernels::LinearAttentionForward(
+            {1, length, length, count, features_, value_dim_}, Product(options_),
+            {.q = q, .k = k, .v = v, .out = Out(call, row)}, {pieces.kernel, 1}, SerialFor);
+      }
+      if (floor_ > 0) DivideByKeys(call, q, k, row, length, pieces.sums);
     }
   }
 
+  // Of kernels of whole sequences, which know no floor: they leave the numerators.
+  kernels::CausalLinearOptions Product(kernels::CausalLinearOptions options) const {
+    if (floor_ > 0) options.normalize = false;
+    return options;
+  }
+
+  // Divides numerators by max(phi(q) . z, floor |z|), z [F] the sum of the keys that a query sees.
+  void DivideByKeys(const MixerCall& call, Strided<const float> q, Strided<const float> k,
+                    size_t row, size_t length, float* z) const {
+    const Strided<float> out = Out(call, row);
+    const auto add = [&](const float* key) {
+      for (size_t f = 0; f < features_; ++f) z[f] += key[f];
+    };
+    for (size_t h = 0; h < call.count(); ++h) {
+      std::fill_n(z, features_, 0.0f);
+      for (size_t t = 0; !causal_ && t < length; ++t) add(k.At(0, t, h));
+      for (size_t t = 0; t < length; ++t) {
+        if (causal_) add(k.At(0, t, h));
+        Divide(q.At(0, t, h), z, out.At(0, t, h));
+      }
+    }
+  }
+  void Divide(const float* q, const float* z, float* out) const {
+    float product = 0, squares = 0;
+    for (size_t f = 0; f < features_; ++f) product += q[f] * z[f], squares += z[f] * z[f];
+    const float denominator = std::max(product, floor_ * std::sqrt(squares));
+    for (size_t m = 0; m < value_dim_; ++m) out[m] = denominator > 0 ? out[m] / denominator : 0;
+  }
+
   // One position of `batch` sequences.
-  void Step(const MixerCall& call, const Inputs& in, size_t row, size_t batch, float* hot, float* cold,
-            const uint8_t* recent, const size_t* sequences, const Pieces& pieces) const {
+  void Step(const MixerCall& call, const Inputs& in, size_t row, size_t batch, float* hot,
+            float* cold, const uint8_t* recent, const size_t* sequences,
+            const Pieces& pieces) const {
     kernels::LinearStep(shape_, batch, options_,
                         {.heads = call.heads,
                          .q = From(in.q, row),

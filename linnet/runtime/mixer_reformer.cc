@@ -43,7 +43,8 @@ class ReformerMixer : public RuntimeMixer {
     for (size_t i = 0; i < call.block.sequences; ++i) {
       const size_t row = call.block.Row(i), length = call.block.Length(i), count = call.count();
       const kernels::Strided<const float> q = Queries(call, row, length),
-                                          v = Rows(call.in + 2 * dim_, row, call.in_width, HeadWidth());
+                                          v = Rows(call.in + 2 * dim_, row, call.in_width,
+                                                   HeadWidth());
       if (simple_) {
         for (size_t h = 0; h < count; ++h) Simple(q, v, length, h, Out(call, row));
         continue;
@@ -128,7 +129,8 @@ class ReformerMixer : public RuntimeMixer {
           float score = -INFINITY;
           if (!options_.causal || order[j] <= t) {
             score = 0;
-            for (size_t d = 0; d < dim_; ++d) score += q.At(0, t, head)[d] * keys[order[j] * dim_ + d];
+            for (size_t d = 0; d < dim_; ++d)
+              score += q.At(0, t, head)[d] * keys[order[j] * dim_ + d];
             score *= scale;
           }
           scores[j - begin] = score;

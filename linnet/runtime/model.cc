@@ -74,8 +74,8 @@ class StackPacker {
         model_.lstm.push_back(packer_.Lstm(model_.precision, StrCat(l, direction), in, d));
       }
     }
-    model_.predictor =
-        packer_.Columns(model_.predictor_precision(), "predictor", model_.outputs, 2 * d, 0, 2 * d, true);
+    model_.predictor = packer_.Columns(model_.predictor_precision(), "predictor", model_.outputs,
+                                       2 * d, 0, 2 * d, true);
   }
 
   void Stack(PackedStack& stack, const std::string& name, bool decoder) {
@@ -88,7 +88,8 @@ class StackPacker {
         convolution.convolution_bias = packer_.Tensor(layer + "convolution.bias");
         convolution.norm = packer_.Norm(layer + "convolution_norm");
       }
-      Mixer(stack.parts[part++], layer + (decoder ? "self_attention" : "attention"), layer + "norm1");
+      Mixer(stack.parts[part++], layer + (decoder ? "self_attention" : "attention"),
+            layer + "norm1");
       if (decoder) Mixer(stack.parts[part++], layer + "cross_attention", layer + "norm2");
       FeedForward(stack.parts[part++], layer, layer + (decoder ? "norm3" : "norm2"));
     }
@@ -166,7 +167,8 @@ std::vector<PackedPart> Parts(const ModelSpec& spec, Precision precision, const 
     const std::string layer = StrCat(name, ".layers.", l, ".");
     const MixerSpec& mixer = spec.stack.mixer(Size(l));
     if (spec.stack.convolution > 0) parts.emplace_back().kind = PartKind::kConvolution;
-    add_mixer(encoder ? CrossMixer(mixer) : mixer, layer + (decoder ? "self_attention" : "attention"),
+    add_mixer(encoder ? CrossMixer(mixer) : mixer,
+              layer + (decoder ? "self_attention" : "attention"),
               /*cross=*/false);
     if (decoder) add_mixer(CrossMixer(mixer), layer + "cross_attention", /*cross=*/true);
     PackedPart& part = parts.emplace_back();
@@ -220,7 +222,8 @@ std::shared_ptr<const StateLayout> MakeStateLayout(const ModelSpec& spec, Precis
   const auto no_tensor = [](const std::string&) { return std::span<const float>(); };
   std::vector<PackedPart> parts;
   if (!spec.lstm()) {
-    parts = Parts(spec, precision, StackName(spec), spec.Causal(), spec.encoder_decoder(), no_tensor);
+    parts =
+        Parts(spec, precision, StackName(spec), spec.Causal(), spec.encoder_decoder(), no_tensor);
   }
   return Layout(spec, precision, Steps(spec), parts);
 }
@@ -299,8 +302,8 @@ void Model::Packed::ReadTables(const Checkpoint& checkpoint) {
       }
     }
   } else {
-    values = Copied(
-        checkpoint.Tensor(spec.head.tied ? "predictor.weight" : "value_embedding.weight"));
+    values =
+        Copied(checkpoint.Tensor(spec.head.tied ? "predictor.weight" : "value_embedding.weight"));
     const float scale = spec.head.tied ? std::sqrt(static_cast<float>(spec.stack.d_model)) : 1.0f;
     for (float& value : values) value *= scale;
   }
@@ -312,9 +315,8 @@ void Model::Packed::ReadTables(const Checkpoint& checkpoint) {
       const int64_t at = 2 * t + 1 < spec.input.max_length ? t : spec.input.max_length - 1;
       PositionRow(spec, at, row.data());
       const float* given = positions.data() + static_cast<size_t>(at) * position_dims;
-      endless_positions = std::equal(row.begin(), row.end(), given, [](float a, float b) {
-        return std::abs(a - b) <= 1e-4f;
-      });
+      endless_positions = std::equal(row.begin(), row.end(), given,
+                                     [](float a, float b) { return std::abs(a - b) <= 1e-4f; });
     }
   }
   if (spec.image()) endless_positions = false;  // an image ends

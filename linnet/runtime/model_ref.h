@@ -1,6 +1,11 @@
 // The plain double-precision twin of the engine: the network written out over a checkpoint's tensors,
 // all positions at once. For a model that runs narrow, weights and activations are rounded as the
-// engine rounds them, and nothing else is.
+// engine rounds them, and nothing else is. Of the packed model it takes the cut into groups alone, which
+// says what is rounded together.
+//
+//   ModelRef ref(checkpoint, *model);
+//   ref.Outputs(tokens)                    // [positions][outputs], as steps give them
+//   ref.Outputs(tokens, ModelRef::Pieces{7, 1, 1})
 #ifndef LINNET_RUNTIME_MODEL_REF_H_
 #define LINNET_RUNTIME_MODEL_REF_H_
 
@@ -9,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <string>
 #include <utility>
@@ -19,50 +25,344 @@
 #include "linnet/kernels/layer_norm_ref.h"
 #include "linnet/kernels/linear_step_ref.h"
 #include "linnet/kernels/lsh_attention_ref.h"
+#include "linnet/kernels/lstm_cell_ref.h"
 #include "linnet/kernels/narrow_linear_ref.h"
 #include "linnet/kernels/softmax_attention_ref.h"
 #include "linnet/model/checkpoint.h"
+#include "linnet/model/vocabulary.h"
 #include "linnet/runtime/narrow.h"
 #include "linnet/runtime/packed_model.h"
 
 namespace linnet {
 
-class ModelRef {
+// The mixers, a head at a time: q, k, v and what comes out are [positions][numbers].
+class MixerRef {
  public:
   using Row = std::vector<double>;
-  using Rows = std::vector<Row>;  // one a position
+  using Rows = std::vector<Row>;
+  using Pieces = std::vector<size_t>;
 
-  // `model` is the same checkpoint, as the engine has it. Both must outlive this.
-  ModelRef(const Checkpoint& checkpoint, const Model& model)
-      : checkpoint_(checkpoint), model_(model.packed()), spec_(checkpoint.spec()) {}
+  struct Head {
+    Rows q, k, v;
+    bool causal = true;
+    // Over a state, in these pieces, whose sums are rounded; else the whole at once.
+    bool recurrent = false, narrow = false;
+    Pieces pieces = {};
+  };
 
-  // The head's outputs at each position, of which the first `prefix` are read at once: there narrow
-  // models round no sums, unless their feature map has a floor, with which prefixes are steps too.
-  Rows Outputs(const std::vector<int32_t>& tokens, size_t prefix = 0) {
-    prefix_ = model_.floor > 0 ? 0 : prefix;
-    Rows x = Embedded(tokens);
-    for (int l = 0; l < spec_.stack.layers(); ++l) {
-      const std::string layer = StrCat("transformer.layers.", l, ".");
-      const auto add = [&](const Rows& part, const char* norm) {
-        x = spec_.stack.norm_first ? Sum(x, part) : AddNorm(x, part, layer + norm);
-      };
-      const Rows read = spec_.stack.norm_first ? AddNorm(x, {}, layer + "norm1") : x;
-      add(Grouped(layer + "attention.out_projection", Attended(layer + "attention.", read),
-                  model_.layers[0].attention, Size(spec_.stack.mixer().value_dim)),
-          "norm1");
-      Rows hidden =
-          Linear(layer + "linear1", spec_.stack.norm_first ? AddNorm(x, {}, layer + "norm2") : x);
-      for (Row& row : hidden) {
-        for (double& value : row) value = kernels::ActivationRef(model_.activation, value);
-      }
-      add(Grouped(layer + "linear2", hidden, model_.layers[0].feed_forward, 1), "norm2");
+  // omega [D][columns] of a random feature map.
+  MixerRef(const MixerSpec& spec, Rows omega) : spec_(spec), omega_(std::move(omega)) {}
+
+  Rows Out(const Head& head) const {
+    if (spec_.kind == "causal-linear" || spec_.kind == "linear") return Linear(head);
+    if (spec_.kind == "full") return Full(head);
+    if (spec_.kind == "kernel") return Kernel(head);
+    if (spec_.kind == "reformer") {
+      return spec_.lsh_variant == LshVariant::kPublished ? Published(head) : Simple(head);
     }
-    if (spec_.stack.final_norm) x = AddNorm(x, {}, "transformer.norm");
-    return Linear("predictor", x);
+    throw InputError("the reference knows no attention '", spec_.kind, "'");
   }
 
  private:
   static size_t Size(int n) { return static_cast<size_t>(n); }
+  size_t dim() const { return Size(spec_.query_dim); }
+  size_t value_dim() const { return Size(spec_.value_dim); }
+
+  static double Dot(const Row& a, const Row& b) {
+    double sum = 0;
+    for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
+    return sum;
+  }
+  static void AddTo(Row& sum, double weight, const Row& x) {
+    for (size_t i = 0; i < x.size(); ++i) sum[i] += weight * x[i];
+  }
+  static Row Flat(const Rows& rows) {
+    Row flat;
+    for (const Row& row : rows) flat.insert(flat.end(), row.begin(), row.end());
+    return flat;
+  }
+
+  // phi(x).
+  Row Features(const Row& x, bool query) const {
+    const std::string& map = spec_.feature_map;
+    Row phi;
+    if (map == "elu" || map == "relu") {
+      for (const double a : x)
+        phi.push_back(a > 0 ? (map == "elu" ? a + 1 : a) : map == "elu" ? std::exp(a) : 0);
+      return phi;
+    }
+    Row y = x;
+    double squares = 0;
+    for (double& a : y) {
+      a /= std::pow(static_cast<double>(x.size()), 0.25);
+      squares += a * a;
+    }
+    if (map == "polynomial2") {
+      phi.push_back(1);
+      for (const double a : y) phi.push_back(std::sqrt(2.0) * a);
+      for (const double a : y) phi.push_back(a * a);
+      for (size_t i = 0; i < y.size(); ++i) {
+        for (size_t j = i + 1; j < y.size(); ++j) phi.push_back(std::sqrt(2.0) * y[i] * y[j]);
+      }
+      return phi;
+    }
+    const size_t columns = omega_[0].size();
+    const double root = std::sqrt(static_cast<double>(columns));
+    Row projected(columns);
+    for (size_t i = 0; i < y.size(); ++i) AddTo(projected, y[i], omega_[i]);
+    if (map == "rff") {
+      for (const double angle : projected) phi.push_back(std::cos(angle) / root);
+      for (const double angle : projected) phi.push_back(std::sin(angle) / root);
+      return phi;
+    }
+    if (map != "favor") throw InputError("the reference knows no feature map '", map, "'");
+    const double largest = *std::max_element(projected.begin(), projected.end());
+    for (const double exponent : projected) {
+      phi.push_back(query ? std::exp(exponent - largest)
+                          : std::exp(std::min(exponent - squares / 2, 40.0)) / root);
+    }
+    return phi;
+  }
+
+  // Of the denominator phi(q) . z, in units of |z|; 0: none.
+  double Floor(size_t features) const {
+    return spec_.feature_map == "rff" ? 1 / std::sqrt(static_cast<double>(features)) : 0;
+  }
+  // phi(q) s / (phi(q) . z + eps), s [F][M].
+  Row Divided(const Row& q, const Rows& s, const Row& z) const {
+    Row out(value_dim());
+    for (size_t f = 0; f < q.size(); ++f) AddTo(out, q[f], s[f]);
+    const double floor = Floor(q.size()) * std::sqrt(Dot(z, z)), product = Dot(q, z);
+    const double denominator = floor > 0 ? std::max(product, floor) : product + spec_.eps;
+    for (double& x : out) x = denominator == 0 ? 0 : x / denominator;
+    return out;
+  }
+
+  Rows Linear(const Head& head) const {
+    Rows q, k, out;
+    for (const Row& row : head.q) q.push_back(Features(row, true));
+    for (const Row& row : head.k) k.push_back(Features(row, false));
+    const size_t features = q[0].size();
+    Rows s(features, Row(value_dim()));
+    Row z(features);
+    const auto add = [&](size_t t) {
+      AddTo(z, 1, k[t]);
+      for (size_t f = 0; f < features; ++f) AddTo(s[f], k[t][f], head.v[t]);
+    };
+    if (!head.causal) {
+      for (size_t t = 0; t < k.size(); ++t) add(t);
+      for (const Row& row : q) out.push_back(Divided(row, s, z));
+      return out;
+    }
+    if (!head.recurrent) {
+      for (size_t t = 0; t < q.size(); ++t) {
+        add(t);
+        out.push_back(Divided(q[t], s, z));
+      }
+      return out;
+    }
+    // Sums that steps round while they read them, and pieces do not. Maps with a floor have steps alone.
+    const double floor = Floor(features);
+    kernels::LinearStepRef state(features, value_dim(),
+                                 {kernels::FeatureMap::kIdentity, true, spec_.eps}, head.narrow,
+                                 floor);
+    for (const size_t piece : head.pieces) {
+      const size_t begin = out.size();
+      if (piece > 1) state.Fold();
+      if (piece == 1 || floor > 0) {
+        for (size_t t = begin; t < begin + piece; ++t)
+          out.push_back(state.Step(q[t], k[t], head.v[t]));
+        if (piece > 1) state.Fold();
+        continue;
+      }
+      z = state.Z();
+      for (size_t f = 0; f < features; ++f) {
+        const auto row = state.S().begin() + static_cast<ptrdiff_t>(f * value_dim());
+        s[f].assign(row, row + static_cast<ptrdiff_t>(value_dim()));
+      }
+      for (size_t t = begin; t < begin + piece; ++t) {
+        add(t);
+        out.push_back(Divided(q[t], s, z));
+      }
+      const auto range = [&](const Rows& rows) {
+        return Rows(rows.begin() + static_cast<ptrdiff_t>(begin),
+                    rows.begin() + static_cast<ptrdiff_t>(begin + piece));
+      };
+      state.Extend(range(k), range(head.v));
+    }
+    return out;
+  }
+
+  double Scale() const {
+    return spec_.scale > 0 ? spec_.scale : 1 / std::sqrt(static_cast<double>(dim()));
+  }
+
+  Rows Full(const Head& head) const {
+    const kernels::SoftmaxAttentionRef ref(
+        {1, head.q.size(), head.k.size(), 1, dim(), value_dim()},
+        {.scale = static_cast<float>(Scale()), .causal = head.causal}, Flat(head.q), Flat(head.k),
+        Flat(head.v), head.k.size());
+    Rows out;
+    for (size_t t = 0; t < head.q.size(); ++t) out.push_back(ref.Out(t));
+    return out;
+  }
+
+  // sum_j sim(q, k_j) v_j / (sum_j sim(q, k_j) + eps), exp(q . k) divided by a query's largest.
+  Rows Kernel(const Head& head) const {
+    const double root = std::sqrt(static_cast<double>(dim()));
+    Rows out;
+    for (size_t i = 0; i < head.q.size(); ++i) {
+      const size_t seen = head.causal ? i + 1 : head.k.size();
+      Row similarity;
+      for (size_t j = 0; j < seen; ++j) {
+        const double product = Dot(head.q[i], head.k[j]) / root;
+        double distance = 0;
+        for (size_t d = 0; d < dim(); ++d) distance += std::pow(head.q[i][d] - head.k[j][d], 2);
+        similarity.push_back(spec_.similarity == Similarity::kSoftmax ? product
+                             : spec_.similarity == Similarity::kPolynomial2
+                                 ? (product + 1) * (product + 1)
+                                 : std::exp(-distance / (2 * root)));
+      }
+      if (spec_.similarity == Similarity::kSoftmax && seen > 0) {
+        const double largest = *std::max_element(similarity.begin(), similarity.end());
+        for (double& x : similarity) x = std::exp(x - largest);
+      }
+      double sum = spec_.eps;
+      Row& row = out.emplace_back(value_dim());
+      for (size_t j = 0; j < seen; ++j) {
+        sum += similarity[j];
+        AddTo(row, similarity[j], head.v[j]);
+      }
+      for (double& x : row) x = sum > 0 ? x / sum : 0;
+    }
+    return out;
+  }
+
+  // The queries, stretched where scores have a scale of their own.
+  Rows Stretched(Rows q) const {
+    const double stretch = Scale() * std::sqrt(static_cast<double>(dim()));
+    for (Row& row : q) {
+      for (double& x : row) x *= stretch;
+    }
+    return q;
+  }
+  // Each round's.
+  std::vector<std::vector<size_t>> Buckets(const Rows& q) const {
+    const size_t half = Size(spec_.lsh_buckets) / 2;
+    const std::vector<float> planes = LshPlanes(spec_, spec_.query_dim);
+    std::vector<std::vector<size_t>> buckets(Size(spec_.lsh_rounds));
+    for (size_t r = 0; r < buckets.size(); ++r) {
+      for (const Row& row : q) {
+        const float* own = planes.data() + r * dim() * half;
+        buckets[r].push_back(kernels::LshBucketRef(row.data(), own, dim(), half).bucket);
+      }
+    }
+    return buckets;
+  }
+
+  Rows Published(const Head& head) const {
+    const Rows q = Stretched(head.q);
+    const kernels::LshAttentionRef ref(
+        {.length = q.size(),
+         .dim = dim(),
+         .value_dim = value_dim(),
+         .rounds = Size(spec_.lsh_rounds)},
+        {.buckets = Size(spec_.lsh_buckets), .chunk = Size(spec_.lsh_chunk), .causal = head.causal},
+        Flat(q), Flat(head.v), q.size(), Buckets(q));
+    Rows out;
+    for (size_t t = 0; t < q.size(); ++t) {
+      const auto row = ref.Out().begin() + static_cast<ptrdiff_t>(t * value_dim());
+      out.emplace_back(row, row + static_cast<ptrdiff_t>(value_dim()));
+    }
+    return out;
+  }
+
+  // Buckets only sort: of this order a position sees its own chunk and the one before. The mean of the
+  // rounds.
+  Rows Simple(const Head& head) const {
+    const Rows q = Stretched(head.q);
+    const size_t length = q.size(), chunk = std::min(Size(spec_.lsh_chunk), length);
+    Rows keys = q, out(length, Row(value_dim()));
+    for (Row& key : keys) {
+      const double norm = std::max(std::sqrt(Dot(key, key)), 1e-12);
+      for (double& x : key) x /= norm;
+    }
+    const auto buckets = Buckets(q);
+    for (const std::vector<size_t>& bucket : buckets) {
+      std::vector<size_t> order;
+      for (size_t t = 0; t < length; ++t) order.push_back(t);
+      std::stable_sort(order.begin(), order.end(),
+                       [&](size_t a, size_t b) { return bucket[a] < bucket[b]; });
+      for (size_t i = 0; i < length; ++i) {
+        std::vector<std::pair<size_t, double>> seen;  // positions and scores
+        for (size_t j = 0; j < length; ++j) {
+          const bool near = i / chunk == j / chunk || i / chunk == j / chunk + 1;
+          if (!near || (head.causal && order[j] > order[i])) continue;
+          seen.emplace_back(
+              order[j], Dot(q[order[i]], keys[order[j]]) / std::sqrt(static_cast<double>(dim())));
+        }
+        double largest = -std::numeric_limits<double>::infinity(), sum = 0;
+        for (const auto& [position, score] : seen) largest = std::max(largest, score);
+        for (const auto& [position, score] : seen) sum += std::exp(score - largest);
+        for (const auto& [position, score] : seen) {
+          AddTo(out[order[i]],
+                std::exp(score - largest) / sum / static_cast<double>(buckets.size()),
+                head.v[position]);
+        }
+      }
+    }
+    return out;
+  }
+
+  const MixerSpec& spec_;
+  const Rows omega_;
+};
+
+class ModelRef {
+ public:
+  using Row = std::vector<double>;
+  using Rows = std::vector<Row>;  // one a position
+  // Lengths of the calls that read a sequence, one behind the other; their sum is that of the sequence.
+  using Pieces = std::vector<size_t>;
+
+  // `model` is the same checkpoint, as the engine has it. Both must outlive this.
+  ModelRef(const Checkpoint& checkpoint, const Model& model)
+      : checkpoint_(checkpoint),
+        model_(model.packed()),
+        precision_(model.precision()),
+        spec_(checkpoint.spec()) {}
+
+  // The head's outputs at each position, of which the first `prefix` are read at once (there narrow models
+  // round no sums), the others one by one; or in these pieces. What is no RNN reads the whole.
+  Rows Outputs(const std::vector<int32_t>& tokens, size_t prefix = 0) {
+    return Outputs(tokens, PrefixAndSteps(tokens.size(), prefix));
+  }
+  Rows Outputs(const std::vector<int32_t>& tokens, const Pieces& pieces) {
+    if (spec_.encoder_decoder()) return Pair(tokens, pieces);
+    return Head(Stack("transformer", model_.stack, Embedded(tokens), pieces));
+  }
+  // The same of frames [positions * Inputs()].
+  Rows Outputs(const std::vector<float>& frames, size_t prefix = 0) {
+    return Outputs(frames, PrefixAndSteps(frames.size() / Size(spec_.speech()->Inputs()), prefix));
+  }
+  Rows Outputs(const std::vector<float>& frames, const Pieces& pieces) {
+    const auto width = static_cast<ptrdiff_t>(spec_.speech()->Inputs());
+    Rows x;
+    for (auto at = frames.begin(); at < frames.end(); at += width) x.emplace_back(at, at + width);
+    if (spec_.lstm()) return Head(Lstm(std::move(x)));
+    x = Linear("input_projection", x);
+    for (size_t t = 0; t < x.size(); ++t) Place(t, x[t]);
+    return Head(Stack("transformer", model_.stack, std::move(x), pieces));
+  }
+
+ private:
+  static size_t Size(int n) { return static_cast<size_t>(n); }
+
+  static Pieces PrefixAndSteps(size_t length, size_t prefix) {
+    Pieces pieces(length - prefix, 1);
+    if (prefix > 0) pieces.insert(pieces.begin(), prefix);
+    return pieces;
+  }
 
   Row RowOf(const std::string& name, size_t row, size_t width) const {
     const auto from = checkpoint_.Tensor(name).subspan(row * width, width);
@@ -73,8 +373,8 @@ class ModelRef {
     Rows x;
     const size_t width = Size(spec_.input.value_embedding);
     for (size_t t = 0; t < tokens.size(); ++t) {
-      x.push_back(RowOf(spec_.head.tied ? "predictor.weight" : "value_embedding.weight", Size(tokens[t]),
-                        width));
+      x.push_back(RowOf(spec_.head.tied ? "predictor.weight" : "value_embedding.weight",
+                        Size(tokens[t]), width));
       if (spec_.head.tied) {
         for (double& value : x[t]) value *= std::sqrt(static_cast<double>(spec_.stack.d_model));
       }
@@ -85,94 +385,193 @@ class ModelRef {
                   t + 1 < row ? Size(spec_.input.vocabulary) : Size(tokens[t + 1 - row]), width);
         for (size_t i = 0; i < width; ++i) x[t][i] += above[i];
       }
-      if (spec_.PositionDims() > 0) {
-        const Row pe = RowOf("pos_embedding.pe", t, Size(spec_.PositionDims()));
-        if (spec_.input.positions == Positions::kAdded) {
-          for (size_t i = 0; i < pe.size(); ++i) x[t][i] += pe[i];
-        } else {
-          x[t].insert(x[t].end(), pe.begin(), pe.end());
-        }
-      }
+      Place(t, x[t]);
     }
     return x;
   }
 
-  Rows Attended(const std::string& name, const Rows& x) {
-    const size_t dim = Size(spec_.stack.mixer().query_dim), m = Size(spec_.stack.mixer().value_dim);
-    const Rows q = Linear(name + "query_projection", x), k = Linear(name + "key_projection", x),
-               v = Linear(name + "value_projection", x);
-    Rows attended(x.size());
-    for (size_t h = 0; h < Size(spec_.stack.mixer().heads); ++h) {
-      const auto head = [&](const Rows& from, size_t width) {
-        Row rows;
+  // Says where x stands. Behind the table the sine positions go on.
+  void Place(size_t t, Row& x) const {
+    const size_t dims = Size(spec_.PositionDims());
+    Row pe(dims);
+    for (size_t i = 0; i < dims; ++i) {
+      const double angle =
+          static_cast<double>(t) /
+          std::pow(10000.0, static_cast<double>(i / 2 * 2) / static_cast<double>(dims));
+      pe[i] = i % 2 == 0 ? std::sin(angle) : std::cos(angle);
+    }
+    if (dims > 0 && t < Size(spec_.input.max_length)) pe = RowOf("pos_embedding.pe", t, dims);
+    if (spec_.input.positions == Positions::kAdded) {
+      for (size_t i = 0; i < pe.size(); ++i) x[i] += pe[i];
+    } else {
+      x.insert(x.end(), pe.begin(), pe.end());
+    }
+  }
+
+  // Nothing before the separator; from there on what the decoder makes of the encoder's memory.
+  Rows Pair(const std::vector<int32_t>& tokens, Pieces pieces) {
+    const auto separator = std::find(tokens.begin(), tokens.end(), Vocabulary::kSeparator);
+    const auto first = static_cast<size_t>(separator - tokens.begin());
+    Rows out(first, Row(Size(spec_.OutputSize())));
+    if (separator == tokens.end()) return out;
+    Rows memory;
+    if (first > 0) {
+      memory = Stack("encoder", model_.encoder, Embedded({tokens.begin(), separator}), {first});
+    }
+    for (size_t left = first; left > 0;) {
+      const size_t cut = std::min(left, pieces[0]);
+      pieces[0] -= cut, left -= cut;
+      if (pieces[0] == 0) pieces.erase(pieces.begin());
+    }
+    for (Row& row : Head(Stack("decoder", model_.stack, Embedded({separator, tokens.end()}), pieces,
+                               &memory))) {
+      out.push_back(std::move(row));
+    }
+    return out;
+  }
+
+  // `memory`: of a decoder.
+  Rows Stack(const std::string& name, const PackedStack& cut, Rows x, const Pieces& pieces,
+             const Rows* memory = nullptr) {
+    const bool decoder = memory != nullptr, encoder = spec_.encoder_decoder() && !decoder;
+    size_t part = 0;
+    const auto groups = [&]() -> const std::vector<PackedGroup>& {
+      return cut.parts[part++].groups;
+    };
+    // x = LN(x + f(x)), or x + f(LN(x)).
+    const auto add = [&](const std::string& norm, auto f) {
+      x = spec_.stack.norm_first ? Sum(x, f(Norm(x, norm))) : Norm(Sum(x, f(x)), norm);
+    };
+    for (int l = 0; l < spec_.stack.layers(); ++l) {
+      const std::string layer = StrCat(name, ".layers.", l, ".");
+      const MixerSpec& own = spec_.stack.mixer(Size(l));
+      const MixerSpec self = encoder ? CrossMixer(own) : own;
+      if (spec_.stack.convolution > 0) {
+        groups();  // there are none
+        add(layer + "convolution_norm",
+            [&](const Rows& y) { return Convolved(layer + "convolution", y); });
+      }
+      const std::string attention = layer + (decoder ? "self_attention" : "attention");
+      add(layer + "norm1", [&](const Rows& y) {
+        return Grouped(attention + ".out_projection",
+                       Mixed(attention, self, y, nullptr, pieces, encoder), groups(),
+                       Size(self.value_dim));
+      });
+      if (decoder) {
+        const MixerSpec cross = CrossMixer(own);
+        add(layer + "norm2", [&](const Rows& y) {
+          return Grouped(layer + "cross_attention.out_projection",
+                         Mixed(layer + "cross_attention", cross, y, memory, {}, true), groups(),
+                         Size(cross.value_dim));
+        });
+      }
+      add(layer + (decoder ? "norm3" : "norm2"), [&](const Rows& y) {
+        Rows hidden = Linear(layer + "linear1", y);
+        for (Row& row : hidden) Activate(row);
+        return Grouped(layer + "linear2", hidden, groups(), 1);
+      });
+    }
+    if (spec_.stack.final_norm) x = Norm(x, name + ".norm");
+    return x;
+  }
+
+  void Activate(Row& row) const {
+    const auto activation = spec_.stack.activation == Activation::kRelu
+                                ? kernels::Activation::kRelu
+                                : kernels::Activation::kGelu;
+    for (double& value : row) value = kernels::ActivationRef(activation, value);
+  }
+
+  // Over the last positions where the network is causal, else those around.
+  Rows Convolved(const std::string& name, const Rows& x) const {
+    const size_t width = Size(spec_.stack.convolution), d = Size(spec_.stack.d_model);
+    const size_t before = spec_.Causal() ? width - 1 : width / 2;
+    Rows y;
+    for (size_t t = 0; t < x.size(); ++t) {
+      Row& sum = y.emplace_back(RowOf(name + ".bias", 0, d));
+      for (size_t j = 0; j < width; ++j) {
+        if (t + j < before || t + j - before >= x.size()) continue;
+        const Row weight = RowOf(name + ".weight", j, d);
+        for (size_t c = 0; c < d; ++c) sum[c] += weight[c] * x[t + j - before][c];
+      }
+      Activate(sum);
+    }
+    return y;
+  }
+
+  // A mixer's heads, side by side. `whole`: of an encoder, or over its memory.
+  Rows Mixed(const std::string& name, const MixerSpec& mixer, const Rows& x, const Rows* memory,
+             const Pieces& pieces, bool whole) {
+    const Rows& seen = memory != nullptr ? *memory : x;
+    const Rows q = Linear(name + ".query_projection", x),
+               k = Linear(name + ".key_projection", seen),
+               v = Linear(name + ".value_projection", seen);
+    Rows omega;
+    const bool random = mixer.feature_map == "rff" || mixer.feature_map == "favor";
+    if (random && FindMixer(mixer.kind).maps) {
+      const std::string tensor = name + ".inner_attention.feature_map.omega";
+      const size_t dim = Size(mixer.query_dim), columns = checkpoint_.Tensor(tensor).size() / dim;
+      for (size_t i = 0; i < dim; ++i) omega.push_back(RowOf(tensor, i, columns));
+    }
+    const MixerRef ref(mixer, omega);
+    Rows mixed(x.size());
+    for (size_t h = 0; h < Size(mixer.heads); ++h) {
+      const auto head = [&](const Rows& from, int width) {
+        Rows rows;
         for (const Row& row : from) {
-          const auto begin = row.begin() + static_cast<ptrdiff_t>(h * width);
-          rows.insert(rows.end(), begin, begin + static_cast<ptrdiff_t>(width));
+          const auto begin = row.begin() + static_cast<ptrdiff_t>(h) * width;
+          rows.emplace_back(begin, begin + width);
         }
         return rows;
       };
-      const Row q_h = head(q, dim), k_h = head(k, dim), v_h = head(v, m);
-      const auto add = [&](size_t t, const Row& out) {
-        attended[t].insert(attended[t].end(), out.begin(), out.end());
-      };
-      if (model_.lsh_rounds > 0) {
-        const kernels::LshAttentionShape shape{
-            .length = x.size(), .dim = dim, .value_dim = m, .rounds = model_.lsh_rounds};
-        const kernels::LshAttentionRef ref(shape, model_.lsh, q_h, v_h, x.size(), Buckets(q_h));
-        for (size_t t = 0; t < x.size(); ++t) {
-          const auto begin = ref.Out().begin() + static_cast<ptrdiff_t>(t * m);
-          add(t, {begin, begin + static_cast<ptrdiff_t>(m)});
-        }
-        continue;
-      }
-      if (model_.layout.softmax) {
-        const kernels::SoftmaxAttentionRef ref({1, x.size(), x.size(), 1, dim, m},
-                                               {.scale = model_.softmax_scale, .causal = true}, q_h,
-                                               k_h, v_h, x.size());
-        for (size_t t = 0; t < x.size(); ++t) add(t, ref.Out(t));
-        continue;
-      }
-      const auto features = [&](const Row& from, size_t t, bool query) {
-        const Row row(from.begin() + static_cast<ptrdiff_t>(t * dim),
-                      from.begin() + static_cast<ptrdiff_t>((t + 1) * dim));
-        if (!model_.maps()) return row;
-        std::vector<float> omega;
-        if (model_.omega_columns > 0) {
-          const auto drawn = checkpoint_.Tensor(name + "inner_attention.feature_map.omega");
-          omega.assign(drawn.begin(), drawn.end());
-        }
-        Row phi(model_.features);
-        model_.feature_map.reference({dim, model_.omega_columns, omega.data()}, row.data(), query,
-                                      phi.data());
-        return phi;
-      };
-      const auto make = [&](bool narrow) {
-        return kernels::LinearStepRef(model_.features, m, model_.attention, narrow, model_.floor);
-      };
-      kernels::LinearStepRef at_once = make(false), stepped = make(model_.narrow());
-      Rows keys, values;
-      for (size_t t = 0; t < x.size(); ++t) {
-        const auto begin = v_h.begin() + static_cast<ptrdiff_t>(t * m);
-        const Row value(begin, begin + static_cast<ptrdiff_t>(m)), key = features(k_h, t, false);
-        if (t == prefix_) stepped.Extend(keys, values);
-        if (t < prefix_) keys.push_back(key), values.push_back(value);
-        add(t, (t < prefix_ ? at_once : stepped).Step(features(q_h, t, true), key, value));
-      }
+      const Rows out =
+          ref.Out({.q = head(q, mixer.query_dim),
+                   .k = head(k, mixer.query_dim),
+                   .v = head(v, mixer.value_dim),
+                   .causal = !whole && (spec_.Causal() || FindMixer(mixer.kind).always_causal),
+                   .recurrent = !whole && Recurrent(),
+                   .narrow = precision_ != Precision::kF32,
+                   .pieces = pieces});
+      for (size_t t = 0; t < x.size(); ++t)
+        mixed[t].insert(mixed[t].end(), out[t].begin(), out[t].end());
     }
-    return attended;
+    return mixed;
   }
 
-  // Of one head's queries, each round's.
-  std::vector<std::vector<size_t>> Buckets(const Row& q) const {
-    const size_t dim = Size(spec_.stack.mixer().query_dim), half = model_.lsh.buckets / 2;
-    std::vector<std::vector<size_t>> buckets(model_.lsh_rounds);
-    for (size_t r = 0; r < buckets.size(); ++r) {
-      for (size_t t = 0; t < q.size() / dim; ++t) {
-        const float* planes = model_.planes.data() + r * dim * half;
-        buckets[r].push_back(kernels::LshBucketRef(&q[t * dim], planes, dim, half).bucket);
+  bool Recurrent() const {
+    if (!spec_.Causal()) return false;
+    return std::all_of(spec_.stack.pattern.begin(), spec_.stack.pattern.end(),
+                       [](const MixerSpec& mixer) { return FindMixer(mixer.kind).recurrent; });
+  }
+
+  // Layers in both directions.
+  Rows Lstm(Rows x) {
+    const size_t d = Size(spec_.stack.d_model);
+    for (int l = 0; l < spec_.stack.layers(); ++l) {
+      Rows out(x.size());
+      for (const bool backward : {false, true}) {
+        const std::string end = StrCat("_l", l, backward ? "_reverse" : "");
+        Row bias = RowOf("lstm.bias_ih" + end, 0, 4 * d);
+        const Row other = RowOf("lstm.bias_hh" + end, 0, 4 * d);
+        for (size_t i = 0; i < bias.size(); ++i) bias[i] += other[i];
+        Row cell(d), h(d);
+        for (size_t i = 0; i < x.size(); ++i) {
+          const size_t t = backward ? x.size() - 1 - i : i;
+          Row gates = bias;
+          AddProduct("lstm.weight_ih" + end, x[t], 0, x[t].size(), gates);
+          AddProduct("lstm.weight_hh" + end, h, 0, d, gates);
+          for (size_t c = 0; c < d; ++c) {
+            const kernels::LstmCellRef next = kernels::LstmCell(
+                gates[c], gates[d + c], gates[2 * d + c], gates[3 * d + c], cell[c]);
+            cell[c] = next.cell, h[c] = next.out;
+          }
+          // Forward outputs come first.
+          out[t].insert(out[t].end(), h.begin(), h.end());
+        }
       }
+      x = std::move(out);
     }
-    return buckets;
+    return x;
   }
 
   // A matrix as it multiplies, and the factors of its inputs.
@@ -180,17 +579,18 @@ class ModelRef {
     Row weight;
     std::vector<float> factor;
   };
-  const Matrix& MatrixOf(const std::string& name) {
-    const auto known = matrices_.find(name);
+  // `tensor` [out, in].
+  const Matrix& MatrixOf(const std::string& tensor, size_t out) {
+    const auto known = matrices_.find(tensor);
     if (known != matrices_.end()) return known->second;
-    const auto wide = checkpoint_.Tensor(name + ".weight");
-    const size_t out = checkpoint_.Tensor(name + ".bias").size(), in = wide.size() / out;
-    Matrix& matrix = matrices_[name];
+    const auto wide = checkpoint_.Tensor(tensor);
+    const size_t in = wide.size() / out;
+    Matrix& matrix = matrices_[tensor];
     matrix.weight.assign(wide.begin(), wide.end());
-    if (PrecisionOf(name) == Precision::kBf16) {
+    if (PrecisionOf(tensor) == Precision::kBf16) {
       std::transform(wide.begin(), wide.end(), matrix.weight.begin(), kernels::RoundedToBFloat16);
-    } else if (PrecisionOf(name) == Precision::kInt8) {
-      matrix.factor = InputFactors(checkpoint_, name + ".weight");
+    } else if (PrecisionOf(tensor) == Precision::kInt8) {
+      matrix.factor = InputFactors(checkpoint_, tensor);
       const Int8Matrix narrow(wide, out, matrix.factor);
       for (size_t i = 0; i < wide.size(); ++i) {
         matrix.weight[i] = double{narrow.scales[i / in]} * narrow.values[i];
@@ -198,20 +598,21 @@ class ModelRef {
     }
     return matrix;
   }
-  Precision PrecisionOf(const std::string& name) const {
-    return name == "predictor" ? model_.predictor_precision() : model_.precision;
+  Precision PrecisionOf(const std::string& tensor) const {
+    const bool outer = tensor == "predictor.weight" || tensor == "input_projection.weight";
+    return outer ? PredictorPrecision(spec_, precision_) : precision_;
   }
 
   // Inputs [begin, end) of x, rounded together, times those columns.
-  void AddProduct(const std::string& name, const Row& x, size_t begin, size_t end, Row& y) {
-    const Matrix& matrix = MatrixOf(name);
+  void AddProduct(const std::string& tensor, const Row& x, size_t begin, size_t end, Row& y) {
+    const Matrix& matrix = MatrixOf(tensor, y.size());
     std::vector<float> part(x.begin() + static_cast<ptrdiff_t>(begin),
                             x.begin() + static_cast<ptrdiff_t>(end));
     Row rounded(x.begin() + static_cast<ptrdiff_t>(begin), x.begin() + static_cast<ptrdiff_t>(end));
     for (size_t k = 0; k < matrix.factor.size(); ++k) part[k] *= matrix.factor[k];
-    if (PrecisionOf(name) == Precision::kBf16) {
+    if (PrecisionOf(tensor) == Precision::kBf16) {
       std::transform(part.begin(), part.end(), rounded.begin(), kernels::RoundedToBFloat16);
-    } else if (PrecisionOf(name) == Precision::kInt8) {
+    } else if (PrecisionOf(tensor) == Precision::kInt8) {
       rounded = kernels::Int8RowRef(part.size(), part.data());
     }
     for (size_t o = 0; o < y.size(); ++o) {
@@ -220,7 +621,10 @@ class ModelRef {
     }
   }
 
+  Rows Head(const Rows& x) { return Linear("predictor", x); }
+
   Rows Linear(const std::string& name, const Rows& x) {
+    if (x.empty()) return {};
     return Grouped(name, x, {{.begin = 0, .end = x[0].size()}}, 1);
   }
   // Over groups of inputs, each of `width` a piece.
@@ -231,7 +635,7 @@ class ModelRef {
     for (const Row& row : x) {
       Row& sum = y.emplace_back(bias.begin(), bias.end());
       for (const PackedGroup& group : groups) {
-        AddProduct(name, row, group.begin * width, group.end * width, sum);
+        AddProduct(name + ".weight", row, group.begin * width, group.end * width, sum);
       }
     }
     return y;
@@ -244,20 +648,19 @@ class ModelRef {
     return x;
   }
 
-  Rows AddNorm(const Rows& x, const Rows& add, const std::string& name) const {
-    Rows y = add.empty() ? x : Sum(x, add);
-    for (Row& row : y) {
+  Rows Norm(Rows x, const std::string& name) const {
+    for (Row& row : x) {
       row = kernels::LayerNormRef(row, checkpoint_.Tensor(name + ".weight").data(),
                                   checkpoint_.Tensor(name + ".bias").data(), spec_.stack.norm_eps);
     }
-    return y;
+    return x;
   }
 
   const Checkpoint& checkpoint_;
-  const Model::Packed& model_;
+  const Model::Packed& model_;  // for the groups
+  const Precision precision_;
   const ModelSpec& spec_;
   std::map<std::string, Matrix> matrices_;
-  size_t prefix_ = 0;
 };
 
 }  // namespace linnet

@@ -33,12 +33,12 @@ inline constexpr size_t kMaxGroups = 8, kMaxNarrowGroups = 4;
 using PackedMatrix = const std::byte*;
 
 struct PackedGroup {
-  size_t begin = 0, end = 0;       // heads, or hidden units
-  size_t in_width = 0;             // columns of `in`
-  PackedMatrix in = nullptr;       // d_model -> each head's projections in turn, or -> hidden units
-  size_t memory_width = 0;         // cross attention: of `memory`
-  PackedMatrix memory = nullptr;   // d_model of a memory -> each head's keys and values
-  PackedMatrix out = nullptr;      // values or hidden units -> d_model; the first group adds the bias
+  size_t begin = 0, end = 0;      // heads, or hidden units
+  size_t in_width = 0;            // columns of `in`
+  PackedMatrix in = nullptr;      // d_model -> each head's projections in turn, or -> hidden units
+  size_t memory_width = 0;        // cross attention: of `memory`
+  PackedMatrix memory = nullptr;  // d_model of a memory -> each head's keys and values
+  PackedMatrix out = nullptr;  // values or hidden units -> d_model; the first group adds the bias
 };
 
 enum class PartKind : uint8_t { kConvolution, kMixer, kCross, kFeedForward };
@@ -47,10 +47,11 @@ enum class PartKind : uint8_t { kConvolution, kMixer, kCross, kFeedForward };
 struct PackedPart {
   PartKind kind = PartKind::kFeedForward;
   kernels::LayerNormParameters norm{};
-  const float* factor = nullptr;    // [d_model], of the inputs of an int8 feed-forward block; null: none
-  std::vector<PackedGroup> groups;  // none of a convolution
-  std::shared_ptr<RuntimeMixer> mixer;                        // kMixer and kCross
-  size_t values = 0;                                          // columns of a head, or of a hidden unit: 1
+  const float* factor =
+      nullptr;  // [d_model], of the inputs of an int8 feed-forward block; null: none
+  std::vector<PackedGroup> groups;      // none of a convolution
+  std::shared_ptr<RuntimeMixer> mixer;  // kMixer and kCross
+  size_t values = 0;                    // columns of a head, or of a hidden unit: 1
   const float *convolution_weight = nullptr, *convolution_bias = nullptr;  // [width, d], [d]
   size_t state = SIZE_MAX;  // index in StateLayout::parts; SIZE_MAX: it keeps nothing
 
@@ -98,9 +99,10 @@ struct Model::Packed {
   std::shared_ptr<const StateLayout> layout;
 
   AlignedBuffer<std::byte> weights;
-  PackedStack stack;             // that predicts
-  PackedStack encoder;           // of an encoder-decoder; else without parts
-  std::vector<PackedLstm> lstm;  // each layer's forward and backward direction; then `stack` is empty
+  PackedStack stack;    // that predicts
+  PackedStack encoder;  // of an encoder-decoder; else without parts
+  std::vector<PackedLstm>
+      lstm;  // each layer's forward and backward direction; then `stack` is empty
   PackedMatrix predictor = nullptr;
   PackedMatrix input_projection = nullptr;           // of frames: as the predictor, narrow or not
   AlignedBuffer<float> input_mean, input_deviation;  // of frames, [bands]; empty: none

@@ -231,8 +231,8 @@ void State::Save(const std::string& path, const Model& model) const {
 }
 
 // Checks what a file holds of a sequence, whose floats and tokens are in place.
-void State::LoadSequence(const std::string& path, const Model& model, size_t sequence, int64_t position,
-                         uint8_t waiting) {
+void State::LoadSequence(const std::string& path, const Model& model, size_t sequence,
+                         int64_t position, uint8_t waiting) {
   const Model::Packed& packed = model.packed();
   const auto floats = std::span(data_).subspan(sequence * per_sequence(), per_sequence());
   size_t begin = 0;
@@ -250,7 +250,8 @@ void State::LoadSequence(const std::string& path, const Model& model, size_t seq
     begin += size;
   }
   const std::optional<size_t> most = model.most_positions();
-  if (position < 0 || position > int64_t{1} << 60 || (most && static_cast<size_t>(position) > *most) ||
+  if (position < 0 || position > int64_t{1} << 60 ||
+      (most && static_cast<size_t>(position) > *most) ||
       (capacity_ > 0 && static_cast<size_t>(position) > capacity_ + layout_->source)) {
     throw InputError(path, ": a sequence has read ", position, " tokens, and the model has ",
                      most ? *most : capacity_, " positions");

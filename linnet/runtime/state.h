@@ -95,8 +95,8 @@ class State {
   friend class Scheduler;
   State(const Model& model, size_t batch);
   void CheckFits(const Model& model) const;
-  size_t per_sequence() const;   // floats of data_
-  size_t tokens() const;         // of recent_, for a sequence
+  size_t per_sequence() const;  // floats of data_
+  size_t tokens() const;        // of recent_, for a sequence
   void LoadSequence(const std::string& path, const Model& model, size_t sequence, int64_t position,
                     uint8_t waiting);
   // Makes room for so many positions.

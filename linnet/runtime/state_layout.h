@@ -18,8 +18,8 @@ struct StateLayout {
   // again, or up to the separator, all of them, as many as `capacity`.
   size_t reach = 0;
   bool keeps_tokens = false;
-  size_t source = 0;      // encoder-decoders: tokens of a first part at most; 0: no encoder
-  size_t fold_keys = 1;   // LinearStepShape::RecentKeys(), where a mixer folds
+  size_t source = 0;          // encoder-decoders: tokens of a first part at most; 0: no encoder
+  size_t fold_keys = 1;       // LinearStepShape::RecentKeys(), where a mixer folds
   size_t first_capacity = 0;  // of a new state
 
   // Floats in front of a part, and of all of them.
@@ -38,10 +38,13 @@ struct StateLayout {
     return false;
   }
   // Tokens kept of a sequence.
-  size_t Tokens(size_t capacity) const { return keeps_tokens ? capacity : source > 0 ? source + 1 : reach; }
+  size_t Tokens(size_t capacity) const {
+    return keeps_tokens ? capacity : source > 0 ? source + 1 : reach;
+  }
 
   // Moves a sequence's floats to a place with room for other positions; `length` of them are kept.
-  void Move(const float* from, size_t from_capacity, float* to, size_t to_capacity, size_t length) const;
+  void Move(const float* from, size_t from_capacity, float* to, size_t to_capacity,
+            size_t length) const;
 };
 
 // Room for positions is made in steps of this many.

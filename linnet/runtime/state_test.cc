@@ -271,9 +271,9 @@ TEST(State, RefusesFilesThatAreNoStateOfTheModel) {
   write(50, NAN, 3, 1);
   EXPECT_TRUE(refused("no numbers"));
   write(50, 1.0f, -1, 1);
-  EXPECT_TRUE(refused("symbol -1"));
+  EXPECT_TRUE(refused("token -1"));
   write(50, 1.0f, 256, 1);
-  EXPECT_TRUE(refused("symbol 256"));
+  EXPECT_TRUE(refused("token 256"));
   write(50, 1.0f, 3, 2);
   EXPECT_TRUE(refused("tensors"));
   write(50, 1.0f, 3, 1, 7);

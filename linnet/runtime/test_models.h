@@ -74,10 +74,11 @@ inline ModelSpec TiedText() {
   return spec;
 }
 
-// A model with random weights, in each precision, and its plain twins.
+// A model with random weights, in each precision, and its plain twins. One channel of what layers read is
+// `wide` times as large as the others.
 class TestModel {
  public:
-  explicit TestModel(const ModelSpec& spec) : spec_(spec) {
+  explicit TestModel(const ModelSpec& spec, float wide = 25) : spec_(spec) {
     const std::string path =
         (std::filesystem::temp_directory_path() / StrCat("linnet_runtime_test.", getpid()))
             .string();
@@ -90,10 +91,13 @@ class TestModel {
       const float scale =
           info.shape.size() == 2 ? 2 / std::sqrt(static_cast<float>(info.shape[1])) : 0.3f;
       for (size_t i = 0; i < size; ++i) values.push_back(std::min(scale, 0.3f) * rng.Normal());
-      if (info.name.ends_with("norm1.weight")) values[2] = 25;
+      if (info.name.ends_with("norm1.weight")) values[2] = wide;
       if (info.name == "first_value.probability") {
         for (float& value : values) value = value > 0 ? value : 0;
       }
+      if (info.name == "input_norm.deviation") std::fill(values.begin(), values.end(), 0.5f);
+      // Images end; elsewhere positions go on behind the table.
+      if (info.name == "pos_embedding.pe" && !spec.image()) values = PositionTable(spec);
       return std::span<const float>(values);
     });
     {
@@ -111,10 +115,14 @@ class TestModel {
   }
   const Checkpoint& checkpoint() const { return *checkpoint_; }
 
-  // The head's outputs at each position.
-  std::vector<Doubles> Outputs(const Tokens& tokens) const { return Outputs(tokens, *model); }
-  std::vector<Doubles> Outputs(const Tokens& tokens, const Model& as, size_t prefix = 0) const {
-    return ModelRef(*checkpoint_, as).Outputs(tokens, prefix);
+  // The head's outputs at each position, of tokens or of frames.
+  template <class Input>
+  std::vector<Doubles> Outputs(const Input& input) const {
+    return Outputs(input, *model);
+  }
+  template <class Input>
+  std::vector<Doubles> Outputs(const Input& input, const Model& as, size_t prefix = 0) const {
+    return ModelRef(*checkpoint_, as).Outputs(input, prefix);
   }
 
   Tokens RandomTokens(size_t count, uint64_t stream) const {
@@ -124,6 +132,14 @@ class TestModel {
       token = static_cast<int32_t>(rng.Below(static_cast<uint32_t>(spec_.input.vocabulary)));
     }
     return tokens;
+  }
+
+  // Of `count` positions.
+  Floats RandomFrames(size_t count, uint64_t stream) const {
+    Philox rng(3, stream);
+    Floats frames(count * static_cast<size_t>(spec_.speech()->Inputs()));
+    for (float& value : frames) value = rng.Normal();
+    return frames;
   }
 
   std::vector<char> file;

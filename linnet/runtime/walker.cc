@@ -47,7 +47,9 @@ class Walker {
       if (kept) state += model_.layout->parts[part.state].Floats(block_.capacity);
       const bool last = i + 1 == parts.size();
       AddAndNormalize(sums, part.count(),
-                      !first() ? part.norm : last ? stack_.final_norm : parts[i + 1].norm,
+                      !first() ? part.norm
+                      : last   ? stack_.final_norm
+                               : parts[i + 1].norm,
                       last ? nullptr : parts[i + 1].factor);
     }
     // In norm_first layers the last norm was the final one.
@@ -270,17 +272,15 @@ class Walker {
         read = rows;
         out = rows + (behind + length) * d();
       }
-      kernels::DepthwiseForward({.batch = 1,
-                                 .length = behind + length,
-                                 .channels = d(),
-                                 .width = width,
-                                 .before = before,
-                                 .first = behind},
-                                {.x = read,
-                                 .weight = part.convolution_weight,
-                                 .bias = part.convolution_bias,
-                                 .out = out},
-                                SerialFor);
+      kernels::DepthwiseForward(
+          {.batch = 1,
+           .length = behind + length,
+           .channels = d(),
+           .width = width,
+           .before = before,
+           .first = behind},
+          {.x = read, .weight = part.convolution_weight, .bias = part.convolution_bias, .out = out},
+          SerialFor);
       kernels::Activate(model_.activation, length * d(), out + behind * d(),
                         sums + block_.Row(i) * d());
     }
@@ -355,7 +355,8 @@ struct Needs {
       for (const PackedPart& part : stack->parts) {
         if (!part.mixer) continue;
         size_t heads = 0;
-        for (const PackedGroup& group : part.groups) heads = std::max(heads, group.end - group.begin);
+        for (const PackedGroup& group : part.groups)
+          heads = std::max(heads, group.end - group.begin);
         values = std::max(values, heads * part.values);
         scratch = std::max(scratch, part.mixer->ScratchFloats(size.rows, heads, size.keys));
       }
@@ -379,7 +380,8 @@ void RunEncoder(const Model::Packed& model, const Block& block, const Workspace&
   walker.Remember();
 }
 
-void TakeShared(const Model::Packed& model, const BlockSize& size, Pieces& pieces, Workspace& work) {
+void TakeShared(const Model::Packed& model, const BlockSize& size, Pieces& pieces,
+                Workspace& work) {
   work.group_stride = RoundUp(size.rows * model.d_model, kCacheLine / sizeof(float));
   TakeX(model, size.rows, pieces, work);
   size_t most[2] = {1, 1};

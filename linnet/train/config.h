@@ -124,6 +124,9 @@ void VisitFields(Config& c, Visit visit) {
   visit("activation", "", "of the feed-forward blocks: gelu or relu", c.activation);
   visit("norm_first", "", "layer norms before attention and feed-forward, not after (pre-norm)",
         c.norm_first);
+  visit("convolution", "",
+        "positions that a depthwise convolution mixes in front of each layer's attention; 0: none",
+        c.convolution);
   visit("mixtures", "images", "logistics in the output's mixture", c.mixtures);
   visit("positions", "images",
         "what they tell: sequence (the place in it) or grid (row and column too)", c.positions);
@@ -154,11 +157,8 @@ void VisitFields(Config& c, Visit visit) {
         "model meets "
         "lines of other lengths than five and seven",
         c.other_lengths);
-  visit(
-      "network", "couplet",
-      "transformer, or encoder-decoder: --layers for either line (for comparison; it does not run "
-      "outside training)",
-      c.network);
+  visit("network", "couplet", "transformer, or encoder-decoder: --layers for either line",
+        c.network);
   visit("tied", "couplet", "one matrix for embedding and head", c.tied);
   visit("data", "speech", "folder of AN4, or a manifest: a JSON object a line (docs/speech.md)",
         c.data);
@@ -168,9 +168,6 @@ void VisitFields(Config& c, Visit visit) {
         c.dictionary);
   visit("network", "speech", "transformer, or lstm: in both directions, --d-model wide each",
         c.network);
-  visit("convolution", "speech",
-        "positions that a depthwise convolution mixes in front of each layer's attention; 0: none",
-        c.convolution);
   visit("bands", "speech", "bands of the mel filterbank", c.bands);
   visit("stack", "speech", "frames of 10 ms that a position sees", c.stack);
   visit("stride", "speech", "frames from one position to the next", c.stride);

@@ -1,6 +1,12 @@
 #include "linnet/model/mixer.h"
 
 namespace linnet {
+
+std::string BeyondFeatureMap(const MixerSpec& spec) {
+  if (spec.feature_map == "elu") return "";
+  return StrCat("feature map ", spec.feature_map, " as linnet has it");
+}
+
 MixerInfo CausalLinearInfo() {
   return {.name = "causal-linear",
           .description = "linear attention over the past; runs as an RNN (eqs. 8-15)",
@@ -10,7 +16,8 @@ MixerInfo CausalLinearInfo() {
           .constant_state = true,
           .maps = true,
           .cross = "linear",
-          .describe = DescribeFeatureMap};
+          .describe = DescribeFeatureMap,
+          .beyond = BeyondFeatureMap};
 }
 
 }  // namespace linnet

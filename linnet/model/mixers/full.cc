@@ -6,6 +6,7 @@ MixerInfo FullInfo() {
           .description = "softmax attention (eq. 2); runs over a cache of keys and values",
           .causal = true,
           .recurrent = true,
+          .scales = true,
           .cross = "full"};
 }
 

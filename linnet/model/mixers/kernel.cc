@@ -7,6 +7,10 @@ std::string DescribeSimilarity(const MixerSpec& spec) {
   return StrCat(spec.kind, ", similarity ", NameOf(spec.similarity));
 }
 
+std::string BeyondSimilarity(const MixerSpec& spec) {
+  return StrCat("attention kernel, similarity ", NameOf(spec.similarity));
+}
+
 }  // namespace
 
 MixerInfo KernelInfo() {
@@ -15,7 +19,8 @@ MixerInfo KernelInfo() {
           .causal = true,
           .recurrent = true,
           .cross = "kernel",
-          .describe = DescribeSimilarity};
+          .describe = DescribeSimilarity,
+          .beyond = BeyondSimilarity};
 }
 
 }  // namespace linnet

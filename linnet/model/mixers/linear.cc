@@ -6,7 +6,8 @@ MixerInfo LinearInfo() {
           .description = "linear attention over the whole sequence (eqs. 4-6)",
           .maps = true,
           .cross = "linear",
-          .describe = DescribeFeatureMap};
+          .describe = DescribeFeatureMap,
+          .beyond = BeyondFeatureMap};
 }
 
 }  // namespace linnet

@@ -8,14 +8,21 @@ std::string DescribeHashing(const MixerSpec& spec) {
                 spec.lsh_buckets, " buckets, chunks of ", spec.lsh_chunk);
 }
 
+std::string BeyondHashing(const MixerSpec& spec) {
+  if (spec.lsh_variant == LshVariant::kSimple) return "";
+  return "reformer as published; its own is lsh_variant simple";
+}
+
 }  // namespace
 
 MixerInfo ReformerInfo() {
   return {.name = "reformer",
           .description = "softmax over the keys that hashing finds near (LSH)",
           .causal = true,
+          .scales = true,
           .options = {"lsh_rounds", "lsh_buckets", "lsh_chunk", "lsh_variant"},
-          .describe = DescribeHashing};
+          .describe = DescribeHashing,
+          .beyond = BeyondHashing};
 }
 
 }  // namespace linnet

@@ -1,0 +1,41 @@
+// Kinds that keep every key and value of the past (private to linnet/nn).
+#ifndef LINNET_NN_CACHED_ATTENTION_H_
+#define LINNET_NN_CACHED_ATTENTION_H_
+
+#include <torch/types.h>
+
+#include "linnet/nn/mixer.h"
+
+namespace linnet::nn {
+
+// The recurrent forms over a cache of keys and values; a kind says what queries make of them.
+class CachedAttention : public MixerImpl {
+ public:
+  CachedAttention(const char* kind, int64_t query_dim) : kind_(kind), query_dim_(query_dim) {}
+
+  bool recurrent() const override { return true; }
+  void Remember(const torch::Tensor& k, const torch::Tensor& v, const torch::Tensor& lengths,
+                MixerState& state) override;
+  torch::Tensor Recall(const torch::Tensor& q, const MixerState& state) override;
+  torch::Tensor Piece(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
+                      MixerState& state) override;
+
+ protected:
+  // q [N, L, H, D], k [N, S, H, D], v [N, S, H, M] -> [N, L, H, M]. `hidden`, broadcastable to [N, H, L, S]
+  // or undefined: keys that a query may not see; causal: nor those behind position offset + i.
+  virtual torch::Tensor Attend(const torch::Tensor& q, const torch::Tensor& k,
+                               const torch::Tensor& v, const torch::Tensor& hidden, bool causal,
+                               int64_t offset) const = 0;
+  int64_t query_dim() const { return query_dim_; }
+
+ private:
+  void Check(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
+             const torch::Tensor& lengths, const MixerState& state) const;
+
+  const char* kind_;
+  int64_t query_dim_;
+};
+
+}  // namespace linnet::nn
+
+#endif  // LINNET_NN_CACHED_ATTENTION_H_

@@ -1,0 +1,565 @@
+// Every mixer that is registered, in every form in which the engine runs it: whole, in pieces, in steps,
+// packed, batched, forked, saved and restored, in each precision and on each instruction set.
+//
+// Numbers are compared with ModelRef. What must be the same computation is compared bit for bit.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "linnet/kernels/isa.h"
+#include "linnet/model/vocabulary.h"
+#include "linnet/runtime/engine.h"
+#include "linnet/runtime/test_models.h"
+
+namespace linnet {
+namespace {
+
+using Pieces = ModelRef::Pieces;
+
+constexpr size_t kLongest = 200;  // longer than a block, and than what the models were "trained" on
+constexpr int kMaxLength = 60;
+constexpr Precision kPrecisions[] = {Precision::kF32, Precision::kBf16, Precision::kInt8};
+
+struct Case {
+  std::string name;
+  ModelSpec spec;
+};
+
+// Nothing in it is a multiple of anything, and narrow models have several groups.
+ModelSpec Small(const std::vector<MixerSpec>& pattern) {
+  ModelSpec spec;
+  spec.stack.pattern = pattern;
+  for (MixerSpec& mixer : spec.stack.pattern) {
+    mixer.heads = 4, mixer.query_dim = 5, mixer.value_dim = 23, mixer.features = 12;
+    mixer.lsh_rounds = 2, mixer.lsh_buckets = 6, mixer.lsh_chunk = 7;
+  }
+  spec.stack.repeat = 2;
+  spec.stack.d_model = 30, spec.stack.d_ff = 150, spec.stack.activation = Activation::kGelu;
+  spec.head.kind = HeadKind::kCategorical;
+  spec.input.max_length = kMaxLength, spec.input.value_embedding = 22;
+  return spec;
+}
+
+ModelSpec OfTokens(const std::vector<MixerSpec>& pattern) {
+  ModelSpec spec = Small(pattern);
+  spec.task = "text";
+  spec.part = TextSpec{.unit = TextUnit::kCharacter, .characters = "abcdefghijklm"};
+  spec.input.vocabulary = spec.head.classes = 16;
+  return spec;
+}
+
+ModelSpec OfFrames(const std::vector<MixerSpec>& pattern) {
+  ModelSpec spec = Small(pattern);
+  spec.task = "speech";
+  spec.part = SpeechSpec{.bands = 7,
+                         .stack = 3,
+                         .stride = 2,
+                         .lookahead = 1,
+                         .normalization = BandNorm::kCorpus,
+                         .phones = "A B C"};
+  spec.input.vocabulary = spec.head.classes = 4;
+  return spec;
+}
+
+// A mixer's own choices, each with a name.
+std::vector<std::pair<std::string, MixerSpec>> Variants(const MixerInfo& info) {
+  std::vector<std::pair<std::string, MixerSpec>> variants;
+  std::string name = info.name;
+  std::replace(name.begin(), name.end(), '-', '_');
+  MixerSpec spec;
+  spec.kind = info.name;
+  if (info.maps) {
+    for (const FeatureMapInfo& map : FeatureMaps()) {
+      if (!map.fused && map.single == nullptr) continue;  // for training alone
+      spec.feature_map = map.name;
+      variants.emplace_back(name + "_" + map.name, spec);
+    }
+  } else if (info.name == "kernel") {
+    for (const Similarity similarity :
+         {Similarity::kSoftmax, Similarity::kPolynomial2, Similarity::kRbf}) {
+      spec.similarity = similarity;
+      variants.emplace_back(name + "_" + NameOf(similarity), spec);
+    }
+  } else if (info.name == "reformer") {
+    for (const LshVariant variant : {LshVariant::kPublished, LshVariant::kSimple}) {
+      spec.lsh_variant = variant, spec.scale = variant == LshVariant::kSimple ? 0.7f : 0;
+      variants.emplace_back(name + "_" + NameOf(variant), spec);
+    }
+  } else {
+    variants.emplace_back(name, spec);
+    if (info.name == "full") {
+      spec.scale = 0.7f;
+      variants.emplace_back(name + "_scaled", spec);
+    }
+  }
+  return variants;
+}
+
+std::vector<Case> MakeCases() {
+  std::vector<Case> cases;
+  const auto add = [&](const std::string& name, ModelSpec spec, int convolution = 0,
+                       bool norm_first = false) {
+    spec.stack.convolution = convolution, spec.stack.norm_first = norm_first;
+    cases.push_back({name, spec});
+  };
+  const auto mixer = [](const char* kind) {
+    MixerSpec spec;
+    spec.kind = kind;
+    return spec;
+  };
+  for (const MixerInfo& info : Mixers()) {
+    bool first = true;
+    for (const auto& [name, spec] : Variants(info)) {
+      add(name + "_frames", OfFrames({spec}), 0, !first);
+      if (info.causal) add(name + "_tokens", OfTokens({spec}), 0, !first);
+      if (info.causal && !info.cross.empty()) {
+        ModelSpec pair = OfTokens({spec});
+        pair.network = NetworkKind::kEncoderDecoder;
+        add(name + "_pair", pair, 0, !first);
+        if (first) add(name + "_pair_first", pair, 0, true);
+      }
+      if (first) {
+        add(name + "_frames_convolution", OfFrames({spec}), 5);
+        if (info.causal) add(name + "_tokens_convolution", OfTokens({spec}), 4, true);
+      }
+      first = false;
+    }
+  }
+  const MixerSpec linear = mixer("causal-linear"), full = mixer("full"), kernel = mixer("kernel"),
+                  reformer = mixer("reformer");
+  MixerSpec floored = linear;
+  floored.feature_map = "rff";
+  add("hybrid_tokens", OfTokens({linear, full, kernel}), 3);
+  add("hybrid_floored_tokens", OfTokens({floored, full}), 0, true);
+  add("hybrid_hashing_tokens", OfTokens({linear, reformer}));
+  add("hybrid_hashing_floored_tokens", OfTokens({reformer, floored}), 3);
+  // One that sees both ways makes the whole network one of utterances; the other stays causal.
+  add("hybrid_frames", OfFrames({linear, full}), 3);
+  add("hybrid_floored_frames", OfFrames({floored, mixer("linear")}));
+  add("hybrid_causal_frames", OfFrames({linear, floored}), 4, true);
+  ModelSpec pair = OfTokens({linear, full});
+  pair.network = NetworkKind::kEncoderDecoder;
+  add("hybrid_pair", pair);
+  ModelSpec lstm = OfFrames({linear});
+  lstm.network = NetworkKind::kLstm;
+  add("lstm_frames", lstm);
+  return cases;
+}
+
+const std::vector<Case>& Cases() {
+  static const std::vector<Case> cases = MakeCases();
+  return cases;
+}
+
+// Tokens, or frames, of some sequences, one behind the other.
+struct Input {
+  Tokens tokens;
+  Floats frames;
+  size_t width = 1;  // floats of a frame
+
+  Input Slice(size_t begin, size_t count) const {
+    const auto cut = [&](const auto& from, size_t each) {
+      if (from.empty()) return from;
+      const auto first = from.begin() + static_cast<ptrdiff_t>(begin * each);
+      return std::decay_t<decltype(from)>(first, first + static_cast<ptrdiff_t>(count * each));
+    };
+    return {cut(tokens, 1), cut(frames, width), width};
+  }
+  void Append(const Input& other) {
+    tokens.insert(tokens.end(), other.tokens.begin(), other.tokens.end());
+    frames.insert(frames.end(), other.frames.begin(), other.frames.end());
+    width = other.width;
+  }
+};
+
+// A case's model in each precision, its inputs, and what its twin gives: made once for all instruction
+// sets.
+class Subject {
+ public:
+  static Subject& Of(const std::string& name) {
+    static std::map<std::string, std::unique_ptr<Subject>> known;
+    std::unique_ptr<Subject>& subject = known[name];
+    for (const Case& one : Cases()) {
+      if (!subject && one.name == name) subject = std::make_unique<Subject>(one.spec);
+    }
+    return *subject;
+  }
+  // Queries and keys of moderate length: similarities that grow or vanish with them magnify what is rounded.
+  explicit Subject(const ModelSpec& spec) : spec_(spec), model_(spec, /*wide=*/2) {
+    for (const Precision precision : kPrecisions) models_[precision] = model_.In(precision);
+  }
+
+  const ModelSpec& spec() const { return spec_; }
+  std::shared_ptr<const Model> In(Precision precision) const { return models_.at(precision); }
+  bool steps() const { return In(Precision::kF32)->steps(); }
+  bool frames() const { return spec_.ReadsFrames(); }
+  bool hashes() const {
+    return std::any_of(spec_.stack.pattern.begin(), spec_.stack.pattern.end(),
+                       [](const MixerSpec& mixer) { return mixer.kind == "reformer"; });
+  }
+
+  // kLongest positions. The first part of a pair has a length of its own.
+  Input Sequence(uint64_t stream) const {
+    if (frames()) {
+      return {
+          {}, model_.RandomFrames(kLongest, stream), static_cast<size_t>(spec_.speech()->Inputs())};
+    }
+    Tokens tokens = model_.RandomTokens(kLongest, stream);
+    if (spec_.encoder_decoder()) {
+      constexpr size_t kFirstParts[] = {5, 0, 26, 1, kMaxLength};
+      const size_t first = kFirstParts[stream % std::size(kFirstParts)];
+      std::replace(tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(first),
+                   Vocabulary::kSeparator, Vocabulary::kFirst);
+      tokens[first] = Vocabulary::kSeparator;
+    }
+    return {tokens, {}, 1};
+  }
+
+  // Of the first positions of Sequence(stream), read in these pieces.
+  const std::vector<Doubles>& Want(Precision precision, uint64_t stream, const Pieces& pieces) {
+    std::vector<Doubles>& want = wants_[{precision, stream, pieces}];
+    if (!want.empty()) return want;
+    size_t length = 0;
+    for (const size_t piece : pieces) length += piece;
+    const Input input = Sequence(stream).Slice(0, length);
+    ModelRef ref(model_.checkpoint(), *In(precision));
+    want = frames() ? ref.Outputs(input.frames, pieces) : ref.Outputs(input.tokens, pieces);
+    return want;
+  }
+
+ private:
+  ModelSpec spec_;
+  TestModel model_;
+  std::map<Precision, std::shared_ptr<const Model>> models_;
+  std::map<std::tuple<Precision, uint64_t, Pieces>, std::vector<Doubles>> wants_;
+};
+
+double Tolerance(Precision precision) {
+  return precision == Precision::kF32 ? 1e-4 : precision == Precision::kBf16 ? 0.02 : 0.05;
+}
+
+void Whole(Engine& engine, size_t batch, const Input& input, size_t length, std::span<float> out) {
+  if (input.frames.empty()) return engine.Whole(batch, input.tokens, length, out);
+  engine.Whole(batch, input.frames, length, out);
+}
+void Prefix(Engine& engine, State& state, const Input& input, size_t length, std::span<float> out) {
+  if (input.frames.empty()) return engine.Prefix(state, input.tokens, length, out);
+  engine.Prefix(state, input.frames, length, out);
+}
+
+// Outputs of one sequence, read in pieces from the state on.
+Floats InPieces(Engine& engine, State& state, const Input& input, const Pieces& pieces) {
+  const size_t width = engine.output_size();
+  Floats all;
+  size_t at = 0;
+  for (const size_t piece : pieces) {
+    Floats out(piece * width);
+    Prefix(engine, state, input.Slice(at, piece), piece, out);
+    all.insert(all.end(), out.begin(), out.end());
+    at += piece;
+  }
+  return all;
+}
+
+double Worst(std::span<const float> got, std::span<const Doubles> want) {
+  double worst = 0;
+  const size_t width = want[0].size();
+  for (size_t i = 0; i < got.size(); ++i) {
+    const double off = std::abs(got[i] - want[i / width][i % width]);
+    if (!(off <= worst)) worst = off;
+  }
+  return worst;
+}
+
+Floats Row(const Floats& rows, size_t row, size_t width) {
+  const auto begin = rows.begin() + static_cast<ptrdiff_t>(row * width);
+  return {begin, begin + static_cast<ptrdiff_t>(width)};
+}
+
+class Conformance : public testing::TestWithParam<std::tuple<std::string, size_t>> {
+ protected:
+  void SetUp() override { kernels::ForceIsa(std::get<0>(GetParam())); }
+  void TearDown() override { kernels::ForceIsa(""); }
+  Subject& subject() const { return Subject::Of(Cases()[std::get<1>(GetParam())].name); }
+};
+INSTANTIATE_TEST_SUITE_P(Mixers, Conformance,
+                         testing::Combine(testing::ValuesIn(kernels::AvailableIsas()),
+                                          testing::Range(size_t{0}, Cases().size())),
+                         [](const auto& info) {
+                           return Cases()[std::get<1>(info.param)].name + "_" +
+                                  std::get<0>(info.param);
+                         });
+
+// Narrow: an int8 step of one input apart, where the twin rounds the other way. Rounded queries may fall on
+// another side of a plane than the twin's, and then a position sees other keys: of narrow models that hash,
+// only the bits of their different forms are compared.
+bool Compares(const Subject& subject, Precision precision) {
+  return precision == Precision::kF32 || !subject.hashes();
+}
+
+TEST_P(Conformance, WholeIsTheReferenceInAnyCompany) {
+  Subject& of = subject();
+  for (const Precision precision : kPrecisions) {
+    SCOPED_TRACE(PrecisionName(precision));
+    Engine one(of.In(precision), {.threads = 1}), two(of.In(precision), {.threads = 2});
+    const size_t width = one.output_size();
+    for (const size_t length : {size_t{1}, size_t{2}, size_t{7}, size_t{33}, kLongest}) {
+      SCOPED_TRACE(length);
+      std::vector<Floats> alone;
+      Input together;
+      for (uint64_t i = 0; i < 3; ++i) {
+        const Input input = of.Sequence(i).Slice(0, length);
+        together.Append(input);
+        Floats& out = alone.emplace_back(length * width);
+        Whole(one, 1, input, length, out);
+        if (i > 0 || !Compares(of, precision)) continue;
+        EXPECT_LT(Worst(out, of.Want(precision, i, {length})), Tolerance(precision));
+      }
+      for (Engine* engine : {&one, &two}) {
+        for (const size_t batch : {1, 3}) {
+          Floats all(batch * length * width), last(batch * width);
+          const Input input = together.Slice(0, batch * length);
+          Whole(*engine, batch, input, length, all);
+          Whole(*engine, batch, input, length, last);
+          for (size_t i = 0; i < batch; ++i) {
+            const auto begin = all.begin() + static_cast<ptrdiff_t>(i * length * width);
+            EXPECT_EQ(Floats(begin, begin + static_cast<ptrdiff_t>(length * width)), alone[i]) << i;
+            EXPECT_EQ(Row(last, i, width), Row(alone[i], length - 1, width)) << i;
+          }
+        }
+      }
+    }
+  }
+}
+
+// Pieces of one are steps.
+TEST_P(Conformance, PiecesAndStepsAreTheReference) {
+  Subject& of = subject();
+  if (!of.steps()) GTEST_SKIP() << "is no RNN";
+  const std::vector<Pieces> cuts = {Pieces(33, 1),    {33},       {7, 26},   {1, 32},  {32, 1},
+                                    {4, 1, 2, 1, 25}, {kLongest}, {60, 140}, {193, 7}, {1, 199},
+                                    {6, 194}};
+  for (const Precision precision : kPrecisions) {
+    for (const Pieces& pieces : cuts) {
+      SCOPED_TRACE(StrCat(PrecisionName(precision), ", ", pieces.size(), " pieces, the first of ",
+                          pieces[0]));
+      size_t length = 0;
+      for (const size_t piece : pieces) length += piece;
+      for (const uint64_t stream : {0, 2}) {
+        const Input input = of.Sequence(stream).Slice(0, length);
+        Floats first;
+        for (const int threads : {1, 2}) {
+          Engine engine(of.In(precision), {.threads = threads});
+          State state = engine.NewState(1);
+          const Floats got = InPieces(engine, state, input, pieces);
+          EXPECT_EQ(state.position(), length);
+          EXPECT_LT(Worst(got, of.Want(precision, stream, pieces)), Tolerance(precision));
+          if (first.empty()) first = got;
+          EXPECT_EQ(got, first) << threads << " threads";
+        }
+      }
+    }
+  }
+}
+
+// A model without a state of its own reads everything again. Where it hashes, positions are cut into chunks
+// by their number, so that the outputs of a prefix are not those within a longer whole: each piece gives
+// what the whole does that ends with it.
+TEST_P(Conformance, WhatIsNoRnnGivesTheWholeOfEachPrefix) {
+  Subject& of = subject();
+  if (of.steps()) GTEST_SKIP() << "is an RNN";
+  for (const Precision precision : kPrecisions) {
+    SCOPED_TRACE(PrecisionName(precision));
+    Engine engine(of.In(precision), {.threads = 2});
+    if (of.frames()) {
+      EXPECT_THROW(engine.NewState(1), Error);
+      continue;
+    }
+    const size_t width = engine.output_size();
+    const Input input = of.Sequence(0);
+    for (const Pieces& pieces : std::vector<Pieces>{{1, 1, 1, 6, 1, 23}, {50, 1, 149}}) {
+      State state = engine.NewState(1);
+      size_t read = 0;
+      for (const size_t piece : pieces) {
+        Floats got(piece * width), last(width), whole((read + piece) * width);
+        State fork = state.Clone();
+        Prefix(engine, state, input.Slice(read, piece), piece, got);
+        Prefix(engine, fork, input.Slice(read, piece), piece, last);
+        read += piece;
+        Whole(engine, 1, input.Slice(0, read), read, whole);
+        EXPECT_EQ(got, Floats(whole.end() - static_cast<ptrdiff_t>(piece * width), whole.end()))
+            << read;
+        EXPECT_EQ(last, Row(whole, read - 1, width)) << read;
+        EXPECT_EQ(state.position(), read);
+        if (!Compares(of, precision)) continue;
+        const std::vector<Doubles>& want = of.Want(precision, 0, {read});
+        EXPECT_LT(Worst(got, std::span(want).last(piece)), Tolerance(precision)) << read;
+      }
+    }
+  }
+}
+
+// Pieces of unequal lengths in one call; then a step, which shows what was kept.
+TEST_P(Conformance, PackedPiecesAreWhatTheyAreAlone) {
+  Subject& of = subject();
+  if (of.frames()) GTEST_SKIP() << "frames are read in pieces of one length";
+  for (const Precision precision : kPrecisions) {
+    for (const int threads : {1, 2, 3}) {
+      Engine engine(of.In(precision), {.threads = threads});
+      for (const std::vector<size_t>& lengths : std::vector<std::vector<size_t>>{
+               {5, 2, 40, 3, 17, 9}, {4, 4}, {3, 1, 6}, {2, 7, 150, 60}}) {
+        const size_t width = engine.output_size(), batch = lengths.size();
+        // Some have read other pieces already; the last one is not named.
+        State state = engine.NewState(batch + 1);
+        const std::vector<size_t> older = {0, batch};
+        Input begun = of.Sequence(0).Slice(0, 9);
+        begun.Append(of.Sequence(batch).Slice(0, 9));
+        engine.Prefix(state, older, begun.tokens, 9, {});
+        State apart = state.Clone();
+        std::vector<size_t> chosen, own;
+        Input packed, next;
+        for (size_t i = batch; i-- > 0;) {
+          chosen.push_back(i), own.push_back(lengths[i]);
+          const size_t at = i == 0 ? 9 : 0;
+          packed.Append(of.Sequence(i).Slice(at, lengths[i]));
+          next.Append(of.Sequence(i).Slice(at + lengths[i], 1));
+        }
+        Floats got(batch * width), want = got, after = got, after_want = got;
+        engine.Prefix(state, chosen, own, packed.tokens, got);
+        for (size_t i = 0, at = 0; i < batch; at += own[i++]) {
+          engine.Prefix(apart, {&chosen[i], 1}, packed.Slice(at, own[i]).tokens, own[i],
+                        std::span(want).subspan(i * width, width));
+        }
+        EXPECT_EQ(got, want) << PrecisionName(precision) << " " << threads << " " << batch;
+        engine.Step(state, chosen, next.tokens, after);
+        engine.Step(apart, chosen, next.tokens, after_want);
+        EXPECT_EQ(after, after_want) << PrecisionName(precision) << " " << threads << " " << batch;
+        EXPECT_EQ(state.position(batch), 9u);
+      }
+    }
+  }
+}
+
+// A piece, steps and a piece again, beside others.
+TEST_P(Conformance, CompanyAndThreadsChangeNoBit) {
+  Subject& of = subject();
+  if (of.frames() && !of.steps()) GTEST_SKIP() << "keeps no state";
+  const Pieces pieces = {7, 1, 1, 1, 22, 1, 40};
+  for (const Precision precision : kPrecisions) {
+    SCOPED_TRACE(PrecisionName(precision));
+    std::map<uint64_t, Floats> alone;
+    for (const int threads : {1, 2, 3}) {
+      Engine engine(of.In(precision), {.threads = threads});
+      const size_t width = engine.output_size();
+      for (const size_t batch : {1, 2, 3, 17}) {
+        if (batch > 3 && threads == 3) continue;
+        State state = engine.NewState(batch);
+        std::vector<Input> inputs;
+        for (size_t i = 0; i < batch; ++i) inputs.push_back(of.Sequence(i));
+        std::vector<Floats> got(batch);
+        size_t at = 0;
+        for (const size_t piece : pieces) {
+          Input block;
+          for (const Input& input : inputs) block.Append(input.Slice(at, piece));
+          Floats out(batch * piece * width);
+          Prefix(engine, state, block, piece, out);
+          for (size_t i = 0; i < batch; ++i) {
+            const auto begin = out.begin() + static_cast<ptrdiff_t>(i * piece * width);
+            got[i].insert(got[i].end(), begin, begin + static_cast<ptrdiff_t>(piece * width));
+          }
+          at += piece;
+        }
+        for (const size_t i : {size_t{0}, batch / 2, batch - 1}) {
+          if (!alone.count(i)) {
+            Engine single(of.In(precision), {.threads = 1});
+            State own = single.NewState(1);
+            alone[i] = InPieces(single, own, inputs[i], pieces);
+          }
+          EXPECT_EQ(got[i], alone[i]) << threads << " threads, " << i << " of " << batch;
+        }
+      }
+    }
+  }
+}
+
+// Copies go on as the original does, wherever it stands: before and behind the separator of a pair, and past
+// the positions that a cache had room for.
+TEST_P(Conformance, CopiesGoOnBitForBit) {
+  Subject& of = subject();
+  if (of.frames() && !of.steps()) GTEST_SKIP() << "keeps no state";
+  const std::string path =
+      (std::filesystem::temp_directory_path() / StrCat("linnet_conformance_test.", getpid()))
+          .string();
+  for (const Precision precision : kPrecisions) {
+    const auto model = of.In(precision);
+    Engine engine(model, {.threads = 2});
+    const size_t width = engine.output_size();
+    for (const Pieces& before : std::vector<Pieces>{{4}, {1, 1, 1}, {25, 1, 1}, {90, 1}}) {
+      SCOPED_TRACE(StrCat(PrecisionName(precision), ", ", before.size(), " pieces, the first of ",
+                          before[0]));
+      size_t read = 0;
+      for (const size_t piece : before) read += piece;
+      const Pieces after = {1, 1, 9, 1};
+      std::vector<Floats> want;
+      State state;
+      for (uint64_t i = 0; i < 2; ++i) {
+        State own = engine.NewState(1);
+        InPieces(engine, own, of.Sequence(i), before);
+        state.Append(own);
+        want.push_back(InPieces(engine, own, of.Sequence(i).Slice(read, 12), after));
+      }
+      // Sequence i of `copy` goes on as sequence which[i] does.
+      const auto check = [&](State copy, const std::vector<size_t>& which) {
+        ASSERT_EQ(copy.batch(), which.size());
+        std::vector<Floats> got(which.size());
+        size_t at = read;
+        for (const size_t piece : after) {
+          Input block;
+          for (const size_t i : which) block.Append(of.Sequence(i).Slice(at, piece));
+          Floats out(which.size() * piece * width);
+          Prefix(engine, copy, block, piece, out);
+          for (size_t i = 0; i < which.size(); ++i) {
+            const auto begin = out.begin() + static_cast<ptrdiff_t>(i * piece * width);
+            got[i].insert(got[i].end(), begin, begin + static_cast<ptrdiff_t>(piece * width));
+          }
+          at += piece;
+        }
+        for (size_t i = 0; i < which.size(); ++i) EXPECT_EQ(got[i], want[which[i]]) << i;
+      };
+      check(state.Clone(), {0, 1});
+      check(state.Fork(2), {0, 0, 1, 1});
+      check(state.Select(std::vector<size_t>{1, 0, 1}), {1, 0, 1});
+      State both = state.Clone();
+      both.Append(state.Select(std::vector<size_t>{1}));
+      check(std::move(both), {0, 1, 1});
+      // In the place of one that is further on, or has read nothing.
+      State assigned = engine.NewState(2);
+      assigned.Assign(1, state.Select(std::vector<size_t>{0}));
+      check(assigned.Select(std::vector<size_t>{1}), {0});
+      State further = engine.NewState(1);
+      InPieces(engine, further, of.Sequence(3), {120});
+      further.Assign(0, state.Select(std::vector<size_t>{1}));
+      check(std::move(further), {1});
+      state.Save(path, *model);
+      check(State::Load(path, *model), {0, 1});
+      // One that has been reset reads as if it were new.
+      State again = state.Clone();
+      again.Reset(0);
+      EXPECT_EQ(again.position(0), 0u);
+      State fresh = engine.NewState(1), chosen = again.Select(std::vector<size_t>{0});
+      EXPECT_EQ(InPieces(engine, chosen, of.Sequence(4), {3, 1, 1, 20}),
+                InPieces(engine, fresh, of.Sequence(4), {3, 1, 1, 20}));
+    }
+  }
+  std::filesystem::remove(path);
+}
+
+}  // namespace
+}  // namespace linnet
