@@ -34,6 +34,7 @@ REGISTRIES = (
 COMPARES = (
     ("linnet/tasks/*/*", "", "a task's own folder"),
     ("linnet/model/spec.cc", r"\btask\b", "the file format: files of the first versions have only the task's name"),
+    ("linnet/runtime/model_ref.h", r"\bkind\b", "the plain twin of the mixers' files, for tests and benchmarks"),
     ("linnet/cli/verb_export.cc", r"\bkind\b", "the file format of fast-transformers, which has some attentions"),
     ("linnet/cli/verb_import.cc", r"\bkind\b", "the same: options for what its files do not say"),
     ("linnet/train/config.cc", "lr_decay_form", "the form of a decay, not an attention"),
