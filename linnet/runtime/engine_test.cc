@@ -36,12 +36,7 @@ void CheckCut(const std::shared_ptr<const Model>& model, const std::vector<Doubl
     engine.Step(state, std::span(tokens).subspan(t, 1), std::span(got).subspan(t * width, width));
   }
   EXPECT_EQ(state.position(), tokens.size());
-  double worst = 0;
-  for (size_t i = 0; i < got.size(); ++i) {
-    const double off = std::abs(got[i] - want[i / width][i % width]);
-    if (!(off <= worst)) worst = off;
-  }
-  EXPECT_LT(worst, tolerance) << "cut at " << cut << ", threads " << threads;
+  EXPECT_LT(Worst(got, want), tolerance) << "cut at " << cut << ", threads " << threads;
 }
 
 TEST_P(RuntimeTest, PrefixAndStepsMatchTheReferenceAtEveryCut) {

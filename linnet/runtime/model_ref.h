@@ -613,7 +613,13 @@ class ModelRef {
     if (PrecisionOf(tensor) == Precision::kBf16) {
       std::transform(part.begin(), part.end(), rounded.begin(), kernels::RoundedToBFloat16);
     } else if (PrecisionOf(tensor) == Precision::kInt8) {
-      rounded = kernels::Int8RowRef(part.size(), part.data());
+      // Rows so small that their scale would be no normal float count as zeros.
+      float most = 0;
+      for (const float value : part) most = std::max(most, std::abs(value));
+      rounded.assign(part.size(), 0);
+      if (most / 127 > std::numeric_limits<float>::min()) {
+        rounded = kernels::Int8RowRef(part.size(), part.data());
+      }
     }
     for (size_t o = 0; o < y.size(); ++o) {
       const double* weight = matrix.weight.data() + o * x.size() + begin;

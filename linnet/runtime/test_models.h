@@ -15,6 +15,7 @@
 #include <fstream>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -188,6 +189,18 @@ std::string ErrorOf(Body body) {
   }
   ADD_FAILURE() << "no error";
   return "";
+}
+
+// The largest difference of outputs, [positions][width], from those of a twin; infinity where one is no
+// number.
+inline double Worst(std::span<const float> got, std::span<const Doubles> want) {
+  const size_t width = want[0].size();
+  double worst = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    const double off = std::abs(got[i] - want[i / width][i % width]);
+    worst = std::max(worst, std::isnan(off) ? INFINITY : off);
+  }
+  return worst;
 }
 
 inline bool Contains(const std::string& text, const std::string& part) {
