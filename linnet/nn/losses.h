@@ -23,7 +23,7 @@ torch::Tensor CrossEntropyNats(const torch::Tensor& logits, const torch::Tensor&
 torch::Tensor MaskedCrossEntropy(const torch::Tensor& logits, const torch::Tensor& targets,
                                  const torch::Tensor& mask);
 
-// The CTC loss, nats [N] (ops/ctc.h); data/ctc.h says which paths stand for a sequence.
+// The CTC loss, nats [N] (ops/ctc.h); tasks/speech/ctc.h says which paths stand for a sequence.
 torch::Tensor CtcNats(const torch::Tensor& log_probs, const torch::Tensor& targets,
                       const torch::Tensor& input_lengths, const torch::Tensor& target_lengths,
                       int64_t blank = 0);

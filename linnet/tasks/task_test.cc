@@ -79,12 +79,14 @@ TEST(Task, OneFromOutsideIsMeasuredThroughTheRegistry) {
   const auto task = FindTask(model->spec().task);
   ASSERT_TRUE(task);
   Engine engine(model, {.threads = 1});
+  EvalOptions options;
+  options.limit = 5;
   size_t reports = 0, last = 0;
   const auto report = [&](size_t done, size_t total) {
     ++reports, last = done;
     EXPECT_EQ(total, 5u);
   };
-  const Evaluation result = task->evaluate({.limit = 5}, engine, report);
+  const Evaluation result = task->evaluate(options, engine, report);
   EXPECT_EQ(result.record.at("tokens"), 5);
   EXPECT_EQ(reports, 5u);
   EXPECT_EQ(last, 5u);

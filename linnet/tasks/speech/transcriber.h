@@ -36,7 +36,7 @@ struct Transcript {
   std::vector<Phone> phones = {};
   std::vector<int> classes = {};  // the same as numbers in the model's list of phones, from 0 on
   double seconds = 0;             // of sound
-  double log_probability = 0;     // data/ctc.h
+  double log_probability = 0;     // ctc.h
 };
 
 // What about a recording makes its transcript worse: silence, clipping, a rate below the model's.
