@@ -354,12 +354,12 @@ class Text(Case):
     def test_bytes_and_characters(self):
         gelu = ["--activation", "gelu"]
         for changes, options, said in (
-                ({}, gelu, "text of 256 bytes"),
+                ({}, gelu, "text, 256 bytes"),
                 ({"positions": "sequence"}, [*gelu, "--context", "24"], "a context of 24"),
-                ({"tied": True}, gelu, "text of 256 bytes"),
-                (self.letters, [*gelu, "--characters", "letters.txt"], "text of 14 characters"),
+                ({"tied": True}, gelu, "text, 256 bytes"),
+                (self.letters, [*gelu, "--characters", "letters.txt"], "text, 14 characters"),
                 ({**self.letters, "tied": True}, [*gelu, "--characters", "letters.txt"],
-                 "text of 14 characters")):
+                 "text, 14 characters")):
             spec = {**TEXT_SPEC, **changes}
             path = self.write("m.safetensors", safetensors(spec, text_tensors(spec)))
             self.assertIn(said, self.round_trip(path, *options))
@@ -411,7 +411,7 @@ class Text(Case):
     def test_an_encoder_and_a_decoder(self):
         spec = {**self.letters, "task": "couplet", "network": "encoder-decoder"}
         path = self.write("m.safetensors", safetensors(spec, text_tensors(spec)))
-        self.assertIn("couplet of 14 characters",
+        self.assertIn("couplet, 14 characters",
                       self.round_trip(path, "--activation", "gelu", "--characters", "letters.txt"))
         self.linnet("couplet", "b.safetensors", "shore")
         self.linnet("export", path, "--format", "safetensors", "--out", "a.safetensors")
@@ -479,7 +479,7 @@ class Import(Case):
     def test_golden_model(self):
         said = self.linnet("import", GOLDEN / "image_model.pth", "--heads", "4", "--width", "8",
                            "--height", "8", "--out", "g.safetensors")
-        self.assertIn("images of 8 x 8, 2 layers of 32, 4 heads", said)
+        self.assertIn("images of 8 x 8, gray, 2 layers of 32, 4 heads", said)
         self.assertIn("taken as said: activation relu, attention causal-linear", said)
         tensors, golden = read(self.dir / "g.safetensors")[0], \
             read(GOLDEN / "image_model.safetensors")[0]

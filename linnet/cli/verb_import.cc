@@ -151,25 +151,11 @@ ReferenceModel ReadModel(const Options& options, const Source& source) {
   return FromReference(source.tensors(), options.file, choices);
 }
 
-// "images of 28 x 28", "text of 256 bytes".
-std::string DescribeTask(const ModelSpec& spec) {
-  if (const ImageSpec* image = spec.image()) {
-    return StrCat("images of ", image->width, " x ", image->height,
-                  image->channels == 3 ? " RGB" : "");
-  }
-  if (const TextSpec* text = spec.text()) {
-    return StrCat(spec.task, " of ", spec.input.vocabulary - Vocabulary::kFirst, " ", text->unit,
-                  "s");
-  }
-  if (spec.speech() != nullptr) return StrCat(spec.task, " of ", spec.head.classes - 1, " phones");
-  return StrCat(spec.task, " of ", spec.input.vocabulary - 1, " tokens");
-}
-
 void Print(const Options& options, const ReferenceModel& model, bool described,
            const std::string& first_value) {
   const ModelSpec& spec = model.spec();
   const StackSpec& stack = spec.stack;
-  std::cout << options.out << ": " << DescribeTask(spec) << ", " << stack.layers() << " layers of "
+  std::cout << options.out << ": " << DescribeTask(spec).front().second << ", " << stack.layers() << " layers of "
             << stack.d_model << ", " << (spec.lstm() ? "" : StrCat(stack.mixer().heads, " heads, "))
             << FormatCount(static_cast<double>(ParameterCount(spec))) << " parameters\n";
   if (!described) {

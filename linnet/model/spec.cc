@@ -1,6 +1,7 @@
 #include "linnet/model/spec.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <initializer_list>
 #include <iterator>
@@ -173,10 +174,6 @@ void DropUnused(const ModelSpec& spec, json& object) {
   if (!spec.ReadsFrames()) drop({"network", "convolution"});
   if (!spec.text()) drop({"tied"});
   if (spec.text() || spec.ReadsFrames()) drop({"mixtures", "positions", "pixel_above"});
-  if (spec.text() && spec.text()->unit == TextUnit::kByte &&
-      WithPart({{"task", spec.task}}).text()) {
-    object.erase("unit"), object.erase("characters");
-  }
 }
 
 // Reads the fields that VisitMixer() or VisitFields() name, and takes them out of the object.
@@ -232,6 +229,7 @@ class Validator {
   Validator(const ModelSpec& spec, const std::string& where) : spec_(spec), where_(where) {}
 
   void Run() const {
+    Task();
     Mixers();
     Stack();
     Input();
@@ -249,6 +247,15 @@ class Validator {
   void InRange(const char* name, int value, int low, int high) const {
     Require(value >= low && value <= high, name, " is ", value, "; it must be between ", low,
             " and ", high);
+  }
+
+  // Names of tasks are shown and compared: they are plain words.
+  void Task() const {
+    constexpr size_t kLongest = 64;
+    const auto plain = [](unsigned char c) { return std::isalnum(c) || c == '-' || c == '_'; };
+    Require(!spec_.task.empty() && spec_.task.size() <= kLongest &&
+                std::all_of(spec_.task.begin(), spec_.task.end(), plain),
+            "task ", Quote(spec_.task), " is not a name of letters, digits, - and _");
   }
 
   void Mixers() const {
