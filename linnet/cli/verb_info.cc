@@ -149,7 +149,7 @@ void PrintMixers() {
 
 void Run(const Options& options) {
   if (options.mixers) return PrintMixers();
-  if (options.model.empty()) throw InputError("MODEL is required, or --mixers");
+  if (options.model.empty()) throw InputError("MODEL is required, or --mixers; see linnet info --help");
   const Checkpoint checkpoint = Checkpoint::Open(options.model);
   const ModelSpec& spec = checkpoint.spec();
   const int64_t parameters = ParameterCount(spec);
