@@ -350,6 +350,10 @@ class Info(Case):
             self.assertIsNone(info["training"])
             self.assertIn(fault, info["training_fault"])
 
+    def test_the_page_has_the_table_of_the_registry(self):
+        page = pathlib.Path(__file__).resolve().parent.parent / "docs/attention/README.md"
+        self.assertIn(self.linnet("info", "--mixers"), page.read_text())
+
     def test_what_is_no_rnn_keeps_its_tokens(self):
         path = self.write("reformer.safetensors", model(IMAGE_SPEC, attention="reformer"))
         self.assertEqual(self.linnet_json("info", path)["state_bytes"], 4 * 784)
