@@ -216,10 +216,9 @@ TEST(Engine, PrefixGivesAllOutputsTheLastOrNone) {
   EXPECT_EQ(next_a, next_c);
 }
 
-// What a sequence gets in a state with others that are further on, less far, or new, is what it gets
-// alone.
-// More threads than processors: barriers make them wait for the scheduler, and the engine goes over to
-// one thread and back.
+// What a sequence gets in a state with others that are further on, less far, or new, is what it
+// gets alone. More threads than processors: barriers make them wait for the scheduler, and the
+// engine goes over to one thread and back.
 TEST(Engine, ACrowdChangesNoBit) {
   const Tokens tokens = Grid().RandomTokens(299, 0);
   std::vector<Floats> got;
@@ -295,12 +294,13 @@ TEST_P(RuntimeTest, WholeSequencesMatchTheReference) {
     const auto length = static_cast<size_t>(spec.input.max_length);
     Tokens tokens = model.RandomTokens(3 * length, 0);
     for (const Precision precision : {Precision::kF32, Precision::kBf16, Precision::kInt8}) {
-      // Rounded queries may fall on two sides of a plane: then the same bits in any company are all.
+      // Rounded queries may fall on two sides of a plane: then the same bits in any company are
+      // all.
       const bool compare = precision == Precision::kF32 || spec.stack.mixer().kind != "reformer";
       const auto in = model.In(precision);
-      const std::vector<Doubles> want =
-          model.Outputs(Tokens(tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(length)), *in,
-                        /*prefix=*/length);
+      const std::vector<Doubles> want = model.Outputs(
+          Tokens(tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(length)), *in,
+          /*prefix=*/length);
       Floats first;
       for (int threads : {1, 2}) {
         Engine engine(in, {.threads = threads});

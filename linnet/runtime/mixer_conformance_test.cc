@@ -1,5 +1,6 @@
-// Every mixer that is registered, in every form in which the engine runs it: whole, in pieces, in steps,
-// packed, batched, forked, saved and restored, in each precision and on each instruction set.
+// Every mixer that is registered, in every form in which the engine runs it: whole, in pieces, in
+// steps, packed, batched, forked, saved and restored, in each precision and on each instruction
+// set.
 //
 // Numbers are compared with ModelRef. What must be the same computation is compared bit for bit.
 #include <gtest/gtest.h>
@@ -179,8 +180,8 @@ struct Input {
   }
 };
 
-// A case's model in each precision, its inputs, and what its twin gives: made once for all instruction
-// sets.
+// A case's model in each precision, its inputs, and what its twin gives: made once for all
+// instruction sets.
 class Subject {
  public:
   static Subject& Of(const std::string& name) {
@@ -191,7 +192,8 @@ class Subject {
     }
     return *subject;
   }
-  // Queries and keys of moderate length: similarities that grow or vanish with them magnify what is rounded.
+  // Queries and keys of moderate length: similarities that grow or vanish with them magnify what is
+  // rounded.
   explicit Subject(const ModelSpec& spec) : spec_(spec), model_(spec, /*wide=*/2) {
     for (const Precision precision : kPrecisions) models_[precision] = model_.In(precision);
   }
@@ -317,9 +319,9 @@ INSTANTIATE_TEST_SUITE_P(Mixers, StateConformance, CasesWhere([](const ModelSpec
                          }),
                          NameOfTest);
 
-// Narrow: an int8 step of one input apart, where the twin rounds the other way. Rounded queries may fall on
-// another side of a plane than the twin's, and then a position sees other keys: of narrow models that hash,
-// only the bits of their different forms are compared.
+// Narrow: an int8 step of one input apart, where the twin rounds the other way. Rounded queries may
+// fall on another side of a plane than the twin's, and then a position sees other keys: of narrow
+// models that hash, only the bits of their different forms are compared.
 bool Compares(const Subject& subject, Precision precision) {
   return precision == Precision::kF32 || !subject.hashes();
 }
@@ -393,9 +395,9 @@ TEST_P(RnnConformance, PiecesAndStepsAreTheReference) {
   }
 }
 
-// A model without a state of its own reads everything again. Where it hashes, positions are cut into chunks
-// by their number, so that the outputs of a prefix are not those within a longer whole: each piece gives
-// what the whole does that ends with it.
+// A model without a state of its own reads everything again. Where it hashes, positions are cut
+// into chunks by their number, so that the outputs of a prefix are not those within a longer whole:
+// each piece gives what the whole does that ends with it.
 TEST_P(NoRnnConformance, WhatIsNoRnnGivesTheWholeOfEachPrefix) {
   Subject& of = subject();
   for (const Precision precision : kPrecisions) {
@@ -510,8 +512,8 @@ TEST_P(StateConformance, CompanyAndThreadsChangeNoBit) {
   }
 }
 
-// Copies go on as the original does, wherever it stands: before and behind the separator of a pair, and past
-// the positions that a cache had room for.
+// Copies go on as the original does, wherever it stands: before and behind the separator of a pair,
+// and past the positions that a cache had room for.
 TEST_P(StateConformance, CopiesGoOnBitForBit) {
   Subject& of = subject();
   const std::string path =

@@ -1,5 +1,5 @@
-// Linear attention: over the past from sums that steps fold (kernels/linear_step.h) or prefixes extend, over
-// a whole sequence, and over the memory of an encoder.
+// Linear attention: over the past from sums that steps fold (kernels/linear_step.h) or prefixes
+// extend, over a whole sequence, and over the memory of an encoder.
 #include <algorithm>
 #include <cmath>
 

@@ -1,7 +1,7 @@
-// The plain double-precision twin of the engine: the network written out over a checkpoint's tensors,
-// all positions at once. For a model that runs narrow, weights and activations are rounded as the
-// engine rounds them, and nothing else is. Of the packed model it takes the cut into groups alone, which
-// says what is rounded together.
+// The plain double-precision twin of the engine: the network written out over a checkpoint's
+// tensors, all positions at once. For a model that runs narrow, weights and activations are rounded
+// as the engine rounds them, and nothing else is. Of the packed model it takes the cut into groups
+// alone, which says what is rounded together.
 //
 //   ModelRef ref(checkpoint, *model);
 //   ref.Outputs(tokens)                    // [positions][outputs], as steps give them
@@ -161,7 +161,8 @@ class MixerRef {
       }
       return out;
     }
-    // Sums that steps round while they read them, and pieces do not. Maps with a floor have steps alone.
+    // Sums that steps round while they read them, and pieces do not. Maps with a floor have steps
+    // alone.
     const double floor = Floor(features);
     kernels::LinearStepRef state(features, value_dim(),
                                  {kernels::FeatureMap::kIdentity, true, spec_.eps}, head.narrow,
@@ -277,8 +278,8 @@ class MixerRef {
     return out;
   }
 
-  // Buckets only sort: of this order a position sees its own chunk and the one before. The mean of the
-  // rounds.
+  // Buckets only sort: of this order a position sees its own chunk and the one before. The mean of
+  // the rounds.
   Rows Simple(const Head& head) const {
     const Rows q = Stretched(head.q);
     const size_t length = q.size(), chunk = std::min(Size(spec_.lsh_chunk), length);
@@ -322,7 +323,8 @@ class ModelRef {
  public:
   using Row = std::vector<double>;
   using Rows = std::vector<Row>;  // one a position
-  // Lengths of the calls that read a sequence, one behind the other; their sum is that of the sequence.
+  // Lengths of the calls that read a sequence, one behind the other; their sum is that of the
+  // sequence.
   using Pieces = std::vector<size_t>;
 
   // `model` is the same checkpoint, as the engine has it. Both must outlive this.
@@ -332,8 +334,9 @@ class ModelRef {
         precision_(model.precision()),
         spec_(checkpoint.spec()) {}
 
-  // The head's outputs at each position, of which the first `prefix` are read at once (there narrow models
-  // round no sums), the others one by one; or in these pieces. What is no RNN reads the whole.
+  // The head's outputs at each position, of which the first `prefix` are read at once (there narrow
+  // models round no sums), the others one by one; or in these pieces. What is no RNN reads the
+  // whole.
   Rows Outputs(const std::vector<int32_t>& tokens, size_t prefix = 0) {
     return Outputs(tokens, PrefixAndSteps(tokens.size(), prefix));
   }

@@ -33,7 +33,8 @@ using Tokens = std::vector<int32_t>;
 // Nothing in it is a multiple of anything.
 inline ModelSpec RaggedImages() {
   ModelSpec spec;
-  spec.stack.repeat = 2, spec.stack.mixer().heads = 3, spec.stack.mixer().query_dim = 5, spec.stack.mixer().value_dim = 7, spec.stack.d_model = 24;
+  spec.stack.repeat = 2, spec.stack.mixer().heads = 3, spec.stack.mixer().query_dim = 5,
+  spec.stack.mixer().value_dim = 7, spec.stack.d_model = 24;
   spec.stack.d_ff = 50, spec.input.value_embedding = 14, spec.head.mixtures = 3;
   spec.image()->width = 5, spec.image()->height = 4, spec.input.max_length = 19;
   return spec;
@@ -42,8 +43,10 @@ inline ModelSpec RaggedImages() {
 // Every way of saying where a byte stands, and the other order of norms.
 inline ModelSpec GridImages() {
   ModelSpec spec = RaggedImages();
-  spec.input.value_embedding = 8, spec.input.positions = Positions::kGrid, spec.input.pixel_above = true;
-  spec.image()->channels = 3, spec.image()->height = 20, spec.input.max_length = 299;  // longer than a block
+  spec.input.value_embedding = 8, spec.input.positions = Positions::kGrid,
+  spec.input.pixel_above = true;
+  spec.image()->channels = 3, spec.image()->height = 20,
+  spec.input.max_length = 299;  // longer than a block
   spec.stack.norm_first = true;
   return spec;
 }
@@ -51,17 +54,21 @@ inline ModelSpec GridImages() {
 // More heads and hidden units than groups, no positions, no final norm, longer than a block.
 inline ModelSpec LongCopy() {
   ModelSpec spec;
-  spec.task = "copy", spec.part = std::monostate(), spec.head.kind = HeadKind::kCategorical, spec.input.vocabulary = spec.head.classes = 7;
-  spec.stack.repeat = 1, spec.stack.mixer().heads = 10, spec.stack.mixer().query_dim = 2, spec.stack.mixer().value_dim = 3, spec.stack.d_model = 17;
+  spec.task = "copy", spec.part = std::monostate(), spec.head.kind = HeadKind::kCategorical,
+  spec.input.vocabulary = spec.head.classes = 7;
+  spec.stack.repeat = 1, spec.stack.mixer().heads = 10, spec.stack.mixer().query_dim = 2,
+  spec.stack.mixer().value_dim = 3, spec.stack.d_model = 17;
   spec.stack.d_ff = 149, spec.input.value_embedding = 17, spec.input.max_length = 250;
   spec.stack.activation = Activation::kRelu, spec.stack.final_norm = false;
   return spec;
 }
 
-// More groups than one of every kind in narrow models too, and a wide channel that needs its factor.
+// More groups than one of every kind in narrow models too, and a wide channel that needs its
+// factor.
 inline ModelSpec WideImages() {
   ModelSpec spec = RaggedImages();
-  spec.stack.mixer().heads = 5, spec.stack.mixer().query_dim = 24, spec.stack.mixer().value_dim = 40, spec.stack.d_model = 80, spec.stack.d_ff = 330;
+  spec.stack.mixer().heads = 5, spec.stack.mixer().query_dim = 24,
+  spec.stack.mixer().value_dim = 40, spec.stack.d_model = 80, spec.stack.d_ff = 330;
   spec.stack.activation = Activation::kGelu;
   return spec;
 }
@@ -69,14 +76,16 @@ inline ModelSpec WideImages() {
 // Positions added, one matrix for embedding and head.
 inline ModelSpec TiedText() {
   ModelSpec spec = RaggedImages();
-  spec.task = "text", spec.head.kind = HeadKind::kCategorical, spec.input.positions = Positions::kAdded, spec.head.tied = true;
+  spec.task = "text", spec.head.kind = HeadKind::kCategorical,
+  spec.input.positions = Positions::kAdded, spec.head.tied = true;
   spec.part = TextSpec{.unit = TextUnit::kCharacter, .characters = "abcdefghijklmnopqrstuvwxyz"};
-  spec.input.vocabulary = spec.head.classes = 29, spec.input.value_embedding = spec.stack.d_model, spec.input.max_length = 60;
+  spec.input.vocabulary = spec.head.classes = 29, spec.input.value_embedding = spec.stack.d_model,
+  spec.input.max_length = 60;
   return spec;
 }
 
-// A model with random weights, in each precision, and its plain twins. One channel of what layers read is
-// `wide` times as large as the others.
+// A model with random weights, in each precision, and its plain twins. One channel of what layers
+// read is `wide` times as large as the others.
 class TestModel {
  public:
   explicit TestModel(const ModelSpec& spec, float wide = 25) : spec_(spec) {
@@ -174,7 +183,8 @@ inline const TestModel& Copy() {
 
 inline ModelSpec Hashing(ModelSpec spec) {
   spec.stack.mixer().kind = "reformer";
-  spec.stack.mixer().lsh_rounds = 2, spec.stack.mixer().lsh_buckets = 6, spec.stack.mixer().lsh_chunk = 7;
+  spec.stack.mixer().lsh_rounds = 2, spec.stack.mixer().lsh_buckets = 6,
+  spec.stack.mixer().lsh_chunk = 7;
   return spec;
 }
 
@@ -191,8 +201,8 @@ std::string ErrorOf(Body body) {
   return "";
 }
 
-// The largest difference of outputs, [positions][width], from those of a twin; infinity where one is no
-// number.
+// The largest difference of outputs, [positions][width], from those of a twin; infinity where one
+// is no number.
 inline double Worst(std::span<const float> got, std::span<const Doubles> want) {
   const size_t width = want[0].size();
   double worst = 0;
