@@ -63,7 +63,7 @@ class PackageTest(unittest.TestCase):
         headers = self.headers()
         self.assertEqual(set(headers), {"", "base", "io", "kernels", "model", "runtime", "tasks",
                                         *WITH_TORCH})
-        for name in ("base/function_ref", "kernels/matmul", "nn/attention", "train/trainer"):
+        for name in ("base/function_ref", "kernels/matmul", "nn/mixer", "train/trainer"):
             self.assertIn(f"linnet/{name}.h", headers[name.split("/")[0]])
         for name in ("kernels/linear_ref", "kernels/linear-inl", "io/test_util"):
             self.assertNotIn(f"linnet/{name}.h", headers[name.split("/")[0]])
@@ -159,7 +159,7 @@ class PackageTest(unittest.TestCase):
                 ("COMPONENTS train", [], (True, True), ""),
                 ("OPTIONAL_COMPONENTS nn", [no_torch], (True, False), ""),
                 ("COMPONENTS nn", [no_torch], (False, False), "libtorch"),
-                ("COMPONENTS runtime trian", [], (False, False), "no component 'trian'. There are base data"),
+                ("COMPONENTS runtime trian", [], (False, False), "no component 'trian'. There are base embed"),
                 ("OPTIONAL_COMPONENTS trian", [], (True, False), "")):
             found, nn, why = self.find(arguments, *options)
             self.assertEqual((found, nn), expected, arguments)

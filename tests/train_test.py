@@ -271,14 +271,10 @@ class TrainTest(unittest.TestCase):
             info = subprocess.run([BIN / "linnet", "info", out / "model.safetensors"], capture_output=True,
                                   text=True, check=True)
             self.assertIn(attention[0], info.stdout)
-            # The runtime evaluates what it runs, and says so of what it does not.
+            # Whatever trains runs.
             evaluated = subprocess.run([BIN / "linnet", "eval", out / "model.safetensors"],
                                        capture_output=True, text=True)
-            if attention[0] in ("full", "causal-linear"):
-                self.assertEqual(evaluated.returncode, 0, evaluated.stderr)
-            else:
-                whole = attention[0] == "reformer" and "simple" not in attention  # it reads, but cannot step
-                self.assert_refused(evaluated, "is no RNN" if whole else "this runtime does not run")
+            self.assertEqual(evaluated.returncode, 0, evaluated.stderr)
             self.run_ok("copy", "--resume", "--out", out, "--steps", "62")
 
     def test_bf16_follows_fp32(self):
