@@ -144,6 +144,28 @@ class TextTest(unittest.TestCase):
         self.refused(run("train", "couplet", "--data", self.dir / "couplets", "--other-lengths", 2, "--out", out),
                      "other")
 
+    def test_every_attention_runs_in_every_precision(self):
+        kinds = (("full",), ("kernel", "--similarity", "rbf"), ("causal-linear", "--feature-map", "rff"),
+                 ("causal-linear", "--feature-map", "polynomial2", "--convolution", 3),
+                 ("reformer", "--lsh-buckets", 4, "--lsh-chunk", 4),
+                 ("reformer", "--lsh-variant", "simple", "--lsh-buckets", 4, "--lsh-chunk", 5))
+        for i, kind in enumerate(kinds):
+            out = self.dir / f"every{i}"
+            result = run("train", "text", "--data", self.text, "--context", 16, "--steps", 2, "--batch", 4, *TINY,
+                         "--attention", *kind, "--out", out / "text")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            result = run("train", "couplet", "--data", self.dir / "couplets", "--max-length", 20, "--steps", 2,
+                         "--batch", 4, *TINY, "--attention", *kind, "--out", out / "couplet")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            text, couplet = (out / task / "model.safetensors" for task in ("text", "couplet"))
+            for precision in ("f32", "bf16", "int8"):
+                for command in (("eval", text, "--data", self.text, "--limit", 2),
+                                ("generate", text, "--prompt", "a", "--max-tokens", 30, "--temperature", 0),
+                                ("eval", couplet, "--data", self.dir / "couplets", "--limit", 2),
+                                ("couplet", couplet, "天山花")):
+                    done = run(*command, "--precision", precision)
+                    self.assertEqual(done.returncode, 0, (kind, command, precision, done.stderr))
+
     def test_refuses_what_does_not_fit(self):
         couplet, byte = self.models["couplet"], self.models["byte"]
         self.refused(run("couplet", byte, "天"), "text")
