@@ -23,18 +23,17 @@ ModelSpec RaggedText() {
   spec.part = TextSpec{.unit = TextUnit::kCharacter, .characters = "abcdefgh"};
   spec.stack = {.repeat = 2, .d_model = 22, .d_ff = 37, .activation = Activation::kGelu};
   spec.stack.mixer().heads = 3, spec.stack.mixer().query_dim = 5, spec.stack.mixer().value_dim = 7;
-  spec.input = {.vocabulary = 11,
-                .max_length = 30,
-                .value_embedding = 22,
-                .positions = Positions::kAdded};
+  spec.input = {
+      .vocabulary = 11, .max_length = 30, .value_embedding = 22, .positions = Positions::kAdded};
   spec.head = {.kind = HeadKind::kCategorical, .classes = 11, .tied = true};
   return spec;
 }
 
 std::shared_ptr<const Model> Saved(const nn::Network& network) {
-  const std::string path = (std::filesystem::temp_directory_path() /
-                            ("linnet_pair_parity_test." + std::to_string(getpid()) + ".safetensors"))
-                               .string();
+  const std::string path =
+      (std::filesystem::temp_directory_path() /
+       ("linnet_pair_parity_test." + std::to_string(getpid()) + ".safetensors"))
+          .string();
   nn::SaveModel(path, network, "");
   auto model = Model::Open(path);
   std::filesystem::remove(path);
@@ -47,7 +46,8 @@ Tensor Read(const std::shared_ptr<const Model>& model, const Tensor& tokens, int
   Engine engine(model);
   State state = engine.NewState(1);
   const auto width = static_cast<int64_t>(engine.output_size());
-  const Tensor own = tokens.to(torch::kInt32).contiguous(), out = torch::empty({own.size(0), width});
+  const Tensor own = tokens.to(torch::kInt32).contiguous(),
+               out = torch::empty({own.size(0), width});
   const auto* read = own.data_ptr<int32_t>();
   const auto rows = [&](int64_t begin, int64_t count) {
     return std::span(out.data_ptr<float>() + begin * width, static_cast<size_t>(count * width));
@@ -79,7 +79,8 @@ TEST(PairParity, AnEncoderDecoderReadsOneSequence) {
         const Tensor first = torch::randint(3, 11, {1, source}, torch::kInt64);
         Tensor second = torch::randint(3, 11, {1, target}, torch::kInt64);
         second[0][0] = Vocabulary::kSeparator;
-        const Tensor want = network->forward(first, torch::full({1}, source, torch::kInt64), second)[0];
+        const Tensor want =
+            network->forward(first, torch::full({1}, source, torch::kInt64), second)[0];
         const Tensor tokens = torch::cat({first[0], second[0]});
         for (int64_t cut = 0; cut <= tokens.size(0); ++cut) {
           const Tensor got = Read(model, tokens, cut);

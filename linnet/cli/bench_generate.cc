@@ -48,14 +48,15 @@ double Check(Engine& engine, const Checkpoint& checkpoint, size_t batch) {
   const ModelSpec& spec = checkpoint.spec();
   // Of a reformer two chunks, so that there is something to see beyond one.
   const bool steps = engine.model().steps();
-  const auto length =
-      static_cast<size_t>(std::min(spec.input.max_length, steps ? 10 : 2 * spec.stack.mixer().lsh_chunk));
+  const auto length = static_cast<size_t>(
+      std::min(spec.input.max_length, steps ? 10 : 2 * spec.stack.mixer().lsh_chunk));
   const size_t outputs = engine.output_size();
   std::vector<std::vector<int32_t>> tokens(batch);
   for (size_t i = 0; i < batch; ++i) {
     Philox rng(/*seed=*/2, /*stream=*/i);
     for (size_t t = 0; t < length; ++t) {
-      tokens[i].push_back(static_cast<int32_t>(rng.Below(static_cast<uint32_t>(spec.input.vocabulary))));
+      tokens[i].push_back(
+          static_cast<int32_t>(rng.Below(static_cast<uint32_t>(spec.input.vocabulary))));
     }
   }
   ModelRef ref(checkpoint, engine.model());
@@ -335,7 +336,8 @@ void Run(const Options& options) {
   if (options.random.empty() && options.attention_given) {
     throw InputError("--attention is for --random; a MODEL has its own");
   }
-  if (options.lsh_given && (options.random.empty() || FindMixer(options.attention.kind).recurrent)) {
+  if (options.lsh_given &&
+      (options.random.empty() || FindMixer(options.attention.kind).recurrent)) {
     throw InputError("--lsh-rounds and --lsh-chunk are for --random with --attention reformer");
   }
   const Checkpoint checkpoint = options.model.empty()

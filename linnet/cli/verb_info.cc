@@ -73,10 +73,13 @@ void Line(const char* name, const Values&... values) {
 void PrintTransformer(const ModelSpec& spec) {
   Line("attention", DescribeAttention(spec),
        spec.stack.convolution > 0 ? StrCat(", convolutions over ", spec.stack.convolution) : "");
-  Line("layers", spec.stack.layers(), " of ", spec.stack.d_model, " (feed-forward ", spec.stack.d_ff, ", ",
-       spec.stack.activation, spec.stack.norm_first ? ", norms first)" : ")");
+  Line("layers", spec.stack.layers(), " of ", spec.stack.d_model, " (feed-forward ",
+       spec.stack.d_ff, ", ", spec.stack.activation,
+       spec.stack.norm_first ? ", norms first)" : ")");
   Line("heads", spec.stack.mixer().heads, " of ", spec.stack.mixer().query_dim,
-       spec.stack.mixer().value_dim == spec.stack.mixer().query_dim ? "" : StrCat(" (values: ", spec.stack.mixer().value_dim, ")"));
+       spec.stack.mixer().value_dim == spec.stack.mixer().query_dim
+           ? ""
+           : StrCat(" (values: ", spec.stack.mixer().value_dim, ")"));
 }
 
 std::string DescribeState(const ModelSpec& spec, const ordered_json& info) {
@@ -132,16 +135,19 @@ void PrintTable(const ModelSpec& spec, const ordered_json& info) {
 // The registry of mixers as a table in Markdown, as docs/attention/README.md has it.
 void PrintMixers() {
   const auto yes = [](bool value) { return value ? "yes" : "–"; };
-  std::cout << "| kind | sees only the past | state of a sequence | feature map | over a memory | |\n"
-               "|---|---|---|---|---|---|\n";
+  std::cout
+      << "| kind | sees only the past | state of a sequence | feature map | over a memory | |\n"
+         "|---|---|---|---|---|---|\n";
   for (const MixerInfo& mixer : Mixers()) {
     const char* state = mixer.constant_state ? "constant"
                         : mixer.recurrent    ? "grows with what is read"
                         : mixer.causal       ? "its tokens, read again at each step"
                                              : "– (whole sequences)";
     std::cout << StrCat("| `", mixer.name, "` | ",
-                        mixer.always_causal ? "always" : mixer.causal ? "where asked" : "–", " | ",
-                        state, " | ", yes(mixer.maps), " | ",
+                        mixer.always_causal ? "always"
+                        : mixer.causal      ? "where asked"
+                                            : "–",
+                        " | ", state, " | ", yes(mixer.maps), " | ",
                         mixer.cross.empty() ? "–" : StrCat("`", mixer.cross, "`"), " | ",
                         mixer.description, " |\n");
   }
@@ -149,7 +155,8 @@ void PrintMixers() {
 
 void Run(const Options& options) {
   if (options.mixers) return PrintMixers();
-  if (options.model.empty()) throw InputError("MODEL is required, or --mixers; see linnet info --help");
+  if (options.model.empty())
+    throw InputError("MODEL is required, or --mixers; see linnet info --help");
   const Checkpoint checkpoint = Checkpoint::Open(options.model);
   const ModelSpec& spec = checkpoint.spec();
   const int64_t parameters = ParameterCount(spec);
@@ -184,9 +191,11 @@ void AddInfo(CLI::App& app) {
               "  linnet info models/digits.safetensors\n"
               "  linnet info models/digits.safetensors --json\n");
   auto options = std::make_shared<Options>();
-  verb->add_option("MODEL", options->model, "The model, a .safetensors file that linnet train wrote")
+  verb->add_option("MODEL", options->model,
+                   "The model, a .safetensors file that linnet train wrote")
       ->type_name("");
-  verb->add_flag("--mixers", options->mixers, "List the kinds of attention, as a table in Markdown");
+  verb->add_flag("--mixers", options->mixers,
+                 "List the kinds of attention, as a table in Markdown");
   AddJsonFlag(verb, options->json);
   verb->callback([options] { Run(*options); });
 }

@@ -33,14 +33,16 @@ class KernelAttentionImpl : public CachedAttention {
   }
 
  protected:
-  Tensor Attend(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& hidden, bool causal,
-                int64_t offset) const override {
+  Tensor Attend(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& hidden,
+                bool causal, int64_t offset) const override {
     Tensor all = hidden;
     if (causal) {  // key j is behind query i
       const auto index = [&](int64_t begin, int64_t count) {
-        return torch::arange(begin, begin + count, q.options().dtype(torch::kInt64).requires_grad(false));
+        return torch::arange(begin, begin + count,
+                             q.options().dtype(torch::kInt64).requires_grad(false));
       };
-      const Tensor behind = index(0, k.size(1)).unsqueeze(0) > index(offset, q.size(1)).unsqueeze(1);
+      const Tensor behind =
+          index(0, k.size(1)).unsqueeze(0) > index(offset, q.size(1)).unsqueeze(1);
       all = all.defined() ? all.logical_or(behind) : behind.view({1, 1, q.size(1), k.size(1)});
     }
     return Divided(q, k, v, all);
@@ -51,8 +53,8 @@ class KernelAttentionImpl : public CachedAttention {
   Tensor Divided(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& hidden) const {
     Tensor similarity = Similarities(q.transpose(1, 2), k.transpose(1, 2), hidden);
     if (hidden.defined()) similarity = similarity.masked_fill(hidden, 0);
-    const Tensor out = DivideOrZero(torch::matmul(similarity, v.transpose(1, 2)),
-                                    similarity.sum(-1, true) + eps_);
+    const Tensor out =
+        DivideOrZero(torch::matmul(similarity, v.transpose(1, 2)), similarity.sum(-1, true) + eps_);
     return out.transpose(1, 2);
   }
 

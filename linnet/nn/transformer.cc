@@ -173,8 +173,7 @@ Tensor LayerParts::Mix(const Tensor& x, Depthwise& convolution, LayerNorm& norm,
   return Add(x, ops::Activate(activation_, mixed), norm);
 }
 
-Tensor LayerParts::MixNext(const Tensor& x, Depthwise& convolution, LayerNorm& norm,
-                           Tensor& past) {
+Tensor LayerParts::MixNext(const Tensor& x, Depthwise& convolution, LayerNorm& norm, Tensor& past) {
   const Tensor read = norm_first_ ? norm(x) : x;
   const int64_t behind = convolution->weight.size(0) - 1, length = x.size(1);
   if (!past.defined()) past = torch::zeros({x.size(0), behind, x.size(2)}, read.options());

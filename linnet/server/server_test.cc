@@ -2,13 +2,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <mutex>
 #include <set>
-#include <chrono>
 #include <thread>
 
 #include "linnet/base/error.h"
