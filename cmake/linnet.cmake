@@ -48,3 +48,17 @@ function(linnet_test name)
   add_test(NAME ${name} COMMAND ${name} ${arg_ARGS} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" ENVIRONMENT "${arg_ENV}" TIMEOUT 600)
 endfunction()
+
+# linnet_embed_pages(VARIABLE NAMESPACE)
+#   sets VARIABLE to a source with the files of the folder pages/ (linnet/base/embedded_file.h).
+function(linnet_embed_pages variable namespace)
+  file(GLOB pages CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/pages/*)
+  set(out ${CMAKE_CURRENT_BINARY_DIR}/pages.cc)
+  set(script ${PROJECT_SOURCE_DIR}/cmake/embed_files.cmake)
+  add_custom_command(OUTPUT ${out}
+    COMMAND ${CMAKE_COMMAND} -D "OUT=${out}" -D "FOLDER=${CMAKE_CURRENT_SOURCE_DIR}/pages"
+            -D NAMESPACE=${namespace} -P ${script}
+    DEPENDS ${pages} ${script}
+    VERBATIM)
+  set(${variable} ${out} PARENT_SCOPE)
+endfunction()

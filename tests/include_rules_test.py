@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds every #include of linnet/ and python/ against the table of HACKING.md, and looks for code that
+"""Holds every #include of linnet/, experiments/ and python/ against the table of HACKING.md, and looks for code that
 compares a task, an attention or a network by its name.
 
     tests/include_rules_test.py [SOURCE_DIR]
@@ -19,6 +19,7 @@ import tempfile
 import unittest
 
 SOURCE = pathlib.Path(__file__).resolve().parent.parent
+TREES = ("linnet", "experiments", "python")
 SOURCES = {".h", ".cc", ".inc", ".cu", ".cuh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")
@@ -39,8 +40,7 @@ COMPARES = (
     ("linnet/cli/verb_import.cc", r"\bkind\b", "the same: options for what its files do not say"),
     ("linnet/train/config.cc", "lr_decay_form", "the form of a decay, not an attention"),
     ("linnet/cli/train_bench_speech.cc", "", "a benchmark: its own methods"),
-    ("linnet/cli/reproduce_table3.cc", r"method\.name", "an experiment: its own methods"),
-    ("linnet/cli/reproduce_couplet.cc", r"curve\.at", "an experiment: its own record of what it trained"),
+    ("experiments/*", "", "an experiment: its own methods and records"),
 )
 
 
@@ -77,7 +77,7 @@ def read_table(text):
 
 
 def row_of(path, rules):
-    """The row that speaks for a file, given relative to linnet/ (python/x: as it is); None where there is none."""
+    """The row that speaks for a file, given relative to linnet/ (other trees: as it is); None where there is none."""
     folder = path.parts[0]
     if folder == "cli":
         # The files of linnet-train are named train_*; verb_train.cc, which starts it, is not one.
@@ -85,11 +85,13 @@ def row_of(path, rules):
     return folder if folder in rules else None
 
 
+def sources(root):
+    return sorted(file for tree in TREES for file in (root / tree).rglob("*") if file.suffix in SOURCES)
+
+
 def violations(root, rules):
     found = []
-    for file in sorted([*(root / "linnet").rglob("*"), *(root / "python").rglob("*")]):
-        if file.suffix not in SOURCES:
-            continue
+    for file in sources(root):
         where = file.relative_to(root)
         path = where.relative_to("linnet") if where.parts[0] == "linnet" else where
         row = row_of(path, rules)
@@ -104,15 +106,15 @@ def violations(root, rules):
             target = match[1]
             if TORCH.match(target) and "torch" not in allowed:
                 found.append(f"{where}:{number}: {row} may not include libtorch ({target})")
-            if not target.startswith(("linnet/", "python/")):
+            if target.split("/")[0] not in TREES:
                 continue
             folder = target.removeprefix("linnet/").split("/")[0]
+            row_of_target = row_of(pathlib.Path(target.removeprefix("linnet/")), rules)
             if folder == path.parts[0]:
-                row_of_target = row_of(pathlib.Path(*target.split("/")[1:]), rules)
                 if row == "cli (linnet)" and row_of_target != row:
                     found.append(f"{where}:{number}: {row} may not include {target}")
             elif "*" in allowed:
-                if "torch" not in allowed and "torch" in rules.get(folder, {"torch"}):
+                if "torch" not in allowed and "torch" in rules.get(row_of_target, {"torch"}) or folder == "experiments":
                     found.append(f"{where}:{number}: {row} may not include {folder} ({target})")
             elif folder not in allowed:
                 found.append(f"{where}:{number}: {row} may not include {folder} ({target})")
@@ -136,9 +138,9 @@ def compared_names(root, names):
     name = '"(?:' + "|".join(map(re.escape, sorted(names))) + ')"'
     compares = re.compile(rf"[=!]=\s*{name}|{name}\s*[=!]=")
     found = []
-    for file in sorted([*(root / "linnet").rglob("*"), *(root / "python").rglob("*")]):
+    for file in sources(root):
         where = file.relative_to(root)
-        if file.suffix not in SOURCES or file.stem.endswith("_test"):
+        if file.stem.endswith("_test"):
             continue
         allowed = [re.compile(line) for pattern, line, _ in COMPARES if where.match(pattern)]
         for number, line in enumerate(file.read_text(errors="replace").splitlines(), 1):
@@ -172,17 +174,19 @@ class Checker(unittest.TestCase):
 | python | base, torch |
 | cli (linnet) | everything that is free of torch |
 | cli (linnet-train) | everything |
+| experiments | everything that is free of torch |
 """
 
     def check(self, name, *includes):
         with tempfile.TemporaryDirectory() as folder:
             root = pathlib.Path(folder)
-            for header in ("base/a.h", "io/a.h", "nn/a.h", "cli/train_a.h"):
+            for header in ("base/a.h", "io/a.h", "nn/a.h", "cli/a.h", "cli/train_a.h"):
                 (root / "linnet" / header).parent.mkdir(parents=True, exist_ok=True)
                 (root / "linnet" / header).touch()
-            (root / "python").mkdir()
-            (root / "python" / "a.h").touch()
-            file = root / name if name.startswith("python/") else root / "linnet" / name
+            for tree in ("python", "experiments"):
+                (root / tree).mkdir()
+                (root / tree / "a.h").touch()
+            file = root / name if name.startswith(("python/", "experiments/")) else root / "linnet" / name
             file.parent.mkdir(exist_ok=True)
             file.write_text("".join(f" # include {i}\n" for i in includes))
             return violations(root, read_table(self.TABLE))
@@ -220,6 +224,13 @@ class Checker(unittest.TestCase):
         self.assertEqual(len(self.check("nn/b.cc", '"python/a.h"')), 1)
         self.assertEqual(len(self.check("cli/b.cc", '"python/a.h"')), 1)
         self.assertEqual(len(self.check("python/b.cc", '"python/gone.h"')), 1)
+
+    def test_experiments(self):
+        self.assertEqual(self.check("experiments/b.cc", '"experiments/a.h"', '"linnet/cli/a.h"', '"linnet/io/a.h"'), [])
+        self.assertEqual(len(self.check("experiments/b.cc", '"linnet/cli/train_a.h"')), 1)
+        self.assertEqual(len(self.check("experiments/b.cc", "<torch/torch.h>")), 1)
+        self.assertEqual(len(self.check("cli/b.cc", '"experiments/a.h"')), 1)
+        self.assertEqual(len(self.check("io/b.cc", '"experiments/a.h"')), 1)
 
     def test_compared_names(self):
         with tempfile.TemporaryDirectory() as folder:

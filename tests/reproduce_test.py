@@ -146,9 +146,9 @@ class Figure1(unittest.TestCase):
         for fields in (dict(value=0), dict(value=-1), dict(value="much"), dict(value=None), dict(N=1e300),
                        dict(name="attention"), dict(name="step"), dict(name="attention/linear/mood"),
                        dict(checked=False), dict(heads="8"), dict(ratio=-1), dict(N=[1])):
-            self.refuses(changed(**fields), "bad.json", "linnet bench attention --json")
+            self.refuses(changed(**fields), "bad.json", "give the figure1.json that 'linnet reproduce figure1' wrote")
         memoryless = [record for record in records() if not record["name"].endswith("/memory")]
-        for text, fragment in (("{", "valid JSON"), ("{}", "list"), ("[]", "no measurement"), ("[1]", "field"),
+        for text, fragment in (("{", "valid JSON"), ("{}", "field"), ("[]", "no measurement"), ("[1]", "field"),
                                (json.dumps(memoryless), "no memory"), ("[" * 100 + "]" * 100, "deep")):
             self.write("bad.json", text)
             self.refuses(["figure1", "--from", "bad.json"], "bad.json", fragment)
@@ -353,7 +353,7 @@ class Figure2(unittest.TestCase):
             self.assertEqual(run["curve"][-1][0], 100)
             self.assertLess(run["curve"][-1][1], 2.25)  # 11 symbols: 2.4 by chance
         page = (self.dir / "out" / "figure2.md").read_text()
-        self.assertIn("linnet reproduce figure2 --scale small --steps 100 --max-length 14", page)
+        self.assertIn("linnet reproduce figure2 --steps 100 --max-length 14", page)
         again = self.reproduce(*arguments)  # all of it is there
         self.assertEqual(again.returncode, 0, again.stderr)
         self.assertEqual(json.loads((self.dir / "out" / "figure2.json").read_text())["runs"], result["runs"])

@@ -2,17 +2,11 @@
 #ifndef LINNET_SERVER_PAGES_H_
 #define LINNET_SERVER_PAGES_H_
 
-#include <span>
-#include <string_view>
+#include "linnet/base/embedded_file.h"
 
 namespace linnet::server {
 
-struct Page {
-  std::string_view name;  // of the file: "shell.css"
-  std::string_view bytes;
-};
-
-std::span<const Page> Pages();
+std::span<const EmbeddedFile> Pages();
 
 }  // namespace linnet::server
 

@@ -354,7 +354,7 @@ void Server::Impl::Routes() {
 }
 
 void Server::Impl::Pages() {
-  for (const Page& page : server::Pages()) {
+  for (const EmbeddedFile& page : server::Pages()) {
     const auto show = [&page](const httplib::Request&, httplib::Response& response) {
       response.set_header("Cache-Control", "no-cache");
       response.set_header("Content-Security-Policy",

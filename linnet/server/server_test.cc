@@ -367,7 +367,7 @@ TEST(Pages, AreTheFilesOfTheFolder) {
   for (const auto& file : fs::directory_iterator("linnet/server/pages")) {
     std::ifstream in(file.path(), std::ios::binary);
     const std::string bytes((std::istreambuf_iterator<char>(in)), {});
-    const auto page = std::find_if(Pages().begin(), Pages().end(), [&](const Page& one) {
+    const auto page = std::find_if(Pages().begin(), Pages().end(), [&](const EmbeddedFile& one) {
       return one.name == file.path().filename().string();
     });
     ASSERT_NE(page, Pages().end()) << file.path();

@@ -1,5 +1,5 @@
-# cmake -D OUT=pages.cc -D FOLDER=pages -P embed_pages.cmake
-#   writes the files of a folder as C++ (linnet/server/pages.h).
+# cmake -D OUT=pages.cc -D FOLDER=pages -D NAMESPACE=linnet::server -P embed_files.cmake
+#   writes the files of a folder as C++: std::span<const EmbeddedFile> Pages() (linnet/base/embedded_file.h).
 file(GLOB files ${FOLDER}/*)
 list(SORT files)
 set(arrays "")
@@ -14,19 +14,20 @@ foreach(path IN LISTS files)
   string(APPEND entries "    {\"${name}\", {kFile${number}, sizeof(kFile${number})}},\n")
   math(EXPR number "${number} + 1")
 endforeach()
-file(WRITE ${OUT} "// Made from linnet/server/pages by cmake/embed_pages.cmake.
-#include \"linnet/server/pages.h\"
+file(WRITE ${OUT} "// Made by cmake/embed_files.cmake.
+#include \"linnet/base/embedded_file.h\"
 
-namespace linnet::server {
+namespace ${NAMESPACE} {
 namespace {
 
 ${arrays}
-constexpr Page kPages[] = {
+constexpr EmbeddedFile kFiles[] = {
 ${entries}};
 
 }  // namespace
 
-std::span<const Page> Pages() { return kPages; }
+std::span<const EmbeddedFile> Pages();
+std::span<const EmbeddedFile> Pages() { return kFiles; }
 
-}  // namespace linnet::server
+}  // namespace ${NAMESPACE}
 ")

@@ -1,19 +1,16 @@
-#include "linnet/cli/image_lab.h"
+#include "experiments/image_lab.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <filesystem>
 #include <iostream>
 
-#include "linnet/base/error.h"
+#include "experiments/experiment.h"
 #include "linnet/base/units.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/io/file.h"
-#include "linnet/io/json.h"
-#include "linnet/tasks/images/image_set.h"
 
-namespace linnet::cli {
+namespace linnet::experiments {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
@@ -56,11 +53,11 @@ namespace {
 constexpr int kBuckets = 64, kPaperEpochs = 250;
 constexpr size_t kMethods = kImageMethods.size();
 constexpr int64_t kLeastSteps = 50, kTinySteps = 50;
-// Of a budget, for trainings and their validations; the rest is for what is measured behind them.
+// Of a budget, for trainings and their validations; the rest is for the measurements behind them.
 constexpr double kTrainingShare = 0.7;
 constexpr double kValidations = 1.1;  // trainings take so much longer than their updates
 
-// What tells one data set from another of the same name: of its first test images.
+// Tells a data set from another of the same name, by its first test images.
 std::string Fingerprint(const ImageSet& test) {
   uint64_t hash = 14695981039346656037u;  // FNV-1a
   const size_t bytes = std::min<size_t>(100, test.size()) * test.image_bytes();
@@ -84,195 +81,169 @@ std::string FindData(const ImageSetup& setup) {
 
 }  // namespace
 
-void AddImageLabOptions(CLI::App& verb, const ImageSetup& setup, ImageLabOptions& options) {
-  options.work = StrCat("runs/", setup.table);
-  verb.add_option("--data", options.data,
-                  StrCat(setup.title, "'s folder (default: $LINNET_DATA/", setup.dataset, ", data/",
-                         setup.dataset, " or ", setup.dataset, ", whichever is there)"))
+void ImageOptions::Add(CLI::App& to, const ImageSetup& setup) {
+  verb = &to;
+  to.add_option("--data", data,
+                StrCat(setup.title, "'s folder (default: $LINNET_DATA/", setup.dataset, ", data/",
+                       setup.dataset, " or ", setup.dataset, ", whichever is there)"))
       ->type_name("DIR");
   const std::string much =
       setup.equal_time ? StrCat(setup.small, " minutes") : StrCat(setup.small, " updates");
-  verb.add_option("--scale", options.scale,
-                  StrCat("small: 4 layers of 4 heads of 32, ", much,
-                         " each (default); paper: ", setup.layers, " layers of 8 heads of 32, ",
-                         kPaperEpochs, " epochs, or what --budget allows; tiny: ", kTinySteps,
-                         " updates of a layer of one head, to try the command"))
+  to.add_option("--scale", scale,
+                StrCat("small: 4 layers of 4 heads of 32, ", much,
+                       " each (default); paper: ", setup.layers, " layers of 8 heads of 32, ",
+                       kPaperEpochs, " epochs, or what --budget allows; tiny: ", kTinySteps,
+                       " updates of a layer of one head, to try the command"))
       ->type_name("NAME")
       ->check(CLI::IsMember({"small", "paper", "tiny"}));
-  CLI::Option* budget =
-      verb.add_option("--budget", options.budget,
-                      "Time for all of it, as 10m or 2h: trains less, measures on fewer images")
+  CLI::Option* budget_option =
+      to.add_option("--budget", budget,
+                    "Time for all of it, as 10m or 2h: trains less, measures on fewer images")
           ->type_name("TIME");
-  verb.add_option("--steps", options.steps, "Updates of each method (default: the scale's)")
+  to.add_option("--steps", steps, "Updates of each method (default: the scale's)")
       ->type_name("N")
-      ->check(Between(static_cast<double>(kLeastSteps), 1e7))
-      ->excludes(budget);
-  verb.add_option("--precision", options.precision,
-                  "Of the trainings: fp32 (default), or bf16, where the processor has it")
+      ->check(cli::Between(static_cast<double>(kLeastSteps), 1e7))
+      ->excludes(budget_option);
+  to.add_option("--precision", precision,
+                "Of the trainings: fp32 (default), or bf16, where the processor has it")
       ->type_name("P")
       ->check(CLI::IsMember({"fp32", "bf16"}));
-  verb.add_flag_function(
-      "--pixel-above,!--no-pixel-above",
-      [&options](std::int64_t given) { options.pixel_above = given > 0; },
+  to.add_flag_function(
+      "--pixel-above,!--no-pixel-above", [this](std::int64_t given) { pixel_above = given > 0; },
       "Give the byte above the next one to the network, or not, as the paper (default: but for the "
       "paper's scale; small ones have no time to learn where to look for it)");
-  verb.add_option("--seed", options.seed, "Of weights and order (default: 1)")
+  to.add_option("--seed", seed, "Of weights and order (default: 1)")
       ->type_name("N")
-      ->check(Between(1, 1e9));
-  AddThreadsOption(&verb, options.threads);
-  verb.add_option("--work", options.work,
-                  StrCat("Folder of the trainings, which ", setup.title,
-                         "'s table and figures share; what is there is not trained again"))
-      ->type_name("DIR")
-      ->capture_default_str();
+      ->check(cli::Between(1, 1e9));
+  cli::AddThreadsOption(&to, threads);
 }
 
-namespace {
-
-// Flags of a command, for pages: those that a plan was made with.
-std::string PlanFlags(const json& plan) {
-  std::string flags;
-  const auto add = [&](const char* flag, const std::string& value) {
-    if (!value.empty()) flags += StrCat(" ", flag, " ", value);
-  };
-  const auto text = [&](const char* field) { return plan.at(field).get<std::string>(); };
-  const auto number = [&](const char* field) {
-    return plan.at(field) == 0 ? "" : plan.at(field).dump();
-  };
-  const bool small = text("scale") != "paper";
-  add("--scale", text("scale"));
-  add("--budget", text("budget"));
-  add("--steps", number("given_steps"));
-  if (text("precision") != "fp32") add("--precision", text("precision"));
-  if (plan.at("pixel_above") != small) flags += small ? " --no-pixel-above" : " --pixel-above";
-  if (plan.at("seed") != 1) add("--seed", number("seed"));
-  add("--threads", number("training_threads"));
-  return flags;
-}
-
-}  // namespace
-
-ImageLab::ImageLab(std::string experiment, const ImageSetup& setup, const ImageLabOptions& options)
-    : experiment_(std::move(experiment)),
+ImageLab::ImageLab(const Lab& lab, const ImageSetup& setup, const ImageOptions& options)
+    : lab_(lab),
       setup_(setup),
       options_(options),
       data_(options.data.empty() ? FindData(setup) : options.data),
-      test_(LoadImages(setup.dataset, data_, Split::kTest)),
-      lab_(experiment_, options.work) {
-  const fs::path path = PlanFile();
-  const std::string fingerprint = Fingerprint(test_);
+      test_(LoadImages(setup.dataset, data_, Split::kTest)) {
   std::error_code error;
-  if (!fs::exists(path, error)) {
-    const std::string scale = options.scale.empty() ? "small" : options.scale;
-    const bool tiny = scale == "tiny", budget = !options.budget.empty();
-    budget_ = budget ? ParseSeconds(options.budget) : 0;
-    int64_t images = tiny ? 10 : setup.test_images;
-    if (budget) {  // so that measuring takes a few hundredths of it
-      const double affordable = budget_ / (setup.equal_time ? 30 : 3);
-      images = std::clamp<int64_t>(static_cast<int64_t>(affordable), 10, images);
-    }
-    plan_ = {{"dataset", setup.dataset},
-             {"data", fingerprint},
-             {"scale", scale},
-             {"budget", options.budget},
-             {"given_steps", options.steps},
-             {"equal_time",
-              setup.equal_time && options.steps == 0 && !tiny && (budget || scale != "paper")},
-             {"pixel_above", options.pixel_above.value_or(scale != "paper")},
-             {"seed", options.seed == 0 ? 1 : options.seed},
-             {"precision", options.precision.empty() ? "fp32" : options.precision},
-             {"training_threads", options.threads},
-             {"validation_images", tiny               ? 10
-                                   : setup.equal_time ? 20
-                                                      : 100},
-             {"test_images", std::min<int64_t>(images, static_cast<int64_t>(test_.size()))},
-             {"spent", 0.0}};
+  if (!fs::exists(PlanFile(), error)) {
+    plan_ = NewPlan();
     return;
   }
-  plan_ = ParseRecord(ReadFile(path, 1 << 20), path);
+  plan_ = ReadRecord(PlanFile());
+  CheckPlan();
+  std::cerr << "going on with what was planned in " << PlanFile().string() << "\n";
+}
+
+json ImageLab::NewPlan() const {
+  const std::string scale = options_.scale.empty() ? "small" : options_.scale;
+  const bool tiny = scale == "tiny", budget = !options_.budget.empty();
+  int64_t images = tiny ? 10 : setup_.test_images;
+  if (budget) {  // so that measuring takes a few hundredths of it
+    const double affordable = ParseSeconds(options_.budget) / (setup_.equal_time ? 30 : 3);
+    images = std::clamp<int64_t>(static_cast<int64_t>(affordable), 10, images);
+  }
+  return {{"dataset", setup_.dataset},
+          {"data", Fingerprint(test_)},
+          {"options", GivenOptions(*options_.verb, {"--data", "--count", "--completions"})},
+          {"scale", scale},
+          {"budget", options_.budget},
+          {"equal_time",
+           setup_.equal_time && options_.steps == 0 && !tiny && (budget || scale != "paper")},
+          {"pixel_above", options_.pixel_above.value_or(scale != "paper")},
+          {"seed", options_.seed == 0 ? 1 : options_.seed},
+          {"precision", options_.precision.empty() ? "fp32" : options_.precision},
+          {"training_threads", options_.threads},
+          {"validation_images", tiny                ? 10
+                                : setup_.equal_time ? 20
+                                                    : 100},
+          {"test_images", std::min<int64_t>(images, static_cast<int64_t>(test_.size()))},
+          {"spent", 0.0}};
+}
+
+void ImageLab::CheckPlan() const {
+  const std::string path = PlanFile();
   const auto other = [&](const char* what, const std::string& was) {
-    throw InputError(path.string(), ": the trainings there were planned with ", what,
-                     was.empty() ? "" : " ", was, "; choose another --work");
+    throw InputError(path, ": the trainings there were planned with ", what, was.empty() ? "" : " ",
+                     was, "; choose another --work");
   };
   try {
     const auto text = [&](const char* field) { return plan_.at(field).get<std::string>(); };
-    if (text("dataset") != setup.dataset) other("the data set", text("dataset"));
-    if (text("data") != fingerprint) other("other data", "");
-    if (!options.scale.empty() && text("scale") != options.scale) other("--scale", text("scale"));
+    if (text("dataset") != setup_.dataset) other("the data set", text("dataset"));
+    if (text("data") != Fingerprint(test_)) other("other data", "");
+    if (!options_.scale.empty() && text("scale") != options_.scale) other("--scale", text("scale"));
     const std::string was = text("budget");
-    if (!options.budget.empty() &&
-        (was.empty() || ParseSeconds(was) != ParseSeconds(options.budget))) {
+    if (!options_.budget.empty() &&
+        (was.empty() || ParseSeconds(was) != ParseSeconds(options_.budget))) {
       other(was.empty() ? "no --budget" : "--budget", was);
     }
-    if (!options.precision.empty() && text("precision") != options.precision) {
+    if (!options_.precision.empty() && text("precision") != options_.precision) {
       other("--precision", text("precision"));
     }
     const bool above = plan_.at("pixel_above");
-    if (options.pixel_above && *options.pixel_above != above) {
+    if (options_.pixel_above.value_or(above) != above)
       other("the byte above", above ? "given" : "not given");
-    }
-    if (options.seed > 0 && plan_.at("seed") != options.seed) {
+    if (options_.seed > 0 && plan_.at("seed") != options_.seed)
       other("--seed", plan_.at("seed").dump());
-    }
-    bool whole = plan_.at("spent").is_number() && plan_.at("seed").is_number_integer() &&
-                 plan_.at("test_images").is_number_integer() &&
-                 plan_.at("validation_images").is_number_integer() &&
-                 plan_.at("training_threads").is_number_integer() &&
-                 plan_.at("given_steps").is_number_integer() &&
-                 plan_.at("equal_time").is_boolean() &&
+    bool whole = plan_.at("spent").is_number() && plan_.at("equal_time").is_boolean() &&
+                 plan_.at("options").is_string() &&
                  (text("scale") == "small" || text("scale") == "paper" || text("scale") == "tiny");
+    for (const char* field : {"seed", "test_images", "validation_images", "training_threads"}) {
+      whole = whole && plan_.at(field).is_number_integer();
+    }
     for (const ImageMethod& method : kImageMethods) {
       const json& steps = plan_.at("steps").at(method.name);
-      if (options.steps > 0 && steps != options.steps) {
+      if (options_.steps > 0 && steps != options_.steps) {
         other("other --steps:", StrCat(steps.dump(), " of ", method.label));
       }
       whole = whole && steps.is_number_integer() && plan_.at("seconds").at(method.name).is_number();
     }
-    if (!whole)
-      throw InputError(path.string(), ": is no plan; remove it, or choose another --work");
-    if (!text("budget").empty()) budget_ = ParseSeconds(text("budget"));
+    if (whole) return;
   } catch (const json::exception&) {
-    throw InputError(path.string(), ": is no plan; remove it, or choose another --work");
   }
-  std::cerr << "going on with what was planned in " << path.string() << "\n";
+  throw InputError(path, ": is no plan; remove it, or choose another --work");
 }
 
-fs::path ImageLab::PlanFile() const { return fs::path(options_.work) / "plan.json"; }
+void ImageLab::KeepPlan() const { WriteFileAtomically(PlanFile(), plan_.dump(1) + "\n"); }
 
-std::string ImageLab::CommandFlags() const {
+double ImageLab::Budget() const {
+  const std::string budget = plan_.at("budget");
+  return budget.empty() ? 0 : ParseSeconds(budget);
+}
+
+std::string ImageLab::CommandOptions() const {
   const std::string usual = StrCat("runs/", setup_.table);
-  return PlanFlags(plan_) + (options_.work == usual ? "" : " --work " + options_.work);
+  return plan_.at("options").get<std::string>() +
+         (lab_.folder() == usual ? "" : " --work " + lab_.folder().string());
 }
 
 std::vector<std::string> ImageLab::Flags(const ImageMethod& method) const {
   std::vector<std::string> flags = {"images"};
-  const auto add = [&](const auto&... values) { (flags.push_back(StrCat(values)), ...); };
   if (plan_.at("scale") == "paper") {
-    add("--preset", "paper", "--layers", setup_.layers);
+    Append(flags, "--preset", "paper", "--layers", setup_.layers);
   } else {
-    add("--preset", "small");
-    if (plan_.at("scale") == "tiny") add("--layers", 1, "--heads", 1, "--d-model", 32);
+    Append(flags, "--preset", "small");
+    if (plan_.at("scale") == "tiny") Append(flags, "--layers", 1, "--heads", 1, "--d-model", 32);
   }
-  add("--data", data_, "--dataset", setup_.dataset, "--attention", method.attention, "--lsh-rounds",
-      method.rounds, "--lsh-buckets", kBuckets, "--lsh-chunk", setup_.chunk, "--batch",
-      setup_.batch, "--precision", plan_.at("precision").get<std::string>(), "--seed",
-      plan_.at("seed").get<int>());
-  if (plan_.at("pixel_above")) add("--pixel-above");
+  Append(flags, "--data", data_, "--dataset", setup_.dataset, "--attention", method.attention,
+         "--lsh-rounds", method.rounds, "--lsh-buckets", kBuckets, "--lsh-chunk", setup_.chunk,
+         "--batch", setup_.batch, "--precision", plan_.at("precision").get<std::string>(), "--seed",
+         plan_.at("seed").get<int>());
+  if (plan_.at("pixel_above")) Append(flags, "--pixel-above");
   const int threads = plan_.at("training_threads");
-  if (threads > 0) add("--threads", threads);
+  if (threads > 0) Append(flags, "--threads", threads);
   return flags;
 }
 
 // Small scales' rate goes down to zero over four fifths of the updates; the paper's stays.
 std::vector<std::string> ImageLab::Schedule(int64_t steps) const {
   std::vector<std::string> flags;
-  const auto add = [&](const auto&... values) { (flags.push_back(StrCat(values)), ...); };
   if (plan_.at("scale") != "paper") {
-    add("--lr-warmup", std::min<int64_t>(200, steps / 10), "--lr-decay", steps * 4 / 5,
-        "--lr-decay-form", "cosine");
+    Append(flags, "--lr-warmup", std::min<int64_t>(200, steps / 10), "--lr-decay", steps * 4 / 5,
+           "--lr-decay-form", "cosine");
   }
-  add("--log-every", 20, "--validate-every", std::clamp<int64_t>(steps / 30, 20, 1000),
-      "--validation-images", plan_.at("validation_images").get<int>(), "--checkpoint-every", 250);
+  Append(flags, "--log-every", 20, "--validate-every", std::clamp<int64_t>(steps / 30, 20, 1000),
+         "--validation-images", plan_.at("validation_images").get<int>(), "--checkpoint-every",
+         250);
   return flags;
 }
 
@@ -284,17 +255,18 @@ void ImageLab::Plan() {
   }
   json seconds, steps;
   double together = 0, slowest = 0;
-  const bool budget = !options_.budget.empty(), equal_time = plan_.at("equal_time");
-  const auto too_little = [&](double least) {
-    throw InputError("--budget ", options_.budget, " is too little: ", kLeastSteps,
-                     " updates of each method, and measuring them, take about ",
-                     FormatSeconds(least));
-  };
+  const double budget = Budget();
+  const bool equal_time = plan_.at("equal_time");
   // Of updates that take `each` for the slowest method and `all` for one of each.
   const auto least = [&](double each, double all) {
     const double once = equal_time ? kMethods * each : all;
     return (static_cast<double>(kLeastSteps) * once * kValidations + watch_.Seconds()) /
            kTrainingShare;
+  };
+  const auto too_little = [&](double needed) {
+    throw InputError("--budget ", options_.budget, " is too little: ", kLeastSteps,
+                     " updates of each method, and measuring them, take about ",
+                     FormatSeconds(needed));
   };
   for (const ImageMethod& method : kImageMethods) {
     const double each = lab_.SecondsAnUpdate(method.label, method.name, Flags(method));
@@ -303,9 +275,9 @@ void ImageLab::Plan() {
     // Those that are still to be timed are taken to be like those that were.
     const double expected =
         least(slowest, together * kMethods / static_cast<double>(seconds.size()));
-    if (budget && expected > budget_) too_little(expected);
+    if (budget > 0 && expected > budget) too_little(expected);
   }
-  const double training = (budget_ * kTrainingShare - watch_.Seconds()) / kValidations;
+  const double training = (budget * kTrainingShare - watch_.Seconds()) / kValidations;
   double all = 0;
   for (const ImageMethod& method : kImageMethods) {
     const double each = seconds[method.name];
@@ -315,38 +287,40 @@ void ImageLab::Plan() {
                        ? kPaperEpochs * setup_.train_images / static_cast<double>(setup_.batch)
                    : equal_time ? 60 * setup_.small / each
                                 : setup_.small;
-    if (budget) {  // an equal share of the time, or updates that take it together
+    if (budget > 0) {  // an equal share of the time, or updates that take it together
       count = std::min(count, equal_time ? training / kMethods / each : training / together);
     }
     if (options_.steps > 0) count = static_cast<double>(options_.steps);
-    if (budget && count < static_cast<double>(kLeastSteps)) too_little(least(slowest, together));
+    if (budget > 0 && count < static_cast<double>(kLeastSteps))
+      too_little(least(slowest, together));
     steps[method.name] = std::max<int64_t>(kLeastSteps, std::llround(std::floor(count)));
     all += steps[method.name].get<double>() * each * kValidations;
   }
   std::cerr << "planned: about " << FormatSeconds(all) << " of training";
-  if (budget) std::cerr << ", " << FormatSeconds(SecondsLeft()) << " of the budget left";
+  if (budget > 0) std::cerr << ", " << FormatSeconds(SecondsLeft()) << " of the budget left";
   std::cerr << "\n";
   plan_["seconds"] = seconds, plan_["steps"] = steps;
-  WriteFileAtomically(PlanFile().string(), plan_.dump(1) + "\n");
+  KeepPlan();
 }
 
 json ImageLab::Train() {
   if (!plan_.contains("steps")) Plan();
+  const auto estimate = [&](const ImageMethod& method) {
+    return plan_["steps"][method.name].get<double>() * plan_["seconds"][method.name].get<double>() *
+           kValidations;
+  };
   json runs = json::array();
   double left = 0;
-  for (const ImageMethod& method : kImageMethods) {
-    left += plan_["steps"][method.name].get<double>() *
-            plan_["seconds"][method.name].get<double>() * kValidations;
-  }
+  for (const ImageMethod& method : kImageMethods) left += estimate(method);
   for (const ImageMethod& method : kImageMethods) {
     const int64_t steps = plan_["steps"][method.name];
-    const double each = plan_["seconds"][method.name];
     std::vector<std::string> flags = Flags(method);
     for (const std::string& flag : Schedule(steps)) flags.push_back(flag);
     const json trained = lab_.Train(method.label, method.name, flags, steps);
-    left -= static_cast<double>(steps) * each * kValidations;
-    if (left > 1 && !trained.at("before").get<bool>())
+    left -= estimate(method);
+    if (left > 1 && !trained.at("before").get<bool>()) {
       std::cerr << "about " << FormatSeconds(left) << " of training left\n";
+    }
     json curve = json::array();
     for (const json& record : trained.at("metrics")) {
       if (!record.contains("validation_bits_per_dim")) continue;
@@ -355,7 +329,7 @@ json ImageLab::Train() {
     const json& info = trained.at("info");
     runs.push_back({{"method", method.name},
                     {"steps", steps},
-                    {"seconds_an_update", each},
+                    {"seconds_an_update", plan_["seconds"][method.name]},
                     {"training_seconds", trained.at("seconds")},
                     {"epochs", info.at("training").at("epochs")},
                     {"parameters", info.at("parameters")},
@@ -364,34 +338,32 @@ json ImageLab::Train() {
   }
   plan_["spent"] = plan_["spent"].get<double>() + watch_.Seconds();
   watch_ = Stopwatch();
-  WriteFileAtomically(PlanFile().string(), plan_.dump(1) + "\n");
+  KeepPlan();
   return runs;
 }
 
 // Kept beside the model: other experiments ask again.
 double ImageLab::BitsPerDim(const ImageMethod& method, const json& training) const {
-  const fs::path kept = fs::path(options_.work) / StrCat("bits-", method.name, ".json");
+  const fs::path kept = lab_.folder() / StrCat("bits-", method.name, ".json");
   std::error_code error;
   if (fs::exists(kept, error)) {
-    std::string fault;  // what cannot be read is measured again
-    const json result = ParseJson(ReadFile(kept, 1 << 20), 8, fault);
-    if (fault.empty() && result.is_object() && result.value("training", json()) == training &&
-        result.value("bits_per_dim", json()).is_number() && result.at("bits_per_dim") > 0) {
-      return result.at("bits_per_dim");
+    try {
+      const json result = ReadRecord(kept);
+      if (result.at("training") == training) return Positive(result, "bits_per_dim");
+    } catch (const std::exception&) {  // measured again
     }
   }
   const std::string images = plan_.at("test_images").dump();
   std::cerr << "measuring bits/dim of " << method.label << " over " << images << " test images\n";
-  const json eval = RunVerbJson(experiment_, {"eval", ModelOf(method), "--data", data_, "--dataset",
-                                              setup_.dataset, "--limit", images, "--json"});
+  const json eval = lab_.Run({"eval", ModelOf(method), "--data", data_, "--dataset", setup_.dataset,
+                              "--limit", images, "--json"});
   const json bits = eval.at("bits_per_dim");
-  WriteFileAtomically(kept.string(),
-                      json{{"training", training}, {"bits_per_dim", bits}}.dump() + "\n");
+  WriteFileAtomically(kept, json{{"training", training}, {"bits_per_dim", bits}}.dump() + "\n");
   return bits;
 }
 
 std::string ImageLab::ModelOf(const ImageMethod& method) const {
-  return fs::path(options_.work) / method.name / "model.safetensors";
+  return lab_.folder() / method.name / "model.safetensors";
 }
 
 json ImageLab::Settings() const {
@@ -404,11 +376,11 @@ json ImageLab::Settings() const {
 }
 
 double ImageLab::SecondsLeft() const {
-  if (plan_.at("budget") == "") return 1e9;
-  return std::max(0.0, budget_ - plan_.at("spent").get<double>() - watch_.Seconds());
+  if (Budget() == 0) return 1e9;
+  return std::max(0.0, Budget() - plan_.at("spent").get<double>() - watch_.Seconds());
 }
 
-std::string DescribeScale(const ImageSetup& setup, const json& settings) {
+std::string DescribeTrainings(const ImageSetup& setup, const json& settings) {
   const std::string scale = settings.at("scale");
   const int threads = settings.at("training_threads");
   return StrCat(
@@ -431,4 +403,4 @@ std::string DescribeScale(const ImageSetup& setup, const json& settings) {
           : "All made the same updates.");
 }
 
-}  // namespace linnet::cli
+}  // namespace linnet::experiments
