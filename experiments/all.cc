@@ -225,29 +225,19 @@ What fails, or has no time left, is named in the end; the same command then does
 much time again.)",
       "  linnet reproduce all --budget 2h --out docs/results\n");
   auto options = std::make_shared<Options>();
-  verb.add_option("--budget", options->budget,
-                  "Time for all of it, over all calls until it ends, 1h at least, as 2h or 8h; an "
-                  "experiment that "
-                  "has begun goes to its end")
-      ->type_name("TIME")
-      ->capture_default_str();
-  verb.add_option(
-          "--data", options->data,
-          "The folder that holds mnist/, cifar10/ and an4/ (default: $LINNET_DATA, or data)")
-      ->type_name("DIR");
-  verb.add_option("--precision", options->precision,
-                  "Of the trainings: fp32, or bf16, where the processor has it")
-      ->type_name("P")
-      ->check(CLI::IsMember({"fp32", "bf16"}))
-      ->capture_default_str();
+  cli::AddOption(&verb, "--budget", options->budget, "TIME",
+                 "Time for all of it, over all calls until it ends, 1h at least, as 2h or 8h; an "
+                 "experiment that has begun goes to its end");
+  cli::AddOption(
+      &verb, "--data", options->data, "DIR",
+      "The folder that holds mnist/, cifar10/ and an4/ (default: $LINNET_DATA, or data)");
+  cli::AddOption(&verb, "--precision", options->precision, "P",
+                 "Of the trainings: fp32, or bf16, where the processor has it",
+                 CLI::IsMember({"fp32", "bf16"}));
   cli::AddThreadsOption(&verb, options->threads);
-  verb.add_option("--work", options->work,
-                  "Folder for trainings; a stopped command goes on with those it holds")
-      ->type_name("DIR")
-      ->capture_default_str();
-  verb.add_option("--out", options->out, "The folder for all pages and pictures")
-      ->type_name("DIR")
-      ->capture_default_str();
+  cli::AddOption(&verb, "--work", options->work, "DIR",
+                 "Folder for trainings; a stopped command goes on with those it holds");
+  cli::AddOption(&verb, "--out", options->out, "DIR", "The folder for all pages and pictures");
   verb.callback([options] { All(*options).Run(); });
 }
 

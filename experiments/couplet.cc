@@ -8,6 +8,7 @@
 #include "experiments/figures.h"
 #include "linnet/base/utf8.h"
 #include "linnet/cli/bench.h"
+#include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/tasks/couplet/couplet.h"
 #include "linnet/tasks/couplet/couplets.h"
@@ -95,10 +96,8 @@ class Couplet : public Experiment {
     paths("--model", models_, "FILE",
           "Models of couplets; lines are written by the first (default: the shipped one)");
     paths("--run", runs_, "DIR", "Folders of training runs whose curves are drawn");
-    verb.add_option("--lines", lines_, "First lines that are answered")
-        ->type_name("N")
-        ->check(cli::Between(kShown, 1e6))
-        ->capture_default_str();
+    cli::AddOption(&verb, "--lines", lines_, "N", "First lines that are answered",
+                   cli::Between(kShown, 1e6));
   }
 
   std::vector<std::string> Pictures() const override { return {"couplet"}; }

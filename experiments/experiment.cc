@@ -9,6 +9,7 @@
 #include "experiments/figures.h"
 #include "experiments/page.h"
 #include "linnet/base/embedded_file.h"
+#include "linnet/cli/program.h"
 #include "linnet/cli/signals.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/io/file.h"
@@ -147,21 +148,16 @@ void AddExperiment(CLI::App& app, const Row& row) {
   experiment->AddOptions(*verb);
   options->work = experiment->Work(row.name);
   if (!options->work.empty()) {
-    verb->add_option(
-            "--work", options->work,
-            "Folder for trainings and measurements; a stopped command goes on with those it holds")
-        ->type_name("DIR")
-        ->capture_default_str();
+    cli::AddOption(
+        verb, "--work", options->work, "DIR",
+        "Folder for trainings and measurements; a stopped command goes on with those it holds");
   }
   if (experiment->DrawsFromRecord()) {
-    verb->add_option("--from", options->from,
-                     StrCat("Measure nothing: the ", row.name, ".json of an earlier run"))
-        ->type_name("FILE");
+    cli::AddOption(verb, "--from", options->from, "FILE",
+                   StrCat("Measure nothing: the ", row.name, ".json of an earlier run"));
   }
-  verb->add_option("--out", options->out,
-                   StrCat("The folder for ", row.name, ".md, .json and the pictures"))
-      ->type_name("DIR")
-      ->capture_default_str();
+  cli::AddOption(verb, "--out", options->out, "DIR",
+                 StrCat("The folder for ", row.name, ".md, .json and the pictures"));
   cli::AddJsonFlag(verb, options->json);
   verb->callback([=, &row] { Run(*verb, row, *experiment, *options); });
 }

@@ -7,6 +7,7 @@
 #include "experiments/figures.h"
 #include "linnet/base/units.h"
 #include "linnet/cli/bench.h"
+#include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 
 namespace linnet::experiments {
@@ -63,25 +64,17 @@ json FirstBelow(const json& curve, double loss) {
 class Figure2 : public Experiment {
  public:
   void AddOptions(CLI::App& verb) override {
-    verb.add_option("--scale", scale_,
-                    "small: 128 wide, lengths to 32, 8,000 updates; paper: 256, 128 and 10,000")
-        ->type_name("NAME")
-        ->check(CLI::IsMember({"small", "paper"}))
-        ->capture_default_str();
-    verb.add_option("--steps", steps_, "Updates of each method (default: the scale's)")
-        ->type_name("N")
-        ->check(cli::Between(100, 1e7));
-    verb.add_option("--budget", budget_,
-                    "Time for all of it, as 30m or 2h: fewer updates, as many of each method")
-        ->type_name("TIME");
-    verb.add_option("--max-length", max_length_,
-                    "Sequences of fewer than so many tokens (default: the scale's)")
-        ->type_name("N")
-        ->check(cli::Between(12, 4096));
-    verb.add_option("--seed", seed_, "Of weights and data")
-        ->type_name("N")
-        ->check(cli::Between(0, 1e9))
-        ->capture_default_str();
+    cli::AddOption(&verb, "--scale", scale_, "NAME",
+                   "small: 128 wide, lengths to 32, 8,000 updates; paper: 256, 128 and 10,000",
+                   CLI::IsMember({"small", "paper"}));
+    cli::AddOption(&verb, "--steps", steps_, "N", "Updates of each method (default: the scale's)",
+                   cli::Between(100, 1e7));
+    cli::AddOption(&verb, "--budget", budget_, "TIME",
+                   "Time for all of it, as 30m or 2h: fewer updates, as many of each method");
+    cli::AddOption(&verb, "--max-length", max_length_, "N",
+                   "Sequences of fewer than so many tokens (default: the scale's)",
+                   cli::Between(12, 4096));
+    cli::AddOption(&verb, "--seed", seed_, "N", "Of weights and data", cli::Between(0, 1e9));
     cli::AddThreadsOption(&verb, threads_);
   }
 

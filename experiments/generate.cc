@@ -7,6 +7,7 @@
 #include "experiments/figures.h"
 #include "linnet/base/thread_pool.h"
 #include "linnet/cli/bench.h"
+#include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 
 namespace linnet::experiments {
@@ -71,10 +72,8 @@ double Number(const json& record, const char* field, double least, double most) 
 class GenerateTable : public Experiment {
  public:
   void AddOptions(CLI::App& verb) override {
-    verb.add_option("--precision", precision_, "f32, bf16 or int8; LSH runs in f32")
-        ->type_name("NAME")
-        ->check(CLI::IsMember({"f32", "bf16", "int8"}))
-        ->capture_default_str();
+    cli::AddOption(&verb, "--precision", precision_, "NAME", "f32, bf16 or int8; LSH runs in f32",
+                   CLI::IsMember({"f32", "bf16", "int8"}));
     cli::AddThreadsOption(&verb, threads_);
     verb.add_option("--dataset", datasets_, "mnist, cifar10 or both (default: both)")
         ->delimiter(',')

@@ -7,6 +7,7 @@
 
 #include "experiments/experiment.h"
 #include "linnet/base/units.h"
+#include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/io/file.h"
 
@@ -83,38 +84,33 @@ std::string FindData(const ImageSetup& setup) {
 
 void ImageOptions::Add(CLI::App& to, const ImageSetup& setup) {
   verb = &to;
-  to.add_option("--data", data,
-                StrCat(setup.title, "'s folder (default: $LINNET_DATA/", setup.dataset, ", data/",
-                       setup.dataset, " or ", setup.dataset, ", whichever is there)"))
-      ->type_name("DIR");
+  cli::AddOption(&to, "--data", data, "DIR",
+                 StrCat(setup.title, "'s folder (default: $LINNET_DATA/", setup.dataset, ", data/",
+                        setup.dataset, " or ", setup.dataset, ", whichever is there)"));
   const std::string much =
       setup.equal_time ? StrCat(setup.small, " minutes") : StrCat(setup.small, " updates");
-  to.add_option("--scale", scale,
-                StrCat("small: 4 layers of 4 heads of 32, ", much,
-                       " each (default); paper: ", setup.layers, " layers of 8 heads of 32, ",
-                       kPaperEpochs, " epochs, or what --budget allows; tiny: ", kTinySteps,
-                       " updates of a layer of one head, to try the command"))
-      ->type_name("NAME")
-      ->check(CLI::IsMember({"small", "paper", "tiny"}));
+  cli::AddOption(&to, "--scale", scale, "NAME",
+                 StrCat("small: 4 layers of 4 heads of 32, ", much,
+                        " each (default); paper: ", setup.layers, " layers of 8 heads of 32, ",
+                        kPaperEpochs, " epochs, or what --budget allows; tiny: ", kTinySteps,
+                        " updates of a layer of one head, to try the command"),
+                 CLI::IsMember({"small", "paper", "tiny"}));
   CLI::Option* budget_option =
-      to.add_option("--budget", budget,
-                    "Time for all of it, as 10m or 2h: trains less, measures on fewer images")
-          ->type_name("TIME");
+      cli::AddOption(&to, "--budget", budget, "TIME",
+                     "Time for all of it, as 10m or 2h: trains less, measures on fewer images");
   to.add_option("--steps", steps, "Updates of each method (default: the scale's)")
       ->type_name("N")
       ->check(cli::Between(static_cast<double>(kLeastSteps), 1e7))
       ->excludes(budget_option);
-  to.add_option("--precision", precision,
-                "Of the trainings: fp32 (default), or bf16, where the processor has it")
-      ->type_name("P")
-      ->check(CLI::IsMember({"fp32", "bf16"}));
+  cli::AddOption(&to, "--precision", precision, "P",
+                 "Of the trainings: fp32 (default), or bf16, where the processor has it",
+                 CLI::IsMember({"fp32", "bf16"}));
   to.add_flag_function(
       "--pixel-above,!--no-pixel-above", [this](std::int64_t given) { pixel_above = given > 0; },
       "Give the byte above the next one to the network, or not, as the paper (default: but for the "
       "paper's scale; small ones have no time to learn where to look for it)");
-  to.add_option("--seed", seed, "Of weights and order (default: 1)")
-      ->type_name("N")
-      ->check(cli::Between(1, 1e9));
+  cli::AddOption(&to, "--seed", seed, "N", "Of weights and order (default: 1)",
+                 cli::Between(1, 1e9));
   cli::AddThreadsOption(&to, threads);
 }
 

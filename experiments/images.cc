@@ -11,6 +11,7 @@
 #include "experiments/page.h"
 #include "linnet/base/thread_pool.h"
 #include "linnet/cli/bench.h"
+#include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 
 namespace linnet::experiments {
@@ -189,9 +190,8 @@ struct Table2 : ImageTable {
 class Figure5 : public Experiment {
  public:
   void AddOptions(CLI::App& verb) override {
-    verb.add_option("--tables", tables_,
-                    "The folder of table1.json, table2.json and table3.json (default: --out)")
-        ->type_name("DIR");
+    cli::AddOption(&verb, "--tables", tables_, "DIR",
+                   "The folder of table1.json, table2.json and table3.json (default: --out)");
   }
   std::string Work(const std::string&) const override { return ""; }
   std::vector<std::string> Pictures() const override {

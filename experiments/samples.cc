@@ -12,6 +12,7 @@
 #include "experiments/page.h"
 #include "linnet/cli/bench.h"
 #include "linnet/cli/child.h"
+#include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/io/file.h"
 #include "linnet/io/png.h"
@@ -114,10 +115,7 @@ class Samples : public Experiment {
     count_ = setup_.equal_time ? kColumns : 4 * kColumns;
     completed_ = setup_.equal_time ? 4 : 8;
     const auto number = [&](const char* name, size_t& value, const char* help, double least) {
-      verb.add_option(name, value, help)
-          ->type_name("N")
-          ->check(cli::Between(least, 1000))
-          ->capture_default_str();
+      cli::AddOption(&verb, name, value, "N", help, cli::Between(least, 1000));
     };
     if (kind_.samples) number("--count", count_, "Images that each method draws", 2);
     if (kind_.completions)

@@ -9,6 +9,7 @@
 #include "experiments/page.h"
 #include "linnet/base/thread_pool.h"
 #include "linnet/cli/bench.h"
+#include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 
 namespace linnet::experiments {
@@ -51,24 +52,17 @@ std::vector<const json*> RunsOf(const json& record, const Method& method) {
 class Table3 : public Experiment {
  public:
   void AddOptions(CLI::App& verb) override {
-    verb.add_option("--data", data_, "AN4's folder, with etc/ and wav/")->type_name("DIR");
-    verb.add_option("--minutes", minutes_, "Time for each training")
-        ->type_name("M")
-        ->check(cli::Between(0.01, 10'000))
-        ->capture_default_str();
-    verb.add_option("--seeds", seeds_, "Trainings of linear attention and of the LSTM")
-        ->type_name("N")
-        ->check(cli::Between(1, 20))
-        ->capture_default_str();
-    verb.add_option("--precision", precision_, "Of the transformers: fp32 or bf16")
-        ->type_name("P")
-        ->check(CLI::IsMember({"fp32", "bf16"}))
-        ->capture_default_str();
+    cli::AddOption(&verb, "--data", data_, "DIR", "AN4's folder, with etc/ and wav/");
+    cli::AddOption(&verb, "--minutes", minutes_, "M", "Time for each training",
+                   cli::Between(0.01, 10'000));
+    cli::AddOption(&verb, "--seeds", seeds_, "N", "Trainings of linear attention and of the LSTM",
+                   cli::Between(1, 20));
+    cli::AddOption(&verb, "--precision", precision_, "P", "Of the transformers: fp32 or bf16",
+                   CLI::IsMember({"fp32", "bf16"}));
     cli::AddThreadsOption(&verb, threads_);
-    verb.add_option("--lengths", lengths_,
-                    "The output of 'linnet bench speech --json', in place of timing updates "
-                    "against the length")
-        ->type_name("FILE");
+    cli::AddOption(&verb, "--lengths", lengths_, "FILE",
+                   "The output of 'linnet bench speech --json', in place of timing updates against "
+                   "the length");
   }
 
   std::vector<std::string> Pictures() const override { return {"table3", "table3-length"}; }

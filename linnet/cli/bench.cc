@@ -8,6 +8,7 @@
 #include <iostream>
 #include <map>
 
+#include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 
 namespace linnet::cli {
@@ -114,10 +115,8 @@ std::string Today() {
 }
 
 void AddBenchOptions(CLI::App* verb, BenchOptions& options) {
-  verb->add_option("--seconds", options.seconds, "About how long to time each case")
-      ->type_name("N")
-      ->check(Between(0.0, 600.0))
-      ->capture_default_str();
+  AddOption(verb, "--seconds", options.seconds, "N", "About how long to time each case",
+            Between(0.0, 600.0));
   AddThreadsOption(verb, options.threads);
   AddJsonFlag(verb, options.json);
 }

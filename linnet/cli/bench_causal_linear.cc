@@ -21,6 +21,7 @@
 #include "linnet/base/thread_pool.h"
 #include "linnet/base/units.h"
 #include "linnet/cli/bench.h"
+#include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/kernels/bfloat16.h"
 #include "linnet/kernels/causal_linear.h"
@@ -340,27 +341,21 @@ void AddBenchCausalLinear(CLI::App& bench) {
       "  linnet bench causal-linear --max-n 4096 --threads 1 --json\n");
   auto options = std::make_shared<Options>();
   const auto add = [&](const char* name, size_t& value, const char* help, double low, double high) {
-    return verb->add_option(name, value, help)->type_name("N")->check(Between(low, high));
+    return AddOption(verb, name, value, "N", help, Between(low, high));
   };
   add("--min-n", options->min_n, "The shortest sequence", kLeastLength, kMostLength)
       ->capture_default_str();
   add("--max-n", options->max_n, "The longest sequence", kLeastLength, kMostLength)
       ->capture_default_str();
   add("--heads", options->heads, "Heads", 1, 64)->capture_default_str();
-  verb->add_option("--dim", options->dim, "Dimensions of queries and keys: 32, 64 or 128")
-      ->type_name("D")
-      ->check(CLI::IsMember({32, 64, 128}).description(""))
-      ->capture_default_str();
+  AddOption(verb, "--dim", options->dim, "D", "Dimensions of queries and keys: 32, 64 or 128",
+            CLI::IsMember({32, 64, 128}).description(""));
   add("--value-dim", options->value_dim, "Dimensions of values (default: as --dim)", 1, 256);
-  verb->add_option("--layout", options->layout,
-                   "The tensors' order in memory: head (H, N, D) or row (N, H, D)")
-      ->type_name("NAME")
-      ->check(CLI::IsMember({"head", "row"}).description(""))
-      ->capture_default_str();
-  verb->add_option("--precision", options->precision, "Of the tensors: f32 or bf16")
-      ->type_name("P")
-      ->check(CLI::IsMember({"f32", "bf16"}).description(""))
-      ->capture_default_str();
+  AddOption(verb, "--layout", options->layout, "NAME",
+            "The tensors' order in memory: head (H, N, D) or row (N, H, D)",
+            CLI::IsMember({"head", "row"}).description(""));
+  AddOption(verb, "--precision", options->precision, "P", "Of the tensors: f32 or bf16",
+            CLI::IsMember({"f32", "bf16"}).description(""));
   AddBenchOptions(verb, *options);
   verb->callback([options] {
     if (options->value_dim == 0) options->value_dim = options->dim;

@@ -18,6 +18,7 @@
 #include "linnet/base/units.h"
 #include "linnet/cli/bench.h"
 #include "linnet/cli/bench_products.h"
+#include "linnet/cli/program.h"
 #include "linnet/cli/random_model.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/kernels/isa.h"
@@ -397,27 +398,17 @@ void AddBenchGenerate(CLI::App& bench) {
       "  linnet bench generate --random mnist --attention reformer --lsh-rounds 1 --lsh-chunk 29 "
       "--stateless\n");
   auto options = std::make_shared<Options>();
-  verb->add_option("MODEL", options->model, "A model of images")->type_name("");
-  verb->add_option("--random", options->random, "The paper's model for mnist or cifar10 instead")
-      ->type_name("NAME")
-      ->check(CLI::IsMember({"mnist", "cifar10"}));
-  CLI::Option* attention =
-      verb->add_option("--attention", options->attention.kind,
-                       "Of the random model: causal-linear, full for softmax over a cache of keys "
-                       "and values, or reformer, which is --stateless")
-          ->type_name("KIND")
-          ->check(CLI::IsMember({"causal-linear", "full", "reformer"}))
-          ->capture_default_str();
-  CLI::Option* rounds = verb->add_option("--lsh-rounds", options->attention.lsh_rounds,
-                                         "Of reformer: rounds of hashing")
-                            ->type_name("N")
-                            ->check(Between(1, 64))
-                            ->capture_default_str();
-  CLI::Option* chunk = verb->add_option("--lsh-chunk", options->attention.lsh_chunk,
-                                        "Of reformer: positions in a chunk")
-                           ->type_name("N")
-                           ->check(Between(1, 65536))
-                           ->capture_default_str();
+  AddOption(verb, "MODEL", options->model, "", "A model of images");
+  AddOption(verb, "--random", options->random, "NAME",
+            "The paper's model for mnist or cifar10 instead", CLI::IsMember({"mnist", "cifar10"}));
+  CLI::Option* attention = AddOption(verb, "--attention", options->attention.kind, "KIND",
+                                     "Of the random model: causal-linear, full for softmax over a "
+                                     "cache of keys and values, or reformer, which is --stateless",
+                                     CLI::IsMember({"causal-linear", "full", "reformer"}));
+  CLI::Option* rounds = AddOption(verb, "--lsh-rounds", options->attention.lsh_rounds, "N",
+                                  "Of reformer: rounds of hashing", Between(1, 64));
+  CLI::Option* chunk = AddOption(verb, "--lsh-chunk", options->attention.lsh_chunk, "N",
+                                 "Of reformer: positions in a chunk", Between(1, 65536));
   verb->add_flag(
       "--stateless", options->stateless,
       "Read everything again for each token, as a transformer without a state does; "

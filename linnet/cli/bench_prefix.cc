@@ -9,6 +9,7 @@
 #include "linnet/base/units.h"
 #include "linnet/cli/bench.h"
 #include "linnet/cli/bench_products.h"
+#include "linnet/cli/program.h"
 #include "linnet/cli/random_model.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/kernels/isa.h"
@@ -78,7 +79,8 @@ std::vector<Record> Measure(const Checkpoint& checkpoint, Precision precision,
 
 void Run(const Options& options) {
   ModelSpec spec = RandomSpec("mnist");
-  spec.task = "copy", spec.head.kind = HeadKind::kCategorical, spec.head.classes = spec.input.vocabulary = 128;
+  spec.task = "copy", spec.head.kind = HeadKind::kCategorical,
+  spec.head.classes = spec.input.vocabulary = 128;
   spec.input.max_length = options.length;
   const Checkpoint checkpoint = RandomModel(spec);
   std::vector<Record> records;
@@ -108,10 +110,7 @@ void AddBenchPrefix(CLI::App& bench) {
               "  linnet bench prefix\n"
               "  linnet bench prefix --length 2000 --precision bf16 --json\n");
   auto options = std::make_shared<Options>();
-  verb->add_option("--length", options->length, "Symbols")
-      ->type_name("N")
-      ->check(Between(1, 1'000'000))
-      ->capture_default_str();
+  AddOption(verb, "--length", options->length, "N", "Symbols", Between(1, 1'000'000));
   verb->add_option("--precision", options->precisions, "f32, bf16 or int8, or several")
       ->delimiter(',')
       ->allow_extra_args(false)

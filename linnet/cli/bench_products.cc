@@ -52,7 +52,8 @@ void Products::Run(ThreadPool& pool) {
 double ProductOperations(const ModelSpec& spec) {
   const double d = spec.stack.d_model, heads = spec.stack.mixer().heads;
   const double layer =
-      d * heads * (2.0 * spec.stack.mixer().query_dim + 2.0 * spec.stack.mixer().value_dim) + 2 * d * spec.stack.d_ff;
+      d * heads * (2.0 * spec.stack.mixer().query_dim + 2.0 * spec.stack.mixer().value_dim) +
+      2 * d * spec.stack.d_ff;
   return 2 * (spec.stack.layers() * layer + d * spec.OutputSize());
 }
 

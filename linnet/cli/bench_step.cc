@@ -14,6 +14,7 @@
 #include "linnet/base/error.h"
 #include "linnet/base/rng.h"
 #include "linnet/cli/bench.h"
+#include "linnet/cli/program.h"
 #include "linnet/cli/random_model.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/kernels/isa.h"
@@ -141,7 +142,7 @@ void AddBenchStep(CLI::App& bench) {
                            "  linnet bench step\n"
                            "  linnet bench step models/digits.safetensors --threads 1 --json\n");
   auto options = std::make_shared<Options>();
-  verb->add_option("MODEL", options->models, "Models to time instead")->type_name("");
+  AddOption(verb, "MODEL", options->models, "", "Models to time instead");
   AddBenchOptions(verb, *options);
   verb->callback([options] { Run(*options); });
 }

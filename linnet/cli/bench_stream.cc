@@ -13,6 +13,7 @@
 #include "linnet/base/progress.h"
 #include "linnet/base/rng.h"
 #include "linnet/cli/bench.h"
+#include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/kernels/isa.h"
 #include "linnet/kernels/linear_step.h"
@@ -134,10 +135,7 @@ void AddBenchStream(CLI::App& bench) {
       "  linnet bench stream\n"
       "  linnet bench stream --positions 1e6 --json\n");
   auto options = std::make_shared<Options>();
-  verb->add_option("--positions", options->positions, "Length of the stream")
-      ->type_name("N")
-      ->check(Between(1, 1e12))
-      ->capture_default_str();
+  AddOption(verb, "--positions", options->positions, "N", "Length of the stream", Between(1, 1e12));
   verb->add_flag("--json", options->json, "Print the records as JSON");
   verb->callback([options] { Run(*options); });
 }

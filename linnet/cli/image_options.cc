@@ -7,6 +7,7 @@
 
 #include "linnet/base/error.h"
 #include "linnet/base/units.h"
+#include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/io/png.h"
 #include "linnet/kernels/isa.h"
@@ -14,44 +15,28 @@
 namespace linnet::cli {
 
 void AddDatasetOptions(CLI::App* verb, DatasetOptions& options) {
-  verb->add_option("--data", options.dir,
-                   "The folder that holds the data set's files; of speech AN4's, or a manifest")
-      ->type_name("PATH");
-  verb->add_option("--dataset", options.name, "The data set's name (default: by its files)")
-      ->type_name("NAME");
-  verb->add_option("--split", options.split, "Which part of the data set")
-      ->type_name("NAME")
-      ->check(CLI::IsMember({"train", "validation", "test"}))
-      ->capture_default_str();
+  AddOption(verb, "--data", options.dir, "PATH",
+            "The folder that holds the data set's files; of speech AN4's, or a manifest");
+  AddOption(verb, "--dataset", options.name, "NAME", "The data set's name (default: by its files)");
+  AddOption(verb, "--split", options.split, "NAME", "Which part of the data set",
+            CLI::IsMember({"train", "validation", "test"}));
 }
 
 void AddDrawingOptions(CLI::App* verb, DrawingOptions& options) {
   verb->add_option("--out", options.out, "The PNG file to write")->type_name("FILE")->required();
-  verb->add_option("--scale", options.scale, "Size of a pixel in the PNG")
-      ->type_name("N")
-      ->check(Between(1, 100))
-      ->capture_default_str();
-  verb->add_option("--seed", options.seed, "The same seed draws the same images")
-      ->type_name("N")
-      ->check(CLI::NonNegativeNumber.description(""))
-      ->capture_default_str();
-  verb->add_option("--temperature", options.temperature, "Below 1: closer to the most likely image")
-      ->type_name("N")
-      ->check(Between(0.0, 10.0))
-      ->capture_default_str();
-  verb->add_option("--sampler", options.sampler,
-                   "density: as trained; reference: the reference library's wider logistics")
-      ->type_name("NAME")
-      ->check(CLI::IsMember({"density", "reference"}))
-      ->capture_default_str();
+  AddOption(verb, "--scale", options.scale, "N", "Size of a pixel in the PNG", Between(1, 100));
+  AddOption(verb, "--seed", options.seed, "N", "The same seed draws the same images",
+            CLI::NonNegativeNumber.description(""));
+  AddOption(verb, "--temperature", options.temperature, "N",
+            "Below 1: closer to the most likely image", Between(0.0, 10.0));
+  AddOption(verb, "--sampler", options.sampler, "NAME",
+            "density: as trained; reference: the reference library's wider logistics",
+            CLI::IsMember({"density", "reference"}));
   AddBatchOption(verb, options.batch);
 }
 
 void AddBatchOption(CLI::App* verb, size_t& batch) {
-  verb->add_option("--batch", batch, "Images worked on together")
-      ->type_name("N")
-      ->check(Between(1, 65536))
-      ->capture_default_str();
+  AddOption(verb, "--batch", batch, "N", "Images worked on together", Between(1, 65536));
 }
 
 SampleOptions ToSampleOptions(const DrawingOptions& options,
@@ -67,7 +52,8 @@ SampleOptions ToSampleOptions(const DrawingOptions& options,
 
 void CheckSheet(const ModelSpec& spec, const std::string& model, size_t count, int columns,
                 const DrawingOptions& options) {
-  MeasureGrid(spec.image()->width, spec.image()->height, spec.image()->channels, count, columns, options.scale,
+  MeasureGrid(spec.image()->width, spec.image()->height, spec.image()->channels, count, columns,
+              options.scale,
               /*gap=*/options.scale);
   std::error_code ignored;
   if (std::filesystem::equivalent(options.out, model, ignored)) {
@@ -76,8 +62,9 @@ void CheckSheet(const ModelSpec& spec, const std::string& model, size_t count, i
   CheckWritable(options.out);
 }
 
-void PrintDrawn(nlohmann::ordered_json record, const std::string& what, size_t count, double seconds,
-                const std::string& file, Engine& engine, const DrawingOptions& options, bool json) {
+void PrintDrawn(nlohmann::ordered_json record, const std::string& what, size_t count,
+                double seconds, const std::string& file, Engine& engine,
+                const DrawingOptions& options, bool json) {
   const double images = static_cast<double>(count);
   if (json) {
     record.update({{"seconds", seconds},
@@ -99,12 +86,16 @@ void PrintDrawn(nlohmann::ordered_json record, const std::string& what, size_t c
 void WriteSheet(const ModelSpec& spec, std::span<const uint8_t> pixels, int columns,
                 const DrawingOptions& options) {
   constexpr uint8_t kBetween = 64;  // dark grey: neither a digit's ground nor its stroke
-  const size_t bytes = static_cast<size_t>(spec.image()->width) * static_cast<size_t>(spec.image()->height) *
+  const size_t bytes = static_cast<size_t>(spec.image()->width) *
+                       static_cast<size_t>(spec.image()->height) *
                        static_cast<size_t>(spec.image()->channels);
   std::vector<Image> images;
   for (size_t at = 0; at + bytes <= pixels.size(); at += bytes) {
     const auto image = pixels.subspan(at, bytes);
-    images.push_back({spec.image()->width, spec.image()->height, spec.image()->channels, {image.begin(), image.end()}});
+    images.push_back({spec.image()->width,
+                      spec.image()->height,
+                      spec.image()->channels,
+                      {image.begin(), image.end()}});
   }
   WritePng(options.out, Grid(images, columns, options.scale, /*gap=*/options.scale, kBetween));
 }

@@ -42,8 +42,9 @@ void CheckSheet(const ModelSpec& spec, const std::string& model, size_t count, i
                 const DrawingOptions& options);
 
 // Says what was drawn, as a line or as JSON that begins with `record`.
-void PrintDrawn(nlohmann::ordered_json record, const std::string& what, size_t count, double seconds,
-                const std::string& file, Engine& engine, const DrawingOptions& options, bool json);
+void PrintDrawn(nlohmann::ordered_json record, const std::string& what, size_t count,
+                double seconds, const std::string& file, Engine& engine,
+                const DrawingOptions& options, bool json);
 
 // Writes raw pixels [count, height, width, channels] as one PNG, row by row.
 void WriteSheet(const ModelSpec& spec, std::span<const uint8_t> pixels, int columns,

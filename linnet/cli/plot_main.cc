@@ -118,28 +118,22 @@ void AddOptions(CLI::App& app, Options& options) {
               "The metric to draw (default: the first of the records); each further --y draws a "
               "panel beside it")
       ->type_name("NAME");
-  app.add_option("--x", options.x, "Against steps, or the time spent in training")
-      ->type_name("NAME")
-      ->check(CLI::IsMember({"step", "time"}))
-      ->capture_default_str();
-  app.add_option("--from", options.from,
-                 "Leave out what comes before: a step, or a time as 90s, 2h")
-      ->type_name("X");
-  app.add_option("--to", options.to, "Leave out what comes after")->type_name("X");
+  AddOption(&app, "--x", options.x, "NAME", "Against steps, or the time spent in training",
+            CLI::IsMember({"step", "time"}));
+  AddOption(&app, "--from", options.from, "X",
+            "Leave out what comes before: a step, or a time as 90s, 2h");
+  AddOption(&app, "--to", options.to, "X", "Leave out what comes after");
   app.add_flag("--log-x", options.log_x, "A logarithmic x axis");
   app.add_flag("--log-y", options.log_y, "A logarithmic y axis");
-  app.add_option("--smooth", options.smooth,
-                 "Draw means of N training records (default: by their number; 1: as they are)")
-      ->type_name("N")
-      ->check(CLI::Range(1, 10'000).description(""));
-  app.add_option("--title", options.title, "A line above the figure")->type_name("TEXT");
+  AddOption(&app, "--smooth", options.smooth, "N",
+            "Draw means of N training records (default: by their number; 1: as they are)",
+            CLI::Range(1, 10'000).description(""));
+  AddOption(&app, "--title", options.title, "TEXT", "A line above the figure");
   AddRepeated(app, "--label", options.labels,
               "A run's name in the legend, once for each run (default: by their folders)")
       ->type_name("NAME");
-  app.add_option("--theme", options.theme, "Colours for a light page or a dark one")
-      ->type_name("NAME")
-      ->check(CLI::IsMember({"light", "dark"}))
-      ->capture_default_str();
+  AddOption(&app, "--theme", options.theme, "NAME", "Colours for a light page or a dark one",
+            CLI::IsMember({"light", "dark"}));
   app.add_flag("--list", options.list, "Only say which metrics the runs have");
   app.add_flag("--json", options.json, "Print JSON for machines, and nothing else, on stdout");
   app.footer(

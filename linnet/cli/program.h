@@ -9,6 +9,7 @@
 
 #include <CLI/CLI.hpp>
 #include <string>
+#include <utility>
 
 namespace linnet::cli {
 
@@ -21,6 +22,17 @@ struct Interrupted {
 // anything that failed while working. Messages begin with "PROGRAM: ". Applies LINNET_ISA before the
 // app runs.
 int RunProgram(CLI::App& app, int argc, char** argv);
+
+// An option `--name TYPE` with a check. --help shows its default, unless the text names it itself.
+//
+//   AddOption(verb, "--seed", seed, "N", "Of weights and data", Between(0, 1e9));
+template <class T>
+CLI::Option* AddOption(CLI::App* verb, const std::string& name, T& value, const std::string& type,
+                       const std::string& help, CLI::Validator check = {}) {
+  CLI::Option* option =
+      verb->add_option(name, value, help)->type_name(type)->check(std::move(check));
+  return help.find("default") == std::string::npos ? option->capture_default_str() : option;
+}
 
 }  // namespace linnet::cli
 

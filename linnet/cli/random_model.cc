@@ -24,7 +24,8 @@ ModelSpec RandomSpec(const std::string& dataset, const MixerSpec& attention) {
   if (dataset != "cifar10") {
     throw InputError("no model of random weights for '", dataset, "'; there are mnist and cifar10");
   }
-  spec.stack.repeat = 16, spec.image()->width = spec.image()->height = 32, spec.image()->channels = 3, spec.input.max_length = 3071;
+  spec.stack.repeat = 16, spec.image()->width = spec.image()->height = 32,
+  spec.image()->channels = 3, spec.input.max_length = 3071;
   return spec;
 }
 

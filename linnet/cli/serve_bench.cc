@@ -15,6 +15,7 @@
 #include "linnet/base/rng.h"
 #include "linnet/base/units.h"
 #include "linnet/cli/bench.h"
+#include "linnet/cli/program.h"
 #include "linnet/cli/serve.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/server/server.h"
@@ -355,20 +356,13 @@ void AddServeBench(CLI::App& app) {
   auto options = std::make_shared<Options>();
   options->seconds = 60;
   AddModelArgument(verb, options->model);
-  verb->add_option(
-          "--data", options->data,
-          "Folder of couplets whose test lines are asked; without: made-up lines of five and "
-          "seven characters")
-      ->type_name("DIR");
-  verb->add_option("--clients", options->clients,
-                   "That ask at once, each one request after the other")
-      ->type_name("N")
-      ->check(Between(1, 1000))
-      ->capture_default_str();
-  verb->add_option("--candidates", options->candidates, "Of a request; the page asks for five")
-      ->type_name("N")
-      ->check(Between(1, 16))
-      ->capture_default_str();
+  AddOption(verb, "--data", options->data, "DIR",
+            "Folder of couplets whose test lines are asked; without: made-up lines of five and "
+            "seven characters");
+  AddOption(verb, "--clients", options->clients, "N",
+            "That ask at once, each one request after the other", Between(1, 1000));
+  AddOption(verb, "--candidates", options->candidates, "N", "Of a request; the page asks for five",
+            Between(1, 16));
   AddBenchOptions(verb, *options);
   verb->callback([options] { Run(*options); });
 }

@@ -15,6 +15,7 @@
 
 #include "linnet/base/error.h"
 #include "linnet/base/units.h"
+#include "linnet/cli/program.h"
 #include "linnet/cli/serve.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/io/file.h"
@@ -209,56 +210,29 @@ void AddServeVerb(CLI::App& app) {
       ->capture_default_str();
   verb->add_option("--api-key-file", options->key_file,
                    "File with the key that requests must bring");
-  verb->add_option("--memory", options->memory_mb, "For the states of each model's sequences")
-      ->type_name("MB")
-      ->check(Between(0.001, 1e7))
-      ->capture_default_str();
-  verb->add_option("--sequences", options->batcher.sequences,
-                   "Of a model that run together; 0: 256, or what --memory holds")
-      ->type_name("N")
-      ->check(Between(0, 65536))
-      ->capture_default_str();
-  verb->add_option("--queue", options->batcher.queue,
-                   "Sequences of a model that may wait; beyond, requests get 429")
-      ->type_name("N")
-      ->check(Between(0, 1e6))
-      ->capture_default_str();
-  verb->add_option("--snapshots", options->snapshots_mb,
-                   "Memory for states behind prompts, of each model; 0: none are kept")
-      ->type_name("MB")
-      ->check(Between(0, 1e7))
-      ->capture_default_str();
+  AddOption(verb, "--memory", options->memory_mb, "MB", "For the states of each model's sequences",
+            Between(0.001, 1e7));
+  AddOption(verb, "--sequences", options->batcher.sequences, "N",
+            "Of a model that run together; 0: 256, or what --memory holds", Between(0, 65536));
+  AddOption(verb, "--queue", options->batcher.queue, "N",
+            "Sequences of a model that may wait; beyond, requests get 429", Between(0, 1e6));
+  AddOption(verb, "--snapshots", options->snapshots_mb, "MB",
+            "Memory for states behind prompts, of each model; 0: none are kept", Between(0, 1e7));
   verb->add_option("--snapshot-folder", options->batcher.snapshots.folder,
                    "Folder where those of long prompts outlive the server");
-  verb->add_option("--snapshot-folder-size", options->folder_mb, "Most that the folder may hold")
-      ->type_name("MB")
-      ->check(Between(0, 1e9))
-      ->capture_default_str();
-  verb->add_option("--max-candidates", server.limits.candidates, "Of one request")
-      ->type_name("N")
-      ->check(Between(1, 1024))
-      ->capture_default_str();
-  verb->add_option("--max-tokens", server.limits.symbols, "Symbols of one sequence, of text")
-      ->type_name("N")
-      ->check(Between(1, 1e7))
-      ->capture_default_str();
-  verb->add_option("--max-body", server.body, "Of a request")
-      ->type_name("BYTES")
-      ->check(Between(256, 1e9))
-      ->capture_default_str();
-  verb->add_option("--connections", server.connections, "Open at once; more wait")
-      ->type_name("N")
-      ->check(Between(1, 65536))
-      ->capture_default_str();
-  verb->add_option("--timeout", server.seconds, "Time of one request, waiting and computing")
-      ->type_name("SECONDS")
-      ->check(Between(0.01, 86400))
-      ->capture_default_str();
-  verb->add_option("--grace", options->grace,
-                   "Time that what runs has to finish when it is stopped")
-      ->type_name("SECONDS")
-      ->check(Between(0, 86400))
-      ->capture_default_str();
+  AddOption(verb, "--snapshot-folder-size", options->folder_mb, "MB",
+            "Most that the folder may hold", Between(0, 1e9));
+  AddOption(verb, "--max-candidates", server.limits.candidates, "N", "Of one request",
+            Between(1, 1024));
+  AddOption(verb, "--max-tokens", server.limits.symbols, "N", "Symbols of one sequence, of text",
+            Between(1, 1e7));
+  AddOption(verb, "--max-body", server.body, "BYTES", "Of a request", Between(256, 1e9));
+  AddOption(verb, "--connections", server.connections, "N", "Open at once; more wait",
+            Between(1, 65536));
+  AddOption(verb, "--timeout", server.seconds, "SECONDS",
+            "Time of one request, waiting and computing", Between(0.01, 86400));
+  AddOption(verb, "--grace", options->grace, "SECONDS",
+            "Time that what runs has to finish when it is stopped", Between(0, 86400));
   verb->add_flag("--quiet", options->quiet, "No log line for each request");
   AddPrecisionOption(verb, options->precision);
   AddThreadsOption(verb, options->batcher.threads);

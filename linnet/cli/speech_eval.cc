@@ -2,6 +2,7 @@
 #include <iostream>
 
 #include "linnet/base/error.h"
+#include "linnet/cli/program.h"
 #include "linnet/cli/speech.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/tasks/speech/eval.h"
@@ -50,21 +51,14 @@ void AddSpeechEval(CLI::App& app) {
               "  linnet eval models/phones.safetensors --data words.jsonl --dictionary cmudict\n");
   auto options = std::make_shared<Options>();
   AddModelArgument(verb, options->model);
-  verb->add_option("--data", options->data, "AN4's folder, or a manifest (docs/speech.md)")
-      ->type_name("PATH");
-  verb->add_option("--split", options->split, "Of AN4: train, validation or test")
-      ->type_name("NAME")
-      ->capture_default_str();
-  verb->add_option("--dictionary", options->dictionary,
-                   "Words and their phones, for a manifest's texts")
-      ->type_name("FILE");
-  verb->add_option("--limit", options->limit, "Only the first N utterances")
-      ->type_name("N")
-      ->check(Between(1, 100'000'000));
-  verb->add_option("--beam", options->beam, "Weigh this many prefixes (1: the likeliest path)")
-      ->type_name("N")
-      ->check(Between(1, 1000))
-      ->capture_default_str();
+  AddOption(verb, "--data", options->data, "PATH", "AN4's folder, or a manifest (docs/speech.md)");
+  AddOption(verb, "--split", options->split, "NAME", "Of AN4: train, validation or test");
+  AddOption(verb, "--dictionary", options->dictionary, "FILE",
+            "Words and their phones, for a manifest's texts");
+  AddOption(verb, "--limit", options->limit, "N", "Only the first N utterances",
+            Between(1, 100'000'000));
+  AddOption(verb, "--beam", options->beam, "N", "Weigh this many prefixes (1: the likeliest path)",
+            Between(1, 1000));
   AddPrecisionOption(verb, options->precision);
   AddThreadsOption(verb, options->threads);
   AddJsonFlag(verb, options->json);

@@ -9,6 +9,7 @@
 #include "linnet/base/error.h"
 #include "linnet/base/units.h"
 #include "linnet/base/utf8.h"
+#include "linnet/cli/program.h"
 #include "linnet/cli/speech.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/io/json.h"
@@ -199,10 +200,8 @@ void AddSpeechTranscribe(CLI::App& app) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   verb->add_flag("--causal", options->causal,
                  "Hear sound as it arrives; needs a model that sees no future");
-  verb->add_option("--beam", options->beam, "Weigh this many prefixes (1: the likeliest path)")
-      ->type_name("N")
-      ->check(Between(1, 1000))
-      ->capture_default_str();
+  AddOption(verb, "--beam", options->beam, "N", "Weigh this many prefixes (1: the likeliest path)",
+            Between(1, 1000));
   AddPrecisionOption(verb, options->precision);
   AddThreadsOption(verb, options->threads);
   AddJsonFlag(verb, options->json);

@@ -521,24 +521,18 @@ void AddBenchAttention(CLI::App& bench) {
   const auto positive = [](int64_t low, int64_t high) {
     return Between(static_cast<double>(low), static_cast<double>(high));
   };
-  verb->add_option("--min-n", options->min_n, "The shortest sequence")
-      ->type_name("N")
-      ->check(positive(kLeastLength, kMostLength))
-      ->capture_default_str();
-  verb->add_option("--max-n", options->max_n, "The longest sequence")
-      ->type_name("N")
-      ->check(positive(kLeastLength, kMostLength))
-      ->capture_default_str();
+  AddOption(verb, "--min-n", options->min_n, "N", "The shortest sequence",
+            positive(kLeastLength, kMostLength));
+  AddOption(verb, "--max-n", options->max_n, "N", "The longest sequence",
+            positive(kLeastLength, kMostLength));
   verb->add_option("--methods", options->methods, "Which, as linear,softmax (default: all)")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->type_name("NAMES");
-  verb->add_option("--tokens", options->tokens,
-                   "Positions in a batch, all samples together; never less than a sample")
-      ->type_name("N")
-      ->check(positive(1, 1 << 24))
-      ->capture_default_str();
+  AddOption(verb, "--tokens", options->tokens, "N",
+            "Positions in a batch, all samples together; never less than a sample",
+            positive(1, 1 << 24));
   verb->add_flag_callback(
       "--all-positions", [options] { options->causal = false; },
       "Not causal: every position sees all");

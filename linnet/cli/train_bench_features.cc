@@ -8,6 +8,7 @@
 
 #include "linnet/base/error.h"
 #include "linnet/cli/bench.h"
+#include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/io/file.h"
 #include "linnet/nn/feature_map.h"
@@ -148,21 +149,16 @@ void AddBenchFeatures(CLI::App& bench) {
       "  linnet bench features\n"
       "  linnet bench features --max-features 4096 --plot features.svg\n");
   auto options = std::make_shared<Options>();
-  verb->add_option("--max-features", options->max_features, "The most features")
-      ->type_name("N")
-      ->check(Between(64, 65536))
-      ->capture_default_str();
-  verb->add_option("--draws", options->draws, "Draws of the features to average over")
-      ->type_name("N")
-      ->check(Between(1, 10000))
-      ->capture_default_str();
+  AddOption(verb, "--max-features", options->max_features, "N", "The most features",
+            Between(64, 65536));
+  AddOption(verb, "--draws", options->draws, "N", "Draws of the features to average over",
+            Between(1, 10000));
   verb->add_option("--seed", options->seed, "Of the queries, keys, values and draws")
       ->type_name("N")
       ->check(CLI::NonNegativeNumber.description(""))  // "-1" would be the largest number there is
       ->capture_default_str();
 #ifdef LINNET_WITH_PLOT
-  verb->add_option("--plot", options->plot, "Draw the result too, as .png or .svg")
-      ->type_name("FILE");
+  AddOption(verb, "--plot", options->plot, "FILE", "Draw the result too, as .png or .svg");
 #endif
   AddJsonFlag(verb, options->json);
   verb->callback([options] {

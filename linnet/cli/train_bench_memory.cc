@@ -13,6 +13,7 @@
 #include "linnet/base/error.h"
 #include "linnet/base/peak_memory.h"
 #include "linnet/cli/bench.h"
+#include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/io/file.h"
 #include "linnet/kernels/isa.h"
@@ -146,13 +147,10 @@ void AddBenchMemory(CLI::App& bench) {
       "  linnet bench memory\n"
       "  linnet bench memory --max-n 65536 --plot memory.svg\n");
   auto options = std::make_shared<Options>();
-  verb->add_option("--max-n", options->max_n, "The longest sequence")
-      ->type_name("N")
-      ->check(Between(kMinLength, kMaxLength))
-      ->capture_default_str();
+  AddOption(verb, "--max-n", options->max_n, "N", "The longest sequence",
+            Between(kMinLength, kMaxLength));
 #ifdef LINNET_WITH_PLOT
-  verb->add_option("--plot", options->plot, "Draw the result too, as .png or .svg")
-      ->type_name("FILE");
+  AddOption(verb, "--plot", options->plot, "FILE", "Draw the result too, as .png or .svg");
 #endif
   AddThreadsOption(verb, options->threads);
   AddJsonFlag(verb, options->json);

@@ -12,6 +12,7 @@
 #include "linnet/base/peak_memory.h"
 #include "linnet/base/thread_pool.h"
 #include "linnet/cli/bench.h"
+#include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/kernels/isa.h"
 #include "linnet/nn/losses.h"
@@ -250,22 +251,12 @@ void AddBenchSpeech(CLI::App& bench) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->type_name("NAMES")
       ->check(CLI::IsMember({"linear", "full", "reformer", "lstm"}).description(""));
-  verb->add_option("--from", options->from, "Seconds of the shortest utterance")
-      ->type_name("S")
-      ->check(Between(1, 600))
-      ->capture_default_str();
-  verb->add_option("--to", options->to, "Seconds of the longest one")
-      ->type_name("S")
-      ->check(Between(1, 600))
-      ->capture_default_str();
-  verb->add_option("--total", options->total, "Seconds of sound in a batch")
-      ->type_name("S")
-      ->check(Between(1, 3600))
-      ->capture_default_str();
-  verb->add_option("--precision", options->precision, "Of the transformers: fp32 or bf16")
-      ->type_name("P")
-      ->check(CLI::IsMember({"fp32", "bf16"}).description(""))
-      ->capture_default_str();
+  AddOption(verb, "--from", options->from, "S", "Seconds of the shortest utterance",
+            Between(1, 600));
+  AddOption(verb, "--to", options->to, "S", "Seconds of the longest one", Between(1, 600));
+  AddOption(verb, "--total", options->total, "S", "Seconds of sound in a batch", Between(1, 3600));
+  AddOption(verb, "--precision", options->precision, "P", "Of the transformers: fp32 or bf16",
+            CLI::IsMember({"fp32", "bf16"}).description(""));
   AddThreadsOption(verb, options->threads);
   AddJsonFlag(verb, options->json);
   verb->callback([options] {

@@ -11,6 +11,7 @@
 #include "linnet/base/error.h"
 #include "linnet/base/thread_pool.h"
 #include "linnet/cli/bench.h"
+#include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/kernels/isa.h"
 #include "linnet/kernels/matmul.h"
@@ -258,10 +259,7 @@ void AddBenchTrain(CLI::App& bench) {
       "  linnet bench train --precision bf16 --threads 1 --json\n");
   auto options = std::make_shared<Options>();
   options->seconds = 20;
-  verb->add_option("--batch", options->batch, "Sequences in a batch")
-      ->type_name("N")
-      ->check(Between(1, 1000))
-      ->capture_default_str();
+  AddOption(verb, "--batch", options->batch, "N", "Sequences in a batch", Between(1, 1000));
   const CLI::Option* precision =
       verb->add_option("--precision", options->precisions, "fp32, bf16, or both: fp32,bf16")
           ->delimiter(',')
@@ -269,15 +267,9 @@ void AddBenchTrain(CLI::App& bench) {
           ->type_name("P")
           ->check(CLI::IsMember({"fp32", "bf16"}).description(""))
           ->default_str("fp32,bf16");
-  verb->add_option("--layers", options->layers, "Layers of the model")
-      ->type_name("N")
-      ->check(Between(1, 100))
-      ->capture_default_str();
-  verb->add_option("--d-model", options->d_model,
-                   "Its width, a multiple of 32: heads are that wide")
-      ->type_name("N")
-      ->check(Between(32, 4096))
-      ->capture_default_str();
+  AddOption(verb, "--layers", options->layers, "N", "Layers of the model", Between(1, 100));
+  AddOption(verb, "--d-model", options->d_model, "N",
+            "Its width, a multiple of 32: heads are that wide", Between(32, 4096));
   AddBenchOptions(verb, *options);
   verb->callback([options, precision] {
     for (const std::string& name : std::vector<std::string>(options->precisions)) {

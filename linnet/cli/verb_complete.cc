@@ -7,6 +7,7 @@
 
 #include "linnet/base/error.h"
 #include "linnet/cli/image_options.h"
+#include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/tasks/images/images.h"
 
@@ -53,8 +54,8 @@ void Run(const Options& options) {
   const ModelSpec& spec = model->spec();
   const int rows = options.rows_known > 0 ? options.rows_known : spec.image()->height / 2;
   if (rows < 1 || rows >= spec.image()->height) {
-    throw InputError("--rows-known is ", rows, ", but the model's images have ", spec.image()->height,
-                     " rows; give 1 to ", spec.image()->height - 1);
+    throw InputError("--rows-known is ", rows, ", but the model's images have ",
+                     spec.image()->height, " rows; give 1 to ", spec.image()->height - 1);
   }
   const int columns = static_cast<int>(options.count);
   CheckSheet(spec, options.model, options.count * (options.alternatives + 2), columns,
@@ -62,7 +63,8 @@ void Run(const Options& options) {
   Engine engine(model, {.threads = options.threads});
   const std::vector<uint8_t> originals = Originals(options, engine);
   const size_t bytes = originals.size() / options.count;
-  const size_t known = static_cast<size_t>(rows) * bytes / static_cast<size_t>(spec.image()->height);
+  const size_t known =
+      static_cast<size_t>(rows) * bytes / static_cast<size_t>(spec.image()->height);
 
   // The sheet from top to bottom, one column an image: what was given, what the model made of it,
   // what it was.
@@ -88,8 +90,8 @@ void Run(const Options& options) {
 
   const size_t count = options.count * options.alternatives;
   const std::string source = options.from.dir.empty() ? "its own samples" : options.from.dir;
-  PrintDrawn({{"images", count}, {"rows_known", rows}, {"of", source}}, "completions of " + source, count,
-             seconds, options.model, engine, options.drawing, options.json);
+  PrintDrawn({{"images", count}, {"rows_known", rows}, {"of", source}}, "completions of " + source,
+             count, seconds, options.model, engine, options.drawing, options.json);
 }
 
 }  // namespace
@@ -107,21 +109,13 @@ void AddComplete(CLI::App& app) {
   auto options = std::make_shared<Options>();
   AddModelArgument(verb, options->model);
   AddDatasetOptions(verb, options->from);
-  verb->add_option("--count", options->count, "How many images")
-      ->type_name("N")
-      ->check(Between(1, 1000))
-      ->capture_default_str();
-  verb->add_option("--first", options->first, "The first of them, counted from 0")
-      ->type_name("N")
-      ->check(Between(0, 1'000'000'000))
-      ->capture_default_str();
-  verb->add_option("--rows-known", options->rows_known, "Rows that are given (default: half)")
-      ->type_name("N")
-      ->check(Between(1, 65536));
-  verb->add_option("--alternatives", options->alternatives, "Completions of each image")
-      ->type_name("N")
-      ->check(Between(1, 1000))
-      ->capture_default_str();
+  AddOption(verb, "--count", options->count, "N", "How many images", Between(1, 1000));
+  AddOption(verb, "--first", options->first, "N", "The first of them, counted from 0",
+            Between(0, 1'000'000'000));
+  AddOption(verb, "--rows-known", options->rows_known, "N", "Rows that are given (default: half)",
+            Between(1, 65536));
+  AddOption(verb, "--alternatives", options->alternatives, "N", "Completions of each image",
+            Between(1, 1000));
   AddDrawingOptions(verb, options->drawing);
   AddPrecisionOption(verb, options->precision);
   AddThreadsOption(verb, options->threads);

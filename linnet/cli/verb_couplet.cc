@@ -4,6 +4,7 @@
 
 #include "linnet/base/error.h"
 #include "linnet/base/utf8.h"
+#include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/tasks/couplet/couplet.h"
 
@@ -80,15 +81,10 @@ void AddCouplet(CLI::App& app) {
       ->type_name("")
       ->required()
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  verb->add_option("--count", options->how.candidates, "Candidates")
-      ->type_name("N")
-      ->check(Between(1, 1000))
-      ->capture_default_str();
-  verb->add_option("--beam", options->how.beam,
-                   "Beam search that keeps so many lines (1: greedy), and gives no more")
-      ->type_name("N")
-      ->check(Between(1, 1000))
-      ->capture_default_str();
+  AddOption(verb, "--count", options->how.candidates, "N", "Candidates", Between(1, 1000));
+  AddOption(verb, "--beam", options->how.beam, "N",
+            "Beam search that keeps so many lines (1: greedy), and gives no more",
+            Between(1, 1000));
   verb->add_flag("--draw", options->draw, "Draw candidates instead of searching for the likeliest");
   verb->add_flag("--free", options->free,
                  "With --draw: without the rules, as the model has learnt them");

@@ -8,6 +8,7 @@
 #include "linnet/base/error.h"
 #include "linnet/base/units.h"
 #include "linnet/cli/image_options.h"
+#include "linnet/cli/program.h"
 #include "linnet/cli/sibling.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/tasks/copy/copy.h"
@@ -86,28 +87,20 @@ void AddEval(CLI::App& app) {
   auto options = std::make_shared<Options>();
   AddModelArgument(verb, options->model);
   AddDatasetOptions(verb, options->from);
-  verb->add_option("--limit", options->limit,
-                   StrCat("Only the first N images, windows of text, couplets or utterances "
-                          "(default: all); or N sequences "
-                          "(default: ",
-                          kCopySequences, ")"))
-      ->type_name("N")
-      ->check(Between(1, 100'000'000));
+  AddOption(verb, "--limit", options->limit, "N",
+            StrCat("Only the first N images, windows of text, couplets or utterances (default: "
+                   "all); or N sequences (default: ",
+                   kCopySequences, ")"),
+            Between(1, 100'000'000));
   AddBatchOption(verb, options->batch);
-  verb->add_option("--seed", options->seed, "Copy models: which random sequences")
-      ->type_name("N")
-      ->check(CLI::NonNegativeNumber.description(""))
-      ->capture_default_str();
-  verb->add_option("--show", options->show, "Copy models: print the first N sequences and copies")
-      ->type_name("N")
-      ->check(Between(0, 1000));
-  verb->add_option("--dictionary", options->dictionary,
-                   "Speech: words and their phones, for a manifest's texts")
-      ->type_name("FILE");
-  verb->add_option("--beam", options->beam, "Speech: weigh this many prefixes")
-      ->type_name("N")
-      ->check(Between(1, 1000))
-      ->capture_default_str();
+  AddOption(verb, "--seed", options->seed, "N", "Copy models: which random sequences",
+            CLI::NonNegativeNumber.description(""));
+  AddOption(verb, "--show", options->show, "N",
+            "Copy models: print the first N sequences and copies", Between(0, 1000));
+  AddOption(verb, "--dictionary", options->dictionary, "FILE",
+            "Speech: words and their phones, for a manifest's texts");
+  AddOption(verb, "--beam", options->beam, "N", "Speech: weigh this many prefixes",
+            Between(1, 1000));
   AddPrecisionOption(verb, options->precision);
   AddThreadsOption(verb, options->threads);
   AddJsonFlag(verb, options->json);

@@ -10,6 +10,7 @@
 
 #include "linnet/base/error.h"
 #include "linnet/base/units.h"
+#include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/io/pytorch.h"
 #include "linnet/io/safetensors.h"
@@ -152,9 +153,8 @@ both: how often the data begins with each byte, which has no place in a Python m
   auto options = std::make_shared<Options>();
   AddModelArgument(verb, options->model);
   CLI::Option* format =
-      verb->add_option("--format", options->format, "For PyTorch: pth or safetensors")
-          ->type_name("NAME")
-          ->check(CLI::IsMember({"pth", "safetensors"}));
+      AddOption(verb, "--format", options->format, "NAME", "For PyTorch: pth or safetensors",
+                CLI::IsMember({"pth", "safetensors"}));
   verb->add_option_function<std::string>(
           "--precision",
           [options](const std::string& name) { options->precision = ParsePrecision(name); },

@@ -2,6 +2,7 @@
 #include <iostream>
 
 #include "linnet/base/error.h"
+#include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/tasks/text/text.h"
 
@@ -67,11 +68,9 @@ void AddGenerate(CLI::App& app) {
                            "--top-p 0.9 --stop '\\n\\n' --seed 3\n");
   auto options = std::make_shared<Options>();
   AddModelArgument(verb, options->model);
-  verb->add_option("--prompt", options->prompt, "What the text begins with")->type_name("TEXT");
-  verb->add_option("--max-tokens,--symbols", options->how.symbols, "Tokens to write, at most")
-      ->type_name("N")
-      ->check(Between(1, 1e9))
-      ->capture_default_str();
+  AddOption(verb, "--prompt", options->prompt, "TEXT", "What the text begins with");
+  AddOption(verb, "--max-tokens,--symbols", options->how.symbols, "N", "Tokens to write, at most",
+            Between(1, 1e9));
   AddChoiceOptions(verb, options->how.choice, options->how.seed, "");
   verb->add_option("--stop", options->how.stop, "End before this text; may be given several times")
       ->type_name("TEXT")

@@ -16,6 +16,7 @@
 #include "linnet/base/units.h"
 #include "linnet/base/utf8.h"
 #include "linnet/base/version.h"
+#include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/io/file.h"
 #include "linnet/io/pytorch.h"
@@ -155,8 +156,9 @@ void Print(const Options& options, const ReferenceModel& model, bool described,
            const std::string& first_value) {
   const ModelSpec& spec = model.spec();
   const StackSpec& stack = spec.stack;
-  std::cout << options.out << ": " << DescribeTask(spec).front().second << ", " << stack.layers() << " layers of "
-            << stack.d_model << ", " << (spec.lstm() ? "" : StrCat(stack.mixer().heads, " heads, "))
+  std::cout << options.out << ": " << DescribeTask(spec).front().second << ", " << stack.layers()
+            << " layers of " << stack.d_model << ", "
+            << (spec.lstm() ? "" : StrCat(stack.mixer().heads, " heads, "))
             << FormatCount(static_cast<double>(ParameterCount(spec))) << " parameters\n";
   if (!described) {
     const float scale = stack.mixer().scale;
@@ -298,8 +300,7 @@ characters give --characters. docs/from-fast-transformers.md has the names.)",
   verb->add_option("--out", options->out, "The model to write, a .safetensors file")
       ->type_name("FILE")
       ->required();
-  verb->add_option("--key", options->key, "State_dict to read, where the file has several")
-      ->type_name("NAME");
+  AddOption(verb, "--key", options->key, "NAME", "State_dict to read, where the file has several");
   about(verb->add_option("--task", choices.task, "Task of the model (default: by the shapes)")
             ->type_name("NAME")
             ->check(CLI::IsMember(ReferenceTasks())));
@@ -331,12 +332,10 @@ characters give --characters. docs/from-fast-transformers.md has the names.)",
   about(verb->add_option("--channels", choices.channels, "1 for gray, 3 for RGB")
             ->type_name("N")
             ->check(CLI::IsMember({1, 3})));
-  verb->add_option(
-          "--data", options->data,
-          "Folder of a data set, to count how often its training images begin with each byte")
-      ->type_name("DIR");
-  verb->add_option("--dataset", options->dataset, "Name of the data set (default: by its files)")
-      ->type_name("NAME");
+  AddOption(verb, "--data", options->data, "DIR",
+            "Folder of a data set, to count how often its training images begin with each byte");
+  AddOption(verb, "--dataset", options->dataset, "NAME",
+            "Name of the data set (default: by its files)");
   AddJsonFlag(verb, options->json);
   verb->callback([options] { Run(*options); });
 }

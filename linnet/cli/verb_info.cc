@@ -8,6 +8,7 @@
 
 #include "linnet/base/error.h"
 #include "linnet/base/units.h"
+#include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/io/json.h"
 #include "linnet/kernels/isa.h"
@@ -191,9 +192,8 @@ void AddInfo(CLI::App& app) {
               "  linnet info models/digits.safetensors\n"
               "  linnet info models/digits.safetensors --json\n");
   auto options = std::make_shared<Options>();
-  verb->add_option("MODEL", options->model,
-                   "The model, a .safetensors file that linnet train wrote")
-      ->type_name("");
+  AddOption(verb, "MODEL", options->model, "",
+            "The model, a .safetensors file that linnet train wrote");
   verb->add_flag("--mixers", options->mixers,
                  "List the kinds of attention, as a table in Markdown");
   AddJsonFlag(verb, options->json);

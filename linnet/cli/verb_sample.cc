@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "linnet/cli/image_options.h"
+#include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/tasks/images/images.h"
 
@@ -51,13 +52,9 @@ void AddSample(CLI::App& app) {
               "  linnet sample models/digits.safetensors --out wall.png --count 400 --seed 7\n");
   auto options = std::make_shared<Options>();
   AddModelArgument(verb, options->model);
-  verb->add_option("--count", options->count, "How many images")
-      ->type_name("N")
-      ->check(Between(1, 100'000))
-      ->capture_default_str();
-  verb->add_option("--columns", options->columns, "Images in a row (default: a square sheet)")
-      ->type_name("N")
-      ->check(Between(1, 100'000));
+  AddOption(verb, "--count", options->count, "N", "How many images", Between(1, 100'000));
+  AddOption(verb, "--columns", options->columns, "N", "Images in a row (default: a square sheet)",
+            Between(1, 100'000));
   AddDrawingOptions(verb, options->drawing);
   AddPrecisionOption(verb, options->precision);
   AddThreadsOption(verb, options->threads);

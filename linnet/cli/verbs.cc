@@ -9,6 +9,7 @@
 
 #include "linnet/base/error.h"
 #include "linnet/base/units.h"
+#include "linnet/cli/program.h"
 #include "linnet/io/file.h"
 #include "linnet/io/json.h"
 #include "linnet/kernels/isa.h"
@@ -44,30 +45,20 @@ void AddModelArgument(CLI::App* verb, std::string& path) {
 
 void AddChoiceOptions(CLI::App* verb, ChoiceOptions& choice, uint64_t& seed,
                       const std::string& when) {
-  verb->add_option("--temperature", choice.temperature, when + "0: the likeliest; above 1: wilder")
-      ->type_name("T")
-      ->check(Between(0, 100))
-      ->capture_default_str();
-  verb->add_option("--top-k", choice.top_k, when + "only the K likeliest symbols (0: all)")
-      ->type_name("K")
-      ->check(Between(0, 1e6))
-      ->capture_default_str();
-  verb->add_option("--top-p", choice.top_p,
-                   when + "only the likeliest symbols that have this probability together")
-      ->type_name("P")
-      ->check(Between(1e-6, 1))
-      ->capture_default_str();
-  verb->add_option("--seed", seed, when + "the same seed draws the same")
-      ->type_name("N")
-      ->check(CLI::NonNegativeNumber.description(""))
-      ->capture_default_str();
+  AddOption(verb, "--temperature", choice.temperature, "T",
+            when + "0: the likeliest; above 1: wilder", Between(0, 100));
+  AddOption(verb, "--top-k", choice.top_k, "K", when + "only the K likeliest symbols (0: all)",
+            Between(0, 1e6));
+  AddOption(verb, "--top-p", choice.top_p, "P",
+            when + "only the likeliest symbols that have this probability together",
+            Between(1e-6, 1));
+  AddOption(verb, "--seed", seed, "N", when + "the same seed draws the same",
+            CLI::NonNegativeNumber.description(""));
 }
 
 void AddThreadsOption(CLI::App* verb, int& threads) {
-  verb->add_option("--threads", threads, "Threads to use (0: every processor)")
-      ->type_name("N")
-      ->check(Between(0, 1024))
-      ->capture_default_str();
+  AddOption(verb, "--threads", threads, "N", "Threads to use (0: every processor)",
+            Between(0, 1024));
 }
 
 void AddJsonFlag(CLI::App* verb, bool& json) {
@@ -109,7 +100,8 @@ void PrintJson(const nlohmann::ordered_json& value) {
             << "\n";
 }
 
-void AddIdentity(nlohmann::ordered_json& record, const std::string& file, const Model& model, int threads) {
+void AddIdentity(nlohmann::ordered_json& record, const std::string& file, const Model& model,
+                 int threads) {
   record.update({{"model", file},
                  {"threads", threads},
                  {"isa", kernels::ActiveIsa()},

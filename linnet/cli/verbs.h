@@ -93,7 +93,8 @@ std::string DescribeAttention(const ModelSpec& spec);
 void PrintJson(const nlohmann::ordered_json& value);
 
 // Says in a measure's record what was measured: the model by its file, threads, precision.
-void AddIdentity(nlohmann::ordered_json& record, const std::string& file, const Model& model, int threads);
+void AddIdentity(nlohmann::ordered_json& record, const std::string& file, const Model& model,
+                 int threads);
 
 // Runs work(report) with a progress line on stderr: report(done, total) shows "WHAT 12/100, 3.4/s".
 void WithProgress(const std::string& what,
