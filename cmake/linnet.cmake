@@ -18,6 +18,14 @@ function(linnet_library folder)
   endif()
 endfunction()
 
+# linnet_sources(VARIABLE PATTERN ...)
+#   sets VARIABLE to the files of these patterns that are no tests: a new file needs no line in a CMakeLists.txt.
+function(linnet_sources variable)
+  file(GLOB sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} ${ARGN})
+  list(FILTER sources EXCLUDE REGEX "_test\\.cc$")
+  set(${variable} ${sources} PARENT_SCOPE)
+endfunction()
+
 # linnet_headers()
 #   puts the headers of a folder into the package, once, however many libraries are made from it.
 function(linnet_headers)

@@ -60,7 +60,7 @@ void Register(CLI::App& root, TrainCommand& command) {
   command.flags = WithPreset(task, task.presets[0]);
   VisitFields(
       command.flags, [&](const char* name, const std::string& of, const char* help, auto& field) {
-        if (!of.empty() && of != task.name) return;
+        if (!train::Takes(of, task.name)) return;
         if constexpr (std::is_same_v<std::decay_t<decltype(field)>, bool>) {
           app->add_flag(FlagName(name) + ",!" + FlagName("no_" + std::string(name)), field, help);
         } else {
@@ -104,7 +104,7 @@ TrainConfig Resolve(const TrainCommand& command) {
   }
   // Only what stands on the command line: everything else keeps what preset and files said.
   VisitFields(config, [&](const char* name, const std::string& of, const char*, auto& field) {
-    if (!of.empty() && of != task.name) return;
+    if (!train::Takes(of, task.name)) return;
     const CLI::Option* option = command.app->get_option(FlagName(name));
     if (option->count() > 0) option->results(field);
   });

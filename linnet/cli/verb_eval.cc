@@ -11,7 +11,6 @@
 #include "linnet/cli/program.h"
 #include "linnet/cli/sibling.h"
 #include "linnet/cli/verbs.h"
-#include "linnet/tasks/copy/copy.h"
 #include "linnet/tasks/task.h"
 
 namespace linnet::cli {
@@ -88,15 +87,14 @@ void AddEval(CLI::App& app) {
   AddModelArgument(verb, options->model);
   AddDatasetOptions(verb, options->from);
   AddOption(verb, "--limit", options->limit, "N",
-            StrCat("Only the first N images, windows of text, couplets or utterances (default: "
-                   "all); or N sequences (default: ",
-                   kCopySequences, ")"),
+            "Only the first N images, windows of text, couplets or utterances (default: all), or N "
+            "random sequences",
             Between(1, 100'000'000));
   AddBatchOption(verb, options->batch);
-  AddOption(verb, "--seed", options->seed, "N", "Copy models: which random sequences",
+  AddOption(verb, "--seed", options->seed, "N", "Of random sequences (copy): which ones",
             CLI::NonNegativeNumber.description(""));
   AddOption(verb, "--show", options->show, "N",
-            "Copy models: print the first N sequences and copies", Between(0, 1000));
+            "Of random sequences (copy): print the first N and what the model makes of them", Between(0, 1000));
   AddOption(verb, "--dictionary", options->dictionary, "FILE",
             "Speech: words and their phones, for a manifest's texts");
   AddOption(verb, "--beam", options->beam, "N", "Speech: weigh this many prefixes",

@@ -6,11 +6,19 @@
 #include "linnet/model/registry.h"
 
 namespace linnet {
+
+#define LINNET_MIXER(Name) MixerInfo Name##Info();
+#include "linnet/model/mixers/list.h"
+#undef LINNET_MIXER
+
 namespace {
 
 Registry<MixerInfo>& Kinds() {
-  static Registry<MixerInfo> kinds("attention", {CausalLinearInfo(), LinearInfo(), FullInfo(),
-                                                 KernelInfo(), ReformerInfo()});
+#define LINNET_MIXER(Name) Name##Info(),
+  static Registry<MixerInfo> kinds("attention", {
+#include "linnet/model/mixers/list.h"
+                                                });
+#undef LINNET_MIXER
   return kinds;
 }
 

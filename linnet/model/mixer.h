@@ -6,7 +6,9 @@
 //   FindMixer(spec.kind).causal                  // true: fit for predicting what comes next
 //   FeatureSize(spec, 32)                        // 64 = F
 //
-// A new one is a file mixers/NAME.cc with its row, and a line in mixer.cc; from outside, AddMixer().
+// A new one is a file mixers/NAME.cc that defines `MixerInfo NameInfo()`, and a line in mixers/list.h; from
+// outside, AddMixer(). Numbers that its training and running forms must share (decays, planes, scales) are
+// computed by a function of model/, as LshPlanes() is.
 #ifndef LINNET_MODEL_MIXER_H_
 #define LINNET_MODEL_MIXER_H_
 
@@ -117,13 +119,6 @@ float SoftmaxScale(const MixerSpec& spec);
 // The planes that the reformer hashes with where nothing is trained, so that a model's answers repeat:
 // standard normal numbers [rounds, query_dim, (buckets + 1) / 2].
 std::vector<float> LshPlanes(const MixerSpec& spec, int query_dim);
-
-// Rows of mixers/, a file each.
-MixerInfo CausalLinearInfo();
-MixerInfo LinearInfo();
-MixerInfo FullInfo();
-MixerInfo KernelInfo();
-MixerInfo ReformerInfo();
 
 }  // namespace linnet
 

@@ -9,14 +9,21 @@
 #include "linnet/model/registry.h"
 
 namespace linnet::nn {
+
+#define LINNET_MIXER(Name) MixerKind Name##MixerKind();
+#include "linnet/model/mixers/list.h"
+#undef LINNET_MIXER
+
 namespace {
 
 using torch::Tensor;
 
 Registry<MixerKind>& Kinds() {
-  static Registry<MixerKind> kinds("attention module",
-                                   {FullMixerKind(), KernelMixerKind(), LinearMixerKind(),
-                                    CausalLinearMixerKind(), ReformerMixerKind()});
+#define LINNET_MIXER(Name) Name##MixerKind(),
+  static Registry<MixerKind> kinds("attention module", {
+#include "linnet/model/mixers/list.h"
+                                                       });
+#undef LINNET_MIXER
   return kinds;
 }
 

@@ -11,8 +11,8 @@
 //   mixer->Remember(k, v, lengths, memory);
 //   out_t = mixer->Recall(q_t, memory);
 //
-// A new mixer is a file mixer_NAME.cc that defines its MixerKind, a line in mixer.cc, and its row
-// in model/mixers/; from outside the library, one call:
+// A new mixer is a file mixer_NAME.cc that defines `MixerKind NameMixerKind()`, beside its row in model/mixers/
+// and its line in model/mixers/list.h; from outside the library, one call:
 //
 //   RegisterMixer({.name = "mine", .causal = true},
 //                 [](const MixerSpec& spec) -> Mixer { return std::make_shared<Mine>(spec); });
@@ -49,7 +49,9 @@ struct MixerState {
 class MixerImpl : public torch::nn::Module {
  public:
   // q [N, L, H, D], k [N, S, H, D], v [N, S, H, M] -> [N, L, H, M]. Throws InputError for shapes and
-  // masks that the kind cannot honour.
+  // masks that the kind cannot honor: CheckAttention() (mask.h) first, then DropPadding() of k and v, and
+  // DropQueries() of the result, as mixer_linear.cc has it. A kind that is always causal takes self attention
+  // only (as many keys as queries), and is causal whatever the mask says.
   virtual torch::Tensor forward(const torch::Tensor& q, const torch::Tensor& k,
                                 const torch::Tensor& v, const Mask& mask) = 0;
 
@@ -60,7 +62,8 @@ class MixerImpl : public torch::nn::Module {
   virtual bool recurrent() const { return false; }
 
   // Adds keys and values to the state: k [N, S, H, D], v [N, S, H, M]; of sequence n only the first
-  // lengths[n], where `lengths` (int64 [N]) is defined. A state is either built so, once, or stepped.
+  // lengths[n], where `lengths` (int64 [N]) is defined. A state is either built so, once, or stepped. A
+  // state's tensors are replaced, never written in place: forks share them.
   virtual void Remember(const torch::Tensor& k, const torch::Tensor& v,
                         const torch::Tensor& lengths, MixerState& state);
   // What a query makes of everything remembered: q [N, H, D] -> [N, H, M].
@@ -102,13 +105,6 @@ void RegisterMixer(const MixerInfo& info, Mixer (*make)(const MixerSpec& spec));
 void CheckRecurrent(const char* kind, int64_t query_dim, const torch::Tensor& q,
                     const torch::Tensor& k, const torch::Tensor& v, const torch::Tensor& lengths,
                     const torch::Tensor& values);
-
-// Rows of mixer_*.cc, a file each.
-MixerKind FullMixerKind();          // softmax(scale q k^T) v (eq. 2)
-MixerKind KernelMixerKind();        // eq. 3
-MixerKind LinearMixerKind();        // eqs. 4-6
-MixerKind CausalLinearMixerKind();  // eqs. 8-15; recurrent: eqs. 16-20
-MixerKind ReformerMixerKind();      // ops/lsh_attention.h
 
 }  // namespace linnet::nn
 

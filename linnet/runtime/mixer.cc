@@ -4,12 +4,19 @@
 #include "linnet/model/registry.h"
 
 namespace linnet {
+
+#define LINNET_MIXER(Name) RuntimeMixerRow Runtime##Name();
+#include "linnet/model/mixers/list.h"
+#undef LINNET_MIXER
+
 namespace {
 
 Registry<RuntimeMixerRow>& Rows() {
-  static Registry<RuntimeMixerRow> rows(
-      "attention of the runtime",
-      {RuntimeLinear(), RuntimeCausalLinear(), RuntimeFull(), RuntimeKernel(), RuntimeReformer()});
+#define LINNET_MIXER(Name) Runtime##Name(),
+  static Registry<RuntimeMixerRow> rows("attention of the runtime", {
+#include "linnet/model/mixers/list.h"
+                                                                    });
+#undef LINNET_MIXER
   return rows;
 }
 

@@ -6,8 +6,9 @@
 //   for (const Projection& p : mixer->projections()) ...     // what a head's columns of `in` hold
 //   mixer->Run({.block = block, .heads = {0, 4}, .in = in, .out = out, .state = state, ...});
 //
-// A new kind is a file mixer_NAME.cc with a class and its row, and a line in mixer.cc; from outside,
-// AddRuntimeMixer().
+// A new kind is a file mixer_NAME.cc with a class and `RuntimeMixerRow RuntimeName()`, its line in
+// model/mixers/list.h, and its plain loops in MixerRef (model_ref.h), which the conformance test compares it
+// with; from outside, AddRuntimeMixer().
 #ifndef LINNET_RUNTIME_MIXER_H_
 #define LINNET_RUNTIME_MIXER_H_
 
@@ -72,10 +73,14 @@ struct Block {
 struct MixerCall {
   const Block& block;
   kernels::HeadRange heads;
-  const float* in;  // [rows, in_width]: the heads' projections, one head behind the other
+  // [rows, in_width]: one head behind the other, of each the columns of projections(), in their order. `heads`
+  // may be any range.
+  const float* in;
   size_t in_width;
   float* out;      // [rows, heads, M]
-  float* state;    // of all heads, of sequence 0 of the state; null: nothing is kept
+  // Of all heads, of sequence 0 of the state (StateOf() finds the others). Null: nothing is kept, each sequence
+  // of the block is whole, and begins from zeros.
+  float* state;
   float* scratch;  // ScratchFloats()
 
   size_t count() const { return heads.end - heads.begin; }
@@ -117,7 +122,8 @@ class RuntimeMixer {
   virtual std::vector<Projection> projections(bool memory) const;
 
   virtual MixerStateSize state_size() const { return {}; }
-  // Keeps keys beside its sums until RecentKeys() of them are folded together (kernels/linear_step.h).
+  // Of the linear kinds: keeps keys beside its sums until RecentKeys() of them are folded together
+  // (kernels/linear_step.h).
   virtual bool folds() const { return false; }
   // Calls body(first float, floats, whether they are pairs of bfloat16) for each part of a state, so that
   // a loaded one can be checked.
@@ -174,13 +180,6 @@ struct RuntimeMixerRow {
 std::unique_ptr<RuntimeMixer> MakeRuntimeMixer(const MixerMake& make);
 // Throws InputError where the name is taken.
 void AddRuntimeMixer(const RuntimeMixerRow& row);
-
-// Rows of mixer_NAME.cc.
-RuntimeMixerRow RuntimeLinear();
-RuntimeMixerRow RuntimeCausalLinear();
-RuntimeMixerRow RuntimeFull();
-RuntimeMixerRow RuntimeKernel();
-RuntimeMixerRow RuntimeReformer();
 
 }  // namespace linnet
 

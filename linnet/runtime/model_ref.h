@@ -44,6 +44,7 @@ class MixerRef {
 
   struct Head {
     Rows q, k, v;
+    size_t index = 0;  // in its layer, of mixers whose heads differ
     bool causal = true;
     // Over a state, in these pieces, whose sums are rounded; else the whole at once.
     bool recurrent = false, narrow = false;
@@ -531,6 +532,7 @@ class ModelRef {
           ref.Out({.q = head(q, mixer.query_dim),
                    .k = head(k, mixer.query_dim),
                    .v = head(v, mixer.value_dim),
+                   .index = h,
                    .causal = !whole && (spec_.Causal() || FindMixer(mixer.kind).always_causal),
                    .recurrent = !whole && Recurrent(),
                    .narrow = precision_ != Precision::kF32,

@@ -9,8 +9,11 @@ namespace linnet {
 namespace {
 
 Registry<Task>& Rows() {
-  static Registry<Task> rows("task",
-                             {kImagesTask, kCopyTask, kTextTask, kCoupletTask, kSpeechTask});
+#define LINNET_TASK(Name) k##Name##Task,
+  static Registry<Task> rows("task", {
+#include "linnet/tasks/list.h"
+                                     });
+#undef LINNET_TASK
   return rows;
 }
 

@@ -4,7 +4,8 @@
 //   const std::optional<Task> task = FindTask(model->spec().task);
 //   const Evaluation result = task->evaluate({.from = {.dir = "data/mnist"}}, engine, report);
 //
-// A new task is a file with a row and its line in task.cc. A program adds one with AddTask().
+// A new task is a file NAME/task.cc that defines `const Task kNameTask`, and a line in list.h, which its
+// training shares. A program adds one with AddTask().
 #ifndef LINNET_TASKS_TASK_H_
 #define LINNET_TASKS_TASK_H_
 
@@ -73,7 +74,9 @@ std::optional<Task> FindTask(std::string_view name);
 // Strings of the row must live on. Throws InputError where the name is taken.
 void AddTask(const Task& task);
 
-extern const Task kImagesTask, kCopyTask, kTextTask, kCoupletTask, kSpeechTask;  // NAME/task.cc
+#define LINNET_TASK(Name) extern const Task k##Name##Task;  // NAME/task.cc
+#include "linnet/tasks/list.h"
+#undef LINNET_TASK
 
 bool IsOf(const ModelSpec& spec, const Task& task);
 // Throws InputError for a model of another task; `user` is who needs it, for the message.

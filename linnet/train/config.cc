@@ -23,12 +23,16 @@ std::string Flag(std::string name) {
 
 }  // namespace
 
+bool Takes(const std::string& tasks, const std::string& task) {
+  return tasks.empty() || (" " + tasks + " ").find(" " + task + " ") != std::string::npos;
+}
+
 std::string ToJson(const TrainConfig& config) {
   nlohmann::ordered_json object;
   object["task"] = config.task;
   VisitFields(config,
               [&](const char* name, const std::string& task, const char*, const auto& field) {
-                if (task.empty() || task == config.task) object[name] = field;
+                if (Takes(task, config.task)) object[name] = field;
               });
   // Paths need not be UTF-8.
   return object.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
@@ -48,7 +52,7 @@ void ApplyJson(const std::string& text, const std::string& where, TrainConfig& c
   }
   VisitFields(config, [&](const char* name, const std::string& task, const char*, auto& field) {
     const auto found = object.find(name);
-    if (found == object.end() || (!task.empty() && task != config.task)) return;
+    if (found == object.end() || !Takes(task, config.task)) return;
     using Field = std::decay_t<decltype(field)>;
     bool good;
     if constexpr (std::is_same_v<Field, std::string>) {
@@ -148,7 +152,7 @@ void ValidateSpec(const ModelSpec& spec) {
     const TrainConfig names;
     std::string text = std::string(error.what()).substr(kWhere.size() + 2);
     VisitFields(names, [&](const char* name, const std::string& task, const char*, const auto&) {
-      if (!task.empty() && task != spec.task) return;
+      if (!Takes(task, spec.task)) return;
       for (const std::string before : {"", "unknown "}) {
         const std::string begin = before + name;
         if (text.starts_with(begin + " ")) text = before + Flag(name) + text.substr(begin.size());

@@ -103,12 +103,12 @@ struct TrainConfig {
   int64_t checkpoint_every = 500;
 };
 
-// The one list of a config's fields, for flags, files and help alike: visit(name, task, help,
-// field), where `task` is "" for fields that every task has.
+// The one list of a config's fields, for flags, files and help alike: visit(name, tasks, help, field); see
+// Takes(). A task that wants a setting of others adds its name there, or a line with a help text of its own.
 template <typename Config, typename Visit>
 void VisitFields(Config& c, Visit visit) {
-  visit("attention", "", "attention kind: causal-linear, full, kernel or reformer", c.attention);
-  visit("feature_map", "", "of causal-linear: elu, relu, polynomial2, rff or favor", c.feature_map);
+  visit("attention", "", "attention kind; 'linnet info --mixers' lists them", c.attention);
+  visit("feature_map", "", "of the linear kinds; 'linnet info --mixers' lists them", c.feature_map);
   visit("features", "", "random features of rff and favor; 0: twice --query-dim", c.features);
   visit("similarity", "", "of kernel: softmax, polynomial2 or rbf", c.similarity);
   visit("lsh_rounds", "", "reformer: rounds of hashing", c.lsh_rounds);
@@ -135,19 +135,17 @@ void VisitFields(Config& c, Visit visit) {
   visit("data", "images", "folder that holds the data set", c.data);
   visit("data", "text", "file with the text", c.data);
   visit("unit", "text", "of symbols: byte or character", c.unit);
-  visit("characters", "text", "characters in the vocabulary, the most frequent ones", c.characters);
-  visit("least_often", "text", "characters that are there fewer times are unknown", c.least_often);
+  visit("characters", "text couplet", "characters in the vocabulary, the most frequent ones",
+        c.characters);
+  visit("least_often", "text couplet", "characters that are there fewer times are unknown",
+        c.least_often);
   visit("context", "text", "symbols of a window: the model's positions", c.context);
   visit("validation_share", "text", "the last part of the text, kept for validation",
         c.validation_share);
   visit("validation_windows", "text", "windows of it that are looked at", c.validation_windows);
-  visit("tied", "text", "one matrix for embedding and head", c.tied);
+  visit("tied", "text couplet", "one matrix for embedding and head", c.tied);
   visit("data", "couplet", "folder with train/, and valid/ or test/ (in.txt and out.txt in each)",
         c.data);
-  visit("characters", "couplet", "characters in the vocabulary, the most frequent ones",
-        c.characters);
-  visit("least_often", "couplet", "characters that are there fewer times are unknown",
-        c.least_often);
   visit("max_length", "couplet", "positions of the model, at least those of the longest couplet",
         c.max_length);
   visit("validation_pairs", "couplet", "validation pairs that are looked at; 0: all",
@@ -159,7 +157,6 @@ void VisitFields(Config& c, Visit visit) {
         c.other_lengths);
   visit("network", "couplet", "transformer, or encoder-decoder: --layers for either line",
         c.network);
-  visit("tied", "couplet", "one matrix for embedding and head", c.tied);
   visit("data", "speech", "folder of AN4, or a manifest: a JSON object a line (docs/speech.md)",
         c.data);
   visit("validation", "speech",
@@ -192,15 +189,8 @@ void VisitFields(Config& c, Visit visit) {
   visit("batch", "", "sequences an update", c.batch);
   visit("accumulate", "", "parts of a batch that go through one after the other, for less memory",
         c.accumulate);
-  visit("steps", "images", "updates; 0: as many as --epochs makes", c.steps);
-  visit("steps", "speech", "updates; 0: as many as --epochs makes", c.steps);
-  visit("steps", "copy", "updates", c.steps);
-  visit("steps", "text", "updates; 0: as many as --epochs makes", c.steps);
-  visit("steps", "couplet", "updates; 0: as many as --epochs makes", c.steps);
-  visit("epochs", "images", "passes over the training images", c.epochs);
-  visit("epochs", "text", "passes over the text", c.epochs);
-  visit("epochs", "couplet", "passes over the training pairs", c.epochs);
-  visit("epochs", "speech", "passes over the training utterances", c.epochs);
+  visit("steps", "", "updates; 0: as many as --epochs makes, of data that end", c.steps);
+  visit("epochs", "images text couplet speech", "passes over the training data", c.epochs);
   visit("optimizer", "", "radam or adam", c.optimizer);
   visit("beta2", "", "of the optimizer: decay of the average of squared gradients", c.beta2);
   visit("lr", "", "learning rate", c.lr);
@@ -237,6 +227,9 @@ void VisitFields(Config& c, Visit visit) {
   visit("validate_every", "", "updates between validations; 0: only at the end", c.validate_every);
   visit("checkpoint_every", "", "updates between checkpoints", c.checkpoint_every);
 }
+
+// Whether a setting of these tasks, names with spaces between or "" for all, is one of that task.
+bool Takes(const std::string& tasks, const std::string& task);
 
 std::string ToJson(const TrainConfig& config);
 

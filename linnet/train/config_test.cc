@@ -69,8 +69,7 @@ TEST(TrainConfig, WhatMakesNoModelIsSaidByItsFlag) {
   config.lsh_variant = "simple", config.activation = "tanh";
   EXPECT_EQ(error_of(), "unknown --activation 'tanh'; choose relu or gelu");
   config.activation = "gelu", config.attention = "nosuch";
-  EXPECT_EQ(error_of(),
-            "unknown --attention 'nosuch'; choose one of causal-linear, full, kernel, reformer");
+  EXPECT_EQ(error_of().find("unknown --attention 'nosuch'; choose one of causal-linear, "), 0u);
 }
 
 }  // namespace

@@ -3,12 +3,11 @@
 namespace linnet::train {
 
 const std::vector<const TaskInfo*>& Tasks() {
+#define LINNET_TASK(Name) &k##Name##Task,
   static const std::vector<const TaskInfo*> tasks = {
-      &kImagesTask, &kCopyTask, &kTextTask, &kCoupletTask,
-#ifdef LINNET_WITH_SPEECH
-      &kSpeechTask,
-#endif
+#include "linnet/tasks/list.h"
   };
+#undef LINNET_TASK
   return tasks;
 }
 

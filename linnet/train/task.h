@@ -4,8 +4,11 @@
 //   std::shared_ptr<nn::Network> model = nn::MakeNetwork(task->Spec());
 //   StepLoss loss = task->Loss(*model, step, {});    // loss.value.backward()
 //
-// The data of an update is a function of (seed, step) alone, so a run can be continued anywhere. A
-// new task is a new file that defines its TaskInfo, and a line in task.cc.
+// The data of an update is a function of (seed, step) alone, so a run can be continued anywhere: draw random
+// numbers from Philox(seed) at a place that follows from the step, and from other streams for validation.
+//
+// A new task is a new file NAME.cc that defines `const TaskInfo kNameTask`, beside its row in tasks/ and the line
+// in tasks/list.h that both share.
 #ifndef LINNET_TRAIN_TASK_H_
 #define LINNET_TRAIN_TASK_H_
 
@@ -43,6 +46,8 @@ struct StepLoss {
 class Task {
  public:
   virtual ~Task() = default;
+  // BaseSpec(config) with the task's part, vocabulary or inputs, head and max_length. A task with nothing of its
+  // own in the spec leaves `part` as it is.
   virtual ModelSpec Spec() const = 0;
   // Updates in a pass over the data; 0 where the data has no end.
   virtual int64_t StepsPerEpoch() const { return 0; }
@@ -51,6 +56,7 @@ class Task {
   // What the weights do not learn but the model file holds.
   virtual void Prepare(nn::Network&) const {}
   virtual StepLoss Loss(nn::Network& model, int64_t step, const Part& part) = 0;
+  // The first figure is the one that --lr-patience watches (less is better). "accuracy" is shown in percent.
   virtual Metrics Validate(nn::Network& model) = 0;
   // What it is trained on, in a few words.
   virtual std::string Data() const = 0;
@@ -74,13 +80,9 @@ struct TaskInfo {
 
 const std::vector<const TaskInfo*>& Tasks();
 
-extern const TaskInfo kImagesTask;   // images.cc
-extern const TaskInfo kCopyTask;     // copy.cc
-extern const TaskInfo kTextTask;     // text.cc
-extern const TaskInfo kCoupletTask;  // couplet.cc
-#ifdef LINNET_WITH_SPEECH
-extern const TaskInfo kSpeechTask;  // speech.cc
-#endif
+#define LINNET_TASK(Name) extern const TaskInfo k##Name##Task;  // NAME.cc
+#include "linnet/tasks/list.h"
+#undef LINNET_TASK
 
 }  // namespace linnet::train
 
