@@ -26,6 +26,15 @@ function(linnet_sources variable)
   set(${variable} ${sources} PARENT_SCOPE)
 endfunction()
 
+# linnet_torch_headers(TARGET)
+#   compiles a program with linnet_ops' precompiled torch headers, which take longer to parse than most files to
+#   compile. Such headers serve only code that is made alike: position-independent as in a library.
+function(linnet_torch_headers target)
+  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+  target_compile_options(${target} PRIVATE -fPIC)
+  target_precompile_headers(${target} REUSE_FROM linnet_ops)
+endfunction()
+
 # linnet_headers()
 #   puts the headers of a folder into the package, once, however many libraries are made from it.
 function(linnet_headers)
@@ -53,6 +62,9 @@ function(linnet_test name)
   add_executable(${name} ${arg_SOURCES})
   list(TRANSFORM arg_DEPS PREPEND linnet_)
   target_link_libraries(${name} PRIVATE ${arg_DEPS} ${arg_LIBS} GTest::gtest_main)
+  if("torch" IN_LIST arg_LABELS)
+    linnet_torch_headers(${name})
+  endif()
   add_test(NAME ${name} COMMAND ${name} ${arg_ARGS} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" ENVIRONMENT "${arg_ENV}" TIMEOUT 600)
 endfunction()

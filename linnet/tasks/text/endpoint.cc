@@ -25,6 +25,7 @@ struct Session {
   std::vector<std::string> texts;
   std::vector<const char*> reasons;
   size_t left = 0;
+  size_t trained = 0;  // positions that the model has seen in training
   bool events = false, usage = false;
   std::shared_ptr<std::atomic<int>> status = std::make_shared<std::atomic<int>>(200);
   std::string model, id, why;
@@ -48,6 +49,13 @@ struct Session {
             {"total_tokens", prompt + written},
             {"prompt_tokens_details", {{"cached_tokens", account->known.load()}}}};
   }
+  // Sine positions go on for ever, and training did not.
+  void WarnOfLength(ordered_json& answer) const {
+    size_t longest = 0;
+    for (const TextDraft& draft : drafts) longest = std::max(longest, account->prompt + draft.symbols());
+    if (longest <= trained) return;
+    answer["warning"] = StrCat("the model was trained on ", trained, " positions; this text is longer");
+  }
   static ordered_json Choice(size_t index, const std::string& text, const char* reason) {
     return {{"text", text},
             {"index", index},
@@ -58,7 +66,9 @@ struct Session {
     if (!events) {
       texts[i] += text;
     } else if (!text.empty() || reason) {
-      pipe->Push(Event("", Object({Choice(i, text, reason)})));
+      ordered_json event = Object({Choice(i, text, reason)});
+      if (reason) WarnOfLength(event);
+      pipe->Push(Event("", event));
     }
   }
   void Done() {
@@ -78,6 +88,7 @@ struct Session {
       for (size_t i = 0; i < texts.size(); ++i) choices.push_back(Choice(i, texts[i], reasons[i]));
       ordered_json result = Object(std::move(choices));
       result["usage"] = Usage();
+      WarnOfLength(result);
       pipe->Push(Dump(result) + "\n");
     }
     pipe->Close();
@@ -169,6 +180,7 @@ class Completions : public Endpoint {
     session->texts.resize(count), session->reasons.resize(count, nullptr);
     session->left = count;
     session->model = served.name;
+    session->trained = static_cast<size_t>(served.worker->model().spec().input.max_length);
     session->created = std::chrono::duration_cast<std::chrono::seconds>(
                            std::chrono::system_clock::now().time_since_epoch())
                            .count();
