@@ -1,13 +1,14 @@
+// What mixers do with inputs at the edge of their meaning, their parameters and their registry. Values
+// and gradients in every form are in mixer_conformance_test.cc.
 #include "linnet/nn/mixer.h"
 
 #include <gtest/gtest.h>
-#include <torch/utils.h>
 
-#include <algorithm>
 #include <cmath>
 
-#include "linnet/base/error.h"
 #include "linnet/nn/feature_map.h"
+#include "linnet/nn/test_oracle.h"
+#include "linnet/nn/test_util.h"
 #include "linnet/ops/lowest_score.h"
 #include "linnet/ops/lsh_attention.h"
 
@@ -16,59 +17,7 @@ namespace {
 
 using torch::Tensor;
 
-double Off(const Tensor& a, const Tensor& b) { return (a - b).abs().max().item<double>(); }
-// The largest difference relative to the largest magnitude.
-double RelativeOff(const Tensor& got, const Tensor& want) {
-  return Off(got, want) / std::max(want.abs().max().item<double>(), 1e-30);
-}
-bool Finite(const Tensor& x) { return torch::isfinite(x).all().item<bool>(); }
-Tensor Lengths(std::vector<int64_t> lengths) { return torch::tensor(lengths); }
-Tensor Normal(std::vector<int64_t> sizes, torch::ScalarType type = torch::kFloat64) {
-  return torch::randn(sizes, torch::kFloat64).to(type);
-}
-double Largest(const Tensor& x) { return x.abs().max().item<double>(); }
-
-// In double the plain forms run, in fp32 the fused ones: the same, but for rounding.
-struct Rounding {
-  torch::ScalarType type;
-  double off;
-};
-const Rounding kRoundings[] = {{torch::kFloat64, 1e-12}, {torch::kFloat32, 1e-4}};
-
-// One of the kinds with one of its parameters.
-struct Variant {
-  std::string name;
-  MixerSpec spec;
-  friend void PrintTo(const Variant& variant, std::ostream* out) { *out << variant.name; }
-};
-
-std::vector<Variant> Variants() {
-  std::vector<Variant> variants = {{"full", {.kind = "full"}},
-                                   {"full_scaled", {.kind = "full", .scale = 0.75f}}};
-  for (const Similarity similarity :
-       {Similarity::kSoftmax, Similarity::kPolynomial2, Similarity::kRbf}) {
-    variants.push_back({std::string("kernel_") + NameOf(similarity),
-                        {.kind = "kernel", .similarity = similarity}});
-  }
-  for (const char* map : {"elu", "relu", "polynomial2", "rff", "favor"}) {
-    variants.push_back({std::string("linear_") + map, {.kind = "linear", .feature_map = map}});
-    variants.push_back(
-        {std::string("causal_linear_") + map, {.kind = "causal-linear", .feature_map = map}});
-  }
-  for (const LshVariant variant : {LshVariant::kPublished, LshVariant::kSimple}) {
-    variants.push_back({std::string("reformer_") + NameOf(variant),
-                        {.kind = "reformer",
-                         .lsh_rounds = 3,
-                         .lsh_buckets = 4,
-                         .lsh_chunk = 4,
-                         .lsh_variant = variant}});
-  }
-  return variants;
-}
-
-bool CanBeCausal(const MixerSpec& spec) { return FindMixer(spec.kind).causal; }
-
-class EveryKind : public testing::TestWithParam<Variant> {
+class EveryKind : public testing::TestWithParam<MixerCase> {
  protected:
   // In evaluation mode, so that nothing is random.
   static Mixer MakeOf(const MixerSpec& spec, torch::ScalarType type) {
@@ -80,113 +29,10 @@ class EveryKind : public testing::TestWithParam<Variant> {
   }
   Mixer Make(torch::ScalarType type = torch::kFloat64) { return MakeOf(GetParam().spec, type); }
   // The mask that every kind has a meaning for.
-  Mask Causal() const { return Mask{.causal = CanBeCausal(GetParam().spec)}; }
+  Mask Causal() const { return Mask{.causal = GetParam().info.causal}; }
 };
-INSTANTIATE_TEST_SUITE_P(Kinds, EveryKind, testing::ValuesIn(Variants()),
+INSTANTIATE_TEST_SUITE_P(Kinds, EveryKind, testing::ValuesIn(MixerCases()),
                          [](const auto& info) { return info.param.name; });
-
-TEST_P(EveryKind, GradientsAreFiniteDifferences) {
-  const Mixer attention = Make();
-  torch::manual_seed(1);
-  std::vector<Tensor> inputs = {Normal({2, 7, 3, 4}), Normal({2, 7, 3, 4}), Normal({2, 7, 3, 5})};
-  const Tensor weights = Normal({2, 7, 3, 5});
-  Mask mask = Causal();
-  mask.lengths = Lengths({7, 5});
-  const auto loss = [&] {
-    return (attention->forward(inputs[0], inputs[1], inputs[2], mask) * weights).sum();
-  };
-  for (Tensor& input : inputs) input.requires_grad_();
-  loss().backward();
-  constexpr double kStep = 1e-6;
-  for (size_t which = 0; which < inputs.size(); ++which) {
-    const Tensor gradient =
-        inputs[which].grad().defined() ? inputs[which].grad() : torch::zeros_like(inputs[which]);
-    torch::NoGradGuard no_grad;
-    double* values = inputs[which].data_ptr<double>();
-    for (int64_t i = 0; i < inputs[which].numel(); i += 5) {
-      const double before = values[i];
-      values[i] = before + kStep;
-      const double above = loss().item<double>();
-      values[i] = before - kStep;
-      const double below = loss().item<double>();
-      values[i] = before;
-      const double slope = (above - below) / (2 * kStep);
-      EXPECT_NEAR(gradient.flatten()[i].item<double>(), slope,
-                  1e-6 * std::max(1.0, std::abs(slope)))
-          << "input " << which << ", number " << i;
-    }
-  }
-}
-
-TEST_P(EveryKind, PaddingDoesNotLeak) {
-  const Mixer attention = Make();
-  const Tensor q = Normal({2, 9, 3, 4});
-  const Tensor k = Normal({2, 9, 3, 4}).requires_grad_();
-  const Tensor v = Normal({2, 9, 3, 5}).requires_grad_();
-  const Mask mask{.lengths = Lengths({9, 4})};
-  const Tensor out = attention->forward(q, k, v, mask);
-  out.square().sum().backward();
-  EXPECT_EQ(v.grad()[1].slice(0, 4).abs().max().item<double>(), 0);
-  if (k.grad().defined()) {
-    EXPECT_EQ(k.grad()[1].slice(0, 4).abs().max().item<double>(), 0);
-  }
-  Tensor other_q = q.clone(), other_k = k.detach().clone(), other_v = v.detach().clone();
-  other_k[1].slice(0, 4).fill_(7);
-  other_v[1].slice(0, 4).fill_(-3);
-  // Reformer's keys are its queries.
-  if (GetParam().spec.kind == "reformer") other_q[1].slice(0, 4).fill_(7);
-  EXPECT_EQ(Off(attention->forward(other_q, other_k, other_v, mask), out), 0);
-  // A shorter sequence alone gives what it gives within the batch.
-  const auto alone = [](const Tensor& x) { return x.narrow(0, 1, 1).narrow(1, 0, 4); };
-  EXPECT_LT(RelativeOff(attention->forward(alone(q), alone(k), alone(v), Mask{}), alone(out)),
-            1e-12);
-}
-
-// What lies behind the lengths may be anything.
-TEST_P(EveryKind, PaddingNeedNotBeNumbers) {
-  for (const Rounding& rounding : kRoundings) {
-    const Mixer attention = Make(rounding.type);
-    const std::vector<Tensor> clean = {Normal({2, 9, 3, 4}, rounding.type),
-                                       Normal({2, 9, 3, 4}, rounding.type),
-                                       Normal({2, 9, 3, 5}, rounding.type)};
-    const Tensor weights = Normal({2, 9, 3, 5}, rounding.type);
-    Mask mask = Causal();
-    mask.lengths = mask.query_lengths = Lengths({9, 4});
-    const auto run = [&](float padding) {
-      std::vector<Tensor> all;
-      for (const Tensor& x : clean) {
-        all.push_back(x.clone());
-        all.back()[1].slice(0, 4).fill_(padding);
-        all.back().requires_grad_();
-      }
-      const Tensor out = attention->forward(all[0], all[1], all[2], mask);
-      (out * weights).sum().backward();
-      std::vector<Tensor> results = {out.detach()};
-      for (const Tensor& x : all) {
-        results.push_back(x.grad().defined() ? x.grad() : torch::zeros_like(x));
-      }
-      return results;
-    };
-    const std::vector<Tensor> want = run(0);
-    for (const float padding : {NAN, INFINITY, 3e38f}) {
-      const std::vector<Tensor> got = run(padding);
-      for (size_t i = 0; i < got.size(); ++i) {
-        EXPECT_TRUE(torch::equal(got[i], want[i])) << i << " " << padding;
-        EXPECT_TRUE(Finite(got[i])) << i << " " << padding;
-      }
-    }
-    if (!attention->recurrent()) continue;
-    const auto recalled = [&](float padding) {
-      Tensor k = clean[1].clone(), v = clean[2].clone();
-      k[1].slice(0, 4).fill_(padding);
-      v[1].slice(0, 4).fill_(padding);
-      MixerState memory;
-      attention->Remember(k, v, Lengths({9, 4}), memory);
-      return attention->Recall(clean[0].select(1, 0), memory);
-    };
-    EXPECT_TRUE(torch::equal(recalled(NAN), recalled(0)));
-  }
-}
 
 // Also without an eps, the answer of a query that sees nothing is zero, and hands no gradient on.
 TEST_P(EveryKind, NothingSeenIsZero) {
@@ -227,19 +73,6 @@ TEST_P(EveryKind, NothingSeenIsZero) {
     EXPECT_TRUE(Finite(recalled));
     EXPECT_EQ(Largest(recalled[0]), 0);
   }
-}
-
-TEST_P(EveryKind, QueriesThatDoNotCountGetZeros) {
-  const Mixer attention = Make();
-  Tensor q = Normal({2, 6, 3, 4}).requires_grad_();
-  const Tensor k = Normal({2, 6, 3, 4}), v = Normal({2, 6, 3, 5});
-  Mask mask = Causal();
-  const Tensor all = attention->forward(q, k, v, mask);
-  mask.query_lengths = Lengths({6, 2});
-  const Tensor out = attention->forward(q, k, v, mask);
-  EXPECT_EQ(Off(out[0], all[0]), 0);
-  EXPECT_EQ(Off(out[1].slice(0, 0, 2), all[1].slice(0, 0, 2)), 0);
-  EXPECT_EQ(out[1].slice(0, 2).abs().max().item<double>(), 0);
 }
 
 // No input that has a meaning may give a number that has none.
@@ -313,120 +146,6 @@ TEST_P(EveryKind, RefusesWhatHasNoMeaning) {
   refuses(q, q, v, Mask{.query_lengths = Lengths({3, 3})});
   refuses(q, q, v, Mask{.allowed = torch::ones({2, 3}, torch::kBool)});
   refuses(q, q, v, Mask{.allowed = torch::ones({3, 3})});
-  const Mask allowed{.allowed = torch::ones({3, 3}, torch::kBool)};
-  const std::string& kind = GetParam().spec.kind;
-  if (kind == "full" || kind == "kernel") {
-    EXPECT_TRUE(Finite(attention->forward(q, q, v, allowed)));
-  } else {
-    refuses(q, q, v, allowed);
-  }
-  if (kind == "causal-linear" || kind == "reformer") {
-    refuses(q, longer, Normal({1, 4, 3, 5}), Mask{});
-  } else {
-    EXPECT_TRUE(Finite(attention->forward(q, longer, Normal({1, 4, 3, 5}), Mask{})));
-  }
-}
-
-// The kinds with a recurrent form, in self attention: whole, step by step, in ragged pieces, forked.
-TEST_P(EveryKind, BatchIsRecurrentIsPieces) {
-  const MixerSpec& spec = GetParam().spec;
-  for (const auto& [type, off] : kRoundings) {
-    const Mixer attention = Make(type);
-    ASSERT_EQ(attention->recurrent(), spec.kind != "reformer");
-    const Tensor q = Normal({2, 13, 3, 4}, type), k = Normal({2, 13, 3, 4}, type),
-                 v = Normal({2, 13, 3, 5}, type);
-    MixerState state;
-    if (!attention->recurrent()) {
-      EXPECT_THROW(attention->Step(q[0], k[0], v[0], state), Error);
-      EXPECT_THROW(attention->Piece(q, k, v, state), Error);
-      return;
-    }
-    // What steps to the end of 'linear' is its causal twin.
-    MixerSpec causal = spec;
-    if (spec.kind == "linear") causal.kind = "causal-linear";
-    const Mixer whole = MakeOf(causal, type);
-    const Tensor want = whole->forward(q, k, v, Mask{.causal = true});
-    MixerState fork;
-    for (int64_t t = 0; t < 13; ++t) {
-      if (t == 6) fork = state;
-      const Tensor out = attention->Step(q.select(1, t), k.select(1, t), v.select(1, t), state);
-      EXPECT_LT(RelativeOff(out, want.select(1, t)), off) << t;
-      EXPECT_EQ(state.length, t + 1);
-    }
-    // The fork still stands where it was taken, and going on with it does not reach the other.
-    const MixerState end = state;
-    for (int64_t t = 6; t < 9; ++t) {
-      const Tensor out = attention->Step(q.select(1, t), k.select(1, t), v.select(1, t), fork);
-      EXPECT_LT(RelativeOff(out, want.select(1, t)), off) << t;
-    }
-    EXPECT_EQ(
-        Off(attention->Recall(q.select(1, 12), state), attention->Recall(q.select(1, 12), end)), 0);
-    EXPECT_LT(RelativeOff(attention->Recall(q.select(1, 12), state), want.select(1, 12)), off);
-    for (const std::vector<int64_t>& cuts :
-         {std::vector<int64_t>{13}, {1, 12}, {5, 8}, {6, 1, 6}, {3, 3, 3, 4}}) {
-      MixerState carried;
-      int64_t begin = 0;
-      for (const int64_t count : cuts) {
-        const auto piece = [&](const Tensor& x) { return x.narrow(1, begin, count); };
-        EXPECT_LT(RelativeOff(attention->Piece(piece(q), piece(k), piece(v), carried), piece(want)),
-                  off);
-        begin += count;
-      }
-    }
-  }
-}
-
-// Gradients go through the state: pieces have the whole's.
-TEST_P(EveryKind, GradientsThroughPieces) {
-  for (const auto& [type, off] : kRoundings) {
-    const Mixer attention = Make(type);
-    if (!attention->recurrent() || GetParam().spec.kind == "linear") return;
-    std::vector<Tensor> inputs = {Normal({2, 9, 3, 4}, type), Normal({2, 9, 3, 4}, type),
-                                  Normal({2, 9, 3, 5}, type)};
-    const Tensor weights = Normal({2, 9, 3, 5}, type);
-    for (Tensor& input : inputs) input.requires_grad_();
-    (attention->forward(inputs[0], inputs[1], inputs[2], Mask{.causal = true}) * weights)
-        .sum()
-        .backward();
-    std::vector<Tensor> want;
-    for (Tensor& input : inputs) {
-      want.push_back(input.grad().clone());
-      input.mutable_grad() = Tensor();
-    }
-    MixerState state;
-    Tensor loss = torch::zeros({}, type);
-    int64_t begin = 0;
-    for (const int64_t count : {4, 2, 3}) {
-      const auto piece = [&](const Tensor& x) { return x.narrow(1, begin, count); };
-      loss = loss + (attention->Piece(piece(inputs[0]), piece(inputs[1]), piece(inputs[2]), state) *
-                     piece(weights))
-                        .sum();
-      begin += count;
-    }
-    loss.backward();
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      EXPECT_LT(RelativeOff(inputs[i].grad(), want[i]), 100 * off) << i;
-    }
-  }
-}
-
-// Over a memory: whole, and one query at a time from a state that was built once.
-TEST_P(EveryKind, CrossAttentionRecalls) {
-  for (const auto& [type, off] : kRoundings) {
-    const Mixer attention = Make(type);
-    if (!attention->recurrent() || GetParam().spec.kind == "causal-linear") return;
-    const Tensor q = Normal({2, 5, 3, 4}, type), k = Normal({2, 8, 3, 4}, type),
-                 v = Normal({2, 8, 3, 5}, type);
-    const Tensor lengths = Lengths({8, 3});
-    const Tensor want = attention->forward(q, k, v, Mask{.lengths = lengths});
-    MixerState memory;
-    attention->Remember(k, v, lengths, memory);
-    for (int64_t t = 0; t < 5; ++t) {
-      EXPECT_LT(RelativeOff(attention->Recall(q.select(1, t), memory), want.select(1, t)), off);
-    }
-    const MixerState nothing;
-    EXPECT_THROW(attention->Recall(q.select(1, 0), nothing), Error);
-  }
 }
 
 // What does not fit is refused by name, and the state stays as it was.
@@ -562,66 +281,6 @@ TEST(FullAttention, TheStateIsItsOwn) {
   }
 }
 
-TEST(FullAttention, ArbitraryMasksMeanTheSame) {
-  torch::manual_seed(2);
-  const Tensor q = Normal({2, 6, 3, 4}), k = Normal({2, 9, 3, 4}), v = Normal({2, 9, 3, 5});
-  Mask mask{.lengths = Lengths({9, 7}), .allowed = torch::rand({2, 1, 6, 9}) < 0.5};
-  mask.allowed[0][0][3].fill_(false);
-  const Mixer full = MakeMixer({.kind = "full"}, {3, 4, 5});
-  const Mixer kernel = MakeMixer({.kind = "kernel", .eps = 0}, {3, 4, 5});
-  const Tensor out = full->forward(q, k, v, mask);
-  EXPECT_EQ(out[0][3].abs().max().item<double>(), 0);
-  const Tensor seen = out.slice(1, 4);
-  EXPECT_LT(RelativeOff(kernel->forward(q, k, v, mask).slice(1, 4), seen), 1e-12);
-  // Written out for one query.
-  const Tensor scores = torch::mv(k[1].select(1, 0), q[1][4][0]) / 2;
-  const Tensor visible = mask.allowed[1][0][4].logical_and(torch::arange(9) < 7);
-  const Tensor weights = torch::softmax(scores.masked_select(visible), 0);
-  const Tensor values = v[1].select(1, 0).index({visible});
-  EXPECT_LT(RelativeOff(out[1][4][0], torch::mv(values.t(), weights)), 1e-12);
-}
-
-// Softmax over scale q . k, whatever the form: queries as much longer say the same.
-TEST(Attention, ScaleIsOfTheScores) {
-  torch::manual_seed(5);
-  constexpr double kScale = 0.75;
-  const Tensor q = Normal({2, 11, 3, 4}), k = Normal({2, 11, 3, 4}), v = Normal({2, 11, 3, 5});
-  const Tensor longer = q * (kScale * 2);  // 2 = sqrt(D)
-  for (MixerSpec spec :
-       {MixerSpec{.kind = "full"}, MixerSpec{.kind = "reformer", .lsh_buckets = 4, .lsh_chunk = 3},
-        MixerSpec{.kind = "reformer",
-        .lsh_buckets = 4,
-        .lsh_chunk = 3,
-        .lsh_variant = LshVariant::kSimple}}) {
-    spec.heads = 3, spec.query_dim = 4, spec.value_dim = 5;
-    const Mixer plain = MakeMixer(spec);
-    spec.scale = kScale;
-    const Mixer scaled = MakeMixer(spec);
-    plain->eval(), scaled->eval();
-    const Mask mask{.causal = true};
-    const Tensor want = plain->forward(longer, k, v, mask);
-    EXPECT_GT(RelativeOff(plain->forward(q, k, v, mask), want), 1e-3) << Describe(spec);
-    EXPECT_LT(RelativeOff(scaled->forward(q, k, v, mask), want), 1e-12) << Describe(spec);
-  }
-}
-
-TEST(FeatureMap, Polynomial2IsItsKernel) {
-  for (const bool causal : {false, true}) {
-    for (const int64_t dim : {1, 3, 16, 32}) {
-      torch::manual_seed(3);
-      const Tensor q = torch::randn({2, 21, 2, dim}), k = torch::randn({2, 21, 2, dim});
-      const Tensor v = torch::randn({2, 21, 2, 7});
-      const Mixer linear = MakeMixer(
-          {.kind = causal ? "causal-linear" : "linear", .feature_map = "polynomial2"}, {2, dim, 7});
-      const Mixer kernel =
-          MakeMixer({.kind = "kernel", .similarity = Similarity::kPolynomial2}, {2, dim, 7});
-      const Mask mask{.causal = causal, .lengths = Lengths({21, 13})};
-      const Tensor want = kernel->forward(q, k, v, mask);
-      EXPECT_LT(RelativeOff(linear->forward(q, k, v, mask), want), 1e-5) << dim;
-    }
-  }
-}
-
 // The error of an estimate from F independent features falls as F^(-1/2): the slope of the line
 // through (log F, log error) is near -0.5.
 TEST(FeatureMap, RandomFeaturesConverge) {
@@ -748,6 +407,11 @@ TEST(FeatureMap, IsMadeForAnyKind) {
   EXPECT_THROW(MakeFeatureMap({.feature_map = "rff"}, 0), Error);
 }
 
+// Scores that count for nothing are numbers of the type at hand.
+TEST(LowestScore, IsANumberOfItsType) {
+  EXPECT_TRUE(Finite(torch::zeros({1}, torch::kHalf).fill_(ops::LowestScore(torch::kHalf))));
+}
+
 // Queries and keys that are near each other and far from the origin.
 TEST(KernelAttention, RbfKeepsSmallDifferences) {
   for (const double scale : {1.0, 100.0, 1e4}) {
@@ -762,133 +426,6 @@ TEST(KernelAttention, RbfKeepsSmallDifferences) {
         Off(attention->forward(q, k, v, {}), attention->forward(wide(q), wide(k), wide(v), {})),
         1e-5)
         << scale;
-  }
-}
-
-// Scores that count for nothing are numbers of the type at hand.
-TEST(Attention, TakesBf16) {
-  EXPECT_TRUE(Finite(torch::zeros({1}, torch::kHalf).fill_(ops::LowestScore(torch::kHalf))));
-  for (const MixerSpec& spec :
-       {MixerSpec{.kind = "kernel"}, MixerSpec{.kind = "kernel", .similarity = Similarity::kRbf},
-        MixerSpec{.kind = "linear"}, MixerSpec{},
-        MixerSpec{.kind = "reformer", .lsh_buckets = 1, .lsh_chunk = 16},
-        MixerSpec{.kind = "reformer",
-        .lsh_buckets = 1,
-        .lsh_chunk = 16,
-        .lsh_variant = LshVariant::kSimple}}) {
-    torch::manual_seed(12);
-    const Mixer attention = MakeMixer(spec, {2, 4, 5});
-    const auto rounded = [](const Tensor& x) { return x.to(torch::kBFloat16); };
-    const Tensor q = rounded(torch::randn({2, 9, 2, 4})), k = rounded(torch::randn({2, 9, 2, 4}));
-    const Tensor v = rounded(torch::randn({2, 9, 2, 5}));
-    const Mask mask{.causal = CanBeCausal(spec), .lengths = Lengths({9, 5})};
-    const auto exact = [](const Tensor& x) { return x.to(torch::kFloat32); };
-    const Tensor want = attention->forward(exact(q), exact(k), exact(v), mask);
-    const Tensor got = attention->forward(q, k, v, mask);
-    EXPECT_EQ(got.scalar_type(), torch::kBFloat16);
-    EXPECT_LT(RelativeOff(exact(got), want), 0.03) << spec.kind;
-  }
-}
-
-// Full attention over shared queries and keys, as the published Reformer defines it: every other
-// position, itself only where there is none.
-Tensor SharedQueryKey(const Tensor& q, const Tensor& v, bool causal, const Tensor& lengths) {
-  const int64_t length = q.size(1);
-  const Tensor k = q / q.norm(2, -1, true);
-  Tensor scores = torch::matmul(q.transpose(1, 2), k.permute({0, 2, 3, 1})) /
-                  std::sqrt(static_cast<double>(q.size(3)));
-  scores = scores - 1e5 * torch::eye(length, q.options());
-  const Tensor hidden = Hidden({.causal = causal, .lengths = lengths}, q, q);
-  if (hidden.defined()) scores = scores.masked_fill(hidden, -1e30);
-  const Tensor out = torch::matmul(torch::softmax(scores, -1), v.transpose(1, 2)).transpose(1, 2);
-  return lengths.defined() ? DropQueries(out, {.query_lengths = lengths}) : out;
-}
-
-TEST(Reformer, OneBucketOneChunkIsFullAttention) {
-  for (const bool causal : {false, true}) {
-    for (const int rounds : {1, 3}) {  // equal rounds must not count a key thrice
-      torch::manual_seed(6);
-      const Tensor q = Normal({2, 11, 3, 4}), v = Normal({2, 11, 3, 5});
-      const MixerSpec spec{
-          .kind = "reformer", .lsh_rounds = rounds, .lsh_buckets = 1, .lsh_chunk = 11};
-      for (const Tensor& lengths : {Tensor(), Lengths({11, 6})}) {
-        const Tensor out = MakeMixer(spec, {3, 4, 5})
-                               ->forward(q, q, v, Mask{.causal = causal, .lengths = lengths});
-        EXPECT_LT(RelativeOff(out, SharedQueryKey(q, v, causal, lengths)), 1e-9);
-      }
-    }
-  }
-}
-
-// Its definition, pair by pair.
-TEST(Reformer, IsItsDefinition) {
-  for (const bool causal : {false, true}) {
-    torch::manual_seed(7);
-    constexpr int64_t kLength = 22, kRounds = 3;  // no multiple of the chunk
-    const ops::LshOptions options{.buckets = 6, .chunk = 4, .causal = causal};
-    const Tensor q = Normal({1, kLength, 1, 5}), v = Normal({1, kLength, 1, 2});
-    const Tensor planes = Normal({kRounds, 5, 3});
-    const Tensor got = ops::LshAttention(q, v, {}, planes, options);
-    const Tensor x = q.view({kLength, 5}), values = v.view({kLength, 2});
-
-    const auto at = [](const Tensor& t, int64_t i) { return t[i].item<int64_t>(); };
-    const Tensor buckets = ops::LshBuckets(q, planes, 6).view({kRounds, kLength});
-    const Tensor order = ops::LshOrder(buckets);
-    std::vector<std::vector<int64_t>> chunk(kRounds, std::vector<int64_t>(kLength));
-    for (int64_t r = 0; r < kRounds; ++r) {
-      for (int64_t place = 0; place < kLength; ++place) {
-        chunk[r][at(order[r], place)] = place / options.chunk;
-        if (place == 0) continue;
-        const int64_t a = at(order[r], place - 1), b = at(order[r], place);
-        EXPECT_LE(std::pair(at(buckets[r], a), a), std::pair(at(buckets[r], b), b));
-      }
-    }
-    const auto sees = [&](int64_t r, int64_t i, int64_t j) {
-      const int64_t back = chunk[r][i] - chunk[r][j];
-      return at(buckets[r], i) == at(buckets[r], j) && (back == 0 || back == 1) &&
-             (!causal || j <= i);
-    };
-    for (int64_t i = 0; i < kLength; ++i) {
-      // Each key that any round shows counts once: rounds' sums weighted by the logsumexp come to
-      // the sum over the union, every pair divided by how often it occurs.
-      Tensor numerator = torch::zeros({2}, torch::kFloat64);
-      double denominator = 0;
-      for (int64_t r = 0; r < kRounds; ++r) {
-        for (int64_t j = 0; j < kLength; ++j) {
-          if (!sees(r, i, j) || i == j) continue;
-          int times = 0;
-          for (int64_t other = 0; other < kRounds; ++other) times += sees(other, i, j);
-          const double weight =
-              std::exp((torch::dot(x[i], x[j]) / x[j].norm()).item<double>() / std::sqrt(5.0)) /
-              times;
-          numerator += weight * values[j];
-          denominator += weight;
-        }
-      }
-      const Tensor want = denominator > 0 ? numerator / denominator : values[i];
-      EXPECT_LT(Off(got[0][i][0], want), 1e-9) << i;
-    }
-  }
-}
-
-// A chunk longer than the sequence: the same, and no memory for what is not there.
-TEST(Reformer, LongChunksAreTheSequence) {
-  torch::manual_seed(9);
-  const Tensor q = Normal({2, 11, 3, 4}), v = Normal({2, 11, 3, 5});
-  for (const LshVariant variant : {LshVariant::kPublished, LshVariant::kSimple}) {
-    std::vector<Tensor> outs;
-    for (const int chunk : {11, 12, 1 << 20}) {
-      const MixerSpec spec{.kind = "reformer",
-                           .lsh_rounds = 2,
-                           .lsh_buckets = 4,
-                           .lsh_chunk = chunk,
-                           .lsh_variant = variant};
-      const Mixer attention = MakeMixer(spec, {3, 4, 5});
-      attention->eval();
-      outs.push_back(
-          attention->forward(q, q, v, Mask{.causal = true, .lengths = Lengths({11, 6})}));
-      EXPECT_LT(RelativeOff(outs.back(), outs[0]), 1e-12) << variant << chunk;
-    }
   }
 }
 

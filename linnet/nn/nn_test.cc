@@ -1,25 +1,23 @@
+// Networks, optimizers and losses. Networks with every mixer, in every form, are in
+// network_conformance_test.cc.
 #include <gtest/gtest.h>
-#include <torch/utils.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
 
-#include "linnet/base/error.h"
 #include "linnet/nn/decoder.h"
 #include "linnet/nn/encoder_decoder.h"
 #include "linnet/nn/losses.h"
 #include "linnet/nn/optimizer.h"
 #include "linnet/nn/recompute.h"
 #include "linnet/nn/sequence_model.h"
+#include "linnet/nn/test_util.h"
 #include "linnet/nn/transformer.h"
 
 namespace linnet::nn {
 namespace {
 
 using torch::Tensor;
-
-double Off(const Tensor& a, const Tensor& b) { return (a - b).abs().max().item<double>(); }
 
 ModelSpec SmallImages(const std::string& kind) {
   ModelSpec spec;
@@ -32,154 +30,33 @@ ModelSpec SmallImages(const std::string& kind) {
   return spec;
 }
 
-// One network, three uses: the whole sequence, step by step, and a fork half way.
-TEST(SequenceModel, BatchEqualsRecurrentAndStatesFork) {
-  for (const char* kind : {"causal-linear", "full"}) {
-    torch::manual_seed(3);
-    SequenceModel model(SmallImages(kind));
-    model->eval();
-    torch::NoGradGuard no_grad;
-    const Tensor tokens = torch::randint(256, {3, 23}, torch::kInt64);
-    const Tensor batch = model->forward(tokens);
-    SequenceState state, fork;
-    for (int64_t t = 0; t < 23; ++t) {
-      if (t == 11) fork = state;
-      EXPECT_LT(Off(model->Step(tokens.select(1, t), t, state), batch.select(1, t)), 1e-4) << t;
-    }
-    EXPECT_LT(Off(model->Step(tokens.select(1, 11), 11, fork), batch.select(1, 11)), 1e-4) << kind;
-    EXPECT_THROW(model->Step(tokens.select(1, 0), 23, state), Error);
-    EXPECT_THROW(model->Step(tokens.select(1, 0), -1, state), Error);
-    EXPECT_THROW(model->forward(torch::zeros({1, 24}, torch::kInt64)), Error);
-  }
+TEST(SequenceModel, RefusesPositionsThatItLacks) {
+  SequenceModel model(SmallImages("full"));
+  const Tensor tokens = torch::randint(256, {1, 24}, torch::kInt64);
+  SequenceState state;
+  EXPECT_THROW(model->Step(tokens.select(1, 0), 23, state), Error);
+  EXPECT_THROW(model->Step(tokens.select(1, 0), -1, state), Error);
+  EXPECT_THROW(model->forward(tokens), Error);
 }
 
-TEST(SequenceModel, SeesNothingOfTheFuture) {
-  for (const char* kind : {"causal-linear", "full"}) {
-    SequenceModel model(SmallImages(kind));
-    const Tensor tokens = torch::randint(256, {1, 23}, torch::kInt64);
-    const Tensor before = model->forward(tokens).slice(1, 0, 12);
-    tokens.slice(1, 12).fill_(0);
-    EXPECT_EQ(Off(model->forward(tokens).slice(1, 0, 12), before), 0) << kind;
-  }
-}
-
-TEST(SequenceModel, SavesAndLoads) {
-  const std::string path = (std::filesystem::temp_directory_path() /
-                            ("linnet_nn_test." + std::to_string(getpid()) + ".safetensors"))
-                               .string();
-  SequenceModel model(SmallImages("causal-linear"));
-  {
-    torch::NoGradGuard no_grad;
-    model->first_value.copy_(torch::softmax(torch::randn({256}), 0));
-  }
+TEST(EncoderDecoder, RefusesWhatDoesNotFit) {
+  ModelSpec spec = SmallImages("full");
+  spec.task = "couplet", spec.network = NetworkKind::kEncoderDecoder;
+  spec.input = {.vocabulary = 11, .max_length = 9, .value_embedding = 16};
+  spec.head = {.kind = HeadKind::kCategorical, .classes = 11};
+  spec.part = TextSpec{.unit = TextUnit::kCharacter, .characters = "abcdefgh"};
+  EncoderDecoder model(spec);
+  const Tensor longer = torch::zeros({1, 10}, torch::kInt64);
+  EXPECT_THROW(model->forward(longer, Lengths({10}), longer.narrow(1, 0, 6)), Error);
+  const std::string path = TemporaryPath("pair");
   SaveModel(path, *model, "{}");
-  SequenceModel loaded = LoadModel(path);
+  EXPECT_THROW(LoadModel(path), Error);
   std::filesystem::remove(path);
-  const auto want = ModelTensors(*model), got = ModelTensors(*loaded);
-  EXPECT_EQ(want.size(), TensorTable(model->spec()).size());
-  for (const TensorInfo& info : TensorTable(model->spec())) {
-    EXPECT_EQ(Off(got.at(info.name), want.at(info.name)), 0) << info.name;
-  }
-}
-
-// The first line is seen whole, its padding is not; the second one's future is not seen; the positions asked
-// for are those of the whole; and what is saved comes back.
-TEST(EncoderDecoder, SeesWhatItMayAndSavesAndLoads) {
-  torch::manual_seed(4);
-  for (const char* kind : {"causal-linear", "full"}) {
-    for (const bool tied : {false, true}) {
-      ModelSpec spec;
-      spec.task = "couplet", spec.network = NetworkKind::kEncoderDecoder;
-      spec.stack = {.pattern = {{.kind = kind, .heads = 2, .query_dim = 4, .value_dim = 6}},
-                    .repeat = 2,
-                    .d_model = 16,
-                    .d_ff = 24};
-      spec.input = {
-          .vocabulary = 11, .max_length = 9, .value_embedding = 16, .positions = Positions::kAdded};
-      spec.head = {.kind = HeadKind::kCategorical, .classes = 11, .tied = tied};
-      spec.part = TextSpec{.unit = TextUnit::kCharacter, .characters = "abcdefgh"};
-      EncoderDecoder model(spec);
-      model->eval();
-      const Tensor first = torch::randint(3, 11, {3, 7}, torch::kInt64);
-      const Tensor lengths = torch::tensor({int64_t{7}, int64_t{4}, int64_t{1}});
-      const Tensor second = torch::randint(3, 11, {3, 6}, torch::kInt64);
-      const Tensor out = model->forward(first, lengths, second);
-      EXPECT_EQ(out.sizes(), torch::IntArrayRef({3, 6, 11}));
-      const Tensor rows = torch::tensor({int64_t{0}, int64_t{5}, int64_t{13}});
-      EXPECT_LT(
-          Off(model->At(first, lengths, second, rows), out.flatten(0, 1).index_select(0, rows)),
-          1e-6);
-      Tensor padding = first.clone(), early = first.clone(), later = second.clone();
-      padding[1].narrow(0, 4, 3).fill_(0), padding[2].narrow(0, 1, 6).fill_(5);
-      EXPECT_LT(Off(model->forward(padding, lengths, second), out), 1e-6);
-      early[1][0] = 3 + (early[1][0] - 2) % 8;  // another one
-      EXPECT_GT(Off(model->forward(early, lengths, second)[1][0], out[1][0]), 1e-4);
-      later.narrow(1, 3, 3).fill_(4);
-      EXPECT_LT(Off(model->forward(first, lengths, later).narrow(1, 0, 3), out.narrow(1, 0, 3)),
-                1e-6);
-      EXPECT_THROW(model->forward(torch::zeros({1, 10}, torch::kInt64),
-                                  torch::tensor({int64_t{10}}), second.narrow(0, 0, 1)),
-                   Error);
-
-      const std::string path = (std::filesystem::temp_directory_path() /
-                                ("linnet_nn_pair." + std::to_string(getpid()) + ".safetensors"))
-                                   .string();
-      SaveModel(path, *model, "{}");
-      const auto loaded = std::dynamic_pointer_cast<EncoderDecoderImpl>(LoadNetwork(path));
-      EXPECT_THROW(LoadModel(path), Error);
-      std::filesystem::remove(path);
-      ASSERT_TRUE(loaded);
-      loaded->eval();
-      EXPECT_EQ(loaded->spec(), spec);
-      EXPECT_EQ(Off(loaded->forward(first, lengths, second), out), 0);
-      EXPECT_EQ(ModelTensors(*model).size(), TensorTable(spec).size());
-      spec.stack.mixer().kind = "reformer";
-      EXPECT_THROW(EncoderDecoder{spec}, Error);
-    }
-  }
-}
-
-// Random features are part of a model: what is loaded computes what was saved.
-TEST(SequenceModel, EveryCausalKindSavesAndLoads) {
-  const std::string path = (std::filesystem::temp_directory_path() /
-                            ("linnet_nn_kinds." + std::to_string(getpid()) + ".safetensors"))
-                               .string();
-  for (const MixerSpec& attention :
-       {MixerSpec{.kind = "full"}, MixerSpec{.kind = "kernel", .similarity = Similarity::kRbf},
-        MixerSpec{.feature_map = "relu"}, MixerSpec{.feature_map = "polynomial2"},
-        MixerSpec{.feature_map = "rff"}, MixerSpec{.feature_map = "favor", .features = 6},
-        MixerSpec{.kind = "reformer", .lsh_buckets = 4, .lsh_chunk = 4}}) {
-    ModelSpec spec = SmallImages(attention.kind);
-    const MixerSpec sizes = spec.stack.mixer();
-    spec.stack.pattern = {attention};
-    MixerSpec& mixer = spec.stack.mixer();
-    mixer.heads = sizes.heads, mixer.query_dim = sizes.query_dim;
-    mixer.value_dim = sizes.value_dim;
-    SequenceModel model(spec);
-    model->eval();
-    SaveModel(path, *model, "{}");
-    SequenceModel loaded = LoadModel(path);
-    std::filesystem::remove(path);
-    loaded->eval();
-    EXPECT_EQ(loaded->spec(), spec);
-    const Tensor tokens = torch::randint(256, {2, 23}, torch::kInt64);
-    const Tensor out = model->forward(tokens);
-    EXPECT_EQ(Off(loaded->forward(tokens), out), 0) << attention.kind;
-    // Nothing of the future is seen, whatever hashing sorts together.
-    const Tensor other = tokens.clone();
-    other.slice(1, 12).fill_(0);
-    if (attention.kind != "reformer") {
-      EXPECT_LT(Off(model->forward(other).slice(1, 0, 12), out.slice(1, 0, 12)), 1e-5)
-          << attention.kind << " " << attention.feature_map;
-    }
-  }
 }
 
 // Weights trained with softmax attention, run linearly.
 TEST(SequenceModel, WeightsMoveBetweenKinds) {
-  const std::string path = (std::filesystem::temp_directory_path() /
-                            ("linnet_nn_weights." + std::to_string(getpid()) + ".safetensors"))
-                               .string();
+  const std::string path = TemporaryPath("weights");
   SequenceModel full(SmallImages("full"));
   SaveModel(path, *full, "{}");
   ModelSpec spec = SmallImages("causal-linear");
@@ -246,9 +123,7 @@ TEST(SequenceModel, WeightsMoveBetweenKinds) {
 
 // Layers of a pattern differ in kind and in sizes; the network steps where all of them do.
 TEST(SequenceModel, LayersMayDiffer) {
-  const std::string path = (std::filesystem::temp_directory_path() /
-                            ("linnet_nn_pattern." + std::to_string(getpid()) + ".safetensors"))
-                               .string();
+  const std::string path = TemporaryPath("pattern");
   torch::manual_seed(13);
   const torch::NoGradGuard no_grad;
   ModelSpec spec = SmallImages("causal-linear");
@@ -295,9 +170,7 @@ TEST(SequenceModel, LayersMayDiffer) {
 }
 
 TEST(SequenceModel, PositionsOfAnotherKindAreNotTaken) {
-  const std::string path = (std::filesystem::temp_directory_path() /
-                            ("linnet_nn_positions." + std::to_string(getpid()) + ".safetensors"))
-                               .string();
+  const std::string path = TemporaryPath("positions");
   ModelSpec spec = SmallImages("full");
   spec.input.value_embedding = 8;
   SequenceModel sequence(spec);
@@ -414,66 +287,6 @@ TEST(Transformer, CheckpointsChangeNothing) {
           EXPECT_LT(Off(results[0][i], results[1][i]), 1e-5) << kind << decoder << leaf << i;
         }
       }
-    }
-  }
-}
-
-// With a convolution in front of the attention, too: whole, step by step, in pieces.
-TEST(Transformer, ConvolutionsGoOn) {
-  for (const bool norm_first : {false, true}) {
-    torch::manual_seed(22);
-    const torch::NoGradGuard no_grad;
-    const Transformer built =
-        BuildTransformer({.pattern = {{.heads = 2, .query_dim = 4, .value_dim = 4},
-                                      {.kind = "full", .heads = 2, .query_dim = 4, .value_dim = 4}},
-                          .layers = 2,
-                          .d_model = 8,
-                          .d_ff = 8,
-                          .norm_first = norm_first,
-                          .convolution = 4});
-    TransformerEncoder batch = built.batch;
-    RecurrentTransformerEncoder recurrent = built.recurrent;
-    const Tensor x = torch::randn({2, 9, 8});
-    const Tensor want = batch->forward(x, Mask{.causal = true});
-    RecurrentState state, carried;
-    for (int64_t t = 0; t < 9; ++t) {
-      EXPECT_LT(Off(recurrent->forward(x.select(1, t), state), want.select(1, t)), 1e-5) << t;
-    }
-    int64_t begin = 0;
-    for (const int64_t count : {2, 1, 6}) {
-      EXPECT_LT(Off(batch->Piece(x.narrow(1, begin, count), carried), want.narrow(1, begin, count)),
-                1e-5)
-          << begin;
-      begin += count;
-    }
-  }
-}
-
-TEST(Decoder, LooksAtItsMemoryOnlyWithWhatCan) {
-  DecoderOptions options;
-  options.transformer = {.pattern = {{.heads = 2, .query_dim = 4, .value_dim = 4}},
-                         .layers = 1,
-                         .d_model = 8,
-                         .d_ff = 8};
-  for (const char* kind : {"linear", "full", "kernel"}) {
-    options.cross = {{.kind = kind, .heads = 2, .query_dim = 4, .value_dim = 4}};
-    const Decoder built = BuildDecoder(options);
-    EXPECT_FALSE(built.recurrent.is_empty());
-    const Tensor x = torch::randn({1, 5, 8}), memory = torch::randn({1, 7, 8});
-    const Tensor y = TransformerDecoder(built.batch)->forward(x, memory), other = memory.clone();
-    other[0][6].fill_(9);
-    EXPECT_GT(Off(TransformerDecoder(built.batch)->forward(x, other).select(1, 0), y.select(1, 0)),
-              0);
-  }
-  for (const MixerSpec& cross : {MixerSpec{.kind = "causal-linear"}, MixerSpec{.kind = "reformer"},
-                                 MixerSpec{.feature_map = "favor"}}) {
-    options.cross = {cross};
-    try {
-      BuildDecoder(options);
-      ADD_FAILURE() << "took " << cross.kind;
-    } catch (const Error& error) {
-      EXPECT_NE(std::string(error.what()).find(cross.kind), std::string::npos);
-      EXPECT_NE(std::string(error.what()).find("linear or full"), std::string::npos);
     }
   }
 }

@@ -1,0 +1,429 @@
+// Every registered mixer inside layers: encoders and decoders of transformers against plain loops
+// over their weights, whole, in pieces, in steps and in company, values and gradients.
+//
+// The mixers alone, over more lengths and forms, are in mixer_conformance_test.cc.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "linnet/nn/decoder.h"
+#include "linnet/nn/test_oracle.h"
+#include "linnet/nn/test_util.h"
+
+namespace linnet::nn {
+namespace {
+
+using torch::Tensor;
+
+constexpr int64_t kWidth = 12;  // d_model
+
+MixerSpec Sized(MixerSpec spec) {
+  spec.heads = 2, spec.query_dim = 4, spec.value_dim = 3;
+  return spec;
+}
+
+// Layers in plain loops over doubles: x is [positions][d_model].
+class LayersOracle {
+ public:
+  LayersOracle(const torch::nn::Module& module, const TransformerOptions& options)
+      : options_(options) {
+    for (const auto& items : {module.named_parameters(), module.named_buffers()}) {
+      for (const auto& item : items) {
+        const Tensor x = item.value().detach();
+        weights_[item.key()] = RowsOf(x.reshape({1, x.dim() > 1 ? x.size(0) : 1, 1, x.size(-1)}), 0,
+                                      0, x.dim() > 1 ? x.size(0) : 1);
+      }
+    }
+  }
+
+  // One number of a parameter, row by row.
+  double& Weight(const std::string& name, size_t i) {
+    Rows& rows = weights_.at(name);
+    return rows[i / rows[0].size()][i % rows[0].size()];
+  }
+
+  Rows Encoder(Rows x, bool causal) const {
+    for (int64_t i = 0; i < options_.layers; ++i) {
+      const std::string layer = StrCat("layers.", i, ".");
+      if (options_.convolution > 0) {
+        x = Around(x, layer + "convolution_norm",
+                   [&](const Rows& in) { return Activated(Convolved(layer, in, causal)); });
+      }
+      x = Around(x, layer + "norm1", [&](const Rows& in) {
+        return Attention(layer + "attention.", options_.mixer(i), in, in, causal);
+      });
+      x = FeedForward(layer, "norm2", x);
+    }
+    return Norm("norm", x);
+  }
+  // A decoder's self attention is causal, its cross attention sees the whole memory.
+  Rows Decoder(Rows x, const Rows& memory, const DecoderOptions& options) const {
+    for (int64_t i = 0; i < options_.layers; ++i) {
+      const std::string layer = StrCat("layers.", i, ".");
+      x = Around(x, layer + "norm1", [&](const Rows& in) {
+        return Attention(layer + "self_attention.", options_.mixer(i), in, in, true);
+      });
+      x = Around(x, layer + "norm2", [&](const Rows& in) {
+        return Attention(layer + "cross_attention.", options.cross_mixer(i), in, memory, false);
+      });
+      x = FeedForward(layer, "norm3", x);
+    }
+    return Norm("norm", x);
+  }
+
+ private:
+  // LN(x + f(x)), or with norms first x + f(LN(x)).
+  Rows Around(const Rows& x, const std::string& norm,
+              const std::function<Rows(const Rows&)>& f) const {
+    Rows sum = f(options_.norm_first ? Norm(norm, x) : x);
+    for (size_t t = 0; t < x.size(); ++t) AddTo(sum[t], 1, x[t]);
+    return options_.norm_first ? sum : Norm(norm, sum);
+  }
+
+  Rows FeedForward(const std::string& layer, const std::string& norm, const Rows& x) const {
+    return Around(x, layer + norm, [&](const Rows& in) {
+      return Linear(layer + "linear2", Activated(Linear(layer + "linear1", in)));
+    });
+  }
+
+  Rows Attention(const std::string& name, const MixerSpec& spec, const Rows& x, const Rows& memory,
+                 bool causal) const {
+    const Rows q = Linear(name + "query_projection", x);
+    const Rows k = Linear(name + "key_projection", memory);
+    const Rows v = Linear(name + "value_projection", memory);
+    const auto omega = weights_.find(name + "inner_attention.feature_map.omega");
+    Rows all(x.size());
+    for (int h = 0; h < spec.heads; ++h) {
+      const auto own = [&](const Rows& rows, int dim) {
+        Rows part;
+        for (const Row& row : rows) {
+          part.emplace_back(row.begin() + h * dim, row.begin() + (h + 1) * dim);
+        }
+        return part;
+      };
+      const Rows out = FindOracle(spec.kind)->out(
+          spec, {.q = own(q, spec.query_dim),
+                 .k = own(k, spec.query_dim),
+                 .v = own(v, spec.value_dim),
+                 .causal = causal || FindMixer(spec.kind).always_causal,
+                 .omega = omega == weights_.end() ? Rows() : omega->second});
+      for (size_t t = 0; t < x.size(); ++t) {
+        all[t].insert(all[t].end(), out[t].begin(), out[t].end());
+      }
+    }
+    return Linear(name + "out_projection", all);
+  }
+
+  // Over the positions around each, or the last ones where causal.
+  Rows Convolved(const std::string& layer, const Rows& x, bool causal) const {
+    const Rows& weight = weights_.at(layer + "convolution.weight");
+    const auto width = static_cast<ptrdiff_t>(weight.size());
+    const ptrdiff_t before = causal ? width - 1 : width / 2;
+    const auto length = static_cast<ptrdiff_t>(x.size());
+    Rows out(x.size(), weights_.at(layer + "convolution.bias")[0]);
+    for (ptrdiff_t t = 0; t < length; ++t) {
+      for (ptrdiff_t w = 0; w < width; ++w) {
+        const ptrdiff_t from = t + w - before;
+        if (from < 0 || from >= length) continue;
+        for (size_t c = 0; c < x[0].size(); ++c) {
+          out[static_cast<size_t>(t)][c] +=
+              weight[static_cast<size_t>(w)][c] * x[static_cast<size_t>(from)][c];
+        }
+      }
+    }
+    return out;
+  }
+
+  Rows Linear(const std::string& name, const Rows& x) const {
+    const Rows& weight = weights_.at(name + ".weight");
+    Rows out(x.size(), weights_.at(name + ".bias")[0]);
+    for (size_t t = 0; t < x.size(); ++t) {
+      for (size_t o = 0; o < weight.size(); ++o) out[t][o] += Dot(weight[o], x[t]);
+    }
+    return out;
+  }
+
+  Rows Norm(const std::string& name, Rows x) const {
+    const Row& weight = weights_.at(name + ".weight")[0];
+    const Row& bias = weights_.at(name + ".bias")[0];
+    for (Row& row : x) {
+      const auto n = static_cast<double>(row.size());
+      double mean = 0, square = 0;
+      for (const double a : row) mean += a / n;
+      for (const double a : row) square += (a - mean) * (a - mean) / n;
+      for (size_t c = 0; c < row.size(); ++c) {
+        row[c] = (row[c] - mean) / std::sqrt(square + options_.norm_eps) * weight[c] + bias[c];
+      }
+    }
+    return x;
+  }
+
+  Rows Activated(Rows x) const {
+    const bool gelu = options_.activation == Activation::kGelu;
+    for (Row& row : x) {
+      for (double& a : row) a = gelu ? a / 2 * std::erfc(-a / std::sqrt(2.0)) : std::max(a, 0.0);
+    }
+    return x;
+  }
+
+  TransformerOptions options_;
+  std::map<std::string, Rows> weights_;
+};
+
+// A batch [N, L, d_model] as the oracle reads it, and back.
+Rows SequenceOf(const Tensor& x, int64_t n, int64_t length) {
+  return RowsOf(x.unsqueeze(2), n, 0, length);
+}
+Tensor TensorOf(const Rows& rows) {
+  Tensor x = torch::empty({static_cast<int64_t>(rows.size()), kWidth}, torch::kFloat64);
+  for (size_t t = 0; t < rows.size(); ++t) {
+    x[static_cast<int64_t>(t)] = torch::tensor(rows[t], torch::kFloat64);
+  }
+  return x;
+}
+
+struct LayerCase {
+  std::string name;
+  MixerCase mixer;
+  bool norm_first = false;
+  int64_t convolution = 0;
+  friend void PrintTo(const LayerCase& one, std::ostream* out) { *out << one.name; }
+};
+
+// Every mixer case, and of each mixer's first one all kinds of layers around it.
+std::vector<LayerCase> LayerCases(const std::function<bool(const MixerInfo&)>& applies) {
+  std::vector<LayerCase> cases;
+  for (const MixerCase& mixer : MixerCases()) {
+    if (!applies(mixer.info)) continue;
+    cases.push_back({mixer.name, mixer});
+    if (!mixer.first) continue;
+    cases.push_back({mixer.name + "_norm_first", mixer, true});
+    cases.push_back({mixer.name + "_convolution", mixer, false, 3});
+    cases.push_back({mixer.name + "_norm_first_convolution", mixer, true, 3});
+  }
+  return cases;
+}
+
+class Layers : public testing::TestWithParam<LayerCase> {
+ protected:
+  static constexpr int64_t kLayers = 2;
+  TransformerOptions Options() const {
+    return {.pattern = {Sized(GetParam().mixer.spec)},
+            .layers = kLayers,
+            .d_model = kWidth,
+            .d_ff = 10,
+            .activation = GetParam().norm_first ? Activation::kGelu : Activation::kRelu,
+            .norm_first = GetParam().norm_first,
+            .convolution = GetParam().convolution};
+  }
+  const MixerInfo& info() const { return GetParam().mixer.info; }
+  Transformer Make(torch::ScalarType type) const { return Make(type, Options()); }
+  static Transformer Make(torch::ScalarType type, const TransformerOptions& options) {
+    torch::manual_seed(5);
+    Transformer built = BuildTransformer(options);
+    // Norms and biases that do nothing would hide what is wrong with them.
+    const torch::NoGradGuard no_grad;
+    for (Tensor& x : built.batch->parameters()) x.add_(0.2 * torch::randn_like(x));
+    built.batch->to(type);
+    built.batch->eval();
+    return built;
+  }
+  std::vector<bool> CausalMasks() const {
+    return info().causal ? std::vector<bool>{false, true} : std::vector<bool>{false};
+  }
+};
+class RecurrentLayers : public Layers {};
+class NotRecurrentLayers : public Layers {};
+class DecoderLayers : public Layers {};
+
+std::string NameOfTest(const testing::TestParamInfo<LayerCase>& info) { return info.param.name; }
+INSTANTIATE_TEST_SUITE_P(Mixers, Layers,
+                         testing::ValuesIn(LayerCases([](const MixerInfo&) { return true; })),
+                         NameOfTest);
+INSTANTIATE_TEST_SUITE_P(Mixers, RecurrentLayers, testing::ValuesIn(LayerCases(Remembers)),
+                         NameOfTest);
+INSTANTIATE_TEST_SUITE_P(Mixers, NotRecurrentLayers,
+                         testing::ValuesIn(LayerCases([](const MixerInfo& info) {
+                           return !Remembers(info);
+                         })),
+                         NameOfTest);
+INSTANTIATE_TEST_SUITE_P(Mixers, DecoderLayers,
+                         testing::ValuesIn(LayerCases([](const MixerInfo& info) {
+                           return info.causal && !info.cross.empty();
+                         })),
+                         NameOfTest);
+
+// Layers round more often than a mixer alone.
+double Tolerance(const Rounding& rounding) { return 30 * rounding.off; }
+
+// Alone, and in company with longer and shorter sequences.
+TEST_P(Layers, WholeIsTheOracleInAnyCompany) {
+  const std::vector<int64_t> lengths = {17, 3, 1, 9};
+  for (const Rounding& rounding : kRoundings) {
+    TransformerEncoder encoder = Make(rounding.type).batch;
+    const LayersOracle oracle(*encoder, Options());
+    const torch::NoGradGuard no_grad;
+    const Tensor x = Normal({4, 17, kWidth}, rounding.type);
+    for (const bool causal : CausalMasks()) {
+      // A convolution in front of a mixer that is always causal sees what the mask says.
+      const Tensor together =
+          encoder->forward(x, Mask{.causal = causal, .lengths = Lengths(lengths)});
+      for (int64_t n = 0; n < 4; ++n) {
+        const int64_t length = lengths[static_cast<size_t>(n)];
+        const Tensor want = TensorOf(oracle.Encoder(SequenceOf(x, n, length), causal));
+        const Tensor alone =
+            encoder->forward(x.narrow(0, n, 1).narrow(1, 0, length), Mask{.causal = causal})[0];
+        EXPECT_LT(RelativeOff(together[n].narrow(0, 0, length), want), Tolerance(rounding)) << n;
+        EXPECT_LT(RelativeOff(alone, want), Tolerance(rounding)) << n;
+      }
+    }
+  }
+}
+
+// Of the inputs and of every parameter.
+TEST_P(Layers, GradientsAreTheOraclesSlopes) {
+  constexpr int64_t kLength = 9;
+  TransformerOptions options = Options();
+  options.activation = Activation::kGelu;  // differences across relu's kink are no slopes
+  TransformerEncoder encoder = Make(torch::kFloat64, options).batch;
+  LayersOracle oracle(*encoder, options);
+  for (const bool causal : CausalMasks()) {
+    const Tensor x = Normal({1, kLength, kWidth}).requires_grad_();
+    const Tensor weights = Normal({kLength, kWidth});
+    Rows rows = SequenceOf(x, 0, kLength);
+    const Rows weight = SequenceOf(weights.unsqueeze(0), 0, kLength);
+    const auto loss = [&] {
+      double sum = 0;
+      const Rows out = oracle.Encoder(rows, causal);
+      for (size_t t = 0; t < out.size(); ++t) sum += Dot(out[t], weight[t]);
+      return sum;
+    };
+    std::vector<std::string> names = {"x"};
+    std::vector<Tensor> inputs = {x};
+    for (const auto& item : encoder->named_parameters()) {
+      names.push_back(item.key()), inputs.push_back(item.value());
+    }
+    const std::vector<Tensor> gradients =
+        Gradients((encoder->forward(x, Mask{.causal = causal})[0] * weights).sum(), inputs);
+    for (size_t which = 0; which < inputs.size(); ++which) {
+      const Tensor got = gradients[which].contiguous();
+      for (int64_t i = which % 2; i < got.numel(); i += std::max<int64_t>(got.numel() / 3, 1)) {
+        const auto at = static_cast<size_t>(i);
+        double& number =
+            which == 0 ? rows[at / kWidth][at % kWidth] : oracle.Weight(names[which], at);
+        constexpr double kStep = 1e-5;
+        const double before = number;
+        number = before + kStep;
+        const double above = loss();
+        number = before - kStep;
+        const double below = loss();
+        number = before;
+        const double slope = (above - below) / (2 * kStep);
+        EXPECT_NEAR(got.data_ptr<double>()[i], slope, 1e-6 * std::max(1.0, std::abs(slope)))
+            << names[which] << " " << i;
+      }
+    }
+  }
+}
+
+TEST_P(RecurrentLayers, PiecesAndStepsAreTheOracle) {
+  constexpr int64_t kLength = 17;
+  for (const Rounding& rounding : kRoundings) {
+    Transformer built = Make(rounding.type);
+    const LayersOracle oracle(*built.batch, Options());
+    ASSERT_FALSE(built.recurrent.is_empty());
+    const Tensor x = Normal({2, kLength, kWidth}, rounding.type).requires_grad_();
+    const Tensor want = torch::stack({TensorOf(oracle.Encoder(SequenceOf(x, 0, kLength), true)),
+                                      TensorOf(oracle.Encoder(SequenceOf(x, 1, kLength), true))});
+    const Tensor weights = Normal({2, kLength, kWidth}, rounding.type);
+    std::vector<Tensor> inputs = built.batch->parameters(), whole;
+    inputs.push_back(x);
+    if (info().causal) {
+      whole = Gradients((built.batch->forward(x, Mask{.causal = true}) * weights).sum(), inputs);
+    }
+    for (const std::vector<int64_t>& cuts :
+         {std::vector<int64_t>{17}, {1, 16}, {16, 1}, {3, 1, 2, 11}}) {
+      RecurrentState state, copy;
+      std::vector<Tensor> out;
+      int64_t begin = 0;
+      for (const int64_t count : cuts) {
+        if (begin == cuts[0]) copy = state;
+        out.push_back(built.batch->Piece(x.narrow(1, begin, count), state));
+        begin += count;
+      }
+      const Tensor all = torch::cat(out, 1);
+      EXPECT_LT(RelativeOff(all, want), Tolerance(rounding)) << cuts.size();
+      const std::vector<Tensor> got = Gradients((all * weights).sum(), inputs);
+      for (size_t i = 0; i < whole.size(); ++i) {
+        EXPECT_LT(Off(got[i], whole[i]), Tolerance(rounding) * std::max(1.0, Largest(whole[i])))
+            << cuts.size() << " " << i;
+      }
+      if (whole.empty()) whole = got;  // of a mixer whose whole sees the future: its first pieces
+      const torch::NoGradGuard no_grad;
+      for (int64_t t = cuts.size() < 2 ? 0 : cuts[0]; t < kLength; ++t) {
+        EXPECT_LT(RelativeOff(built.recurrent->forward(x.select(1, t), copy), want.select(1, t)),
+                  Tolerance(rounding))
+            << t << " of " << cuts.size();
+      }
+    }
+  }
+}
+
+TEST_P(NotRecurrentLayers, PiecesAreRefused) {
+  Transformer built = Make(torch::kFloat64);
+  EXPECT_TRUE(built.recurrent.is_empty());
+  RecurrentState state;
+  EXPECT_TRUE(Contains(ErrorOf([&] {
+                         built.batch->Piece(Normal({1, 3, kWidth}), state);
+                       }),
+                       "no recurrent form"));
+}
+
+// Self attention and the mixer's cross attention over a memory, in company, whole and in steps.
+TEST_P(DecoderLayers, WholeAndStepsAreTheOracle) {
+  constexpr int64_t kLength = 9;
+  const std::vector<int64_t> lengths = {7, 1, 4};
+  for (const Rounding& rounding : kRoundings) {
+    DecoderOptions options{.transformer = Options()};
+    options.transformer.convolution = 0;  // decoders have none
+    torch::manual_seed(6);
+    Decoder built = BuildDecoder(options);
+    built.batch->to(rounding.type);
+    const LayersOracle oracle(*built.batch, options.transformer);
+    EXPECT_EQ(built.recurrent.is_empty(), !Remembers(info()));
+    Tensor x = Normal({3, kLength, kWidth}, rounding.type).requires_grad_();
+    Tensor memory = Normal({3, 7, kWidth}, rounding.type).requires_grad_();
+    const Mask mask{.lengths = Lengths(lengths)};
+    const Tensor out = built.batch->forward(x, memory, mask);
+    std::vector<Tensor> want;
+    for (int64_t n = 0; n < 3; ++n) {
+      const Rows own = SequenceOf(memory, n, lengths[static_cast<size_t>(n)]);
+      want.push_back(TensorOf(oracle.Decoder(SequenceOf(x, n, kLength), own, options)));
+    }
+    EXPECT_LT(RelativeOff(out, torch::stack(want)), Tolerance(rounding));
+    DecoderState state = built.recurrent->Begin(memory, mask.lengths), copy;
+    std::vector<Tensor> steps;
+    for (int64_t t = 0; t < kLength; ++t) {
+      if (t == 4) copy = state;
+      steps.push_back(built.recurrent->forward(x.select(1, t), state));
+    }
+    EXPECT_LT(RelativeOff(torch::stack(steps, 1), torch::stack(want)), Tolerance(rounding));
+    EXPECT_LT(RelativeOff(built.recurrent->forward(x.select(1, 4), copy), steps[4]),
+              Tolerance(rounding));
+    std::vector<Tensor> inputs = built.batch->parameters();
+    inputs.push_back(x), inputs.push_back(memory);
+    const Tensor weights = torch::randn_like(out.detach());
+    const std::vector<Tensor> whole = Gradients((out * weights).sum(), inputs);
+    const std::vector<Tensor> got = Gradients((torch::stack(steps, 1) * weights).sum(), inputs);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      EXPECT_LT(Off(got[i], whole[i]), Tolerance(rounding) * std::max(1.0, Largest(whole[i]))) << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace linnet::nn

@@ -1,0 +1,589 @@
+// Every registered mixer in every form: the whole sequence, pieces and single steps with the state
+// carried, a memory, sequences of unequal length in one batch, copies of a state; values and
+// gradients, each against the plain loops of test_oracle.h. A form that the registry denies a mixer
+// must be refused with its error.
+//
+// Sequences packed behind each other (offsets) are a form of ops/causal_linear.h alone; see ops_test.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "linnet/nn/decoder.h"
+#include "linnet/nn/mixer.h"
+#include "linnet/nn/test_oracle.h"
+#include "linnet/nn/test_util.h"
+
+namespace linnet::nn {
+namespace {
+
+using torch::Tensor;
+
+// 1 to 3, a prime, and the chunk of the hashing mixers, the block of the fused kernels and the
+// chunk of the plain causal product, each with its neighbors.
+constexpr int64_t kRaggedLengths[] = {1, 2, 3, 7, 8, 9, 31, 32, 33, 63, 64, 65, 67};
+
+const std::vector<MixerSizes>& Sizes() {
+  static const std::vector<MixerSizes> sizes = {{3, 4, 5}, {1, 8, 1}, {2, 1, 17}};
+  return sizes;
+}
+
+// Queries, keys and values, [N, L, H, D], [N, S, H, D] and [N, S, H, M].
+using Inputs = std::vector<Tensor>;
+
+class Conformance : public testing::TestWithParam<std::tuple<MixerCase, MixerSizes>> {
+ protected:
+  const MixerCase& Case() const { return std::get<0>(GetParam()); }
+  const MixerInfo& info() const { return Case().info; }
+  MixerSpec Spec() const {
+    MixerSpec spec = Case().spec;
+    const MixerSizes& sizes = std::get<1>(GetParam());
+    spec.heads = static_cast<int>(sizes.heads), spec.query_dim = static_cast<int>(sizes.query_dim);
+    spec.value_dim = static_cast<int>(sizes.value_dim);
+    return spec;
+  }
+  // In evaluation mode, where nothing is random.
+  Mixer Make(torch::ScalarType type = torch::kFloat64) {
+    torch::manual_seed(11);
+    Mixer mixer = MakeMixer(Spec());
+    mixer->to(type);
+    mixer->eval();
+    omega_ = OmegaOf(*mixer);
+    return mixer;
+  }
+  // The same numbers in every type; queries and keys so short that hardly a similarity vanishes, whose
+  // rounding the divisor would magnify. Strided: heads lie behind each other in memory.
+  Inputs Draw(int64_t batch, int64_t queries, int64_t keys, torch::ScalarType type) const {
+    torch::manual_seed(100 * queries + keys);
+    const MixerSpec spec = Spec();
+    const auto draw = [&](int64_t length, int64_t dim, double scale) {
+      return (scale * Normal({batch, spec.heads, length, dim})).to(type).transpose(1, 2);
+    };
+    return {draw(queries, spec.query_dim, 0.5), draw(keys, spec.query_dim, 0.5),
+            draw(keys, spec.value_dim, 1)};
+  }
+
+  // Which masks the mixer takes: one that hides the future, one that does not.
+  std::vector<bool> CausalMasks() const {
+    return info().causal ? std::vector<bool>{false, true} : std::vector<bool>{false};
+  }
+
+  // What the oracle reads of head h of sequence n. No keys: nothing.
+  Head HeadOf(const Inputs& in, const Mask& mask, int64_t n, int64_t h) const {
+    const auto count = [&](const Tensor& lengths, const Tensor& x) {
+      return lengths.defined() ? lengths[n].item<int64_t>() : x.size(1);
+    };
+    const int64_t queries = count(mask.query_lengths, in[0]), keys = count(mask.lengths, in[1]);
+    Head head{.q = RowsOf(in[0], n, h, queries),
+              .k = RowsOf(in[1], n, h, keys),
+              .v = RowsOf(in[2], n, h, keys),
+              .causal = mask.causal || info().always_causal,
+              .omega = omega_};
+    if (mask.allowed.defined()) {
+      const Tensor allowed =
+          mask.allowed.expand({in[0].size(0), in[0].size(2), in[0].size(1), in[1].size(1)})[n][h]
+              .contiguous();
+      const bool* data = allowed.data_ptr<bool>();
+      for (int64_t i = 0; i < queries; ++i) {
+        head.allowed.emplace_back(data + i * in[1].size(1), data + i * in[1].size(1) + keys);
+      }
+    }
+    return head;
+  }
+
+  // The oracle's outputs [N, L, H, M] in double; zeros at queries that do not count.
+  Tensor Want(const Inputs& in, const Mask& mask) const {
+    const int64_t heads = in[0].size(2), dim = in[2].size(3);
+    Tensor want = torch::zeros({in[0].size(0), in[0].size(1), heads, dim}, torch::kFloat64);
+    auto at = want.accessor<double, 4>();
+    for (int64_t n = 0; n < want.size(0); ++n) {
+      for (int64_t h = 0; h < heads; ++h) {
+        const Head head = HeadOf(in, mask, n, h);
+        if (head.k.empty()) continue;
+        const Rows out = Case().oracle->out(Spec(), head);
+        for (size_t t = 0; t < out.size(); ++t) {
+          for (int64_t m = 0; m < dim; ++m) {
+            at[n][static_cast<int64_t>(t)][h][m] = out[t][static_cast<size_t>(m)];
+          }
+        }
+      }
+    }
+    return want;
+  }
+
+  // Gradients of sum(weights * out), for q, k and v, against central differences of the oracle: all
+  // numbers of small inputs, some 24 of large ones.
+  void ExpectSlopes(const Inputs& in, const Mask& mask, const Tensor& weights,
+                    const std::vector<Tensor>& gradients, double tolerance) const {
+    const char* names[] = {"q", "k", "v"};
+    Rows Head::*const parts[] = {&Head::q, &Head::k, &Head::v};
+    double scale = 1;
+    for (const Tensor& gradient : gradients) scale = std::max(scale, Largest(gradient));
+    for (size_t which = 0; which < 3; ++which) {
+      const Tensor got = gradients[which].to(torch::kFloat64).contiguous();
+      const int64_t length = got.size(1), heads = got.size(2), dim = got.size(3);
+      for (int64_t i = 0; i < got.numel(); i += std::max<int64_t>(got.numel() / 24, 1)) {
+        const int64_t d = i % dim, h = i / dim % heads, t = i / (dim * heads) % length;
+        const int64_t n = i / (dim * heads * length);
+        Head head = HeadOf(in, mask, n, h);
+        Rows& rows = head.*parts[which];
+        double slope = 0;
+        if (static_cast<size_t>(t) < rows.size() && !head.k.empty()) {
+          const Rows weight = RowsOf(weights, n, h, static_cast<int64_t>(head.q.size()));
+          double& x = rows[static_cast<size_t>(t)][static_cast<size_t>(d)];
+          const double before = x;
+          constexpr double kStep = 1e-5;
+          for (const double side : {1.0, -1.0}) {
+            x = before + side * kStep;
+            const Rows out = Case().oracle->out(Spec(), head);
+            for (size_t r = 0; r < out.size(); ++r) {
+              slope += side * Dot(out[r], weight[r]) / (2 * kStep);
+            }
+          }
+        }
+        ASSERT_NEAR(got.data_ptr<double>()[i], slope, tolerance * scale)
+            << names[which] << " of sequence " << n << ", position " << t << ", head " << h
+            << ", number " << d;
+      }
+    }
+  }
+
+  Rows omega_;
+};
+class RecurrentConformance : public Conformance {};
+class NotRecurrentConformance : public Conformance {};
+class CrossConformance : public Conformance {};
+class NotCrossConformance : public Conformance {};
+
+// Each case in each size.
+auto CasesWhere(const std::function<bool(const MixerInfo&)>& applies) {
+  std::vector<MixerCase> cases;
+  for (const MixerCase& one : MixerCases()) {
+    if (applies(one.info)) cases.push_back(one);
+  }
+  return testing::Combine(testing::ValuesIn(cases), testing::ValuesIn(Sizes()));
+}
+std::string NameOfTest(const testing::TestParamInfo<Conformance::ParamType>& info) {
+  const auto& [one, sizes] = info.param;
+  return StrCat(one.name, "_", sizes.heads, "x", sizes.query_dim, "x", sizes.value_dim);
+}
+
+INSTANTIATE_TEST_SUITE_P(Mixers, Conformance, CasesWhere([](const MixerInfo&) { return true; }),
+                         NameOfTest);
+INSTANTIATE_TEST_SUITE_P(Mixers, RecurrentConformance, CasesWhere(Remembers), NameOfTest);
+INSTANTIATE_TEST_SUITE_P(Mixers, NotRecurrentConformance,
+                         CasesWhere([](const MixerInfo& info) { return !Remembers(info); }),
+                         NameOfTest);
+INSTANTIATE_TEST_SUITE_P(Mixers, CrossConformance,
+                         CasesWhere([](const MixerInfo& info) { return Crosses(info.name); }),
+                         NameOfTest);
+INSTANTIATE_TEST_SUITE_P(Mixers, NotCrossConformance,
+                         CasesWhere([](const MixerInfo& info) { return !Crosses(info.name); }),
+                         NameOfTest);
+
+std::vector<std::string> WithoutOracle(const std::vector<std::string>& mixers,
+                                       const std::vector<std::string>& maps) {
+  std::vector<std::string> missing;
+  for (const std::string& name : mixers) {
+    if (FindOracle(name) == nullptr) missing.push_back("mixer '" + name + "'");
+  }
+  for (const std::string& name : maps) {
+    if (!HasMapOracle(name)) missing.push_back("feature map '" + name + "'");
+  }
+  return missing;
+}
+
+TEST(Registry, EveryMixerAndFeatureMapHasAnOracle) {
+  std::vector<std::string> mixers, maps;
+  for (const MixerInfo& info : Mixers()) mixers.push_back(info.name);
+  for (const FeatureMapInfo& map : FeatureMaps()) maps.push_back(map.name);
+  for (const std::string& missing : WithoutOracle(mixers, maps)) {
+    ADD_FAILURE() << missing
+                  << " has no row in linnet/nn/test_oracle.h; write its definition there in plain "
+                     "loops, and this test compares all its forms with them";
+  }
+  EXPECT_EQ(WithoutOracle({"full", "none"}, {"elu", "nothing"}),
+            (std::vector<std::string>{"mixer 'none'", "feature map 'nothing'"}));
+}
+
+TEST_P(Conformance, ModuleAndRegistryAgree) {
+  const Mixer mixer = Make();
+  EXPECT_EQ(mixer->recurrent(), Remembers(info()));
+  EXPECT_EQ(mixer->cross(), Crosses(info().name));
+  EXPECT_EQ(omega_.empty(), !info().maps || OmegaColumns(Spec(), Spec().query_dim) == 0);
+}
+
+TEST_P(Conformance, WholeIsTheOracle) {
+  for (const Rounding& rounding : kRoundings) {
+    const Mixer mixer = Make(rounding.type);
+    for (const int64_t length : kRaggedLengths) {
+      const Inputs in = Draw(2, length, length, rounding.type);
+      for (const bool causal : CausalMasks()) {
+        const Mask mask{.causal = causal};
+        EXPECT_LT(RelativeOff(mixer->forward(in[0], in[1], in[2], mask), Want(in, mask)),
+                  rounding.off)
+            << rounding.type << " " << length << " " << causal;
+      }
+    }
+  }
+}
+
+TEST_P(Conformance, Bf16IsNearTheOracle) {
+  constexpr double kOff = 0.06;  // eight bits, rounded a few times
+  const Mixer mixer = Make(torch::kBFloat16);
+  for (const int64_t length : {1, 3, 33}) {
+    const Inputs in = Draw(2, length, length, torch::kBFloat16);
+    for (const bool causal : CausalMasks()) {
+      const Mask mask{.causal = causal};
+      const Tensor got = mixer->forward(in[0], in[1], in[2], mask);
+      EXPECT_EQ(got.scalar_type(), torch::kBFloat16);
+      EXPECT_TRUE(Finite(got));
+      if (Case().oracle->hashes != nullptr && Case().oracle->hashes(Spec())) continue;
+      EXPECT_LT(RelativeOff(got.to(torch::kFloat64), Want(in, mask)), kOff) << length;
+    }
+  }
+}
+
+TEST_P(Conformance, GradientsAreTheOraclesSlopes) {
+  for (const Rounding& rounding : kRoundings) {
+    const Mixer mixer = Make(rounding.type);
+    // The plain forms' chunks have 64 positions, the fused ones' blocks 32.
+    for (const int64_t length : {1, 2, 3, 7, rounding.type == torch::kFloat64 ? 65 : 33}) {
+      Inputs in = Draw(2, length, length, rounding.type);
+      for (Tensor& x : in) x.requires_grad_();
+      for (const bool causal : CausalMasks()) {
+        SCOPED_TRACE(StrCat(rounding.type, ", length ", length, ", causal ", causal));
+        const Mask mask{.causal = causal};
+        const Tensor out = mixer->forward(in[0], in[1], in[2], mask);
+        const Tensor weights = torch::randn_like(out.detach());
+        ExpectSlopes(in, mask, weights, Gradients((out * weights).sum(), in),
+                     rounding.type == torch::kFloat64 ? 1e-6 : 1e-3);
+      }
+    }
+  }
+}
+
+// Row n of a batch, its outputs and gradients, against the first `length` positions of it alone; what
+// lies behind them is zero.
+void ExpectAsAlone(MixerImpl& mixer, const Inputs& in, const Tensor& out, const Tensor& weights,
+                   const std::vector<Tensor>& gradients, const Mask& mask, int64_t n, double off) {
+  const int64_t length = mask.lengths[n].item<int64_t>(), behind = in[0].size(1) - length;
+  const auto expect_zeros = [&](const Tensor& x) {
+    EXPECT_EQ(behind > 0 ? Largest(x[n].narrow(0, length, behind)) : 0, 0);
+  };
+  expect_zeros(out);
+  for (const Tensor& gradient : gradients) expect_zeros(gradient);
+  if (length == 0) return;
+  Inputs alone;
+  for (const Tensor& x : in) {
+    alone.push_back(x.detach().narrow(0, n, 1).narrow(1, 0, length).requires_grad_());
+  }
+  const Tensor own = mixer.forward(alone[0], alone[1], alone[2], {.causal = mask.causal})[0];
+  EXPECT_LT(RelativeOff(out[n].narrow(0, 0, length), own), off);
+  const std::vector<Tensor> want = Gradients((own * weights[n].narrow(0, 0, length)).sum(), alone);
+  for (size_t i = 0; i < in.size(); ++i) {
+    EXPECT_LT(Off(gradients[i][n].narrow(0, 0, length), want[i][0]),
+              off * std::max(1.0, Largest(want[i])))
+        << "input " << i;
+  }
+}
+
+// Each sequence of a batch gives what it gives alone, whatever lies behind the lengths.
+TEST_P(Conformance, CompanyChangesNothing) {
+  const Tensor lengths = Lengths({33, 9, 0, 1, 8});
+  const int64_t batch = lengths.size(0);
+  for (const Rounding& rounding : kRoundings) {
+    const Mixer mixer = Make(rounding.type);
+    for (const bool causal : CausalMasks()) {
+      for (const float padding : {NAN, INFINITY, 3e38f}) {
+        SCOPED_TRACE(StrCat(rounding.type, ", causal ", causal, ", padding ", padding));
+        Inputs in = Draw(batch, 33, 33, rounding.type);
+        for (Tensor& x : in) {
+          for (int64_t n = 0; n < batch; ++n)
+            x[n].slice(0, lengths[n].item<int64_t>()).fill_(padding);
+          x.requires_grad_();
+        }
+        const Mask mask{.causal = causal, .lengths = lengths, .query_lengths = lengths};
+        const Tensor out = mixer->forward(in[0], in[1], in[2], mask);
+        EXPECT_LT(RelativeOff(out, Want(in, mask)), rounding.off);
+        const Tensor weights = torch::randn_like(out.detach());
+        const std::vector<Tensor> gradients = Gradients((out * weights).sum(), in);
+        for (int64_t n = 0; n < batch; ++n) {
+          SCOPED_TRACE(StrCat("sequence ", n));
+          ExpectAsAlone(*mixer, in, out, weights, gradients, mask, n, rounding.off);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Conformance, MasksOfAnyKindAreHonoredOrRefused) {
+  const Mixer mixer = Make();
+  const Inputs in = Draw(2, 9, 9, torch::kFloat64);
+  const int64_t heads = Spec().heads;
+  Mask mask{.lengths = Lengths({9, 7}), .query_lengths = Lengths({9, 7})};
+  for (const std::vector<int64_t>& sizes :
+       {std::vector<int64_t>{9, 9}, {2, 1, 9, 9}, {1, heads, 9, 9}, {2, heads, 1, 9}}) {
+    mask.allowed = torch::rand(sizes) < 0.5;
+    if (sizes[sizes.size() - 2] == 9) mask.allowed.select(-2, 3).fill_(false);  // sees no key
+    if (!Case().oracle->masks) {
+      const std::string error = ErrorOf([&] { mixer->forward(in[0], in[1], in[2], mask); });
+      EXPECT_TRUE(Contains(error, "'" + info().name + "'") &&
+                  Contains(error, "no form for arbitrary masks"))
+          << error;
+      continue;
+    }
+    for (const bool causal : CausalMasks()) {
+      mask.causal = causal;
+      Inputs leaves = in;
+      for (Tensor& x : leaves) x = x.clone().requires_grad_();
+      const Tensor out = mixer->forward(leaves[0], leaves[1], leaves[2], mask);
+      EXPECT_LT(RelativeOff(out, Want(in, mask)), 1e-12) << causal;
+      const Tensor weights = torch::randn_like(out.detach());
+      ExpectSlopes(in, mask, weights, Gradients((out * weights).sum(), leaves), 1e-6);
+    }
+  }
+}
+
+TEST_P(Conformance, WhatSeesTheFutureRefusesACausalMask) {
+  if (info().causal) return;  // WholeIsTheOracle
+  const Inputs in = Draw(1, 3, 3, torch::kFloat64);
+  const Mixer mixer = Make();
+  const std::string error =
+      ErrorOf([&] { mixer->forward(in[0], in[1], in[2], Mask{.causal = true}); });
+  EXPECT_TRUE(Contains(error, "'" + info().name + "'") && Contains(error, "causal")) << error;
+}
+
+// Pieces of a sequence: the whole, one position at either end alone, a chunk and the rest, ragged ones
+// and, of short sequences, single positions.
+std::vector<std::vector<int64_t>> Cuts(int64_t length) {
+  std::vector<std::vector<int64_t>> cuts = {{length}};
+  if (length > 1) {
+    cuts.push_back({1, length - 1});
+    cuts.push_back({length - 1, 1});
+  }
+  if (length <= 9) cuts.emplace_back(static_cast<size_t>(length), 1);
+  if (length > 32) {
+    cuts.push_back({32, length - 32});
+    cuts.push_back({5, 1, 1, 7, length - 14});
+  }
+  return cuts;
+}
+
+// The same pieces of q, k and v, in turn.
+Tensor InPieces(MixerImpl& mixer, const Inputs& in, const std::vector<int64_t>& cuts,
+                MixerState& state) {
+  std::vector<Tensor> out;
+  int64_t begin = state.length;
+  for (const int64_t count : cuts) {
+    const auto piece = [&](const Tensor& x) { return x.narrow(1, begin, count); };
+    out.push_back(mixer.Piece(piece(in[0]), piece(in[1]), piece(in[2]), state));
+    begin += count;
+    EXPECT_EQ(state.length, begin);
+  }
+  return torch::cat(out, 1);
+}
+Tensor InSteps(MixerImpl& mixer, const Inputs& in, int64_t end, MixerState& state) {
+  std::vector<Tensor> out;
+  for (int64_t t = state.length; t < end; ++t) {
+    const auto at = [&](const Tensor& x) { return x.select(1, t); };
+    out.push_back(mixer.Step(at(in[0]), at(in[1]), at(in[2]), state));
+    EXPECT_EQ(state.length, t + 1);
+  }
+  return torch::stack(out, 1);
+}
+
+// Whatever a mixer sees as a whole, its steps see the past.
+TEST_P(RecurrentConformance, PiecesAndStepsAreTheOracle) {
+  const Mask past{.causal = true};
+  for (const Rounding& rounding : kRoundings) {
+    const Mixer mixer = Make(rounding.type);
+    const torch::NoGradGuard no_grad;
+    for (const int64_t length : {1, 2, 3, 7, 9, 31, 33, 64, 67}) {
+      SCOPED_TRACE(StrCat(rounding.type, ", length ", length));
+      const Inputs in = Draw(2, length, length, rounding.type);
+      const Tensor want = Want(in, past);
+      for (const std::vector<int64_t>& cuts : Cuts(length)) {
+        MixerState state;
+        EXPECT_LT(RelativeOff(InPieces(*mixer, in, cuts, state), want), rounding.off)
+            << cuts.size() << " pieces";
+      }
+      MixerState state;
+      EXPECT_LT(RelativeOff(InSteps(*mixer, in, length, state), want), rounding.off) << "steps";
+      EXPECT_LT(RelativeOff(mixer->Recall(in[0].select(1, length - 1), state),
+                            want.select(1, length - 1)),
+                rounding.off);
+    }
+  }
+}
+
+// Gradients pass from each piece, or step, through the state to all before it.
+TEST_P(RecurrentConformance, GradientsThroughPiecesAndStepsAreTheWholes) {
+  const Mask past{.causal = true};
+  for (const Rounding& rounding : kRoundings) {
+    const Mixer mixer = Make(rounding.type);
+    for (const int64_t length : {2, 7, 33, 65}) {
+      Inputs in = Draw(2, length, length, rounding.type);
+      for (Tensor& x : in) x.requires_grad_();
+      const MixerSpec spec = Spec();
+      const Tensor weights = Normal({2, length, spec.heads, spec.value_dim}, rounding.type);
+      std::vector<Tensor> whole;
+      if (info().causal) {
+        whole = Gradients((mixer->forward(in[0], in[1], in[2], past) * weights).sum(), in);
+      }
+      const auto check = [&](const Tensor& out, const std::string& form) {
+        SCOPED_TRACE(StrCat(rounding.type, ", length ", length, ", ", form));
+        const std::vector<Tensor> got = Gradients((out * weights).sum(), in);
+        if (whole.empty()) {  // its own whole sees the future: a single piece takes its place
+          ExpectSlopes(in, past, weights, got, rounding.type == torch::kFloat64 ? 1e-6 : 1e-3);
+          whole = got;
+        }
+        for (size_t i = 0; i < got.size(); ++i) {
+          EXPECT_LT(Off(got[i], whole[i]), 10 * rounding.off * std::max(1.0, Largest(whole[i])))
+              << i;
+        }
+      };
+      for (const std::vector<int64_t>& cuts : Cuts(length)) {
+        MixerState state;
+        check(InPieces(*mixer, in, cuts, state), StrCat(cuts.size(), " pieces"));
+      }
+      if (length > 33) continue;
+      MixerState state;
+      check(InSteps(*mixer, in, length, state), "steps");
+    }
+  }
+}
+
+// A state is a value: a copy goes on otherwise than the original and moves nothing of it, as does one
+// that was written out and read back.
+TEST_P(RecurrentConformance, CopiesAndRestoredStatesGoOn) {
+  constexpr int64_t kLength = 33;
+  const Mask past{.causal = true};
+  for (const Rounding& rounding : kRoundings) {
+    const Mixer mixer = Make(rounding.type);
+    const torch::NoGradGuard no_grad;
+    const Inputs in = Draw(3, kLength, kLength, rounding.type);
+    for (const int64_t cut : {1, 8, 32}) {
+      SCOPED_TRACE(StrCat(rounding.type, ", cut ", cut));
+      Inputs other;  // alike up to the cut
+      for (const Tensor& x : in) {
+        other.push_back(torch::cat({x.narrow(1, 0, cut), -x.narrow(1, cut, kLength - cut)}, 1));
+      }
+      MixerState state;
+      InPieces(*mixer, in, {cut}, state);
+      MixerState copy = state, restored = state;
+      for (Tensor& x : restored.tensors) x = x.clone();
+      const auto go_on = [&](const Inputs& inputs, MixerState& from) {
+        const Tensor want = Want(inputs, past).narrow(1, cut, kLength - cut);
+        EXPECT_LT(RelativeOff(InSteps(*mixer, inputs, kLength, from), want), rounding.off);
+      };
+      go_on(in, state);
+      EXPECT_EQ(copy.length, cut);
+      go_on(other, copy);
+      go_on(in, restored);
+      const auto expect_last = [&](const Inputs& inputs, const MixerState& from) {
+        const Tensor query = inputs[0].select(1, kLength - 1);
+        EXPECT_LT(
+            RelativeOff(mixer->Recall(query, from), Want(inputs, past).select(1, kLength - 1)),
+            rounding.off);
+      };
+      expect_last(in, state);
+      expect_last(other, copy);
+      expect_last(in, restored);
+    }
+  }
+}
+
+TEST_P(NotRecurrentConformance, RecurrentFormsAreRefused) {
+  const Mixer mixer = Make();
+  const Inputs in = Draw(1, 3, 3, torch::kFloat64);
+  const auto first = [](const Tensor& x) { return x.select(1, 0); };
+  MixerState state;
+  const std::function<void()> forms[] = {
+      [&] { mixer->Step(first(in[0]), first(in[1]), first(in[2]), state); },
+      [&] { mixer->Piece(in[0], in[1], in[2], state); },
+      [&] { mixer->Remember(in[1], in[2], {}, state); },
+      [&] { mixer->Recall(first(in[0]), state); }};
+  for (const auto& form : forms) {
+    const std::string error = ErrorOf(form);
+    EXPECT_TRUE(Contains(error, "no recurrent form")) << error;
+    EXPECT_TRUE(state.empty());
+  }
+  TransformerOptions options{.pattern = {Spec()}, .d_model = 8, .d_ff = 8};
+  EXPECT_TRUE(BuildTransformer(options).recurrent.is_empty());
+}
+
+// Over a memory: whole, and one query at a time from a state that was built once, or in parts.
+TEST_P(CrossConformance, MemoriesAreTheOracle) {
+  for (const Rounding& rounding : kRoundings) {
+    const Mixer mixer = Make(rounding.type);
+    for (const int64_t queries : {1, 5}) {
+      for (const int64_t keys : {1, 2, 8, 33, 67}) {
+        SCOPED_TRACE(StrCat(rounding.type, ", ", queries, " queries, ", keys, " keys"));
+        Inputs in = Draw(3, queries, keys, rounding.type);
+        const Mask mask{.lengths = Lengths({keys, (keys + 1) / 2, 0})};
+        in[1][1].slice(0, (keys + 1) / 2).fill_(NAN), in[2][1].slice(0, (keys + 1) / 2).fill_(NAN);
+        in[1][2].fill_(INFINITY), in[2][2].fill_(NAN);
+        for (Tensor& x : in) x.requires_grad_();
+        const Tensor want = Want(in, mask);
+        const Tensor weights = torch::randn_like(want).to(rounding.type);
+        const Tensor out = mixer->forward(in[0], in[1], in[2], mask);
+        EXPECT_LT(RelativeOff(out, want), rounding.off);
+        const std::vector<Tensor> gradients = Gradients((out * weights).sum(), in);
+        ExpectSlopes(in, mask, weights, gradients, rounding.type == torch::kFloat64 ? 1e-6 : 1e-3);
+        MixerState memory;
+        mixer->Remember(in[1], in[2], mask.lengths, memory);
+        EXPECT_EQ(memory.length, keys);
+        std::vector<Tensor> recalled;
+        for (int64_t t = 0; t < queries; ++t) {
+          recalled.push_back(mixer->Recall(in[0].select(1, t), memory));
+        }
+        const Tensor all = torch::stack(recalled, 1);
+        EXPECT_LT(RelativeOff(all, want), rounding.off);
+        const std::vector<Tensor> through = Gradients((all * weights).sum(), in);
+        for (size_t i = 0; i < in.size(); ++i) {
+          EXPECT_LT(Off(through[i], gradients[i]),
+                    10 * rounding.off * std::max(1.0, Largest(gradients[i])))
+              << i;
+        }
+      }
+    }
+    const Inputs in = Draw(2, 3, 9, rounding.type);
+    MixerState parts;
+    for (const auto& [begin, count] : {std::pair<int64_t, int64_t>(0, 4), {4, 1}, {5, 4}}) {
+      mixer->Remember(in[1].narrow(1, begin, count), in[2].narrow(1, begin, count), {}, parts);
+    }
+    const Tensor want = Want(in, {});
+    for (int64_t t = 0; t < 3; ++t) {
+      EXPECT_LT(RelativeOff(mixer->Recall(in[0].select(1, t), parts), want.select(1, t)),
+                rounding.off);
+    }
+    const MixerState nothing;
+    EXPECT_TRUE(Contains(ErrorOf([&] { mixer->Recall(in[0].select(1, 0), nothing); }),
+                         "nothing to recall"));
+  }
+}
+
+TEST_P(NotCrossConformance, AMemoryIsRefused) {
+  const Mixer mixer = Make();
+  for (const int64_t keys : {2, 4}) {
+    const Inputs in = Draw(1, 3, keys, torch::kFloat64);
+    const std::string error = ErrorOf([&] { mixer->forward(in[0], in[1], in[2], {}); });
+    EXPECT_TRUE(Contains(error, "'" + info().name + "'")) << error;
+  }
+  const TransformerOptions full{
+      .pattern = {{.kind = "full", .heads = 1, .query_dim = 4, .value_dim = 4}},
+      .d_model = 8,
+      .d_ff = 8};
+  const std::string error =
+      ErrorOf([&] { BuildDecoder({.transformer = full, .cross = {Spec()}}); });
+  EXPECT_TRUE(Contains(error, "'" + info().name + "'") && Contains(error, "memory")) << error;
+}
+
+}  // namespace
+}  // namespace linnet::nn

@@ -1,0 +1,433 @@
+// For tests: every mixer and feature map in plain loops over doubles, one head at a time, written
+// from its definition and not from the code under test. Conformance tests walk the registry of
+// mixers and compare each form with these.
+//
+//   for (const MixerCase& one : MixerCases()) {
+//     Rows out = one.oracle->out(one.spec, {.q = q, .k = k, .v = v, .causal = true});
+//   }
+//
+// A new mixer is a row in MixerOracles(), a new feature map one in FeatureMapOracles(). A mixer or
+// map without a row fails Registry.EveryMixerAndFeatureMapHasAnOracle.
+#ifndef LINNET_NN_TEST_ORACLE_H_
+#define LINNET_NN_TEST_ORACLE_H_
+
+#include <torch/nn/module.h>
+#include <torch/types.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <ostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "linnet/model/mixer.h"
+#include "linnet/nn/mask.h"
+
+namespace linnet::nn {
+
+using Row = std::vector<double>;
+using Rows = std::vector<Row>;  // one a position
+
+// What one head of one sequence reads: the positions that count, without padding.
+struct Head {
+  Rows q, k, v;
+  bool causal = false;
+  std::vector<std::vector<bool>> allowed = {};  // [queries][keys]; empty: all
+  Rows omega = {};                              // of a random feature map, [D][columns]
+
+  bool Sees(size_t i, size_t j) const {
+    return (!causal || j <= i) && (allowed.empty() || allowed[i][j]);
+  }
+};
+
+inline double Dot(const Row& a, const Row& b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
+  return sum;
+}
+inline void AddTo(Row& sum, double weight, const Row& x) {
+  for (size_t i = 0; i < x.size(); ++i) sum[i] += weight * x[i];
+}
+
+// Feature maps: phi of one vector.
+
+struct FeatureMapOracle {
+  std::string name;
+  Row (*phi)(const Row& x, const Rows& omega, bool query);
+  bool floor = false;  // the divisor is at least |z| / sqrt(F), and has no eps
+};
+
+// x / D^(1/4)
+inline Row Scaled(Row x) {
+  const double scale = std::pow(static_cast<double>(x.size()), -0.25);
+  for (double& a : x) a *= scale;
+  return x;
+}
+inline Row Projected(const Row& y, const Rows& omega) {
+  Row sums(omega[0].size());
+  for (size_t d = 0; d < y.size(); ++d) AddTo(sums, y[d], omega[d]);
+  return sums;
+}
+
+inline Row EluFeatures(const Row& x, const Rows&, bool) {
+  Row phi;
+  for (const double a : x) phi.push_back(a > 0 ? a + 1 : std::exp(a));
+  return phi;
+}
+inline Row ReluFeatures(const Row& x, const Rows&, bool) {
+  Row phi;
+  for (const double a : x) phi.push_back(std::max(a, 0.0));
+  return phi;
+}
+// All ordered pairs: phi(q) . phi(k) = 1 + 2 q . k + (q . k)^2 = (q . k + 1)^2 of the scaled vectors.
+inline Row Polynomial2Features(const Row& x, const Rows&, bool) {
+  const Row y = Scaled(x);
+  Row phi = {1};
+  for (const double a : y) phi.push_back(std::sqrt(2.0) * a);
+  for (const double a : y) {
+    for (const double b : y) phi.push_back(a * b);
+  }
+  return phi;
+}
+inline Row RffFeatures(const Row& x, const Rows& omega, bool) {
+  Row phi;
+  const Row angles = Projected(Scaled(x), omega);
+  const double root = std::sqrt(static_cast<double>(angles.size()));
+  for (const double angle : angles) phi.push_back(std::cos(angle) / root);
+  for (const double angle : angles) phi.push_back(std::sin(angle) / root);
+  return phi;
+}
+// Exponents of keys are cut at 40; queries are relative to their largest feature.
+inline Row FavorFeatures(const Row& x, const Rows& omega, bool query) {
+  const Row y = Scaled(x);
+  Row phi = Projected(y, omega);
+  const double half = Dot(y, y) / 2, largest = *std::max_element(phi.begin(), phi.end());
+  const double root = std::sqrt(static_cast<double>(phi.size()));
+  for (double& a : phi)
+    a = query ? std::exp(a - largest) : std::exp(std::min(a - half, 40.0)) / root;
+  return phi;
+}
+
+inline const std::vector<FeatureMapOracle>& FeatureMapOracles() {
+  static const std::vector<FeatureMapOracle> rows = {
+      {"elu", EluFeatures},
+      {"relu", ReluFeatures},
+      {"polynomial2", Polynomial2Features},
+      {"rff", RffFeatures, /*floor=*/true},
+      {"favor", FavorFeatures},
+  };
+  return rows;
+}
+
+// Mixers: [queries][M] of one head.
+
+// Equation 3, every pair written out: no sums are carried from one position to the next.
+inline Rows LinearOut(const MixerSpec& spec, const Head& head) {
+  const auto& maps = FeatureMapOracles();
+  const FeatureMapOracle& map =
+      *std::find_if(maps.begin(), maps.end(),
+                    [&](const FeatureMapOracle& row) { return row.name == spec.feature_map; });
+  Rows keys, out;
+  for (const Row& k : head.k) keys.push_back(map.phi(k, head.omega, false));
+  for (size_t i = 0; i < head.q.size(); ++i) {
+    const Row query = map.phi(head.q[i], head.omega, true);
+    Row& sum = out.emplace_back(head.v[0].size());
+    Row z(query.size());
+    double divisor = 0;
+    for (size_t j = 0; j < keys.size(); ++j) {
+      if (!head.Sees(i, j)) continue;
+      const double weight = Dot(query, keys[j]);
+      AddTo(sum, weight, head.v[j]);
+      if (map.floor) AddTo(z, 1, keys[j]);
+      divisor += weight;
+    }
+    divisor = map.floor ? std::max(divisor, std::sqrt(Dot(z, z) / static_cast<double>(z.size())))
+                        : divisor + spec.eps;
+    for (double& x : sum) x = divisor == 0 ? 0 : x / divisor;
+  }
+  return out;
+}
+
+// sum_j exp(score - largest) v_j / (sum_j exp(score - largest) + eps) over the keys that a query
+// sees; zeros where it sees none.
+template <class Score>
+Rows SoftmaxOut(const Head& head, double eps, Score score) {
+  Rows out;
+  for (size_t i = 0; i < head.q.size(); ++i) {
+    Row scores(head.k.size(), -std::numeric_limits<double>::infinity());
+    for (size_t j = 0; j < scores.size(); ++j) {
+      if (head.Sees(i, j)) scores[j] = score(i, j);
+    }
+    const double largest = *std::max_element(scores.begin(), scores.end());
+    Row& sum = out.emplace_back(head.v[0].size());
+    double divisor = eps;
+    for (size_t j = 0; j < scores.size(); ++j) {
+      if (!head.Sees(i, j)) continue;
+      const double weight = std::exp(scores[j] - largest);
+      AddTo(sum, weight, head.v[j]);
+      divisor += weight;
+    }
+    for (double& x : sum) x = divisor == 0 ? 0 : x / divisor;
+  }
+  return out;
+}
+
+inline double ScaleOf(const MixerSpec& spec) {
+  return spec.scale > 0 ? spec.scale : 1 / std::sqrt(static_cast<double>(spec.query_dim));
+}
+
+inline Rows FullOut(const MixerSpec& spec, const Head& head) {
+  return SoftmaxOut(head, 0,
+                    [&](size_t i, size_t j) { return ScaleOf(spec) * Dot(head.q[i], head.k[j]); });
+}
+
+inline Rows KernelOut(const MixerSpec& spec, const Head& head) {
+  const double root = std::sqrt(static_cast<double>(spec.query_dim));
+  if (spec.similarity == Similarity::kSoftmax) {
+    return SoftmaxOut(head, spec.eps,
+                      [&](size_t i, size_t j) { return Dot(head.q[i], head.k[j]) / root; });
+  }
+  Rows out;
+  for (size_t i = 0; i < head.q.size(); ++i) {
+    Row& sum = out.emplace_back(head.v[0].size());
+    double divisor = spec.eps;
+    for (size_t j = 0; j < head.k.size(); ++j) {
+      if (!head.Sees(i, j)) continue;
+      double weight = 0;
+      if (spec.similarity == Similarity::kPolynomial2) {
+        weight = std::pow(Dot(head.q[i], head.k[j]) / root + 1, 2);
+      } else {
+        for (size_t d = 0; d < head.q[i].size(); ++d) {
+          weight += std::pow(head.q[i][d] - head.k[j][d], 2);
+        }
+        weight = std::exp(-weight / (2 * root));
+      }
+      AddTo(sum, weight, head.v[j]);
+      divisor += weight;
+    }
+    for (double& x : sum) x = divisor == 0 ? 0 : x / divisor;
+  }
+  return out;
+}
+
+// Where one round of hashing puts the positions.
+struct HashRound {
+  std::vector<size_t> bucket, place;  // of each position
+};
+inline std::vector<HashRound> HashRounds(const MixerSpec& spec, const Rows& q) {
+  const size_t dim = static_cast<size_t>(spec.query_dim);
+  const size_t half = static_cast<size_t>((spec.lsh_buckets + 1) / 2);
+  const std::vector<float> planes = LshPlanes(spec, spec.query_dim);
+  std::vector<HashRound> rounds(static_cast<size_t>(spec.lsh_rounds));
+  for (size_t r = 0; r < rounds.size(); ++r) {
+    std::vector<size_t> order;
+    for (size_t i = 0; i < q.size(); ++i) {
+      Row sides(2 * half);  // [q R; -q R]
+      for (size_t b = 0; b < half; ++b) {
+        for (size_t d = 0; d < dim; ++d) sides[b] += q[i][d] * planes[(r * dim + d) * half + b];
+        sides[half + b] = -sides[b];
+      }
+      const auto largest = std::max_element(sides.begin(), sides.end());
+      rounds[r].bucket.push_back(
+          spec.lsh_buckets == 1 ? 0 : static_cast<size_t>(largest - sides.begin()));
+      order.push_back(i);
+    }
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t a, size_t b) { return rounds[r].bucket[a] < rounds[r].bucket[b]; });
+    rounds[r].place.resize(q.size());
+    for (size_t place = 0; place < order.size(); ++place) rounds[r].place[order[place]] = place;
+  }
+  return rounds;
+}
+
+// Queries are their own keys, of length 1. A position sees those of its chunk and of the one before.
+inline Rows ReformerOut(const MixerSpec& spec, const Head& head) {
+  const std::vector<HashRound> rounds = HashRounds(spec, head.q);
+  const size_t length = head.q.size(), chunk = static_cast<size_t>(spec.lsh_chunk);
+  Head shared{.q = head.q, .k = head.q, .v = head.v};
+  for (Row& k : shared.k) {
+    const double norm = std::sqrt(Dot(k, k));
+    for (double& x : k) x /= norm;
+  }
+  const auto score = [&](size_t i, size_t j) {
+    return ScaleOf(spec) * Dot(shared.q[i], shared.k[j]);
+  };
+  const auto near = [&](const HashRound& round, size_t i, size_t j) {
+    const size_t own = round.place[i] / chunk, other = round.place[j] / chunk;
+    return (own == other || own == other + 1) && (!head.causal || j <= i);
+  };
+  shared.allowed.assign(length, std::vector<bool>(length));
+  if (spec.lsh_variant == LshVariant::kPublished) {
+    // The keys of its own bucket that any round shows count once each; itself where there is none.
+    for (size_t i = 0; i < length; ++i) {
+      bool any = false;
+      for (size_t j = 0; j < length; ++j) {
+        for (const HashRound& round : rounds) {
+          if (i == j || round.bucket[i] != round.bucket[j] || !near(round, i, j)) continue;
+          shared.allowed[i][j] = any = true;
+        }
+      }
+      shared.allowed[i][i] = !any;
+    }
+    return SoftmaxOut(shared, 0, score);
+  }
+  // Buckets only sort; the mean of the rounds.
+  Rows out(length, Row(head.v[0].size()));
+  for (const HashRound& round : rounds) {
+    for (size_t i = 0; i < length; ++i) {
+      for (size_t j = 0; j < length; ++j) shared.allowed[i][j] = near(round, i, j);
+    }
+    const Rows own = SoftmaxOut(shared, 0, score);
+    for (size_t i = 0; i < length; ++i) AddTo(out[i], 1.0 / spec.lsh_rounds, own[i]);
+  }
+  return out;
+}
+
+// One choice of a mixer's own parameters.
+struct MixerChoice {
+  std::string name;
+  MixerSpec spec;
+};
+
+struct MixerOracle {
+  std::string name;
+  Rows (*out)(const MixerSpec& spec, const Head& head);
+  bool masks = false;  // honors Mask::allowed
+  // Whether rounded queries may see other keys: values in bf16 are then not comparable.
+  bool (*hashes)(const MixerSpec& spec) = nullptr;
+  std::vector<MixerChoice> choices = {};  // empty: the defaults
+};
+
+inline const std::vector<MixerOracle>& MixerOracles() {
+  const auto hashing = [](LshVariant variant, int buckets) {
+    return MixerSpec{
+        .lsh_rounds = 3, .lsh_buckets = buckets, .lsh_chunk = 8, .lsh_variant = variant};
+  };
+  static const std::vector<MixerOracle> rows = {
+      {.name = "causal-linear", .out = LinearOut},
+      {.name = "linear", .out = LinearOut},
+      {.name = "full", .out = FullOut, .masks = true},
+      {.name = "kernel",
+       .out = KernelOut,
+       .masks = true,
+       .choices = {{"softmax", {.similarity = Similarity::kSoftmax}},
+                   {"polynomial2", {.similarity = Similarity::kPolynomial2}},
+                   {"rbf", {.similarity = Similarity::kRbf}}}},
+      {.name = "reformer",
+       .out = ReformerOut,
+       .hashes = [](const MixerSpec& spec) { return spec.lsh_buckets > 1; },
+       .choices = {{"published", hashing(LshVariant::kPublished, 4)},
+                   {"published_one_bucket", hashing(LshVariant::kPublished, 1)},
+                   {"simple", hashing(LshVariant::kSimple, 4)},
+                   {"simple_one_bucket", hashing(LshVariant::kSimple, 1)}}},
+  };
+  return rows;
+}
+
+inline const MixerOracle* FindOracle(const std::string& mixer) {
+  for (const MixerOracle& row : MixerOracles()) {
+    if (row.name == mixer) return &row;
+  }
+  return nullptr;
+}
+inline bool HasMapOracle(const std::string& map) {
+  const auto& maps = FeatureMapOracles();
+  return std::any_of(maps.begin(), maps.end(),
+                     [&](const FeatureMapOracle& row) { return row.name == map; });
+}
+
+// A registered mixer with one choice of its parameters.
+struct MixerCase {
+  std::string name;
+  MixerInfo info;
+  MixerSpec spec;
+  const MixerOracle* oracle;
+  bool first = false;  // of its mixer
+  friend void PrintTo(const MixerCase& one, std::ostream* out) { *out << one.name; }
+};
+
+// Every registered mixer that has an oracle, with each of its own choices, each feature map where it
+// takes one, and a scale of the scores where it takes one.
+inline std::vector<MixerCase> MixerCases() {
+  std::vector<MixerCase> cases;
+  for (const MixerInfo& info : Mixers()) {
+    const MixerOracle* oracle = FindOracle(info.name);
+    if (oracle == nullptr) continue;
+    std::vector<MixerChoice> choices = oracle->choices;
+    if (choices.empty()) choices = {{"", {}}};
+    // Each choice so far once more, changed.
+    const auto refine = [&](const std::string& name, const auto& change) {
+      std::vector<MixerChoice> changed = choices;
+      for (MixerChoice& choice : changed) {
+        choice.name += (choice.name.empty() ? "" : "_") + name;
+        change(choice.spec);
+      }
+      return changed;
+    };
+    if (info.maps) {
+      std::vector<MixerChoice> mapped;
+      for (const FeatureMapInfo& map : FeatureMaps()) {
+        if (!HasMapOracle(map.name)) continue;
+        for (const MixerChoice& choice :
+             refine(map.name, [&](MixerSpec& spec) { spec.feature_map = map.name; })) {
+          mapped.push_back(choice);
+        }
+      }
+      choices = mapped;
+    }
+    if (info.scales) {
+      for (const MixerChoice& choice :
+           refine("scaled", [](MixerSpec& spec) { spec.scale = 0.75f; })) {
+        choices.push_back(choice);
+      }
+    }
+    bool first = true;
+    for (MixerChoice& choice : choices) {
+      choice.spec.kind = info.name;
+      std::string name = info.name + (choice.name.empty() ? "" : "_") + choice.name;
+      std::replace(name.begin(), name.end(), '-', '_');
+      cases.push_back({name, info, choice.spec, oracle, first});
+      first = false;
+    }
+  }
+  return cases;
+}
+
+// Whether a mixer attends to a memory: some mixer names it as its cross mixer.
+inline bool Crosses(const std::string& mixer) {
+  const std::vector<MixerInfo> all = Mixers();
+  return std::any_of(all.begin(), all.end(),
+                     [&](const MixerInfo& info) { return info.cross == mixer; });
+}
+
+// Whether a mixer has a state: one that it steps from, or at least one that holds a memory.
+inline bool Remembers(const MixerInfo& info) { return info.recurrent || Crosses(info.name); }
+
+// Positions [0, count) of head h of sequence n of x [N, L, H, dim].
+inline Rows RowsOf(const torch::Tensor& x, int64_t n, int64_t h, int64_t count) {
+  const torch::Tensor rows =
+      x.detach()[n].narrow(0, 0, count).select(1, h).to(torch::kFloat64).contiguous();
+  const double* data = rows.data_ptr<double>();
+  const auto dim = static_cast<size_t>(rows.size(1));
+  Rows out;
+  for (size_t t = 0; t < static_cast<size_t>(count); ++t) {
+    out.emplace_back(data + t * dim, data + (t + 1) * dim);
+  }
+  return out;
+}
+
+// The random numbers of a mixer's feature map; empty where it draws none.
+inline Rows OmegaOf(const torch::nn::Module& mixer) {
+  for (const auto& buffer : mixer.named_buffers()) {
+    if (!buffer.key().ends_with("feature_map.omega")) continue;
+    const torch::Tensor omega = buffer.value();
+    return RowsOf(omega.view({1, omega.size(0), 1, omega.size(1)}), 0, 0, omega.size(0));
+  }
+  return {};
+}
+
+}  // namespace linnet::nn
+
+#endif  // LINNET_NN_TEST_ORACLE_H_

@@ -1,0 +1,212 @@
+#!/usr/bin/env python3
+"""Every mixer that a task allows is trained for two updates, saved, evaluated and generated from, in each
+precision; what a task does not allow is refused before the first update. Images and speech here; copy in
+train_test.py, text and couplets in text_test.py.
+
+    tests/mixers_test.py BIN_DIR [unittest arguments]
+
+The mixers are those that `linnet info --mixers` lists, and their parameters those that the trainer names: a new
+mixer needs no line here.
+"""
+
+import array
+import gzip
+import json
+import math
+import pathlib
+import random
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+import wave
+
+BIN = pathlib.Path("build/release/bin").resolve()
+
+TINY = ["--layers", 2, "--heads", 2, "--d-model", 16, "--batch", 2, "--steps", 2, "--threads", 1]
+# Flags that choose among a mixer's own forms.
+FORMS = {"kernel": "--similarity", "reformer": "--lsh-variant"}
+# So that short sequences have several chunks; other mixers do not look at them.
+HASHING = ["--lsh-rounds", 2, "--lsh-buckets", 4, "--lsh-chunk", 8]
+NARROW = ("bf16", "int8")
+
+
+def run(*args):
+    return subprocess.run([BIN / "linnet", *map(str, args)], capture_output=True, text=True, timeout=300)
+
+
+def mixers():
+    """The rows of `linnet info --mixers`: dicts by the table's headings."""
+    lines = run("info", "--mixers").stdout.splitlines()
+    table = [[cell.strip().strip("`") for cell in line.strip().strip("|").split("|")] for line in lines]
+    return [dict(zip(table[0], row)) for row in table[2:]]
+
+
+def choices(flag):
+    """The values of a flag of `linnet train`, as it names them where it is given another one."""
+    refused = run("train", "copy", flag, "nosuch", "--out", "/nonexistent/never").stderr
+    listed = re.search(r"choose (?:one of )?(.*)", refused.strip())
+    assert listed, refused
+    return re.split(r", | or ", listed[1])
+
+
+def variants():
+    """(mixer, flags) for every mixer with each of its feature maps or forms."""
+    for mixer in mixers():
+        kind = mixer["kind"]
+        flag = "--feature-map" if mixer["feature map"] == "yes" else FORMS.get(kind)
+        for choice in choices(flag) if flag else (None,):
+            yield mixer, ["--attention", kind, *([flag, choice] if flag else []), *HASHING]
+
+
+def write_mnist(folder, images=4):
+    """Noise in MNIST's files."""
+    folder.mkdir()
+    for split, seed in (("train", 1), ("t10k", 2)):
+        pixels = random.Random(seed).randbytes(images * 784)
+        for kind, head, body in (("images-idx3", struct.pack(">HBBIII", 0, 8, 3, images, 28, 28), pixels),
+                                 ("labels-idx1", struct.pack(">HBBI", 0, 8, 1, images), bytes(images))):
+            (folder / f"{split}-{kind}-ubyte.gz").write_bytes(gzip.compress(head + body))
+
+
+def write_tones(folder, name, count):
+    """A manifest of recordings of two tones, 0.4 to 0.5 seconds each; returns its path."""
+    lines = []
+    for i in range(count):
+        samples = array.array("h", (int(9000 * math.sin(2 * math.pi * (350 if t < 3000 else 900) * t / 16000))
+                                    for t in range(6400 + 200 * i)))
+        path = folder / f"{name}{i}.wav"
+        with wave.open(str(path), "wb") as out:
+            out.setnchannels(1)
+            out.setsampwidth(2)
+            out.setframerate(16000)
+            out.writeframes(samples.tobytes())
+        lines.append(json.dumps({"audio": path.name, "phones": "AH B"}) + "\n")
+    manifest = folder / f"{name}.jsonl"
+    manifest.write_text("".join(lines))
+    return manifest
+
+
+class Mixers(unittest.TestCase):
+    def setUp(self):
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="linnet_mixers_test."))
+        self.addCleanup(shutil.rmtree, self.dir)
+
+    def ok(self, *args):
+        done = run(*args)
+        self.assertEqual(done.returncode, 0, (args, done.stderr))
+        return done.stdout
+
+    def refused(self, out, *args):
+        """Bad usage, with one line that says why, and nothing written; returns that line."""
+        done = run("train", *args, "--out", out)
+        self.assertEqual(done.returncode, 2, (args, done.stderr))
+        lines = done.stderr.strip().splitlines()
+        self.assertEqual(len(lines), 1, done.stderr)
+        self.assertFalse(out.exists(), args)
+        return lines[0]
+
+    def train(self, name, *args):
+        """Two updates with finite losses; returns the model as trained and in each narrow precision, and the last
+        record of validation."""
+        out = self.dir / name
+        self.ok("train", *args, "--log-every", 1, "--out", out)
+        records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+        updates = [record for record in records if "lr" in record]
+        self.assertEqual([record["step"] for record in updates], [1, 2], args)
+        for record in updates:
+            self.assertTrue(all(math.isfinite(x) for x in record.values() if isinstance(x, float)), record)
+        models = {"f32": out / "model.safetensors"}
+        for precision in NARROW:
+            models[precision] = out / f"{precision}.safetensors"
+            self.ok("export", models["f32"], "--precision", precision, "--out", models[precision])
+        return models, records[-1]
+
+    def near(self, values, delta):
+        """Precisions agree: the model is the same."""
+        for value in values.values():
+            self.assertTrue(math.isfinite(value), values)
+            self.assertAlmostEqual(value, values["f32"], delta=delta * abs(values["f32"]))
+
+    def test_images(self):
+        data = self.dir / "mnist"
+        write_mnist(data)
+        task = ("images", *TINY, "--data", data, "--train-images", 2, "--validation-images", 1)
+        trained = set()
+        for i, (mixer, flags) in enumerate(variants()):
+            name = f"images{i}"
+            if mixer["sees only the past"] == "–":
+                self.assertIn(f"predicts the future, which '{mixer['kind']}' attention sees",
+                              self.refused(self.dir / name, *task, *flags))
+                continue
+            trained.add(mixer["kind"])
+            models, validation = self.train(name, *task, *flags)
+            bits = {}
+            for precision, model in models.items():
+                measured = json.loads(self.ok("eval", model, "--data", data, "--limit", 1, "--json"))
+                self.assertEqual(measured["precision"], precision)
+                bits[precision] = measured["bits_per_dim"]
+                picture = model.with_suffix(".png")
+                self.ok("complete", model, "--data", data, "--rows-known", 27, "--count", 1, "--out", picture)
+                self.assertTrue(picture.exists())
+                if precision == "f32" and "state" in mixer["state of a sequence"]:
+                    self.ok("sample", model, "--count", 1, "--out", picture)
+            self.near(bits, 0.05)
+            self.assertAlmostEqual(bits["f32"], validation["validation_bits_per_dim"], delta=1e-3)
+        self.assertLessEqual({"causal-linear", "full"}, trained)
+
+    def test_speech(self):
+        if not (BIN / "linnet-speech").exists():
+            self.skipTest("no linnet-speech")
+        train, validation = write_tones(self.dir, "train", 2), write_tones(self.dir, "validation", 1)
+        task = ("speech", "--preset", "small", *TINY, "--convolution", 3, "--data", train, "--validation", validation)
+        sound = self.dir / "validation0.wav"
+        trained = set()
+        for i, (mixer, flags) in enumerate(variants()):
+            trained.add(mixer["kind"])
+            models, last = self.train(f"speech{i}", *task, *flags)
+            likelihoods = {}
+            for precision, model in models.items():
+                measured = json.loads(self.ok("eval", model, "--data", validation, "--json"))
+                self.assertEqual((measured["utterances"], measured["precision"]), (1, precision))
+                heard = json.loads(self.ok("transcribe", model, sound, "--json"))[0]
+                self.assertEqual(heard["remarks"], [])
+                likelihoods[precision] = heard["log_probability"]
+                if precision == "f32":
+                    self.assertAlmostEqual(measured["phone_error_rate"], last["validation_phone_error_rate"])
+            self.near(likelihoods, 0.1)
+        self.assertLessEqual({"linear", "causal-linear", "full"}, trained)
+        # A network that sees both ways has no middle of an even number of positions.
+        self.assertIn("--convolution", self.refused(self.dir / "never", *task, "--attention", "linear",
+                                                    "--convolution", 4))
+
+    def test_tasks_that_predict_the_future_refuse_mixers_that_see_it(self):
+        text = self.dir / "text.txt"
+        text.write_text("under a tree. " * 100)
+        pairs = self.dir / "pairs"
+        for part in ("train", "valid"):
+            (pairs / part).mkdir(parents=True)
+            for name in ("in.txt", "out.txt"):
+                (pairs / part / name).write_text("天 山 花\n" * 4)
+        tasks = (("copy",), ("text", "--data", text), ("couplet", "--data", pairs, "--batch", 2))
+        both_ways = [mixer["kind"] for mixer in mixers() if mixer["sees only the past"] == "–"]
+        for kind in both_ways:
+            for task in tasks:
+                said = self.refused(self.dir / "never", *task, "--attention", kind)
+                self.assertIn(f"predicts the future, which '{kind}' attention sees", said)
+        # An encoder with a decoder needs a mixer that looks at a memory.
+        for mixer in mixers():
+            if mixer["kind"] in both_ways or mixer["over a memory"] != "–":
+                continue
+            said = self.refused(self.dir / "never", *tasks[2], "--network", "encoder-decoder", "--attention",
+                                mixer["kind"])
+            self.assertIn("looks at another sequence", said)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1 and not sys.argv[1].startswith("-"):
+        BIN = pathlib.Path(sys.argv.pop(1)).resolve()
+    unittest.main(argv=sys.argv, verbosity=2)
