@@ -89,6 +89,7 @@ json Lab::Run(const std::vector<std::string>& arguments) const {
 json Lab::Measure(const std::string& name, const std::vector<std::string>& arguments) const {
   const fs::path file = folder_ / "measured" / (name + ".json");
   const json question = {cli::MachineName(), arguments};
+  kept_.push_back(file);
   if (Exists(file)) {
     std::string fault;  // a file that cannot be read is measured again
     const json kept = ParseJson(ReadFile(file, size_t{1} << 26), 9, fault);
@@ -105,9 +106,11 @@ json Lab::Measure(const std::string& name, const std::vector<std::string>& argum
 
 void Lab::Finish() const {
   std::error_code ignored;
-  if (fs::remove_all(folder_ / "measured", ignored) == 0) return;
-  fs::remove(folder_, ignored);  // where nothing else is in it
-  fs::remove(folder_.parent_path(), ignored);
+  for (const fs::path& file : kept_) fs::remove(file, ignored);
+  if (kept_.empty()) return;
+  // Folders that hold nothing else.
+  for (const fs::path& path : {folder_ / "measured", folder_, folder_.parent_path()})
+    fs::remove(path, ignored);
 }
 
 double Lab::SecondsAnUpdate(const std::string& label, const std::string& name,

@@ -65,6 +65,7 @@ class Lab {
 
   const std::string experiment_;
   const std::filesystem::path folder_;
+  mutable std::vector<std::filesystem::path> kept_;  // files of Measure
 };
 
 }  // namespace linnet::experiments
