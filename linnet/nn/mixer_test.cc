@@ -199,7 +199,8 @@ TEST_P(EveryKind, RecurrentFormsRefuseWhatDoesNotFit) {
 TEST(FullAttention, TheCacheIsWrittenInPlace) {
   const Mixer attention = MakeMixer({.kind = "full"}, {2, 4, 4});
   torch::NoGradGuard no_grad;
-  MixerState state{.capacity = 50};
+  MixerState state;
+  state.capacity = 50;
   const auto step = [&](MixerState& into) {
     attention->Step(torch::randn({1, 2, 4}), torch::randn({1, 2, 4}), torch::randn({1, 2, 4}),
                     into);
