@@ -88,7 +88,17 @@ HWY_INLINE Pair LoadPairOf(const float* row, size_t count, size_t c, size_t u) {
   return {LoadUpTo(row + c + u, Used(count, c + u)),
           LoadUpTo(row + c + kHalf + u, Used(count, c + kHalf + u))};
 }
-// The same through phi.
+// Stores the pair at column c + u of a row of `count` floats.
+HWY_INLINE void StorePairOf(Pair x, float* row, size_t count, size_t c, size_t u) {
+  if (HWY_LIKELY(c + kColumns <= count)) {
+    hn::StoreU(x.low, F32(), row + c + u);
+    hn::StoreU(x.high, F32(), row + c + kHalf + u);
+    return;
+  }
+  if (const size_t used = Used(count, c + u)) StoreN(x.low, row + c + u, used);
+  if (const size_t used = Used(count, c + kHalf + u)) StoreN(x.high, row + c + kHalf + u, used);
+}
+// LoadPairOf() through phi.
 HWY_INLINE Pair PhiPairOf(FeatureMap map, const float* row, size_t count, size_t c, size_t u) {
   const Pair x = LoadPairOf(row, count, c, u);
   const Pair phi{Phi(map, x.low), Phi(map, x.high)};
@@ -279,14 +289,7 @@ HWY_INLINE void ReadColumns(const HeadState<T>& state, const float* HWY_RESTRICT
   AddWeighted(state.Row(0) + state.fp + c, state.row_stride, count, weights, u, next.rows, low,
               high);
   const Vec by = hn::Set(d, scale);
-  const Vec l = hn::Mul(by, SumOfFour(low)), h = hn::Mul(by, SumOfFour(high));
-  if (HWY_LIKELY(c + kColumns <= value_dim)) {
-    hn::StoreU(l, d, out + c + u);
-    hn::StoreU(h, d, out + c + kHalf + u);
-    return;
-  }
-  if (const size_t used = Used(value_dim, c + u)) StoreN(l, out + c + u, used);
-  if (const size_t used = Used(value_dim, c + kHalf + u)) StoreN(h, out + c + kHalf + u, used);
+  StorePairOf({hn::Mul(by, SumOfFour(low)), hn::Mul(by, SumOfFour(high))}, out, value_dim, c, u);
 }
 
 // z with the keys that wait.
@@ -430,13 +433,7 @@ void LinearSumsBody(const LinearStepShape& shape, HeadRange heads, const float* 
   const auto sums = [&](const auto& state, size_t h) HWY_ATTR {
     const auto copy = [&](const auto* sum, const auto* rest, size_t n, float* to) HWY_ATTR {
       ForPairs(LinearStepShape::Padded(n), [&](size_t c, size_t u) HWY_ATTR {
-        const Pair shown = LoadPair(sum + c, u), more = LoadPair(rest + c, u);
-        HWY_ALIGN float both[kColumns];
-        StorePair({hn::Add(shown.low, more.low), hn::Add(shown.high, more.high)}, both, u);
-        for (size_t i = c + u; i < std::min(n, c + u + kLanes); ++i) to[i] = both[i - c];
-        for (size_t i = c + kHalf + u; i < std::min(n, c + kHalf + u + kLanes); ++i) {
-          to[i] = both[i - c];
-        }
+        StorePairOf(Plus(LoadPair(sum + c, u), LoadPair(rest + c, u)), to, n, c, u);
       });
     };
     for (size_t f = 0; f < shape.dim; ++f) {
