@@ -38,11 +38,12 @@ struct Pair {
 HWY_INLINE Pair LoadPair(const float* block, size_t u) {
   return {hn::Load(F32(), block + u), hn::Load(F32(), block + kHalf + u)};
 }
-HWY_INLINE void StorePair(Pair x, float* block, size_t u) {
+// Returns the pair as it is stored, rounded to the block's type.
+HWY_INLINE Pair StorePair(Pair x, float* block, size_t u) {
   hn::Store(x.low, F32(), block + u);
   hn::Store(x.high, F32(), block + kHalf + u);
+  return x;
 }
-HWY_INLINE Pair Rounded(Pair x, const float*) { return x; }
 
 using U32 = hn::RebindToUnsigned<F32>;
 
@@ -63,14 +64,10 @@ HWY_INLINE Pair LoadPair(const BFloat16* block, size_t u) {
   const auto words = hn::Load(U32(), reinterpret_cast<const uint32_t*>(block) + u);
   return {hn::BitCast(F32(), hn::ShiftLeft<16>(words)), hn::BitCast(F32(), UpperHalves(words))};
 }
-HWY_INLINE void StorePair(Pair x, BFloat16* block, size_t u) {
-  const auto low = hn::ShiftRight<16>(RoundedBits(x.low));
-  hn::Store(hn::Or(low, UpperHalves(RoundedBits(x.high))), U32(),
-            reinterpret_cast<uint32_t*>(block) + u);
-}
-HWY_INLINE Pair Rounded(Pair x, const BFloat16*) {
-  return {hn::BitCast(F32(), UpperHalves(RoundedBits(x.low))),
-          hn::BitCast(F32(), UpperHalves(RoundedBits(x.high)))};
+HWY_INLINE Pair StorePair(Pair x, BFloat16* block, size_t u) {
+  const auto low = UpperHalves(RoundedBits(x.low)), high = UpperHalves(RoundedBits(x.high));
+  hn::Store(hn::Or(hn::ShiftRight<16>(low), high), U32(), reinterpret_cast<uint32_t*>(block) + u);
+  return {hn::BitCast(F32(), low), hn::BitCast(F32(), high)};
 }
 
 HWY_INLINE Vec LoadUpTo(const float* from, size_t count) {
@@ -152,8 +149,7 @@ HWY_INLINE Vec Lost(Vec old, Vec add, Vec now) {
 template <typename T, typename Rest>
 HWY_INLINE void AddTo(T* sum, Rest* rest, size_t u, Pair x) {
   const Pair old = LoadPair(sum, u), more = LoadPair(rest, u);
-  const Pair add = Plus(more, x), now = Rounded(Plus(old, add), sum);
-  StorePair(now, sum, u);
+  const Pair add = Plus(more, x), now = StorePair(Plus(old, add), sum, u);
   StorePair({Lost(old.low, add.low, now.low), Lost(old.high, add.high, now.high)}, rest, u);
 }
 
@@ -316,8 +312,7 @@ HWY_INLINE void Append(const HeadState<T>& state, FeatureMap map, size_t value_d
                        const float* HWY_RESTRICT v, size_t recent, float* HWY_RESTRICT phi_q) {
   T* row = state.Row(recent);
   ForPairs(state.fp, [&](size_t f, size_t u) HWY_ATTR {
-    const Pair key = Rounded(PhiPairOf(map, k, state.dim, f, u), row);
-    StorePair(key, row + f, u);
+    const Pair key = StorePair(PhiPairOf(map, k, state.dim, f, u), row + f, u);
     StorePair(Plus(LoadPair(state.z_recent + f, u), key), state.z_recent + f, u);
     StorePair(PhiPairOf(map, q, state.dim, f, u), phi_q + f, u);
   });
