@@ -38,11 +38,12 @@ struct Pair {
 HWY_INLINE Pair LoadPair(const float* block, size_t u) {
   return {hn::Load(F32(), block + u), hn::Load(F32(), block + kHalf + u)};
 }
-HWY_INLINE void StorePair(Pair x, float* block, size_t u) {
+// Returns the pair as it is stored, rounded to the block's type.
+HWY_INLINE Pair StorePair(Pair x, float* block, size_t u) {
   hn::Store(x.low, F32(), block + u);
   hn::Store(x.high, F32(), block + kHalf + u);
+  return x;
 }
-HWY_INLINE Pair Rounded(Pair x, const float*) { return x; }
 
 using U32 = hn::RebindToUnsigned<F32>;
 
@@ -63,14 +64,10 @@ HWY_INLINE Pair LoadPair(const BFloat16* block, size_t u) {
   const auto words = hn::Load(U32(), reinterpret_cast<const uint32_t*>(block) + u);
   return {hn::BitCast(F32(), hn::ShiftLeft<16>(words)), hn::BitCast(F32(), UpperHalves(words))};
 }
-HWY_INLINE void StorePair(Pair x, BFloat16* block, size_t u) {
-  const auto low = hn::ShiftRight<16>(RoundedBits(x.low));
-  hn::Store(hn::Or(low, UpperHalves(RoundedBits(x.high))), U32(),
-            reinterpret_cast<uint32_t*>(block) + u);
-}
-HWY_INLINE Pair Rounded(Pair x, const BFloat16*) {
-  return {hn::BitCast(F32(), UpperHalves(RoundedBits(x.low))),
-          hn::BitCast(F32(), UpperHalves(RoundedBits(x.high)))};
+HWY_INLINE Pair StorePair(Pair x, BFloat16* block, size_t u) {
+  const auto low = UpperHalves(RoundedBits(x.low)), high = UpperHalves(RoundedBits(x.high));
+  hn::Store(hn::Or(hn::ShiftRight<16>(low), high), U32(), reinterpret_cast<uint32_t*>(block) + u);
+  return {hn::BitCast(F32(), low), hn::BitCast(F32(), high)};
 }
 
 HWY_INLINE Vec LoadUpTo(const float* from, size_t count) {
@@ -88,7 +85,17 @@ HWY_INLINE Pair LoadPairOf(const float* row, size_t count, size_t c, size_t u) {
   return {LoadUpTo(row + c + u, Used(count, c + u)),
           LoadUpTo(row + c + kHalf + u, Used(count, c + kHalf + u))};
 }
-// The same through phi.
+// Stores the pair at column c + u of a row of `count` floats.
+HWY_INLINE void StorePairOf(Pair x, float* row, size_t count, size_t c, size_t u) {
+  if (HWY_LIKELY(c + kColumns <= count)) {
+    hn::StoreU(x.low, F32(), row + c + u);
+    hn::StoreU(x.high, F32(), row + c + kHalf + u);
+    return;
+  }
+  if (const size_t used = Used(count, c + u)) StoreN(x.low, row + c + u, used);
+  if (const size_t used = Used(count, c + kHalf + u)) StoreN(x.high, row + c + kHalf + u, used);
+}
+// LoadPairOf() through phi.
 HWY_INLINE Pair PhiPairOf(FeatureMap map, const float* row, size_t count, size_t c, size_t u) {
   const Pair x = LoadPairOf(row, count, c, u);
   const Pair phi{Phi(map, x.low), Phi(map, x.high)};
@@ -142,8 +149,7 @@ HWY_INLINE Vec Lost(Vec old, Vec add, Vec now) {
 template <typename T, typename Rest>
 HWY_INLINE void AddTo(T* sum, Rest* rest, size_t u, Pair x) {
   const Pair old = LoadPair(sum, u), more = LoadPair(rest, u);
-  const Pair add = Plus(more, x), now = Rounded(Plus(old, add), sum);
-  StorePair(now, sum, u);
+  const Pair add = Plus(more, x), now = StorePair(Plus(old, add), sum, u);
   StorePair({Lost(old.low, add.low, now.low), Lost(old.high, add.high, now.high)}, rest, u);
 }
 
@@ -279,14 +285,7 @@ HWY_INLINE void ReadColumns(const HeadState<T>& state, const float* HWY_RESTRICT
   AddWeighted(state.Row(0) + state.fp + c, state.row_stride, count, weights, u, next.rows, low,
               high);
   const Vec by = hn::Set(d, scale);
-  const Vec l = hn::Mul(by, SumOfFour(low)), h = hn::Mul(by, SumOfFour(high));
-  if (HWY_LIKELY(c + kColumns <= value_dim)) {
-    hn::StoreU(l, d, out + c + u);
-    hn::StoreU(h, d, out + c + kHalf + u);
-    return;
-  }
-  if (const size_t used = Used(value_dim, c + u)) StoreN(l, out + c + u, used);
-  if (const size_t used = Used(value_dim, c + kHalf + u)) StoreN(h, out + c + kHalf + u, used);
+  StorePairOf({hn::Mul(by, SumOfFour(low)), hn::Mul(by, SumOfFour(high))}, out, value_dim, c, u);
 }
 
 // z with the keys that wait.
@@ -313,8 +312,7 @@ HWY_INLINE void Append(const HeadState<T>& state, FeatureMap map, size_t value_d
                        const float* HWY_RESTRICT v, size_t recent, float* HWY_RESTRICT phi_q) {
   T* row = state.Row(recent);
   ForPairs(state.fp, [&](size_t f, size_t u) HWY_ATTR {
-    const Pair key = Rounded(PhiPairOf(map, k, state.dim, f, u), row);
-    StorePair(key, row + f, u);
+    const Pair key = StorePair(PhiPairOf(map, k, state.dim, f, u), row + f, u);
     StorePair(Plus(LoadPair(state.z_recent + f, u), key), state.z_recent + f, u);
     StorePair(PhiPairOf(map, q, state.dim, f, u), phi_q + f, u);
   });
@@ -430,13 +428,7 @@ void LinearSumsBody(const LinearStepShape& shape, HeadRange heads, const float* 
   const auto sums = [&](const auto& state, size_t h) HWY_ATTR {
     const auto copy = [&](const auto* sum, const auto* rest, size_t n, float* to) HWY_ATTR {
       ForPairs(LinearStepShape::Padded(n), [&](size_t c, size_t u) HWY_ATTR {
-        const Pair shown = LoadPair(sum + c, u), more = LoadPair(rest + c, u);
-        HWY_ALIGN float both[kColumns];
-        StorePair({hn::Add(shown.low, more.low), hn::Add(shown.high, more.high)}, both, u);
-        for (size_t i = c + u; i < std::min(n, c + u + kLanes); ++i) to[i] = both[i - c];
-        for (size_t i = c + kHalf + u; i < std::min(n, c + kHalf + u + kLanes); ++i) {
-          to[i] = both[i - c];
-        }
+        StorePairOf(Plus(LoadPair(sum + c, u), LoadPair(rest + c, u)), to, n, c, u);
       });
     };
     for (size_t f = 0; f < shape.dim; ++f) {

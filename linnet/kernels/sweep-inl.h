@@ -390,12 +390,20 @@ class HeadRows {
   size_t width_;
 };
 
+// std::memcpy() of a few vectors; its size being unknown, GCC makes string instructions of it, which
+// take longer to begin than to copy.
+HWY_INLINE void CopyRow(const float* from, size_t n, float* to) {
+  ForVectors(n,
+             [&](size_t i, size_t used) HWY_ATTR { StoreN(LoadN(from + i, used), to + i, used); });
+}
+
 // A dense state [dim, value_dim] into strips, the same transposed, and back.
 HWY_INLINE void LoadState(const float* from, size_t dim, size_t value_dim, float* to) {
-  ForStrips(Padded(dim), Padded(value_dim), [&](size_t f, size_t c, size_t width, size_t at) {
-    if (f >= dim || c >= value_dim) return;
-    std::memcpy(to + at, from + f * value_dim + c, std::min(width, value_dim - c) * sizeof(float));
-  });
+  ForStrips(Padded(dim), Padded(value_dim),
+            [&](size_t f, size_t c, size_t width, size_t at) HWY_ATTR {
+              if (f >= dim || c >= value_dim) return;
+              CopyRow(from + f * value_dim + c, std::min(width, value_dim - c), to + at);
+            });
 }
 HWY_INLINE void LoadTransposed(const float* from, size_t dim, size_t value_dim, float* to) {
   ForStrips(Padded(value_dim), Padded(dim), [&](size_t m, size_t c, size_t width, size_t at) {
@@ -404,10 +412,11 @@ HWY_INLINE void LoadTransposed(const float* from, size_t dim, size_t value_dim, 
   });
 }
 HWY_INLINE void StoreState(const float* from, size_t dim, size_t value_dim, float* to) {
-  ForStrips(Padded(dim), Padded(value_dim), [&](size_t f, size_t c, size_t width, size_t at) {
-    if (f >= dim || c >= value_dim) return;
-    std::memcpy(to + f * value_dim + c, from + at, std::min(width, value_dim - c) * sizeof(float));
-  });
+  ForStrips(Padded(dim), Padded(value_dim),
+            [&](size_t f, size_t c, size_t width, size_t at) HWY_ATTR {
+              if (f >= dim || c >= value_dim) return;
+              CopyRow(from + at, std::min(width, value_dim - c), to + f * value_dim + c);
+            });
 }
 // Strips [rows, columns] into strips [columns, rows].
 HWY_INLINE void Transpose(const float* HWY_RESTRICT from, size_t rows, size_t columns,

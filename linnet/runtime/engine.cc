@@ -542,10 +542,6 @@ void Engine::Prefix(State& state, std::span<const float> frames, size_t length,
 
 void Engine::Whole(size_t batch, std::span<const float> frames, size_t length,
                    std::span<float> outputs) {
-  if (model_->steps()) {
-    State state = NewState(batch);
-    return Prefix(state, frames, length, outputs);
-  }
   const size_t width = CheckFrames(batch, frames, length, outputs);
   CheckLength(length);
   if (outputs.empty()) return;

@@ -35,7 +35,7 @@ class Walker {
     Embed();
     if (first()) {
       Normalize(work_.x, nullptr, 1, parts[0].norm);
-      NarrowInput(parts[0].factor);
+      NarrowInputOf(parts[0]);
       if (work_.shared_x) team_.Barrier();
     }
     float* state = block_.states;
@@ -50,7 +50,7 @@ class Walker {
                       !first() ? part.norm
                       : last   ? stack_.final_norm
                                : parts[i + 1].norm,
-                      last ? nullptr : parts[i + 1].factor);
+                      last ? nullptr : &parts[i + 1]);
     }
     // In norm_first layers the last norm was the final one.
     if (!first() && stack_.final_norm.weight != nullptr && (block_.outputs || encodes())) {
@@ -132,7 +132,7 @@ class Walker {
         EmbedToken(sequence, r - block_.Row(sequence), work_.x + r * d());
       }
     }
-    if (!first()) NarrowInput(stack_.parts[0].factor);
+    if (!first()) NarrowInputOf(stack_.parts[0]);
     if (work_.shared_x) team_.Barrier();
   }
 
@@ -183,6 +183,10 @@ class Walker {
     if (!model_.narrow()) return;
     kernels::NarrowActivations(end_ - begin_, d(), Input() + begin_ * d(), d(), factor,
                                kernels::RowsFrom(work_.narrow, begin_, d()));
+  }
+  // Convolutions read floats.
+  void NarrowInputOf(const PackedPart& part) {
+    if (part.kind != PartKind::kConvolution) NarrowInput(part.factor);
   }
 
   // y = x W^T + b of rows [begin, begin + rows) of what the layers read,
@@ -292,10 +296,10 @@ class Walker {
   // x = LN(x + sum of the groups' shares); in norm_first layers x takes the sum, and LN of it is
   // the next input.
   void AddAndNormalize(const float* sums, size_t groups,
-                       const kernels::LayerNormParameters& parameters, const float* factor) {
+                       const kernels::LayerNormParameters& parameters, const PackedPart* next) {
     team_.Barrier();
     Normalize(sums, work_.x, work_.group_stride == 0 ? 1 : groups, parameters);
-    NarrowInput(factor);
+    if (next != nullptr) NarrowInputOf(*next);
     if (work_.shared_x) team_.Barrier();
   }
 
