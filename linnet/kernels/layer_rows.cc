@@ -11,7 +11,7 @@
 namespace linnet::kernels {
 namespace {
 
-// Measured (HACKING.md): with smaller blocks oneDNN's products run slower and the sums of gradients
+// Measured (docs/decisions/025): with smaller blocks oneDNN's products run slower and the sums of gradients
 // are touched more often; with larger ones nothing is gained.
 constexpr size_t kBlockBytes = 1 << 20;
 constexpr size_t kMinBlock = 32, kMaxBlock = 1024;

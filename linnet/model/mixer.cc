@@ -9,7 +9,6 @@ namespace linnet {
 
 #define LINNET_MIXER(Name) MixerInfo Name##Info();
 #include "linnet/model/mixers/list.h"
-#undef LINNET_MIXER
 
 namespace {
 
@@ -18,7 +17,6 @@ Registry<MixerInfo>& Kinds() {
   static Registry<MixerInfo> kinds("attention", {
 #include "linnet/model/mixers/list.h"
                                                 });
-#undef LINNET_MIXER
   return kinds;
 }
 

@@ -12,7 +12,6 @@ namespace linnet::nn {
 
 #define LINNET_MIXER(Name) MixerKind Name##MixerKind();
 #include "linnet/model/mixers/list.h"
-#undef LINNET_MIXER
 
 namespace {
 
@@ -23,7 +22,6 @@ Registry<MixerKind>& Kinds() {
   static Registry<MixerKind> kinds("attention module", {
 #include "linnet/model/mixers/list.h"
                                                        });
-#undef LINNET_MIXER
   return kinds;
 }
 

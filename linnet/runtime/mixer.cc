@@ -7,7 +7,6 @@ namespace linnet {
 
 #define LINNET_MIXER(Name) RuntimeMixerRow Runtime##Name();
 #include "linnet/model/mixers/list.h"
-#undef LINNET_MIXER
 
 namespace {
 
@@ -16,7 +15,6 @@ Registry<RuntimeMixerRow>& Rows() {
   static Registry<RuntimeMixerRow> rows("attention of the runtime", {
 #include "linnet/model/mixers/list.h"
                                                                     });
-#undef LINNET_MIXER
   return rows;
 }
 

@@ -13,7 +13,6 @@ Registry<Task>& Rows() {
   static Registry<Task> rows("task", {
 #include "linnet/tasks/list.h"
                                      });
-#undef LINNET_TASK
   return rows;
 }
 

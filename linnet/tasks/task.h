@@ -57,7 +57,8 @@ struct Task {
   // A word for the progress line, and the measure; null: there is none. Throws InputError on data that the
   // model cannot read and on missing data.
   const char* evaluating = "evaluating";
-  Evaluation (*evaluate)(const EvalOptions& options, Engine& engine, const EvalProgress& report) = nullptr;
+  Evaluation (*evaluate)(const EvalOptions& options, Engine& engine,
+                         const EvalProgress& report) = nullptr;
 
   // What a model's spec says of the task; the first value goes on behind the task's name. Null: no more than
   // the name.
@@ -76,7 +77,6 @@ void AddTask(const Task& task);
 
 #define LINNET_TASK(Name) extern const Task k##Name##Task;  // NAME/task.cc
 #include "linnet/tasks/list.h"
-#undef LINNET_TASK
 
 bool IsOf(const ModelSpec& spec, const Task& task);
 // Throws InputError for a model of another task; `user` is who needs it, for the message.

@@ -7,7 +7,6 @@ const std::vector<const TaskInfo*>& Tasks() {
   static const std::vector<const TaskInfo*> tasks = {
 #include "linnet/tasks/list.h"
   };
-#undef LINNET_TASK
   return tasks;
 }
 

@@ -82,7 +82,6 @@ const std::vector<const TaskInfo*>& Tasks();
 
 #define LINNET_TASK(Name) extern const TaskInfo k##Name##Task;  // NAME.cc
 #include "linnet/tasks/list.h"
-#undef LINNET_TASK
 
 }  // namespace linnet::train
 
