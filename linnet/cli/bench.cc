@@ -115,7 +115,7 @@ std::string Today() {
 }
 
 void AddBenchOptions(CLI::App* verb, BenchOptions& options) {
-  AddOption(verb, "--seconds", options.seconds, "N", "About how long to time each case",
+  AddOption(verb, "--seconds", options.seconds, "N", "Approximate timing time per case, in seconds",
             Between(0.0, 600.0));
   AddThreadsOption(verb, options.threads);
   AddJsonFlag(verb, options.json);

@@ -381,7 +381,7 @@ void Run(const Options& options) {
 
 void AddBenchGenerate(CLI::App& bench) {
   CLI::App* verb = AddVerb(
-      bench, "generate", "Time whole images, sampling included, at any batch and precision",
+      bench, "generate", "Time the generation of images, sampling included, by batch and precision",
       "Outputs are checked against the network written out in double precision. The limit: a "
       "token\n"
       "needs the weights read once for all sequences, and multiplied with once for each, "
@@ -400,7 +400,8 @@ void AddBenchGenerate(CLI::App& bench) {
   auto options = std::make_shared<Options>();
   AddOption(verb, "MODEL", options->model, "", "A model of images");
   AddOption(verb, "--random", options->random, "NAME",
-            "The paper's model for mnist or cifar10 instead", CLI::IsMember({"mnist", "cifar10"}));
+            "The paper's model of mnist or cifar10 with random weights, in place of MODEL",
+            CLI::IsMember({"mnist", "cifar10"}));
   CLI::Option* attention = AddOption(verb, "--attention", options->attention.kind, "KIND",
                                      "Of the random model: causal-linear, full for softmax over a "
                                      "cache of keys and values, or reformer, which is --stateless",
@@ -416,16 +417,16 @@ void AddBenchGenerate(CLI::App& bench) {
       "(--seconds means nothing here)");
   verb->add_flag(
           "--whole", options->whole,
-          "Besides, with --stateless: a whole image, every length in turn, to check that sum")
+          "With --stateless: also a whole image, at every length, to check the integrated time")
       ->needs("--stateless");
-  verb->add_option("--batch", options->batches, "Images made together, as 1,64")
+  verb->add_option("--batch", options->batches, "Batch sizes, as 1,64")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->type_name("N")
       ->check(Between(1, 65536))
       ->capture_default_str();
   verb->add_option("--precision", options->precisions,
-                   "f32, bf16 or int8, or several (default: as the file has it)")
+                   "f32, bf16, int8 or several (default: the file's)")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->type_name("NAMES");

@@ -101,7 +101,7 @@ void Run(const Options& options) {
 
 void AddBenchPrefix(CLI::App& bench) {
   CLI::App* verb =
-      AddVerb(bench, "prefix", "Time a long prefix, read at once, against as many steps",
+      AddVerb(bench, "prefix", "Time a long prefix in one call against single steps",
               "A model of the paper's size with random weights, at batch 1. The two give the same "
               "outputs,\n"
               "which is checked first. The limit is multiplying with the weights, at the rate that "

@@ -137,12 +137,12 @@ void Run(const Options& options) {
 
 void AddBenchStep(CLI::App& bench) {
   CLI::App* verb = AddVerb(bench, "step", "Time one recurrent step at batch 1",
-                           "Of the shipped model and of the paper's size, or of the models named.\n"
-                           "The limit is the time it takes just to read the weights.",
+                           "The limit is the time to read the weights once.",
                            "  linnet bench step\n"
                            "  linnet bench step models/digits.safetensors --threads 1 --json\n");
   auto options = std::make_shared<Options>();
-  AddOption(verb, "MODEL", options->models, "", "Models to time instead");
+  AddOption(verb, "MODEL", options->models, "",
+            "Models to time (default: the shipped model and one of the paper's size)");
   AddBenchOptions(verb, *options);
   verb->callback([options] { Run(*options); });
 }

@@ -126,7 +126,7 @@ void Run(const Options& options) {
 
 void AddBenchStream(CLI::App& bench) {
   CLI::App* verb = AddVerb(
-      bench, "stream", "Measure how accurate the sums of an endless stream stay",
+      bench, "stream", "Measure the accuracy of sums over a long stream",
       "One head's recurrent steps beside the same sums in double precision, over random terms, and "
       "over\n"
       "terms that are nearly all the same, where plain fp32 stops growing. Errors are relative to "

@@ -16,7 +16,7 @@ namespace linnet::cli {
 
 void AddDatasetOptions(CLI::App* verb, DatasetOptions& options) {
   AddOption(verb, "--data", options.dir, "PATH",
-            "The folder that holds the data set's files; of speech AN4's, or a manifest");
+            "Folder of the data set; for speech, AN4's folder or a manifest");
   AddOption(verb, "--dataset", options.name, "NAME", "The data set's name (default: by its files)");
   AddOption(verb, "--split", options.split, "NAME", "Which part of the data set",
             CLI::IsMember({"train", "validation", "test"}));
@@ -30,13 +30,13 @@ void AddDrawingOptions(CLI::App* verb, DrawingOptions& options) {
   AddOption(verb, "--temperature", options.temperature, "N",
             "Below 1: closer to the most likely image", Between(0.0, 10.0));
   AddOption(verb, "--sampler", options.sampler, "NAME",
-            "density: as trained; reference: the reference library's wider logistics",
+            "density: as trained; reference: fast-transformers' wider logistics",
             CLI::IsMember({"density", "reference"}));
   AddBatchOption(verb, options.batch);
 }
 
 void AddBatchOption(CLI::App* verb, size_t& batch) {
-  AddOption(verb, "--batch", batch, "N", "Images worked on together", Between(1, 65536));
+  AddOption(verb, "--batch", batch, "N", "Images per batch", Between(1, 65536));
 }
 
 SampleOptions ToSampleOptions(const DrawingOptions& options,

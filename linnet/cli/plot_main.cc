@@ -121,24 +121,24 @@ void AddOptions(CLI::App& app, Options& options) {
   AddOption(&app, "--x", options.x, "NAME", "Against steps, or the time spent in training",
             CLI::IsMember({"step", "time"}));
   AddOption(&app, "--from", options.from, "X",
-            "Leave out what comes before: a step, or a time as 90s, 2h");
-  AddOption(&app, "--to", options.to, "X", "Leave out what comes after");
+            "Start of the x range: a step, or a time as 90s, 2h");
+  AddOption(&app, "--to", options.to, "X", "End of the x range");
   app.add_flag("--log-x", options.log_x, "A logarithmic x axis");
   app.add_flag("--log-y", options.log_y, "A logarithmic y axis");
   AddOption(&app, "--smooth", options.smooth, "N",
-            "Draw means of N training records (default: by their number; 1: as they are)",
+            "Smooth training curves over N records (default: by their number; 1: no smoothing)",
             CLI::Range(1, 10'000).description(""));
-  AddOption(&app, "--title", options.title, "TEXT", "A line above the figure");
+  AddOption(&app, "--title", options.title, "TEXT", "Title of the figure");
   AddRepeated(app, "--label", options.labels,
               "A run's name in the legend, once for each run (default: by their folders)")
       ->type_name("NAME");
-  AddOption(&app, "--theme", options.theme, "NAME", "Colours for a light page or a dark one",
+  AddOption(&app, "--theme", options.theme, "NAME", "Colors for a light page or a dark one",
             CLI::IsMember({"light", "dark"}));
-  app.add_flag("--list", options.list, "Only say which metrics the runs have");
+  app.add_flag("--list", options.list, "List the runs' metrics and exit");
   app.add_flag("--json", options.json, "Print JSON for machines, and nothing else, on stdout");
   app.footer(
-      "\nA run's validations are the clear line with points, its training is the faint line\n"
-      "behind them. A run that is still going on can be drawn at any time.\n\n"
+      "\nValidation is the clear line with points, training the faint line behind it. A run "
+      "in\nprogress can be drawn at any time.\n\n"
       "Examples:\n"
       "  linnet plot runs/digits\n"
       "  linnet plot runs/a runs/b --label plain --label 'pixel above' --out ab.svg --out ab.png\n"

@@ -342,14 +342,12 @@ void AddServeBench(CLI::App& app) {
   CLI::App* bench = app.add_subcommand("bench", "Time the server");
   bench->require_subcommand(1);
   CLI::App* verb = AddVerb(
-      *bench, "serve",
-      "Time a model behind HTTP: couplets, with many clients at once; text, the first symbol",
+      *bench, "serve", "Time a model over HTTP: couplets under load, or the first token of text",
       "Server and clients share this machine. Answers under load are compared, byte for byte, with "
       "those to the same\nrequests alone. The limit: the engine's steps for as many sequences, "
       "with a "
-      "draw each, without prompts and HTTP.\nOf a model of text: the time to the first symbol of "
-      "long prompts, "
-      "cold, warm and after a restart;\nthe limit is the engine's time to read them.",
+      "draw each, without prompts and HTTP.\nFor a model of text: the time to the first token of "
+      "long prompts, cold, warm and after a restart;\nthe limit is the engine's time to read them.",
       "  linnet bench serve models/couplet.safetensors\n"
       "  linnet bench serve models/couplet.safetensors --clients 8 --candidates 1 --json\n"
       "  linnet bench serve runs/text/model.safetensors\n");
@@ -360,9 +358,9 @@ void AddServeBench(CLI::App& app) {
             "Folder of couplets whose test lines are asked; without: made-up lines of five and "
             "seven characters");
   AddOption(verb, "--clients", options->clients, "N",
-            "That ask at once, each one request after the other", Between(1, 1000));
-  AddOption(verb, "--candidates", options->candidates, "N", "Of a request; the page asks for five",
-            Between(1, 16));
+            "Concurrent clients, each with one request at a time", Between(1, 1000));
+  AddOption(verb, "--candidates", options->candidates, "N",
+            "Candidates per request; the page asks for five", Between(1, 16));
   AddBenchOptions(verb, *options);
   verb->callback([options] { Run(*options); });
 }

@@ -210,29 +210,31 @@ void AddServeVerb(CLI::App& app) {
       ->capture_default_str();
   verb->add_option("--api-key-file", options->key_file,
                    "File with the key that requests must bring");
-  AddOption(verb, "--memory", options->memory_mb, "MB", "For the states of each model's sequences",
+  AddOption(verb, "--memory", options->memory_mb, "MB", "Memory for sequence states, per model",
             Between(0.001, 1e7));
   AddOption(verb, "--sequences", options->batcher.sequences, "N",
-            "Of a model that run together; 0: 256, or what --memory holds", Between(0, 65536));
+            "Concurrent sequences per model; 0: 256, or as many as --memory holds",
+            Between(0, 65536));
   AddOption(verb, "--queue", options->batcher.queue, "N",
-            "Sequences of a model that may wait; beyond, requests get 429", Between(0, 1e6));
+            "Waiting sequences per model; further requests get status 429", Between(0, 1e6));
   AddOption(verb, "--snapshots", options->snapshots_mb, "MB",
-            "Memory for states behind prompts, of each model; 0: none are kept", Between(0, 1e7));
+            "Memory for snapshots of prompts, per model; 0: no snapshots", Between(0, 1e7));
   verb->add_option("--snapshot-folder", options->batcher.snapshots.folder,
-                   "Folder where those of long prompts outlive the server");
-  AddOption(verb, "--snapshot-folder-size", options->folder_mb, "MB",
-            "Most that the folder may hold", Between(0, 1e9));
-  AddOption(verb, "--max-candidates", server.limits.candidates, "N", "Of one request",
-            Between(1, 1024));
-  AddOption(verb, "--max-tokens", server.limits.symbols, "N", "Symbols of one sequence, of text",
+                   "Folder that keeps snapshots of long prompts across restarts");
+  AddOption(verb, "--snapshot-folder-size", options->folder_mb, "MB", "Maximum size of that folder",
+            Between(0, 1e9));
+  AddOption(verb, "--max-candidates", server.limits.candidates, "N",
+            "Maximum candidates per request", Between(1, 1024));
+  AddOption(verb, "--max-tokens", server.limits.symbols, "N", "Maximum tokens per sequence of text",
             Between(1, 1e7));
-  AddOption(verb, "--max-body", server.body, "BYTES", "Of a request", Between(256, 1e9));
-  AddOption(verb, "--connections", server.connections, "N", "Open at once; more wait",
-            Between(1, 65536));
+  AddOption(verb, "--max-body", server.body, "BYTES", "Maximum size of a request body",
+            Between(256, 1e9));
+  AddOption(verb, "--connections", server.connections, "N",
+            "Concurrent connections; further ones wait", Between(1, 65536));
   AddOption(verb, "--timeout", server.seconds, "SECONDS",
-            "Time of one request, waiting and computing", Between(0.01, 86400));
+            "Maximum time per request, queue included", Between(0.01, 86400));
   AddOption(verb, "--grace", options->grace, "SECONDS",
-            "Time that what runs has to finish when it is stopped", Between(0, 86400));
+            "Grace period for running requests at shutdown", Between(0, 86400));
   verb->add_flag("--quiet", options->quiet, "No log line for each request");
   AddPrecisionOption(verb, options->precision);
   AddThreadsOption(verb, options->batcher.threads);

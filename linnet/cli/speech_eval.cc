@@ -57,7 +57,7 @@ void AddSpeechEval(CLI::App& app) {
             "Words and their phones, for a manifest's texts");
   AddOption(verb, "--limit", options->limit, "N", "Only the first N utterances",
             Between(1, 100'000'000));
-  AddOption(verb, "--beam", options->beam, "N", "Weigh this many prefixes (1: the likeliest path)",
+  AddOption(verb, "--beam", options->beam, "N", "Beam size, in prefixes (1: the most likely path)",
             Between(1, 1000));
   AddPrecisionOption(verb, options->precision);
   AddThreadsOption(verb, options->threads);

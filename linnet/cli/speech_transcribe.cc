@@ -176,18 +176,14 @@ void Run(const Options& options) {
 
 void AddSpeechTranscribe(CLI::App& app) {
   CLI::App* verb =
-      AddVerb(app, "transcribe", "Tell the phones in recordings, and when each is heard",
-              "WAV, FLAC and NIST SPHERE without compression; '-' is standard input. Channels are "
-              "mixed, other\n"
-              "rates resampled. A line a recording: each phone behind the second at which it "
-              "begins to be heard.\n"
-              "A recording that cannot be heard is named on stderr, the others are still done, and "
-              "the exit code\n"
-              "is 2. With --causal, sound is heard as it arrives (WAV, from a pipe), in constant "
-              "memory, and each\n"
-              "phone stands on a line of its own as soon as it is certain; remarks come at the "
-              "end, and sound that\n"
-              "is too short for a frame (25 ms) is no error.",
+      AddVerb(app, "transcribe", "Transcribe recordings to phones with their times",
+              "Reads WAV, FLAC and NIST SPHERE without compression; '-' is standard input. "
+              "Channels are mixed,\nother rates resampled. Prints one line per recording: each "
+              "phone after its start time in seconds.\nUnreadable recordings are named on stderr, "
+              "the others are still transcribed, and the exit code is\n2. With --causal, sound is "
+              "transcribed as it arrives (WAV, from a pipe) in constant memory, and\neach phone is "
+              "printed on its own line as soon as it is certain; remarks come at the end, and "
+              "sound\nshorter than a frame (25 ms) is no error.",
               "  linnet transcribe models/phones.safetensors yes.flac no.wav\n"
               "  linnet transcribe models/phones.safetensors --json *.flac\n"
               "  arecord -f S16_LE -r 16000 -t wav | linnet transcribe "
@@ -199,8 +195,8 @@ void AddSpeechTranscribe(CLI::App& app) {
       ->required()
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   verb->add_flag("--causal", options->causal,
-                 "Hear sound as it arrives; needs a model that sees no future");
-  AddOption(verb, "--beam", options->beam, "N", "Weigh this many prefixes (1: the likeliest path)",
+                 "Transcribe sound as it arrives; needs a causal model");
+  AddOption(verb, "--beam", options->beam, "N", "Beam size, in prefixes (1: the most likely path)",
             Between(1, 1000));
   AddPrecisionOption(verb, options->precision);
   AddThreadsOption(verb, options->threads);

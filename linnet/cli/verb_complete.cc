@@ -97,22 +97,22 @@ void Run(const Options& options) {
 }  // namespace
 
 void AddComplete(CLI::App& app) {
-  CLI::App* verb = AddVerb(
-      app, "complete", "Complete images of which the upper rows are given",
-      "The sheet has a column for each image. From top to bottom: what was given, the rest\n"
-      "grey; its completion (several with --alternatives); the original. Without --data the\n"
-      "model completes its own samples.",
-      "  linnet complete models/digits.safetensors --data data/mnist --out completed.png\n"
-      "  linnet complete models/digits.safetensors --data data/mnist --rows-known 10 \\\n"
-      "      --alternatives 4 --first 100 --out completed.png\n"
-      "  linnet complete models/digits.safetensors --out own.png\n");
+  CLI::App* verb =
+      AddVerb(app, "complete", "Complete images from their upper rows",
+              "The sheet has a column for each image. From top to bottom: the given rows, on gray; "
+              "the\ncompletion (several with --alternatives); the original. Without --data the "
+              "model\ncompletes its own samples.",
+              "  linnet complete models/digits.safetensors --data data/mnist --out completed.png\n"
+              "  linnet complete models/digits.safetensors --data data/mnist --rows-known 10 \\\n"
+              "      --alternatives 4 --first 100 --out completed.png\n"
+              "  linnet complete models/digits.safetensors --out own.png\n");
   auto options = std::make_shared<Options>();
   AddModelArgument(verb, options->model);
   AddDatasetOptions(verb, options->from);
-  AddOption(verb, "--count", options->count, "N", "How many images", Between(1, 1000));
-  AddOption(verb, "--first", options->first, "N", "The first of them, counted from 0",
+  AddOption(verb, "--count", options->count, "N", "Number of images", Between(1, 1000));
+  AddOption(verb, "--first", options->first, "N", "Index of the first image, from 0",
             Between(0, 1'000'000'000));
-  AddOption(verb, "--rows-known", options->rows_known, "N", "Rows that are given (default: half)",
+  AddOption(verb, "--rows-known", options->rows_known, "N", "Number of given rows (default: half)",
             Between(1, 65536));
   AddOption(verb, "--alternatives", options->alternatives, "N", "Completions of each image",
             Between(1, 1000));

@@ -68,10 +68,9 @@ void Run(const Options& options) {
 
 void AddCouplet(CLI::App& app) {
   CLI::App* verb = AddVerb(app, "couplet", "Answer the first line of a Chinese couplet",
-                           "Candidates with their scores: nats a character, the nearer to 0 the "
-                           "likelier. A second line has\n"
-                           "punctuation where the first one has it, and no character of the first "
-                           "one's in the same place.",
+                           "Prints candidates with their scores in nats per character: closer to 0 "
+                           "is more likely. A second\nline has punctuation where the first line "
+                           "has it, and never the same character in the same place.",
                            "  linnet couplet models/couplet.safetensors 海上明月\n"
                            "  linnet couplet models/couplet.safetensors --draw --temperature 0.8 "
                            "--seed 7 春风又绿江南岸\n");
@@ -83,11 +82,11 @@ void AddCouplet(CLI::App& app) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   AddOption(verb, "--count", options->how.candidates, "N", "Candidates", Between(1, 1000));
   AddOption(verb, "--beam", options->how.beam, "N",
-            "Beam search that keeps so many lines (1: greedy), and gives no more",
+            "Beam size of the search, and maximum number of candidates (1: greedy)",
             Between(1, 1000));
-  verb->add_flag("--draw", options->draw, "Draw candidates instead of searching for the likeliest");
-  verb->add_flag("--free", options->free,
-                 "With --draw: without the rules, as the model has learnt them");
+  verb->add_flag("--draw", options->draw,
+                 "Sample candidates instead of searching for the most likely");
+  verb->add_flag("--free", options->free, "With --draw: do not enforce the rules of couplets");
   AddChoiceOptions(verb, options->how.choice, options->how.seed, "With --draw: ");
   AddPrecisionOption(verb, options->precision);
   AddThreadsOption(verb, options->threads);

@@ -67,22 +67,19 @@ void Run(const Options& options, const CLI::App& verb) {
 }  // namespace
 
 void AddEval(CLI::App& app) {
-  CLI::App* verb = AddVerb(
-      app, "eval", "Measure how good a model is",
-      "Image models: bits/dim over a data set's images (--json: also of each of their rows). Copy\n"
-      "models: the share of symbols that they repeat rightly, over random sequences that they "
-      "never\n"
-      "saw. Language models: bits a symbol over a text. Models of couplets: perplexity a character "
-      "of\n"
-      "second lines. Models of speech: the phone error rate over AN4's test set (--data its "
-      "folder)\n"
-      "or a manifest's recordings.",
-      "  linnet eval models/digits.safetensors --data data/mnist\n"
-      "  linnet eval models/digits.safetensors --data data/mnist --limit 100 --json\n"
-      "  linnet eval runs/copy/model.safetensors --show 3\n"
-      "  linnet eval runs/text/model.safetensors --data play.txt\n"
-      "  linnet eval models/couplet.safetensors --data data/couplet/regulated-verse\n"
-      "  linnet eval models/phones.safetensors --data data/an4\n");
+  CLI::App* verb =
+      AddVerb(app, "eval", "Evaluate a model on test data",
+              "The measure depends on the model's task:\n  images   bits/dim over a data set's "
+              "images (--json: also per row)\n  copy     accuracy of repeated tokens, over random "
+              "sequences outside the training data\n  text     bits per token over a text\n  "
+              "couplet  perplexity per character of second lines\n  speech   phone error rate over "
+              "AN4's test set (--data: its folder) or a manifest's recordings",
+              "  linnet eval models/digits.safetensors --data data/mnist\n"
+              "  linnet eval models/digits.safetensors --data data/mnist --limit 100 --json\n"
+              "  linnet eval runs/copy/model.safetensors --show 3\n"
+              "  linnet eval runs/text/model.safetensors --data play.txt\n"
+              "  linnet eval models/couplet.safetensors --data data/couplet/regulated-verse\n"
+              "  linnet eval models/phones.safetensors --data data/an4\n");
   auto options = std::make_shared<Options>();
   AddModelArgument(verb, options->model);
   AddDatasetOptions(verb, options->from);
@@ -94,11 +91,11 @@ void AddEval(CLI::App& app) {
   AddOption(verb, "--seed", options->seed, "N", "Of random sequences (copy): which ones",
             CLI::NonNegativeNumber.description(""));
   AddOption(verb, "--show", options->show, "N",
-            "Of random sequences (copy): print the first N and what the model makes of them", Between(0, 1000));
+            "Of random sequences (copy): print the first N and what the model makes of them",
+            Between(0, 1000));
   AddOption(verb, "--dictionary", options->dictionary, "FILE",
             "Speech: words and their phones, for a manifest's texts");
-  AddOption(verb, "--beam", options->beam, "N", "Speech: weigh this many prefixes",
-            Between(1, 1000));
+  AddOption(verb, "--beam", options->beam, "N", "Speech: beam size, in prefixes", Between(1, 1000));
   AddPrecisionOption(verb, options->precision);
   AddThreadsOption(verb, options->threads);
   AddJsonFlag(verb, options->json);

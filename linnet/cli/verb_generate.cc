@@ -68,11 +68,11 @@ void AddGenerate(CLI::App& app) {
                            "--top-p 0.9 --stop '\\n\\n' --seed 3\n");
   auto options = std::make_shared<Options>();
   AddModelArgument(verb, options->model);
-  AddOption(verb, "--prompt", options->prompt, "TEXT", "What the text begins with");
-  AddOption(verb, "--max-tokens,--symbols", options->how.symbols, "N", "Tokens to write, at most",
-            Between(1, 1e9));
+  AddOption(verb, "--prompt", options->prompt, "TEXT", "Beginning of the text");
+  AddOption(verb, "--max-tokens,--symbols", options->how.symbols, "N",
+            "Maximum number of tokens to write", Between(1, 1e9));
   AddChoiceOptions(verb, options->how.choice, options->how.seed, "");
-  verb->add_option("--stop", options->how.stop, "End before this text; may be given several times")
+  verb->add_option("--stop", options->how.stop, "Stop before this text; repeatable")
       ->type_name("TEXT")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   AddPrecisionOption(verb, options->precision);

@@ -187,15 +187,13 @@ void Run(const Options& options) {
 }  // namespace
 
 void AddInfo(CLI::App& app) {
-  CLI::App* verb =
-      AddVerb(app, "info", "Show a model's architecture, its sizes and what it was trained on", "",
-              "  linnet info models/digits.safetensors\n"
-              "  linnet info models/digits.safetensors --json\n");
+  CLI::App* verb = AddVerb(app, "info", "Show a model's architecture, sizes and training", "",
+                           "  linnet info models/digits.safetensors\n"
+                           "  linnet info models/digits.safetensors --json\n");
   auto options = std::make_shared<Options>();
   AddOption(verb, "MODEL", options->model, "",
             "The model, a .safetensors file that linnet train wrote");
-  verb->add_flag("--mixers", options->mixers,
-                 "List the kinds of attention, as a table in Markdown");
+  verb->add_flag("--mixers", options->mixers, "List the mixers, as a table in Markdown");
   AddJsonFlag(verb, options->json);
   verb->callback([options] { Run(*options); });
 }

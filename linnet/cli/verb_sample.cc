@@ -52,7 +52,7 @@ void AddSample(CLI::App& app) {
               "  linnet sample models/digits.safetensors --out wall.png --count 400 --seed 7\n");
   auto options = std::make_shared<Options>();
   AddModelArgument(verb, options->model);
-  AddOption(verb, "--count", options->count, "N", "How many images", Between(1, 100'000));
+  AddOption(verb, "--count", options->count, "N", "Number of images", Between(1, 100'000));
   AddOption(verb, "--columns", options->columns, "N", "Images in a row (default: a square sheet)",
             Between(1, 100'000));
   AddDrawingOptions(verb, options->drawing);

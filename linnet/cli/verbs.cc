@@ -46,13 +46,12 @@ void AddModelArgument(CLI::App* verb, std::string& path) {
 void AddChoiceOptions(CLI::App* verb, ChoiceOptions& choice, uint64_t& seed,
                       const std::string& when) {
   AddOption(verb, "--temperature", choice.temperature, "T",
-            when + "0: the likeliest; above 1: wilder", Between(0, 100));
-  AddOption(verb, "--top-k", choice.top_k, "K", when + "only the K likeliest symbols (0: all)",
+            when + "0: the most likely token; above 1: more variety", Between(0, 100));
+  AddOption(verb, "--top-k", choice.top_k, "K", when + "only the K most likely tokens (0: all)",
             Between(0, 1e6));
   AddOption(verb, "--top-p", choice.top_p, "P",
-            when + "only the likeliest symbols that have this probability together",
-            Between(1e-6, 1));
-  AddOption(verb, "--seed", seed, "N", when + "the same seed draws the same",
+            when + "only the most likely tokens, up to this total probability", Between(1e-6, 1));
+  AddOption(verb, "--seed", seed, "N", when + "random seed",
             CLI::NonNegativeNumber.description(""));
 }
 
@@ -69,7 +68,7 @@ void AddPrecisionOption(CLI::App* verb, std::optional<Precision>& precision) {
   verb->add_option_function<std::string>(
           "--precision",
           [&precision](const std::string& name) { precision = ParsePrecision(name); },
-          "What weights are multiplied in: f32, bf16 or int8 (default: as the file has them)")
+          "Precision of the weights: f32, bf16 or int8 (default: the file's)")
       ->type_name("NAME");
 }
 

@@ -110,46 +110,45 @@ void VisitFields(Config& c, Visit visit) {
   visit("attention", "", "attention kind; 'linnet info --mixers' lists them", c.attention);
   visit("feature_map", "", "of the linear kinds; 'linnet info --mixers' lists them", c.feature_map);
   visit("features", "", "random features of rff and favor; 0: twice --query-dim", c.features);
-  visit("similarity", "", "of kernel: softmax, polynomial2 or rbf", c.similarity);
-  visit("lsh_rounds", "", "reformer: rounds of hashing", c.lsh_rounds);
-  visit("lsh_buckets", "", "reformer: buckets of a round", c.lsh_buckets);
-  visit("lsh_chunk", "", "reformer: positions in a chunk", c.lsh_chunk);
+  visit("similarity", "", "similarity of the kernel mixer: softmax, polynomial2 or rbf",
+        c.similarity);
+  visit("lsh_rounds", "", "reformer: hash rounds", c.lsh_rounds);
+  visit("lsh_buckets", "", "reformer: buckets per round", c.lsh_buckets);
+  visit("lsh_chunk", "", "reformer: chunk size, in positions", c.lsh_chunk);
   visit("lsh_variant", "", "reformer: published, or simple (fast-transformers')", c.lsh_variant);
   visit("layers", "", "transformer layers", c.layers);
   visit("heads", "", "attention heads", c.heads);
   visit("d_model", "", "width of the model", c.d_model);
   visit("d_ff", "", "width of the feed-forward blocks; 0: 4 x d_model", c.d_ff);
-  visit("query_dim", "", "dimensions of a query, per head; 0: d_model / heads", c.query_dim);
-  visit("value_dim", "", "dimensions of a value, per head; 0: d_model / heads", c.value_dim);
-  visit("activation", "", "of the feed-forward blocks: gelu or relu", c.activation);
-  visit("norm_first", "", "layer norms before attention and feed-forward, not after (pre-norm)",
+  visit("query_dim", "", "query and key size per head; 0: d_model / heads", c.query_dim);
+  visit("value_dim", "", "value size per head; 0: d_model / heads", c.value_dim);
+  visit("activation", "", "activation of the feed-forward blocks: gelu or relu", c.activation);
+  visit("norm_first", "", "layer norms before attention and feed-forward (pre-norm), not after",
         c.norm_first);
   visit("convolution", "",
-        "positions that a depthwise convolution mixes in front of each layer's attention; 0: none",
+        "width of a depthwise convolution before each layer's mixer, in positions; 0: none",
         c.convolution);
-  visit("mixtures", "images", "logistics in the output's mixture", c.mixtures);
-  visit("positions", "images",
-        "what they tell: sequence (the place in it) or grid (row and column too)", c.positions);
-  visit("pixel_above", "images", "give the network the byte above the one to be predicted",
+  visit("mixtures", "images", "components of the mixture of logistics", c.mixtures);
+  visit("positions", "images", "position encoding: sequence (index), or grid (also row and column)",
+        c.positions);
+  visit("pixel_above", "images", "also give the network the byte above the predicted one",
         c.pixel_above);
   visit("data", "images", "folder that holds the data set", c.data);
   visit("data", "text", "file with the text", c.data);
-  visit("unit", "text", "of symbols: byte or character", c.unit);
-  visit("characters", "text couplet", "characters in the vocabulary, the most frequent ones",
+  visit("unit", "text", "token unit: byte or character", c.unit);
+  visit("characters", "text couplet", "size of the vocabulary: the most frequent characters",
         c.characters);
-  visit("least_often", "text couplet", "characters that are there fewer times are unknown",
+  visit("least_often", "text couplet", "characters seen fewer than N times become unknown",
         c.least_often);
-  visit("context", "text", "symbols of a window: the model's positions", c.context);
-  visit("validation_share", "text", "the last part of the text, kept for validation",
+  visit("context", "text", "tokens per training window", c.context);
+  visit("validation_share", "text", "share of the text, from its end, held out for validation",
         c.validation_share);
-  visit("validation_windows", "text", "windows of it that are looked at", c.validation_windows);
-  visit("tied", "text couplet", "one matrix for embedding and head", c.tied);
+  visit("validation_windows", "text", "number of validation windows", c.validation_windows);
+  visit("tied", "text couplet", "tie the weights of embedding and head", c.tied);
   visit("data", "couplet", "folder with train/, and valid/ or test/ (in.txt and out.txt in each)",
         c.data);
-  visit("max_length", "couplet", "positions of the model, at least those of the longest couplet",
-        c.max_length);
-  visit("validation_pairs", "couplet", "validation pairs that are looked at; 0: all",
-        c.validation_pairs);
+  visit("max_length", "couplet", "maximum tokens of a couplet", c.max_length);
+  visit("validation_pairs", "couplet", "number of validation pairs; 0: all", c.validation_pairs);
   visit("other_lengths", "couplet",
         "share of the updates that take halves of pairs, or several pieces joined, so that the "
         "model meets "
@@ -166,63 +165,61 @@ void VisitFields(Config& c, Visit visit) {
   visit("network", "speech", "transformer, or lstm: in both directions, --d-model wide each",
         c.network);
   visit("bands", "speech", "bands of the mel filterbank", c.bands);
-  visit("stack", "speech", "frames of 10 ms that a position sees", c.stack);
+  visit("stack", "speech", "frames of 10 ms per position", c.stack);
   visit("stride", "speech", "frames from one position to the next", c.stride);
-  visit("lookahead", "speech", "frames of the future that a position sees", c.lookahead);
-  visit("normalise", "speech", "bands to mean 0, deviation 1: each utterance's, or the corpus's",
+  visit("lookahead", "speech", "future frames per position", c.lookahead);
+  visit("normalise", "speech", "normalize bands to mean 0, deviation 1: by utterance or by corpus",
         c.normalise);
-  visit("max_seconds", "speech", "leave out utterances that are longer", c.max_seconds);
+  visit("max_seconds", "speech", "skip longer utterances, in seconds", c.max_seconds);
   visit("speed_perturbation", "speech",
-        "hear each utterance at 1 - P, 1 or 1 + P times its speed; 0: never", c.speed_perturbation);
-  visit("band_masks", "speech", "SpecAugment: ranges of bands that are blanked", c.band_masks);
-  visit("band_mask_width", "speech", "SpecAugment: bands in one of them, at most",
-        c.band_mask_width);
-  visit("time_masks", "speech", "SpecAugment: ranges of frames that are blanked", c.time_masks);
-  visit("time_mask_share", "speech", "SpecAugment: share of the frames in one of them, at most",
+        "play each utterance at 1 - P, 1 or 1 + P times its speed; 0: off", c.speed_perturbation);
+  visit("band_masks", "speech", "SpecAugment: masked ranges of bands", c.band_masks);
+  visit("band_mask_width", "speech", "SpecAugment: maximum bands per range", c.band_mask_width);
+  visit("time_masks", "speech", "SpecAugment: masked ranges of frames", c.time_masks);
+  visit("time_mask_share", "speech", "SpecAugment: maximum share of the frames per range",
         c.time_mask_share);
-  visit("dataset", "images", "name of the data set; empty: by the files in the folder", c.dataset);
-  visit("train_images", "images", "use only the first N training images; 0: all", c.train_images);
-  visit("validation_images", "images", "test images looked at for the validation curve; 0: all",
-        c.validation_images);
-  visit("max_length", "copy", "sequences of fewer than this many symbols are copied", c.max_length);
+  visit("dataset", "images", "name of the data set; empty: detected from its files", c.dataset);
+  visit("train_images", "images", "number of training images; 0: all", c.train_images);
+  visit("validation_images", "images", "test images for validation; 0: all", c.validation_images);
+  visit("max_length", "copy", "sequences are shorter than N tokens", c.max_length);
   visit("symbols", "copy", "size of the alphabet", c.symbols);
-  visit("batch", "", "sequences an update", c.batch);
-  visit("accumulate", "", "parts of a batch that go through one after the other, for less memory",
-        c.accumulate);
-  visit("steps", "", "updates; 0: as many as --epochs makes, of data that end", c.steps);
+  visit("batch", "", "sequences per update", c.batch);
+  visit("accumulate", "", "split each batch into N parts, for less memory", c.accumulate);
+  visit("steps", "", "updates; 0: as many as --epochs makes", c.steps);
   visit("epochs", "images text couplet speech", "passes over the training data", c.epochs);
   visit("optimizer", "", "radam or adam", c.optimizer);
-  visit("beta2", "", "of the optimizer: decay of the average of squared gradients", c.beta2);
+  visit("beta2", "", "optimizer: decay of the average of squared gradients", c.beta2);
   visit("lr", "", "learning rate", c.lr);
-  visit("lr_warmup", "", "raise the rate linearly over this many first updates", c.lr_warmup);
-  visit("lr_drop_at", "", "multiply the rate by --lr-drop-factor from this update on; 0: never",
+  visit("lr_warmup", "", "linear warm-up, in updates", c.lr_warmup);
+  visit("lr_drop_at", "", "multiply the rate by --lr-drop-factor from update N on; 0: never",
         c.lr_drop_at);
   visit("lr_drop_factor", "", "see --lr-drop-at", c.lr_drop_factor);
-  visit("lr_decay", "", "lower the rate to zero over this many last updates (at most all)",
-        c.lr_decay);
-  visit("lr_decay_form", "", "how --lr-decay goes down: linear or cosine", c.lr_decay_form);
+  visit("lr_decay", "", "lower the rate to zero over the last N updates", c.lr_decay);
+  visit("lr_decay_form", "", "form of --lr-decay: linear or cosine", c.lr_decay_form);
   visit(
       "lr_patience", "",
       "multiply the rate by --lr-patience-factor after this many validations without a better one; "
       "0: never",
       c.lr_patience);
   visit("lr_patience_factor", "", "see --lr-patience", c.lr_patience_factor);
-  visit("ema", "", "validate and save the weights averaged with this decay, say 0.999; 0: the last",
+  visit("ema", "",
+        "validate and save the moving average of the weights with this decay, say 0.999; 0: off",
         c.ema);
   visit("weight_decay", "", "decoupled weight decay", c.weight_decay);
   visit("clip", "", "largest gradient norm of each tensor; 0: no limit", c.clip);
   visit("dropout", "", "dropout probability", c.dropout);
-  visit("precision", "", "of the matrix products: fp32, or bf16 (fast where the processor has it)",
+  visit("precision", "",
+        "precision of matrix products: fp32, or bf16 (fast where the processor supports it)",
         c.precision);
   visit("checkpoint_layers", "",
         "keep only each layer's input and compute the rest again on the way back: less memory, "
         "a third more time",
         c.checkpoint_layers);
-  visit("seed", "", "of the initial weights, the data's order and dropout", c.seed);
-  visit("init", "", "begin with the weights of this model, whose attention may be another", c.init);
+  visit("seed", "", "random seed of weights, data order and dropout", c.seed);
+  visit("init", "", "initialize with the weights of this model; its mixer may differ", c.init);
   visit("out", "", "folder for checkpoints, metrics.jsonl and config.json", c.out);
-  visit("device", "", "cpu, or cuda where this libtorch has it", c.device);
-  visit("threads", "", "threads; 0: one a processor", c.threads);
+  visit("device", "", "cpu, or cuda if this libtorch supports it", c.device);
+  visit("threads", "", "threads; 0: all processors", c.threads);
   visit("log_every", "", "updates between records in metrics.jsonl", c.log_every);
   visit("validate_every", "", "updates between validations; 0: only at the end", c.validate_every);
   visit("checkpoint_every", "", "updates between checkpoints", c.checkpoint_every);
