@@ -28,7 +28,7 @@ struct ActivationBackwardArgs {
   const T* x = nullptr;
   const float* grad_out = nullptr;  // [rows, columns]
   T* out = nullptr;                 // act(x), recomputed for the gradient of the next product
-  T* grad = nullptr;                // grad_out * act'(x); may be grad_out where T is float
+  T* grad = nullptr;                // grad_out * act'(x); may be grad_out if T is float
   float* column_sums = nullptr;     // [columns]: the column sums of grad are added to it
 };
 void ActivateBackward(Activation activation, size_t rows, size_t columns,

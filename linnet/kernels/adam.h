@@ -12,7 +12,7 @@ namespace linnet::kernels {
 // With g = gradient_scale * gradient:
 //   m = beta1 m + (1 - beta1) g
 //   v = beta2 v + (1 - beta2) g^2
-//   p = decay p - step m / (root_scale sqrt(v) + eps), or decay p - step m where not adaptive
+//   p = decay p - step m / (root_scale sqrt(v) + eps), or decay p - step m if not adaptive
 struct AdamStep {
   float beta1 = 0.9f, beta2 = 0.999f;
   float gradient_scale = 1;

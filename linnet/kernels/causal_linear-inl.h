@@ -1,7 +1,7 @@
 // The Highway body of causal_linear.h, compiled once for each instruction set.
 //
-// One operation does everything, Sweep() of sweep-inl.h: it walks the tokens of a block, adds b_t
-// v_t^T to a state and reads a_t from it. The forward is Sweep(a = phi(q), b = phi(k), v). The
+// One operation does everything, Sweep() of sweep-inl.h: it walks the tokens of a block, adds
+// b_t v_t^T to a state and reads a_t from it. The forward is Sweep(a = phi(q), b = phi(k), v). The
 // three gradients are the same sweep with permuted arguments, two of them from the end of the
 // sequence.
 #if defined(LINNET_KERNELS_CAUSAL_LINEAR_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -77,8 +77,8 @@ HWY_NOINLINE void Denominators(size_t tokens, size_t dp, Rows<const float> q, Ro
   SumEach(tokens, den, [&](size_t t) HWY_ATTR { return hn::Load(d, part + t * kLanes); });
 }
 
-// to_t = g_t (z + k_0 + .. + k_t): gradient of phi(q) through the denominators, whose gradients are
-// g.
+// to_t = g_t (z + k_0 + .. + k_t): gradient of phi(q) through the denominators, with
+// gradients g.
 HWY_NOINLINE void FromFront(size_t tokens, size_t dp, Rows<const float> k, Rows<const float> g,
                             float* HWY_RESTRICT z, float* HWY_RESTRICT to) {
   const F32 d;
@@ -226,8 +226,8 @@ struct BackwardRows {
   }
 };
 
-// Contribution of one part of the sequence to the backward sums: phi(q) g^T in strips, then g_den
-// phi(q).
+// Contribution of one part of the sequence to the backward sums: phi(q) g^T in strips, then
+// g_den phi(q).
 template <typename T>
 HWY_INLINE void BackwardSumsOf(const CausalLinearShape& shape, const CausalLinearOptions& options,
                                const CausalLinearBackwardArgsOf<T>& args, float* scratch, size_t n,

@@ -34,8 +34,8 @@ size_t SlotSize(const CausalLinearShape& shape) {
   return (2 * kKeptRows + kMaxBlock) * (dp + mp) + 3 * dp * mp + 2 * dp + 16;
 }
 
-// Index of a slot's first problem. If sequences differ in length, it is the first problem with at
-// least the slot's share of all tokens before it.
+// Index of a slot's first problem. For packed sequences it is the first problem with at least the
+// slot's share of all tokens before it.
 size_t FirstProblem(const CausalLinearShape& shape, const int64_t* offsets, size_t slot,
                     size_t slots) {
   const size_t problems = shape.batch * shape.heads;

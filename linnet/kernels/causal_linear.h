@@ -22,9 +22,9 @@
 // causal_linear_ref.h.
 //
 // Packed sequences: with `offsets` [N+1], sequences of different lengths lie one after the other
-// without padding. Sequence n is rows offsets[n] .. offsets[n+1] of tensors [T, H, D], where T =
-// offsets[N], offsets[0] = 0 and offsets never decrease. Batch strides and shape.length are then
-// not read.
+// without padding. Sequence n is rows offsets[n] .. offsets[n+1] of tensors [T, H, D], where
+// T = offsets[N], offsets[0] = 0 and offsets never decrease. Batch strides and shape.length are
+// then not read.
 //
 // Results do not depend, bit for bit, on the other sequences of a batch, padded or packed.
 // Exception: if batch x heads is 1 or 2 and there are no offsets, a sequence of more than 256
@@ -57,8 +57,7 @@ struct CausalLinearOptions {
 };
 
 // Floats of scratch for each slot, for forward and backward. The batch x heads problems are divided
-// among the slots (balanced by tokens if sequences differ in length), and the slots among threads
-// by parallel_for.
+// among the slots (packed sequences by their tokens), and the slots among threads by parallel_for.
 size_t CausalLinearScratch(const CausalLinearShape& shape);
 
 // Floats that the forward keeps for the backward: a denominator for each row and head, and the
@@ -97,7 +96,7 @@ void CausalLinearForward(const CausalLinearShape& shape, const CausalLinearOptio
 template <typename T>
 struct CausalLinearBackwardArgsOf {
   Strided<const T> q, k, v;           // the forward's inputs
-  Strided<const T> out, grad_out;     // [N, L, H, M]; out only where normalize is true
+  Strided<const T> out, grad_out;     // [N, L, H, M]; out is read only if normalize
   const float* kept = nullptr;        // the forward's
   const int64_t* lengths = nullptr;   // the forward's
   const int64_t* offsets = nullptr;   // the forward's

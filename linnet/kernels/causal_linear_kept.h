@@ -63,8 +63,8 @@ struct Kept {
     return PadTo16(shape.dim) * (PadTo16(shape.value_dim) + 1);
   }
 
-  // Index of the first segment of head 0 of sequence n. A sequence has at most length / kKeptRows +
-  // 1 segments.
+  // Index of the first segment of head 0 of sequence n. A sequence has at most
+  // length / kKeptRows + 1 segments.
   static size_t First(const CausalLinearShape& shape, const int64_t* offsets, size_t n) {
     if (!offsets) return n * Segments(shape.length);
     return static_cast<size_t>(offsets[n]) / kKeptRows + n;

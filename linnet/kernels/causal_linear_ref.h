@@ -69,8 +69,9 @@ class CausalLinearRef {
   const Vector& S() const { return s_; }
   const Vector& Z() const { return z_; }
 
-  // grad_out is [L * M]; grad_s [D * M] and grad_z [D]; empty means zero. The derivative d out_i /
-  // d (phi(q_i) . phi(k_j)), contracted with grad_out_i, is grad_out_i . (v_j - out_i) / den_i.
+  // grad_out is [L * M]; grad_s [D * M] and grad_z [D]; empty means zero.
+  // The derivative d out_i / d (phi(q_i) . phi(k_j)), contracted with grad_out_i, is
+  // grad_out_i . (v_j - out_i) / den_i.
   Vector GradQ(size_t i, const Vector& grad_out) const {
     Vector grad(d_);
     for (size_t j = 0; j <= i && j < valid_; ++j) {

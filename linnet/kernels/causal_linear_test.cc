@@ -466,8 +466,8 @@ TEST_P(CausalLinear, PackedSequencesEqualEachAlone) {
   }
 }
 
-// Masked rows do not contribute even if they hold NaN. Where no key is seen, out is zero, with eps
-// = 0 too.
+// Masked rows do not contribute even if they hold NaN. Where no key is seen, out is zero, with
+// eps = 0 too.
 TEST_P(CausalLinear, MaskedRowsMakeNoNan) {
   const CausalLinearShape shape{2, 40, 1, 5, 3};
   const Floats ones(2 * 40 * 5, 1.0f), nans(2 * 40 * 5, NAN);

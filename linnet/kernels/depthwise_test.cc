@@ -106,7 +106,7 @@ TEST_P(DepthwiseTest, GoesBack) {
         at = before + 0.5;
         const double up = loss();
         at = before - 0.5;
-        const double down = loss();  // linear: a wide difference is exact
+        const double down = loss();  // linear, so a wide difference is exact
         at = before;
         ASSERT_NEAR((*grads[part])[i], up - down, 2e-5) << part << " " << i;
       }

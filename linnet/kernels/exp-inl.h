@@ -1,5 +1,5 @@
-// e^x for the Highway bodies, where hn::Exp takes half as long again as it needs to: no subnormals,
-// and nothing above the largest exponent.
+// e^x for the Highway bodies, without subnormal results and without handling of overflow. hn::Exp
+// has both and takes half as long again.
 #if defined(LINNET_KERNELS_EXP_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINNET_KERNELS_EXP_INL_H_
 #undef LINNET_KERNELS_EXP_INL_H_
@@ -28,7 +28,7 @@ HWY_INLINE Vec Exp(Vec x) {
 #if HWY_TARGET == HWY_SCALAR
   x = hn::IfThenElse(hn::Lt(x, least), least, x);
 #else
-  x = hn::Max(least, x);  // in this order NaN stays
+  x = hn::Max(least, x);  // this operand order keeps NaN
 #endif
   const Vec shifted = hn::MulAdd(x, log2_e, round);
   const Vec f = hn::MulSub(x, log2_e, hn::Sub(shifted, round));

@@ -14,8 +14,9 @@ namespace linnet::kernels {
 float Largest(const float* x, size_t n);
 
 // Sum of out[i] = exp((x[i] - largest) scale) over x [n]. No x may exceed `largest`; scale > 0. For
-// x = -infinity the exponential is exactly 0. Otherwise its relative error is at most 2e-6 + 2e-7
-// a, with a = |x[i] - largest| scale, and it never falls below 1.6e-38. `out` [n] may be nullptr.
+// x = -infinity the exponential is exactly 0. Otherwise its relative error is at most
+// 2e-6 + 2e-7 a, with a = |x[i] - largest| scale, and it never falls below 1.6e-38. `out` [n] may
+// be nullptr.
 double ExpSum(const float* x, size_t n, float largest, float scale, float* out);
 
 }  // namespace linnet::kernels

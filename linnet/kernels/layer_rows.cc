@@ -11,8 +11,8 @@
 namespace linnet::kernels {
 namespace {
 
-// Measured (HACKING.md): with smaller blocks oneDNN's products run slower and the gradient sums are
-// touched more often; larger blocks gain nothing.
+// Measured (docs/decisions/025): with smaller blocks oneDNN's products run slower, and the gradient
+// sums are touched more often; larger blocks gain nothing.
 constexpr size_t kBlockBytes = 1 << 20;
 constexpr size_t kMinBlock = 32, kMaxBlock = 1024;
 

@@ -71,7 +71,7 @@ void LinearAttentionForward(const LinearAttentionShape& shape,
 template <typename T>
 struct LinearAttentionBackwardArgsOf {
   Strided<const T> q, k, v;           // the forward's inputs
-  Strided<const T> out, grad_out;     // [N, L, H, M]; out only where normalize is true
+  Strided<const T> out, grad_out;     // [N, L, H, M]; out is read only if normalize
   const float* kept = nullptr;        // the forward's
   const int64_t* lengths = nullptr;   // the forward's
   Strided<T> grad_q, grad_k, grad_v;  // all are written

@@ -170,8 +170,8 @@ TEST_P(LinearAttention, MatchesTheReferenceOverRaggedShapes) {
   }
 }
 
-// Masked keys do not contribute even if they hold NaN. Where no key is seen, out is zero, with eps
-// = 0 too.
+// Masked keys do not contribute even if they hold NaN. Where no key is seen, out is zero, with
+// eps = 0 too.
 TEST_P(LinearAttention, MaskedKeysMakeNoNan) {
   const LinearAttentionShape shape{2, 5, 70, 1, 5, 3};
   const std::array<Floats, 4> x = {Random(50, 1), Floats(700, NAN), Floats(420, NAN),

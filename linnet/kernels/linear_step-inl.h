@@ -350,7 +350,7 @@ HWY_INLINE void ReadHead(const HeadState<T>& state, const CausalLinearOptions& o
   }
   float scale = 1;
   if (options.normalize) {
-    // (Not two additions to `total` in a row: GCC 12 compiles those to something else at -O3.)
+    // One addition to `total` an iteration: GCC 12 at -O3 compiles two in a row to something else.
     Vec total = hn::Zero(d);
     ForPairs(state.fp, [&](size_t f, size_t u) HWY_ATTR {
       const Pair phi = LoadPair(phi_q + f, u), z = WholeZ(state, f, u);

@@ -48,8 +48,8 @@ struct LinearStepShape {
   size_t heads = 0, dim = 0, value_dim = 0;  // H, F, M
   bool narrow = false;
 
-  // Number of keys that are folded together. A larger number makes folds rarer and states larger: 2
-  // kB a head at F = M = 32, for both types.
+  // Number of keys that are folded together. A larger number makes folds rarer and states larger:
+  // 2 kB a head at F = M = 32, for both types.
   static constexpr size_t RecentKeys(bool narrow) { return narrow ? 16 : 8; }
   size_t RecentKeys() const { return RecentKeys(narrow); }
   // Number of waiting keys after one more position.

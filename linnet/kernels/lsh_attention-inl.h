@@ -76,7 +76,7 @@ static_assert(kLshKeys % kGrain == 0 && kGrain % kTileRows == 0 && kLshKeys % kT
 // sets of the cache.
 inline constexpr size_t kStride = kLshKeys + 16;
 
-// hn::Iota writes its lanes one by one.
+// A table, because hn::Iota fills its lanes one by one.
 alignas(64) inline constexpr uint32_t kIota[16] = {0, 1, 2,  3,  4,  5,  6,  7,
                                                    8, 9, 10, 11, 12, 13, 14, 15};
 
@@ -211,8 +211,8 @@ struct Queries {
         rounds(shape.rounds) {
     const size_t chunk = options.chunk, last = first + count;
     uint32_t chunk_of[kLshForwardQueries];
-    int32_t bucket[kLshForwardQueries];  // two entries a query
-    chunk_of[0] = 0, bucket[0] = 0;      // there is one
+    int32_t bucket[kLshForwardQueries];  // 2 x bucket
+    chunk_of[0] = 0, bucket[0] = 0;      // there is at least one query
     size_t c = first / chunk;
     for (size_t i = 0, next = (c + 1) * chunk; i < count; ++i) {
       if (first + i == next) ++c, next += chunk;
@@ -530,8 +530,9 @@ HWY_NOINLINE void PlaneProducts(size_t dim, const float* a, size_t stride, const
   Unrolled<kTileRows * 2>([&](auto i) HWY_ATTR { hn::Store(sum[i], d, to + i * kTileLanes); });
 }
 
-// Index of the first maximum of [x; -x] for a panel of positions, where x = q R with planes R [dim,
-// half]. With a NaN, the bucket is unspecified. tail: memory for planes that do not fill a tile.
+// Index of the first maximum of [x; -x] for a panel of positions, where x = q R with planes R
+// [dim, half]. With a NaN, the bucket is unspecified. tail: memory for planes that do not fill a
+// tile.
 HWY_NOINLINE void PanelBuckets(size_t dim, size_t half, const float* q, const float* planes,
                                float* HWY_RESTRICT tail, int32_t* HWY_RESTRICT buckets) {
   const F32 d;

@@ -73,7 +73,7 @@ class DenseRows {
       : next_(reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(memory) + 63) &
                                        ~uintptr_t{63})) {}
 
-  // Floats for the rows of q, v and out, and of their gradients.
+  // Floats for the rows of q, v and three gradients; the forward needs only q, v and out.
   static size_t Needed(const LshAttentionShape& shape) {
     return shape.length * (2 * Stride(shape.dim) + 3 * Stride(shape.value_dim)) + 16;
   }

@@ -13,8 +13,8 @@
 //                       {scratch.data(), slots}, parallel_for);
 //
 // Queries and keys are shared: k = q / max(|q|, 1e-12). For each batch element and head, over the
-// lengths[n] positions of sequence n, with x_r = [q R_r; -q R_r] for each round's planes R_r [D,
-// buckets / 2]:
+// lengths[n] positions of sequence n, with x_r = [q R_r; -q R_r] for each round's planes R_r
+// [D, buckets / 2]:
 //
 //   bucket_r(i) = index of the first maximum of x_r,i        (0 if buckets = 1)
 //   place_r(i)  = rank of i in a stable sort by bucket;  chunk_r(i) = place_r(i) / chunk
@@ -62,8 +62,8 @@ struct LshAttentionOptions {
 // depends on D, M and the number of buckets alone.
 size_t LshAttentionScratch(const LshAttentionShape& shape, const LshAttentionOptions& options);
 
-// Sizes of the buffers that the forward writes and the backward reads: the sorted places of each
-// position (two numbers a round, 2 N H R L), and three floats a position (3 N H L).
+// Sizes of the buffers that the forward writes and the backward reads: places and codes (two
+// numbers a position and round, 2 N H R L), and three floats a position (3 N H L).
 size_t LshAttentionPlaces(const LshAttentionShape& shape);
 size_t LshAttentionSums(const LshAttentionShape& shape);
 
@@ -71,11 +71,11 @@ struct LshAttentionForwardArgs {
   Strided<const float> q;         // [N, L, H, D]
   Strided<const float> v;         // [N, L, H, M]
   Strided<float> out;             // [N, L, H, M]
-  const float* planes = nullptr;  // [R, D, buckets / 2], dense; not read where buckets = 1
+  const float* planes = nullptr;  // [R, D, buckets / 2], dense; not read if buckets = 1
   // Optional, [N]: number of positions of each sequence, clamped to 0 .. L.
   const int64_t* lengths = nullptr;
-  // Written: the position at each place, [N, H, R, L], and 2 bucket + chunk of each position, [N,
-  // H, L, R].
+  // Written: the position at each place, [N, H, R, L], and 2 bucket + chunk of each position,
+  // [N, H, L, R].
   int32_t* places = nullptr;
   float* sums = nullptr;
 };

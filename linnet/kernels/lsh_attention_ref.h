@@ -21,7 +21,7 @@ namespace linnet::kernels {
 // The bucket of a row under one round's planes [D, half], and the margin of that choice.
 struct LshBucketRef {
   size_t bucket = 0;
-  double margin = 0;  // over the next largest of [q R; -q R]
+  double margin = 0;  // lead over the second largest of [q R; -q R]
 
   LshBucketRef(const double* q, const float* planes, size_t dim, size_t half) {
     if (half == 0) return;

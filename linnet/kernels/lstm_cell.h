@@ -26,9 +26,9 @@ struct LstmCellForwardArgs {
 };
 void LstmCellForward(size_t rows, size_t hidden, const LstmCellForwardArgs& args);
 
-// gates: as left by the forward. grad_out [rows, H]: the whole gradient of out. grad_cell [rows,
-// H]: the gradient of cell from later steps, replaced by the gradient of cell_before. grad_gates
-// [rows, 4 H]: the gradient of the sums that the forward received; may be gates.
+// gates: as left by the forward. grad_out [rows, H]: the whole gradient of out. grad_cell
+// [rows, H]: the gradient of cell from later steps, replaced by the gradient of cell_before.
+// grad_gates [rows, 4 H]: the gradient of the sums that the forward received; may be gates.
 struct LstmCellBackwardArgs {
   const float* gates = nullptr;
   const float* cell_before = nullptr;

@@ -54,7 +54,7 @@ void Int8Activations(size_t rows, size_t in, const float* x, size_t x_stride, co
     ForVectors(in, [&](size_t i, size_t used)
                        HWY_ATTR { most = hn::Max(most, hn::Abs(LoadScaled(x, factor, i, used))); });
     const float largest = hn::GetLane(hn::MaxOfLanes(d, most));
-    // If a row's scale has no normal inverse, the row counts as zero.
+    // A row too small for a normal scale counts as zero.
     const bool none = !(largest > 127 * 1.2e-38f) || !std::isfinite(largest);
     to.scale[r] = none ? 0.0f : largest / 127.0f;
     const Vec inverse = hn::Set(d, none ? 0.0f : 127.0f / largest);

@@ -2,7 +2,7 @@
 // linear.h's bytes, and at two to sixteen times its speed on processors with dot products for these
 // types (VNNI, AVX512-BF16, AMX).
 //
-//   for (size_t o = 0; o < out; ++o) {                            // once: a scale an output
+//   for (size_t o = 0; o < out; ++o) {                            // once; one scale per output
 //     scale[o] = QuantizeWeights(in, &weight[o * in], &value[o * in]);
 //   }
 //   AlignedBuffer<std::byte> packed(PackedNarrowSize(NarrowType::kInt8, in, out));

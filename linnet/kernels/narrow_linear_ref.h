@@ -17,8 +17,8 @@ inline double RoundedToBFloat16(float x) {
   return std::bit_cast<float>((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u);
 }
 
-// A row of n numbers after rounding to int8: value * scale, where scale is the largest magnitude /
-// 127.
+// A row of n numbers after rounding to int8: value * scale, where scale is the largest
+// magnitude / 127.
 inline std::vector<double> Int8RowRef(size_t n, const float* x) {
   float most = 0;
   for (size_t i = 0; i < n; ++i) most = std::max(most, std::abs(x[i]));

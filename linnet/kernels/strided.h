@@ -2,7 +2,7 @@
 //
 //   Strided<const float> q = RowMajor(data, length, heads, dim);     // [N, L, H, D]
 //   const float* row = q.At(n, l, h);
-//   Scratch scratch{memory.data(), slots};                           // memory of slots x a size
+//   Scratch scratch{memory.data(), slots};                           // memory: slots x size floats
 #ifndef LINNET_KERNELS_STRIDED_H_
 #define LINNET_KERNELS_STRIDED_H_
 

@@ -4,9 +4,9 @@
 //   s += b_t v_t^T,  out_t += a_t s      for t in order
 //
 // A slice of the state (kRows x 2 vectors) stays in registers for a whole block of tokens. This
-// divides the plain recurrence's memory traffic for the state by the tokens of a block. At D = M =
-// 32 it also needs fewer operations than the masked products of a chunked form: 4 D M a token
-// against 4 D M + 2 C (D + M) for chunks of C.
+// divides the plain recurrence's memory traffic for the state by the tokens of a block. At
+// D = M = 32 it also needs fewer operations than the masked products of a chunked form: 4 D M a
+// token against 4 D M + 2 C (D + M) for chunks of C.
 #if defined(LINNET_KERNELS_SWEEP_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINNET_KERNELS_SWEEP_INL_H_
 #undef LINNET_KERNELS_SWEEP_INL_H_
@@ -111,7 +111,7 @@ class Ahead {
   bool far_ = false;
 };
 
-// What a sweep does with the state.
+// The steps of a sweep at each token.
 enum class Pass {
   kBoth,    // add a token to it, then read it
   kUpdate,  // add only
@@ -259,9 +259,9 @@ HWY_INLINE void ForStrips(size_t rows, size_t columns, const Body& body) {
   }
 }
 
-// For the tokens of a block in order: s [rows, columns] += b_t v_t^T, out_t (+)= a_t s, and to_t =
-// finished out_t. `set` replaces out_t instead of adding to it. rows and columns are padded; s is
-// aligned.
+// For the tokens of a block in order: s [rows, columns] += b_t v_t^T, out_t (+)= a_t s, and
+// to_t = finished out_t. `set` replaces out_t instead of adding to it. rows and columns are padded;
+// s is aligned.
 template <Pass kPass = Pass::kBoth>
 HWY_INLINE void Sweep(const Operands& x, size_t rows, size_t columns, bool set, float* s,
                       Ahead& ahead) {
