@@ -1,5 +1,5 @@
-// C = A B (+ bias) for matrices that change at every call, in fp32 or bf16, through oneDNN. No
-// other header depends on oneDNN.
+// C = A B (+ bias) for matrices that change at every call, in fp32 or from bf16, through oneDNN.
+// No other header depends on oneDNN.
 //
 //   // y = x W^T + b: x [rows, in] and W [out, in] in bf16, b and y in fp32
 //   MatMul({.m = rows, .n = out, .k = in}, {x, MatType::kBf16},

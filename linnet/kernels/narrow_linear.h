@@ -88,7 +88,7 @@ NarrowRows RowsFrom(const NarrowRows& rows, size_t first, size_t in);
 
 // Converts x [rows, in], rows x_stride floats apart, into `to`. Multiplies each input by its factor
 // [in] first, unless null. int8: the scale is the largest magnitude / 127. A row with numbers that
-// are not finite gives unspecified results.
+// are not finite gives useless results.
 void NarrowActivations(size_t rows, size_t in, const float* x, size_t x_stride, const float* factor,
                        const NarrowRows& to);
 

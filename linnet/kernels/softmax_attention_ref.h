@@ -1,7 +1,7 @@
 // Reference for softmax_attention.h in plain double precision, for one head, with the full L x S
 // matrix.
 //
-//   SoftmaxAttentionRef head({.queries = L, .keys = S, ...}, options, q, k, v, valid);  // in double
+//   SoftmaxAttentionRef head({.queries = L, .keys = S, ...}, options, q, k, v, valid); // in double
 //   head.Out(i)              // [M]
 //   head.Log2Sum(i)
 //   head.GradQ(i, grad_out)  // [D], for the loss sum(out * grad_out)

@@ -176,8 +176,8 @@ HWY_INLINE void SweepSlice(const Operands& x, size_t row, size_t column, float* 
       if (kPass == Pass::kUpdate) continue;
       out_t[c] = kFirst ? hn::Zero(d) : hn::LoadU(d, out + c * kLanes);
     }
-    // With AVX-512, each multiply-add broadcasts a from memory by itself, instead of sharing a
-    // register between both vectors: fewer instructions, and 8% less time.
+    // With AVX-512, each multiply-add broadcasts `a` from its own memory operand instead of sharing
+    // a register between both vectors: fewer instructions, and 8% less time.
     const float* again = a;
     if (HWY_TARGET == HWY_AVX3) HidePointer(again);
     HWY_UNROLL(8)

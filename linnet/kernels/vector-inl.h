@@ -81,8 +81,8 @@ HWY_INLINE void ForVectors(size_t n, Body body) {
   for (size_t i = 0; i < n; i += lanes) body(i, std::min(lanes, n - i));
 }
 
-// Returns the same address, hidden from the compiler, so that it loads again instead of keeping a
-// value in a register.
+// Leaves `at` unchanged but hides that from the compiler, so that it loads again instead of
+// keeping a value in a register.
 HWY_INLINE void HidePointer(const float*& at) {
 #if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
   asm("" : "+r"(at));

@@ -1,6 +1,6 @@
-// Every operation here has two forms: a fused one over kernels/, for fp32 on the CPU, and a plain
-// one composed of libtorch's own operations, for any device and type. The tensors decide which form
-// runs; tests and benchmarks can request the plain one.
+// Every operation here has two forms: a fused one over kernels/, for fp32 (linear attention: also
+// bf16) on the CPU, and a plain one composed of libtorch's own operations, for any device and type.
+// The tensors decide which form runs; tests and benchmarks can request the plain one.
 //
 //   const Tensor fused = Linear(x, weight, bias, Precision::kFp32);
 //   PlainGuard plain;
