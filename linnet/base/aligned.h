@@ -1,5 +1,5 @@
-// A cache-line-aligned, zero-initialised array of a plain type. Moves, never copies by accident:
-// a copy of a state or of weights is megabytes, so it has a name.
+// A cache-line-aligned, zero-initialized array of a plain type. Movable; copies need an explicit
+// Copy(), because a copy of a state or of weights is megabytes.
 //
 //   AlignedBuffer<float> scratch(rows * cols);
 //   AlignedBuffer<float> twin = scratch.Copy();
@@ -23,7 +23,8 @@ inline constexpr size_t kCacheLine = 64;
 // The smallest multiple of `step` that is at least `n`.
 constexpr size_t RoundUp(size_t n, size_t step) { return (n + step - 1) / step * step; }
 
-// Large arrays ask for pages of this size: a batch of states lies on thousands of the usual 4 kB.
+// Large arrays request pages of this size: a batch of states spans thousands of the usual 4 kB
+// pages.
 inline constexpr size_t kHugePage = size_t{2} << 20;
 
 template <typename T>

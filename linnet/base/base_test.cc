@@ -34,11 +34,12 @@ TEST(AlignedBuffer, IsAlignedZeroedAndCopiesByName) {
   EXPECT_EQ(b[7], 3);
   AlignedBuffer<float> c = std::move(a);
   EXPECT_EQ(c[7], 4);
-  EXPECT_EQ(a.size(), 0u);  // NOLINT: the moved-from state is promised
+  EXPECT_EQ(a.size(), 0u);  // NOLINT: the moved-from state is specified
 }
 
-// Fingerprints of models, saved states and kept prompts stand on it: other values forget them all. These are of
-// the definition written out elsewhere.
+// Fingerprints of models, saved states and kept prompts depend on these values: changing them would
+// invalidate all of these. The expected values come from an independent implementation of the
+// definition.
 TEST(Hash, StaysAsItIs) {
   std::string text;
   for (char c = 0; c < 71; ++c) text += c;
@@ -131,7 +132,7 @@ TEST(ThreadPool, RethrowsAndStaysUsable) {
   EXPECT_EQ(ran, 2);
 }
 
-// Sleeping workers must wake: the pool is left idle for longer than it spins.
+// Sleeping workers must wake: the pool idles for longer than it spins.
 TEST(ThreadPool, WakesAfterIdling) {
   ThreadPool pool(2);
   std::atomic<int> ran{0};
@@ -190,7 +191,7 @@ TEST(Utf8, GoesThereAndBack) {
       EXPECT_FALSE(NextCodePoint(text, cut)) << cut;
     }
   }
-  // Overlong, surrogates, beyond the end, and bytes that begin nothing.
+  // Overlong forms, surrogates, values beyond the end, and bytes that begin no sequence.
   for (const char* bad :
        {"\xc0\x80", "\xc1\xbf", "\xe0\x9f\xbf", "\xf0\x8f\xbf\xbf", "\xed\xa0\x80",
         "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xff", "\x80", "\xe6\xb5"}) {

@@ -1,4 +1,4 @@
-// A file that is built into a program (cmake/embed_files.cmake).
+// A file embedded in a program (cmake/embed_files.cmake).
 #ifndef LINNET_BASE_EMBEDDED_FILE_H_
 #define LINNET_BASE_EMBEDDED_FILE_H_
 

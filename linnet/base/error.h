@@ -1,4 +1,4 @@
-// Errors: what went wrong, where, and what to do about it, in one line.
+// Errors: the failure, its location and the remedy, in one line.
 //
 //   throw InputError(path, ": truncated at byte ", n, "; download the file again");
 //
@@ -12,7 +12,7 @@
 
 namespace linnet {
 
-// Concatenates anything that streams: StrCat("layer ", 3, ": ", 0.5).
+// Concatenates anything streamable: StrCat("layer ", 3, ": ", 0.5).
 template <typename... Parts>
 std::string StrCat(const Parts&... parts) {
   std::ostringstream out;
@@ -23,8 +23,8 @@ std::string StrCat(const Parts&... parts) {
 class Error : public std::runtime_error {
  public:
   enum class Kind {
-    kInput,    // bad usage, bad file, bad setting: the user can mend it (exit code 2)
-    kRuntime,  // something failed while working: a full disk, a NaN (exit code 1)
+    kInput,    // bad usage, bad file, bad setting: the user can fix it (exit code 2)
+    kRuntime,  // a failure during work: a full disk, a NaN (exit code 1)
   };
   Error(Kind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}
   Kind kind() const { return kind_; }

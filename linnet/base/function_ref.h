@@ -1,5 +1,5 @@
-// A non-owning reference to a callable: what kernels take for callbacks, so that passing a lambda
-// allocates nothing. The callable must outlive the call it is passed to.
+// A non-owning reference to a callable, for kernel callbacks: passing a lambda allocates nothing.
+// The callable must outlive the call it is passed to.
 //
 //   void Each(FunctionRef<void(int)> f) { f(1); }
 //   Each([&](int i) { sum += i; });

@@ -1,4 +1,4 @@
-// A fast hash that tells bytes apart that were not made to deceive (for those: io/sha256.h).
+// A fast hash for data that is not adversarial (for adversarial data see io/sha256.h).
 //
 //   const uint64_t both = Hash(std::as_bytes(std::span(b)), Hash(std::as_bytes(std::span(a))));
 //   HashDigits(both);   // "1f0a..."
@@ -12,11 +12,11 @@
 
 namespace linnet {
 
-// Another hash for each `seed`: that of other bytes, say, which then count too (though not as if they were
-// one string). The same on every machine of the same byte order.
+// Each `seed` gives another hash. With the hash of other bytes as the seed, those bytes count too
+// (but differently from one concatenated string). Equal on all machines of the same byte order.
 uint64_t Hash(std::span<const std::byte> bytes, uint64_t seed = 0);
 
-std::string HashDigits(uint64_t hash);  // 16 of base 16, lower case
+std::string HashDigits(uint64_t hash);  // 16 hexadecimal digits, lower case
 
 }  // namespace linnet
 

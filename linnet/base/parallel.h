@@ -1,4 +1,4 @@
-// How a kernel is told to use threads: it never owns any, it is handed a ParallelFor by its caller.
+// The threading interface of kernels: a kernel owns no threads; its caller passes a ParallelFor.
 //
 //   void Scale(float* x, size_t n, ParallelFor parallel_for) {
 //     parallel_for(n, [&](size_t begin, size_t end) { ... });
@@ -6,8 +6,8 @@
 //   Scale(x, n, SerialFor);                        // one thread
 //   Scale(x, n, [&](size_t n, RangeBody body) { pool.For(n, body); });
 //
-// The body is called on disjoint ranges that together cover [0, count), each index exactly once, in
-// any order and on any thread; kernels are written so that the result does not depend on the cut.
+// Calls the body on disjoint ranges that together cover [0, count), in any order and on any thread.
+// Kernels are written so that the result does not depend on the split.
 #ifndef LINNET_BASE_PARALLEL_H_
 #define LINNET_BASE_PARALLEL_H_
 

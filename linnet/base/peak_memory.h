@@ -1,4 +1,4 @@
-// The most memory that this process held, and what the machine has left.
+// Peak memory of this process, and available memory of the machine.
 //
 //   ResetPeakMemory();
 //   Work();
@@ -10,15 +10,15 @@
 
 namespace linnet {
 
-// The largest resident set since the process began, or since the last reset, in bytes. Counts nothing
-// of the program that started this one, as getrusage() does.
+// The largest resident set in bytes since the process began or since the last reset. Unlike
+// getrusage(), does not count the program that started this one.
 int64_t PeakMemory();
 
-// Begins to measure anew, where the kernel lets it.
+// Restarts the measurement, if the kernel supports it.
 void ResetPeakMemory();
 
-// What may still be taken before the machine (or the group that this process belongs to) has no more,
-// in bytes; 0 where the kernel does not say.
+// Bytes that can still be allocated before the machine (or this process's control group) runs out;
+// 0 if the kernel does not say.
 int64_t AvailableMemory();
 
 }  // namespace linnet

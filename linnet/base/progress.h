@@ -5,7 +5,7 @@
 //   while (...) progress.Update(StrCat("step ", step));   // shows at most a few times a second
 //   progress.Finish("done");
 //
-// The caller owns the stream; nothing here decides to print by itself.
+// The caller owns the stream and decides whether to print.
 #ifndef LINNET_BASE_PROGRESS_H_
 #define LINNET_BASE_PROGRESS_H_
 
@@ -21,10 +21,10 @@ class ProgressLine {
   ProgressLine(std::ostream& out, bool in_place) : out_(out), in_place_(in_place) {}
   ~ProgressLine();
 
-  // Whether the next Update() would show; lets callers skip building the text.
+  // Whether the next Update() would be shown; lets callers skip building the text.
   bool Due() const;
   void Update(const std::string& text);
-  // Shows a line that stays: a milestone (a checkpoint, a validation), or the end.
+  // Shows a permanent line: a milestone (a checkpoint, a validation), or the end.
   void Finish(const std::string& text);
 
  private:
@@ -32,7 +32,7 @@ class ProgressLine {
   std::ostream& out_;
   const bool in_place_;
   Clock::time_point shown_{};
-  size_t width_ = 0;  // of the line now standing
+  size_t width_ = 0;  // of the current line
 };
 
 class Stopwatch {

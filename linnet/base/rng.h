@@ -5,8 +5,8 @@
 //   float u = rng.Uniform();              // in (0, 1)
 //   Philox later(seed, sequence_id, k);   // the same sequence from its k-th block of four draws
 //
-// Two streams of one seed never meet, so what one sequence of a batch draws does not depend on its
-// company; and a generator's whole state is four integers, so a checkpoint can hold it.
+// Two streams of one seed never overlap, so the draws of one sequence do not depend on the rest of
+// its batch. A generator's whole state is four integers, so a checkpoint can hold it.
 #ifndef LINNET_BASE_RNG_H_
 #define LINNET_BASE_RNG_H_
 
@@ -53,7 +53,7 @@ class Philox {
     return static_cast<uint32_t>(product >> 32);
   }
 
-  // Standard normal (Box-Muller; one of the pair is thrown away to keep the state small).
+  // Standard normal (Box-Muller; discards one of the pair to keep the state small).
   float Normal() {
     const float radius = std::sqrt(-2.0f * std::log(Uniform()));
     return radius * std::cos(6.283185307f * Uniform());
@@ -81,7 +81,7 @@ class Philox {
   int used_ = 4;
 };
 
-// A uniformly random order of 0 .. n-1 (Fisher-Yates), the same for the same generator.
+// A uniformly random permutation of 0 .. n-1 (Fisher-Yates), determined by the generator.
 inline std::vector<uint32_t> RandomPermutation(uint32_t n, Philox rng) {
   std::vector<uint32_t> order(n);
   std::iota(order.begin(), order.end(), 0u);

@@ -24,7 +24,7 @@ inline void Pause() {
 #endif
 }
 
-// Waits until `value` differs from `old`: spins briefly, then sleeps. Whether it slept.
+// Waits until `value` differs from `old`: spins briefly, then sleeps. Returns whether it slept.
 bool AwaitChange(const std::atomic<uint32_t>& value, uint32_t old) {
   for (int i = 0; i < kSpins; ++i) {
     if (value.load(std::memory_order_acquire) != old) return false;

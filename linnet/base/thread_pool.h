@@ -1,14 +1,14 @@
-// A fixed team of threads that runs one body at a time, for the engine: work is split statically,
-// barriers spin for a few microseconds and then sleep, so a step of some tens of microseconds loses
-// nothing to the kernel and an idle engine burns nothing.
+// A fixed set of threads that runs one body at a time, for the engine. Work is split statically.
+// Barriers spin for a few microseconds and then sleep, so a step of some tens of microseconds loses
+// no time to the kernel, and an idle engine uses no processor time.
 //
 //   ThreadPool pool(2);
 //   pool.Run([&](int worker) { ...; pool.Barrier(); ...; });   // worker = 0 .. size() - 1
 //   pool.For(n, [&](size_t begin, size_t end) { ... });        // a ParallelFor
 //
-// The caller takes part as worker 0, so a pool of one starts no thread. An exception thrown by a
-// body is rethrown to the caller of Run() (a body that uses Barrier() must not throw between its
-// barriers). Run() and For() may be called from one thread at a time and do not nest.
+// The caller takes part as worker 0, so a pool of size 1 starts no thread. An exception in a body
+// is rethrown to the caller of Run() (a body that uses Barrier() must not throw between its
+// barriers). Call Run() and For() from one thread at a time; they do not nest.
 #ifndef LINNET_BASE_THREAD_POOL_H_
 #define LINNET_BASE_THREAD_POOL_H_
 
@@ -38,14 +38,14 @@ class ThreadPool {
   // Calls body(worker) once on every worker and returns when all are done.
   void Run(FunctionRef<void(int worker)> body);
 
-  // Cuts [0, count) into size() ranges whose lengths differ by at most one.
+  // Splits [0, count) into size() ranges whose lengths differ by at most one.
   void For(size_t count, RangeBody body);
 
-  // Inside Run(): waits until every worker is here.
+  // Inside Run(): waits until every worker has arrived.
   void Barrier();
 
-  // Barriers passed so far, and how often a worker gave up spinning at one and slept: of which there
-  // are many where others run on these processors. Both wrap around.
+  // Number of barriers passed, and number of times a worker stopped spinning at one and slept. Many
+  // sleeps indicate that other work uses these processors. Both wrap around.
   struct Waits {
     uint32_t barriers, sleeps;
   };
@@ -56,7 +56,7 @@ class ThreadPool {
 
  private:
   void WorkerLoop(int worker);
-  void Stop();  // ends and joins the threads there are
+  void Stop();  // ends and joins the running threads
 
   const int size_;
   std::vector<std::thread> threads_;

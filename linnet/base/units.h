@@ -1,4 +1,4 @@
-// Numbers as people read and write them.
+// Human-readable numbers: formatting and parsing.
 //
 //   FormatSeconds(3725) == "1h02m"
 //   FormatCount(1234567) == "1.23M"

@@ -1,4 +1,4 @@
-// UTF-8 as Unicode has it: no overlong forms, no surrogates, nothing above U+10FFFF.
+// Strict UTF-8: no overlong forms, no surrogates, nothing above U+10FFFF.
 //
 //   for (size_t at = 0; at < text.size();) {
 //     const std::optional<CodePoint> next = NextCodePoint(text, at);
@@ -17,20 +17,20 @@ namespace linnet {
 
 struct CodePoint {
   char32_t value;
-  size_t bytes;  // that it takes
+  size_t bytes;  // encoded size
 };
 
-// The code point at text[at], at < text.size(); none where there is no whole, valid one.
+// The code point at text[at], at < text.size(); nullopt if there is no complete, valid one.
 std::optional<CodePoint> NextCodePoint(std::string_view text, size_t at);
 
 // Appends a code point; value must be one (not a surrogate, at most U+10FFFF).
 void AppendUtf8(char32_t value, std::string& text);
 
-// Whether a text may stand on a terminal and in a page as it is: valid, without control characters and
-// without those that turn the direction of what follows.
+// Whether a text is safe to show on a terminal and in a page: valid, without control characters and
+// without characters that change the direction of the text after them.
 bool IsPrintable(std::string_view text);
 
-// The text with a '?' for each byte or character that keeps it from being so.
+// The text with '?' in place of each byte or character that is not printable.
 std::string Printable(std::string_view text);
 
 }  // namespace linnet

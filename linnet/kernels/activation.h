@@ -1,4 +1,4 @@
-// The activations of a feed-forward block, in place or, for training, with their derivative.
+// Activations of a feed-forward block: in place, out of place, and backward.
 //
 //   Activate(Activation::kGelu, hidden.size(), hidden.data());
 #ifndef LINNET_KERNELS_ACTIVATION_H_
@@ -15,21 +15,21 @@ enum class Activation {
   kGelu,  // x Phi(x) with the normal distribution's Phi, exact (no tanh): within 1e-7 (1 + |x|)
 };
 
-// Applies it to x [n], any address. NaNs stay NaNs.
+// Replaces x [n] (any alignment) by act(x). NaNs stay NaNs.
 void Activate(Activation activation, size_t n, float* x);
 
 // out = act(x), computed in fp32; out [n] may be x.
 void Activate(Activation activation, size_t n, const float* x, float* out);
 void Activate(Activation activation, size_t n, const BFloat16* x, BFloat16* out);
 
-// The way back through rows of act(x): x [rows, columns] is what the forward had.
+// Backward through act(x); x [rows, columns] is the forward's input.
 template <typename T>  // float or BFloat16
 struct ActivationBackwardArgs {
   const T* x = nullptr;
   const float* grad_out = nullptr;  // [rows, columns]
-  T* out = nullptr;                 // act(x) again, for the gradient of the product that follows
-  T* grad = nullptr;                // grad_out * act'(x); may be grad_out where T is float
-  float* column_sums = nullptr;     // [columns]: the sums of grad are added to it
+  T* out = nullptr;                 // act(x), recomputed for the gradient of the next product
+  T* grad = nullptr;                // grad_out * act'(x); may be grad_out if T is float
+  float* column_sums = nullptr;     // [columns]: the column sums of grad are added to it
 };
 void ActivateBackward(Activation activation, size_t rows, size_t columns,
                       const ActivationBackwardArgs<float>& args);

@@ -1,4 +1,4 @@
-// The plain double-precision twin of activation.h.
+// Reference for activation.h: plain double precision.
 #ifndef LINNET_KERNELS_ACTIVATION_REF_H_
 #define LINNET_KERNELS_ACTIVATION_REF_H_
 

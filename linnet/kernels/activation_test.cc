@@ -40,8 +40,8 @@ TEST_P(ActivationTest, MatchesTheReference) {
   }
 }
 
-// The way back in both types: act(x), its derivative (against differences of the reference) and
-// the sums over rows.
+// The backward in both types: act(x), its derivative (against differences of the reference) and the
+// column sums.
 template <typename T>
 void ExpectBackward(Activation activation, double tolerance, const std::function<T(float)>& to,
                     const std::function<float(T)>& from) {

@@ -12,7 +12,7 @@ namespace linnet::kernels {
 // With g = gradient_scale * gradient:
 //   m = beta1 m + (1 - beta1) g
 //   v = beta2 v + (1 - beta2) g^2
-//   p = decay p - step m / (root_scale sqrt(v) + eps), or decay p - step m where not adaptive
+//   p = decay p - step m / (root_scale sqrt(v) + eps), or decay p - step m if not adaptive
 struct AdamStep {
   float beta1 = 0.9f, beta2 = 0.999f;
   float gradient_scale = 1;
@@ -23,13 +23,13 @@ struct AdamStep {
   bool adaptive = true;
 };
 
-// p, m and v [n] are replaced. Any addresses; each element by itself, so any cut into pieces gives
-// the same bits.
+// Updates p, m and v [n] in place. Any alignment. Elements are independent of each other, so
+// splitting the arrays gives the same bits.
 void AdamUpdate(size_t n, const AdamStep& step, const float* gradient, float* p, float* m,
                 float* v);
 
-// The sum of squares of x [n]: runs of 1,024 in float, the runs in double. Infinite where a run's sum
-// is more than a float holds.
+// Sum of the squares of x [n], in runs of 1,024 in float, the runs added in double. Infinite if the
+// sum of a run overflows float.
 double SquaredNorm(size_t n, const float* x);
 
 }  // namespace linnet::kernels

@@ -32,7 +32,7 @@ TEST_P(AdamTest, MatchesItsEquations) {
                           .adaptive = adaptive};
       Philox rng(1, n);
       std::vector<float> g, p, m, v;
-      for (size_t i = 0; i <= n; ++i) {  // one behind the end, to be left alone
+      for (size_t i = 0; i <= n; ++i) {  // one element beyond the end, which must not change
         g.push_back(rng.Normal()), p.push_back(rng.Normal()), m.push_back(rng.Normal());
         v.push_back(rng.Uniform());
       }

@@ -1,7 +1,7 @@
-// What the blocked attentions (softmax_attention-inl.h, lsh_attention-inl.h) are made of: tiles of kRows x 2
-// vectors of sums that stay in registers while the dimension that is summed over passes, with a number of `a`
-// spread over the lanes for each row, times two vectors of `b` from a panel (its rows are kTileWidth wide and
-// lie one behind the other). How many rows suit is for each attention to say.
+// Building blocks of the blocked attentions (softmax_attention-inl.h, lsh_attention-inl.h). A tile
+// of kRows x 2 vectors of sums stays in registers over the whole summed dimension: for each row,
+// one number of `a`, broadcast over the lanes, times two vectors of `b` from a panel. A panel's
+// rows are kTileWidth wide and contiguous. Each attention chooses its number of rows.
 #if defined(LINNET_KERNELS_ATTENTION_TILES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINNET_KERNELS_ATTENTION_TILES_INL_H_
 #undef LINNET_KERNELS_ATTENTION_TILES_INL_H_
@@ -31,16 +31,16 @@ inline constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
 constexpr size_t TileWidths(size_t n) { return RoundUp(n, kTileWidth); }
 
-// max(x, low), but NaN where x is.
+// max(x, low), but NaN if x is NaN.
 HWY_INLINE Vec AtLeast(Vec x, Vec low) {
 #if HWY_TARGET == HWY_SCALAR
   return hn::IfThenElse(hn::Lt(x, low), low, x);
 #else
-  return hn::Max(low, x);  // x86 gives the second where one is NaN
+  return hn::Max(low, x);  // x86 returns the second operand if one is NaN
 #endif
 }
 
-// min(x, high), but NaN where x is.
+// min(x, high), but NaN if x is NaN.
 HWY_INLINE Vec AtMost(Vec x, Vec high) {
 #if HWY_TARGET == HWY_SCALAR
   return hn::IfThenElse(hn::Gt(x, high), high, x);
@@ -49,9 +49,9 @@ HWY_INLINE Vec AtMost(Vec x, Vec high) {
 #endif
 }
 
-// x[i] = 2^x[i] for x <= 126, 0 from -127 down, NaN for NaN: the largest relative error is some 2e-7
-// as long as the result is normal. One alone is a long chain; several side by side keep the
-// multipliers busy.
+// x[i] = 2^x[i] for x <= 126; 0 from -127 down; NaN for NaN. The relative error is at most about
+// 2e-7 while the result is normal. One evaluation is a long dependency chain; several side by side
+// keep the multipliers busy.
 template <size_t kCount>
 HWY_INLINE void Exp2(Vec (&x)[kCount]) {
   const F32 d;
@@ -67,8 +67,8 @@ HWY_INLINE void Exp2(Vec (&x)[kCount]) {
   const Vec magic = hn::Set(d, 12582912.0f);
   each([&](auto i) HWY_ATTR { shifted[i] = hn::Add(x[i], magic); });
   each([&](auto i) HWY_ATTR { x[i] = hn::Sub(x[i], hn::Sub(shifted[i], magic)); });
-  // The minimax polynomial of degree 5 over [-1/2, 1/2] that is 1 at 0 (9.2e-8): at -127 the sum of
-  // exponents below is then all zeros.
+  // The minimax polynomial of degree 5 over [-1/2, 1/2] that is 1 at 0 (9.2e-8). At -127 the
+  // exponents added below then give all zero bits.
   each([&](auto i) HWY_ATTR { p[i] = hn::Set(d, 0x1.5bba28p-10f); });
   horner(0x1.3cea9p-7f);
   horner(0x1.c6b752p-5f);
@@ -98,7 +98,7 @@ HWY_INLINE void MulAddTile(size_t count, const float* HWY_RESTRICT a, const floa
   }
 }
 
-// The same from sums that load(r, v) gives, handed to store(r, v, sum).
+// The same, starting from the sums load(r, v) and passing the results to store(r, v, sum).
 template <size_t kRows, size_t kVectors, size_t kAcross, size_t kAlong, class LoadSum,
           class StoreSum>
 HWY_INLINE void SumTile(size_t count, const float* a, const float* b, LoadSum load,
@@ -113,8 +113,8 @@ HWY_INLINE void SumTile(size_t count, const float* a, const float* b, LoadSum lo
   });
 }
 
-// to[r, j] = a_r . b_j for the rows of a (in panels `a_panel` floats apart) and kVectors of keys (of a
-// transposed panel); rows of `to` lie kStride apart.
+// to[r, j] = a_r . b_j for the rows of a (in panels `a_panel` floats apart) and kVectors of keys of
+// a transposed panel. Rows of `to` are kStride apart.
 template <size_t kRows, size_t kVectors, size_t kStride>
 HWY_INLINE void DotTile(size_t dim, const float* a, size_t a_panel, const float* b,
                         float* HWY_RESTRICT to) {
@@ -146,7 +146,7 @@ HWY_INLINE void ForPanels(size_t columns, Body body) {
 }
 
 #if HWY_TARGET != HWY_SCALAR
-// Row i of `to`, a row of a transposed panel, becomes number i of r0 .. r3.
+// Transposes: element i of each of r0 .. r3 becomes row i of `to`, in a transposed panel.
 using Four = hn::CappedTag<float, 4>;
 HWY_INLINE void StoreTransposed(hn::Vec<Four> r0, hn::Vec<Four> r1, hn::Vec<Four> r2,
                                 hn::Vec<Four> r3, float* HWY_RESTRICT to) {
@@ -167,12 +167,12 @@ struct AttentionRows {
   ptrdiff_t stride;
 
   AttentionRows(const Strided<T>& x, size_t n, size_t h)
-      : first(x.data ? x.At(n, 0, h) : nullptr), stride(x.time) {}  // no rows, no data
+      : first(x.data ? x.At(n, 0, h) : nullptr), stride(x.time) {}  // null if there are no rows
   T* At(size_t row) const { return first + static_cast<ptrdiff_t>(row) * stride; }
 };
 
-// Takes consecutive pieces of a slot's scratch, each on a line of the cache; with no scratch, only
-// counts.
+// Takes consecutive pieces of a slot's scratch, each aligned to a cache line. With null scratch,
+// only counts.
 class SlotPieces {
  public:
   explicit SlotPieces(float* scratch)
@@ -185,7 +185,7 @@ class SlotPieces {
     taken_ += RoundUp(n, 16);
     return begin_ ? reinterpret_cast<T*>(begin_ + at) : nullptr;
   }
-  // Floats of a scratch that holds all that has been taken, wherever it begins.
+  // Floats of scratch that hold everything taken, at any alignment of its start.
   size_t Needed() const { return taken_ + 16; }
 
  private:

@@ -1,4 +1,4 @@
-// Vectors of floats from and to memory that holds bfloat16.
+// Loads and stores float vectors from and to bfloat16 memory.
 #if defined(LINNET_KERNELS_BFLOAT16_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINNET_KERNELS_BFLOAT16_INL_H_
 #undef LINNET_KERNELS_BFLOAT16_INL_H_
@@ -15,13 +15,13 @@ namespace linnet::kernels::HWY_NAMESPACE {
 
 using U16 = hn::Rebind<uint16_t, F32>;
 
-// Highway's own conversion cuts off in some versions.
+// Highway's own conversion truncates in some versions.
 HWY_INLINE hn::Vec<U16> ToBFloat16(Vec x) {
   const hn::RebindToUnsigned<F32> d32;
   const auto bits = hn::BitCast(d32, x);
   const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d32, 1));
   const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(d32, 0x7fff)));
-  const auto nan = hn::RebindMask(d32, hn::IsNaN(x));  // rounding could carry one into infinity
+  const auto nan = hn::RebindMask(d32, hn::IsNaN(x));  // rounding could carry a NaN into infinity
   const auto quiet = hn::Or(bits, hn::Set(d32, 0x400000));
   const auto upper = hn::ShiftRight<16>(hn::IfThenElse(nan, quiet, rounded));
   return hn::DemoteTo(U16(), hn::BitCast(hn::RebindToSigned<F32>(), upper));
@@ -32,7 +32,7 @@ HWY_INLINE Vec FromBFloat16(hn::Vec<U16> x) {
   return hn::BitCast(F32(), hn::ShiftLeft<16>(hn::PromoteTo(d32, x)));
 }
 
-// LoadN() and StoreN() of vector-inl.h, for either type.
+// LoadN() and StoreN() of vector-inl.h for bfloat16.
 HWY_INLINE Vec LoadN(const BFloat16* from, size_t n) {
   const U16 d;
   const uint16_t* bits = reinterpret_cast<const uint16_t*>(from);

@@ -1,4 +1,4 @@
-// bfloat16: the upper half of a float. What matrix products read at twice the speed or more.
+// bfloat16, the upper half of a float. Matrix products read it at twice the speed of float or more.
 //
 //   std::vector<BFloat16> narrow(x.size());
 //   Narrow(x.size(), x.data(), narrow.data());
@@ -14,7 +14,7 @@ struct BFloat16 {
   uint16_t bits;
 };
 
-// To the nearest bfloat16, ties to even. Infinities stay, NaNs stay NaNs. Any addresses.
+// Rounds to the nearest bfloat16, ties to even. Keeps infinities and NaNs. Any alignment.
 void Narrow(size_t n, const float* from, BFloat16* to);
 
 }  // namespace linnet::kernels

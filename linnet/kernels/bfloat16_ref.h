@@ -1,4 +1,4 @@
-// The plain twin of bfloat16.h.
+// Plain reference for bfloat16.h.
 #ifndef LINNET_KERNELS_BFLOAT16_REF_H_
 #define LINNET_KERNELS_BFLOAT16_REF_H_
 

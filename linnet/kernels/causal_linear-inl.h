@@ -1,8 +1,9 @@
 // The Highway body of causal_linear.h, compiled once for each instruction set.
 //
-// Everything is one operation, Sweep() of sweep-inl.h: walk the tokens of a block, add b_t v_t^T to a
-// state and read a_t from it. The forward is Sweep(a = phi(q), b = phi(k), v); the three gradients are
-// the same sweep with the arguments permuted (two of them from the end of the sequence).
+// One operation does everything, Sweep() of sweep-inl.h: it walks the tokens of a block, adds
+// b_t v_t^T to a state and reads a_t from it. The forward is Sweep(a = phi(q), b = phi(k), v). The
+// three gradients are the same sweep with permuted arguments, two of them from the end of the
+// sequence.
 #if defined(LINNET_KERNELS_CAUSAL_LINEAR_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINNET_KERNELS_CAUSAL_LINEAR_INL_H_
 #undef LINNET_KERNELS_CAUSAL_LINEAR_INL_H_
@@ -23,15 +24,15 @@
 HWY_BEFORE_NAMESPACE();
 namespace linnet::kernels::HWY_NAMESPACE {
 
-// Tokens to a block: the packed rows of a block (six arrays in the backward) and the two states
-// stay in a 48 kB first-level cache at D = M = 32.
+// Tokens per block: the packed rows of a block (six arrays in the backward) and the two states fit
+// a 48 kB first-level cache at D = M = 32.
 inline constexpr size_t kBlock = 32;
 
-// Where one head of one sequence is.
+// Location of one head of one sequence.
 struct Place {
   size_t n, h, first, length;
-  size_t valid;   // keys from this one on count for nothing
-  size_t states;  // of what is kept: index of the first state, of the first denominator
+  size_t valid;   // keys from this one on are masked out
+  size_t states;  // offsets within `kept`: index of the first state, and the first denominator
   size_t denominators;
 
   Place(const CausalLinearShape& shape, const int64_t* lengths, const int64_t* offsets, size_t n,
@@ -76,7 +77,8 @@ HWY_NOINLINE void Denominators(size_t tokens, size_t dp, Rows<const float> q, Ro
   SumEach(tokens, den, [&](size_t t) HWY_ATTR { return hn::Load(d, part + t * kLanes); });
 }
 
-// to_t = g_t (z + k_0 + .. + k_t): what the denominators' gradients g say of phi(q).
+// to_t = g_t (z + k_0 + .. + k_t): gradient of phi(q) through the denominators, with
+// gradients g.
 HWY_NOINLINE void FromFront(size_t tokens, size_t dp, Rows<const float> k, Rows<const float> g,
                             float* HWY_RESTRICT z, float* HWY_RESTRICT to) {
   const F32 d;
@@ -90,7 +92,7 @@ HWY_NOINLINE void FromFront(size_t tokens, size_t dp, Rows<const float> k, Rows<
   }
 }
 
-// to_t = z + g_0 q_0 + .. + g_t q_t: what they say of phi(k).
+// to_t = z + g_0 q_0 + .. + g_t q_t: gradient of phi(k) through the denominators.
 HWY_NOINLINE void FromBehind(size_t tokens, size_t dp, Rows<const float> q, Rows<const float> g,
                              float* HWY_RESTRICT z, float* HWY_RESTRICT to) {
   const F32 d;
@@ -104,7 +106,7 @@ HWY_NOINLINE void FromBehind(size_t tokens, size_t dp, Rows<const float> q, Rows
   }
 }
 
-// The state after a part of the sequence that begins with none: s in strips, z.
+// Sums of one part of the sequence, starting from zero: s in strips, then z.
 template <typename T>
 HWY_INLINE void ForwardSumsOf(const CausalLinearShape& shape, const CausalLinearOptions& options,
                               const CausalLinearForwardArgsOf<T>& args, float* scratch, size_t n,
@@ -203,8 +205,8 @@ HWY_INLINE void ForwardOf(const CausalLinearShape& shape, const CausalLinearOpti
   }
 }
 
-// What the sweeps of the backward read: g is the gradient of the numerator, grad_out / den, g_den
-// that of the denominator, -(grad_out . out) / den (one float a row).
+// Inputs of the backward's sweeps. g is the gradient of the numerator, grad_out / den. g_den is the
+// gradient of the denominator, -(grad_out . out) / den (one float a row).
 struct BackwardRows {
   Rows<const float> q, k, v, g, g_den;
 
@@ -224,7 +226,7 @@ struct BackwardRows {
   }
 };
 
-// What a part of the sequence adds to the sums behind a position: of phi(q) g^T in strips, and of
+// Contribution of one part of the sequence to the backward sums: phi(q) g^T in strips, then
 // g_den phi(q).
 template <typename T>
 HWY_INLINE void BackwardSumsOf(const CausalLinearShape& shape, const CausalLinearOptions& options,
@@ -290,9 +292,9 @@ HWY_INLINE void BackwardOf(const CausalLinearShape& shape, const CausalLinearOpt
   float* g_pack = arena.Take(kKeptRows * mp);
   float* d_pack = arena.Take(kBlock * dp);
   float* m_pack = arena.Take(kBlock * mp);
-  float* front = arena.TakeZeroed(dp * mp);  // sum of v phi(k)^T [M, D] over what lies in front
-  // Sums over what lies behind: of g phi(q)^T [M, D] and phi(q) g^T [D, M]; begins with the gradient
-  // of the last state.
+  float* front = arena.TakeZeroed(dp * mp);  // sum of v phi(k)^T [M, D] over earlier positions
+  // Sums over later positions: g phi(q)^T [M, D] and phi(q) g^T [D, M]. They start with the
+  // gradient of the final state.
   float* behind_md = arena.TakeZeroed(dp * mp);
   float* behind_dm = arena.TakeZeroed(dp * mp);
   float* front_z = arena.TakeZeroed(dp);
@@ -338,8 +340,8 @@ HWY_INLINE void BackwardOf(const CausalLinearShape& shape, const CausalLinearOpt
   if (!part.state && args.grad_z && normalize) {
     std::memcpy(behind_z, args.grad_z + index * dim, dim * sizeof(float));
   }
-  // Segment by segment from the end, each from the state kept at its beginning: first along it, then
-  // back, while its rows are in the cache.
+  // Segments from last to first, each from the state kept at its start: first a forward sweep, then
+  // a reverse one while the segment's rows are in cache.
   const size_t segment = SegmentLength(length), state_size = dp * (mp + 1);
   for (size_t s = part.last; s-- > part.first;) {
     const size_t begin = s * segment, end = std::min(begin + segment, length);
@@ -350,8 +352,8 @@ HWY_INLINE void BackwardOf(const CausalLinearShape& shape, const CausalLinearOpt
     BackwardRows rows{};
     if (keep) rows = read({begin, end - begin, false});
 
-    // Eq. 13: grad phi(q)_i = sum_{j <= i} (g_i . v_j + g_den_i) phi(k)_j, and what the state began
-    // with.
+    // Eq. 13: grad phi(q)_i = sum_{j <= i} (g_i . v_j + g_den_i) phi(k)_j, plus the initial state's
+    // part.
     for (size_t at = begin; at < end; at += kBlock) {
       const Block block{at, std::min(kBlock, end - at), false};
       const BackwardRows x = keep ? rows.From(at - begin) : read(block);
@@ -397,14 +399,14 @@ HWY_INLINE void BackwardOf(const CausalLinearShape& shape, const CausalLinearOpt
             /*set=*/true, behind_dm, ahead);
       grad_k_rows.Store(block, grad_k, d_pack);
       grad_v_rows.Store(block, grad_v, m_pack);
-      // What the sums say of keys that count for nothing is not their gradient.
+      // The sums hold no gradient for masked keys: theirs is 0.
       for (size_t t = 0; t < block.tokens && block.At(t) >= place.valid; ++t) {
         std::fill_n(grad_k_rows.At(block.At(t)), dim, T{});
       }
     }
   }
   if (part.first > 0) return;
-  // What has been summed up in front of the first position is the gradient of the first state.
+  // The sums over all positions are the gradient of the initial state.
   if (args.grad_s0) {
     StoreState(behind_dm, dim, value_dim, args.grad_s0 + index * dim * value_dim);
   }
@@ -413,13 +415,13 @@ HWY_INLINE void BackwardOf(const CausalLinearShape& shape, const CausalLinearOpt
   }
 }
 
-// What the parts say each of itself, into what stands in front of each (behind each, from the last to
-// the first, where `backwards`): states [parts, state size], beginning with a dense s [D, M] and z [D]
-// where they are given.
+// Turns the per-part sums into prefix sums: each part gets the state before it (or behind it, from
+// last to first, if `backwards`). states [parts, state size]; the sum starts with a dense s [D, M]
+// and z [D] if given.
 void ChainStates(const CausalLinearShape& shape, const float* s, const float* z, size_t parts,
                  bool backwards, float* states) {
   const size_t dp = Padded(shape.dim), mp = Padded(shape.value_dim), size = dp * (mp + 1);
-  float* const last = states + parts * size;  // one more than parts: the sum so far
+  float* const last = states + parts * size;  // one more than parts: the running sum
   Clear(last, size);
   if (s) LoadState(s, shape.dim, shape.value_dim, last);
   if (z) std::memcpy(last + dp * mp, z, shape.dim * sizeof(float));
@@ -433,7 +435,7 @@ void ChainStates(const CausalLinearShape& shape, const float* s, const float* z,
   }
 }
 
-// Instances for the dispatcher, which takes no templates.
+// Instances for the dispatcher, which cannot take templates.
 #define LINNET_CAUSAL_LINEAR_OF(Suffix, T)                                                       \
   void ForwardSums##Suffix(const CausalLinearShape& shape, const CausalLinearOptions& options,   \
                            const CausalLinearForwardArgsOf<T>& args, float* scratch, size_t n,   \

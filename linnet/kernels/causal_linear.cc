@@ -27,21 +27,21 @@ namespace {
 
 constexpr size_t kMaxBlock = 32;
 
-// Floats for one head: the backward's segment of rows of each input, a block of two gradients, three
-// states, two sums; and a line to align by.
+// Floats for one head: the backward's segment of rows of each input, a block of two gradients,
+// three states and two z sums, plus a line for alignment.
 size_t SlotSize(const CausalLinearShape& shape) {
   const size_t dp = PadTo16(shape.dim), mp = PadTo16(shape.value_dim);
   return (2 * kKeptRows + kMaxBlock) * (dp + mp) + 3 * dp * mp + 2 * dp + 16;
 }
 
-// The first of a slot's problems: where sequences differ in length, the first one that has at least
-// the slot's share of all tokens in front of it.
+// Index of a slot's first problem. For packed sequences it is the first problem with at least the
+// slot's share of all tokens before it.
 size_t FirstProblem(const CausalLinearShape& shape, const int64_t* offsets, size_t slot,
                     size_t slots) {
   const size_t problems = shape.batch * shape.heads;
   if (!offsets || slot == 0 || slot == slots) return problems * slot / slots;
   const size_t share = static_cast<size_t>(offsets[shape.batch]) * shape.heads * slot / slots;
-  // The last sequence that begins before the share is full; its heads are of one length.
+  // The last sequence that begins before the share is full; its heads all have the same length.
   size_t n = shape.batch;
   while (n > 0 && static_cast<size_t>(offsets[n]) * shape.heads >= share) --n;
   const size_t before = static_cast<size_t>(offsets[n]) * shape.heads;
@@ -50,7 +50,7 @@ size_t FirstProblem(const CausalLinearShape& shape, const int64_t* offsets, size
   return n * shape.heads + (share - before + length - 1) / length;
 }
 
-// Deals the batch x heads problems to the slots, in runs: each slot works with its own scratch.
+// Divides the batch x heads problems among the slots, in runs. Each slot uses its own scratch.
 void ForHeads(const CausalLinearShape& shape, const int64_t* offsets, Scratch scratch,
               ParallelFor parallel_for, FunctionRef<void(float* slot, size_t n, size_t h)> body) {
   const size_t slots = scratch.slots, slot_size = CausalLinearScratch(shape);
@@ -64,8 +64,9 @@ void ForHeads(const CausalLinearShape& shape, const int64_t* offsets, Scratch sc
   });
 }
 
-// The same in parts of the sequence: what each says of itself, `sums`, what therefore stands in front
-// of each (or behind), and then each from there on. The states are in the first slot's scratch.
+// The same with sequences split into parts: computes the sums of each part, chains them into the
+// states before (or behind) each part, then runs each part from its state. The states lie in the
+// first slot's scratch.
 void ForParts(const CausalLinearShape& shape, size_t parts, Scratch scratch,
               ParallelFor parallel_for, bool backwards, const float* s, const float* z,
               FunctionRef<void(float* slot, size_t n, size_t h, Part part, float* state)> sums,
@@ -87,7 +88,7 @@ void ForParts(const CausalLinearShape& shape, size_t parts, Scratch scratch,
     });
   };
   deal([&](float* slot, size_t problem, size_t part) {
-    if (part == (backwards ? 0 : parts - 1)) return;  // stands in front of nothing
+    if (part == (backwards ? 0 : parts - 1)) return;  // no later part needs its sums
     sums(slot, problem / shape.heads, problem % shape.heads,
          Part(shape.length, part, parts, nullptr), state(problem, part));
   });
@@ -122,7 +123,7 @@ void Deal(const CausalLinearShape& shape, const Args& args, Scratch scratch,
 }  // namespace
 
 size_t CausalLinearScratch(const CausalLinearShape& shape) {
-  // And the states between parts, of which a sequence that may be packed has none.
+  // Adds the states between parts. Packed sequences are never split.
   const size_t parts = Parts(shape, /*packed=*/false);
   if (parts == 1) return SlotSize(shape);
   return SlotSize(shape) + shape.batch * shape.heads * (parts + 1) * Kept::StateSize(shape);

@@ -1,5 +1,5 @@
-// Causal linear attention: forward and backward (the paper's equations 8-15 and algorithm 1), in
-// memory that does not grow with L x D x M. One position at a time: linear_step.h.
+// Causal linear attention, forward and backward (the paper's equations 8-15 and algorithm 1).
+// Memory does not grow with L x D x M. For one position at a time see linear_step.h.
 //
 //   CausalLinearShape shape{.batch = 2, .length = 783, .heads = 8, .dim = 32, .value_dim = 32};
 //   CausalLinearOptions options{.feature_map = FeatureMap::kElu, .normalize = true};
@@ -17,18 +17,18 @@
 //                                                           phi(q_i) s_i; 0 where the denominator
 //                                                           is 0, or below every normal float)
 //
-// F = D for the feature maps here. Tensors are fp32 or bf16, states and all sums fp32. Results do not
-// depend on how many slots or threads are used. The plain twin in double precision is
+// F = D for the feature maps here. Tensors are fp32 or bf16; states and all sums are fp32. Results
+// do not depend on the number of slots or threads. The double-precision reference is
 // causal_linear_ref.h.
 //
-// Sequences of different lengths may lie one after the other, without padding: then `offsets` [N+1]
-// says where, sequence n being the rows offsets[n] .. offsets[n+1] of tensors [T, H, D] with T =
-// offsets[N], offsets[0] = 0 and no offset below the one before it. The strides between batch
-// elements and shape.length are then not read.
+// Packed sequences: with `offsets` [N+1], sequences of different lengths lie one after the other
+// without padding. Sequence n is rows offsets[n] .. offsets[n+1] of tensors [T, H, D], where
+// T = offsets[N], offsets[0] = 0 and offsets never decrease. Batch strides and shape.length are
+// then not read.
 //
-// Nor do results depend, to the bit, on the other sequences of a batch, padded or packed, with one
-// exception: where batch x heads is 1 or 2 and offsets are not given, a sequence of more than 256
-// positions is dealt out to the threads in parts, and its sums are added in another order.
+// Results do not depend, bit for bit, on the other sequences of a batch, padded or packed.
+// Exception: if batch x heads is 1 or 2 and there are no offsets, a sequence of more than 256
+// positions is split among threads, and its sums are added in another order.
 #ifndef LINNET_KERNELS_CAUSAL_LINEAR_H_
 #define LINNET_KERNELS_CAUSAL_LINEAR_H_
 
@@ -42,7 +42,7 @@
 namespace linnet::kernels {
 
 enum class FeatureMap {
-  kIdentity,  // phi(x) = x: the caller has applied its own
+  kIdentity,  // phi(x) = x: the caller has already applied a feature map
   kElu,       // phi(x) = elu(x) + 1 (eq. 7)
 };
 
@@ -56,16 +56,14 @@ struct CausalLinearOptions {
   float eps = 1e-6f;
 };
 
-// Floats of scratch a slot needs, for forward and for backward. The batch x heads problems are dealt
-// out to the slots (where sequences differ in length, by their tokens), and the slots to
-// parallel_for.
+// Floats of scratch for each slot, for forward and backward. The batch x heads problems are divided
+// among the slots (packed sequences by their tokens), and the slots among threads by parallel_for.
 size_t CausalLinearScratch(const CausalLinearShape& shape);
 
-// Floats that the forward keeps for the backward: the denominators, one a row and head, and the
-// state at the beginning of each segment of the sequence, of which there are 256 at most, so that
-// they do not grow with it: what the backward starts from. packed: for sequences that lie one after
-// the other, and shape.length is T; room is then for a state every 256 positions, whatever they are
-// cut into.
+// Floats that the forward keeps for the backward: a denominator for each row and head, and the
+// state at the start of each segment. A sequence has at most 256 segments, so the memory for states
+// is bounded. packed: for packed sequences, with shape.length = T; this reserves one state for
+// every 256 positions, however they are split into sequences.
 size_t CausalLinearKept(const CausalLinearShape& shape, bool packed = false);
 
 template <typename T>
@@ -73,15 +71,15 @@ struct CausalLinearForwardArgsOf {
   Strided<const T> q, k;  // [N, L, H, D]
   Strided<const T> v;     // [N, L, H, M]
   Strided<T> out;         // [N, L, H, M]
-  // Optional, [N]: keys at positions >= lengths[n] count for nothing (in numerator and normaliser),
+  // Optional, [N]: keys at positions >= lengths[n] are masked out of numerator and normalizer,
   // whatever they and their values hold.
   const int64_t* lengths = nullptr;
-  // Optional, [N + 1]: the sequences lie one after the other (see the top).
+  // Optional, [N + 1]: packed sequences (see above).
   const int64_t* offsets = nullptr;
-  // Optional: CausalLinearKept() floats, written, for the backward to read.
+  // Optional: CausalLinearKept() floats, written for the backward.
   float* kept = nullptr;
   // Optional, [N, H, D, M] and [N, H, D], dense: the state before the first position, replaced by
-  // the state after the last one. z may be null where normalize is false, and is not changed there.
+  // the state after the last one. If normalize is false, z may be null and is not changed.
   float* s = nullptr;
   float* z = nullptr;
 };
@@ -98,27 +96,26 @@ void CausalLinearForward(const CausalLinearShape& shape, const CausalLinearOptio
 template <typename T>
 struct CausalLinearBackwardArgsOf {
   Strided<const T> q, k, v;           // the forward's inputs
-  Strided<const T> out, grad_out;     // [N, L, H, M]; out only where normalize is true
+  Strided<const T> out, grad_out;     // [N, L, H, M]; out is read only if normalize
   const float* kept = nullptr;        // the forward's
   const int64_t* lengths = nullptr;   // the forward's
   const int64_t* offsets = nullptr;   // the forward's
-  Strided<T> grad_q, grad_k, grad_v;  // written, all of them
-  // All optional and dense, [N, H, D, M] and [N, H, D]; those of z only where normalize is true.
-  const float* s = nullptr;  // the state that the forward began with; null: zero
+  Strided<T> grad_q, grad_k, grad_v;  // all are written
+  // All optional and dense, [N, H, D, M] and [N, H, D]; z, grad_z and grad_z0 only if normalize.
+  const float* s = nullptr;  // the forward's initial state; null: zero
   const float* z = nullptr;
-  const float* grad_s = nullptr;  // gradient of the state that it left behind; null: zero
+  const float* grad_s = nullptr;  // gradient of the forward's final state; null: zero
   const float* grad_z = nullptr;
-  float* grad_s0 = nullptr;  // written: gradient of the state that it began with
+  float* grad_s0 = nullptr;  // written: gradient of the initial state
   float* grad_z0 = nullptr;
 };
 using CausalLinearBackwardArgs = CausalLinearBackwardArgsOf<float>;
 using CausalLinearBackwardArgsBf16 = CausalLinearBackwardArgsOf<BFloat16>;
 
-// Gradients of sum(out * grad_out) + sum(s * grad_s) + sum(z * grad_z), s and z being the state
-// after the last position: equations 13-15, with the normaliser's and the feature map's derivatives
-// folded in. The sums from the front begin with the forward's first state, those from the back with
-// the gradient of its last one. The states are recomputed, so nothing grows with the sequence but
-// the inputs, out and the denominators.
+// Gradients of sum(out * grad_out) + sum(s * grad_s) + sum(z * grad_z), where s and z are the final
+// state: equations 13-15, including the derivatives of normalizer and feature map. The forward sums
+// start from the forward's initial state, the backward sums from the gradient of its final state.
+// States are recomputed, so only the inputs, out and the denominators grow with the sequence.
 void CausalLinearBackward(const CausalLinearShape& shape, const CausalLinearOptions& options,
                           const CausalLinearBackwardArgs& args, Scratch scratch,
                           ParallelFor parallel_for);

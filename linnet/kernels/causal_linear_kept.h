@@ -1,4 +1,4 @@
-// How a sequence is cut into segments, and where what CausalLinearForward() keeps of them lies
+// Segments of a sequence, and the layout of the buffer `kept` that CausalLinearForward() writes
 // (private to causal_linear.cc and its bodies).
 #ifndef LINNET_KERNELS_CAUSAL_LINEAR_KEPT_H_
 #define LINNET_KERNELS_CAUSAL_LINEAR_KEPT_H_
@@ -13,12 +13,12 @@ namespace linnet::kernels {
 
 constexpr size_t PadTo16(size_t n) { return (n + 15) / 16 * 16; }
 
-// A segment's rows, as the backward has made them ready, are kept while it goes over them twice if
-// there are at most this many: what a second-level cache holds.
+// The backward goes over each segment twice. It keeps the segment's prepared rows in between if
+// there are at most this many: they fit a second-level cache.
 inline constexpr size_t kKeptRows = 256;
 inline constexpr size_t kMostSegments = 256;
 
-// Tokens to a segment: a function of the length alone, so that results are too.
+// Tokens per segment. Depends on the length alone, so that results do too.
 constexpr size_t SegmentLength(size_t length) {
   const size_t least = (length + kMostSegments - 1) / kMostSegments;
   return std::max(kKeptRows, (least + 31) / 32 * 32);
@@ -27,15 +27,16 @@ constexpr size_t Segments(size_t length) {
   return length == 0 ? 0 : (length + SegmentLength(length) - 1) / SegmentLength(length);
 }
 
-// Where there are hardly any heads to deal out, the sequence is: in this many parts, each of whole
-// segments. A function of the shape alone, for sums are added in another order then.
+// Parts into which a sequence is split if there are too few heads to occupy the threads; each part
+// is a run of whole segments. Depends on the shape alone, because splitting changes the order of
+// sums.
 constexpr size_t Parts(const CausalLinearShape& shape, bool packed) {
   if (packed || shape.batch * shape.heads > 2) return 1;
   return std::clamp<size_t>(Segments(shape.length), 1, 8);
 }
 
-// Segments first .. last - 1, from the state (strips and z, as kept) that stands in front of them, or
-// in the backward behind them. No state: that of the arguments.
+// Segments first .. last - 1. `state` (strips and z, laid out as in Kept) is the state before them,
+// or behind them in the backward. Null: the state is taken from the arguments.
 struct Part {
   size_t first, last;
   const float* state = nullptr;
@@ -46,12 +47,12 @@ struct Part {
         state(state) {}
 };
 
-// First the states [states, state_size], each padded as in scratch (s, then z), then the
-// denominators [rows].
+// Layout of `kept`: the states [states, state_size], each padded as in scratch (s, then z), then
+// the denominators [rows].
 struct Kept {
   size_t states, state_size, rows;
 
-  // tokens: of all sequences.
+  // tokens: total over all sequences.
   Kept(const CausalLinearShape& shape, size_t tokens, bool packed)
       : states(shape.heads *
                (packed ? tokens / kKeptRows + shape.batch : shape.batch * Segments(shape.length))),
@@ -62,7 +63,8 @@ struct Kept {
     return PadTo16(shape.dim) * (PadTo16(shape.value_dim) + 1);
   }
 
-  // The first segment of head 0 of sequence n; no sequence has more than its length / kKeptRows + 1.
+  // Index of the first segment of head 0 of sequence n. A sequence has at most
+  // length / kKeptRows + 1 segments.
   static size_t First(const CausalLinearShape& shape, const int64_t* offsets, size_t n) {
     if (!offsets) return n * Segments(shape.length);
     return static_cast<size_t>(offsets[n]) / kKeptRows + n;

@@ -1,11 +1,12 @@
-// The plain double-precision twin of causal_linear.h, for one head: the paper's sums written out.
+// Reference for causal_linear.h in plain double precision, for one head: the paper's sums written
+// out.
 //
 //   CausalLinearRef head(L, D, M, options, q, k, v, valid);   // q, k [L * D], v [L * M], in double
 //   head.Out(i)              // [M]
 //   head.GradQ(i, grad_out)  // [D], for the loss sum(out * grad_out)
 //   head.GradK(i, grad_out, grad_s, grad_z)   // ... + sum(S() * grad_s) + sum(Z() * grad_z)
 //
-// A row is computed by itself, so that long sequences can be checked at sampled rows.
+// Each row is computed independently, so that long sequences can be checked at sampled rows.
 #ifndef LINNET_KERNELS_CAUSAL_LINEAR_REF_H_
 #define LINNET_KERNELS_CAUSAL_LINEAR_REF_H_
 
@@ -22,8 +23,8 @@ class CausalLinearRef {
  public:
   using Vector = std::vector<double>;
 
-  // valid: keys at positions >= valid count for nothing. s0, z0: the state before the first
-  // position, [D * M] and [D], or empty for zero.
+  // valid: keys at positions >= valid are masked out. s0, z0: the state before the first position,
+  // [D * M] and [D]; empty means zero.
   CausalLinearRef(size_t length, size_t dim, size_t value_dim, const CausalLinearOptions& options,
                   Vector q, Vector k, Vector v, size_t valid, Vector s0 = {}, Vector z0 = {})
       : length_(length),
@@ -68,9 +69,9 @@ class CausalLinearRef {
   const Vector& S() const { return s_; }
   const Vector& Z() const { return z_; }
 
-  // grad_out is [L * M]; grad_s [D * M] and grad_z [D] are empty where they are zero.
-  //   d out_i / d (phi(q_i) . phi(k_j)) contracted with grad_out_i: grad_out_i . (v_j - out_i) /
-  //   den_i.
+  // grad_out is [L * M]; grad_s [D * M] and grad_z [D]; empty means zero.
+  // The derivative d out_i / d (phi(q_i) . phi(k_j)), contracted with grad_out_i, is
+  // grad_out_i . (v_j - out_i) / den_i.
   Vector GradQ(size_t i, const Vector& grad_out) const {
     Vector grad(d_);
     for (size_t j = 0; j <= i && j < valid_; ++j) {
@@ -116,7 +117,7 @@ class CausalLinearRef {
     }
     return grad;
   }
-  // Of the state before the first position, [D * M] and [D].
+  // Gradient of the state before the first position, [D * M] and [D].
   Vector GradS0(const Vector& grad_out, Vector grad_s = {}) const {
     grad_s.resize(d_ * m_);
     for (size_t i = 0; i < length_; ++i) {

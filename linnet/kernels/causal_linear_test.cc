@@ -38,13 +38,13 @@ Doubles Head(const float* x, const CausalLinearShape& shape, size_t width, size_
   return head;
 }
 
-// The largest difference relative to the largest value; inputs are of size 1, so results far below
-// that are cancellation and are held to an absolute measure.
+// The largest difference relative to the largest value. Inputs are of size 1, so results far below
+// 1 come from cancellation and are held to an absolute tolerance.
 class Difference {
  public:
   void Add(const float* got, const Doubles& want) {
     for (size_t i = 0; i < want.size(); ++i) {
-      // A NaN must count as wrong, so the test is for "not within".
+      // Written as "not within", so that a NaN fails.
       const double off = std::abs(got[i] - want[i]);
       if (!(off <= largest_)) largest_ = off;
       scale_ = std::max(scale_, std::abs(want[i]));
@@ -62,10 +62,10 @@ struct Problem {
   bool lengths;
 };
 
-// Forward and backward of one problem against the reference: from nothing, and from a given state
-// with a gradient of the last one. `offset` floats of misalignment are put before every tensor; all
-// of a canary behind the outputs must survive. Where no feature map makes them so, the features are
-// positive: else the normaliser may vanish, and no tolerance holds.
+// Forward and backward of one problem against the reference: from zero, and from a given state with
+// a gradient of the final state. Every tensor is misaligned by `offset` floats; a canary after each
+// output must survive. Without a feature map that ensures it, features are made positive: otherwise
+// the normalizer may vanish, and no tolerance holds.
 void CheckProblem(const Problem& problem, size_t offset, ParallelFor parallel_for, size_t slots) {
   const CausalLinearShape& shape = problem.shape;
   const size_t tokens = shape.batch * shape.length * shape.heads;
@@ -116,7 +116,7 @@ void CheckProblem(const Problem& problem, size_t offset, ParallelFor parallel_fo
                                           .grad_v = rows(grad_v, m)};
   CausalLinearBackward(shape, problem.options, backward, work, parallel_for);
 
-  // The same again from a given state.
+  // Again from a given state.
   Floats s = Random(heads * d * m, 5), z = Random(heads * d, 6);
   for (float& value : z) value = std::abs(value) + 1;
   const Floats s0 = s, z0 = z;
@@ -230,14 +230,14 @@ TEST_P(CausalLinear, MatchesTheReferenceOverRaggedShapes) {
   }
 }
 
-// Features of another size than the queries', which the caller has mapped.
+// Features whose size differs from the queries'; the caller has mapped them.
 TEST_P(CausalLinear, TakesFeaturesOfAnySize) {
   const CausalLinearOptions options{FeatureMap::kIdentity, true, 1e-6f};
   CheckProblem({{1, 50, 1, 561, 32}, options, false}, 1, SerialFor, 1);
   CheckProblem({{2, 70, 2, 64, 16}, options, true}, 0, SerialFor, 1);
 }
 
-// So long that a segment's rows are not kept; sampled around the segments' ends.
+// Long enough that a segment's rows are not kept. Samples rows around the segment borders.
 TEST_P(CausalLinear, LongSequencesGoBySegments) {
   const size_t length = 66'000, d = 3, m = 16;
   const CausalLinearShape shape{1, length, 1, d, m};
@@ -271,7 +271,7 @@ TEST_P(CausalLinear, LongSequencesGoBySegments) {
     const auto doubles = [](const Floats& x) { return Doubles(x.begin(), x.end()); };
     const CausalLinearRef ref(length, d, m, options, doubles(q), doubles(k), doubles(v), length);
     const Doubles g = doubles(grad_out);
-    // Of each tensor apart, for a row's size depends on how much it has seen.
+    // Each tensor separately, because the size of a row depends on how much it has seen.
     for (size_t l : {size_t{0}, size_t{287}, size_t{288}, size_t{289}, size_t{33'000}, length - 289,
                      length - 1}) {
       Difference in_out, in_q, in_k, in_v;
@@ -287,7 +287,8 @@ TEST_P(CausalLinear, LongSequencesGoBySegments) {
   }
 }
 
-// bf16 in and out, fp32 between: what the fp32 kernel makes of the same numbers, rounded once.
+// bf16 in and out, fp32 in between: equals the fp32 kernel's result for the same numbers, rounded
+// once.
 TEST_P(CausalLinear, Bf16IsFp32RoundedAtTheEnds) {
   const auto narrow = [](const Floats& x) {
     std::vector<BFloat16> y(x.size());
@@ -346,7 +347,7 @@ TEST_P(CausalLinear, Bf16IsFp32RoundedAtTheEnds) {
         return std::array{out, grad_q, grad_k, grad_v};
       };
       const auto half = run(BFloat16{}, q, k, v, g, std::vector<BFloat16>{});
-      // The backward of both reads the same out, the rounded one.
+      // Both backwards read the same, rounded out.
       const auto full = run(0.0f, widen(q), widen(k), widen(v), widen(g), widen(half[0]));
       for (size_t i = 0; i < half.size(); ++i) {
         EXPECT_EQ(widen(half[i]), widen(narrow(full[i]))) << i << " of length " << length;
@@ -355,12 +356,12 @@ TEST_P(CausalLinear, Bf16IsFp32RoundedAtTheEnds) {
   }
 }
 
-// A broken model shows: what is not a number stays none.
+// NaNs propagate, so that a broken model is noticed.
 TEST_P(CausalLinear, NanStaysNan) {
   const CausalLinearShape shape{1, 3, 1, 20, 20};
   for (int which : {0, 1, 2}) {
     std::array<Floats, 3> x = {Random(60, 1), Random(60, 2), Random(60, 3)};
-    x[static_cast<size_t>(which)][20] = NAN;  // of the second token
+    x[static_cast<size_t>(which)][20] = NAN;  // in the second token
     Floats out(60), scratch(CausalLinearScratch(shape));
     const auto in = [](const Floats& x) { return RowMajor<const float>(x.data(), 3, 1, 20); };
     CausalLinearForward(
@@ -374,14 +375,14 @@ TEST_P(CausalLinear, NanStaysNan) {
   }
 }
 
-// All that a forward and a backward write.
+// All outputs of a forward and a backward.
 struct Results {
   Floats out, s, z, grad_q, grad_k, grad_v, grad_s0, grad_z0;
   friend bool operator==(const Results&, const Results&) = default;
 };
 
-// Sequences one after the other come out as each does alone, to the bit, however they are dealt
-// out; an empty one hands its state on.
+// Packed sequences give the same bits as each alone, for any number of slots. An empty sequence
+// passes its state on.
 TEST_P(CausalLinear, PackedSequencesEqualEachAlone) {
   const size_t heads = 3, d = 20, m = 24, count = 6;
   const std::vector<int64_t> offsets = {0, 0, 70, 71, 71, 103, 140}, lengths = {4, 33, 1, 0, 0, 99};
@@ -392,7 +393,7 @@ TEST_P(CausalLinear, PackedSequencesEqualEachAlone) {
   const Floats grad_z = Random(count * heads * d, 8);
   Floats z0 = Random(count * heads * d, 6);
   for (float& value : z0) value = std::abs(value) + 1;
-  // From sequence `first`, `batch` of them: packed, or one alone.
+  // Runs `batch` sequences from `first` on: packed, or one alone.
   const auto run = [&](size_t first, size_t batch, bool packed, size_t slots,
                        ParallelFor parallel_for) {
     const auto begin = static_cast<size_t>(offsets[first]);
@@ -465,8 +466,8 @@ TEST_P(CausalLinear, PackedSequencesEqualEachAlone) {
   }
 }
 
-// What is masked counts for nothing even where it is not a number; and where nothing has been seen,
-// out is zero, with an eps of zero too.
+// Masked rows do not contribute even if they hold NaN. Where no key is seen, out is zero, with
+// eps = 0 too.
 TEST_P(CausalLinear, MaskedRowsMakeNoNan) {
   const CausalLinearShape shape{2, 40, 1, 5, 3};
   const Floats ones(2 * 40 * 5, 1.0f), nans(2 * 40 * 5, NAN);
@@ -504,8 +505,8 @@ TEST_P(CausalLinear, MaskedRowsMakeNoNan) {
   }
 }
 
-// The answer may not depend on how the work is dealt out: by heads, or where there are few of them by
-// parts of the sequence.
+// Results do not depend on how the work is divided: by heads or, if there are few, by parts of the
+// sequence.
 TEST_P(CausalLinear, ThreadsDoNotChangeABit) {
   const auto threads = [](size_t count, RangeBody body) {
     std::vector<std::thread> running;
@@ -555,8 +556,8 @@ TEST_P(CausalLinear, ThreadsDoNotChangeABit) {
   }
 }
 
-// Equations 13-15 against finite differences of the reference's forward, from a state and with a
-// gradient of the last one, so that the reference's own gradients are not taken on trust.
+// Equations 13-15 against finite differences of the reference's forward, with an initial state and
+// a gradient of the final one, so that the reference's own gradients are verified.
 TEST(CausalLinearRef, GradientsMatchFiniteDifferences) {
   const size_t length = 6, d = 3, m = 2, valid = 5;
   const auto doubles = [](const Floats& x) { return Doubles(x.begin(), x.end()); };

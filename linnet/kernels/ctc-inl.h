@@ -20,12 +20,12 @@
 HWY_BEFORE_NAMESPACE();
 namespace linnet::kernels::HWY_NAMESPACE {
 
-// The logarithm of nothing: finite, so that differences of two are no NaN.
+// Log of zero: finite, so that the difference of two is not NaN.
 constexpr float kCtcNever = -1e30f;
-constexpr float kCtcImpossible = -1e29f;  // below it nothing is possible
+constexpr float kCtcImpossible = -1e29f;  // values below it count as impossible
 
-// A frame's states: b [symbols + 1], e [symbols]; at both ends of either lies kCtcNever, for the neighbours
-// of the first and the last one.
+// States of a frame: b [symbols + 1] and e [symbols]. kCtcNever pads both ends of either, for the
+// neighbors of the first and last state.
 struct CtcRow {
   float* b;
   float* e;
@@ -51,8 +51,8 @@ HWY_INLINE Vec CtcSum(Vec a, Vec b, Vec c) {
   return hn::Add(most, hn::Log(d, sum));
 }
 
-// The next row, forwards (step = -1) or backwards (1), without what the frame itself adds. `between`
-// [symbols]: 0, or kCtcNever where symbol i is the one before it.
+// Computes the next row, forward (step = -1) or backward (1), without the frame's own emission.
+// `between` [symbols] is 0, or kCtcNever if target i equals the one before it.
 template <int kStep>
 void CtcAdvance(size_t symbols, const CtcRow& from, const float* between, const CtcRow& to) {
   constexpr ptrdiff_t kSymbolOfBlank = kStep < 0 ? -1 : 0, kBlankOfSymbol = kStep < 0 ? 0 : 1;
@@ -63,7 +63,7 @@ void CtcAdvance(size_t symbols, const CtcRow& from, const float* between, const 
   });
   ForVectors(symbols, [&](size_t i, size_t used) HWY_ATTR {
     const auto at = static_cast<ptrdiff_t>(i);
-    // Between i and its neighbour lies between[i], or the neighbour's own.
+    // The transition between i and its neighbor uses between[i], or the neighbor's entry.
     const Vec skip =
         hn::Add(LoadN(from.e + at + kStep, used), LoadN(between + at + kBlankOfSymbol, used));
     StoreN(CtcSum(LoadN(from.e + i, used), LoadN(from.b + at + kBlankOfSymbol, used), skip),
@@ -71,7 +71,7 @@ void CtcAdvance(size_t symbols, const CtcRow& from, const float* between, const 
   });
 }
 
-// Adds a frame's log probabilities, and takes the largest off, which is returned.
+// Adds a frame's log probabilities, then subtracts the row's maximum, which is returned.
 float CtcEmit(size_t symbols, float blank, const float* emitted, const CtcRow& row) {
   const F32 d;
   const Vec never = hn::Set(d, kCtcNever), add = hn::Set(d, blank);
@@ -106,7 +106,8 @@ double CtcBody(const CtcArgs& args, float* scratch) {
     std::fill_n(args.grad + t * args.stride, args.classes, 0.0f);
   }
   if (frames == 0) return symbols == 0 ? 0 : std::numeric_limits<double>::infinity();
-  // What lies between symbols, padded at both ends; a frame's log probabilities of the symbols.
+  // Repetition mask between targets, padded at both ends; a frame's log probabilities of the
+  // targets.
   float* const between = scratch + kCtcPad;
   float* const emitted = between + symbols + kCtcPad;
   float* const rows = emitted + symbols + kCtcPad;
@@ -114,7 +115,7 @@ double CtcBody(const CtcArgs& args, float* scratch) {
   for (size_t i = 1; i < symbols; ++i) {
     if (args.targets[i] != args.targets[i - 1]) between[i] = 0;
   }
-  // Forwards every row is kept, if there is a way back; of others two.
+  // The forward keeps every row if a gradient follows, else two.
   const auto row_at = [&](size_t t) { return CtcRowAt(rows + t * width, symbols); };
   const size_t kept = with_grad ? frames : 2;
   const auto clear = [&](size_t t) { std::fill_n(rows + t * width, width, kCtcNever); };
@@ -160,8 +161,8 @@ double CtcBody(const CtcArgs& args, float* scratch) {
     } else {
       CtcAdvance<1>(symbols, after, between, now);
     }
-    // Shares of the paths: of all states of a frame they make 1, which takes away what rounding has
-    // summed up. They overwrite the row that was kept.
+    // Shares of the paths. The states of a frame sum to 1, which cancels accumulated rounding
+    // errors. They overwrite the kept row.
     const CtcRow way = row_at(t);
     Vec largest = hn::Set(d, kCtcNever);
     const auto meet = [&](float* to, const float* back, size_t n) HWY_ATTR {

@@ -98,8 +98,8 @@ TEST_P(CtcTest, MatchesTheReference) {
   }
 }
 
-// Four minutes of speech before anything is learnt: the paths that count are far less likely, at most
-// frames, than those that run ahead.
+// Four minutes of speech before any training: at most frames, the paths that count are far less
+// likely than those that run ahead.
 TEST_P(CtcTest, LongSequences) {
   Problem problem(4000, 34, 840, 0.1, 3);
   std::vector<double> want_grad(4000 * 34);

@@ -15,15 +15,16 @@
 HWY_BEFORE_NAMESPACE();
 namespace linnet::kernels::HWY_NAMESPACE {
 
-// Positions whose sums are in registers at once: a weight is read once for all of them.
+// Positions whose sums are in registers at once; a weight is read once for all of them.
 inline constexpr size_t kTaps = 8;
 
 HWY_INLINE size_t Counted(const DepthwiseShape& shape, const int64_t* lengths, size_t n) {
   return lengths == nullptr ? shape.length : static_cast<size_t>(lengths[n]);
 }
 
-// to[t] = start + sum over j < width of weight[j] from[t + j - before], for t from first to length: one vector of
-// channels (`used` lanes), rows `stride` apart. `reversed` takes the weights from the last one on.
+// to[t] = start + sum over j < width of weight[j] from[t + j - before], for first <= t < length and
+// one vector of channels (`used` lanes), rows `stride` apart. kReversed takes the weights in
+// reverse order.
 template <bool kReversed>
 HWY_INLINE void Convolve(const float* from, const float* weight, Vec start, size_t first,
                          size_t length, size_t width, size_t before, size_t stride, size_t used,
@@ -34,7 +35,7 @@ HWY_INLINE void Convolve(const float* from, const float* weight, Vec start, size
     Unrolled<kTaps>([&](auto i) HWY_ATTR { sums[i] = start; });
     for (size_t j = 0; j < width; ++j) {
       const Vec w = LoadN(weight + (kReversed ? width - 1 - j : j) * stride, used);
-      // Row t reads t + j - before, where that is one.
+      // Row t reads t + j - before, if that is a valid position.
       const size_t least = before > j ? before - j : 0;
       const size_t most = length + before > j ? length + before - j : 0;
       if (rows == kTaps && t0 >= least && t0 + kTaps <= most) {
@@ -91,7 +92,8 @@ void DepthwiseBackwardRange(const DepthwiseShape& shape, const DepthwiseBackward
       const size_t length = Counted(shape, args.lengths, n);
       const float* grad = args.grad_out + at;
       const float* x = args.x + at;
-      // x[t] went into out[t + before - j] with weight[j]: the convolution turned round.
+      // x[t] contributes to out[t + before - j] with weight[j]: a convolution with reversed
+      // weights.
       Convolve<true>(grad, args.weight + c, hn::Zero(F32()), 0, length, shape.width,
                      shape.width - 1 - shape.before, stride, used, args.grad_x + at);
       ZeroRows(length, shape.length, stride, used, args.grad_x + at);
@@ -100,7 +102,7 @@ void DepthwiseBackwardRange(const DepthwiseShape& shape, const DepthwiseBackward
         const size_t least = shape.before > j ? shape.before - j : 0;
         const size_t most =
             std::min(length, length + shape.before > j ? length + shape.before - j : 0);
-        Vec even = hn::Zero(F32()), odd = even;  // two chains of additions
+        Vec even = hn::Zero(F32()), odd = even;  // two chains hide latency
         for (size_t t = least; t < most; ++t) {
           const Vec gx = LoadN(grad + t * stride, used);
           const Vec xx = LoadN(x + (t + j - shape.before) * stride, used);

@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kPiece = 16;  // channels: a cache line
 
-// Calls body(begin, end) for ranges of channels that begin with a piece.
+// Calls body(begin, end) for ranges of channels that start at a multiple of kPiece.
 template <class Body>
 void ForChannels(size_t channels, ParallelFor parallel_for, Body body) {
   const size_t pieces = (channels + kPiece - 1) / kPiece;

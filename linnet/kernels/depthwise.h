@@ -1,11 +1,11 @@
-// Depthwise convolution along a sequence: each channel of a position is mixed with the same channel of
-// its neighbours, which is what linear attention, whose view is wide and blurred, lacks most.
+// Depthwise convolution along a sequence: mixes each channel of a position with the same channel of
+// its neighbors. It adds the sharp local view that linear attention lacks.
 //
 //   DepthwiseShape shape{.batch = 4, .length = 250, .channels = 192, .width = 15, .before = 7};
 //   DepthwiseForward(shape, {.x = x, .weight = w, .bias = b, .out = out}, SerialFor);
 //
-// out[n, t, c] = bias[c] + sum over j < width of weight[j, c] x[n, t + j - before, c], where positions
-// below 0 and from lengths[n] on count as zeros; out at positions from lengths[n] on is 0.
+// out[n, t, c] = bias[c] + sum over j < width of weight[j, c] x[n, t + j - before, c]. Positions
+// below 0 and from lengths[n] on count as zeros. out is 0 from lengths[n] on.
 #ifndef LINNET_KERNELS_DEPTHWISE_H_
 #define LINNET_KERNELS_DEPTHWISE_H_
 
@@ -18,13 +18,13 @@ namespace linnet::kernels {
 
 struct DepthwiseShape {
   size_t batch, length, channels;
-  size_t width;      // positions that are mixed
-  size_t before;     // of them, those before the position itself: width - 1 sees no future
-  size_t first = 0;  // forward: rows of out before this one are left alone
+  size_t width;      // positions in the window
+  size_t before;     // positions of the window before its center position; width - 1: causal
+  size_t first = 0;  // forward: rows of out before this one are not written
 };
 
-// x, out and their gradients are dense [batch, length, channels]; weight [width, channels], bias
-// [channels]. lengths [batch], each at most length, or null: all of it counts.
+// x, out and their gradients are dense [batch, length, channels]; weight is [width, channels], bias
+// [channels]. lengths is [batch], each at most length; null: every sequence has full length.
 struct DepthwiseForwardArgs {
   const float* x = nullptr;
   const float* weight = nullptr;
@@ -37,12 +37,12 @@ struct DepthwiseBackwardArgs {
   const float* weight = nullptr;
   const float* grad_out = nullptr;
   float* grad_x = nullptr;       // not grad_out
-  float* grad_weight = nullptr;  // overwritten, as all gradients
+  float* grad_weight = nullptr;  // overwritten, like all gradients
   float* grad_bias = nullptr;
   const int64_t* lengths = nullptr;
 };
 
-// The same bits at any number of threads: channels are split among them, and nothing else.
+// Work is split by channels only, so the number of threads does not change a bit.
 void DepthwiseForward(const DepthwiseShape& shape, const DepthwiseForwardArgs& args,
                       ParallelFor parallel_for);
 void DepthwiseBackward(const DepthwiseShape& shape, const DepthwiseBackwardArgs& args,

@@ -1,4 +1,5 @@
-// The plain double-precision twin of depthwise.h: out alone (its gradients are tested by differences).
+// Reference for depthwise.h in plain double precision: out only (tests check the gradients by
+// differences).
 #ifndef LINNET_KERNELS_DEPTHWISE_REF_H_
 #define LINNET_KERNELS_DEPTHWISE_REF_H_
 

@@ -39,7 +39,7 @@ const std::vector<DepthwiseShape>& Shapes() {
   return shapes;
 }
 
-// One whole sequence, then shorter ones, down to none.
+// One sequence of full length, then shorter ones, down to empty.
 std::vector<int64_t> Lengths(const DepthwiseShape& shape) {
   std::vector<int64_t> lengths;
   for (size_t n = 0; n < shape.batch; ++n) {
@@ -78,7 +78,7 @@ TEST_P(DepthwiseTest, BeginsWhereItIsTold) {
   }
 }
 
-// The gradients of sum(out * g), against central differences of the reference, of every number.
+// The gradients of sum(out * g) against central differences of the reference, for every element.
 TEST_P(DepthwiseTest, GoesBack) {
   for (const DepthwiseShape& shape : Shapes()) {
     const size_t size = shape.batch * shape.length * shape.channels;
@@ -106,7 +106,7 @@ TEST_P(DepthwiseTest, GoesBack) {
         at = before + 0.5;
         const double up = loss();
         at = before - 0.5;
-        const double down = loss();  // linear: a wide difference is exact
+        const double down = loss();  // linear, so a wide difference is exact
         at = before;
         ASSERT_NEAR((*grads[part])[i], up - down, 2e-5) << part << " " << i;
       }

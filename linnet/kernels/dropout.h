@@ -1,4 +1,5 @@
-// Dropout whose mask is a function of (seed, place): it is made again on the way back, not kept.
+// Dropout whose mask is a function of (seed, index): the backward recomputes it instead of storing
+// it.
 //
 //   Dropout(seed, 0.1f, 0, n, x, out);
 #ifndef LINNET_KERNELS_DROPOUT_H_
@@ -9,11 +10,11 @@
 
 namespace linnet::kernels {
 
-// out[i] = x[i] / (1 - p), or 0 with probability p, for the n < 2^32 places from `first` on; out may be x.
-// 0 <= p < 1. What happens to a place depends on the seed and the place alone.
+// out[i] = 0 with probability p, else x[i] / (1 - p), for the n < 2^32 indices from `first` on. out
+// may be x. 0 <= p < 1. The mask at an index depends on the seed and the index alone.
 void Dropout(uint64_t seed, float p, size_t first, size_t n, const float* x, float* out);
 
-// Whether place i is kept, in plain arithmetic.
+// Whether index i is kept, in plain arithmetic.
 inline bool DropoutKeeps(uint64_t seed, float p, uint32_t i) {
   // Two rounds of multiply and shift (after Wellons' search for hashes of low bias).
   uint32_t h = i ^ static_cast<uint32_t>(seed);

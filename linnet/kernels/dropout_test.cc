@@ -37,8 +37,8 @@ TEST_P(DropoutTest, FollowsTheSeedAndThePlace) {
   }
 }
 
-// The share that is dropped, over places of one seed and over seeds at one place, and how often
-// neighbours share their fate: all within five deviations.
+// The dropped share, over indices of one seed and over seeds at one index, and how often neighbors
+// agree: all within five standard deviations.
 TEST(Dropout, IsAsRandomAsItSays) {
   const int count = 1 << 20;
   for (const float p : {0.1f, 0.25f, 0.5f}) {

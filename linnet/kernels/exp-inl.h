@@ -1,5 +1,5 @@
-// e^x for the Highway bodies, where hn::Exp takes half as long again as it needs to: no subnormals,
-// and nothing above the largest exponent.
+// e^x for the Highway bodies, without subnormal results and without handling of overflow. hn::Exp
+// has both and takes half as long again.
 #if defined(LINNET_KERNELS_EXP_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINNET_KERNELS_EXP_INL_H_
 #undef LINNET_KERNELS_EXP_INL_H_
@@ -13,22 +13,22 @@
 HWY_BEFORE_NAMESPACE();
 namespace linnet::kernels::HWY_NAMESPACE {
 
-// e^x for x <= 88, within 3e-7 of it down to x = -10 and 1.3e-6 further down; below -87 it stays at
-// e^-87 = 1.6e-38. Above 88 it is any number. NaN for NaN.
+// e^x for x <= 88. The relative error is at most 3e-7 down to x = -10 and 1.3e-6 below. Below x =
+// -87 the result stays at e^-87 = 1.6e-38. Above 88 it is unspecified. NaN for NaN.
 //
-// 2^n 2^f with n the nearest whole number to x log2(e), and 2^f for |f| <= 1/2 the polynomial of
-// degree 5 of least relative error (7.5e-8; Remez).
+// Computed as 2^n 2^f, where n is the integer nearest to x log2(e). For |f| <= 1/2, 2^f is the
+// polynomial of degree 5 with the least relative error (7.5e-8; Remez).
 HWY_INLINE Vec Exp(Vec x) {
   const F32 d;
   const hn::RebindToSigned<F32> di;
   const Vec log2_e = hn::Set(d, 1.44269504f);
-  // Adding this leaves no bits for fractions, and the whole number in the lowest bits.
+  // Adding this rounds away the fraction and leaves the integer in the lowest bits.
   const Vec round = hn::Set(d, 12582912.0f);
   const Vec least = hn::Set(d, -87.0f);
 #if HWY_TARGET == HWY_SCALAR
   x = hn::IfThenElse(hn::Lt(x, least), least, x);
 #else
-  x = hn::Max(least, x);  // in this order NaN stays
+  x = hn::Max(least, x);  // this operand order keeps NaN
 #endif
   const Vec shifted = hn::MulAdd(x, log2_e, round);
   const Vec f = hn::MulSub(x, log2_e, hn::Sub(shifted, round));

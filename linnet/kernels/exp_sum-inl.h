@@ -32,7 +32,7 @@ double ExpSumBody(const float* x, size_t n, float largest, float scale, float* o
   const F32 d;
   const Vec top = hn::Set(d, largest), times = hn::Set(d, scale);
   const Vec least = hn::Set(d, std::numeric_limits<float>::lowest());
-  // In fp32 within a block, whose few hundred terms lose nothing to speak of.
+  // A block is summed in fp32: a few hundred terms lose no relevant precision.
   constexpr size_t kBlock = 256;
   double sum = 0;
   for (size_t begin = 0; begin < n; begin += kBlock) {

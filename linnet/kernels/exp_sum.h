@@ -1,4 +1,4 @@
-// What logits come to: their largest, and the sum of their exponentials.
+// Maximum and sum of exponentials of logits.
 //
 //   const float largest = Largest(logits.data(), n);
 //   const double sum = ExpSum(logits.data(), n, largest, 1 / temperature, weights.data());
@@ -10,12 +10,13 @@
 
 namespace linnet::kernels {
 
-// The largest of x [n], n > 0. Of NaNs any number.
+// The largest of x [n], n > 0. If x contains NaNs, the result is unspecified.
 float Largest(const float* x, size_t n);
 
-// Sum of out[i] = exp((x[i] - largest) scale), x [n], no x above `largest`, scale > 0; of x = -infinity
-// exactly 0. With a = |x[i] - largest| scale each is within 2e-6 + 2e-7 a of itself, and none below
-// 1.6e-38. `out` [n] may be nullptr.
+// Sum of out[i] = exp((x[i] - largest) scale) over x [n]. No x may exceed `largest`; scale > 0. For
+// x = -infinity the exponential is exactly 0. Otherwise its relative error is at most
+// 2e-6 + 2e-7 a, with a = |x[i] - largest| scale, and it never falls below 1.6e-38. `out` [n] may
+// be nullptr.
 double ExpSum(const float* x, size_t n, float largest, float scale, float* out);
 
 }  // namespace linnet::kernels

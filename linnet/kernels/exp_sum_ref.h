@@ -1,4 +1,4 @@
-// The plain double-precision twin of exp_sum.h.
+// Reference for exp_sum.h: plain double precision.
 #ifndef LINNET_KERNELS_EXP_SUM_REF_H_
 #define LINNET_KERNELS_EXP_SUM_REF_H_
 

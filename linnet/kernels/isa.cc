@@ -36,7 +36,7 @@ std::vector<int64_t> Targets() {
 
 int64_t forced = 0;
 std::optional<DotUnit> forced_unit;
-std::atomic<int> active_unit{-1};  // -1: to be chosen
+std::atomic<int> active_unit{-1};  // -1: not chosen yet
 
 void Apply() {
   active_unit = -1;
@@ -45,14 +45,14 @@ void Apply() {
 }
 
 #if defined(__x86_64__) && defined(__linux__)
-// Beyond what Highway asks of an AVX-512 target.
+// Highway's AVX-512 target does not imply these.
 bool HasVnniAndBf16() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (c >> 11 & 1) == 0) return false;
   return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a >> 5 & 1) != 0;
 }
 
-// Linux keeps the tiles' 8 kB of registers from processes that have not asked for them.
+// Linux withholds the 8 kB of tile registers from processes that have not requested them.
 bool AskForAmx() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;

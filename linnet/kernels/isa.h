@@ -1,10 +1,11 @@
-// Which instruction set the kernels run on: chosen at run time, once, from what the processor has.
+// Selects the instruction set of the kernels: once, at run time, from the processor's features.
 //
 //   ActiveIsa()       -> "AVX3"
 //   for (const std::string& isa : AvailableIsas()) { ForceIsa(isa); ... }     // tests
 //
-// LINNET_ISA=AVX2 in the environment forces one (for diagnosis), LINNET_DOT=VNNI a unit for dot
-// products; a name that this build or this processor lacks is refused by ApplyIsaEnvironment().
+// LINNET_ISA=AVX2 in the environment forces an instruction set (for diagnosis), LINNET_DOT=VNNI a
+// dot-product unit. ApplyIsaEnvironment() rejects names that this build or processor does not
+// support.
 #ifndef LINNET_KERNELS_ISA_H_
 #define LINNET_KERNELS_ISA_H_
 
@@ -16,35 +17,35 @@
 namespace linnet::kernels {
 
 // Names of the instruction sets both compiled in and supported here, best first. The last one is
-// plain code that any processor of the architecture runs.
+// plain code that runs on any processor of the architecture.
 std::vector<std::string> AvailableIsas();
 
-// The one in use.
+// The instruction set in use.
 std::string ActiveIsa();
 
-// Uses `name` from now on; "" returns to the best. Throws InputError, listing the available names,
-// if there is no such instruction set. Not to be called while kernels run.
+// Switches to `name`; "" returns to the best. Throws InputError, listing the available names, if
+// `name` is not available. Do not call while kernels run.
 void ForceIsa(const std::string& name);
 
-// What multiplies bf16 and int8 beside AVX-512's ordinary instructions (narrow_linear.h).
+// Units for bf16 and int8 products beyond AVX-512's ordinary instructions (narrow_linear.h).
 enum class DotUnit : uint8_t {
   kNone,
-  kVnni,  // AVX-512's dot products, of int8 (VNNI) and bf16
-  kAmx,   // products of tiles
+  kVnni,  // AVX-512's dot products of int8 (VNNI) and bf16
+  kAmx,   // tile products
 };
 
-// Those that this processor has and this system allows, best first; the last one is kNone. With an
-// instruction set below AVX-512 in use, it is the only one.
+// Units that the processor has and the operating system allows, best first; the last one is kNone.
+// It is the only one if the active instruction set is below AVX-512.
 std::vector<DotUnit> AvailableDotUnits();
 DotUnit ActiveDotUnit();
 std::string DotUnitName(DotUnit unit);  // "AMX", "VNNI", "NONE"
 
-// Uses it from now on, or without one the best. Throws InputError where it is not available. Not to
-// be called while kernels run.
+// Switches to `unit`; nullopt returns to the best. Throws InputError if it is not available. Do not
+// call while kernels run.
 void ForceDotUnit(std::optional<DotUnit> unit);
 
-// Applies LINNET_ISA and LINNET_DOT where they are set: called once by whoever starts a process.
-// Throws as the functions above.
+// Applies LINNET_ISA and LINNET_DOT if set. Call once at the start of a process. Throws like
+// ForceIsa() and ForceDotUnit().
 void ApplyIsaEnvironment();
 
 }  // namespace linnet::kernels

@@ -1,5 +1,5 @@
-// Layer normalisation, fused with what precedes it in a post-norm layer: the residual and the sum
-// of a product's partial results.
+// Layer normalization, fused with the residual and the summation of a product's partial results
+// that precede it in a post-norm layer.
 //
 //   LayerNorm({.rows = n, .dim = 256, .eps = 1e-5f}, {.x = x, .x_stride = 256},
 //             {.weight = w, .bias = b}, y, 256);
@@ -15,7 +15,7 @@ struct LayerNormShape {
   float eps = 1e-5f;
 };
 
-// What is normalised: t = x_0 + x_1 + ... + x_{parts-1} + residual, added in this order.
+// The input of the norm: t = x_0 + x_1 + ... + x_{parts-1} + residual, added in this order.
 struct LayerNormInput {
   const float* x = nullptr;  // [parts][rows, dim]
   size_t x_stride = 0;       // floats from row to row
@@ -23,8 +23,8 @@ struct LayerNormInput {
   size_t part_stride = 0;           // floats from part to part
   const float* residual = nullptr;  // [rows, dim], or null for none
   size_t residual_stride = 0;
-  // [rows, dim], or null: where t is kept too, as far from row to row as the residual, and maybe
-  // the residual itself. Not y.
+  // [rows, dim], or null: also stores t here, with residual_stride. May be the residual itself, but
+  // not y.
   float* sum = nullptr;
 };
 
@@ -33,13 +33,12 @@ struct LayerNormParameters {
   const float* bias = nullptr;    // [dim]
 };
 
-// y = (t - mean(t)) / sqrt(var(t) + eps) * weight + bias for each row, the variance taken about the
-// mean in a second pass. y [rows, dim] may be x or residual themselves; any addresses.
+// y = (t - mean(t)) / sqrt(var(t) + eps) * weight + bias for each row; the variance is computed in
+// a second pass, around the mean. y [rows, dim] may be x or residual. Any alignment.
 void LayerNorm(const LayerNormShape& shape, const LayerNormInput& input,
                const LayerNormParameters& parameters, float* y, size_t y_stride);
 
-// The way back through y = LayerNorm(x) of dense rows x [rows, dim]: the mean and variance are
-// taken again.
+// Backward through y = LayerNorm(x) for dense rows x [rows, dim]. Recomputes mean and variance.
 struct LayerNormBackwardArgs {
   const float* x = nullptr;
   const float* weight = nullptr;  // [dim]

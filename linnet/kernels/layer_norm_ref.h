@@ -1,4 +1,4 @@
-// The plain double-precision twin of layer_norm.h.
+// Reference for layer_norm.h: plain double precision.
 #ifndef LINNET_KERNELS_LAYER_NORM_REF_H_
 #define LINNET_KERNELS_LAYER_NORM_REF_H_
 
@@ -8,7 +8,7 @@
 
 namespace linnet::kernels {
 
-// One row, already summed.
+// One row t, already summed.
 inline std::vector<double> LayerNormRef(std::vector<double> t, const float* weight,
                                         const float* bias, double eps) {
   const double n = static_cast<double>(t.size());

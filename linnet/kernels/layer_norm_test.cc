@@ -34,7 +34,7 @@ TEST_P(LayerNormTest, MatchesTheReferenceOverRaggedShapes) {
     for (size_t parts : {1, 2, 5}) {
       for (bool residual : {false, true}) {
         const size_t rows = 3, stride = dim + 1, offset = dim % 3;
-        // Far from zero: the variance must not drown in the mean.
+        // Mean far from zero: the variance must not lose its precision to it.
         const Floats x = Random(offset + parts * rows * stride, 1, 30);
         const Floats from = Random(offset + rows * stride, 2);
         const Floats weight = Random(dim, 3), bias = Random(dim, 4);
@@ -61,7 +61,7 @@ TEST_P(LayerNormTest, MatchesTheReferenceOverRaggedShapes) {
           }
           EXPECT_EQ(y[offset + r * stride + dim], 77.0f);
         }
-        // Two values that almost agree (dim 2) magnify their own rounding.
+        // Two nearly equal values (dim 2) amplify their own rounding.
         EXPECT_LT(worst, dim == 2 ? 1e-3 : 1e-4) << dim << " parts " << parts;
       }
     }
@@ -106,7 +106,7 @@ TEST_P(LayerNormTest, GradientsMatchDifferencesOfTheReference) {
                                                              .grad_x = grad_x.data(),
                                                              .grad_weight = grad_weight.data(),
                                                              .grad_bias = grad_bias.data()});
-    // sum(y * grad_y) of a row, with its value i moved by `by`
+    // sum(y * grad_y) of a row, with its element i shifted by `by`.
     const auto loss = [&](size_t r, size_t i, double by) {
       std::vector<double> t(x.begin() + ptrdiff_t(r * dim), x.begin() + ptrdiff_t((r + 1) * dim));
       t[i] += by;

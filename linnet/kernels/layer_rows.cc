@@ -11,15 +11,15 @@
 namespace linnet::kernels {
 namespace {
 
-// Measured (docs/decisions/025): with smaller blocks oneDNN's products run slower and the sums of gradients
-// are touched more often; with larger ones nothing is gained.
+// Measured (docs/decisions/025): with smaller blocks oneDNN's products run slower, and the gradient
+// sums are touched more often; larger blocks gain nothing.
 constexpr size_t kBlockBytes = 1 << 20;
 constexpr size_t kMinBlock = 32, kMaxBlock = 1024;
 
 constexpr size_t kLine = 16;  // floats
 constexpr size_t Padded(size_t n) { return (n + kLine - 1) / kLine * kLine; }
 
-// The floats that n Ts take.
+// Floats that n values of type T occupy.
 template <typename T>
 constexpr size_t FloatsOf(size_t n) {
   return Padded((n * sizeof(T) + sizeof(float) - 1) / sizeof(float));
@@ -42,7 +42,7 @@ class Arena {
 
 struct Block {
   size_t begin, rows;
-  bool first;  // of its slot: what is summed begins here
+  bool first;  // of its slot: sums start here
 };
 
 // Runs body(slot, block) over all blocks: slots in parallel, each slot's blocks in order.
@@ -73,13 +73,13 @@ void SumSlots(const RowsPlan& plan, size_t count, const SlotGradients& gradients
   });
 }
 
-// x as the products read it: itself, or rounded into `to`.
+// Converts x to the products' type: returns x itself, or rounds it into `to`.
 const float* Read(size_t, const float* x, float*) { return x; }
 const BFloat16* Read(size_t n, const float* x, BFloat16* to) {
   Narrow(n, x, to);
   return to;
 }
-// What Read() needs.
+// Floats of the buffer `to` of Read().
 template <typename T>
 size_t ReadFloats(size_t n) {
   return sizeof(T) == sizeof(float) ? 0 : FloatsOf<T>(n);
@@ -117,7 +117,7 @@ void Norm(size_t rows, size_t dim, const RowNorm& norm, const float* x, float* y
   LayerNorm({rows, dim, norm.eps}, {.x = x, .x_stride = dim}, {norm.weight, norm.bias}, y, dim);
 }
 
-// grad holds the gradients of weight and bias, which are added to.
+// Adds to grad, which holds the gradients of weight and bias.
 void NormBackward(size_t rows, size_t dim, const RowNorm& norm, const float* x, const float* grad_y,
                   float* grad_x, float* grad) {
   LayerNormBackward({rows, dim, norm.eps}, {.x = x,
@@ -142,7 +142,7 @@ RowsPlan PlanRows(size_t rows, size_t widest, size_t threads) {
   RowsPlan plan;
   plan.rows = rows;
   plan.blocks = std::max<size_t>((rows + block - 1) / block, 1);
-  // As many to each thread, unless they become very small.
+  // Gives each thread equally many blocks, unless they become very small.
   const size_t even = (plan.blocks + threads - 1) / threads * threads;
   if (rows / even >= kMinBlock) plan.blocks = even;
   plan.block = (rows + plan.blocks - 1) / plan.blocks;
@@ -344,7 +344,7 @@ void FeedForwardBackward(const RowsPlan& plan, const FeedForwardArgs<T>& args, c
     }
     const size_t at = block.begin * dim, floats = block.rows * dim;
 
-    // Through n2: the gradient of the sum, which is also the residual's.
+    // Backward through n2: the gradient of the sum is also the residual's.
     const float* grad_sum = grad_y + at;
     float* room = arena.Take<float>(plan.block * dim);
     if (args.norm_after) {
@@ -353,7 +353,7 @@ void FeedForwardBackward(const RowsPlan& plan, const FeedForwardArgs<T>& args, c
     }
     AddColumns(block.rows, dim, grad_sum, grad_bias2);
 
-    // Through the second product and the activation.
+    // Backward through the second product and the activation.
     const T* grad_read = Read(floats, grad_sum, TakeRead<T>(arena, plan.block * dim));
     T* active = arena.Take<T>(plan.block * wide);
     float* grad_active = arena.Take<float>(plan.block * wide);
@@ -368,7 +368,7 @@ void FeedForwardBackward(const RowsPlan& plan, const FeedForwardArgs<T>& args, c
                                                .column_sums = grad_bias1});
     ProductGradWeight(block.rows, wide, dim, grad_read, active, grad_weight2, !block.first);
 
-    // Through the first product and n1.
+    // Backward through the first product and n1.
     const float* x = args.x + at;
     const float* u = x;
     if (args.norm_before) {

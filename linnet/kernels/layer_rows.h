@@ -1,18 +1,18 @@
-// All of a transformer layer but its attention works on each row (token) alone: projections, the
-// feed-forward block, residuals, layer norms. Here each of these pieces is one pass over blocks of
-// rows that stay in the cache between its products, forward and backward, so that memory is touched
-// once for what comes in and once for what goes out.
+// The row-wise parts of a transformer layer, that is, everything but its attention: projections,
+// the feed-forward block, residuals and layer norms. Each part is one pass over blocks of rows that
+// stay in cache between its products, forward and backward, so that inputs and outputs touch memory
+// once.
 //
 //   const RowsPlan plan = PlanRows(rows, /*widest=*/d_ff * sizeof(T), threads);
 //   FeedForwardArgs<T> args{.dim = 256, .hidden_dim = 1024, .weight1 = w1, ..., .x = x};
 //   std::vector<float> scratch(plan.slots * FeedForwardScratch(plan, args));
 //   FeedForwardForward(plan, args, y, scratch.data(), parallel_for);
 //
-// T is float or BFloat16: what the products read. Their sums, biases, norms and residuals are fp32.
-// Weights are [out, in]; a product is y = x W^T + b. Slots are pieces of work with scratch of their
-// own, dealt out to parallel_for; gradients of parameters are summed within each slot, then over
-// the slots in order, so bits depend on the number of slots alone. The plain twins are the
-// compositions of libtorch operations in ops/layer_rows.cc, which tests run in double precision.
+// T (float or BFloat16) is the type of the products' operands. Sums, biases, norms and residuals
+// are fp32. Weights are [out, in]; a product is y = x W^T + b. A slot is a share of the work with
+// its own scratch; parallel_for runs the slots. Parameter gradients are summed within each slot,
+// then over the slots in order, so the bits depend on the number of slots alone. The references are
+// the libtorch compositions in ops/layer_rows.cc, which tests run in double precision.
 #ifndef LINNET_KERNELS_LAYER_ROWS_H_
 #define LINNET_KERNELS_LAYER_ROWS_H_
 
@@ -24,15 +24,16 @@
 
 namespace linnet::kernels {
 
-// How rows are cut: into `blocks` of at most `block` rows, a range of them to each slot.
+// Division of the rows into `blocks` of at most `block` rows; each slot gets a range of blocks.
 struct RowsPlan {
   size_t rows = 0, block = 0, blocks = 0, slots = 0;
 };
 
-// Blocks whose widest row-wise intermediate, `widest` bytes a row, stays in a second-level cache.
+// Sizes blocks so that the widest row-wise intermediate, `widest` bytes a row, stays in a
+// second-level cache.
 RowsPlan PlanRows(size_t rows, size_t widest, size_t threads);
 
-// A layer norm, or none where weight is null.
+// A layer norm; a null weight means none.
 struct RowNorm {
   const float* weight = nullptr;
   const float* bias = nullptr;
@@ -41,8 +42,9 @@ struct RowNorm {
   explicit operator bool() const { return weight != nullptr; }
 };
 
-// Where the gradients of the parameters go: `sum` are the first slot's and, in the end, the result;
-// `others` is room for those of the other slots, plan.slots - 1 pieces, and can be freed afterwards.
+// Destination of the parameter gradients. `sum` holds the first slot's gradients and, in the end,
+// the result. `others` has room for the other slots, plan.slots - 1 pieces, and can be freed
+// afterwards.
 struct SlotGradients {
   float* sum = nullptr;
   float* others = nullptr;
@@ -52,10 +54,10 @@ struct SlotGradients {
   }
 };
 
-// The floats that the gradients of one product's weight and bias take, weight first.
+// Floats of one product's gradients: weight, then bias.
 constexpr size_t ProductGradient(size_t in, size_t out) { return (in + 1) * out; }
 
-// --- Linears: y_i = n(x) W_i^T + b_i, with n a layer norm or nothing ---
+// --- Linears: y_i = n(x) W_i^T + b_i, where n is a layer norm or the identity ---
 
 inline constexpr size_t kMaxProducts = 3;
 
@@ -69,15 +71,15 @@ struct LinearsArgs {
   const float* x = nullptr;  // [rows, in]
 };
 
-// y[i] [rows, out[i]]. `scratch` holds plan.slots pieces of LinearsScratch floats.
+// Writes y[i] [rows, out[i]]. `scratch` holds plan.slots pieces of LinearsScratch() floats.
 template <typename T>
 size_t LinearsScratch(const RowsPlan& plan, const LinearsArgs<T>& args);
 template <typename T>
 void LinearsForward(const RowsPlan& plan, const LinearsArgs<T>& args, float* const* y,
                     float* scratch, ParallelFor parallel_for);
 
-// grad_x [rows, in] is written. `gradients` are pieces of LinearsGradients floats, which hold the
-// gradients of: W_0, b_0, W_1, b_1, ..., the norm's weight and bias.
+// Writes grad_x [rows, in]. A piece of `gradients` has LinearsGradients() floats: the gradients of
+// W_0, b_0, W_1, b_1, ..., then of the norm's weight and bias.
 template <typename T>
 size_t LinearsGradients(const LinearsArgs<T>& args);
 template <typename T>
@@ -95,7 +97,7 @@ struct ProjectArgs {
   RowNorm norm;              // of the sum
   const float* a = nullptr;  // [rows, in]
   const float* x = nullptr;  // [rows, out]; null: no residual
-  // [rows, out]: x + a W^T + b. The forward writes it where there is a norm; the backward reads it.
+  // [rows, out]: x + a W^T + b. The forward writes it if there is a norm; the backward reads it.
   float* sum = nullptr;
 };
 
@@ -104,7 +106,7 @@ size_t ProjectScratch(const RowsPlan& plan, const ProjectArgs<T>& args);
 template <typename T>
 void ProjectForward(const RowsPlan& plan, const ProjectArgs<T>& args, float* y, float* scratch,
                     ParallelFor parallel_for);
-// grad_a [rows, in] and, where there is a residual, grad_x [rows, out] are written. The gradients:
+// Writes grad_a [rows, in] and, if there is a residual, grad_x [rows, out]. Order of the gradients:
 // W, b, the norm's weight and bias.
 template <typename T>
 size_t ProjectGradients(const ProjectArgs<T>& args);
@@ -126,16 +128,17 @@ struct FeedForwardArgs {
   RowNorm norm_before, norm_after;  // n1 (pre-norm layers) and n2 (post-norm ones)
   const float* x = nullptr;         // [rows, dim]
   T* hidden = nullptr;              // [rows, hidden_dim]: n1(x) W1^T + b1, written by the forward
-  float* sum = nullptr;             // [rows, dim]: what n2 norms; where there is n2
+  float* sum = nullptr;             // [rows, dim]: the input of n2; only if there is an n2
 };
 
 template <typename T>
 size_t FeedForwardScratch(const RowsPlan& plan, const FeedForwardArgs<T>& args);
-// hidden may be null where no backward follows.
+// hidden may be null if no backward follows.
 template <typename T>
 void FeedForwardForward(const RowsPlan& plan, const FeedForwardArgs<T>& args, float* y,
                         float* scratch, ParallelFor parallel_for);
-// grad_x is written. The gradients: W1, b1, W2, b2, n1's weight and bias, n2's, where there are any.
+// Writes grad_x. Order of the gradients: W1, b1, W2, b2, then weight and bias of n1 and of n2, if
+// present.
 template <typename T>
 size_t FeedForwardGradients(const FeedForwardArgs<T>& args);
 template <typename T>

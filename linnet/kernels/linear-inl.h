@@ -1,9 +1,9 @@
 // The Highway body of linear.h, compiled once for each instruction set.
 //
-// A tile of rows x panels accumulators stays in registers while all inputs pass. Many rows: two
-// panels (32 kB at 256 inputs) stay in the first-level cache while the rows pass over them. One
-// row: eight panels are read side by side, which hides the latency of the multiply-add, and their
-// continuation is prefetched, beyond the end of a tile too, where the next tile's weights lie.
+// A tile of rows x panels accumulators stays in registers over all inputs. With many rows, two
+// panels (32 kB at 256 inputs) stay in the first-level cache while the rows pass over them. With
+// one row, eight panels are read side by side to hide the latency of the multiply-add. Prefetching
+// runs ahead in each panel and, at the end of a tile, into the next tile's weights.
 #if defined(LINNET_KERNELS_LINEAR_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINNET_KERNELS_LINEAR_INL_H_
 #undef LINNET_KERNELS_LINEAR_INL_H_
@@ -33,19 +33,19 @@ struct LinearArgs {
   size_t y_stride;
 };
 
-// Vectors to a panel, and the most rows of a tile: 24 of 32 registers accumulate with AVX-512, 12
-// of 16 with AVX2.
+// Vectors per panel, and maximum rows of a tile: 24 of 32 registers accumulate with AVX-512, 12 of
+// 16 with AVX2.
 inline constexpr size_t kPanelVectors = kPanel / hn::MaxLanes(F32());
 inline constexpr size_t kMaxRows = HWY_TARGET == HWY_AVX3 ? 12 : HWY_TARGET == HWY_SCALAR ? 1 : 6;
 
-// Panels of a tile: enough accumulators to hide the latency, no more than there are registers.
+// Panels per tile: enough accumulators to hide the latency, but no more than there are registers.
 constexpr size_t TilePanels(size_t rows) {
   if (HWY_TARGET == HWY_SCALAR) return 1;
   const size_t panels = rows == 1 ? 8 : rows <= 3 ? 4 : 2;
   return HWY_TARGET == HWY_AVX3 ? panels : panels / 2;
 }
 
-// Few rows wait for their weights: lines (of 64 bytes) to prefetch ahead.
+// With few rows, loading weights is the bottleneck: lines (of 64 bytes) to prefetch ahead.
 inline constexpr size_t kPrefetchLines = 64;
 inline constexpr size_t kMaxPrefetchRows = 3;
 
@@ -86,7 +86,7 @@ HWY_INLINE void LinearTile(const LinearArgs& args) {
     }
   };
   if constexpr (kRows <= kMaxPrefetchRows) {
-    // The last steps prefetch what follows the tile: each panel's successor kPanels further on.
+    // The last steps prefetch the next tile: each panel's successor lies kPanels further on.
     const size_t lead = std::min(args.in, kPrefetchLines / kPanels);
     walk(args.in - lead, lead * kPanel);
     walk(lead, lead * kPanel + (kPanels - 1) * panel_stride + kPanel);

@@ -1,17 +1,18 @@
-// Matrix products with weights packed once: y = x W^T + b, from one row (a step of one sequence, at
-// the speed of reading W) to thousands (a prefix, at the speed of arithmetic).
+// Matrix products with weights packed once: y = x W^T + b. Runs from one row (a step of one
+// sequence, limited by reading W) to thousands (a prefix, limited by arithmetic).
 //
 //   std::vector<float> packed(PackedLinearSize(in, out));
 //   PackLinear(in, out, weight, /*weight_stride=*/in, bias, packed.data());
 //   Linear(rows, in, out, x, in, packed.data(), LinearMode::kOverwrite, y, out);
 //
-// Each y[r, o] is one chain of fused multiply-adds from b[o] over the inputs in ascending order,
-// whatever the number of rows and however the outputs are cut into ranges, so a row's result never
-// depends on its company (the plain-code target rounds the products, and keeps the same promise).
+// Each y[r, o] is one chain of fused multiply-adds that starts from b[o] and takes the inputs in
+// ascending order, however many rows there are and however the outputs are split. So a row's result
+// never depends on the other rows. (The plain-code target rounds each product, and keeps the same
+// promise.)
 //
-// Packed form: panels of kPanel outputs, padded with zeros; a panel is its kPanel biases and then,
-// for each input, its kPanel weights. Outputs [a, out) with a a multiple of kPanel are therefore a
-// packed matrix of their own, which begins at packed + PackedLinearSize(in, a).
+// Packed form: panels of kPanel outputs, zero-padded. A panel holds its kPanel biases, then kPanel
+// weights for each input. Hence outputs [a, out), with a a multiple of kPanel, form a packed matrix
+// that starts at packed + PackedLinearSize(in, a).
 #ifndef LINNET_KERNELS_LINEAR_H_
 #define LINNET_KERNELS_LINEAR_H_
 
@@ -33,11 +34,11 @@ void PackLinear(size_t in, size_t out, const float* weight, size_t weight_stride
 
 enum class LinearMode {
   kOverwrite,  // y = x W^T + b
-  kAdd,        // y = y + (x W^T + b), the sum in parentheses complete before it is added
+  kAdd,        // y = y + (x W^T + b); the parenthesis is complete before it is added
 };
 
-// x [rows, in] and y [rows, out], rows x_stride and y_stride floats apart; packed aligned to 64
-// bytes; x and y any address, not overlapping. Exactly [rows, out] of y is written.
+// x [rows, in] and y [rows, out] have rows x_stride and y_stride floats apart, any alignment, and
+// do not overlap. packed is aligned to 64 bytes. Writes exactly [rows, out] of y.
 void Linear(size_t rows, size_t in, size_t out, const float* x, size_t x_stride,
             const float* packed, LinearMode mode, float* y, size_t y_stride);
 

@@ -1,4 +1,4 @@
-// The Highway body of linear_attention.h, compiled once for each instruction set: the halves of
+// The Highway body of linear_attention.h, compiled once for each instruction set: the two halves of
 // sweep-inl.h's sweep, one over the keys and one over the queries.
 // Shared by all targets.
 #ifndef LINNET_KERNELS_LINEAR_ATTENTION_SHARE_
@@ -8,12 +8,12 @@
 
 namespace linnet::kernels {
 
-// Positions from .. to - 1 of the queries or of the keys, and the sums over the others (s in strips,
-// then z; in the backward those of phi(q) g^T and of c phi(q)): written, or read.
+// Positions from .. to - 1 of the queries or keys, and the sums over the others, written or read: s
+// in strips, then z; in the backward phi(q) g^T, then c phi(q).
 struct Share {
   size_t from, to;
   float* sums;
-  bool first;  // of a head's
+  bool first;  // first share of a head
 };
 
 }  // namespace linnet::kernels
@@ -37,7 +37,8 @@ struct Share {
 HWY_BEFORE_NAMESPACE();
 namespace linnet::kernels::HWY_NAMESPACE {
 
-// Tokens to a block: there is only one state here, and half a sweep reads fewer rows.
+// Tokens per block. Larger than in the causal kernel: only one state, and half a sweep reads fewer
+// rows.
 inline constexpr size_t kLinearBlock = 64;
 
 // den_t = q_t . z.
@@ -52,7 +53,7 @@ HWY_NOINLINE void Dots(size_t tokens, size_t dp, Rows<const float> q, const floa
   });
 }
 
-// to_t = factor_t z (null: z); z at any address.
+// to_t = factor_t z (without factors: z). Any alignment of z.
 HWY_NOINLINE void FillRows(size_t tokens, size_t dp, const float* z, const float* factors,
                            float* HWY_RESTRICT to) {
   const F32 d;
@@ -74,7 +75,7 @@ HWY_INLINE size_t ValidKeys(const LinearAttentionShape& shape, const int64_t* le
                  : shape.keys;
 }
 
-// The keys' share of s and z.
+// Adds one share of the keys to s and z.
 template <typename T>
 HWY_INLINE void KeysForward(const LinearAttentionShape& shape,
                             const LinearAttentionOptions& options,
@@ -103,7 +104,7 @@ HWY_INLINE void KeysForward(const LinearAttentionShape& shape,
   std::memcpy(share.sums + dp * mp, z, dp * sizeof(float));
 }
 
-// The queries' rows of out.
+// Computes the rows of out for one share of the queries.
 template <typename T>
 HWY_INLINE void QueriesForward(const LinearAttentionShape& shape,
                                const LinearAttentionOptions& options,
@@ -148,14 +149,14 @@ HWY_INLINE void QueriesForward(const LinearAttentionShape& shape,
   }
 }
 
-// Where a gradient is summed up: in its own rows where the sums begin there, else in `sums`.
+// Where a gradient is accumulated: in its own rows if the sums begin there, else in `sums`.
 template <typename T>
 HWY_INLINE Rows<float> Summed(const HeadRows<T>& rows, bool begin_there, Rows<float> to,
                               float* sums, size_t padded) {
   return begin_there && rows.InPlace() ? to : Rows<float>{sums, static_cast<ptrdiff_t>(padded)};
 }
 
-// The queries' rows of grad_q, and their share of the sums that the keys' gradients need.
+// Computes grad_q for one share of the queries, and their part of the sums for the keys' gradients.
 template <typename T>
 HWY_INLINE void QueriesBackward(const LinearAttentionShape& shape,
                                 const LinearAttentionOptions& options,
@@ -211,7 +212,7 @@ HWY_INLINE void QueriesBackward(const LinearAttentionShape& shape,
   std::memcpy(share.sums + dp * mp, g_z, dp * sizeof(float));
 }
 
-// The keys' rows of grad_k and grad_v.
+// Computes grad_k and grad_v for one share of the keys.
 template <typename T>
 HWY_INLINE void KeysBackward(const LinearAttentionShape& shape,
                              const LinearAttentionOptions& options,
@@ -263,7 +264,7 @@ HWY_INLINE void KeysBackward(const LinearAttentionShape& shape,
   }
 }
 
-// Instances for the dispatcher, which takes no templates.
+// Instances for the dispatcher, which cannot take templates.
 #define LINNET_LINEAR_ATTENTION_PASS(Pass, Direction, Suffix, T)                               \
   void Linear##Pass##Suffix(const LinearAttentionShape& shape,                                 \
                             const LinearAttentionOptions& options,                             \

@@ -30,15 +30,15 @@ size_t SumsSize(const LinearAttentionShape& shape) {
   return Pad16(shape.dim) * (Pad16(shape.value_dim) + 1);
 }
 
-// Floats for one head: the backward's two blocks of each width, three states, a sum; and a line to
-// align by.
+// Floats for one head: the backward's two blocks of each width, three states and a z sum, plus a
+// line for alignment.
 size_t SlotSize(const LinearAttentionShape& shape) {
   const size_t dp = Pad16(shape.dim), mp = Pad16(shape.value_dim);
   return 2 * kMaxBlock * (dp + mp) + 3 * dp * mp + dp + 16;
 }
 
-// Where there are hardly any heads to deal out, the sequences are: in this many parts. A function of
-// the shape alone, for sums are added in another order then.
+// Parts into which sequences are split if there are too few heads to occupy the threads. Depends on
+// the shape alone, because splitting changes the order of sums.
 size_t Parts(const LinearAttentionShape& shape) {
   if (shape.batch * shape.heads > 2) return 1;
   return std::clamp<size_t>(std::max(shape.queries, shape.keys) / 256, 1, 8);
@@ -46,7 +46,8 @@ size_t Parts(const LinearAttentionShape& shape) {
 
 using Pass = FunctionRef<void(float* slot, size_t n, size_t h, Share share)>;
 
-// First `sums` over `first` positions, then, once it is added up, `rest` over the others.
+// Runs `sums` over `first` positions, adds up its results, then runs `rest` over `second`
+// positions.
 void Deal(const LinearAttentionShape& shape, Scratch scratch, ParallelFor parallel_for,
           size_t first, size_t second, Pass sums, Pass rest) {
   assert(scratch.data != nullptr && scratch.slots > 0);
@@ -74,7 +75,7 @@ void Deal(const LinearAttentionShape& shape, Scratch scratch, ParallelFor parall
     });
     return;
   }
-  float* const all = scratch.data + SlotSize(shape);  // the first slot's
+  float* const all = scratch.data + SlotSize(shape);  // in the first slot's scratch
   const auto at = [&](size_t problem, size_t part) {
     return all + (problem * parts + part) * sums_size;
   };

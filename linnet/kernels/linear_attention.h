@@ -1,5 +1,5 @@
-// Linear attention in which every query sees every key (the paper's equations 4-6): forward and
-// backward, in memory that does not grow with L x D x M.
+// Non-causal linear attention: every query attends to every key (the paper's equations 4-6).
+// Forward and backward, in memory that does not grow with L x D x M.
 //
 //   LinearAttentionShape shape{.batch = 2, .queries = 90, .keys = 120, .heads = 8, .dim = 32,
 //                              .value_dim = 32};
@@ -11,16 +11,15 @@
 // With phi the feature map, per batch element and head:
 //
 //   s = sum_j phi(k_j) v_j^T    [F, M]        z = sum_j phi(k_j)    [F]
-//   out_i = phi(q_i) s / (phi(q_i) . z + eps)                       (eq. 5; without `normalize`, only
-//                                                                    phi(q_i) s; 0 where the
-//                                                                    denominator is 0, or below every
-//                                                                    normal float)
+//   out_i = phi(q_i) s / (phi(q_i) . z + eps)     (eq. 5; without `normalize`, only phi(q_i) s;
+//                                                  0 where the denominator is 0, or below every
+//                                                  normal float)
 //
-// F = D for the feature maps here; features of another size are for the caller to make (kIdentity).
-// Tensors are fp32 or bf16, all sums fp32. Results do not depend, to the bit, on how many slots or
-// threads are used, nor on the other sequences of a batch, with one exception: where batch x heads is
-// 1 or 2, sequences of 512 positions and more are dealt out to the threads in parts, and their sums
-// added in another order. The plain twin in double precision is linear_attention_ref.h.
+// F = D for the feature maps here; with kIdentity the caller may pass features of another size.
+// Tensors are fp32 or bf16, all sums fp32. Results do not depend, bit for bit, on the number of
+// slots or threads, nor on the other sequences of a batch. Exception: if batch x heads is 1 or 2,
+// sequences of 512 or more positions are split among threads, and their sums are added in another
+// order. The double-precision reference is linear_attention_ref.h.
 #ifndef LINNET_KERNELS_LINEAR_ATTENTION_H_
 #define LINNET_KERNELS_LINEAR_ATTENTION_H_
 
@@ -37,11 +36,11 @@ struct LinearAttentionShape {
   size_t batch = 0, queries = 0, keys = 0, heads = 0, dim = 0, value_dim = 0;  // N, L, S, H, D, M
 };
 
-// Feature map, normaliser and eps, as for the causal kind.
+// Feature map, normalize and eps, as for causal linear attention.
 using LinearAttentionOptions = CausalLinearOptions;
 
-// Floats of scratch a slot needs, for forward and for backward; and floats that the forward keeps for
-// the backward: s and z of each head, and a denominator a row.
+// Floats of scratch for each slot, for forward and backward; and floats that the forward keeps for
+// the backward: s and z of each head, and a denominator for each row and head.
 size_t LinearAttentionScratch(const LinearAttentionShape& shape);
 size_t LinearAttentionKept(const LinearAttentionShape& shape);
 
@@ -51,10 +50,10 @@ struct LinearAttentionForwardArgsOf {
   Strided<const T> k;  // [N, S, H, D]
   Strided<const T> v;  // [N, S, H, M]
   Strided<T> out;      // [N, L, H, M]
-  // Optional, [N]: keys at positions >= lengths[n] count for nothing, whatever they and their values
+  // Optional, [N]: keys at positions >= lengths[n] are masked out, whatever they and their values
   // hold.
   const int64_t* lengths = nullptr;
-  // Optional: LinearAttentionKept() floats, written, for the backward to read.
+  // Optional: LinearAttentionKept() floats, written for the backward.
   float* kept = nullptr;
 };
 using LinearAttentionForwardArgs = LinearAttentionForwardArgsOf<float>;
@@ -72,17 +71,18 @@ void LinearAttentionForward(const LinearAttentionShape& shape,
 template <typename T>
 struct LinearAttentionBackwardArgsOf {
   Strided<const T> q, k, v;           // the forward's inputs
-  Strided<const T> out, grad_out;     // [N, L, H, M]; out only where normalize is true
+  Strided<const T> out, grad_out;     // [N, L, H, M]; out is read only if normalize
   const float* kept = nullptr;        // the forward's
   const int64_t* lengths = nullptr;   // the forward's
-  Strided<T> grad_q, grad_k, grad_v;  // written, all of them
+  Strided<T> grad_q, grad_k, grad_v;  // all are written
 };
 using LinearAttentionBackwardArgs = LinearAttentionBackwardArgsOf<float>;
 using LinearAttentionBackwardArgsBf16 = LinearAttentionBackwardArgsOf<BFloat16>;
 
 // Gradients of sum(out * grad_out). With g_i = grad_out_i / den_i and c_i = -(g_i . out_i):
 //
-//   grad phi(q)_i = s g_i + c_i z        grad phi(k)_j = (sum_i phi(q_i) g_i^T) v_j + sum_i c_i phi(q_i)
+//   grad phi(q)_i = s g_i + c_i z
+//   grad phi(k)_j = (sum_i phi(q_i) g_i^T) v_j + sum_i c_i phi(q_i)
 //   grad v_j = (sum_i phi(q_i) g_i^T)^T phi(k_j)
 void LinearAttentionBackward(const LinearAttentionShape& shape,
                              const LinearAttentionOptions& options,

@@ -1,4 +1,5 @@
-// The plain double-precision twin of linear_attention.h, for one head: the paper's sums written out.
+// Reference for linear_attention.h in plain double precision, for one head: the paper's sums
+// written out.
 //
 //   LinearAttentionRef head(options, L, S, D, M, q, k, v, valid);   // in double, dense
 //   head.out, head.GradientsOf(grad_out).q
@@ -51,11 +52,11 @@ struct LinearAttentionRef {
   Gradients GradientsOf(const Vector& grad_out) const {
     Gradients grad{Vector(l * d), Vector(s * d), Vector(s * m)};
     for (size_t i = 0; i < l; ++i) {
-      double through = 0;  // of the denominator: -(g . out) / den
+      double through = 0;  // through the denominator: -(g . out) / den
       for (size_t c = 0; c < m; ++c) through -= grad_out[i * m + c] * out[i * m + c] * weight[i];
       if (!options.normalize) through = 0;
       for (size_t j = 0; j < valid; ++j) {
-        double similarity = through;  // the gradient at phi(q_i) . phi(k_j)
+        double similarity = through;  // gradient of phi(q_i) . phi(k_j)
         for (size_t c = 0; c < m; ++c) {
           similarity += weight[i] * grad_out[i * m + c] * v[j * m + c];
           grad.v[j * m + c] += weight[i] * grad_out[i * m + c] * Similarity(i, j);

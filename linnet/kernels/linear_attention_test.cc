@@ -27,13 +27,13 @@ Floats Random(size_t n, uint64_t stream) {
   return x;
 }
 
-// All that a forward and a backward write, in tensors [N, L, H, width].
+// All outputs of a forward and a backward, in tensors [N, L, H, width].
 template <typename T>
 struct Results {
   std::vector<T> out, grad_q, grad_k, grad_v;
 };
 
-// q, k, v and grad_out with `offset` numbers in front of each.
+// Runs on q, k, v and grad_out, each misaligned by `offset` numbers.
 template <typename T>
 Results<T> Compute(const LinearAttentionShape& shape, const LinearAttentionOptions& options,
                    const std::array<std::vector<T>, 4>& x, size_t offset, const int64_t* lengths,
@@ -94,7 +94,7 @@ double Difference(const Doubles& got, const Doubles& want) {
   double largest = 0, scale = 0.1;
   for (size_t i = 0; i < want.size(); ++i) {
     const double off = std::abs(got[i] - want[i]);
-    if (!(off <= largest)) largest = off;  // so that NaN counts as wrong
+    if (!(off <= largest)) largest = off;  // a NaN fails
     scale = std::max(scale, std::abs(want[i]));
   }
   return largest / scale;
@@ -129,7 +129,7 @@ TEST_P(LinearAttention, MatchesTheReferenceOverRaggedShapes) {
           std::array<Floats, 4> x = {Random(offset + q_size * d, 1), Random(offset + k_size * d, 2),
                                      Random(offset + k_size * m, 3),
                                      Random(offset + q_size * m, 4)};
-          // Features of either sign could make a denominator vanish.
+          // Features of mixed sign could make a denominator vanish.
           if (map == FeatureMap::kIdentity) {
             for (size_t i : {0, 1}) {
               for (float& value : x[i]) value = std::abs(value);
@@ -170,8 +170,8 @@ TEST_P(LinearAttention, MatchesTheReferenceOverRaggedShapes) {
   }
 }
 
-// What is masked counts for nothing even where it is not a number; and where nothing is seen, out is
-// zero, with an eps of zero too.
+// Masked keys do not contribute even if they hold NaN. Where no key is seen, out is zero, with
+// eps = 0 too.
 TEST_P(LinearAttention, MaskedKeysMakeNoNan) {
   const LinearAttentionShape shape{2, 5, 70, 1, 5, 3};
   const std::array<Floats, 4> x = {Random(50, 1), Floats(700, NAN), Floats(420, NAN),
@@ -210,7 +210,8 @@ TEST_P(LinearAttention, ThreadsDoNotChangeABit) {
   }
 }
 
-// bf16 in and out, fp32 between: what the fp32 kernel makes of the same numbers, rounded once.
+// bf16 in and out, fp32 in between: equals the fp32 kernel's result for the same numbers, rounded
+// once.
 TEST_P(LinearAttention, Bf16IsFp32RoundedAtTheEnds) {
   const LinearAttentionShape shape{2, 70, 33, 2, 20, 7};
   const auto narrow = [](const Floats& x) {
@@ -229,7 +230,7 @@ TEST_P(LinearAttention, Bf16IsFp32RoundedAtTheEnds) {
       narrow(Random(70 * 4 * 20, 1)), narrow(Random(33 * 4 * 20, 2)), narrow(Random(33 * 4 * 7, 3)),
       narrow(Random(70 * 4 * 7, 4))};
   const Results<BFloat16> half = Compute<BFloat16>(shape, {}, x, 0, nullptr, 1, SerialFor);
-  const Floats out = widen(half.out);  // the backward of both reads the same one
+  const Floats out = widen(half.out);  // both backwards read the same out
   const Results<float> full =
       Compute<float>(shape, {}, {widen(x[0]), widen(x[1]), widen(x[2]), widen(x[3])}, 0, nullptr, 1,
                      SerialFor, &out);
@@ -239,7 +240,7 @@ TEST_P(LinearAttention, Bf16IsFp32RoundedAtTheEnds) {
   EXPECT_EQ(widen(half.grad_v), widen(narrow(full.grad_v)));
 }
 
-// So that the reference's own gradients are not taken on trust.
+// Verifies the reference's own gradients.
 TEST(LinearAttentionRef, GradientsMatchFiniteDifferences) {
   const size_t l = 4, s = 5, d = 3, m = 2, valid = 4;
   const auto doubles = [](const Floats& x) { return Doubles(x.begin(), x.end()); };

@@ -1,4 +1,4 @@
-// The plain double-precision twin of linear.h.
+// Reference for linear.h: plain double precision.
 #ifndef LINNET_KERNELS_LINEAR_REF_H_
 #define LINNET_KERNELS_LINEAR_REF_H_
 

@@ -21,16 +21,16 @@
 HWY_BEFORE_NAMESPACE();
 namespace linnet::kernels::HWY_NAMESPACE {
 
-// Columns lie in blocks of this many, and a vector of the first half goes with one of the second: in
-// bfloat16 the two share 32-bit words, from which either is one operation away.
+// Columns lie in blocks of this size. A vector of a block's first half pairs with one of the second
+// half: in bf16 the two share 32-bit words, and one operation extracts either.
 inline constexpr size_t kColumns = LinearStepShape::kPad, kHalf = kColumns / 2;
-// Rows that LinearExtend() adds up before it adds them to the sums.
+// Rows that LinearExtend() sums up before adding them to the state.
 inline constexpr size_t kExtendRows = 64;
 
 template <typename T>
 inline constexpr size_t kRecentKeys = LinearStepShape::RecentKeys(std::is_same_v<T, BFloat16>);
 
-// Columns u .. u + kLanes of a block, and kHalf + u .. kHalf + u + kLanes.
+// A pair of vectors: columns u .. u + kLanes of a block, and kHalf + u .. kHalf + u + kLanes.
 struct Pair {
   Vec low, high;
 };
@@ -38,7 +38,7 @@ struct Pair {
 HWY_INLINE Pair LoadPair(const float* block, size_t u) {
   return {hn::Load(F32(), block + u), hn::Load(F32(), block + kHalf + u)};
 }
-// Returns the pair as it is stored, rounded to the block's type.
+// Returns the pair as stored, rounded to the block's type.
 HWY_INLINE Pair StorePair(Pair x, float* block, size_t u) {
   hn::Store(x.low, F32(), block + u);
   hn::Store(x.high, F32(), block + kHalf + u);
@@ -47,13 +47,13 @@ HWY_INLINE Pair StorePair(Pair x, float* block, size_t u) {
 
 using U32 = hn::RebindToUnsigned<F32>;
 
-// The bits of x, to the nearest bfloat16 in the upper half.
+// x as bits, with the nearest bfloat16 in the upper half.
 HWY_INLINE hn::Vec<U32> RoundedBits(Vec x) {
   const U32 d;
   const auto bits = hn::BitCast(d, x);
   const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d, 1));
   const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(d, 0x7fff)));
-  const auto nan = hn::RebindMask(d, hn::IsNaN(x));  // rounding could carry one into infinity
+  const auto nan = hn::RebindMask(d, hn::IsNaN(x));  // rounding could carry a NaN into infinity
   return hn::IfThenElse(nan, hn::Or(bits, hn::Set(d, 0x400000)), rounded);
 }
 HWY_INLINE hn::Vec<U32> UpperHalves(hn::Vec<U32> bits) {
@@ -73,11 +73,11 @@ HWY_INLINE Pair StorePair(Pair x, BFloat16* block, size_t u) {
 HWY_INLINE Vec LoadUpTo(const float* from, size_t count) {
   return count == 0 ? hn::Zero(F32()) : ZeroBeyond(LoadN(from, count), count);
 }
-// The first vector of a pair has `of` columns left before its own, and so on.
+// Lanes of a vector that lie within a row with `of` columns left, if `before` columns precede it.
 HWY_INLINE size_t Used(size_t of, size_t before) {
   return of > before ? std::min(kLanes, of - before) : 0;
 }
-// Of a row of `count` floats, the pair at column c + u; zeros behind it.
+// The pair at column c + u of a row of `count` floats, zero beyond its end.
 HWY_INLINE Pair LoadPairOf(const float* row, size_t count, size_t c, size_t u) {
   if (HWY_LIKELY(c + kColumns <= count)) {
     return {hn::LoadU(F32(), row + c + u), hn::LoadU(F32(), row + c + kHalf + u)};
@@ -95,7 +95,7 @@ HWY_INLINE void StorePairOf(Pair x, float* row, size_t count, size_t c, size_t u
   if (const size_t used = Used(count, c + u)) StoreN(x.low, row + c + u, used);
   if (const size_t used = Used(count, c + kHalf + u)) StoreN(x.high, row + c + kHalf + u, used);
 }
-// LoadPairOf() through phi.
+// phi of LoadPairOf().
 HWY_INLINE Pair PhiPairOf(FeatureMap map, const float* row, size_t count, size_t c, size_t u) {
   const Pair x = LoadPairOf(row, count, c, u);
   const Pair phi{Phi(map, x.low), Phi(map, x.high)};
@@ -107,7 +107,7 @@ HWY_INLINE Pair PhiPairOf(FeatureMap map, const float* row, size_t count, size_t
 
 HWY_INLINE Pair Plus(Pair a, Pair b) { return {hn::Add(a.low, b.low), hn::Add(a.high, b.high)}; }
 
-// One head's state: T is what positions read, Rest what the sums keep beside it.
+// One head's state. T is the type that positions read, Rest the type of the remainder of s.
 template <typename T>
 struct HeadState {
   using Rest = std::conditional_t<std::is_same_v<T, float>, BFloat16, float>;
@@ -133,17 +133,18 @@ struct HeadState {
     s_rest = reinterpret_cast<Rest*>(cold + shape.ColdSums()) + h * dim * mp;
   }
   T* Row(size_t i) const { return rows + i * row_stride; }
-  // The next head's.
+  // Moves on to the next head.
   void Advance() {
     s += dim * mp, z += 2 * fp, z_recent += 2 * fp, rows += fp + mp;
     s_rest += dim * mp, z_rest += fp;
   }
 };
 
-// (sum, rest) += x, where `now` is the sum as it is shown, and what that loses is the rest. The error
-// of a sum that is rounded to nearest is a float itself (Knuth's exact addition).
+// The exact rounding error of now = old + add (Knuth's two-sum: the error of a sum rounded to
+// nearest is itself a float). AddTo() adds x to the pair (sum, rest): `now` is the stored sum, the
+// error becomes the rest.
 HWY_INLINE Vec Lost(Vec old, Vec add, Vec now) {
-  const Vec shown = hn::Sub(now, old);  // of what was to be added
+  const Vec shown = hn::Sub(now, old);  // the part of `add` that `now` contains
   return hn::Add(hn::Sub(old, hn::Sub(now, shown)), hn::Sub(add, shown));
 }
 template <typename T, typename Rest>
@@ -161,8 +162,8 @@ HWY_INLINE void ForPairs(size_t padded, const Body& body) {
   }
 }
 
-// s += the sum over `count` rows of phi(k_i) value(i)^T, features [f0, f0 + kColumns); phi [count,
-// kColumns] holds those features.
+// s += the sum over `count` rows of phi(k_i) value(i)^T, for features [f0, f0 + kColumns); phi
+// [count, kColumns] holds those features.
 template <typename T, class Value>
 HWY_INLINE void AddRows(const HeadState<T>& state, size_t count, size_t f0,
                         const float* HWY_RESTRICT phi, const Value& value) {
@@ -233,20 +234,21 @@ HWY_NOINLINE void ExtendHead(const HeadState<T>& state, FeatureMap map, size_t v
   }
 }
 
-// The lines of `bytes` that lie `next` further on than `at`.
+// Prefetches `bytes` bytes at an offset of `next` bytes from `at`.
 HWY_INLINE void AskFor(const void* at, size_t bytes, ptrdiff_t next) {
   for (size_t i = 0; i < bytes; i += 64) {
     hwy::Prefetch(static_cast<const std::byte*>(at) + next + static_cast<ptrdiff_t>(i));
   }
 }
 
-// How many bytes further on lie the state and the rows that come after a head's: they are asked for
-// line by line while this one is read.
+// Byte offsets from a head's state and rows to those of the next head, which are prefetched line by
+// line while this head is read.
 struct Next {
   ptrdiff_t s, rows;
 };
 
-// low and high += weights of `count` rows, the pair u of their block; four chains of additions.
+// low and high += the weighted sum of `count` rows, for pair u of their block, in four chains of
+// additions.
 template <typename T>
 HWY_INLINE void AddWeighted(const T* HWY_RESTRICT row, size_t stride, size_t count,
                             const float* HWY_RESTRICT weights, size_t u, ptrdiff_t next,
@@ -273,7 +275,8 @@ HWY_INLINE Vec SumOfFour(const Vec (&x)[4]) {
   return hn::Add(hn::Add(x[0], x[1]), hn::Add(x[2], x[3]));
 }
 
-// out, columns c + u and c + kHalf + u, = scale (phi(q) s + weights of `count` recent values).
+// Columns c + u and c + kHalf + u of out = scale (phi(q) s + weighted sum of `count` recent
+// values).
 template <typename T>
 HWY_INLINE void ReadColumns(const HeadState<T>& state, const float* HWY_RESTRICT phi_q,
                             size_t count, const float* HWY_RESTRICT weights, Next next, size_t c,
@@ -288,7 +291,7 @@ HWY_INLINE void ReadColumns(const HeadState<T>& state, const float* HWY_RESTRICT
   StorePairOf({hn::Mul(by, SumOfFour(low)), hn::Mul(by, SumOfFour(high))}, out, value_dim, c, u);
 }
 
-// z with the keys that wait.
+// z including the waiting keys.
 template <typename T>
 HWY_INLINE Pair WholeZ(const HeadState<T>& state, size_t f, size_t u) {
   return Plus(LoadPair(state.z + f, u), LoadPair(state.z_recent + f, u));
@@ -305,7 +308,7 @@ HWY_NOINLINE float LengthOfZ(const HeadState<T>& state) {
   return std::sqrt(hn::GetLane(hn::SumOfLanes(F32(), squares)));
 }
 
-// Makes room for a position: phi(k) and v become the row `recent`, and phi_q [F'] phi(q).
+// Appends a position: writes phi(k) and v to the row `recent`, and phi(q) to phi_q [F'].
 template <typename T>
 HWY_INLINE void Append(const HeadState<T>& state, FeatureMap map, size_t value_dim,
                        const float* HWY_RESTRICT q, const float* HWY_RESTRICT k,
@@ -321,17 +324,17 @@ HWY_INLINE void Append(const HeadState<T>& state, FeatureMap map, size_t value_d
   });
 }
 
-// What a position reads, of `count` rows.
+// Computes one head's out for a position, with `count` recent rows.
 template <typename T>
 HWY_INLINE void ReadHead(const HeadState<T>& state, const CausalLinearOptions& options,
                          size_t value_dim, const float* HWY_RESTRICT phi_q, size_t count,
                          float floor, Next next, float* HWY_RESTRICT out) {
   const F32 d;
   HWY_ALIGN float weights[kRecentKeys<T>];
-  if (count == kRecentKeys<T>) {  // what the fold reads once all heads are through
+  if (count == kRecentKeys<T>) {  // prefetch for the fold, which follows once all heads are done
     AskFor(state.s_rest, state.dim * state.mp * sizeof(*state.s_rest), 0);
   }
-  // Four at a time; those from `count` on are old, and not looked at.
+  // Four at a time. Rows from `count` on are stale; their results are not used.
   for (size_t i = 0; i < count; i += 4) {
     Vec dot[4] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};
     ForPairs(state.fp, [&](size_t f, size_t u) HWY_ATTR {
@@ -347,7 +350,7 @@ HWY_INLINE void ReadHead(const HeadState<T>& state, const CausalLinearOptions& o
   }
   float scale = 1;
   if (options.normalize) {
-    // (Not two additions to `total` in a row, of which GCC 12 makes something else at -O3.)
+    // One addition to `total` an iteration: GCC 12 at -O3 compiles two in a row to something else.
     Vec total = hn::Zero(d);
     ForPairs(state.fp, [&](size_t f, size_t u) HWY_ATTR {
       const Pair phi = LoadPair(phi_q + f, u), z = WholeZ(state, f, u);
@@ -370,7 +373,7 @@ HWY_INLINE void StepAll(const LinearStepShape& shape, size_t batch,
     const ptrdiff_t at = static_cast<ptrdiff_t>(place(n)) * args.state_stride;
     const size_t recent = args.recent[place(n)];
     const HeadState<T> first(shape, args.hot + at, args.cold + at, args.heads.begin);
-    // All heads at once, because one by itself waits for its exponentials.
+    // All heads together: a single head would stall on its exponentials.
     HeadState<T> state = first;
     for (size_t h = 0; h < heads; ++h, state.Advance()) {
       Append(state, options.feature_map, shape.value_dim, args.q.At(n, 0, h), args.k.At(n, 0, h),
@@ -378,7 +381,8 @@ HWY_INLINE void StepAll(const LinearStepShape& shape, size_t batch,
     }
     const auto bytes = [](size_t count) { return static_cast<ptrdiff_t>(count * sizeof(T)); };
     const Next within{bytes(state.dim * state.mp), bytes(state.fp + state.mp)};
-    // Behind the last head comes the next sequence's first one; the last of all asks for itself.
+    // After the last head follows the first head of the next sequence; the last sequence prefetches
+    // itself.
     const size_t after = n + 1 < batch ? place(n + 1) : place(n);
     const ptrdiff_t across = (static_cast<ptrdiff_t>(after) * args.state_stride - at) *
                              static_cast<ptrdiff_t>(sizeof(float));
@@ -404,7 +408,7 @@ void LinearStepBody(const LinearStepShape& shape, size_t batch, const CausalLine
   }
 }
 
-// Calls body(head's state, which of the range) for each head of a range.
+// Calls body(head's state, index within the range) for each head of a range.
 template <class Body>
 HWY_INLINE void ForHeads(const LinearStepShape& shape, HeadRange heads, float* hot, float* cold,
                          const Body& body) {

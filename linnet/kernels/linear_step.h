@@ -1,5 +1,6 @@
-// One position of causal linear attention for each sequence: the paper's recurrent form (equations
-// 16-20), in few bytes a position, and with sums that stay accurate in streams without end.
+// Causal linear attention, one position of each sequence at a time: the paper's recurrent form
+// (equations 16-20). It moves few bytes per position, and its sums stay accurate in endless
+// streams.
 //
 //   LinearStepShape shape{.heads = 8, .dim = 32, .value_dim = 32, .narrow = false};
 //   AlignedBuffer<float> hot(shape.HotFloats()), cold(shape.ColdFloats());
@@ -10,7 +11,7 @@
 //                                  .scratch = scratch.data()});
 //   recent = shape.NextRecent(recent);
 //
-// With phi the feature map and p the position, of each head:
+// With phi the feature map and p the position, for each head:
 //
 //   s_p = s_{p-1} + phi(k_p) v_p^T                 [F, M]  (eq. 18)
 //   z_p = z_{p-1} + phi(k_p)                       [F]     (eq. 19)
@@ -18,20 +19,20 @@
 //                                                          phi(q_p) s_p; 0 where the denominator is
 //                                                          0, or below every normal float)
 //
-// s and z are not written at each position. The last keys and values, up to RecentKeys() of them, lie
-// beside the sums, and are read as they are:
+// s and z are not updated at every position. The last keys and values, up to RecentKeys() of them,
+// wait beside the sums and are read directly:
 //
 //   out_p . den = phi(q_p) s + sum_i (phi(q_p) . phi(k_i)) v_i,   i over the recent ones
 //
-// and when there are as many, they are added up and folded into s and z. So a position reads a
-// state, and writes a key and a value. Every sum is kept in two parts, what is read and the rest that
-// did not fit into it, which together have the precision of 32 bits or more: a term that is ten
-// million times smaller than the sum still counts.
+// Once RecentKeys() are waiting, they are summed and folded into s and z. So a position reads the
+// state and writes one key and one value. Each sum has two parts, a leading part that is read and
+// the rounding remainder. Together they have a precision of 32 bits or more: a term ten million
+// times smaller than the sum still counts.
 //
-// Narrow states keep what is read, s and the recent rows, in bf16, and the rest of s in fp32: half
-// of the bytes, and the same precision of the sums.
+// Narrow states hold the leading part of s and the recent rows in bf16, and the remainder of s in
+// fp32: half the bytes, with the same precision of the sums.
 //
-// Results do not depend on the other sequences of a call. The plain twin is linear_step_ref.h.
+// Results do not depend on the other sequences of a call. The reference is linear_step_ref.h.
 #ifndef LINNET_KERNELS_LINEAR_STEP_H_
 #define LINNET_KERNELS_LINEAR_STEP_H_
 
@@ -47,31 +48,32 @@ struct LinearStepShape {
   size_t heads = 0, dim = 0, value_dim = 0;  // H, F, M
   bool narrow = false;
 
-  // Keys that are folded together. More make folds rarer, and states larger: 2 kB a head at F = M =
-  // 32, in either type.
+  // Number of keys that are folded together. A larger number makes folds rarer and states larger:
+  // 2 kB a head at F = M = 32, for both types.
   static constexpr size_t RecentKeys(bool narrow) { return narrow ? 16 : 8; }
   size_t RecentKeys() const { return RecentKeys(narrow); }
-  // How many keys wait, after one more.
+  // Number of waiting keys after one more position.
   uint8_t NextRecent(uint8_t recent) const {
     return static_cast<uint8_t>((recent + 1u) % RecentKeys());
   }
 
-  // M and F are padded to this; in bfloat16, columns c and c + 16 of such a block lie side by side.
+  // M and F are padded to this. In bf16, columns c and c + 16 of a block of kPad are adjacent.
   static constexpr size_t kPad = 32;
   static size_t Padded(size_t n) { return (n + kPad - 1) / kPad * kPad; }
 
-  // Floats of a sequence's state, multiples of 16: what each position reads, and what only folds do.
-  //   hot:  s [H, F, M'], z and the recent keys' part of it [H, 2, F'], rows [RecentKeys(), H, F' + M']
-  //         of phi(k) and v
-  //   cold: the rests of z [H, F'] and s [H, F, M']
-  // with M' and F' padded. All zeros: nothing was read yet. In bf16, if narrow: s and the rows;
-  // otherwise: the rest of s.
+  // Floats of a sequence's state, multiples of 16. `hot` is read at each position, `cold` only by
+  // folds:
+  //   hot:  s [H, F, M'], z and the recent keys' part of it [H, 2, F'],
+  //         rows [RecentKeys(), H, F' + M'] of phi(k) and v
+  //   cold: the remainders of z [H, F'] and s [H, F, M']
+  // with M' and F' padded. All zeros is the empty state. If narrow, s and the rows are bf16;
+  // otherwise the remainder of s is bf16.
   size_t HotFloats() const {
     return HotRows() + RecentKeys() * heads * (Padded(dim) + Padded(value_dim)) / (narrow ? 2 : 1);
   }
   size_t ColdFloats() const { return ColdSums() + Sums(!narrow); }
 
-  // Where in them z and the rows begin, and the rest of s.
+  // Offsets: z and the rows within hot, the remainder of s within cold.
   size_t HotZ() const { return Sums(narrow); }
   size_t HotRows() const { return HotZ() + 2 * heads * Padded(dim); }
   size_t ColdSums() const { return heads * Padded(dim); }
@@ -87,38 +89,38 @@ struct HeadRange {
 };
 
 struct LinearStepArgs {
-  // Of the heads [begin, end): [N, 1, end - begin, F], and M in the place of F.
+  // For the heads [begin, end): q and k [N, 1, end - begin, F], v and out [N, 1, end - begin, M].
   HeadRange heads;
   Strided<const float> q, k, v;
   Strided<float> out;
-  // The state of sequence 0, aligned to 64 bytes, and floats to the next one's: a multiple of 16.
+  // State of sequence 0, aligned to 64 bytes; state_stride is in floats, a multiple of 16.
   float* hot = nullptr;
   float* cold = nullptr;
   ptrdiff_t state_stride = 0;
-  const uint8_t* recent = nullptr;  // by sequence: keys that wait, below RecentKeys()
-  // Optional, [N]: the sequences that step; else 0, 1, 2, ...
+  const uint8_t* recent = nullptr;  // by sequence: number of waiting keys, below RecentKeys()
+  // Optional, [N]: the sequences to step; default 0, 1, 2, ...
   const size_t* sequences = nullptr;
   float* scratch = nullptr;  // ScratchFloats(), aligned to 64 bytes
-  // Above 0: the denominator is max(phi(q_p) . z_p, floor |z_p|) instead, for features whose products
+  // If > 0, the denominator is max(phi(q_p) . z_p, floor |z_p|), for feature maps whose products
   // may be negative.
   float floor = 0;
 };
 
-// Steps `batch` sequences; it is for the caller to count: recent = shape.NextRecent(recent). out may alias
-// none of the others. F, M >= 1.
+// Steps `batch` sequences. The caller updates recent = shape.NextRecent(recent) afterwards. out
+// must not alias the other arrays. F, M >= 1.
 void LinearStep(const LinearStepShape& shape, size_t batch, const CausalLinearOptions& options,
                 const LinearStepArgs& args);
 
-// Folds the `recent` keys that wait in some heads of one sequence, where there are none afterwards.
+// Folds the `recent` waiting keys of some heads of one sequence; none are waiting afterwards.
 void LinearFold(const LinearStepShape& shape, HeadRange heads, float* hot, float* cold,
                 size_t recent);
 
-// The sums of one sequence in which no key waits, in fp32: s [heads, F, M] and z [heads, F].
+// Reads the fp32 sums of one sequence without waiting keys: s [heads, F, M] and z [heads, F].
 void LinearSums(const LinearStepShape& shape, HeadRange heads, const float* hot, const float* cold,
                 float* s, float* z);
 
-// Adds the keys and values of `length` positions, k [length, heads, F] and v [length, heads, M] with
-// their strides `time` and `head`, to the sums of one sequence in which no key waits.
+// Adds the keys and values of `length` positions to the sums of one sequence without waiting keys.
+// k [length, heads, F] and v [length, heads, M] use their strides `time` and `head`.
 void LinearExtend(const LinearStepShape& shape, HeadRange heads, FeatureMap feature_map,
                   size_t length, Strided<const float> k, Strided<const float> v, float* hot,
                   float* cold);

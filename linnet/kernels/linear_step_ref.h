@@ -1,10 +1,10 @@
-// The plain double-precision twin of linear_step.h, for one head of one sequence.
+// Reference for linear_step.h in plain double precision, for one head of one sequence.
 //
 //   LinearStepRef head(F, M, options, /*narrow=*/false);
 //   std::vector<double> out = head.Step(q, k, v);     // [M], from phi's arguments in double
 //
-// The sums are those of all positions. Of what a narrow state rounds it rounds the same: the recent
-// keys and values, and the sums that are read until the next fold.
+// The sums cover all positions. With a narrow state it rounds like the kernel: the recent keys and
+// values, and the leading part of the sums, which is read until the next fold.
 #ifndef LINNET_KERNELS_LINEAR_STEP_REF_H_
 #define LINNET_KERNELS_LINEAR_STEP_REF_H_
 
@@ -66,14 +66,14 @@ class LinearStepRef {
     return out;
   }
 
-  // Adds what waits to the sums, where it is rounded once.
+  // Adds the waiting keys and values to the sums, rounding once.
   void Fold() {
     for (size_t i = 0; i < keys_.size(); ++i) Add(keys_[i], values_[i]);
     keys_.clear(), values_.clear();
     Show();
   }
 
-  // Keys and values that are added without waiting: what a prefix leaves.
+  // Adds the keys and values of a prefix directly, without waiting.
   void Extend(const std::vector<Vector>& keys, const std::vector<Vector>& values) {
     Fold();
     for (size_t i = 0; i < keys.size(); ++i) {
@@ -84,7 +84,7 @@ class LinearStepRef {
     Show();
   }
 
-  const Vector& S() const { return s_; }  // without those that wait
+  const Vector& S() const { return s_; }  // without the waiting keys
   const Vector& Z() const { return z_; }
 
  private:

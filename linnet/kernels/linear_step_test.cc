@@ -26,7 +26,7 @@ Floats Random(size_t n, uint64_t stream) {
   return x;
 }
 
-// Several sequences' states, whose ends hold what nobody may touch.
+// States of several sequences, with canaries at their ends.
 struct States {
   LinearStepShape shape;
   size_t stride;
@@ -45,7 +45,7 @@ struct States {
 
   HeadRange heads() const { return {0, shape.heads}; }
 
-  // q, k, v and out [sequences, heads, F or M], dense. Each head is stepped by itself, or all at once.
+  // q, k, v and out [sequences, heads, F or M], dense. Steps all heads at once, or each one apart.
   void Step(const CausalLinearOptions& options, const Floats& q, const Floats& k, const Floats& v,
             Floats& out, const std::vector<size_t>& sequences, bool apart = false) {
     const size_t h = shape.heads, f = shape.dim, m = shape.value_dim;
@@ -77,13 +77,13 @@ Doubles Row(const Floats& x, size_t row, size_t width) {
   return {begin, begin + static_cast<ptrdiff_t>(width)};
 }
 
-// The largest difference, by the largest value.
+// The largest difference relative to the largest value.
 class Difference {
  public:
   void Add(const float* got, const Doubles& want) {
     for (size_t i = 0; i < want.size(); ++i) {
       const double off = std::abs(got[i] - want[i]);
-      if (!(off <= largest_)) largest_ = off;  // a NaN is wrong
+      if (!(off <= largest_)) largest_ = off;  // a NaN fails
       scale_ = std::max(scale_, std::abs(want[i]));
     }
   }
@@ -101,7 +101,7 @@ class LinearSteps : public testing::TestWithParam<std::string> {
 INSTANTIATE_TEST_SUITE_P(Isa, LinearSteps, testing::ValuesIn(AvailableIsas()),
                          [](const auto& info) { return info.param; });
 
-// Steps, folds and prefixes in any order, of sequences that are not at the same place.
+// Steps, folds and prefixes in any order, for sequences at different positions.
 TEST_P(LinearSteps, MatchTheReferenceOverRaggedShapes) {
   constexpr size_t kBatch = 3, kHeads = 2;
   for (auto [f, m] : {std::pair<size_t, size_t>{1, 1},
@@ -167,7 +167,7 @@ TEST_P(LinearSteps, MatchTheReferenceOverRaggedShapes) {
           }
           for (size_t i = 1; i <= 16; ++i) EXPECT_EQ(states.hot(n + 1)[-ptrdiff_t(i)], 77.0f);
         }
-        // A key within a rounding of the middle of two bf16 numbers may go either way.
+        // A key within a rounding error of the midpoint of two bf16 numbers may round either way.
         EXPECT_LT(difference.relative(), narrow ? 1e-3 : 1e-5) << f << " " << m << " " << narrow;
         EXPECT_LT(sums.relative(), narrow ? 1e-3 : 1e-6) << f << " " << m << " " << narrow;
       }
@@ -190,8 +190,8 @@ TEST_P(LinearSteps, NanStaysNan) {
   }
 }
 
-// A sum to which less than a fifty-millionth of itself is added in each fold, always to the same side: plain
-// fp32 would stay where it is. (`linnet bench stream` does this for ten million positions.)
+// Each fold adds less than a fifty-millionth of the sum, always of the same sign: plain fp32 would
+// not change. (`linnet bench stream` does this for ten million positions.)
 TEST_P(LinearSteps, SmallTermsStillCount) {
   const CausalLinearOptions options{FeatureMap::kIdentity, true, 0};
   for (const bool narrow : {false, true}) {

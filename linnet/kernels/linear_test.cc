@@ -51,7 +51,7 @@ TEST_P(LinearTest, MatchesTheReferenceOverRaggedShapes) {
     for (size_t out : {1, 15, 16, 17, 30, 64, 100, 193}) {
       for (size_t in : {1, 7, 32, 100}) {
         const Layer layer(in, out);
-        // Odd strides and addresses; the gaps between rows must stay as they are.
+        // Odd strides and alignments; the gaps between rows must not change.
         const size_t x_stride = in + 3, y_stride = out + 2, offset = rows % 4;
         const Floats x = Random(offset + rows * x_stride, 3);
         for (LinearMode mode : {LinearMode::kOverwrite, LinearMode::kAdd}) {
@@ -77,7 +77,7 @@ TEST_P(LinearTest, MatchesTheReferenceOverRaggedShapes) {
   }
 }
 
-// A row's bits depend neither on its company nor on how the outputs are cut.
+// A row's bits depend neither on the other rows nor on how the outputs are split.
 TEST_P(LinearTest, CompanyAndCutsDoNotChangeABit) {
   const size_t in = 70, out = 150, rows = 40;
   const Layer layer(in, out);

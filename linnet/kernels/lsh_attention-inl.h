@@ -1,15 +1,16 @@
 // The Highway body of lsh_attention.h, compiled once for each instruction set.
 //
-// A round's places are worked off in blocks of queries, and what a block sees, one run of places, in
-// blocks of keys. Their rows are gathered once a block: keys (and in the backward, values) as panels
-// two vectors wide, in which a dimension's numbers of as many keys lie side by side; what sums are
-// made of as panels of rows. Everything large is then a tile's sums (attention_tiles-inl.h). Results go
-// to the rows of their positions, a tile at a time, which is where rounds meet.
+// The places of a round are processed in blocks of queries. The keys that a block sees are one run
+// of places, processed in blocks of keys. Each block gathers its rows once. Keys (and in the
+// backward, values) are packed as transposed panels two vectors wide: one dimension of adjacent
+// keys is contiguous. Rows that are summed are packed as panels of rows. All large work is then
+// sums of tiles (attention_tiles-inl.h). Results are added to the rows of their positions, a tile
+// at a time; this merges the rounds.
 //
-// A row's sums run over rounds, and in each over places in order, in blocks that follow from the
-// shapes alone.
+// A row's sums run over rounds, and within a round over places in order, in blocks that depend on
+// the shapes alone.
 
-// Blocks, the same on every target.
+// Block sizes, the same on every target.
 #ifndef LINNET_KERNELS_LSH_ATTENTION_BLOCKS_
 #define LINNET_KERNELS_LSH_ATTENTION_BLOCKS_
 
@@ -21,9 +22,9 @@
 
 namespace linnet::kernels {
 
-// Keys to a block: with its queries' window, one block suffices for usual chunks.
+// Keys per block: usual chunks need one block for their queries' window.
 inline constexpr size_t kLshKeys = 192;
-// Queries to a block, at most: whole chunks, where they are no longer.
+// Maximum queries per block: whole chunks, if a chunk fits.
 inline constexpr size_t kLshForwardQueries = 128;
 inline constexpr size_t kLshBackwardQueries = 96;
 
@@ -31,7 +32,7 @@ inline size_t LshBlock(const LshAttentionOptions& options, size_t most) {
   return options.chunk <= most ? most / options.chunk * options.chunk : most;
 }
 
-// Positions that count of sequence n.
+// Number of valid positions of sequence n.
 inline size_t LshValid(const LshAttentionShape& shape, const int64_t* lengths, size_t n) {
   if (!lengths) return shape.length;
   return std::min(shape.length, static_cast<size_t>(std::max<int64_t>(lengths[n], 0)));
@@ -64,32 +65,32 @@ namespace lsh {
 
 using U32 = hn::RebindToUnsigned<F32>;
 
-// Rows that divide usual chunks, so that no tile crosses their borders; 16 of 32 registers
+// Rows of a tile divide usual chunks, so that no tile crosses a chunk border. 16 of 32 registers
 // accumulate with AVX-512, 8 of 16 with AVX2.
 inline constexpr size_t kTileRows = HWY_TARGET == HWY_AVX3 ? 8 : 4;
-// Keys whose weights are written together: what a tile of keys reads, it finds whole.
+// Keys whose weights are written together, so that a tile of keys finds all weights that it reads.
 inline constexpr size_t kGrain = std::max(kTileLanes, kTileRows);
 static_assert(kLshKeys % kGrain == 0 && kGrain % kTileRows == 0 && kLshKeys % kTileWidth == 0);
 
-// Rows of weights lie a line more than a block apart: rows a power of two apart would share a few
+// Rows of weights are a line more than a block apart: rows a power of two apart would share a few
 // sets of the cache.
 inline constexpr size_t kStride = kLshKeys + 16;
 
-// hn::Iota writes its lanes one by one.
+// A table, because hn::Iota fills its lanes one by one.
 alignas(64) inline constexpr uint32_t kIota[16] = {0, 1, 2,  3,  4,  5,  6,  7,
                                                    8, 9, 10, 11, 12, 13, 14, 15};
 
-// Scores to base 2 that are no larger need no largest one taken away: 2^30 times a million positions
-// and values up to 1e22 are still numbers. |score| <= |q| / sqrt(D), as keys have length 1.
+// Base-2 scores up to this size need no running maximum: 2^30 times a million positions and values
+// up to 1e22 stay finite. |score| <= |q| / sqrt(D), because keys have length 1.
 inline constexpr float kBound = 30;
-// What stands for a smaller |q|^2.
+// Replaces a smaller |q|^2.
 inline constexpr float kLeastSquare = 1e-24f;
 
-// Of one head, what the forward keeps.
+// The forward's buffers for one head.
 template <typename Int, typename Float>
 struct Kept {
   Int *order, *code;                 // [R, L] and [L, R]
-  Float *base, *sum, *inverse_norm;  // [L]; p_ij = 2^(score - base_i) sum_i, 0 where it sees itself
+  Float *base, *sum, *inverse_norm;  // [L]; p_ij = 2^(score - base_i) sum_i, 0 for j = i
 
   Kept(const LshAttentionShape& shape, Int* places, Float* sums, size_t n, size_t h) {
     const size_t head = n * shape.heads + h, rows = shape.batch * shape.heads * shape.length;
@@ -114,7 +115,7 @@ HWY_INLINE void ForFours(size_t begin, size_t end, Body body) {
   if (i < end) body(i, std::integral_constant<size_t, 1>());
 }
 
-// to[r, j] = a_r . b_j for a tile's rows of a (in panels `a_panel` floats apart) and the keys of the
+// to[r, j] = a_r . b_j for a tile's rows of a (in panels `a_panel` floats apart) and the keys of
 // vectors begin .. end - 1 of b (transposed panels).
 HWY_NOINLINE void Dots(size_t dim, const float* a, size_t a_panel, const float* b, size_t begin,
                        size_t end, float* HWY_RESTRICT to) {
@@ -129,8 +130,9 @@ HWY_NOINLINE void Dots(size_t dim, const float* a, size_t a_panel, const float* 
   if (j < end) vectors_at(j, std::integral_constant<size_t, 1>());
 }
 
-// The rows at positions at[0 .. count), times `scale` and their factor, in panels of `capacity` rows;
-// zeros up to a multiple of a tile's rows and a panel's width. factors: by position, or null: 1.
+// Packs the rows at positions at[0 .. count), times `scale` and their factor, into panels of
+// `capacity` rows; zeros up to a multiple of a tile's rows and a panel's width. factors: by
+// position; null means 1.
 void PackPanels(const AttentionRows<const float>& rows, const int32_t* at, size_t count, size_t dim,
                 float scale, const float* factors, size_t capacity, float* HWY_RESTRICT to) {
   const F32 d;
@@ -152,7 +154,8 @@ void PackPanels(const AttentionRows<const float>& rows, const int32_t* at, size_
   }
 }
 
-// The same rows as transposed panels, [dim][kTileWidth] each; zeros up to a panel's width. zeros: a row.
+// The same rows as transposed panels, [dim][kTileWidth] each; zeros up to a panel's width. `zeros`
+// is a row of zeros.
 void PackTransposed(const AttentionRows<const float>& rows, const int32_t* at, size_t count,
                     size_t dim, const float* factors, const float* zeros, float* HWY_RESTRICT to) {
   for (size_t j = 0; j < count; j += kTileWidth, to += dim * kTileWidth) {
@@ -187,9 +190,9 @@ void PackTransposed(const AttentionRows<const float>& rows, const int32_t* at, s
   }
 }
 
-// The queries at places first .. first + count of a round, and the run of places lo[i] .. hi[i] that
-// each sees: its bucket within two chunks, up to itself where causal; itself is always in it, both
-// ends never fall, and hi[i] > i.
+// The queries at places first .. first + count of a round, and the run of places lo[i] .. hi[i]
+// that each sees: its bucket within two chunks and, if causal, up to itself. The run always
+// includes the query itself; lo and hi never decrease, and hi[i] > i.
 struct Queries {
   size_t first, count;
   const int32_t* order;  // of the round, by place
@@ -208,8 +211,8 @@ struct Queries {
         rounds(shape.rounds) {
     const size_t chunk = options.chunk, last = first + count;
     uint32_t chunk_of[kLshForwardQueries];
-    int32_t bucket[kLshForwardQueries];  // twice
-    chunk_of[0] = 0, bucket[0] = 0;      // there is one
+    int32_t bucket[kLshForwardQueries];  // 2 x bucket
+    chunk_of[0] = 0, bucket[0] = 0;      // there is at least one query
     size_t c = first / chunk;
     for (size_t i = 0, next = (c + 1) * chunk; i < count; ++i) {
       if (first + i == next) ++c, next += chunk;
@@ -219,7 +222,7 @@ struct Queries {
     const auto window = [&](size_t i) {
       return chunk_of[i] == 0 ? 0 : (chunk_of[i] - size_t{1}) * chunk;
     };
-    // The places around them, for where the first bucket begins and the last one ends.
+    // Extends to neighboring places, to find where the first bucket begins and the last one ends.
     size_t begin = first;
     const size_t own = chunk_of[0] * chunk;
     while (begin > window(0) &&
@@ -248,15 +251,15 @@ struct Queries {
     return code[static_cast<size_t>(order[place]) * rounds + round];
   }
   size_t Position(size_t i) const { return static_cast<size_t>(order[first + i]); }
-  // Asks for the rows of a tile from query i on.
+  // Prefetches the rows of a tile from query i on.
   void Prefetch(size_t i, const AttentionRows<float>& rows, size_t width) const {
     for (const size_t last = std::min(count, i + kTileRows); i < last; ++i) {
       const float* row = rows.At(Position(i));
       for (size_t c = 0; c < width; c += 16) hwy::Prefetch(row + c);
     }
   }
-  // The places that any of them sees, from a place on that lies by whole panels behind a chunk's
-  // first one where chunks are whole panels.
+  // The places that any query of the block sees. The range starts a whole number of panels after
+  // the start of the window, so that panels align with chunks if chunks are whole panels.
   size_t KeysBegin(size_t chunk) const {
     const size_t own = first / chunk * chunk, window = own < chunk ? 0 : own - chunk;
     return window + (lo[0] - window) / kTileWidth * kTileWidth;
@@ -264,7 +267,7 @@ struct Queries {
   size_t KeysEnd() const { return hi[count - 1]; }
 };
 
-// Keys at places begin .. begin + count of a round, and of their codes those of the rounds before.
+// Keys at places begin .. begin + count of a round, and their codes in earlier rounds.
 struct Keys {
   size_t begin, count;
   const int32_t* codes;  // [round][kStride]
@@ -279,17 +282,17 @@ struct Keys {
   }
 };
 
-// What a tile of queries sees of a block of keys.
+// The keys of a block that a tile of queries sees.
 struct Tile {
-  // Places from the block's first on.
+  // Relative to the first place of the block.
   uint32_t lo[kTileRows] = {}, length[kTileRows] = {}, self[kTileRows] = {};
   const int32_t* codes[kTileRows];
   size_t earlier;     // rounds before this one
-  size_t rows;        // that there are
-  size_t begin, end;  // vectors of keys; none: no key is seen
+  size_t rows;        // rows in use
+  size_t begin, end;  // vectors of keys; empty if no key is seen
   size_t keys_begin, keys_end;
 
-  // From query `first` of the block on.
+  // The tile that starts at query `first` of the block.
   Tile(const Queries& queries, size_t first, const Keys& keys)
       : earlier(queries.round), rows(std::min(kTileRows, queries.count - first)) {
     const size_t last = keys.begin + keys.count;
@@ -308,14 +311,14 @@ struct Tile {
     end = keys_begin < keys_end ? RoundUp(keys_end, kGrain) / kTileLanes : begin;
   }
 
-  // The vectors of keys that row r sees some of.
+  // The range of key vectors of which row r sees at least one key.
   size_t Begin(size_t r) const { return length[r] == 0 ? begin : lo[r] / kTileLanes; }
   size_t End(size_t r) const {
     return length[r] == 0 ? begin : (lo[r] + length[r] + kTileLanes - 1) / kTileLanes;
   }
 
-  // x where row r sees the keys of kCount vectors from vector j on, and for the first time; elsewhere
-  // `hidden`.
+  // Keeps x where row r sees a key of the kCount vectors from vector j on for the first time; other
+  // lanes become `hidden`.
   template <size_t kCount>
   HWY_INLINE void Hide(size_t r, size_t j, const int32_t* key_codes, Vec hidden,
                        Vec (&x)[kCount]) const {
@@ -323,7 +326,8 @@ struct Tile {
     const U32 du;
     using Word = hn::Vec<U32>;
     const Word one = hn::Set(du, 1);
-    // The least distance of codes: 0 and 1 are of the same bucket and two chunks.
+    // Minimum distance of codes over the earlier rounds: 0 and 1 mean same bucket and within two
+    // chunks.
     Word least[kCount];
     Unrolled<kCount>([&](auto v) HWY_ATTR { least[v] = hn::Set(du, 2); });
     const int32_t* from = key_codes + j * kTileLanes;
@@ -345,13 +349,14 @@ struct Tile {
   }
 };
 
-// Vectors begin .. end - 1 of a row become 0.
+// Sets vectors begin .. end - 1 of a row to 0.
 HWY_INLINE void Clear(float* row, size_t begin, size_t end) {
   for (size_t j = begin; j < end; ++j) hn::Store(hn::Zero(F32()), F32(), row + j * kTileLanes);
 }
 
-// From a tile's scores to weights 2^(score - base), in place; sums[r] are row r's. Where the scores
-// are not bounded, bases go on from the blocks before, and `rescale` is what those count for now.
+// Turns a tile's scores into weights 2^(score - base), in place; sums[r] is the sum of row r. If
+// the scores are not bounded, bases continue from earlier blocks, and `rescale` is the factor for
+// earlier results.
 HWY_NOINLINE void Weights(const Tile& tile, const int32_t* key_codes, bool bounded,
                           const bool* row_bounded, float* HWY_RESTRICT weights,
                           float* HWY_RESTRICT bases, float* HWY_RESTRICT rescale,
@@ -415,8 +420,8 @@ HWY_NOINLINE void Weights(const Tile& tile, const int32_t* key_codes, bool bound
   }
 }
 
-// to_r = to_r rescale[r] + sum_j w_rj b_j over keys begin .. end - 1, for a tile's rows, each at a
-// place of its own; or without what is there.
+// to_r = to_r rescale[r] + sum_j w_rj b_j over keys begin .. end - 1, for a tile's rows, each at
+// its own address. `begins` drops the first term.
 HWY_NOINLINE void SumKeys(size_t begin, size_t end, size_t width, bool begins, const float* weights,
                           const float* b, const float* HWY_RESTRICT rescale,
                           float* const* HWY_RESTRICT to) {
@@ -437,8 +442,8 @@ HWY_NOINLINE void SumKeys(size_t begin, size_t end, size_t width, bool begins, c
   });
 }
 
-// to_j = sum_i w_ij x_i over `count` queries for a tile of keys: w is weights' or gradients' first
-// query and key of the tile, x the first query's row of the first panel.
+// to_j = sum_i w_ij x_i over `count` queries, for a tile of keys. w points to the tile's first
+// query and key in the weights or gradients, x to the first query's row of the first panel.
 HWY_NOINLINE void SumQueries(size_t count, size_t columns, const float* w, const float* x,
                              float* HWY_RESTRICT to) {
   const F32 d;
@@ -451,8 +456,8 @@ HWY_NOINLINE void SumQueries(size_t count, size_t columns, const float* w, const
   });
 }
 
-// From a tile's scores and v_j . grad_out_i to p_ij and ds_ij sqrt(D), in place; 0 for what is not
-// seen.
+// Turns a tile's scores and v_j . grad_out_i into p_ij and ds_ij sqrt(D), in place; 0 for keys that
+// are not seen.
 HWY_NOINLINE void GradWeights(const Tile& tile, const int32_t* key_codes,
                               const float* HWY_RESTRICT bases, const float* HWY_RESTRICT factors,
                               const float* HWY_RESTRICT deltas, float* HWY_RESTRICT weights,
@@ -469,7 +474,7 @@ HWY_NOINLINE void GradWeights(const Tile& tile, const int32_t* key_codes,
       Unrolled<kCount>([&](auto v) HWY_ATTR {
         x[v] = hn::Sub(hn::Load(d, weight_row + (j + v) * kTileLanes), base);
       });
-      // Before the exponential: what is not seen may be far above the base.
+      // Hide before the exponential: the score of a hidden key may be far above the base.
       tile.Hide(r, j, key_codes, nothing, x);
       Exp2(x);
       Unrolled<kCount>([&](auto v) HWY_ATTR {
@@ -507,8 +512,8 @@ struct HashPieces {
         counts(slot.Take<int32_t>(options.buckets + 1)) {}
 };
 
-// to [kTileRows, kTileWidth]: a tile of planes, a[k * stride + r], times a panel of positions. Not inlined,
-// or what the caller keeps would take registers from the sums.
+// to [kTileRows, kTileWidth]: a tile of planes, a[k * stride + r], times a panel of positions. Not
+// inlined, so that the caller's values take no registers from the sums.
 HWY_NOINLINE void PlaneProducts(size_t dim, const float* a, size_t stride, const float* b,
                                 float* HWY_RESTRICT to) {
   const F32 d;
@@ -525,8 +530,9 @@ HWY_NOINLINE void PlaneProducts(size_t dim, const float* a, size_t stride, const
   Unrolled<kTileRows * 2>([&](auto i) HWY_ATTR { hn::Store(sum[i], d, to + i * kTileLanes); });
 }
 
-// The first largest of [x; -x] of a panel of positions, x = q R with planes R [dim, half]; any bucket
-// where there is a NaN. tail: memory for the planes that fill no tile.
+// Index of the first maximum of [x; -x] for a panel of positions, where x = q R with planes R
+// [dim, half]. With a NaN, the bucket is unspecified. tail: memory for planes that do not fill a
+// tile.
 HWY_NOINLINE void PanelBuckets(size_t dim, size_t half, const float* q, const float* planes,
                                float* HWY_RESTRICT tail, int32_t* HWY_RESTRICT buckets) {
   const F32 d;
@@ -539,7 +545,7 @@ HWY_NOINLINE void PanelBuckets(size_t dim, size_t half, const float* q, const fl
   for (size_t c = 0; c < half; c += kTileRows) {
     const float* a = planes + c;
     size_t stride = half;
-    if (c + kTileRows > half) {  // the last one again and again: it is no larger than itself
+    if (c + kTileRows > half) {  // repeat the last plane; a repetition never wins
       for (size_t k = 0; k < dim; ++k) {
         for (size_t r = 0; r < kTileRows; ++r) {
           tail[k * kTileRows + r] = planes[k * half + std::min(c + r, half - 1)];
@@ -571,8 +577,8 @@ HWY_NOINLINE void PanelBuckets(size_t dim, size_t half, const float* q, const fl
 
 }  // namespace lsh
 
-// Positions first .. first + count of one head: the buckets of all rounds, where their codes will be,
-// lengths, and the sums as they begin. Zeros for what does not count.
+// For positions first .. first + count of one head: the buckets of all rounds (stored in place of
+// their codes), inverse norms, and initial sums. Writes zeros for positions that are not valid.
 void LshHash(const LshAttentionShape& shape, const LshAttentionOptions& options,
              const LshAttentionForwardArgs& args, float* scratch, size_t n, size_t h, size_t first,
              size_t count) {
@@ -623,7 +629,7 @@ void LshHash(const LshAttentionShape& shape, const LshAttentionOptions& options,
   }
 }
 
-// Order and codes of a round of one head, from its buckets.
+// Sorts a round of one head by bucket: writes its order and codes.
 void LshSort(const LshAttentionShape& shape, const LshAttentionOptions& options,
              const LshAttentionForwardArgs& args, float* scratch, size_t n, size_t h,
              size_t round) {
@@ -664,7 +670,8 @@ struct ForwardPieces {
 
 }  // namespace lsh
 
-// The queries at places first .. first + count of a round of one head; the last round finishes them.
+// The queries at places first .. first + count of a round of one head. The last round finishes
+// them.
 void LshForwardBlock(const LshAttentionShape& shape, const LshAttentionOptions& options,
                      const LshAttentionForwardArgs& args, float* scratch, size_t n, size_t h,
                      size_t round, size_t first, size_t count) {
@@ -741,7 +748,7 @@ void LshForwardBlock(const LshAttentionShape& shape, const LshAttentionOptions& 
   }
 }
 
-// Positions first .. first + count of one head: delta, and the gradients as they begin.
+// For positions first .. first + count of one head: delta, and initial gradients.
 void LshBackwardBegin(const LshAttentionShape& shape, const LshAttentionBackwardArgs& args,
                       size_t n, size_t h, size_t first, size_t count) {
   using namespace lsh;
@@ -784,8 +791,8 @@ struct BackwardPieces {
         codes(slot.Take<int32_t>(shape.rounds * kStride)) {}
 };
 
-// Adds what the sums over queries come to for key j of a block to the rows of its position: g_j
-// times sqrt(D) / ln(2) in grad_k, panels as `keys`, which are times 1 / sqrt(D).
+// Adds key j's sums over the block's queries to the gradients of its position. grad_k holds g_j
+// times sqrt(D) / ln(2), in the panel layout of `keys`, which hold k times 1 / sqrt(D).
 HWY_INLINE void AddKey(size_t dim, size_t value_dim, const BackwardPieces& at, size_t j,
                        float inverse_norm, float* grad_q, float* grad_v) {
   const F32 d;
@@ -812,8 +819,8 @@ HWY_INLINE void AddKey(size_t dim, size_t value_dim, const BackwardPieces& at, s
 
 }  // namespace lsh
 
-// Adds what the queries at places first .. first + count of a round of one head and the keys that
-// they see give each other.
+// Adds the gradients between the queries at places first .. first + count of a round of one head
+// and the keys that they see.
 void LshBackwardBlock(const LshAttentionShape& shape, const LshAttentionOptions& options,
                       const LshAttentionBackwardArgs& args, float* scratch, size_t n, size_t h,
                       size_t round, size_t first, size_t count) {
@@ -869,8 +876,8 @@ void LshBackwardBlock(const LshAttentionShape& shape, const LshAttentionOptions&
       GradWeights(tile, at.codes, bases, factors, deltas, weights, grads);
       SumKeys(tile.keys_begin, tile.keys_end, dim, /*begins=*/false, grads, at.keys, ones, to);
     }
-    // The queries that see a tile of keys are one run, too; its weights lie in vectors that their
-    // tiles have written.
+    // The queries that see a tile of keys are also one run. Its weights lie in vectors that the
+    // queries' tiles have written.
     size_t from = 0, to = 0;
     for (size_t j = 0; j < keys.count; j += kTileRows) {
       while (from < queries.count && queries.hi[from] <= begin + j) ++from;

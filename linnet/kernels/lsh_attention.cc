@@ -27,8 +27,8 @@ namespace {
 
 constexpr size_t Blocks(size_t n, size_t size) { return (n + size - 1) / size; }
 
-// A head's pieces one after the other or, where heads do not occupy the slots, each kind of all
-// heads' pieces at once.
+// Runs pieces of work: head by head if heads occupy the slots, else all heads' pieces of one kind
+// at a time.
 class Heads {
  public:
   Heads(const LshAttentionShape& shape, const LshAttentionOptions& options, Scratch scratch,
@@ -44,7 +44,7 @@ class Heads {
     return Blocks(problems_, scratch_.slots) * scratch_.slots * 4 <= problems_ * 5;
   }
 
-  // body(slot's scratch, n, h, piece) for each of `pieces` pieces of each head, on all slots.
+  // Calls body(slot's scratch, n, h, piece) for each of `pieces` pieces of each head, on all slots.
   using Body = FunctionRef<void(float* slot, size_t n, size_t h, size_t piece)>;
   void ForPieces(size_t pieces, Body body) const {
     const size_t slots = scratch_.slots, tasks = problems_ * pieces;
@@ -65,20 +65,20 @@ class Heads {
   ParallelFor parallel_for_;
 };
 
-// One head's rows behind each other, in memory of the slot: in [N, L, H, dim] they lie so far apart
-// that they share few sets of the cache, and each round walks through them in another order.
+// One head's rows copied to contiguous memory of the slot. In [N, L, H, dim] they are so far apart
+// that they share few sets of the cache, and each round visits them in another order.
 class DenseRows {
  public:
   explicit DenseRows(float* memory)
       : next_(reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(memory) + 63) &
                                        ~uintptr_t{63})) {}
 
-  // Floats for rows of q, v and out, and of the gradients.
+  // Floats for the rows of q, v and three gradients; the forward needs only q, v and out.
   static size_t Needed(const LshAttentionShape& shape) {
     return shape.length * (2 * Stride(shape.dim) + 3 * Stride(shape.value_dim)) + 16;
   }
 
-  // Rows to work with instead of those of x: with `rows` of them copied, where they are const.
+  // Rows to use instead of those of x; copies `rows` of them if T is const.
   template <typename T>
   Strided<T> Of(const Strided<T>& x, size_t n, size_t h, size_t length, size_t rows, size_t width) {
     if (IsDense(x, width)) return x;
@@ -87,7 +87,7 @@ class DenseRows {
     if constexpr (std::is_const_v<T>) Copy(x, n, h, rows, width, dense);
     return {dense.data, dense.batch, dense.time, dense.head};
   }
-  // Copies what has been written to Of(x) to x.
+  // Copies the rows written through Of(x) back to x.
   static void Finish(const Strided<float>& dense, size_t n, size_t h, size_t length, size_t width,
                      const Strided<float>& x) {
     if (!IsDense(x, width)) Copy(dense, n, h, length, width, x);
@@ -102,7 +102,7 @@ class DenseRows {
   template <typename T>
   static void Copy(const Strided<T>& from, size_t n, size_t h, size_t rows, size_t width,
                    const Strided<float>& to) {
-    constexpr size_t kAhead = 16;  // rows: four lie on a page, and no prefetcher leaves it
+    constexpr size_t kAhead = 16;  // rows; four share a page, which no prefetcher leaves
     for (size_t i = 0; i < rows; ++i) {
       const size_t next = std::min(i + kAhead, rows - 1);
       for (size_t c = 0; c < width; c += 16) {
@@ -202,8 +202,8 @@ void LshAttentionBackward(const LshAttentionShape& shape, const LshAttentionOpti
     HWY_DYNAMIC_DISPATCH(LshBackwardBlock)
     (shape, options, own, slot, n, h, round, blocks.First(i), blocks.Size(i));
   };
-  // A block of whole chunks adds to its own rows and to those of the block before it: so those with
-  // an even number write to different rows, and those with an odd one.
+  // A block of whole chunks writes to its own rows and to those of the block before it. So even
+  // blocks write to disjoint rows, and so do odd blocks.
   const bool apart = options.chunk <= kLshBackwardQueries;
   const auto pairs = [&](size_t odd) { return (blocks.count() + 1 - odd) / 2; };
   if (!apart || heads.OccupySlots()) {

@@ -1,5 +1,5 @@
-// Reformer's attention as published (Kitaev, Kaiser and Levskaya 2020): hashing, sorting and the
-// chunks' attention, forward and backward, without a copy of anything for each round.
+// Reformer's LSH attention as published (Kitaev, Kaiser and Levskaya 2020): hashing, sorting and
+// attention within chunks, forward and backward, without a copy of the inputs for each round.
 //
 //   LshAttentionShape shape{.batch = 2, .length = 783, .heads = 8, .dim = 32, .value_dim = 32,
 //                           .rounds = 4};
@@ -12,27 +12,29 @@
 //                        .planes = planes, .places = places.data(), .sums = sums.data()},
 //                       {scratch.data(), slots}, parallel_for);
 //
-// Queries and keys are one: k = q / max(|q|, 1e-12). Per batch element and head, with n = lengths[n]
-// positions and x_r = [q R_r; -q R_r] for each round's planes R_r [D, buckets / 2]:
+// Queries and keys are shared: k = q / max(|q|, 1e-12). For each batch element and head, over the
+// lengths[n] positions of sequence n, with x_r = [q R_r; -q R_r] for each round's planes R_r
+// [D, buckets / 2]:
 //
-//   bucket_r(i) = the first largest of x_r,i        (0 where buckets = 1)
-//   place_r(i)  = where a stable sort by bucket puts i;  chunk_r(i) = place_r(i) / chunk
+//   bucket_r(i) = index of the first maximum of x_r,i        (0 if buckets = 1)
+//   place_r(i)  = rank of i in a stable sort by bucket;  chunk_r(i) = place_r(i) / chunk
 //   i sees j in round r: bucket_r(i) = bucket_r(j), chunk_r(i) - chunk_r(j) is 0 or 1, i != j, and,
-//                        where causal, j <= i
-//   S(i)   = what i sees in any round               (each j once, however often it is seen)
+//                        if causal, j <= i
+//   S(i)   = all j that i sees in any round         (each j once, in however many rounds)
 //   p_ij   = exp(q_i . k_j / sqrt(D)) / sum_{j in S(i)} exp(q_i . k_j / sqrt(D))
 //   out_i  = sum_{j in S(i)} p_ij v_j               [M];  v_i where S(i) is empty
 //
-// This is the published sum over the rounds, each weighted by what it has seen, where a score is
-// lowered by the log of how many rounds show the same key: here the first one counts it, whole.
-// Positions at lengths[n] and behind are not looked at, and get zeros. A NaN or an infinity elsewhere
-// may make NaN of positions that do not see it, too.
+// This equals the published sum over rounds. There, each round is weighted by its share of the
+// normalizer, and each score is lowered by the log of the number of rounds that show the same key;
+// here the first round that shows a key counts it in full. Positions from lengths[n] on are not
+// read, and get zeros. A NaN or infinity elsewhere may also cause NaNs at positions that do not see
+// it.
 //
-// In its sorted place, what a position sees is one run of places: its own bucket within two chunks,
-// and, where causal, up to itself. Only these runs are multiplied.
+// In sorted order a position sees one run of places: its own bucket within two chunks and, if
+// causal, up to itself. Only these runs are multiplied.
 //
-// Everything is fp32. Results do not depend, to the bit, on how many slots or threads are used. The
-// plain twin in double precision is lsh_attention_ref.h.
+// Everything is fp32. Results do not depend, bit for bit, on the number of slots or threads. The
+// double-precision reference is lsh_attention_ref.h.
 #ifndef LINNET_KERNELS_LSH_ATTENTION_H_
 #define LINNET_KERNELS_LSH_ATTENTION_H_
 
@@ -55,13 +57,13 @@ struct LshAttentionOptions {
   bool causal = false;
 };
 
-// Floats of scratch a slot needs on the active instruction set, for forward and for backward: a head's
-// rows of q and v and of three gradients, which are copied where they do not lie behind each other;
-// and what goes with D, M and the buckets alone.
+// Floats of scratch for each slot on the active instruction set, for forward and backward: one
+// head's rows of q, v and three gradients (copied unless they are contiguous), and a part that
+// depends on D, M and the number of buckets alone.
 size_t LshAttentionScratch(const LshAttentionShape& shape, const LshAttentionOptions& options);
 
-// What the forward writes and the backward reads: where the rounds have put each position (two
-// numbers a round, 2 N H R L), and three floats a position (3 N H L).
+// Sizes of the buffers that the forward writes and the backward reads: places and codes (two
+// numbers a position and round, 2 N H R L), and three floats a position (3 N H L).
 size_t LshAttentionPlaces(const LshAttentionShape& shape);
 size_t LshAttentionSums(const LshAttentionShape& shape);
 
@@ -69,8 +71,8 @@ struct LshAttentionForwardArgs {
   Strided<const float> q;         // [N, L, H, D]
   Strided<const float> v;         // [N, L, H, M]
   Strided<float> out;             // [N, L, H, M]
-  const float* planes = nullptr;  // [R, D, buckets / 2], dense; not read where buckets = 1
-  // Optional, [N]: positions a sequence has; what is below 0 counts as 0, what is beyond L as L.
+  const float* planes = nullptr;  // [R, D, buckets / 2], dense; not read if buckets = 1
+  // Optional, [N]: number of positions of each sequence, clamped to 0 .. L.
   const int64_t* lengths = nullptr;
   // Written: the position at each place, [N, H, R, L], and 2 bucket + chunk of each position,
   // [N, H, L, R].
@@ -78,7 +80,7 @@ struct LshAttentionForwardArgs {
   float* sums = nullptr;
 };
 
-// Parallel over N x H where these occupy the slots; else over blocks of positions, round by round.
+// Parallel over N x H if these occupy the slots; else over blocks of positions, round by round.
 void LshAttentionForward(const LshAttentionShape& shape, const LshAttentionOptions& options,
                          const LshAttentionForwardArgs& args, Scratch scratch,
                          ParallelFor parallel_for);
@@ -93,14 +95,13 @@ struct LshAttentionBackwardArgs {
   Strided<float> grad_q, grad_v;       // written
 };
 
-// Gradients of sum(out * grad_out), the p_ij computed anew; which keys are seen is a constant.
+// Gradients of sum(out * grad_out). The p_ij are recomputed; the sets S(i) count as constants.
 //
 //   ds_ij    = p_ij (v_j . grad_out_i - delta_i) / sqrt(D)
 //   grad_v_j = sum_i p_ij grad_out_i
 //   grad_q_i = sum_j ds_ij k_j + (g_i - k_i (k_i . g_i)) / |q_i|,   g_j = sum_i ds_ij q_i
 //
-// where |q_i| < 1e-12, g_i / 1e-12 instead of the second term. Parallel as the forward, where
-// chunk <= 96.
+// If |q_i| < 1e-12, g_i / 1e-12 replaces the second term. Parallel like the forward if chunk <= 96.
 void LshAttentionBackward(const LshAttentionShape& shape, const LshAttentionOptions& options,
                           const LshAttentionBackwardArgs& args, Scratch scratch,
                           ParallelFor parallel_for);

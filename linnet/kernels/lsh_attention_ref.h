@@ -1,5 +1,5 @@
-// The plain double-precision twin of lsh_attention.h, for one head: as published, round by round and
-// pair by pair.
+// Reference for lsh_attention.h in plain double precision, for one head: as published, round by
+// round and pair by pair.
 //
 //   LshAttentionRef head({.length = L, ...}, options, q, v, valid, buckets);   // in double
 //   head.Out()              // [L * M]
@@ -18,10 +18,10 @@
 
 namespace linnet::kernels {
 
-// Where a round's planes [D, half] put a row, and by how much.
+// The bucket of a row under one round's planes [D, half], and the margin of that choice.
 struct LshBucketRef {
   size_t bucket = 0;
-  double margin = 0;  // over the next largest of [q R; -q R]
+  double margin = 0;  // lead over the second largest of [q R; -q R]
 
   LshBucketRef(const double* q, const float* planes, size_t dim, size_t half) {
     if (half == 0) return;
@@ -41,7 +41,7 @@ class LshAttentionRef {
  public:
   using Vector = std::vector<double>;
 
-  // q [L * D] and v [L * M] of one head; positions at `valid` and behind are not looked at. buckets
+  // q [L * D] and v [L * M] of one head; positions from `valid` on are not read. buckets
   // [R][valid].
   LshAttentionRef(const LshAttentionShape& shape, const LshAttentionOptions& options, Vector q,
                   Vector v, size_t valid, const std::vector<std::vector<size_t>>& buckets)
@@ -76,7 +76,8 @@ class LshAttentionRef {
              chunk[r][i] - chunk[r][j] <= 1 && (!options.causal || j <= i);
     };
     for (size_t i = 0; i < valid; ++i) {
-      // Scores less the log of how many rounds show the key; -inf where the round does not.
+      // Scores minus the log of the number of rounds that show the key; -inf if this round does
+      // not.
       const double nothing = -std::numeric_limits<double>::infinity();
       std::vector<Vector> scores(rounds, Vector(valid, nothing));
       double largest = nothing;
@@ -93,7 +94,7 @@ class LshAttentionRef {
       if (largest == nothing) {
         p_[i * valid + i] = 1;
       } else {
-        // Each round's softmax, times what the round has seen of all.
+        // Each round's softmax, weighted by the round's share of the total normalizer.
         Vector sums(rounds);
         double all = 0;
         for (size_t r = 0; r < rounds; ++r) {

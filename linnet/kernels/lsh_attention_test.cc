@@ -36,12 +36,12 @@ void Threads(size_t count, RangeBody body) {
   for (std::thread& thread : running) thread.join();
 }
 
-// The largest difference relative to the largest value, or to 1 if that is more.
+// The largest difference relative to the largest value, or to 1 if that is larger.
 double Difference(const Doubles& got, const Doubles& want) {
   double largest = 0, scale = 1;
   EXPECT_EQ(got.size(), want.size());
   for (size_t i = 0; i < want.size(); ++i) {
-    // A NaN must count as wrong, so the test is for "not within".
+    // Written as "not within", so that a NaN fails.
     const double off = std::abs(got[i] - want[i]);
     if (!(off <= largest)) largest = off;
     scale = std::max(scale, std::abs(want[i]));
@@ -49,8 +49,8 @@ double Difference(const Doubles& got, const Doubles& want) {
   return largest / scale;
 }
 
-// Rows in some memory, the first one `shift` floats from its beginning; what is between them and
-// around them must stay as it is.
+// Rows in memory, the first one `shift` floats from its start. The gaps between and around them
+// must not change.
 struct Layout {
   size_t shift = 0, gap = 0;  // gap: floats between one position's heads and the next's
   bool head_major = false;
@@ -127,7 +127,7 @@ struct Problem {
   float q_size = 1, v_size = 1;
 };
 
-// Everything that a forward and a backward of a problem read and write.
+// All inputs and outputs of a problem's forward and backward.
 struct Pass {
   Rows q, v, grad_out, out, grad_q, grad_v;
   Floats planes, sums, delta;
@@ -184,8 +184,8 @@ size_t Valid(const Problem& problem, size_t n) {
                   static_cast<size_t>(std::max<int64_t>(problem.lengths[n], 0)));
 }
 
-// The buckets that the kernel has given the positions of a head, by their codes; they must be the
-// reference's, but where two directions are as near.
+// The kernel's buckets of a head's positions, from their codes. They must equal the reference's,
+// unless two directions are equally near.
 std::vector<std::vector<size_t>> Buckets(const Problem& problem, const Pass& run, size_t n,
                                          size_t h) {
   const LshAttentionShape& s = problem.shape;
@@ -283,7 +283,7 @@ TEST_P(LshAttention, TakesLengths) {
   }
 }
 
-// What does not count may be anything, and is given zeros.
+// Invalid positions may hold anything, and get zeros.
 TEST_P(LshAttention, WhatDoesNotCountMakesNoNan) {
   const Problem problem{{4, 50, 2, 5, 7, 2}, {4, 8, true}, {0, 17, 50, 33}};
   Pass plain(problem), with_nan(problem);
@@ -305,7 +305,7 @@ TEST_P(LshAttention, WhatDoesNotCountMakesNoNan) {
   }
 }
 
-// Scores that leave no room for exponentials of themselves, of both signs.
+// Scores of both signs, too large for their plain exponentials.
 TEST_P(LshAttention, LargerScores) {
   for (const bool causal : {false, true}) {
     CheckProblem({{1, 150, 2, 16, 16, 4}, {4, 32, causal}, {}, {}, 20}, {1e-4, 1e-3, 1e-4});
@@ -313,7 +313,7 @@ TEST_P(LshAttention, LargerScores) {
   }
 }
 
-// One key outweighs all others by far, most of the time.
+// One key usually outweighs all others by far.
 TEST_P(LshAttention, ValuesOf10000) {
   for (const bool causal : {false, true}) {
     const Problem queries{{1, 120, 1, 8, 12, 2}, {4, 16, causal}, {}, {}, 1e4f};
@@ -324,7 +324,8 @@ TEST_P(LshAttention, ValuesOf10000) {
   }
 }
 
-// A zero query is in bucket 0, and a zero key; what stands for its length makes its gradient large.
+// Zero queries and keys are in bucket 0. The lower bound of their length makes their gradient
+// large.
 TEST_P(LshAttention, ZeroQueries) {
   for (const bool causal : {false, true}) {
     const Problem problem{{1, 100, 1, 8, 5, 2}, {4, 16, causal}};
@@ -337,7 +338,7 @@ TEST_P(LshAttention, ZeroQueries) {
   }
 }
 
-// Equal rounds show each key as often as there are rounds: it counts once.
+// Equal rounds all show the same keys; each key counts once.
 TEST_P(LshAttention, EqualRoundsAreOneRound) {
   const Problem one{{1, 200, 2, 8, 16, 1}, {8, 16}}, three{{1, 200, 2, 8, 16, 3}, {8, 16}};
   Pass a(one), b(three);
@@ -359,7 +360,7 @@ TEST_P(LshAttention, NothingThere) {
   }
 }
 
-// A NaN that is seen is not lost: a training must notice it.
+// A visible NaN propagates, so that training notices it.
 TEST_P(LshAttention, NanThatIsSeenMakesNan) {
   const Problem problem{{1, 40, 1, 8, 8, 2}, {1, 20}};
   for (const bool in_q : {false, true}) {
@@ -369,14 +370,14 @@ TEST_P(LshAttention, NanThatIsSeenMakesNan) {
     EXPECT_TRUE(std::isnan(run.out.At(0, 6, 0)[3]));
     EXPECT_TRUE(std::isnan(run.grad_q.At(0, 6, 0)[3]));
   }
-  // In a bucket that exists, too.
+  // Also in a bucket that exists.
   const Problem hashed{{1, 40, 1, 8, 8, 2}, {2, 20}};
   Pass run(hashed);
   for (size_t l = 0; l < 40; l += 3) run.q.At(0, l, 0)[l % 8] = l % 2 == 0 ? NAN : INFINITY;
   run.Go(hashed, 1, SerialFor);
 }
 
-// The answer may not depend on how the work is dealt out; one head on several slots goes block by
+// Results do not depend on how the work is divided. One head on several slots is processed block by
 // block.
 TEST_P(LshAttention, ThreadsDoNotChangeABit) {
   for (const bool causal : {false, true}) {
@@ -401,7 +402,7 @@ TEST_P(LshAttention, ThreadsDoNotChangeABit) {
   }
 }
 
-// The reference's gradients, and the kernel's, against finite differences of the reference's forward.
+// The gradients of reference and kernel against finite differences of the reference's forward.
 TEST_P(LshAttention, GradientsMatchFiniteDifferences) {
   for (const bool causal : {false, true}) {
     const Problem problem{{1, 13, 1, 3, 2, 3}, {4, 3, causal}};

@@ -1,10 +1,10 @@
-// One step of an LSTM's cells, when its gates' products are done: forward and backward.
+// Cell update of one LSTM step, given the gates' products: forward and backward.
 //
 //   LstmCellForward(rows, h, {.gates = gates, .cell_before = c0, .cell = c1, .out = h1});
 //
-// Of each row's gates [4 H] = (i, f, g, o), products and biases summed up:
+// For each row of gates [4 H] = (i, f, g, o), already summed over products and biases:
 //
-//   i, f, o = sigmoid(.), g = tanh(.)        kept in place, for the way back
+//   i, f, o = sigmoid(.), g = tanh(.)        kept in place for the backward
 //   cell = f cell_before + i g,   out = o tanh(cell)
 #ifndef LINNET_KERNELS_LSTM_CELL_H_
 #define LINNET_KERNELS_LSTM_CELL_H_
@@ -14,10 +14,10 @@
 
 namespace linnet::kernels {
 
-// Dense rows; cell_before null: zeros. Rows n with `at` >= lengths[n] are not there: their cells and outs
-// become 0. lengths null: all are.
+// Rows are dense. A null cell_before means zeros. Rows n with `at` >= lengths[n] are absent: their
+// cell and out become 0. Null lengths: all rows are present.
 struct LstmCellForwardArgs {
-  float* gates = nullptr;  // [rows, 4 H], replaced by what they are after sigmoid and tanh
+  float* gates = nullptr;  // [rows, 4 H], replaced by their values after sigmoid and tanh
   const float* cell_before = nullptr;  // [rows, H]
   float* cell = nullptr;               // [rows, H]; may be cell_before
   float* out = nullptr;                // [rows, H]
@@ -26,9 +26,9 @@ struct LstmCellForwardArgs {
 };
 void LstmCellForward(size_t rows, size_t hidden, const LstmCellForwardArgs& args);
 
-// gates: what the forward left. grad_out [rows, H]: of out, all of it; grad_cell [rows, H]: of cell by way
-// of the steps that follow, replaced by that of cell_before. grad_gates [rows, 4 H]: of the sums that the
-// forward was given; may be gates.
+// gates: as left by the forward. grad_out [rows, H]: the whole gradient of out. grad_cell
+// [rows, H]: the gradient of cell from later steps, replaced by the gradient of cell_before.
+// grad_gates [rows, 4 H]: the gradient of the sums that the forward received; may be gates.
 struct LstmCellBackwardArgs {
   const float* gates = nullptr;
   const float* cell_before = nullptr;

@@ -30,7 +30,7 @@ std::vector<float> Random(size_t n, uint64_t stream, float scale = 1) {
 
 constexpr size_t kHidden[] = {1, 7, 16, 37};
 constexpr size_t kRows = 3;
-const std::vector<int64_t> kLengths = {5, 4, 9};  // at step 4 the second row is not there
+const std::vector<int64_t> kLengths = {5, 4, 9};  // at step 4 the second row has ended
 
 TEST_P(LstmCellTest, MatchesTheReference) {
   for (const size_t h : kHidden) {

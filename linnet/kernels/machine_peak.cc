@@ -15,13 +15,13 @@ namespace linnet::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 using F32 = hn::ScalableTag<float>;
 
-// Two FMA ports x four or five cycles of latency, and still within 16 registers.
+// Two FMA ports x four or five cycles of latency; fits 16 registers.
 constexpr size_t kChains = 10;
 
 float SpinFma(size_t rounds) {
   const F32 d;
-  const auto decay = hn::Set(d, 0.5f), step = hn::Set(d, 0.25f);  // every chain tends to 0.5
-  // Chains that begin alike are one to a compiler, which then computes only that one.
+  const auto decay = hn::Set(d, 0.5f), step = hn::Set(d, 0.25f);  // every chain converges to 0.5
+  // A compiler would merge chains with equal starting values into one.
   const auto begin = [&](float at) HWY_ATTR { return hn::Set(d, at); };
   auto c0 = begin(0.0f), c1 = begin(0.1f), c2 = begin(0.2f), c3 = begin(0.3f), c4 = begin(0.4f);
   auto c5 = begin(0.5f), c6 = begin(0.6f), c7 = begin(0.7f), c8 = begin(0.8f), c9 = begin(0.9f);
@@ -49,7 +49,7 @@ double FmaFlops(size_t rounds) {
 float ReadFloats(const float* data, size_t count) {
   const F32 d;
   const size_t lanes = hn::Lanes(d);
-  constexpr size_t kAhead = 512;  // floats; the hardware's own prefetcher stops at page ends
+  constexpr size_t kAhead = 512;  // floats; the hardware prefetcher stops at page ends
   auto s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0;
   size_t i = 0;
   for (; i + 4 * lanes <= count; i += 4 * lanes) {
@@ -69,7 +69,7 @@ void WriteFloats(float* data, size_t count, bool past_caches) {
   const size_t lanes = hn::Lanes(d);
   const auto one = hn::Set(d, 1.0f);
   size_t i = 0;
-  if (past_caches) {  // these stores want whole vectors at their places
+  if (past_caches) {  // streaming stores need aligned vectors
     for (; i < count && reinterpret_cast<uintptr_t>(data + i) % (4 * lanes) != 0; ++i) data[i] = 1;
     for (; i + lanes <= count; i += lanes) hn::Stream(one, d, data + i);
     hwy::FlushStream();

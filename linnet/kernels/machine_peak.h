@@ -1,5 +1,5 @@
-// The machine's own ceilings, for benchmarks to hold their figures against: how much one core
-// multiplies and adds, and how fast it reads and writes. The caller runs these on its threads and times them.
+// The machine's peak rates, as a yardstick for benchmarks: multiply-adds of one core, and read and
+// write bandwidth. The caller runs these functions on its threads and times them.
 //
 //   pool.Run([&](int) { SpinFma(rounds); });        // pool.size() * FmaFlops(rounds) operations
 //   pool.For(n, [&](size_t begin, size_t end) { ReadFloats(x + begin, end - begin); });
@@ -10,18 +10,18 @@
 
 namespace linnet::kernels {
 
-// Independent chains of fp32 fused multiply-adds, held in registers. Returns a number that depends
-// on all of them, so that none can be skipped.
+// Runs independent chains of fp32 fused multiply-adds in registers. Returns a number that depends
+// on all of them, so that none can be optimized away.
 float SpinFma(size_t rounds);
 
-// The operations of SpinFma(rounds) on the active instruction set, a multiply-add counting as two.
+// Operations of SpinFma(rounds) on the active instruction set; a multiply-add counts as two.
 double FmaFlops(size_t rounds);
 
-// The sum of data[0 .. count), read from one end to the other as fast as loads go.
+// Sum of data[0 .. count), read sequentially at full load speed.
 float ReadFloats(const float* data, size_t count);
 
-// Ones to data[0 .. count), as fast as stores go: into the caches, or past them, so that lines are
-// not read before they are overwritten. Which of the two is faster, the size decides.
+// Writes ones to data[0 .. count) at full store speed: into the caches, or past them, which avoids
+// reading lines before they are overwritten. The faster choice depends on the size.
 void WriteFloats(float* data, size_t count, bool past_caches);
 
 }  // namespace linnet::kernels

@@ -11,7 +11,7 @@
 namespace linnet::kernels {
 namespace {
 
-// Making a primitive compiles code for its shape: each is made once a thread.
+// Creating a primitive compiles code for its shape, so each thread caches its primitives.
 constexpr size_t kMaxKept = 256;
 
 dnnl::engine& Cpu() {
@@ -38,7 +38,7 @@ struct Primitive {
 struct Variant {
   MatType operands = MatType::kF32, result = MatType::kF32;
   bool a_transposed = false, b_transposed = false, with_bias = false, accumulate = false;
-  int threads = 1;  // what oneDNN cuts the work up for
+  int threads = 1;  // number of threads oneDNN splits the work for
 
   auto operator<=>(const Variant&) const = default;
 };
@@ -62,8 +62,8 @@ Primitive Make(const MatMulShape& shape, const Variant& variant) {
   return made;
 }
 
-// Within a parallel region a product is its thread's own. oneDNN knows, but cuts the work up for as
-// many threads as a region outside would have; the setting ends with the region.
+// Within a parallel region a product runs on the calling thread alone. oneDNN would still split the
+// work for as many threads as outside the region; the setting lasts until the region ends.
 int ThreadsHere() {
   if (!omp_in_parallel()) return omp_get_max_threads();
   if (omp_get_max_threads() != 1) omp_set_num_threads(1);
@@ -73,7 +73,7 @@ int ThreadsHere() {
 }  // namespace
 
 bool MatMulSupports(MatType operands, MatType result) {
-  // Without instructions for it oneDNN makes do with conversions, slower than fp32.
+  // Without native instructions oneDNN falls back to conversions, slower than fp32.
   constexpr auto kBf16Isa = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
   if (operands == MatType::kBf16 &&
       (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & kBf16Isa) != kBf16Isa) {

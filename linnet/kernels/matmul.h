@@ -1,15 +1,14 @@
-// C = A B (+ bias) for matrices that change at every call, in fp32 or from bf16, through oneDNN. This
-// header is the only one that knows of it.
+// C = A B (+ bias) for matrices that change at every call, in fp32 or from bf16, through oneDNN.
+// No other header depends on oneDNN.
 //
 //   // y = x W^T + b: x [rows, in] and W [out, in] in bf16, b and y in fp32
 //   MatMul({.m = rows, .n = out, .k = in}, {x, MatType::kBf16},
 //          {weight, MatType::kBf16, /*transposed=*/true}, bias, {y, MatType::kF32});
 //
-// Sums are fp32 whatever the types. Uses OpenMP's threads, as many as omp_set_num_threads() of the
-// calling thread says (libtorch's at::set_num_threads() does), or the calling thread alone within an
-// OpenMP region. What it sums in which order is oneDNN's affair: unlike the other kernels, the last
-// bits may depend on the number of threads. For weights that stay, and bits that do too, see
-// linear.h.
+// Sums are fp32 for all types. Uses as many OpenMP threads as omp_set_num_threads() of the calling
+// thread says (libtorch's at::set_num_threads() sets it), or the calling thread alone within an
+// OpenMP region. The order of summation is up to oneDNN: unlike in the other kernels, the last bits
+// may depend on the number of threads. For constant weights and reproducible bits see linear.h.
 #ifndef LINNET_KERNELS_MATMUL_H_
 #define LINNET_KERNELS_MATMUL_H_
 
@@ -26,7 +25,7 @@ struct MatMulShape {
   size_t m = 0, n = 0, k = 0;  // C is [m, n], A [m, k], B [k, n]
 };
 
-// A dense row-major matrix; `transposed`: memory holds the transpose of what is meant.
+// A dense row-major matrix. If `transposed`, memory holds the transpose of the operand.
 struct MatOperand {
   const void* data = nullptr;
   MatType type = MatType::kF32;
@@ -38,17 +37,17 @@ struct MatResult {
   bool accumulate = false;  // C += A B instead of C = A B; the type must be fp32
 };
 
-// The operand, or the result, that is a matrix of Ts (float or BFloat16).
+// The MatType of a matrix of T (float or BFloat16).
 template <typename T>
 constexpr MatType MatTypeOf() {
   return sizeof(T) == sizeof(BFloat16) ? MatType::kBf16 : MatType::kF32;
 }
 
-// Whether this processor can multiply these types, A's and B's alike, into that one.
+// Whether this processor can multiply two operands of type `operands` into `result`.
 bool MatMulSupports(MatType operands, MatType result);
 
-// bias [n] in fp32, or null. A and B of one type. Dimensions of at least 1. Throws RuntimeError
-// where MatMulSupports() is false, or memory runs out.
+// bias is [n] in fp32, or null. A and B have the same type. Dimensions are at least 1. Throws
+// RuntimeError if MatMulSupports() is false or memory runs out.
 void MatMul(const MatMulShape& shape, const MatOperand& a, const MatOperand& b, const float* bias,
             const MatResult& c);
 

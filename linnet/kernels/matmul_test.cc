@@ -18,7 +18,7 @@ uint16_t ToBf16(float value) {
 }
 float FromBf16(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
 
-// A matrix of random numbers in either type, [rows, columns] as meant.
+// A random matrix of either type; [rows, columns] is its logical shape.
 struct TestMatrix {
   TestMatrix(size_t rows, size_t columns, MatType type, bool transposed, uint64_t stream)
       : rows(rows), columns(columns), type(type), transposed(transposed) {

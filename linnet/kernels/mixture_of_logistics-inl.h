@@ -1,5 +1,5 @@
-// The Highway body of mixture_of_logistics.h, compiled once for each instruction set: a row at a
-// time, vectors over its mixtures.
+// The Highway body of mixture_of_logistics.h, compiled once for each instruction set: one row at a
+// time, vectorized over its mixtures.
 #if defined(LINNET_KERNELS_MIXTURE_OF_LOGISTICS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINNET_KERNELS_MIXTURE_OF_LOGISTICS_INL_H_
 #undef LINNET_KERNELS_MIXTURE_OF_LOGISTICS_INL_H_
@@ -28,7 +28,7 @@ HWY_INLINE LogisticBins LogisticBin(uint8_t byte, Vec mean, Vec log_scale) {
   const Vec zero = hn::Zero(d), one = hn::Set(d, 1.0f);
   const Vec half_bin = hn::Set(d, 1.0f / 255);
   const Vec centre = hn::Sub(hn::Set(d, static_cast<float>(byte) * (2.0f / 255) - 1.0f), mean);
-  // The upper bound only keeps the bin's width above zero.
+  // The upper bound only keeps the bin width above zero.
   const Vec low = hn::Set(d, kMinLogScale), high = hn::Set(d, 80.0f);
   const auto clamped = hn::Lt(log_scale, low);
   const Vec inverse = hn::Exp(d, hn::Neg(hn::Min(high, hn::Max(low, log_scale))));
@@ -36,7 +36,7 @@ HWY_INLINE LogisticBins LogisticBin(uint8_t byte, Vec mean, Vec log_scale) {
   const Vec minus = hn::Mul(hn::Sub(centre, half_bin), inverse);
   const Vec width = hn::Mul(hn::Set(d, 2.0f / 255), inverse);
 
-  // An open end's factor is 1: its logarithm and derivatives vanish.
+  // The factor of an open end is 1: its logarithm and derivatives are 0.
   Vec log_outside = zero, inside = one;
   Vec d_plus = zero, d_minus = zero, d_width = zero;
   if (byte != 255) {  // ln sigmoid(plus)
@@ -65,14 +65,14 @@ HWY_INLINE LogisticBins LogisticBin(uint8_t byte, Vec mean, Vec log_scale) {
           hn::IfThenZeroElse(clamped, slope)};
 }
 
-// -inf in the lanes that are not used: a sum of exponentials then needs no mask.
+// Sets unused lanes to -inf, so that a sum of exponentials needs no mask.
 HWY_INLINE Vec OrMinusInfinity(Vec v, size_t used) {
   const F32 d;
   return hn::IfThenElse(hn::FirstN(d, used), v, hn::Set(d, -HUGE_VALF));
 }
 
-// ln sum_i exp(x_i) over the row x, padded with -inf. Optionally exponentials (which may be x)
-// receive exp(x_i) over that sum.
+// ln sum_i exp(x_i) over the row x, padded with -inf. If not null, exponentials (which may be x)
+// receives exp(x_i) divided by that sum.
 HWY_INLINE float LogSumExp(const float* x, size_t n, float* exponentials) {
   const F32 d;
   Vec max = hn::Load(d, x);
@@ -111,7 +111,7 @@ HWY_INLINE void MixtureRow(size_t mixtures, const float* outputs, uint8_t byte, 
       hn::Store(bins.d_log_scale, d, d_log_scale + i);
     }
   });
-  // softmax(logits) and the posterior over components take the place of their exponents.
+  // softmax(logits) and the posterior over components overwrite their logarithms.
   *nats = LogSumExp(logits, mixtures, kGradient ? logits : nullptr) -
           LogSumExp(joint, mixtures, kGradient ? joint : nullptr);
   if constexpr (kGradient) {

@@ -23,8 +23,8 @@ void MixtureOfLogistics(size_t rows, size_t mixtures, const float* outputs, cons
   });
 }
 
-// One byte an image and position is too little to vectorise, and in double precision it is the same
-// on every target.
+// One byte per image and position is too little to vectorize. Double precision gives the same
+// result on every target.
 uint8_t SampleMixtureOfLogistics(size_t mixtures, const float* outputs, float u_mixture,
                                  float u_value, const LogisticsSamplerOptions& options) {
   const double temperature = options.temperature;
@@ -47,7 +47,7 @@ uint8_t SampleMixtureOfLogistics(size_t mixtures, const float* outputs, float u_
   const double x =
       outputs[mixtures + chosen] + temperature * scale * (std::log(u) - std::log1p(-u));
   const double byte = std::floor((x + 1) * 127.5 + 0.5);
-  // Written so that a NaN, from a broken model, becomes 0.
+  // A NaN, from a broken model, becomes 0.
   return byte > 0 ? static_cast<uint8_t>(std::min(byte, 255.0)) : uint8_t{0};
 }
 

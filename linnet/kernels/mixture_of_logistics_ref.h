@@ -1,4 +1,4 @@
-// The plain double-precision twin of mixture_of_logistics.h.
+// Reference for mixture_of_logistics.h: plain double precision.
 #ifndef LINNET_KERNELS_MIXTURE_OF_LOGISTICS_REF_H_
 #define LINNET_KERNELS_MIXTURE_OF_LOGISTICS_REF_H_
 
@@ -19,7 +19,8 @@ inline double MixtureOfLogisticsRef(const std::vector<double>& outputs, uint8_t 
     const double mean = outputs[mixtures + i];
     const double scale = std::exp(std::max(outputs[2 * mixtures + i], -7.0));
     const double x = byte / 127.5 - 1 - mean, half = 1.0 / 255;
-    // From whichever side is nearer: the difference of two sigmoids near 1 would lose everything.
+    // Computed from the nearer tail: the difference of two sigmoids near 1 would lose all
+    // precision.
     const double sign = x > 0 ? -1 : 1;
     const double a = byte == (x > 0 ? 0 : 255) ? 1 : sigmoid((sign * x + half) / scale);
     const double b = byte == (x > 0 ? 255 : 0) ? 0 : sigmoid((sign * x - half) / scale);

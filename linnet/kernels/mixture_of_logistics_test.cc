@@ -15,8 +15,8 @@ namespace {
 
 using Floats = std::vector<float>;
 
-// Rows of outputs as a trained head gives them: means within the bytes' range, scales from below
-// the clamp to as wide as the range.
+// Rows of outputs like a trained head's: means within the bytes' range, scales from below the clamp
+// to the width of the range.
 Floats RandomOutputs(size_t rows, size_t mixtures, uint64_t stream) {
   Philox rng(5, stream);
   Floats outputs;
@@ -59,7 +59,7 @@ TEST_P(MixtureTest, MatchesTheReferenceWithItsGradient) {
     for (size_t r = 0; r < rows; ++r) {
       std::vector<double> row = Row(outputs, r, mixtures);
       const double want = MixtureOfLogisticsRef(row, bytes[r]);
-      // At a scale of exp(-7) rounding x alone moves the exponent by 1e-4.
+      // At a scale of exp(-7), rounding x alone moves the exponent by 1e-4.
       EXPECT_NEAR(nats[r], want, 2e-4 * (1 + std::abs(want)));
       EXPECT_EQ(nats[r], plain[r]);
       double norm = 0;
@@ -99,7 +99,7 @@ TEST_P(MixtureTest, ProbabilitiesSumToOneHoweverNarrow) {
   }
 }
 
-// Far tails stay finite, with a gradient that points back.
+// Far tails stay finite, with a gradient that points back to the byte.
 TEST_P(MixtureTest, FarTailsKeepTheirSlope) {
   const Floats outputs = {0.0f, 40.0f, -7.0f};
   const uint8_t byte = 10;
@@ -131,8 +131,8 @@ TEST_P(MixtureTest, NeitherCompanyNorThreadsChangeABit) {
             }));
 }
 
-// The sampler against the density: over a grid of uniform numbers the bytes' shares must be their
-// probabilities.
+// The sampler against the density: over a grid of uniform numbers, each byte's share must equal its
+// probability.
 TEST(MixtureSampler, FollowsTheDensity) {
   for (size_t mixtures : {1, 4, 10}) {
     const Floats outputs = RandomOutputs(1, mixtures, 20 + mixtures);
@@ -147,7 +147,7 @@ TEST(MixtureSampler, FollowsTheDensity) {
       const float u = rng.Uniform(), v = rng.Uniform();
       counted[SampleMixtureOfLogistics(mixtures, outputs.data(), u, v, {})] += 1;
     }
-    // Pearson's statistic over the bytes that are expected often enough, the others pooled.
+    // Pearson's statistic over the bytes with a sufficient expected count; the others are pooled.
     double statistic = 0, cells = 0, rare_expected = 0, rare_counted = 0;
     const auto add = [&](double count, double want) {
       statistic += (count - want) * (count - want) / want;
@@ -163,7 +163,7 @@ TEST(MixtureSampler, FollowsTheDensity) {
       }
     }
     if (rare_expected >= 10) add(rare_counted, rare_expected);
-    // Its mean is cells - 1 and its variance twice that; five deviations.
+    // Its mean is cells - 1 and its variance twice that; tolerance: five standard deviations.
     EXPECT_LT(statistic, cells + 5 * std::sqrt(2 * cells)) << mixtures;
   }
 }
@@ -177,7 +177,7 @@ TEST(MixtureSampler, Options) {
   EXPECT_EQ(sample(0.7f, 0.5f, {}), 51);
   EXPECT_EQ(sample(0.8f, 0.5f, {}), 204);
   EXPECT_EQ(sample(0.9f, 0.9f, {.temperature = 0.01f}), 51);  // the mode
-  // exp(-3) is 0.0498, elu(-3) + 1.0001 is 0.0499: 6.349 and 6.362 bytes a unit of log-odds.
+  // exp(-3) is 0.0498 and elu(-3) + 1.0001 is 0.0499: 6.349 and 6.362 bytes per unit of log-odds.
   const float far = 1 - 0x1p-20f;
   EXPECT_EQ(sample(0.1f, far, {}), std::lround(51 + 127.5 * std::exp(-3) * std::log(1 / 0x1p-20)));
   EXPECT_EQ(sample(0.1f, far, {.reference_scale = true}),

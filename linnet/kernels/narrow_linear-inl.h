@@ -1,5 +1,5 @@
-// The Highway bodies of narrow_linear.h, compiled once for each instruction set: activations made
-// narrow, and the products for processors without dot products.
+// The Highway bodies of narrow_linear.h, compiled once for each instruction set: conversion of
+// activations, and products for processors without dot products.
 #if defined(LINNET_KERNELS_NARROW_LINEAR_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINNET_KERNELS_NARROW_LINEAR_INL_H_
 #undef LINNET_KERNELS_NARROW_LINEAR_INL_H_
@@ -26,7 +26,7 @@ using I32 = hn::RebindToSigned<F32>;
 // ------------------------------------------------------------------------------------------
 // Activations.
 
-// The inputs from i on, times their factors.
+// The inputs from i on, times their factors if given.
 HWY_INLINE Vec LoadScaled(const float* x, const float* factor, size_t i, size_t used) {
   const Vec value = LoadN(x + i, used);
   return factor == nullptr ? value : hn::Mul(value, LoadN(factor + i, used));
@@ -54,7 +54,7 @@ void Int8Activations(size_t rows, size_t in, const float* x, size_t x_stride, co
     ForVectors(in, [&](size_t i, size_t used)
                        HWY_ATTR { most = hn::Max(most, hn::Abs(LoadScaled(x, factor, i, used))); });
     const float largest = hn::GetLane(hn::MaxOfLanes(d, most));
-    // A row so small that its inverse has no float is as good as zero.
+    // A row too small for a normal scale counts as zero.
     const bool none = !(largest > 127 * 1.2e-38f) || !std::isfinite(largest);
     to.scale[r] = none ? 0.0f : largest / 127.0f;
     const Vec inverse = hn::Set(d, none ? 0.0f : 127.0f / largest);
@@ -72,17 +72,17 @@ void Int8Activations(size_t rows, size_t in, const float* x, size_t x_stride, co
     });
     to.offset[r] = static_cast<int32_t>(
         0u - 128u * static_cast<uint32_t>(hn::GetLane(hn::SumOfLanes(I32(), sum))));
-    // What is no number shall not pass for one.
+    // A row with NaN or infinity must not yield finite results.
     if (!std::isfinite(largest)) to.scale[r] = NAN;
     std::memset(row + in, 0, padded - in);
   }
 }
 
 // ------------------------------------------------------------------------------------------
-// Products without a unit for them.
+// Products without a dot-product unit.
 
-inline constexpr size_t kNarrowVectors = kPanel / hn::MaxLanes(F32());  // to a panel
-// Rows of a tile: enough sums to hide the latency, no more than there are registers.
+inline constexpr size_t kNarrowVectors = kPanel / hn::MaxLanes(F32());  // vectors per panel
+// Rows of a tile: enough sums to hide the latency, but no more than there are registers.
 inline constexpr size_t kNarrowRows = HWY_TARGET == HWY_AVX3 ? 8 : HWY_TARGET == HWY_SCALAR ? 1 : 4;
 
 HWY_INLINE void FinishNarrow(const NarrowArgs& args, size_t row, const std::byte* panel,
@@ -103,7 +103,7 @@ HWY_INLINE void FinishNarrow(const NarrowArgs& args, size_t row, const std::byte
   StoreN(result, y, used);
 }
 
-// bf16: of each pair the first, then the second.
+// bf16: the first input of each pair, then the second.
 template <size_t kRows>
 HWY_INLINE void BFloat16Tile(const NarrowArgs& args, size_t row, size_t column,
                              const std::byte* panel) {
@@ -141,7 +141,7 @@ HWY_INLINE void BFloat16Tile(const NarrowArgs& args, size_t row, size_t column,
   });
 }
 
-// sum + the products of four unsigned weights an output and a row's four values.
+// sum + the products of four unsigned weights per output with four values of a row.
 HWY_INLINE hn::Vec<I32> DotOfFour(hn::Vec<I32> sum, hn::Vec<I32> four, const int8_t* x) {
   const I32 d;
   const auto weight = [&](auto shift) HWY_ATTR {
@@ -156,7 +156,7 @@ HWY_INLINE hn::Vec<I32> DotOfFour(hn::Vec<I32> sum, hn::Vec<I32> four, const int
 }
 
 #if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR
-// The same with x86's products of 16-bit pairs: bytes 0 and 2, then 1 and 3.
+// The same with x86's 16-bit pair products: bytes 0 and 2, then 1 and 3.
 HWY_INLINE hn::Vec<I32> DotOfPairs(hn::Vec<I32> sum, hn::Vec<I32> four, hn::Vec<I32> x02,
                                    hn::Vec<I32> x13) {
   const hn::Repartition<int16_t, I32> d16;

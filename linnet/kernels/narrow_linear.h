@@ -1,8 +1,8 @@
-// Matrix products with weights kept in bf16 or int8: y = x W^T + b in a half or a quarter of
-// linear.h's bytes, and on processors with dot products for such numbers (VNNI, AVX512-BF16, AMX) at
-// two to sixteen times its speed.
+// Matrix products with weights kept in bf16 or int8: y = x W^T + b with a half or a quarter of
+// linear.h's bytes, and at two to sixteen times its speed on processors with dot products for these
+// types (VNNI, AVX512-BF16, AMX).
 //
-//   for (size_t o = 0; o < out; ++o) {                            // once: a scale an output
+//   for (size_t o = 0; o < out; ++o) {                            // once; one scale per output
 //     scale[o] = QuantizeWeights(in, &weight[o * in], &value[o * in]);
 //   }
 //   AlignedBuffer<std::byte> packed(PackedNarrowSize(NarrowType::kInt8, in, out));
@@ -12,19 +12,21 @@
 //   NarrowActivations(rows, in, h, in, /*factor=*/nullptr, x);
 //   NarrowLinear(rows, in, out, x, packed.data(), LinearMode::kOverwrite, y, out);
 //
-// bf16: activations are rounded too, products are exact and sums fp32. int8: a weight is value *
-// scale of its output; an activation value * scale of its row, the row's largest magnitude / 127;
-// sums are exact integers, and y = b + sum * (scale * scale) in fp32.
+// bf16: activations are rounded to bf16 too, products are exact and sums fp32. int8: a weight is
+// value * the scale of its output; an activation is value * the scale of its row, which is the
+// row's largest magnitude / 127. Sums are exact integers, and y = b + sum * (scale * scale) in
+// fp32.
 //
-// A row's result does not depend, to the bit, on the other rows, on how many there are, nor on how
-// the outputs are cut into ranges of whole panels. int8 gives the same bits whatever the processor
-// (the plain-code target aside, which rounds y once more), bf16 sums in another order on each.
+// A row's result does not depend, bit for bit, on the other rows, on their number, or on how the
+// outputs are split into ranges of whole panels. int8 gives the same bits on every processor
+// (except on the plain-code target, which rounds y once more). The order of bf16 sums differs
+// between processors.
 //
-// Packed form: panels of kPanel outputs. A panel is its biases (kPanel floats), for int8 its scales
-// too, then for each 2 (bf16) or 4 (int8) inputs in turn the weights of all its outputs: 64 bytes.
-// int8 weights are stored plus 128. Inputs are padded to kNarrowInputs, outputs to kPanel, with
-// weights of zero. So outputs [a, out) with a a multiple of kPanel are a packed matrix of their own,
-// which begins at packed + PackedNarrowSize(type, in, a).
+// Packed form: panels of kPanel outputs. A panel holds its biases (kPanel floats), its scales if
+// int8, then for each group of 2 (bf16) or 4 (int8) inputs the weights of all its outputs: 64
+// bytes. int8 weights are stored plus 128. Inputs are padded to kNarrowInputs and outputs to
+// kPanel, with zero weights. Hence outputs [a, out), with a a multiple of kPanel, form a packed
+// matrix that starts at packed + PackedNarrowSize(type, in, a).
 #ifndef LINNET_KERNELS_NARROW_LINEAR_H_
 #define LINNET_KERNELS_NARROW_LINEAR_H_
 
@@ -39,10 +41,10 @@ namespace linnet::kernels {
 
 enum class NarrowType : uint8_t { kBf16, kInt8 };
 
-// Inputs of a packed matrix and of a row of activations are padded to this: 64 bytes of int8.
+// The inputs of a packed matrix and of a row of activations are padded to this: 64 bytes of int8.
 inline constexpr size_t kNarrowInputs = 64;
 
-// The most inputs of an int8 matrix whose sums fit into 32 bits.
+// Maximum inputs of an int8 matrix, so that its sums fit into 32 bits.
 inline constexpr size_t kMostInt8Inputs = 1 << 16;
 
 constexpr size_t NarrowBytes(NarrowType type) { return type == NarrowType::kBf16 ? 2 : 1; }
@@ -54,22 +56,23 @@ constexpr size_t PackedNarrowSize(NarrowType type, size_t in, size_t out) {
          (header + RoundUp(in, kNarrowInputs) * kPanel * NarrowBytes(type));
 }
 
-// weight [out, in], rows weight_stride apart (so it may be columns of a wider matrix); bias [out], or
-// null for zeros; packed aligned to 64 bytes.
+// weight [out, in], rows weight_stride apart (so it may be columns of a wider matrix); bias [out],
+// or null for zeros; packed is aligned to 64 bytes.
 void PackBf16(size_t in, size_t out, const float* weight, size_t weight_stride, const float* bias,
               std::byte* packed);
 // value [out, in] in -127 .. 127, scale [out]; in <= kMostInt8Inputs.
 void PackInt8(size_t in, size_t out, const int8_t* value, size_t value_stride, const float* scale,
               const float* bias, std::byte* packed);
 
-// One output's weights as int8: to the nearest of value * scale, value in -127 .. 127, with a scale of
-// 17 significant bits, so that the products are floats, and narrowing them again gives the same values
-// and scale. All zero: scale 0. A scale below every normal float, or weights that are not finite,
-// give a scale of 0 too. Returns the scale.
+// Quantizes one output's weights to int8: the nearest value * scale, with value in -127 .. 127. The
+// scale has 17 significant bits, so that the products are exact floats, and quantizing them again
+// gives the same values and scale. Returns the scale. It is 0 if all weights are zero, if it would
+// be below every normal float, or if a weight is not finite.
 float QuantizeWeights(size_t n, const float* weight, int8_t* value);
 
-// Rows of narrow activations, in memory of the caller's: `data` [rows, RoundUp(in, kNarrowInputs)], for
-// int8 with a scale a row, and -128 times the sum of its values, which undoes the weights' offset.
+// Rows of narrow activations, in the caller's memory: `data` [rows, RoundUp(in, kNarrowInputs)].
+// int8 adds, for each row, a scale and -128 times the sum of its values, which cancels the weights'
+// offset.
 struct NarrowRows {
   NarrowType type = NarrowType::kBf16;
   std::byte* data = nullptr;  // aligned to 64 bytes
@@ -77,20 +80,20 @@ struct NarrowRows {
   int32_t* offset = nullptr;
 };
 
-// Bytes that TakeNarrowRows() lays out in `memory`, which is aligned to 64 bytes.
+// Bytes that TakeNarrowRows() needs at `memory`, which is aligned to 64 bytes.
 size_t NarrowRowsSize(NarrowType type, size_t rows, size_t in);
 NarrowRows TakeNarrowRows(NarrowType type, size_t rows, size_t in, std::byte* memory);
-// Those from row `first` on.
+// The rows from `first` on.
 NarrowRows RowsFrom(const NarrowRows& rows, size_t first, size_t in);
 
-// x [rows, in], rows x_stride floats apart, into `to`, each input times its factor [in] where there
-// are any. int8: the scale is the largest magnitude / 127. Numbers that are not finite give rows that
-// are of no use.
+// Converts x [rows, in], rows x_stride floats apart, into `to`. Multiplies each input by its factor
+// [in] first, unless null. int8: the scale is the largest magnitude / 127. A row with numbers that
+// are not finite gives useless results.
 void NarrowActivations(size_t rows, size_t in, const float* x, size_t x_stride, const float* factor,
                        const NarrowRows& to);
 
-// y [rows, out], rows y_stride floats apart, any address, not overlapping. As Linear(): exactly
-// [rows, out] of it is written, and kAdd adds what is complete in itself.
+// y [rows, out], rows y_stride floats apart, any alignment, not overlapping x. As in Linear(),
+// writes exactly [rows, out] of y, and kAdd adds the completed product.
 void NarrowLinear(size_t rows, size_t in, size_t out, const NarrowRows& x, const std::byte* packed,
                   LinearMode mode, float* y, size_t y_stride);
 

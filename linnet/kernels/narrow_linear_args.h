@@ -1,4 +1,4 @@
-// What the bodies of narrow_linear.h are called with (private to linnet/kernels).
+// Arguments of the bodies of narrow_linear.h (private to linnet/kernels).
 #ifndef LINNET_KERNELS_NARROW_LINEAR_ARGS_H_
 #define LINNET_KERNELS_NARROW_LINEAR_ARGS_H_
 
@@ -17,15 +17,14 @@ struct NarrowArgs {
   size_t y_stride;
 
   size_t row_bytes() const { return RoundUp(in, kNarrowInputs) * NarrowBytes(x.type); }
-  // From one panel to the next, and from a panel to its first weights.
+  // Bytes from one panel to the next, and from the start of a panel to its weights.
   size_t panel_bytes() const { return PackedNarrowSize(x.type, in, kPanel); }
   size_t header_bytes() const {
     return (x.type == NarrowType::kBf16 ? 1 : 2) * kPanel * sizeof(float);
   }
 };
 
-// Outputs of one row of a panel, from its sums. In narrow_linear_avx512.cc; for processors with the
-// unit.
+// Products for processors that have the unit, in narrow_linear_avx512.cc.
 void NarrowLinearVnni(const NarrowArgs& args);
 void NarrowLinearAmx(const NarrowArgs& args);
 

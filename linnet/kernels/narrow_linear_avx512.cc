@@ -1,4 +1,4 @@
-// The bodies of narrow_linear.h for AVX-512's dot products and for AMX: with intrinsics, because
+// The bodies of narrow_linear.h for AVX-512's dot products and for AMX. Uses intrinsics, because
 // Highway 1.0 has no such target.
 #include <algorithm>
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
 #if defined(__GNUC__) && !defined(__clang__)
-// GCC 12's own header reads what it leaves undefined on purpose.
+// GCC 12's own header triggers these by reading deliberately undefined values.
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
@@ -21,7 +21,8 @@
 namespace linnet::kernels {
 namespace {
 
-// The first `used` outputs of a panel for row r, from their sums: floats or, for int8, integers.
+// Finishes the first `used` outputs of a panel for one row, from their sums: floats or, for int8,
+// integers.
 template <NarrowType kType>
 LINNET_AVX512 LINNET_INLINE void Finish(const NarrowArgs& args, size_t row, const std::byte* panel,
                                         size_t column, __m512i sums) {
@@ -43,10 +44,10 @@ LINNET_AVX512 LINNET_INLINE void Finish(const NarrowArgs& args, size_t row, cons
 }
 
 // ------------------------------------------------------------------------------------------
-// AVX-512's dot products. A tile of rows x panels sums stays in registers while all inputs pass.
+// AVX-512's dot products. A tile of rows x panels sums stays in registers over all inputs.
 
-// sum += the products of 16 outputs' pairs or fours of weights with a row's. As assembly: GCC 12
-// copies accumulators around the intrinsics.
+// sum += the products of 16 outputs' weights, in pairs or fours, with a row's values. In assembly,
+// because GCC 12 copies the accumulators around the intrinsics.
 template <NarrowType kType>
 LINNET_AVX512 LINNET_INLINE void Dot(__m512i& sum, __m512i weights, __m512i x) {
   if (kType == NarrowType::kInt8) {
@@ -56,7 +57,8 @@ LINNET_AVX512 LINNET_INLINE void Dot(__m512i& sum, __m512i weights, __m512i x) {
   }
 }
 
-// Few rows wait for their weights: bytes to ask for ahead, over all panels of a tile.
+// With few rows, loading weights is the bottleneck: bytes to prefetch ahead, over all panels of a
+// tile.
 constexpr size_t kAhead = 4096;
 
 template <NarrowType kType, size_t kRows, size_t kPanels>
@@ -132,7 +134,7 @@ LINNET_AVX512 void Vnni(const NarrowArgs& args) {
 }
 
 // ------------------------------------------------------------------------------------------
-// AMX: registers of 16 rows of 64 bytes, and an instruction that multiplies two of them.
+// AMX: tile registers of 16 rows of 64 bytes, and an instruction that multiplies two of them.
 
 struct alignas(64) TileConfig {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
@@ -140,7 +142,7 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {};
 };
 
-// Tiles 0 to 3: sums of up to two times 16 rows and two panels; 4 and 5: rows of x; 6 and 7: weights.
+// Tiles 0 to 3: sums of up to 2 x 16 rows and two panels. 4 and 5: rows of x. 6 and 7: weights.
 LINNET_AVX512 void Configure(size_t upper, size_t lower) {
   TileConfig config;
   const size_t rows[8] = {upper, upper, lower, lower, upper, lower, 16, 16};
@@ -151,7 +153,7 @@ LINNET_AVX512 void Configure(size_t upper, size_t lower) {
   _tile_loadconfig(&config);
 }
 
-// The tiles' numbers are part of an instruction's name.
+// The tile numbers are immediate operands.
 #define LINNET_TILE_DOT(sum, x, weights) \
   if (kType == NarrowType::kInt8) {      \
     _tile_dpbsud(sum, x, weights);       \
@@ -159,7 +161,7 @@ LINNET_AVX512 void Configure(size_t upper, size_t lower) {
     _tile_dpbf16ps(sum, x, weights);     \
   }
 
-// Up to 16 rows: one panel after the other, read as they lie in memory.
+// Up to 16 rows: one panel after the other, in memory order.
 template <NarrowType kType>
 LINNET_AVX512 void AmxFewRows(const NarrowArgs& args) {
   const size_t bytes = args.row_bytes(), stride = args.panel_bytes();
@@ -260,7 +262,7 @@ void NarrowLinearAmx(const NarrowArgs& args) {
 
 namespace linnet::kernels {
 
-void NarrowLinearVnni(const NarrowArgs&) {}  // no such unit here
+void NarrowLinearVnni(const NarrowArgs&) {}  // this build lacks the units
 void NarrowLinearAmx(const NarrowArgs&) {}
 
 }  // namespace linnet::kernels

@@ -1,4 +1,4 @@
-// The plain double-precision twin of narrow_linear.h: what its numbers stand for, multiplied out.
+// Reference for narrow_linear.h in plain double precision: multiplies the dequantized numbers.
 #ifndef LINNET_KERNELS_NARROW_LINEAR_REF_H_
 #define LINNET_KERNELS_NARROW_LINEAR_REF_H_
 
@@ -11,13 +11,14 @@
 
 namespace linnet::kernels {
 
-// The nearest bfloat16, ties to even, of a number that is one.
+// The nearest bfloat16, ties to even; x is not NaN.
 inline double RoundedToBFloat16(float x) {
   const auto bits = std::bit_cast<uint32_t>(x);
   return std::bit_cast<float>((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u);
 }
 
-// A row of n numbers as int8 has it: value * scale, the scale the largest magnitude / 127.
+// A row of n numbers after rounding to int8: value * scale, where scale is the largest
+// magnitude / 127.
 inline std::vector<double> Int8RowRef(size_t n, const float* x) {
   float most = 0;
   for (size_t i = 0; i < n; ++i) most = std::max(most, std::abs(x[i]));

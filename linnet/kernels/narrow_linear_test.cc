@@ -26,7 +26,7 @@ Floats Random(size_t n, uint64_t stream) {
   return x;
 }
 
-// A matrix in fp32, what the narrow one stands for, and that one packed.
+// A matrix in fp32, its dequantized narrow form, and its packed form.
 struct Layer {
   NarrowType type;
   size_t in, out;
@@ -79,12 +79,12 @@ struct Rows {
        const float* factor = nullptr)
       : memory(NarrowRowsSize(type, count, in)),
         rows(TakeNarrowRows(type, count, in, memory.data())) {
-    std::fill(memory.begin(), memory.end(), std::byte{0x7f});  // padding is the function's affair
+    std::fill(memory.begin(), memory.end(), std::byte{0x7f});  // padding must be written
     NarrowActivations(count, in, x, stride, factor, rows);
   }
 };
 
-// Every instruction set with every unit that it has.
+// Every instruction set with each of its dot-product units.
 struct Target {
   std::string isa;
   DotUnit unit;
@@ -128,7 +128,7 @@ TEST_P(NarrowLinearTest, MatchesTheReferenceOverRaggedShapes) {
     for (size_t out : {1, 15, 16, 17, 30, 64, 97}) {
       for (size_t in : {1, 7, 63, 64, 65, 200}) {
         const Layer layer(type(), in, out);
-        // Odd strides and addresses; the gaps between rows must stay as they are.
+        // Odd strides and alignments; the gaps between rows must not change.
         const size_t x_stride = in + 3, y_stride = out + 2, offset = rows % 4;
         const Floats x = Random(offset + rows * x_stride, 3);
         const Rows narrow(type(), rows, in, x.data() + offset, x_stride);
@@ -155,7 +155,7 @@ TEST_P(NarrowLinearTest, MatchesTheReferenceOverRaggedShapes) {
   }
 }
 
-// A row's bits depend neither on its company nor on how the outputs are cut.
+// A row's bits depend neither on the other rows nor on how the outputs are split.
 TEST_P(NarrowLinearTest, CompanyAndCutsDoNotChangeABit) {
   const size_t in = 130, out = 150, rows = 70;
   const Layer layer(type(), in, out);

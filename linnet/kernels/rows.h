@@ -1,4 +1,4 @@
-// Small things that are done to rows of floats on the way through a layer.
+// Elementwise helpers for rows of floats.
 //
 //   AddColumns(rows, columns, grad, bias_grad);
 #ifndef LINNET_KERNELS_ROWS_H_

@@ -1,13 +1,13 @@
 // The Highway body of softmax_attention.h, compiled once for each instruction set.
 //
-// Everything large is a tile's sums (attention_tiles-inl.h). Keys are packed in panels both ways,
-// transposed for the scores and as they are for the sums of keys or values, a block of kKeyBlock at a
-// time, and all queries of the task pass over it.
+// All large work is sums of tiles (attention_tiles-inl.h). Keys are packed into panels in two
+// layouts, transposed for the scores and untransposed for the sums of keys or values, a block of
+// kKeyBlock at a time. All queries of the task pass over a block.
 //
-// A query's own sums run over the keys in order, in blocks that begin at multiples of kKeyBlock: so
-// they do not depend on the other queries, or on which thread has them.
+// A query's sums run over the keys in order, in blocks that begin at multiples of kKeyBlock. So
+// they do not depend on the other queries or on the thread.
 
-// Blocks, the same on every target.
+// Block sizes, the same on every target.
 #ifndef LINNET_KERNELS_SOFTMAX_ATTENTION_BLOCKS_
 #define LINNET_KERNELS_SOFTMAX_ATTENTION_BLOCKS_
 
@@ -18,16 +18,16 @@
 
 namespace linnet::kernels {
 
-// Keys to a block: a multiple of every tile's rows and panel's width. Its packed keys and values stay
-// in the second-level cache, at D = M = 32 nearly in the first.
+// Keys per block: a multiple of every target's rows and panel width. Packed keys and values stay in
+// the second-level cache, and nearly in the first at D = M = 32.
 inline constexpr size_t kKeyBlock = 192;
 
-// Queries to a block of the backward: sums over queries are loaded and stored once a block.
+// Queries per block of the backward. Sums over queries are loaded and stored once a block.
 inline constexpr size_t kBackwardQueries = 96;
 
-// Queries to a task of the forward: not fewer than kLeastQueries where there are, since each task
-// packs all keys that it sees (a row of a head is a miss of cache and page tables), and at most as
-// many as leave their queries and sums (512 kB) in the second-level cache.
+// Queries per task of the forward. At least kLeastQueries if there are so many, because each task
+// packs all keys that it sees (each row of a head misses the cache and the TLB). At most as many as
+// keep their queries and sums (512 kB) in the second-level cache.
 inline constexpr size_t kLeastQueries = 96;
 inline size_t MaxForwardQueries(const SoftmaxAttentionShape& shape) {
   const size_t most = (size_t{1} << 17) / (shape.dim + shape.value_dim) / kLeastQueries;
@@ -64,12 +64,12 @@ inline constexpr size_t kTileRows = HWY_TARGET == HWY_AVX3 ? 12 : HWY_TARGET == 
 static_assert(kKeyBlock % kTileRows == 0 && kKeyBlock % kTileWidth == 0);
 static_assert(kBackwardQueries % kTileRows == 0 && kLeastQueries % kTileRows == 0);
 
-// Rows of weights lie a line more than a block apart: rows a power of two apart would share a few
+// Rows of weights are a line more than a block apart: rows a power of two apart would share a few
 // sets of the cache.
 inline constexpr size_t kWeightStride = kKeyBlock + 16;
 
-// to[r, j] = a_r . b_j for a tile's rows of a (in panels `a_panel` floats apart) and `keys` keys of b
-// (transposed panels).
+// to[r, j] = a_r . b_j for a tile's rows of a (in panels `a_panel` floats apart) and `keys` keys of
+// b (transposed panels).
 HWY_NOINLINE void AttentionDots(size_t dim, const float* a, size_t a_panel, const float* b,
                                 size_t keys, float* HWY_RESTRICT to) {
   ForPanels(keys, [&](size_t j, auto vectors) HWY_ATTR {
@@ -78,8 +78,8 @@ HWY_NOINLINE void AttentionDots(size_t dim, const float* a, size_t a_panel, cons
   });
 }
 
-// Rows begin .. begin + count, times `scale`, in panels of `capacity` rows; zeros up to a multiple of
-// a tile's rows and a panel's width.
+// Packs rows begin .. begin + count, times `scale`, into panels of `capacity` rows; zeros up to a
+// multiple of a tile's rows and a panel's width.
 void PackPanels(const AttentionRows<const float>& rows, size_t begin, size_t count, size_t dim,
                 float scale, size_t capacity, float* HWY_RESTRICT to) {
   const F32 d;
@@ -100,8 +100,8 @@ void PackPanels(const AttentionRows<const float>& rows, size_t begin, size_t cou
   }
 }
 
-// Keys begin .. begin + count as transposed panels, [dim][kTileWidth] each; zeros up to a panel's
-// width.
+// Packs keys begin .. begin + count into transposed panels, [dim][kTileWidth] each; zeros up to a
+// panel's width.
 void PackTransposed(const AttentionRows<const float>& rows, size_t begin, size_t count, size_t dim,
                     float* HWY_RESTRICT to) {
   for (size_t j = 0; j < count; j += kTileWidth, to += dim * kTileWidth) {
@@ -129,7 +129,7 @@ void PackTransposed(const AttentionRows<const float>& rows, size_t begin, size_t
   }
 }
 
-// Which keys the queries of one sequence see.
+// The keys that each query of one sequence sees.
 struct Visible {
   size_t limit, offset;
   bool causal;
@@ -142,7 +142,7 @@ struct Visible {
   }
   // Query i sees the keys 0 .. Count(i) - 1.
   size_t Count(size_t i) const { return causal ? std::min(limit, i + offset + 1) : limit; }
-  // Of them, those in the block of `keys` from `begin` on.
+  // How many of them lie in the block of `keys` keys from `begin` on.
   size_t CountIn(size_t begin, size_t keys, size_t i) const {
     const size_t count = Count(i);
     return count <= begin ? 0 : std::min(keys, count - begin);
@@ -151,8 +151,8 @@ struct Visible {
   size_t FirstQuery(size_t j) const { return causal && j > offset ? j - offset : 0; }
 };
 
-// Calls whole(j, constant vectors) for the vectors of a row of `count` weights, three at once as long
-// as there are so many; part(j, mask) for what is left at the end.
+// Calls whole(j, constant vectors) for the full vectors of a row of `count` weights, three at once
+// while possible, then part(j, mask) for the rest.
 template <class Whole, class Part>
 HWY_INLINE void ForWeights(size_t count, Whole whole, Part part) {
   const F32 d;
@@ -165,7 +165,7 @@ HWY_INLINE void ForWeights(size_t count, Whole whole, Part part) {
   if (j < count) part(j, hn::FirstN(d, count - j));
 }
 
-// What a task of the forward works with; `queries` is a multiple of a tile's rows.
+// Scratch of a forward task; `queries` is a multiple of a tile's rows.
 struct ForwardPieces {
   float *q, *out, *max, *sum, *keys, *values, *weights;
 
@@ -179,9 +179,9 @@ struct ForwardPieces {
         weights(slot.Take(kTileRows * kWeightStride)) {}
 };
 
-// From a tile's scores to weights exp2(score - largest), in place: largest and sum (a vector a query)
-// go on from the blocks before, `rescale` is what those count for now. Of row r the first counts[r]
-// keys are seen; the weights of the others, up to `most`, become 0.
+// Turns a tile's scores into weights exp2(score - max), in place. max and sum (a vector a query)
+// continue from earlier blocks; `rescale` is the factor for earlier results. Row r sees its first
+// counts[r] keys; the weights of the others, up to `most`, become 0.
 HWY_NOINLINE void AttentionWeights(size_t rows, const size_t* counts, size_t most,
                                    float* HWY_RESTRICT weights, float* HWY_RESTRICT max,
                                    float* HWY_RESTRICT sum, float* HWY_RESTRICT rescale) {
@@ -259,7 +259,7 @@ HWY_NOINLINE void AttentionValues(size_t most, size_t value_dim, const float* we
   });
 }
 
-// Queries first .. first + queries of one head.
+// Forward of queries first .. first + queries of one head.
 void AttentionForwardBlock(const SoftmaxAttentionShape& shape,
                            const SoftmaxAttentionOptions& options,
                            const SoftmaxAttentionForwardArgs& args, float* scratch, size_t n,
@@ -272,7 +272,7 @@ void AttentionForwardBlock(const SoftmaxAttentionShape& shape,
   const AttentionRows out_rows(args.out, n, h);
   SlotPieces slot(scratch);
   const ForwardPieces at(shape, padded, slot);
-  const size_t q_panel = padded * kTileWidth;  // one panel to the next, of q and of out
+  const size_t q_panel = padded * kTileWidth;  // from one panel to the next, in q and in out
   PackPanels(q_rows, first, queries, dim, options.scale * kLog2E, padded, at.q);
   std::fill_n(at.max, padded, kNothing);
   std::memset(at.sum, 0, padded * kTileLanes * sizeof(float));
@@ -332,8 +332,9 @@ void AttentionDelta(const SoftmaxAttentionShape& shape, const SoftmaxAttentionBa
   }
 }
 
-// From a tile's scores and v_j . grad_out_i to p_ij and ds_ij / scale, in place: `bases` and `deltas`
-// a row, of row r the first counts[r] keys are seen; the others, up to `width`, become 0.
+// Turns a tile's scores and v_j . grad_out_i into p_ij and ds_ij / scale, in place. `bases` and
+// `deltas` hold one number a row. Row r sees its first counts[r] keys; the others, up to `width`,
+// become 0.
 HWY_NOINLINE void AttentionGradients(size_t rows, const size_t* counts, size_t width,
                                      const float* HWY_RESTRICT bases,
                                      const float* HWY_RESTRICT deltas, float* HWY_RESTRICT weights,
@@ -343,8 +344,8 @@ HWY_NOINLINE void AttentionGradients(size_t rows, const size_t* counts, size_t w
     float* weight_row = weights + r * kWeightStride;
     float* grad_row = grads + r * kWeightStride;
     const Vec base = hn::Set(d, bases[r]), delta = hn::Set(d, deltas[r]);
-    // Weights of vectors from j on. Rounding of a large score may leave it above its own sum; a weight
-    // is 1 at most.
+    // Weights of vectors from j on. Rounding may leave a large score above its own log-sum, so
+    // weights are clamped to 1.
     const auto weigh = [&](size_t j, auto& x) HWY_ATTR {
       Unrolled<std::extent_v<std::remove_reference_t<decltype(x)>>>([&](auto v) HWY_ATTR {
         const Vec score = hn::Load(d, weight_row + j + v * kTileLanes);
@@ -379,8 +380,8 @@ HWY_NOINLINE void AttentionGradients(size_t rows, const size_t* counts, size_t w
   }
 }
 
-// grad_q_i (+)= sum_j ds_ij k_j over `most` keys of a block, for `rows` rows of a tile; the first
-// block of keys begins the sum.
+// grad_q_i (+)= sum_j ds_ij k_j over `most` keys of a block, for `rows` rows of a tile. The first
+// block of keys (`begins`) overwrites.
 HWY_NOINLINE void AttentionGradQueries(bool begins, size_t most, size_t dim, const float* grads,
                                        const float* keys, size_t rows,
                                        const AttentionRows<float>& to, size_t first) {
@@ -401,8 +402,8 @@ HWY_NOINLINE void AttentionGradQueries(bool begins, size_t most, size_t dim, con
   });
 }
 
-// to_j += sum_i w_ij x_i over `count` queries for a tile of keys: w is weights' or gradients' first
-// query and key of the tile, x the first query's row of the first panel.
+// to_j += sum_i w_ij x_i over `count` queries, for a tile of keys. w points to the tile's first
+// query and key in the weights or gradients, x to the first query's row of the first panel.
 HWY_NOINLINE void AttentionGradKeys(size_t count, size_t columns, const float* w, const float* x,
                                     float* HWY_RESTRICT to) {
   const F32 d;
@@ -417,7 +418,7 @@ HWY_NOINLINE void AttentionGradKeys(size_t count, size_t columns, const float* w
   });
 }
 
-// The backward of one head, a block of keys with a block of queries at a time.
+// The backward of one head, by pairs of a block of keys and a block of queries.
 class BackwardBlocks {
  public:
   BackwardBlocks(const SoftmaxAttentionShape& shape, const SoftmaxAttentionOptions& options,
@@ -436,7 +437,8 @@ class BackwardBlocks {
         deltas_(args.delta + (n * shape.heads + h) * shape.queries),
         at_(shape, slot) {}
 
-  // Those of `keys` keys from `begin` on that any query sees; for grad_q and/or grad_k and grad_v.
+  // Packs those of `keys` keys from `begin` on that any query sees, for grad_q (with_queries) and
+  // for grad_k and grad_v (with_keys).
   void TakeKeys(size_t begin, size_t keys, bool with_queries, bool with_keys) {
     begin_ = begin;
     keys_ = begin < visible_.limit ? std::min(keys, visible_.limit - begin) : 0;
@@ -448,7 +450,7 @@ class BackwardBlocks {
     std::memset(at_.grad_v, 0, kKeyBlock * TileWidths(shape_.value_dim) * sizeof(float));
   }
 
-  // Adds what the keys and `queries` queries from `first` on give each other.
+  // Adds the gradients between the current keys and `queries` queries from `first` on.
   void Add(size_t first, size_t queries, bool with_queries, bool with_keys) {
     const bool begins = begin_ == 0;
     const size_t begins_at = visible_.FirstQuery(begin_);
@@ -492,7 +494,7 @@ class BackwardBlocks {
     }
   }
 
-  // Writes the gradients of the keys, 0 where none is seen: `keys` of them.
+  // Writes the gradients of `keys` keys; 0 for keys that no query sees.
   void StoreKeys(size_t keys) {
     const auto store = [&](const AttentionRows<float>& rows, size_t dim, float scale,
                            const float* from) HWY_ATTR {
@@ -536,15 +538,14 @@ class BackwardBlocks {
   size_t begin_ = 0, keys_ = 0;
 };
 
-// grad_k and grad_v of `keys` keys from `begin` on; and, where these are all keys of the head,
-// grad_q.
+// grad_k and grad_v of `keys` keys from `begin` on, and grad_q if these are all keys of the head.
 void AttentionBackwardKeys(const SoftmaxAttentionShape& shape,
                            const SoftmaxAttentionOptions& options,
                            const SoftmaxAttentionBackwardArgs& args, float* scratch, size_t n,
                            size_t h, size_t begin, size_t keys, bool with_queries) {
   BackwardBlocks blocks(shape, options, args, SlotPieces(scratch), n, h);
   size_t done = 0;
-  do {  // once without a key too, for the zeros of grad_q
+  do {  // runs once even without keys, to write zeros to grad_q
     const size_t block = std::min(kKeyBlock, keys - done);
     blocks.TakeKeys(begin + done, block, with_queries, /*with_keys=*/true);
     for (size_t first = 0; first < shape.queries; first += kBackwardQueries) {
@@ -556,7 +557,7 @@ void AttentionBackwardKeys(const SoftmaxAttentionShape& shape,
   } while (done < keys);
 }
 
-// grad_q of `queries` queries from `first` on, a block at most.
+// grad_q of `queries` queries from `first` on, at most one block.
 void AttentionBackwardQueries(const SoftmaxAttentionShape& shape,
                               const SoftmaxAttentionOptions& options,
                               const SoftmaxAttentionBackwardArgs& args, float* scratch, size_t n,

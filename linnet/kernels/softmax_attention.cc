@@ -20,8 +20,8 @@ HWY_EXPORT(AttentionBackwardQueries);
 
 namespace {
 
-// Deals tasks out to the slots, there and back again: with a causal mask the cost of a head's tasks
-// rises from the first to the last.
+// Deals tasks to the slots in alternating order (0 .. n-1, n-1 .. 0, ...): with a causal mask the
+// cost of a head's tasks rises from the first to the last.
 void ForTasks(size_t count, Scratch scratch, size_t slot_size, ParallelFor parallel_for,
               FunctionRef<void(float* slot, size_t task)> body) {
   const size_t slots = scratch.slots;
@@ -37,12 +37,12 @@ void ForTasks(size_t count, Scratch scratch, size_t slot_size, ParallelFor paral
 
 constexpr size_t Blocks(size_t n, size_t size) { return (n + size - 1) / size; }
 
-// Queries to a task: few enough that the slots have several each, and the same for all tasks.
+// Queries per task, the same for all tasks: few enough that each slot has several tasks.
 size_t QueryBlock(const SoftmaxAttentionShape& shape, size_t problems, size_t slots) {
   const size_t several = Blocks(shape.queries * problems, 4 * slots);
   const size_t most = std::clamp(several, kLeastQueries, MaxForwardQueries(shape));
   const size_t blocks = std::max<size_t>(Blocks(shape.queries, most), 1);
-  constexpr size_t kTiles = 12;  // whole tiles, on every target
+  constexpr size_t kTiles = 12;  // a multiple of every target's tile rows
   return std::max<size_t>(Blocks(Blocks(shape.queries, blocks), kTiles), 1) * kTiles;
 }
 
@@ -85,7 +85,7 @@ void SoftmaxAttentionBackward(const SoftmaxAttentionShape& shape,
      std::min(kBackwardQueries, shape.queries - first));
   });
 
-  // One sweep makes five products, two make seven.
+  // One sweep computes five products, two sweeps compute seven.
   if (Blocks(problems, slots) * slots * 5 <= problems * 7) {
     ForTasks(problems, scratch, slot_size, parallel_for, [&](float* slot, size_t problem) {
       HWY_DYNAMIC_DISPATCH(AttentionBackwardKeys)

@@ -1,5 +1,5 @@
-// Exact softmax attention, forward and backward, without the L x S matrix: keys pass in blocks, and
-// beside the results only a number per query is kept.
+// Exact softmax attention, forward and backward, without the L x S matrix: keys are processed in
+// blocks, and only one number per query is kept besides the results.
 //
 //   SoftmaxAttentionShape shape{.batch = 2, .queries = 783, .keys = 783, .heads = 8, .dim = 32,
 //                               .value_dim = 32};
@@ -10,20 +10,20 @@
 //                            .log2_sum = log2_sum.data()},
 //                           {scratch.data(), slots}, parallel_for);
 //
-// Per batch element and head, query i = 0 .. L-1 sees the keys j < lengths[n], and of them, where
-// `causal`, those with j <= i + offset: offset keys came before the first query, as they do where a
-// sequence passes in pieces over a cache of its keys. With the sums over what it sees:
+// For each batch element and head, query i = 0 .. L-1 sees the keys j < lengths[n] and, if
+// `causal`, only those with j <= i + offset: `offset` keys precede the first query, as when a
+// sequence is processed in pieces over its key cache. With sums over the keys that i sees:
 //
 //   p_ij  = exp(scale q_i . k_j) / sum_j exp(scale q_i . k_j)
 //   out_i = sum_j p_ij v_j                                      [M]   (eq. 2)
 //
-// A query that sees no key gives 0. Keys and values that no query sees are not looked at: they may
-// hold anything, NaN too. A NaN that is seen makes NaN, and an infinity may, also of some queries just before the
-// first one that sees it.
+// A query that sees no key gives 0. Keys and values that no query sees are not read: they may hold
+// anything, NaN too. A NaN that a query sees makes its result NaN, and an infinity may; both may
+// also affect some queries just before the first one that sees them.
 //
-// Everything is fp32, the exponential within some 2e-7 of itself. Results do not depend, to the bit,
-// on how many slots or threads are used, nor (these apart) a query's on the other queries of the call.
-// The plain twin in double precision is softmax_attention_ref.h.
+// Everything is fp32; the exponential has a relative error of about 2e-7. Results do not depend,
+// bit for bit, on the number of slots or threads. A query's result does not depend on the other
+// queries of the call, except as above. The double-precision reference is softmax_attention_ref.h.
 #ifndef LINNET_KERNELS_SOFTMAX_ATTENTION_H_
 #define LINNET_KERNELS_SOFTMAX_ATTENTION_H_
 
@@ -43,11 +43,11 @@ struct SoftmaxAttentionShape {
 struct SoftmaxAttentionOptions {
   float scale = 1;  // usually 1 / sqrt(D)
   bool causal = false;
-  size_t offset = 0;  // keys before the first query; read where `causal`
+  size_t offset = 0;  // keys before the first query; read only if `causal`
 };
 
-// Floats of scratch a slot needs on the active instruction set, for forward and for backward: with D
-// and M, and up to some 700 kB; not with N, H, L or S beyond that.
+// Floats of scratch for each slot on the active instruction set, for forward and backward. Grows
+// with D and M, and with N, H, L and S only up to some 700 kB.
 size_t SoftmaxAttentionScratch(const SoftmaxAttentionShape& shape);
 
 struct SoftmaxAttentionForwardArgs {
@@ -55,11 +55,11 @@ struct SoftmaxAttentionForwardArgs {
   Strided<const float> k;  // [N, S, H, D]
   Strided<const float> v;  // [N, S, H, M]
   Strided<float> out;      // [N, L, H, M]
-  // Optional, [N]: keys a sequence has; what is below 0 counts as 0, what is beyond S as S.
+  // Optional, [N]: number of keys of each sequence, clamped to 0 .. S.
   const int64_t* lengths = nullptr;
-  // Optional, [N, H, L], dense: log2(sum_j exp(scale q_i . k_j)), which the backward needs; -inf
-  // where no key is seen. To base 2, as the kernel computes its exponentials: where one key outweighs
-  // all others this is its score, and the backward's p_ij is then 1, whatever the score's size.
+  // Optional, [N, H, L], dense: log2(sum_j exp(scale q_i . k_j)) for the backward; -inf if i sees
+  // no key. It is to base 2, like the kernel's exponentials: if one key outweighs all others,
+  // log2_sum is exactly its score, and the backward's p_ij is 1 however large the score is.
   float* log2_sum = nullptr;
 };
 
@@ -75,19 +75,20 @@ struct SoftmaxAttentionBackwardArgs {
   const int64_t* lengths = nullptr;    // the forward's
   const float* log2_sum = nullptr;     // the forward's
   float* delta = nullptr;              // [N, H, L], written: out_i . grad_out_i
-  // Written, all of them; 0 for what sees nothing or is not seen.
+  // All are written; 0 for queries that see no key and keys that no query sees.
   Strided<float> grad_q, grad_k, grad_v;
 };
 
-// Gradients of sum(out * grad_out), the p_ij computed anew:
+// Gradients of sum(out * grad_out), with the p_ij recomputed:
 //
 //   ds_ij  = p_ij (v_j . grad_out_i - delta_i)
 //   grad_q_i = scale sum_j ds_ij k_j,  grad_k_j = scale sum_i ds_ij q_i,
 //   grad_v_j = sum_i p_ij grad_out_i
 //
-// Parallel over N x H in one sweep where these occupy the slots; else over blocks of keys (grad_k,
-// grad_v) and blocks of queries (grad_q) in two, which add in the same order and give the same bits.
-// The relative error of p_ij is that of a score in fp32: scores in the thousands cost digits.
+// Parallel over N x H in one sweep if these occupy the slots. Otherwise two sweeps, over blocks of
+// keys (grad_k, grad_v) and over blocks of queries (grad_q), add in the same order and give the
+// same bits. The relative error of p_ij is that of an fp32 score: scores in the thousands lose
+// digits.
 void SoftmaxAttentionBackward(const SoftmaxAttentionShape& shape,
                               const SoftmaxAttentionOptions& options,
                               const SoftmaxAttentionBackwardArgs& args, Scratch scratch,

@@ -1,6 +1,7 @@
-// The plain double-precision twin of softmax_attention.h, for one head: the L x S matrix written out.
+// Reference for softmax_attention.h in plain double precision, for one head, with the full L x S
+// matrix.
 //
-//   SoftmaxAttentionRef head({.queries = L, .keys = S, ...}, options, q, k, v, valid);   // in double
+//   SoftmaxAttentionRef head({.queries = L, .keys = S, ...}, options, q, k, v, valid); // in double
 //   head.Out(i)              // [M]
 //   head.Log2Sum(i)
 //   head.GradQ(i, grad_out)  // [D], for the loss sum(out * grad_out)
@@ -22,7 +23,7 @@ class SoftmaxAttentionRef {
  public:
   using Vector = std::vector<double>;
 
-  // q [L * D], k [S * D], v [S * M] of one head; keys at positions >= valid count for nothing.
+  // q [L * D], k [S * D], v [S * M] of one head; keys at positions >= valid are masked out.
   SoftmaxAttentionRef(const SoftmaxAttentionShape& shape, const SoftmaxAttentionOptions& options,
                       Vector q, Vector k, Vector v, size_t valid)
       : l_(shape.queries),
@@ -96,7 +97,7 @@ class SoftmaxAttentionRef {
     }
     return p * sum;
   }
-  // What is not seen may be no number.
+  // Masked keys and values may hold NaN.
   static double At(const Vector& x, size_t row, size_t column, size_t width) {
     const double value = x[row * width + column];
     return std::isnan(value) ? 0 : value;

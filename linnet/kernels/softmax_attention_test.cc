@@ -36,13 +36,13 @@ void Threads(size_t count, RangeBody body) {
   for (std::thread& thread : running) thread.join();
 }
 
-// The largest difference relative to the largest value; inputs are of size 1, so results below that
-// are held to an absolute measure.
+// The largest difference relative to the largest value. Inputs are of size 1, so smaller results
+// are held to an absolute tolerance.
 class Difference {
  public:
   void Add(const float* got, const Doubles& want) {
     for (size_t i = 0; i < want.size(); ++i) {
-      // A NaN must count as wrong, so the test is for "not within".
+      // Written as "not within", so that a NaN fails.
       const double off = std::abs(got[i] - want[i]);
       if (!(off <= largest_)) largest_ = off;
       scale_ = std::max(scale_, std::abs(want[i]));
@@ -54,8 +54,8 @@ class Difference {
   double largest_ = 0, scale_ = 0;
 };
 
-// Rows in some memory, the first one `shift` floats from its beginning; what is between them and
-// around them must stay as it is.
+// Rows in memory, the first one `shift` floats from its start. The gaps between and around them
+// must not change.
 struct Layout {
   size_t shift = 0, gap = 0;  // gap: floats between one position's heads and the next's
   bool head_major = false;
@@ -127,10 +127,10 @@ struct Problem {
   SoftmaxAttentionOptions options;
   std::vector<int64_t> lengths = {};
   Layout layout = {};
-  float size = 1;  // of queries and keys
+  float size = 1;  // scale of queries and keys
 };
 
-// Everything that a forward and a backward of a problem read and write.
+// All inputs and outputs of a problem's forward and backward.
 struct Pass {
   Rows q, k, v, grad_out, out, grad_q, grad_k, grad_v;
   Floats log2_sum, delta;
@@ -237,7 +237,7 @@ class SoftmaxAttention : public testing::TestWithParam<std::string> {
 INSTANTIATE_TEST_SUITE_P(Isa, SoftmaxAttention, testing::ValuesIn(AvailableIsas()),
                          [](const auto& info) { return info.param; });
 
-// N, L, S, H, D, M: from 1, around a tile's rows and widths and a block of keys, and odd ones.
+// N, L, S, H, D, M: from 1, around a tile's rows and widths and a block of keys, and odd sizes.
 const std::vector<SoftmaxAttentionShape> kShapes = {
     {1, 1, 1, 1, 1, 1},      {2, 3, 5, 2, 5, 7},     {1, 11, 12, 1, 3, 2},
     {1, 12, 13, 2, 16, 16},  {1, 13, 31, 1, 17, 15}, {2, 31, 33, 3, 32, 32},
@@ -264,7 +264,7 @@ TEST_P(SoftmaxAttention, TakesLengths) {
   }
 }
 
-// All that a query may see counts, wherever it lies; scores of both signs.
+// Every visible key counts, wherever it lies; scores of both signs.
 TEST_P(SoftmaxAttention, LargerScores) {
   CheckProblem({{1, 30, 220, 1, 16, 16}, {1.0f}, {}, {}, 2}, 1e-4);
   CheckProblem({{1, 230, 230, 1, 16, 16}, {-1.0f, true}, {}, {}, 2}, 1e-4);
@@ -274,7 +274,7 @@ bool Finite(const Floats& x) {
   return std::all_of(x.begin(), x.end(), [](float y) { return std::isfinite(y); });
 }
 
-// One key outweighs all others by far: its value comes out, and no gradient passes the softmax.
+// One key outweighs all others by far: out is its value, and no gradient passes the softmax.
 TEST_P(SoftmaxAttention, ValuesOf10000) {
   const SoftmaxAttentionShape shape{1, 40, 230, 2, 8, 12};
   for (bool causal : {false, true}) {
@@ -291,7 +291,7 @@ TEST_P(SoftmaxAttention, ValuesOf10000) {
       EXPECT_LT(in_out.relative(), 1e-6);
       EXPECT_LT(in_v.relative(), 1e-6);
     }
-    // Rounding of v . grad_out against delta, times a key: nothing beside keys of 1e4.
+    // The rounding error of v . grad_out against delta, times a key: negligible beside keys of 1e4.
     for (float x : run.grad_q.Dense()) EXPECT_LT(std::abs(x), 1e-5 * 1e4);
     for (float x : run.grad_k.Dense()) EXPECT_LT(std::abs(x), 1e-4 * 1e4);
   }
@@ -302,7 +302,7 @@ TEST_P(SoftmaxAttention, ValuesOf10000) {
   for (Rows* x : run.Written()) EXPECT_TRUE(Finite(x->Dense()));
 }
 
-// Equal scores: the mean of what is seen.
+// Equal scores give the mean of the visible values.
 TEST_P(SoftmaxAttention, ZeroQueries) {
   const SoftmaxAttentionShape shape{1, 20, 210, 1, 8, 5};
   const Problem problem{shape, {1, true, 190}};
@@ -315,7 +315,8 @@ TEST_P(SoftmaxAttention, ZeroQueries) {
   for (float x : run.grad_k.Dense()) EXPECT_EQ(x, 0);
 }
 
-// What no query sees may be anything; a query that sees nothing gives zeros and takes none.
+// Keys that no query sees may hold anything. A query that sees no key gives zeros and contributes
+// nothing to gradients.
 TEST_P(SoftmaxAttention, WhatIsNotSeenMakesNoNan) {
   for (bool causal : {false, true}) {
     const Problem problem{{3, 30, 240, 2, 5, 7}, {1, causal, 150}, {0, 17, 240}};
@@ -357,7 +358,7 @@ TEST_P(SoftmaxAttention, NothingToSee) {
   }
 }
 
-// A NaN that is seen is not lost: a training must notice it.
+// A visible NaN propagates, so that training notices it.
 TEST_P(SoftmaxAttention, NanThatIsSeenMakesNan) {
   const Problem problem{{1, 20, 40, 1, 8, 8}, {1}};
   for (size_t which = 0; which < 3; ++which) {
@@ -371,8 +372,8 @@ TEST_P(SoftmaxAttention, NanThatIsSeenMakesNan) {
   }
 }
 
-// The answer may not depend on how the work is dealt out; one head on several slots takes the
-// backward's two sweeps.
+// Results do not depend on how the work is divided. One head on several slots uses the backward's
+// two sweeps.
 TEST_P(SoftmaxAttention, ThreadsDoNotChangeABit) {
   for (bool causal : {false, true}) {
     for (const SoftmaxAttentionShape& shape : {SoftmaxAttentionShape{1, 500, 500, 1, 20, 24},
@@ -392,7 +393,7 @@ TEST_P(SoftmaxAttention, ThreadsDoNotChangeABit) {
   }
 }
 
-// Pieces of a causal sequence over the keys so far equal the whole, to the bit.
+// Processing a causal sequence in pieces over the keys so far gives the same bits as the whole.
 TEST_P(SoftmaxAttention, PiecesEqualTheWhole) {
   const size_t length = 450;
   const Problem whole{{1, length, length, 2, 20, 24}, {0.3f, true}};
@@ -418,8 +419,7 @@ TEST_P(SoftmaxAttention, PiecesEqualTheWhole) {
   }
 }
 
-// The reference's gradients against finite differences of its own forward, so that they are not
-// taken on trust.
+// The reference's gradients against finite differences of its forward, so that they are verified.
 TEST(SoftmaxAttentionRef, GradientsMatchFiniteDifferences) {
   const SoftmaxAttentionShape shape{1, 4, 6, 1, 3, 2};
   const auto doubles = [](const Floats& x) { return Doubles(x.begin(), x.end()); };

@@ -17,7 +17,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace linnet::kernels::HWY_NAMESPACE {
 
-// scores[i] = scale q . keys[i] for i < count, and rounded up to four; the largest of the first count.
+// scores[i] = scale q . keys[i] for i < count, and up to the next multiple of four. Returns the
+// maximum of the first `count`.
 HWY_INLINE float Scores(size_t count, size_t dim, float scale, const float* HWY_RESTRICT q,
                         const float* HWY_RESTRICT keys, float* HWY_RESTRICT scores) {
   const F32 d;
@@ -25,7 +26,7 @@ HWY_INLINE float Scores(size_t count, size_t dim, float scale, const float* HWY_
   Vec largest = hn::Set(d, -3.4e38f);
   const size_t lanes = hn::Lanes(d);
   for (size_t i = 0; i < count; i += 4) {
-    // Beyond the last key its row is read again.
+    // Beyond the last key, reads its row again.
     const float* row[4];
     Unrolled<4>([&](auto r) { row[r] = keys + std::min(i + r, count - 1) * dim; });
     Vec dot[4] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};
@@ -47,7 +48,7 @@ HWY_INLINE float Scores(size_t count, size_t dim, float scale, const float* HWY_
   return most;
 }
 
-// scores[i] = exp(scores[i] - most); their sum.
+// scores[i] = exp(scores[i] - most). Returns their sum.
 HWY_INLINE float Exponentials(size_t count, float most, float* HWY_RESTRICT scores) {
   const F32 d;
   const Vec shift = hn::Set(d, most);
@@ -60,7 +61,7 @@ HWY_INLINE float Exponentials(size_t count, float most, float* HWY_RESTRICT scor
   return hn::GetLane(hn::SumOfLanes(d, sum));
 }
 
-// out[0 .. width) = scale sum_i weights[i] values[i], of kVectors vectors of columns.
+// out[0 .. width) = scale sum_i weights[i] values[i], for kVectors vectors of columns.
 template <size_t kVectors>
 HWY_INLINE void MeanOf(size_t count, size_t stride, size_t width, float scale,
                        const float* HWY_RESTRICT weights, const float* HWY_RESTRICT values,

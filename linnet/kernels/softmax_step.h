@@ -1,5 +1,5 @@
-// One position of softmax attention for each sequence, over a cache of its keys and values: what a
-// transformer costs that generates without a state of fixed size. Reading the cache is the limit.
+// Softmax attention, one position of each sequence at a time, over a cache of its keys and values.
+// This is the cost of a generation step without a state of fixed size; reading the cache limits it.
 //
 //   SoftmaxStepShape shape{.heads = 8, .dim = 32, .value_dim = 32, .capacity = 783};
 //   std::vector<float> cache(shape.heads * shape.HeadFloats()), scratch(shape.ScratchFloats());
@@ -7,12 +7,12 @@
 //   SoftmaxStep(shape, 1, 1 / std::sqrt(32.0f),
 //               {q, k, v, out, cache.data(), 0, &position, nullptr, scratch.data()});
 //
-// Of each head, with k_p and v_p put into the cache first:
+// For each head, with k_p and v_p first appended to the cache:
 //
 //   out_p = sum_{i <= p} softmax_i(scale q_p . k_i) v_i     [M]     (eq. 2)
 //
-// Results do not depend on the other sequences of a call. Many positions at once are for
-// softmax_attention.h, over the same cache; so is the plain twin, softmax_attention_ref.h.
+// Results do not depend on the other sequences of a call. For many positions at once over the same
+// cache see softmax_attention.h. The reference is softmax_attention_ref.h.
 #ifndef LINNET_KERNELS_SOFTMAX_STEP_H_
 #define LINNET_KERNELS_SOFTMAX_STEP_H_
 
@@ -34,16 +34,16 @@ struct SoftmaxStepShape {
 struct SoftmaxStepArgs {
   Strided<const float> q, k, v;  // [N, 1, H, D] and [N, 1, H, M]
   Strided<float> out;            // [N, 1, H, M]
-  // The first head's cache of sequence 0, the other heads' behind it, and floats to the next
-  // sequence's.
+  // Caches of sequence 0, the heads one after the other; cache_stride is in floats from one
+  // sequence to the next.
   float* cache = nullptr;
   ptrdiff_t cache_stride = 0;
   const size_t* positions = nullptr;  // by sequence: keys in the cache, below the capacity
-  const size_t* sequences = nullptr;  // optional, [N]: those that step; else 0, 1, 2, ...
+  const size_t* sequences = nullptr;  // optional, [N]: sequences to step; default 0, 1, 2, ...
   float* scratch = nullptr;           // ScratchFloats()
 };
 
-// Steps `batch` sequences; out may alias none of the others. D, M >= 1.
+// Steps `batch` sequences. out must not alias the other arrays. D, M >= 1.
 void SoftmaxStep(const SoftmaxStepShape& shape, size_t batch, float scale,
                  const SoftmaxStepArgs& args);
 

@@ -34,8 +34,8 @@ class SoftmaxSteps : public testing::TestWithParam<std::string> {
 INSTANTIATE_TEST_SUITE_P(Isa, SoftmaxSteps, testing::ValuesIn(AvailableIsas()),
                          [](const auto& info) { return info.param; });
 
-// Two sequences, of which the second one begins later and the first one pauses; nothing beyond the
-// positions and the cache's end is looked at or touched.
+// Two sequences: the second begins later, the first pauses. Nothing beyond the positions and the
+// end of the cache is read or written.
 TEST_P(SoftmaxSteps, MatchTheReferenceOverRaggedShapes) {
   constexpr size_t kHeads = 2, kBatch = 2;
   for (auto [d, m, length, sharp] : {std::tuple<size_t, size_t, size_t, float>{1, 1, 3, 1},
@@ -72,7 +72,7 @@ TEST_P(SoftmaxSteps, MatchTheReferenceOverRaggedShapes) {
     std::vector<size_t> positions(kBatch);
     double worst = 0;
     const auto step = [&](const std::vector<size_t>& sequences) {
-      // Row by row, because sequences are not at one place.
+      // Row by row, because the sequences are at different positions.
       Floats in_q, in_k, in_v, out(sequences.size() * kHeads * m);
       for (const size_t n : sequences) {
         const auto add = [&](Floats& to, const Floats& x, size_t width) {

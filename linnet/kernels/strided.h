@@ -1,8 +1,8 @@
-// What attention kernels take: tensors whose outer axes lie in any order, and working memory.
+// Arguments of attention kernels: tensors with outer axes in any order, and working memory.
 //
 //   Strided<const float> q = RowMajor(data, length, heads, dim);     // [N, L, H, D]
 //   const float* row = q.At(n, l, h);
-//   Scratch scratch{memory.data(), slots};                           // memory of slots x a size
+//   Scratch scratch{memory.data(), slots};                           // memory: slots x size floats
 #ifndef LINNET_KERNELS_STRIDED_H_
 #define LINNET_KERNELS_STRIDED_H_
 
@@ -36,8 +36,8 @@ Strided<T> HeadMajor(T* data, size_t length, size_t heads, size_t dim) {
           static_cast<ptrdiff_t>(length * dim)};
 }
 
-// Working memory, owned by the caller: `slots` pieces of as many floats as a kernel says. Each slot
-// is worked with by one thread at a time.
+// Working memory, owned by the caller: `slots` pieces of the size in floats that a kernel's
+// ...Scratch() returns. One thread uses a slot at a time.
 struct Scratch {
   float* data = nullptr;
   size_t slots = 1;

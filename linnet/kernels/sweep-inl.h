@@ -1,12 +1,12 @@
-// What the linear attentions are made of, for their Highway bodies. A sweep walks the tokens of a
-// block, adds b_t v_t^T to a state and reads a_t from it:
+// Building block of the linear attentions' Highway bodies. A sweep walks the tokens of a block,
+// adds b_t v_t^T to a state and reads a_t from it:
 //
 //   s += b_t v_t^T,  out_t += a_t s      for t in order
 //
-// A slice of the state (kRows x 2 vectors) stays in registers while a whole block of tokens passes, so
-// the state's memory traffic is one in a block's tokens of the plain recurrence's, and at D = M = 32 it
-// needs fewer operations than the masked products of a chunked form (4 D M a token against 4 D M + 2 C
-// (D + M) for chunks of C).
+// A slice of the state (kRows x 2 vectors) stays in registers for a whole block of tokens. This
+// divides the plain recurrence's memory traffic for the state by the tokens of a block. At
+// D = M = 32 it also needs fewer operations than the masked products of a chunked form: 4 D M a
+// token against 4 D M + 2 C (D + M) for chunks of C.
 #if defined(LINNET_KERNELS_SWEEP_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINNET_KERNELS_SWEEP_INL_H_
 #undef LINNET_KERNELS_SWEEP_INL_H_
@@ -32,8 +32,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace linnet::kernels::HWY_NAMESPACE {
 
-// Rows of the state held in registers: with 32 vector registers 8 x 2 accumulators leave room for
-// the operands; with 16 registers 4 x 2 do.
+// Rows of the state held in registers. With 32 vector registers, 8 x 2 accumulators leave room for
+// the operands; with 16 registers, 4 x 2 do.
 inline constexpr size_t kRows = HWY_TARGET == HWY_AVX3 ? 8 : 4;
 
 inline constexpr size_t kLanes = hn::MaxLanes(F32());
@@ -49,8 +49,7 @@ HWY_INLINE Vec Phi(FeatureMap map, Vec x) {
   return hn::IfThenElse(hn::Ge(x, hn::Zero(d)), hn::Add(x, hn::Set(d, 1.0f)), Exp(x));
 }
 
-// Rows of a block of tokens, `stride` floats from one to the next (from the end of the sequence: less
-// than 0).
+// Rows of a block of tokens, `stride` floats apart (negative: from the end of the sequence).
 template <typename T>
 struct Rows {
   T* at;
@@ -60,7 +59,7 @@ struct Rows {
   T* Row(size_t t) const { return at + static_cast<ptrdiff_t>(t) * stride; }
 };
 
-// Copies rows of n numbers into scratch, through phi, and zeros behind each up to the padded width.
+// Copies rows of n numbers through phi into scratch, zero-padded to the padded width.
 template <FeatureMap kMap, typename T>
 HWY_NOINLINE void PackRows(Rows<const T> from, size_t tokens, size_t n, float* HWY_RESTRICT to) {
   const F32 d;
@@ -78,7 +77,7 @@ HWY_NOINLINE void PackRows(Rows<const T> from, size_t tokens, size_t n, float* H
   }
 }
 
-// For the second-level cache.
+// Prefetches into the second-level cache.
 HWY_INLINE void PrefetchFar(const float* at) {
 #if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
   __builtin_prefetch(at, /*rw=*/0, /*locality=*/2);
@@ -87,14 +86,14 @@ HWY_INLINE void PrefetchFar(const float* at) {
 #endif
 }
 
-// Cache lines to ask for while a block is swept, of each row of a tensor's next block one: each slice
-// of the state takes two of them along. They go to the first-level cache, or where rows lie so far
-// apart that they would displace each other there, to the second.
+// Cache lines of the next block's rows, to prefetch while the current block is swept: each slice of
+// the state takes two of them. They go to the first-level cache, or to the second if rows are so
+// far apart that they would evict each other from the first.
 class Ahead {
  public:
   explicit Ahead(const float* nothing) : nothing_{nothing, 0} {}
 
-  // All lines of `rows`, `width` floats wide.
+  // Adds all lines of `rows`, `width` floats wide.
   void Add(Rows<const float> rows, size_t width, bool close) {
     far_ = far_ || !close;
     constexpr size_t kLine = 64 / sizeof(float);
@@ -112,34 +111,34 @@ class Ahead {
   bool far_ = false;
 };
 
-// What a sweep does with the state.
+// The steps of a sweep at each token.
 enum class Pass {
   kBoth,    // add a token to it, then read it
   kUpdate,  // add only
   kRead,    // read only
 };
 
-// What becomes of a sweep's sums.
+// Postprocessing of a sweep's sums.
 enum class Finish {
   kNone,
-  kScale,       // each row times its factor
-  kDerivative,  // a gradient at phi(x) becomes one at x
+  kScale,       // multiplies each row by its factor
+  kDerivative,  // turns a gradient of phi(x) into a gradient of x
 };
 
-// What a sweep reads and writes; see Sweep().
+// Inputs and outputs of a sweep; see Sweep().
 struct Operands {
   size_t tokens;
   Rows<const float> a, b, v;
-  Rows<float> out;  // the sums on their way
-  Rows<float> to;   // and where they go; may be `out`
+  Rows<float> out;  // accumulates the sums
+  Rows<float> to;   // receives the finished sums; may be `out`
   Finish finish = Finish::kNone;
   const float* scale = nullptr;       // [tokens]
   Rows<const float> phi{nullptr, 0};  // phi(x), as wide as out
 };
 
 // One slice of the state, kRows x (kVectors * kLanes), over all tokens of a block:
-//   s += b_t v_t^T; out_t += a_t s, or where kFirst out_t = a_t s.
-// The last one of a strip (kLast) finishes them.
+//   s += b_t v_t^T; out_t += a_t s, or out_t = a_t s if kFirst.
+// The last slice of a strip (kLast) finishes the sums.
 template <Pass kPass, size_t kVectors, bool kFirst, bool kLast, Finish kFinish>
 HWY_INLINE void SweepSlice(const Operands& x, size_t row, size_t column, float* HWY_RESTRICT s,
                            Ahead& ahead) {
@@ -177,8 +176,8 @@ HWY_INLINE void SweepSlice(const Operands& x, size_t row, size_t column, float* 
       if (kPass == Pass::kUpdate) continue;
       out_t[c] = kFirst ? hn::Zero(d) : hn::LoadU(d, out + c * kLanes);
     }
-    // Of each a one broadcast a vector, in the multiply-add's own memory operand, where AVX-512 has
-    // one: fewer instructions than a register for both, and 8% less time.
+    // With AVX-512, each multiply-add broadcasts `a` from its own memory operand instead of sharing
+    // a register between both vectors: fewer instructions, and 8% less time.
     const float* again = a;
     if (HWY_TARGET == HWY_AVX3) HidePointer(again);
     HWY_UNROLL(8)
@@ -195,7 +194,8 @@ HWY_INLINE void SweepSlice(const Operands& x, size_t row, size_t column, float* 
     for (size_t c = 0; c < kVectors && kPass != Pass::kUpdate; ++c) {
       if (kFinish == Finish::kScale) out_t[c] = hn::Mul(out_t[c], hn::Set(d, *scale));
       if (kFinish == Finish::kDerivative) {
-        // phi'(x): elu(x) + 1 is e^x <= 1 where its derivative is, and above 1 elsewhere.
+        // phi'(x) = min(phi(x), 1): elu(x) + 1 is e^x <= 1, its own derivative, for x <= 0, and
+        // above 1 elsewhere.
         const Vec derivative = hn::Min(hn::LoadU(d, phi + c * kLanes), hn::Set(d, 1.0f));
         out_t[c] = hn::Mul(out_t[c], derivative);
       }
@@ -248,9 +248,9 @@ HWY_INLINE void SweepStrip(const Operands& x, size_t rows, size_t column, bool s
   sweep(x, rows, column, set, s, ahead);
 }
 
-// A state [rows, columns], both padded, lies in strips of kStrip columns (the last one may be
-// narrower), each dense: so a slice's vectors are a constant distance apart. Calls body(row, first
-// column, width, at) for each row of each strip.
+// A state [rows, columns], both padded, is stored in dense strips of kStrip columns (the last may
+// be narrower), so a slice's vectors are a constant distance apart. Calls body(row, first column,
+// width, at) for each row of each strip.
 template <class Body>
 HWY_INLINE void ForStrips(size_t rows, size_t columns, const Body& body) {
   for (size_t c = 0; c < columns; c += kStrip) {
@@ -259,9 +259,9 @@ HWY_INLINE void ForStrips(size_t rows, size_t columns, const Body& body) {
   }
 }
 
-// s [rows, columns] += b_t v_t^T, out_t (+)= a_t s for the tokens of a block in order, and what
-// becomes of out_t is written to to_t; `set`: out_t is replaced. rows and columns are padded, s is
-// aligned.
+// For the tokens of a block in order: s [rows, columns] += b_t v_t^T, out_t (+)= a_t s, and
+// to_t = finished out_t. `set` replaces out_t instead of adding to it. rows and columns are padded;
+// s is aligned.
 template <Pass kPass = Pass::kBoth>
 HWY_INLINE void Sweep(const Operands& x, size_t rows, size_t columns, bool set, float* s,
                       Ahead& ahead) {
@@ -272,7 +272,7 @@ HWY_INLINE void Sweep(const Operands& x, size_t rows, size_t columns, bool set, 
   if (c < columns) SweepStrip<kPass, 1>(x, rows, c, set, s + c * rows, ahead);
 }
 
-// The halves of it: all of a block's b_t v_t^T into s, and all its a_t s.
+// The halves of Sweep(): all b_t v_t^T of a block into s, and all its a_t s.
 HWY_INLINE void Accumulate(size_t tokens, Rows<const float> b, Rows<const float> v, size_t rows,
                            size_t columns, float* s, Ahead& ahead) {
   const Rows<float> none{nullptr, 0};
@@ -285,7 +285,7 @@ HWY_INLINE void ReadOut(const Operands& x, size_t rows, size_t columns, bool set
 
 HWY_INLINE void Clear(float* to, size_t n) { std::memset(to, 0, n * sizeof(float)); }
 
-// Takes consecutive pieces of a slot's scratch; sizes are multiples of kPad, so all stay aligned.
+// Takes consecutive pieces of a slot's scratch. Sizes are multiples of kPad, so all stay aligned.
 class Arena {
  public:
   explicit Arena(float* at)
@@ -305,7 +305,8 @@ class Arena {
   float* at_;
 };
 
-// A block of tokens: the first one's row, and whether the next one is the row behind or in front.
+// A block of tokens: the row of the first one, and whether the block runs toward higher or lower
+// rows.
 struct Block {
   size_t first, tokens;
   bool backwards;
@@ -313,17 +314,17 @@ struct Block {
   size_t At(size_t t) const { return backwards ? first - t : first + t; }
 };
 
-// The rows of one tensor that belong to one head.
+// Rows of one tensor that belong to one head.
 template <typename T>
 class HeadRows {
  public:
-  // The first row, and how far it is to the next.
+  // The first row, and the distance to the next.
   HeadRows(T* at, ptrdiff_t time, size_t width) : at_(at), time_(time), width_(width) {}
 
   T* At(size_t l) const { return at_ + static_cast<ptrdiff_t>(l) * time_; }
 
-  // Whether sweeps may use the rows where they are: they are whole vectors, and lie so close together
-  // that a block of them does not fall on a few sets of the cache.
+  // Whether sweeps may use the rows in place: they are whole vectors, and close enough together
+  // that a block of them does not collide in a few sets of the cache.
   bool InPlace() const {
     return std::is_same_v<std::remove_const_t<T>, float> && width_ % kPad == 0 && Close();
   }
@@ -339,14 +340,14 @@ class HeadRows {
               (width_ + static_cast<size_t>(floats) - 1) / static_cast<size_t>(floats), Close());
   }
 
-  // The rows of a block through phi: where they are if they can stay there, else in `pack`
-  // [tokens, padded width], where those of keys beyond `valid` are zero.
+  // The rows of a block through phi: in place if possible, else in `pack` [tokens, padded width].
+  // In `pack`, rows of keys at positions >= valid are zero.
   Rows<const float> Read(FeatureMap map, const Block& block, size_t valid, float* pack) const {
     const size_t last = block.backwards ? block.first + 1 : block.first + block.tokens;
     if constexpr (std::is_same_v<T, const float>) {
       if (map == FeatureMap::kIdentity && last <= valid && InPlace()) return Of(block);
     }
-    // The tokens that count: the first ones of the block, or if it goes backwards the last ones.
+    // The unmasked tokens: the first ones of the block, or the last ones if it runs backward.
     const size_t padded = Padded(width_);
     const size_t low = block.backwards ? block.first + 1 - block.tokens : block.first;
     const size_t seen = std::min(block.tokens, valid - std::min(valid, low));
@@ -366,8 +367,8 @@ class HeadRows {
   }
 
   // Where a sweep puts a block's results: into their rows if those are whole vectors, else into
-  // `pack`, from where Store() takes them. Sums on their way are better kept in `pack` unless
-  // InPlace(), and if they begin there.
+  // `pack`, from which Store() copies them. Partial sums are better accumulated in `pack`, unless
+  // InPlace() holds and the sums begin in the rows.
   Rows<float> Results(const Block& block, float* pack) const {
     if constexpr (std::is_same_v<T, float>) {
       if (width_ % kPad == 0) return Of(block);
@@ -390,14 +391,14 @@ class HeadRows {
   size_t width_;
 };
 
-// std::memcpy() of a few vectors; its size being unknown, GCC makes string instructions of it, which
-// take longer to begin than to copy.
+// std::memcpy() of a few vectors. For an unknown size GCC emits string instructions, whose startup
+// takes longer than the copy.
 HWY_INLINE void CopyRow(const float* from, size_t n, float* to) {
   ForVectors(n,
              [&](size_t i, size_t used) HWY_ATTR { StoreN(LoadN(from + i, used), to + i, used); });
 }
 
-// A dense state [dim, value_dim] into strips, the same transposed, and back.
+// Converts a dense state [dim, value_dim] to strips, to transposed strips, and back.
 HWY_INLINE void LoadState(const float* from, size_t dim, size_t value_dim, float* to) {
   ForStrips(Padded(dim), Padded(value_dim),
             [&](size_t f, size_t c, size_t width, size_t at) HWY_ATTR {
@@ -418,7 +419,7 @@ HWY_INLINE void StoreState(const float* from, size_t dim, size_t value_dim, floa
               CopyRow(from + at, std::min(width, value_dim - c), to + f * value_dim + c);
             });
 }
-// Strips [rows, columns] into strips [columns, rows].
+// Transposes strips [rows, columns] into strips [columns, rows].
 HWY_INLINE void Transpose(const float* HWY_RESTRICT from, size_t rows, size_t columns,
                           float* HWY_RESTRICT to) {
   ForStrips(rows, columns, [&](size_t r, size_t c, size_t width, size_t at) {
@@ -428,7 +429,8 @@ HWY_INLINE void Transpose(const float* HWY_RESTRICT from, size_t rows, size_t co
   });
 }
 
-// 1 / den, but 0 where nothing has been seen and eps is 0, or so little that 1 / den has no float.
+// 1 / den, but 0 if |den| is below every normal float: no key seen and eps 0, or 1 / den would
+// overflow.
 HWY_INLINE float Reciprocal(float den) { return std::abs(den) < FLT_MIN ? 0.0f : 1.0f / den; }
 
 HWY_INLINE void Reciprocals(size_t n, const float* from, float* to) {
@@ -440,8 +442,8 @@ HWY_INLINE void Reciprocals(size_t n, const float* from, float* to) {
   });
 }
 
-// to[t] = the sum of the lanes of body(t). Four at a time: up to three floats behind the last one are
-// written too, and the last token asked for again.
+// to[t] = the sum of the lanes of body(t). Works in fours: it also writes up to three floats beyond
+// the last one, and calls body for the last token again.
 template <class Body>
 HWY_INLINE void SumEach(size_t tokens, float* HWY_RESTRICT to, const Body& body) {
   for (size_t t = 0; t < tokens; t += 4) {
@@ -451,7 +453,7 @@ HWY_INLINE void SumEach(size_t tokens, float* HWY_RESTRICT to, const Body& body)
   }
 }
 
-// z += the rows of a block, each times its factor (null: 1).
+// z += the rows of a block, each times its factor (no factors: 1).
 inline HWY_NOINLINE void AddRows(size_t tokens, size_t dp, Rows<const float> rows,
                                  const float* factors, float* HWY_RESTRICT z) {
   const F32 d;

@@ -1,4 +1,4 @@
-// What the Highway bodies share: rows of floats whose length need not be a multiple of the lanes.
+// Helpers of the Highway bodies: rows of floats of any length, not only multiples of the lanes.
 #if defined(LINNET_KERNELS_VECTOR_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINNET_KERNELS_VECTOR_INL_H_
 #undef LINNET_KERNELS_VECTOR_INL_H_
@@ -44,7 +44,7 @@ HWY_INLINE Vec ZeroBeyond(Vec v, size_t n) {
 }
 
 #if HWY_TARGET != HWY_SCALAR
-// to[0 .. 4) = the sum of the vector's blocks of four lanes.
+// to[0 .. 4) = the lane-wise sum of the vector's blocks of four lanes.
 template <class D>
 HWY_INLINE void StoreSumOfBlocks(D d, hn::Vec<D> x, float* to) {
   if constexpr (hn::MaxLanes(D()) > 4) {
@@ -81,8 +81,8 @@ HWY_INLINE void ForVectors(size_t n, Body body) {
   for (size_t i = 0; i < n; i += lanes) body(i, std::min(lanes, n - i));
 }
 
-// The same address, of which the compiler does not know that it is: so it reads twice what it would
-// otherwise keep in a register.
+// Leaves `at` unchanged but hides that from the compiler, so that it loads again instead of
+// keeping a value in a register.
 HWY_INLINE void HidePointer(const float*& at) {
 #if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
   asm("" : "+r"(at));
@@ -94,8 +94,8 @@ HWY_INLINE void UnrolledOver(Body& body, std::index_sequence<kIndex...>) {
   (body(std::integral_constant<size_t, kIndex>()), ...);
 }
 
-// Calls body(constant 0) .. body(constant kCount - 1): arrays of vectors that are indexed by such
-// constants only stay in registers.
+// Calls body(constant 0) .. body(constant kCount - 1). Arrays of vectors stay in registers only if
+// constants index them.
 template <size_t kCount, class Body>
 HWY_INLINE void Unrolled(Body body) {
   UnrolledOver(body, std::make_index_sequence<kCount>());

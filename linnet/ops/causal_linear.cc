@@ -16,8 +16,8 @@ using kernels::CausalLinearOptions;
 using kernels::FeatureMap;
 using torch::Tensor;
 
-// Equations 8-12 in chunks. Within one, position i sees the chunk's keys up to i; before it stands
-// the sum over all earlier chunks, and the state that the sequence begins with.
+// Equations 8-12 in chunks. Position i sees the keys of its chunk up to i, plus the sum over all
+// earlier chunks and the initial state.
 Tensor Plain(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const Tensor& lengths,
              const CausalLinearOptions& options, CausalLinearState* state) {
   const int64_t length = q_in.size(1);
@@ -34,8 +34,8 @@ Tensor Plain(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const T
   if (!lengths.defined()) {
     phi_k = phi(k_in);
   } else {
-    // Filled, not multiplied, and in front of phi too: what is masked need not be a number, and
-    // phi's derivative would make the gradient none.
+    // Filled, not multiplied, and before phi too: masked keys may hold NaN, and phi's derivative
+    // would turn their gradient into NaN.
     const Tensor unseen = (torch::arange(length, lengths.options()) >= lengths.unsqueeze(1))
                               .unsqueeze(2)
                               .unsqueeze(3);
@@ -43,9 +43,9 @@ Tensor Plain(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const T
     v_seen = v_in.masked_fill(unseen, 0);
   }
   const Tensor q = cut(phi(q_in)), k = cut(phi_k), v = cut(v_seen);
-  // Sums before each chunk, over the ones in front of it and what the sequence begins with; behind
-  // the last one, the sum after it. Nothing is taken away from a sum that has it: a large key or
-  // value of the future would leave its rounding errors in the past.
+  // Sums before each chunk, over the earlier chunks and the initial state; the entry after the last
+  // chunk is the final sum. Nothing is ever subtracted from a sum: a large later key or value would
+  // leave its rounding errors in earlier positions.
   const auto before = [&](const Tensor& x, const Tensor& first) {
     const Tensor begin = first.defined() ? first : torch::zeros_like(x.narrow(2, 0, 1));
     return torch::cat({begin, x}, 2).cumsum_(2);
@@ -62,14 +62,14 @@ Tensor Plain(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const T
     const Tensor denominator =
         inside.sum(4, true) + (q * z.narrow(2, 0, chunks)).sum(4, true) + options.eps;
     if (state) state->z = z.select(2, chunks).squeeze(2).clone();
-    // Where nothing has been seen and eps is 0, out is 0 and hands no gradient on.
+    // Where no key is seen and eps is 0, out is 0 and passes no gradient on.
     const Tensor empty = denominator == 0;
     out = (out / denominator.masked_fill(empty, 1)).masked_fill(empty, 0);
   }
   return out.flatten(2, 3).narrow(2, 0, length).transpose(1, 2).contiguous();
 }
 
-// One sequence after the other, each with its part of the state.
+// Runs one sequence after the other, each with its part of the state.
 Tensor PlainPacked(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& offsets,
                    const CausalLinearOptions& options, CausalLinearState* state) {
   std::vector<Tensor> outs, s, z;
@@ -103,7 +103,7 @@ Tensor PlainPacked(const Tensor& q, const Tensor& k, const Tensor& v, const Tens
   return outs.empty() ? v.clone() : torch::cat(outs);
 }
 
-// Throws where q, k and v do not fit each other: `shape` says what they ought to be.
+// Throws if q, k and v do not match each other; `shape` is the expected shape for the message.
 void CheckRows(const Tensor& q, const Tensor& k, const Tensor& v, int64_t axes, const char* shape) {
   if (q.dim() != axes || v.dim() != axes || k.sizes() != q.sizes() ||
       v.sizes().slice(0, static_cast<size_t>(axes - 1)) !=
@@ -119,7 +119,7 @@ void CheckRows(const Tensor& q, const Tensor& k, const Tensor& v, int64_t axes, 
   }
 }
 
-// Throws where a state does not fit `batch` sequences of q [.., H, F] and v [.., H, M].
+// Throws if a state does not match `batch` sequences of q [.., H, F] and v [.., H, M].
 void CheckState(const Tensor& q, const Tensor& v, int64_t batch, bool normalize,
                 const CausalLinearState& state) {
   const int64_t heads = q.size(-2), features = q.size(-1), dim = v.size(-1);
@@ -144,7 +144,7 @@ Tensor Attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor
                  const CausalLinearOptions& options, CausalLinearState* state) {
   CheckCausalLinear(q, k, v, lengths, options, state);
   if constexpr (kHasFused) {
-    // A carried state is of v's type, and the kernel's is fp32.
+    // A carried state has v's type, but the kernel's state is fp32.
     if (state ? Fused(q) : FusedAttention(q)) {
       return FusedCausalLinear(q, k, v, lengths, {}, options, state);
     }

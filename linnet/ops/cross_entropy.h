@@ -1,5 +1,5 @@
-// Cross entropy as one differentiable libtorch operation over kernels/exp_sum.h: of [R, C] logits nothing
-// as large is kept but the logits themselves.
+// Cross entropy as one differentiable libtorch operation over kernels/exp_sum.h. Keeps no buffer of
+// the size of the [R, C] logits besides the logits.
 //
 //   torch::Tensor nats = ops::CrossEntropyNats(logits, targets);    // [R, C], [R] -> [R]
 #ifndef LINNET_OPS_CROSS_ENTROPY_H_
@@ -9,8 +9,9 @@
 
 namespace linnet::ops {
 
-// -log softmax(logits)[target] in nats: logits [R, C], int64 targets [R] of 0 .. C - 1 -> [R]. In fp32 on
-// the CPU the kernel; elsewhere libtorch's operations. Throws InputError on other shapes and targets.
+// -log softmax(logits)[target] in nats: logits [R, C], int64 targets [R] in 0 .. C - 1 -> [R]. Runs
+// the kernel in fp32 on the CPU, libtorch's operations elsewhere. Throws InputError on other shapes
+// and targets.
 torch::Tensor CrossEntropyNats(const torch::Tensor& logits, const torch::Tensor& targets);
 
 }  // namespace linnet::ops

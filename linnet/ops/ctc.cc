@@ -47,7 +47,7 @@ Tensor CtcNats(const Tensor& log_probs, const Tensor& targets, const Tensor& inp
     return torch::ctc_loss(log_probs.transpose(0, 1), targets, input_lengths, target_lengths, blank,
                            at::Reduction::None, zero_infinity);
   };
-  // With gradients of 0 where it is infinite, and infinite all the same.
+  // Where the loss is infinite, its gradients are 0 and its value stays infinite.
   const Tensor nats = loss(true);
   torch::NoGradGuard no_grad;
   const Tensor whole = loss(false);

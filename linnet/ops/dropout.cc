@@ -9,7 +9,7 @@ namespace linnet::ops {
 
 torch::Tensor Dropout(const torch::Tensor& x, double p) {
   if constexpr (kHasFused) {
-    constexpr int64_t kMost = int64_t{1} << 32;  // the kernel's places
+    constexpr int64_t kMost = int64_t{1} << 32;  // limit of the kernel's indices
     if (Fused(x) && p < 1 && x.numel() < kMost) return FusedDropout(x, p);
   }
   return torch::dropout(x, p, /*train=*/true);

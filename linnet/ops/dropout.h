@@ -8,9 +8,9 @@
 
 namespace linnet::ops {
 
-// Each number of x, of any shape, is 0 with probability p, and otherwise divided by 1 - p; 0 <= p <= 1.
-// The fused form draws one number from libtorch's default generator and keeps no mask; the plain form is
-// libtorch's own. In its fused form it can be differentiated once.
+// Sets each element of x (any shape) to 0 with probability p, and otherwise divides it by 1 - p;
+// 0 <= p <= 1. The fused form draws one seed from libtorch's default generator, keeps no mask and
+// is differentiable once. The plain form is libtorch's own.
 torch::Tensor Dropout(const torch::Tensor& x, double p);
 
 }  // namespace linnet::ops

@@ -1,4 +1,4 @@
-// The fused forms (private to linnet/ops; plain.h says when they are taken): autograd functions over
+// The fused forms (private to linnet/ops; plain.h selects the form): autograd functions over
 // kernels/. Their arguments have been checked.
 #ifndef LINNET_OPS_FUSED_H_
 #define LINNET_OPS_FUSED_H_
@@ -16,7 +16,7 @@
 
 namespace linnet::ops {
 
-// What an operation on rows is, beside its tensors.
+// Attributes of a row-wise operation besides its tensors.
 struct RowsCall {
   Precision precision = Precision::kFp32;
   kernels::Activation activation = kernels::Activation::kRelu;
@@ -25,27 +25,27 @@ struct RowsCall {
   double eps_before = 0, eps_after = 0;
 };
 
-// Whether this processor has products in bf16.
+// Whether this processor supports bf16 products.
 bool FusedBf16();
 
-// x, then a weight and a bias for each product, then the norm's, if there is one.
+// x, then a weight and a bias for each product, then the norm's weight and bias, if present.
 std::vector<torch::Tensor> FusedLinears(const std::vector<torch::Tensor>& tensors,
                                         const RowsCall& call);
-// a, weight, bias, residual, then the norm's, if there is one.
+// a, weight, bias, residual, then the norm's weight and bias, if present.
 torch::Tensor FusedProject(const std::vector<torch::Tensor>& tensors, const RowsCall& call);
-// x, weight1, bias1, weight2, bias2, then the norms', where they are.
+// x, weight1, bias1, weight2, bias2, then the norms' weights and biases, if present.
 torch::Tensor FusedFeedForward(const std::vector<torch::Tensor>& tensors, const RowsCall& call);
 
 // q, k [N, L, H, D], v [N, L, H, M]; with offsets (int64 [N + 1], on the CPU) [1, T, H, D] and
-// [1, T, H, M]. state: null where none is wanted.
+// [1, T, H, M]. state: null if none is carried.
 torch::Tensor FusedCausalLinear(const torch::Tensor& q, const torch::Tensor& k,
                                 const torch::Tensor& v, const torch::Tensor& lengths,
                                 const torch::Tensor& offsets,
                                 const kernels::CausalLinearOptions& options,
                                 CausalLinearState* state);
 
-// q [N, L, H, D], k [N, S, H, D], v [N, S, H, M]; options.hidden is undefined, and options.scale not
-// read.
+// q [N, L, H, D], k [N, S, H, D], v [N, S, H, M]. options.hidden must be undefined; options.scale
+// is not read.
 torch::Tensor FusedSoftmaxAttention(const torch::Tensor& q, const torch::Tensor& k,
                                     const torch::Tensor& v, double scale,
                                     const SoftmaxAttentionOptions& options);
@@ -64,11 +64,12 @@ torch::Tensor FusedLshAttention(const torch::Tensor& q, const torch::Tensor& v,
 torch::Tensor FusedDepthwise(const torch::Tensor& x, const torch::Tensor& weight,
                              const torch::Tensor& bias, const torch::Tensor& lengths, bool causal);
 
-// sums [L, N, 4 H] of the gates but for the recurrent part, w_hh [4 H, H], lengths int64 [N] on the CPU.
+// sums [L, N, 4 H]: the gates without the recurrent part; w_hh [4 H, H], lengths int64 [N] on the
+// CPU.
 torch::Tensor FusedLstm(const torch::Tensor& sums, const torch::Tensor& w_hh,
                         const torch::Tensor& lengths, bool backward);
 
-// 0 <= p < 1, fewer than 2^32 numbers.
+// 0 <= p < 1, fewer than 2^32 elements.
 torch::Tensor FusedDropout(const torch::Tensor& x, double p);
 
 // logits [R, C], int64 targets [R] of 0 .. C - 1.
@@ -81,7 +82,7 @@ torch::Tensor FusedCtc(const torch::Tensor& log_probs, const torch::Tensor& targ
 
 torch::Tensor FusedMixtureOfLogistics(const torch::Tensor& logits, const torch::Tensor& bytes);
 
-// See adam.h; of the parameters for which FusedAdam() holds.
+// See adam.h; for parameters that satisfy FusedAdam().
 bool FusedAdam(const torch::Tensor& parameter);
 void FusedGradientNorms(const std::vector<torch::Tensor>& parameters, std::vector<double>& norms);
 void FusedAdamUpdate(const std::vector<torch::Tensor>& parameters,

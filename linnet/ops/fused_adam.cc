@@ -9,7 +9,7 @@ namespace {
 
 using torch::Tensor;
 
-// Pieces of tensors, small enough to share out evenly.
+// Pieces of tensors, small enough to balance the threads.
 struct Piece {
   size_t tensor, begin, size;
 };

@@ -32,13 +32,13 @@ CausalLinearShape ShapeOf(const Tensor& q, const Tensor& v, const Tensor& offset
 
 class Function : public torch::autograd::Function<Function> {
  public:
-  // out; and the state after it where one is wanted: s, and z where normalize is true.
+  // Returns out and, if requested, the final state: s, and z if normalize.
   static variable_list forward(AutogradContext* context, const Tensor& q, const Tensor& k,
                                const Tensor& v, const c10::optional<Tensor>& lengths,
                                const c10::optional<Tensor>& offsets, const c10::optional<Tensor>& s,
                                const c10::optional<Tensor>& z, bool with_state, int64_t feature_map,
                                bool normalize, double eps) {
-    // Made dense before they are saved, so that it is done once.
+    // Made dense before they are saved, so that it happens only once.
     const FusedCausalLinearInputs x = {DenseRows(q),
                                        DenseRows(k),
                                        DenseRows(v),
@@ -77,7 +77,7 @@ class Function : public torch::autograd::Function<Function> {
   }
 };
 
-// Memory for the kernel to work in, a piece for each slot.
+// Working memory for the kernel, a piece for each slot.
 Tensor ScratchFor(const CausalLinearShape& shape, size_t slots, const Tensor& like) {
   return torch::empty({static_cast<int64_t>(slots * kernels::CausalLinearScratch(shape))},
                       like.options().dtype(torch::kFloat32));
@@ -96,7 +96,7 @@ FusedCausalLinearResults FusedCausalLinearForward(const FusedCausalLinearInputs&
   const int64_t packed = inputs.offsets.defined() ? inputs.offsets.size(0) - 1 : 0;
   results.kept =
       torch::empty({CausalLinearKeptSize(q, v, packed)}, q.options().dtype(torch::kFloat32));
-  // The kernel writes to a copy of the state that is given.
+  // The kernel writes to a copy of the given state.
   const auto begin = [&](const Tensor& given, at::IntArrayRef sizes) {
     return given.defined() ? given.clone(torch::MemoryFormat::Contiguous)
                            : torch::zeros(sizes, q.options());
@@ -108,7 +108,7 @@ FusedCausalLinearResults FusedCausalLinearForward(const FusedCausalLinearInputs&
   }
   const size_t slots = AtSlots();
   const Tensor scratch = ScratchFor(shape, slots, q);
-  // The carried state, for lambdas cannot capture parts of a structured binding.
+  // Pointers to the carried state, because lambdas cannot capture parts of a structured binding.
   float* const s_data = Data<float>(results.state.s);
   float* const z_data = Data<float>(results.state.z);
   ForElement(q, [&](auto element) {

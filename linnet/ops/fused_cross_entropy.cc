@@ -15,8 +15,8 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
-// The way back makes the exponentials again, from the logits and each row's largest one: cheaper than keeping
-// them.
+// The backward recomputes the exponentials from the logits and each row's maximum: cheaper than
+// keeping them.
 class Function : public torch::autograd::Function<Function> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& logits, const Tensor& targets) {
@@ -35,7 +35,7 @@ class Function : public torch::autograd::Function<Function> {
         const float* const row = x + r * classes;
         const float largest = kernels::Largest(row, classes);
         const double sum = kernels::ExpSum(row, classes, largest, 1, nullptr);
-        // The difference first: two large logits lose nothing of it.
+        // The difference first: it is exact enough even for two large logits.
         out[r] =
             static_cast<float>(std::log(sum) + (largest - static_cast<double>(row[target[r]])));
         top[r] = largest, share[r] = static_cast<float>(1 / sum);

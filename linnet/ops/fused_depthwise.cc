@@ -32,7 +32,7 @@ class Function : public torch::autograd::Function<Function> {
     const Tensor x = x_in.contiguous(), weight = weight_in.contiguous(),
                  bias = bias_in.contiguous();
     Tensor lengths = optional_lengths.value_or(Tensor());
-    // What is over the length means all of it.
+    // Lengths beyond the sequence mean all of it.
     if (lengths.defined()) lengths = lengths.clamp(0, x.size(1)).contiguous();
     const Tensor out = torch::empty_like(x);
     kernels::DepthwiseForward(ShapeOf(x, weight, causal),

@@ -17,7 +17,7 @@ using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
 Tensor Apply(const Tensor& x_in, int64_t seed, double p) {
-  constexpr int64_t kGrain = 1 << 14;  // numbers worth a thread
+  constexpr int64_t kGrain = 1 << 14;  // minimum elements per thread
   const Tensor x = x_in.contiguous(), out = torch::empty_like(x);
   at::parallel_for(0, x.numel(), kGrain, [&](int64_t begin, int64_t end) {
     kernels::Dropout(static_cast<uint64_t>(seed), static_cast<float>(p), static_cast<size_t>(begin),

@@ -24,7 +24,7 @@ int64_t Int(size_t n) { return static_cast<int64_t>(n); }
 
 Tensor Floats(size_t n) { return torch::empty({Int(n)}, kFloat32); }
 
-// Rows are what the last axis is not.
+// Number of rows: the product of all axes but the last.
 size_t RowsOf(const Tensor& x) { return Size(x.numel() / x.size(-1)); }
 
 std::vector<int64_t> WithLast(const Tensor& x, int64_t last) {
@@ -33,7 +33,7 @@ std::vector<int64_t> WithLast(const Tensor& x, int64_t last) {
   return shape;
 }
 
-// A weight in the products' type; what it returns must outlive the kernel.
+// A weight in the products' type. The returned tensor must outlive the kernel call.
 template <typename T>
 Tensor Read(const Tensor& weight) {
   return sizeof(T) == sizeof(float) ? weight.contiguous() : weight.to(kBFloat16).contiguous();
@@ -67,14 +67,14 @@ RowsCall Restore(AutogradContext* context) {
           .eps_after = context->saved_data["eps_after"].toDouble()};
 }
 
-// Calls run(T()) with the type that the products read.
+// Calls run(T()) with the products' operand type.
 template <typename Run>
 auto WithType(Precision precision, Run run) {
   return precision == Precision::kBf16 ? run(BFloat16()) : run(float());
 }
 
-// The gradients of a call's parameters. What autograd keeps of them is one slot's: the other slots'
-// go with this.
+// Gradients of a call's parameters. Autograd keeps only the first slot's (`sum`); those of the
+// other slots are freed with this object.
 struct Gradients {
   Gradients(size_t slots, size_t count) : sum(Floats(count)), others(Floats((slots - 1) * count)) {}
   kernels::SlotGradients view() const { return {sum.data_ptr<float>(), others.data_ptr<float>()}; }
@@ -82,7 +82,7 @@ struct Gradients {
   Tensor sum, others;
 };
 
-// The parameters' gradients lie one behind the other in `gradients`, as their shapes say.
+// Splits `gradients` into views with the parameters' shapes, which lie one after the other.
 variable_list Split(const Tensor& gradients, const variable_list& parameters) {
   variable_list views;
   int64_t at = 0;

@@ -25,7 +25,7 @@ LshAttentionShape ShapeOf(const Tensor& q, const Tensor& v, int64_t rounds) {
           static_cast<size_t>(v.size(3)), static_cast<size_t>(rounds)};
 }
 
-// Working memory for as many slots as there are threads.
+// Working memory with one slot for each thread.
 class Slots {
  public:
   Slots(const LshAttentionShape& shape, const LshAttentionOptions& options)
@@ -108,7 +108,8 @@ class Function : public torch::autograd::Function<Function> {
 
 Tensor FusedLshAttention(const Tensor& q, const Tensor& v, const Tensor& lengths,
                          const Tensor& planes, const LshOptions& options) {
-  // An absent tensor must be absent for autograd too: it asks an undefined one for its device.
+  // For autograd an absent tensor must be nullopt: autograd queries the device of an undefined
+  // tensor.
   const auto present = lengths.defined() ? c10::optional<Tensor>(lengths) : c10::nullopt;
   return Function::apply(q, v, present, planes.detach(), options.buckets, options.chunk,
                          options.causal);

@@ -14,7 +14,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
-// The positions in the order in which a direction goes through them.
+// The order in which a direction visits the positions.
 struct Order {
   int64_t length;
   bool backward;
@@ -22,10 +22,10 @@ struct Order {
   int64_t At(int64_t i) const { return backward ? length - 1 - i : i; }
 };
 
-// Rows [begin, end) of a step, shared out.
+// Splits the rows of a step among the threads.
 template <class Body>
 void ForRows(int64_t rows, int64_t hidden, Body body) {
-  constexpr int64_t kGrain = 2048;  // cells worth a thread
+  constexpr int64_t kGrain = 2048;  // minimum cells per thread
   at::parallel_for(0, rows, std::max<int64_t>(1, kGrain / hidden), body);
 }
 
@@ -88,7 +88,7 @@ class Function : public torch::autograd::Function<Function> {
       });
       if (i > 0) grad_out[before].addmm_(grad_sums[t], w_hh);
     }
-    // Each step's gradient beside what the step before gave out.
+    // Pairs each step's gate gradients with the output of the step before.
     Tensor grad_weight = torch::zeros_like(w_hh);
     if (length > 1) {
       const int64_t later = order.backward ? 0 : 1, earlier = 1 - later;

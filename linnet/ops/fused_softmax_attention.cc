@@ -24,7 +24,7 @@ SoftmaxAttentionShape ShapeOf(const Tensor& q, const Tensor& v) {
           static_cast<size_t>(q.size(3)), static_cast<size_t>(v.size(3))};
 }
 
-// Working memory for as many slots as there are threads.
+// Working memory with one slot for each thread.
 class Slots {
  public:
   explicit Slots(const SoftmaxAttentionShape& shape)
@@ -104,7 +104,8 @@ class Function : public torch::autograd::Function<Function> {
 
 Tensor FusedSoftmaxAttention(const Tensor& q, const Tensor& k, const Tensor& v, double scale,
                              const SoftmaxAttentionOptions& options) {
-  // An absent tensor must be absent for autograd too: it asks an undefined one for its device.
+  // For autograd an absent tensor must be nullopt: autograd queries the device of an undefined
+  // tensor.
   const auto lengths =
       options.lengths.defined() ? c10::optional<Tensor>(options.lengths) : c10::nullopt;
   return Function::apply(q, k, v, lengths, scale, options.causal, options.offset);

@@ -15,8 +15,7 @@ using Tensors = std::vector<Tensor>;
 
 constexpr size_t kMaxProducts = 3;
 
-// To bf16's precision and back: products of such numbers, summed in fp32, are what the fused form
-// computes.
+// Rounds to bf16 and back. Products of such numbers, summed in fp32, equal those of the fused form.
 Tensor Rounded(const Tensor& x, Precision precision) {
   return precision == Precision::kBf16 ? x.to(kBFloat16).to(x.scalar_type()) : x;
 }

@@ -18,8 +18,8 @@ Tensor Plain(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& le
   };
   Tensor phi_k, values = v;
   if (lengths.defined()) {
-    // Filled, not multiplied, and in front of phi too: what is masked need not be a number, and phi's
-    // derivative would make the gradient none.
+    // Filled, not multiplied, and before phi too: masked keys may hold NaN, and phi's derivative
+    // would turn their gradient into NaN.
     const Tensor unseen = (torch::arange(k.size(1), lengths.options()) >= lengths.unsqueeze(1))
                               .unsqueeze(2)
                               .unsqueeze(3);

@@ -1,4 +1,4 @@
-// What stands for the score of a key that counts for nothing.
+// Score of masked keys.
 #ifndef LINNET_OPS_LOWEST_SCORE_H_
 #define LINNET_OPS_LOWEST_SCORE_H_
 
@@ -8,7 +8,7 @@
 
 namespace linnet::ops {
 
-// The lowest finite number of a type, up to that of fp32.
+// The lowest finite number of a type, limited to fp32's.
 inline double LowestScore(torch::ScalarType type) {
   if (type == torch::kHalf) return std::numeric_limits<c10::Half>::lowest();
   if (type == torch::kBFloat16) return std::numeric_limits<c10::BFloat16>::lowest();

@@ -16,14 +16,15 @@ namespace {
 
 using torch::Tensor;
 
-// A position's own score is lowered so far that it counts only where there is no other, and not so
-// far that it is hidden.
+// Score of a position against itself: low enough that it counts only if it sees nothing else, but
+// above the score of hidden keys.
 double Self(torch::ScalarType type) { return std::max(-1e5, LowestScore(type) / 2); }
 
-// The sequence as one round sorts it and cuts it up. B = N H sequences, c positions a chunk, C chunks.
+// The sequence sorted and cut into chunks by one round. B = N H sequences, c positions a chunk, C
+// chunks.
 class Chunks {
  public:
-  // order: positions in their sorted places, [B, C c]
+  // order: the position at each sorted place, [B, C c]
   Chunks(const Tensor& order, int64_t chunk)
       : order_(order), chunk_(chunk), places_(order.argsort(int64_t{1})) {
     queries = order.unflatten(1, {-1, chunk});
@@ -34,7 +35,8 @@ class Chunks {
   Tensor Cut(const Tensor& x) const {
     return x.gather(1, order_.unsqueeze(2).expand({-1, -1, x.size(2)})).unflatten(1, {-1, chunk_});
   }
-  // [B, C, c, dim] -> [B, C, 2 c, dim]: each chunk behind the one before it; chunk 0 behind `fill`.
+  // [B, C, c, dim] -> [B, C, 2 c, dim]: each chunk preceded by the one before it; chunk 0 by
+  // `fill`.
   static Tensor LookBack(const Tensor& x, double fill) {
     const Tensor before =
         torch::cat({torch::full_like(x.narrow(1, 0, 1), fill), x.narrow(1, 0, x.size(1) - 1)}, 1);
@@ -48,7 +50,7 @@ class Chunks {
   // The chunk that each position lies in: [B, L].
   Tensor chunk_of() const { return torch::div(places_, chunk_, "floor"); }
 
-  Tensor queries, keys;  // positions: [B, C, c] and [B, C, 2 c], -1 where there is none
+  Tensor queries, keys;  // positions: [B, C, c] and [B, C, 2 c]; -1 means none
 
  private:
   Tensor order_;
@@ -56,7 +58,7 @@ class Chunks {
   Tensor places_;
 };
 
-// x [B, L] at positions p [B, C, c], whatever for -1.
+// x [B, L] at positions [B, C, c]; unspecified for -1.
 Tensor At(const Tensor& x, const Tensor& positions) {
   return x.gather(1, positions.clamp_min(0).flatten(1)).view_as(positions);
 }
@@ -67,13 +69,13 @@ Tensor Sequences(const Tensor& x, int64_t padding) {
 }
 
 Tensor Normalised(const Tensor& q) {
-  // The guard keeps zero queries, and their gradients, numbers.
+  // The lower bound keeps zero queries and their gradients finite.
   return q / q.square().sum(-1, true).clamp_min(1e-24).sqrt();
 }
 
 int64_t Padding(int64_t length, int64_t chunk) { return (chunk - length % chunk) % chunk; }
 
-// [B, padded L]: whether there is a position that counts.
+// [B, padded L]: whether each position is valid.
 Tensor Valid(const Tensor& q, const Tensor& lengths, int64_t padding) {
   const auto options = q.options().dtype(torch::kInt64).requires_grad(false);
   const Tensor there = lengths.defined() ? lengths.clamp_max(q.size(1))
@@ -91,7 +93,7 @@ Tensor Plain(const Tensor& q_in, const Tensor& v_in, const Tensor& lengths, cons
   const Tensor valid = Valid(q_in, lengths, padding);
   const double scale = 1 / std::sqrt(static_cast<double>(q.size(2)));
 
-  // What does not count goes into a bucket of its own, behind all others: [rounds, B, padded L].
+  // Invalid positions go into an extra bucket after all others: [rounds, B, padded L].
   const Tensor buckets =
       torch::constant_pad_nd(LshBuckets(q_in, planes, options.buckets), {0, padding})
           .flatten(1, 2)
@@ -108,7 +110,7 @@ Tensor Plain(const Tensor& q_in, const Tensor& v_in, const Tensor& lengths, cons
     const Tensor queries = chunks.queries.unsqueeze(3), keys = chunks.keys.unsqueeze(2);
     Tensor rule = (keys >= 0).logical_and(At(valid, chunks.keys).unsqueeze(2));
     if (options.causal) rule = rule.logical_and(keys <= queries);
-    // In how many rounds the key is seen: own bucket, own chunk or the one before.
+    // Number of rounds in which the key is seen: same bucket, same chunk or the one before.
     Tensor times, visible;
     for (int64_t r = 0; r < rounds; ++r) {
       const auto differ = [&](const Tensor& x) {
@@ -132,7 +134,7 @@ Tensor Plain(const Tensor& q_in, const Tensor& v_in, const Tensor& lengths, cons
     outs.push_back(chunks.Join(torch::matmul(weights, Chunks::LookBack(chunks.Cut(v), 0))));
     sums.push_back(chunks.Join(sum));
   }
-  // Rounds in which a position sees nothing have the weight of the lowest score: none beside others.
+  // Rounds in which a position sees nothing have the lowest score, so weight 0 beside others.
   const Tensor share = torch::softmax(torch::stack(sums), 0);
   const Tensor out = (share * torch::stack(outs)).sum(0);
   return out.unflatten(0, {batch, heads}).narrow(2, 0, length).transpose(1, 2);
@@ -179,14 +181,14 @@ Tensor LshBuckets(const Tensor& q, const Tensor& planes, int64_t buckets) {
 
 Tensor LshOrder(const Tensor& buckets) {
   const int64_t length = buckets.size(-1);
-  // No two keys are equal, so the order does not depend on the sort.
+  // The sort keys are distinct, so the order does not depend on the sorting algorithm.
   return (buckets * length + torch::arange(length, buckets.options())).argsort(int64_t{-1});
 }
 
 Tensor LshAttention(const Tensor& q, const Tensor& v, const Tensor& lengths, const Tensor& planes,
                     const LshOptions& options) {
   Check(q, v, lengths, planes, options);
-  // A chunk that holds the whole sequence is the same at any length.
+  // Chunks that hold the whole sequence give the same result at any size.
   LshOptions clipped = options;
   clipped.chunk = std::clamp<int64_t>(q.size(1), 1, options.chunk);
   if constexpr (kHasFused) {

@@ -45,7 +45,7 @@ Tensor Lstm(const Tensor& x, const Tensor& w_ih, const Tensor& w_hh, const Tenso
   if (lengths.sizes() != x.sizes().slice(0, 1) || lengths.scalar_type() != torch::kInt64) {
     throw InputError("LSTM: lengths must be int64 [", x.size(0), "]");
   }
-  // Where nothing is read there may be anything.
+  // Positions that are not read may hold anything.
   const Tensor behind =
       (torch::arange(x.size(1), lengths.options()) >= lengths.unsqueeze(1)).unsqueeze(2);
   const Tensor read = x.masked_fill(behind, 0).transpose(0, 1);

@@ -24,7 +24,7 @@ Tensor Plain(const Tensor& logits, const Tensor& bytes) {
   const Tensor lower = inverse_scale * (centred - 1.0 / 255);
   const Tensor middle = inverse_scale * centred;
   const Tensor mass = torch::sigmoid(upper) - torch::sigmoid(lower);
-  // Where a bin's mass is lost to rounding, the density at its middle times its width stands in.
+  // If a bin's mass is lost to rounding, the density at its center times its width replaces it.
   const Tensor tail = middle - log_scale - 2 * torch::softplus(middle) - std::log(127.5);
   Tensor log_mass = torch::where(mass > 1e-5, mass.clamp_min(1e-12).log(), tail);
   log_mass = torch::where(byte == 0, upper - torch::softplus(upper), log_mass);

@@ -1,4 +1,5 @@
-// Every fused operation against its plain twin, and the twins against finite differences in double.
+// Every fused operation against its plain form, and the plain forms against finite differences in
+// double precision.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/autograd.h>
@@ -29,7 +30,7 @@ using kernels::Activation;
 using torch::Tensor;
 using Tensors = std::vector<Tensor>;
 
-// What is compared: a function of some inputs, all of them differentiable.
+// The operation under test: a function of differentiable inputs.
 using Operation = std::function<Tensors(const Tensors&)>;
 
 bool HasBf16() {
@@ -60,7 +61,7 @@ Tensor Loss(const Tensors& outputs, const Tensors& weights) {
   return loss;
 }
 
-// The largest difference, over the largest magnitude.
+// The largest difference relative to the largest magnitude.
 double RelativeOff(const Tensor& got, const Tensor& want) {
   const double size = want.abs().max().item<double>();
   return (got.to(torch::kDouble) - want).abs().max().item<double>() / (size > 0 ? size : 1);
@@ -82,7 +83,7 @@ void ExpectFusedEqualsPlain(const Operation& operation, const Tensors& x, double
     EXPECT_EQ(got_grads[i].sizes(), fused[i].sizes());
     EXPECT_LT(RelativeOff(got_grads[i], want_grads[i]), tolerance) << "gradient " << i;
   }
-  // Without gradients wanted, the same comes out.
+  // The result is the same without gradients.
   torch::NoGradGuard no_grad;
   const Tensors again = operation(fused);
   for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(torch::equal(again[i], got[i]));
@@ -110,14 +111,14 @@ void ExpectGradientsMatchDifferences(const Operation& operation, const Tensors& 
   }
 }
 
-// Both checks; finite differences where the problem is small.
+// Both checks; finite differences only for small problems.
 void Check(const Operation& operation, const Tensors& x, bool small) {
   ExpectFusedEqualsPlain(operation, x, 1e-5);
   if (small) ExpectGradientsMatchDifferences(operation, x);
 }
 
 Tensor Random(at::IntArrayRef shape) { return torch::randn(shape); }
-// Weights that keep the size of what they multiply.
+// Weights that preserve the scale of their input.
 Tensor Weight(int64_t out, int64_t in) {
   return torch::randn({out, in}) / std::sqrt(static_cast<double>(in));
 }
@@ -193,7 +194,7 @@ TEST(FeedForward, FusedEqualsPlain) {
   }
 }
 
-// Threads sum gradients of their own; what is kept of them must not be theirs.
+// Each thread sums its own gradients; the returned tensor must not contain the threads' memory.
 TEST(FeedForward, ThreadsAgreeAndLeaveNothingBehind) {
   torch::manual_seed(13);
   const int before = at::get_num_threads();
@@ -213,7 +214,7 @@ TEST(FeedForward, ThreadsAgreeAndLeaveNothingBehind) {
   at::set_num_threads(before);
 }
 
-// In bf16 both forms round the same things but for the gradients on their way back.
+// In bf16 both forms round the same numbers, except for gradients in the backward.
 TEST(FeedForward, Bf16FusedIsNearPlain) {
   if (!HasBf16()) GTEST_SKIP() << "this processor has no products in bf16";
   torch::manual_seed(4);
@@ -224,7 +225,7 @@ TEST(FeedForward, Bf16FusedIsNearPlain) {
   }
 }
 
-// bf16 is near fp32, but not the same: else it was not tested.
+// bf16 must be near fp32 but not equal; otherwise bf16 was not tested.
 TEST(Linears, Bf16IsNearFp32) {
   EXPECT_THROW(PrecisionNamed("fp8"), Error);
   if (!HasBf16()) GTEST_SKIP() << "this processor has no products in bf16";
@@ -272,8 +273,8 @@ using kernels::CausalLinearOptions;
 using kernels::FeatureMap;
 constexpr CausalLinearOptions kMapped{FeatureMap::kIdentity, true, 1e-6f};
 
-// Attention of t = q, k, v and, where there are more, the first state s0 (, z0) -> out, s (, z).
-// Features and normaliser are made positive where no feature map does it: else it may vanish.
+// Attention of t = q, k, v and optionally the initial state s0 (, z0) -> out, s (, z). Without a
+// feature map, features and z0 are made positive: otherwise the normalizer may vanish.
 Tensors WithState(const Tensors& t, const Tensor& lengths, const CausalLinearOptions& options) {
   const bool mapped = options.feature_map == FeatureMap::kIdentity;
   const auto features = [&](const Tensor& x) { return mapped ? x.abs() : x; };
@@ -302,7 +303,7 @@ TEST(CausalLinear, StatesFusedEqualPlain) {
           if (begun && normalize) x.push_back(Random({n, h, d}));
           for (const Tensor& l : {Tensor(), lengths}) {
             if (length == 1 && normalize && !begun) {
-              // out is v whatever q and k are: their gradients are nothing but rounding.
+              // out is v whatever q and k are, so their gradients are pure rounding error.
               const Tensor q = x[0], k = x[1];
               Check(
                   [&](const Tensors& t) {
@@ -324,7 +325,7 @@ TEST(CausalLinear, StatesFusedEqualPlain) {
   }
 }
 
-// A sequence in pieces is the whole: outputs, last state, and gradients through all the pieces.
+// A sequence in pieces equals the whole: outputs, final state, and gradients through all pieces.
 TEST(CausalLinear, PiecesEqualTheWhole) {
   torch::manual_seed(11);
   const int64_t length = 203;
@@ -358,7 +359,7 @@ TEST(CausalLinear, PiecesEqualTheWhole) {
   }
 }
 
-// The state that a caller gave stays as it was; only the struct names the next one.
+// The caller's state tensors do not change; only the struct refers to the new ones.
 TEST(CausalLinear, DoesNotWriteToTheStateGiven) {
   const Tensor q = Random({1, 4, 2, 3}), s = Random({1, 2, 3, 3}), z = torch::ones({1, 2, 3});
   const Tensor s_before = s.clone();
@@ -369,7 +370,7 @@ TEST(CausalLinear, DoesNotWriteToTheStateGiven) {
   EXPECT_FALSE(torch::equal(state.s, s));
 }
 
-// However large what comes later is, and whether it is a number: the past is the same to the bit.
+// Earlier positions keep the same bits whatever later ones hold, NaN and infinity included.
 TEST(CausalLinear, TheFutureDoesNotReachThePast) {
   torch::manual_seed(15);
   const int64_t length = 3 * kPlainChunk - 10, last = length - 1, chunk = 2 * kPlainChunk;
@@ -393,7 +394,7 @@ TEST(CausalLinear, TheFutureDoesNotReachThePast) {
             changed.select(1, last).fill_(later);
             return changed;
           };
-          // In the plain form's last chunk, a value that is no number is multiplied by zero.
+          // In the last chunk, the plain form multiplies a later NaN or infinity by zero.
           const int64_t past = plain && !std::isfinite(later) ? chunk : last;
           const auto same = [&](const Tensor& got, int64_t until) {
             return torch::equal(got.slice(1, 0, until), want.slice(1, 0, until));
@@ -407,7 +408,7 @@ TEST(CausalLinear, TheFutureDoesNotReachThePast) {
   }
 }
 
-// Features that the caller has made, of another size than its queries: F = D (D + 1) / 2 + D + 1.
+// Features made by the caller, whose size differs from the queries': F = D (D + 1) / 2 + D + 1.
 TEST(CausalLinear, TakesFeaturesOfAnySize) {
   torch::manual_seed(12);
   for (const auto& [f, m] : {std::pair<int64_t, int64_t>{561, 32}, {64, 16}}) {
@@ -426,7 +427,7 @@ Tensors Packed(const Tensors& t, const Tensor& cu_seqlens) {
   return {out, state.s, state.z};
 }
 
-// Of each sequence alone.
+// The same, each sequence alone.
 Tensors Alone(const Tensors& t, const std::vector<int64_t>& offsets) {
   Tensors outs, s, z;
   for (size_t n = 0; n + 1 < offsets.size(); ++n) {
@@ -464,7 +465,7 @@ TEST(CausalLinear, PackedEqualsEachAloneToTheBit) {
     const auto want = torch::autograd::grad({Loss(alone, weights)}, alone_x);
     for (size_t i = 0; i < alone.size(); ++i) EXPECT_TRUE(torch::equal(packed[i], alone[i])) << i;
     for (size_t i = 0; i < want.size(); ++i) EXPECT_TRUE(torch::equal(got[i], want[i])) << i;
-    // Without a state the same comes out.
+    // The result is the same without a state.
     if (!begun) {
       EXPECT_TRUE(
           torch::equal(CausalLinearAttentionPacked(x[0], x[1], x[2], cu_seqlens), packed[0]));
@@ -479,8 +480,8 @@ TEST(CausalLinear, PackedEqualsEachAloneToTheBit) {
             0);
 }
 
-// Where all is masked, out and gradients are zero, whatever is masked and whatever eps is; a
-// sequence of another length beside it does not change that.
+// Where all keys are masked, out and gradients are zero, whatever they hold and whatever eps is. A
+// sequence of another length in the batch does not change that.
 TEST(CausalLinear, MaskedRowsMakeNoNan) {
   torch::manual_seed(14);
   const Tensor lengths = torch::tensor({int64_t{0}, int64_t{3}});
@@ -589,7 +590,7 @@ TEST(LinearAttention, FusedEqualsPlain) {
 TEST(LinearAttention, TakesAnyStrides) {
   torch::manual_seed(22);
   const Operation operation = [](const Tensors& t) {
-    // Heads before positions, features in front of all, a part of something wider.
+    // Strides: heads before positions, features first, a slice of a wider tensor.
     return Tensors{
         LinearAttention(t[0].transpose(1, 2), t[1].permute({1, 2, 3, 0}), t[2].slice(3, 1, 6))};
   };
@@ -608,7 +609,7 @@ TEST(LinearAttention, RefusesWhatDoesNotFit) {
   EXPECT_NO_THROW(LinearAttention(q, k, v, torch::tensor({int64_t{3}, int64_t{4}})));
 }
 
-// In bf16 the kernels read and write bf16, and add in fp32: as near to fp32 as its rounding is.
+// The bf16 kernels read and write bf16 and add in fp32: they match fp32 up to bf16 rounding.
 TEST(Attention, TakesBf16) {
   torch::manual_seed(23);
   const Tensors x = {Random({2, 300, 3, 16}), Random({2, 300, 3, 16}), Random({2, 300, 3, 8})};
@@ -630,7 +631,7 @@ TEST(Attention, TakesBf16) {
   }
 }
 
-// A kernel's gradients have no history, and say so.
+// A kernel's gradients have no history, so second derivatives throw.
 TEST(Attention, FusedRefusesSecondDerivatives) {
   torch::manual_seed(24);
   const Tensors x = {Random({1, 5, 1, 4}), Random({1, 5, 1, 4}), Random({1, 5, 1, 3})};
@@ -678,7 +679,7 @@ TEST(SoftmaxAttention, FusedEqualsPlain) {
 TEST(SoftmaxAttention, TakesAnyStridesAndScale) {
   torch::manual_seed(16);
   const Operation operation = [](const Tensors& t) {
-    // Heads before positions, features in front of all, a part of something wider.
+    // Strides: heads before positions, features first, a slice of a wider tensor.
     return Tensors{SoftmaxAttention(t[0].transpose(1, 2), t[1].permute({1, 2, 3, 0}),
                                     t[2].slice(3, 1, 6), {.causal = true, .scale = 0.9})};
   };
@@ -787,7 +788,7 @@ TEST(LshAttention, FusedEqualsPlain) {
           options.causal = causal;
           const Tensor lengths =
               padded ? torch::tensor({c.l / 2 + 1, int64_t{0}, c.l}).slice(0, 0, c.n) : Tensor();
-          // Strided rows, as projections of all heads leave them.
+          // Strided rows, as a joint projection of all heads produces them.
           const Tensor q = torch::cat({t[0], t[0]}, 3).narrow(3, c.d, c.d);
           const Tensor v = t[1].transpose(1, 2).contiguous().transpose(1, 2);
           return Tensors{LshAttention(q, v, lengths, planes.to(q.dtype()), options)};
@@ -883,14 +884,14 @@ TEST(Ctc, FusedEqualsPlain) {
   for (const int64_t classes : {3, 34}) {
     const Tensor targets = torch::randint(1, classes, {4, 40}, torch::kInt64);
     const auto of = [](std::vector<int64_t> values) { return torch::tensor(values); };
-    // The third cannot fit, the last has nothing to say.
+    // The third target cannot fit, the last is empty.
     const Tensor frames = of({130, 99, 20, 50}), symbols = of({40, 17, 40, 0});
     const Operation operation = [&](const Tensors& t) {
       const Tensor nats = CtcNats(torch::log_softmax(t[0], 2), targets, frames, symbols);
       return Tensors{torch::where(nats.isinf(), torch::zeros_like(nats), nats)};
     };
     ExpectFusedEqualsPlain(operation, {Random({4, 131, classes}) * 2}, 1e-4);
-    // Infinite for lack of frames (the third), and for a probability of 0 (the first).
+    // Infinite for lack of frames (the third) and because of a probability of 0 (the first).
     Tensor p = torch::log_softmax(Random({4, 131, classes}), 2);
     p[0].select(1, targets[0][5].item<int64_t>()).fill_(-INFINITY);
     for (const torch::Dtype type : {torch::kFloat32, torch::kFloat64}) {

@@ -14,7 +14,7 @@ inline void AtParallelFor(size_t count, RangeBody body) {
   });
 }
 
-// Pieces of scratch worth having: one a thread.
+// Number of scratch slots: one for each thread.
 inline size_t AtSlots() { return static_cast<size_t>(at::get_num_threads()); }
 
 }  // namespace linnet::ops

@@ -1,6 +1,6 @@
-// Every operation here has two forms: a fused one over kernels/, in fp32 on the CPU, and a plain one
-// composed of libtorch's own operations, which runs on any device and in any type. Which one is
-// taken follows from the tensors; tests and benchmarks ask for the plain one.
+// Every operation here has two forms: a fused one over kernels/, for fp32 (linear attention: also
+// bf16) on the CPU, and a plain one composed of libtorch's own operations, for any device and type.
+// The tensors decide which form runs; tests and benchmarks can request the plain one.
 //
 //   const Tensor fused = Linear(x, weight, bias, Precision::kFp32);
 //   PlainGuard plain;
@@ -12,7 +12,7 @@
 
 namespace linnet::ops {
 
-// While one lives, this thread's operations take their plain form.
+// While a PlainGuard lives, this thread's operations take their plain form.
 class PlainGuard {
  public:
   PlainGuard() : before_(asked_) { asked_ = true; }
@@ -27,7 +27,7 @@ class PlainGuard {
   bool before_;
 };
 
-// A build for a machine whose libtorch is all there is (docs/gpu.md) has the plain forms alone.
+// A build that has only libtorch (docs/gpu.md) contains the plain forms alone.
 #ifdef LINNET_PLAIN
 inline constexpr bool kHasFused = false;
 #else
@@ -40,7 +40,7 @@ inline bool Fused(const torch::Tensor& x) {
          !PlainGuard::asked();
 }
 
-// And an attention over x, whose kernels take bf16 too.
+// The same for an attention over x, whose kernels also take bf16.
 inline bool FusedAttention(const torch::Tensor& x) {
   return Fused(x) || (kHasFused && x.device().is_cpu() && x.scalar_type() == torch::kBFloat16 &&
                       x.numel() > 0 && !PlainGuard::asked());

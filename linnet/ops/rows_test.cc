@@ -1,4 +1,4 @@
-// Operations on rows that are not attention: the fused forms against the plain ones.
+// Row-wise operations other than attention: the fused forms against the plain ones.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/autograd.h>
@@ -19,13 +19,13 @@ namespace {
 
 using torch::Tensor;
 
-// The largest difference, over the largest magnitude.
+// The largest difference relative to the largest magnitude.
 double Off(const Tensor& got, const Tensor& want) {
   const double size = want.abs().max().item<double>();
   return (got.to(torch::kDouble) - want).abs().max().item<double>() / (size > 0 ? size : 1);
 }
 
-// The fused form in fp32 against the plain one in double, which is libtorch's conv1d: output and gradients.
+// The fused form in fp32 against the plain one (libtorch's conv1d) in double: output and gradients.
 TEST(DepthwiseConvolution, FusedEqualsPlain) {
   torch::manual_seed(1);
   const Tensor some = torch::tensor({int64_t{11}, int64_t{0}, int64_t{5}});
@@ -117,8 +117,8 @@ TEST(Lstm, RefusesWhatDoesNotFit) {
   EXPECT_THROW(Lstm(x, w, u, b, b, lengths.to(torch::kInt32), false), Error);
 }
 
-// What is dropped on the way there is dropped on the way back; the seed comes from libtorch's generator;
-// threads change nothing.
+// The backward uses the forward's mask; the seed comes from libtorch's generator; the number of
+// threads changes nothing.
 TEST(Dropout, GoesBackThroughItsMask) {
   const int threads = at::get_num_threads();
   Tensor first;

@@ -1,4 +1,4 @@
-// Tensors as the attention kernels take them (private to linnet/ops).
+// Tensors as arguments of the attention kernels (private to linnet/ops).
 #ifndef LINNET_OPS_ROWS_VIEW_H_
 #define LINNET_OPS_ROWS_VIEW_H_
 
@@ -17,13 +17,13 @@ inline torch::Tensor DenseRows(const torch::Tensor& x) {
   return x.stride(-1) == 1 ? x : x.contiguous();
 }
 
-// T: float or kernels::BFloat16, const or not; x is of that type.
+// T is float or kernels::BFloat16, const or not; x must have that type.
 template <typename T>
 kernels::Strided<T> View(const torch::Tensor& x) {
   return {static_cast<T*>(x.data_ptr()), x.stride(0), x.stride(1), x.stride(2)};
 }
 
-// Calls body(element) with a float or a kernels::BFloat16, as x holds.
+// Calls body(element) with a float or kernels::BFloat16, depending on the type of x.
 template <class Body>
 void ForElement(const torch::Tensor& x, const Body& body) {
   if (x.scalar_type() == torch::kBFloat16) {
@@ -33,13 +33,14 @@ void ForElement(const torch::Tensor& x, const Body& body) {
   }
 }
 
-// An absent tensor must be absent for autograd too: it asks an undefined one for its device.
+// For autograd an absent tensor must be nullopt: autograd queries the device of an undefined
+// tensor.
 inline c10::optional<torch::Tensor> OptionalOf(const torch::Tensor& x) {
   return x.defined() ? c10::optional<torch::Tensor>(x) : c10::nullopt;
 }
 
-// A kernel's gradients have no history: where one is asked for (create_graph), a silent zero would be
-// added to what is asked.
+// A kernel's gradients have no history. With create_graph they would silently contribute zero to a
+// second derivative, so this throws.
 inline void RefuseSecondDerivative(const char* operation) {
   if (torch::GradMode::is_enabled()) {
     throw InputError(operation,

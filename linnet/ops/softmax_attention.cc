@@ -30,13 +30,13 @@ Tensor Plain(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, double 
         (torch::arange(keys, options.lengths.options()) >= options.lengths.unsqueeze(1))
             .view({-1, 1, 1, keys});
     hide(beyond);
-    // A weight of 0 would not do where a key is no number.
+    // A weight of 0 does not remove a NaN key.
     k = k.masked_fill(beyond.transpose(2, 3), 0);
     v = v.masked_fill(beyond.transpose(2, 3), 0);
   }
   Tensor scores = torch::matmul(q * scale, k.transpose(2, 3));
-  // The lowest finite score rather than -inf, and zero weights afterwards: a query that sees no key
-  // at all gets zero, not NaN.
+  // Uses the lowest finite score instead of -inf, and zeros the weights afterwards: a query that
+  // sees no key gets zero, not NaN.
   if (hidden.defined()) scores = scores.masked_fill(hidden, LowestScore(scores.scalar_type()));
   Tensor weights = torch::softmax(scores, -1);
   if (hidden.defined()) weights = weights.masked_fill(hidden, 0);
