@@ -1,4 +1,4 @@
-// Names of enumerators in files and options.
+// Names of enumerators, as used in files and options.
 //
 //   NameOf(Activation::kGelu)                              // "gelu"
 //   ParseName<Activation>("gelu", "activation")            // or InputError: unknown activation 'x'; choose ...
@@ -43,7 +43,7 @@ std::string Choices() {
   return text;
 }
 
-// Throws InputError for another name; `what` says of what.
+// Throws InputError for an unknown name; `what` names the option.
 template <class Enum>
 Enum ParseName(const std::string& name, const std::string& what) {
   size_t i = 0;

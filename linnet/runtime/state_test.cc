@@ -169,7 +169,7 @@ TEST(State, ForkSelectAndAppendAreCopiesOfSequences) {
   Engine other(Copy().model, {.threads = 1});
   EXPECT_THROW(state.Append(other.NewState(1)), Error);
   EXPECT_THROW(other.Step(state, Tokens{1, 1}, two), Error);
-  // The same network with fewer positions, whose caches lack room for a longer past.
+  // The same network with fewer positions, which a longer past could exceed.
   ModelSpec shorter = GridImages();
   shorter.image()->height = 4, shorter.input.max_length = 59;
   Engine short_one(TestModel(shorter).model, {.threads = 1});

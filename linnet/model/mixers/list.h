@@ -1,5 +1,5 @@
-// Every mixer, once (no include guard: each user defines LINNET_MIXER): NameInfo() in model/mixers/, NameMixerKind() in nn/mixer_*.cc and RuntimeName() in
-// runtime/mixer_*.cc.
+// All mixers: each line stands for NameInfo() in model/mixers/, NameMixerKind() in nn/mixer_*.cc
+// and RuntimeName() in runtime/mixer_*.cc. No include guard: each user defines LINNET_MIXER.
 LINNET_MIXER(CausalLinear)
 LINNET_MIXER(Linear)
 LINNET_MIXER(Full)
