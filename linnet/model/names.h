@@ -1,11 +1,13 @@
 // Names of enumerators, as used in files and options.
 //
 //   NameOf(Activation::kGelu)                              // "gelu"
-//   ParseName<Activation>("gelu", "activation")            // or InputError: unknown activation 'x'; choose ...
+//   ParseName<Activation>("gelu", "activation")  // or InputError: unknown activation 'x'; choose...
 //
 // An enumeration lists its names once, in the order of its values:
 //
-//   template <> struct EnumNames<Activation> { static constexpr const char* kNames[] = {"relu", "gelu"}; };
+//   template <> struct EnumNames<Activation> {
+//     static constexpr const char* kNames[] = {"relu", "gelu"};
+//   };
 #ifndef LINNET_MODEL_NAMES_H_
 #define LINNET_MODEL_NAMES_H_
 

@@ -2,7 +2,7 @@
 //
 //   Precision precision = ParsePrecision("int8");
 //   for (const TensorInfo& info : TensorTable(spec)) {
-//     DType stored = StoredAs(spec, info.name, precision);   // I8 for matrices, BF16 for embeddings, ...
+//     DType stored = StoredAs(spec, info.name, precision);  // I8 for matrices, BF16 for embeddings
 //   }
 //
 // An int8 matrix has one scale per output, a tensor NAME_scale [out] in F32, and may have one

@@ -4,7 +4,8 @@
 //
 //   PyTorchFile file = PyTorchFile::Open("model.pth");
 //   const ReferenceModel model = FromReference(file.tensors(), file.path(), {.heads = 8});
-//   WriteCheckpoint(path, model.spec(), "", [&](const TensorInfo& t) { return model.Tensor(t.name); });
+//   WriteCheckpoint(path, model.spec(), "",
+//                   [&](const TensorInfo& t) { return model.Tensor(t.name); });
 //
 // The head distinguishes images (logistics over 256 byte values) from tokens (one output each). A
 // vocabulary of 259 is linnet's bytes; one of 256 is bytes without the special tokens of

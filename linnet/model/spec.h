@@ -197,17 +197,17 @@ std::string ToJson(const ModelSpec& spec, int indent = -1);
 ModelSpec FromJson(const std::string& json, const std::string& where);
 
 // Tensor names and shapes of a checkpoint with this spec, all fp32:
-//   fast-transformers' names under "transformer." (encoder-decoder: "encoder." and "decoder."), with
-//     those of each mixer (MixerInfo::tensors)
+//   fast-transformers' names under "transformer." (encoder-decoder: "encoder." and "decoder."),
+//     with those of each mixer (MixerInfo::tensors)
 //   value_embedding.weight [vocabulary, value_embedding], unless tied to predictor.weight
 //   pos_embedding.pe [1, max_length, PositionDims()]
-//   above_embedding.weight [vocabulary + 1, value_embedding] if pixel_above; last row: nothing above
+//   above_embedding.weight [vocabulary + 1, value_embedding] if pixel_above; last row: none above
 //   predictor.{weight,bias}
 //   images: first_value.probability [vocabulary], the distribution of the first byte
 //   frames: input_projection.{weight,bias} [value_embedding, Inputs()] instead of the value
 //     embedding, and input_norm.{mean,deviation} [bands] if the corpus normalizes
-//   layers with a convolution: convolution.weight [convolution, d_model], convolution.bias [d_model]
-//     and convolution_norm
+//   layers with a convolution: convolution.weight [convolution, d_model],
+//     convolution.bias [d_model] and convolution_norm
 //   LSTM: PyTorch's names under "lstm."; the predictor reads 2 d_model
 std::vector<TensorInfo> TensorTable(const ModelSpec& spec);
 
