@@ -33,8 +33,7 @@ struct DownloadOptions {
 struct DownloadHooks {
   std::function<bool()> stop = nullptr;  // polled often; true: keep the partial file and return
   std::function<void(uint64_t done, uint64_t total)> progress = nullptr;  // in bytes
-  // a mirror failed: its URL and the reason
-  std::function<void(const std::string& line)> failed = nullptr;
+  std::function<void(const std::string& line)> failed = nullptr;  // a mirror: URL and reason
 };
 
 enum class DownloadOutcome {

@@ -47,8 +47,7 @@ std::string ReadFile(const std::string& path, size_t max_bytes = size_t{1} << 30
 //   file.Commit();
 class AtomicFile {
  public:
-  // Throws InputError if the folder is missing or not writable, or the target is not a regular
-  // file.
+  // Throws InputError if the folder is missing or unwritable, or the target is no regular file.
   explicit AtomicFile(const std::string& path);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;

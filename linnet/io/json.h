@@ -15,8 +15,7 @@
 namespace linnet {
 
 // Parses `text`. On a fault (invalid JSON, a key twice in one object, nesting deeper than
-// `max_depth`) describes it in `fault` ("is not valid JSON") and returns null; otherwise clears
-// `fault`.
+// `max_depth`) describes it in `fault` ("is not valid JSON") and returns null; else clears it.
 nlohmann::json ParseJson(std::string_view text, int max_depth, std::string& fault);
 // The same with keys in the order of the text. Takes time quadratic in an object's keys, so the
 // text must be short.

@@ -69,8 +69,7 @@ class Pickle {
   };
   struct Value {
     Kind kind = Kind::kNone;
-    // of a list, dict, string, storage or tensor; a tuple's first element in pool_
-    uint32_t index = 0;
+    uint32_t index = 0;   // of a list, dict, string, storage or tensor; a tuple's first in pool_
     int64_t integer = 0;  // also: a bool, a tuple's length, a Global, a storage's DType
   };
   enum class Global : uint8_t { kOrderedDict, kRebuildTensor, kRebuildParameter };

@@ -58,8 +58,7 @@ TEST(Png, DamageIsRefusedOrHarmless) {
   TempDir dir;
   WritePng(dir / "a.png", Ramp(9, 5, 3));
   const std::string whole = ReadFile(dir / "a.png");
-  // before the end marker, which readers may do without
-  const size_t pixels_end = whole.size() - 12;
+  const size_t pixels_end = whole.size() - 12;  // readers do not need the end marker
   for (size_t size = 0; size < pixels_end; ++size) {
     WriteFileAtomically(dir / "b.png", whole.substr(0, size));
     EXPECT_THAT(ErrorOf([&] { ReadPng(dir / "b.png"); }), Not("")) << size;

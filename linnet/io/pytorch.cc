@@ -22,8 +22,7 @@ static_assert(std::endian::native == std::endian::little, "records are little-en
 
 constexpr const char* kFetchAgain = "; copy or download it again";
 
-// Limits of the search for a state_dict: depth of nested dicts, length of their keys, number of
-// dicts.
+// Limits of the search for a state_dict: depth of nested dicts, length of keys, number of dicts.
 constexpr size_t kMaxDepth = 4, kMaxKey = 200, kMaxDicts = 10000;
 
 std::string Bytes(uint64_t n) { return FormatBytes(static_cast<double>(n)); }
@@ -312,7 +311,8 @@ const char* StorageName(DType dtype) {
   return "";
 }
 
-// Writes pickle protocol 2 without memoization: PyTorch's weights_only reader needs no more.
+// Writes pickle protocol 2 without memoization, using only instructions that PyTorch's weights_only
+// reader accepts.
 class PickleText {
  public:
   std::string Of(const std::vector<Tensor>& tensors) {

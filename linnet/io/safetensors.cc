@@ -19,7 +19,7 @@ using nlohmann::json;
 
 static_assert(std::endian::native == std::endian::little, "safetensors data is little-endian");
 
-constexpr size_t kLengthBytes = 8;  // of the header's length, at the beginning of a file
+constexpr size_t kLengthBytes = 8;               // a file begins with its header's length
 constexpr uint64_t kMaxHeaderBytes = 100000000;  // the format's own limit
 constexpr int kMaxDepth = 3;                     // header, tensor, shape
 constexpr size_t kMaxRank = 64;                  // PyTorch's limit

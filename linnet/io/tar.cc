@@ -15,8 +15,7 @@ std::string Text(std::span<const uint8_t> field) {
   return {field.begin(), std::find(field.begin(), field.end(), 0)};
 }
 
-// Parses an octal number, with spaces before it and a space or NUL after it. Returns false if
-// invalid.
+// Parses an octal number, with spaces before it and a space or NUL after it; false if invalid.
 bool ParseOctal(std::span<const uint8_t> field, uint64_t& value) {
   size_t at = 0;
   while (at < field.size() && field[at] == ' ') ++at;

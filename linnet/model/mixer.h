@@ -8,8 +8,7 @@
 //
 // A new kind is a file mixers/NAME.cc that defines `MixerInfo NameInfo()`, and a line in
 // mixers/list.h; code outside the library registers one with AddMixer(). Numbers that training and
-// runtime must share (decays, planes, scales) are computed by a function of model/, such as
-// LshPlanes().
+// runtime must share (decays, planes, scales) are computed in model/, as by LshPlanes().
 #ifndef LINNET_MODEL_MIXER_H_
 #define LINNET_MODEL_MIXER_H_
 
@@ -71,8 +70,8 @@ struct MixerInfo {
   bool always_causal = false;  // is always causal
   // Steps from a state. Without one it reads the whole sequence again for each generated token.
   bool recurrent = false;
-  bool constant_state = false;  // whose size is independent of the number of positions
-  bool maps = false;  // has a feature map, in module "feature_map"; its omega is saved in files
+  bool constant_state = false;  // its size is independent of the number of positions
+  bool maps = false;            // has a feature map in module "feature_map", with omega in files
   bool scales = false;          // uses MixerSpec::scale
   // The mixer for encoders and cross attention if the decoder uses this one; "": none.
   std::string cross = {};

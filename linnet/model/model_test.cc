@@ -57,8 +57,7 @@ TEST(ModelSpec, WritesAttentionParametersWhereTheySaySomething) {
   EXPECT_EQ(omegas, spec.stack.layers());
 }
 
-// A user-defined kind states whether it has a feature map; other kinds have no omega in their
-// files.
+// A user-defined kind states whether it has a feature map; other kinds save no omega.
 TEST(ModelSpec, OmegaGoesIntoFilesWhereTheKindTakesAMap) {
   AddMixer({.name = "test-mapped", .description = "", .causal = true, .maps = true});
   for (const auto& [kind, omegas] :

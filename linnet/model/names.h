@@ -1,7 +1,7 @@
 // Names of enumerators, as used in files and options.
 //
 //   NameOf(Activation::kGelu)                              // "gelu"
-//   ParseName<Activation>("gelu", "activation")  // or InputError: unknown activation 'x'; choose...
+//   ParseName<Activation>("gelu", "activation") // or InputError: unknown activation 'x'; choose...
 //
 // An enumeration lists its names once, in the order of its values:
 //

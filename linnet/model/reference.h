@@ -49,8 +49,7 @@ class ReferenceModel {
   const ModelSpec& spec() const { return spec_; }
   // A tensor of TensorTable(spec()). Valid as long as the model and the tensors it came from.
   std::span<const float> Tensor(const std::string& name) const { return tensors_.at(name); }
-  // Replaces the distribution of the first byte, [vocabulary], which is uniform unless the file has
-  // it.
+  // Replaces the distribution of the first byte, [vocabulary], uniform unless the file has it.
   void SetFirstValue(std::vector<float> probability);
   // The file has a first_value.probability, as a file written by linnet may.
   bool has_first_value() const { return has_first_value_; }

@@ -36,8 +36,7 @@ enum class Activation : uint8_t { kRelu, kGelu };  // gelu: the exact form, with
 enum class NetworkKind : uint8_t {
   kTransformer,
   kLstm,            // bidirectional layers, d_model wide in each direction
-  // two such stacks: the encoder reads up to the separator, the decoder from it on
-  kEncoderDecoder,
+  kEncoderDecoder,  // two stacks: the encoder reads up to the separator, the decoder from it on
 };
 enum class TextUnit : uint8_t { kByte, kCharacter };
 enum class BandNorm : uint8_t { kUtterance, kCorpus };
@@ -122,8 +121,8 @@ struct TextSpec {
       {};  // concatenated in token order; empty for bytes
 };
 
-// Position p of a speech model is a window of `stack` frames, the last of which is frame p * stride
-// + stride - 1 + lookahead; frames outside the utterance are zeros.
+// Position p of a speech model is a window of `stack` frames, the last of which is frame
+// p * stride + stride - 1 + lookahead; frames outside the utterance are zeros.
 struct SpeechSpec {
   int sample_rate = 16'000;
   int bands = 40;     // of the mel filterbank (tasks/speech/filterbank.h), one frame per 10 ms

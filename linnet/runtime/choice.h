@@ -16,8 +16,7 @@ namespace linnet {
 struct ChoiceOptions {
   float temperature = 1;  // 0: the most likely token; nothing is drawn
   size_t top_k = 0;       // only the k most likely tokens; 0: all
-  // only the most likely tokens that together have this probability (at temperature)
-  float top_p = 1;
+  float top_p = 1;        // only the likeliest tokens with this total probability (at temperature)
 };
 
 // Throws InputError if temperature < 0 or top_p is outside (0, 1].

@@ -5,8 +5,7 @@
 namespace linnet {
 namespace {
 
-// Simulates a machine: seconds per step of a team and of one thread, and how many of ten barriers
-// sleep.
+// Simulates a machine: seconds per step of a team and of one thread, and sleeps per ten barriers.
 struct Machine {
   Crowd crowd;
   double team, one;

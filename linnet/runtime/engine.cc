@@ -427,8 +427,7 @@ void Engine::ReadAgain(State& state, const size_t* chosen, size_t batch,
   }
 }
 
-// Encoder-decoders: keeps tokens up to the separator, encodes them there, and decodes from there
-// on.
+// Encoder-decoders: keeps tokens up to the separator, encodes them there, then decodes.
 void Engine::ReadPair(State& state, const size_t* chosen, size_t batch,
                       std::span<const int32_t> tokens, size_t length, std::span<float> outputs) {
   const auto place = [&](size_t i) { return chosen ? chosen[i] : i; };

@@ -71,8 +71,8 @@ class Engine {
   void Prefix(State& state, std::span<const size_t> sequences, std::span<const size_t> lengths,
               std::span<const int32_t> tokens, std::span<float> outputs);
 
-  // Reads whole sequences without keeping a state: tokens [batch, length] -> outputs [batch,
-  // output_size] (last position only) or [batch, length, output_size]. Errors as for Step.
+  // Reads whole sequences without keeping a state: tokens [batch, length] -> outputs
+  // [batch, output_size] (last position only) or [batch, length, output_size]. Errors as for Step.
   void Whole(size_t batch, std::span<const int32_t> tokens, size_t length,
              std::span<float> outputs);
 

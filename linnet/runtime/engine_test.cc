@@ -294,8 +294,8 @@ TEST_P(RuntimeTest, WholeSequencesMatchTheReference) {
     const auto length = static_cast<size_t>(spec.input.max_length);
     Tokens tokens = model.RandomTokens(3 * length, 0);
     for (const Precision precision : {Precision::kF32, Precision::kBf16, Precision::kInt8}) {
-      // Rounded queries may fall on either side of a plane; then only the bits are compared between
-      // batches.
+      // Rounded queries may fall on either side of a plane; then only different
+      // batches are compared, bit for bit.
       const bool compare = precision == Precision::kF32 || spec.stack.mixer().kind != "reformer";
       const auto in = model.In(precision);
       const std::vector<Doubles> want = model.Outputs(

@@ -66,8 +66,7 @@ struct Block {
   // Index in the state of a sequence of the block.
   size_t Place(size_t sequence) const { return chosen ? chosen[sequence] : first + sequence; }
   size_t Position(size_t sequence) const { return positions[Place(sequence)]; }
-  // Offset into arrays by place for kernels that index them by `chosen`, or by sequence if it is
-  // null.
+  // Offset into arrays by place for kernels that index by `chosen`, or by sequence if it is null.
   size_t FirstPlace() const { return chosen ? 0 : first; }
 };
 

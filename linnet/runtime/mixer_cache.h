@@ -63,12 +63,11 @@ class CacheMixer : public RuntimeMixer {
     bool causal = false;  // query i sees keys up to offset + i
     size_t offset = 0;
   };
-  // out [queries, heads, M] from q [queries, heads, D], k [keys, heads, D], v [keys, heads, M]. 0
-  // if no key is seen.
+  // out [queries, heads, M] from q [queries, heads, D], k [keys, heads, D], v [keys, heads, M];
+  // 0 if no key is seen.
   virtual void Attend(const Shape& shape, In q, In k, In v, kernels::Strided<float> out,
                       float* scratch) const = 0;
-  // One position of all sequences of the block, if the kind has a faster kernel; else returns
-  // false.
+  // One position of all sequences of the block, if the kind has a faster kernel; else false.
   virtual bool Steps(const MixerCall&) const { return false; }
 
   static In Columns(const MixerCall& call, size_t row, size_t head_width, size_t column) {

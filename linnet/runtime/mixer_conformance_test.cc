@@ -1,6 +1,5 @@
 // Tests every registered mixer in every form in which the engine runs it: whole, in pieces, in
-// steps, packed, batched, forked, saved and restored, in each precision and on each instruction
-// set.
+// steps, packed, batched, forked, saved and restored, in each precision, on each instruction set.
 //
 // Outputs are compared with ModelRef. Forms that do the same computation must agree bit for bit.
 #include <gtest/gtest.h>
@@ -33,7 +32,7 @@ struct Case {
   ModelSpec spec;
 };
 
-// No size is a multiple of another; narrow models have several groups.
+// Deliberately ragged sizes; narrow models have several groups.
 ModelSpec Small(const std::vector<MixerSpec>& pattern) {
   ModelSpec spec;
   spec.stack.pattern = pattern;
@@ -180,8 +179,7 @@ struct Input {
   }
 };
 
-// A case's model in each precision, its inputs and its reference outputs, shared by all instruction
-// sets.
+// A case's model in each precision, its inputs and reference outputs, for all instruction sets.
 class Subject {
  public:
   static Subject& Of(const std::string& name) {

@@ -1,5 +1,4 @@
-// Attention of equation 3 with a selectable similarity: plain loops over every key that a query
-// sees.
+// Attention of equation 3 with a selectable similarity: plain loops over all visible keys.
 #include <cmath>
 
 #include "linnet/runtime/mixer_cache.h"

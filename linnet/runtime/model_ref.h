@@ -46,8 +46,7 @@ class MixerRef {
     Rows q, k, v;
     size_t index = 0;  // in its layer, for mixers whose heads differ
     bool causal = true;
-    // Computed over a state in these pieces, whose sums are rounded; else the whole sequence at
-    // once.
+    // Computed over a state in these pieces, whose sums are rounded; else in one pass.
     bool recurrent = false, narrow = false;
     Pieces pieces = {};
   };
@@ -163,8 +162,7 @@ class MixerRef {
       }
       return out;
     }
-    // Steps round the sums that they read; longer pieces do not. Maps with a floor always take
-    // steps.
+    // Steps round the sums that they read; longer pieces do not. Maps with a floor always step.
     const double floor = Floor(features);
     kernels::LinearStepRef state(features, value_dim(),
                                  {kernels::FeatureMap::kIdentity, true, spec_.eps}, head.narrow,
@@ -210,8 +208,7 @@ class MixerRef {
     return out;
   }
 
-  // sum_j sim(q, k_j) v_j / (sum_j sim(q, k_j) + eps), with exp(q . k) divided by the query's
-  // largest.
+  // sum_j sim(q, k_j) v_j / (sum_j sim(q, k_j) + eps); exp(q . k) divided by a query's largest.
   Rows Kernel(const Head& head) const {
     const double root = std::sqrt(static_cast<double>(dim()));
     Rows out;
@@ -413,8 +410,7 @@ class ModelRef {
     }
   }
 
-  // Zeros before the separator; from there on, the outputs of the decoder over the encoder's
-  // memory.
+  // Zeros before the separator; then the outputs of the decoder over the encoder's memory.
   Rows Pair(const std::vector<int32_t>& tokens, Pieces pieces) {
     const auto separator = std::find(tokens.begin(), tokens.end(), Vocabulary::kSeparator);
     const auto first = static_cast<size_t>(separator - tokens.begin());
@@ -610,8 +606,7 @@ class ModelRef {
     return outer ? PredictorPrecision(spec_, precision_) : precision_;
   }
 
-  // Adds the product of inputs [begin, end) of x, rounded together, and those columns of the
-  // matrix.
+  // Adds the product of inputs [begin, end) of x, rounded together, and those matrix columns.
   void AddProduct(const std::string& tensor, const Row& x, size_t begin, size_t end, Row& y) {
     const Matrix& matrix = MatrixOf(tensor, y.size());
     std::vector<float> part(x.begin() + static_cast<ptrdiff_t>(begin),

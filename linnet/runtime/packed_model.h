@@ -35,8 +35,7 @@ using PackedMatrix = const std::byte*;
 struct PackedGroup {
   size_t begin = 0, end = 0;      // heads, or hidden units
   size_t in_width = 0;            // columns of `in`
-  // d_model -> each head's projections, head by head; or -> hidden units
-  PackedMatrix in = nullptr;
+  PackedMatrix in = nullptr;      // d_model -> each head's projections in turn, or hidden units
   size_t memory_width = 0;        // cross attention: columns of `memory`
   PackedMatrix memory = nullptr;  // memory's d_model -> each head's keys and values
   PackedMatrix out = nullptr;  // values or hidden units -> d_model; the first group adds the bias

@@ -151,8 +151,7 @@ void Scheduler::ReadPrompts() {
 
 void Scheduler::Pass(size_t slot, std::span<const float> outputs) {
   const std::shared_ptr<Entry> entry = slots_[slot];
-  // a callback of another request may have cancelled it
-  if (!entry || !entry->request.passed) return;
+  if (!entry || !entry->request.passed) return;  // another callback may have canceled it
   try {
     entry->request.passed(state_.Select(std::span(&slot, 1)), outputs);
   } catch (...) {
@@ -196,7 +195,7 @@ void Scheduler::Deliver(std::span<const size_t> slots, std::span<const float> ou
   if (!options_.parallel_next) {
     for (size_t i = 0; i < slots.size(); ++i) {
       const std::shared_ptr<Entry> entry = slots_[slots[i]];
-      // A callback may have cancelled it; its slot is refilled only in Admit().
+      // A callback may have canceled it; its slot is refilled only in Admit().
       if (entry) Take(slots[i], entry, Draw(*entry, outputs.subspan(i * width, width)));
     }
     return;
@@ -220,7 +219,7 @@ void Scheduler::Take(size_t slot, const std::shared_ptr<Entry>& entry, const Dra
     if (slots_[slot] == entry) End(slot, {});
     return;
   }
-  if (slots_[slot] != entry) return;  // it cancelled itself
+  if (slots_[slot] != entry) return;  // it canceled itself
   if (!drawn.symbol) return End(slot, Finished::kEnded);
   if (state_.position(slot) >= most_positions_) {
     return End(slot, Finished::kFull);

@@ -35,8 +35,7 @@ enum class Finished : uint8_t {
 };
 
 struct Request {
-  // At least one token, each of the model's vocabulary. May be empty if `from` and `outputs` are
-  // given.
+  // At least one token, each of the model's vocabulary. May be empty given `from` and `outputs`.
   std::vector<int32_t> prompt;
   // Called with the head's outputs at the prompt's last token, then at each token that it returned,
   // until it returns none.
@@ -94,7 +93,7 @@ class Scheduler {
 
   // One round: admits waiting requests, reads pieces of prompts, and steps each running sequence by
   // one token. Returns whether any work is left. An exception of a callback ends its request
-  // without calling finished(), and is rethrown at the end of the round.
+  // without reporting kEnded, and is rethrown at the end of the round.
   bool Run();
 
   size_t running() const { return running_; }

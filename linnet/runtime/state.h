@@ -1,6 +1,5 @@
 // Recurrent state of sequences: everything needed to continue them. It is a value whose size is
-// known before the first token (caches of softmax attention grow if more is read than the training
-// length).
+// known before the first token (caches of softmax attention grow beyond the training length).
 //
 //   State state = engine.NewState(/*batch=*/1);
 //   engine.Prefix(state, prompt, prompt.size(), {});
@@ -42,9 +41,9 @@ enum class StateKind : uint8_t {
 StateKind StateKindOf(const ModelSpec& spec);
 StateKind StateKindOf(const Model& model);
 
-// State of `batch` independent sequences. Copied by Clone() only; a moved-from State is empty.
-// Belongs to one model in one precision; other models refuse it. Results for a sequence do not
-// depend on the other sequences of its state.
+// State of `batch` independent sequences. Copied explicitly only (Clone() and so on); a moved-from
+// State is empty. Belongs to one model in one precision; other models refuse it. Results for a
+// sequence do not depend on the other sequences of its state.
 class State {
  public:
   State() = default;

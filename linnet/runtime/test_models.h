@@ -30,7 +30,7 @@ using Floats = std::vector<float>;
 using Doubles = std::vector<double>;
 using Tokens = std::vector<int32_t>;
 
-// No size is a multiple of another.
+// Deliberately ragged sizes.
 inline ModelSpec RaggedImages() {
   ModelSpec spec;
   spec.stack.repeat = 2, spec.stack.mixer().heads = 3, spec.stack.mixer().query_dim = 5,
@@ -40,7 +40,7 @@ inline ModelSpec RaggedImages() {
   return spec;
 }
 
-// All position embeddings, and norm_first.
+// All encodings of a byte's place (grid positions, pixel_above), and norm_first.
 inline ModelSpec GridImages() {
   ModelSpec spec = RaggedImages();
   spec.input.value_embedding = 8, spec.input.positions = Positions::kGrid,

@@ -82,8 +82,7 @@ class Walker {
     }
   }
 
-  // Barrier before the next block's Embed(), which overwrites rows that others may still be
-  // reading.
+  // Barrier before the next block's Embed(), which overwrites rows that others may be reading.
   void End() {
     if (work_.shared_x) team_.Barrier();
   }
@@ -136,8 +135,7 @@ class Walker {
     if (work_.shared_x) team_.Barrier();
   }
 
-  // x = [value_embedding[token] (+ above_embedding[byte above the next]), pe[position]], or their
-  // sum.
+  // x = [value_embedding[token] (+ above_embedding[byte above next]), pe[position]] or their sum
   void EmbedToken(size_t sequence, size_t t, float* x) const {
     const size_t ve = model_.value_embedding;
     const auto token = static_cast<size_t>(block_.tokens[block_.Input(sequence) + t]);

@@ -1,6 +1,5 @@
 // Runs rows through the layers (private to linnet/runtime): the memory that threads share, the
-// memory that each thread owns, and the computation of one block by one thread or by a team with
-// barriers.
+// memory that each thread owns, and the computation of one block by one thread or by a team.
 //
 //   AlignedBuffer<float> memory;
 //   Workspace work{};
@@ -41,7 +40,7 @@ struct Team {
 struct Workspace {
   float* x;             // [rows, d_model], the layers' input: the member's own, or shared
   bool shared_x;        // each member then fills its share of the rows
-  float* normed;  // [rows, d_model], as x: the normalized input of norm_first layers; else null
+  float* normed;        // [rows, d_model], as x: normalized, for norm_first layers; else null
   float* sums[2];       // [groups or 1][rows, d_model]: results of even and odd parts
   size_t group_stride;  // 0: the groups add up in one buffer
   kernels::NarrowRows narrow;  // narrow models: [rows, d_model], the layers' input, shared like x
@@ -49,7 +48,7 @@ struct Workspace {
   std::byte* narrow_wide;  // narrow models: [rows, widest or d_model], input of the outer products
   float* heads;            // [rows, values of a group of heads]
   float* mixer;            // RuntimeMixer::ScratchFloats()
-  float* mixed;            // for convolutions: [rows, d_model] and [width + rows, d_model]
+  float* mixed;            // for convolutions: [rows, d_model], 2 x [width + rows, d_model]
   float* lstm;             // for an LSTM
 };
 
@@ -60,8 +59,7 @@ struct BlockSize {
   bool operator==(const BlockSize&) const = default;
 };
 
-// Hands out pieces of one allocation, each starting on its own cache line. Without one it only
-// counts.
+// Hands out pieces of one allocation, each on its own cache lines. Without one it only counts.
 class Pieces {
  public:
   explicit Pieces(float* base = nullptr) : base_(base) {}
@@ -89,8 +87,7 @@ void Allocate(AlignedBuffer<float>& buffer, Take take) {
 
 // Takes the memory shared by a team of several members, for blocks of up to that size.
 void TakeShared(const Model::Packed& model, const BlockSize& size, Pieces& pieces, Workspace& work);
-// Takes a member's own memory: for a team, a copy of x only if there are few rows; alone,
-// everything.
+// Takes a member's own memory: for a team, with x only if there are few rows; alone, everything.
 void TakeOwn(const Model::Packed& model, const BlockSize& size, bool alone, Pieces& pieces,
              Workspace& work);
 
