@@ -32,12 +32,11 @@ struct Descriptor {
   int fd = -1;
 };
 
-// The file while it is incomplete: locked, so that one process at a time works on it, with the
-// checksum of what it holds.
+// The partial file, locked so that only one process works on it, with the checksum of its contents.
 class PartFile {
  public:
   explicit PartFile(const std::string& path) : path_(path) {
-    // Whoever held the lock may have renamed or removed the file since we opened it.
+    // The holder of the lock may have renamed or removed the file since we opened it.
     while (!Open()) file_.Close();
     std::byte block[1 << 16];
     while (true) {
@@ -77,14 +76,14 @@ class PartFile {
     size_ = 0;
   }
 
-  // Gives the file its name.
+  // Renames the file to its final name.
   void Commit(const std::string& target) {
     if (fsync(file_.fd) != 0 || rename(path_.c_str(), target.c_str()) != 0) Fail(errno);
     file_.Close();
   }
 
  private:
-  // Whether the file is ours, or else is to be opened again.
+  // Whether the opened file is the one at the path; if not, it must be reopened.
   bool Open() {
     file_.fd = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
     if (file_.fd < 0) {
@@ -114,14 +113,14 @@ class PartFile {
   Sha256 hash_;
 };
 
-// Puts one mirror's bytes behind those that are there.
+// Appends a mirror's bytes to the partial file.
 class PartSink : public HttpSink {
  public:
   PartSink(const RemoteFile& file, PartFile& part, const DownloadHooks& hooks)
       : file_(file), part_(part), hooks_(hooks) {}
 
   bool Begin(uint64_t from, int64_t length) override {
-    // A server that has another file says so here, before it costs us what we have of ours.
+    // A server with a different file shows it here, before the partial file is lost.
     if (length >= 0 && from + static_cast<uint64_t>(length) != file_.size) {
       refusal_ = StrCat("offers a file of ", from + static_cast<uint64_t>(length),
                         " bytes, not of ", file_.size);
@@ -164,8 +163,8 @@ enum class Ending { kRight, kStopped, kFailed };
 struct Attempt {
   Ending ending;
   std::string reason;  // of a failure
-  // The fault may be that of the bytes which were there before the attempt: it is the server's only
-  // if it comes again without them.
+  // The partial file from before the attempt may be at fault: only if the failure repeats without
+  // it is the server at fault.
   bool part_in_doubt = false;
 };
 
@@ -191,7 +190,7 @@ Attempt Request(const RemoteFile& file, const std::string& url, PartFile& part,
   return {Ending::kFailed, "sends another file (its SHA-256 is not the right one)", true};
 }
 
-// A request, and another one for the whole file where that may help.
+// Requests the file, and once more from its beginning if that may help.
 Attempt TryMirror(const RemoteFile& file, const std::string& url, PartFile& part,
                   const DownloadOptions& options, const DownloadHooks& hooks) {
   const bool continued = part.size() > 0;

@@ -1,12 +1,12 @@
-// Files from the network that end up right or not at all: mirrors in order, checksums, partial
-// downloads that are continued.
+// Reliable downloads: mirrors tried in order, checksums, resumed partial files. A file ends up
+// correct or not at all.
 //
 //   const RemoteFile file = {"a.gz", 1000, "9f86d081..."};
 //   Download(file, "data", {.mirrors = {"https://host/folder/"}}, {});     // data/a.gz
 //
-// A file grows beside its place, as NAME.part, and takes its name once its checksum is right; what
-// came before an interruption is continued where the server can do that. The size and the checksum
-// decide; nothing that a server says is relied upon.
+// A file grows as NAME.part and is renamed once its checksum is right. After an interruption the
+// download resumes if the server supports ranges. Only the size and the checksum decide; no
+// statement of a server is trusted.
 #ifndef LINNET_IO_DOWNLOAD_H_
 #define LINNET_IO_DOWNLOAD_H_
 
@@ -18,37 +18,37 @@
 namespace linnet {
 
 struct RemoteFile {
-  std::string name;  // in the folder, and after a mirror's URL
+  std::string name;  // in the folder, and appended to a mirror's URL
   uint64_t size;
   std::string sha256;  // 64 lower-case digits
 };
 
 struct DownloadOptions {
-  std::vector<std::string> mirrors;  // URLs of folders, http or https, the first choice first
-  bool force = false;                // replace a file of that name that is another one
+  std::vector<std::string> mirrors;  // URLs of folders, http or https, in order of preference
+  bool force = false;                // replace a different file of that name
   int connect_seconds = 20;
   int stall_seconds = 30;
 };
 
 struct DownloadHooks {
-  std::function<bool()> stop = nullptr;  // asked often; true: keep what came and return
+  std::function<bool()> stop = nullptr;  // polled often; true: keep the partial file and return
   std::function<void(uint64_t done, uint64_t total)> progress = nullptr;  // in bytes
-  std::function<void(const std::string& line)> failed = nullptr;          // a mirror did, and why
+  std::function<void(const std::string& line)> failed = nullptr;  // a mirror: URL and reason
 };
 
 enum class DownloadOutcome {
   kDownloaded,
-  kPresent,  // the file was there
-  kStopped,  // PartPath() keeps what came
+  kPresent,  // the file already existed
+  kStopped,  // PartPath() keeps the partial file
 };
 
-// Makes `folder` hold the file; makes the folder too. Throws InputError when the folder cannot be
-// written, when another file of that name is there, and when another process downloads the file;
-// RuntimeError when no mirror has it or the disk is full.
+// Ensures that `folder` contains the file, creating the folder if needed. Throws InputError if the
+// folder is not writable, a different file of that name exists, or another process is downloading
+// the file; RuntimeError if no mirror has it or the disk is full.
 DownloadOutcome Download(const RemoteFile& file, const std::string& folder,
                          const DownloadOptions& options, const DownloadHooks& hooks);
 
-// Where a file lies until it is whole.
+// Path of the partial file.
 std::string PartPath(const RemoteFile& file, const std::string& folder);
 
 }  // namespace linnet

@@ -31,17 +31,17 @@ using ::testing::StartsWith;
 
 struct Request {
   std::string path;
-  size_t from = 0;     // of the range that was asked for
-  bool range = false;  // whether there was one
+  size_t from = 0;     // start of the requested range
+  bool range = false;  // whether a range was requested
 };
 
-// The bytes to send before the connection is closed; with `stall` it stays open instead.
+// Bytes to send before closing the connection; with `stall` it stays open instead.
 struct Reply {
   std::string bytes;
   bool stall = false;
 };
 
-// Answers one connection after the other with what `answer` makes of the request.
+// Serves one connection at a time with the replies of `answer`.
 class HttpServer {
  public:
   explicit HttpServer(std::function<Reply(const Request&)> answer) : answer_(std::move(answer)) {
@@ -66,7 +66,7 @@ class HttpServer {
   }
 
   const std::string& url() const { return url_; }
-  // "/a", "/a from 7", in the order of the requests.
+  // "/a", "/a from 7", in order of arrival.
   std::vector<std::string> requests() {
     const std::lock_guard lock(mutex_);
     return requests_;
@@ -121,7 +121,7 @@ Reply Whole(const std::string& content) {
   return {Head("200 OK", Length(content.size())) + content};
 }
 
-// What a server does that knows ranges.
+// The reply of a server that supports ranges.
 Reply Ranged(const std::string& content, const Request& request) {
   if (!request.range) return Whole(content);
   if (request.from >= content.size()) return {Head("416 Range Not Satisfiable", Length(0))};
@@ -156,7 +156,7 @@ class DownloadTest : public ::testing::Test {
 
   void WritePart(const std::string& bytes) { WriteFileAtomically(dir_ / "a.gz.part", bytes); }
   std::string Part() { return ReadFile(dir_ / "a.gz.part"); }
-  // The file is there, and nothing beside it.
+  // The file is complete, and the only one in the folder.
   void ExpectRight() {
     EXPECT_TRUE(ReadFile(dir_ / "a.gz") == content_);
     EXPECT_EQ(dir_.Entries(), 1);
@@ -274,7 +274,7 @@ TEST_F(DownloadTest, TriesMirrorsInOrder) {
     }
     return Whole(content_);
   });
-  std::vector<std::string> mirrors = {"http://127.0.0.1:1/"};  // nobody listens there
+  std::vector<std::string> mirrors = {"http://127.0.0.1:1/"};  // no server at this port
   const std::vector<std::pair<std::string, std::string>> reasons = {
       {"404", "HTTP status 404"},
       {"500", "HTTP status 500"},
@@ -304,7 +304,7 @@ TEST_F(DownloadTest, TheNextMirrorContinuesATruncatedTransfer) {
     if (request.path.starts_with("/bad/")) {
       return Reply{Head("200 OK", Length(content_.size())) + content_.substr(0, 5000)};
     }
-    if (request.path.starts_with("/worse/")) {  // does not even say how long the file is
+    if (request.path.starts_with("/worse/")) {  // does not even announce the length
       return Reply{Head("206 Partial Content", "Content-Range: bytes 5000-49999/50000\r\n") +
                    content_.substr(5000, 2000)};
     }
@@ -424,7 +424,7 @@ TEST_F(DownloadTest, FoldersAndFilesThatCannotBeWritten) {
   EXPECT_THAT(ErrorOf([&] { Download(file_, dir_ / "file", {}, {}); }), StartsWith("input: "));
   EXPECT_THAT(ErrorOf([&] { Download(file_, "/proc", {}, {}); }),
               AllOf(StartsWith("input: "), HasSubstr("/proc/a.gz.part: cannot be written")));
-  if (geteuid() != 0) {  // root writes everywhere
+  if (geteuid() != 0) {  // root can write everywhere
     std::filesystem::create_directory(dir_ / "locked");
     chmod((dir_ / "locked").c_str(), 0555);
     EXPECT_THAT(ErrorOf([&] { Download(file_, dir_ / "locked", {}, {}); }),

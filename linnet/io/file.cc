@@ -29,7 +29,8 @@ struct Descriptor {
   int fd;
 };
 
-// Opens for reading; `info` receives what fstat says. With O_NONBLOCK a pipe does not wait for a writer.
+// Opens for reading; `info` receives the fstat result. With O_NONBLOCK a pipe does not wait for a
+// writer.
 int OpenForReading(const std::string& path, struct stat& info, int flags = 0) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | flags);
   if (fd < 0) {
@@ -43,8 +44,8 @@ int OpenForReading(const std::string& path, struct stat& info, int flags = 0) {
   return fd;
 }
 
-// The files that are being written, for RemoveTemporaryFiles(): in memory that never goes, since a
-// signal may come at any moment. What finds no place stays where it is in that case.
+// The temporary files for RemoveTemporaryFiles(), in static memory since a signal may arrive at any
+// moment. If the table is full, a file is not removed on a signal.
 struct TemporarySlot {
   enum : int { kFree, kTaken, kFilled };
   std::atomic<int> state = kFree;
@@ -125,7 +126,7 @@ AtomicFile::AtomicFile(const std::string& path) : path_(path), target_(path) {
     target_ = std::filesystem::canonical(target_, error).string();
     if (error) throw InputError(path_, ": a link to nowhere; remove it or choose another path");
   }
-  // Checked here because rename() would replace a device or a write-protected file without a word.
+  // rename() would silently replace a device or a write-protected file.
   struct stat info;
   if (stat(target_.c_str(), &info) == 0) {
     if (S_ISDIR(info.st_mode)) throw InputError(path_, ": a folder; name a file to write");
@@ -191,8 +192,8 @@ void AtomicFile::Commit() {
   temporary_.clear();
   LeaveSlot(slot_);
 
-  // The rename is on the disk once its folder is. Some file systems cannot sync a folder (EINVAL),
-  // and a folder may be writable but not readable: then the rename alone has to do.
+  // The rename is durable once its folder is synced. Some file systems cannot sync a folder
+  // (EINVAL), and a folder may be writable but not readable: then the rename alone must suffice.
   const std::filesystem::path folder = std::filesystem::path(target_).parent_path();
   const Descriptor parent{
       open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};

@@ -1,11 +1,11 @@
-// Files: mapped for reading, read whole, and replaced in one step.
+// Files: memory-mapped, read whole, and replaced atomically.
 //
 //   MappedFile weights("digits.safetensors");         // weights.bytes()
 //   std::string config = ReadFile("run.json");
 //   WriteFileAtomically("metrics.json", text);        // all of it, or the file as it was
 //
-// A reader never sees a half-written file, and a full disk costs the new file only: AtomicFile
-// writes beside the target and renames when everything is on the disk.
+// A reader never sees a half-written file, and a full disk loses only the new file: AtomicFile
+// writes beside the target and renames once everything is on the disk.
 #ifndef LINNET_IO_FILE_H_
 #define LINNET_IO_FILE_H_
 
@@ -17,12 +17,12 @@
 
 namespace linnet {
 
-// A file mapped read-only. Replacing the file (AtomicFile) leaves the mapping whole; shortening it
+// A file mapped read-only. Replacing the file (AtomicFile) leaves the mapping valid; truncating it
 // in place does not, as with any mapping.
 class MappedFile {
  public:
   MappedFile() = default;
-  // Throws InputError when the path is missing, unreadable, or not a regular file.
+  // Throws InputError if the path is missing, unreadable, or not a regular file.
   explicit MappedFile(const std::string& path);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;
@@ -34,20 +34,20 @@ class MappedFile {
   std::span<const std::byte> bytes_;
 };
 
-// The whole file (a pipe too), for texts and settings. Throws InputError when it cannot be read or
-// is larger than max_bytes.
+// Reads a whole file (or pipe), for texts and settings. Throws InputError if it is unreadable or
+// larger than max_bytes.
 std::string ReadFile(const std::string& path, size_t max_bytes = size_t{1} << 30);
 
-// Replaces `path` in one step: Write() fills PATH.tmp.<pid>, Commit() makes it the file. Without
-// Commit() (an exception, an early return) the target stays as it was and the temporary file goes.
-// A symbolic link is followed: what it points at is replaced.
+// Replaces `path` atomically: Write() fills PATH.tmp.<pid>, Commit() renames it. Without Commit()
+// (an exception, an early return) the target is unchanged and the temporary file is removed.
+// Symbolic links are followed: their target is replaced.
 //
 //   AtomicFile file(path);
 //   file.Write(header.data(), header.size());
 //   file.Commit();
 class AtomicFile {
  public:
-  // Throws InputError when the folder is missing or not writable, or the target is no plain file.
+  // Throws InputError if the folder is missing or unwritable, or the target is no regular file.
   explicit AtomicFile(const std::string& path);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
@@ -65,13 +65,13 @@ class AtomicFile {
   std::string path_;       // as given, for messages
   std::string target_;     // with symbolic links followed
   std::string temporary_;  // empty once renamed
-  int slot_ = -1;          // of the list for RemoveTemporaryFiles()
+  int slot_ = -1;          // in the table of RemoveTemporaryFiles(); -1: none
   int fd_ = -1;
   uint64_t written_ = 0;
 };
 
-// Removes what AtomicFiles of this process are writing at the moment, which they then cannot finish:
-// for a signal's handler that ends the process. Safe to call in one.
+// Removes the temporary files of this process's open AtomicFiles, which then cannot be committed.
+// For the handler of a signal that ends the process; async-signal-safe.
 void RemoveTemporaryFiles() noexcept;
 
 // AtomicFile in one call.

@@ -45,9 +45,9 @@ TEST(MappedFile, RefusesWhatIsNoFile) {
   EXPECT_THAT(ErrorOf([&] { MappedFile{dir.path()}; }), HasSubstr("a folder"));
   EXPECT_THAT(ErrorOf([&] { MappedFile{"/dev/null"}; }), HasSubstr("not a regular file"));
   const std::string pipe = dir / "pipe";
-  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);  // nobody writes to it
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);  // a pipe without a writer
   EXPECT_THAT(ErrorOf([&] { MappedFile{pipe}; }), HasSubstr("not a regular file"));
-  if (geteuid() != 0) {  // root reads everything
+  if (geteuid() != 0) {  // root can read everything
     WriteFileAtomically(dir / "locked", "x");
     chmod((dir / "locked").c_str(), 0);
     EXPECT_THAT(ErrorOf([&] { MappedFile{dir / "locked"}; }), HasSubstr("Permission denied"));
@@ -98,7 +98,7 @@ TEST(AtomicFile, LeavesNothingWhereASignalEndsTheProcess) {
     EXPECT_EQ(dir.Entries(), 0);
     EXPECT_THAT(ErrorOf([&] { file.Commit(); }), StartsWith("runtime: "));
   }
-  for (int i = 0; i < 20; ++i) WriteFileAtomically(dir / "a", "whole");  // places are given back
+  for (int i = 0; i < 20; ++i) WriteFileAtomically(dir / "a", "whole");  // slots are released
   AtomicFile file(dir / "b");
   RemoveTemporaryFiles();
   EXPECT_EQ(dir.Entries(), 1);
@@ -126,7 +126,7 @@ TEST(AtomicFile, RefusesUnwritableTargets) {
   EXPECT_THAT(write(dir / "a/b"), AllOf(StartsWith("input: "), HasSubstr("Not a directory")));
   std::filesystem::create_symlink("nowhere", dir / "dangling");
   EXPECT_THAT(write(dir / "dangling"), HasSubstr("a link to nowhere"));
-  if (geteuid() != 0) {  // root writes everywhere
+  if (geteuid() != 0) {  // root can write everywhere
     chmod(dir.path().c_str(), 0500);
     EXPECT_THAT(write(dir / "b"), AllOf(StartsWith("input: "), HasSubstr("Permission denied")));
     chmod(dir.path().c_str(), 0700);
@@ -134,7 +134,7 @@ TEST(AtomicFile, RefusesUnwritableTargets) {
   EXPECT_EQ(dir.Entries(), 2);
 }
 
-// A limit on the size of files stands in for a full disk: write() stores a part, then fails.
+// A limit on the file size simulates a full disk: write() stores a part, then fails.
 TEST(AtomicFile, SurvivesAFullDisk) {
   TempDir dir;
   const std::string path = dir / "a";

@@ -54,7 +54,7 @@ std::vector<uint8_t> ReadGzipOrPlain(const std::string& path, size_t max_bytes) 
     stream.avail_out = static_cast<uInt>(block.size());
     const int status = inflate(&stream, Z_NO_FLUSH);
     if (status == Z_MEM_ERROR) throw std::bad_alloc();
-    if (status == Z_BUF_ERROR) {  // nothing left to read, and the stream has not ended
+    if (status == Z_BUF_ERROR) {  // input exhausted before the end of the stream
       throw InputError(path, ": truncated: the gzip data stops early; copy or download it again");
     }
     if (status != Z_OK && status != Z_STREAM_END) {

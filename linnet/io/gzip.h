@@ -1,4 +1,4 @@
-// Files that may be gzipped.
+// Reads files that may be gzipped.
 //
 //   std::vector<uint8_t> bytes = ReadGzipOrPlain("train-images-idx3-ubyte.gz", 1 << 30);
 #ifndef LINNET_IO_GZIP_H_
@@ -11,8 +11,8 @@
 
 namespace linnet {
 
-// The file's contents, unpacked when it begins like a gzip file (whatever its name). Throws
-// InputError when it cannot be read, is truncated or corrupt, or holds more than max_bytes.
+// The file's contents, decompressed if it begins like a gzip file (whatever its name). Throws
+// InputError if it is unreadable, truncated, corrupt, or holds more than max_bytes.
 std::vector<uint8_t> ReadGzipOrPlain(const std::string& path, size_t max_bytes);
 
 }  // namespace linnet

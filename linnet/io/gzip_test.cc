@@ -22,7 +22,7 @@ std::vector<uint8_t> Noise(size_t size) {
   return noise;
 }
 
-// Writes `bytes` gzipped and returns the packed bytes.
+// Writes `bytes` gzipped and returns the compressed bytes.
 std::string WriteGzip(const std::string& path, const std::vector<uint8_t>& bytes) {
   gzFile file = gzopen(path.c_str(), "wb");
   gzwrite(file, bytes.data(), static_cast<unsigned>(bytes.size()));
@@ -48,7 +48,7 @@ TEST(Gzip, ReadsGzippedPlainAndConcatenated) {
 
 TEST(Gzip, RefusesMoreThanExpected) {
   TempDir dir;
-  WriteGzip(dir / "a", std::vector<uint8_t>(10000000));  // a few kB when packed
+  WriteGzip(dir / "a", std::vector<uint8_t>(10000000));  // a few kB compressed
   EXPECT_THAT(ErrorOf([&] { ReadGzipOrPlain(dir / "a", 9999999); }),
               HasSubstr("holds more than 10.0 MB"));
   WriteFileAtomically(dir / "plain", "1234");
@@ -70,7 +70,7 @@ TEST(Gzip, RefusesCorruptData) {
   TempDir dir;
   const std::vector<uint8_t> bytes = Noise(500);
   const std::string packed = WriteGzip(dir / "a", bytes);
-  for (size_t i = 10; i < packed.size(); ++i) {  // behind the header, which holds no data
+  for (size_t i = 10; i < packed.size(); ++i) {  // after the header, which holds no data
     std::string flipped = packed;
     flipped[i] ^= 0x10;
     WriteFileAtomically(dir / "flipped", flipped);

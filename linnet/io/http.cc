@@ -32,7 +32,7 @@ int64_t RangeBegin(std::string_view header) {
   return first;
 }
 
-// A transfer, and libcurl's callbacks for it. No exception may pass through libcurl.
+// A transfer with libcurl's callbacks, through which no exception may pass.
 struct Transfer {
   CURL* curl;
   const HttpRequest& request;
@@ -42,7 +42,7 @@ struct Transfer {
   bool begun = false, ended_by_sink = false;
   std::exception_ptr thrown = nullptr;
 
-  // Whether the sink wants what the server is about to send.
+  // Checks the server's reply and offers it to the sink; false ends the transfer.
   bool Begin() {
     long status = 0;
     curl_off_t length = -1;
@@ -72,7 +72,7 @@ struct Transfer {
   static size_t OnHeader(char* data, size_t, size_t size, void* self) {
     auto& transfer = *static_cast<Transfer*>(self);
     const std::string_view header(data, size);
-    if (header.starts_with("HTTP/")) transfer.range_begin = -1;  // of a redirect
+    if (header.starts_with("HTTP/")) transfer.range_begin = -1;  // forget that of a redirect
     if (const int64_t first = RangeBegin(header); first >= 0) transfer.range_begin = first;
     return size;
   }
@@ -128,7 +128,7 @@ HttpResult HttpGet(const HttpRequest& request, HttpSink& sink) {
   curl_easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, Transfer::OnProgress);
   curl_easy_setopt(curl, CURLOPT_XFERINFODATA, &transfer);
   curl_easy_setopt(curl, CURLOPT_URL, request.url.c_str());
-  // Not CURLOPT_RESUME_FROM, which fails where the server sends the whole file.
+  // Not CURLOPT_RESUME_FROM, which fails if the server sends the whole file.
   const std::string range = StrCat(request.from, "-");
   if (request.from > 0) curl_easy_setopt(curl, CURLOPT_RANGE, range.c_str());
 

@@ -13,7 +13,7 @@ template <typename json>
 json Parse(std::string_view text, int max_depth, std::string& fault) {
   fault.clear();
   std::vector<std::set<std::string>> keys;
-  // After a fault nothing more is kept, so that no tower of nested arrays is built.
+  // After a fault nothing more is kept, so hostile nesting builds no deep value.
   const auto check = [&](int depth, typename json::parse_event_t event, json& parsed) {
     if (!fault.empty()) return false;
     if (depth > max_depth) {
@@ -44,7 +44,7 @@ json Parse(std::string_view text, int max_depth, std::string& fault) {
   return fault.empty() ? value : json();
 }
 
-// One of U+0080 to U+009F begins there, as UTF-8.
+// Whether one of U+0080 to U+009F begins at `at`, in UTF-8.
 bool IsC1(std::string_view text, size_t at) {
   return text[at] == '\xc2' && at + 1 < text.size() && (text[at + 1] & 0xe0) == 0x80;
 }

@@ -1,5 +1,5 @@
-// JSON out of files that people and programs wrote: stricter than the parser, which takes the last of
-// two equal keys and nests as deep as it is told to.
+// Strict JSON parsing of files from people and programs: unlike nlohmann's parser, rejects
+// duplicate keys and limits nesting.
 //
 //   std::string fault;
 //   nlohmann::json object = ParseJson(text, 8, fault);
@@ -14,22 +14,22 @@
 
 namespace linnet {
 
-// The value that `text` holds. Where it is no JSON, holds a key twice in one object or nests deeper
-// than `max_depth`, `fault` says so ("is not valid JSON") and the value is null; else it is emptied.
+// Parses `text`. On a fault (invalid JSON, a key twice in one object, nesting deeper than
+// `max_depth`) describes it in `fault` ("is not valid JSON") and returns null; else clears it.
 nlohmann::json ParseJson(std::string_view text, int max_depth, std::string& fault);
-// The same with keys in the order of the text. Time grows with the square of an object's keys, so the
+// The same with keys in the order of the text. Takes time quadratic in an object's keys, so the
 // text must be short.
 nlohmann::ordered_json ParseOrderedJson(std::string_view text, int max_depth, std::string& fault);
 
-// A text from a file for a message: cut short, without control characters.
+// Text from a file, for a message: truncated, without control characters.
 std::string Brief(std::string_view text);
-// A name from a file for a message: the same in quotes.
+// A name from a file, for a message: the same in quotes.
 std::string Quote(std::string_view name);
-// The first names, quoted, and how many more there are.
+// The first names, quoted, and the number of the others.
 std::string QuoteAll(const std::vector<std::string>& names);
 
-// JSON as it was, but for the control characters that JSON lets pass (DEL and U+0080 to U+009F),
-// which become escapes: a terminal may obey them.
+// The same JSON with the control characters that JSON allows (DEL and U+0080 to U+009F) escaped,
+// because a terminal may obey them.
 std::string EscapeControls(std::string_view json);
 
 }  // namespace linnet

@@ -18,7 +18,7 @@ TEST(Json, TakesWhatIsPlain) {
   std::string fault;
   EXPECT_EQ(ParseJson(R"({"a": {"a": 1}, "b": [1, 2]})", 3, fault)["a"]["a"], 1);
   EXPECT_EQ(fault, "");
-  // The same key in two objects is no fault.
+  // The same key in two objects is valid.
   EXPECT_EQ(Fault(R"([{"a": 1}, {"a": 2}])"), "");
 }
 

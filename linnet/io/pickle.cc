@@ -10,16 +10,17 @@
 namespace linnet {
 namespace {
 
-// A state_dict takes about 150 bytes a tensor; a hostile text takes one byte for a value that has 100.
+// A state_dict takes about 150 bytes per tensor; a hostile text makes a value of 100 bytes with
+// each byte.
 constexpr size_t kMaxBytes = size_t{4} << 20;
 constexpr size_t kMaxRank = 16;
-// The shortest tensor that torch.save describes takes more; a hostile text takes 5 bytes for one that
-// has memory for kMaxRank dimensions.
+// The shortest tensor that torch.save writes takes more. A hostile text takes 5 bytes for a tensor
+// with memory for kMaxRank dimensions.
 constexpr size_t kMinTensorBytes = 32;
 constexpr size_t kMaxGlobalName = 256;
 constexpr int kMinProtocol = 2, kMaxProtocol = 5;
 
-// The format's instructions, for messages; those that Step() knows and those that it refuses.
+// The format's instructions, for messages: those that Step() executes and those that it refuses.
 struct Instruction {
   uint8_t code;
   const char* name;
@@ -116,12 +117,12 @@ const char* Pickle::KindOf(PickleRef value) const {
   }
 }
 
-// The stack machine that a pickle is a program for.
+// The stack machine that executes a pickle's instructions.
 class Pickle::Machine {
  public:
   Machine(Pickle& pickle, std::string_view text, const std::string& where)
       : p_(pickle), text_(text), where_(where) {
-    // Values without parts exist once, so that an instruction of one byte makes none.
+    // Constants exist once, so that instructions of one byte allocate nothing.
     for (const Value& value : {Value{Kind::kNone, 0, 0}, Value{Kind::kBool, 0, 0},
                                Value{Kind::kBool, 0, 1}, Value{Kind::kTuple, 0, 0}}) {
       p_.values_.push_back(value);
@@ -193,14 +194,14 @@ class Pickle::Machine {
     }
   }
 
-  // ---- The stack, whose marks begin the parts of a tuple or a dict.
+  // ---- The stack. Marks delimit the elements of a tuple or a dict.
 
   void Push(PickleRef value) { stack_.push_back(value); }
   void PushNew(Value value) {
     p_.values_.push_back(value);
     Push(static_cast<PickleRef>(p_.values_.size() - 1));
   }
-  // Values above the last mark.
+  // Height of the stack at the last mark.
   size_t Floor() const { return marks_.empty() ? 0 : marks_.back(); }
   PickleRef Pop() {
     if (stack_.size() <= Floor()) throw Malformed("takes a value where there is none");
@@ -212,7 +213,7 @@ class Pickle::Machine {
     if (stack_.size() <= Floor()) throw Malformed("takes a value where there is none");
     return stack_.back();
   }
-  // Removes the last mark and what lies above it.
+  // Pops all values above the last mark, and the mark.
   std::vector<PickleRef> PopMark() {
     if (marks_.empty()) throw Malformed("takes a mark where there is none");
     const auto begin = stack_.begin() + static_cast<ptrdiff_t>(marks_.back());
@@ -260,7 +261,7 @@ class Pickle::Machine {
   }
 
   void Remember(uint64_t place) {
-    // Python numbers them from 0, each with an instruction of at least a byte.
+    // Python numbers them from 0, with at least one byte of text each.
     if (place >= text_.size()) throw Malformed("remembers a value at an absurd place");
     if (place >= memo_.size()) memo_.resize(place + 1, kNowhere);
     memo_[place] = Top();
@@ -273,7 +274,7 @@ class Pickle::Machine {
     Push(memo_[place]);
   }
 
-  // ---- What a pickle may name and call.
+  // ---- The names that a pickle may use and call.
 
   void PushGlobal(std::string_view module, std::string_view name) {
     const auto global = [&](Global which) {
@@ -401,7 +402,7 @@ class Pickle::Machine {
     switch (code) {
       case 0x80:  // PROTO
         return CheckProtocol();
-      case 0x95:  // FRAME: how much may be read at once
+      case 0x95:  // FRAME: length of the next block
         if (Unsigned(8) > text_.size() - at_) throw Malformed("ends early");
         return;
       case '(':  // MARK
@@ -424,7 +425,7 @@ class Pickle::Machine {
         if (bytes > 8) throw Bad("its pickle holds an int of more than 64 bits", kSaveAgain);
         return PushNew({Kind::kInteger, 0, Signed(bytes)});
       }
-      case 'G':  // BINFLOAT: nothing here needs its value
+      case 'G':  // BINFLOAT: its value is never needed
         Take(8);
         return PushNew({Kind::kFloat, 0, 0});
       case 0x8c:  // SHORT_BINUNICODE

@@ -1,12 +1,12 @@
-// The part of Python's pickle format that torch.save uses for a state_dict, read as plain data.
-// Nothing of a pickle is ever run: of the classes and functions that it may name, those that make
-// a tensor are known here, and any other is refused by its name.
+// Reads as plain data the subset of Python's pickle format that torch.save uses for a state_dict.
+// Never executes anything: of the classes and functions that a pickle may name, only those that
+// make a tensor are known; all others are refused by name.
 //
 //   Pickle pickle(text, "model.pth");
-//   if (const std::vector<PickleRef>* entries = pickle.DictOf(pickle.root())) ...  // key, value, key
+//   if (const std::vector<PickleRef>* list = pickle.DictOf(pickle.root())) ...  // key, value, key
 //
-// A text has at most 4 MiB, and takes at most some 100 bytes of memory for each of its own. Nothing
-// recurses: values refer to one another by number, and a hostile text may make them refer in circles.
+// A text is limited to 4 MiB and takes at most about 100 bytes of memory per byte. There is no
+// recursion: values refer to each other by number, and a hostile text may make them circular.
 #ifndef LINNET_IO_PICKLE_H_
 #define LINNET_IO_PICKLE_H_
 
@@ -28,10 +28,10 @@ struct PickledStorage {
   int64_t numel = 0;
 };
 
-// Elements of a storage. Checked: every index that the shape and the strides make is in it.
+// A view of a storage. Validated: all indices of this shape and these strides are within it.
 struct PickledTensor {
-  uint32_t storage = 0;  // into Pickle::storages()
-  int64_t offset = 0;    // in elements, as the strides
+  uint32_t storage = 0;  // index in Pickle::storages()
+  int64_t offset = 0;    // in elements, like the strides
   std::vector<int64_t> shape, stride;
 };
 
@@ -41,8 +41,8 @@ class Pickle {
   Pickle(std::string_view text, const std::string& where);
 
   PickleRef root() const { return root_; }
-  // A dict's keys and values in turn, a string, a tensor's number in tensors(): nullptr for a value
-  // of another kind.
+  // A dict's alternating keys and values, a string, or a tensor's index in tensors(); nullptr if
+  // the value is of another kind.
   const std::vector<PickleRef>* DictOf(PickleRef value) const;
   const std::string_view* StringOf(PickleRef value) const;
   const uint32_t* TensorOf(PickleRef value) const;
@@ -70,15 +70,15 @@ class Pickle {
   struct Value {
     Kind kind = Kind::kNone;
     uint32_t index = 0;   // of a list, dict, string, storage or tensor; a tuple's first in pool_
-    int64_t integer = 0;  // also a bool, a tuple's length, a Global, a storage's DType
+    int64_t integer = 0;  // also: a bool, a tuple's length, a Global, a storage's DType
   };
   enum class Global : uint8_t { kOrderedDict, kRebuildTensor, kRebuildParameter };
   class Machine;
 
   std::vector<Value> values_;
   std::vector<std::string_view> strings_;
-  std::vector<std::vector<PickleRef>> containers_;  // of lists and dicts
-  std::vector<PickleRef> pool_;                     // of tuples
+  std::vector<std::vector<PickleRef>> containers_;  // elements of lists and dicts
+  std::vector<PickleRef> pool_;                     // elements of tuples
   std::vector<PickledStorage> storages_;
   std::vector<PickledTensor> tensors_;
   PickleRef root_ = 0;

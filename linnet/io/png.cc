@@ -13,16 +13,16 @@
 namespace linnet {
 namespace {
 
-// Far beyond any contact sheet, far below what would hurt.
+// Far above any contact sheet, far below a harmful size.
 constexpr uint64_t kMaxImageBytes = uint64_t{1} << 28;
 
-// The bytes of an image of positive dimensions, or 0 when it is larger than kMaxImageBytes.
+// The bytes of an image of positive dimensions, or 0 if more than kMaxImageBytes.
 uint64_t ImageBytes(uint64_t width, uint64_t height, uint64_t channels) {
   if (width > kMaxImageBytes || height > kMaxImageBytes / width / channels) return 0;
   return width * height * channels;
 }
 
-// Frees what libpng holds for an image that was begun, on every way out.
+// Frees libpng's memory for an image on every way out.
 struct PngImage {
   PngImage() {
     std::memset(&image, 0, sizeof(image));

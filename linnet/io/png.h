@@ -1,4 +1,4 @@
-// PNG images of eight-bit gray or RGB pixels, and contact sheets of many small ones.
+// PNG images of 8-bit gray or RGB pixels, and contact sheets of many small images.
 //
 //   WritePng("digits.png", Grid(images, /*columns=*/8, /*scale=*/3, /*gap=*/4, /*background=*/64));
 #ifndef LINNET_IO_PNG_H_
@@ -19,22 +19,20 @@ struct Image {
   std::vector<uint8_t> pixels;  // [height, width, channels], top row first
 };
 
-// Replaces `path` in one step (see AtomicFile, also for its errors). Throws InputError when the
-// image is empty or its fields disagree.
+// Replaces `path` atomically (see AtomicFile, also for its errors). Throws InputError if the image
+// is empty or its fields disagree.
 void WritePng(const std::string& path, const Image& image);
 
-// Reads any PNG: gray and RGB as they are, others converted (sixteen bits to eight, palettes to
-// RGB, transparency laid over black). Throws InputError when it is no PNG, corrupt or huge.
+// Reads any PNG: gray and RGB unchanged, others converted (16 bits to 8, palettes to RGB,
+// transparency blended over black). Throws InputError if it is not a PNG, corrupt or huge.
 Image ReadPng(const std::string& path);
 
-// Lays equal-sized images out row by row, `columns` to a row, each pixel drawn as scale x scale,
-// with `gap` pixels of `background` around and between them. Throws InputError when the images
-// differ in size or channels,
-// or the grid gets too large for a PNG.
+// Arranges equally sized images in rows of `columns`, each pixel drawn as scale x scale, with `gap`
+// pixels of `background` around and between them. Throws InputError if the images differ in size or
+// channels, or if the grid is too large for a PNG.
 Image Grid(std::span<const Image> images, int columns, int scale, int gap, uint8_t background);
 
-// The size of that grid, in images and in pixels; throws as Grid() would, before there is anything
-// to show.
+// The size of that grid, in images and in pixels. Throws like Grid(), before any image exists.
 struct GridSize {
   size_t across = 0, down = 0, width = 0, height = 0;
 };

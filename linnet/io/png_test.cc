@@ -58,7 +58,7 @@ TEST(Png, DamageIsRefusedOrHarmless) {
   TempDir dir;
   WritePng(dir / "a.png", Ramp(9, 5, 3));
   const std::string whole = ReadFile(dir / "a.png");
-  const size_t pixels_end = whole.size() - 12;  // the end marker, which no reader misses
+  const size_t pixels_end = whole.size() - 12;  // readers do not need the end marker
   for (size_t size = 0; size < pixels_end; ++size) {
     WriteFileAtomically(dir / "b.png", whole.substr(0, size));
     EXPECT_THAT(ErrorOf([&] { ReadPng(dir / "b.png"); }), Not("")) << size;
@@ -84,7 +84,7 @@ std::string Chunk(const std::string& type, const std::string& data) {
          BigEndian(static_cast<uint32_t>(crc));
 }
 
-// A header alone may promise a million by a million pixels, of which nothing may be allocated.
+// A header alone can claim a million by a million pixels: nothing may be allocated for them.
 TEST(Png, RefusesAnAbsurdSize) {
   TempDir dir;
   const std::string rgb8("\x08\x02\0\0\0", 5);

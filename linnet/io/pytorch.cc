@@ -22,8 +22,7 @@ static_assert(std::endian::native == std::endian::little, "records are little-en
 
 constexpr const char* kFetchAgain = "; copy or download it again";
 
-// How deep in dicts of dicts a state_dict is looked for, how long the keys on the way may be, and how
-// many dicts are looked at.
+// Limits of the search for a state_dict: depth of nested dicts, length of keys, number of dicts.
 constexpr size_t kMaxDepth = 4, kMaxKey = 200, kMaxDicts = 10000;
 
 std::string Bytes(uint64_t n) { return FormatBytes(static_cast<double>(n)); }
@@ -45,8 +44,8 @@ uint64_t LittleEndian(std::span<const std::byte> bytes, size_t at, size_t size) 
   return value;
 }
 
-// libzip makes room for as many entries as the archive's end promises. Every place that it may take
-// for the end is near the end, and promises what the file has room for.
+// Whether the archive's end claims more entries than the file has room for: libzip would allocate
+// them all. Checks every place that libzip may take for the end.
 bool PromisesTooMuch(std::span<const std::byte> bytes) {
   constexpr size_t kEnd = 22, kComment = 65535, kLocator = 20, kEnd64 = 56, kEntry = 46;
   const size_t size = bytes.size();
@@ -55,7 +54,7 @@ bool PromisesTooMuch(std::span<const std::byte> bytes) {
   for (size_t at = first; at + kLocator <= size; ++at) {
     if (std::memcmp(bytes.data() + at, "PK\6\7", 4) != 0) continue;
     const uint64_t end64 = LittleEndian(bytes, at + 8, 8);
-    if (end64 > size - kEnd64) continue;  // libzip looks there, and refuses
+    if (end64 > size - kEnd64) continue;  // libzip refuses it there
     if (LittleEndian(bytes, end64 + 32, 8) > size / kEntry) return true;
   }
   return false;
@@ -80,7 +79,7 @@ class ZipReader {
       throw InputError(path_, ": truncated or damaged: no complete zip archive (", error.text(),
                        ")", kFetchAgain);
     }
-    // PyTorch looks for everything in the folder of the first entry.
+    // PyTorch looks up all records in the folder of the first entry.
     const char* first = zip_get_name(zip_.get(), 0, ZIP_FL_ENC_RAW);
     const std::string name = first == nullptr ? "" : first;
     folder_ = name.substr(0, name.find('/') + 1);
@@ -88,7 +87,8 @@ class ZipReader {
 
   bool Has(const std::string& name) const { return Locate(name) >= 0; }
 
-  // The whole record. Records that no two names share are no larger together than the file.
+  // Reads a whole record. The records read are together no larger than the file: no two may share
+  // data.
   AlignedBuffer<std::byte> Read(const std::string& name) {
     const zip_int64_t index = Locate(name);
     if (index < 0) {
@@ -119,7 +119,7 @@ class ZipReader {
       if (n <= 0) throw Damaged(name, n < 0 ? zip_file_strerror(file.get()) : "it ends early");
       done += static_cast<size_t>(n);
     }
-    // The checksum is compared where the end is seen.
+    // libzip compares the checksum when the end is read.
     char past = 0;
     if (zip_fread(file.get(), &past, 1) != 0) throw Damaged(name, zip_file_strerror(file.get()));
     return data;
@@ -127,7 +127,7 @@ class ZipReader {
 
  private:
   zip_int64_t Locate(const std::string& name) const {
-    // A name with a zero in it would be cut there.
+    // A name with a NUL byte would be truncated there.
     if (name.find('\0') != std::string::npos) return -1;
     return zip_name_locate(zip_.get(), (folder_ + name).c_str(), ZIP_FL_ENC_RAW);
   }
@@ -142,10 +142,10 @@ class ZipReader {
   uint64_t file_bytes_, read_ = 0;
 };
 
-// Says what a file is that is no zip archive.
+// The error for a file that is not a zip archive.
 Error NoZip(std::span<const std::byte> bytes, const std::string& path) {
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  // A pickle that begins with torch.save's old magic number, or a tar archive, which came before.
+  // A pickle that begins with torch.save's old magic number, or the even older tar archive.
   const bool legacy = text.substr(0, 14).find("\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20") == 2 ||
                       (text.size() > 262 && text.substr(257, 5) == "ustar");
   if (legacy) {
@@ -157,7 +157,7 @@ Error NoZip(std::span<const std::byte> bytes, const std::string& path) {
                     Bytes(bytes.size()));
 }
 
-// Row-major, with no holes: then its data is a piece of the storage.
+// Whether it is row-major without holes: then its data is a piece of the storage.
 bool IsContiguous(const PickledTensor& tensor) {
   int64_t expected = 1;
   for (size_t i = tensor.shape.size(); i-- > 0;) {
@@ -193,20 +193,20 @@ void CopyStrided(const PickledTensor& tensor, size_t element, const std::byte* f
   }
 }
 
-// A dict under names, from the outside in. A hostile file may have many under long ones, so that
-// names are joined only where they are needed.
+// A dict and its key. A hostile file may have many dicts with long keys, so paths are joined only
+// on demand.
 struct Candidate {
   PickleRef dict = 0;
-  size_t depth = 0, parent = 0;  // the parent: into Search::dicts
+  size_t depth = 0, parent = 0;  // parent: index in Search::dicts
   std::string_view name;
 };
 
 struct Search {
   std::vector<Candidate> dicts;
-  std::vector<size_t> found;  // those that hold tensors and nothing else
-  std::string beside;         // a dict with tensors and other things, for messages
+  std::vector<size_t> found;  // dicts whose values are all tensors
+  std::string beside;         // a dict with tensors and other values, for messages
 
-  // The names joined by dots; "" at the top.
+  // The path of keys joined by dots; "" at the top.
   std::string KeyOf(size_t index) const {
     const Candidate& candidate = dicts[index];
     if (candidate.depth == 0) return "";
@@ -282,8 +282,8 @@ Chosen Choose(const Pickle& pickle, const std::string& key, const std::string& p
 
 // ---- Writing
 
-constexpr const char* kFolder = "archive/";  // as torch.save names it when it writes to a stream
-constexpr uint16_t kPaddingField = 0x4246;   // "FB": what torch.save fills up with
+constexpr const char* kFolder = "archive/";  // the name torch.save uses for streams
+constexpr uint16_t kPaddingField = 0x4246;   // "FB": the padding field of torch.save
 
 const char* StorageName(DType dtype) {
   switch (dtype) {
@@ -311,7 +311,8 @@ const char* StorageName(DType dtype) {
   return "";
 }
 
-// Pickle, protocol 2, without memory: PyTorch's weights_only reader takes no more than this needs.
+// Writes pickle protocol 2 without memoization, using only instructions that PyTorch's weights_only
+// reader accepts.
 class PickleText {
  public:
   std::string Of(const std::vector<Tensor>& tensors) {
@@ -346,7 +347,7 @@ class PickleText {
       Integer(stride);
     }
     text_ += "t\x89";  // requires_grad: False
-    OrderedDict();     // hooks
+    OrderedDict();     // backward_hooks
     text_ += "tR";
   }
   void OrderedDict() { text_ += "ccollections\nOrderedDict\n)R"; }
@@ -374,7 +375,7 @@ class PickleText {
   std::string text_;
 };
 
-// An archive that grows in memory.
+// Builds an archive in memory.
 class ZipWriter {
  public:
   ZipWriter() {
@@ -383,13 +384,13 @@ class ZipWriter {
     if (buffer_ == nullptr) throw std::bad_alloc();
     zip_.reset(zip_open_from_source(buffer_.get(), ZIP_TRUNCATE, &error.error));
     if (zip_ == nullptr) throw RuntimeError("a zip archive cannot be begun (", error.text(), ")");
-    zip_source_keep(buffer_.get());  // opening took ours over
+    zip_source_keep(buffer_.get());  // zip_open_from_source took over our reference
   }
 
   // Borrows `data` until Finish().
   void Add(const std::string& name, const void* data, size_t size) {
     constexpr size_t kHeader = 30, kField = 4;
-    // 1980-01-01, so that the same tensors make the same file.
+    // The fixed date 1980-01-01: the same tensors make the same file.
     constexpr zip_uint16_t kDosDate = 1 << 5 | 1;
     const std::string path = kFolder + name;
     zip_source_t* source = zip_source_buffer(zip_.get(), data, size, /*freep=*/0);
@@ -433,7 +434,7 @@ class ZipWriter {
 
   std::unique_ptr<zip_source_t, decltype(&zip_source_free)> buffer_{nullptr, zip_source_free};
   std::unique_ptr<zip_t, decltype(&zip_discard)> zip_{nullptr, zip_discard};
-  size_t at_ = 0;  // where the next local header begins
+  size_t at_ = 0;  // offset of the next local header
 };
 
 }  // namespace
@@ -479,17 +480,17 @@ void PyTorchFile::Parse(std::span<const std::byte> bytes, const std::string& key
   const Chosen chosen = Choose(pickle, key, path_);
   key_ = chosen.key;
 
-  std::map<std::string, size_t, std::less<>> records;  // key of a storage -> position in data_
+  std::map<std::string, size_t, std::less<>> records;  // key of a storage -> index in data_
   const auto record_of = [&](const PickledStorage& storage) {
     const auto known = records.find(storage.key);
     if (known != records.end()) return known->second;
     data_.push_back(zip.Read(StrCat("data/", storage.key)));
     return records.emplace(storage.key, data_.size() - 1).first->second;
   };
-  // Strides of zero make a tensor of any size out of one element. Four times the file is more than
-  // any views need that someone saved on purpose.
+  // Zero strides make a tensor of any size from one element. Four times the file's size is more
+  // than any deliberately saved views need.
   uint64_t room = 4 * uint64_t{bytes.size()};
-  std::map<uint32_t, size_t> copies;  // number of a tensor -> position in data_
+  std::map<uint32_t, size_t> copies;  // index of a tensor -> index in data_
 
   const std::vector<PickleRef>& entries = *pickle.DictOf(chosen.dict);
   for (size_t i = 0; i < entries.size(); i += 2) {

@@ -1,6 +1,6 @@
-// Reading and writing PyTorch's own files: what torch.save(model.state_dict(), FILE) has written
-// since PyTorch 1.6, a zip archive with a pickle and a record for each storage. No Python runs, and
-// nothing that a pickle names is executed (pickle.h).
+// Reads and writes PyTorch's files as torch.save(model.state_dict(), FILE) writes them since
+// PyTorch 1.6: a zip archive with a pickle and a record per storage. No Python runs, and nothing
+// that a pickle names is executed (pickle.h).
 //
 //   PyTorchFile file = PyTorchFile::Open("model.pth");
 //   std::span<const float> w = file.Get("predictor.weight").f32();
@@ -28,27 +28,27 @@ namespace linnet {
 
 class PyTorchFile {
  public:
-  // Reads the state_dict: the one dict of the file that holds tensors and nothing else under names,
-  // at the top or within other dicts ({"model_state": {...}, "epoch": 3}). Where there are several,
-  // `key` says which: its keys from the outside in, joined by dots. Throws InputError, naming the
-  // path, when the file is missing, damaged, of another format, or asks for more than tensors.
+  // Reads the state_dict: the only dict of the file whose values are all tensors under names, at
+  // the top or within other dicts ({"model_state": {...}, "epoch": 3}). If there are several, `key`
+  // selects one: its keys from the outside in, joined by dots. Throws InputError, naming the path,
+  // if the file is missing, damaged, in another format, or needs more than tensors.
   static PyTorchFile Open(const std::string& path, const std::string& key = "");
-  // Reads bytes in memory, which may go afterwards; `label` stands for the path in messages.
+  // Reads bytes, which need not outlive the call; `label` replaces the path in messages.
   static PyTorchFile FromMemory(std::span<const std::byte> bytes, std::string label,
                                 const std::string& key = "");
 
   PyTorchFile(PyTorchFile&&) = default;
   PyTorchFile& operator=(PyTorchFile&&) = default;
 
-  // nullptr when there is none of that name.
+  // nullptr if there is no tensor of that name.
   const Tensor* Find(std::string_view name) const;
-  // Throws InputError when there is none of that name.
+  // Throws InputError if there is no tensor of that name.
   const Tensor& Get(std::string_view name) const;
 
   // Row-major, in the state_dict's order. Tensors that share a storage may share their data.
   const std::vector<Tensor>& tensors() const { return tensors_; }
   const std::string& path() const { return path_; }
-  // Where the state_dict was found: "" at the top.
+  // Key at which the state_dict was found; "" at the top.
   const std::string& key() const { return key_; }
 
  private:
@@ -56,23 +56,23 @@ class PyTorchFile {
   void Parse(std::span<const std::byte> bytes, const std::string& key);
 
   std::string path_, key_;
-  std::vector<AlignedBuffer<std::byte>> data_;  // storages, and copies where strides leave holes
+  std::vector<AlignedBuffer<std::byte>> data_;  // storages, and copies of non-contiguous tensors
   std::vector<Tensor> tensors_;
   std::map<std::string, size_t, std::less<>> index_;  // name -> position in tensors_
 };
 
 class PyTorchWriter {
  public:
-  // Borrows `data`, numel(shape) elements, until Write(). Throws InputError for a name given twice.
+  // Borrows `data`, numel(shape) elements, until Write(). Throws InputError for a repeated name.
   void Add(const std::string& name, DType dtype, std::span<const int64_t> shape, const void* data);
   void Add(const std::string& name, DType dtype, std::initializer_list<int64_t> shape,
            const void* data) {
     Add(name, dtype, std::span(shape.begin(), shape.size()), data);
   }
 
-  // Replaces `path` in one step (see AtomicFile, also for its errors), by way of a copy in memory.
-  // The same tensors make the same bytes. Records are stored uncompressed, each beginning at a
-  // multiple of 64 bytes, as torch.load(mmap=True) likes them.
+  // Replaces `path` atomically (see AtomicFile, also for its errors); builds the file in memory.
+  // The same tensors make the same bytes. Records are uncompressed and aligned to 64 bytes, as
+  // torch.load(mmap=True) prefers.
   void Write(const std::string& path) const;
 
  private:

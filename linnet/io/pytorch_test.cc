@@ -19,7 +19,7 @@ using ::testing::StartsWith;
 
 using Files = std::vector<std::pair<std::string, std::string>>;
 
-// A zip archive, made with no regard to what PyTorch wants of one.
+// Makes a zip archive, not necessarily one that PyTorch accepts.
 std::string MakeZip(const Files& files, zip_int32_t method = ZIP_CM_STORE) {
   zip_error_t error;
   zip_source_t* buffer = zip_source_buffer_create(nullptr, 0, 0, &error);
@@ -42,7 +42,7 @@ std::string MakeZip(const Files& files, zip_int32_t method = ZIP_CM_STORE) {
   return text;
 }
 
-// ---- Pickles in pieces, each of which leaves one value on the stack.
+// ---- Pieces of pickles, each of which pushes one value.
 
 std::string Number(uint64_t value, int bytes) {
   std::string text;
@@ -79,7 +79,7 @@ std::string Dict(const Files& entries) {
 }
 std::string Protocol2(const std::string& value) { return "\x80\x02" + value + "."; }
 
-// An archive with that value and two storages: "0" with six floats 1 .. 6, "1" with two int64.
+// An archive with this value and two storages: "0" with six floats 1 .. 6, "1" with two int64.
 std::string Archive(const std::string& value, const Files& more = {}) {
   const float x[6] = {1, 2, 3, 4, 5, 6};
   const int64_t y[2] = {-1, int64_t{1} << 40};
@@ -286,7 +286,7 @@ TEST(PyTorch, FindsTheStateDict) {
   EXPECT_THAT(LoadError(Archive("}")), HasSubstr("holds a dict without"));
   EXPECT_THAT(LoadError(Archive(Dict({{"x", Floats("0", 6)}, {"y", "N"}}))),
               HasSubstr("has tensors, but other things too"));
-  // A dict that holds itself.
+  // A dict that contains itself.
   EXPECT_THAT(LoadError(Archive("}q" + Number(0, 1) + Str("a") + "h" + Number(0, 1) + "s")),
               HasSubstr("holds a dict without"));
 }
@@ -333,7 +333,7 @@ TEST(PyTorch, RefusesWhatIsNoStateDict) {
                       Ints({1}) + Ints({1}) + "\x89}tq" + Number(1, 1) + "R";
   for (int i = 0; i < 1000; ++i) again += "h" + Number(0, 1) + "h" + Number(1, 1) + "R";
   EXPECT_THAT(LoadError(Archive(again + "t")), HasSubstr("more tensors than it has room"));
-  // A tower of lists neither recurses when it is read nor when it goes.
+  // Deeply nested lists cause no recursion, neither in reading nor in destruction.
   const std::string tower = std::string(200000, ']') + std::string(199999, 'a');
   EXPECT_THAT(LoadError(Archive(tower)), HasSubstr("holds a list"));
   EXPECT_THAT(LoadError(Archive(std::string(200000, '('))), HasSubstr("more than one value"));
@@ -366,7 +366,7 @@ TEST(PyTorch, SaysWhatOtherFilesAre) {
   EXPECT_THAT(LoadError(file), HasSubstr("directory is larger than the file"));
 }
 
-// Dicts of dicts, and one long name for all.
+// Nested dicts that share one long name.
 TEST(PyTorch, ManyDictsTakeLittleMemory) {
   std::string dicts = "}(" + Str(std::string(200, 'k')) + "q" + Number(0, 1) + "}";
   for (int i = 0; i < 100000; ++i) dicts += "h" + Number(0, 1) + "}";
@@ -375,7 +375,7 @@ TEST(PyTorch, ManyDictsTakeLittleMemory) {
   EXPECT_THAT(LoadError(Archive(std::string(5 << 20, '}'))), HasSubstr("larger than 4 MiB"));
 }
 
-// A name may be as hostile as the rest.
+// Names may be hostile too.
 TEST(PyTorch, MessagesStayOneLine) {
   const std::string error =
       LoadError(Archive(Dict({{"a\nb\x1b[1m" + std::string(1000, 'c'), Floats("0", 5)}})));
@@ -383,7 +383,7 @@ TEST(PyTorch, MessagesStayOneLine) {
   EXPECT_LT(error.size(), 300u);
 }
 
-// Reads, or is refused; anything else is a crash.
+// Returns whether the file is accepted; a refusal is fine, a crash is not.
 bool Survives(const std::string& file) {
   try {
     double sum = 0;
@@ -419,7 +419,7 @@ TEST(PyTorch, SurvivesDamageToTheArchive) {
   EXPECT_GT(refused, 1000u);
 }
 
-// Behind a checksum that is right, every byte of the pickle as every other byte.
+// With a correct checksum, tries every value of every byte of the pickle.
 TEST(PyTorch, SurvivesDamageToThePickle) {
   const std::string value =
       Dict({{"a", Dict({{"x", Rebuild(kSix, 0, {3, 2}, {1, 3})}}) + "q" + Number(0, 1)},

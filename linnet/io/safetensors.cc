@@ -21,8 +21,8 @@ static_assert(std::endian::native == std::endian::little, "safetensors data is l
 
 constexpr size_t kLengthBytes = 8;               // a file begins with its header's length
 constexpr uint64_t kMaxHeaderBytes = 100000000;  // the format's own limit
-constexpr int kMaxDepth = 3;                     // header, tensor, shape: nothing lies deeper
-constexpr size_t kMaxRank = 64;                  // PyTorch's
+constexpr int kMaxDepth = 3;                     // header, tensor, shape
+constexpr size_t kMaxRank = 64;                  // PyTorch's limit
 constexpr const char* kMetadataKey = "__metadata__";
 constexpr const char* kFetchAgain = "; copy or download it again";
 
@@ -58,10 +58,9 @@ constexpr DType kDTypeOf<int32_t> = DType::kI32;
 template <>
 constexpr DType kDTypeOf<int64_t> = DType::kI64;
 
-// A name from a file, fit for a one-line message.
 std::string Bytes(uint64_t n) { return FormatBytes(static_cast<double>(n)); }
 
-// The bytes of a tensor, or nothing when a dimension is negative or the product overflows.
+// The size of a tensor in bytes, or nothing if a dimension is negative or the product overflows.
 std::optional<uint64_t> TensorBytes(std::span<const int64_t> shape, DType dtype) {
   int64_t bytes = static_cast<int64_t>(DTypeSize(dtype));
   for (int64_t dimension : shape) {
@@ -82,17 +81,17 @@ json ParseHeader(const std::string& path, std::string_view text) {
   return header;
 }
 
-// A tensor as the header describes it: everything but where its data lies in memory.
+// A tensor as described by the header, without its data.
 struct Entry {
   Tensor tensor;
-  uint64_t begin = 0, end = 0;  // of its data, behind the header
+  uint64_t begin = 0, end = 0;  // of its data, relative to the end of the header
 };
 
 Entry ParseEntry(const std::string& path, const std::string& name, const json& value) {
   const auto malformed = [&](const auto&... what) {
     return InputError(path, ": malformed: tensor ", Quote(name), " ", what..., kFetchAgain);
   };
-  // A missing field reads as null, which then fails the check of its type.
+  // A missing field reads as null, which fails the type check.
   const auto field = [&](const char* key) {
     return value.is_object() && value.contains(key) ? value[key] : json();
   };
@@ -228,7 +227,7 @@ void SafetensorsFile::Parse(std::span<const std::byte> bytes) {
     return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
   });
 
-  // The format demands that tensors follow one another without overlap and without holes.
+  // The format requires that tensors follow one another without overlap or holes.
   uint64_t promised = 0;
   for (const Entry& entry : entries) {
     if (entry.begin != promised) {
@@ -302,7 +301,8 @@ void SafetensorsWriter::Write(const std::string& path) const {
     return DTypeSize(a->dtype) > DTypeSize(b->dtype);
   });
 
-  // In the data's order, as others write it; an ordered_json takes its time with many names.
+  // In the order of the data, as other writers do. Not an ordered_json, which is slow for many
+  // names.
   std::string text;
   const auto append = [&](const std::string& name, const json& value) {
     text += (text.empty() ? "{" : ",") + json(name).dump() + ":" + value.dump();

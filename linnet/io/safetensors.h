@@ -1,5 +1,5 @@
-// Reading and writing .safetensors files: named tensors behind a JSON header, as every framework
-// trades them.
+// Reads and writes .safetensors files: named tensors after a JSON header, the common exchange
+// format of frameworks.
 //
 //   SafetensorsFile file = SafetensorsFile::Open("models/digits.safetensors");
 //   std::span<const float> w = file.Get("predictor.weight").f32();
@@ -9,8 +9,7 @@
 //   writer.Add("predictor.weight", DType::kF32, {30, 256}, weights);
 //   writer.Write("models/digits.safetensors");
 //
-// A file is checked in full when it is opened, so whoever holds a Tensor may trust its shape, its
-// size and its alignment.
+// Opening validates the whole file, so a Tensor's shape, size and alignment can be trusted.
 #ifndef LINNET_IO_SAFETENSORS_H_
 #define LINNET_IO_SAFETENSORS_H_
 
@@ -31,16 +30,16 @@ namespace linnet {
 
 enum class DType { kF32, kF16, kBF16, kF64, kI8, kU8, kI16, kI32, kI64, kBool };
 
-// Bytes an element.
+// Bytes per element.
 size_t DTypeSize(DType dtype);
 
 // The format's own name: "F32", "BF16", "BOOL".
 const char* DTypeName(DType dtype);
 
-// "[60, 3]", for messages; cut short where there are many dimensions.
+// "[60, 3]", for messages; truncated if there are many dimensions.
 std::string FormatShape(std::span<const int64_t> shape);
 
-// A view of one tensor; it lives as long as the file it came from.
+// A view of one tensor, valid as long as its file.
 struct Tensor {
   std::string name;
   DType dtype = DType::kF32;
@@ -51,7 +50,7 @@ struct Tensor {
   int64_t numel() const;
 
   // The elements as float, double, int8_t, uint8_t, int16_t, int32_t or int64_t. Throws InputError
-  // unless that is exactly the dtype: nothing is converted.
+  // unless T matches the dtype exactly: nothing is converted.
   template <typename T>
   std::span<const T> values() const;
   std::span<const float> f32() const { return values<float>(); }
@@ -60,17 +59,17 @@ struct Tensor {
 
 class SafetensorsFile {
  public:
-  // Maps the file. Throws InputError, naming the path, when it is missing, truncated or malformed.
+  // Maps the file. Throws InputError, naming the path, if it is missing, truncated or malformed.
   static SafetensorsFile Open(const std::string& path);
-  // Reads bytes that the caller keeps alive and unchanged; `label` stands for the path in messages.
+  // Reads bytes that the caller keeps alive and unchanged; `label` replaces the path in messages.
   static SafetensorsFile FromMemory(std::span<const std::byte> bytes, std::string label);
 
   SafetensorsFile(SafetensorsFile&&) = default;
   SafetensorsFile& operator=(SafetensorsFile&&) = default;
 
-  // nullptr when there is none of that name.
+  // nullptr if there is no tensor of that name.
   const Tensor* Find(std::string_view name) const;
-  // Throws InputError when there is none of that name.
+  // Throws InputError if there is no tensor of that name.
   const Tensor& Get(std::string_view name) const;
 
   // In the order of their data.
@@ -87,23 +86,23 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
   std::vector<Tensor> tensors_;
   std::map<std::string, size_t, std::less<>> index_;  // name -> position in tensors_
-  std::vector<AlignedBuffer<std::byte>> realigned_;   // copies of data that began at odd places
+  std::vector<AlignedBuffer<std::byte>> realigned_;   // copies of misaligned data
 };
 
 class SafetensorsWriter {
  public:
   void SetMetadata(const std::string& key, const std::string& value);
 
-  // Borrows `data`, numel(shape) elements, until Write(). Throws InputError for a name given twice.
+  // Borrows `data`, numel(shape) elements, until Write(). Throws InputError for a repeated name.
   void Add(const std::string& name, DType dtype, std::span<const int64_t> shape, const void* data);
   void Add(const std::string& name, DType dtype, std::initializer_list<int64_t> shape,
            const void* data) {
     Add(name, dtype, std::span(shape.begin(), shape.size()), data);
   }
 
-  // Replaces `path` in one step (see AtomicFile, also for its errors). Data begins at a multiple of
-  // 64 bytes and has no holes; tensors stand in the order added, but wider elements before narrower
-  // ones, so that each tensor is aligned to its elements.
+  // Replaces `path` atomically (see AtomicFile, also for its errors). Data begins at a multiple of
+  // 64 bytes and has no holes. Tensors keep the order of Add(), except that wider elements precede
+  // narrower ones, so that each tensor is aligned to its elements.
   void Write(const std::string& path) const;
 
  private:

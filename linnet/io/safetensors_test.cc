@@ -15,7 +15,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-// A file of the given header and of data_bytes zeros.
+// A file with the given header and `data_bytes` zeros.
 std::string FileOf(const std::string& header, size_t data_bytes) {
   std::string file(8, '\0');
   const uint64_t size = header.size();
@@ -127,7 +127,7 @@ TEST(SafetensorsWriter, RefusesWhatItCouldNotReadBack) {
   EXPECT_EQ(dir.Entries(), 0);
 }
 
-// Neither an odd header length nor a byte tensor in front may leave floats at an odd address.
+// Floats are aligned even after an odd header length or a byte tensor.
 TEST(Safetensors, RealignsOddData) {
   const float values[2] = {1.5f, -2.0f};
   std::string file = FileOf(R"({"b":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"

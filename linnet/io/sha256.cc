@@ -25,7 +25,7 @@ void Sha256::Update(std::span<const std::byte> bytes) {
 }
 
 std::string Sha256::Hex() const {
-  const Sha256 copy;  // finishing a digest ends it
+  const Sha256 copy;  // finalizing a digest ends it, so finalize a copy
   Check(EVP_MD_CTX_copy_ex(copy.context_.get(), context_.get()));
   unsigned char digest[EVP_MAX_MD_SIZE];
   unsigned size = 0;

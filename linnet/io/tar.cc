@@ -10,12 +10,12 @@ namespace {
 
 constexpr size_t kBlock = 512;
 
-// A field of the header: text that ends with a zero or at the field's end.
+// A text field of the header, which ends at a NUL byte or at the field's end.
 std::string Text(std::span<const uint8_t> field) {
   return {field.begin(), std::find(field.begin(), field.end(), 0)};
 }
 
-// An octal number, or false. Blanks may stand before it, a blank or a zero after it.
+// Parses an octal number, with spaces before it and a space or NUL after it; false if invalid.
 bool ParseOctal(std::span<const uint8_t> field, uint64_t& value) {
   size_t at = 0;
   while (at < field.size() && field[at] == ' ') ++at;
@@ -26,7 +26,7 @@ bool ParseOctal(std::span<const uint8_t> field, uint64_t& value) {
   return at > digits && (at == field.size() || field[at] == ' ' || field[at] == 0);
 }
 
-// The sum of the header's bytes, its own field counted as blanks.
+// The sum of the header's bytes, with the checksum field counted as spaces.
 uint64_t Checksum(std::span<const uint8_t> header) {
   const uint64_t all = std::accumulate(header.begin(), header.end(), uint64_t{0});
   const auto own = header.subspan(148, 8);
@@ -39,7 +39,7 @@ std::vector<TarFile> ReadTar(std::span<const uint8_t> archive, const std::string
   std::vector<TarFile> files;
   for (size_t at = 0;;) {
     if (archive.size() - at < kBlock) {
-      // The end is marked by blocks of zeros.
+      // Blocks of zeros mark the end.
       throw InputError(label, at == 0 ? ": not a tar archive; check the path"
                                       : ": truncated: the archive's end is missing; copy or "
                                         "download it again");

@@ -1,8 +1,9 @@
-// The files in a tar archive that is in memory.
+// Reads the files of an in-memory tar archive.
 //
 //   std::vector<uint8_t> archive = ReadGzipOrPlain("cifar-10-binary.tar.gz", 1 << 30);
-//   for (const TarFile& file : ReadTar(archive, "cifar-10-binary.tar.gz")) Use(file.name,
-//   file.bytes);
+//   for (const TarFile& file : ReadTar(archive, "cifar-10-binary.tar.gz")) {
+//     Use(file.name, file.bytes);
+//   }
 #ifndef LINNET_IO_TAR_H_
 #define LINNET_IO_TAR_H_
 
@@ -18,9 +19,9 @@ struct TarFile {
   std::span<const uint8_t> bytes;  // within the archive
 };
 
-// The plain files of an archive (POSIX ustar, or GNU's for names of up to 100 bytes), in its order;
-// folders, links and attributes are passed over. Throws InputError, beginning with `label`, when it
-// is no archive, corrupt or truncated.
+// The regular files of an archive (POSIX ustar, or GNU tar with names of up to 100 bytes), in its
+// order; folders, links and attributes are skipped. Throws InputError, beginning with `label`, if
+// it is not an archive, corrupt or truncated.
 std::vector<TarFile> ReadTar(std::span<const uint8_t> archive, const std::string& label);
 
 }  // namespace linnet

@@ -40,12 +40,12 @@ TEST(Tar, RefusesBadArchives) {
   EXPECT_THAT(refusal(good.substr(0, 900)), HasSubstr("truncated within one"));
   EXPECT_THAT(refusal(good.substr(0, 1536)), HasSubstr("end is missing"));
   std::string flipped = good;
-  flipped[1536] = 1;  // where the end's zeros should be
+  flipped[1536] = 1;  // in the zeros of the end
   EXPECT_THAT(refusal(flipped), HasSubstr("checksum"));
   std::string huge = good;
   huge.replace(124, 11, "77777777777");
-  EXPECT_THAT(refusal(huge), HasSubstr("not a tar archive"));  // its checksum is wrong now
-  // No truncation and no flipped bit may do more than throw.
+  EXPECT_THAT(refusal(huge), HasSubstr("not a tar archive"));  // its checksum is now wrong
+  // Truncated archives and flipped bits may only throw.
   for (size_t size = 0; size < good.size(); size += 37) refusal(good.substr(0, size));
   for (size_t at = 0; at < 600; ++at) {
     std::string odd = good;

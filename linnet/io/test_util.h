@@ -1,4 +1,4 @@
-// What tests that touch files share: a folder that goes away, the message of an Error, the data.
+// Shared by tests that use files: a temporary folder, the message of an Error, the data sets.
 //
 //   TempDir dir;
 //   WriteFileAtomically(dir / "a.idx", bytes);
@@ -18,7 +18,7 @@
 
 namespace linnet {
 
-// A new, empty folder, removed with all it holds.
+// A new, empty folder, removed with its contents.
 class TempDir {
  public:
   TempDir() : path_((std::filesystem::temp_directory_path() / "linnet-test-XXXXXX").string()) {
@@ -34,7 +34,7 @@ class TempDir {
   const std::string& path() const { return path_; }
   std::string operator/(const std::string& name) const { return path_ + "/" + name; }
 
-  // How many entries it holds: a failed write must leave nothing behind.
+  // Number of entries: a failed write must leave nothing behind.
   int Entries() const {
     int n = 0;
     for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(path_)) ++n;
@@ -45,7 +45,7 @@ class TempDir {
   std::string path_;
 };
 
-// "input: MESSAGE" or "runtime: MESSAGE" of the Error that `body` throws, "" when it throws none.
+// "input: MESSAGE" or "runtime: MESSAGE" of the Error that `body` throws, "" if it throws none.
 inline std::string ErrorOf(FunctionRef<void()> body) {
   try {
     body();
@@ -55,7 +55,7 @@ inline std::string ErrorOf(FunctionRef<void()> body) {
   return "";
 }
 
-// A tar archive.
+// Makes a tar archive.
 struct TestTarEntry {
   std::string name, bytes;
   char type = '0';  // '5': a folder
@@ -79,7 +79,7 @@ inline std::string TestTar(const std::vector<TestTarEntry>& entries) {
   return tar + std::string(1024, '\0');
 }
 
-// The path of a data set under $LINNET_DATA, or "" when it is not there.
+// The path of a data set under $LINNET_DATA, or "" if it does not exist.
 inline std::string TestData(const std::string& name) {
   const char* root = std::getenv("LINNET_DATA");
   if (root == nullptr) return "";

@@ -15,13 +15,13 @@ namespace {
 
 constexpr const char* kImport = "; 'linnet import' makes a model of it";
 
-// Zip archives, which torch.save writes, and the pickles that it wrote before.
+// Whether it is a zip archive, as torch.save writes, or a pickle, as older versions wrote.
 bool IsPyTorchs(std::span<const std::byte> bytes) {
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   return text.starts_with("PK\3\4") || text.starts_with("\x80\x02\x8a\x0a");
 }
 
-// The floats that a narrower tensor stands for.
+// A narrower tensor converted to floats.
 AlignedBuffer<float> Widened(const linnet::Tensor& tensor, const SafetensorsFile& file) {
   AlignedBuffer<float> wide(static_cast<size_t>(tensor.numel()));
   if (tensor.dtype == DType::kBF16) {

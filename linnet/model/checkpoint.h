@@ -1,12 +1,12 @@
-// A model file: safetensors whose metadata holds the ModelSpec ("linnet") and what the model was
-// trained on ("training", JSON that people and tools read and nothing here interprets).
+// A model file: safetensors whose metadata holds the ModelSpec ("linnet") and a record of the
+// training ("training", JSON for people and tools, not interpreted here).
 //
 //   Checkpoint checkpoint = Checkpoint::Open("models/digits.safetensors");
 //   std::span<const float> w = checkpoint.Tensor("predictor.weight");
 //
-// Opening checks everything a reader relies on: the spec is valid and each tensor of its table is
-// there, in the right shape, in fp32 or as one of the narrower precisions has it. The files may come
-// from anywhere.
+// Opening validates everything that a reader relies on, since files may come from anywhere: the
+// spec is valid, and each tensor of its table is present, in the right shape, in fp32 or in the
+// types of a narrower precision.
 #ifndef LINNET_MODEL_CHECKPOINT_H_
 #define LINNET_MODEL_CHECKPOINT_H_
 
@@ -27,20 +27,19 @@ namespace linnet {
 
 class Checkpoint {
  public:
-  // Maps the file. Throws InputError naming the file and what is wrong with it; of a file that
-  // linnet import takes, that it does.
+  // Maps the file. Throws InputError naming the file and the fault; for a PyTorch file the message
+  // suggests linnet import.
   static Checkpoint Open(const std::string& path);
   // Reads from memory, which must outlive the Checkpoint; `label` stands for the path in messages.
   static Checkpoint FromMemory(std::span<const std::byte> bytes, const std::string& label);
 
   const ModelSpec& spec() const { return spec_; }
   const std::string& path() const { return file_.path(); }
-  // The "training" metadata: JSON, or "" where the file has none.
+  // The "training" metadata: JSON, or "" if the file has none.
   const std::string& training() const { return training_; }
-  // What its matrices are kept in: the narrowest that one of them has.
+  // Precision of the stored matrices: the narrowest one found.
   Precision precision() const { return precision_; }
-  // A tensor of the spec's table, row-major; one that is narrower in the file as the floats that it
-  // stands for.
+  // A tensor of the spec's table, row-major; narrower types are converted to float.
   std::span<const float> Tensor(const std::string& name) const;
   bool Has(const std::string& name) const;
   const SafetensorsFile& file() const { return file_; }
@@ -55,12 +54,12 @@ class Checkpoint {
   std::map<std::string, AlignedBuffer<float>, std::less<>> widened_;
 };
 
-// Throws InputError, naming file and tensor, where a value is infinite or no number.
+// Throws InputError naming file and tensor if a value is infinite or NaN.
 void CheckFinite(std::span<const float> values, const std::string& path,
                  const std::string& tensor_name);
 
-// Writes a model file safely (beside, then renamed). `tensor` returns the data of each tensor of
-// TensorTable(spec), which must stay valid during the call.
+// Writes a model file atomically. `tensor` returns the data of each tensor of TensorTable(spec),
+// which must stay valid during the call.
 void WriteCheckpoint(const std::string& path, const ModelSpec& spec, const std::string& training,
                      FunctionRef<std::span<const float>(const TensorInfo&)> tensor);
 

@@ -60,8 +60,8 @@ void RffFeatures(const FeatureInput& input, const float* x, bool, float* phi) {
   }
 }
 
-// exp(y omega - |y|^2 / 2): F = columns. A key's exponents are cut at 40; a query's are taken from
-// their largest.
+// A key's features are exp(min(y omega - |y|^2 / 2, 40)) / sqrt(columns), a query's are exp(y omega
+// - max(y omega)): F = columns.
 void FavorFeatures(const FeatureInput& input, const float* x, bool query, float* phi) {
   const size_t columns = input.columns;
   const float half = Projections(input, x, phi) / 2;

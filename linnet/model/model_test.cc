@@ -37,7 +37,7 @@ TEST(ModelSpec, JsonRoundTrip) {
   EXPECT_FALSE(spec == ModelSpec{});
 }
 
-// What a kind does not use is not written, so files of the old kinds read as they always did.
+// Parameters of other kinds are not written, so files of the older kinds are unchanged.
 TEST(ModelSpec, WritesAttentionParametersWhereTheySaySomething) {
   ModelSpec spec = TinyImages();
   EXPECT_EQ(ToJson(spec).find("lsh"), std::string::npos);
@@ -57,7 +57,7 @@ TEST(ModelSpec, WritesAttentionParametersWhereTheySaySomething) {
   EXPECT_EQ(omegas, spec.stack.layers());
 }
 
-// A kind of one's own says whether it has a feature map; no other kind has omega in its files.
+// A user-defined kind states whether it has a feature map; other kinds save no omega.
 TEST(ModelSpec, OmegaGoesIntoFilesWhereTheKindTakesAMap) {
   AddMixer({.name = "test-mapped", .description = "", .causal = true, .maps = true});
   for (const auto& [kind, omegas] :
@@ -98,7 +98,7 @@ TEST(ModelSpec, MessagesStayShort) {
     }
   }
   EXPECT_LT(ErrorOf("{\"" + many + "\": 1}").size(), 700u);
-  // Other tests may have added a kind behind these.
+  // Other tests may have added a kind after these.
   EXPECT_TRUE(
       ErrorOf("{\"attention\": \"softmax\"}")
           .starts_with("here: unknown attention 'softmax'; choose one of causal-linear, full, "
@@ -135,7 +135,7 @@ TEST(ModelSpec, GridPositionsTellWhereTheNextByteStands) {
   Validate(spec);
   const std::vector<float> table = PositionTable(spec);
   ASSERT_EQ(table.size(), 59u * 16);
-  // Byte 37 is in row 2 (of 15 bytes each) at place 7.
+  // Byte 37 is in row 2 (rows have 15 bytes) at offset 7.
   const float* at = &table[36 * 16];
   EXPECT_FLOAT_EQ(at[0], static_cast<float>(std::sin(36.0)));
   EXPECT_FLOAT_EQ(at[2], static_cast<float>(std::sin(36.0 * 0.1)));
@@ -167,7 +167,7 @@ class CheckpointTest : public testing::Test {
   }
   void TearDown() override { std::filesystem::remove(path_); }
 
-  // Writes a model file with one tensor left out or replaced.
+  // Writes a model file with one tensor omitted or replaced.
   void WriteWith(const ModelSpec& spec, const std::string& name, std::vector<int64_t> shape) {
     SafetensorsWriter writer;
     writer.SetMetadata("linnet", ToJson(spec));

@@ -1,11 +1,13 @@
-// Names of enumerators in files and options.
+// Names of enumerators, as used in files and options.
 //
 //   NameOf(Activation::kGelu)                              // "gelu"
-//   ParseName<Activation>("gelu", "activation")            // or InputError: unknown activation 'x'; choose ...
+//   ParseName<Activation>("gelu", "activation") // or InputError: unknown activation 'x'; choose...
 //
 // An enumeration lists its names once, in the order of its values:
 //
-//   template <> struct EnumNames<Activation> { static constexpr const char* kNames[] = {"relu", "gelu"}; };
+//   template <> struct EnumNames<Activation> {
+//     static constexpr const char* kNames[] = {"relu", "gelu"};
+//   };
 #ifndef LINNET_MODEL_NAMES_H_
 #define LINNET_MODEL_NAMES_H_
 
@@ -43,7 +45,7 @@ std::string Choices() {
   return text;
 }
 
-// Throws InputError for another name; `what` says of what.
+// Throws InputError for an unknown name; `what` names the option.
 template <class Enum>
 Enum ParseName(const std::string& name, const std::string& what) {
   size_t i = 0;

@@ -1,14 +1,14 @@
-// In which numbers a model's matrices are kept: in its file, and by the engine that runs it.
+// Number types of a model's matrices, in its file and in the engine.
 //
 //   Precision precision = ParsePrecision("int8");
 //   for (const TensorInfo& info : TensorTable(spec)) {
-//     DType stored = StoredAs(spec, info.name, precision);   // I8 for matrices, BF16 for embeddings, ...
+//     DType stored = StoredAs(spec, info.name, precision);  // I8 for matrices, BF16 for embeddings
 //   }
 //
-// An int8 matrix has a scale an output beside it, a tensor NAME_scale [out] in F32, and may have a
-// factor an input, NAME_factor [in], a power of two: a weight is value * scale * factor, with the
-// value in -127 .. 127. Factors even out inputs of unlike size: activations are multiplied with them
-// before they are rounded.
+// An int8 matrix has one scale per output, a tensor NAME_scale [out] in F32, and may have one
+// factor per input, NAME_factor [in], a power of two: weight = value * scale * factor, with the
+// value in -127 .. 127. Factors even out inputs of different magnitude: activations are multiplied
+// by them before rounding.
 #ifndef LINNET_MODEL_PRECISION_H_
 #define LINNET_MODEL_PRECISION_H_
 
@@ -25,21 +25,21 @@ enum class Precision : uint8_t { kF32, kBf16, kInt8 };
 
 // "f32", "bf16", "int8".
 const char* PrecisionName(Precision precision);
-// Throws InputError for another name ("fp32" is understood).
+// Throws InputError for an unknown name ("fp32" is accepted).
 Precision ParsePrecision(const std::string& name);
 
-// Whether a tensor of a model's table is a matrix that activations are multiplied with: the
-// projections, the feed-forward layers, the predictor.
+// Whether a tensor of a model's table is a matrix in a product with activations: the projections,
+// the feed-forward layers, the predictor.
 bool IsMatrix(std::string_view tensor_name);
 
-// The type of a tensor in a file of that precision. Embeddings are BF16 in both narrower ones, and so is
-// a predictor of classes and a projection of frames; but one that is tied is as narrow as the others, since
-// it is most of a small model of text. One of logistics is small, and stays F32: in int8 it would cost 0.09 bits/dim
-// of the digits, where everything else together costs 0.005. So does what is left.
+// The type of a tensor in a file of that precision. In both narrower ones, embeddings, categorical
+// predictors and frame projections are BF16. A tied predictor is as narrow as the other matrices,
+// since it is most of a small text model. A logistics predictor is small and stays F32: int8 would
+// cost 0.09 bits/dim on the digits, where all the rest costs 0.005. All other tensors stay F32.
 DType StoredAs(const ModelSpec& spec, std::string_view tensor_name, Precision precision);
 Precision PredictorPrecision(const ModelSpec& spec, Precision precision);
 
-// The tensors with an int8 matrix' scales and factors.
+// The tensor names of an int8 matrix's scales and factors.
 std::string ScaleName(std::string_view tensor_name);
 std::string FactorName(std::string_view tensor_name);
 

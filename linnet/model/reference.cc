@@ -25,9 +25,9 @@ constexpr const char* kAbove = "above_embedding.weight";
 constexpr const char* kHead = "predictor.weight";
 constexpr const char* kHeadBias = "predictor.bias";
 constexpr std::string_view kOmega = ".feature_map.omega";
-constexpr int kMaxLayers = 1000;  // as Validate() has it
+constexpr int kMaxLayers = 1000;  // the limit of Validate()
 
-// Bias of tokens that are never drawn: exp() of it is 0 beside any other.
+// Bias of tokens that are never drawn: its exp() is 0 relative to any other.
 constexpr float kNever = -1e9f;
 
 enum class TaskKind : uint8_t { kImages, kCopy, kText };
@@ -58,7 +58,7 @@ std::string_view Unwrapped(std::string_view name) {
 }
 
 Named ByName(std::span<const Tensor> tensors, const std::string& path) {
-  // Beside a decoder, "encoder." is a name of its own.
+  // Together with a decoder, "encoder." is not an alias of "transformer.".
   const bool decoder = std::any_of(tensors.begin(), tensors.end(), [](const Tensor& tensor) {
     return Unwrapped(tensor.name).starts_with("decoder.");
   });
@@ -75,7 +75,7 @@ Named ByName(std::span<const Tensor> tensors, const std::string& path) {
   return named;
 }
 
-// Throws unless the names are those of the table.
+// Throws unless the names are exactly those of the table.
 void CheckNames(const Named& named, const std::vector<TensorInfo>& table, const std::string& path) {
   std::vector<std::string> missing, left_over;
   std::set<std::string> known;
@@ -104,14 +104,14 @@ bool HasPrefix(const Named& named, const std::string& prefix) {
   return next != named.end() && next->first.starts_with(prefix);
 }
 
-// Layers of the stack whose names begin with `stack`.
+// Number of layers of the stack whose names begin with `stack`.
 int Layers(const Named& named, const std::string& stack) {
   int layers = 0;
   while (layers < kMaxLayers && HasPrefix(named, StrCat(stack, "layers.", layers, "."))) ++layers;
   return layers;
 }
 
-// Throws InputError for tensors that are no whole model of linnet's, whatever their shapes.
+// Throws InputError for tensors that are not a complete linnet model, whatever their shapes.
 void CheckWhole(const Named& named, const std::string& path) {
   const auto refuse = [&](const auto&... message) {
     throw InputError(path, ": holds ", message...);
@@ -136,7 +136,7 @@ void CheckWhole(const Named& named, const std::string& path) {
     refuse("a stack of ", layers, layers == 1 ? " layer" : " layers", " alone", kPart);
 }
 
-// The mixer without parameters of other kinds.
+// The mixer with the parameters of other kinds at their defaults.
 MixerSpec OwnParameters(MixerSpec mixer) {
   const MixerInfo info = FindMixer(mixer.kind);
   const MixerSpec plain;
@@ -152,7 +152,7 @@ MixerSpec OwnParameters(MixerSpec mixer) {
   return mixer;
 }
 
-// A spec out of names, shapes and choices.
+// Builds a spec from names, shapes and choices.
 class SpecReader {
  public:
   SpecReader(const Named& named, const std::string& path, const ReferenceChoices& choices)
@@ -160,7 +160,7 @@ class SpecReader {
 
   ModelSpec Read() {
     CheckWhole(named_, path_);
-    Names();  // first, so that all that is missing is said in one go
+    Names();  // first, to report all missing tensors at once
     Sizes();
     Heads();
     Features();
@@ -178,14 +178,14 @@ class SpecReader {
     if (!good) throw InputError(path_, ": ", message...);
   }
 
-  // A tensor's dimension; 0 where there is no such tensor, or it has another rank.
+  // A tensor's dimension; 0 if there is no such tensor or it has another rank.
   int Peek(const std::string& name, size_t rank, size_t index) const {
     const auto found = named_.find(name);
     if (found == named_.end() || found->second->shape.size() != rank) return 0;
     const int64_t size = found->second->shape[index];
     return size < 1 || size > INT32_MAX ? 0 : static_cast<int>(size);
   }
-  // That of a tensor that CheckNames() saw.
+  // The same for a tensor checked by CheckNames(), which must have that rank.
   int Dimension(const std::string& name, size_t rank, size_t index) const {
     const int size = Peek(name, rank, index);
     const Tensor& tensor = *named_.at(name);
@@ -194,13 +194,13 @@ class SpecReader {
     return size;
   }
 
-  // Whether tokens are text, where it is not said: a vocabulary of bytes, or characters that are given.
+  // Whether tokens are text, if no task is given: a byte vocabulary, or given characters.
   bool TellsText(int vocabulary) const {
     return !choices_.characters.empty() || vocabulary == 256 ||
            vocabulary == 256 + Vocabulary::kFirst;
   }
 
-  // What the names tell, and that none is missing or left over.
+  // Sets what the names determine, and checks that none is missing or extra.
   void Names() {
     StackSpec& stack = spec_.stack;
     const bool decoder = HasPrefix(named_, "decoder.");
@@ -255,8 +255,8 @@ class SpecReader {
     mixer.value_dim = values / mixer.heads;
   }
 
-  // How many features the columns of omega make. fast-transformers' Favor takes each column with both
-  // signs; linnet's favor has a column for each feature.
+  // Number of features that the columns of omega make. fast-transformers' Favor uses each column
+  // with both signs; linnet's favor has one column per feature.
   void Features() {
     MixerSpec& mixer = spec_.stack.mixer();
     const FeatureMapInfo map = FindFeatureMap(mixer.feature_map);
@@ -324,7 +324,7 @@ class SpecReader {
     return *row;
   }
 
-  // Meaning of the tokens, and whether the vocabulary has the special ones.
+  // Meaning of the tokens, and whether the vocabulary includes the special ones.
   void Text() {
     const TextUnit unit = choices_.characters.empty() ? TextUnit::kByte : TextUnit::kCharacter;
     const TextSpec text = {.unit = unit, .characters = choices_.characters};
@@ -343,7 +343,7 @@ class SpecReader {
     spec_.part = text;
   }
 
-  // Width, height and channels, and with them how many positions are used.
+  // Width, height and channels, and thereby the number of positions used.
   void Images() {
     spec_.head.kind = HeadKind::kLogistics;
     spec_.head.mixtures = outputs_ / 3;
@@ -374,7 +374,7 @@ class SpecReader {
     positions = static_cast<int>(std::max<int64_t>(wanted - 1, 1));
   }
 
-  // Whether the table is one that linnet made for places in a grid: its numbers tell.
+  // Whether the position table is linnet's for a grid, judged by its values.
   bool HasGrid() const {
     if (!spec_.image()) return false;
     const Tensor& tensor = *named_.at(kPositions);
@@ -384,7 +384,7 @@ class SpecReader {
     const int64_t dim = spec_.stack.d_model - spec_.input.value_embedding;
     if (dim % 8 != 0) return false;
     const std::span<const float> got = tensor.f32();
-    // The table may be large: it is made only where the file holds as much.
+    // The table may be large: only make it if the file's is as large.
     if (static_cast<int64_t>(got.size()) < spec_.input.max_length * dim) return false;
     const std::vector<float> want = PositionTable(grid);
     const auto close = [](float a, float b) { return std::abs(a - b) <= 1e-4f; };
@@ -395,7 +395,7 @@ class SpecReader {
   const std::string& path_;
   const ReferenceChoices& choices_;
   ModelSpec spec_;
-  std::string name_;  // of the stack that reads first, with its dot
+  std::string name_;  // prefix of the first stack, with its dot
   int outputs_ = 0;   // of the predictor
   int special_tokens_ = 0;
   bool both_signs_ = false;
@@ -425,7 +425,7 @@ std::vector<float> ToFloats(const Tensor& tensor, size_t size) {
         break;
       case DType::kF64: {
         const double value = element(double{}, i);
-        // Beyond a float's range the conversion is undefined; what is no number is refused later.
+        // Beyond a float's range the conversion is undefined; infinity and NaN are refused later.
         floats[i] = std::abs(value) <= FLT_MAX ? static_cast<float>(value) : INFINITY;
         break;
       }
@@ -437,7 +437,7 @@ std::vector<float> ToFloats(const Tensor& tensor, size_t size) {
   return floats;
 }
 
-// The first `size` elements, all of them numbers; in `own` where they are converted.
+// The first `size` elements, all of them finite; stored in `own` if converted.
 std::span<const float> Floats(const Tensor& tensor, size_t size, std::vector<float>& own,
                               const std::string& path) {
   std::span<const float> floats;
@@ -451,7 +451,7 @@ std::span<const float> Floats(const Tensor& tensor, size_t size, std::vector<flo
   return floats;
 }
 
-// The same rows behind `rows` of `value`.
+// `numbers` copies of `value`, then `values`.
 std::vector<float> WithRowsInFront(std::span<const float> values, size_t numbers, float value) {
   std::vector<float> all(numbers, value);
   all.insert(all.end(), values.begin(), values.end());
@@ -484,7 +484,7 @@ std::string ReferenceName(const std::string& name) {
     rest.remove_prefix(prefix.size());
     return true;
   };
-  // Of the stack alone, or of one under another name.
+  // A stack alone, or under another name.
   const bool stack = strip("transformer.") || strip("transformer_encoder.") || strip("encoder.") ||
                      rest.starts_with("layers.") || rest.starts_with("norm.");
   return (stack ? "transformer." : "") + std::string(rest);
@@ -509,7 +509,7 @@ void ReferenceModel::Take(std::span<const linnet::Tensor> tensors, const std::st
     }
     const linnet::Tensor& tensor = *found->second;
     has_first_value_ = has_first_value_ || info.name == kFirstValue;
-    // Whether the file's tensor is smaller than the table's, and is brought to its size.
+    // Whether the file's tensor is smaller than the table's and must be extended.
     const bool grows = special_tokens_ > 0 &&
                        (info.name == kEmbedding || info.name == kHead || info.name == kHeadBias);
     const bool mirrors = both_signs_ && info.name.ends_with(kOmega);
@@ -517,7 +517,7 @@ void ReferenceModel::Take(std::span<const linnet::Tensor> tensors, const std::st
     if (grows) want[0] -= special_tokens_;
     if (mirrors) want[1] /= 2;
     if (info.name == kPositions && shape.size() == 3) {
-      shape[1] = std::min(shape[1], want[1]);  // those behind are never reached
+      shape[1] = std::min(shape[1], want[1]);  // positions beyond are never used
     }
     if (shape != want) {
       throw InputError(path, ": tensor ", Quote(tensor.name), " is ", FormatShape(tensor.shape),

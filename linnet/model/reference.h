@@ -1,14 +1,15 @@
-// Models of the Python library fast-transformers, by the names and shapes of their tensors: those of
-// TensorTable(spec) but for first_value.probability, which only linnet keeps. Shapes tell nearly all
-// of a model; ReferenceChoices is the rest.
+// Imports models of the Python library fast-transformers by the names and shapes of their tensors:
+// those of TensorTable(spec) except first_value.probability, which only linnet has. Shapes
+// determine nearly all of a spec; ReferenceChoices holds the rest.
 //
 //   PyTorchFile file = PyTorchFile::Open("model.pth");
 //   const ReferenceModel model = FromReference(file.tensors(), file.path(), {.heads = 8});
-//   WriteCheckpoint(path, model.spec(), "", [&](const TensorInfo& t) { return model.Tensor(t.name); });
+//   WriteCheckpoint(path, model.spec(), "",
+//                   [&](const TensorInfo& t) { return model.Tensor(t.name); });
 //
-// The head tells images (logistics over 256 byte values) from tokens (an output each). A vocabulary of
-// 259 is linnet's bytes, one of 256 bytes without the special tokens of model/vocabulary.h; one of
-// characters needs `characters`. Others are of the copy task.
+// The head distinguishes images (logistics over 256 byte values) from tokens (one output each). A
+// vocabulary of 259 is linnet's bytes; one of 256 is bytes without the special tokens of
+// model/vocabulary.h; a character vocabulary needs `characters`. Others belong to the copy task.
 #ifndef LINNET_MODEL_REFERENCE_H_
 #define LINNET_MODEL_REFERENCE_H_
 
@@ -22,38 +23,38 @@
 
 namespace linnet {
 
-// What the tensors do not tell. Defaults are those of fast-transformers: its reformer builder has 63
-// bits, which make twice as many buckets.
+// Properties that the tensors do not determine. Defaults are those of fast-transformers: its
+// reformer builder has 63 bits, which make twice as many buckets.
 struct ReferenceChoices {
-  int heads = 0;  // 0: not known
+  int heads = 0;  // 0: unknown
   Activation activation = Activation::kRelu;
-  // Kind and parameters; the sizes come from the tensors. A random feature map's number of features is
-  // needed where omega does not tell it.
+  // Kind and parameters; sizes come from the tensors. The number of random features is needed if
+  // omega does not determine it.
   MixerSpec attention = {.lsh_buckets = 126, .lsh_variant = LshVariant::kSimple};
   bool norm_first = false;
-  int width = 0, height = 0, channels = 0;  // of images; 0: those of MNIST or CIFAR-10, by length
-  std::string task = {};                    // one of ReferenceTasks(); "": by the shapes
-  std::string characters = {};              // the text's vocabulary, as in TextSpec; "": bytes
-  int context = 1024;                       // max_length of a model without a table of positions
+  int width = 0, height = 0, channels = 0;  // for images; 0: those of MNIST or CIFAR-10, by length
+  std::string task = {};                    // one of ReferenceTasks(); "": determined by the shapes
+  std::string characters = {};              // the text vocabulary, as in TextSpec; "": bytes
+  int context = 1024;                       // max_length of a model without a position table
 };
 
-// Tasks of the models that tensors make.
+// Tasks of importable models.
 std::vector<std::string> ReferenceTasks();
 
 class ReferenceModel {
  public:
-  ReferenceModel(ReferenceModel&&) = default;  // a copy's views would be of the original
+  ReferenceModel(ReferenceModel&&) = default;  // a copy's views would refer to the original
   ReferenceModel& operator=(ReferenceModel&&) = default;
 
   const ModelSpec& spec() const { return spec_; }
-  // Of every name in TensorTable(spec()). Lives as long as the model and the tensors it came from.
+  // A tensor of TensorTable(spec()). Valid as long as the model and the tensors it came from.
   std::span<const float> Tensor(const std::string& name) const { return tensors_.at(name); }
-  // Replaces the first byte's distribution, [vocabulary], which is uniform unless the file has it.
+  // Replaces the distribution of the first byte, [vocabulary], uniform unless the file has it.
   void SetFirstValue(std::vector<float> probability);
-  // The file has a first_value.probability, as what linnet wrote may.
+  // The file has a first_value.probability, as a file written by linnet may.
   bool has_first_value() const { return has_first_value_; }
-  // The file's vocabulary had no special tokens. They stand in front of it now, with embeddings of
-  // zeros and outputs so low that they are never drawn.
+  // The file's vocabulary had no special tokens. They are inserted before it, with zero embeddings
+  // and outputs so low that they are never drawn.
   bool adds_special_tokens() const { return special_tokens_ > 0; }
 
  private:
@@ -65,23 +66,23 @@ class ReferenceModel {
   void Take(std::span<const linnet::Tensor> tensors, const std::string& path);
 
   ModelSpec spec_;
-  std::map<std::string, std::vector<float>> own_;  // converted, cut short, or made here
+  std::map<std::string, std::vector<float>> own_;  // converted, truncated or created here
   std::map<std::string, std::span<const float>> tensors_;
   bool has_first_value_ = false;
-  int special_tokens_ = 0;   // rows that are put in front of the vocabulary's
-  bool both_signs_ = false;  // a file's omega stands for [omega, -omega]
+  int special_tokens_ = 0;   // rows inserted before the vocabulary's
+  bool both_signs_ = false;  // the file's omega stands for [omega, -omega]
 };
 
-// The name that linnet gives a tensor of fast-transformers: without the prefixes that wrappers add
-// ("module.", "model.", "_orig_mod."), and with "transformer." before the names of a stack.
+// linnet's name for a tensor of fast-transformers: without the prefixes of wrappers ("module.",
+// "model.", "_orig_mod."), and with "transformer." before the names of a stack.
 std::string ReferenceName(const std::string& name);
 
-// The model that the tensors make. F16, BF16 and F64 are converted. Throws InputError, beginning with
-// `path`: parts of models (a stack, a decoder), tensors that are missing or left over, a weight that is
-// NaN or beyond a float's range, or what is not known and how to say it.
+// Imports a model from its tensors. F16, BF16 and F64 are converted. Throws InputError, beginning
+// with `path`, for parts of models (a stack, a decoder), missing or extra tensors, a weight that is
+// NaN or beyond a float's range, and for unknown properties, saying how to specify them.
 ReferenceModel FromReference(std::span<const Tensor> tensors, const std::string& path,
                              const ReferenceChoices& choices);
-// The same for a spec that is known.
+// The same for a known spec.
 ReferenceModel FromKnownSpec(std::span<const Tensor> tensors, const std::string& path,
                              const ModelSpec& spec);
 

@@ -14,7 +14,7 @@
 namespace linnet {
 namespace {
 
-// Images of 4 x 3, with nothing equal that need not be.
+// Images of 4 x 3; all sizes differ where they can.
 ModelSpec Tiny() {
   ModelSpec spec;
   spec.stack.repeat = 2, spec.stack.mixer().heads = 3, spec.stack.mixer().query_dim = 2,
@@ -26,7 +26,7 @@ ModelSpec Tiny() {
 }
 ReferenceChoices TinyChoices() { return {.heads = 3, .width = 4, .height = 3}; }
 
-// Tensors of a file, with values that tell them apart.
+// The tensors of a file, with distinct values.
 class Tensors {
  public:
   explicit Tensors(const ModelSpec& spec) {
@@ -91,7 +91,7 @@ TEST(Reference, SpecsComeFromShapes) {
   ReferenceChoices choices = TinyChoices();
   choices.activation = Activation::kGelu;
   EXPECT_EQ(FromReference(Tensors(spec).list, "a.pth", choices).spec(), spec);
-  // What only linnet has.
+  // Options that only linnet has.
   spec = Tiny();
   spec.input.positions = Positions::kGrid, spec.input.pixel_above = true,
   spec.stack.norm_first = true;
@@ -171,7 +171,7 @@ TEST(Reference, RefusesWhatIsNoNumber) {
   }
 }
 
-// Text whose positions are added, as linnet train text makes it.
+// Text with added positions, as linnet train text makes it.
 ModelSpec TinyText(const TextSpec& text) {
   ModelSpec spec = Tiny();
   spec.task = "text", spec.part = text;
@@ -240,7 +240,7 @@ TEST(Reference, CharactersMustBeTheVocabulary) {
   EXPECT_TRUE(Contains(Tensors(tied).Error({.heads = 3}), "tied embeddings are for text"));
 }
 
-// A vocabulary without linnet's three special tokens: rows for them stand in front.
+// A vocabulary without linnet's three special tokens: their rows are inserted before it.
 TEST(Reference, AddsSpecialTokens) {
   for (const bool tied : {false, true}) {
     for (const TextSpec& text : {TextSpec(), kLetters}) {
@@ -301,7 +301,7 @@ TEST(Reference, FeatureMaps) {
     choices.attention.features = mixer.features = random ? 12 : 0;
     EXPECT_EQ(FromReference(Tensors(spec).list, "a.pth", choices).spec(), spec) << map;
   }
-  choices.attention.features = 0;  // of favor, whose omega is that of 12 features or of 24
+  choices.attention.features = 0;  // for favor, whose omega has a column per 12 or per 24 features
   EXPECT_TRUE(
       Contains(Tensors(spec).Error(choices), "omega has 12 columns, for 24 features where"));
   choices.attention.features = 20;
@@ -312,7 +312,7 @@ TEST(Reference, FeatureMaps) {
   EXPECT_TRUE(Contains(Tensors(spec).Error(TinyChoices()), "name it with --feature-map"));
 }
 
-// fast-transformers' Favor has exp(y w - |y|^2 / 2) and exp(-y w - |y|^2 / 2) of each column w.
+// For each column w, fast-transformers' Favor has exp(y w - |y|^2 / 2) and exp(-y w - |y|^2 / 2).
 TEST(Reference, FavorsColumnsHaveBothSigns) {
   ModelSpec spec = Tiny();
   spec.stack.mixer().feature_map = "favor", spec.stack.mixer().features = 6;
@@ -403,12 +403,12 @@ TEST(Reference, ReformerIsTheReferences) {
   EXPECT_EQ(made.lsh_variant, LshVariant::kSimple);
   EXPECT_EQ(made.lsh_rounds, 2);
   EXPECT_EQ(made.lsh_buckets, 126);
-  // Of another kind they say nothing.
+  // They do not apply to another kind.
   choices.attention.kind = "full";
   EXPECT_FALSE(Contains(ToJson(FromReference(tensors.list, "a.pth", choices).spec()), "lsh"));
 }
 
-// A table of positions that would take gigabytes, beside tensors that have none.
+// The sizes ask for a position table of gigabytes, but the file's has no data.
 TEST(Reference, NoTableLargerThanTheFile) {
   Tensors tensors(Tiny());
   tensors.Get("pos_embedding.pe").shape = {1, 1 << 20, 0};

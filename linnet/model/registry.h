@@ -1,4 +1,4 @@
-// Rows with a name: the library's own, and those that a program adds.
+// A registry of named rows: the library's own, and those that a program adds.
 #ifndef LINNET_MODEL_REGISTRY_H_
 #define LINNET_MODEL_REGISTRY_H_
 
@@ -12,7 +12,7 @@
 
 namespace linnet {
 
-// Row has a `name`. For any thread.
+// Row has a member `name`. Thread-safe.
 template <typename Row>
 class Registry {
  public:
@@ -33,7 +33,7 @@ class Registry {
     throw InputError("unknown ", what_, " ", Quote(name), "; choose one of ", known);
   }
 
-  // Throws InputError where the name is taken.
+  // Throws InputError if the name is taken.
   void Add(const Row& row) {
     const std::lock_guard lock(mutex_);
     for (const Row& other : rows_) {

@@ -39,11 +39,11 @@ void VisitMixer(Mixer& mixer, Visit visit) {
   visit("value_dim", mixer.value_dim);
 }
 
-// Number of layers in files, beside the pattern that they are made of.
+// In files, the number of layers is stored beside the pattern.
 constexpr const char* kLayers = "layers";
 constexpr const char* kPattern = "pattern";
 
-// The one list of a spec's other fields: everything that reads, writes or compares specs walks it.
+// The only list of a spec's other fields, used by all code that reads, writes or compares specs.
 template <typename Spec, typename Visit>
 void VisitFields(Spec& spec, Visit visit) {
   visit("task", spec.task);
@@ -117,8 +117,8 @@ void Read(const json& value, const std::string& where, const char* name, Field& 
   }
 }
 
-// The part that a file's task has, which tells files of the first versions apart; other tasks have the
-// part whose fields they name.
+// A spec with the part of the file's task, for the tasks that files of the first versions can have;
+// for other tasks, the part whose fields the file has.
 ModelSpec WithPart(const json& object) {
   const auto has = [&](const char* name) { return object.contains(name); };
   const std::string task = has("task") && object["task"].is_string() ? object["task"] : "images";
@@ -144,7 +144,7 @@ json Object(const MixerSpec& mixer) {
   return object;
 }
 
-// Every field that the spec has.
+// All fields of the spec.
 json Object(const ModelSpec& spec) {
   json object = Object(spec.stack.mixer());
   VisitFields(spec, [&](const char* name, const auto& value) { object[name] = Value(value); });
@@ -152,7 +152,7 @@ json Object(const ModelSpec& spec) {
   return object;
 }
 
-// Leaves out what says nothing: options of other mixers, at their defaults.
+// Omits options of other mixers at their default values.
 void DropUnused(const MixerSpec& mixer, json& object) {
   const json plain = Object(MixerSpec());
   const std::vector<std::string> own = FindMixer(mixer.kind).options;
@@ -163,7 +163,7 @@ void DropUnused(const MixerSpec& mixer, json& object) {
   }
 }
 
-// The same of the other fields.
+// The same for the other fields.
 void DropUnused(const ModelSpec& spec, json& object) {
   const json plain = Object(ModelSpec());
   const auto drop = [&](std::initializer_list<const char*> names) {
@@ -176,7 +176,7 @@ void DropUnused(const ModelSpec& spec, json& object) {
   if (spec.text() || spec.ReadsFrames()) drop({"mixtures", "positions", "pixel_above"});
 }
 
-// Reads the fields that VisitMixer() or VisitFields() name, and takes them out of the object.
+// Reads the fields listed by VisitMixer() or VisitFields() and removes them from the object.
 auto Reader(json& object, const std::string& where) {
   return [&object, where](const char* name, auto& field) {
     const auto found = object.find(name);
@@ -186,7 +186,7 @@ auto Reader(json& object, const std::string& where) {
   };
 }
 
-// Layers: a mixer for all of them, or a pattern of mixers that repeats.
+// Reads the layers: one mixer for all of them, or a repeating pattern of mixers.
 void ReadStack(json& object, const std::string& where, StackSpec& stack) {
   VisitMixer(stack.pattern[0], Reader(object, where));
   int layers = stack.layers();
@@ -223,7 +223,7 @@ std::string Known(const json& object) {
   return text;
 }
 
-// Checks of a spec, whose messages begin with `where`.
+// Validates a spec; messages begin with `where`.
 class Validator {
  public:
   Validator(const ModelSpec& spec, const std::string& where) : spec_(spec), where_(where) {}
@@ -249,7 +249,7 @@ class Validator {
             " and ", high);
   }
 
-  // Names of tasks are shown and compared: they are plain words.
+  // Task names are displayed and compared, so they must be plain words.
   void Task() const {
     constexpr size_t kLongest = 64;
     const auto plain = [](unsigned char c) { return std::isalnum(c) || c == '-' || c == '_'; };
@@ -452,7 +452,7 @@ ModelSpec FromJson(const std::string& text, const std::string& where) {
   ModelSpec spec = WithPart(object);
   VisitFields(spec, Reader(object, where));
   ReadStack(object, where, spec.stack);
-  if (!spec.image()) {  // files of the first versions have these, with any task
+  if (!spec.image()) {  // files of the first versions have these for any task
     for (const char* name : {"width", "height", "channels"}) object.erase(name);
   }
   if (!object.empty()) {
@@ -465,7 +465,7 @@ ModelSpec FromJson(const std::string& text, const std::string& where) {
 
 namespace {
 
-// Lists the tensors of a spec.
+// Builds the tensor table of a spec.
 class Table {
  public:
   explicit Table(const ModelSpec& spec) : spec_(spec), d_(spec.stack.d_model) {}
@@ -584,7 +584,7 @@ int64_t ParameterCount(const ModelSpec& spec) {
 
 namespace {
 
-// Sine positions of place t in `dim` dimensions.
+// Sine embedding of position t in `dim` dimensions.
 void SineRow(int64_t t, int dim, float* to) {
   for (int i = 0; i < dim; i += 2) {
     const double frequency = std::exp(-std::log(10000.0) * i / dim);

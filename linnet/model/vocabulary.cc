@@ -10,7 +10,7 @@
 namespace linnet {
 namespace {
 
-// Calls body(code point) for each; throws InputError, beginning with `what`, where there is none.
+// Calls body(code point) for each; throws InputError, beginning with `what`, on invalid UTF-8.
 template <class Body>
 void ForCodePoints(std::string_view text, const char* what, Body body) {
   for (size_t at = 0; at < text.size();) {

@@ -1,4 +1,4 @@
-// What symbols stand for in text: bytes or characters behind a few that are no text.
+// Maps text to tokens: bytes or characters after a few special tokens.
 //
 //   Vocabulary characters = Vocabulary::OfText(corpus, /*most=*/8000);
 //   std::vector<int32_t> symbols = characters.Encode("海上明月");
@@ -6,8 +6,8 @@
 //   spec.part = characters.Save();                        // travels in the model file
 //   Vocabulary again(*spec.text());
 //
-// Symbol 0 ends a text and begins one, 1 stands between its parts, 2 for characters that the vocabulary
-// does not have; the others follow: 256 bytes, or characters.
+// Token 0 begins and ends a text, 1 separates its parts, 2 stands for characters outside the
+// vocabulary. The 256 bytes or the characters follow.
 #ifndef LINNET_MODEL_VOCABULARY_H_
 #define LINNET_MODEL_VOCABULARY_H_
 
@@ -27,25 +27,25 @@ class Vocabulary {
  public:
   static constexpr int32_t kEnd = 0, kSeparator = 1, kUnknown = 2, kFirst = 3;
 
-  // Bytes, without characters, or characters, one behind the other in UTF-8. Throws InputError on what is
-  // no UTF-8, and on a character that is there twice.
+  // The byte vocabulary if there are no characters, else the characters, concatenated in UTF-8.
+  // Throws InputError on invalid UTF-8 and on a repeated character.
   explicit Vocabulary(const TextSpec& text);
 
   static Vocabulary Bytes() { return Vocabulary(TextSpec()); }
-  // The characters of a text, the most frequent ones first (of equally frequent ones, the lower code point),
-  // `most` at most, and none that is there fewer than `least` times. Throws InputError on what is no UTF-8,
-  // naming the place.
+  // The characters of a text, most frequent first (ties: lower code point first): at most `most`,
+  // and only those with at least `least` occurrences. Throws InputError on invalid UTF-8, naming
+  // the place.
   static Vocabulary OfText(std::string_view text, size_t most, size_t least = 1);
 
   size_t size() const { return kFirst + (bytes() ? 256 : characters_.size()); }
   bool bytes() const { return characters_.empty(); }
   TextSpec Save() const;
 
-  // Throws InputError where characters are wanted and the text is no UTF-8. Of bytes none is unknown.
+  // Throws InputError on invalid UTF-8 in a character vocabulary. Bytes are never unknown.
   std::vector<int32_t> Encode(std::string_view text) const;
-  // Symbols that are no text become nothing; unknown ones U+FFFD.
+  // Special tokens decode to nothing, unknown characters to U+FFFD.
   std::string Decode(std::span<const int32_t> symbols) const;
-  // The text of one symbol.
+  // The text of one token.
   std::string Decode(int32_t symbol) const { return Decode({&symbol, 1}); }
 
  private:

@@ -1,4 +1,4 @@
-// Counts what is allocated in this process, by whichever thread: a step allocates nothing.
+// Counts the allocations of all threads of this process: a step must not allocate.
 #include <gtest/gtest.h>
 #include <malloc.h>
 
@@ -11,7 +11,7 @@
 #include "linnet/model/checkpoint.h"
 #include "linnet/runtime/engine.h"
 
-// Sanitizers have allocators of their own.
+// Sanitizers replace the allocator.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 
 namespace {
@@ -32,7 +32,7 @@ void operator delete(void* block) noexcept { std::free(block); }
 void operator delete(void* block, size_t) noexcept { std::free(block); }
 void operator delete(void* block, std::align_val_t) noexcept { std::free(block); }
 void operator delete(void* block, size_t, std::align_val_t) noexcept { std::free(block); }
-// AlignedBuffer's.
+// Used by AlignedBuffer.
 extern "C" int posix_memalign(void** block, size_t alignment, size_t size) noexcept {
   ++allocations;
   *block = memalign(alignment, size);
@@ -53,7 +53,7 @@ TEST(Allocations, AStepMakesNone) {
       std::vector<int32_t> tokens(batch, 7);
       std::vector<size_t> chosen(batch);
       for (size_t i = 0; i < batch; ++i) chosen[i] = batch - 1 - i;
-      engine.Step(state, tokens, outputs);  // scratch is made
+      engine.Step(state, tokens, outputs);  // allocates the scratch memory
       engine.Step(state, chosen, tokens, outputs);
       const size_t before = allocations;
       for (int i = 0; i < 20; ++i) {
@@ -66,7 +66,7 @@ TEST(Allocations, AStepMakesNone) {
   const size_t before = allocations;
   { std::vector<float> one(1); }
   const AlignedBuffer<float> another(1);
-  EXPECT_EQ(another[0], 0.0f);          // a compiler may leave out what nobody looks at
+  EXPECT_EQ(another[0], 0.0f);          // keeps the compiler from eliding the allocation
   EXPECT_EQ(allocations - before, 2u);  // they are counted
 }
 

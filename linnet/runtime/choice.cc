@@ -32,25 +32,25 @@ bool Likelier(const Weighed& a, const Weighed& b) {
   return a.weight != b.weight ? a.weight > b.weight : a.symbol < b.symbol;
 }
 
-// Weights in (0, 1] by their exponent and first three bits: bins in the order of the weights.
+// Bins weights in (0, 1] by exponent and first three mantissa bits; bins are in order of weight.
 constexpr size_t kBins = 1024;
 size_t BinOf(float weight) {
-  constexpr uint32_t kShift = 20;  // of a float's 23 bits behind the exponent
+  constexpr uint32_t kShift = 20;  // drops the low 20 of a float's 23 mantissa bits
   return std::min<size_t>(kBins - 1, std::bit_cast<uint32_t>(weight) >> kShift);
 }
 
-// What a thread draws with: symbols are drawn tens of thousands of times a second.
+// Buffers reused by each thread: tokens are drawn tens of thousands of times a second.
 struct Scratch {
   std::vector<float> weights;
   std::vector<Weighed> candidates, sorted;
   double sums[kBins];
   uint32_t counts[kBins];
 
-  // The symbols of this weight or more, in their order.
+  // Selects the tokens of at least this weight, in order.
   void Select(float least) {
     candidates.resize(weights.size());
     size_t count = 0;
-    for (size_t i = 0; i < weights.size(); ++i) {  // without branches, which would be guessed wrong
+    for (size_t i = 0; i < weights.size(); ++i) {  // branch-free: branches would be mispredicted
       candidates[count] = {static_cast<int32_t>(i), weights[i]};
       count += weights[i] >= least;
     }
@@ -64,7 +64,7 @@ struct Scratch {
       sums[bin] += one.weight, ++counts[bin];
     }
   }
-  // Those of the bins from `low` up to `high`, the likeliest first.
+  // Sorts the candidates of bins `low` to `high`, the most likely first.
   void Sort(size_t low, size_t high) {
     sorted.clear();
     for (const Weighed& one : candidates) {
@@ -75,7 +75,7 @@ struct Scratch {
   }
 };
 
-// Of candidates, the likeliest first: those that together have top_p of the weight.
+// Draws among the first candidates (the most likely first) that hold top_p of the total weight.
 int32_t ChooseOf(std::span<const Weighed> candidates, float top_p, double u) {
   double sum = 0, kept = 0;
   for (const Weighed& one : candidates) sum += one.weight;
@@ -126,18 +126,18 @@ int32_t Choose(std::span<const float> logits, const ChoiceOptions& options, Phil
     }
     return last;
   }
-  // All that weigh less than this cannot make up the share that is left away: those that count are among
-  // the others, mostly few.
+  // Tokens below this weight together weigh less than the share to be excluded, so the tokens to
+  // keep are among the others, which are usually few.
   const double wanted = options.top_p * kept;
   const double spare = (kept - wanted) / static_cast<double>(weights.size());
-  // Never more than the largest weight, which is 1, whatever was rounded.
+  // Clamped to the largest weight, 1, in case of rounding.
   scratch.Select(std::clamp(static_cast<float>(spare), std::numeric_limits<float>::min(), 1.0f));
   scratch.FillBins();
   size_t bin = kBins;
   kept = 0;
   while (bin > 0 && kept < wanted) kept += scratch.sums[--bin];
   kept -= scratch.sums[bin];
-  // Only the bin that the least likely one lies in is sorted.
+  // Sort only the bin that contains the least likely token to keep.
   scratch.Sort(bin, bin);
   Weighed least = {static_cast<int32_t>(weights.size()), 0};
   for (const Weighed& one : scratch.sorted) {

@@ -1,4 +1,4 @@
-// The next symbol out of a categorical head's logits.
+// Draws the next token from a categorical head's logits.
 //
 //   Philox rng(seed, /*stream=*/sequence);
 //   int32_t symbol = Choose(logits, {.temperature = 0.8f, .top_p = 0.95f}, rng);
@@ -14,18 +14,18 @@
 namespace linnet {
 
 struct ChoiceOptions {
-  float temperature = 1;  // 0: the likeliest, and nothing is drawn
-  size_t top_k = 0;       // only the k likeliest; 0: all
-  float top_p = 1;        // only the likeliest that together have this probability (at temperature)
+  float temperature = 1;  // 0: the most likely token; nothing is drawn
+  size_t top_k = 0;       // only the k most likely tokens; 0: all
+  float top_p = 1;        // only the likeliest tokens with this total probability (at temperature)
 };
 
-// Throws InputError on a temperature below 0, a top_p outside (0, 1].
+// Throws InputError if temperature < 0 or top_p is outside (0, 1].
 void Validate(const ChoiceOptions& options);
 
-// Draws a symbol; those with logits of -infinity never. Throws InputError where no other is left.
+// Draws a token, never one with a logit of -infinity. Throws InputError if no other token is left.
 int32_t Choose(std::span<const float> logits, const ChoiceOptions& options, Philox& rng);
 
-// log(sum of exp(logits)); logits less it are log probabilities.
+// log(sum of exp(logits)). Subtracting it from logits gives log probabilities.
 float LogSumExp(std::span<const float> logits);
 
 // logits - LogSumExp(logits), in place.

@@ -1,4 +1,4 @@
-// When a team of threads had better leave the work to one of them (private to linnet/runtime).
+// Decides when one thread should run a step instead of a team (private to linnet/runtime).
 //
 //   if (crowd.Alone(batch)) threads = 1;
 //   ...                                            // the step
@@ -15,14 +15,14 @@
 
 namespace linnet {
 
-// Decides when steps of a few sequences are better done by one thread than by a team. Where other
-// processes run on these processors, each barrier waits until the scheduler lets the last member on:
-// a team that needs 0.7 ms a step then needs 20. What a sequence gets does not depend on it.
+// Detects when small batches step faster on one thread than on a team. If other processes share the
+// processors, each barrier waits until the scheduler runs the last member again: a step that takes
+// a team 0.7 ms then takes 20 ms. Outputs do not depend on this choice.
 class Crowd {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Whether the step that begins is for one thread.
+  // Whether the next step should run on one thread.
   bool Alone(size_t batch) {
     if (batch != batch_) *this = Crowd(batch);
     return trying_ > 0 || alone_ > 0;
@@ -39,7 +39,7 @@ class Crowd {
         return;
       }
       team_seconds_ = strikes_ == 0 ? seconds : std::min(team_seconds_, seconds);
-      // Members may also sleep because their shares are large and unequal: so both ways are timed.
+      // Members may also sleep because their shares are large and unequal, so both ways are timed.
       if (++strikes_ == kTries) trying_ = kTries, alone_seconds_ = 1e30;
     } else if (trying_ > 0) {
       alone_seconds_ = std::min(alone_seconds_, seconds);

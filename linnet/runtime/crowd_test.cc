@@ -5,15 +5,14 @@
 namespace linnet {
 namespace {
 
-// A machine on which a step takes a team and one thread so long, and members sleep at so many of ten
-// barriers.
+// Simulates a machine: seconds per step of a team and of one thread, and sleeps per ten barriers.
 struct Machine {
   Crowd crowd;
   double team, one;
   uint32_t sleeps;
-  ThreadPool::Waits waits{0xfffffff0, 0xfffffff8};  // they wrap around
+  ThreadPool::Waits waits{0xfffffff0, 0xfffffff8};  // wraps around during the test
 
-  // Of how many steps one thread did.
+  // Runs `count` steps; returns how many of them one thread did.
   int Steps(int count, size_t batch = 1) {
     int alone = 0;
     for (int i = 0; i < count; ++i) {
@@ -35,11 +34,11 @@ TEST(Crowd, ATeamThatDoesNotSleepStays) {
 TEST(Crowd, OneThreadTakesOverAndLooksAgain) {
   Machine machine{.crowd = Crowd(), .team = 20, .one = 2, .sleeps = 9};
   EXPECT_EQ(machine.Steps(3), 0);
-  EXPECT_EQ(machine.Steps(3 + 32), 35);  // tried, and then taken for a while
+  EXPECT_EQ(machine.Steps(3 + 32), 35);  // tried, then used for a while
   EXPECT_EQ(machine.Steps(3), 0);
   EXPECT_EQ(machine.Steps(3 + 64), 67);  // for longer
   EXPECT_GT(machine.Steps(10'000), 9'900);
-  machine.sleeps = 0, machine.team = 1;  // the others have gone
+  machine.sleeps = 0, machine.team = 1;  // the other processes have ended
   machine.Steps(1100);
   EXPECT_EQ(machine.Steps(1000), 0);
 }

@@ -16,8 +16,8 @@
 namespace linnet {
 namespace {
 
-// A thread with at least this many sequences of its own to step does better alone than in a team
-// that shares the weights and waits at barriers.
+// A thread with at least this many sequences of its own steps faster alone than in a team that
+// shares the weights and waits at barriers.
 constexpr size_t kAloneRows = 8;
 
 }  // namespace
@@ -30,15 +30,15 @@ struct Engine::Scratch {
   };
   AlignedBuffer<float> shared;
   std::vector<Member> members;
-  BlockSize prepared;  // what the members' pieces are cut for
+  BlockSize prepared;  // size of the members' pieces
   bool prepared_alone = false;
-  std::vector<uint8_t> named;   // by sequence, while a call looks for one that is named twice
-  std::vector<size_t> offsets;  // of a call's pieces in its tokens
-  std::vector<size_t> positions, memory_lengths, zeros;  // by place, of encoder-decoders
+  std::vector<uint8_t> named;   // by sequence: finds sequences that a call names twice
+  std::vector<size_t> offsets;  // of each sequence's tokens within a call's
+  std::vector<size_t> positions, memory_lengths, zeros;  // by place, for encoder-decoders
   std::vector<Sequence> sequences;
   std::vector<float> outputs;
 
-  // Working memory for blocks of up to that size; allocates only when it was never that large.
+  // Makes working memory for blocks of up to that size. Allocates only to grow.
   void Prepare(const Model::Packed& model, const BlockSize& size, bool alone) {
     if (size == prepared && alone == prepared_alone) return;
     prepared = size, prepared_alone = alone;
@@ -47,7 +47,7 @@ struct Engine::Scratch {
       Allocate(shared, [&](Pieces& p) { TakeShared(model, size, p, common); });
     }
     for (Member& member : members) {
-      if (!alone) {  // the next step may be for one thread
+      if (!alone) {  // the next step may use one thread
         Workspace unused{};
         Allocate(member.buffer, [&](Pieces& p) { TakeOwn(model, size, true, p, unused); });
       }
@@ -142,8 +142,8 @@ void Engine::Prefix(State& state, std::span<const size_t> sequences,
   const size_t longest = *std::max_element(lengths.begin(), lengths.end());
   const size_t shortest = *std::min_element(lengths.begin(), lengths.end());
   if (shortest == longest) return Read(state, sequences.data(), batch, tokens, longest, outputs);
-  // Steps are another kernel, what is longer than a block goes through in pieces, and few sequences are
-  // read faster by all threads together.
+  // Read one by one: single tokens (steps use another kernel), prefixes longer than a block (they
+  // are split), and few sequences (all threads together are faster).
   const StateLayout& layout = *model_->packed().layout;
   if (shortest == 1 || longest > kBlockRows || batch < static_cast<size_t>(pool_.size()) ||
       layout.keeps_tokens || layout.source > 0) {
@@ -161,7 +161,7 @@ void Engine::Prefix(State& state, std::span<const size_t> sequences,
   ReadUnequal(state, sequences, offsets, tokens, outputs);
 }
 
-// Pieces of different lengths, none longer than a block.
+// Reads prefixes of different lengths, none longer than a block.
 void Engine::ReadUnequal(State& state, std::span<const size_t> sequences,
                          std::span<const size_t> offsets, std::span<const int32_t> tokens,
                          std::span<float> outputs) {
@@ -174,7 +174,7 @@ void Engine::ReadUnequal(State& state, std::span<const size_t> sequences,
       /*alone=*/true);
   const auto walk = [&](int worker) {
     const size_t w = static_cast<size_t>(worker);
-    // A sequence is whose share of the rows its first row lies in.
+    // A sequence belongs to the thread whose share of the rows contains its first row.
     const auto share = [&](size_t thread) {
       const size_t row = (tokens.size() * thread + threads - 1) / threads;
       const auto from = std::lower_bound(offsets.begin(), offsets.end() - 1, row);
@@ -222,7 +222,7 @@ void Engine::CheckTokens(std::span<const int32_t> tokens) const {
   }
 }
 
-// Whether these sequences are there, each named once, with room for so many positions more.
+// Checks that these sequences exist, are named once, and have room for `length` more positions.
 void Engine::CheckPlaces(const State& state, const size_t* chosen, size_t batch,
                          size_t length) const {
   const auto place = [&](size_t i) { return chosen ? chosen[i] : i; };
@@ -231,12 +231,12 @@ void Engine::CheckPlaces(const State& state, const size_t* chosen, size_t batch,
   if (chosen) named.resize(std::max(named.size(), state.batch()));
   size_t twice = SIZE_MAX;
   for (size_t i = 0; i < batch; ++i) {
-    if (place(i) >= state.batch()) break;  // position() will say so
+    if (place(i) >= state.batch()) break;  // position() below throws
     if (chosen && std::exchange(named[chosen[i]], 1) != 0) twice = chosen[i];
   }
   for (size_t i = 0; chosen && i < batch && chosen[i] < named.size(); ++i) named[chosen[i]] = 0;
   for (size_t i = 0; i < batch; ++i) furthest = std::max(furthest, state.position(place(i)));
-  // That would be two threads on one sequence.
+  // Otherwise two threads would write one sequence.
   if (twice != SIZE_MAX) throw InputError("sequence ", twice, " is chosen twice");
   const std::optional<size_t> most = model_->most_positions();
   if (most && (furthest > *most || length > *most - furthest)) {
@@ -257,7 +257,7 @@ bool Engine::CheckOutputs(size_t batch, size_t length, std::span<const float> ou
   return every;
 }
 
-// Whether a sequence that has not met its separator has room for what stands before it.
+// Checks that a sequence before its separator has room for the encoder's tokens.
 void Engine::CheckFirstPart(State& state, size_t place, std::span<const int32_t> tokens) const {
   const size_t most = model_->packed().layout->source;
   if (most == 0 || state.source_length(place) >= 0) return;
@@ -269,7 +269,7 @@ void Engine::CheckFirstPart(State& state, size_t place, std::span<const int32_t>
   }
 }
 
-// What a sequence's state keeps beside its sums: where it is, and what later calls look back at.
+// Updates a sequence's position and the recent tokens that later calls read.
 void Engine::Passed(State& state, size_t place, Source source, size_t length) const {
   const Model::Packed& model = model_->packed();
   const size_t reach = model.layout->source > 0 ? 0 : model.layout->reach;
@@ -306,23 +306,23 @@ void Engine::Read(State& state, const size_t* chosen, size_t batch, std::span<co
   ReadRows(state, chosen, batch, {.tokens = tokens.data()}, length, outputs);
 }
 
-// Through the stack that predicts, from the state on.
+// Reads through the predicting stack, continuing from the state.
 void Engine::ReadRows(State& state, const size_t* chosen, size_t batch, Source source,
                       size_t length, std::span<float> outputs) {
   const Model::Packed& model = model_->packed();
   const size_t width = model.outputs;
   const bool every = outputs.size() == batch * length * width;
   const size_t* positions = Positions(state);
-  // Many sequences: each thread walks its own through all layers and waits for nobody. Few: all
-  // threads walk all of them together, and split the layers.
+  // Many sequences: each thread runs its own through all layers without barriers. Few: all threads
+  // run all sequences together, splitting each layer.
   size_t threads = static_cast<size_t>(pool_.size());
   const bool few = threads > 1 && length == 1 && batch < kAloneRows * threads;
   if (few && scratch_->crowd.Alone(batch)) threads = 1;
   const bool alone = threads == 1 || (length == 1 ? batch >= kAloneRows * threads
                                                   : batch >= 4 * threads || batch % threads == 0);
   const size_t chunks = (length + kBlockRows - 1) / kBlockRows;
-  const size_t chunk = (length + chunks - 1) / chunks;      // nearly equal ones
-  const size_t most = std::min(batch, kBlockRows / chunk);  // sequences to a block
+  const size_t chunk = (length + chunks - 1) / chunks;      // of nearly equal length
+  const size_t most = std::min(batch, kBlockRows / chunk);  // sequences per block
   scratch_->Prepare(
       model,
       {.rows = most * chunk, .keys = std::max({state.capacity_, kBlockRows, model.layout->source})},
@@ -395,7 +395,7 @@ const size_t* Engine::Positions(State& state) {
   return scratch_->positions.data();
 }
 
-// Models that keep their tokens: all of them are read, and the new ones' outputs given.
+// Models that keep their tokens: reads all tokens again and returns the outputs of the new ones.
 void Engine::ReadAgain(State& state, const size_t* chosen, size_t batch,
                        std::span<const int32_t> tokens, size_t length, std::span<float> outputs) {
   const size_t width = output_size(), room = state.tokens();
@@ -427,8 +427,7 @@ void Engine::ReadAgain(State& state, const size_t* chosen, size_t batch,
   }
 }
 
-// Encoder-decoders: up to the separator tokens are kept, there they are encoded, and from there on the
-// decoder reads.
+// Encoder-decoders: keeps tokens up to the separator, encodes them there, then decodes.
 void Engine::ReadPair(State& state, const size_t* chosen, size_t batch,
                       std::span<const int32_t> tokens, size_t length, std::span<float> outputs) {
   const auto place = [&](size_t i) { return chosen ? chosen[i] : i; };
@@ -450,7 +449,7 @@ void Engine::ReadPair(State& state, const size_t* chosen, size_t batch,
       state.source(at)[state.positions_[at]++] = own[t];
     }
     if (t == length) continue;
-    // Of all positions, or of the last one.
+    // Outputs of all positions, or of the last one.
     const size_t skipped = rows == length ? t : 0;
     ReadRows(state, &at, 1, {.tokens = own.data() + t}, length - t,
              outputs.empty()
@@ -459,7 +458,7 @@ void Engine::ReadPair(State& state, const size_t* chosen, size_t batch,
   }
 }
 
-// Runs the encoder over a sequence's first part.
+// Runs the encoder over a sequence's tokens before the separator.
 void Engine::Encode(State& state, size_t place) {
   const auto length = static_cast<size_t>(state.source_length(place));
   if (length == 0) return;  // cross attention over nothing gives 0
@@ -505,7 +504,7 @@ void Engine::Whole(size_t batch, std::span<const int32_t> tokens, size_t length,
   ReadWhole(sequences);
 }
 
-// Whether the model has so many positions.
+// Checks that the model has this many positions.
 void Engine::CheckLength(size_t length) const {
   const std::optional<size_t> most = model_->most_positions();
   if (most && length > *most) {
@@ -556,7 +555,7 @@ void Engine::Whole(size_t batch, std::span<const float> frames, size_t length,
   ReadWhole(sequences);
 }
 
-// One sequence is a block, walked by one thread, or by all where they are few.
+// Reads whole sequences, one per block: one thread per block, or all threads if there are few.
 void Engine::ReadWhole(std::span<const Sequence> sequences) {
   const Model::Packed& model = model_->packed();
   const size_t batch = sequences.size(), width = model.outputs;

@@ -1,4 +1,4 @@
-// Running a trained model as the RNN that it is: constant memory and time a token, no libtorch.
+// Runs a trained model as an RNN: constant memory and time per token, no libtorch.
 //
 //   auto model = Model::Open("models/digits.safetensors");
 //   Engine engine(model);                        // owns threads and scratch
@@ -8,12 +8,13 @@
 //   engine.Step(state, {&token, 1}, out);        // the head's outputs for the next token
 //   State fork = state.Clone();                  // two continuations of one past
 //
-// What a sequence gets does not depend on the number of threads nor on the other sequences of its
-// batch, bit for bit; Prefix() and Step() agree to rounding. A model that is no RNN (Model::steps()) has
-// its tokens for a state, and reads all of them again at each step.
+// The outputs of a sequence do not depend on the number of threads or on the other sequences of its
+// batch, bit for bit. Prefix() and Step() agree to rounding. A model without recurrent state
+// (Model::steps() is false) keeps its tokens as its state and reads all of them again at each step.
 //
-// An encoder-decoder reads one sequence as well: its encoder takes what stands before the first
-// Vocabulary::kSeparator, its decoder what follows, the separator included. Outputs before the separator are 0.
+// An encoder-decoder also reads one sequence: its encoder takes the tokens before the first
+// Vocabulary::kSeparator, its decoder the separator and the tokens after it. Outputs before the
+// separator are 0.
 #ifndef LINNET_RUNTIME_ENGINE_H_
 #define LINNET_RUNTIME_ENGINE_H_
 
@@ -29,10 +30,10 @@
 namespace linnet {
 
 struct EngineOptions {
-  int threads = 0;  // 0: one for each processor this process may run on
+  int threads = 0;  // 0: one per processor available to this process
 };
 
-// Steps one model; owns its threads and its scratch. One call at a time.
+// Steps one model. Owns its threads and its scratch memory. One call at a time.
 class Engine {
  public:
   explicit Engine(std::shared_ptr<const Model> model, const EngineOptions& options = {});
@@ -40,58 +41,57 @@ class Engine {
 
   const Model& model() const { return *model_; }
   ThreadPool& pool() { return pool_; }
-  size_t output_size() const;  // floats a position: the spec's OutputSize()
+  size_t output_size() const;  // floats per position: the spec's OutputSize()
 
-  // Of `batch` sequences that have read nothing. Throws InputError for none, for more than this
-  // machine's memory holds, or where the model's layers see the future.
+  // A state of `batch` sequences that have read nothing. Throws InputError if `batch` is 0, if the
+  // state exceeds this machine's memory, or if the model's layers see the future.
   State NewState(size_t batch) const;
 
-  // Reads one token of each sequence: tokens [batch], outputs [batch, output_size]: the head's
-  // outputs, from which the next token is drawn. Throws InputError on a token outside the
-  // vocabulary, or past Model::most_positions(); the state is then as it was.
+  // Reads one token of each sequence: tokens [batch] -> outputs [batch, output_size], the head's
+  // outputs, from which the next token is drawn. Throws InputError for a token outside the
+  // vocabulary or a position past Model::most_positions(); the state is then unchanged.
   void Step(State& state, std::span<const int32_t> tokens, std::span<float> outputs);
 
-  // Reads `length` tokens of each sequence at once, through the chunked kernel (but with the feature
-  // map rff, in steps within each layer): tokens
-  // [batch, length]. outputs is empty, [batch, output_size] (of the last position) or
-  // [batch, length, output_size]. Errors as for Step.
+  // Reads `length` tokens of each sequence at once with the chunked kernel (feature map rff: in
+  // steps within each layer): tokens [batch, length]; outputs is empty, [batch, output_size] (last
+  // position only) or [batch, length, output_size]. Errors as for Step.
   void Prefix(State& state, std::span<const int32_t> tokens, size_t length,
               std::span<float> outputs);
 
-  // The same for some sequences of a state, each named once: `tokens` and `outputs` are theirs, in
-  // this order, and the others stay as they are.
+  // The same for a subset of a state's sequences, each named once: `tokens` and `outputs` are in
+  // this order, and the other sequences are unchanged.
   void Step(State& state, std::span<const size_t> sequences, std::span<const int32_t> tokens,
             std::span<float> outputs);
   void Prefix(State& state, std::span<const size_t> sequences, std::span<const int32_t> tokens,
               size_t length, std::span<float> outputs);
 
-  // Pieces of different lengths at once, which costs the weights once: sequence i reads the next
-  // lengths[i] of `tokens`. outputs is empty or [sequences, output_size], of each one's last position. Each
-  // gets what it would get alone, to the bit.
+  // Prefixes of different lengths in one call, which reads the weights once: sequence i reads the
+  // next lengths[i] of `tokens`. outputs is empty or [sequences, output_size], for each one's last
+  // position. Each result is bit-identical to that of a separate call.
   void Prefix(State& state, std::span<const size_t> sequences, std::span<const size_t> lengths,
               std::span<const int32_t> tokens, std::span<float> outputs);
 
-  // Reads sequences from their first token to their last and keeps nothing: tokens [batch, length],
-  // outputs [batch, output_size] (of the last position) or [batch, length, output_size]. Errors as for Step.
+  // Reads whole sequences without keeping a state: tokens [batch, length] -> outputs
+  // [batch, output_size] (last position only) or [batch, length, output_size]. Errors as for Step.
   void Whole(size_t batch, std::span<const int32_t> tokens, size_t length,
              std::span<float> outputs);
 
-  // The same for models that read frames: [batch, length, spec().speech()->Inputs()].
+  // The same for models that read frames [batch, length, spec().speech()->Inputs()].
   void Prefix(State& state, std::span<const float> frames, size_t length, std::span<float> outputs);
   void Whole(size_t batch, std::span<const float> frames, size_t length, std::span<float> outputs);
 
  private:
-  // Tokens, or frames, of a call.
+  // Tokens or frames passed to a call.
   struct Source {
     const int32_t* tokens = nullptr;
     const float* frames = nullptr;
-    size_t width = 1;  // floats of a frame
+    size_t width = 1;  // floats per frame
     Source From(size_t position) const {
       return {tokens ? tokens + position : nullptr, frames ? frames + position * width : nullptr,
               width};
     }
   };
-  // A sequence that is read from its beginning, and where its outputs go.
+  // A sequence read from its first position, and the destination of its outputs.
   struct Sequence {
     Source source;
     size_t length;
@@ -118,7 +118,7 @@ class Engine {
   size_t CheckFrames(size_t batch, std::span<const float> frames, size_t length,
                      std::span<const float> outputs) const;
   bool CheckOutputs(size_t batch, size_t length, std::span<const float> outputs) const;
-  // What sequences' positions are to the layers: in a decoder, those behind the first part.
+  // The sequences' positions as the layers count them: in a decoder, from the separator on.
   const size_t* Positions(State& state);
   void Passed(State& state, size_t place, Source source, size_t length) const;
 

@@ -22,7 +22,7 @@ class RuntimeTest : public testing::TestWithParam<std::string> {
 INSTANTIATE_TEST_SUITE_P(Isa, RuntimeTest, testing::ValuesIn(kernels::AvailableIsas()),
                          [](const auto& info) { return info.param; });
 
-// A prefix up to the cut, then steps, against the network in plain loops.
+// Compares a prefix up to `cut`, then steps, with the reference.
 void CheckCut(const std::shared_ptr<const Model>& model, const std::vector<Doubles>& want,
               const Tokens& tokens, size_t cut, int threads, double tolerance = 1e-4) {
   Engine engine(model, {.threads = threads});
@@ -56,8 +56,8 @@ TEST_P(RuntimeTest, PrefixAndStepsMatchTheReferenceAtEveryCut) {
     CheckCut(Copy().model, want_longer, longer, cut, 3);
 }
 
-// Narrow: the twin rounds what is almost the same to almost the same; where that lies between two
-// values, an int8 step of one input apart.
+// Narrow models: the reference may round a nearly equal value the other way, so the tolerance is
+// one int8 step of one input.
 TEST_P(RuntimeTest, NarrowModelsMatchTheReferenceThatRoundsAsTheyDo) {
   for (const Precision precision : {Precision::kBf16, Precision::kInt8}) {
     const double tolerance = precision == Precision::kInt8 ? 0.05 : 0.02;
@@ -92,7 +92,7 @@ TEST_P(RuntimeTest, OtherAttentionsRunNarrowToo) {
   }
 }
 
-// All that a sequence gets when it is one of `batch`: the outputs of a prefix and of steps.
+// Outputs of one sequence of `batch`, for a prefix and then steps.
 Floats RunOne(const TestModel& model, int threads, size_t batch, size_t which, size_t prefix,
               size_t steps, std::shared_ptr<const Model> as = nullptr) {
   Engine engine(as ? as : model.model, {.threads = threads});
@@ -100,7 +100,7 @@ Floats RunOne(const TestModel& model, int threads, size_t batch, size_t which, s
   std::vector<Tokens> tokens;
   Tokens block;
   for (size_t i = 0; i < batch; ++i) {
-    // The sequence that is looked at is the same in every batch.
+    // The tested sequence is the same in every batch.
     tokens.push_back(model.RandomTokens(prefix + steps, i == which ? 1000 : i));
     block.insert(block.end(), tokens[i].begin(),
                  tokens[i].begin() + static_cast<ptrdiff_t>(prefix));
@@ -173,7 +173,7 @@ TEST_P(RuntimeTest, NarrowModelsGiveTheSameBitsWithAnyThreadsAndCompany) {
   }
 }
 
-// What a narrow file holds is what the engine makes of the wide one.
+// A narrow file holds exactly the matrices that the engine makes of the wide file.
 TEST(WriteNarrowed, GivesTheSameBitsAsNarrowingWhenItIsLoaded) {
   const std::string path =
       (std::filesystem::temp_directory_path() / StrCat("linnet_narrow_test.", getpid())).string();
@@ -186,9 +186,9 @@ TEST(WriteNarrowed, GivesTheSameBitsAsNarrowingWhenItIsLoaded) {
       EXPECT_EQ(narrow.training(), "{\"steps\": 3}");
       const auto model = Model::Open(path);
       EXPECT_EQ(model->precision(), precision);
-      // Embeddings are rounded in the file: so the wide model with those.
+      // The file's embeddings are rounded, so compare with a wide model that has those.
       const Floats got = RunOne(*of, 2, 3, 1, 5, 4, model);
-      WriteNarrowed(narrow, Precision::kF32, path);  // widened, in a file of its own
+      WriteNarrowed(narrow, Precision::kF32, path);  // widened into a file
       EXPECT_EQ(Checkpoint::Open(path).precision(), Precision::kF32);
       EXPECT_EQ(RunOne(*of, 2, 3, 1, 5, 4, Model::Open(path, {precision})), got);
     }
@@ -216,9 +216,9 @@ TEST(Engine, PrefixGivesAllOutputsTheLastOrNone) {
   EXPECT_EQ(next_a, next_c);
 }
 
-// What a sequence gets in a state with others that are further on, less far, or new, is what it
-// gets alone. More threads than processors: barriers make them wait for the scheduler, and the
-// engine goes over to one thread and back.
+// A sequence's outputs do not depend on other sequences in its state, at earlier, later or first
+// positions. With more threads than processors, barriers wait for the scheduler, and the engine
+// switches to one thread and back.
 TEST(Engine, ACrowdChangesNoBit) {
   const Tokens tokens = Grid().RandomTokens(299, 0);
   std::vector<Floats> got;
@@ -294,8 +294,8 @@ TEST_P(RuntimeTest, WholeSequencesMatchTheReference) {
     const auto length = static_cast<size_t>(spec.input.max_length);
     Tokens tokens = model.RandomTokens(3 * length, 0);
     for (const Precision precision : {Precision::kF32, Precision::kBf16, Precision::kInt8}) {
-      // Rounded queries may fall on two sides of a plane: then the same bits in any company are
-      // all.
+      // Rounded queries may fall on either side of a plane; then only different
+      // batches are compared, bit for bit.
       const bool compare = precision == Precision::kF32 || spec.stack.mixer().kind != "reformer";
       const auto in = model.In(precision);
       const std::vector<Doubles> want = model.Outputs(
@@ -330,7 +330,7 @@ TEST_P(RuntimeTest, WholeSequencesMatchTheReference) {
   }
 }
 
-// Its state is its tokens, which are read again: after each call it says what the whole would.
+// Its state is its tokens, which are read again: each call gives the outputs of the whole sequence.
 TEST(Engine, WhatIsNoRnnReadsItsTokensAgain) {
   const TestModel model(Hashing(RaggedImages()));
   EXPECT_FALSE(model.model->steps());
@@ -338,7 +338,7 @@ TEST(Engine, WhatIsNoRnnReadsItsTokensAgain) {
   const size_t width = engine.output_size();
   Floats out(width), want(width);
   const Tokens tokens = model.RandomTokens(20, 0), outside = {1, 256};
-  EXPECT_THROW(engine.Whole(1, tokens, 20, out), Error);  // 19 positions
+  EXPECT_THROW(engine.Whole(1, tokens, 20, out), Error);  // the model has 19 positions
   EXPECT_THROW(engine.Whole(1, outside, 2, out), Error);
   EXPECT_THROW(engine.Whole(2, std::span(tokens).first(9), 4, out), Error);
   EXPECT_THROW(engine.Whole(1, std::span(tokens).first(9), 9, std::span(out).first(3)), Error);

@@ -5,7 +5,7 @@
 
 namespace linnet {
 
-// The gates of a direction, two layers' outputs, and a cell.
+// One direction's gates, the outputs of two layers, and a cell.
 size_t LstmScratch(const Model::Packed& model, size_t rows) {
   return rows * (4 + 2 + 2) * model.d_model + RoundUp(model.d_model, kCacheLine / sizeof(float));
 }

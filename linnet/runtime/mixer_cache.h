@@ -1,4 +1,4 @@
-// Mixers that keep every key and value of the past (private to linnet/runtime).
+// Base class of mixers that cache all past keys and values (private to linnet/runtime).
 #ifndef LINNET_RUNTIME_MIXER_CACHE_H_
 #define LINNET_RUNTIME_MIXER_CACHE_H_
 
@@ -9,14 +9,14 @@
 
 namespace linnet {
 
-// Appends keys and values to the caches; a kind says what queries make of keys and values.
+// Appends keys and values to the caches. A derived class defines the attention.
 class CacheMixer : public RuntimeMixer {
  public:
   explicit CacheMixer(const MixerMake& make)
       : RuntimeMixer(make.spec), causal_(make.causal), memory_(make.cross ? make.memory : 0) {}
 
   MixerStateSize state_size() const override {
-    // A memory's keys and values are no more than the longest one's.
+    // A memory's cache has a fixed size: that of the longest memory.
     if (memory_ > 0) return {.fixed = (heads_ * memory_ * (dim_ + value_dim_) + 15) / 16 * 16};
     if (!causal_) return {};
     return {.heads = heads_, .dim = dim_, .value_dim = value_dim_};
@@ -63,11 +63,11 @@ class CacheMixer : public RuntimeMixer {
     bool causal = false;  // query i sees keys up to offset + i
     size_t offset = 0;
   };
-  // out [queries, heads, M] of q [queries, heads, D], k [keys, heads, D], v [keys, heads, M]; 0 where no
-  // key is seen.
+  // out [queries, heads, M] from q [queries, heads, D], k [keys, heads, D], v [keys, heads, M];
+  // 0 if no key is seen.
   virtual void Attend(const Shape& shape, In q, In k, In v, kernels::Strided<float> out,
                       float* scratch) const = 0;
-  // One position of all sequences of the block, where there is a quicker way; else false.
+  // One position of all sequences of the block, if the kind has a faster kernel; else false.
   virtual bool Steps(const MixerCall&) const { return false; }
 
   static In Columns(const MixerCall& call, size_t row, size_t head_width, size_t column) {
@@ -105,7 +105,7 @@ class CacheMixer : public RuntimeMixer {
     }
   }
 
-  // Sequences from their first position to their last.
+  // Whole sequences, without a state.
   void Whole(const MixerCall& call) const {
     for (size_t i = 0; i < call.block.sequences; ++i) {
       const size_t row = call.block.Row(i), length = call.block.Length(i);
@@ -116,7 +116,7 @@ class CacheMixer : public RuntimeMixer {
   }
 
   const bool causal_;
-  const size_t memory_;  // positions of a memory; 0: self attention
+  const size_t memory_;  // maximum length of a memory; 0: self attention
 };
 
 }  // namespace linnet

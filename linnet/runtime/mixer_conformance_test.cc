@@ -1,8 +1,7 @@
-// Every mixer that is registered, in every form in which the engine runs it: whole, in pieces, in
-// steps, packed, batched, forked, saved and restored, in each precision and on each instruction
-// set.
+// Tests every registered mixer in every form in which the engine runs it: whole, in pieces, in
+// steps, packed, batched, forked, saved and restored, in each precision, on each instruction set.
 //
-// Numbers are compared with ModelRef. What must be the same computation is compared bit for bit.
+// Outputs are compared with ModelRef. Forms that do the same computation must agree bit for bit.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -24,7 +23,7 @@ namespace {
 
 using Pieces = ModelRef::Pieces;
 
-constexpr size_t kLongest = 200;  // longer than a block, and than what the models were "trained" on
+constexpr size_t kLongest = 200;  // longer than a block and than the models' max_length
 constexpr int kMaxLength = 60;
 constexpr Precision kPrecisions[] = {Precision::kF32, Precision::kBf16, Precision::kInt8};
 
@@ -33,7 +32,7 @@ struct Case {
   ModelSpec spec;
 };
 
-// Nothing in it is a multiple of anything, and narrow models have several groups.
+// Deliberately ragged sizes; narrow models have several groups.
 ModelSpec Small(const std::vector<MixerSpec>& pattern) {
   ModelSpec spec;
   spec.stack.pattern = pattern;
@@ -69,7 +68,7 @@ ModelSpec OfFrames(const std::vector<MixerSpec>& pattern) {
   return spec;
 }
 
-// A mixer's own choices, each with a name.
+// Variants of a mixer's options, each with a name.
 std::vector<std::pair<std::string, MixerSpec>> Variants(const MixerInfo& info) {
   std::vector<std::pair<std::string, MixerSpec>> variants;
   std::string name = info.name;
@@ -78,7 +77,7 @@ std::vector<std::pair<std::string, MixerSpec>> Variants(const MixerInfo& info) {
   spec.kind = info.name;
   if (info.maps) {
     for (const FeatureMapInfo& map : FeatureMaps()) {
-      if (!map.fused && map.single == nullptr) continue;  // for training alone
+      if (!map.fused && map.single == nullptr) continue;  // for training only
       spec.feature_map = map.name;
       variants.emplace_back(name + "_" + map.name, spec);
     }
@@ -141,7 +140,7 @@ std::vector<Case> MakeCases() {
   add("hybrid_floored_tokens", OfTokens({floored, full}), 0, true);
   add("hybrid_hashing_tokens", OfTokens({linear, reformer}));
   add("hybrid_hashing_floored_tokens", OfTokens({reformer, floored}), 3);
-  // One that sees both ways makes the whole network one of utterances; the other stays causal.
+  // A bidirectional mixer makes the network non-causal; the causal one stays causal.
   add("hybrid_frames", OfFrames({linear, full}), 3);
   add("hybrid_floored_frames", OfFrames({floored, mixer("linear")}));
   add("hybrid_causal_frames", OfFrames({linear, floored}), 4, true);
@@ -159,11 +158,11 @@ const std::vector<Case>& Cases() {
   return cases;
 }
 
-// Tokens, or frames, of some sequences, one behind the other.
+// Tokens or frames of some sequences, consecutively.
 struct Input {
   Tokens tokens;
   Floats frames;
-  size_t width = 1;  // floats of a frame
+  size_t width = 1;  // floats per frame
 
   Input Slice(size_t begin, size_t count) const {
     const auto cut = [&](const auto& from, size_t each) {
@@ -180,8 +179,7 @@ struct Input {
   }
 };
 
-// A case's model in each precision, its inputs, and what its twin gives: made once for all
-// instruction sets.
+// A case's model in each precision, its inputs and reference outputs, for all instruction sets.
 class Subject {
  public:
   static Subject& Of(const std::string& name) {
@@ -192,8 +190,8 @@ class Subject {
     }
     return *subject;
   }
-  // Queries and keys of moderate length: similarities that grow or vanish with them magnify what is
-  // rounded.
+  // Queries and keys have moderate norms: similarities that grow or vanish with them magnify
+  // rounding errors.
   explicit Subject(const ModelSpec& spec) : spec_(spec), model_(spec, /*wide=*/2) {
     for (const Precision precision : kPrecisions) models_[precision] = model_.In(precision);
   }
@@ -206,7 +204,7 @@ class Subject {
                        [](const MixerSpec& mixer) { return mixer.kind == "reformer"; });
   }
 
-  // kLongest positions. The first part of a pair has a length of its own.
+  // kLongest positions. The encoder's part of a pair has its own length.
   Input Sequence(uint64_t stream) const {
     if (frames()) {
       return {
@@ -223,7 +221,7 @@ class Subject {
     return {tokens, {}, 1};
   }
 
-  // Of the first positions of Sequence(stream), read in these pieces.
+  // Reference outputs of the first positions of Sequence(stream), read in these pieces.
   const std::vector<Doubles>& Want(Precision precision, uint64_t stream, const Pieces& pieces) {
     std::vector<Doubles>& want = wants_[{precision, stream, pieces}];
     if (!want.empty()) return want;
@@ -255,7 +253,7 @@ void Prefix(Engine& engine, State& state, const Input& input, size_t length, std
   engine.Prefix(state, input.frames, length, out);
 }
 
-// Outputs of one sequence, read in pieces from the state on.
+// Outputs of one sequence, read in pieces and continuing from the state.
 Floats InPieces(Engine& engine, State& state, const Input& input, const Pieces& pieces) {
   const size_t width = engine.output_size();
   Floats all;
@@ -285,14 +283,14 @@ class NoRnnConformance : public Conformance {};
 class TokenConformance : public Conformance {};
 class StateConformance : public Conformance {};
 
-// An RNN has a state that it steps from; what reads tokens and is none has its tokens for a state.
+// Whether the model has a recurrent state. Other token models keep their tokens as state.
 bool IsRnn(const ModelSpec& spec) {
   if (!spec.Causal()) return false;
   return std::all_of(spec.stack.pattern.begin(), spec.stack.pattern.end(),
                      [](const MixerSpec& mixer) { return FindMixer(mixer.kind).recurrent; });
 }
 
-// The cases of which `applies` is true, on each instruction set.
+// The cases for which `applies` is true, on each instruction set.
 template <class Applies>
 auto CasesWhere(Applies applies) {
   std::vector<std::string> names;
@@ -319,9 +317,9 @@ INSTANTIATE_TEST_SUITE_P(Mixers, StateConformance, CasesWhere([](const ModelSpec
                          }),
                          NameOfTest);
 
-// Narrow: an int8 step of one input apart, where the twin rounds the other way. Rounded queries may
-// fall on another side of a plane than the twin's, and then a position sees other keys: of narrow
-// models that hash, only the bits of their different forms are compared.
+// Whether outputs are compared with the reference. Rounded queries may fall on the other side of a
+// plane than the reference's, and then a position sees other keys: for narrow models that hash,
+// only their different forms are compared bit for bit.
 bool Compares(const Subject& subject, Precision precision) {
   return precision == Precision::kF32 || !subject.hashes();
 }
@@ -363,7 +361,7 @@ TEST_P(Conformance, WholeIsTheReferenceInAnyCompany) {
   }
 }
 
-// Pieces of one are steps.
+// Pieces of length one are steps.
 TEST_P(RnnConformance, PiecesAndStepsAreTheReference) {
   Subject& of = subject();
   const std::vector<Pieces> cuts = {Pieces(33, 1), {7, 26},  {4, 1, 2, 1, 25}, {kLongest},
@@ -395,9 +393,9 @@ TEST_P(RnnConformance, PiecesAndStepsAreTheReference) {
   }
 }
 
-// A model without a state of its own reads everything again. Where it hashes, positions are cut
-// into chunks by their number, so that the outputs of a prefix are not those within a longer whole:
-// each piece gives what the whole does that ends with it.
+// A model without recurrent state reads everything again. If it hashes, chunks depend on the number
+// of positions, so a prefix's outputs differ from those within a longer sequence: each piece must
+// give the outputs of the whole sequence that ends with it.
 TEST_P(NoRnnConformance, WhatIsNoRnnGivesTheWholeOfEachPrefix) {
   Subject& of = subject();
   for (const Precision precision : kPrecisions) {
@@ -431,7 +429,7 @@ TEST_P(NoRnnConformance, WhatIsNoRnnGivesTheWholeOfEachPrefix) {
   }
 }
 
-// Pieces of unequal lengths in one call; then a step, which shows what was kept.
+// Pieces of unequal length in one call, then a step, which tests the state.
 TEST_P(TokenConformance, PackedPiecesAreWhatTheyAreAlone) {
   Subject& of = subject();
   for (const Precision precision : kPrecisions) {
@@ -440,7 +438,7 @@ TEST_P(TokenConformance, PackedPiecesAreWhatTheyAreAlone) {
       for (const std::vector<size_t>& lengths : std::vector<std::vector<size_t>>{
                {5, 2, 40, 3, 17, 9}, {4, 4}, {3, 1, 6}, {2, 7, 150, 60}}) {
         const size_t width = engine.output_size(), batch = lengths.size();
-        // Some have read other pieces already; the last one is not named.
+        // Some sequences have read other pieces before; the last one is not named.
         State state = engine.NewState(batch + 1);
         const std::vector<size_t> older = {0, batch};
         Input begun = of.Sequence(0).Slice(0, 9);
@@ -471,7 +469,7 @@ TEST_P(TokenConformance, PackedPiecesAreWhatTheyAreAlone) {
   }
 }
 
-// A piece, steps and a piece again, beside others.
+// A piece, steps and a piece again, in batches and on teams.
 TEST_P(StateConformance, CompanyAndThreadsChangeNoBit) {
   Subject& of = subject();
   const Pieces pieces = {7, 1, 1, 25, 1};
@@ -482,7 +480,7 @@ TEST_P(StateConformance, CompanyAndThreadsChangeNoBit) {
       Engine engine(of.In(precision), {.threads = threads});
       const size_t width = engine.output_size();
       for (const size_t batch : {1, 3, 17}) {
-        if (batch == 17 && threads != 2) continue;  // each thread walks sequences of its own
+        if (batch == 17 && threads != 2) continue;  // each thread runs its own sequences
         State state = engine.NewState(batch);
         std::vector<Input> inputs;
         for (size_t i = 0; i < batch; ++i) inputs.push_back(of.Sequence(i));
@@ -512,8 +510,8 @@ TEST_P(StateConformance, CompanyAndThreadsChangeNoBit) {
   }
 }
 
-// Copies go on as the original does, wherever it stands: before and behind the separator of a pair,
-// and past the positions that a cache had room for.
+// Copies continue like the original at any position: before and after the separator of a pair, and
+// past the initial capacity of a cache.
 TEST_P(StateConformance, CopiesGoOnBitForBit) {
   Subject& of = subject();
   const std::string path =
@@ -537,7 +535,7 @@ TEST_P(StateConformance, CopiesGoOnBitForBit) {
         state.Append(own);
         want.push_back(InPieces(engine, own, of.Sequence(i).Slice(read, 12), after));
       }
-      // Sequence i of `copy` goes on as sequence which[i] does.
+      // Sequence i of `copy` continues as sequence which[i] does.
       const auto check = [&](State copy, const std::vector<size_t>& which) {
         ASSERT_EQ(copy.batch(), which.size());
         std::vector<Floats> got(which.size());
@@ -561,7 +559,7 @@ TEST_P(StateConformance, CopiesGoOnBitForBit) {
       State both = state.Clone();
       both.Append(state.Select(std::vector<size_t>{1}));
       check(std::move(both), {0, 1, 1});
-      // In the place of one that is further on, or has read nothing.
+      // Assign over a sequence that is further on, or that has read nothing.
       State assigned = engine.NewState(2);
       assigned.Assign(1, state.Select(std::vector<size_t>{0}));
       check(assigned.Select(std::vector<size_t>{1}), {0});
@@ -571,7 +569,7 @@ TEST_P(StateConformance, CopiesGoOnBitForBit) {
       check(std::move(further), {1});
       state.Save(path, *model);
       check(State::Load(path, *model), {0, 1});
-      // One that has been reset reads as if it were new.
+      // A reset sequence reads as a new one.
       State again = state.Clone();
       again.Reset(0);
       EXPECT_EQ(again.position(0), 0u);

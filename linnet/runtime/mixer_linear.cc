@@ -1,4 +1,4 @@
-// Linear attention: over the past from sums that steps fold (kernels/linear_step.h) or prefixes
+// Linear attention: causal over a state that steps fold (kernels/linear_step.h) and prefixes
 // extend, over a whole sequence, and over the memory of an encoder.
 #include <algorithm>
 #include <cmath>
@@ -45,7 +45,7 @@ class LinearMixer : public RuntimeMixer {
   }
 
   MixerStateSize state_size() const override {
-    // Of a memory the sums alone, as the kernels of whole sequences have them.
+    // A memory needs only the sums, in the layout of the whole-sequence kernels.
     if (cross_) return {.fixed = RoundUp(heads_ * features_ * (value_dim_ + 1), kAlign)};
     if (!causal_) return {};
     return {.fixed = shape_.HotFloats() + shape_.ColdFloats()};
@@ -97,19 +97,20 @@ class LinearMixer : public RuntimeMixer {
     }
   }
 
-  // The sums over the memory, as if its last position were the state's.
+  // Computes the sums over the memory as the state after its last position.
   void Remember(const MixerCall& call) const override {
     const Pieces pieces = Cut(call);
     const Inputs in = Mapped(call, dim_ + value_dim_, /*key=*/0, /*value=*/dim_, pieces);
     auto [s, z] = Memory(call, 0);
-    // Queries are of no use here: the keys stand in for them, and the values' place is overwritten.
+    // No queries are needed here: the keys stand in for them, and the output overwrites the values.
     kernels::CausalLinearForward(
         {1, call.block.rows(), call.count(), features_, value_dim_}, options_,
         {.q = in.k, .k = in.k, .v = in.v, .out = Out(call, 0), .s = s, .z = z}, {pieces.kernel, 1},
         SerialFor);
   }
 
-  // Keys whose features are all 0 leave the sums as they are, to the bit.
+  // Runs the causal kernel with keys whose features are all 0: they leave the sums unchanged bit
+  // for bit.
   void Recall(const MixerCall& call) const override {
     const Pieces pieces = Cut(call);
     const Inputs in = Mapped(call, dim_, SIZE_MAX, SIZE_MAX, pieces);
@@ -135,11 +136,11 @@ class LinearMixer : public RuntimeMixer {
   }
 
  private:
-  // Pieces of the scratch.
+  // Pieces of the scratch memory.
   struct Pieces {
     float* features;  // [rows, heads, 2 F]
     float* sums;      // [heads, F, M] and [heads, F]
-    float* zeros;     // where cross attention has no keys
+    float* zeros;     // zero keys for Recall()
     float* kernel;
   };
   // phi(q), phi(k) (with a fused map: q and k) and v, from row 0 on.
@@ -164,14 +165,14 @@ class LinearMixer : public RuntimeMixer {
     return pieces;
   }
 
-  // Elements of the rows' heads at these columns; SIZE_MAX: there are none.
+  // Maps the rows' heads at these columns; SIZE_MAX: absent.
   Inputs Mapped(const MixerCall& call, size_t head, size_t key, size_t value,
                 const Pieces& pieces) const {
     const bool queries = key != 0, keys = key != SIZE_MAX;
     Inputs in{Rows(call.in, 0, call.in_width, head),
               Rows(call.in + (keys ? key : 0), 0, call.in_width, head),
               Rows(call.in + (keys ? value : 0), 0, call.in_width, head)};
-    // Queries of cross attention meet sums of features.
+    // Queries of cross attention multiply sums of features, so even fused maps are applied here.
     const bool fused = single_ == nullptr;
     if (fused && keys) return in;
     const size_t f = features_, width = call.count() * 2 * f;
@@ -222,7 +223,8 @@ class LinearMixer : public RuntimeMixer {
     }
   }
 
-  // Of kernels of whole sequences, which know no floor: they leave the numerators.
+  // Options for whole-sequence kernels. They do not support a floor: with one, they only compute
+  // the numerators.
   kernels::CausalLinearOptions Product(kernels::CausalLinearOptions options) const {
     if (floor_ > 0) options.normalize = false;
     return options;
@@ -270,7 +272,7 @@ class LinearMixer : public RuntimeMixer {
                          .floor = floor_});
   }
 
-  // Positions of one sequence in steps: the chunked kernel knows no floor.
+  // Reads positions of one sequence in steps, because the chunked kernel does not support a floor.
   void Steps(const MixerCall& call, const Inputs& in, size_t row, size_t length, float* hot,
              float* cold, const Pieces& pieces) const {
     uint8_t recent = 0;
@@ -281,7 +283,7 @@ class LinearMixer : public RuntimeMixer {
     kernels::LinearFold(shape_, call.heads, hot, cold, recent);
   }
 
-  // The same at once.
+  // Reads positions of one sequence with the chunked kernel.
   void Extend(const MixerCall& call, const Inputs& in, size_t row, size_t length, float* hot,
               float* cold, const Pieces& pieces) const {
     float* s = pieces.sums;

@@ -1,4 +1,4 @@
-// Reformer's attention, over whole sequences: hashing sorts all positions, so that there is no state.
+// Reformer attention over whole sequences: hashing sorts all positions, so there is no state.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -69,8 +69,8 @@ class ReformerMixer : public RuntimeMixer {
     return {1, length, heads, dim_, value_dim_, rounds_};
   }
 
-  // The kernel scales scores by 1 / sqrt(D). Keys and buckets do not depend on the length of q, so that
-  // another scale is one of q.
+  // The kernel scales scores by 1 / sqrt(D). Keys and buckets do not depend on the norm of q, so
+  // another scale is applied to q.
   kernels::Strided<const float> Queries(const MixerCall& call, size_t row, size_t length) const {
     const kernels::Strided<const float> q = Rows(call.in, row, call.in_width, HeadWidth());
     if (stretch_ == 1) return q;
@@ -81,7 +81,7 @@ class ReformerMixer : public RuntimeMixer {
     return kernels::RowMajor<const float>(call.scratch, length, call.count(), dim_);
   }
 
-  // Positions of a round in the order of their buckets, and within one by position.
+  // Positions of a round sorted by bucket, then by position.
   std::vector<size_t> Order(kernels::Strided<const float> q, size_t length, size_t head,
                             size_t round) const {
     const size_t half = options_.buckets / 2;
@@ -104,8 +104,8 @@ class ReformerMixer : public RuntimeMixer {
     return order;
   }
 
-  // fast-transformers' variant (ops::SimpleLshAttention): a position sees its own chunk of the order and the
-  // one before, and rounds are averaged.
+  // fast-transformers' variant (ops::SimpleLshAttention): a position sees its own chunk of the
+  // sorted order and the previous one, and rounds are averaged.
   void Simple(kernels::Strided<const float> q, kernels::Strided<const float> v, size_t length,
               size_t head, kernels::Strided<float> out) const {
     const size_t chunk = std::min(options_.chunk, length);
@@ -153,7 +153,7 @@ class ReformerMixer : public RuntimeMixer {
   const bool simple_;
   const size_t rounds_;
   const kernels::LshAttentionOptions options_;
-  const float stretch_;  // of queries
+  const float stretch_;  // scales the queries
   const std::vector<float> planes_;
 };
 

@@ -23,8 +23,7 @@ AlignedBuffer<float> Copied(std::span<const float> from) {
   return copy;
 }
 
-// Cuts [0, count) into at most `most` ranges of nearly equal size, whose bounds are multiples of
-// `step`.
+// Splits [0, count) into at most `most` ranges of nearly equal size, at multiples of `step`.
 std::vector<PackedGroup> Groups(size_t count, size_t step, size_t most) {
   const size_t steps = (count + step - 1) / step, groups = std::min(steps, most);
   std::vector<PackedGroup> cut(groups);
@@ -41,7 +40,7 @@ size_t Width(const std::vector<Projection>& projections) {
   return width;
 }
 
-// Walks a step in its order; fills in the addresses of the parts, the final norms and the predictor.
+// Packs weights in the order in which a step reads them, and fills in their addresses.
 class StackPacker {
  public:
   StackPacker(Model::Packed& model, Packer& packer) : model_(model), packer_(packer) {}
@@ -133,10 +132,10 @@ class StackPacker {
   Packer& packer_;
 };
 
-// Tensors of a mixer, of a checkpoint or, where only sizes matter, none.
+// Returns a mixer's tensors; empty ones if only sizes are needed.
 using TensorsOf = FunctionRef<std::span<const float>(const std::string&)>;
 
-// The parts of a stack, without weights. `precision` is what its products are in.
+// The parts of a stack, without weights. `precision` is that of its products.
 std::vector<PackedPart> Parts(const ModelSpec& spec, Precision precision, const std::string& name,
                               bool causal, bool decoder, TensorsOf tensors) {
   const bool narrow = precision != Precision::kF32;
@@ -179,7 +178,7 @@ std::vector<PackedPart> Parts(const ModelSpec& spec, Precision precision, const 
   return parts;
 }
 
-// What the parts of a causal stack keep; numbers them.
+// The state layout of a causal stack's parts; sets each part's index in it.
 std::shared_ptr<const StateLayout> Layout(const ModelSpec& spec, Precision precision, bool steps,
                                           std::vector<PackedPart>& parts) {
   auto layout = std::make_shared<StateLayout>();
@@ -211,7 +210,7 @@ bool Steps(const ModelSpec& spec) {
                      [](const MixerSpec& mixer) { return FindMixer(mixer.kind).recurrent; });
 }
 
-// The stack that predicts.
+// The tensor prefix of the predicting stack.
 const char* StackName(const ModelSpec& spec) {
   return spec.encoder_decoder() ? "decoder" : "transformer";
 }
@@ -263,7 +262,7 @@ Model::Packed::Packed(const Checkpoint& checkpoint, Precision precision)
   }
 }
 
-// Makes the stacks' parts, and finds the widest products.
+// Makes the stacks' parts and finds the widest products.
 void Model::Packed::Cut(const Checkpoint& checkpoint) {
   const auto tensors = [&](const std::string& name) { return checkpoint.Tensor(name); };
   if (!spec.lstm()) {
@@ -309,7 +308,7 @@ void Model::Packed::ReadTables(const Checkpoint& checkpoint) {
   }
   if (position_dims > 0) {
     positions = Copied(checkpoint.Tensor("pos_embedding.pe"));
-    // Rows at powers of two, and the last one, tell whether the table is the formula's.
+    // Compare rows 2^n - 1 and the last row with the formula to tell whether the table follows it.
     std::vector<float> row(position_dims);
     for (int64_t t = 0; endless_positions && t < spec.input.max_length; t = 2 * t + 1) {
       const int64_t at = 2 * t + 1 < spec.input.max_length ? t : spec.input.max_length - 1;
@@ -319,7 +318,7 @@ void Model::Packed::ReadTables(const Checkpoint& checkpoint) {
                                      [](float a, float b) { return std::abs(a - b) <= 1e-4f; });
     }
   }
-  if (spec.image()) endless_positions = false;  // an image ends
+  if (spec.image()) endless_positions = false;  // images have a fixed length
   if (spec.input.pixel_above) above = Copied(checkpoint.Tensor("above_embedding.weight"));
   if (!spec.image()) return;
   first_value = Copied(checkpoint.Tensor("first_value.probability"));

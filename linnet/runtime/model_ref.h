@@ -1,7 +1,7 @@
-// The plain double-precision twin of the engine: the network written out over a checkpoint's
-// tensors, all positions at once. For a model that runs narrow, weights and activations are rounded
-// as the engine rounds them, and nothing else is. Of the packed model it takes the cut into groups
-// alone, which says what is rounded together.
+// The engine's reference: the network in plain double precision over a checkpoint's tensors, all
+// positions at once. For a narrow model, weights and activations are rounded as in the engine, and
+// nothing else is. From the packed model it takes only the split into groups, which determines the
+// values that are rounded together.
 //
 //   ModelRef ref(checkpoint, *model);
 //   ref.Outputs(tokens)                    // [positions][outputs], as steps give them
@@ -35,7 +35,7 @@
 
 namespace linnet {
 
-// The mixers, a head at a time: q, k, v and what comes out are [positions][numbers].
+// The mixers, one head at a time: q, k, v and the output are [positions][numbers].
 class MixerRef {
  public:
   using Row = std::vector<double>;
@@ -44,9 +44,9 @@ class MixerRef {
 
   struct Head {
     Rows q, k, v;
-    size_t index = 0;  // in its layer, of mixers whose heads differ
+    size_t index = 0;  // in its layer, for mixers whose heads differ
     bool causal = true;
-    // Over a state, in these pieces, whose sums are rounded; else the whole at once.
+    // Computed over a state in these pieces, whose sums are rounded; else in one pass.
     bool recurrent = false, narrow = false;
     Pieces pieces = {};
   };
@@ -125,7 +125,7 @@ class MixerRef {
     return phi;
   }
 
-  // Of the denominator phi(q) . z, in units of |z|; 0: none.
+  // Lower bound of the denominator phi(q) . z, in units of |z|; 0: none.
   double Floor(size_t features) const {
     return spec_.feature_map == "rff" ? 1 / std::sqrt(static_cast<double>(features)) : 0;
   }
@@ -162,8 +162,7 @@ class MixerRef {
       }
       return out;
     }
-    // Sums that steps round while they read them, and pieces do not. Maps with a floor have steps
-    // alone.
+    // Steps round the sums that they read; longer pieces do not. Maps with a floor always step.
     const double floor = Floor(features);
     kernels::LinearStepRef state(features, value_dim(),
                                  {kernels::FeatureMap::kIdentity, true, spec_.eps}, head.narrow,
@@ -209,7 +208,7 @@ class MixerRef {
     return out;
   }
 
-  // sum_j sim(q, k_j) v_j / (sum_j sim(q, k_j) + eps), exp(q . k) divided by a query's largest.
+  // sum_j sim(q, k_j) v_j / (sum_j sim(q, k_j) + eps); exp(q . k) divided by a query's largest.
   Rows Kernel(const Head& head) const {
     const double root = std::sqrt(static_cast<double>(dim()));
     Rows out;
@@ -240,7 +239,7 @@ class MixerRef {
     return out;
   }
 
-  // The queries, stretched where scores have a scale of their own.
+  // The queries, scaled so that scores have the spec's `scale`.
   Rows Stretched(Rows q) const {
     const double stretch = Scale() * std::sqrt(static_cast<double>(dim()));
     for (Row& row : q) {
@@ -248,7 +247,7 @@ class MixerRef {
     }
     return q;
   }
-  // Each round's.
+  // The bucket of each query, per round.
   std::vector<std::vector<size_t>> Buckets(const Rows& q) const {
     const size_t half = Size(spec_.lsh_buckets) / 2;
     const std::vector<float> planes = LshPlanes(spec_, spec_.query_dim);
@@ -279,8 +278,8 @@ class MixerRef {
     return out;
   }
 
-  // Buckets only sort: of this order a position sees its own chunk and the one before. The mean of
-  // the rounds.
+  // Buckets only sort: in that order, a position sees its own chunk and the previous one. The
+  // result is the mean over the rounds.
   Rows Simple(const Head& head) const {
     const Rows q = Stretched(head.q);
     const size_t length = q.size(), chunk = std::min(Size(spec_.lsh_chunk), length);
@@ -323,21 +322,20 @@ class MixerRef {
 class ModelRef {
  public:
   using Row = std::vector<double>;
-  using Rows = std::vector<Row>;  // one a position
-  // Lengths of the calls that read a sequence, one behind the other; their sum is that of the
-  // sequence.
+  using Rows = std::vector<Row>;  // one per position
+  // Lengths of the consecutive calls that read a sequence; they sum to its length.
   using Pieces = std::vector<size_t>;
 
-  // `model` is the same checkpoint, as the engine has it. Both must outlive this.
+  // `model` is the engine's form of the same checkpoint. Both must outlive this.
   ModelRef(const Checkpoint& checkpoint, const Model& model)
       : checkpoint_(checkpoint),
         model_(model.packed()),
         precision_(model.precision()),
         spec_(checkpoint.spec()) {}
 
-  // The head's outputs at each position, of which the first `prefix` are read at once (there narrow
-  // models round no sums), the others one by one; or in these pieces. What is no RNN reads the
-  // whole.
+  // The head's outputs at each position. The first `prefix` positions are read at once (there
+  // narrow models do not round sums) and the others one by one; or all in these pieces. Models
+  // without recurrent state read the whole sequence.
   Rows Outputs(const std::vector<int32_t>& tokens, size_t prefix = 0) {
     return Outputs(tokens, PrefixAndSteps(tokens.size(), prefix));
   }
@@ -345,7 +343,7 @@ class ModelRef {
     if (spec_.encoder_decoder()) return Pair(tokens, pieces);
     return Head(Stack("transformer", model_.stack, Embedded(tokens), pieces));
   }
-  // The same of frames [positions * Inputs()].
+  // The same for frames [positions * Inputs()].
   Rows Outputs(const std::vector<float>& frames, size_t prefix = 0) {
     return Outputs(frames, PrefixAndSteps(frames.size() / Size(spec_.speech()->Inputs()), prefix));
   }
@@ -394,7 +392,7 @@ class ModelRef {
     return x;
   }
 
-  // Says where x stands. Behind the table the sine positions go on.
+  // Adds the position embedding. Past the table, the sine positions continue.
   void Place(size_t t, Row& x) const {
     const size_t dims = Size(spec_.PositionDims());
     Row pe(dims);
@@ -412,7 +410,7 @@ class ModelRef {
     }
   }
 
-  // Nothing before the separator; from there on what the decoder makes of the encoder's memory.
+  // Zeros before the separator; then the outputs of the decoder over the encoder's memory.
   Rows Pair(const std::vector<int32_t>& tokens, Pieces pieces) {
     const auto separator = std::find(tokens.begin(), tokens.end(), Vocabulary::kSeparator);
     const auto first = static_cast<size_t>(separator - tokens.begin());
@@ -434,7 +432,7 @@ class ModelRef {
     return out;
   }
 
-  // `memory`: of a decoder.
+  // `memory`: the decoder's; null: not a decoder.
   Rows Stack(const std::string& name, const PackedStack& cut, Rows x, const Pieces& pieces,
              const Rows* memory = nullptr) {
     const bool decoder = memory != nullptr, encoder = spec_.encoder_decoder() && !decoder;
@@ -451,7 +449,7 @@ class ModelRef {
       const MixerSpec& own = spec_.stack.mixer(Size(l));
       const MixerSpec self = encoder ? CrossMixer(own) : own;
       if (spec_.stack.convolution > 0) {
-        groups();  // there are none
+        groups();  // a convolution has no groups
         add(layer + "convolution_norm",
             [&](const Rows& y) { return Convolved(layer + "convolution", y); });
       }
@@ -486,7 +484,7 @@ class ModelRef {
     for (double& value : row) value = kernels::ActivationRef(activation, value);
   }
 
-  // Over the last positions where the network is causal, else those around.
+  // Over the last positions if the network is causal, else over the surrounding ones.
   Rows Convolved(const std::string& name, const Rows& x) const {
     const size_t width = Size(spec_.stack.convolution), d = Size(spec_.stack.d_model);
     const size_t before = spec_.Causal() ? width - 1 : width / 2;
@@ -503,7 +501,7 @@ class ModelRef {
     return y;
   }
 
-  // A mixer's heads, side by side. `whole`: of an encoder, or over its memory.
+  // Outputs of a mixer's heads, side by side. `whole`: in an encoder, or over its memory.
   Rows Mixed(const std::string& name, const MixerSpec& mixer, const Rows& x, const Rows* memory,
              const Pieces& pieces, bool whole) {
     const Rows& seen = memory != nullptr ? *memory : x;
@@ -549,7 +547,7 @@ class ModelRef {
                        [](const MixerSpec& mixer) { return FindMixer(mixer.kind).recurrent; });
   }
 
-  // Layers in both directions.
+  // LSTM layers in both directions.
   Rows Lstm(Rows x) {
     const size_t d = Size(spec_.stack.d_model);
     for (int l = 0; l < spec_.stack.layers(); ++l) {
@@ -579,7 +577,7 @@ class ModelRef {
     return x;
   }
 
-  // A matrix as it multiplies, and the factors of its inputs.
+  // A matrix with rounded weights, and the factors of its inputs.
   struct Matrix {
     Row weight;
     std::vector<float> factor;
@@ -608,7 +606,7 @@ class ModelRef {
     return outer ? PredictorPrecision(spec_, precision_) : precision_;
   }
 
-  // Inputs [begin, end) of x, rounded together, times those columns.
+  // Adds the product of inputs [begin, end) of x, rounded together, and those matrix columns.
   void AddProduct(const std::string& tensor, const Row& x, size_t begin, size_t end, Row& y) {
     const Matrix& matrix = MatrixOf(tensor, y.size());
     std::vector<float> part(x.begin() + static_cast<ptrdiff_t>(begin),
@@ -618,7 +616,7 @@ class ModelRef {
     if (PrecisionOf(tensor) == Precision::kBf16) {
       std::transform(part.begin(), part.end(), rounded.begin(), kernels::RoundedToBFloat16);
     } else if (PrecisionOf(tensor) == Precision::kInt8) {
-      // Rows so small that their scale would be no normal float count as zeros.
+      // Rows so small that their scale is below the normal floats count as zeros.
       float most = 0;
       for (const float value : part) most = std::max(most, std::abs(value));
       rounded.assign(part.size(), 0);
@@ -638,7 +636,7 @@ class ModelRef {
     if (x.empty()) return {};
     return Grouped(name, x, {{.begin = 0, .end = x[0].size()}}, 1);
   }
-  // Over groups of inputs, each of `width` a piece.
+  // A product over groups of inputs, each `width` columns per head or hidden unit.
   Rows Grouped(const std::string& name, const Rows& x, const std::vector<PackedGroup>& groups,
                size_t width) {
     const auto bias = checkpoint_.Tensor(name + ".bias");
@@ -668,7 +666,7 @@ class ModelRef {
   }
 
   const Checkpoint& checkpoint_;
-  const Model::Packed& model_;  // for the groups
+  const Model::Packed& model_;  // for its groups
   const Precision precision_;
   const ModelSpec& spec_;
   std::map<std::string, Matrix> matrices_;

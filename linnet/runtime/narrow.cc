@@ -24,13 +24,14 @@ Int8Matrix::Int8Matrix(std::span<const float> weight, size_t out, std::span<cons
   }
 }
 
-// Only what the feed-forward layer reads needs them: in the digits a few of its channels are many times
-// as large as the others, which was four fifths of what int8 cost (but for the predictor).
+// Only the input of the feed-forward layer needs factors: in the digits model, a few of its
+// channels are many times as large as the others, which caused four fifths of the loss of int8
+// (apart from the predictor).
 std::vector<float> InputFactors(const Checkpoint& checkpoint, const std::string& tensor_name) {
   constexpr std::string_view kReader = "linear1.weight";
   if (!tensor_name.ends_with(kReader)) return {};
   const std::string layer = tensor_name.substr(0, tensor_name.size() - kReader.size());
-  // Layers of a decoder have one norm more.
+  // Decoder layers have one more norm.
   const bool decoder = checkpoint.Has(layer + "norm3.weight");
   const bool first = checkpoint.spec().stack.norm_first;
   const std::string norm = layer + (decoder ? (first ? "norm3" : "norm2") : first ? "norm2" : "norm1");
@@ -53,7 +54,7 @@ std::vector<float> InputFactors(const Checkpoint& checkpoint, const std::string&
 void WriteNarrowed(const Checkpoint& checkpoint, Precision precision, const std::string& path) {
   SafetensorsWriter writer;
   for (const auto& [key, value] : checkpoint.file().metadata()) writer.SetMetadata(key, value);
-  // Until it is written:
+  // Owners of the data until it is written:
   std::list<AlignedBuffer<std::byte>> kept;
   std::list<std::vector<float>> factors;
   std::list<Int8Matrix> matrices;

@@ -1,4 +1,4 @@
-// Smaller files of a model: its matrices in bf16 or int8 (model/precision.h).
+// Writes smaller model files, with the matrices in bf16 or int8 (model/precision.h).
 //
 //   const Checkpoint checkpoint = Checkpoint::Open("models/digits.safetensors");
 //   WriteNarrowed(checkpoint, Precision::kInt8, "digits-int8.safetensors");
@@ -16,8 +16,8 @@
 
 namespace linnet {
 
-// A matrix [out, in] in int8: a weight is value * scale of its output * factor of its input, where
-// there are any.
+// An int8 matrix [out, in]: weight = value * scale of its output * factor of its input, if there
+// are factors.
 struct Int8Matrix {
   std::vector<int8_t> values;
   std::vector<float> scales;
@@ -25,14 +25,14 @@ struct Int8Matrix {
   Int8Matrix(std::span<const float> weight, size_t out, std::span<const float> factor);
 };
 
-// The factors of the inputs of an int8 matrix: powers of two that bring what a layer norm gives, about
-// 3 |weight| + |bias| of each channel, to about one size. Empty where the matrix has none.
+// Factors for the inputs of an int8 matrix: powers of two that even out the scale of a layer norm's
+// output channels, estimated as 3 |weight| + |bias|. Empty if the matrix has no factors.
 std::vector<float> InputFactors(const Checkpoint& checkpoint, const std::string& tensor_name);
 
-// Writes the model, what its file says of its training too, with its matrices in that precision. An
-// engine that runs it in that precision gives, embeddings apart, which are rounded to bf16, bit for bit
-// what it gives for the wider file. Throws InputError on weights that are not finite, and what
-// writing throws.
+// Writes the model with its matrices in that precision, and with the training metadata of its file.
+// An engine that runs the new file gives the same outputs, bit for bit, as one that runs the wider
+// file in that precision, except that embeddings are rounded to bf16. Throws InputError if a weight
+// is not finite, and the errors of writing.
 void WriteNarrowed(const Checkpoint& checkpoint, Precision precision, const std::string& path);
 
 }  // namespace linnet

@@ -1,12 +1,12 @@
-// A model's weights as the engine walks them (private to linnet/runtime).
+// A model's weights in the order in which the engine reads them (private to linnet/runtime).
 //
-// A stack is a list of parts: x takes what each part makes of it, with a layer norm before or after. A
-// part's work is cut into at most kMaxGroups groups whatever the number of threads: groups of heads, and
-// slices of d_ff. A group's two products (into the group's own heads or hidden units, and from them back
-// to d_model) lie side by side in the order in which they are read, and the groups' shares of a part's
-// result are summed in the groups' order. So threads split the work without changing a bit, and each
-// reads one run of memory between two barriers. Narrow matrices want wider groups, of a multiple of
-// their 64 inputs, and so fewer.
+// A stack is a list of parts, each a residual branch with a layer norm before or after. A part's
+// work is split into at most kMaxGroups groups, whatever the number of threads: groups of heads, or
+// slices of d_ff. A group's two products (into its own heads or hidden units, and back to d_model)
+// lie side by side in reading order, and the groups' contributions to a part's result are summed in
+// group order. So the number of threads does not change a bit, and each thread reads one contiguous
+// run of memory between two barriers. Narrow matrices need wider groups, multiples of their 64
+// inputs, and so have fewer.
 #ifndef LINNET_RUNTIME_PACKED_MODEL_H_
 #define LINNET_RUNTIME_PACKED_MODEL_H_
 
@@ -29,45 +29,45 @@ namespace linnet {
 
 inline constexpr size_t kMaxGroups = 8, kMaxNarrowGroups = 4;
 
-// A matrix within `weights`, as kernels/linear.h or narrow_linear.h has it packed.
+// A matrix within `weights`, packed as in kernels/linear.h or narrow_linear.h.
 using PackedMatrix = const std::byte*;
 
 struct PackedGroup {
   size_t begin = 0, end = 0;      // heads, or hidden units
   size_t in_width = 0;            // columns of `in`
-  PackedMatrix in = nullptr;      // d_model -> each head's projections in turn, or -> hidden units
-  size_t memory_width = 0;        // cross attention: of `memory`
-  PackedMatrix memory = nullptr;  // d_model of a memory -> each head's keys and values
+  PackedMatrix in = nullptr;      // d_model -> each head's projections in turn, or hidden units
+  size_t memory_width = 0;        // cross attention: columns of `memory`
+  PackedMatrix memory = nullptr;  // memory's d_model -> each head's keys and values
   PackedMatrix out = nullptr;  // values or hidden units -> d_model; the first group adds the bias
 };
 
 enum class PartKind : uint8_t { kConvolution, kMixer, kCross, kFeedForward };
 
-// x + f(x), and a norm.
+// A residual branch and its layer norm.
 struct PackedPart {
   PartKind kind = PartKind::kFeedForward;
   kernels::LayerNormParameters norm{};
   const float* factor =
-      nullptr;  // [d_model], of the inputs of an int8 feed-forward block; null: none
-  std::vector<PackedGroup> groups;      // none of a convolution
+      nullptr;  // [d_model], input factors of an int8 feed-forward block; null: none
+  std::vector<PackedGroup> groups;      // empty for a convolution
   std::shared_ptr<RuntimeMixer> mixer;  // kMixer and kCross
-  size_t values = 0;                    // columns of a head, or of a hidden unit: 1
+  size_t values = 0;                    // columns per head (M), or per hidden unit (1)
   const float *convolution_weight = nullptr, *convolution_bias = nullptr;  // [width, d], [d]
-  size_t state = SIZE_MAX;  // index in StateLayout::parts; SIZE_MAX: it keeps nothing
+  size_t state = SIZE_MAX;  // index in StateLayout::parts; SIZE_MAX: no state
 
   size_t count() const { return groups.empty() ? 1 : groups.size(); }
 };
 
 struct PackedStack {
   std::vector<PackedPart> parts;
-  kernels::LayerNormParameters final_norm{};  // null where there is none
+  kernels::LayerNormParameters final_norm{};  // null: none
   bool causal = true;
 };
 
-// One direction of an LSTM's layer: to the gates i, f, g and o, [h] each.
+// One direction of an LSTM layer. Both matrices map to the gates i, f, g and o, [h] each.
 struct PackedLstm {
-  PackedMatrix in = nullptr;         // of the layer's inputs, with both biases
-  PackedMatrix recurrent = nullptr;  // of its own last output
+  PackedMatrix in = nullptr;         // from the layer's inputs; has both biases
+  PackedMatrix recurrent = nullptr;  // from its own previous output
 };
 
 struct Model::Packed {
@@ -83,7 +83,7 @@ struct Model::Packed {
                ? kernels::PackedLinearSize(in, out) * sizeof(float)
                : kernels::PackedNarrowSize(NarrowTypeOf(precision), in, out);
   }
-  // Whether it is an RNN: every layer has a state. (What is none reads whole sequences.)
+  // Whether it is an RNN, that is, every layer has a state. Other models read whole sequences.
   bool steps() const { return steps_; }
 
   ModelSpec spec;
@@ -92,19 +92,19 @@ struct Model::Packed {
   uint64_t fingerprint = 0;
   size_t d_model, d_ff, outputs, value_embedding;
   size_t position_dims;
-  // Whether positions go on behind the table: it is the formula's.
+  // Whether positions continue past the table, by the sine formula.
   bool endless_positions = true;
-  size_t widest = 0;  // the largest number of columns between the two products of a group
+  size_t widest = 0;  // maximum number of columns between the two products of a group
   kernels::Activation activation;
   std::shared_ptr<const StateLayout> layout;
 
   AlignedBuffer<std::byte> weights;
-  PackedStack stack;    // that predicts
-  PackedStack encoder;  // of an encoder-decoder; else without parts
+  PackedStack stack;    // the predicting stack (the decoder)
+  PackedStack encoder;  // of an encoder-decoder; otherwise has no parts
   std::vector<PackedLstm>
-      lstm;  // each layer's forward and backward direction; then `stack` is empty
+      lstm;  // per layer: forward, then backward direction; if present, `stack` is empty
   PackedMatrix predictor = nullptr;
-  PackedMatrix input_projection = nullptr;           // of frames: as the predictor, narrow or not
+  PackedMatrix input_projection = nullptr;           // of frames; in the predictor's precision
   AlignedBuffer<float> input_mean, input_deviation;  // of frames, [bands]; empty: none
 
   AlignedBuffer<float> values;     // [vocabulary, value_embedding]
@@ -119,8 +119,8 @@ struct Model::Packed {
   bool steps_ = true;
 };
 
-// y = x W^T + b of rows of floats, which a narrow matrix wants rounded first: into `narrow`, of
-// NarrowRowsSize() bytes; null in f32.
+// y = x W^T + b for rows of floats. For a narrow matrix the rows are first rounded into `narrow`
+// (NarrowRowsSize() bytes; null in f32).
 inline void Multiply(Precision precision, size_t rows, size_t in, size_t out, const float* x,
                      size_t x_stride, PackedMatrix matrix, kernels::LinearMode mode, float* y,
                      size_t y_stride, std::byte* narrow) {
@@ -134,7 +134,7 @@ inline void Multiply(Precision precision, size_t rows, size_t in, size_t out, co
   kernels::NarrowLinear(rows, in, out, rounded, matrix, mode, y, y_stride);
 }
 
-// The layout of such a model's states, known before its weights are.
+// The state layout of models with this spec; needs no weights.
 std::shared_ptr<const StateLayout> MakeStateLayout(const ModelSpec& spec, Precision precision);
 
 }  // namespace linnet

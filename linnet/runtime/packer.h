@@ -1,4 +1,4 @@
-// Lays a checkpoint's matrices and vectors one behind the other (private to linnet/runtime).
+// Packs a checkpoint's matrices and vectors consecutively (private to linnet/runtime).
 //
 //   Packer measure(checkpoint, nullptr);       // a first pass learns the size
 //   PackAll(measure);
@@ -26,7 +26,7 @@ class Packer {
 
   size_t used() const { return used_; }
 
-  // The columns [begin, end) of name.weight [out, in]; with name.bias, where there is one, or without.
+  // Input columns [begin, end) of name.weight [out, in], with name.bias (if it exists) or without.
   PackedMatrix Columns(Precision precision, const std::string& name, size_t out, size_t in,
                        size_t begin, size_t end, bool with_bias);
 
@@ -40,7 +40,7 @@ class Packer {
   // name_ih and name_hh of an LSTM, such as "lstm.weight_ih_l0_reverse".
   PackedLstm Lstm(Precision precision, const std::string& end, size_t in, size_t hidden);
 
-  // Those of an int8 matrix' inputs.
+  // Input factors of an int8 matrix.
   const float* Factors(const std::string& name) {
     return Values(InputFactors(checkpoint_, name + ".weight"));
   }
@@ -55,7 +55,7 @@ class Packer {
  private:
   void Pack(Precision precision, const float* weight, size_t out, size_t in, size_t begin,
             size_t end, std::span<const float> factor, const float* bias, std::byte* to);
-  // The scales are those of whole rows.
+  // The scales are those of whole rows, also where only columns [begin, end) are packed.
   static void PackRounded(const Int8Matrix& matrix, size_t in, size_t begin, size_t end,
                           const float* bias, std::byte* to);
   std::byte* Take(size_t bytes);

@@ -107,7 +107,7 @@ void Scheduler::Admit() {
   }
 }
 
-// In turn, so that none waits for ever; as many pieces together as the round has room for.
+// Round robin, so that no prompt starves; each pass reads as many pieces as fit into the budget.
 void Scheduler::ReadPrompts() {
   const auto left = [&](size_t slot) {
     return slots_[slot] ? slots_[slot]->request.prompt.size() - slots_[slot]->read : 0;
@@ -125,8 +125,8 @@ void Scheduler::ReadPrompts() {
       if (rest == 0) continue;
       const size_t piece = std::min(kPiece, rest);
       if (reading_.empty()) {
-        last = rest <= kPiece, one = piece == 1;  // then with outputs; and one symbol is a step
-        // A long prompt goes on after a turn of the others.
+        last = rest <= kPiece, one = piece == 1;  // last pieces return outputs; one token is a step
+        // A long prompt continues after the others' turn.
         first_prompt_ = (slot + 1) % slots_.size();
       } else if ((rest <= kPiece) != last || (piece == 1) != one ||
                  symbols_.size() + piece > budget) {
@@ -151,7 +151,7 @@ void Scheduler::ReadPrompts() {
 
 void Scheduler::Pass(size_t slot, std::span<const float> outputs) {
   const std::shared_ptr<Entry> entry = slots_[slot];
-  if (!entry || !entry->request.passed) return;  // another one's callback may have cancelled it
+  if (!entry || !entry->request.passed) return;  // another callback may have canceled it
   try {
     entry->request.passed(state_.Select(std::span(&slot, 1)), outputs);
   } catch (...) {
@@ -195,7 +195,7 @@ void Scheduler::Deliver(std::span<const size_t> slots, std::span<const float> ou
   if (!options_.parallel_next) {
     for (size_t i = 0; i < slots.size(); ++i) {
       const std::shared_ptr<Entry> entry = slots_[slots[i]];
-      // A callback may have cancelled it, and another request takes its place only in Admit().
+      // A callback may have canceled it; its slot is refilled only in Admit().
       if (entry) Take(slots[i], entry, Draw(*entry, outputs.subspan(i * width, width)));
     }
     return;
@@ -219,7 +219,7 @@ void Scheduler::Take(size_t slot, const std::shared_ptr<Entry>& entry, const Dra
     if (slots_[slot] == entry) End(slot, {});
     return;
   }
-  if (slots_[slot] != entry) return;  // it cancelled itself
+  if (slots_[slot] != entry) return;  // it canceled itself
   if (!drawn.symbol) return End(slot, Finished::kEnded);
   if (state_.position(slot) >= most_positions_) {
     return End(slot, Finished::kFull);
@@ -228,7 +228,7 @@ void Scheduler::Take(size_t slot, const std::shared_ptr<Entry>& entry, const Dra
 }
 
 void Scheduler::End(size_t slot, std::optional<Finished> why) {
-  // The place is free before the callback, which may submit.
+  // Free the slot before the callback, which may submit.
   const auto finished = std::move(slots_[slot]->request.finished);
   slots_[slot].reset();
   --running_;

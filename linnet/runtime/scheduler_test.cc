@@ -19,7 +19,7 @@ namespace {
 using Floats = std::vector<float>;
 using Tokens = std::vector<int32_t>;
 
-// A network over 11 symbols with 300 positions.
+// A model over 11 symbols with 300 positions.
 std::shared_ptr<const Model> TestModel(Precision precision = Precision::kF32) {
   ModelSpec spec;
   spec.task = "copy", spec.part = std::monostate(), spec.head.kind = HeadKind::kCategorical;
@@ -54,7 +54,7 @@ Tokens Prompt(size_t which) {
   return prompt;
 }
 
-// What a request sees, one after the other, and why it ended.
+// A request's outputs in order, and the reason it ended.
 struct Seen {
   Floats outputs;
   std::optional<Finished> why;
@@ -128,7 +128,8 @@ TEST(Scheduler, GoesOnFromAState) {
   EXPECT_EQ(seen[1].outputs, want);
 }
 
-// From each place that `passed` tells, and from the end of the prompt with its outputs: the same bits.
+// Continuing from each state given to `passed`, and from the prompt's end with its outputs, gives
+// the same bits.
 TEST(Scheduler, PromptsAreReadOnceForMany) {
   const auto model = TestModel();
   for (const bool parallel : {false, true}) {
@@ -147,7 +148,7 @@ TEST(Scheduler, PromptsAreReadOnceForMany) {
     ASSERT_TRUE(scheduler.Submit(std::move(request)));
     while (scheduler.Run()) {
     }
-    ASSERT_EQ(states.size(), 3u);  // behind 128, 256 and 270 symbols
+    ASSERT_EQ(states.size(), 3u);  // after 128, 256 and 270 tokens
     std::vector<Seen> rest(states.size());
     for (size_t i = 0; i < states.size(); ++i) {
       const size_t read = states[i].position();
@@ -174,7 +175,7 @@ TEST(Scheduler, QueuesThenRefuses) {
   std::vector<Seen> seen(20);
   size_t taken = 0;
   for (size_t i = 0; i < 10; ++i) taken += scheduler.Submit(Asking({1, 2}, 4, seen[i])).has_value();
-  EXPECT_EQ(taken, 5u);  // two that will run, three that wait
+  EXPECT_EQ(taken, 5u);  // two will run, three wait
   EXPECT_EQ(scheduler.waiting(), 5u);
   EXPECT_TRUE(scheduler.Run());
   EXPECT_EQ(scheduler.running(), 2u);
@@ -198,7 +199,7 @@ TEST(Scheduler, RefusedRequestsStayWhole) {
   Request second = Asking({2, 3}, 1, seen[1]);
   second.from = std::make_shared<State>(engine.NewState(1));
   EXPECT_FALSE(scheduler.Submit(std::move(second)));
-  EXPECT_EQ(second.prompt, (Tokens{2, 3}));  // NOLINT: promised to be whole
+  EXPECT_EQ(second.prompt, (Tokens{2, 3}));  // NOLINT: a refused request is not moved from
   EXPECT_EQ(second.from->batch(), 1u);
   while (scheduler.Run()) {
   }
@@ -207,7 +208,7 @@ TEST(Scheduler, RefusedRequestsStayWhole) {
   EXPECT_TRUE(endless.Submit(Asking({1}, 1, seen[0])));
 }
 
-// Whatever the others do, and however little is read a round.
+// Whatever the other requests do, and however few tokens are read per round.
 TEST(Scheduler, NoPromptWaitsForEver) {
   const auto model = TestModel();
   Engine engine(model, {.threads = 1});
@@ -235,7 +236,7 @@ TEST(Scheduler, EndsWhereTheModelHasNoMorePositions) {
   while (scheduler.Run()) {
   }
   EXPECT_EQ(endless.why, Finished::kFull);
-  EXPECT_EQ(endless.times, 300u);  // one for each symbol that was read
+  EXPECT_EQ(endless.times, 300u);  // one for each token read
   EXPECT_EQ(full.why, Finished::kFull);
   EXPECT_EQ(full.times, 1u);
 }
@@ -248,14 +249,14 @@ TEST(Scheduler, CancelsWhatRunsAndWhatWaitsAtAnyTime) {
   std::vector<uint64_t> ids;
   for (size_t i = 0; i < 4; ++i) ids.push_back(*scheduler.Submit(Asking({1, 2}, 50, seen[i])));
   scheduler.Run();
-  EXPECT_TRUE(scheduler.Cancel(ids[0]));   // runs
-  EXPECT_TRUE(scheduler.Cancel(ids[3]));   // waits
-  EXPECT_FALSE(scheduler.Cancel(ids[0]));  // is gone
+  EXPECT_TRUE(scheduler.Cancel(ids[0]));   // running
+  EXPECT_TRUE(scheduler.Cancel(ids[3]));   // waiting
+  EXPECT_FALSE(scheduler.Cancel(ids[0]));  // already gone
   EXPECT_FALSE(scheduler.Cancel(12345));
   EXPECT_EQ(scheduler.running(), 1u);
   EXPECT_EQ(seen[0].why, Finished::kCancelled);
   EXPECT_EQ(seen[3].why, Finished::kCancelled);
-  // From within a callback: itself and another, and a new one in their place.
+  // From within a callback: cancel itself and another, and submit a new one.
   uint64_t own = 0;
   Request request = Asking({3}, 50, seen[4]);
   request.next = [&](std::span<const float>) -> std::optional<int32_t> {

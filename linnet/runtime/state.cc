@@ -22,7 +22,7 @@ namespace {
 constexpr const char* kMetadata = "linnet.state";
 constexpr int kFormat = 3;  // 1 had no keys that wait, 2 no checksum
 
-// Of positions, keys that wait, floats and symbols.
+// Over positions, waiting keys, floats and tokens.
 uint64_t Checksum(std::initializer_list<std::span<const std::byte>> parts) {
   uint64_t hash = 0;
   for (const std::span<const std::byte> part : parts) hash = Hash(part, hash);
@@ -33,8 +33,8 @@ double MachineMemory() {
   return static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
 }
 
-// Throws unless all are numbers; narrow: each float is two bfloat16, of which all bits of the exponent make
-// no number.
+// Throws unless all values are finite. narrow: each float is two bfloat16; one whose exponent bits
+// are all set is infinite or NaN.
 void CheckNumbers(std::span<const float> values, bool narrow, const std::string& path) {
   if (!narrow) return CheckFinite(values, path, "state");
   for (const float pair : values) {
@@ -108,9 +108,9 @@ void State::Reset() {
   for (size_t i = 0; i < batch(); ++i) Reset(i);
 }
 
-// A cache is read as far as it is filled.
+// A cache needs no reset: it is only read up to the position.
 void State::Reset(size_t sequence) {
-  position(sequence);  // is it there?
+  position(sequence);  // throws if it does not exist
   positions_[sequence] = 0, waiting_[sequence] = 0;
   float* at = data_.data() + sequence * per_sequence();
   for (const MixerStateSize& part : layout_->parts) {
@@ -122,7 +122,7 @@ void State::Reset(size_t sequence) {
 
 void State::Reserve(size_t positions) {
   if (!layout_->grows() || positions <= capacity_) return;
-  // Half as much again, so that steps seldom copy.
+  // Grow by half, so that steps seldom copy.
   const size_t capacity = RoundUp(std::max(positions, capacity_ + capacity_ / 2), kCapacityStep);
   State larger;
   larger.model_ = model_, larger.layout_ = layout_, larger.capacity_ = capacity;
@@ -166,7 +166,7 @@ State State::Fork(size_t copies) const {
 
 State State::Select(std::span<const size_t> sequences) const {
   State chosen;
-  for (const size_t from : sequences) position(from);  // are they there?
+  for (const size_t from : sequences) position(from);  // throws if one does not exist
   chosen.model_ = model_, chosen.layout_ = layout_, chosen.capacity_ = capacity_;
   chosen.positions_.resize(sequences.size()), chosen.waiting_.resize(sequences.size());
   chosen.data_ = AlignedBuffer<float>(sequences.size() * per_sequence());
@@ -193,7 +193,7 @@ void State::Append(const State& other) {
 }
 
 void State::Assign(size_t sequence, const State& other) {
-  position(sequence);  // is it there?
+  position(sequence);  // throws if it does not exist
   if (other.batch() != 1 || model_ != other.model_) {
     throw InputError("one sequence of a state is replaced by one of the same model");
   }
@@ -230,7 +230,7 @@ void State::Save(const std::string& path, const Model& model) const {
   writer.Write(path);
 }
 
-// Checks what a file holds of a sequence, whose floats and tokens are in place.
+// Validates a loaded sequence, whose floats and tokens are already in place.
 void State::LoadSequence(const std::string& path, const Model& model, size_t sequence,
                          int64_t position, uint8_t waiting) {
   const Model::Packed& packed = model.packed();

@@ -1,6 +1,5 @@
-// What sequences leave behind, and all that continuing them needs: a value, of a size that is known
-// before the first token (caches of softmax attention grow, where more is read than the model was trained
-// on).
+// Recurrent state of sequences: everything needed to continue them. It is a value whose size is
+// known before the first token (caches of softmax attention grow beyond the training length).
 //
 //   State state = engine.NewState(/*batch=*/1);
 //   engine.Prefix(state, prompt, prompt.size(), {});
@@ -27,24 +26,24 @@ namespace linnet {
 
 struct StateLayout;
 
-// Bytes of everything that the past of one sequence of such a model is kept in: known before the
-// model is loaded. Of causal-linear models it is the same at any length; softmax ones keep room for
-// the keys and values of all positions of training, and more as it is needed; what is no RNN keeps the
-// tokens.
+// Bytes of one sequence's state, known before the model is loaded. Causal-linear models: the same
+// at any length. Softmax models: room for the keys and values of all training positions, and more
+// on demand. Models without recurrent state: room for the tokens.
 size_t StateBytes(const ModelSpec& spec, Precision precision);
 
-// What a model of that spec keeps of a sequence.
+// The kind of state that a model keeps of a sequence.
 enum class StateKind : uint8_t {
-  kNone,      // its layers see the future: it reads whole sequences only
-  kConstant,  // of one size, however much has been read
+  kNone,      // the layers see the future: reads whole sequences only
+  kConstant,  // constant size, however much has been read
   kCache,     // keys and values of every position
-  kTokens,    // the tokens, which are read again at each step
+  kTokens,    // the tokens, which are all read again at each step
 };
 StateKind StateKindOf(const ModelSpec& spec);
 StateKind StateKindOf(const Model& model);
 
-// The memory of `batch` sequences, each with a place of its own. Copies are made by name; a moved-from
-// State is empty. It belongs to one model, in one precision, and others refuse it. What a sequence gets does not depend on what else is in its state.
+// State of `batch` independent sequences. Copied explicitly only (Clone() and so on); a moved-from
+// State is empty. Belongs to one model in one precision; other models refuse it. Results for a
+// sequence do not depend on the other sequences of its state.
 class State {
  public:
   State() = default;
@@ -61,32 +60,32 @@ class State {
   }
 
   size_t batch() const { return positions_.size(); }
-  // Tokens that a sequence has read. Throws InputError where there is no such sequence.
+  // Tokens that a sequence has read. Throws InputError if there is no such sequence.
   size_t position(size_t sequence = 0) const;
-  // StateBytes() for each sequence, and what caches have grown by.
+  // StateBytes() for each sequence, plus the growth of caches.
   size_t bytes() const;
 
   State Clone() const;
-  void Reset();                 // all sequences back to before the first symbol
+  void Reset();                 // all sequences, to before the first token
   void Reset(size_t sequence);  // one of them
 
-  // Each sequence `copies` times, side by side: 0 0 0 1 1 1 ... Throws InputError for none, or for
-  // more than this machine's memory holds.
+  // Each sequence `copies` times, side by side: 0 0 0 1 1 1 ... Throws InputError if `copies` is 0
+  // or the result exceeds this machine's memory.
   State Fork(size_t copies) const;
-  // These sequences, in this order; one may be named again. Throws InputError for one that is not
-  // there.
+  // These sequences in this order, with repetition allowed. Throws InputError if one does not
+  // exist.
   State Select(std::span<const size_t> sequences) const;
-  // Those of `other`, which was made for the same model, behind these. Throws InputError otherwise.
+  // Appends the sequences of `other`. Throws InputError unless it belongs to the same model.
   void Append(const State& other);
 
-  // Puts the one sequence of `other`, of the same model, in the place of one. Throws InputError
-  // otherwise.
+  // Replaces a sequence by the only one of `other`. Throws InputError unless `other` has one
+  // sequence and belongs to the same model.
   void Assign(size_t sequence, const State& other);
 
-  // Writes a safetensors file that names the model (replaced in one step), and reads one. A state
-  // that has been saved goes on bit for bit as the one that stayed. (Of softmax models, what lies behind
-  // the last position is not cleared by Reset(), and is written as it is.) Load throws InputError on a file
-  // that is no state, one of another model, or of the same in another precision, and on one that is damaged.
+  // Save writes a safetensors file that names the model (atomically); Load reads one. A loaded
+  // state continues bit for bit like the saved one. (In softmax models Reset() does not clear the
+  // cache past the last position, and Save writes it as it is.) Load throws InputError if the file
+  // is not a state, is damaged, or belongs to another model or to another precision of this one.
   void Save(const std::string& path, const Model& model) const;
   static State Load(const std::string& path, const Model& model);
 
@@ -96,23 +95,24 @@ class State {
   State(const Model& model, size_t batch);
   void CheckFits(const Model& model) const;
   size_t per_sequence() const;  // floats of data_
-  size_t tokens() const;        // of recent_, for a sequence
+  size_t tokens() const;        // of recent_, per sequence
   void LoadSequence(const std::string& path, const Model& model, size_t sequence, int64_t position,
                     uint8_t waiting);
-  // Makes room for so many positions.
+  // Makes room for this many positions.
   void Reserve(size_t positions);
-  // Copies sequence `from` of `other`, whose capacity is no larger, to the place `to`.
+  // Copies sequence `from` of `other`, whose capacity must not be larger, to index `to`.
   void Copy(const State& other, size_t from, size_t to);
-  // Encoder-decoders keep the first part in recent_: its length, or -1 before the separator, and its tokens.
+  // Encoder-decoders keep the encoder's tokens in recent_: their number (-1 before the separator),
+  // then the tokens.
   int32_t& source_length(size_t sequence) { return recent_[sequence * tokens()]; }
   int32_t* source(size_t sequence) { return recent_.data() + sequence * tokens() + 1; }
 
   uint64_t model_ = 0;  // its fingerprint
   std::shared_ptr<const StateLayout> layout_;
-  size_t capacity_ = 0;            // positions that there is room for, where the layout grows
+  size_t capacity_ = 0;            // positions that there is room for, if the layout grows
   std::vector<size_t> positions_;  // [batch]
-  std::vector<uint8_t> waiting_;   // [batch]: keys that kernels/linear_step.h has not folded yet
-  AlignedBuffer<float> data_;      // [batch] of what StateLayout says
+  std::vector<uint8_t> waiting_;   // [batch]: keys not yet folded by kernels/linear_step.h
+  AlignedBuffer<float> data_;      // [batch, StateLayout::Floats(capacity_)]
   std::vector<int32_t> recent_;    // [batch, tokens()]
 };
 

@@ -1,5 +1,5 @@
-// Where a sequence's past lies in memory (private to linnet/runtime): what each part of a stack keeps, one
-// behind the other. Caches have room for a number of positions that may grow; all else has one size.
+// Memory layout of one sequence's state (private to linnet/runtime): the states of a stack's parts,
+// consecutively. Caches have a capacity in positions, which may grow; the rest has a fixed size.
 #ifndef LINNET_RUNTIME_STATE_LAYOUT_H_
 #define LINNET_RUNTIME_STATE_LAYOUT_H_
 
@@ -14,22 +14,22 @@ namespace linnet {
 
 struct StateLayout {
   std::vector<MixerStateSize> parts;
-  // Tokens kept beside: the last `reach`, of position p at p mod reach; or of models that read everything
-  // again, or up to the separator, all of them, as many as `capacity`.
+  // Tokens kept beside the floats: the last `reach`, position p at index p mod reach; or, if
+  // keeps_tokens, all of them, up to `capacity`; or those of an encoder.
   size_t reach = 0;
   bool keeps_tokens = false;
-  size_t source = 0;          // encoder-decoders: tokens of a first part at most; 0: no encoder
-  size_t fold_keys = 1;       // LinearStepShape::RecentKeys(), where a mixer folds
+  size_t source = 0;          // encoder-decoders: maximum number of encoder tokens; 0: no encoder
+  size_t fold_keys = 1;       // LinearStepShape::RecentKeys() if a mixer folds
   size_t first_capacity = 0;  // of a new state
 
-  // Floats in front of a part, and of all of them.
+  // Offset of a part in floats; the size of all parts.
   size_t Begin(size_t part, size_t capacity) const {
     size_t floats = 0;
     for (size_t i = 0; i < part; ++i) floats += parts[i].Floats(capacity);
     return floats;
   }
   size_t Floats(size_t capacity) const { return Begin(parts.size(), capacity); }
-  // Whether it needs more room the more is read.
+  // Whether its size grows with the number of positions.
   bool grows() const {
     if (keeps_tokens) return true;
     for (const MixerStateSize& part : parts) {
@@ -37,17 +37,17 @@ struct StateLayout {
     }
     return false;
   }
-  // Tokens kept of a sequence.
+  // Number of tokens kept per sequence.
   size_t Tokens(size_t capacity) const {
     return keeps_tokens ? capacity : source > 0 ? source + 1 : reach;
   }
 
-  // Moves a sequence's floats to a place with room for other positions; `length` of them are kept.
+  // Copies a sequence's floats to memory of another capacity; caches keep `length` positions.
   void Move(const float* from, size_t from_capacity, float* to, size_t to_capacity,
             size_t length) const;
 };
 
-// Room for positions is made in steps of this many.
+// Capacities are multiples of this many positions.
 inline constexpr size_t kCapacityStep = 16;
 
 }  // namespace linnet

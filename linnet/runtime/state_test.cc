@@ -50,8 +50,7 @@ TEST(State, SequencesAtDifferentPlacesGoOnTogether) {
   }
 }
 
-// Pieces of unequal length, read together and one by one: the same bits, in what comes out and in what
-// is kept.
+// Pieces of unequal length read together and one by one: the same bits in outputs and states.
 TEST(State, PiecesOfUnequalLengthAreReadTogether) {
   ModelSpec spec = LongCopy();
   spec.stack.mixer().kind = "full";
@@ -105,7 +104,7 @@ TEST(State, PiecesOfUnequalLengthAreReadTogether) {
   refuses(off, {2, 3});
 }
 
-// Some sequences of a state go on and the others stay; what they get is what they get alone.
+// Some sequences of a state continue while the others stay; their outputs are as when alone.
 TEST(State, ChosenSequencesGoOnAndTheOthersStay) {
   for (const size_t batch : {5, 40}) {
     Engine engine(Grid().model, {.threads = 2});
@@ -114,7 +113,7 @@ TEST(State, ChosenSequencesGoOnAndTheOthersStay) {
     engine.Prefix(state, Grid().RandomTokens(batch * 20, 0), 20, {});
     const State before = state.Clone();
     std::vector<size_t> chosen;
-    for (size_t i = batch; i-- > 1;) chosen.push_back(i);  // all but the first, backwards
+    for (size_t i = batch; i-- > 1;) chosen.push_back(i);  // all but the first, in reverse order
     const Tokens piece = Grid().RandomTokens(chosen.size() * 3, 1), next = Tokens(chosen.size(), 7);
     Floats out(chosen.size() * width), want = out;
     engine.Prefix(state, chosen, piece, 3, {});
@@ -170,7 +169,7 @@ TEST(State, ForkSelectAndAppendAreCopiesOfSequences) {
   Engine other(Copy().model, {.threads = 1});
   EXPECT_THROW(state.Append(other.NewState(1)), Error);
   EXPECT_THROW(other.Step(state, Tokens{1, 1}, two), Error);
-  // The same network with other positions, which a longer past would look for in vain.
+  // The same network with fewer positions, which a longer past could exceed.
   ModelSpec shorter = GridImages();
   shorter.image()->height = 4, shorter.input.max_length = 59;
   Engine short_one(TestModel(shorter).model, {.threads = 1});
@@ -218,7 +217,7 @@ TEST(State, RefusesFilesThatAreNoStateOfTheModel) {
   const std::string path =
       (std::filesystem::temp_directory_path() / StrCat("linnet_state_test.", getpid())).string();
   const Model& model = *Grid().model;
-  // For a reason that holds `why`.
+  // Load throws with a message that contains `why`.
   const auto refused = [&](const std::string& why = "") {
     try {
       State::Load(path, model);
@@ -228,7 +227,7 @@ TEST(State, RefusesFilesThatAreNoStateOfTheModel) {
     }
     return false;
   };
-  EXPECT_TRUE(refused());  // not there
+  EXPECT_TRUE(refused());  // missing
   { std::ofstream(path) << "no state"; }
   EXPECT_TRUE(refused());
   {
@@ -241,8 +240,8 @@ TEST(State, RefusesFilesThatAreNoStateOfTheModel) {
   engine.Prefix(state, Grid().RandomTokens(50, 0), 50, {});
   state.Save(path, model);
   EXPECT_EQ(State::Load(path, model).position(), 50u);
-  // The same file with one tensor changed: a place beyond the model's, symbols that it has not, no
-  // numbers, another shape.
+  // The same file with one tensor changed: a position past the model's, tokens outside the
+  // vocabulary, NaN, another shape.
   const SafetensorsFile good = SafetensorsFile::Open(path);
   const auto metadata = good.metadata().at("linnet.state");
   const size_t floats = good.Get("state").data.size() / 4,
@@ -261,7 +260,7 @@ TEST(State, RefusesFilesThatAreNoStateOfTheModel) {
     writer.Add("recent", DType::kI32, {1, static_cast<int64_t>(reach)}, symbols.data());
     writer.Write(path);
   };
-  // What could be a state is told from this one by the checksum alone, which comes last.
+  // A valid state is told from this one only by the checksum, which is checked last.
   write(50, 1.0f, 3, 1);
   EXPECT_TRUE(refused("checksum"));
   write(-1, 1.0f, 3, 1);
@@ -282,7 +281,8 @@ TEST(State, RefusesFilesThatAreNoStateOfTheModel) {
   EXPECT_TRUE(refused("8 keys wait"));
   write(5, 1.0f, 3, 1, 6);
   EXPECT_TRUE(refused("6 keys wait"));
-  // One bit of each tensor: that leaves 50 symbols read or 51, a waiting key more or less, other symbols.
+  // Flip one bit of each tensor: the result is still plausible (50 or 51 tokens read, a waiting key
+  // more or less, other tokens).
   state.Save(path, model);
   std::string bytes = ReadFile(path);
   uint64_t header = 0;
@@ -320,7 +320,7 @@ TEST(State, ClonesForkAndResetForgets) {
   EXPECT_EQ(c, first);
   const State moved = std::move(fork);
   EXPECT_EQ(moved.position(), 2u);
-  EXPECT_EQ(fork.batch() + fork.bytes(), 0u);  // NOLINT: promised to be empty
+  EXPECT_EQ(fork.batch() + fork.bytes(), 0u);  // NOLINT: a moved-from State is empty
   engine.Step(state, Tokens{2}, c);
   EXPECT_EQ(c, b);
 }

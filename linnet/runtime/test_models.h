@@ -1,4 +1,4 @@
-// For tests of what runs models: networks with random weights, beside their plain twins.
+// For runtime tests: models with random weights, and their references.
 //
 //   const Tokens tokens = Images().RandomTokens(19, 0);
 //   const std::vector<Doubles> want = Images().Outputs(tokens);   // ModelRef, in double
@@ -30,7 +30,7 @@ using Floats = std::vector<float>;
 using Doubles = std::vector<double>;
 using Tokens = std::vector<int32_t>;
 
-// Nothing in it is a multiple of anything.
+// Deliberately ragged sizes.
 inline ModelSpec RaggedImages() {
   ModelSpec spec;
   spec.stack.repeat = 2, spec.stack.mixer().heads = 3, spec.stack.mixer().query_dim = 5,
@@ -40,7 +40,7 @@ inline ModelSpec RaggedImages() {
   return spec;
 }
 
-// Every way of saying where a byte stands, and the other order of norms.
+// All encodings of a byte's place (grid positions, pixel_above), and norm_first.
 inline ModelSpec GridImages() {
   ModelSpec spec = RaggedImages();
   spec.input.value_embedding = 8, spec.input.positions = Positions::kGrid,
@@ -63,8 +63,7 @@ inline ModelSpec LongCopy() {
   return spec;
 }
 
-// More groups than one of every kind in narrow models too, and a wide channel that needs its
-// factor.
+// More than one group of every kind, in narrow models too; a large channel that needs its factor.
 inline ModelSpec WideImages() {
   ModelSpec spec = RaggedImages();
   spec.stack.mixer().heads = 5, spec.stack.mixer().query_dim = 24,
@@ -73,7 +72,7 @@ inline ModelSpec WideImages() {
   return spec;
 }
 
-// Positions added, one matrix for embedding and head.
+// Added positions; embedding and head share one matrix.
 inline ModelSpec TiedText() {
   ModelSpec spec = RaggedImages();
   spec.task = "text", spec.head.kind = HeadKind::kCategorical,
@@ -84,8 +83,8 @@ inline ModelSpec TiedText() {
   return spec;
 }
 
-// A model with random weights, in each precision, and its plain twins. One channel of what layers
-// read is `wide` times as large as the others.
+// A model with random weights in each precision, and its references. One channel of the layers'
+// input is `wide` times as large as the others.
 class TestModel {
  public:
   explicit TestModel(const ModelSpec& spec, float wide = 25) : spec_(spec) {
@@ -106,7 +105,7 @@ class TestModel {
         for (float& value : values) value = value > 0 ? value : 0;
       }
       if (info.name == "input_norm.deviation") std::fill(values.begin(), values.end(), 0.5f);
-      // Images end; elsewhere positions go on behind the table.
+      // Images have a fixed length; elsewhere positions continue past the table.
       if (info.name == "pos_embedding.pe" && !spec.image()) values = PositionTable(spec);
       return std::span<const float>(values);
     });
@@ -125,7 +124,7 @@ class TestModel {
   }
   const Checkpoint& checkpoint() const { return *checkpoint_; }
 
-  // The head's outputs at each position, of tokens or of frames.
+  // The head's outputs at each position, for tokens or frames.
   template <class Input>
   std::vector<Doubles> Outputs(const Input& input) const {
     return Outputs(input, *model);
@@ -144,7 +143,7 @@ class TestModel {
     return tokens;
   }
 
-  // Of `count` positions.
+  // Frames of `count` positions.
   Floats RandomFrames(size_t count, uint64_t stream) const {
     Philox rng(3, stream);
     Floats frames(count * static_cast<size_t>(spec_.speech()->Inputs()));
@@ -188,7 +187,7 @@ inline ModelSpec Hashing(ModelSpec spec) {
   return spec;
 }
 
-// The message of the InputError that body throws.
+// The message of the InputError that `body` throws.
 template <class Body>
 std::string ErrorOf(Body body) {
   try {
@@ -201,8 +200,8 @@ std::string ErrorOf(Body body) {
   return "";
 }
 
-// The largest difference of outputs, [positions][width], from those of a twin; infinity where one
-// is no number.
+// The largest absolute difference between outputs [positions][width] and their reference; infinity
+// if one is NaN.
 inline double Worst(std::span<const float> got, std::span<const Doubles> want) {
   const size_t width = want[0].size();
   double worst = 0;

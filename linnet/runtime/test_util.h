@@ -1,4 +1,4 @@
-// For tests: models of symbols with random weights.
+// For tests: token models with random weights.
 #ifndef LINNET_RUNTIME_TEST_UTIL_H_
 #define LINNET_RUNTIME_TEST_UTIL_H_
 
@@ -16,7 +16,8 @@
 
 namespace linnet {
 
-// Its characters: letters, and two marks of punctuation.
+// With unit "character", the vocabulary is letters, two punctuation marks and four Chinese
+// characters.
 inline std::shared_ptr<const Model> RandomModel(const std::string& task, const std::string& unit,
                                                 int max_length = 40, uint64_t seed = 11) {
   ModelSpec spec;

@@ -14,8 +14,7 @@ namespace {
 
 using kernels::LinearMode;
 
-// A team normalizes up to this many rows redundantly, each member for itself, instead of waiting
-// for one another once more.
+// In a team, each member normalizes up to this many rows redundantly, which saves one barrier.
 constexpr size_t kRedundantRows = 4;
 
 // One stack over the rows of a block.
@@ -29,7 +28,7 @@ class Walker {
     end_ = work.shared_x ? team.End(rows_) : rows_;
   }
 
-  // Leaves what the head reads in Input().
+  // Computes the head's input, returned by Input().
   void Run() {
     const std::vector<PackedPart>& parts = stack_.parts;
     Embed();
@@ -52,14 +51,14 @@ class Walker {
                                : parts[i + 1].norm,
                       last ? nullptr : &parts[i + 1]);
     }
-    // In norm_first layers the last norm was the final one.
+    // In norm_first layers the last part's norm was already the final one.
     if (!first() && stack_.final_norm.weight != nullptr && (block_.outputs || encodes())) {
       Normalize(work_.x, nullptr, 1, stack_.final_norm);
       if (work_.shared_x) team_.Barrier();
     }
   }
 
-  // The head's outputs; each member takes a range of them.
+  // Writes the head's outputs; each member computes a range of them.
   void Predict() {
     const float* x = Input();
     if (block_.offsets != nullptr) GatherLast();
@@ -71,7 +70,7 @@ class Walker {
     const PackedMatrix matrix = model_.predictor + Model::Packed::MatrixBytes(precision, d(), from);
     if (block_.only_last || block_.length == 1) {
       const size_t apart =
-          block_.offsets ? 1 : block_.length;  // rows from one last position to the next
+          block_.offsets ? 1 : block_.length;  // rows between consecutive last positions
       return From(precision, block_.sequences, d(), to - from, x + (apart - 1) * d(), apart * d(),
                   matrix, LinearMode::kOverwrite, block_.outputs + from,
                   block_.sequence_output_stride);
@@ -83,12 +82,12 @@ class Walker {
     }
   }
 
-  // The next block's Embed() writes where others may still be reading.
+  // Barrier before the next block's Embed(), which overwrites rows that others may be reading.
   void End() {
     if (work_.shared_x) team_.Barrier();
   }
 
-  // Gives an encoder's rows to the cross attention of the decoder's layers.
+  // Passes the encoder's rows to the cross attention of the decoder's layers.
   void Remember() {
     NarrowInput(nullptr);
     float* state = block_.states;
@@ -136,7 +135,7 @@ class Walker {
     if (work_.shared_x) team_.Barrier();
   }
 
-  // x = [value_embedding[token] (+ above_embedding[byte above the next]), pe[position]], or their sum
+  // x = [value_embedding[token] (+ above_embedding[byte above next]), pe[position]] or their sum
   void EmbedToken(size_t sequence, size_t t, float* x) const {
     const size_t ve = model_.value_embedding;
     const auto token = static_cast<size_t>(block_.tokens[block_.Input(sequence) + t]);
@@ -148,7 +147,7 @@ class Walker {
     Place(block_.Position(sequence) + block_.ahead + t, x);
   }
 
-  // Puts a position beside the values, or adds it to them.
+  // Appends the position embedding to the value embedding, or adds it.
   void Place(size_t position, float* x) const {
     const size_t ve = model_.value_embedding, dims = model_.position_dims;
     if (dims == 0) return;
@@ -178,7 +177,7 @@ class Walker {
     }
   }
 
-  // This member's rows of what the layers read, for products with narrow matrices.
+  // Rounds this member's rows of the layers' input for products with narrow matrices.
   void NarrowInput(const float* factor) {
     if (!model_.narrow()) return;
     kernels::NarrowActivations(end_ - begin_, d(), Input() + begin_ * d(), d(), factor,
@@ -189,7 +188,7 @@ class Walker {
     if (part.kind != PartKind::kConvolution) NarrowInput(part.factor);
   }
 
-  // y = x W^T + b of rows [begin, begin + rows) of what the layers read,
+  // y = x W^T + b for rows [begin, begin + rows) of the layers' input.
   void FromInput(size_t begin, size_t rows, size_t out, PackedMatrix matrix, float* y) {
     if (model_.narrow()) {
       kernels::NarrowLinear(rows, d(), out, kernels::RowsFrom(work_.narrow, begin, d()), matrix,
@@ -199,14 +198,14 @@ class Walker {
                       reinterpret_cast<const float*>(matrix), LinearMode::kOverwrite, y, out);
     }
   }
-  // and of other rows of floats.
+  // The same for other rows of floats.
   void From(Precision precision, size_t rows, size_t in, size_t out, const float* x,
             size_t x_stride, PackedMatrix matrix, LinearMode mode, float* y, size_t y_stride) {
     Multiply(precision, rows, in, out, x, x_stride, matrix, mode, y, y_stride, work_.narrow_wide);
   }
 
-  // What a part makes of the rows: this member's groups. Each group's share is complete before it is
-  // added, in the groups' order, here or in AddAndNormalize().
+  // Computes this member's groups of a part. Each group's contribution is complete before it is
+  // added, in group order, here or in AddAndNormalize().
   void Contribute(const PackedPart& part, float* sums, float* state) {
     if (part.kind == PartKind::kConvolution) {
       if (team_.member == 0) Convolve(part, sums, state);
@@ -258,7 +257,7 @@ class Walker {
     }
   }
 
-  // The last rows that it has read lie in the state, the oldest first.
+  // The state keeps the last rows read, the oldest first.
   void Convolve(const PackedPart& part, float* sums, float* state) {
     const auto width = static_cast<size_t>(model_.spec.stack.convolution);
     const size_t before = stack_.causal ? width - 1 : width / 2, behind = state ? width - 1 : 0;
@@ -290,10 +289,10 @@ class Walker {
     }
   }
 
-  // What the parts read.
+  // The parts' input.
   const float* Input() const { return first() ? work_.normed : work_.x; }
 
-  // x = LN(x + sum of the groups' shares); in norm_first layers x takes the sum, and LN of it is
+  // x = LN(x + sum of the groups' contributions). In norm_first layers x is that sum, and its LN is
   // the next input.
   void AddAndNormalize(const float* sums, size_t groups,
                        const kernels::LayerNormParameters& parameters, const PackedPart* next) {
@@ -303,7 +302,7 @@ class Walker {
     if (work_.shared_x) team_.Barrier();
   }
 
-  // This member's rows of `from`, plus those of `residual` where there is one.
+  // Normalizes this member's rows of `from`, plus those of `residual` if any.
   void Normalize(const float* from, float* residual, size_t parts,
                  const kernels::LayerNormParameters& parameters) {
     const size_t at = begin_ * d();
@@ -320,7 +319,7 @@ class Walker {
                        (first() ? work_.normed : work_.x) + at, d());
   }
 
-  // Puts each sequence's last row behind the one before it; for a thread that is alone.
+  // Gathers each sequence's last row into consecutive rows. Single thread only.
   void GatherLast() {
     float* x = first() ? work_.normed : work_.x;
     for (size_t i = 0; i < block_.sequences; ++i) {
@@ -350,7 +349,7 @@ void TakeX(const Model::Packed& model, size_t rows, Pieces& pieces, Workspace& w
   if (memory != nullptr) work.narrow = kernels::TakeNarrowRows(type, rows, model.d_model, memory);
 }
 
-// Largest needs of the parts.
+// Maximum requirements of the parts.
 struct Needs {
   size_t values = 0, scratch = 0;
 
@@ -402,7 +401,7 @@ void TakeOwn(const Model::Packed& model, const BlockSize& size, bool alone, Piec
   const Needs needs(model, size);
   work.wide = pieces.Take(std::max(rows * model.widest, model.position_dims));
   if (model.narrow()) {
-    // A predictor may be wider than the rest, and of another type.
+    // The predictor may be wider than the other matrices, and of another type.
     size_t in = std::max(model.widest, (model.spec.lstm() ? 2 : 1) * model.d_model);
     if (model.spec.ReadsFrames()) {
       in = std::max(in, static_cast<size_t>(model.spec.speech()->Inputs()));

@@ -1,5 +1,5 @@
-// How rows go through the layers (private to linnet/runtime): what threads share, what each needs for
-// itself, and the walk of one block, alone or by a team with barriers.
+// Runs rows through the layers (private to linnet/runtime): the memory that threads share, the
+// memory that each thread owns, and the computation of one block by one thread or by a team.
 //
 //   AlignedBuffer<float> memory;
 //   Workspace work{};
@@ -19,12 +19,12 @@
 
 namespace linnet {
 
-// Rows (positions or sequences) that go through the layers together: enough to make matrix products
-// of them, few enough that what lies between two products stays in a second-level cache. Whole sequences
-// may be longer.
+// Rows (positions or sequences) that go through the layers together: enough for matrix products,
+// few enough that the intermediate results stay in the second-level cache. Whole sequences may be
+// longer.
 inline constexpr size_t kBlockRows = 192;
 
-// The threads that walk a block together; alone, or all of the pool.
+// The threads that compute a block together: one, or the whole pool.
 struct Team {
   ThreadPool* pool = nullptr;
   size_t member = 0, size = 1;
@@ -39,27 +39,27 @@ struct Team {
 // Working memory. Between two barriers a member writes only its own pieces.
 struct Workspace {
   float* x;             // [rows, d_model], the layers' input: the member's own, or shared
-  bool shared_x;        // then each member fills its share of the rows
-  float* normed;        // [rows, d_model], the same for what norm_first layers read; else null
-  float* sums[2];       // [groups or 1][rows, d_model]: results of even and of odd parts
-  size_t group_stride;  // 0: the groups add up in one piece
-  kernels::NarrowRows narrow;  // narrow models: [rows, d_model], what the layers read, shared as x
-  float* wide;                 // [rows, widest]: between a group's products
-  std::byte* narrow_wide;  // narrow models: [rows, widest or d_model], what the outer products read
+  bool shared_x;        // each member then fills its share of the rows
+  float* normed;        // [rows, d_model], as x: normalized, for norm_first layers; else null
+  float* sums[2];       // [groups or 1][rows, d_model]: results of even and odd parts
+  size_t group_stride;  // 0: the groups add up in one buffer
+  kernels::NarrowRows narrow;  // narrow models: [rows, d_model], the layers' input, shared like x
+  float* wide;                 // [rows, widest]: between a group's two products
+  std::byte* narrow_wide;  // narrow models: [rows, widest or d_model], input of the outer products
   float* heads;            // [rows, values of a group of heads]
   float* mixer;            // RuntimeMixer::ScratchFloats()
-  float* mixed;            // of convolutions: [rows, d_model] and [width + rows, d_model]
-  float* lstm;             // of an LSTM
+  float* mixed;            // for convolutions: [rows, d_model], 2 x [width + rows, d_model]
+  float* lstm;             // for an LSTM
 };
 
-// The largest block that working memory is for.
+// The largest block that the working memory holds.
 struct BlockSize {
   size_t rows = 0;
-  size_t keys = 0;  // positions that are looked at
+  size_t keys = 0;  // attended positions
   bool operator==(const BlockSize&) const = default;
 };
 
-// Hands out pieces of one allocation, each on cache lines of its own; without one it only counts.
+// Hands out pieces of one allocation, each on its own cache lines. Without one it only counts.
 class Pieces {
  public:
   explicit Pieces(float* base = nullptr) : base_(base) {}
@@ -75,7 +75,7 @@ class Pieces {
   size_t used_ = 0;
 };
 
-// Lays the pieces out in `buffer`, which grows where it must.
+// Lays the pieces out in `buffer`, which grows if needed.
 template <class Take>
 void Allocate(AlignedBuffer<float>& buffer, Take take) {
   Pieces measure;
@@ -85,23 +85,23 @@ void Allocate(AlignedBuffer<float>& buffer, Take take) {
   take(pieces);
 }
 
-// What a team of more than one shares, for blocks of up to that size.
+// Takes the memory shared by a team of several members, for blocks of up to that size.
 void TakeShared(const Model::Packed& model, const BlockSize& size, Pieces& pieces, Workspace& work);
-// What each member has for itself: in a team, its copy of x only for a few rows; alone, everything.
+// Takes a member's own memory: for a team, with x only if there are few rows; alone, everything.
 void TakeOwn(const Model::Packed& model, const BlockSize& size, bool alone, Pieces& pieces,
              Workspace& work);
 
-// Embeds the block's input, walks all layers, and writes the head's outputs where the block says. Each
+// Embeds the block's input, runs all layers, and writes the head's outputs to block.outputs. Each
 // member of a team calls it.
 void RunBlock(const Model::Packed& model, const Block& block, const Workspace& work,
               const Team& team);
 
-// Reads a first part with the encoder, into what cross attention keeps of the block's one sequence. For a
-// thread that is alone.
+// Reads the encoder's tokens into the cross-attention memory of the block's one sequence. Single
+// thread only.
 void RunEncoder(const Model::Packed& model, const Block& block, const Workspace& work);
 
-// Layers of an LSTM over the frames of the block's one sequence (kernels/lstm_cell.h): writes the outputs.
-// For a thread that is alone.
+// Runs the LSTM layers over the frames of the block's one sequence (kernels/lstm_cell.h) and writes
+// the outputs. Single thread only.
 void RunLstm(const Model::Packed& model, const Block& block, const Workspace& work);
 size_t LstmScratch(const Model::Packed& model, size_t rows);
 
