@@ -1,4 +1,5 @@
-// phi(x) = max(x, 0). A query without a positive number sees nothing, and gets zeros.
+// phi(x) = max(x, 0). A query without a positive component has weight 0 for every key and gets
+// zeros.
 #include <torch/types.h>
 
 #include "linnet/nn/feature_map.h"
