@@ -1,8 +1,9 @@
-// Every task, once (no include guard: each user defines LINNET_TASK): kNameTask in tasks/*/task.cc, and train::kNameTask in train/*.cc.
+// All tasks, as an X-macro list: each includer defines LINNET_TASK, so there is no include guard.
+// Name stands for kNameTask in tasks/*/task.cc and for train::kNameTask in train/*.cc.
 LINNET_TASK(Images)
 LINNET_TASK(Copy)
 LINNET_TASK(Text)
 LINNET_TASK(Couplet)
-#ifndef LINNET_WITHOUT_SPEECH  // a training without libraries for sound
+#ifndef LINNET_WITHOUT_SPEECH  // defined in training programs without the audio libraries
 LINNET_TASK(Speech)
 #endif
