@@ -175,7 +175,7 @@ TEST(AudioReader, SaysWhatItCannotRead) {
   EXPECT_THAT(ErrorOf([] { AudioReader reader("/", 16'000); }), HasSubstr("a folder"));
 }
 
-// Compares with values of torchaudio's Kaldi-compatible filterbank; the data file describes its input.
+// Compares with values of torchaudio's Kaldi-compatible filterbank.
 TEST(Filterbank, AgreesWithTorchaudio) {
   const SafetensorsFile file = SafetensorsFile::Open("tests/audio/fbank.safetensors");
   const auto samples = file.Get("samples").f32();
