@@ -55,8 +55,7 @@ class TransformerDecoderImpl : public torch::nn::Module {
   // Throws InputError on invalid options.
   explicit TransformerDecoderImpl(const DecoderOptions& options);
   // x [N, L, d_model], memory [N, S, d_model] -> [N, L, d_model]. Self attention is causal.
-  // `lengths` (int64 [N], or undefined) are the lengths of x; `memory_mask` selects the memory's
-  // visible positions.
+  // `lengths` (int64 [N], or undefined) are those of x; `memory_mask` masks the memory's positions.
   torch::Tensor forward(torch::Tensor x, const torch::Tensor& memory, const Mask& memory_mask = {},
                         const torch::Tensor& lengths = {});
 
@@ -87,8 +86,7 @@ class RecurrentTransformerDecoderImpl : public torch::nn::Module {
 };
 TORCH_MODULE(RecurrentTransformerDecoder);
 
-// Both forms of one decoder, sharing their weights. `recurrent` is null if a layer has no recurrent
-// form.
+// Both forms of one decoder, sharing their weights. `recurrent` is null without a recurrent form.
 struct Decoder {
   TransformerDecoder batch = nullptr;
   RecurrentTransformerDecoder recurrent = nullptr;

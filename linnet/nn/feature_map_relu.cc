@@ -1,5 +1,4 @@
-// phi(x) = max(x, 0). A query without a positive component has weight 0 for every key and gets
-// zeros.
+// phi(x) = max(x, 0). A query without a positive component gives every key weight 0 and gets zeros.
 #include <torch/types.h>
 
 #include "linnet/nn/feature_map.h"

@@ -12,8 +12,7 @@ namespace linnet::nn {
 // -log p(byte) under a discretized mixture of K logistics (Salimans et al., 2017): logits
 // [..., 3K] (mixture logits, means, log-scales clamped to at least -7), int64 bytes [...] -> [...].
 // With x = byte/127.5 - 1 and F the logistic's distribution function, each component has
-// probability F(x + 1/255) - F(x - 1/255); the bins of bytes 0 and 255 extend to -infinity and
-// infinity.
+// probability F(x + 1/255) - F(x - 1/255); the bins of bytes 0 and 255 are open outwards.
 torch::Tensor MixtureOfLogisticsNats(const torch::Tensor& logits, const torch::Tensor& bytes);
 
 // -log softmax(logits)[target] in nats: logits [R, C], int64 targets [R] -> [R].

@@ -26,14 +26,12 @@ struct Mask {
 // Throws InputError, naming the kind, on shapes, types and devices that do not fit q [N, L, H, D],
 // k [N, S, H, D] and v [N, S, H, M] (all but N at least 1), on a causal mask with S != L, on
 // lengths out of range, on `allowed` unless the kind is quadratic, and if D is not the query_dim
-// that the kind was made for (0: any). Lengths on a GPU are not checked: they are clamped to 0 ..
-// S.
+// that the kind was made for (0: any). Lengths on a GPU are not checked but clamped to 0 .. S.
 void CheckAttention(const char* kind, const torch::Tensor& q, const torch::Tensor& k,
                     const torch::Tensor& v, const Mask& mask, bool quadratic,
                     int64_t query_dim = 0);
 
-// Throws InputError, beginning with `name`, unless lengths is int64 [N] in 0 .. S, for x [N, S,
-// ...].
+// Throws InputError, beginning with `name`, unless lengths is int64 [N] in 0 .. S; x [N, S, ...].
 void CheckLengths(const std::string& name, const torch::Tensor& lengths, const torch::Tensor& x);
 
 // The inputs with padding set to zero: keys and values behind mask.lengths, queries behind

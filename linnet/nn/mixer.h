@@ -52,17 +52,14 @@ class MixerImpl : public torch::nn::Module {
   // q [N, L, H, D], k [N, S, H, D], v [N, S, H, M] -> [N, L, H, M]. Throws InputError for shapes
   // and masks that the kind cannot honor. Implementations call CheckAttention() (mask.h) first,
   // then DropPadding() on the inputs and DropQueries() on the result (see mixer_kernel.cc). A kind
-  // that is always causal accepts self attention only (S = L), and is causal whatever the mask
-  // says.
+  // that is always causal accepts self attention only (S = L) and ignores Mask::causal.
   virtual torch::Tensor forward(const torch::Tensor& q, const torch::Tensor& k,
                                 const torch::Tensor& v, const Mask& mask) = 0;
 
-  // Whether forward accepts keys from other positions than the queries, such as an encoder's
-  // memory.
+  // Whether forward accepts keys of other positions than the queries: an encoder's memory.
   virtual bool cross() const { return true; }
 
-  // Whether the functions below work; without an override, Remember() and Recall() throw
-  // InputError.
+  // Whether the functions below work; Remember() and Recall() throw InputError by default.
   virtual bool recurrent() const { return false; }
 
   // Adds keys and values to the state: k [N, S, H, D], v [N, S, H, M]. If `lengths` (int64 [N]) is

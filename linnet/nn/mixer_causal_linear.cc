@@ -54,8 +54,7 @@ class CausalLinearAttentionImpl : public LinearStateAttention {
     const Tensor phi_q = map_->Queries(q), phi_k = map_->Keys(k);
     const kernels::FeatureMap as_given = kernels::FeatureMap::kIdentity;
     if (!map_->floor()) return Product(phi_q, phi_k, v, lengths, {as_given, true, eps_}, state);
-    // The normalizer is the attention output for values of one: z is appended to s as a last
-    // column.
+    // The normalizer is the attention output for values of one: z becomes the last column of s.
     const Tensor with_ones = torch::cat({v, torch::ones_like(v.narrow(3, 0, 1))}, 3);
     const int64_t dim = v.size(3);
     ops::CausalLinearState wide;

@@ -71,15 +71,13 @@ void SaveModel(const std::string& path, const Network& network, const std::strin
 std::shared_ptr<Network> LoadNetwork(const std::string& path);
 
 // The first field in which two specs differ, or nullopt if one network can take the other's
-// weights. Ignored: attention except its heads and their dimensions, the length, and the size of
-// images.
+// weights. Ignores attention (except heads and their dimensions), length and image size.
 std::optional<SpecDifference> NetworkDifference(const ModelSpec& a, const ModelSpec& b);
 
 // Copies the weights of a checkpoint without a NetworkDifference() to the network, for example from
 // softmax to linear attention. Returns the names of the tensors that keep their values because the
 // checkpoint has no fitting ones: random features, the table of positions. Throws InputError,
-// leaving the network unchanged, if the networks differ (names the field) or a weight is not
-// finite.
+// with the network unchanged, if the networks differ (names the field) or a weight is not finite.
 std::vector<std::string> CopyWeights(const std::string& path, Network& network);
 
 // The network's parameters and buffers by their names in a checkpoint.

@@ -31,8 +31,7 @@ class Optimizer {
   Optimizer(const OptimizerOptions& options, std::vector<torch::Tensor> parameters);
 
   // Updates the parameters from their gradients, then clears the gradients. Parameters without a
-  // gradient stay as they are. Throws RuntimeError, with nothing changed, if a gradient is not
-  // finite.
+  // gradient stay unchanged. Throws RuntimeError, and changes nothing, if a gradient is not finite.
   void Step(double learning_rate);
 
   // First and second moments of each parameter, in parameter order, and the number of steps made.

@@ -4,8 +4,7 @@
 //   using Inputs = std::vector<torch::Tensor>;
 //   y = Recompute([&](const Inputs& in) { return layer->forward(in[0], mask); }, {x});
 //
-// The cost is a second forward pass of the part; only one part's intermediates are in memory at a
-// time.
+// Costs a second forward pass of the part. Only one part's intermediates are in memory at a time.
 #ifndef LINNET_NN_RECOMPUTE_H_
 #define LINNET_NN_RECOMPUTE_H_
 
@@ -19,8 +18,7 @@ namespace linnet::nn {
 // Returns body(inputs). Gradients flow to the inputs and, through backward(), to the parameters
 // that body uses, as without checkpointing. Any other tensor that needs a gradient must be among
 // the inputs. Random numbers (dropout) are the same in both passes. `body` is kept until the
-// backward pass; everything it refers to must live until then. With gradients disabled it only
-// calls body.
+// backward pass; all it refers to must live until then. With gradients disabled, only calls body.
 torch::Tensor Recompute(std::function<torch::Tensor(const std::vector<torch::Tensor>&)> body,
                         const std::vector<torch::Tensor>& inputs);
 

@@ -38,8 +38,7 @@ class SequenceModelImpl : public Network {
   // recurrent form.
   torch::Tensor Step(const torch::Tensor& tokens, int64_t position, SequenceState& state);
 
-  // Probability of each token at position 0 of the data, [vocabulary]; images only, uniform until
-  // set.
+  // Probability of each token at position 0, [vocabulary]; images only, uniform until set.
   torch::Tensor first_value;
 
  private:

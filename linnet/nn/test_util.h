@@ -45,8 +45,7 @@ inline std::vector<torch::Tensor> Gradients(const torch::Tensor& loss,
   return gradients;
 }
 
-// Tolerances: double runs the plain forms of the operations, fp32 the fused ones. They differ by
-// rounding only.
+// Tolerances: double runs the plain forms, fp32 the fused forms; they differ by rounding only.
 struct Rounding {
   torch::ScalarType type;
   double off;

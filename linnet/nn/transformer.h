@@ -75,8 +75,7 @@ class AttentionLayerImpl : public torch::nn::Module {
   // Attention of n(x) over a memory [N, S, d_model]: [N, L, d_model] -> [N, L, H M].
   torch::Tensor AttendTo(const torch::Tensor& memory, const torch::Tensor& x, const ops::Norm& norm,
                          const Mask& mask);
-  // The same for one position: Remember() stores the memory in a state once, AttendToState() reads
-  // it.
+  // The same for one position: Remember() stores the memory in a state, AttendToState() reads it.
   void Remember(const torch::Tensor& memory, const torch::Tensor& lengths, MixerState& state);
   torch::Tensor AttendToState(const MixerState& state, const torch::Tensor& x,
                               const ops::Norm& norm);
@@ -193,8 +192,7 @@ class TransformerEncoderImpl : public torch::nn::Module {
   explicit TransformerEncoderImpl(const TransformerOptions& options);
   torch::Tensor forward(torch::Tensor x, const Mask& mask);  // [N, L, d_model] -> the same
   // The next L positions of sequences whose earlier pieces are in `state`; causal, with gradients
-  // through the state. [N, L, d_model] -> the same. Throws InputError if a layer has no recurrent
-  // form.
+  // through the state. [N, L, d_model] -> the same. Throws InputError unless recurrent().
   torch::Tensor Piece(torch::Tensor x, RecurrentState& state);
 
   bool recurrent() const;  // whether every layer has a recurrent form
@@ -208,8 +206,7 @@ class TransformerEncoderImpl : public torch::nn::Module {
 TORCH_MODULE(TransformerEncoder);
 
 // The encoder with causal self attention, one position at a time. It holds the encoder that it was
-// made from, so both share one set of weights. Dropout applies as in the encoder (switch with
-// eval()).
+// made from, so both share one set of weights. Dropout applies as in the encoder (see eval()).
 class RecurrentTransformerEncoderImpl : public torch::nn::Module {
  public:
   explicit RecurrentTransformerEncoderImpl(TransformerEncoder encoder);

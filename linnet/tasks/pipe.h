@@ -1,6 +1,5 @@
 // A queue for the pieces of an answer, from the thread that computes them to the thread that sends
-// them. The writer never waits, so a slow reader delays nobody. The request bounds the answer's
-// size.
+// them. The writer never waits, so a slow reader delays nobody. The request bounds the size.
 //
 //   Pipe pipe;
 //   pipe.Push("data: ...\n\n");  pipe.Close();                    // one thread

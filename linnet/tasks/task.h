@@ -85,8 +85,7 @@ void CheckTask(const Model& model, const Task& task, const std::string& user);
 // The lines of `linnet info` on a model's task, known or unknown.
 TaskLines DescribeTask(const ModelSpec& spec);
 
-// Throws RuntimeError if `mean`, an evaluation result, is not finite: the model's weights are
-// broken.
+// Throws RuntimeError if `mean`, an evaluation result, is not finite: the weights are broken.
 void CheckMean(const Model& model, double mean);
 
 }  // namespace linnet

@@ -10,8 +10,7 @@
 //   model.safetensors   the model (model/checkpoint.h)
 //   state.safetensors   the state to resume from: weights, moments, random state, position
 // A resumed run ends with the weights of an uninterrupted one, bit for bit, with the same number of
-// threads. state.safetensors is complete, so a run killed between writing the two files loses
-// nothing.
+// threads. state.safetensors is complete: a run killed between the two files loses nothing.
 #ifndef LINNET_TRAIN_TRAINER_H_
 #define LINNET_TRAIN_TRAINER_H_
 
@@ -41,8 +40,7 @@ struct TrainResult {
 // Starts a run (resume = false; throws InputError if the folder already holds a run or a model) or
 // continues the folder's run (resume = true; throws InputError if there is none). Throws
 // RuntimeError if the loss is not finite, naming the last good checkpoint, or if the disk is full.
-// A checkpoint is written only if the loss after it is finite, so the last checkpoint is always
-// good.
+// A checkpoint is written only if the next loss is finite, so the last one is always good.
 TrainResult Train(const TaskInfo& task, const TrainConfig& config, bool resume,
                   const TrainHooks& hooks);
 

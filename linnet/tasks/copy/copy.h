@@ -1,5 +1,4 @@
-// The copy task with a trained model: reads symbols and the separator, then writes the symbols
-// again.
+// The copy task with a trained model: reads symbols and the separator, then repeats the symbols.
 //
 //   const std::vector<int32_t> given = {3, 1, 4, 1, 5};
 //   std::vector<int32_t> echo = CopySymbols(engine, given);   // hopefully the same

@@ -40,8 +40,7 @@ struct Answer {
   size_t characters = 0;       // number of terms in it: characters that are not punctuation
 };
 
-// A model's vocabulary, and which tokens are punctuation. Throws InputError for a model of another
-// task.
+// A model's vocabulary, and its punctuation tokens. Throws InputError for a model of another task.
 struct CoupletSymbols {
   explicit CoupletSymbols(const Model& model);
 
@@ -72,8 +71,7 @@ class CoupletLine {
   // The text of a token at a place; punctuation is copied from the first line.
   std::string Text(size_t at, int32_t symbol) const;
   const CoupletSymbols& symbols() const { return symbols_; }
-  // The characters outside the vocabulary, each once, in order of occurrence. All are read as one
-  // token.
+  // The characters outside the vocabulary, each once, in order. All are read as one token.
   std::vector<std::string> Unknown() const;
   // Sets the logits of tokens not allowed at place `at` to -infinity; `used`: the tokens before it.
   void Allow(size_t at, std::span<const int32_t> used, std::span<float> logits) const;

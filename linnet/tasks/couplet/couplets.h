@@ -4,8 +4,7 @@
 //   train.pairs[0].first                       // "数声相应鸠呼雨"
 //
 // A folder has train/, and valid/ or test/ or both. Each holds in.txt with first lines and out.txt
-// with second lines: one couplet per line, blanks between characters (the format of
-// couplet-dataset).
+// with second lines: one couplet per line, blanks between characters (couplet-dataset's format).
 #ifndef LINNET_TASKS_COUPLET_COUPLETS_H_
 #define LINNET_TASKS_COUPLET_COUPLETS_H_
 
@@ -31,8 +30,7 @@ enum class CoupletSplit {
   kTest,        // test/; if missing, valid/
 };
 
-// Throws InputError, naming file and line, on files that are missing, not UTF-8 or of unequal
-// length.
+// Throws InputError, naming file and line, if files are missing, not UTF-8 or of unequal length.
 CoupletSet LoadCouplets(const std::string& dir, CoupletSplit split);
 
 // The pieces [begin, end) of a line of that length, cut so that they stay parallel to those of the

@@ -8,8 +8,7 @@
 //   errors.rate()                                 // (S + D + I) / length of the references
 //
 // A path has one phone or the blank at each frame. Merging repetitions and then removing blanks
-// gives the sequence that it spells. A sequence's probability is the sum over all paths that spell
-// it.
+// gives the sequence that it spells. A sequence's probability is the sum over its paths.
 #ifndef LINNET_TASKS_SPEECH_CTC_H_
 #define LINNET_TASKS_SPEECH_CTC_H_
 
@@ -28,8 +27,7 @@ struct Decoded {
 };
 
 // The most likely path. log_probs [T, classes]; `blank` is the class of the blank, all others are
-// phones. Throws InputError if log_probs has no multiple of `classes` numbers, or `blank` is no
-// class.
+// phones. Throws InputError if the size is no multiple of `classes`, or `blank` is no class.
 Decoded GreedyDecode(std::span<const float> log_probs, size_t classes, int blank);
 
 // The most likely sequences, best first, by prefix beam search: 1 to `width` of them. Each frame

@@ -1,5 +1,4 @@
-// The phone error rate of a speech model over a corpus: AN4's folder, or a manifest
-// (docs/speech.md).
+// The phone error rate of a speech model over AN4's folder or a manifest (docs/speech.md).
 #ifndef LINNET_TASKS_SPEECH_EVAL_H_
 #define LINNET_TASKS_SPEECH_EVAL_H_
 

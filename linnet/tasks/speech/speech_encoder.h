@@ -1,5 +1,4 @@
-// Runs a trained speech model without libtorch: maps frames to a distribution over phones at each
-// position.
+// Runs a trained speech model without libtorch: frames to a distribution over phones per position.
 //
 //   auto model = Model::Open("models/phones.safetensors");
 //   SpeechEncoder encoder(model);                         // one per thread; the model is shared

@@ -19,8 +19,7 @@
 namespace linnet {
 
 // A dictionary in CMUdict's format: one word and its phones per line, further pronunciations as
-// WORD(2), comments after ;;; or #. Words are case-insensitive; stress of phones is dropped (AH0 is
-// AH).
+// WORD(2), comments after ;;; or #. Words are case-insensitive, phones lose their stress (AH0: AH).
 class Pronunciations {
  public:
   Pronunciations() = default;
@@ -54,8 +53,7 @@ struct SpeechSet {
   size_t left_out = 0;
 };
 
-// AN4 has no validation set: eight of its 74 training speakers, spread over the sorted names, serve
-// as one.
+// AN4 has no validation set: eight of its 74 training speakers, spread over the names, replace it.
 enum class SpeechSplit { kTrain, kValidation, kTest };
 
 // From a folder with etc/ (fileids, transcriptions, an4.dic) and wav/ (FLAC, NIST SPHERE or WAV).

@@ -1,5 +1,4 @@
-// Transcribes audio to phones with a trained model, without libtorch: whole files, or audio as it
-// arrives.
+// Transcribes audio to phones with a trained model, without libtorch: whole files, or streams.
 //
 //   auto model = Model::Open("models/phones.safetensors");
 //   Transcriber transcriber(model);
@@ -40,8 +39,7 @@ struct Transcript {
   double log_probability = 0;     // Decoded::log_probability (ctc.h)
 };
 
-// Detects defects of a recording that degrade its transcript: silence, clipping, a rate below the
-// model's.
+// Detects defects that degrade a transcript: silence, clipping, a sample rate below the model's.
 //
 //   SoundCheck check;
 //   check.Add(audio.samples);
