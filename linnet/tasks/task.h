@@ -71,7 +71,7 @@ struct Task {
 
 std::vector<Task> Tasks();
 std::optional<Task> FindTask(std::string_view name);
-// The task's strings must outlive the program's use of it. Throws InputError if the name is taken.
+// The task's strings must stay valid. Throws InputError if the name is taken.
 void AddTask(const Task& task);
 
 #define LINNET_TASK(Name) extern const Task k##Name##Task;  // NAME/task.cc
