@@ -14,8 +14,9 @@ using torch::Tensor;
 
 constexpr int64_t kFirstCapacity = 64;
 
-// The keys (0) or values (1) of a state, [N, H, S, D or M]. Without gradients of their own, what a
-// graph of queries keeps of them is none of the cache's holders: later ones are written behind it.
+// The keys (0) or values (1) of a state, [N, S, H, D or M]. A cache that does not require gradients
+// is returned without its version counter and use count: an autograd graph may then save it, and
+// Append() still writes later rows into the same memory.
 Tensor Seen(const MixerState& state, size_t which) {
   const Tensor& cache = state.tensors[which];
   const bool apart =
@@ -23,7 +24,7 @@ Tensor Seen(const MixerState& state, size_t which) {
   return (apart ? cache.variable_data() : cache).narrow(2, 0, state.length).transpose(1, 2);
 }
 
-// Puts x [N, H, S, dim] behind the state's rows of tensor `which`.
+// Appends x [N, H, S, dim] to the rows of tensor `which` of the state.
 void Append(const Tensor& x, MixerState& state, size_t which) {
   std::vector<Tensor>& tensors = state.tensors;
   const int64_t length = state.length, needed = length + x.size(2);
@@ -31,12 +32,12 @@ void Append(const Tensor& x, MixerState& state, size_t which) {
   Tensor& cache = tensors[which];
   const bool gradient = torch::GradMode::is_enabled() &&
                         (x.requires_grad() || (cache.defined() && cache.requires_grad()));
-  if (gradient) {  // a cache that is written into has no history
+  if (gradient) {  // a cache with autograd history is copied, not written in place
     cache = length > 0 ? torch::cat({cache.narrow(2, 0, length), x}, 2) : x.clone();
     return;
   }
-  // Written into only while this state alone holds it and it has room; a fork that goes on gets
-  // one of its own.
+  // The cache is written in place only if it has room and no other state holds it; a fork that
+  // continues gets its own copy.
   const bool room = cache.defined() && cache.size(2) >= needed && !cache.requires_grad() &&
                     (!cache.is_inference() || c10::InferenceMode::is_enabled());
   if (!room || cache.use_count() > 1) {
@@ -76,7 +77,7 @@ void CachedAttention::Remember(const Tensor& k, const Tensor& v, const Tensor& l
 Tensor CachedAttention::Recall(const Tensor& q, const MixerState& state) {
   if (state.empty()) throw InputError("attention has nothing to recall: its state is empty");
   CheckRecurrent(kind_, query_dim_, q.unsqueeze(1), {}, {}, {}, state.tensors[1]);
-  Tensor hidden;  // not as lengths, for whose sake the keys would be copied
+  Tensor hidden;  // passing lengths instead would copy the keys
   if (state.lengths.defined()) {
     hidden = Below(state.lengths, state.length).logical_not().view({q.size(0), 1, 1, -1});
   }

@@ -1,4 +1,4 @@
-// Kinds that keep every key and value of the past (private to linnet/nn).
+// Base class of the mixers with a cache of all past keys and values (private to linnet/nn).
 #ifndef LINNET_NN_CACHED_ATTENTION_H_
 #define LINNET_NN_CACHED_ATTENTION_H_
 
@@ -8,7 +8,7 @@
 
 namespace linnet::nn {
 
-// The recurrent forms over a cache of keys and values; a kind says what queries make of them.
+// The recurrent forms over a cache of keys and values; a kind implements Attend().
 class CachedAttention : public MixerImpl {
  public:
   CachedAttention(const char* kind, int64_t query_dim) : kind_(kind), query_dim_(query_dim) {}
@@ -21,8 +21,9 @@ class CachedAttention : public MixerImpl {
                       MixerState& state) override;
 
  protected:
-  // q [N, L, H, D], k [N, S, H, D], v [N, S, H, M] -> [N, L, H, M]. `hidden`, broadcastable to [N, H, L, S]
-  // or undefined: keys that a query may not see; causal: nor those behind position offset + i.
+  // q [N, L, H, D], k [N, S, H, D], v [N, S, H, M] -> [N, L, H, M]. `hidden` (broadcastable to
+  // [N, H, L, S], or undefined) is true at keys that a query may not see. If causal, query i does
+  // not see keys behind position offset + i either.
   virtual torch::Tensor Attend(const torch::Tensor& q, const torch::Tensor& k,
                                const torch::Tensor& v, const torch::Tensor& hidden, bool causal,
                                int64_t offset) const = 0;

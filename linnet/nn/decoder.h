@@ -1,5 +1,5 @@
-// The transformer decoder: causal self attention, then attention over an encoder's memory, in its two
-// forms over one set of weights.
+// The transformer decoder: causal self attention, then attention over an encoder's memory. A batch
+// form and a recurrent form share one set of weights.
 //
 //   DecoderOptions options{.transformer = {.layers = 4, .d_model = 128, ...}};  // linear attention
 //   Decoder built = BuildDecoder(options);
@@ -7,8 +7,8 @@
 //   DecoderState state = built.recurrent->Begin(memory, memory_lengths);    // memory is read once
 //   y_t = built.recurrent->forward(x_t, state);                             // x_t [N, d_model]
 //
-// Post-norm layers, as in the reference library: x = LN1(x + self(x)), x = LN2(x + cross(x, memory)),
-// x = LN3(x + W2 act(W1 x)); or pre-norm. Parameter names are the reference library's
+// Post-norm layers, as in fast-transformers: x = LN1(x + self(x)), x = LN2(x + cross(x, memory)),
+// x = LN3(x + W2 act(W1 x)); or pre-norm. Parameter names are those of fast-transformers
 // (layers.N.self_attention..., layers.N.cross_attention..., layers.N.norm3...).
 #ifndef LINNET_NN_DECODER_H_
 #define LINNET_NN_DECODER_H_
@@ -20,9 +20,9 @@
 namespace linnet::nn {
 
 struct DecoderOptions {
-  TransformerOptions transformer;  // its pattern is of the self attention
-  // Attention over the memory, of the layers in turn: kinds whose keys may be other positions than
-  // their queries. Empty: CrossMixer() of each layer's self attention.
+  TransformerOptions transformer;  // its pattern gives the mixers of the self attention
+  // Mixers of the attention over the memory: layer i uses cross[i mod size]. Their kinds must have
+  // cross(). Empty: CrossMixer() of each layer's self attention.
   std::vector<MixerSpec> cross = {};
 
   MixerSpec cross_mixer(int64_t layer) const {
@@ -33,7 +33,7 @@ struct DecoderOptions {
 
 class TransformerDecoderLayerImpl : public torch::nn::Module {
  private:
-  LayerParts parts_;  // first: it makes what follows
+  LayerParts parts_;  // declared first: it constructs the members below
 
  public:
   TransformerDecoderLayerImpl(const TransformerOptions& options, const MixerSpec& self,
@@ -52,11 +52,10 @@ TORCH_MODULE(TransformerDecoderLayer);
 
 class TransformerDecoderImpl : public torch::nn::Module {
  public:
-  // Throws InputError on options that make no decoder.
+  // Throws InputError on invalid options.
   explicit TransformerDecoderImpl(const DecoderOptions& options);
-  // x [N, L, d_model], memory [N, S, d_model] -> [N, L, d_model]. Self attention is causal, and
-  // `lengths` (int64 [N], or undefined) are those of x; `memory_mask` tells which of the memory's
-  // positions count.
+  // x [N, L, d_model], memory [N, S, d_model] -> [N, L, d_model]. Self attention is causal.
+  // `lengths` (int64 [N], or undefined) are those of x; `memory_mask` masks the memory's positions.
   torch::Tensor forward(torch::Tensor x, const torch::Tensor& memory, const Mask& memory_mask = {},
                         const torch::Tensor& lengths = {});
 
@@ -68,8 +67,8 @@ class TransformerDecoderImpl : public torch::nn::Module {
 };
 TORCH_MODULE(TransformerDecoder);
 
-// What a decoder keeps of a sequence, and of the memory it looks at. A value: copying one forks the
-// sequence.
+// The state of a decoder: of the sequence (self) and of the memory (cross), one per layer. It is a
+// value: copying it forks the sequence.
 struct DecoderState {
   RecurrentState self, cross;
 };
@@ -77,8 +76,8 @@ struct DecoderState {
 class RecurrentTransformerDecoderImpl : public torch::nn::Module {
  public:
   explicit RecurrentTransformerDecoderImpl(TransformerDecoder decoder);
-  // The state before the first position. memory [N, S, d_model]; of sequence n the first lengths[n]
-  // positions count (all, where undefined).
+  // The state before the first position. memory [N, S, d_model]; only the first lengths[n]
+  // positions of sequence n count (all if `lengths` is undefined).
   DecoderState Begin(const torch::Tensor& memory, const torch::Tensor& lengths = {});
   torch::Tensor forward(torch::Tensor x, DecoderState& state);  // [N, d_model] -> the same
 
@@ -87,8 +86,7 @@ class RecurrentTransformerDecoderImpl : public torch::nn::Module {
 };
 TORCH_MODULE(RecurrentTransformerDecoder);
 
-// Both forms of one description, sharing their weights. `recurrent` is null where one of the
-// layers has no such form.
+// Both forms of one decoder, sharing their weights. `recurrent` is null without a recurrent form.
 struct Decoder {
   TransformerDecoder batch = nullptr;
   RecurrentTransformerDecoder recurrent = nullptr;

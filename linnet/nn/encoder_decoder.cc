@@ -11,7 +11,7 @@ namespace {
 
 using torch::Tensor;
 
-// Of layers that look both ways.
+// Options of the encoder, whose layers are bidirectional.
 TransformerOptions EncoderOptions(const ModelSpec& spec, const TrainingOptions& options) {
   TransformerOptions encoder = OptionsOf(spec, options);
   for (MixerSpec& mixer : encoder.pattern) mixer = CrossMixer(mixer);

@@ -1,12 +1,14 @@
-// The whole network of a ModelSpec with encoder_decoder(), over text: the first line is read in
-// both directions, and a decoder that attends to it writes the second one.
+// The whole network of a ModelSpec with encoder_decoder(), over text: a bidirectional encoder reads
+// the first line, and a decoder that attends to it predicts the second line.
 //
 //   EncoderDecoder model(spec);
-//   torch::Tensor out = model->forward(first, lengths, second);   // [N, S], [N], [N, L] -> [N, L, classes]
+//   // [N, S], [N], [N, L] -> [N, L, classes]
+//   torch::Tensor out = model->forward(first, lengths, second);
 //
-// spec.stack.layers() layers each: an encoder with CrossMixer() of each layer's mixer, and a decoder
-// whose layers look at themselves causally, then at the encoder's outputs (nn/decoder.h). Both share
-// the embedding and the positions, which begin at 0 in either line.
+// Encoder and decoder have spec.stack.layers() layers each. The encoder uses CrossMixer() of each
+// layer's mixer; decoder layers have causal self attention, then attention over the encoder's
+// outputs (nn/decoder.h). Both share the embedding and the positions, which begin at 0 in each
+// line.
 #ifndef LINNET_NN_ENCODER_DECODER_H_
 #define LINNET_NN_ENCODER_DECODER_H_
 
@@ -23,11 +25,11 @@ class EncoderDecoderImpl : public Network {
  public:
   explicit EncoderDecoderImpl(const ModelSpec& spec, const TrainingOptions& options = {});
 
-  // int64 first [N, S], of which lengths[n] (int64 [N]) count, and second [N, L]: the symbols before those
-  // that are to be predicted -> the head's outputs [N, L, classes].
+  // int64 first [N, S] with valid lengths (int64 [N]), and int64 second [N, L], the tokens one
+  // position before the targets -> the head's outputs [N, L, classes].
   torch::Tensor forward(const torch::Tensor& first, const torch::Tensor& lengths,
                         const torch::Tensor& second);
-  // The same of some positions alone: int64 rows [R], n L + t each -> [R, classes].
+  // The same for selected positions: int64 rows [R], each n L + t -> [R, classes].
   torch::Tensor At(const torch::Tensor& first, const torch::Tensor& lengths,
                    const torch::Tensor& second, const torch::Tensor& rows);
 

@@ -34,7 +34,7 @@ Tensor FeatureMapImpl::Divide(const Tensor& numerator, const Tensor& denominator
   const std::optional<double> least = floor();
   if (!least) return DivideOrZero(numerator, denominator + eps);
   const Tensor squares = z.square().sum(-1, true);
-  // Where there is nothing the floor is that of one key, and the numerator 0.
+  // With no key seen, z = 0 and the numerator is 0: any positive divisor gives 0.
   const Tensor length = squares.masked_fill(squares == 0, 1).sqrt();
   return numerator / torch::maximum(denominator, *least * length);
 }
@@ -47,11 +47,11 @@ RandomFeatureMapImpl::RandomFeatureMapImpl(int64_t query_dim, int64_t columns) {
 void RandomFeatureMapImpl::Redraw() {
   torch::NoGradGuard no_grad;
   const int64_t dim = omega.size(0), columns = omega.size(1);
-  // Orthonormal directions, each with the length that a normal vector of its own would have.
+  // Orthonormal directions; each length is that of an independent normal vector.
   for (int64_t begin = 0; begin < columns; begin += dim) {
     const int64_t count = std::min(dim, columns - begin);
     const auto [directions, r] = torch::linalg_qr(torch::randn({dim, dim}, torch::kFloat64));
-    // Without the signs the factor is not uniform: its columns lean to one side.
+    // The Q factor is uniformly distributed only after this sign correction.
     const Tensor signs = torch::where(r.diagonal() < 0, -1.0, 1.0).to(torch::kFloat64);
     const Tensor lengths = torch::randn({dim, dim}, torch::kFloat64).norm(2, 0);
     omega.narrow(1, begin, count).copy_((directions * (signs * lengths)).narrow(1, 0, count));

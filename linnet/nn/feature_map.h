@@ -5,8 +5,9 @@
 //   torch::Tensor out = map->Divide(phi_q_s, phi_q_z, z, eps);        // eq. 12
 //   RedrawFeatures(*model);                                           // every random map in it
 //
-// A new map is a file feature_map_NAME.cc that defines its FeatureMapKind, a line in feature_map.cc,
-// and a row in model/feature_map.cc; from outside the library, one call of RegisterFeatureMap.
+// To add a map: write feature_map_NAME.cc that defines its FeatureMapKind, a line in
+// feature_map.cc, and a row in model/feature_map.cc. From outside the library, call
+// RegisterFeatureMap().
 #ifndef LINNET_NN_FEATURE_MAP_H_
 #define LINNET_NN_FEATURE_MAP_H_
 
@@ -24,23 +25,24 @@ namespace linnet::nn {
 
 class FeatureMapImpl : public torch::nn::Module {
  public:
-  // [..., D] -> [..., F], position by position: no key or query looks at another, so that the batch
-  // form, the recurrent one and any piece of a sequence see the same numbers.
+  // [..., D] -> [..., F], each position on its own, so that whole sequences, steps and pieces get
+  // the same features.
   virtual torch::Tensor Keys(const torch::Tensor& k) const = 0;
-  // May scale each query by a number of its own, which the normaliser takes out again.
+  // May scale each query by its own factor, which cancels in the normalization.
   virtual torch::Tensor Queries(const torch::Tensor& q) const { return Keys(q); }
 
-  // The least denominator, as a share of |z|, for maps whose phi(q) . z can be zero or negative
-  // where the similarity that it estimates is not. None: phi >= 0, and eps is added.
+  // Lower bound of the denominator, as a fraction of |z|, for maps whose phi(q) . z can be zero or
+  // negative although the estimated similarity is positive. None if phi >= 0: eps is added instead.
   virtual std::optional<double> floor() const { return std::nullopt; }
-  // numerator / denominator with this map's guard; 0 where nothing has been seen. denominator
-  // [..., 1]; z [..., F], the sum of the features of the keys seen, is read where there is a floor().
+  // numerator / denominator, with the denominator bounded by floor() or increased by eps; 0 if no
+  // key has been seen. denominator [..., 1]; z [..., F], the sum of the features of the keys seen,
+  // is used only with a floor().
   torch::Tensor Divide(const torch::Tensor& numerator, const torch::Tensor& denominator,
                        const torch::Tensor& z, double eps) const;
 
-  // The kernel that has this map fused into it, if there is one.
+  // The kernels' name for this map, if they have it fused in.
   virtual std::optional<kernels::FeatureMap> fused() const { return std::nullopt; }
-  // Draws new random numbers from libtorch's default generator; nothing where none are drawn.
+  // Draws new random numbers from libtorch's default generator; does nothing in deterministic maps.
   virtual void Redraw() {}
 };
 using FeatureMap = std::shared_ptr<FeatureMapImpl>;
@@ -48,15 +50,15 @@ using FeatureMap = std::shared_ptr<FeatureMapImpl>;
 // Throws InputError unless x is [..., query_dim].
 void CheckFeatureInput(const torch::Tensor& x, int64_t query_dim);
 
-// A map of omega [D, columns], drawn from the normal distribution: a buffer of that name, saved with
-// the model. Columns are orthogonal in blocks of D, which lowers the variance.
+// A map with normally distributed omega [D, columns], a buffer of that name that is saved with the
+// model. Columns are orthogonal in blocks of D, which lowers the variance.
 class RandomFeatureMapImpl : public FeatureMapImpl {
  public:
   RandomFeatureMapImpl(int64_t query_dim, int64_t columns);
   void Redraw() override;
 
  protected:
-  // x / D^(1/4), so that products of two are those of softmax attention, q k / sqrt(D).
+  // x / D^(1/4): the product of a scaled query and key is softmax attention's q . k / sqrt(D).
   torch::Tensor Scaled(const torch::Tensor& x) const;
   torch::Tensor omega;
 };
@@ -66,19 +68,18 @@ struct FeatureMapKind {
   FeatureMap (*make)(const MixerSpec& spec, int64_t query_dim);
 };
 
-// Throws InputError for an unknown map and for features that Validate() refuses; the spec's kind is
-// not looked at.
+// Throws InputError for an unknown map and for features that ValidateFeatureMap() refuses. Ignores
+// the spec's kind.
 FeatureMap MakeFeatureMap(const MixerSpec& spec, int64_t query_dim);
 
-// Adds a map, for every linear mixer and for model descriptions. Throws InputError where the name
-// is taken.
+// Adds a map, for every linear mixer and for specs. Throws InputError if the name is taken.
 void RegisterFeatureMap(const FeatureMapInfo& info,
                         FeatureMap (*make)(const MixerSpec& spec, int64_t query_dim));
 
-// Draws every random map within the module anew, from libtorch's default generator.
+// Calls Redraw() on every feature map in the module.
 void RedrawFeatures(torch::nn::Module& module);
 
-// Rows of feature_map_*.cc, a file each.
+// One function per file feature_map_*.cc.
 FeatureMapKind EluFeatureMapKind();
 FeatureMapKind ReluFeatureMapKind();
 FeatureMapKind Polynomial2FeatureMapKind();

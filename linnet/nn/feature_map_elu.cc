@@ -1,4 +1,4 @@
-// phi(x) = elu(x) + 1 (eq. 7): the paper's.
+// phi(x) = elu(x) + 1 (eq. 7), the paper's feature map.
 #include <torch/types.h>
 
 #include "linnet/nn/feature_map.h"

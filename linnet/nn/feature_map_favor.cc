@@ -3,10 +3,10 @@
 //   phi(x) = exp(y omega - |y|^2 / 2) / sqrt(F),   y = x / D^(1/4)
 //   E[phi(q) . phi(k)] = exp(q . k / sqrt(D))
 //
-// so that weights trained with softmax attention mean the same here. Sums of exponentials overflow;
-// what keeps them in range must not look at the future. A query is scaled by its own largest feature,
-// which the normaliser takes out. Keys are not scaled at all (a common factor would have to know
-// them all): their exponent, at most |omega_f|^2 / 2, is cut at kLargest.
+// so weights trained with softmax attention can be used here. Sums of exponentials overflow, and
+// keeping them in range must not depend on future positions. A query is divided by its own largest
+// feature, which cancels in the normalization. Keys are not scaled (a common factor would depend on
+// all of them): their exponent, at most |omega_f|^2 / 2, is clamped to kLargest.
 #include <torch/types.h>
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// The features of the polynomial kernel of degree two, exactly (section 3.2.1):
+// The exact features of the polynomial kernel of degree two (section 3.2.1):
 //
 //   phi(q) . phi(k) = (q . k / sqrt(D) + 1)^2,   phi(x) = (1, sqrt(2) y_i, y_i^2, sqrt(2) y_i y_j)
 //

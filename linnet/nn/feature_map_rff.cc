@@ -3,12 +3,11 @@
 //   phi(x) = sqrt(2 / F) (cos(y omega), sin(y omega)),   y = x / D^(1/4)
 //   E[phi(q) . phi(k)] = exp(-|q - k|^2 / (2 sqrt(D)))
 //
-// The estimate can be negative, and so can the sum over keys that divides, phi(q) . z: it is held at
-// its own deviation over draws of omega or above, which is |z| / sqrt(F) where nothing is near. (F/2
-// columns are averaged, and each gives the product of a unit vector with its part of z.) What it
-// divides, the same sum weighted with values, deviates by as much times a value: however many keys
-// there are, a query that is near none of them gets a mean of random sign that stays of the size of
-// the values.
+// The estimate can be negative, and so can the denominator phi(q) . z. It is bounded from below by
+// its standard deviation over draws of omega, |z| / sqrt(F) if no key is near. (F/2 columns are
+// averaged, and each gives the product of a unit vector with its part of z.) The numerator, the
+// same sum weighted with values, deviates by that much times a value. So a query that is near no
+// key, for any number of keys, gets an output of random sign and of the magnitude of the values.
 #include <torch/types.h>
 
 #include <cmath>

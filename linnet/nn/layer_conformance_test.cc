@@ -1,7 +1,7 @@
-// Every registered mixer inside layers: encoders and decoders of transformers against plain loops
-// over their weights, whole, in pieces, in steps and in company, values and gradients.
+// Every registered mixer inside layers: transformer encoders and decoders against plain loops over
+// their weights. Whole sequences, pieces, steps and batches; values and gradients.
 //
-// The mixers alone, over more lengths and forms, are in mixer_conformance_test.cc.
+// mixer_conformance_test.cc tests the mixers alone, over more lengths and forms.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -40,7 +40,7 @@ class LayersOracle {
     }
   }
 
-  // One number of a parameter, row by row.
+  // Element i of a parameter in row-major order.
   double& Weight(const std::string& name, size_t i) {
     Rows& rows = weights_.at(name);
     return rows[i / rows[0].size()][i % rows[0].size()];
@@ -76,7 +76,7 @@ class LayersOracle {
   }
 
  private:
-  // LN(x + f(x)), or with norms first x + f(LN(x)).
+  // LN(x + f(x)), or x + f(LN(x)) for pre-norm layers.
   Rows Around(const Rows& x, const std::string& norm,
               const std::function<Rows(const Rows&)>& f) const {
     Rows sum = f(options_.norm_first ? Norm(norm, x) : x);
@@ -118,7 +118,7 @@ class LayersOracle {
     return Linear(name + "out_projection", all);
   }
 
-  // Over the positions around each, or the last ones where causal.
+  // The window is centered on each position or, if causal, ends with it.
   Rows Convolved(const std::string& layer, const Rows& x, bool causal) const {
     const Rows& weight = weights_.at(layer + "convolution.weight");
     const auto width = static_cast<ptrdiff_t>(weight.size());
@@ -174,7 +174,7 @@ class LayersOracle {
   std::map<std::string, Rows> weights_;
 };
 
-// A batch [N, L, d_model] as the oracle reads it, and back.
+// Conversion between a batch [N, L, d_model] and the oracle's rows.
 Rows SequenceOf(const Tensor& x, int64_t n, int64_t length) {
   return RowsOf(x.unsqueeze(2), n, 0, length);
 }
@@ -194,7 +194,8 @@ struct LayerCase {
   friend void PrintTo(const LayerCase& one, std::ostream* out) { *out << one.name; }
 };
 
-// Every mixer case, and of each mixer's first one all kinds of layers around it.
+// Every mixer case in default layers; the first case of each mixer also in all other kinds of
+// layers.
 std::vector<LayerCase> LayerCases(const std::function<bool(const MixerInfo&)>& applies) {
   std::vector<LayerCase> cases;
   for (const MixerCase& mixer : MixerCases()) {
@@ -225,7 +226,7 @@ class Layers : public testing::TestWithParam<LayerCase> {
   static Transformer Make(torch::ScalarType type, const TransformerOptions& options) {
     torch::manual_seed(5);
     Transformer built = BuildTransformer(options);
-    // Norms and biases that do nothing would hide what is wrong with them.
+    // Initial norms and biases are identities, which would hide errors in them.
     const torch::NoGradGuard no_grad;
     for (Tensor& x : built.batch->parameters()) x.add_(0.2 * torch::randn_like(x));
     built.batch->to(type);
@@ -257,10 +258,10 @@ INSTANTIATE_TEST_SUITE_P(Mixers, DecoderLayers,
                          })),
                          NameOfTest);
 
-// Layers round more often than a mixer alone.
+// Layers have more rounding steps than a mixer alone.
 double Tolerance(const Rounding& rounding) { return 30 * rounding.off; }
 
-// Alone, and in company with longer and shorter sequences.
+// Sequences alone, and in a batch with longer and shorter ones.
 TEST_P(Layers, WholeIsTheOracleInAnyCompany) {
   const std::vector<int64_t> lengths = {17, 3, 1, 9};
   for (const Rounding& rounding : kRoundings) {
@@ -269,7 +270,7 @@ TEST_P(Layers, WholeIsTheOracleInAnyCompany) {
     const torch::NoGradGuard no_grad;
     const Tensor x = Normal({4, 17, kWidth}, rounding.type);
     for (const bool causal : CausalMasks()) {
-      // A convolution in front of a mixer that is always causal sees what the mask says.
+      // A convolution follows the mask, even before a mixer that is always causal.
       const Tensor together =
           encoder->forward(x, Mask{.causal = causal, .lengths = Lengths(lengths)});
       for (int64_t n = 0; n < 4; ++n) {
@@ -284,11 +285,11 @@ TEST_P(Layers, WholeIsTheOracleInAnyCompany) {
   }
 }
 
-// Of the inputs and of every parameter.
+// Gradients of the inputs and of every parameter.
 TEST_P(Layers, GradientsAreTheOraclesSlopes) {
   constexpr int64_t kLength = 9;
   TransformerOptions options = Options();
-  options.activation = Activation::kGelu;  // differences across relu's kink are no slopes
+  options.activation = Activation::kGelu;  // finite differences across relu's kink are wrong
   TransformerEncoder encoder = Make(torch::kFloat64, options).batch;
   LayersOracle oracle(*encoder, options);
   for (const bool causal : CausalMasks()) {
@@ -362,7 +363,7 @@ TEST_P(RecurrentLayers, PiecesAndStepsAreTheOracle) {
         EXPECT_LT(Off(got[i], whole[i]), Tolerance(rounding) * std::max(1.0, Largest(whole[i])))
             << cuts.size() << " " << i;
       }
-      if (whole.empty()) whole = got;  // of a mixer whose whole sees the future: its first pieces
+      if (whole.empty()) whole = got;  // the whole form sees the future: use the first pieces
       const torch::NoGradGuard no_grad;
       for (int64_t t = cuts.size() < 2 ? 0 : cuts[0]; t < kLength; ++t) {
         EXPECT_LT(RelativeOff(built.recurrent->forward(x.select(1, t), copy), want.select(1, t)),
@@ -383,7 +384,7 @@ TEST_P(NotRecurrentLayers, PiecesAreRefused) {
                        "no recurrent form"));
 }
 
-// Self attention and the mixer's cross attention over a memory, in company, whole and in steps.
+// Self attention and the mixer's cross attention over a memory, in batches, whole and in steps.
 TEST_P(DecoderLayers, WholeAndStepsAreTheOracle) {
   constexpr int64_t kLength = 9;
   const std::vector<int64_t> lengths = {7, 1, 4};

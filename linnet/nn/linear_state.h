@@ -1,5 +1,5 @@
-// What 'linear' and 'causal-linear' attention share: their parameters, and the recurrent form with
-// its state of constant size (private to linnet/nn).
+// Base class of 'linear' and 'causal-linear' attention: their parameters, and the recurrent form
+// with its state of constant size (private to linnet/nn).
 #ifndef LINNET_NN_LINEAR_STATE_H_
 #define LINNET_NN_LINEAR_STATE_H_
 
@@ -16,7 +16,7 @@ class LinearStateAttention : public MixerImpl {
   // state.tensors are s [N, H, F, M] and z [N, H, F]: sums of phi(k) v^T and of phi(k).
   void Remember(const torch::Tensor& k, const torch::Tensor& v, const torch::Tensor& lengths,
                 MixerState& state) override;
-  // phi(q) s / (phi(q) . z + eps), or with the map's guard
+  // phi(q) s / (phi(q) . z + eps), or with the map's floor(); see FeatureMapImpl::Divide().
   torch::Tensor Recall(const torch::Tensor& q, const MixerState& state) override;
 
  protected:

@@ -17,7 +17,7 @@ Tensor CrossEntropyNats(const Tensor& logits, const Tensor& targets) {
 }
 
 Tensor MaskedCrossEntropy(const Tensor& logits, const Tensor& targets, const Tensor& mask) {
-  // Where nothing counts the target may be anything.
+  // Masked targets may hold any number, also one that is no class.
   const Tensor counted = targets.masked_fill(mask == 0, 0);
   const Tensor nats = CrossEntropyNats(logits.flatten(0, 1), counted.flatten());
   return (nats * mask.flatten()).sum() / mask.sum();

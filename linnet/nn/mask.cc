@@ -16,7 +16,7 @@ void CheckLengths(const std::string& name, const Tensor& lengths, const Tensor& 
       lengths.scalar_type() != torch::kInt64 || lengths.device() != of.device()) {
     throw InputError(name, " must be int64 [", of.size(0), "] on the device of what they count");
   }
-  if (!lengths.device().is_cpu() || lengths.numel() == 0) return;  // looking would wait for a GPU
+  if (!lengths.device().is_cpu() || lengths.numel() == 0) return;  // a check would wait for the GPU
   const auto least = lengths.min().item<int64_t>(), most = lengths.max().item<int64_t>();
   if (least < 0 || most > of.size(1)) {
     throw InputError(name, " must lie in 0 .. ", of.size(1), "; there is a ",
@@ -84,7 +84,7 @@ Counted DropPadding(const Tensor& q, const Tensor& k, const Tensor& v, const Mas
 
 Tensor DropBehind(const Tensor& x, const Tensor& lengths) {
   if (!lengths.defined()) return x;
-  // Filled, not multiplied: what is dropped need not be a number.
+  // Filled, not multiplied by 0: padding may hold NaN.
   return x.masked_fill(Below(lengths, x.size(1)).logical_not().view({x.size(0), -1, 1, 1}), 0);
 }
 

@@ -29,7 +29,8 @@ Registry<MixerKind>& Kinds() {
   throw InputError("this attention has no recurrent form: it cannot go on position by position");
 }
 
-// Throws unless q and k are [..., H, D] and v [..., H, M], of as many axes as asked, none empty but N.
+// Throws unless q and k are [N, H, D] and v [N, H, M] (axes = 3), or q and k [N, L, H, D] and
+// v [N, L, H, M] with L >= 1 (axes = 4).
 void CheckStep(const Tensor& q, const Tensor& k, const Tensor& v, int64_t axes) {
   const auto outer = static_cast<size_t>(axes - 1);
   if (q.dim() != axes || v.dim() != axes || k.sizes() != q.sizes() ||
@@ -78,7 +79,7 @@ Mixer MakeMixer(const MixerSpec& spec) {
 }
 
 Mixer MakeMixer(MixerSpec spec, const MixerSizes& sizes) {
-  const auto narrow = [](int64_t size) {  // a size that no int holds stays too large
+  const auto narrow = [](int64_t size) {  // a size beyond int stays too large, for the range check
     return static_cast<int>(std::min<int64_t>(size, std::numeric_limits<int>::max()));
   };
   spec.heads = narrow(sizes.heads);

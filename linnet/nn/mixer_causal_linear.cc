@@ -45,7 +45,7 @@ class CausalLinearAttentionImpl : public LinearStateAttention {
   }
 
  private:
-  // From `state` on, where there is one, which becomes the state after these positions.
+  // Continues from `state` unless it is null, and updates it to the state after these positions.
   Tensor Attend(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lengths,
                 ops::CausalLinearState* state) const {
     if (const auto fused = map_->fused()) {
@@ -54,11 +54,11 @@ class CausalLinearAttentionImpl : public LinearStateAttention {
     const Tensor phi_q = map_->Queries(q), phi_k = map_->Keys(k);
     const kernels::FeatureMap as_given = kernels::FeatureMap::kIdentity;
     if (!map_->floor()) return Product(phi_q, phi_k, v, lengths, {as_given, true, eps_}, state);
-    // The normaliser is the sum over values that are all one: z is a last column of s.
+    // The normalizer is the attention output for values of one: z becomes the last column of s.
     const Tensor with_ones = torch::cat({v, torch::ones_like(v.narrow(3, 0, 1))}, 3);
     const int64_t dim = v.size(3);
     ops::CausalLinearState wide;
-    Tensor z = DropBehind(phi_k, lengths).cumsum(1);  // of the keys that each query sees
+    Tensor z = DropBehind(phi_k, lengths).cumsum(1);  // for each query, over the keys it sees
     if (state != nullptr && state->s.defined()) {
       z = z + state->z.unsqueeze(1);
       wide.s = torch::cat({state->s, state->z.unsqueeze(3)}, 3);

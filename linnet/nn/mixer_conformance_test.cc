@@ -1,9 +1,9 @@
-// Every registered mixer in every form: the whole sequence, pieces and single steps with the state
-// carried, a memory, sequences of unequal length in one batch, copies of a state; values and
-// gradients, each against the plain loops of test_oracle.h. A form that the registry denies a mixer
-// must be refused with its error.
+// Every registered mixer in every form: whole sequences, pieces and single steps with a state, a
+// memory, batches of sequences of unequal length, copies of a state. Values and gradients are
+// compared with the plain loops of test_oracle.h. Forms that the registry denies a mixer must throw
+// an error.
 //
-// Sequences packed behind each other (offsets) are a form of ops/causal_linear.h alone; see ops_test.
+// Only ops/causal_linear.h has packed sequences (offsets); see ops_test.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,8 +24,8 @@ namespace {
 
 using torch::Tensor;
 
-// 1 to 3, a prime, and the chunk of the hashing mixers, the block of the fused kernels and the
-// chunk of the plain causal product, each with its neighbors.
+// 1 to 3; a prime; and, each with its neighbors, the chunk of the hashing mixers (8), the block of
+// the fused kernels (32) and the chunk of the plain causal product (64).
 constexpr int64_t kRaggedLengths[] = {1, 2, 3, 7, 8, 9, 31, 32, 33, 63, 64, 65, 67};
 
 const std::vector<MixerSizes>& Sizes() {
@@ -47,7 +47,7 @@ class Conformance : public testing::TestWithParam<std::tuple<MixerCase, MixerSiz
     spec.value_dim = static_cast<int>(sizes.value_dim);
     return spec;
   }
-  // In evaluation mode, where nothing is random.
+  // In evaluation mode, for deterministic outputs.
   Mixer Make(torch::ScalarType type = torch::kFloat64) {
     torch::manual_seed(11);
     Mixer mixer = MakeMixer(Spec());
@@ -56,8 +56,8 @@ class Conformance : public testing::TestWithParam<std::tuple<MixerCase, MixerSiz
     omega_ = OmegaOf(*mixer);
     return mixer;
   }
-  // The same numbers in every type; queries and keys so short that hardly a similarity vanishes, whose
-  // rounding the divisor would magnify. Strided: heads lie behind each other in memory.
+  // The same values for every type. Queries and keys are short, so that few similarities vanish:
+  // division would magnify their rounding errors. Tensors are strided: the head is the outer axis.
   Inputs Draw(int64_t batch, int64_t queries, int64_t keys, torch::ScalarType type) const {
     torch::manual_seed(100 * queries + keys);
     const MixerSpec spec = Spec();
@@ -68,12 +68,12 @@ class Conformance : public testing::TestWithParam<std::tuple<MixerCase, MixerSiz
             draw(keys, spec.value_dim, 1)};
   }
 
-  // Which masks the mixer takes: one that hides the future, one that does not.
+  // The values of Mask::causal that the mixer accepts.
   std::vector<bool> CausalMasks() const {
     return info().causal ? std::vector<bool>{false, true} : std::vector<bool>{false};
   }
 
-  // What the oracle reads of head h of sequence n. No keys: nothing.
+  // The oracle's input for head h of sequence n.
   Head HeadOf(const Inputs& in, const Mask& mask, int64_t n, int64_t h) const {
     const auto count = [&](const Tensor& lengths, const Tensor& x) {
       return lengths.defined() ? lengths[n].item<int64_t>() : x.size(1);
@@ -96,7 +96,7 @@ class Conformance : public testing::TestWithParam<std::tuple<MixerCase, MixerSiz
     return head;
   }
 
-  // The oracle's outputs [N, L, H, M] in double; zeros at queries that do not count.
+  // The oracle's outputs [N, L, H, M] in double; zeros behind query_lengths.
   Tensor Want(const Inputs& in, const Mask& mask) const {
     const int64_t heads = in[0].size(2), dim = in[2].size(3);
     Tensor want = torch::zeros({in[0].size(0), in[0].size(1), heads, dim}, torch::kFloat64);
@@ -116,8 +116,8 @@ class Conformance : public testing::TestWithParam<std::tuple<MixerCase, MixerSiz
     return want;
   }
 
-  // Gradients of sum(weights * out), for q, k and v, against central differences of the oracle: all
-  // numbers of small inputs, some 24 of large ones.
+  // Checks gradients of sum(weights * out) for q, k and v against central differences of the
+  // oracle: all elements of small inputs, about 24 of large ones.
   void ExpectSlopes(const Inputs& in, const Mask& mask, const Tensor& weights,
                     const std::vector<Tensor>& gradients, double tolerance) const {
     const char* names[] = {"q", "k", "v"};
@@ -160,7 +160,7 @@ class NotRecurrentConformance : public Conformance {};
 class CrossConformance : public Conformance {};
 class NotCrossConformance : public Conformance {};
 
-// Each case in each size.
+// Every case with every size.
 auto CasesWhere(const std::function<bool(const MixerInfo&)>& applies) {
   std::vector<MixerCase> cases;
   for (const MixerCase& one : MixerCases()) {
@@ -234,7 +234,7 @@ TEST_P(Conformance, WholeIsTheOracle) {
 }
 
 TEST_P(Conformance, Bf16IsNearTheOracle) {
-  constexpr double kOff = 0.06;  // eight bits, rounded a few times
+  constexpr double kOff = 0.06;  // a few roundings to eight bits
   const Mixer mixer = Make(torch::kBFloat16);
   for (const int64_t length : {1, 3, 33}) {
     const Inputs in = Draw(2, length, length, torch::kBFloat16);
@@ -252,7 +252,7 @@ TEST_P(Conformance, Bf16IsNearTheOracle) {
 TEST_P(Conformance, GradientsAreTheOraclesSlopes) {
   for (const Rounding& rounding : kRoundings) {
     const Mixer mixer = Make(rounding.type);
-    // The plain forms' chunks have 64 positions, the fused ones' blocks 32.
+    // Chunks of the plain forms have 64 positions, blocks of the fused forms 32.
     for (const int64_t length : {1, 2, 3, 7, rounding.type == torch::kFloat64 ? 65 : 33}) {
       Inputs in = Draw(2, length, length, rounding.type);
       for (Tensor& x : in) x.requires_grad_();
@@ -268,8 +268,8 @@ TEST_P(Conformance, GradientsAreTheOraclesSlopes) {
   }
 }
 
-// Row n of a batch, its outputs and gradients, against the first `length` positions of it alone; what
-// lies behind them is zero.
+// Compares outputs and gradients of sequence n of a batch with those of its first `length`
+// positions alone; the rest must be zero.
 void ExpectAsAlone(MixerImpl& mixer, const Inputs& in, const Tensor& out, const Tensor& weights,
                    const std::vector<Tensor>& gradients, const Mask& mask, int64_t n, double off) {
   const int64_t length = mask.lengths[n].item<int64_t>(), behind = in[0].size(1) - length;
@@ -293,7 +293,7 @@ void ExpectAsAlone(MixerImpl& mixer, const Inputs& in, const Tensor& out, const 
   }
 }
 
-// Each sequence of a batch gives what it gives alone, whatever lies behind the lengths.
+// Each sequence of a batch gives the same as alone, whatever the padding holds.
 TEST_P(Conformance, CompanyChangesNothing) {
   const Tensor lengths = Lengths({33, 9, 0, 1, 8});
   const int64_t batch = lengths.size(0);
@@ -359,8 +359,8 @@ TEST_P(Conformance, WhatSeesTheFutureRefusesACausalMask) {
   EXPECT_TRUE(Contains(error, "'" + info().name + "'") && Contains(error, "causal")) << error;
 }
 
-// Pieces of a sequence: the whole, one position at either end alone, a chunk and the rest, ragged ones
-// and, of short sequences, single positions.
+// Divisions of a sequence into pieces: the whole, one position at either end alone, a chunk and the
+// rest, ragged pieces and, for short sequences, single positions.
 std::vector<std::vector<int64_t>> Cuts(int64_t length) {
   std::vector<std::vector<int64_t>> cuts = {{length}};
   if (length > 1) {
@@ -375,7 +375,7 @@ std::vector<std::vector<int64_t>> Cuts(int64_t length) {
   return cuts;
 }
 
-// The same pieces of q, k and v, in turn.
+// Runs Piece() over the given pieces of q, k and v, in turn.
 Tensor InPieces(MixerImpl& mixer, const Inputs& in, const std::vector<int64_t>& cuts,
                 MixerState& state) {
   std::vector<Tensor> out;
@@ -398,7 +398,7 @@ Tensor InSteps(MixerImpl& mixer, const Inputs& in, int64_t end, MixerState& stat
   return torch::stack(out, 1);
 }
 
-// Whatever a mixer sees as a whole, its steps see the past.
+// Steps are causal, also for mixers whose whole form sees the future.
 TEST_P(RecurrentConformance, PiecesAndStepsAreTheOracle) {
   const Mask past{.causal = true};
   for (const Rounding& rounding : kRoundings) {
@@ -422,7 +422,7 @@ TEST_P(RecurrentConformance, PiecesAndStepsAreTheOracle) {
   }
 }
 
-// Gradients pass from each piece, or step, through the state to all before it.
+// Gradients flow from each piece or step through the state to all earlier ones.
 TEST_P(RecurrentConformance, GradientsThroughPiecesAndStepsAreTheWholes) {
   const Mask past{.causal = true};
   for (const Rounding& rounding : kRoundings) {
@@ -439,7 +439,7 @@ TEST_P(RecurrentConformance, GradientsThroughPiecesAndStepsAreTheWholes) {
       const auto check = [&](const Tensor& out, const std::string& form) {
         SCOPED_TRACE(StrCat(rounding.type, ", length ", length, ", ", form));
         const std::vector<Tensor> got = Gradients((out * weights).sum(), in);
-        if (whole.empty()) {  // its own whole sees the future: a single piece takes its place
+        if (whole.empty()) {  // the whole form sees the future: a single piece replaces it
           ExpectSlopes(in, past, weights, got, rounding.type == torch::kFloat64 ? 1e-6 : 1e-3);
           whole = got;
         }
@@ -459,8 +459,8 @@ TEST_P(RecurrentConformance, GradientsThroughPiecesAndStepsAreTheWholes) {
   }
 }
 
-// A state is a value: a copy goes on otherwise than the original and moves nothing of it, as does one
-// that was written out and read back.
+// A state is a value: a copy, or a state that was written and read back, can continue differently
+// without an effect on the original.
 TEST_P(RecurrentConformance, CopiesAndRestoredStatesGoOn) {
   constexpr int64_t kLength = 33;
   const Mask past{.causal = true};
@@ -470,7 +470,7 @@ TEST_P(RecurrentConformance, CopiesAndRestoredStatesGoOn) {
     const Inputs in = Draw(3, kLength, kLength, rounding.type);
     for (const int64_t cut : {1, 8, 32}) {
       SCOPED_TRACE(StrCat(rounding.type, ", cut ", cut));
-      Inputs other;  // alike up to the cut
+      Inputs other;  // equal before the cut
       for (const Tensor& x : in) {
         other.push_back(torch::cat({x.narrow(1, 0, cut), -x.narrow(1, cut, kLength - cut)}, 1));
       }
@@ -518,7 +518,7 @@ TEST_P(NotRecurrentConformance, RecurrentFormsAreRefused) {
   EXPECT_TRUE(BuildTransformer(options).recurrent.is_empty());
 }
 
-// Over a memory: whole, and one query at a time from a state that was built once, or in parts.
+// Attention over a memory: whole, and one query at a time from a state built at once or in parts.
 TEST_P(CrossConformance, MemoriesAreTheOracle) {
   for (const Rounding& rounding : kRoundings) {
     const Mixer mixer = Make(rounding.type);

@@ -1,4 +1,4 @@
-// Softmax attention (eq. 2), and its recurrent form that keeps every key and value seen
+// Softmax attention (eq. 2), and its recurrent form with a cache of all keys and values seen
 // (supplementary C.1).
 #include <torch/types.h>
 #include <torch/utils.h>
@@ -24,7 +24,7 @@ class FullAttentionImpl : public CachedAttention {
     ops::SoftmaxAttentionOptions options{
         .causal = mask.causal, .lengths = mask.lengths, .scale = scale_};
     if (mask.allowed.defined()) options.hidden = mask.allowed.logical_not();
-    // The operation looks at no key behind the lengths.
+    // The operation ignores keys behind the lengths, so k and v need no DropBehind().
     return DropQueries(ops::SoftmaxAttention(DropBehind(q, mask.query_lengths), k, v, options),
                        mask);
   }

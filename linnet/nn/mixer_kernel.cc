@@ -1,5 +1,5 @@
-// Equation 3 as it stands: every similarity of a query and a key written out, quadratic in the
-// length. The truth that feature maps are measured against.
+// Equation 3 computed directly: the similarity of every query and key, quadratic in the length. The
+// accuracy of feature maps is measured against it.
 //
 //   out_i = sum_j sim(q_i, k_j) v_j / (sum_j sim(q_i, k_j) + eps)
 //
@@ -49,7 +49,7 @@ class KernelAttentionImpl : public CachedAttention {
   }
 
  private:
-  // Values weighed by similarity, divided by the sum of similarities.
+  // The mean of the values, weighted by similarity.
   Tensor Divided(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& hidden) const {
     Tensor similarity = Similarities(q.transpose(1, 2), k.transpose(1, 2), hidden);
     if (hidden.defined()) similarity = similarity.masked_fill(hidden, 0);
@@ -62,20 +62,20 @@ class KernelAttentionImpl : public CachedAttention {
   Tensor Similarities(const Tensor& q, const Tensor& k, const Tensor& hidden) const {
     const double root = std::sqrt(static_cast<double>(query_dim()));
     if (similarity_ == Similarity::kRbf) {
-      // Differences, squared: |q|^2 + |k|^2 - 2 q . k would lose them where q and k are long.
-      const auto wide = [](const Tensor& x) {  // libtorch has no distances of shorter types
+      // Squares the differences: |q|^2 + |k|^2 - 2 q . k cancels badly if q and k are long.
+      const auto wide = [](const Tensor& x) {  // libtorch's cdist lacks shorter types
         return x.scalar_type() == torch::kFloat64 ? x : x.to(torch::kFloat32);
       };
-      constexpr int64_t kDifferences = 2;  // not by a matrix product
+      constexpr int64_t kDifferences = 2;  // cdist mode that uses no matrix product
       return (torch::cdist(wide(q), wide(k), 2, kDifferences).square() / (-2 * root))
           .exp()
           .to(q.scalar_type());
     }
     const double scale =
-        1 / std::sqrt(root);  // on either side, so that bf16 and half reach further
+        1 / std::sqrt(root);  // on both factors, so that bf16 and half overflow later
     const Tensor products = torch::matmul(q * scale, (k * scale).transpose(2, 3));
     if (similarity_ == Similarity::kPolynomial2) return (products + 1).square();
-    // exp(q . k) overflows: each query's similarities are divided by its largest.
+    // exp(q . k) overflows: the similarities of each query are divided by its largest one.
     const Tensor exponent = hidden.defined()
                                 ? products.masked_fill(hidden, ops::LowestScore(q.scalar_type()))
                                 : products;

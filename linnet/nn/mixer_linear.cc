@@ -1,5 +1,5 @@
-// Linear attention over the whole sequence (eqs. 4-6): cost O(L), every query sees every key. Its
-// recurrent form is the causal one, over as much as there is yet.
+// Linear attention over the whole sequence (eqs. 4-6): cost O(L), every query sees every key. In
+// the recurrent form a query sees the keys up to now, as in causal attention.
 #include <torch/types.h>
 
 #include "linnet/base/error.h"
@@ -36,7 +36,7 @@ class LinearAttentionImpl : public LinearStateAttention {
                                 {kernels::FeatureMap::kIdentity, true, eps_});
   }
 
-  // With the map's own guard of the denominator, which looks at z.
+  // For maps with a floor() of the denominator, which depends on z.
   Tensor Guarded(const Tensor& q, const Tensor& k, const Tensor& v, const Mask& mask) {
     MixerState state;
     Remember(k, v, mask.lengths, state);

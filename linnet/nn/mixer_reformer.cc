@@ -1,6 +1,6 @@
-// Attention over the keys that locality-sensitive hashing finds near: see ops/lsh_attention.h. While
-// training, every forward pass hashes with planes of its own, drawn from libtorch's default
-// generator; otherwise with the same ones always, so that a model's answers repeat.
+// Attention over the keys that locality-sensitive hashing finds near; see ops/lsh_attention.h.
+// While training, every forward pass draws new hash planes from libtorch's default generator. In
+// evaluation the planes are fixed, so that outputs are reproducible.
 #include <torch/types.h>
 #include <torch/utils.h>
 
@@ -25,7 +25,7 @@ class ReformerAttentionImpl : public MixerImpl {
         simple_(spec.lsh_variant == LshVariant::kSimple),
         options_{.buckets = spec.lsh_buckets, .chunk = spec.lsh_chunk} {}
 
-  // The keys are the queries: k is not looked at.
+  // Queries are their own keys: only the shape, type and device of k are checked.
   Tensor forward(const Tensor& q_in, const Tensor& k, const Tensor& v_in,
                  const Mask& mask) override {
     CheckAttention("reformer", q_in, k, v_in, mask, /*quadratic=*/false, query_dim_);
@@ -33,7 +33,7 @@ class ReformerAttentionImpl : public MixerImpl {
       throw InputError("attention 'reformer' takes its queries as keys: there must be as many of ",
                        "both, not ", q_in.size(1), " and ", k.size(1));
     }
-    // Queries behind query_lengths may yet be keys.
+    // By lengths, not query_lengths: queries behind query_lengths can still be keys.
     const Tensor q = Scaled(DropBehind(q_in, mask.lengths)), v = DropBehind(v_in, mask.lengths);
     LshOptions options = options_;
     options.causal = mask.causal;
@@ -52,7 +52,7 @@ class ReformerAttentionImpl : public MixerImpl {
 
  private:
   // The operations multiply q . k by 1 / sqrt(D). Keys, k = q / |q|, and buckets do not depend on
-  // the length of q, so that a scale of the scores is one of q.
+  // |q|, so scaling q scales the scores alone.
   Tensor Scaled(const Tensor& q) const {
     if (spec_.scale == 0) return q;
     return q * (spec_.scale * std::sqrt(static_cast<double>(query_dim_)));

@@ -1,5 +1,5 @@
-// What mixers do with inputs at the edge of their meaning, their parameters and their registry. Values
-// and gradients in every form are in mixer_conformance_test.cc.
+// Mixers: edge cases of inputs, parameters, and the registry. mixer_conformance_test.cc tests
+// values and gradients in every form.
 #include "linnet/nn/mixer.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ using torch::Tensor;
 
 class EveryKind : public testing::TestWithParam<MixerCase> {
  protected:
-  // In evaluation mode, so that nothing is random.
+  // In evaluation mode, for deterministic outputs.
   static Mixer MakeOf(const MixerSpec& spec, torch::ScalarType type) {
     torch::manual_seed(11);
     Mixer attention = MakeMixer(spec, {3, 4, 5});
@@ -28,13 +28,13 @@ class EveryKind : public testing::TestWithParam<MixerCase> {
     return attention;
   }
   Mixer Make(torch::ScalarType type = torch::kFloat64) { return MakeOf(GetParam().spec, type); }
-  // The mask that every kind has a meaning for.
+  // A mask that every kind accepts.
   Mask Causal() const { return Mask{.causal = GetParam().info.causal}; }
 };
 INSTANTIATE_TEST_SUITE_P(Kinds, EveryKind, testing::ValuesIn(MixerCases()),
                          [](const auto& info) { return info.param.name; });
 
-// Also without an eps, the answer of a query that sees nothing is zero, and hands no gradient on.
+// A query that sees no key gets zeros and passes on no gradient, also with eps = 0.
 TEST_P(EveryKind, NothingSeenIsZero) {
   MixerSpec spec = GetParam().spec;
   spec.eps = 0;
@@ -55,7 +55,7 @@ TEST_P(EveryKind, NothingSeenIsZero) {
       EXPECT_TRUE(Finite(x.grad()));
       EXPECT_EQ(Largest(x.grad()[0]), 0);
     }
-    // relu sees nothing of these, others do.
+    // relu features of these are zero; those of other maps are not.
     const Tensor none = -torch::ones({2, 6, 3, 4}, rounding.type);
     const Tensor whole = attention->forward(none, none, v, Causal());
     EXPECT_TRUE(Finite(whole));
@@ -75,7 +75,7 @@ TEST_P(EveryKind, NothingSeenIsZero) {
   }
 }
 
-// No input that has a meaning may give a number that has none.
+// Finite inputs give finite outputs.
 TEST_P(EveryKind, HardInputsGiveNumbers) {
   for (const torch::ScalarType type : {torch::kFloat64, torch::kFloat32}) {
     const Mixer attention = Make(type);
@@ -137,7 +137,7 @@ TEST_P(EveryKind, RefusesWhatHasNoMeaning) {
   refuses(q, empty(q), empty(v), Mask{});
   const Tensor wide = Normal({1, 3, 3, 6});  // it was made for 4
   refuses(wide, wide, v, Mask{});
-  // Lengths of any strides are taken.
+  // Lengths may have any strides.
   const Tensor x = Normal({2, 3, 3, 4}), values = Normal({2, 3, 3, 5});
   EXPECT_TRUE(
       torch::equal(attention->forward(x, x, values, Mask{.lengths = Lengths({2}).expand({2})}),
@@ -148,7 +148,7 @@ TEST_P(EveryKind, RefusesWhatHasNoMeaning) {
   refuses(q, q, v, Mask{.allowed = torch::ones({3, 3})});
 }
 
-// What does not fit is refused by name, and the state stays as it was.
+// Arguments that do not fit throw an error that names the kind, and the state stays unchanged.
 TEST_P(EveryKind, RecurrentFormsRefuseWhatDoesNotFit) {
   const Mixer attention = Make();
   if (!attention->recurrent()) return;
@@ -216,7 +216,7 @@ TEST(FullAttention, TheCacheIsWrittenInPlace) {
   EXPECT_EQ(state.length, 50);
 }
 
-// Also while gradients are recorded that reach the queries alone; they are those of the whole.
+// The cache is not copied if only queries need gradients, and the gradients equal the whole form's.
 TEST(FullAttention, GradientsOfQueriesDoNotMoveTheCache) {
   const Mixer attention = MakeMixer({.kind = "full"}, {2, 4, 5});
   const Tensor q = Normal({1, 9, 2, 4}).requires_grad_();
@@ -237,7 +237,7 @@ TEST(FullAttention, GradientsOfQueriesDoNotMoveTheCache) {
   EXPECT_LT(RelativeOff(q.grad(), want), 1e-12);
 }
 
-// What inference mode made may not be written to outside of it.
+// Tensors made in inference mode must not be written outside of it.
 TEST(FullAttention, GoesOnBehindInferenceMode) {
   const Mixer attention = MakeMixer({.kind = "full"}, {2, 4, 5});
   const Tensor x = Normal({1, 6, 2, 4}), v = Normal({1, 6, 2, 5});
@@ -251,7 +251,7 @@ TEST(FullAttention, GoesOnBehindInferenceMode) {
   }
 }
 
-// A memory with lengths has a hole behind them: nothing can follow.
+// A memory with lengths ends in padding, so no positions can be appended.
 TEST(FullAttention, DoesNotGoOnBehindLengths) {
   const Mixer attention = MakeMixer({.kind = "full"}, {2, 4, 5});
   const Tensor k = Normal({2, 5, 2, 4}), v = Normal({2, 5, 2, 5});
@@ -264,7 +264,7 @@ TEST(FullAttention, DoesNotGoOnBehindLengths) {
   EXPECT_EQ(state.length, 5);
 }
 
-// A state is a value: what the caller does with its tensors afterwards is no part of it.
+// A state does not change if the caller later writes to the tensors that it was given.
 TEST(FullAttention, TheStateIsItsOwn) {
   const Mixer attention = MakeMixer({.kind = "full"}, {2, 4, 5});
   for (const bool gradient : {false, true}) {
@@ -333,14 +333,14 @@ TEST(FeatureMap, RandomMapsAreSavedAndRedrawn) {
   const Tensor before = omega.clone();
   RedrawFeatures(*attention);
   EXPECT_GT(Off(omega, before), 0);
-  // Blocks of eight directions are orthogonal, with the lengths of normal vectors.
+  // Blocks of eight columns are orthogonal, with the lengths of normal vectors.
   const Tensor block = omega.narrow(1, 8, 8);
   const Tensor products = torch::matmul(block.t(), block);
   EXPECT_LT((products - torch::diag(torch::diagonal(products))).abs().max().item<double>(), 1e-4);
   EXPECT_GT(torch::diagonal(products).std().item<double>(), 0.1);
 }
 
-// The sum that divides is held at the size of its own noise, also where the estimate is negative.
+// The denominator is bounded by the size of its noise, also if the estimate is negative.
 TEST(FeatureMap, RffHasAFloor) {
   const FeatureMap map = MakeFeatureMap({.feature_map = "rff", .features = 16}, 4);
   ASSERT_TRUE(map->floor().has_value());
@@ -352,7 +352,7 @@ TEST(FeatureMap, RffHasAFloor) {
   EXPECT_FLOAT_EQ(out[0].item<float>(), 0.5f);
   EXPECT_FLOAT_EQ(out[1].item<float>(), 0.5f);
   EXPECT_FLOAT_EQ(out[2].item<float>(), 0.2f);
-  // With few features the estimate does turn negative, and attention stays bounded.
+  // With few features the estimate becomes negative, and outputs stay bounded.
   torch::manual_seed(5);
   const Mixer few =
       MakeMixer({.kind = "causal-linear", .feature_map = "rff", .features = 2}, {1, 4, 1});
@@ -363,8 +363,8 @@ TEST(FeatureMap, RffHasAFloor) {
   EXPECT_LE(got.max().item<double>(), 1.0001);
 }
 
-// However many keys there are and wherever they lie: random values come out at most this many times
-// as large as the largest of them, and equal ones, whose sum is as negative as can be.
+// For any number and location of keys, outputs are at most kRandom times the largest of random
+// values, and kEqual times equal values, whose weighted sum can be the most negative.
 TEST(FeatureMap, RffStaysOfTheSizeOfTheValues) {
   constexpr double kRandom = 3, kEqual = 6;
   for (const int64_t dim : {4, 32}) {
@@ -390,7 +390,7 @@ TEST(FeatureMap, RffStaysOfTheSizeOfTheValues) {
   }
 }
 
-// A map follows from its own fields: the kind may be one's own, which this library does not know.
+// A map depends on its own fields only: the spec's kind may be unknown to the library.
 TEST(FeatureMap, IsMadeForAnyKind) {
   for (const char* map : {"elu", "relu", "polynomial2", "rff", "favor"}) {
     const MixerSpec spec{.kind = "mine", .feature_map = map};
@@ -408,12 +408,12 @@ TEST(FeatureMap, IsMadeForAnyKind) {
   EXPECT_THROW(MakeFeatureMap({.feature_map = "rff"}, 0), Error);
 }
 
-// Scores that count for nothing are numbers of the type at hand.
+// The lowest score is finite in each type.
 TEST(LowestScore, IsANumberOfItsType) {
   EXPECT_TRUE(Finite(torch::zeros({1}, torch::kHalf).fill_(ops::LowestScore(torch::kHalf))));
 }
 
-// Queries and keys that are near each other and far from the origin.
+// Queries and keys near each other and far from the origin.
 TEST(KernelAttention, RbfKeepsSmallDifferences) {
   for (const double scale : {1.0, 100.0, 1e4}) {
     const Tensor q = scale * torch::ones({1, 2, 1, 32});
@@ -451,7 +451,7 @@ TEST(Reformer, DrawsNewPlanesOnlyInTraining) {
   EXPECT_EQ(Off(run(), run()), 0);
 }
 
-// A chunk that is longer than the sequence is the sequence.
+// A chunk longer than the sequence acts like one of the sequence's length.
 TEST(Reformer, ChunksAreNoLongerThanTheSequence) {
   for (const LshVariant variant : {LshVariant::kPublished, LshVariant::kSimple}) {
     const auto run = [&](int chunk) {

@@ -37,7 +37,7 @@ TransformerOptions OptionsOf(const ModelSpec& spec, const TrainingOptions& optio
 }
 
 ops::Precision HeadPrecision(const ModelSpec& spec, const TrainingOptions& options) {
-  // A head over many tokens is most of a small network's work.
+  // With many classes, the head takes most of a small network's time.
   constexpr int kMany = 1024;
   const bool large = !spec.logistics() && spec.head.classes >= kMany;
   return large ? ops::PrecisionNamed(options.precision, options.device) : ops::Precision::kFp32;
@@ -94,7 +94,7 @@ std::shared_ptr<Network> LoadNetwork(const std::string& path) {
 
 namespace {
 
-// The index in a tensor's name, "transformer.layers.3.attention...".
+// The layer index in a tensor's name, for example "transformer.layers.3.attention...".
 size_t LayerOf(const std::string& tensor) {
   constexpr std::string_view kBefore = ".layers.";
   return std::stoul(tensor.substr(tensor.find(kBefore) + kBefore.size()));
@@ -128,7 +128,7 @@ std::optional<SpecDifference> NetworkDifference(const ModelSpec& a, const ModelS
 std::vector<std::string> CopyWeights(const std::string& path, Network& network) {
   const Checkpoint checkpoint = Checkpoint::Open(path);
   const ModelSpec &here = network.spec(), &there = checkpoint.spec();
-  // Shapes do not tell networks apart: heads, activation and order of the norms have none.
+  // Comparing shapes is not enough: heads, activation and order of the norms do not change shapes.
   if (const auto difference = NetworkDifference(there, here)) {
     throw InputError(path, ": its network is another one: ", difference->field, " is ",
                      difference->a, " there and ", difference->b,
@@ -160,7 +160,7 @@ std::vector<std::string> CopyWeights(const std::string& path, Network& network) 
   };
   std::vector<std::string> kept;
   std::map<std::string, std::span<const float>> taken;
-  for (const TensorInfo& info : table) {  // all of it is looked at before anything is changed
+  for (const TensorInfo& info : table) {  // validates all tensors before any weight changes
     if (!fits(info)) {
       kept.push_back(info.name);
       continue;

@@ -1,4 +1,4 @@
-// What every network of a ModelSpec has in common: what training, saving and loading need of it.
+// The common base of all networks of a ModelSpec, with saving, loading and copying of weights.
 //
 //   std::shared_ptr<Network> network = MakeNetwork(spec);     // a SequenceModel or a SpeechModel
 //   SaveModel("digits.safetensors", *network, training_json);
@@ -20,10 +20,11 @@
 
 namespace linnet::nn {
 
-// What a network is built with for training, beside its spec.
+// Settings of a network that matter to training only and are not in its spec.
 struct TrainingOptions {
   double dropout = 0;
-  // Or "bf16": the layers' matrix products, and those of a head of 1,024 classes or more; others stay fp32.
+  // "fp32", or "bf16" for the matrix products of the layers and of a head with 1,024 classes or
+  // more; the rest stays fp32.
   std::string precision = "fp32";
   bool checkpoint_layers = false;  // see Recompute()
   torch::Device device = torch::kCPU;
@@ -31,27 +32,27 @@ struct TrainingOptions {
 
 class Network : public torch::nn::Module {
  public:
-  // Throws InputError on a spec that makes no model.
+  // Throws InputError on an invalid spec.
   explicit Network(const ModelSpec& spec);
 
   const ModelSpec& spec() const { return spec_; }
-  torch::Device device() const;  // where its weights are, and its inputs must be
+  torch::Device device() const;  // of the weights; inputs must be on it too
 
  private:
   ModelSpec spec_;
 };
 
-// The layers' part of a spec.
+// The transformer options that a spec and training options give.
 TransformerOptions OptionsOf(const ModelSpec& spec, const TrainingOptions& options);
 
-// What the head's product is computed in.
+// The precision of the head's matrix product.
 ops::Precision HeadPrecision(const ModelSpec& spec, const TrainingOptions& options);
 
-// The spec's PositionTable(), put beside what stands for the symbols, or added to it.
+// The spec's PositionTable(), concatenated to the value embeddings or added to them.
 class PositionalEmbeddingImpl : public torch::nn::Module {
  public:
   explicit PositionalEmbeddingImpl(const ModelSpec& spec);
-  // x [N, L, value_embedding], of the positions from `first` on -> [N, L, d_model]
+  // x [N, L, value_embedding], at positions first .. first + L - 1 -> [N, L, d_model]
   torch::Tensor Place(const torch::Tensor& x, int64_t first = 0) const;
   torch::Tensor pe;  // [1, max_length, dim], a buffer
 
@@ -60,26 +61,26 @@ class PositionalEmbeddingImpl : public torch::nn::Module {
 };
 TORCH_MODULE(PositionalEmbedding);
 
-// A SpeechModel where the spec reads frames, an EncoderDecoder where its network is one, a
+// A SpeechModel if the spec reads frames, an EncoderDecoder if it has encoder_decoder(), a
 // SequenceModel otherwise.
 std::shared_ptr<Network> MakeNetwork(const ModelSpec& spec, const TrainingOptions& options = {});
 
-// Checkpoints of model/checkpoint.h. `training` is JSON on what the model was trained on, or "".
+// Checkpoints in the format of model/checkpoint.h. `training` is JSON that describes the training
+// data, or "".
 void SaveModel(const std::string& path, const Network& network, const std::string& training);
 std::shared_ptr<Network> LoadNetwork(const std::string& path);
 
-// The first field in which two specs differ, other than attention (but its heads and their
-// dimensions), length and the size of images: none where one network can take the other's weights.
+// The first field in which two specs differ, or nullopt if one network can take the other's
+// weights. Ignores attention (except heads and their dimensions), length and image size.
 std::optional<SpecDifference> NetworkDifference(const ModelSpec& a, const ModelSpec& b);
 
-// Gives the network the weights of a checkpoint that has no NetworkDifference() to it: softmax
-// attention's weights to linear attention, say. Returns the names of the tensors that the network
-// keeps, since the checkpoint has none that fit: random features, the table of positions. Throws
-// InputError, naming the field, where the network is another one, and where a weight is no number; the
-// network is then as it was.
+// Copies the weights of a checkpoint without a NetworkDifference() to the network, for example from
+// softmax to linear attention. Returns the names of the tensors that keep their values because the
+// checkpoint has no fitting ones: random features, the table of positions. Throws InputError,
+// with the network unchanged, if the networks differ (names the field) or a weight is not finite.
 std::vector<std::string> CopyWeights(const std::string& path, Network& network);
 
-// The tensors of the checkpoint's table, parameters and buffers, by their names there.
+// The network's parameters and buffers by their names in a checkpoint.
 std::map<std::string, torch::Tensor> ModelTensors(const Network& network);
 
 }  // namespace linnet::nn

@@ -1,8 +1,8 @@
-// Every registered mixer inside the networks of model descriptions: whole sequences, single steps and
-// sequences in company agree, and a saved network is restored to the bit. What one cannot be is
-// refused with its error.
+// Every registered mixer inside the networks of specs: whole sequences, single steps and batches
+// agree, and a saved network is restored bit for bit. Unsupported combinations throw the right
+// error.
 //
-// The numbers themselves are compared with an oracle in layer_conformance_test.cc.
+// layer_conformance_test.cc compares the values with an oracle.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -56,7 +56,7 @@ class Networks : public testing::TestWithParam<MixerCase> {
  protected:
   const MixerInfo& info() const { return GetParam().info; }
 
-  // The network that comes back from a file: of the same spec and tensors.
+  // Saves and loads the network; expects the same spec and tensors.
   template <class Holder>
   Holder Restored(const Holder& model) {
     const std::string path = TemporaryPath("conformance");
@@ -78,7 +78,7 @@ class Networks : public testing::TestWithParam<MixerCase> {
 INSTANTIATE_TEST_SUITE_P(Mixers, Networks, testing::ValuesIn(MixerCases()),
                          [](const auto& info) { return info.param.name; });
 
-// Bytes of images: whole, in steps from a restored model, alone; nothing of the future is seen.
+// Images as bytes: whole, in steps of a restored model, and alone; strictly causal.
 TEST_P(Networks, ImagesAreReadInEveryForm) {
   const ModelSpec spec = Images(GetParam().spec);
   if (!info().causal) {
@@ -100,7 +100,7 @@ TEST_P(Networks, ImagesAreReadInEveryForm) {
   if (!info().recurrent) {
     const std::string error = ErrorOf([&] { model->Step(tokens.select(1, 0), 0, state); });
     EXPECT_TRUE(Contains(error, "recurrent form")) << error;
-    return;  // what hashing sorts together depends on the whole
+    return;  // the hash buckets depend on the whole sequence
   }
   Tensor other = tokens.clone();
   other.slice(1, 12).fill_(0);
@@ -112,7 +112,7 @@ TEST_P(Networks, ImagesAreReadInEveryForm) {
   EXPECT_LT(Off(again->Step(tokens.select(1, 11), 11, fork), want.select(1, 11)), 1e-4);
 }
 
-// The first line is seen whole, its padding and the second line's future are not.
+// The whole first line is visible; its padding and the second line's future are not.
 TEST_P(Networks, PairsAreReadInEveryForm) {
   if (!info().causal || info().cross.empty()) {
     const ModelSpec spec = Pairs(GetParam().spec, false);
@@ -166,7 +166,7 @@ TEST_P(Networks, SpeechIsReadInEveryForm) {
         model->forward(frames.narrow(0, n, 1).narrow(1, 0, length), Lengths({length}));
     EXPECT_LT(Off(alone[0], want[n].narrow(0, 0, length)), 1e-5) << n;
   }
-  // What follows is seen but where the mixer cannot.
+  // Later frames are visible unless the mixer is always causal.
   Tensor other = frames.clone();
   other.narrow(1, 6, 6).normal_();
   EXPECT_EQ(torch::equal(model->forward(other, Lengths({12, 12, 12})).narrow(1, 0, 6),

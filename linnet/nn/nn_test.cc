@@ -1,5 +1,4 @@
-// Networks, optimizers and losses. Networks with every mixer, in every form, are in
-// network_conformance_test.cc.
+// Networks, optimizers and losses. network_conformance_test.cc tests networks with every mixer.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -54,7 +53,7 @@ TEST(EncoderDecoder, RefusesWhatDoesNotFit) {
   std::filesystem::remove(path);
 }
 
-// Weights trained with softmax attention, run linearly.
+// Weights of softmax attention run with linear attention.
 TEST(SequenceModel, WeightsMoveBetweenKinds) {
   const std::string path = TemporaryPath("weights");
   SequenceModel full(SmallImages("full"));
@@ -70,7 +69,7 @@ TEST(SequenceModel, WeightsMoveBetweenKinds) {
   const Tensor tokens = torch::randint(256, {2, 23}, torch::kInt64);
   EXPECT_LT(Off(linear->forward(tokens), full->forward(tokens)), 0.05);
 
-  // Another length: the table of positions is the model's own, the rest comes over.
+  // With another length, the model keeps its own table of positions and takes the rest.
   spec = SmallImages("full");
   spec.image()->height = 2, spec.input.max_length = 11;
   SequenceModel shorter(spec);
@@ -78,7 +77,7 @@ TEST(SequenceModel, WeightsMoveBetweenKinds) {
   EXPECT_EQ(
       Off(ModelTensors(*shorter)["predictor.weight"], ModelTensors(*full)["predictor.weight"]), 0);
 
-  // What shapes do not tell, too, is named; and nothing is changed.
+  // Differences that do not show in shapes are also named, and nothing is changed.
   const auto refuses = [&](const std::string& field, const auto& change) {
     ModelSpec changed = SmallImages("full");
     change(changed);
@@ -121,7 +120,7 @@ TEST(SequenceModel, WeightsMoveBetweenKinds) {
   std::filesystem::remove(path);
 }
 
-// Layers of a pattern differ in kind and in sizes; the network steps where all of them do.
+// Layers of a pattern may differ in kind and sizes; the network is recurrent if all of them are.
 TEST(SequenceModel, LayersMayDiffer) {
   const std::string path = TemporaryPath("pattern");
   torch::manual_seed(13);
@@ -148,7 +147,7 @@ TEST(SequenceModel, LayersMayDiffer) {
   EXPECT_EQ(loaded->spec(), spec);
   EXPECT_EQ(Off(loaded->forward(tokens), batch), 0);
 
-  // Weights move to layers of the same sizes, whatever their kinds, and to no others.
+  // Weights can be copied between layers of the same sizes, of any kinds, only.
   ModelSpec linear = spec;
   linear.stack.pattern[1].kind = "causal-linear", linear.stack.pattern[1].scale = 0;
   EXPECT_FALSE(NetworkDifference(spec, linear));
@@ -178,7 +177,7 @@ TEST(SequenceModel, PositionsOfAnotherKindAreNotTaken) {
   spec.input.positions = Positions::kGrid;
   SequenceModel grid(spec);
   EXPECT_THROW(CopyWeights(path, *grid), Error);
-  // The same number of bytes in rows of another length.
+  // The same number of bytes in rows of a different length.
   SaveModel(path, *grid, "{}");
   spec.image()->width = 4, spec.image()->height = 6;
   SequenceModel narrow(spec);
@@ -194,8 +193,8 @@ TEST(SequenceModel, DropoutActsInTrainingOnly) {
   EXPECT_EQ(Off(model->forward(tokens), model->forward(tokens)), 0);
 }
 
-// Runs its body once on the way there and once on the way back, with the same random numbers and
-// the same gradients.
+// Runs its body once in the forward and once in the backward pass, with the same random numbers and
+// the same gradients as without Recompute().
 TEST(Recompute, IsItsBodyTwice) {
   torch::manual_seed(9);
   const Tensor x = torch::randn({5, 4}).requires_grad_(), w = torch::randn({4, 4}).requires_grad_();
@@ -219,8 +218,7 @@ TEST(Recompute, IsItsBodyTwice) {
   EXPECT_EQ(Off(w.grad(), want_w), 0);
 }
 
-// An input that needs no gradient does not keep the parameters from theirs; nor is there one where
-// nothing has one.
+// Parameters get gradients even if no input needs one; backward() also works if nothing needs one.
 TEST(Recompute, ParametersHaveGradientsOfTheirOwn) {
   const Tensor x = torch::randn({5, 4}), w = torch::randn({4, 4}).requires_grad_();
   const auto body = [&](const std::vector<Tensor>& in) { return torch::matmul(in[0], w); };
@@ -236,8 +234,9 @@ TEST(Recompute, ParametersHaveGradientsOfTheirOwn) {
       .backward();
 }
 
-// The same outputs and gradients with checkpoints and without, whatever needs a gradient; planes that
-// are drawn anew in every pass of training are the same in both.
+// Outputs and gradients are the same with and without checkpoints, whichever tensors need a
+// gradient. The recomputed forward pass uses the same hash planes, which training draws anew in
+// every pass.
 TEST(Transformer, CheckpointsChangeNothing) {
   const MixerSpec linear{.kind = "linear", .heads = 2, .query_dim = 4, .value_dim = 4};
   for (const char* kind : {"causal-linear", "reformer"}) {
@@ -266,7 +265,7 @@ TEST(Transformer, CheckpointsChangeNothing) {
           if (decoder) {
             TransformerDecoder batch =
                 BuildDecoder({.transformer = options, .cross = {linear}}).batch;
-            y = batch->forward(x, memory * 2);  // not a leaf: its past is gone through once
+            y = batch->forward(x, memory * 2);  // not a leaf: backward() passes its graph only once
             parameters = batch->parameters();
           } else {
             TransformerEncoder batch = BuildTransformer(options).batch;
@@ -314,7 +313,7 @@ TEST(Transformer, RefusesSizesThatMakeNone) {
   refuses([](TransformerOptions& o) { o.pattern.clear(); });
 }
 
-// A density over 256 bytes sums to one, also where the components are narrow or far outside.
+// The probabilities of 256 bytes sum to one, also if components are narrow or far outside.
 TEST(MixtureOfLogistics, IsADistribution) {
   torch::manual_seed(4);
   const Tensor logits =
@@ -334,7 +333,8 @@ TEST(MaskedCrossEntropy, CountsOnlyTheMask) {
   EXPECT_LT(Off(MaskedCrossEntropy(logits, targets, mask), want), 1e-5);
 }
 
-// Through log_softmax, against differences; and what cannot fit is infinite, without touching the rest.
+// Gradients through log_softmax against finite differences. A target that does not fit its frames
+// has an infinite loss and leaves the other sequences unaffected.
 TEST(CtcNats, GradientsMatchFiniteDifferences) {
   torch::manual_seed(3);
   const auto wide = torch::TensorOptions().dtype(torch::kFloat64);
@@ -357,7 +357,7 @@ TEST(CtcNats, GradientsMatchFiniteDifferences) {
     const double slope = (loss(more) - loss(less)).narrow(0, 0, 2).sum().item<double>() / (2 * h);
     EXPECT_NEAR(leaf.grad().view({-1})[i].item<double>(), slope, 1e-7) << i;
   }
-  // Frames behind a sequence's length are not looked at.
+  // Frames behind a sequence's length are ignored.
   EXPECT_EQ(leaf.grad()[1].narrow(0, 4, 3).abs().max().item<double>(), 0);
   const Tensor all = logits.clone().requires_grad_();
   loss(all).sum().backward();

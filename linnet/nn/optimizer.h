@@ -1,5 +1,5 @@
-// Optimisers whose whole state is a list of named tensors and a step count, so that a checkpoint
-// can hold it and a resumed run equals an uninterrupted one.
+// Optimizers whose whole state is two lists of tensors and a step count, so that a checkpoint can
+// hold it and a resumed run equals an uninterrupted one.
 //
 //   Optimizer optimizer({.name = "radam"}, model->parameters());
 //   loss.backward();
@@ -21,8 +21,8 @@ struct OptimizerOptions {
   double eps = 1e-8;           // added after the square root
   double weight_decay = 0.01;  // decoupled: p -= lr * weight_decay * p
   double clip = 1.0;           // each tensor's gradient is scaled down to this norm; 0: never
-  // radam: the length of the averaged gradient history (rho_t) from which the variance is trusted;
-  // before it, momentum SGD. The reference library's 5; Liu et al. write 4.
+  // radam: the length of the averaged gradient history (rho_t) from which the adaptive step is
+  // used; below it, momentum SGD. 5 as in fast-transformers; Liu et al. write 4.
   double rectify_from = 5;
 };
 
@@ -30,12 +30,11 @@ class Optimizer {
  public:
   Optimizer(const OptimizerOptions& options, std::vector<torch::Tensor> parameters);
 
-  // One update with the gradients now in the parameters, then clears them. Parameters without a
-  // gradient stay as they are. Throws RuntimeError, with nothing changed, when a gradient is not
-  // finite.
+  // Updates the parameters from their gradients, then clears the gradients. Parameters without a
+  // gradient stay unchanged. Throws RuntimeError, and changes nothing, if a gradient is not finite.
   void Step(double learning_rate);
 
-  // First and second moments of each parameter, in order, and the number of steps made.
+  // First and second moments of each parameter, in parameter order, and the number of steps made.
   std::vector<torch::Tensor>& first_moments() { return first_; }
   std::vector<torch::Tensor>& second_moments() { return second_; }
   int64_t steps() const { return steps_; }

@@ -21,8 +21,8 @@ struct HeldBody : torch::CustomClassHolder {
   Body body;
 };
 
-// The generators that a body may draw from: that of its device, and the CPU's, from which some
-// attention draws wherever it is.
+// The generators that a body may draw from: that of its device, and the CPU's, which the reformer
+// mixer uses on every device.
 std::vector<at::Generator> Generators(torch::Device device) {
   std::vector<at::Generator> all = {at::globalContext().defaultGenerator(torch::kCPU)};
   if (!device.is_cpu()) all.push_back(at::globalContext().defaultGenerator(device));
@@ -48,7 +48,7 @@ void SetRandomStates(torch::Device device, const std::vector<Tensor>& states) {
 
 class Function : public torch::autograd::Function<Function> {
  public:
-  // The last of `inputs` is none of the body's: it only asks for a gradient.
+  // The last of `inputs` is a dummy that requires a gradient; body does not get it.
   static Tensor forward(AutogradContext* context, at::TensorList inputs, const Body& body) {
     const variable_list own(inputs.begin(), inputs.end() - 1);
     context->save_for_backward(own);
@@ -81,7 +81,8 @@ class Function : public torch::autograd::Function<Function> {
 
 Tensor Recompute(Body body, const std::vector<Tensor>& inputs) {
   if (!torch::GradMode::is_enabled()) return body(inputs);
-  // Parameters have gradients also where no input has one, and autograd looks at inputs alone.
+  // Parameters need gradients even if no input does, but autograd checks the inputs only: the dummy
+  // input makes it record this function.
   variable_list all = inputs;
   all.push_back(torch::empty({0}, inputs[0].options().dtype(torch::kFloat32).requires_grad(true)));
   return Function::apply(at::TensorList(all), body);

@@ -65,7 +65,7 @@ Tensor SequenceModelImpl::Hidden(const Tensor& tokens) {
   }
   Tensor above;
   if (spec().input.pixel_above) {
-    // Above byte t + 1 stands byte t + 1 - RowBytes.
+    // The byte above byte t + 1 is byte t + 1 - RowBytes.
     above = torch::full_like(tokens, spec().input.vocabulary);
     const int64_t below = length + 1 - spec().image()->RowBytes();
     if (below > 0) above.narrow(1, length - below, below).copy_(tokens.narrow(1, 0, below));

@@ -1,4 +1,5 @@
-// The whole network of a ModelSpec: embedding, transformer, head. Predicts token t+1 from 0 .. t.
+// The whole network of a ModelSpec: embedding, transformer, head. Predicts token t + 1 from tokens
+// 0 .. t.
 //
 //   SequenceModel model(spec);
 //   torch::Tensor out = model->forward(tokens);       // [N, L] -> [N, L, spec.OutputSize()]
@@ -18,10 +19,10 @@
 
 namespace linnet::nn {
 
-// What stepping keeps; empty at the beginning. A value: copying one forks the sequence.
+// The state of Step(); empty at the beginning. It is a value: copying it forks the sequence.
 struct SequenceState {
   RecurrentState layers;
-  torch::Tensor recent;  // the last symbols read, up to a row of an image: [N, <= RowBytes]
+  torch::Tensor recent;  // the last tokens read, at most one image row: [N, <= RowBytes]
 };
 
 class SequenceModelImpl : public Network {
@@ -30,20 +31,20 @@ class SequenceModelImpl : public Network {
 
   // int64 tokens [N, L], L <= max_length -> the head's outputs [N, L, OutputSize].
   torch::Tensor forward(const torch::Tensor& tokens);
-  // The same of some positions alone, for which the head computes: int64 rows [R], n L + t each ->
+  // The same for selected positions; the head computes only these: int64 rows [R], each n L + t ->
   // [R, OutputSize].
   torch::Tensor At(const torch::Tensor& tokens, const torch::Tensor& rows);
-  // int64 tokens [N] at position t -> [N, OutputSize]. Throws InputError where a layer has no
+  // int64 tokens [N] at `position` -> [N, OutputSize]. Throws InputError if a layer has no
   // recurrent form.
   torch::Tensor Step(const torch::Tensor& tokens, int64_t position, SequenceState& state);
 
-  // How often the data begins with each symbol, [vocabulary]; images only, uniform until set.
+  // Probability of each token at position 0, [vocabulary]; images only, uniform until set.
   torch::Tensor first_value;
 
  private:
-  // The value part of the input: symbols [...] and, with pixel_above, those above the next ones.
+  // Embeddings of tokens [...] and, with pixel_above, of the bytes above the next ones.
   torch::Tensor Values(const torch::Tensor& tokens, const torch::Tensor& above);
-  torch::Tensor Hidden(const torch::Tensor& tokens);  // what the head reads, [N, L, d_model]
+  torch::Tensor Hidden(const torch::Tensor& tokens);  // the head's input, [N, L, d_model]
   torch::Tensor Predict(const torch::Tensor& x);      // the head's outputs
 
   torch::nn::Embedding value_embedding_ = nullptr;  // null where it is tied
@@ -56,7 +57,7 @@ class SequenceModelImpl : public Network {
 };
 TORCH_MODULE(SequenceModel);
 
-// A checkpoint of such a network (SaveModel() writes them). Throws InputError for one of another kind.
+// Loads a checkpoint that SaveModel() wrote. Throws InputError if it holds another kind of network.
 SequenceModel LoadModel(const std::string& path);
 
 }  // namespace linnet::nn

@@ -1,8 +1,8 @@
-// From frames of sound to a distribution over phones at each position: an encoder with a head for CTC
-// (nn/losses.h), or a bidirectional LSTM in the encoder's place.
+// A speech model: maps frames to a distribution over phones at each position. It is a transformer
+// encoder or a bidirectional LSTM, with a head for CTC (nn/losses.h).
 //
-//   SpeechModel model(spec);                                    // one that reads frames
-//   torch::Tensor logits = model->forward(frames, lengths);     // [N, L, Inputs] -> [N, L, classes]
+//   SpeechModel model(spec);                                  // spec.ReadsFrames()
+//   torch::Tensor logits = model->forward(frames, lengths);   // [N, L, Inputs] -> [N, L, classes]
 #ifndef LINNET_NN_SPEECH_MODEL_H_
 #define LINNET_NN_SPEECH_MODEL_H_
 
@@ -14,8 +14,8 @@
 
 namespace linnet::nn {
 
-// The mean and deviation of each band over a corpus: what a file has to tell the runtime. forward() takes
-// frames that are normalised already.
+// The mean and standard deviation of each band over a corpus. Checkpoints store them for the
+// runtime; SpeechModel's forward() takes normalized frames and does not read them.
 class InputNormImpl : public torch::nn::Module {
  public:
   explicit InputNormImpl(int64_t bands);
@@ -27,18 +27,18 @@ class SpeechModelImpl : public Network {
  public:
   explicit SpeechModelImpl(const ModelSpec& spec, const TrainingOptions& options = {});
 
-  // Stacked, normalised frames [N, L, Inputs], L <= max_length for a transformer, and how many positions
-  // each utterance has, int64 [N] in 1 .. L -> logits [N, L, classes]; behind an utterance's end they mean
-  // nothing.
+  // Stacked, normalized frames [N, L, Inputs], with L <= max_length for a transformer, and the
+  // lengths of the utterances in positions, int64 [N] in 1 .. L -> logits [N, L, classes],
+  // unspecified behind the end of an utterance.
   torch::Tensor forward(const torch::Tensor& frames, const torch::Tensor& lengths);
 
-  InputNorm input_norm = nullptr;  // null where utterances are normalised by themselves
+  InputNorm input_norm = nullptr;  // null if each utterance is normalized on its own
 
  private:
   torch::Tensor Encode(const torch::Tensor& frames, const torch::Tensor& lengths);
   torch::Tensor RunLstm(const torch::Tensor& frames, const torch::Tensor& lengths);
 
-  torch::nn::LSTM lstm_ = nullptr;  // its weights; what runs is ops/lstm.h
+  torch::nn::LSTM lstm_ = nullptr;  // holds the weights only; ops/lstm.h computes
   torch::nn::Linear input_projection_ = nullptr;
   PositionalEmbedding pos_embedding_ = nullptr;
   TransformerEncoder transformer_ = nullptr;

@@ -48,7 +48,7 @@ std::vector<ModelSpec> Kinds() {
   return kinds;
 }
 
-// What stands behind an utterance's end, in a batch with longer ones, is nothing to it.
+// In a batch with longer ones, an utterance's outputs do not depend on the padding behind its end.
 TEST(SpeechModel, CompanyAndPaddingChangeNothing) {
   for (const ModelSpec& spec : Kinds()) {
     torch::manual_seed(3);
@@ -116,7 +116,7 @@ TEST(SpeechModel, LearnsThroughEveryPart) {
     const Tensor out = model->forward(torch::randn({2, 9, 20}), lengths);
     torch::log_softmax(out, 2).select(2, 1).sum().backward();
     for (const auto& item : model->named_parameters()) {
-      // The reformer's keys are its queries.
+      // The reformer's queries are its keys: the key projection gets no gradient.
       if (spec.stack.mixer().kind == "reformer" &&
           item.key().find("key_projection") != std::string::npos) {
         continue;
@@ -127,7 +127,7 @@ TEST(SpeechModel, LearnsThroughEveryPart) {
   }
 }
 
-// The weights are libtorch's, and mean what they mean there.
+// The LSTM uses libtorch's weights and gives libtorch's outputs.
 TEST(SpeechModel, LstmIsLibtorchs) {
   torch::manual_seed(6);
   const ModelSpec spec = SmallLstm();

@@ -1,13 +1,13 @@
-// For tests: every mixer and feature map in plain loops over doubles, one head at a time, written
-// from its definition and not from the code under test. Conformance tests walk the registry of
-// mixers and compare each form with these.
+// For tests: oracles of every mixer and feature map, in plain loops over doubles, one head at a
+// time. They follow the definitions, not the code under test. Conformance tests compare each form
+// of every registered mixer with them.
 //
 //   for (const MixerCase& one : MixerCases()) {
 //     Rows out = one.oracle->out(one.spec, {.q = q, .k = k, .v = v, .causal = true});
 //   }
 //
-// A new mixer is a row in MixerOracles(), a new feature map one in FeatureMapOracles(). A mixer or
-// map without a row fails Registry.EveryMixerAndFeatureMapHasAnOracle.
+// A new mixer needs a row in MixerOracles(), a new feature map one in FeatureMapOracles(). Without
+// it, Registry.EveryMixerAndFeatureMapHasAnOracle fails.
 #ifndef LINNET_NN_TEST_ORACLE_H_
 #define LINNET_NN_TEST_ORACLE_H_
 
@@ -28,14 +28,14 @@
 namespace linnet::nn {
 
 using Row = std::vector<double>;
-using Rows = std::vector<Row>;  // one a position
+using Rows = std::vector<Row>;  // one row per position
 
-// What one head of one sequence reads: the positions that count, without padding.
+// The inputs of one head of one sequence, without padding.
 struct Head {
   Rows q, k, v;
   bool causal = false;
   std::vector<std::vector<bool>> allowed = {};  // [queries][keys]; empty: all
-  Rows omega = {};                              // of a random feature map, [D][columns]
+  Rows omega = {};                              // [D][columns], for random feature maps
 
   bool Sees(size_t i, size_t j) const {
     return (!causal || j <= i) && (allowed.empty() || allowed[i][j]);
@@ -81,7 +81,8 @@ inline Row ReluFeatures(const Row& x, const Rows&, bool) {
   for (const double a : x) phi.push_back(std::max(a, 0.0));
   return phi;
 }
-// All ordered pairs: phi(q) . phi(k) = 1 + 2 q . k + (q . k)^2 = (q . k + 1)^2 of the scaled vectors.
+// All ordered pairs: phi(q) . phi(k) = 1 + 2 q . k + (q . k)^2 = (q . k + 1)^2 of the scaled
+// vectors.
 inline Row Polynomial2Features(const Row& x, const Rows&, bool) {
   const Row y = Scaled(x);
   Row phi = {1};
@@ -99,7 +100,7 @@ inline Row RffFeatures(const Row& x, const Rows& omega, bool) {
   for (const double angle : angles) phi.push_back(std::sin(angle) / root);
   return phi;
 }
-// Exponents of keys are cut at 40; queries are relative to their largest feature.
+// Exponents of keys are clamped to 40; queries are divided by their largest feature.
 inline Row FavorFeatures(const Row& x, const Rows& omega, bool query) {
   const Row y = Scaled(x);
   Row phi = Projected(y, omega);
@@ -121,9 +122,9 @@ inline const std::vector<FeatureMapOracle>& FeatureMapOracles() {
   return rows;
 }
 
-// Mixers: [queries][M] of one head.
+// Mixers: the output of one head, [queries][M].
 
-// Equation 3, every pair written out: no sums are carried from one position to the next.
+// Equation 3 over all pairs of positions; no sums are carried from one position to the next.
 inline Rows LinearOut(const MixerSpec& spec, const Head& head) {
   const auto& maps = FeatureMapOracles();
   const FeatureMapOracle& map =
@@ -151,7 +152,7 @@ inline Rows LinearOut(const MixerSpec& spec, const Head& head) {
 }
 
 // sum_j exp(score - largest) v_j / (sum_j exp(score - largest) + eps) over the keys that a query
-// sees; zeros where it sees none.
+// sees; zeros if it sees no key.
 template <class Score>
 Rows SoftmaxOut(const Head& head, double eps, Score score) {
   Rows out;
@@ -212,7 +213,7 @@ inline Rows KernelOut(const MixerSpec& spec, const Head& head) {
   return out;
 }
 
-// Where one round of hashing puts the positions.
+// One hash round: the bucket of each position, and its place after sorting by bucket.
 struct HashRound {
   std::vector<size_t> bucket, place;  // of each position
 };
@@ -242,7 +243,8 @@ inline std::vector<HashRound> HashRounds(const MixerSpec& spec, const Rows& q) {
   return rounds;
 }
 
-// Queries are their own keys, of length 1. A position sees those of its chunk and of the one before.
+// Queries, normalized to length 1, are the keys. A position sees the keys of its chunk and of the
+// previous one.
 inline Rows ReformerOut(const MixerSpec& spec, const Head& head) {
   const std::vector<HashRound> rounds = HashRounds(spec, head.q);
   const size_t length = head.q.size(), chunk = static_cast<size_t>(spec.lsh_chunk);
@@ -260,7 +262,8 @@ inline Rows ReformerOut(const MixerSpec& spec, const Head& head) {
   };
   shared.allowed.assign(length, std::vector<bool>(length));
   if (spec.lsh_variant == LshVariant::kPublished) {
-    // The keys of its own bucket that any round shows count once each; itself where there is none.
+    // A position sees, once each, the keys that share its bucket and are near in any round; itself
+    // only if there is none.
     for (size_t i = 0; i < length; ++i) {
       bool any = false;
       for (size_t j = 0; j < length; ++j) {
@@ -273,7 +276,7 @@ inline Rows ReformerOut(const MixerSpec& spec, const Head& head) {
     }
     return SoftmaxOut(shared, 0, score);
   }
-  // Buckets only sort; the mean of the rounds.
+  // The simple variant: buckets only sort the positions, and the output is the mean over rounds.
   Rows out(length, Row(head.v[0].size()));
   for (const HashRound& round : rounds) {
     for (size_t i = 0; i < length; ++i) {
@@ -285,7 +288,7 @@ inline Rows ReformerOut(const MixerSpec& spec, const Head& head) {
   return out;
 }
 
-// One choice of a mixer's own parameters.
+// One configuration of a mixer's own parameters.
 struct MixerChoice {
   std::string name;
   MixerSpec spec;
@@ -295,9 +298,9 @@ struct MixerOracle {
   std::string name;
   Rows (*out)(const MixerSpec& spec, const Head& head);
   bool masks = false;  // honors Mask::allowed
-  // Whether rounded queries may see other keys: values in bf16 are then not comparable.
+  // Whether rounding of queries can change the keys they see: bf16 outputs are then not comparable.
   bool (*hashes)(const MixerSpec& spec) = nullptr;
-  std::vector<MixerChoice> choices = {};  // empty: the defaults
+  std::vector<MixerChoice> choices = {};  // empty: only the defaults
 };
 
 inline const std::vector<MixerOracle>& MixerOracles() {
@@ -338,18 +341,18 @@ inline bool HasMapOracle(const std::string& map) {
                      [&](const FeatureMapOracle& row) { return row.name == map; });
 }
 
-// A registered mixer with one choice of its parameters.
+// A registered mixer with one configuration of its parameters.
 struct MixerCase {
   std::string name;
   MixerInfo info;
   MixerSpec spec;
   const MixerOracle* oracle;
-  bool first = false;  // of its mixer
+  bool first = false;  // the first case of its mixer
   friend void PrintTo(const MixerCase& one, std::ostream* out) { *out << one.name; }
 };
 
-// Every registered mixer that has an oracle, with each of its own choices, each feature map where it
-// takes one, and a scale of the scores where it takes one.
+// All registered mixers with an oracle, each with all its choices, combined with every feature map
+// (if the mixer takes one) and with a scale of the scores (if the mixer takes one).
 inline std::vector<MixerCase> MixerCases() {
   std::vector<MixerCase> cases;
   for (const MixerInfo& info : Mixers()) {
@@ -357,7 +360,7 @@ inline std::vector<MixerCase> MixerCases() {
     if (oracle == nullptr) continue;
     std::vector<MixerChoice> choices = oracle->choices;
     if (choices.empty()) choices = {{"", {}}};
-    // Each choice so far once more, changed.
+    // Returns a changed copy of every choice so far.
     const auto refine = [&](const std::string& name, const auto& change) {
       std::vector<MixerChoice> changed = choices;
       for (MixerChoice& choice : changed) {
@@ -395,14 +398,14 @@ inline std::vector<MixerCase> MixerCases() {
   return cases;
 }
 
-// Whether a mixer attends to a memory: some mixer names it as its cross mixer.
+// Whether a mixer is used over a memory: some mixer names it as its cross mixer.
 inline bool Crosses(const std::string& mixer) {
   const std::vector<MixerInfo> all = Mixers();
   return std::any_of(all.begin(), all.end(),
                      [&](const MixerInfo& info) { return info.cross == mixer; });
 }
 
-// Whether a mixer has a state: one that it steps from, or at least one that holds a memory.
+// Whether a mixer has a state, for steps or at least for a memory.
 inline bool Remembers(const MixerInfo& info) { return info.recurrent || Crosses(info.name); }
 
 // Positions [0, count) of head h of sequence n of x [N, L, H, dim].
@@ -418,7 +421,7 @@ inline Rows RowsOf(const torch::Tensor& x, int64_t n, int64_t h, int64_t count) 
   return out;
 }
 
-// The random numbers of a mixer's feature map; empty where it draws none.
+// The random numbers of a mixer's feature map; empty for deterministic maps.
 inline Rows OmegaOf(const torch::nn::Module& mixer) {
   for (const auto& buffer : mixer.named_buffers()) {
     if (!buffer.key().ends_with("feature_map.omega")) continue;

@@ -28,13 +28,13 @@ inline bool Finite(const torch::Tensor& x) { return torch::isfinite(x).all().ite
 
 inline torch::Tensor Lengths(const std::vector<int64_t>& lengths) { return torch::tensor(lengths); }
 
-// Standard normal numbers, from libtorch's default generator; the same ones in every type.
+// Standard normal numbers from libtorch's default generator; the same values for every type.
 inline torch::Tensor Normal(const std::vector<int64_t>& sizes,
                             torch::ScalarType type = torch::kFloat64) {
   return torch::randn(sizes, torch::kFloat64).to(type);
 }
 
-// Gradients of a scalar; zeros for inputs that it does not depend on.
+// Gradients of a scalar; zeros for inputs that do not affect it.
 inline std::vector<torch::Tensor> Gradients(const torch::Tensor& loss,
                                             const std::vector<torch::Tensor>& inputs) {
   std::vector<torch::Tensor> gradients =
@@ -45,7 +45,7 @@ inline std::vector<torch::Tensor> Gradients(const torch::Tensor& loss,
   return gradients;
 }
 
-// Double runs the plain forms of the operations, fp32 the fused ones: equal but for rounding.
+// Tolerances: double runs the plain forms, fp32 the fused forms; they differ by rounding only.
 struct Rounding {
   torch::ScalarType type;
   double off;
@@ -68,7 +68,7 @@ inline bool Contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-// A path for a file of this process.
+// A path for a temporary file, unique to this process.
 inline std::string TemporaryPath(const std::string& name) {
   return std::filesystem::temp_directory_path() / StrCat("linnet_nn_", name, ".", getpid());
 }

@@ -28,7 +28,7 @@ void CheckRange(const char* name, int64_t value, int64_t low, int64_t high) {
   }
 }
 
-// Widths of all heads, of queries and keys, and of values.
+// Total width of all heads: of queries and keys, and of values.
 int64_t QueryWidth(const MixerSpec& mixer) {
   CheckRange("heads", mixer.heads, 1, kMost);
   CheckRange("query_dim", mixer.query_dim, 1, kMost);
@@ -57,7 +57,7 @@ Tensor DropoutImpl::forward(const Tensor& x) const { return acts() ? ops::Dropou
 
 DepthwiseImpl::DepthwiseImpl(int64_t width, int64_t channels) {
   const double bound =
-      1 / std::sqrt(static_cast<double>(width));  // libtorch's, of such a convolution
+      1 / std::sqrt(static_cast<double>(width));  // libtorch's bound for a depthwise convolution
   weight = register_parameter("weight", torch::empty({width, channels}).uniform_(-bound, bound));
   bias = register_parameter("bias", torch::empty({channels}).uniform_(-bound, bound));
 }
@@ -185,7 +185,7 @@ Tensor LayerParts::MixNext(const Tensor& x, Depthwise& convolution, LayerNorm& n
 
 Tensor LayerParts::Project(const Tensor& x, const Tensor& attended, const Linear& out,
                            LayerNorm& norm) {
-  if (!dropout_->acts()) {  // it stands between what is fused otherwise
+  if (!dropout_->acts()) {  // active dropout lies between the product and the residual: no fusion
     return ops::Project(attended, out->weight, out->bias, x, After(norm), precision_);
   }
   return Add(x, ops::Linear(attended, out->weight, out->bias, precision_), norm);
@@ -268,7 +268,7 @@ TransformerEncoderImpl::TransformerEncoderImpl(const TransformerOptions& options
 
 Tensor TransformerEncoderImpl::forward(Tensor x, const Mask& mask) {
   for (const auto& module : *layers) {
-    // The module, too, is kept until the backward pass.
+    // Captured by value: Recompute() calls this again in the backward pass.
     const auto layer = [module, mask](const std::vector<Tensor>& in) {
       return module->as<TransformerEncoderLayer>()->forward(in[0], mask);
     };

@@ -1,5 +1,5 @@
-// The transformer encoder, in its two forms over one set of weights. (The decoder, which also looks
-// at an encoder's memory, is decoder.h.)
+// The transformer encoder: a batch form and a recurrent form that share one set of weights.
+// decoder.h has the decoder, which also attends to an encoder's memory.
 //
 //   TransformerOptions options{.pattern = {{.kind = "full", .heads = 8, .query_dim = 16, ...}},
 //                              .layers = 4, .d_model = 128, .d_ff = 512};
@@ -9,10 +9,10 @@
 //   y_t = built.recurrent->forward(x_t, state);               // x_t [N, d_model]
 //   y = built.batch->Piece(x, state);                         // the next L positions at once
 //
-// Layers are post-norm, as in the reference library: x = LN1(x + attention(x)), then
+// Layers are post-norm, as in fast-transformers: x = LN1(x + attention(x)), then
 // x = LN2(x + W2 act(W1 x)); or pre-norm: x = x + attention(LN1(x)), x = x + W2 act(W1 LN2(x)). A
-// layer norm after the last one unless final_norm is false. Parameter names are the reference
-// library's (layers.N.attention.query_projection.weight, ...).
+// layer norm follows the last layer unless final_norm is false. Parameter names are those of
+// fast-transformers (layers.N.attention.query_projection.weight, ...).
 #ifndef LINNET_NN_TRANSFORMER_H_
 #define LINNET_NN_TRANSFORMER_H_
 
@@ -30,21 +30,21 @@
 namespace linnet::nn {
 
 struct TransformerOptions {
-  std::vector<MixerSpec> pattern = {MixerSpec()};  // of the layers, in turn
+  std::vector<MixerSpec> pattern = {MixerSpec()};  // layer i uses pattern[i mod size]
   int64_t layers = 1;
   int64_t d_model = 1, d_ff = 1;
   Activation activation = Activation::kRelu;
   bool norm_first = false;  // pre-norm layers
-  // Positions that a depthwise convolution mixes in front of each layer's attention, x = LN(x + act(c(x)))
-  // or, pre-norm, x = x + act(c(LN(x))): those around each position (an odd number) or, where the mask is
-  // causal, the last ones. 0: none.
+  // Width of a depthwise convolution c before each layer's attention, in positions:
+  // x = LN(x + act(c(x))) or, pre-norm, x = x + act(c(LN(x))). The window is centered on the
+  // position (odd width) or, under a causal mask, ends with it. 0: no convolution.
   int64_t convolution = 0;
   bool final_norm = true;
   double norm_eps = 1e-5;
   double dropout = 0;  // after attention, after the activation and after the feed-forward block
   ops::Precision precision = ops::Precision::kFp32;  // of the layers' matrix products
-  // Keep only the layers' inputs for the backward pass, while training: in forward() of encoders and
-  // decoders. Piece() and single steps keep everything.
+  // While training, forward() of encoders and decoders keeps only the layers' inputs for the
+  // backward pass (see Recompute()). Piece() and single steps keep all intermediates.
   bool checkpoint_layers = false;
 
   const MixerSpec& mixer(int64_t layer) const {
@@ -52,12 +52,12 @@ struct TransformerOptions {
   }
 };
 
-// Throws InputError on sizes that make no layer.
+// Throws InputError if a size or the dropout is out of range, or the pattern is empty.
 void Validate(const TransformerOptions& options);
 
-// Projections to queries, keys and values, a mixer, a projection back. The Attend...() functions
-// stop short of the projection back, which is fused with what follows it; n is a norm that
-// stands before the attention, or none.
+// Projections to queries, keys and values, a mixer, and the output projection. The Attend...()
+// functions omit the output projection, which is fused with the next operation. n is the layer norm
+// before the attention, or the identity if `norm` is empty.
 class AttentionLayerImpl : public torch::nn::Module {
  public:
   AttentionLayerImpl(const TransformerOptions& options, const MixerSpec& mixer);
@@ -67,15 +67,15 @@ class AttentionLayerImpl : public torch::nn::Module {
 
   // Self attention of n(x): [N, L, d_model] -> [N, L, H M].
   torch::Tensor Attend(const torch::Tensor& x, const ops::Norm& norm, const Mask& mask);
-  // The same for one position, [N, d_model] -> [N, H M], and for the next L, [N, L, d_model] ->
-  // [N, L, H M].
+  // The same for one position, [N, d_model] -> [N, H M], and for the next L positions,
+  // [N, L, d_model] -> [N, L, H M].
   torch::Tensor AttendStep(const torch::Tensor& x, const ops::Norm& norm, MixerState& state);
   torch::Tensor AttendPiece(const torch::Tensor& x, const ops::Norm& norm, MixerState& state);
 
   // Attention of n(x) over a memory [N, S, d_model]: [N, L, d_model] -> [N, L, H M].
   torch::Tensor AttendTo(const torch::Tensor& memory, const torch::Tensor& x, const ops::Norm& norm,
                          const Mask& mask);
-  // The same for one position: the memory goes into a state once, and is read from it.
+  // The same for one position: Remember() stores the memory in a state, AttendToState() reads it.
   void Remember(const torch::Tensor& memory, const torch::Tensor& lengths, MixerState& state);
   torch::Tensor AttendToState(const MixerState& state, const torch::Tensor& x,
                               const ops::Norm& norm);
@@ -97,7 +97,7 @@ class AttentionLayerImpl : public torch::nn::Module {
 };
 TORCH_MODULE(AttentionLayer);
 
-// ops/dropout.h while training.
+// Applies ops::Dropout() while training; the identity otherwise.
 class DropoutImpl : public torch::nn::Module {
  public:
   explicit DropoutImpl(double p) : p_(p) {}
@@ -109,7 +109,7 @@ class DropoutImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Dropout);
 
-// See TransformerOptions::convolution.
+// The depthwise convolution c of TransformerOptions::convolution.
 class DepthwiseImpl : public torch::nn::Module {
  public:
   DepthwiseImpl(int64_t width, int64_t channels);
@@ -119,8 +119,8 @@ class DepthwiseImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Depthwise);
 
-// What the layers of encoders and decoders are made of, beside attention: x + f(x) with the norm
-// where the options want it.
+// The parts shared by encoder and decoder layers, except attention: residual blocks x + f(x), with
+// the layer norm before or after as the options say.
 class LayerParts {
  public:
   explicit LayerParts(const TransformerOptions& options);
@@ -130,15 +130,17 @@ class LayerParts {
   torch::nn::LayerNorm MakeNorm() const;
   const Dropout& dropout() const { return dropout_; }
 
-  // The norm where it stands before a block in such layers; none elsewhere.
+  // `norm` in pre-norm layers; an empty norm in post-norm layers.
   ops::Norm Before(const torch::nn::LayerNorm& norm) const;
-  // x with what the convolution makes of it.
+  // The convolution block with its residual and norm: [N, L, d_model] -> the same.
   torch::Tensor Mix(const torch::Tensor& x, Depthwise& convolution, torch::nn::LayerNorm& norm,
                     const Mask& mask);
-  // The same of the next positions [N, L, d_model], behind the rows in `past`, which takes the last ones.
+  // The same for the next positions x [N, L, d_model] of a causal sequence. `past` holds the last
+  // width - 1 rows that the convolution has read, [N, width - 1, d_model], and is updated;
+  // undefined at the beginning.
   torch::Tensor MixNext(const torch::Tensor& x, Depthwise& convolution, torch::nn::LayerNorm& norm,
                         torch::Tensor& past);
-  // After an attention: its projection back, the residual, the norm.
+  // The end of an attention block: output projection, residual, norm.
   torch::Tensor Project(const torch::Tensor& x, const torch::Tensor& attended,
                         const torch::nn::Linear& out, torch::nn::LayerNorm& norm);
   // The feed-forward block with its residual and norm.
@@ -159,7 +161,7 @@ class LayerParts {
 
 class TransformerEncoderLayerImpl : public torch::nn::Module {
  private:
-  LayerParts parts_;  // first: it makes what follows
+  LayerParts parts_;  // declared first: it constructs the members below
 
  public:
   TransformerEncoderLayerImpl(const TransformerOptions& options, const MixerSpec& mixer);
@@ -171,26 +173,26 @@ class TransformerEncoderLayerImpl : public torch::nn::Module {
   AttentionLayer attention;
   torch::nn::Linear linear1, linear2;
   torch::nn::LayerNorm norm1, norm2;
-  Depthwise convolution = nullptr;  // null without one
+  Depthwise convolution = nullptr;  // null without a convolution
   torch::nn::LayerNorm convolution_norm = nullptr;
 
  private:
-  // What the convolution makes of the next positions; x without one.
+  // The convolution block over the next positions; x if the layer has no convolution.
   torch::Tensor MixNext(const torch::Tensor& x, MixerState& state);
-  // What follows the attention, alike in every form.
+  // The rest of the layer after the attention, shared by all forms.
   torch::Tensor Finish(const torch::Tensor& x, const torch::Tensor& attended);
 };
 TORCH_MODULE(TransformerEncoderLayer);
 
-// A state a layer; empty at the beginning. A value: copying one forks the sequence.
+// One state per layer; empty at the beginning. It is a value: copying it forks the sequence.
 using RecurrentState = std::vector<MixerState>;
 
 class TransformerEncoderImpl : public torch::nn::Module {
  public:
   explicit TransformerEncoderImpl(const TransformerOptions& options);
   torch::Tensor forward(torch::Tensor x, const Mask& mask);  // [N, L, d_model] -> the same
-  // The next L positions of sequences that began in earlier pieces; causal, with gradients through
-  // the state. Throws InputError where a layer has no recurrent form.
+  // The next L positions of sequences whose earlier pieces are in `state`; causal, with gradients
+  // through the state. [N, L, d_model] -> the same. Throws InputError unless recurrent().
   torch::Tensor Piece(torch::Tensor x, RecurrentState& state);
 
   bool recurrent() const;  // whether every layer has a recurrent form
@@ -203,8 +205,8 @@ class TransformerEncoderImpl : public torch::nn::Module {
 };
 TORCH_MODULE(TransformerEncoder);
 
-// Causal self attention one position at a time. Holds the encoder that it was made from: there is one
-// set of weights. Dropout applies as in the encoder (switch with eval()).
+// The encoder with causal self attention, one position at a time. It holds the encoder that it was
+// made from, so both share one set of weights. Dropout applies as in the encoder (see eval()).
 class RecurrentTransformerEncoderImpl : public torch::nn::Module {
  public:
   explicit RecurrentTransformerEncoderImpl(TransformerEncoder encoder);
@@ -215,8 +217,8 @@ class RecurrentTransformerEncoderImpl : public torch::nn::Module {
 };
 TORCH_MODULE(RecurrentTransformerEncoder);
 
-// Both forms of one description, sharing their weights. `recurrent` is null where a layer has
-// none.
+// Both forms of one encoder, sharing their weights. `recurrent` is null if a layer has no recurrent
+// form.
 struct Transformer {
   TransformerEncoder batch = nullptr;
   RecurrentTransformerEncoder recurrent = nullptr;

@@ -1,8 +1,8 @@
-// The data sets that can be downloaded: their files, and where they lie.
+// The downloadable data sets: their files and URLs.
 //
 //   for (const DownloadableSet& set : DownloadableSets()) std::cout << set.name << "\n";
 //
-// A new one is a new entry in downloads.cc; `linnet data NAME` follows.
+// To add a data set, add an entry in downloads.cc; `linnet data NAME` then works.
 #ifndef LINNET_TASKS_DOWNLOADS_H_
 #define LINNET_TASKS_DOWNLOADS_H_
 
@@ -14,11 +14,11 @@
 namespace linnet {
 
 struct DownloadableSet {
-  std::string name;  // for an image data set, its ImageDataset's
+  std::string name;  // for image data sets, that of the ImageDataset
   std::string description;
-  std::vector<RemoteFile> files;     // as the readers take them: nothing is unpacked
-  std::vector<std::string> mirrors;  // URLs of folders, the first choice first
-  std::string next;                  // what to do with it: a command, in which DIR is the folder
+  std::vector<RemoteFile> files;     // in the form that the readers take; nothing is unpacked
+  std::vector<std::string> mirrors;  // URLs of folders, in order of preference
+  std::string next;                  // suggested next command; DIR stands for the folder
 };
 
 const std::vector<DownloadableSet>& DownloadableSets();

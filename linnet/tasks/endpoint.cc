@@ -55,7 +55,7 @@ double Fields::Number(const std::string& name, double otherwise, double low, dou
 int64_t Fields::Integer(const std::string& name, int64_t otherwise, int64_t low, int64_t high) {
   if (!Has(name)) return otherwise;
   const json& value = object_.at(name);
-  // Whole numbers in another form (1e3) are taken, too.
+  // Accepts whole numbers in other forms (1e3).
   const double number = value.is_number() ? value.get<double>() : NAN;
   if (!(std::floor(number) == number)) throw InputError("'", name, "' is no whole number");
   if (!(number >= static_cast<double>(low) && number <= static_cast<double>(high))) {
@@ -98,7 +98,7 @@ ChoiceOptions ChoiceOf(Fields& fields, const ChoiceOptions& otherwise, uint64_t&
       fields.Integer("top_k", static_cast<int64_t>(otherwise.top_k), 0, int64_t{1} << 30));
   choice.top_p = static_cast<float>(fields.Number("top_p", otherwise.top_p, 0, 1));
   if (choice.top_p == 0) choice.top_k = 1, choice.top_p = 1;
-  // Doubles, which JSON's numbers are to many, hold whole numbers up to here.
+  // Many JSON parsers use doubles, which represent all whole numbers up to 2^53.
   constexpr int64_t kMost = int64_t{1} << 53;
   seed = fields.Has("seed") ? static_cast<uint64_t>(fields.Integer("seed", 0, 0, kMost))
                             : std::random_device()();

@@ -1,5 +1,6 @@
-// A task behind HTTP: an endpoint turns a request's JSON into work for a model, and its symbols into pieces
-// of an answer. The server (linnet/server) does the work; a task's row (task.h) names its path and endpoint.
+// A task's HTTP endpoint: turns the JSON of a request into work for a model, and the generated
+// tokens into pieces of an answer. The server (linnet/server) runs the work; the task's row
+// (task.h) has the path and the endpoint.
 #ifndef LINNET_TASKS_ENDPOINT_H_
 #define LINNET_TASKS_ENDPOINT_H_
 
@@ -22,57 +23,59 @@ namespace linnet::server {
 
 enum class Ended : uint8_t { kDone, kFull, kCancelled, kFailed };
 
-// Several sequences that go on from one prompt. The functions are called on the worker's thread, but for
-// next(), which may be called for several sequences at once, on the engine's. They must not block: those
-// that are running wait meanwhile.
+// Several sequences that continue one prompt. The functions are called on the worker's thread,
+// except next(), which engine threads may call for several sequences at once. They must not block:
+// all running sequences wait for them.
 struct Work {
   std::vector<int32_t> prompt;
   size_t sequences = 1;
-  // The next symbol of a sequence, or none where it ends (with the one before).
+  // The next token of a sequence, from the model's outputs; nullopt ends the sequence.
   std::function<std::optional<int32_t>(size_t sequence, std::span<const float> outputs)> next;
-  // Once for each sequence, last. What an exception of next() said is in `why`.
+  // The last call for each sequence. `why` is the message of an exception from next().
   std::function<void(size_t sequence, Ended how, const std::string& why)> ended;
-  // Once, before the first symbol: the prompt has been read, but for `known` symbols of it; may be empty,
-  // and be called on a thread as next() is.
+  // Called once before the first token, when the prompt has been read; its first `known` tokens
+  // were not computed but taken from a known state. May be empty; may be called on threads as
+  // next() is.
   std::function<void(size_t known)> begun = {};
 };
 
-// A model that works for many requests at once (server/batcher.h). For any thread.
+// A model that serves many requests at once (server/batcher.h). Thread-safe.
 class Worker {
  public:
   virtual ~Worker() = default;
   virtual const Model& model() const = 0;
-  // Of one request's sequences, at most.
+  // Maximum number of sequences in one request.
   virtual size_t most_sequences() const = 0;
-  // The request's number; nothing where the queue is full. Throws InputError on a prompt that the model
-  // cannot read, and on no sequences or more than most_sequences().
+  // Returns the request's number, or nullopt if the queue is full. Throws InputError on a prompt
+  // that the model cannot read, and on zero or more than most_sequences() sequences.
   virtual std::optional<uint64_t> Submit(Work work) = 0;
-  // Ends what is left of a request, as soon as the symbol that is being computed is there.
+  // Ends the request's remaining sequences once the token in progress is computed.
   virtual void Cancel(uint64_t request) = 0;
 };
 
-// A model that is served, under a name.
+// A served model and its name.
 struct ServedModel {
   std::string name;
   Worker* worker;
 };
 
 struct EndpointLimits {
-  size_t candidates = 16;  // of a request
-  size_t symbols = 4096;   // to generate, of a request's sequence
+  size_t candidates = 16;  // per request
+  size_t symbols = 4096;   // generated tokens per sequence of a request
 };
 
-// A request that cannot be answered: an HTTP status, and why.
+// Thrown for a request that cannot be answered: HTTP status and reason.
 struct Refusal {
   int status;
   std::string message;
 };
 
-// What became of a request, for its log line and the metrics; written by the batcher's and the engine's threads.
+// Statistics of a request for its log line and the metrics; written by the batcher's and the
+// engine's threads. Counts are in tokens: of the prompt, of its reused prefix, and generated.
 struct Account {
   std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
   std::atomic<size_t> prompt{0}, known{0}, generated{0};
-  std::atomic<double> first{-1};  // seconds until the first symbol; negative: there was none
+  std::atomic<double> first{-1};  // seconds until the first token; negative: no token yet
 
   double Seconds() const {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -82,12 +85,12 @@ struct Account {
   }
 };
 
-// An answer that is on its way.
+// An answer in progress.
 struct Reply {
   bool events = false;  // server-sent events; else one JSON value
   std::shared_ptr<Pipe> pipe;
   std::shared_ptr<std::atomic<int>>
-      status;  // of an answer that is one value; 200 but where it failed
+      status;  // HTTP status of an answer that is one value; 200 unless it failed
   Worker* worker = nullptr;
   uint64_t request = 0;
 };
@@ -95,23 +98,24 @@ struct Reply {
 class Endpoint {
  public:
   virtual ~Endpoint() = default;
-  // Throws Refusal, and InputError for what is wrong with the request (400).
+  // Throws Refusal, or InputError for an invalid request (400).
   virtual Reply Answer(const nlohmann::json& request, std::shared_ptr<Account> account) = 0;
 };
 
-// The fields of a request, each of its type and within its bounds; InputError says which is not.
+// Typed access to the fields of a request. Throws InputError, naming the field, on a wrong type or
+// a value out of bounds.
 class Fields {
  public:
-  // Throws InputError where it is no object; `what` begins the message.
+  // Throws InputError, beginning with `what`, unless it is an object.
   explicit Fields(const nlohmann::json& object, const std::string& what = "the body");
 
-  bool Has(const std::string& name);  // and is not null
+  bool Has(const std::string& name);  // present and not null
   std::string Text(const std::string& name, const std::string& otherwise);
   bool Flag(const std::string& name, bool otherwise);
   double Number(const std::string& name, double otherwise, double low, double high);
   int64_t Integer(const std::string& name, int64_t otherwise, int64_t low, int64_t high);
   const nlohmann::json& Value(const std::string& name);
-  // Throws InputError on a field that was not asked for.
+  // Throws InputError on a field that none of the calls above asked for.
   void RefuseOthers() const;
 
  private:
@@ -119,15 +123,16 @@ class Fields {
   std::vector<std::string> known_;
 };
 
-// The model that a request names, the first one where it names none. Throws Refusal (404).
+// The model that the request names, or the first model if it names none. Throws Refusal (404) if
+// the name is unknown.
 const ServedModel& Choose(const std::vector<ServedModel>& models, Fields& fields);
 
-// As text, with U+FFFD for what is no UTF-8: a callback must not throw.
+// Serializes JSON, with U+FFFD for invalid UTF-8: callbacks must not throw.
 std::string Dump(const nlohmann::ordered_json& value);
-// "event: NAME\ndata: {...}\n\n"; without a name only the data.
+// A server-sent event, "event: NAME\ndata: {...}\n\n"; only the data if the name is empty.
 std::string Event(std::string_view name, const nlohmann::ordered_json& data);
 
-// Temperature, top_k, top_p and seed. `seed` is drawn where the request gives none.
+// Temperature, top_k, top_p and seed of a request. A random `seed` is drawn if it has none.
 ChoiceOptions ChoiceOf(Fields& fields, const ChoiceOptions& otherwise, uint64_t& seed);
 
 std::unique_ptr<Endpoint> MakeCompletions(std::vector<ServedModel> models,

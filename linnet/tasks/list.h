@@ -1,5 +1,5 @@
-// Every task, once: kNameTask in tasks/NAME/task.cc, and train::kNameTask in train/NAME.cc. No include
-// guard: define LINNET_TASK(Name), then include this.
+// All tasks, as an X-macro list without include guard: define LINNET_TASK(Name), then include this.
+// Name stands for kNameTask in tasks/*/task.cc and for train::kNameTask in train/*.cc.
 #ifndef LINNET_TASK
 #define LINNET_TASK(Name)
 #endif
@@ -8,7 +8,7 @@ LINNET_TASK(Images)
 LINNET_TASK(Copy)
 LINNET_TASK(Text)
 LINNET_TASK(Couplet)
-#ifndef LINNET_WITHOUT_SPEECH  // a training without libraries for sound
+#ifndef LINNET_WITHOUT_SPEECH  // defined in training programs without the audio libraries
 LINNET_TASK(Speech)
 #endif
 

@@ -1,5 +1,5 @@
-// Pieces of an answer, from the thread that computes them to the one that sends them. The writer never
-// waits, so that a slow reader holds up nobody; what an answer can hold is bounded by its request.
+// A queue for the pieces of an answer, from the thread that computes them to the thread that sends
+// them. The writer never waits, so a slow reader delays nobody. The request bounds the size.
 //
 //   Pipe pipe;
 //   pipe.Push("data: ...\n\n");  pipe.Close();                    // one thread
@@ -19,7 +19,7 @@ class Pipe {
  public:
   enum class Got { kPiece, kNothing, kEnd };
 
-  // The answer will come: its prompt has been read.
+  // Signals that the prompt has been read and the answer will follow.
   void Begin() {
     const std::lock_guard lock(mutex_);
     begun_ = true;
@@ -36,12 +36,13 @@ class Pipe {
     changed_.notify_all();
   }
 
-  // Whether it has begun within that time.
+  // Waits up to `patience` for Begin() or Close(); returns whether either was called.
   bool WaitForBegin(std::chrono::milliseconds patience) {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, patience, [&] { return begun_; });
   }
-  // All that waits, or kNothing after that time, or kEnd where nothing more comes.
+  // Takes all waiting bytes. Returns kNothing if none came within `patience`, kEnd once the pipe is
+  // closed and empty.
   Got Pop(std::string& piece, std::chrono::milliseconds patience) {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, patience, [&] { return closed_ || !waiting_.empty(); });

@@ -1,11 +1,11 @@
-// The registry of tasks: how models of a task are measured, described and served. A task's data and
-// generation are ordinary functions in its folder, and its training is train/NAME.cc.
+// The registry of tasks: how models of a task are evaluated, described and served. A task's data
+// and generation are ordinary functions in its folder; its training is in train/NAME.cc.
 //
 //   const std::optional<Task> task = FindTask(model->spec().task);
 //   const Evaluation result = task->evaluate({.from = {.dir = "data/mnist"}}, engine, report);
 //
-// A new task is a file NAME/task.cc that defines `const Task kNameTask`, and a line in list.h, which its
-// training shares. A program adds one with AddTask().
+// To add a task: write NAME/task.cc that defines `const Task kNameTask`, and a line in list.h,
+// which also registers its training. Programs outside the library call AddTask().
 #ifndef LINNET_TASKS_TASK_H_
 #define LINNET_TASKS_TASK_H_
 
@@ -25,24 +25,24 @@
 
 namespace linnet {
 
-// Where data comes from.
+// The location of a data set.
 struct DatasetOptions {
-  std::string dir, name;  // a folder or a file; name: "" for whatever lies in dir
+  std::string dir, name;  // dir: a folder or file; name "": the data set found in dir
   std::string split = "test";
 };
 
 struct EvalOptions {
   DatasetOptions from;
-  size_t limit = 0;   // of images, sequences, ...; 0: all, or as many as the task has for that
-  size_t batch = 64;  // worked on together
+  size_t limit = 0;   // maximum number of images, sequences, ...; 0: all, or the task's default
+  size_t batch = 64;  // items evaluated together
   int show = 0;       // examples in Evaluation::examples
   uint64_t seed = 0;  // of random sequences
 };
 
 struct Evaluation {
   nlohmann::ordered_json record;  // figures by name, "seconds" among them
-  std::string summary;            // the same in one line
-  std::string examples = {};      // lines
+  std::string summary;            // the same on one line
+  std::string examples = {};      // lines of text
 };
 
 // Names and values of a model's properties; the first is "task".
@@ -54,17 +54,17 @@ struct Task {
   std::string_view name;  // as in ModelSpec::task
   std::string_view description;
 
-  // A word for the progress line, and the measure; null: there is none. Throws InputError on data that the
-  // model cannot read and on missing data.
+  // The word for the progress line, and the evaluation; null: none. Throws InputError on missing
+  // data and on data that the model cannot read.
   const char* evaluating = "evaluating";
   Evaluation (*evaluate)(const EvalOptions& options, Engine& engine,
                          const EvalProgress& report) = nullptr;
 
-  // What a model's spec says of the task; the first value goes on behind the task's name. Null: no more than
-  // the name.
+  // The task's properties in a model's spec; the first value is appended to the task's name. Null:
+  // only the name.
   TaskLines (*describe)(const ModelSpec& spec) = nullptr;
 
-  // The path of POST requests, and its endpoint over models of the task; null: cannot be served.
+  // The path of POST requests, and the endpoint for models of the task; null: cannot be served.
   const char* path = nullptr;
   std::unique_ptr<server::Endpoint> (*endpoint)(std::vector<server::ServedModel> models,
                                                 const server::EndpointLimits& limits) = nullptr;
@@ -72,20 +72,20 @@ struct Task {
 
 std::vector<Task> Tasks();
 std::optional<Task> FindTask(std::string_view name);
-// Strings of the row must live on. Throws InputError where the name is taken.
+// The task's strings must stay valid. Throws InputError if the name is taken.
 void AddTask(const Task& task);
 
 #define LINNET_TASK(Name) extern const Task k##Name##Task;  // NAME/task.cc
 #include "linnet/tasks/list.h"
 
 bool IsOf(const ModelSpec& spec, const Task& task);
-// Throws InputError for a model of another task; `user` is who needs it, for the message.
+// Throws InputError for a model of another task; `user` names the caller in the message.
 void CheckTask(const Model& model, const Task& task, const std::string& user);
 
-// What `linnet info` says of a model's task, known or not.
+// The lines of `linnet info` on a model's task, known or unknown.
 TaskLines DescribeTask(const ModelSpec& spec);
 
-// Throws RuntimeError where `mean`, a measure of the model, is not finite: its weights are broken.
+// Throws RuntimeError if `mean`, an evaluation result, is not finite: the weights are broken.
 void CheckMean(const Model& model, double mean);
 
 }  // namespace linnet

@@ -13,7 +13,7 @@
 namespace linnet {
 namespace {
 
-// A task from outside: tokens that the model would choose itself.
+// A task from outside the library: counts tokens that the model would repeat.
 Evaluation EvalToy(const EvalOptions& options, Engine& engine, const EvalProgress& report) {
   const auto vocabulary = static_cast<int32_t>(engine.model().spec().input.vocabulary);
   const size_t count = options.limit > 0 ? options.limit : static_cast<size_t>(vocabulary);
@@ -49,7 +49,7 @@ constexpr Task kToy = {
         -> std::unique_ptr<server::Endpoint> { return std::make_unique<Nothing>(); },
 };
 
-// Once for all tests of this process.
+// Registers the task once per process.
 const Task& Toy() {
   static const Task added = (AddTask(kToy), kToy);
   return added;

@@ -34,7 +34,7 @@ std::string ToJson(const TrainConfig& config) {
               [&](const char* name, const std::string& task, const char*, const auto& field) {
                 if (Takes(task, config.task)) object[name] = field;
               });
-  // Paths need not be UTF-8.
+  // Paths may hold invalid UTF-8.
   return object.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
@@ -166,7 +166,7 @@ double LearningRate(const TrainConfig& config, int64_t step, int64_t steps) {
   double rate = config.lr;
   if (step < config.lr_warmup) rate *= static_cast<double>(step + 1) / config.lr_warmup;
   if (config.lr_drop_at > 0 && step >= config.lr_drop_at) rate *= config.lr_drop_factor;
-  // A decay that is longer than the run begins with the run, at the full rate.
+  // A decay longer than the run begins with the run, at the full rate.
   const int64_t decay = std::min(config.lr_decay, steps), left = steps - step;
   if (left < decay) {
     const double rest = static_cast<double>(left) / static_cast<double>(decay);

@@ -1,5 +1,5 @@
-// Everything that decides a training run: it is saved beside the run's checkpoints, and the same
-// file given back with --config repeats the run.
+// All settings of a training run. They are saved with the run's checkpoints; the same file passed
+// to --config repeats the run.
 //
 //   TrainConfig config;
 //   ApplyJson(preset_or_file_text, "config.json", config);
@@ -103,8 +103,9 @@ struct TrainConfig {
   int64_t checkpoint_every = 500;
 };
 
-// The one list of a config's fields, for flags, files and help alike: visit(name, tasks, help, field); see
-// Takes(). A task that wants a setting of others adds its name there, or a line with a help text of its own.
+// The single list of a config's fields, for flags, files and help: visit(name, tasks, help, field);
+// see Takes() for `tasks`. A task that uses another task's setting adds its name there, or a line
+// with its own help text.
 template <typename Config, typename Visit>
 void VisitFields(Config& c, Visit visit) {
   visit("attention", "", "attention kind; 'linnet info --mixers' lists them", c.attention);
@@ -225,26 +226,26 @@ void VisitFields(Config& c, Visit visit) {
   visit("checkpoint_every", "", "updates between checkpoints", c.checkpoint_every);
 }
 
-// Whether a setting of these tasks, names with spaces between or "" for all, is one of that task.
+// Whether a setting applies to `task`. `tasks` are names separated by spaces, or "" for all tasks.
 bool Takes(const std::string& tasks, const std::string& task);
 
 std::string ToJson(const TrainConfig& config);
 
-// Sets the fields that the JSON object names. Throws InputError, beginning with `where`, on unknown
-// fields and wrong types, and where the file is for another task than `config.task`.
+// Sets the fields named in a JSON object. Throws InputError, beginning with `where`, on unknown
+// fields and wrong types, and if the JSON is for another task than `config.task`.
 void ApplyJson(const std::string& json, const std::string& where, TrainConfig& config);
 
-// Throws InputError on values that make no run.
+// Throws InputError on invalid values.
 void Validate(const TrainConfig& config);
 
-// Throws InputError on a spec that makes no model, by the flags that say it where there are such.
+// Throws InputError on an invalid spec, naming the flags for its fields where they exist.
 void ValidateSpec(const ModelSpec& spec);
 
 // The learning rate of update `step` (from 0) of `steps`.
 double LearningRate(const TrainConfig& config, int64_t step, int64_t steps);
 
-// The network's part of a spec: sizes, attention, activation, with the derived sizes filled in, and
-// no part of a task. Throws InputError, naming the flag, on an unknown name.
+// The network's fields of a spec: sizes, attention, activation, with the derived sizes filled in,
+// but no fields of a task. Throws InputError, naming the flag, on an unknown name.
 ModelSpec BaseSpec(const TrainConfig& config);
 
 }  // namespace linnet::train

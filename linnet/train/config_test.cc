@@ -26,12 +26,12 @@ TEST(LearningRate, FollowsItsSchedule) {
   EXPECT_DOUBLE_EQ(LearningRate(config, 50, 100), 0.2);
 
   config.lr_drop_at = 0;
-  config.lr_decay = 40;  // linear, from update 60 on; the last one still moves
+  config.lr_decay = 40;  // linear, from update 60 on; the last update has a rate > 0
   EXPECT_DOUBLE_EQ(LearningRate(config, 60, 100), 2);
   EXPECT_DOUBLE_EQ(LearningRate(config, 80, 100), 1);
   EXPECT_DOUBLE_EQ(LearningRate(config, 99, 100), 2.0 / 40);
 
-  config.lr_decay = 1000;  // longer than the run: all of it
+  config.lr_decay = 1000;  // longer than the run: decays over the whole run
   EXPECT_DOUBLE_EQ(LearningRate(config, 9, 100), 2 * 0.91);
   EXPECT_DOUBLE_EQ(LearningRate(config, 50, 100), 1);
   config.lr_decay = 40;

@@ -39,7 +39,7 @@ class CopyTrainTask : public Task {
   }
 
   Metrics Validate(nn::Network& network) override {
-    // Enough sequences for a steady figure, from streams that no step reaches.
+    // Enough sequences for a stable metric, from streams that no step uses.
     const int batches = (kValidationSequences + config_.batch - 1) / config_.batch;
     Metrics mean;
     for (int i = 0; i < batches; ++i) {
@@ -63,7 +63,7 @@ class CopyTrainTask : public Task {
   StepLoss Evaluate(nn::Network& network, Philox rng, const Part& part) {
     CopyBatch batch = MakeCopyBatch(task_, config_.batch, rng);
     const int64_t begin = part.Begin(batch.batch), size = part.End(batch.batch) - begin;
-    // Copies: the gradient needs them longer than the batch lives.
+    // Cloned, because the gradient needs the tensors after the batch is destroyed.
     const auto tensor = [&](auto& values, torch::Dtype dtype) {
       return torch::from_blob(values.data(), {batch.batch, batch.length}, dtype)
           .clone()
@@ -71,7 +71,7 @@ class CopyTrainTask : public Task {
     };
     const Tensor all_targets = tensor(batch.targets, torch::kInt64);
     const Tensor all_mask = tensor(batch.mask, torch::kFloat32);
-    // The separator cannot be foreseen: accuracy counts the copied symbols, which are never 0.
+    // The separator is unpredictable: accuracy counts only the copied symbols, which are never 0.
     const Tensor all_counted = all_mask.to(torch::kBool).logical_and(all_targets != 0);
     const auto rows = [&](const Tensor& all) { return all.narrow(0, begin, size); };
     const Tensor targets = rows(all_targets), mask = rows(all_mask);

@@ -1,4 +1,4 @@
-// Couplets: from the first line and a separator, the second line, character by character.
+// Couplets: predicts the second line character by character, after the first line and a separator.
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -89,8 +89,8 @@ class CoupletTask : public Task {
       epoch_ = epoch;
     }
     const uint32_t* chosen = order_.data() + in_epoch * config_.batch;
-    // Streams of its own: those of the order are numbered by epochs. All pairs of an update are made of as
-    // many pieces, so that little of the batch is padding.
+    // Separate streams from those of the order, which are numbered by epochs. All pairs of an
+    // update have the same number of pieces, so that the batch has little padding.
     Philox rng(config_.seed, (uint64_t{1} << 40) + static_cast<uint64_t>(step));
     static constexpr size_t kPieces[] = {1, 1, 2, 2, 2, 2, 3, kMostPieces};
     const bool whole = rng.Uniform() >= config_.other_lengths;
@@ -132,7 +132,7 @@ class CoupletTask : public Task {
   std::vector<std::string> Remarks() const override { return remarks_; }
 
  private:
-  // First line, separator, second line, end: what follows the separator counts.
+  // First line, separator, second line, end token; tokens after the separator are predicted.
   static std::vector<SymbolSequence> Encode(const CoupletSet& set, const Vocabulary& vocabulary) {
     std::vector<SymbolSequence> sequences;
     for (const Couplet& pair : set.pairs) {
@@ -147,7 +147,8 @@ class CoupletTask : public Task {
     return sequences;
   }
 
-  // A piece of this pair; or so many, of this pair and others, with a comma between two or nothing.
+  // One piece of this pair; for pieces > 1, that many pieces or whole pairs, this pair first,
+  // joined by commas or directly.
   SymbolSequence OfOtherLength(uint32_t index, size_t pieces, Philox& rng) const {
     std::vector<int32_t> first, second;
     for (size_t i = 0; i < pieces; ++i) {

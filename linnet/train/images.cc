@@ -25,7 +25,7 @@ class ImagesTask : public Task {
     }
     train_ = LoadImages(config.dataset, config.data, Split::kTrain);
     Keep(train_, config.train_images);
-    // No choice hangs on these images: they only draw the curve.
+    // The test images serve the validation curve only, unless --lr-patience uses it.
     validation_ = LoadImages(config.dataset, config.data, Split::kTest);
     if (config.validation_images > 0) Keep(validation_, config.validation_images);
     if (train_.size() < static_cast<size_t>(config.batch)) {

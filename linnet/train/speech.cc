@@ -1,4 +1,4 @@
-// Phones from sound (§4.3): an encoder over frames, trained with CTC.
+// Phone recognition (§4.3): an encoder over frames, trained with CTC.
 #include <torch/utils.h>
 
 #include <algorithm>
@@ -25,12 +25,12 @@ namespace {
 using torch::Tensor;
 
 constexpr int kSampleRate = 16'000;
-constexpr size_t kPool = 8;   // batches whose utterances are sorted by length
-constexpr size_t kNamed = 5;  // utterances that a remark names
+constexpr size_t kPool = 8;   // batches per pool of utterances sorted by length
+constexpr size_t kNamed = 5;  // utterances named in a remark
 
 // An utterance, at one speed or several.
 struct Example {
-  std::vector<std::vector<float>> frames;  // of each speed, [T, bands]
+  std::vector<std::vector<float>> frames;  // [T, bands] for each speed
   std::vector<int64_t> phones;             // classes: 1 and up
   std::string id;
 };
@@ -56,7 +56,8 @@ class SpeechTask : public Task {
                             .normalization = ParseName<BandNorm>(config.normalise, "--normalise"),
                             .phones = "-"};
     spec_.head.classes = spec_.input.vocabulary = 2;  // until the data says how many
-    // Sound tells more than where it is: three quarters of the dimensions.
+    // Three quarters of the dimensions for the frames, because they carry more information than the
+    // positions.
     spec_.input.value_embedding = config.d_model - (config.d_model / 8) * 2;
     ValidateSpec(spec_);
 
@@ -199,7 +200,7 @@ class SpeechTask : public Task {
     return (frames.size() / bands_ + stride - 1) / stride;
   }
 
-  // Frames of every utterance that can be used, and remarks on those that cannot.
+  // Reads the frames of all usable utterances; adds remarks on the others.
   std::vector<Example> Read(const SpeechSet& set, const std::vector<double>& speeds,
                             bool training) {
     const char* what = training ? "training" : "validation";
@@ -306,7 +307,7 @@ class SpeechTask : public Task {
     }
   }
 
-  // Utterances of nearly equal length go into a batch, and batches come in any order.
+  // Groups utterances of similar length into batches, and shuffles the batches.
   void Shuffle(int64_t epoch) {
     const auto count = static_cast<uint32_t>(train_.size());
     order_ = RandomPermutation(count, Philox(config_.seed, static_cast<uint64_t>(epoch)));
@@ -324,7 +325,7 @@ class SpeechTask : public Task {
     epoch_ = epoch;
   }
 
-  // SpecAugment (Park et al., 2019): ranges of bands and of frames become their mean, which is 0.
+  // SpecAugment (Park et al., 2019): sets ranges of bands and of frames to their mean, which is 0.
   void Mask(std::vector<float>& frames, Philox& rng) const {
     const size_t count = frames.size() / bands_;
     const auto range = [&](size_t whole, size_t most) {

@@ -16,13 +16,14 @@ using torch::Tensor;
 
 namespace {
 
-// A batch: symbols [N, L], padded with zeros, and where something is to be predicted.
+// A batch: tokens [N, L], padded with zeros, and the predicted positions.
 struct Batch {
   Tensor inputs;
-  std::vector<int64_t> rows, wanted;  // n L + t, and the symbol that follows
+  std::vector<int64_t> rows, wanted;  // indices n L + t, and the tokens that follow
 };
 
-// Of each sequence the symbols from begin(one) on; of those behind `counted` the loss counts.
+// A batch of the tokens of each sequence from begin(one) on; the loss counts those from `counted`
+// on.
 template <class BeginOf>
 Batch Padded(std::span<const SymbolSequence> sequences, BeginOf begin) {
   const auto n = static_cast<int64_t>(sequences.size());
@@ -46,7 +47,7 @@ Batch Padded(std::span<const SymbolSequence> sequences, BeginOf begin) {
   return batch;
 }
 
-// What stands before the separator, padded, and how many symbols that are.
+// The tokens before the separators, padded, and their lengths.
 std::pair<Tensor, Tensor> FirstLines(std::span<const SymbolSequence> sequences) {
   std::vector<int64_t> lengths;
   for (const SymbolSequence& one : sequences) {

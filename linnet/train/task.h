@@ -1,14 +1,15 @@
-// What is trained: a task gives the network's shape, the loss of each update, and a validation.
+// Training tasks: a task defines the network's spec, the loss of each update, and the validation.
 //
 //   std::unique_ptr<Task> task = kImagesTask.make(config);
 //   std::shared_ptr<nn::Network> model = nn::MakeNetwork(task->Spec());
 //   StepLoss loss = task->Loss(*model, step, {});    // loss.value.backward()
 //
-// The data of an update is a function of (seed, step) alone, so a run can be continued anywhere: draw random
-// numbers from Philox(seed) at a place that follows from the step, and from other streams for validation.
+// The data of an update is a function of (seed, step) alone, so a run can be resumed at any step.
+// Draw random numbers from Philox(seed) at a place that depends on the step, and from other streams
+// for validation.
 //
-// A new task is a new file NAME.cc that defines `const TaskInfo kNameTask`, beside its row in tasks/ and the line
-// in tasks/list.h that both share.
+// To add a task: write NAME.cc that defines `const TaskInfo kNameTask`, its row in tasks/, and the
+// line in tasks/list.h that both share.
 #ifndef LINNET_TRAIN_TASK_H_
 #define LINNET_TRAIN_TASK_H_
 
@@ -28,39 +29,39 @@ namespace linnet::train {
 // Named figures, in the order in which they are shown.
 using Metrics = std::vector<std::pair<std::string, double>>;
 
-// A share of an update's batch: losses and metrics of its parts add up to those of the whole.
+// A part of an update's batch. Losses and metrics of the parts add up to those of the whole batch.
 struct Part {
   int index = 0, count = 1;
 
-  // The rows of a batch that are this part's.
+  // The range of this part's rows in a batch.
   int64_t Begin(int64_t batch) const { return batch * index / count; }
   int64_t End(int64_t batch) const { return batch * (index + 1) / count; }
 };
 
 struct StepLoss {
-  torch::Tensor value;  // scalar, to be minimised
-  Metrics metrics;      // the first one goes on the progress line
-  int64_t tokens = 0;   // symbols read
+  torch::Tensor value;  // scalar, to be minimized
+  Metrics metrics;      // the first one is shown on the progress line
+  int64_t tokens = 0;   // number of tokens read
 };
 
 class Task {
  public:
   virtual ~Task() = default;
-  // BaseSpec(config) with the task's part, vocabulary or inputs, head and max_length. A task with nothing of its
-  // own in the spec leaves `part` as it is.
+  // BaseSpec(config) with the task's part, vocabulary or inputs, head and max_length. A task
+  // without fields of its own in the spec leaves `part` unchanged.
   virtual ModelSpec Spec() const = 0;
-  // Updates in a pass over the data; 0 where the data has no end.
+  // Updates in a pass over the data; 0 if the data is infinite.
   virtual int64_t StepsPerEpoch() const { return 0; }
-  // Symbols that an update reads.
+  // Tokens read per update.
   virtual int64_t TokensPerStep() const = 0;
-  // What the weights do not learn but the model file holds.
+  // Sets the buffers of the model file that are computed from the data, not learned.
   virtual void Prepare(nn::Network&) const {}
   virtual StepLoss Loss(nn::Network& model, int64_t step, const Part& part) = 0;
-  // The first figure is the one that --lr-patience watches (less is better). "accuracy" is shown in percent.
+  // The first metric is the one for --lr-patience (less is better). "accuracy" is shown in percent.
   virtual Metrics Validate(nn::Network& model) = 0;
-  // What it is trained on, in a few words.
+  // A short description of the training data.
   virtual std::string Data() const = 0;
-  // What is to be said of the data before training begins: a line each.
+  // Remarks on the data, printed before training; one line each.
   virtual std::vector<std::string> Remarks() const { return {}; }
 };
 

@@ -24,7 +24,7 @@ class TextTask : public Task {
                                  static_cast<size_t>(config.least_often));
     text_ = vocabulary.Save();
     std::vector<int32_t> symbols = vocabulary.Encode(text);
-    // The last part is kept for validation.
+    // The last part of the text is for validation.
     const auto kept =
         static_cast<size_t>(config.validation_share * static_cast<double>(symbols.size()));
     validation_.assign(symbols.end() - static_cast<ptrdiff_t>(kept), symbols.end());
@@ -64,7 +64,7 @@ class TextTask : public Task {
     return {value, {{"bits_per_symbol", value.item<double>() / std::numbers::ln2}}, loss.read};
   }
 
-  // Windows one behind the other, each on its own.
+  // Consecutive windows, evaluated independently.
   Metrics Validate(nn::Network& network) override {
     const auto window = static_cast<size_t>(config_.context);
     double nats = 0;
@@ -90,7 +90,7 @@ class TextTask : public Task {
   }
 
  private:
-  // What a text begins with, and then a part of this one: so models know how to begin.
+  // The token that begins a text, then a part of this text, so that models learn to begin a text.
   static std::vector<int32_t> Piece(const std::vector<int32_t>& symbols, size_t begin,
                                     size_t most) {
     const size_t end = std::min(symbols.size(), begin + most);

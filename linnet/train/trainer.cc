@@ -103,12 +103,12 @@ torch::Device DeviceNamed(const std::string& name, const std::string& precision)
     throw InputError("--device cuda: this libtorch finds no CUDA device; docs/gpu.md says how to ",
                      "build with one that does");
   }
-  // In bf16 the layers' inputs are rounded already and lose nothing in TF32. fp32 stays fp32.
+  // In bf16 the layers' inputs are already rounded and lose nothing in TF32. fp32 stays exact.
   at::globalContext().setAllowTF32CuBLAS(precision == "bf16");
   return torch::kCUDA;
 }
 
-// The random numbers of a device, for checkpoints.
+// The state of a device's random generator, for checkpoints.
 torch::Tensor RandomState(torch::Device device) {
   at::Generator generator = at::globalContext().defaultGenerator(device);
   std::lock_guard<std::mutex> lock(generator.mutex());
@@ -122,8 +122,8 @@ void SetRandomState(torch::Device device, const torch::Tensor& state) {
 
 class MetricsLog {
  public:
-  // Keeps the records up to `step` of an earlier part of the run: what came after its checkpoint
-  // will be done, and written, again.
+  // Keeps the earlier records of the run up to `step`: later updates will be repeated and logged
+  // again.
   MetricsLog(const std::string& path, int64_t step) : path_(path) {
     std::string kept;
     if (std::ifstream old(path); old) {
@@ -147,7 +147,7 @@ class MetricsLog {
   std::ofstream out_;
 };
 
-// Keeps a second run out of a folder for as long as this one lives.
+// Locks a folder against a second run for the lifetime of this object.
 class FolderLock {
  public:
   explicit FolderLock(const std::string& folder)
@@ -221,8 +221,8 @@ class Run {
     lock_.emplace(folder_.string());
     if (resume) Load();
     RemoveLeftovers();
-    // A run that goes on keeps its settings until it has a checkpoint with the new ones: they may be
-    // no good.
+    // A resumed run keeps its old settings until it has a checkpoint with the new ones, which may
+    // turn out to be bad.
     if (!resume) WriteConfig();
   }
 
@@ -247,10 +247,10 @@ class Run {
     for (const std::string& remark : task_->Remarks()) {
       if (hooks_.progress) hooks_.progress->Finish(remark);
     }
-    // A run that was killed between its last two files still owes the second.
+    // A run killed between writing its last two files still lacks the model file.
     if (step_ >= steps_) SaveModel();
     if (step_ == 0 && !config_.init.empty()) {
-      Aside([&] { result.validation = ValidateAndLog(log); });  // what these weights are worth here
+      Aside([&] { result.validation = ValidateAndLog(log); });  // validates initial weights
     }
     while (step_ < steps_) {
       const double rate = patience_.scale * LearningRate(config_, step_, steps_);
@@ -289,7 +289,7 @@ class Run {
         if (shown_.empty()) shown_ = Show(loss.metrics);
         std::string text = StrCat("step ", step_, "/", steps_, Epoch(), "  ", shown_);
         if (tokens_per_second > 0) text += "  " + FormatCount(tokens_per_second) + " tokens/s";
-        if (const int64_t made = step_ - first_step; made >= 3) {  // the first ones take longer
+        if (const int64_t made = step_ - first_step; made >= 3) {  // the first updates take longer
           const double a_step = (Working() - loop_began) / static_cast<double>(made);
           text += "  " + FormatSeconds(a_step * static_cast<double>(steps_ - step_)) + " left";
         }
@@ -316,7 +316,7 @@ class Run {
     WriteFileAtomically((folder_ / "config.json").string(), ToJson(config_));
   }
 
-  // Says which weights the run begins with, of those that `kept` names its own.
+  // Describes the weights that the run begins with; `kept` names those not taken from the model.
   void Begin(const std::vector<std::string>& kept) {
     begin_ = "begins with the weights of " + config_.init;
     const auto any = [&](const char* end) {
@@ -327,7 +327,7 @@ class Run {
     if (any(".pe")) begin_ += "; positions are this run's own";
   }
 
-  // Time without what is done beside the updates.
+  // Time spent on updates, without validation and other work in Aside().
   double Working() const { return Now() - aside_; }
   template <typename Body>
   void Aside(Body body) {
@@ -336,7 +336,7 @@ class Run {
     aside_ += Now() - began;
   }
 
-  // The update that the model file is of, or -1.
+  // The update of the model file, or -1.
   int64_t ModelStep() const {
     std::error_code error;
     if (!fs::exists(ModelPath(), error)) return -1;
@@ -354,8 +354,8 @@ class Run {
                        "; try a lower --lr");
   }
 
-  // The loss of update step_'s batch, all its parts; `at` and `step` are for the message where it
-  // is none.
+  // The loss of all parts of update step_'s batch; `at` and `step` are for the error message if it
+  // is not finite.
   StepLoss BatchLoss(bool backward, const char* at, int64_t step) {
     StepLoss total;
     for (Part part{0, config_.accumulate}; part.index < part.count; ++part.index) {
@@ -376,14 +376,14 @@ class Run {
 
   void UpdateAverages() {
     if (averages_.empty()) return;
-    // Young averages forget faster: they began as random weights.
+    // New averages forget faster, because they begin as random weights.
     const double t = static_cast<double>(step_);
     const double decay = std::min(config_.ema, (1 + t) / (10 + t));
     torch::NoGradGuard no_grad;
     for (size_t i = 0; i < averages_.size(); ++i) averages_[i].lerp_(parameters_[i], 1 - decay);
   }
 
-  // Puts the averaged weights into the model, or takes them out again.
+  // Swaps the model's weights and their averages.
   void SwapAverages() {
     for (size_t i = 0; i < averages_.size(); ++i) {
       const torch::Tensor weights = parameters_[i].data();
@@ -392,7 +392,7 @@ class Run {
     }
   }
 
-  // What a killed process was writing.
+  // Removes unfinished files of a killed process.
   void RemoveLeftovers() const {
     std::error_code ignored;
     for (const auto& entry : fs::directory_iterator(folder_, ignored)) {
@@ -411,7 +411,7 @@ class Run {
     return text;
   }
 
-  // What is about to happen, in a line.
+  // Describes the run in one line.
   std::string Summary() const {
     const ModelSpec& spec = model_->spec();
     std::string text = StrCat(
@@ -433,7 +433,7 @@ class Run {
     return step_ > 0 ? StrCat(text, "; from step ", step_) : text;
   }
 
-  // A remark on a validation's first figure (less is better) that was better before.
+  // A remark if the first metric of a validation (less is better) was better before.
   std::string Worse(const std::string& name, double value) {
     if (value <= best_) {
       if (value < best_) best_step_ = step_;
@@ -443,7 +443,7 @@ class Run {
     return StrCat("; it was better at step ", best_step_, ": ", Show(name, best_));
   }
 
-  // Lowers the rate where validations have not become better for long enough.
+  // Lowers the rate after --lr-patience validations without an improvement.
   bool LosePatience(double value) {
     if (config_.lr_patience == 0) return false;
     if (value < patience_.best) {
@@ -485,7 +485,7 @@ class Run {
     return metrics;
   }
 
-  // Calls visit(name, tensor) for everything that a step reads or changes.
+  // Calls visit(name, tensor) for all tensors that an update reads or changes.
   void VisitState(const std::function<void(const std::string&, torch::Tensor)>& visit) {
     for (const auto& item : model_->named_parameters()) visit("model." + item.key(), item.value());
     for (const auto& item : model_->named_buffers()) visit("model." + item.key(), item.value());
@@ -498,10 +498,10 @@ class Run {
     }
   }
 
-  // Throws where the weights are ruined though no loss has shown it yet: the update after which the
-  // next loss is no number must not replace a good checkpoint.
+  // Throws if the next loss is not finite. The update before it has ruined the weights and must not
+  // replace a good checkpoint.
   void CheckWeights() {
-    model_->eval();  // leaves the random state alone
+    model_->eval();  // does not change the random state
     BatchLoss(/*backward=*/false, "after", step_);
     model_->train();
   }
@@ -575,7 +575,7 @@ class Run {
     const json epochs = progress.value("epochs", json());
     if (epochs.is_number() && epochs >= 0) {
       epochs_ = epochs;
-    } else if (task_->StepsPerEpoch() > 0) {  // a state from before epochs were kept
+    } else if (task_->StepsPerEpoch() > 0) {  // older state files have no epochs
       epochs_ = static_cast<double>(step_) / static_cast<double>(task_->StepsPerEpoch());
     }
     const json patience = progress.value("patience", json());
@@ -598,12 +598,12 @@ class Run {
                          "is damaged");
       }
     });
-    if (!has_averages) {  // the run begins to average here
+    if (!has_averages) {  // averaging begins here
       for (size_t i = 0; i < averages_.size(); ++i) averages_[i].copy_(parameters_[i]);
     }
     optimizer_->set_steps(step_);
     LoadRandomState(file, "rng", torch::kCPU);
-    // A run that was on the CPU until now has none.
+    // A run that was on the CPU so far has no such state.
     if (!device_.is_cpu() && file.Find("rng_device") != nullptr) {
       LoadRandomState(file, "rng_device", device_);
     }
@@ -620,7 +620,7 @@ class Run {
         torch::from_blob(const_cast<uint8_t*>(stored.data()), {size}, torch::kUInt8).clone());
   }
 
-  // For the model file: what was trained, on what, how far.
+  // JSON for the model file: settings, training data, and progress.
   std::string TrainingRecord() const {
     char date[32];
     const std::time_t now = std::time(nullptr);
@@ -637,7 +637,7 @@ class Run {
     for (const char* local : {"out", "data", "dictionary", "validation", "threads"}) {
       config.erase(local);
     }
-    // Of another model its name alone: where it lay says nothing to others.
+    // Keeps only the name of the initial model, not its folder.
     if (config_.init.empty()) {
       config.erase("init");
     } else {
@@ -662,13 +662,13 @@ class Run {
   std::unique_ptr<nn::Optimizer> optimizer_;
   int64_t step_ = 0, steps_ = 0, saved_step_ = -1;
   double trained_seconds_ = 0, aside_ = 0, epochs_ = 0;
-  // The best validation since the start or the resumption.
+  // The best validation since the start or the last resumption.
   double best_ = std::numeric_limits<double>::infinity();
   int64_t best_step_ = 0;
-  // What --lr-patience goes by; part of the state.
+  // The state of --lr-patience; part of state.safetensors.
   struct {
     double best = std::numeric_limits<double>::infinity();
-    int worse = 0;  // validations since then
+    int worse = 0;  // validations since the best one
     double scale = 1;
   } patience_;
   std::string shown_, begin_;

@@ -5,12 +5,12 @@
 //                              {.stop = [&] { return interrupted.load(); }});
 //
 // The folder config.out then holds
-//   config.json         what the run used; `--config` repeats it
-//   metrics.jsonl       a record every log_every updates, and one for each validation
+//   config.json         the settings of the run; `--config` repeats it
+//   metrics.jsonl       one record every log_every updates, and one per validation
 //   model.safetensors   the model (model/checkpoint.h)
-//   state.safetensors   all that continuing needs: weights, moments, random state, position
-// A resumed run ends with the weights of an uninterrupted one, bit for bit, at the same number of
-// threads. state.safetensors stands alone, so a run killed between the two files loses nothing.
+//   state.safetensors   the state to resume from: weights, moments, random state, position
+// A resumed run ends with the weights of an uninterrupted one, bit for bit, with the same number of
+// threads. state.safetensors is complete: a run killed between the two files loses nothing.
 #ifndef LINNET_TRAIN_TRAINER_H_
 #define LINNET_TRAIN_TRAINER_H_
 
@@ -25,22 +25,22 @@
 namespace linnet::train {
 
 struct TrainHooks {
-  std::function<bool()> stop;        // asked after every update; true: checkpoint and return
-  ProgressLine* progress = nullptr;  // where progress is shown, if anywhere
+  std::function<bool()> stop;        // called after every update; true: checkpoint and return
+  ProgressLine* progress = nullptr;  // shows progress; may be null
 };
 
 struct TrainResult {
-  int64_t step = 0, steps = 0;  // updates made and wanted
+  int64_t step = 0, steps = 0;  // updates made, and their total
   bool interrupted = false;
-  bool nothing_to_do = false;  // resumed where all updates had been made: nothing was written
+  bool nothing_to_do = false;  // resumed after all updates had been made: nothing was written
   Metrics validation;          // the last one; empty if there was none
   std::string model_path;
 };
 
-// Starts a run (resume = false; throws InputError if the folder already holds one, or a model) or
-// continues the folder's (resume = true; throws InputError if there is none). Throws RuntimeError
-// when the loss is no longer a number, naming the last good checkpoint, or when the disk is full. A
-// checkpoint is good: the loss that follows it was looked at before it replaced the one before.
+// Starts a run (resume = false; throws InputError if the folder already holds a run or a model) or
+// continues the folder's run (resume = true; throws InputError if there is none). Throws
+// RuntimeError if the loss is not finite, naming the last good checkpoint, or if the disk is full.
+// A checkpoint is written only if the next loss is finite, so the last one is always good.
 TrainResult Train(const TaskInfo& task, const TrainConfig& config, bool resume,
                   const TrainHooks& hooks);
 

@@ -1,5 +1,6 @@
-// Every mixer, once: NameInfo() in model/mixers/, NameMixerKind() in nn/mixer_*.cc, RuntimeName() in
-// runtime/mixer_*.cc. No include guard: define LINNET_MIXER(Name), then include this.
+// All mixers, as an X-macro list without include guard: define LINNET_MIXER(Name), then include this.
+// Name stands for NameInfo() in model/mixers/*.cc, NameMixerKind() in nn/mixer_*.cc and RuntimeName()
+// in runtime/mixer_*.cc.
 #ifndef LINNET_MIXER
 #define LINNET_MIXER(Name)
 #endif

@@ -1,4 +1,4 @@
-// The copy task with a trained model: read symbols and the separator, write the symbols again.
+// The copy task with a trained model: reads symbols and the separator, then repeats the symbols.
 //
 //   const std::vector<int32_t> given = {3, 1, 4, 1, 5};
 //   std::vector<int32_t> echo = CopySymbols(engine, given);   // hopefully the same
@@ -14,10 +14,10 @@
 
 namespace linnet {
 
-constexpr size_t kCopySequences = 200;  // that `linnet eval` copies without a limit
+constexpr size_t kCopySequences = 200;  // default number of sequences in `linnet eval`
 
-// Greedy: reads `symbols` (each 1 .. vocabulary-1) and the separator 0, then feeds each most likely
-// symbol back until as many are written. Throws InputError if the model is not of the task "copy"
+// Greedy: reads `symbols` (each 1 .. vocabulary-1) and the separator 0, then feeds back the most
+// likely symbol until as many are written. Throws InputError if the model is not of the task "copy"
 // or 2 * symbols + 1 exceeds its positions.
 std::vector<int32_t> CopySymbols(Engine& engine, std::span<const int32_t> symbols);
 

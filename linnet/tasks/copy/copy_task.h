@@ -8,9 +8,9 @@
 //   target     s_2  ..  0     s_1  s_2  ..  0     0    ..     the next token
 //   mask       0    ..  1     1    1    ..  0     0    ..     1 on n-1 .. 2n-1
 //
-// In the first copy the loss counts where the separator is due and nowhere else: a model that expects
-// it at every place there loses nothing, so the loss can come down to zero. Accuracy is best counted
-// from position n on.
+// In the first copy only the prediction of the separator counts in the loss: a model that predicts
+// the separator at every position there loses nothing, so the loss can reach zero. Accuracy is best
+// counted from position n on.
 #ifndef LINNET_TASKS_COPY_COPY_TASK_H_
 #define LINNET_TASKS_COPY_COPY_TASK_H_
 
@@ -24,7 +24,7 @@ namespace linnet {
 struct CopyTask {
   int max_length = 128;  // n is uniform in [min_length, max_length)
   int symbols = 10;
-  int min_length = 10;  // lowered where max_length leaves no room for it
+  int min_length = 10;  // lowered if max_length leaves no room for it
 
   int sequence_length() const { return 2 * max_length + 1; }
   int vocabulary() const { return symbols + 1; }
@@ -33,13 +33,13 @@ struct CopyTask {
 struct CopyBatch {
   int batch = 0, length = 0;
   std::vector<int64_t> tokens;   // [batch, length], zeros behind the second copy
-  std::vector<int64_t> targets;  // [batch, length], tokens one position on, 0 at the end
+  std::vector<int64_t> targets;  // [batch, length], the next tokens, 0 at the end
   std::vector<float> mask;       // [batch, length], 1 where the loss counts
   std::vector<int32_t> lengths;  // [batch], n
 };
 
-// `batch` fresh samples of task.sequence_length() tokens, the same for the same generator. Throws
-// InputError for a task or a batch without room for one symbol.
+// `batch` samples of task.sequence_length() tokens, a function of the generator's state. Throws
+// InputError for a task or batch without room for one symbol.
 CopyBatch MakeCopyBatch(const CopyTask& task, int batch, Philox rng);
 
 }  // namespace linnet

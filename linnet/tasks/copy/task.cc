@@ -1,4 +1,4 @@
-// The copy task: the share of symbols that are copied, over sequences that training never saw.
+// The copy task: the fraction of symbols copied correctly, over sequences not used in training.
 #include <algorithm>
 #include <cmath>
 #include <span>
@@ -15,7 +15,7 @@
 namespace linnet {
 namespace {
 
-// Training draws its sequences from streams 0, 1, 2, ... of its seed: these are far from them.
+// First stream of the evaluation sequences, far from the training streams 0, 1, 2, ... of the seed.
 constexpr uint64_t kFreshStreams = uint64_t{1} << 62;
 
 std::string Join(std::span<const int32_t> symbols) {

@@ -96,7 +96,7 @@ void CoupletLine::Allow(size_t at, std::span<const int32_t> used, std::span<floa
   const auto forbid = [&](size_t symbol) { logits[symbol] = -INFINITY; };
   for (const int32_t symbol : symbols_.unwritten) forbid(static_cast<size_t>(symbol));
   forbid(static_cast<size_t>(read_[at]));
-  // A character stands again where the first line repeats its own, and nowhere else.
+  // A character is repeated exactly where the first line repeats its own.
   for (size_t i = 0; i < at; ++i) {
     if (punctuation_[i]) continue;
     const auto written = static_cast<size_t>(used[i]);
@@ -112,7 +112,7 @@ void CoupletLine::Allow(size_t at, std::span<const int32_t> used, std::span<floa
 
 int32_t CoupletDraft::Next(std::span<const float> outputs) {
   const size_t at = symbols_.size();
-  const bool given = rules_ && line_->punctuation(at);  // not a choice
+  const bool given = rules_ && line_->punctuation(at);  // copied, not chosen
   int32_t symbol = given ? line_->symbol(at) : 0;
   if (!given) {
     allowed_.assign(outputs.begin(), outputs.end());
@@ -154,7 +154,7 @@ std::vector<Answer> CoupletWriter::Write(const std::string& first, const Couplet
                                            : Draw(line, begun, options);
 }
 
-// Beam search: of all continuations of the lines that are kept, the likeliest go on.
+// Beam search: keeps the most likely continuations of the lines kept so far.
 std::vector<Answer> CoupletWriter::Search(const CoupletLine& line, const Begun& begun,
                                           const CoupletOptions& options) {
   struct Path {
@@ -176,7 +176,7 @@ std::vector<Answer> CoupletWriter::Search(const CoupletLine& line, const Begun& 
     std::vector<Next> next;
     for (size_t p = 0; p < paths.size(); ++p) {
       const auto row = std::span(logits).subspan(p * width, width);
-      if (line.punctuation(at)) {  // not a choice: it costs nothing
+      if (line.punctuation(at)) {  // copied: adds no log-probability
         next.push_back({paths[p].log_probability, p, line.symbol(at)});
         continue;
       }

@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kHeldOut = 30;  // one in so many
+constexpr size_t kHeldOut = 30;  // one pair in 30 is held out
 
 struct Line {
   std::string text;
@@ -42,7 +42,7 @@ std::vector<Line> ReadLines(const fs::path& path) {
   return lines;
 }
 
-// The pairs of a part for which keep(number of the line) holds.
+// The pairs of a part whose line number satisfies keep().
 template <class Keep>
 CoupletSet ReadPart(const fs::path& part, Keep keep) {
   const std::vector<Line> in = ReadLines(part / "in.txt"), out = ReadLines(part / "out.txt");

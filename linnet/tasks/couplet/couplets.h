@@ -1,10 +1,10 @@
-// Chinese couplets (对联): a first line and a second one that answers it, character by character.
+// Chinese couplets (对联): a first line, and a second line that answers it character by character.
 //
 //   CoupletSet train = LoadCouplets("couplet/regulated-verse", CoupletSplit::kTrain);
 //   train.pairs[0].first                       // "数声相应鸠呼雨"
 //
-// A folder has train/, and valid/ or test/ or both, each with in.txt and out.txt: a line a couplet, the same
-// ones in both, characters with blanks between them (the couplet-dataset's format).
+// A folder has train/, and valid/ or test/ or both. Each holds in.txt with first lines and out.txt
+// with second lines: one couplet per line, blanks between characters (couplet-dataset's format).
 #ifndef LINNET_TASKS_COUPLET_COUPLETS_H_
 #define LINNET_TASKS_COUPLET_COUPLETS_H_
 
@@ -21,27 +21,27 @@ struct Couplet {
 
 struct CoupletSet {
   std::vector<Couplet> pairs;
-  size_t left_out = 0;  // pairs whose lines have not equally many characters, or none
+  size_t left_out = 0;  // pairs left out because their lines differ in length or are empty
 };
 
 enum class CoupletSplit {
   kTrain,
-  kValidation,  // valid/; without it every 30th pair of train/, which kTrain then leaves out
-  kTest,        // test/; without it valid/
+  kValidation,  // valid/; if missing, every 30th pair of train/, which kTrain then leaves out
+  kTest,        // test/; if missing, valid/
 };
 
-// Throws InputError, naming file and line, on files that are not there, not UTF-8 or not equally long.
+// Throws InputError, naming file and line, if files are missing, not UTF-8 or of unequal length.
 CoupletSet LoadCouplets(const std::string& dir, CoupletSplit split);
 
-// Where a line of so many characters can be cut so that its pieces stay parallel to those of the other
-// line: [begin, end) of each. Verse of five characters pauses behind the second, of seven behind the fourth
-// (and the second); lines of other lengths have no pieces.
+// The pieces [begin, end) of a line of that length, cut so that they stay parallel to those of the
+// other line. Verse of five characters pauses after the second, of seven after the fourth (and the
+// second); lines of other lengths have no pieces.
 struct Piece {
   size_t begin, end;
 };
 std::span<const Piece> PiecesOf(size_t characters);
 
-// Characters of a text in UTF-8. Throws InputError on another.
+// The number of characters of a UTF-8 text. Throws InputError if it is not UTF-8.
 size_t CountCharacters(const std::string& text);
 
 }  // namespace linnet

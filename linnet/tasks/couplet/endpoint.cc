@@ -1,4 +1,4 @@
-// POST /v1/couplets: second lines for a first one (docs/http.md).
+// POST /v1/couplets: second lines for a first line (docs/http.md).
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -25,7 +25,8 @@ ordered_json Object(const Answer& answer) {
           {"characters", answer.characters}};
 }
 
-// A request while it runs: of the batcher's thread, and drafts, each on its own, of the engine's (Work::next).
+// The state of a running request. The batcher's thread owns it; each of the drafts is used by one
+// engine thread at a time (Work::next).
 struct Session {
   std::unique_ptr<CoupletLine> line;
   std::vector<CoupletDraft> drafts;

@@ -1,4 +1,4 @@
-// Couplets: perplexity a character of second lines.
+// Couplets: evaluates the perplexity per character of second lines.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -13,7 +13,7 @@
 namespace linnet {
 namespace {
 
-// Perplexity a character of second lines, the end not counted: how long they are is no secret.
+// Perplexity per character of second lines. The end token is not counted: their length is known.
 Evaluation EvalCouplets(const EvalOptions& options, Engine& engine, const EvalProgress& report) {
   const Model& model = engine.model();
   const DatasetOptions& from = options.from;
@@ -34,7 +34,7 @@ Evaluation EvalCouplets(const EvalOptions& options, Engine& engine, const EvalPr
     symbols.push_back(Vocabulary::kSeparator);
     const size_t counted = symbols.size();
     for (const int32_t symbol : vocabulary.Encode(set.pairs[i].second)) symbols.push_back(symbol);
-    // An encoder-decoder has a row of positions for either line.
+    // An encoder-decoder counts the positions of the two lines separately.
     const size_t read = model.spec().encoder_decoder()
                             ? std::max(counted - 1, symbols.size() - counted)
                             : symbols.size() - 1;

@@ -19,7 +19,7 @@ constexpr size_t kMaxArchive = size_t{1} << 29;
 constexpr const char* kArchive = "cifar-10-binary.tar.gz";
 constexpr const char* kFolder = "cifar-10-batches-bin/";  // in the archive
 
-// Names of a split's files; of the test batch, the first that is there.
+// File names of a split; for the test split, the first that exists is used.
 std::vector<std::string> Batches(Split split) {
   if (split == Split::kTest) return {"test_batch.bin", "test_batch_first1000.bin"};
   std::vector<std::string> names;
@@ -32,7 +32,7 @@ bool Exists(const std::string& path) {
   return std::filesystem::exists(path, ignored);
 }
 
-// Adds a batch's pictures to `images`.
+// Adds the images of a batch to `images`.
 void Append(std::span<const uint8_t> batch, const std::string& where, ImageSet& images) {
   if (batch.empty() || batch.size() % kRecord != 0) {
     throw InputError(where, ": holds ", batch.size(), " bytes, which is no whole number of ",
@@ -51,7 +51,7 @@ void Append(std::span<const uint8_t> batch, const std::string& where, ImageSet& 
   }
 }
 
-// The folder that holds loose batches: `dir` or, unpacked from the archive, one below it; or "".
+// The folder with unpacked batches: `dir` or the archive's folder below it; "" if there is none.
 std::string BatchFolder(const std::string& dir, Split split) {
   for (const std::string& folder : {dir + "/", dir + "/" + kFolder}) {
     for (const std::string& name : Batches(split)) {
@@ -84,7 +84,7 @@ ImageSet LoadCifar10(const std::string& dir, Split split) {
   const std::vector<uint8_t> archive = ReadGzipOrPlain(path, kMaxArchive);
   const std::vector<TarFile> files = ReadTar(archive, path);
   for (const std::string& name : names) {
-    if (name == "test_batch_first1000.bin") continue;  // not of the official archive
+    if (name == "test_batch_first1000.bin") continue;  // not in the official archive
     const TarFile* found = nullptr;
     for (const TarFile& file : files) {
       if (file.name == kFolder + name) found = &file;

@@ -1,10 +1,10 @@
-// CIFAR-10: 50,000 and 10,000 colour pictures of 32 x 32 pixels in ten classes, from the official
+// CIFAR-10: 50,000 and 10,000 color images of 32 x 32 pixels in ten classes, from the official
 // binary version: its archive cifar-10-binary.tar.gz, or the files in it (data_batch_1.bin ... 5,
-// test_batch.bin). A test batch with the first pictures only may be test_batch_first1000.bin.
+// test_batch.bin). test_batch_first1000.bin may hold the first images of the test batch only.
 //
 //   ImageSet test = kCifar10.load("data/cifar10", Split::kTest);
 //
-// The files hold a picture as three planes; here it is rows of RGB pixels.
+// The files store an image as three planes; ImageSet stores rows of RGB pixels.
 #ifndef LINNET_TASKS_IMAGES_CIFAR10_H_
 #define LINNET_TASKS_IMAGES_CIFAR10_H_
 

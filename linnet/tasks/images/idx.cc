@@ -9,7 +9,7 @@
 namespace linnet {
 namespace {
 
-constexpr size_t kMaxBytes = size_t{1} << 30;  // the largest relatives of MNIST have half of this
+constexpr size_t kMaxBytes = size_t{1} << 30;  // twice the size of the largest MNIST variants
 constexpr uint8_t kUnsignedByte = 0x08;
 constexpr const char* kFetchAgain = "; copy or download it again";
 
@@ -22,7 +22,7 @@ IdxArray ReadIdx(const std::string& path) {
   std::vector<uint8_t>& bytes = array.data;
   bytes = ReadGzipOrPlain(path, kMaxBytes);
 
-  // Two zeros, the element type, the number of dimensions, each dimension in four bytes.
+  // Header: two zeros, the element type, the number of dimensions, each dimension in four bytes.
   if (bytes.size() < 4) {
     throw InputError(path, ": truncated: it holds only ", Bytes(bytes.size()), kFetchAgain);
   }

@@ -12,11 +12,11 @@ namespace linnet {
 
 struct IdxArray {
   std::vector<int64_t> shape;
-  std::vector<uint8_t> data;  // row-major, as many bytes as the shape says
+  std::vector<uint8_t> data;  // row-major; its size is the product of the shape
 };
 
-// Reads an IDX file of unsigned bytes, plain or gzipped. Throws InputError, naming the path, when
-// it is missing, truncated, corrupt, of another element type, or longer than its header says.
+// Reads an IDX file of unsigned bytes, plain or gzipped. Throws InputError, naming the path, if it
+// is missing, truncated, corrupt, of another element type, or longer than its header says.
 IdxArray ReadIdx(const std::string& path);
 
 }  // namespace linnet

@@ -16,7 +16,7 @@ using ::testing::StartsWith;
 
 const std::string kTwoByThree("\0\0\x08\x02\0\0\0\x02\0\0\0\x03\x01\x02\x03\x04\x05\xff", 18);
 
-// The message for a file of these bytes.
+// The error message for a file with these bytes.
 std::string Refusal(const std::string& bytes) {
   TempDir dir;
   WriteFileAtomically(dir / "a", bytes);
@@ -52,7 +52,7 @@ TEST(Idx, RefusesBadFiles) {
   EXPECT_THAT(Refusal(std::string("\0\0\x08\0x", 5)), HasSubstr("not an IDX file"));
 }
 
-// 2^32 x 2^32 elements and more: the product must not wrap into something that fits.
+// 2^32 x 2^32 elements and more: the product must not wrap to a valid size.
 TEST(Idx, RefusesAbsurdShapes) {
   const std::string huge("\xff\xff\xff\xff", 4);
   EXPECT_THAT(Refusal(std::string("\0\0\x08\x02", 4) + huge + huge), HasSubstr("truncated"));

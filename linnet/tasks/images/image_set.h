@@ -1,10 +1,10 @@
-// Labelled images in memory, and the data sets they come from, by name.
+// Labeled images in memory, and the registry of image data sets.
 //
 //   ImageSet train = LoadImages("mnist", "data/mnist", Split::kTrain);
-//   ImageSet test = LoadImages("", "data/mnist", Split::kTest);    // by the files that lie there
+//   ImageSet test = LoadImages("", "data/mnist", Split::kTest);    // detects the set by its files
 //   std::span<const uint8_t> first = train.image(0);               // 784 bytes
 //
-// A new data set is a new file that defines an ImageDataset, and one line in datasets.cc.
+// To add a data set: write a file that defines an ImageDataset, and one line in datasets.cc.
 #ifndef LINNET_TASKS_IMAGES_IMAGE_SET_H_
 #define LINNET_TASKS_IMAGES_IMAGE_SET_H_
 
@@ -34,10 +34,10 @@ enum class Split { kTrain, kTest };
 struct ImageDataset {
   const char* name;
   const char* description;
-  const char* files;  // what it looks for, for messages
+  const char* files;  // the expected files, for messages
   int width, height, channels;
-  size_t train_images, test_images;  // of the whole set; a folder may hold fewer
-  // Reads one split from a folder. Throws InputError, naming the file, when it is missing or bad.
+  size_t train_images, test_images;  // of the full set; a folder may hold fewer
+  // Reads one split from a folder. Throws InputError, naming the file, if it is missing or invalid.
   ImageSet (*load)(const std::string& dir, Split split);
   // Whether the folder holds at least one of its files.
   bool (*present)(const std::string& dir);
@@ -46,15 +46,15 @@ struct ImageDataset {
 // All known data sets.
 const std::vector<ImageDataset>& ImageDatasets();
 
-// Throws InputError with the known names when there is none of that name.
+// Throws InputError, listing the known names, if there is none of that name.
 const ImageDataset& FindImageDataset(const std::string& name);
 
-// Loads the named data set from `dir`; with an empty name, the one whose files lie there. Throws
-// InputError when there is none (saying what was looked for), more than one, or a bad file.
+// Loads the named data set from `dir`; with an empty name, the one whose files are there. Throws
+// InputError if `dir` has none (listing the expected files) or more than one, or a file is invalid.
 ImageSet LoadImages(const std::string& name, const std::string& dir, Split split);
 
-// How often an image begins with each byte, [256]: what generation draws the first one from, which a
-// model only ever reads.
+// The distribution of the first byte of an image, [256]. Generation draws the first byte from it,
+// because models do not predict it.
 std::vector<float> FirstByteDistribution(const ImageSet& images);
 
 }  // namespace linnet

@@ -38,8 +38,8 @@ void CheckOptions(const SampleOptions& options) {
   }
 }
 
-// What image `index` draws with at one position: a function of the image and the position alone, so
-// that neither the batch nor what was given of the image matters.
+// The generator of image `index` at one position. It depends on these two only, so neither the
+// batch nor the number of given bytes affects the draws.
 Philox Draws(const SampleOptions& options, size_t index, size_t position) {
   return Philox(options.seed, options.first_stream + index, position);
 }
@@ -68,7 +68,7 @@ void ForBatches(size_t total, const SampleOptions& options, Body body) {
   }
 }
 
-// Makes `state` one of `count` sequences that have read nothing.
+// Makes `state` the initial state of `count` sequences.
 void Renew(Engine& engine, size_t count, State& state) {
   if (state.batch() == count) {
     state.Reset();
@@ -108,7 +108,7 @@ void Continue(Engine& engine, std::span<uint8_t> images, size_t known,
           tokens[i] = byte;
         }
       };
-      // A few are drawn sooner than another thread is awake.
+      // Drawing few is faster than waking another thread.
       constexpr size_t kMany = 16;
       count < kMany ? draw(0, count) : engine.pool().For(count, draw);
       if (p + 1 < pixels) engine.Step(state, tokens, out);

@@ -1,4 +1,4 @@
-// Images out of an image model: new ones, completed ones, and how well given ones are predicted.
+// Image models: generation and completion of images, and the likelihood of given images.
 //
 //   Engine engine(Model::Open("models/digits.safetensors"));
 //   std::vector<uint8_t> digits = SampleImages(engine, 16, {.seed = 7});        // [16, pixels]
@@ -21,37 +21,37 @@ struct DatasetOptions;  // task.h
 
 struct SampleOptions {
   uint64_t seed = 0;
-  // Image i draws from stream first_stream + i of the seed, whatever batch it is made in.
+  // Image i draws from stream first_stream + i of the seed, independent of its batch.
   uint64_t first_stream = 0;
-  // Scales the logistics' log-odds and the mixture's logits: 1 is the trained density, towards 0
-  // the most likely.
+  // Scales the logistics' log-odds and the mixture's logits: 1 gives the trained density, values
+  // near 0 the most likely bytes.
   float temperature = 1.0f;
-  // The reference library's sampler takes elu(s) + 1.0001 for the scale instead of exp(s).
+  // Use elu(s) + 1.0001 as the scale instead of exp(s), as fast-transformers' sampler does.
   bool reference_scale = false;
   size_t batch = 64;  // images generated together
-  // Called now and then with the images finished and in all; may be null.
+  // Called from time to time with the numbers of finished and of all images; may be null.
   const FunctionRef<void(size_t done, size_t total)>* progress = nullptr;
 };
 
-// `count` new images, [count, width * height * channels], each begun with a byte of the model's
+// `count` new images, [count, width * height * channels]; first bytes are drawn from the model's
 // first-value distribution. Throws InputError if the model is not of the task "images".
 std::vector<uint8_t> SampleImages(Engine& engine, size_t count, const SampleOptions& options);
 
-// Images [count, pixels] whose first `known` bytes are kept and whose rest is drawn; 1 <= known.
+// Keeps the first `known` >= 1 bytes of each of the images [count, pixels] and draws the rest.
 std::vector<uint8_t> CompleteImages(Engine& engine, std::span<const uint8_t> images, size_t known,
                                     const SampleOptions& options);
 
 struct BitsPerDimResult {
   double mean = 0;            // bits per predicted byte, over all images
   std::vector<double> image;  // the same for each image
-  std::vector<double> byte;   // and for each byte but the first, over all images: [pixels - 1]
+  std::vector<double> byte;   // and for each byte except the first, over all images: [pixels - 1]
 };
 
-// Loads the split of a data set and checks that its images have the size that the model was made for.
+// Loads the split of a data set and checks that its images have the model's image size.
 ImageSet LoadImagesFor(const ModelSpec& spec, const DatasetOptions& options);
 
-// -log2 of the probability of bytes 1 .. pixels-1 given all before them, per byte (the first byte
-// is an input, never a target).
+// -log2 of the probability of bytes 1 .. pixels - 1 given all bytes before them, per byte. The
+// first byte is an input, never a target.
 BitsPerDimResult BitsPerDim(Engine& engine, std::span<const uint8_t> images,
                             const SampleOptions& options = {});
 

@@ -19,7 +19,7 @@ TEST(Images, AreDrawnByWhatIsNoRnnToo) {
   const SampleOptions options{.seed = 4};
   const std::vector<uint8_t> images = SampleImages(engine, 5, options);
   EXPECT_EQ(SampleImages(single, 5, {.seed = 4, .batch = 2}), images);
-  EXPECT_EQ(CompleteImages(engine, images, 6, options), images);  // it continues what it began
+  EXPECT_EQ(CompleteImages(engine, images, 6, options), images);  // completes its own samples
   const BitsPerDimResult bits = BitsPerDim(engine, images);
   const std::vector<Doubles> outputs = model.Outputs(Tokens(images.begin(), images.begin() + 19));
   double sum = 0;
@@ -54,7 +54,7 @@ TEST(Images, SamplesDependOnSeedAndStreamOnly) {
   }
 }
 
-// An image's rest is drawn with the same numbers whether its beginning was drawn or given.
+// The rest of an image uses the same random numbers whether its beginning was drawn or given.
 TEST(Images, CompletionContinuesWhatSamplingBegan) {
   Engine engine(Images().model, {.threads = 2});
   const size_t pixels = 20;

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kSide = 28;
 
-// The path of "train-images" + [-.] + "idx3-ubyte" [.gz] in dir, or "" when there is none.
+// The path of, for example, "train-images" + [-.] + "idx3-ubyte" [.gz] in dir; "" if there is none.
 std::string FindFile(const std::string& dir, const std::string& stem, const std::string& type) {
   for (const char* separator : {"-", "."}) {
     for (const char* suffix : {"", ".gz"}) {

@@ -1,5 +1,5 @@
 // MNIST: 60,000 and 10,000 handwritten digits of 28 x 28 gray pixels, from its four IDX files,
-// plain or gzipped, under either spelling (train-images-idx3-ubyte, train-images.idx3-ubyte).
+// plain or gzipped, with either spelling (train-images-idx3-ubyte, train-images.idx3-ubyte).
 //
 //   ImageSet test = kMnist.load("data/mnist", Split::kTest);
 #ifndef LINNET_TASKS_IMAGES_MNIST_H_

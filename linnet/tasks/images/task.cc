@@ -1,4 +1,4 @@
-// Images: bits a dimension over a data set's.
+// Images: evaluates bits per dimension over a data set.
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -14,7 +14,7 @@
 namespace linnet {
 namespace {
 
-// The mean of each of an image's rows, the first one without its first byte.
+// The mean of each row of an image; the first row is without its first byte.
 std::vector<double> ByRow(const std::vector<double>& bytes, const ImageSet& images) {
   const auto height = static_cast<size_t>(images.height);
   const size_t width = images.image_bytes() / height;

@@ -22,12 +22,12 @@ namespace {
 
 constexpr double kLongest = 24 * 3600;  // seconds
 constexpr int kHighestRate = 10'000'000, kMostChannels = 64;
-constexpr double kLargestQuotient = 256;  // libsamplerate's
-constexpr float kLoudest = 1e6;  // where 1 is the loudest that formats with whole numbers have
+constexpr double kLargestQuotient = 256;  // limit of libsamplerate
+constexpr float kLoudest = 1e6;           // relative to full scale of integer formats, 1
 constexpr int kQuality = SRC_SINC_MEDIUM_QUALITY;
-constexpr size_t kPiece = 1 << 14;  // samples that are read at once
+constexpr size_t kPiece = 1 << 14;  // samples per read
 
-// libsndfile over bytes in memory.
+// Memory as a virtual file for libsndfile.
 struct Bytes {
   std::span<const std::byte> data;
   sf_count_t at = 0;
@@ -88,7 +88,7 @@ namespace {
 
 using File = std::unique_ptr<SNDFILE, Close>;
 
-// Throws InputError unless the file was opened and holds sound.
+// Throws InputError unless the file was opened and has audio.
 void Check(const File& file, const SF_INFO& info, const std::string& label) {
   if (!file) {
     throw InputError(label, ": no sound that can be read: ", sf_strerror(nullptr),
@@ -100,8 +100,8 @@ void Check(const File& file, const SF_INFO& info, const std::string& label) {
                      " samples a second are no sound");
   }
   if (info.frames <= 0) throw InputError(label, ": holds no sound");
-  // Of a WAV that was cut off libsndfile takes what is there, and only its log says so. A length near 2^31
-  // or above is what those write who did not know it.
+  // libsndfile reads a truncated WAV without an error; only its log shows it. Writers that do not
+  // know the length put one near 2^31 or above.
   char log[4096] = "";
   sf_command(file.get(), SFC_GET_LOG_INFO, log, sizeof(log));
   const char* data = std::strstr(log, "\ndata : ");
@@ -113,7 +113,7 @@ void Check(const File& file, const SF_INFO& info, const std::string& label) {
   }
 }
 
-// Throws InputError where this rate cannot be made of the file's.
+// Throws InputError if the file's rate cannot be resampled to `rate`.
 void CheckRate(const SF_INFO& info, int rate, const std::string& label) {
   try {
     Resample({}, info.samplerate, rate);
@@ -122,7 +122,7 @@ void CheckRate(const SF_INFO& info, int rate, const std::string& label) {
   }
 }
 
-// Appends the next `most` samples, at most, to mono; returns how many.
+// Appends up to `most` further samples to `mono`; returns their number.
 size_t ReadMono(SNDFILE* file, size_t channels, size_t most, const std::string& label,
                 std::vector<float>& piece, std::vector<float>& mono) {
   piece.resize(most * channels);
@@ -148,7 +148,7 @@ Audio ParseAudio(std::span<const std::byte> bytes, const std::string& label, int
   if (static_cast<double>(info.frames) > kLongest * info.samplerate) {
     throw InputError(label, ": is longer than a day");
   }
-  // Piece by piece: what a header says of its length is not trusted with memory.
+  // Reads in pieces: a wrong length in a header must not allocate memory.
   std::vector<float> piece, mono;
   while (ReadMono(file.get(), static_cast<size_t>(info.channels), kPiece, label, piece, mono) > 0) {
   }
@@ -174,9 +174,9 @@ struct AudioReader::Source {
   File file;
   SF_INFO info{};
   double quotient = 1;
-  std::unique_ptr<SRC_STATE, Free> resampler;  // where rates differ
-  std::vector<float> piece, mono;              // mono: read and not yet handed on or resampled
-  size_t read = 0;                             // of the file's samples
+  std::unique_ptr<SRC_STATE, Free> resampler;  // null if the rates are equal
+  std::vector<float> piece, mono;              // mono: read but not yet resampled or returned
+  size_t read = 0;                             // number of the file's samples read
   bool ended = false;
 
   ~Source() {
@@ -190,7 +190,7 @@ struct AudioReader::Source {
     read += count;
     if (count > 0) return;
     ended = true;
-    // A pipe's header need not know how much will come.
+    // The header of a pipe may not know the length.
     if (info.seekable && read != static_cast<size_t>(info.frames)) {
       throw InputError(label, ": ends after ", read, " of ", info.frames, " samples");
     }

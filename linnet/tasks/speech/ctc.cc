@@ -29,9 +29,9 @@ double LogAdd(double a, double b) {
 }
 
 struct Prefix {
-  double blank = kNever, symbol = kNever;  // log sums over paths that end in a blank, in its symbol
-  std::vector<size_t> frames = {};         // of the likeliest way that led here
-  double seen = kNever;                    // how likely that was
+  double blank = kNever, symbol = kNever;  // log sums over paths that end in a blank, in its phone
+  std::vector<size_t> frames = {};         // the phones' first frames on the most likely way here
+  double seen = kNever;                    // log-probability of that way
 
   double total() const { return LogAdd(blank, symbol); }
 };
@@ -67,7 +67,7 @@ std::vector<Decoded> BeamDecode(std::span<const float> log_probs, size_t classes
     const auto row = log_probs.subspan(t * classes, classes);
     Prefixes next;
     for (const auto& [symbols, prefix] : beam) {
-      // The same prefix: by a blank, or by its last symbol once more.
+      // Extends paths without changing the prefix: by a blank, or by repeating its last phone.
       const auto stay = [&](double log_probability, double Prefix::*ending) {
         Prefix& same = next[symbols];
         same.*ending = LogAdd(same.*ending, log_probability);
@@ -81,7 +81,7 @@ std::vector<Decoded> BeamDecode(std::span<const float> log_probs, size_t classes
       }
       for (int c = 0; static_cast<size_t>(c) < classes; ++c) {
         if (c == blank) continue;
-        // A symbol that repeats the last one is another only behind a blank.
+        // A repetition of the last phone is a new phone only after a blank.
         const bool repeats = !symbols.empty() && symbols.back() == c;
         const double from = repeats ? prefix.blank : prefix.total();
         const double log_probability = from + row[static_cast<size_t>(c)];

@@ -1,14 +1,14 @@
-// From a distribution over symbols at each frame to a sequence of symbols (connectionist temporal
-// classification, Graves et al. 2006), and how far that is from what was said.
+// CTC decoding (connectionist temporal classification, Graves et al. 2006): from a distribution
+// over phones at each frame to a sequence of phones; and the error rate of such sequences.
 //
 //   Decoded best = GreedyDecode(log_probs, classes, /*blank=*/0);
 //   std::vector<Decoded> few = BeamDecode(log_probs, classes, 0, /*width=*/16);
 //   ErrorRate errors;
 //   errors.Add(utterance.phones, best.symbols);
-//   errors.rate()                                 // (S + D + I) / symbols that were said
+//   errors.rate()                                 // (S + D + I) / length of the references
 //
-// A path has one symbol or the blank at each frame; it stands for what is left once repetitions are taken
-// together and blanks taken away. A sequence's probability is the sum over the paths that stand for it.
+// A path has one phone or the blank at each frame. Merging repetitions and then removing blanks
+// gives the sequence that it spells. A sequence's probability is the sum over its paths.
 #ifndef LINNET_TASKS_SPEECH_CTC_H_
 #define LINNET_TASKS_SPEECH_CTC_H_
 
@@ -22,30 +22,30 @@ namespace linnet {
 
 struct Decoded {
   std::vector<int> symbols;
-  std::vector<size_t> frames;  // where each begins
-  double log_probability = 0;  // greedy: of the one path; beam: of all paths that the search kept
+  std::vector<size_t> frames;  // the first frame of each
+  double log_probability = 0;  // greedy: of the path; beam: of all paths that the search kept
 };
 
-// The most likely path. log_probs [T, classes]; blank: its class, and what remains are the symbols.
-// Throws InputError where classes do not divide the numbers, or blank is none of them.
+// The most likely path. log_probs [T, classes]; `blank` is the class of the blank, all others are
+// phones. Throws InputError if the size is no multiple of `classes`, or `blank` is no class.
 Decoded GreedyDecode(std::span<const float> log_probs, size_t classes, int blank);
 
-// The most likely sequences, the best one first: prefix beam search, which keeps `width` prefixes at
-// each frame, paths that end in a blank and paths that do not counted apart. At most `width` of them, one
-// at least. With a width that keeps all prefixes it is exact.
+// The most likely sequences, best first, by prefix beam search: 1 to `width` of them. Each frame
+// keeps `width` prefixes; paths that end in a blank are counted apart from the others. The search
+// is exact if `width` is large enough to keep all prefixes.
 std::vector<Decoded> BeamDecode(std::span<const float> log_probs, size_t classes, int blank,
                                 size_t width);
 
-// What stands beside what in an alignment of least cost; -1: nothing.
+// A pair in an alignment of least cost; -1: none (insertion or deletion).
 struct Aligned {
   int reference, hypothesis;
   friend bool operator==(const Aligned&, const Aligned&) = default;
 };
-// By Levenshtein's distance, in which each substitution, insertion and deletion costs 1. Of several
-// alignments that cost the same, the one with most substitutions from the end.
+// Aligns by Levenshtein distance: each substitution, insertion and deletion costs 1. Ties prefer
+// substitutions, starting from the end.
 std::vector<Aligned> Align(std::span<const int> reference, std::span<const int> hypothesis);
 
-// Counts over many utterances.
+// Error counts over many utterances.
 class ErrorRate {
  public:
   void Add(std::span<const int> reference, std::span<const int> hypothesis);
@@ -53,12 +53,12 @@ class ErrorRate {
   size_t substitutions() const { return substitutions_; }
   size_t insertions() const { return insertions_; }
   size_t deletions() const { return deletions_; }
-  size_t reference() const { return reference_; }  // symbols that were said
+  size_t reference() const { return reference_; }  // phones in the references
   size_t errors() const { return substitutions_ + insertions_ + deletions_; }
-  // errors() / reference(): 0 where both are 0, infinite where only nothing was said.
+  // errors() / reference(): 0 if both are 0, infinity if only reference() is 0.
   double rate() const;
 
-  // How often (said, heard) stood together, -1 being nothing, where they differ.
+  // Counts of aligned pairs (reference, hypothesis) that differ; -1: none.
   const std::map<std::pair<int, int>, size_t>& confusions() const { return confusions_; }
 
  private:

@@ -30,7 +30,7 @@ std::vector<float> RandomLogProbs(size_t frames, size_t classes, uint64_t stream
   return x;
 }
 
-// Of a path.
+// The sequence that a path spells.
 Symbols Collapsed(const Symbols& path, int blank) {
   Symbols symbols;
   for (size_t t = 0; t < path.size(); ++t) {
@@ -39,7 +39,7 @@ Symbols Collapsed(const Symbols& path, int blank) {
   return symbols;
 }
 
-// Every path written out.
+// Probabilities of all sequences, by enumeration of all paths.
 std::map<Symbols, double> AllSequences(const std::vector<float>& log_probs, size_t classes,
                                        int blank) {
   const size_t frames = log_probs.size() / classes;
@@ -77,7 +77,7 @@ TEST(Ctc, AWideBeamIsExact) {
       before = d.log_probability, total += std::exp(d.log_probability);
     }
     EXPECT_NEAR(total, 1, 1e-5);  // the probabilities are floats
-    // A narrow one finds no more than there is.
+    // A narrow beam returns at most its width.
     const auto narrow = BeamDecode(log_probs, classes, blank, 2);
     EXPECT_LE(narrow.size(), 2u);
     EXPECT_LE(std::exp(narrow[0].log_probability), sums.at(narrow[0].symbols) + 1e-9);
@@ -101,7 +101,7 @@ TEST(Ctc, GreedyTakesTheLikeliestPath) {
   EXPECT_THAT(BeamDecode({}, 3, 0, 4)[0].symbols, IsEmpty());
 }
 
-// Where many paths of small probability stand for one sequence, greedy misses it.
+// Greedy decoding misses a sequence that is spelled by many paths of small probability.
 TEST(Ctc, ABeamAddsPathsUp) {
   const std::vector<float> log_probs = {std::log(0.6f), std::log(0.4f), std::log(0.6f),
                                         std::log(0.4f)};
@@ -132,9 +132,9 @@ TEST(ErrorRate, CountsWhatStandsBesideWhat) {
   EXPECT_THAT(Align(Symbols{}, Symbols{7}), ElementsAre(Aligned{-1, 7}));
   ErrorRate errors;
   EXPECT_EQ(errors.rate(), 0);
-  errors.Add(Symbols{1, 2, 3, 4}, Symbols{1, 5, 3});  // one replaced, one lost
+  errors.Add(Symbols{1, 2, 3, 4}, Symbols{1, 5, 3});  // one substitution, one deletion
   errors.Add(Symbols{1, 2}, Symbols{1, 2});           // none
-  errors.Add(Symbols{1, 2}, Symbols{9, 1, 2});        // one more
+  errors.Add(Symbols{1, 2}, Symbols{9, 1, 2});        // one insertion
   EXPECT_EQ(errors.substitutions(), 1u);
   EXPECT_EQ(errors.deletions(), 1u);
   EXPECT_EQ(errors.insertions(), 1u);
@@ -148,7 +148,7 @@ TEST(ErrorRate, CountsWhatStandsBesideWhat) {
   EXPECT_TRUE(std::isinf(nothing_said.rate()));
 }
 
-// The distance obeys what distances obey.
+// The axioms of a metric hold.
 TEST(ErrorRate, IsADistance) {
   Philox rng(5, 6);
   const auto random = [&] {

@@ -1,4 +1,4 @@
-// The phone error rate of a model of speech over a corpus: AN4's folder, or a manifest (docs/speech.md).
+// The phone error rate of a speech model over AN4's folder or a manifest (docs/speech.md).
 #ifndef LINNET_TASKS_SPEECH_EVAL_H_
 #define LINNET_TASKS_SPEECH_EVAL_H_
 
@@ -13,12 +13,12 @@ namespace linnet {
 
 struct SpeechEvalOptions {
   std::string data, split = "test";
-  std::string dictionary;  // words and their phones, for a manifest's texts
-  size_t limit = 0;        // utterances; 0: all
+  std::string dictionary;  // file of words and their phones, for a manifest's texts
+  size_t limit = 0;        // maximum number of utterances; 0: all
 };
 
-// warn(line) is called for what is left out. Evaluation::examples are the phones that are most often taken for
-// others. Throws InputError on data that the model does not fit, and where no recording can be heard.
+// Calls warn(line) for data that is left out. Evaluation::examples are the most frequent phone
+// confusions. Throws InputError on data that does not fit the model, and if no recording is usable.
 Evaluation EvalSpeech(const SpeechEvalOptions& options, Transcriber& transcriber,
                       const EvalProgress& report,
                       const FunctionRef<void(const std::string& line)>& warn);

@@ -27,7 +27,7 @@ struct Filterbank::Transform {
         out(size / 2 + 1) {
     if (plan == nullptr) throw std::bad_alloc();
   }
-  ~Transform() { std::free(plan); }  // kiss_fftr_free is a macro for it
+  ~Transform() { std::free(plan); }  // kiss_fftr_free is a macro for free
   Transform(const Transform&) = delete;
   Transform& operator=(const Transform&) = delete;
 

@@ -1,15 +1,15 @@
-// What a speech model hears: the logarithm of the energy in bands of the mel scale, every 10 ms, as
-// Kaldi computes it.
+// The input features of speech models: log energies in mel-scale bands every 10 ms, as Kaldi
+// computes them.
 //
 //   Filterbank bank({.rate = 16'000, .bins = 40});
 //   std::vector<float> frames = bank.Compute(audio.samples);   // [Frames(samples), 40]
 //   NormaliseFrames(frames, 40);                               // mean 0, deviation 1, of each band
 //
-// A frame sees its own window of samples and nothing else, so that sound may be read in pieces of any
-// length. Of each window x [N]: its mean is taken off; x_i -= 0.97 x_{i-1} (x_{-1} = x_0); times the
-// window (0.5 - 0.5 cos(2 pi i / (N - 1)))^0.85; the power spectrum of that, with zeros behind it up to
-// a power of two; triangles of equal width on the scale 1127 ln(1 + f / 700); the logarithm of their
-// sums, at least that of 2^-23. Samples count in units of 16-bit steps (times 32,768).
+// A frame depends only on its own window of samples, so audio may be read in pieces of any length.
+// The steps for each window x [N], with samples in 16-bit units (times 32,768): subtract the mean;
+// x_i -= 0.97 x_{i-1} (x_{-1} = x_0); multiply by (0.5 - 0.5 cos(2 pi i / (N - 1)))^0.85; take the
+// power spectrum, zero-padded to a power of two; sum over triangles of equal width on the scale
+// 1127 ln(1 + f / 700); take the logarithm of the sums, bounded below by 2^-23.
 #ifndef LINNET_TASKS_SPEECH_FILTERBANK_H_
 #define LINNET_TASKS_SPEECH_FILTERBANK_H_
 
@@ -21,23 +21,23 @@
 namespace linnet {
 
 struct FilterbankOptions {
-  int rate = 16'000;  // samples a second
+  int rate = 16'000;  // samples per second
   int bins = 40;
   double window_ms = 25, step_ms = 10;
   double preemphasis = 0.97;
-  double low = 20, high = 0;  // Hz; a high of 0 or below counts from half of the rate
+  double low = 20, high = 0;  // Hz; high <= 0 is relative to half of the rate
 };
 
 class Filterbank {
  public:
-  // Throws InputError on sizes that make no bank: no bins, bands too narrow for the window.
+  // Throws InputError on invalid sizes, such as no bins or bands too narrow for the window.
   explicit Filterbank(const FilterbankOptions& options = {});
   ~Filterbank();
 
   const FilterbankOptions& options() const { return options_; }
-  size_t window() const { return window_.size(); }  // samples that a frame sees
+  size_t window() const { return window_.size(); }  // samples in a frame's window
   size_t step() const { return step_; }             // samples from one frame to the next
-  // Whole windows in so many samples.
+  // The number of whole windows in so many samples.
   size_t Frames(size_t samples) const;
 
   // [Frames(samples.size()), bins].
@@ -48,8 +48,8 @@ class Filterbank {
  private:
   struct Transform;
   struct Band {
-    size_t first;                // of the spectrum
-    std::vector<float> weights;  // from there on
+    size_t first;                // index in the spectrum
+    std::vector<float> weights;  // of the spectrum from `first` on
   };
   FilterbankOptions options_;
   size_t step_ = 0;
@@ -58,16 +58,16 @@ class Filterbank {
   std::unique_ptr<Transform> transform_;
 };
 
-// frames [N, bins]: each band's mean over the frames is taken off, and it is divided by its deviation,
-// at least 1e-5.
+// Normalizes frames [N, bins] in place: subtracts each band's mean over the frames and divides by
+// its standard deviation, at least 1e-5.
 void NormaliseFrames(std::span<float> frames, size_t bins);
 
-// The same with a mean and a deviation [bins] that come from elsewhere.
+// The same with a given mean and deviation [bins].
 void NormaliseFrames(std::span<float> frames, std::span<const float> mean,
                      std::span<const float> deviation);
 
-// `stack` frames one behind the other, from frame `first` of frames [N, bins] on, to [stack * bins];
-// zeros for those that are not there (first may be negative).
+// Concatenates `stack` frames, from frame `first` of frames [N, bins] on, to [stack * bins]. Frames
+// out of range are zeros (first may be negative).
 void StackFrames(std::span<const float> frames, size_t bins, ptrdiff_t first, size_t stack,
                  std::span<float> to);
 

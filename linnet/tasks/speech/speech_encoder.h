@@ -1,16 +1,15 @@
-// Running a trained model of speech: frames in, for each position a distribution over phones out. No
-// libtorch.
+// Runs a trained speech model without libtorch: frames to a distribution over phones per position.
 //
 //   auto model = Model::Open("models/phones.safetensors");
-//   SpeechEncoder encoder(model);                         // one a thread; the model is shared
+//   SpeechEncoder encoder(model);                         // one per thread; the model is shared
 //   encoder.Encode(inputs, log_probs);                    // a whole utterance
 //
 //   State state = encoder.NewState();                     // a causal model, as sound arrives
 //   encoder.Extend(state, inputs, log_probs);             // the next positions, any number of them
 //
-// inputs [positions, inputs()] are stacked frames (SpeechSpec; filterbank.h makes them), normalized;
-// log_probs [positions, classes()], class 0 being the blank. What a position gets does not depend, bit for
-// bit, on anything but its utterance; Extend() gives what Encode() gives, to rounding.
+// inputs [positions, inputs()] are stacked frames (SpeechSpec; filterbank.h makes them),
+// normalized; log_probs is [positions, classes()]; class 0 is the blank. Outputs depend on the
+// utterance alone, bit for bit. Extend() gives the same as Encode(), up to rounding.
 #ifndef LINNET_TASKS_SPEECH_SPEECH_ENCODER_H_
 #define LINNET_TASKS_SPEECH_SPEECH_ENCODER_H_
 
@@ -28,11 +27,11 @@ class SpeechEncoder {
   explicit SpeechEncoder(std::shared_ptr<const Model> model);
 
   const Model& model() const { return engine_.model(); }
-  size_t inputs() const;         // floats a position
-  size_t classes() const;        // log-probabilities a position
+  size_t inputs() const;         // floats per position
+  size_t classes() const;        // log-probabilities per position
   size_t max_positions() const;  // of an utterance in training
 
-  // Throws InputError where the sizes disagree; RuntimeError where an output is no number.
+  // Throws InputError if the sizes disagree, RuntimeError if an output is not finite.
   void Encode(std::span<const float> inputs, std::span<float> log_probs);
 
   // Both throw InputError for a model that is not causal.

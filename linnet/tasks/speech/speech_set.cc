@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kHeldOut = 8;  // AN4's validation speakers
+constexpr size_t kHeldOut = 8;  // number of AN4's validation speakers
 
 std::string Upper(std::string text) {
   for (char& c : text) {
@@ -32,7 +32,7 @@ std::vector<std::string> Words(const std::string& line) {
   return words;
 }
 
-// Calls body(line, number) for each line of a text file that is not blank.
+// Calls body(line, number) for each non-blank line of a text file.
 template <class Body>
 void ForLines(const std::string& path, Body body) {
   std::istringstream in(ReadFile(path));
@@ -48,12 +48,12 @@ std::string WithoutStress(std::string phone) {
   return phone;
 }
 
-// Turns texts and phones into indices, and remembers what it could not.
+// Converts texts and phones to indices, and collects unknown words.
 class Indexer {
  public:
   explicit Indexer(const std::vector<std::string>& phones) : phones_(phones) {}
 
-  // The phones of the words; false where a word is not in the dictionary.
+  // Appends the phones of the words; false if a word is missing in the dictionary.
   bool Pronounce(const std::vector<std::string>& words, const Pronunciations& dictionary,
                  std::vector<std::string>& phones) {
     bool known = true;
@@ -94,7 +94,7 @@ std::vector<std::string> Sorted(const std::set<std::string>& phones) {
   return {phones.begin(), phones.end()};
 }
 
-// The end of a message: words that a dictionary does not have, the first of them.
+// The end of a message: the first words missing in a dictionary.
 std::string Missing(const std::vector<std::string>& words) {
   constexpr size_t kNamed = 5;
   std::string text = words.empty() ? "" : "; the dictionary does not have";
@@ -107,7 +107,7 @@ std::string Missing(const std::vector<std::string>& words) {
 
 const char* Part(SpeechSplit split) { return split == SpeechSplit::kTest ? "test" : "train"; }
 
-// "fash" of "an4_clstk/fash/an251-fash-b".
+// Returns "fash" for "an4_clstk/fash/an251-fash-b".
 std::string SpeakerOf(const std::string& id) { return fs::path(id).parent_path().filename(); }
 
 std::set<std::string> HeldOut(const std::vector<std::string>& ids) {
@@ -132,11 +132,11 @@ Pronunciations Pronunciations::Read(const std::string& path) {
                        " has no word with phones: ", Quote(Printable(line)));
     }
     std::string word = Upper(words[0]);
-    // WORD(2): not the first.
+    // Skips WORD(2), a further pronunciation.
     if (word.size() > 3 && word.back() == ')' && word.find('(') != std::string::npos) return;
     std::vector<std::string> phones;
     for (size_t i = 1; i < words.size(); ++i) {
-      if (words[i] == "#") break;  // a remark
+      if (words[i] == "#") break;  // a comment
       phones.push_back(WithoutStress(words[i]));
       if (!IsPrintable(phones.back())) {
         throw InputError(path, ": line ", number,
@@ -182,7 +182,7 @@ SpeechSet LoadAn4(const std::string& dir, SpeechSplit split) {
   std::vector<std::string> ids;
   ForLines(fileids, [&](const std::string& line, size_t) { ids.push_back(Words(line)[0]); });
 
-  // "<s> YES </s> (an251-fash-b)": by the name in brackets.
+  // "<s> YES </s> (an251-fash-b)": the key is the name in brackets.
   std::map<std::string, std::string> texts;
   ForLines(transcripts, [&](const std::string& line, size_t number) {
     const size_t open = line.rfind('('), close = line.rfind(')');

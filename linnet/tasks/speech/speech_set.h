@@ -1,10 +1,10 @@
 // Spoken sentences with their phones, from AN4's own layout or a manifest.
 //
 //   SpeechSet train = LoadAn4("data/an4", SpeechSplit::kTrain);
-//   train.phones                       // "AA", "AE", ...: what numbers in an utterance stand for
+//   train.phones                       // "AA", "AE", ...; utterances hold indices into it
 //   train.utterances[0].audio          // a file for ReadAudio()
 //
-// A manifest has one JSON object a line, paths being relative to the manifest's folder:
+// A manifest has one JSON object per line; paths are relative to the manifest's folder:
 //
 //   {"audio": "yes.flac", "text": "YES"}
 //   {"audio": "no.wav", "phones": "N OW", "speaker": "anna"}
@@ -18,15 +18,15 @@
 
 namespace linnet {
 
-// A dictionary in CMUdict's format: a word and its phones a line, further pronunciations as WORD(2),
-// comments behind ;;; or #. Words are taken without regard to case, phones without their stress (AH0 is AH).
+// A dictionary in CMUdict's format: one word and its phones per line, further pronunciations as
+// WORD(2), comments after ;;; or #. Words are case-insensitive, phones lose their stress (AH0: AH).
 class Pronunciations {
  public:
   Pronunciations() = default;
-  // Throws InputError, naming the line, on a file that is missing or no dictionary.
+  // Throws InputError, naming the line, on a file that is missing or not a dictionary.
   static Pronunciations Read(const std::string& path);
 
-  // The first pronunciation; null where the word is not there.
+  // The first pronunciation; null if the word is missing.
   const std::vector<std::string>* Find(const std::string& word) const;
   // Every phone that occurs, sorted.
   std::vector<std::string> Phones() const;
@@ -37,9 +37,9 @@ class Pronunciations {
 };
 
 struct Utterance {
-  std::string id = {}, speaker = {};  // speaker: empty where nothing says
+  std::string id = {}, speaker = {};  // speaker: empty if unknown
   std::string audio = {};             // path
-  std::string text = {};              // as it was given; may be empty
+  std::string text = {};              // as given; may be empty
   std::vector<int> phones = {};       // indices into SpeechSet::phones
 };
 
@@ -47,25 +47,25 @@ struct SpeechSet {
   std::string name = {};
   std::vector<std::string> phones = {};  // sorted
   std::vector<Utterance> utterances = {};
-  // Words that the dictionary does not have, each once, sorted; and how many utterances were left out
-  // for their sake.
+  // Words missing in the dictionary, each once, sorted; and the number of utterances left out
+  // because of them.
   std::vector<std::string> unknown_words = {};
   size_t left_out = 0;
 };
 
-// AN4 has no validation set: eight of its 74 training speakers, spread over their sorted names, are held
-// out as one.
+// AN4 has no validation set: eight of its 74 training speakers, spread over the names, replace it.
 enum class SpeechSplit { kTrain, kValidation, kTest };
 
 // From a folder with etc/ (fileids, transcriptions, an4.dic) and wav/ (FLAC, NIST SPHERE or WAV).
-// Throws InputError, naming the file, where something is missing or does not fit together.
+// Throws InputError, naming the file, if something is missing or inconsistent.
 SpeechSet LoadAn4(const std::string& dir, SpeechSplit split);
 // Whether the folder holds such files.
 bool An4Present(const std::string& dir);
 
-// A manifest; with `phones`, those symbols and no others are allowed (a model's, in its order), else they
-// are those of the dictionary and of the manifest. Phones are taken as they are where `phones` has them so,
-// else in upper case and without stress. Throws InputError, naming the line, on what does not fit.
+// Reads a manifest. `phones` are the only ones allowed, for example a model's, in its order; if
+// empty, the phones are those of the dictionary and the manifest. A phone that `phones` has
+// literally is kept, others are converted to upper case without stress. Throws InputError, naming
+// the line, on invalid data.
 SpeechSet LoadManifest(const std::string& path, const Pronunciations& dictionary,
                        const std::vector<std::string>& phones = {});
 

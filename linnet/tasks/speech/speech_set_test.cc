@@ -45,7 +45,7 @@ class Speech : public testing::Test {
     std::ofstream(dir_ / name) << text;
     return dir_ / name;
   }
-  // Names of an utterance's phones.
+  // Names of the phones of utterance i.
   static std::vector<std::string> Phones(const SpeechSet& set, size_t i) {
     std::vector<std::string> names;
     for (const int phone : set.utterances[i].phones) {
@@ -104,7 +104,7 @@ TEST_F(Speech, An4HoldsOutEightSpeakers) {
   for (const Utterance& u : validation.utterances) held.insert(u.speaker);
   EXPECT_EQ(held.size(), 8u);
   for (const std::string& speaker : held) EXPECT_FALSE(speakers.contains(speaker));
-  EXPECT_THAT(train.phones, ElementsAre("EH", "N", "OW", "S", "Y"));  // SIL is none
+  EXPECT_THAT(train.phones, ElementsAre("EH", "N", "OW", "S", "Y"));  // SIL is not a phone
   EXPECT_EQ(validation.phones, train.phones);
   EXPECT_THAT(Phones(train, 0), ElementsAre("Y", "EH", "S", "N", "OW"));
   EXPECT_EQ(train.utterances[0].text, "YES NO");
@@ -169,7 +169,7 @@ TEST_F(Speech, RefusesManifestsThatAreNone) {
       HasSubstr("dictionary"));
 }
 
-// The real one, where it is at hand.
+// The real data set, if available.
 TEST(An4, IsReadWhole) {
   const char* data = std::getenv("LINNET_DATA");
   const std::string dir = data ? std::string(data) + "/an4" : "";

@@ -43,7 +43,7 @@ Floats Tone(double hertz, int rate, size_t count, double amplitude = 0.5) {
   return samples;
 }
 
-// A sound file, whose bytes are at hand.
+// An audio file with access to its bytes.
 class SoundFile {
  public:
   SoundFile(const Floats& samples, int rate, int channels, int format)
@@ -110,7 +110,7 @@ TEST(Audio, AnotherRateIsResampled) {
                          SF_FORMAT_WAV | SF_FORMAT_FLOAT);
     const Floats got = ReadAudio(file.path(), 16'000).samples, want = Tone(1000, 16'000, 16'000);
     ASSERT_NEAR(static_cast<double>(got.size()), 16'000, 2) << rate;
-    // But for its ends, where the filter sees what is not there.
+    // Except near the ends, where the filter reaches beyond the samples.
     for (size_t i = 1000; i < 15'000; ++i) ASSERT_NEAR(got[i], want[i], 2e-3) << rate << " " << i;
   }
   EXPECT_TRUE(Resample({}, 8'000, 16'000).empty());
@@ -131,7 +131,7 @@ TEST(Audio, RefusesWhatIsNoWholeSound) {
   EXPECT_THAT(ErrorOf([&] { Parse(flac.bytes(), 16'000); }), HasSubstr("ends after"));
 }
 
-// Values of torchaudio's Kaldi-compatible filterbank (the file says of what).
+// All samples of a file, read in pieces.
 Floats InPieces(const std::string& path, int rate, size_t piece) {
   AudioReader reader(path, rate);
   Floats all, part(piece);
@@ -149,7 +149,7 @@ TEST(AudioReader, ReadsInPiecesWhatTheWholeIs) {
     for (const size_t piece : {1u, 777u, 100'000u}) {
       EXPECT_EQ(InPieces(file.path(), 48'000, piece), ReadAudio(file.path(), 48'000).samples);
     }
-    // Resampled as it comes: the same, but for rounding.
+    // Resampling in pieces gives the same, up to rounding.
     const Floats want = ReadAudio(file.path(), 16'000).samples;
     for (const size_t piece : {5u, 1600u}) {
       const Floats got = InPieces(file.path(), 16'000, piece);
@@ -165,7 +165,7 @@ TEST(AudioReader, SaysWhatItCannotRead) {
   SoundFile wav(Tone(440, 16'000, 5000), 16'000, 1, SF_FORMAT_WAV | SF_FORMAT_PCM_16);
   std::vector<char> cut(wav.bytes().begin(), wav.bytes().end() - 3000);
   EXPECT_THAT(ErrorOf([&] { Parse(cut, 16'000); }), HasSubstr("ends after 7000 of 10000 bytes"));
-  std::fill_n(cut.begin() + 40, 3, '\xff'), cut[43] = '\x7f';  // a length that was not known
+  std::fill_n(cut.begin() + 40, 3, '\xff'), cut[43] = '\x7f';  // unknown length
   EXPECT_EQ(Parse(cut, 16'000).samples.size(), 3500u);
   SoundFile file(Tone(440, 16'000, 5000), 16'000, 1, SF_FORMAT_FLAC | SF_FORMAT_PCM_16);
   std::filesystem::resize_file(file.path(), file.bytes().size() / 2);
@@ -175,6 +175,7 @@ TEST(AudioReader, SaysWhatItCannotRead) {
   EXPECT_THAT(ErrorOf([] { AudioReader reader("/", 16'000); }), HasSubstr("a folder"));
 }
 
+// Compares with values of torchaudio's Kaldi-compatible filterbank.
 TEST(Filterbank, AgreesWithTorchaudio) {
   const SafetensorsFile file = SafetensorsFile::Open("tests/audio/fbank.safetensors");
   const auto samples = file.Get("samples").f32();
@@ -200,7 +201,7 @@ TEST(Filterbank, AToneIsLoudestInItsBand) {
     const auto loudest = std::max_element(frames.begin(), frames.end()) - frames.begin();
     EXPECT_EQ(static_cast<size_t>(loudest), band);
   }
-  // Twice as loud: log 4 more everywhere; silence: the least there is.
+  // Doubling the amplitude adds log 4 to each band; silence gives the lower bound.
   const Floats once = bank.Compute(Tone(500, 16'000, 400, 0.25)),
                twice = bank.Compute(Tone(500, 16'000, 400, 0.5)),
                silent = bank.Compute(Floats(400, 0.25f));
@@ -219,7 +220,7 @@ TEST(Filterbank, FramesAreOfWholeWindows) {
     EXPECT_EQ(bank.Frames(samples), frames);
     EXPECT_EQ(bank.Compute(Floats(samples)).size(), 40 * frames);
   }
-  // In pieces as at once.
+  // Frame by frame gives the same as all at once.
   const Floats tone = Tone(700, 16'000, 2000), all = bank.Compute(tone);
   for (size_t i = 0; i < bank.Frames(2000); ++i) {
     Floats frame(40);
@@ -241,7 +242,7 @@ TEST(Filterbank, NormalisedBandsHaveMeanZeroAndDeviationOne) {
     for (size_t i = 0; i < 50; ++i)
       sum += frames[i * 3 + b], squares += std::pow(frames[i * 3 + b], 2);
     EXPECT_NEAR(sum / 50, 0, 1e-5);
-    EXPECT_NEAR(squares / 50, b == 2 ? 0 : 1, 1e-4);  // a band that never changes becomes 0
+    EXPECT_NEAR(squares / 50, b == 2 ? 0 : 1, 1e-4);  // a constant band becomes 0
   }
 }
 

@@ -1,4 +1,4 @@
-// Speech: what `linnet info` says. Its measure needs the libraries that read sound (eval.h).
+// Speech: the lines of `linnet info`. The evaluation needs the audio libraries (eval.h).
 #include "linnet/base/error.h"
 #include "linnet/tasks/task.h"
 

@@ -40,24 +40,26 @@ double SecondsOf(const SpeechSpec& spec, size_t position) {
   return static_cast<double>(position * Size(spec.stride)) * FilterbankOptions().step_ms / 1000;
 }
 
-// A stretch of positions that goes through the network alone, and those of its results that count.
+// A range of positions that the network encodes on its own, and the part of its outputs that is
+// used.
 struct Window {
   size_t begin, end;            // positions
   size_t keep_begin, keep_end;  // within them
 };
 
-// Positions that neighbouring windows share.
+// Positions shared by neighboring windows.
 size_t Shared(size_t most) { return most / 4; }
 
-// Windows of at most `most` positions. Of what neighbours share, each keeps the half that it has heard the
-// surroundings of; where no future is seen, the earlier one keeps all.
+// Windows of at most `most` positions. Of the positions shared by neighbors, each window keeps the
+// half farther from its own edge; if the model is causal, the earlier window keeps all of them.
 std::vector<Window> Windows(size_t positions, size_t most, bool causal) {
   if (positions <= most) return {{0, positions, 0, positions}};
   const size_t stride = most - Shared(most);
   const size_t count = (positions - most + stride - 1) / stride + 1;
   std::vector<Window> windows;
   for (size_t i = 0; i < count; ++i) {
-    // Spread evenly, so that the last one is as long as the others; a stream cannot know its end.
+    // Evenly spread, so that the last window is as long as the others. Causal windows have a fixed
+    // stride, as in a stream, whose end is unknown.
     const size_t begin = causal ? i * stride : (positions - most) * i / (count - 1);
     const size_t end = std::min(positions, begin + most);
     windows.push_back({begin, end, begin, end});
@@ -100,7 +102,7 @@ std::vector<float> Transcriber::LogProbabilities(const Audio& audio) {
                      sizes.window());
   }
   std::vector<float> frames(count * bands);
-  const size_t threads = std::min(workers, 1 + count / 200);  // others would have too little to do
+  const size_t threads = std::min(workers, 1 + count / 200);  // more would have too little work
   pool_.Run([&](int worker) {
     const size_t w = Size(worker);
     if (w >= threads) return;
@@ -127,7 +129,7 @@ std::vector<float> Transcriber::LogProbabilities(const Audio& audio) {
       std::vector<float> own;
       std::span<const float> heard = frames;
       size_t from = window.begin;
-      if (!corpus) {  // as an utterance of its own
+      if (!corpus) {  // normalized as an utterance of its own
         own.assign(frames.begin() + static_cast<ptrdiff_t>(first * bands),
                    frames.begin() + static_cast<ptrdiff_t>(last * bands));
         NormaliseFrames(own, bands);
@@ -202,7 +204,7 @@ struct PhoneStream::Inside {
         lead(encoder.NewState()),
         next(encoder.NewState()) {}
 
-  // One window of samples has become a frame. [stack, bands] of the last ones are kept.
+  // Computes a frame from one window of samples. Keeps the last [stack, bands] frames.
   void Frame(std::span<const float> samples) {
     const size_t bands = Size(spec.bands);
     std::vector<float> frame(bands);
@@ -216,7 +218,7 @@ struct PhoneStream::Inside {
     std::move(last.begin() + static_cast<ptrdiff_t>(bands), last.end(), last.begin());
     std::copy(frame.begin(), frame.end(), last.end() - static_cast<ptrdiff_t>(bands));
     ++frames;
-    // The window of position p ends with frame p * stride + stride - 1 + lookahead.
+    // The stacked frames of position p end with frame p * stride + stride - 1 + lookahead.
     const size_t ahead = Size(spec.stride) + Size(spec.lookahead);
     if (frames >= ahead && (frames - ahead) % Size(spec.stride) == 0) {
       ready.insert(ready.end(), last.begin(), last.end());
@@ -224,8 +226,8 @@ struct PhoneStream::Inside {
     }
   }
 
-  // Hears the positions that are ready. A model has so many, and no more: then a second state, which has
-  // heard the last quarter of them too, goes on in the first one's place.
+  // Encodes the positions that are ready. When the model's positions are used up, a second state,
+  // which has already read the last quarter of them, replaces the first one.
   void Hear() {
     const size_t most = encoder.max_positions(), warm = most - Shared(most);
     const size_t width = encoder.inputs(), classes = encoder.classes();
@@ -267,12 +269,12 @@ struct PhoneStream::Inside {
   std::vector<std::string> names;
   Filterbank bank;
   State lead, next;
-  std::vector<float> waiting;  // samples of windows that are not whole yet
+  std::vector<float> waiting;  // samples of incomplete windows
   std::vector<float> last;     // [stack, bands]
-  std::vector<float> ready;    // stacked frames of positions that are not heard yet
+  std::vector<float> ready;    // stacked frames of positions not encoded yet
   std::vector<float> log_probs;
   size_t samples = 0, frames = 0;
-  size_t begun = 0, positions = 0;  // whose frames are there; that have been heard
+  size_t begun = 0, positions = 0;  // positions with complete frames; positions encoded
   int before = kBlank;
   std::vector<Phone> heard;
 };
@@ -303,7 +305,7 @@ std::vector<Phone> PhoneStream::Read(std::span<const float> samples) {
   Inside& in = *inside_;
   in.samples += samples.size();
   const size_t window = in.bank.window(), step = in.bank.step();
-  // A second at a time, so that what waits stays small.
+  // One second at a time, to keep the buffers small.
   for (size_t at = 0; at < samples.size();) {
     const size_t count = std::min(samples.size() - at, Size(in.spec.sample_rate));
     in.waiting.insert(in.waiting.end(), samples.begin() + static_cast<ptrdiff_t>(at),
@@ -321,7 +323,7 @@ std::vector<Phone> PhoneStream::Read(std::span<const float> samples) {
 
 std::vector<Phone> PhoneStream::Finish() {
   Inside& in = *inside_;
-  // Positions that have begun are heard to their end, as in a whole utterance: with zeros behind it.
+  // Completes the positions that have begun with zeros, as at the end of a whole utterance.
   const std::vector<float> nothing(Size(in.spec.bands), 0.0f);
   const size_t wanted = PositionsOf(in.spec, in.frames);
   while (in.begun < wanted) in.Push(nothing);

@@ -1,4 +1,4 @@
-// From sound to phones with a trained model, without libtorch: whole files, or sound as it arrives.
+// Transcribes audio to phones with a trained model, without libtorch: whole files, or streams.
 //
 //   auto model = Model::Open("models/phones.safetensors");
 //   Transcriber transcriber(model);
@@ -6,11 +6,11 @@
 //   for (const Phone& phone : heard.phones) ...            // "Y" at 0.21 s, "EH" at 0.30 s, ...
 //
 //   PhoneStream stream(model);                             // a causal model
-//   for (const Phone& phone : stream.Read(samples)) ...    // those that are certain by now
+//   for (const Phone& phone : stream.Read(samples)) ...    // the phones that are final by now
 //   for (const Phone& phone : stream.Finish()) ...
 //
-// Sound that is longer than a model's positions (the longest utterance that it was trained on) is heard in
-// windows that overlap; of each, the middle counts. So time and memory grow with it, no more.
+// Audio longer than the model's positions (the longest utterance of its training) is encoded in
+// overlapping windows, of which the middle is used, so time and memory are linear in its length.
 #ifndef LINNET_TASKS_SPEECH_TRANSCRIBER_H_
 #define LINNET_TASKS_SPEECH_TRANSCRIBER_H_
 
@@ -28,25 +28,25 @@ namespace linnet {
 
 struct Phone {
   std::string name = {};
-  double seconds = 0;      // from the beginning to where it is first heard
-  double probability = 0;  // of it, there
+  double seconds = 0;      // time of its first frame from the beginning
+  double probability = 0;  // of the phone at that frame
 };
 
 struct Transcript {
   std::vector<Phone> phones = {};
-  std::vector<int> classes = {};  // the same as numbers in the model's list of phones, from 0 on
-  double seconds = 0;             // of sound
-  double log_probability = 0;     // ctc.h
+  std::vector<int> classes = {};  // the same as indices into PhonesOf(), from 0
+  double seconds = 0;             // length of the audio
+  double log_probability = 0;     // Decoded::log_probability (ctc.h)
 };
 
-// What about a recording makes its transcript worse: silence, clipping, a rate below the model's.
+// Detects defects that degrade a transcript: silence, clipping, a sample rate below the model's.
 //
 //   SoundCheck check;
 //   check.Add(audio.samples);
-//   for (const std::string& remark : check.Remarks(audio.file_rate, audio.rate)) ...   // a line each
+//   for (const std::string& remark : check.Remarks(audio.file_rate, audio.rate)) ...   // lines
 class SoundCheck {
  public:
-  void Add(std::span<const float> samples);  // all of them, piece by piece
+  void Add(std::span<const float> samples);  // the next samples of the recording
   std::vector<std::string> Remarks(int file_rate, int rate) const;
 
  private:
@@ -55,8 +55,8 @@ class SoundCheck {
 };
 
 struct TranscriberOptions {
-  int threads = 0;  // 0: one for each processor
-  size_t beam = 1;  // 1: the likeliest path; more: prefix beam search of that width
+  int threads = 0;  // 0: one per processor
+  size_t beam = 1;  // 1: the most likely path; more: prefix beam search of that width
 };
 
 // The phones of the spec, in order.
@@ -74,7 +74,7 @@ class Transcriber {
 
   // Throws InputError for sound at another rate, or too short for a single frame (25 ms).
   Transcript Transcribe(const Audio& audio);
-  // Log-probabilities [positions, classes], what Transcribe() decodes.
+  // The log-probabilities [positions, classes] that Transcribe() decodes.
   std::vector<float> LogProbabilities(const Audio& audio);
 
  private:
@@ -82,24 +82,24 @@ class Transcriber {
   TranscriberOptions options_;
   std::vector<std::string> names_;
   ThreadPool pool_;
-  std::vector<std::unique_ptr<SpeechEncoder>> encoders_;  // one a thread
+  std::vector<std::unique_ptr<SpeechEncoder>> encoders_;  // one per thread
 };
 
-// Sound as it arrives: constant memory and work a second, however long it lasts. A phone is told as soon
-// as the model has heard it, delay_seconds() after it began to sound at most.
+// Transcribes audio as it arrives, with constant memory and constant work per second of audio. A
+// phone is returned as soon as the model detects it, at most delay_seconds() after its beginning.
 class PhoneStream {
  public:
-  // Throws InputError for a model that is not causal, or normalises by the utterance, whose end is not
-  // known.
+  // Throws InputError for a model that is not causal, or that normalizes by utterance, because the
+  // end is unknown.
   explicit PhoneStream(std::shared_ptr<const Model> model);
   ~PhoneStream();
 
   double delay_seconds() const;
-  double seconds() const;  // of sound, so far
+  double seconds() const;  // length of the audio so far
 
-  // The next samples, at the model's rate, any number of them.
+  // Takes the next samples, at the model's rate, in any number; returns the new phones.
   std::vector<Phone> Read(std::span<const float> samples);
-  // What the last samples say: nothing follows them.
+  // Ends the audio; returns the remaining phones.
   std::vector<Phone> Finish();
 
  private:

@@ -18,7 +18,7 @@
 namespace linnet {
 namespace {
 
-// A model of random weights that hears something else at every turn.
+// A model with random weights whose outputs vary from position to position.
 std::shared_ptr<const Model> RandomModel(const std::string& attention,
                                          BandNorm normalization = BandNorm::kCorpus) {
   ModelSpec spec;
@@ -58,7 +58,7 @@ std::shared_ptr<const Model> RandomModel(const std::string& attention,
   return model;
 }
 
-// Noise whose colour changes ten times a second.
+// Noise whose spectrum changes ten times per second.
 Audio Sound(double seconds, uint64_t seed = 1) {
   Audio audio;
   audio.rate = audio.file_rate = 16'000;
@@ -88,7 +88,7 @@ std::vector<Phone> Streamed(const std::shared_ptr<const Model>& model, const Aud
   for (size_t at = 0; at < audio.samples.size(); at += piece) {
     const size_t count = std::min(piece, audio.samples.size() - at);
     for (const Phone& phone : stream.Read(std::span(audio.samples).subspan(at, count))) {
-      // Told when it is certain: not before it sounds, nor later than the delay says, but for the piece.
+      // A phone is returned after it sounds, and within the delay plus the length of a piece.
       const double now = stream.seconds();
       EXPECT_LE(phone.seconds + stream.delay_seconds(), now + 1e-9);
       EXPECT_GE(phone.seconds + stream.delay_seconds() + 0.03 + static_cast<double>(piece) / 16e3,
@@ -110,8 +110,8 @@ void ExpectSame(const std::vector<Phone>& a, const std::vector<Phone>& b) {
   }
 }
 
-// As it arrives, in pieces of any size, as the whole: shorter than the model's 40 positions (1.2 s), and
-// much longer, where one state follows another.
+// A stream in pieces of any size gives the same as the whole audio: shorter than the model's 40
+// positions (1.2 s), and much longer, with several states in turn.
 TEST(PhoneStream, HearsWhatTheWholeDoes) {
   const auto model = RandomModel("causal-linear");
   Transcriber transcriber(model, {.threads = 2});
@@ -149,8 +149,8 @@ TEST(Transcriber, ThreadsChangeNothing) {
   }
 }
 
-// Each position of a long recording is heard once, and with what surrounds it: near a window's middle it
-// is what the window alone gives.
+// Each position of a long recording is encoded once and with its surroundings: near the middle of a
+// window, outputs equal those of the window alone.
 TEST(Transcriber, LongRecordingsAreHeardInWindows) {
   const auto model = RandomModel("linear");
   Transcriber transcriber(model);
@@ -163,11 +163,11 @@ TEST(Transcriber, LongRecordingsAreHeardInWindows) {
     for (size_t c = 0; c < 5; ++c) sum += std::exp(all[p * 5 + c]);
     EXPECT_NEAR(sum, 1, 1e-4) << p;
   }
-  // The first window's first positions do not know of the rest.
+  // The first positions depend on the first window alone.
   Audio begin = audio;
   begin.samples.resize(400 + 160 * (40 * 3 - 1));  // 40 positions
   const std::vector<float> alone = transcriber.LogProbabilities(begin);
-  // But for the last one's stacked frames, which reach beyond.
+  // The stacked frames of the window's last position reach beyond it, hence the tolerance.
   for (size_t i = 0; i < 5 * 30; ++i) EXPECT_NEAR(all[i], alone[i], 0.2) << i;
 }
 

@@ -1,4 +1,4 @@
-// POST /v1/completions: running text, as OpenAI's clients ask for it (docs/http.md).
+// POST /v1/completions: text completion in the format of OpenAI's clients (docs/http.md).
 #include <chrono>
 #include <map>
 #include <memory>
@@ -18,14 +18,15 @@ const char* Reason(TextEnd end) {
   return end == TextEnd::kStop || end == TextEnd::kEndSymbol ? "stop" : "length";
 }
 
-// A request while it runs: of the batcher's thread, and drafts, each on its own, of the engine's (Work::next).
+// The state of a running request. The batcher's thread owns it; each of the drafts is used by one
+// engine thread at a time (Work::next).
 struct Session {
   const Vocabulary* vocabulary;
   std::vector<TextDraft> drafts;
   std::vector<std::string> texts;
   std::vector<const char*> reasons;
   size_t left = 0;
-  size_t trained = 0;  // positions that the model has seen in training
+  size_t trained = 0;  // number of positions in training
   bool events = false, usage = false;
   std::shared_ptr<std::atomic<int>> status = std::make_shared<std::atomic<int>>(200);
   std::string model, id, why;
@@ -49,7 +50,7 @@ struct Session {
             {"total_tokens", prompt + written},
             {"prompt_tokens_details", {{"cached_tokens", account->known.load()}}}};
   }
-  // Sine positions go on for ever, and training did not.
+  // Sine positions continue beyond those of training, so long texts get a warning.
   void WarnOfLength(ordered_json& answer) const {
     size_t longest = 0;
     for (const TextDraft& draft : drafts) longest = std::max(longest, account->prompt + draft.symbols());
@@ -95,7 +96,7 @@ struct Session {
   }
 };
 
-// One string, as such or as the only one of a list.
+// The prompt: a string, or a list of one string.
 std::string PromptOf(Fields& fields) {
   if (!fields.Has("prompt")) return "";
   const json& value = fields.Value("prompt");
@@ -121,7 +122,7 @@ std::vector<std::string> StopsOf(Fields& fields) {
   return stops;
 }
 
-// What OpenAI's interface has and this one has not: said, where it would change the answer.
+// Refuses features of OpenAI's interface that are not supported and would change the answer.
 void RefuseWhatIsNotThere(Fields& fields) {
   for (const char* name : {"suffix", "logprobs", "logit_bias"}) {
     if (fields.Has(name) && !(fields.Value(name).is_object() && fields.Value(name).empty()) &&
@@ -133,7 +134,7 @@ void RefuseWhatIsNotThere(Fields& fields) {
   for (const char* name : {"presence_penalty", "frequency_penalty"}) {
     if (fields.Number(name, 0, -2, 2) != 0) throw InputError("'", name, "' is not supported");
   }
-  // How large `n` may be is said where it is read.
+  // The bound of `n` is checked where it is read.
   constexpr int64_t kAny = int64_t{1} << 53;
   if (fields.Integer("best_of", 1, 1, kAny) != fields.Integer("n", 1, 1, kAny) &&
       fields.Has("best_of")) {
@@ -208,7 +209,7 @@ class Completions : public Endpoint {
     };
     work.ended = [session](size_t i, Ended how, const std::string& why) {
       if (how == Ended::kFailed) session->why = why;
-      if (how == Ended::kFull || how == Ended::kCancelled) {  // no position, or no time, for more
+      if (how == Ended::kFull || how == Ended::kCancelled) {  // no positions or no time left
         std::string shown;
         session->drafts[i].Stop(shown);
         session->reasons[i] = "length";

@@ -1,4 +1,4 @@
-// Text: bits a symbol over a file.
+// Text: evaluates bits per token over a file.
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -15,7 +15,7 @@
 namespace linnet {
 namespace {
 
-// Bits a symbol over a file, in windows one behind the other, each on its own.
+// Bits per token over a file, in consecutive windows that are evaluated independently.
 Evaluation EvalText(const EvalOptions& options, Engine& engine, const EvalProgress& report) {
   const Model& model = engine.model();
   if (options.from.dir.empty()) {
@@ -33,7 +33,7 @@ Evaluation EvalText(const EvalOptions& options, Engine& engine, const EvalProgre
   for (size_t i = 0; i < windows; ++i) {
     const auto part =
         std::span(symbols).subspan(i * window, std::min(window, symbols.size() - i * window));
-    std::vector<int32_t> piece = {Vocabulary::kEnd};  // what a text begins with
+    std::vector<int32_t> piece = {Vocabulary::kEnd};  // the token that begins a text
     piece.insert(piece.end(), part.begin(), part.end());
     nats += NatsOf(engine, piece, 1);
     counted += piece.size() - 1;

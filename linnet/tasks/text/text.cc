@@ -11,7 +11,7 @@ namespace linnet {
 
 namespace {
 
-// With U+FFFD for each byte that makes no character.
+// Replaces each byte of invalid UTF-8 by U+FFFD.
 std::string Mended(std::string_view text) {
   std::string mended;
   for (size_t at = 0; at < text.size();) {
@@ -27,7 +27,7 @@ std::string Mended(std::string_view text) {
 std::string TextPieces::Add(std::string_view text) {
   if (stopped_) return "";
   held_ += text;
-  // A stop word that is whole ends the text in front of it.
+  // A complete stop word ends the text before it.
   size_t end = std::string::npos;
   for (const std::string& stop : stop_) {
     if (!stop.empty()) end = std::min(end, held_.find(stop));
@@ -38,7 +38,7 @@ std::string TextPieces::Add(std::string_view text) {
     held_.clear();
     return shown;
   }
-  // What could become one is held back, and so are the first bytes of a character.
+  // Holds back a possible beginning of a stop word, and incomplete characters.
   size_t certain = held_.size();
   for (const std::string& stop : stop_) {
     for (size_t length = std::min(stop.size(), held_.size()); length > 0; --length) {
@@ -56,7 +56,7 @@ std::string TextPieces::Add(std::string_view text) {
       shown.append(held_, at, next->bytes);
       at += next->bytes;
     } else if (held_.size() - at < 4 && static_cast<unsigned char>(held_[at]) >= 0xc2) {
-      break;  // more bytes may come
+      break;  // more bytes may follow
     } else {
       AppendUtf8(0xfffd, shown);
       ++at;
@@ -105,7 +105,7 @@ std::optional<int32_t> TextDraft::Next(std::span<const float> outputs, std::stri
   };
   if (symbols_ == most_) return finish(TextEnd::kSymbols);
   allowed_.assign(outputs.begin(), outputs.end());
-  // No text: a separator, an unknown character.
+  // Separators and unknown characters are not text.
   allowed_[Vocabulary::kSeparator] = allowed_[Vocabulary::kUnknown] = -INFINITY;
   const int32_t symbol = Choose(allowed_, choice_, rng_);
   if (symbol == Vocabulary::kEnd) return finish(TextEnd::kEndSymbol);

@@ -1,4 +1,4 @@
-// Text with a trained language model: writing it, symbol by symbol, and how well it is foreseen.
+// Text with a trained language model: generation token by token, and the likelihood of given text.
 //
 //   TextWriter writer(engine);
 //   writer.Write("ROMEO:", {.symbols = 200, .choice = {.temperature = 0.8f}},
@@ -24,25 +24,25 @@
 namespace linnet {
 
 struct TextOptions {
-  size_t symbols = 256;  // at most
+  size_t symbols = 256;  // maximum number of tokens
   ChoiceOptions choice = {};
-  uint64_t seed = 0, stream = 0;       // what is drawn is a function of both
-  std::vector<std::string> stop = {};  // ends before one of these would stand in the text
-  // Called once, where TextWriter goes on behind the positions of training, with their number.
+  uint64_t seed = 0, stream = 0;       // the draws are a function of both
+  std::vector<std::string> stop = {};  // the text ends before the first of these
+  // Called once if TextWriter continues beyond the positions of training, with their number.
   std::function<void(size_t)> beyond_training = {};
 };
 
 enum class TextEnd { kSymbols, kStop, kEndSymbol, kPositions, kReader };
 
-// Puts pieces of text together into whole characters, and holds back what may become a stop word.
+// Joins pieces of text into whole characters, and holds back text that may become a stop word.
 class TextPieces {
  public:
   explicit TextPieces(std::vector<std::string> stop) : stop_(std::move(stop)) {}
 
-  // The text of another symbol; returns what is certain to be shown by now.
+  // Adds the text of a token; returns the text that can be shown now.
   std::string Add(std::string_view text);
   bool stopped() const { return stopped_; }
-  // What was held back, nothing following; bytes that make no character as U+FFFD.
+  // Ends the text and returns the rest that was held back; incomplete characters become U+FFFD.
   std::string Finish();
 
  private:
@@ -51,18 +51,18 @@ class TextPieces {
   bool stopped_ = false;
 };
 
-// A text that is being written: which symbol comes next, and what can be shown by now.
+// A text in progress: chooses the next token, and tracks the text that can be shown.
 class TextDraft {
  public:
-  // The vocabulary must outlive this. Throws InputError on a choice that makes no sense.
+  // The vocabulary must outlive this. Throws InputError on invalid options.
   TextDraft(const Vocabulary& vocabulary, const TextOptions& options);
 
-  // The next symbol to read, from the head's outputs at the one before it; none at the end. Appends to
-  // `shown` whole characters only.
+  // The next token to read, from the head's outputs at the previous one; nullopt at the end.
+  // Appends only whole characters to `shown`.
   std::optional<int32_t> Next(std::span<const float> outputs, std::string& shown);
-  // Ends it for want of positions, appending what was held back.
+  // Ends the text because the positions are used up; appends the text held back.
   void Stop(std::string& shown);
-  TextEnd end() const { return end_; }  // after Next() gave none
+  TextEnd end() const { return end_; }  // valid after Next() returned nullopt
   size_t symbols() const { return symbols_; }
 
  private:
@@ -75,8 +75,8 @@ class TextDraft {
   TextEnd end_ = TextEnd::kPositions;
 };
 
-// A prompt's symbols, behind the one that begins a text. Throws InputError on one that is no UTF-8, or too
-// long for the model.
+// The token that begins a text, then the prompt's tokens. Throws InputError on a prompt that is not
+// UTF-8 or too long for the model.
 std::vector<int32_t> TextPrompt(const Model& model, const Vocabulary& vocabulary,
                                 const std::string& prompt);
 
@@ -87,8 +87,8 @@ class TextWriter {
 
   const Vocabulary& vocabulary() const { return vocabulary_; }
 
-  // Goes on from a prompt ("" is the beginning of a text). reader(piece) is called with whole characters, and
-  // ends it by returning false. Throws InputError on a prompt that is no UTF-8 or too long.
+  // Continues a prompt ("": begins a new text). Calls reader(piece) with whole characters; the
+  // reader returns false to stop. Throws InputError on a prompt that is not UTF-8 or too long.
   TextEnd Write(const std::string& prompt, const TextOptions& options,
                 FunctionRef<bool(std::string_view)> reader);
 
@@ -97,14 +97,14 @@ class TextWriter {
   Vocabulary vocabulary_;
 };
 
-// The vocabulary of a model of text or couplets. Throws InputError for one that has none.
+// The vocabulary of a model of text or couplets. Throws InputError if the model has none.
 Vocabulary VocabularyOf(const Model& model);
 
-// What `linnet info` says of the vocabulary (Task::describe).
+// The lines of `linnet info` on the vocabulary (Task::describe).
 std::vector<std::pair<std::string, std::string>> DescribeText(const ModelSpec& spec);
 
-// -log p of the symbols from `counted` (1 and up) on, each from those before it, in nats. Throws InputError
-// on more symbols than the model has positions and one.
+// -log p in nats of the tokens at index `counted` (>= 1) and later, each given all before it.
+// Throws InputError on more tokens than the model's positions plus one.
 double NatsOf(Engine& engine, std::span<const int32_t> symbols, size_t counted);
 
 }  // namespace linnet

@@ -34,12 +34,13 @@ TEST(Choice, DrawsAsOftenAsTheProbabilitiesSay) {
   EXPECT_NEAR(counts[3] / double{draws}, 25 / 30.0, 0.01);  // squares
 }
 
-// Among thousands of symbols: always one of those that a sort would have kept, each as often as it should be.
+// With thousands of tokens: draws only from the nucleus that a sort gives, with the right
+// frequencies.
 TEST(Choice, TheNucleusOfManySymbolsIsThatOfASort) {
   std::vector<float> logits(8003);
   Philox values(3);
   for (float& x : logits) x = 3 * values.Normal();
-  logits[17] = logits[4000] = 9, logits[5] = -INFINITY;  // two that are equally likely
+  logits[17] = logits[4000] = 9, logits[5] = -INFINITY;  // two equally likely tokens
   for (const float temperature : {0.3f, 1.0f, 5.0f}) {
     std::vector<std::pair<double, int32_t>> order;
     double all = 0;
@@ -74,7 +75,7 @@ TEST(Choice, TheNucleusOfManySymbolsIsThatOfASort) {
 TEST(Choice, SaysWhatCannotBeDrawn) {
   Philox rng(1);
   EXPECT_THROW(Choose(std::vector<float>{INFINITY, 0, 0}, {.top_p = 0.9f}, rng), Error);
-  // Equal ones, of which top_p keeps one: rounding must not leave none.
+  // Equal logits, of which top_p keeps one: rounding must not leave none.
   for (size_t n = 1; n < 70; ++n) {
     const int32_t symbol = Choose(std::vector<float>(n, 0.25f), {.top_p = 1e-9f}, rng);
     EXPECT_LT(static_cast<size_t>(symbol), n);
@@ -122,7 +123,7 @@ TEST(TextPieces, ShowsWholeCharactersAndNoStopWord) {
   EXPECT_EQ(open.Add("ry"), "story");
   EXPECT_EQ(open.Add("st"), "");
   EXPECT_EQ(open.Finish(), "st");
-  TextPieces half({"stop"});  // a stop word behind half a character
+  TextPieces half({"stop"});  // a stop word after half a character
   EXPECT_EQ(half.Add("a\xe6stop"), "a\xef\xbf\xbd");
   TextPieces broken({});
   shown = broken.Add("a\xff");
@@ -167,7 +168,7 @@ TEST(TextWriter, WritesTheSameFromTheSameSeed) {
   EXPECT_THROW(TextWriter writer(couplets), Error);
 }
 
-// The sum of what each step says is what the prefix says.
+// NatsOf() equals the sum over single steps.
 TEST(NatsOf, AddsUpWhatStepsSay) {
   Engine engine(RandomModel("text", "character"), {.threads = 1});
   const std::vector<int32_t> symbols = {0, 5, 7, 3, 9, 4};
@@ -193,8 +194,9 @@ std::vector<std::string> Characters(const std::string& text) {
   return characters;
 }
 
-// Whatever the model says: as long as the first line, punctuation where that has it (and what it has), no
-// character in its own place again, none twice where the first line does not repeat its own.
+// With random weights: the second line is as long as the first, has the same punctuation, no
+// character at the same place as in the first line, and repeats characters only where the first
+// line does.
 TEST(CoupletWriter, KeepsTheRules) {
   Engine engine(RandomModel("couplet", "character"), {.threads = 1});
   CoupletWriter writer(engine);
@@ -231,7 +233,7 @@ TEST(CoupletWriter, KeepsTheRules) {
   }
 }
 
-// A beam that keeps everything finds the likeliest line of all.
+// A beam that keeps everything finds the most likely line.
 TEST(CoupletWriter, AWideBeamIsExact) {
   Engine engine(RandomModel("couplet", "character"), {.threads = 1});
   CoupletWriter writer(engine);
