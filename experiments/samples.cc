@@ -189,8 +189,7 @@ class Samples : public Experiment {
                        {"methods", methods},
                        {"samples", kind_.samples},
                        {"count", count_},
-                       {"varied",
-                        count_ >= kColumns},  // too few for a meaningful nearest distance
+                       {"varied", count_ >= kColumns},  // too few for a meaningful nearest distance
                        {"completions", kind_.completions},
                        {"completed",
                         completed_ == 1 ? "test image" : StrCat(completed_, " test images")}},

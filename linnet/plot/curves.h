@@ -16,9 +16,9 @@
 namespace linnet::plot {
 
 struct CurveOptions {
-  std::vector<std::string> labels = {};  // one per run
-  std::vector<std::string> y = {};       // metrics, one panel each; empty: MainMetric()
-  bool time = false;                     // x is seconds of training instead of steps
+  std::vector<std::string> labels = {};      // one per run
+  std::vector<std::string> y = {};           // metrics, one panel each; empty: MainMetric()
+  bool time = false;                         // x is seconds of training instead of steps
   std::optional<double> from = {}, to = {};  // range of x, in steps or seconds
   bool log_x = false, log_y = false;
   size_t smooth = 0;  // window of the moving mean, in records; 0: chosen by the number of records

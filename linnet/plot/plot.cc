@@ -297,7 +297,7 @@ class Panel {
     cairo_rectangle(cr_, frame_.left, frame_.top, frame_.width(), frame_.height());
     cairo_fill(cr_);
     cairo_set_line_cap(cr_, CAIRO_LINE_CAP_BUTT);
-    cairo_set_dash(cr_, nullptr, 0, 0);  // resets the dashes of the previous panel
+    cairo_set_dash(cr_, nullptr, 0, 0);          // resets the dashes of the previous panel
     for (const bool labelled : {false, true}) {  // labeled series lie above the others
       const Color color = labelled ? look_.grid : look_.minor_grid;
       for (const Tick& tick : x_ticks_) {

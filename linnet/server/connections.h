@@ -60,7 +60,7 @@ class Connections : public httplib::TaskQueue {
     }
     --threads_;
     ended_
-        .notify_all();  // locked: shutdown() must not return before this thread is done
+        .notify_all();  // under the lock: shutdown() must not return until the last thread is done
   }
 
   const size_t most_;

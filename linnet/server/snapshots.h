@@ -40,8 +40,8 @@ struct Snapshot {
 };
 
 struct SnapshotOptions {
-  double bytes = 64e6;  // in memory; 0: no snapshots
-  size_t from = 32;     // tokens: reading a shorter prompt again is faster than a copy
+  double bytes = 64e6;        // in memory; 0: no snapshots
+  size_t from = 32;           // tokens: reading a shorter prompt again is faster than a copy
   std::string folder = {};    // for snapshots that survive the process; "": none
   double folder_bytes = 1e9;  // bytes of state in the folder
   size_t folder_from = 128;   // tokens: a shorter prompt is read faster than its file
