@@ -1,6 +1,6 @@
 // Pages about experiments: fills Markdown templates (pages/NAME.md, built in) with values.
 //
-//   {{date}}                a value, by its path: a string, or a number with three digits
+//   {{date}}                a value by its path: a string, or a number to three significant digits
 //   {{loss|e2}}             the same in another format: see page.cc
 //   {{{text}}}              unescaped; otherwise Markdown's special characters become '?'
 //   {{#rows}}...{{/rows}}   once for each element of a list, whose fields are then in scope;

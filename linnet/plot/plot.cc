@@ -298,7 +298,7 @@ class Panel {
     cairo_fill(cr_);
     cairo_set_line_cap(cr_, CAIRO_LINE_CAP_BUTT);
     cairo_set_dash(cr_, nullptr, 0, 0);          // resets the dashes of the previous panel
-    for (const bool labelled : {false, true}) {  // labeled series lie above the others
+    for (const bool labelled : {false, true}) {  // grid lines of labeled ticks on top
       const Color color = labelled ? look_.grid : look_.minor_grid;
       for (const Tick& tick : x_ticks_) {
         if (tick.label.empty() == labelled) continue;

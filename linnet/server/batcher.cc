@@ -112,7 +112,7 @@ void Batcher::Loop() {
     for (const uint64_t id : cancels) CancelNow(id);
     try {
       busy = scheduler_.Run();
-    } catch (const std::exception&) {  // Begin() catches its own, so this is from the engine
+    } catch (const std::exception&) {  // Begin()'s callbacks throw nothing: from the engine
       for (const auto& [id, job] : std::unordered_map(jobs_)) CancelNow(id);
       busy = true;
     }
