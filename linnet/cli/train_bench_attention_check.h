@@ -21,9 +21,9 @@ struct AttentionResult {
 };
 
 // The relative error (max |difference| / max |expected|) of the worst tensor, over the first head
-// of the first sequence and the last head of the last one. NaN if any value is NaN. The outputs are
-// compared at all rows, the gradients at sampled rows; LinearError without `causal` compares all
-// rows of both.
+// of the first sequence and the last head of the last one (softmax beyond N = 16384: the latter
+// only). NaN if any value is NaN. The outputs are compared at all rows, the gradients at sampled
+// rows; LinearError without `causal` compares all rows of both.
 double SoftmaxError(const AttentionProblem& problem, const AttentionResult& result);
 double LinearError(const AttentionProblem& problem, const AttentionResult& result);
 
