@@ -1,5 +1,5 @@
-# oneDNN, not by its own package file: Debian's asks for the headers of OpenCL, which nothing here
-# needs. Where there is none, the target DNNL::dnnl is not there afterwards.
+# Finds oneDNN without its own package file: Debian's requires the headers of OpenCL, which nothing
+# here needs. If oneDNN is missing, the target DNNL::dnnl does not exist.
 if(NOT TARGET DNNL::dnnl)
   find_path(DNNL_INCLUDE_DIR dnnl.hpp)
   find_library(DNNL_LIBRARY dnnl)

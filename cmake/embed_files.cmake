@@ -1,5 +1,6 @@
 # cmake -D OUT=pages.cc -D FOLDER=pages -D NAMESPACE=linnet::server -P embed_files.cmake
-#   writes the files of a folder as C++: std::span<const EmbeddedFile> Pages() (linnet/base/embedded_file.h).
+#   Writes the files of a folder as C++: std::span<const EmbeddedFile> Pages()
+#   (linnet/base/embedded_file.h).
 file(GLOB files ${FOLDER}/*)
 list(SORT files)
 set(arrays "")

@@ -1,7 +1,7 @@
 # linnet_library(FOLDER SOURCES a.cc ... DEPS base ... [LIBS Torch ...] [INSTALL run|train])
-#   makes the static library linnet_FOLDER from a folder's sources; with INSTALL it goes into the
-#   package (linnetConfig.cmake.in) as linnet::FOLDER, with the half that runs or the one that trains,
-#   and the headers of the folder with it.
+#   Adds the static library linnet_FOLDER from a folder's sources. With INSTALL, the package
+#   (linnetConfig.cmake.in) contains it as linnet::FOLDER, in its inference (run) or training (train)
+#   half, with the headers of the folder.
 function(linnet_library folder)
   cmake_parse_arguments(arg "" "INSTALL" "SOURCES;DEPS;LIBS" ${ARGN})
   add_library(linnet_${folder} STATIC ${arg_SOURCES})
@@ -19,7 +19,7 @@ function(linnet_library folder)
 endfunction()
 
 # linnet_sources(VARIABLE PATTERN ...)
-#   sets VARIABLE to the files of these patterns that are no tests: a new file needs no line in a CMakeLists.txt.
+#   Sets VARIABLE to the files that match, without tests. New files need no line in CMakeLists.txt.
 function(linnet_sources variable)
   file(GLOB sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} ${ARGN})
   list(FILTER sources EXCLUDE REGEX "_test\\.cc$")
@@ -27,8 +27,9 @@ function(linnet_sources variable)
 endfunction()
 
 # linnet_torch_headers(TARGET)
-#   compiles a program with linnet_ops' precompiled torch headers, which take longer to parse than most files to
-#   compile. Such headers serve only code that is made alike: position-independent as in a library.
+#   Compiles a program with linnet_ops' precompiled torch headers, which take longer to parse than
+#   most files to compile. They require the same code generation: position-independent, as in a
+#   library.
 function(linnet_torch_headers target)
   set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
   target_compile_options(${target} PRIVATE -fPIC)
@@ -36,7 +37,7 @@ function(linnet_torch_headers target)
 endfunction()
 
 # linnet_headers()
-#   puts the headers of a folder into the package, once, however many libraries are made from it.
+#   Installs the headers of a folder, once, however many libraries are built from it.
 function(linnet_headers)
   get_property(done DIRECTORY PROPERTY linnet_headers)
   if(done)
@@ -53,7 +54,7 @@ function(linnet_headers)
 endfunction()
 
 # linnet_test(NAME SOURCES a_test.cc ... DEPS base ... [LABELS torch] [ENV K=V ...] [ARGS ...])
-#   makes the GoogleTest executable NAME and registers it with ctest.
+#   Adds the GoogleTest executable NAME and registers it with ctest.
 function(linnet_test name)
   if(NOT LINNET_TESTS)
     return()
@@ -70,7 +71,7 @@ function(linnet_test name)
 endfunction()
 
 # linnet_embed_pages(VARIABLE NAMESPACE)
-#   sets VARIABLE to a source with the files of the folder pages/ (linnet/base/embedded_file.h).
+#   Sets VARIABLE to a source file that holds the folder pages/ (linnet/base/embedded_file.h).
 function(linnet_embed_pages variable namespace)
   file(GLOB pages CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/pages/*)
   set(out ${CMAKE_CURRENT_BINARY_DIR}/pages.cc)

@@ -1,4 +1,5 @@
-/* The largest output of a model at each of some symbols, and an image it draws: draw_c MODEL [SEED] */
+/* Prints the first output of a model after each of some tokens, then draws an image:
+ * draw_c MODEL [SEED] */
 #include <linnet/linnet.h>
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-// Draws a digit as text, and another one that shares its upper half: draw MODEL [SEED]
+// Draws a digit as text, then another one with the same upper half: draw MODEL [SEED]
 #include <linnet/runtime.h>
 
 #include <cstdio>
@@ -23,7 +23,7 @@ int main(int argc, char** argv) try {
   linnet::Engine engine(model);
   const std::vector<uint8_t> digit = linnet::SampleImages(engine, 1, {.seed = seed});
   Print(digit, model->spec());
-  // The upper half is read at once, as a prefix; the lower one drawn anew.
+  // Reads the upper half at once, as a prefix, and draws a new lower half.
   Print(linnet::CompleteImages(engine, digit, digit.size() / 2, {.seed = seed + 1}), model->spec());
 } catch (const std::exception& error) {
   return std::fprintf(stderr, "draw: %s\n", error.what()), 1;

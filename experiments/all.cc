@@ -1,4 +1,4 @@
-// linnet reproduce all: every experiment of the paper, one after the other, within a budget of time.
+// linnet reproduce all: runs every experiment of the paper in turn, within a time budget.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -23,21 +23,22 @@ using nlohmann::json;
 enum class Takes {
   kBudget,   // --budget, --work, --precision
   kCopy,     // --budget, --work
-  kMinutes,  // --minutes of each of its trainings, --work, --precision
-  kModels,   // the trainings of another experiment: --work
-  kTables,   // the others' records
-  kTime      // nothing: it measures for as long as that takes
+  kMinutes,  // --minutes of each training, --work, --precision
+  kModels,   // reuses another experiment's trainings: --work
+  kTables,   // reads the other experiments' records
+  kTime      // none: its duration is fixed
 };
 struct Part {
   const char* name;
   Takes takes;
   double share;         // of the budget
   const char* data;     // folder under --data; or null
-  const char* of;       // whose models it takes
-  const char* shorter;  // flags where the budget is below kLong
+  const char* of;       // the experiment whose models it reuses
+  const char* shorter;  // flags for a budget below kLong
 };
 constexpr double kLong = 4 * 3600, kLeast = 3600, kMost = 1e8;
-// Of table 3: trainings of one seed each. Its timings and lengths take about as long as two.
+// Table 3 trains four methods with one seed each. Its timings and lengths take about as long as two
+// more trainings.
 constexpr double kSpeechRuns = 4 + 2;
 constexpr Part kParts[] = {
     {"table1", Takes::kBudget, 0.16, "mnist", nullptr, ""},
@@ -63,7 +64,7 @@ struct Options {
 
 class All {
  public:
-  // Throws InputError for options that cannot be, and for a record of earlier calls that is of other ones.
+  // Throws InputError for invalid options, and for a saved state with other options.
   explicit All(const Options& options) : options_(options), budget_(ParseSeconds(options.budget)) {
     if (budget_ > kMost)
       throw InputError("--budget ", options.budget, " is more than ", FormatSeconds(kMost));
@@ -81,7 +82,7 @@ class All {
                        ": no folder; name the one that holds mnist/, cifar10/ and an4/ "
                        "with --data ('linnet data' downloads them)");
     }
-    const Results results("all", options_.out, {}, {});  // that it can be written
+    const Results results("all", options_.out, {}, {});  // fails early if not writable
     fs::create_directories(options_.work, error);
     if (error) throw InputError(options_.work, ": cannot make this folder: ", error.message());
     state_ = {{"budget", budget_},
@@ -115,7 +116,7 @@ class All {
       if (!why.empty()) std::cerr << part.name << ": left out, " << why << "\n";
       missing += StrCat(missing.empty() ? "" : ", ", part.name);
     }
-    Keep(0, "");  // the missing ones get a budget of their own
+    Keep(0, "");  // a later call gives the missing parts a new budget
     if (!missing.empty()) {
       throw RuntimeError(
           "all: not reproduced: ", missing,
@@ -137,7 +138,7 @@ class All {
                        ": was begun with another --budget or --precision; choose another "
                        "--work, or remove the file to measure everything again");
     }
-    const json spent = kept.value("spent", json(0.0));  // files of the first version have none
+    const json spent = kept.value("spent", json(0.0));  // absent in the first version's files
     if (!spent.is_number() || !(spent >= 0) || !kept.value("begun", json("")).is_string()) {
       throw InputError(path,
                        ": is no record of 'linnet reproduce all'; remove it to measure all again");
@@ -159,7 +160,8 @@ class All {
            fs::exists(fs::path(options_.out) / (name + ".json"), error);
   }
 
-  // Runs a part. Where it fails it has said why, or `why` does: a signal ended it.
+  // Runs a part and returns whether it succeeded. On failure the part has printed the reason, or,
+  // if a signal ended it, `why` holds the reason.
   bool Finishes(const Part& part, std::string& why) {
     cli::ChildResult child;
     try {
@@ -174,7 +176,8 @@ class All {
     if (child.signal != 0) why = StrCat("ended by signal ", child.signal);
     const bool finished = child.exit_code == 0;
     if (finished) std::cout << child.out << std::flush;
-    // The others' records may change, and to draw them takes no time.
+    // Figures from other experiments' records are always redrawn: records may change, drawing is
+    // fast.
     if (finished && part.takes != Takes::kTables) state_["done"].push_back(part.name);
     Keep(Spent(), "");
     return finished;
@@ -210,8 +213,8 @@ class All {
   const double budget_;
   const Stopwatch watch_;
   json state_;
-  double before_ = 0;  // spent by calls that were stopped,
-  std::string begun_;  // and the part that the last of them was at
+  double before_ = 0;  // seconds used by interrupted calls
+  std::string begun_;  // the part at which the last call was interrupted
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// linnet reproduce couplet: how well a model of couplets predicts second lines, which of their rules it learned,
-// and the lines that it writes.
+// linnet reproduce couplet: how well a couplet model predicts second lines, which rules of couplets
+// it has learned, and samples of its lines.
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
@@ -19,8 +19,8 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr int kShown = 40;       // first lines whose answers the page shows
-constexpr size_t kAtOnce = 200;  // lines of one call of `linnet couplet`
+constexpr int kShown = 40;       // first lines shown on the page with generated second lines
+constexpr size_t kAtOnce = 200;  // lines per call of `linnet couplet`
 
 struct Way {
   const char* name;
@@ -50,7 +50,7 @@ std::vector<char32_t> CharactersOf(const std::string& text) {
 
 constexpr const char* kRules[] = {"length", "punctuation", "places", "repeats", "mirrored", "all"};
 
-// Adds 1 to each rule that a second line keeps, of those that a program can check.
+// Counts, per rule, the second lines that follow it; covers the rules that a program can check.
 void Count(const std::string& first, const std::string& second, json& kept) {
   const std::vector<char32_t> a = CharactersOf(first), b = CharactersOf(second);
   bool punctuation = true, places = true, repeats = true, mirrored = true;
@@ -75,7 +75,7 @@ void Count(const std::string& first, const std::string& second, json& kept) {
   }
 }
 
-// runs/couplet/model.safetensors is known by its folder.
+// The display name of a model: runs/couplet/model.safetensors is named after its folder.
 std::string NameOf(const std::string& path) {
   const fs::path whole = fs::path(path).lexically_normal();
   return whole.stem() == "model" ? whole.parent_path().filename() : whole.stem();

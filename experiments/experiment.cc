@@ -41,7 +41,7 @@ struct Options {
   bool json = false;
 };
 
-// --from, --work, --out, --json: those of every experiment.
+// Options that every experiment has: --from, --work, --out, --json.
 bool IsCommon(const CLI::Option& option) {
   for (const char* name : {"--from", "--work", "--out", "--json", "--help"}) {
     if (option.check_name(name)) return true;
@@ -53,7 +53,7 @@ std::string RenderPage(const Row& row, const Experiment& experiment, const json&
                        json values) {
   if (record.is_object()) {
     for (const char* field : {"machine", "date"})
-      record.value(field, "");  // throws on what is no text
+      record.value(field, "");  // throws unless it is a string
     for (const auto& [name, value] : record.items()) values.emplace(name, value);
   }
   if (!values.contains("command")) {
@@ -168,7 +168,7 @@ Results::Results(const std::string& name, const std::string& folder,
       page_(fs::path(folder) / (name + ".md")),
       record_(fs::path(folder) / (name + ".json")) {
   std::error_code error;
-  std::vector<fs::path> made;  // to try, and taken away again: a signal may end the measuring
+  std::vector<fs::path> made;  // removed again after the test
   for (fs::path path = fs::absolute(folder).lexically_normal();
        !path.empty() && !fs::exists(path, error); path = path.parent_path()) {
     if (path.has_filename()) made.push_back(path);
@@ -188,7 +188,7 @@ std::vector<std::string> Results::Write(const std::string& record, const std::st
                                         const Drawing& drawing) const {
   const cli::SignalsHeld held;
   fs::create_directories(folder_);
-  // Pictures are drawn beside their places: one that cannot be drawn leaves all of them as they were.
+  // Draws into a temporary folder first: if one picture fails, all old ones stay.
   struct Aside {
     fs::path folder;
     ~Aside() {

@@ -1,8 +1,8 @@
-// The paper's experiments, each as one command that runs it, draws it and writes a page about it.
+// The paper's experiments: each is one command that measures, draws its figures and writes a page.
 //
-// An experiment NAME is a file NAME.cc with a class and a row, a template pages/NAME.md, and a line in main.cc.
-// It measures by running other verbs of linnet (lab.h), so that nothing here needs libtorch; all that its page
-// says of a result it takes from that result.
+// Experiment NAME consists of NAME.cc (a class and a Row), a template pages/NAME.md, and a line in
+// main.cc. It measures by running other verbs of linnet (lab.h), so nothing here needs libtorch.
+// Every result on its page is computed from the record.
 //
 //   class Table9 : public Experiment {
 //     void AddOptions(CLI::App& verb) override;
@@ -28,9 +28,9 @@ namespace linnet::experiments {
 
 struct Drawing {
   nlohmann::json values =
-      nlohmann::json::object();  // of the page's template, before the record's own fields
-  std::vector<std::pair<std::string, plot::Figure>> figures = {};  // by the names of Pictures()
-  std::vector<std::pair<std::string, Image>> images = {};          // by those of Images()
+      nlohmann::json::object();  // for the page's template; override the record's fields
+  std::vector<std::pair<std::string, plot::Figure>> figures = {};  // named as in Pictures()
+  std::vector<std::pair<std::string, Image>> images = {};          // named as in Images()
 };
 
 class Experiment {
@@ -38,31 +38,32 @@ class Experiment {
   virtual ~Experiment() = default;
 
   virtual void AddOptions(CLI::App& verb) = 0;
-  // Throws InputError for options that cannot be; called before anything runs.
+  // Throws InputError for invalid options; called before anything runs.
   virtual void Check() const {}
-  // Whose template it fills, and the lab's folder unless --work names another; "": there is no --work, and
-  // the lab's folder is --out.
+  // Page: the experiment whose template this one fills. Work: the lab's folder unless --work names
+  // another; "": no --work option, and the lab's folder is --out.
   virtual std::string Page(const std::string& name) const { return name; }
   virtual std::string Work(const std::string& name) const { return "runs/" + name; }
-  // The names of all that Draw may give: plots, which become NAME.png, .svg and their dark forms, and PNGs.
+  // Names of all possible results of Draw: plots (NAME.png, NAME.svg and their dark forms) and
+  // PNGs.
   virtual std::vector<std::string> Pictures() const = 0;
   virtual std::vector<std::string> Images() const { return {}; }
-  // Whether NAME.json has all that Draw needs, so that there is --from.
+  // Whether NAME.json holds everything that Draw needs, which enables --from.
   virtual bool DrawsFromRecord() const { return true; }
 
   virtual nlohmann::json Measure(const Lab& lab) = 0;
-  // An option of its own that goes with --from, and changes the record.
+  // The name of an experiment's own option that is allowed with --from and changes the record.
   virtual std::string AmendOption() const { return ""; }
   virtual void Amend(nlohmann::json&) const {}
-  // Throws InputError or what nlohmann throws where the record is none of this experiment's.
+  // Throws InputError or a nlohmann exception if the record is not of this experiment.
   virtual Drawing Draw(const nlohmann::json& record) const = 0;
 };
 
 struct Row {
   const char* name;      // "figure1"
   const char* summary;   // one line
-  const char* notes;     // what else there is to say
-  const char* examples;  // lines, each indented
+  const char* notes;     // further explanation in --help
+  const char* examples;  // indented lines
   std::shared_ptr<Experiment> (*make)();
 };
 template <class E>
@@ -70,24 +71,25 @@ std::shared_ptr<Experiment> Make() {
   return std::make_shared<E>();
 }
 
-// Makes the verb of an experiment, with --from, --work, --out and --json beside its own options.
+// Adds the verb of an experiment, with --from, --work, --out, --json and its own options.
 void AddExperiment(CLI::App& app, const Row& row);
-// The options of its own that the user gave, but for some: " --seed 3 --data an4". Of paths the last part.
+// The experiment's own options that the user gave, except those in `but`: " --seed 3 --data an4".
+// Paths are reduced to their last component.
 std::string GivenOptions(const CLI::App& verb, const std::vector<std::string>& but = {});
 
-// A field of a record that is a number above zero; throws InputError, or what nlohmann throws.
+// A positive number from a record. Throws InputError or a nlohmann exception otherwise.
 double Positive(const nlohmann::json& record, const char* field);
 // The first record whose field `key` has that value, or null.
 const nlohmann::json* FindRecord(const nlohmann::json& records, const char* key,
                                  const nlohmann::json& value);
 
-// NAME.md, NAME.json and the pictures in a folder.
+// The result files: NAME.md, NAME.json and the pictures in a folder.
 class Results {
  public:
-  // Throws where one of them could not be written.
+  // Fails early: throws if a file could not be written.
   Results(const std::string& name, const std::string& folder,
           const std::vector<std::string>& pictures, const std::vector<std::string>& images);
-  // All of them or none; makes the folder where it is missing. Returns what was written.
+  // Writes all files or none; creates the folder if necessary. Returns the paths written.
   std::vector<std::string> Write(const std::string& record, const std::string& page,
                                  const Drawing& drawing) const;
 

@@ -1,5 +1,5 @@
-// linnet reproduce figure1: time and memory of attention against the length of the sequence
-// (section 4.1.2), measured by `linnet bench attention`.
+// linnet reproduce figure1: time and memory of attention against sequence length (section 4.1.2),
+// measured by `linnet bench attention`.
 #include <algorithm>
 #include <cmath>
 #include <iostream>
@@ -18,10 +18,10 @@ namespace {
 
 using nlohmann::json;
 
-constexpr double kNear = 0.25;  // exponents that differ by less are taken for the same
+constexpr double kNear = 0.25;  // exponents that differ by less count as equal
 
 struct Point {
-  double value = 0, ratio = 0;  // ms or MB a sample; to the limit
+  double value = 0, ratio = 0;  // ms or MB per sample; ratio to the limit
 };
 struct Quantity {
   std::map<long, Point> points = {};  // by N
@@ -30,7 +30,7 @@ struct Quantity {
 struct Method {
   std::string name;
   Quantity time = {}, memory = {};
-  std::string left_out = {};  // the first length that was, and why
+  std::string left_out = {};  // the first length that was left out, and why
 };
 using Of = Quantity Method::*;
 
@@ -44,7 +44,7 @@ long Length(const json& record, const char* field) {
   if (value != std::floor(value)) throw InputError("'", field, "' must be a whole number");
   return static_cast<long>(value);
 }
-std::string Name(std::string name) {  // goes into the page as it is
+std::string Name(std::string name) {  // sanitized: goes into the page unescaped
   for (char& c : name) {
     if (c != '-' && !std::isalnum(static_cast<unsigned char>(c))) c = '?';
   }
@@ -69,14 +69,15 @@ class Result {
     lengths_.assign(lengths.begin(), lengths.end());
   }
 
-  // Figure 1's two panels.
+  // One of figure 1's two panels.
   plot::Plot Panel(Of of, const char* title, const char* unit) const;
   json Table(Of of) const;
-  // "`linear`: time N^1.01 (as there), memory N^1.00 (as there)", of methods whose names begin so.
+  // "`linear`: time N^1.01 (as there), memory N^1.00 (as there)", for methods whose names begin
+  // with `prefix`.
   std::string Growth(const std::string& prefix, double power) const;
-  // How linear compares with every other method at every length.
+  // Compares linear attention with every other method at every length.
   std::string Comparison(Of of, const char* better) const;
-  // What rounds of hashing cost at the longest common length.
+  // The cost of hashing rounds at the longest common length.
   std::string Rounds(Of of, const char* unit) const;
   std::string Longest() const;
   const json& origin() const { return origin_; }
@@ -126,7 +127,7 @@ plot::Plot Result::Panel(Of of, const char* title, const char* unit) const {
   plot::Plot panel{
       .title = title, .x = {"sequence length N", /*log=*/true}, .y = {unit, /*log=*/true}};
   double least = 1e300, most = 0, lowest_slope = 1e300;
-  double square = 0;  // value / N^2 at the longest N, of methods that grow so: the highest
+  double square = 0;  // maximum of value / N^2 at the longest N, over quadratic methods
   for (const Method& method : methods_) {
     plot::Series series = MethodSeries(method.name, plot::Style::kLineAndPoints);
     for (const auto& [length, point] : (method.*of).points) {
@@ -141,7 +142,7 @@ plot::Plot Result::Panel(Of of, const char* title, const char* unit) const {
     panel.series.push_back(series);
   }
   if (lengths_.size() < 2) return panel;
-  // Guides below the flattest method and above the steepest, within the range that the axes show anyway.
+  // Guide lines below the flattest method and above the steepest, within the range of the axes.
   const auto low = static_cast<double>(lengths_.front()),
              high = static_cast<double>(lengths_.back());
   const auto guide = [&](const char* label, double scale, double power) {
@@ -306,7 +307,7 @@ class Figure1 : public Experiment {
     return {{"records", records}};
   }
 
-  // Of an own record, or of the output of 'linnet bench attention --json'.
+  // Accepts this experiment's record or the output of 'linnet bench attention --json'.
   Drawing Draw(const json& record) const override {
     const Result result(record.is_array() ? record : record.at("records"));
     json values = result.origin();

@@ -1,5 +1,5 @@
-// linnet reproduce figure2: the copy task (§4.1.1): how softmax, linear and Reformer attention learn to repeat
-// a sequence.
+// linnet reproduce figure2: the copy task (§4.1.1). Softmax, linear and Reformer attention learn to
+// repeat a sequence.
 #include <algorithm>
 #include <iostream>
 
@@ -26,12 +26,13 @@ struct Scale {
   const char *name, *describes;
   std::vector<std::string> flags;
   int max_length;
-  // The rate drops to a tenth behind the paper's 3,000 updates, and behind three quarters of the small ones.
+  // The learning rate drops to a tenth after `drop_at` updates: 3,000 in the paper, three quarters
+  // of all at the small scale.
   int64_t steps, drop_at;
 };
 const std::vector<Scale>& Scales() {
   static const std::vector<Scale> scales = {
-      // The sequences shrink with the model: half the heads tell fewer places apart.
+      // Sequences shrink with the model: half the heads distinguish fewer positions.
       {"small",
        "4 layers of 4 heads of 32, a quarter of the paper's weights",
        {"--d-model", "128", "--heads", "4"},
@@ -49,11 +50,11 @@ const Scale& ScaleNamed(const std::string& name) {
   throw InputError("no scale ", name);
 }
 
-// Of Reformer: nine chunks, of 32 at the paper's length, and 16 buckets, the next power of two.
+// Reformer: nine chunks (of 32 at the paper's length), and 16 buckets, the next power of two.
 constexpr int kBuckets = 16;
 int Chunk(int max_length) { return (max_length + 3) / 4; }
 
-// The first update at which the loss was below, or null.
+// The first update with a loss below `loss`, or null.
 json FirstBelow(const json& curve, double loss) {
   for (const json& point : curve) {
     if (point.at(1).get<double>() < loss) return point.at(0);
@@ -171,12 +172,12 @@ class Figure2 : public Experiment {
     return flags;
   }
 
-  // Updates of each method, of which one of each takes `together` seconds.
+  // Updates of each method; one update of every method takes `together` seconds.
   int64_t Steps(double together) const {
     const int64_t steps = steps_ > 0 ? steps_ : ScaleNamed(scale_).steps;
     if (budget_.empty()) return steps;
     constexpr int64_t kLeast = 100;
-    // A tenth is left for validations.
+    // Reserves a tenth of the time for validation.
     const auto fit = static_cast<int64_t>(std::min(0.9 * ParseSeconds(budget_) / together, 1e7));
     if (fit < kLeast) {
       throw InputError("--budget ", budget_, " is too little: ", kLeast,

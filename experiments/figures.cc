@@ -8,7 +8,7 @@ namespace linnet::experiments {
 
 plot::Series MethodSeries(const std::string& label, plot::Style style) {
   using plot::Marker;
-  // Of six colors: those that share one stand in no figure together.
+  // There are six colors; methods that share one never appear in the same figure.
   constexpr struct {
     const char* label;
     int color;
@@ -31,7 +31,7 @@ plot::Figure DrawCurves(const std::string& title, const std::string& subtitle, c
   plot::Plot by_time{.title = "against time", .x = {"minutes", log_x}, .y = y};
   for (const Curve& curve : curves) {
     plot::Series series = MethodSeries(curve.label, plot::Style::kLine);
-    for (const plot::Series& earlier : by_step.series) {  // a further seed of the same method
+    for (const plot::Series& earlier : by_step.series) {  // another seed of the same method
       if (earlier.label == series.label) series.label.clear();
     }
     series.y = curve.value;

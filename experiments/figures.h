@@ -1,4 +1,4 @@
-// Figures of experiments: what methods look like, and curves of trainings.
+// Figures shared by experiments: the look of each method, and training curves.
 #ifndef EXPERIMENTS_FIGURES_H_
 #define EXPERIMENTS_FIGURES_H_
 
@@ -9,16 +9,16 @@
 
 namespace linnet::experiments {
 
-// A series of this label, without points: a method ("linear", "LSH-4") looks alike in every figure; other
-// labels take the next color.
+// An empty series with this label. A known method ("linear", "LSH-4") looks the same in every
+// figure; other labels take the next color.
 plot::Series MethodSeries(const std::string& label, plot::Style style);
 
-// A training: a value that was measured at these updates and minutes.
+// The curve of a training: values measured at these updates and minutes.
 struct Curve {
   std::string label;
   std::vector<double> step = {}, minutes = {}, value = {};
 };
-// The curves against updates and against time, side by side.
+// Draws the curves against updates and against time, side by side.
 plot::Figure DrawCurves(const std::string& title, const std::string& subtitle, const plot::Axis& y,
                         const std::vector<Curve>& curves, bool log_x = false);
 

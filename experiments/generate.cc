@@ -1,5 +1,6 @@
-// linnet reproduce table4, table5: how fast images are made (appendix C): many together, with a state for softmax
-// too, and the memory of an image; the time of one image, and of a token as the image grows.
+// linnet reproduce table4, table5: speed of image generation (appendix C). Table 4: many images at
+// once, softmax with a state too, and memory per image. Table 5: the time of one image, and of a
+// token as the image grows.
 #include <algorithm>
 #include <iostream>
 
@@ -18,19 +19,19 @@ using nlohmann::json;
 constexpr size_t kDatasets = 2;
 struct Dataset {
   const char *name, *title;
-  int bytes;  // of an image
-  int chunk;  // of hashing, as the paper
+  int bytes;  // per image
+  int chunk;  // of hashing, as in the paper
 };
 constexpr Dataset kSets[kDatasets] = {{"mnist", "MNIST", 784, 29},
                                       {"cifar10", "CIFAR-10", 3072, 37}};
 
 struct Method {
   const char *label, *name, *attention;
-  int rounds;  // of hashing; 0: it does not hash
+  int rounds;  // of hashing; 0: no hashing
   bool stateless;
-  int batch[kDatasets];          // of table 4; 0: as many images as threads
-  double paper_rate[kDatasets];  // images a second, on its GPU
-  double paper_cpu[kDatasets];   // seconds an image
+  int batch[kDatasets];          // in table 4; 0: one image per thread
+  double paper_rate[kDatasets];  // images per second on the paper's GPU
+  double paper_cpu[kDatasets];   // seconds per image
   double paper_gpu[kDatasets];
 };
 constexpr Method kMethods[] = {
@@ -59,7 +60,7 @@ constexpr Method kMethods[] = {
 constexpr const Method& kSoftmax = kMethods[0];
 constexpr const Method& kLinear = kMethods[4];
 
-// A field that lies in a range; throws InputError, or what nlohmann throws.
+// A field within a range. Throws InputError or a nlohmann exception otherwise.
 double Number(const json& record, const char* field, double least, double most) {
   const double value = record.at(field);
   if (!(value >= least && value <= most)) {
@@ -68,7 +69,7 @@ double Number(const json& record, const char* field, double least, double most) 
   return value;
 }
 
-// What both tables run: 'linnet bench generate' for every method and data set.
+// Shared by both tables: runs 'linnet bench generate' for every method and data set.
 class GenerateTable : public Experiment {
  public:
   void AddOptions(CLI::App& verb) override {
@@ -92,7 +93,7 @@ class GenerateTable : public Experiment {
       for (const Method& method : kMethods) {
         std::cerr << "timing " << method.label << ", " << kSets[d].title << "\n";
         std::vector<std::string> bench = {"bench", "generate", "--json"};
-        // Rounded queries of Reformer would be hashed elsewhere than the check's: it runs in f32.
+        // Reformer runs in f32: rounded queries would fall into other buckets than in the check.
         Append(bench, "--random", kSets[d].name, "--attention", method.attention, "--precision",
                method.rounds > 0 ? "f32" : precision_, "--batch", Batch(method, d));
         if (method.rounds > 0)
@@ -184,7 +185,7 @@ class Table4 : public GenerateTable {
                     {"memory", run->at("memory_last_bytes").get<double>() / batch},
                     {"paper", method.paper_rate[d]},
                     {"paper_factor", method.paper_rate[d] / kSoftmax.paper_rate[d]}};
-        // A cache has room for all from the beginning, and is filled byte by byte.
+        // The cache is allocated for all positions at once and filled position by position.
         const bool cache = &method == &kMethods[1];
         row["state_first"] = method.stateless ? json() : json(cache ? state / (bytes - 1) : state);
         row["state_last"] = method.stateless ? json() : json(state);
@@ -196,12 +197,12 @@ class Table4 : public GenerateTable {
   }
 };
 
-// A record of 'linnet bench generate' as table 5 needs it.
+// The fields of a 'linnet bench generate' record that table 5 needs.
 struct Measured {
   const Method* method = nullptr;
   size_t dataset = 0;
   double seconds = 0, ratio = 0, state_bytes = 0;
-  std::vector<double> at = {}, microseconds = {};  // of a token behind so many
+  std::vector<double> at = {}, microseconds = {};  // of a token after `at` others
 };
 
 class Table5 : public GenerateTable {

@@ -54,11 +54,11 @@ namespace {
 constexpr int kBuckets = 64, kPaperEpochs = 250;
 constexpr size_t kMethods = kImageMethods.size();
 constexpr int64_t kLeastSteps = 50, kTinySteps = 50;
-// Of a budget, for trainings and their validations; the rest is for the measurements behind them.
+// Share of a budget for trainings with their validations; the rest is for later measurements.
 constexpr double kTrainingShare = 0.7;
-constexpr double kValidations = 1.1;  // trainings take so much longer than their updates
+constexpr double kValidations = 1.1;  // time of a training over the time of its updates
 
-// Tells a data set from another of the same name, by its first test images.
+// Distinguishes data sets of the same name by a hash of their first test images.
 std::string Fingerprint(const ImageSet& test) {
   uint64_t hash = 14695981039346656037u;  // FNV-1a
   const size_t bytes = std::min<size_t>(100, test.size()) * test.image_bytes();
@@ -66,7 +66,7 @@ std::string Fingerprint(const ImageSet& test) {
   return StrCat(test.size(), "-", hash);
 }
 
-// The folder of a data set that nobody named.
+// Finds the data set's folder if the user named none.
 std::string FindData(const ImageSetup& setup) {
   std::vector<fs::path> places = {fs::path("data") / setup.dataset, setup.dataset};
   if (const char* data = std::getenv("LINNET_DATA"); data != nullptr && *data != '\0') {
@@ -134,7 +134,7 @@ json ImageLab::NewPlan() const {
   const std::string scale = options_.scale.empty() ? "small" : options_.scale;
   const bool tiny = scale == "tiny", budget = !options_.budget.empty();
   int64_t images = tiny ? 10 : setup_.test_images;
-  if (budget) {  // so that measuring takes a few hundredths of it
+  if (budget) {  // so that measuring takes a small part of the budget
     const double affordable = ParseSeconds(options_.budget) / (setup_.equal_time ? 30 : 3);
     images = std::clamp<int64_t>(static_cast<int64_t>(affordable), 10, images);
   }
@@ -230,7 +230,8 @@ std::vector<std::string> ImageLab::Flags(const ImageMethod& method) const {
   return flags;
 }
 
-// Small scales' rate goes down to zero over four fifths of the updates; the paper's stays.
+// At the small scale the learning rate decays to zero over four fifths of the updates; the paper's
+// is constant.
 std::vector<std::string> ImageLab::Schedule(int64_t steps) const {
   std::vector<std::string> flags;
   if (plan_.at("scale") != "paper") {
@@ -253,7 +254,8 @@ void ImageLab::Plan() {
   double together = 0, slowest = 0;
   const double budget = Budget();
   const bool equal_time = plan_.at("equal_time");
-  // Of updates that take `each` for the slowest method and `all` for one of each.
+  // The smallest sufficient budget, if an update takes `each` with the slowest method and `all` for
+  // all methods together.
   const auto least = [&](double each, double all) {
     const double once = equal_time ? kMethods * each : all;
     return (static_cast<double>(kLeastSteps) * once * kValidations + watch_.Seconds()) /
@@ -268,7 +270,7 @@ void ImageLab::Plan() {
     const double each = lab_.SecondsAnUpdate(method.label, method.name, Flags(method));
     seconds[method.name] = each;
     together += each, slowest = std::max(slowest, each);
-    // Those that are still to be timed are taken to be like those that were.
+    // Assumes that methods not timed yet are like the timed ones.
     const double expected =
         least(slowest, together * kMethods / static_cast<double>(seconds.size()));
     if (budget > 0 && expected > budget) too_little(expected);
@@ -283,7 +285,7 @@ void ImageLab::Plan() {
                        ? kPaperEpochs * setup_.train_images / static_cast<double>(setup_.batch)
                    : equal_time ? 60 * setup_.small / each
                                 : setup_.small;
-    if (budget > 0) {  // an equal share of the time, or updates that take it together
+    if (budget > 0) {  // equal shares of the time, or equal updates that fit
       count = std::min(count, equal_time ? training / kMethods / each : training / together);
     }
     if (options_.steps > 0) count = static_cast<double>(options_.steps);
@@ -338,7 +340,7 @@ json ImageLab::Train() {
   return runs;
 }
 
-// Kept beside the model: other experiments ask again.
+// The result is kept beside the model for other experiments.
 double ImageLab::BitsPerDim(const ImageMethod& method, const json& training) const {
   const fs::path kept = lab_.folder() / StrCat("bits-", method.name, ".json");
   std::error_code error;
@@ -346,7 +348,7 @@ double ImageLab::BitsPerDim(const ImageMethod& method, const json& training) con
     try {
       const json result = ReadRecord(kept);
       if (result.at("training") == training) return Positive(result, "bits_per_dim");
-    } catch (const std::exception&) {  // measured again
+    } catch (const std::exception&) {  // unreadable: measures again
     }
   }
   const std::string images = plan_.at("test_images").dump();

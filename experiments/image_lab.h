@@ -1,12 +1,12 @@
-// The four methods of the paper's image experiments (§4.2), trained in one folder that tables and figures
-// share: who comes first trains, the others find the models there.
+// Trains the four methods of the paper's image experiments (§4.2) in one folder. Tables and figures
+// share it: the first experiment trains, the others reuse the models.
 //
 //   ImageOptions options;
 //   options.Add(verb, MnistSetup());
 //   ...
 //   ImageLab images(lab, MnistSetup(), options);
 //   const json runs = images.Train();           // [{"method", "steps", "bits_per_dim", "curve", ...}]
-//   images.ModelOf(kImageMethods[3])            // the linear one's file
+//   images.ModelOf(kImageMethods[3])            // the linear method's model file
 #ifndef EXPERIMENTS_IMAGE_LAB_H_
 #define EXPERIMENTS_IMAGE_LAB_H_
 
@@ -38,16 +38,16 @@ inline constexpr std::array<ImageMethod, 4> kImageMethods = {{
 inline constexpr const ImageMethod &kSoftmaxImages = kImageMethods[0],
                                    &kLinearImages = kImageMethods[3];
 
-// A data set's experiment, and what the paper measured: by method.
+// The experiment on one data set, with the paper's measurements by method.
 struct ImageSetup {
-  const char *dataset, *title;  // as linnet knows it, and as people do
-  const char* table;            // its table, and the folder that is shared
+  const char *dataset, *title;  // linnet's name and the display name
+  const char* table;            // its table, which names the shared folder
   int layers;                   // of the paper's network
-  int batch;                    // of our trainings
-  int chunk, chunks;            // of hashing: 27 of 29
-  bool equal_time;              // else equal updates
-  double small;                 // minutes of each method, or updates, of the small scale
-  int64_t test_images;          // that bits/dim is measured on, where time is no matter
+  int batch;                    // of these trainings
+  int chunk, chunks;            // of hashing: 27 chunks of 29
+  bool equal_time;              // methods train for equal time; else for equal updates
+  double small;                 // per method at the small scale: minutes, or updates
+  int64_t test_images;          // for bits/dim, if time is unlimited
   double train_images;
   std::array<double, kImageMethods.size()> paper_bits, paper_images;
 };
@@ -66,23 +66,23 @@ struct ImageOptions {
 
 class ImageLab {
  public:
-  // Finds the data, and the folder's plan where there is one. Throws InputError where the options, or the
-  // data, are of another plan.
+  // Finds the data, and the folder's plan if there is one. Throws InputError if the options or the
+  // data differ from the plan.
   ImageLab(const Lab& lab, const ImageSetup& setup, const ImageOptions& options);
 
-  // Plans, trains those that are not trained yet, and measures bits/dim. Of each method {"method", "steps",
-  // "seconds_an_update", "training_seconds", "epochs", "parameters", "curve": [[step, bits/dim of the first
-  // test images]], "bits_per_dim"}.
+  // Plans, trains the methods that are not trained yet, and measures bits/dim. Returns per method
+  // {"method", "steps", "seconds_an_update", "training_seconds", "epochs", "parameters", "curve":
+  // [[step, bits/dim of the first test images]], "bits_per_dim"}.
   nlohmann::json Train();
 
   std::string ModelOf(const ImageMethod& method) const;
   const ImageSet& test() const { return test_; }
-  // Records' {"scale", "equal_time", "pixel_above", "seed", "precision", "training_threads",
-  // "validation_images", "test_images"}, which DescribeTrainings reads.
+  // Fields of a record for DescribeTrainings: {"scale", "equal_time", "pixel_above", "seed",
+  // "precision", "training_threads", "validation_images", "test_images"}.
   nlohmann::json Settings() const;
-  // " --scale small ...": the options that the trainings were planned with, whoever planned them.
+  // " --scale small ...": the options of the plan, whichever experiment made it.
   std::string CommandOptions() const;
-  // Of the budget, over all calls; 1e9 without one.
+  // Seconds left of the budget, over all calls; 1e9 without a budget.
   double SecondsLeft() const;
 
  private:
@@ -105,7 +105,7 @@ class ImageLab {
   nlohmann::json plan_;  // with "steps" and "seconds" of each method once it is made
 };
 
-// Sentences for pages about the networks and trainings of such settings.
+// Sentences for pages that describe networks and trainings with these settings.
 std::string DescribeTrainings(const ImageSetup& setup, const nlohmann::json& settings);
 
 }  // namespace linnet::experiments

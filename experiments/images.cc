@@ -1,5 +1,6 @@
-// linnet reproduce table1, table2: images byte by byte (§4.2) by softmax, LSH and linear attention: bits/dim
-// and images a second. figure5: how those trainings and table 3's went.
+// linnet reproduce table1, table2: byte-wise image models (§4.2) with softmax, LSH and linear
+// attention: bits/dim and images per second. figure5: the training curves of these tables and of
+// table 3.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -20,9 +21,11 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-// Images made together: as many as help. Without a state each thread reads one.
+// Batch size of generation, large enough for full speed. Without a state each thread makes one
+// image.
 constexpr int kLinearBatch = 64;
-// Measuring the paper's networks, whole images included, takes so long: done only with a budget beyond it.
+// The paper's networks are measured, whole images included, only if this much of the budget is
+// left.
 constexpr double kPaperSeconds = 600;
 
 const json* Find(const json& records, const ImageMethod& method) {
@@ -55,7 +58,8 @@ class ImageTable : public Experiment {
     if (images.SecondsLeft() > kPaperSeconds && record.at("scale") != "tiny") {
       for (const ImageMethod& method : kImageMethods) {
         std::cerr << "timing images of " << method.label << ", the paper's network\n";
-        // The estimate of a time of days is checked where it is a minute.
+        // MNIST's softmax: also times a whole image, to verify the estimate where that takes a
+        // minute only.
         const bool whole = !setup_.equal_time && &method == &kSoftmaxImages;
         record["paper_throughput"].push_back(Throughput(lab, method, "", whole));
       }
@@ -123,7 +127,7 @@ class ImageTable : public Experiment {
              {"paper_size", !paper_speeds.empty()},
              {"linear_batch", kLinearBatch},
              {"whole", whole},
-             // Where all were to take the same time: the time they took, as neighbors come and go.
+             // For trainings of equal planned time: the actual times, which vary with other load.
              {"taken", record.at("equal_time").get<bool>() && times.size() == rows.size()},
              {"times", times}},
         .figures = {{setup_.table,
@@ -144,7 +148,7 @@ class ImageTable : public Experiment {
     return text;
   }
 
-  // 'linnet bench generate' of a trained model, or ("") of the paper's with random weights.
+  // Runs 'linnet bench generate' on a trained model, or ("") on the paper's with random weights.
   json Throughput(const Lab& lab, const ImageMethod& method, const std::string& model,
                   bool whole) const {
     const bool linear = &method == &kLinearImages;
@@ -278,7 +282,7 @@ class Figure5 : public Experiment {
                                         {"reformer", "LSH-4"},
                                         {"linear", "linear"},
                                         {"lstm", "Bi-LSTM"}}) {
-      const json* run = FindRecord(table.at("runs"), "method", method);  // its first seed
+      const json* run = FindRecord(table.at("runs"), "method", method);  // the first seed
       if (run == nullptr) continue;
       Curve& curve = curves.emplace_back(Curve{.label = label});
       for (const json& point : run->at("curve")) {

@@ -17,7 +17,7 @@ using nlohmann::json;
 
 namespace {
 
-constexpr int kTen = 10, kTimedTens = 3;  // behind one ten to warm up
+constexpr int kTen = 10, kTimedTens = 3;  // after one block of ten for warm-up
 
 bool Exists(const fs::path& path) {
   std::error_code error;
@@ -71,7 +71,7 @@ std::string Lab::RunVerb(const std::vector<std::string>& arguments) const {
   }
   if (child.exit_code == 130) throw stopped;
   if (child.exit_code == 2)
-    throw InputError(experiment_, ": nothing is written");  // it has said why
+    throw InputError(experiment_, ": nothing is written");  // the verb has printed the reason
   if (child.exit_code != 0) {
     const std::string verb =
         arguments[0] + (arguments.size() > 1 && arguments[1][0] != '-' ? " " + arguments[1] : "");
@@ -91,7 +91,7 @@ json Lab::Measure(const std::string& name, const std::vector<std::string>& argum
   const json question = {cli::MachineName(), arguments};
   kept_.push_back(file);
   if (Exists(file)) {
-    std::string fault;  // a file that cannot be read is measured again
+    std::string fault;  // an unreadable file is measured again
     const json kept = ParseJson(ReadFile(file, size_t{1} << 26), 9, fault);
     if (kept.is_object() && kept.value("question", json()) == question && kept.contains("answer")) {
       std::cerr << name << ": measured before\n";
@@ -108,7 +108,7 @@ void Lab::Finish() const {
   std::error_code ignored;
   for (const fs::path& file : kept_) fs::remove(file, ignored);
   if (kept_.empty()) return;
-  // Folders that hold nothing else.
+  // Removes these folders only if they are empty.
   for (const fs::path& path : {folder_ / "measured", folder_, folder_.parent_path()})
     fs::remove(path, ignored);
 }
@@ -123,7 +123,7 @@ double Lab::SecondsAnUpdate(const std::string& label, const std::string& name,
     const bool same = kept.is_object() && kept.value("flags", json()) == json(flags);
     const json seconds = same ? kept.value("seconds", json()) : json();
     if (seconds.is_number() && seconds > 0 && seconds < 1e9) return seconds;
-    // Timings of a plan that came to nothing are no reason to refuse another one.
+    // Timings alone do not block another plan; a training that has begun does.
     for (const fs::directory_entry& entry : fs::directory_iterator(folder_, error)) {
       const std::string run_name = entry.path().filename();
       if (run_name.starts_with(name) && Exists(entry.path() / "state.safetensors")) {
@@ -148,7 +148,7 @@ double Lab::SecondsAnUpdate(const std::string& label, const std::string& name,
     before = now;
   }
   fs::remove_all(run, error);
-  // The median: a neighbor that comes for a moment does not count.
+  // The median ignores a short burst of other load.
   std::sort(tens.begin(), tens.end());
   const double each = tens.empty() ? 0 : tens[tens.size() / 2] / kTen;
   if (!(each > 0)) throw RuntimeError(experiment_, ": updates of ", label, " take no time");

@@ -1,5 +1,5 @@
-// Verbs of linnet that an experiment runs for their results. What they gave is kept in a folder until the
-// experiment has written its page, so that one that was stopped goes on where it was.
+// Runs verbs of linnet for an experiment. The results stay in a folder until the experiment has
+// written its page, so that an interrupted experiment can resume.
 //
 //   Lab lab("figure2", "runs/figure2");
 //   const double each = lab.SecondsAnUpdate("linear", "linear", flags);
@@ -18,13 +18,13 @@
 
 namespace linnet::experiments {
 
-// Arguments of a command: whatever StrCat takes, one each.
+// Appends arguments of a command, converted by StrCat.
 template <class... Values>
 void Append(std::vector<std::string>& arguments, const Values&... values) {
   (arguments.push_back(StrCat(values)), ...);
 }
 
-// Throws InputError, beginning with `where`, on text that is no JSON.
+// Throws InputError, beginning with `where`, for invalid JSON.
 nlohmann::json ParseRecord(const std::string& text, const std::string& where);
 nlohmann::json ReadRecord(const std::filesystem::path& path);
 
@@ -33,30 +33,32 @@ std::vector<nlohmann::json> MetricsOf(const std::filesystem::path& run);
 
 class Lab {
  public:
-  // Makes the folder when the first result comes.
+  // Creates the folder with the first result.
   Lab(std::string experiment, std::filesystem::path folder)
       : experiment_(std::move(experiment)), folder_(std::move(folder)) {}
 
   const std::filesystem::path& folder() const { return folder_; }
 
-  // Runs `linnet ARGUMENTS...`, which prints JSON. Throws where it fails, saying that nothing of the
-  // experiment is written; Interrupted after Ctrl-C.
+  // Runs `linnet ARGUMENTS...` and parses its JSON output. On failure throws an error that says
+  // that no results of the experiment are written; after Ctrl-C throws Interrupted.
   nlohmann::json Run(const std::vector<std::string>& arguments) const;
-  // The same, or what it gave before the experiment was stopped.
+  // As Run, but returns the saved result if an earlier call of the experiment measured it.
   nlohmann::json Measure(const std::string& name, const std::vector<std::string>& arguments) const;
 
-  // Seconds of an update of `linnet train FLAGS...`, the median of three tens behind the first ten; kept in the
-  // folder, so that an experiment that goes on plans as it did. `name` is a file's, `label` for people.
+  // Seconds per update of `linnet train FLAGS...`: the median over three blocks of ten updates,
+  // after ten for warm-up. The folder keeps it, so that a resumed experiment has the same plan.
+  // `name` is for file names, `label` for messages.
   double SecondsAnUpdate(const std::string& label, const std::string& name,
                          const std::vector<std::string>& flags) const;
 
-  // Trains so many updates, or those that are left, and gives {"run", "steps", "seconds", "before", "metrics",
-  // "info"}: the folder, the time of the updates, whether all of it was there before, the records of
-  // metrics.jsonl, and the result of `linnet info` on the model.
+  // Trains for `steps` updates in all, resuming an earlier run. Returns {"run", "steps", "seconds",
+  // "before", "metrics", "info"}: the run's folder, the number of updates, their time, whether the
+  // run was already complete, the records of metrics.jsonl, and the output of `linnet info` on the
+  // model.
   nlohmann::json Train(const std::string& label, const std::string& name,
                        const std::vector<std::string>& flags, int64_t steps) const;
 
-  // Forgets what Measure kept. Trainings stay.
+  // Deletes the results of Measure. Trainings stay.
   void Finish() const;
 
  private:
@@ -65,7 +67,7 @@ class Lab {
 
   const std::string experiment_;
   const std::filesystem::path folder_;
-  mutable std::vector<std::filesystem::path> kept_;  // files of Measure
+  mutable std::vector<std::filesystem::path> kept_;  // result files of Measure
 };
 
 }  // namespace linnet::experiments

@@ -1,4 +1,4 @@
-// linnet-reproduce: the paper's figures and tables, measured here. `linnet reproduce` runs it.
+// linnet-reproduce: measures and draws the paper's figures and tables. `linnet reproduce` runs it.
 #include <CLI/CLI.hpp>
 
 #include "experiments/experiment.h"

@@ -41,7 +41,7 @@ std::string Formatted(const char* format, double value) {
 std::string Format(const json& value, const std::string& format) {
   if (value.is_null()) return "–";
   if (value.is_string()) return value;
-  const double number = value;  // throws on what is none
+  const double number = value;  // throws unless it is a number
   if (format.empty()) {
     const bool whole = value.is_number_integer() && std::abs(number) < 1000;
     return whole ? value.dump() : Digits(number);
@@ -63,7 +63,7 @@ std::string Format(const json& value, const std::string& format) {
   return formats.at(format)(number);
 }
 
-// Text out of records goes into pages as text.
+// Escapes text from records, so that it has no effect as Markdown.
 std::string Escaped(std::string text) {
   for (char& c : text) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f ||
@@ -92,7 +92,7 @@ class Renderer {
         const std::string end = "{{/" + tag.substr(1) + "}}";
         std::string_view body = text.substr(0, text.find(end));
         text.remove_prefix(body.size() + end.size());
-        // Tags that have a line for themselves take it along.
+        // A tag alone on its line leaves no empty line.
         if ((out.empty() || out.ends_with('\n')) && body.starts_with('\n')) body.remove_prefix(1);
         if (body.ends_with('\n') && text.starts_with('\n')) text.remove_prefix(1);
         out += Section(tag, body);
@@ -108,7 +108,7 @@ class Renderer {
   }
 
  private:
-  // The innermost value of that path, or null.
+  // The innermost value at that path, or null.
   const json* Find(const std::string& path) const {
     if (path == ".") return scopes_.back();
     for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
@@ -145,7 +145,7 @@ class Renderer {
   std::vector<const json*> scopes_;  // outermost first
 };
 
-// Paragraphs in lines of 120 characters; headings, tables, code and HTML as they are.
+// Wraps paragraphs at 120 characters; leaves headings, tables, code and HTML unchanged.
 std::string Wrap(const std::string& text) {
   constexpr size_t kWidth = 120;
   std::istringstream lines(text);

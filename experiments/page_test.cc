@@ -43,7 +43,7 @@ TEST(Render, Sections) {
             "always\n");
   EXPECT_EQ(Render("{{#one}}{{x}}{{/one}} {{x}}", values),
             "3 9\n");  // the inner one, then the outer
-  // Tags on lines of their own leave none.
+  // Tags alone on their lines leave no empty lines.
   EXPECT_EQ(Render("| x |\n|---|\n{{#rows}}\n| {{x}} |\n{{/rows}}\n\nEnd.\n", values),
             "| x |\n|---|\n| 1 |\n| 2 |\n\nEnd.\n");
 }

@@ -1,5 +1,5 @@
-// linnet reproduce figure3, figure4, figure6 to figure9: images that the trained models of tables 1 and 2 draw, and
-// images that they complete, of which the upper half is given.
+// linnet reproduce figure3, figure4, figure6 to figure9: images sampled from the models of tables 1
+// and 2, and completions of images whose upper half is given.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -29,7 +29,8 @@ using Pixels = std::vector<uint8_t>;
 constexpr int kAlternatives = 2, kColumns = 8;
 constexpr uint8_t kBetween = 64, kUnknown = 128;
 
-// The root mean square differences of images' bytes, over all pairs, and to the nearest other.
+// Root-mean-square differences between images in bytes: over all pairs, and to the nearest other
+// image.
 json VarietyOf(std::span<const uint8_t> pixels, size_t bytes) {
   const size_t count = pixels.size() / bytes;
   double pairs = 0, nearest = 0;
@@ -51,7 +52,7 @@ json VarietyOf(std::span<const uint8_t> pixels, size_t bytes) {
   return {{"pairs", pairs}, {"nearest", nearest}};
 }
 
-// Both alternatives of an image lie side by side in its row.
+// Places both alternatives of an image side by side in one row.
 Pixels Interleaved(const Pixels& completions, size_t images, size_t bytes) {
   Pixels rows;
   for (size_t i = 0; i < images; ++i) {
@@ -78,7 +79,7 @@ struct Kind {
   const char* name;
   const ImageSetup& (*setup)();
   bool samples, completions;
-  bool every;  // method, else linear alone
+  bool every;  // all methods; else linear alone
   const char *title, *paper;
 };
 constexpr char kVariations[] =
@@ -155,7 +156,7 @@ class Samples : public Experiment {
         {"command", StrCat("linnet reproduce ", kind_.name, images.CommandOptions(),
                            Given("--count", count_), Given("--completions", completed_))}};
     record.update(images.Settings());
-    cli::EndAtSignals();  // from here on this process itself works
+    cli::EndAtSignals();  // from here on this process does the work itself
     if (kind_.samples) AddSamples(lab, images, record);
     if (kind_.completions) AddCompletions(lab, images);
     return record;
@@ -188,8 +189,7 @@ class Samples : public Experiment {
                        {"methods", methods},
                        {"samples", kind_.samples},
                        {"count", count_},
-                       {"varied",
-                        count_ >= kColumns},  // of fewer images the nearest other says nothing
+                       {"varied", count_ >= kColumns},  // too few for a meaningful nearest distance
                        {"completions", kind_.completions},
                        {"completed",
                         completed_ == 1 ? "test image" : StrCat(completed_, " test images")}},
@@ -205,7 +205,7 @@ class Samples : public Experiment {
     return option != nullptr && option->count() > 0 ? StrCat(" ", name, " ", value) : "";
   }
 
-  // Images as a model made them, kept in the folder until the model is another: a Reformer's take minutes.
+  // Images made by a model, cached in the folder until the model changes: Reformer takes minutes.
   template <class Body>
   Pixels Made(const Lab& lab, const ImageLab& images, const ImageMethod& method, const char* what,
               const char* doing, size_t count, size_t bytes, const Body& body) const {
@@ -222,7 +222,7 @@ class Samples : public Experiment {
     Pixels made;
     cli::WithProgress(task, [&](const auto& report) {
       SampleOptions sample{.seed = 1, .batch = 64, .progress = &report};
-      // As many at a time as there are threads, where each byte takes a pass over all before it.
+      // Without a state every byte takes a pass over all earlier ones; then one image per thread.
       if (!engine.model().steps()) sample.batch = static_cast<size_t>(engine.pool().size());
       made = body(engine, sample);
     });

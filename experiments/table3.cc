@@ -1,5 +1,6 @@
-// linnet reproduce table3: phones from speech (§4.3), by linear, softmax and Reformer attention and by a
-// bidirectional LSTM, each trained for the same time; and the cost of a second of sound as utterances grow.
+// linnet reproduce table3: phone recognition (§4.3) with linear, softmax and Reformer attention and
+// a bidirectional LSTM, trained for equal times; and the cost of a second of audio as utterances
+// grow.
 #include <algorithm>
 #include <cmath>
 #include <iostream>
@@ -18,15 +19,15 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-// The paper's 1e-4 is for far longer trainings.
+// The paper's 1e-4 suits far longer trainings.
 constexpr char kRate[] = "3e-4";
 
 struct Method {
   const char *name, *label;
   std::vector<std::string> flags;
   bool lstm;
-  bool seeds;                     // several, where they are asked for
-  double paper_per, paper_epoch;  // WSJ, validation, percent; seconds
+  bool seeds;                     // trained with several seeds if asked for
+  double paper_per, paper_epoch;  // WSJ validation PER in percent; seconds per epoch
 };
 const std::vector<Method>& Methods() {
   const auto transformer = [](const char* name) -> std::vector<std::string> {
@@ -80,10 +81,10 @@ class Table3 : public Experiment {
                    {"minutes", minutes_},
                    {"precision", precision_},
                    {"threads", threads_ > 0 ? threads_ : ThreadPool::AvailableProcessors()}};
-    // A mistake in the file shows before the trainings, not behind them.
+    // Checks the file before the trainings, not after them.
     Amend(record);
     if (record.contains("lengths")) Lengths(record);
-    // All methods are timed one behind the other, so that the machine's other work falls on all of them.
+    // Times all methods one right after the other, so that other load affects all of them.
     for (const Method& method : Methods()) StepsOf(lab, method);
     for (const Method& method : Methods()) {
       for (int seed = 1; seed <= (method.seeds ? seeds_ : 1); ++seed) {
@@ -118,7 +119,7 @@ class Table3 : public Experiment {
     return flags;
   }
 
-  // Updates that fit into the budget.
+  // The number of updates that fit into the minutes.
   int64_t StepsOf(const Lab& lab, const Method& method) const {
     const double each = lab.SecondsAnUpdate(method.label, method.name, Flags(method, 1));
     return std::max<int64_t>(1, std::llround(60 * minutes_ / each));
@@ -146,7 +147,7 @@ class Table3 : public Experiment {
                    {"peak_memory", memory},
                    {"curve", curve},
                    {"epochs", info.at("training").at("epochs")},
-                   // As timed before the trainings: later ones may have had company.
+                   // The planned time: the trainings themselves may have run beside other load.
                    {"seconds", 60 * minutes_},
                    {"parameters", info.at("parameters")}};
     const std::string model = fs::path(trained.at("run").get<std::string>()) / "model.safetensors";
@@ -206,7 +207,7 @@ class Table3 : public Experiment {
                       curves);
   }
 
-  // A row a length, with a cell a method; and the losses.
+  // A row per length with a cell per method, and the losses.
   static json Lengths(const json& record) {
     json rows = json::array(), losses = json::array(), labels = json::array();
     for (const json& one : record.at("lengths")) {

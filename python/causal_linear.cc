@@ -26,7 +26,7 @@ using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
 using Optional = c10::optional<Tensor>;
-// q, k, v, lengths, cu_seqlens as `offsets`, state; [1, T, H, D] where there is a cu_seqlens.
+// q, k, v, lengths, cu_seqlens as `offsets`, state. With cu_seqlens the shapes are [1, T, H, D].
 using Inputs = ops::FusedCausalLinearInputs;
 using Gradients = ops::FusedCausalLinearGradients;
 
@@ -49,14 +49,14 @@ Inputs InputsOf(const Tensor& q, const Tensor& k, const Tensor& v, const Optiona
 
 Optional OptionalOf(const Tensor& x) { return x.defined() ? Optional(x) : c10::nullopt; }
 
-// An operation's results are all defined: what is absent has no elements.
+// An operation must not return undefined tensors: an absent result has no elements.
 Tensor OrEmpty(const Tensor& x, const Tensor& like) {
   return x.defined() ? x : torch::empty({0}, like.options());
 }
 
 // ---- The opaque operations: kernels ----
 
-// out, what it keeps for the backward, s and z after the last position.
+// out, the tensor kept for the backward pass, and s and z after the last position.
 using Forwarded = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 using ForwardKernel = Forwarded(const Tensor& q, const Tensor& k, const Tensor& v,
                                 const Optional& lengths, const Optional& cu_seqlens,
@@ -102,12 +102,12 @@ PlainResults Plain(const Inputs& x, bool with_state, const CausalLinearOptions& 
   return results;
 }
 
-// By running the plain form again, under autograd. With `create_graph` the gradients can be
-// differentiated in turn, with respect to the inputs and to the `grads` that they are made of.
+// Computes gradients by running the plain form again under autograd. With `create_graph` they can
+// be differentiated again, with respect to the inputs and to the incoming gradients.
 Gradients PlainGradients(const Inputs& given, const Optional& grad_out, const Optional& grad_s,
                          const Optional& grad_z, const CausalLinearOptions& options,
                          bool create_graph) {
-  // A backward that runs inside torch.autocast is not to be cast.
+  // A backward pass inside torch.autocast must not be cast.
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const torch::AutoGradMode grad_mode(true);
   const auto leaf = [&](const Tensor& x) {
@@ -150,7 +150,7 @@ int64_t Kept(const Tensor& q, const Tensor& v, const Optional& cu_seqlens) {
   return ops::CausalLinearKeptSize(q, v, cu_seqlens ? cu_seqlens->size(0) - 1 : 0);
 }
 
-// Graphs hold these operations, and may hand them other shapes than they were made with.
+// A graph may call these operations with other shapes than it was traced with.
 void CheckInputs(const Inputs& x, const CausalLinearOptions& options) {
   CausalLinearState* state = nullptr;
   CausalLinearState given = x.state;
@@ -179,7 +179,7 @@ Forwarded Forward(const Tensor& q, const Tensor& k, const Tensor& v, const Optio
     }
   }
   const PlainResults y = Plain(x, with_state, options);
-  // The plain form keeps nothing; but shapes may not depend on the form.
+  // The plain form keeps nothing, but shapes must not depend on the form.
   return {y.out, torch::zeros({Kept(q, v, cu_seqlens)}, q.options()), OrEmpty(y.state.s, q),
           OrEmpty(y.state.z, q)};
 }
@@ -205,14 +205,14 @@ Backwarded Backward(const Optional& grad_out, const Optional& grad_s, const Opti
           {grad_s.value_or(Tensor()), grad_z.value_or(Tensor())}, options));
     }
   }
-  // A kernel stands below autograd, which the plain form needs.
+  // Kernels run below autograd, which the plain form needs.
   c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
   keys.excluded_ = keys.excluded_ - c10::autograd_dispatch_keyset_with_ADInplaceOrView;
   const c10::impl::ForceDispatchKeyGuard with_autograd(keys);
   return results(PlainGradients(x, grad_out, grad_s, grad_z, options, false));
 }
 
-// ---- Their shapes ----
+// ---- The opaque operations: shapes ----
 
 Forwarded ForwardShapes(const Tensor& q, const Tensor&, const Tensor& v, const Optional&,
                         const Optional& cu_seqlens, const Optional&, const Optional&,
@@ -235,7 +235,7 @@ Backwarded BackwardShapes(const Optional&, const Optional&, const Optional&, con
           OrEmpty(z ? like(*z) : Tensor(), q)};
 }
 
-// ---- Their derivatives ----
+// ---- The opaque operations: derivatives ----
 
 template <typename Kernel>
 c10::TypedOperatorHandle<Kernel> Find(const char* name) {
@@ -264,7 +264,7 @@ class Function : public torch::autograd::Function<Function> {
     context->mark_non_differentiable(constant);
     const Inputs x = InputsOf(q, k, v, lengths, cu_seqlens, s, z);
     context->save_for_backward({q, k, v, out, kept, x.lengths, x.offsets, x.state.s, x.state.z});
-    // Zeros would be made for a fake tensor's gradient too, and would not be fake.
+    // For a fake tensor's gradient, materialized zeros would not be fake.
     context->set_materialize_grads(false);
     context->saved_data["feature_map"] = feature_map;
     context->saved_data["normalize"] = normalize;
@@ -281,7 +281,7 @@ class Function : public torch::autograd::Function<Function> {
     const bool normalize = context->saved_data["normalize"].toBool();
     const double eps = context->saved_data["eps"].toDouble();
     const Variable none;
-    if (torch::GradMode::is_enabled()) {  // create_graph: the backward has no derivative of its own
+    if (torch::GradMode::is_enabled()) {  // create_graph: the opaque backward has no derivative
       const Gradients grad =
           PlainGradients(x, grad_out, grad_s, grad_z, Options(feature_map, normalize, eps), true);
       return {grad.q,       grad.k, grad.v, none, none, grad.state.s,
@@ -315,12 +315,12 @@ Forwarded ForwardWithGradient(const Tensor& q, const Tensor& k, const Tensor& v,
   return {y[0], y[1], y[2], y[3]};
 }
 
-// ---- What Python calls ----
+// ---- Public operations ----
 
 // out, s, z.
 using WithState = std::tuple<Tensor, Tensor, Tensor>;
 
-// Half precision is computed in fp32: the sums are.
+// Half precision is computed in fp32, the type of the sums.
 bool IsHalf(const Tensor& x) {
   return x.scalar_type() == torch::kHalf || x.scalar_type() == torch::kBFloat16;
 }
@@ -365,7 +365,7 @@ WithState Attention(Inputs x, bool with_state, c10::string_view feature_map, boo
       CallForward(rows(x.q), rows(x.k), rows(x.v), OptionalOf(x.lengths), OptionalOf(x.offsets),
                   OptionalOf(x.state.s), z, with_state, feature_map, normalize, eps);
   if (packed) out = out.squeeze(0);
-  // Without the normaliser z stays what it was: so a loop may hand it on.
+  // Without the normalizer z is unchanged, so that a loop can pass it on.
   if (with_state && !normalize) {
     z_after =
         x.state.z.defined()

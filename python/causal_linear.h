@@ -1,9 +1,8 @@
-// Causal linear attention for torch.ops.linnet: what linnet_torch.cc registers.
+// Registers causal linear attention in torch.ops.linnet (linnet_torch.cc).
 //
-// The operations that Python calls check their arguments and cast them; what they are made of is one
-// opaque operation forward and one backward, linnet::_causal_linear_forward and _backward. These two
-// are what a tracer sees, whatever the type and the device; inside them the fused or the plain form
-// is taken.
+// The public operations check and cast their arguments. They are composed of one opaque forward and
+// one opaque backward operation, linnet::_causal_linear_forward and _backward. A tracer sees these
+// two for every type and device; they choose between the fused and the plain form internally.
 #ifndef LINNET_PYTHON_CAUSAL_LINEAR_H_
 #define LINNET_PYTHON_CAUSAL_LINEAR_H_
 
@@ -11,9 +10,9 @@
 
 namespace linnet::python {
 
-void DefineCausalLinear(torch::Library& library);    // schemas, and what Python calls
-void CausalLinearKernels(torch::Library& library);   // the opaque two, on any device
-void CausalLinearMeta(torch::Library& library);      // their shapes
+void DefineCausalLinear(torch::Library& library);    // schemas and public operations
+void CausalLinearKernels(torch::Library& library);   // the opaque operations, on any device
+void CausalLinearMeta(torch::Library& library);      // their output shapes
 void CausalLinearAutograd(torch::Library& library);  // their derivatives
 
 }  // namespace linnet::python

@@ -1,5 +1,5 @@
-// The shared object that Python loads: torch.ops.load_library("liblinnet_torch.so") registers
-// torch.ops.linnet. Operations are defined in one file each; README.md has the table.
+// The shared library for Python: torch.ops.load_library("liblinnet_torch.so") registers
+// torch.ops.linnet. Each operation is defined in a file of its own; README.md lists them.
 #include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
@@ -10,8 +10,8 @@ namespace linnet::python {
 namespace {
 
 // Under torch.autocast an operation runs in fp32, since its sums are fp32, and its first result is
-// handed on in autocast's type. The others are states, and stay fp32. Double tensors are left alone,
-// as autocast's own operations do.
+// cast to autocast's type. The other results are states and stay fp32. Double tensors are not cast,
+// as in autocast's own operations.
 void Autocast(const c10::OperatorHandle& op, c10::Stack* stack) {
   namespace autocast = at::autocast;
   const size_t begin = stack->size() - op.schema().arguments().size();

@@ -1,4 +1,4 @@
-// Models and states that earlier versions wrote keep loading, and compute what they computed.
+// Models and states written by earlier versions still load and compute the same outputs.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ using Floats = std::vector<float>;
 
 const std::filesystem::path kFolder = "tests/checkpoints";
 
-// Outputs at the last position, as README.md there says.
+// Outputs at the last position of the inputs that tests/checkpoints/README.md defines.
 Floats LastOutputs(const std::shared_ptr<const Model>& model) {
   const ModelSpec& spec = model->spec();
   if (spec.ReadsFrames()) {
@@ -70,8 +70,8 @@ TEST(Checkpoints, OldModelsComputeWhatTheyComputed) {
     const Floats got = LastOutputs(Model::Open(entry.path().string()));
     for (const float value : got) ASSERT_TRUE(std::isfinite(value)) << name;
     const auto want = expected.find(name);
-    if (want == expected.end()) continue;  // that version could not run it
-    // bf16 and int8 round activations: an instruction set may round another way.
+    if (want == expected.end()) continue;  // the version that wrote it could not run it
+    // bf16 and int8 round activations, and rounding may differ between instruction sets.
     const bool narrow = name.ends_with("bf16") || name.ends_with("int8");
     ExpectNear(got, want->second, name, narrow ? 0.1 : 1e-5);
     ++found;

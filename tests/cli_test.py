@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""End-to-end tests of the linnet program, on tiny models and a tiny MNIST made here.
+"""End-to-end tests of the linnet program, on tiny models and a tiny synthetic MNIST.
 
     tests/cli_test.py BIN_DIR [unittest arguments]
 """
@@ -26,7 +26,7 @@ import zlib
 BIN = pathlib.Path("build/release/bin").resolve()
 
 # ---------------------------------------------------------------------------------------------------
-# Model files, written by hand from the format's description, so that a bug in linnet's own writer
+# Model files, written independently from the format's description, so that a bug in linnet's writer
 # cannot hide one in its reader.
 
 IMAGE_SPEC = dict(task="images", attention="causal-linear", feature_map="elu", layers=2, heads=2,
@@ -76,7 +76,7 @@ def random_tensors(spec, seed=1):
 
 
 def safetensors(spec, tensors, metadata=None, change_header=lambda header: None, repeat=False):
-    """With `repeat`, values are one number for the whole tensor."""
+    """Bytes of a file. With `repeat`, `tensors` holds one number per tensor, which fills it."""
     header, data = {}, bytearray()
     for name, (shape, values) in tensors.items():
         raw = array.array("f", values).tobytes() * (math.prod(shape) if repeat else 1)
@@ -102,7 +102,7 @@ def idx(shape, data, kind=8):
 
 
 def digits(count, seed):
-    """Images with long dark runs and a bright patch, somewhat like digits."""
+    """Images with long dark runs and a bright patch, similar to digits."""
     rng = random.Random(seed)
     images = bytearray(count * 784)
     for i in range(count):
@@ -122,7 +122,7 @@ def write_mnist(folder, images=12, count=None):
 
 
 def read_png(path):
-    """(width, height, rows) of an eight-bit gray PNG."""
+    """Returns (width, height, rows) of an 8-bit gray PNG."""
     data = path.read_bytes()
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
     at, packed = 8, b""
@@ -165,7 +165,7 @@ class Case(unittest.TestCase):
                               timeout=300)
 
     def linnet(self, *arguments, **how):
-        """Runs what must succeed and returns its stdout."""
+        """Runs a command that must succeed; returns its stdout."""
         done = self.run_linnet(*arguments, **how)
         self.assertEqual(done.returncode, 0, f"{arguments}: {done.stderr}")
         return done.stdout
@@ -177,7 +177,7 @@ class Case(unittest.TestCase):
         return {path: path.read_bytes() for path in self.dir.rglob("*") if path.is_file()}
 
     def refuses(self, arguments, *fragments, code=2, **how):
-        """One line on stderr with these fragments, the exit code, and nothing written."""
+        """Expects failure: one line on stderr with these fragments, this exit code, and no file written."""
         before = self.files()
         done = self.run_linnet(*arguments, **how)
         said = f"{arguments}: exit {done.returncode}, stdout {done.stdout!r}, stderr {done.stderr!r}"
@@ -232,7 +232,7 @@ class Program(Case):
         def size(path):
             try:
                 return path.stat().st_size
-            except FileNotFoundError:  # renamed since it was listed
+            except FileNotFoundError:  # renamed after it was listed
                 return 0
 
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -241,7 +241,7 @@ class Program(Case):
             deadline = time.monotonic() + 60
             while not any(size(p) > 1 << 20 for p in self.dir.glob("out.tmp.*")):
                 if process.poll() is not None or time.monotonic() > deadline:
-                    break  # it was faster than we are
+                    break  # it finished before the signal
             process.send_signal(number)
             self.assertIn(process.wait(timeout=60), (0, -number))
             self.assertEqual(list(self.dir.glob("out.tmp.*")), [])
@@ -316,7 +316,8 @@ class Info(Case):
         self.assertEqual(info["parameters"], parameters)
         self.assertEqual(info["weight_bytes"], 4 * parameters)
         self.assertEqual(info["file_bytes"], path.stat().st_size)
-        # Of 2 layers of 2 heads: s [4, 32], two of z [32], 8 rows of 64; then the rests of z and, in bf16, of s.
+        # 2 layers of 2 heads. Per head: s [4, 32], two of z [32], 8 rows of 64, and the rounding
+        # remainders of z and, in bf16, of s.
         self.assertEqual(info["state_bytes"], 2 * 2 * (4 * (4 * 32 + 2 * 32 + 8 * 64 + 32) + 2 * 4 * 32))
         self.assertEqual(info["positions"], 783)
         self.assertEqual(info["training"], trained)
@@ -368,7 +369,7 @@ class Info(Case):
     def test_other_isas(self):
         for isa in ("SCALAR", "AVX2"):
             done = self.run_linnet("info", self.images, "--json", env={"LINNET_ISA": isa})
-            if done.returncode == 0:  # the machine has it
+            if done.returncode == 0:  # the machine supports it
                 self.assertEqual(json.loads(done.stdout)["isa"], isa)
 
 
@@ -381,7 +382,7 @@ class Eval(Case):
         return self.linnet_json("eval", model or self.images, "--data", self.data, *arguments)
 
     def test_against_the_density_written_out(self):
-        # With no weights in the head, every byte is predicted by one mixture: the head's bias.
+        # With zero weights in the head, every byte is predicted by one mixture, the head's bias.
         tensors = random_tensors(IMAGE_SPEC)
         rng = random.Random(3)
         logits = [rng.uniform(-1, 1) for _ in range(10)]
@@ -437,7 +438,7 @@ class Eval(Case):
     def test_copy(self):
         result = self.linnet_json("eval", self.copy, "--limit", 6)
         self.assertEqual(result["sequences"], 6)
-        self.assertTrue(0 <= result["accuracy"] < 0.9)  # nothing was learned
+        self.assertTrue(0 <= result["accuracy"] < 0.9)  # the model is untrained
         self.assertTrue(6 * 10 <= result["symbols"] < 6 * 20)
         self.assertNotEqual(self.linnet_json("eval", self.copy, "--limit", 6, "--seed", 1)["symbols"],
                             result["symbols"])
@@ -452,7 +453,7 @@ class Eval(Case):
             for arguments in (["eval", path, "--data", self.data], ["sample", path, "--out", "a.png"],
                               ["complete", path, "--out", "a.png"], ["bench", "step", path]):
                 self.refuses(arguments, path, "predictor.bias")
-        # Numbers, but ones that overflow.
+        # Finite weights whose products overflow.
         tensors["predictor.bias"] = ([30], [0.0] * 30)
         tensors["predictor.weight"] = ([30, 16], [3e38] * 480)
         path = self.write("huge.safetensors", safetensors(IMAGE_SPEC, tensors))
@@ -485,7 +486,7 @@ class Sheets(Case):
         self.assertNotEqual(draw("d.png", "--seed", 1), expected)
 
     def band(self, rows, band, column, first=0, count=28):
-        """Rows of one image of a sheet at scale 1."""
+        """Rows of one image in a sheet of scale 1."""
         top, left = 1 + 29 * band, 1 + 29 * column
         return [row[left:left + 28] for row in rows[top + first:top + first + count]]
 
@@ -601,7 +602,8 @@ class Precision(Case):
             self.assertEqual(self.linnet_json("info", path)["precision"], precision)
             said = self.linnet_json("sample", path, "--count", 1, "--out", "own.png")
             self.assertEqual(said["precision"], precision)
-            # Narrowed when it is loaded or in a file: embeddings apart, which the file rounds too.
+            # Rounding at load and rounding in a file agree, except for embeddings, which only the
+            # file rounds.
             self.linnet("export", path, "--precision", "f32", "--out", "wide.safetensors")
             said = self.linnet_json("sample", "wide.safetensors", "--count", 1, "--out", "wide.png",
                                     "--precision", precision)
@@ -643,7 +645,7 @@ class Precision(Case):
                                  (shape(name + "_scale", [1, scale]), name),
                                  (shape(name, header[name]["shape"][::-1]), name)):
             self.refuses(["info", damaged(change)], "bad.safetensors", fragment)
-        # Scales that are no numbers.
+        # Scales that are not finite.
         begin, end = header[name + "_scale"]["data_offsets"]
         bad = bytearray(data)
         bad[8 + size + begin:8 + size + end] = b"\xff" * (end - begin)
@@ -697,7 +699,7 @@ class BadModel(Case):
             header["predictor.bias"]["data_offsets"][1] += 4 * (1 << 40) - 120
 
         tensors = random_tensors(IMAGE_SPEC)
-        tensors["predictor.bias"] = tensors.pop("predictor.bias")  # the last one
+        tensors["predictor.bias"] = tensors.pop("predictor.bias")  # moved to the end
         self.bad(safetensors(IMAGE_SPEC, tensors, change_header=longer))
 
         def overflowing(header):
@@ -768,7 +770,7 @@ class BadData(Case):
         for size in (1, 3, 20, len(good) // 2, len(good) - 1):
             path.write_bytes(good[:size])
             self.bad(path)
-        path.write_bytes(good[:-6] + bytes([good[-6] ^ 1]) + good[-5:])  # its checksum
+        path.write_bytes(good[:-6] + bytes([good[-6] ^ 1]) + good[-5:])  # in the checksum
         self.bad(path)
         path.write_bytes(good[:200] + bytes(200) + good[400:])
         self.bad(path)

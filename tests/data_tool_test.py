@@ -3,8 +3,8 @@
 
     tests/data_tool_test.py BIN_DIR [unittest arguments]
 
-What a server may do wrong is tested in linnet/io/download_test.cc. The real files come from
-$LINNET_DATA/mnist; without them the tests that need their checksums skip.
+Server errors are tested in linnet/io/download_test.cc. The real files come from $LINNET_DATA/mnist;
+without them the tests that need their checksums are skipped.
 """
 
 import http.server
@@ -31,8 +31,8 @@ needs_mnist = unittest.skipUnless(all((MNIST / name).exists() for name in NAMES)
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """/real/NAME: the real file, ranges too; /stall/NAME: its announced size, 5000 bytes, and then
-    nothing more; anything else: 404."""
+    """/real/NAME: the real file, with ranges; /stall/NAME: its full Content-Length, but only 5000 bytes;
+    anything else: 404."""
 
     def do_GET(self):
         first = int(re.match(r"bytes=(\d+)-", self.headers.get("Range", "bytes=0-"))[1])
@@ -195,7 +195,7 @@ class RealFiles(Case):
         (self.dir / "mnist").mkdir()
         part = (MNIST / NAMES[0]).read_bytes()[:1_000_000]
         (self.dir / "mnist" / (NAMES[0] + ".part")).write_bytes(part)
-        (self.dir / "mnist" / (NAMES[2] + ".part")).write_bytes(part)  # of another file
+        (self.dir / "mnist" / (NAMES[2] + ".part")).write_bytes(part)  # the start of another file
         (self.dir / "mnist" / NAMES[1]).write_text("mine")
         code, _, err = self.run_data("mnist", "--to", "mnist/", "--force", "--mirror",
                                      self.url + "/real/")

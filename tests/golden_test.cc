@@ -1,6 +1,5 @@
-// Compares linnet with tensors that the reference library wrote. Reads every *.safetensors of a
-// kind it knows in the folder that LINNET_GOLDEN names (default tests/golden), taking shapes and
-// settings from each file.
+// Compares linnet with tensors written by fast-transformers. Reads every *.safetensors of a known
+// kind in the folder LINNET_GOLDEN (default tests/golden); shapes and settings come from each file.
 #include <gtest/gtest.h>
 #include <torch/utils.h>
 
@@ -46,7 +45,7 @@ class Golden {
         .clone();
   }
   bool Has(const std::string& name) const { return file_.Find(name) != nullptr; }
-  // Names that begin with the prefix, without it.
+  // The names that begin with the prefix, without the prefix.
   std::vector<std::string> Names(const std::string& prefix) const {
     std::vector<std::string> names;
     for (const linnet::Tensor& tensor : file_.tensors()) {
@@ -73,8 +72,9 @@ void ExpectClose(const torch::Tensor& got, const torch::Tensor& want, double tol
 
 torch::Tensor Leaf(const torch::Tensor& x) { return x.clone().requires_grad_(); }
 
-// Gradients of all parameters. Some vanish (softmax does not see a bias of the keys) and what is
-// stored of them is rounding: below a thousandth of the largest gradient the measure is absolute.
+// Compares the gradients of all parameters. Some are zero in theory (softmax is invariant to a bias
+// of the keys) and hold rounding errors only, so below a thousandth of the largest gradient the
+// tolerance is absolute.
 void ExpectGradients(const Golden& golden,
                      const std::function<torch::Tensor(const std::string&)>& gradient) {
   const std::vector<std::string> names = golden.Names("grad.");
@@ -91,7 +91,7 @@ void ExpectGradients(const Golden& golden,
 void CausalProduct(const Golden& golden) {
   const auto read = [&](const char* name) { return Leaf(golden.Get(name)); };
   torch::Tensor q = read("q"), k = read("k"), v = read("v");
-  // Files are [N, H, L, D]; the operation takes any strides.
+  // The files store [N, H, L, D]; the operation accepts any strides.
   const torch::Tensor out =
       ops::CausalLinearAttention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), {},
                                  {kernels::FeatureMap::kIdentity, false, 0.0f})
@@ -173,7 +173,7 @@ void Encoder(const Golden& golden) {
   }
 }
 
-// The reference's own settings where the file does not say: its decoders here have d_ff 64 and relu.
+// Settings that the files lack: fast-transformers' decoders here have d_ff 64 and relu.
 void DecoderStack(const Golden& golden) {
   const json& c = golden.config();
   const torch::Tensor x = Leaf(golden.Get("x")), memory = Leaf(golden.Get("memory"));
@@ -224,7 +224,7 @@ void DecoderStack(const Golden& golden) {
 void SimpleReformer(const Golden& golden) {
   const json& c = golden.config();
   const torch::Tensor q = Leaf(golden.Get("q")), v = Leaf(golden.Get("v"));
-  // [rounds, N, L, H] there, [rounds, N, H, L] here.
+  // [rounds, N, L, H] in the file, [rounds, N, H, L] here.
   const torch::Tensor order = golden.Get("sorted_index").transpose(2, 3).contiguous();
   const ops::LshOptions options{
       .buckets = 2 * c["bits"].get<int64_t>(), .chunk = c["chunk_size"], .causal = c["causal"]};
@@ -233,7 +233,7 @@ void SimpleReformer(const Golden& golden) {
   ExpectClose(out, golden.Get("out"), 1e-5, "out");
   ExpectClose(q.grad(), golden.Get("grad_q"), 1e-4, "grad_q");
   ExpectClose(v.grad(), golden.Get("grad_v"), 1e-5, "grad_v");
-  // Its order is one by our buckets, too: what it sorted is sorted.
+  // The stored order must also sort by linnet's buckets.
   const torch::Tensor planes = golden.Get("planes").transpose(1, 2);  // [rounds, D, bits]
   const torch::Tensor sorted = ops::LshBuckets(q, planes, options.buckets).gather(3, order);
   const int64_t length = sorted.size(3);
@@ -258,7 +258,7 @@ void Ctc(const Golden& golden) {
   EXPECT_TRUE(torch::equal(torch::isfinite(nats), fits));
   ExpectClose(nats.masked_select(fits), want.masked_select(fits), 1e-5, "loss");
   nats.masked_select(fits).sum().backward();
-  // The stored gradients were rounded on the way: in double precision they come out 9e-6 from here.
+  // The stored gradients have rounding errors: double precision differs from them by 9e-6.
   ExpectClose(log_probs.grad(), golden.Get("grad_log_probs"), 2e-5, "grad_log_probs");
   const torch::Tensor wide = Leaf(golden.Get("log_probs").to(torch::kFloat64));
   nn::CtcNats(wide.transpose(0, 1), golden.Get("targets"), golden.Get("input_lengths"),
@@ -287,12 +287,12 @@ void ImageModel(const Golden& golden) {
   spec.part = ImageSpec{.width = spec.input.max_length + 1, .height = 1};
   nn::SequenceModel model(spec);
   const std::vector<std::string> names = golden.Names("param.");
-  ASSERT_EQ(names.size() + 1, TensorTable(spec).size());  // all but the first value's distribution
+  ASSERT_EQ(names.size() + 1, TensorTable(spec).size());  // all but first_value.probability
   std::map<std::string, torch::Tensor> tensors = nn::ModelTensors(*model);
   for (const std::string& name : names) {
     torch::NoGradGuard no_grad;
     const torch::Tensor want = golden.Get("param." + name);
-    // Positions are computed here, not read: they must come out the same.
+    // Position tables are computed here, not imported; they must match.
     if (IsBuffer(name)) {
       ExpectClose(tensors.at(name), want, 1e-5, name);
     } else {
@@ -334,7 +334,7 @@ void OptimizerTrajectory(const Golden& golden, const std::string& which) {
   }
 }
 
-// The rest of a file's stem behind the prefix, or false.
+// Sets `rest` to the part of `stem` after the prefix; returns false if the prefix does not match.
 bool Behind(const std::string& stem, const std::string& prefix, std::string* rest) {
   if (stem.rfind(prefix, 0) != 0) return false;
   *rest = stem.substr(prefix.size());

@@ -1,5 +1,5 @@
-// A model of fast-transformers, from the file that torch.save wrote to the outputs that the library
-// computed: reader, import, checkpoint and engine.
+// Imports a fast-transformers model written by torch.save and compares its outputs with the
+// library's: covers reader, import, checkpoint and engine.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Holds every #include of linnet/, experiments/ and python/ against the table of HACKING.md, and looks for code that
-compares a task, an attention or a network by its name.
+"""Checks every #include of linnet/, experiments/ and python/ against the table in HACKING.md, and finds code that
+compares the name of a task, an attention or a network.
 
     tests/include_rules_test.py [SOURCE_DIR]
 
-The table has the columns `folder | may include`. Fails on an include of a folder that the table
-does not allow, on libtorch outside the folders that may have it, and on a folder that the table
-lacks. A cell that turns out wrong is changed in HACKING.md, with the reason.
+The table has the columns `folder | may include`. Fails on an include that the table does not allow, on
+libtorch outside the folders that may use it, and on a folder missing from the table. To allow another
+include, change HACKING.md and give the reason.
 
-Also fails on `== "images"` and the like: what depends on a task or an attention belongs into its row of the
-registry. COMPARES lists the places that may, with the reason.
+Also fails on `== "images"` and similar comparisons: code that depends on a task or an attention belongs in
+its row of the registry. COMPARES lists the exceptions, with reasons.
 """
 
 import pathlib
@@ -25,13 +25,14 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")
 GENERATED = {"linnet/base/version.h"}
 
-# Where names are registered: file pattern, and a group with names in quotes.
+# Where names are registered: a file pattern, and a regular expression whose group holds quoted
+# names.
 REGISTRIES = (
     ("linnet/tasks/*/task.cc", r'\.name = ("[^"]+")'),
     ("linnet/model/mixers/*.cc", r'\.name = ("[^"]+")'),
     ("linnet/model/spec.h", r"EnumNames<NetworkKind> \{[^{]*\{([^}]*)\}"),
 )
-# Files (patterns of paths from the root), what of a line is allowed there, why.
+# Exceptions: file pattern (from the root), allowed part of a line, reason.
 COMPARES = (
     ("linnet/tasks/*/*", "", "a task's own folder"),
     ("linnet/model/spec.cc", r"\btask\b", "the file format: files of the first versions have only the task's name"),
@@ -49,8 +50,8 @@ class RuleError(Exception):
 
 
 def read_table(text):
-    """{row: set of folders and perhaps "torch"}; a row "cli (linnet-train)" may include anything
-    ({"*", "torch"}), one of "everything that is free of torch" just {"*"}."""
+    """Returns {row: allowed folders, possibly with "torch"}. "everything" becomes {"*", "torch"},
+    "everything that is free of torch" {"*"}."""
     rules, in_table = {}, False
     for line in text.splitlines():
         cells = [cell.strip().strip("`*") for cell in line.strip().strip("|").split("|")]
@@ -62,8 +63,8 @@ def read_table(text):
             continue
         if not in_table or set(cells[0]) <= set("-: "):
             continue
-        # "data (readers, mel filterbanks: torch-free)" is the folder data; of cli, the program in
-        # the brackets counts.
+        # "data (readers, mel filterbanks: torch-free)" means the folder data. For cli, the program
+        # in parentheses is part of the name.
         name = cells[0] if cells[0].startswith("cli") else cells[0].split("(")[0].strip()
         allowed = cells[1].lower()
         if allowed.startswith("everything"):
@@ -77,10 +78,11 @@ def read_table(text):
 
 
 def row_of(path, rules):
-    """The row that speaks for a file, given relative to linnet/ (other trees: as it is); None where there is none."""
+    """The table row for a file, or None. Paths are relative to linnet/; those of other trees are unchanged."""
     folder = path.parts[0]
     if folder == "cli":
-        # The files of linnet-train are named train_*; verb_train.cc, which starts it, is not one.
+        # Files of linnet-train are named train_*. verb_train.cc, which starts it, belongs to
+        # linnet.
         folder = "cli (linnet-train)" if path.name.startswith("train_") else "cli (linnet)"
     return folder if folder in rules else None
 
@@ -163,7 +165,7 @@ class IncludeRules(unittest.TestCase):
 
 
 class Checker(unittest.TestCase):
-    """The checker itself: it must catch what it is there for."""
+    """Tests of the checker itself."""
 
     TABLE = """
 | folder | may include |

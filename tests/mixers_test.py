@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Every mixer that a task allows is trained for two updates, saved, evaluated and generated from, in each
-precision; what a task does not allow is refused before the first update. Images and speech here; copy in
-train_test.py, text and couplets in text_test.py.
+"""For every mixer that a task allows: trains two updates, saves, evaluates and generates, in each precision. Other
+mixers must be refused before the first update. Images and speech here; copy in train_test.py, text and couplets
+in text_test.py.
 
     tests/mixers_test.py BIN_DIR [unittest arguments]
 
-The mixers are those that `linnet info --mixers` lists, and their parameters those that the trainer names: a new
-mixer needs no line here.
+The mixers come from `linnet info --mixers` and their parameters from the trainer, so a new mixer needs no line
+here.
 """
 
 import array
@@ -27,9 +27,9 @@ import wave
 BIN = pathlib.Path("build/release/bin").resolve()
 
 TINY = ["--layers", 2, "--heads", 2, "--d-model", 16, "--batch", 2, "--steps", 2, "--threads", 1]
-# Flags that choose among a mixer's own forms.
+# Flags that select a variant of a mixer.
 FORMS = {"kernel": "--similarity", "reformer": "--lsh-variant"}
-# So that short sequences have several chunks; other mixers do not look at them.
+# Gives short sequences several chunks; other mixers ignore these flags.
 HASHING = ["--lsh-rounds", 2, "--lsh-buckets", 4, "--lsh-chunk", 8]
 NARROW = ("bf16", "int8")
 
@@ -39,14 +39,14 @@ def run(*args):
 
 
 def mixers():
-    """The rows of `linnet info --mixers`: dicts by the table's headings."""
+    """The rows of `linnet info --mixers`, as dicts by column heading."""
     lines = run("info", "--mixers").stdout.splitlines()
     table = [[cell.strip().strip("`") for cell in line.strip().strip("|").split("|")] for line in lines]
     return [dict(zip(table[0], row)) for row in table[2:]]
 
 
 def choices(flag):
-    """The values of a flag of `linnet train`, as it names them where it is given another one."""
+    """The values of a flag of `linnet train`, parsed from the error message for an invalid value."""
     refused = run("train", "copy", flag, "nosuch", "--out", "/nonexistent/never").stderr
     listed = re.search(r"choose (?:one of )?(.*)", refused.strip())
     assert listed, refused
@@ -54,7 +54,7 @@ def choices(flag):
 
 
 def variants():
-    """(mixer, flags) for every mixer with each of its feature maps or forms."""
+    """(mixer, flags) for every mixer with each of its feature maps or variants."""
     for mixer in mixers():
         kind = mixer["kind"]
         flag = "--feature-map" if mixer["feature map"] == "yes" else FORMS.get(kind)
@@ -63,7 +63,7 @@ def variants():
 
 
 def write_mnist(folder, images=4):
-    """Noise in MNIST's files."""
+    """Writes noise images in MNIST's file format."""
     folder.mkdir()
     for split, seed in (("train", 1), ("t10k", 2)):
         pixels = random.Random(seed).randbytes(images * 784)
@@ -73,7 +73,7 @@ def write_mnist(folder, images=4):
 
 
 def write_tones(folder, name, count):
-    """A manifest of recordings of two tones, 0.4 to 0.5 seconds each; returns its path."""
+    """Writes recordings of two tones, 0.4 to 0.5 seconds each, and a manifest; returns the manifest's path."""
     lines = []
     for i in range(count):
         samples = array.array("h", (int(9000 * math.sin(2 * math.pi * (350 if t < 3000 else 900) * t / 16000))
@@ -101,7 +101,7 @@ class Mixers(unittest.TestCase):
         return done.stdout
 
     def refused(self, out, *args):
-        """Bad usage, with one line that says why, and nothing written; returns that line."""
+        """Expects a usage error with a one-line reason and no file written; returns the line."""
         done = run("train", *args, "--out", out)
         self.assertEqual(done.returncode, 2, (args, done.stderr))
         lines = done.stderr.strip().splitlines()
@@ -110,8 +110,8 @@ class Mixers(unittest.TestCase):
         return lines[0]
 
     def train(self, name, *args):
-        """Two updates with finite losses; returns the model as trained and in each narrow precision, and the last
-        record of validation."""
+        """Trains two updates with finite losses; returns the models (as trained, and in each narrow precision) and
+        the last validation record."""
         out = self.dir / name
         self.ok("train", *args, "--log-every", 1, "--out", out)
         records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
@@ -126,7 +126,7 @@ class Mixers(unittest.TestCase):
         return models, records[-1]
 
     def near(self, values, delta):
-        """Precisions agree: the model is the same."""
+        """Expects similar values in all precisions."""
         for value in values.values():
             self.assertTrue(math.isfinite(value), values)
             self.assertAlmostEqual(value, values["f32"], delta=delta * abs(values["f32"]))
@@ -179,7 +179,7 @@ class Mixers(unittest.TestCase):
                     self.assertAlmostEqual(measured["phone_error_rate"], last["validation_phone_error_rate"])
             self.near(likelihoods, 0.1)
         self.assertLessEqual({"linear", "causal-linear", "full"}, trained)
-        # A network that sees both ways has no middle of an even number of positions.
+        # A bidirectional convolution of even width has no center.
         self.assertIn("--convolution", self.refused(self.dir / "never", *task, "--attention", "linear",
                                                     "--convolution", 4))
 
@@ -197,7 +197,7 @@ class Mixers(unittest.TestCase):
             for task in tasks:
                 said = self.refused(self.dir / "never", *task, "--attention", kind)
                 self.assertIn(f"predicts the future, which '{kind}' attention sees", said)
-        # An encoder with a decoder needs a mixer that looks at a memory.
+        # An encoder-decoder needs a mixer that attends to a memory.
         for mixer in mixers():
             if mixer["kind"] in both_ways or mixer["over a memory"] != "–":
                 continue

@@ -1,6 +1,5 @@
-"""Installs linnet into a folder, and builds a program against it as a stranger would: an attention kind
-of its own, and the examples of docs/attention, whose commands are run as well. Arguments: the build folder, the
-source folder."""
+"""Installs linnet into a folder and builds outside programs against it: one with a custom attention kind, and the
+examples of docs/attention, whose commands are run as well. Arguments: the build folder, the source folder."""
 import os
 import pathlib
 import random
@@ -21,7 +20,7 @@ def blocks(page, language):
 
 
 def program(pages):
-    """One file with all the pages' examples, each a function."""
+    """A source file with the examples of all pages, one function each."""
     includes, bodies = set(), []
     for page in pages:
         for block in blocks(page, "cpp"):
@@ -52,7 +51,7 @@ class PackageTest(unittest.TestCase):
                        capture_output=True)
 
     def headers(self):
-        """Folder to the names of its headers."""
+        """Returns {folder: names of its headers}."""
         found = {}
         for path in sorted((self.prefix / "include" / "linnet").rglob("*.h")):
             name = path.relative_to(self.prefix / "include")
@@ -70,7 +69,7 @@ class PackageTest(unittest.TestCase):
         cache = (BUILD / "CMakeCache.txt").read_text()
         compiler = re.search(r"^CMAKE_CXX_COMPILER:.*?=(.*)$", cache, re.MULTILINE).group(1)
         for folder, names in headers.items():
-            if folder in WITH_TORCH:  # slow to parse: test_a_program_outside has them, together
+            if folder in WITH_TORCH:  # slow to parse: test_a_program_outside includes them all
                 continue
             for name in names:
                 self.run_ok(compiler, "-std=c++20", "-Wall", "-Wextra", "-fsyntax-only", "-I", self.prefix / "include",
@@ -94,7 +93,7 @@ class PackageTest(unittest.TestCase):
             self.assertIn("/nowhere", done.stderr)
 
     def build_page(self, page, file):
-        """Builds what the first cpp block of a page says, as its cmake block says; returns the program."""
+        """Builds the first cpp block of a page with its cmake block; returns the program."""
         folder = self.dir / "page"
         folder.mkdir()
         lines = blocks(page, "cpp")[0].splitlines()
@@ -137,7 +136,7 @@ class PackageTest(unittest.TestCase):
         self.assertNotIn("torch", self.run_ok("ldd", library))
 
     def find(self, arguments, *options):
-        """What find_package(linnet ARGUMENTS) finds: (whether, whether nn, the reason why not)."""
+        """Runs find_package(linnet ARGUMENTS); returns (linnet found, nn found, reason if not found)."""
         source = self.dir / "find"
         shutil.rmtree(source, ignore_errors=True)
         source.mkdir()
@@ -164,7 +163,7 @@ class PackageTest(unittest.TestCase):
             found, nn, why = self.find(arguments, *options)
             self.assertEqual((found, nn), expected, arguments)
             self.assertIn(reason, why, arguments)
-        # Where pkg-config finds nothing, an optional search goes on without linnet.
+        # Without pkg-config an optional find_package goes on without linnet.
         self.assertFalse(self.find("QUIET", "-DPKG_CONFIG_EXECUTABLE=/bin/false")[0])
 
     def test_a_program_outside(self):

@@ -1,5 +1,5 @@
-// What only some networks have: an encoder beside the decoder, and convolutions. nn in batch form, nn in
-// steps where it has them, and the runtime at every cut give the same outputs.
+// Parity of networks with an encoder beside the decoder, and with convolutions: nn in batch form,
+// nn step by step (if it steps), and the runtime with every split into prefix and steps agree.
 #include <gtest/gtest.h>
 #include <torch/utils.h>
 #include <unistd.h>
@@ -40,8 +40,8 @@ std::shared_ptr<const Model> Saved(const nn::Network& network) {
   return model;
 }
 
-// The runtime's outputs of one sequence, whose first `cut` tokens are read at once and the others in steps:
-// [length, width].
+// The runtime's outputs [length, width] for one sequence: the first `cut` tokens are read at once,
+// the others step by step.
 Tensor Read(const std::shared_ptr<const Model>& model, const Tensor& tokens, int64_t cut) {
   Engine engine(model);
   State state = engine.NewState(1);

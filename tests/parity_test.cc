@@ -1,5 +1,5 @@
-// One checkpoint, four readings: nn in batch form, nn step by step, and the runtime with the
-// sequence cut between prefix and steps at every position. All give the same outputs.
+// Four forms of one checkpoint agree: nn in batch form, nn step by step, and the runtime with every
+// split of the sequence into prefix and steps.
 #include <gtest/gtest.h>
 #include <torch/utils.h>
 #include <unistd.h>
@@ -19,7 +19,7 @@ namespace {
 
 using torch::Tensor;
 
-// Ragged on purpose: nothing is a multiple of a vector.
+// Odd sizes on purpose: none is a multiple of the vector width.
 ModelSpec Ragged(const std::string& task, Activation activation, bool grid,
                  std::vector<MixerSpec> pattern) {
   for (MixerSpec& mixer : pattern) mixer.heads = 3, mixer.query_dim = 5, mixer.value_dim = 7;
@@ -54,7 +54,7 @@ ModelSpec Ragged(const std::string& task, Activation activation, bool grid,
 struct ParityCase {
   std::string task;
   Activation activation;
-  bool grid = false;  // grid positions, the pixel above, and norms first
+  bool grid = false;  // grid positions, pixel above, norm first
   std::string name = "elu";
   std::vector<MixerSpec> pattern = {MixerSpec()};
 };
@@ -118,7 +118,7 @@ TEST_P(Parity, BatchStepsAndRuntimeAgreeAtEveryCut) {
   }
 }
 
-// Of attention that is no RNN: nn in batch form, and the runtime's whole sequences.
+// Attention without a recurrent form: nn in batch form against the runtime's whole sequences.
 TEST(WholeParity, ReformerReadsAsItWasTrained) {
   const torch::NoGradGuard no_grad;
   torch::manual_seed(7);
@@ -146,7 +146,7 @@ TEST(WholeParity, ReformerReadsAsItWasTrained) {
   }
 }
 
-// What training reports and what the runtime reports is the same number.
+// The training loss and the runtime's bits/dim are the same number.
 TEST_P(Parity, BitsPerDimIsTheTrainingLoss) {
   if (!model_->spec().image()) GTEST_SKIP() << "images only";
   const torch::NoGradGuard no_grad;
@@ -161,7 +161,7 @@ TEST_P(Parity, BitsPerDimIsTheTrainingLoss) {
   EXPECT_NEAR(got.mean, nats.mean().item<double>() / std::log(2.0), 1e-4);
 }
 
-// Every mixer that steps, and what tells networks apart beside it.
+// All recurrent mixers, and all other variations between networks.
 std::vector<ParityCase> Cases() {
   std::vector<ParityCase> cases = {
       {"images", Activation::kRelu},

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""End-to-end tests of linnet plot, on metrics.jsonl files made here.
+"""End-to-end tests of linnet plot, on synthetic metrics.jsonl files.
 
     tests/plot_test.py BIN_DIR [unittest arguments]
 """
@@ -19,7 +19,7 @@ BIN = pathlib.Path("build/release/bin").resolve()
 
 
 def records(steps=100, metric="bits_per_dim", validate_every=20):
-    """The lines of a run, as linnet train writes them."""
+    """The metrics of a run, in the format of linnet train."""
     for step in range(10, 10 * steps + 1, 10):
         yield {"step": step, "seconds": step * 0.5, "lr": 1e-3, metric: 3 - step / 1000,
                "tokens_per_second": 2e4}
@@ -55,7 +55,7 @@ class Plot(unittest.TestCase):
         return {path: path.read_bytes() for path in self.dir.rglob("*") if path.is_file()}
 
     def refuses(self, arguments, *fragments, code=2, **how):
-        """One line on stderr with these fragments, the exit code, and nothing written."""
+        """Expects failure: one line on stderr with these fragments, this exit code, and no file written."""
         before = self.files()
         done = self.plot(*arguments, **how)
         said = f"{arguments}: exit {done.returncode}, stdout {done.stdout!r}, stderr {done.stderr!r}"

@@ -3,8 +3,8 @@
 
     tests/python_ops_test.py LIBRARY TORCH_VERSION [unittest arguments]
 
-Runs in the Python here that has the PyTorch which the library was built with: this one, or Debian's
-(package python3-torch). Where there is none it says so and exits with 77.
+Needs a Python with the PyTorch that the library was built with: this one, or Debian's (package
+python3-torch). Without one it prints a message and exits with 77.
 """
 
 import copy
@@ -23,7 +23,7 @@ SKIPPED = 77
 
 
 def python_with_torch(version):
-    """Its PyTorch must be of that version, and of the same C++ ABI."""
+    """A Python whose PyTorch has that version and the same C++ ABI."""
     script = "import torch; print(torch.__version__, torch._C._GLIBCXX_USE_CXX11_ABI)"
     for python in dict.fromkeys((sys.executable, "/usr/bin/python3")):
         try:
@@ -57,7 +57,7 @@ def phi(x, feature_map):
 
 
 def reference(q, k, v, s=None, z=None, lengths=None, feature_map="elu", normalize=True, eps=1e-6):
-    """(out, s, z): the sums written out, with no chunks."""
+    """(out, s, z) by plain sums, without chunks."""
     length = q.shape[1]
     q, k = phi(q, feature_map), phi(k, feature_map)
     if lengths is not None:
@@ -86,7 +86,7 @@ def leaves(tensors, dtype=None):
 
 
 def gradients(results, inputs, seed=3):
-    """Of a fixed random sum over all results."""
+    """Gradients of a fixed random weighted sum of all results."""
     generator = torch.Generator().manual_seed(seed)
     loss = sum((r.double() * torch.randn(r.shape, generator=generator, dtype=torch.double)).sum()
                for r in results if r is not None and r.requires_grad)
@@ -122,7 +122,7 @@ class Numbers(Case):
                             {"lengths": torch.arange(n) * l // max(n - 1, 1)}):
                 x = random((n, l, h, d), (n, l, h, d), (n, l, h, m))
                 if options.get("feature_map") == "identity":
-                    x[:2] = [t.abs() for t in x[:2]]  # else the normaliser may vanish
+                    x[:2] = [t.abs() for t in x[:2]]  # else the normalizer may vanish
                 for dtype, tolerance in ((torch.float32, 3e-5), (torch.double, 1e-10)):
                     with self.subTest(shape=(n, l, h, d, m), dtype=dtype, **options):
                         ours, theirs = leaves(x, dtype), leaves(x, torch.double)
@@ -130,7 +130,7 @@ class Numbers(Case):
                         want = reference(*theirs, **options)[0]
                         self.assertEqual(out.dtype, dtype)
                         self.near(out, want, tolerance)
-                        if l > 1:  # of one position, out is v: gradients of q and k are rounding
+                        if l > 1:  # with one position, gradients of q and k are rounding errors
                             self.all_near(gradients([out], ours), gradients([want], theirs), tolerance)
 
     def test_gradcheck_in_double(self):
@@ -165,7 +165,7 @@ class Numbers(Case):
                       second(leaves(x, torch.double), lambda *t: reference(*t)[0]), 1e-4)
 
     def test_one_gradient_of_several_results(self):
-        """Results that nothing is asked of leave their gradients out, not zero in memory."""
+        """Results without an incoming gradient add nothing; no zeros are materialized for them."""
         x, state = random((2, 9, 2, 4), (2, 9, 2, 4), (2, 9, 2, 3)), random((2, 2, 4, 3), (2, 2, 4))
         state[1] = state[1].abs() + 1
         for dtype in (torch.float32, torch.double):
@@ -246,7 +246,7 @@ class States(Case):
         want = reference(*theirs)
         self.all_near(got, want)
         self.all_near(gradients(got, ours), gradients(want, theirs))
-        self.same(ours[3].detach(), s)  # what was given is not written to
+        self.same(ours[3].detach(), s)  # the input state is not modified
         self.same(ours[4].detach(), z)
         _, _, after = linnet.causal_linear_attention_state(*x, s, z, normalize=False)
         self.same(after, z)
@@ -309,13 +309,13 @@ class Types(Case):
             want = reference(*exact)
             self.assertEqual((out.dtype, s.dtype, z.dtype), (dtype, torch.float32, torch.float32))
             self.near(out, want[0], 2 * epsilon)  # rounded once, at the end
-            self.near(s, want[1])  # and the sums not at all
+            self.near(s, want[1])  # the sums are not rounded
             for g, w in zip(gradients([out], half), gradients([want[0]], exact)):
                 self.assertEqual(g.dtype, dtype)
                 self.near(g, w, 4 * epsilon)
             step, s, z = linnet.causal_linear_step(*(t[:, 0] for t in half), s, z)
             self.assertEqual((step.dtype, s.dtype), (dtype, torch.float32))
-            # A state that went through half precision is taken too.
+            # Accepts a state in half precision.
             linnet.causal_linear_step(*(t[:, 0] for t in half), s.to(dtype), z.to(dtype))
 
     def test_autocast(self):
@@ -336,7 +336,7 @@ class Types(Case):
                              [torch.bfloat16, torch.float32, torch.float32])
             packed = linnet.causal_linear_attention_packed(*(t[0] for t in ours), torch.tensor([0, 9, 300]))
             self.assertEqual(packed.dtype, torch.bfloat16)
-            # Nor is the backward of the plain form cast, though it runs in here.
+            # The backward of the plain form is not cast either, though it runs inside autocast.
             double = leaves(x, torch.double)
             out = linnet.causal_linear_attention(*double)
             self.assertEqual(out.dtype, torch.double)
@@ -347,7 +347,7 @@ class Types(Case):
             out = linnet.causal_linear_attention(*ours)
         grads = torch.autograd.grad(out.float().sum(), ours)
         self.assertEqual({g.dtype for g in grads}, {torch.float32})
-        # Nor that of second derivatives.
+        # Nor is that of second derivatives.
         ours = leaves(x)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             _, s, _ = linnet.causal_linear_attention_state(*ours)
@@ -364,7 +364,7 @@ class Types(Case):
                 out, s, z = linnet.causal_linear_attention_state(*x)
                 self.assertFalse(out.requires_grad or s.requires_grad or z.requires_grad)
                 self.same(out, want)
-        # Of one input alone.
+        # With respect to one input only.
         out = linnet.causal_linear_attention(x[0].detach(), x[1], x[2].detach())
         self.near(torch.autograd.grad(out.sum(), x[1])[0],
                   torch.autograd.grad(linnet.causal_linear_attention(*x).sum(), x[1])[0])
@@ -378,7 +378,7 @@ class Tracing(Case):
         self.assertEqual([t.dtype for t in tensors], dtypes)
 
     def run_all(self, make, where):
-        """Every operation forward and backward over make(tensor); where: what each result must be."""
+        """Runs every operation forward and backward on make(tensor); `where` checks each result."""
         x = random((2, 9, 3, 4), (2, 9, 3, 4), (2, 9, 3, 5))
         shapes = [(2, 3, 4, 5), (2, 3, 4)]
         for dtype in self.TYPES:
@@ -423,9 +423,9 @@ class Tracing(Case):
                 self.assertEqual(linnet.causal_linear_attention(*fake).dtype, torch.bfloat16)
             new = torch.ones(2, 9, 3, 4)
             self.assertEqual(linnet.causal_linear_attention(new, new, new).shape, (2, 9, 3, 4))
-        # Wrong shapes are wrong here too.
+        # Fake tensors of wrong shapes are refused too.
         self.refuses(r"got q \[2, 9, 3, 4\]", lambda: linnet.causal_linear_attention(fake[0], fake[2], fake[2]))
-        # Second derivatives are the plain form's, which runs one sequence after the other.
+        # Second derivatives use the plain form, which processes one sequence after the other.
         rows = [t[0] for t in fake]
         out = linnet.causal_linear_attention_packed(*rows, mode.from_tensor(torch.tensor([0, 4, 9])))
         self.refuses("cu_seqlens has a shape and no numbers",
@@ -483,7 +483,7 @@ class Tracing(Case):
                   torch.stack([linnet.causal_linear_attention(q, k, v) for q in many]))
 
     def test_the_backward_alone(self):
-        """It has no derivative of its own, and says so."""
+        """It has no derivative; the error says so."""
         x = leaves(random((1, 5, 1, 2), (1, 5, 1, 2), (1, 5, 1, 2)))
         out, kept, _, _ = linnet._causal_linear_forward(
             *x, None, None, None, None, False, "elu", True, 1e-6)
@@ -544,7 +544,7 @@ def readme_blocks():
 
 class Modules(Case):
     def run_readme(self):
-        """The page's example as written, in a folder where the library lies as it says."""
+        """Runs the README's example unchanged, in a folder with the library at the path it uses."""
         names = {"__name__": "readme"}
         with tempfile.TemporaryDirectory() as folder:
             lib = pathlib.Path(folder) / "build/release/python"

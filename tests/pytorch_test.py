@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""linnet import and linnet export, and what PyTorch makes of their files.
+"""Tests of linnet import and linnet export against PyTorch.
 
     tests/pytorch_test.py BIN_DIR [unittest arguments]
 
-Tests that need PyTorch run it in this Python or in Debian's (package python3-torch), and skip where
+Tests that need PyTorch run it in this Python or in Debian's (package python3-torch), and are skipped if
 neither has it.
 """
 
@@ -26,7 +26,7 @@ from cli_test import COPY_SPEC, IMAGE_SPEC, Case, random_tensors, safetensors, w
 GOLDEN = pathlib.Path(__file__).resolve().parent / "golden"
 FIRST = "first_value.probability"
 
-# In front of every script that runs in the Python that has torch. No numpy, no safetensors package.
+# Precedes every script that runs in the Python with torch. Needs neither numpy nor safetensors.
 PRELUDE = """
 import collections, json, struct, sys, warnings
 warnings.simplefilter("ignore")
@@ -64,7 +64,7 @@ def python_with_torch():
 
 
 def read(path):
-    """(tensors as bytes, metadata) of a .safetensors file."""
+    """Returns (tensors as bytes, metadata) of a .safetensors file."""
     data = path.read_bytes()
     length = int.from_bytes(data[:8], "little")
     header = json.loads(data[8:8 + length])
@@ -75,7 +75,7 @@ def read(path):
 
 
 def differing(a, b):
-    """Names, not bytes: unittest would take minutes to show how two models differ."""
+    """Names of tensors that differ. (unittest would take minutes to print a difference of bytes.)"""
     return sorted(name for name in a.keys() | b.keys() if a.get(name) != b.get(name))
 
 
@@ -108,7 +108,7 @@ class Torch(Case):
                 """, model)
 
     def test_linnet_reads_what_torch_writes(self):
-        """By every protocol, in every guise that a training script might save it."""
+        """With every pickle protocol, in all forms that training scripts save."""
         self.torch("""
             model = read_safetensors(sys.argv[1])
             model.pop("first_value.probability")
@@ -200,12 +200,12 @@ class RoundTrip(Case):
         said = self.linnet_json(*command, "--data", data)
         self.assertEqual(said["first_value"], "mnist: 12 training images")
         first = memoryview(read(self.dir / "b.safetensors")[0][FIRST][1]).cast("f").tolist()
-        self.assertEqual(first, [1.0] + [0.0] * 255)  # digits begin dark
+        self.assertEqual(first, [1.0] + [0.0] * 255)  # digits begin with a dark pixel
         self.linnet("sample", "b.safetensors", "--count", "1", "--out", "a.png")
         self.refuses([*command, "--data", self.dir / "nowhere"], "no such folder")
 
     def test_plain_safetensors(self):
-        """The reference's names without a word of linnet."""
+        """fast-transformers' tensor names, without linnet's metadata."""
         tensors = random_tensors(IMAGE_SPEC)
         del tensors[FIRST]
         path = self.write("plain.safetensors", safetensors(IMAGE_SPEC, tensors, metadata={}))
@@ -289,7 +289,7 @@ class RoundTrip(Case):
             after, before = read(self.dir / "b.safetensors")[0], read(path)[0]
             del after[FIRST], before[FIRST]
             self.assertEqual(differing(after, before), [])
-            # Twice the features: fast-transformers' Favor has each column with both signs.
+            # Twice the features: fast-transformers' Favor uses each column with both signs.
             if options:
                 self.refuses(command, "omega has 12 columns", "give --features")
                 self.linnet(*command, "--features", "24")
@@ -305,7 +305,7 @@ LETTERS = "etaoin shrdlu\n"
 
 
 def text_tensors(spec, seed=1):
-    """Of models whose positions are added, or absent; of an encoder-decoder, its two stacks."""
+    """Random tensors for models with added positions or none; for an encoder-decoder, both stacks."""
     tensors = random_tensors({**spec, "network": "transformer"}, seed)
     if spec["positions"] == "added":
         length = spec["max_length"]
@@ -343,7 +343,7 @@ class Text(Case):
         return self.linnet_json("eval", model, "--data", "text.txt")["bits_per_symbol"]
 
     def round_trip(self, model, *options):
-        """Exports and imports a model, which comes back as it was."""
+        """Exports and imports a model; expects it unchanged."""
         self.linnet("export", model, "--format", "pth", "--out", "a.pth")
         said = self.linnet("import", "a.pth", "--heads", "2", "--out", "b.safetensors", *options)
         self.assertEqual(self.linnet_json("info", "b.safetensors")["spec"],
@@ -366,7 +366,7 @@ class Text(Case):
             self.assertEqual(self.bits("b.safetensors"), self.bits(path))
 
     def test_trained_models(self):
-        """What linnet train text writes."""
+        """Models written by linnet train text."""
         if not (cli_test.BIN / "linnet-train").exists():
             self.skipTest("linnet-train is not built")
         for unit, options in (("byte", []), ("character", ["--characters", "characters.txt"])):
@@ -404,7 +404,7 @@ class Text(Case):
             self.assertEqual(differing(read(self.dir / "b.safetensors")[0], read(whole)[0]), [])
             bits = self.bits("b.safetensors")
             self.assertEqual(bits, self.bits(whole))
-            for precision in ("bf16", "int8"):  # rows of zeros, biases of -1e9
+            for precision in ("bf16", "int8"):  # zero rows, biases of -1e9
                 self.linnet("export", "b.safetensors", "--precision", precision, "--out", "n.safetensors")
                 self.assertAlmostEqual(self.bits("n.safetensors"), bits, delta=0.05)
 
@@ -428,7 +428,7 @@ class Text(Case):
         self.refuses([*command, "--characters", "nowhere"], "nowhere", "no such file")
 
     def test_parts_of_models(self):
-        """A sentence says what the file holds and why it is not imported."""
+        """The error says what the file holds and why it cannot be imported."""
         pair = {**self.letters, "task": "couplet", "network": "encoder-decoder"}
         for spec, keep, fragment in (
                 (pair, "decoder.", "holds a decoder, which cannot be imported: linnet imports whole models"),
@@ -442,7 +442,7 @@ class Text(Case):
 
 class Page(Case):
     def test_its_commands(self):
-        """Those of docs/from-fast-transformers.md, at the top of the source tree, which is linked here."""
+        """Runs the commands of docs/from-fast-transformers.md in a folder linked to the source tree."""
         source = GOLDEN.parent.parent
         for folder in ("models", "tests"):
             (self.dir / folder).symlink_to(source / folder)

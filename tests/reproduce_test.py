@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""End-to-end tests of linnet reproduce, on records made here, and on a tiny benchmark where there is one.
+"""End-to-end tests of linnet reproduce, on synthetic records, and on a tiny benchmark if available.
 
     tests/reproduce_test.py BIN_DIR [unittest arguments]
 """
@@ -30,7 +30,7 @@ MEMORY = {"linear": lambda n: 0.009 * n, "softmax": lambda n: 0.01 * n, "softmax
 
 
 def records(methods=("linear", "softmax", "softmax-plain", "lsh-1", "lsh-4"), longest={"softmax-plain": 4096}):
-    """As linnet bench attention --json prints them."""
+    """Records in the format of linnet bench attention --json."""
     made = []
     for method in methods:
         lengths = [2 ** i for i in range(9, 15) if 2 ** i <= longest.get(method, 2 ** 14)]
@@ -119,7 +119,7 @@ class Figure1(unittest.TestCase):
                      "at N = 16,384 `lsh-1` 98.3 ms, `lsh-4` 328 ms (3.33x)",
                      "`softmax-plain` 4,096 (at 8,192: a sample needs about 9 GB)"):
             self.assertIn(part, page)
-        # Its own records make the same page.
+        # Its own record gives the same page.
         first = self.files()
         said = json.loads(self.reproduce_ok("figure1", "--from", "out/figure1.json", "--out", "out", "--json"))
         self.assertEqual(said["out"], [f"out/{name}" for name in FILES])
@@ -193,7 +193,7 @@ TABLE5 = ["table5.md", "table5.json", "table5.png", "table5.svg", "table5-dark.p
 
 
 def generated(dataset="mnist", attention="causal-linear", stateless=False, **changed):
-    """As linnet bench generate --json prints it."""
+    """A record in the format of linnet bench generate --json."""
     record = {"name": "generate", "value": 500.0, "unit": "ms/image", "limit": 400.0, "ratio": 1.25, "checked": True,
               "model": dataset + " (random)", "attention": attention, "stateless": stateless,
               "N": 784 if dataset == "mnist" else 3072, "batch": 1, "precision": "f32", "threads": 2, "isa": "AVX3",
@@ -225,10 +225,10 @@ class Table5(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(sorted(path.name for path in (self.dir / "out").iterdir()), sorted(TABLE5))
         page = (self.dir / "out" / "table5.md").read_text()
-        self.assertIn("| softmax | 50.0 | 100 |", page)  # 50 s, a hundred times linear's half second
+        self.assertIn("| softmax | 50.0 | 100 |", page)  # 50 s, a hundred times linear's 0.5 s
         self.assertIn("| stateful softmax | 0.750 | 1.50 | 2.09 |", page)  # 1,340 us over 640
         self.assertIn("| linear | 0.500 | 1.00 | 1.00 |", page)
-        self.assertIn("| stateful softmax | – |", page)  # of CIFAR-10, which has linear alone
+        self.assertIn("| stateful softmax | – |", page)  # for CIFAR-10, which has linear only
         self.assertIn("A (machine) ? ?b?", page)
         self.assertIn("linnet reproduce table5 --threads 2\n", page)
         for name in ("table5.svg", "table5-dark.svg"):
@@ -293,7 +293,7 @@ class Table3(unittest.TestCase):
         page = (self.dir / "out" / "table3.md").read_text()
         self.assertIn("| linear | 31.00 (2 seeds, 2.00 apart) |", page)
         self.assertIn("| Bi-LSTM | 25.00 |", page)
-        self.assertNotIn("| LSH-4 | ", page.split("## The length")[0])  # there was no run of it
+        self.assertNotIn("| LSH-4 | ", page.split("## The length")[0])  # no such run exists
         self.assertIn("| 16 | – | 12.5 | – | 10.0 |", page)
         self.assertIn("| the loss | – | 0.160 to 0.160 | – | 0.080 to 0.160 |", page)
         self.assertIn("Another machine", page)
@@ -354,7 +354,7 @@ class Figure2(unittest.TestCase):
             self.assertLess(run["curve"][-1][1], 2.25)  # 11 symbols: 2.4 by chance
         page = (self.dir / "out" / "figure2.md").read_text()
         self.assertIn("linnet reproduce figure2 --steps 100 --max-length 14", page)
-        again = self.reproduce(*arguments)  # all of it is there
+        again = self.reproduce(*arguments)  # all results exist already
         self.assertEqual(again.returncode, 0, again.stderr)
         self.assertEqual(json.loads((self.dir / "out" / "figure2.json").read_text())["runs"], result["runs"])
         other = self.reproduce("--max-length", 15, "--steps", 100)
@@ -376,7 +376,7 @@ class Figure2(unittest.TestCase):
 
 
 def write_mnist(folder, images=12):
-    """Images with a bright patch, in MNIST's files."""
+    """Writes images with a bright patch in MNIST's file format."""
     folder.mkdir(parents=True)
     for split, seed in (("train", 1), ("t10k", 2)):
         drawn = random.Random(seed)
@@ -390,7 +390,7 @@ def write_mnist(folder, images=12):
 
 
 class Images(unittest.TestCase):
-    """Tables 1 and 2 and what is drawn from their trainings."""
+    """Tables 1 and 2, and the figures drawn from their models."""
 
     @classmethod
     def setUpClass(cls):
@@ -408,7 +408,7 @@ class Images(unittest.TestCase):
         return done
 
     def one_line(self, *arguments):
-        """What is refused, and that it leaves nothing behind."""
+        """Expects a usage error and no files left; returns stderr."""
         said = self.reproduce(*arguments, "--out", "nothing", code=2).stderr.strip().splitlines()
         self.assertFalse((self.dir / "nothing").exists())
         self.assertTrue(said[-1].startswith("linnet reproduce: "), said)
@@ -443,7 +443,7 @@ class Images(unittest.TestCase):
         for entry in [*variety["methods"], variety["real"]]:
             self.assertTrue(0 < entry["nearest"] <= entry["pairs"] < 256, entry)
 
-        # The trainings there are what they are.
+        # Other options than those of the existing trainings are refused.
         for other in (("--scale", "small"), ("--seed", 2), ("--no-pixel-above",), ("--steps", 60)):
             self.assertIn("--work", self.one_line("table1", "--work", "work", *other))
         self.reproduce("table1", "--from", "out/table1.json", "--out", "again")
@@ -480,7 +480,7 @@ class Images(unittest.TestCase):
         until = time.monotonic() + 120
         while not list((self.dir / "work-5").glob("softmax/metrics.jsonl")) and time.monotonic() < until:
             time.sleep(0.05)
-        os.killpg(running.pid, signal.SIGINT)  # as a terminal does it: to all of them
+        os.killpg(running.pid, signal.SIGINT)  # to the whole group, as a terminal does
         said = running.communicate()[1]
         self.assertEqual(running.returncode, 130, said)
         self.assertIn("stopped at step", said)
@@ -513,7 +513,7 @@ class Images(unittest.TestCase):
 
 
 class All(unittest.TestCase):
-    """Its parts are stand-ins: a 'linnet' beside the program that notes how it was called."""
+    """`reproduce all` with a fake 'linnet' beside the program that records its arguments."""
     STAND_IN = """#!/usr/bin/env python3
 import os, pathlib, signal, sys, time
 arguments = sys.argv[2:]
@@ -567,13 +567,13 @@ print("wrote", name)
         self.assertEqual(sorted(names), sorted([f"table{t}" for t in range(1, 6)] + [f"figure{f}" for f in range(1, 10)]))
         self.assertEqual(out.splitlines(), [f"wrote {name}" for name in names])
         budgets = [int(call[call.index("--budget") + 1]) for call in calls if "--budget" in call]
-        self.assertEqual(len(budgets), 3)  # table 3 takes minutes of a training
+        self.assertEqual(len(budgets), 3)  # table 3 takes minutes per training
         self.assertLess(sum(budgets), 3600)
-        # Figures are of the models of their table.
+        # Figures use the models of their table.
         works = {call[0]: call[call.index("--work") + 1] for call in calls if "--work" in call}
         self.assertEqual(works["figure6"], works["table1"])
         self.assertEqual(works["figure9"], works["table2"])
-        # Again: only what is drawn from the others' records.
+        # A second call redraws only the figures from other experiments' records.
         code, _, err = self.all()
         self.assertEqual(code, 0, err)
         self.assertEqual([call[0] for call in self.calls()], ["figure5"])
@@ -600,7 +600,8 @@ print("wrote", name)
         self.assertEqual(kept["done"], ["table1", "table2", "table3"])
         self.assertGreater(kept["spent"], 0)
         self.calls()
-        # Its time is over: what it was at goes to its end, the others get time when that has been said.
+        # The time is over: the part in progress is finished, the others are left out and get a new
+        # budget in the next call.
         (self.dir / "runs" / "all.json").write_text(json.dumps(dict(kept, spent=3601)))
         code, _, err = self.all()
         self.assertEqual(code, 1)
@@ -625,14 +626,14 @@ print("wrote", name)
             self.assertEqual(self.calls(), [])
         (self.dir / "out").mkdir()
         (self.dir / "out" / "table1.json").write_text("{}")
-        path.write_text(json.dumps({"budget": 3600.0, "precision": "fp32", "done": ["table1"]}))  # before clocks
+        path.write_text(json.dumps({"budget": 3600.0, "precision": "fp32", "done": ["table1"]}))  # no "spent"
         code, _, err = self.all()
         self.assertEqual(code, 0, err)
         self.assertEqual(len(self.calls()), 13)
 
 
 class Documents(unittest.TestCase):
-    """docs/results holds what the programs write of the records there."""
+    """The pages in docs/results match the records there."""
     RESULTS = pathlib.Path(__file__).resolve().parent.parent / "docs" / "results"
 
     def test_pages_are_those_of_their_records(self):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""End-to-end tests of linnet serve, with the shipped model of couplets and a tiny one of text.
+"""End-to-end tests of linnet serve, with the shipped couplet model and a tiny text model.
 
     tests/serve_test.py BIN_DIR [unittest arguments]
 """
@@ -26,7 +26,7 @@ TEXT = None  # made by setUpModule
 
 
 def setUpModule():
-    """A model of bytes that has seen enough words to write letters, and not to end its texts."""
+    """Trains a byte model, long enough that it writes letters and does not end its texts."""
     global TEXT
     folder = pathlib.Path(tempfile.mkdtemp(prefix="linnet_serve_test."))
     unittest.addModuleCleanup(shutil.rmtree, folder)
@@ -41,7 +41,7 @@ def setUpModule():
 
 
 class Server:
-    """linnet serve on a port of its own, ended and waited for at the end."""
+    """linnet serve on a free port; stopped on exit."""
 
     def __init__(self, *flags, models=None, env=None):
         models = (COUPLET, TEXT) if models is None else models
@@ -88,7 +88,7 @@ class Server:
         return response.status, data
 
     def events(self, path, body):
-        """All events of an answer: (name, data), as they would reach a browser."""
+        """All events of a response as (name, data), parsed as a browser does."""
         status, data = self.post(path, dict(body, stream=True))
         assert status == 200, data
         events = []
@@ -152,7 +152,7 @@ class ServeTest(unittest.TestCase):
             self.assertFalse(any(a == b for a, b in zip(text, "海上明月")))
         self.assertEqual(self.couplet(candidates=5), (status, body))
         self.assertNotEqual(self.couplet(candidates=5, seed=8)[1], body)
-        # Punctuation stands where the first line has it; blanks are not a part of it; unknown ones are named.
+        # Punctuation follows the first line, blanks are ignored, unknown characters are named.
         result = json.loads(self.couplet(first="海 上，明 月；天囧地")[1])
         self.assertEqual(result["first"], "海上，明月；天囧地")
         self.assertEqual([result["candidates"][0]["text"][i] for i in (2, 5)], ["，", "；"])
@@ -187,7 +187,7 @@ class ServeTest(unittest.TestCase):
         texts = [choice["text"] for choice in result["choices"]]
         again = json.loads(self.text(max_tokens=40, n=2)[1])
         self.assertEqual([choice["text"] for choice in again["choices"]], texts)
-        self.assertEqual(again["usage"]["prompt_tokens_details"]["cached_tokens"], 0)  # too short to be kept
+        self.assertEqual(again["usage"]["prompt_tokens_details"]["cached_tokens"], 0)  # too short for one
         for known in (0, 40):
             longer = json.loads(self.text(prompt="kept: " + "x" * 34, max_tokens=3)[1])
             self.assertEqual(longer["usage"]["prompt_tokens_details"]["cached_tokens"], known)
@@ -200,7 +200,7 @@ class ServeTest(unittest.TestCase):
             for choice in data["choices"]:
                 streamed[choice["index"]] += choice["text"]
         self.assertEqual(streamed, texts)
-        # What the verb writes, too.
+        # The same text as `linnet generate`.
         written = subprocess.run([BIN / "linnet", "generate", TEXT, "--prompt", "ROMEO:", "--seed", "7",
                                   "--symbols", "40"], capture_output=True, text=True)
         self.assertIn(texts[0], written.stdout, written.stderr)
@@ -212,7 +212,7 @@ class ServeTest(unittest.TestCase):
         self.assertEqual(result["text"], whole[:whole.index(stop)])
         self.assertEqual(result["finish_reason"], "stop")
         self.assertEqual(json.loads(self.text(max_tokens=0)[1])["choices"][0]["text"], "")
-        # Text beyond the length of training comes with a remark, and only then.
+        # Only text beyond the training length comes with a warning.
         self.assertNotIn("warning", json.loads(self.text(max_tokens=40)[1]))
         self.assertIn("trained on 1024 positions", json.loads(self.text(max_tokens=1100, temperature=0)[1])["warning"])
         greedy = [json.loads(self.text(max_tokens=30, temperature=0, seed=seed)[1])["choices"][0]["text"]
@@ -262,12 +262,12 @@ class ServeTest(unittest.TestCase):
             connection.send(b"0\r\n\r\n")
             self.assertEqual(connection.getresponse().status, 413)
         except (BrokenPipeError, ConnectionResetError):
-            pass  # it stopped reading, which is as good
+            pass  # the server stopped reading, which is fine
         connection.close()
         self.assertEqual(self.couplet()[0], 200)
 
     def raw(self, data, seconds=10):
-        """What comes back to these bytes until the server closes or falls silent."""
+        """Sends these bytes; returns all data until the server closes or is silent for `seconds`."""
         with socket.create_connection(("127.0.0.1", self.server.port), timeout=seconds) as connection:
             answer = b""
             try:
@@ -288,7 +288,7 @@ class ServeTest(unittest.TestCase):
                              (b"Content-Type: application/json\r\nContent-Encoding: gzip\r\nContent-Length: 5"
                               b"\r\n\r\nabcde", b"400")):
             answer = self.raw(head + rest, seconds=2)
-            if answer:  # it may have been reset while it was still being sent
+            if answer:  # empty if the connection was reset while sending
                 self.assertEqual(answer.count(b"HTTP/1.1 "), 1, answer[:2000])
                 self.assertTrue(answer.startswith(b"HTTP/1.1 " + status), answer[:200])
         for method in ("PUT", "DELETE", "OPTIONS"):
@@ -350,12 +350,13 @@ class ServeTest(unittest.TestCase):
         for seed, status, body in results:
             self.assertEqual(status, 200)
             self.assertEqual(body, alone[seed])
-        self.assertGreater(len(refused), 0)  # 32 sequences asked for places of 24
+        self.assertGreater(len(refused), 0)  # 32 sequences for 24 places
         self.refused((429, refused[0]), 429, "try again")
         self.server.idle()
 
     def test_a_client_that_leaves_frees_its_place(self):
-        # So much is asked for, eight sequences at a time, that none of it is through before the clients have gone.
+        # So many tokens, eight sequences at a time, that no request finishes before its client
+        # leaves.
         requests, n, symbols = 64, 8, 1000
         body = {"prompt": "A", "max_tokens": symbols, "n": n}
         with Server("--sequences", 8, "--queue", requests * n, models=[TEXT]) as server:
@@ -392,7 +393,7 @@ class ServeTest(unittest.TestCase):
     def test_idle_connections_hold_up_nobody(self):
         idle = [socket.create_connection(("127.0.0.1", self.server.port)) for _ in range(1000)]
         for connection in idle[:300]:
-            connection.sendall(b"POST /v1/couplets HTTP/1.1\r\nContent-")  # and no more
+            connection.sendall(b"POST /v1/couplets HTTP/1.1\r\nContent-")  # incomplete
         start = time.monotonic()
         self.assertEqual(self.couplet()[0], 200)
         self.assertLess(time.monotonic() - start, 3)
@@ -452,7 +453,7 @@ class LifeTest(unittest.TestCase):
                 threads = [threading.Thread(target=ask) for _ in range(8)]
                 dribbling = socket.create_connection(("127.0.0.1", server.port))
                 dribbling.sendall(b"GET /healthz HTTP/1.1\r\nA")
-                server.process.send_signal(signal.SIGUSR1)  # means nothing
+                server.process.send_signal(signal.SIGUSR1)  # ignored by the server
                 for thread in threads:
                     thread.start()
                 time.sleep(0.1)
@@ -474,7 +475,7 @@ class LifeTest(unittest.TestCase):
                 self.assertEqual(server.post("/v1/couplets", {"first": "海"},
                                              {"Content-Type": "application/json", **headers})[0], 401)
             self.assertEqual(server.get("/metrics", {"Authorization": "Bearer secret"})[0], 200)
-            # What was refused leaves nothing behind on its connection.
+            # A refused request leaves nothing unread on its connection.
             connection = server.connect()
             for headers, status in (({}, 401), ({"Authorization": "Bearer secret"}, 200)) * 2:
                 connection.request("POST", "/v1/couplets", b'{"first": "abc"}',
@@ -485,7 +486,7 @@ class LifeTest(unittest.TestCase):
             connection.close()
 
     def test_a_request_has_its_time(self):
-        # On some machine or other each of these is enough for a few symbols, and not for all.
+        # On any machine one of these times is enough for some tokens but not for all.
         seen = []
         for seconds in (0.02, 0.05, 0.2, 1):
             with Server("--timeout", seconds, models=[TEXT]) as server:

@@ -1,5 +1,4 @@
-// One checkpoint of a speech model, three readings: nn, the runtime at once, and the runtime piece by
-// piece. All hear the same.
+// Three forms of one speech checkpoint agree: nn, the runtime at once, and the runtime in pieces.
 #include <gtest/gtest.h>
 #include <torch/utils.h>
 #include <unistd.h>
@@ -21,7 +20,7 @@ namespace {
 
 using torch::Tensor;
 
-// Ragged on purpose: nothing is a multiple of a vector.
+// Odd sizes on purpose: none is a multiple of the vector width.
 struct Case {
   std::string attention;
   int convolution = 0;
@@ -65,7 +64,7 @@ class SpeechParity : public testing::TestWithParam<Case> {
   }
   void TearDown() override { std::filesystem::remove(path_); }
 
-  // Log-probabilities of nn.
+  // Log-probabilities computed by nn.
   Tensor Want(const Tensor& inputs) {
     const torch::NoGradGuard no_grad;
     return torch::log_softmax(model_->forward(inputs.unsqueeze(0), torch::tensor({inputs.size(0)})),
@@ -86,7 +85,7 @@ double Off(const Tensor& a, const Tensor& b) { return (a - b).abs().max().item<d
 
 TEST_P(SpeechParity, TrainingAndRuntimeHearTheSame) {
   SpeechEncoder encoder(Model::Open(path_));
-  for (const int64_t length : {61, 1, 2, 30}) {  // shorter again: nothing of the longer one is left
+  for (const int64_t length : {61, 1, 2, 30}) {  // no data of a longer one may remain
     const Tensor inputs = torch::randn({length, model_->spec().speech()->Inputs()});
     const Tensor got = torch::empty({length, 5});
     encoder.Encode(Floats(inputs), Room(got));
@@ -101,11 +100,11 @@ TEST_P(SpeechParity, NarrowModelsHearNearlyTheSame) {
     SpeechEncoder encoder(Model::Open(path_, {.precision = precision}));
     const Tensor got = torch::empty({40, 5}), again = torch::empty({40, 5});
     encoder.Encode(Floats(inputs), Room(got));
-    // Hashing is a choice: where rounding turns one, a reformer hears something else.
+    // Hashing is discrete: rounding may change a bucket, and then Reformer's outputs differ.
     if (GetParam().attention != "reformer") {
       EXPECT_LT(Off(got, want), precision == Precision::kBf16 ? 0.05 : 0.2);
     }
-    // The narrowed file is the same model.
+    // The narrowed file gives the same model.
     const std::string narrowed = path_ + ".narrow";
     WriteNarrowed(Checkpoint::Open(path_), precision, narrowed);
     SpeechEncoder from_file(Model::Open(narrowed));
@@ -134,7 +133,7 @@ TEST_P(SpeechParity, PiecesHearWhatTheWholeDoes) {
       EXPECT_LT(Off(got, want.narrow(0, t, count)), 2e-4) << piece << " at " << t;
     }
     EXPECT_EQ(state.position(), 61u);
-    // Sine positions go on behind the 61 of training.
+    // Sine positions continue beyond the 61 positions of training.
     const Tensor one = torch::randn({1, in}), out = torch::empty({1, 5});
     const Tensor longer = torch::cat({inputs, one}), all = torch::empty({62, 5});
     encoder.Extend(state, Floats(one), Room(out));
@@ -155,7 +154,7 @@ TEST_P(SpeechParity, RefusesWhatDoesNotFit) {
   EXPECT_THROW(encoder.Encode(std::span(inputs).first(3), std::span(out).first(5)), Error);
   EXPECT_NO_THROW(encoder.Encode({}, {}));
   Engine engine(model);
-  const std::vector<int32_t> tokens(3);  // it reads frames
+  const std::vector<int32_t> tokens(3);  // the model reads frames, not tokens
   EXPECT_THROW(engine.Whole(1, tokens, 3, std::span(out).first(5)), Error);
 }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""End-to-end tests of speech: models trained on tones that stand for phones, and what listens with them.
+"""End-to-end tests of speech: trains models on tones that represent phones, and runs the verbs that use them.
 
     tests/speech_test.py BIN_DIR [unittest arguments]
 """
@@ -26,7 +26,7 @@ WORDS = {"BAH": "B AH", "SAB": "S AH B", "ABBA": "AH B B AH", "SABS": "S AH B S"
 
 
 def tone_phones(phones, rng, rate=RATE, noise=0.01):
-    """Samples of a tone for each phone, with silence between."""
+    """Samples of one tone per phone, separated by silence."""
     samples = []
     for phone in phones:
         pitch = TONES[phone] * rng.uniform(0.95, 1.05)
@@ -47,7 +47,7 @@ def write_wav(path, samples, rate=RATE, channels=1):
 
 
 def corpus(folder, name, count, seed):
-    """A manifest of spoken words; returns its path."""
+    """Writes recordings of words and a manifest; returns the manifest's path."""
     rng = random.Random(seed)
     lines = []
     for i in range(count):
@@ -61,7 +61,7 @@ def corpus(folder, name, count, seed):
 
 
 def tensors(path):
-    """Names to raw bytes of a safetensors file."""
+    """Returns {name: raw bytes} of a safetensors file."""
     data = path.read_bytes()
     begin = 8 + struct.unpack("<Q", data[:8])[0]
     header = json.loads(data[8:begin])
@@ -208,7 +208,7 @@ class SpeechTest(unittest.TestCase):
             self.assertEqual(result.returncode, 0, result.stderr)
             text = result.stdout.decode().split(":")[-1]
             self.assertEqual(text.split()[1::2], ["B", "AH"])
-        # A header that does not know how much will come.
+        # A header without the length of the data.
         endless = sound[:40] + b"\xff\xff\xff\x7f" + sound[44:]
         result = run("transcribe", self.models["causal"], "--causal", "--json", "-", input=endless,
                      text=False)
@@ -251,7 +251,7 @@ class SpeechTest(unittest.TestCase):
             self.assertEqual(result.returncode, 2)
             self.assertEqual(result.stdout.strip().splitlines()[-1].split()[-1], "B")
             lines = result.stderr.strip().splitlines()
-            bad = 6 if flags else 7  # a stream of no whole frame has no phones, and that is no fault
+            bad = 6 if flags else 7  # a stream shorter than a frame is no error
             self.assertEqual(len(lines), bad + 1, result.stderr)
             for file, line in zip([f for f in files if not (flags and f == tiny)], lines[:bad]):
                 self.assertIn(str(file), line)

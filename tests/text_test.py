@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""End-to-end tests of language models and couplets, on tiny texts with a rule in them.
+"""End-to-end tests of language models and couplets, on tiny texts that follow a rule.
 
     tests/text_test.py BIN_DIR [unittest arguments]
 """
@@ -15,7 +15,7 @@ import unittest
 
 BIN = pathlib.Path("build/release/bin").resolve()
 
-FIRST, SECOND = "天日山风花春红高", "地月水雨草秋绿低"  # the answer to each character
+FIRST, SECOND = "天日山风花春红高", "地月水雨草秋绿低"  # SECOND[i] answers FIRST[i]
 TINY = ["--layers", 2, "--heads", 2, "--d-model", 32, "--threads", 2, "--dropout", 0]
 
 
@@ -70,7 +70,7 @@ class TextTest(unittest.TestCase):
         lines = result.stdout.splitlines()
         self.assertEqual(lines[0], "天山花")
         self.assertEqual(lines[1].split()[0], "地水草")
-        other = lines[lines.index("日，风春") + 1].split()[0]  # no such line was among the training's
+        other = lines[lines.index("日，风春") + 1].split()[0]  # the training data has no such line
         self.assertEqual((len(other), other[1]), (4, "，"))
         drawn = [run("couplet", self.models["couplet"], "--draw", "--seed", 4, "--json", "红高日").stdout
                  for _ in range(2)]
@@ -125,7 +125,7 @@ class TextTest(unittest.TestCase):
         answer = json.loads(run("couplet", model, "天山花", "--json").stdout)[0]["answers"][0]["text"]
         self.assertEqual(len(answer), 3)
         measured = json.loads(run("eval", model, "--data", self.dir / "couplets", "--json").stdout)
-        # The runtime leaves out the line's end, which training counts.
+        # The runtime does not count the end of the line; training does.
         self.assertLess(measured["perplexity"], 1.3)
 
     def test_lines_of_other_lengths(self):
@@ -135,7 +135,7 @@ class TextTest(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         data = (out / "model.safetensors").read_bytes()
         spec = json.loads(json.loads(data[8:8 + int.from_bytes(data[:8], "little")])["__metadata__"]["linnet"])
-        self.assertIn("，", spec["characters"])  # that no line of the data has
+        self.assertIn("，", spec["characters"])  # though no line of the data has it
         line = "天，日山。风花；春"
         result = run("couplet", out / "model.safetensors", line, "--json")
         answer = json.loads(result.stdout)[0]["answers"][0]["text"]

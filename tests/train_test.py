@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""End-to-end tests of training: checkpoints, resumption, and what goes wrong on the way.
+"""End-to-end tests of training: checkpoints, resumption, and errors.
 
     tests/train_test.py BIN_DIR [unittest arguments]
 """
@@ -39,7 +39,7 @@ def tiny_mnist(folder):
 
 
 def tensors(path):
-    """Names to raw bytes of a safetensors file."""
+    """Returns {name: raw bytes} of a safetensors file."""
     data = path.read_bytes()
     size = struct.unpack("<Q", data[:8])[0]
     header = json.loads(data[8:8 + size])
@@ -75,7 +75,7 @@ class TrainTest(unittest.TestCase):
             self.assertIn(str(word), lines[0])
 
     def kill_and_resume(self, args, steps):
-        """Runs once undisturbed and once killed at random moments; returns both folders."""
+        """Trains once undisturbed and once with kills at random times; returns both folders."""
         whole, broken = self.dir / "whole", self.dir / "broken"
         args = [*args, "--steps", steps, "--checkpoint-every", "3", "--log-every", "1"]
         self.run_ok(*args, "--out", whole)
@@ -87,8 +87,8 @@ class TrainTest(unittest.TestCase):
             command = [*args[:1], "--resume", "--out", broken] if resume else [*args, "--out", broken]
             process = subprocess.Popen([BIN / "linnet", "train", *map(str, command)],
                                        stderr=subprocess.DEVNULL, start_new_session=True)
-            # Kill early on at first, when there is something to resume, so that several resumptions happen; then
-            # let it finish.
+            # Kill early as soon as there is something to resume, so that several resumptions
+            # happen. Then let it finish.
             log = broken / "metrics.jsonl"
             before = log.stat().st_size if log.exists() else 0
             deadline = time.monotonic() + 60
@@ -117,7 +117,7 @@ class TrainTest(unittest.TestCase):
         mnist = self.dir / "mnist"
         mnist.mkdir()
         tiny_mnist(mnist)
-        # 25 images in batches of 4: the run crosses several epochs and their shuffles.
+        # 25 images in batches of 4: the run spans several epochs and their shuffles.
         whole, broken = self.kill_and_resume(
             ["images", *TINY, "--data", mnist, "--validate-every", "5", "--positions", "grid", "--pixel-above",
              "--norm-first", "--ema", "0.9", "--accumulate", "2", "--checkpoint-layers", "--dropout", "0.1"], 24)
@@ -149,7 +149,7 @@ class TrainTest(unittest.TestCase):
         for name, data in of_last.items():
             self.assertEqual(of_average[name], data, name)
         self.assertNotEqual(tensors(last / "model.safetensors"), tensors(average / "model.safetensors"))
-        # A run may begin to average, and stop.
+        # A resumed run may start or stop weight averaging.
         self.run_ok("copy", "--resume", "--out", last, "--ema", "0.99", "--steps", "8")
         self.run_ok("copy", "--resume", "--out", average, "--ema", "0", "--steps", "8")
 
@@ -189,7 +189,7 @@ class TrainTest(unittest.TestCase):
         again = self.run_ok("copy", "--resume", "--steps", "2", "--out", out)
         self.assertIn("nothing to do", again.stderr)
         self.assertEqual((out / "model.safetensors").read_bytes(), model)
-        # Settings that ruin the run do not stay.
+        # Settings that make a run fail are not saved.
         self.assertEqual(self.train("copy", "--resume", "--lr", "1e30", "--steps", "9", "--out", out).returncode, 1)
         self.assertEqual((out / "config.json").read_text(), config)
         self.run_ok("copy", "--resume", "--steps", "6", "--lr", "1e-4", "--out", out)
@@ -201,7 +201,7 @@ class TrainTest(unittest.TestCase):
         tiny_mnist(data)
         run = ("images", *TINY, "--data", data, "--train-images", "20", "--validation-images", "1", "--out", out)
         self.assert_refused(self.train(*run, "--steps", "3", "--epochs", "2"), "--steps", "--epochs")
-        self.run_ok(*run, "--batch", "4", "--steps", "5")  # an epoch
+        self.run_ok(*run, "--batch", "4", "--steps", "5")  # one epoch
         self.run_ok("images", "--resume", "--out", out, "--batch", "10", "--epochs", "4")  # 8 updates: 3 of 10
         info = subprocess.run([BIN / "linnet", "info", "--json", out / "model.safetensors"], capture_output=True,
                               text=True, check=True)
@@ -214,7 +214,7 @@ class TrainTest(unittest.TestCase):
         self.run_ok(*small, "--feature-map", "favor", "--features", "64", "--steps", "5", "--out", second,
                     "--init", first / "model.safetensors")
         record = records(second)[0]
-        self.assertEqual(record["step"], 0)  # what the weights are worth before any update
+        self.assertEqual(record["step"], 0)  # evaluation before any update
         self.assertLess(record["validation_loss"], records(first)[0]["loss"])
         third, model = self.dir / "third", first / "model.safetensors"
         fresh = self.run_ok(*small, "--feature-map", "favor", "--steps", "1", "--out", third, "--init", model)
@@ -226,7 +226,7 @@ class TrainTest(unittest.TestCase):
                                            model), model, field)
         broken = self.dir / "broken.safetensors"
         data = model.read_bytes()
-        broken.write_bytes(data[:-4] + struct.pack("<f", float("nan")))  # the last number of the last tensor
+        broken.write_bytes(data[:-4] + struct.pack("<f", float("nan")))  # the last element
         self.assert_refused(self.train(*small, "--steps", "5", "--out", self.dir / "other", "--init", broken), broken,
                             "no numbers")
         pth = self.dir / "model.pth"
@@ -236,7 +236,8 @@ class TrainTest(unittest.TestCase):
                             "linnet import")
         self.assertFalse((self.dir / "other").exists())
 
-        # A run has its weights: it goes on with those, whatever they came from.
+        # A resumed run keeps its own weights: only its original --init is accepted, and has no
+        # effect.
         self.run_ok("copy", "--resume", "--out", third, "--steps", "2", "--init", model)
         self.assert_refused(self.train("copy", "--resume", "--out", third, "--init", broken), "--init", model)
         self.assert_refused(self.train("copy", "--resume", "--out", first, "--init", model), "--init")
@@ -271,7 +272,7 @@ class TrainTest(unittest.TestCase):
             info = subprocess.run([BIN / "linnet", "info", out / "model.safetensors"], capture_output=True,
                                   text=True, check=True)
             self.assertIn(attention[0], info.stdout)
-            # Whatever trains runs.
+            # Every trained model runs.
             evaluated = subprocess.run([BIN / "linnet", "eval", out / "model.safetensors"],
                                        capture_output=True, text=True)
             self.assertEqual(evaluated.returncode, 0, evaluated.stderr)
@@ -289,7 +290,7 @@ class TrainTest(unittest.TestCase):
             curves.append([record["loss"] for record in records(out) if "lr" in record])
         fp32, bf16 = curves
         self.assertNotEqual(fp32, bf16)
-        self.assertLess(fp32[-1], fp32[0] - 1)  # it learned something, so there is a curve to follow
+        self.assertLess(fp32[-1], fp32[0] - 1)  # the loss has fallen, so there is a curve to follow
         for a, b in zip(fp32, bf16):
             self.assertAlmostEqual(a, b, delta=0.05)
 
@@ -309,13 +310,13 @@ class TrainTest(unittest.TestCase):
         self.assertEqual(result.returncode, 1, result.stderr)
         self.assertRegex(result.stderr, "no longer a number (at|after) step")
         self.assertIn("--lr", result.stderr)
-        for data in tensors(out / "model.safetensors").values():  # the last good one, whatever its step
+        for data in tensors(out / "model.safetensors").values():  # from the last good step
             values = struct.unpack(f"<{len(data) // 4}f", data)
             self.assertTrue(all(v == v for v in values))
         self.assertEqual(tensors(out / "model.safetensors").keys(), good.keys())
 
     def test_a_ruined_model_replaces_no_checkpoint(self):
-        # The loss of step 3 is a number; the weights that its update makes give none.
+        # The loss of step 3 is finite; the weights after its update are not.
         out = self.dir / "run"
         self.run_ok(*COPY, "--out", out, "--checkpoint-every", "1", "--clip", "0", "--steps", "2")
         before = (out / "model.safetensors").read_bytes()
@@ -400,7 +401,7 @@ class TrainTest(unittest.TestCase):
         for record in records:
             by_dim.setdefault(record["dim"], {})[record["N"]] = record["value"]
         self.assertEqual(set(by_dim), {16, 32, 64, 128})
-        # States of D x M at each position would take D / 8 times what goes in and comes out.
+        # D x M states at every position would take D / 8 times the memory of inputs and outputs.
         for dim, curve in by_dim.items():
             slope = (curve[4096] - curve[2048]) / (2048 * 1e-6)  # bytes a position
             self.assertGreater(slope, 0.8 * 8 * 256 * 4, dim)

@@ -45,11 +45,11 @@ void PrintRecords(const std::vector<Record>& records, bool json) {
 }
 
 std::vector<double> MedianSeconds(const std::vector<FunctionRef<void()>>& bodies, double seconds) {
-  constexpr double kTurn = 0.02;  // long against the clock and against refilling the caches
+  constexpr double kTurn = 0.02;  // long against clock resolution and cache refills
   constexpr size_t kMinTurns = 5, kMaxTurns = 1000;
 
   struct Timing {
-    size_t calls = 1;  // a turn
+    size_t calls = 1;  // per turn
     std::vector<double> turns;
   };
   std::vector<Timing> timings(bodies.size());
@@ -69,7 +69,7 @@ std::vector<double> MedianSeconds(const std::vector<FunctionRef<void()>>& bodies
       static_cast<size_t>(std::clamp(seconds / round, double{kMinTurns}, double{kMaxTurns}));
   for (size_t turn = 0; turn < turns; ++turn) {
     for (size_t i = 0; i < bodies.size(); ++i) {
-      bodies[i]();  // brings its data back to the caches
+      bodies[i]();  // warms the caches
       const Stopwatch watch;
       for (size_t call = 0; call < timings[i].calls; ++call) bodies[i]();
       timings[i].turns.push_back(watch.Seconds() / static_cast<double>(timings[i].calls));
@@ -85,7 +85,7 @@ std::vector<double> MedianSeconds(const std::vector<FunctionRef<void()>>& bodies
 }
 
 void RelativeError::Add(double value, double expected) {
-  // A NaN stays: no later maximum may hide it.
+  // Keeps a NaN: no later maximum may hide it.
   const double difference = std::abs(value - expected);
   if (std::isnan(difference) || difference > difference_) difference_ = difference;
   magnitude_ = std::max(magnitude_, std::abs(expected));

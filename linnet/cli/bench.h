@@ -1,10 +1,11 @@
-// What the benchmarks share: timing in turns, and records that set a time against its limit.
+// Shared parts of the benchmarks: interleaved timing, and records that compare a time with its
+// limit.
 //
 //   const auto median = MedianSeconds({step, read}, /*seconds=*/1.0);
 //   PrintRecords({{.name = "step", .value = 1e6 * median[0], .unit = "us/token",
 //                  .limit = 1e6 * median[1], .identity = {{"batch", 1}}}}, json);
 //
-// A benchmark verifies its result before it makes a record of it; one that is wrong throws.
+// A benchmark verifies its result before it records a time, and throws if the result is wrong.
 #ifndef LINNET_CLI_BENCH_H_
 #define LINNET_CLI_BENCH_H_
 
@@ -24,7 +25,7 @@ void AddBenchGenerate(CLI::App& bench);
 void AddBenchPrefix(CLI::App& bench);
 void AddBenchStep(CLI::App& bench);
 void AddBenchStream(CLI::App& bench);
-// Those that need libtorch, listed in train_bench_main.cc.
+// Benchmarks that need libtorch, listed in train_bench_main.cc.
 void AddBenchAttention(CLI::App& bench);
 void AddBenchFeatures(CLI::App& bench);
 void AddBenchMemory(CLI::App& bench);
@@ -32,22 +33,23 @@ void AddBenchSpeech(CLI::App& bench);
 void AddBenchTrain(CLI::App& bench);
 
 struct Record {
-  std::string name;   // of the benchmark
-  std::string label;  // of the case, for people
+  std::string name;   // of the benchmark, as in "step"
+  std::string label;  // of the case, for the table
   double value = 0;   // in `unit`; less is better
   std::string unit;
-  double limit = 0;                 // what the machine allows, measured in the same run
-  nlohmann::ordered_json identity;  // what tells this case from others: N, batch, threads, ...
+  double limit = 0;                 // the machine's bound, measured in the same run
+  nlohmann::ordered_json identity;  // the parameters of the case: N, batch, threads, ...
 };
 
-// A table, or with `json` a list of {name, value, unit, limit, ratio, checked, identity's fields}.
+// Prints a table, or with `json` a list of {name, value, unit, limit, ratio, checked} and the
+// fields of `identity`.
 void PrintRecords(const std::vector<Record>& records, bool json);
 
-// The median seconds a call of each body, timed in turns (so that a slow spell of the machine falls
-// on all of them) for about `seconds` in all.
+// Median seconds per call of each body. The bodies take turns, so that a slow spell of the machine
+// affects all of them; the whole measurement takes about `seconds`.
 std::vector<double> MedianSeconds(const std::vector<FunctionRef<void()>>& bodies, double seconds);
 
-// The largest difference between two arrays, over the largest magnitude of the second.
+// max |value - expected| / max |expected|.
 class RelativeError {
  public:
   void Add(double value, double expected);
@@ -57,8 +59,7 @@ class RelativeError {
   double difference_ = 0, magnitude_ = 0;
 };
 
-// What records say of where and when: "Intel(R) Xeon(R) Processor, family 6, model 143" and
-// "2026-11-21".
+// Machine and date of a record: "Intel(R) Xeon(R) Processor, family 6, model 143" and "2026-11-21".
 std::string MachineName();
 std::string Today();
 

@@ -1,7 +1,7 @@
-// linnet bench causal-linear: the attention kernel, forward and forward + backward, over sequence
-// lengths: the bare product (phi(x) = x, no normaliser) and the fused operation. The limit is the
-// time of its multiply-adds at this machine's measured peak, or of streaming what goes in and comes
-// out once, whichever is longer.
+// linnet bench causal-linear: forward and forward + backward of the attention kernel over sequence
+// lengths, for the bare product (phi(x) = x, no normalizer) and for the fused operation. The limit
+// is the longer of two times: the multiply-adds at this machine's measured peak, and streaming
+// inputs and outputs once.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -40,12 +40,12 @@ using kernels::CausalLinearShape;
 constexpr size_t kLeastLength = 64, kMostLength = size_t{1} << 20;
 
 struct Options : BenchOptions {
-  size_t heads = 8, dim = 32, value_dim = 0;  // the paper's image model; 0: as dim
+  size_t heads = 8, dim = 32, value_dim = 0;  // the paper's image model; value_dim 0: dim
   size_t min_n = 512, max_n = 65536;
   std::string layout = "head", precision = "f32";
 };
 
-// What is timed: the product alone, and with the feature map and the normaliser fused into it.
+// Two forms are timed: the product alone, and the product fused with feature map and normalizer.
 struct Form {
   const char* name;
   CausalLinearOptions options;
@@ -64,7 +64,7 @@ double ToDouble(BFloat16 x) {
   return wide;
 }
 
-// One problem with everything a training step holds, in elements T.
+// One problem with all tensors that a training step holds, in elements T.
 template <typename T>
 struct Case {
   Case(const Options& options, size_t length, ThreadPool& pool)
@@ -118,7 +118,7 @@ struct Case {
                                   [this](size_t count, RangeBody body) { pool.For(count, body); });
   }
 
-  // Reads all that a pass reads and writes all that it writes, once.
+  // Reads every input of a pass and writes every output, once.
   void Stream(bool backward, bool past_caches) {
     const auto floats = [](const AlignedBuffer<T>& x) { return x.size() * sizeof(T) / 4; };
     const auto read = [&](const AlignedBuffer<T>& x) {
@@ -174,7 +174,8 @@ void Check(Case<T>& problem, const Form& form) {
   problem.Backward(form.options);
   const CausalLinearShape& shape = problem.shape;
   const size_t length = shape.length;
-  // The plain twin's gradients cost O(N) a row: all rows of the output, some of the gradients.
+  // The reference's gradients cost O(N) a row: compare all rows of the output, a few of the
+  // gradients.
   const std::set<size_t> rows = {0, 1, 33, length / 3, length / 2, length - 2, length - 1};
   RelativeError out, grad_q, grad_k, grad_v;
   const auto compare = [&](RelativeError& error, const AlignedBuffer<T>& x, size_t head, size_t row,
@@ -195,11 +196,11 @@ void Check(Case<T>& problem, const Form& form) {
       compare(grad_v, problem.grad_v, head, row, twin.GradV(row, grad));
     }
   }
-  // bf16: the gradients begin with an output that has been rounded.
+  // bf16: the gradients are computed from a rounded output.
   const double tolerance = std::is_same_v<T, float> ? 1e-4 : 2e-2;
   double worst = 0;
   for (const double error : {out.value(), grad_q.value(), grad_k.value(), grad_v.value()}) {
-    if (!(error <= worst)) worst = error;  // a NaN stays
+    if (!(error <= worst)) worst = error;  // keeps a NaN
   }
   if (!(worst <= tolerance)) {
     throw RuntimeError("bench causal-linear: at N = ", length, " the ", form.name,
@@ -208,7 +209,7 @@ void Check(Case<T>& problem, const Form& form) {
   }
 }
 
-// Of a problem and of its check's plain twin, in bytes.
+// Bytes of a problem and of the reference that checks it.
 double Need(const Options& options, size_t length) {
   const auto n = static_cast<double>(length), d = static_cast<double>(options.dim),
              m = static_cast<double>(options.value_dim);
@@ -217,7 +218,7 @@ double Need(const Options& options, size_t length) {
          8 * n * (4 * d + 3 * m + 1);
 }
 
-// The time a token of one form and pass, over all lengths.
+// Smallest and largest time per token of one form and pass, over all lengths.
 struct Growth {
   double least = std::numeric_limits<double>::infinity(), most = 0;
   void Add(double x) { least = std::min(least, x), most = std::max(most, x); }

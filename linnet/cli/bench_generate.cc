@@ -1,7 +1,8 @@
-// linnet bench generate: whole images, sampling included. The limit is what running the model needs:
-// reading its weights once a token, or multiplying with them, whichever takes longer, at the rates that
-// simple loops reach in the same run; of softmax attention also reading the keys and values of all
-// positions before; without a state, multiplying for all of them again (of LSH as of softmax).
+// linnet bench generate: whole images, sampling included. The limit is the time the model itself
+// needs: reading its weights once per token or multiplying with them, whichever takes longer, at
+// the rates that simple loops reach in the same run. Softmax attention also reads the keys and
+// values of all earlier positions. Without a state, all earlier positions are multiplied again (LSH
+// counts as softmax).
 #include <algorithm>
 #include <functional>
 #include <iostream>
@@ -39,15 +40,15 @@ struct Options : BenchOptions {
   std::vector<std::string> precisions;
 };
 
-// Rounding in double and in single precision now and then falls on two sides of a boundary.
+// Double and single precision occasionally round to different sides of a quantization boundary.
 double Tolerance(Precision precision) {
   return precision == Precision::kInt8 ? 0.05 : precision == Precision::kBf16 ? 0.02 : 1e-4;
 }
 
-// Steps of the first and the last sequence of a batch must give what the plain network gives.
+// Steps of the first and the last sequence of a batch must match the plain network.
 double Check(Engine& engine, const Checkpoint& checkpoint, size_t batch) {
   const ModelSpec& spec = checkpoint.spec();
-  // Of a reformer two chunks, so that there is something to see beyond one.
+  // Reformer: two chunks, so that attention reaches beyond one.
   const bool steps = engine.model().steps();
   const auto length = static_cast<size_t>(
       std::min(spec.input.max_length, steps ? 10 : 2 * spec.stack.mixer().lsh_chunk));
@@ -64,7 +65,7 @@ double Check(Engine& engine, const Checkpoint& checkpoint, size_t batch) {
   const ModelRef::Rows first = ref.Outputs(tokens[0], steps ? 0 : length),
                        last = ref.Outputs(tokens[batch - 1], steps ? 0 : length);
   std::vector<float> out(batch * outputs);
-  std::vector<double> errors;  // of each position
+  std::vector<double> errors;  // one per position
   const auto compare = [&](size_t t, const float* of_first, const float* of_last) {
     RelativeError error;
     for (size_t o = 0; o < outputs; ++o) {
@@ -91,7 +92,8 @@ double Check(Engine& engine, const Checkpoint& checkpoint, size_t batch) {
     }
   }
   std::sort(errors.begin(), errors.end());
-  // Where rounding hashes a position elsewhere, it and what sees it differ: of a reformer the median counts.
+  // Rounding may hash a position into another bucket, which changes it and all positions that
+  // attend to it. Therefore the median error counts for Reformer, the maximum for all others.
   const double error = steps ? errors.back() : errors[errors.size() / 2];
   if (!(error <= Tolerance(engine.model().precision()))) {
     throw RuntimeError("bench generate: outputs differ from the plain network's by ", error,
@@ -100,7 +102,7 @@ double Check(Engine& engine, const Checkpoint& checkpoint, size_t batch) {
   return error;
 }
 
-// Seconds of `step` over a sequence of `length` positions, in each eighth of it: a position's mean.
+// Mean seconds per position of `step`, in each eighth of a sequence of `length` positions.
 std::vector<double> ByEighths(size_t length, const std::function<void(size_t)>& step) {
   std::vector<double> mean;
   const size_t parts = std::min<size_t>(8, length);
@@ -113,8 +115,8 @@ std::vector<double> ByEighths(size_t length, const std::function<void(size_t)>& 
   return mean;
 }
 
-// Seconds an image where every token is made from nothing, by reading all before it again: the
-// trapezoids over a few lengths, since all of them would take hours. And each of these lengths.
+// Seconds per image if every token reads all earlier tokens again: trapezoidal rule over a few
+// lengths, since all of them would take hours. `each` holds the time of each length.
 struct Stateless {
   double seconds = 0;
   std::vector<size_t> lengths;
@@ -129,7 +131,7 @@ Stateless MeasureStateless(Engine& engine, size_t pixels, size_t batch) {
   for (size_t i = 0; i < kLengths; ++i) {
     const size_t length = std::max<size_t>(1, (pixels - 1) * i / (kLengths - 1));
     std::vector<int32_t> tokens(batch * length);
-    Philox rng(/*seed=*/3);  // of equal symbols all would have one hash
+    Philox rng(/*seed=*/3);  // equal tokens would all have one hash
     for (int32_t& token : tokens) {
       token = static_cast<int32_t>(rng.Below(static_cast<uint32_t>(vocabulary)));
     }
@@ -140,7 +142,7 @@ Stateless MeasureStateless(Engine& engine, size_t pixels, size_t batch) {
     };
     const Stopwatch watch;
     once();
-    constexpr double kLongEnough = 0.5;  // to be timed once, behind shorter ones
+    constexpr double kLongEnough = 0.5;  // timed once is enough, after shorter ones
     const double first = watch.Seconds();
     result.lengths.push_back(length);
     result.each.push_back(first > kLongEnough && i > 0 ? first : MedianSeconds({once}, 0.3)[0]);
@@ -148,12 +150,12 @@ Stateless MeasureStateless(Engine& engine, size_t pixels, size_t batch) {
     const double width = static_cast<double>(length - result.lengths[i - 1]);
     result.seconds += width * (result.each[i] + result.each[i - 1]) / 2;
   }
-  // The trapezoids have half of the first and of the last length.
+  // The trapezoids count only half of the first and of the last length.
   result.seconds += (result.each.front() + result.each.back()) / 2;
   return result;
 }
 
-// Seconds of whole images without a state, every length in turn: what MeasureStateless() estimates.
+// Seconds of whole images without a state at every length: the exact form of MeasureStateless().
 double MeasureWhole(Engine& engine, size_t pixels, size_t batch) {
   const Stopwatch watch;
   if (!engine.model().steps()) {
@@ -171,14 +173,14 @@ double MeasureWhole(Engine& engine, size_t pixels, size_t batch) {
   return watch.Seconds();
 }
 
-// Bytes that a batch of images takes beside the weights, scratch included: when the first byte has been read,
-// and at most until the last.
+// Peak bytes of a batch of images beside the weights, scratch included: after the first token, and
+// over the whole image.
 struct OverAnImage {
   int64_t first = 0, last = 0;
 };
 OverAnImage MeasureMemory(const std::shared_ptr<const Model>& model, size_t pixels, size_t batch,
                           const Options& options) {
-  Engine engine(model, {.threads = options.threads});  // whose scratch is still to grow
+  Engine engine(model, {.threads = options.threads});  // scratch not yet allocated
   std::vector<float> outputs(batch * engine.output_size());
   std::vector<int32_t> tokens(batch * pixels, model->spec().input.vocabulary / 2);
   ResetPeakMemory();
@@ -218,14 +220,14 @@ std::vector<Record> Measure(const Checkpoint& checkpoint, const std::string& nam
   };
   const auto multiply = [&] { products.Run(engine.pool()); };
   SampleOptions sample{.seed = 1, .batch = batch};
-  if (!options.stateless) SampleImages(engine, batch, sample);  // what is made once is there
+  if (!options.stateless) SampleImages(engine, batch, sample);  // warm-up
   ResetPeakMemory();
   const int64_t before = PeakMemory();
   std::vector<double> seconds, reads, rates;
   Stateless stateless;
   const Stopwatch whole;
   do {
-    // In turns, so that a slow spell of the machine falls on all.
+    // In turns, so that a slow spell of the machine affects all of them.
     const std::vector<double> limits = MedianSeconds({read, multiply}, 0.1);
     reads.push_back(limits[0]), rates.push_back(products.Operations() / limits[1]);
     if (options.stateless) {
@@ -244,24 +246,24 @@ std::vector<Record> Measure(const Checkpoint& checkpoint, const std::string& nam
   };
   const double image = median(seconds) / static_cast<double>(batch);
   const double rate = median(rates), once = median(reads);
-  const double multiplied = ProductOperations(spec) / rate;  // a token of one sequence
+  const double multiplied = ProductOperations(spec) / rate;  // per token of one sequence
   const double steps = static_cast<double>(pixels - 1);
   double limit = steps * std::max(once / static_cast<double>(batch), multiplied);
   const bool softmax = StateKindOf(*model) == StateKind::kCache;
   if (options.stateless) {
     limit = steps * (steps + 1) / 2 * multiplied;
-  } else if (softmax) {  // on average half of the positions, at the rate of the weights
+  } else if (softmax) {  // half of the positions on average, at the weights' read rate
     limit +=
         steps * StateBytes(spec, precision) / 2 * once / static_cast<double>(model->weight_bytes());
   }
 
-  // Steps alone.
+  // Steps alone, without sampling.
   std::vector<double> eighths;
   if (!options.stateless) {
     State state = engine.NewState(batch);
     std::vector<float> outputs(batch * engine.output_size());
     const std::vector<int32_t> token(batch, spec.input.vocabulary / 2);
-    std::vector<std::vector<double>> passes;  // a neighbour's spell of work falls on some of one
+    std::vector<std::vector<double>> passes;  // several, since other load may slow parts of one
     for (int pass = 0; pass < 3; ++pass) {
       state.Reset();
       passes.push_back(ByEighths(pixels - 1, [&](size_t) { engine.Step(state, token, outputs); }));

@@ -1,4 +1,5 @@
-// linnet bench prefix: a known beginning read at once, against the same symbols in steps.
+// linnet bench prefix: reading a known prefix at once, against reading the same tokens step by
+// step.
 #include <iostream>
 #include <memory>
 #include <string>
@@ -46,8 +47,8 @@ std::vector<Record> Measure(const Checkpoint& checkpoint, Precision precision,
     engine.Prefix(state, tokens, length, at_once);
   };
   prefix();
-  // The two forms against each other: against the plain network are the tests, and it would take
-  // hours at this length.
+  // Compares the two forms with each other. The tests compare them with the plain network, which
+  // would take hours at this length.
   RelativeError error;
   for (size_t i = 0; i < at_once.size(); ++i) error.Add(at_once[i], stepped[i]);
   const double allowed = precision == Precision::kF32 ? 1e-3 : 0.1;

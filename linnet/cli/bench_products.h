@@ -1,7 +1,7 @@
-// The rate at which this machine multiplies, for the benchmarks of running models.
+// Measures this machine's matrix-product rate, for the benchmarks that run models.
 //
 //   Products products(Precision::kInt8, threads);
-//   products.Run(pool);                     // takes the time of products.Operations()
+//   products.Run(pool);                     // computes products.Operations() operations
 #ifndef LINNET_CLI_BENCH_PRODUCTS_H_
 #define LINNET_CLI_BENCH_PRODUCTS_H_
 
@@ -16,7 +16,7 @@
 
 namespace linnet::cli {
 
-// A product of a model's kind on each thread: 128 rows by 256 x 1024.
+// One product per thread, of a size that is typical of models: 128 rows by 256 x 1024.
 class Products {
  public:
   Products(Precision precision, size_t threads);
@@ -37,7 +37,7 @@ class Products {
   std::vector<Worker> workers_;
 };
 
-// Operations of the products that one token of such a model needs.
+// Operations (two per multiply-add) in the matrix products of one token.
 double ProductOperations(const ModelSpec& spec);
 
 }  // namespace linnet::cli

@@ -1,4 +1,4 @@
-// linnet bench stream: how accurate the sums of a stream stay, over millions of positions.
+// linnet bench stream: accuracy of the running sums over millions of positions.
 #include <unistd.h>
 
 #include <algorithm>
@@ -31,8 +31,8 @@ constexpr double kBar = 1e-4;
 
 float Phi(float x) { return x >= 0 ? x + 1 : std::exp(x); }
 
-// One head's steps beside the same sums in double. `drift`: keys and values are all the same but for
-// a small part, so that what is lost in an addition is lost on the same side each time.
+// Errors of one head's steps against the same sums in double. `drift`: keys and values are nearly
+// constant, so that all additions lose their low bits in the same direction.
 struct Errors {
   double s = 0, z = 0, out = 0;
 };
@@ -106,7 +106,7 @@ void Run(const Options& options) {
                                         {"narrow", narrow},
                                         {"drift", drift},
                                         {"isa", kernels::ActiveIsa()}}});
-        // A sum that has stopped growing is wrong by far more.
+        // A sum that has stopped growing fails this check by a wide margin.
         if (!(error <= 100 * limit)) {
           throw RuntimeError("bench stream: ", what, " is off by ", error, " after ", positions,
                              " positions");
@@ -114,7 +114,7 @@ void Run(const Options& options) {
       };
       add("s", errors.s, kBar);
       add("z", errors.z, kBar);
-      // What narrow states show of s is rounded to bfloat16.
+      // Narrow states return s rounded to bfloat16.
       add("out", errors.out, narrow ? 1.0 / 256 : kBar);
     }
   }

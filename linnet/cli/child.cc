@@ -54,7 +54,7 @@ struct Pipe {
   int from = -1, to = -1;
 };
 
-// All that comes, to its end.
+// Reads to the end of the file.
 std::string ReadAll(int fd) {
   std::string text;
   char buffer[65536];
@@ -76,7 +76,7 @@ void EndAtSignals() {
 }
 
 ChildResult RunChild(const std::string& program, const std::vector<std::string>& arguments) {
-  HandleEndSignals(PassOn);  // from here on: between two children they must not be lost either
+  HandleEndSignals(PassOn);  // stays installed, so that no signal is lost between two children
   if (interrupted != 0) throw Interrupted();
 
   std::error_code error;
@@ -90,7 +90,7 @@ ChildResult RunChild(const std::string& program, const std::vector<std::string>&
   const Pipe out_pipe, failure_pipe;
   Descriptor out(out_pipe.from), out_end(out_pipe.to);
   Descriptor failure(failure_pipe.from), failure_end(failure_pipe.to);
-  SignalsHeld held;  // until we know whom to pass them to
+  SignalsHeld held;  // until `running` is set, so that PassOn knows the child
   const pid_t parent = getpid(), child = fork();
   if (child == 0) {
     HandleEndSignals(SIG_DFL);

@@ -1,7 +1,7 @@
-// Other programs, run for what they print.
+// Runs another program and captures its output.
 //
 //   const ChildResult bench = RunChild("linnet", {"bench", "attention", "--json"});
-//   if (bench.exit_code != 0) throw ...;   // it has said why, on our stderr
+//   if (bench.exit_code != 0) throw ...;   // the child has printed the reason on stderr
 //   Use(bench.out);
 #ifndef LINNET_CLI_CHILD_H_
 #define LINNET_CLI_CHILD_H_
@@ -12,19 +12,21 @@
 namespace linnet::cli {
 
 struct ChildResult {
-  std::string out;     // its standard output
-  int exit_code = -1;  // or -1, where a signal ended it
+  std::string out;     // standard output
+  int exit_code = -1;  // -1 if a signal ended the program
   int signal = 0;
 };
 
-// Runs the program and waits for it: the one beside this executable, else the one on the PATH; ""
-// is this executable itself. Its messages go where ours go. Ctrl-C (SIGTERM, SIGHUP) is passed on to
-// it; when it has ended, Interrupted is thrown (program.h). It does not outlive this process. Throws
-// InputError where there is no such program. One at a time, from the main thread.
+// Runs a program and waits for it. Looks for it beside this executable, then on the PATH; "" runs
+// this executable itself. The child inherits stderr. SIGINT, SIGTERM and SIGHUP are passed on to
+// it; once it has ended, Interrupted is thrown (program.h). The child does not outlive this
+// process. Throws InputError if the program cannot be started. Call it from the main thread, one
+// child at a time.
 ChildResult RunChild(const std::string& program, const std::vector<std::string>& arguments);
 
-// After a child, Ctrl-C waits for the next one; from here on it ends this process, which does the work itself.
-// Throws Interrupted where it came before.
+// Call it after the last child, before this process does the remaining work itself: from here on
+// the signals end this process. (After RunChild they are held for the next child.) Throws
+// Interrupted if a signal has already arrived.
 void EndAtSignals();
 
 }  // namespace linnet::cli

@@ -1,5 +1,5 @@
-// linnet-data: downloads data sets. `linnet data` runs it; it has libcurl in it, so that linnet need
-// not.
+// linnet-data: downloads data sets. `linnet data` runs it. It links libcurl, so that linnet does
+// not have to.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -25,7 +25,7 @@
 namespace linnet {
 namespace {
 
-// A path as a shell takes it.
+// Quotes a path for a shell.
 std::string ShellWord(const std::string& text) {
   const bool plain = !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
@@ -44,12 +44,12 @@ struct DataCommand {
   bool force = false, json = false;
 };
 
-// "3.1 MB of 9.91 MB, 1.2 MB/s, 6s left", of what comes now.
+// The progress line of a download: "3.1 MB of 9.91 MB, 1.2 MB/s, 6s left".
 class Rate {
  public:
-  // "" in the first second: short work needs no progress.
+  // Returns "" in the first second: short work needs no progress.
   std::string Line(uint64_t done, uint64_t total) {
-    // A download is continued in the middle, and may begin anew.
+    // A download may be resumed in the middle or restarted.
     if (first_ == kNone || done < first_) {
       first_ = done;
       start_ = Clock::now();
@@ -86,7 +86,7 @@ DownloadOutcome Fetch(const DataCommand& command, const RemoteFile& file) {
 
 int Run(const DataCommand& command) {
   cli::StopAtSignals();
-  std::signal(SIGPIPE, SIG_IGN);  // of a server that hangs up
+  std::signal(SIGPIPE, SIG_IGN);  // a server may close the connection
   nlohmann::ordered_json files = nlohmann::ordered_json::array();
   for (const RemoteFile& file : command.set->files) {
     const DownloadOutcome outcome = Fetch(command, file);
@@ -108,7 +108,7 @@ int Run(const DataCommand& command) {
   if (command.json) {
     const nlohmann::ordered_json result = {
         {"dataset", command.set->name}, {"folder", command.to}, {"files", files}, {"next", next}};
-    // Paths come as the user typed them, and need not be UTF-8.
+    // Paths are as the user typed them; they need not be UTF-8.
     std::cout << result.dump(2, ' ', /*ensure_ascii=*/false,
                              nlohmann::ordered_json::error_handler_t::replace)
               << "\n";

@@ -85,7 +85,7 @@ void PrintDrawn(nlohmann::ordered_json record, const std::string& what, size_t c
 
 void WriteSheet(const ModelSpec& spec, std::span<const uint8_t> pixels, int columns,
                 const DrawingOptions& options) {
-  constexpr uint8_t kBetween = 64;  // dark grey: neither a digit's ground nor its stroke
+  constexpr uint8_t kBetween = 64;  // dark gray: neither a digit's background nor its stroke
   const size_t bytes = static_cast<size_t>(spec.image()->width) *
                        static_cast<size_t>(spec.image()->height) *
                        static_cast<size_t>(spec.image()->channels);

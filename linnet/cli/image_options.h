@@ -1,5 +1,5 @@
-// What the verbs that deal in images share: where real ones come from, how new ones are drawn, and
-// the sheet they are shown on.
+// Options and output shared by the image verbs: the data set, sampling, and the PNG sheet of
+// results.
 //
 //   AddDatasetOptions(verb, options->from);   AddDrawingOptions(verb, options->drawing);
 //   ImageSet images = LoadImagesFor(model->spec(), options.from);
@@ -36,12 +36,12 @@ void AddBatchOption(CLI::App* verb, size_t& batch);
 SampleOptions ToSampleOptions(const DrawingOptions& options,
                               const FunctionRef<void(size_t, size_t)>& progress);
 
-// Throws now what would go wrong later with a sheet of `count` images: a grid too large for a PNG,
-// a file that cannot be written, or the model's own.
+// Fails early: throws if a sheet of `count` images would be too large for a PNG, or if the output
+// file cannot be written or is the model file itself.
 void CheckSheet(const ModelSpec& spec, const std::string& model, size_t count, int columns,
                 const DrawingOptions& options);
 
-// Says what was drawn, as a line or as JSON that begins with `record`.
+// Prints a summary of the sampling, as one line or as JSON that begins with `record`.
 void PrintDrawn(nlohmann::ordered_json record, const std::string& what, size_t count,
                 double seconds, const std::string& file, Engine& engine,
                 const DrawingOptions& options, bool json);

@@ -1,5 +1,5 @@
-// linnet: runs linear-attention transformers as the RNNs that they are. Free of libtorch, libcurl and
-// Cairo: verbs that need them live in programs of their own, which this one becomes (sibling.h).
+// linnet: runs linear-attention transformers as RNNs. Free of libtorch, libcurl and Cairo: verbs
+// that need them live in separate programs, which replace this one (sibling.h).
 #include <CLI/CLI.hpp>
 
 #include "linnet/base/version.h"

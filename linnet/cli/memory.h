@@ -1,4 +1,4 @@
-// How this project's programs that train keep memory.
+// Memory allocator settings for the programs that train.
 //
 //   int main() { linnet::KeepFreedMemory(); ... }
 #ifndef LINNET_CLI_MEMORY_H_
@@ -10,8 +10,8 @@
 
 namespace linnet {
 
-// libtorch frees and takes the same large blocks at every update. glibc would map and unmap each of
-// them, and a fifth of the time would go into the kernel's clearing of pages.
+// libtorch frees and allocates the same large blocks at every update. By default glibc maps and
+// unmaps each of them, and a fifth of the time goes into the kernel's clearing of pages.
 inline void KeepFreedMemory() {
 #ifdef __GLIBC__
   mallopt(M_MMAP_MAX, 0);

@@ -1,4 +1,4 @@
-// linnet-plot: the curves of training runs as PNG and SVG. `linnet plot` runs it.
+// linnet-plot: draws the curves of training runs as PNG and SVG. `linnet plot` runs it.
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <iostream>
@@ -27,7 +27,7 @@ struct Options {
   size_t smooth = 0;
 };
 
-// A place on the x axis: a step, or a time with its unit.
+// Parses a position on the x axis: a step, or a time with its unit.
 std::optional<double> ParsePlace(const std::string& text, const Options& options) {
   if (text.empty()) return std::nullopt;
   if (options.x == "time") return ParseSeconds(text);
@@ -71,7 +71,7 @@ void Run(const Options& options) {
                                .smooth = options.smooth,
                                .title = options.title};
   if (curves.labels.empty()) curves.labels = plot::ShortLabels(options.runs);
-  for (const std::string& out : options.out) {  // before there is one file but not the next
+  for (const std::string& out : options.out) {  // check all before writing any
     plot::CheckFormat(out);
     if (!options.list) AtomicFile probe(out);
   }
@@ -90,14 +90,14 @@ void Run(const Options& options) {
       result["runs"].push_back(
           {{"path", runs[i].path}, {"label", curves.labels[i]}, {"records", runs[i].records}});
     }
-    // Paths come as the user typed them, and need not be UTF-8.
+    // Paths are as the user typed them; they need not be UTF-8.
     std::cout << result.dump(2, ' ', false, ordered_json::error_handler_t::replace) << "\n";
   } else {
     for (const std::string& out : options.out) std::cout << "wrote " << out << "\n";
   }
 }
 
-// An option that may be given several times, with one value each time.
+// Adds an option that may be repeated, with one value each time.
 CLI::Option* AddRepeated(CLI::App& app, const std::string& name, std::vector<std::string>& values,
                          const std::string& help) {
   return app.add_option(name, values, help)

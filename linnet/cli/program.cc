@@ -16,8 +16,8 @@
 namespace linnet::cli {
 namespace {
 
-// Messages may quote what a user or a file gave: whatever that was, a message stays one line, and has
-// nothing in it for a terminal to obey.
+// Prints an error message on one line. It may quote user input or file contents, so control
+// characters are escaped: they would break the line or steer the terminal.
 void Complain(const std::string& program, std::string message) {
   for (size_t i = 0; i < message.size(); ++i) {
     const auto c = static_cast<unsigned char>(message[i]);
@@ -29,7 +29,7 @@ void Complain(const std::string& program, std::string message) {
   std::cerr << program << ": " << message << std::endl;
 }
 
-// The innermost command that was named: "linnet", "linnet eval", "linnet bench step".
+// The innermost subcommand on the command line: "linnet", "linnet eval", "linnet bench step".
 struct Named {
   const CLI::App* app;
   std::string name;
@@ -46,7 +46,7 @@ Named NamedCommand(const CLI::App& app) {
 std::string Usage(const CLI::App& app, const CLI::ParseError& error) {
   const Named named = NamedCommand(app);
   std::string what = error.what();
-  if (named.app->get_require_subcommand_min() > 0) {  // CLI11 would not say which there are
+  if (named.app->get_require_subcommand_min() > 0) {  // CLI11 does not list the subcommands
     std::string known;
     for (const CLI::App* verb : named.app->get_subcommands([](const CLI::App*) { return true; })) {
       known += (known.empty() ? "" : ", ") + verb->get_name();
@@ -57,12 +57,13 @@ std::string Usage(const CLI::App& app, const CLI::ParseError& error) {
   return StrCat(what, "; see '", named.name, " --help'");
 }
 
-// A file opened while 0, 1 or 2 is closed would take its number, and messages would go into it.
+// Opens descriptors 0, 1 and 2 if they are closed. Otherwise the next opened file would get that
+// number, and messages would go into it.
 void OpenStandardStreams() {
-  // Results that go nowhere are an error (a full device), messages are not.
+  // Losing results is an error (a full device); losing messages is not.
   const char* const devices[] = {"/dev/null", "/dev/full", "/dev/null"};
   for (int fd = 0; fd <= 2; ++fd) {
-    if (fcntl(fd, F_GETFD) == -1 && open(devices[fd], O_RDWR) != fd) return;  // the lowest is free
+    if (fcntl(fd, F_GETFD) == -1 && open(devices[fd], O_RDWR) != fd) return;  // lowest free
   }
 }
 
@@ -88,8 +89,8 @@ int Run(CLI::App& app, int argc, char** argv) {
 int RunProgram(CLI::App& app, int argc, char** argv) {
   const std::string program = app.get_name();
   OpenStandardStreams();
-  DieAtSignals();                 // programs that have something to save say so later
-  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of write()
+  DieAtSignals();                 // programs with data to save call StopAtSignals() later
+  std::signal(SIGXFSZ, SIG_IGN);  // at the file size limit write() fails instead
   try {
     return Run(app, argc, argv);
   } catch (const CLI::ParseError& error) {

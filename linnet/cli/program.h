@@ -1,5 +1,5 @@
-// How this project's programs run a CLI11 app: parse, do what was asked, and turn whatever goes
-// wrong into one line on stderr and an exit code.
+// Runs a CLI11 app: parses the arguments, runs the verb, and reports any error as one line on
+// stderr and an exit code.
 //
 //   CLI::App app("Trains models", "linnet-train");
 //   ...
@@ -13,17 +13,18 @@
 
 namespace linnet::cli {
 
-// Thrown when Ctrl-C has ended the work and nothing half-done is left behind.
+// Thrown after Ctrl-C has ended the work; no half-written files are left behind.
 struct Interrupted {
-  std::string says = {};  // to stderr; or nothing
+  std::string says = {};  // printed on stderr if not empty
 };
 
-// The exit code: 0; 2 for bad usage or input (CLI::ParseError, InputError); 130 after Ctrl-C; 1 for
-// anything that failed while working. Messages begin with "PROGRAM: ". Applies LINNET_ISA before the
+// Returns the exit code: 0; 2 for bad usage or input (CLI::ParseError, InputError); 130 after
+// Ctrl-C; 1 for any other failure. Messages begin with "PROGRAM: ". Applies LINNET_ISA before the
 // app runs.
 int RunProgram(CLI::App& app, int argc, char** argv);
 
-// An option `--name TYPE` with a check. --help shows its default, unless the text names it itself.
+// Adds an option `--name TYPE` with a check. --help shows its default unless the help text contains
+// the word "default".
 //
 //   AddOption(verb, "--seed", seed, "N", "Of weights and data", Between(0, 1e9));
 template <class T>

@@ -18,7 +18,7 @@ namespace linnet::cli {
 namespace fs = std::filesystem;
 
 ModelSpec RandomSpec(const std::string& dataset, const MixerSpec& attention) {
-  ModelSpec spec;  // the paper's for MNIST as it is
+  ModelSpec spec;  // the default is the paper's MNIST model
   spec.stack.mixer() = attention;
   if (dataset == "mnist") return spec;
   if (dataset != "cifar10") {
@@ -63,7 +63,7 @@ Checkpoint RandomModel(const ModelSpec& spec) {
   WriteCheckpoint(path, spec, /*training=*/"", [&](const TensorInfo& info) {
     return std::span<const float>(tensors.at(info.name));
   });
-  return Checkpoint::Open(path);  // stays mapped without its name
+  return Checkpoint::Open(path);  // the mapping outlives the file's name
 }
 
 }  // namespace linnet::cli

@@ -11,11 +11,11 @@
 
 namespace linnet::cli {
 
-// The paper's model for "mnist" (8 layers of 256) or "cifar10" (16), with any attention.
-// Throws InputError for another.
+// The paper's model for "mnist" (8 layers of width 256) or "cifar10" (16 layers), with any
+// attention. Throws InputError for any other data set.
 ModelSpec RandomSpec(const std::string& dataset, const MixerSpec& attention = {});
 
-// It takes the way of every model, through a file, which is removed at once.
+// The model goes through a temporary file, like every model; the file is removed at once.
 Checkpoint RandomModel(const ModelSpec& spec);
 
 }  // namespace linnet::cli

@@ -11,8 +11,9 @@ namespace linnet::cli {
 void AddServeVerb(CLI::App& app);
 void AddServeBench(CLI::App& app);
 
-// Models that ship with linnet and that can be served: in ./models, beside the program where it is
-// installed, or in the sources that it was built from. The first folder that has any.
+// The models that ship with linnet and that can be served: those in ./models, else in
+// share/linnet/models of the installation, else in models/ of the source tree that the program was
+// built in.
 std::vector<std::string> ShippedModels();
 
 }  // namespace linnet::cli

@@ -1,4 +1,5 @@
-// linnet bench serve: many clients at once against the server, with the server's own engine as the limit.
+// linnet bench serve: many concurrent clients against the server. The limit is the server's own
+// engine.
 #include <httplib.h>
 
 #include <unistd.h>
@@ -33,9 +34,9 @@ struct Options : BenchOptions {
   int clients = 64, candidates = 5;
 };
 
-// As requests draw, too.
+// The sampling options of the requests.
 constexpr ChoiceOptions kChoice = {.temperature = 0.7f, .top_p = 0.95f};
-constexpr size_t kChecked = 64;  // requests that are asked alone, and compared under load
+constexpr size_t kChecked = 64;  // distinct requests sent alone first, then compared under load
 
 std::vector<std::string> FirstLines(const Options& options, const CoupletSymbols& symbols) {
   std::vector<std::string> lines;
@@ -62,7 +63,8 @@ std::vector<std::string> FirstLines(const Options& options, const CoupletSymbols
   return lines;
 }
 
-// Symbols a second of the engine alone: steps of `batch` sequences, each with a draw, over whole lines.
+// Tokens per second of the engine alone: steps of `batch` sequences over whole lines, each with a
+// draw.
 double EngineRate(Engine& engine, const CoupletSymbols& symbols,
                   const std::vector<std::string>& lines, size_t batch, double seconds) {
   const size_t width = engine.output_size();
@@ -104,7 +106,7 @@ std::string BodyOf(const std::string& line, size_t seed, int candidates) {
       .dump();
 }
 
-// The answer; throws where there is none.
+// Returns the response; throws on failure.
 std::string Ask(httplib::Client& client, const std::string& body) {
   const auto result = client.Post("/v1/couplets", body, "application/json");
   if (!result) throw RuntimeError("bench serve: ", httplib::to_string(result.error()));
@@ -121,7 +123,7 @@ double Resident() {
   return resident * 4096;
 }
 
-// Milliseconds until the first symbol behind a prompt, by a client of its own.
+// Milliseconds from a prompt to the first token, over a new connection.
 double FirstSymbol(int port, const std::string& prompt) {
   httplib::Client client("127.0.0.1", port);
   client.set_tcp_nodelay(true);
@@ -141,8 +143,8 @@ double FirstSymbol(int port, const std::string& prompt) {
   return first;
 }
 
-// Long prompts to a model of text: read for the first time, again, and again by a server that has just
-// been started over the same folder.
+// Sends long prompts to a text model three times: cold, again, and again after the server has been
+// restarted with the same snapshot folder.
 void RunText(const Options& options, const std::shared_ptr<const Model>& model) {
   constexpr size_t kPrompts = 15;
   const Vocabulary vocabulary = VocabularyOf(*model);
@@ -182,7 +184,7 @@ void RunText(const Options& options, const std::shared_ptr<const Model>& model) 
     server::Server server(std::move(served), {.port = 0});
     const int port = server.Bind();
     std::thread serving([&] { server.Run(); });
-    FirstSymbol(port, "a");  // threads and connections are there
+    FirstSymbol(port, "a");  // warms up threads and connections
     for (int pass = restarted ? 2 : 0; pass < (restarted ? 3 : 2); ++pass) {
       for (const std::string& prompt : prompts) times[pass].push_back(FirstSymbol(port, prompt));
     }
@@ -227,7 +229,7 @@ void Run(const Options& options) {
   const int port = server.Bind();
   std::thread serving([&] { server.Run(); });
 
-  // Alone, for comparison.
+  // One request at a time, for comparison.
   std::vector<std::string> alone;
   double alone_seconds = 0;
   {
@@ -256,7 +258,7 @@ void Run(const Options& options) {
       std::vector<double> mine;
       while (!stop) {
         const size_t number = asked++;
-        // Every eighth is one whose answer is known; the others are of a seed of their own.
+        // Every eighth request has a known response; the others have seeds of their own.
         const bool checked = number % 8 == 0;
         const size_t seed = checked ? number / 8 % kChecked : kChecked + number;
         const Stopwatch request;

@@ -1,11 +1,11 @@
-// linnet-serve: the verbs that speak HTTP. `linnet serve` becomes it, and `linnet bench serve`.
+// linnet-serve: the verbs that use HTTP. `linnet serve` and `linnet bench serve` run it.
 #include "linnet/base/version.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/serve.h"
 
 int main(int argc, char** argv) {
   using namespace linnet::cli;
-  // Messages begin with the name of the program that people call.
+  // Messages name the program that the user called.
   CLI::App app("Serves models over HTTP", "linnet");
   app.set_version_flag("--version", "linnet " LINNET_VERSION);
   app.require_subcommand(1);

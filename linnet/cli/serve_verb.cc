@@ -1,4 +1,4 @@
-// linnet serve: models behind HTTP, until a signal ends it.
+// linnet serve: serves models over HTTP until a signal ends it.
 #include <pthread.h>
 #include <unistd.h>
 
@@ -36,7 +36,7 @@ struct Options {
   bool quiet = false;
 };
 
-// Blanks around a key would never arrive.
+// HTTP strips white space around a header value, so a key with such white space would never match.
 std::string Trimmed(const std::string& key, const std::string& where) {
   const size_t begin = key.find_first_not_of(" \t\r\n"), end = key.find_last_not_of(" \t\r\n");
   if (begin == key.npos) throw InputError(where, ": holds no key");
@@ -57,7 +57,7 @@ bool CanServe(const std::string& name) {
   return task && task->endpoint;
 }
 
-// Names stand in metrics and in messages.
+// Model names appear in metrics and in messages.
 void CheckName(const std::string& path, const std::string& name) {
   const auto plain = [](unsigned char c) {
     return std::isalnum(c) || c == '.' || c == '_' || c == '-';
@@ -88,12 +88,12 @@ server::Served Serve(const std::shared_ptr<const Model>& model, const std::strin
 }
 
 void Run(const Options& options) {
-  // Threads inherit the mask: the signals are for the one that waits for them.
+  // Threads inherit the mask: only the thread that waits for the signals gets them.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);
   sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGUSR1);  // ends the waiting itself
+  sigaddset(&signals, SIGUSR1);  // ends the waiting thread
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
 
@@ -142,13 +142,13 @@ void Run(const Options& options) {
     for (int signal = 0; sigwait(&signals, &signal) == 0;) {
       if (signal == SIGUSR1) {
         if (ended) return;
-        continue;  // somebody else's
+        continue;  // sent by another process
       }
       if (draining.joinable()) _exit(128 + signal);
       std::cerr << "stopping: what runs is finished first; once more ends it at once\n";
       draining = std::thread([&] {
         server.Drain(options.grace);
-        // All is answered. Connections that are still open are not waited for.
+        // All requests are answered. Open connections are not waited for.
         std::this_thread::sleep_for(std::chrono::milliseconds(200));
         if (!ended) _exit(0);
       });
@@ -174,7 +174,7 @@ std::vector<std::string> ShippedModels() {
       try {
         const Checkpoint checkpoint = Checkpoint::Open(file.path());
         if (CanServe(checkpoint.spec().task)) models.push_back(file.path());
-      } catch (const Error&) {  // not asked for, so not complained of
+      } catch (const Error&) {  // skipped silently, since nobody named this file
       }
     }
     std::sort(models.begin(), models.end());

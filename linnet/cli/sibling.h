@@ -1,5 +1,5 @@
-// Verbs that need heavy libraries live in programs of their own, so that `linnet` stays small and
-// starts at once: `linnet train` becomes linnet-train.
+// Verbs that need heavy libraries live in separate programs, so that `linnet` stays small and
+// starts at once. `linnet train` replaces its process by linnet-train (exec).
 //
 //   AddSiblingVerb(app, "train", "Train a model", {.program = "linnet-train", .build = "..."});
 #ifndef LINNET_CLI_SIBLING_H_
@@ -12,22 +12,23 @@
 namespace linnet::cli {
 
 struct Sibling {
-  const char* program;                      // its name, and that of its CMake target
-  const char* build;                        // how to build it, up to the target's name
-  void (*prepare)() = nullptr;              // called before the program starts, for its environment
-  std::string subcommand = {};              // of the program, or "" for all of it
-  std::vector<std::string> arguments = {};  // that come first
+  const char* program;                      // the name of the program and of its CMake target
+  const char* build;                        // the build command, up to the target's name
+  void (*prepare)() = nullptr;              // sets up the environment before the program starts
+  std::string subcommand = {};              // of the program; "": the program itself
+  std::vector<std::string> arguments = {};  // placed before the user's arguments
 };
 
-// A verb that becomes the sibling and hands it everything, --help too. The program is the one
-// beside this executable, else the one on the PATH; without either the verb throws InputError.
+// Adds a verb that replaces this process by the sibling and passes on all arguments, including
+// --help. Looks for the program beside this executable, then on the PATH; the verb throws
+// InputError if it is in neither place.
 void AddSiblingVerb(CLI::App& app, const std::string& name, const std::string& summary,
                     const Sibling& sibling);
 
-// Becomes the sibling at once, with these arguments. Throws as such a verb does.
+// Replaces this process by the sibling, with these arguments. Throws InputError as above.
 [[noreturn]] void Become(const Sibling& sibling, const std::vector<std::string>& arguments);
 
-// linnet-speech, which reads sound.
+// linnet-speech, which reads audio.
 Sibling SpeechSibling(const std::string& subcommand);
 // linnet-serve, which speaks HTTP.
 Sibling ServeSibling(const std::string& subcommand);

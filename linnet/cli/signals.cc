@@ -15,7 +15,7 @@ std::atomic<long> asked_at{0};
 
 long Milliseconds() {
   timespec now = {};
-  clock_gettime(CLOCK_MONOTONIC, &now);  // as signal handlers may
+  clock_gettime(CLOCK_MONOTONIC, &now);  // safe in a signal handler
   return static_cast<long>(now.tv_sec) * 1000 + now.tv_nsec / 1'000'000;
 }
 
@@ -43,7 +43,7 @@ void HandleEndSignals(void (*handler)(int)) {
     if (action.sa_handler == SIG_IGN) continue;
     action = {};
     action.sa_handler = handler;
-    action.sa_flags = SA_RESTART;  // what is being written or read goes on
+    action.sa_flags = SA_RESTART;  // reads and writes continue
     sigaction(signal, &action, nullptr);
   }
 }

@@ -1,5 +1,5 @@
-// What Ctrl-C (SIGINT), SIGTERM and SIGHUP do to these programs. One that is ignored from the start, as nohup
-// has it, stays ignored.
+// Handling of SIGINT (Ctrl-C), SIGTERM and SIGHUP. A signal that is ignored at the start (nohup)
+// stays ignored.
 //
 //   StopAtSignals();
 //   while (!StopAsked()) Work();
@@ -13,25 +13,26 @@ namespace linnet::cli {
 
 constexpr int kEndSignals[] = {SIGINT, SIGTERM, SIGHUP};
 
-// Each of them runs `handler`; the last call holds.
+// Installs `handler` for each of these signals; a later call replaces it.
 void HandleEndSignals(void (*handler)(int));
 
-// They end the process, and its half-written files go with it.
+// A signal removes the half-written files and ends the process.
 void DieAtSignals();
 
-// The first of them asks for an end; a second one, half a second later or more, ends the process. (A terminal sends
-// Ctrl-C to all programs in it, and one that runs another passes it on: that is still the first.)
+// The first signal sets StopAsked(). A second one ends the process if it arrives at least half a
+// second later. (A terminal sends Ctrl-C to all programs in it, and a parent passes it on as well:
+// that still counts as the first.)
 void StopAtSignals();
 bool StopAsked();
 
-// They wait until this is gone: what is written is written whole.
+// Blocks the signals during its lifetime, for example while a file is written.
 class SignalsHeld {
  public:
   SignalsHeld();
   ~SignalsHeld() { Release(); }
   SignalsHeld(const SignalsHeld&) = delete;
   SignalsHeld& operator=(const SignalsHeld&) = delete;
-  void Release();  // before its end
+  void Release();  // unblocks early
 
  private:
   sigset_t before_;

@@ -1,4 +1,4 @@
-// linnet eval for models of speech: the phone error rate over a corpus.
+// linnet eval for speech models: the phone error rate over a corpus.
 #include <iostream>
 
 #include "linnet/base/error.h"
@@ -35,7 +35,7 @@ void Run(const Options& options) {
     result.record.erase("confusions");
     result.record["beam"] = options.beam;
     AddIdentity(result.record, options.model, *model, transcriber.pool().size());
-    result.record["confusions"] = std::move(confusions);  // last: they are many
+    result.record["confusions"] = std::move(confusions);  // last, because there are many
     return PrintJson(result.record);
   }
   std::cout << result.summary << "\n" << result.examples;

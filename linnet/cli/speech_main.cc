@@ -1,12 +1,12 @@
-// linnet-speech: the verbs that read sound. `linnet transcribe` becomes it, and `linnet eval` for models of
-// speech.
+// linnet-speech: the verbs that read audio. `linnet transcribe` runs it, and `linnet eval` for
+// speech models.
 #include "linnet/base/version.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/speech.h"
 
 int main(int argc, char** argv) {
   using namespace linnet::cli;
-  // Messages begin with the name of the program that people call.
+  // Messages name the program that the user called.
   CLI::App app("Hears phones in sound", "linnet");
   app.set_version_flag("--version", "linnet " LINNET_VERSION);
   app.require_subcommand(1);

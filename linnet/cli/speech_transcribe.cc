@@ -1,4 +1,4 @@
-// linnet transcribe: phones and their times, from recordings or from sound as it arrives.
+// linnet transcribe: phones and their times, from recordings or from a live stream.
 #include <unistd.h>
 
 #include <cstdio>
@@ -49,7 +49,7 @@ Audio Read(const std::string& file, int rate) {
   return ParseAudio(std::as_bytes(std::span(bytes)), "standard input", rate);
 }
 
-// What there is to say of a recording beside its phones. Not on stdout: that is for phones.
+// Prints a remark about a recording on stderr: stdout is for phones.
 void Remark(const std::string& file, const std::string& text) {
   std::cout.flush();
   std::cerr << "linnet: " << Printable(file) << ": " << text << std::endl;
@@ -57,7 +57,7 @@ void Remark(const std::string& file, const std::string& text) {
 
 struct Tally {
   size_t failed = 0;
-  double seconds = 0;  // of sound
+  double seconds = 0;  // of audio
 };
 
 void Whole(const Options& options, const std::shared_ptr<const Model>& model, Tally& tally,
@@ -103,7 +103,7 @@ void PrintLine(const ordered_json& object) {
             << "\n";
 }
 
-// Phones are printed as they are heard, one a line (with --json, an object a line).
+// Prints phones as they are recognized, one per line (with --json, one object per line).
 void AsItArrives(const Options& options, const std::shared_ptr<const Model>& model, Tally& tally) {
   const bool several = options.files.size() > 1;
   for (const std::string& file : options.files) {
@@ -123,7 +123,7 @@ void AsItArrives(const Options& options, const std::shared_ptr<const Model>& mod
         }
         if (!phones.empty()) std::cout << std::flush;
       };
-      // A tenth of a second: what a listener does not notice.
+      // A tenth of a second: a delay that a listener does not notice.
       std::vector<float> piece(static_cast<size_t>(model->spec().speech()->sample_rate / 10));
       SoundCheck check;
       while (const size_t count = reader.Read(piece)) {
@@ -151,7 +151,7 @@ void Run(const Options& options) {
   ordered_json results = ordered_json::array();
   const Stopwatch watch;
   if (options.causal) {
-    PhoneStream check(model);  // says at once what it cannot
+    PhoneStream check(model);  // throws early if the model cannot stream
     if (options.beam > 1) {
       throw InputError(
           "--causal tells phones as they are heard, --beam weighs them at the end; give one");

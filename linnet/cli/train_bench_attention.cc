@@ -1,5 +1,5 @@
-// linnet bench attention: time and memory of a forward and a backward pass of the attention kinds
-// against the length of the sequence, a sample: the paper's figure 1 (section 4.1.2).
+// linnet bench attention: time and memory per sample of a forward and a backward pass against the
+// sequence length, for the attention kinds of the paper's figure 1 (section 4.1.2).
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 #include <sys/resource.h>
@@ -47,12 +47,12 @@ constexpr int64_t kHeads = 8, kDim = 32, kBuckets = 64, kChunk = 32;
 constexpr int64_t kLeastLength = 64, kMostLength = 1 << 20;
 constexpr double kTolerance = 2e-4;
 constexpr uint64_t kSeed = 1;
-constexpr double kSlack = 1.2;  // what an estimate of memory may be wrong by
+constexpr double kSlack = 1.2;  // tolerated error factor of a memory estimate
 
 struct Method {
   const char* name;
-  int rounds;      // of hashing; 0: another kind
-  bool quadratic;  // what its work and the paper's baseline grow with
+  int rounds;      // of hashing; 0: not LSH
+  bool quadratic;  // work grows with N^2, as does the paper's baseline
   bool plain;      // without the fused operation
 };
 constexpr Method kMethods[] = {{"linear", 0, false, false},      {"softmax", 0, true, false},
@@ -61,7 +61,7 @@ constexpr Method kMethods[] = {{"linear", 0, false, false},      {"softmax", 0, 
 
 struct Options : BenchOptions {
   int64_t min_n = 512, max_n = 65536, tokens = 65536;
-  double memory = 0;  // bytes; 0: a part of what is free
+  double memory = 0;  // bytes; 0: a fraction of the free memory
   bool causal = true;
   std::vector<std::string> methods;
   std::string one;  // in the child: METHOD:N:BATCH
@@ -78,7 +78,7 @@ const Method& FindMethod(const std::string& name) {
 }
 
 // ------------------------------------------------------------------------------------------
-// In the child: one method, one length.
+// In the child process: one method at one length.
 
 MixerSpec SpecOf(const Method& method, bool causal) {
   if (method.quadratic) return {.kind = "full"};
@@ -95,7 +95,7 @@ struct Pass {
         mask{.causal = options.causal},
         attention(nn::MakeMixer(SpecOf(method, options.causal), {kHeads, kDim, kDim})) {}
 
-  // Inputs of their own, as training has them.
+  // Each input is a tensor of its own, as in training.
   AttentionProblem Inputs(int64_t batch, int64_t length) const {
     const auto input = [&] { return torch::randn({batch, length, kHeads, kDim}); };
     AttentionProblem problem;
@@ -110,7 +110,7 @@ struct Pass {
   AttentionResult operator()(const AttentionProblem& in) {
     std::optional<ops::PlainGuard> guard;
     if (method.plain) guard.emplace();
-    if (method.rounds > 0) torch::manual_seed(kSeed);  // hashes alike every time
+    if (method.rounds > 0) torch::manual_seed(kSeed);  // the same hashes every time
     AttentionResult result;
     result.out = attention->forward(in.q, in.k, in.v, mask);
     if (method.rounds > 0) {
@@ -130,7 +130,7 @@ struct Pass {
   }
 
   LshRounds Rounds() const {
-    torch::manual_seed(kSeed);  // what the module draws first
+    torch::manual_seed(kSeed);  // the planes are the module's first draw
     return {torch::randn({method.rounds, kDim, kBuckets / 2}), kBuckets, kChunk};
   }
 
@@ -139,7 +139,7 @@ struct Pass {
   nn::Mixer attention;
 };
 
-// All that goes in is read once, all that comes out written once, by all threads.
+// Reads every input once and writes every output once, with all threads.
 void Stream(const std::vector<Tensor>& in, const std::vector<Tensor>& out, bool past_caches) {
   for (const Tensor& x : in) {
     ops::AtParallelFor(static_cast<size_t>(x.numel()), [&](size_t begin, size_t end) {
@@ -159,8 +159,8 @@ double Median(std::vector<double> values) {
   return *middle;
 }
 
-// While one lives, this process gets no more than this beside what it has: then it fails, and not
-// the machine.
+// Limits this process to its current memory plus `bytes` while it lives, so that the process fails
+// and not the machine.
 class MemoryLimit {
  public:
   explicit MemoryLimit(double bytes) {
@@ -189,7 +189,7 @@ ordered_json MeasureOne(const Method& method, int64_t length, int64_t batch,
                         const Options& options) {
   torch::manual_seed(kSeed);
   Pass pass(method, options);
-  pass(pass.Inputs(1, 64));  // code and threads are there
+  pass(pass.Inputs(1, 64));  // warm-up: loads code, starts threads
 
   AttentionProblem problem;
   AttentionResult result;
@@ -211,7 +211,7 @@ ordered_json MeasureOne(const Method& method, int64_t length, int64_t batch,
                        " (allowed: ", kTolerance, "); not timed");
   }
 
-  const bool keys = method.rounds == 0;  // of their own
+  const bool keys = method.rounds == 0;  // separate from the queries
   std::vector<Tensor> in = {problem.q.detach(), problem.v.detach(), problem.grad_out};
   if (keys) in.push_back(problem.k.detach());
   std::vector<Tensor> out;
@@ -236,9 +236,9 @@ ordered_json MeasureOne(const Method& method, int64_t length, int64_t batch,
     timed(past, [&] { Stream(in, out, true); });
   };
   const auto run = [&] { pass(problem); };
-  timed(seconds, run);  // with memory that is there by now
+  timed(seconds, run);  // with memory already allocated
   const double once = seconds[0];
-  // What takes long is steady enough that one will do.
+  // Long passes vary little, so one measurement is enough.
   const int repeats =
       once > 10 ? 1 : static_cast<int>(std::clamp(options.seconds / once, 3.0, 100.0));
   limits();
@@ -258,7 +258,7 @@ ordered_json MeasureOne(const Method& method, int64_t length, int64_t batch,
           {"isa", kernels::ActiveIsa()}};
 }
 
-// Prints one line: what was measured, or why not.
+// Prints one line: the measurement, or the reason why there is none.
 void RunOne(const Options& options) {
   char method[32] = "";
   long length = 0, batch = 0;
@@ -282,37 +282,38 @@ void RunOne(const Options& options) {
 }
 
 // ------------------------------------------------------------------------------------------
-// In the parent: all of them.
+// In the parent process: all methods and lengths.
 
 struct Point {
   int64_t length = 0, batch = 0;
-  double seconds = 0, bytes = 0;  // a sample
+  double seconds = 0, bytes = 0;  // per sample
   double limit_seconds = 0, limit_bytes = 0;
   ordered_json measured;
 };
 
-// Multiply-adds of the products that no form can do without, two operations each; a sample.
+// Operations per sample, two per multiply-add, of the products that every form of the method needs.
 double Flops(const Method& method, int64_t length, bool causal) {
   const auto n = static_cast<double>(length), d = static_cast<double>(kDim);
-  const double both = kHeads * 6 * (d + d);  // two products forward, four backward; a pair
+  const double both = kHeads * 6 * (d + d);  // two products forward, four backward; per pair
   if (method.quadratic) return both * (causal ? n * (n + 1) / 2 : n * n);
   if (method.rounds == 0) return kHeads * n * (causal ? 14 : 12) * d * d;
   return method.rounds * n * (both * 2 * kChunk + kHeads * d * kBuckets);
 }
 
-// What goes in and comes out: inputs, output and the gradients of all of them.
+// Bytes of the inputs, the output and the gradients of all of them.
 double InAndOut(const Method& method, int64_t length) {
   return 4.0 * static_cast<double>(length * kHeads * kDim) * (method.rounds > 0 ? 6 : 8);
 }
 
-// An estimate of what a sample takes, before anything is known of it: scores, weights and their
-// gradients, where they are written.
+// Initial estimate of a sample's memory, before anything is measured. Scores, weights and their
+// gradients count where the method stores them.
 double FirstNeed(const Method& method, int64_t length) {
   const auto n = static_cast<double>(length);
   return 2 * InAndOut(method, length) + (method.plain ? 4.0 * kHeads * n * 6 * n : 0);
 }
 
-// The slope of log y over log x of the longer half of the points (least squares); 0 without two.
+// Least-squares slope of log y over log x, over the longer half of the points; 0 for fewer than two
+// points.
 double Exponent(const std::vector<Point>& points, double Point::*y, int64_t* from) {
   const size_t count = std::max<size_t>((points.size() + 1) / 2, 2);
   if (points.size() < 2) return 0;
@@ -343,7 +344,7 @@ Curve MeasureMethod(const Method& method, const Options& options, double budget,
       }
       says(StrCat("left out ", method.name, " from N = ", length, ": ", why));
     };
-    // From what half the length took, by no more than the work grows.
+    // Extrapolates from half the length: memory grows at most as fast as the work.
     const double need = curve.points.empty()
                             ? FirstNeed(method, length)
                             : std::max((method.quadratic ? 4 : 2) * curve.points.back().bytes,
@@ -469,7 +470,7 @@ void Run(const Options& options) {
     for (const Method& method : kMethods) methods.push_back(&method);
   }
   const double available = static_cast<double>(AvailableMemory());
-  // The rest is for the others on this machine, and for what an estimate is wrong by.
+  // The rest is for other processes on this machine and for errors of the estimate.
   const double budget = options.memory > 0 ? options.memory : available > 0 ? 0.6 * available : 4e9;
 
   size_t lengths = 0;

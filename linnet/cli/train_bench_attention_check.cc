@@ -20,7 +20,7 @@ namespace {
 using torch::Tensor;
 using Vector = std::vector<double>;
 
-// The worst of what has been compared; NaN beats all.
+// The maximum of all errors; NaN if any is NaN.
 class Worst {
  public:
   void Add(const RelativeError& error) {
@@ -32,7 +32,7 @@ class Worst {
   double worst_ = 0;
 };
 
-// One head's [N, dim] in double.
+// One head as [N, dim] in double.
 Tensor Head(const Tensor& x, int64_t batch, int64_t head) {
   return x.select(0, batch).select(1, head).detach().to(torch::kFloat64).contiguous();
 }
@@ -52,7 +52,7 @@ void Compare(RelativeError& error, const Tensor& got, const Vector& expected) {
   for (size_t i = 0; i < a.size(); ++i) error.Add(a[i], expected[i]);
 }
 
-// [x; -x] of one round, x = q R: whose largest is the bucket.
+// [x; -x] of one round, x = q R. The index of the largest element is the bucket.
 Tensor Directions(const Tensor& q, const Tensor& planes) {
   const Tensor x = torch::matmul(q.to(torch::kFloat64), planes.to(torch::kFloat64));
   return torch::cat({x, -x}, 1);
@@ -67,7 +67,8 @@ std::vector<int64_t> SampledRows(int64_t length) {
   return {rows.begin(), rows.end()};
 }
 
-// Calls check(batch, head) for the first and the last; the last alone where one takes long.
+// Calls check(batch, head) for the first head of the first sequence and the last head of the last;
+// for the last alone if `long_work`.
 void ForHeads(const AttentionProblem& problem, bool long_work,
               const std::function<void(int64_t, int64_t)>& check) {
   const int64_t batch = problem.q.size(0) - 1, head = problem.q.size(2) - 1;
@@ -107,7 +108,7 @@ class LshHead {
         round.members[static_cast<size_t>(b[i])].push_back(i);
       }
       round.chunk.resize(static_cast<size_t>(length_));
-      int64_t place = 0;  // sorted by bucket, and within one by position
+      int64_t place = 0;  // rank, sorted by bucket, then by position
       for (const auto& members : round.members) {
         for (const int64_t i : members) {
           round.chunk[static_cast<size_t>(i)] = place++ / rounds.chunk;
@@ -116,10 +117,10 @@ class LshHead {
     }
   }
 
-  // What a position makes of what it sees.
+  // One row of attention: output, weights and score gradients over the visible keys.
   struct Row {
     std::vector<int64_t> keys;
-    Vector weights, grads;  // of each key: p_ij, and the gradient of its score
+    Vector weights, grads;  // per key: p_ij, and the gradient of its score
     Vector out;
   };
   Row At(int64_t i) const {
@@ -151,7 +152,7 @@ class LshHead {
     return row;
   }
 
-  // The gradients of query (and key) i and of value i.
+  // The gradients of query i (which is also key i) and of value i.
   std::pair<Vector, Vector> Gradients(int64_t i) const {
     Vector as_query(static_cast<size_t>(d_)), as_key = as_query;
     Vector value(static_cast<size_t>(m_));
@@ -180,7 +181,7 @@ class LshHead {
         }
       }
     }
-    double along = 0;  // the key is the query made one long
+    double along = 0;  // the key is the query normalized to length 1
     for (int64_t c = 0; c < d_; ++c) along += as_key[static_cast<size_t>(c)] * At(k_, i, d_)[c];
     for (int64_t c = 0; c < d_; ++c) {
       as_query[static_cast<size_t>(c)] +=
@@ -201,7 +202,8 @@ class LshHead {
   }
   double Scale() const { return 1 / std::sqrt(static_cast<double>(d_)); }
 
-  // In some round of its bucket, its chunk or the one before; itself where there is nothing else.
+  // Positions that i sees: in any round, those of its bucket in its chunk or the previous one.
+  // Itself if there are no others.
   std::vector<int64_t> Seen(int64_t i) const {
     std::set<int64_t> seen;
     for (const Round& round : rounds_) {
@@ -231,7 +233,8 @@ double SoftmaxError(const AttentionProblem& problem, const AttentionResult& resu
   ForHeads(problem, length > 16384, [&](int64_t batch, int64_t head) {
     const Tensor q = Head(problem.q, batch, head), k = Head(problem.k, batch, head),
                  v = Head(problem.v, batch, head), g = Head(problem.grad_out, batch, head);
-    // Every row's sum of exponentials, and out: what the gradients of one row need of all others.
+    // The outputs and sums of exponentials of all rows: the gradients of one row need those of all
+    // others.
     const Tensor out = torch::empty_like(v), sums = torch::empty({length}, torch::kFloat64);
     for (int64_t begin = 0; begin < length; begin += kBlock) {
       const int64_t rows = std::min(kBlock, length - begin);
@@ -282,7 +285,7 @@ double LinearError(const AttentionProblem& problem, const AttentionResult& resul
     const Tensor out = Head(result.out, batch, head), grad_q = Head(result.grad_q, batch, head),
                  grad_k = Head(result.grad_k, batch, head),
                  grad_v = Head(result.grad_v, batch, head);
-    if (!problem.causal) {  // two sums over all positions: everything is at hand
+    if (!problem.causal) {  // two sums over all positions: autograd computes all rows
       q.requires_grad_(), k.requires_grad_(), v.requires_grad_();
       const auto phi = [](const Tensor& x) { return torch::where(x > 0, x + 1, x.exp()); };
       const Tensor phi_q = phi(q), phi_k = phi(k);

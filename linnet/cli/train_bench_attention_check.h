@@ -1,7 +1,7 @@
-// Attention and its gradients against plain sums in double precision, at sampled rows: what `linnet
-// bench attention` holds a result against before it is reported.
+// Verifies attention and its gradients against a plain double-precision reference at sampled rows.
+// `linnet bench attention` calls it before it reports a time.
 //
-//   const double off = SoftmaxError(problem, result);     // relative; 1e-6 or so where all is well
+//   const double off = SoftmaxError(problem, result);     // relative; about 1e-6 if correct
 #ifndef LINNET_CLI_TRAIN_BENCH_ATTENTION_CHECK_H_
 #define LINNET_CLI_TRAIN_BENCH_ATTENTION_CHECK_H_
 
@@ -17,22 +17,24 @@ struct AttentionProblem {
   bool causal = true;
 };
 struct AttentionResult {
-  torch::Tensor out, grad_q, grad_k, grad_v;  // without grad_k where the keys are the queries
+  torch::Tensor out, grad_q, grad_k, grad_v;  // no grad_k if keys and queries are shared
 };
 
-// The largest difference of each tensor over its own largest magnitude, and the largest of these,
-// of the first head of the first sequence and the last of the last; NaN where there is one.
-// Softmax: all rows of out, gradients of some. Linear attention: the same; without `causal`, all.
+// The relative error (max |difference| / max |expected|) of the worst tensor, over the first head
+// of the first sequence and the last head of the last one (softmax beyond N = 16384: the latter
+// only). NaN if any value is NaN. The outputs are compared at all rows, the gradients at sampled
+// rows; LinearError without `causal` compares all rows of both.
 double SoftmaxError(const AttentionProblem& problem, const AttentionResult& result);
 double LinearError(const AttentionProblem& problem, const AttentionResult& result);
 
-// Reformer's, as published: softmax over the union of what the rounds show; some rows of all.
+// Reformer attention as published: a softmax over the union of the keys that any round shows.
+// Outputs and gradients are compared at sampled rows.
 struct LshRounds {
   torch::Tensor planes;  // [rounds, D, buckets / 2]
   int64_t buckets = 64, chunk = 32;
 };
-// Before it is computed: draws anew what lies so near between two buckets, in the heads that are
-// checked, that rounding would decide.
+// Call it before the computation. In the heads that are checked, redraws the queries that lie so
+// close to a bucket boundary that rounding would decide their bucket.
 void SeparateBuckets(const AttentionProblem& problem, const LshRounds& rounds);
 double LshError(const AttentionProblem& problem, const AttentionResult& result,
                 const LshRounds& rounds);

@@ -1,4 +1,4 @@
-// linnet bench features: how near linear attention over random features comes to what they estimate.
+// linnet bench features: approximation error of linear attention with random features.
 #include <torch/utils.h>
 
 #include <cmath>
@@ -35,11 +35,10 @@ struct Curve {
   Similarity similarity;
   double scale;  // standard deviation of queries and keys
   std::vector<double> features = {}, error = {};
-  double slope = 0;  // of log error against log features
+  double slope = 0;  // of log error over log features
 };
 
-// The root of the mean square difference to equation 3 with the similarity written out, over that
-// of equation 3 itself, over draws.
+// Relative root-mean-square error over draws, against equation 3 with the exact similarity.
 void Measure(const Options& options, Curve& curve) {
   torch::NoGradGuard no_grad;
   torch::manual_seed(options.seed);
@@ -155,7 +154,7 @@ void AddBenchFeatures(CLI::App& bench) {
             Between(1, 10000));
   verb->add_option("--seed", options->seed, "Of the queries, keys, values and draws")
       ->type_name("N")
-      ->check(CLI::NonNegativeNumber.description(""))  // "-1" would be the largest number there is
+      ->check(CLI::NonNegativeNumber.description(""))  // CLI11 reads "-1" as the largest number
       ->capture_default_str();
 #ifdef LINNET_WITH_PLOT
   AddOption(verb, "--plot", options->plot, "FILE", "Draw the result too, as .png or .svg");
@@ -165,7 +164,7 @@ void AddBenchFeatures(CLI::App& bench) {
 #ifdef LINNET_WITH_PLOT
     if (!options->plot.empty()) {
       plot::CheckFormat(options->plot);
-      AtomicFile probe(options->plot);  // can it be written, before anything is measured
+      AtomicFile probe(options->plot);  // fails early if it cannot be written
     }
 #endif
     Run(*options);

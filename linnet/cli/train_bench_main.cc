@@ -1,4 +1,4 @@
-// linnet-bench: the benchmarks that need libtorch. `linnet bench train` and its like run it.
+// linnet-bench: the benchmarks that need libtorch. `linnet bench train` and similar verbs run it.
 #include <CLI/CLI.hpp>
 
 #include "linnet/base/version.h"

@@ -1,4 +1,4 @@
-// linnet bench memory: what a forward and backward pass of causal linear attention holds at its peak.
+// linnet bench memory: peak memory of a forward and a backward pass of causal linear attention.
 #include <ATen/Parallel.h>
 #include <sys/wait.h>
 #include <torch/autograd.h>
@@ -25,7 +25,7 @@
 namespace linnet::cli {
 namespace {
 
-constexpr int64_t kWidth = 256;  // heads x dimensions, the same for all
+constexpr int64_t kWidth = 256;  // heads x dimensions, the same in all cases
 constexpr int64_t kMinLength = 1024, kMaxLength = 65536;
 constexpr int64_t kDims[] = {16, 32, 64, 128};
 
@@ -36,15 +36,15 @@ struct Options {
   std::string plot;
 };
 
-// In the child: a first pass over a few positions, so that code and threads are there, then the one
-// that is measured.
+// In the child process: a warm-up pass over a few positions loads code and starts threads; then the
+// measured pass.
 double Measure(int64_t length, int64_t dim) {
   const auto pass = [&](int64_t n) {
     const auto input = [&] { return torch::rand({1, n, kWidth / dim, dim}).requires_grad_(); };
     const torch::Tensor q = input(), k = input(), v = input();
     const torch::Tensor out = ops::CausalLinearAttention(q, k, v);
     out.backward(torch::ones_like(out));
-    // (Not isfinite(), whose temporaries are the peak then.)
+    // Not isfinite(): its temporaries would set the peak.
     if (!std::isfinite(q.grad().sum().item<float>())) throw RuntimeError("not a number");
   };
   pass(64);
@@ -54,7 +54,7 @@ double Measure(int64_t length, int64_t dim) {
   return static_cast<double>(PeakMemory() - before);
 }
 
-// Each in a process of its own: what an earlier pass left behind would count.
+// Measures in a new process, since memory left behind by earlier passes would count.
 double MeasureApart(int64_t length, int64_t dim, int threads) {
   int ends[2];
   if (pipe(ends) != 0) throw RuntimeError("bench memory: no pipe");
@@ -82,7 +82,7 @@ double MeasureApart(int64_t length, int64_t dim, int threads) {
 }
 
 #ifdef LINNET_WITH_PLOT
-// A line for each size of heads, and what goes in and comes out.
+// Draws a line per head size, and the memory of inputs, outputs and gradients.
 void DrawRecords(const std::vector<Record>& records, const std::string& path) {
   plot::Plot panel{.x = {"sequence length", /*log=*/true}, .y = {"MB at the peak", /*log=*/true}};
   plot::Series limit{.label = "inputs, outputs, gradients", .dashed = true};
@@ -111,8 +111,8 @@ void Run(const Options& options) {
   std::vector<Record> records;
   for (const int64_t dim : kDims) {
     for (int64_t length = kMinLength; length <= options.max_n; length *= 2) {
-      // q, k, v, out, the gradient of out and of q, k and v; and a denominator a
-      // position and head; the states that are kept are not needed, only useful.
+      // q, k, v, out, the gradients of all four, and one denominator per position and head. The
+      // saved states do not count: they save time but are not required.
       const double needed =
           4.0 * static_cast<double>(length) * (8.0 * kWidth + static_cast<double>(kWidth / dim));
       records.push_back({.name = "memory",
@@ -158,7 +158,7 @@ void AddBenchMemory(CLI::App& bench) {
 #ifdef LINNET_WITH_PLOT
     if (!options->plot.empty()) {
       plot::CheckFormat(options->plot);
-      AtomicFile probe(options->plot);  // can it be written, before anything is measured
+      AtomicFile probe(options->plot);  // fails early if it cannot be written
     }
 #endif
     Run(*options);

@@ -1,4 +1,4 @@
-// linnet bench speech: what a second of sound costs in training, against the length of the utterances.
+// linnet bench speech: training time per second of audio, against the length of the utterances.
 #include <ATen/Parallel.h>
 #include <torch/utils.h>
 
@@ -25,7 +25,7 @@ namespace {
 
 using torch::Tensor;
 
-constexpr int64_t kPhonesASecond = 7;  // about as AN4's speakers
+constexpr int64_t kPhonesASecond = 7;  // about the rate of AN4's speakers
 constexpr double kFramesASecond = 100;
 
 struct Options {
@@ -36,7 +36,7 @@ struct Options {
   bool json = false;
 };
 
-// The paper's encoder or its LSTM, for utterances of so many positions.
+// The paper's encoder or its LSTM, for utterances of up to `positions` positions.
 ModelSpec SpecOf(const std::string& method, int64_t positions) {
   ModelSpec spec;
   spec.task = "speech", spec.head.kind = HeadKind::kCategorical;
@@ -77,15 +77,15 @@ Tensor Loss(nn::SpeechModelImpl& model, const Problem& problem) {
   return OfLogits(model.forward(problem.frames, problem.lengths), problem);
 }
 
-// Loss and gradients, fused against plain, on a short problem.
+// Compares loss and gradients, fused against plain, on a short problem.
 void Check(const std::string& method) {
   ModelSpec spec = SpecOf(method, 64);
-  // Behind several layers, whose sums are rounded in another order, a hash or a rectified unit near its
-  // edge falls out otherwise, and no bound would tell that from a fault.
+  // One layer only. After several layers, sums rounded in another order flip a hash or a rectified
+  // unit near its threshold, and no bound could tell that from an error.
   spec.stack.repeat = 1;
   torch::manual_seed(1);
   nn::SpeechModel model(spec);
-  model->eval();  // a reformer hashes with the same planes twice
+  model->eval();  // Reformer then hashes both times with the same planes
   const Problem problem = Make(spec, 2, 64, 12);
   std::vector<Tensor> gradients[2];
   std::vector<std::string> names;
@@ -97,7 +97,7 @@ void Check(const std::string& method) {
     gradients[plain].push_back(loss.detach());
     names = {"the loss"};
     for (auto& parameter : model->named_parameters()) {
-      // A reformer does without its key projection.
+      // Reformer does not use its key projection.
       const Tensor& gradient = parameter->grad();
       gradients[plain].push_back(gradient.defined() ? gradient.clone()
                                                     : torch::zeros_like(*parameter));
@@ -115,8 +115,8 @@ void Check(const std::string& method) {
   }
 }
 
-// Multiply-adds of a position that no form can do without: products with weights, and what attention
-// adds up. Three times that with the way back.
+// Multiply-adds per position that every form needs: products with weights, and the sums of
+// attention. The backward pass adds twice as many.
 double MultiplyAdds(const ModelSpec& spec, double positions) {
   const double d = spec.stack.d_model, wide = spec.stack.d_ff, in = spec.speech()->Inputs();
   const double out = spec.head.classes;
@@ -127,18 +127,18 @@ double MultiplyAdds(const ModelSpec& spec, double positions) {
     return sum;
   }
   const MixerSpec& mixer = spec.stack.mixer();
-  const double pair = mixer.heads * (mixer.query_dim + mixer.value_dim);  // a query and a key
+  const double pair = mixer.heads * (mixer.query_dim + mixer.value_dim);  // per query and key
   double attention = 2.0 * mixer.heads * mixer.query_dim * mixer.value_dim;
   if (mixer.kind == "full") {
     attention = pair * positions;
-  } else if (mixer.kind == "reformer") {  // a chunk and the one before it, each round
+  } else if (mixer.kind == "reformer") {  // a chunk and the previous one, per round
     attention = pair * 2 * mixer.lsh_chunk * mixer.lsh_rounds;
   }
   return in * spec.input.value_embedding + out * d +
          layers * (4 * d * d + 2 * d * wide + attention);
 }
 
-// Multiply-adds a second that a product of this size reaches.
+// Multiply-adds per second of a matrix product of this size.
 double ProductRate(int64_t rows) {
   const Tensor x = torch::randn({rows, 192}), w = torch::randn({192, 768});
   const auto multiply = [&] { torch::matmul(x, w); };
@@ -163,7 +163,7 @@ Record Measure(const std::string& method, double seconds, const Options& options
   nn::Optimizer optimizer({.name = lstm ? "adam" : "radam"}, model->parameters());
   const Problem problem =
       Make(spec, batch, positions, static_cast<int64_t>(seconds * kPhonesASecond));
-  // The loss on its own, so that what the network takes can be told from it.
+  // The loss is timed separately from the network.
   struct Split {
     double network = 0, loss = 0;
   };

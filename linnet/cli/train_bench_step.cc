@@ -38,8 +38,8 @@ Tensor Loss(SequenceModel& model, const Tensor& symbols) {
   return nn::MixtureOfLogisticsNats(logits, symbols.narrow(1, 1, length)).mean();
 }
 
-// Loss and all gradients, fused against plain, on a part of the problem: the plain form keeps
-// everything in memory.
+// Compares loss and all gradients, fused against plain, on a small part of the problem: the plain
+// form keeps all intermediates in memory.
 void Check(SequenceModel& model, const std::string& precision) {
   const Tensor symbols = torch::randint(256, {3, 200}, torch::kInt64);
   std::vector<Tensor> gradients[2];
@@ -55,7 +55,7 @@ void Check(SequenceModel& model, const std::string& precision) {
       parameter.mutable_grad().reset();
     }
   }
-  // Over all gradients of one tensor together: single elements may vanish.
+  // Relative to a whole tensor, since single elements may be near zero.
   const double tolerance = precision == "bf16" ? 0.05 : 1e-3;
   double worst = std::abs(loss[0] - loss[1]);
   for (size_t i = 0; i < gradients[0].size(); ++i) {
@@ -71,7 +71,7 @@ void Check(SequenceModel& model, const std::string& precision) {
   }
 }
 
-// All matrix products of a step, alone: each of the layers' six forward, and twice backward.
+// The matrix products of a step alone: six per layer forward, and twice as many backward.
 class Products {
  public:
   Products(const ModelSpec& spec, int64_t rows, kernels::MatType type) : spec_(spec), type_(type) {
@@ -149,7 +149,7 @@ Record Measure(const std::string& precision, const Options& options) {
     update.push_back(watch.Seconds() - after_backward);
   };
 
-  // Pieces of the step by themselves, forward and backward.
+  // Parts of the step on their own, forward and backward.
   const ops::Precision p = ops::PrecisionNamed(precision);
   const int64_t heads = spec.stack.mixer().heads, dim = spec.stack.mixer().query_dim;
   const int64_t d = spec.stack.d_model, wide = spec.stack.d_ff;
@@ -273,7 +273,7 @@ void AddBenchTrain(CLI::App& bench) {
   AddBenchOptions(verb, *options);
   verb->callback([options, precision] {
     for (const std::string& name : std::vector<std::string>(options->precisions)) {
-      try {  // before anything is measured
+      try {  // fails early
         ops::PrecisionNamed(name);
       } catch (const Error& error) {
         if (precision->count() > 0) throw;

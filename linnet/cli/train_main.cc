@@ -28,7 +28,7 @@ struct TrainCommand {
   CLI::App* app = nullptr;
   std::string preset, config_file;
   bool resume = false;
-  TrainConfig flags;  // where CLI11 puts what was given
+  TrainConfig flags;  // the values that CLI11 parses
 };
 
 std::string FlagName(std::string field) {
@@ -66,7 +66,7 @@ void Register(CLI::App& root, TrainCommand& command) {
         } else {
           CLI::Option* option = app->add_option(FlagName(name), field, help);
           option->capture_default_str();
-          // CLI11 would take "-1" for the largest number there is.
+          // CLI11 reads "-1" as the largest number of the type.
           if constexpr (std::is_unsigned_v<std::decay_t<decltype(field)>>) {
             option->check(CLI::NonNegativeNumber.description(""));
           }
@@ -98,11 +98,11 @@ TrainConfig Resolve(const TrainCommand& command) {
     }
     config = WithPreset(task, *preset);
   }
-  const std::string init = config.init;  // the run's, where one goes on
+  const std::string init = config.init;  // the run's own when a run is resumed
   if (!command.config_file.empty()) {
     ApplyJson(ReadFile(command.config_file, 1 << 20), command.config_file, config);
   }
-  // Only what stands on the command line: everything else keeps what preset and files said.
+  // Only options on the command line override; all others keep the values of preset and files.
   VisitFields(config, [&](const char* name, const std::string& of, const char*, auto& field) {
     if (!train::Takes(of, task.name)) return;
     const CLI::Option* option = command.app->get_option(FlagName(name));
@@ -113,7 +113,7 @@ TrainConfig Resolve(const TrainCommand& command) {
                      init.empty() ? "" : StrCat(" (it began with ", init, ")"),
                      "; leave it out, or begin another run without --resume");
   }
-  // Passes over the data that were asked for now mean more than a number of updates from a file.
+  // --epochs on the command line overrides a number of updates from a file.
   const CLI::Option* epochs = command.app->get_option_no_throw("--epochs");
   if (epochs != nullptr && epochs->count() > 0) {
     if (command.app->get_option("--steps")->count() > 0 && config.steps > 0) {
@@ -127,7 +127,7 @@ TrainConfig Resolve(const TrainCommand& command) {
 int RunTraining(const TrainCommand& command) {
   const TrainConfig config = Resolve(command);
   cli::StopAtSignals();
-  std::signal(SIGPIPE, SIG_IGN);  // nobody reads the progress any more: no reason to stop
+  std::signal(SIGPIPE, SIG_IGN);  // training goes on when nobody reads the progress
   ProgressLine progress(std::cerr, isatty(STDERR_FILENO) == 1);
   const train::TrainResult result =
       Train(*command.task, config, command.resume, {.stop = cli::StopAsked, .progress = &progress});

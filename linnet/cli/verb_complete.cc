@@ -1,4 +1,4 @@
-// linnet complete: the upper part of images is given, the model draws the rest.
+// linnet complete: given the upper part of images, the model draws the rest.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -27,7 +27,7 @@ struct Options {
 
 constexpr uint8_t kUnknown = 128;
 
-// `count` images to complete: of the data set, or the model's own where none is named.
+// `count` images to complete: from the data set, or samples of the model if none is given.
 std::vector<uint8_t> Originals(const Options& options, Engine& engine) {
   if (options.from.dir.empty()) {
     std::vector<uint8_t> samples;
@@ -66,8 +66,8 @@ void Run(const Options& options) {
   const size_t known =
       static_cast<size_t>(rows) * bytes / static_cast<size_t>(spec.image()->height);
 
-  // The sheet from top to bottom, one column an image: what was given, what the model made of it,
-  // what it was.
+  // The sheet has one column per image, from top to bottom: the given part, the completions, the
+  // original.
   std::vector<uint8_t> sheet = originals;
   for (size_t i = 0; i < options.count; ++i) {
     std::fill_n(sheet.begin() + static_cast<ptrdiff_t>(i * bytes + known), bytes - known, kUnknown);
@@ -79,7 +79,7 @@ void Run(const Options& options) {
       repeated.insert(repeated.end(), originals.begin(), originals.end());
     }
     SampleOptions sample = ToSampleOptions(options.drawing, report);
-    // Not the streams that Originals() drew from: it would draw the same images again.
+    // Not the random streams of Originals(), which would draw the same images again.
     sample.first_stream = options.first + options.count;
     const std::vector<uint8_t> completed = CompleteImages(engine, repeated, known, sample);
     sheet.insert(sheet.end(), completed.begin(), completed.end());

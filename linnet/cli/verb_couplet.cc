@@ -1,4 +1,4 @@
-// linnet couplet: second lines for a first one.
+// linnet couplet: generates second lines for a first line.
 #include <cmath>
 #include <iostream>
 

@@ -1,4 +1,4 @@
-// linnet data: hands everything to linnet-data, the program that has libcurl in it.
+// linnet data: runs linnet-data, the program that links libcurl.
 #include "linnet/cli/sibling.h"
 #include "linnet/cli/verbs.h"
 

@@ -1,4 +1,4 @@
-// linnet eval: how good a model is, measured with the runtime that will run it.
+// linnet eval: measures the quality of a model with the inference runtime.
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -25,7 +25,7 @@ struct Options : EvalOptions {
   int beam = 1;
 };
 
-// A model of speech is heard by the program that reads sound, with what was given here.
+// Speech models: linnet-speech runs the evaluation with the options given here.
 [[noreturn]] void EvalSpeech(const Options& options, const CLI::App& verb) {
   for (const char* flag : {"--show", "--seed", "--dataset", "--batch"}) {
     if (verb.count(flag) == 0) continue;

@@ -1,4 +1,5 @@
-// linnet export: a linnet model for Python, under fast-transformers' names; or smaller, for the engine.
+// linnet export: writes a model for Python, under fast-transformers' names, or a smaller one for
+// the engine.
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
@@ -26,7 +27,7 @@ struct Options {
   bool json = false;
 };
 
-// What fast-transformers lacks to compute the model.
+// Features of the model that fast-transformers does not have.
 std::vector<std::string> BeyondFastTransformers(const ModelSpec& spec) {
   std::vector<std::string> beyond;
   const auto add = [&](bool lacks, const std::string& what) {
@@ -52,7 +53,7 @@ std::vector<std::string> BeyondFastTransformers(const ModelSpec& spec) {
   return beyond;
 }
 
-// A model for linnet itself.
+// Writes a model for linnet itself at a lower precision.
 void WriteSmaller(const Checkpoint& checkpoint, const Options& options) {
   WriteNarrowed(checkpoint, *options.precision, options.out);
   const auto bytes = std::filesystem::file_size(options.out);
@@ -89,7 +90,7 @@ void Run(const Options& options) {
   SafetensorsWriter safetensors;
   size_t count = 0;
   for (const TensorInfo& info : TensorTable(spec)) {
-    // Python's load_state_dict(strict=True) refuses tensors that its module does not have.
+    // load_state_dict(strict=True) in Python refuses tensors that the module does not have.
     if (info.name == "first_value.probability") continue;
     const float* data = checkpoint.Tensor(info.name).data();
     if (options.format == "pth") {
@@ -102,7 +103,7 @@ void Run(const Options& options) {
   if (options.format == "pth") {
     pytorch.Write(options.out);
   } else {
-    safetensors.SetMetadata("format", "pt");  // as PyTorch's users write it
+    safetensors.SetMetadata("format", "pt");  // as PyTorch users write it
     safetensors.SetMetadata("linnet.spec", ToJson(spec));
     safetensors.Write(options.out);
   }

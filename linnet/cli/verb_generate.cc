@@ -1,4 +1,4 @@
-// linnet generate: text from a language model, as it is written.
+// linnet generate: prints text from a language model while it is generated.
 #include <iostream>
 
 #include "linnet/base/error.h"

@@ -1,4 +1,4 @@
-// linnet import: a model of the Python library fast-transformers becomes one of linnet.
+// linnet import: converts a model of the Python library fast-transformers.
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
@@ -31,7 +31,7 @@
 namespace linnet::cli {
 namespace {
 
-// An option that some kinds of attention have.
+// An option that applies to some attention kinds only.
 struct KindOption {
   const CLI::Option* option;
   std::function<bool(const MixerInfo&)> takes;
@@ -40,12 +40,12 @@ struct KindOption {
 struct Options {
   std::string file, out, key, data, dataset, characters;
   ReferenceChoices choices;
-  std::vector<CLI::Option*> about_model;  // options that a file's own description makes idle
+  std::vector<CLI::Option*> about_model;  // ignored if the file describes its model
   std::vector<KindOption> about_kind;
   bool json = false;
 };
 
-// The tensors of either format, and the description that linnet export left beside them.
+// The tensors of either format, and the description that linnet export writes beside them.
 struct Source {
   std::optional<PyTorchFile> pytorch;
   std::optional<SafetensorsFile> safetensors;
@@ -56,11 +56,11 @@ struct Source {
   }
 };
 
-// By its content; by its name where that is no file of either kind, for the message.
+// Decides by content; if the file is of neither format, by name, for the error message.
 bool IsSafetensors(const std::string& path) {
   const MappedFile file(path);
   const std::span<const std::byte> bytes = file.bytes();
-  uint64_t header = 0;  // its length, and then a JSON object
+  uint64_t header = 0;  // length of the header, a JSON object
   if (bytes.size() > sizeof(header)) {
     std::memcpy(&header, bytes.data(), sizeof(header));
     if (header <= bytes.size() - sizeof(header) && bytes[sizeof(header)] == std::byte{'{'}) {
@@ -97,7 +97,7 @@ Source OpenSource(const Options& options) {
   return source;
 }
 
-// Sets the first byte's distribution; returns where it comes from.
+// Sets the first byte's distribution; returns its origin.
 std::string FirstValue(const Options& options, ReferenceModel& model) {
   const ModelSpec& spec = model.spec();
   if (options.data.empty() && !options.dataset.empty()) {
@@ -117,7 +117,7 @@ std::string FirstValue(const Options& options, ReferenceModel& model) {
   return StrCat(images.name, ": ", images.size(), " training images");
 }
 
-// Throws InputError for an option of another kind of attention than the model's.
+// Throws InputError for an option that does not apply to the model's attention kind.
 void CheckKindOptions(const Options& options) {
   const MixerInfo kind = FindMixer(options.choices.attention.kind);
   for (const auto& [option, takes] : options.about_kind) {
@@ -216,7 +216,7 @@ void Run(const Options& options) {
   Print(options, model, source.spec.has_value(), first_value);
 }
 
-// Options about the attention.
+// Adds the attention options.
 void AddAttentionOptions(CLI::App* verb, Options& options) {
   MixerSpec& attention = options.choices.attention;
   const auto about = [&](CLI::Option* option) {
@@ -227,7 +227,7 @@ void AddAttentionOptions(CLI::App* verb, Options& options) {
                             const std::function<bool(const MixerInfo&)>& takes) {
     options.about_kind.push_back({about(option), takes});
   };
-  // That of a field which some kinds list among their options.
+  // For an option that sets a field listed in MixerInfo::options.
   const auto of_field = [&](CLI::Option* option, const std::string& field) {
     of_kinds(option, [field](const MixerInfo& kind) {
       return std::find(kind.options.begin(), kind.options.end(), field) != kind.options.end();

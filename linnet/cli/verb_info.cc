@@ -1,4 +1,4 @@
-// linnet info: what a model file holds, without running it.
+// linnet info: describes a model file without running it.
 #include <filesystem>
 #include <iomanip>
 #include <iostream>
@@ -25,11 +25,11 @@ struct Options {
   bool json = false, mixers = false;
 };
 
-// What a model says of its training: longer or deeper than any that linnet writes.
+// Limits on the training record in a model file; linnet writes none that is longer or deeper.
 constexpr size_t kMaxTraining = 64 << 10;
 constexpr int kMaxDepth = 16;
 
-// As JSON, so that a hostile text cannot steer the terminal; without quotes where it is plain.
+// JSON escapes, so that a hostile text cannot steer the terminal; without quotes for plain text.
 std::string Shown(const ordered_json& value) {
   if (value.is_number_float()) return StrCat(value.get<double>());
   const std::string text = EscapeControls(value.dump());
@@ -38,8 +38,7 @@ std::string Shown(const ordered_json& value) {
   return plain ? text.substr(1, text.size() - 2) : text;
 }
 
-// What a model says of its training is free-form: show any JSON as "name value" lines, but for what
-// is empty.
+// Prints free-form JSON (the training record) as "name value" lines, without empty values.
 void PrintFields(const ordered_json& value, const std::string& name) {
   if (value.is_null() || value == "") return;
   if (value.is_object()) {
@@ -59,7 +58,7 @@ ordered_json ParseTraining(const std::string& text, std::string& fault) {
   return nullptr;
 }
 
-// Of a sequence; null where the runtime keeps none.
+// Bytes per sequence; null if the runtime keeps no state.
 ordered_json StateBytesOf(const ModelSpec& spec, Precision precision) {
   if (StateKindOf(spec) == StateKind::kNone) return nullptr;
   return StateBytes(spec, precision);
@@ -133,7 +132,7 @@ void PrintTable(const ModelSpec& spec, const ordered_json& info) {
   }
 }
 
-// The registry of mixers as a table in Markdown, as docs/attention/README.md has it.
+// Prints the mixer registry as a Markdown table, as in docs/attention/README.md.
 void PrintMixers() {
   const auto yes = [](bool value) { return value ? "yes" : "–"; };
   std::cout

@@ -1,4 +1,4 @@
-// linnet plot: hands everything to linnet-plot, the program that has Cairo in it.
+// linnet plot: runs linnet-plot, the program that links Cairo.
 #include "linnet/cli/sibling.h"
 #include "linnet/cli/verbs.h"
 

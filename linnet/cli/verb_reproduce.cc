@@ -1,4 +1,4 @@
-// linnet reproduce: hands everything to linnet-reproduce, which draws with Cairo.
+// linnet reproduce: runs linnet-reproduce, which draws with Cairo.
 #include "linnet/cli/sibling.h"
 #include "linnet/cli/verbs.h"
 

@@ -1,4 +1,4 @@
-// linnet sample: new images from an image model, on one sheet.
+// linnet sample: draws new images from an image model, on one sheet.
 #include <cmath>
 #include <memory>
 #include <optional>
@@ -16,7 +16,7 @@ namespace {
 struct Options {
   std::string model;
   size_t count = 16;
-  int columns = 0;  // 0: as many as make a square
+  int columns = 0;  // 0: makes the sheet about square
   DrawingOptions drawing;
   std::optional<Precision> precision;
   int threads = 0;

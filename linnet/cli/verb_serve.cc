@@ -1,4 +1,4 @@
-// linnet serve: hands everything to linnet-serve, the program that speaks HTTP.
+// linnet serve: runs linnet-serve, the program that links cpp-httplib.
 #include "linnet/cli/sibling.h"
 #include "linnet/cli/verbs.h"
 

@@ -1,4 +1,4 @@
-// linnet train, and what else has libtorch in it: hands everything to a program of its own.
+// linnet train and the other verbs that need libtorch: they run separate programs.
 #include <cstdlib>
 
 #include "linnet/cli/sibling.h"
@@ -7,9 +7,9 @@
 namespace linnet::cli {
 namespace {
 
-// libgomp reads this when it is loaded, so it cannot be set from inside linnet-train. Its threads
-// wait for one another by spinning for milliseconds, which costs several times the work where
-// another process wants the processor; some microseconds are enough where none does.
+// libgomp reads this when it is loaded, so linnet-train cannot set it itself. By default its
+// threads spin for milliseconds while they wait for one another, which multiplies the run time if
+// another process wants the processor. Some microseconds are enough otherwise.
 constexpr const char* kSpinCount = "10000";
 
 void ShortenSpinning() {

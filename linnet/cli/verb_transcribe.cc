@@ -1,4 +1,4 @@
-// linnet transcribe: hands everything to linnet-speech, the program that reads sound.
+// linnet transcribe: runs linnet-speech, the program that reads audio.
 #include "linnet/cli/sibling.h"
 #include "linnet/cli/verbs.h"
 

@@ -24,7 +24,7 @@ CLI::App* AddVerb(CLI::App& app, const std::string& name, const std::string& sum
 }
 
 CLI::Validator Between(double low, double high) {
-  // CLI::Range lets "nan" pass.
+  // CLI::Range accepts "nan".
   const auto check = [low, high](std::string& text) -> std::string {
     double value = 0;
     if (!CLI::detail::lexical_cast(text, value)) return "'" + text + "' is not a number";
@@ -93,7 +93,7 @@ std::string DescribeAttention(const ModelSpec& spec) {
 }
 
 void PrintJson(const nlohmann::ordered_json& value) {
-  // Paths come as the user typed them, and need not be UTF-8.
+  // Paths are as the user typed them; they need not be UTF-8.
   std::cout << EscapeControls(value.dump(2, ' ', /*ensure_ascii=*/false,
                                          nlohmann::ordered_json::error_handler_t::replace))
             << "\n";
@@ -114,7 +114,7 @@ void WithProgress(const std::string& what,
   const Stopwatch watch;
   const auto show = [&](size_t done, size_t total) {
     const double seconds = watch.Seconds();
-    // Short work needs no progress, nor does a log need to know that work is about to end.
+    // Short work needs no progress; a log needs no line just before the end.
     if (seconds < 1 || (done == total && !terminal) || !line.Due()) return;
     const double rate = static_cast<double>(done) / seconds;
     line.Update(StrCat(what, " ", done, "/", total, ", ", FormatCount(rate), "/s, ",

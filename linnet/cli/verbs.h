@@ -1,7 +1,7 @@
-// The verbs of the linnet program, and what they share.
+// The verbs of the linnet program, and their shared helpers.
 //
-// A verb NAME is a file verb_NAME.cc whose AddNAME() makes a subcommand: its options, its help and
-// a callback that does the work. It is declared here and listed in linnet.cc.
+// Verb NAME is implemented in verb_NAME.cc. Its AddNAME() adds a subcommand: options, help, and a
+// callback that does the work. It is declared here and listed in linnet.cc.
 //
 //   void AddEcho(CLI::App& app) {
 //     CLI::App* verb = AddVerb(app, "echo", "Say it again", "", "  linnet echo hello\n");
@@ -44,24 +44,25 @@ void AddServe(CLI::App& app);
 void AddTrain(CLI::App& app);
 void AddTranscribe(CLI::App& app);
 
-// A subcommand with its one-line summary; --help ends with `notes` (what else there is to say, or
-// "") and with examples (lines, each indented).
+// Adds a subcommand with a one-line summary. --help ends with `notes` (further explanation, or "")
+// and `examples` (indented lines).
 CLI::App* AddVerb(CLI::App& app, const std::string& name, const std::string& summary,
                   const std::string& notes, const std::string& examples);
 
-// A check that a number lies in [low, high], which does not show in --help.
+// Checks that a number lies in [low, high]. --help does not show the range.
 CLI::Validator Between(double low, double high);
 
-// Options that several verbs have, under the same names.
+// Options shared by several verbs.
 void AddModelArgument(CLI::App* verb, std::string& path);
 void AddPrecisionOption(CLI::App* verb, std::optional<Precision>& precision);
-// How symbols are drawn; `when` begins each help text.
+// How tokens are chosen; `when` begins each help text.
 void AddChoiceOptions(CLI::App* verb, ChoiceOptions& choice, uint64_t& seed,
                       const std::string& when);
 void AddThreadsOption(CLI::App* verb, int& threads);
 void AddJsonFlag(CLI::App* verb, bool& json);
 
-// An option with the names of an enumeration (model/names.h). `value` must outlive the parsing.
+// Adds an option whose values are the names of an enumeration (model/names.h). `value` must outlive
+// the parsing.
 template <class Enum>
 CLI::Option* AddEnumOption(CLI::App* verb, const std::string& flag, Enum& value,
                            const std::string& help) {
@@ -75,24 +76,24 @@ CLI::Option* AddEnumOption(CLI::App* verb, const std::string& flag, Enum& value,
       ->default_str(NameOf(value));
 }
 
-// A verb that becomes a program with libtorch in it (see sibling.h), or that program's `subcommand`.
+// Adds a verb that runs a program built with libtorch (sibling.h), or a subcommand of that program.
 void AddTrainerVerb(CLI::App& app, const std::string& name, const std::string& summary,
                     const char* program, const std::string& subcommand = "");
 
-// Opens the model and checks that it is of that task; `verb` is for the message.
+// Opens the model and checks that it is of that task; `verb` appears in the error message.
 std::shared_ptr<const Model> OpenModel(const std::string& path, const Task& task,
                                        const std::string& verb, const ModelOptions& options = {});
 
-// Throws now what writing `path` would throw later, after minutes of work. Leaves nothing behind.
+// Fails early: throws what writing `path` would throw after minutes of work. Leaves no file behind.
 void CheckWritable(const std::string& path);
 
-// The model's attention kind, and those parameters that it has.
+// The model's attention kind and its parameters.
 std::string DescribeAttention(const ModelSpec& spec);
 
-// One JSON value on stdout.
+// Prints one JSON value on stdout.
 void PrintJson(const nlohmann::ordered_json& value);
 
-// Says in a measure's record what was measured: the model by its file, threads, precision.
+// Adds to a record the conditions of the measurement: the model file, threads, precision.
 void AddIdentity(nlohmann::ordered_json& record, const std::string& file, const Model& model,
                  int threads);
 

@@ -29,7 +29,7 @@ namespace {
 
 thread_local std::string last_error;
 
-// What body() returns, or `failure` where it throws.
+// Returns body(), or `failure` if it throws.
 template <class Result, class Body>
 Result Guarded(Result failure, const Body& body) noexcept {
   try {
@@ -38,7 +38,7 @@ Result Guarded(Result failure, const Body& body) noexcept {
   } catch (const std::exception& error) {
     try {
       last_error = error.what();
-    } catch (...) {  // no memory even for that
+    } catch (...) {  // out of memory
     }
   } catch (...) {
     last_error.clear();

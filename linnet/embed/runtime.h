@@ -1,5 +1,5 @@
-// The running half of linnet in one header, as an installed package has it: load a model, generate with
-// it, keep its state.
+// The inference part of linnet in one header, as an installed package has it: load a model,
+// generate with it, save its state.
 //
 //   #include <linnet/runtime.h>                // find_package(linnet); link linnet::tasks
 //

@@ -16,11 +16,11 @@
 namespace linnet::plot {
 namespace {
 
-// Debian's default. Where it is missing, fontconfig gives what comes closest.
+// Debian's default font. If it is missing, fontconfig substitutes a similar one.
 constexpr const char* kFamily = "DejaVu Sans";
 constexpr const char* kEllipsis = "…";
 
-// The length of the UTF-8 character at `at`, or 0 where there is none.
+// Length in bytes of the UTF-8 character at `at`, or 0 if it is invalid.
 size_t CharacterAt(const std::string& text, size_t at) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char lead = byte(at);
@@ -33,7 +33,7 @@ size_t CharacterAt(const std::string& text, size_t at) {
   for (size_t i = at + 1; i < at + length; ++i) {
     if ((byte(i) & 0xc0) != 0x80) return 0;
   }
-  // Neither overlong, nor a surrogate, nor beyond Unicode.
+  // Rejects overlong forms, surrogates and code points beyond Unicode.
   if (length < 3) return length;
   const unsigned char second = byte(at + 1);
   if ((lead == 0xe0 && second < 0xa0) || (lead == 0xed && second >= 0xa0) ||
@@ -43,7 +43,7 @@ size_t CharacterAt(const std::string& text, size_t at) {
   return length;
 }
 
-// Labels may come from the names of files, which can be any bytes; Cairo wants UTF-8.
+// Labels may come from file names, which can hold any bytes; Cairo requires UTF-8.
 std::string Printable(const std::string& text) {
   std::string clean;
   for (size_t at = 0; at < text.size();) {
@@ -95,14 +95,14 @@ Canvas::Canvas(double width, double height, double scale, const std::string& pat
       cairo_(cairo_create(surface_.get()), cairo_destroy) {
   Check();
   if (!IsSvg(path)) cairo_scale(cairo(), scale, scale);
-  // Widths that do not depend on the scale, so that PNG and SVG are laid out alike.
+  // Text widths independent of the scale, so that PNG and SVG have the same layout.
   const std::unique_ptr<cairo_font_options_t, decltype(&cairo_font_options_destroy)> options(
       cairo_font_options_create(), cairo_font_options_destroy);
   cairo_font_options_set_hint_metrics(options.get(), CAIRO_HINT_METRICS_OFF);
   cairo_font_options_set_hint_style(options.get(), CAIRO_HINT_STYLE_NONE);
   cairo_font_options_set_antialias(options.get(), CAIRO_ANTIALIAS_GRAY);
   cairo_set_font_options(cairo(), options.get());
-  // Without any font Cairo draws its own stick letters, which have no more than ASCII.
+  // Without any font Cairo falls back to its built-in stroke font, which covers ASCII only.
   SetFont(14, false);
   if (cairo_scaled_font_get_type(cairo_get_scaled_font(cairo())) == CAIRO_FONT_TYPE_USER) {
     throw RuntimeError(path, ": cannot be drawn: this machine has no font; install one (Debian's ",
@@ -130,10 +130,10 @@ double Canvas::TextWidth(const std::string& text, double size, bool bold) {
 
 std::string Canvas::Fit(const std::string& text, double width, double size, bool bold) {
   if (text.empty() || TextWidth(text, size, bold) <= width) return text;
-  // What tells labels apart may stand at either end, so the middle goes. By bisection: the more is
-  // kept, the wider.
+  // Labels may differ at either end, so the middle is cut. Bisection works because the width grows
+  // with the number of characters kept.
   const std::string clean = Printable(text);
-  std::vector<size_t> starts;  // of its characters
+  std::vector<size_t> starts;  // byte offsets of the characters
   for (size_t at = 0; at < clean.size(); at += CharacterAt(clean, at)) starts.push_back(at);
   const auto keep = [&](size_t characters) {
     const size_t tail = characters / 2, head = characters - tail;

@@ -1,8 +1,8 @@
-// A surface to draw on, PNG or SVG alike: Cairo with our fonts, colours and errors.
+// A drawing surface for PNG and SVG: Cairo with a fixed font, colors and error handling.
 //
 //   Canvas canvas(800, 500, /*scale=*/2, "out.svg");
 //   canvas.Text(20, 40, "loss", {.size = 15, .color = Hex(0x222222)});
-//   cairo_t* cr = canvas.cairo();  // lines are Cairo's own business
+//   cairo_t* cr = canvas.cairo();  // draw lines with Cairo directly
 //   canvas.Save();
 #ifndef LINNET_PLOT_CANVAS_H_
 #define LINNET_PLOT_CANVAS_H_
@@ -18,7 +18,7 @@ struct Color {
   double red = 0, green = 0, blue = 0;
 };
 
-// 0x1f77b4, as style sheets write it.
+// A color in the notation of style sheets: 0x1f77b4.
 constexpr Color Hex(unsigned rgb) {
   return {(rgb >> 16 & 255) / 255.0, (rgb >> 8 & 255) / 255.0, (rgb & 255) / 255.0};
 }
@@ -30,7 +30,7 @@ struct TextStyle {
   Color color = {};
   bool bold = false;
   Align align = Align::kLeft;
-  bool upwards = false;  // turned a quarter, to be read from below
+  bool upwards = false;  // rotated by 90 degrees, read from bottom to top
 };
 
 class Canvas {
@@ -38,19 +38,19 @@ class Canvas {
   // Throws InputError unless `path` ends in .png or .svg.
   static bool IsSvg(const std::string& path);
 
-  // Throws RuntimeError where there is no font to write with.
+  // Throws RuntimeError if no font is installed.
   Canvas(double width, double height, double scale, const std::string& path);
 
   cairo_t* cairo() const { return cairo_.get(); }
   void SetColor(Color color, double opacity = 1);
 
-  // Writes on the baseline that begins, ends or is centred at x, y.
+  // Draws text whose baseline starts, is centered or ends at (x, y), by style.align.
   void Text(double x, double y, const std::string& text, const TextStyle& style);
   double TextWidth(const std::string& text, double size, bool bold = false);
-  // The text, or as much of both its ends as fits into `width`, with an ellipsis between.
+  // Shortens the text to `width`: keeps both ends and puts an ellipsis between them.
   std::string Fit(const std::string& text, double width, double size, bool bold = false);
 
-  // Replaces the file in one step. Call it once, last.
+  // Replaces the file atomically. Call it once, last.
   void Save();
 
  private:
@@ -59,7 +59,7 @@ class Canvas {
 
   std::string path_;
   int pixel_width_ = 0, pixel_height_ = 0;
-  std::string svg_;  // what Cairo has written; before the surface, which writes until it is gone
+  std::string svg_;  // output of Cairo; must outlive the surface, which writes until destroyed
   std::unique_ptr<cairo_surface_t, decltype(&cairo_surface_destroy)> surface_;
   std::unique_ptr<cairo_t, decltype(&cairo_destroy)> cairo_;
 };

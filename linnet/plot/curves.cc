@@ -14,14 +14,14 @@ namespace fs = std::filesystem;
 
 const std::string kValidation = "validation_";
 
-// About this many points remain apart on a smoothed curve.
+// A smoothed curve keeps about this many independent points.
 constexpr size_t kSmoothPoints = 50;
 constexpr size_t kMostSmooth = 101;
 
-// What trainings record of themselves, whatever the task.
+// Metrics that every training records, whatever the task.
 bool IsOfEveryTask(const std::string& name) { return name == "lr" || name == "tokens_per_second"; }
 
-// "validation_bits_per_dim" as people write it.
+// The axis label of a metric such as "validation_bits_per_dim".
 std::string AxisLabel(std::string name) {
   std::string before;
   if (name.starts_with(kValidation)) {
@@ -50,7 +50,7 @@ const std::vector<double>& Along(const Track& track, const CurveOptions& options
   return options.time ? track.seconds : track.step;
 }
 
-// The part of the track between from and to, as a series.
+// The part of the track between options.from and options.to, as a series.
 Series Between(const Track& track, const CurveOptions& options, double unit) {
   Series series;
   const std::vector<double>& x = Along(track, options);
@@ -62,7 +62,7 @@ Series Between(const Track& track, const CurveOptions& options, double unit) {
   return series;
 }
 
-// What one panel shows of a run; either may be missing, not both.
+// The tracks of one run in one panel; at most one of them is missing.
 struct Shown {
   const Track* training = nullptr;
   const Track* validation = nullptr;
@@ -145,8 +145,8 @@ std::vector<double> Smooth(const std::vector<double>& values, size_t window) {
     size_t end = begin;
     while (end < values.size() && !std::isnan(Showable(values[end], false))) ++end;
     for (size_t i = begin; i < end; ++i) {
-      // Where a training curve begins it is steep, and a window that reaches further to one side
-      // would bend it; where it ends it is flat, and a window that shrinks would end in noise.
+      // The window never reaches further right than left: at its steep start the curve would bend.
+      // It keeps its full left half at the end: a shrinking window would end in noise.
       const size_t left = std::min((window - 1) / 2, i - begin);
       const size_t right = std::min({window / 2, i - begin, end - 1 - i});
       double sum = 0;
@@ -172,7 +172,7 @@ Figure RunCurves(const std::vector<RunLog>& runs, const CurveOptions& options) {
   const TimeUnit unit = options.time ? UnitFor(longest) : TimeUnit{"", 1};
 
   Figure figure;
-  // One run needs no legend: the title says what it is.
+  // A single run needs no legend: its label becomes the title.
   const bool alone = runs.size() == 1 && options.title.empty();
   figure.title = alone ? options.labels.at(0) : options.title;
   bool trained = false, validated = false, faint = false, smoothed = false;
@@ -182,7 +182,7 @@ Figure RunCurves(const std::vector<RunLog>& runs, const CurveOptions& options) {
     plot.x = {.label = options.time ? StrCat("training time (", unit.name, ")") : "step",
               .log = options.log_x};
     plot.y = {.label = AxisLabel(metric), .log = options.log_y};
-    plot.legend = figure.panels.size() == 1;  // the colours of the first hold for all
+    plot.legend = figure.panels.size() == 1;  // the colors of the first panel hold for all
     for (size_t i = 0; i < runs.size(); ++i) {
       const Shown shown = Find(runs[i], metric);
       const std::string name = alone ? "" : options.labels.at(i);

@@ -1,4 +1,4 @@
-// The curves of training runs as a figure: what `linnet plot` draws.
+// Figures of training curves, for `linnet plot`.
 //
 //   const std::vector<RunLog> runs = {ReadRunLog("runs/a"), ReadRunLog("runs/b")};
 //   Draw(RunCurves(runs, {.labels = ShortLabels({"runs/a", "runs/b"})}), "plot.png");
@@ -16,29 +16,30 @@
 namespace linnet::plot {
 
 struct CurveOptions {
-  std::vector<std::string> labels = {};  // one for each run
-  std::vector<std::string> y = {};       // metrics, each in a panel of its own; none: MainMetric()
-  bool time = false;                     // against seconds of training, not steps
-  std::optional<double> from = {}, to = {};  // steps or seconds: what lies outside is left out
+  std::vector<std::string> labels = {};      // one per run
+  std::vector<std::string> y = {};           // metrics, one panel each; empty: MainMetric()
+  bool time = false;                         // x is seconds of training instead of steps
+  std::optional<double> from = {}, to = {};  // range of x, in steps or seconds
   bool log_x = false, log_y = false;
-  size_t smooth = 0;  // records that a point of a training curve is the mean of; 0: by their number
+  size_t smooth = 0;  // window of the moving mean, in records; 0: chosen by the number of records
   std::string title = {};
 };
 
-// Draws metric X of training as a faint line behind validation_X, or alone where a run has no
-// validation. Throws InputError for a metric that a run does not have, and where nothing is left.
+// Draws metric X of training as a faint line behind validation_X, or alone if a run has no
+// validation. Throws InputError for a metric that a run does not have, and if the range holds no
+// data.
 Figure RunCurves(const std::vector<RunLog>& runs, const CurveOptions& options);
 
-// The metric that a run is about: the first of its records that tells of the task.
+// The main metric of a run: the first in its records that is specific to the task.
 std::string MainMetric(const RunLog& run);
 
-// "bits_per_dim, lr": the metrics of a run, for messages.
+// The metrics of a run for error messages: "bits_per_dim, lr".
 std::string MetricNames(const RunLog& run);
 
-// Names that tell runs apart: the ends of their paths, as short as may be.
+// Distinct names for runs: the shortest ends of their paths that differ.
 std::vector<std::string> ShortLabels(const std::vector<std::string>& runs);
 
-// The mean of `window` values around each; fewer towards the ends, and where NaN breaks the row.
+// The moving mean over `window` values. The window shrinks towards the ends and at NaNs.
 std::vector<double> Smooth(const std::vector<double>& values, size_t window);
 
 }  // namespace linnet::plot

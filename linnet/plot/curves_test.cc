@@ -42,7 +42,7 @@ TEST(RunCurves, TrainingBehindValidation) {
   EXPECT_EQ(plot.series[1].label, "a");
   EXPECT_EQ(plot.series[1].style, Style::kLineAndPoints);
   EXPECT_EQ(plot.series[0].color, plot.series[1].color);
-  EXPECT_FALSE(plot.series[2].faint);  // nothing stands before it
+  EXPECT_FALSE(plot.series[2].faint);  // no validation curve in front of it
   EXPECT_EQ(plot.series[2].label, "b");
   EXPECT_NE(plot.series[2].color, plot.series[1].color);
   EXPECT_EQ(figure.subtitle, "points: validation; faint: training");
@@ -96,7 +96,7 @@ TEST(ShortLabels, TellRunsApart) {
 
 TEST(Smooth, Means) {
   EXPECT_THAT(Smooth({1, 2, 6}, 1), ElementsAre(1, 2, 6));
-  // The first stays, the last is the mean of what came before it too.
+  // The first value stays; the last is averaged with the values before it.
   EXPECT_THAT(Smooth({9, 3, 0, 3, 6}, 3), ElementsAre(9, 4, 2, 3, 4.5));
   EXPECT_THAT(Smooth({0, 4, 0, 4}, 2), ElementsAre(0, 2, 2, 4));
   const std::vector<double> gap = Smooth({1, 3, std::nan(""), 5, 5}, 3);

@@ -17,9 +17,10 @@ namespace linnet::plot {
 namespace {
 
 // ------------------------------------------------------------------------------------------
-// Looks.
+// Appearance.
 
-// Colours that the colour-blind tell apart (Okabe and Ito), in the order that serves the ground.
+// Colors that color-blind readers can tell apart (Okabe and Ito), in an order that suits the
+// background.
 struct Look {
   Color page, panel, grid, minor_grid, frame, text, quiet_text;
   std::array<Color, 7> palette;
@@ -47,8 +48,8 @@ constexpr double kTitleSize = 20, kSubtitleSize = 14, kPanelTitleSize = 16;
 constexpr double kAxisLabelSize = 16, kTickSize = 15, kLegendSize = 15;
 constexpr double kLineWidth = 2.4, kFaintWidth = 1.5, kFaintOpacity = 0.5, kMarkerRadius = 4.2;
 constexpr double kMargin = 18;  // around the figure and between its panels
-constexpr double kTickGap = 7;  // from the frame to a tick's label
-// Along an axis, for each labelled tick. Those of a logarithmic axis are not equally far apart.
+constexpr double kTickGap = 7;  // from the frame to a tick label
+// Space per labeled tick along an axis. Ticks of a logarithmic axis are not equally spaced.
 constexpr double kXLabelRoom = 80, kLogXLabelRoom = 55, kYLabelRoom = 48;
 constexpr double kLegendRow = 23, kLegendSample = 30, kLegendPadding = 9, kLegendInset = 10;
 
@@ -64,8 +65,8 @@ struct Box {
   Box Grown(double by) const { return {left - by, top - by, right + by, bottom + by}; }
 };
 
-// Cuts the segment to the box (Liang and Barsky); false where no part is inside. Cairo counts in
-// 24.8 bits: points far outside would come back in on the other side.
+// Clips the segment to the box (Liang and Barsky); returns false if it lies outside. Cairo's
+// fixed-point coordinates have 24.8 bits: far points would wrap around.
 bool Clip(const Box& box, Point& a, Point& b) {
   const double dx = b.x - a.x, dy = b.y - a.y;
   double from = 0, to = 1;
@@ -81,7 +82,7 @@ bool Clip(const Box& box, Point& a, Point& b) {
     }
   }
   if (from > to) return false;
-  const auto at = [&, start = a](double part) -> Point {  // rounding may leave the box
+  const auto at = [&, start = a](double part) -> Point {  // clamped: rounding may leave the box
     return {std::clamp(start.x + part * dx, box.left, box.right),
             std::clamp(start.y + part * dy, box.top, box.bottom)};
   };
@@ -90,10 +91,10 @@ bool Clip(const Box& box, Point& a, Point& b) {
   return true;
 }
 
-// A stretch of a line without gaps, in pixels.
+// A part of a line without gaps, in pixels.
 using Stretch = std::vector<Point>;
 
-// The same picture from fewer points: of those that share half a pixel's column, the first, the
+// Thins points without visible change: of those in one half-pixel column, keeps the first, the
 // lowest, the highest and the last.
 Stretch Thinned(const Stretch& points) {
   const auto column = [](Point p) { return std::floor(2 * p.x); };
@@ -119,7 +120,7 @@ Stretch Thinned(const Stretch& points) {
 
 class Panel {
  public:
-  // Throws InputError (beginning with `where`) where there is nothing to show.
+  // Throws InputError (beginning with `where`) if there is nothing to show.
   Panel(const Plot& plot, const Look& look, Canvas& canvas, const std::string& where)
       : plot_(plot), look_(look), canvas_(canvas), cr_(canvas.cairo()) {
     CheckFields(where);
@@ -155,7 +156,7 @@ class Panel {
   }
 
  private:
-  using Traces = std::vector<std::vector<Stretch>>;  // of each series
+  using Traces = std::vector<std::vector<Stretch>>;  // per series
 
   void CheckFields(const std::string& where) const {
     for (const Series& series : plot_.series) {
@@ -216,7 +217,7 @@ class Panel {
     return frame_.bottom - frame_.height() * Position(value, y_range_, plot_.y.log);
   }
 
-  // Sets the frame, inside the box, and the ticks.
+  // Computes the frame inside the box, and the ticks.
   void Layout(const Box& box) {
     frame_.top = box.top + (plot_.title.empty() ? 8 : 1.7 * kPanelTitleSize);
     frame_.bottom = box.bottom - kTickGap - 1.2 * kTickSize -
@@ -226,7 +227,7 @@ class Panel {
     for (const Tick& tick : y_ticks_) widest = std::max(widest, Width(tick));
     frame_.left = box.left + (plot_.y.label.empty() ? 0 : 1.7 * kAxisLabelSize) + widest + kTickGap;
     frame_.right = box.right;
-    // Half of the last label sticks out.
+    // Half of the last tick label may extend beyond the frame.
     for (int round = 0; round < 2; ++round) {
       FindXTicks();
       double right = box.right;
@@ -242,7 +243,7 @@ class Panel {
   }
   double Width(const Tick& tick) const { return canvas_.TextWidth(tick.label, kTickSize); }
 
-  // As many as there is room for, never so many that their labels touch.
+  // As many ticks as fit without overlapping labels.
   void FindXTicks() {
     for (size_t most = Room(frame_.width(), plot_.x.log ? kLogXLabelRoom : kXLabelRoom); most >= 2;
          --most) {
@@ -259,7 +260,7 @@ class Panel {
     }
   }
 
-  // What each series looks like in the frame as it is now.
+  // The lines of each series in pixels of the current frame.
   Traces Trace() const {
     Traces traces;
     for (const Series& series : plot_.series) {
@@ -296,8 +297,8 @@ class Panel {
     cairo_rectangle(cr_, frame_.left, frame_.top, frame_.width(), frame_.height());
     cairo_fill(cr_);
     cairo_set_line_cap(cr_, CAIRO_LINE_CAP_BUTT);
-    cairo_set_dash(cr_, nullptr, 0, 0);  // the panel before may have ended with a dashed line
-    for (const bool labelled : {false, true}) {  // what has a label lies above what has none
+    cairo_set_dash(cr_, nullptr, 0, 0);          // resets the dashes of the previous panel
+    for (const bool labelled : {false, true}) {  // grid lines of labeled ticks on top
       const Color color = labelled ? look_.grid : look_.minor_grid;
       for (const Tick& tick : x_ticks_) {
         if (tick.label.empty() == labelled) continue;
@@ -340,13 +341,13 @@ class Panel {
                  {.size = kPanelTitleSize, .color = look_.text, .bold = true});
   }
 
-  // Sets width, dashes and colour of the series' line.
+  // Sets width, dashes and color of the series' line.
   void SetStroke(size_t i) const {
     const Series& series = plot_.series[i];
     cairo_set_line_width(cr_, series.faint ? kFaintWidth : kLineWidth);
     cairo_set_line_join(cr_, CAIRO_LINE_JOIN_ROUND);
     cairo_set_line_cap(cr_, CAIRO_LINE_CAP_ROUND);
-    // A second round through the palette shows by its dashes.
+    // The second pass through the palette uses dashed lines.
     const size_t round = static_cast<size_t>(colors_[i]) / look_.palette.size();
     constexpr double kDashes[][2] = {{9, 6}, {1, 5}, {16, 6}};
     const size_t dashing = series.dotted ? 2 : round + series.dashed;
@@ -384,7 +385,7 @@ class Panel {
         break;
     }
     cairo_close_path(cr_);
-    // A rim in the ground's colour keeps neighbours, and the line behind, apart.
+    // A rim in the background color separates a marker from its neighbors and from the line.
     canvas_.SetColor(look_.panel);
     cairo_set_line_width(cr_, 2);
     cairo_stroke_preserve(cr_);
@@ -419,11 +420,11 @@ class Panel {
     const double apart = series.style == Style::kPoints ? 0.5 : 1.4 * kMarkerRadius;
     Point last = {-1e9, 0};
     for (const Stretch& stretch : stretches) {
-      // A point without neighbours makes no line.
+      // An isolated point has no line, so it gets a marker.
       if (series.style == Style::kLine && stretch.size() != 1) continue;
       for (const Point& p : stretch) {
         if (!frame_.Grown(0.5).Holds(p)) continue;
-        // Where the line shows the way, markers that would hide one another are left out.
+        // On a line, markers that would overlap are left out.
         if (std::hypot(p.x - last.x, p.y - last.y) < apart && &p != &stretch.back()) continue;
         Mark(i, p);
         last = p;
@@ -450,7 +451,7 @@ class Panel {
     return std::min(most, width + kLegendSample + 8 + 2 * kLegendPadding);
   }
 
-  // The box of the legend in a corner without data, or an empty one.
+  // The box of the legend in a corner without data, or an empty box if there is none.
   Box LegendInside(const std::vector<size_t>& entries, const Traces& traces) const {
     const double width = LegendWidth(entries, std::numeric_limits<double>::infinity());
     const double height = kLegendRow * static_cast<double>(entries.size()) + kLegendPadding;
@@ -483,7 +484,7 @@ class Panel {
 
   void DrawLegend(const std::vector<size_t>& entries, const Box& box) const {
     const size_t rows = static_cast<size_t>(std::max(1.0, box.height() / kLegendRow));
-    if (box.right <= frame_.right) {  // inside: the grid would cross the words
+    if (box.right <= frame_.right) {  // inside the frame: hides the grid behind the text
       canvas_.SetColor(look_.panel);
       cairo_rectangle(cr_, box.left, box.top, box.width(), box.height());
       cairo_fill(cr_);
@@ -515,7 +516,7 @@ class Panel {
   const Look& look_;
   Canvas& canvas_;
   cairo_t* cr_;
-  std::vector<int> colors_;  // of each series: where in the palette, and beyond
+  std::vector<int> colors_;  // per series: index into the palette, may exceed its size
   Range x_range_, y_range_;
   Box frame_;
   std::vector<Tick> x_ticks_, y_ticks_;

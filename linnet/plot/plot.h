@@ -5,8 +5,9 @@
 //   time.series.push_back({.label = "the paper's", .x = {512}, .y = {1.3}, .style = kPoints});
 //   plot::Draw({.title = "Forward and backward", .panels = {time, memory}}, "scaling.svg");
 //
-// Ranges, ticks, colours and the legend's place are found here; what a caller sets goes first.
-// Data may hold anything: what an axis cannot show (NaN, 0 on a logarithmic axis) breaks the line.
+// Ranges, ticks, colors and the legend's position are chosen automatically; a caller's settings
+// take precedence. Data may hold any values: those that an axis cannot show (NaN, 0 on a
+// logarithmic axis) break the line.
 #ifndef LINNET_PLOT_PLOT_H_
 #define LINNET_PLOT_PLOT_H_
 
@@ -22,42 +23,42 @@ enum class Theme { kLight, kDark };
 
 struct Series {
   std::string label = {};              // "": not in the legend
-  std::vector<double> x = {}, y = {};  // as many of the one as of the other
+  std::vector<double> x = {}, y = {};  // of the same length
   Style style = Style::kLine;
   Marker marker = Marker::kCircle;
-  int color = -1;  // of the palette; -1: the next one. Series of one colour belong together
+  int color = -1;  // index into the palette; -1: the next one. Series of one color belong together
   bool dashed = false;
-  bool dotted = false;  // a guide
+  bool dotted = false;  // a guide line
   bool faint = false;   // thin and pale, behind the others
 };
 
 struct Axis {
   std::string label = {};
   bool log = false;
-  std::optional<double> min = {}, max = {};  // default: what shows all data
+  std::optional<double> min = {}, max = {};  // default: fits all data
 };
 
 struct Plot {
   std::string title = {};
   Axis x = {}, y = {};
   std::vector<Series> series = {};
-  bool legend = true;  // where series have labels: in an empty corner, else on the right
+  bool legend = true;  // if series have labels: in an empty corner, else on the right
 };
 
 struct Figure {
   std::string title = {}, subtitle = {};
   std::vector<Plot> panels = {};  // side by side
   Theme theme = Theme::kLight;
-  int width = 0, height = 0;  // in pixels of a plain screen; 0: by the number of panels
-  double scale = 2;           // pixels of the PNG to each of these, for sharp text
+  int width = 0, height = 0;  // in logical pixels; 0: by the number of panels
+  double scale = 2;           // PNG pixels per logical pixel
 };
 
 // Throws InputError unless `path` ends in .png or .svg (see Draw).
 void CheckFormat(const std::string& path);
 
-// Draws the figure and replaces `path` in one step, as PNG or SVG by its ending. Throws InputError
-// for another ending, where a panel has nothing to show, or fields make no sense; RuntimeError
-// where this machine has no font.
+// Draws the figure as PNG or SVG, by the extension of `path`, and replaces the file atomically.
+// Throws InputError for another extension, a panel without data, or inconsistent fields;
+// RuntimeError if no font is installed.
 void Draw(const Figure& figure, const std::string& path);
 
 }  // namespace linnet::plot

@@ -23,7 +23,7 @@ using ::testing::StartsWith;
 using Rgb = std::array<int, 3>;
 constexpr Rgb kBlue = {0x00, 0x72, 0xb2}, kRed = {0xd5, 0x5e, 0x00};
 
-// A panel's worth of plain data.
+// A simple plot with two lines.
 Plot TwoLines() {
   return {.title = "two lines",
           .x = {.label = "step"},
@@ -33,7 +33,7 @@ Plot TwoLines() {
               {.label = "rising", .x = {0, 1, 2}, .y = {1, 2, 3}, .style = Style::kLineAndPoints}}};
 }
 
-// How many pixels have the colour in the columns [from, to), given as parts of the width.
+// Counts pixels of the color in the columns [from, to), given as fractions of the width.
 int Count(const Image& image, Rgb color, double from = 0, double to = 1) {
   int count = 0;
   for (int y = 0; y < image.height; ++y) {
@@ -77,7 +77,7 @@ TEST(Draw, SizeScaleAndTheme) {
   EXPECT_GT(Count(image, sky, 0.5, 1), 200);
 }
 
-// XML's tags, which must pair up; enough of a check for what a library writes.
+// Checks that XML tags pair up, which is enough for a library's output.
 bool TagsPair(const std::string& xml) {
   std::vector<std::string> open;
   for (size_t at = 0; (at = xml.find('<', at)) != std::string::npos; ++at) {
@@ -101,7 +101,7 @@ TEST(Draw, Svg) {
   Draw({.title = "<A & B>", .panels = {TwoLines()}}, dir / "a.svg");
   const std::string svg = ReadFile(dir / "a.svg");
   EXPECT_THAT(svg, AllOf(StartsWith("<?xml"), HasSubstr("width=\"800"), EndsWith("</svg>\n")));
-  EXPECT_THAT(svg, HasSubstr("rgb(0%,44.7"));  // the blue, 0072b2
+  EXPECT_THAT(svg, HasSubstr("rgb(0%,44.7"));  // the blue 0072b2
   EXPECT_TRUE(TagsPair(svg));
   EXPECT_EQ(dir.Entries(), 1);
 }
@@ -111,7 +111,7 @@ TEST(Draw, WhatNoAxisCanShowBreaksTheLine) {
   for (double gap : {std::nan(""), kInfinity, -kInfinity, 1e300, -1e300}) {
     Plot plot{.series = {{.x = {0, 1, 2, 3, 4}, .y = {1, 1, gap, 1, 1}}}};
     const Image image = DrawPng({.panels = {plot}, .width = 600, .height = 300, .scale = 1});
-    // A row of pixels at least: where the line falls between two, it is blended with the ground.
+    // At least one row of pixels: a line between two rows is blended with the background.
     EXPECT_GE(Count(image, kBlue, 0.1, 0.2), 59);
     EXPECT_EQ(Count(image, kBlue, 0.45, 0.55), 0) << gap;
     EXPECT_GE(Count(image, kBlue, 0.8, 0.9), 59);
@@ -123,7 +123,7 @@ TEST(Draw, WhatNoAxisCanShowBreaksTheLine) {
 }
 
 TEST(Draw, PointsFarOutsideKeepTheirLinesStraight) {
-  // From far below on the left to far above on the right: through the middle and nowhere else.
+  // From far below on the left to far above on the right: visible only through the middle.
   Plot plot{.x = {.min = -1, .max = 1},
             .y = {.min = -1, .max = 1},
             .series = {{.x = {-1e9, 1e9}, .y = {-1e9, 1e9}}, {.x = {-1, 1}, .y = {0.5, 0.5}}}};
@@ -145,12 +145,12 @@ TEST(Draw, ManyPointsMakeASmallFile) {
 }
 
 TEST(Draw, TheLegendAvoidsTheData) {
-  // Data in every corner: only the right margin is left, and the frame gives way.
+  // Data in every corner: the legend goes to the right of a narrower frame.
   Plot plot = TwoLines();
   plot.title = "";
   const Image outside = DrawPng({.panels = {plot}});
-  EXPECT_GT(Count(outside, kBlue, 0.83, 0.9), 50);  // the sample
-  const auto top = [](const Image& image, int y) {  // the last column of the data's blue in a row
+  EXPECT_GT(Count(outside, kBlue, 0.83, 0.9), 50);  // the legend's sample line
+  const auto top = [](const Image& image, int y) {  // last column with the data's blue in a row
     int last = 0;
     for (int x = 0; x < image.width; ++x) {
       const uint8_t* p = image.pixels.data() + 3 * (static_cast<size_t>(y) * image.width + x);
@@ -162,7 +162,7 @@ TEST(Draw, TheLegendAvoidsTheData) {
   const Image none = DrawPng({.panels = {plot}});
   EXPECT_GT(top(none, 800), 1400);
   EXPECT_LT(top(outside, 800), 1400);
-  // One free corner is enough.
+  // With one free corner the legend goes inside.
   plot.legend = true;
   plot.series.pop_back();
   const Image inside = DrawPng({.panels = {plot}});

@@ -17,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-// A record has a handful of metrics; a file with thousands is something else.
+// A record has a few metrics; a file with thousands is not a run.
 constexpr size_t kMaxTracks = 1000;
 constexpr double kMaxStep = 1e15;
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();

@@ -1,4 +1,4 @@
-// What a training run wrote down: its metrics.jsonl (train/trainer.h), metric by metric.
+// The metrics of a training run, read from its metrics.jsonl (train/trainer.h).
 //
 //   const RunLog log = ReadRunLog("runs/digits");
 //   for (const Track& track : log.tracks) ...    // "lr", "bits_per_dim", "validation_bits_per_dim"
@@ -12,24 +12,24 @@
 
 namespace linnet::plot {
 
-// A metric over a run. NaN stands where a record has null, or does not tell the time.
+// One metric over a run. NaN stands for a null value, or for a missing time.
 struct Track {
   std::string name;
   std::vector<double> step = {}, seconds = {}, value = {};
 };
 
 struct RunLog {
-  std::string path;  // the file
+  std::string path;  // the metrics file
   size_t records = 0;
   int64_t first_step = 0, last_step = 0;
-  std::vector<Track> tracks;  // in the order in which they appear
+  std::vector<Track> tracks;  // in order of first appearance
 
   const Track* Find(const std::string& name) const;  // nullptr: no such metric
 };
 
-// Reads a run's folder, or the file itself. A last line without its end is ignored where it is no
-// whole record: the run may be writing it. Throws InputError with file and line for other lines
-// that are no records, and where there is no run, or none with a record yet.
+// Reads a run from its folder or metrics file. Ignores an incomplete last line, since the run may
+// still be writing it. Throws InputError with file and line for any other invalid record, and if
+// there is no run or it has no record yet.
 RunLog ReadRunLog(const std::string& run);
 
 }  // namespace linnet::plot

@@ -31,7 +31,7 @@ TEST(ReadRunLog, MetricByMetric) {
     EXPECT_EQ(log.records, 3u);
     EXPECT_EQ(log.first_step, 10);
     EXPECT_EQ(log.last_step, 20);
-    ASSERT_EQ(log.tracks.size(), 3u);  // a note is no metric
+    ASSERT_EQ(log.tracks.size(), 3u);  // a note is not a metric
     EXPECT_EQ(log.tracks[0].name, "lr");
     EXPECT_EQ(log.tracks[1].name, "loss");
     EXPECT_THAT(log.tracks[1].step, ElementsAre(10, 20));
@@ -68,7 +68,7 @@ TEST(ReadRunLog, RefusesWhatIsNoRecord) {
   EXPECT_EQ(ReadRunLog(path).records, 3u);
   WriteFileAtomically(path, kTwo + std::string(100'000, '[') + "\n");
   EXPECT_THAT(ErrorOf([&] { ReadRunLog(path); }), HasSubstr(":4: not a rec"));
-  WriteFileAtomically(path, kTwo + std::string("3"));  // whole, though nothing ends it
+  WriteFileAtomically(path, kTwo + std::string("3"));  // complete, though without a newline
   EXPECT_THAT(ErrorOf([&] { ReadRunLog(path); }), HasSubstr(":4: not a rec"));
 }
 

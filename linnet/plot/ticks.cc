@@ -12,14 +12,14 @@ namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kLargest = 1e100, kSmallest = 1e-100;
-// Where a range is narrower than this part of its numbers, they no longer tell it from a point.
+// A range narrower than this fraction of its ends is treated as a point.
 constexpr double kLeastSpan = 1e-9;
-// A tick that rounding puts this part of a step outside of the range belongs to it.
+// A tick outside of the range by at most this fraction of a step counts as inside (rounding).
 constexpr double kSlack = 1e-6;
-// From here on an axis writes powers of ten, as "10⁻⁴".
+// Beyond these bounds labels use powers of ten, as in "10⁻⁴".
 constexpr double kSmallPlain = 0.9e-3, kLargePlain = 0.9e15;
 
-// "−1.50": a real minus, and no "−0".
+// "−1.50": with a real minus sign, and without "−0".
 std::string Fixed(double value, int decimals) {
   char text[64];
   std::snprintf(text, sizeof(text), "%.*f", decimals, std::abs(value));
@@ -47,7 +47,7 @@ struct Prefix {
   const char* letter;
 };
 
-// 10000 reads better as 10k.
+// Unit prefixes: 10k instead of 10000.
 Prefix PrefixFor(double size) {
   if (size < 0.9999999e3) return {1, ""};
   if (size < 0.9999999e6) return {1e3, "k"};
@@ -56,7 +56,7 @@ Prefix PrefixFor(double size) {
   return {1e12, "T"};
 }
 
-// m * 10^exponent, correctly rounded for the small powers that axes mostly have.
+// m * 10^exponent, correctly rounded for the small exponents of most axes.
 double Scaled(double m, int exponent) {
   return exponent < 0 ? m / std::pow(10, -exponent) : m * std::pow(10, exponent);
 }
@@ -78,7 +78,7 @@ std::vector<Tick> LinearTicks(Range range, size_t most) {
   const double size = std::max(std::abs(first), std::abs(last)) * step;
   const bool powers = size > 0 && (size < kSmallPlain || size >= kLargePlain);
   const bool prefixes = !powers && size > 0.9999999e4;
-  // One power of ten for the whole axis, so that its numbers compare at a glance.
+  // One power of ten for the whole axis, so that its numbers are easy to compare.
   const int power = powers ? static_cast<int>(std::floor(std::log10(size) + 1e-9)) : 0;
   const int decimals = std::clamp(power - exponent, 0, 20);
   std::vector<Tick> ticks;
@@ -126,7 +126,7 @@ std::vector<Tick> LogTicks(Range range, size_t most) {
   if (fine < 3) return LinearTicks(range, most);
 
   const bool label_125 = fine <= most;
-  int every = 1;  // label each so many decades
+  int every = 1;  // decades per label
   for (int next : {2, 3, 5, 10, 20, 50, 100, 200}) {
     if (decades <= most * static_cast<size_t>(every)) break;
     every = next;
@@ -168,7 +168,7 @@ Range FitRange(Range data, bool log, std::optional<double> min, std::optional<do
   Range range = log ? Range{std::pow(10, low), std::pow(10, high)} : Range{low, high};
   if (min) range.low = *min;
   if (max) range.high = *max;
-  // All data may lie at or beyond an end that was given.
+  // All data may lie at or beyond a fixed end.
   if (const double end = std::max(std::abs(range.low), std::abs(range.high));
       range.high - range.low <= kLeastSpan * end) {
     if (min) {

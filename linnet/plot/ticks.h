@@ -1,4 +1,4 @@
-// What an axis shows: its range, round numbers along it, and how they are written.
+// Axis layout: the range, and round numbers along it with their labels.
 //
 //   const Range range = FitRange({10, 18000}, /*log=*/false);    // 0 to 18720
 //   for (const Tick& tick : Ticks(range, /*log=*/false, /*most=*/6)) {
@@ -23,17 +23,17 @@ struct Tick {
   std::string label;  // "" for a minor tick
 };
 
-// The value as an axis of that kind can show it: NaN for what it cannot (nothing finite, absurdly
-// large, not positive where the axis is logarithmic), so that no later sum overflows.
+// Maps a value that the axis cannot show to NaN: not finite, absurdly large, or not positive on a
+// logarithmic axis. Later sums therefore cannot overflow.
 double Showable(double value, bool log);
 
-// The range of an axis for data of that range (showable, low <= high): a little wider than the
-// data, though not across zero, and never empty. `min` and `max`, where given, are its ends.
+// The axis range for data of that range (showable, low <= high): slightly wider than the data, but
+// not across zero, and never empty. `min` and `max` fix the ends.
 Range FitRange(Range data, bool log, std::optional<double> min = {},
                std::optional<double> max = {});
 
-// Labelled ticks at round numbers, at most `most` of them (at least 2): 1, 2, 5 times a power of
-// ten; on a logarithmic axis as fine as there is room, with minor ticks between. In rising order.
+// At most `most` (at least 2) labeled ticks, in rising order, at 1, 2 or 5 times a power of ten. On
+// a logarithmic axis they are as fine as possible, with minor ticks between.
 std::vector<Tick> Ticks(Range range, bool log, size_t most);
 
 }  // namespace linnet::plot

@@ -47,7 +47,7 @@ TEST(Ticks, Logarithmic) {
   EXPECT_THAT(Labels({1e-4, 1e-3}, true, 4), ElementsAre("10⁻⁴", "2·10⁻⁴", "5·10⁻⁴", "10⁻³"));
   // Too narrow for 1, 2, 5.
   EXPECT_THAT(Labels({1.4, 3.1}, true, 4), ElementsAre("1.5", "2.0", "2.5", "3.0"));
-  // Minor ticks lie between, and everything rises.
+  // Minor ticks lie between the labeled ones, in rising order.
   const std::vector<Tick> ticks = Ticks({1, 100}, true, 3);
   EXPECT_EQ(ticks.size(), 19u);
   for (size_t i = 1; i < ticks.size(); ++i) EXPECT_LT(ticks[i - 1].value, ticks[i].value);
@@ -90,7 +90,7 @@ TEST(Showable, KeepsArithmeticInRange) {
 
 TEST(FitRange, LeavesRoom) {
   const Range steps = FitRange({10, 18000}, false);
-  EXPECT_EQ(steps.low, 0);  // rather than below zero
+  EXPECT_EQ(steps.low, 0);  // not below zero
   EXPECT_GT(steps.high, 18000);
   EXPECT_LT(steps.high, 19000);
   EXPECT_LT(FitRange({-3, 5}, false).low, -3);
@@ -107,7 +107,7 @@ TEST(FitRange, TheGivenEndsHold) {
   const Range range = FitRange({1, 100}, false, -7, 50);
   EXPECT_EQ(range.low, -7);
   EXPECT_EQ(range.high, 50);
-  EXPECT_GT(FitRange({1, 2}, false, 5).high, 5);  // all data lie below
+  EXPECT_GT(FitRange({1, 2}, false, 5).high, 5);  // all data lie below the fixed end
   EXPECT_LT(FitRange({1, 2}, true, {}, 0.5).low, 0.5);
 }
 

@@ -12,13 +12,13 @@ struct Batcher::Job {
   uint64_t id = 0;
   Work work;
   struct Sequence {
-    std::optional<uint64_t> scheduled;  // the scheduler's number
+    std::optional<uint64_t> scheduled;  // the scheduler's ticket
     bool failed = false, ended = false;
     std::string why;
   };
   std::vector<Sequence> sequences;
-  size_t left = 0;   // sequences that have not ended
-  size_t known = 0;  // symbols of the prompt that were not read again
+  size_t left = 0;   // sequences still running or waiting
+  size_t known = 0;  // prompt tokens restored from a snapshot
   std::atomic<bool> begun{false};
 };
 
@@ -105,14 +105,14 @@ void Batcher::Loop() {
       jobs_.emplace(job->id, job);
       try {
         Begin(job);
-      } catch (const std::exception& error) {  // no memory
+      } catch (const std::exception& error) {  // out of memory
         Fail(job, error.what());
       }
     }
     for (const uint64_t id : cancels) CancelNow(id);
     try {
       busy = scheduler_.Run();
-    } catch (const std::exception&) {  // Begin() lets none through: this would be the engine's
+    } catch (const std::exception&) {  // Begin()'s callbacks throw nothing: from the engine
       for (const auto& [id, job] : std::unordered_map(jobs_)) CancelNow(id);
       busy = true;
     }
@@ -122,7 +122,7 @@ void Batcher::Loop() {
   }
 }
 
-// Reads the prompt, or what of it is not known, for the first sequence; the others begin behind it.
+// The first sequence reads the unknown rest of the prompt; the others start from its final state.
 void Batcher::Begin(const std::shared_ptr<Job>& job) {
   const std::vector<int32_t>& prompt = job->work.prompt;
   const Snapshots::Found found = snapshots_.Find(prompt);
@@ -143,7 +143,7 @@ void Batcher::StartRest(const std::shared_ptr<Job>& job,
 
 void Batcher::Start(const std::shared_ptr<Job>& job, size_t sequence,
                     const std::shared_ptr<const Snapshot>& from, std::vector<int32_t> rest) {
-  // Of a failed sequence the reason is told, and the others go on.
+  // A sequence that fails reports its reason; the others go on.
   const auto next = [this, job, sequence](std::span<const float> logits) -> std::optional<int32_t> {
     try {
       if (job->work.begun && !job->begun.exchange(true)) job->work.begun(job->known);
@@ -169,7 +169,7 @@ void Batcher::Start(const std::shared_ptr<Job>& job, size_t sequence,
         one.why);
   };
   Request request{.prompt = std::move(rest), .next = next, .finished = finished};
-  if (from) {  // of which they are parts
+  if (from) {  // aliasing pointers keep the whole snapshot alive
     request.from = std::shared_ptr<const State>(from, &from->state);
     if (request.prompt.empty()) {
       request.outputs = std::shared_ptr<const std::vector<float>>(from, &from->outputs);
@@ -184,14 +184,14 @@ void Batcher::Start(const std::shared_ptr<Job>& job, size_t sequence,
             std::move(state), std::vector<float>(logits.begin(), logits.end()));
         if (!logits.empty()) StartRest(job, snapshot);
         if (keeps) snapshots_.Keep(prefix, snapshot);
-      } catch (const std::exception& error) {  // no memory
+      } catch (const std::exception& error) {  // out of memory
         Fail(job, error.what());
       }
     };
   }
   try {
     job->sequences[sequence].scheduled = scheduler_.Submit(std::move(request));
-    if (!job->sequences[sequence].scheduled) {  // Submit() has counted them: it cannot be
+    if (!job->sequences[sequence].scheduled) {  // impossible: Submit() has reserved a place
       throw RuntimeError("the queue is full");
     }
   } catch (const std::exception& error) {
@@ -210,7 +210,7 @@ void Batcher::Fail(const std::shared_ptr<Job>& job, const std::string& why) {
 void Batcher::End(const std::shared_ptr<Job>& job, size_t sequence, Ended how,
                   const std::string& why) {
   if (std::exchange(job->sequences[sequence].ended, true)) return;
-  --outstanding_;  // first: who hears of the end may ask for the next at once
+  --outstanding_;  // before the callback, which may submit the next request
   job->work.ended(sequence, how, why);
   if (--job->left == 0) jobs_.erase(job->id);
 }

@@ -1,13 +1,13 @@
-// One model for many requests at once: a thread that steps all sequences that are running together.
+// Serves one model to many concurrent requests: one thread steps all running sequences together.
 //
 //   Batcher batcher(model, {.sequences = 64});
 //   auto ticket = batcher.Submit({.prompt = prompt, .sequences = 5, .next = ..., .ended = ...});
-//   if (!ticket) ...                     // full: come again later
-//   batcher.Cancel(*ticket);             // the client has left
+//   if (!ticket) ...                     // the queue is full: retry later
+//   batcher.Cancel(*ticket);             // the client has disconnected
 //
-// Requests join and leave between symbols. What one gets depends neither on its company nor on what is
-// kept of prompts that were read before. How many sequences fit is known beforehand from the state's size,
-// so memory does not grow with the load.
+// Requests join and leave between tokens. A request's result depends neither on the other requests
+// nor on the snapshots of earlier prompts. The state has a fixed size, so the number of sequences
+// is set beforehand and memory does not grow with the load.
 #ifndef LINNET_SERVER_BATCHER_H_
 #define LINNET_SERVER_BATCHER_H_
 
@@ -31,28 +31,29 @@
 namespace linnet::server {
 
 struct BatcherOptions {
-  int threads = 0;        // of the engine; 0: one for each processor
-  size_t sequences = 64;  // that run together
-  size_t queue = 256;     // that may wait
+  int threads = 0;        // of the engine; 0: one per processor
+  size_t sequences = 64;  // running together
+  size_t queue = 256;     // waiting
   SnapshotOptions snapshots = {};
 };
 
 class Batcher : public Worker {
  public:
-  // Throws InputError where the states do not fit into memory.
+  // Throws InputError if the states do not fit into memory.
   Batcher(std::shared_ptr<const Model> model, const BatcherOptions& options);
-  ~Batcher() override;  // cancels what is left
+  ~Batcher() override;  // cancels all remaining requests
 
   const Model& model() const override { return engine_.model(); }
   size_t most_sequences() const override { return options_.sequences + options_.queue; }
   std::optional<uint64_t> Submit(Work work) override;
   void Cancel(uint64_t request) override;
-  // Cancels all requests that there are.
+  // Cancels all current requests.
   void CancelAll();
-  // Waits until the snapshots' folder has all of them. With nothing running.
+  // Waits until all snapshots are written to their folder. Call it only while nothing runs.
   void Flush() { snapshots_.Flush(); }
 
-  // Sequences, and symbols so far.
+  // running, waiting, capacity: sequences. generated, read, known: tokens so far; `known` counts
+  // prompt tokens restored from snapshots. hits, misses: prompts with and without a snapshot.
   struct Counts {
     size_t running = 0, waiting = 0, capacity = 0;
     uint64_t generated = 0, read = 0, known = 0, hits = 0, misses = 0;
@@ -66,7 +67,8 @@ class Batcher : public Worker {
 
   void Loop();
   void Begin(const std::shared_ptr<Job>& job);
-  // From a snapshot, or none: behind the prompt, or to read the rest of it.
+  // Starts a sequence from a snapshot, or from scratch if null: after the prompt, or by reading the
+  // `rest` of it.
   void Start(const std::shared_ptr<Job>& job, size_t sequence,
              const std::shared_ptr<const Snapshot>& from, std::vector<int32_t> rest = {});
   void StartRest(const std::shared_ptr<Job>& job, const std::shared_ptr<const Snapshot>& from);
@@ -78,7 +80,7 @@ class Batcher : public Worker {
   BatcherOptions options_;
   Snapshots snapshots_;
   Scheduler scheduler_;
-  std::unordered_map<uint64_t, std::shared_ptr<Job>> jobs_;  // of the thread
+  std::unordered_map<uint64_t, std::shared_ptr<Job>> jobs_;  // of the stepping thread
   std::atomic<size_t> outstanding_{0}, running_{0};
   std::atomic<uint64_t> generated_{0}, read_{0}, known_{0}, hits_{0}, misses_{0};
 

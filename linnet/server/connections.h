@@ -1,5 +1,5 @@
-// Threads for connections: one for each, started as they come and ended when they have been idle for a
-// while. cpp-httplib's own pool is of a fixed size, which as many idle clients would hold up.
+// Thread pool for connections: one thread per connection, started on demand and ended after some
+// idle time. cpp-httplib's own pool has a fixed size, so that many idle clients would block it.
 #ifndef LINNET_SERVER_CONNECTIONS_H_
 #define LINNET_SERVER_CONNECTIONS_H_
 
@@ -17,7 +17,8 @@ namespace linnet::server {
 
 class Connections : public httplib::TaskQueue {
  public:
-  // most: threads; more connections wait. `open` counts those that are there.
+  // most: the maximum number of threads; further connections wait. `open` counts active
+  // connections.
   Connections(size_t most, std::atomic<size_t>& open) : most_(most), open_(open) {}
 
   void enqueue(std::function<void()> connection) override {
@@ -27,7 +28,7 @@ class Connections : public httplib::TaskQueue {
       try {
         std::thread([this] { Work(); }).detach();
         ++threads_;
-      } catch (const std::system_error&) {  // no more threads here: it waits for one that is there
+      } catch (const std::system_error&) {  // too many threads: an existing one takes it
       }
     }
     wake_.notify_one();
@@ -59,7 +60,7 @@ class Connections : public httplib::TaskQueue {
     }
     --threads_;
     ended_
-        .notify_all();  // under the lock: this object is there until its last thread has let go of it
+        .notify_all();  // under the lock: shutdown() must not return until the last thread is done
   }
 
   const size_t most_;

@@ -1,4 +1,4 @@
-// Counts and times for GET /metrics, in Prometheus' text format.
+// Counters and latencies for GET /metrics, in Prometheus' text format.
 //
 //   Metrics metrics;
 //   metrics.Request("/v1/couplets", 200, 0.012, 0.004);
@@ -17,13 +17,13 @@ namespace linnet::server {
 
 class Metrics {
  public:
-  // A request that has been answered: in seconds, altogether and until its first symbol (negative: it had
-  // none). For any thread.
+  // Records a finished request: its total seconds, and the seconds until its first token (negative
+  // if it had none). Thread-safe.
   void Request(const std::string& path, int status, double seconds, double first);
-  // Of all requests.
+  // The metrics of all requests so far.
   std::string Text() const;
 
-  // One metric's lines: a comment, and a value with labels ("model=\"digits\"" or "").
+  // Append one metric's lines: a comment, and a value with labels ("model=\"digits\"" or "").
   static void Head(std::string& text, const std::string& name, const std::string& type,
                    const std::string& help);
   static void Line(std::string& text, const std::string& name, const std::string& labels,
@@ -33,7 +33,7 @@ class Metrics {
   static constexpr std::array<double, 12> kBounds = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05,
                                                      0.1,   0.25,   0.5,   1,    2.5,   10};
   struct Histogram {
-    std::array<uint64_t, kBounds.size() + 1> counts{};  // of each bucket, not cumulative
+    std::array<uint64_t, kBounds.size() + 1> counts{};  // per bucket, not cumulative
     double sum = 0;
     void Add(double value);
   };

@@ -1,4 +1,4 @@
-// The pages that the server shows: the files of pages/, built in.
+// The web pages of the server: the files of pages/, built into the program.
 #ifndef LINNET_SERVER_PAGES_H_
 #define LINNET_SERVER_PAGES_H_
 

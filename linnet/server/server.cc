@@ -37,16 +37,16 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 using std::chrono::milliseconds;
 
-constexpr int kDepth = 16;           // of a request's JSON
-constexpr milliseconds kGlance(50);  // how often a client that waits is looked after
-constexpr double kBodySeconds = 30;  // that a body may take to arrive
+constexpr int kDepth = 16;           // maximum nesting of a request's JSON
+constexpr milliseconds kGlance(50);  // interval of checks for disconnected clients
+constexpr double kBodySeconds = 30;  // maximum time for a body to arrive
 constexpr char kJson[] = "application/json; charset=utf-8";
 constexpr char kEvents[] = "text/event-stream; charset=utf-8";
 
-// What the request that a thread answers came to. Handler, provider and logger of a request run on the
-// thread of its connection, one behind the other.
+// The account of the request that this thread handles. Handler, content provider and logger of a
+// request run one after the other on the thread of its connection.
 thread_local std::shared_ptr<Account> account;
-thread_local bool left = false;  // the client went before it had the answer
+thread_local bool left = false;  // the client disconnected before the response was complete
 
 void SetError(httplib::Response& response, int status, const std::string& message) {
   const char* type = status == 401                    ? "authentication_error"
@@ -61,8 +61,8 @@ void SetError(httplib::Response& response, int status, const std::string& messag
   if (status == 429 || status == 503) response.set_header("Retry-After", "1");
 }
 
-// A refusal of a request whose body has not been read: what is left of it would pass for the next
-// request, so the connection ends.
+// A refusal before the body has been read. It closes the connection: the unread rest of the body
+// would be parsed as the next request.
 struct Unread {
   int status;
   std::string message;
@@ -76,7 +76,7 @@ bool IsJson(std::string type) {
   return type == "application/json";
 }
 
-// The socket that a request came by; -1 where it cannot be found. The library does not tell.
+// The socket of a request, or -1 if it cannot be found; cpp-httplib does not expose it.
 int SocketOf(const httplib::Request& request) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", error)) {
@@ -103,14 +103,15 @@ int SocketOf(const httplib::Request& request) {
   return -1;
 }
 
-// Whether the client has closed its end. One that will only send nothing more has, too.
+// Whether the client has closed its end. A client that has only shut down its sending side counts
+// too.
 bool Gone(int fd) {
   if (fd < 0) return false;
   pollfd asked{fd, POLLRDHUP, 0};
   return poll(&asked, 1, 0) > 0 && (asked.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
 }
 
-// In time that does not tell how much of it was right.
+// Constant-time comparison.
 bool Same(const std::string& a, const std::string& b) {
   unsigned char differ = a.size() != b.size();
   for (size_t i = 0; i < a.size(); ++i) {
@@ -127,7 +128,7 @@ std::string ContentType(std::string_view name) {
   return "application/octet-stream";
 }
 
-// The task whose models answer at this path.
+// The task whose models are served at this path.
 std::optional<Task> TaskAt(const std::string& path) {
   for (const Task& task : Tasks()) {
     if (task.endpoint && path == task.path) return task;
@@ -135,7 +136,7 @@ std::optional<Task> TaskAt(const std::string& path) {
   return {};
 }
 
-// By path: those that some model has the task for.
+// The endpoints of all tasks that have a model here, by path.
 std::map<std::string, std::unique_ptr<Endpoint>> Endpoints(const std::vector<Served>& models,
                                                            const EndpointLimits& limits) {
   std::map<std::string, std::unique_ptr<Endpoint>> endpoints;
@@ -181,7 +182,7 @@ struct Server::Impl {
       : models(std::move(served)),
         options(std::move(how)),
         endpoints(Endpoints(models, options.limits)) {}
-  // What is left of requests ends while their endpoints are there.
+  // The batchers end their requests while the endpoints still exist.
   ~Impl() {
     for (Served& model : models) model.batcher.reset();
   }
@@ -207,7 +208,7 @@ struct Server::Impl {
   ServerOptions options;
   std::map<std::string, std::unique_ptr<Endpoint>> endpoints;  // by path
   Metrics metrics;
-  std::set<std::string> paths = {"/", "/healthz", "/metrics", "/v1/models"};  // that there are
+  std::set<std::string> paths = {"/", "/healthz", "/metrics", "/v1/models"};  // all valid paths
   std::chrono::steady_clock::time_point begun = std::chrono::steady_clock::now();
   std::atomic<size_t> connections{0}, busy{0};
   std::atomic<bool> draining{false};
@@ -235,7 +236,7 @@ int Server::Bind() {
         ": another program is there, or the address is none of this machine's; --port takes "
         "another port, 0 any that is free");
   }
-  // The library asks for a backlog of five, which a burst of clients overruns.
+  // cpp-httplib sets a backlog of five connections, too few for a burst of clients.
   listen(impl.socket, SOMAXCONN);
   return port;
 }
@@ -251,7 +252,7 @@ void Server::Drain(double seconds) {
     std::this_thread::sleep_for(milliseconds(10));
   }
   for (const Served& model : impl.models) model.batcher->CancelAll();
-  constexpr int kMore = 100;  // of 10 ms, for what was cancelled
+  constexpr int kMore = 100;  // times 10 ms, for cancelled requests to end
   for (int i = 0; i < kMore && !idle(); ++i) std::this_thread::sleep_for(milliseconds(10));
   for (const Served& model : impl.models) model.batcher->Flush();
   impl.http.stop();
@@ -270,12 +271,13 @@ void Server::Impl::Routes() {
   http.set_pre_routing_handler([](const httplib::Request& request, httplib::Response&) {
     account = std::make_shared<Account>();
     left = false;
-    // Parts of what is computed anew each time would be parts of something else.
+    // Ignores Range headers: every response is computed anew, so ranges of two responses do not
+    // match.
     const_cast<httplib::Request&>(request).ranges.clear();
     return httplib::Server::HandlerResponse::Unhandled;
   });
   http.set_error_handler([](const httplib::Request& request, httplib::Response& response) {
-    if (!response.body.empty() || response.content_provider_) return;  // it has been said
+    if (!response.body.empty() || response.content_provider_) return;  // set by the handler
     const int status = response.status;
     SetError(response, status,
              status == 404 && TaskAt(request.path)
@@ -296,7 +298,7 @@ void Server::Impl::Routes() {
           const auto text = std::make_shared<std::string>(std::exchange(response.body, {}));
           response.headers.erase("Content-Type");
           response.set_header("Connection", "close");
-          // A provider that fails ends the connection; by then the client has all of it.
+          // A provider that returns false closes the connection, after the whole text is written.
           response.set_content_provider(text->size(), kJson,
                                         [text](size_t, size_t, httplib::DataSink& sink) {
                                           sink.write(text->data(), text->size());
@@ -365,7 +367,7 @@ void Server::Impl::Pages() {
       response.set_header("Referrer-Policy", "no-referrer");
       response.set_content(page.bytes.data(), page.bytes.size(), ContentType(page.name));
     };
-    // Names are letters, digits, '-' and '.'.
+    // Names consist of letters, digits, '-' and '.'.
     std::string pattern = "/";
     for (const char c : page.name) pattern += c == '.' ? "\\." : std::string(1, c);
     http.Get(pattern, show);
@@ -374,7 +376,7 @@ void Server::Impl::Pages() {
   }
 }
 
-// Not before a request's body has been read: what is left of it would pass for the next request.
+// Called after the body has been read: an unread rest would be parsed as the next request.
 void Server::Impl::CheckKey(const httplib::Request& request, httplib::Response& response) const {
   if (options.api_key.empty() ||
       Same(request.get_header_value("Authorization"), "Bearer " + options.api_key) ||
@@ -385,7 +387,7 @@ void Server::Impl::CheckKey(const httplib::Request& request, httplib::Response& 
   throw Refusal{401, "this server asks for its API key: Authorization: Bearer KEY"};
 }
 
-// Throws Refusal on one that is too large or takes too long.
+// Throws Unread if the body is too large, takes too long or is incomplete.
 std::string Server::Impl::Body(const httplib::ContentReader& body,
                                const httplib::Response& response) {
   std::string text;
@@ -397,7 +399,7 @@ std::string Server::Impl::Body(const httplib::ContentReader& body,
     text.append(data, size);
     return true;
   });
-  // The library has seen some in the Content-Length.
+  // cpp-httplib checks the Content-Length itself and sets status 413.
   if (large || response.status == 413) {
     throw Unread{413, StrCat("the body is larger than ", options.body, " bytes")};
   }
@@ -408,8 +410,8 @@ std::string Server::Impl::Body(const httplib::ContentReader& body,
 
 void Server::Impl::Answer(Endpoint& endpoint, const httplib::Request& request,
                           httplib::Response& response, const httplib::ContentReader& body) {
-  const auto working = Busy();  // first: who is counted is waited for
-  // What a browser sends across sites without asking is of another type.
+  const auto working = Busy();  // first, since Drain() waits for counted requests only
+  // Browsers send only other content types across sites without a preflight request.
   if (!IsJson(request.get_header_value("Content-Type"))) {
     throw Unread{415, "send JSON, with Content-Type: application/json"};
   }
@@ -440,7 +442,7 @@ std::shared_ptr<void> Server::Impl::Busy() {
   return std::shared_ptr<void>(nullptr, [this](void*) { --busy; });
 }
 
-// All of an answer, with its status in front.
+// Collects the whole response, since its status comes first.
 void Server::Impl::Collect(const httplib::Request& request, httplib::Response& response,
                            const Reply& reply) {
   std::string text, piece;
@@ -448,7 +450,7 @@ void Server::Impl::Collect(const httplib::Request& request, httplib::Response& r
   int fd = -1;
   for (Pipe::Got got; (got = reply.pipe->Pop(piece, kGlance)) != Pipe::Got::kEnd; text += piece) {
     if (got == Pipe::Got::kNothing && fd < 0)
-      fd = SocketOf(request);  // not for what is there at once
+      fd = SocketOf(request);  // not needed if all data is there at once
     left = left || Gone(fd);
     if ((left || account->Seconds() > options.seconds) && !std::exchange(cancelled, true)) {
       reply.worker->Cancel(reply.request);
@@ -460,7 +462,7 @@ void Server::Impl::Collect(const httplib::Request& request, httplib::Response& r
   response.set_content(text, kJson);
 }
 
-// Its pieces, as they come.
+// Streams the pieces of the response as they arrive.
 void Server::Impl::Send(httplib::Response& response, const Reply& reply, int fd,
                         const std::shared_ptr<void>& working) {
   auto cancelled = std::make_shared<bool>(false);
@@ -472,7 +474,7 @@ void Server::Impl::Send(httplib::Response& response, const Reply& reply, int fd,
       sink.done();
       return true;
     }
-    // A client that has left frees its place.
+    // Cancels the request of a disconnected client.
     if (Gone(fd) || !sink.is_writable() ||
         (!piece.empty() && !sink.write(piece.data(), piece.size()))) {
       reply.worker->Cancel(reply.request);
@@ -490,9 +492,9 @@ void Server::Impl::Send(httplib::Response& response, const Reply& reply, int fd,
 }
 
 void Server::Impl::Log(const httplib::Request& request, const httplib::Response& response) {
-  const bool known = account != nullptr;  // a request that could not be read has none
+  const bool known = account != nullptr;  // null if the request could not be parsed
   const double seconds = known ? account->Seconds() : 0, first = known ? account->first.load() : -1;
-  // Other paths are one, so that strangers cannot make a metric of each.
+  // All other paths share one label, so that clients cannot create metrics at will.
   metrics.Request(paths.contains(request.path) ? request.path : "other",
                   left ? 499 : response.status, seconds, first);
   if (!options.log) return;

@@ -1,11 +1,11 @@
-// Models behind HTTP: JSON in, JSON or server-sent events out, pages for people.
+// Serves models over HTTP: JSON requests, JSON or server-sent events as responses, and web pages.
 //
 //   Server server({{"couplet", std::move(batcher)}}, {.port = 8080});
-//   const int port = server.Bind();       // it is reachable from here on
+//   const int port = server.Bind();       // accepts connections from here on
 //   server.Run();                         // until another thread calls Drain()
 //
-// What it answers is said in docs/http.md. Each connection has a thread of its own, so that idle ones hold
-// up nobody; each model one that computes (batcher.h).
+// docs/http.md specifies the protocol. Each connection has its own thread, so that idle clients
+// block nobody; each model has one thread that computes (batcher.h).
 #ifndef LINNET_SERVER_SERVER_H_
 #define LINNET_SERVER_SERVER_H_
 
@@ -19,7 +19,7 @@
 
 namespace linnet::server {
 
-// A model that is served, under a name.
+// A model and the name under which it is served.
 struct Served {
   std::string name;
   std::unique_ptr<Batcher> batcher;
@@ -27,13 +27,13 @@ struct Served {
 
 struct ServerOptions {
   std::string host = "127.0.0.1";
-  int port = 8080;           // 0: any that is free
-  std::string api_key = {};  // that /v1 and /metrics ask for; "": none
+  int port = 8080;           // 0: any free port
+  std::string api_key = {};  // required by /v1 and /metrics; "": none
   EndpointLimits limits = {};
-  size_t body = 1 << 20;      // bytes of a request's
-  size_t connections = 2048;  // at once; more wait for one that ends
-  double seconds = 60;        // a request's time, waiting and computing
-  // Called with a line for each request that was answered, from any thread; may be empty.
+  size_t body = 1 << 20;      // maximum bytes of a request body
+  size_t connections = 2048;  // at once; further ones wait
+  double seconds = 60;        // maximum time of a request, waiting and computing
+  // Called with one log line per finished request, from any thread; may be empty.
   std::function<void(const std::string& line)> log = {};
 };
 
@@ -42,11 +42,12 @@ class Server {
   Server(std::vector<Served> models, ServerOptions options);
   ~Server();
 
-  // Takes the port and returns it. Throws InputError where it cannot.
+  // Binds the port and returns it. Throws InputError on failure.
   int Bind();
-  // Answers requests until Drain() has been called and what was running is finished.
+  // Serves requests until Drain() has been called and all running requests have finished.
   void Run();
-  // From any thread: refuses new requests (503), lets those that run finish within `seconds`, ends Run().
+  // Thread-safe. Refuses new requests (503), gives running ones `seconds` to finish, then ends
+  // Run().
   void Drain(double seconds);
 
  private:

@@ -51,10 +51,10 @@ class Folder {
   fs::path path_;
 };
 
-// What came of requests, gathered from the batcher's thread.
+// The results of requests, gathered from the batcher's thread.
 class Gathered {
  public:
-  // Draws `most` symbols for each sequence, at a temperature that shows any difference in the outputs.
+  // Draws `most` tokens per sequence, at a temperature that exposes any difference in the outputs.
   Work Make(const Symbols& prompt, size_t sequences, size_t most, size_t number) {
     Work work{.prompt = prompt, .sequences = sequences, .next = {}, .ended = {}};
     auto rngs = std::make_shared<std::vector<Philox>>();
@@ -104,14 +104,14 @@ class Gathered {
   size_t left_ = 0;
 };
 
-// Alone, in company, and from what earlier requests left behind: the same bits.
-// The last callback comes before its request is counted out.
+// Waits until the batcher has no requests left; false after a minute.
 bool BecomesIdle(const Batcher& batcher) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   while (!batcher.idle() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
   return batcher.idle();
 }
 
+// A request alone, among others, and from snapshots of earlier requests: the same bits.
 TEST(Batcher, NeitherCompanyNorSnapshotsChangeABit) {
   const std::vector<size_t> lengths = {1, 7, 128, 129, 300, 513};
   std::map<size_t, std::vector<Symbols>> alone;
@@ -133,11 +133,11 @@ TEST(Batcher, NeitherCompanyNorSnapshotsChangeABit) {
     for (size_t i = 0; i < lengths.size(); ++i) {
       EXPECT_EQ(gathered.symbols_[i], alone[i]) << lengths[i];
       EXPECT_TRUE(gathered.outputs_[i] == outputs[i]) << lengths[i];
-      // The shortest ones are not worth keeping.
+      // Prompts shorter than `from` are not kept.
       EXPECT_EQ(gathered.known_[i], again && lengths[i] >= SnapshotOptions().from ? lengths[i] : 0);
     }
   }
-  // A prompt that begins like one that was read: known up to the last whole piece.
+  // A prompt that shares a prefix with an earlier one: known up to the last whole piece.
   Symbols prompt = Prompt(513, 5);
   prompt.resize(400), prompt.push_back(4);
   Gathered gathered;
@@ -159,7 +159,7 @@ TEST(Batcher, SequencesOfAPromptReadItOnce) {
   ASSERT_TRUE(batcher.Submit(gathered.Make(prompt, 5, 12, 0)));
   gathered.Wait();
   EXPECT_EQ(batcher.counts().read, prompt.size());
-  // Each equals a request of its own with that stream's draws; the first one:
+  // Each sequence equals a separate request with the draws of that stream. The first one:
   Gathered one;
   ASSERT_TRUE(batcher.Submit(one.Make(prompt, 1, 12, 0)));
   one.Wait();
@@ -237,7 +237,7 @@ TEST(Snapshots, ForgetsWhatWasUsedLeastRecently) {
   Snapshots snapshots(TestModel(), {.bytes = 3.5 * static_cast<double>(one + 100)});
   for (size_t i = 0; i < 3; ++i) snapshots.Keep(Prompt(10, i), Make(static_cast<float>(i), true));
   EXPECT_EQ(snapshots.count(), 3u);
-  EXPECT_EQ(snapshots.Find(Prompt(10, 0)).length, 10u);  // used: the next to go is 1
+  EXPECT_EQ(snapshots.Find(Prompt(10, 0)).length, 10u);  // use 0, so that 1 is dropped next
   snapshots.Keep(Prompt(10, 3), Make(3, true));
   EXPECT_EQ(snapshots.count(), 3u);
   EXPECT_EQ(snapshots.Find(Prompt(10, 1)).length, 0u);
@@ -247,7 +247,8 @@ TEST(Snapshots, ForgetsWhatWasUsedLeastRecently) {
     EXPECT_EQ(found.snapshot->outputs[0], static_cast<float>(i));
   }
   EXPECT_LE(snapshots.bytes(), 3.5 * static_cast<double>(one + 100));
-  // Without outputs a prompt must go on from it; and one symbol more or less is another prompt.
+  // A snapshot without outputs serves only longer prompts; one token more or less is another
+  // prompt.
   snapshots.Keep(Prompt(128, 7), Make(7, false));
   EXPECT_EQ(snapshots.Find(Prompt(128, 7)).length, 0u);
   EXPECT_EQ(snapshots.Find(Prompt(129, 7)).length, 128u);
@@ -271,8 +272,8 @@ TEST(Snapshots, OutliveTheProcessInAFolder) {
     EXPECT_EQ(warm.known_[0], 300u);
     EXPECT_EQ(warm.outputs_[0], cold.outputs_[0]);
   }
-  // Damaged files are as good as none, and go: cut in half, or with a bit that is another. Those of another
-  // model are not taken.
+  // Damaged files (cut in half, or with a flipped bit) are ignored and deleted. Those of another
+  // model are not used.
   for (const bool cut : {true, false}) {
     size_t damaged = 0;
     for (const auto& file : fs::directory_iterator(folder.path())) {
@@ -287,7 +288,7 @@ TEST(Snapshots, OutliveTheProcessInAFolder) {
       }
       ++damaged;
     }
-    EXPECT_EQ(damaged, 4u);  // states behind 128, 256 and 300 symbols, and the outputs there
+    EXPECT_EQ(damaged, 4u);  // states after 128, 256 and 300 tokens, and outputs
     Gathered again;
     Batcher batcher(TestModel(), {.threads = 1, .sequences = 1, .snapshots = options});
     ASSERT_TRUE(batcher.Submit(again.Make(prompt, 1, 20, 0)));
@@ -303,7 +304,7 @@ TEST(Snapshots, OutliveTheProcessInAFolder) {
 TEST(Snapshots, KeepTheFolderWithinItsBounds) {
   const Folder folder;
   fs::create_directories(folder.path());
-  std::ofstream(folder.path() / "thesis.state") << std::string(50'000, 'x');  // another's
+  std::ofstream(folder.path() / "thesis.state") << std::string(50'000, 'x');  // not a snapshot
   Snapshots snapshots(TestModel(),
                       {.folder = folder.path(), .folder_bytes = 20'000, .folder_from = 1});
   for (size_t i = 0; i < 60; ++i) {
@@ -317,7 +318,7 @@ TEST(Snapshots, KeepTheFolderWithinItsBounds) {
   }
   EXPECT_GT(bytes, 0);
   EXPECT_TRUE(fs::exists(folder.path() / "thesis.state"));
-  EXPECT_LT(bytes, 40'000);  // headers come on top of the states that are counted
+  EXPECT_LT(bytes, 40'000);  // headers add to the bytes that are counted
 }
 
 TEST(Fields, AreOfTheirTypesAndWithinTheirBounds) {

@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kState[] = ".state", kOutputs[] = ".outputs";
-// Writing falls behind where a disk is slow; what is more than this is not written.
+// Maximum number of pending writes; on a slow disk further snapshots are not written.
 constexpr size_t kMostWaiting = 64;
 
 size_t BytesOf(const std::vector<int32_t>& symbols, const Snapshot& snapshot) {
@@ -40,14 +40,14 @@ Snapshots::Snapshots(std::shared_ptr<const Model> model, const SnapshotOptions& 
   fs::directory_iterator files(options_.folder, error);
   if (error) throw InputError(options_.folder, ": ", error.message(), "; give another folder");
   for (const fs::directory_entry& file : files) {
-    // Only what has the name of one: others' files are not touched.
+    // Considers only names that this class writes; other files stay untouched.
     const std::string stem = file.path().stem();
     const bool mine = stem.size() == 64 && stem.find_first_not_of("0123456789abcdef") == stem.npos;
     if (!mine || file.path().extension() != kState) continue;
     const auto bytes = file.file_size(error);
     if (!error) files_[file.path().stem()] = static_cast<double>(bytes);
   }
-  AtomicFile probe(fs::path(options_.folder) / "probe");  // throws where nothing can be written
+  AtomicFile probe(fs::path(options_.folder) / "probe");  // throws if the folder is not writable
   writer_ = std::thread([this] { WriteLoop(); });
 }
 
@@ -83,7 +83,7 @@ std::shared_ptr<const Snapshot> Snapshots::Get(std::span<const int32_t> symbols)
 void Snapshots::Keep(std::span<const int32_t> prefix, std::shared_ptr<const Snapshot> snapshot) {
   std::vector<int32_t> symbols(prefix.begin(), prefix.end());
   const auto found = index_.find(symbols);
-  // One that is there is as good, but where it has no outputs.
+  // An existing snapshot is just as good, unless it lacks outputs.
   if (found != index_.end() &&
       (snapshot->outputs.empty() || !found->second->snapshot->outputs.empty())) {
     return;
@@ -113,7 +113,8 @@ void Snapshots::Insert(std::vector<int32_t> symbols, std::shared_ptr<const Snaps
   count_ = recent_.size();
 }
 
-// The folder: NAME.state, and NAME.outputs (their hash behind them) where they are known, written first.
+// Files: NAME.state, and NAME.outputs (followed by a hash of them) if there are outputs. The
+// outputs are written first.
 
 std::string Snapshots::NameOf(std::span<const int32_t> symbols) const {
   const uint64_t model = model_->fingerprint();
@@ -153,7 +154,7 @@ std::shared_ptr<const Snapshot> Snapshots::Load(std::span<const int32_t> symbols
     auto shared = std::make_shared<const Snapshot>(std::move(snapshot));
     Insert({symbols.begin(), symbols.end()}, shared);
     return shared;
-  } catch (const Error&) {  // damaged, or gone: it is read and kept anew
+  } catch (const Error&) {  // damaged or deleted: the prompt is read again
     const std::lock_guard lock(mutex_);
     files_.erase(name);
     fs::remove(base.string() + kState, error);
@@ -175,7 +176,7 @@ void Snapshots::WriteLoop() {
       Write(name, *snapshot);
       lock.lock();
       files_[name] = static_cast<double>(snapshot->state.bytes());
-    } catch (const std::exception&) {  // a full disk costs the snapshot only
+    } catch (const std::exception&) {  // a full disk costs only this snapshot
       if (!lock.owns_lock()) lock.lock();
     }
     Trim();
@@ -197,7 +198,7 @@ void Snapshots::Write(const std::string& name, const Snapshot& snapshot) {
   snapshot.state.Save(base.string() + kState, *model_);
 }
 
-// Called with the mutex held.
+// Requires mutex_.
 void Snapshots::Trim() {
   double sum = 0;
   for (const auto& [name, bytes] : files_) sum += bytes;
@@ -209,7 +210,7 @@ void Snapshots::Trim() {
     by_age.emplace_back(error ? fs::file_time_type::min() : time, name);
   }
   std::sort(by_age.begin(), by_age.end());
-  // A tenth more than is needed, so that not every file that comes costs a walk over all.
+  // Frees a tenth more than needed, so that the folder is not scanned for every new file.
   for (const auto& [time, name] : by_age) {
     if (sum <= options_.folder_bytes * 0.9) break;
     sum -= files_[name];

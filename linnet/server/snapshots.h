@@ -1,15 +1,14 @@
-// What prompts left behind, kept by their exact symbols, so that a prompt that comes again, or one that
-// begins like it, is not read again.
+// A cache of model states and outputs after prompts, keyed by their exact tokens. A repeated
+// prompt, or one with a known prefix, is not read again.
 //
 //   Snapshots snapshots(*model, {.bytes = 64e6, .folder = "snapshots"});
-//   Snapshots::Found found = snapshots.Find(prompt);        // the longest beginning that is known
+//   Snapshots::Found found = snapshots.Find(prompt);        // the longest known prefix
 //   ... reads prompt[found.length ..] on from found.snapshot->state ...
 //   snapshots.Keep(std::span(prompt).first(128), std::make_shared<Snapshot>(std::move(state)));
 //
-// Bounded: the least recently used go first. (Which prompts are worth keeping, options.from, the batcher
-// decides.) With a folder they outlive the process: each is written there
-// in the background, whole or not at all, and read when it is asked for. For one thread at a time, but for
-// the counts.
+// Bounded in bytes: the least recently used snapshot goes first. (The batcher applies
+// options.from.) With a folder, snapshots survive the process: a background thread writes each of
+// them atomically, and Find() reads them on demand. Not thread-safe except for the counters.
 #ifndef LINNET_SERVER_SNAPSHOTS_H_
 #define LINNET_SERVER_SNAPSHOTS_H_
 
@@ -37,37 +36,37 @@ struct Snapshot {
       : state(std::move(of)), outputs(std::move(at_the_end)) {}
 
   State state;                 // of one sequence
-  std::vector<float> outputs;  // the head's at the last symbol; empty where they were not computed
+  std::vector<float> outputs;  // the head's at the last token; may be empty
 };
 
 struct SnapshotOptions {
-  double bytes = 64e6;  // in memory; 0: none are kept
-  size_t from = 32;     // symbols: shorter prompts are read again in less time than a copy takes
-  std::string folder = {};    // where they outlive the process; "": nowhere
-  double folder_bytes = 1e9;  // in there
-  size_t folder_from = 128;   // symbols: shorter prompts are read faster than files
+  double bytes = 64e6;        // in memory; 0: no snapshots
+  size_t from = 32;           // tokens: reading a shorter prompt again is faster than a copy
+  std::string folder = {};    // for snapshots that survive the process; "": none
+  double folder_bytes = 1e9;  // bytes of state in the folder
+  size_t folder_from = 128;   // tokens: a shorter prompt is read faster than its file
 };
 
 class Snapshots {
  public:
-  // Throws InputError on a folder that cannot be made, read or written.
+  // Throws InputError if the folder cannot be created, read or written.
   Snapshots(std::shared_ptr<const Model> model, const SnapshotOptions& options);
-  ~Snapshots();  // writes what is still to be written
+  ~Snapshots();  // writes all pending snapshots
 
   struct Found {
-    size_t length = 0;  // symbols; 0: none is known
+    size_t length = 0;  // tokens; 0: no snapshot
     std::shared_ptr<const Snapshot> snapshot;
   };
-  // The whole prompt, where that is known with outputs; else its longest beginning of a multiple of
-  // Scheduler::kPiece symbols that leaves some to read.
+  // Returns the whole prompt if its snapshot has outputs. Otherwise returns its longest known
+  // proper prefix whose length is a multiple of Scheduler::kPiece tokens.
   Found Find(std::span<const int32_t> prompt);
 
   void Keep(std::span<const int32_t> prefix, std::shared_ptr<const Snapshot> snapshot);
 
-  // Waits until the folder has all of it.
+  // Waits until all pending snapshots are written to the folder.
   void Flush();
 
-  // For any thread.
+  // Thread-safe.
   size_t count() const { return count_; }
   size_t bytes() const { return bytes_; }
 
@@ -80,7 +79,7 @@ class Snapshots {
     std::shared_ptr<const Snapshot> snapshot;
     size_t bytes;
   };
-  using Recent = std::list<Entry>;  // the last used first
+  using Recent = std::list<Entry>;  // most recently used first
 
   std::shared_ptr<const Snapshot> Get(std::span<const int32_t> symbols);
   void Insert(std::vector<int32_t> symbols, std::shared_ptr<const Snapshot> snapshot);
@@ -96,7 +95,7 @@ class Snapshots {
   std::unordered_map<std::vector<int32_t>, Recent::iterator, HashOf> index_;
   std::atomic<size_t> count_{0}, bytes_{0};
 
-  // What is in the folder, and what is on its way there.
+  // The files in the folder and the pending writes.
   std::mutex mutex_;
   std::condition_variable wake_, idle_;
   std::map<std::string, double> files_;  // name to bytes

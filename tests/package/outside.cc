@@ -1,4 +1,5 @@
-// What a kind from outside must be able to do: be built by name, train, step, be saved and loaded.
+// An attention kind defined outside of linnet can be built by name, trained, stepped, saved and
+// loaded.
 #include <torch/torch.h>
 
 #include <cstdio>
@@ -6,7 +7,7 @@
 
 #include "linnet/nn/sequence_model.h"
 
-void RunPages();  // the examples of docs/attention, written out by package_test.py
+void RunPages();  // the examples of docs/attention, extracted by package_test.py
 
 namespace {
 

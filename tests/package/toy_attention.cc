@@ -1,4 +1,4 @@
-// An attention kind of one's own: all that it takes is this file.
+// A custom attention kind: this file is all that it needs.
 #include <torch/torch.h>
 
 #include <cmath>
@@ -9,8 +9,8 @@ namespace {
 
 using torch::Tensor;
 
-// Each position sees what came before it, the nearer the better: weight(i, j) = 2^-(i - j). As an
-// RNN its state is a sum that is halved with every position.
+// Attention whose weights decay with the distance: weight(i, j) = 2^-(i - j) for j <= i. In
+// recurrent form the state is a sum that is halved at every position.
 class Fading : public linnet::nn::MixerImpl {
  public:
   Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v,

@@ -1,5 +1,5 @@
-// What the tests of the pages and of the interface share: packages from here or from npm's global folder,
-// a server on a port of its own, and tests that are run one after the other.
+// Shared by the tests of pages and interface: packages from this folder or npm's global one, a
+// server on a free port, and a sequential test runner.
 import assert from 'node:assert/strict';
 import { execFileSync, spawn } from 'node:child_process';
 import { existsSync } from 'node:fs';
@@ -8,7 +8,7 @@ import path from 'node:path';
 
 const SKIPPED = 77;
 
-// A package, installed by `npm ci` here or `npm install -g`; without it the test is skipped.
+// Loads a package installed by `npm ci` here or `npm install -g`; skips the test if it is missing.
 export function load(name) {
   const folders = [import.meta.dirname ?? path.dirname(new URL(import.meta.url).pathname)];
   try { folders.push(path.dirname(execFileSync('npm', ['root', '-g'], { encoding: 'utf8' }).trim())); } catch {}
@@ -27,7 +27,7 @@ export function chromium() {
   process.exit(SKIPPED);
 }
 
-// linnet serve with these models; { url, stop() }.
+// Starts linnet serve with these models; returns { url, stop() }.
 export async function serve(models, ...flags) {
   const server = spawn(path.join(process.argv[2], 'linnet'), ['serve', ...models, '--port', '0', '--quiet', ...flags]);
   let said = '';

@@ -1,4 +1,4 @@
-// OpenAI's own client against /v1/completions.
+// Tests OpenAI's own client against /v1/completions.
 //
 //   node tests/page/openai_test.mjs BIN_DIR
 import { execFileSync } from 'node:child_process';

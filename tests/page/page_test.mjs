@@ -1,5 +1,5 @@
-// The page of couplets in a browser: what it does, in both languages and themes, on a desk and on a phone,
-// by mouse and by keyboard; and what axe-core finds.
+// Tests the couplet page in a browser: behavior in both languages and themes, on desktop and phone,
+// by mouse and keyboard; and accessibility with axe-core.
 //
 //   node tests/page/page_test.mjs BIN_DIR [MODEL]
 import { readFileSync } from 'node:fs';
@@ -12,7 +12,8 @@ const axe = readFileSync(load('axe-core').resolve('axe-core'), 'utf8');
 const server = await serve([process.argv[3] ?? 'models/couplet.safetensors']);
 const browser = await browserType.launch({ executablePath, args: ['--no-sandbox'] });
 
-// A page with these settings; whatever goes wrong in it, or leaves the server, fails the test.
+// Opens a page with these settings. Any error in it, and any request to another server, fails the
+// test.
 async function open(options = {}) {
   const context = await browser.newContext({ locale: 'en-GB', bypassCSP: true, ...options });
   await context.grantPermissions(['clipboard-read', 'clipboard-write']);
@@ -68,7 +69,7 @@ await run({
       await stop();
       await page.waitForFunction(() => document.getElementById('say').textContent === 'Stopped.');
     }
-    assert.equal(await page.textContent('#up'), '春风又绿江南岸');  // blanks are no part of it
+    assert.equal(await page.textContent('#up'), '春风又绿江南岸');  // blanks are ignored
     await answer(page, '落花人独立');
     const answers = await texts(page);
     await page.fill('#first', '海上明月');
@@ -87,7 +88,7 @@ await run({
     assert.equal(await page.getAttribute('#list li:nth-child(3) > button:first-child', 'aria-pressed'), 'true');
     await page.click('#list li:nth-child(3) > button:last-child');
     assert.equal(await page.evaluate(() => navigator.clipboard.readText()), `春风又绿江南岸\n${answers[2]}`);
-    // Everything can be reached with the tab key.
+    // All controls are reachable with the Tab key.
     const reached = new Set();
     for (let i = 0; i < 40; ++i) {
       await page.keyboard.press('Tab');
