@@ -103,9 +103,7 @@ Checkpoint::Checkpoint(SafetensorsFile file) : file_(std::move(file)) {
   }
 }
 
-bool Checkpoint::Has(const std::string& name) const {
-  return file_.Find(name) != nullptr;
-}
+bool Checkpoint::Has(const std::string& name) const { return file_.Find(name) != nullptr; }
 
 std::span<const float> Checkpoint::Tensor(const std::string& name) const {
   const auto wide = widened_.find(name);

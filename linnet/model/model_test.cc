@@ -15,8 +15,10 @@ namespace {
 
 ModelSpec TinyImages() {
   ModelSpec spec;
-  spec.stack.repeat = 1, spec.stack.mixer().heads = 3, spec.stack.mixer().query_dim = 2, spec.stack.mixer().value_dim = 5, spec.stack.d_model = 8;
-  spec.stack.d_ff = 7, spec.input.value_embedding = 4, spec.image()->width = 4, spec.image()->height = 3, spec.input.max_length = 11;
+  spec.stack.repeat = 1, spec.stack.mixer().heads = 3, spec.stack.mixer().query_dim = 2,
+  spec.stack.mixer().value_dim = 5, spec.stack.d_model = 8;
+  spec.stack.d_ff = 7, spec.input.value_embedding = 4, spec.image()->width = 4,
+  spec.image()->height = 3, spec.input.max_length = 11;
   return spec;
 }
 
@@ -130,7 +132,8 @@ TEST(ModelSpec, CountsThePapersModel) {
 
 TEST(ModelSpec, GridPositionsTellWhereTheNextByteStands) {
   ModelSpec spec;
-  spec.image()->width = 5, spec.image()->height = 4, spec.image()->channels = 3, spec.input.max_length = 59;
+  spec.image()->width = 5, spec.image()->height = 4, spec.image()->channels = 3,
+  spec.input.max_length = 59;
   spec.stack.d_model = 24, spec.input.value_embedding = 8, spec.input.positions = Positions::kGrid;
   Validate(spec);
   const std::vector<float> table = PositionTable(spec);

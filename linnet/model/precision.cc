@@ -26,7 +26,7 @@ bool IsMatrix(std::string_view name) {
 Precision PredictorPrecision(const ModelSpec& spec, Precision precision) {
   if (spec.head.tied) return precision;
   return precision == Precision::kF32 || spec.head.kind == HeadKind::kLogistics ? Precision::kF32
-                                                                  : Precision::kBf16;
+                                                                                : Precision::kBf16;
 }
 
 DType StoredAs(const ModelSpec& spec, std::string_view name, Precision precision) {

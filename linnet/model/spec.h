@@ -117,8 +117,7 @@ struct ImageSpec {
 // The meaning of text tokens (model/vocabulary.h).
 struct TextSpec {
   TextUnit unit = TextUnit::kByte;
-  std::string characters =
-      {};  // concatenated in token order; empty for bytes
+  std::string characters = {};  // concatenated in token order; empty for bytes
 };
 
 // Position p of a speech model is a window of `stack` frames, the last of which is frame

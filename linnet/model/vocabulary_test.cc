@@ -24,7 +24,8 @@ TEST(Vocabulary, OfBytesHasAll) {
 
 TEST(Vocabulary, OfATextHasItsCharacters) {
   const Vocabulary some = Vocabulary::OfText("海上生明月，海。海上", 3);
-  EXPECT_EQ(some.Save().characters, "海上。");  // three times, twice, then the lowest that occurs once
+  EXPECT_EQ(some.Save().characters,
+            "海上。");  // three times, twice, then the lowest that occurs once
   EXPECT_EQ(some.size(), 6u);
   EXPECT_EQ(some.Encode("上海月"), (Symbols{4, 3, Vocabulary::kUnknown}));
   EXPECT_EQ(some.Decode(some.Encode("上海月")), "上海\xef\xbf\xbd");

@@ -30,8 +30,8 @@ class FullAttentionImpl : public CachedAttention {
   }
 
  protected:
-  Tensor Attend(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& hidden, bool causal,
-                int64_t offset) const override {
+  Tensor Attend(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& hidden,
+                bool causal, int64_t offset) const override {
     return ops::SoftmaxAttention(
         q, k, v, {.causal = causal, .offset = offset, .hidden = hidden, .scale = scale_});
   }

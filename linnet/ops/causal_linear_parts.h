@@ -36,11 +36,10 @@ struct FusedCausalLinearInputs {
 };
 
 struct FusedCausalLinearResults {
-  torch::Tensor out;   // [N, L, H, M]
-  torch::Tensor kept;  // CausalLinearKeptSize() floats for the backward
-  CausalLinearState
-      state;  // after the last position: s if with_state, z if normalize
-              // is also true
+  torch::Tensor out;        // [N, L, H, M]
+  torch::Tensor kept;       // CausalLinearKeptSize() floats for the backward
+  CausalLinearState state;  // after the last position: s if with_state, z if normalize
+                            // is also true
 };
 
 struct FusedCausalLinearGradients {

@@ -78,7 +78,7 @@ struct MixerCall {
   // `heads` may be any range.
   const float* in;
   size_t in_width;
-  float* out;      // [rows, heads, M]
+  float* out;  // [rows, heads, M]
   // State of all heads of the state's sequence 0 (StateOf() finds the others). Null: no state is
   // kept; each sequence of the block is whole and starts from zeros.
   float* state;

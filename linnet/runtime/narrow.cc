@@ -34,7 +34,9 @@ std::vector<float> InputFactors(const Checkpoint& checkpoint, const std::string&
   // Decoder layers have one more norm.
   const bool decoder = checkpoint.Has(layer + "norm3.weight");
   const bool first = checkpoint.spec().stack.norm_first;
-  const std::string norm = layer + (decoder ? (first ? "norm3" : "norm2") : first ? "norm2" : "norm1");
+  const std::string norm = layer + (decoder ? (first ? "norm3" : "norm2")
+                                    : first ? "norm2"
+                                            : "norm1");
   const auto weight = checkpoint.Tensor(norm + ".weight"), bias = checkpoint.Tensor(norm + ".bias");
   std::vector<float> factor(weight.size());
   for (size_t i = 0; i < factor.size(); ++i) {

@@ -24,7 +24,8 @@ std::shared_ptr<const Model> TestModel(Precision precision = Precision::kF32) {
   ModelSpec spec;
   spec.task = "copy", spec.part = std::monostate(), spec.head.kind = HeadKind::kCategorical;
   spec.input.vocabulary = spec.head.classes = 11;
-  spec.stack.repeat = 2, spec.stack.mixer().heads = 3, spec.stack.mixer().query_dim = 5, spec.stack.mixer().value_dim = 7, spec.stack.d_model = 24;
+  spec.stack.repeat = 2, spec.stack.mixer().heads = 3, spec.stack.mixer().query_dim = 5,
+  spec.stack.mixer().value_dim = 7, spec.stack.d_model = 24;
   spec.stack.d_ff = 50, spec.input.value_embedding = 14, spec.input.max_length = 300;
   const std::string path =
       (std::filesystem::temp_directory_path() / StrCat("linnet_scheduler_test.", getpid()))

@@ -21,12 +21,14 @@ namespace linnet {
 inline std::shared_ptr<const Model> RandomModel(const std::string& task, const std::string& unit,
                                                 int max_length = 40, uint64_t seed = 11) {
   ModelSpec spec;
-  spec.task = task, spec.head.kind = HeadKind::kCategorical, spec.input.positions = Positions::kAdded, spec.head.tied = true;
+  spec.task = task, spec.head.kind = HeadKind::kCategorical,
+  spec.input.positions = Positions::kAdded, spec.head.tied = true;
   TextSpec text;
   if (unit == "character") text = {TextUnit::kCharacter, "abcdefghijkl，。海上明月"};
   spec.part = text;
   spec.input.vocabulary = spec.head.classes = static_cast<int>(Vocabulary(text).size());
-  spec.stack.repeat = 2, spec.stack.mixer().heads = 2, spec.stack.mixer().query_dim = 4, spec.stack.mixer().value_dim = 4, spec.stack.d_model = 16;
+  spec.stack.repeat = 2, spec.stack.mixer().heads = 2, spec.stack.mixer().query_dim = 4,
+  spec.stack.mixer().value_dim = 4, spec.stack.d_model = 16;
   spec.stack.d_ff = 24, spec.input.value_embedding = 16, spec.input.max_length = max_length;
   const std::string path =
       std::filesystem::temp_directory_path() / ("linnet_random_model." + std::to_string(getpid()));

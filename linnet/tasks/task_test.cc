@@ -100,9 +100,9 @@ TEST(Task, OneFromOutsideIsDescribedAndServed) {
   EXPECT_TRUE(IsOf(model->spec(), Toy()));
   EXPECT_NO_THROW(CheckTask(*model, Toy(), "play"));
   EXPECT_THROW(CheckTask(*model, kTextTask, "generate"), Error);
-  EXPECT_EQ(DescribeTask(model->spec()),
-            (TaskLines{{"task", StrCat("toy of ", model->spec().input.vocabulary)},
-                       {"price", "none"}}));
+  EXPECT_EQ(
+      DescribeTask(model->spec()),
+      (TaskLines{{"task", StrCat("toy of ", model->spec().input.vocabulary)}, {"price", "none"}}));
   const auto endpoint = FindTask("toy")->endpoint({}, {});
   EXPECT_THROW(endpoint->Answer({}, nullptr), server::Refusal);
 }

@@ -20,7 +20,8 @@ void Check(bool good, const char* what) {
 void KindFromOutside(const char* path) {
   linnet::ModelSpec spec;
   spec.stack.mixer().kind = "fading";
-  spec.stack.repeat = 2, spec.stack.mixer().heads = 2, spec.stack.d_model = 16, spec.stack.d_ff = 32, spec.input.value_embedding = 8;
+  spec.stack.repeat = 2, spec.stack.mixer().heads = 2, spec.stack.d_model = 16,
+  spec.stack.d_ff = 32, spec.input.value_embedding = 8;
   spec.stack.mixer().query_dim = spec.stack.mixer().value_dim = 8;
   spec.image()->width = 5, spec.image()->height = 4, spec.input.max_length = 19;
   linnet::nn::SequenceModel model(spec);

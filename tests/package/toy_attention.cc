@@ -35,9 +35,7 @@ class Fading : public linnet::nn::MixerImpl {
 const bool registered = [] {
   linnet::nn::RegisterMixer(
       {.name = "fading", .description = "the nearer the better", .causal = true},
-      [](const linnet::MixerSpec&) -> linnet::nn::Mixer {
-        return std::make_shared<Fading>();
-      });
+      [](const linnet::MixerSpec&) -> linnet::nn::Mixer { return std::make_shared<Fading>(); });
   return true;
 }();
 

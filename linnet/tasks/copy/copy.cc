@@ -13,12 +13,13 @@ std::vector<int32_t> CopySymbols(Engine& engine, std::span<const int32_t> symbol
     throw InputError(path, ": a model of the task '", spec.task, "', which cannot copy symbols");
   }
   if (symbols.empty() || symbols.size() > (static_cast<size_t>(spec.input.max_length) - 1) / 2) {
-    throw InputError(path, ": copies between 1 and ", (spec.input.max_length - 1) / 2, " symbols; got ",
-                     symbols.size());
+    throw InputError(path, ": copies between 1 and ", (spec.input.max_length - 1) / 2,
+                     " symbols; got ", symbols.size());
   }
   for (int32_t symbol : symbols) {
     if (symbol < 1 || symbol >= spec.input.vocabulary) {
-      throw InputError(path, ": symbols to copy are 1 .. ", spec.input.vocabulary - 1, "; got ", symbol);
+      throw InputError(path, ": symbols to copy are 1 .. ", spec.input.vocabulary - 1, "; got ",
+                       symbol);
     }
   }
   std::vector<int32_t> tokens(symbols.begin(), symbols.end());

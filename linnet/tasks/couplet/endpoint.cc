@@ -132,7 +132,8 @@ class Couplets : public Endpoint {
 
 }  // namespace
 
-std::unique_ptr<Endpoint> MakeCouplets(std::vector<ServedModel> models, const EndpointLimits& limits) {
+std::unique_ptr<Endpoint> MakeCouplets(std::vector<ServedModel> models,
+                                       const EndpointLimits& limits) {
   return std::make_unique<Couplets>(std::move(models), limits);
 }
 

@@ -194,8 +194,9 @@ ImageSet LoadImagesFor(const ModelSpec& spec, const DatasetOptions& options) {
   if (images.width != spec.image()->width || images.height != spec.image()->height ||
       images.channels != spec.image()->channels) {
     throw InputError(options.dir, ": images of ", images.width, " x ", images.height, " x ",
-                     images.channels, ", but the model's are ", spec.image()->width, " x ", spec.image()->height,
-                     " x ", spec.image()->channels, "; use the data set it was trained on");
+                     images.channels, ", but the model's are ", spec.image()->width, " x ",
+                     spec.image()->height, " x ", spec.image()->channels,
+                     "; use the data set it was trained on");
   }
   return images;
 }

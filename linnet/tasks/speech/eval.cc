@@ -116,13 +116,13 @@ Evaluation EvalSpeech(const SpeechEvalOptions& options, Transcriber& transcriber
                      {"split", options.split},
                      {"dataset", set.name},
                      {"confusions", pairs}},
-          .summary = StrCat("phone error rate ", std::round(errors.rate() * 1e4) / 100, "% of ",
-                            errors.reference(), " phones in ", heard, " utterances of ", set.name,
-                            An4Present(options.data) ? ", " + options.split : "", ": ",
-                            errors.substitutions(), " substituted, ", errors.insertions(),
-                            " inserted, ", errors.deletions(), " deleted (",
-                            FormatSeconds(heard_seconds), " of sound at ",
-                            std::lround(heard_seconds / hearing), " times real time)"),
+          .summary =
+              StrCat("phone error rate ", std::round(errors.rate() * 1e4) / 100, "% of ",
+                     errors.reference(), " phones in ", heard, " utterances of ", set.name,
+                     An4Present(options.data) ? ", " + options.split : "", ": ",
+                     errors.substitutions(), " substituted, ", errors.insertions(), " inserted, ",
+                     errors.deletions(), " deleted (", FormatSeconds(heard_seconds),
+                     " of sound at ", std::lround(heard_seconds / hearing), " times real time)"),
           .examples = shown.empty() ? "" : shown + "\n"};
 }
 

@@ -23,8 +23,10 @@ std::shared_ptr<const Model> RandomModel(const std::string& attention,
                                          BandNorm normalization = BandNorm::kCorpus) {
   ModelSpec spec;
   spec.task = "speech", spec.stack.mixer().kind = attention, spec.stack.norm_first = true;
-  spec.stack.convolution = 3, spec.stack.repeat = 2, spec.stack.mixer().heads = 2, spec.stack.mixer().query_dim = 4, spec.stack.mixer().value_dim = 4;
-  spec.stack.d_model = 16, spec.stack.d_ff = 24, spec.input.value_embedding = 12, spec.input.max_length = 40;
+  spec.stack.convolution = 3, spec.stack.repeat = 2, spec.stack.mixer().heads = 2,
+  spec.stack.mixer().query_dim = 4, spec.stack.mixer().value_dim = 4;
+  spec.stack.d_model = 16, spec.stack.d_ff = 24, spec.input.value_embedding = 12,
+  spec.input.max_length = 40;
   spec.head.kind = HeadKind::kCategorical, spec.head.classes = spec.input.vocabulary = 5;
   spec.part = SpeechSpec{.bands = 20,
                          .stack = 7,
@@ -204,7 +206,8 @@ TEST(Transcriber, SaysWhatItCannotHear) {
   EXPECT_NE(ErrorOf([&] { transcriber.Transcribe(audio); }).find("8000"), std::string::npos);
   audio = Sound(1);
   audio.samples[500] = NAN;
-  EXPECT_NE(ErrorOf([&] { transcriber.Transcribe(audio); }).find("NaN or infinity"), std::string::npos);
+  EXPECT_NE(ErrorOf([&] { transcriber.Transcribe(audio); }).find("NaN or infinity"),
+            std::string::npos);
   for (const BandNorm normalise : {BandNorm::kUtterance, BandNorm::kCorpus}) {
     Transcriber other(RandomModel("linear", normalise));
     const Audio silent{.samples = std::vector<float>(16'000), .rate = 16'000};

@@ -53,9 +53,11 @@ struct Session {
   // Sine positions continue beyond those of training, so long texts get a warning.
   void WarnOfLength(ordered_json& answer) const {
     size_t longest = 0;
-    for (const TextDraft& draft : drafts) longest = std::max(longest, account->prompt + draft.symbols());
+    for (const TextDraft& draft : drafts)
+      longest = std::max(longest, account->prompt + draft.symbols());
     if (longest <= trained) return;
-    answer["warning"] = StrCat("the model was trained on ", trained, " positions; this text is longer");
+    answer["warning"] =
+        StrCat("the model was trained on ", trained, " positions; this text is longer");
   }
   static ordered_json Choice(size_t index, const std::string& text, const char* reason) {
     return {{"text", text},
@@ -231,7 +233,8 @@ class Completions : public Endpoint {
 
 }  // namespace
 
-std::unique_ptr<Endpoint> MakeCompletions(std::vector<ServedModel> models, const EndpointLimits& limits) {
+std::unique_ptr<Endpoint> MakeCompletions(std::vector<ServedModel> models,
+                                          const EndpointLimits& limits) {
   return std::make_unique<Completions>(std::move(models), limits);
 }
 

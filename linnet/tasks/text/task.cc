@@ -44,14 +44,14 @@ Evaluation EvalText(const EvalOptions& options, Engine& engine, const EvalProgre
   const double bits = nats / static_cast<double>(counted) / std::numbers::ln2;
   CheckMean(model, bits);
   const TextUnit unit = model.spec().text()->unit;
-  return {.record = {{"bits_per_symbol", bits},
-                     {"symbols", counted},
-                     {"unknown", unknown},
-                     {"unit", NameOf(unit)},
-                     {"seconds", watch.Seconds()}},
-          .summary = StrCat("bits/", unit, " ", std::round(bits * 1e4) / 1e4, " over ", counted,
-                            " ", unit, "s",
-                            unknown > 0 ? StrCat(", ", unknown, " of them unknown") : "")};
+  return {
+      .record = {{"bits_per_symbol", bits},
+                 {"symbols", counted},
+                 {"unknown", unknown},
+                 {"unit", NameOf(unit)},
+                 {"seconds", watch.Seconds()}},
+      .summary = StrCat("bits/", unit, " ", std::round(bits * 1e4) / 1e4, " over ", counted, " ",
+                        unit, "s", unknown > 0 ? StrCat(", ", unknown, " of them unknown") : "")};
 }
 
 }  // namespace
