@@ -322,8 +322,9 @@ class Table3(unittest.TestCase):
         self.assertIn("| 8 | – | – | – | 7.00 |", (self.dir / "out" / "table3.md").read_text())
         self.assertEqual(len(json.loads((self.dir / "out" / "table3.json").read_text())["lengths"]), 1)
 
-    @unittest.skipUnless((BIN / "linnet-bench").exists(), "no linnet-bench")
     def test_the_benchmark_checks_and_times(self):
+        if not (BIN / "linnet-bench").exists():
+            self.skipTest("no linnet-bench")
         done = subprocess.run([BIN / "linnet", "bench", "speech", "--to", "8", "--total", "8", "--json"],
                               capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -630,6 +631,44 @@ print("wrote", name)
         code, _, err = self.all()
         self.assertEqual(code, 0, err)
         self.assertEqual(len(self.calls()), 13)
+
+
+class Kept(unittest.TestCase):
+    """Measurements of a stopped experiment are not repeated. The benchmark is a stand-in that fails for one method."""
+    STAND_IN = """#!/usr/bin/env python3
+import json, os, sys
+method = sys.argv[sys.argv.index("--methods") + 1]
+with open("calls", "a") as calls:
+    print(method, file=calls)
+if os.environ.get("FAILS") == method:
+    sys.exit("it fails")
+print(json.dumps([record for record in json.load(open("bench.json")) if record["method"] == method]))
+"""
+
+    def test_the_next_call_goes_on(self):
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="linnet_reproduce_test."))
+        self.addCleanup(shutil.rmtree, folder)
+        shutil.copy(BIN / "linnet-reproduce", folder)
+        (folder / "linnet").write_text(self.STAND_IN)
+        (folder / "linnet").chmod(0o755)
+        (folder / "bench.json").write_text(json.dumps(records()))
+
+        def run(**env):
+            (folder / "calls").unlink(missing_ok=True)
+            done = subprocess.run([folder / "linnet-reproduce", "figure1", "--methods", "linear,softmax,lsh-1", "--out", "out"],
+                                  cwd=folder, env={**os.environ, **env}, capture_output=True, text=True)
+            return done.returncode, (folder / "calls").read_text().split(), done.stderr
+
+        code, calls, said = run(FAILS="softmax")
+        self.assertEqual((code, calls), (1, ["linear", "softmax"]), said)
+        self.assertFalse((folder / "out").exists())
+        code, calls, said = run()
+        self.assertEqual((code, calls), (0, ["softmax", "lsh-1"]), said)
+        self.assertIn("linear: measured before", said)
+        self.assertIn("| N | linear | softmax | lsh-1 |", (folder / "out" / "figure1.md").read_text())
+        # A finished experiment leaves nothing behind, and measures everything again.
+        self.assertFalse((folder / "runs").exists())
+        self.assertEqual(run()[1], ["linear", "softmax", "lsh-1"])
 
 
 class Documents(unittest.TestCase):

@@ -111,7 +111,7 @@ void AddBenchPrefix(CLI::App& bench) {
               "  linnet bench prefix\n"
               "  linnet bench prefix --length 2000 --precision bf16 --json\n");
   auto options = std::make_shared<Options>();
-  AddOption(verb, "--length", options->length, "N", "Symbols", Between(1, 1'000'000));
+  AddOption(verb, "--length", options->length, "N", "Tokens of the prefix", Between(1, 1'000'000));
   verb->add_option("--precision", options->precisions, "f32, bf16 or int8, or several")
       ->delimiter(',')
       ->allow_extra_args(false)
