@@ -1,0 +1,103 @@
+// Tile programs: what one block of a GPU's threads computes, written once for two machines.
+//
+//   template <class Tile>
+//   LINNET_TILE void SumTile(Tile& tile, const SumArgs& args) {
+//     const auto parts = tile.template Shared<float>(0, tile.threads());
+//     parts.Set(tile.thread(), args.x[tile.x() * tile.threads() + tile.thread()]);
+//     tile.Barrier();
+//     ...
+//   }
+//
+// nvcc compiles it with DeviceTile (tile_device.cuh), whose members are single instructions. The C++
+// compiler compiles it with ExecutorTile (tile_executor.h), which runs the threads of a block in
+// turn and reports races, accesses outside of shared memory and divergent barriers. So the
+// arithmetic and the synchronization of each kernel are tested on machines that have no GPU.
+//
+// A Tile has:
+//
+//   thread(), threads(), warp(), lane()    indexes in the block; 32 lanes a warp
+//   x(), y(), z()                          index of the block in the grid
+//   Shared<T>(offset, count)               `count` elements of shared memory from byte `offset` on
+//   Barrier(), WarpBarrier()               all threads of the block, or of the warp
+//   Shuffle(value, lane), ShuffleXor(value, mask)     another lane's value (float or uint32_t)
+//   CopyAsync(shared, index, from, valid)  starts a copy of 16 bytes from global to shared memory,
+//                                          of zeros if not valid; both aligned to 16 bytes
+//   CopyCommit(), CopyWait<pending>()      ends a group of a thread's copies; waits until at most
+//                                          `pending` groups of this thread are under way
+//   LoadMatrix(r, shared, index)           four 8 x 8 matrices of bf16; lane l gives the index of
+//                                          row l % 8 of matrix l / 8 (ldmatrix.x4)
+//   LoadMatrixTransposed(r, shared, index) the same, each matrix transposed
+//   Multiply(d, a, b)                      d += a b for a warp, bf16 -> fp32 (mma.m16n8k16)
+//
+// Shared<T> has Get(i), Set(i, value), and Load<V>(i), Store<V>(i, v) for a V of several elements,
+// aligned to its size. Barriers, shuffles and matrix operations are collective: every thread of the
+// block (warp) must reach the same one.
+//
+// Layout of Multiply, g = lane / 4, t = lane % 4, two bf16 a register, the first in the lower half:
+//   a[0..3]: rows g, g + 8, g, g + 8 of A [16, 16]; columns 2 t, 2 t + 1, for a[2] and a[3] + 8
+//   b[0..1]: column g of B [16, 8]; rows 2 t, 2 t + 1, for b[1] + 8
+//   d[0..3]: row g columns 2 t, 2 t + 1; row g + 8 columns 2 t, 2 t + 1 of D [16, 8]
+// LoadMatrix puts elements 2 t and 2 t + 1 of row g of matrix i into r[i].
+#ifndef LINNET_KERNELS_CUDA_TILE_H_
+#define LINNET_KERNELS_CUDA_TILE_H_
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+#include "linnet/kernels/bfloat16.h"
+
+#ifdef __CUDACC__
+#include <cuda_bf16.h>
+#define LINNET_TILE __device__ __forceinline__
+#define LINNET_UNROLL _Pragma("unroll")
+#else
+#include <bit>
+#define LINNET_TILE inline
+#define LINNET_UNROLL
+#endif
+
+namespace linnet::kernels::cuda {
+
+inline constexpr unsigned kWarp = 32;
+
+// 16 bytes, read and written at once.
+struct alignas(16) Vector16 {
+  uint32_t word[4];
+};
+
+LINNET_TILE float FloatOfBits(uint32_t bits) {
+#ifdef __CUDACC__
+  return __uint_as_float(bits);
+#else
+  return std::bit_cast<float>(bits);
+#endif
+}
+
+// The elements of a pair of bf16.
+LINNET_TILE float LowBf16(uint32_t pair) { return FloatOfBits(pair << 16); }
+LINNET_TILE float HighBf16(uint32_t pair) { return FloatOfBits(pair & 0xffff0000u); }
+LINNET_TILE float ToFloat(BFloat16 x) { return FloatOfBits(uint32_t{x.bits} << 16); }
+LINNET_TILE float ToFloat(float x) { return x; }
+
+// Two floats rounded to the nearest bf16, ties to even; NaNs stay NaNs.
+LINNET_TILE uint32_t PairBf16(float low, float high) {
+#ifdef __CUDACC__
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&pair);
+#else
+  const auto narrow = [](float x) {
+    const auto bits = std::bit_cast<uint32_t>(x);
+    if (std::isnan(x)) return bits >> 16 | 0x40u;
+    return (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+  };
+  return narrow(low) | narrow(high) << 16;
+#endif
+}
+LINNET_TILE BFloat16 ToBf16(float x) {
+  return {static_cast<uint16_t>(PairBf16(x, 0.0f) & 0xffffu)};
+}
+
+}  // namespace linnet::kernels::cuda
+
+#endif  // LINNET_KERNELS_CUDA_TILE_H_
