@@ -1,0 +1,114 @@
+// How causal_linear.cu divides its work (private to kernels/cuda): shared with the tests, which run
+// the same programs on the CPU.
+#ifndef LINNET_KERNELS_CUDA_CAUSAL_LINEAR_PLAN_H_
+#define LINNET_KERNELS_CUDA_CAUSAL_LINEAR_PLAN_H_
+
+#include <algorithm>
+
+#include "linnet/kernels/cuda/causal_linear.h"
+#include "linnet/kernels/cuda/causal_product_tile.h"
+
+namespace linnet::kernels::cuda {
+
+// The programs' width for D and M: 16, 32, 64 or 128.
+inline int ProductWidth(const CausalLinearShape& shape) {
+  const size_t most = std::max(shape.dim, shape.value_dim);
+  return most <= 16 ? 16 : most <= 32 ? 32 : most <= 64 ? 64 : 128;
+}
+
+// Calls body with the width as a constant: body.template operator()<32>().
+template <class Body>
+void WithProductWidth(int width, Body body) {
+  switch (width) {
+    case 16:
+      return body.template operator()<16>();
+    case 32:
+      return body.template operator()<32>();
+    case 64:
+      return body.template operator()<64>();
+    default:
+      return body.template operator()<128>();
+  }
+}
+
+// Floats of one segment's sums in one product.
+template <int kWidth, int kSplit, bool kGradient>
+size_t SegmentFloats(const CausalLinearShape& shape) {
+  using Sizes = ProductSizes<kWidth, kSplit, kGradient>;
+  return shape.batch * shape.heads * Sizes::kSlices * Sizes::kSumFloats;
+}
+
+// Parts of the scratch memory.
+struct CausalLinearScratchParts {
+  size_t state = 0;   // copies of the initial state: s, then z
+  size_t sums = 0;    // of segments
+  size_t delta = 0;   // by row
+  size_t floats = 0;  // of all
+};
+
+inline size_t RoundUpFloats(size_t n) { return (n + 31) / 32 * 32; }
+
+// Rows of `inverse` and `delta` (RowOf in causal_product_tile.h).
+inline size_t ProductRows(const CausalLinearShape& shape, bool packed) {
+  const size_t rows = (shape.length + 3) / 4 * 4;
+  return packed ? shape.heads * (rows + 4 * shape.batch) : shape.batch * shape.heads * rows;
+}
+
+inline CausalLinearScratchParts ScratchPartsOf(const CausalLinearPlan& plan) {
+  CausalLinearScratchParts parts;
+  const CausalLinearShape& shape = plan.shape;
+  size_t most = 0;
+  WithProductWidth(ProductWidth(shape), [&]<int kWidth>() {
+    most = std::max({SegmentFloats<kWidth, 1, false>(shape), SegmentFloats<kWidth, 2, false>(shape),
+                     SegmentFloats<kWidth, 1, true>(shape), SegmentFloats<kWidth, 2, true>(shape)});
+  });
+  parts.sums = RoundUpFloats(shape.batch * shape.heads * shape.dim * (shape.value_dim + 1));
+  parts.delta = parts.sums + (plan.segments > 1 ? plan.segments * RoundUpFloats(most) : 0);
+  parts.floats = parts.delta + RoundUpFloats(ProductRows(shape, plan.packed));
+  return parts;
+}
+
+// What the programs read of the forward's and the backward's arguments.
+template <typename T>
+CausalProductArgs<T> ProductArgs(const CausalLinearPlan& plan) {
+  CausalProductArgs<T> to;
+  to.batch = static_cast<unsigned>(plan.shape.batch);
+  to.heads = static_cast<unsigned>(plan.shape.heads);
+  to.length = static_cast<unsigned>(plan.shape.length);
+  to.dim = static_cast<unsigned>(plan.shape.dim);
+  to.value_dim = static_cast<unsigned>(plan.shape.value_dim);
+  to.elu = plan.options.feature_map == FeatureMap::kElu;
+  to.normalize = plan.options.normalize;
+  to.eps = plan.options.eps;
+  to.segments = plan.segments;
+  to.segment_chunks = plan.segment_chunks;
+  return to;
+}
+template <typename T>
+CausalProductArgs<T> ProductArgs(const CausalLinearPlan& plan,
+                                 const CausalLinearForwardArgsOf<T>& from) {
+  CausalProductArgs<T> to = ProductArgs<T>(plan);
+  to.lengths = from.lengths, to.offsets = from.offsets;
+  to.q = from.q, to.k = from.k, to.v = from.v, to.out = from.out;
+  to.inverse = from.kept;
+  to.s = to.final_s = from.s, to.z = to.final_z = from.z;
+  return to;
+}
+template <typename T>
+CausalProductArgs<T> ProductArgs(const CausalLinearPlan& plan,
+                                 const CausalLinearBackwardArgsOf<T>& from) {
+  CausalProductArgs<T> to = ProductArgs<T>(plan);
+  to.lengths = from.lengths, to.offsets = from.offsets;
+  to.q = from.q, to.k = from.k, to.v = from.v, to.grad_out = from.grad_out;
+  // The delta program only reads it.
+  to.out = {const_cast<T*>(from.out.data), from.out.batch, from.out.time, from.out.head};
+  to.grad_q = from.grad_q, to.grad_k = from.grad_k, to.grad_v = from.grad_v;
+  to.inverse = const_cast<float*>(from.kept);  // likewise
+  to.s = from.s, to.z = from.z, to.grad_s = from.grad_s, to.grad_z = from.grad_z;
+  to.grad_s0 = from.grad_s0, to.grad_z0 = from.grad_z0;
+  return to;
+}
+
+}  // namespace linnet::kernels::cuda
+
+#endif  // LINNET_KERNELS_CUDA_CAUSAL_LINEAR_PLAN_H_

@@ -1,0 +1,924 @@
+// The tile program of causal linear attention (tile.h), for its forward and for each gradient. All
+// four are one product, over the positions in order or in reverse:
+//
+//   out_i = sum_j (a_i . b_j) c_j,   j up to i (in reverse: j from i on)
+//
+//   forward   a = phi(q)  b = phi(k)  c = [v, 1]   the last column is the denominator
+//   grad_v    a = phi(k)  b = phi(q)  c = g                         in reverse
+//   grad_q    a = [g, d]  b = [v, 1]  c = phi(k)   times phi'(q)
+//   grad_k    a = [v, 1]  b = [g, d]  c = phi(q)   times phi'(k)    in reverse
+//
+// where g_i = grad_out_i / den_i, and d_i = -g_i . out_i is the derivative by the denominator. With
+// elu + 1, phi'(x) = min(phi(x), 1), so the inputs themselves are not needed again.
+//
+// A block computes one sequence and head, or a segment of it, in chunks of kChunk positions: inside
+// a chunk by the masked square of products, from earlier chunks by their sum t = sum_j b_j c_j^T,
+// which stays in the registers in fp32. A block computes at most kSlice of the columns of c.
+//
+// Products are of bf16, with sums in fp32. fp32 inputs are split into a leading and a trailing bf16
+// (kSplit = 2), and the products of two trailing parts left out: 16 bits of mantissa remain.
+//
+// One warp computes 16 rows of a chunk. Between two barriers it reads the tiles of the chunk and the
+// earlier sums, both rounded to bf16 in shared memory, and writes its columns of the new sums beside
+// them. Copies of later chunks are under way meanwhile.
+#ifndef LINNET_KERNELS_CUDA_CAUSAL_PRODUCT_TILE_H_
+#define LINNET_KERNELS_CUDA_CAUSAL_PRODUCT_TILE_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "linnet/kernels/cuda/tile.h"
+#include "linnet/kernels/strided.h"
+
+namespace linnet::kernels::cuda {
+
+// The gradients come last: their inputs include the forward's.
+enum class Product : uint8_t { kForward, kGradQ, kGradK, kGradV };
+
+// Everything that the four products read and write. T: float or BFloat16. Pointers are to the GPU's
+// memory, rows are aligned to 16 bytes.
+template <typename T>
+struct CausalProductArgs {
+  unsigned batch = 0, heads = 0, length = 0;
+  unsigned dim = 0, value_dim = 0;  // multiples of 8, at most kWidth
+  bool elu = true, normalize = true;
+  float eps = 0;
+  const int64_t* lengths = nullptr;  // as in kernels/causal_linear.h
+  const int64_t* offsets = nullptr;
+  Strided<const T> q, k, v, grad_out;
+  Strided<T> out, grad_q, grad_k, grad_v;
+  // By RowOf(): 1 / den_i, written by the forward if not null; and d_i den_i.
+  float* inverse = nullptr;
+  const float* delta = nullptr;
+  // [N, H, D, M] and [N, H, D]; null: zero, or not wanted.
+  const float *s = nullptr, *z = nullptr;  // initial state
+  float *final_s = nullptr, *final_z = nullptr;
+  const float *grad_s = nullptr, *grad_z = nullptr;
+  float *grad_s0 = nullptr, *grad_z0 = nullptr;
+  // Segments of a sequence that blocks compute side by side, and the sums before each of them, as
+  // the blocks hold them. While `sums_only` is set, blocks write the sums of their own segment.
+  unsigned segments = 1, segment_chunks = 0;
+  float* segment_sums = nullptr;
+  bool sums_only = false;
+};
+
+inline constexpr unsigned kChunk = 64;
+
+// Index in `inverse` and `delta` of position 0 of a sequence and head: aligned to 4 floats.
+template <typename T>
+LINNET_TILE size_t RowOf(const CausalProductArgs<T>& args, unsigned n, unsigned h) {
+  const size_t heads = args.heads;
+  if (args.offsets == nullptr) {
+    return (n * heads + h) * ((args.length + 3) / 4 * 4);
+  }
+  const size_t total = (args.length + 3) / 4 * 4 + 4 * static_cast<size_t>(args.batch);
+  return h * total + (static_cast<size_t>(args.offsets[n]) + 3) / 4 * 4 +
+         4 * static_cast<size_t>(n);
+}
+
+// Shared memory of a product: constants of its sizes.
+//   kWidth: 16, 32, 64 or 128, room for D and M. kGradient: whether it is grad_q or grad_k, which
+//   multiply over the values and their extra column.
+template <int kWidth_, int kSplit_, bool kGradient_>
+struct ProductSizes {
+  static constexpr int kWidth = kWidth_, kSplit = kSplit_;
+  static constexpr bool kGradient = kGradient_;
+  static constexpr int kSlice = kWidth <= (kSplit == 1 ? 64 : 32) ? kWidth : kSplit == 1 ? 64 : 32;
+  static constexpr int kSlices = kWidth / kSlice;
+  static constexpr int kThreads = 128;
+  // Columns of a and b, and of c, with the extra ones. A matrix product takes 16 columns of a and 8
+  // of c, and reads two of c at once.
+  static constexpr int kInner = kGradient ? kWidth + 16 : kWidth;
+  static constexpr int kOuter = kGradient ? kSlice : kSlice + 8;
+  static constexpr int kOuterRoom = kGradient ? kSlice : kSlice + 16;
+  // Row strides in elements: 16 bytes more than a multiple of 128, or such that eight rows begin in
+  // different banks.
+  static constexpr int Stride(int columns) { return columns * kSplit + 8; }
+  static constexpr int kInnerStride = Stride(kInner), kOuterStride = Stride(kOuterRoom);
+  static constexpr int kExtraStride = Stride(kSlice);  // phi of the rows of the result
+  static constexpr int kChunkElements =
+      kChunk * (2 * kInnerStride + kOuterStride + (kGradient ? kExtraStride : 0));
+  static constexpr int kSumElements = kInner * kOuterStride;
+  static constexpr int Bytes(int stages) {
+    return 2 * (stages * kChunkElements + 2 * kSumElements);
+  }
+  static constexpr int kMost = 160 * 1024;  // compute capability 8.0 has 163 kB for a block
+  static constexpr int kStages = Bytes(3) <= kMost / 2 ? 3 : Bytes(2) <= kMost ? 2 : 1;
+  static constexpr int kBytes = Bytes(kStages);
+  static_assert(kBytes <= kMost);
+  // Tiles of 16 x 8 sums: each warp has all rows of every fourth column of tiles.
+  static constexpr int kRowTiles = kInner / 16, kColumnTiles = kOuter / 8;
+  static constexpr int kOwnTiles = (kColumnTiles + 3) / 4;
+  // Floats of one block's sums as its threads hold them.
+  static constexpr int kSumFloats = kRowTiles * kOwnTiles * 4 * kThreads;
+};
+
+template <class Tile, class Sizes, typename T>
+class CausalProduct {
+ public:
+  static constexpr int kSplit = Sizes::kSplit;
+  static constexpr int kVector = 16 / sizeof(T);  // elements of a copy
+
+  LINNET_TILE CausalProduct(Tile& tile, const CausalProductArgs<T>& args, Product product,
+                            unsigned place, unsigned slice, unsigned segment)
+      : tile_(tile),
+        args_(args),
+        product_(product),
+        reverse_(product == Product::kGradK || product == Product::kGradV),
+        extra_(args.normalize && product != Product::kGradV),
+        n_(place / args.heads),
+        h_(place % args.heads),
+        place_(place),
+        slice_(slice),
+        segment_(segment) {
+    first_ = args.offsets ? static_cast<size_t>(args.offsets[n_]) : 0;
+    length_ =
+        args.offsets ? static_cast<unsigned>(args.offsets[n_ + 1] - args.offsets[n_]) : args.length;
+    valid_ = length_;
+    if (args.lengths != nullptr && args.lengths[n_] < static_cast<int64_t>(length_)) {
+      valid_ = args.lengths[n_] > 0 ? static_cast<unsigned>(args.lengths[n_]) : 0;
+    }
+  }
+
+  LINNET_TILE void Run() {
+    const unsigned chunks = (length_ + kChunk - 1) / kChunk;
+    unsigned begin = 0, end = chunks;
+    if (args_.segments > 1) {
+      begin = segment_ * args_.segment_chunks;
+      end = begin + args_.segment_chunks;
+      if (begin > chunks) begin = chunks;
+      if (end > chunks) end = chunks;
+    }
+    const unsigned count = end - begin;
+    ClearShared();
+    LoadSums();
+    if (!args_.sums_only) WriteSums(0);
+    // The first chunks' copies.
+    for (unsigned i = 0; i + 1 < Sizes::kStages; ++i) {
+      if (i < count) Fetch(ChunkAt(begin, end, i), i);
+      tile_.CopyCommit();
+    }
+    if (count > 0) FetchRows(ChunkAt(begin, end, 0));
+    if (Sizes::kStages == 1) tile_.Barrier();
+    for (unsigned i = 0; i < count; ++i) {
+      const unsigned chunk = ChunkAt(begin, end, i), stage = i % Sizes::kStages;
+      if (Sizes::kStages == 1) {
+        Fetch(chunk, 0);
+        tile_.CopyCommit();
+        tile_.template CopyWait<0>();
+      } else {
+        tile_.template CopyWait<Sizes::kStages - 2>();
+      }
+      Transform(chunk, stage);
+      tile_.Barrier();
+      if (Sizes::kStages > 1) {
+        const unsigned next = i + Sizes::kStages - 1;
+        if (next < count) Fetch(ChunkAt(begin, end, next), next % Sizes::kStages);
+        tile_.CopyCommit();
+      }
+      if (i + 1 < count) FetchRows(ChunkAt(begin, end, i + 1));
+      if (!args_.sums_only) Results(chunk, stage, i % 2);
+      AddSums(stage);
+      if (!args_.sums_only) WriteSums((i + 1) % 2);
+      if (Sizes::kStages == 1) tile_.Barrier();
+    }
+    tile_.template CopyWait<0>();
+    StoreSums();
+  }
+
+ private:
+  using Element = BFloat16;
+
+  LINNET_TILE unsigned ChunkAt(unsigned begin, unsigned end, unsigned i) const {
+    return reverse_ ? end - 1 - i : begin + i;
+  }
+
+  // --- Shared memory ---
+
+  // Tiles of one stage, in elements from the start of the shared memory.
+  LINNET_TILE unsigned AOf(unsigned stage) const { return stage * Sizes::kChunkElements; }
+  LINNET_TILE unsigned BOf(unsigned stage) const {
+    return AOf(stage) + kChunk * Sizes::kInnerStride;
+  }
+  LINNET_TILE unsigned COf(unsigned stage) const {
+    return BOf(stage) + kChunk * Sizes::kInnerStride;
+  }
+  LINNET_TILE unsigned EOf(unsigned stage) const {
+    return COf(stage) + kChunk * Sizes::kOuterStride;
+  }
+  LINNET_TILE unsigned SumsOf(unsigned buffer) const {
+    return Sizes::kStages * Sizes::kChunkElements + buffer * Sizes::kSumElements;
+  }
+  LINNET_TILE auto Memory() const {
+    return tile_.template Shared<Element>(0, Sizes::kBytes / sizeof(Element));
+  }
+  // Index of an element of a row: the parts of eight columns lie side by side.
+  static LINNET_TILE unsigned At(unsigned row, unsigned stride, unsigned column, unsigned part) {
+    return row * stride + column / 8 * (8 * kSplit) + part * 8 + column % 8;
+  }
+
+  // Zeros, and the ones that stand behind the values.
+  LINNET_TILE void ClearShared() {
+    const auto memory = Memory();
+    constexpr unsigned kVectors = Sizes::kBytes / 16;
+    for (unsigned i = tile_.thread(); i < kVectors; i += Sizes::kThreads) {
+      memory.Store(i * 8, Vector16{});
+    }
+    tile_.Barrier();
+    if (!extra_) return;
+    const Element one = ToBf16(1.0f);
+    for (unsigned i = tile_.thread(); i < Sizes::kStages * kChunk; i += Sizes::kThreads) {
+      const unsigned stage = i / kChunk, row = i % kChunk;
+      unsigned tile = COf(stage), stride = Sizes::kOuterStride, column = Sizes::kSlice;
+      if (Sizes::kGradient) {
+        tile = product_ == Product::kGradQ ? BOf(stage) : AOf(stage);
+        stride = Sizes::kInnerStride, column = Sizes::kWidth;
+      }
+      memory.Set(tile + At(row, stride, column, 0), one);
+      if (Sizes::kGradient) memory.Set(tile + At(row, stride, column + 1, 0), one);
+    }
+    tile_.Barrier();
+  }
+
+  // --- Copies to shared memory ---
+
+  // A tile's source: rows of a tensor and some of its columns.
+  struct Source {
+    const T* data;     // position 0 of the sequence and head
+    ptrdiff_t time;    // stride
+    unsigned columns;  // from `data` on
+    unsigned rows;     // later ones count as zeros
+    bool phi, scaled;
+  };
+  LINNET_TILE Source Of(const Strided<const T>& x, unsigned width, unsigned first_column,
+                        unsigned room, unsigned rows, bool phi, bool scaled) const {
+    const unsigned columns = first_column < width ? width - first_column : 0;
+    return {x.data + static_cast<ptrdiff_t>(args_.offsets ? 0 : n_) * x.batch +
+                static_cast<ptrdiff_t>(first_) * x.time + static_cast<ptrdiff_t>(h_) * x.head +
+                first_column,
+            x.time,
+            columns < room ? columns : room,
+            rows,
+            phi,
+            scaled};
+  }
+  LINNET_TILE Source Queries(unsigned first, unsigned room) const {
+    return Of(args_.q, args_.dim, first, room, length_, true, false);
+  }
+  LINNET_TILE Source Keys(unsigned first, unsigned room) const {
+    return Of(args_.k, args_.dim, first, room, valid_, true, false);
+  }
+  LINNET_TILE Source Values(unsigned first, unsigned room) const {
+    return Of(args_.v, args_.value_dim, first, room, valid_, false, false);
+  }
+  LINNET_TILE Source Gradients(unsigned first, unsigned room) const {
+    return Of(args_.grad_out, args_.value_dim, first, room, length_, false, args_.normalize);
+  }
+  LINNET_TILE unsigned SliceBegin() const { return slice_ * Sizes::kSlice; }
+
+  // Calls body(source, element offset, stride, columns) for each tile of a stage, or for those that
+  // the sums need.
+  template <class Body>
+  LINNET_TILE void ForTiles(unsigned stage, Body each) const {
+    constexpr unsigned kWidth = Sizes::kWidth, kSlice = Sizes::kSlice;
+    const unsigned a = AOf(stage), b = BOf(stage), c = COf(stage), e = EOf(stage);
+    const auto body = [&](const Source& from, unsigned to, unsigned stride, unsigned columns) {
+      if (!args_.sums_only || to == b || to == c) each(from, to, stride, columns);
+    };
+    if constexpr (Sizes::kGradient) {
+      const bool q = product_ == Product::kGradQ;
+      body(Gradients(0, kWidth), q ? a : b, Sizes::kInnerStride, kWidth);
+      body(Values(0, kWidth), q ? b : a, Sizes::kInnerStride, kWidth);
+      body(Keys(SliceBegin(), kSlice), q ? c : e, q ? Sizes::kOuterStride : Sizes::kExtraStride,
+           kSlice);
+      body(Queries(SliceBegin(), kSlice), q ? e : c, q ? Sizes::kExtraStride : Sizes::kOuterStride,
+           kSlice);
+    } else {
+      const bool forward = product_ == Product::kForward;
+      body(Queries(0, kWidth), forward ? a : b, Sizes::kInnerStride, kWidth);
+      body(Keys(0, kWidth), forward ? b : a, Sizes::kInnerStride, kWidth);
+      body(forward ? Values(SliceBegin(), kSlice) : Gradients(SliceBegin(), kSlice), c,
+           Sizes::kOuterStride, kSlice);
+    }
+  }
+
+  // Starts the copies of a chunk. A thread copies the eight columns that it transforms later.
+  LINNET_TILE void Fetch(unsigned chunk, unsigned stage) {
+    const auto memory = Memory();
+    ForTiles(stage, [&](const Source& from, unsigned to, unsigned stride, unsigned columns) {
+      LINNET_UNROLL
+      for (int i = 0; i < kRowsOfThread; ++i) {
+        const unsigned octet = tile_.thread() + static_cast<unsigned>(i) * Sizes::kThreads;
+        if (octet >= kChunk * columns / 8) break;
+        const unsigned row = octet / (columns / 8), column = octet % (columns / 8) * 8;
+        const unsigned position = chunk * kChunk + row;
+        const bool valid = position < from.rows && column < from.columns;
+        const T* data =
+            valid ? from.data + static_cast<ptrdiff_t>(position) * from.time + column : from.data;
+        LINNET_UNROLL
+        for (int part = 0; part < kSplit; ++part) {
+          // Eight columns in two parts take as many bytes as eight floats.
+          tile_.CopyAsync(memory, to + At(row, stride, column, part),
+                          reinterpret_cast<const Element*>(valid ? data + part * kVector : data),
+                          valid);
+        }
+      }
+    });
+  }
+
+  // Rows whose factors a thread needs, for eight columns at a time of its rows.
+  static constexpr int kOctets = kChunk * Sizes::kWidth / 8 / Sizes::kThreads;
+  static constexpr int kRowsOfThread = kOctets > 0 ? kOctets : 1;
+
+  LINNET_TILE unsigned OctetColumns() const {
+    return (Sizes::kGradient ? Sizes::kWidth : Sizes::kSlice) / 8;
+  }
+  // Fetches the factors of a later chunk's gradients into registers.
+  LINNET_TILE void FetchRows(unsigned chunk) {
+    if (product_ == Product::kForward || !args_.normalize) return;
+    const size_t base = RowOf(args_, n_, h_);
+    LINNET_UNROLL
+    for (int i = 0; i < kRowsOfThread; ++i) {
+      const unsigned octet = tile_.thread() + static_cast<unsigned>(i) * Sizes::kThreads;
+      const unsigned row = octet / OctetColumns();
+      const unsigned position = chunk * kChunk + row;
+      const bool valid = row < kChunk && position < length_;
+      factor_[i] = valid ? args_.inverse[base + position] : 0.0f;
+      if (Sizes::kGradient) {
+        delta_[i] = valid && octet % OctetColumns() == 0 ? args_.delta[base + position] : 0.0f;
+      }
+    }
+  }
+
+  LINNET_TILE float Phi(float x) const {
+    if (!args_.elu) return x;
+    return x > 0 ? x + 1.0f : expf(x);
+  }
+
+  // Turns a thread's own copies into bf16: feature map, factors, the parts of fp32.
+  LINNET_TILE void Transform(unsigned chunk, unsigned stage) {
+    const auto memory = Memory();
+    ForTiles(stage, [&](const Source& from, unsigned to, unsigned stride, unsigned columns) {
+      if (kSplit == 1 && !from.phi && !from.scaled) return;
+      constexpr unsigned kPerOctet = 8 / kVector;  // copies: a thread's own are neighbors
+      static_assert(kPerOctet == kSplit);
+      LINNET_UNROLL
+      for (int i = 0; i < kRowsOfThread; ++i) {
+        const unsigned octet = tile_.thread() + static_cast<unsigned>(i) * Sizes::kThreads;
+        if (octet >= kChunk * columns / 8) break;
+        const unsigned row = octet / (columns / 8), column = octet % (columns / 8) * 8;
+        const unsigned position = chunk * kChunk + row;
+        const unsigned at = to + At(row, stride, column, 0);
+        float x[8];
+        LoadOctet(memory, at, x);
+        const bool zero = position >= from.rows || column >= from.columns;
+        LINNET_UNROLL
+        for (int j = 0; j < 8; ++j) {
+          if (from.phi) x[j] = zero ? 0.0f : Phi(x[j]);
+          if (from.scaled) x[j] *= factor_[i];
+        }
+        StoreOctet(memory, at, x);
+        if (Sizes::kGradient && from.scaled && column == 0) {
+          // d_i in two parts, so that little of it is lost; the values have ones for both.
+          const float d = delta_[i] * factor_[i];
+          const float lead = ToFloat(ToBf16(d));
+          const unsigned behind = to + At(row, stride, Sizes::kWidth, 0);
+          Vector16 pair{};
+          pair.word[0] = PairBf16(lead, d - lead);
+          memory.Store(behind, pair);
+        }
+      }
+    });
+  }
+  template <class Memory>
+  LINNET_TILE void LoadOctet(const Memory& memory, unsigned at, float (&x)[8]) const {
+    if constexpr (kSplit == 1) {
+      const Vector16 raw = memory.template Load<Vector16>(at);
+      LINNET_UNROLL
+      for (int j = 0; j < 4; ++j)
+        x[2 * j] = LowBf16(raw.word[j]), x[2 * j + 1] = HighBf16(raw.word[j]);
+    } else {
+      LINNET_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        const Vector16 raw = memory.template Load<Vector16>(at + 8 * half);
+        LINNET_UNROLL
+        for (int j = 0; j < 4; ++j) x[4 * half + j] = FloatOfBits(raw.word[j]);
+      }
+    }
+  }
+  template <class Memory>
+  LINNET_TILE void StoreOctet(const Memory& memory, unsigned at, const float (&x)[8]) const {
+    LINNET_UNROLL
+    for (int part = 0; part < kSplit; ++part) {
+      Vector16 packed;
+      LINNET_UNROLL
+      for (int j = 0; j < 4; ++j) packed.word[j] = PairOf(x[2 * j], x[2 * j + 1], part);
+      memory.Store(at + 8 * part, packed);
+    }
+  }
+  // The leading or trailing parts of two floats.
+  static LINNET_TILE uint32_t PairOf(float low, float high, int part) {
+    const uint32_t lead = PairBf16(low, high);
+    if (part == 0) return lead;
+    return PairBf16(low - LowBf16(lead), high - HighBf16(lead));
+  }
+
+  // --- Products ---
+
+  // Operands in registers, in parts.
+  struct Left {
+    uint32_t part[kSplit][4];
+  };
+  struct Right {
+    uint32_t part[kSplit][2];
+  };
+  LINNET_TILE void Multiply(float (&d)[4], const Left& a, const Right& b) const {
+    if constexpr (kSplit == 2) {
+      tile_.Multiply(d, a.part[1], b.part[0]);
+      tile_.Multiply(d, a.part[0], b.part[1]);
+    }
+    tile_.Multiply(d, a.part[0], b.part[0]);
+  }
+
+  // Rows [row, row + 16) and columns [column, column + 16) of a tile, as a left operand.
+  LINNET_TILE Left LoadLeft(unsigned to, unsigned stride, unsigned row, unsigned column) const {
+    Left left;
+    const unsigned lane = tile_.lane();
+    LINNET_UNROLL
+    for (int part = 0; part < kSplit; ++part) {
+      tile_.LoadMatrix(left.part[part], Memory(),
+                       to + At(row + lane % 16, stride, column + lane / 16 * 8, part));
+    }
+    return left;
+  }
+  // The transpose of rows [row, row + 16) and columns [column, column + 16), as a left operand.
+  LINNET_TILE Left LoadLeftTransposed(unsigned to, unsigned stride, unsigned row,
+                                      unsigned column) const {
+    Left left;
+    const unsigned lane = tile_.lane();
+    LINNET_UNROLL
+    for (int part = 0; part < kSplit; ++part) {
+      tile_.LoadMatrixTransposed(
+          left.part[part], Memory(),
+          to + At(row + lane % 8 + lane / 16 * 8, stride, column + lane / 8 % 2 * 8, part));
+    }
+    return left;
+  }
+  // Two right operands B [16, 8] from the same kind of memory: of rows [row, row + 16) as columns
+  // of B, or of rows as rows and columns [column, column + 16).
+  LINNET_TILE void LoadRights(Right (&right)[2], unsigned to, unsigned stride, unsigned row,
+                              unsigned column) const {
+    const unsigned lane = tile_.lane();
+    LINNET_UNROLL
+    for (int part = 0; part < kSplit; ++part) {
+      uint32_t r[4];
+      tile_.LoadMatrix(
+          r, Memory(),
+          to + At(row + lane % 8 + lane / 16 * 8, stride, column + lane / 8 % 2 * 8, part));
+      Deal(right, r, part);
+    }
+  }
+  LINNET_TILE void LoadRightsTransposed(Right (&right)[2], unsigned to, unsigned stride,
+                                        unsigned row, unsigned column) const {
+    const unsigned lane = tile_.lane();
+    LINNET_UNROLL
+    for (int part = 0; part < kSplit; ++part) {
+      uint32_t r[4];
+      tile_.LoadMatrixTransposed(r, Memory(),
+                                 to + At(row + lane % 16, stride, column + lane / 16 * 8, part));
+      Deal(right, r, part);
+    }
+  }
+  // Rows [row, row + 32) of columns [column, column + 8): two operands below one another.
+  LINNET_TILE void LoadRightsBelow(Right (&right)[2], unsigned to, unsigned stride, unsigned row,
+                                   unsigned column) const {
+    LINNET_UNROLL
+    for (int part = 0; part < kSplit; ++part) {
+      uint32_t r[4];
+      tile_.LoadMatrixTransposed(r, Memory(), to + At(row + tile_.lane(), stride, column, part));
+      Deal(right, r, part);
+    }
+  }
+  static LINNET_TILE void Deal(Right (&right)[2], const uint32_t (&r)[4], int part) {
+    right[0].part[part][0] = r[0], right[0].part[part][1] = r[1];
+    right[1].part[part][0] = r[2], right[1].part[part][1] = r[3];
+  }
+
+  // The results of the warp's 16 rows.
+  LINNET_TILE void Results(unsigned chunk, unsigned stage, unsigned buffer) {
+    constexpr int kTiles = Sizes::kColumnTiles, kSteps = Sizes::kRowTiles;
+    const unsigned warp = tile_.warp();
+    const unsigned a = AOf(stage), b = BOf(stage), c = COf(stage);
+    Left left[kSteps];
+    LINNET_UNROLL
+    for (int step = 0; step < kSteps; ++step) {
+      left[step] = LoadLeft(a, Sizes::kInnerStride, 16 * warp, 16 * step);
+    }
+    float out[kTiles][4] = {};
+    // From earlier chunks.
+    LINNET_UNROLL
+    for (int step = 0; step < kSteps; ++step) {
+      AddRows(out, left[step], SumsOf(buffer), 16 * step);
+    }
+    // From this one: 16 positions at a time.
+    for (unsigned block = reverse_ ? warp : 0; block < (reverse_ ? kChunk / 16 : warp + 1);
+         ++block) {
+      float square[2][4] = {};
+      LINNET_UNROLL
+      for (int step = 0; step < kSteps; ++step) {
+        Right right[2];
+        LoadRights(right, b, Sizes::kInnerStride, 16 * block, 16 * step);
+        Multiply(square[0], left[step], right[0]);
+        Multiply(square[1], left[step], right[1]);
+      }
+      if (block == warp) Mask(square);
+      Left weights;
+      LINNET_UNROLL
+      for (int part = 0; part < kSplit; ++part) {
+        LINNET_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          weights.part[part][i] =
+              PairOf(square[i / 2][i % 2 * 2], square[i / 2][i % 2 * 2 + 1], part);
+        }
+      }
+      AddRows(out, weights, c, 16 * block);
+    }
+    Finish(chunk, stage, out);
+  }
+  // out += left [16, 16] times rows [row, row + 16) of a tile like c.
+  LINNET_TILE void AddRows(float (&out)[Sizes::kColumnTiles][4], const Left& left, unsigned to,
+                           unsigned row) const {
+    LINNET_UNROLL
+    for (int tile = 0; tile < Sizes::kColumnTiles; tile += 2) {
+      const bool is_extra = !Sizes::kGradient && tile + 1 == Sizes::kColumnTiles;
+      if (is_extra && !extra_) continue;
+      Right right[2];
+      LoadRightsTransposed(right, to, Sizes::kOuterStride, row, 8 * tile);
+      Multiply(out[tile], left, right[0]);
+      if (tile + 1 < Sizes::kColumnTiles) Multiply(out[tile + 1], left, right[1]);
+    }
+  }
+  // Keeps columns up to the row (in reverse: from the row on) of the block on the diagonal.
+  LINNET_TILE void Mask(float (&square)[2][4]) const {
+    const unsigned g = tile_.lane() / 4, t = tile_.lane() % 4;
+    LINNET_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      LINNET_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const unsigned row = g + i / 2 * 8, column = 8 * half + 2 * t + i % 2;
+        if (reverse_ ? column < row : column > row) square[half][i] = 0.0f;
+      }
+    }
+  }
+
+  // Divides or multiplies by what belongs to a row, and writes the rows.
+  LINNET_TILE void Finish(unsigned chunk, unsigned stage, float (&out)[Sizes::kColumnTiles][4]) {
+    constexpr int kTiles = Sizes::kSlice / 8;
+    const unsigned g = tile_.lane() / 4, t = tile_.lane() % 4;
+    LINNET_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const unsigned row = 16 * tile_.warp() + g + 8 * half;
+      const unsigned position = chunk * kChunk + row;
+      if (!Sizes::kGradient && extra_) {
+        const float sum = tile_.Shuffle(out[Sizes::kColumnTiles - 1][2 * half], tile_.lane() & ~3u);
+        const float den = sum + args_.eps;
+        const float inverse = fabsf(den) >= 1.17549435e-38f ? 1.0f / den : 0.0f;
+        LINNET_UNROLL
+        for (int tile = 0; tile < kTiles; ++tile) {
+          out[tile][2 * half] *= inverse, out[tile][2 * half + 1] *= inverse;
+        }
+        if (args_.inverse != nullptr && t == 0 && slice_ == 0 && position < length_) {
+          args_.inverse[RowOf(args_, n_, h_) + position] = inverse;
+        }
+      }
+      if (Sizes::kGradient) {
+        const bool masked = product_ == Product::kGradK && position >= valid_;
+        LINNET_UNROLL
+        for (int tile = 0; tile < kTiles; ++tile) {
+          float slope[2] = {1.0f, 1.0f};
+          if (args_.elu) {
+            const unsigned at = EOf(stage) + At(row, Sizes::kExtraStride, 8 * tile + 2 * t, 0);
+            const auto pair = Memory().template Load<uint32_t>(at);
+            slope[0] = fminf(LowBf16(pair), 1.0f), slope[1] = fminf(HighBf16(pair), 1.0f);
+            if constexpr (kSplit == 2) {
+              const auto rest = Memory().template Load<uint32_t>(at + 8);
+              slope[0] = fminf(LowBf16(pair) + LowBf16(rest), 1.0f);
+              slope[1] = fminf(HighBf16(pair) + HighBf16(rest), 1.0f);
+            }
+          }
+          out[tile][2 * half] *= masked ? 0.0f : slope[0];
+          out[tile][2 * half + 1] *= masked ? 0.0f : slope[1];
+        }
+      }
+      StoreRow(position, half, out);
+    }
+  }
+  LINNET_TILE Strided<T> Target() const {
+    switch (product_) {
+      case Product::kForward:
+        return args_.out;
+      case Product::kGradQ:
+        return args_.grad_q;
+      case Product::kGradK:
+        return args_.grad_k;
+      case Product::kGradV:
+        return args_.grad_v;
+    }
+    return {};
+  }
+  // Writes a row of the warp's results. Four neighboring lanes hold two columns each of a tile; they
+  // exchange them, so that each has eight columns in a row, of a tile of its own.
+  LINNET_TILE void StoreRow(unsigned position, int half, float (&out)[Sizes::kColumnTiles][4]) {
+    constexpr int kTiles = Sizes::kSlice / 8;
+    const unsigned t = tile_.lane() % 4;
+    const unsigned width = Sizes::kGradient ? args_.dim : args_.value_dim;
+    const Strided<T> to = Target();
+    T* data = to.data + static_cast<ptrdiff_t>(args_.offsets ? 0 : n_) * to.batch +
+              static_cast<ptrdiff_t>(first_ + position) * to.time +
+              static_cast<ptrdiff_t>(h_) * to.head + SliceBegin();
+    const unsigned columns = width > SliceBegin() ? width - SliceBegin() : 0;
+    LINNET_UNROLL
+    for (int from = 0; from < kTiles; from += 4) {
+      constexpr int kGroup = kTiles < 4 ? kTiles : 4;
+      if constexpr (kSplit == 2) {
+        // Floats: eight columns are two vectors already within two lanes.
+        LINNET_UNROLL
+        for (int i = 0; i < kGroup; ++i) {
+          Vector4 four;
+          four.x[0] = out[from + i][2 * half], four.x[1] = out[from + i][2 * half + 1];
+          four.x[2] = tile_.ShuffleXor(four.x[0], 1), four.x[3] = tile_.ShuffleXor(four.x[1], 1);
+          const unsigned column = 8 * (from + i) + t / 2 * 4;
+          if (t % 2 == 0 && position < length_ && column < columns) {
+            *reinterpret_cast<Vector4*>(data + column) = four;
+          }
+        }
+      } else {
+        uint32_t word[4] = {};
+        LINNET_UNROLL
+        for (int i = 0; i < kGroup; ++i) {
+          word[i] = PairBf16(out[from + i][2 * half], out[from + i][2 * half + 1]);
+        }
+        Exchange(word);
+        // word[i] is now the pair i of tile from + t.
+        const unsigned column = 8 * (from + t);
+        if (t < kGroup && position < length_ && column < columns) {
+          *reinterpret_cast<Vector16*>(data + column) = {{word[0], word[1], word[2], word[3]}};
+        }
+      }
+    }
+  }
+  struct alignas(16) Vector4 {
+    float x[4];
+  };
+  // Transposes the 4 x 4 words of four neighboring lanes.
+  LINNET_TILE void Exchange(uint32_t (&word)[4]) const {
+    const unsigned t = tile_.lane() % 4;
+    LINNET_UNROLL
+    for (unsigned mask = 1; mask < 4; mask *= 2) {
+      LINNET_UNROLL
+      for (unsigned i = 0; i < 4; ++i) {
+        if (i & mask) continue;
+        const bool high = t & mask;
+        const uint32_t sent = high ? word[i] : word[i + mask];
+        const uint32_t got = tile_.ShuffleXor(sent, mask);
+        if (high) {
+          word[i] = got;
+        } else {
+          word[i + mask] = got;
+        }
+      }
+    }
+  }
+
+  // --- Sums t [kInner, kOuter] ---
+
+  LINNET_TILE bool Owns(int own) const {
+    const int tile = static_cast<int>(tile_.warp()) + 4 * own;
+    return tile < Sizes::kColumnTiles &&
+           (Sizes::kGradient || extra_ || tile + 1 < Sizes::kColumnTiles);
+  }
+  LINNET_TILE unsigned ColumnOf(int own) const { return 8 * (tile_.warp() + 4 * own); }
+
+  // Adds the chunk's positions.
+  LINNET_TILE void AddSums(unsigned stage) {
+    const unsigned b = BOf(stage), c = COf(stage);
+    LINNET_UNROLL
+    for (unsigned rows = 0; rows < kChunk; rows += 32) {
+      Right right[Sizes::kOwnTiles][2];
+      LINNET_UNROLL
+      for (int own = 0; own < Sizes::kOwnTiles; ++own) {
+        if (Owns(own)) LoadRightsBelow(right[own], c, Sizes::kOuterStride, rows, ColumnOf(own));
+      }
+      LINNET_UNROLL
+      for (int below = 0; below < 2; ++below) {
+        LINNET_UNROLL
+        for (int tile = 0; tile < Sizes::kRowTiles; ++tile) {
+          const Left left =
+              LoadLeftTransposed(b, Sizes::kInnerStride, rows + 16 * below, 16 * tile);
+          LINNET_UNROLL
+          for (int own = 0; own < Sizes::kOwnTiles; ++own) {
+            if (Owns(own)) Multiply(sums_[tile][own], left, right[own][below]);
+          }
+        }
+      }
+    }
+  }
+  // Calls body(sum, row, column) for each of the thread's sums.
+  template <class Body>
+  LINNET_TILE void ForSums(Body body) {
+    const unsigned g = tile_.lane() / 4, t = tile_.lane() % 4;
+    LINNET_UNROLL
+    for (int tile = 0; tile < Sizes::kRowTiles; ++tile) {
+      LINNET_UNROLL
+      for (int own = 0; own < Sizes::kOwnTiles; ++own) {
+        LINNET_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          body(sums_[tile][own][i], 16 * tile + g + i / 2 * 8, ColumnOf(own) + 2 * t + i % 2, own);
+        }
+      }
+    }
+  }
+  // Rounds the sums into shared memory, for the next chunk.
+  LINNET_TILE void WriteSums(unsigned buffer) {
+    const auto memory = Memory();
+    const unsigned g = tile_.lane() / 4, t = tile_.lane() % 4;
+    LINNET_UNROLL
+    for (int tile = 0; tile < Sizes::kRowTiles; ++tile) {
+      LINNET_UNROLL
+      for (int own = 0; own < Sizes::kOwnTiles; ++own) {
+        if (!Owns(own)) continue;
+        LINNET_UNROLL
+        for (int half = 0; half < 2; ++half) {
+          LINNET_UNROLL
+          for (int part = 0; part < kSplit; ++part) {
+            memory.Store(SumsOf(buffer) + At(16 * tile + g + 8 * half, Sizes::kOuterStride,
+                                             ColumnOf(own) + 2 * t, part),
+                         PairOf(sums_[tile][own][2 * half], sums_[tile][own][2 * half + 1], part));
+          }
+        }
+      }
+    }
+  }
+
+  // Where the sums of a segment lie.
+  LINNET_TILE float* SegmentSums() const {
+    const size_t places = static_cast<size_t>(args_.batch) * args_.heads;
+    return args_.segment_sums +
+           ((segment_ * places + place_) * Sizes::kSlices + slice_) * Sizes::kSumFloats;
+  }
+  LINNET_TILE bool FirstSegment() const {
+    return reverse_ ? segment_ + 1 == args_.segments : segment_ == 0;
+  }
+  LINNET_TILE bool LastSegment() const {
+    return reverse_ ? segment_ == 0 : segment_ + 1 == args_.segments;
+  }
+  LINNET_TILE void LoadSums() {
+    if (args_.segments > 1 && !FirstSegment()) {
+      const float* from = SegmentSums() + tile_.thread();
+      unsigned i = 0;
+      ForSums([&](float& sum, unsigned, unsigned, int) {
+        sum = args_.sums_only ? 0.0f : from[i++ * Sizes::kThreads];
+      });
+      return;
+    }
+    const float* s = reverse_ ? args_.grad_s : args_.s;
+    const float* z = reverse_ ? args_.grad_z : args_.z;
+    if (!extra_) z = nullptr;
+    ForSums([&](float& sum, unsigned row, unsigned column, int own) {
+      sum = 0.0f;
+      if (!Owns(own)) return;
+      const float* from = StateAt(s, z, row, column, product_ == Product::kGradQ);
+      if (from != nullptr) sum = *from;
+    });
+  }
+  // The element of a state that a sum holds; null if none. twice: row kWidth + 1 is a copy of row
+  // kWidth, instead of its remainder.
+  template <class Float>
+  LINNET_TILE Float* StateAt(Float* s, Float* z, unsigned row, unsigned column, bool twice) const {
+    unsigned f = row, m = column + SliceBegin();
+    bool is_z = column >= static_cast<unsigned>(Sizes::kSlice);
+    if (is_z && column > static_cast<unsigned>(Sizes::kSlice)) return nullptr;
+    if (Sizes::kGradient) {
+      f = column + SliceBegin(), m = row;
+      is_z = row == Sizes::kWidth || (twice && row == Sizes::kWidth + 1);
+      if (!is_z && row >= static_cast<unsigned>(Sizes::kWidth)) return nullptr;
+    }
+    if (f >= args_.dim) return nullptr;
+    if (is_z) return z == nullptr ? nullptr : z + static_cast<size_t>(place_) * args_.dim + f;
+    if (s == nullptr || m >= args_.value_dim) return nullptr;
+    return s + (static_cast<size_t>(place_) * args_.dim + f) * args_.value_dim + m;
+  }
+  LINNET_TILE void StoreSums() {
+    if (args_.sums_only) {
+      float* to = SegmentSums() + tile_.thread();
+      unsigned i = 0;
+      ForSums([&](float& sum, unsigned, unsigned, int) { to[i++ * Sizes::kThreads] = sum; });
+      return;
+    }
+    if (!LastSegment() || product_ == Product::kGradQ) return;
+    float* s = nullptr;
+    float* z = nullptr;
+    if (product_ == Product::kForward) {
+      s = args_.final_s, z = extra_ && slice_ == 0 ? args_.final_z : nullptr;
+    }
+    if (product_ == Product::kGradV) s = args_.grad_s0;
+    if (product_ == Product::kGradK) z = extra_ ? args_.grad_z0 : nullptr;
+    ForSums([&](float& sum, unsigned row, unsigned column, int own) {
+      float value = sum;
+      if (Sizes::kGradient) {
+        // Row kWidth + 1 holds the remainders of row kWidth, four lanes further.
+        const float rest = tile_.ShuffleXor(sum, 4);
+        if (row == Sizes::kWidth) value += rest;
+      }
+      if (!Owns(own)) return;
+      float* to = StateAt(s, z, row, column, false);
+      if (to != nullptr) *to = value;
+    });
+  }
+
+  Tile& tile_;
+  const CausalProductArgs<T>& args_;
+  const Product product_;
+  const bool reverse_, extra_;
+  const unsigned n_, h_, place_, slice_, segment_;
+  size_t first_;  // row of position 0, of packed sequences
+  unsigned length_, valid_;
+  float factor_[kRowsOfThread] = {}, delta_[kRowsOfThread] = {};
+  float sums_[Sizes::kRowTiles][Sizes::kOwnTiles][4];
+};
+
+// --- The programs, and how many blocks run them ---
+
+// Blocks: x = sequences x heads, y = slices, z = segments; 128 threads.
+template <int kWidth, typename T, class Tile>
+LINNET_TILE void CausalForwardTile(Tile& tile, const CausalProductArgs<T>& args) {
+  using Sizes = ProductSizes<kWidth, sizeof(T) / 2, false>;
+  CausalProduct<Tile, Sizes, T>(tile, args, Product::kForward, tile.x(), tile.y(), tile.z()).Run();
+}
+
+// Blocks as above, for one of the gradients.
+template <int kWidth, typename T, class Tile>
+LINNET_TILE void CausalBackwardTile(Tile& tile, const CausalProductArgs<T>& args, Product product) {
+  constexpr int kSplit = sizeof(T) / 2;
+  if (product == Product::kGradV) {
+    using Sizes = ProductSizes<kWidth, kSplit, false>;
+    CausalProduct<Tile, Sizes, T>(tile, args, product, tile.x(), tile.y(), tile.z()).Run();
+  } else {
+    using Sizes = ProductSizes<kWidth, kSplit, true>;
+    CausalProduct<Tile, Sizes, T>(tile, args, product, tile.x(), tile.y(), tile.z()).Run();
+  }
+}
+
+// Replaces the sums of each segment by those of all segments before it; the first is not read
+// again. `floats` a segment; a thread a float.
+template <class Tile>
+LINNET_TILE void SegmentScanTile(Tile& tile, float* sums, size_t floats, unsigned segments,
+                                 bool reverse) {
+  const size_t i = static_cast<size_t>(tile.x()) * tile.threads() + tile.thread();
+  if (i >= floats) return;
+  float running = 0;
+  for (unsigned step = 0; step < segments; ++step) {
+    float& here = sums[(reverse ? segments - 1 - step : step) * floats + i];
+    const float own = here;
+    here = running;
+    running += own;
+  }
+}
+
+// delta_i = -grad_out_i . out_i, four lanes a row: x = sequences x heads, y = blocks of
+// threads / 4 positions.
+template <typename T, class Tile>
+LINNET_TILE void DeltaTile(Tile& tile, const CausalProductArgs<T>& args, float* delta) {
+  const unsigned n = tile.x() / args.heads, h = tile.x() % args.heads;
+  const size_t first = args.offsets ? static_cast<size_t>(args.offsets[n]) : 0;
+  const unsigned length =
+      args.offsets ? static_cast<unsigned>(args.offsets[n + 1] - args.offsets[n]) : args.length;
+  const unsigned position = tile.y() * (tile.threads() / 4) + tile.thread() / 4;
+  const unsigned t = tile.thread() % 4;
+  constexpr unsigned kVector = 16 / sizeof(T);
+  float sum = 0;
+  if (position < length) {
+    const auto row = [&](const auto& x) {
+      return x.data + static_cast<ptrdiff_t>(args.offsets ? 0 : n) * x.batch +
+             static_cast<ptrdiff_t>(first + position) * x.time + static_cast<ptrdiff_t>(h) * x.head;
+    };
+    const T* out = row(args.out);
+    const T* grad = row(args.grad_out);
+    for (unsigned m = t * kVector; m < args.value_dim; m += 4 * kVector) {
+      struct alignas(16) Elements {
+        T x[kVector];
+      };
+      const Elements a = *reinterpret_cast<const Elements*>(out + m);
+      const Elements b = *reinterpret_cast<const Elements*>(grad + m);
+      LINNET_UNROLL
+      for (unsigned i = 0; i < kVector; ++i) sum -= ToFloat(a.x[i]) * ToFloat(b.x[i]);
+    }
+  }
+  sum += tile.ShuffleXor(sum, 1);
+  sum += tile.ShuffleXor(sum, 2);
+  if (position < length && t == 0) delta[RowOf(args, n, h) + position] = sum;
+}
+
+}  // namespace linnet::kernels::cuda
+
+#endif  // LINNET_KERNELS_CUDA_CAUSAL_PRODUCT_TILE_H_
