@@ -17,10 +17,9 @@
 #include <cstddef>
 
 #include "linnet/kernels/causal_linear.h"
+#include "linnet/kernels/cuda/device.h"
 
 namespace linnet::kernels::cuda {
-
-using Stream = void*;  // a cudaStream_t
 
 struct CausalLinearPlan {
   CausalLinearShape shape;

@@ -1,0 +1,81 @@
+// A GPU: what it is, its memory, its clock. Free of CUDA's headers.
+//
+//   const Device device = Device::Open();            // throws CudaError: no GPU, an old driver, ...
+//   DeviceBuffer<float> x(n);
+//   x.Write(values.data());
+//   const double seconds = SecondsOf([&] { Kernel(x.data(), stream); }, stream, /*runs=*/10);
+#ifndef LINNET_KERNELS_CUDA_DEVICE_H_
+#define LINNET_KERNELS_CUDA_DEVICE_H_
+
+#include <cstddef>
+#include <string>
+#include <utility>
+
+#include "linnet/base/function_ref.h"
+#include "linnet/kernels/cuda/error.h"
+
+namespace linnet::kernels::cuda {
+
+using Stream = void*;  // a cudaStream_t; null: the default stream
+
+struct Device {
+  std::string name;
+  int major = 0, minor = 0;  // compute capability
+  int processors = 0;
+  size_t memory = 0, free = 0;  // bytes
+
+  // The current GPU. Throws CudaError, in one line that says what to do, if there is none, if the
+  // driver is older than the toolkit that built this, or if no kernel was built for it.
+  static Device Open();
+};
+
+// Memory of the GPU. Throws CudaError, with the numbers, if there is too little.
+class DeviceMemory {
+ public:
+  DeviceMemory() = default;
+  explicit DeviceMemory(size_t bytes);
+  DeviceMemory(DeviceMemory&& other) noexcept { *this = std::move(other); }
+  DeviceMemory& operator=(DeviceMemory&& other) noexcept {
+    std::swap(data_, other.data_), std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~DeviceMemory();
+
+  void* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  void* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+// Copies that wait for the stream and for their own end.
+void CopyToDevice(void* to, const void* from, size_t bytes, Stream stream = nullptr);
+void CopyToHost(void* to, const void* from, size_t bytes, Stream stream = nullptr);
+void CopyOnDevice(void* to, const void* from, size_t bytes, Stream stream = nullptr);  // no wait
+void SetBytes(void* to, int value, size_t bytes, Stream stream = nullptr);             // no wait
+void Synchronize(Stream stream = nullptr);
+
+template <typename T>
+class DeviceBuffer {
+ public:
+  DeviceBuffer() = default;
+  explicit DeviceBuffer(size_t size) : memory_(size * sizeof(T)), size_(size) {}
+
+  T* data() const { return static_cast<T*>(memory_.data()); }
+  size_t size() const { return size_; }
+  void Write(const T* from) const { CopyToDevice(data(), from, size_ * sizeof(T)); }
+  void Read(T* to) const { CopyToHost(to, data(), size_ * sizeof(T)); }
+
+ private:
+  DeviceMemory memory_;
+  size_t size_ = 0;
+};
+
+// Seconds of one run of what `body` launches on the stream, by the GPU's clock: the mean of `runs`
+// in a row.
+double SecondsOf(FunctionRef<void()> body, Stream stream, int runs);
+
+}  // namespace linnet::kernels::cuda
+
+#endif  // LINNET_KERNELS_CUDA_DEVICE_H_
