@@ -560,11 +560,16 @@ void Block::CompleteLoadMatrix(unsigned first, bool transposed) {
       const auto element = [&](unsigned row, unsigned column) {
         return Args<LoadMatrixArgs>(first + 8 * i + row).byte + column * sizeof(BFloat16);
       };
+      const auto load = [&](size_t byte, void* to, size_t bytes) {
+        RecordRead(thread, byte, bytes, threads_[thread].site);
+        std::memcpy(to, memory_.get() + byte, bytes);
+      };
       uint16_t pair[2];
-      for (unsigned e = 0; e < 2; ++e) {
-        const size_t byte = transposed ? element(2 * t + e, g) : element(g, 2 * t + e);
-        RecordRead(thread, byte, sizeof(BFloat16), threads_[thread].site);
-        std::memcpy(&pair[e], memory_.get() + byte, sizeof(BFloat16));
+      if (transposed) {
+        load(element(2 * t, g), &pair[0], sizeof(BFloat16));
+        load(element(2 * t + 1, g), &pair[1], sizeof(BFloat16));
+      } else {
+        load(element(g, 2 * t), pair, sizeof(pair));
       }
       Args<LoadMatrixArgs>(thread).r[i] = pair[0] | uint32_t{pair[1]} << 16;
     }
@@ -620,11 +625,15 @@ void CheckLaunch(const TileLaunch& launch) {
 void RunTiles(const TileLaunch& launch, const std::function<void(ExecutorTile&)>& program) {
   CheckLaunch(launch);
   Block block(launch);
-  for (unsigned z = 0; z < launch.blocks[2]; ++z) {
-    for (unsigned y = 0; y < launch.blocks[1]; ++y) {
-      for (unsigned x = 0; x < launch.blocks[0]; ++x) block.Run({x, y, z}, program);
+  const auto [columns, rows, planes] = launch.blocks;
+  std::vector<std::array<unsigned, 3>> blocks;
+  for (unsigned z = 0; z < planes; ++z) {
+    for (unsigned y = 0; y < rows; ++y) {
+      for (unsigned x = 0; x < columns; ++x) blocks.push_back({x, y, z});
     }
   }
+  if (launch.seed) std::shuffle(blocks.begin(), blocks.end(), std::mt19937_64(launch.seed));
+  for (const auto& index : blocks) block.Run(index, program);
 }
 
 }  // namespace linnet::kernels::cuda

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -417,11 +418,15 @@ TEST(Faults, Uninitialized) {
   // What an earlier block has written does not count.
   TileLaunch launch = kOneWarp;
   launch.blocks = {2, 1, 1};
-  ExpectFault(launch, Fault::kUninitialized, {"block (1, 0, 0)"}, [](ExecutorTile& tile) {
+  unsigned blocks = 0;
+  ExpectFault(launch, Fault::kUninitialized, {}, [&](ExecutorTile& tile) {
     const auto memory = tile.Shared<float>(0, 64);
-    if (tile.x() == 0) memory.Set(tile.lane(), 1.0f);
+    if (tile.thread() == 0) ++blocks;
+    tile.Barrier();
+    if (blocks % 2 == 1) memory.Set(tile.lane(), 1.0f);
     memory.Get(tile.lane());
   });
+  EXPECT_EQ(blocks, 2 * std::size(kOrders));
 }
 
 TEST(Faults, DivergentBarriers) {
@@ -568,7 +573,7 @@ TEST(Launch, BadSizes) {
   EXPECT_NO_THROW(RunTiles({.threads = 1024, .shared_bytes = 227 * 1024}, nothing));
 }
 
-// Seeds run the threads in different orders, and one seed in the same order every time.
+// Seeds run blocks and threads in different orders, and one seed in the same order every time.
 TEST(Launch, Orders) {
   const auto order = [](uint64_t seed) {
     TileLaunch launch = kTwoWarps;
@@ -581,6 +586,17 @@ TEST(Launch, Orders) {
     });
     return threads;
   };
+  const auto block_order = [](uint64_t seed) {
+    std::vector<unsigned> blocks;
+    RunTiles({.blocks = {9, 1, 2}, .seed = seed}, [&](ExecutorTile& tile) {
+      if (tile.thread() == 0) blocks.push_back(tile.z() * 9 + tile.x());
+    });
+    return blocks;
+  };
+  std::vector<unsigned> blocks = block_order(1);
+  EXPECT_FALSE(std::is_sorted(blocks.begin(), blocks.end()));
+  std::sort(blocks.begin(), blocks.end());
+  EXPECT_EQ(blocks, block_order(0));
   const std::vector<unsigned> ascending = order(0);
   EXPECT_TRUE(std::is_sorted(ascending.begin(), ascending.begin() + 64));
   EXPECT_EQ(order(1), order(1));
