@@ -3,17 +3,24 @@
 //
 //   out_i = sum_j (a_i . b_j) c_j,   j up to i (in reverse: j from i on)
 //
-//   forward   a = phi(q)  b = phi(k)  c = [v, 1]   the last column is the denominator
-//   grad_v    a = phi(k)  b = phi(q)  c = g                         in reverse
-//   grad_q    a = [g, d]  b = [v, 1]  c = phi(k)   times phi'(q)
-//   grad_k    a = [v, 1]  b = [g, d]  c = phi(q)   times phi'(k)    in reverse
+//   forward   a = phi(q)  b = phi(k)        c = [v, 1]        the last column is the denominator
+//   grad_q    a = [g, d]  b = [v, 1]        c = phi(k)        times phi'(q) / den
+//   grad_k    a = [v, 1]  b = [g, d]        c = phi(q) / den  times phi'(k); in reverse
+//   grad_v    a = phi(k)  b = phi(q) / den  c = g             in reverse
 //
-// where g_i = grad_out_i / den_i, and d_i = -g_i . out_i is the derivative by the denominator. With
-// elu + 1, phi'(x) = min(phi(x), 1), so the inputs themselves are not needed again.
+// where g = grad_out, and d = -g . out / den is the derivative by the denominator, times den. g and
+// d are not divided before they are multiplied, because g . v + d is a small difference. With elu +
+// 1, phi'(x) = min(phi(x), 1), so the inputs themselves are not needed again.
 //
-// A block computes one sequence and head, or a segment of it, in chunks of kChunk positions: inside
-// a chunk by the masked square of products, from earlier chunks by their sum t = sum_j b_j c_j^T,
-// which stays in the registers in fp32. A block computes at most kSlice of the columns of c.
+// A block computes one sequence and head in chunks of kChunk positions: inside a chunk by the masked
+// square of products, from earlier chunks by their sum t = sum_j b_j c_j^T, which stays in the
+// registers in fp32. A block computes at most kSlice of the columns of c.
+//
+// Where that leaves a GPU empty, several blocks share a sequence. Each adds up its own segment, adds
+// the sums of all earlier ones, which the block before it has written, writes the result for the
+// next one, and then computes as above. Blocks take their segments in order when they start, so a
+// block only waits for blocks that have started. The segment is read twice, the second time from the
+// second-level cache.
 //
 // Products are of bf16, with sums in fp32. fp32 inputs are split into a leading and a trailing bf16
 // (kSplit = 2), and the products of two trailing parts left out: 16 bits of mantissa remain.
@@ -47,7 +54,7 @@ struct CausalProductArgs {
   const int64_t* offsets = nullptr;
   Strided<const T> q, k, v, grad_out;
   Strided<T> out, grad_q, grad_k, grad_v;
-  // By RowOf(): 1 / den_i, written by the forward if not null; and d_i den_i.
+  // By RowOf(): 1 / den, written by the forward if not null; and d.
   float* inverse = nullptr;
   const float* delta = nullptr;
   // [N, H, D, M] and [N, H, D]; null: zero, or not wanted.
@@ -55,14 +62,25 @@ struct CausalProductArgs {
   float *final_s = nullptr, *final_z = nullptr;
   const float *grad_s = nullptr, *grad_z = nullptr;
   float *grad_s0 = nullptr, *grad_z0 = nullptr;
-  // Segments of a sequence that blocks compute side by side, and the sums before each of them, as
-  // the blocks hold them. While `sums_only` is set, blocks write the sums of their own segment.
+  // Segments of a sequence, one a block. If there are several: the sums up to the end of each, as
+  // the threads of a block hold them, and zeros: the number of blocks that have started, and
+  // whether each has written its sums.
   unsigned segments = 1, segment_chunks = 0;
   float* segment_sums = nullptr;
-  bool sums_only = false;
+  unsigned* started = nullptr;
+  unsigned* written = nullptr;
 };
 
+#ifndef LINNET_STAGES
+#define LINNET_STAGES 2
+#endif
 inline constexpr unsigned kChunk = 64;
+
+// Blocks of a product.
+template <class Sizes, typename T>
+inline unsigned BlocksOf(const CausalProductArgs<T>& args) {
+  return args.batch * args.heads * Sizes::kSlices * args.segments;
+}
 
 // Index in `inverse` and `delta` of position 0 of a sequence and head: aligned to 4 floats.
 template <typename T>
@@ -103,7 +121,7 @@ struct ProductSizes {
     return 2 * (stages * kChunkElements + 2 * kSumElements);
   }
   static constexpr int kMost = 160 * 1024;  // compute capability 8.0 has 163 kB for a block
-  static constexpr int kStages = Bytes(3) <= kMost / 2 ? 3 : Bytes(2) <= kMost ? 2 : 1;
+  static constexpr int kStages = Bytes(LINNET_STAGES) <= kMost ? LINNET_STAGES : 1;
   static constexpr int kBytes = Bytes(kStages);
   static_assert(kBytes <= kMost);
   // Tiles of 16 x 8 sums: each warp has all rows of every fourth column of tiles.
@@ -120,17 +138,18 @@ class CausalProduct {
   static constexpr int kVector = 16 / sizeof(T);  // elements of a copy
 
   LINNET_TILE CausalProduct(Tile& tile, const CausalProductArgs<T>& args, Product product,
-                            unsigned place, unsigned slice, unsigned segment)
+                            unsigned block)
       : tile_(tile),
         args_(args),
         product_(product),
         reverse_(product == Product::kGradK || product == Product::kGradV),
         extra_(args.normalize && product != Product::kGradV),
-        n_(place / args.heads),
-        h_(place % args.heads),
-        place_(place),
-        slice_(slice),
-        segment_(segment) {
+        places_(args.batch * args.heads),
+        place_(block % places_),
+        slice_(block / places_ % Sizes::kSlices),
+        order_(block / places_ / Sizes::kSlices),
+        n_(place_ / args.heads),
+        h_(place_ % args.heads) {
     first_ = args.offsets ? static_cast<size_t>(args.offsets[n_]) : 0;
     length_ =
         args.offsets ? static_cast<unsigned>(args.offsets[n_ + 1] - args.offsets[n_]) : args.length;
@@ -142,27 +161,48 @@ class CausalProduct {
 
   LINNET_TILE void Run() {
     const unsigned chunks = (length_ + kChunk - 1) / kChunk;
-    unsigned begin = 0, end = chunks;
+    begin_ = 0, end_ = chunks;
     if (args_.segments > 1) {
-      begin = segment_ * args_.segment_chunks;
-      end = begin + args_.segment_chunks;
-      if (begin > chunks) begin = chunks;
-      if (end > chunks) end = chunks;
+      const unsigned segment = reverse_ ? args_.segments - 1 - order_ : order_;
+      begin_ = segment * args_.segment_chunks;
+      end_ = begin_ + args_.segment_chunks;
+      if (begin_ > chunks) begin_ = chunks;
+      if (end_ > chunks) end_ = chunks;
     }
-    const unsigned count = end - begin;
     ClearShared();
-    LoadSums();
-    if (!args_.sums_only) WriteSums(0);
-    // The first chunks' copies.
+    if (order_ == 0) {
+      LoadState();
+    } else {
+      ForSums([&](float& sum, unsigned, unsigned, int) { sum = 0.0f; });
+    }
+    if (!IsLast()) {
+      sums_only_ = true;
+      Sweep();
+      sums_only_ = false;
+    }
+    if (args_.segments > 1) PassSums();
+    Sweep();
+    if (IsLast()) StoreState();
+  }
+
+ private:
+  using Element = BFloat16;
+
+  LINNET_TILE unsigned ChunkAt(unsigned i) const { return reverse_ ? end_ - 1 - i : begin_ + i; }
+  LINNET_TILE bool IsLast() const { return order_ + 1 == args_.segments; }
+
+  // Computes the block's chunks, or only adds them to the sums.
+  LINNET_TILE void Sweep() {
+    const unsigned count = end_ - begin_;
+    if (!sums_only_) WriteSums(0);
     for (unsigned i = 0; i + 1 < Sizes::kStages; ++i) {
-      if (i < count) Fetch(ChunkAt(begin, end, i), i);
+      if (i < count) Fetch(ChunkAt(i), i);
       tile_.CopyCommit();
     }
-    if (count > 0) FetchRows(ChunkAt(begin, end, 0));
-    if (Sizes::kStages == 1) tile_.Barrier();
+    if (count > 0) FetchRows(ChunkAt(0));
     for (unsigned i = 0; i < count; ++i) {
-      const unsigned chunk = ChunkAt(begin, end, i), stage = i % Sizes::kStages;
-      if (Sizes::kStages == 1) {
+      const unsigned chunk = ChunkAt(i), stage = i % Sizes::kStages;
+      if constexpr (Sizes::kStages == 1) {
         Fetch(chunk, 0);
         tile_.CopyCommit();
         tile_.template CopyWait<0>();
@@ -173,24 +213,49 @@ class CausalProduct {
       tile_.Barrier();
       if (Sizes::kStages > 1) {
         const unsigned next = i + Sizes::kStages - 1;
-        if (next < count) Fetch(ChunkAt(begin, end, next), next % Sizes::kStages);
+        if (next < count) Fetch(ChunkAt(next), next % Sizes::kStages);
         tile_.CopyCommit();
       }
-      if (i + 1 < count) FetchRows(ChunkAt(begin, end, i + 1));
-      if (!args_.sums_only) Results(chunk, stage, i % 2);
+      if (product_ == Product::kGradQ) FetchInverse(chunk);
+      if (i + 1 < count) FetchRows(ChunkAt(i + 1));
+      if (!sums_only_) Results(chunk, stage, i % 2);
       AddSums(stage);
-      if (!args_.sums_only) WriteSums((i + 1) % 2);
+      if (!sums_only_) WriteSums((i + 1) % 2);
       if (Sizes::kStages == 1) tile_.Barrier();
     }
     tile_.template CopyWait<0>();
-    StoreSums();
+    tile_.Barrier();
   }
 
- private:
-  using Element = BFloat16;
-
-  LINNET_TILE unsigned ChunkAt(unsigned begin, unsigned end, unsigned i) const {
-    return reverse_ ? end - 1 - i : begin + i;
+  // Adds the sums of all segments before this one, and passes them on.
+  LINNET_TILE void PassSums() {
+    const size_t line = static_cast<size_t>(places_) * Sizes::kSlices;
+    const size_t at = slice_ * static_cast<size_t>(places_) + place_;
+    const auto sums_of = [&](unsigned order) {
+      return args_.segment_sums + (order * line + at) * Sizes::kSumFloats + tile_.thread();
+    };
+    if (order_ > 0) {
+      if (tile_.thread() == 0) tile_.Await(args_.written + (order_ - 1) * line + at);
+      tile_.Barrier();
+      const float* from = sums_of(order_ - 1);
+      float* to = sums_of(order_);
+      const bool pass = !IsLast();
+      unsigned i = 0;
+      ForSums([&](float& sum, unsigned, unsigned, int) {
+        const float before = tile_.LoadFresh(from + i * Sizes::kThreads);
+        if (pass) to[i * Sizes::kThreads] = before + sum;
+        sum = before;
+        ++i;
+      });
+    } else {
+      float* to = sums_of(0);
+      unsigned i = 0;
+      ForSums([&](float& sum, unsigned, unsigned, int) { to[i++ * Sizes::kThreads] = sum; });
+      LoadState();
+    }
+    if (IsLast()) return;
+    tile_.Barrier();
+    if (tile_.thread() == 0) tile_.Publish(args_.written + order_ * line + at);
   }
 
   // --- Shared memory ---
@@ -263,7 +328,7 @@ class CausalProduct {
             scaled};
   }
   LINNET_TILE Source Queries(unsigned first, unsigned room) const {
-    return Of(args_.q, args_.dim, first, room, length_, true, false);
+    return Of(args_.q, args_.dim, first, room, length_, true, reverse_ && args_.normalize);
   }
   LINNET_TILE Source Keys(unsigned first, unsigned room) const {
     return Of(args_.k, args_.dim, first, room, valid_, true, false);
@@ -272,7 +337,7 @@ class CausalProduct {
     return Of(args_.v, args_.value_dim, first, room, valid_, false, false);
   }
   LINNET_TILE Source Gradients(unsigned first, unsigned room) const {
-    return Of(args_.grad_out, args_.value_dim, first, room, length_, false, args_.normalize);
+    return Of(args_.grad_out, args_.value_dim, first, room, length_, false, false);
   }
   LINNET_TILE unsigned SliceBegin() const { return slice_ * Sizes::kSlice; }
 
@@ -283,7 +348,7 @@ class CausalProduct {
     constexpr unsigned kWidth = Sizes::kWidth, kSlice = Sizes::kSlice;
     const unsigned a = AOf(stage), b = BOf(stage), c = COf(stage), e = EOf(stage);
     const auto body = [&](const Source& from, unsigned to, unsigned stride, unsigned columns) {
-      if (!args_.sums_only || to == b || to == c) each(from, to, stride, columns);
+      if (!sums_only_ || to == b || to == c) each(from, to, stride, columns);
     };
     if constexpr (Sizes::kGradient) {
       const bool q = product_ == Product::kGradQ;
@@ -330,36 +395,47 @@ class CausalProduct {
   static constexpr int kOctets = kChunk * Sizes::kWidth / 8 / Sizes::kThreads;
   static constexpr int kRowsOfThread = kOctets > 0 ? kOctets : 1;
 
-  LINNET_TILE unsigned OctetColumns() const {
-    return (Sizes::kGradient ? Sizes::kWidth : Sizes::kSlice) / 8;
-  }
-  // Fetches the factors of a later chunk's gradients into registers.
+  // Fetches what belongs to the rows of a later chunk into registers: the factors of phi(q), and d,
+  // which threads 0 .. kChunk - 1 write.
   LINNET_TILE void FetchRows(unsigned chunk) {
     if (product_ == Product::kForward || !args_.normalize) return;
     const size_t base = RowOf(args_, n_, h_);
-    LINNET_UNROLL
-    for (int i = 0; i < kRowsOfThread; ++i) {
-      const unsigned octet = tile_.thread() + static_cast<unsigned>(i) * Sizes::kThreads;
-      const unsigned row = octet / OctetColumns();
-      const unsigned position = chunk * kChunk + row;
-      const bool valid = row < kChunk && position < length_;
-      factor_[i] = valid ? args_.inverse[base + position] : 0.0f;
-      if (Sizes::kGradient) {
-        delta_[i] = valid && octet % OctetColumns() == 0 ? args_.delta[base + position] : 0.0f;
+    if (reverse_) {
+      constexpr unsigned kColumns = (Sizes::kGradient ? Sizes::kSlice : Sizes::kWidth) / 8;
+      LINNET_UNROLL
+      for (int i = 0; i < kRowsOfThread; ++i) {
+        const unsigned octet = tile_.thread() + static_cast<unsigned>(i) * Sizes::kThreads;
+        const unsigned position = chunk * kChunk + octet / kColumns;
+        const bool valid = octet < kChunk * kColumns && position < length_;
+        factor_[i] = valid ? args_.inverse[base + position] : 0.0f;
       }
+    }
+    if (Sizes::kGradient) {
+      const unsigned position = chunk * kChunk + tile_.thread();
+      const bool valid = tile_.thread() < kChunk && position < length_;
+      delta_ = valid ? args_.delta[base + position] : 0.0f;
+    }
+  }
+  // The same for the results of this chunk.
+  LINNET_TILE void FetchInverse(unsigned chunk) {
+    if (!Sizes::kGradient || !args_.normalize || sums_only_) return;
+    LINNET_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const unsigned position = chunk * kChunk + 16 * tile_.warp() + tile_.lane() / 4 + 8 * half;
+      inverse_[half] = position < length_ ? args_.inverse[RowOf(args_, n_, h_) + position] : 0.0f;
     }
   }
 
   LINNET_TILE float Phi(float x) const {
     if (!args_.elu) return x;
-    return x > 0 ? x + 1.0f : expf(x);
+    return x > 0 ? x + 1.0f : Exp(x);
   }
 
   // Turns a thread's own copies into bf16: feature map, factors, the parts of fp32.
   LINNET_TILE void Transform(unsigned chunk, unsigned stage) {
     const auto memory = Memory();
     ForTiles(stage, [&](const Source& from, unsigned to, unsigned stride, unsigned columns) {
-      if (kSplit == 1 && !from.phi && !from.scaled) return;
+      if (kSplit == 1 && !from.phi) return;
       constexpr unsigned kPerOctet = 8 / kVector;  // copies: a thread's own are neighbors
       static_assert(kPerOctet == kSplit);
       LINNET_UNROLL
@@ -378,17 +454,16 @@ class CausalProduct {
           if (from.scaled) x[j] *= factor_[i];
         }
         StoreOctet(memory, at, x);
-        if (Sizes::kGradient && from.scaled && column == 0) {
-          // d_i in two parts, so that little of it is lost; the values have ones for both.
-          const float d = delta_[i] * factor_[i];
-          const float lead = ToFloat(ToBf16(d));
-          const unsigned behind = to + At(row, stride, Sizes::kWidth, 0);
-          Vector16 pair{};
-          pair.word[0] = PairBf16(lead, d - lead);
-          memory.Store(behind, pair);
-        }
       }
     });
+    if (Sizes::kGradient && extra_ && tile_.thread() < kChunk) {
+      // d in two parts, so that little of it is lost; the values have ones for both.
+      const float lead = ToFloat(ToBf16(delta_));
+      Vector16 pair{};
+      pair.word[0] = PairBf16(lead, delta_ - lead);
+      const unsigned to = product_ == Product::kGradQ ? AOf(stage) : BOf(stage);
+      memory.Store(to + At(tile_.thread(), Sizes::kInnerStride, Sizes::kWidth, 0), pair);
+    }
   }
   template <class Memory>
   LINNET_TILE void LoadOctet(const Memory& memory, unsigned at, float (&x)[8]) const {
@@ -593,6 +668,8 @@ class CausalProduct {
       }
       if (Sizes::kGradient) {
         const bool masked = product_ == Product::kGradK && position >= valid_;
+        const bool divided = product_ == Product::kGradQ && args_.normalize;
+        const float factor = masked ? 0.0f : divided ? inverse_[half] : 1.0f;
         LINNET_UNROLL
         for (int tile = 0; tile < kTiles; ++tile) {
           float slope[2] = {1.0f, 1.0f};
@@ -606,8 +683,8 @@ class CausalProduct {
               slope[1] = fminf(HighBf16(pair) + HighBf16(rest), 1.0f);
             }
           }
-          out[tile][2 * half] *= masked ? 0.0f : slope[0];
-          out[tile][2 * half + 1] *= masked ? 0.0f : slope[1];
+          out[tile][2 * half] *= factor * slope[0];
+          out[tile][2 * half + 1] *= factor * slope[1];
         }
       }
       StoreRow(position, half, out);
@@ -760,27 +837,8 @@ class CausalProduct {
     }
   }
 
-  // Where the sums of a segment lie.
-  LINNET_TILE float* SegmentSums() const {
-    const size_t places = static_cast<size_t>(args_.batch) * args_.heads;
-    return args_.segment_sums +
-           ((segment_ * places + place_) * Sizes::kSlices + slice_) * Sizes::kSumFloats;
-  }
-  LINNET_TILE bool FirstSegment() const {
-    return reverse_ ? segment_ + 1 == args_.segments : segment_ == 0;
-  }
-  LINNET_TILE bool LastSegment() const {
-    return reverse_ ? segment_ == 0 : segment_ + 1 == args_.segments;
-  }
-  LINNET_TILE void LoadSums() {
-    if (args_.segments > 1 && !FirstSegment()) {
-      const float* from = SegmentSums() + tile_.thread();
-      unsigned i = 0;
-      ForSums([&](float& sum, unsigned, unsigned, int) {
-        sum = args_.sums_only ? 0.0f : from[i++ * Sizes::kThreads];
-      });
-      return;
-    }
+  // Sets the sums to the state before the first position.
+  LINNET_TILE void LoadState() {
     const float* s = reverse_ ? args_.grad_s : args_.s;
     const float* z = reverse_ ? args_.grad_z : args_.z;
     if (!extra_) z = nullptr;
@@ -808,14 +866,8 @@ class CausalProduct {
     if (s == nullptr || m >= args_.value_dim) return nullptr;
     return s + (static_cast<size_t>(place_) * args_.dim + f) * args_.value_dim + m;
   }
-  LINNET_TILE void StoreSums() {
-    if (args_.sums_only) {
-      float* to = SegmentSums() + tile_.thread();
-      unsigned i = 0;
-      ForSums([&](float& sum, unsigned, unsigned, int) { to[i++ * Sizes::kThreads] = sum; });
-      return;
-    }
-    if (!LastSegment() || product_ == Product::kGradQ) return;
+  LINNET_TILE void StoreState() {
+    if (product_ == Product::kGradQ) return;
     float* s = nullptr;
     float* z = nullptr;
     if (product_ == Product::kForward) {
@@ -840,52 +892,34 @@ class CausalProduct {
   const CausalProductArgs<T>& args_;
   const Product product_;
   const bool reverse_, extra_;
-  const unsigned n_, h_, place_, slice_, segment_;
+  const unsigned places_, place_, slice_;
+  const unsigned order_;  // of the segment, in the product's direction
+  const unsigned n_, h_;
   size_t first_;  // row of position 0, of packed sequences
   unsigned length_, valid_;
-  float factor_[kRowsOfThread] = {}, delta_[kRowsOfThread] = {};
+  unsigned begin_, end_;  // chunks
+  bool sums_only_ = false;
+  float factor_[kRowsOfThread] = {}, delta_ = 0, inverse_[2] = {};
   float sums_[Sizes::kRowTiles][Sizes::kOwnTiles][4];
 };
 
-// --- The programs, and how many blocks run them ---
+// --- The programs ---
 
-// Blocks: x = sequences x heads, y = slices, z = segments; 128 threads.
-template <int kWidth, typename T, class Tile>
-LINNET_TILE void CausalForwardTile(Tile& tile, const CausalProductArgs<T>& args) {
-  using Sizes = ProductSizes<kWidth, sizeof(T) / 2, false>;
-  CausalProduct<Tile, Sizes, T>(tile, args, Product::kForward, tile.x(), tile.y(), tile.z()).Run();
-}
-
-// Blocks as above, for one of the gradients.
-template <int kWidth, typename T, class Tile>
-LINNET_TILE void CausalBackwardTile(Tile& tile, const CausalProductArgs<T>& args, Product product) {
-  constexpr int kSplit = sizeof(T) / 2;
-  if (product == Product::kGradV) {
-    using Sizes = ProductSizes<kWidth, kSplit, false>;
-    CausalProduct<Tile, Sizes, T>(tile, args, product, tile.x(), tile.y(), tile.z()).Run();
-  } else {
-    using Sizes = ProductSizes<kWidth, kSplit, true>;
-    CausalProduct<Tile, Sizes, T>(tile, args, product, tile.x(), tile.y(), tile.z()).Run();
+// One block of BlocksOf(), with kThreads threads and kBytes of shared memory.
+template <class Sizes, typename T, class Tile>
+LINNET_TILE void CausalProductTile(Tile& tile, const CausalProductArgs<T>& args, Product product) {
+  unsigned block = tile.x();
+  if (args.segments > 1) {
+    const auto ticket = tile.template Shared<unsigned>(0, 1);
+    if (tile.thread() == 0) ticket.Set(0, tile.Ticket(args.started));
+    tile.Barrier();
+    block = ticket.Get(0);
+    tile.Barrier();
   }
+  CausalProduct<Tile, Sizes, T>(tile, args, product, block).Run();
 }
 
-// Replaces the sums of each segment by those of all segments before it; the first is not read
-// again. `floats` a segment; a thread a float.
-template <class Tile>
-LINNET_TILE void SegmentScanTile(Tile& tile, float* sums, size_t floats, unsigned segments,
-                                 bool reverse) {
-  const size_t i = static_cast<size_t>(tile.x()) * tile.threads() + tile.thread();
-  if (i >= floats) return;
-  float running = 0;
-  for (unsigned step = 0; step < segments; ++step) {
-    float& here = sums[(reverse ? segments - 1 - step : step) * floats + i];
-    const float own = here;
-    here = running;
-    running += own;
-  }
-}
-
-// delta_i = -grad_out_i . out_i, four lanes a row: x = sequences x heads, y = blocks of
+// d_i = -grad_out_i . out_i, four lanes a row: x = sequences x heads, y = blocks of
 // threads / 4 positions.
 template <typename T, class Tile>
 LINNET_TILE void DeltaTile(Tile& tile, const CausalProductArgs<T>& args, float* delta) {
