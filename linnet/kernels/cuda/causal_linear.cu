@@ -10,9 +10,9 @@ namespace {
 
 template <class Sizes, typename T>
 __global__ void __launch_bounds__(Sizes::kThreads)
-    CausalProductKernel(const __grid_constant__ CausalProductArgs<T> args, Product product) {
+    CausalProductKernel(const __grid_constant__ CausalProductArgs<T> args) {
   DeviceTile tile;
-  CausalProductTile<Sizes>(tile, args, product);
+  CausalProductTile<Sizes>(tile, args);
 }
 
 template <typename T>
@@ -32,9 +32,9 @@ class StreamMachine {
     Check(cudaMemsetAsync(to, 0, bytes, stream_), "clearing the flags of blocks");
   }
   template <class Sizes, typename T>
-  void Run(unsigned blocks, const CausalProductArgs<T>& args, Product product) {
+  void Run(unsigned blocks, const CausalProductArgs<T>& args) {
     Launch("causal linear attention", CausalProductKernel<Sizes, T>, dim3(blocks), Sizes::kThreads,
-           Sizes::kBytes, stream_, args, product);
+           Sizes::kBytes, stream_, args);
   }
   template <typename T>
   void RunDelta(const std::array<unsigned, 3>& blocks, unsigned threads,
@@ -58,25 +58,23 @@ CausalLinearPlan PlanCausalLinear(const CausalLinearShape& shape,
                                   const CausalLinearOptions& options, int processors, bool packed,
                                   unsigned segments) {
   CausalLinearPlan plan{.shape = shape, .options = options, .packed = packed};
-  const size_t chunks = (shape.length + kChunk - 1) / kChunk;
   if (!packed) {
-    // A pass over the keys and values costs half of what it speeds up, so it has to fill a GPU that
-    // is half empty.
-    constexpr size_t kLeastChunks = 4;
+    // Sums of segments cost half of what they speed up, so they have to fill a GPU that is half
+    // empty.
+    constexpr size_t kLeast = 512;  // positions
     const size_t blocks = std::max<size_t>(1, shape.batch * shape.heads);
     size_t wanted = segments;
     if (segments == 0) {
       wanted = 2 * blocks > static_cast<size_t>(processors)
                    ? 1
                    : 2 * static_cast<size_t>(processors) / blocks;
-      wanted = std::min(wanted, chunks / kLeastChunks);
+      wanted = std::min(wanted, shape.length / kLeast);
     }
-    wanted = std::clamp<size_t>(wanted, 1, std::max<size_t>(1, chunks));
-    plan.segment_chunks = static_cast<unsigned>((chunks + wanted - 1) / wanted);
-    plan.segments =
-        plan.segment_chunks == 0
-            ? 1
-            : static_cast<unsigned>((chunks + plan.segment_chunks - 1) / plan.segment_chunks);
+    const size_t units = (shape.length + kMostChunk - 1) / kMostChunk;
+    wanted = std::clamp<size_t>(wanted, 1, std::max<size_t>(1, units));
+    const size_t each = std::max<size_t>(1, (units + wanted - 1) / wanted);
+    plan.segment_length = static_cast<unsigned>(each * kMostChunk);
+    plan.segments = std::max(1u, static_cast<unsigned>((units + each - 1) / each));
   }
   plan.kept = ProductRows(shape, packed);
   plan.scratch = ScratchPartsOf(plan).floats;

@@ -2,7 +2,7 @@
 // programs: the tests have one that runs them on the CPU. A Machine has
 //
 //   Copy(to, from, bytes), Zero(to, bytes)
-//   Run<Sizes>(blocks, args, product)      CausalProductTile
+//   Run<Sizes>(blocks, args)               CausalProductTile
 //   RunDelta(blocks, threads, args, to)    DeltaTile
 #ifndef LINNET_KERNELS_CUDA_CAUSAL_LINEAR_PLAN_H_
 #define LINNET_KERNELS_CUDA_CAUSAL_LINEAR_PLAN_H_
@@ -37,9 +37,9 @@ void WithProductWidth(int width, Body body) {
 }
 
 // Floats of one segment's sums in one product.
-template <int kWidth, int kSplit, bool kGradient>
+template <int kWidth, int kSplit, Product kProduct>
 size_t SegmentFloats(const CausalLinearShape& shape) {
-  using Sizes = ProductSizes<kWidth, kSplit, kGradient>;
+  using Sizes = ProductSizes<kWidth, kSplit, kProduct>;
   return shape.batch * shape.heads * Sizes::kSlices * Sizes::kSumFloats;
 }
 
@@ -72,8 +72,14 @@ inline CausalLinearScratchParts ScratchPartsOf(const CausalLinearPlan& plan) {
   const CausalLinearShape& shape = plan.shape;
   size_t most = 0;
   WithProductWidth(ProductWidth(shape), [&]<int kWidth>() {
-    most = std::max({SegmentFloats<kWidth, 1, false>(shape), SegmentFloats<kWidth, 2, false>(shape),
-                     SegmentFloats<kWidth, 1, true>(shape), SegmentFloats<kWidth, 2, true>(shape)});
+    const auto add = [&]<Product kProduct>() {
+      most = std::max({most, SegmentFloats<kWidth, 1, kProduct>(shape),
+                       SegmentFloats<kWidth, 2, kProduct>(shape)});
+    };
+    add.template operator()<Product::kForward>();
+    add.template operator()<Product::kGradQ>();
+    add.template operator()<Product::kGradK>();
+    add.template operator()<Product::kGradV>();
   });
   parts.control = RoundUpFloats(shape.batch * shape.heads * shape.dim * (shape.value_dim + 1));
   parts.sums = parts.control + RoundUpFloats(ControlWords(plan));
@@ -95,7 +101,7 @@ CausalProductArgs<T> ProductArgs(const CausalLinearPlan& plan) {
   to.normalize = plan.options.normalize;
   to.eps = plan.options.eps;
   to.segments = plan.segments;
-  to.segment_chunks = plan.segment_chunks;
+  to.segment_length = plan.segment_length;
   return to;
 }
 template <typename T>
@@ -124,10 +130,10 @@ CausalProductArgs<T> ProductArgs(const CausalLinearPlan& plan,
 }
 
 // One of the four products.
-template <int kWidth, bool kGradient, class Machine, typename T>
+template <int kWidth, Product kProduct, class Machine, typename T>
 void RunProduct(Machine& machine, const CausalLinearPlan& plan, CausalProductArgs<T> args,
-                Product product, float* scratch) {
-  using Sizes = ProductSizes<kWidth, sizeof(T) / 2, kGradient>;
+                float* scratch) {
+  using Sizes = ProductSizes<kWidth, sizeof(T) / 2, kProduct>;
   if (plan.segments > 1) {
     const CausalLinearScratchParts parts = ScratchPartsOf(plan);
     args.segment_sums = scratch + parts.sums;
@@ -135,7 +141,7 @@ void RunProduct(Machine& machine, const CausalLinearPlan& plan, CausalProductArg
     args.written = args.started + 1;
     machine.Zero(args.started, ControlWords(plan) * sizeof(unsigned));
   }
-  machine.template Run<Sizes>(BlocksOf<Sizes>(args), args, product);
+  machine.template Run<Sizes>(BlocksOf<Sizes>(args), args);
 }
 
 template <class Machine, typename T>
@@ -155,7 +161,7 @@ void RunForward(Machine& machine, const CausalLinearPlan& plan,
     product.z = state + s_floats;
   }
   WithProductWidth(ProductWidth(plan.shape), [&]<int kWidth>() {
-    RunProduct<kWidth, false>(machine, plan, product, Product::kForward, scratch);
+    RunProduct<kWidth, Product::kForward>(machine, plan, product, scratch);
   });
 }
 
@@ -172,9 +178,9 @@ void RunBackward(Machine& machine, const CausalLinearPlan& plan,
     product.delta = delta;
   }
   WithProductWidth(ProductWidth(plan.shape), [&]<int kWidth>() {
-    RunProduct<kWidth, true>(machine, plan, product, Product::kGradQ, scratch);
-    RunProduct<kWidth, true>(machine, plan, product, Product::kGradK, scratch);
-    RunProduct<kWidth, false>(machine, plan, product, Product::kGradV, scratch);
+    RunProduct<kWidth, Product::kGradQ>(machine, plan, product, scratch);
+    RunProduct<kWidth, Product::kGradK>(machine, plan, product, scratch);
+    RunProduct<kWidth, Product::kGradV>(machine, plan, product, scratch);
   });
 }
 

@@ -33,12 +33,12 @@ class ExecutorMachine {
   void Copy(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
   void Zero(void* to, size_t bytes) { std::memset(to, 0, bytes); }
   template <class Sizes, typename T>
-  void Run(unsigned blocks, const CausalProductArgs<T>& args, Product product) {
+  void Run(unsigned blocks, const CausalProductArgs<T>& args) {
     RunTiles({.blocks = {blocks, 1, 1},
               .threads = Sizes::kThreads,
               .shared_bytes = Sizes::kBytes,
               .seed = seed_},
-             [&](ExecutorTile& tile) { CausalProductTile<Sizes>(tile, args, product); });
+             [&](ExecutorTile& tile) { CausalProductTile<Sizes>(tile, args); });
   }
   template <typename T>
   void RunDelta(const std::array<unsigned, 3>& blocks, unsigned threads,
@@ -81,9 +81,10 @@ CausalLinearPlan PlanOf(const Problem& problem) {
   CausalLinearPlan plan{.shape = problem.shape,
                         .options = {problem.feature_map, problem.normalize, 1e-6f},
                         .packed = !problem.offsets.empty()};
-  const size_t chunks = (problem.shape.length + kChunk - 1) / kChunk;
+  const size_t units = (problem.shape.length + kMostChunk - 1) / kMostChunk;
   plan.segments = problem.segments;
-  plan.segment_chunks = static_cast<unsigned>((chunks + plan.segments - 1) / plan.segments);
+  plan.segment_length =
+      static_cast<unsigned>((units + plan.segments - 1) / plan.segments) * kMostChunk;
   plan.kept = ProductRows(plan.shape, plan.packed);
   plan.scratch = ScratchPartsOf(plan).floats;
   return plan;
