@@ -113,7 +113,7 @@ struct ProductSizes {
     return 2 * (stages * 16 * warps * kRowElements + 2 * kSumElements);
   }
   static constexpr int kMost = 160 * 1024;  // compute capability 8.0 has 163 kB for a block
-  static constexpr int kWarps = Bytes(8, 2) <= kMost ? 8 : 4;
+  static constexpr int kWarps = Bytes(8, 1) <= kMost ? 8 : 4;
   static constexpr int kStages = Bytes(kWarps, 2) <= kMost ? 2 : 1;
   static constexpr int kBytes = Bytes(kWarps, kStages);
   static_assert(kBytes <= kMost);
@@ -422,7 +422,8 @@ class CausalProduct {
   }
   // The same for the results of this chunk.
   LINNET_TILE void FetchInverse(unsigned chunk) {
-    if (kProduct != Product::kGradQ || !args_.normalize || sums_only_) return;
+    if constexpr (kProduct != Product::kGradQ) return;
+    if (!args_.normalize || sums_only_) return;
     LINNET_UNROLL
     for (int half = 0; half < 2; ++half) {
       const unsigned position = chunk * kChunk + 16 * tile_.warp() + tile_.lane() / 4 + 8 * half;
@@ -666,8 +667,7 @@ class CausalProduct {
       const unsigned position = chunk * kChunk + row;
       if (Sizes::kForward && extra_) {
         const float sum = tile_.Shuffle(out[Sizes::kColumnTiles - 1][2 * half], tile_.lane() & ~3u);
-        const float den = sum + args_.eps;
-        const float inverse = fabsf(den) >= 1.17549435e-38f ? 1.0f / den : 0.0f;
+        const float inverse = Inverse(sum + args_.eps);
         LINNET_UNROLL
         for (int tile = 0; tile < kTiles; ++tile) {
           out[tile][2 * half] *= inverse, out[tile][2 * half + 1] *= inverse;
@@ -822,7 +822,7 @@ class CausalProduct {
     const unsigned g = tile_.lane() / 4, t = tile_.lane() % 4;
     LINNET_UNROLL
     for (int own = 0; own < Sizes::kOwnTiles; ++own) {
-      if (!Owns(own)) break;
+      if (!Owns(own)) continue;
       LINNET_UNROLL
       for (int half = 0; half < 2; ++half) {
         LINNET_UNROLL

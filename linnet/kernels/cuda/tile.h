@@ -88,12 +88,26 @@ LINNET_TILE float HighBf16(uint32_t pair) { return FloatOfBits(pair & 0xffff0000
 LINNET_TILE float ToFloat(BFloat16 x) { return FloatOfBits(uint32_t{x.bits} << 16); }
 LINNET_TILE float ToFloat(float x) { return x; }
 
-// exp, on a GPU to about 2 ulp for |x| up to 1, and 1.2 |x| beyond.
+// exp, on a GPU to about 2 ulp for |x| up to 1, and 1.2 |x| beyond. Numbers below the normal ones
+// are 0 there.
 LINNET_TILE float Exp(float x) {
 #ifdef __CUDACC__
-  return __expf(x);
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.44269504f));
+  return y;
 #else
   return std::exp(x);
+#endif
+}
+
+// 1 / x, on a GPU to 1 ulp, and 0 for numbers below the normal ones.
+LINNET_TILE float Inverse(float x) {
+#ifdef __CUDACC__
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return fabsf(x) >= 1.17549435e-38f ? y : 0.0f;
+#else
+  return std::abs(x) >= 1.17549435e-38f ? 1.0f / x : 0.0f;
 #endif
 }
 
