@@ -47,7 +47,7 @@ function(linnet_headers)
   cmake_path(GET CMAKE_CURRENT_SOURCE_DIR FILENAME room)
   set(private PATTERN "*-inl.h" EXCLUDE PATTERN "test_*.h" EXCLUDE)
   if(room STREQUAL kernels OR room STREQUAL runtime)
-    list(APPEND private PATTERN "*_ref.h" EXCLUDE)
+    list(APPEND private PATTERN "*_ref.h" EXCLUDE PATTERN cuda EXCLUDE)
   endif()
   install(DIRECTORY ./ DESTINATION include/linnet/${room} COMPONENT library
           FILES_MATCHING PATTERN "*.h" ${private})

@@ -5,8 +5,9 @@ compares the name of a task, an attention or a network.
     tests/include_rules_test.py [SOURCE_DIR]
 
 The table has the columns `folder | may include`. Fails on an include that the table does not allow, on
-libtorch outside the folders that may use it, and on a folder missing from the table. To allow another
-include, change HACKING.md and give the reason.
+libtorch outside the folders that may use it, on CUDA's headers outside of linnet/*/cuda/ and
+linnet/ops/cuda_*, and on a folder missing from the table. To allow another include, change HACKING.md
+and give the reason.
 
 Also fails on `== "images"` and similar comparisons: code that depends on a task or an attention belongs in
 its row of the registry. COMPARES lists the exceptions, with reasons.
@@ -23,6 +24,8 @@ TREES = ("linnet", "experiments", "python")
 SOURCES = {".h", ".cc", ".inc", ".cu", ".cuh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")
+CUDA = re.compile(r"^(cuda\w*|cublas\w*|curand\w*|nvml|mma|cooperative_groups)\.h$|^(cuda|cub|thrust)/")
+CUDA_FILES = re.compile(r"^linnet/(\w+/cuda/|ops/cuda_)")
 GENERATED = {"linnet/base/version.h"}
 
 # Where names are registered: a file pattern, and a regular expression whose group holds quoted
@@ -108,6 +111,8 @@ def violations(root, rules):
             target = match[1]
             if TORCH.match(target) and "torch" not in allowed:
                 found.append(f"{where}:{number}: {row} may not include libtorch ({target})")
+            if CUDA.match(target) and not CUDA_FILES.match(where.as_posix()):
+                found.append(f"{where}:{number}: only linnet/*/cuda/ and linnet/ops/cuda_* may include {target}")
             if target.split("/")[0] not in TREES:
                 continue
             folder = target.removeprefix("linnet/").split("/")[0]
@@ -189,7 +194,7 @@ class Checker(unittest.TestCase):
                 (root / tree).mkdir()
                 (root / tree / "a.h").touch()
             file = root / name if name.startswith(("python/", "experiments/")) else root / "linnet" / name
-            file.parent.mkdir(exist_ok=True)
+            file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text("".join(f" # include {i}\n" for i in includes))
             return violations(root, read_table(self.TABLE))
 
@@ -218,6 +223,12 @@ class Checker(unittest.TestCase):
         self.assertEqual(len(self.check("cli/b.cc", "<ATen/ATen.h>")), 1)
         self.assertEqual(len(self.check("cli/b.cc", '"linnet/nn/a.h"')), 1)
         self.assertEqual(len(self.check("cli/b.cc", '"linnet/cli/train_a.h"')), 1)
+
+    def test_cuda(self):
+        self.assertEqual(self.check("io/cuda/b.cu", "<cuda_runtime.h>", "<mma.h>", '"linnet/base/a.h"'), [])
+        self.assertEqual(self.check("nn/cuda/b.cuh", "<cuda_bf16.h>"), [])
+        self.assertEqual(len(self.check("io/b.cc", "<cuda_runtime.h>", '"cublasLt.h"')), 2)
+        self.assertEqual(len(self.check("io/b.cu", "<cuda.h>", "<cub/cub.cuh>")), 2)
 
     def test_python(self):
         self.assertEqual(

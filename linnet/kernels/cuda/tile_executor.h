@@ -1,0 +1,218 @@
+// Runs tile programs (tile.h) on the CPU and finds their faults.
+//
+//   RunTiles({.blocks = {2, 3, 1}, .threads = 128, .shared_bytes = 4096},
+//            [&](ExecutorTile& tile) { SumTile(tile, args); });
+//
+// Blocks run one after another, the threads of a block as fibers on the calling thread: each runs
+// until it waits at a barrier or another collective operation. `seed` sets the order of threads.
+//
+// Throws TileFault, with the source line, for
+//   bounds        an access outside of its array, an array outside of the block's shared memory
+//   alignment     an access that is not aligned to its size; CopyAsync, LoadMatrix: to 16 bytes
+//   race          two accesses to a byte by different threads, one of them a write, without a
+//                 Barrier(), or a WarpBarrier() of their warp, between them. Shuffles and matrix
+//                 operations order nothing. A racing pair is found in every order of threads.
+//   uninitialized a read of shared memory that the block has not written
+//   divergence    a collective operation that other threads of the block or warp do not reach
+//   copy          an access to the target of a CopyAsync() before its thread has waited for it; a
+//                 copy that its thread never waits for
+//
+// CopyAsync() copies as late as it may, in CopyWait(). LoadMatrix() reads on behalf of the lanes
+// that get the elements. Multiply() sums exact products in double and rounds once; a GPU rounds
+// more often. Not checked: global memory (AddressSanitizer does), and races between blocks.
+#ifndef LINNET_KERNELS_CUDA_TILE_EXECUTOR_H_
+#define LINNET_KERNELS_CUDA_TILE_EXECUTOR_H_
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <source_location>
+#include <string>
+#include <type_traits>
+
+#include "linnet/base/error.h"
+#include "linnet/kernels/cuda/tile.h"
+
+namespace linnet::kernels::cuda {
+
+class TileFault : public Error {
+ public:
+  enum class Fault { kBounds, kAlignment, kRace, kUninitialized, kDivergence, kCopy };
+
+  TileFault(Fault fault, const std::string& message)
+      : Error(Kind::kRuntime, message), fault_(fault) {}
+  Fault fault() const { return fault_; }
+
+ private:
+  Fault fault_;
+};
+
+class ExecutorTile;
+
+struct TileLaunch {
+  std::array<unsigned, 3> blocks = {1, 1, 1};
+  unsigned threads = kWarp;  // a multiple of 32, at most 1,024
+  size_t shared_bytes = 0;   // at most 227 KB, the limit of sm_90 and sm_100
+  // 0: threads take turns in the order of their indexes. Otherwise, the next thread to run is
+  // drawn at random from all that may.
+  uint64_t seed = 0;
+};
+
+// Throws TileFault, InputError for a launch that no GPU accepts, and whatever the program throws.
+void RunTiles(const TileLaunch& launch, const std::function<void(ExecutorTile&)>& program);
+
+// Shared memory and threads of the block that runs (tile_executor.cc).
+class ExecutorBlock {
+ public:
+  enum class Collective {
+    kNone,
+    kBarrier,
+    kWarpBarrier,
+    kShuffle,
+    kLoadMatrix,
+    kLoadMatrixTransposed,
+    kMultiply
+  };
+  using Where = std::source_location;
+
+  virtual ~ExecutorBlock() = default;
+  // Memory for an access of `bytes` to an array of `array_bytes` at byte `array`, after all checks.
+  virtual const unsigned char* Read(unsigned thread, size_t array, size_t array_bytes,
+                                    size_t offset, size_t bytes, size_t align, Where where) = 0;
+  virtual unsigned char* Write(unsigned thread, size_t array, size_t array_bytes, size_t offset,
+                               size_t bytes, size_t align, Where where) = 0;
+  virtual void CheckArray(unsigned thread, size_t array, size_t array_bytes, size_t align,
+                          Where where) = 0;
+
+  virtual void Barrier(unsigned thread, Where where) = 0;
+  virtual void WarpBarrier(unsigned thread, Where where) = 0;
+  virtual uint32_t Shuffle(unsigned thread, uint32_t value, unsigned lane, Where where) = 0;
+  virtual void CopyAsync(unsigned thread, size_t array, size_t array_bytes, size_t offset,
+                         const void* from, bool valid, Where where) = 0;
+  virtual void CopyCommit(unsigned thread) = 0;
+  virtual void CopyWait(unsigned thread, size_t pending) = 0;
+  virtual void LoadMatrix(unsigned thread, uint32_t* r, bool transposed, size_t array,
+                          size_t array_bytes, size_t offset, Where where) = 0;
+  virtual void Multiply(unsigned thread, float* d, const uint32_t* a, const uint32_t* b,
+                        Where where) = 0;
+};
+
+template <typename T>
+class ExecutorShared {
+ public:
+  using Where = std::source_location;
+
+  T Get(unsigned i, Where where = Where::current()) const { return Read<T>(i, where); }
+  void Set(unsigned i, T value, Where where = Where::current()) const { Write<T>(i, value, where); }
+  template <typename V>
+  V Load(unsigned i, Where where = Where::current()) const {
+    return Read<V>(i, where);
+  }
+  template <typename V>
+  void Store(unsigned i, const V& value, Where where = Where::current()) const {
+    Write<V>(i, value, where);
+  }
+
+ private:
+  friend class ExecutorTile;
+  static_assert(std::is_trivially_copyable_v<T>);
+
+  ExecutorShared(ExecutorBlock* block, unsigned thread, size_t array, size_t bytes)
+      : block_(block), thread_(thread), array_(array), bytes_(bytes) {}
+
+  template <typename V>
+  V Read(unsigned i, Where where) const {
+    static_assert(std::is_trivially_copyable_v<V>);
+    V value;
+    std::memcpy(
+        &value,
+        block_->Read(thread_, array_, bytes_, size_t{i} * sizeof(T), sizeof(V), sizeof(V), where),
+        sizeof(V));
+    return value;
+  }
+  template <typename V>
+  void Write(unsigned i, const V& value, Where where) const {
+    static_assert(std::is_trivially_copyable_v<V>);
+    std::memcpy(
+        block_->Write(thread_, array_, bytes_, size_t{i} * sizeof(T), sizeof(V), sizeof(V), where),
+        &value, sizeof(V));
+  }
+
+  ExecutorBlock* block_;
+  unsigned thread_;
+  size_t array_, bytes_;  // first byte and size
+};
+
+class ExecutorTile {
+ public:
+  using Where = std::source_location;
+
+  ExecutorTile(ExecutorBlock* block, unsigned thread, unsigned threads,
+               const std::array<unsigned, 3>& index)
+      : block_(block), thread_(thread), threads_(threads), index_(index) {}
+
+  template <typename T>
+  ExecutorShared<T> Shared(unsigned offset, unsigned count, Where where = Where::current()) const {
+    const size_t bytes = size_t{count} * sizeof(T);
+    block_->CheckArray(thread_, offset, bytes, alignof(T), where);
+    return ExecutorShared<T>(block_, thread_, offset, bytes);
+  }
+  unsigned thread() const { return thread_; }
+  unsigned threads() const { return threads_; }
+  unsigned warp() const { return thread_ / kWarp; }
+  unsigned lane() const { return thread_ % kWarp; }
+  unsigned x() const { return index_[0]; }
+  unsigned y() const { return index_[1]; }
+  unsigned z() const { return index_[2]; }
+
+  void Barrier(Where where = Where::current()) const { block_->Barrier(thread_, where); }
+  void WarpBarrier(Where where = Where::current()) const { block_->WarpBarrier(thread_, where); }
+  template <typename T>
+  T Shuffle(T value, unsigned lane, Where where = Where::current()) const {
+    static_assert(sizeof(T) == sizeof(uint32_t));
+    return std::bit_cast<T>(block_->Shuffle(thread_, std::bit_cast<uint32_t>(value), lane, where));
+  }
+  template <typename T>
+  T ShuffleXor(T value, unsigned mask, Where where = Where::current()) const {
+    return Shuffle(value, lane() ^ mask, where);
+  }
+
+  template <typename T>
+  void CopyAsync(ExecutorShared<T> to, unsigned index, const T* from, bool valid,
+                 Where where = Where::current()) const {
+    block_->CopyAsync(thread_, to.array_, to.bytes_, size_t{index} * sizeof(T), from, valid, where);
+  }
+  void CopyCommit() const { block_->CopyCommit(thread_); }
+  template <int kPending>
+  void CopyWait() const {
+    static_assert(kPending >= 0);
+    block_->CopyWait(thread_, kPending);
+  }
+
+  void LoadMatrix(uint32_t (&r)[4], ExecutorShared<BFloat16> shared, unsigned index,
+                  Where where = Where::current()) const {
+    block_->LoadMatrix(thread_, r, false, shared.array_, shared.bytes_,
+                       size_t{index} * sizeof(BFloat16), where);
+  }
+  void LoadMatrixTransposed(uint32_t (&r)[4], ExecutorShared<BFloat16> shared, unsigned index,
+                            Where where = Where::current()) const {
+    block_->LoadMatrix(thread_, r, true, shared.array_, shared.bytes_,
+                       size_t{index} * sizeof(BFloat16), where);
+  }
+  void Multiply(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
+                Where where = Where::current()) const {
+    block_->Multiply(thread_, d, a, b, where);
+  }
+
+ private:
+  ExecutorBlock* block_;
+  unsigned thread_, threads_;
+  std::array<unsigned, 3> index_;
+};
+
+}  // namespace linnet::kernels::cuda
+
+#endif  // LINNET_KERNELS_CUDA_TILE_EXECUTOR_H_

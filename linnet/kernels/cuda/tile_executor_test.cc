@@ -1,0 +1,608 @@
+#include "linnet/kernels/cuda/tile_executor.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <iterator>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "linnet/base/rng.h"
+
+namespace linnet::kernels::cuda {
+namespace {
+
+using Fault = TileFault::Fault;
+
+constexpr uint64_t kOrders[] = {0, 1, 2, 3};  // seeds of TileLaunch
+
+// Expects that `program` fails with `fault` in every order of threads, with a message that contains
+// `parts`.
+template <typename Program>
+void ExpectFault(const TileLaunch& launch, Fault fault, const std::vector<std::string>& parts,
+                 const Program& program) {
+  for (const uint64_t seed : kOrders) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    TileLaunch seeded = launch;
+    seeded.seed = seed;
+    try {
+      RunTiles(seeded, program);
+      ADD_FAILURE() << "no fault";
+    } catch (const TileFault& e) {
+      EXPECT_EQ(e.fault(), fault) << e.what();
+      EXPECT_NE(std::string(e.what()).find("tile_executor_test.cc:"), std::string::npos)
+          << e.what();
+      for (const std::string& part : parts) {
+        EXPECT_NE(std::string(e.what()).find(part), std::string::npos)
+            << e.what() << "\n lacks: " << part;
+      }
+    }
+  }
+}
+
+template <typename Program>
+void ExpectNoFault(const TileLaunch& launch, const Program& program) {
+  for (const uint64_t seed : kOrders) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    TileLaunch seeded = launch;
+    seeded.seed = seed;
+    EXPECT_NO_THROW(RunTiles(seeded, program));
+  }
+}
+
+const TileLaunch kOneWarp{.threads = 32, .shared_bytes = 1024};
+const TileLaunch kTwoWarps{.threads = 64, .shared_bytes = 1024};
+
+// ---- Correct programs ----
+
+struct SumArgs {
+  const float* x;
+  float* sums;  // one a block
+};
+
+template <class Tile>
+LINNET_TILE void SumTile(Tile& tile, const SumArgs& args) {
+  const auto parts = tile.template Shared<float>(0, tile.threads() / kWarp);
+  const unsigned block = (tile.z() * 3 + tile.y()) * 2 + tile.x();
+  float sum = args.x[block * tile.threads() + tile.thread()];
+  for (unsigned mask = kWarp / 2; mask > 0; mask /= 2) sum += tile.ShuffleXor(sum, mask);
+  if (tile.lane() == 0) parts.Set(tile.warp(), sum);
+  tile.Barrier();
+  if (tile.warp() > 0) return;
+  sum = tile.lane() < tile.threads() / kWarp ? parts.Get(tile.lane()) : 0.0f;
+  for (unsigned mask = kWarp / 2; mask > 0; mask /= 2) sum += tile.ShuffleXor(sum, mask);
+  sum = tile.Shuffle(sum, 0);
+  if (tile.thread() == 0) args.sums[block] = sum;
+}
+
+TEST(Executor, SumsOfBlocks) {
+  const std::vector<float> ones = [] {
+    std::vector<float> x(2 * 3 * 2 * 128);
+    std::iota(x.begin(), x.end(), 0.0f);
+    return x;
+  }();
+  for (const uint64_t seed : kOrders) {
+    std::vector<float> sums(12);
+    RunTiles({.blocks = {2, 3, 2}, .threads = 128, .shared_bytes = 16, .seed = seed},
+             [&](ExecutorTile& tile) {
+               SumTile(tile, SumArgs{ones.data(), sums.data()});
+             });
+    for (size_t i = 0; i < sums.size(); ++i) {
+      const double first = 128.0 * static_cast<double>(i);
+      EXPECT_EQ(sums[i], 128 * first + 127 * 64) << "block " << i << " seed " << seed;
+    }
+  }
+}
+
+struct ProductArgs {
+  const BFloat16 *a, *b;  // [64, 64], row-major
+  float* out;             // [64, 64]
+};
+
+// out = a b, one warp for 16 rows, in two steps of 32 over the inner dimension. The copy of the
+// second step is under way during the products of the first.
+template <class Tile>
+LINNET_TILE void ProductTile(Tile& tile, const ProductArgs& args) {
+  constexpr unsigned kStride = 32 + 8, kStrideB = 64 + 8, kSizeA = 64 * kStride;
+  constexpr unsigned kStage = kSizeA + 32 * kStrideB;
+  const auto memory = tile.template Shared<BFloat16>(0, 2 * kStage);
+  for (unsigned step = 0; step < 2; ++step) {
+    for (unsigned i = tile.thread(); i < 64 * 32 / 8; i += tile.threads()) {
+      const unsigned row = i / 4, column = i % 4 * 8;
+      tile.CopyAsync(memory, step * kStage + row * kStride + column,
+                     args.a + row * 64 + step * 32 + column, true);
+    }
+    for (unsigned i = tile.thread(); i < 32 * 64 / 8; i += tile.threads()) {
+      const unsigned row = i / 8, column = i % 8 * 8;
+      tile.CopyAsync(memory, step * kStage + kSizeA + row * kStrideB + column,
+                     args.b + (step * 32 + row) * 64 + column, true);
+    }
+    tile.CopyCommit();
+  }
+  float d[8][4] = {};
+  for (unsigned step = 0; step < 2; ++step) {
+    if (step == 0) {
+      tile.template CopyWait<1>();
+    } else {
+      tile.template CopyWait<0>();
+    }
+    tile.Barrier();
+    for (unsigned k = 0; k < 32; k += 16) {
+      uint32_t a[4];
+      tile.LoadMatrix(a, memory,
+                      step * kStage + (tile.warp() * 16 + tile.lane() % 16) * kStride + k +
+                          tile.lane() / 16 * 8);
+      for (unsigned column = 0; column < 64; column += 16) {
+        uint32_t b[4];
+        tile.LoadMatrixTransposed(b, memory,
+                                  step * kStage + kSizeA + (k + tile.lane() % 16) * kStrideB +
+                                      column + tile.lane() / 16 * 8);
+        tile.Multiply(d[column / 8], a, {b[0], b[1]});
+        tile.Multiply(d[column / 8 + 1], a, {b[2], b[3]});
+      }
+    }
+  }
+  for (unsigned i = 0; i < 8; ++i) {
+    for (unsigned j = 0; j < 4; ++j) {
+      const unsigned row = tile.warp() * 16 + tile.lane() / 4 + j / 2 * 8;
+      args.out[row * 64 + i * 8 + tile.lane() % 4 * 2 + j % 2] = d[i][j];
+    }
+  }
+}
+
+TEST(Executor, MatrixProduct) {
+  struct alignas(16) Matrix {
+    BFloat16 x[64 * 64];
+  };
+  const auto a = std::make_unique<Matrix>(), b = std::make_unique<Matrix>();
+  Philox rng(5);
+  for (BFloat16& x : a->x) x = ToBf16(rng.Normal());
+  for (BFloat16& x : b->x) x = ToBf16(rng.Normal());
+  for (const uint64_t seed : kOrders) {
+    std::vector<float> out(64 * 64);
+    RunTiles({.threads = 128, .shared_bytes = 2 * (64 * 40 + 32 * 72) * 2, .seed = seed},
+             [&](ExecutorTile& tile) {
+               ProductTile(tile, ProductArgs{a->x, b->x, out.data()});
+             });
+    for (unsigned i = 0; i < 64; ++i) {
+      for (unsigned j = 0; j < 64; ++j) {
+        double want = 0;
+        for (unsigned k = 0; k < 64; ++k) {
+          want += double{ToFloat(a->x[i * 64 + k])} * ToFloat(b->x[k * 64 + j]);
+        }
+        EXPECT_NEAR(out[i * 64 + j], want, 1e-5) << i << " " << j << " seed " << seed;
+      }
+    }
+  }
+}
+
+// LoadMatrix against the layout in tile.h, with a matrix that LoadMatrixTransposed transposes.
+TEST(Executor, LayoutOfLoadMatrix) {
+  RunTiles(kOneWarp, [](ExecutorTile& tile) {
+    const auto memory = tile.Shared<BFloat16>(0, 4 * 64);
+    for (unsigned i = tile.lane(); i < 4 * 64; i += kWarp) memory.Set(i, {uint16_t(i)});
+    tile.WarpBarrier();
+    uint32_t r[4], transposed[4];
+    tile.LoadMatrix(r, memory, tile.lane() * 8);
+    tile.LoadMatrixTransposed(transposed, memory, tile.lane() * 8);
+    const unsigned g = tile.lane() / 4, t = tile.lane() % 4;
+    for (unsigned i = 0; i < 4; ++i) {
+      const unsigned at = i * 64 + g * 8 + 2 * t, at_transposed = i * 64 + 2 * t * 8 + g;
+      EXPECT_EQ(r[i], at | (at + 1) << 16);
+      EXPECT_EQ(transposed[i], at_transposed | (at_transposed + 8) << 16);
+    }
+  });
+}
+
+TEST(Executor, Shuffles) {
+  RunTiles(kTwoWarps, [](ExecutorTile& tile) {
+    EXPECT_EQ(tile.Shuffle(tile.thread(), 3), tile.warp() * 32 + 3);
+    EXPECT_EQ(tile.Shuffle(tile.thread(), (tile.lane() + 1) % 32),
+              tile.warp() * 32 + (tile.lane() + 1) % 32);
+    EXPECT_EQ(tile.ShuffleXor(static_cast<float>(tile.thread()), 5),
+              static_cast<float>(tile.thread() ^ 5));
+  });
+}
+
+TEST(Executor, CopyOfZeros) {
+  RunTiles(kOneWarp, [](ExecutorTile& tile) {
+    const auto memory = tile.Shared<float>(0, 128);
+    tile.CopyAsync(memory, tile.thread() * 4, static_cast<const float*>(nullptr), false);
+    tile.CopyCommit();
+    tile.CopyWait<0>();
+    for (unsigned i = 0; i < 4; ++i) EXPECT_EQ(memory.Get(tile.thread() * 4 + i), 0.0f);
+  });
+}
+
+// WarpBarrier orders the lanes of a warp, Barrier all threads.
+TEST(Executor, OrderedByBarriers) {
+  ExpectNoFault(kTwoWarps, [](ExecutorTile& tile) {
+    const auto memory = tile.Shared<uint32_t>(0, 256);
+    for (unsigned round = 0; round < 3; ++round) {
+      memory.Store(tile.thread() * 4, Vector16{{tile.thread(), 0, 0, round}});
+      tile.WarpBarrier();
+      const auto other = memory.Load<Vector16>((tile.thread() ^ 1) * 4);
+      EXPECT_EQ(other.word[0], tile.thread() ^ 1);
+      EXPECT_EQ(other.word[3], round);
+      tile.Barrier();
+      EXPECT_EQ(memory.Get((63 - tile.thread()) * 4), 63 - tile.thread());
+      tile.Barrier();
+    }
+  });
+}
+
+// All threads read a byte, in several warps and epochs of them; then one writes it.
+TEST(Executor, ReadersMayShare) {
+  ExpectNoFault(kTwoWarps, [](ExecutorTile& tile) {
+    const auto memory = tile.Shared<float>(0, 1);
+    if (tile.thread() == 40) memory.Set(0, 1.0f);
+    tile.Barrier();
+    memory.Get(0);
+    tile.WarpBarrier();
+    memory.Get(0);
+    tile.Barrier();
+    if (tile.thread() == 7) memory.Set(0, 2.0f);
+  });
+}
+
+// Only reads of the own warp come before the write.
+TEST(Executor, WritesAfterReadsOfTheWarp) {
+  ExpectNoFault(kTwoWarps, [](ExecutorTile& tile) {
+    const auto memory = tile.Shared<float>(0, 2);
+    if (tile.lane() == 9) memory.Set(tile.warp(), 1.0f);
+    tile.WarpBarrier();
+    memory.Get(tile.warp());
+    tile.WarpBarrier();
+    if (tile.lane() == 30) memory.Set(tile.warp(), 2.0f);
+  });
+}
+
+// ---- Faults ----
+
+// Memory that is written, and past a barrier.
+ExecutorShared<float> Written(ExecutorTile& tile) {
+  const auto memory = tile.Shared<float>(0, 64);
+  for (unsigned i = tile.thread(); i < 64; i += tile.threads()) memory.Set(i, 1.0f);
+  tile.Barrier();
+  return memory;
+}
+
+TEST(Faults, RaceAcrossWarps) {
+  // Read or write first, as the order has it.
+  ExpectFault(kTwoWarps, Fault::kRace,
+              {"byte 16 of shared memory", "thread 4 ", "thread 36 ", "no barrier between"},
+              [](ExecutorTile& tile) {
+                const auto memory = Written(tile);
+                if (tile.thread() == 4) memory.Set(4, 2.0f);
+                tile.WarpBarrier();
+                if (tile.thread() == 36) memory.Get(4);
+              });
+  ExpectFault(kTwoWarps, Fault::kRace, {"writes byte", "wrote at"}, [](ExecutorTile& tile) {
+    const auto memory = tile.Shared<float>(0, 1);
+    if (tile.lane() == 0) memory.Set(0, 2.0f);
+  });
+}
+
+// The shuffle makes one lane run before the other, but does not order their accesses.
+TEST(Faults, MissingWarpBarrier) {
+  ExpectFault(kOneWarp, Fault::kRace, {"thread 5 ", "reads byte 12 ", "thread 3 wrote"},
+              [](ExecutorTile& tile) {
+                const auto memory = Written(tile);
+                if (tile.lane() == 3) memory.Set(3, 2.0f);
+                tile.Shuffle(0u, 0);
+                if (tile.lane() == 5) memory.Get(3);
+              });
+  ExpectFault(kOneWarp, Fault::kRace, {"thread 5 ", "writes byte 12 ", "thread 3 read"},
+              [](ExecutorTile& tile) {
+                const auto memory = Written(tile);
+                if (tile.lane() == 3) memory.Get(3);
+                tile.Shuffle(0u, 0);
+                if (tile.lane() == 5) memory.Set(3, 2.0f);
+              });
+  ExpectFault(kOneWarp, Fault::kRace, {"thread 5 ", "writes byte 12 ", "thread 3 wrote"},
+              [](ExecutorTile& tile) {
+                const auto memory = Written(tile);
+                if (tile.lane() == 3) memory.Set(3, 2.0f);
+                tile.Shuffle(0u, 0);
+                if (tile.lane() == 5) memory.Set(3, 2.0f);
+              });
+}
+
+// The writer has read the byte itself; the other reader is remembered.
+TEST(Faults, SecondReader) {
+  ExpectFault(kOneWarp, Fault::kRace, {"thread 5 ", "writes byte 12 ", "thread 9 read"},
+              [](ExecutorTile& tile) {
+                const auto memory = Written(tile);
+                if (tile.lane() == 5) memory.Get(3);
+                tile.Shuffle(0u, 0);
+                if (tile.lane() == 9) memory.Get(3);
+                tile.Shuffle(0u, 0);
+                if (tile.lane() == 5) memory.Set(3, 2.0f);
+              });
+}
+
+// The same line twice, so that the memory's first barrier does not count for the next block.
+TEST(Faults, RaceInALaterBlock) {
+  TileLaunch launch = kTwoWarps;
+  launch.blocks = {1, 3, 2};
+  ExpectFault(launch, Fault::kRace, {"block (0, 2, 1)"}, [](ExecutorTile& tile) {
+    const auto memory = Written(tile);
+    if (tile.y() == 2 && tile.z() == 1) memory.Set(3, 2.0f);
+  });
+}
+
+// One byte of a wide access.
+TEST(Faults, RaceOfPartOfAVector) {
+  ExpectFault(kOneWarp, Fault::kRace, {"thread 5 ", "reads byte 28 ", "thread 3 wrote"},
+              [](ExecutorTile& tile) {
+                const auto memory = Written(tile);
+                if (tile.lane() == 3) memory.Set(7, 2.0f);
+                tile.Shuffle(0u, 0);
+                if (tile.lane() == 5) memory.Load<Vector16>(4);
+              });
+}
+
+TEST(Faults, LoadMatrixWithoutBarrier) {
+  for (const bool transposed : {false, true}) {
+    ExpectFault(kOneWarp, Fault::kRace, {"reads byte", "wrote"}, [=](ExecutorTile& tile) {
+      const auto memory = tile.Shared<BFloat16>(0, 256);
+      memory.Store(tile.lane() * 8, Vector16{});
+      uint32_t r[4];
+      if (transposed) {
+        tile.LoadMatrixTransposed(r, memory, tile.lane() * 8);
+      } else {
+        tile.LoadMatrix(r, memory, tile.lane() * 8);
+      }
+    });
+  }
+}
+
+TEST(Faults, OutOfBounds) {
+  // Inside of the block's memory, outside of the array.
+  ExpectFault(kOneWarp, Fault::kBounds, {"thread 31 ", "writes bytes 156 to 160", "32 to 156"},
+              [](ExecutorTile& tile) { tile.Shared<float>(32, 31).Set(tile.thread(), 0.0f); });
+  ExpectFault(kOneWarp, Fault::kBounds, {"thread 9 ", "reads bytes"}, [](ExecutorTile& tile) {
+    const auto memory = Written(tile);
+    if (tile.lane() == 9) memory.Load<Vector16>(64);
+  });
+  ExpectFault(kOneWarp, Fault::kBounds, {"bytes 512 to 1028", "1024 bytes"},
+              [](ExecutorTile& tile) { tile.Shared<float>(512, 129); });
+  ExpectFault(kOneWarp, Fault::kBounds, {"thread 2 ", "copies to"}, [](ExecutorTile& tile) {
+    const auto memory = tile.Shared<float>(0, 62);
+    if (tile.lane() == 2) tile.CopyAsync(memory, 60, static_cast<const float*>(nullptr), false);
+  });
+  ExpectFault(kOneWarp, Fault::kBounds, {"thread 31 ", "loads"}, [](ExecutorTile& tile) {
+    uint32_t r[4];
+    tile.LoadMatrix(r, tile.Shared<BFloat16>(0, 255), tile.lane() * 8);
+  });
+  ExpectFault(kOneWarp, Fault::kBounds, {"lane 32"},
+              [](ExecutorTile& tile) { tile.Shuffle(0u, 32); });
+}
+
+TEST(Faults, Misaligned) {
+  ExpectFault(kOneWarp, Fault::kAlignment, {"thread 1 ", "byte 4 ", "aligned to 16"},
+              [](ExecutorTile& tile) {
+                const auto memory = Written(tile);
+                if (tile.lane() == 1) memory.Load<Vector16>(1);
+              });
+  ExpectFault(kOneWarp, Fault::kAlignment, {"array at byte 6", "aligned to 4"},
+              [](ExecutorTile& tile) { tile.Shared<float>(6, 1); });
+  ExpectFault(kOneWarp, Fault::kAlignment, {"thread 2 ", "copies to byte 8"},
+              [](ExecutorTile& tile) {
+                const auto memory = tile.Shared<float>(0, 64);
+                if (tile.lane() == 2) {
+                  tile.CopyAsync(memory, 2, static_cast<const float*>(nullptr), false);
+                }
+              });
+  alignas(16) const float global[8] = {};
+  ExpectFault(kOneWarp, Fault::kAlignment, {"global memory"}, [&](ExecutorTile& tile) {
+    tile.CopyAsync(tile.Shared<float>(0, 4), 0, global + 1, true);
+  });
+  ExpectFault(kOneWarp, Fault::kAlignment, {"thread 31 ", "loads byte 504"},
+              [](ExecutorTile& tile) {
+                uint32_t r[4];
+                tile.LoadMatrix(r, tile.Shared<BFloat16>(0, 512),
+                                tile.lane() == 31 ? 252 : tile.lane() * 8);
+              });
+}
+
+TEST(Faults, Uninitialized) {
+  ExpectFault(kOneWarp, Fault::kUninitialized, {"thread 30 ", "reads byte 120 "},
+              [](ExecutorTile& tile) {
+                const auto memory = tile.Shared<float>(0, 64);
+                if (tile.lane() != 30) memory.Set(tile.lane(), 1.0f);
+                memory.Get(tile.lane());
+              });
+  // What an earlier block has written does not count.
+  TileLaunch launch = kOneWarp;
+  launch.blocks = {2, 1, 1};
+  unsigned blocks = 0;
+  ExpectFault(launch, Fault::kUninitialized, {}, [&](ExecutorTile& tile) {
+    const auto memory = tile.Shared<float>(0, 64);
+    if (tile.thread() == 0) ++blocks;
+    tile.Barrier();
+    if (blocks % 2 == 1) memory.Set(tile.lane(), 1.0f);
+    memory.Get(tile.lane());
+  });
+  EXPECT_EQ(blocks, 2 * std::size(kOrders));
+}
+
+TEST(Faults, DivergentBarriers) {
+  // One warp does not come to the barrier.
+  ExpectFault(kTwoWarps, Fault::kDivergence, {"Barrier", "end"}, [](ExecutorTile& tile) {
+    if (tile.warp() == 0) tile.Barrier();
+  });
+  // One lane waits for its warp, the others for the block.
+  ExpectFault(kTwoWarps, Fault::kDivergence, {"WarpBarrier", "waits at Barrier"},
+              [](ExecutorTile& tile) {
+                if (tile.thread() == 8) tile.WarpBarrier();
+                tile.Barrier();
+              });
+  // The same operation at two places.
+  ExpectFault(kOneWarp, Fault::kDivergence, {"waits at Barrier", "but thread"},
+              [](ExecutorTile& tile) {
+                if (tile.thread() < 8) {
+                  tile.Barrier();
+                } else {
+                  tile.Barrier();
+                }
+              });
+  ExpectFault(kOneWarp, Fault::kDivergence, {"Shuffle", "Multiply"}, [](ExecutorTile& tile) {
+    float d[4] = {};
+    if (tile.thread() == 5) {
+      tile.Shuffle(1.0f, 0);
+    } else {
+      tile.Multiply(d, {0, 0, 0, 0}, {0, 0});
+    }
+  });
+}
+
+TEST(Faults, ThreadThatLeavesEarly) {
+  ExpectFault(kTwoWarps, Fault::kDivergence, {"thread 20", "end", "Barrier"},
+              [](ExecutorTile& tile) {
+                if (tile.thread() == 20) return;
+                tile.Barrier();
+              });
+  ExpectFault(kTwoWarps, Fault::kDivergence, {"thread 20", "end", "Shuffle"},
+              [](ExecutorTile& tile) {
+                if (tile.thread() == 20) return;
+                tile.ShuffleXor(1.0f, 1);
+              });
+}
+
+// A copy of 16 bytes by each thread; `between` stands before the wait.
+template <typename Between>
+void Copies(ExecutorTile& tile, const float* from, const Between& between) {
+  const auto memory = tile.Shared<float>(0, 128);
+  tile.CopyAsync(memory, tile.thread() * 4, from, true);
+  tile.CopyCommit();
+  between(memory);
+  tile.template CopyWait<0>();
+}
+
+TEST(Faults, Copies) {
+  alignas(16) const float global[4] = {1, 2, 3, 4};
+  ExpectFault(kOneWarp, Fault::kCopy, {"thread 7 ", "reads byte 112 ", "CopyAsync of thread 7"},
+              [&](ExecutorTile& tile) {
+                Copies(tile, global, [&](const auto& memory) {
+                  if (tile.thread() == 7) memory.Get(28);
+                });
+              });
+  // A barrier does not wait for copies.
+  ExpectFault(kOneWarp, Fault::kCopy, {"thread 7 ", "writes byte 96 ", "CopyAsync of thread 6"},
+              [&](ExecutorTile& tile) {
+                Copies(tile, global, [&](const auto& memory) {
+                  tile.Barrier();
+                  if (tile.thread() == 7) memory.Set(24, 1.0f);
+                  tile.Barrier();
+                });
+              });
+  // Nor does the wait order the copies of other threads.
+  ExpectFault(kOneWarp, Fault::kRace, {"thread 7 ", "reads byte 96 ", "thread 6 wrote"},
+              [&](ExecutorTile& tile) {
+                Copies(tile, global, [](const auto&) {});
+                tile.Shuffle(0u, 0);
+                if (tile.thread() == 7) tile.Shared<float>(0, 128).Get(24);
+              });
+  // The target was read before, by another thread.
+  ExpectFault(kOneWarp, Fault::kRace, {"thread 7 ", "copies to byte 112 ", "thread 3 read"},
+              [&](ExecutorTile& tile) {
+                const auto memory = Written(tile);
+                if (tile.thread() == 3) memory.Get(28);
+                tile.Shuffle(0u, 0);
+                if (tile.thread() == 7) tile.CopyAsync(memory, 28, global, true);
+                tile.CopyCommit();
+                tile.CopyWait<0>();
+              });
+  // A group that may be under way still.
+  ExpectFault(kOneWarp, Fault::kCopy, {"thread 0 ", "reads byte 16 "}, [&](ExecutorTile& tile) {
+    if (tile.thread() > 0) return;
+    const auto memory = tile.Shared<float>(0, 128);
+    for (unsigned i = 0; i < 3; ++i) {
+      tile.CopyAsync(memory, i * 4, global, true);
+      tile.CopyCommit();
+    }
+    tile.CopyWait<2>();
+    EXPECT_EQ(memory.Get(3), 4.0f);
+    memory.Get(4);
+  });
+  ExpectFault(kOneWarp, Fault::kCopy, {"thread 4 ", "ends without waiting", "byte 0 "},
+              [&](ExecutorTile& tile) {
+                if (tile.thread() != 4) return;
+                tile.CopyAsync(tile.Shared<float>(0, 4), 0, global, true);
+                tile.CopyWait<0>();  // not for what was not committed
+              });
+}
+
+// ---- The launch ----
+
+// Whatever a thread throws reaches the caller, after the other threads' destructors have run.
+TEST(Launch, Exceptions) {
+  for (const uint64_t seed : kOrders) {
+    int alive = 0;
+    struct Count {
+      explicit Count(int& n) : n_(n) { ++n_; }
+      ~Count() { --n_; }
+      int& n_;
+    };
+    TileLaunch launch = kTwoWarps;
+    launch.blocks = {3, 1, 1};
+    launch.seed = seed;
+    EXPECT_THROW(RunTiles(launch,
+                          [&](ExecutorTile& tile) {
+                            const Count count(alive);
+                            const std::vector<int> memory(100);
+                            if (tile.x() == 1 && tile.thread() == 33) throw std::string("x");
+                            tile.Barrier();
+                          }),
+                 std::string);
+    EXPECT_EQ(alive, 0);
+  }
+}
+
+TEST(Launch, BadSizes) {
+  const auto nothing = [](ExecutorTile&) {};
+  EXPECT_THROW(RunTiles({.threads = 0}, nothing), Error);
+  EXPECT_THROW(RunTiles({.threads = 48}, nothing), Error);
+  EXPECT_THROW(RunTiles({.threads = 1056}, nothing), Error);
+  EXPECT_THROW(RunTiles({.shared_bytes = 228 * 1024}, nothing), Error);
+  EXPECT_THROW(RunTiles({.blocks = {1, 0, 1}}, nothing), Error);
+  EXPECT_THROW(RunTiles({.blocks = {1, 1, 65536}}, nothing), Error);
+  EXPECT_NO_THROW(RunTiles({.threads = 1024, .shared_bytes = 227 * 1024}, nothing));
+}
+
+// Seeds run blocks and threads in different orders, and one seed in the same order every time.
+TEST(Launch, Orders) {
+  const auto order = [](uint64_t seed) {
+    TileLaunch launch = kTwoWarps;
+    launch.seed = seed;
+    std::vector<unsigned> threads;
+    RunTiles(launch, [&](ExecutorTile& tile) {
+      threads.push_back(tile.thread());
+      tile.Barrier();
+      threads.push_back(tile.thread());
+    });
+    return threads;
+  };
+  const auto block_order = [](uint64_t seed) {
+    std::vector<unsigned> blocks;
+    RunTiles({.blocks = {9, 1, 2}, .seed = seed}, [&](ExecutorTile& tile) {
+      if (tile.thread() == 0) blocks.push_back(tile.z() * 9 + tile.x());
+    });
+    return blocks;
+  };
+  std::vector<unsigned> blocks = block_order(1);
+  EXPECT_FALSE(std::is_sorted(blocks.begin(), blocks.end()));
+  std::sort(blocks.begin(), blocks.end());
+  EXPECT_EQ(blocks, block_order(0));
+  const std::vector<unsigned> ascending = order(0);
+  EXPECT_TRUE(std::is_sorted(ascending.begin(), ascending.begin() + 64));
+  EXPECT_EQ(order(1), order(1));
+  EXPECT_NE(order(1), order(0));
+  EXPECT_NE(order(1), order(2));
+}
+
+}  // namespace
+}  // namespace linnet::kernels::cuda
