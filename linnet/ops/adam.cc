@@ -57,10 +57,10 @@ FlatAdam::FlatAdam(const std::vector<Tensor>& parameters) : parameters_(paramete
   std::vector<Tensor> rows;
   std::vector<int64_t> sizes;
   for (const Tensor& parameter : parameters_) {
-    rows.push_back(parameter.detach().reshape(-1));
-    sizes.push_back(parameter.numel());
+    rows.push_back(parameter.detach());
+    sizes.push_back(Padded(parameter.numel()));
   }
-  values_ = torch::cat(rows);
+  values_ = Joined(rows);
   first_ = torch::zeros_like(values_);
   second_ = torch::zeros_like(values_);
   numbers_ = torch::zeros({3}, values_.options());
@@ -72,12 +72,27 @@ FlatAdam::FlatAdam(const std::vector<Tensor>& parameters) : parameters_(paramete
   for (size_t i = 0; i < views.size(); ++i) parameters_[i].set_data(views[i]);
 }
 
+int64_t FlatAdam::Padded(int64_t size) {
+  constexpr int64_t kAlignment = 64;  // elements: products and loads need aligned tensors
+  return (size + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+Tensor FlatAdam::Joined(const std::vector<Tensor>& tensors) {
+  std::vector<Tensor> rows;
+  for (const Tensor& x : tensors) {
+    rows.push_back(x.reshape(-1));
+    const int64_t padding = Padded(x.numel()) - x.numel();
+    if (padding > 0) rows.push_back(torch::zeros({padding}, x.options()));
+  }
+  return torch::cat(rows);
+}
+
 std::vector<Tensor> FlatAdam::Views(const Tensor& flat) const {
   std::vector<Tensor> views;
   int64_t begin = 0;
   for (const Tensor& parameter : parameters_) {
     views.push_back(flat.narrow(0, begin, parameter.numel()).view(parameter.sizes()));
-    begin += parameter.numel();
+    begin += Padded(parameter.numel());
   }
   return views;
 }
@@ -100,12 +115,7 @@ void FlatAdam::Apply(const kernels::AdamStep& step, double clip) {
   const Tensor good = norms.isfinite().all();
   finite_.logical_and_(good);
   const Tensor on = good.to(values_.scalar_type());  // 0: this update changes nothing
-  Tensor gradient;
-  {
-    std::vector<Tensor> rows;
-    for (const Tensor& one : gradients) rows.push_back(one.view(-1));
-    gradient = torch::cat(rows);
-  }
+  Tensor gradient = Joined(gradients);
   if (clip > 0) {
     const Tensor scales = (clip / (norms + 1e-6)).masked_fill_(norms <= clip, 1);
     gradient.mul_(scales.index_select(0, owner_));
@@ -131,7 +141,7 @@ void FlatAdam::Apply(const kernels::AdamStep& step, double clip) {
       if (parameter.grad().defined()) {
         update(part(values_), part(first_), part(second_), part(gradient));
       }
-      begin += parameter.numel();
+      begin += Padded(parameter.numel());
     }
   }
   for (Tensor& parameter : parameters_) parameter.mutable_grad().reset();

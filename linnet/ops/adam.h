@@ -29,8 +29,8 @@ void AdamUpdate(std::vector<torch::Tensor>& parameters, std::vector<torch::Tenso
 
 class FlatAdam {
  public:
-  // Moves all parameters into one buffer, each a view of its part, and makes the moments, which are
-  // zero, views of two more. The parameters are fp32 on one device.
+  // Moves all parameters into one buffer, each a view of its part. The parameters are fp32 on one
+  // device. The moments, zero at first, are views of two more buffers.
   explicit FlatAdam(const std::vector<torch::Tensor>& parameters);
 
   std::vector<torch::Tensor> first_moments() const { return Views(first_); }
@@ -54,6 +54,10 @@ class FlatAdam {
   bool Finite() const { return finite_.item<bool>(); }
 
  private:
+  // The room of a tensor of so many elements; the rest of it stays zero.
+  static int64_t Padded(int64_t size);
+  // Tensors as one, each in its room.
+  static torch::Tensor Joined(const std::vector<torch::Tensor>& tensors);
   std::vector<torch::Tensor> Views(const torch::Tensor& flat) const;
 
   std::vector<torch::Tensor> parameters_;
