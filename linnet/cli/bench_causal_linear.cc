@@ -20,7 +20,7 @@
 #include "linnet/base/rng.h"
 #include "linnet/base/thread_pool.h"
 #include "linnet/base/units.h"
-#include "linnet/cli/bench.h"
+#include "linnet/cli/bench_causal_linear.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/kernels/bfloat16.h"
@@ -39,21 +39,8 @@ using kernels::CausalLinearShape;
 
 constexpr size_t kLeastLength = 64, kMostLength = size_t{1} << 20;
 
-struct Options : BenchOptions {
-  size_t heads = 8, dim = 32, value_dim = 0;  // the paper's image model; value_dim 0: dim
-  size_t min_n = 512, max_n = 65536;
-  std::string layout = "head", precision = "f32";
-};
-
-// Two forms are timed: the product alone, and the product fused with feature map and normalizer.
-struct Form {
-  const char* name;
-  CausalLinearOptions options;
-};
-const Form kForms[] = {
-    {"bare", {.feature_map = kernels::FeatureMap::kIdentity, .normalize = false}},
-    {"fused", {}},
-};
+using Options = CausalLinearBench;
+constexpr auto& kForms = kCausalLinearForms;
 
 double ToDouble(float x) { return x; }
 double ToDouble(BFloat16 x) {
@@ -169,44 +156,26 @@ struct Case {
 };
 
 template <typename T>
-void Check(Case<T>& problem, const Form& form) {
+void Check(Case<T>& problem, const CausalLinearForm& form) {
   problem.Forward(form.options);
   problem.Backward(form.options);
   const CausalLinearShape& shape = problem.shape;
-  const size_t length = shape.length;
-  // The reference's gradients cost O(N) a row: compare all rows of the output, a few of the
-  // gradients.
-  const std::set<size_t> rows = {0, 1, 33, length / 3, length / 2, length - 2, length - 1};
-  RelativeError out, grad_q, grad_k, grad_v;
-  const auto compare = [&](RelativeError& error, const AlignedBuffer<T>& x, size_t head, size_t row,
-                           const std::vector<double>& expected) {
-    const T* values = problem.In(x, expected.size()).At(0, row, head);
-    for (size_t c = 0; c < expected.size(); ++c) error.Add(ToDouble(values[c]), expected[c]);
-  };
+  std::vector<CausalLinearHead> heads;
   for (size_t head : std::set<size_t>{0, shape.heads - 1}) {
-    const CausalLinearRef twin(length, shape.dim, shape.value_dim, form.options,
-                               problem.HeadOf(problem.q, shape.dim, head),
-                               problem.HeadOf(problem.k, shape.dim, head),
-                               problem.HeadOf(problem.v, shape.value_dim, head), length);
-    const std::vector<double> grad = problem.HeadOf(problem.grad_out, shape.value_dim, head);
-    for (size_t row = 0; row < length; ++row) compare(out, problem.out, head, row, twin.Out(row));
-    for (size_t row : rows) {
-      compare(grad_q, problem.grad_q, head, row, twin.GradQ(row, grad));
-      compare(grad_k, problem.grad_k, head, row, twin.GradK(row, grad));
-      compare(grad_v, problem.grad_v, head, row, twin.GradV(row, grad));
-    }
+    const auto keys = [&](const AlignedBuffer<T>& x) { return problem.HeadOf(x, shape.dim, head); };
+    const auto values = [&](const AlignedBuffer<T>& x) {
+      return problem.HeadOf(x, shape.value_dim, head);
+    };
+    heads.push_back({.q = keys(problem.q),
+                     .k = keys(problem.k),
+                     .v = values(problem.v),
+                     .grad_out = values(problem.grad_out),
+                     .out = values(problem.out),
+                     .grad_q = keys(problem.grad_q),
+                     .grad_k = keys(problem.grad_k),
+                     .grad_v = values(problem.grad_v)});
   }
-  // bf16: the gradients are computed from a rounded output.
-  const double tolerance = std::is_same_v<T, float> ? 1e-4 : 2e-2;
-  double worst = 0;
-  for (const double error : {out.value(), grad_q.value(), grad_k.value(), grad_v.value()}) {
-    if (!(error <= worst)) worst = error;  // keeps a NaN
-  }
-  if (!(worst <= tolerance)) {
-    throw RuntimeError("bench causal-linear: at N = ", length, " the ", form.name,
-                       " kernel differs from its reference by ", worst, " (allowed: ", tolerance,
-                       "); not timed");
-  }
+  CheckCausalLinear(shape, form, std::is_same_v<T, BFloat16>, heads);
 }
 
 // Bytes of a problem and of the reference that checks it.
@@ -240,10 +209,6 @@ void Run(const Options& options) {
       {"isa", kernels::ActiveIsa()},
   };
   const char* const passes[] = {"forward", "forward+backward"};
-  // Forward: update s, read s, 2 D M multiply-adds; backward: five sweeps' worth (eqs. 13-15).
-  const double square = static_cast<double>(options.dim * options.value_dim);
-  const double flops[] = {4 * square, 14 * square};
-
   size_t longest = 0;
   for (size_t length = options.min_n; length <= options.max_n; length *= 2) {
     const double need = Need(options, length), there = static_cast<double>(AvailableMemory());
@@ -255,7 +220,7 @@ void Run(const Options& options) {
       break;
     }
     Case<T> problem(options, length, pool);
-    for (const Form& form : kForms) Check(problem, form);
+    for (const CausalLinearForm& form : kForms) Check(problem, form);
 
     constexpr size_t kRounds = 100'000;
     const auto forward = [&](int form) { problem.Forward(kForms[form].options); };
@@ -278,11 +243,10 @@ void Run(const Options& options) {
                       options.seconds);
 
     const double peak = pool.size() * kernels::FmaFlops(kRounds) / median[8];
-    const double tokens = static_cast<double>(length * options.heads);
     for (size_t form : {0, 1}) {
       for (size_t pass : {0, 1}) {
         const double seconds = median[2 * form + pass];
-        const double products = flops[pass] * tokens / peak;
+        const double products = CausalLinearFlops(problem.shape, pass == 1) / peak;
         const double stream = std::min(median[4 + pass], median[6 + pass]);
         nlohmann::ordered_json with = {{"N", length}};
         with.update(identity);
@@ -328,18 +292,53 @@ void Run(const Options& options) {
 
 }  // namespace
 
+void CheckCausalLinear(const CausalLinearShape& shape, const CausalLinearForm& form, bool bf16,
+                       const std::vector<CausalLinearHead>& heads) {
+  // The reference's gradients cost O(N) a row.
+  const size_t length = shape.length;
+  const std::set<size_t> rows = {0, 1, 33, length / 3, length / 2, length - 2, length - 1};
+  RelativeError out, grad_q, grad_k, grad_v;
+  const auto compare = [](RelativeError& error, const std::vector<double>& x, size_t row,
+                          const std::vector<double>& expected) {
+    for (size_t c = 0; c < expected.size(); ++c)
+      error.Add(x[row * expected.size() + c], expected[c]);
+  };
+  for (const CausalLinearHead& head : heads) {
+    const CausalLinearRef twin(length, shape.dim, shape.value_dim, form.options, head.q, head.k,
+                               head.v, length);
+    for (size_t row = 0; row < length; ++row) compare(out, head.out, row, twin.Out(row));
+    for (size_t row : rows) {
+      compare(grad_q, head.grad_q, row, twin.GradQ(row, head.grad_out));
+      compare(grad_k, head.grad_k, row, twin.GradK(row, head.grad_out));
+      compare(grad_v, head.grad_v, row, twin.GradV(row, head.grad_out));
+    }
+  }
+  // bf16: the gradients are computed from a rounded output.
+  const double tolerance = bf16 ? 2e-2 : 1e-4;
+  double worst = 0;
+  for (const double error : {out.value(), grad_q.value(), grad_k.value(), grad_v.value()}) {
+    if (!(error <= worst)) worst = error;  // keeps a NaN
+  }
+  if (!(worst <= tolerance)) {
+    throw RuntimeError("bench causal-linear: at N = ", length, " the ", form.name,
+                       " kernel differs from its reference by ", worst, " (allowed: ", tolerance,
+                       "); not timed");
+  }
+}
+
 void AddBenchCausalLinear(CLI::App& bench) {
   CLI::App* verb = AddVerb(
       bench, "causal-linear", "Time the causal linear attention kernel, 8 heads x 32",
       "For N = 512, 1024, ... 65536, forward and forward + backward: the bare product (phi(x) = "
       "x,\n"
-      "no normaliser) and the fused operation. The limit is the time of the multiply-adds alone "
+      "no normalizer) and the fused operation. The limit is the time of the multiply-adds alone "
       "at\n"
       "the machine's peak, or of reading and writing the tensors once, whichever is longer.\n"
       "/spread is the longest time a token over the shortest, of all N.",
       "  linnet bench causal-linear\n"
       "  linnet bench causal-linear --dim 64 --precision bf16 --layout row\n"
-      "  linnet bench causal-linear --max-n 4096 --threads 1 --json\n");
+      "  linnet bench causal-linear --max-n 4096 --threads 1 --json\n"
+      "  linnet bench causal-linear --device cuda --precision bf16\n");
   auto options = std::make_shared<Options>();
   const auto add = [&](const char* name, size_t& value, const char* help, double low, double high) {
     return AddOption(verb, name, value, "N", help, Between(low, high));
@@ -357,12 +356,22 @@ void AddBenchCausalLinear(CLI::App& bench) {
             CLI::IsMember({"head", "row"}).description(""));
   AddOption(verb, "--precision", options->precision, "P", "Of the tensors: f32 or bf16",
             CLI::IsMember({"f32", "bf16"}).description(""));
+  AddOption(verb, "--device", options->device, "NAME",
+            "cpu, or cuda: the GPU's kernels against the time of its memory",
+            CLI::IsMember({"cpu", "cuda"}).description(""));
+  add("--batch", options->batch, "Sequences, with --device cuda (default: 16)", 1, 65536);
+  add("--segments", options->segments,
+      "Parts of a sequence side by side, with --device cuda (default: by size)", 1, 1024);
   AddBenchOptions(verb, *options);
   verb->callback([options] {
+    if ((options->batch != 0 || options->segments != 0) && options->device == "cpu") {
+      throw InputError("--batch and --segments need --device cuda");
+    }
     if (options->value_dim == 0) options->value_dim = options->dim;
     if (options->min_n > options->max_n) {
       throw InputError("--min-n ", options->min_n, " is longer than --max-n ", options->max_n);
     }
+    if (options->device == "cuda") return RunCausalLinearOnGpu(*options);
     options->precision == "bf16" ? Run<BFloat16>(*options) : Run<float>(*options);
   });
 }

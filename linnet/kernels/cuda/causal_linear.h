@@ -25,8 +25,8 @@ struct CausalLinearPlan {
   CausalLinearShape shape;
   CausalLinearOptions options;
   bool packed = false;
-  // Parts of a sequence that are computed side by side, after a pass over their keys and values.
-  unsigned segments = 1, segment_chunks = 0;
+  // Parts of a sequence that blocks compute side by side (causal_product_tile.h).
+  unsigned segments = 1, segment_length = 0;
   size_t kept = 0, scratch = 0;  // floats
 };
 

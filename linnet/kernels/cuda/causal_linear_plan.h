@@ -1,9 +1,14 @@
-// How causal_linear.cu divides its work (private to kernels/cuda): shared with the tests, which run
-// the same programs on the CPU.
+// What causal_linear.cu does on a stream (private to kernels/cuda), for any machine that runs tile
+// programs: the tests have one that runs them on the CPU. A Machine has
+//
+//   Copy(to, from, bytes), Zero(to, bytes)
+//   Run<Sizes>(blocks, args)               CausalProductTile
+//   RunDelta(blocks, threads, args, to)    DeltaTile
 #ifndef LINNET_KERNELS_CUDA_CAUSAL_LINEAR_PLAN_H_
 #define LINNET_KERNELS_CUDA_CAUSAL_LINEAR_PLAN_H_
 
 #include <algorithm>
+#include <array>
 
 #include "linnet/kernels/cuda/causal_linear.h"
 #include "linnet/kernels/cuda/causal_product_tile.h"
@@ -32,21 +37,29 @@ void WithProductWidth(int width, Body body) {
 }
 
 // Floats of one segment's sums in one product.
-template <int kWidth, int kSplit, bool kGradient>
+template <int kWidth, int kSplit, Product kProduct>
 size_t SegmentFloats(const CausalLinearShape& shape) {
-  using Sizes = ProductSizes<kWidth, kSplit, kGradient>;
+  using Sizes = ProductSizes<kWidth, kSplit, kProduct>;
   return shape.batch * shape.heads * Sizes::kSlices * Sizes::kSumFloats;
 }
 
 // Parts of the scratch memory.
 struct CausalLinearScratchParts {
-  size_t state = 0;   // copies of the initial state: s, then z
-  size_t sums = 0;    // of segments
-  size_t delta = 0;   // by row
-  size_t floats = 0;  // of all
+  size_t state = 0;    // copies of the initial state: s, then z
+  size_t control = 0;  // counters and flags of blocks, zeroed for each product
+  size_t sums = 0;     // of segments
+  size_t delta = 0;    // by row
+  size_t floats = 0;   // of all
 };
 
 inline size_t RoundUpFloats(size_t n) { return (n + 31) / 32 * 32; }
+
+// `started` and `written` of the programs, for up to eight slices.
+inline size_t ControlWords(const CausalLinearPlan& plan) {
+  constexpr size_t kMostSlices = 8;
+  if (plan.segments <= 1) return 0;
+  return 1 + plan.shape.batch * plan.shape.heads * kMostSlices * plan.segments;
+}
 
 // Rows of `inverse` and `delta` (RowOf in causal_product_tile.h).
 inline size_t ProductRows(const CausalLinearShape& shape, bool packed) {
@@ -59,10 +72,17 @@ inline CausalLinearScratchParts ScratchPartsOf(const CausalLinearPlan& plan) {
   const CausalLinearShape& shape = plan.shape;
   size_t most = 0;
   WithProductWidth(ProductWidth(shape), [&]<int kWidth>() {
-    most = std::max({SegmentFloats<kWidth, 1, false>(shape), SegmentFloats<kWidth, 2, false>(shape),
-                     SegmentFloats<kWidth, 1, true>(shape), SegmentFloats<kWidth, 2, true>(shape)});
+    const auto add = [&]<Product kProduct>() {
+      most = std::max({most, SegmentFloats<kWidth, 1, kProduct>(shape),
+                       SegmentFloats<kWidth, 2, kProduct>(shape)});
+    };
+    add.template operator()<Product::kForward>();
+    add.template operator()<Product::kGradQ>();
+    add.template operator()<Product::kGradK>();
+    add.template operator()<Product::kGradV>();
   });
-  parts.sums = RoundUpFloats(shape.batch * shape.heads * shape.dim * (shape.value_dim + 1));
+  parts.control = RoundUpFloats(shape.batch * shape.heads * shape.dim * (shape.value_dim + 1));
+  parts.sums = parts.control + RoundUpFloats(ControlWords(plan));
   parts.delta = parts.sums + (plan.segments > 1 ? plan.segments * RoundUpFloats(most) : 0);
   parts.floats = parts.delta + RoundUpFloats(ProductRows(shape, plan.packed));
   return parts;
@@ -81,7 +101,7 @@ CausalProductArgs<T> ProductArgs(const CausalLinearPlan& plan) {
   to.normalize = plan.options.normalize;
   to.eps = plan.options.eps;
   to.segments = plan.segments;
-  to.segment_chunks = plan.segment_chunks;
+  to.segment_length = plan.segment_length;
   return to;
 }
 template <typename T>
@@ -107,6 +127,61 @@ CausalProductArgs<T> ProductArgs(const CausalLinearPlan& plan,
   to.s = from.s, to.z = from.z, to.grad_s = from.grad_s, to.grad_z = from.grad_z;
   to.grad_s0 = from.grad_s0, to.grad_z0 = from.grad_z0;
   return to;
+}
+
+// One of the four products.
+template <int kWidth, Product kProduct, class Machine, typename T>
+void RunProduct(Machine& machine, const CausalLinearPlan& plan, CausalProductArgs<T> args,
+                float* scratch) {
+  using Sizes = ProductSizes<kWidth, sizeof(T) / 2, kProduct>;
+  if (plan.segments > 1) {
+    const CausalLinearScratchParts parts = ScratchPartsOf(plan);
+    args.segment_sums = scratch + parts.sums;
+    args.started = reinterpret_cast<unsigned*>(scratch + parts.control);
+    args.written = args.started + 1;
+    machine.Zero(args.started, ControlWords(plan) * sizeof(unsigned));
+  }
+  machine.template Run<Sizes>(BlocksOf<Sizes>(args), args);
+}
+
+template <class Machine, typename T>
+void RunForward(Machine& machine, const CausalLinearPlan& plan,
+                const CausalLinearForwardArgsOf<T>& args, float* scratch) {
+  CausalProductArgs<T> product = ProductArgs(plan, args);
+  // Other blocks than those that write the final state read the initial one.
+  const size_t z_floats = plan.shape.batch * plan.shape.heads * plan.shape.dim;
+  const size_t s_floats = z_floats * plan.shape.value_dim;
+  float* state = scratch + ScratchPartsOf(plan).state;
+  if (args.s != nullptr) {
+    machine.Copy(state, args.s, s_floats * sizeof(float));
+    product.s = state;
+  }
+  if (args.z != nullptr) {
+    machine.Copy(state + s_floats, args.z, z_floats * sizeof(float));
+    product.z = state + s_floats;
+  }
+  WithProductWidth(ProductWidth(plan.shape), [&]<int kWidth>() {
+    RunProduct<kWidth, Product::kForward>(machine, plan, product, scratch);
+  });
+}
+
+template <class Machine, typename T>
+void RunBackward(Machine& machine, const CausalLinearPlan& plan,
+                 const CausalLinearBackwardArgsOf<T>& args, float* scratch) {
+  CausalProductArgs<T> product = ProductArgs(plan, args);
+  if (plan.options.normalize) {
+    float* delta = scratch + ScratchPartsOf(plan).delta;
+    constexpr unsigned kThreads = 256, kRows = kThreads / 4;
+    machine.RunDelta({static_cast<unsigned>(plan.shape.batch * plan.shape.heads),
+                      static_cast<unsigned>((plan.shape.length + kRows - 1) / kRows), 1},
+                     kThreads, product, delta);
+    product.delta = delta;
+  }
+  WithProductWidth(ProductWidth(plan.shape), [&]<int kWidth>() {
+    RunProduct<kWidth, Product::kGradQ>(machine, plan, product, scratch);
+    RunProduct<kWidth, Product::kGradK>(machine, plan, product, scratch);
+    RunProduct<kWidth, Product::kGradV>(machine, plan, product, scratch);
+  });
 }
 
 }  // namespace linnet::kernels::cuda

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <string>
 #include <type_traits>
@@ -23,84 +25,29 @@ namespace {
 using Doubles = std::vector<double>;
 using Floats = std::vector<float>;
 
-// ---- The launches of causal_linear.cu, on the executor ----
-
-template <typename T>
-class Launches {
+// Runs tile programs on the CPU (causal_linear_plan.h).
+class ExecutorMachine {
  public:
-  Launches(const CausalLinearPlan& plan, uint64_t seed) : plan_(plan), seed_(seed) {}
+  explicit ExecutorMachine(uint64_t seed) : seed_(seed) {}
 
-  void Forward(const CausalLinearForwardArgsOf<T>& args, float* scratch) const {
-    const CausalLinearScratchParts parts = ScratchPartsOf(plan_);
-    CausalProductArgs<T> product = ProductArgs(plan_, args);
-    const size_t z_floats = Places() * plan_.shape.dim, s_floats = z_floats * plan_.shape.value_dim;
-    float* const s = scratch + parts.state;
-    float* const z = s + s_floats;
-    if (args.s) std::copy_n(args.s, s_floats, s), product.s = s;
-    if (args.z) std::copy_n(args.z, z_floats, z), product.z = z;
-    WithProductWidth(ProductWidth(plan_.shape), [&]<int kWidth>() {
-      Run<kWidth, false>(product, Product::kForward, scratch + parts.sums);
-    });
+  void Copy(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
+  void Zero(void* to, size_t bytes) { std::memset(to, 0, bytes); }
+  template <class Sizes, typename T>
+  void Run(unsigned blocks, const CausalProductArgs<T>& args) {
+    RunTiles({.blocks = {blocks, 1, 1},
+              .threads = Sizes::kThreads,
+              .shared_bytes = Sizes::kBytes,
+              .seed = seed_},
+             [&](ExecutorTile& tile) { CausalProductTile<Sizes>(tile, args); });
   }
-
-  void Backward(const CausalLinearBackwardArgsOf<T>& args, float* scratch) const {
-    const CausalLinearScratchParts parts = ScratchPartsOf(plan_);
-    CausalProductArgs<T> product = ProductArgs(plan_, args);
-    if (plan_.options.normalize) {
-      float* const delta = scratch + parts.delta;
-      RunTiles({.blocks = {Places(), static_cast<unsigned>((plan_.shape.length + 63) / 64), 1},
-                .threads = 256,
-                .seed = seed_},
-               [&](ExecutorTile& tile) { DeltaTile(tile, product, delta); });
-      product.delta = delta;
-    }
-    float* const sums = scratch + parts.sums;
-    WithProductWidth(ProductWidth(plan_.shape), [&]<int kWidth>() {
-      Run<kWidth, true>(product, Product::kGradQ, sums);
-      Run<kWidth, true>(product, Product::kGradK, sums);
-      Run<kWidth, false>(product, Product::kGradV, sums);
-    });
+  template <typename T>
+  void RunDelta(const std::array<unsigned, 3>& blocks, unsigned threads,
+                const CausalProductArgs<T>& args, float* to) {
+    RunTiles({.blocks = blocks, .threads = threads, .seed = seed_},
+             [&](ExecutorTile& tile) { DeltaTile(tile, args, to); });
   }
 
  private:
-  unsigned Places() const { return static_cast<unsigned>(plan_.shape.batch * plan_.shape.heads); }
-
-  template <int kWidth, bool kGradient>
-  void Run(CausalProductArgs<T> args, Product product, float* sums) const {
-    using Sizes = ProductSizes<kWidth, sizeof(T) / 2, kGradient>;
-    const auto run = [&] {
-      RunTiles({.blocks = {Places(), Sizes::kSlices, plan_.segments},
-                .threads = Sizes::kThreads,
-                .shared_bytes = Sizes::kBytes,
-                .seed = seed_},
-               [&](ExecutorTile& tile) {
-                 if constexpr (kGradient) {
-                   CausalBackwardTile<kWidth>(tile, args, product);
-                 } else if (product == Product::kForward) {
-                   CausalForwardTile<kWidth>(tile, args);
-                 } else {
-                   CausalBackwardTile<kWidth>(tile, args, product);
-                 }
-               });
-    };
-    if (plan_.segments > 1) {
-      args.segment_sums = sums;
-      args.sums_only = true;
-      run();
-      const size_t floats = size_t{Places()} * Sizes::kSlices * Sizes::kSumFloats;
-      const bool reverse = product == Product::kGradK || product == Product::kGradV;
-      RunTiles({.blocks = {static_cast<unsigned>((floats + 255) / 256), 1, 1},
-                .threads = 256,
-                .seed = seed_},
-               [&](ExecutorTile& tile) {
-                 SegmentScanTile(tile, sums, floats, plan_.segments, reverse);
-               });
-      args.sums_only = false;
-    }
-    run();
-  }
-
-  const CausalLinearPlan& plan_;
   uint64_t seed_;
 };
 
@@ -134,9 +81,10 @@ CausalLinearPlan PlanOf(const Problem& problem) {
   CausalLinearPlan plan{.shape = problem.shape,
                         .options = {problem.feature_map, problem.normalize, 1e-6f},
                         .packed = !problem.offsets.empty()};
-  const size_t chunks = (problem.shape.length + kChunk - 1) / kChunk;
+  const size_t units = (problem.shape.length + kMostChunk - 1) / kMostChunk;
   plan.segments = problem.segments;
-  plan.segment_chunks = static_cast<unsigned>((chunks + plan.segments - 1) / plan.segments);
+  plan.segment_length =
+      static_cast<unsigned>((units + plan.segments - 1) / plan.segments) * kMostChunk;
   plan.kept = ProductRows(plan.shape, plan.packed);
   plan.scratch = ScratchPartsOf(plan).floats;
   return plan;
@@ -237,7 +185,7 @@ template <typename T>
 void CheckProblem(const Problem& p) {
   SCOPED_TRACE(Name(p));
   constexpr bool kNarrow = std::is_same_v<T, BFloat16>;
-  const double tolerance = kNarrow ? 2e-2 : 1e-4, state_tolerance = kNarrow ? 1e-2 : 1e-4;
+  const double tolerance = kNarrow ? 1e-2 : 1e-4, state_tolerance = kNarrow ? 5e-3 : 2e-5;
   const CausalLinearShape& shape = p.shape;
   const size_t d = shape.dim, m = shape.value_dim, places = shape.batch * shape.heads;
   // The normalizer of an identity may vanish; then no tolerance holds.
@@ -252,7 +200,7 @@ void CheckProblem(const Problem& p) {
   Floats s = s0, z = z0, grad_s0(places * d * m, nan), grad_z0(places * d, nan);
 
   const CausalLinearPlan plan = PlanOf(p);
-  const Launches<T> launches(plan, p.seed);
+  ExecutorMachine machine(p.seed);
   Floats kept(plan.kept, nan), scratch(plan.scratch, nan);
   CausalLinearForwardArgsOf<T> forward{.q = q, .k = k, .v = v, .out = out};
   CausalLinearBackwardArgsOf<T> backward{.q = q,
@@ -275,9 +223,9 @@ void CheckProblem(const Problem& p) {
       backward.z = z0.data(), backward.grad_z = grad_z.data(), backward.grad_z0 = grad_z0.data();
     }
   }
-  launches.Forward(forward, scratch.data());
+  RunForward(machine, plan, forward, scratch.data());
   std::fill(scratch.begin(), scratch.end(), nan);
-  launches.Backward(backward, scratch.data());
+  RunBackward(machine, plan, backward, scratch.data());
 
   Difference in_out, in_q, in_k, in_v, in_s, in_z, in_s0, in_z0;
   for (size_t n = 0; n < shape.batch; ++n) {
@@ -367,6 +315,10 @@ TYPED_TEST(CausalLinear, Lengths) {
   }
 }
 
+TYPED_TEST(CausalLinear, LongSequence) {
+  CheckProblem<TypeParam>({.shape = {1, 1030, 1, 16, 16}, .state = true});
+}
+
 TYPED_TEST(CausalLinear, MaskedKeys) {
   for (const bool normalize : {false, true}) {
     Problem p{.shape = {4, 70, 2, 32, 16}, .normalize = normalize, .state = true};
@@ -386,7 +338,7 @@ TYPED_TEST(CausalLinear, PackedSequences) {
 TYPED_TEST(CausalLinear, Segments) {
   for (const bool state : {false, true}) {
     for (const unsigned segments : {2, 3}) {
-      Problem p{.shape = {1, 330, 2, 16, 16}, .state = state, .segments = segments};
+      Problem p{.shape = {1, 330, 1, 16, 16}, .state = state, .segments = segments};
       CheckProblem<TypeParam>(p);
       p.normalize = false;
       p.shape.dim = 64;

@@ -3,17 +3,24 @@
 //
 //   out_i = sum_j (a_i . b_j) c_j,   j up to i (in reverse: j from i on)
 //
-//   forward   a = phi(q)  b = phi(k)  c = [v, 1]   the last column is the denominator
-//   grad_v    a = phi(k)  b = phi(q)  c = g                         in reverse
-//   grad_q    a = [g, d]  b = [v, 1]  c = phi(k)   times phi'(q)
-//   grad_k    a = [v, 1]  b = [g, d]  c = phi(q)   times phi'(k)    in reverse
+//   forward   a = phi(q)  b = phi(k)        c = [v, 1]        the last column is the denominator
+//   grad_q    a = [g, d]  b = [v, 1]        c = phi(k)        times phi'(q) / den
+//   grad_k    a = [v, 1]  b = [g, d]        c = phi(q) / den  times phi'(k); in reverse
+//   grad_v    a = phi(k)  b = phi(q) / den  c = g             in reverse
 //
-// where g_i = grad_out_i / den_i, and d_i = -g_i . out_i is the derivative by the denominator. With
-// elu + 1, phi'(x) = min(phi(x), 1), so the inputs themselves are not needed again.
+// where g = grad_out, and d = -g . out / den is the derivative by the denominator, times den. g and
+// d are not divided before they are multiplied, because g . v + d is a small difference. With elu +
+// 1, phi'(x) = min(phi(x), 1), so the inputs themselves are not needed again.
 //
-// A block computes one sequence and head, or a segment of it, in chunks of kChunk positions: inside
-// a chunk by the masked square of products, from earlier chunks by their sum t = sum_j b_j c_j^T,
-// which stays in the registers in fp32. A block computes at most kSlice of the columns of c.
+// A block computes one sequence and head in chunks of kChunk positions: inside a chunk by the masked
+// square of products, from earlier chunks by their sum t = sum_j b_j c_j^T, which stays in the
+// registers in fp32. A block computes at most kSlice of the columns of c.
+//
+// Where that leaves a GPU empty, several blocks share a sequence. Each adds up its own segment, adds
+// the sums of all earlier ones, which the block before it has written, writes the result for the
+// next one, and then computes as above. Blocks take their segments in order when they start, so a
+// block only waits for blocks that have started. The segment is read twice, the second time from the
+// second-level cache.
 //
 // Products are of bf16, with sums in fp32. fp32 inputs are split into a leading and a trailing bf16
 // (kSplit = 2), and the products of two trailing parts left out: 16 bits of mantissa remain.
@@ -47,7 +54,7 @@ struct CausalProductArgs {
   const int64_t* offsets = nullptr;
   Strided<const T> q, k, v, grad_out;
   Strided<T> out, grad_q, grad_k, grad_v;
-  // By RowOf(): 1 / den_i, written by the forward if not null; and d_i den_i.
+  // By RowOf(): 1 / den, written by the forward if not null; and d.
   float* inverse = nullptr;
   const float* delta = nullptr;
   // [N, H, D, M] and [N, H, D]; null: zero, or not wanted.
@@ -55,14 +62,16 @@ struct CausalProductArgs {
   float *final_s = nullptr, *final_z = nullptr;
   const float *grad_s = nullptr, *grad_z = nullptr;
   float *grad_s0 = nullptr, *grad_z0 = nullptr;
-  // Segments of a sequence that blocks compute side by side, and the sums before each of them, as
-  // the blocks hold them. While `sums_only` is set, blocks write the sums of their own segment.
-  unsigned segments = 1, segment_chunks = 0;
+  // Segments of a sequence, one a block. If there are several: the sums up to the end of each, as
+  // the threads of a block hold them, and zeros: the number of blocks that have started, and
+  // whether each has written its sums.
+  unsigned segments = 1, segment_length = 0;  // positions: a multiple of kMostChunk
   float* segment_sums = nullptr;
-  bool sums_only = false;
+  unsigned* started = nullptr;
+  unsigned* written = nullptr;
 };
 
-inline constexpr unsigned kChunk = 64;
+inline constexpr unsigned kMostChunk = 128;
 
 // Index in `inverse` and `delta` of position 0 of a sequence and head: aligned to 4 floats.
 template <typename T>
@@ -76,61 +85,73 @@ LINNET_TILE size_t RowOf(const CausalProductArgs<T>& args, unsigned n, unsigned 
          4 * static_cast<size_t>(n);
 }
 
-// Shared memory of a product: constants of its sizes.
-//   kWidth: 16, 32, 64 or 128, room for D and M. kGradient: whether it is grad_q or grad_k, which
-//   multiply over the values and their extra column.
-template <int kWidth_, int kSplit_, bool kGradient_>
+// Sizes of a product, in threads, elements and bytes of shared memory. kWidth: 16, 32, 64 or 128, room
+// for D and M. kSplit: the parts of an element.
+template <int kWidth_, int kSplit_, Product kProduct_>
 struct ProductSizes {
   static constexpr int kWidth = kWidth_, kSplit = kSplit_;
-  static constexpr bool kGradient = kGradient_;
+  static constexpr Product kProduct = kProduct_;
+  static constexpr bool kForward = kProduct == Product::kForward;
+  static constexpr bool kReverse = kProduct == Product::kGradK || kProduct == Product::kGradV;
+  // Whether it multiplies over the values and their extra columns.
+  static constexpr bool kGradient = kProduct == Product::kGradQ || kProduct == Product::kGradK;
   static constexpr int kSlice = kWidth <= (kSplit == 1 ? 64 : 32) ? kWidth : kSplit == 1 ? 64 : 32;
   static constexpr int kSlices = kWidth / kSlice;
-  static constexpr int kThreads = 128;
   // Columns of a and b, and of c, with the extra ones. A matrix product takes 16 columns of a and 8
   // of c, and reads two of c at once.
   static constexpr int kInner = kGradient ? kWidth + 16 : kWidth;
-  static constexpr int kOuter = kGradient ? kSlice : kSlice + 8;
-  static constexpr int kOuterRoom = kGradient ? kSlice : kSlice + 16;
-  // Row strides in elements: 16 bytes more than a multiple of 128, or such that eight rows begin in
-  // different banks.
+  static constexpr int kOuter = kForward ? kSlice + 8 : kSlice;
+  static constexpr int kOuterRoom = kForward ? kSlice + 16 : kSlice;
+  // Row strides: such that eight rows begin in different banks.
   static constexpr int Stride(int columns) { return columns * kSplit + 8; }
   static constexpr int kInnerStride = Stride(kInner), kOuterStride = Stride(kOuterRoom);
   static constexpr int kExtraStride = Stride(kSlice);  // phi of the rows of the result
-  static constexpr int kChunkElements =
-      kChunk * (2 * kInnerStride + kOuterStride + (kGradient ? kExtraStride : 0));
+  static constexpr int kRowElements =
+      2 * kInnerStride + kOuterStride + (kGradient ? kExtraStride : 0);
   static constexpr int kSumElements = kInner * kOuterStride;
-  static constexpr int Bytes(int stages) {
-    return 2 * (stages * kChunkElements + 2 * kSumElements);
+  static constexpr int Bytes(int warps, int stages) {
+    return 2 * (stages * 16 * warps * kRowElements + 2 * kSumElements);
   }
   static constexpr int kMost = 160 * 1024;  // compute capability 8.0 has 163 kB for a block
-  static constexpr int kStages = Bytes(3) <= kMost / 2 ? 3 : Bytes(2) <= kMost ? 2 : 1;
-  static constexpr int kBytes = Bytes(kStages);
+  static constexpr int kWarps = Bytes(8, 2) <= kMost ? 8 : 4;
+  static constexpr int kStages = Bytes(kWarps, 2) <= kMost ? 2 : 1;
+  static constexpr int kBytes = Bytes(kWarps, kStages);
   static_assert(kBytes <= kMost);
-  // Tiles of 16 x 8 sums: each warp has all rows of every fourth column of tiles.
+  static constexpr int kThreads = 32 * kWarps, kChunk = 16 * kWarps;
+  static_assert(kMostChunk % kChunk == 0);
+  static constexpr int kChunkElements = kChunk * kRowElements;
+  // Tiles of 16 x 8 sums: a warp has kOwnTiles in a column, as far as there are any.
   static constexpr int kRowTiles = kInner / 16, kColumnTiles = kOuter / 8;
-  static constexpr int kOwnTiles = (kColumnTiles + 3) / 4;
+  static constexpr int kTiles = kRowTiles * kColumnTiles;
+  static constexpr int kOwnTiles = (kTiles + kWarps - 1) / kWarps;
   // Floats of one block's sums as its threads hold them.
-  static constexpr int kSumFloats = kRowTiles * kOwnTiles * 4 * kThreads;
+  static constexpr int kSumFloats = kOwnTiles * 4 * kThreads;
 };
+
+// Blocks of a product.
+template <class Sizes, typename T>
+inline unsigned BlocksOf(const CausalProductArgs<T>& args) {
+  return args.batch * args.heads * Sizes::kSlices * args.segments;
+}
 
 template <class Tile, class Sizes, typename T>
 class CausalProduct {
  public:
-  static constexpr int kSplit = Sizes::kSplit;
+  static constexpr Product kProduct = Sizes::kProduct;
+  static constexpr int kSplit = Sizes::kSplit, kWidth = Sizes::kWidth, kSlice = Sizes::kSlice;
+  static constexpr unsigned kChunk = Sizes::kChunk;
   static constexpr int kVector = 16 / sizeof(T);  // elements of a copy
 
-  LINNET_TILE CausalProduct(Tile& tile, const CausalProductArgs<T>& args, Product product,
-                            unsigned place, unsigned slice, unsigned segment)
+  LINNET_TILE CausalProduct(Tile& tile, const CausalProductArgs<T>& args, unsigned block)
       : tile_(tile),
         args_(args),
-        product_(product),
-        reverse_(product == Product::kGradK || product == Product::kGradV),
-        extra_(args.normalize && product != Product::kGradV),
-        n_(place / args.heads),
-        h_(place % args.heads),
-        place_(place),
-        slice_(slice),
-        segment_(segment) {
+        extra_(args.normalize && kProduct != Product::kGradV),
+        places_(args.batch * args.heads),
+        place_(block % places_),
+        slice_(block / places_ % Sizes::kSlices),
+        order_(block / places_ / Sizes::kSlices),
+        n_(place_ / args.heads),
+        h_(place_ % args.heads) {
     first_ = args.offsets ? static_cast<size_t>(args.offsets[n_]) : 0;
     length_ =
         args.offsets ? static_cast<unsigned>(args.offsets[n_ + 1] - args.offsets[n_]) : args.length;
@@ -138,31 +159,66 @@ class CausalProduct {
     if (args.lengths != nullptr && args.lengths[n_] < static_cast<int64_t>(length_)) {
       valid_ = args.lengths[n_] > 0 ? static_cast<unsigned>(args.lengths[n_]) : 0;
     }
+    row_ = RowOf(args, n_, h_);
+    if constexpr (kProduct == Product::kForward) {
+      a_ = Queries<kWidth>(0), b_ = Keys<kWidth>(0), c_ = Values<kSlice>(SliceBegin());
+    } else if constexpr (kProduct == Product::kGradQ) {
+      a_ = Gradients<kWidth>(0), b_ = Values<kWidth>(0);
+      c_ = Keys<kSlice>(SliceBegin()), e_ = Queries<kSlice>(SliceBegin());
+    } else if constexpr (kProduct == Product::kGradK) {
+      a_ = Values<kWidth>(0), b_ = Gradients<kWidth>(0);
+      c_ = Queries<kSlice>(SliceBegin()), e_ = Keys<kSlice>(SliceBegin());
+    } else {
+      a_ = Keys<kWidth>(0), b_ = Queries<kWidth>(0), c_ = Gradients<kSlice>(SliceBegin());
+    }
   }
 
   LINNET_TILE void Run() {
     const unsigned chunks = (length_ + kChunk - 1) / kChunk;
-    unsigned begin = 0, end = chunks;
+    begin_ = 0, end_ = chunks;
     if (args_.segments > 1) {
-      begin = segment_ * args_.segment_chunks;
-      end = begin + args_.segment_chunks;
-      if (begin > chunks) begin = chunks;
-      if (end > chunks) end = chunks;
+      const unsigned segment = Sizes::kReverse ? args_.segments - 1 - order_ : order_;
+      begin_ = segment * (args_.segment_length / kChunk);
+      end_ = begin_ + args_.segment_length / kChunk;
+      if (begin_ > chunks) begin_ = chunks;
+      if (end_ > chunks) end_ = chunks;
     }
-    const unsigned count = end - begin;
     ClearShared();
-    LoadSums();
-    if (!args_.sums_only) WriteSums(0);
-    // The first chunks' copies.
+    if (order_ == 0) {
+      LoadState();
+    } else {
+      ForSums([&](float& sum, unsigned, unsigned, int) { sum = 0.0f; });
+    }
+    if (!IsLast()) {
+      sums_only_ = true;
+      Sweep();
+      sums_only_ = false;
+    }
+    if (args_.segments > 1) PassSums();
+    Sweep();
+    if (IsLast()) StoreState();
+  }
+
+ private:
+  using Element = BFloat16;
+
+  LINNET_TILE unsigned ChunkAt(unsigned i) const {
+    return Sizes::kReverse ? end_ - 1 - i : begin_ + i;
+  }
+  LINNET_TILE bool IsLast() const { return order_ + 1 == args_.segments; }
+
+  // Computes the block's chunks, or only adds them to the sums.
+  LINNET_TILE void Sweep() {
+    const unsigned count = end_ - begin_;
+    if (!sums_only_) WriteSums(0);
     for (unsigned i = 0; i + 1 < Sizes::kStages; ++i) {
-      if (i < count) Fetch(ChunkAt(begin, end, i), i);
+      if (i < count) Fetch(ChunkAt(i), i);
       tile_.CopyCommit();
     }
-    if (count > 0) FetchRows(ChunkAt(begin, end, 0));
-    if (Sizes::kStages == 1) tile_.Barrier();
+    if (count > 0) FetchRows(ChunkAt(0));
     for (unsigned i = 0; i < count; ++i) {
-      const unsigned chunk = ChunkAt(begin, end, i), stage = i % Sizes::kStages;
-      if (Sizes::kStages == 1) {
+      const unsigned chunk = ChunkAt(i), stage = i % Sizes::kStages;
+      if constexpr (Sizes::kStages == 1) {
         Fetch(chunk, 0);
         tile_.CopyCommit();
         tile_.template CopyWait<0>();
@@ -173,24 +229,49 @@ class CausalProduct {
       tile_.Barrier();
       if (Sizes::kStages > 1) {
         const unsigned next = i + Sizes::kStages - 1;
-        if (next < count) Fetch(ChunkAt(begin, end, next), next % Sizes::kStages);
+        if (next < count) Fetch(ChunkAt(next), next % Sizes::kStages);
         tile_.CopyCommit();
       }
-      if (i + 1 < count) FetchRows(ChunkAt(begin, end, i + 1));
-      if (!args_.sums_only) Results(chunk, stage, i % 2);
+      FetchInverse(chunk);
+      if (i + 1 < count) FetchRows(ChunkAt(i + 1));
+      if (!sums_only_) Results(chunk, stage, i % 2);
       AddSums(stage);
-      if (!args_.sums_only) WriteSums((i + 1) % 2);
+      if (!sums_only_) WriteSums((i + 1) % 2);
       if (Sizes::kStages == 1) tile_.Barrier();
     }
     tile_.template CopyWait<0>();
-    StoreSums();
+    tile_.Barrier();
   }
 
- private:
-  using Element = BFloat16;
-
-  LINNET_TILE unsigned ChunkAt(unsigned begin, unsigned end, unsigned i) const {
-    return reverse_ ? end - 1 - i : begin + i;
+  // Adds the sums of all segments before this one, and passes them on.
+  LINNET_TILE void PassSums() {
+    const size_t line = static_cast<size_t>(places_) * Sizes::kSlices;
+    const size_t at = slice_ * static_cast<size_t>(places_) + place_;
+    const auto sums_of = [&](unsigned order) {
+      return args_.segment_sums + (order * line + at) * Sizes::kSumFloats + tile_.thread();
+    };
+    if (order_ > 0) {
+      if (tile_.thread() == 0) tile_.Await(args_.written + (order_ - 1) * line + at);
+      tile_.Barrier();
+      const float* from = sums_of(order_ - 1);
+      float* to = sums_of(order_);
+      const bool pass = !IsLast();
+      unsigned i = 0;
+      ForSums([&](float& sum, unsigned, unsigned, int) {
+        const float before = tile_.LoadFresh(from + i * Sizes::kThreads);
+        if (pass) to[i * Sizes::kThreads] = before + sum;
+        sum = before;
+        ++i;
+      });
+    } else {
+      float* to = sums_of(0);
+      unsigned i = 0;
+      ForSums([&](float& sum, unsigned, unsigned, int) { to[i++ * Sizes::kThreads] = sum; });
+      LoadState();
+    }
+    if (IsLast()) return;
+    tile_.Barrier();
+    if (tile_.thread() == 0) tile_.Publish(args_.written + order_ * line + at);
   }
 
   // --- Shared memory ---
@@ -231,8 +312,8 @@ class CausalProduct {
       const unsigned stage = i / kChunk, row = i % kChunk;
       unsigned tile = COf(stage), stride = Sizes::kOuterStride, column = Sizes::kSlice;
       if (Sizes::kGradient) {
-        tile = product_ == Product::kGradQ ? BOf(stage) : AOf(stage);
-        stride = Sizes::kInnerStride, column = Sizes::kWidth;
+        tile = kProduct == Product::kGradQ ? BOf(stage) : AOf(stage);
+        stride = Sizes::kInnerStride, column = kWidth;
       }
       memory.Set(tile + At(row, stride, column, 0), one);
       if (Sizes::kGradient) memory.Set(tile + At(row, stride, column + 1, 0), one);
@@ -242,153 +323,155 @@ class CausalProduct {
 
   // --- Copies to shared memory ---
 
-  // A tile's source: rows of a tensor and some of its columns.
-  struct Source {
-    const T* data;     // position 0 of the sequence and head
-    ptrdiff_t time;    // stride
-    unsigned columns;  // from `data` on
-    unsigned rows;     // later ones count as zeros
-    bool phi, scaled;
+  // What fills a tile of kColumns columns: a thread copies, and transforms later, eight columns of
+  // every Step()-th row.
+  struct Slot {
+    const T* data = nullptr;  // of the thread's first row in the first chunk
+    ptrdiff_t time = 0;       // stride
+    unsigned limit = 0;       // positions from there on; later ones count as zeros
+    bool inside = false;      // whether the tensor has the thread's columns
   };
-  LINNET_TILE Source Of(const Strided<const T>& x, unsigned width, unsigned first_column,
-                        unsigned room, unsigned rows, bool phi, bool scaled) const {
-    const unsigned columns = first_column < width ? width - first_column : 0;
+  template <int kColumns>
+  LINNET_TILE Slot SlotOf(const Strided<const T>& x, unsigned width, unsigned first_column,
+                          unsigned limit) const {
+    const unsigned row = RowOfThread<kColumns>();
+    const unsigned column = first_column + ColumnOfThread<kColumns>();
     return {x.data + static_cast<ptrdiff_t>(args_.offsets ? 0 : n_) * x.batch +
-                static_cast<ptrdiff_t>(first_) * x.time + static_cast<ptrdiff_t>(h_) * x.head +
-                first_column,
-            x.time,
-            columns < room ? columns : room,
-            rows,
-            phi,
-            scaled};
+                static_cast<ptrdiff_t>(first_ + row) * x.time +
+                static_cast<ptrdiff_t>(h_) * x.head + column,
+            x.time, limit > row ? limit - row : 0, column < width};
   }
-  LINNET_TILE Source Queries(unsigned first, unsigned room) const {
-    return Of(args_.q, args_.dim, first, room, length_, true, false);
+  template <int kColumns>
+  LINNET_TILE unsigned RowOfThread() const {
+    return tile_.thread() / (kColumns / 8);
   }
-  LINNET_TILE Source Keys(unsigned first, unsigned room) const {
-    return Of(args_.k, args_.dim, first, room, valid_, true, false);
+  template <int kColumns>
+  LINNET_TILE unsigned ColumnOfThread() const {
+    return tile_.thread() % (kColumns / 8) * 8;
   }
-  LINNET_TILE Source Values(unsigned first, unsigned room) const {
-    return Of(args_.v, args_.value_dim, first, room, valid_, false, false);
-  }
-  LINNET_TILE Source Gradients(unsigned first, unsigned room) const {
-    return Of(args_.grad_out, args_.value_dim, first, room, length_, false, args_.normalize);
-  }
-  LINNET_TILE unsigned SliceBegin() const { return slice_ * Sizes::kSlice; }
+  template <int kColumns>
+  static constexpr unsigned kStep = Sizes::kThreads / (kColumns / 8);
+  template <int kColumns>
+  static constexpr int kRows = kChunk / kStep<kColumns>;  // of a thread
 
-  // Calls body(source, element offset, stride, columns) for each tile of a stage, or for those that
-  // the sums need.
-  template <class Body>
-  LINNET_TILE void ForTiles(unsigned stage, Body each) const {
-    constexpr unsigned kWidth = Sizes::kWidth, kSlice = Sizes::kSlice;
-    const unsigned a = AOf(stage), b = BOf(stage), c = COf(stage), e = EOf(stage);
-    const auto body = [&](const Source& from, unsigned to, unsigned stride, unsigned columns) {
-      if (!args_.sums_only || to == b || to == c) each(from, to, stride, columns);
-    };
-    if constexpr (Sizes::kGradient) {
-      const bool q = product_ == Product::kGradQ;
-      body(Gradients(0, kWidth), q ? a : b, Sizes::kInnerStride, kWidth);
-      body(Values(0, kWidth), q ? b : a, Sizes::kInnerStride, kWidth);
-      body(Keys(SliceBegin(), kSlice), q ? c : e, q ? Sizes::kOuterStride : Sizes::kExtraStride,
-           kSlice);
-      body(Queries(SliceBegin(), kSlice), q ? e : c, q ? Sizes::kExtraStride : Sizes::kOuterStride,
-           kSlice);
-    } else {
-      const bool forward = product_ == Product::kForward;
-      body(Queries(0, kWidth), forward ? a : b, Sizes::kInnerStride, kWidth);
-      body(Keys(0, kWidth), forward ? b : a, Sizes::kInnerStride, kWidth);
-      body(forward ? Values(SliceBegin(), kSlice) : Gradients(SliceBegin(), kSlice), c,
-           Sizes::kOuterStride, kSlice);
-    }
+  template <int kColumns>
+  LINNET_TILE Slot Queries(unsigned column) const {
+    return SlotOf<kColumns>(args_.q, args_.dim, column, length_);
   }
+  template <int kColumns>
+  LINNET_TILE Slot Keys(unsigned column) const {
+    return SlotOf<kColumns>(args_.k, args_.dim, column, valid_);
+  }
+  template <int kColumns>
+  LINNET_TILE Slot Values(unsigned column) const {
+    return SlotOf<kColumns>(args_.v, args_.value_dim, column, valid_);
+  }
+  template <int kColumns>
+  LINNET_TILE Slot Gradients(unsigned column) const {
+    return SlotOf<kColumns>(args_.grad_out, args_.value_dim, column, length_);
+  }
+  LINNET_TILE unsigned SliceBegin() const { return slice_ * kSlice; }
 
-  // Starts the copies of a chunk. A thread copies the eight columns that it transforms later.
+  // Starts the copies of a chunk.
   LINNET_TILE void Fetch(unsigned chunk, unsigned stage) {
+    if (!sums_only_) Copy<kWidth>(a_, AOf(stage), Sizes::kInnerStride, chunk);
+    Copy<kWidth>(b_, BOf(stage), Sizes::kInnerStride, chunk);
+    Copy<kSlice>(c_, COf(stage), Sizes::kOuterStride, chunk);
+    if (Sizes::kGradient && !sums_only_) {
+      Copy<kSlice>(e_, EOf(stage), Sizes::kExtraStride, chunk);
+    }
+  }
+  template <int kColumns>
+  LINNET_TILE void Copy(const Slot& slot, unsigned to, unsigned stride, unsigned chunk) const {
     const auto memory = Memory();
-    ForTiles(stage, [&](const Source& from, unsigned to, unsigned stride, unsigned columns) {
-      LINNET_UNROLL
-      for (int i = 0; i < kRowsOfThread; ++i) {
-        const unsigned octet = tile_.thread() + static_cast<unsigned>(i) * Sizes::kThreads;
-        if (octet >= kChunk * columns / 8) break;
-        const unsigned row = octet / (columns / 8), column = octet % (columns / 8) * 8;
-        const unsigned position = chunk * kChunk + row;
-        const bool valid = position < from.rows && column < from.columns;
-        const T* data =
-            valid ? from.data + static_cast<ptrdiff_t>(position) * from.time + column : from.data;
-        LINNET_UNROLL
-        for (int part = 0; part < kSplit; ++part) {
-          // Eight columns in two parts take as many bytes as eight floats.
-          tile_.CopyAsync(memory, to + At(row, stride, column, part),
-                          reinterpret_cast<const Element*>(valid ? data + part * kVector : data),
-                          valid);
-        }
-      }
-    });
-  }
-
-  // Rows whose factors a thread needs, for eight columns at a time of its rows.
-  static constexpr int kOctets = kChunk * Sizes::kWidth / 8 / Sizes::kThreads;
-  static constexpr int kRowsOfThread = kOctets > 0 ? kOctets : 1;
-
-  LINNET_TILE unsigned OctetColumns() const {
-    return (Sizes::kGradient ? Sizes::kWidth : Sizes::kSlice) / 8;
-  }
-  // Fetches the factors of a later chunk's gradients into registers.
-  LINNET_TILE void FetchRows(unsigned chunk) {
-    if (product_ == Product::kForward || !args_.normalize) return;
-    const size_t base = RowOf(args_, n_, h_);
+    const T* data = slot.data + static_cast<ptrdiff_t>(chunk * kChunk) * slot.time;
+    to += At(RowOfThread<kColumns>(), stride, ColumnOfThread<kColumns>(), 0);
     LINNET_UNROLL
-    for (int i = 0; i < kRowsOfThread; ++i) {
-      const unsigned octet = tile_.thread() + static_cast<unsigned>(i) * Sizes::kThreads;
-      const unsigned row = octet / OctetColumns();
-      const unsigned position = chunk * kChunk + row;
-      const bool valid = row < kChunk && position < length_;
-      factor_[i] = valid ? args_.inverse[base + position] : 0.0f;
-      if (Sizes::kGradient) {
-        delta_[i] = valid && octet % OctetColumns() == 0 ? args_.delta[base + position] : 0.0f;
+    for (int i = 0; i < kRows<kColumns>; ++i) {
+      const bool valid = slot.inside && chunk * kChunk + i * kStep<kColumns> < slot.limit;
+      LINNET_UNROLL
+      for (int part = 0; part < kSplit; ++part) {
+        // Eight columns in two parts take as many bytes as eight floats.
+        tile_.CopyAsync(memory, to + i * kStep<kColumns> * stride + 8 * part,
+                        reinterpret_cast<const Element*>(data + part * kVector), valid);
       }
+      data += kStep<kColumns> * slot.time;
     }
   }
 
-  LINNET_TILE float Phi(float x) const {
-    if (!args_.elu) return x;
-    return x > 0 ? x + 1.0f : expf(x);
+  // Columns of the tile that holds phi(q) / den, in reverse.
+  static constexpr int kScaledColumns = Sizes::kGradient ? kSlice : kWidth;
+
+  // Fetches what belongs to the rows of a later chunk into registers: the factors of phi(q), and d,
+  // which threads 0 .. kChunk - 1 write.
+  LINNET_TILE void FetchRows(unsigned chunk) {
+    if (kProduct == Product::kForward || !args_.normalize) return;
+    if constexpr (Sizes::kReverse) {
+      LINNET_UNROLL
+      for (int i = 0; i < kRows<kScaledColumns>; ++i) {
+        const unsigned position =
+            chunk * kChunk + RowOfThread<kScaledColumns>() + i * kStep<kScaledColumns>;
+        factor_[i] = position < length_ ? args_.inverse[row_ + position] : 0.0f;
+      }
+    }
+    if constexpr (Sizes::kGradient) {
+      const unsigned position = chunk * kChunk + tile_.thread();
+      const bool valid = tile_.thread() < kChunk && position < length_;
+      delta_ = valid ? args_.delta[row_ + position] : 0.0f;
+    }
+  }
+  // The same for the results of this chunk.
+  LINNET_TILE void FetchInverse(unsigned chunk) {
+    if (kProduct != Product::kGradQ || !args_.normalize || sums_only_) return;
+    LINNET_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const unsigned position = chunk * kChunk + 16 * tile_.warp() + tile_.lane() / 4 + 8 * half;
+      inverse_[half] = position < length_ ? args_.inverse[row_ + position] : 0.0f;
+    }
   }
 
   // Turns a thread's own copies into bf16: feature map, factors, the parts of fp32.
   LINNET_TILE void Transform(unsigned chunk, unsigned stage) {
-    const auto memory = Memory();
-    ForTiles(stage, [&](const Source& from, unsigned to, unsigned stride, unsigned columns) {
-      if (kSplit == 1 && !from.phi && !from.scaled) return;
-      constexpr unsigned kPerOctet = 8 / kVector;  // copies: a thread's own are neighbors
-      static_assert(kPerOctet == kSplit);
-      LINNET_UNROLL
-      for (int i = 0; i < kRowsOfThread; ++i) {
-        const unsigned octet = tile_.thread() + static_cast<unsigned>(i) * Sizes::kThreads;
-        if (octet >= kChunk * columns / 8) break;
-        const unsigned row = octet / (columns / 8), column = octet % (columns / 8) * 8;
-        const unsigned position = chunk * kChunk + row;
-        const unsigned at = to + At(row, stride, column, 0);
-        float x[8];
-        LoadOctet(memory, at, x);
-        const bool zero = position >= from.rows || column >= from.columns;
-        LINNET_UNROLL
-        for (int j = 0; j < 8; ++j) {
-          if (from.phi) x[j] = zero ? 0.0f : Phi(x[j]);
-          if (from.scaled) x[j] *= factor_[i];
-        }
-        StoreOctet(memory, at, x);
-        if (Sizes::kGradient && from.scaled && column == 0) {
-          // d_i in two parts, so that little of it is lost; the values have ones for both.
-          const float d = delta_[i] * factor_[i];
-          const float lead = ToFloat(ToBf16(d));
-          const unsigned behind = to + At(row, stride, Sizes::kWidth, 0);
-          Vector16 pair{};
-          pair.word[0] = PairBf16(lead, d - lead);
-          memory.Store(behind, pair);
-        }
+    constexpr bool kPhiOuter = Sizes::kGradient;
+    constexpr bool kScaledInner = kProduct == Product::kGradV;
+    constexpr bool kScaledOuter = kProduct == Product::kGradK;
+    if (!sums_only_) {
+      Map<kWidth, !kPhiOuter, false>(a_, AOf(stage), Sizes::kInnerStride, chunk);
+    }
+    Map<kWidth, !kPhiOuter, kScaledInner>(b_, BOf(stage), Sizes::kInnerStride, chunk);
+    Map<kSlice, kPhiOuter, kScaledOuter>(c_, COf(stage), Sizes::kOuterStride, chunk);
+    if constexpr (Sizes::kGradient) {
+      if (!sums_only_) Map<kSlice, true, false>(e_, EOf(stage), Sizes::kExtraStride, chunk);
+      if (extra_ && tile_.thread() < kChunk) {
+        // d in two parts, so that little of it is lost; the values have ones for both.
+        const float lead = ToFloat(ToBf16(delta_));
+        Vector16 pair{};
+        pair.word[0] = PairBf16(lead, delta_ - lead);
+        const unsigned to = kProduct == Product::kGradQ ? AOf(stage) : BOf(stage);
+        Memory().Store(to + At(tile_.thread(), Sizes::kInnerStride, kWidth, 0), pair);
       }
-    });
+    }
+  }
+  template <int kColumns, bool kPhi, bool kScaled>
+  LINNET_TILE void Map(const Slot& slot, unsigned to, unsigned stride, unsigned chunk) const {
+    const bool scaled = kScaled && args_.normalize, phi = kPhi && args_.elu;
+    if (kSplit == 1 && !phi && !scaled) return;
+    const auto memory = Memory();
+    to += At(RowOfThread<kColumns>(), stride, ColumnOfThread<kColumns>(), 0);
+    LINNET_UNROLL
+    for (int i = 0; i < kRows<kColumns>; ++i) {
+      const unsigned at = to + i * kStep<kColumns> * stride;
+      // Zeros stay zeros, which phi() does not see to.
+      const bool zero = phi && !(slot.inside && chunk * kChunk + i * kStep<kColumns> < slot.limit);
+      float x[8];
+      LoadOctet(memory, at, x);
+      LINNET_UNROLL
+      for (int j = 0; j < 8; ++j) {
+        if (phi) x[j] = fmaxf(x[j], 0.0f) + Exp(fminf(x[j], 0.0f));
+        if (scaled) x[j] *= factor_[i];
+      }
+      StoreOctet(memory, at, x, zero);
+    }
   }
   template <class Memory>
   LINNET_TILE void LoadOctet(const Memory& memory, unsigned at, float (&x)[8]) const {
@@ -407,12 +490,13 @@ class CausalProduct {
     }
   }
   template <class Memory>
-  LINNET_TILE void StoreOctet(const Memory& memory, unsigned at, const float (&x)[8]) const {
+  LINNET_TILE void StoreOctet(const Memory& memory, unsigned at, const float (&x)[8],
+                              bool zero) const {
     LINNET_UNROLL
     for (int part = 0; part < kSplit; ++part) {
       Vector16 packed;
       LINNET_UNROLL
-      for (int j = 0; j < 4; ++j) packed.word[j] = PairOf(x[2 * j], x[2 * j + 1], part);
+      for (int j = 0; j < 4; ++j) packed.word[j] = zero ? 0u : PairOf(x[2 * j], x[2 * j + 1], part);
       memory.Store(at + 8 * part, packed);
     }
   }
@@ -521,8 +605,9 @@ class CausalProduct {
       AddRows(out, left[step], SumsOf(buffer), 16 * step);
     }
     // From this one: 16 positions at a time.
-    for (unsigned block = reverse_ ? warp : 0; block < (reverse_ ? kChunk / 16 : warp + 1);
-         ++block) {
+    const unsigned begin = Sizes::kReverse ? warp : 0;
+    const unsigned end = Sizes::kReverse ? Sizes::kWarps : warp + 1;
+    for (unsigned block = begin; block < end; ++block) {
       float square[2][4] = {};
       LINNET_UNROLL
       for (int step = 0; step < kSteps; ++step) {
@@ -550,7 +635,7 @@ class CausalProduct {
                            unsigned row) const {
     LINNET_UNROLL
     for (int tile = 0; tile < Sizes::kColumnTiles; tile += 2) {
-      const bool is_extra = !Sizes::kGradient && tile + 1 == Sizes::kColumnTiles;
+      const bool is_extra = Sizes::kForward && tile + 1 == Sizes::kColumnTiles;
       if (is_extra && !extra_) continue;
       Right right[2];
       LoadRightsTransposed(right, to, Sizes::kOuterStride, row, 8 * tile);
@@ -566,20 +651,20 @@ class CausalProduct {
       LINNET_UNROLL
       for (int i = 0; i < 4; ++i) {
         const unsigned row = g + i / 2 * 8, column = 8 * half + 2 * t + i % 2;
-        if (reverse_ ? column < row : column > row) square[half][i] = 0.0f;
+        if (Sizes::kReverse ? column < row : column > row) square[half][i] = 0.0f;
       }
     }
   }
 
   // Divides or multiplies by what belongs to a row, and writes the rows.
   LINNET_TILE void Finish(unsigned chunk, unsigned stage, float (&out)[Sizes::kColumnTiles][4]) {
-    constexpr int kTiles = Sizes::kSlice / 8;
+    constexpr int kTiles = kSlice / 8;
     const unsigned g = tile_.lane() / 4, t = tile_.lane() % 4;
     LINNET_UNROLL
     for (int half = 0; half < 2; ++half) {
       const unsigned row = 16 * tile_.warp() + g + 8 * half;
       const unsigned position = chunk * kChunk + row;
-      if (!Sizes::kGradient && extra_) {
+      if (Sizes::kForward && extra_) {
         const float sum = tile_.Shuffle(out[Sizes::kColumnTiles - 1][2 * half], tile_.lane() & ~3u);
         const float den = sum + args_.eps;
         const float inverse = fabsf(den) >= 1.17549435e-38f ? 1.0f / den : 0.0f;
@@ -588,11 +673,13 @@ class CausalProduct {
           out[tile][2 * half] *= inverse, out[tile][2 * half + 1] *= inverse;
         }
         if (args_.inverse != nullptr && t == 0 && slice_ == 0 && position < length_) {
-          args_.inverse[RowOf(args_, n_, h_) + position] = inverse;
+          args_.inverse[row_ + position] = inverse;
         }
       }
       if (Sizes::kGradient) {
-        const bool masked = product_ == Product::kGradK && position >= valid_;
+        const bool masked = kProduct == Product::kGradK && position >= valid_;
+        const bool divided = kProduct == Product::kGradQ && args_.normalize;
+        const float factor = masked ? 0.0f : divided ? inverse_[half] : 1.0f;
         LINNET_UNROLL
         for (int tile = 0; tile < kTiles; ++tile) {
           float slope[2] = {1.0f, 1.0f};
@@ -606,33 +693,26 @@ class CausalProduct {
               slope[1] = fminf(HighBf16(pair) + HighBf16(rest), 1.0f);
             }
           }
-          out[tile][2 * half] *= masked ? 0.0f : slope[0];
-          out[tile][2 * half + 1] *= masked ? 0.0f : slope[1];
+          out[tile][2 * half] *= factor * slope[0];
+          out[tile][2 * half + 1] *= factor * slope[1];
         }
       }
       StoreRow(position, half, out);
     }
   }
-  LINNET_TILE Strided<T> Target() const {
-    switch (product_) {
-      case Product::kForward:
-        return args_.out;
-      case Product::kGradQ:
-        return args_.grad_q;
-      case Product::kGradK:
-        return args_.grad_k;
-      case Product::kGradV:
-        return args_.grad_v;
-    }
-    return {};
+  LINNET_TILE const Strided<T>& Target() const {
+    if constexpr (kProduct == Product::kForward) return args_.out;
+    if constexpr (kProduct == Product::kGradQ) return args_.grad_q;
+    if constexpr (kProduct == Product::kGradK) return args_.grad_k;
+    if constexpr (kProduct == Product::kGradV) return args_.grad_v;
   }
   // Writes a row of the warp's results. Four neighboring lanes hold two columns each of a tile; they
   // exchange them, so that each has eight columns in a row, of a tile of its own.
   LINNET_TILE void StoreRow(unsigned position, int half, float (&out)[Sizes::kColumnTiles][4]) {
-    constexpr int kTiles = Sizes::kSlice / 8;
+    constexpr int kTiles = kSlice / 8;
     const unsigned t = tile_.lane() % 4;
     const unsigned width = Sizes::kGradient ? args_.dim : args_.value_dim;
-    const Strided<T> to = Target();
+    const Strided<T>& to = Target();
     T* data = to.data + static_cast<ptrdiff_t>(args_.offsets ? 0 : n_) * to.batch +
               static_cast<ptrdiff_t>(first_ + position) * to.time +
               static_cast<ptrdiff_t>(h_) * to.head + SliceBegin();
@@ -692,49 +772,47 @@ class CausalProduct {
 
   // --- Sums t [kInner, kOuter] ---
 
-  LINNET_TILE bool Owns(int own) const {
-    const int tile = static_cast<int>(tile_.warp()) + 4 * own;
-    return tile < Sizes::kColumnTiles &&
-           (Sizes::kGradient || extra_ || tile + 1 < Sizes::kColumnTiles);
+  // Tiles are dealt to the warps with the fewest blocks above the diagonal first.
+  LINNET_TILE unsigned TileOf(int own) const {
+    const unsigned warp = tile_.warp();
+    return (Sizes::kReverse ? Sizes::kWarps - 1 - warp : warp) * Sizes::kOwnTiles + own;
   }
-  LINNET_TILE unsigned ColumnOf(int own) const { return 8 * (tile_.warp() + 4 * own); }
+  LINNET_TILE bool Owns(int own) const {
+    return TileOf(own) < static_cast<unsigned>(Sizes::kTiles);
+  }
+  LINNET_TILE unsigned TileRow(int own) const { return TileOf(own) % Sizes::kRowTiles * 16; }
+  LINNET_TILE unsigned TileColumn(int own) const { return TileOf(own) / Sizes::kRowTiles * 8; }
 
   // Adds the chunk's positions.
   LINNET_TILE void AddSums(unsigned stage) {
     const unsigned b = BOf(stage), c = COf(stage);
     LINNET_UNROLL
     for (unsigned rows = 0; rows < kChunk; rows += 32) {
-      Right right[Sizes::kOwnTiles][2];
+      Right right[2];
       LINNET_UNROLL
       for (int own = 0; own < Sizes::kOwnTiles; ++own) {
-        if (Owns(own)) LoadRightsBelow(right[own], c, Sizes::kOuterStride, rows, ColumnOf(own));
-      }
-      LINNET_UNROLL
-      for (int below = 0; below < 2; ++below) {
+        if (!Owns(own)) break;
+        const unsigned row = TileRow(own);
+        if (own == 0 || row == 0) {
+          LoadRightsBelow(right, c, Sizes::kOuterStride, rows, TileColumn(own));
+        }
         LINNET_UNROLL
-        for (int tile = 0; tile < Sizes::kRowTiles; ++tile) {
-          const Left left =
-              LoadLeftTransposed(b, Sizes::kInnerStride, rows + 16 * below, 16 * tile);
-          LINNET_UNROLL
-          for (int own = 0; own < Sizes::kOwnTiles; ++own) {
-            if (Owns(own)) Multiply(sums_[tile][own], left, right[own][below]);
-          }
+        for (int below = 0; below < 2; ++below) {
+          const Left left = LoadLeftTransposed(b, Sizes::kInnerStride, rows + 16 * below, row);
+          Multiply(sums_[own], left, right[below]);
         }
       }
     }
   }
-  // Calls body(sum, row, column) for each of the thread's sums.
+  // Calls body(sum, row, column, own) for each of the thread's sums.
   template <class Body>
   LINNET_TILE void ForSums(Body body) {
     const unsigned g = tile_.lane() / 4, t = tile_.lane() % 4;
     LINNET_UNROLL
-    for (int tile = 0; tile < Sizes::kRowTiles; ++tile) {
+    for (int own = 0; own < Sizes::kOwnTiles; ++own) {
       LINNET_UNROLL
-      for (int own = 0; own < Sizes::kOwnTiles; ++own) {
-        LINNET_UNROLL
-        for (int i = 0; i < 4; ++i) {
-          body(sums_[tile][own][i], 16 * tile + g + i / 2 * 8, ColumnOf(own) + 2 * t + i % 2, own);
-        }
+      for (int i = 0; i < 4; ++i) {
+        body(sums_[own][i], TileRow(own) + g + i / 2 * 8, TileColumn(own) + 2 * t + i % 2, own);
       }
     }
   }
@@ -743,51 +821,29 @@ class CausalProduct {
     const auto memory = Memory();
     const unsigned g = tile_.lane() / 4, t = tile_.lane() % 4;
     LINNET_UNROLL
-    for (int tile = 0; tile < Sizes::kRowTiles; ++tile) {
+    for (int own = 0; own < Sizes::kOwnTiles; ++own) {
+      if (!Owns(own)) break;
       LINNET_UNROLL
-      for (int own = 0; own < Sizes::kOwnTiles; ++own) {
-        if (!Owns(own)) continue;
+      for (int half = 0; half < 2; ++half) {
         LINNET_UNROLL
-        for (int half = 0; half < 2; ++half) {
-          LINNET_UNROLL
-          for (int part = 0; part < kSplit; ++part) {
-            memory.Store(SumsOf(buffer) + At(16 * tile + g + 8 * half, Sizes::kOuterStride,
-                                             ColumnOf(own) + 2 * t, part),
-                         PairOf(sums_[tile][own][2 * half], sums_[tile][own][2 * half + 1], part));
-          }
+        for (int part = 0; part < kSplit; ++part) {
+          memory.Store(SumsOf(buffer) + At(TileRow(own) + g + 8 * half, Sizes::kOuterStride,
+                                           TileColumn(own) + 2 * t, part),
+                       PairOf(sums_[own][2 * half], sums_[own][2 * half + 1], part));
         }
       }
     }
   }
 
-  // Where the sums of a segment lie.
-  LINNET_TILE float* SegmentSums() const {
-    const size_t places = static_cast<size_t>(args_.batch) * args_.heads;
-    return args_.segment_sums +
-           ((segment_ * places + place_) * Sizes::kSlices + slice_) * Sizes::kSumFloats;
-  }
-  LINNET_TILE bool FirstSegment() const {
-    return reverse_ ? segment_ + 1 == args_.segments : segment_ == 0;
-  }
-  LINNET_TILE bool LastSegment() const {
-    return reverse_ ? segment_ == 0 : segment_ + 1 == args_.segments;
-  }
-  LINNET_TILE void LoadSums() {
-    if (args_.segments > 1 && !FirstSegment()) {
-      const float* from = SegmentSums() + tile_.thread();
-      unsigned i = 0;
-      ForSums([&](float& sum, unsigned, unsigned, int) {
-        sum = args_.sums_only ? 0.0f : from[i++ * Sizes::kThreads];
-      });
-      return;
-    }
-    const float* s = reverse_ ? args_.grad_s : args_.s;
-    const float* z = reverse_ ? args_.grad_z : args_.z;
+  // Sets the sums to the state before the first position.
+  LINNET_TILE void LoadState() {
+    const float* s = Sizes::kReverse ? args_.grad_s : args_.s;
+    const float* z = Sizes::kReverse ? args_.grad_z : args_.z;
     if (!extra_) z = nullptr;
     ForSums([&](float& sum, unsigned row, unsigned column, int own) {
       sum = 0.0f;
       if (!Owns(own)) return;
-      const float* from = StateAt(s, z, row, column, product_ == Product::kGradQ);
+      const float* from = StateAt(s, z, row, column, kProduct == Product::kGradQ);
       if (from != nullptr) sum = *from;
     });
   }
@@ -800,35 +856,29 @@ class CausalProduct {
     if (is_z && column > static_cast<unsigned>(Sizes::kSlice)) return nullptr;
     if (Sizes::kGradient) {
       f = column + SliceBegin(), m = row;
-      is_z = row == Sizes::kWidth || (twice && row == Sizes::kWidth + 1);
-      if (!is_z && row >= static_cast<unsigned>(Sizes::kWidth)) return nullptr;
+      is_z = row == kWidth || (twice && row == kWidth + 1);
+      if (!is_z && row >= static_cast<unsigned>(kWidth)) return nullptr;
     }
     if (f >= args_.dim) return nullptr;
     if (is_z) return z == nullptr ? nullptr : z + static_cast<size_t>(place_) * args_.dim + f;
     if (s == nullptr || m >= args_.value_dim) return nullptr;
     return s + (static_cast<size_t>(place_) * args_.dim + f) * args_.value_dim + m;
   }
-  LINNET_TILE void StoreSums() {
-    if (args_.sums_only) {
-      float* to = SegmentSums() + tile_.thread();
-      unsigned i = 0;
-      ForSums([&](float& sum, unsigned, unsigned, int) { to[i++ * Sizes::kThreads] = sum; });
-      return;
-    }
-    if (!LastSegment() || product_ == Product::kGradQ) return;
+  LINNET_TILE void StoreState() {
+    if (kProduct == Product::kGradQ) return;
     float* s = nullptr;
     float* z = nullptr;
-    if (product_ == Product::kForward) {
+    if (kProduct == Product::kForward) {
       s = args_.final_s, z = extra_ && slice_ == 0 ? args_.final_z : nullptr;
     }
-    if (product_ == Product::kGradV) s = args_.grad_s0;
-    if (product_ == Product::kGradK) z = extra_ ? args_.grad_z0 : nullptr;
+    if (kProduct == Product::kGradV) s = args_.grad_s0;
+    if (kProduct == Product::kGradK) z = extra_ ? args_.grad_z0 : nullptr;
     ForSums([&](float& sum, unsigned row, unsigned column, int own) {
       float value = sum;
       if (Sizes::kGradient) {
         // Row kWidth + 1 holds the remainders of row kWidth, four lanes further.
         const float rest = tile_.ShuffleXor(sum, 4);
-        if (row == Sizes::kWidth) value += rest;
+        if (row == kWidth) value += rest;
       }
       if (!Owns(own)) return;
       float* to = StateAt(s, z, row, column, false);
@@ -838,54 +888,37 @@ class CausalProduct {
 
   Tile& tile_;
   const CausalProductArgs<T>& args_;
-  const Product product_;
-  const bool reverse_, extra_;
-  const unsigned n_, h_, place_, slice_, segment_;
+  const bool extra_;
+  const unsigned places_, place_, slice_;
+  const unsigned order_;  // of the segment, in the product's direction
+  const unsigned n_, h_;
   size_t first_;  // row of position 0, of packed sequences
   unsigned length_, valid_;
-  float factor_[kRowsOfThread] = {}, delta_[kRowsOfThread] = {};
-  float sums_[Sizes::kRowTiles][Sizes::kOwnTiles][4];
+  unsigned begin_, end_;  // chunks
+  size_t row_;            // RowOf()
+  Slot a_, b_, c_, e_;
+  bool sums_only_ = false;
+  float factor_[kRows<kScaledColumns>] = {}, delta_ = 0, inverse_[2] = {};
+  float sums_[Sizes::kOwnTiles][4];
 };
 
-// --- The programs, and how many blocks run them ---
+// --- The programs ---
 
-// Blocks: x = sequences x heads, y = slices, z = segments; 128 threads.
-template <int kWidth, typename T, class Tile>
-LINNET_TILE void CausalForwardTile(Tile& tile, const CausalProductArgs<T>& args) {
-  using Sizes = ProductSizes<kWidth, sizeof(T) / 2, false>;
-  CausalProduct<Tile, Sizes, T>(tile, args, Product::kForward, tile.x(), tile.y(), tile.z()).Run();
-}
-
-// Blocks as above, for one of the gradients.
-template <int kWidth, typename T, class Tile>
-LINNET_TILE void CausalBackwardTile(Tile& tile, const CausalProductArgs<T>& args, Product product) {
-  constexpr int kSplit = sizeof(T) / 2;
-  if (product == Product::kGradV) {
-    using Sizes = ProductSizes<kWidth, kSplit, false>;
-    CausalProduct<Tile, Sizes, T>(tile, args, product, tile.x(), tile.y(), tile.z()).Run();
-  } else {
-    using Sizes = ProductSizes<kWidth, kSplit, true>;
-    CausalProduct<Tile, Sizes, T>(tile, args, product, tile.x(), tile.y(), tile.z()).Run();
+// One block of BlocksOf(), with kThreads threads and kBytes of shared memory.
+template <class Sizes, typename T, class Tile>
+LINNET_TILE void CausalProductTile(Tile& tile, const CausalProductArgs<T>& args) {
+  unsigned block = tile.x();
+  if (args.segments > 1) {
+    const auto ticket = tile.template Shared<unsigned>(0, 1);
+    if (tile.thread() == 0) ticket.Set(0, tile.Ticket(args.started));
+    tile.Barrier();
+    block = ticket.Get(0);
+    tile.Barrier();
   }
+  CausalProduct<Tile, Sizes, T>(tile, args, block).Run();
 }
 
-// Replaces the sums of each segment by those of all segments before it; the first is not read
-// again. `floats` a segment; a thread a float.
-template <class Tile>
-LINNET_TILE void SegmentScanTile(Tile& tile, float* sums, size_t floats, unsigned segments,
-                                 bool reverse) {
-  const size_t i = static_cast<size_t>(tile.x()) * tile.threads() + tile.thread();
-  if (i >= floats) return;
-  float running = 0;
-  for (unsigned step = 0; step < segments; ++step) {
-    float& here = sums[(reverse ? segments - 1 - step : step) * floats + i];
-    const float own = here;
-    here = running;
-    running += own;
-  }
-}
-
-// delta_i = -grad_out_i . out_i, four lanes a row: x = sequences x heads, y = blocks of
+// d_i = -grad_out_i . out_i, four lanes a row: x = sequences x heads, y = blocks of
 // threads / 4 positions.
 template <typename T, class Tile>
 LINNET_TILE void DeltaTile(Tile& tile, const CausalProductArgs<T>& args, float* delta) {

@@ -29,9 +29,9 @@
 #include <sanitizer/tsan_interface.h>
 #endif
 
-#if defined(__x86_64__)
+#ifndef LINNET_FIBER_UCONTEXT
 // Saves the registers that a call preserves on this stack, and its pointer in *from; goes on with
-// the stack `to`. swapcontext() would do, at a hundred times the cost: it calls the kernel.
+// the stack `to`. swapcontext() does the same with a system call.
 extern "C" void LinnetSwitchStack(void** from, void* to);
 asm(R"(
 .text
@@ -98,7 +98,7 @@ void Fiber::Start(std::function<void()> body) {
 #ifdef LINNET_FIBER_ASAN
   __asan_unpoison_memory_region(memory_ + kGuardBytes, kStackBytes);
 #endif
-#if defined(__x86_64__)
+#ifndef LINNET_FIBER_UCONTEXT
   // Six registers, the address that LinnetSwitchStack returns to, and a null return address for
   // Enter, which ends back traces and aligns its frame as a call does.
   auto* top = reinterpret_cast<uintptr_t*>(memory_ + kGuardBytes + kStackBytes) - 1;
@@ -142,7 +142,7 @@ void Fiber::SwitchIn() {
   tsan_outside_ = __tsan_get_current_fiber();
   __tsan_switch_to_fiber(tsan_inside_, 0);
 #endif
-#if defined(__x86_64__)
+#ifndef LINNET_FIBER_UCONTEXT
   LinnetSwitchStack(&outside_, inside_);
 #else
   swapcontext(&outside_, &inside_);
@@ -159,7 +159,7 @@ void Fiber::SwitchOut([[maybe_unused]] bool last) {
 #ifdef LINNET_FIBER_TSAN
   __tsan_switch_to_fiber(tsan_outside_, 0);
 #endif
-#if defined(__x86_64__)
+#ifndef LINNET_FIBER_UCONTEXT
   LinnetSwitchStack(&inside_, outside_);
 #else
   swapcontext(&inside_, &outside_);

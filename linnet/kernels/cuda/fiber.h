@@ -11,7 +11,11 @@
 #include <cstddef>
 #include <functional>
 
-#if !defined(__x86_64__)
+// Other processors, and tests of their form, switch by swapcontext().
+#if !defined(__x86_64__) && !defined(LINNET_FIBER_UCONTEXT)
+#define LINNET_FIBER_UCONTEXT 1
+#endif
+#ifdef LINNET_FIBER_UCONTEXT
 #include <ucontext.h>
 #endif
 
@@ -41,11 +45,11 @@ class Fiber {
   std::function<void()> body_;
   bool done_ = true;
   unsigned char* memory_ = nullptr;  // a guard page, then the stack
-#if defined(__x86_64__)
+#ifdef LINNET_FIBER_UCONTEXT
+  ucontext_t inside_, outside_;
+#else
   void* inside_ = nullptr;  // the stack pointers of the two sides
   void* outside_ = nullptr;
-#else
-  ucontext_t inside_, outside_;
 #endif
   // For the sanitizers.
   void* fake_inside_ = nullptr;

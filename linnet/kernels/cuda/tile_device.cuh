@@ -77,6 +77,22 @@ class DeviceTile {
     asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
   }
 
+  __device__ __forceinline__ unsigned Ticket(unsigned* counter) const {
+    return atomicAdd(counter, 1u);
+  }
+  __device__ __forceinline__ void Publish(unsigned* flag) const {
+    __threadfence();
+    asm volatile("st.release.gpu.global.u32 [%0], 1;" ::"l"(flag) : "memory");
+  }
+  __device__ __forceinline__ void Await(const unsigned* flag) const {
+    unsigned set = 0;
+    while (set == 0) {
+      asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(set) : "l"(flag) : "memory");
+    }
+    __threadfence();
+  }
+  __device__ __forceinline__ float LoadFresh(const float* from) const { return __ldcg(from); }
+
   __device__ __forceinline__ void LoadMatrix(uint32_t (&r)[4], DeviceShared<BFloat16> shared,
                                              unsigned index) const {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"

@@ -4,7 +4,7 @@
 //            [&](ExecutorTile& tile) { SumTile(tile, args); });
 //
 // Blocks run one after another, the threads of a block as fibers on the calling thread: each runs
-// until it waits at a barrier or another collective operation. `seed` sets the order of threads.
+// until it waits at a barrier or another collective operation. `seed` sets the order of both.
 //
 // Throws TileFault, with the source line, for
 //   bounds        an access outside of its array, an array outside of the block's shared memory
@@ -12,7 +12,7 @@
 //   race          two accesses to a byte by different threads, one of them a write, without a
 //                 Barrier(), or a WarpBarrier() of their warp, between them. Shuffles and matrix
 //                 operations order nothing. A racing pair is found in every order of threads.
-//   uninitialized a read of shared memory that the block has not written
+//   uninitialized a read of shared memory that the block has not written, or not yet
 //   divergence    a collective operation that other threads of the block or warp do not reach
 //   copy          an access to the target of a CopyAsync() before its thread has waited for it; a
 //                 copy that its thread never waits for
@@ -56,8 +56,8 @@ struct TileLaunch {
   std::array<unsigned, 3> blocks = {1, 1, 1};
   unsigned threads = kWarp;  // a multiple of 32, at most 1,024
   size_t shared_bytes = 0;   // at most 227 KB, the limit of sm_90 and sm_100
-  // 0: threads take turns in the order of their indexes. Otherwise, the next thread to run is
-  // drawn at random from all that may.
+  // 0: blocks and threads take turns in the order of their indexes. Otherwise, blocks run in a
+  // random order, and the next thread to run is drawn at random from all that may.
   uint64_t seed = 0;
 };
 
@@ -191,6 +191,17 @@ class ExecutorTile {
     static_assert(kPending >= 0);
     block_->CopyWait(thread_, kPending);
   }
+
+  unsigned Ticket(unsigned* counter) const { return (*counter)++; }
+  void Publish(unsigned* flag) const { *flag = 1; }
+  void Await(const unsigned* flag, Where where = Where::current()) const {
+    if (*flag == 0) {
+      throw TileFault(TileFault::Fault::kDivergence,
+                      StrCat(where.file_name(), ":", where.line(),
+                             ": the block waits for one that has not started"));
+    }
+  }
+  float LoadFresh(const float* from) const { return *from; }
 
   void LoadMatrix(uint32_t (&r)[4], ExecutorShared<BFloat16> shared, unsigned index,
                   Where where = Where::current()) const {
