@@ -30,6 +30,7 @@
 #include "linnet/cli/child.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/train_bench_attention_check.h"
+#include "linnet/cli/train_bench_device.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/kernels/isa.h"
 #include "linnet/kernels/machine_peak.h"
@@ -64,6 +65,7 @@ struct Options : BenchOptions {
   double memory = 0;  // bytes; 0: a fraction of the free memory
   bool causal = true;
   std::vector<std::string> methods;
+  std::string device = "cpu";
   std::string one;  // in the child: METHOD:N:BATCH
 };
 
@@ -542,12 +544,25 @@ void AddBenchAttention(CLI::App& bench) {
           "Memory that a pass may take (default: 60% of what is free)")
       ->type_name("GB")
       ->check(Between(0.001, 1e6));
+  AddOption(verb, "--device", options->device, "NAME",
+            "cpu, or cuda if this libtorch supports it: checked on one short sequence, limits by "
+            "memory alone",
+            CLI::IsMember({"cpu", "cuda"}).description(""));
   verb->add_option("--one", options->one)->group("");
   AddBenchOptions(verb, *options);
   verb->callback([options] {
     if (!options->one.empty()) return RunOne(*options);
     if (options->min_n > options->max_n) {
       throw InputError("--min-n ", options->min_n, " is longer than --max-n ", options->max_n);
+    }
+    if (options->device == "cuda") {
+      return BenchAttentionOnDevice({.min_n = options->min_n,
+                                     .max_n = options->max_n,
+                                     .tokens = options->tokens,
+                                     .causal = options->causal,
+                                     .json = options->json,
+                                     .methods = options->methods,
+                                     .seconds = options->seconds});
     }
     Run(*options);
   });

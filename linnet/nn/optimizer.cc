@@ -5,10 +5,11 @@
 #include <cmath>
 
 #include "linnet/base/error.h"
-#include "linnet/ops/adam.h"
 
 namespace linnet::nn {
 namespace {
+
+constexpr char kNotFinite[] = "a gradient is no longer a number";
 
 // How a step uses the moments at time t (from 1): p -= lr * size * m / (sqrt(v) * root_scale +
 // eps), or p -= lr * size * m where `adaptive` is false.
@@ -41,6 +42,12 @@ Optimizer::Optimizer(const OptimizerOptions& options, std::vector<torch::Tensor>
   if (options.rectify_from < 4) {
     throw InputError("rectify_from is ", options.rectify_from, "; rectification needs at least 4");
   }
+  if (!parameters_.empty() && !parameters_[0].device().is_cpu()) {
+    flat_.emplace(parameters_);
+    first_ = flat_->first_moments();
+    second_ = flat_->second_moments();
+    return;
+  }
   for (const torch::Tensor& parameter : parameters_) {
     first_.push_back(torch::zeros_like(parameter));
     second_.push_back(torch::zeros_like(parameter));
@@ -49,20 +56,43 @@ Optimizer::Optimizer(const OptimizerOptions& options, std::vector<torch::Tensor>
 
 void Optimizer::Step(double learning_rate) {
   torch::NoGradGuard no_grad;
+  if (flat_) {
+    Begin(learning_rate);
+    return Finish();
+  }
   std::vector<double> scales = ops::GradientNorms(parameters_);
   for (double& norm : scales) {
-    if (!std::isfinite(norm)) throw RuntimeError("a gradient is no longer a number");
+    if (!std::isfinite(norm)) throw RuntimeError(kNotFinite);
     norm = options_.clip > 0 && norm > options_.clip ? options_.clip / (norm + 1e-6) : 1;
   }
+  ops::AdamUpdate(parameters_, first_, second_, scales, NextStep(learning_rate));
+}
+
+bool Optimizer::Begin(double learning_rate) {
+  torch::NoGradGuard no_grad;
+  begun_ = NextStep(learning_rate);
+  flat_->Prepare(begun_);
+  return begun_.adaptive;  // the first steps of radam are not
+}
+
+void Optimizer::Finish() {
+  torch::NoGradGuard no_grad;
+  flat_->Apply(begun_, options_.clip);
+}
+
+kernels::AdamStep Optimizer::NextStep(double learning_rate) {
   const Schedule schedule = ScheduleAt(options_, ++steps_);
-  ops::AdamUpdate(parameters_, first_, second_, scales,
-                  {.beta1 = static_cast<float>(options_.beta1),
-                   .beta2 = static_cast<float>(options_.beta2),
-                   .decay = static_cast<float>(1 - learning_rate * options_.weight_decay),
-                   .step = static_cast<float>(learning_rate * schedule.size),
-                   .root_scale = static_cast<float>(schedule.root_scale),
-                   .eps = static_cast<float>(options_.eps),
-                   .adaptive = schedule.adaptive});
+  return {.beta1 = static_cast<float>(options_.beta1),
+          .beta2 = static_cast<float>(options_.beta2),
+          .decay = static_cast<float>(1 - learning_rate * options_.weight_decay),
+          .step = static_cast<float>(learning_rate * schedule.size),
+          .root_scale = static_cast<float>(schedule.root_scale),
+          .eps = static_cast<float>(options_.eps),
+          .adaptive = schedule.adaptive};
+}
+
+void Optimizer::Check() const {
+  if (flat_ && !flat_->Finite()) throw RuntimeError(kNotFinite);
 }
 
 }  // namespace linnet::nn

@@ -9,8 +9,11 @@
 
 #include <torch/types.h>
 
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "linnet/ops/adam.h"
 
 namespace linnet::nn {
 
@@ -31,8 +34,17 @@ class Optimizer {
   Optimizer(const OptimizerOptions& options, std::vector<torch::Tensor> parameters);
 
   // Updates the parameters from their gradients, then clears the gradients. Parameters without a
-  // gradient stay unchanged. Throws RuntimeError, and changes nothing, if a gradient is not finite.
+  // gradient stay unchanged. If a gradient is not finite, changes nothing and throws RuntimeError;
+  // on a device other than the CPU, where Step() does not wait for the norms, Check() throws it.
   void Step(double learning_rate);
+
+  // Step() in two halves, on a device other than the CPU: Begin() counts the step and sends its
+  // numbers; Finish() updates, by operations that stay the same once Begin() returns true.
+  bool Begin(double learning_rate);
+  void Finish();
+
+  // Throws RuntimeError if a gradient of an earlier step was not finite. Waits for the device.
+  void Check() const;
 
   // First and second moments of each parameter, in parameter order, and the number of steps made.
   std::vector<torch::Tensor>& first_moments() { return first_; }
@@ -43,6 +55,10 @@ class Optimizer {
  private:
   OptimizerOptions options_;
   std::vector<torch::Tensor> parameters_, first_, second_;
+  kernels::AdamStep NextStep(double learning_rate);
+
+  std::optional<ops::FlatAdam> flat_;  // on a device other than the CPU
+  kernels::AdamStep begun_;            // the step of Begin()
   int64_t steps_ = 0;
 };
 

@@ -3,6 +3,9 @@
 //
 //   const std::vector<double> norms = GradientNorms(parameters);
 //   AdamUpdate(parameters, first, second, scales, {.step = 1e-3f});     // and clears the gradients
+//
+// On a device that runs beside the host (CUDA), FlatAdam makes the same update with a few kernels
+// for all tensors together, and the host does not wait for the norms.
 #ifndef LINNET_OPS_ADAM_H_
 #define LINNET_OPS_ADAM_H_
 
@@ -23,6 +26,46 @@ std::vector<double> GradientNorms(const std::vector<torch::Tensor>& parameters);
 void AdamUpdate(std::vector<torch::Tensor>& parameters, std::vector<torch::Tensor>& first_moments,
                 std::vector<torch::Tensor>& second_moments,
                 const std::vector<double>& gradient_scales, const kernels::AdamStep& step);
+
+class FlatAdam {
+ public:
+  // Moves all parameters into one buffer, each a view of its part. The parameters are fp32 on one
+  // device. The moments, zero at first, are views of two more buffers.
+  explicit FlatAdam(const std::vector<torch::Tensor>& parameters);
+
+  std::vector<torch::Tensor> first_moments() const { return Views(first_); }
+  std::vector<torch::Tensor> second_moments() const { return Views(second_); }
+
+  // Scales each tensor's gradient down to a norm of at most `clip` (0: never), updates, and clears
+  // the gradients. Parameters without a gradient stay unchanged; if a gradient is not finite, all
+  // do, and Finite() is false from then on. step.gradient_scale is not read. Call under
+  // torch::NoGradGuard.
+  void Update(const kernels::AdamStep& step, double clip) {
+    Prepare(step);
+    Apply(step, clip);
+  }
+
+  // The two halves of Update(): a copy of the numbers that differ between steps (decay, step and
+  // root_scale), and everything else, which a CUDA graph can repeat.
+  void Prepare(const kernels::AdamStep& step);
+  void Apply(const kernels::AdamStep& step, double clip);
+
+  // Whether all gradients were finite. Waits for the device.
+  bool Finite() const { return finite_.item<bool>(); }
+
+ private:
+  // The room of a tensor of so many elements; the rest of it stays zero.
+  static int64_t Padded(int64_t size);
+  // Tensors as one, each in its room.
+  static torch::Tensor Joined(const std::vector<torch::Tensor>& tensors);
+  std::vector<torch::Tensor> Views(const torch::Tensor& flat) const;
+
+  std::vector<torch::Tensor> parameters_;
+  torch::Tensor values_, first_, second_;  // [all elements]
+  torch::Tensor owner_;                    // the tensor that each element belongs to, int32
+  torch::Tensor numbers_;                  // 1 - decay, step, root_scale
+  torch::Tensor finite_;                   // bool, scalar
+};
 
 }  // namespace linnet::ops
 

@@ -6,6 +6,7 @@
 
 #include "linnet/base/error.h"
 #include "linnet/ops/causal_linear_parts.h"
+#include "linnet/ops/cuda.h"
 #include "linnet/ops/fused.h"
 #include "linnet/ops/plain.h"
 
@@ -140,6 +141,16 @@ void CheckState(const Tensor& q, const Tensor& v, int64_t batch, bool normalize,
   }
 }
 
+// Whether the kernels for a GPU take q, k and v. A carried state has v's type, but the kernels'
+// state is fp32.
+bool TakesCuda(const Tensor& q, const Tensor& v, const CausalLinearState* state) {
+  if constexpr (kHasCuda) {
+    return CudaAttention(q) && (!state || q.scalar_type() == torch::kFloat32) &&
+           CudaCausalLinearTakes(q, v);
+  }
+  return false;
+}
+
 Tensor Attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lengths,
                  const CausalLinearOptions& options, CausalLinearState* state) {
   CheckCausalLinear(q, k, v, lengths, options, state);
@@ -148,6 +159,9 @@ Tensor Attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor
     if (state ? Fused(q) : FusedAttention(q)) {
       return FusedCausalLinear(q, k, v, lengths, {}, options, state);
     }
+  }
+  if constexpr (kHasCuda) {
+    if (TakesCuda(q, v, state)) return CudaCausalLinear(q, k, v, lengths, {}, options, state);
   }
   return Plain(q, k, v, lengths, options, state);
 }
@@ -160,6 +174,13 @@ Tensor Packed(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& c
     if (state ? Fused(q) : FusedAttention(q)) {
       return FusedCausalLinear(q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0), {}, offsets, options,
                                state)
+          .squeeze(0);
+    }
+  }
+  if constexpr (kHasCuda) {
+    if (TakesCuda(q, v, state)) {
+      return CudaCausalLinear(q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0), {},
+                              offsets.to(q.device()), options, state)
           .squeeze(0);
     }
   }

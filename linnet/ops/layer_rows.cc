@@ -3,6 +3,7 @@
 #include <torch/utils.h>
 
 #include "linnet/base/error.h"
+#include "linnet/ops/bf16_linears.h"
 #include "linnet/ops/fused.h"
 #include "linnet/ops/plain.h"
 
@@ -20,8 +21,20 @@ Tensor Rounded(const Tensor& x, Precision precision) {
   return precision == Precision::kBf16 ? x.to(kBFloat16).to(x.scalar_type()) : x;
 }
 
+Tensors PlainLinears(const Tensor& x, const Tensors& weights, const Tensors& biases,
+                     Precision precision) {
+  if (precision == Precision::kBf16 && x.scalar_type() == torch::kFloat32) {
+    return Bf16Linears(x, weights, biases);
+  }
+  Tensors y;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    y.push_back(at::linear(Rounded(x, precision), Rounded(weights[i], precision), biases[i]));
+  }
+  return y;
+}
+
 Tensor PlainLinear(const Tensor& x, const Tensor& weight, const Tensor& bias, Precision precision) {
-  return at::linear(Rounded(x, precision), Rounded(weight, precision), bias);
+  return PlainLinears(x, {weight}, {bias}, precision)[0];
 }
 
 Tensor PlainNorm(const Tensor& x, const Norm& norm) {
@@ -87,12 +100,7 @@ Tensors Linears(const Tensor& x, const Tensors& weights, const Tensors& biases, 
                                     .eps_before = norm_before.eps});
     }
   }
-  const Tensor u = PlainNorm(x, norm_before);
-  Tensors y;
-  for (size_t i = 0; i < weights.size(); ++i) {
-    y.push_back(PlainLinear(u, weights[i], biases[i], precision));
-  }
-  return y;
+  return PlainLinears(PlainNorm(x, norm_before), weights, biases, precision);
 }
 
 Tensor Linear(const Tensor& x, const Tensor& weight, const Tensor& bias, Precision precision,
@@ -147,6 +155,10 @@ Tensor FeedForward(const Tensor& x, const Tensor& weight1, const Tensor& bias1,
   }
   const Precision precision = options.precision;
   const Tensor normed = PlainNorm(x, options.norm_before);
+  if (precision == Precision::kBf16 && x.scalar_type() == torch::kFloat32) {
+    const Tensor y = Bf16FeedForward(normed, weight1, bias1, weight2, bias2, options.activation);
+    return PlainNorm(x + y, options.norm_after);
+  }
   const Tensor hidden = Rounded(PlainLinear(normed, weight1, bias1, precision), precision);
   const Tensor active = Activate(options.activation, hidden);
   return PlainNorm(x + PlainLinear(active, weight2, bias2, precision), options.norm_after);

@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -222,6 +223,52 @@ TEST(FeedForward, Bf16FusedIsNearPlain) {
   for (const Activation activation : {Activation::kRelu, Activation::kGelu}) {
     ExpectFusedEqualsPlain(FeedForwardOperation(true, true, activation, Precision::kBf16),
                            FeedForwardInputs(s, 2), 0.02);
+  }
+}
+
+// The plain form in fp32 tensors against the plain one in double, which rounds fewer gradients.
+TEST(FeedForward, PlainBf16IsNearPlainInDouble) {
+  torch::manual_seed(14);
+  const PlainGuard plain;
+  const Sizes s = kSizes[1];
+  for (const Activation activation : {Activation::kRelu, Activation::kGelu}) {
+    ExpectFusedEqualsPlain(FeedForwardOperation(true, true, activation, Precision::kBf16),
+                           FeedForwardInputs(s, 2), 0.03);
+  }
+}
+
+// Three products of one x in plain operations, against sums of the rounded operands in double.
+TEST(Linears, PlainBf16RoundsTheOperandsOnly) {
+  torch::manual_seed(6);
+  const PlainGuard plain;
+  for (const int products : {1, 2, 3}) {
+    Tensors x = {Random({2, 9, 24}).requires_grad_()}, grads, weights, biases;
+    for (int i = 0; i < products; ++i) {
+      weights.push_back(Weight(5 + i, 24).requires_grad_());
+      biases.push_back(Random({5 + i}).requires_grad_());
+      grads.push_back(Random({2, 9, 5 + i}));
+    }
+    const auto rounded = [](const Tensor& t) {
+      return t.detach().to(torch::kBFloat16).to(torch::kDouble);
+    };
+    const Tensors y = Linears(x[0], weights, biases, Precision::kBf16);
+    Tensors leaves = x;
+    leaves.insert(leaves.end(), weights.begin(), weights.end());
+    leaves.insert(leaves.end(), biases.begin(), biases.end());
+    const auto got = torch::autograd::grad({y.begin(), y.end()}, leaves, grads);
+    Tensor grad_x = torch::zeros({18, 24}, torch::kDouble);
+    const Tensor rows = rounded(x[0]).flatten(0, 1);
+    for (int i = 0; i < products; ++i) {
+      const Tensor weight = rounded(weights[i]), grad = rounded(grads[i]).flatten(0, 1);
+      const Tensor out = torch::matmul(rows, weight.t()) + biases[i].detach().to(torch::kDouble);
+      EXPECT_LT(RelativeOff(y[i].flatten(0, 1), out), 1e-5);
+      EXPECT_LT(RelativeOff(got[1 + i], torch::matmul(grad.t(), rows)), 1e-5);
+      EXPECT_LT(
+          RelativeOff(got[1 + products + i], grads[i].to(torch::kDouble).flatten(0, 1).sum(0)),
+          1e-5);
+      grad_x += torch::matmul(grad, weight);
+    }
+    EXPECT_LT(RelativeOff(got[0].flatten(0, 1), grad_x), 1e-5);
   }
 }
 
@@ -954,6 +1001,73 @@ TEST(Adam, FusedEqualsPlain) {
       EXPECT_FALSE(parameters[0][i].grad().defined());
     }
   }
+}
+
+// Clipping and several steps, one tensor without a gradient at some of them.
+TEST(Adam, FlatEqualsSeparate) {
+  torch::manual_seed(10);
+  const std::vector<std::vector<int64_t>> shapes = {{3}, {70, 11}, {5, 2, 4}, {}};
+  Tensors parameters[2], first, second;
+  for (const std::vector<int64_t>& shape : shapes) {
+    const Tensor p = Random(shape);
+    for (Tensors& list : parameters) list.push_back(p.clone().requires_grad_());
+    first.push_back(torch::zeros(shape));
+    second.push_back(torch::zeros(shape));
+  }
+  FlatAdam flat(parameters[1]);
+  torch::NoGradGuard no_grad;
+  for (int step = 0; step < 6; ++step) {
+    for (size_t i = 0; i < shapes.size(); ++i) {
+      if (i == 1 && step % 2 == 1) continue;
+      const Tensor gradient = Random(shapes[i]);
+      for (Tensors& list : parameters) list[i].mutable_grad() = gradient.clone();
+    }
+    constexpr double kClip = 2;
+    const kernels::AdamStep now = {
+        .decay = 0.99f, .step = 0.1f, .root_scale = step < 3 ? 1.1f : 1, .adaptive = step > 0};
+    std::vector<double> scales = GradientNorms(parameters[0]);
+    for (double& norm : scales) norm = norm > kClip ? kClip / (norm + 1e-6) : 1;
+    AdamUpdate(parameters[0], first, second, scales, now);
+    flat.Update(now, kClip);
+    for (size_t i = 0; i < shapes.size(); ++i) {
+      EXPECT_FALSE(parameters[1][i].grad().defined());
+      EXPECT_LT(RelativeOff(parameters[1][i], parameters[0][i].to(torch::kDouble)), 1e-5) << i;
+      EXPECT_LT(RelativeOff(flat.first_moments()[i], first[i].to(torch::kDouble)), 1e-5) << i;
+      EXPECT_LT(RelativeOff(flat.second_moments()[i], second[i].to(torch::kDouble)), 1e-5) << i;
+    }
+  }
+}
+
+TEST(Adam, FlatKeepsEverythingIfAGradientIsNotFinite) {
+  torch::manual_seed(11);
+  const Tensors parameters = {Random({40}).requires_grad_(), Random({7}).requires_grad_()};
+  FlatAdam flat(parameters);
+  torch::NoGradGuard no_grad;
+  const auto update = [&](double last) {
+    for (const Tensor& p : parameters) p.mutable_grad() = torch::ones_like(p);
+    parameters[1].mutable_grad()[6] = last;
+    flat.Update({.decay = 0.99f, .step = 0.1f}, /*clip=*/1);
+  };
+  update(1);
+  EXPECT_TRUE(flat.Finite());
+  Tensors before;
+  const auto all = [&] {
+    Tensors tensors = parameters;
+    for (const Tensors& list : {flat.first_moments(), flat.second_moments()}) {
+      tensors.insert(tensors.end(), list.begin(), list.end());
+    }
+    return tensors;
+  };
+  for (const Tensor& x : all()) before.push_back(x.clone());
+  for (const double bad :
+       {std::numeric_limits<double>::quiet_NaN(), -std::numeric_limits<double>::infinity()}) {
+    update(bad);
+    EXPECT_FALSE(flat.Finite());
+    const Tensors after = all();
+    for (size_t i = 0; i < before.size(); ++i) EXPECT_TRUE(torch::equal(after[i], before[i])) << i;
+  }
+  update(1);
+  EXPECT_FALSE(flat.Finite());
 }
 
 TEST(PlainGuard, MakesOperationsPlain) {

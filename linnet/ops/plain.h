@@ -1,6 +1,7 @@
 // Every operation here has two forms: a fused one over kernels/, for fp32 (linear attention: also
 // bf16) on the CPU, and a plain one composed of libtorch's own operations, for any device and type.
-// The tensors decide which form runs; tests and benchmarks can request the plain one.
+// Causal linear attention has a third one over kernels/cuda, for fp32 and bf16 on a GPU. The
+// tensors decide which form runs; tests and benchmarks can request the plain one.
 //
 //   const Tensor fused = Linear(x, weight, bias, Precision::kFp32);
 //   PlainGuard plain;
@@ -44,6 +45,19 @@ inline bool Fused(const torch::Tensor& x) {
 inline bool FusedAttention(const torch::Tensor& x) {
   return Fused(x) || (kHasFused && x.device().is_cpu() && x.scalar_type() == torch::kBFloat16 &&
                       x.numel() > 0 && !PlainGuard::asked());
+}
+
+// A build with kernels/cuda (option LINNET_CUDA).
+#ifdef LINNET_CUDA
+inline constexpr bool kHasCuda = true;
+#else
+inline constexpr bool kHasCuda = false;
+#endif
+
+// Whether an attention over x, if it has kernels for a GPU, takes them.
+inline bool CudaAttention(const torch::Tensor& x) {
+  return kHasCuda && x.is_cuda() && x.numel() > 0 && !PlainGuard::asked() &&
+         (x.scalar_type() == torch::kFloat32 || x.scalar_type() == torch::kBFloat16);
 }
 
 }  // namespace linnet::ops

@@ -1,6 +1,7 @@
 #include "linnet/ops/softmax_attention.h"
 
 #include <torch/utils.h>
+#include <torch/version.h>
 
 #include <cmath>
 
@@ -43,6 +44,15 @@ Tensor Plain(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, double 
   return torch::matmul(weights, v).transpose(1, 2);
 }
 
+#if TORCH_VERSION_MAJOR >= 2
+// Whether libtorch's own fused attention, which stores no scores, has this form.
+bool LibtorchFuses(const Tensor& q, const Tensor& k, const SoftmaxAttentionOptions& options) {
+  return q.is_cuda() && !PlainGuard::asked() && !options.hidden.defined() &&
+         !options.lengths.defined() &&
+         (!options.causal || (options.offset == 0 && q.size(1) == k.size(1)));
+}
+#endif
+
 void Check(const Tensor& q, const Tensor& k, const Tensor& v,
            const SoftmaxAttentionOptions& options) {
   if (q.dim() != 4 || k.dim() != 4 || v.dim() != 4 || q.size(0) != k.size(0) ||
@@ -77,6 +87,14 @@ Tensor SoftmaxAttention(const Tensor& q, const Tensor& k, const Tensor& v,
       return FusedSoftmaxAttention(q, k, v, scale, options);
     }
   }
+#if TORCH_VERSION_MAJOR >= 2
+  if (LibtorchFuses(q, k, options)) {
+    return at::scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2),
+                                            /*attn_mask=*/{}, /*dropout_p=*/0.0, options.causal,
+                                            scale)
+        .transpose(1, 2);
+  }
+#endif
   return Plain(q, k, v, scale, options);
 }
 

@@ -97,6 +97,7 @@ struct TrainConfig {
   std::string init;
   std::string out;
   std::string device = "cpu";
+  bool cuda_graph = false;
   int threads = 0;
   int64_t log_every = 10;
   int64_t validate_every = 1000;
@@ -220,6 +221,8 @@ void VisitFields(Config& c, Visit visit) {
   visit("init", "", "initialize with the weights of this model; its mixer may differ", c.init);
   visit("out", "", "folder for checkpoints, metrics.jsonl and config.json", c.out);
   visit("device", "", "cpu, or cuda if this libtorch supports it", c.device);
+  visit("cuda_graph", "images", "on a GPU: record an update and replay it, for small models",
+        c.cuda_graph);
   visit("threads", "", "threads; 0: all processors", c.threads);
   visit("log_every", "", "updates between records in metrics.jsonl", c.log_every);
   visit("validate_every", "", "updates between validations; 0: only at the end", c.validate_every);

@@ -44,7 +44,7 @@ class CopyTrainTask : public Task {
     Metrics mean;
     for (int i = 0; i < batches; ++i) {
       const Metrics metrics =
-          Evaluate(network, Philox(config_.seed, ~static_cast<uint64_t>(i)), {}).metrics;
+          Read(Evaluate(network, Philox(config_.seed, ~static_cast<uint64_t>(i)), {}).metrics);
       if (i == 0) mean = metrics;
       for (size_t m = 0; m < mean.size() && i > 0; ++m) mean[m].second += metrics[m].second;
     }
@@ -65,9 +65,8 @@ class CopyTrainTask : public Task {
     const int64_t begin = part.Begin(batch.batch), size = part.End(batch.batch) - begin;
     // Cloned, because the gradient needs the tensors after the batch is destroyed.
     const auto tensor = [&](auto& values, torch::Dtype dtype) {
-      return torch::from_blob(values.data(), {batch.batch, batch.length}, dtype)
-          .clone()
-          .to(network.device());
+      return ToDevice(torch::from_blob(values.data(), {batch.batch, batch.length}, dtype).clone(),
+                      network.device());
     };
     const Tensor all_targets = tensor(batch.targets, torch::kInt64);
     const Tensor all_mask = tensor(batch.mask, torch::kFloat32);
@@ -80,9 +79,9 @@ class CopyTrainTask : public Task {
     const Tensor share = mask.sum() / all_mask.sum();
     const Tensor loss = nn::MaskedCrossEntropy(logits, targets, mask) * share;
     const Tensor right = logits.detach().argmax(2).eq(targets).logical_and(rows(all_counted));
-    const double accuracy =
-        right.sum().item<double>() / std::max(1.0, all_counted.sum().item<double>());
-    return {loss, {{"loss", loss.item<double>()}, {"accuracy", accuracy}}, size * batch.length};
+    const Tensor counted = all_counted.sum().to(torch::kFloat64);
+    const Tensor accuracy = right.sum().to(torch::kFloat64) / counted.clamp_min(1);
+    return {loss, {{"loss", loss.detach()}, {"accuracy", accuracy}}, size * batch.length};
   }
 
   TrainConfig config_;

@@ -106,8 +106,8 @@ class CoupletTask : public Task {
     const SymbolLoss loss = Evaluate(network, batch);
     const torch::Tensor value = loss.nats / static_cast<double>(counted);
     return {value,
-            {{"nats_per_character", value.item<double>()},
-             {"accuracy", static_cast<double>(loss.right) / static_cast<double>(counted)}},
+            {{"nats_per_character", value.detach()},
+             {"accuracy", loss.right.to(torch::kFloat64) / static_cast<double>(counted)}},
             loss.read};
   }
 
@@ -120,7 +120,7 @@ class CoupletTask : public Task {
           network,
           std::span(validation_).subspan(begin, std::min(kBatch, validation_.size() - begin)));
       nats += loss.nats.item<double>();
-      counted += loss.counted, right += loss.right;
+      counted += loss.counted, right += loss.right.item<int64_t>();
     }
     const double mean = nats / static_cast<double>(counted);
     return {{"nats_per_character", mean},

@@ -59,20 +59,21 @@ class ImagesTask : public Task {
   }
 
   StepLoss Loss(nn::Network& network, int64_t step, const Part& part) override {
-    const int64_t epoch = step / StepsPerEpoch(), in_epoch = step % StepsPerEpoch();
-    if (epoch != epoch_) {
-      order_ = RandomPermutation(static_cast<uint32_t>(train_.size()),
-                                 Philox(config_.seed, static_cast<uint64_t>(epoch)));
-      epoch_ = epoch;
-    }
     const int64_t begin = part.Begin(config_.batch), size = part.End(config_.batch) - begin;
-    const std::span<const uint32_t> indices(order_.data() + in_epoch * config_.batch + begin,
-                                            static_cast<size_t>(size));
-    const Tensor bits = BitsPerDim(network, train_, indices) *
-                        (static_cast<double>(size) / static_cast<double>(config_.batch));
-    return {bits,
-            {{"bits_per_dim", bits.item<double>()}},
-            size * static_cast<int64_t>(train_.image_bytes() - 1)};
+    const Tensor bits =
+        BitsPerDim(network,
+                   ToDevice(Pixels(train_, Chosen(step).subspan(static_cast<size_t>(begin),
+                                                                static_cast<size_t>(size))),
+                            network.device())) *
+        (static_cast<double>(size) / static_cast<double>(config_.batch));
+    return {bits, {{"bits_per_dim", bits.detach()}}, size * TokensPerStep() / config_.batch};
+  }
+
+  std::vector<Tensor> BatchTensors(int64_t step) override { return {Pixels(train_, Chosen(step))}; }
+
+  StepLoss LossOf(nn::Network& network, const std::vector<Tensor>& batch) override {
+    const Tensor bits = BitsPerDim(network, batch[0]);
+    return {bits, {{"bits_per_dim", bits.detach()}}, TokensPerStep()};
   }
 
   Metrics Validate(nn::Network& network) override {
@@ -83,8 +84,8 @@ class ImagesTask : public Task {
       for (size_t i = begin; i < std::min(begin + 16, validation_.size()); ++i) {
         indices.push_back(static_cast<uint32_t>(i));
       }
-      sum += BitsPerDim(network, validation_, indices).item<double>() *
-             static_cast<double>(indices.size());
+      const Tensor pixels = ToDevice(Pixels(validation_, indices), network.device());
+      sum += BitsPerDim(network, pixels).item<double>() * static_cast<double>(indices.size());
     }
     return {{"bits_per_dim", sum / static_cast<double>(validation_.size())}};
   }
@@ -101,16 +102,32 @@ class ImagesTask : public Task {
     images.labels.resize(count);
   }
 
-  static Tensor BitsPerDim(nn::Network& network, const ImageSet& images,
-                           std::span<const uint32_t> indices) {
-    const int64_t bytes = static_cast<int64_t>(images.image_bytes());
-    const Tensor batch = torch::empty({static_cast<int64_t>(indices.size()), bytes}, torch::kInt64);
-    int64_t* to = batch.data_ptr<int64_t>();
+  // The images of an update.
+  std::span<const uint32_t> Chosen(int64_t step) {
+    const int64_t epoch = step / StepsPerEpoch(), in_epoch = step % StepsPerEpoch();
+    if (epoch != epoch_) {
+      order_ = RandomPermutation(static_cast<uint32_t>(train_.size()),
+                                 Philox(config_.seed, static_cast<uint64_t>(epoch)));
+      epoch_ = epoch;
+    }
+    return {order_.data() + in_epoch * config_.batch, static_cast<size_t>(config_.batch)};
+  }
+
+  // The bytes of some images: [n, bytes] int64, on the host.
+  static Tensor Pixels(const ImageSet& images, std::span<const uint32_t> indices) {
+    const size_t bytes = images.image_bytes();
+    const Tensor pixels = torch::empty(
+        {static_cast<int64_t>(indices.size()), static_cast<int64_t>(bytes)}, torch::kInt64);
+    int64_t* to = pixels.data_ptr<int64_t>();
     for (uint32_t i : indices) to = std::copy_n(images.image(i).data(), bytes, to);
-    const Tensor there = batch.to(network.device());
+    return pixels;
+  }
+
+  static Tensor BitsPerDim(nn::Network& network, const Tensor& pixels) {
+    const int64_t length = pixels.size(1) - 1;
     auto& model = dynamic_cast<nn::SequenceModelImpl&>(network);
-    const Tensor logits = model.forward(there.narrow(1, 0, bytes - 1));
-    const Tensor nats = nn::MixtureOfLogisticsNats(logits, there.narrow(1, 1, bytes - 1));
+    const Tensor logits = model.forward(pixels.narrow(1, 0, length));
+    const Tensor nats = nn::MixtureOfLogisticsNats(logits, pixels.narrow(1, 1, length));
     return nats.mean() / std::numbers::ln2;
   }
 

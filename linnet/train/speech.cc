@@ -144,9 +144,9 @@ class SpeechTask : public Task {
     const Tensor fits = nats.detach().isfinite();
     const Tensor value =
         torch::where(fits, nats, torch::zeros_like(nats)).sum() / static_cast<double>(phones);
-    const auto skipped = static_cast<double>(nats.size(0) - fits.sum().item<int64_t>());
+    const Tensor skipped = nats.size(0) - fits.sum();
     return {value,
-            {{"nats_per_phone", value.item<double>()}, {"skipped", skipped}},
+            {{"nats_per_phone", value.detach()}, {"skipped", skipped}},
             batch.lengths.sum().item<int64_t>()};
   }
 

@@ -74,24 +74,24 @@ SymbolLoss Evaluate(nn::Network& network, std::span<const SymbolSequence> sequen
   }
   Tensor logits, targets;
   const auto to = [&](const std::vector<int64_t>& values) {
-    return torch::tensor(values, torch::kInt64).to(device);
+    return ToDevice(torch::tensor(values, torch::kInt64), device);
   };
   if (auto* pair = dynamic_cast<nn::EncoderDecoderImpl*>(&network)) {
     const auto [first, lengths] = FirstLines(sequences);
     const Batch batch =
         Padded(sequences, [](const SymbolSequence& one) { return one.counted - 1; });
-    logits =
-        pair->At(first.to(device), lengths.to(device), batch.inputs.to(device), to(batch.rows));
+    logits = pair->At(ToDevice(first, device), ToDevice(lengths, device),
+                      ToDevice(batch.inputs, device), to(batch.rows));
     targets = to(batch.wanted);
   } else {
     const Batch batch = Padded(sequences, [](const SymbolSequence&) { return size_t{0}; });
     auto& model = dynamic_cast<nn::SequenceModelImpl&>(network);
-    logits = model.At(batch.inputs.to(device), to(batch.rows));
+    logits = model.At(ToDevice(batch.inputs, device), to(batch.rows));
     targets = to(batch.wanted);
   }
   loss.counted = targets.numel();
   loss.nats = nn::CrossEntropyNats(logits, targets).sum();
-  loss.right = logits.detach().argmax(1).eq(targets).sum().item<int64_t>();
+  loss.right = logits.detach().argmax(1).eq(targets).sum();
   return loss;
 }
 

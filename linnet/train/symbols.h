@@ -20,7 +20,8 @@ struct SymbolSequence {
 // The loss over some sequences: the sum of nats over the predicted tokens, and their number.
 struct SymbolLoss {
   torch::Tensor nats;
-  int64_t counted = 0, right = 0;  // right: predictions whose most likely token is correct
+  torch::Tensor right;  // int64: the number of predictions whose most likely token is correct
+  int64_t counted = 0;
   int64_t read = 0;
 };
 

@@ -29,6 +29,16 @@ namespace linnet::train {
 // Named figures, in the order in which they are shown.
 using Metrics = std::vector<std::pair<std::string, double>>;
 
+// The same as scalar tensors on the model's device: a number read from a GPU makes the host wait
+// for all work before it.
+using DeviceMetrics = std::vector<std::pair<std::string, torch::Tensor>>;
+
+// Reads all numbers, waiting once.
+Metrics Read(const DeviceMetrics& metrics);
+
+// `host` on `device`. To a GPU the copy runs beside the host, in order with other work there.
+torch::Tensor ToDevice(const torch::Tensor& host, torch::Device device);
+
 // A part of an update's batch. Losses and metrics of the parts add up to those of the whole batch.
 struct Part {
   int index = 0, count = 1;
@@ -39,9 +49,9 @@ struct Part {
 };
 
 struct StepLoss {
-  torch::Tensor value;  // scalar, to be minimized
-  Metrics metrics;      // the first one is shown on the progress line
-  int64_t tokens = 0;   // number of tokens read
+  torch::Tensor value;    // scalar, to be minimized
+  DeviceMetrics metrics;  // the first one is shown on the progress line
+  int64_t tokens = 0;     // number of tokens read
 };
 
 class Task {
@@ -57,6 +67,11 @@ class Task {
   // Sets the buffers of the model file that are computed from the data, not learned.
   virtual void Prepare(nn::Network&) const {}
   virtual StepLoss Loss(nn::Network& model, int64_t step, const Part& part) = 0;
+  // Loss() in two halves, for --cuda-graph: the tensors of the whole batch on the host, of the same
+  // shapes at every step, and the loss of these tensors on the model's device, whose computation
+  // does not depend on their values. A task without this form returns no tensors.
+  virtual std::vector<torch::Tensor> BatchTensors(int64_t) { return {}; }
+  virtual StepLoss LossOf(nn::Network&, const std::vector<torch::Tensor>&) { return {}; }
   // The first metric is the one for --lr-patience (less is better). "accuracy" is shown in percent.
   virtual Metrics Validate(nn::Network& model) = 0;
   // A short description of the training data.

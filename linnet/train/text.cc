@@ -61,7 +61,8 @@ class TextTask : public Task {
     const SymbolLoss loss = Evaluate(network, batch);
     const auto counted = static_cast<double>(TokensPerStep());
     const torch::Tensor value = loss.nats / counted;
-    return {value, {{"bits_per_symbol", value.item<double>() / std::numbers::ln2}}, loss.read};
+    const torch::Tensor bits = value.detach().to(torch::kFloat64) / std::numbers::ln2;
+    return {value, {{"bits_per_symbol", bits}}, loss.read};
   }
 
   // Consecutive windows, evaluated independently.

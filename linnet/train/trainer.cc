@@ -6,6 +6,7 @@
 #include <sys/file.h>
 #include <torch/cuda.h>
 #include <torch/utils.h>
+#include <torch/version.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -30,6 +31,7 @@
 #include "linnet/io/safetensors.h"
 #include "linnet/model/checkpoint.h"
 #include "linnet/nn/optimizer.h"
+#include "linnet/train/update_graph.h"
 
 namespace linnet::train {
 namespace {
@@ -75,25 +77,33 @@ std::string Show(const Metrics& metrics) {
   return text;
 }
 
+// Adds `more` to `sums`, in double precision.
+void Add(const DeviceMetrics& more, DeviceMetrics& sums) {
+  torch::NoGradGuard no_grad;
+  if (sums.empty()) {
+    for (const auto& [name, value] : more) sums.emplace_back(name, value.to(torch::kFloat64));
+    return;
+  }
+  for (size_t i = 0; i < sums.size(); ++i) sums[i].second = sums[i].second + more[i].second;
+}
+
 // The means of the metrics of several batches.
 class Mean {
  public:
-  void Add(const Metrics& metrics) {
-    if (count_ == 0) {
-      sums_ = metrics;
-    } else {
-      for (size_t i = 0; i < sums_.size(); ++i) sums_[i].second += metrics[i].second;
-    }
+  void Add(const DeviceMetrics& metrics) {
+    train::Add(metrics, sums_);
     ++count_;
   }
   Metrics Take() {
-    for (auto& [name, sum] : sums_) sum /= count_;
+    Metrics means = Read(sums_);
+    for (auto& [name, sum] : means) sum /= count_;
+    sums_.clear();
     count_ = 0;
-    return std::move(sums_);
+    return means;
   }
 
  private:
-  Metrics sums_;
+  DeviceMetrics sums_;
   int count_ = 0;
 };
 
@@ -195,6 +205,7 @@ class Run {
                                     .precision = config_.precision,
                                     .checkpoint_layers = config_.checkpoint_layers,
                                     .device = device_});
+    if (config_.cuda_graph) StartGraph();
     if (!config_.init.empty() && !resume) Begin(nn::CopyWeights(config_.init, *model_));
     task_->Prepare(*model_);
     parameters_ = model_->parameters();
@@ -254,12 +265,7 @@ class Run {
     }
     while (step_ < steps_) {
       const double rate = patience_.scale * LearningRate(config_, step_, steps_);
-      const StepLoss loss = BatchLoss(/*backward=*/true, "at", step_ + 1);
-      try {
-        optimizer_->Step(rate);
-      } catch (const Error&) {
-        NotANumber("a gradient", "at", step_ + 1);
-      }
+      const StepLoss loss = graph_ ? GraphUpdate(rate) : Update(rate);
       ++step_;
       if (task_->StepsPerEpoch() > 0) epochs_ += 1.0 / static_cast<double>(task_->StepsPerEpoch());
       UpdateAverages();
@@ -268,7 +274,11 @@ class Run {
       window_tokens += loss.tokens;
       const bool last = step_ == steps_;
       if (step_ % config_.log_every == 0 || last) {
+        CheckUpdates();
         const Metrics metrics = mean.Take();
+        if (!metrics.empty() && !std::isfinite(metrics[0].second)) {
+          NotANumber("the loss", "by", step_);
+        }
         tokens_per_second = static_cast<double>(window_tokens) / (Working() - window_began);
         window_began = Working();
         window_tokens = 0;
@@ -280,13 +290,14 @@ class Run {
         shown_ = Show(metrics);
       }
       if (hooks_.progress && step_ == first_step + kWarmUp && step_ < steps_) {
+        CheckUpdates();
         const double a_step = (Working() - loop_began) / static_cast<double>(kWarmUp);
         hooks_.progress->Finish(StrCat("an update takes ", FormatSeconds(a_step), ": about ",
                                        FormatSeconds(a_step * static_cast<double>(steps_ - step_)),
                                        " to go, validation not counted"));
       }
       if (hooks_.progress && hooks_.progress->Due()) {
-        if (shown_.empty()) shown_ = Show(loss.metrics);
+        if (shown_.empty()) shown_ = Show(Read(loss.metrics));
         std::string text = StrCat("step ", step_, "/", steps_, Epoch(), "  ", shown_);
         if (tokens_per_second > 0) text += "  " + FormatCount(tokens_per_second) + " tokens/s";
         if (const int64_t made = step_ - first_step; made >= 3) {  // the first updates take longer
@@ -314,6 +325,15 @@ class Run {
   std::string ModelPath() const { return (folder_ / "model.safetensors").string(); }
   void WriteConfig() const {
     WriteFileAtomically((folder_ / "config.json").string(), ToJson(config_));
+  }
+
+  void StartGraph() {
+    if (device_.is_cpu() || config_.accumulate > 1 || task_->BatchTensors(0).empty()) {
+      throw InputError(
+          "--cuda-graph needs --device cuda, --accumulate 1, and a task whose batches "
+          "have one shape: images");
+    }
+    graph_.emplace();
   }
 
   // Describes the weights that the run begins with; `kept` names those not taken from the model.
@@ -360,18 +380,56 @@ class Run {
     StepLoss total;
     for (Part part{0, config_.accumulate}; part.index < part.count; ++part.index) {
       const StepLoss loss = task_->Loss(*model_, step_, part);
-      if (!std::isfinite(loss.value.item<double>())) NotANumber("the loss", at, step);
+      if ((device_.is_cpu() || !backward) && !std::isfinite(loss.value.item<double>())) {
+        NotANumber("the loss", at, step);
+      }
       if (backward) loss.value.backward();
       total.tokens += loss.tokens;
-      if (part.index == 0) {
-        total.metrics = loss.metrics;
-      } else {
-        for (size_t i = 0; i < loss.metrics.size(); ++i) {
-          total.metrics[i].second += loss.metrics[i].second;
-        }
-      }
+      Add(loss.metrics, total.metrics);
     }
     return total;
+  }
+
+  // On a GPU, where updates run beside the host, their gradients are checked only from time to
+  // time. An update with a bad gradient has changed nothing.
+  void CheckUpdates() {
+    try {
+      optimizer_->Check();
+    } catch (const Error&) {
+      NotANumber("a gradient", "by", step_);
+    }
+  }
+
+  StepLoss Update(double rate) {
+    const StepLoss loss = BatchLoss(/*backward=*/true, "at", step_ + 1);
+    try {
+      optimizer_->Step(rate);
+    } catch (const Error&) {
+      NotANumber("a gradient", "at", step_ + 1);
+    }
+    return loss;
+  }
+
+  StepLoss GraphUpdate(double rate) {
+    const std::vector<torch::Tensor> batch = task_->BatchTensors(step_);
+    for (size_t i = 0; i < batch.size(); ++i) {
+      if (inputs_.size() == i) {
+        inputs_.push_back(torch::empty(batch[i].sizes(), batch[i].options().device(device_)));
+      }
+      inputs_[i].copy_(batch[i].pin_memory(), /*non_blocking=*/true);
+    }
+    const auto work = [&] {
+      recorded_ = task_->LossOf(*model_, inputs_);
+      recorded_.value.backward();
+      recorded_.value = recorded_.value.detach();
+      optimizer_->Finish();
+    };
+    if (optimizer_->Begin(rate)) {
+      graph_->Run(work);
+    } else {
+      work();
+    }
+    return recorded_;
   }
 
   void UpdateAverages() {
@@ -380,6 +438,9 @@ class Run {
     const double t = static_cast<double>(step_);
     const double decay = std::min(config_.ema, (1 + t) / (10 + t));
     torch::NoGradGuard no_grad;
+#if TORCH_VERSION_MAJOR >= 2
+    if (!device_.is_cpu()) return at::_foreach_lerp_(averages_, parameters_, 1 - decay);
+#endif
     for (size_t i = 0; i < averages_.size(); ++i) averages_[i].lerp_(parameters_[i], 1 - decay);
   }
 
@@ -457,6 +518,7 @@ class Run {
   }
 
   Metrics ValidateAndLog(MetricsLog& log) {
+    CheckUpdates();
     const Metrics metrics = Validate();
     for (const auto& [name, value] : metrics) {
       if (!std::isfinite(value)) NotANumber("the validation's " + name, "after", step_);
@@ -508,6 +570,7 @@ class Run {
 
   void Save() {
     torch::NoGradGuard no_grad;
+    CheckUpdates();
     CheckWeights();
     SafetensorsWriter writer;
     std::vector<torch::Tensor> kept;
@@ -660,6 +723,9 @@ class Run {
   std::shared_ptr<nn::Network> model_;
   std::vector<torch::Tensor> parameters_, averages_;  // averages_: empty without --ema
   std::unique_ptr<nn::Optimizer> optimizer_;
+  std::optional<UpdateGraph> graph_;   // with --cuda-graph
+  std::vector<torch::Tensor> inputs_;  // of graph_
+  StepLoss recorded_;                  // of graph_
   int64_t step_ = 0, steps_ = 0, saved_step_ = -1;
   double trained_seconds_ = 0, aside_ = 0, epochs_ = 0;
   // The best validation since the start or the last resumption.

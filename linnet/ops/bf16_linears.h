@@ -1,0 +1,28 @@
+// Products in bf16 by libtorch's operations, forward and backward (private to linnet/ops).
+#ifndef LINNET_OPS_BF16_LINEARS_H_
+#define LINNET_OPS_BF16_LINEARS_H_
+
+#include <torch/types.h>
+
+#include <vector>
+
+#include "linnet/kernels/activation.h"
+
+namespace linnet::ops {
+
+// y_i = x W_i^T + b_i as one product: x [..., in], weights [out_i, in], all in fp32. The operands of
+// the forward's and the backward's products are rounded to bf16; sums and results are fp32. x and
+// the weights are kept for the backward in bf16.
+std::vector<torch::Tensor> Bf16Linears(const torch::Tensor& x,
+                                       const std::vector<torch::Tensor>& weights,
+                                       const std::vector<torch::Tensor>& biases);
+
+// act(x W1^T + b1) W2^T + b2 likewise. The hidden layer and its gradient are stored as bf16, and b1
+// is rounded to it.
+torch::Tensor Bf16FeedForward(const torch::Tensor& x, const torch::Tensor& weight1,
+                              const torch::Tensor& bias1, const torch::Tensor& weight2,
+                              const torch::Tensor& bias2, kernels::Activation activation);
+
+}  // namespace linnet::ops
+
+#endif  // LINNET_OPS_BF16_LINEARS_H_

@@ -1,0 +1,183 @@
+// The operations on a GPU against the plain forms in double on the CPU. Needs a GPU; built with
+// -DLINNET_GPU_TESTS=ON.
+#include <gtest/gtest.h>
+#include <torch/autograd.h>
+#include <torch/cuda.h>
+#include <torch/utils.h>
+
+#include <string>
+#include <vector>
+
+#include "linnet/base/error.h"
+#include "linnet/ops/adam.h"
+#include "linnet/ops/causal_linear.h"
+#include "linnet/ops/layer_rows.h"
+#include "linnet/ops/mixture_of_logistics.h"
+#include "linnet/ops/softmax_attention.h"
+
+namespace linnet::ops {
+namespace {
+
+using kernels::CausalLinearOptions;
+using kernels::FeatureMap;
+using torch::Tensor;
+using Tensors = std::vector<Tensor>;
+
+double RelativeOff(const Tensor& got, const Tensor& want) {
+  const double size = want.abs().max().item<double>();
+  return (got.detach().to(torch::kCPU, torch::kDouble) - want).abs().max().item<double>() /
+         (size > 0 ? size : 1);
+}
+
+// Calls run(inputs, index tensor on their device) on the GPU in `dtype` and on the CPU in double.
+// Compares all outputs, and the gradients of their sum with random weights.
+template <class Run>
+void ExpectSame(const Tensors& x, const Tensor& index, torch::Dtype dtype, double tolerance,
+                const std::string& what, const Run& run) {
+  Tensors results[2];
+  Tensors weights;
+  for (const bool there : {false, true}) {
+    const torch::Device device = there ? torch::kCUDA : torch::kCPU;
+    Tensors leaves;
+    for (const Tensor& t : x) {
+      leaves.push_back(
+          t.to(dtype).to(device, there ? dtype : torch::kDouble).detach().requires_grad_());
+    }
+    const Tensors out = run(leaves, index.defined() ? index.to(device) : index);
+    Tensor sum;
+    for (size_t i = 0; i < out.size(); ++i) {
+      if (weights.size() == i) weights.push_back(torch::randn(out[i].sizes(), torch::kDouble));
+      const Tensor weight = weights[i].to(dtype).to(device, out[i].scalar_type());
+      const Tensor one = (out[i] * weight).sum(there ? torch::kFloat32 : torch::kDouble);
+      sum = sum.defined() ? sum + one : one;
+    }
+    results[there] = torch::autograd::grad({sum}, leaves);
+    for (const Tensor& one : out) results[there].push_back(one.detach());
+  }
+  for (size_t i = 0; i < results[0].size(); ++i) {
+    EXPECT_LT(RelativeOff(results[1][i], results[0][i]), tolerance) << what << ", result " << i;
+  }
+}
+
+class OnGpu : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!torch::cuda::is_available()) GTEST_SKIP() << "no GPU";
+    torch::manual_seed(1);
+  }
+};
+
+TEST_F(OnGpu, CausalLinear) {
+  for (const auto& [d, m] :
+       {std::pair<int64_t, int64_t>{16, 16}, {32, 32}, {64, 128}, {24, 40}, {128, 64}, {7, 9}}) {
+    for (const int64_t length : {1, 63, 64, 200, 1500}) {
+      for (const torch::Dtype dtype : {torch::kFloat32, torch::kBFloat16}) {
+        if (d == 7 && dtype == torch::kBFloat16) continue;  // the plain form, with sums in bf16
+        for (const bool padded : {false, true}) {
+          for (const bool normalize : {true, false}) {
+            const Tensors x = {torch::randn({3, length, 2, d}), torch::randn({3, length, 2, d}),
+                               torch::randn({3, length, 2, m})};
+            const Tensor lengths =
+                padded ? torch::tensor({length, int64_t{0}, (length + 1) / 2}) : Tensor();
+            const CausalLinearOptions options = {.feature_map = FeatureMap::kElu,
+                                                 .normalize = normalize};
+            ExpectSame(x, lengths, dtype, dtype == torch::kFloat32 ? 2e-4 : 0.03,
+                       StrCat(d, " x ", m, ", ", length, padded ? " padded" : "",
+                              normalize ? "" : " bare", dtype == torch::kFloat32 ? "" : " bf16"),
+                       [&](const Tensors& t, const Tensor& index) {
+                         return Tensors{CausalLinearAttention(t[0], t[1], t[2], index, options)};
+                       });
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(OnGpu, CausalLinearCarriesAState) {
+  for (const int64_t length : {1, 100, 700}) {
+    const Tensors x = {torch::randn({2, length, 3, 32}), torch::randn({2, length, 3, 32}),
+                       torch::randn({2, length, 3, 64}), torch::rand({2, 3, 32, 64}),
+                       torch::rand({2, 3, 32})};
+    ExpectSame(x, {}, torch::kFloat32, 2e-4, StrCat(length), [](const Tensors& t, const Tensor&) {
+      CausalLinearState state{t[3], t[4]};
+      const Tensor out = CausalLinearAttention(t[0], t[1], t[2], {}, {}, state);
+      return Tensors{out, state.s, state.z};
+    });
+  }
+}
+
+TEST_F(OnGpu, CausalLinearPacked) {
+  const Tensor offsets =
+      torch::tensor({int64_t{0}, int64_t{70}, int64_t{70}, int64_t{71}, int64_t{300}});
+  const Tensors x = {torch::randn({300, 4, 32}), torch::randn({300, 4, 32}),
+                     torch::randn({300, 4, 32})};
+  ExpectSame(x, offsets, torch::kFloat32, 2e-4, "packed",
+             [](const Tensors& t, const Tensor& index) {
+               return Tensors{CausalLinearAttentionPacked(t[0], t[1], t[2], index, {})};
+             });
+}
+
+TEST_F(OnGpu, Softmax) {
+  for (const bool causal : {false, true}) {
+    const Tensors x = {torch::randn({2, 90, 4, 32}), torch::randn({2, 90, 4, 32}),
+                       torch::randn({2, 90, 4, 32})};
+    ExpectSame(x, {}, torch::kFloat32, 1e-3, StrCat(causal), [&](const Tensors& t, const Tensor&) {
+      return Tensors{SoftmaxAttention(t[0], t[1], t[2], {.causal = causal})};
+    });
+  }
+}
+
+TEST_F(OnGpu, Rows) {
+  const Tensors x = {torch::randn({3, 50, 64}),    torch::randn({128, 64}) / 8, torch::randn({128}),
+                     torch::randn({64, 128}) / 11, torch::randn({64}),          torch::randn({64}),
+                     torch::randn({64}),           torch::randn({96, 64}) / 8,  torch::randn({96})};
+  for (const Precision precision : {Precision::kFp32, Precision::kBf16}) {
+    for (const auto activation : {kernels::Activation::kRelu, kernels::Activation::kGelu}) {
+      ExpectSame(
+          x, {}, torch::kFloat32, precision == Precision::kFp32 ? 1e-4 : 0.03,
+          precision == Precision::kFp32 ? "fp32" : "bf16", [&](const Tensors& t, const Tensor&) {
+            Tensors y = Linears(t[0], {t[1], t[7]}, {t[2], t[8]}, precision);
+            y.push_back(FeedForward(
+                t[0], t[1], t[2], t[3], t[4],
+                {.activation = activation, .norm_after = {t[5], t[6]}, .precision = precision}));
+            return y;
+          });
+    }
+  }
+}
+
+TEST_F(OnGpu, MixtureOfLogistics) {
+  const Tensor bytes = torch::randint(256, {3, 70}, torch::kInt64);
+  ExpectSame({torch::randn({3, 70, 30})}, bytes, torch::kFloat32, 1e-4, "",
+             [](const Tensors& t, const Tensor& index) {
+               return Tensors{MixtureOfLogisticsNats(t[0], index)};
+             });
+}
+
+TEST_F(OnGpu, Adam) {
+  Tensors parameters[2];
+  for (const int64_t size : {3, 1000, 70}) {
+    const Tensor p = torch::randn({size});
+    parameters[0].push_back(p.clone().requires_grad_());
+    parameters[1].push_back(p.to(torch::kCUDA).requires_grad_());
+  }
+  FlatAdam here(parameters[0]), there(parameters[1]);
+  torch::NoGradGuard no_grad;
+  for (int step = 0; step < 3; ++step) {
+    for (size_t i = 0; i < parameters[0].size(); ++i) {
+      const Tensor gradient = torch::randn(parameters[0][i].sizes());
+      parameters[0][i].mutable_grad() = gradient;
+      parameters[1][i].mutable_grad() = gradient.to(torch::kCUDA);
+    }
+    here.Update({.decay = 0.99f, .step = 0.1f}, 1);
+    there.Update({.decay = 0.99f, .step = 0.1f}, 1);
+  }
+  EXPECT_TRUE(there.Finite());
+  for (size_t i = 0; i < parameters[0].size(); ++i) {
+    EXPECT_LT(RelativeOff(parameters[1][i], parameters[0][i].to(torch::kDouble)), 1e-5);
+  }
+}
+
+}  // namespace
+}  // namespace linnet::ops
