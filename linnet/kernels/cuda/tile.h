@@ -58,10 +58,12 @@
 #ifdef __CUDACC__
 #include <cuda_bf16.h>
 #define LINNET_TILE __device__ __forceinline__
+#define LINNET_HOST_TILE __host__ __device__ __forceinline__
 #define LINNET_UNROLL _Pragma("unroll")
 #else
 #include <bit>
 #define LINNET_TILE inline
+#define LINNET_HOST_TILE inline
 #define LINNET_UNROLL
 #endif
 

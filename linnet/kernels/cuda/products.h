@@ -1,0 +1,50 @@
+// Matrix products on a GPU by cuBLASLt, which is loaded when the first Products is made: programs
+// start on machines without it.
+//
+//   Products products;
+//   const int plan = products.Plan({.type = ProductType::kBf16, .rows = batch, .in = 256,
+//                                   .out = 768});
+//   products.Run(plan, x, weight, bias, y, stream);    // y = x W^T + b
+//
+// fp32 products are exact fp32, without TF32; bf16 products sum in fp32.
+#ifndef LINNET_KERNELS_CUDA_PRODUCTS_H_
+#define LINNET_KERNELS_CUDA_PRODUCTS_H_
+
+#include <cstddef>
+#include <memory>
+
+#include "linnet/kernels/cuda/device.h"
+
+namespace linnet::kernels::cuda {
+
+enum class ProductType : unsigned char { kF32, kBf16 };
+
+struct ProductShape {
+  ProductType type = ProductType::kF32;  // of x, W, b and y
+  size_t rows = 0, in = 0, out = 0;      // in and out are multiples of 8
+  bool relu = false;
+};
+
+class Products {
+ public:
+  // Throws InputError if cuBLASLt cannot be loaded, RuntimeError if it fails.
+  Products();
+  ~Products();
+  Products(const Products&) = delete;
+
+  // Chooses the algorithm of a product. Throws RuntimeError if there is none.
+  int Plan(const ProductShape& shape);
+  // x [rows, in], weight [out, in], bias [out], y [rows, out]. Calls on several streams at
+  // once need a Products each: they would share its workspace.
+  void Run(int plan, const void* x, const void* weight, const void* bias, void* y, Stream stream);
+
+  static constexpr size_t kWorkspaceBytes = size_t{32} << 20;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace linnet::kernels::cuda
+
+#endif  // LINNET_KERNELS_CUDA_PRODUCTS_H_
