@@ -90,6 +90,7 @@ class State {
   static State Load(const std::string& path, const Model& model);
 
  private:
+  friend class CudaEngine;
   friend class Engine;
   friend class Scheduler;
   State(const Model& model, size_t batch);

@@ -1,0 +1,55 @@
+// A model's weights in the GPU's memory (private to linnet/runtime/cuda).
+#ifndef LINNET_RUNTIME_CUDA_CUDA_WEIGHTS_H_
+#define LINNET_RUNTIME_CUDA_CUDA_WEIGHTS_H_
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "linnet/kernels/cuda/device.h"
+#include "linnet/model/checkpoint.h"
+#include "linnet/runtime/model.h"
+
+namespace linnet {
+
+// y = x W^T + b, with W [out, in] in the products' type T. `out` is padded with zero rows to a
+// multiple of 8.
+template <typename T>
+struct CudaMatrix {
+  size_t in = 0, out = 0;
+  kernels::cuda::DeviceBuffer<T> weight, bias;
+};
+
+struct CudaNorm {
+  kernels::cuda::DeviceBuffer<float> weight, bias;  // empty: no norm
+};
+
+template <typename T>
+struct CudaLayer {
+  size_t heads = 0, dim = 0, value_dim = 0;
+  float eps = 0;           // of the attention's normalizer
+  size_t state_begin = 0;  // floats, in a sequence's state
+  CudaMatrix<T> project, merge, up, down;
+  CudaNorm norm1, norm2;
+
+  size_t projected() const { return heads * (2 * dim + value_dim); }
+};
+
+template <typename T>
+struct CudaWeights {
+  // Throws InputError, naming what is missing, for models that do not run on a GPU.
+  static void CheckRuns(const Model& model);
+  // Bytes of a model's weights, from its spec alone.
+  static size_t Bytes(const ModelSpec& spec);
+
+  CudaWeights(const Checkpoint& checkpoint, const Model& model);
+
+  std::vector<CudaLayer<T>> layers;
+  CudaNorm final_norm;
+  CudaMatrix<float> head;
+  kernels::cuda::DeviceBuffer<float> values, positions, above;
+};
+
+}  // namespace linnet
+
+#endif  // LINNET_RUNTIME_CUDA_CUDA_WEIGHTS_H_

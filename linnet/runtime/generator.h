@@ -1,0 +1,38 @@
+// Draws sequences of bytes, on the CPU or on a GPU: the interface between the task of images and
+// the engines.
+//
+//   generator.Draw(images, /*known=*/1, {.seed = 7});     // [count, pixels]; first bytes are given
+#ifndef LINNET_RUNTIME_GENERATOR_H_
+#define LINNET_RUNTIME_GENERATOR_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "linnet/runtime/model.h"
+
+namespace linnet {
+
+// Draws from a mixture of logistics (kernels/mixture_of_logistics.h).
+struct LogisticsDraws {
+  uint64_t seed = 0;
+  uint64_t first_stream = 0;
+  float temperature = 1;
+  bool reference_scale = false;
+};
+
+class Generator {
+ public:
+  virtual ~Generator() = default;
+  virtual const Model& model() const = 0;
+  // Maximum number of sequences that it draws together.
+  virtual size_t batch() const = 0;
+  // sequences [count, max_length + 1] with count <= batch(): keeps the first `known` >= 1 bytes of
+  // each and draws the others. Byte p of sequence i takes the first two numbers of Philox(seed,
+  // first_stream + i, p), independent of everything else.
+  virtual void Draw(std::span<uint8_t> sequences, size_t known, const LogisticsDraws& draws) = 0;
+};
+
+}  // namespace linnet
+
+#endif  // LINNET_RUNTIME_GENERATOR_H_
