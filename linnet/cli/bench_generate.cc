@@ -18,6 +18,7 @@
 #include "linnet/base/rng.h"
 #include "linnet/base/units.h"
 #include "linnet/cli/bench.h"
+#include "linnet/cli/bench_generate.h"
 #include "linnet/cli/bench_products.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/random_model.h"
@@ -38,6 +39,8 @@ struct Options : BenchOptions {
   bool stateless = false, whole = false, attention_given = false, lsh_given = false;
   std::vector<int> batches = {1};
   std::vector<std::string> precisions;
+  DeviceKind device = DeviceKind::kCpu;
+  CudaBenchOptions cuda;
 };
 
 // Double and single precision occasionally round to different sides of a quantization boundary.
@@ -357,11 +360,19 @@ void Run(const Options& options) {
     throw InputError(checkpoint.path(), ": a model of the task '", checkpoint.spec().task,
                      "', not of images");
   }
+  if (options.device == DeviceKind::kCuda && (options.stateless || options.whole)) {
+    throw InputError("--stateless is for --device cpu");
+  }
   std::vector<Record> records;
   for (const int batch : options.batches) {
     for (const Precision precision : precisions) {
+      CudaBenchOptions cuda = options.cuda;
+      cuda.seconds = options.seconds;
       const auto measured =
-          Measure(checkpoint, name, precision, static_cast<size_t>(batch), options);
+          options.device == DeviceKind::kCuda
+              ? MeasureGenerationOnCuda(checkpoint, name, precision, static_cast<size_t>(batch),
+                                        cuda)
+              : Measure(checkpoint, name, precision, static_cast<size_t>(batch), options);
       records.insert(records.end(), measured.begin(), measured.end());
     }
   }
@@ -371,6 +382,17 @@ void Run(const Options& options) {
   for (const Record& record : records) {
     if (record.name != "generate") continue;
     const auto number = [&](const char* field) { return record.identity[field].get<double>(); };
+    if (options.device == DeviceKind::kCuda) {
+      std::cout << record.label << ": " << FormatCount(number("images_per_second")) << " images/s, "
+                << FormatCount(number("us_per_step")) << " us a step; its bytes take "
+                << FormatCount(number("step_bytes_us")) << " us, its products "
+                << FormatCount(number("step_products_us")) << " us\n";
+      if (!record.identity.contains("kernels_us")) continue;
+      for (const auto& [kernel, us] : record.identity["kernels_us"].items()) {
+        std::cout << "  " << FormatCount(us.get<double>()) << " us  " << kernel << "\n";
+      }
+      continue;
+    }
     std::cout << record.label << ": " << FormatCount(number("images_per_second")) << " images/s, "
               << FormatCount(number("us_per_token")) << " us a token; "
               << FormatBytes(number("weight_bytes")) << " of weights, read in "
@@ -396,6 +418,7 @@ void AddBenchGenerate(CLI::App& bench) {
       "  linnet bench generate models/digits.safetensors\n"
       "  linnet bench generate --random mnist --batch 1,64 --precision f32,bf16,int8\n"
       "  linnet bench generate --random cifar10 --json\n"
+      "  linnet bench generate --random mnist --batch 1,10000 --device cuda --kernels\n"
       "  linnet bench generate --random mnist --attention full --stateless\n"
       "  linnet bench generate --random mnist --attention reformer --lsh-rounds 1 --lsh-chunk 29 "
       "--stateless\n");
@@ -425,13 +448,19 @@ void AddBenchGenerate(CLI::App& bench) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->type_name("N")
-      ->check(Between(1, 65536))
+      ->check(Between(1, 1'000'000))
       ->capture_default_str();
   verb->add_option("--precision", options->precisions,
                    "f32, bf16, int8 or several (default: the file's)")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->type_name("NAMES");
+  AddDeviceOption(verb, options->device);
+  AddOption(verb, "--lanes", options->cuda.lanes, "N",
+            "With --device cuda: parts of the batch that step side by side (default: by the batch)",
+            Between(0, 8));
+  verb->add_flag("--kernels", options->cuda.profile,
+                 "With --device cuda: the time of each kernel of a step too");
   AddBenchOptions(verb, *options);
   verb->callback([=] {
     options->attention_given = attention->count() > 0;

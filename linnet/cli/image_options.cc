@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <iostream>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "linnet/base/error.h"
@@ -11,6 +12,7 @@
 #include "linnet/cli/verbs.h"
 #include "linnet/io/png.h"
 #include "linnet/kernels/isa.h"
+#include "linnet/runtime/cuda/cuda_engine.h"
 
 namespace linnet::cli {
 
@@ -50,6 +52,26 @@ SampleOptions ToSampleOptions(const DrawingOptions& options,
   return sample;
 }
 
+Drawer OpenDrawer(const std::string& path, const DrawerOptions& options) {
+  Drawer drawer;
+  if (options.device == DeviceKind::kCpu) {
+    drawer.model = OpenModel(path, kImagesTask, options.verb, {options.precision});
+    drawer.engine =
+        std::make_unique<Engine>(drawer.model, EngineOptions{.threads = options.threads});
+    drawer.generator = MakeGenerator(*drawer.engine, options.batch);
+    drawer.device = "cpu";
+    return drawer;
+  }
+  const Checkpoint checkpoint = Checkpoint::Open(path);
+  auto engine = std::make_unique<CudaEngine>(
+      checkpoint, CudaOptions{.batch = options.batch, .precision = options.precision});
+  drawer.model = engine->shared_model();
+  CheckTask(*drawer.model, kImagesTask, options.verb);
+  drawer.device = engine->device();
+  drawer.generator = std::move(engine);
+  return drawer;
+}
+
 void CheckSheet(const ModelSpec& spec, const std::string& model, size_t count, int columns,
                 const DrawingOptions& options) {
   MeasureGrid(spec.image()->width, spec.image()->height, spec.image()->channels, count, columns,
@@ -63,7 +85,7 @@ void CheckSheet(const ModelSpec& spec, const std::string& model, size_t count, i
 }
 
 void PrintDrawn(nlohmann::ordered_json record, const std::string& what, size_t count,
-                double seconds, const std::string& file, Engine& engine,
+                double seconds, const std::string& file, const Drawer& drawer,
                 const DrawingOptions& options, bool json) {
   const double images = static_cast<double>(count);
   if (json) {
@@ -71,9 +93,10 @@ void PrintDrawn(nlohmann::ordered_json record, const std::string& what, size_t c
                    {"images_per_second", images / seconds},
                    {"ms_per_image", 1e3 * seconds / images},
                    {"batch", options.batch},
-                   {"threads", engine.pool().size()},
+                   {"device", drawer.device},
+                   {"threads", drawer.threads()},
                    {"isa", kernels::ActiveIsa()},
-                   {"precision", PrecisionName(engine.model().precision())},
+                   {"precision", PrecisionName(drawer.model->precision())},
                    {"model", file},
                    {"out", options.out}});
     return PrintJson(record);

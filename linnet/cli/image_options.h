@@ -10,10 +10,13 @@
 #include <CLI/CLI.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
 #include "linnet/base/function_ref.h"
+#include "linnet/cli/verbs.h"
 #include "linnet/model/spec.h"
 #include "linnet/tasks/images/images.h"
 #include "linnet/tasks/task.h"
@@ -36,6 +39,25 @@ void AddBatchOption(CLI::App* verb, size_t& batch);
 SampleOptions ToSampleOptions(const DrawingOptions& options,
                               const FunctionRef<void(size_t, size_t)>& progress);
 
+// A model that draws images on the CPU or on a GPU.
+struct Drawer {
+  std::shared_ptr<const Model> model;
+  std::unique_ptr<Engine> engine;  // of the CPU; null: a GPU draws
+  std::unique_ptr<Generator> generator;
+  std::string device;  // the GPU's name, or "cpu"
+
+  int threads() const { return engine ? engine->pool().size() : 0; }
+};
+struct DrawerOptions {
+  std::string verb;  // for messages
+  std::optional<Precision> precision;
+  DeviceKind device = DeviceKind::kCpu;
+  int threads = 0;
+  size_t batch = 64;
+};
+// Opens a model of images. A GPU reserves its memory here.
+Drawer OpenDrawer(const std::string& path, const DrawerOptions& options);
+
 // Fails early: throws if a sheet of `count` images would be too large for a PNG, or if the output
 // file cannot be written or is the model file itself.
 void CheckSheet(const ModelSpec& spec, const std::string& model, size_t count, int columns,
@@ -43,7 +65,7 @@ void CheckSheet(const ModelSpec& spec, const std::string& model, size_t count, i
 
 // Prints a summary of the sampling, as one line or as JSON that begins with `record`.
 void PrintDrawn(nlohmann::ordered_json record, const std::string& what, size_t count,
-                double seconds, const std::string& file, Engine& engine,
+                double seconds, const std::string& file, const Drawer& drawer,
                 const DrawingOptions& options, bool json);
 
 // Writes raw pixels [count, height, width, channels] as one PNG, row by row.

@@ -22,23 +22,24 @@ struct Options {
   DrawingOptions drawing;
   std::optional<Precision> precision;
   int threads = 0;
+  DeviceKind device = DeviceKind::kCpu;
   bool json = false;
 };
 
 constexpr uint8_t kUnknown = 128;
 
 // `count` images to complete: from the data set, or samples of the model if none is given.
-std::vector<uint8_t> Originals(const Options& options, Engine& engine) {
+std::vector<uint8_t> Originals(const Options& options, const Drawer& drawer) {
   if (options.from.dir.empty()) {
     std::vector<uint8_t> samples;
     WithProgress("drawing originals", [&](const auto& report) {
       SampleOptions sample = ToSampleOptions(options.drawing, report);
       sample.first_stream = options.first;
-      samples = SampleImages(engine, options.count, sample);
+      samples = SampleImages(*drawer.generator, options.count, sample);
     });
     return samples;
   }
-  const ImageSet images = LoadImagesFor(engine.model().spec(), options.from);
+  const ImageSet images = LoadImagesFor(drawer.model->spec(), options.from);
   if (options.first >= images.size() || options.count > images.size() - options.first) {
     throw InputError(options.from.dir, ": has ", images.size(), " ", options.from.split,
                      " images, not --first ", options.first, " and --count ", options.count);
@@ -50,8 +51,14 @@ std::vector<uint8_t> Originals(const Options& options, Engine& engine) {
 }
 
 void Run(const Options& options) {
-  const auto model = OpenModel(options.model, kImagesTask, "complete", {options.precision});
-  const ModelSpec& spec = model->spec();
+  const Drawer drawer =
+      OpenDrawer(options.model,
+                 {.verb = "complete",
+                  .precision = options.precision,
+                  .device = options.device,
+                  .threads = options.threads,
+                  .batch = std::min(options.drawing.batch, options.count * options.alternatives)});
+  const ModelSpec& spec = drawer.model->spec();
   const int rows = options.rows_known > 0 ? options.rows_known : spec.image()->height / 2;
   if (rows < 1 || rows >= spec.image()->height) {
     throw InputError("--rows-known is ", rows, ", but the model's images have ",
@@ -60,8 +67,7 @@ void Run(const Options& options) {
   const int columns = static_cast<int>(options.count);
   CheckSheet(spec, options.model, options.count * (options.alternatives + 2), columns,
              options.drawing);
-  Engine engine(model, {.threads = options.threads});
-  const std::vector<uint8_t> originals = Originals(options, engine);
+  const std::vector<uint8_t> originals = Originals(options, drawer);
   const size_t bytes = originals.size() / options.count;
   const size_t known =
       static_cast<size_t>(rows) * bytes / static_cast<size_t>(spec.image()->height);
@@ -81,7 +87,8 @@ void Run(const Options& options) {
     SampleOptions sample = ToSampleOptions(options.drawing, report);
     // Not the random streams of Originals(), which would draw the same images again.
     sample.first_stream = options.first + options.count;
-    const std::vector<uint8_t> completed = CompleteImages(engine, repeated, known, sample);
+    const std::vector<uint8_t> completed =
+        CompleteImages(*drawer.generator, repeated, known, sample);
     sheet.insert(sheet.end(), completed.begin(), completed.end());
   });
   const double seconds = watch.Seconds();
@@ -91,7 +98,7 @@ void Run(const Options& options) {
   const size_t count = options.count * options.alternatives;
   const std::string source = options.from.dir.empty() ? "its own samples" : options.from.dir;
   PrintDrawn({{"images", count}, {"rows_known", rows}, {"of", source}}, "completions of " + source,
-             count, seconds, options.model, engine, options.drawing, options.json);
+             count, seconds, options.model, drawer, options.drawing, options.json);
 }
 
 }  // namespace
@@ -119,6 +126,7 @@ void AddComplete(CLI::App& app) {
   AddDrawingOptions(verb, options->drawing);
   AddPrecisionOption(verb, options->precision);
   AddThreadsOption(verb, options->threads);
+  AddDeviceOption(verb, options->device);
   AddJsonFlag(verb, options->json);
   verb->callback([options] { Run(*options); });
 }

@@ -4,6 +4,7 @@
 #include "linnet/base/error.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
+#include "linnet/runtime/cuda/cuda_engine.h"
 #include "linnet/tasks/text/text.h"
 
 namespace linnet::cli {
@@ -15,6 +16,7 @@ struct Options {
   bool json = false;
   std::optional<Precision> precision;
   int threads = 0;
+  DeviceKind device = DeviceKind::kCpu;
 };
 
 const char* Name(TextEnd end) {
@@ -34,6 +36,12 @@ const char* Name(TextEnd end) {
 }
 
 void Run(const Options& options) {
+  if (options.device == DeviceKind::kCuda) {
+    throw InputError(CudaEngine::Built()
+                         ? "generate: text does not run on a GPU yet (images do: linnet sample); "
+                           "choose --device cpu"
+                         : kNoCuda);
+  }
   Engine engine(OpenModel(options.model, kTextTask, "generate", {options.precision}),
                 {.threads = options.threads});
   TextWriter writer(engine);
@@ -77,6 +85,7 @@ void AddGenerate(CLI::App& app) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   AddPrecisionOption(verb, options->precision);
   AddThreadsOption(verb, options->threads);
+  AddDeviceOption(verb, options->device);
   AddJsonFlag(verb, options->json);
   verb->callback([options] { Run(*options); });
 }

@@ -1,4 +1,5 @@
 // linnet sample: draws new images from an image model, on one sheet.
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <optional>
@@ -20,25 +21,32 @@ struct Options {
   DrawingOptions drawing;
   std::optional<Precision> precision;
   int threads = 0;
+  DeviceKind device = DeviceKind::kCpu;
   bool json = false;
 };
 
 void Run(const Options& options) {
-  const auto model = OpenModel(options.model, kImagesTask, "sample", {options.precision});
   const int square = static_cast<int>(std::ceil(std::sqrt(static_cast<double>(options.count))));
   const int columns = options.columns > 0 ? options.columns : square;
-  CheckSheet(model->spec(), options.model, options.count, columns, options.drawing);
-  Engine engine(model, {.threads = options.threads});
+  const Drawer drawer =
+      OpenDrawer(options.model, {.verb = "sample",
+                                 .precision = options.precision,
+                                 .device = options.device,
+                                 .threads = options.threads,
+                                 .batch = std::min(options.drawing.batch, options.count)});
+  const ModelSpec& spec = drawer.model->spec();
+  CheckSheet(spec, options.model, options.count, columns, options.drawing);
 
   const Stopwatch watch;
   std::vector<uint8_t> pixels;
   WithProgress("drawing images", [&](const auto& report) {
-    pixels = SampleImages(engine, options.count, ToSampleOptions(options.drawing, report));
+    pixels =
+        SampleImages(*drawer.generator, options.count, ToSampleOptions(options.drawing, report));
   });
   const double seconds = watch.Seconds();
 
-  WriteSheet(model->spec(), pixels, columns, options.drawing);
-  PrintDrawn({{"images", options.count}}, "images", options.count, seconds, options.model, engine,
+  WriteSheet(spec, pixels, columns, options.drawing);
+  PrintDrawn({{"images", options.count}}, "images", options.count, seconds, options.model, drawer,
              options.drawing, options.json);
 }
 
@@ -49,7 +57,9 @@ void AddSample(CLI::App& app) {
       AddVerb(app, "sample", "Draw new images from an image model, on one PNG sheet", "",
               "  linnet sample models/digits.safetensors --out digits.png\n"
               "  linnet sample models/digits.safetensors --out one.png --count 1 --scale 10\n"
-              "  linnet sample models/digits.safetensors --out wall.png --count 400 --seed 7\n");
+              "  linnet sample models/digits.safetensors --out wall.png --count 400 --seed 7\n"
+              "  linnet sample models/digits.safetensors --out wall.png --count 4000 --batch 4000 "
+              "--device cuda\n");
   auto options = std::make_shared<Options>();
   AddModelArgument(verb, options->model);
   AddOption(verb, "--count", options->count, "N", "Number of images", Between(1, 100'000));
@@ -58,6 +68,7 @@ void AddSample(CLI::App& app) {
   AddDrawingOptions(verb, options->drawing);
   AddPrecisionOption(verb, options->precision);
   AddThreadsOption(verb, options->threads);
+  AddDeviceOption(verb, options->device);
   AddJsonFlag(verb, options->json);
   verb->callback([options] { Run(*options); });
 }

@@ -60,6 +60,10 @@ void AddThreadsOption(CLI::App* verb, int& threads) {
             Between(0, 1024));
 }
 
+void AddDeviceOption(CLI::App* verb, DeviceKind& device) {
+  AddEnumOption(verb, "--device", device, "cpu, or cuda: NVIDIA's GPU");
+}
+
 void AddJsonFlag(CLI::App* verb, bool& json) {
   verb->add_flag("--json", json, "Print JSON for machines, and nothing else, on stdout");
 }

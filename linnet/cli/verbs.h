@@ -59,6 +59,8 @@ void AddPrecisionOption(CLI::App* verb, std::optional<Precision>& precision);
 void AddChoiceOptions(CLI::App* verb, ChoiceOptions& choice, uint64_t& seed,
                       const std::string& when);
 void AddThreadsOption(CLI::App* verb, int& threads);
+enum class DeviceKind : uint8_t { kCpu, kCuda };
+void AddDeviceOption(CLI::App* verb, DeviceKind& device);
 void AddJsonFlag(CLI::App* verb, bool& json);
 
 // Adds an option whose values are the names of an enumeration (model/names.h). `value` must outlive
@@ -102,5 +104,10 @@ void WithProgress(const std::string& what,
                   FunctionRef<void(const FunctionRef<void(size_t, size_t)>& report)> work);
 
 }  // namespace linnet::cli
+
+template <>
+struct linnet::EnumNames<linnet::cli::DeviceKind> {
+  static constexpr const char* kNames[] = {"cpu", "cuda"};
+};
 
 #endif  // LINNET_CLI_VERBS_H_

@@ -13,20 +13,19 @@
 namespace linnet {
 namespace {
 
-size_t Pixels(const Engine& engine) {
-  const ModelSpec& spec = engine.model().spec();
+size_t Pixels(const Model& model) {
+  const ModelSpec& spec = model.spec();
   if (!spec.image()) {
-    throw InputError(engine.model().path(), ": a model of the task '", spec.task,
-                     "', not of images");
+    throw InputError(model.path(), ": a model of the task '", spec.task, "', not of images");
   }
   return static_cast<size_t>(spec.input.max_length) + 1;
 }
 
-size_t Count(const Engine& engine, std::span<const uint8_t> images) {
-  const size_t pixels = Pixels(engine);
+size_t Count(const Model& model, std::span<const uint8_t> images) {
+  const size_t pixels = Pixels(model);
   if (images.empty() || images.size() % pixels != 0) {
-    throw InputError(engine.model().path(), ": its images have ", pixels, " bytes each; ",
-                     images.size(), " bytes make no whole images");
+    throw InputError(model.path(), ": its images have ", pixels, " bytes each; ", images.size(),
+                     " bytes make no whole images");
   }
   return images.size() / pixels;
 }
@@ -38,8 +37,8 @@ void CheckOptions(const SampleOptions& options) {
   }
 }
 
-// The generator of image `index` at one position. It depends on these two only, so neither the
-// batch nor the number of given bytes affects the draws.
+// The random numbers of image `index` at one position. They depend on these two only, so neither
+// the batch nor the number of given bytes affects the draws.
 Philox Draws(const SampleOptions& options, size_t index, size_t position) {
   return Philox(options.seed, options.first_stream + index, position);
 }
@@ -77,75 +76,115 @@ void Renew(Engine& engine, size_t count, State& state) {
   }
 }
 
-// Draws all but the first `known` bytes of each image.
-void Continue(Engine& engine, std::span<uint8_t> images, size_t known,
-              const SampleOptions& options) {
-  const size_t pixels = Pixels(engine), outputs = engine.output_size();
-  const size_t mixtures = outputs / 3;
-  if (known == pixels) return;
-  const kernels::LogisticsSamplerOptions sampler{options.temperature, options.reference_scale};
-  State state;
-  std::vector<int32_t> tokens;
-  std::vector<float> head(std::min(options.batch, images.size() / pixels) * outputs);
-  ForBatches(images.size() / pixels, options, [&](size_t first, size_t count) {
-    const auto image = [&](size_t i) { return images.subspan((first + i) * pixels, pixels); };
-    const std::span<float> out = std::span(head).first(count * outputs);
-    tokens.resize(count * known);
+class EngineGenerator final : public Generator {
+ public:
+  EngineGenerator(Engine& engine, size_t batch) : engine_(engine), batch_(batch) {}
+
+  const Model& model() const override { return engine_.model(); }
+  size_t batch() const override { return batch_; }
+
+  void Draw(std::span<uint8_t> images, size_t known, const LogisticsDraws& draws) override {
+    const size_t pixels = Pixels(model()), count = images.size() / pixels;
+    const size_t outputs = engine_.output_size(), mixtures = outputs / 3;
+    if (known == pixels || count == 0) return;
+    const kernels::LogisticsSamplerOptions sampler{draws.temperature, draws.reference_scale};
+    head_.resize(std::max(head_.size(), count * outputs));
+    const std::span<float> out = std::span(head_).first(count * outputs);
+    tokens_.resize(count * known);
     for (size_t i = 0; i < count; ++i) {
-      std::copy_n(image(i).begin(), known, tokens.begin() + static_cast<ptrdiff_t>(i * known));
+      std::copy_n(images.subspan(i * pixels).begin(), known,
+                  tokens_.begin() + static_cast<ptrdiff_t>(i * known));
     }
-    Renew(engine, count, state);
-    engine.Prefix(state, tokens, known, out);
-    tokens.resize(count);
+    Renew(engine_, count, state_);
+    engine_.Prefix(state_, tokens_, known, out);
+    tokens_.resize(count);
     for (size_t p = known; p < pixels; ++p) {
       const auto draw = [&](size_t begin, size_t end) {
         for (size_t i = begin; i < end; ++i) {
-          Philox draws = Draws(options, first + i, p);
-          const float u_mixture = draws.Uniform(), u_value = draws.Uniform();
+          Philox numbers(draws.seed, draws.first_stream + i, p);
+          const float u_mixture = numbers.Uniform(), u_value = numbers.Uniform();
           const uint8_t byte = kernels::SampleMixtureOfLogistics(mixtures, &out[i * outputs],
                                                                  u_mixture, u_value, sampler);
-          image(i)[p] = byte;
-          tokens[i] = byte;
+          images[i * pixels + p] = byte;
+          tokens_[i] = byte;
         }
       };
       // Drawing few is faster than waking another thread.
       constexpr size_t kMany = 16;
-      count < kMany ? draw(0, count) : engine.pool().For(count, draw);
-      if (p + 1 < pixels) engine.Step(state, tokens, out);
+      count < kMany ? draw(0, count) : engine_.pool().For(count, draw);
+      if (p + 1 < pixels) engine_.Step(state_, tokens_, out);
     }
+  }
+
+ private:
+  Engine& engine_;
+  const size_t batch_;
+  State state_;
+  std::vector<int32_t> tokens_;
+  std::vector<float> head_;
+};
+
+// Draws all but the first `known` bytes of each image.
+void Continue(Generator& generator, std::span<uint8_t> images, size_t known,
+              const SampleOptions& options) {
+  const size_t pixels = Pixels(generator.model());
+  if (known == pixels) return;
+  SampleOptions batches = options;
+  batches.batch = std::min(options.batch, generator.batch());
+  ForBatches(images.size() / pixels, batches, [&](size_t first, size_t count) {
+    generator.Draw(images.subspan(first * pixels, count * pixels), known,
+                   {.seed = options.seed,
+                    .first_stream = options.first_stream + first,
+                    .temperature = options.temperature,
+                    .reference_scale = options.reference_scale});
   });
 }
 
 }  // namespace
 
-std::vector<uint8_t> SampleImages(Engine& engine, size_t count, const SampleOptions& options) {
-  const size_t pixels = Pixels(engine);
+std::unique_ptr<Generator> MakeGenerator(Engine& engine, size_t batch) {
+  return std::make_unique<EngineGenerator>(engine, batch);
+}
+
+std::vector<uint8_t> SampleImages(Generator& generator, size_t count,
+                                  const SampleOptions& options) {
+  const size_t pixels = Pixels(generator.model());
   CheckOptions(options);
   if (count > PTRDIFF_MAX / pixels) throw InputError("there is no room for ", count, " images");
   std::vector<uint8_t> images(count * pixels);
   for (size_t i = 0; i < count; ++i) {
-    images[i * pixels] = DrawFirst(engine.model().first_value(), Draws(options, i, 0).Uniform());
+    images[i * pixels] = DrawFirst(generator.model().first_value(), Draws(options, i, 0).Uniform());
   }
-  Continue(engine, images, 1, options);
+  Continue(generator, images, 1, options);
   return images;
 }
 
-std::vector<uint8_t> CompleteImages(Engine& engine, std::span<const uint8_t> images, size_t known,
-                                    const SampleOptions& options) {
-  Count(engine, images);
+std::vector<uint8_t> SampleImages(Engine& engine, size_t count, const SampleOptions& options) {
+  return SampleImages(*MakeGenerator(engine, options.batch), count, options);
+}
+
+std::vector<uint8_t> CompleteImages(Generator& generator, std::span<const uint8_t> images,
+                                    size_t known, const SampleOptions& options) {
+  Count(generator.model(), images);
   CheckOptions(options);
-  const size_t pixels = Pixels(engine);
+  const size_t pixels = Pixels(generator.model());
   if (known < 1 || known > pixels) {
     throw InputError("between 1 and ", pixels, " bytes of an image can be given; got ", known);
   }
   std::vector<uint8_t> completed(images.begin(), images.end());
-  Continue(engine, completed, known, options);
+  Continue(generator, completed, known, options);
   return completed;
+}
+
+std::vector<uint8_t> CompleteImages(Engine& engine, std::span<const uint8_t> images, size_t known,
+                                    const SampleOptions& options) {
+  return CompleteImages(*MakeGenerator(engine, options.batch), images, known, options);
 }
 
 BitsPerDimResult BitsPerDim(Engine& engine, std::span<const uint8_t> images,
                             const SampleOptions& options) {
-  const size_t total = Count(engine, images), pixels = Pixels(engine), length = pixels - 1;
+  const size_t total = Count(engine.model(), images), pixels = Pixels(engine.model());
+  const size_t length = pixels - 1;
   CheckOptions(options);
   const size_t outputs = engine.output_size();
   const auto parallel_for = [&](size_t n, RangeBody body) { engine.pool().For(n, body); };

@@ -8,11 +8,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "linnet/base/function_ref.h"
 #include "linnet/runtime/engine.h"
+#include "linnet/runtime/generator.h"
 #include "linnet/tasks/images/image_set.h"
 
 namespace linnet {
@@ -35,11 +37,17 @@ struct SampleOptions {
 
 // `count` new images, [count, width * height * channels]; first bytes are drawn from the model's
 // first-value distribution. Throws InputError if the model is not of the task "images".
+std::vector<uint8_t> SampleImages(Generator& generator, size_t count, const SampleOptions& options);
 std::vector<uint8_t> SampleImages(Engine& engine, size_t count, const SampleOptions& options);
 
 // Keeps the first `known` >= 1 bytes of each of the images [count, pixels] and draws the rest.
+std::vector<uint8_t> CompleteImages(Generator& generator, std::span<const uint8_t> images,
+                                    size_t known, const SampleOptions& options);
 std::vector<uint8_t> CompleteImages(Engine& engine, std::span<const uint8_t> images, size_t known,
                                     const SampleOptions& options);
+
+// Draws with the engine, up to `batch` images together. The engine must outlive it.
+std::unique_ptr<Generator> MakeGenerator(Engine& engine, size_t batch);
 
 struct BitsPerDimResult {
   double mean = 0;            // bits per predicted byte, over all images
