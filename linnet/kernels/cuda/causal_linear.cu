@@ -9,7 +9,7 @@ namespace linnet::kernels::cuda {
 namespace {
 
 template <class Sizes, typename T>
-__global__ void __launch_bounds__(Sizes::kThreads)
+__global__ void __launch_bounds__(Sizes::kThreads, 1)
     CausalProductKernel(const __grid_constant__ CausalProductArgs<T> args) {
   DeviceTile tile;
   CausalProductTile<Sizes>(tile, args);
@@ -49,38 +49,6 @@ class StreamMachine {
 
 }  // namespace
 
-bool SupportsCausalLinear(const CausalLinearShape& shape) {
-  const auto fits = [](size_t n) { return n > 0 && n <= 128 && n % 8 == 0; };
-  return fits(shape.dim) && fits(shape.value_dim);
-}
-
-CausalLinearPlan PlanCausalLinear(const CausalLinearShape& shape,
-                                  const CausalLinearOptions& options, int processors, bool packed,
-                                  unsigned segments) {
-  CausalLinearPlan plan{.shape = shape, .options = options, .packed = packed};
-  if (!packed) {
-    // Sums of segments cost half of what they speed up, so they have to fill a GPU that is half
-    // empty.
-    constexpr size_t kLeast = 512;  // positions
-    const size_t blocks = std::max<size_t>(1, shape.batch * shape.heads);
-    size_t wanted = segments;
-    if (segments == 0) {
-      wanted = 2 * blocks > static_cast<size_t>(processors)
-                   ? 1
-                   : 2 * static_cast<size_t>(processors) / blocks;
-      wanted = std::min(wanted, shape.length / kLeast);
-    }
-    const size_t units = (shape.length + kMostChunk - 1) / kMostChunk;
-    wanted = std::clamp<size_t>(wanted, 1, std::max<size_t>(1, units));
-    const size_t each = std::max<size_t>(1, (units + wanted - 1) / wanted);
-    plan.segment_length = static_cast<unsigned>(each * kMostChunk);
-    plan.segments = std::max(1u, static_cast<unsigned>((units + each - 1) / each));
-  }
-  plan.kept = ProductRows(shape, packed);
-  plan.scratch = ScratchPartsOf(plan).floats;
-  return plan;
-}
-
 template <typename T>
 void CausalLinearForward(const CausalLinearPlan& plan, const CausalLinearForwardArgsOf<T>& args,
                          float* scratch, Stream stream) {
@@ -105,3 +73,39 @@ template void CausalLinearBackward(const CausalLinearPlan&,
                                    const CausalLinearBackwardArgsOf<BFloat16>&, float*, Stream);
 
 }  // namespace linnet::kernels::cuda
+
+// clang-format off
+// cuda-report: CausalProductKernel<ProductSizes<16, 1, Product::kForward>, BFloat16> | ProductSizes<16, 1, Product::kForward>::kThreads | ProductSizes<16, 1, Product::kForward>::kBytes | default
+// cuda-report: CausalProductKernel<ProductSizes<16, 2, Product::kForward>, float> | ProductSizes<16, 2, Product::kForward>::kThreads | ProductSizes<16, 2, Product::kForward>::kBytes | default
+// cuda-report: CausalProductKernel<ProductSizes<16, 1, Product::kGradQ>, BFloat16> | ProductSizes<16, 1, Product::kGradQ>::kThreads | ProductSizes<16, 1, Product::kGradQ>::kBytes | default
+// cuda-report: CausalProductKernel<ProductSizes<16, 2, Product::kGradQ>, float> | ProductSizes<16, 2, Product::kGradQ>::kThreads | ProductSizes<16, 2, Product::kGradQ>::kBytes | default
+// cuda-report: CausalProductKernel<ProductSizes<16, 1, Product::kGradK>, BFloat16> | ProductSizes<16, 1, Product::kGradK>::kThreads | ProductSizes<16, 1, Product::kGradK>::kBytes | default
+// cuda-report: CausalProductKernel<ProductSizes<16, 2, Product::kGradK>, float> | ProductSizes<16, 2, Product::kGradK>::kThreads | ProductSizes<16, 2, Product::kGradK>::kBytes | default
+// cuda-report: CausalProductKernel<ProductSizes<16, 1, Product::kGradV>, BFloat16> | ProductSizes<16, 1, Product::kGradV>::kThreads | ProductSizes<16, 1, Product::kGradV>::kBytes | default
+// cuda-report: CausalProductKernel<ProductSizes<16, 2, Product::kGradV>, float> | ProductSizes<16, 2, Product::kGradV>::kThreads | ProductSizes<16, 2, Product::kGradV>::kBytes | default
+// cuda-report: CausalProductKernel<ProductSizes<32, 1, Product::kForward>, BFloat16> | ProductSizes<32, 1, Product::kForward>::kThreads | ProductSizes<32, 1, Product::kForward>::kBytes | default
+// cuda-report: CausalProductKernel<ProductSizes<32, 2, Product::kForward>, float> | ProductSizes<32, 2, Product::kForward>::kThreads | ProductSizes<32, 2, Product::kForward>::kBytes | default
+// cuda-report: CausalProductKernel<ProductSizes<32, 1, Product::kGradQ>, BFloat16> | ProductSizes<32, 1, Product::kGradQ>::kThreads | ProductSizes<32, 1, Product::kGradQ>::kBytes | default
+// cuda-report: CausalProductKernel<ProductSizes<32, 2, Product::kGradQ>, float> | ProductSizes<32, 2, Product::kGradQ>::kThreads | ProductSizes<32, 2, Product::kGradQ>::kBytes | default
+// cuda-report: CausalProductKernel<ProductSizes<32, 1, Product::kGradK>, BFloat16> | ProductSizes<32, 1, Product::kGradK>::kThreads | ProductSizes<32, 1, Product::kGradK>::kBytes | default
+// cuda-report: CausalProductKernel<ProductSizes<32, 2, Product::kGradK>, float> | ProductSizes<32, 2, Product::kGradK>::kThreads | ProductSizes<32, 2, Product::kGradK>::kBytes | default
+// cuda-report: CausalProductKernel<ProductSizes<32, 1, Product::kGradV>, BFloat16> | ProductSizes<32, 1, Product::kGradV>::kThreads | ProductSizes<32, 1, Product::kGradV>::kBytes | default
+// cuda-report: CausalProductKernel<ProductSizes<32, 2, Product::kGradV>, float> | ProductSizes<32, 2, Product::kGradV>::kThreads | ProductSizes<32, 2, Product::kGradV>::kBytes | default
+// cuda-report: CausalProductKernel<ProductSizes<64, 1, Product::kForward>, BFloat16> | ProductSizes<64, 1, Product::kForward>::kThreads | ProductSizes<64, 1, Product::kForward>::kBytes | default
+// cuda-report: CausalProductKernel<ProductSizes<64, 2, Product::kForward>, float> | ProductSizes<64, 2, Product::kForward>::kThreads | ProductSizes<64, 2, Product::kForward>::kBytes | default
+// cuda-report: CausalProductKernel<ProductSizes<64, 1, Product::kGradQ>, BFloat16> | ProductSizes<64, 1, Product::kGradQ>::kThreads | ProductSizes<64, 1, Product::kGradQ>::kBytes | default
+// cuda-report: CausalProductKernel<ProductSizes<64, 2, Product::kGradQ>, float> | ProductSizes<64, 2, Product::kGradQ>::kThreads | ProductSizes<64, 2, Product::kGradQ>::kBytes | default
+// cuda-report: CausalProductKernel<ProductSizes<64, 1, Product::kGradK>, BFloat16> | ProductSizes<64, 1, Product::kGradK>::kThreads | ProductSizes<64, 1, Product::kGradK>::kBytes | default
+// cuda-report: CausalProductKernel<ProductSizes<64, 2, Product::kGradK>, float> | ProductSizes<64, 2, Product::kGradK>::kThreads | ProductSizes<64, 2, Product::kGradK>::kBytes | default
+// cuda-report: CausalProductKernel<ProductSizes<64, 1, Product::kGradV>, BFloat16> | ProductSizes<64, 1, Product::kGradV>::kThreads | ProductSizes<64, 1, Product::kGradV>::kBytes | default
+// cuda-report: CausalProductKernel<ProductSizes<64, 2, Product::kGradV>, float> | ProductSizes<64, 2, Product::kGradV>::kThreads | ProductSizes<64, 2, Product::kGradV>::kBytes | default
+// cuda-report: CausalProductKernel<ProductSizes<128, 1, Product::kForward>, BFloat16> | ProductSizes<128, 1, Product::kForward>::kThreads | ProductSizes<128, 1, Product::kForward>::kBytes
+// cuda-report: CausalProductKernel<ProductSizes<128, 2, Product::kForward>, float> | ProductSizes<128, 2, Product::kForward>::kThreads | ProductSizes<128, 2, Product::kForward>::kBytes
+// cuda-report: CausalProductKernel<ProductSizes<128, 1, Product::kGradQ>, BFloat16> | ProductSizes<128, 1, Product::kGradQ>::kThreads | ProductSizes<128, 1, Product::kGradQ>::kBytes
+// cuda-report: CausalProductKernel<ProductSizes<128, 2, Product::kGradQ>, float> | ProductSizes<128, 2, Product::kGradQ>::kThreads | ProductSizes<128, 2, Product::kGradQ>::kBytes
+// cuda-report: CausalProductKernel<ProductSizes<128, 1, Product::kGradK>, BFloat16> | ProductSizes<128, 1, Product::kGradK>::kThreads | ProductSizes<128, 1, Product::kGradK>::kBytes
+// cuda-report: CausalProductKernel<ProductSizes<128, 2, Product::kGradK>, float> | ProductSizes<128, 2, Product::kGradK>::kThreads | ProductSizes<128, 2, Product::kGradK>::kBytes
+// cuda-report: CausalProductKernel<ProductSizes<128, 1, Product::kGradV>, BFloat16> | ProductSizes<128, 1, Product::kGradV>::kThreads | ProductSizes<128, 1, Product::kGradV>::kBytes
+// cuda-report: CausalProductKernel<ProductSizes<128, 2, Product::kGradV>, float> | ProductSizes<128, 2, Product::kGradV>::kThreads | ProductSizes<128, 2, Product::kGradV>::kBytes
+// cuda-report: DeltaKernel<BFloat16> | 256 | 0 | default
+// cuda-report: DeltaKernel<float> | 256 | 0 | default

@@ -78,16 +78,9 @@ std::string Name(const Problem& p) {
 }
 
 CausalLinearPlan PlanOf(const Problem& problem) {
-  CausalLinearPlan plan{.shape = problem.shape,
-                        .options = {problem.feature_map, problem.normalize, 1e-6f},
-                        .packed = !problem.offsets.empty()};
-  const size_t units = (problem.shape.length + kMostChunk - 1) / kMostChunk;
-  plan.segments = problem.segments;
-  plan.segment_length =
-      static_cast<unsigned>((units + plan.segments - 1) / plan.segments) * kMostChunk;
-  plan.kept = ProductRows(plan.shape, plan.packed);
-  plan.scratch = ScratchPartsOf(plan).floats;
-  return plan;
+  constexpr int kProcessors = 4;
+  return PlanCausalLinear(problem.shape, {problem.feature_map, problem.normalize, 1e-6f},
+                          kProcessors, !problem.offsets.empty(), problem.segments);
 }
 
 template <typename T>
