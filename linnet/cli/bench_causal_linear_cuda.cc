@@ -1,9 +1,5 @@
 // linnet bench causal-linear --device cuda. The limit is the time in which the GPU's memory moves
 // the bytes that each pass has to read and write once, measured by a copy in the same run.
-#include "linnet/cli/bench_causal_linear.h"
-
-#ifdef LINNET_CUDA
-
 #include <algorithm>
 #include <bit>
 #include <cstdint>
@@ -14,6 +10,7 @@
 #include "linnet/base/error.h"
 #include "linnet/base/rng.h"
 #include "linnet/base/units.h"
+#include "linnet/cli/bench_causal_linear.h"
 #include "linnet/kernels/cuda/causal_linear.h"
 #include "linnet/kernels/cuda/device.h"
 
@@ -257,17 +254,3 @@ void RunCausalLinearOnGpu(const CausalLinearBench& asked) {
 }
 
 }  // namespace linnet::cli
-
-#else
-
-#include "linnet/base/error.h"
-
-namespace linnet::cli {
-
-void RunCausalLinearOnGpu(const CausalLinearBench&) {
-  throw InputError("--device cuda: this build has no CUDA; configure with -DLINNET_CUDA=ON");
-}
-
-}  // namespace linnet::cli
-
-#endif
