@@ -77,6 +77,17 @@ class DeviceTile {
     asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
   }
 
+  __device__ __forceinline__ Vector16 LoadStreaming(const Vector16* from) const {
+    const uint4 v = __ldcs(reinterpret_cast<const uint4*>(from));
+    return {{v.x, v.y, v.z, v.w}};
+  }
+  __device__ __forceinline__ void StoreStreaming(Vector16* to, const Vector16& v) const {
+    __stcs(reinterpret_cast<uint4*>(to), make_uint4(v.word[0], v.word[1], v.word[2], v.word[3]));
+  }
+  __device__ __forceinline__ void Prefetch(const void* from) const {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+  }
+
   __device__ __forceinline__ unsigned Ticket(unsigned* counter) const {
     return atomicAdd(counter, 1u);
   }
