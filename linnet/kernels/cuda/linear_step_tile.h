@@ -50,9 +50,9 @@ template <>
 struct RawColumns<float> {
   Vector16 low = {}, high = {};
   template <class Tile>
-  LINNET_TILE void Load(const Tile& tile, const float* block, unsigned u) {
-    low = tile.LoadStreaming(reinterpret_cast<const Vector16*>(block + u));
-    high = tile.LoadStreaming(reinterpret_cast<const Vector16*>(block + 16 + u));
+  LINNET_TILE void Load(const Tile& tile, const float* block, unsigned u, bool valid) {
+    low = tile.LoadStreaming(reinterpret_cast<const Vector16*>(block + u), valid);
+    high = tile.LoadStreaming(reinterpret_cast<const Vector16*>(block + 16 + u), valid);
   }
   template <class Array>
   LINNET_TILE void LoadShared(const Array& from, unsigned block, unsigned u) {
@@ -78,8 +78,8 @@ template <>
 struct RawColumns<BFloat16> {
   Vector16 pairs = {};
   template <class Tile>
-  LINNET_TILE void Load(const Tile& tile, const BFloat16* block, unsigned u) {
-    pairs = tile.LoadStreaming(reinterpret_cast<const Vector16*>(block + 2 * u));
+  LINNET_TILE void Load(const Tile& tile, const BFloat16* block, unsigned u, bool valid) {
+    pairs = tile.LoadStreaming(reinterpret_cast<const Vector16*>(block + 2 * u), valid);
   }
   template <class Array>
   LINNET_TILE void LoadShared(const Array& from, unsigned block, unsigned u) {
@@ -177,8 +177,8 @@ struct HeadOf {
 // the position's own; the others are only there for a fold. Rows lie as in the state.
 template <typename T>
 LINNET_HOST_TILE unsigned LinearStepShared(unsigned padded_dim, unsigned padded_value_dim) {
-  return 4 * padded_dim + kWaitingRows<T> * (padded_dim + padded_value_dim) *
-                              static_cast<unsigned>(sizeof(T));
+  return 4 * padded_dim +
+         kWaitingRows<T> * (padded_dim + padded_value_dim) * static_cast<unsigned>(sizeof(T));
 }
 
 // A head's queries, keys, values and outputs in global memory.
@@ -212,7 +212,7 @@ class LinearStepWarp {
   // too few registers.
   static constexpr bool kEarly = kFeatureBlocks == 1;
   static constexpr unsigned kFolded = sizeof(T) == 2 ? 1 : 2;  // of every eight rows, at once
-  static constexpr unsigned kLine = 128;  // bytes
+  static constexpr unsigned kLine = 128;                       // bytes
 
   LINNET_TILE LinearStepWarp(Tile& tile, const DecodeStepArgs& args, unsigned sequence,
                              unsigned head, unsigned waiting, unsigned shared, const Head& io)
@@ -223,8 +223,7 @@ class LinearStepWarp {
         padded_values_(PaddedWidth(args.value_dim)),
         state_(args, sequence, head),
         query_(tile.template Shared<float>(shared, kPadded)),
-        rows_(
-            tile.template Shared<T>(shared + 4 * kPadded, kRows * (kPadded + padded_values_))),
+        rows_(tile.template Shared<T>(shared + 4 * kPadded, kRows * (kPadded + padded_values_))),
         row_(tile.lane() / 4),
         u_(tile.lane() % 4 * 4) {}
 
@@ -234,8 +233,10 @@ class LinearStepWarp {
     tile_.WarpBarrier();
     float weights[kGroups];
     Weigh(weights);
+    if (folds()) ShareRows();
     const float scale = Scale(weights);
-    for (unsigned c = 0; c < padded_values_; c += kStepPad) Read(c, weights, scale);
+    Read<true>(0, weights, scale);
+    for (unsigned c = kStepPad; c < padded_values_; c += kStepPad) Read<false>(c, weights, scale);
     if (folds()) Fold();
   }
 
@@ -262,18 +263,17 @@ class LinearStepWarp {
       LINNET_UNROLL
       for (unsigned i = 0; i < kPadded / kRowsAtOnce; ++i) {
         const unsigned f = i * kRowsAtOnce + row_;
-        if (f < args_.dim) sums_[i].Load(tile_, SumsOf(f, 0), u_);
+        sums_[i].Load(tile_, SumsOf(f < args_.dim ? f : 0, 0), u_, true);
       }
     }
     LINNET_UNROLL
     for (unsigned j = 0; j < kGroups; ++j) {
       const unsigned r = kRowsAtOnce * j + row_;
-      if (r >= waiting_) continue;
       LINNET_UNROLL
       for (unsigned b = 0; b < kFeatureBlocks; ++b) {
-        keys_[j][b].Load(tile_, Row(r) + b * kStepPad, u_);
+        keys_[j][b].Load(tile_, Row(r) + b * kStepPad, u_, r < waiting_);
       }
-      values_[j].Load(tile_, Row(r) + kPadded, u_);
+      values_[j].Load(tile_, Row(r) + kPadded, u_, r < waiting_);
     }
     if (folds()) {
       // To the second-level cache only: there are no registers left.
@@ -364,11 +364,12 @@ class LinearStepWarp {
   // Columns [c, c + 32) of waiting row 8 j + row_, zeros where there is none.
   LINNET_TILE void LoadValues(unsigned j, unsigned c, RawColumns<T>& raw) const {
     const unsigned r = kRowsAtOnce * j + row_;
-    if (r < waiting_) raw.Load(tile_, Row(r) + kPadded + c, u_);
+    raw.Load(tile_, Row(r) + kPadded + c, u_, r < waiting_);
     if (r == waiting_) raw.LoadShared(rows_, r * RowWidth() + kPadded + c, u_);
   }
 
   // Columns [c, c + 32) of the output.
+  template <bool kFirst>
   LINNET_TILE void Read(unsigned c, const float (&weights)[kGroups], float scale) const {
     Columns sum = {{0, 0, 0, 0, 0, 0, 0, 0}};
     const auto add = [&](float weight, const Columns& x) {
@@ -376,23 +377,23 @@ class LinearStepWarp {
       for (unsigned i = 0; i < 8; ++i) sum.at[i] += weight * x.at[i];
     };
     RawColumns<T> more[kGroups];
-    if (c > 0) {
+    if constexpr (!kFirst) {
       LINNET_UNROLL
       for (unsigned j = 0; j < kGroups; ++j) LoadValues(j, c, more[j]);
     }
     LINNET_UNROLL
     for (unsigned i = 0; i < kPadded / kRowsAtOnce; ++i) {
       const unsigned f = i * kRowsAtOnce + row_;
-      if (kEarly && c == 0) {
-        add(query_.Get(f), sums_[kEarly ? i : 0].Get());  // 0 beyond the features
-      } else if (f < args_.dim) {
+      if constexpr (kEarly && kFirst) {
+        add(query_.Get(f), sums_[i].Get());  // 0 beyond the features
+      } else {
         RawColumns<T> raw;
-        raw.Load(tile_, SumsOf(f, c), u_);
+        raw.Load(tile_, SumsOf(f, c), u_, f < args_.dim);
         add(query_.Get(f), raw.Get());
       }
     }
     LINNET_UNROLL
-    for (unsigned j = 0; j < kGroups; ++j) add(weights[j], (c == 0 ? values_[j] : more[j]).Get());
+    for (unsigned j = 0; j < kGroups; ++j) add(weights[j], (kFirst ? values_[j] : more[j]).Get());
     // Sums the lanes of equal columns; each time a lane keeps half of what it has.
     const unsigned lane = tile_.lane();
     LINNET_UNROLL
@@ -409,8 +410,8 @@ class LinearStepWarp {
     if (m < args_.value_dim) io_.Out(m, scale * sum.at[0]);
   }
 
-  // Adds the waiting rows to the sums.
-  LINNET_TILE void Fold() {
+  // Puts the waiting rows beside the position's own, for Fold().
+  LINNET_TILE void ShareRows() {
     const unsigned width = RowWidth();
     LINNET_UNROLL
     for (unsigned j = 0; j < kGroups; ++j) {
@@ -427,6 +428,11 @@ class LinearStepWarp {
         raw.StoreShared(rows_, r * width + kPadded + c, u_);
       }
     }
+  }
+
+  // Adds the waiting rows to the sums.
+  LINNET_TILE void Fold() {
+    const unsigned width = RowWidth();
     tile_.WarpBarrier();
     LINNET_UNROLL
     for (unsigned b = 0; b < kFeatureBlocks; ++b) {
@@ -456,9 +462,8 @@ class LinearStepWarp {
     for (unsigned i = 0; i < kFolded; ++i) {
       const unsigned f = f0 + i * kRowsAtOnce + row_;
       sum[i] = {{0, 0, 0, 0, 0, 0, 0, 0}};
-      if (f >= args_.dim) continue;
-      rest[i].Load(tile_, state_.s_rest + size_t{f} * padded_values_ + c, u_);
-      old[i].Load(tile_, SumsOf(f, c), u_);
+      rest[i].Load(tile_, state_.s_rest + size_t{f} * padded_values_ + c, u_, f < args_.dim);
+      old[i].Load(tile_, SumsOf(f, c), u_, f < args_.dim);
     }
     for (unsigned r = 0; r < kRows; ++r) {
       RawColumns<T> raw;

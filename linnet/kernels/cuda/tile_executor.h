@@ -193,8 +193,8 @@ class ExecutorTile {
   }
 
   template <typename V>
-  V LoadStreaming(const V* from) const {
-    return *from;
+  V LoadStreaming(const V* from, bool valid) const {
+    return valid ? *from : V{};
   }
   template <typename V>
   void StoreStreaming(V* to, const V& value) const {
