@@ -457,8 +457,7 @@ void AddBenchGenerate(CLI::App& bench) {
       ->type_name("NAMES");
   AddDeviceOption(verb, options->device);
   AddOption(verb, "--lanes", options->cuda.lanes, "N",
-            "With --device cuda: parts of the batch that step side by side (default: by the batch)",
-            Between(0, 8));
+            "With --device cuda: parts of the batch that step side by side", Between(1, 8));
   verb->add_flag("--kernels", options->cuda.profile,
                  "With --device cuda: the time of each kernel of a step too");
   AddBenchOptions(verb, *options);

@@ -13,7 +13,7 @@
 // over from next_position, and the last one sets next_position.
 //
 // T is the type of the products' inputs: float or BFloat16. Pointers are to device memory, aligned
-// to 16 bytes. d_model is a multiple of 8, at most kMaxWidth.
+// to 16 bytes. d_model is a multiple of 8, at most kMaxWidth; batch x d_model is below 2^32.
 #ifndef LINNET_KERNELS_CUDA_DECODE_H_
 #define LINNET_KERNELS_CUDA_DECODE_H_
 

@@ -4,7 +4,8 @@
 // Lane l reads columns 4 (l % 4) .. + 3 and 16 more of row l / 4 of every eight rows: rows of s,
 // which a feature of the query weighs, and waiting rows, which the product of query and key weighs.
 // So a warp reads 512 or 1024 consecutive bytes at once, and the eight lanes that share columns are
-// summed at the end.
+// summed at the end. Everything that the memory must deliver is asked for at the beginning, by as
+// many warps as the registers allow: a warp waits for memory once (docs/kernels/decode-cuda.md).
 #ifndef LINNET_KERNELS_CUDA_LINEAR_STEP_TILE_H_
 #define LINNET_KERNELS_CUDA_LINEAR_STEP_TILE_H_
 
@@ -47,10 +48,21 @@ template <typename T>
 struct RawColumns;
 template <>
 struct RawColumns<float> {
-  Vector16 low, high;
-  LINNET_TILE void Load(const float* block, unsigned u) {
-    low = *reinterpret_cast<const Vector16*>(block + u);
-    high = *reinterpret_cast<const Vector16*>(block + 16 + u);
+  Vector16 low = {}, high = {};
+  template <class Tile>
+  LINNET_TILE void Load(const Tile& tile, const float* block, unsigned u, bool valid) {
+    low = tile.LoadStreaming(reinterpret_cast<const Vector16*>(block + u), valid);
+    high = tile.LoadStreaming(reinterpret_cast<const Vector16*>(block + 16 + u), valid);
+  }
+  template <class Array>
+  LINNET_TILE void LoadShared(const Array& from, unsigned block, unsigned u) {
+    low = from.template Load<Vector16>(block + u);
+    high = from.template Load<Vector16>(block + 16 + u);
+  }
+  template <class Array>
+  LINNET_TILE void StoreShared(const Array& to, unsigned block, unsigned u) const {
+    to.template Store<Vector16>(block + u, low);
+    to.template Store<Vector16>(block + 16 + u, high);
   }
   LINNET_TILE Columns Get() const {
     Columns x;
@@ -64,9 +76,18 @@ struct RawColumns<float> {
 };
 template <>
 struct RawColumns<BFloat16> {
-  Vector16 pairs;
-  LINNET_TILE void Load(const BFloat16* block, unsigned u) {
-    pairs = *reinterpret_cast<const Vector16*>(block + 2 * u);
+  Vector16 pairs = {};
+  template <class Tile>
+  LINNET_TILE void Load(const Tile& tile, const BFloat16* block, unsigned u, bool valid) {
+    pairs = tile.LoadStreaming(reinterpret_cast<const Vector16*>(block + 2 * u), valid);
+  }
+  template <class Array>
+  LINNET_TILE void LoadShared(const Array& from, unsigned block, unsigned u) {
+    pairs = from.template Load<Vector16>(block + 2 * u);
+  }
+  template <class Array>
+  LINNET_TILE void StoreShared(const Array& to, unsigned block, unsigned u) const {
+    to.template Store<Vector16>(block + 2 * u, pairs);
   }
   LINNET_TILE Columns Get() const {
     Columns x;
@@ -78,19 +99,21 @@ struct RawColumns<BFloat16> {
     return x;
   }
 };
-template <typename T>
-LINNET_TILE Columns LoadColumns(const T* block, unsigned u) {
-  RawColumns<T> raw;
-  raw.Load(block, u);
-  return raw.Get();
-}
 // Returns the columns as stored.
-LINNET_TILE Columns StoreColumns(float* block, unsigned u, const Columns& x) {
-  StoreFour(block + u, {{x.at[0], x.at[1], x.at[2], x.at[3]}});
-  StoreFour(block + 16 + u, {{x.at[4], x.at[5], x.at[6], x.at[7]}});
+template <class Tile>
+LINNET_TILE Columns StoreColumns(const Tile& tile, float* block, unsigned u, const Columns& x) {
+  Vector16 low, high;
+  LINNET_UNROLL
+  for (unsigned i = 0; i < 4; ++i) {
+    low.word[i] = BitsOfFloat(x.at[i]);
+    high.word[i] = BitsOfFloat(x.at[4 + i]);
+  }
+  tile.StoreStreaming(reinterpret_cast<Vector16*>(block + u), low);
+  tile.StoreStreaming(reinterpret_cast<Vector16*>(block + 16 + u), high);
   return x;
 }
-LINNET_TILE Columns StoreColumns(BFloat16* block, unsigned u, const Columns& x) {
+template <class Tile>
+LINNET_TILE Columns StoreColumns(const Tile& tile, BFloat16* block, unsigned u, const Columns& x) {
   Vector16 words;
   Columns stored;
   LINNET_UNROLL
@@ -99,7 +122,7 @@ LINNET_TILE Columns StoreColumns(BFloat16* block, unsigned u, const Columns& x) 
     stored.at[i] = LowBf16(words.word[i]);
     stored.at[4 + i] = HighBf16(words.word[i]);
   }
-  *reinterpret_cast<Vector16*>(block + 2 * u) = words;
+  tile.StoreStreaming(reinterpret_cast<Vector16*>(block + 2 * u), words);
   return stored;
 }
 
@@ -109,6 +132,8 @@ LINNET_TILE unsigned ColumnIndex(const BFloat16*, unsigned c) {
   return c / kStepPad * kStepPad + c % 16 * 2 + c / 16 % 2;
 }
 
+LINNET_TILE float As(const float*, float x) { return x; }
+LINNET_TILE BFloat16 As(const BFloat16*, float x) { return ToBf16(x); }
 LINNET_TILE float RoundedTo(const float*, float x) { return x; }
 LINNET_TILE float RoundedTo(const BFloat16*, float x) { return ToFloat(ToBf16(x)); }
 
@@ -149,10 +174,11 @@ struct HeadOf {
 };
 
 // Bytes of shared memory of a warp: phi(q) [F'], and rows [waiting, F' + M'], of which `waiting` is
-// the position's own; the others are only there for a fold.
+// the position's own; the others are only there for a fold. Rows lie as in the state.
 template <typename T>
 LINNET_HOST_TILE unsigned LinearStepShared(unsigned padded_dim, unsigned padded_value_dim) {
-  return 4 * (padded_dim + kWaitingRows<T> * (padded_dim + padded_value_dim));
+  return 4 * padded_dim +
+         kWaitingRows<T> * (padded_dim + padded_value_dim) * static_cast<unsigned>(sizeof(T));
 }
 
 // A head's queries, keys, values and outputs in global memory.
@@ -185,6 +211,8 @@ class LinearStepWarp {
   // Whether all loads of the first 32 columns of s begin before anything else; larger heads have
   // too few registers.
   static constexpr bool kEarly = kFeatureBlocks == 1;
+  static constexpr unsigned kFolded = sizeof(T) == 2 ? 1 : 2;  // of every eight rows, at once
+  static constexpr unsigned kLine = 128;                       // bytes
 
   LINNET_TILE LinearStepWarp(Tile& tile, const DecodeStepArgs& args, unsigned sequence,
                              unsigned head, unsigned waiting, unsigned shared, const Head& io)
@@ -195,8 +223,7 @@ class LinearStepWarp {
         padded_values_(PaddedWidth(args.value_dim)),
         state_(args, sequence, head),
         query_(tile.template Shared<float>(shared, kPadded)),
-        rows_(
-            tile.template Shared<float>(shared + 4 * kPadded, kRows * (kPadded + padded_values_))),
+        rows_(tile.template Shared<T>(shared + 4 * kPadded, kRows * (kPadded + padded_values_))),
         row_(tile.lane() / 4),
         u_(tile.lane() % 4 * 4) {}
 
@@ -206,12 +233,15 @@ class LinearStepWarp {
     tile_.WarpBarrier();
     float weights[kGroups];
     Weigh(weights);
+    if (folds()) ShareRows();
     const float scale = Scale(weights);
-    for (unsigned c = 0; c < padded_values_; c += kStepPad) Read(c, weights, scale);
-    if (waiting_ + 1 == kRows) Fold();
+    Read<true>(0, weights, scale);
+    for (unsigned c = kStepPad; c < padded_values_; c += kStepPad) Read<false>(c, weights, scale);
+    if (folds()) Fold();
   }
 
  private:
+  LINNET_TILE bool folds() const { return waiting_ + 1 == kRows; }
   LINNET_TILE unsigned RowWidth() const { return kPadded + padded_values_; }
   LINNET_TILE T* Row(unsigned r) const { return state_.rows + size_t{r} * state_.row_stride; }
 
@@ -219,75 +249,100 @@ class LinearStepWarp {
     return state_.s + size_t{f} * padded_values_ + c;
   }
 
+  // Asks for everything that comes from memory, up to the first 32 values.
   LINNET_TILE void Ask() {
+    LINNET_UNROLL
+    for (unsigned b = 0; b < kFeatureBlocks; ++b) {
+      const unsigned f = b * kStepPad + tile_.lane();
+      q_[b] = f < args_.dim ? io_.Query(f) : 0.0f;
+      k_[b] = f < args_.dim ? io_.Key(f) : 0.0f;
+      z_[b] = state_.z[f];
+    }
+    v_ = tile_.lane() < args_.value_dim ? io_.Value(tile_.lane()) : 0.0f;
     if constexpr (kEarly) {
       LINNET_UNROLL
       for (unsigned i = 0; i < kPadded / kRowsAtOnce; ++i) {
         const unsigned f = i * kRowsAtOnce + row_;
-        if (f < args_.dim) early_[i].Load(SumsOf(f, 0), u_);
+        sums_[i].Load(tile_, SumsOf(f < args_.dim ? f : 0, 0), u_, true);
       }
     }
     LINNET_UNROLL
-    for (unsigned b = 0; b < kFeatureBlocks; ++b) {
-      z_[b] = state_.z[b * kStepPad + tile_.lane()];
+    for (unsigned j = 0; j < kGroups; ++j) {
+      const unsigned r = kRowsAtOnce * j + row_;
+      LINNET_UNROLL
+      for (unsigned b = 0; b < kFeatureBlocks; ++b) {
+        keys_[j][b].Load(tile_, Row(r) + b * kStepPad, u_, r < waiting_);
+      }
+      values_[j].Load(tile_, Row(r) + kPadded, u_, r < waiting_);
+    }
+    if (folds()) {
+      // To the second-level cache only: there are no registers left.
+      const auto* rest = reinterpret_cast<const char*>(state_.s_rest);
+      const size_t bytes = size_t{args_.dim} * padded_values_ * sizeof(*state_.s_rest);
+      for (size_t at = kLine * tile_.lane(); at < bytes; at += kLine * kWarp) {
+        tile_.Prefetch(rest + at);
+      }
+      if (tile_.lane() < kFeatureBlocks) tile_.Prefetch(state_.z_rest + kStepPad * tile_.lane());
     }
   }
 
   // Computes phi(q), phi(k) and the position's row, in shared memory and in the state.
   LINNET_TILE void Append() {
-    const unsigned f_all = args_.dim, m_all = args_.value_dim;
     T* row = Row(waiting_);
     const unsigned own = waiting_ * RowWidth();
+    const auto put = [&](unsigned at, float x) {
+      const T stored = As(row, x);
+      rows_.Set(own + at, stored);
+      row[at] = stored;
+    };
     LINNET_UNROLL
     for (unsigned b = 0; b < kFeatureBlocks; ++b) {
       const unsigned f = b * kStepPad + tile_.lane();
-      const bool valid = f < f_all;
-      query_.Set(f, valid ? EluFeature(io_.Query(f)) : 0.0f);
-      const float key = valid ? RoundedTo(row, EluFeature(io_.Key(f))) : 0.0f;
-      rows_.Set(own + f, key);
-      StoreAs(row, ColumnIndex(row, f), key);
+      const bool valid = f < args_.dim;
+      query_.Set(f, valid ? EluFeature(q_[b]) : 0.0f);
+      put(ColumnIndex(row, f), valid ? EluFeature(k_[b]) : 0.0f);
     }
-    for (unsigned m = tile_.lane(); m < padded_values_; m += kWarp) {
-      const float value = m < m_all ? RoundedTo(row, io_.Value(m)) : 0.0f;
-      rows_.Set(own + kPadded + m, value);
-      StoreAs(row, kPadded + ColumnIndex(row, m), value);
+    put(kPadded + ColumnIndex(row, tile_.lane()), v_);
+    for (unsigned m = kWarp + tile_.lane(); m < padded_values_; m += kWarp) {
+      put(kPadded + ColumnIndex(row, m), m < args_.value_dim ? io_.Value(m) : 0.0f);
     }
   }
 
-  // This lane's columns of a waiting row, from block `c` of the row on.
-  LINNET_TILE Columns LoadRow(unsigned r, unsigned c) const {
-    return r < waiting_ ? LoadColumns(Row(r) + c, u_) : Shared(rows_, r * RowWidth() + c);
-  }
-  template <class Array>
-  LINNET_TILE Columns Shared(const Array& from, unsigned begin) const {
-    const auto low = from.template Load<Vector16>(begin + u_);
-    const auto high = from.template Load<Vector16>(begin + 16 + u_);
-    Columns x;
-    LINNET_UNROLL
-    for (unsigned i = 0; i < 4; ++i) {
-      x.at[i] = FloatOfBits(low.word[i]);
-      x.at[4 + i] = FloatOfBits(high.word[i]);
-    }
-    return x;
+  // Of phi(q), from block `begin` on.
+  LINNET_TILE Columns Query(unsigned begin) const {
+    RawColumns<float> raw;
+    raw.LoadShared(query_, begin, u_);
+    return raw.Get();
   }
 
-  // weights[j] = phi(q) . phi(k) of waiting row 8 j + row_; 0 where there is none.
-  LINNET_TILE void Weigh(float (&weights)[kGroups]) const {
+  // weights[j] = phi(q) . phi(k) of waiting row 8 j + row_; 0 where there is none. The position's
+  // own row joins the others.
+  LINNET_TILE void Weigh(float (&weights)[kGroups]) {
     LINNET_UNROLL
     for (unsigned j = 0; j < kGroups; ++j) {
-      const unsigned r = kRowsAtOnce * j + row_;
-      float sum = 0;
-      if (r <= waiting_) {
-        LINNET_UNROLL
-        for (unsigned b = 0; b < kFeatureBlocks; ++b) {
-          const Columns key = LoadRow(r, b * kStepPad), query = Shared(query_, b * kStepPad);
-          LINNET_UNROLL
-          for (unsigned i = 0; i < 8; ++i) sum += key.at[i] * query.at[i];
-        }
+      if (kRowsAtOnce * j + row_ != waiting_) continue;
+      const unsigned own = waiting_ * RowWidth();
+      LINNET_UNROLL
+      for (unsigned b = 0; b < kFeatureBlocks; ++b) {
+        keys_[j][b].LoadShared(rows_, own + b * kStepPad, u_);
       }
-      sum += tile_.ShuffleXor(sum, 1);
-      weights[j] = sum + tile_.ShuffleXor(sum, 2);
+      values_[j].LoadShared(rows_, own + kPadded, u_);
     }
+    float sums[kGroups] = {};
+    LINNET_UNROLL
+    for (unsigned b = 0; b < kFeatureBlocks; ++b) {
+      const Columns query = Query(b * kStepPad);
+      LINNET_UNROLL
+      for (unsigned j = 0; j < kGroups; ++j) {
+        const Columns key = keys_[j][b].Get();
+        LINNET_UNROLL
+        for (unsigned i = 0; i < 8; ++i) sums[j] += key.at[i] * query.at[i];
+      }
+    }
+    LINNET_UNROLL
+    for (unsigned j = 0; j < kGroups; ++j) sums[j] += tile_.ShuffleXor(sums[j], 1);
+    LINNET_UNROLL
+    for (unsigned j = 0; j < kGroups; ++j) weights[j] = sums[j] + tile_.ShuffleXor(sums[j], 2);
   }
 
   // 1 / (phi(q) . z + eps), z with the waiting keys; 0 where that is below every normal float.
@@ -306,28 +361,39 @@ class LinearStepWarp {
     return std::fabs(den) < FLT_MIN ? 0.0f : 1.0f / den;
   }
 
+  // Columns [c, c + 32) of waiting row 8 j + row_, zeros where there is none.
+  LINNET_TILE void LoadValues(unsigned j, unsigned c, RawColumns<T>& raw) const {
+    const unsigned r = kRowsAtOnce * j + row_;
+    raw.Load(tile_, Row(r) + kPadded + c, u_, r < waiting_);
+    if (r == waiting_) raw.LoadShared(rows_, r * RowWidth() + kPadded + c, u_);
+  }
+
   // Columns [c, c + 32) of the output.
+  template <bool kFirst>
   LINNET_TILE void Read(unsigned c, const float (&weights)[kGroups], float scale) const {
     Columns sum = {{0, 0, 0, 0, 0, 0, 0, 0}};
     const auto add = [&](float weight, const Columns& x) {
       LINNET_UNROLL
       for (unsigned i = 0; i < 8; ++i) sum.at[i] += weight * x.at[i];
     };
+    RawColumns<T> more[kGroups];
+    if constexpr (!kFirst) {
+      LINNET_UNROLL
+      for (unsigned j = 0; j < kGroups; ++j) LoadValues(j, c, more[j]);
+    }
     LINNET_UNROLL
     for (unsigned i = 0; i < kPadded / kRowsAtOnce; ++i) {
       const unsigned f = i * kRowsAtOnce + row_;
-      if (f >= args_.dim) continue;
-      if constexpr (kEarly) {
-        add(query_.Get(f), c == 0 ? early_[i].Get() : LoadColumns(SumsOf(f, c), u_));
+      if constexpr (kEarly && kFirst) {
+        add(query_.Get(f), sums_[i].Get());  // 0 beyond the features
       } else {
-        add(query_.Get(f), LoadColumns(SumsOf(f, c), u_));
+        RawColumns<T> raw;
+        raw.Load(tile_, SumsOf(f, c), u_, f < args_.dim);
+        add(query_.Get(f), raw.Get());
       }
     }
     LINNET_UNROLL
-    for (unsigned j = 0; j < kGroups; ++j) {
-      const unsigned r = kRowsAtOnce * j + row_;
-      if (r <= waiting_) add(weights[j], LoadRow(r, kPadded + c));
-    }
+    for (unsigned j = 0; j < kGroups; ++j) add(weights[j], (kFirst ? values_[j] : more[j]).Get());
     // Sums the lanes of equal columns; each time a lane keeps half of what it has.
     const unsigned lane = tile_.lane();
     LINNET_UNROLL
@@ -344,66 +410,89 @@ class LinearStepWarp {
     if (m < args_.value_dim) io_.Out(m, scale * sum.at[0]);
   }
 
-  // Adds the waiting rows to the sums.
-  LINNET_TILE void Fold() {
-    using Rest = typename HeadOf<T>::Rest;
+  // Puts the waiting rows beside the position's own, for Fold().
+  LINNET_TILE void ShareRows() {
     const unsigned width = RowWidth();
-    for (unsigned r = row_; r + 1 < kRows; r += kRowsAtOnce) {
-      for (unsigned c = 0; c < width; c += kStepPad) {
-        const Columns x = LoadColumns(Row(r) + c, u_);
-        Vector16 low, high;
-        LINNET_UNROLL
-        for (unsigned i = 0; i < 4; ++i) {
-          low.word[i] = BitsOfFloat(x.at[i]);
-          high.word[i] = BitsOfFloat(x.at[4 + i]);
-        }
-        rows_.template Store<Vector16>(r * width + c + u_, low);
-        rows_.template Store<Vector16>(r * width + c + 16 + u_, high);
+    LINNET_UNROLL
+    for (unsigned j = 0; j < kGroups; ++j) {
+      const unsigned r = kRowsAtOnce * j + row_;
+      if (r == waiting_) continue;  // is there
+      LINNET_UNROLL
+      for (unsigned b = 0; b < kFeatureBlocks; ++b) {
+        keys_[j][b].StoreShared(rows_, r * width + b * kStepPad, u_);
+      }
+      values_[j].StoreShared(rows_, r * width + kPadded, u_);
+      for (unsigned c = kStepPad; c < padded_values_; c += kStepPad) {
+        RawColumns<T> raw;
+        LoadValues(j, c, raw);
+        raw.StoreShared(rows_, r * width + kPadded + c, u_);
       }
     }
+  }
+
+  // Adds the waiting rows to the sums.
+  LINNET_TILE void Fold() {
+    const unsigned width = RowWidth();
     tile_.WarpBarrier();
     LINNET_UNROLL
     for (unsigned b = 0; b < kFeatureBlocks; ++b) {
       const unsigned f = b * kStepPad + tile_.lane();
       float keys = 0;
-      for (unsigned r = 0; r < kRows; ++r) keys += rows_.Get(r * width + f);
+      for (unsigned r = 0; r < kRows; ++r) {
+        keys += ToFloat(rows_.Get(r * width + ColumnIndex(state_.rows, f)));
+      }
       const float old = state_.z[f], add = state_.z_rest[f] + keys, now = old + add;
       state_.z[f] = now;
       state_.z_rest[f] = LostOf(old, add, now);
     }
     for (unsigned c = 0; c < padded_values_; c += kStepPad) {
-      for (unsigned f0 = 0; f0 < kPadded; f0 += 4 * kRowsAtOnce) {
-        Columns sum[4];
+      for (unsigned f = 0; f < args_.dim; f += kFolded * kRowsAtOnce) FoldRows(f, c);
+    }
+  }
+
+  // Columns [c, c + 32) of rows f0 + 8 i + row_ of s, i < kFolded. They are read again, from the
+  // second-level cache for most: registers for them would leave room for fewer warps.
+  LINNET_TILE void FoldRows(unsigned f0, unsigned c) {
+    using Rest = typename HeadOf<T>::Rest;
+    const unsigned width = RowWidth();
+    RawColumns<T> old[kFolded];
+    RawColumns<Rest> rest[kFolded];
+    Columns sum[kFolded];
+    LINNET_UNROLL
+    for (unsigned i = 0; i < kFolded; ++i) {
+      const unsigned f = f0 + i * kRowsAtOnce + row_;
+      sum[i] = {{0, 0, 0, 0, 0, 0, 0, 0}};
+      rest[i].Load(tile_, state_.s_rest + size_t{f} * padded_values_ + c, u_, f < args_.dim);
+      old[i].Load(tile_, SumsOf(f, c), u_, f < args_.dim);
+    }
+    for (unsigned r = 0; r < kRows; ++r) {
+      RawColumns<T> raw;
+      raw.LoadShared(rows_, r * width + kPadded + c, u_);
+      const Columns value = raw.Get();
+      LINNET_UNROLL
+      for (unsigned i = 0; i < kFolded; ++i) {
+        const unsigned f = f0 + i * kRowsAtOnce + row_;
+        const float key = ToFloat(rows_.Get(r * width + ColumnIndex(state_.rows, f)));
         LINNET_UNROLL
-        for (unsigned i = 0; i < 4; ++i) sum[i] = {{0, 0, 0, 0, 0, 0, 0, 0}};
-        for (unsigned r = 0; r < kRows; ++r) {
-          const Columns value = Shared(rows_, r * width + kPadded + c);
-          LINNET_UNROLL
-          for (unsigned i = 0; i < 4; ++i) {
-            const float key = rows_.Get(r * width + f0 + kRowsAtOnce * i + row_);
-            LINNET_UNROLL
-            for (unsigned e = 0; e < 8; ++e) sum[i].at[e] += key * value.at[e];
-          }
-        }
-        LINNET_UNROLL
-        for (unsigned i = 0; i < 4; ++i) {
-          const unsigned f = f0 + kRowsAtOnce * i + row_;
-          if (f >= args_.dim) continue;
-          T* s = state_.s + size_t{f} * padded_values_ + c;
-          Rest* rest = state_.s_rest + size_t{f} * padded_values_ + c;
-          const Columns old = LoadColumns(s, u_), more = LoadColumns(rest, u_);
-          Columns add, both, lost;
-          LINNET_UNROLL
-          for (unsigned e = 0; e < 8; ++e) {
-            add.at[e] = more.at[e] + sum[i].at[e];
-            both.at[e] = old.at[e] + add.at[e];
-          }
-          const Columns now = StoreColumns(s, u_, both);
-          LINNET_UNROLL
-          for (unsigned e = 0; e < 8; ++e) lost.at[e] = LostOf(old.at[e], add.at[e], now.at[e]);
-          StoreColumns(rest, u_, lost);
-        }
+        for (unsigned e = 0; e < 8; ++e) sum[i].at[e] += key * value.at[e];
       }
+    }
+    LINNET_UNROLL
+    for (unsigned i = 0; i < kFolded; ++i) {
+      const unsigned f = f0 + i * kRowsAtOnce + row_;
+      if (f >= args_.dim) continue;
+      const Columns before = old[i].Get(), more = rest[i].Get();
+      Columns add, both, lost;
+      LINNET_UNROLL
+      for (unsigned e = 0; e < 8; ++e) {
+        add.at[e] = more.at[e] + sum[i].at[e];
+        both.at[e] = before.at[e] + add.at[e];
+      }
+      const size_t at = size_t{f} * padded_values_ + c;
+      const Columns now = StoreColumns(tile_, state_.s + at, u_, both);
+      LINNET_UNROLL
+      for (unsigned e = 0; e < 8; ++e) lost.at[e] = LostOf(before.at[e], add.at[e], now.at[e]);
+      StoreColumns(tile_, state_.s_rest + at, u_, lost);
     }
   }
 
@@ -412,10 +501,12 @@ class LinearStepWarp {
   const Head& io_;
   const unsigned waiting_, padded_values_;
   const HeadOf<T> state_;
-  const decltype(std::declval<Tile&>().template Shared<float>(0, 0)) query_, rows_;
+  const decltype(std::declval<Tile&>().template Shared<float>(0, 0)) query_;
+  const decltype(std::declval<Tile&>().template Shared<T>(0, 0)) rows_;
   const unsigned row_, u_;  // of every eight rows; the first column
-  RawColumns<T> early_[kEarly ? kPadded / kRowsAtOnce : 1];
-  float z_[kFeatureBlocks];
+  RawColumns<T> sums_[kEarly ? kPadded / kRowsAtOnce : 1];
+  RawColumns<T> keys_[kGroups][kFeatureBlocks], values_[kGroups];  // of the waiting rows
+  float q_[kFeatureBlocks], k_[kFeatureBlocks], z_[kFeatureBlocks], v_;
 };
 
 template <typename T, unsigned kFeatureBlocks, class Tile>

@@ -110,76 +110,128 @@ struct RowOf {
   Four part[kParts];
 };
 
-template <unsigned kParts, class Tile>
-LINNET_TILE void NormalizeRow(Tile& tile, unsigned width, float eps, const float* weight,
-                              const float* bias, RowOf<kParts>& row) {
+// Rows of a warp, whose loads and sums overlap: so few warps step 10,000 rows of 256 that all of
+// them run at once.
+template <unsigned kParts>
+inline constexpr unsigned kNormRows = kParts <= 2 ? 2 : 1;
+
+template <unsigned kRows, class Tile>
+LINNET_TILE void SumsOfWarp(Tile& tile, float (&x)[kRows]) {
+  LINNET_UNROLL
+  for (unsigned mask = kWarp / 2; mask > 0; mask /= 2) {
+    LINNET_UNROLL
+    for (unsigned r = 0; r < kRows; ++r) x[r] += tile.ShuffleXor(x[r], mask);
+  }
+}
+
+template <unsigned kRows, unsigned kParts, class Tile>
+LINNET_TILE void NormalizeRows(Tile& tile, unsigned width, float eps, const float* weight,
+                               const float* bias, RowOf<kParts> (&rows)[kRows]) {
   const unsigned first = 4 * tile.lane();
-  const float count = static_cast<float>(width);
-  float sum = 0;
+  const float each = 1.0f / static_cast<float>(width);
+  float mean[kRows], scale[kRows];
   LINNET_UNROLL
-  for (unsigned j = 0; j < kParts; ++j) {
+  for (unsigned r = 0; r < kRows; ++r) {
+    float sum = 0;
     LINNET_UNROLL
-    for (unsigned i = 0; i < 4; ++i) sum += row.part[j].at[i];  // 0 beyond the row
-  }
-  const float mean = SumOfWarp(tile, sum) / count;
-  float squares = 0;
-  LINNET_UNROLL
-  for (unsigned j = 0; j < kParts; ++j) {
-    if (first + 128 * j >= width) continue;
-    LINNET_UNROLL
-    for (unsigned i = 0; i < 4; ++i) {
-      const float off = row.part[j].at[i] - mean;
-      squares += off * off;
+    for (unsigned j = 0; j < kParts; ++j) {
+      LINNET_UNROLL
+      for (unsigned i = 0; i < 4; ++i) sum += rows[r].part[j].at[i];  // 0 beyond the row
     }
+    mean[r] = sum;
   }
-  const float scale = 1.0f / std::sqrt(SumOfWarp(tile, squares) / count + eps);
+  SumsOfWarp(tile, mean);
+  LINNET_UNROLL
+  for (unsigned r = 0; r < kRows; ++r) {
+    mean[r] *= each;
+    float squares = 0;
+    LINNET_UNROLL
+    for (unsigned j = 0; j < kParts; ++j) {
+      if (first + 128 * j >= width) continue;
+      LINNET_UNROLL
+      for (unsigned i = 0; i < 4; ++i) {
+        const float off = rows[r].part[j].at[i] - mean[r];
+        squares += off * off;
+      }
+    }
+    scale[r] = squares;
+  }
+  SumsOfWarp(tile, scale);
+  LINNET_UNROLL
+  for (unsigned r = 0; r < kRows; ++r) scale[r] = 1.0f / std::sqrt(scale[r] * each + eps);
   LINNET_UNROLL
   for (unsigned j = 0; j < kParts; ++j) {
     const unsigned c = first + 128 * j;
     if (c >= width) continue;
     const Four w = LoadFour(weight + c), b = LoadFour(bias + c);
     LINNET_UNROLL
-    for (unsigned i = 0; i < 4; ++i) {
-      row.part[j].at[i] = (row.part[j].at[i] - mean) * scale * w.at[i] + b.at[i];
+    for (unsigned r = 0; r < kRows; ++r) {
+      LINNET_UNROLL
+      for (unsigned i = 0; i < 4; ++i) {
+        float& x = rows[r].part[j].at[i];
+        x = (x - mean[r]) * scale[r] * w.at[i] + b.at[i];
+      }
     }
-  }
-}
-
-template <unsigned kParts, typename To>
-LINNET_TILE void StoreRow(unsigned first, unsigned width, const RowOf<kParts>& row, To* to) {
-  LINNET_UNROLL
-  for (unsigned j = 0; j < kParts; ++j) {
-    if (first + 128 * j < width) StoreFour(to + first + 128 * j, row.part[j]);
   }
 }
 
 // kParts: 128 columns each.
 template <typename T, unsigned kParts, class Tile>
 LINNET_TILE void NormTile(Tile& tile, const NormArgs& args) {
-  const unsigned n = tile.x() * (tile.threads() / kWarp) + tile.warp();
+  constexpr unsigned kRows = kNormRows<kParts>;
+  const unsigned n = kRows * (tile.x() * (tile.threads() / kWarp) + tile.warp());
   if (n >= args.batch) return;
   const unsigned first = 4 * tile.lane(), width = args.d_model;
-  const size_t begin = size_t{n} * width;
-  RowOf<kParts> row;
-  LINNET_UNROLL
-  for (unsigned j = 0; j < kParts; ++j) {
-    const unsigned c = first + 128 * j;
-    row.part[j] = {{0, 0, 0, 0}};
-    if (c >= width) continue;
-    row.part[j] = LoadFour(args.x + begin + c);
-    if (args.branch == nullptr) continue;
-    const Four add = LoadFour(static_cast<const T*>(args.branch) + begin + c);
+  // No branches around the loads, so that they do not wait for each other.
+  const auto each = [&](auto body) {
     LINNET_UNROLL
-    for (unsigned i = 0; i < 4; ++i) row.part[j].at[i] += add.at[i];
+    for (unsigned r = 0; r < kRows; ++r) {
+      const unsigned row = n + r < args.batch ? n + r : n;
+      LINNET_UNROLL
+      for (unsigned j = 0; j < kParts; ++j) {
+        const unsigned c = first + 128 * j;
+        body(r, j, row * width + (c < width ? c : 0), c < width);
+      }
+    }
+  };
+  RowOf<kParts> rows[kRows];
+  each([&](unsigned r, unsigned j, unsigned at, bool) { rows[r].part[j] = LoadFour(args.x + at); });
+  if (args.branch != nullptr) {
+    RowOf<kParts> branch[kRows];
+    each([&](unsigned r, unsigned j, unsigned at, bool) {
+      branch[r].part[j] = LoadFour(static_cast<const T*>(args.branch) + at);
+    });
+    each([&](unsigned r, unsigned j, unsigned, bool) {
+      LINNET_UNROLL
+      for (unsigned i = 0; i < 4; ++i) rows[r].part[j].at[i] += branch[r].part[j].at[i];
+    });
   }
-  if (args.norm_first && args.branch != nullptr) StoreRow(first, width, row, args.x + begin);
-  if (args.weight != nullptr) NormalizeRow(tile, width, args.eps, args.weight, args.bias, row);
+  each([&](unsigned r, unsigned j, unsigned, bool valid) {
+    LINNET_UNROLL
+    for (unsigned i = 0; i < 4; ++i) {
+      if (!valid) rows[r].part[j].at[i] = 0;
+    }
+  });
+  const auto store = [&](auto* to) {
+    LINNET_UNROLL
+    for (unsigned r = 0; r < kRows; ++r) {
+      LINNET_UNROLL
+      for (unsigned j = 0; j < kParts; ++j) {
+        const unsigned c = first + 128 * j;
+        if (n + r < args.batch && c < width) {
+          StoreFour(to + (n + r) * width + c, rows[r].part[j]);
+        }
+      }
+    }
+  };
+  if (args.norm_first && args.branch != nullptr) store(args.x);
+  if (args.weight != nullptr) NormalizeRows(tile, width, args.eps, args.weight, args.bias, rows);
   if (args.next_weight != nullptr) {
-    NormalizeRow(tile, width, args.eps, args.next_weight, args.next_bias, row);
+    NormalizeRows(tile, width, args.eps, args.next_weight, args.next_bias, rows);
   }
-  if (!args.norm_first) StoreRow(first, width, row, args.x + begin);
-  if (args.in != nullptr) StoreRow(first, width, row, static_cast<T*>(args.in) + begin);
-  if (args.out != nullptr) StoreRow(first, width, row, args.out + begin);
+  if (!args.norm_first) store(args.x);
+  if (args.in != nullptr) store(static_cast<T*>(args.in));
+  if (args.out != nullptr) store(args.out);
 }
 
 LINNET_TILE float Gelu(float x) { return 0.5f * x * (1.0f + std::erf(x * 0.70710678f)); }

@@ -28,6 +28,9 @@
 //                                          row l % 8 of matrix l / 8 (ldmatrix.x4)
 //   LoadMatrixTransposed(r, shared, index) the same, each matrix transposed
 //   Multiply(d, a, b)                      d += a b for a warp, bf16 -> fp32 (mma.m16n8k16)
+//   LoadStreaming(from, valid)             16 bytes of global memory, zeros if not valid, that will
+//   StoreStreaming(to, value)              not be used again soon: the first to leave the caches
+//   Prefetch(from)                         asks for the line of global memory, to the second cache
 //
 // and, for blocks that wait for others, each by one thread, with Barrier() between it and the rest:
 //

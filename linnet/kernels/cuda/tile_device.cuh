@@ -77,6 +77,22 @@ class DeviceTile {
     asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
   }
 
+  __device__ __forceinline__ Vector16 LoadStreaming(const Vector16* from, bool valid) const {
+    Vector16 v = {};
+    asm volatile(  // without a branch
+        "{\n\t.reg .pred p;\n\tsetp.ne.u32 p, %5, 0;\n\t"
+        "@p ld.global.cs.v4.u32 {%0, %1, %2, %3}, [%4];\n\t}"
+        : "+r"(v.word[0]), "+r"(v.word[1]), "+r"(v.word[2]), "+r"(v.word[3])
+        : "l"(from), "r"(static_cast<unsigned>(valid)));
+    return v;
+  }
+  __device__ __forceinline__ void StoreStreaming(Vector16* to, const Vector16& v) const {
+    __stcs(reinterpret_cast<uint4*>(to), make_uint4(v.word[0], v.word[1], v.word[2], v.word[3]));
+  }
+  __device__ __forceinline__ void Prefetch(const void* from) const {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+  }
+
   __device__ __forceinline__ unsigned Ticket(unsigned* counter) const {
     return atomicAdd(counter, 1u);
   }

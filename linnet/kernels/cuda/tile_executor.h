@@ -192,6 +192,16 @@ class ExecutorTile {
     block_->CopyWait(thread_, kPending);
   }
 
+  template <typename V>
+  V LoadStreaming(const V* from, bool valid) const {
+    return valid ? *from : V{};
+  }
+  template <typename V>
+  void StoreStreaming(V* to, const V& value) const {
+    *to = value;
+  }
+  void Prefetch(const void*) const {}
+
   unsigned Ticket(unsigned* counter) const { return (*counter)++; }
   void Publish(unsigned* flag) const { *flag = 1; }
   void Await(const unsigned* flag, Where where = Where::current()) const {

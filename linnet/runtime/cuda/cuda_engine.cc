@@ -23,9 +23,6 @@ namespace {
 using kernels::BFloat16;
 using kernels::cuda::DecodeControl;
 
-// From this batch on, a lane has enough sequences to fill a GPU beside another.
-constexpr size_t kTwoLanes = 2048;
-
 kernels::LinearStepShape ShapeOf(const MixerSpec& mixer, bool narrow) {
   return {.heads = static_cast<size_t>(mixer.heads),
           .dim = static_cast<size_t>(mixer.query_dim),
@@ -72,9 +69,7 @@ struct CudaEngine::Impl {
   void Make(const Checkpoint& checkpoint, const CudaOptions& options,
             std::unique_ptr<CudaWeights<T>>& weights) {
     CudaWeights<T>::CheckRuns(*model);
-    const size_t count = options.lanes > 0    ? std::min(options.lanes, batch)
-                         : batch >= kTwoLanes ? 2
-                                              : 1;
+    const size_t count = std::clamp<size_t>(options.lanes, 1, batch);
     const auto of_lane = [&](size_t i) { return batch * (i + 1) / count - batch * i / count; };
     memory.weights = CudaWeights<T>::Bytes(model->spec());
     for (size_t i = 0; i < count; ++i) {
