@@ -5,6 +5,7 @@
 #include <torch/cuda.h>
 #include <torch/utils.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -23,10 +24,12 @@ using kernels::FeatureMap;
 using torch::Tensor;
 using Tensors = std::vector<Tensor>;
 
+// The largest error, as a part of the largest number wanted. Gradients that are 0 but for rounding
+// (of q and k at the first position, with a normalizer) are compared as they are.
 double RelativeOff(const Tensor& got, const Tensor& want) {
-  const double size = want.abs().max().item<double>();
+  constexpr double kLeast = 0.1;
   return (got.detach().to(torch::kCPU, torch::kDouble) - want).abs().max().item<double>() /
-         (size > 0 ? size : 1);
+         std::max(want.abs().max().item<double>(), kLeast);
 }
 
 // Calls run(inputs, index tensor on their device) on the GPU in `dtype` and on the CPU in double.
@@ -134,8 +137,12 @@ TEST_F(OnGpu, Rows) {
                      torch::randn({64}),           torch::randn({96, 64}) / 8,  torch::randn({96})};
   for (const Precision precision : {Precision::kFp32, Precision::kBf16}) {
     for (const auto activation : {kernels::Activation::kRelu, kernels::Activation::kGelu}) {
+      // In bf16, hidden elements near 0 (some in 10,000) fall on the other side of relu's corner.
+      // Each changes a row of a weight's gradient by one of its terms: by 4% in 150 rows, where
+      // rounding alone makes 0.2%.
+      const bool relu = activation == kernels::Activation::kRelu;
       ExpectSame(
-          x, {}, torch::kFloat32, precision == Precision::kFp32 ? 1e-4 : 0.03,
+          x, {}, torch::kFloat32, precision == Precision::kFp32 ? 1e-4 : relu ? 0.1 : 0.03,
           precision == Precision::kFp32 ? "fp32" : "bf16", [&](const Tensors& t, const Tensor&) {
             Tensors y = Linears(t[0], {t[1], t[7]}, {t[2], t[8]}, precision);
             y.push_back(FeedForward(
