@@ -7,14 +7,16 @@
 #include "linnet/nn/feature_map.h"
 #include "linnet/nn/linear_state.h"
 #include "linnet/nn/mixer.h"
+#include "linnet/nn/narrow_mixer.h"
 #include "linnet/ops/causal_linear.h"
+#include "linnet/ops/narrow.h"
 
 namespace linnet::nn {
 namespace {
 
 using torch::Tensor;
 
-class CausalLinearAttentionImpl : public LinearStateAttention {
+class CausalLinearAttentionImpl : public LinearStateAttention, public NarrowMixer {
  public:
   using LinearStateAttention::LinearStateAttention;
 
@@ -32,6 +34,10 @@ class CausalLinearAttentionImpl : public LinearStateAttention {
   }
 
   bool cross() const override { return false; }
+
+  bool TakesBf16OnGpu(int64_t value_dim, const Mask&) const override {
+    return map_->fused().has_value() && ops::CausalLinearHasGpuKernels(query_dim_, value_dim);
+  }
 
   Tensor Piece(const Tensor& q, const Tensor& k, const Tensor& v, MixerState& state) override {
     CheckRecurrent("causal-linear", query_dim_, q, k, v, {},

@@ -6,6 +6,8 @@
 #include <optional>
 
 #include "linnet/nn/cached_attention.h"
+#include "linnet/nn/narrow_mixer.h"
+#include "linnet/ops/narrow.h"
 #include "linnet/ops/softmax_attention.h"
 
 namespace linnet::nn {
@@ -13,7 +15,7 @@ namespace {
 
 using torch::Tensor;
 
-class FullAttentionImpl : public CachedAttention {
+class FullAttentionImpl : public CachedAttention, public NarrowMixer {
  public:
   explicit FullAttentionImpl(const MixerSpec& spec) : CachedAttention("full", spec.query_dim) {
     if (spec.scale > 0) scale_ = spec.scale;
@@ -27,6 +29,11 @@ class FullAttentionImpl : public CachedAttention {
     // The operation ignores keys behind the lengths, so k and v need no DropBehind().
     return DropQueries(ops::SoftmaxAttention(DropBehind(q, mask.query_lengths), k, v, options),
                        mask);
+  }
+
+  bool TakesBf16OnGpu(int64_t value_dim, const Mask& mask) const override {
+    return value_dim == query_dim() && !mask.lengths.defined() && !mask.allowed.defined() &&
+           ops::kSoftmaxHasGpuKernels;
   }
 
  protected:

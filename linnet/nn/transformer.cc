@@ -6,9 +6,12 @@
 #include <cmath>
 
 #include "linnet/base/error.h"
+#include "linnet/nn/narrow_mixer.h"
 #include "linnet/nn/recompute.h"
 #include "linnet/ops/depthwise.h"
 #include "linnet/ops/dropout.h"
+#include "linnet/ops/narrow.h"
+#include "linnet/ops/plain.h"
 
 namespace linnet::nn {
 
@@ -98,7 +101,18 @@ std::vector<Tensor> AttentionLayerImpl::Split(const Tensor& x, const ops::Norm& 
 }
 
 Tensor AttentionLayerImpl::Attend(const Tensor& x, const ops::Norm& norm, const Mask& mask) {
-  const std::vector<Tensor> qkv = Split(x, norm);
+  const int64_t value_dim = value_projection->options.out_features() / heads_;
+  const bool on_gpu = precision_ == ops::Precision::kBf16 && x.is_cuda() &&
+                      x.scalar_type() == torch::kFloat32 && !ops::PlainGuard::asked();
+  const auto* narrow = on_gpu ? dynamic_cast<const NarrowMixer*>(mixer_.get()) : nullptr;
+  if (narrow == nullptr || !narrow->TakesBf16OnGpu(value_dim, mask)) {
+    const std::vector<Tensor> qkv = Split(x, norm);
+    return mixer_->forward(qkv[0], qkv[1], qkv[2], mask).flatten(2);
+  }
+  const auto weights = {query_projection->weight, key_projection->weight, value_projection->weight};
+  const auto biases = {query_projection->bias, key_projection->bias, value_projection->bias};
+  std::vector<Tensor> qkv = ops::NarrowLinears(x, weights, biases, norm);
+  for (Tensor& part : qkv) part = part.unflatten(-1, {heads_, part.size(-1) / heads_});
   return mixer_->forward(qkv[0], qkv[1], qkv[2], mask).flatten(2);
 }
 

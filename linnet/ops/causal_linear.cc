@@ -8,6 +8,7 @@
 #include "linnet/ops/causal_linear_parts.h"
 #include "linnet/ops/cuda.h"
 #include "linnet/ops/fused.h"
+#include "linnet/ops/narrow.h"
 #include "linnet/ops/plain.h"
 
 namespace linnet::ops {
@@ -146,7 +147,7 @@ void CheckState(const Tensor& q, const Tensor& v, int64_t batch, bool normalize,
 bool TakesCuda(const Tensor& q, const Tensor& v, const CausalLinearState* state) {
   if constexpr (kHasCuda) {
     return CudaAttention(q) && (!state || q.scalar_type() == torch::kFloat32) &&
-           CudaCausalLinearTakes(q, v);
+           CudaCausalLinearTakes(q.size(-1), v.size(-1));
   }
   return false;
 }
@@ -211,6 +212,11 @@ void CheckCausalLinearPacked(const Tensor& q, const Tensor& k, const Tensor& v,
     throw InputError("causal linear attention: cu_seqlens must be int64 [N + 1]");
   }
   if (state) CheckState(q, v, cu_seqlens.size(0) - 1, options.normalize, *state);
+}
+
+bool CausalLinearHasGpuKernels(int64_t dim, int64_t value_dim) {
+  if constexpr (kHasCuda) return CudaCausalLinearTakes(dim, value_dim);
+  return false;
 }
 
 int64_t CausalLinearKeptSize(const Tensor& q, const Tensor& v, int64_t sequences) {

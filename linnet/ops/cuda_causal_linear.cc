@@ -4,6 +4,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/utils.h>
 
+#include <tuple>
+
 #include "linnet/kernels/cuda/causal_linear.h"
 #include "linnet/ops/cuda.h"
 #include "linnet/ops/rows_view.h"
@@ -53,6 +55,22 @@ Tensor Floats(size_t count, const Tensor& like) {
 
 kernels::cuda::Stream StreamOf(const Tensor& x) {
   return c10::cuda::getCurrentCUDAStream(x.device().index()).stream();
+}
+
+// Gradients of q, k and v. Those of the product that made q, k and v in bf16 are one matrix; so they
+// lie side by side.
+std::tuple<Tensor, Tensor, Tensor> EmptyGradients(const Tensor& q, const Tensor& v) {
+  if (q.scalar_type() != torch::kBFloat16) {
+    return {torch::empty(q.sizes(), q.options()), torch::empty(q.sizes(), q.options()),
+            torch::empty(v.sizes(), v.options())};
+  }
+  const int64_t queries = q.size(2) * q.size(3), values = v.size(2) * v.size(3);
+  const Tensor joined = torch::empty({q.size(0), q.size(1), 2 * queries + values}, q.options());
+  const auto part = [&](int64_t begin, const Tensor& like) {
+    return joined.narrow(2, begin, like.size(2) * like.size(3))
+        .view({q.size(0), q.size(1), like.size(2), like.size(3)});
+  };
+  return {part(0, q), part(queries, q), part(2 * queries, v)};
 }
 
 class Function : public torch::autograd::Function<Function> {
@@ -123,7 +141,7 @@ class Function : public torch::autograd::Function<Function> {
     const auto dense_like = [](const Tensor& x) {
       return x.defined() ? torch::empty(x.sizes(), x.options()) : Tensor();
     };
-    const Tensor grad_q = dense_like(q), grad_k = dense_like(k), grad_v = dense_like(v);
+    const auto [grad_q, grad_k, grad_v] = EmptyGradients(q, v);
     const Tensor grad_s0 = dense_like(s0), grad_z0 = dense_like(z0);
     const Tensor scratch = Floats(plan.scratch, q);
     ForElement(q, [&](auto element) {
@@ -161,9 +179,9 @@ class Function : public torch::autograd::Function<Function> {
 
 }  // namespace
 
-bool CudaCausalLinearTakes(const Tensor& q, const Tensor& v) {
+bool CudaCausalLinearTakes(int64_t dim, int64_t value_dim) {
   return kernels::cuda::SupportsCausalLinear(
-      {.dim = static_cast<size_t>(q.size(-1)), .value_dim = static_cast<size_t>(v.size(-1))});
+      {.dim = static_cast<size_t>(dim), .value_dim = static_cast<size_t>(value_dim)});
 }
 
 Tensor CudaCausalLinear(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lengths,

@@ -5,6 +5,7 @@
 #include "linnet/base/error.h"
 #include "linnet/ops/bf16_linears.h"
 #include "linnet/ops/fused.h"
+#include "linnet/ops/narrow.h"
 #include "linnet/ops/plain.h"
 
 namespace linnet::ops {
@@ -21,11 +22,15 @@ Tensor Rounded(const Tensor& x, Precision precision) {
   return precision == Precision::kBf16 ? x.to(kBFloat16).to(x.scalar_type()) : x;
 }
 
+// Whether products with x are those of bf16_linears.h.
+bool TakesBf16(const Tensor& x, const Tensor& weight, Precision precision) {
+  return precision == Precision::kBf16 && weight.scalar_type() == torch::kFloat32 &&
+         (x.scalar_type() == torch::kFloat32 || x.scalar_type() == kBFloat16);
+}
+
 Tensors PlainLinears(const Tensor& x, const Tensors& weights, const Tensors& biases,
                      Precision precision) {
-  if (precision == Precision::kBf16 && x.scalar_type() == torch::kFloat32) {
-    return Bf16Linears(x, weights, biases);
-  }
+  if (TakesBf16(x, weights[0], precision)) return Bf16Linears(x, weights, biases);
   Tensors y;
   for (size_t i = 0; i < weights.size(); ++i) {
     y.push_back(at::linear(Rounded(x, precision), Rounded(weights[i], precision), biases[i]));
@@ -103,6 +108,12 @@ Tensors Linears(const Tensor& x, const Tensors& weights, const Tensors& biases, 
   return PlainLinears(PlainNorm(x, norm_before), weights, biases, precision);
 }
 
+Tensors NarrowLinears(const Tensor& x, const Tensors& weights, const Tensors& biases,
+                      const Norm& norm_before) {
+  for (size_t i = 0; i < weights.size(); ++i) CheckProduct(x, weights[i], biases[i]);
+  return Bf16Linears(PlainNorm(x, norm_before), weights, biases, /*narrow=*/true);
+}
+
 Tensor Linear(const Tensor& x, const Tensor& weight, const Tensor& bias, Precision precision,
               const Norm& norm_before) {
   return Linears(x, {weight}, {bias}, precision, norm_before)[0];
@@ -123,6 +134,9 @@ Tensor Project(const Tensor& a, const Tensor& weight, const Tensor& bias, const 
                                     .norm_after = norm_after.defined(),
                                     .eps_after = norm_after.eps});
     }
+  }
+  if (TakesBf16(a, weight, precision) && residual.scalar_type() == torch::kFloat32) {
+    return Bf16Project(a, weight, bias, residual, norm_after);
   }
   return PlainNorm(residual + PlainLinear(a, weight, bias, precision), norm_after);
 }
@@ -156,8 +170,8 @@ Tensor FeedForward(const Tensor& x, const Tensor& weight1, const Tensor& bias1,
   const Precision precision = options.precision;
   const Tensor normed = PlainNorm(x, options.norm_before);
   if (precision == Precision::kBf16 && x.scalar_type() == torch::kFloat32) {
-    const Tensor y = Bf16FeedForward(normed, weight1, bias1, weight2, bias2, options.activation);
-    return PlainNorm(x + y, options.norm_after);
+    return Bf16FeedForward(normed, weight1, bias1, weight2, bias2, x, options.norm_after,
+                           options.activation);
   }
   const Tensor hidden = Rounded(PlainLinear(normed, weight1, bias1, precision), precision);
   const Tensor active = Activate(options.activation, hidden);

@@ -21,6 +21,7 @@
 #include "linnet/ops/linear_attention.h"
 #include "linnet/ops/lsh_attention.h"
 #include "linnet/ops/mixture_of_logistics.h"
+#include "linnet/ops/narrow.h"
 #include "linnet/ops/plain.h"
 #include "linnet/ops/softmax_attention.h"
 
@@ -269,6 +270,38 @@ TEST(Linears, PlainBf16RoundsTheOperandsOnly) {
       grad_x += torch::matmul(grad, weight);
     }
     EXPECT_LT(RelativeOff(got[0].flatten(0, 1), grad_x), 1e-5);
+  }
+}
+
+// The products around an attention in bf16, in plain operations, against fp32.
+TEST(Linears, PlainNarrowIsNearFp32) {
+  torch::manual_seed(7);
+  const PlainGuard plain;
+  const Tensors x = {Random({2, 9, 24}), Weight(8, 24),  Random({8}),  Weight(16, 24), Random({16}),
+                     Weight(24, 24),     Random({24}),   Random({24}), Random({24})};
+  for (const bool normed : {false, true}) {
+    const auto run = [&](bool narrow) {
+      const Tensors t = Leaves(x, torch::kFloat32);
+      Tensors y = narrow ? NarrowLinears(t[0], {t[1], t[3]}, {t[2], t[4]})
+                         : Linears(t[0], {t[1], t[3]}, {t[2], t[4]}, Precision::kFp32);
+      EXPECT_EQ(y[1].scalar_type(), narrow ? torch::kBFloat16 : torch::kFloat32);
+      const Norm norm = normed ? Norm{t[7], t[8]} : Norm{};
+      const Tensor out = Project(torch::cat(y, 2), t[5], t[6], t[0], norm,
+                                 narrow ? Precision::kBf16 : Precision::kFp32);
+      EXPECT_EQ(out.scalar_type(), torch::kFloat32);
+      Tensors all = {out.detach()};
+      const Tensors leaves(t.begin(), t.begin() + (normed ? 9 : 7));
+      const Tensor weight = torch::arange(out.numel(), torch::kFloat32).cos().view(out.sizes());
+      for (const Tensor& grad : torch::autograd::grad({(out * weight).sum()}, leaves)) {
+        all.push_back(grad);
+      }
+      return all;
+    };
+    const Tensors want = run(false), got = run(true);
+    for (size_t i = 0; i < want.size(); ++i) {
+      EXPECT_EQ(got[i].scalar_type(), torch::kFloat32);
+      EXPECT_LT(RelativeOff(got[i], want[i].to(torch::kDouble)), 0.03) << i << " " << normed;
+    }
   }
 }
 

@@ -1,0 +1,63 @@
+// The row-wise parts of a layer's training step on a GPU, beside its products: residual, bias and
+// layer norm in one pass, its backward in another, and sums over rows.
+//
+//   StartAddNorm({.rows = n, .width = d, .x = product, .bias = b, .residual = r, ...}, stream);
+//
+// All pointers are to the GPU's memory and aligned to 16 bytes. Calls return before the GPU is
+// done. Sums have a fixed order. Launches throw CudaError if they fail.
+#ifndef LINNET_KERNELS_CUDA_TRAINING_ROWS_H_
+#define LINNET_KERNELS_CUDA_TRAINING_ROWS_H_
+
+#include <cstddef>
+
+#include "linnet/kernels/bfloat16.h"
+#include "linnet/kernels/cuda/device.h"
+
+namespace linnet::kernels::cuda {
+
+// Widths of the two norm kernels: multiples of 4 up to this.
+inline constexpr unsigned kMaxTrainingWidth = 512;
+
+// x += bias + residual; out = (x - mean) * scale * weight + offset, scale = 1 / sqrt(var + eps).
+// x, residual, out [rows, width], rows dense. weight null: no norm, and out, stats are not written.
+struct AddNormArgs {
+  unsigned rows = 0, width = 0;
+  float* x = nullptr;
+  const float *bias = nullptr, *residual = nullptr;
+  const float *weight = nullptr, *offset = nullptr;
+  float eps = 0;
+  float* out = nullptr;
+  float* stats = nullptr;  // [rows, 2]: mean, scale
+};
+void StartAddNorm(const AddNormArgs& args, Stream stream);
+
+// The backward of that: the gradient of x, also rounded to bf16, and the sums over rows that are
+// the gradients of weight, offset and bias.
+struct AddNormGradArgs {
+  unsigned rows = 0, width = 0;
+  const float *x = nullptr, *stats = nullptr, *weight = nullptr, *grad_out = nullptr;
+  float* grad_x = nullptr;
+  BFloat16* grad_x_narrow = nullptr;
+  float* sums = nullptr;     // [3, width]: of weight, offset, bias
+  float* partial = nullptr;  // AddNormGradPartial(rows, width) floats
+};
+size_t AddNormGradPartial(unsigned rows, unsigned width);
+void StartAddNormGrad(const AddNormGradArgs& args, Stream stream);
+
+// sums[c] = sum over rows of x[row, c]; x [rows, width] with rows `stride` elements apart. width and
+// stride are multiples of 4. T: float, BFloat16.
+template <typename T>
+struct ColumnSumsArgs {
+  unsigned rows = 0, width = 0;
+  size_t stride = 0;
+  const T* x = nullptr;
+  float* sums = nullptr;     // [width]
+  float* partial = nullptr;  // ColumnSumsPartial(rows, width) floats
+};
+size_t ColumnSumsPartial(unsigned rows, unsigned width);
+template <typename T>
+void StartColumnSums(const ColumnSumsArgs<T>& args, Stream stream);
+
+}  // namespace linnet::kernels::cuda
+
+#endif  // LINNET_KERNELS_CUDA_TRAINING_ROWS_H_

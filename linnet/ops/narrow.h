@@ -1,0 +1,34 @@
+// What an attention layer needs to run in bf16 on a GPU: queries, keys and values in bf16, for
+// kernels that read it and add in fp32. Project() (layer_rows.h) takes such an attention's output.
+//
+//   if (x.is_cuda() && CausalLinearHasGpuKernels(dim, value_dim)) {
+//     qkv = NarrowLinears(x, {wq, wk, wv}, {bq, bk, bv});
+#ifndef LINNET_OPS_NARROW_H_
+#define LINNET_OPS_NARROW_H_
+
+#include <torch/types.h>
+#include <torch/version.h>
+
+#include <vector>
+
+#include "linnet/ops/layer_rows.h"
+
+namespace linnet::ops {
+
+// Linears() in bf16 by libtorch's operations, on any device, with bf16 results: x in fp32 or bf16,
+// weights and biases in fp32; the biases are rounded too.
+std::vector<torch::Tensor> NarrowLinears(const torch::Tensor& x,
+                                         const std::vector<torch::Tensor>& weights,
+                                         const std::vector<torch::Tensor>& biases,
+                                         const Norm& norm_before = {});
+
+// Whether causal linear attention has kernels of a GPU for queries of `dim` and values of
+// `value_dim`.
+bool CausalLinearHasGpuKernels(int64_t dim, int64_t value_dim);
+
+// Whether softmax attention has: libtorch's, without lengths and `hidden`.
+inline constexpr bool kSoftmaxHasGpuKernels = TORCH_VERSION_MAJOR >= 2;
+
+}  // namespace linnet::ops
+
+#endif  // LINNET_OPS_NARROW_H_
