@@ -783,8 +783,22 @@ class CausalProduct {
   LINNET_TILE unsigned TileRow(int own) const { return TileOf(own) % Sizes::kRowTiles * 16; }
   LINNET_TILE unsigned TileColumn(int own) const { return TileOf(own) / Sizes::kRowTiles * 8; }
 
-  // Adds the chunk's positions.
+  // Adds the chunk's positions. Tensor cores cut off what does not fit into a sum instead of
+  // rounding it, which adds up over a long sequence. So fp32 sums a chunk by itself first.
   LINNET_TILE void AddSums(unsigned stage) {
+    if constexpr (kSplit == 1) {
+      AddChunk(stage, sums_);
+    } else {
+      float chunk[Sizes::kOwnTiles][4] = {};
+      AddChunk(stage, chunk);
+      LINNET_UNROLL
+      for (int own = 0; own < Sizes::kOwnTiles; ++own) {
+        LINNET_UNROLL
+        for (int i = 0; i < 4; ++i) sums_[own][i] += chunk[own][i];
+      }
+    }
+  }
+  LINNET_TILE void AddChunk(unsigned stage, float (&sums)[Sizes::kOwnTiles][4]) const {
     const unsigned b = BOf(stage), c = COf(stage);
     LINNET_UNROLL
     for (unsigned rows = 0; rows < kChunk; rows += 32) {
@@ -799,7 +813,7 @@ class CausalProduct {
         LINNET_UNROLL
         for (int below = 0; below < 2; ++below) {
           const Left left = LoadLeftTransposed(b, Sizes::kInnerStride, rows + 16 * below, row);
-          Multiply(sums_[own], left, right[below]);
+          Multiply(sums[own], left, right[below]);
         }
       }
     }
