@@ -21,6 +21,14 @@ inline unsigned SumBlocks(unsigned rows, unsigned parts) {
   return useful < 1 ? 1 : useful < most ? useful : most;
 }
 
+template <unsigned kParts, typename To>
+LINNET_TILE void StoreRow(unsigned first, unsigned width, const RowOf<kParts>& row, To* to) {
+  LINNET_UNROLL
+  for (unsigned j = 0; j < kParts; ++j) {
+    if (first + 128 * j < width) StoreFour(to + first + 128 * j, row.part[j]);
+  }
+}
+
 template <unsigned kParts, class Tile>
 LINNET_TILE void AddNormTile(Tile& tile, const AddNormArgs& args) {
   const unsigned n = tile.x() * (tile.threads() / kWarp) + tile.warp();
