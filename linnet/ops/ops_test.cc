@@ -277,8 +277,8 @@ TEST(Linears, PlainBf16RoundsTheOperandsOnly) {
 TEST(Linears, PlainNarrowIsNearFp32) {
   torch::manual_seed(7);
   const PlainGuard plain;
-  const Tensors x = {Random({2, 9, 24}), Weight(8, 24),  Random({8}),  Weight(16, 24), Random({16}),
-                     Weight(24, 24),     Random({24}),   Random({24}), Random({24})};
+  const Tensors x = {Random({2, 9, 24}), Weight(8, 24), Random({8}),  Weight(16, 24), Random({16}),
+                     Weight(24, 24),     Random({24}),  Random({24}), Random({24})};
   for (const bool normed : {false, true}) {
     const auto run = [&](bool narrow) {
       const Tensors t = Leaves(x, torch::kFloat32);
