@@ -75,37 +75,37 @@ template void CausalLinearBackward(const CausalLinearPlan&,
 }  // namespace linnet::kernels::cuda
 
 // clang-format off
-// cuda-report: CausalProductKernel<ProductSizes<16, 1, Product::kForward>, BFloat16> | ProductSizes<16, 1, Product::kForward>::kThreads | ProductSizes<16, 1, Product::kForward>::kBytes | default
-// cuda-report: CausalProductKernel<ProductSizes<16, 2, Product::kForward>, float> | ProductSizes<16, 2, Product::kForward>::kThreads | ProductSizes<16, 2, Product::kForward>::kBytes | default
-// cuda-report: CausalProductKernel<ProductSizes<16, 1, Product::kGradQ>, BFloat16> | ProductSizes<16, 1, Product::kGradQ>::kThreads | ProductSizes<16, 1, Product::kGradQ>::kBytes | default
-// cuda-report: CausalProductKernel<ProductSizes<16, 2, Product::kGradQ>, float> | ProductSizes<16, 2, Product::kGradQ>::kThreads | ProductSizes<16, 2, Product::kGradQ>::kBytes | default
-// cuda-report: CausalProductKernel<ProductSizes<16, 1, Product::kGradK>, BFloat16> | ProductSizes<16, 1, Product::kGradK>::kThreads | ProductSizes<16, 1, Product::kGradK>::kBytes | default
-// cuda-report: CausalProductKernel<ProductSizes<16, 2, Product::kGradK>, float> | ProductSizes<16, 2, Product::kGradK>::kThreads | ProductSizes<16, 2, Product::kGradK>::kBytes | default
-// cuda-report: CausalProductKernel<ProductSizes<16, 1, Product::kGradV>, BFloat16> | ProductSizes<16, 1, Product::kGradV>::kThreads | ProductSizes<16, 1, Product::kGradV>::kBytes | default
-// cuda-report: CausalProductKernel<ProductSizes<16, 2, Product::kGradV>, float> | ProductSizes<16, 2, Product::kGradV>::kThreads | ProductSizes<16, 2, Product::kGradV>::kBytes | default
-// cuda-report: CausalProductKernel<ProductSizes<32, 1, Product::kForward>, BFloat16> | ProductSizes<32, 1, Product::kForward>::kThreads | ProductSizes<32, 1, Product::kForward>::kBytes | default
-// cuda-report: CausalProductKernel<ProductSizes<32, 2, Product::kForward>, float> | ProductSizes<32, 2, Product::kForward>::kThreads | ProductSizes<32, 2, Product::kForward>::kBytes | default
-// cuda-report: CausalProductKernel<ProductSizes<32, 1, Product::kGradQ>, BFloat16> | ProductSizes<32, 1, Product::kGradQ>::kThreads | ProductSizes<32, 1, Product::kGradQ>::kBytes | default
-// cuda-report: CausalProductKernel<ProductSizes<32, 2, Product::kGradQ>, float> | ProductSizes<32, 2, Product::kGradQ>::kThreads | ProductSizes<32, 2, Product::kGradQ>::kBytes | default
-// cuda-report: CausalProductKernel<ProductSizes<32, 1, Product::kGradK>, BFloat16> | ProductSizes<32, 1, Product::kGradK>::kThreads | ProductSizes<32, 1, Product::kGradK>::kBytes | default
-// cuda-report: CausalProductKernel<ProductSizes<32, 2, Product::kGradK>, float> | ProductSizes<32, 2, Product::kGradK>::kThreads | ProductSizes<32, 2, Product::kGradK>::kBytes | default
-// cuda-report: CausalProductKernel<ProductSizes<32, 1, Product::kGradV>, BFloat16> | ProductSizes<32, 1, Product::kGradV>::kThreads | ProductSizes<32, 1, Product::kGradV>::kBytes | default
-// cuda-report: CausalProductKernel<ProductSizes<32, 2, Product::kGradV>, float> | ProductSizes<32, 2, Product::kGradV>::kThreads | ProductSizes<32, 2, Product::kGradV>::kBytes | default
-// cuda-report: CausalProductKernel<ProductSizes<64, 1, Product::kForward>, BFloat16> | ProductSizes<64, 1, Product::kForward>::kThreads | ProductSizes<64, 1, Product::kForward>::kBytes | default
-// cuda-report: CausalProductKernel<ProductSizes<64, 2, Product::kForward>, float> | ProductSizes<64, 2, Product::kForward>::kThreads | ProductSizes<64, 2, Product::kForward>::kBytes | default
-// cuda-report: CausalProductKernel<ProductSizes<64, 1, Product::kGradQ>, BFloat16> | ProductSizes<64, 1, Product::kGradQ>::kThreads | ProductSizes<64, 1, Product::kGradQ>::kBytes | default
-// cuda-report: CausalProductKernel<ProductSizes<64, 2, Product::kGradQ>, float> | ProductSizes<64, 2, Product::kGradQ>::kThreads | ProductSizes<64, 2, Product::kGradQ>::kBytes | default
-// cuda-report: CausalProductKernel<ProductSizes<64, 1, Product::kGradK>, BFloat16> | ProductSizes<64, 1, Product::kGradK>::kThreads | ProductSizes<64, 1, Product::kGradK>::kBytes | default
-// cuda-report: CausalProductKernel<ProductSizes<64, 2, Product::kGradK>, float> | ProductSizes<64, 2, Product::kGradK>::kThreads | ProductSizes<64, 2, Product::kGradK>::kBytes | default
-// cuda-report: CausalProductKernel<ProductSizes<64, 1, Product::kGradV>, BFloat16> | ProductSizes<64, 1, Product::kGradV>::kThreads | ProductSizes<64, 1, Product::kGradV>::kBytes | default
-// cuda-report: CausalProductKernel<ProductSizes<64, 2, Product::kGradV>, float> | ProductSizes<64, 2, Product::kGradV>::kThreads | ProductSizes<64, 2, Product::kGradV>::kBytes | default
-// cuda-report: CausalProductKernel<ProductSizes<128, 1, Product::kForward>, BFloat16> | ProductSizes<128, 1, Product::kForward>::kThreads | ProductSizes<128, 1, Product::kForward>::kBytes
-// cuda-report: CausalProductKernel<ProductSizes<128, 2, Product::kForward>, float> | ProductSizes<128, 2, Product::kForward>::kThreads | ProductSizes<128, 2, Product::kForward>::kBytes
-// cuda-report: CausalProductKernel<ProductSizes<128, 1, Product::kGradQ>, BFloat16> | ProductSizes<128, 1, Product::kGradQ>::kThreads | ProductSizes<128, 1, Product::kGradQ>::kBytes
-// cuda-report: CausalProductKernel<ProductSizes<128, 2, Product::kGradQ>, float> | ProductSizes<128, 2, Product::kGradQ>::kThreads | ProductSizes<128, 2, Product::kGradQ>::kBytes
-// cuda-report: CausalProductKernel<ProductSizes<128, 1, Product::kGradK>, BFloat16> | ProductSizes<128, 1, Product::kGradK>::kThreads | ProductSizes<128, 1, Product::kGradK>::kBytes
-// cuda-report: CausalProductKernel<ProductSizes<128, 2, Product::kGradK>, float> | ProductSizes<128, 2, Product::kGradK>::kThreads | ProductSizes<128, 2, Product::kGradK>::kBytes
-// cuda-report: CausalProductKernel<ProductSizes<128, 1, Product::kGradV>, BFloat16> | ProductSizes<128, 1, Product::kGradV>::kThreads | ProductSizes<128, 1, Product::kGradV>::kBytes
-// cuda-report: CausalProductKernel<ProductSizes<128, 2, Product::kGradV>, float> | ProductSizes<128, 2, Product::kGradV>::kThreads | ProductSizes<128, 2, Product::kGradV>::kBytes
+// cuda-report: CausalProductKernel<ProductSizes<16, 1, 0>, BFloat16> | ProductSizes<16, 1, Product::kForward>::kThreads | ProductSizes<16, 1, Product::kForward>::kBytes | default
+// cuda-report: CausalProductKernel<ProductSizes<16, 2, 0>, float> | ProductSizes<16, 2, Product::kForward>::kThreads | ProductSizes<16, 2, Product::kForward>::kBytes | default
+// cuda-report: CausalProductKernel<ProductSizes<16, 1, 1>, BFloat16> | ProductSizes<16, 1, Product::kGradQ>::kThreads | ProductSizes<16, 1, Product::kGradQ>::kBytes | default
+// cuda-report: CausalProductKernel<ProductSizes<16, 2, 1>, float> | ProductSizes<16, 2, Product::kGradQ>::kThreads | ProductSizes<16, 2, Product::kGradQ>::kBytes | default
+// cuda-report: CausalProductKernel<ProductSizes<16, 1, 2>, BFloat16> | ProductSizes<16, 1, Product::kGradK>::kThreads | ProductSizes<16, 1, Product::kGradK>::kBytes | default
+// cuda-report: CausalProductKernel<ProductSizes<16, 2, 2>, float> | ProductSizes<16, 2, Product::kGradK>::kThreads | ProductSizes<16, 2, Product::kGradK>::kBytes | default
+// cuda-report: CausalProductKernel<ProductSizes<16, 1, 3>, BFloat16> | ProductSizes<16, 1, Product::kGradV>::kThreads | ProductSizes<16, 1, Product::kGradV>::kBytes | default
+// cuda-report: CausalProductKernel<ProductSizes<16, 2, 3>, float> | ProductSizes<16, 2, Product::kGradV>::kThreads | ProductSizes<16, 2, Product::kGradV>::kBytes | default
+// cuda-report: CausalProductKernel<ProductSizes<32, 1, 0>, BFloat16> | ProductSizes<32, 1, Product::kForward>::kThreads | ProductSizes<32, 1, Product::kForward>::kBytes | default
+// cuda-report: CausalProductKernel<ProductSizes<32, 2, 0>, float> | ProductSizes<32, 2, Product::kForward>::kThreads | ProductSizes<32, 2, Product::kForward>::kBytes | default
+// cuda-report: CausalProductKernel<ProductSizes<32, 1, 1>, BFloat16> | ProductSizes<32, 1, Product::kGradQ>::kThreads | ProductSizes<32, 1, Product::kGradQ>::kBytes | default
+// cuda-report: CausalProductKernel<ProductSizes<32, 2, 1>, float> | ProductSizes<32, 2, Product::kGradQ>::kThreads | ProductSizes<32, 2, Product::kGradQ>::kBytes | default
+// cuda-report: CausalProductKernel<ProductSizes<32, 1, 2>, BFloat16> | ProductSizes<32, 1, Product::kGradK>::kThreads | ProductSizes<32, 1, Product::kGradK>::kBytes | default
+// cuda-report: CausalProductKernel<ProductSizes<32, 2, 2>, float> | ProductSizes<32, 2, Product::kGradK>::kThreads | ProductSizes<32, 2, Product::kGradK>::kBytes | default
+// cuda-report: CausalProductKernel<ProductSizes<32, 1, 3>, BFloat16> | ProductSizes<32, 1, Product::kGradV>::kThreads | ProductSizes<32, 1, Product::kGradV>::kBytes | default
+// cuda-report: CausalProductKernel<ProductSizes<32, 2, 3>, float> | ProductSizes<32, 2, Product::kGradV>::kThreads | ProductSizes<32, 2, Product::kGradV>::kBytes | default
+// cuda-report: CausalProductKernel<ProductSizes<64, 1, 0>, BFloat16> | ProductSizes<64, 1, Product::kForward>::kThreads | ProductSizes<64, 1, Product::kForward>::kBytes | default
+// cuda-report: CausalProductKernel<ProductSizes<64, 2, 0>, float> | ProductSizes<64, 2, Product::kForward>::kThreads | ProductSizes<64, 2, Product::kForward>::kBytes | default
+// cuda-report: CausalProductKernel<ProductSizes<64, 1, 1>, BFloat16> | ProductSizes<64, 1, Product::kGradQ>::kThreads | ProductSizes<64, 1, Product::kGradQ>::kBytes | default
+// cuda-report: CausalProductKernel<ProductSizes<64, 2, 1>, float> | ProductSizes<64, 2, Product::kGradQ>::kThreads | ProductSizes<64, 2, Product::kGradQ>::kBytes | default
+// cuda-report: CausalProductKernel<ProductSizes<64, 1, 2>, BFloat16> | ProductSizes<64, 1, Product::kGradK>::kThreads | ProductSizes<64, 1, Product::kGradK>::kBytes | default
+// cuda-report: CausalProductKernel<ProductSizes<64, 2, 2>, float> | ProductSizes<64, 2, Product::kGradK>::kThreads | ProductSizes<64, 2, Product::kGradK>::kBytes | default
+// cuda-report: CausalProductKernel<ProductSizes<64, 1, 3>, BFloat16> | ProductSizes<64, 1, Product::kGradV>::kThreads | ProductSizes<64, 1, Product::kGradV>::kBytes | default
+// cuda-report: CausalProductKernel<ProductSizes<64, 2, 3>, float> | ProductSizes<64, 2, Product::kGradV>::kThreads | ProductSizes<64, 2, Product::kGradV>::kBytes | default
+// cuda-report: CausalProductKernel<ProductSizes<128, 1, 0>, BFloat16> | ProductSizes<128, 1, Product::kForward>::kThreads | ProductSizes<128, 1, Product::kForward>::kBytes
+// cuda-report: CausalProductKernel<ProductSizes<128, 2, 0>, float> | ProductSizes<128, 2, Product::kForward>::kThreads | ProductSizes<128, 2, Product::kForward>::kBytes
+// cuda-report: CausalProductKernel<ProductSizes<128, 1, 1>, BFloat16> | ProductSizes<128, 1, Product::kGradQ>::kThreads | ProductSizes<128, 1, Product::kGradQ>::kBytes
+// cuda-report: CausalProductKernel<ProductSizes<128, 2, 1>, float> | ProductSizes<128, 2, Product::kGradQ>::kThreads | ProductSizes<128, 2, Product::kGradQ>::kBytes
+// cuda-report: CausalProductKernel<ProductSizes<128, 1, 2>, BFloat16> | ProductSizes<128, 1, Product::kGradK>::kThreads | ProductSizes<128, 1, Product::kGradK>::kBytes
+// cuda-report: CausalProductKernel<ProductSizes<128, 2, 2>, float> | ProductSizes<128, 2, Product::kGradK>::kThreads | ProductSizes<128, 2, Product::kGradK>::kBytes
+// cuda-report: CausalProductKernel<ProductSizes<128, 1, 3>, BFloat16> | ProductSizes<128, 1, Product::kGradV>::kThreads | ProductSizes<128, 1, Product::kGradV>::kBytes
+// cuda-report: CausalProductKernel<ProductSizes<128, 2, 3>, float> | ProductSizes<128, 2, Product::kGradV>::kThreads | ProductSizes<128, 2, Product::kGradV>::kBytes
 // cuda-report: DeltaKernel<BFloat16> | 256 | 0 | default
 // cuda-report: DeltaKernel<float> | 256 | 0 | default

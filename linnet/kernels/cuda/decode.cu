@@ -38,10 +38,16 @@ __global__ void __launch_bounds__(kRowThreads) GeluKernel(size_t n, T* x) {
 constexpr unsigned kStepThreads = 128;
 
 // Blocks of a processor, so that registers limit the bytes on their way from memory the least:
-// 72 registers a thread in bf16, 96 in f32. Larger heads have loops.
+// 72 registers a thread in bf16 (elsewhere than on Hopper that spills), 96 in f32. Larger heads
+// have loops.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
+constexpr unsigned kNarrowStepBlocks = 4;
+#else
+constexpr unsigned kNarrowStepBlocks = 7;
+#endif
 template <typename T, unsigned kFeatureBlocks>
 constexpr unsigned kStepBlocks = kFeatureBlocks > 1 ? 3
-                                 : sizeof(T) == 2   ? 7
+                                 : sizeof(T) == 2   ? kNarrowStepBlocks
                                                     : 5;
 
 template <typename T, unsigned kFeatureBlocks>
