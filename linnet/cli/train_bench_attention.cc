@@ -562,6 +562,7 @@ void AddBenchAttention(CLI::App& bench) {
                                      .causal = options->causal,
                                      .json = options->json,
                                      .methods = options->methods,
+                                     .precisions = {},
                                      .seconds = options->seconds});
     }
     Run(*options);
