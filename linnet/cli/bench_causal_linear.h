@@ -1,5 +1,5 @@
-// Shared parts of `linnet bench causal-linear` on the CPU and on a GPU: what is timed, and the check
-// against the reference.
+// Shared parts of `linnet bench causal-linear` on the CPU and on a GPU: what is timed, and the
+// check against the reference.
 #ifndef LINNET_CLI_BENCH_CAUSAL_LINEAR_H_
 #define LINNET_CLI_BENCH_CAUSAL_LINEAR_H_
 

@@ -12,7 +12,7 @@
 namespace linnet::cli {
 
 struct CudaBenchOptions {
-  size_t lanes = 0;      // CudaOptions::lanes
+  size_t lanes = 1;      // CudaOptions::lanes
   double seconds = 1.0;  // of measuring, at least one batch of images
   bool profile = false;  // the seconds of each kernel too
 };

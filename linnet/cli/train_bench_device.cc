@@ -197,6 +197,11 @@ void MeasureMethod(const Method& method, const std::string& precision,
   const Attention attention(method, options.causal);
   const double error = Error(attention, method, dtype);
   const double tolerance = precision == "bf16" ? 0.03 : 2e-4;
+  if (!(error <= tolerance)) {
+    throw RuntimeError("bench attention: ", method.name, " in ", precision,
+                       " differs from the plain form in double by ", error,
+                       " (allowed: ", tolerance, "); not timed");
+  }
   for (int64_t length = options.min_n; length <= options.max_n; length *= 2) {
     const int64_t batch = std::max<int64_t>(options.tokens / length, 1);
     const auto samples = static_cast<double>(batch);
@@ -221,16 +226,15 @@ void MeasureMethod(const Method& method, const std::string& precision,
     const double in_and_out = (dtype == torch::kFloat32 ? 4.0 : 2.0) * tensors *
                               static_cast<double>(length * kHeads * kDim);
     const std::string name = StrCat("attention/", method.name);
-    const bool checked = error <= tolerance;
     records.push_back(Record(name + "/time", 1e3 * seconds / samples, "ms/sample",
-                             1e3 * in_and_out / bandwidth, checked, identity));
+                             1e3 * in_and_out / bandwidth, true, identity));
     records.push_back(Record(name + "/memory", bytes / samples / 1e6, "MB/sample", in_and_out / 1e6,
-                             checked, identity));
+                             true, identity));
     if (!options.json) {
-      std::printf("%-14s %-5s %8ld %6ld %12.4f %10.2f %10.3f %9.1e%s\n", method.name,
+      std::printf("%-14s %-5s %8ld %6ld %12.4f %10.2f %10.3f %9.1e\n", method.name,
                   precision.c_str(), static_cast<long>(length), static_cast<long>(batch),
                   1e3 * seconds / samples, 1e9 * seconds / samples / static_cast<double>(length),
-                  bytes / samples / 1e6, error, checked ? "" : "  WRONG");
+                  bytes / samples / 1e6, error);
       std::fflush(stdout);
     }
   }
@@ -397,7 +401,8 @@ void MeasureTraining(const DeviceTrainOptions& options, const std::string& atten
   }
 #endif
   const double limit = flops / ProductRate(precision);
-  records.push_back(Record("train", 1e3 * seconds, "ms", 1e3 * limit, true, identity));
+  // Not checked: that gradients are finite is all that is known here (ops_gpu_test compares).
+  records.push_back(Record("train", 1e3 * seconds, "ms", 1e3 * limit, false, identity));
   if (options.json) return;
   std::printf("%-8s %-14s %-5s batch %5d: %9.3f ms an update, %9.0f images/s, %6.1f TFLOP/s",
               options.dataset.c_str(), attention.c_str(), precision.c_str(), batch, 1e3 * seconds,

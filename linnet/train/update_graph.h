@@ -1,5 +1,5 @@
-// A CUDA graph of an update: the host launches all of its kernels at once. Small models wait for the
-// host otherwise.
+// A CUDA graph of an update: the host launches all of its kernels at once. Small models wait for
+// the host otherwise.
 //
 //   UpdateGraph graph;                       // from here on, this thread's work has its own stream
 //   graph.Run([&] { loss = Forward(); loss.backward(); optimizer.Apply(); });    // as usual

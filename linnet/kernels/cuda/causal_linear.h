@@ -9,8 +9,8 @@
 // gradients are aligned to 16 bytes. Calls return before the GPU is done. Nothing is allocated.
 //
 // bf16 tensors: products of bf16, sums and states in fp32. fp32 tensors: products of 16 bits of
-// mantissa (causal_product_tile.h). Sums within a chunk of 64 positions are added in the order of
-// the tensor cores; otherwise results depend on nothing but the inputs and `segments`.
+// mantissa (causal_product_tile.h). Sums within a chunk of 64 or 128 positions are added in the order
+// of the tensor cores; otherwise results depend on nothing but the inputs and `segments`.
 #ifndef LINNET_KERNELS_CUDA_CAUSAL_LINEAR_H_
 #define LINNET_KERNELS_CUDA_CAUSAL_LINEAR_H_
 

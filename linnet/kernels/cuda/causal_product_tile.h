@@ -12,22 +12,22 @@
 // d are not divided before they are multiplied, because g . v + d is a small difference. With elu +
 // 1, phi'(x) = min(phi(x), 1), so the inputs themselves are not needed again.
 //
-// A block computes one sequence and head in chunks of kChunk positions: inside a chunk by the masked
-// square of products, from earlier chunks by their sum t = sum_j b_j c_j^T, which stays in the
-// registers in fp32. A block computes at most kSlice of the columns of c.
+// A block computes one sequence and head in chunks of kChunk positions: inside a chunk by the
+// masked square of products, from earlier chunks by their sum t = sum_j b_j c_j^T, which stays in
+// the registers in fp32. A block computes at most kSlice of the columns of c.
 //
-// Where that leaves a GPU empty, several blocks share a sequence. Each adds up its own segment, adds
-// the sums of all earlier ones, which the block before it has written, writes the result for the
-// next one, and then computes as above. Blocks take their segments in order when they start, so a
-// block only waits for blocks that have started. The segment is read twice, the second time from the
-// second-level cache.
+// Where that leaves a GPU empty, several blocks share a sequence. Each adds up its own segment,
+// adds the sums of all earlier ones, which the block before it has written, writes the result for
+// the next one, and then computes as above. Blocks take their segments in order when they start, so
+// a block only waits for blocks that have started. The segment is read twice, the second time from
+// the second-level cache.
 //
 // Products are of bf16, with sums in fp32. fp32 inputs are split into a leading and a trailing bf16
 // (kSplit = 2), and the products of two trailing parts left out: 16 bits of mantissa remain.
 //
-// One warp computes 16 rows of a chunk. Between two barriers it reads the tiles of the chunk and the
-// earlier sums, both rounded to bf16 in shared memory, and writes its columns of the new sums beside
-// them. Copies of later chunks are under way meanwhile.
+// One warp computes 16 rows of a chunk. Between two barriers it reads the tiles of the chunk and
+// the earlier sums, both rounded to bf16 in shared memory, and writes its columns of the new sums
+// beside them. Copies of later chunks are under way meanwhile.
 #ifndef LINNET_KERNELS_CUDA_CAUSAL_PRODUCT_TILE_H_
 #define LINNET_KERNELS_CUDA_CAUSAL_PRODUCT_TILE_H_
 
@@ -85,8 +85,8 @@ LINNET_TILE size_t RowOf(const CausalProductArgs<T>& args, unsigned n, unsigned 
          4 * static_cast<size_t>(n);
 }
 
-// Sizes of a product, in threads, elements and bytes of shared memory. kWidth: 16, 32, 64 or 128, room
-// for D and M. kSplit: the parts of an element.
+// Sizes of a product, in threads, elements and bytes of shared memory. kWidth: 16, 32, 64 or 128,
+// room for D and M. kSplit: the parts of an element.
 template <int kWidth_, int kSplit_, Product kProduct_>
 struct ProductSizes {
   static constexpr int kWidth = kWidth_, kSplit = kSplit_;
@@ -706,8 +706,8 @@ class CausalProduct {
     if constexpr (kProduct == Product::kGradK) return args_.grad_k;
     if constexpr (kProduct == Product::kGradV) return args_.grad_v;
   }
-  // Writes a row of the warp's results. Four neighboring lanes hold two columns each of a tile; they
-  // exchange them, so that each has eight columns in a row, of a tile of its own.
+  // Writes a row of the warp's results. Four neighboring lanes hold two columns each of a tile;
+  // they exchange them, so that each has eight columns in a row, of a tile of its own.
   LINNET_TILE void StoreRow(unsigned position, int half, float (&out)[Sizes::kColumnTiles][4]) {
     constexpr int kTiles = kSlice / 8;
     const unsigned t = tile_.lane() % 4;
