@@ -63,7 +63,7 @@ std::vector<Record> Measure(const Checkpoint& checkpoint, Precision precision,
   const double seconds = median[0], rate = products.Operations() / median[1];
   return {{.name = "prefix",
            .label = StrCat(PrecisionName(precision), "  ", length,
-                           length == 1 ? " symbol; in steps " : " symbols; in steps ",
+                           length == 1 ? " token; in steps " : " tokens; in steps ",
                            FormatCount(1e3 * in_steps), " ms"),
            .value = 1e3 * seconds,
            .unit = "ms",

@@ -39,11 +39,11 @@ struct Options : BenchOptions {
 constexpr ChoiceOptions kChoice = {.temperature = 0.7f, .top_p = 0.95f};
 constexpr size_t kChecked = 64;  // distinct requests sent alone first, then compared under load
 
-std::vector<std::string> FirstLines(const Options& options, const CoupletSymbols& symbols) {
+std::vector<std::string> FirstLines(const Options& options, const CoupletTokens& tokens) {
   std::vector<std::string> lines;
   if (!options.data.empty()) {
     for (const Couplet& pair : LoadCouplets(options.data, CoupletSplit::kTest).pairs) {
-      if (CountCharacters(pair.first) <= symbols.longest) lines.push_back(pair.first);
+      if (CountCharacters(pair.first) <= tokens.longest) lines.push_back(pair.first);
     }
     return lines;
   }
@@ -52,11 +52,11 @@ std::vector<std::string> FirstLines(const Options& options, const CoupletSymbols
     std::string line;
     const size_t characters = rng.Below(2) == 0 ? 5 : 7;
     for (size_t at = 0; at < characters;) {
-      const auto symbol = static_cast<int32_t>(
+      const auto token = static_cast<int32_t>(
           Vocabulary::kFirst +
-          rng.Below(static_cast<uint32_t>(symbols.vocabulary.size()) - Vocabulary::kFirst));
-      if (symbols.punctuation[static_cast<size_t>(symbol)]) continue;
-      line += symbols.vocabulary.Decode(symbol);
+          rng.Below(static_cast<uint32_t>(tokens.vocabulary.size()) - Vocabulary::kFirst));
+      if (tokens.punctuation[static_cast<size_t>(token)]) continue;
+      line += tokens.vocabulary.Decode(token);
       ++at;
     }
     lines.push_back(std::move(line));
@@ -66,13 +66,13 @@ std::vector<std::string> FirstLines(const Options& options, const CoupletSymbols
 
 // Tokens per second of the engine alone: steps of `batch` sequences over whole lines, each with a
 // draw.
-double EngineRate(Engine& engine, const CoupletSymbols& symbols,
+double EngineRate(Engine& engine, const CoupletTokens& tokens,
                   const std::vector<std::string>& lines, size_t batch, double seconds) {
   const size_t width = engine.output_size();
   std::vector<double> rates;
   const Stopwatch watch;
   do {
-    const CoupletLine line(symbols, lines[rates.size() % lines.size()]);
+    const CoupletLine line(tokens, lines[rates.size() % lines.size()]);
     const std::vector<int32_t> prompt = line.Prompt();
     std::vector<float> logits(width);
     State one = engine.NewState(1);
@@ -363,13 +363,13 @@ class Load {
 
 void MeasureCouplets(const Options& options, const std::shared_ptr<const Model>& model) {
   CheckTask(*model, kCoupletTask, "bench serve");
-  const CoupletSymbols symbols(*model);
-  const std::vector<std::string> lines = FirstLines(options, symbols);
+  const CoupletTokens tokens(*model);
+  const std::vector<std::string> lines = FirstLines(options, tokens);
   const auto clients = static_cast<size_t>(options.clients);
   double engine_rate = 0;
   {
     Engine engine(model, {.threads = options.threads});
-    engine_rate = EngineRate(engine, symbols, lines, clients, 3);
+    engine_rate = EngineRate(engine, tokens, lines, clients, 3);
   }
   const LocalServer server("couplet", model,
                            {.threads = options.threads,

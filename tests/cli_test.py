@@ -130,8 +130,8 @@ def read_png(path):
         (length,), kind = struct.unpack(">I", data[at:at + 4]), data[at + 4:at + 8]
         body = data[at + 8:at + 8 + length]
         if kind == b"IHDR":
-            width, height, depth, colour = struct.unpack(">IIBB", body[:10])
-            assert (depth, colour) == (8, 0)
+            width, height, depth, color = struct.unpack(">IIBB", body[:10])
+            assert (depth, color) == (8, 0)
         packed += body if kind == b"IDAT" else b""
         at += 12 + length
     raw, rows, above = zlib.decompress(packed), [], bytes(width)
@@ -439,9 +439,9 @@ class Eval(Case):
         result = self.linnet_json("eval", self.copy, "--limit", 6)
         self.assertEqual(result["sequences"], 6)
         self.assertTrue(0 <= result["accuracy"] < 0.9)  # the model is untrained
-        self.assertTrue(6 * 10 <= result["symbols"] < 6 * 20)
-        self.assertNotEqual(self.linnet_json("eval", self.copy, "--limit", 6, "--seed", 1)["symbols"],
-                            result["symbols"])
+        self.assertTrue(6 * 10 <= result["tokens"] < 6 * 20)
+        self.assertNotEqual(self.linnet_json("eval", self.copy, "--limit", 6, "--seed", 1)["tokens"],
+                            result["tokens"])
         text = self.linnet("eval", self.copy, "--limit", 6, "--show", 2)
         self.assertEqual((text.count("given"), text.count("copied")), (2, 2))
 

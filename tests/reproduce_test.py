@@ -352,7 +352,7 @@ class Figure2(unittest.TestCase):
         self.assertEqual([run["method"] for run in result["runs"]], ["softmax", "lsh-4", "linear"])
         for run in result["runs"]:
             self.assertEqual(run["curve"][-1][0], 100)
-            self.assertLess(run["curve"][-1][1], 2.25)  # 11 symbols: 2.4 by chance
+            self.assertLess(run["curve"][-1][1], 2.25)  # 11 tokens: 2.4 by chance
         page = (self.dir / "out" / "figure2.md").read_text()
         self.assertIn("linnet reproduce figure2 --steps 100 --max-length 14", page)
         again = self.reproduce(*arguments)  # all results exist already

@@ -202,7 +202,7 @@ class ServeTest(unittest.TestCase):
         self.assertEqual(streamed, texts)
         # The same text as `linnet generate`.
         written = subprocess.run([BIN / "linnet", "generate", TEXT, "--prompt", "ROMEO:", "--seed", "7",
-                                  "--symbols", "40"], capture_output=True, text=True)
+                                  "--max-tokens", "40"], capture_output=True, text=True)
         self.assertIn(texts[0], written.stdout, written.stderr)
 
     def test_stops_where_it_is_told_to(self):
@@ -357,11 +357,11 @@ class ServeTest(unittest.TestCase):
     def test_a_client_that_leaves_frees_its_place(self):
         # So many tokens, eight sequences at a time, that no request finishes before its client
         # leaves.
-        requests, n, symbols = 64, 8, 1000
-        body = {"prompt": "A", "max_tokens": symbols, "n": n}
+        requests, n, tokens = 64, 8, 1000
+        body = {"prompt": "A", "max_tokens": tokens, "n": n}
         with Server("--sequences", 8, "--queue", requests * n, models=[TEXT]) as server:
             for stream in (True, False):
-                before = server.metric("linnet_symbols_generated_total")
+                before = server.metric("linnet_tokens_generated_total")
                 connections = [server.connect() for _ in range(requests)]
                 for connection in connections:
                     connection.request("POST", "/v1/completions", json.dumps(dict(body, stream=stream)),
@@ -375,7 +375,7 @@ class ServeTest(unittest.TestCase):
                     connection.sock.shutdown(socket.SHUT_RDWR)
                     connection.close()
                 server.idle()
-                self.assertLess(server.metric("linnet_symbols_generated_total") - before, requests * n * symbols / 2)
+                self.assertLess(server.metric("linnet_tokens_generated_total") - before, requests * n * tokens / 2)
 
     def test_a_slow_reader_holds_up_nobody(self):
         slow = socket.create_connection(("127.0.0.1", self.server.port))
@@ -499,7 +499,7 @@ class LifeTest(unittest.TestCase):
                 seen.append(sum(len(choice["text"]) for choice in choices))
                 if 0 < seen[-1] < 16 * 1000:
                     return
-        self.fail(f"symbols within the time: {seen}")
+        self.fail(f"tokens within the time: {seen}")
 
     def test_snapshots_outlive_a_kill(self):
         with tempfile.TemporaryDirectory(prefix="linnet_serve_test.") as folder:

@@ -238,7 +238,7 @@ void Run(const Options& options) {
 void AddSpeech(CLI::App& bench) {
   CLI::App* verb = cli::AddVerb(
       bench, "speech", "Time training on speech, against the length of utterances",
-      "An update (forward, backward, optimiser) of the paper's encoder and of its LSTM, "
+      "An update (forward, backward, optimizer) of the paper's encoder and of its LSTM, "
       "over batches of\n"
       "240 s in utterances of 8 s to 4 min, a second of sound; 'loss', what CTC takes "
       "beside that. On\n"

@@ -33,22 +33,22 @@ struct Options : BenchOptions {
   std::vector<std::string> precisions = {"fp32", "bf16"};
 };
 
-Tensor Loss(SequenceModel& model, const Tensor& symbols) {
-  const int64_t length = symbols.size(1) - 1;
-  const Tensor logits = model->forward(symbols.narrow(1, 0, length));
-  return nn::MixtureOfLogisticsNats(logits, symbols.narrow(1, 1, length)).mean();
+Tensor Loss(SequenceModel& model, const Tensor& tokens) {
+  const int64_t length = tokens.size(1) - 1;
+  const Tensor logits = model->forward(tokens.narrow(1, 0, length));
+  return nn::MixtureOfLogisticsNats(logits, tokens.narrow(1, 1, length)).mean();
 }
 
 // Compares loss and all gradients, fused against plain, on a small part of the problem: the plain
 // form keeps all intermediates in memory.
 void Check(SequenceModel& model, const std::string& precision) {
-  const Tensor symbols = torch::randint(256, {3, 200}, torch::kInt64);
+  const Tensor tokens = torch::randint(256, {3, 200}, torch::kInt64);
   std::vector<Tensor> gradients[2];
   double loss[2];
   for (const int plain : {0, 1}) {
     std::optional<ops::PlainGuard> guard;
     if (plain != 0) guard.emplace();
-    const Tensor value = Loss(model, symbols);
+    const Tensor value = Loss(model, tokens);
     value.backward();
     loss[plain] = value.item<double>();
     for (Tensor& parameter : model->parameters()) {
@@ -136,11 +136,11 @@ Record Measure(const std::string& precision, const Options& options) {
 
   nn::Optimizer optimizer({}, model->parameters());
   const int64_t length = spec.input.max_length, rows = options.batch * length;
-  const Tensor symbols = torch::randint(256, {options.batch, length + 1}, torch::kInt64);
+  const Tensor tokens = torch::randint(256, {options.batch, length + 1}, torch::kInt64);
   std::vector<double> forward, backward, update;
   const auto step = [&] {
     const Stopwatch watch;
-    const Tensor loss = Loss(model, symbols);
+    const Tensor loss = Loss(model, tokens);
     const double after_forward = watch.Seconds();
     loss.backward();
     const double after_backward = watch.Seconds();
@@ -225,7 +225,7 @@ void PrintSplit(const std::vector<Record>& records) {
     const auto number = [&](const char* name) { return at.at(name).get<double>(); };
     std::printf(
         "\n%s: %.0f tokens/s, %.0f GFLOP/s in matrix products, which alone reach %.0f\n"
-        "  forward %.0f ms, backward %.0f ms, optimiser %.1f ms (%.1f%%)\n"
+        "  forward %.0f ms, backward %.0f ms, optimizer %.1f ms (%.1f%%)\n"
         "  projections %.0f ms, attention %.0f ms, feed-forward %.0f ms, the rest %.0f ms\n",
         record.label.c_str(), number("tokens_per_second"), number("gflops"), number("gemm_gflops"),
         number("forward_ms"), number("backward_ms"), number("optimizer_ms"),
@@ -252,7 +252,7 @@ void Run(const Options& options) {
 void AddTrain(CLI::App& bench) {
   CLI::App* verb = cli::AddVerb(
       bench, "train", "Time a training step of the paper's MNIST model",
-      "8 layers x 256 on batches of 783 bytes: forward, backward and the optimiser's update, "
+      "8 layers x 256 on batches of 783 bytes: forward, backward and the optimizer's update, "
       "after\n"
       "checking the gradients against the plain operations. The limit is the time of the step's\n"
       "matrix products alone.",

@@ -24,17 +24,17 @@ namespace linnet::kernels::HWY_NAMESPACE {
 constexpr float kCtcNever = -1e30f;
 constexpr float kCtcImpossible = -1e29f;  // values below it count as impossible
 
-// States of a frame: b [symbols + 1] and e [symbols]. kCtcNever pads both ends of either, for the
+// States of a frame: b [labels + 1] and e [labels]. kCtcNever pads both ends of either, for the
 // neighbors of the first and last state.
 struct CtcRow {
   float* b;
   float* e;
 };
 
-inline size_t CtcRowFloats(size_t symbols) { return 2 * (symbols + 1 + 2 * kCtcPad); }
+inline size_t CtcRowFloats(size_t labels) { return 2 * (labels + 1 + 2 * kCtcPad); }
 
-inline CtcRow CtcRowAt(float* from, size_t symbols) {
-  return {from + kCtcPad, from + symbols + 1 + 3 * kCtcPad};
+inline CtcRow CtcRowAt(float* from, size_t labels) {
+  return {from + kCtcPad, from + labels + 1 + 3 * kCtcPad};
 }
 
 // log(exp a + exp b [+ exp c])
@@ -52,27 +52,27 @@ HWY_INLINE Vec CtcSum(Vec a, Vec b, Vec c) {
 }
 
 // Computes the next row, forward (step = -1) or backward (1), without the frame's own emission.
-// `between` [symbols] is 0, or kCtcNever if target i equals the one before it.
+// `between` [labels] is 0, or kCtcNever if target i equals the one before it.
 template <int kStep>
-void CtcAdvance(size_t symbols, const CtcRow& from, const float* between, const CtcRow& to) {
-  constexpr ptrdiff_t kSymbolOfBlank = kStep < 0 ? -1 : 0, kBlankOfSymbol = kStep < 0 ? 0 : 1;
-  ForVectors(symbols + 1, [&](size_t i, size_t used) HWY_ATTR {
+void CtcAdvance(size_t labels, const CtcRow& from, const float* between, const CtcRow& to) {
+  constexpr ptrdiff_t kLabelOfBlank = kStep < 0 ? -1 : 0, kBlankOfLabel = kStep < 0 ? 0 : 1;
+  ForVectors(labels + 1, [&](size_t i, size_t used) HWY_ATTR {
     const auto at = static_cast<ptrdiff_t>(i);
-    StoreN(CtcSum(LoadN(from.b + i, used), LoadN(from.e + at + kSymbolOfBlank, used)), to.b + i,
+    StoreN(CtcSum(LoadN(from.b + i, used), LoadN(from.e + at + kLabelOfBlank, used)), to.b + i,
            used);
   });
-  ForVectors(symbols, [&](size_t i, size_t used) HWY_ATTR {
+  ForVectors(labels, [&](size_t i, size_t used) HWY_ATTR {
     const auto at = static_cast<ptrdiff_t>(i);
     // The transition between i and its neighbor uses between[i], or the neighbor's entry.
     const Vec skip =
-        hn::Add(LoadN(from.e + at + kStep, used), LoadN(between + at + kBlankOfSymbol, used));
-    StoreN(CtcSum(LoadN(from.e + i, used), LoadN(from.b + at + kBlankOfSymbol, used), skip),
+        hn::Add(LoadN(from.e + at + kStep, used), LoadN(between + at + kBlankOfLabel, used));
+    StoreN(CtcSum(LoadN(from.e + i, used), LoadN(from.b + at + kBlankOfLabel, used), skip),
            to.e + i, used);
   });
 }
 
 // Adds a frame's log probabilities, then subtracts the row's maximum, which is returned.
-float CtcEmit(size_t symbols, float blank, const float* emitted, const CtcRow& row) {
+float CtcEmit(size_t labels, float blank, const float* emitted, const CtcRow& row) {
   const F32 d;
   const Vec never = hn::Set(d, kCtcNever), add = hn::Set(d, blank);
   Vec largest = never;
@@ -80,19 +80,19 @@ float CtcEmit(size_t symbols, float blank, const float* emitted, const CtcRow& r
     StoreN(v, to, used);
     largest = hn::Max(largest, hn::IfThenElse(hn::FirstN(d, used), v, never));
   };
-  ForVectors(symbols + 1, [&](size_t i, size_t used) HWY_ATTR {
+  ForVectors(labels + 1, [&](size_t i, size_t used) HWY_ATTR {
     keep(hn::Add(LoadN(row.b + i, used), add), row.b + i, used);
   });
-  ForVectors(symbols, [&](size_t i, size_t used) HWY_ATTR {
+  ForVectors(labels, [&](size_t i, size_t used) HWY_ATTR {
     keep(hn::Add(LoadN(row.e + i, used), LoadN(emitted + i, used)), row.e + i, used);
   });
   const float most = hn::GetLane(hn::MaxOfLanes(d, largest));
   if (!(most > kCtcImpossible)) return 0;
   const Vec off = hn::Set(d, most);
-  ForVectors(symbols + 1, [&](size_t i, size_t used) HWY_ATTR {
+  ForVectors(labels + 1, [&](size_t i, size_t used) HWY_ATTR {
     StoreN(hn::Max(never, hn::Sub(LoadN(row.b + i, used), off)), row.b + i, used);
   });
-  ForVectors(symbols, [&](size_t i, size_t used) HWY_ATTR {
+  ForVectors(labels, [&](size_t i, size_t used) HWY_ATTR {
     StoreN(hn::Max(never, hn::Sub(LoadN(row.e + i, used), off)), row.e + i, used);
   });
   return most;
@@ -100,23 +100,23 @@ float CtcEmit(size_t symbols, float blank, const float* emitted, const CtcRow& r
 
 double CtcBody(const CtcArgs& args, float* scratch) {
   const F32 d;
-  const size_t symbols = args.symbols, frames = args.frames, width = CtcRowFloats(symbols);
+  const size_t labels = args.labels, frames = args.frames, width = CtcRowFloats(labels);
   const bool with_grad = args.grad != nullptr;
   for (size_t t = 0; with_grad && t < frames; ++t) {
     std::fill_n(args.grad + t * args.stride, args.classes, 0.0f);
   }
-  if (frames == 0) return symbols == 0 ? 0 : std::numeric_limits<double>::infinity();
+  if (frames == 0) return labels == 0 ? 0 : std::numeric_limits<double>::infinity();
   // Repetition mask between targets, padded at both ends; a frame's log probabilities of the
   // targets.
   float* const between = scratch + kCtcPad;
-  float* const emitted = between + symbols + kCtcPad;
-  float* const rows = emitted + symbols + kCtcPad;
-  std::fill_n(scratch, symbols + 2 * kCtcPad, kCtcNever);
-  for (size_t i = 1; i < symbols; ++i) {
+  float* const emitted = between + labels + kCtcPad;
+  float* const rows = emitted + labels + kCtcPad;
+  std::fill_n(scratch, labels + 2 * kCtcPad, kCtcNever);
+  for (size_t i = 1; i < labels; ++i) {
     if (args.targets[i] != args.targets[i - 1]) between[i] = 0;
   }
   // The forward keeps every row if a gradient follows, else two.
-  const auto row_at = [&](size_t t) { return CtcRowAt(rows + t * width, symbols); };
+  const auto row_at = [&](size_t t) { return CtcRowAt(rows + t * width, labels); };
   const size_t kept = with_grad ? frames : 2;
   const auto clear = [&](size_t t) { std::fill_n(rows + t * width, width, kCtcNever); };
   bool bad = false;
@@ -126,8 +126,8 @@ double CtcBody(const CtcArgs& args, float* scratch) {
     return std::max(kCtcNever, value);
   };
   const auto emit = [&](size_t t, const CtcRow& row) {
-    for (size_t i = 0; i < symbols; ++i) emitted[i] = p(t, static_cast<size_t>(args.targets[i]));
-    return CtcEmit(symbols, p(t, args.blank), emitted, row);
+    for (size_t i = 0; i < labels; ++i) emitted[i] = p(t, static_cast<size_t>(args.targets[i]));
+    return CtcEmit(labels, p(t, args.blank), emitted, row);
   };
   double taken = 0;
   CtcRow row = row_at(0);
@@ -137,14 +137,14 @@ double CtcBody(const CtcArgs& args, float* scratch) {
     if (t < kept) clear(t);
     if (t == 0) {
       row.b[0] = 0;
-      if (symbols > 0) row.e[0] = 0;
+      if (labels > 0) row.e[0] = 0;
     } else {
-      CtcAdvance<-1>(symbols, before, between, row);
+      CtcAdvance<-1>(labels, before, between, row);
     }
     taken += emit(t, row);
   }
   if (bad) return std::numeric_limits<double>::quiet_NaN();
-  const double ends[2] = {row.b[symbols], symbols > 0 ? row.e[symbols - 1] : kCtcNever};
+  const double ends[2] = {row.b[labels], labels > 0 ? row.e[labels - 1] : kCtcNever};
   const double most = std::max(ends[0], ends[1]);
   if (most < kCtcImpossible) return std::numeric_limits<double>::infinity();
   const double nats =
@@ -156,10 +156,10 @@ double CtcBody(const CtcArgs& args, float* scratch) {
   for (size_t t = frames; t-- > 0;) {
     std::swap(after, now);
     if (t + 1 == frames) {
-      now.b[symbols] = 0;
-      if (symbols > 0) now.e[symbols - 1] = 0;
+      now.b[labels] = 0;
+      if (labels > 0) now.e[labels - 1] = 0;
     } else {
-      CtcAdvance<1>(symbols, after, between, now);
+      CtcAdvance<1>(labels, after, between, now);
     }
     // Shares of the paths. The states of a frame sum to 1, which cancels accumulated rounding
     // errors. They overwrite the kept row.
@@ -173,13 +173,13 @@ double CtcBody(const CtcArgs& args, float* scratch) {
             hn::Max(largest, hn::IfThenElse(hn::FirstN(d, used), both, hn::Set(d, kCtcNever)));
       });
     };
-    meet(way.b, now.b, symbols + 1), meet(way.e, now.e, symbols);
+    meet(way.b, now.b, labels + 1), meet(way.e, now.e, labels);
     const Vec top = hn::MaxOfLanes(d, largest);
     Vec sums = hn::Zero(d), blanks = hn::Zero(d);
-    ForVectors(symbols + 1, [&](size_t i, size_t used) HWY_ATTR {
+    ForVectors(labels + 1, [&](size_t i, size_t used) HWY_ATTR {
       blanks = hn::Add(blanks, ZeroBeyond(Exp(hn::Sub(LoadN(way.b + i, used), top)), used));
     });
-    ForVectors(symbols, [&](size_t i, size_t used) HWY_ATTR {
+    ForVectors(labels, [&](size_t i, size_t used) HWY_ATTR {
       const Vec share = ZeroBeyond(Exp(hn::Sub(LoadN(way.e + i, used), top)), used);
       StoreN(share, way.e + i, used);
       sums = hn::Add(sums, share);
@@ -191,7 +191,7 @@ double CtcBody(const CtcArgs& args, float* scratch) {
     ForVectors(args.classes, [&](size_t c, size_t used)
                                  HWY_ATTR { StoreN(Exp(LoadN(logs + c, used)), grad + c, used); });
     grad[args.blank] += blank * scale;
-    for (size_t i = 0; i < symbols; ++i) grad[args.targets[i]] += way.e[i] * scale;
+    for (size_t i = 0; i < labels; ++i) grad[args.targets[i]] += way.e[i] * scale;
     emit(t, now);
   }
   return nats;

@@ -37,8 +37,8 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 using std::chrono::milliseconds;
 
-constexpr int kDepth = 16;           // maximum nesting of a request's JSON
-constexpr milliseconds kGlance(50);  // interval of checks for disconnected clients
+constexpr int kDepth = 16;  // maximum nesting of a request's JSON
+constexpr milliseconds kDisconnectPollInterval(50);
 constexpr double kBodySeconds = 30;  // maximum time for a body to arrive
 constexpr char kJson[] = "application/json; charset=utf-8";
 constexpr char kEvents[] = "text/event-stream; charset=utf-8";
@@ -423,7 +423,7 @@ void Server::Impl::Answer(Endpoint& endpoint, const httplib::Request& request,
   if (!fault.empty()) throw InputError("the body ", fault);
   const Reply reply = endpoint.Answer(object, account);
   int fd = -1;
-  while (!reply.pipe->WaitForBegin(kGlance)) {
+  while (!reply.pipe->WaitForBegin(kDisconnectPollInterval)) {
     if (fd < 0) fd = SocketOf(request);
     left = Gone(fd);
     if (!left && account->Seconds() < options.seconds) continue;
@@ -448,7 +448,8 @@ void Server::Impl::Collect(const httplib::Request& request, httplib::Response& r
   std::string text, piece;
   bool cancelled = false;
   int fd = -1;
-  for (Pipe::Got got; (got = reply.pipe->Pop(piece, kGlance)) != Pipe::Got::kEnd; text += piece) {
+  for (Pipe::Got got; (got = reply.pipe->Pop(piece, kDisconnectPollInterval)) != Pipe::Got::kEnd;
+       text += piece) {
     if (got == Pipe::Got::kNothing && fd < 0)
       fd = SocketOf(request);  // not needed if all data is there at once
     left = left || Gone(fd);
@@ -469,7 +470,7 @@ void Server::Impl::Send(httplib::Response& response, const Reply& reply, int fd,
   const auto provider = [this, reply, fd, account = account, cancelled, working](
                             size_t, httplib::DataSink& sink) {
     std::string piece;
-    const Pipe::Got got = reply.pipe->Pop(piece, kGlance);
+    const Pipe::Got got = reply.pipe->Pop(piece, kDisconnectPollInterval);
     if (got == Pipe::Got::kEnd) {
       sink.done();
       return true;
@@ -503,7 +504,7 @@ void Server::Impl::Log(const httplib::Request& request, const httplib::Response&
                             " ", Milliseconds(seconds));
   if (known && account->prompt > 0) {
     line += StrCat(", prompt ", account->prompt.load(), " (", account->known.load(), " known), ",
-                   account->generated.load(), " symbols");
+                   account->generated.load(), " tokens");
     if (first >= 0) line += ", first after " + Milliseconds(first);
   }
   if (left) line += ", the client left";
@@ -528,12 +529,12 @@ std::string Server::Impl::MetricsText() const {
        [](const Counts& c) { return static_cast<double>(c.waiting); }},
       {"linnet_sequences_capacity", "gauge", "Sequences that there are places for.",
        [](const Counts& c) { return static_cast<double>(c.capacity); }},
-      {"linnet_symbols_generated_total", "counter", "Symbols that were generated.",
+      {"linnet_tokens_generated_total", "counter", "Tokens that were generated.",
        [](const Counts& c) { return static_cast<double>(c.generated); }},
-      {"linnet_prompt_symbols_read_total", "counter", "Symbols of prompts that were read.",
+      {"linnet_prompt_tokens_read_total", "counter", "Tokens of prompts that were read.",
        [](const Counts& c) { return static_cast<double>(c.read); }},
-      {"linnet_prompt_symbols_known_total", "counter",
-       "Symbols of prompts that snapshots saved reading.",
+      {"linnet_prompt_tokens_known_total", "counter",
+       "Tokens of prompts that snapshots saved reading.",
        [](const Counts& c) { return static_cast<double>(c.known); }},
       {"linnet_snapshot_hits_total", "counter", "Prompts that began like one that was known.",
        [](const Counts& c) { return static_cast<double>(c.hits); }},

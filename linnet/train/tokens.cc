@@ -1,4 +1,4 @@
-#include "linnet/train/symbols.h"
+#include "linnet/train/tokens.h"
 
 #include <torch/utils.h>
 
@@ -25,40 +25,40 @@ struct Batch {
 // A batch of the tokens of each sequence from begin(one) on; the loss counts those from `counted`
 // on.
 template <class BeginOf>
-Batch Padded(std::span<const SymbolSequence> sequences, BeginOf begin) {
+Batch Padded(std::span<const TokenSequence> sequences, BeginOf begin) {
   const auto n = static_cast<int64_t>(sequences.size());
   size_t longest = 2;
-  for (const SymbolSequence& one : sequences) {
-    longest = std::max(longest, one.symbols.size() - begin(one));
+  for (const TokenSequence& one : sequences) {
+    longest = std::max(longest, one.tokens.size() - begin(one));
   }
   const auto length = static_cast<int64_t>(longest) - 1;
   Batch batch{torch::zeros({n, length}, torch::kInt64), {}, {}};
   for (int64_t i = 0; i < n; ++i) {
-    const SymbolSequence& one = sequences[static_cast<size_t>(i)];
+    const TokenSequence& one = sequences[static_cast<size_t>(i)];
     const size_t first = begin(one);
     int64_t* in = batch.inputs.data_ptr<int64_t>() + i * length;
-    for (size_t t = first; t + 1 < one.symbols.size(); ++t) {
-      in[t - first] = one.symbols[t];
+    for (size_t t = first; t + 1 < one.tokens.size(); ++t) {
+      in[t - first] = one.tokens[t];
       if (t + 1 < one.counted) continue;
       batch.rows.push_back(i * length + static_cast<int64_t>(t - first));
-      batch.wanted.push_back(one.symbols[t + 1]);
+      batch.wanted.push_back(one.tokens[t + 1]);
     }
   }
   return batch;
 }
 
 // The tokens before the separators, padded, and their lengths.
-std::pair<Tensor, Tensor> FirstLines(std::span<const SymbolSequence> sequences) {
+std::pair<Tensor, Tensor> FirstLines(std::span<const TokenSequence> sequences) {
   std::vector<int64_t> lengths;
-  for (const SymbolSequence& one : sequences) {
+  for (const TokenSequence& one : sequences) {
     lengths.push_back(static_cast<int64_t>(one.counted) - 1);
   }
   const auto n = static_cast<int64_t>(sequences.size());
   const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
   Tensor lines = torch::zeros({n, longest}, torch::kInt64);
   for (int64_t i = 0; i < n; ++i) {
-    const std::vector<int32_t>& symbols = sequences[static_cast<size_t>(i)].symbols;
-    std::copy_n(symbols.begin(), lengths[static_cast<size_t>(i)],
+    const std::vector<int32_t>& tokens = sequences[static_cast<size_t>(i)].tokens;
+    std::copy_n(tokens.begin(), lengths[static_cast<size_t>(i)],
                 lines.data_ptr<int64_t>() + i * longest);
   }
   return {lines, torch::tensor(lengths, torch::kInt64)};
@@ -66,11 +66,11 @@ std::pair<Tensor, Tensor> FirstLines(std::span<const SymbolSequence> sequences) 
 
 }  // namespace
 
-SymbolLoss Evaluate(nn::Network& network, std::span<const SymbolSequence> sequences) {
+TokenLoss Evaluate(nn::Network& network, std::span<const TokenSequence> sequences) {
   const torch::Device device = network.device();
-  SymbolLoss loss;
-  for (const SymbolSequence& one : sequences) {
-    loss.read += static_cast<int64_t>(one.symbols.size()) - 1;
+  TokenLoss loss;
+  for (const TokenSequence& one : sequences) {
+    loss.read += static_cast<int64_t>(one.tokens.size()) - 1;
   }
   Tensor logits, targets;
   const auto to = [&](const std::vector<int64_t>& values) {
@@ -79,12 +79,12 @@ SymbolLoss Evaluate(nn::Network& network, std::span<const SymbolSequence> sequen
   if (auto* pair = dynamic_cast<nn::EncoderDecoderImpl*>(&network)) {
     const auto [first, lengths] = FirstLines(sequences);
     const Batch batch =
-        Padded(sequences, [](const SymbolSequence& one) { return one.counted - 1; });
+        Padded(sequences, [](const TokenSequence& one) { return one.counted - 1; });
     logits = pair->At(ToDevice(first, device), ToDevice(lengths, device),
                       ToDevice(batch.inputs, device), to(batch.rows));
     targets = to(batch.wanted);
   } else {
-    const Batch batch = Padded(sequences, [](const SymbolSequence&) { return size_t{0}; });
+    const Batch batch = Padded(sequences, [](const TokenSequence&) { return size_t{0}; });
     auto& model = dynamic_cast<nn::SequenceModelImpl&>(network);
     logits = model.At(ToDevice(batch.inputs, device), to(batch.rows));
     targets = to(batch.wanted);
