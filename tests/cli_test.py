@@ -183,7 +183,7 @@ class Case(unittest.TestCase):
         said = f"{arguments}: exit {done.returncode}, stdout {done.stdout!r}, stderr {done.stderr!r}"
         self.assertEqual(done.returncode, code, said)
         self.assertEqual(done.stderr.count("\n"), 1, said)
-        self.assertTrue(done.stderr.startswith("linnet: "), said)
+        self.assertRegex(done.stderr, r"^linnet( \w+)?: ", said)
         self.assertEqual(done.stdout, "", said)
         for fragment in fragments:
             self.assertIn(str(fragment), done.stderr, said)

@@ -408,7 +408,7 @@ class TrainTest(unittest.TestCase):
             self.assertLess(slope, 1.5 * 8 * 256 * 4, dim)
 
     def test_bench_attention(self):
-        records = self.bench("attention", "--min-n", "64", "--max-n", "256", "--max-tokens", "256", "--seconds", "0")
+        records = self.bench("attention", "--min-n", "64", "--max-n", "256", "--tokens", "256", "--seconds", "0")
         methods = ["linear", "softmax", "softmax-plain", "lsh-1", "lsh-4", "lsh-8"]
         for method in methods:
             of = [r for r in records if r["method"] == method]
@@ -427,7 +427,7 @@ class TrainTest(unittest.TestCase):
             self.assertTrue(math.isfinite(record["value"]), record)
 
     def test_bench_attention_of_all_positions(self):
-        records = self.bench("attention", "--min-n", "128", "--max-n", "128", "--max-tokens", "1", "--seconds", "0",
+        records = self.bench("attention", "--min-n", "128", "--max-n", "128", "--tokens", "1", "--seconds", "0",
                              "--all-positions", "--methods", "linear,softmax,lsh-4")
         self.assertEqual([r["name"] for r in records if r["name"].endswith("time")],
                          ["attention/linear/time", "attention/softmax/time", "attention/lsh-4/time"])
