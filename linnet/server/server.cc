@@ -198,6 +198,9 @@ struct Server::Impl {
   std::string Body(const httplib::ContentReader& body, const httplib::Response& response);
   void CheckKey(const httplib::Request& request, httplib::Response& response) const;
   std::string MetricsText() const;
+  bool Expired(const Account& request) const {
+    return options.expired ? options.expired(request) : request.Seconds() > options.seconds;
+  }
   void Log(const httplib::Request& request, const httplib::Response& response);
   bool Idle() const {
     return std::all_of(models.begin(), models.end(),
@@ -426,7 +429,7 @@ void Server::Impl::Answer(Endpoint& endpoint, const httplib::Request& request,
   while (!reply.pipe->WaitForBegin(kDisconnectPollInterval)) {
     if (fd < 0) fd = SocketOf(request);
     left = Gone(fd);
-    if (!left && account->Seconds() < options.seconds) continue;
+    if (!left && !Expired(*account)) continue;
     reply.worker->Cancel(reply.request);
     throw Refusal{503, StrCat("no place was free within ", options.seconds, " s; try again later")};
   }
@@ -453,7 +456,7 @@ void Server::Impl::Collect(const httplib::Request& request, httplib::Response& r
     if (got == Pipe::Got::kNothing && fd < 0)
       fd = SocketOf(request);  // not needed if all data is there at once
     left = left || Gone(fd);
-    if ((left || account->Seconds() > options.seconds) && !std::exchange(cancelled, true)) {
+    if ((left || Expired(*account)) && !std::exchange(cancelled, true)) {
       reply.worker->Cancel(reply.request);
     }
   }
@@ -482,7 +485,7 @@ void Server::Impl::Send(httplib::Response& response, const Reply& reply, int fd,
       left = true;
       return false;
     }
-    if (account->Seconds() > options.seconds && !std::exchange(*cancelled, true)) {
+    if (Expired(*account) && !std::exchange(*cancelled, true)) {
       reply.worker->Cancel(reply.request);
     }
     return true;

@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <httplib.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -6,8 +7,10 @@
 #include <condition_variable>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <map>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <thread>
 
@@ -18,6 +21,7 @@
 #include "linnet/server/batcher.h"
 #include "linnet/server/metrics.h"
 #include "linnet/server/pages.h"
+#include "linnet/server/server.h"
 #include "linnet/server/snapshots.h"
 #include "linnet/tasks/endpoint.h"
 
@@ -319,6 +323,90 @@ TEST(Snapshots, KeepTheFolderWithinItsBounds) {
   EXPECT_GT(bytes, 0);
   EXPECT_TRUE(fs::exists(folder.path() / "thesis.state"));
   EXPECT_LT(bytes, 40'000);  // headers add to the bytes that are counted
+}
+
+// A server of a text model, on a thread of its own.
+class RunningServer {
+ public:
+  RunningServer(const BatcherOptions& batcher, ServerOptions options)
+      : batcher_(new Batcher(RandomModel("text", "byte", 2000), batcher)),
+        server_(Models(batcher_), WithAnyPort(std::move(options))),
+        port_(server_.Bind()),
+        thread_([this] { server_.Run(); }) {}
+  ~RunningServer() {
+    server_.Drain(0);
+    thread_.join();
+  }
+
+  Batcher& batcher() { return *batcher_; }
+  httplib::Result Complete(const nlohmann::json& body) const {
+    httplib::Client client("127.0.0.1", port_);
+    client.set_read_timeout(60);
+    return client.Post("/v1/completions", body.dump(), "application/json");
+  }
+
+ private:
+  static std::vector<Served> Models(Batcher* batcher) {
+    std::vector<Served> models;
+    models.push_back({"text", std::unique_ptr<Batcher>(batcher)});
+    return models;
+  }
+  static ServerOptions WithAnyPort(ServerOptions options) {
+    options.port = 0;
+    return options;
+  }
+
+  Batcher* const batcher_;  // the server's
+  Server server_;
+  const int port_;
+  std::thread thread_;
+};
+
+// A request whose time is over in the middle of its answer gets what there is.
+TEST(Server, EndsARequestWhoseTimeIsOver) {
+  constexpr size_t kSequences = 512, kTokens = 1000;
+  RunningServer server({.threads = 2, .sequences = kSequences},
+                       {.limits = {.candidates = kSequences},
+                        .expired = [](const Account& request) { return request.generated > 0; }});
+  nlohmann::json body = {{"prompt", "a"}, {"max_tokens", kTokens}, {"n", kSequences}};
+  for (const bool stream : {false, true}) {
+    body["stream"] = stream;
+    const httplib::Result result = server.Complete(body);
+    ASSERT_TRUE(result);
+    EXPECT_EQ(result->status, 200);
+    EXPECT_NE(result->body.find("\"finish_reason\":\"length\""), std::string::npos);
+    if (stream) {
+      EXPECT_TRUE(result->body.ends_with("data: [DONE]\n\n"));
+      continue;
+    }
+    const auto answer = nlohmann::json::parse(result->body);
+    const size_t generated = answer["usage"]["completion_tokens"];
+    EXPECT_GT(generated, 0u);
+    // In unlimited time a sequence ends by itself after 256 tokens on average.
+    EXPECT_LT(generated, kSequences * 200);
+  }
+}
+
+// A request that gets no place in its time is refused.
+TEST(Server, RefusesARequestThatWaitsTooLong) {
+  RunningServer server({.threads = 1, .sequences = 1, .queue = 10},
+                       {.expired = [](const Account&) { return true; }});
+  // Takes the only place until the answer is there.
+  std::promise<void> begun, answered;
+  Work work{
+      .prompt = {3}, .sequences = 1, .next = {}, .ended = [](size_t, Ended, const std::string&) {}};
+  work.next = [&](size_t, std::span<const float>) -> std::optional<int32_t> {
+    begun.set_value();
+    answered.get_future().wait();
+    return {};
+  };
+  ASSERT_TRUE(server.batcher().Submit(std::move(work)));
+  begun.get_future().wait();
+  const httplib::Result result = server.Complete({{"prompt", "a"}, {"max_tokens", 10}});
+  answered.set_value();
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->status, 503);
+  EXPECT_NE(result->body.find("no place was free"), std::string::npos) << result->body;
 }
 
 TEST(Fields, AreOfTheirTypesAndWithinTheirBounds) {
