@@ -357,13 +357,11 @@ void CheckCausalLinear(const CausalLinearShape& shape, const CausalLinearForm& f
 
 void AddCausalLinear(CLI::App& bench) {
   CLI::App* verb = cli::AddVerb(
-      bench, "causal-linear", "Time the causal linear attention kernel, 8 heads x 32",
-      "For N = 512, 1024, ... 65536, forward and forward + backward: the bare product (phi(x) = "
-      "x,\n"
-      "no normalizer) and the fused operation. The limit is the time of the multiply-adds alone "
-      "at\n"
-      "the machine's peak, or of reading and writing the tensors once, whichever is longer.\n"
-      "/spread is the longest time a token over the shortest, of all N.",
+      bench, "causal-linear", "Time the kernel of causal linear attention",
+      R"(For N = 512, 1024, ... 65536, forward and forward + backward: the bare product (phi(x) = x, no
+normalizer) and the fused operation. The limit is the larger of two times: the multiply-adds at the
+machine's peak, and reading and writing the tensors once. /spread is the longest time per token
+divided by the shortest, over all N.)",
       "  linnet bench causal-linear\n"
       "  linnet bench causal-linear --dim 64 --precision bf16 --layout row\n"
       "  linnet bench causal-linear --max-n 4096 --threads 1 --json\n"
@@ -372,25 +370,24 @@ void AddCausalLinear(CLI::App& bench) {
   const auto add = [&](const char* name, size_t& value, const char* help, double low, double high) {
     return cli::AddOption(verb, name, value, "N", help, cli::Between(low, high));
   };
-  add("--min-n", options->min_n, "The shortest sequence", kLeastLength, kMostLength)
-      ->capture_default_str();
-  add("--max-n", options->max_n, "The longest sequence", kLeastLength, kMostLength)
-      ->capture_default_str();
-  add("--heads", options->heads, "Heads", 1, 64)->capture_default_str();
+  add("--min-n", options->min_n, "Length of the shortest sequence", kLeastLength, kMostLength);
+  add("--max-n", options->max_n, "Length of the longest sequence", kLeastLength, kMostLength);
+  add("--heads", options->heads, "Number of heads", 1, 64);
   cli::AddOption(verb, "--dim", options->dim, "D", "Dimensions of queries and keys: 32, 64 or 128",
                  CLI::IsMember({32, 64, 128}).description(""));
   add("--value-dim", options->value_dim, "Dimensions of values (default: as --dim)", 1, 256);
   cli::AddOption(verb, "--layout", options->layout, "NAME",
                  "The tensors' order in memory: head (H, N, D) or row (N, H, D)",
                  CLI::IsMember({"head", "row"}).description(""));
-  cli::AddOption(verb, "--precision", options->precision, "P", "Of the tensors: f32 or bf16",
+  cli::AddOption(verb, "--precision", options->precision, "P",
+                 "Precision of the tensors: f32 or bf16",
                  CLI::IsMember({"f32", "bf16"}).description(""));
   cli::AddOption(verb, "--device", options->device, "NAME",
-                 "cpu, or cuda: the GPU's kernels against the time of its memory",
+                 "cpu or cuda (limit: the bandwidth of the GPU's memory)",
                  CLI::IsMember({"cpu", "cuda"}).description(""));
-  add("--batch", options->batch, "Sequences, with --device cuda (default: 16)", 1, 65536);
+  add("--batch", options->batch, "With --device cuda: number of sequences (default: 16)", 1, 65536);
   add("--segments", options->segments,
-      "Parts of a sequence side by side, with --device cuda (default: by size)", 1, 1024);
+      "With --device cuda: concurrent parts of a sequence (default: by size)", 1, 1024);
   AddBenchOptions(verb, *options);
   verb->callback([options] {
     if ((options->batch != 0 || options->segments != 0) && options->device == "cpu") {

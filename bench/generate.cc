@@ -408,15 +408,11 @@ void Run(const Options& options) {
 void AddGenerate(CLI::App& bench) {
   CLI::App* verb = cli::AddVerb(
       bench, "generate", "Time the generation of images, sampling included, by batch and precision",
-      "Outputs are checked against the network written out in double precision. The limit: a "
-      "token\n"
-      "needs the weights read once for all sequences, and multiplied with once for each, "
-      "whichever\n"
-      "takes longer; with softmax the keys and values before it too; without a state, products "
-      "for\n"
-      "every token before it again. Rates are measured in the same run, by simple loops: on a "
-      "noisy\n"
-      "machine a time may come out below its limit.",
+      R"(Outputs are checked against a double-precision reference. The limit of a token is the larger of two
+times: reading the weights once for the whole batch, and multiplying with them once per sequence. With
+softmax attention, reading the cached keys and values is added; with --stateless, the products for
+all previous tokens. Both rates are measured in the same run by simple loops, so on a noisy machine
+a time may fall below its limit.)",
       "  linnet bench generate models/digits.safetensors\n"
       "  linnet bench generate --random mnist --batch 1,64 --precision f32,bf16,int8\n"
       "  linnet bench generate --random cifar10 --json\n"
@@ -431,39 +427,32 @@ void AddGenerate(CLI::App& bench) {
                  CLI::IsMember({"mnist", "cifar10"}));
   CLI::Option* attention =
       cli::AddOption(verb, "--attention", options->attention.kind, "KIND",
-                     "Of the random model: causal-linear, full for softmax over a "
-                     "cache of keys and values, or reformer, which is --stateless",
+                     "Attention of the random model: causal-linear, full (softmax, with a cache of "
+                     "keys and values), or reformer, which needs --stateless",
                      CLI::IsMember({"causal-linear", "full", "reformer"}));
   CLI::Option* rounds = cli::AddOption(verb, "--lsh-rounds", options->attention.lsh_rounds, "N",
-                                       "Of reformer: rounds of hashing", cli::Between(1, 64));
-  CLI::Option* chunk = cli::AddOption(verb, "--lsh-chunk", options->attention.lsh_chunk, "N",
-                                      "Of reformer: positions in a chunk", cli::Between(1, 65536));
+                                       "Hash rounds of the reformer", cli::Between(1, 64));
+  CLI::Option* chunk =
+      cli::AddOption(verb, "--lsh-chunk", options->attention.lsh_chunk, "N",
+                     "Chunk size of the reformer, in positions", cli::Between(1, 65536));
   verb->add_flag(
       "--stateless", options->stateless,
-      "Read everything again for each token, as a transformer without a state does; "
-      "timed at nine lengths, from which the image's time is integrated, without sampling "
-      "(--seconds means nothing here)");
+      "Recompute all previous tokens for each new one, as a transformer without a state does; "
+      "timed at nine lengths and integrated over the image, without sampling (ignores --seconds)");
   verb->add_flag(
           "--whole", options->whole,
-          "With --stateless: also a whole image, at every length, to check the integrated time")
+          "With --stateless: also time a whole image at every length, to check the integrated time")
       ->needs("--stateless");
-  verb->add_option("--batch", options->batches, "Batch sizes, as 1,64")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->type_name("N")
-      ->check(cli::Between(1, 1'000'000))
-      ->capture_default_str();
-  verb->add_option("--precision", options->precisions,
-                   "f32, bf16, int8 or several (default: the file's)")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->type_name("NAMES");
+  cli::AddListOption(verb, "--batch", options->batches, "N", "Batch sizes, as 1,64",
+                     cli::Between(1, 1'000'000));
+  cli::AddListOption(verb, "--precision", options->precisions, "NAMES",
+                     "f32, bf16, int8 or several (default: the file's)");
   cli::AddDeviceOption(verb, options->device);
   cli::AddOption(verb, "--lanes", options->cuda.lanes, "N",
-                 "With --device cuda: parts of the batch that step side by side",
+                 "With --device cuda: number of parts of the batch that step concurrently",
                  cli::Between(1, 8));
   verb->add_flag("--kernels", options->cuda.profile,
-                 "With --device cuda: the time of each kernel of a step too");
+                 "With --device cuda: also time each kernel of a step");
   AddBenchOptions(verb, *options);
   verb->callback([=] {
     options->attention_given = attention->count() > 0;

@@ -104,20 +104,16 @@ void Run(const Options& options) {
 void AddPrefix(CLI::App& bench) {
   CLI::App* verb = cli::AddVerb(
       bench, "prefix", "Time a long prefix in one call against single steps",
-      "A model of the paper's size with random weights, at batch 1. The two give the same "
-      "outputs,\n"
-      "which is checked first. The limit is multiplying with the weights, at the rate that "
-      "products\n"
-      "reach in the same run.",
+      R"(A model of the paper's size with random weights, at batch 1. The outputs of both forms are compared
+first. The limit is the time of the products with the weights, at the rate of products measured in
+the same run.)",
       "  linnet bench prefix\n"
       "  linnet bench prefix --length 2000 --precision bf16 --json\n");
   auto options = std::make_shared<Options>();
   cli::AddOption(verb, "--length", options->length, "N", "Tokens of the prefix",
                  cli::Between(1, 1'000'000));
-  verb->add_option("--precision", options->precisions, "f32, bf16 or int8, or several")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->type_name("NAMES");
+  cli::AddListOption(verb, "--precision", options->precisions, "NAMES",
+                     "f32, bf16, int8 or several");
   AddBenchOptions(verb, *options);
   verb->callback([options] { Run(*options); });
 }

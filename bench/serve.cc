@@ -433,14 +433,13 @@ warm and after a restart; the limit is the engine's time to read them.)",
   auto options = std::make_shared<Options>();
   options->seconds = 60;
   cli::AddModelArgument(verb, options->model);
-  cli::AddOption(
-      verb, "--data", options->data, "DIR",
-      "Folder of couplets whose test lines are asked; without: made-up lines of five and "
-      "seven characters");
+  cli::AddOption(verb, "--data", options->data, "DIR",
+                 "Folder of couplets whose test lines are sent (default: random lines of five and "
+                 "seven characters)");
   cli::AddOption(verb, "--clients", options->clients, "N",
                  "Concurrent clients, each with one request at a time", cli::Between(1, 1000));
-  cli::AddOption(verb, "--candidates", options->candidates, "N",
-                 "Candidates per request; the page asks for five", cli::Between(1, 16));
+  cli::AddOption(verb, "--candidates", options->candidates, "N", "Candidates per request",
+                 cli::Between(1, 16));
   AddBenchOptions(verb, *options);
   verb->callback([options] { Run(*options); });
 }

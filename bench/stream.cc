@@ -128,17 +128,15 @@ void Run(const Options& options) {
 void AddStream(CLI::App& bench) {
   CLI::App* verb = cli::AddVerb(
       bench, "stream", "Measure the accuracy of sums over a long stream",
-      "One head's recurrent steps beside the same sums in double precision, over random terms, and "
-      "over\n"
-      "terms that are nearly all the same, where plain fp32 stops growing. Errors are relative to "
-      "the\n"
-      "largest value.",
+      R"(Compares one head's recurrent steps with the same sums in double precision, over random terms and
+over nearly constant terms, where plain fp32 sums stop growing. Errors are relative to the largest
+value.)",
       "  linnet bench stream\n"
       "  linnet bench stream --positions 1e6 --json\n");
   auto options = std::make_shared<Options>();
   cli::AddOption(verb, "--positions", options->positions, "N", "Length of the stream",
                  cli::Between(1, 1e12));
-  verb->add_flag("--json", options->json, "Print the records as JSON");
+  cli::AddJsonFlag(verb, options->json);
   verb->callback([options] { Run(*options); });
 }
 

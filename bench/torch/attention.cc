@@ -507,43 +507,39 @@ void Run(const Options& options) {
 
 void AddAttention(CLI::App& bench) {
   CLI::App* verb = cli::AddVerb(
-      bench, "attention", "Time and memory of attention against the length (the paper's figure 1)",
-      "A forward and a backward pass over N = 512, 1024, ... 65536 positions, 8 heads of 32, the\n"
-      "batch the smaller the longer N; each in a process of its own, checked against plain sums "
-      "in\n"
-      "double precision; time and peak memory a sample. Methods:\n"
-      "  linear               causal-linear (with --all-positions: linear)\n"
-      "  softmax              full, as it is\n"
-      "  softmax-plain        full in plain operations, which write N x N scores: the paper's\n"
-      "  lsh-1, lsh-4, lsh-8  reformer, 64 buckets, chunks of 32, so many rounds\n"
-      "What would not fit into memory is left out, and named. The limit of a time is that of the\n"
-      "multiply-adds of the products that are needed, at the machine's peak, or of reading what\n"
-      "goes in and writing what comes out once, whichever is longer; that of memory is what goes\n"
-      "in and comes out, with gradients. Exponents of growth are fitted over the longer half.",
+      bench, "attention",
+      "Measure time and memory of attention against the length (the paper's figure 1)",
+      R"(A forward and a backward pass over N = 512, 1024, ... 65536 positions, 8 heads of 32; batches shrink
+as N grows. Each case runs in a process of its own and is checked against sums in double precision.
+Results: time and peak memory per sample. Methods:
+  linear               causal-linear (with --all-positions: linear)
+  softmax              full, as linnet runs it
+  softmax-plain        full in plain operations, which write N x N scores, as in the paper
+  lsh-1, lsh-4, lsh-8  reformer, 64 buckets, chunks of 32, 1, 4 or 8 rounds
+Cases that do not fit into memory are left out and listed. The limit of a time is the larger of the
+required multiply-adds at the machine's peak, and one pass over inputs and outputs. The limit of
+memory is the size of inputs, outputs and gradients. Exponents of growth are fitted over the longer
+half.)",
       "  linnet bench attention --max-n 4096\n"
       "  linnet bench attention --methods linear,lsh-4 --json\n");
   auto options = std::make_shared<Options>();
   const auto positive = [](int64_t low, int64_t high) {
     return cli::Between(static_cast<double>(low), static_cast<double>(high));
   };
-  cli::AddOption(verb, "--min-n", options->min_n, "N", "The shortest sequence",
+  cli::AddOption(verb, "--min-n", options->min_n, "N", "Length of the shortest sequence",
                  positive(kLeastLength, kMostLength));
-  cli::AddOption(verb, "--max-n", options->max_n, "N", "The longest sequence",
+  cli::AddOption(verb, "--max-n", options->max_n, "N", "Length of the longest sequence",
                  positive(kLeastLength, kMostLength));
-  verb->add_option("--methods", options->methods, "Which, as linear,softmax (default: all)")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->type_name("NAMES");
-  cli::AddOption(verb, "--tokens", options->tokens, "N",
-                 "Positions in a batch, all samples together; never less than a sample",
+  cli::AddListOption(verb, "--methods", options->methods, "NAMES",
+                     "Methods, as linear,softmax (default: all)");
+  cli::AddOption(verb, "--tokens", options->tokens, "N", "Positions per batch; at least one sample",
                  positive(1, 1 << 24));
   verb->add_flag_callback(
       "--all-positions", [options] { options->causal = false; },
-      "Not causal: every position sees all");
+      "Not causal: every position attends to all");
   verb->add_option_function<double>(
           "--memory", [options](double gigabytes) { options->memory = 1e9 * gigabytes; },
-          "Memory that a pass may take (default: 60% of what is free)")
+          "Memory limit of a pass (default: 60% of the free memory)")
       ->type_name("GB")
       ->check(cli::Between(0.001, 1e6));
   cli::AddOption(

@@ -141,24 +141,23 @@ void Run(const Options& options) {
 
 void AddFeatures(CLI::App& bench) {
   CLI::App* verb = cli::AddVerb(
-      bench, "features", "Measure how near random feature maps come to what they estimate",
-      "The relative error of causal linear attention over 32, 64, ... random features against\n"
-      "equation 3 with the similarity written out: rff against the RBF kernel, favor against\n"
-      "softmax, over queries and keys of different lengths. The limit is the law F^(-1/2) from\n"
-      "the first of them.",
+      bench, "features", "Measure the error of random feature maps",
+      R"(The relative error of causal linear attention with 32, 64, ... random features against equation 3
+with the exact kernel: the RBF kernel for rff, softmax for favor. Queries and keys have several norms.
+The limit is the law F^(-1/2), through the first error.)",
       "  linnet bench features\n"
       "  linnet bench features --max-features 4096 --plot features.svg\n");
   auto options = std::make_shared<Options>();
-  cli::AddOption(verb, "--max-features", options->max_features, "N", "The most features",
+  cli::AddOption(verb, "--max-features", options->max_features, "N", "Maximum number of features",
                  cli::Between(64, 65536));
-  cli::AddOption(verb, "--draws", options->draws, "N", "Draws of the features to average over",
+  cli::AddOption(verb, "--draws", options->draws, "N", "Number of draws to average over",
                  cli::Between(1, 10000));
-  verb->add_option("--seed", options->seed, "Of the queries, keys, values and draws")
+  verb->add_option("--seed", options->seed, "Random seed of the inputs and the draws")
       ->type_name("N")
       ->check(CLI::NonNegativeNumber.description(""))  // CLI11 reads "-1" as the largest number
       ->capture_default_str();
 #ifdef LINNET_WITH_PLOT
-  cli::AddOption(verb, "--plot", options->plot, "FILE", "Draw the result too, as .png or .svg");
+  cli::AddOption(verb, "--plot", options->plot, "FILE", "Figure to draw, .png or .svg");
 #endif
   cli::AddJsonFlag(verb, options->json);
   verb->callback([options] {

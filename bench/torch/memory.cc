@@ -142,16 +142,16 @@ void Run(const Options& options) {
 void AddMemory(CLI::App& bench) {
   CLI::App* verb = cli::AddVerb(
       bench, "memory", "Measure the memory of training causal linear attention",
-      "The peak of a forward and a backward pass over one sequence, 256 dimensions in heads of\n"
-      "different sizes, each in a process of its own. The limit is what goes in and comes out:\n"
-      "states of D x M numbers a position would show.",
+      R"(Peak memory of a forward and a backward pass over one sequence, with 256 dimensions in heads of
+different sizes. Each case runs in a process of its own. The limit is the size of inputs, outputs and
+gradients: stored states of D x M numbers per position would show.)",
       "  linnet bench memory\n"
       "  linnet bench memory --max-n 65536 --plot memory.svg\n");
   auto options = std::make_shared<Options>();
-  cli::AddOption(verb, "--max-n", options->max_n, "N", "The longest sequence",
+  cli::AddOption(verb, "--max-n", options->max_n, "N", "Length of the longest sequence",
                  cli::Between(kMinLength, kMaxLength));
 #ifdef LINNET_WITH_PLOT
-  cli::AddOption(verb, "--plot", options->plot, "FILE", "Draw the result too, as .png or .svg");
+  cli::AddOption(verb, "--plot", options->plot, "FILE", "Figure to draw, .png or .svg");
 #endif
   cli::AddThreadsOption(verb, options->threads);
   cli::AddJsonFlag(verb, options->json);

@@ -8,14 +8,6 @@
 namespace linnet::bench {
 namespace {
 
-void AddList(CLI::App* verb, const std::string& name, std::vector<std::string>& value,
-             const std::string& help) {
-  verb->add_option(name, value, help)
-      ->delimiter(',')
-      ->type_name("NAMES")
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-}
-
 void AddDevice(CLI::App* verb) {
   verb->add_option_function<std::string>(
           "--device", [](const std::string&) {}, "cuda, the only one in this build")
@@ -30,8 +22,9 @@ void AddAttention(CLI::App& app, DeviceAttentionOptions& options) {
   cli::AddOption(verb, "--tokens", options.tokens, "N", "Positions in a batch");
   cli::AddOption(verb, "--seconds", options.seconds, "S",
                  "Time to measure each length, in seconds");
-  AddList(verb, "--methods", options.methods, "Methods (default: all)");
-  AddList(verb, "--precision", options.precisions, "fp32, bf16 or both (default: fp32)");
+  cli::AddListOption(verb, "--methods", options.methods, "NAMES", "Methods (default: all)");
+  cli::AddListOption(verb, "--precision", options.precisions, "NAMES",
+                     "fp32, bf16 or both (default: fp32)");
   verb->add_flag_callback(
       "--all-positions", [&] { options.causal = false; }, "Not causal");
   verb->add_flag("--json", options.json, "Print a list of records");
@@ -45,11 +38,12 @@ void AddTrain(CLI::App& app, DeviceTrainOptions& options) {
                  CLI::IsMember({"mnist", "cifar10"}));
   cli::AddOption(verb, "--layers", options.layers, "N", "Layers; 0: the paper's");
   cli::AddOption(verb, "--seconds", options.seconds, "S", "Time to measure each model, in seconds");
-  AddList(verb, "--attention", options.attentions, "Mixers (default: causal-linear)");
-  AddList(verb, "--precision", options.precisions, "fp32, bf16 or both (default: both)");
-  verb->add_option("--batch", options.batches, "Sequences per update (default: the paper's)")
-      ->delimiter(',')
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  cli::AddListOption(verb, "--attention", options.attentions, "NAMES",
+                     "Mixers (default: causal-linear)");
+  cli::AddListOption(verb, "--precision", options.precisions, "NAMES",
+                     "fp32, bf16 or both (default: both)");
+  cli::AddListOption(verb, "--batch", options.batches, "N",
+                     "Sequences per update (default: the paper's)");
   verb->add_flag("--graph", options.graph, "Time the update as a CUDA graph, too");
   verb->add_flag("--profile", options.profile, "List the kernels of an update");
   verb->add_flag("--json", options.json, "Print a list of records");
@@ -63,9 +57,9 @@ int main(int argc, char** argv) {
   linnet::KeepFreedMemory();
   CLI::App app("Times training on a GPU", "linnet-bench");
   linnet::cli::SetUp(app);
-  linnet::cli::DeviceAttentionOptions attention;
-  linnet::cli::DeviceTrainOptions train;
-  linnet::cli::AddAttention(app, attention);
-  linnet::cli::AddTrain(app, train);
+  linnet::bench::DeviceAttentionOptions attention;
+  linnet::bench::DeviceTrainOptions train;
+  linnet::bench::AddAttention(app, attention);
+  linnet::bench::AddTrain(app, train);
   return linnet::cli::RunProgram(app, argc, argv);
 }

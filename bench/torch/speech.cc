@@ -237,29 +237,25 @@ void Run(const Options& options) {
 
 void AddSpeech(CLI::App& bench) {
   CLI::App* verb = cli::AddVerb(
-      bench, "speech", "Time training on speech, against the length of utterances",
-      "An update (forward, backward, optimizer) of the paper's encoder and of its LSTM, "
-      "over batches of\n"
-      "240 s in utterances of 8 s to 4 min, a second of sound; 'loss', what CTC takes "
-      "beside that. On\n"
-      "random frames, which cost what others do. Gradients are checked against the plain "
-      "operations first. The limit is the\n"
-      "multiply-adds that are needed, at the rate of a large product.",
+      bench, "speech", "Time training on speech against the length of utterances",
+      R"(Time of an update (forward, backward, optimizer) per second of sound, for the paper's encoder and its
+LSTM, over batches of 240 s in utterances of 8 s to 4 min; 'loss' is the additional time of CTC.
+Inputs are random frames. Gradients are first checked against the plain operations. The limit is the
+required multiply-adds at the rate of a large product.)",
       "  linnet bench speech\n"
       "  linnet bench speech --method linear,full --to 60 --json\n");
   auto options = std::make_shared<Options>();
-  verb->add_option("--method", options->methods, "linear, full, reformer, lstm (default: all)")
-      ->delimiter(',')
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->type_name("NAMES")
-      ->check(CLI::IsMember({"linear", "full", "reformer", "lstm"}).description(""));
-  cli::AddOption(verb, "--from", options->from, "S", "Seconds of the shortest utterance",
+  cli::AddListOption(verb, "--method", options->methods, "NAMES",
+                     "Methods: linear, full, reformer, lstm (default: all)",
+                     CLI::IsMember({"linear", "full", "reformer", "lstm"}).description(""));
+  cli::AddOption(verb, "--from", options->from, "S", "Length of the shortest utterance, in seconds",
                  cli::Between(1, 600));
-  cli::AddOption(verb, "--to", options->to, "S", "Seconds of the longest one",
+  cli::AddOption(verb, "--to", options->to, "S", "Length of the longest utterance, in seconds",
                  cli::Between(1, 600));
-  cli::AddOption(verb, "--total", options->total, "S", "Seconds of sound in a batch",
+  cli::AddOption(verb, "--total", options->total, "S", "Sound per batch, in seconds",
                  cli::Between(1, 3600));
-  cli::AddOption(verb, "--precision", options->precision, "P", "Of the transformers: fp32 or bf16",
+  cli::AddOption(verb, "--precision", options->precision, "P",
+                 "Precision of the transformers: fp32 or bf16",
                  CLI::IsMember({"fp32", "bf16"}).description(""));
   cli::AddThreadsOption(verb, options->threads);
   cli::AddJsonFlag(verb, options->json);

@@ -251,28 +251,23 @@ void Run(const Options& options) {
 
 void AddTrain(CLI::App& bench) {
   CLI::App* verb = cli::AddVerb(
-      bench, "train", "Time a training step of the paper's MNIST model",
-      "8 layers x 256 on batches of 783 bytes: forward, backward and the optimizer's update, "
-      "after\n"
-      "checking the gradients against the plain operations. The limit is the time of the step's\n"
-      "matrix products alone.",
+      bench, "train", "Time an update of the paper's MNIST model",
+      R"(8 layers x 256 on batches of 783 bytes: forward, backward and the optimizer's update. Gradients are
+first checked against the plain operations. The limit is the time of the matrix products alone.)",
       "  linnet bench train\n"
       "  linnet bench train --precision bf16 --threads 1 --json\n");
   auto options = std::make_shared<Options>();
   options->seconds = 20;
-  cli::AddOption(verb, "--batch", options->batch, "N", "Sequences in a batch",
+  cli::AddOption(verb, "--batch", options->batch, "N", "Sequences per batch",
                  cli::Between(1, 1000));
-  const CLI::Option* precision =
-      verb->add_option("--precision", options->precisions, "fp32, bf16, or both: fp32,bf16")
-          ->delimiter(',')
-          ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-          ->type_name("P")
-          ->check(CLI::IsMember({"fp32", "bf16"}).description(""))
-          ->default_str("fp32,bf16");
-  cli::AddOption(verb, "--layers", options->layers, "N", "Layers of the model",
-                 cli::Between(1, 100));
+  const CLI::Option* precision = cli::AddListOption(verb, "--precision", options->precisions, "P",
+                                                    "Precisions: fp32, bf16 or both",
+                                                    CLI::IsMember({"fp32", "bf16"}).description(""))
+                                     ->default_str("fp32,bf16");
+  cli::AddOption(verb, "--layers", options->layers, "N", "Number of layers", cli::Between(1, 100));
   cli::AddOption(verb, "--d-model", options->d_model, "N",
-                 "Its width, a multiple of 32: heads are that wide", cli::Between(32, 4096));
+                 "Width of the model, a multiple of 32 (the width of a head)",
+                 cli::Between(32, 4096));
   AddBenchOptions(verb, *options);
   verb->callback([options, precision] {
     for (const std::string& name : std::vector<std::string>(options->precisions)) {

@@ -19,8 +19,8 @@ namespace linnet::cli {
 void AddDatasetOptions(CLI::App* verb, DatasetOptions& options) {
   AddOption(verb, "--data", options.dir, "PATH",
             "Folder of the data set; for speech, AN4's folder or a manifest");
-  AddOption(verb, "--dataset", options.name, "NAME", "The data set's name (default: by its files)");
-  AddOption(verb, "--split", options.split, "NAME", "Which part of the data set",
+  AddOption(verb, "--dataset", options.name, "NAME", "Name of the data set (default: detected from its files)");
+  AddOption(verb, "--split", options.split, "NAME", "Part of the data set",
             CLI::IsMember({"train", "validation", "test"}));
 }
 

@@ -10,6 +10,7 @@
 #include <CLI/CLI.hpp>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace linnet::cli {
 
@@ -37,6 +38,19 @@ CLI::Option* AddOption(CLI::App* verb, const std::string& name, T& value, const 
   CLI::Option* option =
       verb->add_option(name, value, help)->type_name(type)->check(std::move(check));
   return help.find("default") == std::string::npos ? option->capture_default_str() : option;
+}
+
+// Adds an option with a list of values: separated by commas, or the option given several times.
+//
+//   AddListOption(verb, "--batch", batches, "N", "Batch sizes, as 1,64", Between(1, 1e6));
+template <class T>
+CLI::Option* AddListOption(CLI::App* verb, const std::string& name, std::vector<T>& values,
+                           const std::string& type, const std::string& help,
+                           CLI::Validator check = {}) {
+  return AddOption(verb, name, values, type, help, std::move(check))
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
 }
 
 }  // namespace linnet::cli

@@ -186,13 +186,10 @@ std::vector<std::string> ShippedModels() {
 void AddServeVerb(CLI::App& app) {
   CLI::App* verb = AddVerb(
       app, "serve", "Serve models over HTTP: JSON, server-sent events, and a page at /",
-      "Models of couplets answer POST /v1/couplets, models of text POST /v1/completions (as "
-      "OpenAI's "
-      "clients ask).\n"
-      "Without MODEL the shipped ones are served. GET /healthz, /metrics (Prometheus), /v1/models. "
-      "SIGTERM lets what\nruns finish. The environment's LINNET_API_KEY, or --api-key-file, makes "
-      "/v1 "
-      "and /metrics ask for it.",
+      R"(Couplet models answer POST /v1/couplets, text models POST /v1/completions (OpenAI's API). Also: GET
+/healthz, /metrics (Prometheus), /v1/models. Without MODEL, serves the models that ship with linnet.
+SIGTERM stops the server after the running requests. With LINNET_API_KEY in the environment, or
+--api-key-file, /v1 and /metrics require that key.)",
       "  linnet serve\n"
       "  linnet serve models/couplet.safetensors --port 8000 --snapshot-folder snapshots\n"
       "  curl http://127.0.0.1:8080/v1/couplets -H 'Content-Type: application/json' "
@@ -203,13 +200,12 @@ void AddServeVerb(CLI::App& app) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   server::ServerOptions& server = options->server;
   verb->add_option("--host", server.host,
-                   "Address to listen on; 0.0.0.0: all, for other machines too")
+                   "Address to listen on; 0.0.0.0: all addresses, reachable from other machines")
       ->capture_default_str();
-  verb->add_option("--port", server.port, "Port; 0: any that is free")
+  verb->add_option("--port", server.port, "Port; 0: any free port")
       ->check(Between(0, 65535))
       ->capture_default_str();
-  verb->add_option("--api-key-file", options->key_file,
-                   "File with the key that requests must bring");
+  verb->add_option("--api-key-file", options->key_file, "File with the API key that requests need");
   AddOption(verb, "--memory", options->memory_mb, "MB", "Memory for sequence states, per model",
             Between(0.001, 1e7));
   AddOption(verb, "--sequences", options->batcher.sequences, "N",

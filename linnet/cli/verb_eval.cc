@@ -69,11 +69,12 @@ void Run(const Options& options, const CLI::App& verb) {
 void AddEval(CLI::App& app) {
   CLI::App* verb =
       AddVerb(app, "eval", "Evaluate a model on test data",
-              "The measure depends on the model's task:\n  images   bits/dim over a data set's "
-              "images (--json: also per row)\n  copy     accuracy of repeated tokens, over random "
-              "sequences outside the training data\n  text     bits per token over a text\n  "
-              "couplet  perplexity per character of second lines\n  speech   phone error rate over "
-              "AN4's test set (--data: its folder) or a manifest's recordings",
+              R"(The measure depends on the model's task:
+  images   bits/dim over a data set's images (--json: also per row)
+  copy     accuracy of repeated tokens, over random sequences outside the training data
+  text     bits per token over a text
+  couplet  perplexity per character of second lines
+  speech   phone error rate over AN4's test set (--data: its folder) or a manifest's recordings)",
               "  linnet eval models/digits.safetensors --data data/mnist\n"
               "  linnet eval models/digits.safetensors --data data/mnist --limit 100 --json\n"
               "  linnet eval runs/copy/model.safetensors --show 3\n"
@@ -84,18 +85,18 @@ void AddEval(CLI::App& app) {
   AddModelArgument(verb, options->model);
   AddDatasetOptions(verb, options->from);
   AddOption(verb, "--limit", options->limit, "N",
-            "Only the first N images, windows of text, couplets or utterances (default: all), or N "
-            "random sequences",
+            "Maximum number of images, windows of text, couplets or utterances (default: all); "
+            "number of random sequences (copy)",
             Between(1, 100'000'000));
   AddBatchOption(verb, options->batch);
-  AddOption(verb, "--seed", options->seed, "N", "Of random sequences (copy): which ones",
+  AddOption(verb, "--seed", options->seed, "N", "Random seed of the sequences (copy)",
             CLI::NonNegativeNumber.description(""));
   AddOption(verb, "--show", options->show, "N",
-            "Of random sequences (copy): print the first N and what the model makes of them",
-            Between(0, 1000));
+            "Print the first N sequences and the model's copies (copy)", Between(0, 1000));
   AddOption(verb, "--dictionary", options->dictionary, "FILE",
-            "Speech: words and their phones, for a manifest's texts");
-  AddOption(verb, "--beam", options->beam, "N", "Speech: beam size, in prefixes", Between(1, 1000));
+            "Words and their phones, for the texts of a manifest (speech)");
+  AddOption(verb, "--beam", options->beam, "N", "Beam size, in prefixes (speech)",
+            Between(1, 1000));
   AddPrecisionOption(verb, options->precision);
   AddThreadsOption(verb, options->threads);
   AddJsonFlag(verb, options->json);
