@@ -299,8 +299,8 @@ void CheckKind(ZipReader& zip, const std::string& path) {
   }
 }
 
-// The row-major data of pickled tensors: parts of the archive's records, or copies. Both are appended
-// to `data`, each once.
+// The row-major data of pickled tensors: parts of the archive's records, or copies. Both are
+// appended to `data`, each once.
 class TensorData {
  public:
   TensorData(const Pickle& pickle, ZipReader& zip, const std::string& path, uint64_t file_bytes,
