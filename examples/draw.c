@@ -21,7 +21,7 @@ int main(int argc, char** argv) {
   float* out = malloc(outputs * sizeof(float));
   for (int32_t token = 0; token < 3; ++token) {
     if (linnet_step(engine, state, &token, out) != 0) return fail("step");
-    printf("after %zu symbols: first output %.4f\n", linnet_state_position(state, 0), out[0]);
+    printf("after %zu tokens: first output %.4f\n", linnet_state_position(state, 0), out[0]);
   }
   unsigned char* pixels = malloc(bytes + 1);
   if (bytes > 0 && linnet_sample_images(engine, 1, argc > 2 ? strtoull(argv[2], NULL, 10) : 1, pixels) != 0)

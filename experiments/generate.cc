@@ -7,7 +7,7 @@
 #include "experiments/experiment.h"
 #include "experiments/figures.h"
 #include "linnet/base/thread_pool.h"
-#include "linnet/cli/bench.h"
+#include "linnet/cli/machine.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 

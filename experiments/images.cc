@@ -11,7 +11,7 @@
 #include "experiments/image_lab.h"
 #include "experiments/page.h"
 #include "linnet/base/thread_pool.h"
-#include "linnet/cli/bench.h"
+#include "linnet/cli/machine.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 

@@ -4,7 +4,7 @@
 #include <iostream>
 #include <sstream>
 
-#include "linnet/cli/bench.h"
+#include "linnet/cli/machine.h"
 #include "linnet/cli/child.h"
 #include "linnet/cli/program.h"
 #include "linnet/io/file.h"

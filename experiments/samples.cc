@@ -10,7 +10,7 @@
 #include "experiments/experiment.h"
 #include "experiments/image_lab.h"
 #include "experiments/page.h"
-#include "linnet/cli/bench.h"
+#include "linnet/cli/machine.h"
 #include "linnet/cli/child.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"

@@ -9,7 +9,7 @@
 #include "experiments/figures.h"
 #include "experiments/page.h"
 #include "linnet/base/thread_pool.h"
-#include "linnet/cli/bench.h"
+#include "linnet/cli/machine.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 

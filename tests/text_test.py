@@ -87,14 +87,14 @@ class TextTest(unittest.TestCase):
         self.assertLess(found["perplexity"], 1.2)
         self.assertEqual((found["pairs"], found["left_out"], found["unknown"]), (30, 0, 0))
         for name in ("byte", "character"):
-            self.assertLess(self.last(name, "validation_bits_per_symbol"), 0.6, name)
+            self.assertLess(self.last(name, "validation_bits_per_token"), 0.6, name)
             result = run("eval", self.models[name], "--data", self.text, "--json")
             self.assertEqual(result.returncode, 0, result.stderr)
-            self.assertLess(json.loads(result.stdout)["bits_per_symbol"], 0.6, name)
+            self.assertLess(json.loads(result.stdout)["bits_per_token"], 0.6, name)
 
     def test_generates(self):
         for name in ("byte", "character"):
-            flags = ["generate", self.models[name], "--prompt", "über the", "--symbols", 20]
+            flags = ["generate", self.models[name], "--prompt", "über the", "--max-tokens", 20]
             result = run(*flags, "--temperature", 0)
             self.assertEqual(result.returncode, 0, result.stderr)
             self.assertTrue(result.stdout.startswith("über the sea. "), result.stdout)

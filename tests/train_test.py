@@ -79,7 +79,9 @@ class TrainTest(unittest.TestCase):
         whole, broken = self.dir / "whole", self.dir / "broken"
         args = [*args, "--steps", steps, "--checkpoint-every", "3", "--log-every", "1"]
         self.run_ok(*args, "--out", whole)
-        rng = random.Random()
+        seed = random.randrange(2**32)
+        print(f"kill_and_resume: seed {seed}", file=sys.stderr)
+        rng = random.Random(seed)
         kills = resumed = 0
         for attempt in range(100):
             resume = (broken / "state.safetensors").exists()

@@ -16,7 +16,6 @@
 #include "linnet/base/error.h"
 #include "linnet/base/progress.h"
 #include "linnet/base/units.h"
-#include "linnet/base/version.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/signals.h"
 #include "linnet/io/download.h"
@@ -159,9 +158,7 @@ CLI::App* Register(CLI::App& root, DataCommand& command) {
 int main(int argc, char** argv) {
   using namespace linnet;
   CLI::App app("Downloads a data set", "linnet data");
-  app.set_version_flag("--version", "linnet " LINNET_VERSION);
-  app.require_subcommand(1);
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  cli::SetUp(app);
   std::string examples = "\nExamples:\n";
   int exit_code = 0;
   std::vector<DataCommand> commands(DownloadableSets().size());

@@ -2,23 +2,30 @@
 // that need them live in separate programs, which replace this one (sibling.h).
 #include <CLI/CLI.hpp>
 
-#include "linnet/base/version.h"
 #include "linnet/cli/program.h"
+#include "linnet/cli/sibling.h"
 #include "linnet/cli/verbs.h"
 
 int main(int argc, char** argv) {
-  namespace cli = linnet::cli;
+  using namespace linnet::cli;
   CLI::App app("Linear-attention transformers: train them like transformers, run them like RNNs.",
                "linnet");
-  app.set_version_flag("--version", "linnet " LINNET_VERSION);
-  app.require_subcommand(1);
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  for (const auto add_verb :
-       {cli::AddData, cli::AddTrain, cli::AddPlot, cli::AddEval, cli::AddSample, cli::AddComplete,
-        cli::AddTranscribe, cli::AddGenerate, cli::AddCouplet, cli::AddServe, cli::AddBench,
-        cli::AddReproduce, cli::AddInfo, cli::AddImport, cli::AddExport}) {
-    add_verb(app);
-  }
+  SetUp(app);
+  AddSiblingVerb(app, "data", "Download a data set", kDataProgram);
+  AddSiblingVerb(app, "train", "Train a model", kTrainProgram);
+  AddSiblingVerb(app, "plot", "Draw the curves of training runs", kPlotProgram);
+  AddEval(app);
+  AddSample(app);
+  AddComplete(app);
+  AddSiblingVerb(app, "transcribe", "Recognize the phones in recordings", kSpeechProgram);
+  AddGenerate(app);
+  AddCouplet(app);
+  AddSiblingVerb(app, "serve", "Serve models over HTTP, with a web page", kServeProgram);
+  AddBench(app);
+  AddSiblingVerb(app, "reproduce", "Repeat an experiment of the paper", kReproduceProgram);
+  AddInfo(app);
+  AddImport(app);
+  AddExport(app);
   app.footer("\n'linnet VERB --help' shows a verb's options and examples.");
-  return cli::RunProgram(app, argc, argv);
+  return RunProgram(app, argc, argv);
 }

@@ -7,9 +7,11 @@
 #include <iostream>
 #include <new>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "linnet/base/error.h"
+#include "linnet/base/version.h"
 #include "linnet/cli/signals.h"
 #include "linnet/kernels/isa.h"
 
@@ -86,8 +88,15 @@ int Run(CLI::App& app, int argc, char** argv) {
 
 }  // namespace
 
+void SetUp(CLI::App& app) {
+  app.set_version_flag("--version", "linnet " LINNET_VERSION);
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+}
+
 int RunProgram(CLI::App& app, int argc, char** argv) {
   const std::string program = app.get_name();
+  const auto any = [](const CLI::App*) { return true; };
+  if (!std::as_const(app).get_subcommands(any).empty()) app.require_subcommand(1);
   OpenStandardStreams();
   DieAtSignals();                 // programs with data to save call StopAtSignals() later
   std::signal(SIGXFSZ, SIG_IGN);  // at the file size limit write() fails instead

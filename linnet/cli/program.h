@@ -18,9 +18,13 @@ struct Interrupted {
   std::string says = {};  // printed on stderr if not empty
 };
 
+// Sets up a program before its options and verbs are added: --version; an option that is given
+// twice has its last value.
+void SetUp(CLI::App& app);
+
 // Returns the exit code: 0; 2 for bad usage or input (CLI::ParseError, InputError); 130 after
-// Ctrl-C; 1 for any other failure. Messages begin with "PROGRAM: ". Applies LINNET_ISA before the
-// app runs.
+// Ctrl-C; 1 for any other failure. Messages begin with "PROGRAM: ". A program with
+// verbs needs exactly one. Applies LINNET_ISA before the app runs.
 int RunProgram(CLI::App& app, int argc, char** argv);
 
 // Adds an option `--name TYPE` with a check. --help shows its default unless the help text contains

@@ -9,7 +9,6 @@
 namespace linnet::cli {
 
 void AddServeVerb(CLI::App& app);
-void AddServeBench(CLI::App& app);
 
 // The models that ship with linnet and that can be served: those in ./models, else in
 // share/linnet/models of the installation, else in models/ of the source tree that the program was

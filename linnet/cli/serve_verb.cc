@@ -248,7 +248,7 @@ void AddServeVerb(CLI::App& app) {
             Between(0, 1e9));
   AddOption(verb, "--max-candidates", server.limits.candidates, "N",
             "Maximum candidates per request", Between(1, 1024));
-  AddOption(verb, "--max-tokens", server.limits.symbols, "N", "Maximum tokens per sequence of text",
+  AddOption(verb, "--max-tokens", server.limits.tokens, "N", "Maximum tokens per sequence of text",
             Between(1, 1e7));
   AddOption(verb, "--max-body", server.body, "BYTES", "Maximum size of a request body",
             Between(256, 1e9));

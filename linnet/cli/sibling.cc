@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <filesystem>
 #include <system_error>
 
@@ -10,12 +11,15 @@
 
 namespace linnet::cli {
 
+void ShortenSpinning() {
+  // By default they spin for milliseconds, which multiplies the run time if another process wants
+  // the processor. Some microseconds are enough otherwise.
+  constexpr const char* kSpinCount = "10000";
+  if (getenv("OMP_WAIT_POLICY") == nullptr) setenv("GOMP_SPINCOUNT", kSpinCount, /*overwrite=*/0);
+}
+
 void Become(const Sibling& sibling, const std::vector<std::string>& arguments) {
   std::vector<char*> argv = {const_cast<char*>(sibling.program)};
-  if (!sibling.subcommand.empty()) argv.push_back(const_cast<char*>(sibling.subcommand.c_str()));
-  for (const std::string& argument : sibling.arguments) {
-    argv.push_back(const_cast<char*>(argument.c_str()));
-  }
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
 
@@ -26,28 +30,15 @@ void Become(const Sibling& sibling, const std::vector<std::string>& arguments) {
   execv(beside.c_str(), argv.data());
   if (errno == ENOENT) execvp(sibling.program, argv.data());
   if (errno == ENOENT) {
+    const std::string configure = sibling.option == nullptr
+                                      ? ""
+                                      : StrCat("configure with -D", sibling.option,
+                                               "=ON (it needs ", sibling.needs, "), then ");
     throw InputError(beside,
-                     ": no such program, nor is there one on the PATH; build it: ", sibling.build,
-                     " ", sibling.program);
+                     ": no such program, nor is there one on the PATH; build it: ", configure,
+                     "'cmake --build BUILD --target ", sibling.program, "'");
   }
   throw RuntimeError(beside, ": cannot be started (", std::generic_category().message(errno), ")");
-}
-
-Sibling SpeechSibling(const std::string& subcommand) {
-  return {.program = "linnet-speech",
-          .build =
-              "configure with -DLINNET_SPEECH=ON (it needs libsndfile, libsamplerate and KISS "
-              "FFT), then 'cmake --build BUILD --target",
-          .subcommand = subcommand};
-}
-
-Sibling ServeSibling(const std::string& subcommand) {
-  return {.program = "linnet-serve",
-          .build =
-              "configure with -DLINNET_SERVE=ON (it needs cpp-httplib and OpenSSL), then 'cmake "
-              "--build "
-              "BUILD --target",
-          .subcommand = subcommand};
 }
 
 void AddSiblingVerb(CLI::App& app, const std::string& name, const std::string& summary,
@@ -55,7 +46,11 @@ void AddSiblingVerb(CLI::App& app, const std::string& name, const std::string& s
   CLI::App* verb = app.add_subcommand(name, summary);
   verb->set_help_flag();
   verb->prefix_command();
-  verb->callback([verb, sibling] { Become(sibling, verb->remaining()); });
+  verb->callback([verb, &sibling] {
+    std::vector<std::string> arguments = verb->remaining();
+    if (sibling.has_subcommands) arguments.insert(arguments.begin(), verb->get_name());
+    Become(sibling, arguments);
+  });
 }
 
 }  // namespace linnet::cli

@@ -1,7 +1,7 @@
 // Verbs that need heavy libraries live in separate programs, so that `linnet` stays small and
 // starts at once. `linnet train` replaces its process by linnet-train (exec).
 //
-//   AddSiblingVerb(app, "train", "Train a model", {.program = "linnet-train", .build = "..."});
+//   AddSiblingVerb(app, "train", "Train a model", kTrainProgram);
 #ifndef LINNET_CLI_SIBLING_H_
 #define LINNET_CLI_SIBLING_H_
 
@@ -12,12 +12,29 @@
 namespace linnet::cli {
 
 struct Sibling {
-  const char* program;                      // the name of the program and of its CMake target
-  const char* build;                        // the build command, up to the target's name
-  void (*prepare)() = nullptr;              // sets up the environment before the program starts
-  std::string subcommand = {};              // of the program; "": the program itself
-  std::vector<std::string> arguments = {};  // placed before the user's arguments
+  const char* program;           // the name of the program and of its CMake target
+  const char* option;            // CMake's, that builds it; null: always built
+  const char* needs;             // its libraries
+  void (*prepare)() = nullptr;   // sets up the environment before the program starts
+  bool has_subcommands = false;  // the verb's name is the program's first argument
 };
+
+// Waiting threads of libgomp spin for some microseconds only. It reads the setting when it is
+// loaded, so the program itself cannot change it.
+void ShortenSpinning();
+
+inline constexpr Sibling kBenchProgram = {"linnet-bench", nullptr, "", nullptr, true};
+inline constexpr Sibling kBenchTorchProgram = {"linnet-bench-torch", "LINNET_TRAIN", "libtorch",
+                                               ShortenSpinning, true};
+inline constexpr Sibling kDataProgram = {"linnet-data", "LINNET_DOWNLOAD", "libcurl and OpenSSL"};
+inline constexpr Sibling kPlotProgram = {"linnet-plot", "LINNET_PLOT", "Cairo"};
+inline constexpr Sibling kReproduceProgram = {"linnet-reproduce", "LINNET_PLOT", "Cairo"};
+inline constexpr Sibling kServeProgram = {"linnet-serve", "LINNET_SERVE", "cpp-httplib and OpenSSL",
+                                          nullptr, true};
+inline constexpr Sibling kSpeechProgram = {"linnet-speech", "LINNET_SPEECH",
+                                           "libsndfile, libsamplerate and KISS FFT", nullptr, true};
+inline constexpr Sibling kTrainProgram = {"linnet-train", "LINNET_TRAIN", "libtorch",
+                                          ShortenSpinning};
 
 // Adds a verb that replaces this process by the sibling and passes on all arguments, including
 // --help. Looks for the program beside this executable, then on the PATH; the verb throws
@@ -27,11 +44,6 @@ void AddSiblingVerb(CLI::App& app, const std::string& name, const std::string& s
 
 // Replaces this process by the sibling, with these arguments. Throws InputError as above.
 [[noreturn]] void Become(const Sibling& sibling, const std::vector<std::string>& arguments);
-
-// linnet-speech, which reads audio.
-Sibling SpeechSibling(const std::string& subcommand);
-// linnet-serve, which speaks HTTP.
-Sibling ServeSibling(const std::string& subcommand);
 
 }  // namespace linnet::cli
 

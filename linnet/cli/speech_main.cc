@@ -1,6 +1,5 @@
 // linnet-speech: the verbs that read audio. `linnet transcribe` runs it, and `linnet eval` for
 // speech models.
-#include "linnet/base/version.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/speech.h"
 
@@ -8,9 +7,7 @@ int main(int argc, char** argv) {
   using namespace linnet::cli;
   // Messages name the program that the user called.
   CLI::App app("Hears phones in sound", "linnet");
-  app.set_version_flag("--version", "linnet " LINNET_VERSION);
-  app.require_subcommand(1);
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  SetUp(app);
   AddSpeechTranscribe(app);
   AddSpeechEval(app);
   return RunProgram(app, argc, argv);

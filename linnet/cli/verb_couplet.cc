@@ -32,7 +32,7 @@ void Run(const Options& options) {
   for (const std::string& line : options.lines) {
     const std::vector<Answer> answers = writer.Write(line, how);
     const std::vector<std::string> unknown =
-        CoupletLine(writer.symbols(), WithoutBlanks(line)).Unknown();
+        CoupletLine(writer.tokens(), WithoutBlanks(line)).Unknown();
     const auto score = [](const Answer& answer) {
       return answer.log_probability / std::max<double>(1, static_cast<double>(answer.characters));
     };

@@ -31,13 +31,13 @@ struct Options : EvalOptions {
     if (verb.count(flag) == 0) continue;
     throw InputError(options.model, ": a model of speech, to which ", flag, " means nothing");
   }
-  std::vector<std::string> arguments = {options.model};
+  std::vector<std::string> arguments = {"eval", options.model};
   for (const CLI::Option* option : verb.get_options()) {
     if (option->get_positional() || option->count() == 0) continue;
     arguments.push_back(option->get_name());
     if (option->get_items_expected_max() > 0) arguments.push_back(option->results().back());
   }
-  Become(SpeechSibling("eval"), arguments);
+  Become(kSpeechProgram, arguments);
 }
 
 void Run(const Options& options, const CLI::App& verb) {

@@ -21,11 +21,11 @@ struct Options {
 
 const char* Name(TextEnd end) {
   switch (end) {
-    case TextEnd::kSymbols:
+    case TextEnd::kTokens:
       return "length";
     case TextEnd::kStop:
       return "stop";
-    case TextEnd::kEndSymbol:
+    case TextEnd::kEndToken:
       return "end";
     case TextEnd::kPositions:
       return "positions";
@@ -77,7 +77,7 @@ void AddGenerate(CLI::App& app) {
   auto options = std::make_shared<Options>();
   AddModelArgument(verb, options->model);
   AddOption(verb, "--prompt", options->prompt, "TEXT", "Beginning of the text");
-  AddOption(verb, "--max-tokens,--symbols", options->how.symbols, "N",
+  AddOption(verb, "--max-tokens,--symbols", options->how.tokens, "N",
             "Maximum number of tokens to write", Between(1, 1e9));
   AddChoiceOptions(verb, options->how.choice, options->how.seed, "");
   verb->add_option("--stop", options->how.stop, "Stop before this text; repeatable")

@@ -31,18 +31,12 @@ namespace linnet::cli {
 void AddBench(CLI::App& app);
 void AddComplete(CLI::App& app);
 void AddCouplet(CLI::App& app);
-void AddData(CLI::App& app);
 void AddEval(CLI::App& app);
 void AddExport(CLI::App& app);
 void AddGenerate(CLI::App& app);
 void AddImport(CLI::App& app);
 void AddInfo(CLI::App& app);
-void AddPlot(CLI::App& app);
-void AddReproduce(CLI::App& app);
 void AddSample(CLI::App& app);
-void AddServe(CLI::App& app);
-void AddTrain(CLI::App& app);
-void AddTranscribe(CLI::App& app);
 
 // Adds a subcommand with a one-line summary. --help ends with `notes` (further explanation, or "")
 // and `examples` (indented lines).
@@ -77,10 +71,6 @@ CLI::Option* AddEnumOption(CLI::App* verb, const std::string& flag, Enum& value,
       ->check(CLI::IsMember(std::vector<std::string>(std::begin(names), std::end(names))))
       ->default_str(NameOf(value));
 }
-
-// Adds a verb that runs a program built with libtorch (sibling.h), or a subcommand of that program.
-void AddTrainerVerb(CLI::App& app, const std::string& name, const std::string& summary,
-                    const char* program, const std::string& subcommand = "");
 
 // Opens the model and checks that it is of that task; `verb` appears in the error message.
 std::shared_ptr<const Model> OpenModel(const std::string& path, const Task& task,

@@ -110,7 +110,7 @@ TEST(Grid, ScalesAndPads) {
                                        9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9));
 }
 
-TEST(Grid, KeepsColoursTogether) {
+TEST(Grid, KeepsColorsTogether) {
   const std::vector<Image> images = {{1, 1, 3, {1, 2, 3}}, {1, 1, 3, {4, 5, 6}}};
   EXPECT_THAT(Grid(images, 5, 1, 0, 0).pixels, ElementsAre(1, 2, 3, 4, 5, 6));
   EXPECT_THAT(Grid(images, 1, 1, 0, 0).pixels, ElementsAre(1, 2, 3, 4, 5, 6));

@@ -150,8 +150,8 @@ class CausalLinearRef {
   double WeightGrad(size_t i, size_t j, const Vector& grad_out) const {
     double sum = 0;
     for (size_t c = 0; c < m_; ++c) {
-      const double centre = options_.normalize ? out_[i * m_ + c] : 0.0;
-      sum += grad_out[i * m_ + c] * (v_[j * m_ + c] - centre);
+      const double center = options_.normalize ? out_[i * m_ + c] : 0.0;
+      sum += grad_out[i * m_ + c] * (v_[j * m_ + c] - center);
     }
     return sum * weight_[i];
   }

@@ -25,17 +25,17 @@ namespace linnet::kernels::HWY_NAMESPACE {
 constexpr float kCtcNever = -1e30f;
 constexpr float kCtcImpossible = -1e29f;  // values below it count as impossible
 
-// States of a frame: b [symbols + 1] and e [symbols]. kCtcNever pads both ends of either, for the
+// States of a frame: b [labels + 1] and e [labels]. kCtcNever pads both ends of either, for the
 // neighbors of the first and last state.
 struct CtcRow {
   float* b;
   float* e;
 };
 
-inline size_t CtcRowFloats(size_t symbols) { return 2 * (symbols + 1 + 2 * kCtcPad); }
+inline size_t CtcRowFloats(size_t labels) { return 2 * (labels + 1 + 2 * kCtcPad); }
 
-inline CtcRow CtcRowAt(float* from, size_t symbols) {
-  return {from + kCtcPad, from + symbols + 1 + 3 * kCtcPad};
+inline CtcRow CtcRowAt(float* from, size_t labels) {
+  return {from + kCtcPad, from + labels + 1 + 3 * kCtcPad};
 }
 
 // log(exp a + exp b [+ exp c])
@@ -53,27 +53,27 @@ HWY_INLINE Vec CtcSum(Vec a, Vec b, Vec c) {
 }
 
 // Computes the next row, forward (step = -1) or backward (1), without the frame's own emission.
-// `between` [symbols] is 0, or kCtcNever if target i equals the one before it.
+// `between` [labels] is 0, or kCtcNever if target i equals the one before it.
 template <int kStep>
-void CtcAdvance(size_t symbols, const CtcRow& from, const float* between, const CtcRow& to) {
-  constexpr ptrdiff_t kSymbolOfBlank = kStep < 0 ? -1 : 0, kBlankOfSymbol = kStep < 0 ? 0 : 1;
-  ForVectors(symbols + 1, [&](size_t i, size_t used) HWY_ATTR {
+void CtcAdvance(size_t labels, const CtcRow& from, const float* between, const CtcRow& to) {
+  constexpr ptrdiff_t kLabelOfBlank = kStep < 0 ? -1 : 0, kBlankOfLabel = kStep < 0 ? 0 : 1;
+  ForVectors(labels + 1, [&](size_t i, size_t used) HWY_ATTR {
     const auto at = static_cast<ptrdiff_t>(i);
-    StoreN(CtcSum(LoadN(from.b + i, used), LoadN(from.e + at + kSymbolOfBlank, used)), to.b + i,
+    StoreN(CtcSum(LoadN(from.b + i, used), LoadN(from.e + at + kLabelOfBlank, used)), to.b + i,
            used);
   });
-  ForVectors(symbols, [&](size_t i, size_t used) HWY_ATTR {
+  ForVectors(labels, [&](size_t i, size_t used) HWY_ATTR {
     const auto at = static_cast<ptrdiff_t>(i);
     // The transition between i and its neighbor uses between[i], or the neighbor's entry.
     const Vec skip =
-        hn::Add(LoadN(from.e + at + kStep, used), LoadN(between + at + kBlankOfSymbol, used));
-    StoreN(CtcSum(LoadN(from.e + i, used), LoadN(from.b + at + kBlankOfSymbol, used), skip),
+        hn::Add(LoadN(from.e + at + kStep, used), LoadN(between + at + kBlankOfLabel, used));
+    StoreN(CtcSum(LoadN(from.e + i, used), LoadN(from.b + at + kBlankOfLabel, used), skip),
            to.e + i, used);
   });
 }
 
 // Adds a frame's log probabilities, then subtracts the row's maximum, which is returned.
-float CtcEmit(size_t symbols, float blank, const float* emitted, const CtcRow& row) {
+float CtcEmit(size_t labels, float blank, const float* emitted, const CtcRow& row) {
   const F32 d;
   const Vec never = hn::Set(d, kCtcNever), add = hn::Set(d, blank);
   Vec largest = never;
@@ -81,19 +81,19 @@ float CtcEmit(size_t symbols, float blank, const float* emitted, const CtcRow& r
     StoreN(v, to, used);
     largest = hn::Max(largest, hn::IfThenElse(hn::FirstN(d, used), v, never));
   };
-  ForVectors(symbols + 1, [&](size_t i, size_t used) HWY_ATTR {
+  ForVectors(labels + 1, [&](size_t i, size_t used) HWY_ATTR {
     keep(hn::Add(LoadN(row.b + i, used), add), row.b + i, used);
   });
-  ForVectors(symbols, [&](size_t i, size_t used) HWY_ATTR {
+  ForVectors(labels, [&](size_t i, size_t used) HWY_ATTR {
     keep(hn::Add(LoadN(row.e + i, used), LoadN(emitted + i, used)), row.e + i, used);
   });
   const float most = hn::GetLane(hn::MaxOfLanes(d, largest));
   if (!(most > kCtcImpossible)) return 0;
   const Vec off = hn::Set(d, most);
-  ForVectors(symbols + 1, [&](size_t i, size_t used) HWY_ATTR {
+  ForVectors(labels + 1, [&](size_t i, size_t used) HWY_ATTR {
     StoreN(hn::Max(never, hn::Sub(LoadN(row.b + i, used), off)), row.b + i, used);
   });
-  ForVectors(symbols, [&](size_t i, size_t used) HWY_ATTR {
+  ForVectors(labels, [&](size_t i, size_t used) HWY_ATTR {
     StoreN(hn::Max(never, hn::Sub(LoadN(row.e + i, used), off)), row.e + i, used);
   });
   return most;
@@ -104,7 +104,7 @@ float CtcEmit(size_t symbols, float blank, const float* emitted, const CtcRow& r
 // errors.
 void CtcGradient(const CtcArgs& args, size_t t, const CtcRow& way, const CtcRow& back) {
   const F32 d;
-  const size_t symbols = args.symbols;
+  const size_t labels = args.labels;
   Vec largest = hn::Set(d, kCtcNever);
   const auto meet = [&](float* to, const float* from, size_t n) HWY_ATTR {
     ForVectors(n, [&](size_t i, size_t used) HWY_ATTR {
@@ -113,13 +113,13 @@ void CtcGradient(const CtcArgs& args, size_t t, const CtcRow& way, const CtcRow&
       largest = hn::Max(largest, hn::IfThenElse(hn::FirstN(d, used), both, hn::Set(d, kCtcNever)));
     });
   };
-  meet(way.b, back.b, symbols + 1), meet(way.e, back.e, symbols);
+  meet(way.b, back.b, labels + 1), meet(way.e, back.e, labels);
   const Vec top = hn::MaxOfLanes(d, largest);
   Vec sums = hn::Zero(d), blanks = hn::Zero(d);
-  ForVectors(symbols + 1, [&](size_t i, size_t used) HWY_ATTR {
+  ForVectors(labels + 1, [&](size_t i, size_t used) HWY_ATTR {
     blanks = hn::Add(blanks, ZeroBeyond(Exp(hn::Sub(LoadN(way.b + i, used), top)), used));
   });
-  ForVectors(symbols, [&](size_t i, size_t used) HWY_ATTR {
+  ForVectors(labels, [&](size_t i, size_t used) HWY_ATTR {
     const Vec share = ZeroBeyond(Exp(hn::Sub(LoadN(way.e + i, used), top)), used);
     StoreN(share, way.e + i, used);
     sums = hn::Add(sums, share);
@@ -131,7 +131,7 @@ void CtcGradient(const CtcArgs& args, size_t t, const CtcRow& way, const CtcRow&
   ForVectors(args.classes, [&](size_t c, size_t used)
                                HWY_ATTR { StoreN(Exp(LoadN(logs + c, used)), grad + c, used); });
   grad[args.blank] += blank * scale;
-  for (size_t i = 0; i < symbols; ++i) grad[args.targets[i]] += way.e[i] * scale;
+  for (size_t i = 0; i < labels; ++i) grad[args.targets[i]] += way.e[i] * scale;
 }
 
 // The states of all frames in scratch.
@@ -139,13 +139,13 @@ class CtcPaths {
  public:
   CtcPaths(const CtcArgs& args, float* scratch)
       : args_(args),
-        symbols_(args.symbols),
-        width_(CtcRowFloats(symbols_)),
+        labels_(args.labels),
+        width_(CtcRowFloats(labels_)),
         between_(scratch + kCtcPad),
-        emitted_(between_ + symbols_ + kCtcPad),
-        rows_(emitted_ + symbols_ + kCtcPad) {
-    std::fill_n(scratch, symbols_ + 2 * kCtcPad, kCtcNever);
-    for (size_t i = 1; i < symbols_; ++i) {
+        emitted_(between_ + labels_ + kCtcPad),
+        rows_(emitted_ + labels_ + kCtcPad) {
+    std::fill_n(scratch, labels_ + 2 * kCtcPad, kCtcNever);
+    for (size_t i = 1; i < labels_; ++i) {
       if (args.targets[i] != args.targets[i - 1]) between_[i] = 0;
     }
   }
@@ -161,14 +161,14 @@ class CtcPaths {
       if (t < kept) ClearRow(t);
       if (t == 0) {
         row.b[0] = 0;
-        if (symbols_ > 0) row.e[0] = 0;
+        if (labels_ > 0) row.e[0] = 0;
       } else {
-        CtcAdvance<-1>(symbols_, before, between_, row);
+        CtcAdvance<-1>(labels_, before, between_, row);
       }
       taken += Emit(t, row);
     }
     if (read_nan_) return std::numeric_limits<double>::quiet_NaN();
-    const double ends[2] = {row.b[symbols_], symbols_ > 0 ? row.e[symbols_ - 1] : kCtcNever};
+    const double ends[2] = {row.b[labels_], labels_ > 0 ? row.e[labels_ - 1] : kCtcNever};
     const double most = std::max(ends[0], ends[1]);
     if (most < kCtcImpossible) return std::numeric_limits<double>::infinity();
     return -(taken + most + std::log(std::exp(ends[0] - most) + std::exp(ends[1] - most)));
@@ -182,10 +182,10 @@ class CtcPaths {
     for (size_t t = frames; t-- > 0;) {
       std::swap(after, now);
       if (t + 1 == frames) {
-        now.b[symbols_] = 0;
-        if (symbols_ > 0) now.e[symbols_ - 1] = 0;
+        now.b[labels_] = 0;
+        if (labels_ > 0) now.e[labels_ - 1] = 0;
       } else {
-        CtcAdvance<1>(symbols_, after, between_, now);
+        CtcAdvance<1>(labels_, after, between_, now);
       }
       CtcGradient(args_, t, RowAt(t), now);
       Emit(t, now);
@@ -193,7 +193,7 @@ class CtcPaths {
   }
 
  private:
-  CtcRow RowAt(size_t t) const { return CtcRowAt(rows_ + t * width_, symbols_); }
+  CtcRow RowAt(size_t t) const { return CtcRowAt(rows_ + t * width_, labels_); }
   void ClearRow(size_t t) const { std::fill_n(rows_ + t * width_, width_, kCtcNever); }
 
   float LogProbability(size_t t, size_t c) {
@@ -203,14 +203,14 @@ class CtcPaths {
   }
 
   float Emit(size_t t, const CtcRow& row) {
-    for (size_t i = 0; i < symbols_; ++i) {
+    for (size_t i = 0; i < labels_; ++i) {
       emitted_[i] = LogProbability(t, static_cast<size_t>(args_.targets[i]));
     }
-    return CtcEmit(symbols_, LogProbability(t, args_.blank), emitted_, row);
+    return CtcEmit(labels_, LogProbability(t, args_.blank), emitted_, row);
   }
 
   const CtcArgs& args_;
-  const size_t symbols_, width_;
+  const size_t labels_, width_;
   float* const between_;  // repetition mask between targets, padded at both ends
   float* const emitted_;  // a frame's log probabilities of the targets
   float* const rows_;
@@ -221,7 +221,7 @@ double CtcBody(const CtcArgs& args, float* scratch) {
   for (size_t t = 0; args.grad != nullptr && t < args.frames; ++t) {
     std::fill_n(args.grad + t * args.stride, args.classes, 0.0f);
   }
-  if (args.frames == 0) return args.symbols == 0 ? 0 : std::numeric_limits<double>::infinity();
+  if (args.frames == 0) return args.labels == 0 ? 0 : std::numeric_limits<double>::infinity();
   CtcPaths paths(args, scratch);
   const double nats = paths.Forward();
   if (args.grad != nullptr && std::isfinite(nats)) paths.Backward();

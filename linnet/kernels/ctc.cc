@@ -11,9 +11,9 @@ namespace linnet::kernels {
 
 HWY_EXPORT(CtcBody);
 
-size_t CtcScratch(size_t frames, size_t symbols, bool with_grad) {
-  const size_t row = 2 * (symbols + 1 + 2 * kCtcPad);
-  return 2 * symbols + 3 * kCtcPad + row * (with_grad ? frames + 2 : 2);
+size_t CtcScratch(size_t frames, size_t labels, bool with_grad) {
+  const size_t row = 2 * (labels + 1 + 2 * kCtcPad);
+  return 2 * labels + 3 * kCtcPad + row * (with_grad ? frames + 2 : 2);
 }
 
 double Ctc(const CtcArgs& args, float* scratch) {

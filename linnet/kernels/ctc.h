@@ -1,8 +1,8 @@
 // Connectionist temporal classification (CTC) of one sequence: -log of the summed probability of
 // all paths that yield the target sequence, and its gradient, in one call.
 //
-//   std::vector<float> scratch(CtcScratch(frames, symbols, true));
-//   const double nats = Ctc({.frames = frames, .classes = c, .symbols = symbols, .log_probs = p,
+//   std::vector<float> scratch(CtcScratch(frames, labels, true));
+//   const double nats = Ctc({.frames = frames, .classes = c, .labels = labels, .log_probs = p,
 //                            .targets = y, .grad = g}, scratch.data());
 //
 // A path names a class at each frame. Removing repetitions and then blanks yields the target
@@ -12,7 +12,7 @@
 //   b[i] <- p[blank] + log(exp b[i] + exp e[i - 1])
 //   e[i] <- p[y_i] + log(exp e[i] + exp b[i] + exp e[i - 1], the last only if y_i != y_(i-1))
 //
-// The backward recursion mirrors it. Cost: frames x symbols, vectorized over the targets.
+// The backward recursion mirrors it. Cost: frames x labels, vectorized over the targets.
 #ifndef LINNET_KERNELS_CTC_H_
 #define LINNET_KERNELS_CTC_H_
 
@@ -22,11 +22,11 @@
 namespace linnet::kernels {
 
 struct CtcArgs {
-  size_t frames = 0, classes = 0, symbols = 0;
+  size_t frames = 0, classes = 0, labels = 0;
   size_t stride = 0;                 // floats from one frame to the next, in log_probs and grad
   size_t blank = 0;                  // < classes
   const float* log_probs = nullptr;  // [frames, classes]
-  const int64_t* targets = nullptr;  // [symbols], each < classes
+  const int64_t* targets = nullptr;  // [labels], each < classes
   // [frames, classes], may be null: d nats / d logits where log_probs = log_softmax(logits), that
   // is, the probability minus the share of the paths that pass there. 0 if no path is possible.
   float* grad = nullptr;
@@ -34,7 +34,7 @@ struct CtcArgs {
 
 inline constexpr size_t kCtcPad = 16;  // padding at both ends of a row of scratch, in floats
 // Floats of scratch; with a gradient, two for each frame and target, plus padding.
-size_t CtcScratch(size_t frames, size_t symbols, bool with_grad);
+size_t CtcScratch(size_t frames, size_t labels, bool with_grad);
 
 // Returns nats: infinity if no path is possible (too few frames, or probabilities of 0), NaN if a
 // probability that is read is NaN.

@@ -17,7 +17,7 @@ namespace linnet::kernels {
 // grad [frames, classes], dense, or null; args.grad is not read.
 inline double CtcRef(const CtcArgs& args, double* grad) {
   constexpr double kNever = -std::numeric_limits<double>::infinity();
-  const size_t states = 2 * args.symbols + 1, frames = args.frames;
+  const size_t states = 2 * args.labels + 1, frames = args.frames;
   const auto label = [&](size_t s) {
     return s % 2 == 0 ? args.blank : static_cast<size_t>(args.targets[s / 2]);
   };
@@ -30,7 +30,7 @@ inline double CtcRef(const CtcArgs& args, double* grad) {
     return most == kNever ? kNever : most + std::log(std::exp(a - most) + std::exp(b - most));
   };
   if (grad != nullptr) std::fill_n(grad, frames * args.classes, 0.0);
-  if (frames == 0) return args.symbols == 0 ? 0 : -kNever;
+  if (frames == 0) return args.labels == 0 ? 0 : -kNever;
   std::vector<double> alpha(frames * states, kNever), beta(frames * states, kNever);
   for (size_t t = 0; t < frames; ++t) {
     for (size_t s = 0; s < states; ++s) {

@@ -16,10 +16,10 @@ namespace {
 LINNET_SUITE_ON_EACH_ISA(CtcTest);
 
 struct Problem {
-  Problem(size_t frames, size_t classes, size_t symbols, double sharpness, uint64_t seed)
+  Problem(size_t frames, size_t classes, size_t labels, double sharpness, uint64_t seed)
       : args{.frames = frames,
              .classes = classes,
-             .symbols = symbols,
+             .labels = labels,
              .stride = classes + 3,
              .blank = seed % classes} {
     Philox rng(seed);
@@ -33,7 +33,7 @@ struct Problem {
       }
       for (size_t c = 0; c < classes; ++c) row[c] -= static_cast<float>(std::log(sum));
     }
-    for (size_t i = 0; i < symbols; ++i) {
+    for (size_t i = 0; i < labels; ++i) {
       int64_t target = 0;
       do {
         target = rng.Below(static_cast<uint32_t>(classes));
@@ -44,7 +44,7 @@ struct Problem {
     args.log_probs = log_probs.data(), args.targets = targets.data();
   }
   double Run(std::vector<float>* grad) {
-    std::vector<float> scratch(CtcScratch(args.frames, args.symbols, grad != nullptr) + 1, NAN);
+    std::vector<float> scratch(CtcScratch(args.frames, args.labels, grad != nullptr) + 1, NAN);
     scratch.back() = 5;
     if (grad != nullptr) {
       grad->assign(args.frames * args.stride, 7);
@@ -63,10 +63,10 @@ struct Problem {
 
 TEST_P(CtcTest, MatchesTheReference) {
   uint64_t seed = 0;
-  for (const size_t symbols : {0, 1, 2, 3, 7, 8, 15, 16, 17, 33, 100}) {
-    for (const size_t frames : {size_t{1}, 2 * symbols + 1, 3 * symbols + 40}) {
+  for (const size_t labels : {0, 1, 2, 3, 7, 8, 15, 16, 17, 33, 100}) {
+    for (const size_t frames : {size_t{1}, 2 * labels + 1, 3 * labels + 40}) {
       for (const double sharpness : {0.5, 4.0}) {
-        Problem problem(frames, 2 + seed % 9, symbols, sharpness, seed);
+        Problem problem(frames, 2 + seed % 9, labels, sharpness, seed);
         ++seed;
         std::vector<double> want_grad(frames * problem.args.classes);
         const double want = CtcRef(problem.args, want_grad.data());
@@ -75,14 +75,14 @@ TEST_P(CtcTest, MatchesTheReference) {
         if (std::isinf(want)) {
           EXPECT_EQ(nats, want);
         } else {
-          EXPECT_NEAR(nats, want, 1e-4 + 1e-6 * want) << symbols << " in " << frames;
+          EXPECT_NEAR(nats, want, 1e-4 + 1e-6 * want) << labels << " in " << frames;
         }
         EXPECT_EQ(problem.Run(nullptr), nats);
         for (size_t t = 0; t < frames; ++t) {
           for (size_t c = 0; c < problem.args.classes; ++c) {
             EXPECT_NEAR(grad[t * problem.args.stride + c], want_grad[t * problem.args.classes + c],
                         1e-4)
-                << symbols << " in " << frames << ": " << t << " " << c;
+                << labels << " in " << frames << ": " << t << " " << c;
           }
           EXPECT_EQ(grad[t * problem.args.stride + problem.args.classes], 7);
         }

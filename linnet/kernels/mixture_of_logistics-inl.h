@@ -27,13 +27,13 @@ HWY_INLINE LogisticBins LogisticBin(uint8_t byte, Vec mean, Vec log_scale) {
   const F32 d;
   const Vec zero = hn::Zero(d), one = hn::Set(d, 1.0f);
   const Vec half_bin = hn::Set(d, 1.0f / 255);
-  const Vec centre = hn::Sub(hn::Set(d, static_cast<float>(byte) * (2.0f / 255) - 1.0f), mean);
+  const Vec center = hn::Sub(hn::Set(d, static_cast<float>(byte) * (2.0f / 255) - 1.0f), mean);
   // The upper bound only keeps the bin width above zero.
   const Vec low = hn::Set(d, kMinLogScale), high = hn::Set(d, 80.0f);
   const auto clamped = hn::Lt(log_scale, low);
   const Vec inverse = hn::Exp(d, hn::Neg(hn::Min(high, hn::Max(low, log_scale))));
-  const Vec plus = hn::Mul(hn::Add(centre, half_bin), inverse);
-  const Vec minus = hn::Mul(hn::Sub(centre, half_bin), inverse);
+  const Vec plus = hn::Mul(hn::Add(center, half_bin), inverse);
+  const Vec minus = hn::Mul(hn::Sub(center, half_bin), inverse);
   const Vec width = hn::Mul(hn::Set(d, 2.0f / 255), inverse);
 
   // The factor of an open end is 1: its logarithm and derivatives are 0.

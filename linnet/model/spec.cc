@@ -362,7 +362,7 @@ class Validator {
     }
     Require(spec_.input.vocabulary == static_cast<int>(tokens),
             "text needs the categorical head, with classes and vocabulary as many as there are "
-            "symbols (",
+            "tokens (",
             tokens, ")");
   }
 

@@ -31,7 +31,7 @@ Vocabulary::Vocabulary(const TextSpec& text) {
                      " characters");
   }
   ForCodePoints(characters, "the vocabulary", [&](char32_t c) {
-    if (!symbols_.emplace(c, kFirst + static_cast<int32_t>(characters_.size())).second) {
+    if (!tokens_.emplace(c, kFirst + static_cast<int32_t>(characters_.size())).second) {
       throw InputError("the vocabulary has a character twice (U+", static_cast<uint32_t>(c), ")");
     }
     characters_.push_back(c);
@@ -60,26 +60,26 @@ TextSpec Vocabulary::Save() const {
 }
 
 std::vector<int32_t> Vocabulary::Encode(std::string_view text) const {
-  std::vector<int32_t> symbols;
+  std::vector<int32_t> tokens;
   if (bytes()) {
-    for (const char c : text) symbols.push_back(kFirst + static_cast<uint8_t>(c));
-    return symbols;
+    for (const char c : text) tokens.push_back(kFirst + static_cast<uint8_t>(c));
+    return tokens;
   }
   ForCodePoints(text, "the text", [&](char32_t c) {
-    const auto found = symbols_.find(c);
-    symbols.push_back(found == symbols_.end() ? kUnknown : found->second);
+    const auto found = tokens_.find(c);
+    tokens.push_back(found == tokens_.end() ? kUnknown : found->second);
   });
-  return symbols;
+  return tokens;
 }
 
-std::string Vocabulary::Decode(std::span<const int32_t> symbols) const {
+std::string Vocabulary::Decode(std::span<const int32_t> tokens) const {
   constexpr char32_t kReplacement = 0xfffd;
   std::string text;
-  for (const int32_t symbol : symbols) {
-    const auto place = static_cast<size_t>(symbol) - kFirst;
-    if (symbol == kUnknown) {
+  for (const int32_t token : tokens) {
+    const auto place = static_cast<size_t>(token) - kFirst;
+    if (token == kUnknown) {
       AppendUtf8(kReplacement, text);
-    } else if (symbol < kFirst || static_cast<size_t>(symbol) >= size()) {
+    } else if (token < kFirst || static_cast<size_t>(token) >= size()) {
       continue;
     } else if (bytes()) {
       text.push_back(static_cast<char>(place));

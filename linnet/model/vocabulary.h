@@ -1,8 +1,8 @@
 // Maps text to tokens: bytes or characters after a few special tokens.
 //
 //   Vocabulary characters = Vocabulary::OfText(corpus, /*most=*/8000);
-//   std::vector<int32_t> symbols = characters.Encode("海上明月");
-//   std::string text = characters.Decode(symbols);
+//   std::vector<int32_t> tokens = characters.Encode("海上明月");
+//   std::string text = characters.Decode(tokens);
 //   spec.part = characters.Save();                        // travels in the model file
 //   Vocabulary again(*spec.text());
 //
@@ -44,13 +44,13 @@ class Vocabulary {
   // Throws InputError on invalid UTF-8 in a character vocabulary. Bytes are never unknown.
   std::vector<int32_t> Encode(std::string_view text) const;
   // Special tokens decode to nothing, unknown characters to U+FFFD.
-  std::string Decode(std::span<const int32_t> symbols) const;
+  std::string Decode(std::span<const int32_t> tokens) const;
   // The text of one token.
-  std::string Decode(int32_t symbol) const { return Decode({&symbol, 1}); }
+  std::string Decode(int32_t token) const { return Decode({&token, 1}); }
 
  private:
   std::vector<char32_t> characters_;
-  std::unordered_map<char32_t, int32_t> symbols_;
+  std::unordered_map<char32_t, int32_t> tokens_;
 };
 
 }  // namespace linnet

@@ -10,7 +10,7 @@
 namespace linnet {
 namespace {
 
-using Symbols = std::vector<int32_t>;
+using Tokens = std::vector<int32_t>;
 
 TEST(Vocabulary, OfBytesHasAll) {
   const Vocabulary bytes = Vocabulary::Bytes();
@@ -18,7 +18,7 @@ TEST(Vocabulary, OfBytesHasAll) {
   std::string all;
   for (int i = 0; i < 256; ++i) all.push_back(static_cast<char>(i));
   EXPECT_EQ(bytes.Decode(bytes.Encode(all)), all);
-  EXPECT_EQ(bytes.Encode("A"), Symbols{3 + 'A'});
+  EXPECT_EQ(bytes.Encode("A"), Tokens{3 + 'A'});
   EXPECT_EQ(bytes.Save().characters, "");
 }
 
@@ -27,7 +27,7 @@ TEST(Vocabulary, OfATextHasItsCharacters) {
   EXPECT_EQ(some.Save().characters,
             "海上。");  // three times, twice, then the lowest that occurs once
   EXPECT_EQ(some.size(), 6u);
-  EXPECT_EQ(some.Encode("上海月"), (Symbols{4, 3, Vocabulary::kUnknown}));
+  EXPECT_EQ(some.Encode("上海月"), (Tokens{4, 3, Vocabulary::kUnknown}));
   EXPECT_EQ(some.Decode(some.Encode("上海月")), "上海\xef\xbf\xbd");
   EXPECT_EQ(some.Decode({{Vocabulary::kEnd, 3, Vocabulary::kSeparator, 99, -1}}), "海");
   EXPECT_EQ(Vocabulary::OfText("aab", 9, 2).Save().characters, "a");

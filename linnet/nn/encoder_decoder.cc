@@ -44,7 +44,7 @@ EncoderDecoderImpl::EncoderDecoderImpl(const ModelSpec& spec, const TrainingOpti
 
 Tensor EncoderDecoderImpl::Embed(const Tensor& tokens) {
   if (tokens.size(1) > spec().input.max_length) {
-    throw InputError("a line of ", tokens.size(1), " symbols is longer than the model's ",
+    throw InputError("a line of ", tokens.size(1), " tokens is longer than the model's ",
                      spec().input.max_length, " positions");
   }
   Tensor x = spec().head.tied

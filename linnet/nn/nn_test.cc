@@ -342,9 +342,9 @@ TEST(CtcNats, GradientsMatchFiniteDifferences) {
   const auto of = [](std::vector<int64_t> values) { return torch::tensor(values); };
   // The third needs 6 frames for its repetitions and has 5.
   const Tensor targets = of({1, 2, 2, 0, 3, 1, 0, 0, 1, 1, 1, 2}).view({3, 4});
-  const Tensor frames = of({7, 4, 5}), symbols = of({3, 2, 4});
+  const Tensor frames = of({7, 4, 5}), tokens = of({3, 2, 4});
   const auto loss = [&](const Tensor& x) {
-    return CtcNats(torch::log_softmax(x, 2), targets, frames, symbols);
+    return CtcNats(torch::log_softmax(x, 2), targets, frames, tokens);
   };
   const Tensor leaf = logits.clone().requires_grad_();
   const Tensor nats = loss(leaf);
@@ -365,10 +365,10 @@ TEST(CtcNats, GradientsMatchFiniteDifferences) {
   EXPECT_EQ(all.grad()[2].abs().max().item<double>(), 0);
 
   EXPECT_THROW(CtcNats(logits, targets, frames, of({3, 2, 5})), Error);
-  EXPECT_THROW(CtcNats(logits, targets, of({8, 4, 5}), symbols), Error);
-  EXPECT_THROW(CtcNats(logits, targets, frames, symbols, 4), Error);
-  EXPECT_THROW(CtcNats(logits, targets.narrow(0, 0, 2), frames, symbols), Error);
-  EXPECT_THROW(CtcNats(logits, targets, frames.to(torch::kFloat32), symbols), Error);
+  EXPECT_THROW(CtcNats(logits, targets, of({8, 4, 5}), tokens), Error);
+  EXPECT_THROW(CtcNats(logits, targets, frames, tokens, 4), Error);
+  EXPECT_THROW(CtcNats(logits, targets.narrow(0, 0, 2), frames, tokens), Error);
+  EXPECT_THROW(CtcNats(logits, targets, frames.to(torch::kFloat32), tokens), Error);
 }
 
 TEST(Optimizer, RefusesUnknownNames) {

@@ -60,7 +60,7 @@ Tensor SequenceModelImpl::At(const Tensor& tokens, const Tensor& rows) {
 Tensor SequenceModelImpl::Hidden(const Tensor& tokens) {
   const int64_t length = tokens.size(1);
   if (length > spec().input.max_length) {
-    throw InputError("a sequence of ", length, " symbols is longer than the model's ",
+    throw InputError("a sequence of ", length, " tokens is longer than the model's ",
                      spec().input.max_length, " positions");
   }
   Tensor above;
@@ -102,7 +102,7 @@ Tensor SequenceModelImpl::Step(const Tensor& tokens, int64_t position, SequenceS
 
 SequenceModel LoadModel(const std::string& path) {
   const auto model = std::dynamic_pointer_cast<SequenceModelImpl>(LoadNetwork(path));
-  if (!model) throw InputError(path, ": its network is none that reads one sequence of symbols");
+  if (!model) throw InputError(path, ": its network is none that reads one sequence of tokens");
   return SequenceModel(model);
 }
 

@@ -1,7 +1,7 @@
 // The CTC loss as one differentiable libtorch operation over kernels/ctc.h, which computes value
 // and gradient in one pass.
 //
-//   torch::Tensor nats = ops::CtcNats(log_probs, targets, frames, symbols);    // [N]
+//   torch::Tensor nats = ops::CtcNats(log_probs, targets, frames, labels);    // [N]
 #ifndef LINNET_OPS_CTC_H_
 #define LINNET_OPS_CTC_H_
 

@@ -21,7 +21,7 @@ class Function : public torch::autograd::Function<Function> {
                         const Tensor& input_lengths, const Tensor& target_lengths, int64_t blank,
                         bool with_gradient) {
     const Tensor p = log_probs.contiguous(), y = targets.contiguous();
-    const Tensor frames = input_lengths.contiguous(), symbols = target_lengths.contiguous();
+    const Tensor frames = input_lengths.contiguous(), labels = target_lengths.contiguous();
     const auto length = static_cast<size_t>(p.size(1)), classes = static_cast<size_t>(p.size(2));
     const auto longest = static_cast<size_t>(y.size(1));
     const Tensor nats = torch::empty({p.size(0)}, p.options());
@@ -31,7 +31,7 @@ class Function : public torch::autograd::Function<Function> {
         const kernels::CtcArgs args{
             .frames = static_cast<size_t>(frames.data_ptr<int64_t>()[n]),
             .classes = classes,
-            .symbols = static_cast<size_t>(symbols.data_ptr<int64_t>()[n]),
+            .labels = static_cast<size_t>(labels.data_ptr<int64_t>()[n]),
             .stride = classes,
             .blank = static_cast<size_t>(blank),
             .log_probs = p.data_ptr<float>() + n * length * classes,
@@ -39,7 +39,7 @@ class Function : public torch::autograd::Function<Function> {
             .grad = with_gradient ? gradient.data_ptr<float>() + n * length * classes : nullptr};
         // Not a std::vector, which would clear it.
         const std::unique_ptr<float[]> scratch(
-            new float[kernels::CtcScratch(args.frames, args.symbols, with_gradient)]);
+            new float[kernels::CtcScratch(args.frames, args.labels, with_gradient)]);
         nats.data_ptr<float>()[n] = static_cast<float>(kernels::Ctc(args, scratch.get()));
       }
     });

@@ -67,9 +67,9 @@ TEST(Ctc, FusedEqualsPlain) {
     const Tensor targets = torch::randint(1, classes, {4, 40}, torch::kInt64);
     const auto of = [](std::vector<int64_t> values) { return torch::tensor(values); };
     // The third target cannot fit, the last is empty.
-    const Tensor frames = of({130, 99, 20, 50}), symbols = of({40, 17, 40, 0});
+    const Tensor frames = of({130, 99, 20, 50}), tokens = of({40, 17, 40, 0});
     const Operation operation = [&](const Tensors& t) {
-      const Tensor nats = CtcNats(torch::log_softmax(t[0], 2), targets, frames, symbols);
+      const Tensor nats = CtcNats(torch::log_softmax(t[0], 2), targets, frames, tokens);
       return Tensors{torch::where(nats.isinf(), torch::zeros_like(nats), nats)};
     };
     ExpectFusedEqualsPlain(operation, {Random({4, 131, classes}) * 2}, 1e-4);
@@ -77,7 +77,7 @@ TEST(Ctc, FusedEqualsPlain) {
     Tensor p = torch::log_softmax(Random({4, 131, classes}), 2);
     p[0].select(1, targets[0][5].item<int64_t>()).fill_(-INFINITY);
     for (const torch::Dtype type : {torch::kFloat32, torch::kFloat64}) {
-      const Tensor nats = CtcNats(p.to(type), targets, frames, symbols);
+      const Tensor nats = CtcNats(p.to(type), targets, frames, tokens);
       EXPECT_TRUE(torch::equal(nats.isinf(), torch::tensor({true, false, true, false}))) << nats;
     }
   }

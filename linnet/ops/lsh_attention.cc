@@ -68,7 +68,7 @@ Tensor Sequences(const Tensor& x, int64_t padding) {
   return torch::constant_pad_nd(x.transpose(1, 2), {0, 0, 0, padding}).flatten(0, 1);
 }
 
-Tensor Normalised(const Tensor& q) {
+Tensor Normalized(const Tensor& q) {
   // The lower bound keeps zero queries and their gradients finite.
   return q / q.square().sum(-1, true).clamp_min(1e-24).sqrt();
 }
@@ -89,7 +89,7 @@ Tensor Plain(const Tensor& q_in, const Tensor& v_in, const Tensor& lengths, cons
   const int64_t batch = q_in.size(0), length = q_in.size(1), heads = q_in.size(2);
   const int64_t rounds = planes.size(0), chunk = options.chunk, padding = Padding(length, chunk);
   const Tensor q = Sequences(q_in, padding), v = Sequences(v_in, padding);
-  const Tensor k = Normalised(q);
+  const Tensor k = Normalized(q);
   const Tensor valid = Valid(q_in, lengths, padding);
   const double scale = 1 / std::sqrt(static_cast<double>(q.size(2)));
 
@@ -203,7 +203,7 @@ Tensor SimpleLshAttention(const Tensor& q_in, const Tensor& v_in, const Tensor& 
   const int64_t rounds = order.size(0), chunk = std::min(options.chunk, length);
   const int64_t padding = Padding(length, chunk);
   const Tensor q = Sequences(q_in, padding), v = Sequences(v_in, padding);
-  const Tensor k = Normalised(q);
+  const Tensor k = Normalized(q);
   const Tensor valid = Valid(q_in, lengths, padding);
   const double scale = 1 / std::sqrt(static_cast<double>(q.size(2)));
   Tensor total;

@@ -24,12 +24,12 @@ void Validate(const ChoiceOptions& options) {
 namespace {
 
 struct Weighed {
-  int32_t symbol;
+  int32_t token;
   float weight;
 };
 
 bool Likelier(const Weighed& a, const Weighed& b) {
-  return a.weight != b.weight ? a.weight > b.weight : a.symbol < b.symbol;
+  return a.weight != b.weight ? a.weight > b.weight : a.token < b.token;
 }
 
 // Bins weights in (0, 1] by exponent and first three mantissa bits; bins are in order of weight.
@@ -86,16 +86,16 @@ int32_t ChooseOf(std::span<const Weighed> candidates, float top_p, double u) {
   double rest = u * kept;
   for (const Weighed& one : candidates.first(count)) {
     rest -= one.weight;
-    if (rest < 0) return one.symbol;
+    if (rest < 0) return one.token;
   }
-  return candidates[count - 1].symbol;
+  return candidates[count - 1].token;
 }
 
 }  // namespace
 
 int32_t Choose(std::span<const float> logits, const ChoiceOptions& options, Philox& rng) {
   const float largest = logits.empty() ? -INFINITY : kernels::Largest(logits.data(), logits.size());
-  if (!(largest > -INFINITY)) throw InputError("no symbol is left to choose from");
+  if (!(largest > -INFINITY)) throw InputError("no token is left to choose from");
   if (options.temperature == 0 || options.top_k == 1) {
     const auto found = std::find(logits.begin(), logits.end(), largest);
     return static_cast<int32_t>(found - logits.begin());
@@ -105,7 +105,7 @@ int32_t Choose(std::span<const float> logits, const ChoiceOptions& options, Phil
   weights.resize(logits.size());
   const float scale = std::min(1 / options.temperature, 1e30f);
   double kept = kernels::ExpSum(logits.data(), logits.size(), largest, scale, weights.data());
-  if (!std::isfinite(kept)) throw InputError("the symbols' weights are no numbers");
+  if (!std::isfinite(kept)) throw InputError("the tokens' weights are no numbers");
   const double u = rng.Uniform();
   if (options.top_k > 0 && options.top_k < logits.size()) {
     scratch.Select(std::numeric_limits<float>::min());
@@ -146,10 +146,10 @@ int32_t Choose(std::span<const float> logits, const ChoiceOptions& options, Phil
     if (kept >= wanted) break;
   }
   rest = u * kept;
-  int32_t last = least.symbol;
+  int32_t last = least.token;
   for (const Weighed& one : scratch.candidates) {
     if (Likelier(least, one)) continue;
-    last = one.symbol, rest -= one.weight;
+    last = one.token, rest -= one.weight;
     if (rest < 0) break;
   }
   return last;

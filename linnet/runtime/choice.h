@@ -1,7 +1,7 @@
 // Draws the next token from a categorical head's logits.
 //
 //   Philox rng(seed, /*stream=*/sequence);
-//   int32_t symbol = Choose(logits, {.temperature = 0.8f, .top_p = 0.95f}, rng);
+//   int32_t token = Choose(logits, {.temperature = 0.8f, .top_p = 0.95f}, rng);
 #ifndef LINNET_RUNTIME_CHOICE_H_
 #define LINNET_RUNTIME_CHOICE_H_
 

@@ -24,7 +24,7 @@ Scheduler::Scheduler(Engine& engine, const SchedulerOptions& options)
   state_ = engine.NewState(options.sequences);
   slots_.resize(options.sequences);
   stepping_.reserve(options.sequences);
-  symbols_.reserve(options.sequences);
+  tokens_.reserve(options.sequences);
   outputs_.resize(options.sequences * engine.output_size());
 }
 
@@ -34,12 +34,12 @@ std::optional<uint64_t> Scheduler::Submit(Request&& request) {
   const bool read = request.prompt.empty() && request.from && request.outputs &&
                     request.outputs->size() == engine_.output_size();
   if (request.prompt.empty() && !read) {
-    throw InputError("a request needs a prompt of at least one symbol");
+    throw InputError("a request needs a prompt of at least one token");
   }
-  if (!request.next) throw InputError("a request needs next(), which draws its symbols");
-  for (const int32_t symbol : request.prompt) {
-    if (symbol < 0 || symbol >= spec.input.vocabulary) {
-      throw InputError(model.path(), ": symbol ", symbol, " is outside its vocabulary 0 .. ",
+  if (!request.next) throw InputError("a request needs next(), which draws its tokens");
+  for (const int32_t token : request.prompt) {
+    if (token < 0 || token >= spec.input.vocabulary) {
+      throw InputError(model.path(), ": token ", token, " is outside its vocabulary 0 .. ",
                        spec.input.vocabulary - 1);
     }
   }
@@ -59,7 +59,7 @@ std::optional<uint64_t> Scheduler::Submit(Request&& request) {
   }
   const size_t free = slots_.size() - running_;
   if (waiting_.size() >= free && waiting_.size() - free >= options_.queue) return {};
-  waiting_.push_back({.id = ++last_id_, .request = std::move(request), .read = 0, .symbol = {}});
+  waiting_.push_back({.id = ++last_id_, .request = std::move(request), .read = 0, .token = {}});
   return last_id_;
 }
 
@@ -113,10 +113,10 @@ void Scheduler::ReadPrompts() {
     return slots_[slot] ? slots_[slot]->request.prompt.size() - slots_[slot]->read : 0;
   };
   const size_t width = engine_.output_size();
-  size_t budget = options_.prompt_symbols;
+  size_t budget = options_.prompt_tokens;
   for (bool any = false; budget > 0 || !any; any = true) {
     reading_.clear(), lengths_.clear();
-    symbols_.clear();
+    tokens_.clear();
     bool last = false, one = false;
     const size_t first = first_prompt_;
     for (size_t i = 0; i < slots_.size(); ++i) {
@@ -129,18 +129,18 @@ void Scheduler::ReadPrompts() {
         // A long prompt continues after the others' turn.
         first_prompt_ = (slot + 1) % slots_.size();
       } else if ((rest <= kPiece) != last || (piece == 1) != one ||
-                 symbols_.size() + piece > budget) {
+                 tokens_.size() + piece > budget) {
         continue;
       }
       reading_.push_back(slot), lengths_.push_back(piece);
       const std::span tokens =
           std::span(slots_[slot]->request.prompt).subspan(slots_[slot]->read, piece);
-      symbols_.insert(symbols_.end(), tokens.begin(), tokens.end());
+      tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
     }
     if (reading_.empty()) return;
     const std::span<float> outputs = std::span(outputs_).first(last ? reading_.size() * width : 0);
-    engine_.Prefix(state_, reading_, lengths_, symbols_, outputs);
-    budget -= std::min(budget, symbols_.size());
+    engine_.Prefix(state_, reading_, lengths_, tokens_, outputs);
+    budget -= std::min(budget, tokens_.size());
     for (size_t i = 0; i < reading_.size(); ++i) slots_[reading_[i]]->read += lengths_[i];
     for (size_t i = 0; i < reading_.size(); ++i) {
       Pass(reading_[i], last ? outputs.subspan(i * width, width) : outputs);
@@ -162,26 +162,26 @@ void Scheduler::Pass(size_t slot, std::span<const float> outputs) {
 
 void Scheduler::Generate() {
   stepping_.clear();
-  symbols_.clear();
+  tokens_.clear();
   for (size_t slot = 0; slot < slots_.size(); ++slot) {
-    if (!slots_[slot] || !slots_[slot]->symbol) continue;
+    if (!slots_[slot] || !slots_[slot]->token) continue;
     stepping_.push_back(slot);
-    symbols_.push_back(*slots_[slot]->symbol);
+    tokens_.push_back(*slots_[slot]->token);
   }
   if (stepping_.empty()) return;
   const size_t width = engine_.output_size();
   const std::span<float> outputs = std::span(outputs_).first(stepping_.size() * width);
-  engine_.Step(state_, stepping_, symbols_, outputs);
+  engine_.Step(state_, stepping_, tokens_, outputs);
   Deliver(stepping_, outputs);
 }
 
 Scheduler::Drawn Scheduler::Draw(const Entry& entry, std::span<const float> outputs) const {
   Drawn drawn;
   try {
-    drawn.symbol = entry.request.next(outputs);
+    drawn.token = entry.request.next(outputs);
     const int32_t vocabulary = engine_.model().spec().input.vocabulary;
-    if (drawn.symbol && (*drawn.symbol < 0 || *drawn.symbol >= vocabulary)) {
-      throw InputError("next() gave the symbol ", *drawn.symbol, ", outside the vocabulary 0 .. ",
+    if (drawn.token && (*drawn.token < 0 || *drawn.token >= vocabulary)) {
+      throw InputError("next() gave the token ", *drawn.token, ", outside the vocabulary 0 .. ",
                        vocabulary - 1);
     }
   } catch (...) {
@@ -220,11 +220,11 @@ void Scheduler::Take(size_t slot, const std::shared_ptr<Entry>& entry, const Dra
     return;
   }
   if (slots_[slot] != entry) return;  // it canceled itself
-  if (!drawn.symbol) return End(slot, Finished::kEnded);
+  if (!drawn.token) return End(slot, Finished::kEnded);
   if (state_.position(slot) >= most_positions_) {
     return End(slot, Finished::kFull);
   }
-  entry->symbol = drawn.symbol;
+  entry->token = drawn.token;
 }
 
 void Scheduler::End(size_t slot, std::optional<Finished> why) {

@@ -59,7 +59,7 @@ struct SchedulerOptions {
   size_t queue = 1024;    // requests that may wait
   // Prompt tokens read between two steps, so that a long prompt does not delay generating requests.
   // At least one piece is read per round.
-  size_t prompt_symbols = 512;
+  size_t prompt_tokens = 512;
   // Calls next() of several requests concurrently, on the engine's threads. next() may then neither
   // submit nor cancel.
   bool parallel_next = false;
@@ -105,7 +105,7 @@ class Scheduler {
     uint64_t id = 0;
     Request request;
     size_t read = 0;                // tokens of the prompt read so far
-    std::optional<int32_t> symbol;  // next token to read, once the prompt is read
+    std::optional<int32_t> token;  // next token to read, once the prompt is read
   };
 
   void Admit();
@@ -114,7 +114,7 @@ class Scheduler {
   void Pass(size_t slot, std::span<const float> outputs);
   // Result of next(), or its exception.
   struct Drawn {
-    std::optional<int32_t> symbol;
+    std::optional<int32_t> token;
     std::exception_ptr error;
   };
   Drawn Draw(const Entry& entry, std::span<const float> outputs) const;
@@ -138,7 +138,7 @@ class Scheduler {
   // Buffers of one round.
   std::vector<size_t> stepping_, reading_, lengths_;
   std::vector<Drawn> drawn_;
-  std::vector<int32_t> symbols_;
+  std::vector<int32_t> tokens_;
   std::vector<float> outputs_;
 };
 

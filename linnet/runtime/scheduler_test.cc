@@ -19,7 +19,7 @@ namespace {
 using Floats = std::vector<float>;
 using Tokens = std::vector<int32_t>;
 
-// A model over 11 symbols with 300 positions.
+// A model over 11 tokens with 300 positions.
 std::shared_ptr<const Model> TestModel(Precision precision = Precision::kF32) {
   ModelSpec spec;
   spec.task = "copy", spec.part = std::monostate(), spec.head.kind = HeadKind::kCategorical;
@@ -51,7 +51,7 @@ int32_t Likeliest(std::span<const float> outputs) {
 Tokens Prompt(size_t which) {
   Philox rng(4, which);
   Tokens prompt(1 + rng.Below(which % 5 == 0 ? 270 : 20));
-  for (int32_t& symbol : prompt) symbol = static_cast<int32_t>(rng.Below(11));
+  for (int32_t& token : prompt) token = static_cast<int32_t>(rng.Below(11));
   return prompt;
 }
 
@@ -62,11 +62,11 @@ struct Seen {
   size_t times = 0;
 };
 
-Request Asking(const Tokens& prompt, size_t symbols, Seen& seen) {
+Request Asking(const Tokens& prompt, size_t tokens, Seen& seen) {
   return {.prompt = prompt,
-          .next = [&seen, symbols](std::span<const float> outputs) -> std::optional<int32_t> {
+          .next = [&seen, tokens](std::span<const float> outputs) -> std::optional<int32_t> {
             seen.outputs.insert(seen.outputs.end(), outputs.begin(), outputs.end());
-            if (++seen.times == symbols) return {};
+            if (++seen.times == tokens) return {};
             return Likeliest(outputs);
           },
           .finished = [&seen](Finished why) { seen.why = why; },
@@ -86,7 +86,7 @@ TEST(Scheduler, EachGetsWhatItGetsAlone) {
       }
     }
     Engine engine(model, {.threads = 2});
-    Scheduler scheduler(engine, {.sequences = 4, .queue = 100, .prompt_symbols = 50});
+    Scheduler scheduler(engine, {.sequences = 4, .queue = 100, .prompt_tokens = 50});
     EXPECT_EQ(scheduler.capacity(), 4u);
     size_t submitted = 0;
     for (bool left = true; left || submitted < kRequests;) {
@@ -213,8 +213,8 @@ TEST(Scheduler, RefusedRequestsStayWhole) {
 TEST(Scheduler, NoPromptWaitsForEver) {
   const auto model = TestModel();
   Engine engine(model, {.threads = 1});
-  for (const size_t symbols : {0, 1, 128, 200}) {
-    Scheduler scheduler(engine, {.sequences = 3, .queue = 10, .prompt_symbols = symbols});
+  for (const size_t tokens : {0, 1, 128, 200}) {
+    Scheduler scheduler(engine, {.sequences = 3, .queue = 10, .prompt_tokens = tokens});
     Seen patient;
     std::vector<Seen> others(200);
     scheduler.Submit(Asking(Tokens(128, 1), 1, others[0]));
@@ -223,7 +223,7 @@ TEST(Scheduler, NoPromptWaitsForEver) {
       scheduler.Submit(Asking(Tokens(128, 3), 1, others[i]));
       scheduler.Run();
     }
-    EXPECT_EQ(patient.why, Finished::kEnded) << symbols;
+    EXPECT_EQ(patient.why, Finished::kEnded) << tokens;
   }
 }
 

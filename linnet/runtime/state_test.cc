@@ -246,18 +246,18 @@ TEST(State, RefusesFilesThatAreNoStateOfTheModel) {
   const auto metadata = good.metadata().at("linnet.state");
   const size_t floats = good.Get("state").data.size() / 4,
                reach = good.Get("recent").data.size() / 4;
-  const auto write = [&](int64_t position, float value, int32_t symbol, int64_t rows,
+  const auto write = [&](int64_t position, float value, int32_t token, int64_t rows,
                          uint8_t waiting = 0) {
     const std::vector<uint8_t> keys(static_cast<size_t>(rows), waiting);
     const std::vector<int64_t> positions(static_cast<size_t>(rows), position);
     const Floats values(floats, value);
-    const Tokens symbols(reach, symbol);
+    const Tokens tokens(reach, token);
     SafetensorsWriter writer;
     writer.SetMetadata("linnet.state", metadata);
     writer.Add("position", DType::kI64, {rows}, positions.data());
     writer.Add("waiting", DType::kU8, {rows}, keys.data());
     writer.Add("state", DType::kF32, {1, static_cast<int64_t>(floats)}, values.data());
-    writer.Add("recent", DType::kI32, {1, static_cast<int64_t>(reach)}, symbols.data());
+    writer.Add("recent", DType::kI32, {1, static_cast<int64_t>(reach)}, tokens.data());
     writer.Write(path);
   };
   // A valid state is told from this one only by the checksum, which is checked last.

@@ -46,7 +46,7 @@ std::optional<uint64_t> Batcher::Submit(Work work) {
                      " are possible");
   }
   if (work.prompt.empty() || work.prompt.size() > Scheduler::MostPositions(model())) {
-    throw InputError("a prompt of ", work.prompt.size(), " symbols; the model has ",
+    throw InputError("a prompt of ", work.prompt.size(), " tokens; the model has ",
                      Scheduler::MostPositions(model()), " positions");
   }
   auto job = std::make_shared<Job>();
@@ -147,12 +147,12 @@ void Batcher::Start(const std::shared_ptr<Job>& job, size_t sequence,
   const auto next = [this, job, sequence](std::span<const float> logits) -> std::optional<int32_t> {
     try {
       if (job->work.begun && !job->begun.exchange(true)) job->work.begun(job->known);
-      const auto symbol = job->work.next(sequence, logits);
-      if (symbol && (*symbol < 0 || *symbol >= model().spec().input.vocabulary)) {
-        throw RuntimeError("the symbol ", *symbol, " is outside the vocabulary");
+      const auto token = job->work.next(sequence, logits);
+      if (token && (*token < 0 || *token >= model().spec().input.vocabulary)) {
+        throw RuntimeError("the token ", *token, " is outside the vocabulary");
       }
       ++generated_;
-      return symbol;
+      return token;
     } catch (const std::exception& error) {
       job->sequences[sequence].failed = true;
       job->sequences[sequence].why = error.what();

@@ -70,8 +70,8 @@ std::string Metrics::Text() const {
   }
   Head(text, "linnet_request_seconds", "histogram", "Time until an answer was whole.");
   Lines(text, "linnet_request_seconds", seconds_);
-  Head(text, "linnet_first_symbol_seconds", "histogram", "Time until an answer's first symbol.");
-  Lines(text, "linnet_first_symbol_seconds", first_);
+  Head(text, "linnet_first_token_seconds", "histogram", "Time until an answer's first token.");
+  Lines(text, "linnet_first_token_seconds", first_);
   return text;
 }
 

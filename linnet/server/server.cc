@@ -37,8 +37,8 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 using std::chrono::milliseconds;
 
-constexpr int kDepth = 16;           // maximum nesting of a request's JSON
-constexpr milliseconds kGlance(50);  // interval of checks for disconnected clients
+constexpr int kDepth = 16;  // maximum nesting of a request's JSON
+constexpr milliseconds kDisconnectPollInterval(50);
 constexpr double kBodySeconds = 30;  // maximum time for a body to arrive
 constexpr char kJson[] = "application/json; charset=utf-8";
 constexpr char kEvents[] = "text/event-stream; charset=utf-8";
@@ -214,6 +214,9 @@ struct Server::Impl {
   std::string Body(const httplib::ContentReader& body, const httplib::Response& response);
   void CheckKey(const httplib::Request& request, httplib::Response& response) const;
   std::string MetricsText() const;
+  bool Expired(const Account& request) const {
+    return options.expired ? options.expired(request) : request.Seconds() > options.seconds;
+  }
   void Log(const httplib::Request& request, const httplib::Response& response);
   bool Idle() const {
     return std::all_of(models.begin(), models.end(),
@@ -444,10 +447,10 @@ void Server::Impl::Answer(Endpoint& endpoint, const httplib::Request& request,
   if (!fault.empty()) throw InputError("the body ", fault);
   const Reply reply = endpoint.Answer(object, account);
   int fd = -1;
-  while (!reply.pipe->WaitForBegin(kGlance)) {
+  while (!reply.pipe->WaitForBegin(kDisconnectPollInterval)) {
     if (fd < 0) fd = SocketOf(request);
     left = Gone(fd);
-    if (!left && account->Seconds() < options.seconds) continue;
+    if (!left && !Expired(*account)) continue;
     reply.worker->Cancel(reply.request);
     throw Refusal{503, StrCat("no place was free within ", options.seconds, " s; try again later")};
   }
@@ -469,11 +472,12 @@ void Server::Impl::Collect(const httplib::Request& request, httplib::Response& r
   std::string text, piece;
   bool cancelled = false;
   int fd = -1;
-  for (Pipe::Got got; (got = reply.pipe->Pop(piece, kGlance)) != Pipe::Got::kEnd; text += piece) {
+  for (Pipe::Got got; (got = reply.pipe->Pop(piece, kDisconnectPollInterval)) != Pipe::Got::kEnd;
+       text += piece) {
     if (got == Pipe::Got::kNothing && fd < 0)
       fd = SocketOf(request);  // not needed if all data is there at once
     left = left || Gone(fd);
-    if ((left || account->Seconds() > options.seconds) && !std::exchange(cancelled, true)) {
+    if ((left || Expired(*account)) && !std::exchange(cancelled, true)) {
       reply.worker->Cancel(reply.request);
     }
   }
@@ -490,7 +494,7 @@ void Server::Impl::Send(httplib::Response& response, const Reply& reply, int fd,
   const auto provider = [this, reply, fd, account = account, cancelled, working](
                             size_t, httplib::DataSink& sink) {
     std::string piece;
-    const Pipe::Got got = reply.pipe->Pop(piece, kGlance);
+    const Pipe::Got got = reply.pipe->Pop(piece, kDisconnectPollInterval);
     if (got == Pipe::Got::kEnd) {
       sink.done();
       return true;
@@ -502,7 +506,7 @@ void Server::Impl::Send(httplib::Response& response, const Reply& reply, int fd,
       left = true;
       return false;
     }
-    if (account->Seconds() > options.seconds && !std::exchange(*cancelled, true)) {
+    if (Expired(*account) && !std::exchange(*cancelled, true)) {
       reply.worker->Cancel(reply.request);
     }
     return true;
@@ -524,7 +528,7 @@ void Server::Impl::Log(const httplib::Request& request, const httplib::Response&
                             " ", Milliseconds(seconds));
   if (known && account->prompt > 0) {
     line += StrCat(", prompt ", account->prompt.load(), " (", account->known.load(), " known), ",
-                   account->generated.load(), " symbols");
+                   account->generated.load(), " tokens");
     if (first >= 0) line += ", first after " + Milliseconds(first);
   }
   if (left) line += ", the client left";
@@ -549,12 +553,12 @@ std::string Server::Impl::MetricsText() const {
        [](const Counts& c) { return static_cast<double>(c.waiting); }},
       {"linnet_sequences_capacity", "gauge", "Sequences that there are places for.",
        [](const Counts& c) { return static_cast<double>(c.capacity); }},
-      {"linnet_symbols_generated_total", "counter", "Symbols that were generated.",
+      {"linnet_tokens_generated_total", "counter", "Tokens that were generated.",
        [](const Counts& c) { return static_cast<double>(c.generated); }},
-      {"linnet_prompt_symbols_read_total", "counter", "Symbols of prompts that were read.",
+      {"linnet_prompt_tokens_read_total", "counter", "Tokens of prompts that were read.",
        [](const Counts& c) { return static_cast<double>(c.read); }},
-      {"linnet_prompt_symbols_known_total", "counter",
-       "Symbols of prompts that snapshots saved reading.",
+      {"linnet_prompt_tokens_known_total", "counter",
+       "Tokens of prompts that snapshots saved reading.",
        [](const Counts& c) { return static_cast<double>(c.known); }},
       {"linnet_snapshot_hits_total", "counter", "Prompts that began like one that was known.",
        [](const Counts& c) { return static_cast<double>(c.hits); }},

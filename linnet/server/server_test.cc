@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <httplib.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -6,8 +7,10 @@
 #include <condition_variable>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <map>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <thread>
 
@@ -18,6 +21,7 @@
 #include "linnet/server/batcher.h"
 #include "linnet/server/metrics.h"
 #include "linnet/server/pages.h"
+#include "linnet/server/server.h"
 #include "linnet/server/snapshots.h"
 #include "linnet/tasks/endpoint.h"
 
@@ -25,17 +29,17 @@ namespace linnet::server {
 namespace {
 
 namespace fs = std::filesystem;
-using Symbols = std::vector<int32_t>;
+using Tokens = std::vector<int32_t>;
 
 std::shared_ptr<const Model> TestModel() {
   static const auto model = RandomModel("text", "character", 700);
   return model;
 }
 
-Symbols Prompt(size_t length, uint64_t stream) {
+Tokens Prompt(size_t length, uint64_t stream) {
   Philox rng(3, stream);
-  Symbols prompt(length);
-  for (int32_t& symbol : prompt) symbol = 3 + static_cast<int32_t>(rng.Below(15));
+  Tokens prompt(length);
+  for (int32_t& token : prompt) token = 3 + static_cast<int32_t>(rng.Below(15));
   return prompt;
 }
 
@@ -55,13 +59,13 @@ class Folder {
 class Gathered {
  public:
   // Draws `most` tokens per sequence, at a temperature that exposes any difference in the outputs.
-  Work Make(const Symbols& prompt, size_t sequences, size_t most, size_t number) {
+  Work Make(const Tokens& prompt, size_t sequences, size_t most, size_t number) {
     Work work{.prompt = prompt, .sequences = sequences, .next = {}, .ended = {}};
     auto rngs = std::make_shared<std::vector<Philox>>();
     for (size_t i = 0; i < sequences; ++i) rngs->emplace_back(5, i);
     {
       const std::lock_guard lock(mutex_);
-      symbols_[number].resize(sequences);
+      tokens_[number].resize(sequences);
       left_ += sequences;
     }
     work.begun = [this, number](size_t known) {
@@ -73,10 +77,10 @@ class Gathered {
       const std::lock_guard lock(mutex_);
       std::vector<float> logits(outputs.begin(), outputs.end());
       outputs_[number].insert(outputs_[number].end(), outputs.begin(), outputs.end());
-      Symbols& symbols = symbols_[number][i];
-      if (symbols.size() == most) return {};
-      symbols.push_back(linnet::Choose(logits, {}, (*rngs)[i]));
-      return symbols.back();
+      Tokens& tokens = tokens_[number][i];
+      if (tokens.size() == most) return {};
+      tokens.push_back(linnet::Choose(logits, {}, (*rngs)[i]));
+      return tokens.back();
     };
     work.ended = [this, number](size_t, Ended how, const std::string& why) {
       const std::lock_guard lock(mutex_);
@@ -92,7 +96,7 @@ class Gathered {
     ASSERT_TRUE(changed_.wait_for(lock, std::chrono::seconds(60), [&] { return left_ == 0; }));
   }
 
-  std::map<size_t, std::vector<Symbols>> symbols_;
+  std::map<size_t, std::vector<Tokens>> tokens_;
   std::map<size_t, std::vector<float>> outputs_;
   std::map<size_t, size_t> known_;
   std::map<size_t, std::vector<Ended>> how_;
@@ -114,14 +118,14 @@ bool BecomesIdle(const Batcher& batcher) {
 // A request alone, among others, and from snapshots of earlier requests: the same bits.
 TEST(Batcher, NeitherCompanyNorSnapshotsChangeABit) {
   const std::vector<size_t> lengths = {1, 7, 128, 129, 300, 513};
-  std::map<size_t, std::vector<Symbols>> alone;
+  std::map<size_t, std::vector<Tokens>> alone;
   std::map<size_t, std::vector<float>> outputs;
   for (size_t i = 0; i < lengths.size(); ++i) {
     Batcher batcher(TestModel(), {.threads = 2, .sequences = 4});
     Gathered gathered;
     ASSERT_TRUE(batcher.Submit(gathered.Make(Prompt(lengths[i], i), 1, 20, i)));
     gathered.Wait();
-    alone[i] = gathered.symbols_[i], outputs[i] = gathered.outputs_[i];
+    alone[i] = gathered.tokens_[i], outputs[i] = gathered.outputs_[i];
   }
   Batcher batcher(TestModel(), {.threads = 2, .sequences = 3, .queue = 100});
   for (const bool again : {false, true}) {
@@ -131,14 +135,14 @@ TEST(Batcher, NeitherCompanyNorSnapshotsChangeABit) {
     }
     gathered.Wait();
     for (size_t i = 0; i < lengths.size(); ++i) {
-      EXPECT_EQ(gathered.symbols_[i], alone[i]) << lengths[i];
+      EXPECT_EQ(gathered.tokens_[i], alone[i]) << lengths[i];
       EXPECT_TRUE(gathered.outputs_[i] == outputs[i]) << lengths[i];
       // Prompts shorter than `from` are not kept.
       EXPECT_EQ(gathered.known_[i], again && lengths[i] >= SnapshotOptions().from ? lengths[i] : 0);
     }
   }
   // A prompt that shares a prefix with an earlier one: known up to the last whole piece.
-  Symbols prompt = Prompt(513, 5);
+  Tokens prompt = Prompt(513, 5);
   prompt.resize(400), prompt.push_back(4);
   Gathered gathered;
   ASSERT_TRUE(batcher.Submit(gathered.Make(prompt, 1, 20, 0)));
@@ -155,7 +159,7 @@ TEST(Batcher, NeitherCompanyNorSnapshotsChangeABit) {
 TEST(Batcher, SequencesOfAPromptReadItOnce) {
   Batcher batcher(TestModel(), {.threads = 2, .sequences = 3, .queue = 10});
   Gathered gathered;
-  const Symbols prompt = Prompt(200, 1);
+  const Tokens prompt = Prompt(200, 1);
   ASSERT_TRUE(batcher.Submit(gathered.Make(prompt, 5, 12, 0)));
   gathered.Wait();
   EXPECT_EQ(batcher.counts().read, prompt.size());
@@ -163,8 +167,8 @@ TEST(Batcher, SequencesOfAPromptReadItOnce) {
   Gathered one;
   ASSERT_TRUE(batcher.Submit(one.Make(prompt, 1, 12, 0)));
   one.Wait();
-  EXPECT_EQ(one.symbols_[0][0], gathered.symbols_[0][0]);
-  const std::set<Symbols> distinct(gathered.symbols_[0].begin(), gathered.symbols_[0].end());
+  EXPECT_EQ(one.tokens_[0][0], gathered.tokens_[0][0]);
+  const std::set<Tokens> distinct(gathered.tokens_[0].begin(), gathered.tokens_[0].end());
   EXPECT_EQ(distinct.size(), 5u);
   EXPECT_EQ(gathered.how_[0], std::vector<Ended>(5, Ended::kDone));
   EXPECT_TRUE(BecomesIdle(batcher));
@@ -199,7 +203,7 @@ TEST(Batcher, AFailureIsItsRequestsAlone) {
   Work bad = gathered.Make(Prompt(5, 1), 2, 10, 0);
   const auto next = bad.next;
   bad.next = [next](size_t i, std::span<const float> outputs) -> std::optional<int32_t> {
-    if (i == 1) throw InputError("no symbol is left");
+    if (i == 1) throw InputError("no token is left");
     return next(i, outputs);
   };
   ASSERT_TRUE(batcher.Submit(std::move(bad)));
@@ -209,7 +213,7 @@ TEST(Batcher, AFailureIsItsRequestsAlone) {
   ASSERT_TRUE(batcher.Submit(gathered.Make(Prompt(690, 2), 1, 40, 2)));
   gathered.Wait();
   EXPECT_EQ(gathered.how_[0], (std::vector<Ended>{Ended::kFailed, Ended::kDone}));
-  EXPECT_EQ(gathered.symbols_[0][0].size(), 10u);
+  EXPECT_EQ(gathered.tokens_[0][0].size(), 10u);
   EXPECT_EQ(gathered.how_[1], std::vector<Ended>{Ended::kFailed});
   EXPECT_EQ(gathered.how_[2], std::vector<Ended>{Ended::kFull});
   EXPECT_TRUE(BecomesIdle(batcher));
@@ -258,7 +262,7 @@ TEST(Snapshots, ForgetsWhatWasUsedLeastRecently) {
 TEST(Snapshots, OutliveTheProcessInAFolder) {
   const Folder folder;
   const SnapshotOptions options{.folder = folder.path(), .folder_from = 100};
-  Symbols prompt = Prompt(300, 1);
+  Tokens prompt = Prompt(300, 1);
   Gathered cold, warm;
   {
     Batcher batcher(TestModel(), {.threads = 1, .sequences = 1, .snapshots = options});
@@ -321,6 +325,90 @@ TEST(Snapshots, KeepTheFolderWithinItsBounds) {
   EXPECT_LT(bytes, 40'000);  // headers add to the bytes that are counted
 }
 
+// A server of a text model, on a thread of its own.
+class RunningServer {
+ public:
+  RunningServer(const BatcherOptions& batcher, ServerOptions options)
+      : batcher_(new Batcher(RandomModel("text", "byte", 2000), batcher)),
+        server_(Models(batcher_), WithAnyPort(std::move(options))),
+        port_(server_.Bind()),
+        thread_([this] { server_.Run(); }) {}
+  ~RunningServer() {
+    server_.Drain(0);
+    thread_.join();
+  }
+
+  Batcher& batcher() { return *batcher_; }
+  httplib::Result Complete(const nlohmann::json& body) const {
+    httplib::Client client("127.0.0.1", port_);
+    client.set_read_timeout(60);
+    return client.Post("/v1/completions", body.dump(), "application/json");
+  }
+
+ private:
+  static std::vector<Served> Models(Batcher* batcher) {
+    std::vector<Served> models;
+    models.push_back({"text", std::unique_ptr<Batcher>(batcher)});
+    return models;
+  }
+  static ServerOptions WithAnyPort(ServerOptions options) {
+    options.port = 0;
+    return options;
+  }
+
+  Batcher* const batcher_;  // the server's
+  Server server_;
+  const int port_;
+  std::thread thread_;
+};
+
+// A request whose time is over in the middle of its answer gets what there is.
+TEST(Server, EndsARequestWhoseTimeIsOver) {
+  constexpr size_t kSequences = 512, kTokens = 1000;
+  RunningServer server({.threads = 2, .sequences = kSequences},
+                       {.limits = {.candidates = kSequences},
+                        .expired = [](const Account& request) { return request.generated > 0; }});
+  nlohmann::json body = {{"prompt", "a"}, {"max_tokens", kTokens}, {"n", kSequences}};
+  for (const bool stream : {false, true}) {
+    body["stream"] = stream;
+    const httplib::Result result = server.Complete(body);
+    ASSERT_TRUE(result);
+    EXPECT_EQ(result->status, 200);
+    EXPECT_NE(result->body.find("\"finish_reason\":\"length\""), std::string::npos);
+    if (stream) {
+      EXPECT_TRUE(result->body.ends_with("data: [DONE]\n\n"));
+      continue;
+    }
+    const auto answer = nlohmann::json::parse(result->body);
+    const size_t generated = answer["usage"]["completion_tokens"];
+    EXPECT_GT(generated, 0u);
+    // In unlimited time a sequence ends by itself after 256 tokens on average.
+    EXPECT_LT(generated, kSequences * 200);
+  }
+}
+
+// A request that gets no place in its time is refused.
+TEST(Server, RefusesARequestThatWaitsTooLong) {
+  RunningServer server({.threads = 1, .sequences = 1, .queue = 10},
+                       {.expired = [](const Account&) { return true; }});
+  // Takes the only place until the answer is there.
+  std::promise<void> begun, answered;
+  Work work{
+      .prompt = {3}, .sequences = 1, .next = {}, .ended = [](size_t, Ended, const std::string&) {}};
+  work.next = [&](size_t, std::span<const float>) -> std::optional<int32_t> {
+    begun.set_value();
+    answered.get_future().wait();
+    return {};
+  };
+  ASSERT_TRUE(server.batcher().Submit(std::move(work)));
+  begun.get_future().wait();
+  const httplib::Result result = server.Complete({{"prompt", "a"}, {"max_tokens", 10}});
+  answered.set_value();
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->status, 503);
+  EXPECT_NE(result->body.find("no place was free"), std::string::npos) << result->body;
+}
+
 TEST(Fields, AreOfTheirTypesAndWithinTheirBounds) {
   const auto fine =
       nlohmann::json::parse(R"({"a": "x", "b": true, "c": 1.5, "d": 3, "f": null, "g": 2e0})");
@@ -359,7 +447,7 @@ TEST(Metrics, AreInPrometheusFormat) {
   has("linnet_request_seconds_bucket{path=\"/a\",le=\"10\"} 2");
   has("linnet_request_seconds_bucket{path=\"/a\",le=\"+Inf\"} 3");
   has("linnet_request_seconds_count{path=\"/a\"} 3");
-  has("linnet_first_symbol_seconds_count{path=\"/a\"} 1");
+  has("linnet_first_token_seconds_count{path=\"/a\"} 1");
   has("# TYPE linnet_request_seconds histogram");
 }
 

@@ -21,15 +21,15 @@ constexpr char kState[] = ".state", kOutputs[] = ".outputs";
 // Maximum number of pending writes; on a slow disk further snapshots are not written.
 constexpr size_t kMostWaiting = 64;
 
-size_t BytesOf(const std::vector<int32_t>& symbols, const Snapshot& snapshot) {
-  return symbols.size() * sizeof(int32_t) + snapshot.state.bytes() +
+size_t BytesOf(const std::vector<int32_t>& tokens, const Snapshot& snapshot) {
+  return tokens.size() * sizeof(int32_t) + snapshot.state.bytes() +
          snapshot.outputs.size() * sizeof(float);
 }
 
 }  // namespace
 
-size_t Snapshots::HashOf::operator()(const std::vector<int32_t>& symbols) const {
-  return Hash(std::as_bytes(std::span(symbols)));
+size_t Snapshots::HashOf::operator()(const std::vector<int32_t>& tokens) const {
+  return Hash(std::as_bytes(std::span(tokens)));
 }
 
 Snapshots::Snapshots(std::shared_ptr<const Model> model, const SnapshotOptions& options)
@@ -73,16 +73,16 @@ Snapshots::Found Snapshots::Find(std::span<const int32_t> prompt) {
   return {};
 }
 
-std::shared_ptr<const Snapshot> Snapshots::Get(std::span<const int32_t> symbols) {
-  const auto found = index_.find({symbols.begin(), symbols.end()});
-  if (found == index_.end()) return Load(symbols);
+std::shared_ptr<const Snapshot> Snapshots::Get(std::span<const int32_t> tokens) {
+  const auto found = index_.find({tokens.begin(), tokens.end()});
+  if (found == index_.end()) return Load(tokens);
   recent_.splice(recent_.begin(), recent_, found->second);
   return recent_.front().snapshot;
 }
 
 void Snapshots::Keep(std::span<const int32_t> prefix, std::shared_ptr<const Snapshot> snapshot) {
-  std::vector<int32_t> symbols(prefix.begin(), prefix.end());
-  const auto found = index_.find(symbols);
+  std::vector<int32_t> tokens(prefix.begin(), prefix.end());
+  const auto found = index_.find(tokens);
   // An existing snapshot is just as good, unless it lacks outputs.
   if (found != index_.end() &&
       (snapshot->outputs.empty() || !found->second->snapshot->outputs.empty())) {
@@ -94,21 +94,21 @@ void Snapshots::Keep(std::span<const int32_t> prefix, std::shared_ptr<const Snap
     if (to_write_.size() < kMostWaiting) to_write_.emplace_back(std::move(name), snapshot);
     wake_.notify_all();
   }
-  Insert(std::move(symbols), std::move(snapshot));
+  Insert(std::move(tokens), std::move(snapshot));
 }
 
-void Snapshots::Insert(std::vector<int32_t> symbols, std::shared_ptr<const Snapshot> snapshot) {
+void Snapshots::Insert(std::vector<int32_t> tokens, std::shared_ptr<const Snapshot> snapshot) {
   const auto drop = [&](Recent::iterator entry) {
     bytes_ -= entry->bytes;
-    index_.erase(entry->symbols);
+    index_.erase(entry->tokens);
     recent_.erase(entry);
   };
-  const size_t bytes = BytesOf(symbols, *snapshot);
+  const size_t bytes = BytesOf(tokens, *snapshot);
   if (static_cast<double>(bytes) > options_.bytes) return;
-  if (const auto found = index_.find(symbols); found != index_.end()) drop(found->second);
+  if (const auto found = index_.find(tokens); found != index_.end()) drop(found->second);
   while (static_cast<double>(bytes_ + bytes) > options_.bytes) drop(std::prev(recent_.end()));
-  recent_.push_front({symbols, std::move(snapshot), bytes});
-  index_.emplace(std::move(symbols), recent_.begin());
+  recent_.push_front({tokens, std::move(snapshot), bytes});
+  index_.emplace(std::move(tokens), recent_.begin());
   bytes_ += bytes;
   count_ = recent_.size();
 }
@@ -116,17 +116,17 @@ void Snapshots::Insert(std::vector<int32_t> symbols, std::shared_ptr<const Snaps
 // Files: NAME.state, and NAME.outputs (followed by a hash of them) if there are outputs. The
 // outputs are written first.
 
-std::string Snapshots::NameOf(std::span<const int32_t> symbols) const {
+std::string Snapshots::NameOf(std::span<const int32_t> tokens) const {
   const uint64_t model = model_->fingerprint();
   Sha256 hash;
   hash.Update(std::as_bytes(std::span(&model, 1)));
-  hash.Update(std::as_bytes(symbols));
+  hash.Update(std::as_bytes(tokens));
   return hash.Hex();
 }
 
-std::shared_ptr<const Snapshot> Snapshots::Load(std::span<const int32_t> symbols) {
-  if (options_.folder.empty() || symbols.size() < options_.folder_from) return nullptr;
-  const std::string name = NameOf(symbols);
+std::shared_ptr<const Snapshot> Snapshots::Load(std::span<const int32_t> tokens) {
+  if (options_.folder.empty() || tokens.size() < options_.folder_from) return nullptr;
+  const std::string name = NameOf(tokens);
   {
     const std::lock_guard lock(mutex_);
     if (!files_.contains(name)) return nullptr;
@@ -135,7 +135,7 @@ std::shared_ptr<const Snapshot> Snapshots::Load(std::span<const int32_t> symbols
   std::error_code error;
   try {
     Snapshot snapshot(State::Load(base.string() + kState, *model_));
-    if (snapshot.state.batch() != 1 || snapshot.state.position() != symbols.size()) {
+    if (snapshot.state.batch() != 1 || snapshot.state.position() != tokens.size()) {
       throw InputError(base.string(), ": of another prompt");
     }
     if (fs::exists(base.string() + kOutputs, error)) {
@@ -152,7 +152,7 @@ std::shared_ptr<const Snapshot> Snapshots::Load(std::span<const int32_t> symbols
     }
     fs::last_write_time(base.string() + kState, fs::file_time_type::clock::now(), error);
     auto shared = std::make_shared<const Snapshot>(std::move(snapshot));
-    Insert({symbols.begin(), symbols.end()}, shared);
+    Insert({tokens.begin(), tokens.end()}, shared);
     return shared;
   } catch (const Error&) {  // damaged or deleted: the prompt is read again
     const std::lock_guard lock(mutex_);

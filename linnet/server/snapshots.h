@@ -72,19 +72,19 @@ class Snapshots {
 
  private:
   struct HashOf {
-    size_t operator()(const std::vector<int32_t>& symbols) const;
+    size_t operator()(const std::vector<int32_t>& tokens) const;
   };
   struct Entry {
-    std::vector<int32_t> symbols;
+    std::vector<int32_t> tokens;
     std::shared_ptr<const Snapshot> snapshot;
     size_t bytes;
   };
   using Recent = std::list<Entry>;  // most recently used first
 
-  std::shared_ptr<const Snapshot> Get(std::span<const int32_t> symbols);
-  void Insert(std::vector<int32_t> symbols, std::shared_ptr<const Snapshot> snapshot);
-  std::string NameOf(std::span<const int32_t> symbols) const;
-  std::shared_ptr<const Snapshot> Load(std::span<const int32_t> symbols);
+  std::shared_ptr<const Snapshot> Get(std::span<const int32_t> tokens);
+  void Insert(std::vector<int32_t> tokens, std::shared_ptr<const Snapshot> snapshot);
+  std::string NameOf(std::span<const int32_t> tokens) const;
+  std::shared_ptr<const Snapshot> Load(std::span<const int32_t> tokens);
   void WriteLoop();
   void Write(const std::string& name, const Snapshot& snapshot);
   void Trim();

@@ -7,7 +7,7 @@
 #include "linnet/base/rng.h"
 #include "linnet/model/vocabulary.h"
 #include "linnet/tasks/couplet/couplets.h"
-#include "linnet/train/symbols.h"
+#include "linnet/train/tokens.h"
 
 namespace linnet::train {
 namespace {
@@ -43,10 +43,10 @@ class CoupletTask : public Task {
     }
     size_t unknown = 0, all = 0;
     for (const auto* set : {&train_, &validation_}) {
-      for (const SymbolSequence& one : *set) {
-        longest_ = std::max(longest_, one.symbols.size());
-        for (const int32_t symbol : one.symbols) {
-          if (set == &validation_) unknown += symbol == Vocabulary::kUnknown, ++all;
+      for (const TokenSequence& one : *set) {
+        longest_ = std::max(longest_, one.tokens.size());
+        for (const int32_t token : one.tokens) {
+          if (set == &validation_) unknown += token == Vocabulary::kUnknown, ++all;
         }
       }
     }
@@ -58,7 +58,7 @@ class CoupletTask : public Task {
       char share[32];
       std::snprintf(share, sizeof(share), "%.2f",
                     100 * static_cast<double>(unknown) / static_cast<double>(all));
-      remarks_.push_back(StrCat(share, "% of the validation's symbols are unknown characters"));
+      remarks_.push_back(StrCat(share, "% of the validation's tokens are unknown characters"));
     }
     if (train_.size() < static_cast<size_t>(config.batch)) {
       throw InputError("--batch ", config.batch, " is more than the ", train_.size(),
@@ -76,9 +76,9 @@ class CoupletTask : public Task {
   }
 
   int64_t TokensPerStep() const override {
-    double symbols = 0;
-    for (const SymbolSequence& one : train_) symbols += static_cast<double>(one.symbols.size()) - 1;
-    return std::llround(symbols / static_cast<double>(train_.size()) * config_.batch);
+    double tokens = 0;
+    for (const TokenSequence& one : train_) tokens += static_cast<double>(one.tokens.size()) - 1;
+    return std::llround(tokens / static_cast<double>(train_.size()) * config_.batch);
   }
 
   StepLoss Loss(nn::Network& network, int64_t step, const Part& part) override {
@@ -96,14 +96,14 @@ class CoupletTask : public Task {
     const bool whole = rng.Uniform() >= config_.other_lengths;
     const size_t pieces = whole ? 0 : kPieces[rng.Below(std::size(kPieces))];
     size_t counted = 0;
-    std::vector<SymbolSequence> batch;
+    std::vector<TokenSequence> batch;
     for (int64_t i = 0; i < config_.batch; ++i) {
-      const SymbolSequence one =
+      const TokenSequence one =
           pieces > 0 ? OfOtherLength(chosen[i], pieces, rng) : train_[chosen[i]];
-      counted += one.symbols.size() - one.counted;
+      counted += one.tokens.size() - one.counted;
       if (i >= part.Begin(config_.batch) && i < part.End(config_.batch)) batch.push_back(one);
     }
-    const SymbolLoss loss = Evaluate(network, batch);
+    const TokenLoss loss = Evaluate(network, batch);
     const torch::Tensor value = loss.nats / static_cast<double>(counted);
     return {value,
             {{"nats_per_character", value.detach()},
@@ -116,7 +116,7 @@ class CoupletTask : public Task {
     double nats = 0;
     int64_t counted = 0, right = 0;
     for (size_t begin = 0; begin < validation_.size(); begin += kBatch) {
-      const SymbolLoss loss = Evaluate(
+      const TokenLoss loss = Evaluate(
           network,
           std::span(validation_).subspan(begin, std::min(kBatch, validation_.size() - begin)));
       nats += loss.nats.item<double>();
@@ -133,15 +133,15 @@ class CoupletTask : public Task {
 
  private:
   // First line, separator, second line, end token; tokens after the separator are predicted.
-  static std::vector<SymbolSequence> Encode(const CoupletSet& set, const Vocabulary& vocabulary) {
-    std::vector<SymbolSequence> sequences;
+  static std::vector<TokenSequence> Encode(const CoupletSet& set, const Vocabulary& vocabulary) {
+    std::vector<TokenSequence> sequences;
     for (const Couplet& pair : set.pairs) {
-      SymbolSequence one;
-      one.symbols = vocabulary.Encode(pair.first);
-      one.symbols.push_back(Vocabulary::kSeparator);
-      one.counted = one.symbols.size();
-      for (const int32_t symbol : vocabulary.Encode(pair.second)) one.symbols.push_back(symbol);
-      one.symbols.push_back(Vocabulary::kEnd);
+      TokenSequence one;
+      one.tokens = vocabulary.Encode(pair.first);
+      one.tokens.push_back(Vocabulary::kSeparator);
+      one.counted = one.tokens.size();
+      for (const int32_t token : vocabulary.Encode(pair.second)) one.tokens.push_back(token);
+      one.tokens.push_back(Vocabulary::kEnd);
       sequences.push_back(std::move(one));
     }
     return sequences;
@@ -149,10 +149,10 @@ class CoupletTask : public Task {
 
   // One piece of this pair; for pieces > 1, that many pieces or whole pairs, this pair first,
   // joined by commas or directly.
-  SymbolSequence OfOtherLength(uint32_t index, size_t pieces, Philox& rng) const {
+  TokenSequence OfOtherLength(uint32_t index, size_t pieces, Philox& rng) const {
     std::vector<int32_t> first, second;
     for (size_t i = 0; i < pieces; ++i) {
-      const SymbolSequence& pair =
+      const TokenSequence& pair =
           train_[i == 0 ? index : rng.Below(static_cast<uint32_t>(train_.size()))];
       const size_t characters = pair.counted - 1;
       const std::span<const Piece> cuts = PiecesOf(characters);
@@ -164,25 +164,25 @@ class CoupletTask : public Task {
       if (pieces == 1 || rng.Below(2) == 0)
         piece = cuts[rng.Below(static_cast<uint32_t>(cuts.size()))];
       if (i > 0 && rng.Below(4) > 0) first.push_back(comma_), second.push_back(comma_);
-      const auto begin = pair.symbols.begin();
+      const auto begin = pair.tokens.begin();
       const auto copy = [&](std::vector<int32_t>& to, size_t line) {
         to.insert(to.end(), begin + static_cast<ptrdiff_t>(line + piece.begin),
                   begin + static_cast<ptrdiff_t>(line + piece.end));
       };
       copy(first, 0), copy(second, pair.counted);
     }
-    SymbolSequence one{std::move(first), 0};
-    one.symbols.push_back(Vocabulary::kSeparator);
-    one.counted = one.symbols.size();
-    one.symbols.insert(one.symbols.end(), second.begin(), second.end());
-    one.symbols.push_back(Vocabulary::kEnd);
+    TokenSequence one{std::move(first), 0};
+    one.tokens.push_back(Vocabulary::kSeparator);
+    one.counted = one.tokens.size();
+    one.tokens.insert(one.tokens.end(), second.begin(), second.end());
+    one.tokens.push_back(Vocabulary::kEnd);
     return one;
   }
 
   TrainConfig config_;
   TextSpec text_;
   int32_t comma_ = 0;
-  std::vector<SymbolSequence> train_, validation_;
+  std::vector<TokenSequence> train_, validation_;
   size_t longest_ = 0;
   std::vector<std::string> remarks_;
   int64_t epoch_ = -1;

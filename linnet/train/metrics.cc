@@ -18,8 +18,8 @@ std::string Show(const std::string& name, double value) {
     std::snprintf(text, sizeof(text), "%.2f%% right", 100 * value);
   } else if (name == "bits_per_dim") {
     std::snprintf(text, sizeof(text), "%.4f bits/dim", value);
-  } else if (name == "bits_per_symbol") {
-    std::snprintf(text, sizeof(text), "%.4f bits/symbol", value);
+  } else if (name == "bits_per_token") {
+    std::snprintf(text, sizeof(text), "%.4f bits/token", value);
   } else if (name == "phone_error_rate") {
     std::snprintf(text, sizeof(text), "%.2f%% of phones wrong", 100 * value);
   } else if (name == "skipped") {

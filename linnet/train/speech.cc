@@ -85,7 +85,7 @@ class SpeechTask : public Task {
     }
     train_ = Read(train, speeds, true);
     validation_ = Read(validation, {1}, false);
-    Normalise();
+    Normalize();
     if (train_.size() < Size(config.batch)) {
       throw InputError("--batch ", config.batch, " is more than the ", train_.size(),
                        " training utterances");
@@ -169,7 +169,7 @@ class SpeechTask : public Task {
         const Decoded heard =
             GreedyDecode({row.data_ptr<float>(), length * classes}, classes, /*blank=*/0);
         const auto& said = picked[n].example->phones;
-        errors.Add(std::vector<int>(said.begin(), said.end()), heard.symbols);
+        errors.Add(std::vector<int>(said.begin(), said.end()), heard.labels);
       }
       picked.clear();
     }
@@ -284,11 +284,11 @@ class SpeechTask : public Task {
     }
   }
 
-  void Normalise() {
+  void Normalize() {
     if (spec_.speech()->normalization == BandNorm::kUtterance) {
       for (auto* set : {&train_, &validation_}) {
         for (Example& example : *set) {
-          for (auto& frames : example.frames) NormaliseFrames(frames, bands_);
+          for (auto& frames : example.frames) NormalizeFrames(frames, bands_);
         }
       }
       return;
@@ -311,7 +311,7 @@ class SpeechTask : public Task {
     for (auto* set : {&train_, &validation_}) {
       for (Example& example : *set) {
         for (auto& frames : example.frames) {
-          NormaliseFrames(frames, corpus_.mean, corpus_.deviation);
+          NormalizeFrames(frames, corpus_.mean, corpus_.deviation);
         }
       }
     }

@@ -7,7 +7,7 @@
 #include "linnet/base/rng.h"
 #include "linnet/io/file.h"
 #include "linnet/model/vocabulary.h"
-#include "linnet/train/symbols.h"
+#include "linnet/train/tokens.h"
 
 namespace linnet::train {
 namespace {
@@ -23,17 +23,17 @@ class TextTask : public Task {
             : Vocabulary::OfText(text, static_cast<size_t>(config.characters),
                                  static_cast<size_t>(config.least_often));
     text_ = vocabulary.Save();
-    std::vector<int32_t> symbols = vocabulary.Encode(text);
+    std::vector<int32_t> tokens = vocabulary.Encode(text);
     // The last part of the text is for validation.
     const auto kept =
-        static_cast<size_t>(config.validation_share * static_cast<double>(symbols.size()));
-    validation_.assign(symbols.end() - static_cast<ptrdiff_t>(kept), symbols.end());
-    symbols.resize(symbols.size() - kept);
-    train_ = std::move(symbols);
+        static_cast<size_t>(config.validation_share * static_cast<double>(tokens.size()));
+    validation_.assign(tokens.end() - static_cast<ptrdiff_t>(kept), tokens.end());
+    tokens.resize(tokens.size() - kept);
+    train_ = std::move(tokens);
     const auto least = static_cast<size_t>(config.context);
     if (train_.size() < least) {
       throw InputError(config.data, ": ", train_.size(),
-                       " symbols to train on are fewer than --context ", config.context,
+                       " tokens to train on are fewer than --context ", config.context,
                        " and one more");
     }
     if (validation_.empty()) {
@@ -51,18 +51,18 @@ class TextTask : public Task {
   int64_t TokensPerStep() const override { return int64_t{config_.batch} * config_.context; }
 
   StepLoss Loss(nn::Network& network, int64_t step, const Part& part) override {
-    std::vector<SymbolSequence> batch;
+    std::vector<TokenSequence> batch;
     const auto window = static_cast<size_t>(config_.context);
     for (int64_t i = part.Begin(config_.batch); i < part.End(config_.batch); ++i) {
       Philox rng(config_.seed, static_cast<uint64_t>(step), static_cast<uint64_t>(i) << 32);
       batch.push_back(
           {Piece(train_, rng.Below(static_cast<uint32_t>(train_.size() - window + 1)), window)});
     }
-    const SymbolLoss loss = Evaluate(network, batch);
+    const TokenLoss loss = Evaluate(network, batch);
     const auto counted = static_cast<double>(TokensPerStep());
     const torch::Tensor value = loss.nats / counted;
     const torch::Tensor bits = value.detach().to(torch::kFloat64) / std::numbers::ln2;
-    return {value, {{"bits_per_symbol", bits}}, loss.read};
+    return {value, {{"bits_per_token", bits}}, loss.read};
   }
 
   // Consecutive windows, evaluated independently.
@@ -70,7 +70,7 @@ class TextTask : public Task {
     const auto window = static_cast<size_t>(config_.context);
     double nats = 0;
     int64_t counted = 0, windows = 0;
-    std::vector<SymbolSequence> batch;
+    std::vector<TokenSequence> batch;
     for (size_t begin = 0; begin < validation_.size() && windows < config_.validation_windows;
          begin += window) {
       batch.push_back({Piece(validation_, begin, window)});
@@ -78,12 +78,12 @@ class TextTask : public Task {
       const bool last =
           begin + window >= validation_.size() || windows == config_.validation_windows;
       if (batch.size() < 16 && !last) continue;
-      const SymbolLoss loss = Evaluate(network, batch);
+      const TokenLoss loss = Evaluate(network, batch);
       nats += loss.nats.item<double>();
       counted += loss.counted;
       batch.clear();
     }
-    return {{"bits_per_symbol", nats / static_cast<double>(counted) / std::numbers::ln2}};
+    return {{"bits_per_token", nats / static_cast<double>(counted) / std::numbers::ln2}};
   }
 
   std::string Data() const override {
@@ -92,12 +92,12 @@ class TextTask : public Task {
 
  private:
   // The token that begins a text, then a part of this text, so that models learn to begin a text.
-  static std::vector<int32_t> Piece(const std::vector<int32_t>& symbols, size_t begin,
+  static std::vector<int32_t> Piece(const std::vector<int32_t>& tokens, size_t begin,
                                     size_t most) {
-    const size_t end = std::min(symbols.size(), begin + most);
+    const size_t end = std::min(tokens.size(), begin + most);
     std::vector<int32_t> piece = {Vocabulary::kEnd};
-    piece.insert(piece.end(), symbols.begin() + static_cast<ptrdiff_t>(begin),
-                 symbols.begin() + static_cast<ptrdiff_t>(end));
+    piece.insert(piece.end(), tokens.begin() + static_cast<ptrdiff_t>(begin),
+                 tokens.begin() + static_cast<ptrdiff_t>(end));
     return piece;
   }
 
@@ -112,7 +112,7 @@ const TaskInfo kTextTask = {
     "text",
     "Train a language model on a text, byte by byte or character by character",
     "linnet train text --preset small --precision bf16 --data shakespeare.txt --out runs/text",
-    {{"base", "6 layers x 256, windows of 256 symbols",
+    {{"base", "6 layers x 256, windows of 256 tokens",
       R"({"layers": 6, "batch": 16, "activation": "gelu", "norm_first": true, "optimizer": "adam",
           "beta2": 0.98, "lr": 1e-3, "lr_warmup": 200, "lr_decay": 100000000, "lr_decay_form": "cosine",
           "steps": 3000, "validate_every": 250})"},

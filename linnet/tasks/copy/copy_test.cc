@@ -10,7 +10,7 @@
 namespace linnet {
 namespace {
 
-TEST(CopySymbols, FeedsBackTheMostLikelySymbols) {
+TEST(CopyTokens, FeedsBackTheMostLikelyTokens) {
   Engine engine(Copy().model, {.threads = 1});
   const Tokens given = {3, 1, 4, 1, 5};
   Tokens read = given, want;
@@ -20,12 +20,12 @@ TEST(CopySymbols, FeedsBackTheMostLikelySymbols) {
     want.push_back(static_cast<int32_t>(std::max_element(last.begin(), last.end()) - last.begin()));
     read.push_back(want.back());
   }
-  EXPECT_EQ(CopySymbols(engine, given), want);
-  EXPECT_EQ(CopySymbols(engine, Tokens(124, 1)).size(), 124u);
-  EXPECT_TRUE(Contains(ErrorOf([&] { CopySymbols(engine, Tokens(125, 1)); }), "1 and 124"));
-  EXPECT_TRUE(Contains(ErrorOf([&] { CopySymbols(engine, Tokens{0}); }), "1 .. 6; got 0"));
+  EXPECT_EQ(CopyTokens(engine, given), want);
+  EXPECT_EQ(CopyTokens(engine, Tokens(124, 1)).size(), 124u);
+  EXPECT_TRUE(Contains(ErrorOf([&] { CopyTokens(engine, Tokens(125, 1)); }), "1 and 124"));
+  EXPECT_TRUE(Contains(ErrorOf([&] { CopyTokens(engine, Tokens{0}); }), "1 .. 6; got 0"));
   Engine images(Images().model, {.threads = 1});
-  EXPECT_TRUE(Contains(ErrorOf([&] { CopySymbols(images, given); }), "cannot copy"));
+  EXPECT_TRUE(Contains(ErrorOf([&] { CopyTokens(images, given); }), "cannot copy"));
 }
 
 }  // namespace

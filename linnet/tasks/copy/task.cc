@@ -1,4 +1,4 @@
-// The copy task: the fraction of symbols copied correctly, over sequences not used in training.
+// The copy task: the fraction of tokens copied correctly, over sequences not used in training.
 #include <algorithm>
 #include <cmath>
 #include <span>
@@ -18,9 +18,9 @@ namespace {
 // First stream of the evaluation sequences, far from the training streams 0, 1, 2, ... of the seed.
 constexpr uint64_t kFreshStreams = uint64_t{1} << 62;
 
-std::string Join(std::span<const int32_t> symbols) {
+std::string Join(std::span<const int32_t> tokens) {
   std::string text;
-  for (int32_t symbol : symbols) text += (text.empty() ? "" : " ") + std::to_string(symbol);
+  for (int32_t token : tokens) text += (text.empty() ? "" : " ") + std::to_string(token);
   return text;
 }
 
@@ -35,17 +35,17 @@ Evaluation EvalCopy(const EvalOptions& options, Engine& engine, const EvalProgre
   task.max_length = std::max(1, model.spec().input.max_length / 2);
   const size_t count = options.limit > 0 ? options.limit : kCopySequences;
   const Stopwatch watch;
-  size_t symbols = 0, right = 0, whole = 0;
+  size_t tokens = 0, right = 0, whole = 0;
   std::string shown;
   for (size_t i = 0; i < count; ++i) {
     const CopyBatch sample = MakeCopyBatch(task, 1, Philox(options.seed, kFreshStreams + i));
     const size_t n = static_cast<size_t>(sample.lengths[0]);
     const std::vector<int32_t> given(sample.tokens.begin(),
                                      sample.tokens.begin() + sample.lengths[0]);
-    const std::vector<int32_t> copied = CopySymbols(engine, given);
+    const std::vector<int32_t> copied = CopyTokens(engine, given);
     size_t same = 0;
     for (size_t t = 0; t < n; ++t) same += given[t] == copied[t];
-    symbols += n;
+    tokens += n;
     right += same;
     whole += same == n;
     if (i < static_cast<size_t>(options.show)) {
@@ -54,15 +54,15 @@ Evaluation EvalCopy(const EvalOptions& options, Engine& engine, const EvalProgre
     }
     report(i + 1, count);
   }
-  const double accuracy = static_cast<double>(right) / static_cast<double>(symbols);
+  const double accuracy = static_cast<double>(right) / static_cast<double>(tokens);
   return {.record = {{"accuracy", accuracy},
                      {"sequences", count},
                      {"sequences_right", whole},
-                     {"symbols", symbols},
+                     {"tokens", tokens},
                      {"seconds", watch.Seconds()},
                      {"seed", options.seed}},
-          .summary = StrCat("accuracy ", std::round(accuracy * 1e4) / 100, "% of ", symbols,
-                            " symbols; ", whole, " of ", count, " sequences without a mistake"),
+          .summary = StrCat("accuracy ", std::round(accuracy * 1e4) / 100, "% of ", tokens,
+                            " tokens; ", whole, " of ", count, " sequences without a mistake"),
           .examples = shown};
 }
 
@@ -70,11 +70,11 @@ Evaluation EvalCopy(const EvalOptions& options, Engine& engine, const EvalProgre
 
 constinit const Task kCopyTask = {
     .name = "copy",
-    .description = "symbols repeated after a separator",
+    .description = "tokens repeated after a separator",
     .evaluating = "copying",
     .evaluate = EvalCopy,
     .describe = [](const ModelSpec& spec) -> TaskLines {
-      return {{"task", StrCat(", ", spec.input.vocabulary - 1, " symbols")}};
+      return {{"task", StrCat(", ", spec.input.vocabulary - 1, " tokens")}};
     },
 };
 

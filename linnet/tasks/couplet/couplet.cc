@@ -18,7 +18,7 @@ bool IsPunctuation(char32_t c) {
          in(0xff01, 0xff0f) || in(0xff1a, 0xff20) || in(0xff3b, 0xff40) || in(0xff5b, 0xff65);
 }
 
-CoupletSymbols::CoupletSymbols(const Model& model)
+CoupletTokens::CoupletTokens(const Model& model)
     : vocabulary(VocabularyOf(model)), path(model.path()) {
   const ModelSpec& spec = model.spec();
   if (spec.task != "couplet") {
@@ -53,21 +53,21 @@ std::string WithoutBlanks(const std::string& text, const std::string& what) {
   return line;
 }
 
-CoupletLine::CoupletLine(const CoupletSymbols& symbols, const std::string& first)
-    : symbols_(symbols), read_(symbols.vocabulary.Encode(first)) {
+CoupletLine::CoupletLine(const CoupletTokens& tokens, const std::string& first)
+    : tokens_(tokens), read_(tokens.vocabulary.Encode(first)) {
   for (size_t at = 0; at < first.size();) {
     const CodePoint c = *NextCodePoint(first, at);
     characters_.push_back(first.substr(at, c.bytes));
     punctuation_.push_back(IsPunctuation(c.value));
     if (punctuation_.back() && read_[punctuation_.size() - 1] == Vocabulary::kUnknown) {
-      read_[punctuation_.size() - 1] = symbols.comma;
+      read_[punctuation_.size() - 1] = tokens.comma;
     }
     at += c.bytes;
   }
   if (read_.empty()) throw InputError("the first line is empty");
-  if (read_.size() > symbols.longest) {
+  if (read_.size() > tokens.longest) {
     throw InputError("a first line of ", read_.size(), " characters is longer than the ",
-                     symbols.longest, " that this model answers");
+                     tokens.longest, " that this model answers");
   }
 }
 
@@ -88,13 +88,13 @@ std::vector<std::string> CoupletLine::Unknown() const {
   return unknown;
 }
 
-std::string CoupletLine::Text(size_t at, int32_t symbol) const {
-  return punctuation_[at] ? characters_[at] : symbols_.vocabulary.Decode(symbol);
+std::string CoupletLine::Text(size_t at, int32_t token) const {
+  return punctuation_[at] ? characters_[at] : tokens_.vocabulary.Decode(token);
 }
 
 void CoupletLine::Allow(size_t at, std::span<const int32_t> used, std::span<float> logits) const {
-  const auto forbid = [&](size_t symbol) { logits[symbol] = -INFINITY; };
-  for (const int32_t symbol : symbols_.unwritten) forbid(static_cast<size_t>(symbol));
+  const auto forbid = [&](size_t token) { logits[token] = -INFINITY; };
+  for (const int32_t token : tokens_.unwritten) forbid(static_cast<size_t>(token));
   forbid(static_cast<size_t>(read_[at]));
   // A character is repeated exactly where the first line repeats its own.
   for (size_t i = 0; i < at; ++i) {
@@ -111,31 +111,31 @@ void CoupletLine::Allow(size_t at, std::span<const int32_t> used, std::span<floa
 }
 
 int32_t CoupletDraft::Next(std::span<const float> outputs) {
-  const size_t at = symbols_.size();
+  const size_t at = tokens_.size();
   const bool given = rules_ && line_->punctuation(at);  // copied, not chosen
-  int32_t symbol = given ? line_->symbol(at) : 0;
+  int32_t token = given ? line_->token(at) : 0;
   if (!given) {
     allowed_.assign(outputs.begin(), outputs.end());
     if (rules_) {
-      line_->Allow(at, symbols_, allowed_);
+      line_->Allow(at, tokens_, allowed_);
     } else {
       allowed_[Vocabulary::kSeparator] = allowed_[Vocabulary::kUnknown] = -INFINITY;
     }
-    symbol = Choose(allowed_, choice_, rng_);
-    answer_.log_probability += outputs[static_cast<size_t>(symbol)] - LogSumExp(outputs);
+    token = Choose(allowed_, choice_, rng_);
+    answer_.log_probability += outputs[static_cast<size_t>(token)] - LogSumExp(outputs);
     ++answer_.characters;
   }
-  symbols_.push_back(symbol);
+  tokens_.push_back(token);
   if (rules_) {
-    last_ = line_->Text(at, symbol);
-    done_ = symbols_.size() == line_->size();
+    last_ = line_->Text(at, token);
+    done_ = tokens_.size() == line_->size();
   } else {
-    last_ = line_->symbols().vocabulary.Decode(symbol);
-    const size_t most = std::min(2 * line_->size(), 2 * line_->symbols().longest - line_->size());
-    done_ = symbol == Vocabulary::kEnd || symbols_.size() == most;
+    last_ = line_->tokens().vocabulary.Decode(token);
+    const size_t most = std::min(2 * line_->size(), 2 * line_->tokens().longest - line_->size());
+    done_ = token == Vocabulary::kEnd || tokens_.size() == most;
   }
   answer_.text += last_;
-  return symbol;
+  return token;
 }
 
 struct CoupletWriter::Begun {
@@ -146,7 +146,7 @@ struct CoupletWriter::Begun {
 std::vector<Answer> CoupletWriter::Write(const std::string& first, const CoupletOptions& options) {
   Validate(options.choice);
   if (options.candidates == 0) throw InputError("candidates is 0; ask for at least one");
-  const CoupletLine line(symbols_, WithoutBlanks(first));
+  const CoupletLine line(tokens_, WithoutBlanks(first));
   const std::vector<int32_t> prompt = line.Prompt();
   Begun begun{engine_.NewState(1), std::vector<float>(engine_.output_size())};
   engine_.Prefix(begun.state, prompt, prompt.size(), begun.logits);
@@ -158,18 +158,18 @@ namespace {
 
 // The begin of a second line, in a beam search.
 struct Path {
-  std::vector<int32_t> symbols;
+  std::vector<int32_t> tokens;
   double log_probability = 0;
 };
 
-// A path's number, and a symbol after it.
+// A path's number, and a token after it.
 struct Continuation {
   double log_probability;
   size_t path;
-  int32_t symbol;
+  int32_t token;
 };
 
-// The likeliest symbols after each path, at most `beam` of each. Turns logits [paths, width] into
+// The likeliest tokens after each path, at most `beam` of each. Turns logits [paths, width] into
 // log-probabilities.
 std::vector<Continuation> Continue(const std::vector<Path>& paths, const CoupletLine& line,
                                    size_t at, size_t beam, std::span<float> logits) {
@@ -179,12 +179,12 @@ std::vector<Continuation> Continue(const std::vector<Path>& paths, const Couplet
   for (size_t p = 0; p < paths.size(); ++p) {
     const auto row = logits.subspan(p * width, width);
     if (line.punctuation(at)) {  // copied: adds no log-probability
-      next.push_back({paths[p].log_probability, p, line.symbol(at)});
+      next.push_back({paths[p].log_probability, p, line.token(at)});
       continue;
     }
     LogSoftmax(row);
     std::copy(row.begin(), row.end(), allowed.begin());
-    line.Allow(at, paths[p].symbols, allowed);
+    line.Allow(at, paths[p].tokens, allowed);
     std::vector<int32_t> order;
     for (size_t i = 0; i < width; ++i) {
       if (allowed[i] > -INFINITY) order.push_back(static_cast<int32_t>(i));
@@ -221,25 +221,25 @@ std::vector<Answer> CoupletWriter::Search(const CoupletLine& line, const Begun& 
     counted += !line.punctuation(at);
     std::vector<Path> kept;
     std::vector<size_t> from;
-    std::vector<int32_t> symbols;
+    std::vector<int32_t> tokens;
     for (const Continuation& one : next) {
-      kept.push_back({paths[one.path].symbols, one.log_probability});
-      kept.back().symbols.push_back(one.symbol);
+      kept.push_back({paths[one.path].tokens, one.log_probability});
+      kept.back().tokens.push_back(one.token);
       from.push_back(one.path);
-      symbols.push_back(one.symbol);
+      tokens.push_back(one.token);
     }
     paths = std::move(kept);
     if (at + 1 == line.size()) break;
     state = state.Select(from);
     logits.resize(paths.size() * engine_.output_size());
-    engine_.Step(state, symbols, logits);
+    engine_.Step(state, tokens, logits);
   }
   std::vector<Answer> answers;
   for (const Path& path : paths) {
     if (answers.size() == options.candidates) break;
     Answer answer{.log_probability = path.log_probability, .characters = counted};
-    for (size_t i = 0; i < path.symbols.size(); ++i) {
-      answer.text += line.Text(i, path.symbols[i]);
+    for (size_t i = 0; i < path.tokens.size(); ++i) {
+      answer.text += line.Text(i, path.tokens[i]);
     }
     answers.push_back(std::move(answer));
   }
@@ -257,15 +257,15 @@ std::vector<Answer> CoupletWriter::Draw(const CoupletLine& line, const Begun& be
               logits.begin() + static_cast<ptrdiff_t>(i * width));
     drafts.emplace_back(line, options.choice, options.seed, /*stream=*/i, options.rules);
   }
-  std::vector<int32_t> symbols(count, Vocabulary::kEnd);
+  std::vector<int32_t> tokens(count, Vocabulary::kEnd);
   const auto done = [](const CoupletDraft& draft) { return draft.done(); };
   while (true) {
     for (size_t i = 0; i < count; ++i) {
       if (drafts[i].done()) continue;
-      symbols[i] = drafts[i].Next(std::span(logits).subspan(i * width, width));
+      tokens[i] = drafts[i].Next(std::span(logits).subspan(i * width, width));
     }
     if (std::all_of(drafts.begin(), drafts.end(), done)) break;
-    engine_.Step(state, symbols, logits);
+    engine_.Step(state, tokens, logits);
   }
   std::vector<Answer> answers;
   for (const CoupletDraft& draft : drafts) answers.push_back(draft.answer());

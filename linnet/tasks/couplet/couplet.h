@@ -41,8 +41,8 @@ struct Answer {
 };
 
 // A model's vocabulary, and its punctuation tokens. Throws InputError for a model of another task.
-struct CoupletSymbols {
-  explicit CoupletSymbols(const Model& model);
+struct CoupletTokens {
+  explicit CoupletTokens(const Model& model);
 
   Vocabulary vocabulary;
   std::vector<bool> punctuation;
@@ -60,24 +60,24 @@ std::string WithoutBlanks(const std::string& text, const std::string& what = "th
 class CoupletLine {
  public:
   // Throws InputError on a line that is empty, not UTF-8, or longer than the model's positions
-  // allow. The symbols must outlive this.
-  CoupletLine(const CoupletSymbols& symbols, const std::string& first);
+  // allow. The tokens must outlive this.
+  CoupletLine(const CoupletTokens& tokens, const std::string& first);
 
   size_t size() const { return read_.size(); }  // characters
   std::vector<int32_t> Prompt() const;          // the line and the separator
   bool punctuation(size_t at) const { return punctuation_[at]; }
-  int32_t symbol(size_t at) const { return read_[at]; }
+  int32_t token(size_t at) const { return read_[at]; }
   const std::string& character(size_t at) const { return characters_[at]; }  // as given
   // The text of a token at a place; punctuation is copied from the first line.
-  std::string Text(size_t at, int32_t symbol) const;
-  const CoupletSymbols& symbols() const { return symbols_; }
+  std::string Text(size_t at, int32_t token) const;
+  const CoupletTokens& tokens() const { return tokens_; }
   // The characters outside the vocabulary, each once, in order. All are read as one token.
   std::vector<std::string> Unknown() const;
   // Sets the logits of tokens not allowed at place `at` to -infinity; `used`: the tokens before it.
   void Allow(size_t at, std::span<const int32_t> used, std::span<float> logits) const;
 
  private:
-  const CoupletSymbols& symbols_;
+  const CoupletTokens& tokens_;
   std::vector<int32_t> read_;
   std::vector<std::string> characters_;  // as given
   std::vector<bool> punctuation_;
@@ -105,7 +105,7 @@ class CoupletDraft {
   ChoiceOptions choice_;
   Philox rng_;
   bool rules_, done_ = false;
-  std::vector<int32_t> symbols_;
+  std::vector<int32_t> tokens_;
   std::vector<float> allowed_;
   std::string last_;
   Answer answer_;
@@ -114,10 +114,10 @@ class CoupletDraft {
 class CoupletWriter {
  public:
   // Throws InputError for a model of another task. The engine must outlive this.
-  explicit CoupletWriter(Engine& engine) : engine_(engine), symbols_(engine.model()) {}
+  explicit CoupletWriter(Engine& engine) : engine_(engine), tokens_(engine.model()) {}
 
-  const Vocabulary& vocabulary() const { return symbols_.vocabulary; }
-  const CoupletSymbols& symbols() const { return symbols_; }
+  const Vocabulary& vocabulary() const { return tokens_.vocabulary; }
+  const CoupletTokens& tokens() const { return tokens_; }
 
   // Answers to a first line (blanks are ignored), the likeliest first, without duplicates; possibly
   // fewer than requested. Throws InputError as CoupletLine() does. Characters outside the
@@ -133,7 +133,7 @@ class CoupletWriter {
                            const CoupletOptions& options);
 
   Engine& engine_;
-  CoupletSymbols symbols_;
+  CoupletTokens tokens_;
 };
 
 // Sorts answers, the likeliest first, and removes duplicates.

@@ -62,14 +62,14 @@ class Couplets : public Endpoint {
   Couplets(std::vector<ServedModel> models, const EndpointLimits& limits)
       : models_(std::move(models)), limits_(limits) {
     for (const ServedModel& served : models_) {
-      symbols_.emplace(served.worker, CoupletSymbols(served.worker->model()));
+      tokens_.emplace(served.worker, CoupletTokens(served.worker->model()));
     }
   }
 
   Reply Answer(const json& request, std::shared_ptr<Account> account) override {
     Fields fields(request);
     const ServedModel& served = Choose(models_, fields);
-    const CoupletSymbols& symbols = symbols_.at(served.worker);
+    const CoupletTokens& tokens = tokens_.at(served.worker);
     auto session = std::make_shared<Session>();
     if (!fields.Value("first").is_string()) throw InputError("'first' is no string");
     session->first = WithoutBlanks(fields.Text("first", ""), "'first'");
@@ -81,7 +81,7 @@ class Couplets : public Endpoint {
     session->events = fields.Flag("stream", false);
     fields.RefuseOthers();
     Validate(choice);
-    session->line = std::make_unique<CoupletLine>(symbols, session->first);
+    session->line = std::make_unique<CoupletLine>(tokens, session->first);
     session->model = served.name;
     session->left = count;
     session->account = std::move(account);
@@ -97,12 +97,12 @@ class Couplets : public Endpoint {
     work.next = [session](size_t i, std::span<const float> outputs) -> std::optional<int32_t> {
       CoupletDraft& draft = session->drafts[i];
       if (draft.done()) return {};
-      const int32_t symbol = draft.Next(outputs);
+      const int32_t token = draft.Next(outputs);
       session->account->Generated();
       if (session->events) {
         session->pipe->Push(Event("character", {{"candidate", i}, {"text", draft.last()}}));
       }
-      if (!draft.done()) return symbol;
+      if (!draft.done()) return token;
       return {};
     };
     work.ended = [session](size_t i, Ended how, const std::string& why) {
@@ -127,7 +127,7 @@ class Couplets : public Endpoint {
  private:
   std::vector<ServedModel> models_;
   EndpointLimits limits_;
-  std::map<const Worker*, CoupletSymbols> symbols_;
+  std::map<const Worker*, CoupletTokens> tokens_;
 };
 
 }  // namespace

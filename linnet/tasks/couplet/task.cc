@@ -30,21 +30,21 @@ Evaluation EvalCouplets(const EvalOptions& options, Engine& engine, const EvalPr
   double nats = 0;
   size_t characters = 0, unknown = 0, too_long = 0;
   for (size_t i = 0; i < set.pairs.size(); ++i) {
-    std::vector<int32_t> symbols = vocabulary.Encode(set.pairs[i].first);
-    symbols.push_back(Vocabulary::kSeparator);
-    const size_t counted = symbols.size();
-    for (const int32_t symbol : vocabulary.Encode(set.pairs[i].second)) symbols.push_back(symbol);
+    std::vector<int32_t> tokens = vocabulary.Encode(set.pairs[i].first);
+    tokens.push_back(Vocabulary::kSeparator);
+    const size_t counted = tokens.size();
+    for (const int32_t token : vocabulary.Encode(set.pairs[i].second)) tokens.push_back(token);
     // An encoder-decoder counts the positions of the two lines separately.
     const size_t read = model.spec().encoder_decoder()
-                            ? std::max(counted - 1, symbols.size() - counted)
-                            : symbols.size() - 1;
+                            ? std::max(counted - 1, tokens.size() - counted)
+                            : tokens.size() - 1;
     if (read > static_cast<size_t>(model.spec().input.max_length)) {
       ++too_long;
     } else {
-      nats += NatsOf(engine, symbols, counted);
-      characters += symbols.size() - counted;
-      unknown += static_cast<size_t>(std::count(symbols.begin() + static_cast<ptrdiff_t>(counted),
-                                                symbols.end(), Vocabulary::kUnknown));
+      nats += NatsOf(engine, tokens, counted);
+      characters += tokens.size() - counted;
+      unknown += static_cast<size_t>(std::count(tokens.begin() + static_cast<ptrdiff_t>(counted),
+                                                tokens.end(), Vocabulary::kUnknown));
     }
     report(i + 1, set.pairs.size());
   }

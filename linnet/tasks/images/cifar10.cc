@@ -106,7 +106,7 @@ bool Cifar10Present(const std::string& dir) {
 
 const ImageDataset kCifar10 = {
     "cifar10",
-    "colour pictures of ten classes, 32 x 32 RGB, 50,000 to train on and 10,000 to test on",
+    "color pictures of ten classes, 32 x 32 RGB, 50,000 to train on and 10,000 to test on",
     "data_batch_1.bin and test_batch.bin, or cifar-10-binary.tar.gz,",
     kSide,
     kSide,

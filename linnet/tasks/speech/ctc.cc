@@ -29,11 +29,11 @@ double LogAdd(double a, double b) {
 }
 
 struct Prefix {
-  double blank = kNever, symbol = kNever;  // log sums over paths that end in a blank, in its phone
+  double blank = kNever, label = kNever;  // log sums over paths that end in a blank, in its phone
   std::vector<size_t> frames = {};         // the phones' first frames on the most likely way here
   double seen = kNever;                    // log-probability of that way
 
-  double total() const { return LogAdd(blank, symbol); }
+  double total() const { return LogAdd(blank, label); }
 };
 using Prefixes = std::map<std::vector<int>, Prefix>;
 
@@ -46,13 +46,13 @@ Decoded GreedyDecode(std::span<const float> log_probs, size_t classes, int blank
   for (size_t t = 0; t < frames; ++t) {
     const auto row = log_probs.subspan(t * classes, classes);
     const auto best = std::max_element(row.begin(), row.end());
-    const int symbol = static_cast<int>(best - row.begin());
+    const int label = static_cast<int>(best - row.begin());
     decoded.log_probability += *best;
-    if (symbol != blank && symbol != before) {
-      decoded.symbols.push_back(symbol);
+    if (label != blank && label != before) {
+      decoded.labels.push_back(label);
       decoded.frames.push_back(t);
     }
-    before = symbol;
+    before = label;
   }
   return decoded;
 }
@@ -66,30 +66,30 @@ std::vector<Decoded> BeamDecode(std::span<const float> log_probs, size_t classes
   for (size_t t = 0; t < frames; ++t) {
     const auto row = log_probs.subspan(t * classes, classes);
     Prefixes next;
-    for (const auto& [symbols, prefix] : beam) {
+    for (const auto& [labels, prefix] : beam) {
       // Extends paths without changing the prefix: by a blank, or by repeating its last phone.
       const auto stay = [&](double log_probability, double Prefix::*ending) {
-        Prefix& same = next[symbols];
+        Prefix& same = next[labels];
         same.*ending = LogAdd(same.*ending, log_probability);
         if (log_probability > same.seen) {
           same.seen = log_probability, same.frames = prefix.frames;
         }
       };
       stay(prefix.total() + row[static_cast<size_t>(blank)], &Prefix::blank);
-      if (!symbols.empty()) {
-        stay(prefix.symbol + row[static_cast<size_t>(symbols.back())], &Prefix::symbol);
+      if (!labels.empty()) {
+        stay(prefix.label + row[static_cast<size_t>(labels.back())], &Prefix::label);
       }
       for (int c = 0; static_cast<size_t>(c) < classes; ++c) {
         if (c == blank) continue;
         // A repetition of the last phone is a new phone only after a blank.
-        const bool repeats = !symbols.empty() && symbols.back() == c;
+        const bool repeats = !labels.empty() && labels.back() == c;
         const double from = repeats ? prefix.blank : prefix.total();
         const double log_probability = from + row[static_cast<size_t>(c)];
         if (!(log_probability > kNever)) continue;
-        std::vector<int> longer = symbols;
+        std::vector<int> longer = labels;
         longer.push_back(c);
         Prefix& extended = next[longer];
-        extended.symbol = LogAdd(extended.symbol, log_probability);
+        extended.label = LogAdd(extended.label, log_probability);
         if (log_probability > extended.seen) {
           extended.seen = log_probability;
           extended.frames = prefix.frames;
@@ -108,8 +108,8 @@ std::vector<Decoded> BeamDecode(std::span<const float> log_probs, size_t classes
     }
   }
   std::vector<Decoded> best;
-  for (const auto& [symbols, prefix] : beam) {
-    best.push_back({symbols, prefix.frames, prefix.total()});
+  for (const auto& [labels, prefix] : beam) {
+    best.push_back({labels, prefix.frames, prefix.total()});
   }
   std::stable_sort(best.begin(), best.end(), [](const Decoded& a, const Decoded& b) {
     return a.log_probability > b.log_probability;

@@ -4,7 +4,7 @@
 //   Decoded best = GreedyDecode(log_probs, classes, /*blank=*/0);
 //   std::vector<Decoded> few = BeamDecode(log_probs, classes, 0, /*width=*/16);
 //   ErrorRate errors;
-//   errors.Add(utterance.phones, best.symbols);
+//   errors.Add(utterance.phones, best.labels);
 //   errors.rate()                                 // (S + D + I) / length of the references
 //
 // A path has one phone or the blank at each frame. Merging repetitions and then removing blanks
@@ -21,7 +21,7 @@
 namespace linnet {
 
 struct Decoded {
-  std::vector<int> symbols;
+  std::vector<int> labels;
   std::vector<size_t> frames;  // the first frame of each
   double log_probability = 0;  // greedy: of the path; beam: of all paths that the search kept
 };

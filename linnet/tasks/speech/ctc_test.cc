@@ -17,7 +17,7 @@ namespace {
 
 using testing::ElementsAre;
 using testing::IsEmpty;
-using Symbols = std::vector<int>;
+using Labels = std::vector<int>;
 
 std::vector<float> RandomLogProbs(size_t frames, size_t classes, uint64_t stream) {
   Philox rng(21, stream);
@@ -31,20 +31,20 @@ std::vector<float> RandomLogProbs(size_t frames, size_t classes, uint64_t stream
 }
 
 // The sequence that a path spells.
-Symbols Collapsed(const Symbols& path, int blank) {
-  Symbols symbols;
+Labels Collapsed(const Labels& path, int blank) {
+  Labels labels;
   for (size_t t = 0; t < path.size(); ++t) {
-    if (path[t] != blank && (t == 0 || path[t] != path[t - 1])) symbols.push_back(path[t]);
+    if (path[t] != blank && (t == 0 || path[t] != path[t - 1])) labels.push_back(path[t]);
   }
-  return symbols;
+  return labels;
 }
 
 // Probabilities of all sequences, by enumeration of all paths.
-std::map<Symbols, double> AllSequences(const std::vector<float>& log_probs, size_t classes,
+std::map<Labels, double> AllSequences(const std::vector<float>& log_probs, size_t classes,
                                        int blank) {
   const size_t frames = log_probs.size() / classes;
-  std::map<Symbols, double> sums;
-  Symbols path(frames);
+  std::map<Labels, double> sums;
+  Labels path(frames);
   size_t paths = 1;
   for (size_t t = 0; t < frames; ++t) paths *= classes;
   for (size_t number = 0; number < paths; ++number) {
@@ -69,10 +69,10 @@ TEST(Ctc, AWideBeamIsExact) {
     EXPECT_EQ(decoded.size(), sums.size());
     double before = std::numeric_limits<double>::infinity(), total = 0;
     for (const Decoded& d : decoded) {
-      ASSERT_TRUE(sums.contains(d.symbols));
-      EXPECT_NEAR(std::exp(d.log_probability), sums.at(d.symbols), 1e-9);
+      ASSERT_TRUE(sums.contains(d.labels));
+      EXPECT_NEAR(std::exp(d.log_probability), sums.at(d.labels), 1e-9);
       EXPECT_LE(d.log_probability, before);
-      EXPECT_EQ(d.frames.size(), d.symbols.size());
+      EXPECT_EQ(d.frames.size(), d.labels.size());
       EXPECT_TRUE(std::is_sorted(d.frames.begin(), d.frames.end()));
       before = d.log_probability, total += std::exp(d.log_probability);
     }
@@ -80,7 +80,7 @@ TEST(Ctc, AWideBeamIsExact) {
     // A narrow beam returns at most its width.
     const auto narrow = BeamDecode(log_probs, classes, blank, 2);
     EXPECT_LE(narrow.size(), 2u);
-    EXPECT_LE(std::exp(narrow[0].log_probability), sums.at(narrow[0].symbols) + 1e-9);
+    EXPECT_LE(std::exp(narrow[0].log_probability), sums.at(narrow[0].labels) + 1e-9);
   }
 }
 
@@ -91,29 +91,29 @@ TEST(Ctc, GreedyTakesTheLikeliestPath) {
     for (size_t c = 0; c < 3; ++c) log_probs.push_back(c == best ? std::log(0.8f) : std::log(0.1f));
   }
   const Decoded decoded = GreedyDecode(log_probs, 3, 0);
-  EXPECT_THAT(decoded.symbols, ElementsAre(1, 1, 2));
+  EXPECT_THAT(decoded.labels, ElementsAre(1, 1, 2));
   EXPECT_THAT(decoded.frames, ElementsAre(0, 3, 4));
   EXPECT_NEAR(decoded.log_probability, 6 * std::log(0.8), 1e-5);
   const auto beam = BeamDecode(log_probs, 3, 0, 8);
-  EXPECT_EQ(beam[0].symbols, decoded.symbols);
+  EXPECT_EQ(beam[0].labels, decoded.labels);
   EXPECT_EQ(beam[0].frames, decoded.frames);
-  EXPECT_THAT(GreedyDecode({}, 3, 0).symbols, IsEmpty());
-  EXPECT_THAT(BeamDecode({}, 3, 0, 4)[0].symbols, IsEmpty());
+  EXPECT_THAT(GreedyDecode({}, 3, 0).labels, IsEmpty());
+  EXPECT_THAT(BeamDecode({}, 3, 0, 4)[0].labels, IsEmpty());
 }
 
 // Greedy decoding misses a sequence that is spelled by many paths of small probability.
 TEST(Ctc, ABeamAddsPathsUp) {
   const std::vector<float> log_probs = {std::log(0.6f), std::log(0.4f), std::log(0.6f),
                                         std::log(0.4f)};
-  EXPECT_THAT(GreedyDecode(log_probs, 2, 0).symbols, IsEmpty());           // 0.36
-  EXPECT_THAT(BeamDecode(log_probs, 2, 0, 4)[0].symbols, ElementsAre(1));  // 0.64
+  EXPECT_THAT(GreedyDecode(log_probs, 2, 0).labels, IsEmpty());           // 0.36
+  EXPECT_THAT(BeamDecode(log_probs, 2, 0, 4)[0].labels, ElementsAre(1));  // 0.64
 }
 
 TEST(Ctc, ImpossibleClassesAreLeftOut) {
   const float never = -std::numeric_limits<float>::infinity();
   const std::vector<float> log_probs = {never, 0, never, never, 0, never};
   const auto decoded = BeamDecode(log_probs, 3, 0, 10);
-  EXPECT_THAT(decoded[0].symbols, ElementsAre(1));
+  EXPECT_THAT(decoded[0].labels, ElementsAre(1));
   EXPECT_NEAR(decoded[0].log_probability, 0, 1e-9);
 }
 
@@ -127,14 +127,14 @@ TEST(Ctc, RefusesWhatIsNoDistribution) {
 }
 
 TEST(ErrorRate, CountsWhatStandsBesideWhat) {
-  EXPECT_THAT(Align(Symbols{1, 2, 3}, Symbols{1, 3}),
+  EXPECT_THAT(Align(Labels{1, 2, 3}, Labels{1, 3}),
               ElementsAre(Aligned{1, 1}, Aligned{2, -1}, Aligned{3, 3}));
-  EXPECT_THAT(Align(Symbols{}, Symbols{7}), ElementsAre(Aligned{-1, 7}));
+  EXPECT_THAT(Align(Labels{}, Labels{7}), ElementsAre(Aligned{-1, 7}));
   ErrorRate errors;
   EXPECT_EQ(errors.rate(), 0);
-  errors.Add(Symbols{1, 2, 3, 4}, Symbols{1, 5, 3});  // one substitution, one deletion
-  errors.Add(Symbols{1, 2}, Symbols{1, 2});           // none
-  errors.Add(Symbols{1, 2}, Symbols{9, 1, 2});        // one insertion
+  errors.Add(Labels{1, 2, 3, 4}, Labels{1, 5, 3});  // one substitution, one deletion
+  errors.Add(Labels{1, 2}, Labels{1, 2});           // none
+  errors.Add(Labels{1, 2}, Labels{9, 1, 2});        // one insertion
   EXPECT_EQ(errors.substitutions(), 1u);
   EXPECT_EQ(errors.deletions(), 1u);
   EXPECT_EQ(errors.insertions(), 1u);
@@ -144,7 +144,7 @@ TEST(ErrorRate, CountsWhatStandsBesideWhat) {
   EXPECT_EQ(errors.confusions().at({-1, 9}), 1u);
   EXPECT_EQ(errors.confusions().size(), 3u);
   ErrorRate nothing_said;
-  nothing_said.Add(Symbols{}, Symbols{1});
+  nothing_said.Add(Labels{}, Labels{1});
   EXPECT_TRUE(std::isinf(nothing_said.rate()));
 }
 
@@ -152,17 +152,17 @@ TEST(ErrorRate, CountsWhatStandsBesideWhat) {
 TEST(ErrorRate, IsADistance) {
   Philox rng(5, 6);
   const auto random = [&] {
-    Symbols symbols(rng.Below(8));
-    for (int& symbol : symbols) symbol = static_cast<int>(rng.Below(3));
-    return symbols;
+    Labels labels(rng.Below(8));
+    for (int& label : labels) label = static_cast<int>(rng.Below(3));
+    return labels;
   };
-  const auto distance = [](const Symbols& a, const Symbols& b) {
+  const auto distance = [](const Labels& a, const Labels& b) {
     ErrorRate errors;
     errors.Add(a, b);
     return errors.errors();
   };
   for (int i = 0; i < 200; ++i) {
-    const Symbols a = random(), b = random(), c = random();
+    const Labels a = random(), b = random(), c = random();
     EXPECT_EQ(distance(a, b), distance(b, a));
     EXPECT_EQ(distance(a, b) == 0, a == b);
     EXPECT_LE(distance(a, c), distance(a, b) + distance(b, c));

@@ -125,7 +125,7 @@ std::vector<float> Filterbank::Compute(std::span<const float> samples) {
   return frames;
 }
 
-void NormaliseFrames(std::span<float> frames, size_t bins) {
+void NormalizeFrames(std::span<float> frames, size_t bins) {
   const size_t count = frames.size() / bins;
   for (size_t b = 0; b < bins && count > 0; ++b) {
     double sum = 0, squares = 0;
@@ -143,7 +143,7 @@ void NormaliseFrames(std::span<float> frames, size_t bins) {
   }
 }
 
-void NormaliseFrames(std::span<float> frames, std::span<const float> mean,
+void NormalizeFrames(std::span<float> frames, std::span<const float> mean,
                      std::span<const float> deviation) {
   for (size_t i = 0; i < frames.size(); ++i) {
     frames[i] = (frames[i] - mean[i % mean.size()]) / deviation[i % mean.size()];

@@ -3,7 +3,7 @@
 //
 //   Filterbank bank({.rate = 16'000, .bins = 40});
 //   std::vector<float> frames = bank.Compute(audio.samples);   // [Frames(samples), 40]
-//   NormaliseFrames(frames, 40);                               // mean 0, deviation 1, of each band
+//   NormalizeFrames(frames, 40);                               // mean 0, deviation 1, of each band
 //
 // A frame depends only on its own window of samples, so audio may be read in pieces of any length.
 // The steps for each window x [N], with samples in 16-bit units (times 32,768): subtract the mean;
@@ -60,10 +60,10 @@ class Filterbank {
 
 // Normalizes frames [N, bins] in place: subtracts each band's mean over the frames and divides by
 // its standard deviation, at least 1e-5.
-void NormaliseFrames(std::span<float> frames, size_t bins);
+void NormalizeFrames(std::span<float> frames, size_t bins);
 
 // The same with a given mean and deviation [bins].
-void NormaliseFrames(std::span<float> frames, std::span<const float> mean,
+void NormalizeFrames(std::span<float> frames, std::span<const float> mean,
                      std::span<const float> deviation);
 
 // Concatenates `stack` frames, from frame `first` of frames [N, bins] on, to [stack * bins]. Frames

@@ -230,13 +230,13 @@ TEST(Filterbank, FramesAreOfWholeWindows) {
   }
 }
 
-TEST(Filterbank, NormalisedBandsHaveMeanZeroAndDeviationOne) {
+TEST(Filterbank, NormalizedBandsHaveMeanZeroAndDeviationOne) {
   Floats frames(50 * 3);
   Philox rng(3, 4);
   for (size_t i = 0; i < frames.size(); ++i) {
     frames[i] = i % 3 == 2 ? 7 : 5 + static_cast<float>(i % 3 + 1) * rng.Normal();
   }
-  NormaliseFrames(frames, 3);
+  NormalizeFrames(frames, 3);
   for (size_t b = 0; b < 3; ++b) {
     double sum = 0, squares = 0;
     for (size_t i = 0; i < 50; ++i)

@@ -114,7 +114,7 @@ std::vector<float> Transcriber::LogProbabilities(const Audio& audio) {
     }
   });
   const bool corpus = spec.normalization == BandNorm::kCorpus;
-  if (corpus) NormaliseFrames(frames, model_->input_mean(), model_->input_deviation());
+  if (corpus) NormalizeFrames(frames, model_->input_mean(), model_->input_deviation());
 
   const size_t classes = encoders_[0]->classes(), stride = Size(spec.stride);
   const size_t positions = PositionsOf(spec, count);
@@ -132,7 +132,7 @@ std::vector<float> Transcriber::LogProbabilities(const Audio& audio) {
       if (!corpus) {  // normalized as an utterance of its own
         own.assign(frames.begin() + static_cast<ptrdiff_t>(first * bands),
                    frames.begin() + static_cast<ptrdiff_t>(last * bands));
-        NormaliseFrames(own, bands);
+        NormalizeFrames(own, bands);
         heard = own;
         from = 0;
       }
@@ -155,13 +155,13 @@ Transcript Transcriber::Transcribe(const Audio& audio) {
                               ? std::move(BeamDecode(log_probs, classes, kBlank, options_.beam)[0])
                               : GreedyDecode(log_probs, classes, kBlank);
   Transcript transcript{.seconds = audio.seconds(), .log_probability = decoded.log_probability};
-  for (size_t i = 0; i < decoded.symbols.size(); ++i) {
-    const size_t symbol = Size(decoded.symbols[i]), position = decoded.frames[i];
-    transcript.classes.push_back(decoded.symbols[i] - 1);
+  for (size_t i = 0; i < decoded.labels.size(); ++i) {
+    const size_t label = Size(decoded.labels[i]), position = decoded.frames[i];
+    transcript.classes.push_back(decoded.labels[i] - 1);
     transcript.phones.push_back(
-        {.name = names_[symbol - 1],
+        {.name = names_[label - 1],
          .seconds = SecondsOf(*model_->spec().speech(), position),
-         .probability = std::exp(static_cast<double>(log_probs[position * classes + symbol]))});
+         .probability = std::exp(static_cast<double>(log_probs[position * classes + label]))});
   }
   return transcript;
 }
@@ -209,7 +209,7 @@ struct PhoneStream::Inside {
     const size_t bands = Size(spec.bands);
     std::vector<float> frame(bands);
     bank.Frame(samples, frame);
-    NormaliseFrames(frame, mean, deviation);
+    NormalizeFrames(frame, mean, deviation);
     Push(frame);
   }
   void Push(std::span<const float> frame) {
@@ -253,13 +253,13 @@ struct PhoneStream::Inside {
 
   void Decode(std::span<const float> row) {
     const auto best = std::max_element(row.begin(), row.end());
-    const int symbol = static_cast<int>(best - row.begin());
-    if (symbol != kBlank && symbol != before) {
-      heard.push_back({.name = names[Size(symbol - 1)],
+    const int label = static_cast<int>(best - row.begin());
+    if (label != kBlank && label != before) {
+      heard.push_back({.name = names[Size(label - 1)],
                        .seconds = SecondsOf(spec, positions),
                        .probability = std::exp(static_cast<double>(*best))});
     }
-    before = symbol;
+    before = label;
     ++positions;
   }
 
@@ -283,7 +283,7 @@ PhoneStream::PhoneStream(std::shared_ptr<const Model> model) {
   const ModelSpec& spec = model->spec();
   if (spec.task == "speech" && spec.Causal() && spec.speech()->normalization != BandNorm::kCorpus) {
     throw InputError(model->path(),
-                     ": it normalises by the utterance, whose end a stream does not ",
+                     ": it normalizes by the utterance, whose end a stream does not ",
                      "know; train it with --normalise corpus");
   }
   inside_ = std::make_unique<Inside>(std::move(model));

@@ -191,9 +191,9 @@ TEST(Transcriber, TellsWhenAndHowLikely) {
   EXPECT_GE(weighed.log_probability, likely.log_probability);
   const auto log_probs = beam.LogProbabilities(audio);
   const Decoded best = BeamDecode(log_probs, 5, 0, 20)[0];
-  ASSERT_EQ(weighed.classes.size(), best.symbols.size());
-  for (size_t i = 0; i < best.symbols.size(); ++i) {
-    EXPECT_EQ(weighed.classes[i], best.symbols[i] - 1);
+  ASSERT_EQ(weighed.classes.size(), best.labels.size());
+  for (size_t i = 0; i < best.labels.size(); ++i) {
+    EXPECT_EQ(weighed.classes[i], best.labels[i] - 1);
   }
 }
 
@@ -208,8 +208,8 @@ TEST(Transcriber, SaysWhatItCannotHear) {
   audio.samples[500] = NAN;
   EXPECT_NE(ErrorOf([&] { transcriber.Transcribe(audio); }).find("NaN or infinity"),
             std::string::npos);
-  for (const BandNorm normalise : {BandNorm::kUtterance, BandNorm::kCorpus}) {
-    Transcriber other(RandomModel("linear", normalise));
+  for (const BandNorm normalize : {BandNorm::kUtterance, BandNorm::kCorpus}) {
+    Transcriber other(RandomModel("linear", normalize));
     const Audio silent{.samples = std::vector<float>(16'000), .rate = 16'000};
     for (const float x : other.LogProbabilities(silent)) EXPECT_TRUE(std::isfinite(x));
     const Audio loud{.samples = std::vector<float>(16'000, 1.0f), .rate = 16'000};

@@ -15,7 +15,7 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 
 const char* Reason(TextEnd end) {
-  return end == TextEnd::kStop || end == TextEnd::kEndSymbol ? "stop" : "length";
+  return end == TextEnd::kStop || end == TextEnd::kEndToken ? "stop" : "length";
 }
 
 // The state of a running request. The batcher's thread owns it; each of the drafts is used by one
@@ -43,7 +43,7 @@ struct Session {
   }
   ordered_json Usage() const {
     size_t written = 0;
-    for (const TextDraft& draft : drafts) written += draft.symbols();
+    for (const TextDraft& draft : drafts) written += draft.tokens();
     const size_t prompt = account->prompt;
     return {{"prompt_tokens", prompt},
             {"completion_tokens", written},
@@ -54,7 +54,7 @@ struct Session {
   void WarnOfLength(ordered_json& answer) const {
     size_t longest = 0;
     for (const TextDraft& draft : drafts)
-      longest = std::max(longest, account->prompt + draft.symbols());
+      longest = std::max(longest, account->prompt + draft.tokens());
     if (longest <= trained) return;
     answer["warning"] =
         StrCat("the model was trained on ", trained, " positions; this text is longer");
@@ -161,8 +161,8 @@ class Completions : public Endpoint {
     RefuseWhatIsNotThere(fields);
     const std::string prompt = PromptOf(fields);
     TextOptions options;
-    options.symbols = static_cast<size_t>(
-        fields.Integer("max_tokens", 16, 0, static_cast<int64_t>(limits_.symbols)));
+    options.tokens = static_cast<size_t>(
+        fields.Integer("max_tokens", 16, 0, static_cast<int64_t>(limits_.tokens)));
     options.stop = StopsOf(fields);
     options.choice = ChoiceOf(fields, {}, options.seed);
     const auto count = static_cast<size_t>(fields.Integer(
@@ -202,12 +202,12 @@ class Completions : public Endpoint {
     work.next = [session](size_t i, std::span<const float> outputs) -> std::optional<int32_t> {
       std::string shown;
       TextDraft& draft = session->drafts[i];
-      const size_t before = draft.symbols();
-      const auto symbol = draft.Next(outputs, shown);
-      if (draft.symbols() > before) session->account->Generated();
-      if (!symbol) session->reasons[i] = Reason(draft.end());
+      const size_t before = draft.tokens();
+      const auto token = draft.Next(outputs, shown);
+      if (draft.tokens() > before) session->account->Generated();
+      if (!token) session->reasons[i] = Reason(draft.end());
       session->Show(i, shown, session->reasons[i]);
-      return symbol;
+      return token;
     };
     work.ended = [session](size_t i, Ended how, const std::string& why) {
       if (how == Ended::kFailed) session->why = why;

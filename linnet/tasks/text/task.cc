@@ -22,9 +22,9 @@ Evaluation EvalText(const EvalOptions& options, Engine& engine, const EvalProgre
     throw InputError(model.path(), ": a language model; name a file of text with --data FILE");
   }
   const std::string text = ReadFile(options.from.dir);
-  const std::vector<int32_t> symbols = VocabularyOf(model).Encode(text);
+  const std::vector<int32_t> tokens = VocabularyOf(model).Encode(text);
   const auto window = static_cast<size_t>(model.spec().input.max_length);
-  size_t windows = (symbols.size() + window - 1) / window;
+  size_t windows = (tokens.size() + window - 1) / window;
   if (options.limit > 0) windows = std::min(windows, options.limit);
   if (windows == 0) throw InputError(options.from.dir, ": is empty");
   const Stopwatch watch;
@@ -32,7 +32,7 @@ Evaluation EvalText(const EvalOptions& options, Engine& engine, const EvalProgre
   size_t counted = 0, unknown = 0;
   for (size_t i = 0; i < windows; ++i) {
     const auto part =
-        std::span(symbols).subspan(i * window, std::min(window, symbols.size() - i * window));
+        std::span(tokens).subspan(i * window, std::min(window, tokens.size() - i * window));
     std::vector<int32_t> piece = {Vocabulary::kEnd};  // the token that begins a text
     piece.insert(piece.end(), part.begin(), part.end());
     nats += NatsOf(engine, piece, 1);
@@ -45,8 +45,8 @@ Evaluation EvalText(const EvalOptions& options, Engine& engine, const EvalProgre
   CheckMean(model, bits);
   const TextUnit unit = model.spec().text()->unit;
   return {
-      .record = {{"bits_per_symbol", bits},
-                 {"symbols", counted},
+      .record = {{"bits_per_token", bits},
+                 {"tokens", counted},
                  {"unknown", unknown},
                  {"unit", NameOf(unit)},
                  {"seconds", watch.Seconds()}},

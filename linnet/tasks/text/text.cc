@@ -91,7 +91,7 @@ TextWriter::TextWriter(Engine& engine)
 TextDraft::TextDraft(const Vocabulary& vocabulary, const TextOptions& options)
     : vocabulary_(&vocabulary),
       choice_(options.choice),
-      most_(options.symbols),
+      most_(options.tokens),
       rng_(options.seed, options.stream),
       pieces_(options.stop) {
   Validate(options.choice);
@@ -103,17 +103,17 @@ std::optional<int32_t> TextDraft::Next(std::span<const float> outputs, std::stri
     if (end != TextEnd::kStop) shown += pieces_.Finish();
     return {};
   };
-  if (symbols_ == most_) return finish(TextEnd::kSymbols);
+  if (tokens_ == most_) return finish(TextEnd::kTokens);
   allowed_.assign(outputs.begin(), outputs.end());
   // Separators and unknown characters are not text.
   allowed_[Vocabulary::kSeparator] = allowed_[Vocabulary::kUnknown] = -INFINITY;
-  const int32_t symbol = Choose(allowed_, choice_, rng_);
-  if (symbol == Vocabulary::kEnd) return finish(TextEnd::kEndSymbol);
-  ++symbols_;
-  shown += pieces_.Add(vocabulary_->Decode(symbol));
+  const int32_t token = Choose(allowed_, choice_, rng_);
+  if (token == Vocabulary::kEnd) return finish(TextEnd::kEndToken);
+  ++tokens_;
+  shown += pieces_.Add(vocabulary_->Decode(token));
   if (pieces_.stopped()) return finish(TextEnd::kStop);
-  if (symbols_ == most_) return finish(TextEnd::kSymbols);
-  return symbol;
+  if (tokens_ == most_) return finish(TextEnd::kTokens);
+  return token;
 }
 
 void TextDraft::Stop(std::string& shown) {
@@ -124,7 +124,7 @@ void TextDraft::Stop(std::string& shown) {
 std::vector<int32_t> TextPrompt(const Model& model, const Vocabulary& vocabulary,
                                 const std::string& prompt) {
   std::vector<int32_t> read = {Vocabulary::kEnd};
-  for (const int32_t symbol : vocabulary.Encode(prompt)) read.push_back(symbol);
+  for (const int32_t token : vocabulary.Encode(prompt)) read.push_back(token);
   const std::optional<size_t> most = model.most_positions();
   if (most && read.size() > *most) {
     throw InputError("a prompt of ", read.size() - 1, " tokens is longer than the model's ",
@@ -144,27 +144,27 @@ TextEnd TextWriter::Write(const std::string& prompt, const TextOptions& options,
   engine_.Prefix(state, read, read.size(), logits);
   while (true) {
     std::string shown;
-    const std::optional<int32_t> symbol = draft.Next(logits, shown);
-    const bool full = symbol && most && state.position() == *most;
+    const std::optional<int32_t> token = draft.Next(logits, shown);
+    const bool full = token && most && state.position() == *most;
     if (full) draft.Stop(shown);
     if (!shown.empty() && !reader(shown)) return TextEnd::kReader;
-    if (!symbol || full) return draft.end();
+    if (!token || full) return draft.end();
     if (state.position() == trained && options.beyond_training) options.beyond_training(trained);
-    engine_.Step(state, {&*symbol, 1}, logits);
+    engine_.Step(state, {&*token, 1}, logits);
   }
 }
 
-double NatsOf(Engine& engine, std::span<const int32_t> symbols, size_t counted) {
-  if (symbols.size() < 2 || counted < 1) return 0;
-  const size_t width = engine.output_size(), length = symbols.size() - 1;
+double NatsOf(Engine& engine, std::span<const int32_t> tokens, size_t counted) {
+  if (tokens.size() < 2 || counted < 1) return 0;
+  const size_t width = engine.output_size(), length = tokens.size() - 1;
   State state = engine.NewState(1);
   std::vector<float> outputs(length * width);
-  engine.Prefix(state, symbols.first(length), length, outputs);
+  engine.Prefix(state, tokens.first(length), length, outputs);
   double nats = 0;
   for (size_t t = counted - 1; t < length; ++t) {
     const auto row = std::span(outputs).subspan(t * width, width);
     LogSoftmax(row);
-    nats -= row[static_cast<size_t>(symbols[t + 1])];
+    nats -= row[static_cast<size_t>(tokens[t + 1])];
   }
   return nats;
 }

@@ -1,7 +1,7 @@
 // Text with a trained language model: generation token by token, and the likelihood of given text.
 //
 //   TextWriter writer(engine);
-//   writer.Write("ROMEO:", {.symbols = 200, .choice = {.temperature = 0.8f}},
+//   writer.Write("ROMEO:", {.tokens = 200, .choice = {.temperature = 0.8f}},
 //                [](std::string_view piece) { std::cout << piece; return true; });
 #ifndef LINNET_TASKS_TEXT_TEXT_H_
 #define LINNET_TASKS_TEXT_TEXT_H_
@@ -24,7 +24,7 @@
 namespace linnet {
 
 struct TextOptions {
-  size_t symbols = 256;  // maximum number of tokens
+  size_t tokens = 256;  // maximum number of tokens
   ChoiceOptions choice = {};
   uint64_t seed = 0, stream = 0;       // the draws are a function of both
   std::vector<std::string> stop = {};  // the text ends before the first of these
@@ -32,7 +32,7 @@ struct TextOptions {
   std::function<void(size_t)> beyond_training = {};
 };
 
-enum class TextEnd { kSymbols, kStop, kEndSymbol, kPositions, kReader };
+enum class TextEnd { kTokens, kStop, kEndToken, kPositions, kReader };
 
 // Joins pieces of text into whole characters, and holds back text that may become a stop word.
 class TextPieces {
@@ -63,12 +63,12 @@ class TextDraft {
   // Ends the text because the positions are used up; appends the text held back.
   void Stop(std::string& shown);
   TextEnd end() const { return end_; }  // valid after Next() returned nullopt
-  size_t symbols() const { return symbols_; }
+  size_t tokens() const { return tokens_; }
 
  private:
   const Vocabulary* vocabulary_;
   ChoiceOptions choice_;
-  size_t most_, symbols_ = 0;
+  size_t most_, tokens_ = 0;
   Philox rng_;
   TextPieces pieces_;
   std::vector<float> allowed_;
@@ -105,7 +105,7 @@ std::vector<std::pair<std::string, std::string>> DescribeText(const ModelSpec& s
 
 // -log p in nats of the tokens at index `counted` (>= 1) and later, each given all before it.
 // Throws InputError on more tokens than the model's positions plus one.
-double NatsOf(Engine& engine, std::span<const int32_t> symbols, size_t counted);
+double NatsOf(Engine& engine, std::span<const int32_t> tokens, size_t counted);
 
 }  // namespace linnet
 

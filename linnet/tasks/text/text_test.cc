@@ -26,8 +26,8 @@ TEST(Choice, DrawsAsOftenAsTheProbabilitiesSay) {
   const int draws = 80'000;
   for (int i = 0; i < draws; ++i) ++counts[Choose(logits, {}, rng)];
   EXPECT_EQ(counts.count(2), 0u);
-  for (const auto& [symbol, share] : {std::pair(0, 1 / 8.0), {1, 2 / 8.0}, {3, 5 / 8.0}}) {
-    EXPECT_NEAR(counts[symbol] / double{draws}, share, 0.01) << symbol;
+  for (const auto& [token, share] : {std::pair(0, 1 / 8.0), {1, 2 / 8.0}, {3, 5 / 8.0}}) {
+    EXPECT_NEAR(counts[token] / double{draws}, share, 0.01) << token;
   }
   counts.clear();
   for (int i = 0; i < draws; ++i) ++counts[Choose(logits, {.temperature = 0.5f}, rng)];
@@ -36,7 +36,7 @@ TEST(Choice, DrawsAsOftenAsTheProbabilitiesSay) {
 
 // With thousands of tokens: draws only from the nucleus that a sort gives, with the right
 // frequencies.
-TEST(Choice, TheNucleusOfManySymbolsIsThatOfASort) {
+TEST(Choice, TheNucleusOfManyTokensIsThatOfASort) {
   std::vector<float> logits(8003);
   Philox values(3);
   for (float& x : logits) x = 3 * values.Normal();
@@ -52,8 +52,8 @@ TEST(Choice, TheNucleusOfManySymbolsIsThatOfASort) {
     for (const float top_p : {1e-9f, 0.1f, 0.5f, 0.95f, 0.9999f}) {
       std::map<int32_t, double> kept;
       double sum = 0;
-      for (const auto& [weight, symbol] : order) {
-        kept[symbol] = -weight, sum -= weight;
+      for (const auto& [weight, token] : order) {
+        kept[token] = -weight, sum -= weight;
         if (sum >= top_p * all) break;
       }
       Philox rng(1);
@@ -61,8 +61,8 @@ TEST(Choice, TheNucleusOfManySymbolsIsThatOfASort) {
       constexpr int kDraws = 4000;
       size_t outside = 0;
       for (int i = 0; i < kDraws; ++i) {
-        const int32_t symbol = Choose(logits, {.temperature = temperature, .top_p = top_p}, rng);
-        ++counts[symbol], outside += kept.count(symbol) == 0;
+        const int32_t token = Choose(logits, {.temperature = temperature, .top_p = top_p}, rng);
+        ++counts[token], outside += kept.count(token) == 0;
       }
       EXPECT_LE(outside, kDraws / 1000u) << temperature << " " << top_p;  // rounding, at the edge
       const int32_t first = order[0].second;
@@ -77,8 +77,8 @@ TEST(Choice, SaysWhatCannotBeDrawn) {
   EXPECT_THROW(Choose(std::vector<float>{INFINITY, 0, 0}, {.top_p = 0.9f}, rng), Error);
   // Equal logits, of which top_p keeps one: rounding must not leave none.
   for (size_t n = 1; n < 70; ++n) {
-    const int32_t symbol = Choose(std::vector<float>(n, 0.25f), {.top_p = 1e-9f}, rng);
-    EXPECT_LT(static_cast<size_t>(symbol), n);
+    const int32_t token = Choose(std::vector<float>(n, 0.25f), {.top_p = 1e-9f}, rng);
+    EXPECT_LT(static_cast<size_t>(token), n);
   }
 }
 
@@ -86,9 +86,9 @@ TEST(Choice, KeepsToItsLimits) {
   const std::vector<float> logits = {0, std::log(2.0f), std::log(4.0f), std::log(5.0f)};
   Philox rng(2);
   const auto seen = [&](const ChoiceOptions& options) {
-    std::set<int32_t> symbols;
-    for (int i = 0; i < 2000; ++i) symbols.insert(Choose(logits, options, rng));
-    return symbols;
+    std::set<int32_t> tokens;
+    for (int i = 0; i < 2000; ++i) tokens.insert(Choose(logits, options, rng));
+    return tokens;
   };
   EXPECT_EQ(seen({.temperature = 0}), (std::set<int32_t>{3}));
   EXPECT_EQ(seen({.top_k = 1}), (std::set<int32_t>{3}));
@@ -149,14 +149,14 @@ TEST(TextWriter, WritesTheSameFromTheSameSeed) {
                 expected);
       return text;
     };
-    TextOptions options{.symbols = 20, .choice = {.temperature = 0.3f}, .seed = 5};
+    TextOptions options{.tokens = 20, .choice = {.temperature = 0.3f}, .seed = 5};
     std::string text;
     TextEnd end =
         writer.Write("ab", options, [&](std::string_view piece) { return text += piece, true; });
     EXPECT_EQ(write(options, end), text);
-    options.symbols = 1000;
+    options.tokens = 1000;
     end = writer.Write("ab", options, [](std::string_view) { return true; });
-    EXPECT_TRUE(end == TextEnd::kPositions || end == TextEnd::kEndSymbol);
+    EXPECT_TRUE(end == TextEnd::kPositions || end == TextEnd::kEndToken);
     size_t calls = 0;
     EXPECT_EQ(writer.Write("ab", options, [&](std::string_view) { return ++calls, false; }),
               TextEnd::kReader);
@@ -171,17 +171,17 @@ TEST(TextWriter, WritesTheSameFromTheSameSeed) {
 // NatsOf() equals the sum over single steps.
 TEST(NatsOf, AddsUpWhatStepsSay) {
   Engine engine(RandomModel("text", "character"), {.threads = 1});
-  const std::vector<int32_t> symbols = {0, 5, 7, 3, 9, 4};
+  const std::vector<int32_t> tokens = {0, 5, 7, 3, 9, 4};
   double want = 0;
   State state = engine.NewState(1);
   std::vector<float> logits(engine.output_size());
-  for (size_t t = 0; t + 1 < symbols.size(); ++t) {
-    engine.Step(state, {&symbols[t], 1}, logits);
+  for (size_t t = 0; t + 1 < tokens.size(); ++t) {
+    engine.Step(state, {&tokens[t], 1}, logits);
     LogSoftmax(logits);
-    if (t + 1 >= 3) want -= logits[static_cast<size_t>(symbols[t + 1])];
+    if (t + 1 >= 3) want -= logits[static_cast<size_t>(tokens[t + 1])];
   }
-  EXPECT_NEAR(NatsOf(engine, symbols, 3), want, 1e-4);
-  EXPECT_EQ(NatsOf(engine, std::span(symbols).first(1), 1), 0);
+  EXPECT_NEAR(NatsOf(engine, tokens, 3), want, 1e-4);
+  EXPECT_EQ(NatsOf(engine, std::span(tokens).first(1), 1), 0);
 }
 
 std::vector<std::string> Characters(const std::string& text) {
@@ -249,9 +249,9 @@ TEST(CoupletWriter, AWideBeamIsExact) {
           IsPunctuation(NextCodePoint(second, 0)->value)) {
         continue;
       }
-      std::vector<int32_t> symbols = vocabulary.Encode("ab");
-      symbols.insert(symbols.end(), {Vocabulary::kSeparator, x, y});
-      const double log_probability = -NatsOf(engine, symbols, 3);
+      std::vector<int32_t> tokens = vocabulary.Encode("ab");
+      tokens.insert(tokens.end(), {Vocabulary::kSeparator, x, y});
+      const double log_probability = -NatsOf(engine, tokens, 3);
       if (log_probability > best) best = log_probability, text = first + second;
     }
   }

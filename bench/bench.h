@@ -1,0 +1,58 @@
+// Shared parts of the benchmarks: interleaved timing, and records that compare a time with its
+// limit.
+//
+//   const auto median = MedianSeconds({step, read}, /*seconds=*/1.0);
+//   PrintRecords({{.name = "step", .value = 1e6 * median[0], .unit = "us/token",
+//                  .limit = 1e6 * median[1], .identity = {{"batch", 1}}}}, json);
+//
+// A benchmark verifies its result before it records a time, and throws if the result is wrong.
+#ifndef BENCH_BENCH_H_
+#define BENCH_BENCH_H_
+
+#include <CLI/CLI.hpp>
+#include <cstddef>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "linnet/base/function_ref.h"
+
+namespace linnet::bench {
+
+struct Record {
+  std::string name;   // of the benchmark, as in "step"
+  std::string label;  // of the case, for the table
+  double value = 0;   // in `unit`; less is better
+  std::string unit;
+  double limit = 0;                 // the machine's bound, measured in the same run
+  nlohmann::ordered_json identity;  // the parameters of the case: N, batch, threads, ...
+};
+
+// Prints a table, or with `json` a list of {name, value, unit, limit, ratio, checked} and the
+// fields of `identity`.
+void PrintRecords(const std::vector<Record>& records, bool json);
+
+// Median seconds per call of each body. The bodies take turns, so that a slow spell of the machine
+// affects all of them; the whole measurement takes about `seconds`.
+std::vector<double> MedianSeconds(const std::vector<FunctionRef<void()>>& bodies, double seconds);
+
+// max |value - expected| / max |expected|.
+class RelativeError {
+ public:
+  void Add(double value, double expected);
+  double value() const;
+
+ private:
+  double difference_ = 0, magnitude_ = 0;
+};
+
+struct BenchOptions {
+  int threads = 0;
+  double seconds = 1.0;
+  bool json = false;
+};
+void AddBenchOptions(CLI::App* verb, BenchOptions& options);
+
+}  // namespace linnet::bench
+
+#endif  // BENCH_BENCH_H_

@@ -1,0 +1,12 @@
+// linnet bench causal-linear --device cuda, in a build without it.
+#include "bench/causal_linear.h"
+#include "linnet/base/error.h"
+#include "linnet/runtime/cuda/cuda_engine.h"
+
+namespace linnet::bench {
+
+void RunCausalLinearOnGpu(const CausalLinearBench&) {
+  throw InputError("--device cuda: ", kNoCuda);
+}
+
+}  // namespace linnet::bench

@@ -1,0 +1,475 @@
+// linnet bench generate: whole images, sampling included. The limit is the time the model itself
+// needs: reading its weights once per token or multiplying with them, whichever takes longer, at
+// the rates that simple loops reach in the same run. Softmax attention also reads the keys and
+// values of all earlier positions. Without a state, all earlier positions are multiplied again (LSH
+// counts as softmax).
+#include <algorithm>
+#include <functional>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "bench/bench.h"
+#include "bench/benchmarks.h"
+#include "bench/generate.h"
+#include "bench/products.h"
+#include "bench/random_model.h"
+#include "linnet/base/aligned.h"
+#include "linnet/base/error.h"
+#include "linnet/base/peak_memory.h"
+#include "linnet/base/rng.h"
+#include "linnet/base/units.h"
+#include "linnet/cli/machine.h"
+#include "linnet/cli/program.h"
+#include "linnet/cli/verbs.h"
+#include "linnet/kernels/isa.h"
+#include "linnet/kernels/machine_peak.h"
+#include "linnet/kernels/narrow_linear.h"
+#include "linnet/runtime/engine.h"
+#include "linnet/runtime/model_ref.h"
+#include "linnet/tasks/images/images.h"
+
+namespace linnet::bench {
+namespace {
+
+struct Options : BenchOptions {
+  std::string model, random;
+  MixerSpec attention;
+  bool stateless = false, whole = false, attention_given = false, lsh_given = false;
+  std::vector<int> batches = {1};
+  std::vector<std::string> precisions;
+  cli::DeviceKind device = cli::DeviceKind::kCpu;
+  CudaBenchOptions cuda;
+};
+
+// Double and single precision occasionally round to different sides of a quantization boundary.
+double Tolerance(Precision precision) {
+  return precision == Precision::kInt8 ? 0.05 : precision == Precision::kBf16 ? 0.02 : 1e-4;
+}
+
+// Steps of the first and the last sequence of a batch must match the plain network.
+double Check(Engine& engine, const Checkpoint& checkpoint, size_t batch) {
+  const ModelSpec& spec = checkpoint.spec();
+  // Reformer: two chunks, so that attention reaches beyond one.
+  const bool steps = engine.model().steps();
+  const auto length = static_cast<size_t>(
+      std::min(spec.input.max_length, steps ? 10 : 2 * spec.stack.mixer().lsh_chunk));
+  const size_t outputs = engine.output_size();
+  std::vector<std::vector<int32_t>> tokens(batch);
+  for (size_t i = 0; i < batch; ++i) {
+    Philox rng(/*seed=*/2, /*stream=*/i);
+    for (size_t t = 0; t < length; ++t) {
+      tokens[i].push_back(
+          static_cast<int32_t>(rng.Below(static_cast<uint32_t>(spec.input.vocabulary))));
+    }
+  }
+  ModelRef ref(checkpoint, engine.model());
+  const ModelRef::Rows first = ref.Outputs(tokens[0], steps ? 0 : length),
+                       last = ref.Outputs(tokens[batch - 1], steps ? 0 : length);
+  std::vector<float> out(batch * outputs);
+  std::vector<double> errors;  // one per position
+  const auto compare = [&](size_t t, const float* of_first, const float* of_last) {
+    RelativeError error;
+    for (size_t o = 0; o < outputs; ++o) {
+      error.Add(of_first[o], first[t][o]);
+      error.Add(of_last[o], last[t][o]);
+    }
+    errors.push_back(error.value());
+  };
+  if (steps) {
+    State state = engine.NewState(batch);
+    std::vector<int32_t> column(batch);
+    for (size_t t = 0; t < length; ++t) {
+      for (size_t i = 0; i < batch; ++i) column[i] = tokens[i][t];
+      engine.Step(state, column, out);
+      compare(t, out.data(), out.data() + (batch - 1) * outputs);
+    }
+  } else {
+    std::vector<int32_t> rows;
+    for (const auto& row : tokens) rows.insert(rows.end(), row.begin(), row.end());
+    out.resize(batch * length * outputs);
+    engine.Whole(batch, rows, length, out);
+    for (size_t t = 0; t < length; ++t) {
+      compare(t, &out[t * outputs], &out[((batch - 1) * length + t) * outputs]);
+    }
+  }
+  std::sort(errors.begin(), errors.end());
+  // Rounding may hash a position into another bucket, which changes it and all positions that
+  // attend to it. Therefore the median error counts for Reformer, the maximum for all others.
+  const double error = steps ? errors.back() : errors[errors.size() / 2];
+  if (!(error <= Tolerance(engine.model().precision()))) {
+    throw RuntimeError("bench generate: outputs differ from the plain network's by ", error,
+                       " (allowed: ", Tolerance(engine.model().precision()), "); not timed");
+  }
+  return error;
+}
+
+// Mean seconds per position of `step`, in each eighth of a sequence of `length` positions.
+std::vector<double> ByEighths(size_t length, const std::function<void(size_t)>& step) {
+  std::vector<double> mean;
+  const size_t parts = std::min<size_t>(8, length);
+  for (size_t part = 0; part < parts; ++part) {
+    const size_t begin = length * part / parts, end = length * (part + 1) / parts;
+    const Stopwatch watch;
+    for (size_t t = begin; t < end; ++t) step(t);
+    mean.push_back(watch.Seconds() / static_cast<double>(end - begin));
+  }
+  return mean;
+}
+
+// Seconds per image if every token reads all earlier tokens again: trapezoidal rule over a few
+// lengths, since all of them would take hours. `each` holds the time of each length.
+struct Stateless {
+  double seconds = 0;
+  std::vector<size_t> lengths;
+  std::vector<double> each;
+};
+Stateless MeasureStateless(Engine& engine, size_t pixels, size_t batch) {
+  constexpr size_t kLengths = 9;
+  const auto vocabulary = static_cast<size_t>(engine.model().spec().input.vocabulary);
+  State state = engine.model().steps() ? engine.NewState(batch) : State();
+  std::vector<float> outputs(batch * engine.output_size());
+  Stateless result;
+  for (size_t i = 0; i < kLengths; ++i) {
+    const size_t length = std::max<size_t>(1, (pixels - 1) * i / (kLengths - 1));
+    std::vector<int32_t> tokens(batch * length);
+    Philox rng(/*seed=*/3);  // equal tokens would all have one hash
+    for (int32_t& token : tokens) {
+      token = static_cast<int32_t>(rng.Below(static_cast<uint32_t>(vocabulary)));
+    }
+    const auto once = [&] {
+      if (!engine.model().steps()) return engine.Whole(batch, tokens, length, outputs);
+      state.Reset();
+      engine.Prefix(state, tokens, length, outputs);
+    };
+    const Stopwatch watch;
+    once();
+    constexpr double kLongEnough = 0.5;  // timed once is enough, after shorter ones
+    const double first = watch.Seconds();
+    result.lengths.push_back(length);
+    result.each.push_back(first > kLongEnough && i > 0 ? first : MedianSeconds({once}, 0.3)[0]);
+    if (i == 0) continue;
+    const double width = static_cast<double>(length - result.lengths[i - 1]);
+    result.seconds += width * (result.each[i] + result.each[i - 1]) / 2;
+  }
+  // The trapezoids count only half of the first and of the last length.
+  result.seconds += (result.each.front() + result.each.back()) / 2;
+  return result;
+}
+
+// Seconds of whole images without a state at every length: the exact form of MeasureStateless().
+double MeasureWhole(Engine& engine, size_t pixels, size_t batch) {
+  const Stopwatch watch;
+  if (!engine.model().steps()) {
+    SampleImages(engine, batch, {.seed = 1, .batch = batch});
+    return watch.Seconds();
+  }
+  State state = engine.NewState(batch);
+  std::vector<float> outputs(batch * engine.output_size());
+  std::vector<int32_t> tokens;
+  for (size_t length = 1; length < pixels; ++length) {
+    tokens.assign(batch * length, engine.model().spec().input.vocabulary / 2);
+    state.Reset();
+    engine.Prefix(state, tokens, length, outputs);
+  }
+  return watch.Seconds();
+}
+
+// Peak bytes of a batch of images beside the weights, scratch included: after the first token, and
+// over the whole image.
+struct OverAnImage {
+  int64_t first = 0, last = 0;
+};
+OverAnImage MeasureMemory(const std::shared_ptr<const Model>& model, size_t pixels, size_t batch,
+                          const Options& options) {
+  Engine engine(model, {.threads = options.threads});  // scratch not yet allocated
+  std::vector<float> outputs(batch * engine.output_size());
+  std::vector<int32_t> tokens(batch * pixels, model->spec().input.vocabulary / 2);
+  ResetPeakMemory();
+  const int64_t before = PeakMemory();
+  OverAnImage memory;
+  if (options.stateless) {
+    for (const size_t length : {size_t{1}, pixels - 1}) {
+      engine.Whole(batch, std::span(tokens).first(batch * length), length, outputs);
+      (length == 1 ? memory.first : memory.last) = PeakMemory() - before;
+    }
+    return memory;
+  }
+  State state = engine.NewState(batch);
+  for (size_t t = 0; t + 1 < pixels; ++t) {
+    engine.Step(state, std::span(tokens).first(batch), outputs);
+    if (t == 0) memory.first = PeakMemory() - before;
+  }
+  memory.last = PeakMemory() - before;
+  return memory;
+}
+
+std::vector<Record> Measure(const Checkpoint& checkpoint, const std::string& name,
+                            Precision precision, size_t batch, const Options& options) {
+  const auto model = Model::FromCheckpoint(checkpoint, {precision});
+  const ModelSpec& spec = model->spec();
+  const auto pixels = static_cast<size_t>(spec.input.max_length) + 1;
+  const OverAnImage memory = MeasureMemory(model, pixels, batch, options);
+  Engine engine(model, {.threads = options.threads});
+  const double error = Check(engine, checkpoint, batch);
+
+  const AlignedBuffer<float> weights(model->weight_bytes() / sizeof(float));
+  Products products(precision, static_cast<size_t>(engine.pool().size()));
+  const auto read = [&] {
+    engine.pool().For(weights.size(), [&](size_t begin, size_t end) {
+      kernels::ReadFloats(weights.data() + begin, end - begin);
+    });
+  };
+  const auto multiply = [&] { products.Run(engine.pool()); };
+  SampleOptions sample{.seed = 1, .batch = batch};
+  if (!options.stateless) SampleImages(engine, batch, sample);  // warm-up
+  ResetPeakMemory();
+  const int64_t before = PeakMemory();
+  std::vector<double> seconds, reads, rates;
+  Stateless stateless;
+  const Stopwatch whole;
+  do {
+    // In turns, so that a slow spell of the machine affects all of them.
+    const std::vector<double> limits = MedianSeconds({read, multiply}, 0.1);
+    reads.push_back(limits[0]), rates.push_back(products.Operations() / limits[1]);
+    if (options.stateless) {
+      stateless = MeasureStateless(engine, pixels, batch);
+      seconds.push_back(stateless.seconds);
+      break;
+    }
+    const Stopwatch watch;
+    SampleImages(engine, batch, sample);
+    seconds.push_back(watch.Seconds());
+  } while (seconds.size() < 3 || whole.Seconds() < options.seconds);
+  const int64_t grown = PeakMemory() - before;
+  const auto median = [](std::vector<double>& values) {
+    std::sort(values.begin(), values.end());
+    return values[values.size() / 2];
+  };
+  const double image = median(seconds) / static_cast<double>(batch);
+  const double rate = median(rates), once = median(reads);
+  const double multiplied = ProductOperations(spec) / rate;  // per token of one sequence
+  const double steps = static_cast<double>(pixels - 1);
+  double limit = steps * std::max(once / static_cast<double>(batch), multiplied);
+  const bool softmax = StateKindOf(*model) == StateKind::kCache;
+  if (options.stateless) {
+    limit = steps * (steps + 1) / 2 * multiplied;
+  } else if (softmax) {  // half of the positions on average, at the weights' read rate
+    limit +=
+        steps * StateBytes(spec, precision) / 2 * once / static_cast<double>(model->weight_bytes());
+  }
+
+  // Steps alone, without sampling.
+  std::vector<double> eighths;
+  if (!options.stateless) {
+    State state = engine.NewState(batch);
+    std::vector<float> outputs(batch * engine.output_size());
+    const std::vector<int32_t> token(batch, spec.input.vocabulary / 2);
+    std::vector<std::vector<double>> passes;  // several, since other load may slow parts of one
+    for (int pass = 0; pass < 3; ++pass) {
+      state.Reset();
+      passes.push_back(ByEighths(pixels - 1, [&](size_t) { engine.Step(state, token, outputs); }));
+    }
+    for (size_t i = 0; i < passes[0].size(); ++i) {
+      std::vector<double> times = {passes[0][i], passes[1][i], passes[2][i]};
+      eighths.push_back(median(times));
+    }
+  }
+
+  const auto microseconds = [](std::vector<double> times) {
+    for (double& time : times) time *= 1e6;
+    return times;
+  };
+  nlohmann::ordered_json identity = {
+      {"model", name},
+      {"attention", spec.stack.mixer().kind},
+      {"lsh_rounds", model->steps() ? 0 : spec.stack.mixer().lsh_rounds},
+      {"stateless", options.stateless},
+      {"N", pixels},
+      {"batch", batch},
+      {"precision", PrecisionName(precision)},
+      {"threads", engine.pool().size()},
+      {"isa", kernels::ActiveIsa()},
+      {"dot_unit", kernels::DotUnitName(kernels::ActiveDotUnit())},
+      {"images_per_second", 1 / image},
+      {"us_per_token", 1e6 * image / static_cast<double>(pixels - 1)},
+      {"weight_bytes", model->weight_bytes()},
+      {"read_us", 1e6 * once},
+      {"product_gops", rate / 1e9},
+      {"state_bytes", StateBytes(spec, precision)},
+      {"memory_growth_bytes", grown},
+      {"memory_first_bytes", memory.first},
+      {"memory_last_bytes", memory.last},
+      {"machine", cli::MachineName()},
+      {"date", cli::Today()},
+      {"error", error}};
+  if (options.stateless) {
+    identity["lengths"] = stateless.lengths;
+    identity["us_at_lengths"] = microseconds(stateless.each);
+    if (options.whole) {
+      identity["whole_ms_per_image"] =
+          1e3 * MeasureWhole(engine, pixels, batch) / static_cast<double>(batch);
+    }
+  } else {
+    identity["us_by_eighths"] = microseconds(eighths);
+  }
+  const std::string label = StrCat(
+      name, softmax ? "  softmax" : "",
+      model->steps() ? "" : StrCat("  LSH-", spec.stack.mixer().lsh_rounds),
+      options.stateless ? "  stateless" : "", "  ", PrecisionName(precision), "  batch ", batch);
+  std::vector<Record> records = {{.name = "generate",
+                                  .label = label,
+                                  .value = 1e3 * image,
+                                  .unit = "ms/image",
+                                  .limit = 1e3 * limit,
+                                  .identity = identity}};
+  if (!eighths.empty()) {
+    records.push_back({.name = "generate/flatness",
+                       .label = label + "  (last eighth of the steps over the first)",
+                       .value = eighths.back() / eighths.front(),
+                       .unit = "x",
+                       .limit = 1,
+                       .identity = identity});
+  }
+  return records;
+}
+
+void Run(const Options& options) {
+  if (options.model.empty() == options.random.empty()) {
+    throw InputError("give a MODEL, or --random mnist or cifar10");
+  }
+  if (options.random.empty() && options.attention_given) {
+    throw InputError("--attention is for --random; a MODEL has its own");
+  }
+  if (options.lsh_given &&
+      (options.random.empty() || FindMixer(options.attention.kind).recurrent)) {
+    throw InputError("--lsh-rounds and --lsh-chunk are for --random with --attention reformer");
+  }
+  const Checkpoint checkpoint = options.model.empty()
+                                    ? RandomModel(RandomSpec(options.random, options.attention))
+                                    : Checkpoint::Open(options.model);
+  const std::string name = options.model.empty() ? options.random + " (random)" : options.model;
+  if (!FindMixer(checkpoint.spec().stack.mixer().kind).recurrent && !options.stateless) {
+    throw InputError(name, ": its attention is no RNN; time it with --stateless");
+  }
+  std::vector<Precision> precisions;
+  for (const std::string& p : options.precisions) precisions.push_back(ParsePrecision(p));
+  if (precisions.empty()) precisions = {checkpoint.precision()};
+  if (!checkpoint.spec().image()) {
+    throw InputError(checkpoint.path(), ": a model of the task '", checkpoint.spec().task,
+                     "', not of images");
+  }
+  if (options.device == cli::DeviceKind::kCuda && (options.stateless || options.whole)) {
+    throw InputError("--stateless is for --device cpu");
+  }
+  std::vector<Record> records;
+  for (const int batch : options.batches) {
+    for (const Precision precision : precisions) {
+      CudaBenchOptions cuda = options.cuda;
+      cuda.seconds = options.seconds;
+      const auto measured =
+          options.device == cli::DeviceKind::kCuda
+              ? MeasureGenerationOnCuda(checkpoint, name, precision, static_cast<size_t>(batch),
+                                        cuda)
+              : Measure(checkpoint, name, precision, static_cast<size_t>(batch), options);
+      records.insert(records.end(), measured.begin(), measured.end());
+    }
+  }
+  PrintRecords(records, options.json);
+  if (options.json) return;
+  std::cout << "\n";
+  for (const Record& record : records) {
+    if (record.name != "generate") continue;
+    const auto number = [&](const char* field) { return record.identity[field].get<double>(); };
+    if (options.device == cli::DeviceKind::kCuda) {
+      std::cout << record.label << ": " << FormatCount(number("images_per_second")) << " images/s, "
+                << FormatCount(number("us_per_step")) << " us a step; its bytes take "
+                << FormatCount(number("step_bytes_us")) << " us, its products "
+                << FormatCount(number("step_products_us")) << " us\n";
+      if (!record.identity.contains("kernels_us")) continue;
+      for (const auto& [kernel, us] : record.identity["kernels_us"].items()) {
+        std::cout << "  " << FormatCount(us.get<double>()) << " us  " << kernel << "\n";
+      }
+      continue;
+    }
+    std::cout << record.label << ": " << FormatCount(number("images_per_second")) << " images/s, "
+              << FormatCount(number("us_per_token")) << " us a token; "
+              << FormatBytes(number("weight_bytes")) << " of weights, read in "
+              << FormatCount(number("read_us")) << " us; products at "
+              << FormatCount(number("product_gops")) << " GOP/s\n";
+  }
+}
+
+}  // namespace
+
+void AddGenerate(CLI::App& bench) {
+  CLI::App* verb = cli::AddVerb(
+      bench, "generate", "Time the generation of images, sampling included, by batch and precision",
+      "Outputs are checked against the network written out in double precision. The limit: a "
+      "token\n"
+      "needs the weights read once for all sequences, and multiplied with once for each, "
+      "whichever\n"
+      "takes longer; with softmax the keys and values before it too; without a state, products "
+      "for\n"
+      "every token before it again. Rates are measured in the same run, by simple loops: on a "
+      "noisy\n"
+      "machine a time may come out below its limit.",
+      "  linnet bench generate models/digits.safetensors\n"
+      "  linnet bench generate --random mnist --batch 1,64 --precision f32,bf16,int8\n"
+      "  linnet bench generate --random cifar10 --json\n"
+      "  linnet bench generate --random mnist --batch 1,10000 --device cuda --kernels\n"
+      "  linnet bench generate --random mnist --attention full --stateless\n"
+      "  linnet bench generate --random mnist --attention reformer --lsh-rounds 1 --lsh-chunk 29 "
+      "--stateless\n");
+  auto options = std::make_shared<Options>();
+  cli::AddOption(verb, "MODEL", options->model, "", "A model of images");
+  cli::AddOption(verb, "--random", options->random, "NAME",
+                 "The paper's model of mnist or cifar10 with random weights, in place of MODEL",
+                 CLI::IsMember({"mnist", "cifar10"}));
+  CLI::Option* attention =
+      cli::AddOption(verb, "--attention", options->attention.kind, "KIND",
+                     "Of the random model: causal-linear, full for softmax over a "
+                     "cache of keys and values, or reformer, which is --stateless",
+                     CLI::IsMember({"causal-linear", "full", "reformer"}));
+  CLI::Option* rounds = cli::AddOption(verb, "--lsh-rounds", options->attention.lsh_rounds, "N",
+                                       "Of reformer: rounds of hashing", cli::Between(1, 64));
+  CLI::Option* chunk = cli::AddOption(verb, "--lsh-chunk", options->attention.lsh_chunk, "N",
+                                      "Of reformer: positions in a chunk", cli::Between(1, 65536));
+  verb->add_flag(
+      "--stateless", options->stateless,
+      "Read everything again for each token, as a transformer without a state does; "
+      "timed at nine lengths, from which the image's time is integrated, without sampling "
+      "(--seconds means nothing here)");
+  verb->add_flag(
+          "--whole", options->whole,
+          "With --stateless: also a whole image, at every length, to check the integrated time")
+      ->needs("--stateless");
+  verb->add_option("--batch", options->batches, "Batch sizes, as 1,64")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->type_name("N")
+      ->check(cli::Between(1, 1'000'000))
+      ->capture_default_str();
+  verb->add_option("--precision", options->precisions,
+                   "f32, bf16, int8 or several (default: the file's)")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->type_name("NAMES");
+  cli::AddDeviceOption(verb, options->device);
+  cli::AddOption(verb, "--lanes", options->cuda.lanes, "N",
+                 "With --device cuda: parts of the batch that step side by side",
+                 cli::Between(1, 8));
+  verb->add_flag("--kernels", options->cuda.profile,
+                 "With --device cuda: the time of each kernel of a step too");
+  AddBenchOptions(verb, *options);
+  verb->callback([=] {
+    options->attention_given = attention->count() > 0;
+    options->lsh_given = rounds->count() + chunk->count() > 0;
+    Run(*options);
+  });
+}
+
+}  // namespace linnet::bench

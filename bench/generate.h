@@ -1,0 +1,29 @@
+// Parts of linnet bench generate.
+#ifndef BENCH_GENERATE_H_
+#define BENCH_GENERATE_H_
+
+#include <string>
+#include <vector>
+
+#include "bench/bench.h"
+#include "linnet/model/checkpoint.h"
+#include "linnet/model/precision.h"
+
+namespace linnet::bench {
+
+struct CudaBenchOptions {
+  size_t lanes = 1;      // CudaOptions::lanes
+  double seconds = 1.0;  // of measuring, at least one batch of images
+  bool profile = false;  // the seconds of each kernel too
+};
+
+// Images of one batch on a GPU. The limit is the time that the GPU itself needs: moving the bytes
+// of weights and states, or the products, whichever takes longer, at the rates of a copy and of a
+// large product in the same run.
+std::vector<Record> MeasureGenerationOnCuda(const Checkpoint& checkpoint, const std::string& name,
+                                            Precision precision, size_t batch,
+                                            const CudaBenchOptions& options);
+
+}  // namespace linnet::bench
+
+#endif  // BENCH_GENERATE_H_

@@ -1,0 +1,120 @@
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "bench/generate.h"
+#include "linnet/base/error.h"
+#include "linnet/base/rng.h"
+#include "linnet/cli/machine.h"
+#include "linnet/cli/verbs.h"
+#include "linnet/runtime/cuda/cuda_engine.h"
+#include "linnet/runtime/model_ref.h"
+#include "linnet/tasks/images/images.h"
+
+namespace linnet::bench {
+namespace {
+
+// In bf16 a GPU also rounds the products' results, up to the residual stream.
+double Tolerance(Precision precision) { return precision == Precision::kF32 ? 1e-4 : 0.05; }
+
+// Steps of the first and the last sequence must match the plain network, over more than a fold.
+double Check(CudaEngine& engine, const Checkpoint& checkpoint) {
+  const ModelSpec& spec = checkpoint.spec();
+  const auto length = static_cast<size_t>(std::min(spec.input.max_length, 20));
+  const size_t outputs = engine.output_size(), batch = engine.batch();
+  const auto token = [&](size_t i, size_t t) {
+    Philox rng(/*seed=*/2, /*stream=*/i, /*counter=*/t);
+    return static_cast<int32_t>(rng.Below(static_cast<uint32_t>(spec.input.vocabulary)));
+  };
+  std::vector<std::vector<int32_t>> tokens(2);
+  for (size_t t = 0; t < length; ++t) {
+    tokens[0].push_back(token(0, t));
+    tokens[1].push_back(token(batch - 1, t));
+  }
+  ModelRef ref(checkpoint, engine.model());
+  const ModelRef::Rows first = ref.Outputs(tokens[0]), last = ref.Outputs(tokens[1]);
+  std::vector<int32_t> column(batch);
+  std::vector<float> out(batch * outputs);
+  double worst = 0;
+  engine.Reset();
+  for (size_t t = 0; t < length; ++t) {
+    for (size_t i = 0; i < batch; ++i) column[i] = token(i, t);
+    engine.Step(column, out);
+    RelativeError error;
+    for (size_t o = 0; o < outputs; ++o) {
+      error.Add(out[o], first[t][o]);
+      error.Add(out[(batch - 1) * outputs + o], last[t][o]);
+    }
+    worst = std::isnan(error.value()) ? INFINITY : std::max(worst, error.value());
+  }
+  engine.Reset();
+  const double allowed = Tolerance(engine.model().precision());
+  if (!(worst <= allowed)) {
+    throw RuntimeError("bench generate: outputs differ from the plain network's by ", worst,
+                       " (allowed: ", allowed, "); not timed");
+  }
+  return worst;
+}
+
+}  // namespace
+
+std::vector<Record> MeasureGenerationOnCuda(const Checkpoint& checkpoint, const std::string& name,
+                                            Precision precision, size_t batch,
+                                            const CudaBenchOptions& options) {
+  const CudaLimits limits = MeasureCudaLimits(precision);
+  CudaEngine engine(checkpoint, {.batch = batch, .precision = precision, .lanes = options.lanes});
+  const ModelSpec& spec = engine.model().spec();
+  const double error = Check(engine, checkpoint);
+  const auto pixels = static_cast<size_t>(spec.input.max_length) + 1;
+  const double steps = static_cast<double>(pixels - 1);
+
+  std::vector<double> seconds;
+  const Stopwatch whole;
+  do {
+    const Stopwatch watch;
+    SampleImages(engine, batch, {.seed = 1, .batch = batch});
+    seconds.push_back(watch.Seconds());
+  } while (whole.Seconds() < options.seconds);
+  std::sort(seconds.begin(), seconds.end());
+  const double image = seconds[seconds.size() / 2] / static_cast<double>(batch);
+  const double step = engine.SecondsOfStep(std::min<size_t>(pixels - 1, 256));
+  const double moved = engine.StepBytes() / limits.bytes_per_second;
+  const double multiplied = engine.StepOperations() / limits.operations_per_second;
+  const double limit = steps * std::max(moved, multiplied) / static_cast<double>(batch);
+
+  nlohmann::ordered_json identity = {{"model", name},
+                                     {"attention", spec.stack.mixer().kind},
+                                     {"N", pixels},
+                                     {"batch", batch},
+                                     {"precision", PrecisionName(precision)},
+                                     {"device", engine.device()},
+                                     {"lanes", engine.lanes()},
+                                     {"images_per_second", 1 / image},
+                                     {"us_per_token", 1e6 * image / steps},
+                                     {"us_per_step", 1e6 * step},
+                                     {"step_bytes", engine.StepBytes()},
+                                     {"step_bytes_us", 1e6 * moved},
+                                     {"step_products_us", 1e6 * multiplied},
+                                     {"copy_bytes_per_second", limits.bytes_per_second},
+                                     {"product_gops", limits.operations_per_second / 1e9},
+                                     {"weight_bytes", engine.memory().weights},
+                                     {"state_bytes", engine.memory().states},
+                                     {"work_bytes", engine.memory().work},
+                                     {"runs", seconds.size()},
+                                     {"date", cli::Today()},
+                                     {"error", error}};
+  if (options.profile) {
+    nlohmann::ordered_json& kernels = identity["kernels_us"];
+    for (const auto& [kernel, took] : engine.ProfileStep()) kernels[kernel] = 1e6 * took;
+  }
+  const std::string label =
+      StrCat(name, "  ", engine.device(), "  ", PrecisionName(precision), "  batch ", batch);
+  return {{.name = "generate",
+           .label = label,
+           .value = 1e3 * image,
+           .unit = "ms/image",
+           .limit = 1e3 * limit,
+           .identity = identity}};
+}
+
+}  // namespace linnet::bench

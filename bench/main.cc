@@ -1,0 +1,18 @@
+// linnet-bench: benchmarks of kernels, engine and server, without libtorch. `linnet bench` runs it.
+#include <CLI/CLI.hpp>
+
+#include "bench/benchmarks.h"
+#include "linnet/cli/program.h"
+
+int main(int argc, char** argv) {
+  using namespace linnet::bench;
+  CLI::App app("Times this machine against its own limits", "linnet bench");
+  linnet::cli::SetUp(app);
+  AddStep(app);
+  AddGenerate(app);
+  AddPrefix(app);
+  AddStream(app);
+  AddCausalLinear(app);
+  AddServe(app);
+  return linnet::cli::RunProgram(app, argc, argv);
+}

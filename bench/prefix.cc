@@ -1,0 +1,125 @@
+// linnet bench prefix: reading a known prefix at once, against reading the same tokens step by
+// step.
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bench/bench.h"
+#include "bench/benchmarks.h"
+#include "bench/products.h"
+#include "bench/random_model.h"
+#include "linnet/base/error.h"
+#include "linnet/base/rng.h"
+#include "linnet/base/units.h"
+#include "linnet/cli/program.h"
+#include "linnet/cli/verbs.h"
+#include "linnet/kernels/isa.h"
+#include "linnet/runtime/engine.h"
+
+namespace linnet::bench {
+namespace {
+
+struct Options : BenchOptions {
+  int length = 10'000;
+  std::vector<std::string> precisions = {"f32", "bf16", "int8"};
+};
+
+std::vector<Record> Measure(const Checkpoint& checkpoint, Precision precision,
+                            const Options& options) {
+  const auto model = Model::FromCheckpoint(checkpoint, {precision});
+  Engine engine(model, {.threads = options.threads});
+  const auto length = static_cast<size_t>(options.length);
+  Philox rng(/*seed=*/4, /*stream=*/0);
+  std::vector<int32_t> tokens(length);
+  for (int32_t& token : tokens) {
+    token = static_cast<int32_t>(rng.Below(static_cast<uint32_t>(model->spec().input.vocabulary)));
+  }
+  State state = engine.NewState(1);
+  std::vector<float> at_once(engine.output_size()), stepped = at_once;
+
+  const Stopwatch steps;
+  for (size_t t = 0; t < length; ++t) {
+    engine.Step(state, std::span(tokens).subspan(t, 1), stepped);
+  }
+  const double in_steps = steps.Seconds();
+  const auto prefix = [&] {
+    state.Reset();
+    engine.Prefix(state, tokens, length, at_once);
+  };
+  prefix();
+  // Compares the two forms with each other. The tests compare them with the plain network, which
+  // would take hours at this length.
+  RelativeError error;
+  for (size_t i = 0; i < at_once.size(); ++i) error.Add(at_once[i], stepped[i]);
+  const double allowed = precision == Precision::kF32 ? 1e-3 : 0.1;
+  if (!(error.value() <= allowed)) {
+    throw RuntimeError("bench prefix: the prefix differs from the steps by ", error.value(),
+                       " (allowed: ", allowed, "); not timed");
+  }
+  Products products(precision, static_cast<size_t>(engine.pool().size()));
+  const auto multiply = [&] { products.Run(engine.pool()); };
+  const std::vector<double> median = MedianSeconds({prefix, multiply}, options.seconds);
+  const double seconds = median[0], rate = products.Operations() / median[1];
+  return {{.name = "prefix",
+           .label = StrCat(PrecisionName(precision), "  ", length,
+                           length == 1 ? " token; in steps " : " tokens; in steps ",
+                           FormatCount(1e3 * in_steps), " ms"),
+           .value = 1e3 * seconds,
+           .unit = "ms",
+           .limit = 1e3 * static_cast<double>(length) * ProductOperations(model->spec()) / rate,
+           .identity = {{"N", length},
+                        {"precision", PrecisionName(precision)},
+                        {"threads", engine.pool().size()},
+                        {"isa", kernels::ActiveIsa()},
+                        {"dot_unit", kernels::DotUnitName(kernels::ActiveDotUnit())},
+                        {"steps_ms", 1e3 * in_steps},
+                        {"product_gops", rate / 1e9},
+                        {"speedup", in_steps / seconds},
+                        {"error", error.value()}}}};
+}
+
+void Run(const Options& options) {
+  ModelSpec spec = RandomSpec("mnist");
+  spec.task = "copy", spec.head.kind = HeadKind::kCategorical,
+  spec.head.classes = spec.input.vocabulary = 128;
+  spec.input.max_length = options.length;
+  const Checkpoint checkpoint = RandomModel(spec);
+  std::vector<Record> records;
+  for (const std::string& precision : options.precisions) {
+    const auto measured = Measure(checkpoint, ParsePrecision(precision), options);
+    records.insert(records.end(), measured.begin(), measured.end());
+  }
+  PrintRecords(records, options.json);
+  if (options.json) return;
+  std::cout << "\n";
+  for (const Record& record : records) {
+    std::cout << record.identity["precision"].get<std::string>() << ": the prefix is "
+              << record.identity["speedup"].get<double>() << " times faster than the steps\n";
+  }
+}
+
+}  // namespace
+
+void AddPrefix(CLI::App& bench) {
+  CLI::App* verb = cli::AddVerb(
+      bench, "prefix", "Time a long prefix in one call against single steps",
+      "A model of the paper's size with random weights, at batch 1. The two give the same "
+      "outputs,\n"
+      "which is checked first. The limit is multiplying with the weights, at the rate that "
+      "products\n"
+      "reach in the same run.",
+      "  linnet bench prefix\n"
+      "  linnet bench prefix --length 2000 --precision bf16 --json\n");
+  auto options = std::make_shared<Options>();
+  cli::AddOption(verb, "--length", options->length, "N", "Tokens of the prefix",
+                 cli::Between(1, 1'000'000));
+  verb->add_option("--precision", options->precisions, "f32, bf16 or int8, or several")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->type_name("NAMES");
+  AddBenchOptions(verb, *options);
+  verb->callback([options] { Run(*options); });
+}
+
+}  // namespace linnet::bench

@@ -1,0 +1,60 @@
+#include "bench/products.h"
+
+#include <cstdint>
+
+#include "linnet/kernels/linear.h"
+
+namespace linnet::bench {
+
+Products::Products(Precision precision, size_t threads) : precision_(precision), workers_(threads) {
+  const std::vector<float> weight(kIn * kOut, 0.5f);
+  const std::vector<int8_t> value(kIn * kOut, 1);
+  const std::vector<float> scale(kOut, 1.0f), x(kRows * kIn, 1.0f);
+  const bool narrow = precision != Precision::kF32;
+  const kernels::NarrowType type =
+      precision == Precision::kInt8 ? kernels::NarrowType::kInt8 : kernels::NarrowType::kBf16;
+  for (Worker& worker : workers_) {
+    worker.packed =
+        AlignedBuffer<std::byte>(narrow ? kernels::PackedNarrowSize(type, kIn, kOut)
+                                        : kernels::PackedLinearSize(kIn, kOut) * sizeof(float));
+    worker.y = AlignedBuffer<float>(kRows * kOut);
+    worker.x = AlignedBuffer<std::byte>(narrow ? kernels::NarrowRowsSize(type, kRows, kIn)
+                                               : kRows * kIn * sizeof(float));
+    if (precision == Precision::kInt8) {
+      kernels::PackInt8(kIn, kOut, value.data(), kIn, scale.data(), nullptr, worker.packed.data());
+    } else if (narrow) {
+      kernels::PackBf16(kIn, kOut, weight.data(), kIn, nullptr, worker.packed.data());
+    } else {
+      kernels::PackLinear(kIn, kOut, weight.data(), kIn, nullptr,
+                          reinterpret_cast<float*>(worker.packed.data()));
+    }
+    if (narrow) {
+      worker.rows = kernels::TakeNarrowRows(type, kRows, kIn, worker.x.data());
+      kernels::NarrowActivations(kRows, kIn, x.data(), kIn, nullptr, worker.rows);
+    }
+  }
+}
+
+void Products::Run(ThreadPool& pool) {
+  pool.Run([&](int w) {
+    Worker& worker = workers_[static_cast<size_t>(w)];
+    if (precision_ == Precision::kF32) {
+      kernels::Linear(kRows, kIn, kOut, reinterpret_cast<const float*>(worker.x.data()), kIn,
+                      reinterpret_cast<const float*>(worker.packed.data()),
+                      kernels::LinearMode::kOverwrite, worker.y.data(), kOut);
+    } else {
+      kernels::NarrowLinear(kRows, kIn, kOut, worker.rows, worker.packed.data(),
+                            kernels::LinearMode::kOverwrite, worker.y.data(), kOut);
+    }
+  });
+}
+
+double ProductOperations(const ModelSpec& spec) {
+  const double d = spec.stack.d_model, heads = spec.stack.mixer().heads;
+  const double layer =
+      d * heads * (2.0 * spec.stack.mixer().query_dim + 2.0 * spec.stack.mixer().value_dim) +
+      2 * d * spec.stack.d_ff;
+  return 2 * (spec.stack.layers() * layer + d * spec.OutputSize());
+}
+
+}  // namespace linnet::bench

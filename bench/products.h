@@ -1,0 +1,45 @@
+// Measures this machine's matrix-product rate, for the benchmarks that run models.
+//
+//   Products products(Precision::kInt8, threads);
+//   products.Run(pool);                     // computes products.Operations() operations
+#ifndef BENCH_PRODUCTS_H_
+#define BENCH_PRODUCTS_H_
+
+#include <cstddef>
+#include <vector>
+
+#include "linnet/base/aligned.h"
+#include "linnet/base/thread_pool.h"
+#include "linnet/kernels/narrow_linear.h"
+#include "linnet/model/precision.h"
+#include "linnet/model/spec.h"
+
+namespace linnet::bench {
+
+// One product per thread, of a size that is typical of models: 128 rows by 256 x 1024.
+class Products {
+ public:
+  Products(Precision precision, size_t threads);
+
+  void Run(ThreadPool& pool);
+  double Operations() const {
+    return 2.0 * static_cast<double>(kRows * kIn * kOut * workers_.size());
+  }
+
+ private:
+  static constexpr size_t kRows = 128, kIn = 256, kOut = 1024;
+  struct Worker {
+    AlignedBuffer<std::byte> packed, x;
+    AlignedBuffer<float> y;
+    kernels::NarrowRows rows;
+  };
+  Precision precision_;
+  std::vector<Worker> workers_;
+};
+
+// Operations (two per multiply-add) in the matrix products of one token.
+double ProductOperations(const ModelSpec& spec);
+
+}  // namespace linnet::bench
+
+#endif  // BENCH_PRODUCTS_H_

@@ -1,0 +1,69 @@
+#include "bench/random_model.h"
+
+#include <stdlib.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <system_error>
+#include <vector>
+
+#include "linnet/base/error.h"
+#include "linnet/base/rng.h"
+
+namespace linnet::bench {
+
+namespace fs = std::filesystem;
+
+ModelSpec RandomSpec(const std::string& dataset, const MixerSpec& attention) {
+  ModelSpec spec;  // the default is the paper's MNIST model
+  spec.stack.mixer() = attention;
+  if (dataset == "mnist") return spec;
+  if (dataset != "cifar10") {
+    throw InputError("no model of random weights for '", dataset, "'; there are mnist and cifar10");
+  }
+  spec.stack.repeat = 16, spec.image()->width = spec.image()->height = 32,
+  spec.image()->channels = 3, spec.input.max_length = 3071;
+  return spec;
+}
+
+Checkpoint RandomModel(const ModelSpec& spec) {
+  std::map<std::string, std::vector<float>> tensors;
+  for (const TensorInfo& info : TensorTable(spec)) {
+    size_t size = 1;
+    for (int64_t n : info.shape) size *= static_cast<size_t>(n);
+    Philox rng(/*seed=*/1, /*stream=*/tensors.size());
+    const float scale = 1.0f / std::sqrt(static_cast<float>(spec.stack.d_model));
+    std::vector<float>& values = tensors[info.name];
+    for (values.resize(size); float& value : values) value = scale * (2 * rng.Uniform() - 1);
+  }
+  // Probabilities are not negative.
+  const auto first = tensors.find("first_value.probability");
+  if (first != tensors.end()) {
+    std::fill(first->second.begin(), first->second.end(),
+              1.0f / static_cast<float>(first->second.size()));
+  }
+
+  std::error_code none;
+  const fs::path temporary = fs::temp_directory_path(none);
+  if (none) throw RuntimeError("there is no folder for temporary files; set TMPDIR to one");
+  struct TemporaryFolder {
+    TemporaryFolder() {
+      if (mkdtemp(path.data()) == nullptr) throw RuntimeError(path, ": cannot be made");
+    }
+    ~TemporaryFolder() {
+      std::error_code ignored;
+      fs::remove_all(path, ignored);
+    }
+    std::string path = fs::temp_directory_path() / "linnet-bench-XXXXXX";
+  } folder;
+  const std::string path = folder.path + "/random.safetensors";
+  WriteCheckpoint(path, spec, /*training=*/"", [&](const TensorInfo& info) {
+    return std::span<const float>(tensors.at(info.name));
+  });
+  return Checkpoint::Open(path);  // the mapping outlives the file's name
+}
+
+}  // namespace linnet::bench

@@ -1,0 +1,23 @@
+// Models of a given shape with random weights, for benchmarks.
+//
+//   const Checkpoint checkpoint = RandomModel(RandomSpec("cifar10"));
+#ifndef BENCH_RANDOM_MODEL_H_
+#define BENCH_RANDOM_MODEL_H_
+
+#include <string>
+
+#include "linnet/model/checkpoint.h"
+#include "linnet/model/spec.h"
+
+namespace linnet::bench {
+
+// The paper's model for "mnist" (8 layers of width 256) or "cifar10" (16 layers), with any
+// attention. Throws InputError for any other data set.
+ModelSpec RandomSpec(const std::string& dataset, const MixerSpec& attention = {});
+
+// The model goes through a temporary file, like every model; the file is removed at once.
+Checkpoint RandomModel(const ModelSpec& spec);
+
+}  // namespace linnet::bench
+
+#endif  // BENCH_RANDOM_MODEL_H_

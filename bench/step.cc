@@ -1,0 +1,151 @@
+// linnet bench step: one recurrent step at batch 1. The limit is the time to read as many bytes as
+// the step's weights have, with the same threads: a step is bound by reading the weights.
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <span>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "bench/bench.h"
+#include "bench/benchmarks.h"
+#include "bench/random_model.h"
+#include "linnet/base/aligned.h"
+#include "linnet/base/error.h"
+#include "linnet/base/rng.h"
+#include "linnet/cli/program.h"
+#include "linnet/cli/verbs.h"
+#include "linnet/kernels/isa.h"
+#include "linnet/kernels/machine_peak.h"
+#include "linnet/model/checkpoint.h"
+
+namespace linnet::bench {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr double kTolerance = 1e-4;
+constexpr const char* kShipped = "models/digits.safetensors";
+
+struct Options : BenchOptions {
+  std::vector<std::string> models;
+};
+
+// Finds the shipped model below the current folder or in the source tree that this program was
+// built in; "" if it is in neither.
+std::string FindShippedModel() {
+  std::error_code error;
+  if (fs::exists(kShipped, error)) return kShipped;
+  for (fs::path folder = fs::read_symlink("/proc/self/exe", error).parent_path();
+       folder.has_relative_path(); folder = folder.parent_path()) {
+    if (fs::exists(folder / kShipped, error)) return (folder / kShipped).string();
+  }
+  return "";
+}
+
+std::vector<int32_t> RandomTokens(const ModelSpec& spec, size_t count) {
+  Philox rng(/*seed=*/2);
+  std::vector<int32_t> tokens(count);
+  for (int32_t& token : tokens) {
+    token = static_cast<int32_t>(rng.Below(static_cast<uint32_t>(spec.input.vocabulary)));
+  }
+  return tokens;
+}
+
+// Stepping must match the chunked form.
+void Check(Engine& engine, const std::string& name) {
+  if (!engine.model().steps()) {
+    throw InputError(name, ": '", engine.model().spec().stack.mixer().kind,
+                     "' is no RNN: a step reads everything again");
+  }
+  const size_t length = static_cast<size_t>(std::min(engine.model().spec().input.max_length, 100));
+  const size_t outputs = engine.output_size();
+  const std::vector<int32_t> tokens = RandomTokens(engine.model().spec(), length);
+  std::vector<float> whole(length * outputs), one(outputs);
+  State state = engine.NewState(1);
+  engine.Prefix(state, tokens, length, whole);
+  state.Reset();
+  RelativeError error;
+  for (size_t t = 0; t < length; ++t) {
+    engine.Step(state, std::span(tokens).subspan(t, 1), one);
+    for (size_t i = 0; i < outputs; ++i) error.Add(one[i], whole[t * outputs + i]);
+  }
+  if (!(error.value() <= kTolerance)) {
+    throw RuntimeError("bench step: ", name, ": stepping differs from the whole prefix by ",
+                       error.value(), " (allowed: ", kTolerance, "); not timed");
+  }
+}
+
+Record Measure(const std::shared_ptr<const Model>& model, const std::string& name,
+               const Options& options) {
+  const ModelSpec& spec = model->spec();
+  Engine engine(model, {.threads = options.threads});
+  Check(engine, name);
+
+  const size_t length = static_cast<size_t>(spec.input.max_length);
+  const std::vector<int32_t> tokens = RandomTokens(spec, length);
+  std::vector<float> outputs(engine.output_size());
+  State state = engine.NewState(1);
+  const auto step = [&] {
+    if (state.position() == length) state.Reset();
+    engine.Step(state, std::span(tokens).subspan(state.position(), 1), outputs);
+  };
+  const AlignedBuffer<float> weights(model->weight_bytes() / sizeof(float));
+  const auto read = [&] {
+    engine.pool().For(weights.size(), [&](size_t begin, size_t end) {
+      kernels::ReadFloats(weights.data() + begin, end - begin);
+    });
+  };
+  const std::vector<double> median = MedianSeconds({step, read}, options.seconds);
+  return {.name = "step",
+          .label = name,
+          .value = 1e6 * median[0],
+          .unit = "us/token",
+          .limit = 1e6 * median[1],
+          .identity = {{"model", name},
+                       {"layers", spec.stack.layers()},
+                       {"d_model", spec.stack.d_model},
+                       {"N", length},
+                       {"batch", 1},
+                       {"threads", engine.pool().size()},
+                       {"precision", PrecisionName(model->precision())},
+                       {"isa", kernels::ActiveIsa()},
+                       {"weight_bytes", model->weight_bytes()}}};
+}
+
+void Run(const Options& options) {
+  std::vector<Record> records;
+  for (const std::string& path : options.models) {
+    records.push_back(Measure(Model::Open(path), path, options));
+  }
+  if (options.models.empty()) {
+    const std::string shipped = FindShippedModel();
+    if (shipped.empty()) {
+      std::cerr << "linnet: no " << kShipped << " here; timing the paper's size only\n";
+    } else {
+      records.push_back(Measure(Model::Open(shipped), shipped, options));
+    }
+    records.push_back(Measure(Model::FromCheckpoint(RandomModel(RandomSpec("mnist"))),
+                              "paper (8 x 256, random weights)", options));
+  }
+  PrintRecords(records, options.json);
+}
+
+}  // namespace
+
+void AddStep(CLI::App& bench) {
+  CLI::App* verb =
+      cli::AddVerb(bench, "step", "Time one recurrent step at batch 1",
+                   "The limit is the time to read the weights once.",
+                   "  linnet bench step\n"
+                   "  linnet bench step models/digits.safetensors --threads 1 --json\n");
+  auto options = std::make_shared<Options>();
+  cli::AddOption(verb, "MODEL", options->models, "",
+                 "Models to time (default: the shipped model and one of the paper's size)");
+  AddBenchOptions(verb, *options);
+  verb->callback([options] { Run(*options); });
+}
+
+}  // namespace linnet::bench

@@ -1,0 +1,575 @@
+// linnet bench attention: time and memory per sample of a forward and a backward pass against the
+// sequence length, for the attention kinds of the paper's figure 1 (section 4.1.2).
+#include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
+#include <sys/resource.h>
+#include <torch/autograd.h>
+#include <torch/utils.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <ctime>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <new>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/bench.h"
+#include "bench/torch/attention_check.h"
+#include "bench/torch/benchmarks.h"
+#include "bench/torch/device.h"
+#include "linnet/base/error.h"
+#include "linnet/base/peak_memory.h"
+#include "linnet/base/progress.h"
+#include "linnet/base/thread_pool.h"
+#include "linnet/base/units.h"
+#include "linnet/cli/child.h"
+#include "linnet/cli/machine.h"
+#include "linnet/cli/program.h"
+#include "linnet/cli/verbs.h"
+#include "linnet/kernels/isa.h"
+#include "linnet/kernels/machine_peak.h"
+#include "linnet/nn/mixer.h"
+#include "linnet/ops/parallel.h"
+#include "linnet/ops/plain.h"
+
+namespace linnet::bench {
+namespace {
+
+using nlohmann::ordered_json;
+using torch::Tensor;
+
+constexpr int64_t kHeads = 8, kDim = 32, kBuckets = 64, kChunk = 32;
+constexpr int64_t kLeastLength = 64, kMostLength = 1 << 20;
+constexpr double kTolerance = 2e-4;
+constexpr uint64_t kSeed = 1;
+constexpr double kSlack = 1.2;  // tolerated error factor of a memory estimate
+
+struct Method {
+  const char* name;
+  int rounds;      // of hashing; 0: not LSH
+  bool quadratic;  // work grows with N^2, as does the paper's baseline
+  bool plain;      // without the fused operation
+};
+constexpr Method kMethods[] = {{"linear", 0, false, false},      {"softmax", 0, true, false},
+                               {"softmax-plain", 0, true, true}, {"lsh-1", 1, false, false},
+                               {"lsh-4", 4, false, false},       {"lsh-8", 8, false, false}};
+
+struct Options : BenchOptions {
+  int64_t min_n = 512, max_n = 65536, tokens = 65536;
+  double memory = 0;  // bytes; 0: a fraction of the free memory
+  bool causal = true;
+  std::vector<std::string> methods;
+  std::string device = "cpu";
+  std::string one;  // in the child: METHOD:N:BATCH
+};
+
+const Method& FindMethod(const std::string& name) {
+  for (const Method& method : kMethods) {
+    if (name == method.name) return method;
+  }
+  std::string known;
+  for (const Method& method : kMethods)
+    known += (known.empty() ? "" : ", ") + std::string(method.name);
+  throw InputError("no method '", name, "'; choose of ", known);
+}
+
+// ------------------------------------------------------------------------------------------
+// In the child process: one method at one length.
+
+MixerSpec SpecOf(const Method& method, bool causal) {
+  if (method.quadratic) return {.kind = "full"};
+  if (method.rounds == 0) return {.kind = causal ? "causal-linear" : "linear"};
+  return {.kind = "reformer",
+          .lsh_rounds = method.rounds,
+          .lsh_buckets = kBuckets,
+          .lsh_chunk = kChunk};
+}
+
+struct Pass {
+  Pass(const Method& method, const Options& options)
+      : method(method),
+        mask{.causal = options.causal},
+        attention(nn::MakeMixer(SpecOf(method, options.causal), {kHeads, kDim, kDim})) {}
+
+  // Each input is a tensor of its own, as in training.
+  AttentionProblem Inputs(int64_t batch, int64_t length) const {
+    const auto input = [&] { return torch::randn({batch, length, kHeads, kDim}); };
+    AttentionProblem problem;
+    problem.causal = mask.causal;
+    problem.q = input().requires_grad_();
+    problem.k = method.rounds > 0 ? problem.q : input().requires_grad_();
+    problem.v = input().requires_grad_();
+    problem.grad_out = input();
+    return problem;
+  }
+
+  AttentionResult operator()(const AttentionProblem& in) {
+    std::optional<ops::PlainGuard> guard;
+    if (method.plain) guard.emplace();
+    if (method.rounds > 0) torch::manual_seed(kSeed);  // the same hashes every time
+    AttentionResult result;
+    result.out = attention->forward(in.q, in.k, in.v, mask);
+    if (method.rounds > 0) {
+      const auto grads = torch::autograd::grad({result.out}, {in.q, in.v}, {in.grad_out});
+      result.grad_q = grads[0], result.grad_v = grads[1];
+    } else {
+      const auto grads = torch::autograd::grad({result.out}, {in.q, in.k, in.v}, {in.grad_out});
+      result.grad_q = grads[0], result.grad_k = grads[1], result.grad_v = grads[2];
+    }
+    return result;
+  }
+
+  double Error(const AttentionProblem& problem, const AttentionResult& result) const {
+    if (method.quadratic) return SoftmaxError(problem, result);
+    if (method.rounds == 0) return LinearError(problem, result);
+    return LshError(problem, result, Rounds());
+  }
+
+  LshRounds Rounds() const {
+    torch::manual_seed(kSeed);  // the planes are the module's first draw
+    return {torch::randn({method.rounds, kDim, kBuckets / 2}), kBuckets, kChunk};
+  }
+
+  const Method& method;
+  nn::Mask mask;
+  nn::Mixer attention;
+};
+
+// Reads every input once and writes every output once, with all threads.
+void Stream(const std::vector<Tensor>& in, const std::vector<Tensor>& out, bool past_caches) {
+  for (const Tensor& x : in) {
+    ops::AtParallelFor(static_cast<size_t>(x.numel()), [&](size_t begin, size_t end) {
+      kernels::ReadFloats(x.data_ptr<float>() + begin, end - begin);
+    });
+  }
+  for (const Tensor& x : out) {
+    ops::AtParallelFor(static_cast<size_t>(x.numel()), [&](size_t begin, size_t end) {
+      kernels::WriteFloats(x.data_ptr<float>() + begin, end - begin, past_caches);
+    });
+  }
+}
+
+double Median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// Limits this process to its current memory plus `bytes` while it lives, so that the process fails
+// and not the machine.
+class MemoryLimit {
+ public:
+  explicit MemoryLimit(double bytes) {
+    std::ifstream status("/proc/self/status");
+    double held = 0;
+    for (std::string line; std::getline(status, line);) {
+      if (line.starts_with("VmData:")) held = 1024 * std::stod(line.substr(7));
+    }
+    if (bytes <= 0 || held <= 0 || getrlimit(RLIMIT_DATA, &before_) != 0) return;
+    rlimit limit = before_;
+    limit.rlim_cur = std::min(limit.rlim_max, static_cast<rlim_t>(held + bytes));
+    set_ = setrlimit(RLIMIT_DATA, &limit) == 0;
+  }
+  ~MemoryLimit() {
+    if (set_) setrlimit(RLIMIT_DATA, &before_);
+  }
+  MemoryLimit(const MemoryLimit&) = delete;
+  MemoryLimit& operator=(const MemoryLimit&) = delete;
+
+ private:
+  rlimit before_ = {};
+  bool set_ = false;
+};
+
+ordered_json MeasureOne(const Method& method, int64_t length, int64_t batch,
+                        const Options& options) {
+  torch::manual_seed(kSeed);
+  Pass pass(method, options);
+  pass(pass.Inputs(1, 64));  // warm-up: loads code, starts threads
+
+  AttentionProblem problem;
+  AttentionResult result;
+  int64_t bytes = 0;
+  {
+    const MemoryLimit limit(kSlack * options.memory);
+    ResetPeakMemory();
+    const int64_t before = PeakMemory();
+    problem = pass.Inputs(batch, length);
+    if (method.rounds > 0) SeparateBuckets(problem, pass.Rounds());
+    result = pass(problem);
+    bytes = PeakMemory() - before;
+  }
+
+  const double error = pass.Error(problem, result);
+  if (!(error <= kTolerance)) {
+    throw RuntimeError("bench attention: at N = ", length, " ", method.name,
+                       " differs from plain sums in double precision by ", error,
+                       " (allowed: ", kTolerance, "); not timed");
+  }
+
+  const bool keys = method.rounds == 0;  // separate from the queries
+  std::vector<Tensor> in = {problem.q.detach(), problem.v.detach(), problem.grad_out};
+  if (keys) in.push_back(problem.k.detach());
+  std::vector<Tensor> out;
+  for (int i = 0; i < (keys ? 4 : 3); ++i) out.push_back(torch::empty_like(in[0]));
+  result = {};
+
+  constexpr size_t kRounds = 100'000;
+  const auto threads = static_cast<size_t>(at::get_num_threads());
+  std::vector<double> seconds, spin, stream, past;
+  const auto timed = [](std::vector<double>& times, const auto& body) {
+    const Stopwatch watch;
+    body();
+    times.push_back(watch.Seconds());
+  };
+  const auto limits = [&] {
+    timed(spin, [&] {
+      ops::AtParallelFor(threads, [&](size_t begin, size_t end) {
+        for (size_t i = begin; i < end; ++i) kernels::SpinFma(kRounds);
+      });
+    });
+    timed(stream, [&] { Stream(in, out, false); });
+    timed(past, [&] { Stream(in, out, true); });
+  };
+  const auto run = [&] { pass(problem); };
+  timed(seconds, run);  // with memory already allocated
+  const double once = seconds[0];
+  // Long passes vary little, so one measurement is enough.
+  const int repeats =
+      once > 10 ? 1 : static_cast<int>(std::clamp(options.seconds / once, 3.0, 100.0));
+  limits();
+  if (repeats > 1) seconds.clear();
+  spin.clear(), stream.clear(), past.clear();
+  for (int i = 0; i < std::max(repeats, 3); ++i) {
+    if (repeats > 1) timed(seconds, run);
+    limits();
+  }
+  return {{"seconds", Median(seconds)},
+          {"repeats", repeats},
+          {"bytes", bytes},
+          {"flops", static_cast<double>(threads) * kernels::FmaFlops(kRounds) / Median(spin)},
+          {"stream_seconds", std::min(Median(stream), Median(past))},
+          {"error", error},
+          {"threads", threads},
+          {"isa", kernels::ActiveIsa()}};
+}
+
+// Prints one line: the measurement, or the reason why there is none.
+void RunOne(const Options& options) {
+  char method[32] = "";
+  long length = 0, batch = 0;
+  if (std::sscanf(options.one.c_str(), "%31[^:]:%ld:%ld", method, &length, &batch) != 3) {
+    throw InputError("--one takes METHOD:N:BATCH");
+  }
+  at::set_num_threads(options.threads > 0 ? options.threads : ThreadPool::AvailableProcessors());
+  ordered_json line;
+  try {
+    line = MeasureOne(FindMethod(method), length, batch, options);
+  } catch (const std::bad_alloc&) {
+    line["no_memory"] = true;
+  } catch (const c10::Error& error) {
+    const std::string what = error.what_without_backtrace();
+    if (what.find("DefaultCPUAllocator") == std::string::npos) throw RuntimeError(what);
+    line["no_memory"] = true;
+  } catch (const Error& error) {
+    line["wrong"] = error.what();
+  }
+  std::cout << line.dump() << "\n";
+}
+
+// ------------------------------------------------------------------------------------------
+// In the parent process: all methods and lengths.
+
+struct Point {
+  int64_t length = 0, batch = 0;
+  double seconds = 0, bytes = 0;  // per sample
+  double limit_seconds = 0, limit_bytes = 0;
+  ordered_json measured;
+};
+
+// Operations per sample, two per multiply-add, of the products that every form of the method needs.
+double Flops(const Method& method, int64_t length, bool causal) {
+  const auto n = static_cast<double>(length), d = static_cast<double>(kDim);
+  const double both = kHeads * 6 * (d + d);  // two products forward, four backward; per pair
+  if (method.quadratic) return both * (causal ? n * (n + 1) / 2 : n * n);
+  if (method.rounds == 0) return kHeads * n * (causal ? 14 : 12) * d * d;
+  return method.rounds * n * (both * 2 * kChunk + kHeads * d * kBuckets);
+}
+
+// Bytes of the inputs, the output and the gradients of all of them.
+double InAndOut(const Method& method, int64_t length) {
+  return 4.0 * static_cast<double>(length * kHeads * kDim) * (method.rounds > 0 ? 6 : 8);
+}
+
+// Initial estimate of a sample's memory, before anything is measured. Scores, weights and their
+// gradients count where the method stores them.
+double FirstNeed(const Method& method, int64_t length) {
+  const auto n = static_cast<double>(length);
+  return 2 * InAndOut(method, length) + (method.plain ? 4.0 * kHeads * n * 6 * n : 0);
+}
+
+// Least-squares slope of log y over log x, over the longer half of the points; 0 for fewer than two
+// points.
+double Exponent(const std::vector<Point>& points, double Point::*y, int64_t* from) {
+  const size_t count = std::max<size_t>((points.size() + 1) / 2, 2);
+  if (points.size() < 2) return 0;
+  double sx = 0, sy = 0, sxx = 0, sxy = 0;
+  for (size_t i = points.size() - count; i < points.size(); ++i) {
+    const double a = std::log(static_cast<double>(points[i].length));
+    const double b = std::log(std::max(points[i].*y, 1e-12));
+    sx += a, sy += b, sxx += a * a, sxy += a * b;
+  }
+  *from = points[points.size() - count].length;
+  const auto n = static_cast<double>(count);
+  return (sxy - sx * sy / n) / (sxx - sx * sx / n);
+}
+
+struct Curve {
+  std::vector<Point> points;
+  ordered_json left_out = ordered_json::array();
+};
+
+Curve MeasureMethod(const Method& method, const Options& options, double budget,
+                    const std::function<void(int64_t length, int64_t batch)>& begins,
+                    const std::function<void(const std::string&)>& says) {
+  Curve curve;
+  for (int64_t length = options.min_n; length <= options.max_n; length *= 2) {
+    const auto leave_out = [&](const std::string& why) {
+      for (int64_t n = length; n <= options.max_n; n *= 2) {
+        curve.left_out.push_back({{"N", n}, {"why", n == length ? why : "longer still"}});
+      }
+      says(StrCat("left out ", method.name, " from N = ", length, ": ", why));
+    };
+    // Extrapolates from half the length: memory grows at most as fast as the work.
+    const double need = curve.points.empty()
+                            ? FirstNeed(method, length)
+                            : std::max((method.quadratic ? 4 : 2) * curve.points.back().bytes,
+                                       InAndOut(method, length));
+    if (need > budget) {
+      leave_out(StrCat("a sample needs about ", FormatBytes(need), ", and there are ",
+                       FormatBytes(budget), " for it"));
+      break;
+    }
+    const auto fit = static_cast<int64_t>(std::min(budget / need, 1e9));
+    const int64_t batch =
+        std::clamp<int64_t>(options.tokens / length, 1, std::max<int64_t>(fit, 1));
+    begins(length, batch);
+    std::vector<std::string> arguments = {"attention",
+                                          "--one",
+                                          StrCat(method.name, ":", length, ":", batch),
+                                          "--threads",
+                                          StrCat(options.threads),
+                                          "--seconds",
+                                          StrCat(options.seconds),
+                                          "--memory",
+                                          StrCat(budget / 1e9)};
+    if (!options.causal) arguments.push_back("--all-positions");
+    const cli::ChildResult child = cli::RunChild("", arguments);
+    if (child.signal == SIGKILL) {
+      leave_out("the process was killed, as one that takes too much memory is");
+      break;
+    }
+    const ordered_json line = ordered_json::parse(child.out, nullptr, /*allow_exceptions=*/false);
+    if (child.exit_code == 130) throw cli::Interrupted();
+    if (line.is_object() && line.contains("no_memory")) {
+      leave_out(
+          StrCat("it needs more than the ", FormatBytes(kSlack * budget), " that it may take"));
+      break;
+    }
+    if (line.is_object() && line.contains("wrong")) {
+      throw RuntimeError(line["wrong"].get<std::string>());
+    }
+    if (child.exit_code != 0 || !line.is_object()) {
+      throw RuntimeError("bench attention: measuring ", method.name, " at N = ", length, " failed",
+                         child.signal != 0 ? StrCat(" (signal ", child.signal, ")") : "");
+    }
+    Point point{.length = length, .batch = batch, .measured = line};
+    const auto samples = static_cast<double>(batch);
+    point.seconds = line.at("seconds").get<double>() / samples;
+    point.bytes = std::max(line.at("bytes").get<double>(), 1.0) / samples;
+    point.limit_seconds =
+        std::max(Flops(method, length, options.causal) / line.at("flops").get<double>(),
+                 line.at("stream_seconds").get<double>() / samples);
+    point.limit_bytes = InAndOut(method, length);
+    curve.points.push_back(point);
+  }
+  return curve;
+}
+
+void AddRecords(const Method& method, const Curve& curve, const Options& options,
+                std::vector<Record>& records) {
+  const ordered_json sizes = {{"method", method.name},
+                              {"heads", kHeads},
+                              {"dim", kDim},
+                              {"value_dim", kDim},
+                              {"causal", options.causal}};
+  for (const bool time : {true, false}) {
+    for (const Point& point : curve.points) {
+      ordered_json identity = {{"N", point.length}, {"batch", point.batch}};
+      identity.update(sizes);
+      identity.update({{"threads", point.measured.at("threads")},
+                       {"isa", point.measured.at("isa")},
+                       {"precision", "f32"},
+                       {"error", point.measured.at("error")}});
+      if (time) {
+        identity.update({{"repeats", point.measured.at("repeats")},
+                         {"peak_gflops", point.measured.at("flops").get<double>() / 1e9},
+                         {"stream_ms", 1e3 * point.measured.at("stream_seconds").get<double>() /
+                                           static_cast<double>(point.batch)}});
+      }
+      records.push_back({.name = StrCat("attention/", method.name, time ? "/time" : "/memory"),
+                         .label = StrCat("N=", point.length),
+                         .value = time ? 1e3 * point.seconds : point.bytes / 1e6,
+                         .unit = time ? "ms/sample" : "MB/sample",
+                         .limit = time ? 1e3 * point.limit_seconds : point.limit_bytes / 1e6,
+                         .identity = identity});
+    }
+  }
+  const auto summary = [&](const char* what, const char* unit, double value, double limit,
+                           int64_t from) {
+    ordered_json identity = {{"N", curve.points.empty() ? 0 : curve.points.back().length},
+                             {"from_N", from}};
+    identity.update(sizes);
+    identity.update(
+        {{"batch", curve.points.empty() ? 0 : curve.points.back().batch},
+         {"tokens", options.tokens},
+         {"threads", options.threads > 0 ? options.threads : ThreadPool::AvailableProcessors()},
+         {"isa", kernels::ActiveIsa()},
+         {"precision", "f32"},
+         {"machine", cli::MachineName()},
+         {"date", cli::Today()},
+         {"left_out", curve.left_out}});
+    records.push_back({.name = StrCat("attention/", method.name, "/", what),
+                       .label = "",
+                       .value = value,
+                       .unit = unit,
+                       .limit = limit,
+                       .identity = identity});
+  };
+  const double power = method.quadratic ? 2 : 1;
+  if (curve.points.size() >= 2) {
+    int64_t from = 0;
+    const double time = Exponent(curve.points, &Point::seconds, &from);
+    summary("time-exponent", "of N", time, power, from);
+    const double memory = Exponent(curve.points, &Point::bytes, &from);
+    summary("memory-exponent", "of N", memory, 1, from);
+  }
+  summary("longest", "of N",
+          curve.points.empty() ? 0 : static_cast<double>(curve.points.back().length),
+          static_cast<double>(options.max_n), options.min_n);
+}
+
+void Run(const Options& options) {
+  std::vector<const Method*> methods;
+  for (const std::string& name : options.methods) methods.push_back(&FindMethod(name));
+  if (methods.empty()) {
+    for (const Method& method : kMethods) methods.push_back(&method);
+  }
+  const double available = static_cast<double>(AvailableMemory());
+  // The rest is for other processes on this machine and for errors of the estimate.
+  const double budget = options.memory > 0 ? options.memory : available > 0 ? 0.6 * available : 4e9;
+
+  size_t lengths = 0;
+  for (int64_t n = options.min_n; n <= options.max_n; n *= 2) ++lengths;
+  std::vector<Record> records;
+  {
+    const bool terminal = isatty(STDERR_FILENO) == 1;
+    ProgressLine progress(std::cerr, terminal);
+    const Stopwatch watch;
+    for (size_t m = 0; m < methods.size(); ++m) {
+      size_t done = m * lengths;
+      const auto begins = [&](int64_t length, int64_t batch) {
+        ++done;
+        if (!terminal && watch.Seconds() < 1) return;
+        progress.Update(StrCat("bench attention ", done, "/", methods.size() * lengths, ": ",
+                               methods[m]->name, ", N = ", length, ", batch ", batch, ", ",
+                               FormatSeconds(watch.Seconds()), " so far"));
+      };
+      const auto says = [&](const std::string& line) {
+        progress.Finish("linnet bench attention: " + line);
+      };
+      const Curve curve = MeasureMethod(*methods[m], options, budget, begins, says);
+      AddRecords(*methods[m], curve, options, records);
+    }
+  }
+  PrintRecords(records, options.json);
+}
+
+}  // namespace
+
+void AddAttention(CLI::App& bench) {
+  CLI::App* verb = cli::AddVerb(
+      bench, "attention", "Time and memory of attention against the length (the paper's figure 1)",
+      "A forward and a backward pass over N = 512, 1024, ... 65536 positions, 8 heads of 32, the\n"
+      "batch the smaller the longer N; each in a process of its own, checked against plain sums "
+      "in\n"
+      "double precision; time and peak memory a sample. Methods:\n"
+      "  linear               causal-linear (with --all-positions: linear)\n"
+      "  softmax              full, as it is\n"
+      "  softmax-plain        full in plain operations, which write N x N scores: the paper's\n"
+      "  lsh-1, lsh-4, lsh-8  reformer, 64 buckets, chunks of 32, so many rounds\n"
+      "What would not fit into memory is left out, and named. The limit of a time is that of the\n"
+      "multiply-adds of the products that are needed, at the machine's peak, or of reading what\n"
+      "goes in and writing what comes out once, whichever is longer; that of memory is what goes\n"
+      "in and comes out, with gradients. Exponents of growth are fitted over the longer half.",
+      "  linnet bench attention --max-n 4096\n"
+      "  linnet bench attention --methods linear,lsh-4 --json\n");
+  auto options = std::make_shared<Options>();
+  const auto positive = [](int64_t low, int64_t high) {
+    return cli::Between(static_cast<double>(low), static_cast<double>(high));
+  };
+  cli::AddOption(verb, "--min-n", options->min_n, "N", "The shortest sequence",
+                 positive(kLeastLength, kMostLength));
+  cli::AddOption(verb, "--max-n", options->max_n, "N", "The longest sequence",
+                 positive(kLeastLength, kMostLength));
+  verb->add_option("--methods", options->methods, "Which, as linear,softmax (default: all)")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->type_name("NAMES");
+  cli::AddOption(verb, "--tokens", options->tokens, "N",
+                 "Positions in a batch, all samples together; never less than a sample",
+                 positive(1, 1 << 24));
+  verb->add_flag_callback(
+      "--all-positions", [options] { options->causal = false; },
+      "Not causal: every position sees all");
+  verb->add_option_function<double>(
+          "--memory", [options](double gigabytes) { options->memory = 1e9 * gigabytes; },
+          "Memory that a pass may take (default: 60% of what is free)")
+      ->type_name("GB")
+      ->check(cli::Between(0.001, 1e6));
+  cli::AddOption(
+      verb, "--device", options->device, "NAME",
+      "cpu, or cuda if this libtorch supports it: checked on one short sequence, limits by "
+      "memory alone",
+      CLI::IsMember({"cpu", "cuda"}).description(""));
+  verb->add_option("--one", options->one)->group("");
+  AddBenchOptions(verb, *options);
+  verb->callback([options] {
+    if (!options->one.empty()) return RunOne(*options);
+    if (options->min_n > options->max_n) {
+      throw InputError("--min-n ", options->min_n, " is longer than --max-n ", options->max_n);
+    }
+    if (options->device == "cuda") {
+      return BenchAttentionOnDevice({.min_n = options->min_n,
+                                     .max_n = options->max_n,
+                                     .tokens = options->tokens,
+                                     .causal = options->causal,
+                                     .json = options->json,
+                                     .methods = options->methods,
+                                     .precisions = {},
+                                     .seconds = options->seconds});
+    }
+    Run(*options);
+  });
+}
+
+}  // namespace linnet::bench

@@ -1,0 +1,44 @@
+// Verifies attention and its gradients against a plain double-precision reference at sampled rows.
+// `linnet bench attention` calls it before it reports a time.
+//
+//   const double off = SoftmaxError(problem, result);     // relative; about 1e-6 if correct
+#ifndef BENCH_TORCH_ATTENTION_CHECK_H_
+#define BENCH_TORCH_ATTENTION_CHECK_H_
+
+#include <torch/types.h>
+
+#include <cstdint>
+
+namespace linnet::bench {
+
+// fp32, [B, N, H, D].
+struct AttentionProblem {
+  torch::Tensor q, k, v, grad_out;
+  bool causal = true;
+};
+struct AttentionResult {
+  torch::Tensor out, grad_q, grad_k, grad_v;  // no grad_k if keys and queries are shared
+};
+
+// The relative error (max |difference| / max |expected|) of the worst tensor, over the first head
+// of the first sequence and the last head of the last one (softmax beyond N = 16384: the latter
+// only). NaN if any value is NaN. The outputs are compared at all rows, the gradients at sampled
+// rows; LinearError without `causal` compares all rows of both.
+double SoftmaxError(const AttentionProblem& problem, const AttentionResult& result);
+double LinearError(const AttentionProblem& problem, const AttentionResult& result);
+
+// Reformer attention as published: a softmax over the union of the keys that any round shows.
+// Outputs and gradients are compared at sampled rows.
+struct LshRounds {
+  torch::Tensor planes;  // [rounds, D, buckets / 2]
+  int64_t buckets = 64, chunk = 32;
+};
+// Call it before the computation. In the heads that are checked, redraws the queries that lie so
+// close to a bucket boundary that rounding would decide their bucket.
+void SeparateBuckets(const AttentionProblem& problem, const LshRounds& rounds);
+double LshError(const AttentionProblem& problem, const AttentionResult& result,
+                const LshRounds& rounds);
+
+}  // namespace linnet::bench
+
+#endif  // BENCH_TORCH_ATTENTION_CHECK_H_

@@ -1,0 +1,17 @@
+// The benchmarks of linnet-bench-torch: each is a file and a line in main.cc.
+#ifndef BENCH_TORCH_BENCHMARKS_H_
+#define BENCH_TORCH_BENCHMARKS_H_
+
+#include <CLI/CLI.hpp>
+
+namespace linnet::bench {
+
+void AddAttention(CLI::App& app);
+void AddFeatures(CLI::App& app);
+void AddMemory(CLI::App& app);
+void AddSpeech(CLI::App& app);
+void AddTrain(CLI::App& app);
+
+}  // namespace linnet::bench
+
+#endif  // BENCH_TORCH_BENCHMARKS_H_

@@ -1,0 +1,35 @@
+// Benchmarks of training on a GPU. They use libtorch alone, so that a plain-only build has them.
+#ifndef BENCH_TORCH_DEVICE_H_
+#define BENCH_TORCH_DEVICE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace linnet::bench {
+
+// Time and peak memory per sample of a forward and a backward pass against the sequence length.
+struct DeviceAttentionOptions {
+  int64_t min_n = 512, max_n = 65536, tokens = 65536;
+  bool causal = true, json = false;
+  std::vector<std::string> methods, precisions;  // empty: all, and fp32
+  double seconds = 0.3;                          // per length
+};
+void BenchAttentionOnDevice(const DeviceAttentionOptions& options);
+
+// Time of an update of the paper's image models, on random bytes.
+struct DeviceTrainOptions {
+  std::string dataset = "mnist";                    // or cifar10
+  std::vector<std::string> attentions, precisions;  // empty: causal-linear; fp32 and bf16
+  std::vector<int> batches;                         // empty: the paper's
+  int layers = 0;                                   // 0: the paper's
+  double seconds = 1;                               // per model
+  bool graph = false;    // also as a CUDA graph: the host's time does not count
+  bool profile = false;  // also lists the kernels of one update
+  bool json = false;
+};
+void BenchTrainOnDevice(const DeviceTrainOptions& options);
+
+}  // namespace linnet::bench
+
+#endif  // BENCH_TORCH_DEVICE_H_

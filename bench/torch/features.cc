@@ -1,0 +1,175 @@
+// linnet bench features: approximation error of linear attention with random features.
+#include <torch/utils.h>
+
+#include <cmath>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "bench/bench.h"
+#include "bench/torch/benchmarks.h"
+#include "linnet/base/error.h"
+#include "linnet/cli/program.h"
+#include "linnet/cli/verbs.h"
+#include "linnet/io/file.h"
+#include "linnet/nn/feature_map.h"
+#include "linnet/nn/mixer.h"
+#ifdef LINNET_WITH_PLOT
+#include "linnet/plot/plot.h"
+#endif
+
+namespace linnet::bench {
+namespace {
+
+constexpr int64_t kHeads = 4, kDim = 16, kLength = 128, kMinFeatures = 32;
+
+struct Options {
+  int64_t max_features = 2048;
+  int draws = 16;
+  uint64_t seed = 1;
+  bool json = false;
+  std::string plot;
+};
+
+struct Curve {
+  const char* map;
+  Similarity similarity;
+  double scale;  // standard deviation of queries and keys
+  std::vector<double> features = {}, error = {};
+  double slope = 0;  // of log error over log features
+};
+
+// Relative root-mean-square error over draws, against equation 3 with the exact similarity.
+void Measure(const Options& options, Curve& curve) {
+  torch::NoGradGuard no_grad;
+  torch::manual_seed(options.seed);
+  const auto normal = [] { return torch::randn({1, kLength, kHeads, kDim}, torch::kFloat64); };
+  const torch::Tensor q = curve.scale * normal(), k = curve.scale * normal(), v = normal();
+  const nn::MixerSizes sizes{kHeads, kDim, kDim};
+  const nn::Mask mask{.causal = true};
+  const torch::Tensor want =
+      nn::MakeMixer({.kind = "kernel", .eps = 0, .similarity = curve.similarity}, sizes)
+          ->forward(q, k, v, mask);
+  for (int64_t features = kMinFeatures; features <= options.max_features; features *= 2) {
+    const nn::Mixer attention = nn::MakeMixer({.kind = "causal-linear",
+                                               .feature_map = curve.map,
+                                               .features = static_cast<int>(features),
+                                               .eps = 0},
+                                              sizes);
+    attention->to(torch::kFloat64);
+    double squares = 0;
+    for (int draw = 0; draw < options.draws; ++draw) {
+      nn::RedrawFeatures(*attention);
+      squares += (attention->forward(q, k, v, mask) - want).square().mean().item<double>();
+    }
+    const double error = std::sqrt(squares / options.draws / want.square().mean().item<double>());
+    if (!std::isfinite(error)) throw RuntimeError("bench features: not a number");
+    curve.features.push_back(static_cast<double>(features));
+    curve.error.push_back(error);
+  }
+  const auto count = static_cast<double>(curve.features.size());
+  double x = 0, y = 0, xx = 0, xy = 0;
+  for (size_t i = 0; i < curve.features.size(); ++i) {
+    const double a = std::log(curve.features[i]), b = std::log(curve.error[i]);
+    x += a, y += b, xx += a * a, xy += a * b;
+  }
+  curve.slope = (xy - x * y / count) / (xx - x * x / count);
+}
+
+#ifdef LINNET_WITH_PLOT
+void DrawCurves(const std::vector<Curve>& curves, const Options& options) {
+  plot::Plot panel{.x = {"random features", /*log=*/true}, .y = {"relative error", /*log=*/true}};
+  for (const Curve& curve : curves) {
+    char label[64];
+    std::snprintf(label, sizeof(label), "%s, %g: slope %.2f", curve.map, curve.scale, curve.slope);
+    panel.series.push_back({.label = label,
+                            .x = curve.features,
+                            .y = curve.error,
+                            .style = plot::Style::kLineAndPoints});
+  }
+  plot::Series law{.label = "F^(-1/2)", .dashed = true};
+  for (const double features : curves[0].features) {
+    law.x.push_back(features);
+    law.y.push_back(curves[0].error[0] * std::sqrt(curves[0].features[0] / features));
+  }
+  panel.series.push_back(law);
+  plot::Draw(
+      {.title = "Random features against what they estimate",
+       .subtitle = StrCat("causal attention over ", kLength, " positions, ", kHeads, " heads of ",
+                          kDim, "; queries and keys normal, of the deviation named"),
+       .panels = {panel}},
+      options.plot);
+}
+#endif
+
+void Run(const Options& options) {
+  std::vector<Curve> curves = {{"rff", Similarity::kRbf, 0.5},
+                               {"favor", Similarity::kSoftmax, 0.25},
+                               {"favor", Similarity::kSoftmax, 0.5},
+                               {"favor", Similarity::kSoftmax, 1}};
+  std::vector<Record> records;
+  for (Curve& curve : curves) {
+    Measure(options, curve);
+    for (size_t i = 0; i < curve.features.size(); ++i) {
+      records.push_back(
+          {.name = "features",
+           .label = StrCat(curve.map, "  deviation ", curve.scale, "  F=", curve.features[i]),
+           .value = 100 * curve.error[i],
+           .unit = "% off",
+           .limit = 100 * curve.error[0] * std::sqrt(curve.features[0] / curve.features[i]),
+           .identity = {{"feature_map", curve.map},
+                        {"similarity", NameOf(curve.similarity)},
+                        {"features", curve.features[i]},
+                        {"slope", curve.slope},
+                        {"draws", options.draws},
+                        {"seed", options.seed}}});
+    }
+  }
+  PrintRecords(records, options.json);
+  if (!options.json) {
+    for (const Curve& curve : curves) {
+      std::printf("%-6s deviation %-4g  error falls as F^%.2f\n", curve.map, curve.scale,
+                  curve.slope);
+    }
+  }
+#ifdef LINNET_WITH_PLOT
+  if (!options.plot.empty()) DrawCurves(curves, options);
+#endif
+}
+
+}  // namespace
+
+void AddFeatures(CLI::App& bench) {
+  CLI::App* verb = cli::AddVerb(
+      bench, "features", "Measure how near random feature maps come to what they estimate",
+      "The relative error of causal linear attention over 32, 64, ... random features against\n"
+      "equation 3 with the similarity written out: rff against the RBF kernel, favor against\n"
+      "softmax, over queries and keys of different lengths. The limit is the law F^(-1/2) from\n"
+      "the first of them.",
+      "  linnet bench features\n"
+      "  linnet bench features --max-features 4096 --plot features.svg\n");
+  auto options = std::make_shared<Options>();
+  cli::AddOption(verb, "--max-features", options->max_features, "N", "The most features",
+                 cli::Between(64, 65536));
+  cli::AddOption(verb, "--draws", options->draws, "N", "Draws of the features to average over",
+                 cli::Between(1, 10000));
+  verb->add_option("--seed", options->seed, "Of the queries, keys, values and draws")
+      ->type_name("N")
+      ->check(CLI::NonNegativeNumber.description(""))  // CLI11 reads "-1" as the largest number
+      ->capture_default_str();
+#ifdef LINNET_WITH_PLOT
+  cli::AddOption(verb, "--plot", options->plot, "FILE", "Draw the result too, as .png or .svg");
+#endif
+  cli::AddJsonFlag(verb, options->json);
+  verb->callback([options] {
+#ifdef LINNET_WITH_PLOT
+    if (!options->plot.empty()) {
+      plot::CheckFormat(options->plot);
+      AtomicFile probe(options->plot);  // fails early if it cannot be written
+    }
+#endif
+    Run(*options);
+  });
+}
+
+}  // namespace linnet::bench

@@ -1,0 +1,291 @@
+// linnet bench train: a training step of the paper's MNIST model.
+#include <ATen/Parallel.h>
+#include <torch/autograd.h>
+#include <torch/utils.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <optional>
+
+#include "bench/bench.h"
+#include "bench/torch/benchmarks.h"
+#include "linnet/base/error.h"
+#include "linnet/base/thread_pool.h"
+#include "linnet/cli/program.h"
+#include "linnet/cli/verbs.h"
+#include "linnet/kernels/isa.h"
+#include "linnet/kernels/matmul.h"
+#include "linnet/nn/losses.h"
+#include "linnet/nn/optimizer.h"
+#include "linnet/nn/sequence_model.h"
+#include "linnet/ops/causal_linear.h"
+#include "linnet/ops/plain.h"
+
+namespace linnet::bench {
+namespace {
+
+using nn::SequenceModel;
+using torch::Tensor;
+
+struct Options : BenchOptions {
+  int batch = 10, layers = 8, d_model = 256;
+  std::vector<std::string> precisions = {"fp32", "bf16"};
+};
+
+Tensor Loss(SequenceModel& model, const Tensor& tokens) {
+  const int64_t length = tokens.size(1) - 1;
+  const Tensor logits = model->forward(tokens.narrow(1, 0, length));
+  return nn::MixtureOfLogisticsNats(logits, tokens.narrow(1, 1, length)).mean();
+}
+
+// Compares loss and all gradients, fused against plain, on a small part of the problem: the plain
+// form keeps all intermediates in memory.
+void Check(SequenceModel& model, const std::string& precision) {
+  const Tensor tokens = torch::randint(256, {3, 200}, torch::kInt64);
+  std::vector<Tensor> gradients[2];
+  double loss[2];
+  for (const int plain : {0, 1}) {
+    std::optional<ops::PlainGuard> guard;
+    if (plain != 0) guard.emplace();
+    const Tensor value = Loss(model, tokens);
+    value.backward();
+    loss[plain] = value.item<double>();
+    for (Tensor& parameter : model->parameters()) {
+      gradients[plain].push_back(parameter.grad().clone());
+      parameter.mutable_grad().reset();
+    }
+  }
+  // Relative to a whole tensor, since single elements may be near zero.
+  const double tolerance = precision == "bf16" ? 0.05 : 1e-3;
+  double worst = std::abs(loss[0] - loss[1]);
+  for (size_t i = 0; i < gradients[0].size(); ++i) {
+    const double size = gradients[1][i].norm().item<double>();
+    const double off = (gradients[0][i] - gradients[1][i]).norm().item<double>();
+    const double relative = size > 0 ? off / size : off;
+    if (!(relative <= worst)) worst = relative;
+  }
+  if (!(worst <= tolerance)) {
+    throw RuntimeError("bench train: in ", precision,
+                       " the fused step's gradients differ from the ", "plain one's by ", worst,
+                       " (allowed: ", tolerance, "); not timed");
+  }
+}
+
+// The matrix products of a step alone: six per layer forward, and twice as many backward.
+class Products {
+ public:
+  Products(const ModelSpec& spec, int64_t rows, kernels::MatType type) : spec_(spec), type_(type) {
+    const int64_t widest = std::max(spec.stack.d_ff, spec.stack.d_model);
+    const torch::Dtype dtype = type == kernels::MatType::kF32 ? torch::kFloat32 : torch::kBFloat16;
+    rows_ = static_cast<size_t>(rows);
+    x_ = torch::rand({rows, widest}).to(dtype);
+    y_ = torch::rand({rows, widest}).to(dtype);
+    weight_ = torch::rand({widest, widest}).to(dtype);
+    out_ = torch::empty({std::max(rows, widest), widest});
+  }
+
+  void Run() {
+    const size_t d = static_cast<size_t>(spec_.stack.d_model),
+                 wide = static_cast<size_t>(spec_.stack.d_ff);
+    for (int layer = 0; layer < spec_.stack.layers(); ++layer) {
+      for (int i = 0; i < 4; ++i) One(d, d);
+      One(d, wide);
+      One(wide, d);
+    }
+  }
+
+  double Flops() const {
+    const double d = spec_.stack.d_model, wide = spec_.stack.d_ff;
+    return 6.0 * static_cast<double>(rows_) * spec_.stack.layers() * (4 * d * d + 2 * d * wide);
+  }
+
+ private:
+  void One(size_t in, size_t out) {
+    const auto multiply = [&](size_t m, size_t n, size_t k, const Tensor& a, bool a_t,
+                              const Tensor& b, bool b_t) {
+      kernels::MatMul({m, n, k}, {a.data_ptr(), type_, a_t}, {b.data_ptr(), type_, b_t}, nullptr,
+                      {out_.data_ptr(), kernels::MatType::kF32});
+    };
+    multiply(rows_, out, in, x_, false, weight_, true);   // y = x W^T
+    multiply(rows_, in, out, y_, false, weight_, false);  // grad x = grad y W
+    multiply(out, in, rows_, y_, true, x_, false);        // grad W = grad y^T x
+  }
+
+  ModelSpec spec_;
+  kernels::MatType type_;
+  size_t rows_;
+  Tensor x_, y_, weight_, out_;
+};
+
+double Median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+Record Measure(const std::string& precision, const Options& options) {
+  torch::manual_seed(1);
+  ModelSpec spec;  // the paper's MNIST model
+  spec.stack.repeat = options.layers;
+  spec.stack.d_model = options.d_model, spec.stack.d_ff = 4 * options.d_model;
+  spec.stack.mixer().heads = options.d_model / spec.stack.mixer().query_dim;
+  spec.input.value_embedding = options.d_model / 2;
+  SequenceModel model(spec, nn::TrainingOptions{.precision = precision});
+  Check(model, precision);
+
+  nn::Optimizer optimizer({}, model->parameters());
+  const int64_t length = spec.input.max_length, rows = options.batch * length;
+  const Tensor tokens = torch::randint(256, {options.batch, length + 1}, torch::kInt64);
+  std::vector<double> forward, backward, update;
+  const auto step = [&] {
+    const Stopwatch watch;
+    const Tensor loss = Loss(model, tokens);
+    const double after_forward = watch.Seconds();
+    loss.backward();
+    const double after_backward = watch.Seconds();
+    optimizer.Step(1e-4);
+    forward.push_back(after_forward);
+    backward.push_back(after_backward - after_forward);
+    update.push_back(watch.Seconds() - after_backward);
+  };
+
+  // Parts of the step on their own, forward and backward.
+  const ops::Precision p = ops::PrecisionNamed(precision);
+  const int64_t heads = spec.stack.mixer().heads, dim = spec.stack.mixer().query_dim;
+  const int64_t d = spec.stack.d_model, wide = spec.stack.d_ff;
+  const auto leaf = [](at::IntArrayRef shape) {
+    const Tensor x = torch::randn(shape) * 0.1;
+    return x.requires_grad_();
+  };
+  const Tensor q = leaf({options.batch, length, heads, dim});
+  const Tensor k = leaf({options.batch, length, heads, dim});
+  const Tensor v = leaf({options.batch, length, heads, dim});
+  const Tensor x = leaf({options.batch, length, d}), a = leaf({options.batch, length, d});
+  const Tensor square = leaf({d, d}), bias = leaf({d}), up = leaf({wide, d}),
+               down = leaf({d, wide});
+  const Tensor wide_bias = leaf({wide}), norm_weight = leaf({d}), norm_bias = leaf({d});
+  const Tensor grad = torch::randn({options.batch, length, d});
+  const ops::Norm norm{norm_weight, norm_bias};
+  const auto both = [](const Tensor& y, const Tensor& g, const std::vector<Tensor>& inputs) {
+    torch::autograd::grad({y}, inputs, {g});
+  };
+  const auto attention = [&] {
+    both(ops::CausalLinearAttention(q, k, v), grad.view({options.batch, length, heads, dim}),
+         {q, k, v});
+  };
+  const auto projections = [&] {
+    const auto y = ops::Linears(x, {square, square, square}, {bias, bias, bias}, p);
+    torch::autograd::grad({y[0], y[1], y[2]}, {x, square, bias}, {grad, grad, grad});
+    both(ops::Project(a, square, bias, x, norm, p), grad, {a, square, bias, x, norm_weight});
+  };
+  const auto feed_forward = [&] {
+    both(ops::FeedForward(x, up, wide_bias, down, bias, {.norm_after = norm, .precision = p}), grad,
+         {x, up, wide_bias, down, bias});
+  };
+  Products products(spec, rows,
+                    p == ops::Precision::kBf16 ? kernels::MatType::kBf16 : kernels::MatType::kF32);
+  const auto multiply = [&] { products.Run(); };
+
+  const std::vector<double> median =
+      MedianSeconds({step, multiply, attention, projections, feed_forward}, options.seconds);
+  const double seconds = median[0], limit = median[1];
+  const double layers = spec.stack.layers();
+  const double in_layers = layers * (median[2] + median[3] + median[4]);
+  const auto milliseconds = [](double s) { return std::round(s * 1e5) / 1e2; };
+  return {.name = "train",
+          .label = precision,
+          .value = 1e3 * seconds,
+          .unit = "ms",
+          .limit = 1e3 * limit,
+          .identity = {{"layers", spec.stack.layers()},
+                       {"d_model", spec.stack.d_model},
+                       {"N", length},
+                       {"batch", options.batch},
+                       {"threads", at::get_num_threads()},
+                       {"precision", precision},
+                       {"isa", kernels::ActiveIsa()},
+                       {"tokens_per_second", std::round(static_cast<double>(rows) / seconds)},
+                       {"gflops", std::round(products.Flops() / seconds / 1e9)},
+                       {"gemm_gflops", std::round(products.Flops() / limit / 1e9)},
+                       {"share_of_gemm_rate", limit / seconds},
+                       {"forward_ms", milliseconds(Median(forward))},
+                       {"backward_ms", milliseconds(Median(backward))},
+                       {"optimizer_ms", milliseconds(Median(update))},
+                       {"optimizer_share", Median(update) / seconds},
+                       {"projections_ms", milliseconds(layers * median[3])},
+                       {"attention_ms", milliseconds(layers * median[2])},
+                       {"feed_forward_ms", milliseconds(layers * median[4])},
+                       {"rest_ms", milliseconds(seconds - in_layers - Median(update))}}};
+}
+
+void PrintSplit(const std::vector<Record>& records) {
+  for (const Record& record : records) {
+    const auto& at = record.identity;
+    const auto number = [&](const char* name) { return at.at(name).get<double>(); };
+    std::printf(
+        "\n%s: %.0f tokens/s, %.0f GFLOP/s in matrix products, which alone reach %.0f\n"
+        "  forward %.0f ms, backward %.0f ms, optimizer %.1f ms (%.1f%%)\n"
+        "  projections %.0f ms, attention %.0f ms, feed-forward %.0f ms, the rest %.0f ms\n",
+        record.label.c_str(), number("tokens_per_second"), number("gflops"), number("gemm_gflops"),
+        number("forward_ms"), number("backward_ms"), number("optimizer_ms"),
+        100 * number("optimizer_share"), number("projections_ms"), number("attention_ms"),
+        number("feed_forward_ms"), number("rest_ms"));
+  }
+}
+
+void Run(const Options& options) {
+  if (options.d_model % 32 != 0) {
+    throw InputError("--d-model ", options.d_model, " is no multiple of 32, the width of a head");
+  }
+  at::set_num_threads(options.threads > 0 ? options.threads : ThreadPool::AvailableProcessors());
+  std::vector<Record> records;
+  for (const std::string& precision : options.precisions) {
+    records.push_back(Measure(precision, options));
+  }
+  PrintRecords(records, options.json);
+  if (!options.json) PrintSplit(records);
+}
+
+}  // namespace
+
+void AddTrain(CLI::App& bench) {
+  CLI::App* verb = cli::AddVerb(
+      bench, "train", "Time a training step of the paper's MNIST model",
+      "8 layers x 256 on batches of 783 bytes: forward, backward and the optimizer's update, "
+      "after\n"
+      "checking the gradients against the plain operations. The limit is the time of the step's\n"
+      "matrix products alone.",
+      "  linnet bench train\n"
+      "  linnet bench train --precision bf16 --threads 1 --json\n");
+  auto options = std::make_shared<Options>();
+  options->seconds = 20;
+  cli::AddOption(verb, "--batch", options->batch, "N", "Sequences in a batch",
+                 cli::Between(1, 1000));
+  const CLI::Option* precision =
+      verb->add_option("--precision", options->precisions, "fp32, bf16, or both: fp32,bf16")
+          ->delimiter(',')
+          ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+          ->type_name("P")
+          ->check(CLI::IsMember({"fp32", "bf16"}).description(""))
+          ->default_str("fp32,bf16");
+  cli::AddOption(verb, "--layers", options->layers, "N", "Layers of the model",
+                 cli::Between(1, 100));
+  cli::AddOption(verb, "--d-model", options->d_model, "N",
+                 "Its width, a multiple of 32: heads are that wide", cli::Between(32, 4096));
+  AddBenchOptions(verb, *options);
+  verb->callback([options, precision] {
+    for (const std::string& name : std::vector<std::string>(options->precisions)) {
+      try {  // fails early
+        ops::PrecisionNamed(name);
+      } catch (const Error& error) {
+        if (precision->count() > 0) throw;
+        std::cerr << "linnet bench train: left out " << name << ": " << error.what() << "\n";
+        std::erase(options->precisions, name);
+      }
+    }
+    Run(*options);
+  });
+}
+
+}  // namespace linnet::bench

@@ -1,0 +1,14 @@
+// Where and when a measurement was made.
+#ifndef LINNET_CLI_MACHINE_H_
+#define LINNET_CLI_MACHINE_H_
+
+#include <string>
+
+namespace linnet::cli {
+
+std::string MachineName();  // "Intel(R) Xeon(R) Processor, family 6, model 143"
+std::string Today();        // "2026-11-21"
+
+}  // namespace linnet::cli
+
+#endif  // LINNET_CLI_MACHINE_H_

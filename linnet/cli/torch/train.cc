@@ -1,0 +1,177 @@
+// linnet-train: the verbs that need libtorch. `linnet train` runs it.
+#include <c10/util/Exception.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <csignal>
+#include <iostream>
+#include <new>
+#include <type_traits>
+
+#include "linnet/base/error.h"
+#include "linnet/cli/program.h"
+#include "linnet/cli/signals.h"
+#include "linnet/cli/torch/memory.h"
+#include "linnet/io/file.h"
+#include "linnet/train/trainer.h"
+
+namespace linnet {
+namespace {
+
+using train::TaskInfo;
+using train::TrainConfig;
+
+struct TrainCommand {
+  const TaskInfo* task = nullptr;
+  CLI::App* app = nullptr;
+  std::string preset, config_file;
+  bool resume = false;
+  TrainConfig flags;  // the values that CLI11 parses
+};
+
+std::string FlagName(std::string field) {
+  std::replace(field.begin(), field.end(), '_', '-');
+  return "--" + field;
+}
+
+// A config with a preset applied, for the defaults that --help shows.
+TrainConfig WithPreset(const TaskInfo& task, const train::Preset& preset) {
+  TrainConfig config;
+  config.task = task.name;
+  ApplyJson(preset.json, StrCat("preset ", preset.name), config);
+  return config;
+}
+
+void Register(CLI::App& root, TrainCommand& command) {
+  const TaskInfo& task = *command.task;
+  CLI::App* app = command.app = root.add_subcommand(task.name, task.description);
+  std::string presets = "start from a preset (flags and --config override it):";
+  for (const train::Preset& preset : task.presets) {
+    presets += StrCat("\n  ", preset.name, ": ", preset.description);
+  }
+  command.preset = task.presets[0].name;
+  app->add_option("--preset", command.preset, presets)->capture_default_str();
+  app->add_option("--config", command.config_file, "settings as JSON, as a run's config.json");
+  app->add_flag(
+      "--resume", command.resume,
+      "continue the run in --out; its config.json gives the settings, flags override them");
+  command.flags = WithPreset(task, task.presets[0]);
+  VisitFields(
+      command.flags, [&](const char* name, const std::string& of, const char* help, auto& field) {
+        if (!train::Takes(of, task.name)) return;
+        if constexpr (std::is_same_v<std::decay_t<decltype(field)>, bool>) {
+          app->add_flag(FlagName(name) + ",!" + FlagName("no_" + std::string(name)), field, help);
+        } else {
+          CLI::Option* option = app->add_option(FlagName(name), field, help);
+          option->capture_default_str();
+          // CLI11 reads "-1" as the largest number of the type.
+          if constexpr (std::is_unsigned_v<std::decay_t<decltype(field)>>) {
+            option->check(CLI::NonNegativeNumber.description(""));
+          }
+        }
+      });
+  app->footer(
+      StrCat("Defaults are those of the preset '", task.presets[0].name,
+             "'. Ctrl-C writes a checkpoint and stops; continue with --resume.\n\nExample:\n  ",
+             task.example, "\n"));
+}
+
+TrainConfig Resolve(const TrainCommand& command) {
+  const TaskInfo& task = *command.task;
+  TrainConfig config;
+  config.task = task.name;
+  if (command.resume) {
+    if (command.flags.out.empty()) throw InputError("--resume needs --out, the folder of the run");
+    if (command.app->get_option("--preset")->count() > 0) {
+      throw InputError("--resume goes on with the settings of the run; leave out --preset");
+    }
+    ApplyJson(train::ReadRunConfig(command.flags.out), command.flags.out + "/config.json", config);
+  } else {
+    const auto preset = std::find_if(task.presets.begin(), task.presets.end(),
+                                     [&](const auto& p) { return command.preset == p.name; });
+    if (preset == task.presets.end()) {
+      std::string known;
+      for (const auto& p : task.presets) known += (known.empty() ? "" : ", ") + std::string(p.name);
+      throw InputError("no preset '", command.preset, "'; choose one of ", known);
+    }
+    config = WithPreset(task, *preset);
+  }
+  const std::string init = config.init;  // the run's own when a run is resumed
+  if (!command.config_file.empty()) {
+    ApplyJson(ReadFile(command.config_file, 1 << 20), command.config_file, config);
+  }
+  // Only options on the command line override; all others keep the values of preset and files.
+  VisitFields(config, [&](const char* name, const std::string& of, const char*, auto& field) {
+    if (!train::Takes(of, task.name)) return;
+    const CLI::Option* option = command.app->get_option(FlagName(name));
+    if (option->count() > 0) option->results(field);
+  });
+  if (command.resume && config.init != init) {
+    throw InputError("--init ", config.init, ": a run that goes on has its weights already",
+                     init.empty() ? "" : StrCat(" (it began with ", init, ")"),
+                     "; leave it out, or begin another run without --resume");
+  }
+  // --epochs on the command line overrides a number of updates from a file.
+  const CLI::Option* epochs = command.app->get_option_no_throw("--epochs");
+  if (epochs != nullptr && epochs->count() > 0) {
+    if (command.app->get_option("--steps")->count() > 0 && config.steps > 0) {
+      throw InputError("--steps and --epochs both say how long to train; give one of them");
+    }
+    config.steps = 0;
+  }
+  return config;
+}
+
+int RunTraining(const TrainCommand& command) {
+  const TrainConfig config = Resolve(command);
+  cli::StopAtSignals();
+  std::signal(SIGPIPE, SIG_IGN);  // training goes on when nobody reads the progress
+  ProgressLine progress(std::cerr, isatty(STDERR_FILENO) == 1);
+  const train::TrainResult result =
+      Train(*command.task, config, command.resume, {.stop = cli::StopAsked, .progress = &progress});
+  if (result.interrupted) {
+    progress.Finish(StrCat("stopped at step ", result.step, " of ", result.steps,
+                           "; continue with: linnet train ", command.task->name, " --resume --out ",
+                           config.out));
+    return 130;
+  }
+  if (result.nothing_to_do) {
+    progress.Finish(StrCat("nothing to do: ", result.model_path, " is of update ", result.step,
+                           " of ", result.steps, "; more of them with --steps N"));
+    return 0;
+  }
+  progress.Finish(StrCat("wrote ", result.model_path));
+  return 0;
+}
+
+}  // namespace
+}  // namespace linnet
+
+int main(int argc, char** argv) {
+  using namespace linnet;
+  KeepFreedMemory();
+  CLI::App app("Trains a model", "linnet train");
+  cli::SetUp(app);
+  app.get_formatter()->column_width(32);
+  std::string examples = "\nExamples:\n";
+  for (const TaskInfo* task : train::Tasks()) examples += StrCat("  ", task->example, "\n");
+  app.footer(examples);
+  int exit_code = 0;
+  std::vector<TrainCommand> commands(train::Tasks().size());
+  for (size_t i = 0; i < commands.size(); ++i) {
+    commands[i].task = train::Tasks()[i];
+    Register(app, commands[i]);
+    commands[i].app->callback([&, i] {
+      try {
+        exit_code = RunTraining(commands[i]);
+      } catch (const c10::Error& error) {
+        const std::string what = error.what_without_backtrace();
+        if (what.find("DefaultCPUAllocator") != std::string::npos) throw std::bad_alloc();
+        throw RuntimeError(what);
+      }
+    });
+  }
+  const int failed = cli::RunProgram(app, argc, argv);
+  return failed != 0 ? failed : exit_code;
+}

@@ -1,0 +1,110 @@
+#include "linnet/train/tokens.h"
+
+#include <torch/utils.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "linnet/model/vocabulary.h"
+#include "linnet/nn/encoder_decoder.h"
+#include "linnet/nn/losses.h"
+#include "linnet/nn/sequence_model.h"
+
+namespace linnet::train {
+
+using torch::Tensor;
+
+namespace {
+
+// A batch: tokens [N, L], padded with zeros, and the predicted positions.
+struct Batch {
+  Tensor inputs;
+  std::vector<int64_t> rows, wanted;  // indices n L + t, and the tokens that follow
+};
+
+// A batch of the tokens of each sequence from begin(one) on; the loss counts those from `counted`
+// on.
+template <class BeginOf>
+Batch Padded(std::span<const TokenSequence> sequences, BeginOf begin) {
+  const auto n = static_cast<int64_t>(sequences.size());
+  size_t longest = 2;
+  for (const TokenSequence& one : sequences) {
+    longest = std::max(longest, one.tokens.size() - begin(one));
+  }
+  const auto length = static_cast<int64_t>(longest) - 1;
+  Batch batch{torch::zeros({n, length}, torch::kInt64), {}, {}};
+  for (int64_t i = 0; i < n; ++i) {
+    const TokenSequence& one = sequences[static_cast<size_t>(i)];
+    const size_t first = begin(one);
+    int64_t* in = batch.inputs.data_ptr<int64_t>() + i * length;
+    for (size_t t = first; t + 1 < one.tokens.size(); ++t) {
+      in[t - first] = one.tokens[t];
+      if (t + 1 < one.counted) continue;
+      batch.rows.push_back(i * length + static_cast<int64_t>(t - first));
+      batch.wanted.push_back(one.tokens[t + 1]);
+    }
+  }
+  return batch;
+}
+
+// The tokens before the separators, padded, and their lengths.
+std::pair<Tensor, Tensor> FirstLines(std::span<const TokenSequence> sequences) {
+  std::vector<int64_t> lengths;
+  for (const TokenSequence& one : sequences) {
+    lengths.push_back(static_cast<int64_t>(one.counted) - 1);
+  }
+  const auto n = static_cast<int64_t>(sequences.size());
+  const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+  Tensor lines = torch::zeros({n, longest}, torch::kInt64);
+  for (int64_t i = 0; i < n; ++i) {
+    const std::vector<int32_t>& tokens = sequences[static_cast<size_t>(i)].tokens;
+    std::copy_n(tokens.begin(), lengths[static_cast<size_t>(i)],
+                lines.data_ptr<int64_t>() + i * longest);
+  }
+  return {lines, torch::tensor(lengths, torch::kInt64)};
+}
+
+}  // namespace
+
+TokenLoss Evaluate(nn::Network& network, std::span<const TokenSequence> sequences) {
+  const torch::Device device = network.device();
+  TokenLoss loss;
+  for (const TokenSequence& one : sequences) {
+    loss.read += static_cast<int64_t>(one.tokens.size()) - 1;
+  }
+  Tensor logits, targets;
+  const auto to = [&](const std::vector<int64_t>& values) {
+    return ToDevice(torch::tensor(values, torch::kInt64), device);
+  };
+  if (auto* pair = dynamic_cast<nn::EncoderDecoderImpl*>(&network)) {
+    const auto [first, lengths] = FirstLines(sequences);
+    const Batch batch =
+        Padded(sequences, [](const TokenSequence& one) { return one.counted - 1; });
+    logits = pair->At(ToDevice(first, device), ToDevice(lengths, device),
+                      ToDevice(batch.inputs, device), to(batch.rows));
+    targets = to(batch.wanted);
+  } else {
+    const Batch batch = Padded(sequences, [](const TokenSequence&) { return size_t{0}; });
+    auto& model = dynamic_cast<nn::SequenceModelImpl&>(network);
+    logits = model.At(ToDevice(batch.inputs, device), to(batch.rows));
+    targets = to(batch.wanted);
+  }
+  loss.counted = targets.numel();
+  loss.nats = nn::CrossEntropyNats(logits, targets).sum();
+  loss.right = logits.detach().argmax(1).eq(targets).sum();
+  return loss;
+}
+
+ModelSpec TextModelSpec(const TrainConfig& config, const TextSpec& text, int64_t max_length) {
+  ModelSpec spec = BaseSpec(config);
+  spec.part = text;
+  spec.input.vocabulary = spec.head.classes = static_cast<int>(Vocabulary(text).size());
+  spec.head.kind = HeadKind::kCategorical;
+  spec.input.positions = Positions::kAdded;
+  spec.input.value_embedding = spec.stack.d_model;
+  spec.head.tied = config.tied;
+  spec.input.max_length = static_cast<int>(max_length);
+  return spec;
+}
+
+}  // namespace linnet::train
