@@ -4,8 +4,6 @@
     tests/cli_test.py BIN_DIR [unittest arguments]
 """
 
-import array
-import gzip
 import json
 import math
 import os
@@ -15,179 +13,12 @@ import re
 import resource
 import shutil
 import signal
-import struct
 import subprocess
-import sys
-import tempfile
 import time
-import unittest
-import zlib
 
-BIN = pathlib.Path("build/release/bin").resolve()
-
-# ---------------------------------------------------------------------------------------------------
-# Model files, written independently from the format's description, so that a bug in linnet's writer
-# cannot hide one in its reader.
-
-IMAGE_SPEC = dict(task="images", attention="causal-linear", feature_map="elu", layers=2, heads=2,
-                  query_dim=4, value_dim=4, d_model=16, d_ff=32, vocabulary=256, max_length=783,
-                  value_embedding=8, head="logistics", mixtures=10, width=28, height=28, channels=1)
-COPY_SPEC = dict(task="copy", layers=1, heads=2, query_dim=4, value_dim=4, d_model=16, d_ff=32,
-                 vocabulary=11, max_length=41, value_embedding=8, head="categorical", classes=11)
-
-
-def tensor_shapes(spec):
-    d, ff, vocabulary = spec["d_model"], spec["d_ff"], spec["vocabulary"]
-    qk, v = spec["heads"] * spec["query_dim"], spec["heads"] * spec["value_dim"]
-    outputs = spec["classes"] if spec["head"] == "categorical" else 3 * spec["mixtures"]
-    shapes = {"value_embedding.weight": [vocabulary, spec["value_embedding"]],
-              "pos_embedding.pe": [1, spec["max_length"], d - spec["value_embedding"]]}
-    linear = {}
-    for i in range(spec["layers"]):
-        layer = f"transformer.layers.{i}."
-        linear.update({layer + "attention.query_projection": (qk, d),
-                       layer + "attention.key_projection": (qk, d),
-                       layer + "attention.value_projection": (v, d),
-                       layer + "attention.out_projection": (d, v),
-                       layer + "linear1": (ff, d), layer + "linear2": (d, ff)})
-        for norm in ("norm1", "norm2"):
-            shapes |= {f"{layer}{norm}.weight": [d], f"{layer}{norm}.bias": [d]}
-    linear["predictor"] = (outputs, d)
-    for name, (rows, columns) in linear.items():
-        shapes |= {name + ".weight": [rows, columns], name + ".bias": [rows]}
-    shapes |= {"transformer.norm.weight": [d], "transformer.norm.bias": [d]}
-    if spec["task"] == "images":
-        shapes["first_value.probability"] = [vocabulary]
-    return shapes
-
-
-def random_tensors(spec, seed=1):
-    rng = random.Random(seed)
-    tensors = {}
-    for name, shape in tensor_shapes(spec).items():
-        size = math.prod(shape)
-        values = [rng.uniform(-0.3, 0.3) for _ in range(size)]
-        if "norm" in name and name.endswith("weight"):
-            values = [1.0] * size
-        if name == "first_value.probability":
-            values = [1.0 / size] * size
-        tensors[name] = (shape, values)
-    return tensors
-
-
-def safetensors(spec, tensors, metadata=None, change_header=lambda header: None, repeat=False):
-    """Bytes of a file. With `repeat`, `tensors` holds one number per tensor, which fills it."""
-    header, data = {}, bytearray()
-    for name, (shape, values) in tensors.items():
-        raw = array.array("f", values).tobytes() * (math.prod(shape) if repeat else 1)
-        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(raw)]}
-        data += raw
-    header["__metadata__"] = {"linnet": json.dumps(spec)} if metadata is None else metadata
-    change_header(header)
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    return struct.pack("<Q", len(text)) + text + data
-
-
-def model(spec, **changes):
-    return safetensors({**spec, **changes}, random_tensors({**spec, **changes}))
-
-
-# ---------------------------------------------------------------------------------------------------
-# IDX files and PNG.
-
-
-def idx(shape, data, kind=8):
-    return struct.pack(">HBB", 0, kind, len(shape)) + struct.pack(f">{len(shape)}I", *shape) + data
-
-
-def digits(count, seed):
-    """Images with long dark runs and a bright patch, similar to digits."""
-    rng = random.Random(seed)
-    images = bytearray(count * 784)
-    for i in range(count):
-        for _ in range(120):
-            images[i * 784 + rng.randrange(200, 600)] = rng.randrange(256)
-    return bytes(images)
-
-
-def write_mnist(folder, images=12, count=None):
-    folder.mkdir()
-    for split, seed in (("train", 1), ("t10k", 2)):
-        (folder / f"{split}-images-idx3-ubyte.gz").write_bytes(
-            gzip.compress(idx([images, 28, 28], digits(images, seed))))
-        (folder / f"{split}-labels-idx1-ubyte.gz").write_bytes(
-            gzip.compress(idx([images], bytes(i % 10 for i in range(images)))))
-    return folder
-
-
-def read_png(path):
-    """Returns (width, height, rows) of an 8-bit gray PNG."""
-    data = path.read_bytes()
-    assert data[:8] == b"\x89PNG\r\n\x1a\n"
-    at, packed = 8, b""
-    while at < len(data):
-        (length,), kind = struct.unpack(">I", data[at:at + 4]), data[at + 4:at + 8]
-        body = data[at + 8:at + 8 + length]
-        if kind == b"IHDR":
-            width, height, depth, color = struct.unpack(">IIBB", body[:10])
-            assert (depth, color) == (8, 0)
-        packed += body if kind == b"IDAT" else b""
-        at += 12 + length
-    raw, rows, above = zlib.decompress(packed), [], bytes(width)
-    for y in range(height):
-        kind, line = raw[y * (width + 1)], bytearray(raw[y * (width + 1) + 1:(y + 1) * (width + 1)])
-        for x in range(width):
-            left, up, corner = (line[x - 1], above[x], above[x - 1]) if x else (0, above[x], 0)
-            guess = left + up - corner
-            paeth = min((left, up, corner), key=lambda c: abs(guess - c))
-            line[x] = (line[x] + (0, left, up, (left + up) // 2, paeth)[kind]) % 256
-        rows.append(bytes(line))
-        above = line
-    return width, height, rows
-
-
-class Case(unittest.TestCase):
-    def setUp(self):
-        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="linnet-cli-"))
-        self.addCleanup(shutil.rmtree, self.dir)
-        self.images = self.write("images.safetensors", model(IMAGE_SPEC))
-        self.copy = self.write("copy.safetensors", model(COPY_SPEC))
-
-    def write(self, name, data):
-        path = self.dir / name
-        path.write_bytes(data)
-        return path
-
-    def run_linnet(self, *arguments, env=None, program=None):
-        return subprocess.run([program or BIN / "linnet", *map(str, arguments)], cwd=self.dir,
-                              env={**os.environ, **(env or {})}, capture_output=True, text=True,
-                              timeout=300)
-
-    def linnet(self, *arguments, **how):
-        """Runs a command that must succeed; returns its stdout."""
-        done = self.run_linnet(*arguments, **how)
-        self.assertEqual(done.returncode, 0, f"{arguments}: {done.stderr}")
-        return done.stdout
-
-    def linnet_json(self, *arguments, **how):
-        return json.loads(self.linnet(*arguments, "--json", **how))
-
-    def files(self):
-        return {path: path.read_bytes() for path in self.dir.rglob("*") if path.is_file()}
-
-    def refuses(self, arguments, *fragments, code=2, **how):
-        """Expects failure: one line on stderr with these fragments, this exit code, and no file written."""
-        before = self.files()
-        done = self.run_linnet(*arguments, **how)
-        said = f"{arguments}: exit {done.returncode}, stdout {done.stdout!r}, stderr {done.stderr!r}"
-        self.assertEqual(done.returncode, code, said)
-        self.assertEqual(done.stderr.count("\n"), 1, said)
-        self.assertRegex(done.stderr, r"^linnet( \w+)?: ", said)
-        self.assertEqual(done.stdout, "", said)
-        for fragment in fragments:
-            self.assertIn(str(fragment), done.stderr, said)
-        self.assertEqual(self.files(), before, said)
+import cli_util
+from cli_util import (IMAGE_SPEC, Case, digits, main, model, random_tensors, read_png,
+                      safetensors, tensor_shapes, write_mnist)
 
 
 class Program(Case):
@@ -219,7 +50,7 @@ class Program(Case):
     def test_output_that_cannot_be_written(self):
         for arguments in (["info", self.images], ["--help"], ["--version"]):
             for where in (">/dev/full", ">&-"):
-                command = " ".join(map(str, [BIN / "linnet", *arguments, where]))
+                command = " ".join(map(str, [cli_util.BIN / "linnet", *arguments, where]))
                 done = subprocess.run(command, shell=True, stderr=subprocess.PIPE, text=True)
                 self.assertEqual(done.returncode, 1, command)
                 self.assertEqual(done.stderr, "linnet: standard output: cannot be written\n")
@@ -236,7 +67,7 @@ class Program(Case):
                 return 0
 
         for number in (signal.SIGTERM, signal.SIGINT):
-            process = subprocess.Popen([BIN / "linnet", "export", large, "--format", "safetensors", "--out",
+            process = subprocess.Popen([cli_util.BIN / "linnet", "export", large, "--format", "safetensors", "--out",
                                         self.dir / "out"], stdout=subprocess.DEVNULL)
             deadline = time.monotonic() + 60
             while not any(size(p) > 1 << 20 for p in self.dir.glob("out.tmp.*")):
@@ -252,7 +83,7 @@ class Program(Case):
 
         for arguments in (["export", self.images, "--format", "pth", "--out", "a"],
                           ["sample", self.images, "--count", "64", "--out", "a.png"]):
-            done = subprocess.run([BIN / "linnet", *arguments], cwd=self.dir, capture_output=True, text=True,
+            done = subprocess.run([cli_util.BIN / "linnet", *arguments], cwd=self.dir, capture_output=True, text=True,
                                   timeout=300, preexec_fn=limit)
             self.assertEqual(done.returncode, 1, done.stderr)
             self.assertIn("File too large", done.stderr)
@@ -272,7 +103,7 @@ class Program(Case):
                      "fewer or smaller")
 
     def test_more_threads_than_can_start(self):
-        command = f"ulimit -v 3000000; {BIN / 'linnet'} eval {self.copy} --threads 1024"
+        command = f"ulimit -v 3000000; {cli_util.BIN / 'linnet'} eval {self.copy} --threads 1024"
         done = subprocess.run(command, shell=True, stderr=subprocess.PIPE, text=True)
         if "Sanitizer" in done.stderr:
             self.skipTest("a sanitizer needs more address space than the limit allows")
@@ -280,7 +111,7 @@ class Program(Case):
         self.assertIn("threads", done.stderr)
 
     def test_links_no_heavy_libraries(self):
-        libraries = subprocess.run(["ldd", BIN / "linnet"], capture_output=True, text=True,
+        libraries = subprocess.run(["ldd", cli_util.BIN / "linnet"], capture_output=True, text=True,
                                    check=True).stdout
         self.assertIn("libpng", libraries)
         for name in ("torch", "libc10", "gomp", "blas", "curl", "libssl", "cairo"):
@@ -289,7 +120,7 @@ class Program(Case):
     def test_verbs_that_run_programs_beside_linnet(self):
         folder = self.dir / "bin"
         folder.mkdir()
-        shutil.copy(BIN / "linnet", folder)
+        shutil.copy(cli_util.BIN / "linnet", folder)
         for verb in ("train", "data"):
             sibling = folder / f"linnet-{verb}"
             self.refuses([verb, "images"], sibling, "cmake --build", program=folder / "linnet",
@@ -652,146 +483,5 @@ class Precision(Case):
         self.refuses(["sample", self.write("nan.safetensors", bytes(bad)), "--out", "a.png"], name)
 
 
-class BadModel(Case):
-    def test_wrong_task(self):
-        self.refuses(["sample", self.copy, "--out", "a.png"], self.copy, "'copy'", "'images'")
-        self.refuses(["complete", self.copy, "--out", "a.png"], self.copy, "'copy'", "'images'")
-        self.refuses(["eval", self.copy, "--data", "mnist"], self.copy, "--data")
-
-    def test_task_that_nobody_registered(self):
-        path = self.write("sonnets.safetensors", model(COPY_SPEC, task="sonnets"))
-        self.assertRegex(self.linnet("info", path), r"task +sonnets\n")
-        self.refuses(["eval", path], path, "'sonnets'")
-        self.refuses(["sample", path, "--out", "a.png"], path, "'sonnets'", "'images'")
-
-    def test_kind_that_is_no_rnn(self):
-        path = self.write("reformer.safetensors", model(IMAGE_SPEC, attention="reformer"))
-        self.refuses(["bench", "step", path], path, "'reformer' is no RNN")
-
-    def test_images_of_another_size(self):
-        path = self.write("small.safetensors", model(IMAGE_SPEC, width=8, height=8, max_length=63))
-        data = write_mnist(self.dir / "mnist")
-        self.refuses(["eval", path, "--data", data], data, "8 x 8")
-        self.refuses(["complete", path, "--data", data, "--out", "a.png"], data, "8 x 8")
-
-    def bad(self, data, *fragments):
-        path = self.write("bad.safetensors", data)
-        for verb in (["info"], ["sample", "--out", "a.png"]):
-            self.refuses([verb[0], path, *verb[1:]], path, *fragments)
-
-    def test_missing(self):
-        self.refuses(["info", "none.safetensors"], "none.safetensors", "no such file")
-        self.refuses(["info", self.dir], self.dir, "folder")
-
-    def test_truncated_and_corrupt(self):
-        good = model(IMAGE_SPEC)
-        for size in (0, 5, 8, 100, len(good) // 2, len(good) - 1):
-            self.bad(good[:size])
-        self.bad(good + b"x")
-        self.bad(struct.pack("<Q", 1 << 62) + good[8:])
-        self.bad(struct.pack("<Q", len(good)) + good[8:], "header")
-        self.bad(good[:8] + b"[" + good[9:])
-        self.bad(b"\x89PNG\r\n\x1a\n" + bytes(100))
-
-    def test_header_that_promises_more(self):
-        def longer(header):
-            header["predictor.bias"]["shape"] = [1 << 40]
-            header["predictor.bias"]["data_offsets"][1] += 4 * (1 << 40) - 120
-
-        tensors = random_tensors(IMAGE_SPEC)
-        tensors["predictor.bias"] = tensors.pop("predictor.bias")  # moved to the end
-        self.bad(safetensors(IMAGE_SPEC, tensors, change_header=longer))
-
-        def overflowing(header):
-            header["predictor.bias"]["shape"] = [1 << 62, 1 << 62]
-
-        self.bad(safetensors(IMAGE_SPEC, tensors, change_header=overflowing))
-
-    def test_tensors_that_do_not_fit_the_spec(self):
-        tensors = random_tensors(IMAGE_SPEC)
-        self.bad(safetensors({**IMAGE_SPEC, "layers": 3}, tensors), "transformer.layers.2.")
-        self.bad(safetensors({**IMAGE_SPEC, "d_ff": 31}, tensors), "linear1", "31")
-        shape, values = tensors["predictor.weight"]
-        tensors["predictor.weight"] = (shape[::-1], values)
-        self.bad(safetensors(IMAGE_SPEC, tensors), "predictor.weight")
-
-        def retyped(header):
-            header["predictor.bias"]["dtype"] = "I32"
-
-        self.bad(safetensors(IMAGE_SPEC, random_tensors(IMAGE_SPEC), change_header=retyped),
-                 "predictor.bias", "I32")
-
-    def test_specs_that_make_no_model(self):
-        tensors = random_tensors(IMAGE_SPEC)
-        self.bad(safetensors(IMAGE_SPEC, tensors, metadata={}), "linnet")
-        self.bad(safetensors(IMAGE_SPEC, tensors, metadata={"linnet": "{"}))
-        self.bad(safetensors(IMAGE_SPEC, tensors, metadata={"linnet": "[" * 10000}))
-        for change in (dict(layers=10**9), dict(layers=-1), dict(heads="2"), dict(d_model=1 << 40),
-                       dict(attention="psychic"), dict(flavour="mint"),
-                       dict(task="two\nlines"), dict(max_length=2**31 - 1, d_model=65536)):
-            self.bad(safetensors({**IMAGE_SPEC, **change}, tensors))
-
-    def test_damage_at_random(self):
-        good = model(COPY_SPEC)
-        rng = random.Random(5)
-        header = struct.unpack("<Q", good[:8])[0]
-        for _ in range(60):
-            bad = bytearray(good)
-            for _ in range(rng.randrange(1, 4)):
-                bad[rng.randrange(8 + header)] = rng.randrange(256)
-            path = self.write("bad.safetensors", bytes(bad))
-            done = self.run_linnet("info", path)
-            self.assertIn(done.returncode, (0, 2), done.stderr)
-            self.assertEqual(done.stderr.count("\n"), 1 if done.returncode else 0, done.stderr)
-
-
-class BadData(Case):
-    def setUp(self):
-        super().setUp()
-        self.data = write_mnist(self.dir / "mnist")
-
-    def bad(self, *fragments):
-        for arguments in (["eval", self.images], ["complete", self.images, "--out", "a.png"]):
-            self.refuses([*arguments, "--data", self.data], *fragments)
-
-    def test_missing(self):
-        self.refuses(["eval", self.images, "--data", "nowhere"], "nowhere")
-        (self.dir / "empty").mkdir()
-        self.refuses(["eval", self.images, "--data", "empty"], "empty", "t10k-images")
-        self.refuses(["eval", self.images, "--data", self.data, "--dataset", "emoji"], "emoji", "mnist")
-        (self.data / "t10k-labels-idx1-ubyte.gz").unlink()
-        self.bad(self.data / "t10k-labels-idx1-ubyte")
-        self.refuses(["complete", self.images, "--data", self.data, "--split", "train", "--out",
-                      "a.png", "--first", 8], "12 train images")
-
-    def test_gzip(self):
-        path = self.data / "t10k-images-idx3-ubyte.gz"
-        good = path.read_bytes()
-        for size in (1, 3, 20, len(good) // 2, len(good) - 1):
-            path.write_bytes(good[:size])
-            self.bad(path)
-        path.write_bytes(good[:-6] + bytes([good[-6] ^ 1]) + good[-5:])  # in the checksum
-        self.bad(path)
-        path.write_bytes(good[:200] + bytes(200) + good[400:])
-        self.bad(path)
-
-    def test_idx(self):
-        path = self.data / "t10k-images-idx3-ubyte.gz"
-        pixels = digits(12, seed=2)
-        for data in (b"", b"\0\0", idx([12, 28, 28], pixels)[:10], idx([12, 28, 28], pixels[:-1]),
-                     idx([13, 28, 28], pixels), idx([11, 28, 28], pixels),
-                     idx([1 << 31, 1 << 31, 1 << 31], pixels), idx([12, 28, 28], pixels, kind=13),
-                     idx([12, 14, 56], pixels), idx([12 * 784], pixels), b"PK" + pixels):
-            path.write_bytes(data)
-            self.bad(path)
-            path.write_bytes(gzip.compress(data))
-            self.bad(path)
-
-    def test_labels_of_other_images(self):
-        (self.data / "t10k-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx([11], bytes(11))))
-        self.bad("11", "12")
-
-
 if __name__ == "__main__":
-    BIN = pathlib.Path(sys.argv.pop(1)).resolve()
-    unittest.main()
+    main()

@@ -20,8 +20,8 @@ import textwrap
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-import cli_test  # noqa: E402
-from cli_test import COPY_SPEC, IMAGE_SPEC, Case, random_tensors, safetensors, write_mnist  # noqa: E402
+import cli_util  # noqa: E402
+from cli_util import COPY_SPEC, IMAGE_SPEC, Case, random_tensors, safetensors, write_mnist  # noqa: E402
 
 GOLDEN = pathlib.Path(__file__).resolve().parent / "golden"
 FIRST = "first_value.probability"
@@ -367,7 +367,7 @@ class Text(Case):
 
     def test_trained_models(self):
         """Models written by linnet train text."""
-        if not (cli_test.BIN / "linnet-train").exists():
+        if not (cli_util.BIN / "linnet-train").exists():
             self.skipTest("linnet-train is not built")
         for unit, options in (("byte", []), ("character", ["--characters", "characters.txt"])):
             self.linnet("train", "text", "--data", "text.txt", "--unit", unit, "--context", "16", "--layers", "1",
@@ -557,5 +557,5 @@ class Import(Case):
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        cli_test.BIN = pathlib.Path(sys.argv.pop(1)).resolve()
+        cli_util.BIN = pathlib.Path(sys.argv.pop(1)).resolve()
     unittest.main()

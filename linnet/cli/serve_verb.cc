@@ -87,8 +87,9 @@ server::Served Serve(const std::shared_ptr<const Model>& model, const std::strin
   return {name, std::make_unique<server::Batcher>(model, how)};
 }
 
-void Run(const Options& options) {
-  // Threads inherit the mask: only the thread that waits for the signals gets them.
+// Blocks the signals that end the program, in all threads from here on: they inherit the mask. Only
+// RunUntilSignal() waits for them.
+sigset_t BlockSignals() {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);
@@ -96,7 +97,11 @@ void Run(const Options& options) {
   sigaddset(&signals, SIGUSR1);  // ends the waiting thread
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
+  return signals;
+}
 
+// Opens the models that are named, or those that ship with linnet.
+std::vector<server::Served> OpenModels(const Options& options) {
   std::vector<std::string> paths = options.models;
   if (paths.empty()) paths = ShippedModels();
   if (paths.empty()) {
@@ -106,7 +111,6 @@ void Run(const Options& options) {
   }
   std::vector<server::Served> models;
   std::set<std::string> names;
-  std::string list;
   for (const std::string& path : paths) {
     const auto model = Model::Open(path, {options.precision});
     const std::string& task = model->spec().task;
@@ -120,9 +124,51 @@ void Run(const Options& options) {
       throw InputError(path, ": a second model of the name '", name, "'; rename the file");
     }
     models.push_back(Serve(model, name, options));
-    list += StrCat(list.empty() ? "" : ", ", name, " (", task, ", ",
-                   models.back().batcher->counts().capacity, " sequences)");
   }
+  return models;
+}
+
+// "couplet (couplet, 97 sequences), ..."
+std::string Describe(const std::vector<server::Served>& models) {
+  std::string list;
+  for (const server::Served& model : models) {
+    list += StrCat(list.empty() ? "" : ", ", model.name, " (", model.batcher->model().spec().task,
+                   ", ", model.batcher->counts().capacity, " sequences)");
+  }
+  return list;
+}
+
+// The first signal drains the server, a second one ends the program at once.
+void RunUntilSignal(server::Server& server, const sigset_t& signals, double grace) {
+  std::atomic<bool> ended{false};
+  std::thread draining;
+  std::thread waiting([&] {
+    for (int signal = 0; sigwait(&signals, &signal) == 0;) {
+      if (signal == SIGUSR1) {
+        if (ended) return;
+        continue;  // sent by another process
+      }
+      if (draining.joinable()) _exit(128 + signal);
+      std::cerr << "stopping: what runs is finished first; once more ends it at once\n";
+      draining = std::thread([&] {
+        server.Drain(grace);
+        // All requests are answered. Open connections are not waited for.
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));
+        if (!ended) _exit(0);
+      });
+    }
+  });
+  server.Run();
+  ended = true;
+  pthread_kill(waiting.native_handle(), SIGUSR1);
+  waiting.join();
+  if (draining.joinable()) draining.join();
+}
+
+void Run(const Options& options) {
+  const sigset_t signals = BlockSignals();
+  std::vector<server::Served> models = OpenModels(options);
+  const std::string list = Describe(models);
   server::ServerOptions how = options.server;
   how.api_key = KeyOf(options);
   if (!options.quiet) {
@@ -135,30 +181,7 @@ void Run(const Options& options) {
   const int port = server.Bind();
   std::cout << "serving " << list << "\n"
             << "at http://" << host << ":" << port << "/" << key << "; Ctrl-C ends it" << std::endl;
-
-  std::atomic<bool> ended{false};
-  std::thread draining;
-  std::thread waiting([&] {
-    for (int signal = 0; sigwait(&signals, &signal) == 0;) {
-      if (signal == SIGUSR1) {
-        if (ended) return;
-        continue;  // sent by another process
-      }
-      if (draining.joinable()) _exit(128 + signal);
-      std::cerr << "stopping: what runs is finished first; once more ends it at once\n";
-      draining = std::thread([&] {
-        server.Drain(options.grace);
-        // All requests are answered. Open connections are not waited for.
-        std::this_thread::sleep_for(std::chrono::milliseconds(200));
-        if (!ended) _exit(0);
-      });
-    }
-  });
-  server.Run();
-  ended = true;
-  pthread_kill(waiting.native_handle(), SIGUSR1);
-  waiting.join();
-  if (draining.joinable()) draining.join();
+  RunUntilSignal(server, signals, options.grace);
 }
 
 }  // namespace

@@ -398,7 +398,9 @@ class Pickle::Machine {
     dict.insert(dict.end(), items.begin(), items.end());
   }
 
+  // Runs an instruction and its arguments.
   void Step(uint8_t code) {
+    if (PushScalar(code) || BuildContainer(code) || UseMemo(code) || UseClass(code)) return;
     switch (code) {
       case 0x80:  // PROTO
         return CheckProtocol();
@@ -407,92 +409,6 @@ class Pickle::Machine {
         return;
       case '(':  // MARK
         return marks_.push_back(stack_.size());
-
-      case 'N':  // NONE
-        return Push(kNoneRef);
-      case 0x88:  // NEWTRUE
-        return Push(kTrueRef);
-      case 0x89:  // NEWFALSE
-        return Push(kFalseRef);
-      case 'K':  // BININT1
-        return PushNew({Kind::kInteger, 0, static_cast<int64_t>(Unsigned(1))});
-      case 'M':  // BININT2
-        return PushNew({Kind::kInteger, 0, static_cast<int64_t>(Unsigned(2))});
-      case 'J':  // BININT
-        return PushNew({Kind::kInteger, 0, Signed(4)});
-      case 0x8a: {  // LONG1
-        const size_t bytes = Byte();
-        if (bytes > 8) throw Bad("its pickle holds an int of more than 64 bits", kSaveAgain);
-        return PushNew({Kind::kInteger, 0, Signed(bytes)});
-      }
-      case 'G':  // BINFLOAT: its value is never needed
-        Take(8);
-        return PushNew({Kind::kFloat, 0, 0});
-      case 0x8c:  // SHORT_BINUNICODE
-        return PushString(Take(Unsigned(1)));
-      case 'X':  // BINUNICODE
-        return PushString(Take(Unsigned(4)));
-      case 0x8d:  // BINUNICODE8
-        return PushString(Take(Unsigned(8)));
-
-      case ')':  // EMPTY_TUPLE
-        return Push(kEmptyTupleRef);
-      case 't':  // TUPLE
-        return PushTuple(PopMark());
-      case 0x85:  // TUPLE1, 2, 3
-      case 0x86:
-      case 0x87:
-        return PushSmallTuple(code - 0x84u);
-      case ']':  // EMPTY_LIST
-        return PushContainer(Kind::kList);
-      case 'a': {  // APPEND
-        const PickleRef value = Pop();
-        return Container(Top(), Kind::kList, "a list").push_back(value);
-      }
-      case 'e': {  // APPENDS
-        const std::vector<PickleRef> values = PopMark();
-        std::vector<PickleRef>& list = Container(Top(), Kind::kList, "a list");
-        list.insert(list.end(), values.begin(), values.end());
-        return;
-      }
-      case '}':  // EMPTY_DICT
-        return PushContainer(Kind::kDict);
-      case 's': {  // SETITEM
-        const PickleRef value = Pop(), key = Pop();
-        return SetItems(std::vector<PickleRef>{key, value});
-      }
-      case 'u':  // SETITEMS
-        return SetItems(PopMark());
-
-      case 'q':  // BINPUT
-        return Remember(Unsigned(1));
-      case 'r':  // LONG_BINPUT
-        return Remember(Unsigned(4));
-      case 0x94:  // MEMOIZE
-        return Remember(memoized_);
-      case 'h':  // BINGET
-        return Recall(Unsigned(1));
-      case 'j':  // LONG_BINGET
-        return Recall(Unsigned(4));
-
-      case 'c': {  // GLOBAL
-        const std::string_view module = Line();
-        return PushGlobal(module, Line());
-      }
-      case 0x93: {  // STACK_GLOBAL
-        const std::string_view name = String(Pop(), "a name");
-        return PushGlobal(String(Pop(), "a module"), name);
-      }
-      case 'R':  // REDUCE
-        return Call();
-      case 'Q':  // BINPERSID
-        return PushStorage();
-      case 'b':  // BUILD: attributes, such as a state_dict's _metadata, which hold no tensors
-        Pop();
-        if (Get(Top()).kind != Kind::kDict) {
-          throw Bad("its pickle sets attributes of an object", kSaveAgain);
-        }
-        return;
       default: {
         const auto* known = std::find_if(std::begin(kRefused), std::end(kRefused),
                                          [&](const Instruction& i) { return i.code == code; });
@@ -501,6 +417,153 @@ class Pickle::Machine {
                   ", which a state_dict does not need", kSaveAgain);
       }
     }
+  }
+
+  // The instructions for None, booleans, numbers and strings. Like the next three, returns false if
+  // the instruction is not among them.
+  bool PushScalar(uint8_t code) {
+    switch (code) {
+      case 'N':  // NONE
+        Push(kNoneRef);
+        break;
+      case 0x88:  // NEWTRUE
+        Push(kTrueRef);
+        break;
+      case 0x89:  // NEWFALSE
+        Push(kFalseRef);
+        break;
+      case 'K':  // BININT1
+        PushNew({Kind::kInteger, 0, static_cast<int64_t>(Unsigned(1))});
+        break;
+      case 'M':  // BININT2
+        PushNew({Kind::kInteger, 0, static_cast<int64_t>(Unsigned(2))});
+        break;
+      case 'J':  // BININT
+        PushNew({Kind::kInteger, 0, Signed(4)});
+        break;
+      case 0x8a: {  // LONG1
+        const size_t bytes = Byte();
+        if (bytes > 8) throw Bad("its pickle holds an int of more than 64 bits", kSaveAgain);
+        PushNew({Kind::kInteger, 0, Signed(bytes)});
+        break;
+      }
+      case 'G':  // BINFLOAT: its value is never needed
+        Take(8);
+        PushNew({Kind::kFloat, 0, 0});
+        break;
+      case 0x8c:  // SHORT_BINUNICODE
+        PushString(Take(Unsigned(1)));
+        break;
+      case 'X':  // BINUNICODE
+        PushString(Take(Unsigned(4)));
+        break;
+      case 0x8d:  // BINUNICODE8
+        PushString(Take(Unsigned(8)));
+        break;
+      default:
+        return false;
+    }
+    return true;
+  }
+
+  // Tuples, lists and dicts.
+  bool BuildContainer(uint8_t code) {
+    switch (code) {
+      case ')':  // EMPTY_TUPLE
+        Push(kEmptyTupleRef);
+        break;
+      case 't':  // TUPLE
+        PushTuple(PopMark());
+        break;
+      case 0x85:  // TUPLE1, 2, 3
+      case 0x86:
+      case 0x87:
+        PushSmallTuple(code - 0x84u);
+        break;
+      case ']':  // EMPTY_LIST
+        PushContainer(Kind::kList);
+        break;
+      case 'a': {  // APPEND
+        const PickleRef value = Pop();
+        Container(Top(), Kind::kList, "a list").push_back(value);
+        break;
+      }
+      case 'e': {  // APPENDS
+        const std::vector<PickleRef> values = PopMark();
+        std::vector<PickleRef>& list = Container(Top(), Kind::kList, "a list");
+        list.insert(list.end(), values.begin(), values.end());
+        break;
+      }
+      case '}':  // EMPTY_DICT
+        PushContainer(Kind::kDict);
+        break;
+      case 's': {  // SETITEM
+        const PickleRef value = Pop(), key = Pop();
+        SetItems(std::vector<PickleRef>{key, value});
+        break;
+      }
+      case 'u':  // SETITEMS
+        SetItems(PopMark());
+        break;
+      default:
+        return false;
+    }
+    return true;
+  }
+
+  // The memo: numbered values that later instructions refer to.
+  bool UseMemo(uint8_t code) {
+    switch (code) {
+      case 'q':  // BINPUT
+        Remember(Unsigned(1));
+        break;
+      case 'r':  // LONG_BINPUT
+        Remember(Unsigned(4));
+        break;
+      case 0x94:  // MEMOIZE
+        Remember(memoized_);
+        break;
+      case 'h':  // BINGET
+        Recall(Unsigned(1));
+        break;
+      case 'j':  // LONG_BINGET
+        Recall(Unsigned(4));
+        break;
+      default:
+        return false;
+    }
+    return true;
+  }
+
+  // Names from modules, calls of them, and storages: of each only what a state_dict needs.
+  bool UseClass(uint8_t code) {
+    switch (code) {
+      case 'c': {  // GLOBAL
+        const std::string_view module = Line();
+        PushGlobal(module, Line());
+        break;
+      }
+      case 0x93: {  // STACK_GLOBAL
+        const std::string_view name = String(Pop(), "a name");
+        PushGlobal(String(Pop(), "a module"), name);
+        break;
+      }
+      case 'R':  // REDUCE
+        Call();
+        break;
+      case 'Q':  // BINPERSID
+        PushStorage();
+        break;
+      case 'b':  // BUILD: attributes, such as a state_dict's _metadata, which hold no tensors
+        Pop();
+        if (Get(Top()).kind != Kind::kDict) {
+          throw Bad("its pickle sets attributes of an object", kSaveAgain);
+        }
+        break;
+      default:
+        return false;
+    }
+    return true;
   }
 
   static constexpr PickleRef kNowhere = UINT32_MAX;

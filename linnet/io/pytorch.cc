@@ -280,6 +280,82 @@ Chosen Choose(const Pickle& pickle, const std::string& key, const std::string& p
       at_top ? "one at its top, for which --key is not needed" : QuoteAll(search.Keys()));
 }
 
+// Throws InputError if the archive is none of torch.save's on a little-endian machine.
+void CheckKind(ZipReader& zip, const std::string& path) {
+  if (zip.Has("constants.pkl")) {
+    throw InputError(path,
+                     ": a TorchScript archive, which holds code; in Python, "
+                     "torch.save(torch.jit.load(FILE).state_dict(), NEW) writes its tensors alone");
+  }
+  if (!zip.Has("data.pkl")) {
+    throw InputError(path, ": a zip archive, but not one of torch.save: it has no data.pkl");
+  }
+  if (!zip.Has("byteorder")) return;
+  const AlignedBuffer<std::byte> order = zip.Read("byteorder");
+  if (std::string_view(reinterpret_cast<const char*>(order.data()), order.size()) != "little") {
+    throw InputError(path,
+                     ": written on a big-endian machine; load it in Python on this one and save "
+                     "it again");
+  }
+}
+
+// The row-major data of pickled tensors: parts of the archive's records, or copies. Both are
+// appended to `data`, each once.
+class TensorData {
+ public:
+  TensorData(const Pickle& pickle, ZipReader& zip, const std::string& path, uint64_t file_bytes,
+             std::vector<AlignedBuffer<std::byte>>& data)
+      : pickle_(pickle), zip_(zip), path_(path), room_(4 * file_bytes), data_(data) {}
+
+  // Of the pickle's tensor `number`. Throws InputError, naming `name`, if its record has another
+  // size, or its copy would be too large.
+  std::span<const std::byte> Of(uint32_t number, const std::string& name) {
+    const PickledTensor& tensor = pickle_.tensors()[number];
+    const PickledStorage& storage = pickle_.storages()[tensor.storage];
+    const size_t element = DTypeSize(storage.dtype), record = RecordOf(storage);
+    const size_t bytes = data_[record].size();
+    if (bytes / element != static_cast<uint64_t>(storage.numel) || bytes % element != 0) {
+      throw InputError(path_, ": damaged: the record of tensor ", Quote(name), " holds ",
+                       Bytes(bytes), ", not ", storage.numel, " elements", kFetchAgain);
+    }
+    const uint64_t numel = NumElements(tensor);
+    if (numel == 0) return {};
+    if (IsContiguous(tensor)) {
+      return {data_[record].data() + static_cast<size_t>(tensor.offset) * element, numel * element};
+    }
+    auto copy = copies_.find(number);
+    if (copy == copies_.end()) {
+      if (numel > room_ / element) {
+        throw InputError(path_, ": tensor ", Quote(name), " of shape ", FormatShape(tensor.shape),
+                         " repeats a few elements many times; in Python, save x.contiguous()");
+      }
+      room_ -= numel * element;
+      data_.emplace_back(numel * element);
+      CopyStrided(tensor, element, data_[record].data(), data_.back().data(), numel);
+      copy = copies_.emplace(number, data_.size() - 1).first;
+    }
+    return {data_[copy->second].data(), data_[copy->second].size()};
+  }
+
+ private:
+  size_t RecordOf(const PickledStorage& storage) {
+    const auto known = records_.find(storage.key);
+    if (known != records_.end()) return known->second;
+    data_.push_back(zip_.Read(StrCat("data/", storage.key)));
+    return records_.emplace(storage.key, data_.size() - 1).first->second;
+  }
+
+  const Pickle& pickle_;
+  ZipReader& zip_;
+  const std::string& path_;
+  // Zero strides make a tensor of any size from one element. Copies of four times the file's size
+  // are more than any deliberately saved views need.
+  uint64_t room_;
+  std::vector<AlignedBuffer<std::byte>>& data_;
+  std::map<std::string, size_t, std::less<>> records_;  // key of a storage -> index in data_
+  std::map<uint32_t, size_t> copies_;                   // index of a tensor -> index in data_
+};
+
 // ---- Writing
 
 constexpr const char* kFolder = "archive/";  // the name torch.save uses for streams
@@ -458,83 +534,26 @@ PyTorchFile PyTorchFile::FromMemory(std::span<const std::byte> bytes, std::strin
 void PyTorchFile::Parse(std::span<const std::byte> bytes, const std::string& key) {
   if (bytes.size() < 4 || std::memcmp(bytes.data(), "PK\3\4", 4) != 0) throw NoZip(bytes, path_);
   ZipReader zip(bytes, path_);
-  if (zip.Has("constants.pkl")) {
-    throw InputError(path_,
-                     ": a TorchScript archive, which holds code; in Python, "
-                     "torch.save(torch.jit.load(FILE).state_dict(), NEW) writes its tensors alone");
-  }
-  if (!zip.Has("data.pkl")) {
-    throw InputError(path_, ": a zip archive, but not one of torch.save: it has no data.pkl");
-  }
-  if (zip.Has("byteorder")) {
-    const AlignedBuffer<std::byte> order = zip.Read("byteorder");
-    if (std::string_view(reinterpret_cast<const char*>(order.data()), order.size()) != "little") {
-      throw InputError(path_,
-                       ": written on a big-endian machine; load it in Python on this one and save "
-                       "it again");
-    }
-  }
-
+  CheckKind(zip, path_);
   const AlignedBuffer<std::byte> text = zip.Read("data.pkl");
   const Pickle pickle({reinterpret_cast<const char*>(text.data()), text.size()}, path_);
   const Chosen chosen = Choose(pickle, key, path_);
   key_ = chosen.key;
-
-  std::map<std::string, size_t, std::less<>> records;  // key of a storage -> index in data_
-  const auto record_of = [&](const PickledStorage& storage) {
-    const auto known = records.find(storage.key);
-    if (known != records.end()) return known->second;
-    data_.push_back(zip.Read(StrCat("data/", storage.key)));
-    return records.emplace(storage.key, data_.size() - 1).first->second;
-  };
-  // Zero strides make a tensor of any size from one element. Four times the file's size is more
-  // than any deliberately saved views need.
-  uint64_t room = 4 * uint64_t{bytes.size()};
-  std::map<uint32_t, size_t> copies;  // index of a tensor -> index in data_
-
+  TensorData data(pickle, zip, path_, bytes.size(), data_);
   const std::vector<PickleRef>& entries = *pickle.DictOf(chosen.dict);
   for (size_t i = 0; i < entries.size(); i += 2) {
     const uint32_t number = *pickle.TensorOf(entries[i + 1]);
     const PickledTensor& from = pickle.tensors()[number];
-    const PickledStorage& storage = pickle.storages()[from.storage];
-    const size_t element = DTypeSize(storage.dtype);
     Tensor tensor;
     tensor.name = *pickle.StringOf(entries[i]);
-    tensor.dtype = storage.dtype;
+    tensor.dtype = pickle.storages()[from.storage].dtype;
     tensor.shape = from.shape;
     tensor.file = path_;
     if (!index_.emplace(tensor.name, tensors_.size()).second) {
       throw InputError(path_, ": damaged: its state_dict has ", Quote(tensor.name), " twice",
                        kFetchAgain);
     }
-    const size_t record = record_of(storage);
-    if (data_[record].size() / element != static_cast<uint64_t>(storage.numel) ||
-        data_[record].size() % element != 0) {
-      throw InputError(path_, ": damaged: the record of tensor ", Quote(tensor.name), " holds ",
-                       Bytes(data_[record].size()), ", not ", storage.numel, " elements",
-                       kFetchAgain);
-    }
-    const uint64_t numel = NumElements(from);
-    if (numel == 0) {
-      tensor.data = {};
-    } else if (IsContiguous(from)) {
-      tensor.data = {data_[record].data() + static_cast<size_t>(from.offset) * element,
-                     numel * element};
-    } else {
-      auto copy = copies.find(number);
-      if (copy == copies.end()) {
-        if (numel > room / element) {
-          throw InputError(path_, ": tensor ", Quote(tensor.name), " of shape ",
-                           FormatShape(from.shape),
-                           " repeats a few elements many times; in Python, save x.contiguous()");
-        }
-        room -= numel * element;
-        data_.emplace_back(numel * element);
-        CopyStrided(from, element, data_[record].data(), data_.back().data(), numel);
-        copy = copies.emplace(number, data_.size() - 1).first;
-      }
-      tensor.data = {data_[copy->second].data(), data_[copy->second].size()};
-    }
+    tensor.data = data.Of(number, tensor.name);
     tensors_.push_back(std::move(tensor));
   }
 }

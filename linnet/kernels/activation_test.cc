@@ -10,18 +10,12 @@
 
 #include "linnet/kernels/activation_ref.h"
 #include "linnet/kernels/bfloat16_ref.h"
-#include "linnet/kernels/isa.h"
+#include "linnet/kernels/test_util.h"
 
 namespace linnet::kernels {
 namespace {
 
-class ActivationTest : public testing::TestWithParam<std::string> {
- protected:
-  void SetUp() override { ForceIsa(GetParam()); }
-  void TearDown() override { ForceIsa(""); }
-};
-INSTANTIATE_TEST_SUITE_P(Isa, ActivationTest, testing::ValuesIn(AvailableIsas()),
-                         [](const auto& info) { return info.param; });
+LINNET_SUITE_ON_EACH_ISA(ActivationTest);
 
 TEST_P(ActivationTest, MatchesTheReference) {
   std::vector<float> x;

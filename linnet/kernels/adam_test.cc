@@ -6,18 +6,12 @@
 #include <vector>
 
 #include "linnet/base/rng.h"
-#include "linnet/kernels/isa.h"
+#include "linnet/kernels/test_util.h"
 
 namespace linnet::kernels {
 namespace {
 
-class AdamTest : public testing::TestWithParam<std::string> {
- protected:
-  void SetUp() override { ForceIsa(GetParam()); }
-  void TearDown() override { ForceIsa(""); }
-};
-INSTANTIATE_TEST_SUITE_P(Isa, AdamTest, testing::ValuesIn(AvailableIsas()),
-                         [](const auto& info) { return info.param; });
+LINNET_SUITE_ON_EACH_ISA(AdamTest);
 
 TEST_P(AdamTest, MatchesItsEquations) {
   for (const bool adaptive : {true, false}) {

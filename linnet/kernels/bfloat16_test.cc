@@ -8,18 +8,12 @@
 
 #include "linnet/base/rng.h"
 #include "linnet/kernels/bfloat16_ref.h"
-#include "linnet/kernels/isa.h"
+#include "linnet/kernels/test_util.h"
 
 namespace linnet::kernels {
 namespace {
 
-class BFloat16Test : public testing::TestWithParam<std::string> {
- protected:
-  void SetUp() override { ForceIsa(GetParam()); }
-  void TearDown() override { ForceIsa(""); }
-};
-INSTANTIATE_TEST_SUITE_P(Isa, BFloat16Test, testing::ValuesIn(AvailableIsas()),
-                         [](const auto& info) { return info.param; });
+LINNET_SUITE_ON_EACH_ISA(BFloat16Test);
 
 TEST_P(BFloat16Test, NarrowsAsTheReferenceDoes) {
   std::vector<float> x = {0.0f, -0.0f, 1e-42f, std::numeric_limits<float>::max()};

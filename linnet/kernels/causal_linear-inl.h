@@ -268,151 +268,208 @@ HWY_INLINE void BackwardSumsOf(const CausalLinearShape& shape, const CausalLinea
   std::memcpy(state + dp * mp, z, dp * sizeof(float));
 }
 
+// The backward of one head, a segment at a time from last to first: the gradients of q from the sums
+// over earlier positions, those of k and v from the sums over later ones.
+template <typename T>
+class HeadBackward {
+ public:
+  HWY_INLINE HeadBackward(const CausalLinearShape& shape, const CausalLinearOptions& options,
+                          const CausalLinearBackwardArgsOf<T>& args, float* scratch, size_t n,
+                          size_t h)
+      : args_(args),
+        map_(options.feature_map),
+        normalize_(options.normalize),
+        dim_(shape.dim),
+        value_dim_(shape.value_dim),
+        dp_(Padded(dim_)),
+        mp_(Padded(value_dim_)),
+        index_(n * shape.heads + h),
+        place_(shape, args.lengths, args.offsets, n, h),
+        segment_(SegmentLength(place_.length)),
+        q_rows_(place_.In(args.q, dim_)),
+        k_rows_(place_.In(args.k, dim_)),
+        v_rows_(place_.In(args.v, value_dim_)),
+        out_rows_(place_.In(args.out, value_dim_)),
+        grad_out_rows_(place_.In(args.grad_out, value_dim_)),
+        grad_q_rows_(place_.In(args.grad_q, dim_)),
+        grad_k_rows_(place_.In(args.grad_k, dim_)),
+        grad_v_rows_(place_.In(args.grad_v, value_dim_)),
+        arena_(scratch),
+        q_pack_(arena_.Take(kKeptRows * dp_)),
+        k_pack_(arena_.Take(kKeptRows * dp_)),
+        v_pack_(arena_.Take(kKeptRows * mp_)),
+        g_pack_(arena_.Take(kKeptRows * mp_)),
+        d_pack_(arena_.Take(kBlock * dp_)),
+        m_pack_(arena_.Take(kBlock * mp_)),
+        front_(arena_.TakeZeroed(dp_ * mp_)),
+        behind_md_(arena_.TakeZeroed(dp_ * mp_)),
+        behind_dm_(arena_.TakeZeroed(dp_ * mp_)),
+        front_z_(arena_.TakeZeroed(dp_)),
+        behind_z_(arena_.TakeZeroed(dp_)) {}
+
+  // Loads the sums behind the last segment: `state`, or the gradient of the final state if null.
+  HWY_INLINE void LoadBehind(const float* state) {
+    if (state) {
+      std::memcpy(behind_dm_, state, dp_ * mp_ * sizeof(float));
+      Transpose(state, dp_, mp_, behind_md_);
+      std::memcpy(behind_z_, state + dp_ * mp_, dp_ * sizeof(float));
+      return;
+    }
+    if (args_.grad_s) {
+      const float* grad_s = args_.grad_s + index_ * dim_ * value_dim_;
+      LoadTransposed(grad_s, dim_, value_dim_, behind_md_);
+      LoadState(grad_s, dim_, value_dim_, behind_dm_);
+    }
+    if (args_.grad_z && normalize_) {
+      std::memcpy(behind_z_, args_.grad_z + index_ * dim_, dim_ * sizeof(float));
+    }
+  }
+
+  // From the state kept at the segment's start: first a forward sweep, then a reverse one while the
+  // segment's rows are in cache.
+  HWY_INLINE void RunSegment(size_t s) {
+    const size_t begin = s * segment_, end = std::min(begin + segment_, place_.length);
+    const float* kept = args_.kept + (place_.states + s) * dp_ * (mp_ + 1);
+    Transpose(kept, dp_, mp_, front_);
+    std::memcpy(front_z_, kept + dp_ * mp_, dp_ * sizeof(float));
+    Segment segment{begin, end, end - begin <= kKeptRows, {}};
+    if (segment.keep) segment.rows = Read({begin, end - begin, false});
+    GradientsOfQ(segment);
+    GradientsOfKAndV(segment);
+  }
+
+  // The sums over all positions are the gradient of the initial state.
+  HWY_INLINE void StoreInitialGradient() const {
+    if (args_.grad_s0) {
+      StoreState(behind_dm_, dim_, value_dim_, args_.grad_s0 + index_ * dim_ * value_dim_);
+    }
+    if (args_.grad_z0 && normalize_) {
+      std::memcpy(args_.grad_z0 + index_ * dim_, behind_z_, dim_ * sizeof(float));
+    }
+  }
+
+ private:
+  struct Segment {
+    size_t begin, end;
+    bool keep;  // whether all its rows are read at once, into `rows`
+    BackwardRows rows;
+  };
+
+  HWY_INLINE Rows<const float> ReadG(const Block& block) {
+    if (!normalize_) return grad_out_rows_.Read(block, g_pack_);
+    const size_t low = block.backwards ? block.first + 1 - block.tokens : block.first;
+    Reciprocals(block.tokens, args_.kept + place_.denominators + low, scale_);
+    if (block.backwards) std::reverse(scale_, scale_ + block.tokens);
+    NumeratorGradients<T>(block.tokens, value_dim_, grad_out_rows_.Of(block), out_rows_.Of(block),
+                          scale_, g_pack_, g_den_pack_);
+    return {g_pack_, static_cast<ptrdiff_t>(mp_)};
+  }
+
+  HWY_INLINE BackwardRows Read(const Block& block) {
+    return {q_rows_.Read(map_, block, SIZE_MAX, q_pack_),
+            k_rows_.Read(map_, block, place_.valid, k_pack_),
+            v_rows_.Read(FeatureMap::kIdentity, block, place_.valid, v_pack_),
+            ReadG(block),
+            {g_den_pack_, 1}};
+  }
+
+  HWY_INLINE void PrefetchInputs(const Block& next, Ahead& ahead) const {
+    k_rows_.Prefetch(next, ahead);
+    v_rows_.Prefetch(next, ahead);
+    grad_out_rows_.Prefetch(next, ahead);
+    if (normalize_) out_rows_.Prefetch(next, ahead);
+    q_rows_.Prefetch(next, ahead);
+  }
+
+  // Eq. 13: grad phi(q)_i = sum_{j <= i} (g_i . v_j + g_den_i) phi(k)_j, plus the initial state's
+  // part.
+  HWY_INLINE void GradientsOfQ(const Segment& segment) {
+    for (size_t at = segment.begin; at < segment.end; at += kBlock) {
+      const Block block{at, std::min(kBlock, segment.end - at), false};
+      const BackwardRows x = segment.keep ? segment.rows.From(at - segment.begin) : Read(block);
+      const Rows<float> grad_q = grad_q_rows_.Results(block, d_pack_);
+      if (normalize_) FromFront(block.tokens, dp_, x.k, x.g_den, front_z_, d_pack_);
+      Ahead ahead(x.k.at);
+      grad_q_rows_.Prefetch({at + kBlock, kBlock, false}, ahead);
+      if (!segment.keep) {
+        PrefetchInputs({at + kBlock, kBlock, false}, ahead);
+      } else if (segment.begin > 0) {
+        PrefetchInputs({at - segment_, kBlock, false}, ahead);
+      }
+      const bool direct = !normalize_ && grad_q_rows_.InPlace();
+      const Rows<float> sums = direct ? grad_q : Rows<float>{d_pack_, static_cast<ptrdiff_t>(dp_)};
+      Sweep({block.tokens, x.g, x.v, x.k, sums, grad_q, FinishAtX(), nullptr, x.q}, mp_, dp_,
+            /*set=*/!normalize_, front_, ahead);
+      grad_q_rows_.Store(block, grad_q, d_pack_);
+    }
+  }
+
+  // Eqs. 14 and 15: grad phi(k)_i = sum_{j >= i} (v_i . g_j + g_den_j) phi(q)_j and grad v_i =
+  // sum_{j >= i} (phi(k)_i . phi(q)_j) g_j.
+  HWY_INLINE void GradientsOfKAndV(const Segment& segment) {
+    for (size_t left = segment.end; left > segment.begin;) {
+      const Block block{left - 1, std::min(kBlock, left - segment.begin), true};
+      left -= block.tokens;
+      const BackwardRows x =
+          segment.keep ? segment.rows.From(block.first - segment.begin).Reversed() : Read(block);
+      const Rows<float> grad_k = grad_k_rows_.Results(block, d_pack_);
+      const Rows<float> grad_v = grad_v_rows_.Results(block, m_pack_);
+      if (normalize_) FromBehind(block.tokens, dp_, x.q, x.g_den, behind_z_, d_pack_);
+      Ahead ahead(x.k.at);
+      if (left > 0) {
+        const Block next{left - 1, kBlock, true};
+        grad_k_rows_.Prefetch(next, ahead);
+        grad_v_rows_.Prefetch(next, ahead);
+        if (!segment.keep) PrefetchInputs(next, ahead);
+      }
+      const bool direct = !normalize_ && grad_k_rows_.InPlace();
+      const Rows<float> k_sums =
+          direct ? grad_k : Rows<float>{d_pack_, static_cast<ptrdiff_t>(dp_)};
+      const Rows<float> v_sums =
+          grad_v_rows_.InPlace() ? grad_v : Rows<float>{m_pack_, static_cast<ptrdiff_t>(mp_)};
+      Sweep({block.tokens, x.v, x.g, x.q, k_sums, grad_k, FinishAtX(), nullptr, x.k}, mp_, dp_,
+            /*set=*/!normalize_, behind_md_, ahead);
+      Sweep({block.tokens, x.k, x.q, x.g, v_sums, grad_v}, dp_, mp_, /*set=*/true, behind_dm_,
+            ahead);
+      grad_k_rows_.Store(block, grad_k, d_pack_);
+      grad_v_rows_.Store(block, grad_v, m_pack_);
+      // The sums hold no gradient for masked keys: theirs is 0.
+      for (size_t t = 0; t < block.tokens && block.At(t) >= place_.valid; ++t) {
+        std::fill_n(grad_k_rows_.At(block.At(t)), dim_, T{});
+      }
+    }
+  }
+
+  HWY_INLINE Finish FinishAtX() const {
+    return map_ == FeatureMap::kElu ? Finish::kDerivative : Finish::kNone;
+  }
+
+  const CausalLinearBackwardArgsOf<T>& args_;
+  const FeatureMap map_;
+  const bool normalize_;
+  const size_t dim_, value_dim_, dp_, mp_, index_;
+  const Place place_;
+  const size_t segment_;
+  const HeadRows<const T> q_rows_, k_rows_, v_rows_, out_rows_, grad_out_rows_;
+  const HeadRows<T> grad_q_rows_, grad_k_rows_, grad_v_rows_;
+  Arena arena_;
+  float *const q_pack_, *const k_pack_, *const v_pack_, *const g_pack_;  // rows of a segment
+  float *const d_pack_, *const m_pack_;                                  // results of a block
+  float* const front_;  // sum of v phi(k)^T [M, D] over earlier positions
+  // Sums over later positions: g phi(q)^T [M, D] and phi(q) g^T [D, M].
+  float *const behind_md_, *const behind_dm_;
+  float *const front_z_, *const behind_z_;
+  float g_den_pack_[kKeptRows + 4], scale_[kKeptRows];
+};
+
 template <typename T>
 HWY_INLINE void BackwardOf(const CausalLinearShape& shape, const CausalLinearOptions& options,
                            const CausalLinearBackwardArgsOf<T>& args, float* scratch, size_t n,
                            size_t h, Part part) {
-  const FeatureMap map = options.feature_map;
-  const bool normalize = options.normalize;
-  const size_t dim = shape.dim, value_dim = shape.value_dim;
-  const size_t dp = Padded(dim), mp = Padded(value_dim), index = n * shape.heads + h;
-  const Place place(shape, args.lengths, args.offsets, n, h);
-  const size_t length = place.length;
-  const HeadRows<const T> q_rows = place.In(args.q, dim), k_rows = place.In(args.k, dim);
-  const HeadRows<const T> v_rows = place.In(args.v, value_dim);
-  const HeadRows<const T> out_rows = place.In(args.out, value_dim);
-  const HeadRows<const T> grad_out_rows = place.In(args.grad_out, value_dim);
-  const HeadRows<T> grad_q_rows = place.In(args.grad_q, dim);
-  const HeadRows<T> grad_k_rows = place.In(args.grad_k, dim);
-  const HeadRows<T> grad_v_rows = place.In(args.grad_v, value_dim);
-  Arena arena(scratch);
-  float* q_pack = arena.Take(kKeptRows * dp);
-  float* k_pack = arena.Take(kKeptRows * dp);
-  float* v_pack = arena.Take(kKeptRows * mp);
-  float* g_pack = arena.Take(kKeptRows * mp);
-  float* d_pack = arena.Take(kBlock * dp);
-  float* m_pack = arena.Take(kBlock * mp);
-  float* front = arena.TakeZeroed(dp * mp);  // sum of v phi(k)^T [M, D] over earlier positions
-  // Sums over later positions: g phi(q)^T [M, D] and phi(q) g^T [D, M]. They start with the
-  // gradient of the final state.
-  float* behind_md = arena.TakeZeroed(dp * mp);
-  float* behind_dm = arena.TakeZeroed(dp * mp);
-  float* front_z = arena.TakeZeroed(dp);
-  float* behind_z = arena.TakeZeroed(dp);
-  float g_den_pack[kKeptRows + 4], scale[kKeptRows];
-
-  const auto read_g = [&](const Block& block) HWY_ATTR -> Rows<const float> {
-    if (!normalize) return grad_out_rows.Read(block, g_pack);
-    const size_t low = block.backwards ? block.first + 1 - block.tokens : block.first;
-    Reciprocals(block.tokens, args.kept + place.denominators + low, scale);
-    if (block.backwards) std::reverse(scale, scale + block.tokens);
-    NumeratorGradients<T>(block.tokens, value_dim, grad_out_rows.Of(block), out_rows.Of(block),
-                          scale, g_pack, g_den_pack);
-    return {g_pack, static_cast<ptrdiff_t>(mp)};
-  };
-  const auto read = [&](const Block& block) HWY_ATTR -> BackwardRows {
-    return {q_rows.Read(map, block, SIZE_MAX, q_pack),
-            k_rows.Read(map, block, place.valid, k_pack),
-            v_rows.Read(FeatureMap::kIdentity, block, place.valid, v_pack),
-            read_g(block),
-            {g_den_pack, 1}};
-  };
-  const auto prefetch_inputs = [&](const Block& next, Ahead& ahead) HWY_ATTR {
-    k_rows.Prefetch(next, ahead);
-    v_rows.Prefetch(next, ahead);
-    grad_out_rows.Prefetch(next, ahead);
-    if (normalize) out_rows.Prefetch(next, ahead);
-    q_rows.Prefetch(next, ahead);
-  };
-  const Finish at_x = map == FeatureMap::kElu ? Finish::kDerivative : Finish::kNone;
-  const Rows<float> d_sums{d_pack, static_cast<ptrdiff_t>(dp)};
-  const Rows<float> m_sums{m_pack, static_cast<ptrdiff_t>(mp)};
-
-  if (part.state) {
-    std::memcpy(behind_dm, part.state, dp * mp * sizeof(float));
-    Transpose(part.state, dp, mp, behind_md);
-    std::memcpy(behind_z, part.state + dp * mp, dp * sizeof(float));
-  } else if (args.grad_s) {
-    const float* grad_s = args.grad_s + index * dim * value_dim;
-    LoadTransposed(grad_s, dim, value_dim, behind_md);
-    LoadState(grad_s, dim, value_dim, behind_dm);
-  }
-  if (!part.state && args.grad_z && normalize) {
-    std::memcpy(behind_z, args.grad_z + index * dim, dim * sizeof(float));
-  }
-  // Segments from last to first, each from the state kept at its start: first a forward sweep, then
-  // a reverse one while the segment's rows are in cache.
-  const size_t segment = SegmentLength(length), state_size = dp * (mp + 1);
-  for (size_t s = part.last; s-- > part.first;) {
-    const size_t begin = s * segment, end = std::min(begin + segment, length);
-    const float* kept = args.kept + (place.states + s) * state_size;
-    Transpose(kept, dp, mp, front);
-    std::memcpy(front_z, kept + dp * mp, dp * sizeof(float));
-    const bool keep = end - begin <= kKeptRows;
-    BackwardRows rows{};
-    if (keep) rows = read({begin, end - begin, false});
-
-    // Eq. 13: grad phi(q)_i = sum_{j <= i} (g_i . v_j + g_den_i) phi(k)_j, plus the initial state's
-    // part.
-    for (size_t at = begin; at < end; at += kBlock) {
-      const Block block{at, std::min(kBlock, end - at), false};
-      const BackwardRows x = keep ? rows.From(at - begin) : read(block);
-      const Rows<float> grad_q = grad_q_rows.Results(block, d_pack);
-      if (normalize) {
-        FromFront(block.tokens, dp, x.k, x.g_den, front_z, d_pack);
-      }
-      Ahead ahead(x.k.at);
-      grad_q_rows.Prefetch({at + kBlock, kBlock, false}, ahead);
-      if (!keep) {
-        prefetch_inputs({at + kBlock, kBlock, false}, ahead);
-      } else if (s > 0) {
-        prefetch_inputs({at - segment, kBlock, false}, ahead);
-      }
-      const bool direct_q = !normalize && grad_q_rows.InPlace();
-      Sweep({block.tokens, x.g, x.v, x.k, direct_q ? grad_q : d_sums, grad_q, at_x, nullptr, x.q},
-            mp, dp, /*set=*/!normalize, front, ahead);
-      grad_q_rows.Store(block, grad_q, d_pack);
-    }
-
-    // Eqs. 14 and 15: grad phi(k)_i = sum_{j >= i} (v_i . g_j + g_den_j) phi(q)_j and grad v_i =
-    // sum_{j >= i} (phi(k)_i . phi(q)_j) g_j.
-    for (size_t left = end; left > begin;) {
-      const Block block{left - 1, std::min(kBlock, left - begin), true};
-      left -= block.tokens;
-      const BackwardRows x = keep ? rows.From(block.first - begin).Reversed() : read(block);
-      const Rows<float> grad_k = grad_k_rows.Results(block, d_pack);
-      const Rows<float> grad_v = grad_v_rows.Results(block, m_pack);
-      if (normalize) {
-        FromBehind(block.tokens, dp, x.q, x.g_den, behind_z, d_pack);
-      }
-      Ahead ahead(x.k.at);
-      if (left > 0) {
-        const Block next{left - 1, kBlock, true};
-        grad_k_rows.Prefetch(next, ahead);
-        grad_v_rows.Prefetch(next, ahead);
-        if (!keep) prefetch_inputs(next, ahead);
-      }
-      const bool direct_k = !normalize && grad_k_rows.InPlace();
-      Sweep({block.tokens, x.v, x.g, x.q, direct_k ? grad_k : d_sums, grad_k, at_x, nullptr, x.k},
-            mp, dp, /*set=*/!normalize, behind_md, ahead);
-      Sweep({block.tokens, x.k, x.q, x.g, grad_v_rows.InPlace() ? grad_v : m_sums, grad_v}, dp, mp,
-            /*set=*/true, behind_dm, ahead);
-      grad_k_rows.Store(block, grad_k, d_pack);
-      grad_v_rows.Store(block, grad_v, m_pack);
-      // The sums hold no gradient for masked keys: theirs is 0.
-      for (size_t t = 0; t < block.tokens && block.At(t) >= place.valid; ++t) {
-        std::fill_n(grad_k_rows.At(block.At(t)), dim, T{});
-      }
-    }
-  }
-  if (part.first > 0) return;
-  // The sums over all positions are the gradient of the initial state.
-  if (args.grad_s0) {
-    StoreState(behind_dm, dim, value_dim, args.grad_s0 + index * dim * value_dim);
-  }
-  if (args.grad_z0 && normalize) {
-    std::memcpy(args.grad_z0 + index * dim, behind_z, dim * sizeof(float));
-  }
+  HeadBackward<T> head(shape, options, args, scratch, n, h);
+  head.LoadBehind(part.state);
+  for (size_t s = part.last; s-- > part.first;) head.RunSegment(s);
+  if (part.first == 0) head.StoreInitialGradient();
 }
 
 // Turns the per-part sums into prefix sums: each part gets the state before it (or behind it, from

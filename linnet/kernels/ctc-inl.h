@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
+#include <utility>
 
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
@@ -98,102 +99,132 @@ float CtcEmit(size_t labels, float blank, const float* emitted, const CtcRow& ro
   return most;
 }
 
-double CtcBody(const CtcArgs& args, float* scratch) {
+// The gradient of frame t from its states forward, `way`, and backward, `back`. Overwrites `way`
+// with the shares of the paths. The states of a frame sum to 1, which cancels accumulated rounding
+// errors.
+void CtcGradient(const CtcArgs& args, size_t t, const CtcRow& way, const CtcRow& back) {
   const F32 d;
-  const size_t labels = args.labels, frames = args.frames, width = CtcRowFloats(labels);
-  const bool with_grad = args.grad != nullptr;
-  for (size_t t = 0; with_grad && t < frames; ++t) {
+  const size_t labels = args.labels;
+  Vec largest = hn::Set(d, kCtcNever);
+  const auto meet = [&](float* to, const float* from, size_t n) HWY_ATTR {
+    ForVectors(n, [&](size_t i, size_t used) HWY_ATTR {
+      const Vec both = hn::Add(LoadN(to + i, used), LoadN(from + i, used));
+      StoreN(both, to + i, used);
+      largest = hn::Max(largest, hn::IfThenElse(hn::FirstN(d, used), both, hn::Set(d, kCtcNever)));
+    });
+  };
+  meet(way.b, back.b, labels + 1), meet(way.e, back.e, labels);
+  const Vec top = hn::MaxOfLanes(d, largest);
+  Vec sums = hn::Zero(d), blanks = hn::Zero(d);
+  ForVectors(labels + 1, [&](size_t i, size_t used) HWY_ATTR {
+    blanks = hn::Add(blanks, ZeroBeyond(Exp(hn::Sub(LoadN(way.b + i, used), top)), used));
+  });
+  ForVectors(labels, [&](size_t i, size_t used) HWY_ATTR {
+    const Vec share = ZeroBeyond(Exp(hn::Sub(LoadN(way.e + i, used), top)), used);
+    StoreN(share, way.e + i, used);
+    sums = hn::Add(sums, share);
+  });
+  const float blank = hn::GetLane(hn::SumOfLanes(d, blanks));
+  const float scale = -1 / (blank + hn::GetLane(hn::SumOfLanes(d, sums)));
+  float* const grad = args.grad + t * args.stride;
+  const float* const logs = args.log_probs + t * args.stride;
+  ForVectors(args.classes, [&](size_t c, size_t used)
+                               HWY_ATTR { StoreN(Exp(LoadN(logs + c, used)), grad + c, used); });
+  grad[args.blank] += blank * scale;
+  for (size_t i = 0; i < labels; ++i) grad[args.targets[i]] += way.e[i] * scale;
+}
+
+// The states of all frames in scratch.
+class CtcPaths {
+ public:
+  CtcPaths(const CtcArgs& args, float* scratch)
+      : args_(args),
+        labels_(args.labels),
+        width_(CtcRowFloats(labels_)),
+        between_(scratch + kCtcPad),
+        emitted_(between_ + labels_ + kCtcPad),
+        rows_(emitted_ + labels_ + kCtcPad) {
+    std::fill_n(scratch, labels_ + 2 * kCtcPad, kCtcNever);
+    for (size_t i = 1; i < labels_; ++i) {
+      if (args.targets[i] != args.targets[i - 1]) between_[i] = 0;
+    }
+  }
+
+  // Returns the nats of all paths. Keeps every row if a gradient follows, else two.
+  double Forward() {
+    const size_t kept = args_.grad != nullptr ? args_.frames : 2;
+    double taken = 0;
+    CtcRow row = RowAt(0);
+    for (size_t t = 0; t < args_.frames; ++t) {
+      const CtcRow before = row;
+      row = RowAt(t % kept);
+      if (t < kept) ClearRow(t);
+      if (t == 0) {
+        row.b[0] = 0;
+        if (labels_ > 0) row.e[0] = 0;
+      } else {
+        CtcAdvance<-1>(labels_, before, between_, row);
+      }
+      taken += Emit(t, row);
+    }
+    if (read_nan_) return std::numeric_limits<double>::quiet_NaN();
+    const double ends[2] = {row.b[labels_], labels_ > 0 ? row.e[labels_ - 1] : kCtcNever};
+    const double most = std::max(ends[0], ends[1]);
+    if (most < kCtcImpossible) return std::numeric_limits<double>::infinity();
+    return -(taken + most + std::log(std::exp(ends[0] - most) + std::exp(ends[1] - most)));
+  }
+
+  // Writes the gradient, after a Forward() that found a path.
+  void Backward() {
+    const size_t frames = args_.frames;
+    ClearRow(frames), ClearRow(frames + 1);
+    CtcRow after = RowAt(frames), now = RowAt(frames + 1);
+    for (size_t t = frames; t-- > 0;) {
+      std::swap(after, now);
+      if (t + 1 == frames) {
+        now.b[labels_] = 0;
+        if (labels_ > 0) now.e[labels_ - 1] = 0;
+      } else {
+        CtcAdvance<1>(labels_, after, between_, now);
+      }
+      CtcGradient(args_, t, RowAt(t), now);
+      Emit(t, now);
+    }
+  }
+
+ private:
+  CtcRow RowAt(size_t t) const { return CtcRowAt(rows_ + t * width_, labels_); }
+  void ClearRow(size_t t) const { std::fill_n(rows_ + t * width_, width_, kCtcNever); }
+
+  float LogProbability(size_t t, size_t c) {
+    const float value = args_.log_probs[t * args_.stride + c];
+    read_nan_ |= value != value;
+    return std::max(kCtcNever, value);
+  }
+
+  float Emit(size_t t, const CtcRow& row) {
+    for (size_t i = 0; i < labels_; ++i) {
+      emitted_[i] = LogProbability(t, static_cast<size_t>(args_.targets[i]));
+    }
+    return CtcEmit(labels_, LogProbability(t, args_.blank), emitted_, row);
+  }
+
+  const CtcArgs& args_;
+  const size_t labels_, width_;
+  float* const between_;  // repetition mask between targets, padded at both ends
+  float* const emitted_;  // a frame's log probabilities of the targets
+  float* const rows_;
+  bool read_nan_ = false;
+};
+
+double CtcBody(const CtcArgs& args, float* scratch) {
+  for (size_t t = 0; args.grad != nullptr && t < args.frames; ++t) {
     std::fill_n(args.grad + t * args.stride, args.classes, 0.0f);
   }
-  if (frames == 0) return labels == 0 ? 0 : std::numeric_limits<double>::infinity();
-  // Repetition mask between targets, padded at both ends; a frame's log probabilities of the
-  // targets.
-  float* const between = scratch + kCtcPad;
-  float* const emitted = between + labels + kCtcPad;
-  float* const rows = emitted + labels + kCtcPad;
-  std::fill_n(scratch, labels + 2 * kCtcPad, kCtcNever);
-  for (size_t i = 1; i < labels; ++i) {
-    if (args.targets[i] != args.targets[i - 1]) between[i] = 0;
-  }
-  // The forward keeps every row if a gradient follows, else two.
-  const auto row_at = [&](size_t t) { return CtcRowAt(rows + t * width, labels); };
-  const size_t kept = with_grad ? frames : 2;
-  const auto clear = [&](size_t t) { std::fill_n(rows + t * width, width, kCtcNever); };
-  bool bad = false;
-  const auto p = [&](size_t t, size_t c) {
-    const float value = args.log_probs[t * args.stride + c];
-    bad |= value != value;
-    return std::max(kCtcNever, value);
-  };
-  const auto emit = [&](size_t t, const CtcRow& row) {
-    for (size_t i = 0; i < labels; ++i) emitted[i] = p(t, static_cast<size_t>(args.targets[i]));
-    return CtcEmit(labels, p(t, args.blank), emitted, row);
-  };
-  double taken = 0;
-  CtcRow row = row_at(0);
-  for (size_t t = 0; t < frames; ++t) {
-    const CtcRow before = row;
-    row = row_at(t % kept);
-    if (t < kept) clear(t);
-    if (t == 0) {
-      row.b[0] = 0;
-      if (labels > 0) row.e[0] = 0;
-    } else {
-      CtcAdvance<-1>(labels, before, between, row);
-    }
-    taken += emit(t, row);
-  }
-  if (bad) return std::numeric_limits<double>::quiet_NaN();
-  const double ends[2] = {row.b[labels], labels > 0 ? row.e[labels - 1] : kCtcNever};
-  const double most = std::max(ends[0], ends[1]);
-  if (most < kCtcImpossible) return std::numeric_limits<double>::infinity();
-  const double nats =
-      -(taken + most + std::log(std::exp(ends[0] - most) + std::exp(ends[1] - most)));
-  if (!with_grad) return nats;
-
-  clear(frames), clear(frames + 1);
-  CtcRow after = row_at(frames), now = row_at(frames + 1);
-  for (size_t t = frames; t-- > 0;) {
-    std::swap(after, now);
-    if (t + 1 == frames) {
-      now.b[labels] = 0;
-      if (labels > 0) now.e[labels - 1] = 0;
-    } else {
-      CtcAdvance<1>(labels, after, between, now);
-    }
-    // Shares of the paths. The states of a frame sum to 1, which cancels accumulated rounding
-    // errors. They overwrite the kept row.
-    const CtcRow way = row_at(t);
-    Vec largest = hn::Set(d, kCtcNever);
-    const auto meet = [&](float* to, const float* back, size_t n) HWY_ATTR {
-      ForVectors(n, [&](size_t i, size_t used) HWY_ATTR {
-        const Vec both = hn::Add(LoadN(to + i, used), LoadN(back + i, used));
-        StoreN(both, to + i, used);
-        largest =
-            hn::Max(largest, hn::IfThenElse(hn::FirstN(d, used), both, hn::Set(d, kCtcNever)));
-      });
-    };
-    meet(way.b, now.b, labels + 1), meet(way.e, now.e, labels);
-    const Vec top = hn::MaxOfLanes(d, largest);
-    Vec sums = hn::Zero(d), blanks = hn::Zero(d);
-    ForVectors(labels + 1, [&](size_t i, size_t used) HWY_ATTR {
-      blanks = hn::Add(blanks, ZeroBeyond(Exp(hn::Sub(LoadN(way.b + i, used), top)), used));
-    });
-    ForVectors(labels, [&](size_t i, size_t used) HWY_ATTR {
-      const Vec share = ZeroBeyond(Exp(hn::Sub(LoadN(way.e + i, used), top)), used);
-      StoreN(share, way.e + i, used);
-      sums = hn::Add(sums, share);
-    });
-    const float blank = hn::GetLane(hn::SumOfLanes(d, blanks));
-    const float scale = -1 / (blank + hn::GetLane(hn::SumOfLanes(d, sums)));
-    float* const grad = args.grad + t * args.stride;
-    const float* const logs = args.log_probs + t * args.stride;
-    ForVectors(args.classes, [&](size_t c, size_t used)
-                                 HWY_ATTR { StoreN(Exp(LoadN(logs + c, used)), grad + c, used); });
-    grad[args.blank] += blank * scale;
-    for (size_t i = 0; i < labels; ++i) grad[args.targets[i]] += way.e[i] * scale;
-    emit(t, now);
-  }
+  if (args.frames == 0) return args.labels == 0 ? 0 : std::numeric_limits<double>::infinity();
+  CtcPaths paths(args, scratch);
+  const double nats = paths.Forward();
+  if (args.grad != nullptr && std::isfinite(nats)) paths.Backward();
   return nats;
 }
 

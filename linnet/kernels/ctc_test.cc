@@ -4,23 +4,16 @@
 
 #include <algorithm>
 #include <cmath>
-#include <string>
 #include <vector>
 
 #include "linnet/base/rng.h"
 #include "linnet/kernels/ctc_ref.h"
-#include "linnet/kernels/isa.h"
+#include "linnet/kernels/test_util.h"
 
 namespace linnet::kernels {
 namespace {
 
-class CtcTest : public testing::TestWithParam<std::string> {
- protected:
-  void SetUp() override { ForceIsa(GetParam()); }
-  void TearDown() override { ForceIsa(""); }
-};
-INSTANTIATE_TEST_SUITE_P(Isa, CtcTest, testing::ValuesIn(AvailableIsas()),
-                         [](const auto& info) { return info.param; });
+LINNET_SUITE_ON_EACH_ISA(CtcTest);
 
 struct Problem {
   Problem(size_t frames, size_t classes, size_t labels, double sharpness, uint64_t seed)

@@ -3,31 +3,16 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <string>
 #include <vector>
 
-#include "linnet/base/rng.h"
 #include "linnet/base/thread_pool.h"
 #include "linnet/kernels/depthwise_ref.h"
-#include "linnet/kernels/isa.h"
+#include "linnet/kernels/test_util.h"
 
 namespace linnet::kernels {
 namespace {
 
-class DepthwiseTest : public testing::TestWithParam<std::string> {
- protected:
-  void SetUp() override { ForceIsa(GetParam()); }
-  void TearDown() override { ForceIsa(""); }
-};
-INSTANTIATE_TEST_SUITE_P(Isa, DepthwiseTest, testing::ValuesIn(AvailableIsas()),
-                         [](const auto& info) { return info.param; });
-
-std::vector<float> Random(size_t n, uint64_t stream) {
-  Philox rng(7, stream);
-  std::vector<float> x(n);
-  for (float& value : x) value = rng.Normal();
-  return x;
-}
+LINNET_SUITE_ON_EACH_ISA(DepthwiseTest);
 
 std::vector<double> Wide(const std::vector<float>& x) { return {x.begin(), x.end()}; }
 

@@ -3,21 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <string>
 #include <vector>
 
-#include "linnet/kernels/isa.h"
+#include "linnet/kernels/test_util.h"
 
 namespace linnet::kernels {
 namespace {
 
-class DropoutTest : public testing::TestWithParam<std::string> {
- protected:
-  void SetUp() override { ForceIsa(GetParam()); }
-  void TearDown() override { ForceIsa(""); }
-};
-INSTANTIATE_TEST_SUITE_P(Isa, DropoutTest, testing::ValuesIn(AvailableIsas()),
-                         [](const auto& info) { return info.param; });
+LINNET_SUITE_ON_EACH_ISA(DropoutTest);
 
 TEST_P(DropoutTest, FollowsTheSeedAndThePlace) {
   for (const uint64_t seed : {uint64_t{0}, uint64_t{0x0123456789abcdef}}) {

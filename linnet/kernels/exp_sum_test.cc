@@ -4,23 +4,16 @@
 
 #include <algorithm>
 #include <cmath>
-#include <string>
 #include <vector>
 
 #include "linnet/base/rng.h"
 #include "linnet/kernels/exp_sum_ref.h"
-#include "linnet/kernels/isa.h"
+#include "linnet/kernels/test_util.h"
 
 namespace linnet::kernels {
 namespace {
 
-class ExpSumTest : public testing::TestWithParam<std::string> {
- protected:
-  void SetUp() override { ForceIsa(GetParam()); }
-  void TearDown() override { ForceIsa(""); }
-};
-INSTANTIATE_TEST_SUITE_P(Isa, ExpSumTest, testing::ValuesIn(AvailableIsas()),
-                         [](const auto& info) { return info.param; });
+LINNET_SUITE_ON_EACH_ISA(ExpSumTest);
 
 TEST_P(ExpSumTest, MatchesTheReference) {
   for (const size_t n : {1, 2, 3, 7, 15, 16, 17, 31, 64, 259, 2047, 2048, 2049, 8003}) {

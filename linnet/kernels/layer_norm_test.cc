@@ -5,29 +5,13 @@
 #include <cmath>
 #include <vector>
 
-#include "linnet/base/rng.h"
-#include "linnet/kernels/isa.h"
 #include "linnet/kernels/layer_norm_ref.h"
+#include "linnet/kernels/test_util.h"
 
 namespace linnet::kernels {
 namespace {
 
-using Floats = std::vector<float>;
-
-Floats Random(size_t n, uint64_t stream, float mean = 0) {
-  Philox rng(5, stream);
-  Floats x(n);
-  for (float& value : x) value = mean + rng.Normal();
-  return x;
-}
-
-class LayerNormTest : public testing::TestWithParam<std::string> {
- protected:
-  void SetUp() override { ForceIsa(GetParam()); }
-  void TearDown() override { ForceIsa(""); }
-};
-INSTANTIATE_TEST_SUITE_P(Isa, LayerNormTest, testing::ValuesIn(AvailableIsas()),
-                         [](const auto& info) { return info.param; });
+LINNET_SUITE_ON_EACH_ISA(LayerNormTest);
 
 TEST_P(LayerNormTest, MatchesTheReferenceOverRaggedShapes) {
   for (size_t dim : {1, 2, 7, 16, 17, 33, 100, 256}) {
@@ -35,7 +19,7 @@ TEST_P(LayerNormTest, MatchesTheReferenceOverRaggedShapes) {
       for (bool residual : {false, true}) {
         const size_t rows = 3, stride = dim + 1, offset = dim % 3;
         // Mean far from zero: the variance must not lose its precision to it.
-        const Floats x = Random(offset + parts * rows * stride, 1, 30);
+        const Floats x = Random(offset + parts * rows * stride, 1, 1, 30);
         const Floats from = Random(offset + rows * stride, 2);
         const Floats weight = Random(dim, 3), bias = Random(dim, 4);
         Floats y(offset + rows * stride, 77.0f);
@@ -97,7 +81,7 @@ TEST_P(LayerNormTest, GradientsMatchDifferencesOfTheReference) {
   for (size_t dim : {1, 3, 16, 37, 100}) {
     const size_t rows = 3;
     const double eps = 1e-2, h = 1e-4;
-    const Floats x = Random(rows * dim, 1, 2), grad_y = Random(rows * dim, 2);
+    const Floats x = Random(rows * dim, 1, 1, 2), grad_y = Random(rows * dim, 2);
     const Floats weight = Random(dim, 3), bias = Random(dim, 4);
     Floats grad_x(rows * dim), grad_weight(dim, 0.5f), grad_bias(dim, 0.25f);
     LayerNormBackward({rows, dim, static_cast<float>(eps)}, {.x = x.data(),

@@ -6,26 +6,14 @@
 #include <array>
 #include <bit>
 #include <cmath>
-#include <string>
 #include <thread>
 #include <vector>
 
-#include "linnet/base/rng.h"
-#include "linnet/kernels/isa.h"
 #include "linnet/kernels/linear_attention_ref.h"
+#include "linnet/kernels/test_util.h"
 
 namespace linnet::kernels {
 namespace {
-
-using Doubles = std::vector<double>;
-using Floats = std::vector<float>;
-
-Floats Random(size_t n, uint64_t stream) {
-  Philox rng(11, stream);
-  Floats x(n);
-  for (float& value : x) value = rng.Normal();
-  return x;
-}
 
 // All outputs of a forward and a backward, in tensors [N, L, H, width].
 template <typename T>
@@ -100,13 +88,7 @@ double Difference(const Doubles& got, const Doubles& want) {
   return largest / scale;
 }
 
-class LinearAttention : public testing::TestWithParam<std::string> {
- protected:
-  void SetUp() override { ForceIsa(GetParam()); }
-  void TearDown() override { ForceIsa(""); }
-};
-INSTANTIATE_TEST_SUITE_P(Isa, LinearAttention, testing::ValuesIn(AvailableIsas()),
-                         [](const auto& info) { return info.param; });
+LINNET_SUITE_ON_EACH_ISA(LinearAttention);
 
 TEST_P(LinearAttention, MatchesTheReferenceOverRaggedShapes) {
   for (const LinearAttentionShape& shape :

@@ -4,27 +4,15 @@
 
 #include <cmath>
 #include <numeric>
-#include <string>
 #include <tuple>
 #include <vector>
 
 #include "linnet/base/aligned.h"
-#include "linnet/base/rng.h"
-#include "linnet/kernels/isa.h"
 #include "linnet/kernels/linear_step_ref.h"
+#include "linnet/kernels/test_util.h"
 
 namespace linnet::kernels {
 namespace {
-
-using Floats = std::vector<float>;
-using Doubles = std::vector<double>;
-
-Floats Random(size_t n, uint64_t stream) {
-  Philox rng(11, stream);
-  Floats x(n);
-  for (float& value : x) value = rng.Normal();
-  return x;
-}
 
 // States of several sequences, with canaries at their ends.
 struct States {
@@ -93,13 +81,7 @@ class Difference {
   double largest_ = 0, scale_ = 0;
 };
 
-class LinearSteps : public testing::TestWithParam<std::string> {
- protected:
-  void SetUp() override { ForceIsa(GetParam()); }
-  void TearDown() override { ForceIsa(""); }
-};
-INSTANTIATE_TEST_SUITE_P(Isa, LinearSteps, testing::ValuesIn(AvailableIsas()),
-                         [](const auto& info) { return info.param; });
+LINNET_SUITE_ON_EACH_ISA(LinearSteps);
 
 // Steps, folds and prefixes in any order, for sequences at different positions.
 TEST_P(LinearSteps, MatchTheReferenceOverRaggedShapes) {

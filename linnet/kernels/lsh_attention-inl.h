@@ -668,6 +668,28 @@ struct ForwardPieces {
         codes(slot.Take<int32_t>(shape.rounds * kStride)) {}
 };
 
+// Divides the sums of values by the sums of weights. A query that sees no key takes its own value.
+HWY_INLINE void FinishQueries(const Queries& queries, const Kept<int32_t, float>& kept,
+                              AttentionRows<const float> v_rows, AttentionRows<float> out_rows,
+                              size_t value_dim) {
+  const F32 d;
+  for (size_t i = 0; i < queries.count; ++i) {
+    const size_t position = queries.Position(i);
+    float& sum = kept.sum[position];
+    float* out = out_rows.At(position);
+    if (sum == 0.0f) {
+      kept.base[position] = 0;
+      std::memcpy(out, v_rows.At(position), value_dim * sizeof(float));
+      continue;
+    }
+    sum = 1.0f / sum;
+    const Vec factor = hn::Set(d, sum);
+    ForVectors(value_dim, [&](size_t c, size_t used) HWY_ATTR {
+      StoreN(hn::Mul(LoadN(out + c, used), factor), out + c, used);
+    });
+  }
+}
+
 }  // namespace lsh
 
 // The queries at places first .. first + count of a round of one head. The last round finishes
@@ -676,7 +698,6 @@ void LshForwardBlock(const LshAttentionShape& shape, const LshAttentionOptions& 
                      const LshAttentionForwardArgs& args, float* scratch, size_t n, size_t h,
                      size_t round, size_t first, size_t count) {
   using namespace lsh;
-  const F32 d;
   const size_t dim = shape.dim, value_dim = shape.value_dim;
   const size_t valid = LshValid(shape, args.lengths, n);
   if (first >= valid) return;
@@ -730,22 +751,7 @@ void LshForwardBlock(const LshAttentionShape& shape, const LshAttentionOptions& 
     }
   }
 
-  if (round + 1 < shape.rounds) return;
-  for (size_t i = 0; i < queries.count; ++i) {
-    const size_t position = queries.Position(i);
-    float& sum = kept.sum[position];
-    float* out = out_rows.At(position);
-    if (sum == 0.0f) {
-      kept.base[position] = 0;
-      std::memcpy(out, v_rows.At(position), value_dim * sizeof(float));
-      continue;
-    }
-    sum = 1.0f / sum;
-    const Vec factor = hn::Set(d, sum);
-    ForVectors(value_dim, [&](size_t c, size_t used) HWY_ATTR {
-      StoreN(hn::Mul(LoadN(out + c, used), factor), out + c, used);
-    });
-  }
+  if (round + 1 == shape.rounds) FinishQueries(queries, kept, v_rows, out_rows, value_dim);
 }
 
 // For positions first .. first + count of one head: delta, and initial gradients.
@@ -817,6 +823,29 @@ HWY_INLINE void AddKey(size_t dim, size_t value_dim, const BackwardPieces& at, s
   });
 }
 
+// Adds the gradients of the keys at places begin .. begin + keys.count, from the weights that the
+// queries' tiles have written. The queries that see a tile of keys are also one run.
+HWY_INLINE void GradientsOfKeys(const Queries& queries, const Keys& keys, size_t begin,
+                                const float* inverse_norm, const BackwardPieces& at,
+                                AttentionRows<float> grad_q_rows, AttentionRows<float> grad_v_rows,
+                                size_t dim, size_t value_dim) {
+  size_t from = 0, to = 0;
+  for (size_t j = 0; j < keys.count; j += kTileRows) {
+    while (from < queries.count && queries.hi[from] <= begin + j) ++from;
+    while (to < queries.count && queries.lo[to] < begin + j + kTileRows) ++to;
+    if (from >= to) continue;
+    SumQueries(to - from, dim, at.grads + from * kStride + j, at.q + from * kTileWidth,
+               at.grad_k + j * kTileWidth);
+    SumQueries(to - from, value_dim, at.weights + from * kStride + j,
+               at.grad_out + from * kTileWidth, at.grad_v + j * kTileWidth);
+    for (size_t r = j; r < std::min(keys.count, j + kTileRows); ++r) {
+      const auto position = static_cast<size_t>(queries.order[begin + r]);
+      AddKey(dim, value_dim, at, r, inverse_norm[position], grad_q_rows.At(position),
+             grad_v_rows.At(position));
+    }
+  }
+}
+
 }  // namespace lsh
 
 // Adds the gradients between the queries at places first .. first + count of a round of one head
@@ -876,23 +905,8 @@ void LshBackwardBlock(const LshAttentionShape& shape, const LshAttentionOptions&
       GradWeights(tile, at.codes, bases, factors, deltas, weights, grads);
       SumKeys(tile.keys_begin, tile.keys_end, dim, /*begins=*/false, grads, at.keys, ones, to);
     }
-    // The queries that see a tile of keys are also one run. Its weights lie in vectors that the
-    // queries' tiles have written.
-    size_t from = 0, to = 0;
-    for (size_t j = 0; j < keys.count; j += kTileRows) {
-      while (from < queries.count && queries.hi[from] <= begin + j) ++from;
-      while (to < queries.count && queries.lo[to] < begin + j + kTileRows) ++to;
-      if (from >= to) continue;
-      SumQueries(to - from, dim, at.grads + from * kStride + j, at.q + from * kTileWidth,
-                 at.grad_k + j * kTileWidth);
-      SumQueries(to - from, value_dim, at.weights + from * kStride + j,
-                 at.grad_out + from * kTileWidth, at.grad_v + j * kTileWidth);
-      for (size_t r = j; r < std::min(keys.count, j + kTileRows); ++r) {
-        const auto position = static_cast<size_t>(positions[r]);
-        AddKey(dim, value_dim, at, r, kept.inverse_norm[position], grad_q_rows.At(position),
-               grad_v_rows.At(position));
-      }
-    }
+    GradientsOfKeys(queries, keys, begin, kept.inverse_norm, at, grad_q_rows, grad_v_rows, dim,
+                    value_dim);
   }
 }
 

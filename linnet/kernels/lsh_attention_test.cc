@@ -5,30 +5,18 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "linnet/base/rng.h"
-#include "linnet/kernels/isa.h"
 #include "linnet/kernels/lsh_attention_ref.h"
+#include "linnet/kernels/test_util.h"
 
 namespace linnet::kernels {
 namespace {
 
-using Doubles = std::vector<double>;
-using Floats = std::vector<float>;
-
 constexpr float kCanary = 77.0f;
 constexpr int32_t kIntCanary = 0x7fffabcd;
-
-Floats Random(size_t n, uint64_t stream, float size = 1) {
-  Philox rng(11, stream);
-  Floats x(n);
-  for (float& value : x) value = size * rng.Normal();
-  return x;
-}
 
 void Threads(size_t count, RangeBody body) {
   std::vector<std::thread> running;
@@ -244,13 +232,7 @@ void CheckProblem(const Problem& problem, Tolerance tolerance = {}) {
   CheckPass(problem, run, tolerance);
 }
 
-class LshAttention : public testing::TestWithParam<std::string> {
- protected:
-  void SetUp() override { ForceIsa(GetParam()); }
-  void TearDown() override { ForceIsa(""); }
-};
-INSTANTIATE_TEST_SUITE_P(Isa, LshAttention, testing::ValuesIn(AvailableIsas()),
-                         [](const auto& info) { return info.param; });
+LINNET_SUITE_ON_EACH_ISA(LshAttention);
 
 // N, L, H, D, M, R; from 1, around tiles, panels and blocks of queries and keys.
 TEST_P(LshAttention, MatchesTheReferenceOverRaggedShapes) {

@@ -3,30 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <string>
 #include <vector>
 
-#include "linnet/base/rng.h"
-#include "linnet/kernels/isa.h"
 #include "linnet/kernels/lstm_cell_ref.h"
+#include "linnet/kernels/test_util.h"
 
 namespace linnet::kernels {
 namespace {
 
-class LstmCellTest : public testing::TestWithParam<std::string> {
- protected:
-  void SetUp() override { ForceIsa(GetParam()); }
-  void TearDown() override { ForceIsa(""); }
-};
-INSTANTIATE_TEST_SUITE_P(Isa, LstmCellTest, testing::ValuesIn(AvailableIsas()),
-                         [](const auto& info) { return info.param; });
-
-std::vector<float> Random(size_t n, uint64_t stream, float scale = 1) {
-  Philox rng(3, stream);
-  std::vector<float> x(n);
-  for (float& value : x) value = scale * rng.Normal();
-  return x;
-}
+LINNET_SUITE_ON_EACH_ISA(LstmCellTest);
 
 constexpr size_t kHidden[] = {1, 7, 16, 37};
 constexpr size_t kRows = 3;

@@ -7,13 +7,11 @@
 #include <vector>
 
 #include "linnet/base/rng.h"
-#include "linnet/kernels/isa.h"
 #include "linnet/kernels/mixture_of_logistics_ref.h"
+#include "linnet/kernels/test_util.h"
 
 namespace linnet::kernels {
 namespace {
-
-using Floats = std::vector<float>;
 
 // Rows of outputs like a trained head's: means within the bytes' range, scales from below the clamp
 // to the width of the range.
@@ -34,13 +32,7 @@ std::vector<double> Row(const Floats& outputs, size_t r, size_t mixtures) {
   return {begin, begin + static_cast<ptrdiff_t>(3 * mixtures)};
 }
 
-class MixtureTest : public testing::TestWithParam<std::string> {
- protected:
-  void SetUp() override { ForceIsa(GetParam()); }
-  void TearDown() override { ForceIsa(""); }
-};
-INSTANTIATE_TEST_SUITE_P(Isa, MixtureTest, testing::ValuesIn(AvailableIsas()),
-                         [](const auto& info) { return info.param; });
+LINNET_SUITE_ON_EACH_ISA(MixtureTest);
 
 TEST_P(MixtureTest, MatchesTheReferenceWithItsGradient) {
   for (size_t mixtures : {1, 2, 7, 10, 16, 17, 40}) {

@@ -10,21 +10,12 @@
 #include <tuple>
 #include <vector>
 
-#include "linnet/base/rng.h"
 #include "linnet/kernels/isa.h"
 #include "linnet/kernels/narrow_linear_ref.h"
+#include "linnet/kernels/test_util.h"
 
 namespace linnet::kernels {
 namespace {
-
-using Floats = std::vector<float>;
-
-Floats Random(size_t n, uint64_t stream) {
-  Philox rng(7, stream);
-  Floats x(n);
-  for (float& value : x) value = rng.Normal();
-  return x;
-}
 
 // A matrix in fp32, its dequantized narrow form, and its packed form.
 struct Layer {

@@ -6,29 +6,17 @@
 #include <array>
 #include <cmath>
 #include <limits>
-#include <string>
 #include <thread>
 #include <vector>
 
-#include "linnet/base/rng.h"
-#include "linnet/kernels/isa.h"
 #include "linnet/kernels/softmax_attention_ref.h"
+#include "linnet/kernels/test_util.h"
 
 namespace linnet::kernels {
 namespace {
 
-using Doubles = std::vector<double>;
-using Floats = std::vector<float>;
-
 constexpr float kUnseen = -std::numeric_limits<float>::infinity();
 constexpr float kCanary = 77.0f;
-
-Floats Random(size_t n, uint64_t stream, float size = 1) {
-  Philox rng(11, stream);
-  Floats x(n);
-  for (float& value : x) value = size * rng.Normal();
-  return x;
-}
 
 void Threads(size_t count, RangeBody body) {
   std::vector<std::thread> running;
@@ -229,13 +217,7 @@ void CheckProblem(const Problem& problem, double tolerance = 1e-5) {
   EXPECT_EQ(run.delta.back(), kCanary);
 }
 
-class SoftmaxAttention : public testing::TestWithParam<std::string> {
- protected:
-  void SetUp() override { ForceIsa(GetParam()); }
-  void TearDown() override { ForceIsa(""); }
-};
-INSTANTIATE_TEST_SUITE_P(Isa, SoftmaxAttention, testing::ValuesIn(AvailableIsas()),
-                         [](const auto& info) { return info.param; });
+LINNET_SUITE_ON_EACH_ISA(SoftmaxAttention);
 
 // N, L, S, H, D, M: from 1, around a tile's rows and widths and a block of keys, and odd sizes.
 const std::vector<SoftmaxAttentionShape> kShapes = {

@@ -4,35 +4,17 @@
 
 #include <algorithm>
 #include <cmath>
-#include <string>
 #include <tuple>
 #include <vector>
 
 #include "linnet/base/aligned.h"
-#include "linnet/base/rng.h"
-#include "linnet/kernels/isa.h"
 #include "linnet/kernels/softmax_attention_ref.h"
+#include "linnet/kernels/test_util.h"
 
 namespace linnet::kernels {
 namespace {
 
-using Floats = std::vector<float>;
-using Doubles = std::vector<double>;
-
-Floats Random(size_t n, uint64_t stream, float scale = 1) {
-  Philox rng(13, stream);
-  Floats x(n);
-  for (float& value : x) value = scale * rng.Normal();
-  return x;
-}
-
-class SoftmaxSteps : public testing::TestWithParam<std::string> {
- protected:
-  void SetUp() override { ForceIsa(GetParam()); }
-  void TearDown() override { ForceIsa(""); }
-};
-INSTANTIATE_TEST_SUITE_P(Isa, SoftmaxSteps, testing::ValuesIn(AvailableIsas()),
-                         [](const auto& info) { return info.param; });
+LINNET_SUITE_ON_EACH_ISA(SoftmaxSteps);
 
 // Two sequences: the second begins later, the first pauses. Nothing beyond the positions and the
 // end of the cache is read or written.

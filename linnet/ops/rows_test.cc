@@ -13,17 +13,12 @@
 #include "linnet/ops/dropout.h"
 #include "linnet/ops/lstm.h"
 #include "linnet/ops/plain.h"
+#include "linnet/ops/test_util.h"
 
 namespace linnet::ops {
 namespace {
 
 using torch::Tensor;
-
-// The largest difference relative to the largest magnitude.
-double Off(const Tensor& got, const Tensor& want) {
-  const double size = want.abs().max().item<double>();
-  return (got.to(torch::kDouble) - want).abs().max().item<double>() / (size > 0 ? size : 1);
-}
 
 // The fused form in fp32 against the plain one (libtorch's conv1d) in double: output and gradients.
 TEST(DepthwiseConvolution, FusedEqualsPlain) {
@@ -45,7 +40,7 @@ TEST(DepthwiseConvolution, FusedEqualsPlain) {
           results[plain].push_back(out.detach());
         }
         for (size_t i = 0; i < results[0].size(); ++i) {
-          EXPECT_LT(Off(results[0][i], results[1][i]), 1e-5) << width << causal << i;
+          EXPECT_LT(RelativeOff(results[0][i], results[1][i]), 1e-5) << width << causal << i;
         }
       }
     }
@@ -100,7 +95,7 @@ TEST(Lstm, FusedEqualsPlain) {
         results[plain].push_back(out.detach());
       }
       for (size_t i = 0; i < results[0].size(); ++i) {
-        EXPECT_LT(Off(results[0][i], results[1][i]), 1e-5) << length << backward << i;
+        EXPECT_LT(RelativeOff(results[0][i], results[1][i]), 1e-5) << length << backward << i;
       }
     }
   }

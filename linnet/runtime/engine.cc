@@ -306,6 +306,30 @@ void Engine::Read(State& state, const size_t* chosen, size_t batch, std::span<co
   ReadRows(state, chosen, batch, {.tokens = tokens.data()}, length, outputs);
 }
 
+Engine::Division Engine::Divide(size_t batch, size_t length) {
+  Division division{.threads = static_cast<size_t>(pool_.size())};
+  size_t& threads = division.threads;
+  division.few = threads > 1 && length == 1 && batch < kAloneRows * threads;
+  if (division.few && scratch_->crowd.Alone(batch)) threads = 1;
+  division.alone = threads == 1 || (length == 1 ? batch >= kAloneRows * threads
+                                                : batch >= 4 * threads || batch % threads == 0);
+  return division;
+}
+
+void Engine::RunOn(const Division& division, FunctionRef<void(int)> walk) {
+  const ThreadPool::Waits before = pool_.waits();
+  const auto began = Crowd::Clock::now();
+  if (division.threads == 1) {
+    walk(0);
+  } else {
+    pool_.Run(walk);
+  }
+  if (division.few) {
+    const std::chrono::duration<double> took = Crowd::Clock::now() - began;
+    scratch_->crowd.Stepped(division.threads == 1, took.count(), before, pool_.waits());
+  }
+}
+
 // Reads through the predicting stack, continuing from the state.
 void Engine::ReadRows(State& state, const size_t* chosen, size_t batch, Source source,
                       size_t length, std::span<float> outputs) {
@@ -313,13 +337,9 @@ void Engine::ReadRows(State& state, const size_t* chosen, size_t batch, Source s
   const size_t width = model.outputs;
   const bool every = outputs.size() == batch * length * width;
   const size_t* positions = Positions(state);
-  // Many sequences: each thread runs its own through all layers without barriers. Few: all threads
-  // run all sequences together, splitting each layer.
-  size_t threads = static_cast<size_t>(pool_.size());
-  const bool few = threads > 1 && length == 1 && batch < kAloneRows * threads;
-  if (few && scratch_->crowd.Alone(batch)) threads = 1;
-  const bool alone = threads == 1 || (length == 1 ? batch >= kAloneRows * threads
-                                                  : batch >= 4 * threads || batch % threads == 0);
+  const Division division = Divide(batch, length);
+  const size_t threads = division.threads;
+  const bool alone = division.alone;
   const size_t chunks = (length + kBlockRows - 1) / kBlockRows;
   const size_t chunk = (length + chunks - 1) / chunks;      // of nearly equal length
   const size_t most = std::min(batch, kBlockRows / chunk);  // sequences per block
@@ -367,17 +387,7 @@ void Engine::ReadRows(State& state, const size_t* chosen, size_t batch, Source s
       }
     }
   };
-  const ThreadPool::Waits before = pool_.waits();
-  const auto began = Crowd::Clock::now();
-  if (threads == 1) {
-    walk(0);
-  } else {
-    pool_.Run(walk);
-  }
-  if (few) {
-    const std::chrono::duration<double> took = Crowd::Clock::now() - began;
-    scratch_->crowd.Stepped(threads == 1, took.count(), before, pool_.waits());
-  }
+  RunOn(division, walk);
   for (size_t i = 0; i < batch; ++i) {
     Passed(state, chosen ? chosen[i] : i, source.From(i * length), length);
   }

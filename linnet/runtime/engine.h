@@ -99,6 +99,17 @@ class Engine {
     bool only_last;
   };
 
+  // The threads of a call. Many sequences: each thread runs its own through all layers without
+  // barriers (`alone`). Few: all threads run all sequences together, splitting each layer.
+  struct Division {
+    size_t threads;
+    bool few = false;  // a step of so few that one thread may be faster
+    bool alone = false;
+  };
+
+  Division Divide(size_t batch, size_t length);
+  // Calls walk(0), .., walk(threads - 1), each on its thread. Times steps of few sequences.
+  void RunOn(const Division& division, FunctionRef<void(int)> walk);
   void Read(State& state, const size_t* chosen, size_t batch, std::span<const int32_t> tokens,
             size_t length, std::span<float> outputs);
   void ReadRows(State& state, const size_t* chosen, size_t batch, Source source, size_t length,

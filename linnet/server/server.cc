@@ -175,6 +175,19 @@ std::string Milliseconds(double seconds) {
   return text;
 }
 
+// Sends a response's text, then closes the connection.
+void CloseAfter(httplib::Response& response) {
+  const auto text = std::make_shared<std::string>(std::exchange(response.body, {}));
+  response.headers.erase("Content-Type");
+  response.set_header("Connection", "close");
+  // A provider that returns false closes the connection, after the whole text is written.
+  response.set_content_provider(text->size(), kJson,
+                                [text](size_t, size_t, httplib::DataSink& sink) {
+                                  sink.write(text->data(), text->size());
+                                  return false;
+                                });
+}
+
 }  // namespace
 
 struct Server::Impl {
@@ -187,7 +200,10 @@ struct Server::Impl {
     for (Served& model : models) model.batcher.reset();
   }
 
+  void Configure();
+  void HandleErrors();
   void Routes();
+  void EndpointRoutes();
   void Pages();
   void Answer(Endpoint& endpoint, const httplib::Request& request, httplib::Response& response,
               const httplib::ContentReader& body);
@@ -221,6 +237,8 @@ struct Server::Impl {
 
 Server::Server(std::vector<Served> models, ServerOptions options)
     : impl_(std::make_unique<Impl>(std::move(models), std::move(options))) {
+  impl_->Configure();
+  impl_->HandleErrors();
   impl_->Routes();
 }
 
@@ -261,7 +279,8 @@ void Server::Drain(double seconds) {
   impl.http.stop();
 }
 
-void Server::Impl::Routes() {
+// Connections, their limits, and what surrounds each request.
+void Server::Impl::Configure() {
   http.new_task_queue = [this] { return new Connections(options.connections, connections); };
   http.set_tcp_nodelay(true);
   http.set_keep_alive_max_count(100000);
@@ -279,6 +298,13 @@ void Server::Impl::Routes() {
     const_cast<httplib::Request&>(request).ranges.clear();
     return httplib::Server::HandlerResponse::Unhandled;
   });
+  http.set_logger([this](const httplib::Request& request, const httplib::Response& response) {
+    Log(request, response);
+  });
+}
+
+// Errors become JSON with a status: those that cpp-httplib finds, and exceptions of handlers.
+void Server::Impl::HandleErrors() {
   http.set_error_handler([](const httplib::Request& request, httplib::Response& response) {
     if (!response.body.empty() || response.content_provider_) return;  // set by the handler
     const int status = response.status;
@@ -298,25 +324,16 @@ void Server::Impl::Routes() {
           SetError(response, refusal.status, refusal.message);
         } catch (const Unread& refusal) {
           SetError(response, refusal.status, refusal.message);
-          const auto text = std::make_shared<std::string>(std::exchange(response.body, {}));
-          response.headers.erase("Content-Type");
-          response.set_header("Connection", "close");
-          // A provider that returns false closes the connection, after the whole text is written.
-          response.set_content_provider(text->size(), kJson,
-                                        [text](size_t, size_t, httplib::DataSink& sink) {
-                                          sink.write(text->data(), text->size());
-                                          return false;
-                                        });
+          CloseAfter(response);
         } catch (const Error& error) {
           SetError(response, error.kind() == Error::Kind::kInput ? 400 : 500, error.what());
         } catch (const std::exception& error) {
           SetError(response, 500, error.what());
         }
       });
-  http.set_logger([this](const httplib::Request& request, const httplib::Response& response) {
-    Log(request, response);
-  });
+}
 
+void Server::Impl::Routes() {
   http.Get("/healthz", [this](const httplib::Request&, httplib::Response& response) {
     const ordered_json health = {{"status", draining ? "stopping" : "ok"}};
     response.status = draining ? 503 : 200;
@@ -338,6 +355,11 @@ void Server::Impl::Routes() {
     }
     response.set_content(Dump(list) + "\n", kJson);
   });
+  EndpointRoutes();
+  Pages();
+}
+
+void Server::Impl::EndpointRoutes() {
   for (const auto& [path, endpoint] : endpoints) {
     paths.insert(path);
     http.Post(path, [this, &endpoint = *endpoint](const httplib::Request& request,
@@ -355,7 +377,6 @@ void Server::Impl::Routes() {
     http.Delete(path, post_only);
     http.Options(path, post_only);
   }
-  Pages();
 }
 
 void Server::Impl::Pages() {

@@ -104,11 +104,13 @@ struct TrainConfig {
   int64_t checkpoint_every = 500;
 };
 
-// The single list of a config's fields, for flags, files and help: visit(name, tasks, help, field);
-// see Takes() for `tasks`. A task that uses another task's setting adds its name there, or a line
-// with its own help text.
+// The single list of a config's fields, in VisitFields(): for flags, files and help, each is a
+// visit(name, tasks, help, field). See Takes() for `tasks`. A task that uses another task's setting
+// adds its name there, or a line with its own help text.
+
+// The network, the same for all tasks.
 template <typename Config, typename Visit>
-void VisitFields(Config& c, Visit visit) {
+void VisitNetworkFields(Config& c, const Visit& visit) {
   visit("attention", "", "attention kind; 'linnet info --mixers' lists them", c.attention);
   visit("feature_map", "", "of the linear kinds; 'linnet info --mixers' lists them", c.feature_map);
   visit("features", "", "random features of rff and favor; 0: twice --query-dim", c.features);
@@ -130,6 +132,11 @@ void VisitFields(Config& c, Visit visit) {
   visit("convolution", "",
         "width of a depthwise convolution before each layer's mixer, in positions; 0: none",
         c.convolution);
+}
+
+// Data, and the settings of single tasks.
+template <typename Config, typename Visit>
+void VisitTaskFields(Config& c, const Visit& visit) {
   visit("mixtures", "images", "components of the mixture of logistics", c.mixtures);
   visit("positions", "images", "position encoding: sequence (index), or grid (also row and column)",
         c.positions);
@@ -185,6 +192,11 @@ void VisitFields(Config& c, Visit visit) {
   visit("validation_images", "images", "test images for validation; 0: all", c.validation_images);
   visit("max_length", "copy", "sequences are shorter than N tokens", c.max_length);
   visit("symbols", "copy", "size of the alphabet", c.symbols);
+}
+
+// Updates: batches, optimizer, learning rate, regularization, precision.
+template <typename Config, typename Visit>
+void VisitUpdateFields(Config& c, const Visit& visit) {
   visit("batch", "", "sequences per update", c.batch);
   visit("accumulate", "", "split each batch into N parts, for less memory", c.accumulate);
   visit("steps", "", "updates; 0: as many as --epochs makes", c.steps);
@@ -217,6 +229,11 @@ void VisitFields(Config& c, Visit visit) {
         "keep only each layer's input and compute the rest again on the way back: less memory, "
         "a third more time",
         c.checkpoint_layers);
+}
+
+// The run: its begin, device, folder and intervals.
+template <typename Config, typename Visit>
+void VisitRunFields(Config& c, const Visit& visit) {
   visit("seed", "", "random seed of weights, data order and dropout", c.seed);
   visit("init", "", "initialize with the weights of this model; its mixer may differ", c.init);
   visit("out", "", "folder for checkpoints, metrics.jsonl and config.json", c.out);
@@ -227,6 +244,14 @@ void VisitFields(Config& c, Visit visit) {
   visit("log_every", "", "updates between records in metrics.jsonl", c.log_every);
   visit("validate_every", "", "updates between validations; 0: only at the end", c.validate_every);
   visit("checkpoint_every", "", "updates between checkpoints", c.checkpoint_every);
+}
+
+template <typename Config, typename Visit>
+void VisitFields(Config& c, const Visit& visit) {
+  VisitNetworkFields(c, visit);
+  VisitTaskFields(c, visit);
+  VisitUpdateFields(c, visit);
+  VisitRunFields(c, visit);
 }
 
 // Whether a setting applies to `task`. `tasks` are names separated by spaces, or "" for all tasks.

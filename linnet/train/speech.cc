@@ -212,37 +212,7 @@ class SpeechTask : public Task {
     pool.For(count, [&](size_t begin, size_t end) {
       Filterbank bank({.rate = kSampleRate, .bins = config_.bands});
       for (size_t i = begin; i < end; ++i) {
-        const Utterance& utterance = set.utterances[i];
-        read[i].id = utterance.id;
-        for (const int phone : utterance.phones) read[i].phones.push_back(phone + 1);
-        try {
-          const Audio audio = ReadAudio(utterance.audio, kSampleRate);
-          seconds[i] = audio.seconds();
-          if (seconds[i] > config_.max_seconds) {
-            faults[i] = StrCat(utterance.id, ": longer than --max-seconds ", config_.max_seconds);
-            continue;
-          }
-          for (const double speed : speeds) {
-            const int from = static_cast<int>(std::lround(kSampleRate * speed));
-            read[i].frames.push_back(bank.Compute(
-                speed == 1 ? audio.samples : Resample(audio.samples, from, kSampleRate)));
-          }
-        } catch (const Error& error) {
-          faults[i] = error.what();
-          continue;
-        }
-        size_t positions = SIZE_MAX, needed = read[i].phones.size();
-        for (const auto& frames : read[i].frames)
-          positions = std::min(positions, Positions(frames));
-        for (size_t p = 1; p < read[i].phones.size(); ++p) {
-          needed += read[i].phones[p] == read[i].phones[p - 1];
-        }
-        if (needed == 0) {
-          faults[i] = StrCat(utterance.id, ": nothing is said");
-        } else if (positions < needed) {
-          faults[i] = StrCat(utterance.id, ": its ", read[i].phones.size(),
-                             " phones do not fit into ", positions, " positions");
-        }
+        faults[i] = ReadExample(set.utterances[i], speeds, bank, read[i], seconds[i]);
       }
     });
     std::vector<Example> good;
@@ -255,23 +225,63 @@ class SpeechTask : public Task {
       if (training) seconds_ += seconds[i];
       good.push_back(std::move(read[i]));
     }
+    RemarkOnMissing(set, bad, what);
+    if (good.empty()) {
+      throw InputError(set.name, ": none of its ", count, " ", what, " utterances can be used",
+                       bad.empty() ? "" : "; the first: " + bad[0]);
+    }
+    return good;
+  }
+
+  // Reads an utterance at each speed, and its seconds. Returns why it cannot be used, or "".
+  std::string ReadExample(const Utterance& utterance, const std::vector<double>& speeds,
+                          Filterbank& bank, Example& example, double& seconds) const {
+    example.id = utterance.id;
+    for (const int phone : utterance.phones) example.phones.push_back(phone + 1);
+    try {
+      const Audio audio = ReadAudio(utterance.audio, kSampleRate);
+      seconds = audio.seconds();
+      if (seconds > config_.max_seconds) {
+        return StrCat(utterance.id, ": longer than --max-seconds ", config_.max_seconds);
+      }
+      for (const double speed : speeds) {
+        const int from = static_cast<int>(std::lround(kSampleRate * speed));
+        example.frames.push_back(
+            bank.Compute(speed == 1 ? audio.samples : Resample(audio.samples, from, kSampleRate)));
+      }
+    } catch (const Error& error) {
+      return error.what();
+    }
+    size_t positions = SIZE_MAX, needed = example.phones.size();
+    for (const auto& frames : example.frames) positions = std::min(positions, Positions(frames));
+    for (size_t p = 1; p < example.phones.size(); ++p) {
+      needed += example.phones[p] == example.phones[p - 1];
+    }
+    if (needed == 0) return StrCat(utterance.id, ": nothing is said");
+    if (positions < needed) {
+      return StrCat(utterance.id, ": its ", example.phones.size(), " phones do not fit into ",
+                    positions, " positions");
+    }
+    return "";
+  }
+
+  // Remarks on the utterances of a set that are left out: for their words, and for `faults`.
+  void RemarkOnMissing(const SpeechSet& set, const std::vector<std::string>& faults,
+                       const char* what) {
     if (!set.unknown_words.empty()) {
       std::string words;
       for (const std::string& word : set.unknown_words) words += " " + Printable(word);
       remarks_.push_back(StrCat("left out ", set.left_out, " ", what,
                                 " utterances: the dictionary does not have", words));
     }
-    if (!bad.empty()) {
-      remarks_.push_back(StrCat("left out ", bad.size(), " ", what, " utterances:"));
-      for (size_t i = 0; i < std::min(bad.size(), kNamed); ++i)
-        remarks_.push_back("  " + Printable(bad[i]));
-      if (bad.size() > kNamed) remarks_.push_back(StrCat("  and ", bad.size() - kNamed, " more"));
+    if (faults.empty()) return;
+    remarks_.push_back(StrCat("left out ", faults.size(), " ", what, " utterances:"));
+    for (size_t i = 0; i < std::min(faults.size(), kNamed); ++i) {
+      remarks_.push_back(StrCat("  ", Printable(faults[i])));
     }
-    if (good.empty()) {
-      throw InputError(set.name, ": none of its ", count, " ", what, " utterances can be used",
-                       bad.empty() ? "" : "; the first: " + bad[0]);
+    if (faults.size() > kNamed) {
+      remarks_.push_back(StrCat("  and ", faults.size() - kNamed, " more"));
     }
-    return good;
   }
 
   void Normalize() {

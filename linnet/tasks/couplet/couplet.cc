@@ -154,59 +154,75 @@ std::vector<Answer> CoupletWriter::Write(const std::string& first, const Couplet
                                            : Draw(line, begun, options);
 }
 
+namespace {
+
+// The begin of a second line, in a beam search.
+struct Path {
+  std::vector<int32_t> tokens;
+  double log_probability = 0;
+};
+
+// A path's number, and a token after it.
+struct Continuation {
+  double log_probability;
+  size_t path;
+  int32_t token;
+};
+
+// The likeliest tokens after each path, at most `beam` of each. Turns logits [paths, width] into
+// log-probabilities.
+std::vector<Continuation> Continue(const std::vector<Path>& paths, const CoupletLine& line,
+                                   size_t at, size_t beam, std::span<float> logits) {
+  const size_t width = logits.size() / paths.size();
+  std::vector<float> allowed(width);
+  std::vector<Continuation> next;
+  for (size_t p = 0; p < paths.size(); ++p) {
+    const auto row = logits.subspan(p * width, width);
+    if (line.punctuation(at)) {  // copied: adds no log-probability
+      next.push_back({paths[p].log_probability, p, line.token(at)});
+      continue;
+    }
+    LogSoftmax(row);
+    std::copy(row.begin(), row.end(), allowed.begin());
+    line.Allow(at, paths[p].tokens, allowed);
+    std::vector<int32_t> order;
+    for (size_t i = 0; i < width; ++i) {
+      if (allowed[i] > -INFINITY) order.push_back(static_cast<int32_t>(i));
+    }
+    const auto likelier = [&](int32_t a, int32_t b) {
+      const float x = allowed[static_cast<size_t>(a)], y = allowed[static_cast<size_t>(b)];
+      return x != y ? x > y : a < b;
+    };
+    const auto end = order.begin() + static_cast<ptrdiff_t>(std::min(beam, order.size()));
+    std::partial_sort(order.begin(), end, order.end(), likelier);
+    for (auto i = order.begin(); i != end; ++i) {
+      next.push_back({paths[p].log_probability + allowed[static_cast<size_t>(*i)], p, *i});
+    }
+  }
+  return next;
+}
+
+}  // namespace
+
 // Beam search: keeps the most likely continuations of the lines kept so far.
 std::vector<Answer> CoupletWriter::Search(const CoupletLine& line, const Begun& begun,
                                           const CoupletOptions& options) {
-  struct Path {
-    std::vector<int32_t> tokens;
-    double log_probability = 0;
-  };
-  const size_t width = engine_.output_size();
-  const size_t beam = options.beam;
   std::vector<Path> paths(1);
   State state = begun.state.Clone();
-  std::vector<float> logits = begun.logits, allowed(width);
+  std::vector<float> logits = begun.logits;
   size_t counted = 0;
   for (size_t at = 0; at < line.size(); ++at) {
-    struct Next {
-      double log_probability;
-      size_t path;
-      int32_t token;
-    };
-    std::vector<Next> next;
-    for (size_t p = 0; p < paths.size(); ++p) {
-      const auto row = std::span(logits).subspan(p * width, width);
-      if (line.punctuation(at)) {  // copied: adds no log-probability
-        next.push_back({paths[p].log_probability, p, line.token(at)});
-        continue;
-      }
-      LogSoftmax(row);
-      std::copy(row.begin(), row.end(), allowed.begin());
-      line.Allow(at, paths[p].tokens, allowed);
-      std::vector<int32_t> order;
-      for (size_t i = 0; i < width; ++i) {
-        if (allowed[i] > -INFINITY) order.push_back(static_cast<int32_t>(i));
-      }
-      const auto likelier = [&](int32_t a, int32_t b) {
-        const float x = allowed[static_cast<size_t>(a)], y = allowed[static_cast<size_t>(b)];
-        return x != y ? x > y : a < b;
-      };
-      const auto end = order.begin() + static_cast<ptrdiff_t>(std::min(beam, order.size()));
-      std::partial_sort(order.begin(), end, order.end(), likelier);
-      for (auto i = order.begin(); i != end; ++i) {
-        next.push_back({paths[p].log_probability + allowed[static_cast<size_t>(*i)], p, *i});
-      }
-    }
-    std::stable_sort(next.begin(), next.end(), [](const Next& a, const Next& b) {
+    std::vector<Continuation> next = Continue(paths, line, at, options.beam, logits);
+    std::stable_sort(next.begin(), next.end(), [](const Continuation& a, const Continuation& b) {
       return a.log_probability > b.log_probability;
     });
-    if (next.size() > beam) next.resize(beam);
+    if (next.size() > options.beam) next.resize(options.beam);
     if (next.empty()) return {};
     counted += !line.punctuation(at);
     std::vector<Path> kept;
     std::vector<size_t> from;
     std::vector<int32_t> tokens;
-    for (const Next& one : next) {
+    for (const Continuation& one : next) {
       kept.push_back({paths[one.path].tokens, one.log_probability});
       kept.back().tokens.push_back(one.token);
       from.push_back(one.path);
@@ -215,7 +231,7 @@ std::vector<Answer> CoupletWriter::Search(const CoupletLine& line, const Begun& 
     paths = std::move(kept);
     if (at + 1 == line.size()) break;
     state = state.Select(from);
-    logits.resize(paths.size() * width);
+    logits.resize(paths.size() * engine_.output_size());
     engine_.Step(state, tokens, logits);
   }
   std::vector<Answer> answers;

@@ -49,16 +49,16 @@ SpeechSet Load(const SpeechEvalOptions& options, const Model& model) {
   return set;
 }
 
-}  // namespace
-
-Evaluation EvalSpeech(const SpeechEvalOptions& options, Transcriber& transcriber,
-                      const EvalProgress& report,
-                      const FunctionRef<void(const std::string& line)>& warn) {
-  const SpeechSet set = Load(options, transcriber.model());
+// The transcripts of a set's recordings against the phones that were said.
+struct Hearing {
   ErrorRate errors;
-  std::vector<std::string> bad;
-  double heard_seconds = 0, hearing = 0;
-  size_t heard = 0;
+  size_t heard = 0;                            // utterances
+  double audio_seconds = 0, work_seconds = 0;  // of these
+  std::vector<std::string> faults;             // of the others
+};
+
+Hearing Hear(const SpeechSet& set, Transcriber& transcriber, const EvalProgress& report) {
+  Hearing hearing;
   for (size_t i = 0; i < set.utterances.size(); ++i) {
     const Utterance& utterance = set.utterances[i];
     try {
@@ -66,16 +66,56 @@ Evaluation EvalSpeech(const SpeechEvalOptions& options, Transcriber& transcriber
       const Stopwatch watch;
       const Audio audio = ReadAudio(utterance.audio, transcriber.sample_rate());
       const Transcript transcript = transcriber.Transcribe(audio);
-      hearing += watch.Seconds();
-      heard_seconds += transcript.seconds;
-      errors.Add(utterance.phones, transcript.classes);
-      ++heard;
+      hearing.work_seconds += watch.Seconds();
+      hearing.audio_seconds += transcript.seconds;
+      hearing.errors.Add(utterance.phones, transcript.classes);
+      ++hearing.heard;
     } catch (const Error& error) {
-      bad.push_back(error.what());
+      hearing.faults.push_back(error.what());
     }
     report(i + 1, set.utterances.size());
   }
-  for (const std::string& fault : bad) {
+  return hearing;
+}
+
+// Pairs of phones that were confused, the most frequent first: as records, and the first of them in
+// a line.
+struct Confusions {
+  ordered_json pairs = ordered_json::array();
+  std::string shown;
+};
+
+Confusions ConfusionsOf(const ErrorRate& errors, const std::vector<std::string>& phones) {
+  const auto name = [&](int phone) {
+    return phone < 0 ? std::string("-") : phones[static_cast<size_t>(phone)];
+  };
+  std::vector<std::pair<size_t, std::pair<int, int>>> by_count;
+  for (const auto& [pair, count] : errors.confusions()) by_count.push_back({count, pair});
+  std::stable_sort(by_count.begin(), by_count.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  Confusions all;
+  for (const auto& [count, pair] : by_count) {
+    const auto [said, heard_as] = std::pair(name(pair.first), name(pair.second));
+    all.pairs.push_back({{"said", said}, {"heard", heard_as}, {"count", count}});
+    if (all.pairs.size() > kShownConfusions) continue;
+    all.shown += all.shown.empty() ? "most often " : ", ";
+    all.shown += pair.second < 0  ? said + " missed"
+                 : pair.first < 0 ? heard_as + " added"
+                                  : said + " heard as " + heard_as;
+    all.shown += StrCat(" ", count, "x");
+  }
+  return all;
+}
+
+}  // namespace
+
+Evaluation EvalSpeech(const SpeechEvalOptions& options, Transcriber& transcriber,
+                      const EvalProgress& report,
+                      const FunctionRef<void(const std::string& line)>& warn) {
+  const SpeechSet set = Load(options, transcriber.model());
+  const Hearing hearing = Hear(set, transcriber, report);
+  const ErrorRate& errors = hearing.errors;
+  for (const std::string& fault : hearing.faults) {
     warn("left out: " + Printable(fault));
   }
   if (!set.unknown_words.empty()) {
@@ -83,47 +123,29 @@ Evaluation EvalSpeech(const SpeechEvalOptions& options, Transcriber& transcriber
     for (const std::string& word : set.unknown_words) words += " " + Printable(word);
     warn(StrCat("left out ", set.left_out, " utterances: the dictionary does not have", words));
   }
-  if (heard == 0) throw InputError(options.data, ": none of its recordings can be heard");
-  const auto name = [&](int phone) {
-    return phone < 0 ? std::string("-") : set.phones[static_cast<size_t>(phone)];
-  };
-  std::vector<std::pair<size_t, std::pair<int, int>>> confusions;
-  for (const auto& [pair, count] : errors.confusions()) confusions.push_back({count, pair});
-  std::stable_sort(confusions.begin(), confusions.end(),
-                   [](const auto& a, const auto& b) { return a.first > b.first; });
-  ordered_json pairs = ordered_json::array();
-  std::string shown;
-  for (const auto& [count, pair] : confusions) {
-    const auto [said, heard_as] = std::pair(name(pair.first), name(pair.second));
-    pairs.push_back({{"said", said}, {"heard", heard_as}, {"count", count}});
-    if (pairs.size() > kShownConfusions) continue;
-    shown += shown.empty() ? "most often " : ", ";
-    shown += pair.second < 0  ? said + " missed"
-             : pair.first < 0 ? heard_as + " added"
-                              : said + " heard as " + heard_as;
-    shown += StrCat(" ", count, "x");
-  }
+  if (hearing.heard == 0) throw InputError(options.data, ": none of its recordings can be heard");
+  const Confusions confusions = ConfusionsOf(errors, set.phones);
   return {.record = {{"phone_error_rate", errors.rate()},
                      {"phones", errors.reference()},
                      {"substitutions", errors.substitutions()},
                      {"insertions", errors.insertions()},
                      {"deletions", errors.deletions()},
-                     {"utterances", heard},
-                     {"left_out", bad.size() + set.left_out},
-                     {"seconds", heard_seconds},
-                     {"real_time_factor", hearing / heard_seconds},
+                     {"utterances", hearing.heard},
+                     {"left_out", hearing.faults.size() + set.left_out},
+                     {"seconds", hearing.audio_seconds},
+                     {"real_time_factor", hearing.work_seconds / hearing.audio_seconds},
                      {"peak_memory", PeakMemory()},
                      {"split", options.split},
                      {"dataset", set.name},
-                     {"confusions", pairs}},
-          .summary =
-              StrCat("phone error rate ", std::round(errors.rate() * 1e4) / 100, "% of ",
-                     errors.reference(), " phones in ", heard, " utterances of ", set.name,
-                     An4Present(options.data) ? ", " + options.split : "", ": ",
-                     errors.substitutions(), " substituted, ", errors.insertions(), " inserted, ",
-                     errors.deletions(), " deleted (", FormatSeconds(heard_seconds),
-                     " of sound at ", std::lround(heard_seconds / hearing), " times real time)"),
-          .examples = shown.empty() ? "" : shown + "\n"};
+                     {"confusions", confusions.pairs}},
+          .summary = StrCat(
+              "phone error rate ", std::round(errors.rate() * 1e4) / 100, "% of ",
+              errors.reference(), " phones in ", hearing.heard, " utterances of ", set.name,
+              An4Present(options.data) ? ", " + options.split : "", ": ", errors.substitutions(),
+              " substituted, ", errors.insertions(), " inserted, ", errors.deletions(),
+              " deleted (", FormatSeconds(hearing.audio_seconds), " of sound at ",
+              std::lround(hearing.audio_seconds / hearing.work_seconds), " times real time)"),
+          .examples = confusions.shown.empty() ? "" : confusions.shown + "\n"};
 }
 
 }  // namespace linnet

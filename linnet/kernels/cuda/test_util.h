@@ -1,0 +1,31 @@
+// For tests of tile programs: launches, and a run in several orders of threads.
+#ifndef LINNET_KERNELS_CUDA_TEST_UTIL_H_
+#define LINNET_KERNELS_CUDA_TEST_UTIL_H_
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+
+#include "linnet/kernels/cuda/tile_executor.h"
+
+namespace linnet::kernels::cuda {
+
+inline constexpr uint64_t kOrders[] = {0, 1, 2, 3};  // seeds of TileLaunch
+
+inline const TileLaunch kOneWarp{.threads = 32, .shared_bytes = 1024};
+inline const TileLaunch kTwoWarps{.threads = 64, .shared_bytes = 1024};
+
+// Expects that `program` runs in every order of threads.
+template <typename Program>
+void ExpectNoFault(const TileLaunch& launch, const Program& program) {
+  for (const uint64_t seed : kOrders) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    TileLaunch seeded = launch;
+    seeded.seed = seed;
+    EXPECT_NO_THROW(RunTiles(seeded, program));
+  }
+}
+
+}  // namespace linnet::kernels::cuda
+
+#endif  // LINNET_KERNELS_CUDA_TEST_UTIL_H_

@@ -1,0 +1,43 @@
+// For tests of kernels: a run on each instruction set of the machine, and random numbers.
+#ifndef LINNET_KERNELS_TEST_UTIL_H_
+#define LINNET_KERNELS_TEST_UTIL_H_
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "linnet/base/rng.h"
+#include "linnet/kernels/isa.h"
+
+namespace linnet::kernels {
+
+using Doubles = std::vector<double>;
+using Floats = std::vector<float>;
+
+// Normal numbers, the same in every run.
+inline Floats Random(size_t n, uint64_t stream, float deviation = 1, float mean = 0) {
+  Philox rng(11, stream);
+  Floats x(n);
+  for (float& value : x) value = mean + deviation * rng.Normal();
+  return x;
+}
+
+// A test's parameter is the name of the instruction set on which it runs.
+class OnEachIsa : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override { ForceIsa(GetParam()); }
+  void TearDown() override { ForceIsa(""); }
+};
+
+}  // namespace linnet::kernels
+
+// Defines the fixture of TEST_P(Suite, ...), which runs on each instruction set of the machine.
+#define LINNET_SUITE_ON_EACH_ISA(Suite)                                    \
+  class Suite : public OnEachIsa {};                                       \
+  INSTANTIATE_TEST_SUITE_P(Isa, Suite, testing::ValuesIn(AvailableIsas()), \
+                           [](const auto& info) { return info.param; })
+
+#endif  // LINNET_KERNELS_TEST_UTIL_H_

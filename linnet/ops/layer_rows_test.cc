@@ -1,0 +1,248 @@
+// The products, norms and feed-forward blocks of a layer: fused against plain, plain against finite
+// differences, bf16 against fp32.
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+#include <torch/autograd.h>
+#include <torch/utils.h>
+
+#include <cstdint>
+
+#include "linnet/base/error.h"
+#include "linnet/ops/layer_rows.h"
+#include "linnet/ops/narrow.h"
+#include "linnet/ops/plain.h"
+#include "linnet/ops/test_util.h"
+
+namespace linnet::ops {
+namespace {
+
+using kernels::Activation;
+using torch::Tensor;
+
+struct Sizes {
+  int64_t batch, length, dim, hidden;
+};
+// Small; ragged; several blocks of rows.
+const Sizes kSizes[] = {{1, 3, 4, 6}, {2, 37, 33, 70}, {3, 700, 24, 40}};
+
+TEST(Linears, FusedEqualsPlain) {
+  torch::manual_seed(1);
+  for (const Sizes& s : kSizes) {
+    for (const bool normed : {false, true}) {
+      const Operation operation = [&](const Tensors& t) {
+        const Norm norm = normed ? Norm{t[7], t[8]} : Norm{};
+        return Linears(t[0], {t[1], t[3], t[5]}, {t[2], t[4], t[6]}, Precision::kFp32, norm);
+      };
+      Tensors x = {Random({s.batch, s.length, s.dim})};
+      for (const int64_t out : {s.hidden, int64_t{1}, s.dim}) {
+        x.insert(x.end(), {Weight(out, s.dim), Random({out})});
+      }
+      if (normed) x.insert(x.end(), {Random({s.dim}), Random({s.dim})});
+      Check(operation, x, s.dim < 10);
+    }
+  }
+}
+
+TEST(Project, FusedEqualsPlain) {
+  torch::manual_seed(2);
+  for (const Sizes& s : kSizes) {
+    for (const bool normed : {false, true}) {
+      const Operation operation = [&](const Tensors& t) {
+        const Norm norm = normed ? Norm{t[4], t[5]} : Norm{};
+        return Tensors{Project(t[0], t[1], t[2], t[3], norm, Precision::kFp32)};
+      };
+      Tensors x = {Random({s.batch, s.length, s.hidden}), Weight(s.dim, s.hidden), Random({s.dim}),
+                   Random({s.batch, s.length, s.dim})};
+      if (normed) x.insert(x.end(), {Random({s.dim}), Random({s.dim})});
+      Check(operation, x, s.dim < 10);
+    }
+  }
+}
+
+Tensors FeedForwardInputs(const Sizes& s, int norms) {
+  Tensors x = {Random({s.batch, s.length, s.dim}), Weight(s.hidden, s.dim), Random({s.hidden}),
+               Weight(s.dim, s.hidden), Random({s.dim})};
+  for (int i = 0; i < norms; ++i) x.insert(x.end(), {Random({s.dim}), Random({s.dim})});
+  return x;
+}
+
+Operation FeedForwardOperation(bool before, bool after, Activation activation,
+                               Precision precision) {
+  return [=](const Tensors& t) {
+    FeedForwardOptions options{.activation = activation, .precision = precision};
+    size_t at = 5;
+    if (before) options.norm_before = {t[at], t[at + 1]}, at += 2;
+    if (after) options.norm_after = {t[at], t[at + 1]};
+    return Tensors{FeedForward(t[0], t[1], t[2], t[3], t[4], options)};
+  };
+}
+
+TEST(FeedForward, FusedEqualsPlain) {
+  torch::manual_seed(3);
+  for (const Sizes& s : kSizes) {
+    for (const int norms : {0, 1, 2, 3}) {
+      const bool before = norms & 1, after = norms & 2;
+      for (const Activation activation : {Activation::kRelu, Activation::kGelu}) {
+        Check(FeedForwardOperation(before, after, activation, Precision::kFp32),
+              FeedForwardInputs(s, before + after), s.dim < 10);
+      }
+    }
+  }
+}
+
+// Each thread sums its own gradients; the returned tensor must not contain the threads' memory.
+TEST(FeedForward, ThreadsAgreeAndLeaveNothingBehind) {
+  torch::manual_seed(13);
+  const int before = at::get_num_threads();
+  at::set_num_threads(3);
+  const Sizes s{8, 1024, 64, 128};
+  const Operation operation =
+      FeedForwardOperation(false, true, Activation::kGelu, Precision::kFp32);
+  ExpectFusedEqualsPlain(operation, FeedForwardInputs(s, 1), 1e-5);
+  Tensors inputs = FeedForwardInputs(s, 1);
+  int64_t parameters = 0;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    inputs[i] = inputs[i].detach().requires_grad_();
+    if (i > 0) parameters += inputs[i].numel();
+  }
+  operation(inputs)[0].sum().backward();
+  EXPECT_LE(inputs[1].grad().storage().nbytes(), static_cast<size_t>(parameters) * sizeof(float));
+  at::set_num_threads(before);
+}
+
+// In bf16 both forms round the same numbers, except for gradients in the backward.
+TEST(FeedForward, Bf16FusedIsNearPlain) {
+  if (!HasBf16()) GTEST_SKIP() << "this processor has no products in bf16";
+  torch::manual_seed(4);
+  const Sizes s = kSizes[1];
+  for (const Activation activation : {Activation::kRelu, Activation::kGelu}) {
+    ExpectFusedEqualsPlain(FeedForwardOperation(true, true, activation, Precision::kBf16),
+                           FeedForwardInputs(s, 2), 0.02);
+  }
+}
+
+// The plain form in fp32 tensors against the plain one in double, which rounds fewer gradients.
+TEST(FeedForward, PlainBf16IsNearPlainInDouble) {
+  torch::manual_seed(14);
+  const PlainGuard plain;
+  const Sizes s = kSizes[1];
+  for (const Activation activation : {Activation::kRelu, Activation::kGelu}) {
+    ExpectFusedEqualsPlain(FeedForwardOperation(true, true, activation, Precision::kBf16),
+                           FeedForwardInputs(s, 2), 0.03);
+  }
+}
+
+// Three products of one x in plain operations, against sums of the rounded operands in double.
+TEST(Linears, PlainBf16RoundsTheOperandsOnly) {
+  torch::manual_seed(6);
+  const PlainGuard plain;
+  for (const int products : {1, 2, 3}) {
+    Tensors x = {Random({2, 9, 24}).requires_grad_()}, grads, weights, biases;
+    for (int i = 0; i < products; ++i) {
+      weights.push_back(Weight(5 + i, 24).requires_grad_());
+      biases.push_back(Random({5 + i}).requires_grad_());
+      grads.push_back(Random({2, 9, 5 + i}));
+    }
+    const auto rounded = [](const Tensor& t) {
+      return t.detach().to(torch::kBFloat16).to(torch::kDouble);
+    };
+    const Tensors y = Linears(x[0], weights, biases, Precision::kBf16);
+    Tensors leaves = x;
+    leaves.insert(leaves.end(), weights.begin(), weights.end());
+    leaves.insert(leaves.end(), biases.begin(), biases.end());
+    const auto got = torch::autograd::grad({y.begin(), y.end()}, leaves, grads);
+    Tensor grad_x = torch::zeros({18, 24}, torch::kDouble);
+    const Tensor rows = rounded(x[0]).flatten(0, 1);
+    for (int i = 0; i < products; ++i) {
+      const Tensor weight = rounded(weights[i]), grad = rounded(grads[i]).flatten(0, 1);
+      const Tensor out = torch::matmul(rows, weight.t()) + biases[i].detach().to(torch::kDouble);
+      EXPECT_LT(RelativeOff(y[i].flatten(0, 1), out), 1e-5);
+      EXPECT_LT(RelativeOff(got[1 + i], torch::matmul(grad.t(), rows)), 1e-5);
+      EXPECT_LT(
+          RelativeOff(got[1 + products + i], grads[i].to(torch::kDouble).flatten(0, 1).sum(0)),
+          1e-5);
+      grad_x += torch::matmul(grad, weight);
+    }
+    EXPECT_LT(RelativeOff(got[0].flatten(0, 1), grad_x), 1e-5);
+  }
+}
+
+// The products around an attention in bf16, in plain operations, against fp32.
+TEST(Linears, PlainNarrowIsNearFp32) {
+  torch::manual_seed(7);
+  const PlainGuard plain;
+  const Tensors x = {Random({2, 9, 24}), Weight(8, 24), Random({8}),  Weight(16, 24), Random({16}),
+                     Weight(24, 24),     Random({24}),  Random({24}), Random({24})};
+  for (const bool normed : {false, true}) {
+    const auto run = [&](bool narrow) {
+      const Tensors t = Leaves(x, torch::kFloat32);
+      Tensors y = narrow ? NarrowLinears(t[0], {t[1], t[3]}, {t[2], t[4]})
+                         : Linears(t[0], {t[1], t[3]}, {t[2], t[4]}, Precision::kFp32);
+      EXPECT_EQ(y[1].scalar_type(), narrow ? torch::kBFloat16 : torch::kFloat32);
+      const Norm norm = normed ? Norm{t[7], t[8]} : Norm{};
+      const Tensor out = Project(torch::cat(y, 2), t[5], t[6], t[0], norm,
+                                 narrow ? Precision::kBf16 : Precision::kFp32);
+      EXPECT_EQ(out.scalar_type(), torch::kFloat32);
+      Tensors all = {out.detach()};
+      const Tensors leaves(t.begin(), t.begin() + (normed ? 9 : 7));
+      const Tensor weight = torch::arange(out.numel(), torch::kFloat32).cos().view(out.sizes());
+      for (const Tensor& grad : torch::autograd::grad({(out * weight).sum()}, leaves)) {
+        all.push_back(grad);
+      }
+      return all;
+    };
+    const Tensors want = run(false), got = run(true);
+    for (size_t i = 0; i < want.size(); ++i) {
+      EXPECT_EQ(got[i].scalar_type(), torch::kFloat32);
+      EXPECT_LT(RelativeOff(got[i], want[i].to(torch::kDouble)), 0.03) << i << " " << normed;
+    }
+  }
+}
+
+// bf16 must be near fp32 but not equal; otherwise bf16 was not tested.
+TEST(Linears, Bf16IsNearFp32) {
+  EXPECT_THROW(PrecisionNamed("fp8"), Error);
+  if (!HasBf16()) GTEST_SKIP() << "this processor has no products in bf16";
+  torch::manual_seed(5);
+  const Tensors x = {Random({3, 17, 24}), Weight(13, 24), Random({13})};
+  const auto run = [&](Precision precision) {
+    const Tensors leaves = Leaves(x, torch::kFloat32);
+    const Tensor y = Linear(leaves[0], leaves[1], leaves[2], precision);
+    Tensors all = {y.detach()};
+    for (const Tensor& grad : torch::autograd::grad({y.square().sum()}, leaves)) {
+      EXPECT_EQ(grad.scalar_type(), torch::kFloat32);
+      all.push_back(grad);
+    }
+    return all;
+  };
+  const Tensors fp32 = run(Precision::kFp32), bf16 = run(Precision::kBf16);
+  for (size_t i = 0; i < fp32.size(); ++i) {
+    const double off = RelativeOff(bf16[i], fp32[i].to(torch::kDouble));
+    EXPECT_LT(off, 0.02) << i;
+    EXPECT_GT(off, 0) << i;
+  }
+}
+
+TEST(PlainGuard, MakesOperationsPlain) {
+  torch::manual_seed(8);
+  const Tensor x = Random({4, 8}), weight = Weight(3, 8), bias = Random({3});
+  EXPECT_TRUE(Fused(x));
+  {
+    PlainGuard plain;
+    EXPECT_FALSE(Fused(x));
+    EXPECT_TRUE(
+        torch::equal(Linear(x, weight, bias, Precision::kFp32), at::linear(x, weight, bias)));
+  }
+  EXPECT_TRUE(Fused(x));
+}
+
+TEST(LayerRows, RefuseWhatDoesNotFit) {
+  const Tensor x = Random({4, 8}), weight = Weight(3, 8), bias = Random({3});
+  EXPECT_THROW(Linear(Random({4, 7}), weight, bias, Precision::kFp32), Error);
+  EXPECT_THROW(Linear(x, weight, Random({4}), Precision::kFp32), Error);
+  EXPECT_THROW(Project(x, weight, bias, Random({4, 4}), {}, Precision::kFp32), Error);
+  EXPECT_THROW(FeedForward(x, weight, bias, Weight(8, 4), Random({8}), {}), Error);
+}
+
+}  // namespace
+}  // namespace linnet::ops

@@ -1,0 +1,100 @@
+// Cross entropy, CTC and the mixture of logistics: fused against plain, plain against finite
+// differences.
+#include <gtest/gtest.h>
+#include <torch/utils.h>
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "linnet/base/error.h"
+#include "linnet/ops/cross_entropy.h"
+#include "linnet/ops/ctc.h"
+#include "linnet/ops/mixture_of_logistics.h"
+#include "linnet/ops/test_util.h"
+
+namespace linnet::ops {
+namespace {
+
+using torch::Tensor;
+
+TEST(CrossEntropy, FusedEqualsPlain) {
+  torch::manual_seed(6);
+  for (const int64_t classes : {1, 2, 11, 257, 8003}) {
+    const Tensor targets = torch::randint(classes, {33}, torch::kInt64);
+    const Operation operation = [&](const Tensors& t) {
+      return Tensors{CrossEntropyNats(t[0], targets)};
+    };
+    ExpectFusedEqualsPlain(operation, {Random({33, classes}) * 4}, 1e-5);
+  }
+  const Tensor targets = torch::tensor({int64_t{0}, int64_t{4}, int64_t{2}});
+  ExpectGradientsMatchDifferences(
+      [&](const Tensors& t) { return Tensors{CrossEntropyNats(t[0], targets)}; }, {Random({3, 5})});
+}
+
+TEST(CrossEntropy, LargeLogitsAndNone) {
+  const Tensor logits = torch::tensor({1e30F, 1e30F, -1e30F, 80.0F, 90.0F, -INFINITY}).view({2, 3});
+  const Tensor nats = CrossEntropyNats(logits, torch::tensor({int64_t{1}, int64_t{0}}));
+  EXPECT_NEAR(nats[0].item<double>(), std::log(2.0), 1e-6);
+  EXPECT_NEAR(nats[1].item<double>(), 10 + std::log1p(std::exp(-10.0)), 1e-5);
+  const Tensor leaf = logits.clone().requires_grad_();
+  CrossEntropyNats(leaf, torch::tensor({int64_t{1}, int64_t{0}})).sum().backward();
+  const double e = std::exp(-10.0) / (1 + std::exp(-10.0));
+  const Tensor want = torch::tensor({0.5, -0.5, 0.0, e - 1, 1 - e, 0.0}).view({2, 3});
+  EXPECT_LT((leaf.grad() - want).abs().max().item<double>(), 1e-6);
+  EXPECT_EQ(CrossEntropyNats(torch::zeros({0, 3}), torch::zeros({0}, torch::kInt64)).numel(), 0);
+}
+
+TEST(CrossEntropy, RefusesWhatDoesNotFit) {
+  const auto refuses = [](const Tensor& logits, const Tensor& targets, const std::string& what) {
+    try {
+      CrossEntropyNats(logits, targets);
+      ADD_FAILURE() << "no error about " << what;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(what), std::string::npos) << error.what();
+    }
+  };
+  refuses(torch::zeros({2, 3}), torch::zeros({3}, torch::kInt64), "[R, C]");
+  refuses(torch::zeros({2, 3}), torch::zeros({2}), "int64");
+  refuses(torch::zeros({2, 3}), torch::tensor({int64_t{0}, int64_t{3}}), "target 3");
+  refuses(torch::zeros({2, 3}), torch::tensor({int64_t{-1}, int64_t{0}}), "target -1");
+}
+
+TEST(Ctc, FusedEqualsPlain) {
+  torch::manual_seed(8);
+  for (const int64_t classes : {3, 34}) {
+    const Tensor targets = torch::randint(1, classes, {4, 40}, torch::kInt64);
+    const auto of = [](std::vector<int64_t> values) { return torch::tensor(values); };
+    // The third target cannot fit, the last is empty.
+    const Tensor frames = of({130, 99, 20, 50}), tokens = of({40, 17, 40, 0});
+    const Operation operation = [&](const Tensors& t) {
+      const Tensor nats = CtcNats(torch::log_softmax(t[0], 2), targets, frames, tokens);
+      return Tensors{torch::where(nats.isinf(), torch::zeros_like(nats), nats)};
+    };
+    ExpectFusedEqualsPlain(operation, {Random({4, 131, classes}) * 2}, 1e-4);
+    // Infinite for lack of frames (the third) and because of a probability of 0 (the first).
+    Tensor p = torch::log_softmax(Random({4, 131, classes}), 2);
+    p[0].select(1, targets[0][5].item<int64_t>()).fill_(-INFINITY);
+    for (const torch::Dtype type : {torch::kFloat32, torch::kFloat64}) {
+      const Tensor nats = CtcNats(p.to(type), targets, frames, tokens);
+      EXPECT_TRUE(torch::equal(nats.isinf(), torch::tensor({true, false, true, false}))) << nats;
+    }
+  }
+}
+
+TEST(MixtureOfLogistics, FusedEqualsPlain) {
+  torch::manual_seed(7);
+  const Tensor bytes = torch::randint(256, {3, 70}, torch::kInt64);
+  const Operation operation = [&](const Tensors& t) {
+    return Tensors{MixtureOfLogisticsNats(t[0], bytes)};
+  };
+  ExpectFusedEqualsPlain(operation, {Random({3, 70, 30})}, 1e-5);
+  const Tensor two = torch::tensor({int64_t{0}, int64_t{100}, int64_t{255}});
+  ExpectGradientsMatchDifferences(
+      [&](const Tensors& t) { return Tensors{MixtureOfLogisticsNats(t[0], two)}; },
+      {Random({3, 6})});
+}
+
+}  // namespace
+}  // namespace linnet::ops

@@ -1,0 +1,56 @@
+// Metrics of a training: their means, their words, and metrics.jsonl.
+//
+//   MeanMetrics mean;
+//   mean.Add(loss.metrics);                     // each update
+//   MetricsLog log("run/metrics.jsonl", step);
+//   log.Write({{"step", step}, {"loss", mean.Take()[0].second}});
+#ifndef LINNET_TRAIN_METRICS_H_
+#define LINNET_TRAIN_METRICS_H_
+
+#include <cstdint>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "linnet/train/task.h"
+
+namespace linnet::train {
+
+// For people: "0.6441 bits/dim".
+std::string Show(const std::string& name, double value);
+// All of them; without "skipped" if it is 0.
+std::string Show(const Metrics& metrics);
+
+// Adds `more` to `sums` (empty: zero), in double precision on their device.
+void Add(const DeviceMetrics& more, DeviceMetrics& sums);
+
+// The means of the metrics of several batches.
+class MeanMetrics {
+ public:
+  void Add(const DeviceMetrics& metrics);
+  // Returns the means since the last call.
+  Metrics Take();
+
+ private:
+  DeviceMetrics sums_;
+  int count_ = 0;
+};
+
+// A file of records, one JSON object a line, each with its "step".
+class MetricsLog {
+ public:
+  // Keeps the earlier records of the run up to `step`: later updates will be repeated and logged
+  // again.
+  MetricsLog(const std::string& path, int64_t step);
+
+  // Throws RuntimeError if the record cannot be written.
+  void Write(const nlohmann::ordered_json& record);
+
+ private:
+  std::string path_;
+  std::ofstream out_;
+};
+
+}  // namespace linnet::train
+
+#endif  // LINNET_TRAIN_METRICS_H_
