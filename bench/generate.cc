@@ -207,6 +207,86 @@ OverAnImage MeasureMemory(const std::shared_ptr<const Model>& model, size_t pixe
   return memory;
 }
 
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// The time of an image, and the machine's limits beside it.
+struct ImageTimes {
+  double image = 0;          // seconds per image
+  double read = 0;           // seconds to read the weights once
+  double products = 0;       // operations per second of the matrix products
+  int64_t grown = 0;         // bytes that the measurement allocated
+  Stateless stateless = {};  // with --stateless
+};
+ImageTimes MeasureImages(Engine& engine, size_t pixels, size_t batch, const Options& options) {
+  const AlignedBuffer<float> weights(engine.model().weight_bytes() / sizeof(float));
+  Products products(engine.model().precision(), static_cast<size_t>(engine.pool().size()));
+  const auto read = [&] {
+    engine.pool().For(weights.size(), [&](size_t begin, size_t end) {
+      kernels::ReadFloats(weights.data() + begin, end - begin);
+    });
+  };
+  const auto multiply = [&] { products.Run(engine.pool()); };
+  const SampleOptions sample{.seed = 1, .batch = batch};
+  if (!options.stateless) SampleImages(engine, batch, sample);  // warm-up
+  ResetPeakMemory();
+  const int64_t before = PeakMemory();
+  ImageTimes times;
+  std::vector<double> seconds, reads, rates;
+  const Stopwatch whole;
+  do {
+    // In turns, so that a slow spell of the machine affects all of them.
+    const std::vector<double> limits = MedianSeconds({read, multiply}, 0.1);
+    reads.push_back(limits[0]), rates.push_back(products.Operations() / limits[1]);
+    if (options.stateless) {
+      times.stateless = MeasureStateless(engine, pixels, batch);
+      seconds.push_back(times.stateless.seconds);
+      break;
+    }
+    const Stopwatch watch;
+    SampleImages(engine, batch, sample);
+    seconds.push_back(watch.Seconds());
+  } while (seconds.size() < 3 || whole.Seconds() < options.seconds);
+  times.grown = PeakMemory() - before;
+  times.image = Median(seconds) / static_cast<double>(batch);
+  times.read = Median(reads), times.products = Median(rates);
+  return times;
+}
+
+// Seconds per image that the machine's rates allow.
+double Limit(const Model& model, const ImageTimes& times, size_t pixels, size_t batch,
+             bool stateless) {
+  const double products = ProductOperations(model.spec()) / times.products;  // per token
+  const double steps = static_cast<double>(pixels - 1);
+  if (stateless) return steps * (steps + 1) / 2 * products;
+  double limit = steps * std::max(times.read / static_cast<double>(batch), products);
+  if (StateKindOf(model) == StateKind::kCache) {
+    // Half of the positions on average, at the rate of reading the weights.
+    limit += steps * StateBytes(model.spec(), model.precision()) / 2 * times.read /
+             static_cast<double>(model.weight_bytes());
+  }
+  return limit;
+}
+
+// Microseconds per step, without sampling, in each eighth of an image.
+std::vector<double> MeasureSteps(Engine& engine, size_t pixels, size_t batch) {
+  State state = engine.NewState(batch);
+  std::vector<float> outputs(batch * engine.output_size());
+  const std::vector<int32_t> token(batch, engine.model().spec().input.vocabulary / 2);
+  std::vector<std::vector<double>> passes;  // several, since other load may slow parts of one
+  for (int pass = 0; pass < 3; ++pass) {
+    state.Reset();
+    passes.push_back(ByEighths(pixels - 1, [&](size_t) { engine.Step(state, token, outputs); }));
+  }
+  std::vector<double> eighths;
+  for (size_t i = 0; i < passes[0].size(); ++i) {
+    eighths.push_back(1e6 * Median({passes[0][i], passes[1][i], passes[2][i]}));
+  }
+  return eighths;
+}
+
 std::vector<Record> Measure(const Checkpoint& checkpoint, const std::string& name,
                             Precision precision, size_t batch, const Options& options) {
   const auto model = Model::FromCheckpoint(checkpoint, {precision});
@@ -215,74 +295,8 @@ std::vector<Record> Measure(const Checkpoint& checkpoint, const std::string& nam
   const OverAnImage memory = MeasureMemory(model, pixels, batch, options);
   Engine engine(model, {.threads = options.threads});
   const double error = Check(engine, checkpoint, batch);
-
-  const AlignedBuffer<float> weights(model->weight_bytes() / sizeof(float));
-  Products products(precision, static_cast<size_t>(engine.pool().size()));
-  const auto read = [&] {
-    engine.pool().For(weights.size(), [&](size_t begin, size_t end) {
-      kernels::ReadFloats(weights.data() + begin, end - begin);
-    });
-  };
-  const auto multiply = [&] { products.Run(engine.pool()); };
-  SampleOptions sample{.seed = 1, .batch = batch};
-  if (!options.stateless) SampleImages(engine, batch, sample);  // warm-up
-  ResetPeakMemory();
-  const int64_t before = PeakMemory();
-  std::vector<double> seconds, reads, rates;
-  Stateless stateless;
-  const Stopwatch whole;
-  do {
-    // In turns, so that a slow spell of the machine affects all of them.
-    const std::vector<double> limits = MedianSeconds({read, multiply}, 0.1);
-    reads.push_back(limits[0]), rates.push_back(products.Operations() / limits[1]);
-    if (options.stateless) {
-      stateless = MeasureStateless(engine, pixels, batch);
-      seconds.push_back(stateless.seconds);
-      break;
-    }
-    const Stopwatch watch;
-    SampleImages(engine, batch, sample);
-    seconds.push_back(watch.Seconds());
-  } while (seconds.size() < 3 || whole.Seconds() < options.seconds);
-  const int64_t grown = PeakMemory() - before;
-  const auto median = [](std::vector<double>& values) {
-    std::sort(values.begin(), values.end());
-    return values[values.size() / 2];
-  };
-  const double image = median(seconds) / static_cast<double>(batch);
-  const double rate = median(rates), once = median(reads);
-  const double multiplied = ProductOperations(spec) / rate;  // per token of one sequence
-  const double steps = static_cast<double>(pixels - 1);
-  double limit = steps * std::max(once / static_cast<double>(batch), multiplied);
-  const bool softmax = StateKindOf(*model) == StateKind::kCache;
-  if (options.stateless) {
-    limit = steps * (steps + 1) / 2 * multiplied;
-  } else if (softmax) {  // half of the positions on average, at the weights' read rate
-    limit +=
-        steps * StateBytes(spec, precision) / 2 * once / static_cast<double>(model->weight_bytes());
-  }
-
-  // Steps alone, without sampling.
-  std::vector<double> eighths;
-  if (!options.stateless) {
-    State state = engine.NewState(batch);
-    std::vector<float> outputs(batch * engine.output_size());
-    const std::vector<int32_t> token(batch, spec.input.vocabulary / 2);
-    std::vector<std::vector<double>> passes;  // several, since other load may slow parts of one
-    for (int pass = 0; pass < 3; ++pass) {
-      state.Reset();
-      passes.push_back(ByEighths(pixels - 1, [&](size_t) { engine.Step(state, token, outputs); }));
-    }
-    for (size_t i = 0; i < passes[0].size(); ++i) {
-      std::vector<double> times = {passes[0][i], passes[1][i], passes[2][i]};
-      eighths.push_back(median(times));
-    }
-  }
-
-  const auto microseconds = [](std::vector<double> times) {
-    for (double& time : times) time *= 1e6;
-    return times;
-  };
+  const ImageTimes times = MeasureImages(engine, pixels, batch, options);
+  const double limit = Limit(*model, times, pixels, batch, options.stateless);
   nlohmann::ordered_json identity = {
       {"model", name},
       {"attention", spec.stack.mixer().kind},
@@ -294,35 +308,39 @@ std::vector<Record> Measure(const Checkpoint& checkpoint, const std::string& nam
       {"threads", engine.pool().size()},
       {"isa", kernels::ActiveIsa()},
       {"dot_unit", kernels::DotUnitName(kernels::ActiveDotUnit())},
-      {"images_per_second", 1 / image},
-      {"us_per_token", 1e6 * image / static_cast<double>(pixels - 1)},
+      {"images_per_second", 1 / times.image},
+      {"us_per_token", 1e6 * times.image / static_cast<double>(pixels - 1)},
       {"weight_bytes", model->weight_bytes()},
-      {"read_us", 1e6 * once},
-      {"product_gops", rate / 1e9},
+      {"read_us", 1e6 * times.read},
+      {"product_gops", times.products / 1e9},
       {"state_bytes", StateBytes(spec, precision)},
-      {"memory_growth_bytes", grown},
+      {"memory_growth_bytes", times.grown},
       {"memory_first_bytes", memory.first},
       {"memory_last_bytes", memory.last},
       {"machine", cli::MachineName()},
       {"date", cli::Today()},
       {"error", error}};
+  std::vector<double> eighths;
   if (options.stateless) {
-    identity["lengths"] = stateless.lengths;
-    identity["us_at_lengths"] = microseconds(stateless.each);
+    std::vector<double> microseconds = times.stateless.each;
+    for (double& time : microseconds) time *= 1e6;
+    identity["lengths"] = times.stateless.lengths;
+    identity["us_at_lengths"] = microseconds;
     if (options.whole) {
       identity["whole_ms_per_image"] =
           1e3 * MeasureWhole(engine, pixels, batch) / static_cast<double>(batch);
     }
   } else {
-    identity["us_by_eighths"] = microseconds(eighths);
+    eighths = MeasureSteps(engine, pixels, batch);
+    identity["us_by_eighths"] = eighths;
   }
   const std::string label = StrCat(
-      name, softmax ? "  softmax" : "",
+      name, StateKindOf(*model) == StateKind::kCache ? "  softmax" : "",
       model->steps() ? "" : StrCat("  LSH-", spec.stack.mixer().lsh_rounds),
       options.stateless ? "  stateless" : "", "  ", PrecisionName(precision), "  batch ", batch);
   std::vector<Record> records = {{.name = "generate",
                                   .label = label,
-                                  .value = 1e3 * image,
+                                  .value = 1e3 * times.image,
                                   .unit = "ms/image",
                                   .limit = 1e3 * limit,
                                   .identity = identity}};

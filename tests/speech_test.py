@@ -86,7 +86,7 @@ class SpeechTest(unittest.TestCase):
         cls.models = {}
         for name, flags in {
                 "whole": ["--attention", "linear"],
-                "causal": ["--attention", "causal-linear", "--normalise", "corpus", "--stack", 20, "--lookahead",
+                "causal": ["--attention", "causal-linear", "--normalize", "corpus", "--stack", 20, "--lookahead",
                            15],
                 "lstm": ["--network", "lstm", "--heads", 1, "--layers", 1]}.items():
             out = cls.dir / name

@@ -325,6 +325,29 @@ double GraphTime(const std::function<void()>& body, double seconds) {
 }
 #endif
 
+void PrintTraining(const ordered_json& record) {
+  const auto number = [&](const char* field) { return record[field].get<double>(); };
+  const auto text = [&](const char* field) { return record[field].get<std::string>(); };
+  std::printf("%-8s %-14s %-5s batch %5ld: %9.3f ms an update, %9.0f images/s, %6.1f TFLOP/s",
+              text("dataset").c_str(), text("attention").c_str(), text("precision").c_str(),
+              record["batch"].get<long>(), number("value"), number("images_per_second"),
+              number("product_tflops"));
+  std::printf("  (forward %.2f, backward %.2f, optimizer %.2f)  %.2f GB", number("forward_ms"),
+              number("backward_ms"), number("optimizer_ms"), number("peak_bytes") / 1e9);
+  if (record.contains("graph_ms")) std::printf("  graph %.3f ms", number("graph_ms"));
+  if (record.contains("graph_failure")) {
+    std::printf("  no graph: %s", text("graph_failure").c_str());
+  }
+  std::printf("\n");
+  constexpr size_t kShown = 25;
+  const ordered_json kernels = record.value("kernels", ordered_json::array());
+  for (size_t i = 0; i < std::min(kShown, kernels.size()); ++i) {
+    std::printf("    %9.1f us %6ld x  %.110s\n", kernels[i]["us"].get<double>(),
+                kernels[i]["calls"].get<long>(), kernels[i]["kernel"].get<std::string>().c_str());
+  }
+  std::fflush(stdout);
+}
+
 void MeasureTraining(const DeviceTrainOptions& options, const std::string& attention,
                      const std::string& precision, int batch, std::vector<ordered_json>& records) {
   torch::manual_seed(kSeed);
@@ -403,28 +426,7 @@ void MeasureTraining(const DeviceTrainOptions& options, const std::string& atten
   const double limit = flops / ProductRate(precision);
   // Not checked: that gradients are finite is all that is known here (ops_gpu_test compares).
   records.push_back(Record("train", 1e3 * seconds, "ms", 1e3 * limit, false, identity));
-  if (options.json) return;
-  std::printf("%-8s %-14s %-5s batch %5d: %9.3f ms an update, %9.0f images/s, %6.1f TFLOP/s",
-              options.dataset.c_str(), attention.c_str(), precision.c_str(), batch, 1e3 * seconds,
-              batch / seconds, flops / seconds / 1e12);
-  std::printf("  (forward %.2f, backward %.2f, optimizer %.2f)  %.2f GB", median("forward"),
-              median("backward"), median("optimizer"), static_cast<double>(bytes) / 1e9);
-  if (identity.contains("graph_ms")) {
-    std::printf("  graph %.3f ms", identity["graph_ms"].get<double>());
-  }
-  if (identity.contains("graph_failure")) {
-    std::printf("  no graph: %s", identity["graph_failure"].get<std::string>().c_str());
-  }
-  std::printf("\n");
-  if (identity.contains("kernels")) {
-    int shown = 0;
-    for (const ordered_json& kernel : identity["kernels"]) {
-      if (++shown > 25) break;
-      std::printf("    %9.1f us %6ld x  %.110s\n", kernel["us"].get<double>(),
-                  kernel["calls"].get<long>(), kernel["kernel"].get<std::string>().c_str());
-    }
-  }
-  std::fflush(stdout);
+  if (!options.json) PrintTraining(records.back());
 }
 
 }  // namespace

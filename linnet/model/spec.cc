@@ -75,7 +75,7 @@ void VisitFields(Spec& spec, Visit visit) {
     visit("stack", speech->stack);
     visit("stride", speech->stride);
     visit("lookahead", speech->lookahead);
-    visit("normalise", speech->normalization);
+    visit("normalise", speech->normalization);  // spelled as in the first version's files
     visit("phones", speech->phones);
   }
   if (auto* text = spec.text()) {

@@ -27,6 +27,14 @@ bool Takes(const std::string& tasks, const std::string& task) {
   return tasks.empty() || (" " + tasks + " ").find(" " + task + " ") != std::string::npos;
 }
 
+std::vector<const char*> FormerNames(std::string_view name) {
+  std::vector<const char*> names;
+  for (const FormerName& one : kFormerNames) {
+    if (name == one.name) names.push_back(one.former);
+  }
+  return names;
+}
+
 std::string ToJson(const TrainConfig& config) {
   nlohmann::ordered_json object;
   object["task"] = config.task;
@@ -49,6 +57,11 @@ void ApplyJson(const std::string& text, const std::string& where, TrainConfig& c
                        ", not for '", config.task, "'");
     }
     object.erase("task");
+  }
+  for (const auto& [former, name] : kFormerNames) {
+    if (!object.contains(former) || object.contains(name)) continue;
+    object[name] = object[former];
+    object.erase(former);
   }
   VisitFields(config, [&](const char* name, const std::string& task, const char*, auto& field) {
     const auto found = object.find(name);
@@ -121,7 +134,7 @@ void Validate(const TrainConfig& config) {
   require(config.ema >= 0 && config.ema < 1, "--ema must lie in [0, 1)");
   ParseName<TextUnit>(config.unit, Flag("unit"));
   in_range("characters", config.characters, 1, 1 << 19);
-  in_range("least_often", config.least_often, 1, 1 << 30);
+  in_range("min_count", config.min_count, 1, 1 << 30);
   in_range("context", config.context, 1, 1 << 20);
   in_range("validation_share", config.validation_share, 0.0, 0.9);
   in_range("validation_windows", config.validation_windows, 1, 1 << 30);

@@ -9,6 +9,8 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "linnet/model/spec.h"
 
@@ -47,7 +49,7 @@ struct TrainConfig {
   // Text and couplets.
   std::string unit = "byte";
   int characters = 8000;
-  int least_often = 1;
+  int min_count = 1;
   int context = 256;
   double validation_share = 0.05;
   int validation_windows = 256;
@@ -64,7 +66,7 @@ struct TrainConfig {
   int stack = 9;
   int stride = 3;
   int lookahead = 3;
-  std::string normalise = "utterance";
+  std::string normalize = "utterance";
   double max_seconds = 30;
   double speed_perturbation = 0.1;
   int band_masks = 2;
@@ -147,8 +149,8 @@ void VisitTaskFields(Config& c, const Visit& visit) {
   visit("unit", "text", "token unit: byte or character", c.unit);
   visit("characters", "text couplet", "size of the vocabulary: the most frequent characters",
         c.characters);
-  visit("least_often", "text couplet", "characters seen fewer than N times become unknown",
-        c.least_often);
+  visit("min_count", "text couplet", "characters seen fewer than N times become unknown",
+        c.min_count);
   visit("context", "text", "tokens per training window", c.context);
   visit("validation_share", "text", "share of the text, from its end, held out for validation",
         c.validation_share);
@@ -177,8 +179,8 @@ void VisitTaskFields(Config& c, const Visit& visit) {
   visit("stack", "speech", "frames of 10 ms per position", c.stack);
   visit("stride", "speech", "frames from one position to the next", c.stride);
   visit("lookahead", "speech", "future frames per position", c.lookahead);
-  visit("normalise", "speech", "normalize bands to mean 0, deviation 1: by utterance or by corpus",
-        c.normalise);
+  visit("normalize", "speech", "normalize bands to mean 0, deviation 1: by utterance or by corpus",
+        c.normalize);
   visit("max_seconds", "speech", "skip longer utterances, in seconds", c.max_seconds);
   visit("speed_perturbation", "speech",
         "play each utterance at 1 - P, 1 or 1 + P times its speed; 0: off", c.speed_perturbation);
@@ -253,6 +255,14 @@ void VisitFields(Config& c, const Visit& visit) {
   VisitUpdateFields(c, visit);
   VisitRunFields(c, visit);
 }
+
+// Settings that had another name in version 0.1. Files and flags may still use the former name.
+struct FormerName {
+  const char *former, *name;
+};
+inline constexpr FormerName kFormerNames[] = {{"least_often", "min_count"},
+                                              {"normalise", "normalize"}};
+std::vector<const char*> FormerNames(std::string_view name);
 
 // Whether a setting applies to `task`. `tasks` are names separated by spaces, or "" for all tasks.
 bool Takes(const std::string& tasks, const std::string& task);

@@ -52,6 +52,15 @@ TEST(TrainConfig, GoesThroughJson) {
   EXPECT_THROW(ApplyJson("{\"data\": \"x\"}", "test", read), Error);  // a setting of images
 }
 
+TEST(TrainConfig, KnowsTheNamesOfVersion01) {
+  TrainConfig config;
+  config.task = "text";
+  ApplyJson(R"({"least_often": 7})", "test", config);
+  EXPECT_EQ(config.min_count, 7);
+  EXPECT_EQ(ToJson(config).find("least_often"), std::string::npos);
+  EXPECT_THROW(ApplyJson(R"({"least_often": 7, "min_count": 8})", "test", config), Error);
+}
+
 TEST(TrainConfig, WhatMakesNoModelIsSaidByItsFlag) {
   TrainConfig config;
   config.task = "images", config.lsh_buckets = 3;

@@ -33,7 +33,7 @@ class CoupletTask : public Task {
       if (config.other_lengths > 0) text += kComma;
     }
     const Vocabulary vocabulary = Vocabulary::OfText(text, static_cast<size_t>(config.characters),
-                                                     static_cast<size_t>(config.least_often));
+                                                     static_cast<size_t>(config.min_count));
     text_ = vocabulary.Save();
     train_ = Encode(train, vocabulary);
     validation_ = Encode(validation, vocabulary);

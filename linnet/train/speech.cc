@@ -53,7 +53,7 @@ class SpeechTask : public Task {
                             .stack = config.stack,
                             .stride = config.stride,
                             .lookahead = config.lookahead,
-                            .normalization = ParseName<BandNorm>(config.normalise, "--normalise"),
+                            .normalization = ParseName<BandNorm>(config.normalize, "--normalize"),
                             .phones = "-"};
     spec_.head.classes = spec_.input.vocabulary = 2;  // until the data says how many
     // Three quarters of the dimensions for the frames, because they carry more information than the
@@ -422,7 +422,7 @@ const TaskInfo kSpeechTask = {
           "beta2": 0.98, "clip": 5, "lr": 1e-3, "lr_warmup": 200, "lr_decay": 1000000,
           "lr_decay_form": "cosine", "epochs": 60, "validate_every": 200})"},
      {"causal", "the same for sound as it arrives: sees 150 ms of what follows, and no more",
-      R"({"attention": "causal-linear", "normalise": "corpus", "stack": 20, "lookahead": 15, "layers": 6,
+      R"({"attention": "causal-linear", "normalize": "corpus", "stack": 20, "lookahead": 15, "layers": 6,
           "heads": 6, "d_model": 192, "activation": "gelu", "norm_first": true, "convolution": 15,
           "dropout": 0.1, "batch": 16, "optimizer": "adam", "beta2": 0.98, "clip": 5, "lr": 1e-3,
           "lr_warmup": 200, "lr_decay": 1000000, "lr_decay_form": "cosine", "epochs": 60,

@@ -21,7 +21,7 @@ class TextTask : public Task {
         ParseName<TextUnit>(config.unit, "--unit") == TextUnit::kByte
             ? Vocabulary::Bytes()
             : Vocabulary::OfText(text, static_cast<size_t>(config.characters),
-                                 static_cast<size_t>(config.least_often));
+                                 static_cast<size_t>(config.min_count));
     text_ = vocabulary.Save();
     std::vector<int32_t> tokens = vocabulary.Encode(text);
     // The last part of the text is for validation.

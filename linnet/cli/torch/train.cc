@@ -65,6 +65,9 @@ void Register(CLI::App& root, TrainCommand& command) {
         } else {
           CLI::Option* option = app->add_option(FlagName(name), field, help);
           option->capture_default_str();
+          for (const char* former : train::FormerNames(name)) {
+            app->add_option(FlagName(former), field)->group("");  // not in --help
+          }
           // CLI11 reads "-1" as the largest number of the type.
           if constexpr (std::is_unsigned_v<std::decay_t<decltype(field)>>) {
             option->check(CLI::NonNegativeNumber.description(""));
@@ -104,8 +107,12 @@ TrainConfig Resolve(const TrainCommand& command) {
   // Only options on the command line override; all others keep the values of preset and files.
   VisitFields(config, [&](const char* name, const std::string& of, const char*, auto& field) {
     if (!train::Takes(of, task.name)) return;
-    const CLI::Option* option = command.app->get_option(FlagName(name));
-    if (option->count() > 0) option->results(field);
+    std::vector<const char*> names = train::FormerNames(name);
+    names.push_back(name);
+    for (const char* one : names) {
+      const CLI::Option* option = command.app->get_option(FlagName(one));
+      if (option->count() > 0) option->results(field);
+    }
   });
   if (command.resume && config.init != init) {
     throw InputError("--init ", config.init, ": a run that goes on has its weights already",

@@ -284,7 +284,7 @@ PhoneStream::PhoneStream(std::shared_ptr<const Model> model) {
   if (spec.task == "speech" && spec.Causal() && spec.speech()->normalization != BandNorm::kCorpus) {
     throw InputError(model->path(),
                      ": it normalizes by the utterance, whose end a stream does not ",
-                     "know; train it with --normalise corpus");
+                     "know; train it with --normalize corpus");
   }
   inside_ = std::make_unique<Inside>(std::move(model));
 }

@@ -136,7 +136,7 @@ TEST(PhoneStream, RefusesModelsThatNeedTheEnd) {
             std::string::npos);
   EXPECT_NE(ErrorOf([] {
               PhoneStream stream(RandomModel("causal-linear", BandNorm::kUtterance));
-            }).find("--normalise corpus"),
+            }).find("--normalize corpus"),
             std::string::npos);
 }
 
