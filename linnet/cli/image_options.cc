@@ -1,5 +1,7 @@
 #include "linnet/cli/image_options.h"
 
+#include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <iostream>
 #include <system_error>
@@ -19,16 +21,16 @@ namespace linnet::cli {
 void AddDatasetOptions(CLI::App* verb, DatasetOptions& options) {
   AddOption(verb, "--data", options.dir, "PATH",
             "Folder of the data set; for speech, AN4's folder or a manifest");
-  AddOption(verb, "--dataset", options.name, "NAME", "Name of the data set (default: detected from its files)");
+  AddOption(verb, "--dataset", options.name, "NAME",
+            "Name of the data set (default: detected from its files)");
   AddOption(verb, "--split", options.split, "NAME", "Part of the data set",
             CLI::IsMember({"train", "validation", "test"}));
 }
 
 void AddDrawingOptions(CLI::App* verb, DrawingOptions& options) {
-  verb->add_option("--out", options.out, "The PNG file to write")->type_name("FILE")->required();
+  verb->add_option("-o,--out", options.out, "The PNG file to write")->type_name("FILE")->required();
   AddOption(verb, "--scale", options.scale, "N", "Size of a pixel in the PNG", Between(1, 100));
-  AddOption(verb, "--seed", options.seed, "N", "The same seed draws the same images",
-            CLI::NonNegativeNumber.description(""));
+  AddSeedOption(verb, options.seed);
   AddOption(verb, "--temperature", options.temperature, "N",
             "Below 1: closer to the most likely image", Between(0.0, 10.0));
   AddOption(verb, "--sampler", options.sampler, "NAME",
@@ -41,10 +43,11 @@ void AddBatchOption(CLI::App* verb, size_t& batch) {
   AddOption(verb, "--batch", batch, "N", "Images per batch", Between(1, 65536));
 }
 
-SampleOptions ToSampleOptions(const DrawingOptions& options,
+SampleOptions ToSampleOptions(DrawingOptions& options,
                               const FunctionRef<void(size_t, size_t)>& progress) {
   SampleOptions sample;
-  sample.seed = options.seed;
+  if (!options.seed) options.seed = DrawnSeed();
+  sample.seed = *options.seed;
   sample.temperature = options.temperature;
   sample.reference_scale = options.sampler == "reference";
   sample.batch = options.batch;
@@ -74,6 +77,10 @@ Drawer OpenDrawer(const std::string& path, const DrawerOptions& options) {
 
 void CheckSheet(const ModelSpec& spec, const std::string& model, size_t count, int columns,
                 const DrawingOptions& options) {
+  std::string ending = std::filesystem::path(options.out).extension();
+  std::transform(ending.begin(), ending.end(), ending.begin(),
+                 [](unsigned char c) { return std::tolower(c); });
+  if (ending != ".png") throw InputError(options.out, ": only PNG is written; name a .png file");
   MeasureGrid(spec.image()->width, spec.image()->height, spec.image()->channels, count, columns,
               options.scale,
               /*gap=*/options.scale);
@@ -92,6 +99,7 @@ void PrintDrawn(nlohmann::ordered_json record, const std::string& what, size_t c
     record.update({{"seconds", seconds},
                    {"images_per_second", images / seconds},
                    {"ms_per_image", 1e3 * seconds / images},
+                   {"seed", *options.seed},
                    {"batch", options.batch},
                    {"device", drawer.device},
                    {"threads", drawer.threads()},
@@ -103,7 +111,8 @@ void PrintDrawn(nlohmann::ordered_json record, const std::string& what, size_t c
   }
   std::cout << StrCat(options.out, ": ", count, " ", what, " in ", FormatSeconds(seconds), ", ",
                       FormatCount(images / seconds), " images/s, ",
-                      FormatCount(1e3 * seconds / images), " ms an image\n");
+                      FormatCount(1e3 * seconds / images), " ms an image (seed ", *options.seed,
+                      ")\n");
 }
 
 void WriteSheet(const ModelSpec& spec, std::span<const uint8_t> pixels, int columns,

@@ -28,7 +28,7 @@ void AddDatasetOptions(CLI::App* verb, DatasetOptions& options);
 struct DrawingOptions {
   std::string out;
   std::string sampler = "density";
-  uint64_t seed = 0;
+  std::optional<uint64_t> seed = {};  // drawn by ToSampleOptions() if it is not given
   float temperature = 1.0f;
   size_t batch = 64;
   int scale = 4;
@@ -36,7 +36,7 @@ struct DrawingOptions {
 void AddDrawingOptions(CLI::App* verb, DrawingOptions& options);
 void AddBatchOption(CLI::App* verb, size_t& batch);
 
-SampleOptions ToSampleOptions(const DrawingOptions& options,
+SampleOptions ToSampleOptions(DrawingOptions& options,
                               const FunctionRef<void(size_t, size_t)>& progress);
 
 // A model that draws images on the CPU or on a GPU.

@@ -1,10 +1,28 @@
 // linnet: runs linear-attention transformers as RNNs. Free of libtorch, libcurl and Cairo: verbs
 // that need them live in separate programs, which replace this one (sibling.h).
 #include <CLI/CLI.hpp>
+#include <string_view>
+#include <vector>
 
 #include "linnet/cli/program.h"
 #include "linnet/cli/sibling.h"
 #include "linnet/cli/verbs.h"
+
+namespace {
+
+// `linnet help VERB` is `linnet VERB --help`.
+std::vector<char*> WithHelpAsFlag(int argc, char** argv) {
+  static char flag[] = "--help";
+  std::vector<char*> arguments(argv, argv + argc);
+  if (argc > 1 && std::string_view(argv[1]) == "help") {
+    arguments.erase(arguments.begin() + 1);
+    arguments.push_back(flag);
+  }
+  arguments.push_back(nullptr);
+  return arguments;
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   using namespace linnet::cli;
@@ -26,6 +44,7 @@ int main(int argc, char** argv) {
   AddInfo(app);
   AddImport(app);
   AddExport(app);
-  app.footer("\n'linnet VERB --help' shows a verb's options and examples.");
-  return RunProgram(app, argc, argv);
+  app.footer("\n'linnet help VERB' shows a verb's options and examples.");
+  std::vector<char*> arguments = WithHelpAsFlag(argc, argv);
+  return RunProgram(app, static_cast<int>(arguments.size()) - 1, arguments.data());
 }

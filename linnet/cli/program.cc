@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
 #include <csignal>
 #include <exception>
 #include <iostream>
@@ -45,16 +46,64 @@ Named NamedCommand(const CLI::App& app) {
   return named;
 }
 
+// The number of insertions, deletions, replacements and swaps of neighbors that make `a` of `b`.
+size_t EditDistance(const std::string& a, const std::string& b) {
+  std::vector<std::vector<size_t>> cost(a.size() + 1, std::vector<size_t>(b.size() + 1));
+  for (size_t i = 0; i <= a.size(); ++i) {
+    for (size_t j = 0; j <= b.size(); ++j) {
+      size_t& best = cost[i][j];
+      if (i == 0 || j == 0) {
+        best = i + j;
+        continue;
+      }
+      best = std::min({cost[i - 1][j] + 1, cost[i][j - 1] + 1,
+                       cost[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        best = std::min(best, cost[i - 2][j - 2] + 1);
+      }
+    }
+  }
+  return cost[a.size()][b.size()];
+}
+
+// "; did you mean NAME?" for the name that is most like `given`, or "".
+std::string Suggestion(const std::string& given, const std::vector<std::string>& names) {
+  std::string best;
+  size_t least = std::max<size_t>(2, given.size() / 3) + 1;
+  for (const std::string& name : names) {
+    const size_t distance = EditDistance(given, name);
+    if (distance < least) best = name, least = distance;
+  }
+  return best.empty() ? "" : "; did you mean '" + best + "'?";
+}
+
+std::vector<std::string> OptionNames(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  return names;
+}
+
 std::string Usage(const CLI::App& app, const CLI::ParseError& error) {
   const Named named = NamedCommand(app);
   std::string what = error.what();
   if (named.app->get_require_subcommand_min() > 0) {  // CLI11 does not list the subcommands
     std::string known;
+    std::vector<std::string> names;
     for (const CLI::App* verb : named.app->get_subcommands([](const CLI::App*) { return true; })) {
-      known += (known.empty() ? "" : ", ") + verb->get_name();
+      names.push_back(verb->get_name());
+      known += (known.empty() ? "" : ", ") + names.back();
     }
     const std::vector<std::string> rest = named.app->remaining();
-    what = (rest.empty() ? "say what to do: " : "'" + rest[0] + "' is none of ") + known;
+    what = rest.empty() ? "say what to do: " + known
+                        : "'" + rest[0] + "' is none of " + known + Suggestion(rest[0], names);
+  } else if (error.get_name() == "ExtrasError") {
+    for (const std::string& rest : named.app->remaining()) {
+      if (!rest.starts_with("--")) continue;
+      what += Suggestion(rest.substr(0, rest.find('=')), OptionNames(*named.app));
+      break;
+    }
   }
   return StrCat(what, "; see '", named.name, " --help'");
 }
@@ -89,7 +138,7 @@ int Run(CLI::App& app, int argc, char** argv) {
 }  // namespace
 
 void SetUp(CLI::App& app) {
-  app.set_version_flag("--version", "linnet " LINNET_VERSION);
+  app.set_version_flag("-V,--version", "linnet " LINNET_VERSION);
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
 }
 

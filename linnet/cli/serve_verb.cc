@@ -65,8 +65,7 @@ void CheckName(const std::string& path, const std::string& name) {
   if (name.empty() || !std::all_of(name.begin(), name.end(), plain)) {
     throw InputError(
         path,
-        ": a model is served under its file's name, of letters, digits, '.', '_' and '-'; "
-        "rename the file");
+        ": a model's name has letters, digits, '.', '_' and '-'; give it one, as in name=", path);
   }
 }
 
@@ -100,6 +99,16 @@ sigset_t BlockSignals() {
   return signals;
 }
 
+// NAME=PATH, or a path, whose model is named after its file or run folder.
+std::pair<std::string, std::string> NameAndPath(const std::string& given) {
+  std::error_code error;
+  const size_t equals = given.find('=');
+  if (equals == given.npos || given.find('/') < equals || fs::exists(given, error)) {
+    return {ModelName(given), given};
+  }
+  return {given.substr(0, equals), given.substr(equals + 1)};
+}
+
 // Opens the models that are named, or those that ship with linnet.
 std::vector<server::Served> OpenModels(const Options& options) {
   std::vector<std::string> paths = options.models;
@@ -111,17 +120,18 @@ std::vector<server::Served> OpenModels(const Options& options) {
   }
   std::vector<server::Served> models;
   std::set<std::string> names;
-  for (const std::string& path : paths) {
+  for (const std::string& given : paths) {
+    const auto [name, path] = NameAndPath(given);
     const auto model = Model::Open(path, {options.precision});
     const std::string& task = model->spec().task;
     if (!CanServe(task)) {
       throw InputError(path, ": a model of the task '", task,
                        "'; models of text and of couplets can be served");
     }
-    const std::string name = fs::path(path).stem();
     CheckName(path, name);
     if (!names.insert(name).second) {
-      throw InputError(path, ": a second model of the name '", name, "'; rename the file");
+      throw InputError(path, ": a second model of the name '", name,
+                       "'; give it another, as in other=", path);
     }
     models.push_back(Serve(model, name, options));
   }
@@ -218,7 +228,8 @@ SIGTERM stops the server after the running requests. With LINNET_API_KEY in the 
       "  curl http://127.0.0.1:8080/v1/couplets -H 'Content-Type: application/json' "
       "-d '{\"first\": \"海上明月\"}'\n");
   auto options = std::make_shared<Options>();
-  verb->add_option("MODEL", options->models, "Model files")
+  verb->add_option("-m,--model,MODEL", options->models,
+                   "Models, as PATH or NAME=PATH: files, or folders of runs")
       ->type_name("")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   server::ServerOptions& server = options->server;

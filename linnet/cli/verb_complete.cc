@@ -29,7 +29,7 @@ struct Options {
 constexpr uint8_t kUnknown = 128;
 
 // `count` images to complete: from the data set, or samples of the model if none is given.
-std::vector<uint8_t> Originals(const Options& options, const Drawer& drawer) {
+std::vector<uint8_t> Originals(Options& options, const Drawer& drawer) {
   if (options.from.dir.empty()) {
     std::vector<uint8_t> samples;
     WithProgress("drawing originals", [&](const auto& report) {
@@ -50,7 +50,7 @@ std::vector<uint8_t> Originals(const Options& options, const Drawer& drawer) {
   return {chosen.begin(), chosen.end()};
 }
 
-void Run(const Options& options) {
+void Run(Options& options) {
   const Drawer drawer =
       OpenDrawer(options.model,
                  {.verb = "complete",
@@ -116,7 +116,7 @@ void AddComplete(CLI::App& app) {
   auto options = std::make_shared<Options>();
   AddModelArgument(verb, options->model);
   AddDatasetOptions(verb, options->from);
-  AddOption(verb, "--count", options->count, "N", "Number of images", Between(1, 1000));
+  AddOption(verb, "-n,--count", options->count, "N", "Number of images", Between(1, 1000));
   AddOption(verb, "--first", options->first, "N", "Index of the first image, from 0",
             Between(0, 1'000'000'000));
   AddOption(verb, "--rows-known", options->rows_known, "N", "Number of given rows (default: half)",

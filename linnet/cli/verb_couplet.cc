@@ -25,7 +25,11 @@ void Run(const Options& options) {
                 {.threads = options.threads});
   CoupletWriter writer(engine);
   CoupletOptions how = options.how;
-  if (options.draw) how.beam = 0;
+  if (options.draw) {
+    how.beam = 0;
+    how.seed = options.seed ? *options.seed : DrawnSeed();
+    if (!options.seed) std::cerr << "linnet: seed " << how.seed << "\n";
+  }
   if (options.free && !options.draw) throw InputError("--free goes with --draw");
   how.rules = !options.free;
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
@@ -80,14 +84,14 @@ void AddCouplet(CLI::App& app) {
       ->type_name("")
       ->required()
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  AddOption(verb, "--count", options->how.candidates, "N", "Candidates", Between(1, 1000));
+  AddOption(verb, "-n,--count", options->how.candidates, "N", "Candidates", Between(1, 1000));
   AddOption(verb, "--beam", options->how.beam, "N",
             "Beam size of the search, and maximum number of candidates (1: greedy)",
             Between(1, 1000));
   verb->add_flag("--draw", options->draw,
                  "Sample candidates instead of searching for the most likely");
   verb->add_flag("--free", options->free, "With --draw: do not enforce the rules of couplets");
-  AddChoiceOptions(verb, options->how.choice, options->how.seed, "With --draw: ");
+  AddChoiceOptions(verb, options->how.choice, options->seed, "With --draw: ");
   AddPrecisionOption(verb, options->precision);
   AddThreadsOption(verb, options->threads);
   AddJsonFlag(verb, options->json);

@@ -162,7 +162,7 @@ both: how often the data begins with each byte, which has no place in a Python m
           "For linnet: f32, bf16 or int8")
       ->type_name("NAME")
       ->excludes(format);
-  verb->add_option("--out", options->out, "The file to write")->type_name("FILE")->required();
+  verb->add_option("-o,--out", options->out, "The file to write")->type_name("FILE")->required();
   AddJsonFlag(verb, options->json);
   verb->callback([options] { Run(*options); });
 }

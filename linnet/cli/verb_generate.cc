@@ -1,9 +1,11 @@
 // linnet generate: prints text from a language model while it is generated.
 #include <iostream>
+#include <iterator>
 
 #include "linnet/base/error.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
+#include "linnet/io/file.h"
 #include "linnet/runtime/cuda/cuda_engine.h"
 #include "linnet/tasks/text/text.h"
 
@@ -13,6 +15,7 @@ namespace {
 struct Options {
   std::string model, prompt;
   TextOptions how;
+  std::optional<uint64_t> seed;
   bool json = false;
   std::optional<Precision> precision;
   int threads = 0;
@@ -35,6 +38,15 @@ const char* Name(TextEnd end) {
   return "";
 }
 
+// The text itself, or that of a file or of standard input.
+std::string PromptOf(const std::string& given) {
+  constexpr size_t kLimit = size_t{1} << 30;
+  if (given == "-") {
+    return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
+  }
+  return given.starts_with('@') ? ReadFile(given.substr(1), kLimit) : given;
+}
+
 void Run(const Options& options) {
   if (options.device == DeviceKind::kCuda) {
     throw InputError(CudaEngine::Built()
@@ -45,14 +57,19 @@ void Run(const Options& options) {
   Engine engine(OpenModel(options.model, kTextTask, "generate", {options.precision}),
                 {.threads = options.threads});
   TextWriter writer(engine);
-  std::string text;
-  if (!options.json) std::cout << options.prompt << std::flush;
+  const std::string prompt = PromptOf(options.prompt);
   TextOptions how = options.how;
+  how.seed = options.seed ? *options.seed : DrawnSeed();
+  if (!options.json && !options.seed && how.choice.temperature > 0) {
+    std::cerr << "linnet: seed " << how.seed << "\n";
+  }
+  std::string text;
+  if (!options.json) std::cout << prompt << std::flush;
   how.beyond_training = [](size_t trained) {
     std::cerr << "\nlinnet: the model was trained on " << trained
               << " positions; what follows is longer than any text that it has seen\n";
   };
-  const TextEnd end = writer.Write(options.prompt, how, [&](std::string_view piece) {
+  const TextEnd end = writer.Write(prompt, how, [&](std::string_view piece) {
     if (options.json) {
       text += piece;
     } else {
@@ -61,7 +78,7 @@ void Run(const Options& options) {
     return true;
   });
   if (options.json) {
-    PrintJson({{"prompt", options.prompt}, {"text", text}, {"ended_by", Name(end)}});
+    PrintJson({{"prompt", prompt}, {"text", text}, {"ended_by", Name(end)}, {"seed", how.seed}});
   } else {
     std::cout << "\n";
   }
@@ -76,10 +93,11 @@ void AddGenerate(CLI::App& app) {
                            "--top-p 0.9 --stop '\\n\\n' --seed 3\n");
   auto options = std::make_shared<Options>();
   AddModelArgument(verb, options->model);
-  AddOption(verb, "--prompt", options->prompt, "TEXT", "Beginning of the text");
-  AddOption(verb, "--max-tokens,--symbols", options->how.tokens, "N",
+  AddOption(verb, "-p,--prompt", options->prompt, "TEXT",
+            "Beginning of the text; @FILE: of that file; -: of standard input");
+  AddOption(verb, "-n,--max-tokens,--symbols", options->how.tokens, "N",
             "Maximum number of tokens to write", Between(1, 1e9));
-  AddChoiceOptions(verb, options->how.choice, options->how.seed, "");
+  AddChoiceOptions(verb, options->how.choice, options->seed, "");
   verb->add_option("--stop", options->how.stop, "Stop before this text; repeatable")
       ->type_name("TEXT")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);

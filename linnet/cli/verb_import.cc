@@ -297,7 +297,7 @@ characters give --characters. docs/from-fast-transformers.md has the names.)",
   verb->add_option("FILE", options->file, "A .pth file, or .safetensors")
       ->type_name("")
       ->required();
-  verb->add_option("--out", options->out, "The model to write, a .safetensors file")
+  verb->add_option("-o,--out", options->out, "The model to write, a .safetensors file")
       ->type_name("FILE")
       ->required();
   AddOption(verb, "--key", options->key, "NAME", "State_dict to read, where the file has several");

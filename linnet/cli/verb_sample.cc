@@ -25,7 +25,7 @@ struct Options {
   bool json = false;
 };
 
-void Run(const Options& options) {
+void Run(Options& options) {
   const int square = static_cast<int>(std::ceil(std::sqrt(static_cast<double>(options.count))));
   const int columns = options.columns > 0 ? options.columns : square;
   const Drawer drawer =
@@ -62,7 +62,7 @@ void AddSample(CLI::App& app) {
               "--device cuda\n");
   auto options = std::make_shared<Options>();
   AddModelArgument(verb, options->model);
-  AddOption(verb, "--count", options->count, "N", "Number of images", Between(1, 100'000));
+  AddOption(verb, "-n,--count", options->count, "N", "Number of images", Between(1, 100'000));
   AddOption(verb, "--columns", options->columns, "N", "Images in a row (default: a square sheet)",
             Between(1, 100'000));
   AddDrawingOptions(verb, options->drawing);

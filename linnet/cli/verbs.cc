@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <iostream>
+#include <random>
 
 #include "linnet/base/error.h"
 #include "linnet/base/units.h"
@@ -38,12 +39,21 @@ CLI::Validator Between(double low, double high) {
 }
 
 void AddModelArgument(CLI::App* verb, std::string& path) {
-  verb->add_option("MODEL", path, "The model, a .safetensors file that linnet train wrote")
+  verb->add_option("-m,--model,MODEL", path,
+                   "The model: a .safetensors file, or the folder of a run")
       ->type_name("")
       ->required();
 }
 
-void AddChoiceOptions(CLI::App* verb, ChoiceOptions& choice, uint64_t& seed,
+void AddSeedOption(CLI::App* verb, std::optional<uint64_t>& seed, const std::string& when) {
+  verb->add_option("-s,--seed", seed, when + "Random seed (default: drawn and shown)")
+      ->type_name("N")
+      ->check(CLI::NonNegativeNumber.description(""));
+}
+
+uint64_t DrawnSeed() { return std::random_device()(); }
+
+void AddChoiceOptions(CLI::App* verb, ChoiceOptions& choice, std::optional<uint64_t>& seed,
                       const std::string& when) {
   AddOption(verb, "--temperature", choice.temperature, "T",
             when + "0: the most likely token; above 1: more variety", Between(0, 100));
@@ -51,12 +61,11 @@ void AddChoiceOptions(CLI::App* verb, ChoiceOptions& choice, uint64_t& seed,
             Between(0, 1e6));
   AddOption(verb, "--top-p", choice.top_p, "P",
             when + "only the most likely tokens, up to this total probability", Between(1e-6, 1));
-  AddOption(verb, "--seed", seed, "N", when + "random seed",
-            CLI::NonNegativeNumber.description(""));
+  AddSeedOption(verb, seed, when);
 }
 
 void AddThreadsOption(CLI::App* verb, int& threads) {
-  AddOption(verb, "--threads", threads, "N", "Threads to use (0: every processor)",
+  AddOption(verb, "-t,--threads", threads, "N", "Threads to use (0: every processor)",
             Between(0, 1024));
 }
 

@@ -16,6 +16,7 @@
 #include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,8 +51,10 @@ CLI::Validator Between(double low, double high);
 void AddModelArgument(CLI::App* verb, std::string& path);
 void AddPrecisionOption(CLI::App* verb, std::optional<Precision>& precision);
 // How tokens are chosen; `when` begins each help text.
-void AddChoiceOptions(CLI::App* verb, ChoiceOptions& choice, uint64_t& seed,
+void AddChoiceOptions(CLI::App* verb, ChoiceOptions& choice, std::optional<uint64_t>& seed,
                       const std::string& when);
+void AddSeedOption(CLI::App* verb, std::optional<uint64_t>& seed, const std::string& when = "");
+uint64_t DrawnSeed();  // for a user who gave none
 void AddThreadsOption(CLI::App* verb, int& threads);
 enum class DeviceKind : uint8_t { kCpu, kCuda };
 void AddDeviceOption(CLI::App* verb, DeviceKind& device);

@@ -24,6 +24,11 @@ std::string Join(const std::vector<std::string>& names) {
   return text;
 }
 
+// The usual name: Highway's is AVX3 for AVX-512.
+std::string NameOf(int64_t target) {
+  return target == HWY_AVX3 ? "AVX-512" : hwy::TargetName(target);
+}
+
 // The targets compiled in and supported, unmasked.
 std::vector<int64_t> Targets() {
   hwy::SetSupportedTargetsForTest(0);
@@ -70,21 +75,21 @@ bool AskForAmx() { return false; }
 
 std::vector<std::string> AvailableIsas() {
   std::vector<std::string> names;
-  for (int64_t target : Targets()) names.push_back(hwy::TargetName(target));
+  for (int64_t target : Targets()) names.push_back(NameOf(target));
   Apply();
   return names;
 }
 
 std::string ActiveIsa() {
   const int64_t supported = hwy::SupportedTargets() & HWY_TARGETS;
-  return hwy::TargetName(supported & -supported);
+  return NameOf(supported & -supported);
 }
 
 void ForceIsa(const std::string& name) {
   const std::vector<int64_t> targets = Targets();
   int64_t wanted = 0;
   for (int64_t target : targets) {
-    if (name == hwy::TargetName(target)) wanted = target;
+    if (name == NameOf(target) || name == hwy::TargetName(target)) wanted = target;
   }
   if (wanted == 0 && !name.empty()) {
     Apply();
@@ -99,7 +104,7 @@ std::vector<DotUnit> AvailableDotUnits() {
   static const bool vnni = HasVnniAndBf16();
   static const bool amx = vnni && AskForAmx();
   std::vector<DotUnit> units;
-  if (ActiveIsa() == "AVX3") {
+  if (ActiveIsa() == NameOf(HWY_AVX3)) {
     if (amx) units.push_back(DotUnit::kAmx);
     if (vnni) units.push_back(DotUnit::kVnni);
   }

@@ -1,6 +1,6 @@
 // Selects the instruction set of the kernels: once, at run time, from the processor's features.
 //
-//   ActiveIsa()       -> "AVX3"
+//   ActiveIsa()       -> "AVX-512"
 //   for (const std::string& isa : AvailableIsas()) { ForceIsa(isa); ... }     // tests
 //
 // LINNET_ISA=AVX2 in the environment forces an instruction set (for diagnosis), LINNET_DOT=VNNI a

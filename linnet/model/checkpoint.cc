@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <string_view>
 
 #include "linnet/base/error.h"
@@ -11,7 +12,12 @@
 #include "linnet/model/reference.h"
 
 namespace linnet {
+
+namespace fs = std::filesystem;
+
 namespace {
+
+constexpr const char* kRunModel = "model.safetensors";  // the name that linnet train gives
 
 constexpr const char* kImport = "; 'linnet import' makes a model of it";
 
@@ -57,11 +63,29 @@ AlignedBuffer<float> Widened(const linnet::Tensor& tensor, const SafetensorsFile
 
 }  // namespace
 
-Checkpoint Checkpoint::Open(const std::string& path) {
+Checkpoint Checkpoint::Open(const std::string& given) {
+  std::error_code error;
+  std::string path = given;
+  if (fs::is_directory(given, error)) {
+    path = fs::path(given) / kRunModel;
+    if (!fs::exists(path, error)) {
+      throw InputError(given, ": a folder without ", kRunModel,
+                       "; name a model, or the folder of a finished training run");
+    }
+  }
   if (IsPyTorchs(MappedFile(path).bytes())) {
     throw InputError(path, ": a file of PyTorch's, not a linnet model", kImport);
   }
   return Checkpoint(SafetensorsFile::Open(path));
+}
+
+std::string ModelName(const std::string& path) {
+  const fs::path whole = fs::path(path).lexically_normal();
+  if (whole.filename() == kRunModel && whole.has_parent_path()) {
+    return whole.parent_path().filename();
+  }
+  const bool folder = !whole.has_filename() || !whole.has_extension();
+  return folder ? (whole.has_filename() ? whole : whole.parent_path()).filename() : whole.stem();
 }
 
 Checkpoint Checkpoint::FromMemory(std::span<const std::byte> bytes, const std::string& label) {

@@ -29,6 +29,7 @@ class Checkpoint {
  public:
   // Maps the file. Throws InputError naming the file and the fault; for a PyTorch file the message
   // suggests linnet import.
+  // `path`: a file, or the folder of a training run, whose model.safetensors is opened.
   static Checkpoint Open(const std::string& path);
   // Reads from memory, which must outlive the Checkpoint; `label` stands for the path in messages.
   static Checkpoint FromMemory(std::span<const std::byte> bytes, const std::string& label);
@@ -62,6 +63,10 @@ void CheckFinite(std::span<const float> values, const std::string& path,
 // which must stay valid during the call.
 void WriteCheckpoint(const std::string& path, const ModelSpec& spec, const std::string& training,
                      FunctionRef<std::span<const float>(const TensorInfo&)> tensor);
+
+// The display name of a model: "digits" for models/digits.safetensors, and the folder's name for a
+// training run (runs/text or runs/text/model.safetensors: "text").
+std::string ModelName(const std::string& path);
 
 }  // namespace linnet
 
