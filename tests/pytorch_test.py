@@ -423,7 +423,7 @@ class Text(Case):
         command = ["import", path, "--heads", "2", "--out", "b.safetensors"]
         self.refuses(command, "give --characters")
         for name, text, fragment in (("short", b"abc", "--characters has 3, or 6"), ("empty", b"", "is empty"),
-                                     ("latin", b"\xe9t\xe9", "is no UTF-8: byte 0")):
+                                     ("latin", b"\xe9t\xe9", "is not UTF-8: byte 0")):
             self.refuses([*command, "--characters", self.write(name, text)], fragment)
         self.refuses([*command, "--characters", "nowhere"], "nowhere", "no such file")
 
@@ -480,7 +480,7 @@ class Import(Case):
         said = self.linnet("import", GOLDEN / "image_model.pth", "--heads", "4", "--width", "8",
                            "--height", "8", "--out", "g.safetensors")
         self.assertIn("images of 8 x 8, gray, 2 layers of 32, 4 heads", said)
-        self.assertIn("taken as said: activation relu, attention causal-linear", said)
+        self.assertIn("taken from the options: activation relu, attention causal-linear", said)
         tensors, golden = read(self.dir / "g.safetensors")[0], \
             read(GOLDEN / "image_model.safetensors")[0]
         self.assertEqual(len(tensors), 39)
@@ -518,11 +518,11 @@ class Import(Case):
                 (["import", pth, "--out", "a.safetensors", "--heads", "4", "--width", "8", "--height",
                   "8", "--dataset", "mnist"], "--dataset", "--data"),
                 (["import", pth, "--out", "a.safetensors", "--heads", "4", "--lsh-rounds", "2"],
-                 "--lsh-rounds is of --attention reformer"),
+                 "--lsh-rounds applies only to --attention reformer"),
                 (["import", pth, "--out", "a.safetensors", "--heads", "4", "--softmax-temp", "2"],
-                 "--softmax-temp is of --attention full or reformer"),
+                 "--softmax-temp applies only to --attention full or reformer"),
                 (["import", pth, "--out", "a.safetensors", "--heads", "4", "--attention", "full", "--feature-map",
-                  "elu"], "--feature-map is of --attention causal-linear or linear"),
+                  "elu"], "--feature-map applies only to --attention causal-linear or linear"),
                 (["import", pth, "--out", "a.safetensors", "--heads", "4", "--feature-map", "sine"],
                  "unknown feature map 'sine'"),
                 (["import", pth, "--out", "a.safetensors", "--heads", "4", "--task", "speech"], "--task"),

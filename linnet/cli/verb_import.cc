@@ -40,12 +40,12 @@ struct KindOption {
 struct Options {
   std::string file, out, key, data, dataset, characters;
   ReferenceChoices choices;
-  std::vector<CLI::Option*> about_model;  // ignored if the file describes its model
+  std::vector<CLI::Option*> about_model;  // refused if the file has a spec
   std::vector<KindOption> about_kind;
   bool json = false;
 };
 
-// The tensors of either format, and the description that linnet export writes beside them.
+// The tensors of either format, and the spec that linnet export writes into a .safetensors file.
 struct Source {
   std::optional<PyTorchFile> pytorch;
   std::optional<SafetensorsFile> safetensors;
@@ -56,7 +56,7 @@ struct Source {
   }
 };
 
-// Decides by content; if the file is of neither format, by name, for the error message.
+// Decides by content. If it is of neither format, the name decides which reader's error appears.
 bool IsSafetensors(const std::string& path) {
   const MappedFile file(path);
   const std::span<const std::byte> bytes = file.bytes();
@@ -90,7 +90,7 @@ Source OpenSource(const Options& options) {
     source.spec = FromJson(spec->second, options.file);
     for (const CLI::Option* option : options.about_model) {
       if (option->count() > 0) {
-        throw InputError(options.file, ": says what model it is; leave out ", option->get_name());
+        throw InputError(options.file, ": contains its spec; leave out ", option->get_name());
       }
     }
   }
@@ -101,12 +101,11 @@ Source OpenSource(const Options& options) {
 std::string FirstValue(const Options& options, ReferenceModel& model) {
   const ModelSpec& spec = model.spec();
   if (options.data.empty() && !options.dataset.empty()) {
-    throw InputError(
-        "--dataset says what lies in the folder of --data; give both, or leave it out");
+    throw InputError("--dataset names the data set in --data DIR; give both, or leave it out");
   }
   if (!spec.image()) {
     if (!options.data.empty()) {
-      throw InputError(options.file, ": no model of images, so --data has no use; leave it out");
+      throw InputError(options.file, ": not an image model; leave out --data");
     }
     return "";
   }
@@ -126,7 +125,7 @@ void CheckKindOptions(const Options& options) {
     for (const MixerInfo& other : Mixers()) {
       if (takes(other)) kinds += StrCat(kinds.empty() ? "" : " or ", other.name);
     }
-    throw InputError(option->get_name(), " is of --attention ", kinds, "; leave it out");
+    throw InputError(option->get_name(), " applies only to --attention ", kinds, "; leave it out");
   }
 }
 
@@ -137,7 +136,7 @@ std::string DistinctCharacters(const std::string& path) {
   std::string characters;
   for (size_t at = 0; at < text.size();) {
     const std::optional<CodePoint> next = NextCodePoint(text, at);
-    if (!next) throw InputError(path, ": is no UTF-8: byte ", at, " begins no character");
+    if (!next) throw InputError(path, ": is not UTF-8: byte ", at, " is invalid");
     if (seen.insert(next->value).second) characters += text.substr(at, next->bytes);
     at += next->bytes;
   }
@@ -162,7 +161,7 @@ void Print(const Options& options, const ReferenceModel& model, bool described,
             << FormatCount(static_cast<double>(ParameterCount(spec))) << " parameters\n";
   if (!described) {
     const float scale = stack.mixer().scale;
-    std::cout << "  not in the file, taken as said: activation " << stack.activation
+    std::cout << "  not in the file, taken from the options: activation " << stack.activation
               << ", attention " << DescribeAttention(spec)
               << (scale > 0 ? StrCat(", softmax_temp ", scale) : "")
               << (stack.norm_first ? ", norms first" : ", norms last")
@@ -173,7 +172,8 @@ void Print(const Options& options, const ReferenceModel& model, bool described,
     std::cout << "  special tokens: the file had none; linnet's are added, and never drawn\n";
   }
   if (first_value == "uniform") {
-    std::cout << "  the first byte of a new image: drawn uniformly; --data DIR measures it\n";
+    std::cout << "  the first byte of a new image: drawn uniformly; --data DIR measures its "
+                 "distribution\n";
   } else if (!first_value.empty()) {
     std::cout << "  the first byte of a new image: as in " << first_value << "\n";
   }
@@ -261,7 +261,7 @@ void AddAttentionOptions(CLI::App* verb, Options& options) {
                ->capture_default_str(),
            "lsh_rounds");
   of_field(verb->add_option("--lsh-buckets", attention.lsh_buckets,
-                            "Buckets of the reformer, twice its bits in Python")
+                            "Buckets of the reformer, 2 x bits in Python")
                ->type_name("N")
                ->check(Between(1, 65536))
                ->capture_default_str(),
@@ -272,7 +272,7 @@ void AddAttentionOptions(CLI::App* verb, Options& options) {
                ->capture_default_str(),
            "lsh_chunk");
   of_field(AddEnumOption(verb, "--lsh-variant", attention.lsh_variant,
-                         "simple: the reformer of fast-transformers; published: of the paper"),
+                         "simple: as in fast-transformers; published: as in the Reformer paper"),
            "lsh_variant");
 }
 
@@ -280,12 +280,12 @@ void AddAttentionOptions(CLI::App* verb, Options& options) {
 
 void AddImport(CLI::App& app) {
   CLI::App* verb = AddVerb(
-      app, "import", "Make a linnet model of a PyTorch file with fast-transformers' names",
-      R"(FILE is what torch.save(model.state_dict(), FILE) wrote, or a .safetensors file with the
-same names; nothing in it is run. Sizes come from its tensors, heads, activation and
-attention from the options: wrong ones give a model that predicts badly, not an error, so
-check with 'linnet eval'. A vocabulary of 256 or 259 is read as text of bytes; for text of
-characters give --characters. docs/from-fast-transformers.md has the names.)",
+      app, "import", "Convert a PyTorch model of fast-transformers",
+      R"(FILE is written by torch.save(model.state_dict(), FILE), or is a .safetensors file with the
+same tensor names; no code in it is run. Sizes come from the tensors; heads, activation and
+attention come from the options. Wrong options give a model that predicts badly, not an error:
+check with 'linnet eval'. A vocabulary of 256 or 259 is read as bytes; for characters give
+--characters. docs/from-fast-transformers.md has the names.)",
       R"(  linnet import model.pth --heads 8 --out model.safetensors
   linnet import model.pth --heads 8 --activation gelu --data mnist/ --out m.safetensors
   linnet import run.pth --key model_state --heads 4 --width 8 --height 8 --out m.safetensors
@@ -310,15 +310,14 @@ characters give --characters. docs/from-fast-transformers.md has the names.)",
   about(AddEnumOption(verb, "--activation", choices.activation,
                       "Activation of the feed-forward blocks"));
   AddAttentionOptions(verb, *options);
-  about(verb->add_flag(
-      "--norm-first", choices.norm_first,
-      "Layer norms before attention and feed-forward, which fast-transformers does not have"));
+  about(verb->add_flag("--norm-first", choices.norm_first,
+                       "Layer norms before attention and feed-forward (not in fast-transformers)"));
   about(verb->add_option("--characters", options->characters,
                          "UTF-8 text whose distinct characters, in order, are the vocabulary, with "
                          "or without linnet's 3 special tokens in front")
             ->type_name("FILE"));
   about(verb->add_option("--context", choices.context,
-                         "Trained length of a model that has no positions, in tokens")
+                         "Trained length of a model without a position table, in tokens")
             ->type_name("N")
             ->check(Between(1, 1 << 24))
             ->capture_default_str());

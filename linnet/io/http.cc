@@ -32,7 +32,7 @@ int64_t RangeBegin(std::string_view header) {
   return first;
 }
 
-// A transfer with libcurl's callbacks, through which no exception may pass.
+// A transfer and its libcurl callbacks, which keep exceptions in `thrown` for HttpGet to rethrow.
 struct Transfer {
   CURL* curl;
   const HttpRequest& request;
@@ -42,7 +42,7 @@ struct Transfer {
   bool begun = false, ended_by_sink = false;
   std::exception_ptr thrown = nullptr;
 
-  // Checks the server's reply and offers it to the sink; false ends the transfer.
+  // Checks the status and the range, then calls sink.Begin(); false ends the transfer.
   bool Begin() {
     long status = 0;
     curl_off_t length = -1;
@@ -55,7 +55,7 @@ struct Transfer {
     }
     if (part && range_begin != static_cast<int64_t>(request.from)) {
       result.range_refused = true;
-      result.error = "sends another part of the file than it was asked for";
+      result.error = "sends a different range than requested";
       return false;
     }
     ended_by_sink = !sink.Begin(part ? request.from : 0, length);
@@ -72,7 +72,7 @@ struct Transfer {
   static size_t OnHeader(char* data, size_t, size_t size, void* self) {
     auto& transfer = *static_cast<Transfer*>(self);
     const std::string_view header(data, size);
-    if (header.starts_with("HTTP/")) transfer.range_begin = -1;  // forget that of a redirect
+    if (header.starts_with("HTTP/")) transfer.range_begin = -1;  // discards a redirect's
     if (const int64_t first = RangeBegin(header); first >= 0) transfer.range_begin = first;
     return size;
   }

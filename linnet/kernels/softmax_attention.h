@@ -35,7 +35,7 @@
 
 namespace linnet::kernels {
 
-// N, L, S, H, D, M. L or S may be 0; D, M >= 1.
+// In order: N, L, S, H, D, M. L or S may be 0; D, M >= 1.
 struct SoftmaxAttentionShape {
   size_t batch = 0, queries = 0, keys = 0, heads = 0, dim = 0, value_dim = 0;
 };
@@ -46,8 +46,8 @@ struct SoftmaxAttentionOptions {
   size_t offset = 0;  // keys before the first query; read only if `causal`
 };
 
-// Floats of scratch for each slot on the active instruction set, for forward and backward. Grows
-// with D and M, and with N, H, L and S only up to some 700 kB.
+// Floats of scratch per slot on the active instruction set, enough for forward and backward. Grows
+// with D and M, with L by at most about 700 kB, and not with N, S or H.
 size_t SoftmaxAttentionScratch(const SoftmaxAttentionShape& shape);
 
 struct SoftmaxAttentionForwardArgs {
@@ -85,10 +85,10 @@ struct SoftmaxAttentionBackwardArgs {
 //   grad_q_i = scale sum_j ds_ij k_j,  grad_k_j = scale sum_i ds_ij q_i,
 //   grad_v_j = sum_i p_ij grad_out_i
 //
-// Parallel over N x H in one sweep if these occupy the slots. Otherwise two sweeps, over blocks of
-// keys (grad_k, grad_v) and over blocks of queries (grad_q), add in the same order and give the
-// same bits. The relative error of p_ij is that of an fp32 score: scores in the thousands lose
-// digits.
+// Parallel over N x H in one sweep if that keeps most slots busy. Otherwise two sweeps, over blocks
+// of keys (grad_k, grad_v) and over blocks of queries (grad_q), add in the same order and give the
+// same bits. The relative error of p_ij is the absolute error of an fp32 score: scores in the
+// thousands cost digits.
 void SoftmaxAttentionBackward(const SoftmaxAttentionShape& shape,
                               const SoftmaxAttentionOptions& options,
                               const SoftmaxAttentionBackwardArgs& args, Scratch scratch,

@@ -15,7 +15,7 @@ template <class Body>
 void ForCodePoints(std::string_view text, const char* what, Body body) {
   for (size_t at = 0; at < text.size();) {
     const auto next = NextCodePoint(text, at);
-    if (!next) throw InputError(what, " is no UTF-8: byte ", at, " begins no character");
+    if (!next) throw InputError(what, " is not UTF-8: byte ", at, " is invalid");
     body(next->value);
     at += next->bytes;
   }

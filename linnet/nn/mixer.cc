@@ -26,7 +26,7 @@ Registry<MixerKind>& Kinds() {
 }
 
 [[noreturn]] void NoRecurrentForm() {
-  throw InputError("this attention has no recurrent form: it cannot go on position by position");
+  throw InputError("this attention has no recurrent form; use forward()");
 }
 
 // Throws unless q and k are [N, H, D] and v [N, H, M] (axes = 3), or q and k [N, L, H, D] and
@@ -79,7 +79,7 @@ Mixer MakeMixer(const MixerSpec& spec) {
 }
 
 Mixer MakeMixer(MixerSpec spec, const MixerSizes& sizes) {
-  const auto narrow = [](int64_t size) {  // a size beyond int stays too large, for the range check
+  const auto narrow = [](int64_t size) {  // clamps: the range check rejects sizes beyond int
     return static_cast<int>(std::min<int64_t>(size, std::numeric_limits<int>::max()));
   };
   spec.heads = narrow(sizes.heads);
@@ -97,9 +97,9 @@ void CheckRecurrent(const char* kind, int64_t query_dim, const Tensor& q, const 
   if (values.size(0) != any.size(0) || values.size(1) != any.size(2) ||
       (v.defined() && values.size(3) != v.size(3)) || values.scalar_type() != any.scalar_type() ||
       values.device() != any.device()) {
-    throw InputError("attention '", kind, "': its state is of ", values.size(0), " sequences, ",
-                     values.size(1), " heads and values of ", values.size(3), " in ",
-                     values.toString(), ", which does not fit ", v.defined() ? "v " : "q ",
+    throw InputError("attention '", kind, "': the state has ", values.size(0), " sequences, ",
+                     values.size(1), " heads and value_dim ", values.size(3), " in ",
+                     values.toString(), "; got ", v.defined() ? "v " : "q ",
                      v.defined() ? v.sizes() : q.sizes(), " in ", any.toString());
   }
 }

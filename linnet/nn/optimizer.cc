@@ -9,10 +9,10 @@
 namespace linnet::nn {
 namespace {
 
-constexpr char kNotFinite[] = "a gradient is no longer a number";
+constexpr char kNotFinite[] = "a gradient is NaN or infinite";
 
-// How a step uses the moments at time t (from 1): p -= lr * size * m / (sqrt(v) * root_scale +
-// eps), or p -= lr * size * m where `adaptive` is false.
+// The update of step t (from 1): p -= lr * size * m / (sqrt(v) * root_scale + eps), or
+// p -= lr * size * m where `adaptive` is false.
 struct Schedule {
   double size = 0;
   double root_scale = 1;
@@ -28,7 +28,7 @@ Schedule ScheduleAt(const OptimizerOptions& options, int64_t t) {
   if (rho < options.rectify_from) return {1 / correction1, 1, false};
   const double rectification =
       std::sqrt((rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho));
-  // The bias correction of v is folded into the size, so that eps is added to the raw root.
+  // The bias correction of v is folded into `size`: eps is added to the uncorrected sqrt(v).
   return {rectification * std::sqrt(correction2) / correction1, 1, true};
 }
 
@@ -72,7 +72,7 @@ bool Optimizer::Begin(double learning_rate) {
   torch::NoGradGuard no_grad;
   begun_ = NextStep(learning_rate);
   flat_->Prepare(begun_);
-  return begun_.adaptive;  // the first steps of radam are not
+  return begun_.adaptive;  // false in the first steps of radam
 }
 
 void Optimizer::Finish() {

@@ -6,7 +6,7 @@
 //   std::vector<float> out(engine.output_size());
 //   const int32_t token = 0;
 //   engine.Step(state, {&token, 1}, out);        // the head's outputs for the next token
-//   State fork = state.Clone();                  // two continuations of one past
+//   State fork = state.Clone();                  // two continuations of one prefix
 //
 // The outputs of a sequence do not depend on the number of threads or on the other sequences of its
 // batch, bit for bit. Prefix() and Step() agree to rounding. A model without recurrent state
@@ -44,7 +44,8 @@ class Engine {
   size_t output_size() const;  // floats per position: the spec's OutputSize()
 
   // A state of `batch` sequences that have read nothing. Throws InputError if `batch` is 0, if the
-  // state exceeds this machine's memory, or if the model's layers see the future.
+  // state exceeds this machine's memory, or if the model is not causal or reads frames without a
+  // recurrent state.
   State NewState(size_t batch) const;
 
   // Reads one token of each sequence: tokens [batch] -> outputs [batch, output_size], the head's
@@ -52,22 +53,22 @@ class Engine {
   // vocabulary or a position past Model::most_positions(); the state is then unchanged.
   void Step(State& state, std::span<const int32_t> tokens, std::span<float> outputs);
 
-  // Reads `length` tokens of each sequence at once with the chunked kernel (feature map rff: in
-  // steps within each layer): tokens [batch, length]; outputs is empty, [batch, output_size] (last
-  // position only) or [batch, length, output_size]. Errors as for Step.
+  // Reads `length` tokens of each sequence at once with the chunked kernel (feature map rff: step
+  // by step within each layer): tokens [batch, length]; outputs is empty, [batch, output_size]
+  // (last position only) or [batch, length, output_size]. Errors as for Step.
   void Prefix(State& state, std::span<const int32_t> tokens, size_t length,
               std::span<float> outputs);
 
-  // The same for a subset of a state's sequences, each named once: `tokens` and `outputs` are in
-  // this order, and the other sequences are unchanged.
+  // The same for a subset of a state's sequences, given by distinct indices: `tokens` and `outputs`
+  // are in this order, and the other sequences are unchanged.
   void Step(State& state, std::span<const size_t> sequences, std::span<const int32_t> tokens,
             std::span<float> outputs);
   void Prefix(State& state, std::span<const size_t> sequences, std::span<const int32_t> tokens,
               size_t length, std::span<float> outputs);
 
-  // Prefixes of different lengths in one call, which reads the weights once: sequence i reads the
-  // next lengths[i] of `tokens`. outputs is empty or [sequences, output_size], for each one's last
-  // position. Each result is bit-identical to that of a separate call.
+  // Prefixes of different lengths in one call, which shares reads of the weights where possible:
+  // sequence i reads the next lengths[i] of `tokens`. outputs is empty or [sequences, output_size],
+  // for each one's last position. Each result is bit-identical to that of a separate call.
   void Prefix(State& state, std::span<const size_t> sequences, std::span<const size_t> lengths,
               std::span<const int32_t> tokens, std::span<float> outputs);
 
@@ -99,16 +100,17 @@ class Engine {
     bool only_last;
   };
 
-  // The threads of a call. Many sequences: each thread runs its own through all layers without
-  // barriers (`alone`). Few: all threads run all sequences together, splitting each layer.
+  // The threads of a call. If `alone`, each runs its own sequences through all layers without
+  // barriers. Otherwise all threads run all sequences together, splitting each layer.
   struct Division {
     size_t threads;
-    bool few = false;  // a step of so few that one thread may be faster
+    bool few = false;  // a step of so few sequences that one thread may be faster
     bool alone = false;
   };
 
   Division Divide(size_t batch, size_t length);
-  // Calls walk(0), .., walk(threads - 1), each on its thread. Times steps of few sequences.
+  // Calls walk(0), .., walk(threads - 1), each on its thread. If `few`, times the call
+  // for Divide()'s next choice between one thread and all.
   void RunOn(const Division& division, FunctionRef<void(int)> walk);
   void Read(State& state, const size_t* chosen, size_t batch, std::span<const int32_t> tokens,
             size_t length, std::span<float> outputs);

@@ -6,8 +6,8 @@
 //   batcher.Cancel(*ticket);             // the client has disconnected
 //
 // Requests join and leave between tokens. A request's result depends neither on the other requests
-// nor on the snapshots of earlier prompts. The state has a fixed size, so the number of sequences
-// is set beforehand and memory does not grow with the load.
+// nor on the snapshots of earlier prompts. A recurrent state has a fixed size and options.sequences
+// bounds the number of states, so memory does not grow with the load.
 #ifndef LINNET_SERVER_BATCHER_H_
 #define LINNET_SERVER_BATCHER_H_
 
@@ -32,8 +32,8 @@ namespace linnet::server {
 
 struct BatcherOptions {
   int threads = 0;        // of the engine; 0: one per processor
-  size_t sequences = 64;  // running together
-  size_t queue = 256;     // waiting
+  size_t sequences = 64;  // sequences that run together
+  size_t queue = 256;     // sequences that wait
   SnapshotOptions snapshots = {};
 };
 
@@ -49,11 +49,11 @@ class Batcher : public Worker {
   void Cancel(uint64_t request) override;
   // Cancels all current requests.
   void CancelAll();
-  // Waits until all snapshots are written to their folder. Call it only while nothing runs.
+  // Waits until all snapshots are written to their folder. Call it only while no request runs.
   void Flush() { snapshots_.Flush(); }
 
-  // running, waiting, capacity: sequences. generated, read, known: tokens so far; `known` counts
-  // prompt tokens restored from snapshots. hits, misses: prompts with and without a snapshot.
+  // running, waiting, capacity: sequences. generated, read, known: tokens generated, prompt tokens
+  // read, prompt tokens restored from snapshots. hits, misses: prompts with and without a snapshot.
   struct Counts {
     size_t running = 0, waiting = 0, capacity = 0;
     uint64_t generated = 0, read = 0, known = 0, hits = 0, misses = 0;
@@ -67,10 +67,11 @@ class Batcher : public Worker {
 
   void Loop();
   void Begin(const std::shared_ptr<Job>& job);
-  // Starts a sequence from a snapshot, or from scratch if null: after the prompt, or by reading the
-  // `rest` of it.
+  // Starts a sequence from a snapshot (null: an empty state). It first reads `rest`, the part of
+  // the prompt that the snapshot lacks.
   void Start(const std::shared_ptr<Job>& job, size_t sequence,
              const std::shared_ptr<const Snapshot>& from, std::vector<int32_t> rest = {});
+  // Starts the job's other sequences from the state after the prompt.
   void StartRest(const std::shared_ptr<Job>& job, const std::shared_ptr<const Snapshot>& from);
   void End(const std::shared_ptr<Job>& job, size_t sequence, Ended how, const std::string& why);
   void Fail(const std::shared_ptr<Job>& job, const std::string& why);
@@ -80,7 +81,7 @@ class Batcher : public Worker {
   BatcherOptions options_;
   Snapshots snapshots_;
   Scheduler scheduler_;
-  std::unordered_map<uint64_t, std::shared_ptr<Job>> jobs_;  // of the stepping thread
+  std::unordered_map<uint64_t, std::shared_ptr<Job>> jobs_;  // used by the stepping thread only
   std::atomic<size_t> outstanding_{0}, running_{0};
   std::atomic<uint64_t> generated_{0}, read_{0}, known_{0}, hits_{0}, misses_{0};
 

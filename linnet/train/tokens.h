@@ -1,4 +1,4 @@
-// Shared by the text tasks: batches of sequences of unequal length, and their loss.
+// Loss over token sequences of unequal length, and model specs, for the text tasks.
 #ifndef LINNET_TRAIN_TokenS_H_
 #define LINNET_TRAIN_TokenS_H_
 
@@ -11,26 +11,26 @@
 
 namespace linnet::train {
 
-// A sequence of tokens; those from index `counted` on are predicted from all before them.
+// The loss counts the tokens from index `counted` on, each predicted from all tokens before it.
 struct TokenSequence {
   std::vector<int32_t> tokens;
   size_t counted = 1;
 };
 
-// The loss over some sequences: the sum of nats over the predicted tokens, and their number.
+// The loss over a batch of sequences.
 struct TokenLoss {
-  torch::Tensor nats;
-  torch::Tensor right;  // int64: the number of predictions whose most likely token is correct
-  int64_t counted = 0;
-  int64_t read = 0;
+  torch::Tensor nats;   // sum over the predicted tokens
+  torch::Tensor right;  // int64: number of tokens that the argmax predicts correctly
+  int64_t counted = 0;  // predicted tokens
+  int64_t read = 0;     // input tokens: all but the last of each sequence
 };
 
-// The sequences must have at least two tokens; shorter ones are padded with zeros, which do not
+// Each sequence has at least two tokens and is padded to the longest with zeros, which do not
 // count. The encoder of an encoder-decoder reads the tokens before the separator, which has index
 // counted - 1.
 TokenLoss Evaluate(nn::Network& network, std::span<const TokenSequence> sequences);
 
-// BaseSpec() for text: with added positions, weights tied or not, and the vocabulary.
+// BaseSpec() with text's vocabulary and head, and sinusoidal positions added to the embeddings.
 ModelSpec TextModelSpec(const TrainConfig& config, const TextSpec& text, int64_t max_length);
 
 }  // namespace linnet::train

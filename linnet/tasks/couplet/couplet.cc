@@ -41,7 +41,7 @@ std::string WithoutBlanks(const std::string& text, const std::string& what) {
   std::string line;
   for (size_t at = 0; at < text.size();) {
     const auto c = NextCodePoint(text, at);
-    if (!c) throw InputError(what, " is no UTF-8");
+    if (!c) throw InputError(what, " is not UTF-8");
     constexpr char32_t kBlanks[] = {' ', 0x3000, 0x200b,
                                     0xfeff};  // ideographic, of no width, byte order mark
     if (std::find(std::begin(kBlanks), std::end(kBlanks), c->value) == std::end(kBlanks)) {

@@ -28,7 +28,7 @@ std::vector<Line> ReadLines(const fs::path& path) {
     for (size_t at = 0; at < raw.size();) {
       const auto next = NextCodePoint(raw, at);
       if (!next) {
-        throw InputError(path.string(), ": line ", lines.size() + 1, " is no UTF-8");
+        throw InputError(path.string(), ": line ", lines.size() + 1, " is not UTF-8");
       }
       constexpr char32_t kIdeographicSpace = 0x3000;
       if (next->value > 0x20 && next->value != kIdeographicSpace) {
@@ -94,7 +94,7 @@ size_t CountCharacters(const std::string& text) {
   size_t count = 0;
   for (size_t at = 0; at < text.size(); ++count) {
     const auto next = NextCodePoint(text, at);
-    if (!next) throw InputError("the text is no UTF-8: byte ", at, " begins no character");
+    if (!next) throw InputError("the text is not UTF-8: byte ", at, " is invalid");
     at += next->bytes;
   }
   return count;

@@ -9,8 +9,8 @@
 //   for (const Phone& phone : stream.Read(samples)) ...    // the phones that are final by now
 //   for (const Phone& phone : stream.Finish()) ...
 //
-// Audio longer than the model's positions (the longest utterance of its training) is encoded in
-// overlapping windows, of which the middle is used, so time and memory are linear in its length.
+// Audio longer than the longest training utterance is encoded in overlapping windows. Each position
+// is taken from one of them, so time and memory are linear in the length.
 #ifndef LINNET_TASKS_SPEECH_TRANSCRIBER_H_
 #define LINNET_TASKS_SPEECH_TRANSCRIBER_H_
 
@@ -28,13 +28,13 @@ namespace linnet {
 
 struct Phone {
   std::string name = {};
-  double seconds = 0;      // time of its first frame from the beginning
-  double probability = 0;  // of the phone at that frame
+  double seconds = 0;      // start of its first frame in the audio
+  double probability = 0;  // of the phone at its first frame
 };
 
 struct Transcript {
   std::vector<Phone> phones = {};
-  std::vector<int> classes = {};  // the same as indices into PhonesOf(), from 0
+  std::vector<int> classes = {};  // their indices in PhonesOf()
   double seconds = 0;             // length of the audio
   double log_probability = 0;     // Decoded::log_probability (ctc.h)
 };
@@ -64,7 +64,7 @@ std::vector<std::string> PhonesOf(const ModelSpec& spec);
 
 class Transcriber {
  public:
-  // Throws InputError for a model of another task.
+  // Throws InputError for a model of another task than speech.
   explicit Transcriber(std::shared_ptr<const Model> model, const TranscriberOptions& options = {});
   ~Transcriber();
 
@@ -72,7 +72,7 @@ class Transcriber {
   int sample_rate() const { return model_->spec().speech()->sample_rate; }
   ThreadPool& pool() { return pool_; }
 
-  // Throws InputError for sound at another rate, or too short for a single frame (25 ms).
+  // Throws InputError for audio at another rate, or shorter than a frame (25 ms).
   Transcript Transcribe(const Audio& audio);
   // The log-probabilities [positions, classes] that Transcribe() decodes.
   std::vector<float> LogProbabilities(const Audio& audio);
@@ -89,8 +89,8 @@ class Transcriber {
 // phone is returned as soon as the model detects it, at most delay_seconds() after its beginning.
 class PhoneStream {
  public:
-  // Throws InputError for a model that is not causal, or that normalizes by utterance, because the
-  // end is unknown.
+  // Throws InputError for a model that is not causal, or that normalizes by utterance, whose end a
+  // stream does not know.
   explicit PhoneStream(std::shared_ptr<const Model> model);
   ~PhoneStream();
 
