@@ -1,6 +1,6 @@
 // Loss over token sequences of unequal length, and model specs, for the text tasks.
-#ifndef LINNET_TRAIN_TokenS_H_
-#define LINNET_TRAIN_TokenS_H_
+#ifndef LINNET_TRAIN_TOKENS_H_
+#define LINNET_TRAIN_TOKENS_H_
 
 #include <cstdint>
 #include <span>
@@ -35,4 +35,4 @@ ModelSpec TextModelSpec(const TrainConfig& config, const TextSpec& text, int64_t
 
 }  // namespace linnet::train
 
-#endif  // LINNET_TRAIN_TokenS_H_
+#endif  // LINNET_TRAIN_TOKENS_H_
