@@ -270,7 +270,7 @@ class SpeechTask : public Task {
                        const char* what) {
     if (!set.unknown_words.empty()) {
       std::string words;
-      for (const std::string& word : set.unknown_words) words += " " + Printable(word);
+      for (const std::string& word : set.unknown_words) words += StrCat(" ", Printable(word));
       remarks_.push_back(StrCat("left out ", set.left_out, " ", what,
                                 " utterances: the dictionary does not have", words));
     }
