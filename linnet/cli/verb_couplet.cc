@@ -15,6 +15,7 @@ struct Options {
   std::string model;
   std::vector<std::string> lines;
   CoupletOptions how = {.candidates = 5};
+  std::optional<uint64_t> seed;
   bool draw = false, free = false, json = false;
   std::optional<Precision> precision;
   int threads = 0;
