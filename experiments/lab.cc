@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <iostream>
+#include <numeric>
 #include <sstream>
 
+#include "linnet/base/units.h"
 #include "linnet/cli/bench.h"
 #include "linnet/cli/child.h"
 #include "linnet/cli/program.h"
@@ -51,6 +53,36 @@ std::vector<json> MetricsOf(const fs::path& run) {
     if (!records.back().is_object()) throw InputError(path, ": has a line that is no record");
   }
   return records;
+}
+
+json CurveOf(const json& metrics, const std::vector<std::string>& fields) {
+  json curve = json::array();
+  for (const json& record : metrics) {
+    if (!record.contains(fields[0])) continue;
+    json& point = curve.emplace_back(json::array({record.at("step")}));
+    for (const std::string& field : fields) point.push_back(record.at(field));
+  }
+  return curve;
+}
+
+std::vector<int64_t> StepsWithin(const Budget& budget, const std::vector<double>& seconds,
+                                 const std::vector<double>& wanted, bool equal_time,
+                                 int64_t least) {
+  const auto methods = static_cast<double>(seconds.size()), fewest = static_cast<double>(least);
+  const double together = std::accumulate(seconds.begin(), seconds.end(), 0.0);
+  const double total = budget.text.empty() ? 1e18 : ParseSeconds(budget.text);
+  std::vector<int64_t> steps;
+  for (size_t m = 0; m < seconds.size(); ++m) {
+    const double round = equal_time ? methods * seconds[m] : together;  // an update of each method
+    const double fit = (budget.share * total - budget.spent) / round;
+    if (fit < fewest) {
+      throw InputError("--budget ", budget.text, " is too little: ", least,
+                       " updates of each method, and measuring them, take about ",
+                       FormatSeconds((fewest * round + budget.spent) / budget.share));
+    }
+    steps.push_back(std::max(least, static_cast<int64_t>(std::min(wanted[m], fit))));
+  }
+  return steps;
 }
 
 void Lab::MakeFolder(const fs::path& folder) const {

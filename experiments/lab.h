@@ -18,10 +18,17 @@
 
 namespace linnet::experiments {
 
-// Appends arguments of a command, converted by StrCat.
+// Appends arguments of a command: texts, numbers, and JSON, of a list each element.
+inline void AppendOne(std::vector<std::string>& arguments, const nlohmann::json& value) {
+  if (value.is_array()) {
+    for (const nlohmann::json& element : value) AppendOne(arguments, element);
+  } else {
+    arguments.push_back(value.is_string() ? value.get<std::string>() : value.dump());
+  }
+}
 template <class... Values>
 void Append(std::vector<std::string>& arguments, const Values&... values) {
-  (arguments.push_back(StrCat(values)), ...);
+  (AppendOne(arguments, values), ...);
 }
 
 // Throws InputError, beginning with `where`, for invalid JSON.
@@ -30,6 +37,19 @@ nlohmann::json ReadRecord(const std::filesystem::path& path);
 
 // The records of a run's metrics.jsonl.
 std::vector<nlohmann::json> MetricsOf(const std::filesystem::path& run);
+// [[step, value of each field]] of the metrics that have the first field.
+nlohmann::json CurveOf(const nlohmann::json& metrics, const std::vector<std::string>& fields);
+
+// Time for trainings and what follows them.
+struct Budget {
+  std::string text;  // "2h"; "": unlimited
+  double share = 1;  // of it for updates
+  double spent = 0;  // seconds, before the trainings
+};
+// The updates of each method: as many as wanted, or those that fit into the budget, equal numbers or
+// equal times. `seconds` are those of an update. Throws InputError if fewer than `least` fit.
+std::vector<int64_t> StepsWithin(const Budget& budget, const std::vector<double>& seconds,
+                                 const std::vector<double>& wanted, bool equal_time, int64_t least);
 
 class Lab {
  public:
