@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "experiments/experiment.h"
+#include "experiments/measure.h"
 #include "linnet/io/json.h"
 
 namespace linnet::experiments {
@@ -166,16 +167,10 @@ json Growth(const json& claim, const json& methods, double near) {
 }  // namespace
 
 void MeasureFigure1(const Call& call, json& record) {
-  record["records"] = json::array();
-  const auto methods = call.Get<std::vector<std::string>>("methods", call.about.at("all_methods"));
-  for (const std::string& method : methods) {
-    std::vector<std::string> bench = {"bench", "attention", "--json", "--methods", method};
-    for (const char* option : {"max-n", "memory", "seconds", "threads"}) {
-      const json& value = call.options.at(option);
-      if (!value.is_null()) Append(bench, StrCat("--", option), value);
-    }
-    for (const json& one : call.lab.Measure(method, bench)) record["records"].push_back(one);
-  }
+  const Scope about{call.about};
+  json values = call.options;
+  values["asked"] = call.Get("methods", call.about.at("all_methods"));
+  record["records"] = Measured(call, call.about.at("measure"), {values, &about});
 }
 
 void DeriveFigure1(const json& about, json& values) {

@@ -1,10 +1,7 @@
 // linnet reproduce figure2: the copy task (§4.1.1). Softmax, linear and Reformer attention learn to
 // repeat a sequence.
-#include <algorithm>
-#include <iostream>
-
 #include "experiments/experiment.h"
-#include "linnet/base/units.h"
+#include "experiments/measure.h"
 
 namespace linnet::experiments {
 
@@ -26,51 +23,22 @@ json FirstBelow(const json& curve, double loss) {
 }  // namespace
 
 void MeasureFigure2(const Call& call, json& record) {
-  const std::string scale_name = call.options.at("scale");
-  const json& scale = call.about.at("scales").at(scale_name);
+  const json& scale = call.about.at("scales").at(call.options.at("scale"));
   const int max_length = call.Get<int>("max-length", scale.at("max_length"));
-  std::vector<std::vector<std::string>> flags;
-  std::vector<double> seconds;
-  double together = 0;
-  for (const json& method : call.about.at("methods")) {
-    std::vector<std::string>& of_method = flags.emplace_back();
-    Append(of_method, "copy", "--preset", "paper", "--attention", method.at("attention"));
-    Append(of_method, scale.at("flags"), "--lsh-buckets", call.about.at("buckets"), "--lsh-chunk",
-           Chunk(max_length), "--max-length", max_length, "--seed", call.options.at("seed"),
-           "--checkpoint-every", 500);
-    call.AppendThreads(of_method);
-    seconds.push_back(call.lab.SecondsAnUpdate(method.at("label"), method.at("name"), of_method));
-    together += seconds.back();
-  }
-  constexpr double kUpdates = 0.9;  // share of the time; the rest is for validations
-  const double scale_steps = scale.at("steps"), scale_drop_at = scale.at("drop_at");
-  const std::vector<double> wanted(seconds.size(), call.Get("steps", scale_steps));
-  const int64_t steps = StepsWithin({call.Get<std::string>("budget", ""), kUpdates}, seconds,
-                                    wanted, /*equal_time=*/false, /*least=*/100)[0];
-  const auto count = static_cast<double>(steps);
-  std::cerr << steps << " updates of each: about " << FormatSeconds(count * together / kUpdates)
-            << " in all\n";
-  // The learning rate drops to a tenth: after 3,000 updates in the paper, after three quarters of
-  // all at the small scale.
-  const auto drop_at = static_cast<int64_t>(
-      std::max(1.0, std::min(scale_drop_at, count * scale_drop_at / scale_steps)));
-  record.update(Origin());
-  record.update({{"scale", scale_name},
-                 {"steps", steps},
-                 {"drop_at", drop_at},
+  record = Origin();
+  record.update({{"scale", call.options.at("scale")},
                  {"seed", call.options.at("seed")},
                  {"max_length", max_length},
                  {"threads", call.options.at("threads")}});
-  for (size_t m = 0; m < seconds.size(); ++m) {
-    const json& method = call.about.at("methods")[m];
-    Append(flags[m], "--lr-drop-at", drop_at, "--log-every", 20, "--validate-every", 100);
-    const json trained = call.lab.Train(method.at("label"), method.at("name"), flags[m], steps);
-    record["runs"].push_back(
-        {{"method", method.at("name")},
-         {"seconds_an_update", seconds[m]},
-         {"parameters", trained.at("info").at("parameters")},
-         {"curve", CurveOf(trained.at("metrics"), {"validation_loss", "validation_accuracy"})}});
-  }
+  json values = call.options;
+  values.update({{"of", scale},
+                 {"max_length", max_length},
+                 {"chunk", Chunk(max_length)},
+                 {"equal_time", false}});
+  const Scope about{call.about};
+  record["runs"] = Trained(call, {values, &about}, [](const json&, json&) {});
+  record["steps"] = record["runs"][0]["steps"];
+  record["drop_at"] = record["runs"][0]["drop_at"];
 }
 
 void DeriveFigure2(const json& about, json& values) {

@@ -2,10 +2,9 @@
 // once, softmax with a state too, and memory per image. Table 5: the time of one image, and of a
 // token as the image grows.
 #include <algorithm>
-#include <iostream>
 
 #include "experiments/experiment.h"
-#include "experiments/image_lab.h"
+#include "experiments/measure.h"
 
 namespace linnet::experiments {
 
@@ -13,23 +12,16 @@ using nlohmann::json;
 
 namespace {
 
-// The data sets with records, each with a row for every method: {..., "rows": [{..., "run", "paper":
-// {"rate", "cpu", "gpu"}}], and the rows "softmax" and "linear"}.
+// The data sets with records, each with a row for every method, and the rows of softmax and linear.
 json Sets(const json& about, const json& records) {
   json sets = json::array();
-  const json& datasets = about.at("datasets");
-  for (size_t d = 0; d < datasets.size(); ++d) {
-    json set = datasets[d], own = json::array();
+  for (json set : about.at("datasets")) {
+    json own = json::array();
     for (const json& record : records) {
-      if (record.at("dataset") == set.at("name")) own.push_back(record);
+      if (record.at("dataset") == set["dataset"]) own.push_back(record);
     }
     if (own.empty()) continue;
-    set["rows"] = WithRuns(about.at("methods"), own);
-    for (json& row : set["rows"]) {
-      for (const char* what : {"rate", "cpu", "gpu"}) {
-        row["paper"][what] = row.at(StrCat("paper_", what))[d];
-      }
-    }
+    set["rows"] = WithRuns(set["methods"], own);
     for (const char* name : {"softmax", "linear"})
       set[name] = FindRecord(set["rows"], "name", name);
     sets.push_back(std::move(set));
@@ -42,7 +34,7 @@ json Sets(const json& about, const json& records) {
 void Identify(const json& about, json& run) {
   const auto refuse = [] { throw InputError("a record that is not of this table"); };
   json method, dataset;
-  for (const json& one : about.at("methods")) {
+  for (const json& one : about.at("datasets")[0].at("methods")) {
     if (run.at("attention") == one.at("attention") &&
         run.at("stateless") == one.at("state").is_null() &&
         run.value("lsh_rounds", 0) == one.at("rounds")) {
@@ -51,12 +43,12 @@ void Identify(const json& about, json& run) {
   }
   for (const json& one : about.at("datasets")) {
     const std::string model = run.at("model");
-    if (model.starts_with(one.at("name").get<std::string>() + " ")) dataset = one;
+    if (model.starts_with(one.at("dataset").get<std::string>() + " ")) dataset = one;
   }
   if (method.is_null() || dataset.is_null() || run.at("checked") != true || run.at("batch") != 1) {
     refuse();
   }
-  run["method"] = method["name"], run["dataset"] = dataset["name"];
+  run["method"] = method["name"], run["dataset"] = dataset["dataset"];
   run["hashes"] = method["rounds"] > 0;
   const bool stateless = method["state"].is_null();
   const std::string times = stateless ? "us_at_lengths" : "us_by_eighths";
@@ -75,33 +67,18 @@ void Identify(const json& about, json& run) {
 }  // namespace
 
 void MeasureGenerateTable(const Call& call, json& record) {
-  record.update(Origin());
-  const json& precision = record["precision"] = call.options.at("precision");
-  json& records = record["records"] = json::array();
-  const auto chosen = call.Get<std::vector<std::string>>("dataset", {"mnist", "cifar10"});
-  const json& datasets = call.about.at("datasets");
-  for (size_t d = 0; d < datasets.size(); ++d) {
-    const std::string dataset = datasets[d].at("name");
-    if (std::find(chosen.begin(), chosen.end(), dataset) == chosen.end()) continue;
-    for (const json& method : call.about.at("methods")) {
-      const std::string name = method.at("name"), label = method.at("label");
-      std::cerr << "timing " << label << ", " << datasets[d].at("title").get<std::string>() << "\n";
-      const int together = method.at("batch")[d];  // 0: one image per thread
-      // Reformer runs in f32: rounded queries would fall into other buckets than in the check.
-      const bool hashes = method.at("rounds") > 0;
-      json one = TimeGeneration(call, StrCat(dataset, "-", name),
-                                {.source = {"--random", dataset},
-                                 .method = method,
-                                 .precision = hashes ? "f32" : precision.get<std::string>(),
-                                 .chunk = datasets[d].at("chunk"),
-                                 .together = call.about.contains("one_image") ? 1
-                                             : together > 0                   ? together
-                                                                              : call.Threads(),
-                                 .stateless = method.at("state").is_null()});
-      one["dataset"] = dataset;
-      records.push_back(std::move(one));
-    }
+  json values = call.options;
+  values["processors"] = call.Threads();
+  values["chosen"] = json::array();
+  const auto names = call.Get<std::vector<std::string>>("dataset", {"mnist", "cifar10"});
+  for (const json& set : call.about.at("datasets")) {
+    if (std::count(names.begin(), names.end(), set.at("dataset")) > 0)
+      values["chosen"].push_back(set);
   }
+  record = Origin();
+  record["precision"] = call.options.at("precision");
+  const Scope about{call.about};
+  record["records"] = Measured(call, call.about.at("measure"), {values, &about});
 }
 
 void DeriveTable4(const json& about, json& values) {
@@ -115,7 +92,13 @@ void DeriveTable4(const json& about, json& values) {
     set["rows"] = rows;
     values["sets"].push_back(set);
   }
-  values["by_method"] = WithRuns(about.at("methods"), values.at("records"));
+  const json& datasets = about.at("datasets");
+  values["by_method"] = WithRuns(datasets[0].at("methods"), values.at("records"));
+  for (size_t m = 0; m < values["by_method"].size(); ++m) {
+    for (const json& set : datasets) {
+      values["by_method"][m]["paper_rates"].push_back(set.at("methods")[m].at("paper").at("rate"));
+    }
+  }
 }
 
 void DeriveTable5(const json& about, json& values) {

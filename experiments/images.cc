@@ -2,10 +2,10 @@
 // attention: bits/dim and images per second. figure5: the training curves of these tables and of
 // table 3.
 #include <filesystem>
-#include <iostream>
 
 #include "experiments/experiment.h"
 #include "experiments/image_lab.h"
+#include "experiments/measure.h"
 
 namespace linnet::experiments {
 
@@ -17,32 +17,6 @@ namespace {
 // The paper's networks are measured, whole images included, only if this much of the budget is
 // left.
 constexpr double kPaperSeconds = 600;
-
-// Images a second of a trained model, or ("") of the paper's with random weights. Without a state
-// each thread makes one image.
-json Throughput(const Call& call, const json& method, const std::string& model, bool whole) {
-  const std::string name = method.at("name"), label = method.at("label");
-  const bool paper = model.empty(), linear = name == "linear";
-  std::cerr << "timing images of " << label << (paper ? ", the paper's network" : "") << "\n";
-  const std::string dataset = call.about.at("dataset");
-  const json record = TimeGeneration(
-      call, name + (paper ? "-paper" : ""),
-      {.source = paper ? std::vector<std::string>{"--random", dataset} : std::vector{model},
-       .method = method,
-       .chunk = call.about.at("chunk"),
-       .together = linear ? call.about.at("linear_batch").get<int>() : call.Threads(),
-       .stateless = !linear,
-       .whole = whole});
-  json result;
-  for (const char* field : {"method", "images_per_second", "batch", "threads", "isa"}) {
-    result[field] = record.at(field);
-  }
-  if (whole) {
-    result["seconds"] = record.at("value").get<double>() / 1e3;
-    result["whole_seconds"] = record.at("whole_ms_per_image").get<double>() / 1e3;
-  }
-  return result;
-}
 
 // The methods that the record has, with "run" and the results in other lists of the record.
 json Rows(const json& about, const json& record) {
@@ -65,22 +39,26 @@ json Rows(const json& about, const json& record) {
 void MeasureImageTable(const Call& call, json& record) {
   ImageLab images(call);
   record.update(Origin());
-  record.update(images.Settings());
+  record.update(images.settings());
   record["runs"] = images.Train();
   const std::string table = call.about.at("table");
   record["command"] = StrCat("linnet reproduce ", table, images.CommandOptions());
   record["threads"] = call.Threads();
-  json& throughput = record["throughput"] = json::array();
-  for (const json& method : call.about.at("methods")) {
-    throughput.push_back(Throughput(call, method, images.ModelOf(method.at("name")), false));
-  }
-  json& paper = record["paper_throughput"] = json::array();
+  json values = {{"folder", call.lab.folder().string()},
+                 {"processors", call.Threads()},
+                 {"threads", call.options.at("threads")}};
+  const Scope about{call.about}, scope{values, &about};
+  record["throughput"] = Measured(call, call.about.at("measure"), scope);
+  record["paper_throughput"] = json::array();
   if (images.SecondsLeft() <= kPaperSeconds || record.at("scale") == "tiny") return;
-  for (const json& method : call.about.at("methods")) {
-    // MNIST's softmax: also times a whole image, to verify the estimate where that takes a minute
-    // only.
-    const bool whole = call.about.at("dataset") == "mnist" && method.at("name") == "softmax";
-    paper.push_back(Throughput(call, method, "", whole));
+  record["paper_throughput"] = Measured(call, call.about.at("measure_paper"), scope);
+  for (json& speed : record["paper_throughput"]) {
+    const double seconds = speed.at("value").get<double>() / 1e3;
+    speed.erase("value");
+    if (!speed.contains("whole_ms_per_image")) continue;
+    speed["seconds"] = seconds;
+    speed["whole_seconds"] = speed["whole_ms_per_image"].get<double>() / 1e3;
+    speed.erase("whole_ms_per_image");
   }
 }
 

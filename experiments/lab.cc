@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <iostream>
-#include <numeric>
 #include <sstream>
 
-#include "linnet/base/units.h"
 #include "linnet/cli/bench.h"
 #include "linnet/cli/child.h"
 #include "linnet/cli/program.h"
@@ -24,13 +22,6 @@ constexpr int kTen = 10, kTimedTens = 3;  // after one block of ten for warm-up
 bool Exists(const fs::path& path) {
   std::error_code error;
   return fs::exists(path, error);
-}
-
-json Trained(const fs::path& run, int64_t steps, const json& info, bool before) {
-  const std::vector<json> metrics = MetricsOf(run);
-  const json seconds = metrics.empty() ? json(0.0) : metrics.back().value("seconds", json(0.0));
-  return {{"run", run},       {"steps", steps},     {"seconds", seconds},
-          {"before", before}, {"metrics", metrics}, {"info", info}};
 }
 
 }  // namespace
@@ -63,26 +54,6 @@ json CurveOf(const json& metrics, const std::vector<std::string>& fields) {
     for (const std::string& field : fields) point.push_back(record.at(field));
   }
   return curve;
-}
-
-std::vector<int64_t> StepsWithin(const Budget& budget, const std::vector<double>& seconds,
-                                 const std::vector<double>& wanted, bool equal_time,
-                                 int64_t least) {
-  const auto methods = static_cast<double>(seconds.size()), fewest = static_cast<double>(least);
-  const double together = std::accumulate(seconds.begin(), seconds.end(), 0.0);
-  const double total = budget.text.empty() ? 1e18 : ParseSeconds(budget.text);
-  std::vector<int64_t> steps;
-  for (size_t m = 0; m < seconds.size(); ++m) {
-    const double round = equal_time ? methods * seconds[m] : together;  // an update of each method
-    const double fit = (budget.share * total - budget.spent) / round;
-    if (fit < fewest) {
-      throw InputError("--budget ", budget.text, " is too little: ", least,
-                       " updates of each method, and measuring them, take about ",
-                       FormatSeconds((fewest * round + budget.spent) / budget.share));
-    }
-    steps.push_back(std::max(least, static_cast<int64_t>(std::min(wanted[m], fit))));
-  }
-  return steps;
 }
 
 void Lab::MakeFolder(const fs::path& folder) const {
@@ -118,21 +89,30 @@ json Lab::Run(const std::vector<std::string>& arguments) const {
   return ParseRecord(RunVerb(arguments), StrCat("what 'linnet ", arguments[0], "' wrote"));
 }
 
-json Lab::Measure(const std::string& name, const std::vector<std::string>& arguments) const {
-  const fs::path file = folder_ / "measured" / (name + ".json");
-  const json question = {cli::MachineName(), arguments};
-  kept_.push_back(file);
-  if (Exists(file)) {
+json Lab::Kept(const fs::path& file, const json& question, FunctionRef<json()> measure) const {
+  if (Exists(folder_ / file)) {
     std::string fault;  // an unreadable file is measured again
-    const json kept = ParseJson(ReadFile(file, size_t{1} << 26), 9, fault);
+    const json kept = ParseJson(ReadFile(folder_ / file, size_t{1} << 26), 9, fault);
     if (kept.is_object() && kept.value("question", json()) == question && kept.contains("answer")) {
-      std::cerr << name << ": measured before\n";
       return kept.at("answer");
     }
   }
-  const json answer = Run(arguments);
-  MakeFolder(file.parent_path());
-  WriteFileAtomically(file, json{{"question", question}, {"answer", answer}}.dump(1) + "\n");
+  const json answer = measure();
+  MakeFolder((folder_ / file).parent_path());
+  WriteFileAtomically(folder_ / file,
+                      json{{"question", question}, {"answer", answer}}.dump(1) + "\n");
+  return answer;
+}
+
+json Lab::Measure(const std::string& name, const std::vector<std::string>& arguments) const {
+  const fs::path file = fs::path("measured") / (name + ".json");
+  bool before = true;
+  kept_.push_back(folder_ / file);
+  const json answer = Kept(file, {cli::MachineName(), arguments}, [&] {
+    before = false;
+    return Run(arguments);
+  });
+  if (before) std::cerr << name << ": measured before\n";
   return answer;
 }
 
@@ -147,29 +127,27 @@ void Lab::Finish() const {
 
 double Lab::SecondsAnUpdate(const std::string& label, const std::string& name,
                             const std::vector<std::string>& flags) const {
-  MakeFolder(folder_);
-  const fs::path plan = folder_ / StrCat("update-", name, ".json");
-  std::error_code error;
-  if (Exists(plan)) {
-    const json kept = ReadRecord(plan);
-    const bool same = kept.is_object() && kept.value("flags", json()) == json(flags);
-    const json seconds = same ? kept.value("seconds", json()) : json();
-    if (seconds.is_number() && seconds > 0 && seconds < 1e9) return seconds;
-    // Timings alone do not block another plan; a training that has begun does.
+  return Kept(StrCat("update-", name, ".json"), flags, [&]() -> json {
+    std::error_code error;
     for (const fs::directory_entry& entry : fs::directory_iterator(folder_, error)) {
-      const std::string run_name = entry.path().filename();
-      if (run_name.starts_with(name) && Exists(entry.path() / "state.safetensors")) {
-        throw InputError(plan.string(), ": of other settings; choose another --work");
+      const std::string run = entry.path().filename();
+      if (run.starts_with(name) && Exists(entry.path() / "state.safetensors")) {
+        throw InputError(entry.path().string(), ": is of other settings; choose another --work");
       }
     }
-  }
-  std::cerr << "timing updates of " << label << "\n";
-  const fs::path run = folder_ / StrCat("update-", name);
+    std::cerr << "timing updates of " << label << "\n";
+    return TimeUpdates(label, folder_ / StrCat("update-", name), flags);
+  });
+}
+
+double Lab::TimeUpdates(const std::string& label, const fs::path& run,
+                        const std::vector<std::string>& flags) const {
+  std::error_code error;
   fs::remove_all(run, error);
   std::vector<std::string> arguments = {"train"};
-  arguments.insert(arguments.end(), flags.begin(), flags.end());
-  Append(arguments, "--steps", kTen * (1 + kTimedTens), "--log-every", kTen, "--validate-every", 0,
-         "--out", run.string());
+  Append(arguments, flags, "--steps", kTen * (1 + kTimedTens), "--log-every", kTen,
+         "--validate-every", 0, "--out", run.string());
+  MakeFolder(folder_);
   RunVerb(arguments);
   std::vector<double> tens;
   double before = 0;
@@ -184,42 +162,47 @@ double Lab::SecondsAnUpdate(const std::string& label, const std::string& name,
   std::sort(tens.begin(), tens.end());
   const double each = tens.empty() ? 0 : tens[tens.size() / 2] / kTen;
   if (!(each > 0)) throw RuntimeError(experiment_, ": updates of ", label, " take no time");
-  WriteFileAtomically(plan, json{{"flags", flags}, {"seconds", each}}.dump() + "\n");
   return each;
 }
 
 json Lab::Train(const std::string& label, const std::string& name,
-                const std::vector<std::string>& flags, int64_t steps) const {
+                const std::vector<std::string>& flags, int64_t steps,
+                const std::vector<std::string>& curve) const {
   MakeFolder(folder_);
   const fs::path run = folder_ / name;
-  const std::string model = run / "model.safetensors";
-  const auto check = [&](const json& planned) {
-    if (planned == steps) return;
-    throw InputError(run.string(), ": is a training of ", planned.dump(), " updates, not ", steps,
-                     "; choose another --work");
-  };
-  std::vector<std::string> arguments = {"train"};
-  if (Exists(run / "state.safetensors")) {
+  const std::string model = ModelOf(name);
+  const auto updates = [&] { return Run({"info", model, "--json"}).at("training").at("steps"); };
+  const bool begun = Exists(run / "state.safetensors");
+  if (begun) {
     const json config = ReadRecord(run / "config.json");
-    check(config.is_object() ? config.value("steps", json()) : json());
-    if (Exists(model)) {
-      const json info = Run({"info", model, "--json"});
-      if (info.at("training").at("steps") == steps) {
-        std::cerr << label << ": trained before, " << steps << " updates\n";
-        return Trained(run, steps, info, /*before=*/true);
-      }
+    const json planned = config.is_object() ? config.value("steps", json()) : json();
+    if (planned != steps) {
+      throw InputError(run.string(), ": is a training of ", planned.dump(), " updates, not ", steps,
+                       "; choose another --work");
     }
-    Append(arguments, flags[0], "--resume");
-  } else {
-    arguments.insert(arguments.end(), flags.begin(), flags.end());
-    Append(arguments, "--steps", steps);
   }
-  std::cerr << "training " << label << ": " << steps << " updates\n";
-  Append(arguments, "--out", run.string());
-  RunVerb(arguments);
-  const json info = Run({"info", model, "--json"});
-  check(info.at("training").at("steps"));
-  return Trained(run, steps, info, /*before=*/false);
+  if (begun && Exists(model) && updates() == steps) {
+    std::cerr << label << ": trained before, " << steps << " updates\n";
+  } else {
+    std::cerr << "training " << label << ": " << steps << " updates\n";
+    std::vector<std::string> arguments = {"train"};
+    if (begun) {
+      Append(arguments, flags[0], "--resume");
+    } else {
+      Append(arguments, flags, "--steps", steps);
+    }
+    Append(arguments, "--out", run.string());
+    RunVerb(arguments);
+  }
+  const json info = Run({"info", model, "--json"}), metrics = MetricsOf(run);
+  double memory = 0;
+  for (const json& record : metrics) memory = std::max(memory, record.value("peak_memory", 0.0));
+  return {{"steps", steps},
+          {"training_seconds", metrics.empty() ? json(0.0) : metrics.back().at("seconds")},
+          {"epochs", info.at("training").value("epochs", json())},
+          {"parameters", info.at("parameters")},
+          {"peak_memory", memory},
+          {"curve", CurveOf(metrics, curve)}};
 }
 
 }  // namespace linnet::experiments

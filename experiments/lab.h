@@ -3,7 +3,7 @@
 //
 //   Lab lab("figure2", "runs/figure2");
 //   const double each = lab.SecondsAnUpdate("linear", "linear", flags);
-//   const json run = lab.Train("linear, seed 1", "linear-1", flags, 60 * 8 / each);
+//   const json run = lab.Train("linear, seed 1", "linear-1", flags, 60 * 8 / each, {"loss"});
 //   const json eval = lab.Measure("eval-linear-1", {"eval", model, "--json"});
 #ifndef EXPERIMENTS_LAB_H_
 #define EXPERIMENTS_LAB_H_
@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "linnet/base/error.h"
+#include "linnet/base/function_ref.h"
 
 namespace linnet::experiments {
 
@@ -40,17 +41,6 @@ std::vector<nlohmann::json> MetricsOf(const std::filesystem::path& run);
 // [[step, value of each field]] of the metrics that have the first field.
 nlohmann::json CurveOf(const nlohmann::json& metrics, const std::vector<std::string>& fields);
 
-// Time for trainings and what follows them.
-struct Budget {
-  std::string text;  // "2h"; "": unlimited
-  double share = 1;  // of it for updates
-  double spent = 0;  // seconds, before the trainings
-};
-// The updates of each method: as many as wanted, or those that fit into the budget, equal numbers or
-// equal times. `seconds` are those of an update. Throws InputError if fewer than `least` fit.
-std::vector<int64_t> StepsWithin(const Budget& budget, const std::vector<double>& seconds,
-                                 const std::vector<double>& wanted, bool equal_time, int64_t least);
-
 class Lab {
  public:
   // Creates the folder with the first result.
@@ -71,17 +61,25 @@ class Lab {
   double SecondsAnUpdate(const std::string& label, const std::string& name,
                          const std::vector<std::string>& flags) const;
 
-  // Trains for `steps` updates in all, resuming an earlier run. Returns {"run", "steps", "seconds",
-  // "before", "metrics", "info"}: the run's folder, the number of updates, their time, whether the
-  // run was already complete, the records of metrics.jsonl, and the output of `linnet info` on the
-  // model.
+  // Trains for `steps` updates in all, resuming an earlier run in the folder NAME. Returns {"steps",
+  // "training_seconds", "epochs", "parameters", "peak_memory", "curve": see CurveOf}.
   nlohmann::json Train(const std::string& label, const std::string& name,
-                       const std::vector<std::string>& flags, int64_t steps) const;
+                       const std::vector<std::string>& flags, int64_t steps,
+                       const std::vector<std::string>& curve) const;
+  std::string ModelOf(const std::string& name) const {
+    return folder_ / name / "model.safetensors";
+  }
+
+  // The answer that this file in the folder holds if it is that to the question, or measure().
+  nlohmann::json Kept(const std::filesystem::path& file, const nlohmann::json& question,
+                      FunctionRef<nlohmann::json()> measure) const;
 
   // Deletes the results of Measure. Trainings stay.
   void Finish() const;
 
  private:
+  double TimeUpdates(const std::string& label, const std::filesystem::path& run,
+                     const std::vector<std::string>& flags) const;
   std::string RunVerb(const std::vector<std::string>& arguments) const;
   void MakeFolder(const std::filesystem::path& folder) const;
 

@@ -104,15 +104,26 @@ std::optional<json> Walk(const json& value, std::string_view path) {
   return there ? Walk(value[index], path) : std::nullopt;
 }
 
+bool Holds(const json& value) {
+  return !value.is_null() && value != false && value != 0 && value != "";
+}
+
 // A function of Evaluate() of all its arguments, lists among them flattened.
 json Call(const std::string& name, const json& list) {
   if (name == "count") return list.size();
   if (list.empty()) return nullptr;
   if (name == "first") return list.front();
   if (name == "last") return list.back();
+  if (name == "or") {
+    for (const json& value : list) {
+      if (Holds(value)) return value;
+    }
+    return nullptr;
+  }
   const auto numbers = list.get<std::vector<double>>();  // throws for other types
   if (name == "min") return *std::min_element(list.begin(), list.end());
   if (name == "max") return *std::max_element(list.begin(), list.end());
+  if (name == "floor") return static_cast<int64_t>(std::floor(numbers[0]));
   const double sum = std::accumulate(numbers.begin(), numbers.end(), 0.0);
   if (name == "sum") return sum;
   if (name == "mean") return sum / static_cast<double>(numbers.size());
@@ -264,8 +275,7 @@ json Elements(std::string_view path, const Scope& scope) {
     return text == path.substr(equals + 3) ? json::array({scope.values}) : json::array();
   }
   if (value.is_array()) return value;
-  const bool holds = !value.is_null() && value != false && value != 0 && value != "";
-  return holds ? json::array({value}) : json::array();
+  return Holds(value) ? json::array({value}) : json::array();
 }
 
 std::string Fill(std::string_view text, const Scope& scope) {

@@ -33,10 +33,10 @@ struct Scope {
 // field of every element "a.*.b", "." the innermost values. A field of null is null.
 std::optional<nlohmann::json> Find(std::string_view path, const Scope& scope);
 
-// Paths, numbers, + - * / between spaces, parentheses, and the functions first, last, min, max,
-// mean, sum and count of a list; min and max of several values. Arithmetic with a list is that with
-// each element; with null it is null. Throws nlohmann::json::exception if a value is missing or of
-// another type.
+// Paths, numbers, + - * / between spaces, parentheses, and functions of lists or of several values:
+// first, last, min, max, mean, sum, count, floor, and `or`, the first that a section would show.
+// Arithmetic with a list is that with each element; with null it is null. Throws
+// nlohmann::json::exception if a value is missing or of another type.
 nlohmann::json Evaluate(std::string_view expression, const Scope& scope);
 
 // What a section of that path goes over: see above.

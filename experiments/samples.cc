@@ -75,8 +75,8 @@ json Shown(const json& about) {
 // Draws and completes images for one call.
 class Sampler {
  public:
-  Sampler(const Call& call, const ImageLab& images)
-      : call_(call), images_(images), test_(images.test()), bytes_(test_.image_bytes()) {}
+  Sampler(const Call& call, const ImageSet& test)
+      : call_(call), test_(test), bytes_(test.image_bytes()) {}
 
   // Adds sheets of `count` samples of each method, and the record's measures of variety.
   void AddSamples(size_t count, json& record) const {
@@ -139,7 +139,7 @@ class Sampler {
   Pixels Made(const json& method, const char* what, const char* doing, size_t count, size_t bytes,
               const Body& body) const {
     const std::string name = method.at("name"), label = method.at("label");
-    const std::string path = images_.ModelOf(name);
+    const std::string path = call_.lab.ModelOf(name);
     const fs::path file = call_.lab.folder() / StrCat(what, "-", name, "-", count, ".bytes");
     std::error_code error;
     if (fs::exists(file, error) && fs::last_write_time(file) >= fs::last_write_time(path)) {
@@ -161,7 +161,6 @@ class Sampler {
   }
 
   const Call& call_;
-  const ImageLab& images_;
   const ImageSet& test_;
   const size_t bytes_;
 };
@@ -184,12 +183,12 @@ void MeasureSamples(const Call& call, json& record) {
     if (call.verb.get_option(flag)->count() > 0) given += StrCat(" ", flag, " ", asked);
   }
   record.update(Origin());
-  record.update(images.Settings());
+  record.update(images.settings());
   record["runs"] = images.Train();
   record["methods"] = json::array();
   record["command"] = StrCat("linnet reproduce ", name, images.CommandOptions(), given);
   cli::EndAtSignals();  // from here on this process does the work itself
-  const Sampler sampler(call, images);
+  const Sampler sampler(call, images.test());
   if (record.contains("count")) sampler.AddSamples(record["count"], record);
   if (record.contains("completions")) sampler.AddCompletions(record["completions"]);
 }
