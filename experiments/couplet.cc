@@ -5,6 +5,7 @@
 #include <iostream>
 
 #include "experiments/experiment.h"
+#include "experiments/measure.h"
 #include "linnet/base/utf8.h"
 #include "linnet/tasks/couplet/couplet.h"
 #include "linnet/tasks/couplet/couplets.h"
@@ -63,7 +64,7 @@ json Training(const Lab& lab, const std::string& run) {
   const std::string model = fs::path(run) / "model.safetensors";
   const json info = lab.Run({"info", model, "--json"});
   const json &spec = info.at("spec"), &training = info.at("training");
-  const json points = CurveOf(MetricsOf(run), {"validation_perplexity"});
+  const json points = CurveOf(plot::ReadRunLog(run), {"validation_perplexity"});
   if (points.empty()) throw InputError(run, ": its metrics.jsonl holds no validation");
   return {{"run", NameOf(model)},
           {"points", points},
@@ -116,16 +117,15 @@ void MeasureCouplet(const Call& call, json& record) {
   for (const std::string& run : call.Get("run", none)) {
     record["curves"].push_back(Training(call.lab, run));
   }
+  json values = {{"models", json::array()}, {"sets", json::array()}};
   for (const std::string& model : models) {
-    for (const std::string& folder : data) {
-      const std::string set = fs::path(folder).lexically_normal().filename();
-      std::cerr << "reading second lines: " << NameOf(model) << " on " << set << "\n";
-      json eval = call.lab.Measure(StrCat("eval-", NameOf(model), "-", set),
-                                   {"eval", model, "--data", folder, "--split", "test", "--json"});
-      eval["model"] = NameOf(model), eval["data"] = set;
-      record["perplexities"].push_back(std::move(eval));
-    }
+    values["models"].push_back({{"model", NameOf(model)}, {"path", model}});
   }
+  for (const std::string& folder : data) {
+    const std::string name = fs::path(folder).lexically_normal().filename();
+    values["sets"].push_back({{"data", name}, {"folder", folder}});
+  }
+  record["perplexities"] = Measured(call, call.about.at("measure"), {values});
   const CoupletSet set = LoadCouplets(data[0], CoupletSplit::kTest);
   const size_t count = std::min<size_t>(set.pairs.size(), call.options.at("lines").get<size_t>());
   for (size_t i = 0; i < std::min(count, kShown); ++i) {

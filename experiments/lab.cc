@@ -1,8 +1,8 @@
 #include "experiments/lab.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iostream>
-#include <sstream>
 
 #include "linnet/cli/bench.h"
 #include "linnet/cli/child.h"
@@ -35,23 +35,12 @@ json ParseRecord(const std::string& text, const std::string& where) {
 
 json ReadRecord(const fs::path& path) { return ParseRecord(ReadFile(path, size_t{1} << 26), path); }
 
-std::vector<json> MetricsOf(const fs::path& run) {
-  const std::string path = run / "metrics.jsonl";
-  std::istringstream in(ReadFile(path, size_t{1} << 28));
-  std::vector<json> records;
-  for (std::string line; std::getline(in, line);) {
-    records.push_back(ParseRecord(line, path));
-    if (!records.back().is_object()) throw InputError(path, ": has a line that is no record");
-  }
-  return records;
-}
-
-json CurveOf(const json& metrics, const std::vector<std::string>& fields) {
+json CurveOf(const plot::RunLog& log, const std::vector<std::string>& metrics) {
   json curve = json::array();
-  for (const json& record : metrics) {
-    if (!record.contains(fields[0])) continue;
-    json& point = curve.emplace_back(json::array({record.at("step")}));
-    for (const std::string& field : fields) point.push_back(record.at(field));
+  const plot::Track* const first = log.Find(metrics.at(0));
+  for (size_t i = 0; first != nullptr && i < first->step.size(); ++i) {
+    json& point = curve.emplace_back(json::array({std::llround(first->step[i])}));
+    for (const std::string& metric : metrics) point.push_back(log.Find(metric)->value.at(i));
   }
   return curve;
 }
@@ -149,13 +138,14 @@ double Lab::TimeUpdates(const std::string& label, const fs::path& run,
          "--validate-every", 0, "--out", run.string());
   MakeFolder(folder_);
   RunVerb(arguments);
+  const plot::RunLog log = plot::ReadRunLog(run);
+  const plot::Track* const updates = log.Find("lr");
   std::vector<double> tens;
   double before = 0;
-  for (const json& record : MetricsOf(run)) {
-    if (!record.contains("lr") || record.at("step").get<int>() % kTen != 0) continue;
-    const double now = record.at("seconds");
-    if (record.at("step") > kTen) tens.push_back(now - before);
-    before = now;
+  for (size_t i = 0; updates != nullptr && i < updates->step.size(); ++i) {
+    if (std::llround(updates->step[i]) % kTen != 0) continue;
+    if (updates->step[i] > kTen) tens.push_back(updates->seconds[i] - before);
+    before = updates->seconds[i];
   }
   fs::remove_all(run, error);
   // The median ignores a short burst of other load.
@@ -194,15 +184,19 @@ json Lab::Train(const std::string& label, const std::string& name,
     Append(arguments, "--out", run.string());
     RunVerb(arguments);
   }
-  const json info = Run({"info", model, "--json"}), metrics = MetricsOf(run);
-  double memory = 0;
-  for (const json& record : metrics) memory = std::max(memory, record.value("peak_memory", 0.0));
+  const json info = Run({"info", model, "--json"});
+  const plot::RunLog log = plot::ReadRunLog(run);
+  double memory = 0, seconds = 0;
+  if (const plot::Track* track = log.Find("peak_memory")) {
+    memory = *std::max_element(track->value.begin(), track->value.end());
+  }
+  for (const plot::Track& track : log.tracks) seconds = std::max(seconds, track.seconds.back());
   return {{"steps", steps},
-          {"training_seconds", metrics.empty() ? json(0.0) : metrics.back().at("seconds")},
+          {"training_seconds", seconds},
           {"epochs", info.at("training").value("epochs", json())},
           {"parameters", info.at("parameters")},
           {"peak_memory", memory},
-          {"curve", CurveOf(metrics, curve)}};
+          {"curve", CurveOf(log, curve)}};
 }
 
 }  // namespace linnet::experiments

@@ -16,6 +16,7 @@
 
 #include "linnet/base/error.h"
 #include "linnet/base/function_ref.h"
+#include "linnet/plot/run_log.h"
 
 namespace linnet::experiments {
 
@@ -36,10 +37,8 @@ void Append(std::vector<std::string>& arguments, const Values&... values) {
 nlohmann::json ParseRecord(const std::string& text, const std::string& where);
 nlohmann::json ReadRecord(const std::filesystem::path& path);
 
-// The records of a run's metrics.jsonl.
-std::vector<nlohmann::json> MetricsOf(const std::filesystem::path& run);
-// [[step, value of each field]] of the metrics that have the first field.
-nlohmann::json CurveOf(const nlohmann::json& metrics, const std::vector<std::string>& fields);
+// [[step, value of each metric]] wherever a run has the first one.
+nlohmann::json CurveOf(const plot::RunLog& log, const std::vector<std::string>& metrics);
 
 class Lab {
  public:

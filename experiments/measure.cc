@@ -83,8 +83,9 @@ json Measured(const Call& call, const json& described, const Scope& scope) {
   const std::string says = Fill(described.value("says", ""), scope);
   if (!says.empty()) std::cerr << says << "\n";
   const json add = described.value("add", json::object());
-  const json answer = call.lab.Measure(Fill(described.at("name").get<std::string>(), scope),
-                                       Command(described.at("command"), scope));
+  json answer = call.lab.Measure(Fill(described.at("name").get<std::string>(), scope),
+                                 Command(described.at("command"), scope));
+  if (!answer.is_array()) answer = json::array({answer});
   for (const json& one : answer) {
     if (described.contains("only") && one.at("name") != described["only"]) continue;
     json record = described.contains("keep") ? json::object() : one;
