@@ -136,6 +136,4 @@ void MeasureCouplet(const Call& call, json& record) {
   }
 }
 
-void DeriveCouplet(const json&, json&) {}
-
 }  // namespace linnet::experiments

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <iostream>
 
@@ -11,7 +10,6 @@
 #include "experiments/page.h"
 #include "linnet/base/embedded_file.h"
 #include "linnet/base/thread_pool.h"
-#include "linnet/cli/bench.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/signals.h"
 #include "linnet/cli/verbs.h"
@@ -117,16 +115,18 @@ class Runner {
                           about_.value("images", std::vector<std::string>{}));
     const Lab lab(name, common_.work.empty() ? common_.out : common_.work);
     Images images;
+    std::vector<NamedFigure> figures;
+    std::string page;
     json record = amended;
     if (measures) {
       experiment_.measure({about_, options_, verb_, lab, &images}, record);
       record.emplace("command", StrCat("linnet reproduce ", name, GivenOptions(verb_)));
+      record["experiment"] = name;
+      page = Draw(record, figures);
     } else {
-      record = ReadOwnRecord(amended);
+      record = ReadRecord(common_.from);
+      page = DrawOwn(amended, record, figures);
     }
-    if (record.is_object()) record["experiment"] = name;
-    std::vector<NamedFigure> figures;
-    const std::string page = Draw(record, figures);
     const std::vector<std::string> written =
         results.Write(record.dump(1) + "\n", page, figures, images);
     if (measures) lab.Finish();
@@ -154,40 +154,38 @@ class Runner {
     }
   }
 
-  json ReadOwnRecord(const json& amended) const {
-    const std::string name = experiment_.name;
-    json record = ReadRecord(common_.from);
-    const auto wrong = [&](const std::string& why) {
-      return InputError(common_.from, ": ", why, "; give the ", name,
-                        ".json that 'linnet reproduce ", name, "' wrote");
-    };
-    try {
-      const std::string of = record.is_object() ? record.value("experiment", name) : name;
-      if (of != name) throw InputError("is a record of ", of);
-      if (!amended.empty()) record.update(amended);
-      std::vector<NamedFigure> figures;
-      Draw(record, figures);
-    } catch (const json::exception&) {
-      throw wrong("lacks a field, or has one of another type");
-    } catch (const Error& error) {
-      throw wrong(error.what());
-    }
-    return record;
-  }
-
   // The page and the figures of a record.
   std::string Draw(const json& record, std::vector<NamedFigure>& figures) const {
     const std::string name = experiment_.name;
     json values = record.is_array() ? json{{"records", record}} : record;
     CheckRecord(values, about_.value("record", json::object()));
     values["name"] = name;
-    experiment_.derive(about_, values);
+    if (experiment_.derive != nullptr) experiment_.derive(about_, values);
     CheckRecord(values, {{"machine?", "text"}, {"date?", "text"}});
     values.emplace("command", StrCat("linnet reproduce ", name, " --from ", name,
                                      ".json   # what an earlier run wrote"));
     const Scope about{about_}, scope{values, &about};
     figures = DescribedFigures(about_.value("figures", json::array()), scope);
     return Render(PageFile(about_.value("page", name) + ".md"), scope);
+  }
+
+  // The same of a record that --from names, which may hold anything.
+  std::string DrawOwn(const json& amended, json& record, std::vector<NamedFigure>& figures) const {
+    const std::string name = experiment_.name;
+    std::string why;
+    try {
+      const std::string of = record.is_object() ? record.value("experiment", name) : name;
+      if (of != name) throw InputError("is a record of ", of);
+      if (!amended.empty()) record.update(amended);
+      if (record.is_object()) record["experiment"] = name;
+      return Draw(record, figures);
+    } catch (const json::exception&) {
+      why = "lacks a field, or has one of another type";
+    } catch (const Error& error) {
+      why = error.what();
+    }
+    throw InputError(common_.from, ": ", why, "; give the ", name, ".json that 'linnet reproduce ",
+                     name, "' wrote");
   }
 
   const Experiment& experiment_;
@@ -197,44 +195,11 @@ class Runner {
   CommonOptions common_;
 };
 
-void CheckValue(const std::string& field, const json& value, const json& rule) {
-  if (rule.is_object()) {
-    if (value.get<json::array_t>().empty()) throw InputError(rule.at("empty").get<std::string>());
-  } else if (rule == "text") {
-    value.get<std::string>();
-  } else {
-    const double number = value;
-    const auto refuse = [&](const auto&... what) {
-      throw InputError("'", field, "' must be ", what...);
-    };
-    if (rule.is_array()) {
-      const double least = rule.at(0), most = rule.at(1);
-      if (!(number >= least && number <= most)) refuse("between ", least, " and ", most);
-    } else if (rule == "0 or more") {
-      if (!(number >= 0 && std::isfinite(number))) refuse("0 or more");
-    } else if (!(number > 0 && number < 1e18)) {
-      refuse("a number above 0");
-    } else if (rule == "whole" && number != std::floor(number)) {
-      refuse("a whole number");
-    }
-  }
-}
-
-// Checks a value, or the values in the lists that the `*` of a path make.
-void CheckValues(const std::string& field, const json& value, const json& rule, ptrdiff_t lists) {
-  if (lists == 0) return CheckValue(field, value, rule);
-  for (const json& element : value) CheckValues(field, element, rule, lists - 1);
-}
-
 }  // namespace
 
 int Call::Threads() const {
   const int threads = options.at("threads");
   return threads > 0 ? threads : ThreadPool::AvailableProcessors();
-}
-
-void Call::AppendThreads(std::vector<std::string>& arguments) const {
-  if (options.at("threads") > 0) Append(arguments, "--threads", options.at("threads"));
 }
 
 json Describe(const std::string& name) {
@@ -260,59 +225,6 @@ CLI::App* AddDescribedVerb(CLI::App& app, const std::string& name, const json& a
     AddDescribedOption(*verb, option, {about}, options);
   }
   return verb;
-}
-
-void CheckRecord(const json& record, const json& rules) {
-  for (const auto& [rule_path, rule] : rules.items()) {
-    const bool optional = rule_path.ends_with('?');
-    const std::string path = rule_path.substr(0, rule_path.size() - optional);
-    const std::optional<json> value = Find(path, {record});
-    if (!value && optional) continue;
-    std::string field = path;
-    while (field.ends_with(".*")) field.erase(field.size() - 2);
-    CheckValues(field.substr(field.rfind('.') + 1), value ? *value : record.at(path), rule,
-                std::count(path.begin(), path.end(), '*'));
-  }
-}
-
-json Origin() { return {{"machine", cli::MachineName()}, {"date", cli::Today()}}; }
-
-json FindRecord(const json& records, const char* key, const json& value) {
-  for (const json& record : records) {
-    if (record.at(key) == value) return record;
-  }
-  return nullptr;
-}
-
-json WithRuns(const json& methods, const json& runs) {
-  json joined = json::array();
-  for (json method : methods) {
-    method["runs"] = json::array();
-    for (const json& run : runs) {
-      if (run.at("method") == method.at("name")) method["runs"].push_back(run);
-    }
-    method["run"] = method["runs"].empty() ? json() : method["runs"].front();
-    joined.push_back(std::move(method));
-  }
-  return joined;
-}
-
-json Pivot(const json& records, const json& methods, const char* row) {
-  json rows = json::array();
-  for (const json& record : records) {
-    if (!FindRecord(rows, row, record.at(row)).is_null()) continue;
-    json cells = json::array();
-    for (const json& method : methods) {
-      cells.push_back(nullptr);
-      for (const json& one : records) {
-        if (one.at("method") == method.at("name") && one.at(row) == record.at(row)) {
-          cells.back() = one.at("value");
-        }
-      }
-    }
-    rows.push_back({{row, record.at(row)}, {"cells", cells}});
-  }
-  return rows;
 }
 
 std::string GivenOptions(const CLI::App& verb, const std::vector<std::string>& but) {

@@ -17,7 +17,9 @@
 //               "many": true, "flag": true, "excludes": "--other", "missing": what is said if it is
 //               not given, "amends": true if its file is a field of the record, also with --from}]
 //   "record"    {path: rule}, see CheckRecord
+//   "figures"   see figures.h; "training", "measure": see measure.h
 //   "pictures", "images"   names of plots (default: its own) and other PNGs that it may write
+//   others      numbers and texts for its functions, its page and its figures
 #ifndef EXPERIMENTS_EXPERIMENT_H_
 #define EXPERIMENTS_EXPERIMENT_H_
 
@@ -29,6 +31,7 @@
 
 #include "experiments/figures.h"
 #include "experiments/lab.h"
+#include "experiments/record.h"
 #include "linnet/io/png.h"
 
 namespace linnet::experiments {
@@ -50,15 +53,14 @@ struct Call {
     return value.is_null() ? otherwise : value.get<T>();
   }
   int Threads() const;  // of --threads, where 0 is every processor
-  void AppendThreads(std::vector<std::string>& arguments) const;  // --threads N, if given
 };
 
 struct Experiment {
   const char* name;
   // Adds its measurements to the record, which holds what options amend.
   void (*measure)(const Call& call, nlohmann::json& record);
-  // Adds values for page and figures to those of a record. Throws InputError or a nlohmann exception
-  // if the record is not of this experiment.
+  // Adds values for page and figures to those of a record; or null. Throws InputError or a nlohmann
+  // exception if the record is not of this experiment.
   void (*derive)(const nlohmann::json& about, nlohmann::json& values);
 };
 
@@ -75,22 +77,6 @@ void AddAll(CLI::App& app);
 // The experiment's own options that the user gave, except those in `but`: " --seed 3 --data an4".
 // Paths are reduced to their last component.
 std::string GivenOptions(const CLI::App& verb, const std::vector<std::string>& but = {});
-
-// Checks the values at every path of `rules` (Find() in page.h; "?" behind it: where it exists):
-// "text", "list" (not empty), "above 0", "0 or more", "whole" (above 0), or [least, most]. Throws
-// InputError or a nlohmann exception.
-void CheckRecord(const nlohmann::json& record, const nlohmann::json& rules);
-
-// {"machine", "date"}, of a new record.
-nlohmann::json Origin();
-// The first record whose field `key` has that value, or null.
-nlohmann::json FindRecord(const nlohmann::json& records, const char* key,
-                          const nlohmann::json& value);
-// The methods of a description, each with its records: {..., "run": one or null, "runs": all}.
-nlohmann::json WithRuns(const nlohmann::json& methods, const nlohmann::json& runs);
-// A table with a column for each method: [{ROW: value, "cells": [the record's value or null]}], in
-// the order in which the records bring the rows.
-nlohmann::json Pivot(const nlohmann::json& records, const nlohmann::json& methods, const char* row);
 
 // The result files: NAME.md, NAME.json and the pictures in a folder.
 class Results {
@@ -116,7 +102,6 @@ void MeasureImageTable(const Call& call, nlohmann::json& record);
 void MeasureSamples(const Call& call, nlohmann::json& record);
 void MeasureTable3(const Call& call, nlohmann::json& record);
 void MeasureGenerateTable(const Call& call, nlohmann::json& record);
-void DeriveCouplet(const nlohmann::json& about, nlohmann::json& values);
 void DeriveFigure1(const nlohmann::json& about, nlohmann::json& values);
 void DeriveFigure2(const nlohmann::json& about, nlohmann::json& values);
 void DeriveFigure5(const nlohmann::json& about, nlohmann::json& values);

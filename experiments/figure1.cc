@@ -15,54 +15,41 @@ namespace {
 
 // The records of 'linnet bench attention', sorted by what they measure.
 struct Sorted {
-  json methods = json::array();  // {"name", "left_out", "time-exponent", "memory-exponent"}
-  json points = {{"time", json::array()}, {"memory", json::array()}};  // {"method", "N", ...}
+  json methods = json::array();  // {"name", "left_out", and exponents of "time" and "memory"}
+  json points = {{"time", json::array()}, {"memory", json::array()}};  // of each method and N
   json origin = json::object();
 };
 
-void Take(const json& record, Sorted& sorted) {
+// `kinds`: what a record "attention/METHOD/KIND" must hold.
+void Take(const json& record, const json& kinds, Sorted& sorted) {
   const std::string name = record.at("name");
   const size_t first = name.find('/'), last = name.rfind('/');
-  const auto refuse = [&] { throw InputError("a record of ", Quote(name)); };
-  if (!name.starts_with("attention/") || first == last) refuse();
-  const std::string of = name.substr(first + 1, last - first - 1), what = name.substr(last + 1);
-  if (FindRecord(sorted.methods, "name", of).is_null()) {
-    sorted.methods.push_back(
+  const std::string kind = name.substr(last == name.npos ? 0 : last + 1);
+  if (!name.starts_with("attention/") || first == last || !kinds.contains(kind)) {
+    throw InputError("a record of ", Quote(name));
+  }
+  CheckRecord(record, kinds.at(kind));
+  const std::string of = name.substr(first + 1, last - first - 1);
+  const auto is_same = [&](const json& method) { return method.at("name") == of; };
+  json& methods = sorted.methods;
+  if (std::none_of(methods.begin(), methods.end(), is_same)) {
+    methods.push_back(
         {{"name", of}, {"left_out", nullptr}, {"time", nullptr}, {"memory", nullptr}});
   }
-  json& method = *std::find_if(sorted.methods.begin(), sorted.methods.end(),
-                               [&](const json& one) { return one.at("name") == of; });
-  if (what == "time" || what == "memory") {
-    CheckRecord(record, {{"N", "whole"},
-                         {"value", "above 0"},
-                         {"ratio", "0 or more"},
-                         {"heads", "whole"},
-                         {"dim", "whole"}});
+  json& method = *std::find_if(methods.begin(), methods.end(), is_same);
+  if (kind == "time" || kind == "memory") {
     if (!record.at("checked").get<bool>()) throw InputError("an unchecked record of ", of);
-    sorted.points[what].push_back({{"method", of},
-                                   {"N", record.at("N")},
-                                   {"value", record.at("value")},
-                                   {"ratio", record.at("ratio")}});
-    sorted.origin.update({{"heads", record.at("heads")},
-                          {"dim", record.at("dim")},
-                          {"causal", record.at("causal").get<bool>() ? "causal" : "not causal"}});
-  } else if (what == "time-exponent" || what == "memory-exponent") {
-    CheckRecord(record, {{"value", {-100, 100}}});
-    method[what.substr(0, what.find('-'))] = record.at("value");
-  } else if (what == "longest") {
-    CheckRecord(record, {{"machine", "text"},
-                         {"date", "text"},
-                         {"isa", "text"},
-                         {"threads", "whole"},
-                         {"tokens", "whole"},
-                         {"left_out.*.N", "whole"},
-                         {"left_out.*.why", "text"}});
+    json& point = sorted.points[kind].emplace_back(record);
+    point["method"] = of;
+    for (const char* field : {"heads", "dim"}) sorted.origin[field] = record.at(field);
+    sorted.origin["causal"] = record.at("causal").get<bool>() ? "causal" : "not causal";
+  } else if (kind == "longest") {
     for (const char* field : {"machine", "date", "isa", "threads", "tokens"}) {
       sorted.origin[field] = record.at(field);
     }
     if (!record.at("left_out").empty()) method["left_out"] = record.at("left_out")[0];
   } else {
-    refuse();
+    method[kind.substr(0, kind.find('-'))] = record.at("value");  // an exponent
   }
 }
 
@@ -175,7 +162,7 @@ void MeasureFigure1(const Call& call, json& record) {
 
 void DeriveFigure1(const json& about, json& values) {
   Sorted sorted;
-  for (const json& record : values.at("records")) Take(record, sorted);
+  for (const json& record : values.at("records")) Take(record, about.at("kinds"), sorted);
   std::vector<double> lengths;
   for (const json& point : sorted.points["time"]) {
     lengths.push_back(point.at("N"));

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <iostream>
 
+#include "experiments/record.h"
 #include "linnet/cli/bench.h"
 #include "linnet/cli/child.h"
 #include "linnet/cli/program.h"
@@ -25,25 +26,6 @@ bool Exists(const fs::path& path) {
 }
 
 }  // namespace
-
-json ParseRecord(const std::string& text, const std::string& where) {
-  std::string fault;
-  json value = ParseJson(text, 8, fault);
-  if (!fault.empty()) throw InputError(where, ": ", fault);
-  return value;
-}
-
-json ReadRecord(const fs::path& path) { return ParseRecord(ReadFile(path, size_t{1} << 26), path); }
-
-json CurveOf(const plot::RunLog& log, const std::vector<std::string>& metrics) {
-  json curve = json::array();
-  const plot::Track* const first = log.Find(metrics.at(0));
-  for (size_t i = 0; first != nullptr && i < first->step.size(); ++i) {
-    json& point = curve.emplace_back(json::array({std::llround(first->step[i])}));
-    for (const std::string& metric : metrics) point.push_back(log.Find(metric)->value.at(i));
-  }
-  return curve;
-}
 
 void Lab::MakeFolder(const fs::path& folder) const {
   std::error_code error;

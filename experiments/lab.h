@@ -16,7 +16,6 @@
 
 #include "linnet/base/error.h"
 #include "linnet/base/function_ref.h"
-#include "linnet/plot/run_log.h"
 
 namespace linnet::experiments {
 
@@ -32,13 +31,6 @@ template <class... Values>
 void Append(std::vector<std::string>& arguments, const Values&... values) {
   (AppendOne(arguments, values), ...);
 }
-
-// Throws InputError, beginning with `where`, for invalid JSON.
-nlohmann::json ParseRecord(const std::string& text, const std::string& where);
-nlohmann::json ReadRecord(const std::filesystem::path& path);
-
-// [[step, value of each metric]] wherever a run has the first one.
-nlohmann::json CurveOf(const plot::RunLog& log, const std::vector<std::string>& metrics);
 
 class Lab {
  public:

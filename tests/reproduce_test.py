@@ -671,19 +671,83 @@ print(json.dumps([record for record in json.load(open("bench.json")) if record["
         self.assertEqual(run()[1], ["linear", "softmax", "lsh-1"])
 
 
+ALL = [f"figure{f}" for f in range(1, 10)] + [f"table{t}" for t in range(1, 6)] + ["couplet"]
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
 class Documents(unittest.TestCase):
     """The pages in docs/results match the records there."""
-    RESULTS = pathlib.Path(__file__).resolve().parent.parent / "docs" / "results"
+    RESULTS = ROOT / "docs" / "results"
 
     def test_pages_are_those_of_their_records(self):
-        with tempfile.TemporaryDirectory(prefix="linnet_reproduce_test.") as folder:
-            for name in ("figure2", "table1", "table2", "table3", "table4", "table5", "couplet"):
+        for name in ALL:
+            with tempfile.TemporaryDirectory(prefix="linnet_reproduce_test.") as folder:
                 done = subprocess.run([BIN / "linnet", "reproduce", name, "--from", self.RESULTS / (name + ".json"),
                                        "--out", folder], capture_output=True, text=True)
                 self.assertEqual(done.returncode, 0, done.stderr)
                 for file in (name + ".md", name + ".json"):
                     self.assertEqual((pathlib.Path(folder) / file).read_text(), (self.RESULTS / file).read_text(),
                                      "write it anew: linnet reproduce NAME --from")
+                # Their bytes depend on the machine's font, so only the names are compared.
+                drawn = sorted(path.name for path in pathlib.Path(folder).iterdir())
+                self.assertEqual([name for name in drawn if not (self.RESULTS / name).exists()], [])
+
+
+class Descriptions(unittest.TestCase):
+    """The descriptions of the experiments, experiments/pages/*.json."""
+    PAGES = ROOT / "experiments" / "pages"
+
+    @classmethod
+    def setUpClass(cls):
+        cls.all = {path.stem: json.loads(path.read_text(), object_pairs_hook=cls.once) for path in cls.PAGES.glob("*.json")}
+
+    @staticmethod
+    def once(pairs):
+        assert len({name for name, _ in pairs}) == len(pairs), f"a field twice: {pairs}"
+        return dict(pairs)
+
+    def describe(self, name):
+        merged = {}
+        for part in (*(self.describe(like) for like in self.all[name].get("like", [])), self.all[name]):
+            merged |= {**part, "options": merged.get("options", []) + part.get("options", [])}
+        return merged
+
+    def test_help_and_pages(self):
+        for name in ALL:
+            about = self.describe(name)
+            self.assertTrue((self.PAGES / (about.get("page", name) + ".md")).exists(), name)
+            self.assertTrue(all(example.startswith("  linnet reproduce ") for example in about["examples"]), name)
+            for option in about["options"]:
+                self.assertLessEqual(set(option), {"name", "type", "help", "default", "range", "real", "choices", "many",
+                                                   "flag", "excludes", "missing", "amends"}, name)
+                self.assertTrue(option["name"].startswith("--") and option["help"], name)
+                if "range" in option and option.get("default") is not None:
+                    self.assertTrue(option["range"][0] <= option["default"] <= option["range"][1], option)
+            drawn = {figure["name"] for figure in about.get("figures", []) if "{{" not in figure["name"]}
+            self.assertLessEqual(drawn, set(about.get("pictures", [name])), name)
+
+    def test_the_papers_numbers(self):
+        """Of tables 1 and 2 the images a second are in table 4 too; those of table 5 are times of the same methods."""
+        for table, dataset in zip(("table1", "table2"), self.describe("generate")["datasets"]):
+            about = self.describe(table)
+            self.assertEqual([method["name"] for method in about["methods"]], ["softmax", "lsh-1", "lsh-4", "linear"])
+            rates = {method["name"]: method["paper"]["rate"] for method in dataset["methods"]}
+            for method in about["methods"]:
+                self.assertEqual(method["paper_images"], rates[method["name"]], (table, method["name"]))
+                self.assertTrue(0.5 < method["paper_bits"] < 8)
+            self.assertEqual((about["dataset"], about["chunk"]), (dataset["dataset"], dataset["chunk"]))
+            for method in dataset["methods"]:
+                self.assertTrue(all(value > 0 for value in method["paper"].values()), method)
+        for method in self.describe("table3")["methods"]:
+            self.assertTrue(0 < method["paper_per"] < 100 and method["paper_epoch"] > 0, method)
+
+    def test_the_parts_of_all(self):
+        parts = self.describe("all")["parts"]
+        self.assertEqual(sorted(part["name"] for part in parts), sorted(set(ALL) - {"couplet"}))
+        self.assertLess(sum(part.get("share", 0) for part in parts), 0.8)  # the rest is for those without a budget
+        for part in parts:
+            if "of" in part:
+                self.assertEqual(self.describe(part["name"])["work"], self.describe(part["of"])["work"])
 
 
 class Table4(unittest.TestCase):
