@@ -671,6 +671,73 @@ print(json.dumps([record for record in json.load(open("bench.json")) if record["
         self.assertEqual(run()[1], ["linear", "softmax", "lsh-1"])
 
 
+class Trained(unittest.TestCase):
+    """Table 3 with a stand-in for 'linnet' that trains nothing."""
+    STAND_IN = """#!/usr/bin/env python3
+import json, os, pathlib, sys
+verb, arguments = sys.argv[1], sys.argv[2:]
+value = lambda flag: arguments[arguments.index(flag) + 1]
+with open("calls", "a") as calls:
+    print(*sys.argv[1:], file=calls)
+if verb == "train":
+    run = pathlib.Path(value("--out"))
+    run.mkdir(parents=True, exist_ok=True)
+    if os.environ.get("STOPS") == run.name:
+        sys.exit(130)
+    steps = int(value("--steps"))
+    metrics = [{"step": step, "seconds": step * 0.5, "lr": 1e-3, "peak_memory": 1e6 + step} for step in range(10, steps + 1, 10)]
+    metrics.append({"step": steps, "seconds": steps * 0.5, "validation_phone_error_rate": 0.25})
+    (run / "metrics.jsonl").write_text("".join(json.dumps(record) + chr(10) for record in metrics))
+    (run / "config.json").write_text(json.dumps({"steps": steps}))
+    for file in ("state.safetensors", "model.safetensors"):
+        (run / file).touch()
+elif verb == "info":
+    steps = json.loads((pathlib.Path(arguments[0]).parent / "config.json").read_text())["steps"]
+    print(json.dumps({"training": {"steps": steps, "epochs": 1.5}, "parameters": 1000}))
+elif verb == "eval":
+    print(json.dumps({"phone_error_rate": 0.3, "left_out": 0, "real_time_factor": 0.01}))
+else:
+    print(json.dumps([{"method": "linear", "seconds": 8.0, "value": 2.0, "loss": 0.5, "threads": 2,
+                       "machine": "A machine", "date": "2026-11-23"}]))
+"""
+
+    def test_plans_trains_and_goes_on(self):
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="linnet_reproduce_test."))
+        self.addCleanup(shutil.rmtree, folder)
+        shutil.copy(BIN / "linnet-reproduce", folder)
+        (folder / "linnet").write_text(self.STAND_IN)
+        (folder / "linnet").chmod(0o755)
+
+        def run(*more, code=0, **env):
+            (folder / "calls").unlink(missing_ok=True)
+            done = subprocess.run([folder / "linnet-reproduce", "table3", "--data", "an4", "--minutes", "1", "--seeds", "2",
+                                   "--precision", "bf16", "--out", "out", *more], cwd=folder, env={**os.environ, **env},
+                                  capture_output=True, text=True)
+            self.assertEqual(done.returncode, code, done.stderr)
+            calls = (folder / "calls").read_text().splitlines() if (folder / "calls").exists() else []
+            return [call for call in calls if call.startswith("train")], done.stderr
+
+        calls, said = run(code=130, STOPS="full-1")
+        self.assertIn("table3: stopped; nothing is written", said.splitlines()[-1])
+        # Four timings of an update (half a second), before the trainings of a minute.
+        self.assertEqual([call.split("--out ")[1] for call in calls],
+                         [f"runs/table3/{name}" for name in ("update-lstm", "update-full", "update-reformer", "update-linear",
+                                                             "lstm-1", "lstm-2", "full-1")])
+        calls, said = run()
+        self.assertIn("Bi-LSTM, seed 2: trained before, 120 updates", said)
+        self.assertEqual([call.split("--out ")[1] for call in calls],
+                         [f"runs/table3/{name}" for name in ("full-1", "reformer-1", "linear-1", "linear-2")])
+        self.assertIn("--attention linear --data an4 --seed 2 --precision bf16 --checkpoint-every 200 --steps 120", calls[-1])
+        record = json.loads((folder / "out" / "table3.json").read_text())
+        self.assertEqual([(run["method"], run["seed"]) for run in record["runs"]],
+                         [("lstm", 1), ("lstm", 2), ("full", 1), ("reformer", 1), ("linear", 1), ("linear", 2)])
+        for made in record["runs"]:
+            self.assertEqual((made["steps"], made["seconds"], made["peak_memory"], made["curve"]),
+                             (120, 60.0, 1e6 + 120, [[120, 60.0, 0.25]]))
+        self.assertIn("| linear | 30.00 (2 seeds, 0.00 apart) |", (folder / "out" / "table3.md").read_text())
+        self.assertIn("of other settings; choose another --work", run("--threads", "3", code=2)[1])
+
+
 ALL = [f"figure{f}" for f in range(1, 10)] + [f"table{t}" for t in range(1, 6)] + ["couplet"]
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
