@@ -59,7 +59,7 @@ std::string NameOf(const std::string& path) {
   return whole.stem() == "model" ? whole.parent_path().filename() : whole.stem();
 }
 
-// A run's curve of validation perplexities, and what its model says of the training.
+// A run's curve of validation perplexities, and facts on the training from its model.
 json Training(const Lab& lab, const std::string& run) {
   const std::string model = fs::path(run) / "model.safetensors";
   const json info = lab.Run({"info", model, "--json"});

@@ -1,7 +1,7 @@
 // The paper's experiments: each is one command that measures, draws its figures and writes a page.
 //
 // Experiment NAME consists of
-//   pages/NAME.json  its description: help, options, the paper's numbers, what a valid record holds,
+//   pages/NAME.json  its description: help, options, the paper's numbers, rules for valid records,
 //                    figures (figures.h). All of it is in scope on the page.
 //   pages/NAME.md    the template of its page (page.h)
 //   NAME.cc          two functions, declared below and listed in main.cc: one measures by running
@@ -14,8 +14,8 @@
 //   "page"      the description's template, if not its own
 //   "work"      the default of --work, if not "runs/NAME"; "": no such option, the folder is --out
 //   "options"   [{"name", "type", "help", "default", "range": [a, b], "real": true, "choices",
-//               "many": true, "flag": true, "excludes": "--other", "missing": what is said if it is
-//               not given, "amends": true if its file is a field of the record, also with --from}]
+//               "many": true, "flag": true, "excludes": "--other", "missing": an error message if
+//               it is not given, "amends": true if its file is a field of the record, also with --from}]
 //   "record"    {path: rule}, see CheckRecord
 //   "figures"   see figures.h; "training", "measure": see measure.h
 //   "pictures", "images"   names of plots (default: its own) and other PNGs that it may write
@@ -57,7 +57,7 @@ struct Call {
 
 struct Experiment {
   const char* name;
-  // Adds its measurements to the record, which holds what options amend.
+  // Adds its measurements to the record, which holds the fields that options amend.
   void (*measure)(const Call& call, nlohmann::json& record);
   // Adds values for page and figures to those of a record; or null. Throws InputError or a nlohmann
   // exception if the record is not of this experiment.

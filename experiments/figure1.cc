@@ -13,14 +13,14 @@ using nlohmann::json;
 
 namespace {
 
-// The records of 'linnet bench attention', sorted by what they measure.
+// The records of 'linnet bench attention', sorted by quantity and method.
 struct Sorted {
   json methods = json::array();  // {"name", "left_out", and exponents of "time" and "memory"}
   json points = {{"time", json::array()}, {"memory", json::array()}};  // of each method and N
   json origin = json::object();
 };
 
-// `kinds`: what a record "attention/METHOD/KIND" must hold.
+// `kinds`: the rules for a record "attention/METHOD/KIND", by KIND.
 void Take(const json& record, const json& kinds, Sorted& sorted) {
   const std::string name = record.at("name");
   const size_t first = name.find('/'), last = name.rfind('/');
@@ -133,7 +133,7 @@ json Rounds(const json& methods) {
   return nullptr;
 }
 
-// What the paper says of the methods whose names begin with "of", beside their exponents.
+// A claim of the paper on the methods whose names begin with "of", with their exponents.
 json Growth(const json& claim, const json& methods, double near) {
   json row = claim;
   row["measured"] = json::array();

@@ -29,8 +29,8 @@ json Sets(const json& about, const json& records) {
   return sets;
 }
 
-// Adds method and data set to a record of table 5, and what its figure shows: microseconds of a
-// token after `at` others.
+// Adds method and data set to a record of table 5, and the points of its figure: microseconds of
+// a token after `at` others.
 void Identify(const json& about, json& run) {
   const auto refuse = [] { throw InputError("a record that is not of this table"); };
   json method, dataset;

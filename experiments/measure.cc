@@ -121,8 +121,8 @@ json Trained(const Call& call, const Scope& scope, const Finish& finish) {
     const int seeds = training.contains("seeds")
                           ? Evaluate(training.at("seeds").get<std::string>(), inner).get<int>()
                           : 0;
-    for (const auto& [name, expression] : let.items()) {
-      values[name] = Evaluate(expression.get<std::string>(), inner);
+    for (const auto& [field, expression] : let.items()) {
+      values[field] = Evaluate(expression.get<std::string>(), inner);
     }
     for (int seed = 1; seed <= std::max(1, seeds); ++seed) {
       if (seeds > 0) values["seed"] = seed;

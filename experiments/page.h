@@ -39,7 +39,7 @@ std::optional<nlohmann::json> Find(std::string_view path, const Scope& scope);
 // nlohmann::json::exception if a value is missing or of another type.
 nlohmann::json Evaluate(std::string_view expression, const Scope& scope);
 
-// What a section of that path goes over: see above.
+// The elements that a section of that path visits, see above.
 nlohmann::json Elements(std::string_view path, const Scope& scope);
 
 // Expands the tags. Throws as Evaluate().

@@ -23,8 +23,8 @@ nlohmann::json ReadRecord(const std::filesystem::path& path);
 nlohmann::json CurveOf(const plot::RunLog& log, const std::vector<std::string>& metrics);
 
 // Checks the values at every path of `rules` (Find() in page.h; "?" behind it: where it exists):
-// "text", "above 0", "0 or more", "whole" (above 0), [least, most], or {"empty": what is said if the
-// list is empty}. Throws InputError, or a nlohmann exception for a missing field or another type.
+// "text", "above 0", "0 or more", "whole" (above 0), [least, most], or {"empty": an error message
+// for an empty list}. Throws InputError, or a nlohmann exception for a missing field or another type.
 void CheckRecord(const nlohmann::json& record, const nlohmann::json& rules);
 
 // {"machine", "date"}, of a new record.
