@@ -1,17 +1,15 @@
 // linnet reproduce all: runs every experiment of the paper in turn, within a time budget.
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
-#include <sstream>
 
 #include "experiments/experiment.h"
+#include "experiments/measure.h"
 #include "linnet/base/progress.h"
 #include "linnet/base/units.h"
 #include "linnet/cli/child.h"
 #include "linnet/cli/program.h"
-#include "linnet/cli/verbs.h"
 #include "linnet/io/file.h"
 
 namespace linnet::experiments {
@@ -20,101 +18,68 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-enum class Takes {
-  kBudget,   // --budget, --work, --precision
-  kCopy,     // --budget, --work
-  kMinutes,  // --minutes of each training, --work, --precision
-  kModels,   // reuses another experiment's trainings: --work
-  kTables,   // reads the other experiments' records
-  kTime      // none: its duration is fixed
-};
-struct Part {
-  const char* name;
-  Takes takes;
-  double share;         // of the budget
-  const char* data;     // folder under --data; or null
-  const char* of;       // the experiment whose models it reuses
-  const char* shorter;  // flags for a budget below kLong
-};
-constexpr double kLong = 4 * 3600, kLeast = 3600, kMost = 1e8;
-// Table 3 trains four methods with one seed each. Its timings and lengths take about as long as two
-// more trainings.
-constexpr double kSpeechRuns = 4 + 2;
-constexpr Part kParts[] = {
-    {"table1", Takes::kBudget, 0.16, "mnist", nullptr, ""},
-    {"table2", Takes::kBudget, 0.20, "cifar10", nullptr, ""},
-    {"table3", Takes::kMinutes, 0.16, "an4", nullptr, ""},
-    {"table4", Takes::kTime, 0.03, nullptr, nullptr, "--dataset mnist"},
-    {"table5", Takes::kTime, 0.03, nullptr, nullptr, "--dataset mnist"},
-    {"figure1", Takes::kTime, 0.04, nullptr, nullptr, "--max-n 4096"},
-    {"figure2", Takes::kCopy, 0.24, nullptr, nullptr, ""},
-    {"figure3", Takes::kModels, 0.01, "mnist", "table1", ""},
-    {"figure4", Takes::kModels, 0.01, "cifar10", "table2", ""},
-    {"figure5", Takes::kTables, 0, nullptr, nullptr, ""},
-    {"figure6", Takes::kModels, 0.03, "mnist", "table1", "--count 16"},
-    {"figure7", Takes::kModels, 0.02, "mnist", "table1", "--completions 4"},
-    {"figure8", Takes::kModels, 0.04, "cifar10", "table2", "--count 2"},
-    {"figure9", Takes::kModels, 0.03, "cifar10", "table2", "--completions 1"},
-};
-
-struct Options {
-  std::string budget = "2h", data, work = "runs", out = ".", precision = "fp32";
-  int threads = 0;
-};
+constexpr double kLong = 4 * 3600, kLeast = 3600, kMost = 1e8;  // seconds
 
 class All {
  public:
   // Throws InputError for invalid options, and for a saved state with other options.
-  explicit All(const Options& options) : options_(options), budget_(ParseSeconds(options.budget)) {
-    if (budget_ > kMost)
-      throw InputError("--budget ", options.budget, " is more than ", FormatSeconds(kMost));
+  All(const json& about, json options) : about_(about), options_(std::move(options)) {
+    const std::string budget = options_.at("budget"), work = options_.at("work");
+    budget_ = ParseSeconds(budget);
+    if (budget_ > kMost) {
+      throw InputError("--budget ", budget, " is more than ", FormatSeconds(kMost));
+    }
     if (budget_ < kLeast) {
-      throw InputError("--budget ", options.budget, " is too little for everything: give ",
+      throw InputError("--budget ", budget, " is too little for everything: give ",
                        FormatSeconds(kLeast), " or more, or run one experiment");
     }
-    if (options_.data.empty()) {
+    if (options_["data"].is_null()) {
       const char* data = std::getenv("LINNET_DATA");
-      options_.data = data != nullptr && *data != '\0' ? data : "data";
+      options_["data"] = data != nullptr && *data != '\0' ? data : "data";
     }
+    options_["seconds"] = budget_, options_["short"] = budget_ < kLong;
     std::error_code error;
-    if (!fs::is_directory(options_.data, error)) {
-      throw InputError(options_.data,
+    if (!fs::is_directory(options_["data"].get<std::string>(), error)) {
+      throw InputError(options_["data"].get<std::string>(),
                        ": no folder; name the one that holds mnist/, cifar10/ and an4/ "
                        "with --data ('linnet data' downloads them)");
     }
-    const Results results("all", options_.out, {}, {});  // fails early if not writable
-    fs::create_directories(options_.work, error);
-    if (error) throw InputError(options_.work, ": cannot make this folder: ", error.message());
+    const Results results("all", options_.at("out"), {}, {});  // fails early if not writable
+    fs::create_directories(work, error);
+    if (error) throw InputError(work, ": cannot make this folder: ", error.message());
+    state_file_ = fs::path(work) / "all.json";
     state_ = {{"budget", budget_},
-              {"precision", options_.precision},
+              {"precision", options_.at("precision")},
               {"spent", 0.0},
               {"done", json::array()}};
-    if (fs::exists(StateFile(), error)) ReadState();
+    if (fs::exists(state_file_, error)) ReadState();
     before_ = state_.value("spent", 0.0), begun_ = state_.value("begun", "");
     Keep(before_, begun_);
   }
 
   void Run() {
+    const json& parts = about_.at("parts");
     std::string missing;
-    size_t number = 0;
-    for (const Part& part : kParts) {
-      const std::string where = StrCat("[", ++number, "/", std::size(kParts), "] ", part.name);
-      std::string why;
-      if (IsDone(part.name)) {
+    for (size_t p = 0; p < parts.size(); ++p) {
+      const json& part = parts[p];
+      const std::string name = part.at("name"), of = part.value("of", "");
+      const std::string where = StrCat("[", p + 1, "/", parts.size(), "] ", name);
+      if (IsDone(name)) {
         std::cerr << where << ": done before\n";
         continue;
       }
-      if (part.of != nullptr && !IsDone(part.of)) {
-        why = StrCat("since ", part.of, " is not done");
-      } else if (part.takes != Takes::kTables && Spent() > budget_ && part.name != begun_) {
+      std::string why;
+      if (!of.empty() && !IsDone(of)) {
+        why = StrCat("since ", of, " is not done");
+      } else if (!part.contains("redraws") && Spent() > budget_ && name != begun_) {
         why = "since the time is over";
       } else {
-        std::cerr << where << ", after " << FormatSeconds(Spent()) << " of " << options_.budget
-                  << "\n";
+        std::cerr << where << ", after " << FormatSeconds(Spent()) << " of "
+                  << options_.at("budget").get<std::string>() << "\n";
         if (Finishes(part, why)) continue;
       }
-      if (!why.empty()) std::cerr << part.name << ": left out, " << why << "\n";
-      missing += StrCat(missing.empty() ? "" : ", ", part.name);
+      if (!why.empty()) std::cerr << name << ": left out, " << why << "\n";
+      missing += (missing.empty() ? "" : ", ") + name;
     }
     Keep(0, "");  // a later call gives the missing parts a new budget
     if (!missing.empty()) {
@@ -126,10 +91,8 @@ class All {
   }
 
  private:
-  std::string StateFile() const { return fs::path(options_.work) / "all.json"; }
-
   void ReadState() {
-    const std::string path = StateFile();
+    const std::string path = state_file_;
     const json kept = ReadRecord(path);
     if (!kept.is_object() || kept.value("budget", json()) != state_["budget"] ||
         kept.value("precision", json()) != state_["precision"] ||
@@ -150,27 +113,31 @@ class All {
 
   void Keep(double seconds, const std::string& part) {
     state_["spent"] = seconds, state_["begun"] = part;
-    WriteFileAtomically(StateFile(), state_.dump(1) + "\n");
+    WriteFileAtomically(state_file_, state_.dump(1) + "\n");
   }
 
   bool IsDone(const std::string& name) const {
     const json& done = state_["done"];
     std::error_code error;
     return std::find(done.begin(), done.end(), name) != done.end() &&
-           fs::exists(fs::path(options_.out) / (name + ".json"), error);
+           fs::exists(fs::path(options_.at("out").get<std::string>()) / (name + ".json"), error);
   }
 
   // Runs a part and returns whether it succeeded. On failure the part has printed the reason, or,
   // if a signal ended it, `why` holds the reason.
-  bool Finishes(const Part& part, std::string& why) {
+  bool Finishes(const json& part, std::string& why) {
+    const std::string name = part.at("name");
+    const Scope options{options_}, scope{part, &options};
+    std::vector<std::string> arguments = Command(about_.at("command"), scope);
+    for (const std::string& one : Command(part.at("arguments"), scope)) arguments.push_back(one);
     cli::ChildResult child;
     try {
-      child = cli::RunChild("linnet", Arguments(part));
+      child = cli::RunChild("linnet", arguments);
     } catch (const cli::Interrupted&) {
       child.exit_code = 130;
     }
     if (child.exit_code == 130) {
-      Keep(Spent(), part.name);
+      Keep(Spent(), name);
       throw cli::Interrupted{"all: stopped; the same command goes on with what is done"};
     }
     if (child.signal != 0) why = StrCat("ended by signal ", child.signal);
@@ -178,39 +145,15 @@ class All {
     if (finished) std::cout << child.out << std::flush;
     // Figures from other experiments' records are always redrawn: records may change, drawing is
     // fast.
-    if (finished && part.takes != Takes::kTables) state_["done"].push_back(part.name);
+    if (finished && !part.contains("redraws")) state_["done"].push_back(name);
     Keep(Spent(), "");
     return finished;
   }
 
-  std::vector<std::string> Arguments(const Part& part) const {
-    std::vector<std::string> arguments = {"reproduce", part.name, "--out", options_.out};
-    const bool trains =
-        part.takes == Takes::kBudget || part.takes == Takes::kCopy || part.takes == Takes::kMinutes;
-    const double seconds = part.share * budget_;
-    if (part.data != nullptr)
-      Append(arguments, "--data", (fs::path(options_.data) / part.data).string());
-    if (part.takes == Takes::kMinutes) {
-      Append(arguments, "--minutes", seconds / 60 / kSpeechRuns, "--seeds", 1);
-    } else if (trains) {
-      Append(arguments, "--budget", std::lround(seconds));
-    }
-    if (trains && part.takes != Takes::kCopy) Append(arguments, "--precision", options_.precision);
-    if (trains || part.of != nullptr) {
-      Append(arguments, "--work",
-             (fs::path(options_.work) / (part.of != nullptr ? part.of : part.name)).string());
-    }
-    if (budget_ < kLong) {
-      std::istringstream words(part.shorter);
-      for (std::string word; words >> word;) arguments.push_back(word);
-    }
-    if (options_.threads > 0 && part.takes != Takes::kTables)
-      Append(arguments, "--threads", options_.threads);
-    return arguments;
-  }
-
-  Options options_;
-  const double budget_;
+  const json about_;
+  json options_;
+  std::string state_file_;
+  double budget_ = 0;
   const Stopwatch watch_;
   json state_;
   double before_ = 0;  // seconds used by interrupted calls
@@ -220,28 +163,9 @@ class All {
 }  // namespace
 
 void AddAll(CLI::App& app) {
-  CLI::App& verb = *cli::AddVerb(
-      app, "all", "Everything: the paper's tables and figures within a budget of time",
-      R"(Runs each experiment at its small scale, trainings with a share of the budget; below four hours
-those that only measure leave out CIFAR-10 and long sequences, and figures show fewer images.
-What fails, or has no time left, is named in the end; the same command then does these alone, with as
-much time again.)",
-      "  linnet reproduce all --budget 2h --out docs/results\n");
-  auto options = std::make_shared<Options>();
-  cli::AddOption(&verb, "--budget", options->budget, "TIME",
-                 "Time for all of it, over all calls until it ends, 1h at least, as 2h or 8h; an "
-                 "experiment that has begun goes to its end");
-  cli::AddOption(
-      &verb, "--data", options->data, "DIR",
-      "The folder that holds mnist/, cifar10/ and an4/ (default: $LINNET_DATA, or data)");
-  cli::AddOption(&verb, "--precision", options->precision, "P",
-                 "Of the trainings: fp32, or bf16, where the processor has it",
-                 CLI::IsMember({"fp32", "bf16"}));
-  cli::AddThreadsOption(&verb, options->threads);
-  cli::AddOption(&verb, "--work", options->work, "DIR",
-                 "Folder for trainings; a stopped command goes on with those it holds");
-  cli::AddOption(&verb, "--out", options->out, "DIR", "The folder for all pages and pictures");
-  verb.callback([options] { All(*options).Run(); });
+  const json about = Describe("all");
+  const auto options = std::make_shared<json>();
+  AddDescribedVerb(app, "all", about, *options)->callback([=] { All(about, *options).Run(); });
 }
 
 }  // namespace linnet::experiments

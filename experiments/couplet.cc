@@ -5,11 +5,8 @@
 #include <iostream>
 
 #include "experiments/experiment.h"
-#include "experiments/figures.h"
+#include "experiments/measure.h"
 #include "linnet/base/utf8.h"
-#include "linnet/cli/machine.h"
-#include "linnet/cli/program.h"
-#include "linnet/cli/verbs.h"
 #include "linnet/tasks/couplet/couplet.h"
 #include "linnet/tasks/couplet/couplets.h"
 
@@ -19,24 +16,8 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr int kShown = 40;       // first lines shown on the page with generated second lines
+constexpr size_t kShown = 40;    // first lines shown on the page with generated second lines
 constexpr size_t kAtOnce = 200;  // lines per call of `linnet couplet`
-
-struct Way {
-  const char* name;
-  std::vector<std::string> flags;
-};
-const std::vector<Way>& Ways() {
-  static const std::vector<Way> ways = {
-      {"greedy", {"--beam", "1"}},
-      {"drawn", {"--draw", "--temperature", "0.7", "--top-p", "0.95", "--seed", "1"}},
-      {"beam of 16", {"--beam", "16"}},
-      {"greedy, without rules", {"--draw", "--free", "--temperature", "0"}},
-      {"drawn, without rules",
-       {"--draw", "--free", "--temperature", "0.7", "--top-p", "0.95", "--seed", "1"}},
-  };
-  return ways;
-}
 
 std::vector<char32_t> CharactersOf(const std::string& text) {
   std::vector<char32_t> characters;
@@ -47,8 +28,6 @@ std::vector<char32_t> CharactersOf(const std::string& text) {
   }
   return characters;
 }
-
-constexpr const char* kRules[] = {"length", "punctuation", "places", "repeats", "mirrored", "all"};
 
 // Counts, per rule, the second lines that follow it; covers the rules that a program can check.
 void Count(const std::string& first, const std::string& second, json& kept) {
@@ -67,12 +46,11 @@ void Count(const std::string& first, const std::string& second, json& kept) {
     }
   }
   const bool length = a.size() == b.size();
-  const bool holds[] = {length,   punctuation,
-                        places,   repeats,
-                        mirrored, length && punctuation && places && repeats && mirrored};
-  for (size_t r = 0; r < std::size(kRules); ++r) {
-    kept[kRules[r]] = kept.value(kRules[r], 0) + (holds[r] ? 1 : 0);
-  }
+  const std::pair<const char*, bool> rules[] = {
+      {"length", length},     {"punctuation", punctuation},
+      {"places", places},     {"repeats", repeats},
+      {"mirrored", mirrored}, {"all", length && punctuation && places && repeats && mirrored}};
+  for (const auto& [rule, holds] : rules) kept[rule] = kept.value(rule, 0) + (holds ? 1 : 0);
 }
 
 // The display name of a model: runs/couplet/model.safetensors is named after its folder.
@@ -81,182 +59,81 @@ std::string NameOf(const std::string& path) {
   return whole.stem() == "model" ? whole.parent_path().filename() : whole.stem();
 }
 
-class Couplet : public Experiment {
- public:
-  void AddOptions(CLI::App& verb) override {
-    const auto paths = [&](const char* name, std::vector<std::string>& values, const char* type,
-                           const char* help) {
-      verb.add_option(name, values, help)
-          ->type_name(type)
-          ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-    };
-    paths("--data", data_, "DIR",
-          "Folders of couplets whose test pairs (valid/ where there are none) are read; first "
-          "lines are of the first");
-    paths("--model", models_, "FILE",
-          "Models of couplets; lines are written by the first (default: the shipped one)");
-    paths("--run", runs_, "DIR", "Folders of training runs whose curves are drawn");
-    cli::AddOption(&verb, "--lines", lines_, "N", "First lines that are answered",
-                   cli::Between(kShown, 1e6));
+// A run's curve of validation perplexities, and facts on the training from its model.
+json Training(const Lab& lab, const std::string& run) {
+  const std::string model = fs::path(run) / "model.safetensors";
+  const json info = lab.Run({"info", model, "--json"});
+  const json &spec = info.at("spec"), &training = info.at("training");
+  const json points = CurveOf(plot::ReadRunLog(run), {"validation_perplexity"});
+  if (points.empty()) throw InputError(run, ": its metrics.jsonl holds no validation");
+  return {{"run", NameOf(model)},
+          {"points", points},
+          {"network", spec.value("network", "transformer")},
+          {"layers", spec.at("layers")},
+          {"d_model", spec.at("d_model")},
+          {"parameters", info.at("parameters")},
+          {"data", training.at("data")},
+          {"steps", training.at("steps")},
+          {"epochs", training.at("epochs")},
+          {"seconds", training.at("seconds")}};
+}
+
+// Writes second lines to the first `count` first lines, and counts those that follow the rules.
+json Write(const Call& call, const std::string& model, const json& way, const CoupletSet& set,
+           size_t count, json& shown) {
+  const std::string name = way.at("name");
+  std::cerr << "writing second lines: " << name << "\n";
+  json kept = {{"way", name}, {"lines", count}};
+  for (size_t begin = 0; begin < count; begin += kAtOnce) {
+    std::vector<std::string> couplet = {"couplet", model, "--json", "--count", "1"};
+    Append(couplet, way.at("flags"));
+    const size_t end = std::min(count, begin + kAtOnce);
+    for (size_t i = begin; i < end; ++i) couplet.push_back(set.pairs[i].first);
+    const json written = call.lab.Measure(StrCat(name, "-", begin), couplet);
+    for (size_t i = begin; i < end; ++i) {
+      const json& answers = written.at(i - begin).at("answers");
+      const std::string second = answers.empty() ? "" : answers.at(0).at("text").get<std::string>();
+      Count(set.pairs[i].first, second, kept);
+      if (i < kShown) shown[i][name] = second;
+    }
   }
-
-  std::vector<std::string> Pictures() const override { return {"couplet"}; }
-
-  void Check() const override {
-    if (data_.empty()) {
-      throw InputError("--data is missing: name a folder of couplets, for one data set or more");
-    }
-    std::error_code error;
-    if (models_.empty() && !fs::exists(kShipped, error)) {
-      throw InputError(kShipped,
-                       ": the model that ships with linnet is not here; name one with --model");
-    }
-  }
-
-  json Measure(const Lab& lab) override {
-    if (models_.empty()) models_ = {kShipped};
-    json all = {{"machine", cli::MachineName()}, {"date", cli::Today()},
-                {"perplexities", json::array()}, {"curves", json::array()},
-                {"rules", json::array()},        {"shown", json::array()}};
-    for (const std::string& run : runs_) all["curves"].push_back(Training(lab, run));
-    for (const std::string& model : models_) {
-      for (const std::string& data : data_) {
-        const std::string set = fs::path(data).lexically_normal().filename();
-        std::cerr << "reading second lines: " << NameOf(model) << " on " << set << "\n";
-        json eval = lab.Measure(StrCat("eval-", NameOf(model), "-", set),
-                                {"eval", model, "--data", data, "--split", "test", "--json"});
-        eval["model"] = NameOf(model), eval["data"] = set;
-        all["perplexities"].push_back(std::move(eval));
-      }
-    }
-    const CoupletSet set = LoadCouplets(data_[0], CoupletSplit::kTest);
-    const size_t count = std::min(set.pairs.size(), static_cast<size_t>(lines_));
-    for (size_t i = 0; i < std::min<size_t>(count, kShown); ++i) {
-      all["shown"].push_back({{"first", set.pairs[i].first}, {"second", set.pairs[i].second}});
-    }
-    for (const Way& way : Ways()) {
-      std::cerr << "writing second lines: " << way.name << "\n";
-      json kept = {{"way", way.name}, {"lines", count}};
-      for (size_t begin = 0; begin < count; begin += kAtOnce) {
-        std::vector<std::string> couplet = {"couplet", models_[0], "--json", "--count", "1"};
-        couplet.insert(couplet.end(), way.flags.begin(), way.flags.end());
-        const size_t end = std::min(count, begin + kAtOnce);
-        for (size_t i = begin; i < end; ++i) couplet.push_back(set.pairs[i].first);
-        const json written = lab.Measure(StrCat(way.name, "-", begin), couplet);
-        for (size_t i = begin; i < end; ++i) {
-          const json& answers = written.at(i - begin).at("answers");
-          const std::string second =
-              answers.empty() ? "" : answers.at(0).at("text").get<std::string>();
-          Count(set.pairs[i].first, second, kept);
-          if (i < kShown) all["shown"][i][way.name] = second;
-        }
-      }
-      all["rules"].push_back(std::move(kept));
-    }
-    return all;
-  }
-
-  Drawing Draw(const json& record) const override {
-    plot::Plot panel{.x = {"updates"},
-                     .y = {"perplexity a character of validation lines", /*log=*/true}};
-    json trainings = json::array();
-    for (const json& curve : record.at("curves")) {
-      const json& points = curve.at("points");
-      if (points.empty()) throw InputError("holds a run without a validation");
-      plot::Series series{.label = curve.at("run").get<std::string>(),
-                          .style = plot::Style::kLine,
-                          .color = static_cast<int>(trainings.size())};
-      for (const json& point : points) {
-        series.x.push_back(point.at(0)), series.y.push_back(point.at(1));
-      }
-      json training = curve;
-      training["pair"] = curve.at("network") == "encoder-decoder";
-      training["best"] = *std::min_element(series.y.begin(), series.y.end());
-      training["last"] = series.y.back();
-      training["minutes"] = curve.at("seconds").get<double>() / 60;
-      trainings.push_back(training);
-      panel.series.push_back(std::move(series));
-    }
-    json perplexities = record.at("perplexities"), rules = json::array();
-    for (json& one : perplexities) {
-      one["unknown_share"] =
-          one.at("unknown").get<double>() / std::max(1.0, one.at("characters").get<double>());
-    }
-    for (const json& kept : record.at("rules")) {
-      json shares = json::array();
-      for (const char* rule : kRules) {
-        shares.push_back(kept.at(rule).get<double>() /
-                         std::max(1.0, kept.at("lines").get<double>()));
-      }
-      rules.push_back({{"way", kept.at("way")}, {"shares", shares}});
-    }
-    json shown = json::array();
-    for (const json& one : record.at("shown")) {
-      shown.push_back({{"first", one.at("first")},
-                       {"greedy", one.at("greedy")},
-                       {"drawn", one.at("drawn")},
-                       {"beam", one.at("beam of 16")},
-                       {"second", one.at("second")}});
-    }
-    Drawing drawing{.values = {{"perplexities", perplexities},
-                               {"trained", !trainings.empty()},
-                               {"trainings", trainings},
-                               {"lines", record.at("rules").at(0).at("lines")},
-                               {"rules", rules},
-                               {"shown", shown}}};
-    if (!trainings.empty()) {
-      drawing.figures = {
-          {"couplet",
-           {.title = "Couplets as training goes on",
-            .subtitle = "each run on validation pairs of its own data, the line's end counted",
-            .panels = {panel}}}};
-    }
-    return drawing;
-  }
-
- private:
-  static constexpr char kShipped[] = "models/couplet.safetensors";
-
-  static json Training(const Lab& lab, const std::string& run) {
-    const std::string model = fs::path(run) / "model.safetensors";
-    const json info = lab.Run({"info", model, "--json"});
-    const json &spec = info.at("spec"), &training = info.at("training");
-    json points = json::array();
-    for (const json& record : MetricsOf(run)) {
-      if (!record.contains("validation_perplexity")) continue;
-      points.push_back({record.at("step"), record.at("validation_perplexity")});
-    }
-    if (points.empty()) throw InputError(run, ": its metrics.jsonl holds no validation");
-    return {{"run", NameOf(model)},
-            {"points", points},
-            {"network", spec.value("network", "transformer")},
-            {"layers", spec.at("layers")},
-            {"d_model", spec.at("d_model")},
-            {"parameters", info.at("parameters")},
-            {"data", training.at("data")},
-            {"steps", training.at("steps")},
-            {"epochs", training.at("epochs")},
-            {"seconds", training.at("seconds")}};
-  }
-
-  std::vector<std::string> models_, data_, runs_;
-  int lines_ = 1000;
-};
+  return kept;
+}
 
 }  // namespace
 
-const Row kCouplet = {
-    "couplet",
-    "Couplets: perplexities, rules that are kept, and lines (the replication report's task)",
-    "Perplexities of every --model on the test pairs of every --data; the second lines that the "
-    "first model "
-    "writes\n"
-    "to first lines of the first --data: greedy, drawn and by beam search, with the rules and "
-    "without.\n"
-    "Stopped, it goes on where it was.",
-    "  linnet reproduce couplet --data couplet/regulated-verse --run runs/couplet --out "
-    "docs/results\n"
-    "  linnet reproduce couplet --from couplet.json\n",
-    Make<Couplet>};
+void MeasureCouplet(const Call& call, json& record) {
+  const std::string shipped = "models/couplet.safetensors";
+  const std::vector<std::string> none, data = call.options.at("data");
+  const auto models = call.Get("model", std::vector<std::string>{shipped});
+  std::error_code error;
+  if (call.options.at("model").is_null() && !fs::exists(shipped, error)) {
+    throw InputError(shipped,
+                     ": the model that ships with linnet is not here; name one with --model");
+  }
+  record.update(Origin());
+  for (const char* list : {"perplexities", "curves", "rules", "shown"})
+    record[list] = json::array();
+  for (const std::string& run : call.Get("run", none)) {
+    record["curves"].push_back(Training(call.lab, run));
+  }
+  json values = {{"models", json::array()}, {"sets", json::array()}};
+  for (const std::string& model : models) {
+    values["models"].push_back({{"model", NameOf(model)}, {"path", model}});
+  }
+  for (const std::string& folder : data) {
+    const std::string name = fs::path(folder).lexically_normal().filename();
+    values["sets"].push_back({{"data", name}, {"folder", folder}});
+  }
+  record["perplexities"] = Measured(call, call.about.at("measure"), {values});
+  const CoupletSet set = LoadCouplets(data[0], CoupletSplit::kTest);
+  const size_t count = std::min<size_t>(set.pairs.size(), call.options.at("lines").get<size_t>());
+  for (size_t i = 0; i < std::min(count, kShown); ++i) {
+    record["shown"].push_back({{"first", set.pairs[i].first}, {"second", set.pairs[i].second}});
+  }
+  for (const json& way : call.about.at("ways")) {
+    record["rules"].push_back(Write(call, models[0], way, set, count, record["shown"]));
+  }
+}
 
 }  // namespace linnet::experiments

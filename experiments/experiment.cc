@@ -9,6 +9,7 @@
 #include "experiments/figures.h"
 #include "experiments/page.h"
 #include "linnet/base/embedded_file.h"
+#include "linnet/base/thread_pool.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/signals.h"
 #include "linnet/cli/verbs.h"
@@ -21,25 +22,14 @@ using nlohmann::json;
 
 std::span<const EmbeddedFile> Pages();  // pages/
 
-double Positive(const json& record, const char* field) {
-  const double value = record.at(field);
-  if (!(value > 0 && value < 1e18)) throw InputError("'", field, "' must be a number above 0");
-  return value;
-}
-
-const json* FindRecord(const json& records, const char* key, const json& value) {
-  for (const json& record : records) {
-    if (record.at(key) == value) return &record;
-  }
-  return nullptr;
-}
-
 namespace {
 
-struct Options {
-  std::string from, work, out = ".";
-  bool json = false;
-};
+std::string_view PageFile(const std::string& name) {
+  for (const EmbeddedFile& file : Pages()) {
+    if (file.name == name) return file.bytes;
+  }
+  throw RuntimeError("there is no pages/", name);
+}
 
 // Options that every experiment has: --from, --work, --out, --json.
 bool IsCommon(const CLI::Option& option) {
@@ -49,73 +39,193 @@ bool IsCommon(const CLI::Option& option) {
   return false;
 }
 
-std::string RenderPage(const Row& row, const Experiment& experiment, const json& record,
-                       json values) {
-  if (record.is_object()) {
-    for (const char* field : {"machine", "date"})
-      record.value(field, "");  // throws unless it is a string
-    for (const auto& [name, value] : record.items()) values.emplace(name, value);
-  }
-  if (!values.contains("command")) {
-    values["command"] = StrCat("linnet reproduce ", row.name, " --from ", row.name,
-                               ".json   # what an earlier run wrote");
-  }
-  for (const EmbeddedFile& file : Pages()) {
-    if (file.name == experiment.Page(row.name) + ".md") return Render(file.bytes, values);
-  }
-  throw RuntimeError(row.name, ": has no page");
+std::string Lines(const json& lines) {
+  std::string text;
+  for (const json& line : lines) text += line.get<std::string>() + "\n";
+  return text;
 }
 
-json ReadOwnRecord(const Row& row, const Experiment& experiment, const std::string& path) {
-  json record = ReadRecord(path);
-  const auto wrong = [&](const std::string& why) {
-    return InputError(path, ": ", why, "; give the ", row.name, ".json that 'linnet reproduce ",
-                      row.name, "' wrote");
-  };
-  try {
-    const std::string of = record.is_object() ? record.value("experiment", row.name) : row.name;
-    if (of != row.name) throw InputError("is a record of ", of);
-    experiment.Amend(record);
-    RenderPage(row, experiment, record, experiment.Draw(record).values);
-  } catch (const json::exception&) {
-    throw wrong("lacks a field, or has one of another type");
-  } catch (const Error& error) {
-    throw wrong(error.what());
+void AddDescribedOption(CLI::App& verb, const json& option, const Scope& about, json& options) {
+  const std::string name = option.at("name");
+  const std::string help = Fill(option.at("help").get<std::string>(), about);
+  const json usual = option.value("default", json());
+  json& value = options[name.substr(2, name.find(',') - 2)];
+  value = usual;
+  if (option.contains("flag")) {
+    verb.add_flag_function(
+        name, [&value](int64_t given) { value = given > 0; }, help);
+    return;
   }
-  return record;
+  const auto keep = [&value](const auto& given) { value = given; };
+  const json range = option.value("range", json());
+  const bool real = option.contains("real"), many = option.contains("many");
+  CLI::Option* added = many   ? verb.add_option_function<std::vector<std::string>>(name, keep, help)
+                       : real ? verb.add_option_function<double>(name, keep, help)
+                       : !range.is_null() ? verb.add_option_function<int64_t>(name, keep, help)
+                                          : verb.add_option_function<std::string>(name, keep, help);
+  added->type_name(option.at("type"));
+  if (!range.is_null()) added->check(cli::Between(range.at(0), range.at(1)));
+  if (option.contains("choices")) {
+    added->check(CLI::IsMember(option.at("choices").get<std::vector<std::string>>()));
+  }
+  if (many && option.at("many") == ",") added->delimiter(',')->allow_extra_args(false);
+  if (many && option.at("many") == true) {
+    added->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  }
+  if (option.contains("excludes")) {
+    added->excludes(verb.get_option(option.at("excludes").get<std::string>()));
+  }
+  if (help.find("default") != help.npos || usual.is_null()) return;
+  added->default_str(usual.is_string() ? usual.get<std::string>() : StrCat(usual.get<double>()));
 }
 
-void Run(const CLI::App& verb, const Row& row, Experiment& experiment, const Options& options) {
-  if (!options.from.empty()) {
-    for (const CLI::Option* option : verb.get_options()) {
-      if (option->count() == 0 || IsCommon(*option) ||
-          option->get_name() == experiment.AmendOption())
-        continue;
-      throw InputError("--from measures nothing, so ", option->get_name(),
-                       " means nothing; give one");
+struct CommonOptions {
+  std::string from, work, out = ".";
+  bool json = false;
+};
+
+// An experiment as a verb.
+class Runner {
+ public:
+  Runner(CLI::App& app, const Experiment& experiment)
+      : experiment_(experiment),
+        about_(Describe(experiment.name)),
+        verb_(*AddDescribedVerb(app, experiment.name, about_, options_)) {
+    const std::string name = experiment.name;
+    common_.work = about_.value("work", "runs/" + name);
+    if (!common_.work.empty()) {
+      cli::AddOption(
+          &verb_, "--work", common_.work, "DIR",
+          "Folder for trainings and measurements; a stopped command goes on with those it holds");
     }
-  } else {
-    experiment.Check();
+    cli::AddOption(&verb_, "--from", common_.from, "FILE",
+                   StrCat("Measure nothing: the ", name, ".json of an earlier run"));
+    cli::AddOption(&verb_, "--out", common_.out, "DIR",
+                   StrCat("The folder for ", name, ".md, .json and the pictures"));
+    cli::AddJsonFlag(&verb_, common_.json);
   }
-  const Results results(row.name, options.out, experiment.Pictures(), experiment.Images());
-  const Lab lab(row.name, options.work.empty() ? options.out : options.work);
-  json record =
-      options.from.empty() ? experiment.Measure(lab) : ReadOwnRecord(row, experiment, options.from);
-  if (record.is_object()) {
-    record["experiment"] = row.name;
-    if (options.from.empty() && !record.contains("command")) {
-      record["command"] = StrCat("linnet reproduce ", row.name, GivenOptions(verb));
+
+  void Run() const {
+    const std::string name = experiment_.name;
+    const bool measures = common_.from.empty();
+    json amended = json::object();
+    for (const json& option : about_.value("options", json::array())) CheckOption(option, amended);
+    const Results results(name, common_.out,
+                          about_.value("pictures", std::vector<std::string>{name}),
+                          about_.value("images", std::vector<std::string>{}));
+    const Lab lab(name, common_.work.empty() ? common_.out : common_.work);
+    Images images;
+    std::vector<NamedFigure> figures;
+    std::string page;
+    json record = amended;
+    if (measures) {
+      experiment_.measure({about_, options_, verb_, lab, &images}, record);
+      record.emplace("command", StrCat("linnet reproduce ", name, GivenOptions(verb_)));
+      record["experiment"] = name;
+      page = Draw(record, figures);
+    } else {
+      record = ReadRecord(common_.from);
+      page = DrawOwn(amended, record, figures);
+    }
+    const std::vector<std::string> written =
+        results.Write(record.dump(1) + "\n", page, figures, images);
+    if (measures) lab.Finish();
+    if (common_.json) return cli::PrintJson({{"out", written}});
+    for (const std::string& file : written) std::cout << "wrote " << file << "\n";
+  }
+
+ private:
+  // Reads the file of an option that amends the record; checks it before anything is measured.
+  void CheckOption(const json& described, json& amended) const {
+    const std::string name = described.at("name"), flag = name.substr(0, name.find(','));
+    const json& value = options_.at(flag.substr(2));
+    if (common_.from.empty() && value.is_null() && described.contains("missing")) {
+      throw InputError(flag, " is missing: ", described.at("missing").get<std::string>());
+    }
+    if (described.contains("amends")) {
+      if (value.is_null()) return;
+      const std::string field = flag.substr(2);
+      amended[field] = ReadRecord(value.get<std::string>());
+      for (const auto& [path, rule] : about_.at("record").items()) {
+        if (path.starts_with(field + ".")) CheckRecord(amended, {{path, rule}});
+      }
+    } else if (!common_.from.empty() && verb_.get_option(flag)->count() > 0) {
+      throw InputError("--from measures nothing, so ", flag, " means nothing; give one");
     }
   }
-  const Drawing drawing = experiment.Draw(record);
-  const std::string page = RenderPage(row, experiment, record, drawing.values);
-  const std::vector<std::string> written = results.Write(record.dump(1) + "\n", page, drawing);
-  if (options.from.empty()) lab.Finish();
-  if (options.json) return cli::PrintJson({{"out", written}});
-  for (const std::string& file : written) std::cout << "wrote " << file << "\n";
-}
+
+  // The page and the figures of a record.
+  std::string Draw(const json& record, std::vector<NamedFigure>& figures) const {
+    const std::string name = experiment_.name;
+    json values = record.is_array() ? json{{"records", record}} : record;
+    CheckRecord(values, about_.value("record", json::object()));
+    values["name"] = name;
+    if (experiment_.derive != nullptr) experiment_.derive(about_, values);
+    CheckRecord(values, {{"machine?", "text"}, {"date?", "text"}});
+    values.emplace("command", StrCat("linnet reproduce ", name, " --from ", name,
+                                     ".json   # what an earlier run wrote"));
+    const Scope about{about_}, scope{values, &about};
+    figures = DescribedFigures(about_.value("figures", json::array()), scope);
+    return Render(PageFile(about_.value("page", name) + ".md"), scope);
+  }
+
+  // The same of a record that --from names, which may hold anything.
+  std::string DrawOwn(const json& amended, json& record, std::vector<NamedFigure>& figures) const {
+    const std::string name = experiment_.name;
+    std::string why;
+    try {
+      const std::string of = record.is_object() ? record.value("experiment", name) : name;
+      if (of != name) throw InputError("is a record of ", of);
+      if (!amended.empty()) record.update(amended);
+      if (record.is_object()) record["experiment"] = name;
+      return Draw(record, figures);
+    } catch (const json::exception&) {
+      why = "lacks a field, or has one of another type";
+    } catch (const Error& error) {
+      why = error.what();
+    }
+    throw InputError(common_.from, ": ", why, "; give the ", name, ".json that 'linnet reproduce ",
+                     name, "' wrote");
+  }
+
+  const Experiment& experiment_;
+  const json about_;
+  json options_;
+  CLI::App& verb_;
+  CommonOptions common_;
+};
 
 }  // namespace
+
+int Call::Threads() const {
+  const int threads = options.at("threads");
+  return threads > 0 ? threads : ThreadPool::AvailableProcessors();
+}
+
+json Describe(const std::string& name) {
+  json own = json::parse(PageFile(name + ".json")), about = json::object();
+  json options = json::array();
+  const auto add = [&](const json& described) {
+    for (const json& option : described.value("options", json::array())) options.push_back(option);
+    about.update(described);
+  };
+  for (const json& like : own.value("like", json::array())) add(Describe(like));
+  add(own);
+  about["options"] = options;
+  return about;
+}
+
+CLI::App* AddDescribedVerb(CLI::App& app, const std::string& name, const json& about,
+                           json& options) {
+  std::string notes = Lines(about.at("notes"));
+  CLI::App* verb = cli::AddVerb(app, name, about.at("summary"), notes.erase(notes.size() - 1),
+                                Lines(about.at("examples")));
+  options = json::object();
+  for (const json& option : about.value("options", json::array())) {
+    AddDescribedOption(*verb, option, {about}, options);
+  }
+  return verb;
+}
 
 std::string GivenOptions(const CLI::App& verb, const std::vector<std::string>& but) {
   std::string given;
@@ -141,25 +251,9 @@ std::string GivenOptions(const CLI::App& verb, const std::vector<std::string>& b
   return given;
 }
 
-void AddExperiment(CLI::App& app, const Row& row) {
-  CLI::App* verb = cli::AddVerb(app, row.name, row.summary, row.notes, row.examples);
-  const std::shared_ptr<Experiment> experiment = row.make();
-  const auto options = std::make_shared<Options>();
-  experiment->AddOptions(*verb);
-  options->work = experiment->Work(row.name);
-  if (!options->work.empty()) {
-    cli::AddOption(
-        verb, "--work", options->work, "DIR",
-        "Folder for trainings and measurements; a stopped command goes on with those it holds");
-  }
-  if (experiment->DrawsFromRecord()) {
-    cli::AddOption(verb, "--from", options->from, "FILE",
-                   StrCat("Measure nothing: the ", row.name, ".json of an earlier run"));
-  }
-  cli::AddOption(verb, "--out", options->out, "DIR",
-                 StrCat("The folder for ", row.name, ".md, .json and the pictures"));
-  cli::AddJsonFlag(verb, options->json);
-  verb->callback([=, &row] { Run(*verb, row, *experiment, *options); });
+void AddExperiment(CLI::App& app, const Experiment& experiment) {
+  const auto runner = std::make_shared<Runner>(app, experiment);
+  app.get_subcommand(experiment.name)->callback([runner] { runner->Run(); });
 }
 
 Results::Results(const std::string& name, const std::string& folder,
@@ -185,7 +279,8 @@ Results::Results(const std::string& name, const std::string& folder,
 }
 
 std::vector<std::string> Results::Write(const std::string& record, const std::string& page,
-                                        const Drawing& drawing) const {
+                                        const std::vector<NamedFigure>& figures,
+                                        const Images& images) const {
   const cli::SignalsHeld held;
   fs::create_directories(folder_);
   // Draws into a temporary folder first: if one picture fails, all old ones stay.
@@ -199,11 +294,11 @@ std::vector<std::string> Results::Write(const std::string& record, const std::st
   const Aside aside{fs::path(folder_) / StrCat(".drawing.", getpid())};
   fs::create_directory(aside.folder);
   std::vector<std::string> pictures;
-  for (const auto& [name, figure] : drawing.figures) {
+  for (const auto& [name, figure] : figures) {
     DrawPictures(figure, aside.folder, name);
     for (const std::string& file : PictureFiles(folder_, name)) pictures.push_back(file);
   }
-  for (const auto& [name, image] : drawing.images) {
+  for (const auto& [name, image] : images) {
     WritePng(aside.folder / (name + ".png"), image);
     pictures.push_back(fs::path(folder_) / (name + ".png"));
   }

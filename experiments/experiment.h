@@ -1,87 +1,82 @@
 // The paper's experiments: each is one command that measures, draws its figures and writes a page.
 //
-// Experiment NAME consists of NAME.cc (a class and a Row), a template pages/NAME.md, and a line in
-// main.cc. It measures by running other verbs of linnet (lab.h), so nothing here needs libtorch.
-// Every result on its page is computed from the record.
+// Experiment NAME consists of
+//   pages/NAME.json  its description: help, options, the paper's numbers, rules for valid records,
+//                    figures (figures.h). All of it is in scope on the page.
+//   pages/NAME.md    the template of its page (page.h)
+//   NAME.cc          two functions, declared below and listed in main.cc: one measures by running
+//                    other verbs of linnet (lab.h), one adds values that the page derives
+// Every result on a page is computed from the record, NAME.json in the folder of results.
 //
-//   class Table9 : public Experiment {
-//     void AddOptions(CLI::App& verb) override;
-//     json Measure(const Lab& lab) override;             // the record: NAME.json
-//     Drawing Draw(const json& record) const override;   // the page's values, the figures
-//   };
-//   const Row kTable9 = {"table9", "summary", "notes", "  linnet reproduce table9\n", Make<Table9>};
+// Fields of a description:
+//   "like"      descriptions whose fields hold where this one has none; their options come first
+//   "summary", "notes", "examples"   texts of --help
+//   "page"      the description's template, if not its own
+//   "work"      the default of --work, if not "runs/NAME"; "": no such option, the folder is --out
+//   "options"   [{"name", "type", "help", "default", "range": [a, b], "real": true, "choices",
+//               "many": true, "flag": true, "excludes": "--other", "missing": an error message if
+//               it is not given, "amends": true if its file is a field of the record, also with --from}]
+//   "record"    {path: rule}, see CheckRecord
+//   "figures"   see figures.h; "training", "measure": see measure.h
+//   "pictures", "images"   names of plots (default: its own) and other PNGs that it may write
+//   others      numbers and texts for its functions, its page and its figures
 #ifndef EXPERIMENTS_EXPERIMENT_H_
 #define EXPERIMENTS_EXPERIMENT_H_
 
 #include <CLI/CLI.hpp>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "experiments/figures.h"
 #include "experiments/lab.h"
+#include "experiments/record.h"
 #include "linnet/io/png.h"
-#include "linnet/plot/plot.h"
 
 namespace linnet::experiments {
 
-struct Drawing {
-  nlohmann::json values =
-      nlohmann::json::object();  // for the page's template; override the record's fields
-  std::vector<std::pair<std::string, plot::Figure>> figures = {};  // named as in Pictures()
-  std::vector<std::pair<std::string, Image>> images = {};          // named as in Images()
+using Images = std::vector<std::pair<std::string, Image>>;
+
+// One call of an experiment's verb.
+struct Call {
+  const nlohmann::json& about;    // the description
+  const nlohmann::json& options;  // by name: {"steps": 100}; null if not given, without a default
+  const CLI::App& verb;
+  const Lab& lab;
+  Images* images;  // images that Measure makes
+
+  // An option's value; `otherwise` if it was not given.
+  template <class T>
+  T Get(const char* option, const T& otherwise) const {
+    const nlohmann::json& value = options.at(option);
+    return value.is_null() ? otherwise : value.get<T>();
+  }
+  int Threads() const;  // of --threads, where 0 is every processor
 };
 
-class Experiment {
- public:
-  virtual ~Experiment() = default;
-
-  virtual void AddOptions(CLI::App& verb) = 0;
-  // Throws InputError for invalid options; called before anything runs.
-  virtual void Check() const {}
-  // Page: the experiment whose template this one fills. Work: the lab's folder unless --work names
-  // another; "": no --work option, and the lab's folder is --out.
-  virtual std::string Page(const std::string& name) const { return name; }
-  virtual std::string Work(const std::string& name) const { return "runs/" + name; }
-  // Names of all possible results of Draw: plots (NAME.png, NAME.svg and their dark forms) and
-  // PNGs.
-  virtual std::vector<std::string> Pictures() const = 0;
-  virtual std::vector<std::string> Images() const { return {}; }
-  // Whether NAME.json holds everything that Draw needs, which enables --from.
-  virtual bool DrawsFromRecord() const { return true; }
-
-  virtual nlohmann::json Measure(const Lab& lab) = 0;
-  // The name of an experiment's own option that is allowed with --from and changes the record.
-  virtual std::string AmendOption() const { return ""; }
-  virtual void Amend(nlohmann::json&) const {}
-  // Throws InputError or a nlohmann exception if the record is not of this experiment.
-  virtual Drawing Draw(const nlohmann::json& record) const = 0;
+struct Experiment {
+  const char* name;
+  // Adds its measurements to the record, which holds the fields that options amend.
+  void (*measure)(const Call& call, nlohmann::json& record);
+  // Adds values for page and figures to those of a record; or null. Throws InputError or a nlohmann
+  // exception if the record is not of this experiment.
+  void (*derive)(const nlohmann::json& about, nlohmann::json& values);
 };
 
-struct Row {
-  const char* name;      // "figure1"
-  const char* summary;   // one line
-  const char* notes;     // further explanation in --help
-  const char* examples;  // indented lines
-  std::shared_ptr<Experiment> (*make)();
-};
-template <class E>
-std::shared_ptr<Experiment> Make() {
-  return std::make_shared<E>();
-}
+// Reads pages/NAME.json.
+nlohmann::json Describe(const std::string& name);
+// Adds a verb with the described help and options, whose values go to `options`.
+CLI::App* AddDescribedVerb(CLI::App& app, const std::string& name, const nlohmann::json& about,
+                           nlohmann::json& options);
+// Adds the verb of an experiment; all have --from, --work, --out and --json too.
+void AddExperiment(CLI::App& app, const Experiment& experiment);
+// `linnet reproduce all`.
+void AddAll(CLI::App& app);
 
-// Adds the verb of an experiment, with --from, --work, --out, --json and its own options.
-void AddExperiment(CLI::App& app, const Row& row);
 // The experiment's own options that the user gave, except those in `but`: " --seed 3 --data an4".
 // Paths are reduced to their last component.
 std::string GivenOptions(const CLI::App& verb, const std::vector<std::string>& but = {});
-
-// A positive number from a record. Throws InputError or a nlohmann exception otherwise.
-double Positive(const nlohmann::json& record, const char* field);
-// The first record whose field `key` has that value, or null.
-const nlohmann::json* FindRecord(const nlohmann::json& records, const char* key,
-                                 const nlohmann::json& value);
 
 // The result files: NAME.md, NAME.json and the pictures in a folder.
 class Results {
@@ -91,17 +86,30 @@ class Results {
           const std::vector<std::string>& pictures, const std::vector<std::string>& images);
   // Writes all files or none; creates the folder if necessary. Returns the paths written.
   std::vector<std::string> Write(const std::string& record, const std::string& page,
-                                 const Drawing& drawing) const;
+                                 const std::vector<NamedFigure>& figures,
+                                 const Images& images) const;
 
  private:
   std::string folder_, page_, record_;
 };
 
-// `linnet reproduce all`.
-void AddAll(CLI::App& app);
-
-extern const Row kCouplet, kFigure1, kFigure2, kFigure3, kFigure4, kFigure5, kFigure6, kFigure7,
-    kFigure8, kFigure9, kTable1, kTable2, kTable3, kTable4, kTable5;
+// The functions of the experiments. Figures 3, 4 and 6 to 9 show samples.
+void MeasureCouplet(const Call& call, nlohmann::json& record);
+void MeasureFigure1(const Call& call, nlohmann::json& record);
+void MeasureFigure2(const Call& call, nlohmann::json& record);
+void MeasureFigure5(const Call& call, nlohmann::json& record);
+void MeasureImageTable(const Call& call, nlohmann::json& record);
+void MeasureSamples(const Call& call, nlohmann::json& record);
+void MeasureTable3(const Call& call, nlohmann::json& record);
+void MeasureGenerateTable(const Call& call, nlohmann::json& record);
+void DeriveFigure1(const nlohmann::json& about, nlohmann::json& values);
+void DeriveFigure2(const nlohmann::json& about, nlohmann::json& values);
+void DeriveFigure5(const nlohmann::json& about, nlohmann::json& values);
+void DeriveImageTable(const nlohmann::json& about, nlohmann::json& values);
+void DeriveSamples(const nlohmann::json& about, nlohmann::json& values);
+void DeriveTable3(const nlohmann::json& about, nlohmann::json& values);
+void DeriveTable4(const nlohmann::json& about, nlohmann::json& values);
+void DeriveTable5(const nlohmann::json& about, nlohmann::json& values);
 
 }  // namespace linnet::experiments
 

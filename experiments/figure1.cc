@@ -2,358 +2,198 @@
 // measured by `linnet bench attention`.
 #include <algorithm>
 #include <cmath>
-#include <iostream>
-#include <map>
-#include <optional>
-#include <set>
 
 #include "experiments/experiment.h"
-#include "experiments/figures.h"
-#include "experiments/page.h"
-#include "linnet/cli/verbs.h"
+#include "experiments/measure.h"
 #include "linnet/io/json.h"
 
 namespace linnet::experiments {
-namespace {
 
 using nlohmann::json;
 
-constexpr double kNear = 0.25;  // exponents that differ by less count as equal
+namespace {
 
-struct Point {
-  double value = 0, ratio = 0;  // ms or MB per sample; ratio to the limit
-};
-struct Quantity {
-  std::map<long, Point> points = {};  // by N
-  std::optional<double> exponent = {};
-};
-struct Method {
-  std::string name;
-  Quantity time = {}, memory = {};
-  std::string left_out = {};  // the first length that was left out, and why
-};
-using Of = Quantity Method::*;
-
-double Number(const json& record, const char* field) {
-  const double value = record.at(field);
-  if (!std::isfinite(value) || value < 0) throw InputError("'", field, "' must be 0 or more");
-  return value;
-}
-long Length(const json& record, const char* field) {
-  const double value = Positive(record, field);
-  if (value != std::floor(value)) throw InputError("'", field, "' must be a whole number");
-  return static_cast<long>(value);
-}
-std::string Name(std::string name) {  // sanitized: goes into the page unescaped
-  for (char& c : name) {
-    if (c != '-' && !std::isalnum(static_cast<unsigned char>(c))) c = '?';
-  }
-  return name;
-}
-
-// The records of 'linnet bench attention', by method.
-class Result {
- public:
-  explicit Result(const json& records) {
-    for (const json& record : records) Take(record);
-    std::set<long> lengths;
-    for (const Method& method : methods_) {
-      for (const auto& [length, point] : method.time.points) {
-        if (!method.memory.points.contains(length)) {
-          throw InputError("no memory of ", method.name, " at N = ", length);
-        }
-        lengths.insert(length);
-      }
-    }
-    if (lengths.empty()) throw InputError("holds no measurement");
-    lengths_.assign(lengths.begin(), lengths.end());
-  }
-
-  // One of figure 1's two panels.
-  plot::Plot Panel(Of of, const char* title, const char* unit) const;
-  json Table(Of of) const;
-  // "`linear`: time N^1.01 (as there), memory N^1.00 (as there)", for methods whose names begin
-  // with `prefix`.
-  std::string Growth(const std::string& prefix, double power) const;
-  // Compares linear attention with every other method at every length.
-  std::string Comparison(Of of, const char* better) const;
-  // The cost of hashing rounds at the longest common length.
-  std::string Rounds(Of of, const char* unit) const;
-  std::string Longest() const;
-  const json& origin() const { return origin_; }
-
- private:
-  void Take(const json& record);
-
-  std::vector<Method> methods_;
-  std::vector<long> lengths_;
-  json origin_;  // machine, date, isa, threads, tokens, heads, dim, causal
+// The records of 'linnet bench attention', sorted by quantity and method.
+struct Sorted {
+  json methods = json::array();  // {"name", "left_out", and exponents of "time" and "memory"}
+  json points = {{"time", json::array()}, {"memory", json::array()}};  // of each method and N
+  json origin = json::object();
 };
 
-void Result::Take(const json& record) {
+// `kinds`: the rules for a record "attention/METHOD/KIND", by KIND.
+void Take(const json& record, const json& kinds, Sorted& sorted) {
   const std::string name = record.at("name");
   const size_t first = name.find('/'), last = name.rfind('/');
-  if (!name.starts_with("attention/") || first == last)
+  const std::string kind = name.substr(last == name.npos ? 0 : last + 1);
+  if (!name.starts_with("attention/") || first == last || !kinds.contains(kind)) {
     throw InputError("a record of ", Quote(name));
-  const std::string of = Name(name.substr(first + 1, last - first - 1)),
-                    what = name.substr(last + 1);
-  auto method =
-      std::find_if(methods_.begin(), methods_.end(), [&](const Method& m) { return m.name == of; });
-  if (method == methods_.end()) method = methods_.insert(methods_.end(), {.name = of});
-  Quantity& quantity = what.starts_with("time") ? method->time : method->memory;
-  if (what == "time" || what == "memory") {
+  }
+  CheckRecord(record, kinds.at(kind));
+  const std::string of = name.substr(first + 1, last - first - 1);
+  const auto is_same = [&](const json& method) { return method.at("name") == of; };
+  json& methods = sorted.methods;
+  if (std::none_of(methods.begin(), methods.end(), is_same)) {
+    methods.push_back(
+        {{"name", of}, {"left_out", nullptr}, {"time", nullptr}, {"memory", nullptr}});
+  }
+  json& method = *std::find_if(methods.begin(), methods.end(), is_same);
+  if (kind == "time" || kind == "memory") {
     if (!record.at("checked").get<bool>()) throw InputError("an unchecked record of ", of);
-    quantity.points[Length(record, "N")] = {Positive(record, "value"), Number(record, "ratio")};
-    origin_["heads"] = Length(record, "heads"), origin_["dim"] = Length(record, "dim");
-    origin_["causal"] = record.at("causal").get<bool>() ? "causal" : "not causal";
-  } else if (what == "time-exponent" || what == "memory-exponent") {
-    quantity.exponent = record.at("value").get<double>();
-    if (!(std::abs(*quantity.exponent) < 100)) throw InputError("an exponent beyond 100");
-  } else if (what == "longest") {
-    for (const char* text : {"machine", "date", "isa"})
-      origin_[text] = record.at(text).get<std::string>();
-    origin_["threads"] = Length(record, "threads"), origin_["tokens"] = Length(record, "tokens");
-    const json& left_out = record.at("left_out");
-    if (!left_out.empty()) {
-      method->left_out = StrCat(" (at ", Digits(static_cast<double>(Length(left_out.at(0), "N"))),
-                                ": ", left_out.at(0).at("why").get<std::string>(), ")");
+    json& point = sorted.points[kind].emplace_back(record);
+    point["method"] = of;
+    for (const char* field : {"heads", "dim"}) sorted.origin[field] = record.at(field);
+    sorted.origin["causal"] = record.at("causal").get<bool>() ? "causal" : "not causal";
+  } else if (kind == "longest") {
+    for (const char* field : {"machine", "date", "isa", "threads", "tokens"}) {
+      sorted.origin[field] = record.at(field);
     }
+    if (!record.at("left_out").empty()) method["left_out"] = record.at("left_out")[0];
   } else {
-    throw InputError("a record of ", Quote(name));
+    method[kind.substr(0, kind.find('-'))] = record.at("value");  // an exponent
   }
 }
 
-plot::Plot Result::Panel(Of of, const char* title, const char* unit) const {
-  plot::Plot panel{
-      .title = title, .x = {"sequence length N", /*log=*/true}, .y = {unit, /*log=*/true}};
+// Guide lines of slopes 1 and 2: below the flattest method and above the steepest, within the range
+// of the axes.
+json Guides(const json& methods, double low, double high) {
   double least = 1e300, most = 0, lowest_slope = 1e300;
   double square = 0;  // maximum of value / N^2 at the longest N, over quadratic methods
-  for (const Method& method : methods_) {
-    plot::Series series = MethodSeries(method.name, plot::Style::kLineAndPoints);
-    for (const auto& [length, point] : (method.*of).points) {
-      const auto n = static_cast<double>(length);
-      series.x.push_back(n), series.y.push_back(point.value);
-      least = std::min(least, point.value), most = std::max(most, point.value);
-      lowest_slope = std::min(lowest_slope, point.value / n);
+  for (const json& method : methods) {
+    for (const json& point : method.at("runs")) {
+      const double n = point.at("N"), value = point.at("value");
+      least = std::min(least, value), most = std::max(most, value);
+      lowest_slope = std::min(lowest_slope, value / n);
     }
-    if ((method.*of).exponent.value_or(0) > 1.5 && !series.x.empty()) {
-      square = std::max(square, series.y.back() / (series.x.back() * series.x.back()));
-    }
-    panel.series.push_back(series);
+    const json& exponent = method.at("exponent");
+    if (method.at("runs").empty() || exponent.is_null() || exponent <= 1.5) continue;
+    const json& last = method.at("runs").back();
+    const double n = last.at("N"), value = last.at("value");
+    square = std::max(square, value / (n * n));
   }
-  if (lengths_.size() < 2) return panel;
-  // Guide lines below the flattest method and above the steepest, within the range of the axes.
-  const auto low = static_cast<double>(lengths_.front()),
-             high = static_cast<double>(lengths_.back());
+  json guides = json::array();
   const auto guide = [&](const char* label, double scale, double power) {
-    constexpr int kGray = 6;  // of the palette
     const double from = std::max(low, std::pow(0.5 * least / scale, 1 / power));
     const double to = std::min(high, std::pow(2 * most / scale, 1 / power));
     if (from >= to) return;
-    panel.series.push_back({.label = label,
-                            .x = {from, to},
-                            .y = {scale * std::pow(from, power), scale * std::pow(to, power)},
-                            .color = kGray,
-                            .dotted = true});
+    guides.push_back({{"label", label},
+                      {"x", {from, to}},
+                      {"y", {scale * std::pow(from, power), scale * std::pow(to, power)}}});
   };
+  if (low == high) return guides;
   guide("slopes 1 and 2", 0.6 * lowest_slope, 1);
   guide("", 1.7 * (square == 0 ? most / (high * high) : square), 2);
-  return panel;
+  return guides;
 }
 
-json Result::Table(Of of) const {
-  json rows = json::array(), exponents = json::array(), limits = json::array();
-  for (const long length : lengths_) {
-    json cells = json::array();
-    for (const Method& method : methods_) {
-      const auto point = (method.*of).points.find(length);
-      cells.push_back(point == (method.*of).points.end() ? json() : json(point->second.value));
-    }
-    rows.push_back({{"N", length}, {"cells", cells}});
-  }
-  for (const Method& method : methods_) {
-    const Quantity& quantity = method.*of;
-    exponents.push_back(quantity.exponent ? json(*quantity.exponent) : json());
-    limits.push_back(quantity.points.empty() ? json()
-                                             : json(quantity.points.rbegin()->second.ratio));
-  }
-  json names = json::array();
-  for (const Method& method : methods_) names.push_back(method.name);
-  return {{"methods", names}, {"rows", rows}, {"exponents", exponents}, {"limits", limits}};
-}
-
-std::string Join(const std::vector<std::string>& parts, const char* between) {
-  std::string joined;
-  for (const std::string& part : parts) joined += (joined.empty() ? "" : between) + part;
-  return joined.empty() ? "not measured" : joined;
-}
-
-std::string Result::Growth(const std::string& prefix, double power) const {
-  std::vector<std::string> parts;
-  for (const Method& method : methods_) {
-    if (!method.name.starts_with(prefix)) continue;
-    const auto part = [&](const char* what, const Quantity& quantity) -> std::string {
-      if (!quantity.exponent) return StrCat(what, " not fitted");
-      char exponent[32];
-      std::snprintf(exponent, sizeof(exponent), "%.2f", *quantity.exponent);
-      const bool holds = std::abs(*quantity.exponent - power) <= kNear;
-      return StrCat(what, " N^", exponent, holds ? " (as there)" : " (not so here)");
-    };
-    parts.push_back(StrCat("`", method.name, "`: ", part("time", method.time), ", ",
-                           part("memory", method.memory)));
-  }
-  return Join(parts, "; ");
-}
-
-std::string Result::Comparison(Of of, const char* better) const {
-  const auto linear = std::find_if(methods_.begin(), methods_.end(),
-                                   [](const Method& m) { return m.name == "linear"; });
-  if (linear == methods_.end()) return "not measured";
-  std::vector<double> factors;
-  std::vector<std::string> exceptions;
+// Compares linear attention with every other method at every length: values over linear's.
+json Comparison(const json& methods) {
+  json factors = json::array(), exceptions = json::array();
+  const json linear = FindRecord(methods, "name", "linear");
   size_t won = 0;
-  for (const Method& method : methods_) {
-    std::vector<double> lost;
-    for (const auto& [length, point] : (method.*of).points) {
-      const auto own = ((*linear).*of).points.find(length);
-      if (method.name == linear->name || own == ((*linear).*of).points.end()) continue;
-      factors.push_back(point.value / own->second.value);
-      if (factors.back() > 1)
+  for (const json& method : methods) {
+    if (linear.is_null() || method == linear) continue;
+    json lost = json::array();
+    for (const json& point : method.at("runs")) {
+      const json own = FindRecord(linear.at("runs"), "N", point.at("N"));
+      if (own.is_null()) continue;
+      factors.push_back(point.at("value").get<double>() / own.at("value").get<double>());
+      if (factors.back() > 1) {
         ++won;
-      else
+      } else {
         lost.push_back(factors.back());
+      }
     }
     if (lost.empty()) continue;
-    const auto [least, most] = std::minmax_element(lost.begin(), lost.end());
-    const std::string from = Digits(*least), to = Digits(*most);
-    exceptions.push_back(StrCat("`", method.name, "` at ", lost.size(), " of ",
-                                (method.*of).points.size(), " lengths (",
-                                from == to ? from : StrCat(from, " to ", to), " times linear's)"));
+    exceptions.push_back(
+        {{"name", method.at("name")}, {"lost", lost}, {"lengths", method.at("runs").size()}});
   }
-  if (factors.empty()) return "not measured";
-  const auto [least, most] = std::minmax_element(factors.begin(), factors.end());
-  return StrCat(better, " in ", won, " of ", factors.size(), " comparisons, by ", Digits(*least),
-                " to ", Digits(*most), " times",
-                exceptions.empty() ? "" : "; not against " + Join(exceptions, ", "));
+  return {{"factors", factors}, {"won", won}, {"exceptions", exceptions}};
 }
 
-std::string Result::Rounds(Of of, const char* unit) const {
-  std::vector<const Method*> methods;
-  for (const Method& method : methods_) {
-    if (method.name.starts_with("lsh-") && !(method.*of).points.empty()) methods.push_back(&method);
+// The cost of hashing rounds at the longest common length, or null.
+json Rounds(const json& methods) {
+  json hashing = json::array();
+  for (const json& method : methods) {
+    const std::string name = method.at("name");
+    if (name.starts_with("lsh-") && !method.at("runs").empty()) hashing.push_back(method);
   }
-  for (auto length = lengths_.rbegin(); length != lengths_.rend(); ++length) {
-    const bool common = std::all_of(methods.begin(), methods.end(), [&](const Method* method) {
-      return (method->*of).points.contains(*length);
-    });
-    if (!common || methods.size() < 2) continue;
-    std::vector<std::string> parts;
-    const double first = (methods[0]->*of).points.at(*length).value;
-    for (const Method* method : methods) {
-      const double value = (method->*of).points.at(*length).value;
-      parts.push_back(
-          StrCat("`", method->name, "` ", Digits(value), " ", unit,
-                 method == methods[0] ? "" : StrCat(" (", Digits(value / first), "x)")));
+  if (hashing.size() < 2) return nullptr;
+  const json& lengths = hashing[0]["runs"];
+  for (auto length = lengths.rbegin(); length != lengths.rend(); ++length) {
+    json costs = json::array();
+    for (const json& method : hashing) {
+      json point = FindRecord(method.at("runs"), "N", length->at("N"));
+      if (point.is_null()) break;
+      const double factor = point.at("value").get<double>() / length->at("value").get<double>();
+      if (!costs.empty()) point["factor"] = factor;
+      costs.push_back(std::move(point));
     }
-    return StrCat("at N = ", Digits(static_cast<double>(*length)), " ", Join(parts, ", "));
+    if (costs.size() == hashing.size()) return {{"N", length->at("N")}, {"costs", costs}};
   }
-  return "not measured";
+  return nullptr;
 }
 
-std::string Result::Longest() const {
-  std::vector<std::string> parts;
-  for (const Method& method : methods_) {
-    const auto& points = method.time.points;
-    const std::string length =
-        points.empty() ? "none" : Digits(static_cast<double>(points.rbegin()->first));
-    parts.push_back(StrCat("`", method.name, "` ", length,
-                           method.left_out.empty() ? ", the longest asked for" : method.left_out));
+// A claim of the paper on the methods whose names begin with "of", with their exponents.
+json Growth(const json& claim, const json& methods, double near) {
+  json row = claim;
+  row["measured"] = json::array();
+  const std::string prefix = claim.at("of");
+  for (json method : methods) {
+    if (!method.at("name").get<std::string>().starts_with(prefix)) continue;
+    for (const char* what : {"time", "memory"}) {
+      if (method[what].is_null()) continue;
+      const double exponent = method[what];
+      const bool holds = std::abs(exponent - claim.at("power").get<double>()) <= near;
+      method[what] = {{"exponent", exponent}, {"holds", holds}};
+    }
+    row["measured"].push_back(std::move(method));
   }
-  return Join(parts, "; ");
+  return row;
 }
-
-class Figure1 : public Experiment {
- public:
-  void AddOptions(CLI::App& verb) override {
-    const auto forward = [&](const char* name, const char* help, const char* type,
-                             const CLI::Validator& check) {
-      verb.add_option_function<std::string>(
-              name, [this, name](const std::string& value) { Append(bench_, name, value); }, help)
-          ->type_name(type)
-          ->check(check);
-    };
-    forward("--max-n", "The longest sequence (default: 65536)", "N", cli::Between(512, 1 << 20));
-    verb.add_option("--methods", methods_,
-                    "Of linear, softmax, softmax-plain, lsh-1, lsh-4, lsh-8 (default: all)")
-        ->delimiter(',')
-        ->allow_extra_args(false)
-        ->type_name("NAMES");
-    forward("--memory", "Memory that a pass may take (default: 60% of what is free)", "GB",
-            cli::Between(0.001, 1e6));
-    forward("--seconds", "About how long to time each case (default: 1)", "N",
-            cli::Between(0, 600));
-    forward("--threads", "Threads to use (default: every processor)", "N", cli::Between(0, 1024));
-  }
-
-  std::vector<std::string> Pictures() const override { return {"figure1"}; }
-
-  json Measure(const Lab& lab) override {
-    json records = json::array();
-    for (const std::string& method : methods_) {
-      std::vector<std::string> bench = {"bench", "attention", "--json", "--methods", method};
-      bench.insert(bench.end(), bench_.begin(), bench_.end());
-      for (json& record : lab.Measure(method, bench)) records.push_back(std::move(record));
-    }
-    return {{"records", records}};
-  }
-
-  // Accepts this experiment's record or the output of 'linnet bench attention --json'.
-  Drawing Draw(const json& record) const override {
-    const Result result(record.is_array() ? record : record.at("records"));
-    json values = result.origin();
-    for (const auto& [name, of] :
-         {std::pair<const char*, Of>{"time", &Method::time}, {"memory", &Method::memory}}) {
-      values[name] = result.Table(of);
-    }
-    values["near"] = kNear;
-    values["beside"] = {
-        {"softmax", result.Growth("softmax", 2)},
-        {"linear", result.Growth("linear", 1)},
-        {"lsh", result.Growth("lsh-", 1)},
-        {"faster", result.Comparison(&Method::time, "faster")},
-        {"less", result.Comparison(&Method::memory, "less")},
-        {"rounds_time", result.Rounds(&Method::time, "ms")},
-        {"rounds_memory", result.Rounds(&Method::memory, "MB")},
-        {"longest", result.Longest()},
-    };
-    const std::string subtitle = StrCat(
-        values.at("heads").get<long>(), " heads of ", values.at("dim").get<long>(), ", fp32, ",
-        values.at("causal").get<std::string>(), "; ", values.at("threads").get<long>(),
-        values.at("threads") == 1 ? " thread" : " threads", "; each point a process of its own");
-    return {
-        .values = values,
-        .figures = {{"figure1",
-                     {.title = "Forward and backward pass of attention, a sample",
-                      .subtitle = subtitle,
-                      .panels = {result.Panel(&Method::time, "Time", "ms a sample"),
-                                 result.Panel(&Method::memory, "Peak memory", "MB a sample")}}}}};
-  }
-
- private:
-  std::vector<std::string> bench_,
-      methods_ = {"linear", "softmax", "softmax-plain", "lsh-1", "lsh-4", "lsh-8"};
-};
 
 }  // namespace
 
-const Row kFigure1 = {
-    "figure1", "Time and memory of attention against the length (section 4.1.2)",
-    "Runs 'linnet bench attention' ('--help' there says what it "
-    "measures) a method at a time, draws time and\n"
-    "memory a sample, and sets them beside the paper's words. Stopped, it goes on where it was.",
-    "  linnet reproduce figure1 --out docs/results\n"
-    "  linnet reproduce figure1 --max-n 4096\n"
-    "  linnet reproduce figure1 --from figure1.json --out /tmp\n",
-    Make<Figure1>};
+void MeasureFigure1(const Call& call, json& record) {
+  const Scope about{call.about};
+  json values = call.options;
+  values["asked"] = call.Get("methods", call.about.at("all_methods"));
+  record["records"] = Measured(call, call.about.at("measure"), {values, &about});
+}
+
+void DeriveFigure1(const json& about, json& values) {
+  Sorted sorted;
+  for (const json& record : values.at("records")) Take(record, about.at("kinds"), sorted);
+  std::vector<double> lengths;
+  for (const json& point : sorted.points["time"]) {
+    lengths.push_back(point.at("N"));
+    bool there = false;
+    for (const json& memory : sorted.points["memory"]) {
+      there |= memory.at("N") == point.at("N") && memory.at("method") == point.at("method");
+    }
+    if (there) continue;
+    throw InputError("no memory of ", point.at("method").get<std::string>(),
+                     " at N = ", point.at("N").dump());
+  }
+  if (lengths.empty()) throw InputError("holds no measurement");
+  const auto [low, high] = std::minmax_element(lengths.begin(), lengths.end());
+  values.update(sorted.origin);
+  for (const char* what : {"time", "memory"}) {
+    json& points = sorted.points[what];
+    std::stable_sort(points.begin(), points.end(),
+                     [](const json& a, const json& b) { return a.at("N") < b.at("N"); });
+    json methods = WithRuns(sorted.methods, points);
+    for (json& method : methods) method["exponent"] = method[what];
+    values[what] = {{"methods", methods},
+                    {"rows", Pivot(points, sorted.methods, "N")},
+                    {"guides", Guides(methods, *low, *high)},
+                    {"comparison", Comparison(methods)},
+                    {"rounds", Rounds(methods)}};
+  }
+  values["methods"] = sorted.methods;
+  values["growth"] = json::array();
+  for (const json& claim : about.at("growth")) {
+    values["growth"].push_back(Growth(claim, sorted.methods, about.at("near")));
+  }
+}
 
 }  // namespace linnet::experiments

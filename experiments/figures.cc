@@ -4,9 +4,26 @@
 
 #include <filesystem>
 
-namespace linnet::experiments {
+#include "linnet/base/function_ref.h"
 
-plot::Series MethodSeries(const std::string& label, plot::Style style) {
+namespace linnet::experiments {
+namespace {
+
+using nlohmann::json;
+
+// Calls body(scope) for each element at described["each"], or once if there is no such field.
+void Each(const json& described, const Scope& scope, FunctionRef<void(const Scope&)> body) {
+  if (!described.contains("each")) return body(scope);
+  const json elements = Elements(described.at("each").get<std::string>(), scope);
+  for (const json& element : elements) body({element, &scope});
+}
+
+std::string Text(const json& described, const char* field, const Scope& scope) {
+  return Fill(described.value(field, ""), scope);
+}
+
+// A method looks the same in every figure; other labels take the next color.
+void SetLook(plot::Series& series) {
   using plot::Marker;
   // There are six colors; methods that share one never appear in the same figure.
   constexpr struct {
@@ -17,30 +34,73 @@ plot::Series MethodSeries(const std::string& label, plot::Style style) {
                 {"lsh-4", 2, Marker::kDiamond},           {"lsh-1", 3, Marker::kTriangle},
                 {"stateful softmax", 4, Marker::kSquare}, {"softmax-plain", 4, Marker::kSquare},
                 {"lsh-8", 5, Marker::kTriangle},          {"bi-lstm", 3, Marker::kTriangle}};
-  plot::Series series{.label = label, .style = style};
   for (const auto& look : kLooks) {
-    if (strcasecmp(look.label, label.c_str()) != 0) continue;
+    if (strcasecmp(look.label, series.label.c_str()) != 0) continue;
     series.color = look.color, series.marker = look.marker;
   }
+}
+
+// The numbers that an expression gives: a list without its nulls, or one number.
+std::vector<double> Numbers(const json& described, const char* field, const Scope& scope) {
+  const json value = Evaluate(described.at(field).get<std::string>(), scope);
+  std::vector<double> numbers;
+  for (const json& number : value.is_array() ? value : json::array({value})) {
+    if (!number.is_null()) numbers.push_back(number);
+  }
+  return numbers;
+}
+
+plot::Series DescribedSeries(const json& described, const Scope& scope) {
+  const std::string style = described.value("style", "line");
+  plot::Series series{.label = Evaluate(described.at("label").get<std::string>(), scope),
+                      .x = Numbers(described, "x", scope),
+                      .y = Numbers(described, "y", scope),
+                      .style = style == "line"     ? plot::Style::kLine
+                               : style == "points" ? plot::Style::kPoints
+                                                   : plot::Style::kLineAndPoints};
+  SetLook(series);
+  series.color = described.value("color", series.color);
+  series.dotted = described.value("dotted", false);
+  series.faint = described.value("pale", false);
+  if (!described.value("legend", true)) series.label.clear();
   return series;
 }
 
-plot::Figure DrawCurves(const std::string& title, const std::string& subtitle, const plot::Axis& y,
-                        const std::vector<Curve>& curves, bool log_x) {
-  plot::Plot by_step{.title = "against updates", .x = {"updates", log_x}, .y = y};
-  plot::Plot by_time{.title = "against time", .x = {"minutes", log_x}, .y = y};
-  for (const Curve& curve : curves) {
-    plot::Series series = MethodSeries(curve.label, plot::Style::kLine);
-    for (const plot::Series& earlier : by_step.series) {  // another seed of the same method
-      if (earlier.label == series.label) series.label.clear();
-    }
-    series.y = curve.value;
-    series.x = curve.step;
-    by_step.series.push_back(series);
-    series.x = curve.minutes;
-    by_time.series.push_back(series);
+plot::Plot DescribedPanel(const json& described, const Scope& scope) {
+  const std::string log = described.value("log", "");
+  plot::Plot panel{.title = Text(described, "title", scope),
+                   .x = {Text(described, "x", scope), log.find('x') != log.npos},
+                   .y = {Text(described, "y", scope), log.find('y') != log.npos}};
+  for (const json& of_series : described.at("series")) {
+    Each(of_series, scope, [&](const Scope& inner) {
+      plot::Series series = DescribedSeries(of_series, inner);
+      if (series.x.empty()) return;
+      for (const plot::Series& earlier : panel.series) {  // another seed of the same method
+        if (series.color >= 0 && earlier.label == series.label) series.label.clear();
+      }
+      panel.series.push_back(std::move(series));
+    });
   }
-  return {.title = title, .subtitle = subtitle, .panels = {by_step, by_time}};
+  return panel;
+}
+
+}  // namespace
+
+std::vector<NamedFigure> DescribedFigures(const json& figures, const Scope& scope) {
+  std::vector<NamedFigure> drawn;
+  for (const json& described : figures) {
+    Each(described, scope, [&](const Scope& inner) {
+      plot::Figure figure{.title = Text(described, "title", inner),
+                          .subtitle = Text(described, "subtitle", inner)};
+      for (const json& panel : described.at("panels")) {
+        Each(panel, inner, [&](const Scope& innermost) {
+          figure.panels.push_back(DescribedPanel(panel, innermost));
+        });
+      }
+      drawn.push_back({Text(described, "name", inner), std::move(figure)});
+    });
+  }
+  return drawn;
 }
 
 std::vector<std::string> PictureFiles(const std::string& folder, const std::string& name) {

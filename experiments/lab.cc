@@ -1,11 +1,12 @@
 #include "experiments/lab.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iostream>
-#include <sstream>
 
-#include "linnet/cli/machine.h"
+#include "experiments/record.h"
 #include "linnet/cli/child.h"
+#include "linnet/cli/machine.h"
 #include "linnet/cli/program.h"
 #include "linnet/io/file.h"
 #include "linnet/io/json.h"
@@ -24,34 +25,7 @@ bool Exists(const fs::path& path) {
   return fs::exists(path, error);
 }
 
-json Trained(const fs::path& run, int64_t steps, const json& info, bool before) {
-  const std::vector<json> metrics = MetricsOf(run);
-  const json seconds = metrics.empty() ? json(0.0) : metrics.back().value("seconds", json(0.0));
-  return {{"run", run},       {"steps", steps},     {"seconds", seconds},
-          {"before", before}, {"metrics", metrics}, {"info", info}};
-}
-
 }  // namespace
-
-json ParseRecord(const std::string& text, const std::string& where) {
-  std::string fault;
-  json value = ParseJson(text, 8, fault);
-  if (!fault.empty()) throw InputError(where, ": ", fault);
-  return value;
-}
-
-json ReadRecord(const fs::path& path) { return ParseRecord(ReadFile(path, size_t{1} << 26), path); }
-
-std::vector<json> MetricsOf(const fs::path& run) {
-  const std::string path = run / "metrics.jsonl";
-  std::istringstream in(ReadFile(path, size_t{1} << 28));
-  std::vector<json> records;
-  for (std::string line; std::getline(in, line);) {
-    records.push_back(ParseRecord(line, path));
-    if (!records.back().is_object()) throw InputError(path, ": has a line that is no record");
-  }
-  return records;
-}
 
 void Lab::MakeFolder(const fs::path& folder) const {
   std::error_code error;
@@ -86,21 +60,30 @@ json Lab::Run(const std::vector<std::string>& arguments) const {
   return ParseRecord(RunVerb(arguments), StrCat("what 'linnet ", arguments[0], "' wrote"));
 }
 
-json Lab::Measure(const std::string& name, const std::vector<std::string>& arguments) const {
-  const fs::path file = folder_ / "measured" / (name + ".json");
-  const json question = {cli::MachineName(), arguments};
-  kept_.push_back(file);
-  if (Exists(file)) {
+json Lab::Kept(const fs::path& file, const json& question, FunctionRef<json()> measure) const {
+  if (Exists(folder_ / file)) {
     std::string fault;  // an unreadable file is measured again
-    const json kept = ParseJson(ReadFile(file, size_t{1} << 26), 9, fault);
+    const json kept = ParseJson(ReadFile(folder_ / file, size_t{1} << 26), 9, fault);
     if (kept.is_object() && kept.value("question", json()) == question && kept.contains("answer")) {
-      std::cerr << name << ": measured before\n";
       return kept.at("answer");
     }
   }
-  const json answer = Run(arguments);
-  MakeFolder(file.parent_path());
-  WriteFileAtomically(file, json{{"question", question}, {"answer", answer}}.dump(1) + "\n");
+  const json answer = measure();
+  MakeFolder((folder_ / file).parent_path());
+  WriteFileAtomically(folder_ / file,
+                      json{{"question", question}, {"answer", answer}}.dump(1) + "\n");
+  return answer;
+}
+
+json Lab::Measure(const std::string& name, const std::vector<std::string>& arguments) const {
+  const fs::path file = fs::path("measured") / (name + ".json");
+  bool before = true;
+  kept_.push_back(folder_ / file);
+  const json answer = Kept(file, {cli::MachineName(), arguments}, [&] {
+    before = false;
+    return Run(arguments);
+  });
+  if (before) std::cerr << name << ": measured before\n";
   return answer;
 }
 
@@ -115,79 +98,87 @@ void Lab::Finish() const {
 
 double Lab::SecondsAnUpdate(const std::string& label, const std::string& name,
                             const std::vector<std::string>& flags) const {
-  MakeFolder(folder_);
-  const fs::path plan = folder_ / StrCat("update-", name, ".json");
-  std::error_code error;
-  if (Exists(plan)) {
-    const json kept = ReadRecord(plan);
-    const bool same = kept.is_object() && kept.value("flags", json()) == json(flags);
-    const json seconds = same ? kept.value("seconds", json()) : json();
-    if (seconds.is_number() && seconds > 0 && seconds < 1e9) return seconds;
-    // Timings alone do not block another plan; a training that has begun does.
+  return Kept(StrCat("update-", name, ".json"), flags, [&]() -> json {
+    std::error_code error;
     for (const fs::directory_entry& entry : fs::directory_iterator(folder_, error)) {
-      const std::string run_name = entry.path().filename();
-      if (run_name.starts_with(name) && Exists(entry.path() / "state.safetensors")) {
-        throw InputError(plan.string(), ": of other settings; choose another --work");
+      const std::string run = entry.path().filename();
+      if (run.starts_with(name) && Exists(entry.path() / "state.safetensors")) {
+        throw InputError(entry.path().string(), ": is of other settings; choose another --work");
       }
     }
-  }
-  std::cerr << "timing updates of " << label << "\n";
-  const fs::path run = folder_ / StrCat("update-", name);
+    std::cerr << "timing updates of " << label << "\n";
+    return TimeUpdates(label, folder_ / StrCat("update-", name), flags);
+  });
+}
+
+double Lab::TimeUpdates(const std::string& label, const fs::path& run,
+                        const std::vector<std::string>& flags) const {
+  std::error_code error;
   fs::remove_all(run, error);
   std::vector<std::string> arguments = {"train"};
-  arguments.insert(arguments.end(), flags.begin(), flags.end());
-  Append(arguments, "--steps", kTen * (1 + kTimedTens), "--log-every", kTen, "--validate-every", 0,
-         "--out", run.string());
+  Append(arguments, flags, "--steps", kTen * (1 + kTimedTens), "--log-every", kTen,
+         "--validate-every", 0, "--out", run.string());
+  MakeFolder(folder_);
   RunVerb(arguments);
+  const plot::RunLog log = plot::ReadRunLog(run);
+  const plot::Track* const updates = log.Find("lr");
   std::vector<double> tens;
   double before = 0;
-  for (const json& record : MetricsOf(run)) {
-    if (!record.contains("lr") || record.at("step").get<int>() % kTen != 0) continue;
-    const double now = record.at("seconds");
-    if (record.at("step") > kTen) tens.push_back(now - before);
-    before = now;
+  for (size_t i = 0; updates != nullptr && i < updates->step.size(); ++i) {
+    if (std::llround(updates->step[i]) % kTen != 0) continue;
+    if (updates->step[i] > kTen) tens.push_back(updates->seconds[i] - before);
+    before = updates->seconds[i];
   }
   fs::remove_all(run, error);
   // The median ignores a short burst of other load.
   std::sort(tens.begin(), tens.end());
   const double each = tens.empty() ? 0 : tens[tens.size() / 2] / kTen;
   if (!(each > 0)) throw RuntimeError(experiment_, ": updates of ", label, " take no time");
-  WriteFileAtomically(plan, json{{"flags", flags}, {"seconds", each}}.dump() + "\n");
   return each;
 }
 
 json Lab::Train(const std::string& label, const std::string& name,
-                const std::vector<std::string>& flags, int64_t steps) const {
+                const std::vector<std::string>& flags, int64_t steps,
+                const std::vector<std::string>& curve) const {
   MakeFolder(folder_);
   const fs::path run = folder_ / name;
-  const std::string model = run / "model.safetensors";
-  const auto check = [&](const json& planned) {
-    if (planned == steps) return;
-    throw InputError(run.string(), ": is a training of ", planned.dump(), " updates, not ", steps,
-                     "; choose another --work");
-  };
-  std::vector<std::string> arguments = {"train"};
-  if (Exists(run / "state.safetensors")) {
+  const std::string model = ModelOf(name);
+  const auto updates = [&] { return Run({"info", model, "--json"}).at("training").at("steps"); };
+  const bool begun = Exists(run / "state.safetensors");
+  if (begun) {
     const json config = ReadRecord(run / "config.json");
-    check(config.is_object() ? config.value("steps", json()) : json());
-    if (Exists(model)) {
-      const json info = Run({"info", model, "--json"});
-      if (info.at("training").at("steps") == steps) {
-        std::cerr << label << ": trained before, " << steps << " updates\n";
-        return Trained(run, steps, info, /*before=*/true);
-      }
+    const json planned = config.is_object() ? config.value("steps", json()) : json();
+    if (planned != steps) {
+      throw InputError(run.string(), ": is a training of ", planned.dump(), " updates, not ", steps,
+                       "; choose another --work");
     }
-    Append(arguments, flags[0], "--resume");
-  } else {
-    arguments.insert(arguments.end(), flags.begin(), flags.end());
-    Append(arguments, "--steps", steps);
   }
-  std::cerr << "training " << label << ": " << steps << " updates\n";
-  Append(arguments, "--out", run.string());
-  RunVerb(arguments);
+  if (begun && Exists(model) && updates() == steps) {
+    std::cerr << label << ": trained before, " << steps << " updates\n";
+  } else {
+    std::cerr << "training " << label << ": " << steps << " updates\n";
+    std::vector<std::string> arguments = {"train"};
+    if (begun) {
+      Append(arguments, flags[0], "--resume");
+    } else {
+      Append(arguments, flags, "--steps", steps);
+    }
+    Append(arguments, "--out", run.string());
+    RunVerb(arguments);
+  }
   const json info = Run({"info", model, "--json"});
-  check(info.at("training").at("steps"));
-  return Trained(run, steps, info, /*before=*/false);
+  const plot::RunLog log = plot::ReadRunLog(run);
+  double memory = 0, seconds = 0;
+  if (const plot::Track* track = log.Find("peak_memory")) {
+    memory = *std::max_element(track->value.begin(), track->value.end());
+  }
+  for (const plot::Track& track : log.tracks) seconds = std::max(seconds, track.seconds.back());
+  return {{"steps", steps},
+          {"training_seconds", seconds},
+          {"epochs", info.at("training").value("epochs", json())},
+          {"parameters", info.at("parameters")},
+          {"peak_memory", memory},
+          {"curve", CurveOf(log, curve)}};
 }
 
 }  // namespace linnet::experiments

@@ -3,7 +3,7 @@
 //
 //   Lab lab("figure2", "runs/figure2");
 //   const double each = lab.SecondsAnUpdate("linear", "linear", flags);
-//   const json run = lab.Train("linear, seed 1", "linear-1", flags, 60 * 8 / each);
+//   const json run = lab.Train("linear, seed 1", "linear-1", flags, 60 * 8 / each, {"loss"});
 //   const json eval = lab.Measure("eval-linear-1", {"eval", model, "--json"});
 #ifndef EXPERIMENTS_LAB_H_
 #define EXPERIMENTS_LAB_H_
@@ -15,21 +15,22 @@
 #include <vector>
 
 #include "linnet/base/error.h"
+#include "linnet/base/function_ref.h"
 
 namespace linnet::experiments {
 
-// Appends arguments of a command, converted by StrCat.
+// Appends arguments of a command: texts, numbers, and JSON, of a list each element.
+inline void AppendOne(std::vector<std::string>& arguments, const nlohmann::json& value) {
+  if (value.is_array()) {
+    for (const nlohmann::json& element : value) AppendOne(arguments, element);
+  } else {
+    arguments.push_back(value.is_string() ? value.get<std::string>() : value.dump());
+  }
+}
 template <class... Values>
 void Append(std::vector<std::string>& arguments, const Values&... values) {
-  (arguments.push_back(StrCat(values)), ...);
+  (AppendOne(arguments, values), ...);
 }
-
-// Throws InputError, beginning with `where`, for invalid JSON.
-nlohmann::json ParseRecord(const std::string& text, const std::string& where);
-nlohmann::json ReadRecord(const std::filesystem::path& path);
-
-// The records of a run's metrics.jsonl.
-std::vector<nlohmann::json> MetricsOf(const std::filesystem::path& run);
 
 class Lab {
  public:
@@ -51,17 +52,25 @@ class Lab {
   double SecondsAnUpdate(const std::string& label, const std::string& name,
                          const std::vector<std::string>& flags) const;
 
-  // Trains for `steps` updates in all, resuming an earlier run. Returns {"run", "steps", "seconds",
-  // "before", "metrics", "info"}: the run's folder, the number of updates, their time, whether the
-  // run was already complete, the records of metrics.jsonl, and the output of `linnet info` on the
-  // model.
+  // Trains for `steps` updates in all, resuming an earlier run in the folder NAME. Returns {"steps",
+  // "training_seconds", "epochs", "parameters", "peak_memory", "curve": see CurveOf}.
   nlohmann::json Train(const std::string& label, const std::string& name,
-                       const std::vector<std::string>& flags, int64_t steps) const;
+                       const std::vector<std::string>& flags, int64_t steps,
+                       const std::vector<std::string>& curve) const;
+  std::string ModelOf(const std::string& name) const {
+    return folder_ / name / "model.safetensors";
+  }
+
+  // The answer that this file in the folder holds if it is that to the question, or measure().
+  nlohmann::json Kept(const std::filesystem::path& file, const nlohmann::json& question,
+                      FunctionRef<nlohmann::json()> measure) const;
 
   // Deletes the results of Measure. Trainings stay.
   void Finish() const;
 
  private:
+  double TimeUpdates(const std::string& label, const std::filesystem::path& run,
+                     const std::vector<std::string>& flags) const;
   std::string RunVerb(const std::vector<std::string>& arguments) const;
   void MakeFolder(const std::filesystem::path& folder) const;
 

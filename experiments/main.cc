@@ -5,6 +5,30 @@
 #include "linnet/base/version.h"
 #include "linnet/cli/program.h"
 
+namespace linnet::experiments {
+namespace {
+
+constexpr Experiment kExperiments[] = {
+    {"figure1", MeasureFigure1, DeriveFigure1},
+    {"figure2", MeasureFigure2, DeriveFigure2},
+    {"figure3", MeasureSamples, DeriveSamples},
+    {"figure4", MeasureSamples, DeriveSamples},
+    {"figure5", MeasureFigure5, DeriveFigure5},
+    {"figure6", MeasureSamples, DeriveSamples},
+    {"figure7", MeasureSamples, DeriveSamples},
+    {"figure8", MeasureSamples, DeriveSamples},
+    {"figure9", MeasureSamples, DeriveSamples},
+    {"table1", MeasureImageTable, DeriveImageTable},
+    {"table2", MeasureImageTable, DeriveImageTable},
+    {"table3", MeasureTable3, DeriveTable3},
+    {"table4", MeasureGenerateTable, DeriveTable4},
+    {"table5", MeasureGenerateTable, DeriveTable5},
+    {"couplet", MeasureCouplet, nullptr},
+};
+
+}  // namespace
+}  // namespace linnet::experiments
+
 int main(int argc, char** argv) {
   using namespace linnet::experiments;
   CLI::App app("Measures the paper's figures again, and writes a page about each.",
@@ -13,10 +37,6 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   AddAll(app);
-  for (const Row* row :
-       {&kFigure1, &kFigure2, &kFigure3, &kFigure4, &kFigure5, &kFigure6, &kFigure7, &kFigure8,
-        &kFigure9, &kTable1, &kTable2, &kTable3, &kTable4, &kTable5, &kCouplet}) {
-    AddExperiment(app, *row);
-  }
+  for (const Experiment& experiment : kExperiments) AddExperiment(app, experiment);
   return linnet::cli::RunProgram(app, argc, argv);
 }

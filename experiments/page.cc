@@ -1,8 +1,12 @@
 #include "experiments/page.h"
 
+#include <algorithm>
+#include <array>
+#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <map>
+#include <numeric>
 #include <sstream>
 #include <vector>
 
@@ -50,6 +54,7 @@ std::string Format(const json& value, const std::string& format) {
       {"digits", Digits},
       {"whole", [](double x) { return x < 999.5 ? Formatted("%.0f", x) : Digits(x); }},
       {"plain", [](double x) { return StrCat(x); }},
+      {"f0", [](double x) { return Formatted("%.0f", x); }},
       {"count", FormatCount},
       {"bytes", FormatBytes},
       {"percent", [](double x) { return Digits(100 * x); }},
@@ -57,6 +62,7 @@ std::string Format(const json& value, const std::string& format) {
       {"f2", [](double x) { return Formatted("%.2f", x); }},
       {"f3", [](double x) { return Formatted("%.3f", x); }},
       {"e2", [](double x) { return Formatted("%.2e", x); }},
+      {"change", [](double x) { return Formatted("%+.1f%%", std::abs(x) < 5e-4 ? 0 : 100 * x); }},
       {"milli", [](double x) { return Digits(1e3 * x); }},
       {"threads", [](double x) { return StrCat(x, x == 1 ? " thread" : " threads"); }},
   };
@@ -74,76 +80,148 @@ std::string Escaped(std::string text) {
   return text;
 }
 
-class Renderer {
- public:
-  explicit Renderer(const json& values) : scopes_{&values} {}
-
-  std::string Expand(std::string_view text) {
-    std::string out;
-    while (true) {
-      const size_t open = text.find("{{");
-      out += text.substr(0, open);
-      if (open == text.npos) return out;
-      text.remove_prefix(open);
-      const bool raw = text.starts_with("{{{");
-      const std::string tag(text.substr(2 + raw, text.find("}}") - 2 - raw));
-      text.remove_prefix(tag.size() + 4 + 2 * raw);
-      if (tag[0] == '#' || tag[0] == '^') {
-        const std::string end = "{{/" + tag.substr(1) + "}}";
-        std::string_view body = text.substr(0, text.find(end));
-        text.remove_prefix(body.size() + end.size());
-        // A tag alone on its line leaves no empty line.
-        if ((out.empty() || out.ends_with('\n')) && body.starts_with('\n')) body.remove_prefix(1);
-        if (body.ends_with('\n') && text.starts_with('\n')) text.remove_prefix(1);
-        out += Section(tag, body);
-      } else {
-        const size_t bar = tag.find('|');
-        const json* value = Find(tag.substr(0, bar));
-        if (value == nullptr) scopes_.front()->at(tag.substr(0, bar));  // throws
-        const std::string format = bar == tag.npos ? "" : tag.substr(bar + 1);
-        const std::string shown = Format(*value, format);
-        out += raw ? shown : Escaped(shown);
-      }
-    }
+std::optional<json> Walk(const json& value, std::string_view path) {
+  if (path.empty() || value.is_null()) return value;
+  const std::string field(path.substr(0, path.find('.')));
+  path.remove_prefix(std::min(path.size(), field.size() + 1));
+  if (value.is_object()) {
+    const auto found = value.find(field);
+    return found == value.end() ? std::nullopt : Walk(*found, path);
   }
+  if (!value.is_array()) return std::nullopt;
+  if (field == "*") {
+    json all = json::array();
+    for (const json& element : value) {
+      std::optional<json> one = Walk(element, path);
+      if (!one) return std::nullopt;
+      all.push_back(std::move(*one));
+    }
+    return all;
+  }
+  size_t index = 0;
+  const auto [end, error] = std::from_chars(field.data(), field.data() + field.size(), index);
+  const bool there = error == std::errc() && *end == 0 && index < value.size();
+  return there ? Walk(value[index], path) : std::nullopt;
+}
 
- private:
-  // The innermost value at that path, or null.
-  const json* Find(const std::string& path) const {
-    if (path == ".") return scopes_.back();
-    for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
-      const json* value = *scope;
-      std::istringstream fields(path);
-      for (std::string field; value != nullptr && std::getline(fields, field, '.');) {
-        const auto found = value->is_object() ? value->find(field) : value->end();
-        value = found == value->end() ? nullptr : &*found;
-      }
-      if (value != nullptr) return value;
+bool Holds(const json& value) {
+  return !value.is_null() && value != false && value != 0 && value != "";
+}
+
+// A function of Evaluate() of all its arguments, lists among them flattened.
+json Call(const std::string& name, const json& list) {
+  if (name == "count") return list.size();
+  if (list.empty()) return nullptr;
+  if (name == "first") return list.front();
+  if (name == "last") return list.back();
+  if (name == "or") {
+    for (const json& value : list) {
+      if (Holds(value)) return value;
     }
     return nullptr;
   }
+  const auto numbers = list.get<std::vector<double>>();  // throws for other types
+  if (name == "min") return *std::min_element(list.begin(), list.end());
+  if (name == "max") return *std::max_element(list.begin(), list.end());
+  if (name == "floor") return static_cast<int64_t>(std::floor(numbers[0]));
+  const double sum = std::accumulate(numbers.begin(), numbers.end(), 0.0);
+  if (name == "sum") return sum;
+  if (name == "mean") return sum / static_cast<double>(numbers.size());
+  throw RuntimeError("pages have no function '", name, "'");
+}
 
-  std::string Section(const std::string& tag, std::string_view body) {
-    const json* value = Find(tag.substr(1));
-    const bool holds = value != nullptr && !value->is_null() && *value != false && *value != 0 &&
-                       *value != "" && !(value->is_array() && value->empty());
-    if (tag[0] == '^') return holds ? "" : Expand(body);
-    std::string out;
-    const auto once = [&](const json& scope) {
-      scopes_.push_back(&scope);
-      out += Expand(body);
-      scopes_.pop_back();
-    };
-    if (holds && value->is_array()) {
-      for (const json& element : *value) once(element);
-    } else if (holds) {
-      once(*value);
+double Calculate(char op, double a, double b) {
+  return op == '+' ? a + b : op == '-' ? a - b : op == '*' ? a * b : a / b;
+}
+json Combine(char op, const json& a, const json& b) {
+  if (a.is_array() || b.is_array()) {
+    json all = json::array();
+    for (size_t i = 0; i < (a.is_array() ? a : b).size(); ++i) {
+      all.push_back(Combine(op, a.is_array() ? a.at(i) : a, b.is_array() ? b.at(i) : b));
     }
-    return out;
+    return all;
+  }
+  if (a.is_null() || b.is_null()) return nullptr;
+  const double value = Calculate(op, a.get<double>(), b.get<double>());
+  if (op == '/' || !a.is_number_integer() || !b.is_number_integer()) return value;
+  return static_cast<int64_t>(value);
+}
+
+// Parses by recursive descent, a method for each level of precedence.
+class Expression {
+ public:
+  Expression(std::string_view text, const Scope& scope) : rest_(text), scope_(scope) {}
+
+  json Sum() {
+    return Chain({" + ", " - "}, [this] {
+      return Chain({" * ", " / "}, [this] { return Atom(); });
+    });
+  }
+  bool done() const { return rest_.empty(); }
+
+ private:
+  bool Take(std::string_view token) {
+    const bool next = rest_.starts_with(token);
+    if (next) rest_.remove_prefix(token.size());
+    return next;
   }
 
-  std::vector<const json*> scopes_;  // outermost first
+  template <class Operand>
+  json Chain(std::array<std::string_view, 2> operators, const Operand& operand) {
+    json value = operand();
+    for (bool more = true; more;) {
+      more = false;
+      for (const std::string_view op : operators) {
+        if (more || !Take(op)) continue;
+        value = Combine(op[1], value, operand());
+        more = true;
+      }
+    }
+    return value;
+  }
+
+  json Atom() {
+    size_t end = rest_.find_first_of("(),");
+    for (const char* op : {" + ", " - ", " * ", " / "}) end = std::min(end, rest_.find(op));
+    const std::string name(rest_.substr(0, end));
+    rest_.remove_prefix(name.size());
+    if (Take("(")) {
+      json all = json::array();
+      do {
+        const json value = Sum();
+        if (value.is_array()) {
+          all.insert(all.end(), value.begin(), value.end());
+        } else {
+          all.push_back(value);
+        }
+      } while (Take(", "));
+      if (!Take(")")) throw RuntimeError("pages: ')' is missing in an expression");
+      return name.empty() ? all.at(0) : Call(name, all);
+    }
+    double number = 0;
+    const auto [last, error] = std::from_chars(name.data(), name.data() + name.size(), number);
+    if (error == std::errc() && *last == 0) {
+      return number == std::floor(number) ? json(static_cast<int64_t>(number)) : json(number);
+    }
+    if (std::optional<json> value = Find(name, scope_)) return *value;
+    return json::object().at(name);  // throws
+  }
+
+  std::string_view rest_;
+  const Scope& scope_;
 };
+
+std::string Section(const std::string& tag, std::string_view body, const Scope& scope) {
+  const size_t bar = tag.find('|');
+  const json elements = Elements(std::string_view(tag).substr(0, bar).substr(1), scope);
+  if (tag[0] == '^') return elements.empty() ? Fill(body, scope) : "";
+  std::string out;
+  for (const json& element : elements) {
+    if (!out.empty() && bar != tag.npos) out += tag.substr(bar + 1);
+    out += Fill(body, {element, &scope});
+  }
+  return out;
+}
 
 // Wraps paragraphs at 120 characters; leaves headings, tables, code and HTML unchanged.
 std::string Wrap(const std::string& text) {
@@ -176,8 +254,59 @@ std::string Wrap(const std::string& text) {
 
 }  // namespace
 
-std::string Render(std::string_view page_template, const json& values) {
-  return Wrap(Renderer(values).Expand(page_template));
+std::optional<json> Find(std::string_view path, const Scope& scope) {
+  if (path == ".") return scope.values;
+  std::optional<json> value = Walk(scope.values, path);
+  return value || scope.outer == nullptr ? value : Find(path, *scope.outer);
+}
+
+json Evaluate(std::string_view text, const Scope& scope) {
+  Expression expression(text, scope);
+  json value = expression.Sum();
+  if (!expression.done()) throw RuntimeError("pages: '", text, "' is no expression");
+  return value;
+}
+
+json Elements(std::string_view path, const Scope& scope) {
+  const size_t equals = path.find(" = ");
+  const json value = Find(path.substr(0, equals), scope).value_or(nullptr);
+  if (equals != path.npos) {
+    const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+    return text == path.substr(equals + 3) ? json::array({scope.values}) : json::array();
+  }
+  if (value.is_array()) return value;
+  return Holds(value) ? json::array({value}) : json::array();
+}
+
+std::string Fill(std::string_view text, const Scope& scope) {
+  std::string out;
+  while (true) {
+    const size_t open = text.find("{{");
+    out += text.substr(0, open);
+    if (open == text.npos) return out;
+    text.remove_prefix(open);
+    const bool raw = text.starts_with("{{{");
+    const std::string tag(text.substr(2 + raw, text.find("}}") - 2 - raw));
+    text.remove_prefix(tag.size() + 4 + 2 * raw);
+    const size_t bar = tag.find('|');
+    if (tag[0] == '#' || tag[0] == '^') {
+      const std::string end = "{{/" + tag.substr(1, bar - 1) + "}}";
+      std::string_view body = text.substr(0, text.find(end));
+      text.remove_prefix(body.size() + end.size());
+      // A tag alone on its line leaves no empty line.
+      if ((out.empty() || out.ends_with('\n')) && body.starts_with('\n')) body.remove_prefix(1);
+      if (body.ends_with('\n') && text.starts_with('\n')) text.remove_prefix(1);
+      out += Section(tag, body, scope);
+    } else {
+      const std::string shown = Format(Evaluate(std::string_view(tag).substr(0, bar), scope),
+                                       bar == tag.npos ? "" : tag.substr(bar + 1));
+      out += raw ? shown : Escaped(shown);
+    }
+  }
+}
+
+std::string Render(std::string_view page_template, const Scope& scope) {
+  return Wrap(Fill(page_template, scope));
 }
 
 }  // namespace linnet::experiments

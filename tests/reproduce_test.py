@@ -671,19 +671,150 @@ print(json.dumps([record for record in json.load(open("bench.json")) if record["
         self.assertEqual(run()[1], ["linear", "softmax", "lsh-1"])
 
 
+class Trained(unittest.TestCase):
+    """Table 3 with a stand-in for 'linnet' that trains nothing."""
+    STAND_IN = """#!/usr/bin/env python3
+import json, os, pathlib, sys
+verb, arguments = sys.argv[1], sys.argv[2:]
+value = lambda flag: arguments[arguments.index(flag) + 1]
+with open("calls", "a") as calls:
+    print(*sys.argv[1:], file=calls)
+if verb == "train":
+    run = pathlib.Path(value("--out"))
+    run.mkdir(parents=True, exist_ok=True)
+    if os.environ.get("STOPS") == run.name:
+        sys.exit(130)
+    steps = int(value("--steps"))
+    metrics = [{"step": step, "seconds": step * 0.5, "lr": 1e-3, "peak_memory": 1e6 + step} for step in range(10, steps + 1, 10)]
+    metrics.append({"step": steps, "seconds": steps * 0.5, "validation_phone_error_rate": 0.25})
+    (run / "metrics.jsonl").write_text("".join(json.dumps(record) + chr(10) for record in metrics))
+    (run / "config.json").write_text(json.dumps({"steps": steps}))
+    for file in ("state.safetensors", "model.safetensors"):
+        (run / file).touch()
+elif verb == "info":
+    steps = json.loads((pathlib.Path(arguments[0]).parent / "config.json").read_text())["steps"]
+    print(json.dumps({"training": {"steps": steps, "epochs": 1.5}, "parameters": 1000}))
+elif verb == "eval":
+    print(json.dumps({"phone_error_rate": 0.3, "left_out": 0, "real_time_factor": 0.01}))
+else:
+    print(json.dumps([{"method": "linear", "seconds": 8.0, "value": 2.0, "loss": 0.5, "threads": 2,
+                       "machine": "A machine", "date": "2026-11-23"}]))
+"""
+
+    def test_plans_trains_and_goes_on(self):
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="linnet_reproduce_test."))
+        self.addCleanup(shutil.rmtree, folder)
+        shutil.copy(BIN / "linnet-reproduce", folder)
+        (folder / "linnet").write_text(self.STAND_IN)
+        (folder / "linnet").chmod(0o755)
+
+        def run(*more, code=0, **env):
+            (folder / "calls").unlink(missing_ok=True)
+            done = subprocess.run([folder / "linnet-reproduce", "table3", "--data", "an4", "--minutes", "1", "--seeds", "2",
+                                   "--precision", "bf16", "--out", "out", *more], cwd=folder, env={**os.environ, **env},
+                                  capture_output=True, text=True)
+            self.assertEqual(done.returncode, code, done.stderr)
+            calls = (folder / "calls").read_text().splitlines() if (folder / "calls").exists() else []
+            return [call for call in calls if call.startswith("train")], done.stderr
+
+        calls, said = run(code=130, STOPS="full-1")
+        self.assertIn("table3: stopped; nothing is written", said.splitlines()[-1])
+        # Four timings of an update (half a second), before the trainings of a minute.
+        self.assertEqual([call.split("--out ")[1] for call in calls],
+                         [f"runs/table3/{name}" for name in ("update-lstm", "update-full", "update-reformer", "update-linear",
+                                                             "lstm-1", "lstm-2", "full-1")])
+        calls, said = run()
+        self.assertIn("Bi-LSTM, seed 2: trained before, 120 updates", said)
+        self.assertEqual([call.split("--out ")[1] for call in calls],
+                         [f"runs/table3/{name}" for name in ("full-1", "reformer-1", "linear-1", "linear-2")])
+        self.assertIn("--attention linear --data an4 --seed 2 --precision bf16 --checkpoint-every 200 --steps 120", calls[-1])
+        record = json.loads((folder / "out" / "table3.json").read_text())
+        self.assertEqual([(run["method"], run["seed"]) for run in record["runs"]],
+                         [("lstm", 1), ("lstm", 2), ("full", 1), ("reformer", 1), ("linear", 1), ("linear", 2)])
+        for made in record["runs"]:
+            self.assertEqual((made["steps"], made["seconds"], made["peak_memory"], made["curve"]),
+                             (120, 60.0, 1e6 + 120, [[120, 60.0, 0.25]]))
+        self.assertIn("| linear | 30.00 (2 seeds, 0.00 apart) |", (folder / "out" / "table3.md").read_text())
+        self.assertIn("of other settings; choose another --work", run("--threads", "3", code=2)[1])
+
+
+ALL = [f"figure{f}" for f in range(1, 10)] + [f"table{t}" for t in range(1, 6)] + ["couplet"]
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
 class Documents(unittest.TestCase):
     """The pages in docs/results match the records there."""
-    RESULTS = pathlib.Path(__file__).resolve().parent.parent / "docs" / "results"
+    RESULTS = ROOT / "docs" / "results"
 
     def test_pages_are_those_of_their_records(self):
-        with tempfile.TemporaryDirectory(prefix="linnet_reproduce_test.") as folder:
-            for name in ("figure2", "table1", "table2", "table3", "table4", "table5", "couplet"):
+        for name in ALL:
+            with tempfile.TemporaryDirectory(prefix="linnet_reproduce_test.") as folder:
                 done = subprocess.run([BIN / "linnet", "reproduce", name, "--from", self.RESULTS / (name + ".json"),
                                        "--out", folder], capture_output=True, text=True)
                 self.assertEqual(done.returncode, 0, done.stderr)
                 for file in (name + ".md", name + ".json"):
                     self.assertEqual((pathlib.Path(folder) / file).read_text(), (self.RESULTS / file).read_text(),
                                      "write it anew: linnet reproduce NAME --from")
+                # Their bytes depend on the machine's font, so only the names are compared.
+                drawn = sorted(path.name for path in pathlib.Path(folder).iterdir())
+                self.assertEqual([name for name in drawn if not (self.RESULTS / name).exists()], [])
+
+
+class Descriptions(unittest.TestCase):
+    """The descriptions of the experiments, experiments/pages/*.json."""
+    PAGES = ROOT / "experiments" / "pages"
+
+    @classmethod
+    def setUpClass(cls):
+        cls.all = {path.stem: json.loads(path.read_text(), object_pairs_hook=cls.once) for path in cls.PAGES.glob("*.json")}
+
+    @staticmethod
+    def once(pairs):
+        assert len({name for name, _ in pairs}) == len(pairs), f"a field twice: {pairs}"
+        return dict(pairs)
+
+    def describe(self, name):
+        merged = {}
+        for part in (*(self.describe(like) for like in self.all[name].get("like", [])), self.all[name]):
+            merged |= {**part, "options": merged.get("options", []) + part.get("options", [])}
+        return merged
+
+    def test_help_and_pages(self):
+        for name in ALL:
+            about = self.describe(name)
+            self.assertTrue((self.PAGES / (about.get("page", name) + ".md")).exists(), name)
+            self.assertTrue(all(example.startswith("  linnet reproduce ") for example in about["examples"]), name)
+            for option in about["options"]:
+                self.assertLessEqual(set(option), {"name", "type", "help", "default", "range", "real", "choices", "many",
+                                                   "flag", "excludes", "missing", "amends"}, name)
+                self.assertTrue(option["name"].startswith("--") and option["help"], name)
+                if "range" in option and option.get("default") is not None:
+                    self.assertTrue(option["range"][0] <= option["default"] <= option["range"][1], option)
+            drawn = {figure["name"] for figure in about.get("figures", []) if "{{" not in figure["name"]}
+            self.assertLessEqual(drawn, set(about.get("pictures", [name])), name)
+
+    def test_the_papers_numbers(self):
+        """Of tables 1 and 2 the images a second are in table 4 too; those of table 5 are times of the same methods."""
+        for table, dataset in zip(("table1", "table2"), self.describe("generate")["datasets"]):
+            about = self.describe(table)
+            self.assertEqual([method["name"] for method in about["methods"]], ["softmax", "lsh-1", "lsh-4", "linear"])
+            rates = {method["name"]: method["paper"]["rate"] for method in dataset["methods"]}
+            for method in about["methods"]:
+                self.assertEqual(method["paper_images"], rates[method["name"]], (table, method["name"]))
+                self.assertTrue(0.5 < method["paper_bits"] < 8)
+            self.assertEqual((about["dataset"], about["chunk"]), (dataset["dataset"], dataset["chunk"]))
+            for method in dataset["methods"]:
+                self.assertTrue(all(value > 0 for value in method["paper"].values()), method)
+        for method in self.describe("table3")["methods"]:
+            self.assertTrue(0 < method["paper_per"] < 100 and method["paper_epoch"] > 0, method)
+
+    def test_the_parts_of_all(self):
+        parts = self.describe("all")["parts"]
+        self.assertEqual(sorted(part["name"] for part in parts), sorted(set(ALL) - {"couplet"}))
+        self.assertLess(sum(part.get("share", 0) for part in parts), 0.8)  # the rest is for those without a budget
+        for part in parts:
+            if "of" in part:
+                self.assertEqual(self.describe(part["name"])["work"], self.describe(part["of"])["work"])
 
 
 class Table4(unittest.TestCase):

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "linnet/base/error.h"
+#include "linnet/base/utf8.h"
 #include "linnet/io/file.h"
 #include "linnet/io/png.h"
 
@@ -20,43 +21,14 @@ namespace {
 constexpr const char* kFamily = "DejaVu Sans";
 constexpr const char* kEllipsis = "…";
 
-// Length in bytes of the UTF-8 character at `at`, or 0 if it is invalid.
-size_t CharacterAt(const std::string& text, size_t at) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char lead = byte(at);
-  const size_t length = lead < 0x80                   ? 1
-                        : lead >= 0xc2 && lead < 0xe0 ? 2
-                        : lead >= 0xe0 && lead < 0xf0 ? 3
-                        : lead >= 0xf0 && lead < 0xf5 ? 4
-                                                      : 0;
-  if (length == 0 || at + length > text.size()) return 0;
-  for (size_t i = at + 1; i < at + length; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return 0;
-  }
-  // Rejects overlong forms, surrogates and code points beyond Unicode.
-  if (length < 3) return length;
-  const unsigned char second = byte(at + 1);
-  if ((lead == 0xe0 && second < 0xa0) || (lead == 0xed && second >= 0xa0) ||
-      (lead == 0xf0 && second < 0x90) || (lead == 0xf4 && second >= 0x90)) {
-    return 0;
-  }
-  return length;
-}
-
 // Labels may come from file names, which can hold any bytes; Cairo requires UTF-8.
 std::string Printable(const std::string& text) {
   std::string clean;
   for (size_t at = 0; at < text.size();) {
-    const size_t length = CharacterAt(text, at);
-    const unsigned char lead = static_cast<unsigned char>(text[at]);
-    if (length == 0) {
-      clean += "\ufffd";
-    } else if (lead < 0x20 || lead == 0x7f) {
-      clean += ' ';
-    } else {
-      clean += text.substr(at, length);
-    }
-    at += std::max<size_t>(length, 1);
+    const auto next = NextCodePoint(text, at);
+    const bool control = next && (next->value < 0x20 || next->value == 0x7f);
+    clean += !next ? "\ufffd" : control ? " " : text.substr(at, next->bytes);
+    at += next ? next->bytes : 1;
   }
   return clean;
 }
@@ -134,7 +106,8 @@ std::string Canvas::Fit(const std::string& text, double width, double size, bool
   // with the number of characters kept.
   const std::string clean = Printable(text);
   std::vector<size_t> starts;  // byte offsets of the characters
-  for (size_t at = 0; at < clean.size(); at += CharacterAt(clean, at)) starts.push_back(at);
+  for (size_t at = 0; at < clean.size(); at += NextCodePoint(clean, at)->bytes)
+    starts.push_back(at);
   const auto keep = [&](size_t characters) {
     const size_t tail = characters / 2, head = characters - tail;
     return clean.substr(0, starts[head]) + kEllipsis +

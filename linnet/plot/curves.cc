@@ -106,34 +106,26 @@ std::string MetricNames(const RunLog& run) {
 }
 
 std::vector<std::string> ShortLabels(const std::vector<std::string>& runs) {
-  std::vector<std::vector<std::string>> parts;
+  std::vector<fs::path> paths;
   for (const std::string& run : runs) {
     std::error_code ignored;
     fs::path path = fs::absolute(run, ignored).lexically_normal();
     if (path.filename().empty()) path = path.parent_path();  // "runs/digits/"
     if (path.filename() == "metrics.jsonl") path = path.parent_path();
     if (path.extension() == ".jsonl") path.replace_extension();
-    std::vector<std::string>& of_run = parts.emplace_back();
-    for (const fs::path& part : path.relative_path()) of_run.push_back(part.string());
+    paths.push_back(path);
   }
-  const auto label = [&](size_t i, size_t length) {
-    std::string text;
-    for (size_t p = parts[i].size() - std::min(length, parts[i].size()); p < parts[i].size(); ++p) {
-      text += (text.empty() ? "" : "/") + parts[i][p];
-    }
-    return text.empty() ? std::string("/") : text;
-  };
   std::vector<std::string> labels;
-  for (size_t i = 0; i < parts.size(); ++i) {
-    size_t length = 1;
-    const auto is_shared = [&] {
-      for (size_t j = 0; j < parts.size(); ++j) {
-        if (parts[j] != parts[i] && label(j, length) == label(i, length)) return true;
-      }
-      return false;
+  for (const fs::path& path : paths) {
+    fs::path label = path.filename(), above = path.parent_path();
+    const auto is_shared = [&](const fs::path& other) {
+      return other != path && other.string().ends_with("/" + label.string());
     };
-    while (length < parts[i].size() && is_shared()) ++length;
-    labels.push_back(label(i, length));
+    while (above.has_filename() && std::any_of(paths.begin(), paths.end(), is_shared)) {
+      label = above.filename() / label;
+      above = above.parent_path();
+    }
+    labels.push_back(label.empty() ? "/" : label.string());
   }
   return labels;
 }

@@ -65,9 +65,8 @@ struct Box {
   Box Grown(double by) const { return {left - by, top - by, right + by, bottom + by}; }
 };
 
-// Clips the segment to the box (Liang and Barsky); returns false if it lies outside. Cairo's
-// fixed-point coordinates have 24.8 bits: far points would wrap around.
-bool Clip(const Box& box, Point& a, Point& b) {
+// Whether the segment from a to b crosses the box (Liang and Barsky).
+bool Crosses(Point a, Point b, const Box& box) {
   const double dx = b.x - a.x, dy = b.y - a.y;
   double from = 0, to = 1;
   const std::pair<double, double> sides[] = {
@@ -81,14 +80,7 @@ bool Clip(const Box& box, Point& a, Point& b) {
       to = std::min(to, room / speed);
     }
   }
-  if (from > to) return false;
-  const auto at = [&, start = a](double part) -> Point {  // clamped: rounding may leave the box
-    return {std::clamp(start.x + part * dx, box.left, box.right),
-            std::clamp(start.y + part * dy, box.top, box.bottom)};
-  };
-  a = at(from);
-  b = at(to);
-  return true;
+  return from <= to;
 }
 
 // A part of a line without gaps, in pixels.
@@ -165,21 +157,6 @@ class Panel {
                          " values of x and ", series.y.size(), " of y; give as many of both");
       }
     }
-    for (const Axis* axis : {&plot_.x, &plot_.y}) {
-      for (const auto& end : {axis->min, axis->max}) {
-        if (end && std::isnan(Showable(*end, axis->log))) {
-          throw InputError(where, ": the axis '", axis->label, "' cannot reach to ", *end,
-                           axis->log ? "; a logarithmic axis has positive numbers only"
-                                     : "; choose another end");
-        }
-      }
-      const double size =
-          std::max(std::abs(axis->min.value_or(0)), std::abs(axis->max.value_or(0)));
-      if (axis->min && axis->max && *axis->max - *axis->min <= 1e-9 * size) {
-        throw InputError(where, ": the axis '", axis->label, "' cannot reach from ", *axis->min,
-                         " to ", *axis->max, "; its end must lie above its beginning");
-      }
-    }
   }
 
   void FindRanges(const std::string& where) {
@@ -190,7 +167,6 @@ class Panel {
         const double at = Showable(series.x[i], plot_.x.log);
         const double value = Showable(series.y[i], plot_.y.log);
         if (std::isnan(at) || std::isnan(value)) continue;
-        if (at < plot_.x.min.value_or(-kInfinity) || at > plot_.x.max.value_or(kInfinity)) continue;
         x = {std::min(x.low, at), std::max(x.high, at)};
         y = {std::min(y.low, value), std::max(y.high, value)};
       }
@@ -200,8 +176,8 @@ class Panel {
                        "' is a number that these axes can show; see the data",
                        plot_.x.log || plot_.y.log ? ", or draw without logarithmic axes" : "");
     }
-    x_range_ = FitRange(x, plot_.x.log, plot_.x.min, plot_.x.max);
-    y_range_ = FitRange(y, plot_.y.log, plot_.y.min, plot_.y.max);
+    x_range_ = FitRange(x, plot_.x.log);
+    y_range_ = FitRange(y, plot_.y.log);
   }
 
   static double Position(double value, Range range, bool log) {
@@ -395,7 +371,6 @@ class Panel {
 
   void DrawSeries(size_t i, const std::vector<Stretch>& stretches) const {
     const Series& series = plot_.series[i];
-    const Box around = frame_.Grown(20);
     if (series.style != Style::kPoints) {
       cairo_save(cr_);
       const Box clip = frame_.Grown(1);
@@ -403,13 +378,9 @@ class Panel {
       cairo_clip(cr_);
       cairo_new_path(cr_);
       for (const Stretch& stretch : stretches) {
-        Point at = {std::nan(""), 0};
-        for (size_t p = 1; p < stretch.size(); ++p) {
-          Point a = stretch[p - 1], b = stretch[p];
-          if (!Clip(around, a, b)) continue;
-          if (a.x != at.x || a.y != at.y) cairo_move_to(cr_, a.x, a.y);
-          cairo_line_to(cr_, b.x, b.y);
-          at = b;
+        if (stretch.size() < 2) continue;  // a marker, see below
+        for (const Point& p : stretch) {
+          (&p == &stretch.front() ? cairo_move_to : cairo_line_to)(cr_, p.x, p.y);
         }
       }
       SetStroke(i);
@@ -423,7 +394,6 @@ class Panel {
       // An isolated point has no line, so it gets a marker.
       if (series.style == Style::kLine && stretch.size() != 1) continue;
       for (const Point& p : stretch) {
-        if (!frame_.Grown(0.5).Holds(p)) continue;
         // On a line, markers that would overlap are left out.
         if (std::hypot(p.x - last.x, p.y - last.y) < apart && &p != &stretch.back()) continue;
         Mark(i, p);
@@ -474,8 +444,7 @@ class Panel {
         for (size_t p = 0; p < stretch.size(); ++p) {
           if (box.Holds(stretch[p])) return false;
           if (p == 0 || plot_.series[i].style == Style::kPoints) continue;
-          Point a = stretch[p - 1], b = stretch[p];
-          if (Clip(box, a, b)) return false;
+          if (Crosses(stretch[p - 1], stretch[p], box)) return false;
         }
       }
     }

@@ -5,13 +5,12 @@
 //   time.series.push_back({.label = "the paper's", .x = {512}, .y = {1.3}, .style = kPoints});
 //   plot::Draw({.title = "Forward and backward", .panels = {time, memory}}, "scaling.svg");
 //
-// Ranges, ticks, colors and the legend's position are chosen automatically; a caller's settings
-// take precedence. Data may hold any values: those that an axis cannot show (NaN, 0 on a
+// Ranges, ticks, colors and the legend's position are chosen automatically; a caller's colors take
+// precedence. Data may hold any values: those that an axis cannot show (NaN, 0 on a
 // logarithmic axis) break the line.
 #ifndef LINNET_PLOT_PLOT_H_
 #define LINNET_PLOT_PLOT_H_
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,7 +34,6 @@ struct Series {
 struct Axis {
   std::string label = {};
   bool log = false;
-  std::optional<double> min = {}, max = {};  // default: fits all data
 };
 
 struct Plot {

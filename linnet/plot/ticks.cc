@@ -149,7 +149,7 @@ double Showable(double value, bool log) {
   return std::abs(value) < kSmallest ? 0 : value;
 }
 
-Range FitRange(Range data, bool log, std::optional<double> min, std::optional<double> max) {
+Range FitRange(Range data, bool log) {
   constexpr double kPadding = 0.04;
   double low = log ? std::log10(data.low) : data.low;
   double high = log ? std::log10(data.high) : data.high;
@@ -166,16 +166,10 @@ Range FitRange(Range data, bool log, std::optional<double> min, std::optional<do
   if (!log && data.low >= 0) low = std::max(low, 0.0);
   if (!log && data.high <= 0) high = std::min(high, 0.0);
   Range range = log ? Range{std::pow(10, low), std::pow(10, high)} : Range{low, high};
-  if (min) range.low = *min;
-  if (max) range.high = *max;
-  // All data may lie at or beyond a fixed end.
+  // Rounding may leave no span.
   if (const double end = std::max(std::abs(range.low), std::abs(range.high));
       range.high - range.low <= kLeastSpan * end) {
-    if (min) {
-      range.high = log ? 10 * range.low : range.low + std::max(end, 1e9 * kSmallest);
-    } else {
-      range.low = log ? 0.1 * range.high : range.high - std::max(end, 1e9 * kSmallest);
-    }
+    range.low = log ? 0.1 * range.high : range.high - std::max(end, 1e9 * kSmallest);
   }
   return range;
 }

@@ -8,7 +8,6 @@
 #define LINNET_PLOT_TICKS_H_
 
 #include <cstddef>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,9 +27,8 @@ struct Tick {
 double Showable(double value, bool log);
 
 // The axis range for data of that range (showable, low <= high): slightly wider than the data, but
-// not across zero, and never empty. `min` and `max` fix the ends.
-Range FitRange(Range data, bool log, std::optional<double> min = {},
-               std::optional<double> max = {});
+// not across zero, and never empty.
+Range FitRange(Range data, bool log);
 
 // At most `most` (at least 2) labeled ticks, in rising order, at 1, 2 or 5 times a power of ten. On
 // a logarithmic axis they are as fine as possible, with minor ticks between.

@@ -103,13 +103,5 @@ TEST(FitRange, LeavesRoom) {
   EXPECT_GT(log.low, 0.5);
 }
 
-TEST(FitRange, TheGivenEndsHold) {
-  const Range range = FitRange({1, 100}, false, -7, 50);
-  EXPECT_EQ(range.low, -7);
-  EXPECT_EQ(range.high, 50);
-  EXPECT_GT(FitRange({1, 2}, false, 5).high, 5);  // all data lie below the fixed end
-  EXPECT_LT(FitRange({1, 2}, true, {}, 0.5).low, 0.5);
-}
-
 }  // namespace
 }  // namespace linnet::plot

@@ -1,0 +1,143 @@
+#include "experiments/measure.h"
+
+#include <algorithm>
+#include <iostream>
+
+#include "linnet/base/units.h"
+
+namespace linnet::experiments {
+
+using nlohmann::json;
+
+namespace {
+
+struct Planned {
+  const json& method;
+  double seconds;  // of an update
+  int64_t steps = 0;
+};
+
+// Decides the updates of each method: as many as wanted, or those that fit into the budget.
+void Plan(const json& training, const Scope& scope, std::vector<Planned>& methods) {
+  const json budget = Evaluate("budget", scope);
+  const std::string wanted = Evaluate("wanted", scope);
+  const bool equal_time = Evaluate("equal_time", scope);
+  const double share = training.value("share", 1.0), least = training.value("least", 1.0);
+  double together = 0, all = 0;
+  for (const Planned& planned : methods) together += planned.seconds;
+  for (Planned& planned : methods) {
+    const json seconds = {{"seconds", planned.seconds}};
+    const Scope inner{planned.method, &scope};
+    double steps = Evaluate(wanted, {seconds, &inner});
+    if (!budget.is_null()) {
+      const double round = equal_time ? static_cast<double>(methods.size()) * planned.seconds
+                                      : together;  // an update of each method
+      steps = std::min(steps, share * ParseSeconds(budget) / round);
+      if (steps < least) {
+        throw InputError("--budget ", budget.get<std::string>(), " is too little: ", least,
+                         " updates of each method, and measuring them, take about ",
+                         FormatSeconds(least * round / share));
+      }
+    }
+    planned.steps = static_cast<int64_t>(std::max(steps, least));
+    all += static_cast<double>(planned.steps) * planned.seconds / share;
+  }
+  std::cerr << "planned: about " << FormatSeconds(all) << " of training and validation\n";
+}
+
+}  // namespace
+
+std::vector<std::string> Command(const json& described, const Scope& scope) {
+  std::vector<std::string> arguments;
+  const auto add = [&](const json& part, const Scope& inner) {
+    const std::vector<std::string> more = Command(part.at("add"), inner);
+    arguments.insert(arguments.end(), more.begin(), more.end());
+  };
+  for (const json& part : described) {
+    if (part.is_object()) {
+      const bool each = part.contains("each");
+      const json elements = Elements(part.at(each ? "each" : "unless").get<std::string>(), scope);
+      if (!each && elements.empty()) add(part, scope);
+      for (size_t i = 0; each && i < elements.size(); ++i) add(part, {elements[i], &scope});
+      continue;
+    }
+    const std::string text = part;
+    const bool tag = text.starts_with("{{") && text.find("}}") == text.size() - 2;
+    Append(arguments, tag ? Evaluate(std::string_view(text).substr(2, text.size() - 4), scope)
+                          : json(Fill(text, scope)));
+  }
+  return arguments;
+}
+
+json Measured(const Call& call, const json& described, const Scope& scope) {
+  json records = json::array();
+  json each = described.value("each", json::array());
+  if (!each.empty()) {
+    json inner = described;
+    inner["each"].erase(0);
+    for (const json& element : Elements(each[0].get<std::string>(), scope)) {
+      for (const json& record : Measured(call, inner, {element, &scope})) records.push_back(record);
+    }
+    return records;
+  }
+  const std::string says = Fill(described.value("says", ""), scope);
+  if (!says.empty()) std::cerr << says << "\n";
+  const json add = described.value("add", json::object());
+  json answer = call.lab.Measure(Fill(described.at("name").get<std::string>(), scope),
+                                 Command(described.at("command"), scope));
+  if (!answer.is_array()) answer = json::array({answer});
+  for (const json& one : answer) {
+    if (described.contains("only") && one.at("name") != described["only"]) continue;
+    json record = described.contains("keep") ? json::object() : one;
+    for (const json& field : described.value("keep", json::array())) {
+      if (one.contains(field)) record[field.get<std::string>()] = one.at(field);
+    }
+    for (const auto& [field, expression] : add.items()) {
+      record[field] = Evaluate(expression.get<std::string>(), scope);
+    }
+    records.push_back(std::move(record));
+  }
+  return records;
+}
+
+json Trained(const Call& call, const Scope& scope, const Finish& finish) {
+  const json& training = call.about.at("training");
+  const json let = training.value("let", json::object());
+  std::vector<Planned> methods;
+  for (const json& method : call.about.at("methods")) {
+    const json first = training.contains("seeds") ? json{{"seed", 1}} : json::object();
+    const Scope of_method{method, &scope};
+    const double seconds = call.lab.SecondsAnUpdate(
+        method.at("label"), method.at("name"), Command(training.at("flags"), {first, &of_method}));
+    methods.push_back(Planned{method, seconds});
+  }
+  Plan(training, scope, methods);
+  json runs = json::array();
+  for (const Planned& planned : methods) {
+    const std::string label = planned.method.at("label"), name = planned.method.at("name");
+    const Scope of_method{planned.method, &scope};
+    json values = {{"steps", planned.steps}};
+    const Scope inner{values, &of_method};
+    const int seeds = training.contains("seeds")
+                          ? Evaluate(training.at("seeds").get<std::string>(), inner).get<int>()
+                          : 0;
+    for (const auto& [field, expression] : let.items()) {
+      values[field] = Evaluate(expression.get<std::string>(), inner);
+    }
+    for (int seed = 1; seed <= std::max(1, seeds); ++seed) {
+      if (seeds > 0) values["seed"] = seed;
+      std::vector<std::string> flags = Command(training.at("flags"), inner);
+      for (const std::string& flag : Command(training.at("schedule"), inner)) flags.push_back(flag);
+      json run = call.lab.Train(seeds > 0 ? StrCat(label, ", seed ", seed) : label,
+                                seeds > 0 ? StrCat(name, "-", seed) : name, flags, planned.steps,
+                                training.at("curve"));
+      run.update(values);
+      run["method"] = name, run["seconds_an_update"] = planned.seconds;
+      finish(planned.method, run);
+      runs.push_back(std::move(run));
+    }
+  }
+  return runs;
+}
+
+}  // namespace linnet::experiments

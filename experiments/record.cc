@@ -1,0 +1,122 @@
+#include "experiments/record.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "experiments/page.h"
+#include "linnet/base/error.h"
+#include "linnet/cli/machine.h"
+#include "linnet/io/file.h"
+#include "linnet/io/json.h"
+
+namespace linnet::experiments {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+namespace {
+
+void CheckValue(const std::string& field, const json& value, const json& rule) {
+  if (rule.is_object()) {
+    if (value.get<json::array_t>().empty()) throw InputError(rule.at("empty").get<std::string>());
+  } else if (rule == "text") {
+    value.get<std::string>();
+  } else {
+    const double number = value;
+    const auto refuse = [&](const auto&... what) {
+      throw InputError("'", field, "' must be ", what...);
+    };
+    if (rule.is_array()) {
+      const double least = rule.at(0), most = rule.at(1);
+      if (!(number >= least && number <= most)) refuse("between ", least, " and ", most);
+    } else if (rule == "0 or more") {
+      if (!(number >= 0 && std::isfinite(number))) refuse("0 or more");
+    } else if (!(number > 0 && number < 1e18)) {
+      refuse("a number above 0");
+    } else if (rule == "whole" && number != std::floor(number)) {
+      refuse("a whole number");
+    }
+  }
+}
+
+// Checks a value, or the values in the lists that the `*` of a path make.
+void CheckValues(const std::string& field, const json& value, const json& rule, ptrdiff_t lists) {
+  if (lists == 0) return CheckValue(field, value, rule);
+  for (const json& element : value) CheckValues(field, element, rule, lists - 1);
+}
+
+}  // namespace
+
+json ParseRecord(const std::string& text, const std::string& where) {
+  std::string fault;
+  json value = ParseJson(text, 8, fault);
+  if (!fault.empty()) throw InputError(where, ": ", fault);
+  return value;
+}
+
+json ReadRecord(const fs::path& path) { return ParseRecord(ReadFile(path, size_t{1} << 26), path); }
+
+json CurveOf(const plot::RunLog& log, const std::vector<std::string>& metrics) {
+  json curve = json::array();
+  const plot::Track* const first = log.Find(metrics.at(0));
+  for (size_t i = 0; first != nullptr && i < first->step.size(); ++i) {
+    json& point = curve.emplace_back(json::array({std::llround(first->step[i])}));
+    for (const std::string& metric : metrics) point.push_back(log.Find(metric)->value.at(i));
+  }
+  return curve;
+}
+
+void CheckRecord(const json& record, const json& rules) {
+  for (const auto& [rule_path, rule] : rules.items()) {
+    const bool optional = rule_path.ends_with('?');
+    const std::string path = rule_path.substr(0, rule_path.size() - optional);
+    const std::optional<json> value = Find(path, {record});
+    if (!value && optional) continue;
+    std::string field = path;
+    while (field.ends_with(".*")) field.erase(field.size() - 2);
+    CheckValues(field.substr(field.rfind('.') + 1), value ? *value : record.at(path), rule,
+                std::count(path.begin(), path.end(), '*'));
+  }
+}
+
+json Origin() { return {{"machine", cli::MachineName()}, {"date", cli::Today()}}; }
+
+json FindRecord(const json& records, const char* key, const json& value) {
+  for (const json& record : records) {
+    if (record.at(key) == value) return record;
+  }
+  return nullptr;
+}
+
+json WithRuns(const json& methods, const json& runs) {
+  json joined = json::array();
+  for (json method : methods) {
+    method["runs"] = json::array();
+    for (const json& run : runs) {
+      if (run.at("method") == method.at("name")) method["runs"].push_back(run);
+    }
+    method["run"] = method["runs"].empty() ? json() : method["runs"].front();
+    joined.push_back(std::move(method));
+  }
+  return joined;
+}
+
+json Pivot(const json& records, const json& methods, const char* row) {
+  json rows = json::array();
+  for (const json& record : records) {
+    if (!FindRecord(rows, row, record.at(row)).is_null()) continue;
+    json cells = json::array();
+    for (const json& method : methods) {
+      cells.push_back(nullptr);
+      for (const json& one : records) {
+        if (one.at("method") == method.at("name") && one.at(row) == record.at(row)) {
+          cells.back() = one.at("value");
+        }
+      }
+    }
+    rows.push_back({{row, record.at(row)}, {"cells", cells}});
+  }
+  return rows;
+}
+
+}  // namespace linnet::experiments

@@ -1,0 +1,43 @@
+// Records: reading, checking and joining the JSON of measurements.
+//
+//   json record = ReadRecord("table1.json");
+//   CheckRecord(record, {{"runs", {{"empty", "holds no run"}}}, {"runs.*.bits_per_dim", "above 0"}});
+//   for (const json& row : WithRuns(methods, record["runs"])) ... row["run"]["bits_per_dim"]
+#ifndef EXPERIMENTS_RECORD_H_
+#define EXPERIMENTS_RECORD_H_
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "linnet/plot/run_log.h"
+
+namespace linnet::experiments {
+
+// Throws InputError, beginning with `where`, for invalid JSON.
+nlohmann::json ParseRecord(const std::string& text, const std::string& where);
+nlohmann::json ReadRecord(const std::filesystem::path& path);
+
+// [[step, value of each metric]] wherever a run has the first one.
+nlohmann::json CurveOf(const plot::RunLog& log, const std::vector<std::string>& metrics);
+
+// Checks the values at every path of `rules` (Find() in page.h; "?" behind it: where it exists):
+// "text", "above 0", "0 or more", "whole" (above 0), [least, most], or {"empty": an error message
+// for an empty list}. Throws InputError, or a nlohmann exception for a missing field or another type.
+void CheckRecord(const nlohmann::json& record, const nlohmann::json& rules);
+
+// {"machine", "date"}, of a new record.
+nlohmann::json Origin();
+// The first record whose field `key` has that value, or null.
+nlohmann::json FindRecord(const nlohmann::json& records, const char* key,
+                          const nlohmann::json& value);
+// The methods of a description, each with its records: {..., "run": one or null, "runs": all}.
+nlohmann::json WithRuns(const nlohmann::json& methods, const nlohmann::json& runs);
+// A table with a column for each method: [{ROW: value, "cells": [the record's value or null]}], in
+// the order in which the records bring the rows.
+nlohmann::json Pivot(const nlohmann::json& records, const nlohmann::json& methods, const char* row);
+
+}  // namespace linnet::experiments
+
+#endif  // EXPERIMENTS_RECORD_H_
