@@ -98,8 +98,8 @@ std::string Usage(const CLI::App& app, const CLI::ParseError& error) {
     const std::vector<std::string> rest = named.app->remaining();
     what = rest.empty() ? "say what to do: " + known
                         : "'" + rest[0] + "' is none of " + known + Suggestion(rest[0], names);
-  } else if (error.get_name() == "ExtrasError") {
-    for (const std::string& rest : named.app->remaining()) {
+  } else if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
+    for (const std::string& rest : app.remaining(/*recurse=*/true)) {
       if (!rest.starts_with("--")) continue;
       what += Suggestion(rest.substr(0, rest.find('=')), OptionNames(*named.app));
       break;

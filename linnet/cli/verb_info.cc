@@ -190,8 +190,7 @@ void AddInfo(CLI::App& app) {
                            "  linnet info models/digits.safetensors\n"
                            "  linnet info models/digits.safetensors --json\n");
   auto options = std::make_shared<Options>();
-  AddOption(verb, "MODEL", options->model, "",
-            "The model, a .safetensors file that linnet train wrote");
+  AddModelArgument(verb, options->model)->required(false);
   verb->add_flag("--mixers", options->mixers, "List the mixers, as a table in Markdown");
   AddJsonFlag(verb, options->json);
   verb->callback([options] { Run(*options); });

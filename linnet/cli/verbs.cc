@@ -14,6 +14,7 @@
 #include "linnet/io/file.h"
 #include "linnet/io/json.h"
 #include "linnet/kernels/isa.h"
+#include "linnet/model/checkpoint.h"
 
 namespace linnet::cli {
 
@@ -38,11 +39,13 @@ CLI::Validator Between(double low, double high) {
   return CLI::Validator(check, "");
 }
 
-void AddModelArgument(CLI::App* verb, std::string& path) {
-  verb->add_option("-m,--model,MODEL", path,
+CLI::Option* AddModelArgument(CLI::App* verb, std::string& path) {
+  return verb
+      ->add_option("-m,--model,MODEL", path,
                    "The model: a .safetensors file, or the folder of a run")
       ->type_name("")
-      ->required();
+      ->required()
+      ->transform([](const std::string& path) { return ModelFile(path); }, "");
 }
 
 void AddSeedOption(CLI::App* verb, std::optional<uint64_t>& seed, const std::string& when) {

@@ -48,7 +48,7 @@ CLI::App* AddVerb(CLI::App& app, const std::string& name, const std::string& sum
 CLI::Validator Between(double low, double high);
 
 // Options shared by several verbs.
-void AddModelArgument(CLI::App* verb, std::string& path);
+CLI::Option* AddModelArgument(CLI::App* verb, std::string& path);
 void AddPrecisionOption(CLI::App* verb, std::optional<Precision>& precision);
 // How tokens are chosen; `when` begins each help text.
 void AddChoiceOptions(CLI::App* verb, ChoiceOptions& choice, std::optional<uint64_t>& seed,

@@ -109,7 +109,7 @@ INSTANTIATE_TEST_SUITE_P(Targets, NarrowLinearTest,
                                           testing::Values(NarrowType::kBf16, NarrowType::kInt8)),
                          [](const auto& info) {
                            const Target& target = std::get<0>(info.param);
-                           return target.isa + "_" + DotUnitName(target.unit) +
+                           return TestName(target.isa) + "_" + DotUnitName(target.unit) +
                                   (std::get<1>(info.param) == NarrowType::kBf16 ? "_bf16"
                                                                                 : "_int8");
                          });

@@ -25,6 +25,12 @@ inline Floats Random(size_t n, uint64_t stream, float deviation = 1, float mean 
   return x;
 }
 
+// A name that GoogleTest accepts: "AVX512" of "AVX-512".
+inline std::string TestName(std::string name) {
+  std::erase(name, '-');
+  return name;
+}
+
 // A test's parameter is the name of the instruction set on which it runs.
 class OnEachIsa : public testing::TestWithParam<std::string> {
  protected:
@@ -38,6 +44,6 @@ class OnEachIsa : public testing::TestWithParam<std::string> {
 #define LINNET_SUITE_ON_EACH_ISA(Suite)                                    \
   class Suite : public OnEachIsa {};                                       \
   INSTANTIATE_TEST_SUITE_P(Isa, Suite, testing::ValuesIn(AvailableIsas()), \
-                           [](const auto& info) { return info.param; })
+                           [](const auto& info) { return TestName(info.param); })
 
 #endif  // LINNET_KERNELS_TEST_UTIL_H_

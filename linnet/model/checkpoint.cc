@@ -63,16 +63,19 @@ AlignedBuffer<float> Widened(const linnet::Tensor& tensor, const SafetensorsFile
 
 }  // namespace
 
-Checkpoint Checkpoint::Open(const std::string& given) {
+std::string ModelFile(const std::string& path) {
   std::error_code error;
-  std::string path = given;
-  if (fs::is_directory(given, error)) {
-    path = fs::path(given) / kRunModel;
-    if (!fs::exists(path, error)) {
-      throw InputError(given, ": a folder without ", kRunModel,
-                       "; name a model, or the folder of a finished training run");
-    }
+  if (!fs::is_directory(path, error)) return path;
+  const fs::path file = fs::path(path) / kRunModel;
+  if (!fs::exists(file, error)) {
+    throw InputError(path, ": a folder without ", kRunModel,
+                     "; name a model, or the folder of a training run");
   }
+  return file;
+}
+
+Checkpoint Checkpoint::Open(const std::string& given) {
+  const std::string path = ModelFile(given);
   if (IsPyTorchs(MappedFile(path).bytes())) {
     throw InputError(path, ": a file of PyTorch's, not a linnet model", kImport);
   }

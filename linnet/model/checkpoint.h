@@ -64,6 +64,10 @@ void CheckFinite(std::span<const float> values, const std::string& path,
 void WriteCheckpoint(const std::string& path, const ModelSpec& spec, const std::string& training,
                      FunctionRef<std::span<const float>(const TensorInfo&)> tensor);
 
+// The file of a model: `path`, or the model.safetensors of a folder. Throws InputError for a folder
+// without one.
+std::string ModelFile(const std::string& path);
+
 // The display name of a model: "digits" for models/digits.safetensors, and the folder's name for a
 // training run (runs/text or runs/text/model.safetensors: "text").
 std::string ModelName(const std::string& path);

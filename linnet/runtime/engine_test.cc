@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "linnet/io/safetensors.h"
-#include "linnet/kernels/isa.h"
+#include "linnet/kernels/test_util.h"
 #include "linnet/runtime/engine.h"
 #include "linnet/runtime/narrow.h"
 #include "linnet/runtime/test_models.h"
@@ -14,13 +14,11 @@
 namespace linnet {
 namespace {
 
-class RuntimeTest : public testing::TestWithParam<std::string> {
- protected:
-  void SetUp() override { kernels::ForceIsa(GetParam()); }
-  void TearDown() override { kernels::ForceIsa(""); }
-};
-INSTANTIATE_TEST_SUITE_P(Isa, RuntimeTest, testing::ValuesIn(kernels::AvailableIsas()),
-                         [](const auto& info) { return info.param; });
+using kernels::AvailableIsas;
+using kernels::OnEachIsa;
+using kernels::TestName;
+
+LINNET_SUITE_ON_EACH_ISA(RuntimeTest);
 
 // Compares a prefix up to `cut`, then steps, with the reference.
 void CheckCut(const std::shared_ptr<const Model>& model, const std::vector<Doubles>& want,

@@ -13,7 +13,7 @@
 #include <tuple>
 #include <vector>
 
-#include "linnet/kernels/isa.h"
+#include "linnet/kernels/test_util.h"
 #include "linnet/model/vocabulary.h"
 #include "linnet/runtime/engine.h"
 #include "linnet/runtime/test_models.h"
@@ -300,7 +300,7 @@ auto CasesWhere(Applies applies) {
   return testing::Combine(testing::ValuesIn(names), testing::ValuesIn(kernels::AvailableIsas()));
 }
 std::string NameOfTest(const testing::TestParamInfo<Conformance::ParamType>& info) {
-  return std::get<0>(info.param) + "_" + std::get<1>(info.param);
+  return std::get<0>(info.param) + "_" + kernels::TestName(std::get<1>(info.param));
 }
 
 INSTANTIATE_TEST_SUITE_P(Mixers, Conformance, CasesWhere([](const ModelSpec&) { return true; }),
