@@ -1,5 +1,5 @@
 // Segments of a sequence, and the layout of the buffer `kept` that CausalLinearForward() writes
-// (private to causal_linear.cc and its bodies).
+// (private to causal_linear.cc and causal_linear-inl.h).
 #ifndef LINNET_KERNELS_CAUSAL_LINEAR_KEPT_H_
 #define LINNET_KERNELS_CAUSAL_LINEAR_KEPT_H_
 
