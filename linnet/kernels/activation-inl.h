@@ -25,7 +25,8 @@ struct Dual {
 
 // x Phi(x) = max(x, 0) - a Phi(-a) with a = |x|, so only the tail needs a formula:
 // Phi(-a) = exp(-a^2 / 2) t p(t), t = 1 / (1 + 0.35 a), where p is the minimax polynomial of degree
-// 8 over 0 <= a <= 14 (relative error 3.2e-8; beyond 14 the tail is below the smallest float).
+// 8 over 0 <= a <= 14 (relative error 3.2e-8; beyond 14 the tail is below the smallest normal
+// float).
 // The derivative is Phi(x) + x exp(-x^2 / 2) / sqrt(2 pi).
 template <bool kSlope>
 HWY_INLINE Dual GeluDual(Vec x) {

@@ -1,4 +1,4 @@
-// Activations of a feed-forward block: in place, out of place, and backward.
+// Activation functions of a feed-forward block: in place, out of place, and backward.
 //
 //   Activate(Activation::kGelu, hidden.size(), hidden.data());
 #ifndef LINNET_KERNELS_ACTIVATION_H_
@@ -12,7 +12,7 @@ namespace linnet::kernels {
 
 enum class Activation {
   kRelu,  // max(x, 0)
-  kGelu,  // x Phi(x) with the normal distribution's Phi, exact (no tanh): within 1e-7 (1 + |x|)
+  kGelu,  // x Phi(x), with Phi the normal CDF, not its tanh approximation; error < 1e-7 (1 + |x|)
 };
 
 // Replaces x [n] (any alignment) by act(x). NaNs stay NaNs.
@@ -27,7 +27,7 @@ template <typename T>  // float or BFloat16
 struct ActivationBackwardArgs {
   const T* x = nullptr;
   const float* grad_out = nullptr;  // [rows, columns]
-  T* out = nullptr;                 // act(x), recomputed for the gradient of the next product
+  T* out = nullptr;                 // act(x), recomputed for the next product's weight gradient
   T* grad = nullptr;                // grad_out * act'(x); may be grad_out if T is float
   float* column_sums = nullptr;     // [columns]: the column sums of grad are added to it
 };

@@ -34,8 +34,8 @@ TEST_P(ActivationTest, MatchesTheReference) {
   }
 }
 
-// The backward in both types: act(x), its derivative (against differences of the reference) and the
-// column sums.
+// The backward for one type: act(x), its derivative (against finite differences in double
+// precision) and the column sums.
 template <typename T>
 void ExpectBackward(Activation activation, double tolerance, const std::function<T(float)>& to,
                     const std::function<float(T)>& from) {

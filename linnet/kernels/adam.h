@@ -16,9 +16,9 @@ namespace linnet::kernels {
 struct AdamStep {
   float beta1 = 0.9f, beta2 = 0.999f;
   float gradient_scale = 1;
-  float decay = 1;
-  float step = 0;
-  float root_scale = 1;
+  float decay = 1;       // 1 - learning rate * weight decay
+  float step = 0;        // learning rate, with the bias correction of m
+  float root_scale = 1;  // corrects the bias of v
   float eps = 1e-8f;
   bool adaptive = true;
 };
@@ -28,8 +28,8 @@ struct AdamStep {
 void AdamUpdate(size_t n, const AdamStep& step, const float* gradient, float* p, float* m,
                 float* v);
 
-// Sum of the squares of x [n], in runs of 1,024 in float, the runs added in double. Infinite if the
-// sum of a run overflows float.
+// Sum of the squares of x [n]. Runs of 1,024 elements are summed in float, their sums in double.
+// Infinite if the sum of a run overflows float.
 double SquaredNorm(size_t n, const float* x);
 
 }  // namespace linnet::kernels

@@ -1,7 +1,9 @@
-// Building blocks of the blocked attentions (softmax_attention-inl.h, lsh_attention-inl.h). A tile
-// of kRows x 2 vectors of sums stays in registers over the whole summed dimension: for each row,
-// one number of `a`, broadcast over the lanes, times two vectors of `b` from a panel. A panel's
-// rows are kTileWidth wide and contiguous. Each attention chooses its number of rows.
+// Building blocks of the attention kernels that work on blocks of queries and keys
+// (softmax_attention-inl.h, lsh_attention-inl.h). A tile of kRows x 2 vectors of sums stays in
+// registers over the whole summed dimension. Each step adds to each row one number of `a`,
+// broadcast over the lanes, times two vectors of `b` from a panel. A panel's rows are kTileWidth
+// wide and contiguous; in a transposed panel, row k holds dimension k of kTileWidth adjacent keys.
+// Each kernel chooses its kRows.
 #if defined(LINNET_KERNELS_ATTENTION_TILES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINNET_KERNELS_ATTENTION_TILES_INL_H_
 #undef LINNET_KERNELS_ATTENTION_TILES_INL_H_
@@ -67,8 +69,9 @@ HWY_INLINE void Exp2(Vec (&x)[kCount]) {
   const Vec magic = hn::Set(d, 12582912.0f);
   each([&](auto i) HWY_ATTR { shifted[i] = hn::Add(x[i], magic); });
   each([&](auto i) HWY_ATTR { x[i] = hn::Sub(x[i], hn::Sub(shifted[i], magic)); });
-  // The minimax polynomial of degree 5 over [-1/2, 1/2] that is 1 at 0 (9.2e-8). At -127 the
-  // exponents added below then give all zero bits.
+  // The minimax polynomial of degree 5 over [-1/2, 1/2] that is 1 at 0 (relative error 9.2e-8
+  // before its coefficients are rounded to float). Because it is 1, adding the exponent below gives
+  // all zero bits for x = -127.
   each([&](auto i) HWY_ATTR { p[i] = hn::Set(d, 0x1.5bba28p-10f); });
   horner(0x1.3cea9p-7f);
   horner(0x1.c6b752p-5f);
@@ -81,7 +84,8 @@ HWY_INLINE void Exp2(Vec (&x)[kCount]) {
   });
 }
 
-// sum[r] += sum_k a[r, k] b[k], kVectors wide, for rows of `a` kAcross and columns kAlong apart.
+// sum[r] += sum_k a[r, k] b[k], kVectors vectors wide. Rows of `a` are kAcross floats apart, its
+// columns kAlong.
 template <size_t kRows, size_t kVectors, size_t kAcross, size_t kAlong>
 HWY_INLINE void MulAddTile(size_t count, const float* HWY_RESTRICT a, const float* HWY_RESTRICT b,
                            Vec (&sum)[kRows * kVectors]) {
@@ -98,7 +102,7 @@ HWY_INLINE void MulAddTile(size_t count, const float* HWY_RESTRICT a, const floa
   }
 }
 
-// The same, starting from the sums load(r, v) and passing the results to store(r, v, sum).
+// MulAddTile() that starts from the sums load(r, v) and passes the results to store(r, v, sum).
 template <size_t kRows, size_t kVectors, size_t kAcross, size_t kAlong, class LoadSum,
           class StoreSum>
 HWY_INLINE void SumTile(size_t count, const float* a, const float* b, LoadSum load,
@@ -113,8 +117,8 @@ HWY_INLINE void SumTile(size_t count, const float* a, const float* b, LoadSum lo
   });
 }
 
-// to[r, j] = a_r . b_j for the rows of a (in panels `a_panel` floats apart) and kVectors of keys of
-// a transposed panel. Rows of `to` are kStride apart.
+// to[r, j] = a_r . b_j for kRows rows of `a` (in panels `a_panel` floats apart) and kVectors
+// vectors of keys from a transposed panel. Rows of `to` are kStride floats apart.
 template <size_t kRows, size_t kVectors, size_t kStride>
 HWY_INLINE void DotTile(size_t dim, const float* a, size_t a_panel, const float* b,
                         float* HWY_RESTRICT to) {
@@ -133,7 +137,7 @@ HWY_INLINE void DotTile(size_t dim, const float* a, size_t a_panel, const float*
   });
 }
 
-// Calls body(first column, constant vectors) for each panel of a row of `columns`.
+// Calls body(first column, constant number of vectors) for each panel of a row of `columns` floats.
 template <class Body>
 HWY_INLINE void ForPanels(size_t columns, Body body) {
   for (size_t c = 0; c < columns; c += kTileWidth) {
@@ -146,7 +150,8 @@ HWY_INLINE void ForPanels(size_t columns, Body body) {
 }
 
 #if HWY_TARGET != HWY_SCALAR
-// Transposes: element i of each of r0 .. r3 becomes row i of `to`, in a transposed panel.
+// Transposes 4 x 4 floats: element i of each of r0 .. r3 becomes row i of `to`, in a transposed
+// panel.
 using Four = hn::CappedTag<float, 4>;
 HWY_INLINE void StoreTransposed(hn::Vec<Four> r0, hn::Vec<Four> r1, hn::Vec<Four> r2,
                                 hn::Vec<Four> r3, float* HWY_RESTRICT to) {

@@ -15,7 +15,7 @@ namespace linnet::kernels::HWY_NAMESPACE {
 
 using U16 = hn::Rebind<uint16_t, F32>;
 
-// Highway's own conversion truncates in some versions.
+// Rounds to nearest, ties to even. Highway's own conversion truncates in some versions.
 HWY_INLINE hn::Vec<U16> ToBFloat16(Vec x) {
   const hn::RebindToUnsigned<F32> d32;
   const auto bits = hn::BitCast(d32, x);

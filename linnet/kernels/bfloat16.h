@@ -1,4 +1,5 @@
-// bfloat16, the upper half of a float. Matrix products read it at twice the speed of float or more.
+// bfloat16, the upper 16 bits of a float. On processors with bf16 instructions, matrix products
+// take it at twice the speed of float or more.
 //
 //   std::vector<BFloat16> narrow(x.size());
 //   Narrow(x.size(), x.data(), narrow.data());

@@ -1,9 +1,9 @@
 // The Highway body of causal_linear.h, compiled once for each instruction set.
 //
-// One operation does everything, Sweep() of sweep-inl.h: it walks the tokens of a block, adds
-// b_t v_t^T to a state and reads a_t from it. The forward is Sweep(a = phi(q), b = phi(k), v). The
-// three gradients are the same sweep with permuted arguments, two of them from the end of the
-// sequence.
+// Forward and backward use one operation, Sweep() of sweep-inl.h: for each token t of a block, it
+// adds b_t v_t^T to a state s and outputs a_t s. The forward is Sweep(a = phi(q), b = phi(k), v).
+// The three gradients are the same sweep with permuted arguments; those of k and v run from the end
+// of the sequence to its start.
 #if defined(LINNET_KERNELS_CAUSAL_LINEAR_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINNET_KERNELS_CAUSAL_LINEAR_INL_H_
 #undef LINNET_KERNELS_CAUSAL_LINEAR_INL_H_
@@ -24,16 +24,16 @@
 HWY_BEFORE_NAMESPACE();
 namespace linnet::kernels::HWY_NAMESPACE {
 
-// Tokens per block: the packed rows of a block (six arrays in the backward) and the two states fit
-// a 48 kB first-level cache at D = M = 32.
+// Tokens per block. At D = M = 32, a 48 kB first-level cache holds the packed rows of a block (six
+// arrays in the backward) and the two states that the sweeps of k and v use.
 inline constexpr size_t kBlock = 32;
 
 // Location of one head of one sequence.
 struct Place {
   size_t n, h, first, length;
-  size_t valid;   // keys from this one on are masked out
-  size_t states;  // offsets within `kept`: index of the first state, and the first denominator
-  size_t denominators;
+  size_t valid;         // keys from this one on are masked out
+  size_t states;        // index of the first state within `kept`
+  size_t denominators;  // offset of the first denominator within `kept`, in floats
 
   Place(const CausalLinearShape& shape, const int64_t* lengths, const int64_t* offsets, size_t n,
         size_t h)
@@ -77,8 +77,8 @@ HWY_NOINLINE void Denominators(size_t tokens, size_t dp, Rows<const float> q, Ro
   SumEach(tokens, den, [&](size_t t) HWY_ATTR { return hn::Load(d, part + t * kLanes); });
 }
 
-// to_t = g_t (z + k_0 + .. + k_t): gradient of phi(q) through the denominators, with
-// gradients g.
+// to_t = g_t (z + k_0 + .. + k_t): gradient of phi(q) through the denominators, whose gradients are
+// g. z becomes the last sum.
 HWY_NOINLINE void FromFront(size_t tokens, size_t dp, Rows<const float> k, Rows<const float> g,
                             float* HWY_RESTRICT z, float* HWY_RESTRICT to) {
   const F32 d;
@@ -92,7 +92,8 @@ HWY_NOINLINE void FromFront(size_t tokens, size_t dp, Rows<const float> k, Rows<
   }
 }
 
-// to_t = z + g_0 q_0 + .. + g_t q_t: gradient of phi(k) through the denominators.
+// to_t = z + g_0 q_0 + .. + g_t q_t: gradient of phi(k) through the denominators. z becomes the
+// last sum.
 HWY_NOINLINE void FromBehind(size_t tokens, size_t dp, Rows<const float> q, Rows<const float> g,
                              float* HWY_RESTRICT z, float* HWY_RESTRICT to) {
   const F32 d;
@@ -106,7 +107,8 @@ HWY_NOINLINE void FromBehind(size_t tokens, size_t dp, Rows<const float> q, Rows
   }
 }
 
-// Sums of one part of the sequence, starting from zero: s in strips, then z.
+// Writes the sums over one part of the sequence, starting from zero, to `state`: s in strips, then
+// z.
 template <typename T>
 HWY_INLINE void ForwardSumsOf(const CausalLinearShape& shape, const CausalLinearOptions& options,
                               const CausalLinearForwardArgsOf<T>& args, float* scratch, size_t n,
@@ -206,7 +208,7 @@ HWY_INLINE void ForwardOf(const CausalLinearShape& shape, const CausalLinearOpti
 }
 
 // Inputs of the backward's sweeps. g is the gradient of the numerator, grad_out / den. g_den is the
-// gradient of the denominator, -(grad_out . out) / den (one float a row).
+// gradient of the denominator, -(grad_out . out) / den (one float per row).
 struct BackwardRows {
   Rows<const float> q, k, v, g, g_den;
 
@@ -268,8 +270,9 @@ HWY_INLINE void BackwardSumsOf(const CausalLinearShape& shape, const CausalLinea
   std::memcpy(state + dp * mp, z, dp * sizeof(float));
 }
 
-// The backward of one head, a segment at a time from last to first: the gradients of q from the sums
-// over earlier positions, those of k and v from the sums over later ones.
+// The backward of one head, a segment at a time from last to first. The gradients of q come from
+// the sums over earlier positions (`front`), those of k and v from the sums over later ones
+// (`behind`).
 template <typename T>
 class HeadBackward {
  public:
@@ -307,7 +310,8 @@ class HeadBackward {
         front_z_(arena_.TakeZeroed(dp_)),
         behind_z_(arena_.TakeZeroed(dp_)) {}
 
-  // Loads the sums behind the last segment: `state`, or the gradient of the final state if null.
+  // Loads the sums over the positions after the last segment: `state`, or, if it is null, the
+  // gradient of the final state.
   HWY_INLINE void LoadBehind(const float* state) {
     if (state) {
       std::memcpy(behind_dm_, state, dp_ * mp_ * sizeof(float));
@@ -325,8 +329,8 @@ class HeadBackward {
     }
   }
 
-  // From the state kept at the segment's start: first a forward sweep, then a reverse one while the
-  // segment's rows are in cache.
+  // Starts from the state kept at the segment's start: first a forward sweep, then a reverse one
+  // while the segment's rows are in cache.
   HWY_INLINE void RunSegment(size_t s) {
     const size_t begin = s * segment_, end = std::min(begin + segment_, place_.length);
     const float* kept = args_.kept + (place_.states + s) * dp_ * (mp_ + 1);
@@ -433,7 +437,7 @@ class HeadBackward {
             ahead);
       grad_k_rows_.Store(block, grad_k, d_pack_);
       grad_v_rows_.Store(block, grad_v, m_pack_);
-      // The sums hold no gradient for masked keys: theirs is 0.
+      // The sweep also writes sums to the rows of masked keys, whose gradient is 0.
       for (size_t t = 0; t < block.tokens && block.At(t) >= place_.valid; ++t) {
         std::fill_n(grad_k_rows_.At(block.At(t)), dim_, T{});
       }
@@ -472,13 +476,13 @@ HWY_INLINE void BackwardOf(const CausalLinearShape& shape, const CausalLinearOpt
   if (part.first == 0) head.StoreInitialGradient();
 }
 
-// Turns the per-part sums into prefix sums: each part gets the state before it (or behind it, from
-// last to first, if `backwards`). states [parts, state size]; the sum starts with a dense s [D, M]
-// and z [D] if given.
+// Turns the per-part sums into prefix sums: each part gets the state before it (if `backwards`, the
+// state after it, computed from last to first). The sum starts with a dense s [D, M] and z [D] if
+// given. states [parts + 1, state size]; the last one is room for the running sum.
 void ChainStates(const CausalLinearShape& shape, const float* s, const float* z, size_t parts,
                  bool backwards, float* states) {
   const size_t dp = Padded(shape.dim), mp = Padded(shape.value_dim), size = dp * (mp + 1);
-  float* const last = states + parts * size;  // one more than parts: the running sum
+  float* const last = states + parts * size;  // the running sum
   Clear(last, size);
   if (s) LoadState(s, shape.dim, shape.value_dim, last);
   if (z) std::memcpy(last + dp * mp, z, shape.dim * sizeof(float));

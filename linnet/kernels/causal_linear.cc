@@ -27,15 +27,16 @@ namespace {
 
 constexpr size_t kMaxBlock = 32;
 
-// Floats for one head: the backward's segment of rows of each input, a block of two gradients,
-// three states and two z sums, plus a line for alignment.
+// Floats of scratch for one head in the backward: a segment's rows of q, k, v and g, a block's rows
+// of two gradients, three states and two z sums, plus a cache line for alignment. The forward needs
+// less.
 size_t SlotSize(const CausalLinearShape& shape) {
   const size_t dp = PadTo16(shape.dim), mp = PadTo16(shape.value_dim);
   return (2 * kKeptRows + kMaxBlock) * (dp + mp) + 3 * dp * mp + 2 * dp + 16;
 }
 
-// Index of a slot's first problem. For packed sequences it is the first problem with at least the
-// slot's share of all tokens before it.
+// Index of a slot's first problem (a problem is one head of one sequence). For packed sequences it
+// is the first problem that has at least slot / slots of all tokens before it.
 size_t FirstProblem(const CausalLinearShape& shape, const int64_t* offsets, size_t slot,
                     size_t slots) {
   const size_t problems = shape.batch * shape.heads;
@@ -64,9 +65,9 @@ void ForHeads(const CausalLinearShape& shape, const int64_t* offsets, Scratch sc
   });
 }
 
-// The same with sequences split into parts: computes the sums of each part, chains them into the
-// states before (or behind) each part, then runs each part from its state. The states lie in the
-// first slot's scratch.
+// ForHeads() with sequences split into parts: computes the sums of each part, chains them into the
+// states before (in the backward, after) each part, then runs each part from its state. The states
+// lie in the first slot's scratch.
 void ForParts(const CausalLinearShape& shape, size_t parts, Scratch scratch,
               ParallelFor parallel_for, bool backwards, const float* s, const float* z,
               FunctionRef<void(float* slot, size_t n, size_t h, Part part, float* state)> sums,

@@ -14,8 +14,8 @@
 //   s_i = s_{i-1} + phi(k_i) v_i^T                  [F, M]  (eq. 18; s_{-1} is given or 0)
 //   z_i = z_{i-1} + phi(k_i)                        [F]     (eq. 19)
 //   out_i = phi(q_i) s_i / (phi(q_i) . z_i + eps)   [M]     (eq. 12; without `normalize`, only
-//                                                           phi(q_i) s_i; 0 where the denominator
-//                                                           is 0, or below every normal float)
+//                                                           phi(q_i) s_i; 0 if the denominator's
+//                                                           magnitude is below FLT_MIN)
 //
 // F = D for the feature maps here. Tensors are fp32 or bf16; states and all sums are fp32. Results
 // do not depend on the number of slots or threads. The double-precision reference is
@@ -23,8 +23,8 @@
 //
 // Packed sequences: with `offsets` [N+1], sequences of different lengths lie one after the other
 // without padding. Sequence n is rows offsets[n] .. offsets[n+1] of tensors [T, H, D], where
-// T = offsets[N], offsets[0] = 0 and offsets never decrease. Batch strides and shape.length are
-// then not read.
+// T = offsets[N], offsets[0] = 0 and offsets never decrease. Batch strides are then not read, and
+// shape.length only affects the size of scratch and `kept`.
 //
 // Results do not depend, bit for bit, on the other sequences of a batch, padded or packed.
 // Exception: if batch x heads is 1 or 2 and there are no offsets, a sequence of more than 256
@@ -56,14 +56,16 @@ struct CausalLinearOptions {
   float eps = 1e-6f;
 };
 
-// Floats of scratch for each slot, for forward and backward. The batch x heads problems are divided
-// among the slots (packed sequences by their tokens), and the slots among threads by parallel_for.
+// Floats of scratch for each slot, for forward and backward. The batch x heads problems (one head
+// of one sequence each) are divided among the slots, packed sequences by their tokens; parallel_for
+// divides the slots among threads.
 size_t CausalLinearScratch(const CausalLinearShape& shape);
 
 // Floats that the forward keeps for the backward: a denominator for each row and head, and the
-// state at the start of each segment. A sequence has at most 256 segments, so the memory for states
-// is bounded. packed: for packed sequences, with shape.length = T; this reserves one state for
-// every 256 positions, however they are split into sequences.
+// state of each head at the start of each segment. A sequence is cut into at most 256 segments,
+// each of 256 positions or more except the last, so its memory for states is bounded. packed: for
+// packed sequences, with shape.length = T; reserves T / 256 + N states per head, enough for any
+// offsets.
 size_t CausalLinearKept(const CausalLinearShape& shape, bool packed = false);
 
 template <typename T>
@@ -71,8 +73,8 @@ struct CausalLinearForwardArgsOf {
   Strided<const T> q, k;  // [N, L, H, D]
   Strided<const T> v;     // [N, L, H, M]
   Strided<T> out;         // [N, L, H, M]
-  // Optional, [N]: keys at positions >= lengths[n] are masked out of numerator and normalizer,
-  // whatever they and their values hold.
+  // Optional, [N]: keys at positions >= lengths[n] are masked out of numerator and denominator,
+  // even if they or their values hold NaN.
   const int64_t* lengths = nullptr;
   // Optional, [N + 1]: packed sequences (see above).
   const int64_t* offsets = nullptr;
@@ -102,8 +104,8 @@ struct CausalLinearBackwardArgsOf {
   const int64_t* offsets = nullptr;   // the forward's
   Strided<T> grad_q, grad_k, grad_v;  // all are written
   // All optional and dense, [N, H, D, M] and [N, H, D]; z, grad_z and grad_z0 only if normalize.
-  const float* s = nullptr;  // the forward's initial state; null: zero
-  const float* z = nullptr;
+  const float* s = nullptr;  // the forward's initial state; null: zero. Only the CUDA kernel reads
+  const float* z = nullptr;  // s and z; here, `kept` contains them.
   const float* grad_s = nullptr;  // gradient of the forward's final state; null: zero
   const float* grad_z = nullptr;
   float* grad_s0 = nullptr;  // written: gradient of the initial state
@@ -115,7 +117,8 @@ using CausalLinearBackwardArgsBf16 = CausalLinearBackwardArgsOf<BFloat16>;
 // Gradients of sum(out * grad_out) + sum(s * grad_s) + sum(z * grad_z), where s and z are the final
 // state: equations 13-15, including the derivatives of normalizer and feature map. The forward sums
 // start from the forward's initial state, the backward sums from the gradient of its final state.
-// States are recomputed, so only the inputs, out and the denominators grow with the sequence.
+// States within a segment are recomputed, so for long sequences only the tensors and the
+// denominators grow with the length.
 void CausalLinearBackward(const CausalLinearShape& shape, const CausalLinearOptions& options,
                           const CausalLinearBackwardArgs& args, Scratch scratch,
                           ParallelFor parallel_for);

@@ -1,5 +1,5 @@
-// Causal linear attention: results that stay the same, to the bit, however sequences are packed,
-// masked and divided among threads.
+// Causal linear attention: results do not depend, bit for bit, on packing, on masked rows or on
+// threads, and NaNs propagate.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -41,8 +41,8 @@ struct Results {
   friend bool operator==(const Results&, const Results&) = default;
 };
 
-// Packed sequences give the same bits as each alone, for any number of slots. An empty sequence
-// passes its state on.
+// Packed sequences give the same bits as each sequence alone, for any number of slots. An empty
+// sequence returns its initial state.
 TEST_P(CausalLinearInvariants, PackedSequencesEqualEachAlone) {
   const size_t heads = 3, d = 20, m = 24, count = 6;
   const std::vector<int64_t> offsets = {0, 0, 70, 71, 71, 103, 140}, lengths = {4, 33, 1, 0, 0, 99};
@@ -126,8 +126,8 @@ TEST_P(CausalLinearInvariants, PackedSequencesEqualEachAlone) {
   }
 }
 
-// Masked rows do not contribute even if they hold NaN. Where no key is seen, out is zero, with
-// eps = 0 too.
+// Masked rows do not contribute even if they hold NaN. If all keys are masked, out and the
+// gradients are zero, with eps = 0 too.
 TEST_P(CausalLinearInvariants, MaskedRowsMakeNoNan) {
   const CausalLinearShape shape{2, 40, 1, 5, 3};
   const Floats ones(2 * 40 * 5, 1.0f), nans(2 * 40 * 5, NAN);

@@ -1,5 +1,5 @@
 // Segments of a sequence, and the layout of the buffer `kept` that CausalLinearForward() writes
-// (private to causal_linear.cc and its bodies).
+// (private to causal_linear.cc and causal_linear-inl.h).
 #ifndef LINNET_KERNELS_CAUSAL_LINEAR_KEPT_H_
 #define LINNET_KERNELS_CAUSAL_LINEAR_KEPT_H_
 
@@ -13,12 +13,13 @@ namespace linnet::kernels {
 
 constexpr size_t PadTo16(size_t n) { return (n + 15) / 16 * 16; }
 
-// The backward goes over each segment twice. It keeps the segment's prepared rows in between if
-// there are at most this many: they fit a second-level cache.
+// The backward sweeps each segment twice. It keeps the segment's packed rows in between if there
+// are at most this many, so that they fit a second-level cache.
 inline constexpr size_t kKeptRows = 256;
 inline constexpr size_t kMostSegments = 256;
 
-// Tokens per segment. Depends on the length alone, so that results do too.
+// Tokens per segment. Depends on the length alone, so that results do not depend on other sequences
+// or on threads.
 constexpr size_t SegmentLength(size_t length) {
   const size_t least = (length + kMostSegments - 1) / kMostSegments;
   return std::max(kKeptRows, (least + 31) / 32 * 32);
@@ -36,7 +37,7 @@ constexpr size_t Parts(const CausalLinearShape& shape, bool packed) {
 }
 
 // Segments first .. last - 1. `state` (strips and z, laid out as in Kept) is the state before them,
-// or behind them in the backward. Null: the state is taken from the arguments.
+// in the backward the state after them. Null: the state is taken from the arguments.
 struct Part {
   size_t first, last;
   const float* state = nullptr;
@@ -63,8 +64,8 @@ struct Kept {
     return PadTo16(shape.dim) * (PadTo16(shape.value_dim) + 1);
   }
 
-  // Index of the first segment of head 0 of sequence n. A sequence has at most
-  // length / kKeptRows + 1 segments.
+  // States reserved per head for the sequences before n. A sequence has at most
+  // length / kKeptRows + 1 segments, each of which keeps one state.
   static size_t First(const CausalLinearShape& shape, const int64_t* offsets, size_t n) {
     if (!offsets) return n * Segments(shape.length);
     return static_cast<size_t>(offsets[n]) / kKeptRows + n;

@@ -6,7 +6,8 @@
 //   head.GradQ(i, grad_out)  // [D], for the loss sum(out * grad_out)
 //   head.GradK(i, grad_out, grad_s, grad_z)   // ... + sum(S() * grad_s) + sum(Z() * grad_z)
 //
-// Each row is computed independently, so that long sequences can be checked at sampled rows.
+// Each row of a gradient is computed on its own, so that long sequences can be checked at sampled
+// rows.
 #ifndef LINNET_KERNELS_CAUSAL_LINEAR_REF_H_
 #define LINNET_KERNELS_CAUSAL_LINEAR_REF_H_
 

@@ -51,8 +51,8 @@ struct Problem {
 
 // Forward and backward of one problem against the reference: from zero, and from a given state with
 // a gradient of the final state. Every tensor is misaligned by `offset` floats; a canary after each
-// output must survive. Without a feature map that ensures it, features are made positive: otherwise
-// the normalizer may vanish, and no tolerance holds.
+// output must survive. With kIdentity and `normalize`, features are made positive: otherwise a
+// denominator may vanish, and no tolerance holds.
 void CheckProblem(const Problem& problem, size_t offset, ParallelFor parallel_for, size_t slots) {
   const CausalLinearShape& shape = problem.shape;
   const size_t tokens = shape.batch * shape.length * shape.heads;
@@ -211,14 +211,15 @@ TEST_P(CausalLinear, MatchesTheReferenceOverRaggedShapes) {
   }
 }
 
-// Features whose size differs from the queries'; the caller has mapped them.
+// With kIdentity, D is the size of features that the caller computes, often much larger than M.
 TEST_P(CausalLinear, TakesFeaturesOfAnySize) {
   const CausalLinearOptions options{FeatureMap::kIdentity, true, 1e-6f};
   CheckProblem({{1, 50, 1, 561, 32}, options, false}, 1, SerialFor, 1);
   CheckProblem({{2, 70, 2, 64, 16}, options, true}, 0, SerialFor, 1);
 }
 
-// Long enough that a segment's rows are not kept. Samples rows around the segment borders.
+// A sequence so long that its segments exceed kKeptRows and their rows are not kept. Samples rows
+// around the segment borders.
 TEST_P(CausalLinear, LongSequencesGoBySegments) {
   const size_t length = 66'000, d = 3, m = 16;
   const CausalLinearShape shape{1, length, 1, d, m};
@@ -252,7 +253,7 @@ TEST_P(CausalLinear, LongSequencesGoBySegments) {
     const auto doubles = [](const Floats& x) { return Doubles(x.begin(), x.end()); };
     const CausalLinearRef ref(length, d, m, options, doubles(q), doubles(k), doubles(v), length);
     const Doubles g = doubles(grad_out);
-    // Each tensor separately, because the size of a row depends on how much it has seen.
+    // Row by row, because the magnitude of a row depends on its position.
     for (size_t l : {size_t{0}, size_t{287}, size_t{288}, size_t{289}, size_t{33'000}, length - 289,
                      length - 1}) {
       Difference in_out, in_q, in_k, in_v;
@@ -337,8 +338,8 @@ TEST_P(CausalLinear, Bf16IsFp32RoundedAtTheEnds) {
   }
 }
 
-// Equations 13-15 against finite differences of the reference's forward, with an initial state and
-// a gradient of the final one, so that the reference's own gradients are verified.
+// Verifies the reference's own gradients (equations 13-15) against finite differences of its
+// forward, with an initial state and a gradient of the final one.
 TEST(CausalLinearRef, GradientsMatchFiniteDifferences) {
   const size_t length = 6, d = 3, m = 2, valid = 5;
   const auto doubles = [](const Floats& x) { return Doubles(x.begin(), x.end()); };

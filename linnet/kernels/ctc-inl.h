@@ -21,9 +21,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace linnet::kernels::HWY_NAMESPACE {
 
-// Log of zero: finite, so that the difference of two is not NaN.
+// Log of zero: finite, so that the difference of two such logs is not NaN.
 constexpr float kCtcNever = -1e30f;
-constexpr float kCtcImpossible = -1e29f;  // values below it count as impossible
+constexpr float kCtcImpossible = -1e29f;  // log probabilities below it count as log of zero
 
 // States of a frame: b [labels + 1] and e [labels]. kCtcNever pads both ends of either, for the
 // neighbors of the first and last state.
@@ -52,8 +52,8 @@ HWY_INLINE Vec CtcSum(Vec a, Vec b, Vec c) {
   return hn::Add(most, hn::Log(d, sum));
 }
 
-// Computes the next row, forward (step = -1) or backward (1), without the frame's own emission.
-// `between` [labels] is 0, or kCtcNever if target i equals the one before it.
+// Computes the row of the next frame, forward (kStep = -1) or backward (1), without that frame's
+// log probabilities. between[i] is 0, or kCtcNever if target i equals target i - 1 or is the first.
 template <int kStep>
 void CtcAdvance(size_t labels, const CtcRow& from, const float* between, const CtcRow& to) {
   constexpr ptrdiff_t kLabelOfBlank = kStep < 0 ? -1 : 0, kBlankOfLabel = kStep < 0 ? 0 : 1;
@@ -64,7 +64,8 @@ void CtcAdvance(size_t labels, const CtcRow& from, const float* between, const C
   });
   ForVectors(labels, [&](size_t i, size_t used) HWY_ATTR {
     const auto at = static_cast<ptrdiff_t>(i);
-    // The transition between i and its neighbor uses between[i], or the neighbor's entry.
+    // The transition that skips a blank: forward from target i - 1 to i (between[i]), backward from
+    // i + 1 to i (between[i + 1]).
     const Vec skip =
         hn::Add(LoadN(from.e + at + kStep, used), LoadN(between + at + kBlankOfLabel, used));
     StoreN(CtcSum(LoadN(from.e + i, used), LoadN(from.b + at + kBlankOfLabel, used), skip),
@@ -72,7 +73,8 @@ void CtcAdvance(size_t labels, const CtcRow& from, const float* between, const C
   });
 }
 
-// Adds a frame's log probabilities, then subtracts the row's maximum, which is returned.
+// Adds a frame's log probabilities to a row, then subtracts the row's maximum and returns it. If
+// the whole row is impossible, subtracts nothing and returns 0.
 float CtcEmit(size_t labels, float blank, const float* emitted, const CtcRow& row) {
   const F32 d;
   const Vec never = hn::Set(d, kCtcNever), add = hn::Set(d, blank);
@@ -99,9 +101,9 @@ float CtcEmit(size_t labels, float blank, const float* emitted, const CtcRow& ro
   return most;
 }
 
-// The gradient of frame t from its states forward, `way`, and backward, `back`. Overwrites `way`
-// with the shares of the paths. The states of a frame sum to 1, which cancels accumulated rounding
-// errors.
+// Writes the gradient of frame t from its states in the forward recursion, `way`, and in the
+// backward recursion, `back`. Overwrites `way`. The states' shares of the paths are scaled to a sum
+// of 1, which cancels accumulated rounding errors.
 void CtcGradient(const CtcArgs& args, size_t t, const CtcRow& way, const CtcRow& back) {
   const F32 d;
   const size_t labels = args.labels;
@@ -134,7 +136,7 @@ void CtcGradient(const CtcArgs& args, size_t t, const CtcRow& way, const CtcRow&
   for (size_t i = 0; i < labels; ++i) grad[args.targets[i]] += way.e[i] * scale;
 }
 
-// The states of all frames in scratch.
+// The forward and backward recursions, with the states of the frames in scratch.
 class CtcPaths {
  public:
   CtcPaths(const CtcArgs& args, float* scratch)
@@ -150,7 +152,8 @@ class CtcPaths {
     }
   }
 
-  // Returns the nats of all paths. Keeps every row if a gradient follows, else two.
+  // Returns -log of the summed probability of all paths. Keeps the rows of all frames if a gradient
+  // follows, else only two rows.
   double Forward() {
     const size_t kept = args_.grad != nullptr ? args_.frames : 2;
     double taken = 0;
@@ -211,7 +214,7 @@ class CtcPaths {
 
   const CtcArgs& args_;
   const size_t labels_, width_;
-  float* const between_;  // repetition mask between targets, padded at both ends
+  float* const between_;  // kCtcNever where a target repeats; see CtcAdvance(). Padded at both ends
   float* const emitted_;  // a frame's log probabilities of the targets
   float* const rows_;
   bool read_nan_ = false;

@@ -28,7 +28,8 @@ struct CtcArgs {
   const float* log_probs = nullptr;  // [frames, classes]
   const int64_t* targets = nullptr;  // [labels], each < classes
   // [frames, classes], may be null: d nats / d logits where log_probs = log_softmax(logits), that
-  // is, the probability minus the share of the paths that pass there. 0 if no path is possible.
+  // is, a class's probability minus the share of the paths, by probability, that take this class at
+  // this frame. 0 if the result is infinite or NaN.
   float* grad = nullptr;
 };
 
@@ -36,8 +37,8 @@ inline constexpr size_t kCtcPad = 16;  // padding at both ends of a row of scrat
 // Floats of scratch; with a gradient, two for each frame and target, plus padding.
 size_t CtcScratch(size_t frames, size_t labels, bool with_grad);
 
-// Returns nats: infinity if no path is possible (too few frames, or probabilities of 0), NaN if a
-// probability that is read is NaN.
+// Returns -log of the summed probability, in nats: infinity if no path is possible (too few frames,
+// or probabilities of 0), NaN if the probability of the blank or of a target is NaN.
 double Ctc(const CtcArgs& args, float* scratch);
 
 }  // namespace linnet::kernels

@@ -1,5 +1,5 @@
-// Reference for ctc.h in plain double precision, over the chain of 2 S + 1 states (blank, target,
-// blank, ...).
+// Reference for ctc.h in plain double precision, over the chain of 2 * labels + 1 states (blank,
+// target, blank, ...).
 #ifndef LINNET_KERNELS_CTC_REF_H_
 #define LINNET_KERNELS_CTC_REF_H_
 
@@ -44,7 +44,7 @@ inline double CtcRef(const CtcArgs& args, double* grad) {
       alpha[t * states + s] = sum + p(t, s);
     }
   }
-  for (size_t t = frames; t-- > 0;) {  // excludes the frame's own emission
+  for (size_t t = frames; t-- > 0;) {  // beta[t] excludes the log probabilities of frame t
     for (size_t s = 0; s < states; ++s) {
       double sum = t + 1 == frames && s + 2 >= states ? 0 : kNever;
       if (t + 1 < frames) {

@@ -23,8 +23,8 @@ HWY_INLINE size_t Counted(const DepthwiseShape& shape, const int64_t* lengths, s
 }
 
 // to[t] = start + sum over j < width of weight[j] from[t + j - before], for first <= t < length and
-// one vector of channels (`used` lanes), rows `stride` apart. kReversed takes the weights in
-// reverse order.
+// one vector of channels (`used` lanes). Positions of `from` outside 0 .. length - 1 count as
+// zeros. Rows are `stride` floats apart. kReversed takes the weights in reverse order.
 template <bool kReversed>
 HWY_INLINE void Convolve(const float* from, const float* weight, Vec start, size_t first,
                          size_t length, size_t width, size_t before, size_t stride, size_t used,
@@ -62,7 +62,7 @@ HWY_INLINE void ZeroRows(size_t begin, size_t end, size_t stride, size_t used, f
   for (size_t t = begin; t < end; ++t) StoreN(hn::Zero(F32()), to + t * stride, used);
 }
 
-// Channels [begin, end).
+// The forward of channels [begin, end).
 void DepthwiseForwardRange(const DepthwiseShape& shape, const DepthwiseForwardArgs& args,
                            size_t begin, size_t end) {
   ForVectors(end - begin, [&](size_t i, size_t used) HWY_ATTR {

@@ -1,11 +1,11 @@
 // Depthwise convolution along a sequence: mixes each channel of a position with the same channel of
-// its neighbors. It adds the sharp local view that linear attention lacks.
+// its neighbors. It complements linear attention, which tells neighboring positions poorly apart.
 //
 //   DepthwiseShape shape{.batch = 4, .length = 250, .channels = 192, .width = 15, .before = 7};
 //   DepthwiseForward(shape, {.x = x, .weight = w, .bias = b, .out = out}, SerialFor);
 //
-// out[n, t, c] = bias[c] + sum over j < width of weight[j, c] x[n, t + j - before, c]. Positions
-// below 0 and from lengths[n] on count as zeros. out is 0 from lengths[n] on.
+// out[n, t, c] = bias[c] + sum over j < width of weight[j, c] x[n, t + j - before, c]. x counts as
+// zero at positions below 0 and from lengths[n] on. out is 0 from lengths[n] on.
 #ifndef LINNET_KERNELS_DEPTHWISE_H_
 #define LINNET_KERNELS_DEPTHWISE_H_
 
@@ -19,8 +19,8 @@ namespace linnet::kernels {
 struct DepthwiseShape {
   size_t batch, length, channels;
   size_t width;      // positions in the window
-  size_t before;     // positions of the window before its center position; width - 1: causal
-  size_t first = 0;  // forward: rows of out before this one are not written
+  size_t before;     // positions of the window before t; width - 1: causal
+  size_t first = 0;  // the forward does not write positions of out before this one
 };
 
 // x, out and their gradients are dense [batch, length, channels]; weight is [width, channels], bias
@@ -42,7 +42,7 @@ struct DepthwiseBackwardArgs {
   const int64_t* lengths = nullptr;
 };
 
-// Work is split by channels only, so the number of threads does not change a bit.
+// Work is split by channels only, so results do not depend, bit for bit, on the number of threads.
 void DepthwiseForward(const DepthwiseShape& shape, const DepthwiseForwardArgs& args,
                       ParallelFor parallel_for);
 void DepthwiseBackward(const DepthwiseShape& shape, const DepthwiseBackwardArgs& args,

@@ -24,7 +24,7 @@ const std::vector<DepthwiseShape>& Shapes() {
   return shapes;
 }
 
-// One sequence of full length, then shorter ones, down to empty.
+// One sequence of full length, then shorter, sometimes empty ones.
 std::vector<int64_t> Lengths(const DepthwiseShape& shape) {
   std::vector<int64_t> lengths;
   for (size_t n = 0; n < shape.batch; ++n) {
@@ -63,7 +63,8 @@ TEST_P(DepthwiseTest, BeginsWhereItIsTold) {
   }
 }
 
-// The gradients of sum(out * g) against central differences of the reference, for every element.
+// The gradients of sum(out * g) against central differences of the reference, for a sample of the
+// elements of each input.
 TEST_P(DepthwiseTest, GoesBack) {
   for (const DepthwiseShape& shape : Shapes()) {
     const size_t size = shape.batch * shape.length * shape.channels;
@@ -91,7 +92,7 @@ TEST_P(DepthwiseTest, GoesBack) {
         at = before + 0.5;
         const double up = loss();
         at = before - 0.5;
-        const double down = loss();  // linear, so a wide difference is exact
+        const double down = loss();  // linear in each input, so a wide difference is exact
         at = before;
         ASSERT_NEAR((*grads[part])[i], up - down, 2e-5) << part << " " << i;
       }

@@ -10,13 +10,13 @@
 
 namespace linnet::kernels {
 
-// out[i] = 0 with probability p, else x[i] / (1 - p), for the n < 2^32 indices from `first` on. out
-// may be x. 0 <= p < 1. The mask at an index depends on the seed and the index alone.
+// For i < n < 2^32: out[i] = 0 with probability p, else x[i] / (1 - p). 0 <= p < 1. out may be x.
+// Whether x[i] is kept depends on the seed and on first + i (modulo 2^32) alone.
 void Dropout(uint64_t seed, float p, size_t first, size_t n, const float* x, float* out);
 
-// Whether index i is kept, in plain arithmetic.
+// Whether Dropout() keeps the element whose index, `first` plus its offset in x, is i. For tests.
 inline bool DropoutKeeps(uint64_t seed, float p, uint32_t i) {
-  // Two rounds of multiply and shift (after Wellons' search for hashes of low bias).
+  // Two rounds of multiply and shift, from Wellons' search for hashes of low bias.
   uint32_t h = i ^ static_cast<uint32_t>(seed);
   h = (h ^ (h >> 16)) * 0x21f0aaadu;
   h ^= static_cast<uint32_t>(seed >> 32);

@@ -30,8 +30,8 @@ TEST_P(DropoutTest, FollowsTheSeedAndThePlace) {
   }
 }
 
-// The dropped share, over indices of one seed and over seeds at one index, and how often neighbors
-// agree: all within five standard deviations.
+// The share of dropped elements and the share of neighbors that agree, over the indices of one seed
+// and over the seeds at one index: all within five standard deviations.
 TEST(Dropout, IsAsRandomAsItSays) {
   const int count = 1 << 20;
   for (const float p : {0.1f, 0.25f, 0.5f}) {

@@ -13,10 +13,10 @@ namespace linnet::kernels {
 // The largest of x [n], n > 0. If x contains NaNs, the result is unspecified.
 float Largest(const float* x, size_t n);
 
-// Sum of out[i] = exp((x[i] - largest) scale) over x [n]. No x may exceed `largest`; scale > 0. For
-// x = -infinity the exponential is exactly 0. Otherwise its relative error is at most
-// 2e-6 + 2e-7 a, with a = |x[i] - largest| scale, and it never falls below 1.6e-38. `out` [n] may
-// be nullptr.
+// Sum of out[i] = exp((x[i] - largest) scale) over x [n]. No x may exceed `largest`; scale > 0.
+// out[i] is exactly 0 for x[i] = -infinity. Otherwise, with a = |x[i] - largest| scale, its
+// relative error is at most 2e-6 + 2e-7 a for a <= 87; beyond, out[i] stays at 1.6e-38. `out` [n]
+// may be nullptr.
 double ExpSum(const float* x, size_t n, float largest, float scale, float* out);
 
 }  // namespace linnet::kernels

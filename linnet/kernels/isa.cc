@@ -24,12 +24,12 @@ std::string Join(const std::vector<std::string>& names) {
   return text;
 }
 
-// The usual name: Highway's is AVX3 for AVX-512.
+// The usual name of a target: Highway calls AVX-512 AVX3.
 std::string NameOf(int64_t target) {
   return target == HWY_AVX3 ? "AVX-512" : hwy::TargetName(target);
 }
 
-// The targets compiled in and supported, unmasked.
+// The targets both compiled in and supported. Lifts a forced choice: call Apply() afterwards.
 std::vector<int64_t> Targets() {
   hwy::SetSupportedTargetsForTest(0);
   std::vector<int64_t> targets;
@@ -93,7 +93,7 @@ void ForceIsa(const std::string& name) {
   }
   if (wanted == 0 && !name.empty()) {
     Apply();
-    throw InputError("LINNET_ISA: no instruction set '", name, "' here; choose one of ",
+    throw InputError("LINNET_ISA: instruction set '", name, "' is not available; choose one of ",
                      Join(AvailableIsas()));
   }
   forced = wanted;
@@ -130,7 +130,7 @@ std::string DotUnitName(DotUnit unit) {
 void ForceDotUnit(std::optional<DotUnit> unit) {
   const std::vector<DotUnit> units = AvailableDotUnits();
   if (unit && std::find(units.begin(), units.end(), *unit) == units.end()) {
-    throw InputError("LINNET_DOT: no unit '", DotUnitName(*unit), "' here; the best is ",
+    throw InputError("LINNET_DOT: unit '", DotUnitName(*unit), "' is not available; the best is ",
                      DotUnitName(units.front()));
   }
   forced_unit = unit;
@@ -149,7 +149,7 @@ void ApplyIsaEnvironment() {
   for (const DotUnit known : {DotUnit::kAmx, DotUnit::kVnni, DotUnit::kNone}) {
     if (upper(unit) == DotUnitName(known)) return ForceDotUnit(known);
   }
-  throw InputError("LINNET_DOT: no unit '", unit, "'; there are AMX, VNNI and NONE");
+  throw InputError("LINNET_DOT: unknown unit '", unit, "'; choose AMX, VNNI or NONE");
 }
 
 }  // namespace linnet::kernels

@@ -16,8 +16,8 @@
 
 namespace linnet::kernels {
 
-// Names of the instruction sets both compiled in and supported here, best first. The last one is
-// plain code that runs on any processor of the architecture.
+// Names of the instruction sets both compiled in and supported by this processor, best first. The
+// last one is plain code that runs on any processor of the architecture.
 std::vector<std::string> AvailableIsas();
 
 // The instruction set in use.
@@ -31,7 +31,7 @@ void ForceIsa(const std::string& name);
 enum class DotUnit : uint8_t {
   kNone,
   kVnni,  // AVX-512's dot products of int8 (VNNI) and bf16
-  kAmx,   // tile products
+  kAmx,   // AMX's tile products of int8 and bf16
 };
 
 // Units that the processor has and the operating system allows, best first; the last one is kNone.

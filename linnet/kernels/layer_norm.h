@@ -1,5 +1,5 @@
-// Layer normalization, fused with the residual and the summation of a product's partial results
-// that precede it in a post-norm layer.
+// Layer normalization, fused with the additions that precede it in a post-norm layer: the partial
+// results of a product, and the residual.
 //
 //   LayerNorm({.rows = n, .dim = 256, .eps = 1e-5f}, {.x = x, .x_stride = 256},
 //             {.weight = w, .bias = b}, y, 256);

@@ -18,7 +18,7 @@ TEST_P(LayerNormTest, MatchesTheReferenceOverRaggedShapes) {
     for (size_t parts : {1, 2, 5}) {
       for (bool residual : {false, true}) {
         const size_t rows = 3, stride = dim + 1, offset = dim % 3;
-        // Mean far from zero: the variance must not lose its precision to it.
+        // With a mean far from zero, the variance must not lose precision.
         const Floats x = Random(offset + parts * rows * stride, 1, 1, 30);
         const Floats from = Random(offset + rows * stride, 2);
         const Floats weight = Random(dim, 3), bias = Random(dim, 4);
@@ -45,7 +45,7 @@ TEST_P(LayerNormTest, MatchesTheReferenceOverRaggedShapes) {
           }
           EXPECT_EQ(y[offset + r * stride + dim], 77.0f);
         }
-        // Two nearly equal values (dim 2) amplify their own rounding.
+        // If the two values of a row (dim 2) are nearly equal, the norm amplifies their rounding.
         EXPECT_LT(worst, dim == 2 ? 1e-3 : 1e-4) << dim << " parts " << parts;
       }
     }

@@ -19,7 +19,7 @@ constexpr size_t kMinBlock = 32, kMaxBlock = 1024;
 constexpr size_t kLine = 16;  // floats
 constexpr size_t Padded(size_t n) { return (n + kLine - 1) / kLine * kLine; }
 
-// Floats that n values of type T occupy.
+// Floats that n values of type T occupy, rounded up to cache lines.
 template <typename T>
 constexpr size_t FloatsOf(size_t n) {
   return Padded((n * sizeof(T) + sizeof(float) - 1) / sizeof(float));
@@ -142,7 +142,7 @@ RowsPlan PlanRows(size_t rows, size_t widest, size_t threads) {
   RowsPlan plan;
   plan.rows = rows;
   plan.blocks = std::max<size_t>((rows + block - 1) / block, 1);
-  // Gives each thread equally many blocks, unless they become very small.
+  // Gives each thread equally many blocks, unless blocks would then have fewer than kMinBlock rows.
   const size_t even = (plan.blocks + threads - 1) / threads * threads;
   if (rows / even >= kMinBlock) plan.blocks = even;
   plan.block = (rows + plan.blocks - 1) / plan.blocks;

@@ -1,7 +1,7 @@
 // The row-wise parts of a transformer layer, that is, everything but its attention: projections,
 // the feed-forward block, residuals and layer norms. Each part is one pass over blocks of rows that
-// stay in cache between its products, forward and backward, so that inputs and outputs touch memory
-// once.
+// stay in cache between its products, forward and backward, so that each input row is read from
+// memory once, and each output row written once.
 //
 //   const RowsPlan plan = PlanRows(rows, /*widest=*/d_ff * sizeof(T), threads);
 //   FeedForwardArgs<T> args{.dim = 256, .hidden_dim = 1024, .weight1 = w1, ..., .x = x};
@@ -11,8 +11,8 @@
 // T (float or BFloat16) is the type of the products' operands. Sums, biases, norms and residuals
 // are fp32. Weights are [out, in]; a product is y = x W^T + b. A slot is a share of the work with
 // its own scratch; parallel_for runs the slots. Parameter gradients are summed within each slot,
-// then over the slots in order, so the bits depend on the number of slots alone. The references are
-// the libtorch compositions in ops/layer_rows.cc, which tests run in double precision.
+// then over the slots in order, so their bits depend on the RowsPlan alone. The references are the
+// libtorch compositions in ops/layer_rows.cc, which tests run in double precision.
 #ifndef LINNET_KERNELS_LAYER_ROWS_H_
 #define LINNET_KERNELS_LAYER_ROWS_H_
 
@@ -24,12 +24,13 @@
 
 namespace linnet::kernels {
 
-// Division of the rows into `blocks` of at most `block` rows; each slot gets a range of blocks.
+// Division of the rows into `blocks` blocks of at most `block` rows; each slot gets a range of
+// them.
 struct RowsPlan {
   size_t rows = 0, block = 0, blocks = 0, slots = 0;
 };
 
-// Sizes blocks so that the widest row-wise intermediate, `widest` bytes a row, stays in a
+// Sizes blocks so that the widest row-wise intermediate, `widest` bytes per row, stays in a
 // second-level cache.
 RowsPlan PlanRows(size_t rows, size_t widest, size_t threads);
 
@@ -43,8 +44,8 @@ struct RowNorm {
 };
 
 // Destination of the parameter gradients. `sum` holds the first slot's gradients and, in the end,
-// the result. `others` has room for the other slots, plan.slots - 1 pieces, and can be freed
-// afterwards.
+// the result. `others` has room for the gradients of the other plan.slots - 1 slots, and can be
+// freed afterwards.
 struct SlotGradients {
   float* sum = nullptr;
   float* others = nullptr;
@@ -78,8 +79,8 @@ template <typename T>
 void LinearsForward(const RowsPlan& plan, const LinearsArgs<T>& args, float* const* y,
                     float* scratch, ParallelFor parallel_for);
 
-// Writes grad_x [rows, in]. A piece of `gradients` has LinearsGradients() floats: the gradients of
-// W_0, b_0, W_1, b_1, ..., then of the norm's weight and bias.
+// Writes grad_x [rows, in]. The gradients of a slot are LinearsGradients() floats: those of W_0,
+// b_0, W_1, b_1, ..., then of the norm's weight and bias.
 template <typename T>
 size_t LinearsGradients(const LinearsArgs<T>& args);
 template <typename T>
@@ -106,8 +107,8 @@ size_t ProjectScratch(const RowsPlan& plan, const ProjectArgs<T>& args);
 template <typename T>
 void ProjectForward(const RowsPlan& plan, const ProjectArgs<T>& args, float* y, float* scratch,
                     ParallelFor parallel_for);
-// Writes grad_a [rows, in] and, if there is a residual, grad_x [rows, out]. Order of the gradients:
-// W, b, the norm's weight and bias.
+// Writes grad_a [rows, in] and, unless it is null, grad_x [rows, out], the residual's gradient.
+// Order of the parameter gradients: W, b, the norm's weight and bias.
 template <typename T>
 size_t ProjectGradients(const ProjectArgs<T>& args);
 template <typename T>
@@ -137,8 +138,8 @@ size_t FeedForwardScratch(const RowsPlan& plan, const FeedForwardArgs<T>& args);
 template <typename T>
 void FeedForwardForward(const RowsPlan& plan, const FeedForwardArgs<T>& args, float* y,
                         float* scratch, ParallelFor parallel_for);
-// Writes grad_x. Order of the gradients: W1, b1, W2, b2, then weight and bias of n1 and of n2, if
-// present.
+// Writes grad_x [rows, dim]. Order of the parameter gradients: W1, b1, W2, b2, then weight and bias
+// of n1 and of n2, if present.
 template <typename T>
 size_t FeedForwardGradients(const FeedForwardArgs<T>& args);
 template <typename T>

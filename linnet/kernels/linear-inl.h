@@ -2,8 +2,9 @@
 //
 // A tile of rows x panels accumulators stays in registers over all inputs. With many rows, two
 // panels (32 kB at 256 inputs) stay in the first-level cache while the rows pass over them. With
-// one row, eight panels are read side by side to hide the latency of the multiply-add. Prefetching
-// runs ahead in each panel and, at the end of a tile, into the next tile's weights.
+// one row, eight panels (four with AVX2) are read side by side to hide the latency of the
+// multiply-add. With up to kMaxPrefetchRows rows, weights are prefetched in each panel and, at the
+// end of a tile, from the next tile.
 #if defined(LINNET_KERNELS_LINEAR_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINNET_KERNELS_LINEAR_INL_H_
 #undef LINNET_KERNELS_LINEAR_INL_H_
@@ -45,7 +46,8 @@ constexpr size_t TilePanels(size_t rows) {
   return HWY_TARGET == HWY_AVX3 ? panels : panels / 2;
 }
 
-// With few rows, loading weights is the bottleneck: lines (of 64 bytes) to prefetch ahead.
+// With few rows, loading weights is the bottleneck. Cache lines to prefetch ahead, over all panels
+// of a tile; and the most rows for which prefetching is worth its instructions.
 inline constexpr size_t kPrefetchLines = 64;
 inline constexpr size_t kMaxPrefetchRows = 3;
 

@@ -1,4 +1,4 @@
-// Matrix products with weights packed once: y = x W^T + b. Runs from one row (a step of one
+// Matrix products with weights packed once: y = x W^T + b. Takes from one row (a step of one
 // sequence, limited by reading W) to thousands (a prefix, limited by arithmetic).
 //
 //   std::vector<float> packed(PackedLinearSize(in, out));
@@ -7,12 +7,12 @@
 //
 // Each y[r, o] is one chain of fused multiply-adds that starts from b[o] and takes the inputs in
 // ascending order, however many rows there are and however the outputs are split. So a row's result
-// never depends on the other rows. (The plain-code target rounds each product, and keeps the same
-// promise.)
+// never depends on the other rows. (The plain-code target has no fused multiply-add and rounds each
+// product; there, too, a row's result does not depend on the others.)
 //
 // Packed form: panels of kPanel outputs, zero-padded. A panel holds its kPanel biases, then kPanel
-// weights for each input. Hence outputs [a, out), with a a multiple of kPanel, form a packed matrix
-// that starts at packed + PackedLinearSize(in, a).
+// weights for each input. Hence, for each multiple m of kPanel, outputs [m, out) form a packed
+// matrix that starts at packed + PackedLinearSize(in, m).
 #ifndef LINNET_KERNELS_LINEAR_H_
 #define LINNET_KERNELS_LINEAR_H_
 
@@ -34,7 +34,7 @@ void PackLinear(size_t in, size_t out, const float* weight, size_t weight_stride
 
 enum class LinearMode {
   kOverwrite,  // y = x W^T + b
-  kAdd,        // y = y + (x W^T + b); the parenthesis is complete before it is added
+  kAdd,        // y = y + (x W^T + b); the sum in parentheses is computed first
 };
 
 // x [rows, in] and y [rows, out] have rows x_stride and y_stride floats apart, any alignment, and

@@ -1,5 +1,6 @@
 // The Highway body of linear_attention.h, compiled once for each instruction set: the two halves of
 // sweep-inl.h's sweep, one over the keys and one over the queries.
+
 // Shared by all targets.
 #ifndef LINNET_KERNELS_LINEAR_ATTENTION_SHARE_
 #define LINNET_KERNELS_LINEAR_ATTENTION_SHARE_
@@ -8,12 +9,14 @@
 
 namespace linnet::kernels {
 
-// Positions from .. to - 1 of the queries or keys, and the sums over the others, written or read: s
-// in strips, then z; in the backward phi(q) g^T, then c phi(q).
+// A range of positions of one head, and sums. The first pass (keys in the forward, queries in the
+// backward) writes the sums over positions from .. to - 1; the second pass computes the results of
+// its positions from the sums over all of the first pass's. In the forward, the sums are s in
+// strips, then z; in the backward, those of phi(q) g^T in strips, then of c phi(q).
 struct Share {
   size_t from, to;
   float* sums;
-  bool first;  // first share of a head
+  bool first;  // the head's first range
 };
 
 }  // namespace linnet::kernels
@@ -37,7 +40,7 @@ struct Share {
 HWY_BEFORE_NAMESPACE();
 namespace linnet::kernels::HWY_NAMESPACE {
 
-// Tokens per block. Larger than in the causal kernel: only one state, and half a sweep reads fewer
+// Tokens per block. Larger than in the causal kernel, because half a sweep uses one state and fewer
 // rows.
 inline constexpr size_t kLinearBlock = 64;
 
@@ -75,7 +78,7 @@ HWY_INLINE size_t ValidKeys(const LinearAttentionShape& shape, const int64_t* le
                  : shape.keys;
 }
 
-// Adds one share of the keys to s and z.
+// Computes the sums s and z over one share of the keys.
 template <typename T>
 HWY_INLINE void KeysForward(const LinearAttentionShape& shape,
                             const LinearAttentionOptions& options,
@@ -149,14 +152,15 @@ HWY_INLINE void QueriesForward(const LinearAttentionShape& shape,
   }
 }
 
-// Where a gradient is accumulated: in its own rows if the sums begin there, else in `sums`.
+// The rows that accumulate a gradient: its own, `to`, if usable in place and the sums begin there;
+// else those of `sums`, which may hold a first term.
 template <typename T>
 HWY_INLINE Rows<float> Summed(const HeadRows<T>& rows, bool begin_there, Rows<float> to,
                               float* sums, size_t padded) {
   return begin_there && rows.InPlace() ? to : Rows<float>{sums, static_cast<ptrdiff_t>(padded)};
 }
 
-// Computes grad_q for one share of the queries, and their part of the sums for the keys' gradients.
+// Computes grad_q for one share of the queries, and the sums over it for the keys' gradients.
 template <typename T>
 HWY_INLINE void QueriesBackward(const LinearAttentionShape& shape,
                                 const LinearAttentionOptions& options,

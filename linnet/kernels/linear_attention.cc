@@ -30,8 +30,8 @@ size_t SumsSize(const LinearAttentionShape& shape) {
   return Pad16(shape.dim) * (Pad16(shape.value_dim) + 1);
 }
 
-// Floats for one head: the backward's two blocks of each width, three states and a z sum, plus a
-// line for alignment.
+// Floats of scratch for one head, at least what the backward takes: two blocks of rows of each
+// width, two states and a z sum, plus a cache line for alignment.
 size_t SlotSize(const LinearAttentionShape& shape) {
   const size_t dp = Pad16(shape.dim), mp = Pad16(shape.value_dim);
   return 2 * kMaxBlock * (dp + mp) + 3 * dp * mp + dp + 16;
@@ -46,7 +46,7 @@ size_t Parts(const LinearAttentionShape& shape) {
 
 using Pass = FunctionRef<void(float* slot, size_t n, size_t h, Share share)>;
 
-// Runs `sums` over `first` positions, adds up its results, then runs `rest` over `second`
+// Runs `sums` over `first` positions, adds up the parts' sums, then runs `rest` over `second`
 // positions.
 void Deal(const LinearAttentionShape& shape, Scratch scratch, ParallelFor parallel_for,
           size_t first, size_t second, Pass sums, Pass rest) {

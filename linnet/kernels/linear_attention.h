@@ -12,8 +12,8 @@
 //
 //   s = sum_j phi(k_j) v_j^T    [F, M]        z = sum_j phi(k_j)    [F]
 //   out_i = phi(q_i) s / (phi(q_i) . z + eps)     (eq. 5; without `normalize`, only phi(q_i) s;
-//                                                  0 where the denominator is 0, or below every
-//                                                  normal float)
+//                                                  0 if the denominator's magnitude is below
+//                                                  FLT_MIN)
 //
 // F = D for the feature maps here; with kIdentity the caller may pass features of another size.
 // Tensors are fp32 or bf16, all sums fp32. Results do not depend, bit for bit, on the number of
@@ -39,9 +39,10 @@ struct LinearAttentionShape {
 // Feature map, normalize and eps, as for causal linear attention.
 using LinearAttentionOptions = CausalLinearOptions;
 
-// Floats of scratch for each slot, for forward and backward; and floats that the forward keeps for
-// the backward: s and z of each head, and a denominator for each row and head.
+// Floats of scratch for each slot, for forward and backward.
 size_t LinearAttentionScratch(const LinearAttentionShape& shape);
+// Floats that the forward keeps for the backward: s and z of each head, and a denominator for each
+// query and head.
 size_t LinearAttentionKept(const LinearAttentionShape& shape);
 
 template <typename T>
@@ -50,8 +51,8 @@ struct LinearAttentionForwardArgsOf {
   Strided<const T> k;  // [N, S, H, D]
   Strided<const T> v;  // [N, S, H, M]
   Strided<T> out;      // [N, L, H, M]
-  // Optional, [N]: keys at positions >= lengths[n] are masked out, whatever they and their values
-  // hold.
+  // Optional, [N]: keys at positions >= lengths[n] are masked out, even if they or their values
+  // hold NaN.
   const int64_t* lengths = nullptr;
   // Optional: LinearAttentionKept() floats, written for the backward.
   float* kept = nullptr;

@@ -21,7 +21,8 @@ struct Results {
   std::vector<T> out, grad_q, grad_k, grad_v;
 };
 
-// Runs on q, k, v and grad_out, each misaligned by `offset` numbers.
+// Runs forward and backward on x = {q, k, v, grad_out}, each misaligned by `offset` numbers. The
+// backward reads out_before, if given, in place of the forward's out.
 template <typename T>
 Results<T> Compute(const LinearAttentionShape& shape, const LinearAttentionOptions& options,
                    const std::array<std::vector<T>, 4>& x, size_t offset, const int64_t* lengths,
@@ -152,8 +153,8 @@ TEST_P(LinearAttention, MatchesTheReferenceOverRaggedShapes) {
   }
 }
 
-// Masked keys do not contribute even if they hold NaN. Where no key is seen, out is zero, with
-// eps = 0 too.
+// Masked keys do not contribute even if they hold NaN. If all keys are masked, out and the
+// gradients are zero, with eps = 0 too.
 TEST_P(LinearAttention, MaskedKeysMakeNoNan) {
   const LinearAttentionShape shape{2, 5, 70, 1, 5, 3};
   const std::array<Floats, 4> x = {Random(50, 1), Floats(700, NAN), Floats(420, NAN),

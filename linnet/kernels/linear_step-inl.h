@@ -30,7 +30,7 @@ inline constexpr size_t kExtendRows = 64;
 template <typename T>
 inline constexpr size_t kRecentKeys = LinearStepShape::RecentKeys(std::is_same_v<T, BFloat16>);
 
-// A pair of vectors: columns u .. u + kLanes of a block, and kHalf + u .. kHalf + u + kLanes.
+// A pair of vectors: the kLanes columns of a block from u on, and those from kHalf + u on.
 struct Pair {
   Vec low, high;
 };
@@ -73,7 +73,7 @@ HWY_INLINE Pair StorePair(Pair x, BFloat16* block, size_t u) {
 HWY_INLINE Vec LoadUpTo(const float* from, size_t count) {
   return count == 0 ? hn::Zero(F32()) : ZeroBeyond(LoadN(from, count), count);
 }
-// Lanes of a vector that lie within a row with `of` columns left, if `before` columns precede it.
+// Lanes of a vector that lie within a row of `of` columns, if `before` columns precede the vector.
 HWY_INLINE size_t Used(size_t of, size_t before) {
   return of > before ? std::min(kLanes, of - before) : 0;
 }
@@ -95,7 +95,7 @@ HWY_INLINE void StorePairOf(Pair x, float* row, size_t count, size_t c, size_t u
   if (const size_t used = Used(count, c + u)) StoreN(x.low, row + c + u, used);
   if (const size_t used = Used(count, c + kHalf + u)) StoreN(x.high, row + c + kHalf + u, used);
 }
-// phi of LoadPairOf().
+// phi of the pair that LoadPairOf() loads, zero beyond the end of the row.
 HWY_INLINE Pair PhiPairOf(FeatureMap map, const float* row, size_t count, size_t c, size_t u) {
   const Pair x = LoadPairOf(row, count, c, u);
   const Pair phi{Phi(map, x.low), Phi(map, x.high)};
@@ -107,15 +107,16 @@ HWY_INLINE Pair PhiPairOf(FeatureMap map, const float* row, size_t count, size_t
 
 HWY_INLINE Pair Plus(Pair a, Pair b) { return {hn::Add(a.low, b.low), hn::Add(a.high, b.high)}; }
 
-// One head's state. T is the type that positions read, Rest the type of the remainder of s.
+// One head's state. T is the type of the leading part of s and of the rows, Rest that of the
+// remainder of s.
 template <typename T>
 struct HeadState {
   using Rest = std::conditional_t<std::is_same_v<T, float>, BFloat16, float>;
 
-  T* s;      // [F, M']
-  float* z;  // [F']
-  float* z_recent;
-  T* rows;  // [RecentKeys(), F' + M']
+  T* s;             // [F, M']
+  float* z;         // [F']
+  float* z_recent;  // [F']: sum of the waiting keys
+  T* rows;          // [RecentKeys(), F' + M']
   Rest* s_rest;
   float* z_rest;
   size_t dim, fp, mp, row_stride;
@@ -140,13 +141,13 @@ struct HeadState {
   }
 };
 
-// The exact rounding error of now = old + add (Knuth's two-sum: the error of a sum rounded to
-// nearest is itself a float). AddTo() adds x to the pair (sum, rest): `now` is the stored sum, the
-// error becomes the rest.
+// The rounding error of now = old + add, by Knuth's two-sum. Exact for sums in fp32, whose error is
+// itself a float.
 HWY_INLINE Vec Lost(Vec old, Vec add, Vec now) {
   const Vec shown = hn::Sub(now, old);  // the part of `add` that `now` contains
   return hn::Add(hn::Sub(old, hn::Sub(now, shown)), hn::Sub(add, shown));
 }
+// Adds x to the sum + rest. The stored sum is rounded; its rounding error becomes the rest.
 template <typename T, typename Rest>
 HWY_INLINE void AddTo(T* sum, Rest* rest, size_t u, Pair x) {
   const Pair old = LoadPair(sum, u), more = LoadPair(rest, u);
@@ -247,8 +248,8 @@ struct Next {
   ptrdiff_t s, rows;
 };
 
-// low and high += the weighted sum of `count` rows, for pair u of their block, in four chains of
-// additions.
+// low and high += the weighted sum of `count` rows, for the pair at column u of their block, in
+// four chains of additions. Prefetches the same columns of the next head, `next` bytes on.
 template <typename T>
 HWY_INLINE void AddWeighted(const T* HWY_RESTRICT row, size_t stride, size_t count,
                             const float* HWY_RESTRICT weights, size_t u, ptrdiff_t next,
@@ -275,7 +276,7 @@ HWY_INLINE Vec SumOfFour(const Vec (&x)[4]) {
   return hn::Add(hn::Add(x[0], x[1]), hn::Add(x[2], x[3]));
 }
 
-// Columns c + u and c + kHalf + u of out = scale (phi(q) s + weighted sum of `count` recent
+// Columns c + u and c + kHalf + u of out = scale (phi(q) s + weighted sum of `count` waiting
 // values).
 template <typename T>
 HWY_INLINE void ReadColumns(const HeadState<T>& state, const float* HWY_RESTRICT phi_q,
@@ -297,7 +298,7 @@ HWY_INLINE Pair WholeZ(const HeadState<T>& state, size_t f, size_t u) {
   return Plus(LoadPair(state.z + f, u), LoadPair(state.z_recent + f, u));
 }
 
-// |z|.
+// |z|, including the waiting keys.
 template <typename T>
 HWY_NOINLINE float LengthOfZ(const HeadState<T>& state) {
   Vec squares = hn::Zero(F32());
@@ -324,7 +325,7 @@ HWY_INLINE void Append(const HeadState<T>& state, FeatureMap map, size_t value_d
   });
 }
 
-// Computes one head's out for a position, with `count` recent rows.
+// Computes one head's out for a position, with `count` waiting rows including the position's own.
 template <typename T>
 HWY_INLINE void ReadHead(const HeadState<T>& state, const CausalLinearOptions& options,
                          size_t value_dim, const float* HWY_RESTRICT phi_q, size_t count,
@@ -350,7 +351,8 @@ HWY_INLINE void ReadHead(const HeadState<T>& state, const CausalLinearOptions& o
   }
   float scale = 1;
   if (options.normalize) {
-    // One addition to `total` an iteration: GCC 12 at -O3 compiles two in a row to something else.
+    // One addition to `total` per iteration: with plain code, GCC 12 at -O3 miscompiles two in a
+    // row (docs/decisions/007).
     Vec total = hn::Zero(d);
     ForPairs(state.fp, [&](size_t f, size_t u) HWY_ATTR {
       const Pair phi = LoadPair(phi_q + f, u), z = WholeZ(state, f, u);

@@ -1,6 +1,6 @@
 // Causal linear attention, one position of each sequence at a time: the paper's recurrent form
-// (equations 16-20). It moves few bytes per position, and its sums stay accurate in endless
-// streams.
+// (equations 16-20). It moves few bytes per position, and its sums stay accurate over millions of
+// positions.
 //
 //   LinearStepShape shape{.heads = 8, .dim = 32, .value_dim = 32, .narrow = false};
 //   AlignedBuffer<float> hot(shape.HotFloats()), cold(shape.ColdFloats());
@@ -16,21 +16,21 @@
 //   s_p = s_{p-1} + phi(k_p) v_p^T                 [F, M]  (eq. 18)
 //   z_p = z_{p-1} + phi(k_p)                       [F]     (eq. 19)
 //   out_p = phi(q_p) s_p / (phi(q_p) . z_p + eps)  [M]     (eq. 20; without `normalize`, only
-//                                                          phi(q_p) s_p; 0 where the denominator is
-//                                                          0, or below every normal float)
+//                                                          phi(q_p) s_p; 0 if the denominator's
+//                                                          magnitude is below FLT_MIN)
 //
-// s and z are not updated at every position. The last keys and values, up to RecentKeys() of them,
-// wait beside the sums and are read directly:
+// s and z are not updated at every position. The phi(k) and v of up to RecentKeys() last positions
+// wait in rows beside the sums and are read directly:
 //
-//   out_p . den = phi(q_p) s + sum_i (phi(q_p) . phi(k_i)) v_i,   i over the recent ones
+//   den_p out_p = phi(q_p) s + sum_i (phi(q_p) . phi(k_i)) v_i,   i over the waiting positions
 //
-// Once RecentKeys() are waiting, they are summed and folded into s and z. So a position reads the
-// state and writes one key and one value. Each sum has two parts, a leading part that is read and
-// the rounding remainder. Together they have a precision of 32 bits or more: a term ten million
-// times smaller than the sum still counts.
+// Once RecentKeys() keys are waiting, they are summed and folded into s and z. So most positions
+// read the state but write only one key and one value. Each sum has two parts: a leading part,
+// which positions read, and the rounding remainder. Together they have a precision of 32 bits or
+// more: a term ten million times smaller than the sum still counts.
 //
-// Narrow states hold the leading part of s and the recent rows in bf16, and the remainder of s in
-// fp32: half the bytes, with the same precision of the sums.
+// Narrow states hold the leading part of s and the waiting rows in bf16, and the remainder of s in
+// fp32: a position reads half as many bytes of s, and the sums have the same precision.
 //
 // Results do not depend on the other sequences of a call. The reference is linear_step_ref.h.
 #ifndef LINNET_KERNELS_LINEAR_STEP_H_
@@ -48,8 +48,8 @@ struct LinearStepShape {
   size_t heads = 0, dim = 0, value_dim = 0;  // H, F, M
   bool narrow = false;
 
-  // Number of keys that are folded together. A larger number makes folds rarer and states larger:
-  // 2 kB a head at F = M = 32, for both types.
+  // Number of keys that are folded together. A larger number makes folds rarer and states larger.
+  // At F = M = 32, the rows take 2 kB per head, narrow or not.
   static constexpr size_t RecentKeys(bool narrow) { return narrow ? 16 : 8; }
   size_t RecentKeys() const { return RecentKeys(narrow); }
   // Number of waiting keys after one more position.
@@ -57,13 +57,14 @@ struct LinearStepShape {
     return static_cast<uint8_t>((recent + 1u) % RecentKeys());
   }
 
-  // M and F are padded to this. In bf16, columns c and c + 16 of a block of kPad are adjacent.
+  // M and F are padded to a multiple of this. In bf16, columns c and c + 16 of a block of kPad are
+  // adjacent.
   static constexpr size_t kPad = 32;
   static size_t Padded(size_t n) { return (n + kPad - 1) / kPad * kPad; }
 
-  // Floats of a sequence's state, multiples of 16. `hot` is read at each position, `cold` only by
-  // folds:
-  //   hot:  s [H, F, M'], z and the recent keys' part of it [H, 2, F'],
+  // Floats of a sequence's state, multiples of 16. Steps read `hot` at each position, `cold` only
+  // when they fold:
+  //   hot:  s [H, F, M'], z and the sum of the waiting keys [H, 2, F'],
   //         rows [RecentKeys(), H, F' + M'] of phi(k) and v
   //   cold: the remainders of z [H, F'] and s [H, F, M']
   // with M' and F' padded. All zeros is the empty state. If narrow, s and the rows are bf16;
@@ -111,16 +112,18 @@ struct LinearStepArgs {
 void LinearStep(const LinearStepShape& shape, size_t batch, const CausalLinearOptions& options,
                 const LinearStepArgs& args);
 
-// Folds the `recent` waiting keys of some heads of one sequence; none are waiting afterwards.
+// Folds the `recent` waiting keys of some heads of one sequence. The caller sets `recent` to 0 once
+// all heads are folded.
 void LinearFold(const LinearStepShape& shape, HeadRange heads, float* hot, float* cold,
                 size_t recent);
 
-// Reads the fp32 sums of one sequence without waiting keys: s [heads, F, M] and z [heads, F].
+// Writes the sums of one sequence, which must have no waiting keys, in fp32: s [heads, F, M] and
+// z [heads, F].
 void LinearSums(const LinearStepShape& shape, HeadRange heads, const float* hot, const float* cold,
                 float* s, float* z);
 
-// Adds the keys and values of `length` positions to the sums of one sequence without waiting keys.
-// k [length, heads, F] and v [length, heads, M] use their strides `time` and `head`.
+// Adds the keys and values of `length` positions to the sums of one sequence, which must have no
+// waiting keys. k [length, heads, F] and v [length, heads, M] use their strides `time` and `head`.
 void LinearExtend(const LinearStepShape& shape, HeadRange heads, FeatureMap feature_map,
                   size_t length, Strided<const float> k, Strided<const float> v, float* hot,
                   float* cold);

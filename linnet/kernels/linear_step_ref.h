@@ -1,10 +1,10 @@
 // Reference for linear_step.h in plain double precision, for one head of one sequence.
 //
 //   LinearStepRef head(F, M, options, /*narrow=*/false);
-//   std::vector<double> out = head.Step(q, k, v);     // [M], from phi's arguments in double
+//   std::vector<double> out = head.Step(q, k, v);     // [M]; phi is applied to q and k
 //
-// The sums cover all positions. With a narrow state it rounds like the kernel: the recent keys and
-// values, and the leading part of the sums, which is read until the next fold.
+// With a narrow state it rounds to bf16 what the kernel rounds: the waiting keys and values, and
+// the leading part of s, which is read until the next fold. The sums themselves are not rounded.
 #ifndef LINNET_KERNELS_LINEAR_STEP_REF_H_
 #define LINNET_KERNELS_LINEAR_STEP_REF_H_
 
@@ -66,14 +66,14 @@ class LinearStepRef {
     return out;
   }
 
-  // Adds the waiting keys and values to the sums, rounding once.
+  // Adds the waiting keys and values to the sums.
   void Fold() {
     for (size_t i = 0; i < keys_.size(); ++i) Add(keys_[i], values_[i]);
     keys_.clear(), values_.clear();
     Show();
   }
 
-  // Adds the keys and values of a prefix directly, without waiting.
+  // Folds, then adds the keys and values of a prefix to the sums directly.
   void Extend(const std::vector<Vector>& keys, const std::vector<Vector>& values) {
     Fold();
     for (size_t i = 0; i < keys.size(); ++i) {

@@ -33,7 +33,8 @@ struct States {
 
   HeadRange heads() const { return {0, shape.heads}; }
 
-  // q, k, v and out [sequences, heads, F or M], dense. Steps all heads at once, or each one apart.
+  // q, k, v and out [sequences, heads, F or M], dense. Steps all heads in one call, or (`apart`)
+  // one head per call.
   void Step(const CausalLinearOptions& options, const Floats& q, const Floats& k, const Floats& v,
             Floats& out, const std::vector<size_t>& sequences, bool apart = false) {
     const size_t h = shape.heads, f = shape.dim, m = shape.value_dim;
@@ -172,8 +173,8 @@ TEST_P(LinearSteps, NanStaysNan) {
   }
 }
 
-// Each fold adds less than a fifty-millionth of the sum, always of the same sign: plain fp32 would
-// not change. (`linnet bench stream` does this for ten million positions.)
+// Each fold adds less than a fifty-millionth of the sum, always of the same sign: a plain fp32 sum
+// would not change. (`linnet bench stream` measures such sums over ten million positions.)
 TEST_P(LinearSteps, SmallTermsStillCount) {
   const CausalLinearOptions options{FeatureMap::kIdentity, true, 0};
   for (const bool narrow : {false, true}) {

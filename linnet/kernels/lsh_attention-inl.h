@@ -1,7 +1,8 @@
 // The Highway body of lsh_attention.h, compiled once for each instruction set.
 //
-// The places of a round are processed in blocks of queries. The keys that a block sees are one run
-// of places, processed in blocks of keys. Each block gathers its rows once. Keys (and in the
+// A place is a position's rank after the sort by bucket, and a query sees the keys that it attends
+// to. The places of a round are processed in blocks of queries. The keys that a block sees are one
+// run of places, processed in blocks of keys. Each block gathers its rows once. Keys (and in the
 // backward, values) are packed as transposed panels two vectors wide: one dimension of adjacent
 // keys is contiguous. Rows that are summed are packed as panels of rows. All large work is then
 // sums of tiles (attention_tiles-inl.h). Results are added to the rows of their positions, a tile
@@ -22,7 +23,8 @@
 
 namespace linnet::kernels {
 
-// Keys per block: usual chunks need one block for their queries' window.
+// Keys per block: one block holds all keys that a block of queries sees, if chunks have at most 96
+// places.
 inline constexpr size_t kLshKeys = 192;
 // Maximum queries per block: whole chunks, if a chunk fits.
 inline constexpr size_t kLshForwardQueries = 128;
@@ -65,15 +67,16 @@ namespace lsh {
 
 using U32 = hn::RebindToUnsigned<F32>;
 
-// Rows of a tile divide usual chunks, so that no tile crosses a chunk border. 16 of 32 registers
-// accumulate with AVX-512, 8 of 16 with AVX2.
+// Rows of a tile. If chunks are a multiple of them, no tile crosses a chunk border. 16 of 32
+// registers accumulate with AVX-512, 8 of 16 with AVX2.
 inline constexpr size_t kTileRows = HWY_TARGET == HWY_AVX3 ? 8 : 4;
-// Keys whose weights are written together, so that a tile of keys finds all weights that it reads.
+// Weights are written for whole groups of this many keys, so that a tile of keys reads only weights
+// that have been written.
 inline constexpr size_t kGrain = std::max(kTileLanes, kTileRows);
 static_assert(kLshKeys % kGrain == 0 && kGrain % kTileRows == 0 && kLshKeys % kTileWidth == 0);
 
-// Rows of weights are a line more than a block apart: rows a power of two apart would share a few
-// sets of the cache.
+// Floats from one row of weights to the next: a block of keys and one more cache line. Without it,
+// rows would be 12 lines apart and use only a quarter of the sets of the first-level cache.
 inline constexpr size_t kStride = kLshKeys + 16;
 
 // A table, because hn::Iota fills its lanes one by one.
@@ -81,16 +84,18 @@ alignas(64) inline constexpr uint32_t kIota[16] = {0, 1, 2,  3,  4,  5,  6,  7,
                                                    8, 9, 10, 11, 12, 13, 14, 15};
 
 // Base-2 scores up to this size need no running maximum: 2^30 times a million positions and values
-// up to 1e22 stay finite. |score| <= |q| / sqrt(D), because keys have length 1.
+// up to 1e22 stay finite. |score| <= |q| log2(e) / sqrt(D), because keys have length 1.
 inline constexpr float kBound = 30;
-// Replaces a smaller |q|^2.
+// Lower bound of |q|^2.
 inline constexpr float kLeastSquare = 1e-24f;
 
 // The forward's buffers for one head.
 template <typename Int, typename Float>
 struct Kept {
-  Int *order, *code;                 // [R, L] and [L, R]
-  Float *base, *sum, *inverse_norm;  // [L]; p_ij = 2^(score - base_i) sum_i, 0 for j = i
+  Int *order, *code;  // [R, L] and [L, R]
+  // [L]. Until the last round, sum_i is the sum of the weights 2^(score_ij - base_i). After it,
+  // p_ij = 2^(score_ij - base_i) sum_i for each key j that i sees; if i sees none, sum_i = 0.
+  Float *base, *sum, *inverse_norm;
 
   Kept(const LshAttentionShape& shape, Int* places, Float* sums, size_t n, size_t h) {
     const size_t head = n * shape.heads + h, rows = shape.batch * shape.heads * shape.length;
@@ -131,8 +136,8 @@ HWY_NOINLINE void Dots(size_t dim, const float* a, size_t a_panel, const float* 
 }
 
 // Packs the rows at positions at[0 .. count), times `scale` and their factor, into panels of
-// `capacity` rows; zeros up to a multiple of a tile's rows and a panel's width. factors: by
-// position; null means 1.
+// `capacity` rows, padded with zeros to a multiple of a tile's rows and a panel's width. factors:
+// by position; null means 1.
 void PackPanels(const AttentionRows<const float>& rows, const int32_t* at, size_t count, size_t dim,
                 float scale, const float* factors, size_t capacity, float* HWY_RESTRICT to) {
   const F32 d;
@@ -154,8 +159,8 @@ void PackPanels(const AttentionRows<const float>& rows, const int32_t* at, size_
   }
 }
 
-// The same rows as transposed panels, [dim][kTileWidth] each; zeros up to a panel's width. `zeros`
-// is a row of zeros.
+// Packs the rows at positions at[0 .. count), times their factor, as transposed panels,
+// [dim][kTileWidth] each, padded with zeros to a panel's width. `zeros` is a row of zeros.
 void PackTransposed(const AttentionRows<const float>& rows, const int32_t* at, size_t count,
                     size_t dim, const float* factors, const float* zeros, float* HWY_RESTRICT to) {
   for (size_t j = 0; j < count; j += kTileWidth, to += dim * kTileWidth) {
@@ -190,12 +195,13 @@ void PackTransposed(const AttentionRows<const float>& rows, const int32_t* at, s
   }
 }
 
-// The queries at places first .. first + count of a round, and the run of places lo[i] .. hi[i]
-// that each sees: its bucket within two chunks and, if causal, up to itself. The run always
-// includes the query itself; lo and hi never decrease, and hi[i] > i.
+// The queries at places first .. first + count - 1 of a round, and the run of places
+// lo[i] .. hi[i] - 1 that each sees: its bucket within its own chunk and the one before, and, if
+// causal, up to itself. The run always includes the query's own place, which Tile::Hide() removes;
+// lo and hi never decrease, and hi[i] > first + i.
 struct Queries {
   size_t first, count;
-  const int32_t* order;  // of the round, by place
+  const int32_t* order;  // [L], the round's position at each place
   const int32_t* code;   // [L, R]
   size_t round, rounds;
   uint32_t lo[kLshForwardQueries], hi[kLshForwardQueries];
@@ -222,7 +228,8 @@ struct Queries {
     const auto window = [&](size_t i) {
       return chunk_of[i] == 0 ? 0 : (chunk_of[i] - size_t{1}) * chunk;
     };
-    // Extends to neighboring places, to find where the first bucket begins and the last one ends.
+    // Searches the places before and after the block, to find where the first query's bucket begins
+    // and, below, where the last query's ends.
     size_t begin = first;
     const size_t own = chunk_of[0] * chunk;
     while (begin > window(0) &&
@@ -251,7 +258,7 @@ struct Queries {
     return code[static_cast<size_t>(order[place]) * rounds + round];
   }
   size_t Position(size_t i) const { return static_cast<size_t>(order[first + i]); }
-  // Prefetches the rows of a tile from query i on.
+  // Prefetches the rows of the tile of queries that starts at query i.
   void Prefetch(size_t i, const AttentionRows<float>& rows, size_t width) const {
     for (const size_t last = std::min(count, i + kTileRows); i < last; ++i) {
       const float* row = rows.At(Position(i));
@@ -267,7 +274,7 @@ struct Queries {
   size_t KeysEnd() const { return hi[count - 1]; }
 };
 
-// Keys at places begin .. begin + count of a round, and their codes in earlier rounds.
+// Keys at places begin .. begin + count - 1 of a round, and their codes in earlier rounds.
 struct Keys {
   size_t begin, count;
   const int32_t* codes;  // [round][kStride]
@@ -284,13 +291,14 @@ struct Keys {
 
 // The keys of a block that a tile of queries sees.
 struct Tile {
-  // Relative to the first place of the block.
+  // The run of keys that each row sees, and the row's own place, relative to the first place of the
+  // block of keys.
   uint32_t lo[kTileRows] = {}, length[kTileRows] = {}, self[kTileRows] = {};
   const int32_t* codes[kTileRows];
   size_t earlier;     // rounds before this one
   size_t rows;        // rows in use
-  size_t begin, end;  // vectors of keys; empty if no key is seen
-  size_t keys_begin, keys_end;
+  size_t begin, end;  // vectors of keys, in whole groups of kGrain keys; empty if no key is seen
+  size_t keys_begin, keys_end;  // keys that at least one row sees, relative to the block
 
   // The tile that starts at query `first` of the block.
   Tile(const Queries& queries, size_t first, const Keys& keys)
@@ -311,14 +319,14 @@ struct Tile {
     end = keys_begin < keys_end ? RoundUp(keys_end, kGrain) / kTileLanes : begin;
   }
 
-  // The range of key vectors of which row r sees at least one key.
+  // The range of the vectors that contain keys of row r's run.
   size_t Begin(size_t r) const { return length[r] == 0 ? begin : lo[r] / kTileLanes; }
   size_t End(size_t r) const {
     return length[r] == 0 ? begin : (lo[r] + length[r] + kTileLanes - 1) / kTileLanes;
   }
 
-  // Keeps x where row r sees a key of the kCount vectors from vector j on for the first time; other
-  // lanes become `hidden`.
+  // Keeps the lanes of x, the kCount vectors of keys from vector j on, whose key row r sees in this
+  // round and in no earlier one. The others become `hidden`.
   template <size_t kCount>
   HWY_INLINE void Hide(size_t r, size_t j, const int32_t* key_codes, Vec hidden,
                        Vec (&x)[kCount]) const {
@@ -326,8 +334,8 @@ struct Tile {
     const U32 du;
     using Word = hn::Vec<U32>;
     const Word one = hn::Set(du, 1);
-    // Minimum distance of codes over the earlier rounds: 0 and 1 mean same bucket and within two
-    // chunks.
+    // The least difference of codes over the earlier rounds, unsigned and at most 2. A difference
+    // of 0 or 1 means that the round has shown the key: same bucket, and same or preceding chunk.
     Word least[kCount];
     Unrolled<kCount>([&](auto v) HWY_ATTR { least[v] = hn::Set(du, 2); });
     const int32_t* from = key_codes + j * kTileLanes;
@@ -355,8 +363,8 @@ HWY_INLINE void Clear(float* row, size_t begin, size_t end) {
 }
 
 // Turns a tile's scores into weights 2^(score - base), in place; sums[r] is the sum of row r. If
-// the scores are not bounded, bases continue from earlier blocks, and `rescale` is the factor for
-// earlier results.
+// the scores are not bounded, bases are running maxima that continue from earlier blocks, and
+// rescale[r] is the factor for earlier results of row r.
 HWY_NOINLINE void Weights(const Tile& tile, const int32_t* key_codes, bool bounded,
                           const bool* row_bounded, float* HWY_RESTRICT weights,
                           float* HWY_RESTRICT bases, float* HWY_RESTRICT rescale,
@@ -577,8 +585,9 @@ HWY_NOINLINE void PanelBuckets(size_t dim, size_t half, const float* q, const fl
 
 }  // namespace lsh
 
-// For positions first .. first + count of one head: the buckets of all rounds (stored in place of
-// their codes), inverse norms, and initial sums. Writes zeros for positions that are not valid.
+// For positions first .. first + count - 1 of one head: writes the buckets of all rounds (where
+// their codes go later), inverse norms, and initial bases and sums. Writes zeros to out at
+// positions that are not valid.
 void LshHash(const LshAttentionShape& shape, const LshAttentionOptions& options,
              const LshAttentionForwardArgs& args, float* scratch, size_t n, size_t h, size_t first,
              size_t count) {
@@ -692,8 +701,8 @@ HWY_INLINE void FinishQueries(const Queries& queries, const Kept<int32_t, float>
 
 }  // namespace lsh
 
-// The queries at places first .. first + count of a round of one head. The last round finishes
-// them.
+// Processes the queries at places first .. first + count - 1 of a round of one head. The last round
+// finishes their outputs.
 void LshForwardBlock(const LshAttentionShape& shape, const LshAttentionOptions& options,
                      const LshAttentionForwardArgs& args, float* scratch, size_t n, size_t h,
                      size_t round, size_t first, size_t count) {
@@ -754,7 +763,8 @@ void LshForwardBlock(const LshAttentionShape& shape, const LshAttentionOptions& 
   if (round + 1 == shape.rounds) FinishQueries(queries, kept, v_rows, out_rows, value_dim);
 }
 
-// For positions first .. first + count of one head: delta, and initial gradients.
+// For positions first .. first + count - 1 of one head: writes delta and the initial gradients:
+// zero, but grad_v_i = grad_out_i if i sees no key.
 void LshBackwardBegin(const LshAttentionShape& shape, const LshAttentionBackwardArgs& args,
                       size_t n, size_t h, size_t first, size_t count) {
   using namespace lsh;
@@ -798,7 +808,7 @@ struct BackwardPieces {
 };
 
 // Adds key j's sums over the block's queries to the gradients of its position. grad_k holds g_j
-// times sqrt(D) / ln(2), in the panel layout of `keys`, which hold k times 1 / sqrt(D).
+// times 1 / ln(2), in the panel layout of `keys`, which hold k times 1 / sqrt(D).
 HWY_INLINE void AddKey(size_t dim, size_t value_dim, const BackwardPieces& at, size_t j,
                        float inverse_norm, float* grad_q, float* grad_v) {
   const F32 d;
@@ -806,7 +816,7 @@ HWY_INLINE void AddKey(size_t dim, size_t value_dim, const BackwardPieces& at, s
     return hn::Load(d,
                     x + c / kTileWidth * kTileWidth * kLshKeys + j * kTileWidth + c % kTileWidth);
   };
-  Vec along = hn::Zero(d);  // k . g
+  Vec along = hn::Zero(d);  // k . g_j, finally times sqrt(D) / ln(2)
   if (inverse_norm < 1.0f / std::sqrt(kLeastSquare)) {
     ForVectors(dim, [&](size_t c, size_t) HWY_ATTR {
       along = hn::MulAdd(in_panels(at.keys, c), in_panels(at.grad_k, c), along);
@@ -823,8 +833,8 @@ HWY_INLINE void AddKey(size_t dim, size_t value_dim, const BackwardPieces& at, s
   });
 }
 
-// Adds the gradients of the keys at places begin .. begin + keys.count, from the weights that the
-// queries' tiles have written. The queries that see a tile of keys are also one run.
+// Adds the gradients of the keys at places begin .. begin + keys.count - 1, from the weights that
+// the queries' tiles have written. The queries that see a tile of keys are also one run.
 HWY_INLINE void GradientsOfKeys(const Queries& queries, const Keys& keys, size_t begin,
                                 const float* inverse_norm, const BackwardPieces& at,
                                 AttentionRows<float> grad_q_rows, AttentionRows<float> grad_v_rows,
@@ -848,8 +858,8 @@ HWY_INLINE void GradientsOfKeys(const Queries& queries, const Keys& keys, size_t
 
 }  // namespace lsh
 
-// Adds the gradients between the queries at places first .. first + count of a round of one head
-// and the keys that they see.
+// Adds the gradients that arise between the queries at places first .. first + count - 1 of a round
+// of one head and the keys that they see.
 void LshBackwardBlock(const LshAttentionShape& shape, const LshAttentionOptions& options,
                       const LshAttentionBackwardArgs& args, float* scratch, size_t n, size_t h,
                       size_t round, size_t first, size_t count) {

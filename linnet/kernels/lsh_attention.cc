@@ -27,8 +27,8 @@ namespace {
 
 constexpr size_t Blocks(size_t n, size_t size) { return (n + size - 1) / size; }
 
-// Runs pieces of work: head by head if heads occupy the slots, else all heads' pieces of one kind
-// at a time.
+// Divides pieces of work among the slots. A piece is all work of one head if the heads alone occupy
+// the slots; else each stage has its own pieces, several per head.
 class Heads {
  public:
   Heads(const LshAttentionShape& shape, const LshAttentionOptions& options, Scratch scratch,
@@ -39,7 +39,7 @@ class Heads {
         slot_size_(LshAttentionScratch(shape, options)),
         parallel_for_(parallel_for) {}
 
-  // Whether the heads leave less than a fifth of the slots idle.
+  // Whether slots are idle for at most a fifth of the time if each head is one piece.
   bool OccupySlots() const {
     return Blocks(problems_, scratch_.slots) * scratch_.slots * 4 <= problems_ * 5;
   }
@@ -102,7 +102,8 @@ class DenseRows {
   template <typename T>
   static void Copy(const Strided<T>& from, size_t n, size_t h, size_t rows, size_t width,
                    const Strided<float>& to) {
-    constexpr size_t kAhead = 16;  // rows; four share a page, which no prefetcher leaves
+    // Rows. Often only four share a page, and hardware prefetchers do not cross pages.
+    constexpr size_t kAhead = 16;
     for (size_t i = 0; i < rows; ++i) {
       const size_t next = std::min(i + kAhead, rows - 1);
       for (size_t c = 0; c < width; c += 16) {
@@ -116,7 +117,7 @@ class DenseRows {
   float* next_;
 };
 
-// The blocks of a sequence.
+// The blocks of a sequence: the first place and the number of places of block i.
 struct BlocksOf {
   size_t length, size;
   size_t count() const { return Blocks(length, size); }

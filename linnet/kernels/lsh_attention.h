@@ -20,18 +20,18 @@
 //   place_r(i)  = rank of i in a stable sort by bucket;  chunk_r(i) = place_r(i) / chunk
 //   i sees j in round r: bucket_r(i) = bucket_r(j), chunk_r(i) - chunk_r(j) is 0 or 1, i != j, and,
 //                        if causal, j <= i
-//   S(i)   = all j that i sees in any round         (each j once, in however many rounds)
+//   S(i)   = the set of all j that i sees in at least one round
 //   p_ij   = exp(q_i . k_j / sqrt(D)) / sum_{j in S(i)} exp(q_i . k_j / sqrt(D))
 //   out_i  = sum_{j in S(i)} p_ij v_j               [M];  v_i where S(i) is empty
 //
 // This equals the published sum over rounds. There, each round is weighted by its share of the
-// normalizer, and each score is lowered by the log of the number of rounds that show the same key;
-// here the first round that shows a key counts it in full. Positions from lengths[n] on are not
-// read, and get zeros. A NaN or infinity elsewhere may also cause NaNs at positions that do not see
-// it.
+// normalizer, and each score is lowered by the log of the number of rounds in which i sees j; here
+// the first such round counts the key in full. Inputs at positions from lengths[n] on are not read;
+// outputs there are zeros. A NaN or infinity at an earlier position may also cause NaNs at
+// positions that do not see it.
 //
-// In sorted order a position sees one run of places: its own bucket within two chunks and, if
-// causal, up to itself. Only these runs are multiplied.
+// In sorted order a position sees one run of places: its own bucket within its own chunk and the
+// one before, and, if causal, up to itself. Products are computed for these runs only.
 //
 // Everything is fp32. Results do not depend, bit for bit, on the number of slots or threads. The
 // double-precision reference is lsh_attention_ref.h.
@@ -46,7 +46,7 @@
 
 namespace linnet::kernels {
 
-// N, L < 2^30, H, D, M, R; D, M, R >= 1.
+// N, L, H, D, M and R, in this order. L < 2^30; D, M and R are at least 1.
 struct LshAttentionShape {
   size_t batch = 0, length = 0, heads = 0, dim = 0, value_dim = 0, rounds = 1;
 };
@@ -59,11 +59,11 @@ struct LshAttentionOptions {
 
 // Floats of scratch for each slot on the active instruction set, for forward and backward: one
 // head's rows of q, v and three gradients (copied unless they are contiguous), and a part that
-// depends on D, M and the number of buckets alone.
+// depends on D, M, R and the number of buckets alone.
 size_t LshAttentionScratch(const LshAttentionShape& shape, const LshAttentionOptions& options);
 
-// Sizes of the buffers that the forward writes and the backward reads: places and codes (two
-// numbers a position and round, 2 N H R L), and three floats a position (3 N H L).
+// Sizes of the buffers that the forward writes and the backward reads: places and codes (2 N H R L
+// integers), and sums (3 N H L floats).
 size_t LshAttentionPlaces(const LshAttentionShape& shape);
 size_t LshAttentionSums(const LshAttentionShape& shape);
 
@@ -74,10 +74,10 @@ struct LshAttentionForwardArgs {
   const float* planes = nullptr;  // [R, D, buckets / 2], dense; not read if buckets = 1
   // Optional, [N]: number of positions of each sequence, clamped to 0 .. L.
   const int64_t* lengths = nullptr;
-  // Written: the position at each place, [N, H, R, L], and 2 bucket + chunk of each position,
-  // [N, H, L, R].
+  // Written: the position at each place, [N, H, R, L], then the code 2 bucket + chunk of each
+  // position, [N, H, L, R].
   int32_t* places = nullptr;
-  float* sums = nullptr;
+  float* sums = nullptr;  // written: LshAttentionSums() floats for the backward
 };
 
 // Parallel over N x H if these occupy the slots; else over blocks of positions, round by round.
@@ -95,13 +95,15 @@ struct LshAttentionBackwardArgs {
   Strided<float> grad_q, grad_v;       // written
 };
 
-// Gradients of sum(out * grad_out). The p_ij are recomputed; the sets S(i) count as constants.
+// Gradients of sum(out * grad_out). The p_ij are recomputed; the sets S(i) are treated as
+// constants.
 //
 //   ds_ij    = p_ij (v_j . grad_out_i - delta_i) / sqrt(D)
-//   grad_v_j = sum_i p_ij grad_out_i
+//   grad_v_j = sum_i p_ij grad_out_i             (p_ii = 1 if S(i) is empty)
 //   grad_q_i = sum_j ds_ij k_j + (g_i - k_i (k_i . g_i)) / |q_i|,   g_j = sum_i ds_ij q_i
 //
-// If |q_i| < 1e-12, g_i / 1e-12 replaces the second term. Parallel like the forward if chunk <= 96.
+// If |q_i| < 1e-12, g_i / 1e-12 replaces the second term. Parallel like the forward if chunk <= 96,
+// else over N x H only.
 void LshAttentionBackward(const LshAttentionShape& shape, const LshAttentionOptions& options,
                           const LshAttentionBackwardArgs& args, Scratch scratch,
                           ParallelFor parallel_for);

@@ -1,5 +1,5 @@
-// Reference for lsh_attention.h in plain double precision, for one head: as published, round by
-// round and pair by pair.
+// Reference for lsh_attention.h in plain double precision, for one head: the published sum, round
+// by round and pair by pair.
 //
 //   LshAttentionRef head({.length = L, ...}, options, q, v, valid, buckets);   // in double
 //   head.Out()              // [L * M]
@@ -76,8 +76,7 @@ class LshAttentionRef {
              chunk[r][i] - chunk[r][j] <= 1 && (!options.causal || j <= i);
     };
     for (size_t i = 0; i < valid; ++i) {
-      // Scores minus the log of the number of rounds that show the key; -inf if this round does
-      // not.
+      // Scores minus the log of the number of rounds in which i sees j; -inf in the other rounds.
       const double nothing = -std::numeric_limits<double>::infinity();
       std::vector<Vector> scores(rounds, Vector(valid, nothing));
       double largest = nothing;

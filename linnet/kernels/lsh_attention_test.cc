@@ -37,8 +37,8 @@ double Difference(const Doubles& got, const Doubles& want) {
   return largest / scale;
 }
 
-// Rows in memory, the first one `shift` floats from its start. The gaps between and around them
-// must not change.
+// Layout of Rows in memory: the first row is `shift` floats from the start. Kernels must not change
+// the gaps between and around the rows.
 struct Layout {
   size_t shift = 0, gap = 0;  // gap: floats between one position's heads and the next's
   bool head_major = false;
@@ -173,7 +173,7 @@ size_t Valid(const Problem& problem, size_t n) {
 }
 
 // The kernel's buckets of a head's positions, from their codes. They must equal the reference's,
-// unless two directions are equally near.
+// unless its choice was nearly a tie.
 std::vector<std::vector<size_t>> Buckets(const Problem& problem, const Pass& run, size_t n,
                                          size_t h) {
   const LshAttentionShape& s = problem.shape;
@@ -234,7 +234,8 @@ void CheckProblem(const Problem& problem, Tolerance tolerance = {}) {
 
 LINNET_SUITE_ON_EACH_ISA(LshAttention);
 
-// N, L, H, D, M, R; from 1, around tiles, panels and blocks of queries and keys.
+// {N, L, H, D, M, R} and {buckets, chunk}. Sizes from 1 on, and around the borders of tiles, panels
+// and blocks of queries and keys.
 TEST_P(LshAttention, MatchesTheReferenceOverRaggedShapes) {
   const std::vector<std::pair<LshAttentionShape, LshAttentionOptions>> problems = {
       {{1, 1, 1, 1, 1, 1}, {1, 1}},         {{1, 2, 1, 1, 1, 2}, {1, 1}},
@@ -265,7 +266,7 @@ TEST_P(LshAttention, TakesLengths) {
   }
 }
 
-// Invalid positions may hold anything, and get zeros.
+// Inputs at positions from lengths[n] on may be NaN; outputs there are zeros.
 TEST_P(LshAttention, WhatDoesNotCountMakesNoNan) {
   const Problem problem{{4, 50, 2, 5, 7, 2}, {4, 8, true}, {0, 17, 50, 33}};
   Pass plain(problem), with_nan(problem);
@@ -287,7 +288,7 @@ TEST_P(LshAttention, WhatDoesNotCountMakesNoNan) {
   }
 }
 
-// Scores of both signs, too large for their plain exponentials.
+// Scores of both signs, too large for exponentials without a running maximum.
 TEST_P(LshAttention, LargerScores) {
   for (const bool causal : {false, true}) {
     CheckProblem({{1, 150, 2, 16, 16, 4}, {4, 32, causal}, {}, {}, 20}, {1e-4, 1e-3, 1e-4});
@@ -295,7 +296,7 @@ TEST_P(LshAttention, LargerScores) {
   }
 }
 
-// One key usually outweighs all others by far.
+// With queries of 10,000, one key usually outweighs all others by far.
 TEST_P(LshAttention, ValuesOf10000) {
   for (const bool causal : {false, true}) {
     const Problem queries{{1, 120, 1, 8, 12, 2}, {4, 16, causal}, {}, {}, 1e4f};
@@ -306,8 +307,8 @@ TEST_P(LshAttention, ValuesOf10000) {
   }
 }
 
-// Zero queries and keys are in bucket 0. The lower bound of their length makes their gradient
-// large.
+// Zero queries and keys are in bucket 0. Dividing by the lower bound of |q|, 1e-12, makes their
+// gradient large.
 TEST_P(LshAttention, ZeroQueries) {
   for (const bool causal : {false, true}) {
     const Problem problem{{1, 100, 1, 8, 5, 2}, {4, 16, causal}};
@@ -320,7 +321,7 @@ TEST_P(LshAttention, ZeroQueries) {
   }
 }
 
-// Equal rounds all show the same keys; each key counts once.
+// With equal planes, a query sees the same keys in each round; each key counts once.
 TEST_P(LshAttention, EqualRoundsAreOneRound) {
   const Problem one{{1, 200, 2, 8, 16, 1}, {8, 16}}, three{{1, 200, 2, 8, 16, 3}, {8, 16}};
   Pass a(one), b(three);
@@ -352,7 +353,7 @@ TEST_P(LshAttention, NanThatIsSeenMakesNan) {
     EXPECT_TRUE(std::isnan(run.out.At(0, 6, 0)[3]));
     EXPECT_TRUE(std::isnan(run.grad_q.At(0, 6, 0)[3]));
   }
-  // Also in a bucket that exists.
+  // A NaN or infinity gets an unspecified bucket, which must be within range.
   const Problem hashed{{1, 40, 1, 8, 8, 2}, {2, 20}};
   Pass run(hashed);
   for (size_t l = 0; l < 40; l += 3) run.q.At(0, l, 0)[l % 8] = l % 2 == 0 ? NAN : INFINITY;

@@ -14,8 +14,9 @@
 
 namespace linnet::kernels {
 
-// Rows are dense. A null cell_before means zeros. Rows n with `at` >= lengths[n] are absent: their
-// cell and out become 0. Null lengths: all rows are present.
+// Rows are dense, one per sequence. A null cell_before means zeros. Row n is absent if `at`, the
+// position of this step, is >= lengths[n]: its cell and out become 0. Null lengths: all rows are
+// present.
 struct LstmCellForwardArgs {
   float* gates = nullptr;  // [rows, 4 H], replaced by their values after sigmoid and tanh
   const float* cell_before = nullptr;  // [rows, H]
@@ -26,9 +27,10 @@ struct LstmCellForwardArgs {
 };
 void LstmCellForward(size_t rows, size_t hidden, const LstmCellForwardArgs& args);
 
-// gates: as left by the forward. grad_out [rows, H]: the whole gradient of out. grad_cell
-// [rows, H]: the gradient of cell from later steps, replaced by the gradient of cell_before.
-// grad_gates [rows, 4 H]: the gradient of the sums that the forward received; may be gates.
+// gates: as left by the forward. grad_out [rows, H]: the whole gradient of out, including that from
+// later steps. grad_cell [rows, H]: the gradient of cell from later steps, replaced by the gradient
+// of cell_before. grad_gates [rows, 4 H]: the gradient of the sums that the forward received; may
+// be gates. Gradients of absent rows are 0.
 struct LstmCellBackwardArgs {
   const float* gates = nullptr;
   const float* cell_before = nullptr;
