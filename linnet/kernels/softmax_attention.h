@@ -1,5 +1,5 @@
-// Exact softmax attention, forward and backward, without the L x S matrix: keys are processed in
-// blocks, and only one number per query is kept besides the results.
+// Exact softmax attention, forward and backward, without the [queries, keys] matrix of scores: keys
+// are processed in blocks, and only one number per query is kept besides the results.
 //
 //   SoftmaxAttentionShape shape{.batch = 2, .queries = 783, .keys = 783, .heads = 8, .dim = 32,
 //                               .value_dim = 32};
