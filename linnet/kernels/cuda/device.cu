@@ -56,8 +56,8 @@ DeviceMemory::DeviceMemory(size_t bytes) : bytes_(bytes) {
     cudaGetLastError();  // forget it: the GPU is usable
     size_t free = 0, all = 0;
     cudaMemGetInfo(&free, &all);
-    throw CudaError("the GPU has " + FormatBytes(free) + " free, and this needs " +
-                    FormatBytes(bytes) + " more");
+    throw CudaError("the GPU has " + FormatBytes(free) + " of memory free, but " +
+                    FormatBytes(bytes) + " more are needed; use a smaller batch");
   }
   Check(error, "reserving memory");
 }
