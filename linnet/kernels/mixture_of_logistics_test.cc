@@ -123,8 +123,8 @@ TEST_P(MixtureTest, NeitherCompanyNorThreadsChangeABit) {
             }));
 }
 
-// The sampler against the density: over a grid of uniform numbers, each byte's share must equal its
-// probability.
+// The sampler against P: over many draws, the counts of the bytes must agree with their
+// probabilities.
 TEST(MixtureSampler, FollowsTheDensity) {
   for (size_t mixtures : {1, 4, 10}) {
     const Floats outputs = RandomOutputs(1, mixtures, 20 + mixtures);

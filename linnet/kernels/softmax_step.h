@@ -10,7 +10,7 @@
 //
 // For each head, with k_p and v_p first appended to the cache:
 //
-//   out_p = sum_{i <= p} softmax_i(scale q_p . k_i) v_i     [M]     (eq. 2)
+//   out_p = sum_{i <= p} softmax_i(scale q_p . k_i) v_i     [M]     (the paper's eq. 2)
 //
 // Results do not depend on the other sequences of a call. For many positions at once over the same
 // cache see softmax_attention.h. The reference is softmax_attention_ref.h.

@@ -348,7 +348,7 @@ TYPED_TEST(CausalLinear, Strides) {
   CheckProblem<TypeParam>({.shape = {2, 66, 2, 16, 16}, .state = true, .padding = 24});
 }
 
-// A result may not depend on the order in which threads run.
+// Results must be right in every order of threads.
 TYPED_TEST(CausalLinear, OrdersOfThreads) {
   for (const uint64_t seed : {1, 2, 3, 4}) {
     CheckProblem<TypeParam>({.shape = {1, 130, 1, 32, 32}, .state = true, .seed = seed});

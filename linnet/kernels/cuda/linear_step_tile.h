@@ -153,7 +153,7 @@ struct HeadOf {
   using Rest = typename RestOf<T>::Type;
   T* s;  // [F, M']
   float* z;
-  T* rows;  // [waiting, F' + M'], row_stride apart
+  T* rows;  // [RecentKeys(), F' + M'], row_stride apart
   Rest* s_rest;
   float* z_rest;
   unsigned row_stride;

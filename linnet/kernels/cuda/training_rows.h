@@ -1,5 +1,5 @@
-// The row-wise parts of a layer's training step on a GPU, beside its products: residual, bias and
-// layer norm in one pass, its backward in another, and sums over rows.
+// The row-wise parts of a layer's training step on a GPU, without its matrix products: residual,
+// bias and layer norm in one pass, their backward in another, and sums over rows.
 //
 //   StartAddNorm({.rows = n, .width = d, .x = product, .bias = b, .residual = r, ...}, stream);
 //
