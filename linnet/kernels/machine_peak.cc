@@ -15,7 +15,7 @@ namespace linnet::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 using F32 = hn::ScalableTag<float>;
 
-// Two FMA ports x four or five cycles of latency; fits 16 registers.
+// Enough to hide the latency (four or five cycles on each of two FMA ports); fits 16 registers.
 constexpr size_t kChains = 10;
 
 float SpinFma(size_t rounds) {

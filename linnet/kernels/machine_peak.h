@@ -20,8 +20,9 @@ double FmaFlops(size_t rounds);
 // Sum of data[0 .. count), read sequentially at full load speed.
 float ReadFloats(const float* data, size_t count);
 
-// Writes ones to data[0 .. count) at full store speed: into the caches, or past them, which avoids
-// reading lines before they are overwritten. The faster choice depends on the size.
+// Writes ones to data[0 .. count) at full store speed. `past_caches` uses streaming stores, which
+// bypass the caches and avoid reading lines before overwriting them. The faster choice depends on
+// the size.
 void WriteFloats(float* data, size_t count, bool past_caches);
 
 }  // namespace linnet::kernels

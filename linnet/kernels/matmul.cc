@@ -11,7 +11,7 @@
 namespace linnet::kernels {
 namespace {
 
-// Creating a primitive compiles code for its shape, so each thread caches its primitives.
+// Primitives that each thread caches, because creating one compiles code for its shape.
 constexpr size_t kMaxKept = 256;
 
 dnnl::engine& Cpu() {
@@ -62,8 +62,9 @@ Primitive Make(const MatMulShape& shape, const Variant& variant) {
   return made;
 }
 
-// Within a parallel region a product runs on the calling thread alone. oneDNN would still split the
-// work for as many threads as outside the region; the setting lasts until the region ends.
+// The number of threads for a product. Within a parallel region it runs on the calling thread
+// alone, but oneDNN would still split the work for as many threads as outside the region. So this
+// sets the OpenMP thread count to 1, which lasts until the region ends.
 int ThreadsHere() {
   if (!omp_in_parallel()) return omp_get_max_threads();
   if (omp_get_max_threads() != 1) omp_set_num_threads(1);

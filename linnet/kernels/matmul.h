@@ -1,14 +1,14 @@
-// C = A B (+ bias) for matrices that change at every call, in fp32 or from bf16, through oneDNN.
-// No other header depends on oneDNN.
+// C = A B (+ bias) through oneDNN, for fp32 or bf16 matrices that change at every call.
 //
 //   // y = x W^T + b: x [rows, in] and W [out, in] in bf16, b and y in fp32
 //   MatMul({.m = rows, .n = out, .k = in}, {x, MatType::kBf16},
 //          {weight, MatType::kBf16, /*transposed=*/true}, bias, {y, MatType::kF32});
 //
-// Sums are fp32 for all types. Uses as many OpenMP threads as omp_set_num_threads() of the calling
-// thread says (libtorch's at::set_num_threads() sets it), or the calling thread alone within an
-// OpenMP region. The order of summation is up to oneDNN: unlike in the other kernels, the last bits
-// may depend on the number of threads. For constant weights and reproducible bits see linear.h.
+// Accumulates in fp32 for all types. Uses as many OpenMP threads as omp_set_num_threads() of the
+// calling thread says (libtorch's at::set_num_threads() sets it), or the calling thread alone
+// within an OpenMP region. The order of summation is up to oneDNN: unlike in the other kernels, the
+// last bits may depend on the number of threads. For constant weights and reproducible bits see
+// linear.h.
 #ifndef LINNET_KERNELS_MATMUL_H_
 #define LINNET_KERNELS_MATMUL_H_
 

@@ -17,7 +17,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace linnet::kernels::HWY_NAMESPACE {
 
-// ln P_i(b) of a vector of components, and its derivatives.
+// ln P_i(b) for a vector of components, and its derivatives.
 struct LogisticBins {
   Vec log_probability, d_mean, d_log_scale;
 };
@@ -36,7 +36,8 @@ HWY_INLINE LogisticBins LogisticBin(uint8_t byte, Vec mean, Vec log_scale) {
   const Vec minus = hn::Mul(hn::Sub(center, half_bin), inverse);
   const Vec width = hn::Mul(hn::Set(d, 2.0f / 255), inverse);
 
-  // The factor of an open end is 1: its logarithm and derivatives are 0.
+  // At an end where the bin reaches to infinity, the factor is 1: its logarithm and derivatives are
+  // 0.
   Vec log_outside = zero, inside = one;
   Vec d_plus = zero, d_minus = zero, d_width = zero;
   if (byte != 255) {  // ln sigmoid(plus)
@@ -71,8 +72,8 @@ HWY_INLINE Vec OrMinusInfinity(Vec v, size_t used) {
   return hn::IfThenElse(hn::FirstN(d, used), v, hn::Set(d, -HUGE_VALF));
 }
 
-// ln sum_i exp(x_i) over the row x, padded with -inf. If not null, exponentials (which may be x)
-// receives exp(x_i) divided by that sum.
+// ln sum_i exp(x_i) over the row x, padded with -inf. If not null, `exponentials` receives
+// softmax(x); it may alias x.
 HWY_INLINE float LogSumExp(const float* x, size_t n, float* exponentials) {
   const F32 d;
   Vec max = hn::Load(d, x);
@@ -111,7 +112,7 @@ HWY_INLINE void MixtureRow(size_t mixtures, const float* outputs, uint8_t byte, 
       hn::Store(bins.d_log_scale, d, d_log_scale + i);
     }
   });
-  // softmax(logits) and the posterior over components overwrite their logarithms.
+  // With kGradient, softmax(logits) overwrites `logits`, and the posterior over components `joint`.
   *nats = LogSumExp(logits, mixtures, kGradient ? logits : nullptr) -
           LogSumExp(joint, mixtures, kGradient ? joint : nullptr);
   if constexpr (kGradient) {

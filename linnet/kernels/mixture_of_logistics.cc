@@ -23,7 +23,7 @@ void MixtureOfLogistics(size_t rows, size_t mixtures, const float* outputs, cons
   });
 }
 
-// One byte per image and position is too little to vectorize. Double precision gives the same
+// Not vectorized: it draws only one byte per image and position. Double precision gives the same
 // result on every target.
 uint8_t SampleMixtureOfLogistics(size_t mixtures, const float* outputs, float u_mixture,
                                  float u_value, const LogisticsSamplerOptions& options) {

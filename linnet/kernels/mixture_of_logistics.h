@@ -1,5 +1,5 @@
-// Bytes under a discretized mixture of K logistics (Salimans et al., 2017): density, gradient and
-// sampler, for a head whose outputs are K mixture logits, K means and K log-scales.
+// Discretized mixture of K logistics over bytes (Salimans et al., 2017): negative log-likelihood,
+// gradient and sampler, for a head whose outputs are K mixture logits, K means and K log-scales.
 //
 //   std::vector<float> nats(rows);
 //   MixtureOfLogistics(rows, /*mixtures=*/10, outputs, bytes, {.nats = nats.data()}, SerialFor);
@@ -11,8 +11,8 @@
 //   P(b) = sum_i softmax(logits)_i P_i(b),   P_i(b) = sigmoid(plus) - sigmoid(minus)
 //
 // The difference is evaluated as (1 - exp(minus - plus)) sigmoid(plus) sigmoid(-minus), which loses
-// no precision however far b lies in a tail. So a density never has to stand in for the bin's
-// probability, and the 256 probabilities sum to one.
+// no precision however far b lies in a tail. So the bin's probability never has to be approximated
+// by a density, and the 256 probabilities sum to one.
 #ifndef LINNET_KERNELS_MIXTURE_OF_LOGISTICS_H_
 #define LINNET_KERNELS_MIXTURE_OF_LOGISTICS_H_
 
@@ -40,8 +40,8 @@ void MixtureOfLogistics(size_t rows, size_t mixtures, const float* outputs, cons
                         const MixtureOfLogisticsResult& result, ParallelFor parallel_for);
 
 struct LogisticsSamplerOptions {
-  // > 0. Divides the mixture's logits and multiplies the logistics' scales. 1 draws from the
-  // density above; toward 0 the sample approaches the most likely component's mean.
+  // > 0. Divides the mixture's logits and multiplies the logistics' scales. 1 draws from P above;
+  // toward 0 the sample approaches the most likely component's mean.
   float temperature = 1.0f;
   // Samples like fast-transformers: the scale is elu(log-scale) + 1.0001 instead of exp(log-scale).
   bool reference_scale = false;

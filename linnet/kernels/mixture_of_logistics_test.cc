@@ -13,8 +13,8 @@
 namespace linnet::kernels {
 namespace {
 
-// Rows of outputs like a trained head's: means within the bytes' range, scales from below the clamp
-// to the width of the range.
+// Rows of outputs like a trained head's: means mostly within -1 .. 1, log-scales from below the
+// clamp to 0.5.
 Floats RandomOutputs(size_t rows, size_t mixtures, uint64_t stream) {
   Philox rng(5, stream);
   Floats outputs;
@@ -123,8 +123,8 @@ TEST_P(MixtureTest, NeitherCompanyNorThreadsChangeABit) {
             }));
 }
 
-// The sampler against the density: over a grid of uniform numbers, each byte's share must equal its
-// probability.
+// The sampler against P: over many draws, the counts of the bytes must agree with their
+// probabilities.
 TEST(MixtureSampler, FollowsTheDensity) {
   for (size_t mixtures : {1, 4, 10}) {
     const Floats outputs = RandomOutputs(1, mixtures, 20 + mixtures);
@@ -169,7 +169,7 @@ TEST(MixtureSampler, Options) {
   EXPECT_EQ(sample(0.7f, 0.5f, {}), 51);
   EXPECT_EQ(sample(0.8f, 0.5f, {}), 204);
   EXPECT_EQ(sample(0.9f, 0.9f, {.temperature = 0.01f}), 51);  // the mode
-  // exp(-3) is 0.0498 and elu(-3) + 1.0001 is 0.0499: 6.349 and 6.362 bytes per unit of log-odds.
+  // exp(-3) is 0.0498 and elu(-3) + 1.0001 is 0.0499: 6.348 and 6.361 bytes per unit of log-odds.
   const float far = 1 - 0x1p-20f;
   EXPECT_EQ(sample(0.1f, far, {}), std::lround(51 + 127.5 * std::exp(-3) * std::log(1 / 0x1p-20)));
   EXPECT_EQ(sample(0.1f, far, {.reference_scale = true}),

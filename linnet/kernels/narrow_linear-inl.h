@@ -1,5 +1,5 @@
 // The Highway bodies of narrow_linear.h, compiled once for each instruction set: conversion of
-// activations, and products for processors without dot products.
+// activations, and products for processors without dot-product instructions.
 #if defined(LINNET_KERNELS_NARROW_LINEAR_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINNET_KERNELS_NARROW_LINEAR_INL_H_
 #undef LINNET_KERNELS_NARROW_LINEAR_INL_H_
@@ -26,7 +26,7 @@ using I32 = hn::RebindToSigned<F32>;
 // ------------------------------------------------------------------------------------------
 // Activations.
 
-// The inputs from i on, times their factors if given.
+// `used` inputs from i on, times their factors if given.
 HWY_INLINE Vec LoadScaled(const float* x, const float* factor, size_t i, size_t used) {
   const Vec value = LoadN(x + i, used);
   return factor == nullptr ? value : hn::Mul(value, LoadN(factor + i, used));
@@ -72,7 +72,7 @@ void Int8Activations(size_t rows, size_t in, const float* x, size_t x_stride, co
     });
     to.offset[r] = static_cast<int32_t>(
         0u - 128u * static_cast<uint32_t>(hn::GetLane(hn::SumOfLanes(I32(), sum))));
-    // A row with NaN or infinity must not yield finite results.
+    // A row with infinity must not yield finite results. Max() may have dropped a NaN.
     if (!std::isfinite(largest)) to.scale[r] = NAN;
     std::memset(row + in, 0, padded - in);
   }
@@ -82,7 +82,8 @@ void Int8Activations(size_t rows, size_t in, const float* x, size_t x_stride, co
 // Products without a dot-product unit.
 
 inline constexpr size_t kNarrowVectors = kPanel / hn::MaxLanes(F32());  // vectors per panel
-// Rows of a tile: enough sums to hide the latency, but no more than there are registers.
+// Rows of a tile: enough sums to hide the latency of multiply-adds, but no more than fit in
+// registers.
 inline constexpr size_t kNarrowRows = HWY_TARGET == HWY_AVX3 ? 8 : HWY_TARGET == HWY_SCALAR ? 1 : 4;
 
 HWY_INLINE void FinishNarrow(const NarrowArgs& args, size_t row, const std::byte* panel,
@@ -103,7 +104,7 @@ HWY_INLINE void FinishNarrow(const NarrowArgs& args, size_t row, const std::byte
   StoreN(result, y, used);
 }
 
-// bf16: the first input of each pair, then the second.
+// bf16: adds the product of the first input of each pair, then that of the second.
 template <size_t kRows>
 HWY_INLINE void BFloat16Tile(const NarrowArgs& args, size_t row, size_t column,
                              const std::byte* panel) {
@@ -141,7 +142,7 @@ HWY_INLINE void BFloat16Tile(const NarrowArgs& args, size_t row, size_t column,
   });
 }
 
-// sum + the products of four unsigned weights per output with four values of a row.
+// sum + the products of each output's four unsigned weights with four values of a row.
 HWY_INLINE hn::Vec<I32> DotOfFour(hn::Vec<I32> sum, hn::Vec<I32> four, const int8_t* x) {
   const I32 d;
   const auto weight = [&](auto shift) HWY_ATTR {

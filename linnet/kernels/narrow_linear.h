@@ -1,6 +1,6 @@
-// Matrix products with weights kept in bf16 or int8: y = x W^T + b with a half or a quarter of
-// linear.h's bytes, and at two to sixteen times its speed on processors with dot products for these
-// types (VNNI, AVX512-BF16, AMX).
+// Matrix products with weights kept in bf16 or int8: y = x W^T + b with half or a quarter of
+// linear.h's bytes, and at two to sixteen times its speed on processors with dot-product
+// instructions for these types (VNNI, AVX512-BF16, AMX).
 //
 //   for (size_t o = 0; o < out; ++o) {                            // once; one scale per output
 //     scale[o] = QuantizeWeights(in, &weight[o * in], &value[o * in]);
@@ -19,14 +19,14 @@
 //
 // A row's result does not depend, bit for bit, on the other rows, on their number, or on how the
 // outputs are split into ranges of whole panels. int8 gives the same bits on every processor
-// (except on the plain-code target, which rounds y once more). The order of bf16 sums differs
-// between processors.
+// (except on the plain-code target, which has no fused multiply-add and rounds y once more). The
+// order of bf16 sums differs between instruction sets.
 //
 // Packed form: panels of kPanel outputs. A panel holds its biases (kPanel floats), its scales if
 // int8, then for each group of 2 (bf16) or 4 (int8) inputs the weights of all its outputs: 64
-// bytes. int8 weights are stored plus 128. Inputs are padded to kNarrowInputs and outputs to
-// kPanel, with zero weights. Hence outputs [a, out), with a a multiple of kPanel, form a packed
-// matrix that starts at packed + PackedNarrowSize(type, in, a).
+// bytes. int8 weights are stored plus 128. Inputs are padded to a multiple of kNarrowInputs and
+// outputs to a multiple of kPanel, with zero bytes. Hence, for a multiple a of kPanel, outputs
+// [a, out) form a packed matrix that starts at packed + PackedNarrowSize(type, in, a).
 #ifndef LINNET_KERNELS_NARROW_LINEAR_H_
 #define LINNET_KERNELS_NARROW_LINEAR_H_
 
@@ -41,7 +41,8 @@ namespace linnet::kernels {
 
 enum class NarrowType : uint8_t { kBf16, kInt8 };
 
-// The inputs of a packed matrix and of a row of activations are padded to this: 64 bytes of int8.
+// The inputs of a packed matrix and of a row of activations are padded to a multiple of this: 64
+// bytes of int8.
 inline constexpr size_t kNarrowInputs = 64;
 
 // Maximum inputs of an int8 matrix, so that its sums fit into 32 bits.
@@ -65,14 +66,14 @@ void PackInt8(size_t in, size_t out, const int8_t* value, size_t value_stride, c
               const float* bias, std::byte* packed);
 
 // Quantizes one output's weights to int8: the nearest value * scale, with value in -127 .. 127. The
-// scale has 17 significant bits, so that the products are exact floats, and quantizing them again
-// gives the same values and scale. Returns the scale. It is 0 if all weights are zero, if it would
-// be below every normal float, or if a weight is not finite.
+// scale has 17 significant bits, so that value * scale is an exact float, and quantizing these
+// products again gives the same values and scale. Returns the scale: 0 if all weights are zero, if
+// it would be below every normal float, or if a weight is not finite.
 float QuantizeWeights(size_t n, const float* weight, int8_t* value);
 
 // Rows of narrow activations, in the caller's memory: `data` [rows, RoundUp(in, kNarrowInputs)].
-// int8 adds, for each row, a scale and -128 times the sum of its values, which cancels the weights'
-// offset.
+// int8 rows also have a `scale`, and as `offset` -128 times the sum of their values, which cancels
+// the 128 added to each weight.
 struct NarrowRows {
   NarrowType type = NarrowType::kBf16;
   std::byte* data = nullptr;  // aligned to 64 bytes
@@ -80,15 +81,15 @@ struct NarrowRows {
   int32_t* offset = nullptr;
 };
 
-// Bytes that TakeNarrowRows() needs at `memory`, which is aligned to 64 bytes.
+// Bytes that TakeNarrowRows() needs at `memory`, which must be aligned to 64 bytes.
 size_t NarrowRowsSize(NarrowType type, size_t rows, size_t in);
 NarrowRows TakeNarrowRows(NarrowType type, size_t rows, size_t in, std::byte* memory);
 // The rows from `first` on.
 NarrowRows RowsFrom(const NarrowRows& rows, size_t first, size_t in);
 
 // Converts x [rows, in], rows x_stride floats apart, into `to`. Multiplies each input by its factor
-// [in] first, unless null. int8: the scale is the largest magnitude / 127. A row with numbers that
-// are not finite gives useless results.
+// [in] first, unless null. int8: the scale is the largest magnitude / 127; a row with infinity
+// gives NaN, but a row with NaN may give finite, meaningless results.
 void NarrowActivations(size_t rows, size_t in, const float* x, size_t x_stride, const float* factor,
                        const NarrowRows& to);
 

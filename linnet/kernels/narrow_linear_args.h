@@ -24,7 +24,7 @@ struct NarrowArgs {
   }
 };
 
-// Products for processors that have the unit, in narrow_linear_avx512.cc.
+// Products for processors with VNNI and AVX512-BF16, and with AMX; in narrow_linear_avx512.cc.
 void NarrowLinearVnni(const NarrowArgs& args);
 void NarrowLinearAmx(const NarrowArgs& args);
 

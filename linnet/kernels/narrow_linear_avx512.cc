@@ -1,5 +1,5 @@
-// The bodies of narrow_linear.h for AVX-512's dot products and for AMX. Uses intrinsics, because
-// Highway 1.0 has no such target.
+// The bodies of narrow_linear.h for AVX-512's dot-product instructions and for AMX. Uses
+// intrinsics, because Highway 1.0 has no such target.
 #include <algorithm>
 #include <cstdint>
 
@@ -7,7 +7,7 @@
 
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
 #if defined(__GNUC__) && !defined(__clang__)
-// GCC 12's own header triggers these by reading deliberately undefined values.
+// GCC 12's <immintrin.h> triggers these by reading deliberately undefined values.
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
@@ -44,10 +44,11 @@ LINNET_AVX512 LINNET_INLINE void Finish(const NarrowArgs& args, size_t row, cons
 }
 
 // ------------------------------------------------------------------------------------------
-// AVX-512's dot products. A tile of rows x panels sums stays in registers over all inputs.
+// AVX-512's dot-product instructions. A tile of kRows x kPanels sum vectors stays in registers over
+// all inputs.
 
-// sum += the products of 16 outputs' weights, in pairs or fours, with a row's values. In assembly,
-// because GCC 12 copies the accumulators around the intrinsics.
+// sum += the products of 16 outputs' weights, in pairs (bf16) or fours (int8), with a row's values.
+// In assembly, because GCC 12 copies the accumulators around the intrinsics.
 template <NarrowType kType>
 LINNET_AVX512 LINNET_INLINE void Dot(__m512i& sum, __m512i weights, __m512i x) {
   if (kType == NarrowType::kInt8) {
@@ -57,8 +58,7 @@ LINNET_AVX512 LINNET_INLINE void Dot(__m512i& sum, __m512i weights, __m512i x) {
   }
 }
 
-// With few rows, loading weights is the bottleneck: bytes to prefetch ahead, over all panels of a
-// tile.
+// Prefetch distance within a panel, in bytes. With few rows, loading weights is the bottleneck.
 constexpr size_t kAhead = 4096;
 
 template <NarrowType kType, size_t kRows, size_t kPanels>
@@ -142,7 +142,8 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {};
 };
 
-// Tiles 0 to 3: sums of up to 2 x 16 rows and two panels. 4 and 5: rows of x. 6 and 7: weights.
+// Tiles 0 to 3: sums of `upper` and `lower` rows (at most 16 each) for two panels. 4 and 5: rows of
+// x. 6 and 7: weights.
 LINNET_AVX512 void Configure(size_t upper, size_t lower) {
   TileConfig config;
   const size_t rows[8] = {upper, upper, lower, lower, upper, lower, 16, 16};
@@ -186,7 +187,7 @@ LINNET_AVX512 void AmxFewRows(const NarrowArgs& args) {
   }
 }
 
-// 17 to 32 rows from `begin` on, and one or two panels.
+// 16 to 32 rows from `begin` on, and one or two panels.
 template <NarrowType kType>
 LINNET_AVX512 void AmxTile(const NarrowArgs& args, size_t begin, size_t upper, size_t lower,
                            size_t column, const std::byte* panel, bool two) {
@@ -262,7 +263,7 @@ void NarrowLinearAmx(const NarrowArgs& args) {
 
 namespace linnet::kernels {
 
-void NarrowLinearVnni(const NarrowArgs&) {}  // this build lacks the units
+void NarrowLinearVnni(const NarrowArgs&) {}  // never called: the only unit here is kNone
 void NarrowLinearAmx(const NarrowArgs&) {}
 
 }  // namespace linnet::kernels

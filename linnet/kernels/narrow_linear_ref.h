@@ -1,4 +1,5 @@
-// Reference for narrow_linear.h in plain double precision: multiplies the dequantized numbers.
+// Reference for narrow_linear.h: numbers after rounding to bf16 or int8, in double precision. The
+// test multiplies them.
 #ifndef LINNET_KERNELS_NARROW_LINEAR_REF_H_
 #define LINNET_KERNELS_NARROW_LINEAR_REF_H_
 

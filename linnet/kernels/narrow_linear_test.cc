@@ -17,7 +17,7 @@
 namespace linnet::kernels {
 namespace {
 
-// A matrix in fp32, its dequantized narrow form, and its packed form.
+// A random matrix: its rounded values in double, and its packed form.
 struct Layer {
   NarrowType type;
   size_t in, out;
@@ -194,7 +194,8 @@ TEST_P(NarrowLinearTest, RowsOfZerosAndOfTheTiniestGiveTheBias) {
   }
 }
 
-// Where sums are exact, every target gives the same bits (plain code rounds the products).
+// int8 sums are exact, so every target but the last gives the same bits. The last one, plain code,
+// has no fused multiply-add and rounds once more.
 TEST(NarrowLinear, Int8GivesTheSameBitsOnEveryTarget) {
   const size_t in = 200, out = 50, rows = 20;
   const Layer layer(NarrowType::kInt8, in, out);

@@ -1,4 +1,4 @@
-// Elementwise helpers for rows of floats.
+// Sums of rows of floats.
 //
 //   AddColumns(rows, columns, grad, bias_grad);
 #ifndef LINNET_KERNELS_ROWS_H_

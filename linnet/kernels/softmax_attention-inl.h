@@ -1,8 +1,9 @@
 // The Highway body of softmax_attention.h, compiled once for each instruction set.
 //
-// All large work is sums of tiles (attention_tiles-inl.h). Keys are packed into panels in two
-// layouts, transposed for the scores and untransposed for the sums of keys or values, a block of
-// kKeyBlock at a time. All queries of the task pass over a block.
+// Nearly all work is done by the products of attention_tiles-inl.h. Keys and values are packed into
+// panels, a block of kKeyBlock at a time: transposed for dot products with queries or gradients,
+// untransposed for weighted sums. All queries of a task are multiplied with one block before the
+// next is packed.
 //
 // A query's sums run over the keys in order, in blocks that begin at multiples of kKeyBlock. So
 // they do not depend on the other queries or on the thread.
@@ -22,12 +23,12 @@ namespace linnet::kernels {
 // the second-level cache, and nearly in the first at D = M = 32.
 inline constexpr size_t kKeyBlock = 192;
 
-// Queries per block of the backward. Sums over queries are loaded and stored once a block.
+// Queries per block of the backward. Sums over queries are loaded and stored once per block.
 inline constexpr size_t kBackwardQueries = 96;
 
-// Queries per task of the forward. At least kLeastQueries if there are so many, because each task
-// packs all keys that it sees (each row of a head misses the cache and the TLB). At most as many as
-// keep their queries and sums (512 kB) in the second-level cache.
+// Queries per task of the forward. At least kLeastQueries if there are that many, because each task
+// packs all keys that its queries see (each row of a head misses the cache and the TLB). At most as
+// many as fit, with their sums, in 512 kB of the second-level cache.
 inline constexpr size_t kLeastQueries = 96;
 inline size_t MaxForwardQueries(const SoftmaxAttentionShape& shape) {
   const size_t most = (size_t{1} << 17) / (shape.dim + shape.value_dim) / kLeastQueries;
@@ -59,13 +60,13 @@ inline size_t MaxForwardQueries(const SoftmaxAttentionShape& shape) {
 HWY_BEFORE_NAMESPACE();
 namespace linnet::kernels::HWY_NAMESPACE {
 
-// 24 of 32 registers accumulate with AVX-512, 12 of 16 with AVX2.
+// Rows of a tile: 24 of 32 registers accumulate with AVX-512, 12 of 16 with AVX2.
 inline constexpr size_t kTileRows = HWY_TARGET == HWY_AVX3 ? 12 : HWY_TARGET == HWY_SCALAR ? 4 : 6;
 static_assert(kKeyBlock % kTileRows == 0 && kKeyBlock % kTileWidth == 0);
 static_assert(kBackwardQueries % kTileRows == 0 && kLeastQueries % kTileRows == 0);
 
-// Rows of weights are a line more than a block apart: rows a power of two apart would share a few
-// sets of the cache.
+// Floats from one row of weights to the next: an odd number of cache lines, so that the rows spread
+// over all sets of the cache.
 inline constexpr size_t kWeightStride = kKeyBlock + 16;
 
 // to[r, j] = a_r . b_j for a tile's rows of a (in panels `a_panel` floats apart) and `keys` keys of
@@ -78,8 +79,8 @@ HWY_NOINLINE void AttentionDots(size_t dim, const float* a, size_t a_panel, cons
   });
 }
 
-// Packs rows begin .. begin + count, times `scale`, into panels of `capacity` rows; zeros up to a
-// multiple of a tile's rows and a panel's width.
+// Packs rows begin .. begin + count, times `scale`, into panels of `capacity` rows. Pads with zeros
+// to a multiple of a tile's rows and of a panel's width.
 void PackPanels(const AttentionRows<const float>& rows, size_t begin, size_t count, size_t dim,
                 float scale, size_t capacity, float* HWY_RESTRICT to) {
   const F32 d;
@@ -100,8 +101,8 @@ void PackPanels(const AttentionRows<const float>& rows, size_t begin, size_t cou
   }
 }
 
-// Packs keys begin .. begin + count into transposed panels, [dim][kTileWidth] each; zeros up to a
-// panel's width.
+// Packs keys begin .. begin + count into transposed panels, [dim][kTileWidth] each. Pads the last
+// panel with zeros.
 void PackTransposed(const AttentionRows<const float>& rows, size_t begin, size_t count, size_t dim,
                     float* HWY_RESTRICT to) {
   for (size_t j = 0; j < count; j += kTileWidth, to += dim * kTileWidth) {
@@ -142,7 +143,7 @@ struct Visible {
   }
   // Query i sees the keys 0 .. Count(i) - 1.
   size_t Count(size_t i) const { return causal ? std::min(limit, i + offset + 1) : limit; }
-  // How many of them lie in the block of `keys` keys from `begin` on.
+  // The number of these keys in the block of `keys` keys from `begin` on.
   size_t CountIn(size_t begin, size_t keys, size_t i) const {
     const size_t count = Count(i);
     return count <= begin ? 0 : std::min(keys, count - begin);
@@ -179,9 +180,9 @@ struct ForwardPieces {
         weights(slot.Take(kTileRows * kWeightStride)) {}
 };
 
-// Turns a tile's scores into weights exp2(score - max), in place. max and sum (a vector a query)
-// continue from earlier blocks; `rescale` is the factor for earlier results. Row r sees its first
-// counts[r] keys; the weights of the others, up to `most`, become 0.
+// Turns a tile's scores into weights exp2(score - max), in place. max (a float per query) and sum
+// (a vector per query) continue from earlier blocks; `rescale` receives the factors for earlier
+// results. Row r sees its first counts[r] keys; the weights of the others, up to `most`, become 0.
 HWY_NOINLINE void AttentionWeights(size_t rows, const size_t* counts, size_t most,
                                    float* HWY_RESTRICT weights, float* HWY_RESTRICT max,
                                    float* HWY_RESTRICT sum, float* HWY_RESTRICT rescale) {
@@ -332,9 +333,9 @@ void AttentionDelta(const SoftmaxAttentionShape& shape, const SoftmaxAttentionBa
   }
 }
 
-// Turns a tile's scores and v_j . grad_out_i into p_ij and ds_ij / scale, in place. `bases` and
-// `deltas` hold one number a row. Row r sees its first counts[r] keys; the others, up to `width`,
-// become 0.
+// Turns a tile's scores (`weights`) into p_ij and its v_j . grad_out_i (`grads`) into ds_ij, in
+// place. `bases` and `deltas` hold log2_sum and delta of each row. Row r sees its first counts[r]
+// keys; the entries of the others, up to `width`, become 0.
 HWY_NOINLINE void AttentionGradients(size_t rows, const size_t* counts, size_t width,
                                      const float* HWY_RESTRICT bases,
                                      const float* HWY_RESTRICT deltas, float* HWY_RESTRICT weights,
@@ -380,8 +381,8 @@ HWY_NOINLINE void AttentionGradients(size_t rows, const size_t* counts, size_t w
   }
 }
 
-// grad_q_i (+)= sum_j ds_ij k_j over `most` keys of a block, for `rows` rows of a tile. The first
-// block of keys (`begins`) overwrites.
+// grad_q_i (+)= scale sum_j ds_ij k_j over `most` keys of a block (packed times scale), for `rows`
+// rows of a tile. The first block of keys (`begins`) overwrites.
 HWY_NOINLINE void AttentionGradQueries(bool begins, size_t most, size_t dim, const float* grads,
                                        const float* keys, size_t rows,
                                        const AttentionRows<float>& to, size_t first) {
@@ -437,8 +438,8 @@ class BackwardBlocks {
         deltas_(args.delta + (n * shape.heads + h) * shape.queries),
         at_(shape, slot) {}
 
-  // Packs those of `keys` keys from `begin` on that any query sees, for grad_q (with_queries) and
-  // for grad_k and grad_v (with_keys).
+  // Packs `keys` keys from `begin` on, except those that no query sees, to compute grad_q
+  // (with_queries) or grad_k and grad_v (with_keys).
   void TakeKeys(size_t begin, size_t keys, bool with_queries, bool with_keys) {
     begin_ = begin;
     keys_ = begin < visible_.limit ? std::min(keys, visible_.limit - begin) : 0;
@@ -538,7 +539,8 @@ class BackwardBlocks {
   size_t begin_ = 0, keys_ = 0;
 };
 
-// grad_k and grad_v of `keys` keys from `begin` on, and grad_q if these are all keys of the head.
+// grad_k and grad_v of `keys` keys from `begin` on. with_queries: also grad_q; the keys must be all
+// keys of the head.
 void AttentionBackwardKeys(const SoftmaxAttentionShape& shape,
                            const SoftmaxAttentionOptions& options,
                            const SoftmaxAttentionBackwardArgs& args, float* scratch, size_t n,

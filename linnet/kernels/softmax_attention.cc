@@ -85,7 +85,8 @@ void SoftmaxAttentionBackward(const SoftmaxAttentionShape& shape,
      std::min(kBackwardQueries, shape.queries - first));
   });
 
-  // One sweep computes five products, two sweeps compute seven.
+  // One sweep computes five matrix products. Two sweeps compute seven, because both need the scores
+  // and v . grad_out.
   if (Blocks(problems, slots) * slots * 5 <= problems * 7) {
     ForTasks(problems, scratch, slot_size, parallel_for, [&](float* slot, size_t problem) {
       HWY_DYNAMIC_DISPATCH(AttentionBackwardKeys)

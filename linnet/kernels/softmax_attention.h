@@ -1,5 +1,5 @@
-// Exact softmax attention, forward and backward, without the L x S matrix: keys are processed in
-// blocks, and only one number per query is kept besides the results.
+// Exact softmax attention, forward and backward, without the [queries, keys] matrix of scores: keys
+// are processed in blocks, and only one number per query is kept besides the results.
 //
 //   SoftmaxAttentionShape shape{.batch = 2, .queries = 783, .keys = 783, .heads = 8, .dim = 32,
 //                               .value_dim = 32};
@@ -15,7 +15,7 @@
 // sequence is processed in pieces over its key cache. With sums over the keys that i sees:
 //
 //   p_ij  = exp(scale q_i . k_j) / sum_j exp(scale q_i . k_j)
-//   out_i = sum_j p_ij v_j                                      [M]   (eq. 2)
+//   out_i = sum_j p_ij v_j                                      [M]   (the paper's eq. 2)
 //
 // A query that sees no key gives 0. Keys and values that no query sees are not read: they may hold
 // anything, NaN too. A NaN that a query sees makes its result NaN, and an infinity may; both may

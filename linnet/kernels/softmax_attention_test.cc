@@ -24,8 +24,8 @@ void Threads(size_t count, RangeBody body) {
   for (std::thread& thread : running) thread.join();
 }
 
-// The largest difference relative to the largest value. Inputs are of size 1, so smaller results
-// are held to an absolute tolerance.
+// The largest difference relative to the largest expected value, or to 1 if that is larger: inputs
+// are of size 1, so smaller results are held to an absolute tolerance.
 class Difference {
  public:
   void Add(const float* got, const Doubles& want) {
@@ -219,7 +219,8 @@ void CheckProblem(const Problem& problem, double tolerance = 1e-5) {
 
 LINNET_SUITE_ON_EACH_ISA(SoftmaxAttention);
 
-// N, L, S, H, D, M: from 1, around a tile's rows and widths and a block of keys, and odd sizes.
+// N, L, S, H, D, M: 1, sizes around a tile's rows, a tile's width and a block of keys, and odd
+// sizes.
 const std::vector<SoftmaxAttentionShape> kShapes = {
     {1, 1, 1, 1, 1, 1},      {2, 3, 5, 2, 5, 7},     {1, 11, 12, 1, 3, 2},
     {1, 12, 13, 2, 16, 16},  {1, 13, 31, 1, 17, 15}, {2, 31, 33, 3, 32, 32},
@@ -246,7 +247,7 @@ TEST_P(SoftmaxAttention, TakesLengths) {
   }
 }
 
-// Every visible key counts, wherever it lies; scores of both signs.
+// Scores large enough that few keys dominate the softmax, with scales of both signs.
 TEST_P(SoftmaxAttention, LargerScores) {
   CheckProblem({{1, 30, 220, 1, 16, 16}, {1.0f}, {}, {}, 2}, 1e-4);
   CheckProblem({{1, 230, 230, 1, 16, 16}, {-1.0f, true}, {}, {}, 2}, 1e-4);
@@ -256,7 +257,7 @@ bool Finite(const Floats& x) {
   return std::all_of(x.begin(), x.end(), [](float y) { return std::isfinite(y); });
 }
 
-// One key outweighs all others by far: out is its value, and no gradient passes the softmax.
+// One key outweighs all others by far: out is its value, and the softmax's gradient vanishes.
 TEST_P(SoftmaxAttention, ValuesOf10000) {
   const SoftmaxAttentionShape shape{1, 40, 230, 2, 8, 12};
   for (bool causal : {false, true}) {
@@ -273,7 +274,8 @@ TEST_P(SoftmaxAttention, ValuesOf10000) {
       EXPECT_LT(in_out.relative(), 1e-6);
       EXPECT_LT(in_v.relative(), 1e-6);
     }
-    // The rounding error of v . grad_out against delta, times a key: negligible beside keys of 1e4.
+    // The exact gradients are 0; rounding errors of v . grad_out - delta are multiplied by keys or
+    // queries of 1e4.
     for (float x : run.grad_q.Dense()) EXPECT_LT(std::abs(x), 1e-5 * 1e4);
     for (float x : run.grad_k.Dense()) EXPECT_LT(std::abs(x), 1e-4 * 1e4);
   }
@@ -401,7 +403,7 @@ TEST_P(SoftmaxAttention, PiecesEqualTheWhole) {
   }
 }
 
-// The reference's gradients against finite differences of its forward, so that they are verified.
+// The reference's gradients against finite differences of its forward.
 TEST(SoftmaxAttentionRef, GradientsMatchFiniteDifferences) {
   const SoftmaxAttentionShape shape{1, 4, 6, 1, 3, 2};
   const auto doubles = [](const Floats& x) { return Doubles(x.begin(), x.end()); };

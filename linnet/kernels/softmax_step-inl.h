@@ -17,8 +17,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace linnet::kernels::HWY_NAMESPACE {
 
-// scores[i] = scale q . keys[i] for i < count, and up to the next multiple of four. Returns the
-// maximum of the first `count`.
+// scores[i] = scale q . keys[i] for i < count; overwrites scores up to the next multiple of four.
+// Returns the maximum of the first `count`.
 HWY_INLINE float Scores(size_t count, size_t dim, float scale, const float* HWY_RESTRICT q,
                         const float* HWY_RESTRICT keys, float* HWY_RESTRICT scores) {
   const F32 d;
@@ -26,7 +26,7 @@ HWY_INLINE float Scores(size_t count, size_t dim, float scale, const float* HWY_
   Vec largest = hn::Set(d, -3.4e38f);
   const size_t lanes = hn::Lanes(d);
   for (size_t i = 0; i < count; i += 4) {
-    // Beyond the last key, reads its row again.
+    // Rows beyond the last key repeat it.
     const float* row[4];
     Unrolled<4>([&](auto r) { row[r] = keys + std::min(i + r, count - 1) * dim; });
     Vec dot[4] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};
@@ -48,7 +48,7 @@ HWY_INLINE float Scores(size_t count, size_t dim, float scale, const float* HWY_
   return most;
 }
 
-// scores[i] = exp(scores[i] - most). Returns their sum.
+// scores[i] = exp(scores[i] - most) for i < count. Returns the sum.
 HWY_INLINE float Exponentials(size_t count, float most, float* HWY_RESTRICT scores) {
   const F32 d;
   const Vec shift = hn::Set(d, most);

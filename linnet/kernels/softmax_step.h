@@ -1,5 +1,6 @@
 // Softmax attention, one position of each sequence at a time, over a cache of its keys and values.
-// This is the cost of a generation step without a state of fixed size; reading the cache limits it.
+// Reading the cache, which grows with the position, limits the speed of a generation step; a state
+// of fixed size (linear_step.h) avoids this cost.
 //
 //   SoftmaxStepShape shape{.heads = 8, .dim = 32, .value_dim = 32, .capacity = 783};
 //   std::vector<float> cache(shape.heads * shape.HeadFloats()), scratch(shape.ScratchFloats());
@@ -9,7 +10,7 @@
 //
 // For each head, with k_p and v_p first appended to the cache:
 //
-//   out_p = sum_{i <= p} softmax_i(scale q_p . k_i) v_i     [M]     (eq. 2)
+//   out_p = sum_{i <= p} softmax_i(scale q_p . k_i) v_i     [M]     (the paper's eq. 2)
 //
 // Results do not depend on the other sequences of a call. For many positions at once over the same
 // cache see softmax_attention.h. The reference is softmax_attention_ref.h.
@@ -34,11 +35,11 @@ struct SoftmaxStepShape {
 struct SoftmaxStepArgs {
   Strided<const float> q, k, v;  // [N, 1, H, D] and [N, 1, H, M]
   Strided<float> out;            // [N, 1, H, M]
-  // Caches of sequence 0, the heads one after the other; cache_stride is in floats from one
-  // sequence to the next.
+  // The cache of sequence 0: HeadFloats() for each head in order. cache_stride: floats from one
+  // sequence's cache to the next.
   float* cache = nullptr;
   ptrdiff_t cache_stride = 0;
-  const size_t* positions = nullptr;  // by sequence: keys in the cache, below the capacity
+  const size_t* positions = nullptr;  // per sequence: keys already in its cache; < capacity
   const size_t* sequences = nullptr;  // optional, [N]: sequences to step; default 0, 1, 2, ...
   float* scratch = nullptr;           // ScratchFloats()
 };

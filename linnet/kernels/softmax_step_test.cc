@@ -16,8 +16,8 @@ namespace {
 
 LINNET_SUITE_ON_EACH_ISA(SoftmaxSteps);
 
-// Two sequences: the second begins later, the first pauses. Nothing beyond the positions and the
-// end of the cache is read or written.
+// Two sequences: the second begins later, the first pauses. Nothing beyond a sequence's position is
+// read, and nothing beyond the end of its cache is written.
 TEST_P(SoftmaxSteps, MatchTheReferenceOverRaggedShapes) {
   constexpr size_t kHeads = 2, kBatch = 2;
   for (auto [d, m, length, sharp] : {std::tuple<size_t, size_t, size_t, float>{1, 1, 3, 1},

@@ -22,7 +22,7 @@ struct Strided {
   }
 };
 
-// Strides of a dense [N, L, H, dim] tensor (the layout of module boundaries).
+// Strides of a dense [N, L, H, dim] tensor (the layout of modules' inputs and outputs).
 template <typename T>
 Strided<T> RowMajor(T* data, size_t length, size_t heads, size_t dim) {
   return {data, static_cast<ptrdiff_t>(length * heads * dim), static_cast<ptrdiff_t>(heads * dim),
@@ -36,7 +36,7 @@ Strided<T> HeadMajor(T* data, size_t length, size_t heads, size_t dim) {
           static_cast<ptrdiff_t>(length * dim)};
 }
 
-// Working memory, owned by the caller: `slots` pieces of the size in floats that a kernel's
+// Working memory, owned by the caller: `slots` pieces, each of as many floats as the kernel's
 // ...Scratch() returns. One thread uses a slot at a time.
 struct Scratch {
   float* data = nullptr;

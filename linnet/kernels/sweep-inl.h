@@ -1,12 +1,12 @@
-// Building block of the linear attentions' Highway bodies. A sweep walks the tokens of a block,
-// adds b_t v_t^T to a state and reads a_t from it:
+// Building block of the linear attentions' Highway bodies. For each token of a block, a sweep adds
+// b_t v_t^T to a state and multiplies a_t by it:
 //
 //   s += b_t v_t^T,  out_t += a_t s      for t in order
 //
 // A slice of the state (kRows x 2 vectors) stays in registers for a whole block of tokens. This
-// divides the plain recurrence's memory traffic for the state by the tokens of a block. At
-// D = M = 32 it also needs fewer operations than the masked products of a chunked form: 4 D M a
-// token against 4 D M + 2 C (D + M) for chunks of C.
+// divides the plain recurrence's memory traffic for the state by the number of tokens in a block.
+// At D = M = 32 it also needs fewer operations than the masked products of a chunked form: 4 D M
+// per token against 4 D M + 2 C (D + M) for chunks of C.
 #if defined(LINNET_KERNELS_SWEEP_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINNET_KERNELS_SWEEP_INL_H_
 #undef LINNET_KERNELS_SWEEP_INL_H_
@@ -39,7 +39,8 @@ inline constexpr size_t kRows = HWY_TARGET == HWY_AVX3 ? 8 : 4;
 inline constexpr size_t kLanes = hn::MaxLanes(F32());
 inline constexpr size_t kStrip = 2 * kLanes;  // columns of the state held in registers
 
-// Dimensions are padded to this in scratch: a multiple of every target's lanes and of kRows.
+// In scratch, dimensions are padded to a multiple of this. It is a multiple of every target's lanes
+// and of kRows.
 inline constexpr size_t kPad = 16;
 constexpr size_t Padded(size_t n) { return (n + kPad - 1) / kPad * kPad; }
 
@@ -86,14 +87,16 @@ HWY_INLINE void PrefetchFar(const float* at) {
 #endif
 }
 
-// Cache lines of the next block's rows, to prefetch while the current block is swept: each slice of
-// the state takes two of them. They go to the first-level cache, or to the second if rows are so
-// far apart that they would evict each other from the first.
+// Columns of cache lines (one line of each row) of the next block, to prefetch while the current
+// block is swept: each slice of the state takes two. They go to the first-level cache, or to the
+// second if rows are so far apart that they would evict each other from the first.
 class Ahead {
  public:
+  // `nothing`: an address to prefetch when no lines are left.
   explicit Ahead(const float* nothing) : nothing_{nothing, 0} {}
 
-  // Adds all lines of `rows`, `width` floats wide.
+  // Adds the lines of `rows`, `width` floats wide, as far as there is room. `close`: whether the
+  // rows fit in the first-level cache together.
   void Add(Rows<const float> rows, size_t width, bool close) {
     far_ = far_ || !close;
     constexpr size_t kLine = 64 / sizeof(float);
@@ -113,9 +116,9 @@ class Ahead {
 
 // The steps of a sweep at each token.
 enum class Pass {
-  kBoth,    // add a token to it, then read it
-  kUpdate,  // add only
-  kRead,    // read only
+  kBoth,    // adds the token to the state, then multiplies by the state
+  kUpdate,  // adds only
+  kRead,    // multiplies only
 };
 
 // Postprocessing of a sweep's sums.
@@ -194,8 +197,8 @@ HWY_INLINE void SweepSlice(const Operands& x, size_t row, size_t column, float* 
     for (size_t c = 0; c < kVectors && kPass != Pass::kUpdate; ++c) {
       if (kFinish == Finish::kScale) out_t[c] = hn::Mul(out_t[c], hn::Set(d, *scale));
       if (kFinish == Finish::kDerivative) {
-        // phi'(x) = min(phi(x), 1): elu(x) + 1 is e^x <= 1, its own derivative, for x <= 0, and
-        // above 1 elsewhere.
+        // phi'(x) = min(phi(x), 1): for x <= 0, phi(x) is e^x <= 1, its own derivative; elsewhere
+        // it is x + 1 > 1.
         const Vec derivative = hn::Min(hn::LoadU(d, phi + c * kLanes), hn::Set(d, 1.0f));
         out_t[c] = hn::Mul(out_t[c], derivative);
       }
@@ -221,7 +224,8 @@ HWY_INLINE void SweepSlice(const Operands& x, size_t row, size_t column, float* 
   }
 }
 
-// All rows of one strip. Not inlined: its accumulators fill the registers.
+// All rows of one strip. Not inlined, because its accumulators fill the registers. `set` overwrites
+// out_t instead of adding to it.
 template <Pass kPass, size_t kVectors, Finish kFinish>
 HWY_NOINLINE void SweepStrip(const Operands& x, size_t rows, size_t column, bool set,
                              float* HWY_RESTRICT s, Ahead& ahead) {
@@ -272,7 +276,8 @@ HWY_INLINE void Sweep(const Operands& x, size_t rows, size_t columns, bool set, 
   if (c < columns) SweepStrip<kPass, 1>(x, rows, c, set, s + c * rows, ahead);
 }
 
-// The halves of Sweep(): all b_t v_t^T of a block into s, and all its a_t s.
+// The halves of Sweep(): Accumulate() adds all b_t v_t^T of a block to s, ReadOut() computes all
+// a_t s.
 HWY_INLINE void Accumulate(size_t tokens, Rows<const float> b, Rows<const float> v, size_t rows,
                            size_t columns, float* s, Ahead& ahead) {
   const Rows<float> none{nullptr, 0};
@@ -285,7 +290,8 @@ HWY_INLINE void ReadOut(const Operands& x, size_t rows, size_t columns, bool set
 
 HWY_INLINE void Clear(float* to, size_t n) { std::memset(to, 0, n * sizeof(float)); }
 
-// Takes consecutive pieces of a slot's scratch. Sizes are multiples of kPad, so all stay aligned.
+// Takes consecutive pieces of a slot's scratch, each of a multiple of kPad floats, so that all are
+// aligned to 64 bytes.
 class Arena {
  public:
   explicit Arena(float* at)
@@ -318,7 +324,7 @@ struct Block {
 template <typename T>
 class HeadRows {
  public:
-  // The first row, and the distance to the next.
+  // The first row, the distance to the next in elements, and the elements per row.
   HeadRows(T* at, ptrdiff_t time, size_t width) : at_(at), time_(time), width_(width) {}
 
   T* At(size_t l) const { return at_ + static_cast<ptrdiff_t>(l) * time_; }
@@ -366,9 +372,9 @@ class HeadRows {
     return Read(FeatureMap::kIdentity, block, SIZE_MAX, pack);
   }
 
-  // Where a sweep puts a block's results: into their rows if those are whole vectors, else into
-  // `pack`, from which Store() copies them. Partial sums are better accumulated in `pack`, unless
-  // InPlace() holds and the sums begin in the rows.
+  // Destination of a block's results: their rows if those are whole vectors, else `pack`, from
+  // which Store() copies them. Partial sums belong in `pack`, unless InPlace() holds and `pack`
+  // holds no initial values of the sums.
   Rows<float> Results(const Block& block, float* pack) const {
     if constexpr (std::is_same_v<T, float>) {
       if (width_ % kPad == 0) return Of(block);
@@ -398,7 +404,7 @@ HWY_INLINE void CopyRow(const float* from, size_t n, float* to) {
              [&](size_t i, size_t used) HWY_ATTR { StoreN(LoadN(from + i, used), to + i, used); });
 }
 
-// Converts a dense state [dim, value_dim] to strips, to transposed strips, and back.
+// Convert a dense state [dim, value_dim] to strips, to transposed strips, and strips to dense.
 HWY_INLINE void LoadState(const float* from, size_t dim, size_t value_dim, float* to) {
   ForStrips(Padded(dim), Padded(value_dim),
             [&](size_t f, size_t c, size_t width, size_t at) HWY_ATTR {
@@ -429,8 +435,8 @@ HWY_INLINE void Transpose(const float* HWY_RESTRICT from, size_t rows, size_t co
   });
 }
 
-// 1 / den, but 0 if |den| is below every normal float: no key seen and eps 0, or 1 / den would
-// overflow.
+// 1 / den, but 0 if |den| is below every normal float: no key has been seen and eps is 0, or
+// 1 / den might overflow.
 HWY_INLINE float Reciprocal(float den) { return std::abs(den) < FLT_MIN ? 0.0f : 1.0f / den; }
 
 HWY_INLINE void Reciprocals(size_t n, const float* from, float* to) {
@@ -442,8 +448,8 @@ HWY_INLINE void Reciprocals(size_t n, const float* from, float* to) {
   });
 }
 
-// to[t] = the sum of the lanes of body(t). Works in fours: it also writes up to three floats beyond
-// the last one, and calls body for the last token again.
+// to[t] = the sum of the lanes of body(t). Works on four tokens at a time: it may write up to three
+// floats beyond the last one, and call body for the last token again.
 template <class Body>
 HWY_INLINE void SumEach(size_t tokens, float* HWY_RESTRICT to, const Body& body) {
   for (size_t t = 0; t < tokens; t += 4) {
@@ -453,7 +459,7 @@ HWY_INLINE void SumEach(size_t tokens, float* HWY_RESTRICT to, const Body& body)
   }
 }
 
-// z += the rows of a block, each times its factor (no factors: 1).
+// z += the rows of a block, each times its factor (null: 1).
 inline HWY_NOINLINE void AddRows(size_t tokens, size_t dp, Rows<const float> rows,
                                  const float* factors, float* HWY_RESTRICT z) {
   const F32 d;
@@ -467,7 +473,7 @@ inline HWY_NOINLINE void AddRows(size_t tokens, size_t dp, Rows<const float> row
   }
 }
 
-// g_t = grad_out_t / den_t, padded with zeros, and g_den_t = -(g_t . out_t).
+// g_t = grad_out_t / den_t, padded with zeros, and g_den_t = -(g_t . out_t). scale[t] is 1 / den_t.
 template <typename T>
 HWY_NOINLINE void NumeratorGradients(size_t tokens, size_t n, Rows<const T> grad_out,
                                      Rows<const T> out, const float* HWY_RESTRICT scale,

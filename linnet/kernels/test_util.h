@@ -1,4 +1,4 @@
-// For tests of kernels: a run on each instruction set of the machine, and random numbers.
+// For tests of kernels: a suite that runs on each available instruction set, and random numbers.
 #ifndef LINNET_KERNELS_TEST_UTIL_H_
 #define LINNET_KERNELS_TEST_UTIL_H_
 
@@ -17,7 +17,7 @@ namespace linnet::kernels {
 using Doubles = std::vector<double>;
 using Floats = std::vector<float>;
 
-// Normal numbers, the same in every run.
+// Normally distributed numbers, the same in every run.
 inline Floats Random(size_t n, uint64_t stream, float deviation = 1, float mean = 0) {
   Philox rng(11, stream);
   Floats x(n);
@@ -40,7 +40,7 @@ class OnEachIsa : public testing::TestWithParam<std::string> {
 
 }  // namespace linnet::kernels
 
-// Defines the fixture of TEST_P(Suite, ...), which runs on each instruction set of the machine.
+// Defines the fixture of TEST_P(Suite, ...), which runs on each available instruction set.
 #define LINNET_SUITE_ON_EACH_ISA(Suite)                                    \
   class Suite : public OnEachIsa {};                                       \
   INSTANTIATE_TEST_SUITE_P(Isa, Suite, testing::ValuesIn(AvailableIsas()), \

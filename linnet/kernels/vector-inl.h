@@ -1,4 +1,4 @@
-// Helpers of the Highway bodies: rows of floats of any length, not only multiples of the lanes.
+// Helpers for the Highway bodies: vectors over rows of floats of any length.
 #if defined(LINNET_KERNELS_VECTOR_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINNET_KERNELS_VECTOR_INL_H_
 #undef LINNET_KERNELS_VECTOR_INL_H_
@@ -22,7 +22,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 using F32 = hn::CappedTag<float, 16>;
 using Vec = hn::Vec<F32>;
 
-// The first n lanes of a row; the others are zero. 1 <= n <= lanes.
+// Loads n floats; the other lanes are zero. 1 <= n <= lanes.
 HWY_INLINE Vec LoadN(const float* from, size_t n) {
   const F32 d;
   if (HWY_LIKELY(n == hn::Lanes(d))) return hn::LoadU(d, from);
@@ -62,7 +62,8 @@ HWY_INLINE void StoreSums(Vec a, Vec b, Vec c, Vec d, float* to) {
   to[0] = hn::GetLane(a), to[1] = hn::GetLane(b), to[2] = hn::GetLane(c), to[3] = hn::GetLane(d);
 #else
   const F32 df;
-  // In each block of four lanes: a0 + a2, b0 + b2, a1 + a3, b1 + b3; then those of all four.
+  // pairs(a, b) is, in each block of four lanes, a0 + a2, b0 + b2, a1 + a3, b1 + b3. `sums` are the
+  // four sums over each block.
   const hn::RepartitionToWide<F32> dw;
   const auto pairs = [&](Vec x, Vec y) HWY_ATTR {
     return hn::BitCast(dw, hn::Add(hn::InterleaveLower(df, x, y), hn::InterleaveUpper(df, x, y)));

@@ -26,7 +26,7 @@ class StreamMachine {
   explicit StreamMachine(Stream stream) : stream_(static_cast<cudaStream_t>(stream)) {}
 
   void Copy(void* to, const void* from, size_t bytes) {
-    Check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_), "copy of a state");
+    Check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_), "copying a state");
   }
   void Zero(void* to, size_t bytes) {
     Check(cudaMemsetAsync(to, 0, bytes, stream_), "clearing the flags of blocks");
@@ -39,7 +39,7 @@ class StreamMachine {
   template <typename T>
   void RunDelta(const std::array<unsigned, 3>& blocks, unsigned threads,
                 const CausalProductArgs<T>& args, float* to) {
-    Launch("products of results and gradients", DeltaKernel<T>,
+    Launch("dot products of outputs and gradients", DeltaKernel<T>,
            dim3(blocks[0], blocks[1], blocks[2]), threads, 0, stream_, args, to);
   }
 

@@ -14,8 +14,8 @@ CausalLinearPlan PlanCausalLinear(const CausalLinearShape& shape,
                                   unsigned segments) {
   CausalLinearPlan plan{.shape = shape, .options = options, .packed = packed};
   if (!packed) {
-    // Sums of segments cost half of what they speed up, so they have to fill a GPU that is half
-    // empty.
+    // Summing up the segments first costs half as much as the products themselves. So segments only
+    // pay if the GPU would otherwise be at least half empty.
     constexpr size_t kLeast = 512;  // positions
     const size_t blocks = std::max<size_t>(1, shape.batch * shape.heads);
     size_t wanted = segments;

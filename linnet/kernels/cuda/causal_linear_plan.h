@@ -1,5 +1,5 @@
-// What causal_linear.cu does on a stream (private to kernels/cuda), for any machine that runs tile
-// programs: the tests have one that runs them on the CPU. A Machine has
+// The launches of causal_linear.h (private to kernels/cuda), on any Machine that runs tile
+// programs: causal_linear.cu has one that uses a stream, the tests one that uses the CPU. It has
 //
 //   Copy(to, from, bytes), Zero(to, bytes)
 //   Run<Sizes>(blocks, args)               CausalProductTile
@@ -43,25 +43,25 @@ size_t SegmentFloats(const CausalLinearShape& shape) {
   return shape.batch * shape.heads * Sizes::kSlices * Sizes::kSumFloats;
 }
 
-// Parts of the scratch memory.
+// Offsets of the parts of the scratch memory, and its size, in floats.
 struct CausalLinearScratchParts {
   size_t state = 0;    // copies of the initial state: s, then z
   size_t control = 0;  // counters and flags of blocks, zeroed for each product
-  size_t sums = 0;     // of segments
-  size_t delta = 0;    // by row
-  size_t floats = 0;   // of all
+  size_t sums = 0;     // sums of segments
+  size_t delta = 0;    // d of each row (RowOf in causal_product_tile.h)
+  size_t floats = 0;   // size of all parts
 };
 
 inline size_t RoundUpFloats(size_t n) { return (n + 31) / 32 * 32; }
 
-// `started` and `written` of the programs, for up to eight slices.
+// Words of `started` and `written` (CausalProductArgs), for up to eight slices.
 inline size_t ControlWords(const CausalLinearPlan& plan) {
   constexpr size_t kMostSlices = 8;
   if (plan.segments <= 1) return 0;
   return 1 + plan.shape.batch * plan.shape.heads * kMostSlices * plan.segments;
 }
 
-// Rows of `inverse` and `delta` (RowOf in causal_product_tile.h).
+// Floats of `inverse` or `delta` (RowOf in causal_product_tile.h).
 inline size_t ProductRows(const CausalLinearShape& shape, bool packed) {
   const size_t rows = (shape.length + 3) / 4 * 4;
   return packed ? shape.heads * (rows + 4 * shape.batch) : shape.batch * shape.heads * rows;
@@ -88,7 +88,7 @@ inline CausalLinearScratchParts ScratchPartsOf(const CausalLinearPlan& plan) {
   return parts;
 }
 
-// What the programs read of the forward's and the backward's arguments.
+// The programs' arguments, from the plan and from the forward's or the backward's arguments.
 template <typename T>
 CausalProductArgs<T> ProductArgs(const CausalLinearPlan& plan) {
   CausalProductArgs<T> to;
@@ -123,13 +123,13 @@ CausalProductArgs<T> ProductArgs(const CausalLinearPlan& plan,
   // The delta program only reads it.
   to.out = {const_cast<T*>(from.out.data), from.out.batch, from.out.time, from.out.head};
   to.grad_q = from.grad_q, to.grad_k = from.grad_k, to.grad_v = from.grad_v;
-  to.inverse = const_cast<float*>(from.kept);  // likewise
+  to.inverse = const_cast<float*>(from.kept);  // the gradients' programs only read it
   to.s = from.s, to.z = from.z, to.grad_s = from.grad_s, to.grad_z = from.grad_z;
   to.grad_s0 = from.grad_s0, to.grad_z0 = from.grad_z0;
   return to;
 }
 
-// One of the four products.
+// Launches one of the four products.
 template <int kWidth, Product kProduct, class Machine, typename T>
 void RunProduct(Machine& machine, const CausalLinearPlan& plan, CausalProductArgs<T> args,
                 float* scratch) {
@@ -148,7 +148,8 @@ template <class Machine, typename T>
 void RunForward(Machine& machine, const CausalLinearPlan& plan,
                 const CausalLinearForwardArgsOf<T>& args, float* scratch) {
   CausalProductArgs<T> product = ProductArgs(plan, args);
-  // Other blocks than those that write the final state read the initial one.
+  // args.s and args.z hold the initial and then the final state. Some blocks may read the initial
+  // state after others have written the final one, so they read a copy.
   const size_t z_floats = plan.shape.batch * plan.shape.heads * plan.shape.dim;
   const size_t s_floats = z_floats * plan.shape.value_dim;
   float* state = scratch + ScratchPartsOf(plan).state;

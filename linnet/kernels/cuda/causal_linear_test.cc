@@ -1,4 +1,4 @@
-// The tile programs of causal linear attention, on the CPU, against the reference in double.
+// The tile programs of causal linear attention, on the executor, against the reference.
 #include "linnet/kernels/cuda/causal_linear.h"
 
 #include <gtest/gtest.h>
@@ -61,7 +61,7 @@ struct Problem {
   std::vector<int64_t> lengths = {};  // empty: no mask
   std::vector<int64_t> offsets = {};  // empty: not packed
   unsigned segments = 1;
-  uint64_t seed = 0;   // order of threads
+  uint64_t seed = 0;   // seed of the order of threads
   size_t padding = 0;  // elements between the positions of a tensor
 };
 
@@ -173,7 +173,8 @@ Doubles Slice(const Floats& x, size_t place, size_t size) {
   return Doubles(first, first + static_cast<ptrdiff_t>(size));
 }
 
-// Forward and backward against the reference, all results relative to the largest of their tensor.
+// Forward and backward against the reference. Tolerances are relative to the largest value of each
+// tensor.
 template <typename T>
 void CheckProblem(const Problem& p) {
   SCOPED_TRACE(Name(p));
@@ -181,7 +182,8 @@ void CheckProblem(const Problem& p) {
   const double tolerance = kNarrow ? 1e-2 : 1e-4, state_tolerance = kNarrow ? 5e-3 : 2e-5;
   const CausalLinearShape& shape = p.shape;
   const size_t d = shape.dim, m = shape.value_dim, places = shape.batch * shape.heads;
-  // The normalizer of an identity may vanish; then no tolerance holds.
+  // With the identity map and inputs of both signs the normalizer may vanish, and no tolerance
+  // would hold.
   const bool positive = p.normalize && p.feature_map == FeatureMap::kIdentity;
   const Tensor<T> q = Tensor<T>(p, d).Fill(1, positive), k = Tensor<T>(p, d).Fill(2, positive);
   const Tensor<T> v = Tensor<T>(p, m).Fill(3, false), grad_out = Tensor<T>(p, m).Fill(4, false);
@@ -346,7 +348,7 @@ TYPED_TEST(CausalLinear, Strides) {
   CheckProblem<TypeParam>({.shape = {2, 66, 2, 16, 16}, .state = true, .padding = 24});
 }
 
-// A result may not depend on the order in which threads run.
+// Results must be right in every order of threads.
 TYPED_TEST(CausalLinear, OrdersOfThreads) {
   for (const uint64_t seed : {1, 2, 3, 4}) {
     CheckProblem<TypeParam>({.shape = {1, 130, 1, 32, 32}, .state = true, .seed = seed});

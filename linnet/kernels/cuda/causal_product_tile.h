@@ -8,26 +8,27 @@
 //   grad_k    a = [v, 1]  b = [g, d]        c = phi(q) / den  times phi'(k); in reverse
 //   grad_v    a = phi(k)  b = phi(q) / den  c = g             in reverse
 //
-// where g = grad_out, and d = -g . out / den is the derivative by the denominator, times den. g and
-// d are not divided before they are multiplied, because g . v + d is a small difference. With elu +
-// 1, phi'(x) = min(phi(x), 1), so the inputs themselves are not needed again.
+// where g = grad_out, den is the denominator, and d = -g . out is the derivative by den, times den.
+// g and d are not divided by den before they are multiplied, because g . v + d is a small
+// difference. With elu + 1, phi'(x) = min(phi(x), 1), so it is computed from phi(x).
 //
-// A block computes one sequence and head in chunks of kChunk positions: inside a chunk by the
-// masked square of products, from earlier chunks by their sum t = sum_j b_j c_j^T, which stays in
-// the registers in fp32. A block computes at most kSlice of the columns of c.
+// A block computes one sequence and head, and at most kSlice of the columns of c, in chunks of
+// kChunk positions. Terms j from the same chunk come from the masked square matrix of a_i . b_j.
+// Terms from earlier chunks come from their sum t = sum_j b_j c_j^T, which stays in registers in
+// fp32.
 //
-// Where that leaves a GPU empty, several blocks share a sequence. Each adds up its own segment,
-// adds the sums of all earlier ones, which the block before it has written, writes the result for
-// the next one, and then computes as above. Blocks take their segments in order when they start, so
-// a block only waits for blocks that have started. The segment is read twice, the second time from
-// the second-level cache.
+// If that gives too few blocks to fill a GPU, several blocks share a sequence. Each adds up its own
+// segment, adds the sum of all earlier segments, which the block before it has written, writes the
+// result for the next block, and then computes as above. Blocks take their segments in order when
+// they start, so a block only waits for blocks that have started. The segment is read twice, the
+// second time from the L2 cache.
 //
 // Products are of bf16, with sums in fp32. fp32 inputs are split into a leading and a trailing bf16
-// (kSplit = 2), and the products of two trailing parts left out: 16 bits of mantissa remain.
+// (kSplit = 2), and products of two trailing parts are left out: 16 bits of mantissa remain.
 //
 // One warp computes 16 rows of a chunk. Between two barriers it reads the tiles of the chunk and
-// the earlier sums, both rounded to bf16 in shared memory, and writes its columns of the new sums
-// beside them. Copies of later chunks are under way meanwhile.
+// the earlier sums, both rounded to bf16 in shared memory, and writes its tiles of the new sums to
+// a second buffer. Copies of later chunks are under way meanwhile.
 #ifndef LINNET_KERNELS_CUDA_CAUSAL_PRODUCT_TILE_H_
 #define LINNET_KERNELS_CUDA_CAUSAL_PRODUCT_TILE_H_
 
@@ -39,11 +40,10 @@
 
 namespace linnet::kernels::cuda {
 
-// The gradients come last: their inputs include the forward's.
 enum class Product : uint8_t { kForward, kGradQ, kGradK, kGradV };
 
-// Everything that the four products read and write. T: float or BFloat16. Pointers are to the GPU's
-// memory, rows are aligned to 16 bytes.
+// Arguments of all four products. T: float or BFloat16. Pointers are to device memory, rows are
+// aligned to 16 bytes.
 template <typename T>
 struct CausalProductArgs {
   unsigned batch = 0, heads = 0, length = 0;
@@ -54,19 +54,22 @@ struct CausalProductArgs {
   const int64_t* offsets = nullptr;
   Strided<const T> q, k, v, grad_out;
   Strided<T> out, grad_q, grad_k, grad_v;
-  // By RowOf(): 1 / den, written by the forward if not null; and d.
+  // Indexed by RowOf(): 1 / den, written by the forward if not null and read by the gradients; and
+  // d.
   float* inverse = nullptr;
   const float* delta = nullptr;
-  // [N, H, D, M] and [N, H, D]; null: zero, or not wanted.
+  // [N, H, D, M] and [N, H, D]. Null: zeros as an input, not computed as an output.
   const float *s = nullptr, *z = nullptr;  // initial state
   float *final_s = nullptr, *final_z = nullptr;
   const float *grad_s = nullptr, *grad_z = nullptr;
   float *grad_s0 = nullptr, *grad_z0 = nullptr;
-  // Segments of a sequence, one a block. If there are several: the sums up to the end of each, as
-  // the threads of a block hold them, and zeros: the number of blocks that have started, and
-  // whether each has written its sums.
-  unsigned segments = 1, segment_length = 0;  // positions: a multiple of kMostChunk
+  // Segments of a sequence, one per block, and their positions, a multiple of kMostChunk.
+  unsigned segments = 1, segment_length = 0;
+  // If there are several segments: receives the sums up to the end of each, in the order in which
+  // the threads of a block hold them.
   float* segment_sums = nullptr;
+  // Zero at the launch: the number of blocks that have started, and flags of the blocks that have
+  // written their sums.
   unsigned* started = nullptr;
   unsigned* written = nullptr;
 };
@@ -86,23 +89,23 @@ LINNET_TILE size_t RowOf(const CausalProductArgs<T>& args, unsigned n, unsigned 
 }
 
 // Sizes of a product, in threads, elements and bytes of shared memory. kWidth: 16, 32, 64 or 128,
-// room for D and M. kSplit: the parts of an element.
+// at least D and M. kSplit: bf16 parts per element.
 template <int kWidth_, int kSplit_, Product kProduct_>
 struct ProductSizes {
   static constexpr int kWidth = kWidth_, kSplit = kSplit_;
   static constexpr Product kProduct = kProduct_;
   static constexpr bool kForward = kProduct == Product::kForward;
   static constexpr bool kReverse = kProduct == Product::kGradK || kProduct == Product::kGradV;
-  // Whether it multiplies over the values and their extra columns.
+  // Whether a . b is a sum over the value columns and their extra ones: g . v + d.
   static constexpr bool kGradient = kProduct == Product::kGradQ || kProduct == Product::kGradK;
   static constexpr int kSlice = kWidth <= (kSplit == 1 ? 64 : 32) ? kWidth : kSplit == 1 ? 64 : 32;
   static constexpr int kSlices = kWidth / kSlice;
   // Columns of a and b, and of c, with the extra ones. A matrix product takes 16 columns of a and 8
-  // of c, and reads two of c at once.
+  // of c; c is read 16 columns at a time.
   static constexpr int kInner = kGradient ? kWidth + 16 : kWidth;
   static constexpr int kOuter = kForward ? kSlice + 8 : kSlice;
   static constexpr int kOuterRoom = kForward ? kSlice + 16 : kSlice;
-  // Row strides: such that eight rows begin in different banks.
+  // Row strides, padded so that eight rows begin in different banks.
   static constexpr int Stride(int columns) { return columns * kSplit + 8; }
   static constexpr int kInnerStride = Stride(kInner), kOuterStride = Stride(kOuterRoom);
   static constexpr int kExtraStride = Stride(kSlice);  // phi of the rows of the result
@@ -120,7 +123,7 @@ struct ProductSizes {
   static constexpr int kThreads = 32 * kWarps, kChunk = 16 * kWarps;
   static_assert(kMostChunk % kChunk == 0);
   static constexpr int kChunkElements = kChunk * kRowElements;
-  // Tiles of 16 x 8 sums: a warp has kOwnTiles in a column, as far as there are any.
+  // Tiles of 16 x 8 sums, numbered column by column. A warp has up to kOwnTiles consecutive ones.
   static constexpr int kRowTiles = kInner / 16, kColumnTiles = kOuter / 8;
   static constexpr int kTiles = kRowTiles * kColumnTiles;
   static constexpr int kOwnTiles = (kTiles + kWarps - 1) / kWarps;
@@ -128,7 +131,7 @@ struct ProductSizes {
   static constexpr int kSumFloats = kOwnTiles * 4 * kThreads;
 };
 
-// Blocks of a product.
+// Number of blocks of a product.
 template <class Sizes, typename T>
 inline unsigned BlocksOf(const CausalProductArgs<T>& args) {
   return args.batch * args.heads * Sizes::kSlices * args.segments;
@@ -207,7 +210,8 @@ class CausalProduct {
   }
   LINNET_TILE bool IsLast() const { return order_ + 1 == args_.segments; }
 
-  // Computes the block's chunks, or only adds them to the sums.
+  // Computes the results of the block's chunks and adds the chunks to the sums; with sums_only_,
+  // only adds.
   LINNET_TILE void Sweep() {
     const unsigned count = end_ - begin_;
     if (!sums_only_) WriteSums(0);
@@ -243,7 +247,8 @@ class CausalProduct {
     tile_.Barrier();
   }
 
-  // Adds the sums of all segments before this one, and passes them on.
+  // Writes the sums up to the end of this segment for the next block, and sets this block's sums to
+  // those of all earlier segments.
   LINNET_TILE void PassSums() {
     const size_t line = static_cast<size_t>(places_) * Sizes::kSlices;
     const size_t at = slice_ * static_cast<size_t>(places_) + place_;
@@ -276,7 +281,7 @@ class CausalProduct {
 
   // --- Shared memory ---
 
-  // Tiles of one stage, in elements from the start of the shared memory.
+  // Where the tiles of one stage, and the sums, begin in shared memory, in elements.
   LINNET_TILE unsigned AOf(unsigned stage) const { return stage * Sizes::kChunkElements; }
   LINNET_TILE unsigned BOf(unsigned stage) const {
     return AOf(stage) + kChunk * Sizes::kInnerStride;
@@ -298,7 +303,7 @@ class CausalProduct {
     return row * stride + column / 8 * (8 * kSplit) + part * 8 + column % 8;
   }
 
-  // Zeros, and the ones that stand behind the values.
+  // Writes zeros, and ones in the extra columns behind the values.
   LINNET_TILE void ClearShared() {
     const auto memory = Memory();
     constexpr unsigned kVectors = Sizes::kBytes / 16;
@@ -323,12 +328,12 @@ class CausalProduct {
 
   // --- Copies to shared memory ---
 
-  // What fills a tile of kColumns columns: a thread copies, and transforms later, eight columns of
-  // every Step()-th row.
+  // The source of a tile of kColumns columns. A thread copies, and later transforms, eight columns
+  // of every kStep-th row.
   struct Slot {
-    const T* data = nullptr;  // of the thread's first row in the first chunk
+    const T* data = nullptr;  // the thread's first row in the first chunk
     ptrdiff_t time = 0;       // stride
-    unsigned limit = 0;       // positions from there on; later ones count as zeros
+    unsigned limit = 0;       // valid positions from that row on; later ones count as zeros
     bool inside = false;      // whether the tensor has the thread's columns
   };
   template <int kColumns>
@@ -352,7 +357,7 @@ class CausalProduct {
   template <int kColumns>
   static constexpr unsigned kStep = Sizes::kThreads / (kColumns / 8);
   template <int kColumns>
-  static constexpr int kRows = kChunk / kStep<kColumns>;  // of a thread
+  static constexpr int kRows = kChunk / kStep<kColumns>;  // rows of a thread
 
   template <int kColumns>
   LINNET_TILE Slot Queries(unsigned column) const {
@@ -399,11 +404,11 @@ class CausalProduct {
     }
   }
 
-  // Columns of the tile that holds phi(q) / den, in reverse.
+  // Columns of the tile that holds phi(q) / den, in the reverse products.
   static constexpr int kScaledColumns = Sizes::kGradient ? kSlice : kWidth;
 
-  // Fetches what belongs to the rows of a later chunk into registers: the factors of phi(q), and d,
-  // which threads 0 .. kChunk - 1 write.
+  // Loads numbers for the rows of a chunk before its Transform(): 1 / den, the factors of phi(q),
+  // and d, one row per thread 0 .. kChunk - 1.
   LINNET_TILE void FetchRows(unsigned chunk) {
     if (kProduct == Product::kForward || !args_.normalize) return;
     if constexpr (Sizes::kReverse) {
@@ -420,7 +425,7 @@ class CausalProduct {
       delta_ = valid ? args_.delta[row_ + position] : 0.0f;
     }
   }
-  // The same for the results of this chunk.
+  // Loads 1 / den for the rows of grad_q in this chunk.
   LINNET_TILE void FetchInverse(unsigned chunk) {
     if constexpr (kProduct != Product::kGradQ) return;
     if (!args_.normalize || sums_only_) return;
@@ -431,7 +436,8 @@ class CausalProduct {
     }
   }
 
-  // Turns a thread's own copies into bf16: feature map, factors, the parts of fp32.
+  // Transforms the elements that the thread has copied: feature map, factors, split of fp32 into
+  // bf16 parts.
   LINNET_TILE void Transform(unsigned chunk, unsigned stage) {
     constexpr bool kPhiOuter = Sizes::kGradient;
     constexpr bool kScaledInner = kProduct == Product::kGradV;
@@ -462,7 +468,7 @@ class CausalProduct {
     LINNET_UNROLL
     for (int i = 0; i < kRows<kColumns>; ++i) {
       const unsigned at = to + i * kStep<kColumns> * stride;
-      // Zeros stay zeros, which phi() does not see to.
+      // Invalid rows and columns must stay zero, but phi(0) is 1.
       const bool zero = phi && !(slot.inside && chunk * kChunk + i * kStep<kColumns> < slot.limit);
       float x[8];
       LoadOctet(memory, at, x);
@@ -510,7 +516,7 @@ class CausalProduct {
 
   // --- Products ---
 
-  // Operands in registers, in parts.
+  // Operands in registers, split into bf16 parts.
   struct Left {
     uint32_t part[kSplit][4];
   };
@@ -549,8 +555,9 @@ class CausalProduct {
     }
     return left;
   }
-  // Two right operands B [16, 8] from the same kind of memory: of rows [row, row + 16) as columns
-  // of B, or of rows as rows and columns [column, column + 16).
+  // Two right operands B [16, 8] side by side, from rows [row, row + 16) and columns
+  // [column, column + 16) of a tile. LoadRights: the tile's rows are the columns of B.
+  // LoadRightsTransposed: the tile's rows are the rows of B.
   LINNET_TILE void LoadRights(Right (&right)[2], unsigned to, unsigned stride, unsigned row,
                               unsigned column) const {
     const unsigned lane = tile_.lane();
@@ -574,7 +581,7 @@ class CausalProduct {
       Deal(right, r, part);
     }
   }
-  // Rows [row, row + 32) of columns [column, column + 8): two operands below one another.
+  // Two right operands below one another: rows [row, row + 32) of columns [column, column + 8).
   LINNET_TILE void LoadRightsBelow(Right (&right)[2], unsigned to, unsigned stride, unsigned row,
                                    unsigned column) const {
     LINNET_UNROLL
@@ -589,7 +596,7 @@ class CausalProduct {
     right[1].part[part][0] = r[2], right[1].part[part][1] = r[3];
   }
 
-  // The results of the warp's 16 rows.
+  // Computes and stores the results of the warp's 16 rows.
   LINNET_TILE void Results(unsigned chunk, unsigned stage, unsigned buffer) {
     constexpr int kTiles = Sizes::kColumnTiles, kSteps = Sizes::kRowTiles;
     const unsigned warp = tile_.warp();
@@ -600,12 +607,12 @@ class CausalProduct {
       left[step] = LoadLeft(a, Sizes::kInnerStride, 16 * warp, 16 * step);
     }
     float out[kTiles][4] = {};
-    // From earlier chunks.
+    // Terms from earlier chunks.
     LINNET_UNROLL
     for (int step = 0; step < kSteps; ++step) {
       AddRows(out, left[step], SumsOf(buffer), 16 * step);
     }
-    // From this one: 16 positions at a time.
+    // Terms from this chunk, 16 positions at a time.
     const unsigned begin = Sizes::kReverse ? warp : 0;
     const unsigned end = Sizes::kReverse ? Sizes::kWarps : warp + 1;
     for (unsigned block = begin; block < end; ++block) {
@@ -657,7 +664,7 @@ class CausalProduct {
     }
   }
 
-  // Divides or multiplies by what belongs to a row, and writes the rows.
+  // Multiplies each row by 1 / den or phi', and stores it.
   LINNET_TILE void Finish(unsigned chunk, unsigned stage, float (&out)[Sizes::kColumnTiles][4]) {
     constexpr int kTiles = kSlice / 8;
     const unsigned g = tile_.lane() / 4, t = tile_.lane() % 4;
@@ -706,8 +713,8 @@ class CausalProduct {
     if constexpr (kProduct == Product::kGradK) return args_.grad_k;
     if constexpr (kProduct == Product::kGradV) return args_.grad_v;
   }
-  // Writes a row of the warp's results. Four neighboring lanes hold two columns each of a tile;
-  // they exchange them, so that each has eight columns in a row, of a tile of its own.
+  // Stores a row of the warp's results. Four neighboring lanes hold two columns each of every tile.
+  // They exchange them, so that each lane has all eight columns of one tile.
   LINNET_TILE void StoreRow(unsigned position, int half, float (&out)[Sizes::kColumnTiles][4]) {
     constexpr int kTiles = kSlice / 8;
     const unsigned t = tile_.lane() % 4;
@@ -721,7 +728,7 @@ class CausalProduct {
     for (int from = 0; from < kTiles; from += 4) {
       constexpr int kGroup = kTiles < 4 ? kTiles : 4;
       if constexpr (kSplit == 2) {
-        // Floats: eight columns are two vectors already within two lanes.
+        // Floats: two lanes already hold the four columns of a 16-byte vector.
         LINNET_UNROLL
         for (int i = 0; i < kGroup; ++i) {
           Vector4 four;
@@ -739,7 +746,7 @@ class CausalProduct {
           word[i] = PairBf16(out[from + i][2 * half], out[from + i][2 * half + 1]);
         }
         Exchange(word);
-        // word[i] is now the pair i of tile from + t.
+        // word[i] is now pair i of tile from + t.
         const unsigned column = 8 * (from + t);
         if (t < kGroup && position < length_ && column < columns) {
           *reinterpret_cast<Vector16*>(data + column) = {{word[0], word[1], word[2], word[3]}};
@@ -772,7 +779,7 @@ class CausalProduct {
 
   // --- Sums t [kInner, kOuter] ---
 
-  // Tiles are dealt to the warps with the fewest blocks above the diagonal first.
+  // Tiles are dealt first to the warps that compute the fewest blocks of the masked square.
   LINNET_TILE unsigned TileOf(int own) const {
     const unsigned warp = tile_.warp();
     return (Sizes::kReverse ? Sizes::kWarps - 1 - warp : warp) * Sizes::kOwnTiles + own;
@@ -783,8 +790,8 @@ class CausalProduct {
   LINNET_TILE unsigned TileRow(int own) const { return TileOf(own) % Sizes::kRowTiles * 16; }
   LINNET_TILE unsigned TileColumn(int own) const { return TileOf(own) / Sizes::kRowTiles * 8; }
 
-  // Adds the chunk's positions. Tensor cores cut off what does not fit into a sum instead of
-  // rounding it, which adds up over a long sequence. So fp32 sums a chunk by itself first.
+  // Adds the chunk's positions. Tensor cores truncate sums instead of rounding them, and these
+  // errors accumulate over a long sequence. So for fp32, a chunk is first summed by itself.
   LINNET_TILE void AddSums(unsigned stage) {
     if constexpr (kSplit == 1) {
       AddChunk(stage, sums_);
@@ -830,7 +837,7 @@ class CausalProduct {
       }
     }
   }
-  // Rounds the sums into shared memory, for the next chunk.
+  // Writes the sums, rounded to bf16, to shared memory for the next chunk.
   LINNET_TILE void WriteSums(unsigned buffer) {
     const auto memory = Memory();
     const unsigned g = tile_.lane() / 4, t = tile_.lane() % 4;
@@ -849,7 +856,7 @@ class CausalProduct {
     }
   }
 
-  // Sets the sums to the state before the first position.
+  // Sets the sums to the initial state, or in reverse to the gradient of the final state.
   LINNET_TILE void LoadState() {
     const float* s = Sizes::kReverse ? args_.grad_s : args_.s;
     const float* z = Sizes::kReverse ? args_.grad_z : args_.z;
@@ -861,8 +868,8 @@ class CausalProduct {
       if (from != nullptr) sum = *from;
     });
   }
-  // The element of a state that a sum holds; null if none. twice: row kWidth + 1 is a copy of row
-  // kWidth, instead of its remainder.
+  // The element of the state that corresponds to a sum; null if there is none. twice: row
+  // kWidth + 1 is a copy of row kWidth instead of its remainder.
   template <class Float>
   LINNET_TILE Float* StateAt(Float* s, Float* z, unsigned row, unsigned column, bool twice) const {
     unsigned f = row, m = column + SliceBegin();
@@ -906,7 +913,7 @@ class CausalProduct {
   const unsigned places_, place_, slice_;
   const unsigned order_;  // of the segment, in the product's direction
   const unsigned n_, h_;
-  size_t first_;  // row of position 0, of packed sequences
+  size_t first_;  // row of position 0 if sequences are packed, else 0
   unsigned length_, valid_;
   unsigned begin_, end_;  // chunks
   size_t row_;            // RowOf()
@@ -932,7 +939,7 @@ LINNET_TILE void CausalProductTile(Tile& tile, const CausalProductArgs<T>& args)
   CausalProduct<Tile, Sizes, T>(tile, args, block).Run();
 }
 
-// d_i = -grad_out_i . out_i, four lanes a row: x = sequences x heads, y = blocks of
+// d_i = -grad_out_i . out_i, four lanes per row. Grid: x = sequence and head, y = block of
 // threads / 4 positions.
 template <typename T, class Tile>
 LINNET_TILE void DeltaTile(Tile& tile, const CausalProductArgs<T>& args, float* delta) {

@@ -34,12 +34,12 @@ __global__ void __launch_bounds__(kRowThreads) GeluKernel(size_t n, T* x) {
   GeluTile(tile, n, x);
 }
 
-// A head's columns share a row of shared memory with those of the block's other heads.
+// Threads of a block of the linear step, at most. Each warp steps one head.
 constexpr unsigned kStepThreads = 128;
 
-// Blocks of a processor, so that registers limit the bytes on their way from memory the least:
-// 72 registers a thread in bf16 (elsewhere than on Hopper that spills), 96 in f32. Larger heads
-// have loops.
+// Blocks per multiprocessor that the linear step's registers must allow, so that many loads are in
+// flight: 72 registers per thread in bf16 (on Hopper; elsewhere these would spill, so 128), 96 in
+// fp32, and 168 for heads of more than 32 features.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
 constexpr unsigned kNarrowStepBlocks = 4;
 #else
@@ -78,7 +78,7 @@ template <typename T, unsigned kFeatureBlocks>
 void LaunchLinearStep(const DecodeStepArgs& args, Stream stream) {
   const unsigned padded = kFeatureBlocks * kStepPad, values = PaddedWidth(args.value_dim);
   const unsigned each = LinearStepShared<T>(padded, values);
-  constexpr unsigned kSharedBytes = 48 * 1024;  // of a block, on every device
+  constexpr unsigned kSharedBytes = 48 * 1024;  // maximum of a block, on every device
   unsigned warps = kStepThreads / kWarp;
   while (warps > 1 && warps * each > kSharedBytes) warps /= 2;
   Launch("linear step", LinearStepKernel<T, kFeatureBlocks>,

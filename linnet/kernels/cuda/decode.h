@@ -1,5 +1,5 @@
-// A step of generation on a GPU, for many sequences that stand at the same position: everything
-// except the matrix products (products.h). Each function starts one kernel on a stream.
+// A step of generation on a GPU, for many sequences at the same position: everything except the
+// matrix products (products.h). Each function starts one kernel on a stream.
 //
 //   StartEmbed<BFloat16>(embed, stream);
 //   products.Run(...);                              // queries, keys and values
@@ -9,11 +9,12 @@
 //   StartSample(sample, stream);                    // draws the next token of each sequence
 //
 // No argument changes from step to step: the position is in device memory (DecodeControl), so that
-// a captured graph of one step serves all of them. The first kernel of a step takes the position
-// over from next_position, and the last one sets next_position.
+// a captured graph of one step serves all of them. The first kernel of a step copies next_position
+// to position, and the last one sets next_position.
 //
-// T is the type of the products' inputs: float or BFloat16. Pointers are to device memory, aligned
-// to 16 bytes. d_model is a multiple of 8, at most kMaxWidth; batch x d_model is below 2^32.
+// T is the type of the matrix products' inputs and outputs: float or BFloat16. Pointers are to
+// device memory, aligned to 16 bytes. d_model is a multiple of 8, at most kMaxWidth;
+// batch x d_model is below 2^32.
 #ifndef LINNET_KERNELS_CUDA_DECODE_H_
 #define LINNET_KERNELS_CUDA_DECODE_H_
 
@@ -25,43 +26,46 @@
 
 namespace linnet::kernels::cuda {
 
-inline constexpr unsigned kMaxWidth = 1024;     // of d_model
-inline constexpr unsigned kMaxHeadWidth = 128;  // features, and values, of a head
+inline constexpr unsigned kMaxWidth = 1024;     // maximum d_model
+inline constexpr unsigned kMaxHeadWidth = 128;  // maximum F and M of a head
 inline constexpr unsigned kMaxDrawMixtures = 256;
 
 struct DecodeControl {
-  // Of the token that the step reads, and the number of keys that wait beside the sums
+  // The position of the token that the step reads, and the number of keys that wait beside the sums
   // (kernels/linear_step.h).
   uint32_t position = 0, waiting = 0;
   uint32_t next_position = 0, next_waiting = 0;
   uint32_t recent_keys = 1;  // LinearStepShape::RecentKeys()
-  uint32_t known = 0;        // tokens before this position are given, not drawn
+  uint32_t known = 0;        // tokens at positions below this are given, not drawn
   uint64_t seed = 0, first_stream = 0;
   float temperature = 1;
   uint32_t reference_scale = 0;
 };
 
-// x = [values[token] + above[byte above the next], positions[position]] or their sum.
+// Embeds the token at the position: e = values[token], plus above[u] if `above` is not null, where
+// u is the token one image row above the next position (`vocabulary` in the first row). x is e with
+// positions[position] appended, or their sum.
 struct EmbedArgs {
   DecodeControl* control = nullptr;
   unsigned batch = 0, d_model = 0;
-  const int32_t* tokens = nullptr;  // [positions, batch], all that have been read
+  const int32_t* tokens = nullptr;  // [positions, batch], filled up to the position
   const float* values = nullptr;    // [vocabulary, value_width]
   unsigned value_width = 0;
-  const float* above = nullptr;  // [vocabulary + 1, value_width]; null: none
-  unsigned row_tokens = 0, vocabulary = 0;
-  const float* positions = nullptr;  // [positions, position_width]
+  const float* above = nullptr;             // [vocabulary + 1, value_width]; null: none
+  unsigned row_tokens = 0, vocabulary = 0;  // row_tokens: tokens per image row
+  const float* positions = nullptr;         // [positions, position_width]
   unsigned position_width = 0;
-  unsigned position_begin = 0;  // their first column of x: 0 where they are added
+  unsigned position_begin = 0;  // first column of x with positions: value_width, or 0 for the sum
   float* x = nullptr;           // [batch, d_model]
-  void* in = nullptr;           // T [batch, d_model], the same; may be null
+  void* in = nullptr;           // T [batch, d_model], x as an input of products; may be null
 };
 template <typename T>
 void StartEmbed(const EmbedArgs& args, Stream stream);
 
-// A residual branch and the layer norms after it, with LN the norm by `weight` and `bias`:
-//   y = LN(x + branch); x = norm_first ? x + branch : y
-// then, if next_weight is not null, y = LN'(y) too. y goes to `in` and to `out`.
+// A residual branch and the layer norms after it. LN is the norm by `weight` and `bias`, LN' the
+// one by `next_weight` and `next_bias`:
+//   s = x + branch; y = LN(s), or LN'(LN(s)) if next_weight is not null; x = norm_first ? s : y
+// y goes to `in` and to `out`.
 struct NormArgs {
   unsigned batch = 0, d_model = 0;
   bool norm_first = false;
@@ -76,30 +80,30 @@ struct NormArgs {
 template <typename T>
 void StartNorm(const NormArgs& args, Stream stream);
 
-// x = gelu(x) for n numbers, the exact form; n is a multiple of 8.
+// x = gelu(x) for n numbers, in the exact form with erf; n is a multiple of 8.
 template <typename T>
 void StartGelu(size_t n, void* x, Stream stream);
 
-// The position of each sequence and head, as LinearStep() of kernels/linear_step.h, for the map
-// elu and with the normalizer. States have the layout of LinearStepShape: what the CPU saved goes
-// on here, and the other way round. Exception: the recent keys' part of z is neither read nor
-// written, since the waiting rows contain it.
+// Steps each sequence and head by one position, like LinearStep() of kernels/linear_step.h with the
+// feature map elu and the normalizer. States have the layout of LinearStepShape, so that a state
+// from the CPU continues here, and the reverse. Exception: the recent keys' part of z is neither
+// read nor written, because the waiting rows determine it (recent_keys.h).
 struct DecodeStepArgs {
   const DecodeControl* control = nullptr;
   unsigned batch = 0, heads = 0, dim = 0, value_dim = 0;  // H, F, M
   float eps = 0;
   const void* in = nullptr;  // T [batch, in_stride]: queries [H, F], keys [H, F], values [H, M]
   unsigned in_stride = 0;
-  float* states = nullptr;  // of sequence 0: `hot`, then `cold`
-  size_t state_stride = 0;  // floats
+  float* states = nullptr;  // `hot`, then `cold`, of sequence 0
+  size_t state_stride = 0;  // floats from one sequence to the next
   void* out = nullptr;      // T [batch, H, M]
 };
 template <typename T>
 void StartLinearStep(const DecodeStepArgs& args, Stream stream);
 
-// Draws token position + 1 of each sequence from a mixture of logistics, as
-// SampleMixtureOfLogistics() does with the uniform numbers of Philox(seed, first_stream + sequence,
-// position + 1), unless it is known. Advances `control`.
+// Draws the token at position + 1 of each sequence, unless it is known, from a mixture of
+// logistics, as SampleMixtureOfLogistics() does with the uniform numbers of Philox(seed,
+// first_stream + sequence, position + 1). Sets next_position and next_waiting.
 struct SampleArgs {
   DecodeControl* control = nullptr;
   unsigned batch = 0, mixtures = 0;

@@ -62,7 +62,8 @@ void RunLinearStep(const DecodeStepArgs& args, unsigned warps, uint64_t seed) {
   });
 }
 
-// Steps of a GPU and of the CPU take turns over the same states; all must match the reference.
+// Eleven steps of the tile program and eleven of the CPU's kernel alternate over the same states;
+// all must match the reference.
 TYPED_TEST(DecodeTest, LinearStepSharesItsStatesWithTheCpu) {
   using T = TypeParam;
   constexpr bool kNarrow = std::is_same_v<T, BFloat16>;
@@ -137,7 +138,7 @@ TYPED_TEST(DecodeTest, LinearStepSharesItsStatesWithTheCpu) {
       }
     }
     EXPECT_LE(worst, kNarrow ? 2 * Epsilon<T>() : 2e-6);
-    // The sums keep their precision: both parts together.
+    // The sums, leading part plus remainder, keep their precision.
     for (unsigned n = 0; n < batch; ++n) {
       std::vector<float> s(size_t{heads} * dim * value_dim), z(size_t{heads} * dim);
       LinearSums(shape, {0, heads}, &states[n * stride], &states[n * stride + shape.HotFloats()],

@@ -53,11 +53,11 @@ DeviceMemory::DeviceMemory(size_t bytes) : bytes_(bytes) {
   if (bytes == 0) return;
   const cudaError_t error = cudaMalloc(&data_, bytes);
   if (error == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // forget it: the GPU is usable
+    cudaGetLastError();  // clears the error: the GPU is still usable
     size_t free = 0, all = 0;
     cudaMemGetInfo(&free, &all);
-    throw CudaError("the GPU has " + FormatBytes(free) + " free, and this needs " +
-                    FormatBytes(bytes) + " more");
+    throw CudaError("the GPU has " + FormatBytes(free) + " of memory free, but " +
+                    FormatBytes(bytes) + " more are needed; use a smaller batch");
   }
   Check(error, "reserving memory");
 }

@@ -1,6 +1,6 @@
-// A GPU: what it is, its memory, its clock. Free of CUDA's headers.
+// A GPU: its properties, its memory, its clock. Does not include CUDA's headers.
 //
-//   const Device device = Device::Open();            // throws CudaError: no GPU, an old driver, ...
+//   const Device device = Device::Open();            // throws CudaError if there is no usable GPU
 //   DeviceBuffer<float> x(n);
 //   x.Write(values.data());
 //   const double seconds = SecondsOf([&] { Kernel(x.data(), stream); }, stream, /*runs=*/10);
@@ -24,12 +24,13 @@ struct Device {
   int processors = 0;
   size_t memory = 0, free = 0;  // bytes
 
-  // The current GPU. Throws CudaError, in one line that says what to do, if there is none, if the
-  // driver is older than the toolkit that built this, or if no kernel was built for it.
+  // The current GPU. Throws CudaError, with a remedy where there is one, if there is no GPU, if the
+  // driver is older than the toolkit that built this library, or if no kernel was built for the
+  // GPU.
   static Device Open();
 };
 
-// Memory of the GPU. Throws CudaError, with the numbers, if there is too little.
+// Memory of the GPU. Throws CudaError, with the free and the needed bytes, if there is too little.
 class DeviceMemory {
  public:
   DeviceMemory() = default;
@@ -49,7 +50,7 @@ class DeviceMemory {
   size_t bytes_ = 0;
 };
 
-// Copies that wait for the stream and for their own end.
+// CopyToDevice and CopyToHost wait for earlier work on the stream and return when the copy is done.
 void CopyToDevice(void* to, const void* from, size_t bytes, Stream stream = nullptr);
 void CopyToHost(void* to, const void* from, size_t bytes, Stream stream = nullptr);
 void CopyOnDevice(void* to, const void* from, size_t bytes, Stream stream = nullptr);  // no wait
@@ -72,8 +73,8 @@ class DeviceBuffer {
   size_t size_ = 0;
 };
 
-// Seconds of one run of what `body` launches on the stream, by the GPU's clock: the mean of `runs`
-// in a row.
+// Mean seconds that the GPU takes for the work that one call of `body` launches on the stream, over
+// `runs` calls in a row, by the GPU's clock.
 double SecondsOf(FunctionRef<void()> body, Stream stream, int runs);
 
 }  // namespace linnet::kernels::cuda

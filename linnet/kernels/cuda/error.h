@@ -1,4 +1,4 @@
-// What goes wrong on a GPU: no device, no memory, a kernel that fails.
+// Error of a GPU: no device, too little memory, a kernel that fails.
 #ifndef LINNET_KERNELS_CUDA_ERROR_H_
 #define LINNET_KERNELS_CUDA_ERROR_H_
 

@@ -11,7 +11,7 @@
 namespace linnet::kernels::cuda {
 namespace {
 
-// Waits for the kernel before this one, which may still run, and lets the next one begin.
+// Waits for the end of the previous kernel, and lets the next one begin.
 struct WaitForPrevious {
   __device__ __forceinline__ void operator()() const {
 #if __CUDA_ARCH__ >= 900
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kFewThreads, 1) FewHeadKernel(FewHeadArgs<T> a
   FewHeadTile<T>(tile, args, WaitForPrevious());
 }
 
-// Whether kernels may begin before the one in front of them ends (sm_90 and later).
+// Whether a kernel may begin before the previous one ends (sm_90 and later).
 bool Overlaps() {
   static const bool overlaps = [] {
     int device = 0, major = 0;
@@ -75,20 +75,20 @@ void StartFewAttend(const FewAttendArgs<T>& args, Stream stream) {
                       : padded == 2 * kStepPad ? FewAttendKernel<T, 2>
                       : padded == 3 * kStepPad ? FewAttendKernel<T, 3>
                                                : FewAttendKernel<T, 4>;
-  LaunchFew("attention of few", kernel, dim3(step.heads, args.input.batch),
+  LaunchFew("attention for few sequences", kernel, dim3(step.heads, args.input.batch),
             FewAttendShared<T>(step.dim, step.value_dim, padded, args.input.d_model), stream, args);
 }
 
 template <typename T>
 void StartFewFeedForward(const FewFeedForwardArgs<T>& args, Stream stream) {
-  LaunchFew("feed-forward of few", FewFeedForwardKernel<T>,
+  LaunchFew("feed-forward for few sequences", FewFeedForwardKernel<T>,
             dim3((args.d_ff + args.slice - 1) / args.slice, args.input.batch),
             FewFeedForwardShared<T>(args.slice, args.input.d_model), stream, args);
 }
 
 template <typename T>
 void StartFewHead(const FewHeadArgs<T>& args, Stream stream) {
-  LaunchFew("head of few", FewHeadKernel<T>, dim3(1, args.input.batch),
+  LaunchFew("head for few sequences", FewHeadKernel<T>, dim3(1, args.input.batch),
             FewHeadShared(args.outputs, args.input.d_model), stream, args);
 }
 

@@ -1,15 +1,15 @@
-// A step of generation for few sequences on a GPU: two kernels a layer and one for the head, where
-// decode.h has seven and the matrix products. Each kernel is a residual branch, cut into groups: a
-// block reads the sums of all groups before it, adds and normalizes them, and computes one group of
-// its own branch (a head, or a slice of the hidden units) for one sequence. Its weights come into
-// shared memory while the kernel before it still runs.
+// A step of generation for few sequences on a GPU: two kernels per layer and one for the head,
+// where decode.h with its matrix products takes seven or eight per layer. Each of the two computes
+// a residual branch, cut into groups: a block adds and normalizes the previous branch's sums of all
+// groups, and computes one group of its own branch (a head, or a slice of the hidden units) for one
+// sequence. It copies its weights to shared memory while the previous kernel still runs.
 //
 //   StartFewAttend<float>({.input = {.embeds = true, ...}, ...}, stream);
 //   StartFewFeedForward<float>(...);  ...
 //   StartFewHead<float>(...);
 //
-// few_sizes.h says which models fit. Sums are fp32 throughout; only weights have the type T. Widths (F, M, d_model, d_ff) are multiples
-// of 8. The same control and states as in decode.h.
+// few_sizes.h determines which models fit. Sums are fp32 throughout; only weights have the type T.
+// Widths (F, M, d_model, d_ff) are multiples of 8. Control and states are those of decode.h.
 #ifndef LINNET_KERNELS_CUDA_FEW_H_
 #define LINNET_KERNELS_CUDA_FEW_H_
 
@@ -19,13 +19,13 @@
 
 namespace linnet::kernels::cuda {
 
-// The residual stream: the embedding, or s = x + bias + the sum of the groups before. With LN the
-// norm by `weight` and `norm_bias`, a branch reads y = LN(s), and LN' of it if next_weight is given;
-// x_next = norm_first ? s : y.
+// The residual stream s: the embedding, or x + bias + the sum of the previous branch's groups. LN
+// is the norm by `weight` and `norm_bias`, LN' the one by `next_weight` and `next_bias`. A branch
+// reads y = LN(s), or LN'(LN(s)) if next_weight is not null; x_next = norm_first ? s : y.
 template <typename T>
 struct FewInput {
   bool embeds = false;
-  EmbedArgs embed = {};  // if it embeds; without x and `in`
+  EmbedArgs embed = {};  // if `embeds`; x and `in` are not used
   unsigned batch = 0, d_model = 0;
   bool norm_first = false;
   float eps = 0;
@@ -38,17 +38,17 @@ struct FewInput {
   float* x_next = nullptr;  // [batch, d_model]; may be null
 };
 
-// A group is a head.
+// The attention branch. A group is a head.
 template <typename T>
 struct FewAttendArgs {
   FewInput<T> input;
-  DecodeStepArgs step;                                  // without `in` and `out`
-  const T *project = nullptr, *project_bias = nullptr;  // [H (2 F + M), d_model], as for decode.h
+  DecodeStepArgs step;                                  // `in` and `out` are not used
+  const T *project = nullptr, *project_bias = nullptr;  // [H (2 F + M), d_model]: q, k, v
   const T* merge = nullptr;                             // [d_model, H M]
   float* sums = nullptr;                                // [H, batch, d_model]
 };
 
-// A group is `slice` hidden units.
+// The feed-forward branch. A group is `slice` hidden units.
 template <typename T>
 struct FewFeedForwardArgs {
   FewInput<T> input;
@@ -59,6 +59,7 @@ struct FewFeedForwardArgs {
   float* sums = nullptr;                      // [groups, batch, d_model]
 };
 
+// The model's head, and the sampler.
 template <typename T>
 struct FewHeadArgs {
   FewInput<T> input;

@@ -1,4 +1,4 @@
-// Which models the kernels of few.h step, and how their feed-forward blocks are cut.
+// Which models the kernels of few.h can step, and how their feed-forward branches are cut.
 #ifndef LINNET_KERNELS_CUDA_FEW_SIZES_H_
 #define LINNET_KERNELS_CUDA_FEW_SIZES_H_
 
@@ -6,7 +6,8 @@
 
 namespace linnet::kernels::cuda {
 
-// Hidden units of a group: fewer of wide models, whose weights would not leave room for others.
+// Hidden units per group: 64, but fewer in wide models, so that a group's weights take at most
+// 66 KB of shared memory and leave room for other blocks.
 template <typename T>
 unsigned FewSlice(unsigned d_model) {
   constexpr unsigned kMostBytes = 66 * 1024;
@@ -25,10 +26,10 @@ struct FewShape {
   unsigned dim = 0, value_dim = 0, d_model = 0, d_ff = 0, outputs = 0, mixtures = 0;
 };
 
-// Whether a model of these sizes can be stepped so: its groups fit into shared memory.
+// Whether few.h can step a model of these sizes: each group must fit into shared memory.
 template <typename T>
 bool FewRuns(const FewShape& shape) {
-  constexpr unsigned kSharedBytes = 160 * 1024;  // of a block, on sm_80 and later
+  constexpr unsigned kSharedBytes = 160 * 1024;  // of a block; sm_80, sm_90 and sm_100 have more
   const unsigned f = shape.dim, m = shape.value_dim, d = shape.d_model;
   return f % 8 == 0 && m % 8 == 0 && d % 8 == 0 && shape.d_ff % 8 == 0 && d <= kMaxWidth &&
          f <= kMaxHeadWidth && 2 * f + 2 * m <= kFewInner && 8 * shape.mixtures <= 4 * kFewInner &&

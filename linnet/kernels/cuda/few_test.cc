@@ -42,7 +42,7 @@ class Network {
     }
   }
 
-  // A step on the executor and in plain loops; the largest difference of the outputs.
+  // Steps on the executor and in plain loops. Returns the largest difference between the outputs.
   double Step(unsigned position) {
     for (unsigned n = 0; n < kBatch; ++n) {
       tokens_[position * kBatch + n] = static_cast<int32_t>((position * 7 + n * 3) % 11);
@@ -247,7 +247,7 @@ TYPED_TEST(FewTest, StepsLikePlainLoops) {
   for (const bool norm_first : {false, true}) {
     Network<TypeParam> network(norm_first);
     for (unsigned t = 0; t < 20; ++t) {
-      // Keys and values of bf16 round to either side of a boundary.
+      // Keys and values near a rounding boundary of bf16 may round to either side.
       EXPECT_LE(network.Step(t), (std::is_same_v<TypeParam, float>) ? 2e-4 : 0.1)
           << "position " << t << ", norm_first " << norm_first;
     }

@@ -1,7 +1,7 @@
 // A step of few sequences as tile programs (tile.h); contracts in few.h. A block computes one group
 // of a residual branch for one sequence.
 //
-// `wait` is called once, before anything is read that the kernel before may have written.
+// `wait` is called once, before the first read of memory that the previous kernel may have written.
 #ifndef LINNET_KERNELS_CUDA_FEW_TILE_H_
 #define LINNET_KERNELS_CUDA_FEW_TILE_H_
 
@@ -16,9 +16,10 @@
 namespace linnet::kernels::cuda {
 
 inline constexpr unsigned kFewThreads = 256;
-inline constexpr unsigned kFewInner = 512;  // numbers between the two products of a group, at most
+inline constexpr unsigned kFewInner = 512;  // maximum numbers between a group's two products
 
-// Shared memory: y [kMaxWidth], partial sums of four reductions, inner numbers, then weights.
+// Byte offsets in shared memory: y [kMaxWidth] is at 0, followed by the partial sums of four
+// reductions, the inner numbers and the weights.
 inline constexpr unsigned kFewSums = 4 * kMaxWidth;
 inline constexpr unsigned kFewInnerAt = kFewSums + 4 * 4 * kFewThreads / kWarp;
 inline constexpr unsigned kFewWeights = kFewInnerAt + 4 * kFewInner;
@@ -42,7 +43,7 @@ class FewBlock {
   LINNET_TILE const SharedOf<Tile, float>& inner() const { return inner_; }
   LINNET_TILE unsigned sequence() const { return tile_.y(); }
 
-  // Starts copying rows of a matrix to row `first` of shared rows of `width` numbers.
+  // Starts copying rows of a matrix to shared rows of `width` numbers, from row `first` on.
   template <typename U>
   LINNET_TILE void Copy(const SharedOf<Tile, U>& to, unsigned first, unsigned rows, unsigned width,
                         const U* from, unsigned stride) const {
@@ -54,7 +55,7 @@ class FewBlock {
     }
   }
 
-  // Makes y; ends with the copies.
+  // Computes y, and waits for the copies.
   LINNET_TILE void ReadInput() {
     const unsigned d = input_.d_model, n = sequence();
     float s[kColumns];
@@ -77,15 +78,15 @@ class FewBlock {
     tile_.Barrier();
   }
 
-  // Calls emit(r, sum) for row r of a matrix in shared memory times `x` from element `begin` on, in
-  // one thread each.
+  // Multiplies a matrix in shared memory by the vector x[begin ..]. One thread per row r calls
+  // emit(r, sum).
   template <typename U, class Emit>
   LINNET_TILE void Multiply(const SharedOf<Tile, U>& weights, unsigned rows, unsigned width,
                             const SharedOf<Tile, float>& x, unsigned begin,
                             const Emit& emit) const {
     constexpr unsigned kOf = 16 / sizeof(U);
     const unsigned chunks = width / kOf;
-    unsigned lanes = kWarp;  // of a row
+    unsigned lanes = kWarp;  // per row
     while (lanes > chunks) lanes /= 2;
     const unsigned own = tile_.thread() % lanes, at_once = tile_.threads() / lanes;
     for (unsigned r0 = 0; r0 < rows; r0 += at_once) {
@@ -138,7 +139,7 @@ class FewBlock {
     }
   }
 
-  // The sum over the block; each call of a program has its own `slot`.
+  // The sum of x over the block. Each call in a program needs its own `slot`.
   LINNET_TILE float Sum(unsigned slot, float x) const {
     const unsigned warps = kFewThreads / kWarp;
     const float own = SumOfWarp(tile_, x);
@@ -174,7 +175,7 @@ class FewBlock {
   const SharedOf<Tile, float> y_, sums_, inner_;
 };
 
-// A head whose numbers lie in shared memory: queries, keys, values, outputs.
+// A head whose query, key, value and output lie in shared memory, in this order.
 template <class Array>
 class SharedHead {
  public:

@@ -30,8 +30,8 @@
 #endif
 
 #ifndef LINNET_FIBER_UCONTEXT
-// Saves the registers that a call preserves on this stack, and its pointer in *from; goes on with
-// the stack `to`. swapcontext() does the same with a system call.
+// Saves the callee-saved registers on the current stack and the stack pointer in *from, then
+// continues on the stack `to`. swapcontext() does the same, but makes a system call.
 extern "C" void LinnetSwitchStack(void** from, void* to);
 asm(R"(
 .text
@@ -100,7 +100,7 @@ void Fiber::Start(std::function<void()> body) {
 #endif
 #ifndef LINNET_FIBER_UCONTEXT
   // Six registers, the address that LinnetSwitchStack returns to, and a null return address for
-  // Enter, which ends back traces and aligns its frame as a call does.
+  // Enter, which ends backtraces and aligns Enter's frame as a call does.
   auto* top = reinterpret_cast<uintptr_t*>(memory_ + kGuardBytes + kStackBytes) - 1;
   *top = 0;
   *--top = reinterpret_cast<uintptr_t>(&Fiber::Enter);

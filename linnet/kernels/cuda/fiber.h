@@ -1,4 +1,4 @@
-// Fibers: functions with a stack of their own that stop and go on, all on one thread.
+// Fibers: functions with their own stacks that pause and resume, all on one thread.
 //
 //   Fiber fiber;
 //   fiber.Start([&] { ...; fiber.Yield(); ...; });
@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <functional>
 
-// Other processors, and tests of their form, switch by swapcontext().
+// Processors other than x86-64, and tests of that variant, switch with swapcontext().
 #if !defined(__x86_64__) && !defined(LINNET_FIBER_UCONTEXT)
 #define LINNET_FIBER_UCONTEXT 1
 #endif
@@ -31,7 +31,7 @@ class Fiber {
 
   // The next Resume() calls `body`, which must not throw. A fiber that has ended may start again.
   void Start(std::function<void()> body);
-  // Runs the fiber until it calls Yield() or ends. Not for a fiber that has ended.
+  // Runs the fiber until it calls Yield() or ends. Must not be called when done().
   void Resume();
   // Returns to the caller of Resume(). Only from inside the fiber.
   void Yield();
@@ -48,7 +48,7 @@ class Fiber {
 #ifdef LINNET_FIBER_UCONTEXT
   ucontext_t inside_, outside_;
 #else
-  void* inside_ = nullptr;  // the stack pointers of the two sides
+  void* inside_ = nullptr;  // the stack pointers of the fiber and of the caller of Resume()
   void* outside_ = nullptr;
 #endif
   // For the sanitizers.

@@ -1,5 +1,5 @@
-// A stream of its own, and graphs: kernels that are captured once and started many times at the
-// cost of one.
+// A non-default stream, and graphs: kernels that are captured once and launched many times, each
+// time at the cost of one launch.
 //
 //   OwnStream stream;
 //   Graph graph;
@@ -32,7 +32,8 @@ class Graph {
   Graph(const Graph&) = delete;
   ~Graph();
 
-  // Keeps what `body` starts on the stream, instead of running it. Errors of `body` pass through.
+  // Records the work that `body` starts on the stream, without running it. Replaces the
+  // previous recording. Exceptions of `body` pass through.
   void Capture(Stream stream, FunctionRef<void()> body);
   void Run(Stream stream) const;
 

@@ -1,4 +1,4 @@
-// What all launchers of kernels share (private to kernels/cuda).
+// Error checks and launches of kernels (private to kernels/cuda).
 #ifndef LINNET_KERNELS_CUDA_LAUNCH_CUH_
 #define LINNET_KERNELS_CUDA_LAUNCH_CUH_
 
@@ -8,13 +8,15 @@
 
 namespace linnet::kernels::cuda {
 
+// Throws CudaError unless `error` is cudaSuccess. `what` names the failed operation or kernel.
 inline void Check(cudaError_t error, const char* what) {
   if (error != cudaSuccess) {
-    throw CudaError(std::string("CUDA, ") + what + ": " + cudaGetErrorString(error));
+    throw CudaError(std::string("CUDA error in ") + what + ": " + cudaGetErrorString(error));
   }
 }
 
-// Launches a kernel with more than 48 kB of shared memory, if need be.
+// Launches a kernel, unless the grid is empty. First raises the kernel's limit if it needs more
+// than 48 kB of shared memory.
 template <typename... Parameters, typename... Args>
 void Launch(const char* name, void (*kernel)(Parameters...), dim3 blocks, unsigned threads,
             size_t shared, cudaStream_t stream, const Args&... args) {

@@ -1,11 +1,13 @@
-// A position of causal linear attention over many sequences as a tile program (tile.h); contract in
-// decode.h, layout of the states in kernels/linear_step.h. A warp steps one head of one sequence.
+// One position of causal linear attention over many sequences as a tile program (tile.h); contract
+// in decode.h, layout of the states in kernels/linear_step.h. A warp steps one head of one
+// sequence.
 //
-// Lane l reads columns 4 (l % 4) .. + 3 and 16 more of row l / 4 of every eight rows: rows of s,
-// which a feature of the query weighs, and waiting rows, which the product of query and key weighs.
-// So a warp reads 512 or 1024 consecutive bytes at once, and the eight lanes that share columns are
-// summed at the end. Everything that the memory must deliver is asked for at the beginning, by as
-// many warps as the registers allow: a warp waits for memory once (docs/kernels/decode-cuda.md).
+// With u = 4 (l % 4), lane l reads columns u .. u + 3 and u + 16 .. u + 19 of row l / 4 of every
+// eight rows: rows of s, weighted by a feature of the query, and waiting rows, weighted by the
+// product of query and key. So a warp reads 512 or 1024 consecutive bytes at once, and the eight
+// lanes that share columns are summed at the end. For heads of up to 32 features and values, all
+// loads except those of a fold are issued at the beginning, by as many warps as the registers
+// allow: a warp waits for memory once (docs/kernels/decode-cuda.md).
 #ifndef LINNET_KERNELS_CUDA_LINEAR_STEP_TILE_H_
 #define LINNET_KERNELS_CUDA_LINEAR_STEP_TILE_H_
 
@@ -38,12 +40,12 @@ struct RestOf<float> {
   using Type = BFloat16;
 };
 
-// Columns u .. u + 3 (at[0 .. 3]) and u + 16 .. u + 19 of a block of 32; in bf16 each pair shares a
-// word.
+// Columns u .. u + 3 (at[0 .. 3]) and u + 16 .. u + 19 (at[4 .. 7]) of a block of 32. In bf16,
+// columns c and c + 16 share a word.
 struct Columns {
   float at[8];
 };
-// The same as they lie in memory, for loads long before their use.
+// The same columns as they lie in memory, for loads long before their use.
 template <typename T>
 struct RawColumns;
 template <>
@@ -126,7 +128,7 @@ LINNET_TILE Columns StoreColumns(const Tile& tile, BFloat16* block, unsigned u, 
   return stored;
 }
 
-// Index of a column in a row.
+// Index in memory of column c of a row.
 LINNET_TILE unsigned ColumnIndex(const float*, unsigned c) { return c; }
 LINNET_TILE unsigned ColumnIndex(const BFloat16*, unsigned c) {
   return c / kStepPad * kStepPad + c % 16 * 2 + c / 16 % 2;
@@ -151,7 +153,7 @@ struct HeadOf {
   using Rest = typename RestOf<T>::Type;
   T* s;  // [F, M']
   float* z;
-  T* rows;  // [waiting, F' + M'], row_stride apart
+  T* rows;  // [RecentKeys(), F' + M'], row_stride apart
   Rest* s_rest;
   float* z_rest;
   unsigned row_stride;
@@ -173,8 +175,8 @@ struct HeadOf {
   }
 };
 
-// Bytes of shared memory of a warp: phi(q) [F'], and rows [waiting, F' + M'], of which `waiting` is
-// the position's own; the others are only there for a fold. Rows lie as in the state.
+// Bytes of shared memory per warp: phi(q) [F'], and rows [RecentKeys(), F' + M'] in the state's
+// layout. Row `waiting` is the position's own; the others are only filled for a fold.
 template <typename T>
 LINNET_HOST_TILE unsigned LinearStepShared(unsigned padded_dim, unsigned padded_value_dim) {
   return 4 * padded_dim +
@@ -202,16 +204,17 @@ class GlobalHead {
   T* out_;
 };
 
-// kFeatureBlocks * kStepPad is PaddedWidth(dim). `Head` is GlobalHead, or has its members. `shared`: first byte of LinearStepShared() bytes.
+// kFeatureBlocks * kStepPad is PaddedWidth(dim). `Head` is GlobalHead, or has its members.
+// `shared`: offset of LinearStepShared() bytes of shared memory.
 template <typename T, unsigned kFeatureBlocks, class Tile, class Head>
 class LinearStepWarp {
  public:
   static constexpr unsigned kRows = kWaitingRows<T>, kGroups = kRows / kRowsAtOnce;
   static constexpr unsigned kPadded = kFeatureBlocks * kStepPad;
-  // Whether all loads of the first 32 columns of s begin before anything else; larger heads have
-  // too few registers.
+  // Whether all loads of the first 32 columns of s begin before anything else. Larger heads have
+  // too few registers for that.
   static constexpr bool kEarly = kFeatureBlocks == 1;
-  static constexpr unsigned kFolded = sizeof(T) == 2 ? 1 : 2;  // of every eight rows, at once
+  static constexpr unsigned kFolded = sizeof(T) == 2 ? 1 : 2;  // groups of 8 rows in FoldRows()
   static constexpr unsigned kLine = 128;                       // bytes
 
   LINNET_TILE LinearStepWarp(Tile& tile, const DecodeStepArgs& args, unsigned sequence,
@@ -249,7 +252,7 @@ class LinearStepWarp {
     return state_.s + size_t{f} * padded_values_ + c;
   }
 
-  // Asks for everything that comes from memory, up to the first 32 values.
+  // Issues the loads, of the values only the first 32.
   LINNET_TILE void Ask() {
     LINNET_UNROLL
     for (unsigned b = 0; b < kFeatureBlocks; ++b) {
@@ -286,7 +289,7 @@ class LinearStepWarp {
     }
   }
 
-  // Computes phi(q), phi(k) and the position's row, in shared memory and in the state.
+  // Writes phi(q) to shared memory, and the position's row, phi(k) and v, there and to the state.
   LINNET_TILE void Append() {
     T* row = Row(waiting_);
     const unsigned own = waiting_ * RowWidth();
@@ -308,7 +311,7 @@ class LinearStepWarp {
     }
   }
 
-  // Of phi(q), from block `begin` on.
+  // Columns of phi(q) in the block of 32 from `begin` on.
   LINNET_TILE Columns Query(unsigned begin) const {
     RawColumns<float> raw;
     raw.LoadShared(query_, begin, u_);
@@ -316,7 +319,7 @@ class LinearStepWarp {
   }
 
   // weights[j] = phi(q) . phi(k) of waiting row 8 j + row_; 0 where there is none. The position's
-  // own row joins the others.
+  // own row counts as a waiting one.
   LINNET_TILE void Weigh(float (&weights)[kGroups]) {
     LINNET_UNROLL
     for (unsigned j = 0; j < kGroups; ++j) {
@@ -345,7 +348,8 @@ class LinearStepWarp {
     for (unsigned j = 0; j < kGroups; ++j) weights[j] = sums[j] + tile_.ShuffleXor(sums[j], 2);
   }
 
-  // 1 / (phi(q) . z + eps), z with the waiting keys; 0 where that is below every normal float.
+  // 1 / (phi(q) . z + eps), with the waiting keys included in z; 0 if |phi(q) . z + eps| is below
+  // every normal float.
   LINNET_TILE float Scale(const float (&weights)[kGroups]) const {
     float sum = 0;
     LINNET_UNROLL
@@ -361,14 +365,14 @@ class LinearStepWarp {
     return std::fabs(den) < FLT_MIN ? 0.0f : 1.0f / den;
   }
 
-  // Columns [c, c + 32) of waiting row 8 j + row_, zeros where there is none.
+  // Loads value columns [c, c + 32) of waiting row 8 j + row_, or zeros if there is none.
   LINNET_TILE void LoadValues(unsigned j, unsigned c, RawColumns<T>& raw) const {
     const unsigned r = kRowsAtOnce * j + row_;
     raw.Load(tile_, Row(r) + kPadded + c, u_, r < waiting_);
     if (r == waiting_) raw.LoadShared(rows_, r * RowWidth() + kPadded + c, u_);
   }
 
-  // Columns [c, c + 32) of the output.
+  // Computes columns [c, c + 32) of the output.
   template <bool kFirst>
   LINNET_TILE void Read(unsigned c, const float (&weights)[kGroups], float scale) const {
     Columns sum = {{0, 0, 0, 0, 0, 0, 0, 0}};
@@ -394,7 +398,7 @@ class LinearStepWarp {
     }
     LINNET_UNROLL
     for (unsigned j = 0; j < kGroups; ++j) add(weights[j], (kFirst ? values_[j] : more[j]).Get());
-    // Sums the lanes of equal columns; each time a lane keeps half of what it has.
+    // Sums over the lanes that share columns. After each exchange a lane keeps half of its columns.
     const unsigned lane = tile_.lane();
     LINNET_UNROLL
     for (unsigned half = 4; half > 0; half /= 2) {
@@ -410,13 +414,13 @@ class LinearStepWarp {
     if (m < args_.value_dim) io_.Out(m, scale * sum.at[0]);
   }
 
-  // Puts the waiting rows beside the position's own, for Fold().
+  // Copies the waiting rows to shared memory, beside the position's own, for Fold().
   LINNET_TILE void ShareRows() {
     const unsigned width = RowWidth();
     LINNET_UNROLL
     for (unsigned j = 0; j < kGroups; ++j) {
       const unsigned r = kRowsAtOnce * j + row_;
-      if (r == waiting_) continue;  // is there
+      if (r == waiting_) continue;  // already there
       LINNET_UNROLL
       for (unsigned b = 0; b < kFeatureBlocks; ++b) {
         keys_[j][b].StoreShared(rows_, r * width + b * kStepPad, u_);
@@ -450,8 +454,8 @@ class LinearStepWarp {
     }
   }
 
-  // Columns [c, c + 32) of rows f0 + 8 i + row_ of s, i < kFolded. They are read again, from the
-  // second-level cache for most: registers for them would leave room for fewer warps.
+  // Folds columns [c, c + 32) of rows f0 + 8 i + row_ of s, i < kFolded. Reads s again, mostly from
+  // the L2 cache: keeping it in registers would leave room for fewer warps.
   LINNET_TILE void FoldRows(unsigned f0, unsigned c) {
     using Rest = typename HeadOf<T>::Rest;
     const unsigned width = RowWidth();
@@ -503,7 +507,7 @@ class LinearStepWarp {
   const HeadOf<T> state_;
   const decltype(std::declval<Tile&>().template Shared<float>(0, 0)) query_;
   const decltype(std::declval<Tile&>().template Shared<T>(0, 0)) rows_;
-  const unsigned row_, u_;  // of every eight rows; the first column
+  const unsigned row_, u_;  // the lane's row of every eight, and its first column
   RawColumns<T> sums_[kEarly ? kPadded / kRowsAtOnce : 1];
   RawColumns<T> keys_[kGroups][kFeatureBlocks], values_[kGroups];  // of the waiting rows
   float q_[kFeatureBlocks], k_[kFeatureBlocks], z_[kFeatureBlocks], v_;

@@ -1,5 +1,5 @@
 // device.h, graph.h, products.h, decode.h and few.h on the CPU: tile programs on their executor,
-// memory in memory, products in plain loops. Tests link it in place of the kernels.
+// device memory in host memory, products in plain loops. Tests link it in place of the kernels.
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -23,7 +23,7 @@ namespace linnet::kernels::cuda {
 namespace {
 
 using Work = std::vector<std::function<void()>>;
-Work* captured = nullptr;  // not null: work is kept, not run
+Work* captured = nullptr;  // not null: work is recorded, not run
 
 void Submit(std::function<void()> work) {
   if (captured != nullptr) {
@@ -71,7 +71,7 @@ Device Device::Open() {
 
 DeviceMemory::DeviceMemory(size_t bytes)
     : data_(std::aligned_alloc(64, (bytes + 63) / 64 * 64)), bytes_(bytes) {
-  std::memset(data_, 0xff, bytes);  // NaNs: nothing may rely on memory that it has not written
+  std::memset(data_, 0xff, bytes);  // NaN: programs must not rely on memory they have not written
 }
 DeviceMemory::~DeviceMemory() { std::free(data_); }
 void CopyToDevice(void* to, const void* from, size_t bytes, Stream) {

@@ -12,7 +12,7 @@
 namespace linnet::kernels::cuda {
 namespace {
 
-// The library's functions. Never unloaded.
+// Functions of the library, which is never unloaded.
 struct Lt {
   decltype(&cublasLtCreate) create;
   decltype(&cublasLtDestroy) destroy;
@@ -139,8 +139,8 @@ int Products::Plan(const ProductShape& shape) {
                                           plan->y, plan->y, preference, 1, &found, &count);
   lt.destroy_preference(preference);
   if (status != CUBLAS_STATUS_SUCCESS || count == 0) {
-    throw RuntimeError("cuBLASLt: no product of ", shape.rows, " x ", shape.in, " x ", shape.out,
-                       " (status ", static_cast<int>(status), ")");
+    throw RuntimeError("cuBLASLt: no algorithm for a product of ", shape.rows, " x ", shape.in,
+                       " x ", shape.out, " (status ", static_cast<int>(status), ")");
   }
   plan->algorithm = found.algo, plan->workspace_bytes = found.workspaceSize;
   impl_->plans.push_back(std::move(plan));

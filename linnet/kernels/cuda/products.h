@@ -1,12 +1,12 @@
-// Matrix products on a GPU by cuBLASLt, which is loaded when the first Products is made: programs
-// start on machines without it.
+// Matrix products on a GPU by cuBLASLt. The library is loaded when the first Products is created,
+// so that programs also start on machines without it.
 //
 //   Products products;
 //   const int plan = products.Plan({.type = ProductType::kBf16, .rows = batch, .in = 256,
 //                                   .out = 768});
 //   products.Run(plan, x, weight, bias, y, stream);    // y = x W^T + b
 //
-// fp32 products are exact fp32, without TF32; bf16 products sum in fp32.
+// fp32 products use fp32 arithmetic, not TF32; bf16 products accumulate in fp32.
 #ifndef LINNET_KERNELS_CUDA_PRODUCTS_H_
 #define LINNET_KERNELS_CUDA_PRODUCTS_H_
 
@@ -22,7 +22,7 @@ enum class ProductType : unsigned char { kF32, kBf16 };
 struct ProductShape {
   ProductType type = ProductType::kF32;  // of x, W, b and y
   size_t rows = 0, in = 0, out = 0;      // in and out are multiples of 8
-  bool relu = false;
+  bool relu = false;                     // y = relu(x W^T + b)
 };
 
 class Products {
@@ -32,10 +32,11 @@ class Products {
   ~Products();
   Products(const Products&) = delete;
 
-  // Chooses the algorithm of a product. Throws RuntimeError if there is none.
+  // Chooses the algorithm of a product and returns its number. Throws RuntimeError if cuBLASLt has
+  // none.
   int Plan(const ProductShape& shape);
-  // x [rows, in], weight [out, in], bias [out], y [rows, out]. Calls on several streams at
-  // once need a Products each: they would share its workspace.
+  // x [rows, in], weight [out, in], bias [out], y [rows, out]. Each stream that runs at the same
+  // time needs its own Products, because the calls share its workspace.
   void Run(int plan, const void* x, const void* weight, const void* bias, void* y, Stream stream);
 
   static constexpr size_t kWorkspaceBytes = size_t{32} << 20;

@@ -1,5 +1,5 @@
-// States on their way from a GPU to the CPU. On a GPU the waiting rows alone hold the recent keys;
-// on the CPU a state also keeps their sum, as a part of z (linear_step.h).
+// Completes states that move from a GPU to the CPU. On a GPU the waiting rows alone hold the recent
+// keys; on the CPU a state also holds their sum, as a part of z (linear_step.h).
 #ifndef LINNET_KERNELS_CUDA_RECENT_KEYS_H_
 #define LINNET_KERNELS_CUDA_RECENT_KEYS_H_
 
@@ -13,7 +13,7 @@
 
 namespace linnet::kernels::cuda {
 
-// Makes one sequence's state complete: the sum of its `waiting` recent keys.
+// Computes the sum of the `waiting` recent keys in one sequence's state.
 inline void SumRecentKeys(const LinearStepShape& shape, size_t waiting, float* hot) {
   const size_t pad = LinearStepShape::kPad, half = pad / 2;
   const size_t fp = LinearStepShape::Padded(shape.dim);

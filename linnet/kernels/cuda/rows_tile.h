@@ -1,5 +1,5 @@
-// Embedding, residual and layer norm, and gelu as tile programs (tile.h); contracts in decode.h. A
-// warp computes a row.
+// Embedding, residual and layer norm, and gelu as tile programs (tile.h); contracts in decode.h. In
+// the first two, a warp computes one row, or two narrow ones.
 #ifndef LINNET_KERNELS_CUDA_ROWS_TILE_H_
 #define LINNET_KERNELS_CUDA_ROWS_TILE_H_
 
@@ -57,7 +57,7 @@ LINNET_TILE float SumOfWarp(Tile& tile, float x) {
   return x;
 }
 
-// Column c of row n of the embedding at `position`.
+// The embedding of sequence n at `position`; At(c) is column c.
 class EmbeddedRow {
  public:
   LINNET_TILE EmbeddedRow(const EmbedArgs& args, unsigned n, unsigned position)
@@ -110,8 +110,8 @@ struct RowOf {
   Four part[kParts];
 };
 
-// Rows of a warp, whose loads and sums overlap: so few warps step 10,000 rows of 256 that all of
-// them run at once.
+// Rows per warp of NormTile. Two rows overlap their loads and sums, and let 10,000 rows of 256
+// columns need so few warps that all of them run at once.
 template <unsigned kParts>
 inline constexpr unsigned kNormRows = kParts <= 2 ? 2 : 1;
 
@@ -175,7 +175,7 @@ LINNET_TILE void NormalizeRows(Tile& tile, unsigned width, float eps, const floa
   }
 }
 
-// kParts: 128 columns each.
+// kParts: parts of a row, 128 columns each.
 template <typename T, unsigned kParts, class Tile>
 LINNET_TILE void NormTile(Tile& tile, const NormArgs& args) {
   constexpr unsigned kRows = kNormRows<kParts>;
@@ -236,7 +236,7 @@ LINNET_TILE void NormTile(Tile& tile, const NormArgs& args) {
 
 LINNET_TILE float Gelu(float x) { return 0.5f * x * (1.0f + std::erf(x * 0.70710678f)); }
 
-// Four numbers a thread.
+// Four numbers per thread.
 template <typename T, class Tile>
 LINNET_TILE void GeluTile(Tile& tile, size_t n, T* x) {
   const size_t at = 4 * (size_t{tile.x()} * tile.threads() + tile.thread());

@@ -34,7 +34,8 @@ LINNET_TILE Uniforms PhiloxUniforms(uint64_t seed, uint64_t stream, uint64_t cou
   return {uniform(x0), uniform(x1)};
 }
 
-// Draws token `next` of sequence n. `shared`: first byte of 8 bytes for each mixture.
+// Draws the token at position `next` of sequence n. `shared`: offset in shared memory of 8 bytes
+// per mixture component.
 template <class Tile>
 LINNET_TILE void SampleSequence(Tile& tile, const SampleArgs& args, unsigned n, unsigned next,
                                 unsigned shared) {
@@ -73,7 +74,7 @@ LINNET_TILE void SampleSequence(Tile& tile, const SampleArgs& args, unsigned n, 
   args.tokens[size_t{next} * args.batch + n] = static_cast<int32_t>(bounded);
 }
 
-// Sets where the next step stands.
+// Sets the next step's position and number of waiting keys.
 LINNET_TILE void AdvanceControl(DecodeControl* control) {
   control->next_position = control->position + 1;
   control->next_waiting = (control->waiting + 1) % control->recent_keys;

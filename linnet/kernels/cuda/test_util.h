@@ -1,4 +1,4 @@
-// For tests of tile programs: launches, and a run in several orders of threads.
+// For tests of tile programs: launches, and runs in several orders of threads.
 #ifndef LINNET_KERNELS_CUDA_TEST_UTIL_H_
 #define LINNET_KERNELS_CUDA_TEST_UTIL_H_
 
@@ -15,7 +15,7 @@ inline constexpr uint64_t kOrders[] = {0, 1, 2, 3};  // seeds of TileLaunch
 inline const TileLaunch kOneWarp{.threads = 32, .shared_bytes = 1024};
 inline const TileLaunch kTwoWarps{.threads = 64, .shared_bytes = 1024};
 
-// Expects that `program` runs in every order of threads.
+// Expects that `program` runs without a fault in each of kOrders.
 template <typename Program>
 void ExpectNoFault(const TileLaunch& launch, const Program& program) {
   for (const uint64_t seed : kOrders) {

@@ -1,4 +1,4 @@
-// Tile programs: what one block of a GPU's threads computes, written once for two machines.
+// Tile programs: code for one block of GPU threads, written once for two machines.
 //
 //   template <class Tile>
 //   LINNET_TILE void SumTile(Tile& tile, const SumArgs& args) {
@@ -8,14 +8,14 @@
 //     ...
 //   }
 //
-// nvcc compiles it with DeviceTile (tile_device.cuh), whose members are single instructions. The C++
-// compiler compiles it with ExecutorTile (tile_executor.h), which runs the threads of a block in
-// turn and reports races, accesses outside of shared memory and divergent barriers. So the
+// nvcc compiles it with DeviceTile (tile_device.cuh), whose members are a few instructions each.
+// The C++ compiler compiles it with ExecutorTile (tile_executor.h), which runs the threads of a
+// block in turn and reports races, accesses outside of shared memory and divergent barriers. So the
 // arithmetic and the synchronization of each kernel are tested on machines that have no GPU.
 //
 // A Tile has:
 //
-//   thread(), threads(), warp(), lane()    indexes in the block; 32 lanes a warp
+//   thread(), threads(), warp(), lane()    indexes in the block; 32 lanes per warp
 //   x(), y(), z()                          index of the block in the grid
 //   Shared<T>(offset, count)               `count` elements of shared memory from byte `offset` on
 //   Barrier(), WarpBarrier()               all threads of the block, or of the warp
@@ -29,24 +29,28 @@
 //   LoadMatrixTransposed(r, shared, index) the same, each matrix transposed
 //   Multiply(d, a, b)                      d += a b for a warp, bf16 -> fp32 (mma.m16n8k16)
 //   LoadStreaming(from, valid)             16 bytes of global memory, zeros if not valid, that will
-//   StoreStreaming(to, value)              not be used again soon: the first to leave the caches
-//   Prefetch(from)                         asks for the line of global memory, to the second cache
+//   StoreStreaming(to, value)              not be used again soon: the caches evict them first
+//   Prefetch(from)                         loads the line of global memory into the L2 cache
 //
-// and, for blocks that wait for others, each by one thread, with Barrier() between it and the rest:
+// and, for blocks that wait for other blocks (one thread calls Ticket, Publish or Await, with a
+// Barrier() between the call and the other threads' accesses):
 //
-//   Ticket(counter)                        adds 1 to it and returns what it was: blocks that take
-//                                          their work by it only wait for blocks that have started
+//   Ticket(counter)                        adds 1 to it and returns its previous value. Blocks that
+//                                          choose their work by tickets only wait for blocks that
+//                                          have started.
 //   Publish(flag)                          sets it, after everything that the block has written
 //   Await(flag)                            waits until it is set
-//   LoadFresh(from)                        reads what another block of the launch has published
+//   LoadFresh(from)                        reads a number that another block of the launch has
+//                                          published
 //
 // Shared<T> has Get(i), Set(i, value), and Load<V>(i), Store<V>(i, v) for a V of several elements,
 // aligned to its size. Barriers, shuffles and matrix operations are collective: every thread of the
 // block (warp) must reach the same one.
 //
-// Layout of Multiply, g = lane / 4, t = lane % 4, two bf16 a register, the first in the lower half:
-//   a[0..3]: rows g, g + 8, g, g + 8 of A [16, 16]; columns 2 t, 2 t + 1, for a[2] and a[3] + 8
-//   b[0..1]: column g of B [16, 8]; rows 2 t, 2 t + 1, for b[1] + 8
+// Layout of Multiply, g = lane / 4, t = lane % 4, two bf16 per register, the first in its lower
+// half:
+//   a[0..3]: rows g, g + 8, g, g + 8 of A [16, 16]; columns 2 t, 2 t + 1 (a[2], a[3]: 8 further)
+//   b[0..1]: column g of B [16, 8]; rows 2 t, 2 t + 1 (b[1]: 8 further)
 //   d[0..3]: row g columns 2 t, 2 t + 1; row g + 8 columns 2 t, 2 t + 1 of D [16, 8]
 // LoadMatrix puts elements 2 t and 2 t + 1 of row g of matrix i into r[i].
 #ifndef LINNET_KERNELS_CUDA_TILE_H_
@@ -93,8 +97,8 @@ LINNET_TILE float HighBf16(uint32_t pair) { return FloatOfBits(pair & 0xffff0000
 LINNET_TILE float ToFloat(BFloat16 x) { return FloatOfBits(uint32_t{x.bits} << 16); }
 LINNET_TILE float ToFloat(float x) { return x; }
 
-// exp, on a GPU to about 2 ulp for |x| up to 1, and 1.2 |x| beyond. Numbers below the normal ones
-// are 0 there.
+// exp(x). On a GPU, the error is about 2 ulp for |x| <= 1 and 1.2 |x| ulp beyond, and results below
+// every normal float are 0.
 LINNET_TILE float Exp(float x) {
 #ifdef __CUDACC__
   float y;
@@ -105,7 +109,7 @@ LINNET_TILE float Exp(float x) {
 #endif
 }
 
-// 1 / x, on a GPU to 1 ulp, and 0 for numbers below the normal ones.
+// 1 / x, or 0 if |x| is below every normal float. On a GPU, the error is up to 1 ulp.
 LINNET_TILE float Inverse(float x) {
 #ifdef __CUDACC__
   float y;

@@ -1,4 +1,4 @@
-// Tile programs on a GPU (tile.h): each member is an instruction or two.
+// Tile programs on a GPU (tile.h): each member is a few instructions.
 //
 //   __global__ void Sum(SumArgs args) {
 //     DeviceTile tile;

@@ -24,7 +24,7 @@ constexpr size_t kMaxSharedBytes = 227 * 1024;
 constexpr unsigned kPoison = 0xff;  // NaN as float and as bf16
 constexpr uint16_t kNobody = 0xffff;
 
-// Source lines as small numbers, to be kept for every byte.
+// Numbers source locations, so that the history of each byte stores them in 16 bits.
 class Sites {
  public:
   uint16_t Number(Where where) {
@@ -54,14 +54,14 @@ class Sites {
   std::array<uint16_t, 1024> recent_{};
 };
 
-// What is known of a byte of shared memory. Accesses are ordered by the number of block barriers
-// before them (`epoch`) and, in a warp, by the number of its barriers (`warp_epoch`).
+// History of a byte of shared memory. Accesses are ordered by the number of block barriers before
+// them (`epoch`) and, within a warp, by the number of its barriers (`warp_epoch`).
 struct Shadow {
   uint32_t write_epoch = 0, write_warp_epoch = 0;  // the last write; epoch 0: none
   uint32_t read_epoch = 0, read_warp_epoch = 0;    // reads since the last barrier
   uint16_t writer = kNobody, write_site = 0;
-  // A reader, and a second one: of another warp if there is any, else of the same warp. With
-  // readers in two warps every write races, so no more need to be known.
+  // A reader, and a second one: from another warp if there is one, else from the same warp. With
+  // readers in two warps every write races, so no more readers are recorded.
   uint16_t reader = kNobody, read_site = 0;
   uint16_t second = kNobody, second_site = 0;
   uint16_t copier = kNobody, copy_site = 0;  // a CopyAsync that is under way
@@ -86,7 +86,7 @@ struct ShuffleArgs {
   unsigned lane;
 };
 
-// Fibers for the next launch: ThreadSanitizer takes its time to make one.
+// Later launches reuse fibers, because ThreadSanitizer is slow to create one.
 std::unique_ptr<Fiber> TakeFiber(std::vector<std::unique_ptr<Fiber>>& idle) {
   if (idle.empty()) return std::make_unique<Fiber>();
   auto fiber = std::move(idle.back());
@@ -107,7 +107,8 @@ struct Thread {
 
 struct Warp {
   uint32_t epoch = 0;
-  // Numbers of threads: at a collective operation of the warp (and which), at a Barrier, ended.
+  // Numbers of threads that wait at a collective operation of the warp (`collective`, at `site`),
+  // that wait at a Barrier, and that have ended.
   unsigned waits = 0, at_barrier = 0, ended = 0;
   ExecutorBlock::Collective collective = ExecutorBlock::Collective::kNone;
   uint16_t site = 0;
@@ -182,7 +183,7 @@ class Block final : public ExecutorBlock {
   uint32_t Shuffle(unsigned thread, uint32_t value, unsigned lane, Where where) override {
     if (lane >= kWarp) {
       Throw(Fault::kBounds, thread, sites_.Number(where), "shuffles from lane ", lane,
-            ", which no warp has");
+            ", but a warp has lanes 0 to 31");
     }
     ShuffleArgs args{value, 0, lane};
     Wait(thread, Collective::kShuffle, &args, where);
@@ -213,7 +214,7 @@ class Block final : public ExecutorBlock {
     void operator()(unsigned char* memory) const { std::free(memory); }
   };
 
-  // "file.h:12: thread 3 of block (0, 0, 0) " and the parts.
+  // Throws a TileFault with the message "file.h:12: thread 3 of block (0, 0, 0) " + the parts.
   template <typename... Parts>
   [[noreturn]] void Throw(Fault fault, unsigned thread, uint16_t site, const Parts&... parts) {
     throw TileFault(fault, StrCat(sites_.Name(site), ": thread ", thread, " of block (", index_[0],
@@ -231,7 +232,7 @@ class Block final : public ExecutorBlock {
   void Wait(unsigned thread, Collective collective, void* args, Where where);
   void Release(unsigned thread);
   [[noreturn]] void ThrowDivergence(unsigned thread, Collective collective, uint16_t site);
-  // For the warp whose first thread is `first`, when all its threads wait.
+  // Performs `collective` for the warp whose first thread is `first`, when all its threads wait.
   void Complete(unsigned first, Collective collective);
   void CompleteShuffle(unsigned first);
   void CompleteLoadMatrix(unsigned first, bool transposed);
@@ -252,7 +253,7 @@ class Block final : public ExecutorBlock {
   Sites sites_;
 
   std::array<unsigned, 3> index_{};
-  uint32_t epoch_ = 0, first_epoch_ = 0;  // now, and of the block that runs
+  uint32_t epoch_ = 0, first_epoch_ = 0;  // now, and when the block that runs began
   unsigned at_barrier_ = 0, ended_ = 0;   // numbers of threads
   uint16_t barrier_site_ = 0;
   std::deque<uint16_t> ready_;
@@ -356,7 +357,7 @@ void Block::RecordRead(unsigned thread, size_t byte, size_t bytes, uint16_t site
     }
     if (s.write_epoch < first_epoch_) {
       Throw(Fault::kUninitialized, thread, site, "reads byte ", byte,
-            " of shared memory, which nothing has written");
+            " of shared memory, which the block has not written");
     }
     if (s.write_epoch == epoch_ && s.writer != thread &&
         (s.writer / kWarp != thread / kWarp || s.write_warp_epoch == warp_epoch)) {
@@ -417,7 +418,7 @@ void Block::CopyAsync(unsigned thread, size_t array, size_t array_bytes, size_t 
   if (reinterpret_cast<uintptr_t>(from) % 16) {
     Throw(Fault::kAlignment, thread, site, "copies from global memory that is not aligned to 16");
   }
-  // The copy may write at once.
+  // The copy may write at any time from now on.
   RecordWrite(thread, byte, 16, site, "copies to");
   for (size_t i = byte; i < byte + 16; ++i) {
     shadow_[i].copier = static_cast<uint16_t>(thread);
@@ -500,7 +501,8 @@ void Block::End(unsigned thread) {
   }
 }
 
-// Names a thread that cannot reach `collective`; kNone: `thread` ends.
+// Throws a fault that names a thread which does not reach `collective`. kNone: `thread` ends while
+// the named thread waits.
 void Block::ThrowDivergence(unsigned thread, Collective collective, uint16_t site) {
   const bool ends = collective == Collective::kNone;
   const bool all = ends || collective == Collective::kBarrier;
@@ -512,7 +514,7 @@ void Block::ThrowDivergence(unsigned thread, Collective collective, uint16_t sit
     if (other.ended && !ends) {
       Throw(Fault::kDivergence, thread, site, does, ", but thread ", t, " has ended");
     }
-    // Another warp that waits for its own threads may still come.
+    // Another warp that waits at an operation of its own may still reach the barrier.
     if (other.waits == Collective::kNone || !(same_warp || other.waits == Collective::kBarrier)) {
       continue;
     }
@@ -520,7 +522,7 @@ void Block::ThrowDivergence(unsigned thread, Collective collective, uint16_t sit
     Throw(Fault::kDivergence, thread, ends ? other.site : site, does, ", but thread ", t,
           " waits at ", Name(other.waits), " (", sites_.Name(other.site), ")");
   }
-  std::abort();  // a fault of the executor: it called without a reason
+  std::abort();  // a bug in the executor: there is no divergence
 }
 
 void Block::Complete(unsigned first, Collective collective) {
@@ -616,7 +618,7 @@ void CheckLaunch(const TileLaunch& launch) {
   }
   if (x == 0 || y == 0 || z == 0 || x > 0x7fffffff || y > 0xffff || z > 0xffff) {
     throw InputError("a grid has ", x, " x ", y, " x ", z,
-                     " blocks; use 1 to 2^31 - 1, 65535, 65535");
+                     " blocks; use 1 to 2^31 - 1 in x, and 1 to 65535 in y and in z");
   }
 }
 

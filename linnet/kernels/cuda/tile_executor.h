@@ -12,7 +12,7 @@
 //   race          two accesses to a byte by different threads, one of them a write, without a
 //                 Barrier(), or a WarpBarrier() of their warp, between them. Shuffles and matrix
 //                 operations order nothing. A racing pair is found in every order of threads.
-//   uninitialized a read of shared memory that the block has not written, or not yet
+//   uninitialized a read of shared memory that the block has not written yet
 //   divergence    a collective operation that other threads of the block or warp do not reach
 //   copy          an access to the target of a CopyAsync() before its thread has waited for it; a
 //                 copy that its thread never waits for
@@ -79,7 +79,8 @@ class ExecutorBlock {
   using Where = std::source_location;
 
   virtual ~ExecutorBlock() = default;
-  // Memory for an access of `bytes` to an array of `array_bytes` at byte `array`, after all checks.
+  // Memory for an access to `bytes` from `offset` on in the array of `array_bytes` at byte `array`
+  // of shared memory, after all checks.
   virtual const unsigned char* Read(unsigned thread, size_t array, size_t array_bytes,
                                     size_t offset, size_t bytes, size_t align, Where where) = 0;
   virtual unsigned char* Write(unsigned thread, size_t array, size_t array_bytes, size_t offset,
@@ -208,7 +209,7 @@ class ExecutorTile {
     if (*flag == 0) {
       throw TileFault(TileFault::Fault::kDivergence,
                       StrCat(where.file_name(), ":", where.line(),
-                             ": the block waits for one that has not started"));
+                             ": the block waits for a flag that no earlier block has published"));
     }
   }
   float LoadFresh(const float* from) const { return *from; }

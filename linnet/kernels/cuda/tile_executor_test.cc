@@ -18,7 +18,7 @@ namespace {
 
 struct SumArgs {
   const float* x;
-  float* sums;  // one a block
+  float* sums;  // one per block
 };
 
 template <class Tile>
@@ -60,7 +60,7 @@ struct ProductArgs {
   float* out;             // [64, 64]
 };
 
-// out = a b, one warp for 16 rows, in two steps of 32 over the inner dimension. The copy of the
+// out = a b, one warp per 16 rows, in two steps of 32 over the inner dimension. The copy of the
 // second step is under way during the products of the first.
 template <class Tile>
 LINNET_TILE void ProductTile(Tile& tile, const ProductArgs& args) {
@@ -137,7 +137,7 @@ TEST(Executor, MatrixProduct) {
   }
 }
 
-// LoadMatrix against the layout in tile.h, with a matrix that LoadMatrixTransposed transposes.
+// LoadMatrix and LoadMatrixTransposed against the layout in tile.h.
 TEST(Executor, LayoutOfLoadMatrix) {
   RunTiles(kOneWarp, [](ExecutorTile& tile) {
     const auto memory = tile.Shared<BFloat16>(0, 4 * 64);
@@ -192,7 +192,7 @@ TEST(Executor, OrderedByBarriers) {
   });
 }
 
-// All threads read a byte, in several warps and epochs of them; then one writes it.
+// All threads read the same bytes, before and after a WarpBarrier; then one thread writes them.
 TEST(Executor, ReadersMayShare) {
   ExpectNoFault(kTwoWarps, [](ExecutorTile& tile) {
     const auto memory = tile.Shared<float>(0, 1);
@@ -206,7 +206,7 @@ TEST(Executor, ReadersMayShare) {
   });
 }
 
-// Only reads of the own warp come before the write.
+// Only reads of the writer's own warp precede the write.
 TEST(Executor, WritesAfterReadsOfTheWarp) {
   ExpectNoFault(kTwoWarps, [](ExecutorTile& tile) {
     const auto memory = tile.Shared<float>(0, 2);
@@ -220,7 +220,8 @@ TEST(Executor, WritesAfterReadsOfTheWarp) {
 
 // ---- The launch ----
 
-// Whatever a thread throws reaches the caller, after the other threads' destructors have run.
+// A thread's exception of any type reaches the caller, after the other threads' destructors have
+// run.
 TEST(Launch, Exceptions) {
   for (const uint64_t seed : kOrders) {
     int alive = 0;
@@ -255,7 +256,7 @@ TEST(Launch, BadSizes) {
   EXPECT_NO_THROW(RunTiles({.threads = 1024, .shared_bytes = 227 * 1024}, nothing));
 }
 
-// Seeds run blocks and threads in different orders, and one seed in the same order every time.
+// Different seeds run blocks and threads in different orders; the same seed always in the same one.
 TEST(Launch, Orders) {
   const auto order = [](uint64_t seed) {
     TileLaunch launch = kTwoWarps;

@@ -1,4 +1,5 @@
-// The faults that the executor finds in a program: races, barriers, bounds, alignment, copies.
+// The faults that the executor finds in a program: races, divergent barriers, bad bounds or
+// alignment, uninitialized reads, and misuse of copies.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -37,7 +38,7 @@ void ExpectFault(const TileLaunch& launch, Fault fault, const std::vector<std::s
   }
 }
 
-// Memory that is written, and past a barrier.
+// Shared memory that the block has written before a barrier.
 ExecutorShared<float> Written(ExecutorTile& tile) {
   const auto memory = tile.Shared<float>(0, 64);
   for (unsigned i = tile.thread(); i < 64; i += tile.threads()) memory.Set(i, 1.0f);
@@ -46,7 +47,7 @@ ExecutorShared<float> Written(ExecutorTile& tile) {
 }
 
 TEST(Faults, RaceAcrossWarps) {
-  // Read or write first, as the order has it.
+  // The order of threads decides whether the read or the write comes first.
   ExpectFault(kTwoWarps, Fault::kRace,
               {"byte 16 of shared memory", "thread 4 ", "thread 36 ", "no barrier between"},
               [](ExecutorTile& tile) {
@@ -99,7 +100,7 @@ TEST(Faults, SecondReader) {
               });
 }
 
-// The same line twice, so that the memory's first barrier does not count for the next block.
+// The race occurs in one block only, and the message names it.
 TEST(Faults, RaceInALaterBlock) {
   TileLaunch launch = kTwoWarps;
   launch.blocks = {1, 3, 2};
@@ -191,7 +192,7 @@ TEST(Faults, Uninitialized) {
                 if (tile.lane() != 30) memory.Set(tile.lane(), 1.0f);
                 memory.Get(tile.lane());
               });
-  // What an earlier block has written does not count.
+  // Writes of an earlier block do not count.
   TileLaunch launch = kOneWarp;
   launch.blocks = {2, 1, 1};
   unsigned blocks = 0;
@@ -206,7 +207,7 @@ TEST(Faults, Uninitialized) {
 }
 
 TEST(Faults, DivergentBarriers) {
-  // One warp does not come to the barrier.
+  // One warp does not reach the barrier.
   ExpectFault(kTwoWarps, Fault::kDivergence, {"Barrier", "end"}, [](ExecutorTile& tile) {
     if (tile.warp() == 0) tile.Barrier();
   });
@@ -248,7 +249,7 @@ TEST(Faults, ThreadThatLeavesEarly) {
               });
 }
 
-// A copy of 16 bytes by each thread; `between` stands before the wait.
+// Each thread copies 16 bytes; `between` runs before the wait.
 template <typename Between>
 void Copies(ExecutorTile& tile, const float* from, const Between& between) {
   const auto memory = tile.Shared<float>(0, 128);
@@ -275,7 +276,7 @@ TEST(Faults, Copies) {
                   tile.Barrier();
                 });
               });
-  // Nor does the wait order the copies of other threads.
+  // CopyWait() does not order the copies of other threads.
   ExpectFault(kOneWarp, Fault::kRace, {"thread 7 ", "reads byte 96 ", "thread 6 wrote"},
               [&](ExecutorTile& tile) {
                 Copies(tile, global, [](const auto&) {});
@@ -292,7 +293,7 @@ TEST(Faults, Copies) {
                 tile.CopyCommit();
                 tile.CopyWait<0>();
               });
-  // A group that may be under way still.
+  // Reads the target of a group that may still be under way.
   ExpectFault(kOneWarp, Fault::kCopy, {"thread 0 ", "reads byte 16 "}, [&](ExecutorTile& tile) {
     if (tile.thread() > 0) return;
     const auto memory = tile.Shared<float>(0, 128);
@@ -308,7 +309,7 @@ TEST(Faults, Copies) {
               [&](ExecutorTile& tile) {
                 if (tile.thread() != 4) return;
                 tile.CopyAsync(tile.Shared<float>(0, 4), 0, global, true);
-                tile.CopyWait<0>();  // not for what was not committed
+                tile.CopyWait<0>();  // does not wait for uncommitted copies
               });
 }
 

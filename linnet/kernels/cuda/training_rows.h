@@ -1,10 +1,10 @@
-// The row-wise parts of a layer's training step on a GPU, beside its products: residual, bias and
-// layer norm in one pass, its backward in another, and sums over rows.
+// The row-wise parts of a layer's training step on a GPU, without its matrix products: residual,
+// bias and layer norm in one pass, their backward in another, and sums over rows.
 //
 //   StartAddNorm({.rows = n, .width = d, .x = product, .bias = b, .residual = r, ...}, stream);
 //
-// All pointers are to the GPU's memory and aligned to 16 bytes. Calls return before the GPU is
-// done. Sums have a fixed order. Launches throw CudaError if they fail.
+// All pointers are to device memory and aligned to 16 bytes. Calls return before the GPU is done.
+// Sums are added in a fixed order. Functions throw CudaError if a launch fails.
 #ifndef LINNET_KERNELS_CUDA_TRAINING_ROWS_H_
 #define LINNET_KERNELS_CUDA_TRAINING_ROWS_H_
 
@@ -31,21 +31,22 @@ struct AddNormArgs {
 };
 void StartAddNorm(const AddNormArgs& args, Stream stream);
 
-// The backward of that: the gradient of x, also rounded to bf16, and the sums over rows that are
-// the gradients of weight, offset and bias.
+// The backward of StartAddNorm() with a norm: the gradient of x (and of residual), also rounded to
+// bf16, and the sums over rows that are the gradients of weight, offset and bias. x is the sum that
+// StartAddNorm() has left there.
 struct AddNormGradArgs {
   unsigned rows = 0, width = 0;
   const float *x = nullptr, *stats = nullptr, *weight = nullptr, *grad_out = nullptr;
   float* grad_x = nullptr;
   BFloat16* grad_x_narrow = nullptr;
-  float* sums = nullptr;     // [3, width]: of weight, offset, bias
+  float* sums = nullptr;     // [3, width]: gradients of weight, offset, bias
   float* partial = nullptr;  // AddNormGradPartial(rows, width) floats
 };
 size_t AddNormGradPartial(unsigned rows, unsigned width);
 void StartAddNormGrad(const AddNormGradArgs& args, Stream stream);
 
-// sums[c] = sum over rows of x[row, c]; x [rows, width] with rows `stride` elements apart. width and
-// stride are multiples of 4. T: float, BFloat16.
+// sums[c] = sum over rows of x[row, c]; x [rows, width] with rows `stride` elements apart. width
+// and stride are multiples of 4. T: float, BFloat16.
 template <typename T>
 struct ColumnSumsArgs {
   unsigned rows = 0, width = 0;

@@ -8,13 +8,13 @@
 
 namespace linnet::kernels::cuda {
 
-inline constexpr unsigned kSumThreads = 256;       // of a block that sums rows
-inline constexpr unsigned kPartialThreads = 1024;  // of a block that sums the blocks' sums
-inline constexpr unsigned kMostSumBlocks = 264;    // two for each processor of an H100
+inline constexpr unsigned kSumThreads = 256;       // threads of a block that sums rows
+inline constexpr unsigned kPartialThreads = 1024;  // threads of a block that sums the blocks' sums
+inline constexpr unsigned kMostSumBlocks = 264;    // two for each multiprocessor of an H100
 
 inline constexpr unsigned kSumWarps = kSumThreads / kWarp;
 
-// Blocks that share `rows` rows, each with a part of `parts` of the columns.
+// Number of blocks that share `rows` rows, for each of `parts` parts of the columns.
 inline unsigned SumBlocks(unsigned rows, unsigned parts) {
   const unsigned useful = (rows + kSumWarps - 1) / kSumWarps;
   const unsigned most = parts < kMostSumBlocks ? kMostSumBlocks / parts : 1;
@@ -82,8 +82,8 @@ LINNET_TILE void AddNormTile(Tile& tile, const AddNormArgs& args) {
   }
 }
 
-// Adds the warps' sums of a part of the columns in shared memory and writes them to `to`. shared:
-// kSumWarps * 128 floats.
+// Adds the warps' sums of 128 columns from `begin` on in shared memory (kSumWarps * 128 floats),
+// and writes the totals to `to`.
 template <class Tile>
 LINNET_TILE void WriteSumOfWarps(Tile& tile, const Four& sum, unsigned begin, unsigned width,
                                  float* to) {
@@ -104,7 +104,7 @@ LINNET_TILE void WriteSumOfWarps(Tile& tile, const Four& sum, unsigned begin, un
   tile.Barrier();
 }
 
-// Block x writes its rows' sums to partial [x, 3, width].
+// Block x writes its rows' sums to row x of partial [blocks, 3, width].
 template <unsigned kParts, class Tile>
 LINNET_TILE void AddNormGradTile(Tile& tile, const AddNormGradArgs& args, unsigned blocks) {
   const unsigned first = 4 * tile.lane(), width = args.width;
@@ -162,7 +162,8 @@ LINNET_TILE void AddNormGradTile(Tile& tile, const AddNormGradArgs& args, unsign
   }
 }
 
-// Block (x, y) writes the sums of its rows, in 128 columns, to partial [x, width].
+// Block (x, y) writes the sums of its rows, in columns 128 y .. 128 y + 127, to row x of partial
+// [blocks, width].
 template <typename T, class Tile>
 LINNET_TILE void ColumnSumsTile(Tile& tile, const ColumnSumsArgs<T>& args, unsigned blocks) {
   const unsigned begin = 128 * tile.y(), c = begin + 4 * tile.lane();
@@ -180,7 +181,7 @@ LINNET_TILE void ColumnSumsTile(Tile& tile, const ColumnSumsArgs<T>& args, unsig
   WriteSumOfWarps(tile, sum, begin, args.width, args.partial + size_t{tile.x()} * args.width);
 }
 
-// sums[c] = sum of partial [count, width]; a block for 32 columns.
+// sums[c] = the sum over the rows of partial [count, width]; one block per 32 columns.
 template <class Tile>
 LINNET_TILE void SumPartialTile(Tile& tile, unsigned count, unsigned width, const float* partial,
                                 float* sums) {
