@@ -221,7 +221,7 @@ class TrainTest(unittest.TestCase):
         third, model = self.dir / "third", first / "model.safetensors"
         fresh = self.run_ok(*small, "--feature-map", "favor", "--steps", "1", "--out", third, "--init", model)
         self.assertIn("random features are drawn anew", fresh.stderr)
-        for change, field in ((("--d-ff", "7"), "d_ff is 64 there and 7 here"), (("--layers", "2"), "layers is 1"),
+        for change, field in ((("--d-ff", "7"), "d_ff is 64 in the file and 7 in the model"), (("--layers", "2"), "layers is 1"),
                               (("--heads", "4"), "heads is 2"), (("--activation", "gelu"), "activation"),
                               (("--norm-first",), "norm_first is false"), (("--symbols", "5"), "vocabulary")):
             self.assert_refused(self.train(*small, *change, "--steps", "5", "--out", self.dir / "other", "--init",
