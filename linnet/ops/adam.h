@@ -38,7 +38,7 @@ class FlatAdam {
 
   // Scales each tensor's gradient down to a norm of at most `clip` (0: never), updates, and clears
   // the gradients. Parameters without a gradient and their moments stay unchanged. If the norm of
-  // any gradient is not finite, all of them do, and Finite() is false from then on.
+  // any gradient is not finite, nothing is updated, and Finite() is false from then on.
   // step.gradient_scale is not read. Call under torch::NoGradGuard.
   void Update(const kernels::AdamStep& step, double clip) {
     Prepare(step);
