@@ -16,10 +16,11 @@
 namespace linnet::nn {
 
 struct Mask {
-  bool causal = false;         // self attention only: S = L
-  torch::Tensor lengths = {};  // keys of each sequence: int64 [N], in 0 .. S; undefined: S
-  torch::Tensor query_lengths =
-      {};  // queries of each sequence: int64 [N], in 0 .. L; others give 0
+  bool causal = false;  // self attention only: S = L
+  // Number of keys of each sequence: int64 [N], in 0 .. S; undefined: S.
+  torch::Tensor lengths = {};
+  // Number of queries of each sequence: int64 [N], in 0 .. L; undefined: L. Later outputs are 0.
+  torch::Tensor query_lengths = {};
   // True where a query may attend to a key: bool, broadcastable to [N, H, L, S]. Only for mixers
   // that compare all pairs ('full' and 'kernel').
   torch::Tensor allowed = {};
@@ -28,7 +29,7 @@ struct Mask {
 // Throws InputError, naming the kind, on shapes, types and devices that do not fit q [N, L, H, D],
 // k [N, S, H, D] and v [N, S, H, M] (all but N at least 1), on a causal mask with S != L, on
 // lengths out of range, on `allowed` unless `quadratic`, and if D is not the query_dim that the
-// mixer was made for (0: any). Values of lengths on a GPU are not checked.
+// mixer was made for (0: any). Lengths on a GPU are not checked; they act as if clamped to 0 .. S.
 void CheckAttention(const char* kind, const torch::Tensor& q, const torch::Tensor& k,
                     const torch::Tensor& v, const Mask& mask, bool quadratic,
                     int64_t query_dim = 0);

@@ -293,7 +293,7 @@ void ExpectAsAlone(MixerImpl& mixer, const Inputs& in, const Tensor& out, const 
   }
 }
 
-// Each sequence of a batch gives the same as alone, whatever the padding holds.
+// Each sequence of a batch has the same outputs and gradients as alone, whatever the padding holds.
 TEST_P(Conformance, CompanyChangesNothing) {
   const Tensor lengths = Lengths({33, 9, 0, 1, 8});
   const int64_t batch = lengths.size(0);
@@ -330,8 +330,7 @@ TEST_P(Conformance, MasksOfAnyKindAreHonoredOrRefused) {
   for (const std::vector<int64_t>& sizes :
        {std::vector<int64_t>{9, 9}, {2, 1, 9, 9}, {1, heads, 9, 9}, {2, heads, 1, 9}}) {
     mask.allowed = torch::rand(sizes) < 0.5;
-    if (sizes[sizes.size() - 2] == 9)
-      mask.allowed.select(-2, 3).fill_(false);  // a query without keys
+    if (sizes[sizes.size() - 2] == 9) mask.allowed.select(-2, 3).fill_(false);  // has no keys
     if (!Case().oracle->masks) {
       const std::string error = ErrorOf([&] { mixer->forward(in[0], in[1], in[2], mask); });
       EXPECT_TRUE(Contains(error, "'" + info().name + "'") &&

@@ -265,8 +265,8 @@ TEST(Transformer, CheckpointsChangeNothing) {
           if (decoder) {
             TransformerDecoder batch =
                 BuildDecoder({.transformer = options, .cross = {linear}}).batch;
-            y = batch->forward(x,
-                               memory * 2);  // not a leaf: backward() can run its graph only once
+            // memory * 2 is not a leaf: backward() can run its graph only once.
+            y = batch->forward(x, memory * 2);
             parameters = batch->parameters();
           } else {
             TransformerEncoder batch = BuildTransformer(options).batch;

@@ -113,8 +113,8 @@ struct TrainConfig {
 // Settings of the network that all tasks share.
 template <typename Config, typename Visit>
 void VisitNetworkFields(Config& c, const Visit& visit) {
-  visit("attention", "", "mixer; 'linnet info --mixers' lists them", c.attention);
-  visit("feature_map", "", "feature map of linear attention; 'linnet info --mixers' lists them",
+  visit("attention", "", "mixer ('linnet info --mixers' lists all)", c.attention);
+  visit("feature_map", "", "feature map of linear attention ('linnet info --mixers' lists all)",
         c.feature_map);
   visit("features", "", "random features of rff and favor; 0: twice --query-dim", c.features);
   visit("similarity", "", "similarity of the kernel mixer: softmax, polynomial2 or rbf",
@@ -164,8 +164,7 @@ void VisitTaskFields(Config& c, const Visit& visit) {
   visit("validation_pairs", "couplet", "number of validation pairs; 0: all", c.validation_pairs);
   visit("other_lengths", "couplet",
         "share of updates on pieces of pairs or on several pairs joined, for lines of other "
-        "lengths than "
-        "five and seven characters",
+        "lengths than five and seven characters",
         c.other_lengths);
   visit("network", "couplet", "transformer or encoder-decoder (--layers layers in each of the two)",
         c.network);
@@ -188,10 +187,12 @@ void VisitTaskFields(Config& c, const Visit& visit) {
   visit("max_seconds", "speech", "skip utterances longer than this, in seconds", c.max_seconds);
   visit("speed_perturbation", "speech",
         "play each utterance at 1 - P, 1 or 1 + P times its speed; 0: off", c.speed_perturbation);
-  visit("band_masks", "speech", "SpecAugment: masked ranges of bands per utterance", c.band_masks);
+  visit("band_masks", "speech", "SpecAugment: number of masked ranges of bands per utterance",
+        c.band_masks);
   visit("band_mask_width", "speech", "SpecAugment: maximum width of a range of bands",
         c.band_mask_width);
-  visit("time_masks", "speech", "SpecAugment: masked ranges of frames per utterance", c.time_masks);
+  visit("time_masks", "speech", "SpecAugment: number of masked ranges of frames per utterance",
+        c.time_masks);
   visit("time_mask_share", "speech",
         "SpecAugment: maximum width of a range of frames, as a share of the utterance",
         c.time_mask_share);
@@ -243,7 +244,7 @@ void VisitUpdateFields(Config& c, const Visit& visit) {
 template <typename Config, typename Visit>
 void VisitRunFields(Config& c, const Visit& visit) {
   visit("seed", "", "random seed of weights, data order and dropout", c.seed);
-  visit("init", "", "model file with the initial weights; its mixer may differ", c.init);
+  visit("init", "", "model with the initial weights; its mixer may differ", c.init);
   visit("out", "", "folder for checkpoints, metrics.jsonl and config.json", c.out);
   visit("device", "", "cpu, or cuda if this libtorch supports it", c.device);
   visit("cuda_graph", "images", "replay updates as a CUDA graph; faster for small models on a GPU",

@@ -66,8 +66,7 @@ void CheckModel(const ModelSpec& there, const ModelSpec& here, const std::string
   throw InputError(path, ": ", difference->field, " is ", difference->a, " in this run and ",
                    difference->b,
                    " in the settings; a resumed run cannot change its model: leave that setting "
-                   "out, or start "
-                   "another run",
+                   "out, or start another run",
                    takes ? " with --init " + model_path : "");
 }
 

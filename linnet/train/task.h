@@ -9,7 +9,7 @@
 // validation.
 //
 // To add a task: write NAME.cc, which defines `const TaskInfo kNameTask`, and tasks/NAME/task.cc
-// (model/task.h); then add a line to tasks/list.h.
+// (tasks/task.h); then add a line to tasks/list.h.
 #ifndef LINNET_TRAIN_TASK_H_
 #define LINNET_TRAIN_TASK_H_
 

@@ -1,10 +1,8 @@
 // A CUDA graph of an update: the host launches all of its kernels at once. Without it, the GPU
 // waits for the host when a model is small.
 //
-//   UpdateGraph graph;                       // from here on, this thread uses a CUDA stream of its
-//   own
-//   graph.Run([&] { loss = Forward(); loss.backward(); optimizer.Finish(); });   // runs it
-//   directly
+//   UpdateGraph graph;                       // this thread now uses a CUDA stream of its own
+//   graph.Run([&] { loss = Forward(); loss.backward(); optimizer.Finish(); });    // runs it
 //   graph.Run(...);                          // the fourth call records it; later ones replay it
 #ifndef LINNET_TRAIN_UPDATE_GRAPH_H_
 #define LINNET_TRAIN_UPDATE_GRAPH_H_
