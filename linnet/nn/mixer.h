@@ -34,12 +34,14 @@ namespace linnet::nn {
 // The state of a mixer's recurrent form. It is a value: positions added to a copy do not change the
 // original, and vice versa.
 struct MixerState {
-  // Depends on the kind: s [N, H, F, M] and z [N, H, F] for the linear kinds, keys and values
+  // Depends on the mixer: s [N, H, F, M] and z [N, H, F] for the linear kinds, keys and values
   // [N, H, capacity, D or M] for softmax attention.
   std::vector<torch::Tensor> tensors;
-  int64_t length = 0;     // number of positions added
-  torch::Tensor lengths;  // valid positions of each sequence: int64 [N]; undefined: all (softmax)
-  int64_t capacity = 0;   // minimum number of positions to allocate, for kinds with a cache
+  int64_t length = 0;  // number of positions added
+  // For mixers with a cache: the number of valid positions of each sequence, int64 [N] (undefined:
+  // all), and the minimum number of positions to allocate.
+  torch::Tensor lengths;
+  int64_t capacity = 0;
   // Used by the layer, not by its mixer: the last rows that the layer's convolution has read,
   // [N, width - 1, d_model].
   torch::Tensor convolved;
@@ -50,9 +52,9 @@ struct MixerState {
 class MixerImpl : public torch::nn::Module {
  public:
   // q [N, L, H, D], k [N, S, H, D], v [N, S, H, M] -> [N, L, H, M]. Throws InputError for shapes
-  // and masks that the kind does not support. Implementations call CheckAttention() (mask.h) first,
-  // then DropPadding() on the inputs and DropQueries() on the result (see mixer_kernel.cc). A kind
-  // that is always causal accepts self attention only (S = L) and ignores Mask::causal.
+  // and masks that the mixer does not support. Implementations call CheckAttention() (mask.h)
+  // first, then DropPadding() on the inputs and DropQueries() on the result (see mixer_kernel.cc).
+  // A mixer that is always causal accepts self attention only (S = L) and ignores Mask::causal.
   virtual torch::Tensor forward(const torch::Tensor& q, const torch::Tensor& k,
                                 const torch::Tensor& v, const Mask& mask) = 0;
 
