@@ -428,7 +428,7 @@ class Tracing(Case):
         # Second derivatives use the plain form, which processes one sequence after the other.
         rows = [t[0] for t in fake]
         out = linnet.causal_linear_attention_packed(*rows, mode.from_tensor(torch.tensor([0, 4, 9])))
-        self.refuses("cu_seqlens has a shape and no numbers",
+        self.refuses("cu_seqlens has a shape but no data",
                      lambda: torch.autograd.grad(out.sum(), rows, create_graph=True))
 
     def test_meta_device(self):
@@ -520,9 +520,9 @@ class Errors(Case):
                      lambda: attention(x, x, x.to(torch.complex64))),
                     ("one floating-point type", lambda: attention(x.long(), x.long(), x.long())),
                     ("one device.* k .* on meta", lambda: attention(x, x.to("meta"), x)),
-                    ("s and z are given both or neither", lambda: state(x, x, x, s)),
+                    ("a state needs both s and z, or neither", lambda: state(x, x, x, s)),
                     (r"a state must be s \[2, 3, 4, 4\] and z \[2, 3, 4\]", lambda: state(x, x, x, s[:1], z)),
-                    ("cu_seqlens falls from 3 to 2", lambda: packed(rows, rows, rows, torch.tensor([0, 3, 2, 5]))),
+                    ("cu_seqlens decreases from 3 to 2", lambda: packed(rows, rows, rows, torch.tensor([0, 3, 2, 5]))),
                     ("must go from 0 to T = 5; it goes from 0 to 4",
                      lambda: packed(rows, rows, rows, torch.tensor([0, 4]))),
                     (r"cu_seqlens must be int64 \[N \+ 1\]", lambda: packed(rows, rows, rows, cut.int())),

@@ -221,7 +221,8 @@ class TrainTest(unittest.TestCase):
         third, model = self.dir / "third", first / "model.safetensors"
         fresh = self.run_ok(*small, "--feature-map", "favor", "--steps", "1", "--out", third, "--init", model)
         self.assertIn("random features are drawn anew", fresh.stderr)
-        for change, field in ((("--d-ff", "7"), "d_ff is 64 there and 7 here"), (("--layers", "2"), "layers is 1"),
+        for change, field in ((("--d-ff", "7"), "d_ff is 64 in the file and 7 in the model"),
+                              (("--layers", "2"), "layers is 1"),
                               (("--heads", "4"), "heads is 2"), (("--activation", "gelu"), "activation"),
                               (("--norm-first",), "norm_first is false"), (("--symbols", "5"), "vocabulary")):
             self.assert_refused(self.train(*small, *change, "--steps", "5", "--out", self.dir / "other", "--init",
@@ -256,7 +257,8 @@ class TrainTest(unittest.TestCase):
         run = ("images", *TINY, "--data", data, "--validation-images", "1", "--steps", "1")
         self.run_ok(*run, "--out", first)
         self.assert_refused(self.train(*run, "--positions", "grid", "--out", self.dir / "grid", "--init",
-                                       first / "model.safetensors"), 'positions is "sequence" there and "grid" here')
+                                       first / "model.safetensors"),
+                            'positions is "sequence" in the file and "grid" in the model')
 
     def test_every_attention_trains(self):
         small = ("copy", *TINY, "--max-length", "8", "--steps", "60", "--lr", "1e-2", "--log-every", "5")
@@ -310,7 +312,7 @@ class TrainTest(unittest.TestCase):
         good = tensors(out / "model.safetensors")
         result = self.train("copy", "--resume", "--out", out, "--steps", "100", "--lr", "1e30")
         self.assertEqual(result.returncode, 1, result.stderr)
-        self.assertRegex(result.stderr, "no longer a number (at|after) step")
+        self.assertRegex(result.stderr, "is NaN or infinite (at|after) step")
         self.assertIn("--lr", result.stderr)
         for data in tensors(out / "model.safetensors").values():  # from the last good step
             values = struct.unpack(f"<{len(data) // 4}f", data)
@@ -325,12 +327,12 @@ class TrainTest(unittest.TestCase):
         for steps in (3, 10):  # at the last step, and on the way
             result = self.train("copy", "--resume", "--out", out, "--steps", steps, "--lr", "1e25")
             self.assertEqual(result.returncode, 1, result.stderr)
-            self.assertRegex(result.stderr.splitlines()[-1], "no longer a number .* step [34]; .*step 2 .*whole")
+            self.assertRegex(result.stderr.splitlines()[-1], "is NaN or infinite .* step [34]; .*step 2 .*intact")
             self.assertEqual((out / "model.safetensors").read_bytes(), before)
         fresh = self.dir / "fresh"
         result = self.train(*COPY, "--out", fresh, "--steps", "1", "--clip", "0", "--lr", "1e25")
         self.assertEqual(result.returncode, 1, result.stderr)
-        self.assertRegex(result.stderr.splitlines()[-1], "no longer a number .*no checkpoint")
+        self.assertRegex(result.stderr.splitlines()[-1], "is NaN or infinite .*no checkpoint")
         self.assertFalse((fresh / "model.safetensors").exists())
 
     def test_killed_before_its_last_file(self):

@@ -15,8 +15,8 @@ using torch::Tensor;
 constexpr int64_t kFirstCapacity = 64;
 
 // The keys (0) or values (1) of a state, [N, S, H, D or M]. A cache that does not require gradients
-// is returned without its version counter and use count: an autograd graph may then save it, and
-// Append() still writes later rows into the same memory.
+// is returned with a version counter and use count of its own: an autograd graph may then save it,
+// and Append() still writes later rows into the same memory.
 Tensor Seen(const MixerState& state, size_t which) {
   const Tensor& cache = state.tensors[which];
   const bool apart =
@@ -56,7 +56,7 @@ void CachedAttention::Check(const Tensor& q, const Tensor& k, const Tensor& v,
                             const Tensor& lengths, const MixerState& state) const {
   CheckRecurrent(kind_, query_dim_, q, k, v, lengths, state.empty() ? Tensor() : state.tensors[1]);
   if (!state.empty() && state.lengths.defined()) {
-    throw InputError("attention '", kind_, "' cannot go on behind keys with lengths");
+    throw InputError("attention '", kind_, "' cannot add positions to a state with lengths");
   }
 }
 
@@ -65,7 +65,7 @@ void CachedAttention::Remember(const Tensor& k, const Tensor& v, const Tensor& l
   Check({}, k, v, lengths, state);
   if (lengths.defined()) {
     if (!state.empty()) {
-      throw InputError("attention '", kind_, "' takes lengths with the first keys only");
+      throw InputError("attention '", kind_, "' takes lengths only for an empty state");
     }
     state.lengths = lengths.clone();
   }

@@ -8,7 +8,7 @@
 
 namespace linnet::nn {
 
-// The recurrent forms over a cache of keys and values; a kind implements Attend().
+// The recurrent forms over a cache of keys and values; subclasses implement Attend().
 class CachedAttention : public MixerImpl {
  public:
   CachedAttention(const char* kind, int64_t query_dim) : kind_(kind), query_dim_(query_dim) {}
@@ -22,8 +22,8 @@ class CachedAttention : public MixerImpl {
 
  protected:
   // q [N, L, H, D], k [N, S, H, D], v [N, S, H, M] -> [N, L, H, M]. `hidden` (broadcastable to
-  // [N, H, L, S], or undefined) is true at keys that a query may not see. If causal, query i does
-  // not see keys behind position offset + i either.
+  // [N, H, L, S], or undefined) is true where a key is masked out for a query. If causal, keys at
+  // positions > offset + i are masked out for query i, too.
   virtual torch::Tensor Attend(const torch::Tensor& q, const torch::Tensor& k,
                                const torch::Tensor& v, const torch::Tensor& hidden, bool causal,
                                int64_t offset) const = 0;

@@ -21,8 +21,8 @@ TransformerDecoderLayerImpl::TransformerDecoderLayerImpl(const TransformerOption
       norm2(parts_.MakeNorm()),
       norm3(parts_.MakeNorm()) {
   if (!cross_attention->cross()) {
-    throw InputError("a decoder cannot look at its memory with attention '", cross.kind,
-                     "', whose keys are the queries' positions; choose linear or full");
+    throw InputError("a decoder cannot attend to its memory with attention '", cross.kind,
+                     "', which needs keys at the queries' positions; choose linear or full");
   }
   register_module("self_attention", self_attention);
   register_module("cross_attention", cross_attention);
@@ -69,7 +69,7 @@ TransformerDecoderImpl::TransformerDecoderImpl(const DecoderOptions& options)
 Tensor TransformerDecoderImpl::forward(Tensor x, const Tensor& memory, const Mask& memory_mask,
                                        const Tensor& lengths) {
   if (memory_mask.causal) {
-    throw InputError("a decoder's view of the memory cannot be causal: its positions are not x's");
+    throw InputError("a decoder's attention over its memory takes no causal mask");
   }
   const Mask self_mask{.causal = true, .lengths = lengths};
   for (const auto& module : *layers) {
@@ -100,7 +100,7 @@ DecoderState RecurrentTransformerDecoderImpl::Begin(const Tensor& memory, const 
 
 Tensor RecurrentTransformerDecoderImpl::forward(Tensor x, DecoderState& state) {
   if (state.cross.size() != decoder_->layers->size()) {
-    throw InputError("this decoder state has no memory: it begins with Begin(memory)");
+    throw InputError("this decoder state has no memory; create it with Begin(memory)");
   }
   for (size_t i = 0; i < state.cross.size(); ++i) {
     x = decoder_->layers[i]->as<TransformerDecoderLayer>()->Step(x, state.self[i], state.cross[i]);

@@ -21,8 +21,8 @@ namespace linnet::nn {
 
 struct DecoderOptions {
   TransformerOptions transformer;  // its pattern gives the mixers of the self attention
-  // Mixers of the attention over the memory: layer i uses cross[i mod size]. Their kinds must have
-  // cross(). Empty: CrossMixer() of each layer's self attention.
+  // Mixers of the attention over the memory: layer i uses cross[i mod size]. MixerImpl::cross()
+  // must be true for them. Empty: CrossMixer() of each layer's self attention.
   std::vector<MixerSpec> cross = {};
 
   MixerSpec cross_mixer(int64_t layer) const {
@@ -67,8 +67,8 @@ class TransformerDecoderImpl : public torch::nn::Module {
 };
 TORCH_MODULE(TransformerDecoder);
 
-// The state of a decoder: of the sequence (self) and of the memory (cross), one per layer. It is a
-// value: copying it forks the sequence.
+// The state of a decoder: per layer, one state of the sequence (self) and one of the memory
+// (cross). It is a value: copying it forks the sequence.
 struct DecoderState {
   RecurrentState self, cross;
 };
@@ -86,7 +86,8 @@ class RecurrentTransformerDecoderImpl : public torch::nn::Module {
 };
 TORCH_MODULE(RecurrentTransformerDecoder);
 
-// Both forms of one decoder, sharing their weights. `recurrent` is null without a recurrent form.
+// Both forms of one decoder, sharing their weights. `recurrent` is null if the self or the cross
+// attention of a layer has no recurrent form.
 struct Decoder {
   TransformerDecoder batch = nullptr;
   RecurrentTransformerDecoder recurrent = nullptr;

@@ -39,7 +39,7 @@ class EncoderDecoderImpl : public Network {
                        const torch::Tensor& second);
   torch::Tensor Predict(const torch::Tensor& x);
 
-  torch::nn::Embedding value_embedding_ = nullptr;  // null where it is tied
+  torch::nn::Embedding value_embedding_ = nullptr;  // null if the head's weights are the embedding
   PositionalEmbedding pos_embedding_ = nullptr;
   Transformer encoder_;
   Decoder decoder_;

@@ -25,7 +25,7 @@ Registry<FeatureMapKind>& Maps() {
 
 void CheckFeatureInput(const Tensor& x, int64_t query_dim) {
   if (x.dim() == 0 || x.size(-1) != query_dim) {
-    throw InputError("a feature map that was made for ", query_dim, " dimensions got ", x.sizes());
+    throw InputError("a feature map for ", query_dim, " dimensions got ", x.sizes());
   }
 }
 
@@ -34,7 +34,7 @@ Tensor FeatureMapImpl::Divide(const Tensor& numerator, const Tensor& denominator
   const std::optional<double> least = floor();
   if (!least) return DivideOrZero(numerator, denominator + eps);
   const Tensor squares = z.square().sum(-1, true);
-  // With no key seen, z = 0 and the numerator is 0: any positive divisor gives 0.
+  // For sums over no keys, z and the numerator are 0: any positive divisor gives 0.
   const Tensor length = squares.masked_fill(squares == 0, 1).sqrt();
   return numerator / torch::maximum(denominator, *least * length);
 }
@@ -47,7 +47,7 @@ RandomFeatureMapImpl::RandomFeatureMapImpl(int64_t query_dim, int64_t columns) {
 void RandomFeatureMapImpl::Redraw() {
   torch::NoGradGuard no_grad;
   const int64_t dim = omega.size(0), columns = omega.size(1);
-  // Orthonormal directions; each length is that of an independent normal vector.
+  // Blocks of orthonormal directions; each is scaled to the length of an independent normal vector.
   for (int64_t begin = 0; begin < columns; begin += dim) {
     const int64_t count = std::min(dim, columns - begin);
     const auto [directions, r] = torch::linalg_qr(torch::randn({dim, dim}, torch::kFloat64));

@@ -5,9 +5,9 @@
 //   torch::Tensor out = map->Divide(phi_q_s, phi_q_z, z, eps);        // eq. 12
 //   RedrawFeatures(*model);                                           // every random map in it
 //
-// To add a map: write feature_map_NAME.cc that defines its FeatureMapKind, a line in
-// feature_map.cc, and a row in model/feature_map.cc. From outside the library, call
-// RegisterFeatureMap().
+// To add a map: write feature_map_NAME.cc, which defines NAMEFeatureMapKind(); declare it below;
+// and add a line to feature_map.cc and a row to model/feature_map.cc. From outside the library,
+// call RegisterFeatureMap().
 #ifndef LINNET_NN_FEATURE_MAP_H_
 #define LINNET_NN_FEATURE_MAP_H_
 
@@ -34,13 +34,13 @@ class FeatureMapImpl : public torch::nn::Module {
   // Lower bound of the denominator, as a fraction of |z|, for maps whose phi(q) . z can be zero or
   // negative although the estimated similarity is positive. None if phi >= 0: eps is added instead.
   virtual std::optional<double> floor() const { return std::nullopt; }
-  // numerator / denominator, with the denominator bounded by floor() or increased by eps; 0 if no
-  // key has been seen. denominator [..., 1]; z [..., F], the sum of the features of the keys seen,
-  // is used only with a floor().
+  // numerator / denominator, with the denominator bounded by floor() or increased by eps; 0 if the
+  // sums are over no keys. denominator [..., 1]; z [..., F], the sum of the keys' features, is used
+  // only with a floor().
   torch::Tensor Divide(const torch::Tensor& numerator, const torch::Tensor& denominator,
                        const torch::Tensor& z, double eps) const;
 
-  // The kernels' name for this map, if they have it fused in.
+  // The kernels' enumerator for this map, if they can apply it themselves.
   virtual std::optional<kernels::FeatureMap> fused() const { return std::nullopt; }
   // Draws new random numbers from libtorch's default generator; does nothing in deterministic maps.
   virtual void Redraw() {}
@@ -72,7 +72,8 @@ struct FeatureMapKind {
 // the spec's kind.
 FeatureMap MakeFeatureMap(const MixerSpec& spec, int64_t query_dim);
 
-// Adds a map, for every linear mixer and for specs. Throws InputError if the name is taken.
+// Adds a map that every linear mixer and every spec can name. Throws InputError if the name is
+// taken.
 void RegisterFeatureMap(const FeatureMapInfo& info,
                         FeatureMap (*make)(const MixerSpec& spec, int64_t query_dim));
 

@@ -3,10 +3,11 @@
 //   phi(x) = exp(y omega - |y|^2 / 2) / sqrt(F),   y = x / D^(1/4)
 //   E[phi(q) . phi(k)] = exp(q . k / sqrt(D))
 //
-// so weights trained with softmax attention can be used here. Sums of exponentials overflow, and
-// keeping them in range must not depend on future positions. A query is divided by its own largest
-// feature, which cancels in the normalization. Keys are not scaled (a common factor would depend on
-// all of them): their exponent, at most |omega_f|^2 / 2, is clamped to kLargest.
+// so weights trained with softmax attention can be used here. Exponentials are kept in range
+// without factors that depend on future positions. The features of a query are divided by the
+// largest of them, which cancels in the normalization. Those of keys are not scaled (a common
+// factor would depend on all keys): their exponent, at most |omega_f|^2 / 2, is clamped to
+// kLargest.
 #include <torch/types.h>
 
 #include <cmath>

@@ -2,7 +2,8 @@
 //
 //   phi(q) . phi(k) = (q . k / sqrt(D) + 1)^2,   phi(x) = (1, sqrt(2) y_i, y_i^2, sqrt(2) y_i y_j)
 //
-// with y = x / D^(1/4) and i < j: F = 1 + D + D (D + 1) / 2. Attention costs N D^2 M.
+// with y = x / D^(1/4) and i < j: F = 1 + D + D (D + 1) / 2. Attention over L positions costs
+// O(L D^2 M) per head.
 #include <torch/types.h>
 
 #include <cmath>

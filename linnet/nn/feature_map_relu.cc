@@ -1,4 +1,4 @@
-// phi(x) = max(x, 0). A query without a positive component gives every key weight 0 and gets zeros.
+// phi(x) = max(x, 0). A query without a positive component gives every key weight 0: output 0.
 #include <torch/types.h>
 
 #include "linnet/nn/feature_map.h"

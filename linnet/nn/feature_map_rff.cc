@@ -3,11 +3,12 @@
 //   phi(x) = sqrt(2 / F) (cos(y omega), sin(y omega)),   y = x / D^(1/4)
 //   E[phi(q) . phi(k)] = exp(-|q - k|^2 / (2 sqrt(D)))
 //
-// The estimate can be negative, and so can the denominator phi(q) . z. It is bounded from below by
-// its standard deviation over draws of omega, |z| / sqrt(F) if no key is near. (F/2 columns are
-// averaged, and each gives the product of a unit vector with its part of z.) The numerator, the
-// same sum weighted with values, deviates by that much times a value. So a query that is near no
-// key, for any number of keys, gets an output of random sign and of the magnitude of the values.
+// The estimate can be negative, and so can the denominator phi(q) . z. The lower bound of the
+// denominator is its standard deviation over draws of omega for a query far from all keys,
+// |z| / sqrt(F). (The denominator is a sum over F / 2 columns of omega; each term is the product of
+// z's two components for that column with a vector of length sqrt(2 / F) and random direction.) The
+// numerator, the same sum weighted by values, then deviates by |z| / sqrt(F) times a value. So, for
+// any number of keys, such a query has an output of random sign and of the values' magnitude.
 #include <torch/types.h>
 
 #include <cmath>

@@ -60,7 +60,7 @@ class LayersOracle {
     }
     return Norm("norm", x);
   }
-  // A decoder's self attention is causal, its cross attention sees the whole memory.
+  // A decoder's self attention is causal; its cross attention is over the whole memory.
   Rows Decoder(Rows x, const Rows& memory, const DecoderOptions& options) const {
     for (int64_t i = 0; i < options_.layers; ++i) {
       const std::string layer = StrCat("layers.", i, ".");
@@ -226,7 +226,7 @@ class Layers : public testing::TestWithParam<LayerCase> {
   static Transformer Make(torch::ScalarType type, const TransformerOptions& options) {
     torch::manual_seed(5);
     Transformer built = BuildTransformer(options);
-    // Initial norms and biases are identities, which would hide errors in them.
+    // Norms are initialized to identities, which would hide errors in their weights and biases.
     const torch::NoGradGuard no_grad;
     for (Tensor& x : built.batch->parameters()) x.add_(0.2 * torch::randn_like(x));
     built.batch->to(type);
@@ -363,7 +363,7 @@ TEST_P(RecurrentLayers, PiecesAndStepsAreTheOracle) {
         EXPECT_LT(Off(got[i], whole[i]), Tolerance(rounding) * std::max(1.0, Largest(whole[i])))
             << cuts.size() << " " << i;
       }
-      if (whole.empty()) whole = got;  // the whole form sees the future: use the first pieces
+      if (whole.empty()) whole = got;  // no causal whole form: compare with the first pieces
       const torch::NoGradGuard no_grad;
       for (int64_t t = cuts.size() < 2 ? 0 : cuts[0]; t < kLength; ++t) {
         EXPECT_LT(RelativeOff(built.recurrent->forward(x.select(1, t), copy), want.select(1, t)),

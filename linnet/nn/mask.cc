@@ -14,13 +14,12 @@ void CheckLengths(const std::string& name, const Tensor& lengths, const Tensor& 
   if (!lengths.defined()) return;
   if (lengths.dim() != 1 || lengths.size(0) != of.size(0) ||
       lengths.scalar_type() != torch::kInt64 || lengths.device() != of.device()) {
-    throw InputError(name, " must be int64 [", of.size(0), "] on the device of what they count");
+    throw InputError(name, " must be int64 [", of.size(0), "] on the device of the sequences");
   }
   if (!lengths.device().is_cpu() || lengths.numel() == 0) return;  // a check would wait for the GPU
   const auto least = lengths.min().item<int64_t>(), most = lengths.max().item<int64_t>();
   if (least < 0 || most > of.size(1)) {
-    throw InputError(name, " must lie in 0 .. ", of.size(1), "; there is a ",
-                     least < 0 ? least : most);
+    throw InputError(name, " must lie in 0 .. ", of.size(1), "; got ", least < 0 ? least : most);
   }
 }
 
@@ -44,7 +43,7 @@ void CheckAttention(const char* kind, const Tensor& q, const Tensor& k, const Te
   require(alike(k) && alike(v), "needs q, k and v of one type and device; got q ", q.toString(),
           ", k ", k.toString(), ", v ", v.toString());
   require(!mask.causal || q.size(1) == k.size(1), "a causal mask needs as many keys as queries; ",
-          "there are ", k.size(1), " and ", q.size(1));
+          "numbers of keys and queries: ", k.size(1), " and ", q.size(1));
   CheckLengths(StrCat("attention '", kind, "': mask.lengths"), mask.lengths, k);
   CheckLengths(StrCat("attention '", kind, "': mask.query_lengths"), mask.query_lengths, q);
   if (!mask.allowed.defined()) return;

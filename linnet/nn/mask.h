@@ -1,11 +1,11 @@
-// Attention masks: which keys a query may see. All attention kinds share these semantics.
+// Attention masks: which keys a query may attend to. All mixers share these semantics.
 //
-//   Mask{.causal = true}                        // position i sees 0 .. i
+//   Mask{.causal = true}                        // position i attends to 0 .. i
 //   Mask{.lengths = torch::tensor({37, 21})}    // sequence n has lengths[n] keys, then padding
 //
-// A key hidden from a query contributes neither to the sum of values nor to its divisor. A query
-// that sees no key gets zeros. Padding behind `lengths` and `query_lengths` may hold anything, NaN
-// too; positions hidden only by `causal` or `allowed` must be finite.
+// A key masked out for a query contributes neither to the sum of values nor to the normalizer. The
+// output of a query without keys is 0. Padding behind `lengths` and `query_lengths` may hold
+// anything, NaN too; positions masked only by `causal` or `allowed` must be finite.
 #ifndef LINNET_NN_MASK_H_
 #define LINNET_NN_MASK_H_
 
@@ -16,22 +16,26 @@
 namespace linnet::nn {
 
 struct Mask {
-  bool causal = false;               // queries and keys are the same positions
-  torch::Tensor lengths = {};        // keys of each sequence: int64 [N], in 0 .. S; undefined: S
-  torch::Tensor query_lengths = {};  // queries of each sequence: int64 [N], in 0 .. L; rest: zeros
-  // True where a query may see a key: bool, broadcastable to [N, H, L, S]. Quadratic kinds only.
+  bool causal = false;  // self attention only: S = L
+  // Number of keys of each sequence: int64 [N], in 0 .. S; undefined: S.
+  torch::Tensor lengths = {};
+  // Number of queries of each sequence: int64 [N], in 0 .. L; undefined: L. Later outputs are 0.
+  torch::Tensor query_lengths = {};
+  // True where a query may attend to a key: bool, broadcastable to [N, H, L, S]. Only for mixers
+  // that compare all pairs ('full' and 'kernel').
   torch::Tensor allowed = {};
 };
 
 // Throws InputError, naming the kind, on shapes, types and devices that do not fit q [N, L, H, D],
 // k [N, S, H, D] and v [N, S, H, M] (all but N at least 1), on a causal mask with S != L, on
-// lengths out of range, on `allowed` unless the kind is quadratic, and if D is not the query_dim
-// that the kind was made for (0: any). Lengths on a GPU are not checked but clamped to 0 .. S.
+// lengths out of range, on `allowed` unless `quadratic`, and if D is not the query_dim that the
+// mixer was made for (0: any). Lengths on a GPU are not checked; they act as if clamped to 0 .. S.
 void CheckAttention(const char* kind, const torch::Tensor& q, const torch::Tensor& k,
                     const torch::Tensor& v, const Mask& mask, bool quadratic,
                     int64_t query_dim = 0);
 
-// Throws InputError, beginning with `name`, unless lengths is int64 [N] in 0 .. S; x [N, S, ...].
+// Throws InputError, beginning with `name`, unless lengths is undefined or int64 [N] in 0 .. S, on
+// the device of x [N, S, ...]. Values on a GPU are not checked: that would wait for it.
 void CheckLengths(const std::string& name, const torch::Tensor& lengths, const torch::Tensor& x);
 
 // The inputs with padding set to zero: keys and values behind mask.lengths, queries behind
@@ -45,7 +49,8 @@ Counted DropPadding(const torch::Tensor& q, const torch::Tensor& k, const torch:
 // x [N, L, H, dim] with zeros at positions lengths[n] and later; x if `lengths` is undefined.
 torch::Tensor DropBehind(const torch::Tensor& x, const torch::Tensor& lengths);
 
-// True where a key is hidden: bool, broadcastable to [N, H, L, S]; undefined if no key is hidden.
+// True where a key is masked out for a query: bool, broadcastable to [N, H, L, S]; undefined if the
+// mask has no restrictions.
 torch::Tensor Hidden(const Mask& mask, const torch::Tensor& q, const torch::Tensor& k);
 
 // True at positions below lengths[n]: bool [N, length].

@@ -5,7 +5,7 @@
 //   Mixer mixer = MakeMixer({.kind = "causal-linear", .heads = 8, .query_dim = 32});
 //   torch::Tensor out = mixer->forward(q, k, v, Mask{.causal = true});
 //
-//   MixerState state;                                // empty: no position seen yet
+//   MixerState state;                                // empty: no positions yet
 //   out_t = mixer->Step(q_t, k_t, v_t, state);       // adds one position to the state
 //
 //   MixerState memory;                               // cross attention
@@ -31,16 +31,18 @@
 
 namespace linnet::nn {
 
-// The state of a mixer's recurrent form. It is a value: a copy is a fork, and neither of the two
-// sees positions added to the other.
+// The state of a mixer's recurrent form. It is a value: positions added to a copy do not change the
+// original, and vice versa.
 struct MixerState {
-  // Depends on the kind: s [N, H, F, M] and z [N, H, F] for the linear kinds, keys and values
+  // Depends on the mixer: s [N, H, F, M] and z [N, H, F] for the linear kinds, keys and values
   // [N, H, capacity, D or M] for softmax attention.
   std::vector<torch::Tensor> tensors;
-  int64_t length = 0;     // positions seen
-  torch::Tensor lengths;  // valid positions of each sequence: int64 [N]; undefined: all (softmax)
-  int64_t capacity = 0;   // minimum number of positions to allocate, for kinds with a cache
-  // Belongs to the layer around the mixer: the last rows that its convolution has read,
+  int64_t length = 0;  // number of positions added
+  // For mixers with a cache: the number of valid positions of each sequence, int64 [N] (undefined:
+  // all), and the minimum number of positions to allocate.
+  torch::Tensor lengths;
+  int64_t capacity = 0;
+  // Used by the layer, not by its mixer: the last rows that the layer's convolution has read,
   // [N, width - 1, d_model].
   torch::Tensor convolved;
 
@@ -50,22 +52,22 @@ struct MixerState {
 class MixerImpl : public torch::nn::Module {
  public:
   // q [N, L, H, D], k [N, S, H, D], v [N, S, H, M] -> [N, L, H, M]. Throws InputError for shapes
-  // and masks that the kind cannot honor. Implementations call CheckAttention() (mask.h) first,
-  // then DropPadding() on the inputs and DropQueries() on the result (see mixer_kernel.cc). A kind
-  // that is always causal accepts self attention only (S = L) and ignores Mask::causal.
+  // and masks that the mixer does not support. Implementations call CheckAttention() (mask.h)
+  // first, then DropPadding() on the inputs and DropQueries() on the result (see mixer_kernel.cc).
+  // A mixer that is always causal accepts self attention only (S = L) and ignores Mask::causal.
   virtual torch::Tensor forward(const torch::Tensor& q, const torch::Tensor& k,
                                 const torch::Tensor& v, const Mask& mask) = 0;
 
-  // Whether forward accepts keys of other positions than the queries: an encoder's memory.
+  // Whether forward accepts keys that are not at the queries' positions, as in an encoder's memory.
   virtual bool cross() const { return true; }
 
-  // Whether the functions below work; Remember() and Recall() throw InputError by default.
+  // Whether the mixer has a recurrent form, the functions below. Otherwise they throw InputError.
   virtual bool recurrent() const { return false; }
 
   // Adds keys and values to the state: k [N, S, H, D], v [N, S, H, M]. If `lengths` (int64 [N]) is
   // defined, only the first lengths[n] positions of sequence n count. A state is either filled by
-  // Remember(), or advanced by steps and pieces, not both. Forks share tensors: data that another
-  // state can see is replaced, never overwritten.
+  // Remember(), or advanced by steps and pieces, not both. Copies of a state share tensors, so
+  // implementations do not overwrite data that a copy uses.
   virtual void Remember(const torch::Tensor& k, const torch::Tensor& v,
                         const torch::Tensor& lengths, MixerState& state);
   // Attention of one query per sequence over all positions in the state: q [N, H, D] -> [N, H, M].
@@ -96,13 +98,14 @@ Mixer MakeMixer(const MixerSpec& spec);
 // The same with `sizes` in place of the spec's sizes.
 Mixer MakeMixer(MixerSpec spec, const MixerSizes& sizes);
 
-// Adds a kind, for every builder and for specs. Throws InputError if the name is taken.
+// Adds a kind that specs can name. Throws InputError if the name is taken.
 void RegisterMixer(const MixerInfo& info, Mixer (*make)(const MixerSpec& spec));
 
 // Checks the arguments of a recurrent form before its state changes. Throws InputError, naming the
 // kind, on shapes, types or devices that do not fit. q and k [N, L, H, D], v [N, L, H, M];
-// Remember() leaves q undefined, Recall() leaves k and v undefined. values: the state's tensor with
-// values, [N, H, any, M]; undefined if the state is empty. The rest is as in CheckAttention().
+// Remember() leaves q undefined, Recall() leaves k and v undefined. values: the tensor of the state
+// whose shape is [N, H, any, M]; undefined if the state is empty. kind and query_dim as in
+// CheckAttention(), lengths as in Mask.
 void CheckRecurrent(const char* kind, int64_t query_dim, const torch::Tensor& q,
                     const torch::Tensor& k, const torch::Tensor& v, const torch::Tensor& lengths,
                     const torch::Tensor& values);

@@ -1,5 +1,5 @@
-// Causal linear attention: the fused operation over whole sequences (eqs. 8-15), and the RNN of
-// equations 16-20.
+// Causal linear attention: one operation over whole sequences (the paper's equations 8-15), and the
+// RNN of equations 16-20.
 #include <torch/types.h>
 #include <torch/utils.h>
 
@@ -20,12 +20,12 @@ class CausalLinearAttentionImpl : public LinearStateAttention, public NarrowMixe
  public:
   using LinearStateAttention::LinearStateAttention;
 
-  // Causal whatever the mask says.
+  // Always causal: mask.causal is not read.
   Tensor forward(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in,
                  const Mask& mask) override {
     CheckAttention("causal-linear", q_in, k_in, v_in, mask, /*quadratic=*/false, query_dim_);
     if (q_in.size(1) != k_in.size(1)) {
-      throw InputError("attention 'causal-linear' needs as many keys as queries; there are ",
+      throw InputError("attention 'causal-linear' needs as many keys as queries; got ",
                        k_in.size(1), " and ", q_in.size(1));
     }
     const auto [q, k, v] = DropPadding(q_in, k_in, v_in, mask);
@@ -64,7 +64,7 @@ class CausalLinearAttentionImpl : public LinearStateAttention, public NarrowMixe
     const Tensor with_ones = torch::cat({v, torch::ones_like(v.narrow(3, 0, 1))}, 3);
     const int64_t dim = v.size(3);
     ops::CausalLinearState wide;
-    Tensor z = DropBehind(phi_k, lengths).cumsum(1);  // for each query, over the keys it sees
+    Tensor z = DropBehind(phi_k, lengths).cumsum(1);  // at position i, the sum over keys 0 .. i
     if (state != nullptr && state->s.defined()) {
       z = z + state->z.unsqueeze(1);
       wide.s = torch::cat({state->s, state->z.unsqueeze(3)}, 3);

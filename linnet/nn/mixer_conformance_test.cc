@@ -1,9 +1,9 @@
 // Every registered mixer in every form: whole sequences, pieces and single steps with a state, a
 // memory, batches of sequences of unequal length, copies of a state. Values and gradients are
-// compared with the plain loops of test_oracle.h. Forms that the registry denies a mixer must throw
-// an error.
+// compared with the plain loops of test_oracle.h. Forms that a mixer lacks according to the
+// registry must throw an error.
 //
-// Only ops/causal_linear.h has packed sequences (offsets); see ops_test.
+// Mixers take no packed sequences; ops/causal_linear_test.cc tests those of ops/causal_linear.h.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -293,7 +293,7 @@ void ExpectAsAlone(MixerImpl& mixer, const Inputs& in, const Tensor& out, const 
   }
 }
 
-// Each sequence of a batch gives the same as alone, whatever the padding holds.
+// Each sequence of a batch has the same outputs and gradients as alone, whatever the padding holds.
 TEST_P(Conformance, CompanyChangesNothing) {
   const Tensor lengths = Lengths({33, 9, 0, 1, 8});
   const int64_t batch = lengths.size(0);
@@ -330,7 +330,7 @@ TEST_P(Conformance, MasksOfAnyKindAreHonoredOrRefused) {
   for (const std::vector<int64_t>& sizes :
        {std::vector<int64_t>{9, 9}, {2, 1, 9, 9}, {1, heads, 9, 9}, {2, heads, 1, 9}}) {
     mask.allowed = torch::rand(sizes) < 0.5;
-    if (sizes[sizes.size() - 2] == 9) mask.allowed.select(-2, 3).fill_(false);  // sees no key
+    if (sizes[sizes.size() - 2] == 9) mask.allowed.select(-2, 3).fill_(false);  // has no keys
     if (!Case().oracle->masks) {
       const std::string error = ErrorOf([&] { mixer->forward(in[0], in[1], in[2], mask); });
       EXPECT_TRUE(Contains(error, "'" + info().name + "'") &&
@@ -398,7 +398,7 @@ Tensor InSteps(MixerImpl& mixer, const Inputs& in, int64_t end, MixerState& stat
   return torch::stack(out, 1);
 }
 
-// Steps are causal, also for mixers whose whole form sees the future.
+// Steps are causal, also for mixers whose whole form is not.
 TEST_P(RecurrentConformance, PiecesAndStepsAreTheOracle) {
   const Mask past{.causal = true};
   for (const Rounding& rounding : kRoundings) {
@@ -439,7 +439,7 @@ TEST_P(RecurrentConformance, GradientsThroughPiecesAndStepsAreTheWholes) {
       const auto check = [&](const Tensor& out, const std::string& form) {
         SCOPED_TRACE(StrCat(rounding.type, ", length ", length, ", ", form));
         const std::vector<Tensor> got = Gradients((out * weights).sum(), in);
-        if (whole.empty()) {  // the whole form sees the future: a single piece replaces it
+        if (whole.empty()) {  // no causal whole form: compare with a single piece
           ExpectSlopes(in, past, weights, got, rounding.type == torch::kFloat64 ? 1e-6 : 1e-3);
           whole = got;
         }
@@ -459,8 +459,8 @@ TEST_P(RecurrentConformance, GradientsThroughPiecesAndStepsAreTheWholes) {
   }
 }
 
-// A state is a value: a copy, or a state that was written and read back, can continue differently
-// without an effect on the original.
+// A state is a value: a copy can continue differently without an effect on the original, and a
+// state restored from copies of its tensors continues like the original.
 TEST_P(RecurrentConformance, CopiesAndRestoredStatesGoOn) {
   constexpr int64_t kLength = 33;
   const Mask past{.causal = true};

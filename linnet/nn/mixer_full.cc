@@ -1,5 +1,5 @@
-// Softmax attention (eq. 2), and its recurrent form with a cache of all keys and values seen
-// (supplementary C.1).
+// Softmax attention (the paper's equation 2), and its recurrent form with a cache of all past keys
+// and values (supplementary C.1).
 #include <torch/types.h>
 #include <torch/utils.h>
 

@@ -1,5 +1,5 @@
-// Equation 3 computed directly: the similarity of every query and key, quadratic in the length. The
-// accuracy of feature maps is measured against it.
+// The paper's equation 3 computed directly: the similarity of every query and key, quadratic in the
+// length. The accuracy of feature maps is measured against it.
 //
 //   out_i = sum_j sim(q_i, k_j) v_j / (sum_j sim(q_i, k_j) + eps)
 //
@@ -36,7 +36,7 @@ class KernelAttentionImpl : public CachedAttention {
   Tensor Attend(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& hidden,
                 bool causal, int64_t offset) const override {
     Tensor all = hidden;
-    if (causal) {  // key j is behind query i
+    if (causal) {  // hides key j from query i if j > offset + i
       const auto index = [&](int64_t begin, int64_t count) {
         return torch::arange(begin, begin + count,
                              q.options().dtype(torch::kInt64).requires_grad(false));
@@ -63,7 +63,7 @@ class KernelAttentionImpl : public CachedAttention {
     const double root = std::sqrt(static_cast<double>(query_dim()));
     if (similarity_ == Similarity::kRbf) {
       // Squares the differences: |q|^2 + |k|^2 - 2 q . k cancels badly if q and k are long.
-      const auto wide = [](const Tensor& x) {  // libtorch's cdist lacks shorter types
+      const auto wide = [](const Tensor& x) {  // libtorch's cdist takes only fp32 and double
         return x.scalar_type() == torch::kFloat64 ? x : x.to(torch::kFloat32);
       };
       constexpr int64_t kDifferences = 2;  // cdist mode that uses no matrix product
@@ -72,7 +72,7 @@ class KernelAttentionImpl : public CachedAttention {
           .to(q.scalar_type());
     }
     const double scale =
-        1 / std::sqrt(root);  // on both factors, so that bf16 and half overflow later
+        1 / std::sqrt(root);  // on both factors, so that half precision overflows later
     const Tensor products = torch::matmul(q * scale, (k * scale).transpose(2, 3));
     if (similarity_ == Similarity::kPolynomial2) return (products + 1).square();
     // exp(q . k) overflows: the similarities of each query are divided by its largest one.

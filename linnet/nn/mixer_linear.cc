@@ -1,5 +1,6 @@
-// Linear attention over the whole sequence (eqs. 4-6): cost O(L), every query sees every key. In
-// the recurrent form a query sees the keys up to now, as in causal attention.
+// Linear attention over the whole sequence (the paper's equations 4-6): cost O(L), every query
+// attends to every key. In the recurrent form a query attends to the keys so far, as in causal
+// attention.
 #include <torch/types.h>
 
 #include "linnet/base/error.h"
@@ -19,7 +20,7 @@ class LinearAttentionImpl : public LinearStateAttention {
 
   Tensor forward(const Tensor& q_in, const Tensor& k, const Tensor& v, const Mask& mask) override {
     if (mask.causal) {
-      throw InputError("attention 'linear' sees the whole sequence; use 'causal-linear'");
+      throw InputError("attention 'linear' takes no causal mask; use 'causal-linear'");
     }
     CheckAttention("linear", q_in, k, v, mask, /*quadratic=*/false, query_dim_);
     const Tensor q = DropBehind(q_in, mask.query_lengths);

@@ -1,4 +1,5 @@
-// Attention over the keys that locality-sensitive hashing finds near; see ops/lsh_attention.h.
+// LSH attention (Reformer): a query attends only to keys that hashing places near it; see
+// ops/lsh_attention.h.
 // While training, every forward pass draws new hash planes from libtorch's default generator. In
 // evaluation the planes are fixed, so that outputs are reproducible.
 #include <torch/types.h>
@@ -30,8 +31,8 @@ class ReformerAttentionImpl : public MixerImpl {
                  const Mask& mask) override {
     CheckAttention("reformer", q_in, k, v_in, mask, /*quadratic=*/false, query_dim_);
     if (q_in.size(1) != k.size(1)) {
-      throw InputError("attention 'reformer' takes its queries as keys: there must be as many of ",
-                       "both, not ", q_in.size(1), " and ", k.size(1));
+      throw InputError("attention 'reformer' uses its queries as keys and needs as many of both; ",
+                       "got ", q_in.size(1), " and ", k.size(1));
     }
     // By lengths, not query_lengths: queries behind query_lengths can still be keys.
     const Tensor q = Scaled(DropBehind(q_in, mask.lengths)), v = DropBehind(v_in, mask.lengths);

@@ -34,7 +34,7 @@ class EveryKind : public testing::TestWithParam<MixerCase> {
 INSTANTIATE_TEST_SUITE_P(Kinds, EveryKind, testing::ValuesIn(MixerCases()),
                          [](const auto& info) { return info.param.name; });
 
-// A query that sees no key gets zeros and passes on no gradient, also with eps = 0.
+// The output and the gradients of a query without keys are 0, also with eps = 0.
 TEST_P(EveryKind, NothingSeenIsZero) {
   MixerSpec spec = GetParam().spec;
   spec.eps = 0;
@@ -135,7 +135,7 @@ TEST_P(EveryKind, RefusesWhatHasNoMeaning) {
   const auto empty = [](const Tensor& x) { return x.narrow(1, 0, 0); };
   refuses(empty(q), empty(q), empty(v), Causal());
   refuses(q, empty(q), empty(v), Mask{});
-  const Tensor wide = Normal({1, 3, 3, 6});  // it was made for 4
+  const Tensor wide = Normal({1, 3, 3, 6});  // the mixer's query_dim is 4
   refuses(wide, wide, v, Mask{});
   // Lengths may have any strides.
   const Tensor x = Normal({2, 3, 3, 4}), values = Normal({2, 3, 3, 5});
@@ -156,7 +156,7 @@ TEST_P(EveryKind, RecurrentFormsRefuseWhatDoesNotFit) {
   const auto refuses = [](const char* what, const auto& run) {
     try {
       run();
-      ADD_FAILURE() << "took " << what;
+      ADD_FAILURE() << "accepted " << what;
     } catch (const Error&) {
     }
   };
@@ -264,7 +264,7 @@ TEST(FullAttention, DoesNotGoOnBehindLengths) {
   EXPECT_EQ(state.length, 5);
 }
 
-// A state does not change if the caller later writes to the tensors that it was given.
+// A state does not change if the caller later writes to the tensors passed to Remember().
 TEST(FullAttention, TheStateIsItsOwn) {
   const Mixer attention = MakeMixer({.kind = "full"}, {2, 4, 5});
   for (const bool gradient : {false, true}) {
@@ -340,7 +340,8 @@ TEST(FeatureMap, RandomMapsAreSavedAndRedrawn) {
   EXPECT_GT(torch::diagonal(products).std().item<double>(), 0.1);
 }
 
-// The denominator is bounded by the size of its noise, also if the estimate is negative.
+// The denominator is bounded from below by its standard deviation, also if the estimate is
+// negative.
 TEST(FeatureMap, RffHasAFloor) {
   const FeatureMap map = MakeFeatureMap({.feature_map = "rff", .features = 16}, 4);
   ASSERT_TRUE(map->floor().has_value());
@@ -363,8 +364,8 @@ TEST(FeatureMap, RffHasAFloor) {
   EXPECT_LE(got.max().item<double>(), 1.0001);
 }
 
-// For any number and location of keys, outputs are at most kRandom times the largest of random
-// values, and kEqual times equal values, whose weighted sum can be the most negative.
+// For any number and location of keys, outputs are at most kRandom times the largest value if
+// values are random, and kEqual times the value if all are equal.
 TEST(FeatureMap, RffStaysOfTheSizeOfTheValues) {
   constexpr double kRandom = 3, kEqual = 6;
   for (const int64_t dim : {4, 32}) {
@@ -408,7 +409,7 @@ TEST(FeatureMap, IsMadeForAnyKind) {
   EXPECT_THROW(MakeFeatureMap({.feature_map = "rff"}, 0), Error);
 }
 
-// The lowest score is finite in each type.
+// The lowest score is finite in half precision, too.
 TEST(LowestScore, IsANumberOfItsType) {
   EXPECT_TRUE(Finite(torch::zeros({1}, torch::kHalf).fill_(ops::LowestScore(torch::kHalf))));
 }
@@ -541,7 +542,7 @@ TEST(Attention, RefusesBadSpecs) {
   const auto refuses = [](const MixerSpec& spec, const std::string& word) {
     try {
       MakeMixer(spec, {1, 4, 4});
-      ADD_FAILURE() << "took a bad spec: " << word;
+      ADD_FAILURE() << "accepted a bad spec: " << word;
     } catch (const Error& error) {
       EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << error.what();
     }

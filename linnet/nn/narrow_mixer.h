@@ -1,5 +1,5 @@
-// A mixer whose forward has kernels for bf16 on a GPU that add in fp32; its layer then computes
-// queries, keys and values in bf16 (private to linnet/nn).
+// Interface of mixers whose forward has GPU kernels that read bf16 and accumulate in fp32. A bf16
+// layer then computes queries, keys and values in bf16 (private to linnet/nn).
 #ifndef LINNET_NN_NARROW_MIXER_H_
 #define LINNET_NN_NARROW_MIXER_H_
 
@@ -9,7 +9,7 @@ namespace linnet::nn {
 
 class NarrowMixer {
  public:
-  // Whether it has them for values of this width and with this mask.
+  // Whether there are such kernels for this value_dim and mask.
   virtual bool TakesBf16OnGpu(int64_t value_dim, const Mask& mask) const = 0;
 
  protected:

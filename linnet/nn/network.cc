@@ -130,9 +130,9 @@ std::vector<std::string> CopyWeights(const std::string& path, Network& network) 
   const ModelSpec &here = network.spec(), &there = checkpoint.spec();
   // Comparing shapes is not enough: heads, activation and order of the norms do not change shapes.
   if (const auto difference = NetworkDifference(there, here)) {
-    throw InputError(path, ": its network is another one: ", difference->field, " is ",
-                     difference->a, " there and ", difference->b,
-                     " here; only attention, length and the size of images may differ");
+    throw InputError(path, ": its network differs from the model's: ", difference->field, " is ",
+                     difference->a, " in the file and ", difference->b,
+                     " in the model; only attention, length and the size of images may differ");
   }
   const std::vector<TensorInfo> table = TensorTable(here);
   for (const linnet::Tensor& tensor : checkpoint.file().tensors()) {
@@ -141,7 +141,8 @@ std::vector<std::string> CopyWeights(const std::string& path, Network& network) 
              FactorName(info.name) == tensor.name;
     });
     if (!known && !IsBuffer(tensor.name)) {
-      throw InputError(path, ": its network is another one: it has a tensor ", Quote(tensor.name));
+      throw InputError(path, ": its network differs from the model's: it has an additional tensor ",
+                       Quote(tensor.name));
     }
   }
   const auto row_bytes = [](const ModelSpec& spec) {

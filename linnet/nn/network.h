@@ -1,6 +1,6 @@
 // The common base of all networks of a ModelSpec, with saving, loading and copying of weights.
 //
-//   std::shared_ptr<Network> network = MakeNetwork(spec);     // a SequenceModel or a SpeechModel
+//   std::shared_ptr<Network> network = MakeNetwork(spec);     // for example a SequenceModel
 //   SaveModel("digits.safetensors", *network, training_json);
 //   std::shared_ptr<Network> again = LoadNetwork("digits.safetensors");
 #ifndef LINNET_NN_NETWORK_H_
@@ -20,7 +20,7 @@
 
 namespace linnet::nn {
 
-// Settings of a network that matter to training only and are not in its spec.
+// Settings of a network for training, which are not in its spec.
 struct TrainingOptions {
   double dropout = 0;
   // "fp32", or "bf16" for the matrix products of the layers and of a head with 1,024 classes or
@@ -42,7 +42,7 @@ class Network : public torch::nn::Module {
   ModelSpec spec_;
 };
 
-// The transformer options that a spec and training options give.
+// The options of the transformer in a spec's network.
 TransformerOptions OptionsOf(const ModelSpec& spec, const TrainingOptions& options);
 
 // The precision of the head's matrix product.
@@ -74,10 +74,11 @@ std::shared_ptr<Network> LoadNetwork(const std::string& path);
 // weights. Ignores attention (except heads and their dimensions), length and image size.
 std::optional<SpecDifference> NetworkDifference(const ModelSpec& a, const ModelSpec& b);
 
-// Copies the weights of a checkpoint without a NetworkDifference() to the network, for example from
-// softmax to linear attention. Returns the names of the tensors that keep their values because the
-// checkpoint has no fitting ones: random features, the table of positions. Throws InputError,
-// with the network unchanged, if the networks differ (names the field) or a weight is not finite.
+// Copies the weights of a checkpoint to the network, whose spec may differ where
+// NetworkDifference() allows it, for example in the mixer. Returns the names of the network's
+// buffers (random features, position table) that are not copied because the checkpoint's do not
+// fit. Throws InputError, with the network unchanged, if the networks differ (names the field) or a
+// weight is not finite.
 std::vector<std::string> CopyWeights(const std::string& path, Network& network);
 
 // The network's parameters and buffers by their names in a checkpoint.

@@ -112,7 +112,8 @@ TEST_P(Networks, ImagesAreReadInEveryForm) {
   EXPECT_LT(Off(again->Step(tokens.select(1, 11), 11, fork), want.select(1, 11)), 1e-4);
 }
 
-// The whole first line is visible; its padding and the second line's future are not.
+// Outputs depend on the whole first line, but not on its padding or on later tokens of the second
+// line.
 TEST_P(Networks, PairsAreReadInEveryForm) {
   if (!info().causal || info().cross.empty()) {
     const ModelSpec spec = Pairs(GetParam().spec, false);
@@ -144,7 +145,7 @@ TEST_P(Networks, PairsAreReadInEveryForm) {
     Tensor padded = first.clone(), early = first.clone(), later = second.clone();
     padded[1].slice(0, 4).fill_(0);
     EXPECT_LT(Off(model->forward(padded, lengths, second), want), 1e-6);
-    early[1][0] = 3 + (early[1][0] - 2) % 8;  // another one
+    early[1][0] = 3 + (early[1][0] - 2) % 8;  // another token
     EXPECT_GT(Off(model->forward(early, lengths, second)[1][0], want[1][0]), 1e-6);
     later.slice(1, 3).fill_(4);
     EXPECT_LT(Off(model->forward(first, lengths, later).slice(1, 0, 3), want.slice(1, 0, 3)), 1e-6);
@@ -166,7 +167,7 @@ TEST_P(Networks, SpeechIsReadInEveryForm) {
         model->forward(frames.narrow(0, n, 1).narrow(1, 0, length), Lengths({length}));
     EXPECT_LT(Off(alone[0], want[n].narrow(0, 0, length)), 1e-5) << n;
   }
-  // Later frames are visible unless the mixer is always causal.
+  // Outputs depend on later frames unless the mixer is always causal.
   Tensor other = frames.clone();
   other.narrow(1, 6, 6).normal_();
   EXPECT_EQ(torch::equal(model->forward(other, Lengths({12, 12, 12})).narrow(1, 0, 6),

@@ -85,7 +85,7 @@ TEST(SequenceModel, WeightsMoveBetweenKinds) {
     const Tensor before = ModelTensors(*other)["transformer.norm.weight"].clone();
     try {
       CopyWeights(path, *other);
-      ADD_FAILURE() << "took the weights of another network: " << field;
+      ADD_FAILURE() << "accepted the weights of another network: " << field;
     } catch (const Error& error) {
       EXPECT_NE(std::string(error.what()).find(": " + field + " is "), std::string::npos)
           << error.what();
@@ -111,7 +111,7 @@ TEST(SequenceModel, WeightsMoveBetweenKinds) {
   const Tensor before = ModelTensors(*same)["predictor.weight"].clone();
   try {
     CopyWeights(path, *same);
-    ADD_FAILURE() << "took weights that are no numbers";
+    ADD_FAILURE() << "accepted weights that are not finite";
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("'transformer.layers.1.linear1.bias' holds"),
               std::string::npos);
@@ -147,7 +147,7 @@ TEST(SequenceModel, LayersMayDiffer) {
   EXPECT_EQ(loaded->spec(), spec);
   EXPECT_EQ(Off(loaded->forward(tokens), batch), 0);
 
-  // Weights can be copied between layers of the same sizes, of any kinds, only.
+  // Weights can be copied between layers of different mixers, but not of different sizes.
   ModelSpec linear = spec;
   linear.stack.pattern[1].kind = "causal-linear", linear.stack.pattern[1].scale = 0;
   EXPECT_FALSE(NetworkDifference(spec, linear));
@@ -265,7 +265,8 @@ TEST(Transformer, CheckpointsChangeNothing) {
           if (decoder) {
             TransformerDecoder batch =
                 BuildDecoder({.transformer = options, .cross = {linear}}).batch;
-            y = batch->forward(x, memory * 2);  // not a leaf: backward() passes its graph only once
+            // memory * 2 is not a leaf: backward() can run its graph only once.
+            y = batch->forward(x, memory * 2);
             parameters = batch->parameters();
           } else {
             TransformerEncoder batch = BuildTransformer(options).batch;
@@ -340,7 +341,7 @@ TEST(CtcNats, GradientsMatchFiniteDifferences) {
   const auto wide = torch::TensorOptions().dtype(torch::kFloat64);
   const Tensor logits = torch::randn({3, 7, 4}, wide);
   const auto of = [](std::vector<int64_t> values) { return torch::tensor(values); };
-  // The third needs 6 frames for its repetitions and has 5.
+  // The third target needs 6 frames, for 4 tokens and 2 repetitions, and has 5.
   const Tensor targets = of({1, 2, 2, 0, 3, 1, 0, 0, 1, 1, 1, 2}).view({3, 4});
   const Tensor frames = of({7, 4, 5}), tokens = of({3, 2, 4});
   const auto loss = [&](const Tensor& x) {

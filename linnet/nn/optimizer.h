@@ -38,8 +38,9 @@ class Optimizer {
   // on a device other than the CPU, where Step() does not wait for the norms, Check() throws it.
   void Step(double learning_rate);
 
-  // Step() in two halves, on a device other than the CPU: Begin() counts the step and sends its
-  // numbers; Finish() updates, by operations that stay the same once Begin() returns true.
+  // Step() in two halves, on a device other than the CPU. Begin() counts the step and copies its
+  // step size and decay to the device. Finish() updates; from the step at which Begin() first
+  // returns true, its operations are the same at every step, so that a CUDA graph can replay them.
   bool Begin(double learning_rate);
   void Finish();
 

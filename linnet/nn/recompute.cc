@@ -54,7 +54,7 @@ class Function : public torch::autograd::Function<Function> {
     context->save_for_backward(own);
     context->saved_data["body"] = c10::IValue::make_capsule(c10::make_intrusive<HeldBody>(body));
     context->saved_data["random"] = RandomStates(own[0].device());
-    return body(own);  // autograd records nothing in here
+    return body(own);  // autograd records nothing in a custom function's forward
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {

@@ -18,7 +18,8 @@ namespace linnet::nn {
 // Returns body(inputs). Gradients flow to the inputs and, through backward(), to the parameters
 // that body uses, as without checkpointing. Any other tensor that needs a gradient must be among
 // the inputs. Random numbers (dropout) are the same in both passes. `body` is kept until the
-// backward pass; all it refers to must live until then. With gradients disabled, only calls body.
+// backward pass; everything it refers to must live until then. With gradients disabled, only calls
+// body.
 torch::Tensor Recompute(std::function<torch::Tensor(const std::vector<torch::Tensor>&)> body,
                         const std::vector<torch::Tensor>& inputs);
 

@@ -77,10 +77,11 @@ Tensor SequenceModelImpl::Hidden(const Tensor& tokens) {
 
 Tensor SequenceModelImpl::Step(const Tensor& tokens, int64_t position, SequenceState& state) {
   if (transformer_.recurrent.is_empty()) {
-    throw InputError("this model has layers without a recurrent form: it reads whole sequences");
+    throw InputError("this model has layers without a recurrent form; use forward()");
   }
   if (position < 0 || position >= spec().input.max_length) {
-    throw InputError("position ", position, " is none of the model's ", spec().input.max_length);
+    throw InputError("position ", position, " is out of range; the model's number of positions is ",
+                     spec().input.max_length);
   }
   Tensor above;
   if (spec().input.pixel_above) {
@@ -102,7 +103,7 @@ Tensor SequenceModelImpl::Step(const Tensor& tokens, int64_t position, SequenceS
 
 SequenceModel LoadModel(const std::string& path) {
   const auto model = std::dynamic_pointer_cast<SequenceModelImpl>(LoadNetwork(path));
-  if (!model) throw InputError(path, ": its network is none that reads one sequence of tokens");
+  if (!model) throw InputError(path, ": its network does not predict the next token of a sequence");
   return SequenceModel(model);
 }
 

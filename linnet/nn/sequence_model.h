@@ -22,7 +22,8 @@ namespace linnet::nn {
 // The state of Step(); empty at the beginning. It is a value: copying it forks the sequence.
 struct SequenceState {
   RecurrentState layers;
-  torch::Tensor recent;  // the last tokens read, at most one image row: [N, <= RowBytes]
+  // With pixel_above: the last tokens read, at most one image row, [N, <= RowBytes].
+  torch::Tensor recent;
 };
 
 class SequenceModelImpl : public Network {
@@ -42,12 +43,13 @@ class SequenceModelImpl : public Network {
   torch::Tensor first_value;
 
  private:
-  // Embeddings of tokens [...] and, with pixel_above, of the bytes above the next ones.
+  // Embeddings of tokens [...]; with pixel_above, plus those of `above` [...], the bytes above the
+  // bytes to predict.
   torch::Tensor Values(const torch::Tensor& tokens, const torch::Tensor& above);
   torch::Tensor Hidden(const torch::Tensor& tokens);  // the head's input, [N, L, d_model]
   torch::Tensor Predict(const torch::Tensor& x);      // the head's outputs
 
-  torch::nn::Embedding value_embedding_ = nullptr;  // null where it is tied
+  torch::nn::Embedding value_embedding_ = nullptr;  // null if the head's weights are the embedding
   torch::nn::Embedding above_embedding_ = nullptr;
   PositionalEmbedding pos_embedding_ = nullptr;
   Transformer transformer_;

@@ -56,8 +56,8 @@ Tensor SpeechModelImpl::forward(const Tensor& frames, const Tensor& lengths) {
 
 Tensor SpeechModelImpl::Encode(const Tensor& frames, const Tensor& lengths) {
   if (frames.size(1) > spec().input.max_length) {
-    throw InputError("an utterance of ", frames.size(1), " positions is longer than the model's ",
-                     spec().input.max_length);
+    throw InputError("an utterance of ", frames.size(1),
+                     " positions is too long; the model's maximum is ", spec().input.max_length);
   }
   Tensor x = ops::Linear(frames, input_projection_->weight, input_projection_->bias,
                          ops::Precision::kFp32);

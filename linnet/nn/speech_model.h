@@ -28,7 +28,7 @@ class SpeechModelImpl : public Network {
   explicit SpeechModelImpl(const ModelSpec& spec, const TrainingOptions& options = {});
 
   // Stacked, normalized frames [N, L, Inputs], with L <= max_length for a transformer, and the
-  // lengths of the utterances in positions, int64 [N] in 1 .. L -> logits [N, L, classes],
+  // lengths of the utterances in positions, int64 [N] in 0 .. L -> logits [N, L, classes],
   // unspecified behind the end of an utterance.
   torch::Tensor forward(const torch::Tensor& frames, const torch::Tensor& lengths);
 

@@ -48,7 +48,7 @@ std::vector<ModelSpec> Kinds() {
   return kinds;
 }
 
-// In a batch with longer ones, an utterance's outputs do not depend on the padding behind its end.
+// The outputs of an utterance do not depend on longer ones in its batch, nor on its padding.
 TEST(SpeechModel, CompanyAndPaddingChangeNothing) {
   for (const ModelSpec& spec : Kinds()) {
     torch::manual_seed(3);

@@ -152,7 +152,7 @@ inline Rows LinearOut(const MixerSpec& spec, const Head& head) {
 }
 
 // sum_j exp(score - largest) v_j / (sum_j exp(score - largest) + eps) over the keys that a query
-// sees; zeros if it sees no key.
+// attends to; zeros if there are none.
 template <class Score>
 Rows SoftmaxOut(const Head& head, double eps, Score score) {
   Rows out;
@@ -243,7 +243,7 @@ inline std::vector<HashRound> HashRounds(const MixerSpec& spec, const Rows& q) {
   return rounds;
 }
 
-// Queries, normalized to length 1, are the keys. A position sees the keys of its chunk and of the
+// Queries, normalized to length 1, are the keys. A position attends to keys of its chunk and of the
 // previous one.
 inline Rows ReformerOut(const MixerSpec& spec, const Head& head) {
   const std::vector<HashRound> rounds = HashRounds(spec, head.q);
@@ -262,8 +262,8 @@ inline Rows ReformerOut(const MixerSpec& spec, const Head& head) {
   };
   shared.allowed.assign(length, std::vector<bool>(length));
   if (spec.lsh_variant == LshVariant::kPublished) {
-    // A position sees, once each, the keys that share its bucket and are near in any round; itself
-    // only if there is none.
+    // A position attends, once each, to the keys that share its bucket and are near in any round;
+    // to itself only if there is none.
     for (size_t i = 0; i < length; ++i) {
       bool any = false;
       for (size_t j = 0; j < length; ++j) {
@@ -297,8 +297,9 @@ struct MixerChoice {
 struct MixerOracle {
   std::string name;
   Rows (*out)(const MixerSpec& spec, const Head& head);
-  bool masks = false;  // honors Mask::allowed
-  // Whether rounding of queries can change the keys they see: bf16 outputs are then not comparable.
+  bool masks = false;  // supports Mask::allowed
+  // Whether rounding of queries can change which keys they attend to: bf16 outputs are then not
+  // comparable.
   bool (*hashes)(const MixerSpec& spec) = nullptr;
   std::vector<MixerChoice> choices = {};  // empty: only the defaults
 };

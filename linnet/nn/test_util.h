@@ -45,7 +45,8 @@ inline std::vector<torch::Tensor> Gradients(const torch::Tensor& loss,
   return gradients;
 }
 
-// Tolerances: double runs the plain forms, fp32 the fused forms; they differ by rounding only.
+// Types to test and their tolerances. double runs the plain forms, fp32 the fused forms; they
+// differ by rounding only.
 struct Rounding {
   torch::ScalarType type;
   double off;

@@ -31,7 +31,7 @@ void CheckRange(const char* name, int64_t value, int64_t low, int64_t high) {
   }
 }
 
-// Total width of all heads: of queries and keys, and of values.
+// Total width of all heads, for queries and keys and for values.
 int64_t QueryWidth(const MixerSpec& mixer) {
   CheckRange("heads", mixer.heads, 1, kMost);
   CheckRange("query_dim", mixer.query_dim, 1, kMost);

@@ -41,7 +41,8 @@ struct TransformerOptions {
   int64_t convolution = 0;
   bool final_norm = true;
   double norm_eps = 1e-5;
-  double dropout = 0;  // after attention, after the activation and after the feed-forward block
+  // After the convolution, the attention, the feed-forward block's activation and its output.
+  double dropout = 0;
   ops::Precision precision = ops::Precision::kFp32;  // of the layers' matrix products
   // While training, forward() of encoders and decoders keeps only the layers' inputs for the
   // backward pass (see Recompute()). Piece() and single steps keep all intermediates.
@@ -52,7 +53,7 @@ struct TransformerOptions {
   }
 };
 
-// Throws InputError if a size or the dropout is out of range, or the pattern is empty.
+// Throws InputError if a size or the dropout is out of range, or if the pattern is empty.
 void Validate(const TransformerOptions& options);
 
 // Projections to queries, keys and values, a mixer, and the output projection. The Attend...()

@@ -4,8 +4,8 @@
 //   const std::vector<double> norms = GradientNorms(parameters);
 //   AdamUpdate(parameters, first, second, scales, {.step = 1e-3f});     // and clears the gradients
 //
-// On a device that runs beside the host (CUDA), FlatAdam makes the same update with a few kernels
-// for all tensors together, and the host does not wait for the norms.
+// On a GPU, FlatAdam makes the same update with a few kernels for all tensors together, and the
+// host does not wait for the norms.
 #ifndef LINNET_OPS_ADAM_H_
 #define LINNET_OPS_ADAM_H_
 
@@ -37,26 +37,27 @@ class FlatAdam {
   std::vector<torch::Tensor> second_moments() const { return Views(second_); }
 
   // Scales each tensor's gradient down to a norm of at most `clip` (0: never), updates, and clears
-  // the gradients. Parameters without a gradient stay unchanged; if a gradient is not finite, all
-  // do, and Finite() is false from then on. step.gradient_scale is not read. Call under
-  // torch::NoGradGuard.
+  // the gradients. Parameters without a gradient and their moments stay unchanged. If the norm of
+  // any gradient is not finite, nothing is updated, and Finite() is false from then on.
+  // step.gradient_scale is not read. Call under torch::NoGradGuard.
   void Update(const kernels::AdamStep& step, double clip) {
     Prepare(step);
     Apply(step, clip);
   }
 
-  // The two halves of Update(): a copy of the numbers that differ between steps (decay, step and
-  // root_scale), and everything else, which a CUDA graph can repeat.
+  // The two halves of Update(). Prepare() copies the numbers that differ between steps (decay, step
+  // and root_scale) to the device. Apply() does the rest; a CUDA graph can replay it.
   void Prepare(const kernels::AdamStep& step);
   void Apply(const kernels::AdamStep& step, double clip);
 
-  // Whether all gradients were finite. Waits for the device.
+  // Whether the norms of all gradients so far were finite. Waits for the device.
   bool Finite() const { return finite_.item<bool>(); }
 
  private:
-  // The room of a tensor of so many elements; the rest of it stays zero.
+  // The elements that a tensor of `size` elements takes in a buffer, with its alignment padding,
+  // which stays zero.
   static int64_t Padded(int64_t size);
-  // Tensors as one, each in its room.
+  // Concatenates the flattened tensors, each zero-padded to Padded() elements.
   static torch::Tensor Joined(const std::vector<torch::Tensor>& tensors);
   std::vector<torch::Tensor> Views(const torch::Tensor& flat) const;
 

@@ -38,7 +38,7 @@ Tensor ColumnSums(const Tensor& x) {
 // Parts [rows, n_i] as bf16, side by side.
 Tensor Columns(const variable_list& parts, int64_t columns) {
   if (parts.size() == 1) return parts[0].to(kBFloat16);
-  // An attention's backward writes its gradients side by side.
+  // The backward of an attention writes the gradients of q, k and v side by side.
   bool joined_already = true;
   int64_t begin = parts[0].storage_offset();
   for (const Tensor& part : parts) {
@@ -69,10 +69,11 @@ Tensor Rows(at::TensorList weights, int64_t rows) {
   return joined;
 }
 
-// x + bias + residual, normalized, with what its backward needs.
+// n(x + bias + residual), with its backward.
 class AddNorm {
  public:
-  // x: a product, overwritten by the sum.
+  // x: a product, overwritten by the sum. With a norm, appends its tensors for Backward() to
+  // `saved`.
   static Tensor Forward(AutogradContext* context, const Tensor& x, const Tensor& bias,
                         const Tensor& residual_in, const Norm& norm, variable_list& saved) {
     const Tensor residual = residual_in.contiguous();
@@ -101,7 +102,7 @@ class AddNorm {
     Tensor sum, narrow;  // of the sum, in fp32 and bf16
     Tensor weight, offset, bias;
   };
-  // saved: the tensors that Forward() appended.
+  // saved: the tensors that Forward() appended, if there is a norm.
   static Gradients Backward(AutogradContext* context, const Tensor& grad, const Tensor* saved) {
     if (!context->saved_data["normed"].toBool()) {
       return {grad, grad.to(kBFloat16), {}, {}, ColumnSums(grad)};
@@ -205,7 +206,7 @@ class FeedForwardFunction : public torch::autograd::Function<FeedForwardFunction
                         const c10::optional<Tensor>& norm_bias, double eps, bool gelu) {
     const Tensor x = x_in.to(kBFloat16), bias = bias1.to(kBFloat16);
     const Tensor w1 = weight1.to(kBFloat16), w2 = weight2.to(kBFloat16);
-    // kept: the hidden layer, of gelu before the activation.
+    // kept: the hidden layer; for gelu before the activation, for relu after it.
     const Tensor kept = gelu ? at::addmm(bias, x, w1.t())
                              : at::_addmm_activation(bias, x, w1.t(), 1, 1, /*use_gelu=*/false);
     variable_list saved = {x, w1, w2, kept};

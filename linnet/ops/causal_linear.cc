@@ -18,8 +18,8 @@ using kernels::CausalLinearOptions;
 using kernels::FeatureMap;
 using torch::Tensor;
 
-// Equations 8-12 in chunks. Position i sees the keys of its chunk up to i, plus the sum over all
-// earlier chunks and the initial state.
+// Equations 8-12 in chunks. Position i attends to the keys of its chunk up to i, plus the sum over
+// all earlier chunks and the initial state.
 Tensor Plain(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const Tensor& lengths,
              const CausalLinearOptions& options, CausalLinearState* state) {
   const int64_t length = q_in.size(1);
@@ -57,14 +57,14 @@ Tensor Plain(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const T
   // [N, H, chunks + 1, F, M], and z [N, H, chunks + 1, 1, F]
   const Tensor s = before(torch::matmul(k.transpose(3, 4), v), s0);
   Tensor out = torch::matmul(inside, v) + torch::matmul(q, s.narrow(2, 0, chunks));
-  if (state) state->s = s.select(2, chunks).clone();  // not a view of all
+  if (state) state->s = s.select(2, chunks).clone();  // a view would keep all of s alive
   if (options.normalize) {
     const Tensor z0 = state && state->z.defined() ? state->z.unsqueeze(2).unsqueeze(3) : Tensor();
     const Tensor z = before(k.sum(3, true), z0);
     const Tensor denominator =
         inside.sum(4, true) + (q * z.narrow(2, 0, chunks)).sum(4, true) + options.eps;
     if (state) state->z = z.select(2, chunks).squeeze(2).clone();
-    // Where no key is seen and eps is 0, out is 0 and passes no gradient on.
+    // Where all keys are masked and eps is 0, out and its gradients are 0.
     const Tensor empty = denominator == 0;
     out = (out / denominator.masked_fill(empty, 1)).masked_fill(empty, 0);
   }
@@ -130,7 +130,7 @@ void CheckState(const Tensor& q, const Tensor& v, int64_t batch, bool normalize,
            (x.sizes() == sizes && x.scalar_type() == v.scalar_type() && x.device() == v.device());
   };
   if (normalize && state.s.defined() != state.z.defined()) {
-    throw InputError("causal linear attention: of its state, s and z are given both or neither");
+    throw InputError("causal linear attention: a state needs both s and z, or neither");
   }
   if (!fits(state.s, {batch, heads, features, dim}) ||
       (normalize && !fits(state.z, {batch, heads, features}))) {
@@ -142,8 +142,8 @@ void CheckState(const Tensor& q, const Tensor& v, int64_t batch, bool normalize,
   }
 }
 
-// Whether the kernels for a GPU take q, k and v. A carried state has v's type, but the kernels'
-// state is fp32.
+// Whether the GPU kernels take q, k and v. A carried state has v's type, but the kernels' state is
+// fp32.
 bool TakesCuda(const Tensor& q, const Tensor& v, const CausalLinearState* state) {
   if constexpr (kHasCuda) {
     return CudaAttention(q) && (!state || q.scalar_type() == torch::kFloat32) &&
@@ -231,14 +231,15 @@ Tensor CausalLinearOffsets(const Tensor& cu_seqlens, int64_t rows) {
   const Tensor offsets = cu_seqlens.to(torch::kCPU).contiguous();
   if (!offsets.has_storage() || !offsets.storage().data()) {
     throw InputError(
-        "causal linear attention: cu_seqlens has a shape and no numbers: it is traced");
+        "causal linear attention: cu_seqlens has a shape but no data (it is traced); pass its "
+        "values");
   }
   const auto* at = offsets.data_ptr<int64_t>();
   const int64_t batch = offsets.size(0) - 1;
   for (int64_t n = 0; n < batch; ++n) {
     if (at[n + 1] < at[n]) {
-      throw InputError("causal linear attention: cu_seqlens falls from ", at[n], " to ", at[n + 1],
-                       " at sequence ", n);
+      throw InputError("causal linear attention: cu_seqlens decreases from ", at[n], " to ",
+                       at[n + 1], " at sequence ", n);
     }
   }
   if (at[0] != 0 || at[batch] != rows) {

@@ -19,16 +19,18 @@
 namespace linnet::ops {
 
 // q, k [N, L, H, D], v [N, L, H, M] -> [N, L, H, M], any strides (a last axis that is not dense is
-// copied); L, D, M >= 1. Equations 8-12 forward, 13-15 backward; feature map and normalizer are
-// included (by default phi = elu + 1). On the CPU, runs the fused kernel in fp32 and, without a
-// carried state, in bf16. Elsewhere runs the plain form in chunks of kPlainChunk positions: batched
-// matrix products inside a chunk, and sums of states between chunks.
+// copied); L, D, M >= 1. The paper's equations 8-12 forward, 13-15 backward; feature map and
+// normalizer are included (by default phi = elu + 1). On the CPU, runs the fused kernel in fp32
+// and, without a carried state, in bf16. On a GPU, runs kernels/cuda for the same types in a build
+// with LINNET_CUDA, if CausalLinearHasGpuKernels(D, M) (narrow.h). Elsewhere runs the plain form in
+// chunks of kPlainChunk positions: batched matrix products inside a chunk, and sums of states
+// between chunks.
 //
-// `lengths` is undefined or int64 [N]: keys at positions >= lengths[n] are masked out, whatever
-// they and their values hold. Where the denominator is 0 (no key seen and eps is 0), out and its
-// gradients are 0. For features of another size F than the queries' D, pass q and k as phi(q) and
-// phi(k), [N, L, H, F], with FeatureMap::kIdentity. Throws InputError on shapes that do not match
-// (in particular if keys and queries differ in length, which a causal product does not define).
+// `lengths` is undefined or a dense int64 [N]: keys at positions >= lengths[n] are masked out,
+// whatever they and their values hold. Where the denominator is 0 (as with all keys masked and eps
+// 0), out and its gradients are 0. For features of another size F than the queries' D, pass q and k
+// as phi(q) and phi(k), [N, L, H, F], with FeatureMap::kIdentity. Throws InputError on shapes that
+// do not match (queries and keys must have the same length).
 //
 // Strictly causal, bit for bit. Exception in the plain form: a NaN or infinity in v also reaches
 // the earlier queries of its chunk.
@@ -36,8 +38,8 @@ torch::Tensor CausalLinearAttention(const torch::Tensor& q, const torch::Tensor&
                                     const torch::Tensor& v, const torch::Tensor& lengths = {},
                                     const kernels::CausalLinearOptions& options = {});
 
-// The sums of equations 18 and 19: s [N, H, F, M] and z [N, H, F], in the type of v. Undefined
-// means the empty state. z is read and written only if normalize.
+// The sums of the paper's equations 18 and 19: s [N, H, F, M] and z [N, H, F], in the type of v.
+// Undefined means the empty state. z is read and written only if options.normalize.
 struct CausalLinearState {
   torch::Tensor s, z;
 };
@@ -46,16 +48,16 @@ struct CausalLinearState {
 // Does not write to the given tensors; gradients flow from the new state to the old one and to q, k
 // and v. `lengths` counts from the start of the piece. Consecutive pieces equal the whole sequence
 // up to rounding. Detach the tensors of a state to stop the gradient there. Also throws InputError
-// on a state that does not match.
+// on a state of another shape, type or device than q and v imply, or with only one of s and z.
 torch::Tensor CausalLinearAttention(const torch::Tensor& q, const torch::Tensor& k,
                                     const torch::Tensor& v, const torch::Tensor& lengths,
                                     const kernels::CausalLinearOptions& options,
                                     CausalLinearState& state);
 
 // Packed sequences of different lengths, without padding: q, k [T, H, D], v [T, H, M] -> [T, H, M].
-// Sequence n is rows cu_seqlens[n] .. cu_seqlens[n+1]; cu_seqlens is int64 [N + 1], starts with 0,
-// ends with T and never decreases (a sequence may be empty). With a state, each sequence continues
-// its own. Throws InputError on shapes, a cu_seqlens or a state that do not match.
+// Sequence n is rows cu_seqlens[n] .. cu_seqlens[n+1] - 1; cu_seqlens is int64 [N + 1], starts with
+// 0, ends with T and never decreases (a sequence may be empty). With a state, each sequence
+// continues its own. Throws InputError if the shapes, cu_seqlens or the state do not match.
 //
 // The fused form equals CausalLinearAttention of each sequence alone, bit for bit, with three heads
 // or more. (With one or two heads, a long sequence alone is split among threads, and its sums are

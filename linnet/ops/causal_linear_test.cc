@@ -44,8 +44,8 @@ TEST(CausalLinear, FusedEqualsPlain) {
 
 constexpr CausalLinearOptions kMapped{FeatureMap::kIdentity, true, 1e-6f};
 
-// Attention of t = q, k, v and optionally the initial state s0 (, z0) -> out, s (, z). Without a
-// feature map, features and z0 are made positive: otherwise the normalizer may vanish.
+// Attention of t = q, k, v and optionally the initial state s0 (, z0) -> out, s (, z). z0 and,
+// without a feature map, the features are made positive: otherwise the normalizer may vanish.
 Tensors WithState(const Tensors& t, const Tensor& lengths, const CausalLinearOptions& options) {
   const bool mapped = options.feature_map == FeatureMap::kIdentity;
   const auto features = [&](const Tensor& x) { return mapped ? x.abs() : x; };
@@ -141,7 +141,8 @@ TEST(CausalLinear, DoesNotWriteToTheStateGiven) {
   EXPECT_FALSE(torch::equal(state.s, s));
 }
 
-// Earlier positions keep the same bits whatever later ones hold, NaN and infinity included.
+// Outputs at earlier positions do not change by a bit, whatever later keys and values hold, NaN and
+// infinity included.
 TEST(CausalLinear, TheFutureDoesNotReachThePast) {
   torch::manual_seed(15);
   const int64_t length = 3 * kPlainChunk - 10, last = length - 1, chunk = 2 * kPlainChunk;
@@ -179,7 +180,8 @@ TEST(CausalLinear, TheFutureDoesNotReachThePast) {
   }
 }
 
-// Features made by the caller, whose size differs from the queries': F = D (D + 1) / 2 + D + 1.
+// Features computed by the caller. 561 is D (D + 1) / 2 + D + 1, the number of monomials up to
+// degree 2, for D = 32.
 TEST(CausalLinear, TakesFeaturesOfAnySize) {
   torch::manual_seed(12);
   for (const auto& [f, m] : {std::pair<int64_t, int64_t>{561, 32}, {64, 16}}) {
@@ -251,8 +253,8 @@ TEST(CausalLinear, PackedEqualsEachAloneToTheBit) {
             0);
 }
 
-// Where all keys are masked, out and gradients are zero, whatever they hold and whatever eps is. A
-// sequence of another length in the batch does not change that.
+// Where all keys are masked, out and gradients are zero, whatever the keys hold and whatever eps
+// is, also beside a longer sequence in the batch.
 TEST(CausalLinear, MaskedRowsMakeNoNan) {
   torch::manual_seed(14);
   const Tensor lengths = torch::tensor({int64_t{0}, int64_t{3}});

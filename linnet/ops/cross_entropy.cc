@@ -19,8 +19,8 @@ Tensor CrossEntropyNats(const Tensor& logits, const Tensor& targets) {
   if (targets.numel() > 0 && targets.device().is_cpu()) {  // a check would wait for the GPU
     const auto least = targets.min().item<int64_t>(), most = targets.max().item<int64_t>();
     if (least < 0 || most >= logits.size(1)) {
-      throw InputError("cross entropy: the target ", least < 0 ? least : most, " is none of ",
-                       logits.size(1), " classes");
+      throw InputError("cross entropy: the target ", least < 0 ? least : most,
+                       " is not one of the ", logits.size(1), " classes");
     }
   }
   if constexpr (kHasFused) {

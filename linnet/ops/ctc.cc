@@ -22,7 +22,7 @@ Tensor CtcNats(const Tensor& log_probs, const Tensor& targets, const Tensor& inp
   require(targets.scalar_type() == torch::kInt64, "targets must be int64; got ",
           targets.scalar_type());
   const int64_t n = log_probs.size(0), length = targets.size(1);
-  require(blank >= 0 && blank < log_probs.size(2), "the blank ", blank, " is none of ",
+  require(blank >= 0 && blank < log_probs.size(2), "the blank ", blank, " is not one of the ",
           log_probs.size(2), " classes");
   for (const Tensor* lengths : {&input_lengths, &target_lengths}) {
     require(lengths->dim() == 1 && lengths->size(0) == n && lengths->scalar_type() == torch::kInt64,
@@ -33,10 +33,10 @@ Tensor CtcNats(const Tensor& log_probs, const Tensor& targets, const Tensor& inp
            (lengths.min().item<int64_t>() >= 0 && lengths.max().item<int64_t>() <= most);
   };
   require(within(input_lengths, log_probs.size(1)) && within(target_lengths, length),
-          "a length is below 0 or beyond its sequence");
+          "a length is negative or exceeds its sequence");
   const Tensor place = torch::arange(length, targets.options());
   const Tensor said = place.unsqueeze(0) < target_lengths.unsqueeze(1);
-  require(within(targets.masked_select(said), log_probs.size(2) - 1), "a target is none of ",
+  require(within(targets.masked_select(said), log_probs.size(2) - 1), "a target is not one of the ",
           log_probs.size(2), " classes");
   if constexpr (kHasFused) {
     if (Fused(log_probs)) {

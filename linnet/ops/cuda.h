@@ -1,5 +1,5 @@
-// The forms over kernels/cuda, in a build with LINNET_CUDA (private to linnet/ops; plain.h selects
-// the form). Arguments as in fused.h, on a GPU; they have been checked.
+// The forms of operations over kernels/cuda, in a build with LINNET_CUDA (private to linnet/ops;
+// plain.h selects the form). Arguments as in fused.h, on a GPU; they have been checked.
 #ifndef LINNET_OPS_CUDA_H_
 #define LINNET_OPS_CUDA_H_
 
@@ -13,21 +13,22 @@
 
 namespace linnet::ops {
 
-// Whether the kernels have these dimensions.
+// Whether the kernels support queries of `dim` and values of `value_dim` elements per head.
 bool CudaCausalLinearTakes(int64_t dim, int64_t value_dim);
 
-// offsets: on the GPU. A carried state is fp32, as q, k and v must then be.
+// offsets: on the GPU. With a carried state, the state and q, k and v are fp32.
 torch::Tensor CudaCausalLinear(const torch::Tensor& q, const torch::Tensor& k,
                                const torch::Tensor& v, const torch::Tensor& lengths,
                                const torch::Tensor& offsets,
                                const kernels::CausalLinearOptions& options,
                                CausalLinearState* state);
 
-// Rows of fp32 [rows, width], dense and aligned to 16 bytes: whether the kernels take x and `others`.
+// Whether CudaAddNorm() takes x [rows, width] and `others`: all fp32, dense, aligned to 16 bytes;
+// width a multiple of 4 up to kMaxTrainingWidth. Undefined tensors in `others` are ignored.
 bool CudaAddNormTakes(const torch::Tensor& x, const std::vector<torch::Tensor>& others);
 
-// x += bias + residual in place. Returns its norm, and the rows' means and scales for the backward;
-// both undefined without a norm.
+// x += bias + residual in place. Returns n(x), and the rows' means and scales [rows, 2] for the
+// backward; both undefined without a norm.
 std::pair<torch::Tensor, torch::Tensor> CudaAddNorm(const torch::Tensor& x,
                                                     const torch::Tensor& bias,
                                                     const torch::Tensor& residual,
@@ -40,7 +41,7 @@ struct CudaAddNormGradients {
 CudaAddNormGradients CudaAddNormBackward(const torch::Tensor& grad, const torch::Tensor& x,
                                          const torch::Tensor& stats, const torch::Tensor& weight);
 
-// Sums over the rows of x [rows, width] (fp32 or bf16), in fp32.
+// Sums over the rows of x [rows, width] (fp32 or bf16), in fp32, if CudaColumnSumsTakes(x).
 bool CudaColumnSumsTakes(const torch::Tensor& x);
 torch::Tensor CudaColumnSums(const torch::Tensor& x);
 

@@ -57,8 +57,8 @@ kernels::cuda::Stream StreamOf(const Tensor& x) {
   return c10::cuda::getCurrentCUDAStream(x.device().index()).stream();
 }
 
-// Gradients of q, k and v. Those of the product that made q, k and v in bf16 are one matrix; so they
-// lie side by side.
+// Uninitialized gradients of q, k and v. In bf16 they are views of one matrix, side by side, so
+// that the backward of their common product (Bf16Linears) need not copy them.
 std::tuple<Tensor, Tensor, Tensor> EmptyGradients(const Tensor& q, const Tensor& v) {
   if (q.scalar_type() != torch::kBFloat16) {
     return {torch::empty(q.sizes(), q.options()), torch::empty(q.sizes(), q.options()),

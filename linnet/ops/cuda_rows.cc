@@ -1,4 +1,4 @@
-// Rows by the kernels of kernels/cuda/training_rows.h.
+// Row-wise operations over kernels/cuda/training_rows.h.
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <torch/utils.h>

@@ -39,7 +39,7 @@ Tensor DepthwiseConvolution(const Tensor& x, const Tensor& weight, const Tensor&
         x.sizes(), ", ", weight.sizes(), ", ", bias.sizes());
   }
   if (!causal && weight.size(0) % 2 == 0) {
-    throw InputError("a convolution that sees both ways needs an odd width, not ", weight.size(0));
+    throw InputError("a non-causal depthwise convolution needs an odd width, not ", weight.size(0));
   }
   if (lengths.defined() &&
       (lengths.sizes() != x.sizes().slice(0, 1) || lengths.scalar_type() != torch::kInt64)) {

@@ -64,15 +64,15 @@ torch::Tensor FusedLshAttention(const torch::Tensor& q, const torch::Tensor& v,
 torch::Tensor FusedDepthwise(const torch::Tensor& x, const torch::Tensor& weight,
                              const torch::Tensor& bias, const torch::Tensor& lengths, bool causal);
 
-// sums [L, N, 4 H]: the gates without the recurrent part; w_hh [4 H, H], lengths int64 [N] on the
-// CPU.
+// sums [L, N, 4 H]: the gates' preactivations without the recurrent term; w_hh [4 H, H], lengths
+// int64 [N] on the CPU.
 torch::Tensor FusedLstm(const torch::Tensor& sums, const torch::Tensor& w_hh,
                         const torch::Tensor& lengths, bool backward);
 
 // 0 <= p < 1, fewer than 2^32 elements.
 torch::Tensor FusedDropout(const torch::Tensor& x, double p);
 
-// logits [R, C], int64 targets [R] of 0 .. C - 1.
+// logits [R, C], int64 targets [R] in 0 .. C - 1.
 torch::Tensor FusedCrossEntropy(const torch::Tensor& logits, const torch::Tensor& targets);
 
 // See ctc.h; log_probs in fp32 on the CPU.
@@ -82,7 +82,8 @@ torch::Tensor FusedCtc(const torch::Tensor& log_probs, const torch::Tensor& targ
 
 torch::Tensor FusedMixtureOfLogistics(const torch::Tensor& logits, const torch::Tensor& bytes);
 
-// See adam.h; for parameters that satisfy FusedAdam().
+// See adam.h. FusedAdam(): whether the fused form takes a parameter and its gradient; the two
+// others skip parameters that it does not take.
 bool FusedAdam(const torch::Tensor& parameter);
 void FusedGradientNorms(const std::vector<torch::Tensor>& parameters, std::vector<double>& norms);
 void FusedAdamUpdate(const std::vector<torch::Tensor>& parameters,

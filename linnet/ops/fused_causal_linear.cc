@@ -38,7 +38,7 @@ class Function : public torch::autograd::Function<Function> {
                                const c10::optional<Tensor>& offsets, const c10::optional<Tensor>& s,
                                const c10::optional<Tensor>& z, bool with_state, int64_t feature_map,
                                bool normalize, double eps) {
-    // Made dense before they are saved, so that it happens only once.
+    // Makes the rows dense before they are saved, so that the backward does not copy them again.
     const FusedCausalLinearInputs x = {DenseRows(q),
                                        DenseRows(k),
                                        DenseRows(v),
@@ -77,7 +77,7 @@ class Function : public torch::autograd::Function<Function> {
   }
 };
 
-// Working memory for the kernel, a piece for each slot.
+// Working memory for the kernel: `slots` pieces.
 Tensor ScratchFor(const CausalLinearShape& shape, size_t slots, const Tensor& like) {
   return torch::empty({static_cast<int64_t>(slots * kernels::CausalLinearScratch(shape))},
                       like.options().dtype(torch::kFloat32));

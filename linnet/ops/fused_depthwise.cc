@@ -32,7 +32,7 @@ class Function : public torch::autograd::Function<Function> {
     const Tensor x = x_in.contiguous(), weight = weight_in.contiguous(),
                  bias = bias_in.contiguous();
     Tensor lengths = optional_lengths.value_or(Tensor());
-    // Lengths beyond the sequence mean all of it.
+    // A length beyond L means the whole sequence.
     if (lengths.defined()) lengths = lengths.clamp(0, x.size(1)).contiguous();
     const Tensor out = torch::empty_like(x);
     kernels::DepthwiseForward(ShapeOf(x, weight, causal),

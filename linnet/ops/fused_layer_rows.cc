@@ -33,7 +33,8 @@ std::vector<int64_t> WithLast(const Tensor& x, int64_t last) {
   return shape;
 }
 
-// A weight in the products' type. The returned tensor must outlive the kernel call.
+// A dense copy of a weight in the products' operand type (the weight itself, if it is one). Must
+// outlive the kernel call.
 template <typename T>
 Tensor Read(const Tensor& weight) {
   return sizeof(T) == sizeof(float) ? weight.contiguous() : weight.to(kBFloat16).contiguous();
@@ -73,8 +74,8 @@ auto WithType(Precision precision, Run run) {
   return precision == Precision::kBf16 ? run(BFloat16()) : run(float());
 }
 
-// Gradients of a call's parameters. Autograd keeps only the first slot's (`sum`); those of the
-// other slots are freed with this object.
+// Gradients of a call's parameters. Autograd keeps `sum`, which holds the first slot's gradients
+// and, in the end, the total. The other slots' gradients are freed with this object.
 struct Gradients {
   Gradients(size_t slots, size_t count) : sum(Floats(count)), others(Floats((slots - 1) * count)) {}
   kernels::SlotGradients view() const { return {sum.data_ptr<float>(), others.data_ptr<float>()}; }

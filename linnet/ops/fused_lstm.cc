@@ -14,7 +14,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
-// The order in which a direction visits the positions.
+// The order in which one direction of the LSTM visits the positions.
 struct Order {
   int64_t length;
   bool backward;

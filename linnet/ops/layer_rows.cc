@@ -17,12 +17,12 @@ using Tensors = std::vector<Tensor>;
 
 constexpr size_t kMaxProducts = 3;
 
-// Rounds to bf16 and back. Products of such numbers, summed in fp32, equal those of the fused form.
+// Rounds to bf16 and back, so that products in x's type have the operands of the fused form.
 Tensor Rounded(const Tensor& x, Precision precision) {
   return precision == Precision::kBf16 ? x.to(kBFloat16).to(x.scalar_type()) : x;
 }
 
-// Whether products with x are those of bf16_linears.h.
+// Whether products of x and weight run as in bf16_linears.h.
 bool TakesBf16(const Tensor& x, const Tensor& weight, Precision precision) {
   return precision == Precision::kBf16 && weight.scalar_type() == torch::kFloat32 &&
          (x.scalar_type() == torch::kFloat32 || x.scalar_type() == kBFloat16);
@@ -90,7 +90,8 @@ Precision PrecisionNamed(const std::string& name, torch::Device device) {
 Tensors Linears(const Tensor& x, const Tensors& weights, const Tensors& biases, Precision precision,
                 const Norm& norm_before) {
   if (weights.empty() || weights.size() != biases.size() || weights.size() > kMaxProducts) {
-    throw InputError("1 to ", kMaxProducts, " products of one x, not ", weights.size());
+    throw InputError("Linears needs 1 to ", kMaxProducts,
+                     " weights and as many biases; number of weights: ", weights.size());
   }
   for (size_t i = 0; i < weights.size(); ++i) CheckProduct(x, weights[i], biases[i]);
   if constexpr (kHasFused) {

@@ -22,7 +22,7 @@ using torch::Tensor;
 struct Sizes {
   int64_t batch, length, dim, hidden;
 };
-// Small; ragged; several blocks of rows.
+// Small; sizes that are not multiples of the vector width; several blocks of rows.
 const Sizes kSizes[] = {{1, 3, 4, 6}, {2, 37, 33, 70}, {3, 700, 24, 40}};
 
 TEST(Linears, FusedEqualsPlain) {

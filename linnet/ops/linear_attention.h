@@ -13,14 +13,14 @@
 namespace linnet::ops {
 
 // q [N, L, H, D], k [N, S, H, D], v [N, S, H, M] -> [N, L, H, M], any strides (a last axis that is
-// not dense is copied); L, S, D, M >= 1. Equations 4-6; feature map and normalizer are included (by
-// default phi = elu + 1). Runs the fused kernel in fp32 and bf16 on the CPU; elsewhere the plain
-// form, two batched matrix products. The fused form is differentiable once.
+// not dense is copied); L, S, D, M >= 1. The paper's equations 4-6; feature map and normalizer are
+// included (by default phi = elu + 1). Runs the fused kernel in fp32 and bf16 on the CPU; elsewhere
+// the plain form, two batched matrix products. The fused form is differentiable once.
 //
 // `lengths` is undefined or int64 [N]: keys at positions >= lengths[n] are masked out, whatever
 // they and their values hold. Where the denominator is 0, out is 0. For features of another size F
-// than the queries' D, pass q and k as phi(q) and phi(k), [N, L, H, F], with FeatureMap::kIdentity.
-// Throws InputError on shapes that do not match.
+// than the queries' D, pass phi(q) [N, L, H, F] and phi(k) [N, S, H, F] as q and k, with
+// FeatureMap::kIdentity. Throws InputError on shapes that do not match.
 torch::Tensor LinearAttention(const torch::Tensor& q, const torch::Tensor& k,
                               const torch::Tensor& v, const torch::Tensor& lengths = {},
                               const kernels::LinearAttentionOptions& options = {});

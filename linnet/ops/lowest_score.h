@@ -8,7 +8,7 @@
 
 namespace linnet::ops {
 
-// The lowest finite number of a type, limited to fp32's.
+// The lowest finite number of `type`; for double, fp32's.
 inline double LowestScore(torch::ScalarType type) {
   if (type == torch::kHalf) return std::numeric_limits<c10::Half>::lowest();
   if (type == torch::kBFloat16) return std::numeric_limits<c10::BFloat16>::lowest();

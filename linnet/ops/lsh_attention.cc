@@ -16,15 +16,15 @@ namespace {
 
 using torch::Tensor;
 
-// Score of a position against itself: low enough that it counts only if it sees nothing else, but
-// above the score of hidden keys.
+// Added to the score of a position's own key: low enough that this key counts only if there is no
+// other, but above the score of masked keys.
 double Self(torch::ScalarType type) { return std::max(-1e5, LowestScore(type) / 2); }
 
-// The sequence sorted and cut into chunks by one round. B = N H sequences, c positions a chunk, C
-// chunks.
+// The sequences, sorted and cut into chunks by one round. B = N H sequences, C chunks per sequence,
+// c positions per chunk.
 class Chunks {
  public:
-  // order: the position at each sorted place, [B, C c]
+  // order [B, C c]: the position at each place of the sorted sequence
   Chunks(const Tensor& order, int64_t chunk)
       : order_(order), chunk_(chunk), places_(order.argsort(int64_t{1})) {
     queries = order.unflatten(1, {-1, chunk});
@@ -75,7 +75,7 @@ Tensor Normalized(const Tensor& q) {
 
 int64_t Padding(int64_t length, int64_t chunk) { return (chunk - length % chunk) % chunk; }
 
-// [B, padded L]: whether each position is valid.
+// [B, padded L]: whether each position is below its sequence's length.
 Tensor Valid(const Tensor& q, const Tensor& lengths, int64_t padding) {
   const auto options = q.options().dtype(torch::kInt64).requires_grad(false);
   const Tensor there = lengths.defined() ? lengths.clamp_max(q.size(1))
@@ -110,7 +110,8 @@ Tensor Plain(const Tensor& q_in, const Tensor& v_in, const Tensor& lengths, cons
     const Tensor queries = chunks.queries.unsqueeze(3), keys = chunks.keys.unsqueeze(2);
     Tensor rule = (keys >= 0).logical_and(At(valid, chunks.keys).unsqueeze(2));
     if (options.causal) rule = rule.logical_and(keys <= queries);
-    // Number of rounds in which the key is seen: same bucket, same chunk or the one before.
+    // Number of rounds in which the query can attend to the key: it is in the same bucket, and in
+    // the same chunk or the one before.
     Tensor times, visible;
     for (int64_t r = 0; r < rounds; ++r) {
       const auto differ = [&](const Tensor& x) {
@@ -134,7 +135,8 @@ Tensor Plain(const Tensor& q_in, const Tensor& v_in, const Tensor& lengths, cons
     outs.push_back(chunks.Join(torch::matmul(weights, Chunks::LookBack(chunks.Cut(v), 0))));
     sums.push_back(chunks.Join(sum));
   }
-  // Rounds in which a position sees nothing have the lowest score, so weight 0 beside others.
+  // A round in which a position has no key has the lowest normalizer, hence weight 0 if another
+  // round has one.
   const Tensor share = torch::softmax(torch::stack(sums), 0);
   const Tensor out = (share * torch::stack(outs)).sum(0);
   return out.unflatten(0, {batch, heads}).narrow(2, 0, length).transpose(1, 2);
@@ -145,7 +147,8 @@ void Check(const Tensor& q, const Tensor& v, const Tensor& lengths, const Tensor
   if (options.chunk < 1 || options.buckets < 1 ||
       (options.buckets > 1 && options.buckets % 2 != 0)) {
     throw InputError(
-        "LSH attention needs chunks of 1 position at least, and buckets 1 or even; got ",
+        "LSH attention needs chunks of at least 1 position, and 1 or an even number of buckets; "
+        "got ",
         options.chunk, " and ", options.buckets);
   }
   if (q.dim() != 4 || v.dim() != 4 || v.sizes().slice(0, 3) != q.sizes().slice(0, 3) ||
@@ -188,7 +191,7 @@ Tensor LshOrder(const Tensor& buckets) {
 Tensor LshAttention(const Tensor& q, const Tensor& v, const Tensor& lengths, const Tensor& planes,
                     const LshOptions& options) {
   Check(q, v, lengths, planes, options);
-  // Chunks that hold the whole sequence give the same result at any size.
+  // All chunk sizes >= L give the same result.
   LshOptions clipped = options;
   clipped.chunk = std::clamp<int64_t>(q.size(1), 1, options.chunk);
   if constexpr (kHasFused) {

@@ -9,8 +9,9 @@
 
 namespace linnet::ops {
 
-// -log p(byte) in nats: logits [..., 3K], int64 bytes [...] in 0 .. 255 -> [...]. Runs the kernel
-// in fp32 on the CPU, libtorch's operations elsewhere. Throws InputError on other shapes.
+// -log p(byte) in nats: logits [..., 3K] (K mixture logits, K means, K log scales), int64 bytes
+// [...] in 0 .. 255 -> [...]. Runs the kernel in fp32 on the CPU, libtorch's operations elsewhere.
+// Throws InputError on other shapes and types.
 torch::Tensor MixtureOfLogisticsNats(const torch::Tensor& logits, const torch::Tensor& bytes);
 
 }  // namespace linnet::ops

@@ -1,5 +1,5 @@
-// What an attention layer needs to run in bf16 on a GPU: queries, keys and values in bf16, for
-// kernels that read it and add in fp32. Project() (layer_rows.h) takes such an attention's output.
+// Queries, keys and values in bf16, for attention on a GPU by kernels that read bf16 and accumulate
+// in fp32. Project() (layer_rows.h) takes the bf16 output of such an attention.
 //
 //   if (x.is_cuda() && CausalLinearHasGpuKernels(dim, value_dim)) {
 //     qkv = NarrowLinears(x, {wq, wk, wv}, {bq, bk, bv});
@@ -22,11 +22,11 @@ std::vector<torch::Tensor> NarrowLinears(const torch::Tensor& x,
                                          const std::vector<torch::Tensor>& biases,
                                          const Norm& norm_before = {});
 
-// Whether causal linear attention has kernels of a GPU for queries of `dim` and values of
-// `value_dim`.
+// Whether causal linear attention has GPU kernels for queries of `dim` and values of `value_dim`
+// elements per head.
 bool CausalLinearHasGpuKernels(int64_t dim, int64_t value_dim);
 
-// Whether softmax attention has: libtorch's, without lengths and `hidden`.
+// Whether softmax attention has GPU kernels: libtorch's, for calls without `lengths` and `hidden`.
 inline constexpr bool kSoftmaxHasGpuKernels = TORCH_VERSION_MAJOR >= 2;
 
 }  // namespace linnet::ops

@@ -25,8 +25,8 @@ using kernels::FeatureMap;
 using torch::Tensor;
 using Tensors = std::vector<Tensor>;
 
-// The largest error, as a part of the largest number wanted. Gradients that are 0 but for rounding
-// (of q and k at the first position, with a normalizer) are compared as they are.
+// The largest error relative to the largest magnitude of `want`, or to kLeast if that is larger:
+// for gradients that are 0 up to rounding (of q and k if L = 1, with a normalizer).
 double RelativeOff(const Tensor& got, const Tensor& want) {
   constexpr double kLeast = 0.1;
   return (got.detach().to(torch::kCPU, torch::kDouble) - want).abs().max().item<double>() /
@@ -149,9 +149,9 @@ TEST_F(OnGpu, Rows) {
           const auto name = StrCat(precision == Precision::kFp32 ? "fp32" : "bf16",
                                    activation == kernels::Activation::kRelu ? " relu" : " gelu",
                                    normed ? " normed, " : ", ", length);
-          // In bf16, hidden elements near 0 (some in 10,000) fall on the other side of relu's corner.
-          // Each changes a row of a weight's gradient by one of its terms: by 4% in 150 rows, where
-          // rounding alone makes 0.2%.
+          // In bf16, some hidden elements near 0 (a few in 10,000) change sign, and with it relu's
+          // derivative. Each changes one row of a weight's gradient by one term: by 4% with 150
+          // rows of input, while rounding alone changes it by 0.2%.
           const bool relu = activation == kernels::Activation::kRelu;
           if (relu && length == 1 && precision == Precision::kBf16) continue;
           const double tolerance = precision == Precision::kFp32 ? 1e-4 : relu ? 0.1 : 0.03;
@@ -162,7 +162,7 @@ TEST_F(OnGpu, Rows) {
                 t[0], t[1], t[2], t[3], t[4],
                 {.activation = activation, .norm_after = after, .precision = precision}));
             y.push_back(Project(y[0], t[3], t[4], t[0], after, precision));
-            // Without a norm, its parameters have no gradient otherwise.
+            // Gives the norm's parameters a gradient also without a norm.
             y.push_back(t[5] + t[6]);
             return y;
           });
@@ -172,8 +172,8 @@ TEST_F(OnGpu, Rows) {
   }
 }
 
-// An attention layer in bf16, with queries, keys and values of one product. In double, the fp32
-// form is the reference.
+// An attention layer in bf16, with queries, keys and values from one product, against the fp32 form
+// in double.
 TEST_F(OnGpu, NarrowAttention) {
   for (const bool softmax : {false, true}) {
     const int64_t heads = 4, length = 150;
@@ -184,7 +184,7 @@ TEST_F(OnGpu, NarrowAttention) {
     }
     ExpectSame(x, {}, torch::kFloat32, 0.05, softmax ? "softmax" : "linear",
                [&](const Tensors& t, const Tensor&) {
-                 // Softmax does not change with the keys' bias: rounding is all of its gradient.
+                 // Softmax does not depend on the keys' bias: its gradient is only rounding error.
                  const Tensor key_bias = softmax ? t[4].detach() + 0 * t[4] : t[4];
                  const Tensors weights = {t[1], t[3], t[5]}, biases = {t[2], key_bias, t[6]};
                  const bool there = t[0].is_cuda();

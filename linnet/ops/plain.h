@@ -1,7 +1,7 @@
 // Every operation here has two forms: a fused one over kernels/, for fp32 (linear attention: also
 // bf16) on the CPU, and a plain one composed of libtorch's own operations, for any device and type.
-// Causal linear attention has a third one over kernels/cuda, for fp32 and bf16 on a GPU. The
-// tensors decide which form runs; tests and benchmarks can request the plain one.
+// Causal linear attention has a third one over kernels/cuda, for fp32 and bf16 on a GPU. Device and
+// type of the tensors decide which form runs; tests and benchmarks can request the plain one.
 //
 //   const Tensor fused = Linear(x, weight, bias, Precision::kFp32);
 //   PlainGuard plain;
@@ -13,7 +13,7 @@
 
 namespace linnet::ops {
 
-// While a PlainGuard lives, this thread's operations take their plain form.
+// While a PlainGuard lives, this thread's operations run in their plain form.
 class PlainGuard {
  public:
   PlainGuard() : before_(asked_) { asked_ = true; }
@@ -35,13 +35,13 @@ inline constexpr bool kHasFused = false;
 inline constexpr bool kHasFused = true;
 #endif
 
-// Whether an operation on x takes its fused form.
+// Whether an operation on x runs in its fused form.
 inline bool Fused(const torch::Tensor& x) {
   return kHasFused && x.device().is_cpu() && x.scalar_type() == torch::kFloat32 && x.numel() > 0 &&
          !PlainGuard::asked();
 }
 
-// The same for an attention over x, whose kernels also take bf16.
+// The same for (causal) linear attention over x, whose kernels also take bf16.
 inline bool FusedAttention(const torch::Tensor& x) {
   return Fused(x) || (kHasFused && x.device().is_cpu() && x.scalar_type() == torch::kBFloat16 &&
                       x.numel() > 0 && !PlainGuard::asked());
@@ -54,7 +54,7 @@ inline constexpr bool kHasCuda = true;
 inline constexpr bool kHasCuda = false;
 #endif
 
-// Whether an attention over x, if it has kernels for a GPU, takes them.
+// Whether an operation on x can run its kernel of kernels/cuda.
 inline bool CudaAttention(const torch::Tensor& x) {
   return kHasCuda && x.is_cuda() && x.numel() > 0 && !PlainGuard::asked() &&
          (x.scalar_type() == torch::kFloat32 || x.scalar_type() == torch::kBFloat16);

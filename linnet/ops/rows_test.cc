@@ -1,4 +1,4 @@
-// Row-wise operations other than attention: the fused forms against the plain ones.
+// Depthwise convolution, LSTM and dropout: the fused forms against the plain ones.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/autograd.h>

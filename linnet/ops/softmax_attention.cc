@@ -31,13 +31,13 @@ Tensor Plain(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, double 
         (torch::arange(keys, options.lengths.options()) >= options.lengths.unsqueeze(1))
             .view({-1, 1, 1, keys});
     hide(beyond);
-    // A weight of 0 does not remove a NaN key.
+    // Masked keys and values may hold NaN, which a weight of 0 does not remove.
     k = k.masked_fill(beyond.transpose(2, 3), 0);
     v = v.masked_fill(beyond.transpose(2, 3), 0);
   }
   Tensor scores = torch::matmul(q * scale, k.transpose(2, 3));
-  // Uses the lowest finite score instead of -inf, and zeros the weights afterwards: a query that
-  // sees no key gets zero, not NaN.
+  // Uses the lowest finite score instead of -inf, and zeros the weights afterwards: a query without
+  // keys has an output of 0, not NaN.
   if (hidden.defined()) scores = scores.masked_fill(hidden, LowestScore(scores.scalar_type()));
   Tensor weights = torch::softmax(scores, -1);
   if (hidden.defined()) weights = weights.masked_fill(hidden, 0);
@@ -45,7 +45,7 @@ Tensor Plain(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, double 
 }
 
 #if TORCH_VERSION_MAJOR >= 2
-// Whether libtorch's own fused attention, which stores no scores, has this form.
+// Whether libtorch's own fused attention, which stores no scores, supports this call.
 bool LibtorchFuses(const Tensor& q, const Tensor& k, const SoftmaxAttentionOptions& options) {
   return q.is_cuda() && !PlainGuard::asked() && !options.hidden.defined() &&
          !options.lengths.defined() &&

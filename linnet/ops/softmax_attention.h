@@ -16,21 +16,23 @@
 namespace linnet::ops {
 
 struct SoftmaxAttentionOptions {
-  bool causal = false;  // query i sees the keys 0 .. i + offset
+  bool causal = false;  // query i attends to the keys 0 .. i + offset
   int64_t offset = 0;   // keys before the first query; read only if `causal`
   // Undefined, or int64 [N]: keys at positions >= lengths[n] are masked out, whatever they and
   // their values hold.
   torch::Tensor lengths = {};
-  // Undefined, or bool, broadcastable to [N, H, L, S]: true hides a key.
+  // Undefined, or bool, broadcastable to [N, H, L, S]: true masks a key out.
   torch::Tensor hidden = {};
   std::optional<double> scale = {};  // factor of q . k; default 1 / sqrt(D)
 };
 
-// softmax(scale q k^T) v over the keys that a query sees (eq. 2): q [N, L, H, D], k [N, S, H, D], v
-// [N, S, H, M] -> [N, L, H, M], any strides (a last axis that is not dense is copied); D, M >= 1. A
-// query that sees no key gives 0 and gets no gradient. In fp32 on the CPU and without `hidden`,
-// runs the fused kernel, in memory that does not grow with L x S; elsewhere the plain form, which
-// materializes the scores. Differentiable once. Throws InputError on shapes that do not match.
+// softmax(scale q k^T) v over the keys that are not masked out (the paper's equation 2):
+// q [N, L, H, D], k [N, S, H, D], v [N, S, H, M] -> [N, L, H, M], any strides (a last axis that is
+// not dense is copied); D, M >= 1. A query without keys has an output and a gradient of 0. In fp32
+// on the CPU and without `hidden`, runs the fused kernel, in memory that does not grow with L x S,
+// differentiable once. On a GPU, runs libtorch's fused attention where it supports the call.
+// Elsewhere runs the plain form, which materializes the scores. Throws InputError on shapes that do
+// not match.
 torch::Tensor SoftmaxAttention(const torch::Tensor& q, const torch::Tensor& k,
                                const torch::Tensor& v, const SoftmaxAttentionOptions& options = {});
 

@@ -31,7 +31,7 @@ inline bool HasBf16() {
   }
 }
 
-// Copies of x in `dtype` that take gradients.
+// Copies of x in `dtype` that require gradients.
 inline Tensors Leaves(const Tensors& x, torch::Dtype dtype) {
   Tensors leaves;
   for (const torch::Tensor& t : x) leaves.push_back(t.detach().to(dtype).clone().requires_grad_());
@@ -45,7 +45,7 @@ inline Tensors RandomLike(const Tensors& x) {
   return random;
 }
 
-// The sum of all outputs, each with its weights.
+// The sum of all elements of all outputs, each multiplied by its weight.
 inline torch::Tensor Loss(const Tensors& outputs, const Tensors& weights) {
   torch::Tensor loss = torch::zeros({}, outputs[0].options());
   for (size_t i = 0; i < outputs.size(); ++i) {
@@ -54,7 +54,7 @@ inline torch::Tensor Loss(const Tensors& outputs, const Tensors& weights) {
   return loss;
 }
 
-// The largest difference relative to the largest magnitude.
+// The largest difference relative to the largest magnitude of `want`.
 inline double RelativeOff(const torch::Tensor& got, const torch::Tensor& want) {
   const double size = want.abs().max().item<double>();
   return (got.to(torch::kDouble) - want).abs().max().item<double>() / (size > 0 ? size : 1);

@@ -102,7 +102,7 @@ void Validate(const TrainConfig& config) {
             " and ", high);
   };
   require(!config.out.empty(), "--out is missing: name the folder for the run's checkpoints");
-  require(config.out.find('\0') == std::string::npos, "--out holds a zero byte");
+  require(config.out.find('\0') == std::string::npos, "--out contains a zero byte");
   in_range("layers", config.layers, 1, 1000);
   in_range("heads", config.heads, 1, 1000);
   in_range("d_model", config.d_model, 2, 65536);
@@ -153,8 +153,8 @@ void Validate(const TrainConfig& config) {
           "'; choose cpu or cuda");
   require(config.dropout >= 0 && config.dropout < 1, "--dropout must lie in [0, 1)");
   require((config.query_dim > 0 && config.value_dim > 0) || config.d_model % config.heads == 0,
-          "--d-model ", config.d_model, " is no multiple of --heads ", config.heads,
-          "; give --query-dim and --value-dim");
+          "--d-model ", config.d_model, " is not a multiple of --heads ", config.heads,
+          "; set --query-dim and --value-dim");
 }
 
 void ValidateSpec(const ModelSpec& spec) {

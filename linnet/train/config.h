@@ -1,5 +1,5 @@
-// All settings of a training run. They are saved with the run's checkpoints; the same file passed
-// to --config repeats the run.
+// All settings of a training run. They are saved in config.json in the run's folder; --config with
+// that file repeats the run.
 //
 //   TrainConfig config;
 //   ApplyJson(preset_or_file_text, "config.json", config);
@@ -106,41 +106,43 @@ struct TrainConfig {
   int64_t checkpoint_every = 500;
 };
 
-// The single list of a config's fields, in VisitFields(): for flags, files and help, each is a
-// visit(name, tasks, help, field). See Takes() for `tasks`. A task that uses another task's setting
-// adds its name there, or a line with its own help text.
+// VisitFields() is the single list of a config's fields, for flags, files and help. It calls
+// visit(name, tasks, help, field) for each field; see Takes() for `tasks`. A task that uses another
+// task's setting adds its name to `tasks`, or a line with its own help text.
 
-// The network, the same for all tasks.
+// Settings of the network that all tasks share.
 template <typename Config, typename Visit>
 void VisitNetworkFields(Config& c, const Visit& visit) {
-  visit("attention", "", "attention kind; 'linnet info --mixers' lists them", c.attention);
-  visit("feature_map", "", "of the linear kinds; 'linnet info --mixers' lists them", c.feature_map);
+  visit("attention", "", "mixer ('linnet info --mixers' lists all)", c.attention);
+  visit("feature_map", "", "feature map of linear attention ('linnet info --mixers' lists all)",
+        c.feature_map);
   visit("features", "", "random features of rff and favor; 0: twice --query-dim", c.features);
   visit("similarity", "", "similarity of the kernel mixer: softmax, polynomial2 or rbf",
         c.similarity);
   visit("lsh_rounds", "", "reformer: hash rounds", c.lsh_rounds);
   visit("lsh_buckets", "", "reformer: buckets per round", c.lsh_buckets);
   visit("lsh_chunk", "", "reformer: chunk size, in positions", c.lsh_chunk);
-  visit("lsh_variant", "", "reformer: published, or simple (fast-transformers')", c.lsh_variant);
+  visit("lsh_variant", "", "reformer: variant, published or simple (as in fast-transformers)",
+        c.lsh_variant);
   visit("layers", "", "transformer layers", c.layers);
   visit("heads", "", "attention heads", c.heads);
   visit("d_model", "", "width of the model", c.d_model);
-  visit("d_ff", "", "width of the feed-forward blocks; 0: 4 x d_model", c.d_ff);
-  visit("query_dim", "", "query and key size per head; 0: d_model / heads", c.query_dim);
-  visit("value_dim", "", "value size per head; 0: d_model / heads", c.value_dim);
+  visit("d_ff", "", "width of the feed-forward blocks; 0: 4 x --d-model", c.d_ff);
+  visit("query_dim", "", "query and key size per head; 0: --d-model / --heads", c.query_dim);
+  visit("value_dim", "", "value size per head; 0: --d-model / --heads", c.value_dim);
   visit("activation", "", "activation of the feed-forward blocks: gelu or relu", c.activation);
-  visit("norm_first", "", "layer norms before attention and feed-forward (pre-norm), not after",
-        c.norm_first);
+  visit("norm_first", "",
+        "layer norms before attention and feed-forward (pre-norm) instead of after", c.norm_first);
   visit("convolution", "",
         "width of a depthwise convolution before each layer's mixer, in positions; 0: none",
         c.convolution);
 }
 
-// Data, and the settings of single tasks.
+// Data, and settings that only some tasks have.
 template <typename Config, typename Visit>
 void VisitTaskFields(Config& c, const Visit& visit) {
   visit("mixtures", "images", "components of the mixture of logistics", c.mixtures);
-  visit("positions", "images", "position encoding: sequence (index), or grid (also row and column)",
+  visit("positions", "images", "position encoding: sequence (index) or grid (also row and column)",
         c.positions);
   visit("pixel_above", "images", "also give the network the byte above the predicted one",
         c.pixel_above);
@@ -161,47 +163,53 @@ void VisitTaskFields(Config& c, const Visit& visit) {
   visit("max_length", "couplet", "maximum tokens of a couplet", c.max_length);
   visit("validation_pairs", "couplet", "number of validation pairs; 0: all", c.validation_pairs);
   visit("other_lengths", "couplet",
-        "share of the updates that take halves of pairs, or several pieces joined, so that the "
-        "model meets "
-        "lines of other lengths than five and seven",
+        "share of updates on pieces of pairs or on several pairs joined, for lines of other "
+        "lengths than five and seven characters",
         c.other_lengths);
-  visit("network", "couplet", "transformer, or encoder-decoder: --layers for either line",
+  visit("network", "couplet", "transformer or encoder-decoder (--layers layers in each of the two)",
         c.network);
-  visit("data", "speech", "folder of AN4, or a manifest: a JSON object a line (docs/speech.md)",
-        c.data);
+  visit("data", "speech",
+        "AN4's folder, or a manifest with one JSON object per line (docs/speech.md)", c.data);
   visit("validation", "speech",
-        "manifest to validate on; of AN4, eight training speakers are held out", c.validation);
-  visit("dictionary", "speech", "words and their phones, in CMUdict's format; AN4 has its own",
+        "manifest for validation; not for AN4, where eight training speakers are held out",
+        c.validation);
+  visit("dictionary", "speech", "words and their phones, in CMUdict's format; not for AN4",
         c.dictionary);
-  visit("network", "speech", "transformer, or lstm: in both directions, --d-model wide each",
+  visit("network", "speech", "transformer, or lstm (bidirectional, --d-model units per direction)",
         c.network);
   visit("bands", "speech", "bands of the mel filterbank", c.bands);
-  visit("stack", "speech", "frames of 10 ms per position", c.stack);
+  visit("stack", "speech", "width of a position's window, in frames of 10 ms", c.stack);
   visit("stride", "speech", "frames from one position to the next", c.stride);
-  visit("lookahead", "speech", "future frames per position", c.lookahead);
-  visit("normalize", "speech", "normalize bands to mean 0, deviation 1: by utterance or by corpus",
-        c.normalize);
-  visit("max_seconds", "speech", "skip longer utterances, in seconds", c.max_seconds);
+  visit("lookahead", "speech", "future frames in a position's window, beyond those of its stride",
+        c.lookahead);
+  visit("normalize", "speech",
+        "statistics that normalize bands to mean 0, deviation 1: utterance or corpus", c.normalize);
+  visit("max_seconds", "speech", "skip utterances longer than this, in seconds", c.max_seconds);
   visit("speed_perturbation", "speech",
         "play each utterance at 1 - P, 1 or 1 + P times its speed; 0: off", c.speed_perturbation);
-  visit("band_masks", "speech", "SpecAugment: masked ranges of bands", c.band_masks);
-  visit("band_mask_width", "speech", "SpecAugment: maximum bands per range", c.band_mask_width);
-  visit("time_masks", "speech", "SpecAugment: masked ranges of frames", c.time_masks);
-  visit("time_mask_share", "speech", "SpecAugment: maximum share of the frames per range",
+  visit("band_masks", "speech", "SpecAugment: number of masked ranges of bands per utterance",
+        c.band_masks);
+  visit("band_mask_width", "speech", "SpecAugment: maximum width of a range of bands",
+        c.band_mask_width);
+  visit("time_masks", "speech", "SpecAugment: number of masked ranges of frames per utterance",
+        c.time_masks);
+  visit("time_mask_share", "speech",
+        "SpecAugment: maximum width of a range of frames, as a share of the utterance",
         c.time_mask_share);
   visit("dataset", "images", "name of the data set; empty: detected from its files", c.dataset);
   visit("train_images", "images", "number of training images; 0: all", c.train_images);
-  visit("validation_images", "images", "test images for validation; 0: all", c.validation_images);
+  visit("validation_images", "images", "number of test images for validation; 0: all",
+        c.validation_images);
   visit("max_length", "copy", "sequences are shorter than N tokens", c.max_length);
-  visit("symbols", "copy", "size of the alphabet", c.symbols);
+  visit("symbols", "copy", "number of different tokens to copy", c.symbols);
 }
 
 // Updates: batches, optimizer, learning rate, regularization, precision.
 template <typename Config, typename Visit>
 void VisitUpdateFields(Config& c, const Visit& visit) {
   visit("batch", "", "sequences per update", c.batch);
-  visit("accumulate", "", "split each batch into N parts, for less memory", c.accumulate);
-  visit("steps", "", "updates; 0: as many as --epochs makes", c.steps);
+  visit("accumulate", "", "process each batch in N parts, for less memory", c.accumulate);
+  visit("steps", "", "number of updates; 0: as many as --epochs gives", c.steps);
   visit("epochs", "images text couplet speech", "passes over the training data", c.epochs);
   visit("optimizer", "", "radam or adam", c.optimizer);
   visit("beta2", "", "optimizer: decay of the average of squared gradients", c.beta2);
@@ -212,35 +220,34 @@ void VisitUpdateFields(Config& c, const Visit& visit) {
   visit("lr_drop_factor", "", "see --lr-drop-at", c.lr_drop_factor);
   visit("lr_decay", "", "lower the rate to zero over the last N updates", c.lr_decay);
   visit("lr_decay_form", "", "form of --lr-decay: linear or cosine", c.lr_decay_form);
-  visit(
-      "lr_patience", "",
-      "multiply the rate by --lr-patience-factor after this many validations without a better one; "
-      "0: never",
-      c.lr_patience);
+  visit("lr_patience", "",
+        "multiply the rate by --lr-patience-factor after N validations without an improvement; "
+        "0: never",
+        c.lr_patience);
   visit("lr_patience_factor", "", "see --lr-patience", c.lr_patience_factor);
   visit("ema", "",
-        "validate and save the moving average of the weights with this decay, say 0.999; 0: off",
+        "validate and save a moving average of the weights with this decay, e.g. 0.999; 0: off",
         c.ema);
   visit("weight_decay", "", "decoupled weight decay", c.weight_decay);
-  visit("clip", "", "largest gradient norm of each tensor; 0: no limit", c.clip);
+  visit("clip", "", "maximum gradient norm of each tensor; 0: no limit", c.clip);
   visit("dropout", "", "dropout probability", c.dropout);
   visit("precision", "",
-        "precision of matrix products: fp32, or bf16 (fast where the processor supports it)",
+        "precision of matrix products: fp32, or bf16 (faster where the processor supports it)",
         c.precision);
   visit("checkpoint_layers", "",
-        "keep only each layer's input and compute the rest again on the way back: less memory, "
+        "keep only each layer's input and recompute the rest in the backward pass: less memory, "
         "a third more time",
         c.checkpoint_layers);
 }
 
-// The run: its begin, device, folder and intervals.
+// The run: seed, initial weights, folder, device, threads and intervals.
 template <typename Config, typename Visit>
 void VisitRunFields(Config& c, const Visit& visit) {
   visit("seed", "", "random seed of weights, data order and dropout", c.seed);
-  visit("init", "", "initialize with the weights of this model; its mixer may differ", c.init);
+  visit("init", "", "model with the initial weights; its mixer may differ", c.init);
   visit("out", "", "folder for checkpoints, metrics.jsonl and config.json", c.out);
   visit("device", "", "cpu, or cuda if this libtorch supports it", c.device);
-  visit("cuda_graph", "images", "on a GPU: record an update and replay it, for small models",
+  visit("cuda_graph", "images", "replay updates as a CUDA graph; faster for small models on a GPU",
         c.cuda_graph);
   visit("threads", "", "threads; 0: all processors", c.threads);
   visit("log_every", "", "updates between records in metrics.jsonl", c.log_every);
@@ -256,7 +263,8 @@ void VisitFields(Config& c, const Visit& visit) {
   VisitRunFields(c, visit);
 }
 
-// Settings that had another name in version 0.1. Files and flags may still use the former name.
+// Settings that had another name in version 0.1. Files and flags may still use the former name;
+// FormerNames() returns those of a setting.
 struct FormerName {
   const char *former, *name;
 };
@@ -282,8 +290,8 @@ void ValidateSpec(const ModelSpec& spec);
 // The learning rate of update `step` (from 0) of `steps`.
 double LearningRate(const TrainConfig& config, int64_t step, int64_t steps);
 
-// The network's fields of a spec: sizes, attention, activation, with the derived sizes filled in,
-// but no fields of a task. Throws InputError, naming the flag, on an unknown name.
+// A spec with the network's fields (sizes, mixer, activation), derived sizes filled in; the fields
+// of a task are left to it. Throws InputError, naming the flag, on an unknown name.
 ModelSpec BaseSpec(const TrainConfig& config);
 
 }  // namespace linnet::train

@@ -1,4 +1,4 @@
-// The copy task (§4.1.1): symbols, a separator, the same symbols again.
+// The copy task (section 4.1.1 of the paper): random tokens, a separator, the same tokens again.
 #include "linnet/tasks/copy/copy_task.h"
 
 #include <torch/utils.h>
@@ -17,7 +17,7 @@ using torch::Tensor;
 class CopyTrainTask : public Task {
  public:
   explicit CopyTrainTask(const TrainConfig& config) : config_(config) {
-    if (config.steps == 0) throw InputError("--steps is missing: the copy task's data has no end");
+    if (config.steps == 0) throw InputError("--steps is missing: the copy task has no epochs");
     task_.max_length = config.max_length;
     task_.symbols = config.symbols;
   }
@@ -70,7 +70,7 @@ class CopyTrainTask : public Task {
     };
     const Tensor all_targets = tensor(batch.targets, torch::kInt64);
     const Tensor all_mask = tensor(batch.mask, torch::kFloat32);
-    // The separator is unpredictable: accuracy counts only the copied symbols, which are never 0.
+    // The separator is unpredictable: accuracy counts only the copied tokens, which are never 0.
     const Tensor all_counted = all_mask.to(torch::kBool).logical_and(all_targets != 0);
     const auto rows = [&](const Tensor& all) { return all.narrow(0, begin, size); };
     const Tensor targets = rows(all_targets), mask = rows(all_mask);
@@ -94,9 +94,9 @@ const TaskInfo kCopyTask = {
     "copy",
     "Train a model to repeat a sequence after a separator (the paper's section 4.1.1)",
     "linnet train copy --preset demo --out runs/copy",
-    {{"paper", "the paper's figure 2: 4 layers x 8 heads, lengths to 128, RAdam at 1e-3",
+    {{"paper", "the paper's figure 2: 4 layers x 8 heads, lengths up to 128, RAdam at 1e-3",
       R"({"layers": 4, "batch": 64, "lr": 1e-3, "lr_drop_at": 3000, "steps": 10000})"},
-     {"demo", "about a minute on two cores: 2 layers x 64, lengths to 32",
+     {"demo", "2 layers x 64, lengths up to 32: about a minute on two cores",
       R"({"layers": 2, "heads": 4, "d_model": 64, "max_length": 32, "batch": 32, "lr": 4e-3,
           "lr_warmup": 100, "lr_decay": 800, "steps": 2400, "validate_every": 400})"}},
     [](const TrainConfig& config) -> std::unique_ptr<Task> {

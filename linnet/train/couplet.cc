@@ -25,7 +25,7 @@ class CoupletTask : public Task {
     const CoupletSet validation = LoadCouplets(config.data, CoupletSplit::kValidation);
     if (train.left_out > 0) {
       remarks_.push_back(
-          StrCat("left out ", train.left_out, " training pairs whose lines are not equally long"));
+          StrCat("left out ", train.left_out, " training pairs whose lines differ in length"));
     }
     std::string text;
     for (const Couplet& pair : train.pairs) {
@@ -58,7 +58,7 @@ class CoupletTask : public Task {
       char share[32];
       std::snprintf(share, sizeof(share), "%.2f",
                     100 * static_cast<double>(unknown) / static_cast<double>(all));
-      remarks_.push_back(StrCat(share, "% of the validation's tokens are unknown characters"));
+      remarks_.push_back(StrCat(share, "% of the validation tokens are unknown characters"));
     }
     if (train_.size() < static_cast<size_t>(config.batch)) {
       throw InputError("--batch ", config.batch, " is more than the ", train_.size(),
@@ -89,7 +89,7 @@ class CoupletTask : public Task {
       epoch_ = epoch;
     }
     const uint32_t* chosen = order_.data() + in_epoch * config_.batch;
-    // Separate streams from those of the order, which are numbered by epochs. All pairs of an
+    // Streams other than those of the order, which are numbered by epochs. All examples of an
     // update have the same number of pieces, so that the batch has little padding.
     Philox rng(config_.seed, (uint64_t{1} << 40) + static_cast<uint64_t>(step));
     static constexpr size_t kPieces[] = {1, 1, 2, 2, 2, 2, 3, kMostPieces};
@@ -147,8 +147,9 @@ class CoupletTask : public Task {
     return sequences;
   }
 
-  // One piece of this pair; for pieces > 1, that many pieces or whole pairs, this pair first,
-  // joined by commas or directly.
+  // For pieces = 1, a piece of training pair `index`. For pieces > 1, up to that many pieces or
+  // whole pairs, `index` first and the others random, joined by commas or directly. Pairs whose
+  // length has no pieces are skipped; if `index` is one, it is returned alone.
   TokenSequence OfOtherLength(uint32_t index, size_t pieces, Philox& rng) const {
     std::vector<int32_t> first, second;
     for (size_t i = 0; i < pieces; ++i) {
@@ -193,12 +194,13 @@ class CoupletTask : public Task {
 
 const TaskInfo kCoupletTask = {
     "couplet",
-    "Train a model that answers the first line of a Chinese couplet with a second one",
+    "Train a model that writes the second line of a Chinese couplet, given the first",
     "linnet train couplet --preset small --precision bf16 --data couplet/regulated-verse --out "
     "runs/couplet",
-    {{"report", "the replication report's: 8 layers x 8 heads of 32, RAdam at 1e-4, 20 epochs",
+    {{"report",
+      "the replication report's model: 8 layers x 8 heads of 32, RAdam at 1e-4, 20 epochs",
       R"({"batch": 64, "epochs": 20, "lr": 1e-4, "max_length": 128, "validate_every": 500})"},
-     {"small", "4 layers x 192, gelu, norms first: minutes an epoch on a core",
+     {"small", "4 layers x 192, gelu, pre-norm: minutes per epoch on one core",
       R"({"layers": 4, "heads": 6, "d_model": 192, "activation": "gelu", "norm_first": true, "batch": 64,
           "optimizer": "adam", "beta2": 0.98, "lr": 1e-3, "lr_warmup": 500, "lr_decay": 100000000,
           "lr_decay_form": "cosine", "dropout": 0.1, "epochs": 8, "max_length": 128,

@@ -1,4 +1,5 @@
-// Autoregressive images (§4.2): predict each byte from those before it, in raster order.
+// Autoregressive images (section 4.2 of the paper): predicts each byte from all bytes before it, in
+// raster order.
 #include <torch/utils.h>
 
 #include <algorithm>
@@ -25,7 +26,7 @@ class ImagesTask : public Task {
     }
     train_ = LoadImages(config.dataset, config.data, Split::kTrain);
     Keep(train_, config.train_images);
-    // The test images serve the validation curve only, unless --lr-patience uses it.
+    // Validates on test images. They do not affect the training, except through --lr-patience.
     validation_ = LoadImages(config.dataset, config.data, Split::kTest);
     if (config.validation_images > 0) Keep(validation_, config.validation_images);
     if (train_.size() < static_cast<size_t>(config.batch)) {
@@ -102,7 +103,7 @@ class ImagesTask : public Task {
     images.labels.resize(count);
   }
 
-  // The images of an update.
+  // The indices of an update's images.
   std::span<const uint32_t> Chosen(int64_t step) {
     const int64_t epoch = step / StepsPerEpoch(), in_epoch = step % StepsPerEpoch();
     if (epoch != epoch_) {

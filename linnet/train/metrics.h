@@ -1,4 +1,4 @@
-// Metrics of a training: their means, their words, and metrics.jsonl.
+// Metrics of a training run: means, text for display, and metrics.jsonl.
 //
 //   MeanMetrics mean;
 //   mean.Add(loss.metrics);                     // each update
@@ -16,9 +16,9 @@
 
 namespace linnet::train {
 
-// For people: "0.6441 bits/dim".
+// Text for display: "0.6441 bits/dim".
 std::string Show(const std::string& name, double value);
-// All of them; without "skipped" if it is 0.
+// The texts of all metrics, but not of "skipped" if it is 0.
 std::string Show(const Metrics& metrics);
 
 // Adds `more` to `sums` (empty: zero), in double precision on their device.
@@ -28,7 +28,7 @@ void Add(const DeviceMetrics& more, DeviceMetrics& sums);
 class MeanMetrics {
  public:
   void Add(const DeviceMetrics& metrics);
-  // Returns the means since the last call.
+  // Returns the means over the batches since the last call.
   Metrics Take();
 
  private:
@@ -36,11 +36,11 @@ class MeanMetrics {
   int count_ = 0;
 };
 
-// A file of records, one JSON object a line, each with its "step".
+// A file of records, one JSON object per line, each with its "step".
 class MetricsLog {
  public:
-  // Keeps the earlier records of the run up to `step`: later updates will be repeated and logged
-  // again.
+  // Opens the file, and removes the records after `step`: a resumed run repeats those updates and
+  // logs them again.
   MetricsLog(const std::string& path, int64_t step);
 
   // Throws RuntimeError if the record cannot be written.

@@ -21,7 +21,7 @@ FolderLock::FolderLock(const std::string& folder)
     : fd_(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
   if (fd_ >= 0 && flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     close(fd_);
-    throw InputError(folder, ": another training is at work there; choose another --out");
+    throw InputError(folder, ": another process is training there; choose another --out");
   }
 }
 
@@ -33,22 +33,22 @@ RunFolder::RunFolder(std::string path, bool resume) : path_(std::move(path)) {
   std::error_code error;
   const bool exists = fs::exists(state_path(), error);
   if (resume && !exists) {
-    throw InputError(state_path(), ": not there, so there is no run to resume; start one without ",
+    throw InputError(state_path(), ": not found, so there is no run to resume; start one without ",
                      "--resume");
   }
   if (!resume && exists) {
     throw InputError(path_.string(),
-                     ": holds a run already; continue it with --resume or choose another --out");
+                     ": already holds a run; continue it with --resume or choose another --out");
   }
   if (!resume && fs::exists(model_path(), error)) {
-    throw InputError(model_path(), ": a model is there already; choose another --out");
+    throw InputError(model_path(), ": this model already exists; choose another --out");
   }
 }
 
 void RunFolder::Open() {
   std::error_code error;
   fs::create_directories(path_, error);
-  if (error) throw InputError(path_.string(), ": cannot make this folder: ", error.message());
+  if (error) throw InputError(path_.string(), ": cannot create this folder: ", error.message());
   lock_.emplace(path_.string());
 }
 

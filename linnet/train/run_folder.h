@@ -24,12 +24,13 @@ class FolderLock {
 
 class RunFolder {
  public:
-  // Throws InputError if a run to resume is not there, or if a new one would replace one.
+  // Throws InputError if there is no run to resume, or if a new run would overwrite a run or a
+  // model.
   RunFolder(std::string path, bool resume);
 
-  // Makes the folder and locks it.
+  // Creates the folder if needed, and locks it.
   void Open();
-  // Removes unfinished files of a killed process.
+  // Removes the temporary files of a killed process.
   void RemoveLeftovers() const;
 
   std::string path() const { return path_.string(); }
@@ -37,7 +38,7 @@ class RunFolder {
   std::string model_path() const { return (path_ / "model.safetensors").string(); }
   std::string metrics_path() const { return (path_ / "metrics.jsonl").string(); }
   std::string config_path() const { return (path_ / "config.json").string(); }
-  // The update of the model file, or -1 if there is none.
+  // The step that the model file was saved at; -1 if there is no file or it does not name a step.
   int64_t ModelStep() const;
 
  private:

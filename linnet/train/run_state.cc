@@ -65,8 +65,8 @@ void CheckModel(const ModelSpec& there, const ModelSpec& here, const std::string
   const bool takes = !nn::NetworkDifference(there, here);
   throw InputError(path, ": ", difference->field, " is ", difference->a, " in this run and ",
                    difference->b,
-                   " in the settings; a run keeps its model: leave that setting out, or begin "
-                   "another run",
+                   " in the settings; a resumed run cannot change its model: leave that setting "
+                   "out, or start another run",
                    takes ? " with --init " + model_path : "");
 }
 
@@ -108,8 +108,7 @@ void LoadTensors(const SafetensorsFile& file, const std::string& path, const Run
     tensor.copy_(
         torch::from_blob(const_cast<float*>(stored.f32().data()), tensor.sizes(), torch::kFloat32));
     if (!torch::isfinite(tensor).all().item<bool>()) {
-      throw InputError(path, ": '", name,
-                       "' holds values that are no numbers; the file is damaged");
+      throw InputError(path, ": '", name, "' holds NaN or infinite values; the file is damaged");
     }
   });
   if (has_averages) return;
@@ -123,7 +122,7 @@ void LoadRandomState(const SafetensorsFile& file, const std::string& path, const
   const std::span<const uint8_t> stored = file.Get(name).values<uint8_t>();
   const int64_t size = static_cast<int64_t>(stored.size());
   if (size != RandomState(device).numel()) {
-    throw InputError(path, ": its random state is none of this libtorch's");
+    throw InputError(path, ": its random state does not fit this libtorch; use the run's version");
   }
   SetRandomState(
       device, torch::from_blob(const_cast<uint8_t*>(stored.data()), {size}, torch::kUInt8).clone());
@@ -165,7 +164,7 @@ RunProgress LoadRunState(const std::string& path, const std::string& model_path,
   LoadTensors(file, path, tensors);
   tensors.optimizer.set_steps(progress.step);
   LoadRandomState(file, path, "rng", torch::kCPU);
-  // A run that was on the CPU so far has no such state.
+  // A run that was on the CPU until now has no random state of this device.
   if (!tensors.device.is_cpu() && file.Find("rng_device") != nullptr) {
     LoadRandomState(file, path, "rng_device", tensors.device);
   }

@@ -1,4 +1,4 @@
-// state.safetensors: all that a run needs to continue bit for bit.
+// state.safetensors: everything that a run needs to continue bit for bit.
 #ifndef LINNET_TRAIN_RUN_STATE_H_
 #define LINNET_TRAIN_RUN_STATE_H_
 
@@ -14,17 +14,18 @@
 
 namespace linnet::train {
 
-// The learning rate's answer to validations without an improvement (--lr-patience).
+// The state of --lr-patience, which lowers the learning rate after validations without an
+// improvement.
 struct Patience {
   double best = std::numeric_limits<double>::infinity();
-  int worse = 0;     // validations since the best one
-  double scale = 1;  // of the learning rate
+  int worse = 0;     // validations since the best one or the last reduction
+  double scale = 1;  // factor of the learning rate
 };
 
 struct RunProgress {
-  int64_t step = 0;  // updates made
-  double seconds = 0;
-  double epochs = 0;
+  int64_t step = 0;    // updates made
+  double seconds = 0;  // time spent on updates, without validations and checkpoints
+  double epochs = 0;   // passes over the data
   Patience patience;
 };
 
@@ -43,8 +44,8 @@ struct RunTensors {
 void SaveRunState(const std::string& path, const RunTensors& tensors, const RunProgress& progress);
 
 // Loads the tensors and the random state; returns the progress. Throws InputError if the file is
-// damaged or of another network; `model_path` is for that message, steps_per_epoch (0: none) for
-// files that have no epochs.
+// damaged or of another network; the error message suggests model_path for --init. In a file that
+// lacks the number of epochs, it is computed from steps_per_epoch (0: the data has no epochs).
 RunProgress LoadRunState(const std::string& path, const std::string& model_path,
                          int64_t steps_per_epoch, const RunTensors& tensors);
 

@@ -1,4 +1,4 @@
-// Phone recognition (§4.3): an encoder over frames, trained with CTC.
+// Phone recognition (section 4.3 of the paper): an encoder over frames, trained with CTC.
 #include <torch/utils.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ constexpr size_t kNamed = 5;  // utterances named in a remark
 // An utterance, at one speed or several.
 struct Example {
   std::vector<std::vector<float>> frames;  // [T, bands] for each speed
-  std::vector<int64_t> phones;             // classes: 1 and up
+  std::vector<int64_t> phones;             // classes; 0 is the blank, so these are 1 and up
   std::string id;
 };
 
@@ -55,7 +55,7 @@ class SpeechTask : public Task {
                             .lookahead = config.lookahead,
                             .normalization = ParseName<BandNorm>(config.normalize, "--normalize"),
                             .phones = "-"};
-    spec_.head.classes = spec_.input.vocabulary = 2;  // until the data says how many
+    spec_.head.classes = spec_.input.vocabulary = 2;  // placeholders until the data is read
     // Three quarters of the dimensions for the frames, because they carry more information than the
     // positions.
     spec_.input.value_embedding = config.d_model - (config.d_model / 8) * 2;
@@ -67,7 +67,7 @@ class SpeechTask : public Task {
       validation = LoadAn4(config.data, SpeechSplit::kValidation);
     } else {
       if (config.validation.empty()) {
-        throw InputError("--validation is missing: name a manifest that nothing is trained on");
+        throw InputError("--validation is missing: name a manifest of other utterances");
       }
       const Pronunciations dictionary =
           config.dictionary.empty() ? Pronunciations() : Pronunciations::Read(config.dictionary);
@@ -233,7 +233,8 @@ class SpeechTask : public Task {
     return good;
   }
 
-  // Reads an utterance at each speed, and its seconds. Returns why it cannot be used, or "".
+  // Reads an utterance at each speed into `example`, and its duration into `seconds`. Returns the
+  // reason if it cannot be used, else "".
   std::string ReadExample(const Utterance& utterance, const std::vector<double>& speeds,
                           Filterbank& bank, Example& example, double& seconds) const {
     example.id = utterance.id;
@@ -257,7 +258,7 @@ class SpeechTask : public Task {
     for (size_t p = 1; p < example.phones.size(); ++p) {
       needed += example.phones[p] == example.phones[p - 1];
     }
-    if (needed == 0) return StrCat(utterance.id, ": nothing is said");
+    if (needed == 0) return StrCat(utterance.id, ": has no phones");
     if (positions < needed) {
       return StrCat(utterance.id, ": its ", example.phones.size(), " phones do not fit into ",
                     positions, " positions");
@@ -265,14 +266,15 @@ class SpeechTask : public Task {
     return "";
   }
 
-  // Remarks on the utterances of a set that are left out: for their words, and for `faults`.
+  // Adds remarks on the utterances of a set that are left out: those with words that the dictionary
+  // lacks, and those with a fault in `faults`.
   void RemarkOnMissing(const SpeechSet& set, const std::vector<std::string>& faults,
                        const char* what) {
     if (!set.unknown_words.empty()) {
       std::string words;
       for (const std::string& word : set.unknown_words) words += StrCat(" ", Printable(word));
       remarks_.push_back(StrCat("left out ", set.left_out, " ", what,
-                                " utterances: the dictionary does not have", words));
+                                " utterances with words that the dictionary lacks:", words));
     }
     if (faults.empty()) return;
     remarks_.push_back(StrCat("left out ", faults.size(), " ", what, " utterances:"));
@@ -405,7 +407,7 @@ class SpeechTask : public Task {
 
 const TaskInfo kSpeechTask = {
     "speech",
-    "Train a model that hears phones, with CTC (the paper's section 4.3)",
+    "Train a phone recognizer with CTC (the paper's section 4.3)",
     "linnet train speech --preset small --precision bf16 --data an4/ --out runs/phones",
     {{"paper", "the paper's encoder: 9 layers x 6 heads of 32, RAdam at 1e-4, halved on a plateau",
       R"({"attention": "linear", "layers": 9, "heads": 6, "d_model": 192, "batch": 16, "lr": 1e-4,
@@ -421,7 +423,7 @@ const TaskInfo kSpeechTask = {
           "norm_first": true, "convolution": 15, "dropout": 0.1, "batch": 16, "optimizer": "adam",
           "beta2": 0.98, "clip": 5, "lr": 1e-3, "lr_warmup": 200, "lr_decay": 1000000,
           "lr_decay_form": "cosine", "epochs": 60, "validate_every": 200})"},
-     {"causal", "the same for sound as it arrives: sees 150 ms of what follows, and no more",
+     {"causal", "like small, but causal with a lookahead of 150 ms, for streams",
       R"({"attention": "causal-linear", "normalize": "corpus", "stack": 20, "lookahead": 15, "layers": 6,
           "heads": 6, "d_model": 192, "activation": "gelu", "norm_first": true, "convolution": 15,
           "dropout": 0.1, "batch": 16, "optimizer": "adam", "beta2": 0.98, "clip": 5, "lr": 1e-3,

@@ -5,11 +5,11 @@
 //   StepLoss loss = task->Loss(*model, step, {});    // loss.value.backward()
 //
 // The data of an update is a function of (seed, step) alone, so a run can be resumed at any step.
-// Draw random numbers from Philox(seed) at a place that depends on the step, and from other streams
-// for validation.
+// Draw random numbers from Philox streams of the seed that depend on the step, and from others for
+// validation.
 //
-// To add a task: write NAME.cc that defines `const TaskInfo kNameTask`, its row in tasks/, and the
-// line in tasks/list.h that both share.
+// To add a task: write NAME.cc, which defines `const TaskInfo kNameTask`, and tasks/NAME/task.cc
+// (tasks/task.h); then add a line to tasks/list.h.
 #ifndef LINNET_TRAIN_TASK_H_
 #define LINNET_TRAIN_TASK_H_
 
@@ -26,7 +26,7 @@
 
 namespace linnet::train {
 
-// Named figures, in the order in which they are shown.
+// Named numbers, in the order of display.
 using Metrics = std::vector<std::pair<std::string, double>>;
 
 // The same as scalar tensors on the model's device: a number read from a GPU makes the host wait
@@ -36,7 +36,7 @@ using DeviceMetrics = std::vector<std::pair<std::string, torch::Tensor>>;
 // Reads all numbers, waiting once.
 Metrics Read(const DeviceMetrics& metrics);
 
-// `host` on `device`. To a GPU the copy runs beside the host, in order with other work there.
+// Copies `host` to `device`. A copy to a GPU is asynchronous, in order with other work there.
 torch::Tensor ToDevice(const torch::Tensor& host, torch::Device device);
 
 // A part of an update's batch. Losses and metrics of the parts add up to those of the whole batch.
@@ -57,22 +57,23 @@ struct StepLoss {
 class Task {
  public:
   virtual ~Task() = default;
-  // BaseSpec(config) with the task's part, vocabulary or inputs, head and max_length. A task
-  // without fields of its own in the spec leaves `part` unchanged.
+  // BaseSpec(config) with the task's fields: `part`, vocabulary or inputs, head and max_length. A
+  // task without a part of its own leaves `part` unchanged.
   virtual ModelSpec Spec() const = 0;
-  // Updates in a pass over the data; 0 if the data is infinite.
+  // Number of updates in a pass over the data; 0 if the data is infinite.
   virtual int64_t StepsPerEpoch() const { return 0; }
   // Tokens read per update.
   virtual int64_t TokensPerStep() const = 0;
   // Sets the buffers of the model file that are computed from the data, not learned.
   virtual void Prepare(nn::Network&) const {}
   virtual StepLoss Loss(nn::Network& model, int64_t step, const Part& part) = 0;
-  // Loss() in two halves, for --cuda-graph: the tensors of the whole batch on the host, of the same
-  // shapes at every step, and the loss of these tensors on the model's device, whose computation
-  // does not depend on their values. A task without this form returns no tensors.
+  // Loss() in two halves, for --cuda-graph. BatchTensors() returns the tensors of the whole batch
+  // on the host, of the same shapes at every step. LossOf() returns the loss of these tensors on
+  // the model's device, by operations that do not depend on their values. A task without this form
+  // returns no tensors.
   virtual std::vector<torch::Tensor> BatchTensors(int64_t) { return {}; }
   virtual StepLoss LossOf(nn::Network&, const std::vector<torch::Tensor>&) { return {}; }
-  // The first metric is the one for --lr-patience (less is better). "accuracy" is shown in percent.
+  // Validates the model. The first metric must be one where less is better: --lr-patience uses it.
   virtual Metrics Validate(nn::Network& model) = 0;
   // A short description of the training data.
   virtual std::string Data() const = 0;

@@ -24,7 +24,7 @@ class TextTask : public Task {
                                  static_cast<size_t>(config.min_count));
     text_ = vocabulary.Save();
     std::vector<int32_t> tokens = vocabulary.Encode(text);
-    // The last part of the text is for validation.
+    // Holds out the end of the text for validation.
     const auto kept =
         static_cast<size_t>(config.validation_share * static_cast<double>(tokens.size()));
     validation_.assign(tokens.end() - static_cast<ptrdiff_t>(kept), tokens.end());
@@ -33,11 +33,11 @@ class TextTask : public Task {
     const auto least = static_cast<size_t>(config.context);
     if (train_.size() < least) {
       throw InputError(config.data, ": ", train_.size(),
-                       " tokens to train on are fewer than --context ", config.context,
-                       " and one more");
+                       " training tokens are fewer than --context ", config.context,
+                       "; lower --context or --validation-share");
     }
     if (validation_.empty()) {
-      throw InputError(config.data, ": too short to keep a share of ", config.validation_share,
+      throw InputError(config.data, ": too short to hold out a share of ", config.validation_share,
                        " for validation");
     }
   }
@@ -91,7 +91,8 @@ class TextTask : public Task {
   }
 
  private:
-  // The token that begins a text, then a part of this text, so that models learn to begin a text.
+  // The token that begins a text, then up to `most` tokens from `begin` on, so that models learn to
+  // begin a text.
   static std::vector<int32_t> Piece(const std::vector<int32_t>& tokens, size_t begin,
                                     size_t most) {
     const size_t end = std::min(tokens.size(), begin + most);

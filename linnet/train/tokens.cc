@@ -16,14 +16,13 @@ using torch::Tensor;
 
 namespace {
 
-// A batch: tokens [N, L], padded with zeros, and the predicted positions.
+// A batch: input tokens [N, L], padded with zeros, and the predictions that the loss counts.
 struct Batch {
   Tensor inputs;
-  std::vector<int64_t> rows, wanted;  // indices n L + t, and the tokens that follow
+  std::vector<int64_t> rows, wanted;  // indices n L + t of inputs, and the tokens that follow them
 };
 
-// A batch of the tokens of each sequence from begin(one) on; the loss counts those from `counted`
-// on.
+// A batch of the tokens of each sequence from begin(sequence) on.
 template <class BeginOf>
 Batch Padded(std::span<const TokenSequence> sequences, BeginOf begin) {
   const auto n = static_cast<int64_t>(sequences.size());

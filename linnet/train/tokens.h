@@ -1,4 +1,4 @@
-// Loss over token sequences of unequal length, and model specs, for the text tasks.
+// Loss over token sequences of unequal length, and model specs, for the tasks on text.
 #ifndef LINNET_TRAIN_TOKENS_H_
 #define LINNET_TRAIN_TOKENS_H_
 
@@ -25,12 +25,13 @@ struct TokenLoss {
   int64_t read = 0;     // input tokens: all but the last of each sequence
 };
 
-// Each sequence has at least two tokens and is padded to the longest with zeros, which do not
-// count. The encoder of an encoder-decoder reads the tokens before the separator, which has index
-// counted - 1.
+// The loss of a batch. Each sequence has at least two tokens and is padded to the longest with
+// zeros, which the loss does not count. The encoder of an encoder-decoder reads the tokens before
+// the separator, which has index counted - 1.
 TokenLoss Evaluate(nn::Network& network, std::span<const TokenSequence> sequences);
 
-// BaseSpec() with text's vocabulary and head, and sinusoidal positions added to the embeddings.
+// BaseSpec() with the vocabulary of `text`, its head, and sinusoidal positions added to the
+// embeddings.
 ModelSpec TextModelSpec(const TrainConfig& config, const TextSpec& text, int64_t max_length);
 
 }  // namespace linnet::train

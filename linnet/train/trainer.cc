@@ -43,15 +43,17 @@ double Now() {
 torch::Device DeviceNamed(const std::string& name, const std::string& precision) {
   if (name == "cpu") return torch::kCPU;
   if (!torch::cuda::is_available()) {
-    throw InputError("--device cuda: this libtorch finds no CUDA device; docs/gpu.md says how to ",
-                     "build with one that does");
+    throw InputError(
+        "--device cuda: this libtorch finds no CUDA device; see docs/gpu.md on how to ",
+        "build with a libtorch for CUDA");
   }
-  // In bf16 the layers' inputs are already rounded and lose nothing in TF32. fp32 stays exact.
+  // In bf16 the operands of products are already rounded and lose nothing in TF32. In fp32 TF32 is
+  // off.
   at::globalContext().setAllowTF32CuBLAS(precision == "bf16");
   return torch::kCUDA;
 }
 
-// The speed of a run since it began or was resumed. Times are seconds of work.
+// The speed of a run since it began or was resumed. Times are in seconds, as of Working().
 class Pace {
  public:
   Pace(int64_t step, int64_t steps, double now)
@@ -61,7 +63,7 @@ class Pace {
     ++made_, --left_;
     window_tokens_ += tokens;
   }
-  // Returns the tokens a second since the last call.
+  // Returns the tokens per second since the last call.
   double TakeRate(double now) {
     rate_ = static_cast<double>(window_tokens_) / (now - window_began_);
     window_began_ = now;
@@ -69,9 +71,9 @@ class Pace {
     return rate_;
   }
 
-  int64_t made() const { return made_; }  // updates
+  int64_t made() const { return made_; }  // number of updates
   double rate() const { return rate_; }   // the last TakeRate(), or 0
-  // Seconds of an update, and of all that are left.
+  // Mean seconds per update, and seconds for the remaining updates.
   double Update(double now) const { return (now - began_) / static_cast<double>(made_); }
   double Left(double now) const { return Update(now) * static_cast<double>(left_); }
 
@@ -117,8 +119,8 @@ class Run {
       saved_step_ = progress_.step;
     }
     folder_.RemoveLeftovers();
-    // A resumed run keeps its old settings until it has a checkpoint with the new ones, which may
-    // turn out to be bad.
+    // A resumed run keeps the old config.json until it has saved a checkpoint with the new
+    // settings, which may turn out to be bad.
     if (!resume) WriteConfig();
   }
 
@@ -135,7 +137,7 @@ class Run {
     const double began = Working() - progress_.seconds;
     Pace pace(progress_.step, steps_, Working());
     Announce();
-    // A run killed between writing its last two files still lacks the model file.
+    // If a run is killed between writing its last state and its last model, the model is missing.
     if (progress_.step >= steps_) SaveModel();
     if (progress_.step == 0 && !config_.init.empty()) {
       Aside([&] { result.validation = ValidateAndLog(log); });  // validates initial weights
@@ -171,8 +173,8 @@ class Run {
   int64_t StepsOfEpochs() const {
     const double steps = std::round(config_.epochs * static_cast<double>(task_->StepsPerEpoch()));
     if (!(steps >= 1 && steps <= static_cast<double>(kMaxSteps))) {
-      throw InputError("--epochs ", config_.epochs, " makes ", steps,
-                       " updates; give a number that makes 1 to ", kMaxSteps);
+      throw InputError("--epochs ", config_.epochs, " gives ", steps,
+                       " updates; choose a number that gives 1 to ", kMaxSteps);
     }
     return static_cast<int64_t>(steps);
   }
@@ -214,7 +216,7 @@ class Run {
       CheckUpdates();
       hooks_.progress->Finish(StrCat("an update takes ", FormatSeconds(pace.Update(Working())),
                                      ": about ", FormatSeconds(pace.Left(Working())),
-                                     " to go, validation not counted"));
+                                     " to go, plus validation"));
     }
     if (!hooks_.progress->Due()) return;
     if (shown_.empty()) shown_ = Show(Read(loss.metrics));
@@ -230,23 +232,23 @@ class Run {
     if (device_.is_cpu() || config_.accumulate > 1 || task_->BatchTensors(0).empty()) {
       throw InputError(
           "--cuda-graph needs --device cuda, --accumulate 1, and a task whose batches "
-          "have one shape: images");
+          "all have the same shape: images");
     }
     graph_.emplace();
   }
 
   // Describes the weights that the run begins with; `kept` names those not taken from the model.
   void Begin(const std::vector<std::string>& kept) {
-    begin_ = "begins with the weights of " + config_.init;
+    begin_ = "initial weights: " + config_.init;
     const auto any = [&](const char* end) {
       return std::any_of(kept.begin(), kept.end(),
                          [&](const std::string& name) { return name.ends_with(end); });
     };
     if (any(".omega")) begin_ += "; random features are drawn anew";
-    if (any(".pe")) begin_ += "; positions are this run's own";
+    if (any(".pe")) begin_ += "; the position table is not taken from there";
   }
 
-  // Time spent on updates, without validation and other work in Aside().
+  // Clock that stops during Aside(), which runs validations and checkpoints. In seconds.
   double Working() const { return Now() - aside_; }
   template <typename Body>
   void Aside(Body body) {
@@ -256,15 +258,16 @@ class Run {
   }
 
   [[noreturn]] void NotANumber(const std::string& what, const char* at, int64_t step) const {
-    throw RuntimeError(what, " is no longer a number ", at, " step ", step, "; ",
+    throw RuntimeError(what, " is NaN or infinite ", at, " step ", step, "; ",
                        saved_step_ >= 0 ? StrCat("the checkpoint of step ", saved_step_, " in ",
-                                                 folder_.path(), " is whole")
-                                        : "there was no checkpoint yet",
+                                                 folder_.path(), " is intact")
+                                        : "there is no checkpoint yet",
                        "; try a lower --lr");
   }
 
-  // The loss of all parts of the next update's batch; `at` and `step` are for the error message if
-  // it is not finite.
+  // The loss of all parts of the next update's batch, with its gradients if `backward`. If it is
+  // not finite, throws an error that says "`at` step `step`"; if `backward` on a GPU, this is not
+  // checked here.
   StepLoss BatchLoss(bool backward, const char* at, int64_t step) {
     StepLoss total;
     for (Part part{0, config_.accumulate}; part.index < part.count; ++part.index) {
@@ -279,8 +282,8 @@ class Run {
     return total;
   }
 
-  // On a GPU, where updates run beside the host, their gradients are checked only from time to
-  // time. An update with a bad gradient has changed nothing.
+  // Throws if a gradient was not finite. On a GPU, where updates are asynchronous, gradients are
+  // checked only here; an update with a bad gradient has changed nothing.
   void CheckUpdates() {
     try {
       optimizer_->Check();
@@ -323,7 +326,7 @@ class Run {
 
   void UpdateAverages() {
     if (averages_.empty()) return;
-    // New averages forget faster, because they begin as random weights.
+    // The decay is lower in the first updates, because the averages begin as random weights.
     const double t = static_cast<double>(progress_.step);
     const double decay = std::min(config_.ema, (1 + t) / (10 + t));
     torch::NoGradGuard no_grad;
@@ -371,7 +374,7 @@ class Run {
     return progress_.step > 0 ? StrCat(text, "; from step ", progress_.step) : text;
   }
 
-  // A remark if the first metric of a validation (less is better) was better before.
+  // Returns a remark if the first metric of an earlier validation was better (less), else "".
   std::string Worse(const std::string& name, double value) {
     if (value <= best_) {
       if (value < best_) best_step_ = progress_.step;
@@ -381,7 +384,7 @@ class Run {
     return StrCat("; it was better at step ", best_step_, ": ", Show(name, best_));
   }
 
-  // Lowers the rate after --lr-patience validations without an improvement.
+  // Lowers the rate after --lr-patience validations without an improvement. Returns whether it did.
   bool LosePatience(double value) {
     Patience& patience = progress_.patience;
     if (config_.lr_patience == 0) return false;
@@ -425,8 +428,8 @@ class Run {
     return metrics;
   }
 
-  // Throws if the next loss is not finite. The update before it has ruined the weights and must not
-  // replace a good checkpoint.
+  // Throws if the loss of the next batch is not finite: the last update has then ruined the
+  // weights, which must not replace a good checkpoint.
   void CheckWeights() {
     model_->eval();  // does not change the random state
     BatchLoss(/*backward=*/false, "after", progress_.step);
@@ -445,7 +448,7 @@ class Run {
     } catch (const Error& error) {
       if (saved_step_ < 0) throw;
       throw Error(error.kind(), StrCat(error.what(), "; the checkpoint of step ", saved_step_,
-                                       " is whole, --resume continues from it"));
+                                       " is intact; --resume continues from it"));
     }
     saved_step_ = progress_.step;
     WriteConfig();

@@ -1,4 +1,4 @@
-// Runs a training: updates, progress, metrics.jsonl, validation, checkpoints, resumption.
+// Trains a model: updates, progress, metrics.jsonl, validation, checkpoints, resumption.
 //
 //   TrainConfig config = ...;
 //   TrainResult result = Train(kCopyTask, config, /*resume=*/false,
@@ -8,9 +8,10 @@
 //   config.json         the settings of the run; `--config` repeats it
 //   metrics.jsonl       one record every log_every updates, and one per validation
 //   model.safetensors   the model (model/checkpoint.h)
-//   state.safetensors   the state to resume from: weights, moments, random state, position
+//   state.safetensors   the state to resume from: weights, moments, random state, progress
 // A resumed run ends with the weights of an uninterrupted one, bit for bit, with the same number of
-// threads. state.safetensors is complete: a run killed between the two files loses nothing.
+// threads. Resuming reads state.safetensors alone, so a run killed between writing the last two
+// files loses nothing.
 #ifndef LINNET_TRAIN_TRAINER_H_
 #define LINNET_TRAIN_TRAINER_H_
 
@@ -30,7 +31,7 @@ struct TrainHooks {
 };
 
 struct TrainResult {
-  int64_t step = 0, steps = 0;  // updates made, and their total
+  int64_t step = 0, steps = 0;  // number of updates made, and of all updates of the run
   bool interrupted = false;
   bool nothing_to_do = false;  // resumed after all updates had been made: nothing was written
   Metrics validation;          // the last one; empty if there was none
@@ -39,8 +40,9 @@ struct TrainResult {
 
 // Starts a run (resume = false; throws InputError if the folder already holds a run or a model) or
 // continues the folder's run (resume = true; throws InputError if there is none). Throws
-// RuntimeError if the loss is not finite, naming the last good checkpoint, or if the disk is full.
-// A checkpoint is written only if the next loss is finite, so the last one is always good.
+// RuntimeError if the loss or a gradient is not finite, naming the last good checkpoint, or if the
+// disk is full. A checkpoint is written only if the next loss is finite, so the last one is always
+// good.
 TrainResult Train(const TaskInfo& task, const TrainConfig& config, bool resume,
                   const TrainHooks& hooks);
 

@@ -20,7 +20,7 @@ struct UpdateGraph::Impl {
 };
 
 UpdateGraph::UpdateGraph() : impl_(std::make_unique<Impl>()) {
-  torch::cuda::synchronize();  // for work on the stream until now
+  torch::cuda::synchronize();  // for earlier work on the previous stream
   c10::cuda::setCurrentCUDAStream(c10::cuda::getStreamFromPool());
 }
 
@@ -43,7 +43,7 @@ void UpdateGraph::Run(const std::function<void()>& work) {
 struct UpdateGraph::Impl {};
 
 UpdateGraph::UpdateGraph() {
-  throw InputError("--cuda-graph: this build has no CUDA code; docs/gpu.md says how to build it");
+  throw InputError("--cuda-graph: this build has no CUDA code; see docs/gpu.md on how to build it");
 }
 
 void UpdateGraph::Run(const std::function<void()>& work) { work(); }

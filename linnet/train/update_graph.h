@@ -1,9 +1,9 @@
-// A CUDA graph of an update: the host launches all of its kernels at once. Small models wait for
-// the host otherwise.
+// A CUDA graph of an update: the host launches all of its kernels at once. Without it, the GPU
+// waits for the host when a model is small.
 //
-//   UpdateGraph graph;                       // from here on, this thread's work has its own stream
-//   graph.Run([&] { loss = Forward(); loss.backward(); optimizer.Apply(); });    // as usual
-//   graph.Run(...);                          // after some runs: recorded, then replayed
+//   UpdateGraph graph;                       // this thread now uses a CUDA stream of its own
+//   graph.Run([&] { loss = Forward(); loss.backward(); optimizer.Finish(); });    // runs it
+//   graph.Run(...);                          // the fourth call records it; later ones replay it
 #ifndef LINNET_TRAIN_UPDATE_GRAPH_H_
 #define LINNET_TRAIN_UPDATE_GRAPH_H_
 
@@ -19,8 +19,9 @@ class UpdateGraph {
   ~UpdateGraph();
 
   // Runs `work`, which reads and writes the same tensors every time and does not wait for the GPU.
-  // The first few times it runs as it is; then it is recorded, and what was recorded runs. Tensors
-  // that the recorded call made keep their place and are overwritten.
+  // The first three calls run it directly, the fourth records and replays it, and later ones replay
+  // the recording. Tensors that the recorded `work` created keep their memory; every replay
+  // overwrites them.
   void Run(const std::function<void()>& work);
 
  private:

@@ -11,7 +11,7 @@
 namespace linnet {
 
 // libtorch frees and allocates the same large blocks at every update. By default glibc maps and
-// unmaps each of them, and a fifth of the time goes into the kernel's clearing of pages.
+// unmaps each of them, and a fifth of the time goes into Linux's clearing of pages.
 inline void KeepFreedMemory() {
 #ifdef __GLIBC__
   mallopt(M_MMAP_MAX, 0);

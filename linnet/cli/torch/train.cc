@@ -35,7 +35,7 @@ std::string FlagName(std::string field) {
   return "--" + field;
 }
 
-// A config with a preset applied, for the defaults that --help shows.
+// A config with a preset applied.
 TrainConfig WithPreset(const TaskInfo& task, const train::Preset& preset) {
   TrainConfig config;
   config.task = task.name;
@@ -52,10 +52,11 @@ void Register(CLI::App& root, TrainCommand& command) {
   }
   command.preset = task.presets[0].name;
   app->add_option("--preset", command.preset, presets)->capture_default_str();
-  app->add_option("--config", command.config_file, "settings as JSON, as a run's config.json");
+  app->add_option("--config", command.config_file,
+                  "JSON file of settings, e.g. a run's config.json");
   app->add_flag(
       "--resume", command.resume,
-      "continue the run in --out; its config.json gives the settings, flags override them");
+      "continue the run in --out with the settings of its config.json; flags override them");
   command.flags = WithPreset(task, task.presets[0]);
   VisitFields(
       command.flags, [&](const char* name, const std::string& of, const char* help, auto& field) {
@@ -87,7 +88,7 @@ TrainConfig Resolve(const TrainCommand& command) {
   if (command.resume) {
     if (command.flags.out.empty()) throw InputError("--resume needs --out, the folder of the run");
     if (command.app->get_option("--preset")->count() > 0) {
-      throw InputError("--resume goes on with the settings of the run; leave out --preset");
+      throw InputError("--resume uses the settings of the run; leave out --preset");
     }
     ApplyJson(train::ReadRunConfig(command.flags.out), command.flags.out + "/config.json", config);
   } else {
@@ -96,11 +97,11 @@ TrainConfig Resolve(const TrainCommand& command) {
     if (preset == task.presets.end()) {
       std::string known;
       for (const auto& p : task.presets) known += (known.empty() ? "" : ", ") + std::string(p.name);
-      throw InputError("no preset '", command.preset, "'; choose one of ", known);
+      throw InputError("unknown preset '", command.preset, "'; choose one of ", known);
     }
     config = WithPreset(task, *preset);
   }
-  const std::string init = config.init;  // the run's own when a run is resumed
+  const std::string init = config.init;  // if a run is resumed: the model that it was started from
   if (!command.config_file.empty()) {
     ApplyJson(ReadFile(command.config_file, 1 << 20), command.config_file, config);
   }
@@ -115,15 +116,16 @@ TrainConfig Resolve(const TrainCommand& command) {
     }
   });
   if (command.resume && config.init != init) {
-    throw InputError("--init ", config.init, ": a run that goes on has its weights already",
-                     init.empty() ? "" : StrCat(" (it began with ", init, ")"),
-                     "; leave it out, or begin another run without --resume");
+    throw InputError("--init ", config.init, ": a resumed run already has weights",
+                     init.empty() ? "" : StrCat(" (it was initialized from ", init, ")"),
+                     "; leave out --init, or start another run without --resume");
   }
   // --epochs on the command line overrides a number of updates from a file.
   const CLI::Option* epochs = command.app->get_option_no_throw("--epochs");
   if (epochs != nullptr && epochs->count() > 0) {
     if (command.app->get_option("--steps")->count() > 0 && config.steps > 0) {
-      throw InputError("--steps and --epochs both say how long to train; give one of them");
+      throw InputError(
+          "--steps and --epochs both set the number of updates; give only one of them");
     }
     config.steps = 0;
   }
@@ -133,7 +135,7 @@ TrainConfig Resolve(const TrainCommand& command) {
 int RunTraining(const TrainCommand& command) {
   const TrainConfig config = Resolve(command);
   cli::StopAtSignals();
-  std::signal(SIGPIPE, SIG_IGN);  // training goes on when nobody reads the progress
+  std::signal(SIGPIPE, SIG_IGN);  // training continues if the reader of the progress exits
   ProgressLine progress(std::cerr, isatty(STDERR_FILENO) == 1);
   const train::TrainResult result =
       Train(*command.task, config, command.resume, {.stop = cli::StopAsked, .progress = &progress});
@@ -144,8 +146,8 @@ int RunTraining(const TrainCommand& command) {
     return 130;
   }
   if (result.nothing_to_do) {
-    progress.Finish(StrCat("nothing to do: ", result.model_path, " is of update ", result.step,
-                           " of ", result.steps, "; more of them with --steps N"));
+    progress.Finish(StrCat("nothing to do: ", result.model_path, " has been trained for ",
+                           result.step, " of ", result.steps, " updates; raise --steps for more"));
     return 0;
   }
   progress.Finish(StrCat("wrote ", result.model_path));
