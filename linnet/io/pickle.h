@@ -3,7 +3,7 @@
 // tensors and dicts, and refuses a pickle that names any other.
 //
 //   Pickle pickle(text, "model.pth");
-//   if (const std::vector<PickleRef>* list = pickle.DictOf(pickle.root())) ...  // key, value, key, ...
+//   if (const std::vector<PickleRef>* list = pickle.DictOf(pickle.root())) ...  // key, value, ...
 //
 // A text is limited to 4 MiB and takes at most about 100 bytes of memory per byte. There is no
 // recursion: values refer to each other by number, and a hostile text may make them circular.
