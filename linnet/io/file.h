@@ -5,7 +5,7 @@
 //   WriteFileAtomically("metrics.json", text);        // the new file, or the old one unchanged
 //
 // A reader never sees a half-written file, and a full disk loses only the new file: AtomicFile
-// writes beside the target and renames once everything is on the disk.
+// writes a temporary file in the target's folder and renames it once everything is on the disk.
 #ifndef LINNET_IO_FILE_H_
 #define LINNET_IO_FILE_H_
 
