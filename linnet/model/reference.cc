@@ -117,8 +117,7 @@ void CheckWhole(const Named& named, const std::string& path) {
   };
   constexpr const char* kSpeech =
       ", which cannot be imported: a state_dict lacks the filterbank and the phones of a speech "
-      "model; "
-      "use a file that linnet export --format safetensors wrote";
+      "model; use a file that linnet export --format safetensors wrote";
   constexpr const char* kPart =
       ", which cannot be imported: linnet imports whole models, with value_embedding and predictor";
   if (HasPrefix(named, "lstm.")) refuse("an LSTM", kSpeech);

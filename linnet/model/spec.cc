@@ -214,8 +214,8 @@ void ReadStack(json& object, const std::string& where, StackSpec& stack) {
   }
   const int length = static_cast<int>(stack.pattern.size());
   if (layers < 1 || layers % length != 0) {
-    throw InputError(where, ": layers is ", layers, "; it must be a multiple of the pattern's ",
-                     length);
+    throw InputError(where, ": layers is ", layers,
+                     "; it must be a multiple of the pattern's length, ", length);
   }
   stack.repeat = layers / length;
   object.erase(kPattern);

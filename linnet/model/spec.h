@@ -140,7 +140,7 @@ struct SpeechSpec {
 };
 
 struct ModelSpec {
-  std::string task = "images";  // in the registry of linnet/tasks
+  std::string task = "images";  // a name in the registry of linnet/tasks
   NetworkKind network = NetworkKind::kTransformer;
   InputSpec input;
   StackSpec stack;
