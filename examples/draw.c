@@ -1,4 +1,4 @@
-/* Prints the first output of a model after each of some tokens, then draws an image:
+/* Reads three tokens and prints the model's first output after each, then draws an image:
  * draw_c MODEL [SEED] */
 #include <linnet/linnet.h>
 
@@ -28,7 +28,7 @@ int main(int argc, char** argv) {
     return fail("sample");
   for (size_t i = 0; i < bytes; ++i)
     printf("%c%s", " .:+*#"[pixels[i] * 6 / 256], bytes == 784 && i % 28 == 27 ? "\n" : "");
-  printf("a state takes %zu bytes, however long the sequence\n", linnet_model_state_bytes(model));
+  printf("the state of a sequence takes %zu bytes\n", linnet_model_state_bytes(model));
   free(pixels), free(out);
   linnet_state_free(state), linnet_engine_free(engine), linnet_model_free(model);
   return 0;

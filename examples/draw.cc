@@ -1,4 +1,4 @@
-// Draws a digit as text, then another one with the same upper half: draw MODEL [SEED]
+// Prints a drawn digit as text, then another one with the same upper half: draw MODEL [SEED]
 #include <linnet/runtime.h>
 
 #include <cstdio>

@@ -467,7 +467,7 @@ class Import(Case):
         self.linnet("import", "s.bin", "--out", "b.safetensors")
         for name in ("p.safetensors", "s.bin"):
             for arguments in (["info", name], ["sample", name, "--out", "a.png"]):
-                self.refuses(arguments, name, "'linnet import' makes a model of it")
+                self.refuses(arguments, name, "convert it with 'linnet import'")
 
     def test_a_pipe_is_no_file(self):
         os.mkfifo(self.dir / "pipe")

@@ -37,9 +37,9 @@ TEST(AlignedBuffer, IsAlignedZeroedAndCopiesByName) {
   EXPECT_EQ(a.size(), 0u);  // NOLINT: the moved-from state is specified
 }
 
-// Fingerprints of models, saved states and kept prompts depend on these values: changing them would
-// invalidate all of these. The expected values come from an independent implementation of the
-// definition.
+// The fingerprints of models, and with them saved states and prompt snapshots, depend on these
+// values: changing them would invalidate all of these. The expected values come from an independent
+// implementation of the definition.
 TEST(Hash, StaysAsItIs) {
   std::string text;
   for (char c = 0; c < 71; ++c) text += c;

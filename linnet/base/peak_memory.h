@@ -11,14 +11,14 @@
 namespace linnet {
 
 // The largest resident set in bytes since the process began or since the last reset. Unlike
-// getrusage(), does not count the program that started this one.
+// getrusage(), excludes the memory that the process had before exec().
 int64_t PeakMemory();
 
 // Restarts the measurement, if the kernel supports it.
 void ResetPeakMemory();
 
-// Bytes that can still be allocated before the machine (or this process's control group) runs out;
-// 0 if the kernel does not say.
+// Bytes that can still be allocated before the machine (or the container's control group) runs out;
+// 0 if the kernel does not report it.
 int64_t AvailableMemory();
 
 }  // namespace linnet

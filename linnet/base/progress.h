@@ -1,5 +1,5 @@
-// A progress line for long work: rewritten in place on a terminal, a line every few seconds in a
-// log.
+// A progress line for long work: rewritten in place on a terminal, a new line every ten seconds in
+// a log.
 //
 //   ProgressLine progress(std::cerr, isatty(2));
 //   while (...) progress.Update(StrCat("step ", step));   // shows at most a few times a second
@@ -32,7 +32,7 @@ class ProgressLine {
   std::ostream& out_;
   const bool in_place_;
   Clock::time_point shown_{};
-  size_t width_ = 0;  // of the current line
+  size_t width_ = 0;  // bytes of the current line
 };
 
 class Stopwatch {

@@ -6,7 +6,7 @@
 //   Philox later(seed, sequence_id, k);   // the same sequence from its k-th block of four draws
 //
 // Two streams of one seed never overlap, so the draws of one sequence do not depend on the rest of
-// its batch. A generator's whole state is four integers, so a checkpoint can hold it.
+// its batch. Any draw can be recomputed from these three numbers, so no generator state is saved.
 #ifndef LINNET_BASE_RNG_H_
 #define LINNET_BASE_RNG_H_
 
@@ -53,7 +53,7 @@ class Philox {
     return static_cast<uint32_t>(product >> 32);
   }
 
-  // Standard normal (Box-Muller; discards one of the pair to keep the state small).
+  // Standard normal (Box-Muller; discards one number of each pair to keep the state small).
   float Normal() {
     const float radius = std::sqrt(-2.0f * std::log(Uniform()));
     return radius * std::cos(6.283185307f * Uniform());

@@ -1,6 +1,6 @@
-// A fixed set of threads that runs one body at a time, for the engine. Work is split statically.
+// A fixed set of threads that runs one body at a time, for inference. Work is split statically.
 // Barriers spin for a few microseconds and then sleep, so a step of some tens of microseconds loses
-// no time to the kernel, and an idle engine uses no processor time.
+// no time to system calls, and an idle pool uses no processor time.
 //
 //   ThreadPool pool(2);
 //   pool.Run([&](int worker) { ...; pool.Barrier(); ...; });   // worker = 0 .. size() - 1

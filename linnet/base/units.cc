@@ -68,7 +68,7 @@ double ParseSeconds(const std::string& text) {
                        : unit == "d"               ? 86400
                                                    : -1;
   if (used == 0 || scale < 0 || !(value >= 0) || !std::isfinite(value)) {
-    throw InputError("'", text, "' is not a length of time; write e.g. 90, 90s, 15m or 2h");
+    throw InputError("'", text, "' is not a duration; write e.g. 90, 90s, 15m or 2h");
   }
   return value * scale;
 }

@@ -2,7 +2,7 @@
 //
 //   for (size_t at = 0; at < text.size();) {
 //     const std::optional<CodePoint> next = NextCodePoint(text, at);
-//     if (!next) ...                       // no UTF-8 at `at`
+//     if (!next) ...                       // invalid UTF-8 at `at`
 //     at += next->bytes;
 //   }
 #ifndef LINNET_BASE_UTF8_H_

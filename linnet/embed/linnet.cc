@@ -156,7 +156,7 @@ int linnet_prefix(linnet_engine* engine, linnet_state* state, const int32_t* tok
     Given(tokens, "tokens");
     const size_t batch = of.batch();
     if (length > SIZE_MAX / sizeof(int32_t) / std::max<size_t>(batch, 1)) {
-      throw linnet::InputError("a length of ", length, " is more than there can be");
+      throw linnet::InputError("the length ", length, " is too large");
     }
     runs.Prefix(of, {tokens, batch * length}, length,
                 outputs == nullptr ? std::span<float>()

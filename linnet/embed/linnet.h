@@ -34,14 +34,17 @@ typedef struct linnet_state linnet_state;
 
 /* "0.1.0". */
 LINNET_API const char* linnet_version(void);
-/* The error of this thread's last call, or "" if it succeeded. Valid until the next call. */
+/* The error of this thread's last call, or "" if it succeeded. Valid until this thread's next
+ * call. */
 LINNET_API const char* linnet_last_error(void);
 
 /* precision: "f32", "bf16", "int8", or NULL for the file's own. */
 LINNET_API linnet_model* linnet_model_open(const char* path, const char* precision);
 LINNET_API void linnet_model_free(linnet_model* model);
-/* vocabulary: tokens are 0 .. vocabulary - 1. positions: maximum length of a sequence. outputs:
- * floats per position. state_bytes: size of a sequence's state, whatever its length. */
+/* vocabulary: tokens are 0 .. vocabulary - 1. positions: length of the training sequences; longer
+ * ones are an error for image models and for models whose position table does not hold sines.
+ * outputs: floats per position. state_bytes: bytes of one sequence's state. They do not depend on
+ * its length; with softmax attention the state has room for `positions` and grows beyond. */
 LINNET_API int32_t linnet_model_vocabulary(const linnet_model* model);
 LINNET_API size_t linnet_model_positions(const linnet_model* model);
 LINNET_API size_t linnet_model_outputs(const linnet_model* model);
@@ -49,14 +52,14 @@ LINNET_API size_t linnet_model_state_bytes(const linnet_model* model);
 /* Bytes per image of an image model: height x width x channels; 0 for other models. */
 LINNET_API size_t linnet_model_image_bytes(const linnet_model* model);
 
-/* threads: 0 for one per processor. */
+/* threads: 0 for one per processor available to this process. */
 LINNET_API linnet_engine* linnet_engine_new(const linnet_model* model, int threads);
 LINNET_API void linnet_engine_free(linnet_engine* engine);
 
 /* A state for `batch` sequences at position 0. */
 LINNET_API linnet_state* linnet_state_new(const linnet_engine* engine, size_t batch);
 LINNET_API void linnet_state_free(linnet_state* state);
-/* Copies each sequence `copies` times, for several continuations of one prefix. */
+/* A state with `copies` copies of each sequence, for several continuations of one prefix. */
 LINNET_API linnet_state* linnet_state_fork(const linnet_state* state, size_t copies);
 LINNET_API size_t linnet_state_batch(const linnet_state* state);
 /* Number of tokens that a sequence has read; 0 if there is no such sequence. */

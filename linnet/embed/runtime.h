@@ -1,4 +1,4 @@
-// The inference part of linnet in one header, as an installed package has it: load a model,
+// The inference part of linnet in one header, installed as <linnet/runtime.h>: load a model,
 // generate with it, save its state.
 //
 //   #include <linnet/runtime.h>                // find_package(linnet); link linnet::tasks

@@ -95,7 +95,7 @@ class PartFile {
     if (fstat(file_.fd, &ours) != 0 || !S_ISREG(ours.st_mode)) {
       throw InputError(path_, ": not a regular file; remove it or choose another folder");
     }
-    // A file system without locks has to do without.
+    // Continues unlocked on a file system without locks.
     if (flock(file_.fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
       throw InputError(path_, ": another process is downloading this file; wait for it to end");
     }
@@ -104,7 +104,7 @@ class PartFile {
 
   [[noreturn]] void Fail(int error) const {
     throw RuntimeError(path_, ": writing failed after ", FormatBytes(static_cast<double>(size_)),
-                       " (", ErrorText(error), "); what came so far is continued the next time");
+                       " (", ErrorText(error), "); the next download resumes from there");
   }
 
   const std::string path_;
@@ -120,7 +120,7 @@ class PartSink : public HttpSink {
       : file_(file), part_(part), hooks_(hooks) {}
 
   bool Begin(uint64_t from, int64_t length) override {
-    // A server with a different file shows it here, before the partial file is lost.
+    // A wrong length reveals a different file before the partial file is overwritten.
     if (length >= 0 && from + static_cast<uint64_t>(length) != file_.size) {
       refusal_ = StrCat("offers a file of ", from + static_cast<uint64_t>(length),
                         " bytes, not of ", file_.size);
@@ -163,8 +163,8 @@ enum class Ending { kRight, kStopped, kFailed };
 struct Attempt {
   Ending ending;
   std::string reason;  // of a failure
-  // The partial file from before the attempt may be at fault: only if the failure repeats without
-  // it is the server at fault.
+  // The partial file from before the attempt may be the cause: only a second failure without it
+  // shows that the server is at fault.
   bool part_in_doubt = false;
 };
 
@@ -187,10 +187,10 @@ Attempt Request(const RemoteFile& file, const std::string& url, PartFile& part,
   }
   if (part.Sha256Hex() == file.sha256) return {Ending::kRight, ""};
   part.Restart();
-  return {Ending::kFailed, "sends another file (its SHA-256 is not the right one)", true};
+  return {Ending::kFailed, "sends a different file (its SHA-256 does not match)", true};
 }
 
-// Requests the file, and once more from its beginning if that may help.
+// Requests the file, and once more from its beginning if the partial file may be at fault.
 Attempt TryMirror(const RemoteFile& file, const std::string& url, PartFile& part,
                   const DownloadOptions& options, const DownloadHooks& hooks) {
   const bool continued = part.size() > 0;
@@ -212,11 +212,11 @@ std::string PartPath(const RemoteFile& file, const std::string& folder) {
 
 DownloadOutcome Download(const RemoteFile& file, const std::string& folder,
                          const DownloadOptions& options, const DownloadHooks& hooks) {
-  if (folder.empty()) throw InputError("a folder without a name cannot be made; name one");
+  if (folder.empty()) throw InputError("the name of the download folder is empty; name a folder");
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) {
-    throw InputError(folder, ": cannot make this folder (", error.message(),
+    throw InputError(folder, ": cannot create this folder (", error.message(),
                      "); choose another one");
   }
 
@@ -226,14 +226,15 @@ DownloadOutcome Download(const RemoteFile& file, const std::string& folder,
     hash.Update(MappedFile(path).bytes());
     if (hash.Hex() == file.sha256) return DownloadOutcome::kPresent;
     if (!options.force) {
-      throw InputError(path, ": a file is there whose SHA-256 is not that of the one to download; ",
+      throw InputError(path, ": exists with a different SHA-256 than the file to download; ",
                        "move it away, or replace it with --force");
     }
   }
 
   PartFile part(PartPath(file, folder));
   if (part.size() >= file.size && part.Sha256Hex() != file.sha256) part.Restart();
-  Attempt last = {part.size() == file.size ? Ending::kRight : Ending::kFailed, "there is none"};
+  Attempt last = {part.size() == file.size ? Ending::kRight : Ending::kFailed,
+                  "no mirror is given"};
   for (const std::string& mirror : options.mirrors) {
     if (last.ending != Ending::kFailed) break;
     const std::string url = UrlOf(file, mirror);
@@ -247,9 +248,9 @@ DownloadOutcome Download(const RemoteFile& file, const std::string& folder,
     std::string kept;
     if (part.size() > 0) {
       kept = StrCat(" (", part.path(), " keeps the ", FormatBytes(static_cast<double>(part.size())),
-                    " that came)");
+                    " received so far)");
     }
-    throw RuntimeError(path, ": no mirror gives this file, the last one because: ", last.reason,
+    throw RuntimeError(path, ": no mirror provided this file; the last failure: ", last.reason,
                        "; try again later", kept, ", or name a mirror with --mirror URL");
   }
   part.Commit(path);

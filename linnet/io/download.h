@@ -5,8 +5,8 @@
 //   Download(file, "data", {.mirrors = {"https://host/folder/"}}, {});     // data/a.gz
 //
 // A file grows as NAME.part and is renamed once its checksum is right. After an interruption the
-// download resumes if the server supports ranges. Only the size and the checksum decide; no
-// statement of a server is trusted.
+// download resumes if the server supports ranges. A file is accepted for its size and checksum
+// alone, whatever the server claims.
 #ifndef LINNET_IO_DOWNLOAD_H_
 #define LINNET_IO_DOWNLOAD_H_
 
@@ -18,7 +18,7 @@
 namespace linnet {
 
 struct RemoteFile {
-  std::string name;  // in the folder, and appended to a mirror's URL
+  std::string name;  // file name in the folder; also appended to a mirror's URL
   uint64_t size;
   std::string sha256;  // 64 lower-case digits
 };
@@ -26,14 +26,14 @@ struct RemoteFile {
 struct DownloadOptions {
   std::vector<std::string> mirrors;  // URLs of folders, http or https, in order of preference
   bool force = false;                // replace a different file of that name
-  int connect_seconds = 20;
+  int connect_seconds = 20;          // as in HttpRequest
   int stall_seconds = 30;
 };
 
 struct DownloadHooks {
   std::function<bool()> stop = nullptr;  // polled often; true: keep the partial file and return
   std::function<void(uint64_t done, uint64_t total)> progress = nullptr;  // in bytes
-  std::function<void(const std::string& line)> failed = nullptr;  // a mirror: URL and reason
+  std::function<void(const std::string& line)> failed = nullptr;  // failed mirror: URL and reason
 };
 
 enum class DownloadOutcome {

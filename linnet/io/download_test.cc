@@ -349,13 +349,12 @@ TEST_F(DownloadTest, FollowsRedirects) {
 
 TEST_F(DownloadTest, SaysWhatToDoWhenNoMirrorHasIt) {
   HttpServer server([](const Request&) { return Reply{Head("404 Not Found", Length(0))}; });
-  EXPECT_EQ(
-      ErrorOfGet({server.url()}),
-      StrCat("runtime: ", dir_ / "a.gz", ": no mirror gives this file, the last one because: ",
-             "HTTP status 404; try again later, or name a mirror with --mirror URL"));
+  EXPECT_EQ(ErrorOfGet({server.url()}),
+            StrCat("runtime: ", dir_ / "a.gz", ": no mirror provided this file; the last failure: ",
+                   "HTTP status 404; try again later, or name a mirror with --mirror URL"));
   EXPECT_EQ(dir_.Entries(), 0);
   WritePart(content_.substr(0, 1000));
-  EXPECT_THAT(ErrorOfGet({server.url()}), HasSubstr("a.gz.part keeps the 1.00 kB that came"));
+  EXPECT_THAT(ErrorOfGet({server.url()}), HasSubstr("a.gz.part keeps the 1.00 kB received so far"));
   EXPECT_EQ(Part(), content_.substr(0, 1000));
 }
 
@@ -420,7 +419,7 @@ TEST_F(DownloadTest, OneProcessAtATime) {
 TEST_F(DownloadTest, FoldersAndFilesThatCannotBeWritten) {
   WriteFileAtomically(dir_ / "file", "x");
   EXPECT_THAT(ErrorOf([&] { Download(file_, dir_ / "file/a", {}, {}); }),
-              AllOf(StartsWith("input: "), HasSubstr("cannot make this folder")));
+              AllOf(StartsWith("input: "), HasSubstr("cannot create this folder")));
   EXPECT_THAT(ErrorOf([&] { Download(file_, dir_ / "file", {}, {}); }), StartsWith("input: "));
   EXPECT_THAT(ErrorOf([&] { Download(file_, "/proc", {}, {}); }),
               AllOf(StartsWith("input: "), HasSubstr("/proc/a.gz.part: cannot be written")));

@@ -169,7 +169,7 @@ AtomicFile::~AtomicFile() {
 
 void AtomicFile::Fail(int error) const {
   throw RuntimeError(path_, ": writing failed after ", FormatBytes(static_cast<double>(written_)),
-                     " (", ErrorText(error), "); what stood there before is untouched");
+                     " (", ErrorText(error), "); the previous file, if any, is unchanged");
 }
 
 void AtomicFile::Write(const void* data, size_t size) {
@@ -193,7 +193,7 @@ void AtomicFile::Commit() {
   LeaveSlot(slot_);
 
   // The rename is durable once its folder is synced. Some file systems cannot sync a folder
-  // (EINVAL), and a folder may be writable but not readable: then the rename alone must suffice.
+  // (EINVAL), and a folder may be writable but not readable; the folder is then left unsynced.
   const std::filesystem::path folder = std::filesystem::path(target_).parent_path();
   const Descriptor parent{
       open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};

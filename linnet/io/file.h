@@ -2,10 +2,10 @@
 //
 //   MappedFile weights("digits.safetensors");         // weights.bytes()
 //   std::string config = ReadFile("run.json");
-//   WriteFileAtomically("metrics.json", text);        // all of it, or the file as it was
+//   WriteFileAtomically("metrics.json", text);        // the new file, or the old one unchanged
 //
 // A reader never sees a half-written file, and a full disk loses only the new file: AtomicFile
-// writes beside the target and renames once everything is on the disk.
+// writes a temporary file in the target's folder and renames it once everything is on the disk.
 #ifndef LINNET_IO_FILE_H_
 #define LINNET_IO_FILE_H_
 
@@ -47,7 +47,8 @@ std::string ReadFile(const std::string& path, size_t max_bytes = size_t{1} << 30
 //   file.Commit();
 class AtomicFile {
  public:
-  // Throws InputError if the folder is missing or unwritable, or the target is no regular file.
+  // Throws InputError if the folder is missing or unwritable, or the target is not a regular file;
+  // RuntimeError if the disk is full.
   explicit AtomicFile(const std::string& path);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
@@ -65,7 +66,7 @@ class AtomicFile {
   std::string path_;       // as given, for messages
   std::string target_;     // with symbolic links followed
   std::string temporary_;  // empty once renamed
-  int slot_ = -1;          // in the table of RemoveTemporaryFiles(); -1: none
+  int slot_ = -1;          // index in the table of RemoveTemporaryFiles(); -1: none
   int fd_ = -1;
   uint64_t written_ = 0;
 };

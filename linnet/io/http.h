@@ -3,7 +3,8 @@
 //   const HttpResult got = HttpGet({.url = "https://host/a.gz", .from = 1000}, sink);
 //   if (!got.complete) std::cerr << got.error;      // "HTTP status 404", "Could not resolve ..."
 //
-// Follows redirects to http and https only; uses the environment's proxies.
+// Follows redirects to http and https only; uses the proxies that the environment
+// variables name.
 #ifndef LINNET_IO_HTTP_H_
 #define LINNET_IO_HTTP_H_
 
@@ -18,7 +19,7 @@ struct HttpRequest {
   std::string url;
   uint64_t from = 0;         // offset of the first byte wanted
   int connect_seconds = 20;  // timeout for the connection
-  int stall_seconds = 30;    // timeout without noticeable progress
+  int stall_seconds = 30;    // timeout at less than 100 bytes per second
 };
 
 // Receives the bytes. An exception thrown here ends the transfer and propagates from HttpGet.

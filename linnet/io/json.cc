@@ -44,7 +44,7 @@ json Parse(std::string_view text, int max_depth, std::string& fault) {
   return fault.empty() ? value : json();
 }
 
-// Whether one of U+0080 to U+009F begins at `at`, in UTF-8.
+// Whether text[at] begins a UTF-8 control character from U+0080 to U+009F.
 bool IsC1(std::string_view text, size_t at) {
   return text[at] == '\xc2' && at + 1 < text.size() && (text[at + 1] & 0xe0) == 0x80;
 }

@@ -21,15 +21,15 @@ nlohmann::json ParseJson(std::string_view text, int max_depth, std::string& faul
 // text must be short.
 nlohmann::ordered_json ParseOrderedJson(std::string_view text, int max_depth, std::string& fault);
 
-// Text from a file, for a message: truncated, without control characters.
+// Text from a file, for a message: truncated, with '?' for each control character.
 std::string Brief(std::string_view text);
 // A name from a file, for a message: the same in quotes.
 std::string Quote(std::string_view name);
-// The first names, quoted, and the number of the others.
+// The first ten names, quoted, and the number of the others.
 std::string QuoteAll(const std::vector<std::string>& names);
 
 // The same JSON with the control characters that JSON allows (DEL and U+0080 to U+009F) escaped,
-// because a terminal may obey them.
+// because a terminal may execute them.
 std::string EscapeControls(std::string_view json);
 
 }  // namespace linnet

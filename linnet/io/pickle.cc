@@ -10,12 +10,12 @@
 namespace linnet {
 namespace {
 
-// A state_dict takes about 150 bytes per tensor; a hostile text makes a value of 100 bytes with
-// each byte.
+// A state_dict takes about 150 bytes per tensor. Each byte of a hostile text can create a value
+// that takes about 100 bytes of memory.
 constexpr size_t kMaxBytes = size_t{4} << 20;
 constexpr size_t kMaxRank = 16;
-// The shortest tensor that torch.save writes takes more. A hostile text takes 5 bytes for a tensor
-// with memory for kMaxRank dimensions.
+// Minimum bytes of text per tensor; those of torch.save take more. A hostile text could otherwise
+// create a tensor of kMaxRank dimensions with every 5 bytes.
 constexpr size_t kMinTensorBytes = 32;
 constexpr size_t kMaxGlobalName = 256;
 constexpr int kMinProtocol = 2, kMaxProtocol = 5;
@@ -122,7 +122,7 @@ class Pickle::Machine {
  public:
   Machine(Pickle& pickle, std::string_view text, const std::string& where)
       : p_(pickle), text_(text), where_(where) {
-    // Constants exist once, so that instructions of one byte allocate nothing.
+    // Each constant exists once, so that the instructions for them allocate no value.
     for (const Value& value : {Value{Kind::kNone, 0, 0}, Value{Kind::kBool, 0, 0},
                                Value{Kind::kBool, 0, 1}, Value{Kind::kTuple, 0, 0}}) {
       p_.values_.push_back(value);
@@ -132,7 +132,7 @@ class Pickle::Machine {
   void Run() {
     if (text_.size() > kMaxBytes)
       throw Bad("its pickle is larger than ", kMaxBytes >> 20,
-                " MiB, with more in it than the tensors of a model", kSaveAgain);
+                " MiB and holds more than the tensors of a model", kSaveAgain);
     if (Byte() != 0x80) throw Malformed("does not begin with its protocol");
     CheckProtocol();
     while (true) {
@@ -141,7 +141,7 @@ class Pickle::Machine {
       Step(code);
     }
     if (stack_.size() != 1 || !marks_.empty()) throw Malformed("leaves more than one value");
-    if (at_ != text_.size()) throw Malformed("goes on behind its end");
+    if (at_ != text_.size()) throw Malformed("continues after its end");
     p_.root_ = stack_[0];
   }
 
@@ -237,7 +237,7 @@ class Pickle::Machine {
     return std::span(p_.pool_).subspan(Get(ref).index, static_cast<size_t>(Get(ref).integer));
   }
   std::vector<PickleRef>& Container(PickleRef ref, Kind kind, const char* what) {
-    if (Get(ref).kind != kind) throw Malformed("adds to ", what, " that is none");
+    if (Get(ref).kind != kind) throw Malformed("adds to ", what, " where there is none");
     return p_.containers_[Get(ref).index];
   }
 
@@ -261,7 +261,7 @@ class Pickle::Machine {
   }
 
   void Remember(uint64_t place) {
-    // Python numbers them from 0, with at least one byte of text each.
+    // Python numbers remembered values from 0, and each takes at least one byte of text.
     if (place >= text_.size()) throw Malformed("remembers a value at an absurd place");
     if (place >= memo_.size()) memo_.resize(place + 1, kNowhere);
     memo_[place] = Top();
@@ -269,7 +269,7 @@ class Pickle::Machine {
   }
   void Recall(uint64_t place) {
     if (place >= memo_.size() || memo_[place] == kNowhere) {
-      throw Malformed("recalls a value that it never had");
+      throw Malformed("recalls a value that it never remembered");
     }
     Push(memo_[place]);
   }
@@ -300,7 +300,7 @@ class Pickle::Machine {
 
   void Call() {
     const PickleRef arguments_ref = Pop(), function = Pop();
-    if (Get(function).kind != Kind::kGlobal) throw Malformed("calls what is no function");
+    if (Get(function).kind != Kind::kGlobal) throw Malformed("calls a value that is no function");
     const std::span<const PickleRef> arguments = Tuple(arguments_ref, "the arguments of a call");
     switch (static_cast<Global>(Get(function).integer)) {
       case Global::kOrderedDict:
@@ -308,7 +308,7 @@ class Pickle::Machine {
         return PushContainer(Kind::kDict);
       case Global::kRebuildParameter:  // data, requires_grad, backward_hooks
         if (arguments.size() != 3 || Get(arguments[0]).kind != Kind::kTensor) {
-          throw Malformed("makes a parameter of something else than a tensor");
+          throw Malformed("makes a parameter of something other than a tensor");
         }
         return Push(arguments[0]);
       case Global::kRebuildTensor:
@@ -379,7 +379,7 @@ class Pickle::Machine {
   void PushStorage() {
     const std::span<const PickleRef> id = Tuple(Pop(), "a storage");
     if (id.size() != 5 || String(id[0], "the kind of a storage") != "storage") {
-      throw Malformed("refers to something else than a storage");
+      throw Malformed("refers to something other than a storage");
     }
     const Value& type = Get(id[1]);
     if (type.kind != Kind::kStorageType) throw Malformed("has a storage of no type");
@@ -419,8 +419,8 @@ class Pickle::Machine {
     }
   }
 
-  // The instructions for None, booleans, numbers and strings. Like the next three, returns false if
-  // the instruction is not among them.
+  // Runs the instructions for None, booleans, numbers and strings. Like the next three functions,
+  // returns false for any other instruction.
   bool PushScalar(uint8_t code) {
     switch (code) {
       case 'N':  // NONE
@@ -535,7 +535,7 @@ class Pickle::Machine {
     return true;
   }
 
-  // Names from modules, calls of them, and storages: of each only what a state_dict needs.
+  // Names from modules, calls of them, and storages, as far as a state_dict needs them.
   bool UseClass(uint8_t code) {
     switch (code) {
       case 'c': {  // GLOBAL

@@ -1,9 +1,9 @@
 // Reads as plain data the subset of Python's pickle format that torch.save uses for a state_dict.
-// Never executes anything: of the classes and functions that a pickle may name, only those that
-// make a tensor are known; all others are refused by name.
+// Never executes Python code: it knows only the classes and functions that build a state_dict's
+// tensors and dicts, and refuses a pickle that names any other.
 //
 //   Pickle pickle(text, "model.pth");
-//   if (const std::vector<PickleRef>* list = pickle.DictOf(pickle.root())) ...  // key, value, key
+//   if (const std::vector<PickleRef>* list = pickle.DictOf(pickle.root())) ...  // key, value, ...
 //
 // A text is limited to 4 MiB and takes at most about 100 bytes of memory per byte. There is no
 // recursion: values refer to each other by number, and a hostile text may make them circular.
@@ -69,8 +69,10 @@ class Pickle {
   };
   struct Value {
     Kind kind = Kind::kNone;
-    uint32_t index = 0;   // of a list, dict, string, storage or tensor; a tuple's first in pool_
-    int64_t integer = 0;  // also: a bool, a tuple's length, a Global, a storage's DType
+    // Of a list or dict in containers_, of a string, storage or tensor; of a tuple's first element
+    // in pool_.
+    uint32_t index = 0;
+    int64_t integer = 0;  // also: a bool, a tuple's length, a Global, a storage type's DType
   };
   enum class Global : uint8_t { kOrderedDict, kRebuildTensor, kRebuildParameter };
   class Machine;

@@ -32,7 +32,7 @@ Image ReadPng(const std::string& path);
 // channels, or if the grid is too large for a PNG.
 Image Grid(std::span<const Image> images, int columns, int scale, int gap, uint8_t background);
 
-// The size of that grid, in images and in pixels. Throws like Grid(), before any image exists.
+// The size of such a grid, in images and in pixels, without the images. Throws like Grid().
 struct GridSize {
   size_t across = 0, down = 0, width = 0, height = 0;
 };

@@ -44,8 +44,8 @@ uint64_t LittleEndian(std::span<const std::byte> bytes, size_t at, size_t size) 
   return value;
 }
 
-// Whether the archive's end claims more entries than the file has room for: libzip would allocate
-// them all. Checks every place that libzip may take for the end.
+// Whether the archive's end record claims more entries than the file has room for: libzip would
+// allocate them all. Checks every place that libzip may take for the end record.
 bool PromisesTooMuch(std::span<const std::byte> bytes) {
   constexpr size_t kEnd = 22, kComment = 65535, kLocator = 20, kEnd64 = 56, kEntry = 46;
   const size_t size = bytes.size();
@@ -153,11 +153,13 @@ Error NoZip(std::span<const std::byte> bytes, const std::string& path) {
                       ": written in the format of PyTorch before 1.6; in Python, "
                       "torch.save(torch.load(FILE, map_location='cpu'), NEW) writes today's");
   }
-  return InputError(path, ": truncated, or no file of torch.save: no zip archive begins in its ",
+  return InputError(path,
+                    ": truncated, or not written by torch.save: no zip archive at its start; it "
+                    "holds ",
                     Bytes(bytes.size()));
 }
 
-// Whether it is row-major without holes: then its data is a piece of the storage.
+// Whether the tensor is row-major without holes: then its data is a piece of the storage.
 bool IsContiguous(const PickledTensor& tensor) {
   int64_t expected = 1;
   for (size_t i = tensor.shape.size(); i-- > 0;) {
@@ -280,7 +282,7 @@ Chosen Choose(const Pickle& pickle, const std::string& key, const std::string& p
       at_top ? "one at its top, for which --key is not needed" : QuoteAll(search.Keys()));
 }
 
-// Throws InputError if the archive is none of torch.save's on a little-endian machine.
+// Throws InputError unless torch.save wrote the archive on a little-endian machine.
 void CheckKind(ZipReader& zip, const std::string& path) {
   if (zip.Has("constants.pkl")) {
     throw InputError(path,
@@ -307,8 +309,8 @@ class TensorData {
              std::vector<AlignedBuffer<std::byte>>& data)
       : pickle_(pickle), zip_(zip), path_(path), room_(4 * file_bytes), data_(data) {}
 
-  // Of the pickle's tensor `number`. Throws InputError, naming `name`, if its record has another
-  // size, or its copy would be too large.
+  // The data of the pickle's tensor `number`. Throws InputError, naming `name`, if its record has
+  // the wrong size, or its copy would be too large.
   std::span<const std::byte> Of(uint32_t number, const std::string& name) {
     const PickledTensor& tensor = pickle_.tensors()[number];
     const PickledStorage& storage = pickle_.storages()[tensor.storage];
@@ -348,8 +350,8 @@ class TensorData {
   const Pickle& pickle_;
   ZipReader& zip_;
   const std::string& path_;
-  // Zero strides make a tensor of any size from one element. Copies of four times the file's size
-  // are more than any deliberately saved views need.
+  // Bytes left for copies, at first four times the file's size: zero strides make a tensor of any
+  // size from one element, and views that were saved on purpose need less.
   uint64_t room_;
   std::vector<AlignedBuffer<std::byte>>& data_;
   std::map<std::string, size_t, std::less<>> records_;  // key of a storage -> index in data_
@@ -459,7 +461,7 @@ class ZipWriter {
     buffer_.reset(zip_source_buffer_create(nullptr, 0, /*freep=*/0, &error.error));
     if (buffer_ == nullptr) throw std::bad_alloc();
     zip_.reset(zip_open_from_source(buffer_.get(), ZIP_TRUNCATE, &error.error));
-    if (zip_ == nullptr) throw RuntimeError("a zip archive cannot be begun (", error.text(), ")");
+    if (zip_ == nullptr) throw RuntimeError("cannot create a zip archive (", error.text(), ")");
     zip_source_keep(buffer_.get());  // zip_open_from_source took over our reference
   }
 
@@ -489,11 +491,11 @@ class ZipWriter {
     Check(zip_close(zip_.get()) == 0);
     zip_.release();
     zip_source_t* source = buffer_.get();
-    if (zip_source_open(source) != 0) throw RuntimeError("a zip archive is lost");
+    if (zip_source_open(source) != 0) throw RuntimeError("cannot read back a zip archive");
     std::vector<char> block(size_t{1} << 20);
     while (true) {
       const zip_int64_t n = zip_source_read(source, block.data(), block.size());
-      if (n < 0) throw RuntimeError("a zip archive is lost");
+      if (n < 0) throw RuntimeError("cannot read back a zip archive");
       if (n == 0) break;
       file.Write(block.data(), static_cast<size_t>(n));
     }
@@ -505,7 +507,7 @@ class ZipWriter {
     if (good) return;
     zip_error_t* error = zip_get_error(zip_.get());
     if (zip_error_code_zip(error) == ZIP_ER_MEMORY) throw std::bad_alloc();
-    throw RuntimeError("a zip archive cannot be written (", zip_error_strerror(error), ")");
+    throw RuntimeError("cannot write a zip archive (", zip_error_strerror(error), ")");
   }
 
   std::unique_ptr<zip_source_t, decltype(&zip_source_free)> buffer_{nullptr, zip_source_free};

@@ -28,10 +28,11 @@ namespace linnet {
 
 class PyTorchFile {
  public:
-  // Reads the state_dict: the only dict of the file whose values are all tensors under names, at
-  // the top or within other dicts ({"model_state": {...}, "epoch": 3}). If there are several, `key`
-  // selects one: its keys from the outside in, joined by dots. Throws InputError, naming the path,
-  // if the file is missing, damaged, in another format, or needs more than tensors.
+  // Reads the state_dict: the only dict of the file whose keys are all strings and whose values are
+  // all tensors, at the top or within other dicts ({"model_state": {...}, "epoch": 3}). If there
+  // are several, `key` selects one: its keys from the outside in, joined by dots. Throws
+  // InputError, naming the path, if the file is missing, damaged, in another format, or holds
+  // objects of classes that a state_dict does not need.
   static PyTorchFile Open(const std::string& path, const std::string& key = "");
   // Reads bytes, which need not outlive the call; `label` replaces the path in messages.
   static PyTorchFile FromMemory(std::span<const std::byte> bytes, std::string label,
@@ -71,7 +72,7 @@ class PyTorchWriter {
   }
 
   // Replaces `path` atomically (see AtomicFile, also for its errors); builds the file in memory.
-  // The same tensors make the same bytes. Records are uncompressed and aligned to 64 bytes, as
+  // The same tensors give the same file. Records are uncompressed and aligned to 64 bytes, as
   // torch.load(mmap=True) prefers.
   void Write(const std::string& path) const;
 

@@ -328,7 +328,7 @@ TEST(PyTorch, RefusesWhatIsNoStateDict) {
     EXPECT_THAT(LoadError(Archive(value)), AllOf(StartsWith("input: memory: "), HasSubstr(message)))
         << value.substr(0, 100);
   }
-  EXPECT_THAT(LoadError(Archive(sd + ".N")), HasSubstr("behind its end"));
+  EXPECT_THAT(LoadError(Archive(sd + ".N")), HasSubstr("after its end"));
   std::string again = "(ctorch._utils\n_rebuild_tensor_v2\nq" + Number(0, 1) + "(" + kSix + Int(0) +
                       Ints({1}) + Ints({1}) + "\x89}tq" + Number(1, 1) + "R";
   for (int i = 0; i < 1000; ++i) again += "h" + Number(0, 1) + "h" + Number(1, 1) + "R";

@@ -72,7 +72,7 @@ class SafetensorsFile {
   // Throws InputError if there is no tensor of that name.
   const Tensor& Get(std::string_view name) const;
 
-  // In the order of their data.
+  // In the order of their data in the file.
   const std::vector<Tensor>& tensors() const { return tensors_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   const std::string& path() const { return path_; }

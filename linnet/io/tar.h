@@ -19,9 +19,9 @@ struct TarFile {
   std::span<const uint8_t> bytes;  // within the archive
 };
 
-// The regular files of an archive (POSIX ustar, or GNU tar with names of up to 100 bytes), in its
-// order; folders, links and attributes are skipped. Throws InputError, beginning with `label`, if
-// it is not an archive, corrupt or truncated.
+// The regular files of an archive (POSIX ustar, or GNU tar with names of up to 100 bytes), in
+// archive order; folders, links and attributes are skipped. Throws InputError, beginning with
+// `label`, if it is not an archive, corrupt or truncated.
 std::vector<TarFile> ReadTar(std::span<const uint8_t> archive, const std::string& label);
 
 }  // namespace linnet

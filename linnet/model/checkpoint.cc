@@ -19,15 +19,15 @@ namespace {
 
 constexpr const char* kRunModel = "model.safetensors";  // the name that linnet train gives
 
-constexpr const char* kImport = "; 'linnet import' makes a model of it";
+constexpr const char* kImport = "; convert it with 'linnet import'";
 
-// Whether it is a zip archive, as torch.save writes, or a pickle, as older versions wrote.
+// Whether the file is a zip archive, as torch.save writes, or a pickle, as it wrote before 1.6.
 bool IsPyTorchs(std::span<const std::byte> bytes) {
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   return text.starts_with("PK\3\4") || text.starts_with("\x80\x02\x8a\x0a");
 }
 
-// A narrower tensor converted to floats.
+// A BF16 tensor, or an I8 matrix with its scales and factors, converted to floats.
 AlignedBuffer<float> Widened(const linnet::Tensor& tensor, const SafetensorsFile& file) {
   AlignedBuffer<float> wide(static_cast<size_t>(tensor.numel()));
   if (tensor.dtype == DType::kBF16) {
@@ -50,8 +50,8 @@ AlignedBuffer<float> Widened(const linnet::Tensor& tensor, const SafetensorsFile
   const auto scale = beside(ScaleName(tensor.name), tensor.shape[0]);
   const auto factor = beside(FactorName(tensor.name), tensor.shape[1]);
   if (scale.empty()) {
-    throw InputError(file.path(), ": tensor ", Quote(tensor.name), " is I8, and its scales, ",
-                     Quote(ScaleName(tensor.name)), ", are not there");
+    throw InputError(file.path(), ": tensor ", Quote(tensor.name), " is I8, but its scales, ",
+                     Quote(ScaleName(tensor.name)), ", are missing");
   }
   const size_t columns = static_cast<size_t>(tensor.shape[1]);
   for (size_t i = 0; i < wide.size(); ++i) {
@@ -69,7 +69,7 @@ std::string ModelFile(const std::string& path) {
   const fs::path file = fs::path(path) / kRunModel;
   if (!fs::exists(file, error)) {
     throw InputError(path, ": a folder without ", kRunModel,
-                     "; name a model, or the folder of a training run");
+                     "; name a model file, or the folder of a training run");
   }
   return file;
 }
@@ -77,7 +77,7 @@ std::string ModelFile(const std::string& path) {
 Checkpoint Checkpoint::Open(const std::string& given) {
   const std::string path = ModelFile(given);
   if (IsPyTorchs(MappedFile(path).bytes())) {
-    throw InputError(path, ": a file of PyTorch's, not a linnet model", kImport);
+    throw InputError(path, ": a PyTorch file, not a linnet model", kImport);
   }
   return Checkpoint(SafetensorsFile::Open(path));
 }
@@ -142,8 +142,8 @@ void CheckFinite(std::span<const float> values, const std::string& path,
                  const std::string& tensor_name) {
   if (std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); })) return;
   throw InputError(path, ": tensor ", Quote(tensor_name),
-                   " holds values that are no numbers (or beyond what a float holds); its training "
-                   "went wrong, or the file is damaged");
+                   " holds NaN, infinity or values beyond the range of a float; its training "
+                   "diverged, or the file is damaged");
 }
 
 void WriteCheckpoint(const std::string& path, const ModelSpec& spec, const std::string& training,

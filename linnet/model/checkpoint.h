@@ -1,12 +1,12 @@
 // A model file: safetensors whose metadata holds the ModelSpec ("linnet") and a record of the
-// training ("training", JSON for people and tools, not interpreted here).
+// training ("training": JSON for people and tools, which this library does not read).
 //
 //   Checkpoint checkpoint = Checkpoint::Open("models/digits.safetensors");
 //   std::span<const float> w = checkpoint.Tensor("predictor.weight");
 //
 // Opening validates everything that a reader relies on, since files may come from anywhere: the
-// spec is valid, and each tensor of its table is present, in the right shape, in fp32 or in the
-// types of a narrower precision.
+// spec, and that each tensor of its table is present, in the right shape, in fp32 or in a type of
+// a narrower precision (precision.h).
 #ifndef LINNET_MODEL_CHECKPOINT_H_
 #define LINNET_MODEL_CHECKPOINT_H_
 
@@ -27,11 +27,11 @@ namespace linnet {
 
 class Checkpoint {
  public:
-  // Maps the file. Throws InputError naming the file and the fault; for a PyTorch file the message
-  // suggests linnet import.
-  // `path`: a file, or the folder of a training run, whose model.safetensors is opened.
+  // Maps the file at `path`; for the folder of a training run, its model.safetensors. Throws
+  // InputError naming the file and the fault; for a PyTorch file the message suggests linnet
+  // import.
   static Checkpoint Open(const std::string& path);
-  // Reads from memory, which must outlive the Checkpoint; `label` stands for the path in messages.
+  // Reads from memory, which must outlive the Checkpoint; `label` replaces the path in messages.
   static Checkpoint FromMemory(std::span<const std::byte> bytes, const std::string& label);
 
   const ModelSpec& spec() const { return spec_; }

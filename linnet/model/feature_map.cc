@@ -35,7 +35,7 @@ void Polynomial2Features(const FeatureInput& input, const float* x, bool, float*
   }
 }
 
-// to [columns] = y omega, y = x / D^(1/4); returns |y|^2.
+// Writes y omega to `to` [columns], with y = x / D^(1/4), and returns |y|^2.
 float Projections(const FeatureInput& input, const float* x, float* to) {
   const float scale = static_cast<float>(std::pow(static_cast<double>(input.dim), -0.25));
   float squares = 0;
@@ -60,8 +60,8 @@ void RffFeatures(const FeatureInput& input, const float* x, bool, float* phi) {
   }
 }
 
-// A key's features are exp(min(y omega - |y|^2 / 2, 40)) / sqrt(columns), a query's are exp(y omega
-// - max(y omega)): F = columns.
+// Features of a key: exp(min(y omega - |y|^2 / 2, 40)) / sqrt(columns). Features of a query:
+// exp(y omega - max(y omega)), since its own factor cancels. F = columns.
 void FavorFeatures(const FeatureInput& input, const float* x, bool query, float* phi) {
   const size_t columns = input.columns;
   const float half = Projections(input, x, phi) / 2;
@@ -78,18 +78,19 @@ Registry<FeatureMapInfo>& Maps() {
       {{.name = "elu", .description = "elu(x) + 1 (eq. 7)", .size = SameSize, .fused = true},
        {.name = "relu", .description = "max(x, 0)", .size = SameSize, .single = ReluFeatures},
        {.name = "polynomial2",
-        .description = "exactly (q k / sqrt(D) + 1)^2",
+        .description = "(q k / sqrt(D) + 1)^2, exactly",
         .size = Polynomial2Size,
         .single = Polynomial2Features},
        {.name = "rff",
-        .description = "random Fourier features, near exp(-|q - k|^2 / (2 sqrt(D)))",
+        .description = "random Fourier features, approximating exp(-|q - k|^2 / (2 sqrt(D)))",
         .size = AsAsked,
         .omega = HalfAsAsked,
         .single = RffFeatures,
         .floor = true,
         .even_features = true},
        {.name = "favor",
-        .description = "positive random features, near exp(q k / sqrt(D)): softmax attention",
+        .description =
+            "positive random features, approximating softmax attention's exp(q k / sqrt(D))",
         .size = AsAsked,
         .omega = AsAsked,
         .single = FavorFeatures}});
@@ -131,10 +132,10 @@ void ValidateFeatureMap(const MixerSpec& spec, int64_t query_dim, const std::str
   require(spec.features >= 0 && spec.features <= 1 << 16, "features is ", spec.features,
           "; it must be between 0 and ", 1 << 16);
   require(!map.even_features || spec.features % 2 == 0, "features is ", spec.features, "; ",
-          map.name, " needs an even number of them");
+          map.name, " needs an even number");
   const int64_t size = map.size(static_cast<int>(query_dim), spec.features);
   require(size <= kMost, "feature map '", map.name, "' makes ", size, " features of ", query_dim,
-          " dimensions; at most ", kMost, " can be");
+          " dimensions, but only ", kMost, " are allowed");
 }
 
 }  // namespace linnet

@@ -24,13 +24,14 @@ struct FeatureInput {
   const float* omega = nullptr;
 };
 
-// phi of the linear mixer kinds: [D] -> [F].
+// A feature map phi of the linear mixers: [D] -> [F].
 struct FeatureMapInfo {
   std::string name;
   std::string description = {};
-  // F for D = query_dim and the requested number of features; null: D.
+  // F, given D = query_dim and MixerSpec::features. Null: F = D.
   int64_t (*size)(int query_dim, int features) = nullptr;
-  // Random maps: columns of the random numbers omega [D, columns], which are saved with the model.
+  // Random maps: number of columns of omega [D, columns], which is saved with the model. Null: the
+  // map has no omega.
   int64_t (*omega)(int query_dim, int features) = nullptr;
   // Computed inside the linear attention kernels; `single` is then unused.
   bool fused = false;

@@ -30,7 +30,7 @@ MixerSpec CrossMixer(const MixerSpec& spec) {
   MixerSpec cross = spec;
   cross.kind = FindMixer(spec.kind).cross;
   if (cross.kind.empty()) {
-    throw InputError("attention '", spec.kind, "' cannot look at another sequence");
+    throw InputError("attention '", spec.kind, "' does not support cross attention");
   }
   return cross;
 }

@@ -3,12 +3,12 @@
 //
 //   MixerSpec spec{.kind = "causal-linear", .feature_map = "favor", .features = 64};
 //   Validate(spec, /*query_dim=*/32, "model");
-//   FindMixer(spec.kind).causal                  // true: fit for predicting what comes next
+//   FindMixer(spec.kind).causal                  // true: usable for autoregressive tasks
 //   FeatureSize(spec, 32)                        // 64 = F
 //
 // A new kind is a file mixers/NAME.cc that defines `MixerInfo NameInfo()`, and a line in
 // mixers/list.h; code outside the library registers one with AddMixer(). Numbers that training and
-// runtime must share (decays, planes, scales) are computed in model/, as by LshPlanes().
+// runtime must share (hash planes, scales) are computed in model/, as by LshPlanes().
 #ifndef LINNET_MODEL_MIXER_H_
 #define LINNET_MODEL_MIXER_H_
 
@@ -22,7 +22,8 @@
 namespace linnet {
 
 enum class Similarity : uint8_t { kSoftmax, kPolynomial2, kRbf };
-// kPublished: Kitaev et al. 2020. kSimple: that of fast-transformers, where buckets only sort.
+// kPublished: Kitaev et al. 2020. kSimple: fast-transformers' variant, where buckets only sort the
+// positions and do not limit which keys a query sees.
 enum class LshVariant : uint8_t { kPublished, kSimple };
 
 template <>
@@ -67,11 +68,11 @@ struct MixerInfo {
   std::string name;
   std::string description = {};
   bool causal = false;         // can be masked causally, as autoregressive tasks need
-  bool always_causal = false;  // is always causal
-  // Steps from a state. Without one it reads the whole sequence again for each generated token.
+  bool always_causal = false;  // has no non-causal form
+  // Steps from a state. Otherwise each generated token takes a pass over the whole sequence.
   bool recurrent = false;
-  bool constant_state = false;  // its size is independent of the number of positions
-  bool maps = false;            // has a feature map in module "feature_map", with omega in files
+  bool constant_state = false;  // the state's size does not depend on the number of positions
+  bool maps = false;            // has a feature map, and its omega in files if the map is random
   bool scales = false;          // uses MixerSpec::scale
   // The mixer for encoders and cross attention if the decoder uses this one; "": none.
   std::string cross = {};
@@ -79,11 +80,11 @@ struct MixerInfo {
   std::vector<std::string> options = {};
   // Kind and parameters in a few words; null: the name.
   std::string (*describe)(const MixerSpec& spec) = nullptr;
-  // Names and shapes of its tensors under `name` ("transformer.layers.0.attention"), in file order.
-  // Null: those of AttentionTensors().
+  // Adds the names and shapes of the mixer's tensors under `name`
+  // ("transformer.layers.0.attention"), in file order. Null: those of AttentionTensors().
   void (*tensors)(const MixerSpec& spec, int64_t d_model, const std::string& name,
                   std::vector<TensorInfo>& table) = nullptr;
-  // The features of this mixer that fast-transformers lacks, or ""; null: none.
+  // The feature that fast-transformers lacks to run this mixer, or ""; null: it lacks none.
   std::string (*beyond)(const MixerSpec& spec) = nullptr;
 };
 
@@ -113,7 +114,7 @@ void MixerTensors(const MixerSpec& spec, int64_t d_model, const std::string& nam
 // Throws InputError, beginning with `where`, on unknown names and invalid sizes.
 void Validate(const MixerSpec& spec, int query_dim, const std::string& where);
 
-// The factor of q . k in a softmax.
+// The factor of q . k in the softmax: spec.scale or its default.
 float SoftmaxScale(const MixerSpec& spec);
 
 // The reformer's hash planes outside training, fixed so that outputs are reproducible: standard

@@ -234,11 +234,11 @@ TEST_F(CheckpointTest, SaysWhatImportTakes) {
   writer.Add("module.encoder.layers.0.norm1.bias", DType::kF32, {1}, &zero);
   writer.Write(path_);
   EXPECT_NE(OpenError().find("not a linnet model"), std::string::npos);
-  EXPECT_NE(OpenError().find("'linnet import' makes a model of it"), std::string::npos);
+  EXPECT_NE(OpenError().find("convert it with 'linnet import'"), std::string::npos);
   for (const std::string& begin : {std::string("PK\3\4"), std::string("\x80\x02\x8a\x0a")}) {
     WriteFileAtomically(path_, begin + std::string(100, 'x'));
     EXPECT_NE(OpenError().find("PyTorch"), std::string::npos);
-    EXPECT_NE(OpenError().find("'linnet import' makes a model of it"), std::string::npos);
+    EXPECT_NE(OpenError().find("convert it with 'linnet import'"), std::string::npos);
   }
 }
 

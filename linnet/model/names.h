@@ -45,7 +45,7 @@ std::string Choices() {
   return text;
 }
 
-// Throws InputError for an unknown name; `what` names the option.
+// Throws InputError for an unknown name; `what` is the option's name in the message.
 template <class Enum>
 Enum ParseName(const std::string& name, const std::string& what) {
   size_t i = 0;

@@ -14,7 +14,7 @@ Precision ParsePrecision(const std::string& name) {
     if (name == PrecisionName(precision)) return precision;
   }
   if (name == "fp32") return Precision::kF32;
-  throw InputError("no precision ", Quote(name), "; choose f32, bf16 or int8");
+  throw InputError("unknown precision ", Quote(name), "; choose f32, bf16 or int8");
 }
 
 bool IsMatrix(std::string_view name) {

@@ -7,8 +7,8 @@
 //
 // An int8 matrix has one scale per output, a tensor NAME_scale [out] in F32, and may have one
 // factor per input, NAME_factor [in], a power of two: weight = value * scale * factor, with the
-// value in -127 .. 127. Factors even out inputs of different magnitude: activations are multiplied
-// by them before rounding.
+// value in -127 .. 127. At inference the activations are multiplied by the factors before they are
+// rounded, which brings inputs of different magnitude to a similar scale.
 #ifndef LINNET_MODEL_PRECISION_H_
 #define LINNET_MODEL_PRECISION_H_
 
@@ -28,15 +28,17 @@ const char* PrecisionName(Precision precision);
 // Throws InputError for an unknown name ("fp32" is accepted).
 Precision ParsePrecision(const std::string& name);
 
-// Whether a tensor of a model's table is a matrix in a product with activations: the projections,
-// the feed-forward layers, the predictor.
+// Whether a tensor of a model's table is a matrix that multiplies activations: the projections, the
+// feed-forward layers, the predictor, the LSTM's weights.
 bool IsMatrix(std::string_view tensor_name);
 
-// The type of a tensor in a file of that precision. In both narrower ones, embeddings, categorical
+// The type of a tensor in a file of that precision. In bf16 and int8 files, embeddings, categorical
 // predictors and frame projections are BF16. A tied predictor is as narrow as the other matrices,
 // since it is most of a small text model. A logistics predictor is small and stays F32: int8 would
-// cost 0.09 bits/dim on the digits, where all the rest costs 0.005. All other tensors stay F32.
+// cost 0.09 bits/dim on the digits, where int8 in all other matrices costs 0.003. All other tensors
+// stay F32.
 DType StoredAs(const ModelSpec& spec, std::string_view tensor_name, Precision precision);
+// The precision of the predictor and of the frame projection in such a file.
 Precision PredictorPrecision(const ModelSpec& spec, Precision precision);
 
 // The tensor names of an int8 matrix's scales and factors.

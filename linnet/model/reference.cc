@@ -69,13 +69,13 @@ Named ByName(std::span<const Tensor> tensors, const std::string& path) {
     const auto [at, added] = named.emplace(name, &tensor);
     if (!added) {
       throw InputError(path, ": ", Quote(tensor.name), " and ", Quote(at->second->name),
-                       " are the same tensor but for a prefix; rename one");
+                       " differ only in a prefix; rename one");
     }
   }
   return named;
 }
 
-// Throws unless the names are exactly those of the table.
+// Throws unless the names are exactly those of the table (first_value.probability is optional).
 void CheckNames(const Named& named, const std::vector<TensorInfo>& table, const std::string& path) {
   std::vector<std::string> missing, left_over;
   std::set<std::string> known;
@@ -88,11 +88,10 @@ void CheckNames(const Named& named, const std::vector<TensorInfo>& table, const 
   }
   if (missing.empty() && left_over.empty()) return;
   const std::string lacks = missing.empty() ? "" : "it lacks " + QuoteAll(missing);
-  const std::string extra =
-      left_over.empty() ? "" : "linnet has no place for " + QuoteAll(left_over);
+  const std::string extra = left_over.empty() ? "" : "linnet does not know " + QuoteAll(left_over);
   const bool random = std::any_of(left_over.begin(), left_over.end(),
                                   [](const std::string& name) { return name.ends_with(kOmega); });
-  throw InputError(path, ": no model of fast-transformers that linnet knows: ", lacks,
+  throw InputError(path, ": not a fast-transformers model that linnet can import: ", lacks,
                    lacks.empty() || extra.empty() ? "" : "; ", extra,
                    random ? "; omega belongs to a random feature map, so name it with --feature-map"
                           : "; rename or remove tensors in Python, or see "
@@ -117,8 +116,8 @@ void CheckWhole(const Named& named, const std::string& path) {
     throw InputError(path, ": holds ", message...);
   };
   constexpr const char* kSpeech =
-      ", which cannot be imported: a state_dict does not tell the filterbank and the phones of a "
-      "speech model; take what linnet export --format safetensors wrote";
+      ", which cannot be imported: a state_dict lacks the filterbank and the phones of a speech "
+      "model; use a file that linnet export --format safetensors wrote";
   constexpr const char* kPart =
       ", which cannot be imported: linnet imports whole models, with value_embedding and predictor";
   if (HasPrefix(named, "lstm.")) refuse("an LSTM", kSpeech);
@@ -128,7 +127,7 @@ void CheckWhole(const Named& named, const std::string& path) {
   const bool decoder = std::any_of(named.begin(), named.end(), [](const auto& entry) {
     return entry.first.find(".cross_attention.") != std::string::npos;
   });
-  if (decoder && !encoder) refuse("a decoder", kPart, ", of a decoder the encoder too");
+  if (decoder && !encoder) refuse("a decoder", kPart, ", and a decoder with its encoder");
   if (ends) return;
   if (decoder) refuse("the stacks of an encoder and a decoder alone", kPart);
   const int layers = Layers(named, "transformer.");
@@ -194,7 +193,7 @@ class SpecReader {
     return size;
   }
 
-  // Whether tokens are text, if no task is given: a byte vocabulary, or given characters.
+  // Whether the tokens are text if no task is given: a byte vocabulary, or --characters is given.
   bool TellsText(int vocabulary) const {
     return !choices_.characters.empty() || vocabulary == 256 ||
            vocabulary == 256 + Vocabulary::kFirst;
@@ -244,7 +243,7 @@ class SpecReader {
     const int keys = Dimension(attention + "query_projection.weight", 2, 0);
     const int values = Dimension(attention + "value_projection.weight", 2, 0);
     Require(choices_.heads != 0,
-            "its tensors do not tell the number of heads; give --heads, a divisor of ", keys,
+            "the tensors do not determine the number of heads; give --heads, a divisor of ", keys,
             keys == values ? "" : StrCat(" and ", values));
     Require(choices_.heads > 0 && keys % choices_.heads == 0 && values % choices_.heads == 0,
             choices_.heads, " heads cannot share ", keys, " queries and ", values,
@@ -255,8 +254,8 @@ class SpecReader {
     mixer.value_dim = values / mixer.heads;
   }
 
-  // Number of features that the columns of omega make. fast-transformers' Favor uses each column
-  // with both signs; linnet's favor has one column per feature.
+  // Sets the number of features, given the columns of omega. fast-transformers' Favor uses each
+  // column with both signs; linnet's favor has one column per feature.
   void Features() {
     MixerSpec& mixer = spec_.stack.mixer();
     const FeatureMapInfo map = FindFeatureMap(mixer.feature_map);
@@ -269,22 +268,22 @@ class SpecReader {
       return map.omega(mixer.query_dim, static_cast<int>(features));
     };
     if (mixer.features == 0) {
-      Require(made(twice) == columns, "its omega has ", columns, " columns, for ", twice,
-              " features where each has both signs, as in fast-transformers, and for ", columns,
-              " as linnet has them; give --features");
+      Require(made(twice) == columns, "its omega has ", columns, " columns: ", twice,
+              " features if each column has both signs, as in fast-transformers, or ", columns,
+              " as in linnet; give --features");
       mixer.features = static_cast<int>(twice);
     }
     both_signs_ = made(mixer.features) == twice;
     Require(both_signs_ || made(mixer.features) == columns, "its omega has ", columns,
-            " columns, which ", mixer.features, " features of ", map.name,
-            " do not; see --features");
+            " columns, which do not fit ", mixer.features, " features of ", map.name,
+            "; see --features");
   }
 
   void Task() {
     const int vocabulary = spec_.input.vocabulary;
     const bool logistics = vocabulary == 256 && outputs_ % 3 == 0;
     Require(logistics || outputs_ == vocabulary, outputs_, " outputs for ", vocabulary,
-            " tokens are neither a mixture of logistics over bytes nor one for each token; linnet "
+            " tokens are neither a mixture of logistics over bytes nor one per token; linnet "
             "has no such head");
     const TaskRow task = TaskOf(logistics);
     spec_.task = task.name;
@@ -292,7 +291,7 @@ class SpecReader {
             vocabulary, " tokens are those of ", logistics ? "images" : "tokens",
             ", not of --task ", task.name);
     Require(choices_.characters.empty() || task.kind == TaskKind::kText,
-            "--characters is of text, but the task is ", task.name, "; leave it out");
+            "--characters is for text, but the task is ", task.name, "; leave it out");
     if (logistics) return Images();
     spec_.head.kind = HeadKind::kCategorical;
     spec_.head.classes = vocabulary;
@@ -318,7 +317,7 @@ class SpecReader {
     const auto* const row = std::find_if(std::begin(kTasks), std::end(kTasks),
                                          [&](const TaskRow& task) { return name == task.name; });
     if (row == std::end(kTasks)) {
-      throw InputError("no task ", Quote(name), " is imported; choose one of ",
+      throw InputError("no task ", Quote(name), " can be imported; choose one of ",
                        QuoteAll(ReferenceTasks()));
     }
     return *row;
@@ -374,7 +373,7 @@ class SpecReader {
     positions = static_cast<int>(std::max<int64_t>(wanted - 1, 1));
   }
 
-  // Whether the position table is linnet's for a grid, judged by its values.
+  // Whether the values of the position table are those of Positions::kGrid.
   bool HasGrid() const {
     if (!spec_.image()) return false;
     const Tensor& tensor = *named_.at(kPositions);
@@ -384,7 +383,7 @@ class SpecReader {
     const int64_t dim = spec_.stack.d_model - spec_.input.value_embedding;
     if (dim % 8 != 0) return false;
     const std::span<const float> got = tensor.f32();
-    // The table may be large: only make it if the file's is as large.
+    // The table may be huge: build it only if the file's table is as large.
     if (static_cast<int64_t>(got.size()) < spec_.input.max_length * dim) return false;
     const std::vector<float> want = PositionTable(grid);
     const auto close = [](float a, float b) { return std::abs(a - b) <= 1e-4f; };
@@ -431,7 +430,7 @@ std::vector<float> ToFloats(const Tensor& tensor, size_t size) {
       }
       default:
         throw InputError(tensor.file, ": tensor ", Quote(tensor.name), " is ",
-                         DTypeName(tensor.dtype), ", which holds no weights; convert it to F32");
+                         DTypeName(tensor.dtype), ", not a floating-point type; convert it to F32");
     }
   }
   return floats;
@@ -484,7 +483,7 @@ std::string ReferenceName(const std::string& name) {
     rest.remove_prefix(prefix.size());
     return true;
   };
-  // A stack alone, or under another name.
+  // A stack alone, or with another name for its module.
   const bool stack = strip("transformer.") || strip("transformer_encoder.") || strip("encoder.") ||
                      rest.starts_with("layers.") || rest.starts_with("norm.");
   return (stack ? "transformer." : "") + std::string(rest);
@@ -521,7 +520,7 @@ void ReferenceModel::Take(std::span<const linnet::Tensor> tensors, const std::st
     }
     if (shape != want) {
       throw InputError(path, ": tensor ", Quote(tensor.name), " is ", FormatShape(tensor.shape),
-                       ", but beside the others it must be ", FormatShape(want));
+                       ", but the other tensors require ", FormatShape(want));
     }
     const size_t size =
         std::accumulate(want.begin(), want.end(), size_t{1},

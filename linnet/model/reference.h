@@ -7,9 +7,10 @@
 //   WriteCheckpoint(path, model.spec(), "",
 //                   [&](const TensorInfo& t) { return model.Tensor(t.name); });
 //
-// The head distinguishes images (logistics over 256 byte values) from tokens (one output each). A
-// vocabulary of 259 is linnet's bytes; one of 256 is bytes without the special tokens of
-// model/vocabulary.h; a character vocabulary needs `characters`. Others belong to the copy task.
+// The head distinguishes images (logistics over 256 byte values) from other tasks (one output per
+// token). A vocabulary of 259 is linnet's bytes; one of 256 is bytes without the special tokens of
+// model/vocabulary.h; a character vocabulary needs `characters`. Any other vocabulary belongs to
+// the copy task.
 #ifndef LINNET_MODEL_REFERENCE_H_
 #define LINNET_MODEL_REFERENCE_H_
 
@@ -24,7 +25,7 @@
 namespace linnet {
 
 // Properties that the tensors do not determine. Defaults are those of fast-transformers: its
-// reformer builder has 63 bits, which make twice as many buckets.
+// reformer builder has bits = 63, which means 126 buckets.
 struct ReferenceChoices {
   int heads = 0;  // 0: unknown
   Activation activation = Activation::kRelu;
@@ -47,14 +48,14 @@ class ReferenceModel {
   ReferenceModel& operator=(ReferenceModel&&) = default;
 
   const ModelSpec& spec() const { return spec_; }
-  // A tensor of TensorTable(spec()). Valid as long as the model and the tensors it came from.
+  // A tensor of TensorTable(spec()). Valid as long as the model and the imported tensors.
   std::span<const float> Tensor(const std::string& name) const { return tensors_.at(name); }
   // Replaces the distribution of the first byte, [vocabulary], uniform unless the file has it.
   void SetFirstValue(std::vector<float> probability);
-  // The file has a first_value.probability, as a file written by linnet may.
+  // Whether the file has a first_value.probability, as a file written by linnet may.
   bool has_first_value() const { return has_first_value_; }
-  // The file's vocabulary had no special tokens. They are inserted before it, with zero embeddings
-  // and outputs so low that they are never drawn.
+  // Whether the file's vocabulary had no special tokens. They are inserted before it, with zero
+  // embeddings and outputs so low that they are never drawn.
   bool adds_special_tokens() const { return special_tokens_ > 0; }
 
  private:
@@ -70,7 +71,7 @@ class ReferenceModel {
   std::map<std::string, std::span<const float>> tensors_;
   bool has_first_value_ = false;
   int special_tokens_ = 0;   // rows inserted before the vocabulary's
-  bool both_signs_ = false;  // the file's omega stands for [omega, -omega]
+  bool both_signs_ = false;  // each row of the file's omega is extended by its negative
 };
 
 // linnet's name for a tensor of fast-transformers: without the prefixes of wrappers ("module.",
@@ -78,8 +79,9 @@ class ReferenceModel {
 std::string ReferenceName(const std::string& name);
 
 // Imports a model from its tensors. F16, BF16 and F64 are converted. Throws InputError, beginning
-// with `path`, for parts of models (a stack, a decoder), missing or extra tensors, a weight that is
-// NaN or beyond a float's range, and for unknown properties, saying how to specify them.
+// with `path`, for parts of models (a stack, a decoder), missing or extra tensors, and a weight
+// that is NaN or beyond a float's range; for properties that are not determined, the message names
+// the options that specify them.
 ReferenceModel FromReference(std::span<const Tensor> tensors, const std::string& path,
                              const ReferenceChoices& choices);
 // The same for a known spec.

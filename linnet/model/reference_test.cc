@@ -151,7 +151,8 @@ TEST(Reference, ConvertsOtherTypes) {
   EXPECT_EQ(replace(DType::kBF16, bfloat)[5], 3.140625f);
   EXPECT_EQ(replace(DType::kF64, doubles)[2], 0.1f);
   const int16_t integers[6] = {};
-  EXPECT_TRUE(Contains(ErrorOf([&] { replace(DType::kI16, integers); }), "is I16, which holds no"));
+  EXPECT_TRUE(Contains(ErrorOf([&] { replace(DType::kI16, integers); }),
+                       "is I16, not a floating-point type"));
 }
 
 TEST(Reference, RefusesWhatIsNoNumber) {
@@ -167,7 +168,7 @@ TEST(Reference, RefusesWhatIsNoNumber) {
   const double large[6] = {0, 1e300};
   for (const std::string& error :
        {replace(DType::kF32, nan), replace(DType::kF16, infinite), replace(DType::kF64, large)}) {
-    EXPECT_TRUE(Contains(error, "input: a.pth: tensor 'predictor.bias' holds values that are no"));
+    EXPECT_TRUE(Contains(error, "input: a.pth: tensor 'predictor.bias' holds NaN, infinity"));
   }
 }
 
@@ -224,7 +225,7 @@ TEST(Reference, ATaskThatIsSaidStands) {
   text.task = "text";
   EXPECT_TRUE(Contains(Tensors(Tiny()).Error(text), "those of images, not of --task text"));
   text.task = "", text.characters = "abc";
-  EXPECT_TRUE(Contains(Tensors(Tiny()).Error(text), "--characters is of text"));
+  EXPECT_TRUE(Contains(Tensors(Tiny()).Error(text), "--characters is for text"));
 }
 
 TEST(Reference, CharactersMustBeTheVocabulary) {
@@ -302,10 +303,9 @@ TEST(Reference, FeatureMaps) {
     EXPECT_EQ(FromReference(Tensors(spec).list, "a.pth", choices).spec(), spec) << map;
   }
   choices.attention.features = 0;  // for favor, whose omega has a column per 12 or per 24 features
-  EXPECT_TRUE(
-      Contains(Tensors(spec).Error(choices), "omega has 12 columns, for 24 features where"));
+  EXPECT_TRUE(Contains(Tensors(spec).Error(choices), "omega has 12 columns: 24 features if"));
   choices.attention.features = 20;
-  EXPECT_TRUE(Contains(Tensors(spec).Error(choices), "which 20 features of favor do not"));
+  EXPECT_TRUE(Contains(Tensors(spec).Error(choices), "which do not fit 20 features of favor"));
   choices.attention.feature_map = mixer.feature_map = "rff";
   choices.attention.features = 0;
   EXPECT_EQ(FromReference(Tensors(spec).list, "a.pth", choices).spec(), spec);
@@ -374,7 +374,7 @@ TEST(Reference, PartsOfModelsAreRefusedInASentence) {
       ", which cannot be imported: linnet imports whole models, with value_embedding and predictor";
   for (const char* stripped : {"", "decoder."}) {
     EXPECT_EQ(only(Tensors(spec), "decoder.", stripped),
-              "input: a.pth: holds a decoder" + whole + ", of a decoder the encoder too");
+              "input: a.pth: holds a decoder" + whole + ", and a decoder with its encoder");
   }
   for (const char* stripped : {"", "transformer."}) {
     EXPECT_EQ(only(Tensors(Tiny()), "transformer.", stripped),
@@ -403,7 +403,7 @@ TEST(Reference, ReformerIsTheReferences) {
   EXPECT_EQ(made.lsh_variant, LshVariant::kSimple);
   EXPECT_EQ(made.lsh_rounds, 2);
   EXPECT_EQ(made.lsh_buckets, 126);
-  // They do not apply to another kind.
+  // The lsh options do not apply to another kind.
   choices.attention.kind = "full";
   EXPECT_FALSE(Contains(ToJson(FromReference(tensors.list, "a.pth", choices).spec()), "lsh"));
 }
@@ -433,15 +433,16 @@ TEST(Reference, CutsPositionsThatAreNeverReached) {
 
 TEST(Reference, NamesAllThatIsWrong) {
   Tensors tensors(Tiny());
-  EXPECT_EQ(tensors.Error({.width = 4, .height = 3}),
-            "input: a.pth: its tensors do not tell the number of heads; give --heads, a divisor of "
-            "6 and 15");
+  EXPECT_EQ(
+      tensors.Error({.width = 4, .height = 3}),
+      "input: a.pth: the tensors do not determine the number of heads; give --heads, a divisor of "
+      "6 and 15");
   EXPECT_TRUE(Contains(tensors.Error({.heads = 2}), "2 heads cannot share 6 queries and 15"));
   EXPECT_TRUE(Contains(tensors.Error({.heads = 3}), "give their --width and --height"));
   EXPECT_TRUE(Contains(tensors.Error({.heads = 3, .width = 4}), "give both"));
   ReferenceChoices choices = TinyChoices();
   choices.attention.kind = "linear";
-  EXPECT_TRUE(Contains(tensors.Error(choices), "predicts the future"));
+  EXPECT_TRUE(Contains(tensors.Error(choices), "needs causal attention"));
 
   tensors.Get("predictor.bias").name = "head.bias";
   tensors.Get("transformer.layers.1.norm2.weight").name = "transformer.layers.1.norm3.weight";
@@ -458,13 +459,13 @@ TEST(Reference, NamesAllThatIsWrong) {
 
   Tensors twice(Tiny());
   twice.Get("predictor.bias").name = "module.predictor.weight";
-  EXPECT_TRUE(Contains(twice.Error(TinyChoices()), "are the same tensor but for a prefix"));
+  EXPECT_TRUE(Contains(twice.Error(TinyChoices()), "differ only in a prefix"));
 
   Tensors shapes(Tiny());
   shapes.Get("transformer.layers.1.linear1.bias").shape = {7, 1};
   EXPECT_TRUE(Contains(shapes.Error(TinyChoices()),
-                       "'transformer.layers.1.linear1.bias' is [7, 1], but beside the others it "
-                       "must be [7]"));
+                       "'transformer.layers.1.linear1.bias' is [7, 1], but the other tensors "
+                       "require [7]"));
   for (const std::vector<int64_t>& shape :
        {std::vector<int64_t>{}, {11, 8}, {1, 0, 8}, {1, int64_t{1} << 40, 8}}) {
     shapes.Get("pos_embedding.pe").shape = shape;

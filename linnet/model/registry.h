@@ -1,4 +1,4 @@
-// A registry of named rows: the library's own, and those that a program adds.
+// A registry of named rows: those of the library, and those that a program adds.
 #ifndef LINNET_MODEL_REGISTRY_H_
 #define LINNET_MODEL_REGISTRY_H_
 
@@ -38,7 +38,7 @@ class Registry {
     const std::lock_guard lock(mutex_);
     for (const Row& other : rows_) {
       if (other.name == row.name) {
-        throw InputError("there is a ", what_, " ", Quote(row.name), " already");
+        throw InputError("the ", what_, " ", Quote(row.name), " exists already");
       }
     }
     rows_.push_back(row);

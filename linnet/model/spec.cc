@@ -117,8 +117,9 @@ void Read(const json& value, const std::string& where, const char* name, Field& 
   }
 }
 
-// A spec with the part of the file's task, for the tasks that files of the first versions can have;
-// for other tasks, the part whose fields the file has.
+// A default spec with the part that the file describes. The tasks of the first versions determine
+// it, since their files have width, height and channels for any task; for other tasks the fields
+// do.
 ModelSpec WithPart(const json& object) {
   const auto has = [&](const char* name) { return object.contains(name); };
   const std::string task = has("task") && object["task"].is_string() ? object["task"] : "images";
@@ -144,7 +145,7 @@ json Object(const MixerSpec& mixer) {
   return object;
 }
 
-// All fields of the spec.
+// All fields of the spec and of its first mixer.
 json Object(const ModelSpec& spec) {
   json object = Object(spec.stack.mixer());
   VisitFields(spec, [&](const char* name, const auto& value) { object[name] = Value(value); });
@@ -152,7 +153,7 @@ json Object(const ModelSpec& spec) {
   return object;
 }
 
-// Omits options of other mixers at their default values.
+// Removes fields at their default values that are not options of the mixer.
 void DropUnused(const MixerSpec& mixer, json& object) {
   const json plain = Object(MixerSpec());
   const std::vector<std::string> own = FindMixer(mixer.kind).options;
@@ -163,7 +164,7 @@ void DropUnused(const MixerSpec& mixer, json& object) {
   }
 }
 
-// The same for the other fields.
+// Removes fields at their default values that do not apply to the spec's task.
 void DropUnused(const ModelSpec& spec, json& object) {
   const json plain = Object(ModelSpec());
   const auto drop = [&](std::initializer_list<const char*> names) {
@@ -203,15 +204,18 @@ void ReadStack(json& object, const std::string& where, StackSpec& stack) {
   stack.pattern.assign(pattern->size(), common);
   for (size_t i = 0; i < pattern->size(); ++i) {
     json layer = (*pattern)[i];
-    if (!layer.is_object()) throw InputError(where, ": '", kPattern, "' holds no JSON object");
+    if (!layer.is_object())
+      throw InputError(where, ": '", kPattern, "' must hold JSON objects only");
     VisitMixer(stack.pattern[i], Reader(layer, where));
     if (!layer.empty()) {
-      throw InputError(where, ": a layer has no ", Quote(layer.begin().key()));
+      throw InputError(where, ": a layer of the pattern has the unknown field ",
+                       Quote(layer.begin().key()));
     }
   }
   const int length = static_cast<int>(stack.pattern.size());
   if (layers < 1 || layers % length != 0) {
-    throw InputError(where, ": layers is ", layers, ", no multiple of the pattern's ", length);
+    throw InputError(where, ": layers is ", layers,
+                     "; it must be a multiple of the pattern's length, ", length);
   }
   stack.repeat = layers / length;
   object.erase(kPattern);
@@ -271,11 +275,10 @@ class Validator {
       Require(known, "unknown attention ", Quote(mixer.kind), "; choose one of ", fit);
       Validate(mixer, mixer.query_dim, where_);
       Require(frames || FindMixer(mixer.kind).causal, "task ", Quote(spec_.task),
-              " predicts the future, which '", mixer.kind,
-              "' attention sees; choose causal-linear");
+              " needs causal attention, which '", mixer.kind, "' is not; choose causal-linear");
       Require(!spec_.encoder_decoder() || !FindMixer(mixer.kind).cross.empty(),
-              "an encoder-decoder's attention looks at another sequence, which ", Quote(mixer.kind),
-              " cannot; choose causal-linear or full");
+              "an encoder-decoder needs cross attention, which ", Quote(mixer.kind),
+              " does not support; choose causal-linear or full");
       InRange("heads", mixer.heads, 1, 1000);
       InRange("value_dim", mixer.value_dim, 1, 4096);
     }
@@ -293,10 +296,10 @@ class Validator {
     InRange("d_ff", stack.d_ff, 1, 1 << 20);
     InRange("convolution", stack.convolution, 0, 4096);
     Require(stack.convolution == 0 || spec_.network == NetworkKind::kTransformer,
-            "a convolution is for transformers; give convolution 0");
+            "a convolution is for transformers; set convolution to 0");
     Require(stack.convolution % 2 == 1 || stack.convolution == 0 || spec_.Causal(),
             "convolution is ", stack.convolution,
-            "; it must be odd, since the network sees both ways");
+            "; it must be odd, because the network is not causal");
     Require(stack.final_norm || !stack.norm_first, "norm_first needs final_norm");
     Require(stack.norm_eps > 0 && stack.norm_eps < 1, "norm_eps is ", stack.norm_eps,
             "; it must lie in (0, 1)");
@@ -316,7 +319,7 @@ class Validator {
     Require(spec_.PositionDims() % 2 == 0, "d_model - value_embedding is ",
             d_model - input.value_embedding, "; positions need an even number of dimensions");
     Require(int64_t{input.max_length} * spec_.PositionDims() <= int64_t{1} << 30,
-            "max_length x position dimensions is over 2^30");
+            "max_length x position dimensions is more than 2^30");
   }
 
   void Head() const {
@@ -361,7 +364,7 @@ class Validator {
       throw InputError(where_, ": ", error.what());
     }
     Require(spec_.input.vocabulary == static_cast<int>(tokens),
-            "text needs the categorical head, with classes and vocabulary as many as there are "
+            "text needs the categorical head, with classes and vocabulary equal to the number of "
             "tokens (",
             tokens, ")");
   }
@@ -373,17 +376,17 @@ class Validator {
     InRange("stride", speech.stride, 1, speech.stack);
     InRange("lookahead", speech.lookahead, 0, speech.stack - speech.stride);
     const std::vector<std::string> phones = Words(speech.phones);
-    Require(phones.size() >= 1 && phones.size() <= 4096, "phones must name 1 to 4096 of them");
+    Require(phones.size() >= 1 && phones.size() <= 4096, "phones must list 1 to 4096 names");
     Require(std::set<std::string>(phones.begin(), phones.end()).size() == phones.size(),
-            "phones names one twice");
+            "phones lists a name twice");
     constexpr size_t kLongest = 64;  // bytes
     for (const std::string& phone : phones) {
       Require(phone.size() <= kLongest && IsPrintable(phone), "the phone ",
-              Quote(phone.substr(0, kLongest)), " is none that can be shown; a name has ", kLongest,
-              " bytes at most, in UTF-8");
+              Quote(phone.substr(0, kLongest)), " is not printable; a name is UTF-8 of at most ",
+              kLongest, " bytes");
     }
     Require(spec_.head.classes == static_cast<int>(phones.size()) + 1, "classes is ",
-            spec_.head.classes, ", which must be 1 more than there are phones (", phones.size(),
+            spec_.head.classes, "; it must be 1 more than the number of phones (", phones.size(),
             ")");
   }
 
@@ -456,8 +459,8 @@ ModelSpec FromJson(const std::string& text, const std::string& where) {
     for (const char* name : {"width", "height", "channels"}) object.erase(name);
   }
   if (!object.empty()) {
-    throw InputError(where, ": this version knows no ", Quote(object.begin().key()), "; it knows ",
-                     Known(Object(spec)));
+    throw InputError(where, ": unknown field ", Quote(object.begin().key()),
+                     "; this version knows ", Known(Object(spec)));
   }
   Validate(spec, where);
   return spec;

@@ -7,10 +7,10 @@
 //   for (const TensorInfo& tensor : TensorTable(spec)) ...   // names and shapes, in file order
 //   std::string json = ToJson(spec);                 // goes into the checkpoint's metadata
 //
-// Tokens x_0 .. x_{L-1} are embedded (value embedding beside sine positions; images may encode more
-// about a byte's place), go through the layers, and a linear head predicts x_{t+1} from the output
-// at t. In speech, x_t are projected filterbank frames, and the head predicts the phone spoken at
-// t, or none.
+// Tokens x_0 .. x_{L-1} are embedded (value embedding beside sine positions; for images optionally
+// the byte's row and column and the byte above it), go through the layers, and a linear head
+// predicts x_{t+1} from the output at t. In speech, x_t are projected windows of filterbank frames,
+// and the head predicts the phone spoken at t, or none.
 #ifndef LINNET_MODEL_SPEC_H_
 #define LINNET_MODEL_SPEC_H_
 
@@ -28,7 +28,7 @@ namespace linnet {
 // The position embedding.
 enum class Positions : uint8_t {
   kSequence,  // sine of t in the dimensions beside the value embedding, if any
-  kGrid,      // half of these for t, a quarter each for row and column of byte t + 1 of an image
+  kGrid,      // half of them for t, a quarter each for the row of byte t + 1 and its place in it
   kAdded,     // sine of t in d_model dimensions, added to the value embedding
 };
 enum class HeadKind : uint8_t { kLogistics, kCategorical };
@@ -76,7 +76,8 @@ struct InputSpec {
   bool pixel_above = false;
 };
 
-// A stack of layers: the mixers of `pattern` in turn, repeated `repeat` times; all else is equal.
+// A stack of layers: the mixers of `pattern` in turn, repeated `repeat` times. All other options
+// are the same for every layer.
 struct StackSpec {
   std::vector<MixerSpec> pattern = {MixerSpec()};
   int repeat = 8;
@@ -101,8 +102,8 @@ struct HeadSpec {
   int mixtures = 10;  // logistics over bytes: logits, means and log-scales, in this order
   int classes = 0;    // categorical
   // Shares its weights with the value embedding, which multiplies them by sqrt(d_model); for a
-  // vocabulary that is large compared to the rest. Needs the categorical head and value_embedding =
-  // d_model.
+  // vocabulary that is large compared with the rest of the model. Needs the categorical head and
+  // value_embedding = d_model.
   bool tied = false;
 };
 
@@ -129,17 +130,17 @@ struct SpeechSpec {
   int stride = 3;     // frames between positions
   int lookahead = 3;  // future frames in a position's window, beyond those of its stride
   BandNorm normalization =
-      BandNorm::kUtterance;  // statistics that normalize bands to mean 0, deviation 1
+      BandNorm::kUtterance;  // source of the mean and deviation that normalize each band
   // Names separated by a space; class 0 is the blank, 1 the first phone.
   std::string phones;
 
   int Inputs() const { return bands * stack; }
-  // First frame of position 0's window; negative: that many zero frames.
+  // First frame of position 0's window; if negative, the window begins with that many zero frames.
   int FirstFrame() const { return stride + lookahead - stack; }
 };
 
 struct ModelSpec {
-  std::string task = "images";  // in the registry of linnet/tasks
+  std::string task = "images";  // a name in the registry of linnet/tasks
   NetworkKind network = NetworkKind::kTransformer;
   InputSpec input;
   StackSpec stack;
@@ -154,7 +155,7 @@ struct ModelSpec {
   TextSpec* text() { return std::get_if<TextSpec>(&part); }
   SpeechSpec* speech() { return std::get_if<SpeechSpec>(&part); }
 
-  // Whether it reads frames instead of tokens.
+  // Whether the model reads frames instead of tokens.
   bool ReadsFrames() const { return speech() != nullptr; }
   bool lstm() const { return network == NetworkKind::kLstm; }
   bool encoder_decoder() const { return network == NetworkKind::kEncoderDecoder; }
@@ -169,13 +170,13 @@ struct ModelSpec {
     return input.positions == Positions::kAdded ? stack.d_model
                                                 : stack.d_model - input.value_embedding;
   }
-  // Past tokens that the embedding uses besides the current one.
+  // Number of past tokens that the embedding uses besides the current one.
   int Reach() const { return input.pixel_above ? image()->RowBytes() - 1 : 0; }
 };
 
 bool operator==(const ModelSpec& a, const ModelSpec& b);
 
-// The words of a text separated by white space.
+// The words of a text, split at white space.
 std::vector<std::string> Words(const std::string& text);
 
 // The first field in which two specs differ, with its value in each.
@@ -188,22 +189,23 @@ std::optional<SpecDifference> FirstDifference(const ModelSpec& a, const ModelSpe
 // `where` (a file's path, say) begins the message.
 void Validate(const ModelSpec& spec, const std::string& where = "model");
 
-// JSON: one flat object of names and values, unchanged since the first version. FromJson leaves
-// absent fields at their defaults, rejects unknown ones (InputError beginning with `where`), and
-// validates.
+// JSON: one flat object of names and values; "pattern", a list of such objects, holds the mixers if
+// they differ. Files of the first version remain readable. FromJson leaves absent fields at their
+// defaults, rejects unknown ones (InputError beginning with `where`), and validates.
 std::string ToJson(const ModelSpec& spec, int indent = -1);
 ModelSpec FromJson(const std::string& json, const std::string& where);
 
-// Tensor names and shapes of a checkpoint with this spec, all fp32:
+// Tensor names and shapes of a checkpoint with this spec (types: StoredAs() of precision.h):
 //   fast-transformers' names under "transformer." (encoder-decoder: "encoder." and "decoder."),
 //     with those of each mixer (MixerInfo::tensors)
 //   value_embedding.weight [vocabulary, value_embedding], unless tied to predictor.weight
-//   pos_embedding.pe [1, max_length, PositionDims()]
-//   above_embedding.weight [vocabulary + 1, value_embedding] if pixel_above; last row: none above
+//   pos_embedding.pe [1, max_length, PositionDims()], unless PositionDims() is 0
+//   above_embedding.weight [vocabulary + 1, value_embedding] if pixel_above; last row: no byte
+//     above
 //   predictor.{weight,bias}
 //   images: first_value.probability [vocabulary], the distribution of the first byte
 //   frames: input_projection.{weight,bias} [value_embedding, Inputs()] instead of the value
-//     embedding, and input_norm.{mean,deviation} [bands] if the corpus normalizes
+//     embedding, and input_norm.{mean,deviation} [bands] for BandNorm::kCorpus
 //   layers with a convolution: convolution.weight [convolution, d_model],
 //     convolution.bias [d_model] and convolution_norm
 //   LSTM: PyTorch's names under "lstm."; the predictor reads 2 d_model
@@ -221,7 +223,7 @@ std::vector<float> PositionTable(int length, int dim);
 // The contents of this spec's pos_embedding.pe: [max_length, PositionDims()].
 std::vector<float> PositionTable(const ModelSpec& spec);
 
-// Writes row t of those positions, for any t, to [PositionDims()].
+// Writes row t of that table to `to` [PositionDims()], for any t, also beyond max_length.
 void PositionRow(const ModelSpec& spec, int64_t t, float* to);
 
 }  // namespace linnet

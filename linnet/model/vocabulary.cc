@@ -49,7 +49,9 @@ Vocabulary Vocabulary::OfText(std::string_view text, size_t most, size_t least) 
   for (size_t i = 0; i < std::min(most, sorted.size()) && sorted[i].second >= least; ++i) {
     AppendUtf8(sorted[i].first, characters);
   }
-  if (characters.empty()) throw InputError("the text has no characters to make a vocabulary of");
+  if (characters.empty())
+    throw InputError(
+        "the text has no characters for a vocabulary; give a longer text or a lower minimum count");
   return Vocabulary({.unit = TextUnit::kCharacter, .characters = characters});
 }
 

@@ -3,7 +3,7 @@
 //   Vocabulary characters = Vocabulary::OfText(corpus, /*most=*/8000);
 //   std::vector<int32_t> tokens = characters.Encode("海上明月");
 //   std::string text = characters.Decode(tokens);
-//   spec.part = characters.Save();                        // travels in the model file
+//   spec.part = characters.Save();                        // saved in the model file
 //   Vocabulary again(*spec.text());
 //
 // Token 0 begins and ends a text, 1 separates its parts, 2 stands for characters outside the
@@ -27,14 +27,14 @@ class Vocabulary {
  public:
   static constexpr int32_t kEnd = 0, kSeparator = 1, kUnknown = 2, kFirst = 3;
 
-  // The byte vocabulary if there are no characters, else the characters, concatenated in UTF-8.
-  // Throws InputError on invalid UTF-8 and on a repeated character.
+  // The byte vocabulary, or the vocabulary of text.characters. Throws InputError on invalid UTF-8,
+  // on a repeated character, and if bytes name characters or a character vocabulary has none.
   explicit Vocabulary(const TextSpec& text);
 
   static Vocabulary Bytes() { return Vocabulary(TextSpec()); }
   // The characters of a text, most frequent first (ties: lower code point first): at most `most`,
-  // and only those with at least `least` occurrences. Throws InputError on invalid UTF-8, naming
-  // the place.
+  // and only those with at least `least` occurrences. Throws InputError if none is left, and on
+  // invalid UTF-8, naming its offset.
   static Vocabulary OfText(std::string_view text, size_t most, size_t least = 1);
 
   size_t size() const { return kFirst + (bytes() ? 256 : characters_.size()); }
@@ -43,7 +43,7 @@ class Vocabulary {
 
   // Throws InputError on invalid UTF-8 in a character vocabulary. Bytes are never unknown.
   std::vector<int32_t> Encode(std::string_view text) const;
-  // Special tokens decode to nothing, unknown characters to U+FFFD.
+  // kUnknown decodes to U+FFFD; kEnd, kSeparator and numbers outside the vocabulary to nothing.
   std::string Decode(std::span<const int32_t> tokens) const;
   // The text of one token.
   std::string Decode(int32_t token) const { return Decode({&token, 1}); }

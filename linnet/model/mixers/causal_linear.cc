@@ -4,7 +4,7 @@ namespace linnet {
 
 std::string BeyondFeatureMap(const MixerSpec& spec) {
   if (spec.feature_map == "elu") return "";
-  return StrCat("feature map ", spec.feature_map, " as linnet has it");
+  return StrCat("feature map ", spec.feature_map, " in linnet's own form");
 }
 
 MixerInfo CausalLinearInfo() {

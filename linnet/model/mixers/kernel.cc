@@ -15,7 +15,7 @@ std::string BeyondSimilarity(const MixerSpec& spec) {
 
 MixerInfo KernelInfo() {
   return {.name = "kernel",
-          .description = "equation 3 as it stands, quadratic, with a similarity of choice",
+          .description = "equation 3 without a feature map: quadratic, with a choice of similarity",
           .causal = true,
           .recurrent = true,
           .cross = "kernel",

@@ -10,14 +10,14 @@ std::string DescribeHashing(const MixerSpec& spec) {
 
 std::string BeyondHashing(const MixerSpec& spec) {
   if (spec.lsh_variant == LshVariant::kSimple) return "";
-  return "reformer as published; its own is lsh_variant simple";
+  return "reformer as published; fast-transformers has lsh_variant simple";
 }
 
 }  // namespace
 
 MixerInfo ReformerInfo() {
   return {.name = "reformer",
-          .description = "softmax over the keys that hashing finds near (LSH)",
+          .description = "softmax over the keys in the same hash buckets (LSH)",
           .causal = true,
           .scales = true,
           .options = {"lsh_rounds", "lsh_buckets", "lsh_chunk", "lsh_variant"},
