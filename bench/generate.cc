@@ -371,7 +371,7 @@ void Run(const Options& options) {
                                     : Checkpoint::Open(options.model);
   const std::string name = options.model.empty() ? options.random + " (random)" : options.model;
   if (!FindMixer(checkpoint.spec().stack.mixer().kind).recurrent && !options.stateless) {
-    throw InputError(name, ": its attention is no RNN; time it with --stateless");
+    throw InputError(name, ": its attention has no recurrent form; time it with --stateless");
   }
   std::vector<Precision> precisions;
   for (const std::string& p : options.precisions) precisions.push_back(ParsePrecision(p));

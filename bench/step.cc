@@ -58,7 +58,7 @@ std::vector<int32_t> RandomTokens(const ModelSpec& spec, size_t count) {
 void Check(Engine& engine, const std::string& name) {
   if (!engine.model().steps()) {
     throw InputError(name, ": '", engine.model().spec().stack.mixer().kind,
-                     "' is no RNN: a step reads everything again");
+                     "' has no recurrent form: each step reads all tokens again");
   }
   const size_t length = static_cast<size_t>(std::min(engine.model().spec().input.max_length, 100));
   const size_t outputs = engine.output_size();

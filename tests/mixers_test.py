@@ -199,7 +199,7 @@ class Mixers(unittest.TestCase):
                 self.assertIn(f"predicts the future, which '{kind}' attention sees", said)
         # An encoder-decoder needs a mixer that attends to a memory.
         for mixer in mixers():
-            if mixer["kind"] in both_ways or mixer["over a memory"] != "–":
+            if mixer["kind"] in both_ways or mixer["cross attention"] != "–":
                 continue
             said = self.refused(self.dir / "never", *tasks[2], "--network", "encoder-decoder", "--attention",
                                 mixer["kind"])

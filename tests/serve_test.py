@@ -534,7 +534,7 @@ class LifeTest(unittest.TestCase):
         with tempfile.TemporaryDirectory(prefix="linnet_serve_test.") as folder:
             odd = pathlib.Path(folder) / 'a"b.safetensors'
             odd.symlink_to(COUPLET)
-            self.assertIn("rename", start(odd))
+            self.assertIn("name=", start(odd))
             key = pathlib.Path(folder) / "key"
             key.write_text(" \n")
             self.assertIn("no key", start(COUPLET, "--api-key-file", key))

@@ -50,11 +50,11 @@ CLI::Validator Between(double low, double high);
 // Options shared by several verbs.
 void AddModelArgument(CLI::App* verb, std::string& path);
 void AddPrecisionOption(CLI::App* verb, std::optional<Precision>& precision);
-// How tokens are chosen; `when` begins each help text.
+// Temperature, top-k, top-p and seed; `when` begins each help text.
 void AddChoiceOptions(CLI::App* verb, ChoiceOptions& choice, std::optional<uint64_t>& seed,
                       const std::string& when);
 void AddSeedOption(CLI::App* verb, std::optional<uint64_t>& seed, const std::string& when = "");
-uint64_t DrawnSeed();  // for a user who gave none
+uint64_t DrawnSeed();  // a random seed, for a user who gave none
 void AddThreadsOption(CLI::App* verb, int& threads);
 enum class DeviceKind : uint8_t { kCpu, kCuda };
 void AddDeviceOption(CLI::App* verb, DeviceKind& device);

@@ -7,8 +7,9 @@
 //   snapshots.Keep(std::span(prompt).first(128), std::make_shared<Snapshot>(std::move(state)));
 //
 // Bounded in bytes: the least recently used snapshots are dropped first. (The batcher, not this
-// class, applies options.from.) With a folder, snapshots survive the process: a background thread writes each of
-// them atomically, and Find() reads them on demand. Not thread-safe except for the counters.
+// class, applies options.from.) With a folder, snapshots survive the process: a background thread
+// writes each of them atomically, and Find() reads them on demand. Not thread-safe except for the
+// counters.
 #ifndef LINNET_SERVER_SNAPSHOTS_H_
 #define LINNET_SERVER_SNAPSHOTS_H_
 
