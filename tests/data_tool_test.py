@@ -80,7 +80,7 @@ class Case(unittest.TestCase):
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def run_data(self, *arguments):
-        """(exit code, stdout, stderr)"""
+        """Returns (exit code, stdout, stderr)."""
         process = self.start(*arguments)
         out, err = process.communicate(timeout=120)
         return process.returncode, out, err
