@@ -138,7 +138,7 @@ class Mixers(unittest.TestCase):
         trained = set()
         for i, (mixer, flags) in enumerate(variants()):
             name = f"images{i}"
-            if mixer["sees only the past"] == "–":
+            if mixer["causal"] == "–":
                 self.assertIn(f"predicts the future, which '{mixer['kind']}' attention sees",
                               self.refused(self.dir / name, *task, *flags))
                 continue
@@ -192,7 +192,7 @@ class Mixers(unittest.TestCase):
             for name in ("in.txt", "out.txt"):
                 (pairs / part / name).write_text("天 山 花\n" * 4)
         tasks = (("copy",), ("text", "--data", text), ("couplet", "--data", pairs, "--batch", 2))
-        both_ways = [mixer["kind"] for mixer in mixers() if mixer["sees only the past"] == "–"]
+        both_ways = [mixer["kind"] for mixer in mixers() if mixer["causal"] == "–"]
         for kind in both_ways:
             for task in tasks:
                 said = self.refused(self.dir / "never", *task, "--attention", kind)

@@ -136,9 +136,8 @@ void PrintTable(const ModelSpec& spec, const ordered_json& info) {
 // Prints the mixer registry as a Markdown table, as in docs/attention/README.md.
 void PrintMixers() {
   const auto yes = [](bool value) { return value ? "yes" : "–"; };
-  std::cout
-      << "| kind | sees only the past | state of a sequence | feature map | cross attention | |\n"
-         "|---|---|---|---|---|---|\n";
+  std::cout << "| kind | causal | state of a sequence | feature map | cross attention | |\n"
+               "|---|---|---|---|---|---|\n";
   for (const MixerInfo& mixer : Mixers()) {
     const char* state = mixer.constant_state ? "constant"
                         : mixer.recurrent    ? "grows with the length"

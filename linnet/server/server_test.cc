@@ -241,8 +241,8 @@ TEST(Snapshots, ForgetsWhatWasUsedLeastRecently) {
   Snapshots snapshots(TestModel(), {.bytes = 3.5 * static_cast<double>(one + 100)});
   for (size_t i = 0; i < 3; ++i) snapshots.Keep(Prompt(10, i), Make(static_cast<float>(i), true));
   EXPECT_EQ(snapshots.count(), 3u);
-  EXPECT_EQ(snapshots.Find(Prompt(10, 0)).length,
-            10u);  // a use of 0 makes 1 the next to be dropped
+  // This use of prompt 0 makes prompt 1 the next to be dropped.
+  EXPECT_EQ(snapshots.Find(Prompt(10, 0)).length, 10u);
   snapshots.Keep(Prompt(10, 3), Make(3, true));
   EXPECT_EQ(snapshots.count(), 3u);
   EXPECT_EQ(snapshots.Find(Prompt(10, 1)).length, 0u);

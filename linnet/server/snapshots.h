@@ -41,11 +41,11 @@ struct Snapshot {
 };
 
 struct SnapshotOptions {
-  double bytes = 64e6;        // in memory; 0: no snapshots
-  size_t from = 32;           // tokens: shorter prompts get no snapshot; reading them is faster
+  double bytes = 64e6;        // of memory; 0: no snapshots
+  size_t from = 32;           // tokens; shorter prompts get none: reading them again is faster
   std::string folder = {};    // for snapshots that survive the process; "": none
   double folder_bytes = 1e9;  // bytes of state in the folder
-  size_t folder_from = 128;   // tokens: snapshots of shorter prefixes get no file
+  size_t folder_from = 128;   // tokens; snapshots of shorter prefixes get no file
 };
 
 class Snapshots {
