@@ -107,7 +107,7 @@ std::string BodyOf(const std::string& line, size_t seed, int candidates) {
       .dump();
 }
 
-// A server of one model, on a thread of its own; drained at the end.
+// A server of one model, on a separate thread; the destructor drains it.
 class LocalServer {
  public:
   LocalServer(const char* name, const std::shared_ptr<const Model>& model,

@@ -185,7 +185,7 @@ void AddSpeechTranscribe(CLI::App& app) {
               "the others are still transcribed, and the exit code is\n2. With --causal, sound is "
               "transcribed as it arrives (WAV, from a pipe) in constant memory, and\neach phone is "
               "printed on its own line as soon as it is certain; remarks come at the end, and "
-              "sound\nshorter than a frame (25 ms) is no error.",
+              "sound\nshorter than a frame (25 ms) is not an error.",
               "  linnet transcribe models/phones.safetensors yes.flac no.wav\n"
               "  linnet transcribe models/phones.safetensors --json *.flac\n"
               "  arecord -f S16_LE -r 16000 -t wav | linnet transcribe "

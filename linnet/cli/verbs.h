@@ -79,7 +79,8 @@ CLI::Option* AddEnumOption(CLI::App* verb, const std::string& flag, Enum& value,
 std::shared_ptr<const Model> OpenModel(const std::string& path, const Task& task,
                                        const std::string& verb, const ModelOptions& options = {});
 
-// Fails early: throws what writing `path` would throw after minutes of work. Leaves no file behind.
+// Fails early, before minutes of work: throws the error that writing `path` would throw. Leaves no
+// file behind.
 void CheckWritable(const std::string& path);
 
 // The model's attention kind and its parameters.

@@ -325,7 +325,7 @@ TEST(Snapshots, KeepTheFolderWithinItsBounds) {
   EXPECT_LT(bytes, 40'000);  // the bound counts states, not the files' headers
 }
 
-// A server of a text model, on a thread of its own.
+// A server of a text model, on a separate thread.
 class RunningServer {
  public:
   RunningServer(const BatcherOptions& batcher, ServerOptions options)

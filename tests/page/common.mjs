@@ -16,7 +16,7 @@ export function load(name) {
     const require = createRequire(path.join(folder, 'node_modules', 'none.js'));
     try { return { module: require(name), resolve: require.resolve }; } catch {}
   }
-  console.log(`skipped: there is no npm package ${name}; 'npm install --prefix tests/page' installs it`);
+  console.log(`skipped: npm package ${name} is not installed; 'npm install --prefix tests/page' installs it`);
   process.exit(SKIPPED);
 }
 
