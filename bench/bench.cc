@@ -42,7 +42,7 @@ void PrintRecords(const std::vector<Record>& records, bool json) {
 }
 
 std::vector<double> MedianSeconds(const std::vector<FunctionRef<void()>>& bodies, double seconds) {
-  constexpr double kTurn = 0.02;  // long against clock resolution and cache refills
+  constexpr double kTurn = 0.02;  // seconds: far longer than clock resolution and cache refills
   constexpr size_t kMinTurns = 5, kMaxTurns = 1000;
 
   struct Timing {
@@ -82,7 +82,7 @@ std::vector<double> MedianSeconds(const std::vector<FunctionRef<void()>>& bodies
 }
 
 void RelativeError::Add(double value, double expected) {
-  // Keeps a NaN: no later maximum may hide it.
+  // Keeps a NaN: a later maximum must not hide it.
   const double difference = std::abs(value - expected);
   if (std::isnan(difference) || difference > difference_) difference_ = difference;
   magnitude_ = std::max(magnitude_, std::abs(expected));
@@ -94,7 +94,7 @@ double RelativeError::value() const {
 
 void AddBenchOptions(CLI::App* verb, BenchOptions& options) {
   cli::AddOption(verb, "--seconds", options.seconds, "N",
-                 "Approximate timing time per case, in seconds", cli::Between(0.0, 600.0));
+                 "Approximate time to measure a case, in seconds", cli::Between(0.0, 600.0));
   cli::AddThreadsOption(verb, options.threads);
   cli::AddJsonFlag(verb, options.json);
 }

@@ -22,9 +22,9 @@ namespace linnet::bench {
 struct Record {
   std::string name;   // of the benchmark, as in "step"
   std::string label;  // of the case, for the table
-  double value = 0;   // in `unit`; less is better
+  double value = 0;   // in `unit`; smaller is better
   std::string unit;
-  double limit = 0;                 // the machine's bound, measured in the same run
+  double limit = 0;                 // the machine's limit, measured in the same run; in `unit`
   nlohmann::ordered_json identity;  // the parameters of the case: N, batch, threads, ...
 };
 
@@ -32,7 +32,7 @@ struct Record {
 // fields of `identity`.
 void PrintRecords(const std::vector<Record>& records, bool json);
 
-// Median seconds per call of each body. The bodies take turns, so that a slow spell of the machine
+// Median seconds per call of each body. The bodies run in turns, so that other load on the machine
 // affects all of them; the whole measurement takes about `seconds`.
 std::vector<double> MedianSeconds(const std::vector<FunctionRef<void()>>& bodies, double seconds);
 

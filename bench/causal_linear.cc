@@ -179,7 +179,7 @@ void Check(Case<T>& problem, const CausalLinearForm& form) {
   CheckCausalLinear(shape, form, std::is_same_v<T, BFloat16>, heads);
 }
 
-// Bytes of a problem and of the reference that checks it.
+// Bytes of the tensors of a problem and of the reference that checks it.
 double Need(const Options& options, size_t length) {
   const auto n = static_cast<double>(length), d = static_cast<double>(options.dim),
              m = static_cast<double>(options.value_dim);
@@ -223,13 +223,13 @@ class Measurement {
   }
 
  private:
-  // Throws InputError if there is no memory for the first length.
+  // Whether the memory is enough. Throws InputError if it is not enough for the first length.
   bool Fits(size_t length) const {
     const double need = Need(options_, length), there = static_cast<double>(AvailableMemory());
     if (there <= 0 || need <= 0.8 * there) return true;
     const std::string what = StrCat("N = ", length, " needs ", FormatBytes(need), " of the ",
                                     FormatBytes(there), " that are free");
-    if (longest_ == 0) throw InputError("bench causal-linear: ", what, "; give a shorter --min-n");
+    if (longest_ == 0) throw InputError("bench causal-linear: ", what, "; give a smaller --min-n");
     std::cerr << "linnet bench causal-linear: left out: " << what << std::endl;
     return false;
   }
@@ -288,7 +288,7 @@ class Measurement {
         nlohmann::ordered_json with = {{"N", longest_}, {"from_N", options_.min_n}};
         with.update(identity_);
         records_.push_back({.name = NameOf(form, pass) + "/spread",
-                            .label = "time a token, largest to smallest",
+                            .label = "time per token, largest / smallest",
                             .value = growth_[form][pass].most / growth_[form][pass].least,
                             .unit = "x",
                             .limit = 1,
@@ -323,7 +323,7 @@ class Measurement {
 
 void CheckCausalLinear(const CausalLinearShape& shape, const CausalLinearForm& form, bool bf16,
                        const std::vector<CausalLinearHead>& heads) {
-  // The reference's gradients cost O(N) a row.
+  // The reference's gradients cost O(N) per row, so only some rows are compared.
   const size_t length = shape.length;
   const std::set<size_t> rows = {0, 1, 33, length / 3, length / 2, length - 2, length - 1};
   RelativeError out, grad_q, grad_k, grad_v;
@@ -375,9 +375,9 @@ divided by the shortest, over all N.)",
   add("--heads", options->heads, "Number of heads", 1, 64);
   cli::AddOption(verb, "--dim", options->dim, "D", "Dimensions of queries and keys: 32, 64 or 128",
                  CLI::IsMember({32, 64, 128}).description(""));
-  add("--value-dim", options->value_dim, "Dimensions of values (default: as --dim)", 1, 256);
+  add("--value-dim", options->value_dim, "Dimensions of values (default: those of --dim)", 1, 256);
   cli::AddOption(verb, "--layout", options->layout, "NAME",
-                 "The tensors' order in memory: head (H, N, D) or row (N, H, D)",
+                 "Order of the tensors in memory: head (H, N, D) or row (N, H, D)",
                  CLI::IsMember({"head", "row"}).description(""));
   cli::AddOption(verb, "--precision", options->precision, "P",
                  "Precision of the tensors: f32 or bf16",
@@ -387,7 +387,7 @@ divided by the shortest, over all N.)",
                  CLI::IsMember({"cpu", "cuda"}).description(""));
   add("--batch", options->batch, "With --device cuda: number of sequences (default: 16)", 1, 65536);
   add("--segments", options->segments,
-      "With --device cuda: concurrent parts of a sequence (default: by size)", 1, 1024);
+      "With --device cuda: concurrent parts of a sequence (default: automatic)", 1, 1024);
   AddBenchOptions(verb, *options);
   verb->callback([options] {
     if ((options->batch != 0 || options->segments != 0) && options->device == "cpu") {

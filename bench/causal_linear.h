@@ -1,5 +1,5 @@
-// Shared parts of `linnet bench causal-linear` on the CPU and on a GPU: what is timed, and the
-// check against the reference.
+// Shared parts of `linnet bench causal-linear` on the CPU and on a GPU: options, the forms that are
+// timed, and the check against the reference.
 #ifndef BENCH_CAUSAL_LINEAR_H_
 #define BENCH_CAUSAL_LINEAR_H_
 
@@ -15,7 +15,7 @@ namespace linnet::bench {
 struct CausalLinearBench : BenchOptions {
   size_t batch = 0, heads = 8, dim = 32, value_dim = 0;  // batch 0: by device; value_dim 0: dim
   size_t min_n = 512, max_n = 65536;
-  size_t segments = 0;  // with a GPU: blocks a sequence; 0: by size
+  size_t segments = 0;  // on a GPU: concurrent parts of a sequence; 0: automatic
   std::string layout = "head", precision = "f32", device = "cpu";
 };
 
@@ -39,14 +39,14 @@ struct CausalLinearHead {
 void CheckCausalLinear(const kernels::CausalLinearShape& shape, const CausalLinearForm& form,
                        bool bf16, const std::vector<CausalLinearHead>& heads);
 
-// Multiply-adds count twice. Forward: update s, read s, 2 D M multiply-adds a position and head;
-// backward: five sweeps' worth (eqs. 13-15).
+// Operations, two per multiply-add. Forward: 2 D M multiply-adds per position and head, to update s
+// and to read it. `backward`: forward and backward, 7 D M multiply-adds (eqs. 13-15).
 inline double CausalLinearFlops(const kernels::CausalLinearShape& shape, bool backward) {
   return (backward ? 14.0 : 4.0) * static_cast<double>(shape.dim * shape.value_dim) *
          static_cast<double>(shape.batch * shape.length * shape.heads);
 }
 
-// The same on a GPU (bench_causal_linear_cuda.cc).
+// Runs the benchmark on a GPU (causal_linear_cuda.cc). Throws InputError in a build without CUDA.
 void RunCausalLinearOnGpu(const CausalLinearBench& options);
 
 }  // namespace linnet::bench

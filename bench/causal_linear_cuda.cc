@@ -1,5 +1,5 @@
-// linnet bench causal-linear --device cuda. The limit is the time in which the GPU's memory moves
-// the bytes that each pass has to read and write once, measured by a copy in the same run.
+// linnet bench causal-linear --device cuda. The limit is the time to read the inputs and write the
+// outputs of a pass once, at the rate of a copy in the same run.
 #include <algorithm>
 #include <bit>
 #include <cstdint>
@@ -72,14 +72,14 @@ class Case {
     cuda::CausalLinearBackward(Plan(options), args, scratch_.data(), nullptr);
   }
 
-  // Bytes that a pass reads and writes once.
+  // Bytes of the inputs and outputs of the forward pass, or of both passes.
   double Bytes(bool backward) const {
     const double keys = static_cast<double>(q_.size() * sizeof(T));
     const double values = static_cast<double>(v_.size() * sizeof(T));
     const double forward = 2 * keys + 2 * values;
     return backward ? forward + 4 * keys + 4 * values : forward;
   }
-  // A copy of the largest tensors there are, for the memory's speed.
+  // Copies q and k over their gradients, to measure the memory's bandwidth.
   void Copy() {
     cuda::CopyOnDevice(grad_q_.data(), q_.data(), q_.size() * sizeof(T));
     cuda::CopyOnDevice(grad_k_.data(), k_.data(), k_.size() * sizeof(T));
@@ -114,7 +114,7 @@ class Case {
   Buffer Make(size_t dim) const {
     return Buffer(shape_.batch * shape_.heads * shape_.length * dim);
   }
-  // Random numbers that repeat after a million.
+  // Random numbers with a period of about a million.
   void Fill(const Buffer& x, uint64_t stream) const {
     constexpr size_t kPeriod = 1'048'573;
     Philox rng(/*seed=*/shape_.length, stream);
@@ -174,7 +174,7 @@ void Run(const CausalLinearBench& options) {
           StrCat("N = ", length, " needs ", FormatBytes(need), " of the ",
                  FormatBytes(static_cast<double>(device.free)), " that the GPU has free");
       if (records.empty()) {
-        throw InputError("bench causal-linear: ", what, "; give a shorter --min-n or --batch");
+        throw InputError("bench causal-linear: ", what, "; give a smaller --min-n or --batch");
       }
       std::cerr << "linnet bench causal-linear: left out: " << what << std::endl;
       break;
@@ -193,7 +193,7 @@ void Run(const CausalLinearBench& options) {
     const auto fused_both = [&] { both(1); };
     const auto copy = [&] { problem.Copy(); };
     const FunctionRef<void()> bodies[] = {bare_forward, bare_both, fused_forward, fused_both, copy};
-    // They take turns; the median of the rounds counts.
+    // The bodies run in turns; the median over the rounds counts. Round 0 is a warm-up.
     constexpr size_t kRounds = 7;
     std::vector<double> seconds[std::size(bodies)], median;
     for (size_t round = 0; round <= kRounds; ++round) {

@@ -1,4 +1,4 @@
-// linnet bench causal-linear --device cuda, in a build without it.
+// linnet bench causal-linear --device cuda, in a build without CUDA.
 #include "bench/causal_linear.h"
 #include "linnet/base/error.h"
 #include "linnet/runtime/cuda/cuda_engine.h"

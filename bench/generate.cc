@@ -1,8 +1,7 @@
-// linnet bench generate: whole images, sampling included. The limit is the time the model itself
-// needs: reading its weights once per token or multiplying with them, whichever takes longer, at
-// the rates that simple loops reach in the same run. Softmax attention also reads the keys and
-// values of all earlier positions. Without a state, all earlier positions are multiplied again (LSH
-// counts as softmax).
+// linnet bench generate: whole images, sampling included. The limit per token is the longer of two
+// times: reading the weights once, and multiplying with them, at the rates of simple loops in the
+// same run. Softmax attention adds reading the keys and values of all earlier positions.
+// --stateless counts the products of all earlier positions at each token, with any attention.
 #include <algorithm>
 #include <functional>
 #include <iostream>
@@ -45,7 +44,8 @@ struct Options : BenchOptions {
   CudaBenchOptions cuda;
 };
 
-// Double and single precision occasionally round to different sides of a quantization boundary.
+// Largest relative error. Wide in bf16 and int8, since float and double occasionally round to
+// different sides of a quantization boundary.
 double Tolerance(Precision precision) {
   return precision == Precision::kInt8 ? 0.05 : precision == Precision::kBf16 ? 0.02 : 1e-4;
 }
@@ -136,7 +136,7 @@ Stateless MeasureStateless(Engine& engine, size_t pixels, size_t batch) {
   for (size_t i = 0; i < kLengths; ++i) {
     const size_t length = std::max<size_t>(1, (pixels - 1) * i / (kLengths - 1));
     std::vector<int32_t> tokens(batch * length);
-    Philox rng(/*seed=*/3);  // equal tokens would all have one hash
+    Philox rng(/*seed=*/3);  // equal tokens would all get the same hash
     for (int32_t& token : tokens) {
       token = static_cast<int32_t>(rng.Below(static_cast<uint32_t>(vocabulary)));
     }
@@ -147,7 +147,7 @@ Stateless MeasureStateless(Engine& engine, size_t pixels, size_t batch) {
     };
     const Stopwatch watch;
     once();
-    constexpr double kLongEnough = 0.5;  // timed once is enough, after shorter ones
+    constexpr double kLongEnough = 0.5;  // seconds; a longer call is timed only once
     const double first = watch.Seconds();
     result.lengths.push_back(length);
     result.each.push_back(first > kLongEnough && i > 0 ? first : MedianSeconds({once}, 0.3)[0]);
@@ -160,7 +160,8 @@ Stateless MeasureStateless(Engine& engine, size_t pixels, size_t batch) {
   return result;
 }
 
-// Seconds of whole images without a state at every length: the exact form of MeasureStateless().
+// Seconds of a batch of images without a state, over all lengths: the exact form of
+// MeasureStateless().
 double MeasureWhole(Engine& engine, size_t pixels, size_t batch) {
   const Stopwatch watch;
   if (!engine.model().steps()) {
@@ -178,8 +179,8 @@ double MeasureWhole(Engine& engine, size_t pixels, size_t batch) {
   return watch.Seconds();
 }
 
-// Peak bytes of a batch of images beside the weights, scratch included: after the first token, and
-// over the whole image.
+// Peak bytes for a batch of images, without the weights but with scratch: after the first token and
+// after the last.
 struct OverAnImage {
   int64_t first = 0, last = 0;
 };
@@ -212,12 +213,12 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// The time of an image, and the machine's limits beside it.
+// The time of an image, and the rates of the machine for its limit.
 struct ImageTimes {
   double image = 0;          // seconds per image
   double read = 0;           // seconds to read the weights once
   double products = 0;       // operations per second of the matrix products
-  int64_t grown = 0;         // bytes that the measurement allocated
+  int64_t grown = 0;         // growth of the peak memory during the measurement, in bytes
   Stateless stateless = {};  // with --stateless
 };
 ImageTimes MeasureImages(Engine& engine, size_t pixels, size_t batch, const Options& options) {
@@ -237,7 +238,7 @@ ImageTimes MeasureImages(Engine& engine, size_t pixels, size_t batch, const Opti
   std::vector<double> seconds, reads, rates;
   const Stopwatch whole;
   do {
-    // In turns, so that a slow spell of the machine affects all of them.
+    // In turns, so that other load on the machine affects all of them.
     const std::vector<double> limits = MedianSeconds({read, multiply}, 0.1);
     reads.push_back(limits[0]), rates.push_back(products.Operations() / limits[1]);
     if (options.stateless) {
@@ -275,7 +276,7 @@ std::vector<double> MeasureSteps(Engine& engine, size_t pixels, size_t batch) {
   State state = engine.NewState(batch);
   std::vector<float> outputs(batch * engine.output_size());
   const std::vector<int32_t> token(batch, engine.model().spec().input.vocabulary / 2);
-  std::vector<std::vector<double>> passes;  // several, since other load may slow parts of one
+  std::vector<std::vector<double>> passes;  // several, since other load may slow down one
   for (int pass = 0; pass < 3; ++pass) {
     state.Reset();
     passes.push_back(ByEighths(pixels - 1, [&](size_t) { engine.Step(state, token, outputs); }));
@@ -360,28 +361,28 @@ void Run(const Options& options) {
     throw InputError("give a MODEL, or --random mnist or cifar10");
   }
   if (options.random.empty() && options.attention_given) {
-    throw InputError("--attention is for --random; a MODEL has its own");
+    throw InputError("--attention needs --random; a MODEL has its own attention");
   }
   if (options.lsh_given &&
       (options.random.empty() || FindMixer(options.attention.kind).recurrent)) {
-    throw InputError("--lsh-rounds and --lsh-chunk are for --random with --attention reformer");
+    throw InputError("--lsh-rounds and --lsh-chunk need --random and --attention reformer");
   }
   const Checkpoint checkpoint = options.model.empty()
                                     ? RandomModel(RandomSpec(options.random, options.attention))
                                     : Checkpoint::Open(options.model);
   const std::string name = options.model.empty() ? options.random + " (random)" : options.model;
   if (!FindMixer(checkpoint.spec().stack.mixer().kind).recurrent && !options.stateless) {
-    throw InputError(name, ": its attention is no RNN; time it with --stateless");
+    throw InputError(name, ": its attention has no recurrent form; time it with --stateless");
   }
   std::vector<Precision> precisions;
   for (const std::string& p : options.precisions) precisions.push_back(ParsePrecision(p));
   if (precisions.empty()) precisions = {checkpoint.precision()};
   if (!checkpoint.spec().image()) {
     throw InputError(checkpoint.path(), ": a model of the task '", checkpoint.spec().task,
-                     "', not of images");
+                     "'; give a model of images");
   }
   if (options.device == cli::DeviceKind::kCuda && (options.stateless || options.whole)) {
-    throw InputError("--stateless is for --device cpu");
+    throw InputError("--stateless needs --device cpu");
   }
   std::vector<Record> records;
   for (const int batch : options.batches) {
@@ -404,7 +405,7 @@ void Run(const Options& options) {
     const auto number = [&](const char* field) { return record.identity[field].get<double>(); };
     if (options.device == cli::DeviceKind::kCuda) {
       std::cout << record.label << ": " << FormatCount(number("images_per_second")) << " images/s, "
-                << FormatCount(number("us_per_step")) << " us a step; its bytes take "
+                << FormatCount(number("us_per_step")) << " us per step; its bytes take "
                 << FormatCount(number("step_bytes_us")) << " us, its products "
                 << FormatCount(number("step_products_us")) << " us\n";
       if (!record.identity.contains("kernels_us")) continue;
@@ -414,7 +415,7 @@ void Run(const Options& options) {
       continue;
     }
     std::cout << record.label << ": " << FormatCount(number("images_per_second")) << " images/s, "
-              << FormatCount(number("us_per_token")) << " us a token; "
+              << FormatCount(number("us_per_token")) << " us per token; "
               << FormatBytes(number("weight_bytes")) << " of weights, read in "
               << FormatCount(number("read_us")) << " us; products at "
               << FormatCount(number("product_gops")) << " GOP/s\n";
@@ -439,7 +440,7 @@ a time may fall below its limit.)",
       "  linnet bench generate --random mnist --attention reformer --lsh-rounds 1 --lsh-chunk 29 "
       "--stateless\n");
   auto options = std::make_shared<Options>();
-  cli::AddOption(verb, "MODEL", options->model, "", "A model of images");
+  cli::AddOption(verb, "MODEL", options->model, "", "An image model");
   cli::AddOption(verb, "--random", options->random, "NAME",
                  "The paper's model of mnist or cifar10 with random weights, in place of MODEL",
                  CLI::IsMember({"mnist", "cifar10"}));

@@ -1,4 +1,4 @@
-// Parts of linnet bench generate.
+// The part of linnet bench generate that runs on a GPU.
 #ifndef BENCH_GENERATE_H_
 #define BENCH_GENERATE_H_
 
@@ -13,13 +13,13 @@ namespace linnet::bench {
 
 struct CudaBenchOptions {
   size_t lanes = 1;      // CudaOptions::lanes
-  double seconds = 1.0;  // of measuring, at least one batch of images
-  bool profile = false;  // the seconds of each kernel too
+  double seconds = 1.0;  // time to measure; at least one batch of images
+  bool profile = false;  // also times each kernel of a step
 };
 
-// Images of one batch on a GPU. The limit is the time that the GPU itself needs: moving the bytes
-// of weights and states, or the products, whichever takes longer, at the rates of a copy and of a
-// large product in the same run.
+// Times images of one batch on a GPU. The limit is the longer of two times: moving the bytes of
+// weights and states, and computing the products, at the rates of a copy and of a large product in
+// the same run.
 std::vector<Record> MeasureGenerationOnCuda(const Checkpoint& checkpoint, const std::string& name,
                                             Precision precision, size_t batch,
                                             const CudaBenchOptions& options);

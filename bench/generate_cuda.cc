@@ -14,10 +14,11 @@
 namespace linnet::bench {
 namespace {
 
-// In bf16 a GPU also rounds the products' results, up to the residual stream.
+// In bf16 a GPU also rounds the results of the products, except in the residual stream.
 double Tolerance(Precision precision) { return precision == Precision::kF32 ? 1e-4 : 0.05; }
 
-// Steps of the first and the last sequence must match the plain network, over more than a fold.
+// Steps of the first and the last sequence must match the plain network. 20 positions include a
+// fold of keys and values into the state.
 double Check(CudaEngine& engine, const Checkpoint& checkpoint) {
   const ModelSpec& spec = checkpoint.spec();
   const auto length = static_cast<size_t>(std::min(spec.input.max_length, 20));

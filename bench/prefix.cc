@@ -1,4 +1,4 @@
-// linnet bench prefix: reading a known prefix at once, against reading the same tokens step by
+// linnet bench prefix: reading a known prefix in one call, against reading the same tokens step by
 // step.
 #include <iostream>
 #include <memory>
@@ -48,8 +48,8 @@ std::vector<Record> Measure(const Checkpoint& checkpoint, Precision precision,
     engine.Prefix(state, tokens, length, at_once);
   };
   prefix();
-  // Compares the two forms with each other. The tests compare them with the plain network, which
-  // would take hours at this length.
+  // Compares the two forms with each other, since the plain network would take hours at this
+  // length. The tests compare both with it at short lengths.
   RelativeError error;
   for (size_t i = 0; i < at_once.size(); ++i) error.Add(at_once[i], stepped[i]);
   const double allowed = precision == Precision::kF32 ? 1e-3 : 0.1;

@@ -22,7 +22,7 @@ ModelSpec RandomSpec(const std::string& dataset, const MixerSpec& attention) {
   spec.stack.mixer() = attention;
   if (dataset == "mnist") return spec;
   if (dataset != "cifar10") {
-    throw InputError("no model of random weights for '", dataset, "'; there are mnist and cifar10");
+    throw InputError("no model with random weights for '", dataset, "'; choose mnist or cifar10");
   }
   spec.stack.repeat = 16, spec.image()->width = spec.image()->height = 32,
   spec.image()->channels = 3, spec.input.max_length = 3071;
@@ -48,10 +48,10 @@ Checkpoint RandomModel(const ModelSpec& spec) {
 
   std::error_code none;
   const fs::path temporary = fs::temp_directory_path(none);
-  if (none) throw RuntimeError("there is no folder for temporary files; set TMPDIR to one");
+  if (none) throw RuntimeError("no folder for temporary files; set TMPDIR to one");
   struct TemporaryFolder {
     TemporaryFolder() {
-      if (mkdtemp(path.data()) == nullptr) throw RuntimeError(path, ": cannot be made");
+      if (mkdtemp(path.data()) == nullptr) throw RuntimeError(path, ": cannot be created");
     }
     ~TemporaryFolder() {
       std::error_code ignored;

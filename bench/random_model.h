@@ -1,4 +1,4 @@
-// Models of a given shape with random weights, for benchmarks.
+// Models with random weights, for benchmarks.
 //
 //   const Checkpoint checkpoint = RandomModel(RandomSpec("cifar10"));
 #ifndef BENCH_RANDOM_MODEL_H_
@@ -15,7 +15,8 @@ namespace linnet::bench {
 // attention. Throws InputError for any other data set.
 ModelSpec RandomSpec(const std::string& dataset, const MixerSpec& attention = {});
 
-// The model goes through a temporary file, like every model; the file is removed at once.
+// A model with random weights. It is written to a temporary file and opened like every model; the
+// file is removed at once.
 Checkpoint RandomModel(const ModelSpec& spec);
 
 }  // namespace linnet::bench

@@ -1,5 +1,5 @@
-// linnet bench serve: many concurrent clients against the server. The limit is the server's own
-// engine.
+// linnet bench serve: many concurrent clients against the server. The limit is the engine alone,
+// without prompts and HTTP.
 #include <httplib.h>
 
 #include <unistd.h>
@@ -64,8 +64,8 @@ std::vector<std::string> FirstLines(const Options& options, const CoupletTokens&
   return lines;
 }
 
-// Tokens per second of the engine alone: steps of `batch` sequences over whole lines, each with a
-// draw.
+// Tokens per second of the engine alone: steps of `batch` sequences over whole lines, with a draw
+// for each token.
 double EngineRate(Engine& engine, const CoupletTokens& tokens,
                   const std::vector<std::string>& lines, size_t batch, double seconds) {
   const size_t width = engine.output_size();
@@ -107,7 +107,7 @@ std::string BodyOf(const std::string& line, size_t seed, int candidates) {
       .dump();
 }
 
-// A server of one model, on a thread of its own; drained at the end.
+// A server of one model, on a separate thread; the destructor drains it.
 class LocalServer {
  public:
   LocalServer(const char* name, const std::shared_ptr<const Model>& model,
@@ -142,7 +142,7 @@ class LocalServer {
     return served;
   }
 
-  server::Batcher* batcher_ = nullptr;  // the server's
+  server::Batcher* batcher_ = nullptr;  // owned by server_
   server::Server server_;
   const int port_;
   std::thread serving_;
@@ -198,7 +198,7 @@ std::vector<std::string> RandomPrompts(size_t count, size_t length) {
   return prompts;
 }
 
-// Milliseconds in which the engine alone reads the prompt.
+// Milliseconds that the engine alone takes to read the prompt.
 double PromptTime(const std::shared_ptr<const Model>& model, const std::string& prompt,
                   int threads) {
   Engine engine(model, {.threads = threads});
@@ -223,8 +223,8 @@ struct TemporaryFolder {
   }
 };
 
-// Sends long prompts to a text model three times: cold, again, and again after the server has been
-// restarted with the same snapshot folder.
+// Sends long prompts to a text model three times: new ("cold"), repeated ("warm"), and repeated
+// after the server has been restarted with the same snapshot folder ("restarted").
 void MeasureText(const Options& options, const std::shared_ptr<const Model>& model) {
   constexpr size_t kPrompts = 15;
   const auto length = static_cast<size_t>(model->spec().input.max_length) - 16;
@@ -265,13 +265,13 @@ void MeasureText(const Options& options, const std::shared_ptr<const Model>& mod
   PrintRecords(records, options.json);
 }
 
-// Many clients that ask for couplets at the same time.
+// Many concurrent clients that request couplets.
 class Load {
  public:
   Load(const LocalServer& server, const Options& options, std::vector<std::string> lines)
       : server_(server), options_(options), lines_(std::move(lines)) {}
 
-  // Sends the checked requests one at a time. Returns the seconds of one.
+  // Sends the kChecked requests one at a time. Returns the mean seconds per request.
   double AskAlone() {
     const auto client = server_.Connect();
     const Stopwatch watch;
@@ -279,8 +279,8 @@ class Load {
     return watch.Seconds() / kChecked;
   }
 
-  // Loads the server for the benchmark's time. Throws if a request fails, or if an answer differs
-  // from the one to the same request alone.
+  // Sends requests from all clients for options.seconds. Throws if a request fails, or if a
+  // response differs from that to the same request alone.
   void Run() {
     const server::Batcher::Counts before = server_.counts();
     const Stopwatch watch;
@@ -318,8 +318,8 @@ class Load {
   }
 
   double seconds = 0;
-  double rate = 0, prompt_rate = 0;  // tokens a second: generated, and read of prompts
-  size_t known = 0;                  // tokens of prompts that a snapshot held
+  double rate = 0, prompt_rate = 0;  // tokens per second: generated, and read from prompts
+  size_t known = 0;                  // prompt tokens restored from snapshots
   double early = 0, late = 0;        // resident bytes after a quarter of the time, and at its end
 
  private:
@@ -327,7 +327,7 @@ class Load {
     return BodyOf(lines_[seed % lines_.size()], seed, options_.candidates);
   }
 
-  // Every eighth request is a checked one; the others have seeds of their own.
+  // Every eighth request is one of the kChecked ones; every other request has a new seed.
   void RunClient() {
     const auto client = server_.Connect();
     std::vector<double> mine;
@@ -423,10 +423,11 @@ void Run(const Options& options) {
 void AddServe(CLI::App& app) {
   CLI::App* verb = cli::AddVerb(
       app, "serve", "Time a model over HTTP: couplets under load, or the first token of text",
-      R"(Server and clients share this machine. Answers under load are compared, byte for byte, with those
-to the same requests alone. The limit: the engine's steps for as many sequences, with a draw each,
-without prompts and HTTP. For a model of text: the time to the first token of long prompts, cold,
-warm and after a restart; the limit is the engine's time to read them.)",
+      R"(Server and clients share this machine. Responses under load are compared, byte for byte, with those
+to the same requests alone. The limit is the engine alone: steps of as many sequences as clients,
+with a draw for each token, without prompts and HTTP. For a text model: the time to the first token
+of long prompts that are new, repeated, and repeated after a restart; the limit is the engine's time
+to read them.)",
       "  linnet bench serve models/couplet.safetensors\n"
       "  linnet bench serve models/couplet.safetensors --clients 8 --candidates 1 --json\n"
       "  linnet bench serve runs/text/model.safetensors\n");
@@ -434,8 +435,8 @@ warm and after a restart; the limit is the engine's time to read them.)",
   options->seconds = 60;
   cli::AddModelArgument(verb, options->model);
   cli::AddOption(verb, "--data", options->data, "DIR",
-                 "Folder of couplets whose test lines are sent (default: random lines of five and "
-                 "seven characters)");
+                 "Folder of a couplet data set; its test lines are sent (default: random lines of "
+                 "five and seven characters)");
   cli::AddOption(verb, "--clients", options->clients, "N",
                  "Concurrent clients, each with one request at a time", cli::Between(1, 1000));
   cli::AddOption(verb, "--candidates", options->candidates, "N", "Candidates per request",

@@ -1,5 +1,5 @@
 // linnet bench step: one recurrent step at batch 1. The limit is the time to read as many bytes as
-// the step's weights have, with the same threads: a step is bound by reading the weights.
+// the weights have, with the same threads.
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
@@ -33,8 +33,8 @@ struct Options : BenchOptions {
   std::vector<std::string> models;
 };
 
-// Finds the shipped model below the current folder or in the source tree that this program was
-// built in; "" if it is in neither.
+// Finds the shipped model below the current folder or in a folder above this program, as in its
+// source tree; "" if it is in neither.
 std::string FindShippedModel() {
   std::error_code error;
   if (fs::exists(kShipped, error)) return kShipped;
@@ -54,11 +54,11 @@ std::vector<int32_t> RandomTokens(const ModelSpec& spec, size_t count) {
   return tokens;
 }
 
-// Stepping must match the chunked form.
+// The outputs of steps must match those of Prefix().
 void Check(Engine& engine, const std::string& name) {
   if (!engine.model().steps()) {
     throw InputError(name, ": '", engine.model().spec().stack.mixer().kind,
-                     "' is no RNN: a step reads everything again");
+                     "' has no recurrent form: each step reads all tokens again");
   }
   const size_t length = static_cast<size_t>(std::min(engine.model().spec().input.max_length, 100));
   const size_t outputs = engine.output_size();

@@ -28,12 +28,13 @@ struct Options : BenchOptions {
 };
 
 constexpr size_t kDim = 32;
-constexpr double kBar = 1e-4;
+constexpr double kBar = 1e-4;  // the limit of a relative error
 
 float Phi(float x) { return x >= 0 ? x + 1 : std::exp(x); }
 
-// Errors of one head's steps against the same sums in double. `drift`: keys and values are nearly
-// constant, so that all additions lose their low bits in the same direction.
+// Errors of one head's steps against the same sums in double: of the state's s and z at the end,
+// and of sampled outputs. `drift`: keys and values are nearly constant, so that all additions lose
+// their low bits in the same direction.
 struct Errors {
   double s = 0, z = 0, out = 0;
 };
@@ -107,10 +108,10 @@ void Run(const Options& options) {
                                         {"narrow", narrow},
                                         {"drift", drift},
                                         {"isa", kernels::ActiveIsa()}}});
-        // A sum that has stopped growing fails this check by a wide margin.
+        // A sum that has stopped growing exceeds this bound by far.
         if (!(error <= 100 * limit)) {
-          throw RuntimeError("bench stream: ", what, " is off by ", error, " after ", positions,
-                             " positions");
+          throw RuntimeError("bench stream: ", what, " has an error of ", error, " after ",
+                             positions, " positions");
         }
       };
       add("s", errors.s, kBar);

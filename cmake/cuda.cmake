@@ -5,7 +5,7 @@ set_property(CACHE LINNET_CUDA PROPERTY STRINGS AUTO ON OFF)
 
 set(reason "")
 if(LINNET_CUDA AND LINNET_SANITIZE)
-  set(reason "sanitizers do not know GPUs")
+  set(reason "sanitizers do not support CUDA")
 elseif(LINNET_CUDA)
   if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
     find_program(LINNET_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda
@@ -36,14 +36,15 @@ elseif(reason OR NOT LINNET_CUDA)
   set(LINNET_CUDA OFF)
 else()
   if(choose_architectures)
-    # Code for Hopper, and what the driver of any other GPU since Ampere compiles when it is loaded.
+    # Machine code for Hopper, and PTX, which the driver compiles at load time for any other GPU
+    # since Ampere.
     set(architectures 90-real 80-virtual)
     set(CMAKE_CUDA_ARCHITECTURES "${architectures}" CACHE STRING "Architectures of GPUs" FORCE)
   endif()
   message(STATUS "CUDA kernels: for ${CMAKE_CUDA_ARCHITECTURES}, by ${CMAKE_CUDA_COMPILER} "
                  "${CMAKE_CUDA_COMPILER_VERSION}")
   find_package(CUDAToolkit REQUIRED)
-  if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc 12 has C++20
+  if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 lacks nvcc 12's C++20 flag
     set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
     set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
   endif()

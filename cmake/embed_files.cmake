@@ -1,6 +1,6 @@
 # cmake -D OUT=pages.cc -D FOLDER=pages -D NAMESPACE=linnet::server -P embed_files.cmake
-#   Writes the files of a folder as C++: std::span<const EmbeddedFile> Pages()
-#   (linnet/base/embedded_file.h).
+#   Writes a C++ file that contains the files of a folder and defines
+#   std::span<const EmbeddedFile> Pages() (linnet/base/embedded_file.h).
 file(GLOB files ${FOLDER}/*)
 list(SORT files)
 set(arrays "")

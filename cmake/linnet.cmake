@@ -27,8 +27,8 @@ function(linnet_sources variable)
 endfunction()
 
 # linnet_torch_headers(TARGET)
-#   Compiles a program with linnet_ops' precompiled torch headers, which take longer to parse than
-#   most files to compile. They require the same code generation: position-independent, as in a
+#   Compiles a program with linnet_ops' precompiled torch headers: parsing them takes longer than
+#   compiling most files. They require the same code generation: position-independent, as in a
 #   library.
 function(linnet_torch_headers target)
   set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
@@ -37,7 +37,7 @@ function(linnet_torch_headers target)
 endfunction()
 
 # linnet_headers()
-#   Installs the headers of a folder, once, however many libraries are built from it.
+#   Installs the public headers of the current folder, once, even if it has several libraries.
 function(linnet_headers)
   get_property(done DIRECTORY PROPERTY linnet_headers)
   if(done)
@@ -71,7 +71,7 @@ function(linnet_test name)
 endfunction()
 
 # linnet_embed_pages(VARIABLE NAMESPACE)
-#   Sets VARIABLE to a source file that holds the folder pages/ (linnet/base/embedded_file.h).
+#   Sets VARIABLE to a generated source file that embeds the folder pages/ (embed_files.cmake).
 function(linnet_embed_pages variable namespace)
   file(GLOB pages CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/pages/*)
   set(out ${CMAKE_CURRENT_BINARY_DIR}/pages.cc)

@@ -26,7 +26,7 @@ class BadModel(Case):
 
     def test_kind_that_is_no_rnn(self):
         path = self.write("reformer.safetensors", model(IMAGE_SPEC, attention="reformer"))
-        self.refuses(["bench", "step", path], path, "'reformer' is no RNN")
+        self.refuses(["bench", "step", path], path, "'reformer' has no recurrent form")
 
     def test_images_of_another_size(self):
         path = self.write("small.safetensors", model(IMAGE_SPEC, width=8, height=8, max_length=63))

@@ -189,7 +189,7 @@ class Info(Case):
     def test_what_is_no_rnn_keeps_its_tokens(self):
         path = self.write("reformer.safetensors", model(IMAGE_SPEC, attention="reformer"))
         self.assertEqual(self.linnet_json("info", path)["state_bytes"], 4 * 784)
-        self.assertIn("'reformer' is no RNN", self.linnet("info", path))
+        self.assertIn("'reformer' has no recurrent form", self.linnet("info", path))
 
     def test_a_softmax_state_has_room_for_every_position(self):
         path = self.write("full.safetensors", model(IMAGE_SPEC, attention="full"))

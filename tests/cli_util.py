@@ -1,4 +1,4 @@
-"""For tests of the linnet program: model files, a tiny synthetic MNIST, PNG, and a test case that runs it."""
+"""Shared by tests of the linnet program: writes model files and a tiny synthetic MNIST, reads PNG, runs linnet."""
 
 import array
 import gzip
@@ -68,7 +68,7 @@ def random_tensors(spec, seed=1):
 
 
 def safetensors(spec, tensors, metadata=None, change_header=lambda header: None, repeat=False):
-    """Bytes of a file. With `repeat`, `tensors` holds one number per tensor, which fills it."""
+    """Bytes of a file. With `repeat`, `tensors` holds one number per tensor, repeated to its size."""
     header, data = {}, bytearray()
     for name, (shape, values) in tensors.items():
         raw = array.array("f", values).tobytes() * (math.prod(shape) if repeat else 1)

@@ -80,7 +80,7 @@ class Case(unittest.TestCase):
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def run_data(self, *arguments):
-        """(exit code, stdout, stderr)"""
+        """Returns (exit code, stdout, stderr)."""
         process = self.start(*arguments)
         out, err = process.communicate(timeout=120)
         return process.returncode, out, err
@@ -153,7 +153,7 @@ class Failures(Case):
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=30)
         self.assertEqual((process.returncode, out), (130, ""))
-        self.assertRegex(err, rf"stopped.*{NAMES[0]}.*continues")
+        self.assertRegex(err, rf"stopped.*{NAMES[0]}.*resumes")
         self.assertEqual(part.stat().st_size, 5000)
 
     def test_two_at_work_in_one_folder(self):

@@ -1,5 +1,6 @@
-// Compares linnet with tensors written by fast-transformers. Reads every *.safetensors of a known
-// kind in the folder LINNET_GOLDEN (default tests/golden); shapes and settings come from each file.
+// Compares linnet with tensors written by fast-transformers and PyTorch. Reads every *.safetensors
+// of a known kind in the folder LINNET_GOLDEN (default: tests/golden); each file has its shapes and
+// settings (tests/golden/README.md).
 #include <gtest/gtest.h>
 #include <torch/utils.h>
 
@@ -60,7 +61,8 @@ class Golden {
   json config_;
 };
 
-// The largest difference relative to the largest magnitude, or to `floor` if that is larger.
+// Expects the largest difference to be at most `tolerance` times the largest magnitude, or times
+// `floor` if that is larger.
 void ExpectClose(const torch::Tensor& got, const torch::Tensor& want, double tolerance,
                  const std::string& what, double floor = 1e-30) {
   ASSERT_EQ(got.sizes(), want.sizes()) << what;
@@ -173,7 +175,7 @@ void Encoder(const Golden& golden) {
   }
 }
 
-// Settings that the files lack: fast-transformers' decoders here have d_ff 64 and relu.
+// The files lack d_ff, which follows from a tensor's shape, and the activation, relu by default.
 void DecoderStack(const Golden& golden) {
   const json& c = golden.config();
   const torch::Tensor x = Leaf(golden.Get("x")), memory = Leaf(golden.Get("memory"));
@@ -334,7 +336,7 @@ void OptimizerTrajectory(const Golden& golden, const std::string& which) {
   }
 }
 
-// Sets `rest` to the part of `stem` after the prefix; returns false if the prefix does not match.
+// Sets `rest` to the part of `stem` after the prefix. Returns false if `stem` lacks the prefix.
 bool Behind(const std::string& stem, const std::string& prefix, std::string* rest) {
   if (stem.rfind(prefix, 0) != 0) return false;
   *rest = stem.substr(prefix.size());

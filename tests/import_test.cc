@@ -1,5 +1,5 @@
-// Imports a fast-transformers model written by torch.save and compares its outputs with the
-// library's: covers reader, import, checkpoint and engine.
+// Imports a fast-transformers model written by torch.save() and compares the engine's outputs with
+// fast-transformers': covers reader, import, checkpoint and engine.
 #include <gtest/gtest.h>
 
 #include <algorithm>

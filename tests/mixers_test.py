@@ -138,7 +138,7 @@ class Mixers(unittest.TestCase):
         trained = set()
         for i, (mixer, flags) in enumerate(variants()):
             name = f"images{i}"
-            if mixer["sees only the past"] == "–":
+            if mixer["causal"] == "–":
                 self.assertIn(f"needs causal attention, which '{mixer['kind']}' is not",
                               self.refused(self.dir / name, *task, *flags))
                 continue
@@ -192,14 +192,14 @@ class Mixers(unittest.TestCase):
             for name in ("in.txt", "out.txt"):
                 (pairs / part / name).write_text("天 山 花\n" * 4)
         tasks = (("copy",), ("text", "--data", text), ("couplet", "--data", pairs, "--batch", 2))
-        both_ways = [mixer["kind"] for mixer in mixers() if mixer["sees only the past"] == "–"]
+        both_ways = [mixer["kind"] for mixer in mixers() if mixer["causal"] == "–"]
         for kind in both_ways:
             for task in tasks:
                 said = self.refused(self.dir / "never", *task, "--attention", kind)
                 self.assertIn(f"needs causal attention, which '{kind}' is not", said)
         # An encoder-decoder needs a mixer that attends to a memory.
         for mixer in mixers():
-            if mixer["kind"] in both_ways or mixer["over a memory"] != "–":
+            if mixer["kind"] in both_ways or mixer["cross attention"] != "–":
                 continue
             said = self.refused(self.dir / "never", *tasks[2], "--network", "encoder-decoder", "--attention",
                                 mixer["kind"])

@@ -1,5 +1,6 @@
-// Parity of networks with an encoder beside the decoder, and with convolutions: nn in batch form,
-// nn step by step (if it steps), and the runtime with every split into prefix and steps agree.
+// Parity of networks with an encoder and a decoder, and of networks with convolutions: nn in batch
+// form, nn step by step (convolutions only), and the runtime with every split into prefix and steps
+// agree.
 #include <gtest/gtest.h>
 #include <torch/utils.h>
 #include <unistd.h>

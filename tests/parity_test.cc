@@ -1,5 +1,5 @@
-// Four forms of one checkpoint agree: nn in batch form, nn step by step, and the runtime with every
-// split of the sequence into prefix and steps.
+// All forms of one checkpoint agree: nn in batch form, nn step by step, and the runtime with every
+// split of the sequence into a prefix and steps.
 #include <gtest/gtest.h>
 #include <torch/utils.h>
 #include <unistd.h>
@@ -161,7 +161,7 @@ TEST_P(Parity, BitsPerDimIsTheTrainingLoss) {
   EXPECT_NEAR(got.mean, nats.mean().item<double>() / std::log(2.0), 1e-4);
 }
 
-// All recurrent mixers, and all other variations between networks.
+// All recurrent mixers; and tasks, activations, grid positions, feature maps and mixed layers.
 std::vector<ParityCase> Cases() {
   std::vector<ParityCase> cases = {
       {"images", Activation::kRelu},

@@ -32,7 +32,7 @@ import collections, json, struct, sys, warnings
 warnings.simplefilter("ignore")
 import torch
 
-def load(path):  # both readers of torch.load must take it
+def load(path):  # both modes of torch.load must read it
     plain, strict = torch.load(path), torch.load(path, weights_only=True)
     assert list(plain) == list(strict)
     for name in plain:
@@ -103,12 +103,12 @@ class Torch(Case):
                 for name, tensor in exported.items():
                     assert tensor.dtype == torch.float32 and tensor.is_contiguous(), name
                     assert torch.equal(tensor, model[name]), name
-                # A module of the reference would take it and save it.
+                # The tensors are writable, as modules need them.
                 assert exported["predictor.weight"].add_(1).sum() != model["predictor.weight"].sum()
                 """, model)
 
     def test_linnet_reads_what_torch_writes(self):
-        """With every pickle protocol, in all forms that training scripts save."""
+        """Files of every pickle protocol, in the forms that training scripts save."""
         self.torch("""
             model = read_safetensors(sys.argv[1])
             model.pop("first_value.probability")

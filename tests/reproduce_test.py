@@ -352,7 +352,7 @@ class Figure2(unittest.TestCase):
         self.assertEqual([run["method"] for run in result["runs"]], ["softmax", "lsh-4", "linear"])
         for run in result["runs"]:
             self.assertEqual(run["curve"][-1][0], 100)
-            self.assertLess(run["curve"][-1][1], 2.25)  # 11 tokens: 2.4 by chance
+            self.assertLess(run["curve"][-1][1], 2.25)  # nats; chance over 11 tokens is 2.4
         page = (self.dir / "out" / "figure2.md").read_text()
         self.assertIn("linnet reproduce figure2 --steps 100 --max-length 14", page)
         again = self.reproduce(*arguments)  # all results exist already
@@ -601,7 +601,7 @@ print("wrote", name)
         self.assertEqual(kept["done"], ["table1", "table2", "table3"])
         self.assertGreater(kept["spent"], 0)
         self.calls()
-        # The time is over: the part in progress is finished, the others are left out and get a new
+        # The budget is used up: the part in progress is finished, the others are left out and get a new
         # budget in the next call.
         (self.dir / "runs" / "all.json").write_text(json.dumps(dict(kept, spent=3601)))
         code, _, err = self.all()

@@ -40,7 +40,7 @@ def setUpModule():
     (folder / "run" / "model.safetensors").rename(TEXT)
 
 
-# Seconds after which a test gives up. Only a server that hangs takes so long.
+# Seconds after which a test fails. Only a server that hangs takes so long.
 PATIENCE = 60
 
 

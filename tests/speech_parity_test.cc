@@ -85,7 +85,7 @@ double Off(const Tensor& a, const Tensor& b) { return (a - b).abs().max().item<d
 
 TEST_P(SpeechParity, TrainingAndRuntimeHearTheSame) {
   SpeechEncoder encoder(Model::Open(path_));
-  for (const int64_t length : {61, 1, 2, 30}) {  // no data of a longer one may remain
+  for (const int64_t length : {61, 1, 2, 30}) {  // no data of a longer sequence may remain
     const Tensor inputs = torch::randn({length, model_->spec().speech()->Inputs()});
     const Tensor got = torch::empty({length, 5});
     encoder.Encode(Floats(inputs), Room(got));

@@ -320,11 +320,11 @@ class TrainTest(unittest.TestCase):
         self.assertEqual(tensors(out / "model.safetensors").keys(), good.keys())
 
     def test_a_ruined_model_replaces_no_checkpoint(self):
-        # The loss of step 3 is finite; the weights after its update are not.
+        # The loss of step 3 is finite; the weights after the update are not.
         out = self.dir / "run"
         self.run_ok(*COPY, "--out", out, "--checkpoint-every", "1", "--clip", "0", "--steps", "2")
         before = (out / "model.safetensors").read_bytes()
-        for steps in (3, 10):  # at the last step, and on the way
+        for steps in (3, 10):  # at the last step, and before it
             result = self.train("copy", "--resume", "--out", out, "--steps", steps, "--lr", "1e25")
             self.assertEqual(result.returncode, 1, result.stderr)
             self.assertRegex(result.stderr.splitlines()[-1], "is NaN or infinite .* step [34]; .*step 2 .*intact")
@@ -407,7 +407,7 @@ class TrainTest(unittest.TestCase):
         self.assertEqual(set(by_dim), {16, 32, 64, 128})
         # D x M states at every position would take D / 8 times the memory of inputs and outputs.
         for dim, curve in by_dim.items():
-            slope = (curve[4096] - curve[2048]) / (2048 * 1e-6)  # bytes a position
+            slope = (curve[4096] - curve[2048]) / (2048 * 1e-6)  # bytes per position
             self.assertGreater(slope, 0.8 * 8 * 256 * 4, dim)
             self.assertLess(slope, 1.5 * 8 * 256 * 4, dim)
 

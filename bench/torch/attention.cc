@@ -55,8 +55,8 @@ constexpr double kSlack = 1.2;  // tolerated error factor of a memory estimate
 struct Method {
   const char* name;
   int rounds;      // of hashing; 0: not LSH
-  bool quadratic;  // work grows with N^2, as does the paper's baseline
-  bool plain;      // without the fused operation
+  bool quadratic;  // work grows with N^2
+  bool plain;      // in libtorch's operations, without the fused one
 };
 constexpr Method kMethods[] = {{"linear", 0, false, false},      {"softmax", 0, true, false},
                                {"softmax-plain", 0, true, true}, {"lsh-1", 1, false, false},
@@ -68,7 +68,7 @@ struct Options : BenchOptions {
   bool causal = true;
   std::vector<std::string> methods;
   std::string device = "cpu";
-  std::string one;  // in the child: METHOD:N:BATCH
+  std::string one;  // in the child process: METHOD:N:BATCH
 };
 
 const Method& FindMethod(const std::string& name) {
@@ -78,7 +78,7 @@ const Method& FindMethod(const std::string& name) {
   std::string known;
   for (const Method& method : kMethods)
     known += (known.empty() ? "" : ", ") + std::string(method.name);
-  throw InputError("no method '", name, "'; choose of ", known);
+  throw InputError("no method '", name, "'; choose one of ", known);
 }
 
 // ------------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ struct Pass {
         mask{.causal = options.causal},
         attention(nn::MakeMixer(SpecOf(method, options.causal), {kHeads, kDim, kDim})) {}
 
-  // Each input is a tensor of its own, as in training.
+  // Queries, keys and values are separate tensors, as in training (LSH: shared queries and keys).
   AttentionProblem Inputs(int64_t batch, int64_t length) const {
     const auto input = [&] { return torch::randn({batch, length, kHeads, kDim}); };
     AttentionProblem problem;
@@ -163,8 +163,8 @@ double Median(std::vector<double> values) {
   return *middle;
 }
 
-// Limits this process to its current memory plus `bytes` while it lives, so that the process fails
-// and not the machine.
+// While it exists, limits this process to its current memory plus `bytes`, so that the process
+// fails instead of exhausting the machine.
 class MemoryLimit {
  public:
   explicit MemoryLimit(double bytes) {
@@ -344,7 +344,8 @@ Curve MeasureMethod(const Method& method, const Options& options, double budget,
   for (int64_t length = options.min_n; length <= options.max_n; length *= 2) {
     const auto leave_out = [&](const std::string& why) {
       for (int64_t n = length; n <= options.max_n; n *= 2) {
-        curve.left_out.push_back({{"N", n}, {"why", n == length ? why : "longer still"}});
+        curve.left_out.push_back(
+            {{"N", n}, {"why", n == length ? why : "longer than the first one left out"}});
       }
       says(StrCat("left out ", method.name, " from N = ", length, ": ", why));
     };
@@ -354,8 +355,8 @@ Curve MeasureMethod(const Method& method, const Options& options, double budget,
                             : std::max((method.quadratic ? 4 : 2) * curve.points.back().bytes,
                                        InAndOut(method, length));
     if (need > budget) {
-      leave_out(StrCat("a sample needs about ", FormatBytes(need), ", and there are ",
-                       FormatBytes(budget), " for it"));
+      leave_out(StrCat("a sample needs about ", FormatBytes(need), " of the ", FormatBytes(budget),
+                       " allowed"));
       break;
     }
     const auto fit = static_cast<int64_t>(std::min(budget / need, 1e9));
@@ -374,14 +375,13 @@ Curve MeasureMethod(const Method& method, const Options& options, double budget,
     if (!options.causal) arguments.push_back("--all-positions");
     const cli::ChildResult child = cli::RunChild("", arguments);
     if (child.signal == SIGKILL) {
-      leave_out("the process was killed, as one that takes too much memory is");
+      leave_out("the process was killed, probably for lack of memory");
       break;
     }
     const ordered_json line = ordered_json::parse(child.out, nullptr, /*allow_exceptions=*/false);
     if (child.exit_code == 130) throw cli::Interrupted();
     if (line.is_object() && line.contains("no_memory")) {
-      leave_out(
-          StrCat("it needs more than the ", FormatBytes(kSlack * budget), " that it may take"));
+      leave_out(StrCat("it needs more than the ", FormatBytes(kSlack * budget), " allowed"));
       break;
     }
     if (line.is_object() && line.contains("wrong")) {
@@ -474,7 +474,7 @@ void Run(const Options& options) {
     for (const Method& method : kMethods) methods.push_back(&method);
   }
   const double available = static_cast<double>(AvailableMemory());
-  // The rest is for other processes on this machine and for errors of the estimate.
+  // Leaves memory for other processes and for errors of the estimate.
   const double budget = options.memory > 0 ? options.memory : available > 0 ? 0.6 * available : 4e9;
 
   size_t lengths = 0;
@@ -510,16 +510,16 @@ void AddAttention(CLI::App& bench) {
       bench, "attention",
       "Measure time and memory of attention against the length (the paper's figure 1)",
       R"(A forward and a backward pass over N = 512, 1024, ... 65536 positions, 8 heads of 32; batches shrink
-as N grows. Each case runs in a process of its own and is checked against sums in double precision.
+as N grows. Each case runs in a separate process and is checked against sums in double precision.
 Results: time and peak memory per sample. Methods:
   linear               causal-linear (with --all-positions: linear)
   softmax              full, as linnet runs it
   softmax-plain        full in plain operations, which write N x N scores, as in the paper
   lsh-1, lsh-4, lsh-8  reformer, 64 buckets, chunks of 32, 1, 4 or 8 rounds
-Cases that do not fit into memory are left out and listed. The limit of a time is the larger of the
-required multiply-adds at the machine's peak, and one pass over inputs and outputs. The limit of
-memory is the size of inputs, outputs and gradients. Exponents of growth are fitted over the longer
-half.)",
+Cases that do not fit into memory are left out and listed. The limit of a time is the longer of two
+times: the required multiply-adds at the machine's peak, and one pass over inputs and outputs. The
+limit of memory is the size of inputs, outputs and gradients. Exponents of growth are fitted over
+the longer half of the lengths.)",
       "  linnet bench attention --max-n 4096\n"
       "  linnet bench attention --methods linear,lsh-4 --json\n");
   auto options = std::make_shared<Options>();
@@ -536,7 +536,7 @@ half.)",
                  positive(1, 1 << 24));
   verb->add_flag_callback(
       "--all-positions", [options] { options->causal = false; },
-      "Not causal: every position attends to all");
+      "No causal mask: every position attends to all");
   verb->add_option_function<double>(
           "--memory", [options](double gigabytes) { options->memory = 1e9 * gigabytes; },
           "Memory limit of a pass (default: 60% of the free memory)")
@@ -544,8 +544,8 @@ half.)",
       ->check(cli::Between(0.001, 1e6));
   cli::AddOption(
       verb, "--device", options->device, "NAME",
-      "cpu, or cuda if this libtorch supports it: checked on one short sequence, limits by "
-      "memory alone",
+      "cpu, or cuda if this libtorch supports it. On cuda, one short problem is checked, and the "
+      "limit is the time to move inputs and outputs",
       CLI::IsMember({"cpu", "cuda"}).description(""));
   verb->add_option("--one", options->one)->group("");
   AddBenchOptions(verb, *options);

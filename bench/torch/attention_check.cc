@@ -20,7 +20,7 @@ namespace {
 using torch::Tensor;
 using Vector = std::vector<double>;
 
-// The maximum of all errors; NaN if any is NaN.
+// The maximum of all added errors; NaN if one is NaN.
 class Worst {
  public:
   void Add(const RelativeError& error) {
@@ -67,8 +67,8 @@ std::vector<int64_t> SampledRows(int64_t length) {
   return {rows.begin(), rows.end()};
 }
 
-// Calls check(batch, head) for the first head of the first sequence and the last head of the last;
-// for the last alone if `long_work`.
+// Calls check(batch, head) for the first head of the first sequence (not if `long_work`) and the
+// last head of the last sequence.
 void ForHeads(const AttentionProblem& problem, bool long_work,
               const std::function<void(int64_t, int64_t)>& check) {
   const int64_t batch = problem.q.size(0) - 1, head = problem.q.size(2) - 1;

@@ -48,7 +48,7 @@ void RequireDevice() {
   }
 }
 
-// Peak of the memory that tensors take on the device, in bytes.
+// Peak memory of tensors on the device, in bytes; 0 in a build without CUDA's headers.
 #ifdef LINNET_CUDA_HEADERS
 void ResetPeak() {
   c10::cuda::CUDACachingAllocator::emptyCache();
@@ -74,7 +74,7 @@ double SecondsOf(const std::function<void()>& body, int calls) {
   return (Now() - began) / calls;
 }
 
-// The median over five turns of consecutive calls, after a warm-up.
+// The median seconds per call over five turns of consecutive calls, after a warm-up.
 double Time(const std::function<void()>& body, double seconds) {
   SecondsOf(body, 2);
   const double once = SecondsOf(body, 1);
@@ -101,7 +101,7 @@ ordered_json Record(const std::string& name, double value, const std::string& un
   return record;
 }
 
-// Says on stderr that a measurement is left out.
+// Reports on stderr that a measurement is left out.
 void LeaveOut(const std::string& measurement, const std::exception& failure) {
   const std::string what = failure.what();
   std::cerr << "left out " << measurement << ": " << what.substr(0, what.find('\n')) << "\n";
@@ -168,8 +168,8 @@ std::vector<Tensor> Inputs(int64_t batch, int64_t length, torch::TensorOptions o
   return inputs;
 }
 
-// The largest difference from the plain form in double on the CPU, relative to a tensor's largest
-// magnitude; of LSH, whose buckets may differ by rounding, the median difference.
+// The largest difference from the plain form in double precision on the CPU, relative to a tensor's
+// largest magnitude; for LSH the median difference, since rounding may change buckets.
 double Error(const Attention& attention, const Method& method, torch::Dtype dtype) {
   torch::manual_seed(kSeed);
   constexpr int64_t kLength = 300;
@@ -189,7 +189,7 @@ double Error(const Attention& attention, const Method& method, torch::Dtype dtyp
   return worst;
 }
 
-// Measurements of one method; stops where memory ends.
+// Measures one method at all lengths; stops when memory runs out.
 void MeasureMethod(const Method& method, const std::string& precision,
                    const DeviceAttentionOptions& options, double bandwidth,
                    std::vector<ordered_json>& records) {
@@ -272,7 +272,7 @@ ModelSpec SpecOf(const DeviceTrainOptions& options, const std::string& attention
 }
 
 #ifdef LINNET_CUDA_HEADERS
-// Kernels of one call by their time, the longest first.
+// The kernels of one call, by their total time, longest first.
 ordered_json Profile(const std::function<void()>& body) {
   namespace profiler = torch::autograd::profiler;
   using torch::profiler::impl::ActivityType;
@@ -374,7 +374,7 @@ void MeasureTraining(const DeviceTrainOptions& options, const std::string& atten
   step();
   const double seconds = Time(step, options.seconds);
   const int64_t bytes = Peak();
-  // Parts, each with a wait at its end: more than their share of a whole update.
+  // Parts of the update, each with a wait for the GPU at its end: together longer than the update.
   std::map<std::string, std::vector<double>> parts;
   for (int i = 0; i < 5; ++i) {
     parts["forward"].push_back(SecondsOf(forward, 1));
@@ -407,7 +407,8 @@ void MeasureTraining(const DeviceTrainOptions& options, const std::string& atten
   if (options.profile) identity["kernels"] = Profile(step);
   if (options.graph) {
     try {
-      // Without the copy of the step's numbers: the host's memory is not the graph's.
+      // Finish() without Begin(), which copies the step's numbers from the host and cannot be
+      // captured.
       const auto repeated = [&] {
         forward();
         value.backward();
@@ -424,7 +425,7 @@ void MeasureTraining(const DeviceTrainOptions& options, const std::string& atten
   }
 #endif
   const double limit = flops / ProductRate(precision);
-  // Not checked: that gradients are finite is all that is known here (ops_gpu_test compares).
+  // "checked" is false: only finite gradients are verified here; ops_gpu_test compares results.
   records.push_back(Record("train", 1e3 * seconds, "ms", 1e3 * limit, false, identity));
   if (!options.json) PrintTraining(records.back());
 }

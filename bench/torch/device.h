@@ -1,4 +1,4 @@
-// Benchmarks of training on a GPU. They use libtorch alone, so that a plain-only build has them.
+// Benchmarks of training on a GPU. They need only libtorch, so a build with LINNET_PLAIN has them.
 #ifndef BENCH_TORCH_DEVICE_H_
 #define BENCH_TORCH_DEVICE_H_
 
@@ -12,7 +12,7 @@ namespace linnet::bench {
 struct DeviceAttentionOptions {
   int64_t min_n = 512, max_n = 65536, tokens = 65536;
   bool causal = true, json = false;
-  std::vector<std::string> methods, precisions;  // empty: all, and fp32
+  std::vector<std::string> methods, precisions;  // empty: all methods; fp32
   double seconds = 0.3;                          // per length
 };
 void BenchAttentionOnDevice(const DeviceAttentionOptions& options);
@@ -21,10 +21,10 @@ void BenchAttentionOnDevice(const DeviceAttentionOptions& options);
 struct DeviceTrainOptions {
   std::string dataset = "mnist";                    // or cifar10
   std::vector<std::string> attentions, precisions;  // empty: causal-linear; fp32 and bf16
-  std::vector<int> batches;                         // empty: the paper's
+  std::vector<int> batches;                         // empty: the paper's batch size
   int layers = 0;                                   // 0: the paper's
   double seconds = 1;                               // per model
-  bool graph = false;    // also as a CUDA graph: the host's time does not count
+  bool graph = false;    // also times the update as a CUDA graph, without the host's work
   bool profile = false;  // also lists the kernels of one update
   bool json = false;
 };

@@ -63,7 +63,7 @@ void Measure(const Options& options, Curve& curve) {
       squares += (attention->forward(q, k, v, mask) - want).square().mean().item<double>();
     }
     const double error = std::sqrt(squares / options.draws / want.square().mean().item<double>());
-    if (!std::isfinite(error)) throw RuntimeError("bench features: not a number");
+    if (!std::isfinite(error)) throw RuntimeError("bench features: the error is NaN or infinite");
     curve.features.push_back(static_cast<double>(features));
     curve.error.push_back(error);
   }
@@ -94,9 +94,9 @@ void DrawCurves(const std::vector<Curve>& curves, const Options& options) {
   }
   panel.series.push_back(law);
   plot::Draw(
-      {.title = "Random features against what they estimate",
+      {.title = "Error of random features",
        .subtitle = StrCat("causal attention over ", kLength, " positions, ", kHeads, " heads of ",
-                          kDim, "; queries and keys normal, of the deviation named"),
+                          kDim, "; normal queries and keys with the standard deviation given"),
        .panels = {panel}},
       options.plot);
 }
@@ -143,8 +143,8 @@ void AddFeatures(CLI::App& bench) {
   CLI::App* verb = cli::AddVerb(
       bench, "features", "Measure the error of random feature maps",
       R"(The relative error of causal linear attention with 32, 64, ... random features against equation 3
-with the exact kernel: the RBF kernel for rff, softmax for favor. Queries and keys have several norms.
-The limit is the law F^(-1/2), through the first error.)",
+with the exact similarity: RBF for rff, softmax for favor. favor runs with three standard deviations
+of queries and keys. The limit is the law F^(-1/2) through the error at 32 features.)",
       "  linnet bench features\n"
       "  linnet bench features --max-features 4096 --plot features.svg\n");
   auto options = std::make_shared<Options>();

@@ -1,5 +1,4 @@
-// linnet-bench-torch: benchmarks of training, which need libtorch. `linnet bench train` and similar
-// verbs run it.
+// linnet-bench-torch: the benchmarks that need libtorch. `linnet bench` runs it.
 #include <CLI/CLI.hpp>
 
 #include "bench/torch/benchmarks.h"
@@ -9,7 +8,7 @@
 int main(int argc, char** argv) {
   using namespace linnet::bench;
   linnet::KeepFreedMemory();
-  CLI::App app("Times training against the machine's own limits", "linnet bench");
+  CLI::App app("Benchmarks training against the limits of this machine", "linnet bench");
   linnet::cli::SetUp(app);
   AddTrain(app);
   AddMemory(app);

@@ -46,7 +46,8 @@ double Measure(int64_t length, int64_t dim) {
     const torch::Tensor out = ops::CausalLinearAttention(q, k, v);
     out.backward(torch::ones_like(out));
     // Not isfinite(): its temporaries would set the peak.
-    if (!std::isfinite(q.grad().sum().item<float>())) throw RuntimeError("not a number");
+    if (!std::isfinite(q.grad().sum().item<float>()))
+      throw RuntimeError("a gradient is NaN or infinite");
   };
   pass(64);
   ResetPeakMemory();
@@ -55,12 +56,12 @@ double Measure(int64_t length, int64_t dim) {
   return static_cast<double>(PeakMemory() - before);
 }
 
-// Measures in a new process, since memory left behind by earlier passes would count.
+// Measures in a new process, where no memory is left from earlier passes.
 double MeasureApart(int64_t length, int64_t dim, int threads) {
   int ends[2];
-  if (pipe(ends) != 0) throw RuntimeError("bench memory: no pipe");
+  if (pipe(ends) != 0) throw RuntimeError("bench memory: cannot create a pipe");
   const pid_t child = fork();
-  if (child < 0) throw RuntimeError("bench memory: no process");
+  if (child < 0) throw RuntimeError("bench memory: cannot start a process");
   if (child == 0) {
     double bytes = -1;
     try {
@@ -101,7 +102,7 @@ void DrawRecords(const std::vector<Record>& records, const std::string& path) {
   }
   panel.series.push_back(limit);
   plot::Draw({.title = "Memory of causal linear attention, forward and backward",
-              .subtitle = "one sequence, 256 dimensions, fp32; each point a process of its own",
+              .subtitle = "one sequence, 256 dimensions, fp32; a separate process for each point",
               .panels = {panel}},
              path);
 }
@@ -112,8 +113,8 @@ void Run(const Options& options) {
   std::vector<Record> records;
   for (const int64_t dim : kDims) {
     for (int64_t length = kMinLength; length <= options.max_n; length *= 2) {
-      // q, k, v, out, the gradients of all four, and one denominator per position and head. The
-      // saved states do not count: they save time but are not required.
+      // q, k, v, out, the gradients of all four, and one denominator per position and head. Saved
+      // states do not count: they only save time.
       const double needed =
           4.0 * static_cast<double>(length) * (8.0 * kWidth + static_cast<double>(kWidth / dim));
       records.push_back({.name = "memory",
@@ -143,8 +144,8 @@ void AddMemory(CLI::App& bench) {
   CLI::App* verb = cli::AddVerb(
       bench, "memory", "Measure the memory of training causal linear attention",
       R"(Peak memory of a forward and a backward pass over one sequence, with 256 dimensions in heads of
-different sizes. Each case runs in a process of its own. The limit is the size of inputs, outputs and
-gradients: stored states of D x M numbers per position would show.)",
+different sizes. Each case runs in a separate process. The limit is the size of inputs, outputs and
+gradients: a state of D x M numbers stored per position would exceed it by far.)",
       "  linnet bench memory\n"
       "  linnet bench memory --max-n 65536 --plot memory.svg\n");
   auto options = std::make_shared<Options>();

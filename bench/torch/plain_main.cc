@@ -1,4 +1,4 @@
-// linnet-bench of a plain-only build (docs/gpu.md): the benchmarks on a GPU alone.
+// linnet-bench-torch of a build with LINNET_PLAIN (docs/gpu.md): only the benchmarks on a GPU.
 #include <CLI/CLI.hpp>
 
 #include "bench/torch/device.h"
@@ -10,33 +10,35 @@ namespace {
 
 void AddDevice(CLI::App* verb) {
   verb->add_option_function<std::string>(
-          "--device", [](const std::string&) {}, "cuda, the only one in this build")
+          "--device", [](const std::string&) {}, "cuda, the only device of this build")
       ->check(CLI::IsMember({"cuda"}));
 }
 
 void AddAttention(CLI::App& app, DeviceAttentionOptions& options) {
-  CLI::App* verb = app.add_subcommand("attention", "Time and memory of attention by length");
+  CLI::App* verb =
+      app.add_subcommand("attention", "Measure time and memory of attention against the length");
   AddDevice(verb);
-  cli::AddOption(verb, "--min-n", options.min_n, "N", "The shortest sequence");
-  cli::AddOption(verb, "--max-n", options.max_n, "N", "The longest sequence");
-  cli::AddOption(verb, "--tokens", options.tokens, "N", "Positions in a batch");
+  cli::AddOption(verb, "--min-n", options.min_n, "N", "Length of the shortest sequence");
+  cli::AddOption(verb, "--max-n", options.max_n, "N", "Length of the longest sequence");
+  cli::AddOption(verb, "--tokens", options.tokens, "N", "Positions per batch");
   cli::AddOption(verb, "--seconds", options.seconds, "S",
                  "Time to measure each length, in seconds");
   cli::AddListOption(verb, "--methods", options.methods, "NAMES", "Methods (default: all)");
   cli::AddListOption(verb, "--precision", options.precisions, "NAMES",
                      "fp32, bf16 or both (default: fp32)");
   verb->add_flag_callback(
-      "--all-positions", [&] { options.causal = false; }, "Not causal");
+      "--all-positions", [&] { options.causal = false; },
+      "No causal mask: every position attends to all");
   verb->add_flag("--json", options.json, "Print a list of records");
   verb->callback([&] { BenchAttentionOnDevice(options); });
 }
 
 void AddTrain(CLI::App& app, DeviceTrainOptions& options) {
-  CLI::App* verb = app.add_subcommand("train", "Time of an update of the paper's image models");
+  CLI::App* verb = app.add_subcommand("train", "Time an update of the paper's image models");
   AddDevice(verb);
   cli::AddOption(verb, "--dataset", options.dataset, "NAME", "mnist or cifar10",
                  CLI::IsMember({"mnist", "cifar10"}));
-  cli::AddOption(verb, "--layers", options.layers, "N", "Layers; 0: the paper's");
+  cli::AddOption(verb, "--layers", options.layers, "N", "Number of layers; 0: the paper's");
   cli::AddOption(verb, "--seconds", options.seconds, "S", "Time to measure each model, in seconds");
   cli::AddListOption(verb, "--attention", options.attentions, "NAMES",
                      "Mixers (default: causal-linear)");
@@ -44,8 +46,8 @@ void AddTrain(CLI::App& app, DeviceTrainOptions& options) {
                      "fp32, bf16 or both (default: both)");
   cli::AddListOption(verb, "--batch", options.batches, "N",
                      "Sequences per update (default: the paper's)");
-  verb->add_flag("--graph", options.graph, "Time the update as a CUDA graph, too");
-  verb->add_flag("--profile", options.profile, "List the kernels of an update");
+  verb->add_flag("--graph", options.graph, "Also time the update as a CUDA graph");
+  verb->add_flag("--profile", options.profile, "Also list the kernels of an update");
   verb->add_flag("--json", options.json, "Print a list of records");
   verb->callback([&] { BenchTrainOnDevice(options); });
 }

@@ -32,7 +32,7 @@ constexpr double kFramesASecond = 100;
 
 struct Options {
   std::vector<std::string> methods = {"linear", "full", "reformer", "lstm"};
-  double from = 8, to = 240, total = 240;  // seconds: of an utterance, and of a batch
+  double from = 8, to = 240, total = 240;  // seconds: shortest, longest utterance; batch
   std::string precision = "fp32";
   int threads = 0;
   bool json = false;
@@ -82,12 +82,12 @@ Tensor Loss(nn::SpeechModelImpl& model, const Problem& problem) {
 // Compares loss and gradients, fused against plain, on a short problem.
 void Check(const std::string& method) {
   ModelSpec spec = SpecOf(method, 64);
-  // One layer only. After several layers, sums rounded in another order flip a hash or a rectified
-  // unit near its threshold, and no bound could tell that from an error.
+  // One layer only. After several layers, rounding may change a hash or switch a ReLU near 0, and
+  // no tolerance could tell that from an error.
   spec.stack.repeat = 1;
   torch::manual_seed(1);
   nn::SpeechModel model(spec);
-  model->eval();  // Reformer then hashes both times with the same planes
+  model->eval();  // so that Reformer hashes with the same planes both times
   const Problem problem = Make(spec, 2, 64, 12);
   std::vector<Tensor> gradients[2];
   std::vector<std::string> names;
@@ -239,9 +239,10 @@ void AddSpeech(CLI::App& bench) {
   CLI::App* verb = cli::AddVerb(
       bench, "speech", "Time training on speech against the length of utterances",
       R"(Time of an update (forward, backward, optimizer) per second of sound, for the paper's encoder and its
-LSTM, over batches of 240 s in utterances of 8 s to 4 min; 'loss' is the additional time of CTC.
+LSTM, over batches of 240 s in utterances of 8 s to 4 min. The field 'loss' of --json is the
+additional time of CTC.
 Inputs are random frames. Gradients are first checked against the plain operations. The limit is the
-required multiply-adds at the rate of a large product.)",
+time of the required multiply-adds at the rate of a large product.)",
       "  linnet bench speech\n"
       "  linnet bench speech --method linear,full --to 60 --json\n");
   auto options = std::make_shared<Options>();
@@ -261,7 +262,7 @@ required multiply-adds at the rate of a large product.)",
   cli::AddJsonFlag(verb, options->json);
   verb->callback([options] {
     if (options->to < options->from) {
-      throw InputError("--to ", options->to, " is below --from ", options->from);
+      throw InputError("--to ", options->to, " is less than --from ", options->from);
     }
     Run(*options);
   });

@@ -1,4 +1,5 @@
-// linnet bench train: a training step of the paper's MNIST model.
+// linnet bench train: a training step of the paper's MNIST model. The limit is the time of its
+// matrix products alone.
 #include <ATen/Parallel.h>
 #include <torch/autograd.h>
 #include <torch/utils.h>
@@ -67,8 +68,8 @@ void Check(SequenceModel& model, const std::string& precision) {
   }
   if (!(worst <= tolerance)) {
     throw RuntimeError("bench train: in ", precision,
-                       " the fused step's gradients differ from the ", "plain one's by ", worst,
-                       " (allowed: ", tolerance, "); not timed");
+                       " loss or gradients of the fused step differ from ", "the plain step's by ",
+                       worst, " (allowed: ", tolerance, "); not timed");
   }
 }
 
@@ -150,7 +151,7 @@ Record Measure(const std::string& precision, const Options& options) {
     update.push_back(watch.Seconds() - after_backward);
   };
 
-  // Parts of the step on their own, forward and backward.
+  // Parts of the step, timed separately, forward and backward.
   const ops::Precision p = ops::PrecisionNamed(precision);
   const int64_t heads = spec.stack.mixer().heads, dim = spec.stack.mixer().query_dim;
   const int64_t d = spec.stack.d_model, wide = spec.stack.d_ff;
@@ -236,7 +237,8 @@ void PrintSplit(const std::vector<Record>& records) {
 
 void Run(const Options& options) {
   if (options.d_model % 32 != 0) {
-    throw InputError("--d-model ", options.d_model, " is no multiple of 32, the width of a head");
+    throw InputError("--d-model ", options.d_model,
+                     " is not a multiple of 32, the width of a head");
   }
   at::set_num_threads(options.threads > 0 ? options.threads : ThreadPool::AvailableProcessors());
   std::vector<Record> records;

@@ -47,7 +47,8 @@ struct Pipe {
   Pipe() {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0) {
-      throw RuntimeError("no pipe to a program (", std::generic_category().message(errno), ")");
+      throw RuntimeError("cannot create a pipe to a child process (",
+                         std::generic_category().message(errno), ")");
     }
     from = ends[0], to = ends[1];
   }
@@ -76,7 +77,7 @@ void EndAtSignals() {
 }
 
 ChildResult RunChild(const std::string& program, const std::vector<std::string>& arguments) {
-  HandleEndSignals(PassOn);  // stays installed, so that no signal is lost between two children
+  HandleEndSignals(PassOn);  // stays installed, so that no signal is lost between children
   if (interrupted != 0) throw Interrupted();
 
   std::error_code error;
@@ -108,7 +109,8 @@ ChildResult RunChild(const std::string& program, const std::vector<std::string>&
   running = child;
   held.Release();
   if (child < 0) {
-    throw RuntimeError(path, ": no process (", std::generic_category().message(no_child), ")");
+    throw RuntimeError(path, ": cannot start a process (",
+                       std::generic_category().message(no_child), ")");
   }
   out_end.Close();
   failure_end.Close();

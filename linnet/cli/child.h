@@ -24,9 +24,9 @@ struct ChildResult {
 // child at a time.
 ChildResult RunChild(const std::string& program, const std::vector<std::string>& arguments);
 
-// Call it after the last child, before this process does the remaining work itself: from here on
-// the signals end this process. (After RunChild they are held for the next child.) Throws
-// Interrupted if a signal has already arrived.
+// Call it after the last child: from here on SIGINT, SIGTERM and SIGHUP end this process. (After
+// RunChild() they are only recorded, and the next RunChild() throws.) Throws Interrupted if a
+// signal has already arrived.
 void EndAtSignals();
 
 }  // namespace linnet::cli

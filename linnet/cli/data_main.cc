@@ -1,5 +1,5 @@
-// linnet-data: downloads data sets. `linnet data` runs it. It links libcurl, so that linnet does
-// not have to.
+// linnet-data: downloads data sets. `linnet data` runs it. A separate program, so that linnet does
+// not link libcurl.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -90,8 +90,8 @@ int Run(const DataCommand& command) {
   for (const RemoteFile& file : command.set->files) {
     const DownloadOutcome outcome = Fetch(command, file);
     if (outcome == DownloadOutcome::kStopped) {
-      std::cerr << "stopped; what came of " << file.name
-                << " is kept, and the same command continues there" << std::endl;
+      std::cerr << "stopped; the downloaded part of " << file.name
+                << " is kept, and the same command resumes it" << std::endl;
       return 130;
     }
     const char* what = outcome == DownloadOutcome::kPresent ? "present" : "downloaded";
@@ -119,7 +119,7 @@ int Run(const DataCommand& command) {
 
 std::string CheckUrl(std::string& url) {
   if (url.starts_with("http://") || url.starts_with("https://")) return "";
-  return "'" + url + "' is no URL that begins with http:// or https://";
+  return "'" + url + "' is not a URL that begins with http:// or https://";
 }
 
 CLI::App* Register(CLI::App& root, DataCommand& command) {
@@ -128,27 +128,28 @@ CLI::App* Register(CLI::App& root, DataCommand& command) {
   for (const RemoteFile& file : set.files) bytes += file.size;
   CLI::App* app = root.add_subcommand(
       set.name, StrCat(set.description, " (", FormatBytes(static_cast<double>(bytes)), ")"));
-  app->add_option("--to", command.to, "The folder for the files; made if it is not there")
+  app->add_option("--to", command.to, "Folder for the files; created if it is missing")
       ->type_name("DIR")
       ->required();
   app->add_option("--mirror", command.mirrors,
-                  "Where the files lie, instead of the mirrors below; may be repeated")
+                  "Folder of the files on the web, instead of the mirrors below; may be repeated")
       ->type_name("URL")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->allow_extra_args(false)
       ->check(CLI::Validator(CheckUrl, ""));
-  app->add_flag("--force", command.force, "Replace files of the same name that are other ones");
+  app->add_flag("--force", command.force, "Replace existing files whose checksum is wrong");
   app->add_flag("--json", command.json, "Print JSON for machines, and nothing else, on stdout");
 
   std::string mirrors;
   for (const std::string& mirror : set.mirrors) mirrors += "  " + mirror + "\n";
-  app->footer(StrCat(
-      "\nMirrors, tried in this order:\n", mirrors,
-      "\nA file that is there already is left alone if its checksum is right. One that comes only\n"
-      "in part stays as NAME.part, and the same command continues it. linnet reads the files as\n"
-      "they are: nothing needs unpacking.\n\nExamples:\n  linnet data ",
-      set.name, " --to ", set.name, "/\n  linnet data ", set.name, " --to ", set.name,
-      "/ --mirror http://localhost:8000/\n"));
+  app->footer(
+      StrCat("\nMirrors, tried in this order:\n", mirrors,
+             "\nAn existing file is kept if its checksum is right. A partial download stays as "
+             "NAME.part,\n"
+             "and the same command resumes it. linnet reads the files as they are: nothing needs\n"
+             "unpacking.\n\nExamples:\n  linnet data ",
+             set.name, " --to ", set.name, "/\n  linnet data ", set.name, " --to ", set.name,
+             "/ --mirror http://localhost:8000/\n"));
   return app;
 }
 

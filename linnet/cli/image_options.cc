@@ -29,7 +29,8 @@ void AddDatasetOptions(CLI::App* verb, DatasetOptions& options) {
 
 void AddDrawingOptions(CLI::App* verb, DrawingOptions& options) {
   verb->add_option("-o,--out", options.out, "The PNG file to write")->type_name("FILE")->required();
-  AddOption(verb, "--scale", options.scale, "N", "Size of a pixel in the PNG", Between(1, 100));
+  AddOption(verb, "--scale", options.scale, "N",
+            "Width and height of an image pixel, in pixels of the PNG", Between(1, 100));
   AddSeedOption(verb, options.seed);
   AddOption(verb, "--temperature", options.temperature, "N",
             "Below 1: closer to the most likely image", Between(0.0, 10.0));

@@ -28,7 +28,7 @@ void AddDatasetOptions(CLI::App* verb, DatasetOptions& options);
 struct DrawingOptions {
   std::string out;
   std::string sampler = "density";
-  std::optional<uint64_t> seed = {};  // drawn by ToSampleOptions() if it is not given
+  std::optional<uint64_t> seed = {};  // ToSampleOptions() draws a missing one
   float temperature = 1.0f;
   size_t batch = 64;
   int scale = 4;
@@ -42,20 +42,20 @@ SampleOptions ToSampleOptions(DrawingOptions& options,
 // A model that draws images on the CPU or on a GPU.
 struct Drawer {
   std::shared_ptr<const Model> model;
-  std::unique_ptr<Engine> engine;  // of the CPU; null: a GPU draws
+  std::unique_ptr<Engine> engine;  // null if a GPU draws
   std::unique_ptr<Generator> generator;
   std::string device;  // the GPU's name, or "cpu"
 
   int threads() const { return engine ? engine->pool().size() : 0; }
 };
 struct DrawerOptions {
-  std::string verb;  // for messages
+  std::string verb;  // for error messages
   std::optional<Precision> precision;
   DeviceKind device = DeviceKind::kCpu;
   int threads = 0;
   size_t batch = 64;
 };
-// Opens a model of images. A GPU reserves its memory here.
+// Opens an image model. On a GPU, this allocates the memory for a whole batch.
 Drawer OpenDrawer(const std::string& path, const DrawerOptions& options);
 
 // Fails early: throws if a sheet of `count` images would be too large for a PNG, or if the output

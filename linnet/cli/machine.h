@@ -1,4 +1,4 @@
-// Where and when a measurement was made.
+// The machine and the date of a measurement, for its record.
 #ifndef LINNET_CLI_MACHINE_H_
 #define LINNET_CLI_MACHINE_H_
 

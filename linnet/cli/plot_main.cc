@@ -115,29 +115,29 @@ void AddOptions(CLI::App& app, Options& options) {
       ->type_name("FILE")
       ->default_str("plot.png");
   AddRepeated(app, "--y", options.y,
-              "The metric to draw (default: the first of the records); each further --y draws a "
-              "panel beside it")
+              "The metric to draw (default: the run's main metric); each further --y adds a panel")
       ->type_name("NAME");
-  AddOption(&app, "--x", options.x, "NAME", "Against steps, or the time spent in training",
+  AddOption(&app, "--x", options.x, "NAME", "The x axis: steps, or the time spent in training",
             CLI::IsMember({"step", "time"}));
   AddOption(&app, "--from", options.from, "X",
             "Start of the x range: a step, or a time as 90s, 2h");
   AddOption(&app, "--to", options.to, "X", "End of the x range");
   app.add_flag("--log-x", options.log_x, "A logarithmic x axis");
   app.add_flag("--log-y", options.log_y, "A logarithmic y axis");
-  AddOption(&app, "--smooth", options.smooth, "N",
-            "Smooth training curves over N records (default: by their number; 1: no smoothing)",
-            CLI::Range(1, 10'000).description(""));
+  AddOption(
+      &app, "--smooth", options.smooth, "N",
+      "Smooth training curves over N records (1: no smoothing; default: depends on their number)",
+      CLI::Range(1, 10'000).description(""));
   AddOption(&app, "--title", options.title, "TEXT", "Title of the figure");
   AddRepeated(app, "--label", options.labels,
-              "A run's name in the legend, once for each run (default: by their folders)")
+              "A run's name in the legend, once for each run (default: from the folders' names)")
       ->type_name("NAME");
   AddOption(&app, "--theme", options.theme, "NAME", "Colors for a light page or a dark one",
             CLI::IsMember({"light", "dark"}));
   app.add_flag("--list", options.list, "List the runs' metrics and exit");
   app.add_flag("--json", options.json, "Print JSON for machines, and nothing else, on stdout");
   app.footer(
-      "\nValidation is the clear line with points, training the faint line behind it. A run "
+      "\nThe clear line with points is validation, the faint line behind it training. A run "
       "in\nprogress can be drawn at any time.\n\n"
       "Examples:\n"
       "  linnet plot runs/digits\n"

@@ -46,7 +46,8 @@ Named NamedCommand(const CLI::App& app) {
   return named;
 }
 
-// The number of insertions, deletions, replacements and swaps of neighbors that make `a` of `b`.
+// The least number of insertions, deletions, replacements and swaps of neighbors that turns `a`
+// into `b`.
 size_t EditDistance(const std::string& a, const std::string& b) {
   std::vector<std::vector<size_t>> cost(a.size() + 1, std::vector<size_t>(b.size() + 1));
   for (size_t i = 0; i <= a.size(); ++i) {
@@ -96,7 +97,7 @@ std::string Usage(const CLI::App& app, const CLI::ParseError& error) {
       known += (known.empty() ? "" : ", ") + names.back();
     }
     const std::vector<std::string> rest = named.app->remaining();
-    what = rest.empty() ? "say what to do: " + known
+    what = rest.empty() ? "required: one of " + known
                         : "'" + rest[0] + "' is none of " + known + Suggestion(rest[0], names);
   } else if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
     for (const std::string& rest : app.remaining(/*recurse=*/true)) {
@@ -108,10 +109,10 @@ std::string Usage(const CLI::App& app, const CLI::ParseError& error) {
   return StrCat(what, "; see '", named.name, " --help'");
 }
 
-// Opens descriptors 0, 1 and 2 if they are closed. Otherwise the next opened file would get that
-// number, and messages would go into it.
+// Opens descriptors 0, 1 and 2 if they are closed. Otherwise the next opened file would get such a
+// number, and messages would be written to it.
 void OpenStandardStreams() {
-  // Losing results is an error (a full device); losing messages is not.
+  // A closed stdout becomes a full device: lost results are an error, lost messages are not.
   const char* const devices[] = {"/dev/null", "/dev/full", "/dev/null"};
   for (int fd = 0; fd <= 2; ++fd) {
     if (fcntl(fd, F_GETFD) == -1 && open(devices[fd], O_RDWR) != fd) return;  // lowest free
@@ -161,7 +162,7 @@ int RunProgram(CLI::App& app, int argc, char** argv) {
     if (!interrupted.says.empty()) Complain(program, interrupted.says);
     return 130;
   } catch (const std::bad_alloc&) {
-    Complain(program, "out of memory; ask for less at a time (a smaller --batch, say)");
+    Complain(program, "out of memory; reduce the size of the work, for example --batch");
   } catch (const std::exception& error) {
     Complain(program, error.what());
   }

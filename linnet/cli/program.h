@@ -19,8 +19,8 @@ struct Interrupted {
   std::string says = {};  // printed on stderr if not empty
 };
 
-// Sets up a program before its options and verbs are added: --version; an option that is given
-// twice has its last value.
+// Sets up a program before its options and verbs are added: adds --version, and lets the last value
+// of a repeated option win.
 void SetUp(CLI::App& app);
 
 // Returns the exit code: 0; 2 for bad usage or input (CLI::ParseError, InputError); 130 after
@@ -31,7 +31,7 @@ int RunProgram(CLI::App& app, int argc, char** argv);
 // Adds an option `--name TYPE` with a check. --help shows its default unless the help text contains
 // the word "default".
 //
-//   AddOption(verb, "--seed", seed, "N", "Of weights and data", Between(0, 1e9));
+//   AddOption(verb, "--seed", seed, "N", "Seed of weights and data", Between(0, 1e9));
 template <class T>
 CLI::Option* AddOption(CLI::App* verb, const std::string& name, T& value, const std::string& type,
                        const std::string& help, CLI::Validator check = {}) {
@@ -42,7 +42,7 @@ CLI::Option* AddOption(CLI::App* verb, const std::string& name, T& value, const 
 
 // Adds an option with a list of values: separated by commas, or the option given several times.
 //
-//   AddListOption(verb, "--batch", batches, "N", "Batch sizes, as 1,64", Between(1, 1e6));
+//   AddListOption(verb, "--batch", batches, "N", "Batch sizes, for example 1,64", Between(1, 1e6));
 template <class T>
 CLI::Option* AddListOption(CLI::App* verb, const std::string& name, std::vector<T>& values,
                            const std::string& type, const std::string& help,

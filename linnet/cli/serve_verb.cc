@@ -39,7 +39,7 @@ struct Options {
 // HTTP strips white space around a header value, so a key with such white space would never match.
 std::string Trimmed(const std::string& key, const std::string& where) {
   const size_t begin = key.find_first_not_of(" \t\r\n"), end = key.find_last_not_of(" \t\r\n");
-  if (begin == key.npos) throw InputError(where, ": holds no key");
+  if (begin == key.npos) throw InputError(where, ": contains no key");
   return key.substr(begin, end - begin + 1);
 }
 
@@ -79,9 +79,9 @@ server::Served Serve(const std::shared_ptr<const Model>& model, const std::strin
   if (how.sequences == 0 || how.sequences > fit) {
     throw InputError(
         model->path(), ": a sequence's state takes ",
-        FormatBytes(static_cast<double>(StateBytes(model->spec(), model->precision()))),
-        ", of which ", std::max<size_t>(1, how.sequences), " do not fit into --memory ",
-        options.memory_mb, " MB");
+        FormatBytes(static_cast<double>(StateBytes(model->spec(), model->precision()))), "; ",
+        std::max<size_t>(1, how.sequences), " of them do not fit into --memory ", options.memory_mb,
+        " MB");
   }
   return {name, std::make_unique<server::Batcher>(model, how)};
 }
@@ -93,13 +93,13 @@ sigset_t BlockSignals() {
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);
   sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGUSR1);  // ends the waiting thread
+  sigaddset(&signals, SIGUSR1);  // ends RunUntilSignal()'s waiting thread
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
   return signals;
 }
 
-// NAME=PATH, or a path, whose model is named after its file or run folder.
+// Splits NAME=PATH. A path alone names the model after its file or run folder.
 std::pair<std::string, std::string> NameAndPath(const std::string& given) {
   std::error_code error;
   const size_t equals = given.find('=');
@@ -109,14 +109,14 @@ std::pair<std::string, std::string> NameAndPath(const std::string& given) {
   return {given.substr(0, equals), given.substr(equals + 1)};
 }
 
-// Opens the models that are named, or those that ship with linnet.
+// Opens the given models, or by default those that ship with linnet.
 std::vector<server::Served> OpenModels(const Options& options) {
   std::vector<std::string> paths = options.models;
   if (paths.empty()) paths = ShippedModels();
   if (paths.empty()) {
     throw InputError(
-        "no model is named, and there is none in ./models that can be served; "
-        "'linnet serve MODEL.safetensors' serves one of text or couplets");
+        "no model is given, and none that can be served is in ./models or ships with linnet; "
+        "'linnet serve MODEL.safetensors' serves a model of text or couplets");
   }
   std::vector<server::Served> models;
   std::set<std::string> names;
@@ -130,7 +130,7 @@ std::vector<server::Served> OpenModels(const Options& options) {
     }
     CheckName(path, name);
     if (!names.insert(name).second) {
-      throw InputError(path, ": a second model of the name '", name,
+      throw InputError(path, ": a second model named '", name,
                        "'; give it another, as in other=", path);
     }
     models.push_back(Serve(model, name, options));
@@ -159,10 +159,10 @@ void RunUntilSignal(server::Server& server, const sigset_t& signals, double grac
         continue;  // sent by another process
       }
       if (draining.joinable()) _exit(128 + signal);
-      std::cerr << "stopping: what runs is finished first; once more ends it at once\n";
+      std::cerr << "stopping after the running requests; a second signal ends the server at once\n";
       draining = std::thread([&] {
         server.Drain(grace);
-        // All requests are answered. Open connections are not waited for.
+        // All requests have ended. Idle open connections are not waited for.
         std::this_thread::sleep_for(std::chrono::milliseconds(200));
         if (!ended) _exit(0);
       });

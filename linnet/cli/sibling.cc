@@ -12,8 +12,8 @@
 namespace linnet::cli {
 
 void ShortenSpinning() {
-  // By default they spin for milliseconds, which multiplies the run time if another process wants
-  // the processor. Some microseconds are enough otherwise.
+  // By default the threads spin for milliseconds, which multiplies the run time if another process
+  // wants the processor. On an idle machine some microseconds are enough.
   constexpr const char* kSpinCount = "10000";
   if (getenv("OMP_WAIT_POLICY") == nullptr) setenv("GOMP_SPINCOUNT", kSpinCount, /*overwrite=*/0);
 }
@@ -34,8 +34,7 @@ void Become(const Sibling& sibling, const std::vector<std::string>& arguments) {
                                       ? ""
                                       : StrCat("configure with -D", sibling.option,
                                                "=ON (it needs ", sibling.needs, "), then ");
-    throw InputError(beside,
-                     ": no such program, nor is there one on the PATH; build it: ", configure,
+    throw InputError(beside, ": no such program here or on the PATH; build it: ", configure,
                      "'cmake --build BUILD --target ", sibling.program, "'");
   }
   throw RuntimeError(beside, ": cannot be started (", std::generic_category().message(errno), ")");

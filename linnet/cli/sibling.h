@@ -13,14 +13,14 @@ namespace linnet::cli {
 
 struct Sibling {
   const char* program;           // the name of the program and of its CMake target
-  const char* option;            // CMake's, that builds it; null: always built
-  const char* needs;             // its libraries
+  const char* option;            // the CMake option that builds it; null: always built
+  const char* needs;             // the libraries that it needs, for messages
   void (*prepare)() = nullptr;   // sets up the environment before the program starts
   bool has_subcommands = false;  // the verb's name is the program's first argument
 };
 
-// Waiting threads of libgomp spin for some microseconds only. It reads the setting when it is
-// loaded, so the program itself cannot change it.
+// Sets GOMP_SPINCOUNT, so that waiting threads of libgomp spin for some microseconds only. libgomp
+// reads it when it is loaded, so the program itself cannot change it.
 void ShortenSpinning();
 
 inline constexpr Sibling kBenchProgram = {"linnet-bench", nullptr, "", nullptr, true};

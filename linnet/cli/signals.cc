@@ -8,7 +8,7 @@
 namespace linnet::cli {
 namespace {
 
-constexpr long kSame = 500;  // milliseconds
+constexpr long kSame = 500;  // milliseconds in which further signals count as the first
 
 std::atomic<bool> asked{false};
 std::atomic<long> asked_at{0};

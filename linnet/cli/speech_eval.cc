@@ -19,15 +19,14 @@ struct Options : SpeechEvalOptions {
 
 void Run(const Options& options) {
   if (options.data.empty()) {
-    throw InputError(options.model,
-                     ": a model of speech; name AN4's folder or a manifest with --data");
+    throw InputError(options.model, ": a speech model; give --data, AN4's folder or a manifest");
   }
   const auto model = OpenModel(options.model, kSpeechTask, "eval", {options.precision});
   Transcriber transcriber(model,
                           {.threads = options.threads, .beam = static_cast<size_t>(options.beam)});
   Evaluation result;
   const auto warn = [](const std::string& line) { std::cerr << "linnet: " << line << "\n"; };
-  WithProgress("hearing", [&](const auto& report) {
+  WithProgress("transcribing", [&](const auto& report) {
     result = EvalSpeech(options, transcriber, report, warn);
   });
   if (options.json) {
@@ -44,17 +43,17 @@ void Run(const Options& options) {
 }  // namespace
 
 void AddSpeechEval(CLI::App& app) {
-  CLI::App* verb =
-      AddVerb(app, "eval", "Measure the phone error rate of a model of speech",
-              "Substitutions, insertions and deletions over the phones that were said.",
-              "  linnet eval models/phones.safetensors --data data/an4\n"
-              "  linnet eval models/phones.safetensors --data words.jsonl --dictionary cmudict\n");
+  CLI::App* verb = AddVerb(
+      app, "eval", "Measure the phone error rate of a speech model",
+      "The rate: substitutions, insertions and deletions, divided by the number of phones spoken.",
+      "  linnet eval models/phones.safetensors --data data/an4\n"
+      "  linnet eval models/phones.safetensors --data words.jsonl --dictionary cmudict\n");
   auto options = std::make_shared<Options>();
   AddModelArgument(verb, options->model);
   AddOption(verb, "--data", options->data, "PATH", "AN4's folder, or a manifest (docs/speech.md)");
-  AddOption(verb, "--split", options->split, "NAME", "Of AN4: train, validation or test");
+  AddOption(verb, "--split", options->split, "NAME", "Part of AN4: train, validation or test");
   AddOption(verb, "--dictionary", options->dictionary, "FILE",
-            "Words and their phones, for a manifest's texts");
+            "Pronouncing dictionary, for a manifest's texts");
   AddOption(verb, "--limit", options->limit, "N", "Only the first N utterances",
             Between(1, 100'000'000));
   AddOption(verb, "--beam", options->beam, "N", "Beam size, in prefixes (1: the most likely path)",

@@ -49,7 +49,7 @@ Audio Read(const std::string& file, int rate) {
   return ParseAudio(std::as_bytes(std::span(bytes)), "standard input", rate);
 }
 
-// Prints a remark about a recording on stderr: stdout is for phones.
+// Prints a remark about a recording on stderr; stdout has only phones.
 void Remark(const std::string& file, const std::string& text) {
   std::cout.flush();
   std::cerr << "linnet: " << Printable(file) << ": " << text << std::endl;
@@ -154,7 +154,8 @@ void Run(const Options& options) {
     PhoneStream check(model);  // throws early if the model cannot stream
     if (options.beam > 1) {
       throw InputError(
-          "--causal tells phones as they are heard, --beam weighs them at the end; give one");
+          "--causal prints phones as they arrive, --beam needs the whole recording; give one of "
+          "them");
     }
     AsItArrives(options, model, tally);
   } else {
@@ -164,11 +165,12 @@ void Run(const Options& options) {
   const double seconds = watch.Seconds();
   if (!options.json && isatty(STDERR_FILENO) == 1 && tally.seconds > 0) {
     std::cout.flush();
-    std::cerr << "heard " << FormatSeconds(tally.seconds) << " of sound in "
+    std::cerr << "transcribed " << FormatSeconds(tally.seconds) << " of sound in "
               << FormatSeconds(seconds) << "\n";
   }
   if (tally.failed > 0) {
-    throw InputError(tally.failed, " of ", options.files.size(), " recordings could not be heard");
+    throw InputError(tally.failed, " of ", options.files.size(),
+                     " recordings could not be transcribed");
   }
 }
 
@@ -183,7 +185,7 @@ void AddSpeechTranscribe(CLI::App& app) {
               "the others are still transcribed, and the exit code is\n2. With --causal, sound is "
               "transcribed as it arrives (WAV, from a pipe) in constant memory, and\neach phone is "
               "printed on its own line as soon as it is certain; remarks come at the end, and "
-              "sound\nshorter than a frame (25 ms) is no error.",
+              "sound\nshorter than a frame (25 ms) is not an error.",
               "  linnet transcribe models/phones.safetensors yes.flac no.wav\n"
               "  linnet transcribe models/phones.safetensors --json *.flac\n"
               "  arecord -f S16_LE -r 16000 -t wav | linnet transcribe "

@@ -5,21 +5,22 @@
 namespace linnet::cli {
 
 void AddBench(CLI::App& app) {
-  CLI::App* verb =
-      AddVerb(app, "bench", "Time this machine against its own limits",
-              "Results are checked before they are timed. Every time stands beside what the\n"
-              "machine itself allows, measured in the same run.",
-              "  linnet bench step\n"
-              "  linnet bench generate --random mnist --batch 64 --precision int8\n"
-              "  linnet bench train --json\n"
-              "  linnet bench causal-linear --max-n 4096 --json\n");
+  CLI::App* verb = AddVerb(
+      app, "bench", "Benchmark linnet against the limits of this machine",
+      "Results are checked before they are timed. Each time is printed with its limit, which\n"
+      "is measured in the same run, and their ratio.",
+      "  linnet bench step\n"
+      "  linnet bench generate --random mnist --batch 64 --precision int8\n"
+      "  linnet bench train --json\n"
+      "  linnet bench causal-linear --max-n 4096 --json\n");
   verb->require_subcommand(1);
   const auto add = [&](const Sibling& program, const char* name, const char* summary) {
     AddSiblingVerb(*verb, name, summary, program);
   };
-  add(kBenchProgram, "step", "Time one token, from the state");
-  add(kBenchProgram, "generate", "Time whole images, as the paper's tables 4 and 5");
-  add(kBenchProgram, "prefix", "Time ten thousand tokens at once against as many steps");
+  add(kBenchProgram, "step", "Time a step: one token from the state");
+  add(kBenchProgram, "generate",
+      "Time the generation of whole images, as in the paper's tables 4 and 5");
+  add(kBenchProgram, "prefix", "Time ten thousand tokens in one call against as many steps");
   add(kBenchProgram, "stream", "Measure the accuracy of sums over a long stream");
   add(kBenchProgram, "causal-linear", "Time the kernel of causal linear attention");
   add(kBenchProgram, "serve", "Time the server, with many clients at once");

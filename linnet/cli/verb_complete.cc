@@ -1,4 +1,4 @@
-// linnet complete: given the upper part of images, the model draws the rest.
+// linnet complete: the model draws the lower part of images, given the upper part.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -28,7 +28,7 @@ struct Options {
 
 constexpr uint8_t kUnknown = 128;
 
-// `count` images to complete: from the data set, or samples of the model if none is given.
+// `count` images to complete: from the data set, or samples of the model without a data set.
 std::vector<uint8_t> Originals(Options& options, const Drawer& drawer) {
   if (options.from.dir.empty()) {
     std::vector<uint8_t> samples;

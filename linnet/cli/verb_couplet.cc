@@ -31,7 +31,7 @@ void Run(const Options& options) {
     how.seed = options.seed ? *options.seed : DrawnSeed();
     if (!options.seed) std::cerr << "linnet: seed " << how.seed << "\n";
   }
-  if (options.free && !options.draw) throw InputError("--free goes with --draw");
+  if (options.free && !options.draw) throw InputError("--free needs --draw");
   how.rules = !options.free;
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
   for (const std::string& line : options.lines) {
@@ -99,7 +99,7 @@ void AddCouplet(CLI::App& app) {
   verb->callback([options, verb] {
     for (const char* name : {"--temperature", "--top-k", "--top-p", "--seed"}) {
       if (!options->draw && verb->get_option(name)->count() > 0) {
-        throw InputError(name, " goes with --draw");
+        throw InputError(name, " needs --draw");
       }
     }
     Run(*options);

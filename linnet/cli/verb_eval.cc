@@ -25,11 +25,11 @@ struct Options : EvalOptions {
   int beam = 1;
 };
 
-// Speech models: linnet-speech runs the evaluation with the options given here.
+// Speech models: replaces this process by linnet-speech, with the same options.
 [[noreturn]] void EvalSpeech(const Options& options, const CLI::App& verb) {
   for (const char* flag : {"--show", "--seed", "--dataset", "--batch"}) {
     if (verb.count(flag) == 0) continue;
-    throw InputError(options.model, ": a model of speech, to which ", flag, " means nothing");
+    throw InputError(options.model, ": a speech model, to which ", flag, " does not apply");
   }
   std::vector<std::string> arguments = {"eval", options.model};
   for (const CLI::Option* option : verb.get_options()) {
@@ -43,13 +43,12 @@ struct Options : EvalOptions {
 void Run(const Options& options, const CLI::App& verb) {
   if (Checkpoint::Open(options.model).spec().ReadsFrames()) EvalSpeech(options, verb);
   if (!options.dictionary.empty() || options.beam > 1) {
-    throw InputError(options.model,
-                     ": no model of speech, and --dictionary and --beam are for those");
+    throw InputError(options.model, ": not a speech model; leave out --dictionary and --beam");
   }
   const auto model = Model::Open(options.model, {options.precision});
   const auto task = FindTask(model->spec().task);
   if (!task || !task->evaluate) {
-    throw InputError(model->path(), ": linnet eval knows no measure for the task '",
+    throw InputError(model->path(), ": linnet eval has no measure for the task '",
                      model->spec().task, "'");
   }
   Engine engine(model, {.threads = options.threads});
@@ -94,7 +93,7 @@ void AddEval(CLI::App& app) {
   AddOption(verb, "--show", options->show, "N",
             "Print the first N sequences and the model's copies (copy)", Between(0, 1000));
   AddOption(verb, "--dictionary", options->dictionary, "FILE",
-            "Words and their phones, for the texts of a manifest (speech)");
+            "Pronouncing dictionary, for a manifest's texts (speech)");
   AddOption(verb, "--beam", options->beam, "N", "Beam size, in prefixes (speech)",
             Between(1, 1000));
   AddPrecisionOption(verb, options->precision);

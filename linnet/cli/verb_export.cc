@@ -27,7 +27,7 @@ struct Options {
   bool json = false;
 };
 
-// Features of the model that fast-transformers does not have.
+// Properties of the model that fast-transformers lacks.
 std::vector<std::string> BeyondFastTransformers(const ModelSpec& spec) {
   std::vector<std::string> beyond;
   const auto add = [&](bool lacks, const std::string& what) {
@@ -74,8 +74,10 @@ void WriteSmaller(const Checkpoint& checkpoint, const Options& options) {
 
 void Run(const Options& options) {
   if (options.format.empty() && !options.precision) {
-    throw InputError("say what to write: --format pth or safetensors for PyTorch, or --precision ",
-                     "bf16 or int8 for a smaller model");
+    throw InputError(
+        "--format or --precision is required: --format pth or safetensors for PyTorch, "
+        "--precision ",
+        "bf16 or int8 for a smaller model");
   }
   std::error_code ignored;
   if (std::filesystem::equivalent(options.model, options.out, ignored)) {
@@ -103,7 +105,7 @@ void Run(const Options& options) {
   if (options.format == "pth") {
     pytorch.Write(options.out);
   } else {
-    safetensors.SetMetadata("format", "pt");  // as PyTorch users write it
+    safetensors.SetMetadata("format", "pt");  // as PyTorch's writer sets it
     safetensors.SetMetadata("linnet.spec", ToJson(spec));
     safetensors.Write(options.out);
   }
@@ -142,11 +144,11 @@ void Run(const Options& options) {
 void AddExport(CLI::App& app) {
   CLI::App* verb = AddVerb(
       app, "export", "Write a model for PyTorch, or a smaller one for linnet",
-      R"(With --precision: a linnet model whose matrices are in bf16 or int8 (a scale an output);
-the engine runs it as it is. With --format, under fast-transformers' names:
+      R"(With --precision: a linnet model whose matrices are in bf16 or int8 (a scale per output),
+for linnet itself. With --format, under fast-transformers' names:
 pth: a state_dict for torch.load(FILE). safetensors: for safetensors.torch.load_file(FILE);
-it also says what model it is, so 'linnet import' needs no options for it. Left out of
-both: how often the data begins with each byte, which has no place in a Python module.)",
+it also contains the spec, so 'linnet import' needs no options for it. Both leave out the
+distribution of an image's first byte, which a Python module does not have.)",
       R"(  linnet export models/digits.safetensors --precision int8 --out digits-int8.safetensors
   linnet export models/digits.safetensors --format pth --out digits.pth
   linnet export models/digits.safetensors --format safetensors --out digits-plain.safetensors

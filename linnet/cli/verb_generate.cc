@@ -38,7 +38,7 @@ const char* Name(TextEnd end) {
   return "";
 }
 
-// The text itself, or that of a file or of standard input.
+// Resolves --prompt: a text, @FILE or - (standard input).
 std::string PromptOf(const std::string& given) {
   constexpr size_t kLimit = size_t{1} << 30;
   if (given == "-") {
@@ -67,7 +67,7 @@ void Run(const Options& options) {
   if (!options.json) std::cout << prompt << std::flush;
   how.beyond_training = [](size_t trained) {
     std::cerr << "\nlinnet: the model was trained on " << trained
-              << " positions; what follows is longer than any text that it has seen\n";
+              << " positions; the text is now longer than any in training\n";
   };
   const TextEnd end = writer.Write(prompt, how, [&](std::string_view piece) {
     if (options.json) {
@@ -94,7 +94,7 @@ void AddGenerate(CLI::App& app) {
   auto options = std::make_shared<Options>();
   AddModelArgument(verb, options->model);
   AddOption(verb, "-p,--prompt", options->prompt, "TEXT",
-            "Beginning of the text; @FILE: of that file; -: of standard input");
+            "Beginning of the text; @FILE: the content of FILE; -: standard input");
   AddOption(verb, "-n,--max-tokens,--symbols", options->how.tokens, "N",
             "Maximum number of tokens to write", Between(1, 1e9));
   AddChoiceOptions(verb, options->how.choice, options->seed, "");

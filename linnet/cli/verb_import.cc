@@ -41,11 +41,11 @@ struct Options {
   std::string file, out, key, data, dataset, characters;
   ReferenceChoices choices;
   std::vector<CLI::Option*> about_model;  // refused if the file has a spec
-  std::vector<KindOption> about_kind;
+  std::vector<KindOption> about_kind;     // refused for other attention kinds
   bool json = false;
 };
 
-// The tensors of either format, and the spec that linnet export writes into a .safetensors file.
+// An opened file of either format, and its spec, if linnet export wrote one into it.
 struct Source {
   std::optional<PyTorchFile> pytorch;
   std::optional<SafetensorsFile> safetensors;
@@ -56,7 +56,8 @@ struct Source {
   }
 };
 
-// Decides by content. If it is of neither format, the name decides which reader's error appears.
+// Decides by content. If the file has neither format, its name decides which reader reports the
+// error.
 bool IsSafetensors(const std::string& path) {
   const MappedFile file(path);
   const std::span<const std::byte> bytes = file.bytes();
@@ -246,7 +247,7 @@ void AddAttentionOptions(CLI::App* verb, Options& options) {
           ->capture_default_str(),
       maps);
   of_kinds(verb->add_option("--features", attention.features,
-                            "Features of a random feature map, n_dims in Python")
+                            "Features of a random feature map: n_dims in Python")
                ->type_name("N")
                ->check(Between(1, 1 << 16)),
            maps);
@@ -261,7 +262,7 @@ void AddAttentionOptions(CLI::App* verb, Options& options) {
                ->capture_default_str(),
            "lsh_rounds");
   of_field(verb->add_option("--lsh-buckets", attention.lsh_buckets,
-                            "Buckets of the reformer, 2 x bits in Python")
+                            "Buckets of the reformer: 2 x bits in Python")
                ->type_name("N")
                ->check(Between(1, 65536))
                ->capture_default_str(),
@@ -285,7 +286,7 @@ void AddImport(CLI::App& app) {
 same tensor names; no code in it is run. Sizes come from the tensors; heads, activation and
 attention come from the options. Wrong options give a model that predicts badly, not an error:
 check with 'linnet eval'. A vocabulary of 256 or 259 is read as bytes; for characters give
---characters. docs/from-fast-transformers.md has the names.)",
+--characters. docs/from-fast-transformers.md lists the names.)",
       R"(  linnet import model.pth --heads 8 --out model.safetensors
   linnet import model.pth --heads 8 --activation gelu --data mnist/ --out m.safetensors
   linnet import run.pth --key model_state --heads 4 --width 8 --height 8 --out m.safetensors
@@ -300,8 +301,10 @@ check with 'linnet eval'. A vocabulary of 256 or 259 is read as bytes; for chara
   verb->add_option("-o,--out", options->out, "The model to write, a .safetensors file")
       ->type_name("FILE")
       ->required();
-  AddOption(verb, "--key", options->key, "NAME", "State_dict to read, where the file has several");
-  about(verb->add_option("--task", choices.task, "Task of the model (default: by the shapes)")
+  AddOption(verb, "--key", options->key, "NAME",
+            "Name of the state_dict to read, if the file has several");
+  about(verb->add_option("--task", choices.task,
+                         "Task of the model (default: inferred from the shapes)")
             ->type_name("NAME")
             ->check(CLI::IsMember(ReferenceTasks())));
   about(verb->add_option("--heads", choices.heads, "Attention heads")
@@ -312,9 +315,10 @@ check with 'linnet eval'. A vocabulary of 256 or 259 is read as bytes; for chara
   AddAttentionOptions(verb, *options);
   about(verb->add_flag("--norm-first", choices.norm_first,
                        "Layer norms before attention and feed-forward (not in fast-transformers)"));
-  about(verb->add_option("--characters", options->characters,
-                         "UTF-8 text whose distinct characters, in order, are the vocabulary, with "
-                         "or without linnet's 3 special tokens in front")
+  about(verb->add_option(
+                "--characters", options->characters,
+                "UTF-8 text; its distinct characters, in order, are the vocabulary. The model's "
+                "vocabulary may begin with linnet's 3 special tokens")
             ->type_name("FILE"));
   about(verb->add_option("--context", choices.context,
                          "Trained length of a model without a position table, in tokens")
@@ -334,7 +338,7 @@ check with 'linnet eval'. A vocabulary of 256 or 259 is read as bytes; for chara
   AddOption(verb, "--data", options->data, "DIR",
             "Folder of a data set, to count how often its training images begin with each byte");
   AddOption(verb, "--dataset", options->dataset, "NAME",
-            "Name of the data set (default: by its files)");
+            "Name of the data set (default: detected from its files)");
   AddJsonFlag(verb, options->json);
   verb->callback([options] { Run(*options); });
 }

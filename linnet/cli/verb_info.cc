@@ -25,11 +25,12 @@ struct Options {
   bool json = false, mixers = false;
 };
 
-// Limits on the training record in a model file; linnet writes none that is longer or deeper.
+// Limits on the training record in a model file; linnet writes shorter and shallower ones.
 constexpr size_t kMaxTraining = 64 << 10;
 constexpr int kMaxDepth = 16;
 
-// JSON escapes, so that a hostile text cannot steer the terminal; without quotes for plain text.
+// A JSON value as text. Escapes remain, so that a hostile text cannot steer the terminal; strings
+// without escapes lose their quotes.
 std::string Shown(const ordered_json& value) {
   if (value.is_number_float()) return StrCat(value.get<double>());
   const std::string text = EscapeControls(value.dump());
@@ -85,16 +86,16 @@ void PrintTransformer(const ModelSpec& spec) {
 std::string DescribeState(const ModelSpec& spec, const ordered_json& info) {
   switch (StateKindOf(spec)) {
     case StateKind::kNone:
-      return "none: it hears utterances as a whole";
+      return "none: the model reads whole utterances";
     case StateKind::kTokens:
       return StrCat("its tokens: '", spec.stack.mixer().kind,
-                    "' is no RNN; it reads everything again for each token");
+                    "' has no recurrent form; each step reads all tokens again");
     case StateKind::kCache:
       return StrCat(FormatBytes(info["state_bytes"].get<double>()),
-                    " a sequence: room for the keys and values of ", spec.input.max_length,
-                    " positions; it grows with what is read");
+                    " per sequence: room for the keys and values of ", spec.input.max_length,
+                    " positions; it grows if more are read");
     case StateKind::kConstant:
-      return StrCat(FormatBytes(info["state_bytes"].get<double>()), " a sequence, however long");
+      return StrCat(FormatBytes(info["state_bytes"].get<double>()), " per sequence, at any length");
   }
   return "";
 }
@@ -115,17 +116,17 @@ void PrintTable(const ModelSpec& spec, const ordered_json& info) {
                                 : StrCat(spec.head.classes, " classes"));
   line("positions", spec.input.max_length,
        spec.input.positions == Positions::kGrid ? ", by row and column too" : "",
-       spec.input.pixel_above ? "; the byte above is given" : "");
+       spec.input.pixel_above ? "; the byte above is an input" : "");
   line("parameters", FormatCount(info["parameters"].get<double>()), " (", info["parameters"], ")");
   line("weights", bytes("weight_bytes"), " in fp32; the file has ", bytes("file_bytes"),
        ", matrices in ", info["precision"].get<std::string>());
   line("state", DescribeState(spec, info));
   line("instruction set", info["isa"].get<std::string>());
   if (info.contains("training_fault")) {
-    std::cout << "What the file says of its training is not readable: it "
+    std::cout << "The file's training record is not readable: it "
               << info["training_fault"].get<std::string>() << ".\n";
   } else if (info["training"].is_null()) {
-    std::cout << "The file does not say what it was trained on.\n";
+    std::cout << "The file has no training record.\n";
   } else {
     std::cout << "Trained:\n";
     PrintFields(info["training"], "");
@@ -135,17 +136,16 @@ void PrintTable(const ModelSpec& spec, const ordered_json& info) {
 // Prints the mixer registry as a Markdown table, as in docs/attention/README.md.
 void PrintMixers() {
   const auto yes = [](bool value) { return value ? "yes" : "–"; };
-  std::cout
-      << "| kind | sees only the past | state of a sequence | feature map | over a memory | |\n"
-         "|---|---|---|---|---|---|\n";
+  std::cout << "| kind | causal | state of a sequence | feature map | cross attention | |\n"
+               "|---|---|---|---|---|---|\n";
   for (const MixerInfo& mixer : Mixers()) {
     const char* state = mixer.constant_state ? "constant"
-                        : mixer.recurrent    ? "grows with what is read"
+                        : mixer.recurrent    ? "grows with the length"
                         : mixer.causal       ? "its tokens, read again at each step"
                                              : "– (whole sequences)";
     std::cout << StrCat("| `", mixer.name, "` | ",
                         mixer.always_causal ? "always"
-                        : mixer.causal      ? "where asked"
+                        : mixer.causal      ? "if `causal` is set"
                                             : "–",
                         " | ", state, " | ", yes(mixer.maps), " | ",
                         mixer.cross.empty() ? "–" : StrCat("`", mixer.cross, "`"), " | ",
@@ -191,7 +191,7 @@ void AddInfo(CLI::App& app) {
                            "  linnet info models/digits.safetensors --json\n");
   auto options = std::make_shared<Options>();
   AddModelArgument(verb, options->model)->required(false);
-  verb->add_flag("--mixers", options->mixers, "List the mixers, as a table in Markdown");
+  verb->add_flag("--mixers", options->mixers, "Print the table of all mixers, in Markdown");
   AddJsonFlag(verb, options->json);
   verb->callback([options] { Run(*options); });
 }

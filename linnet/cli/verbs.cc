@@ -73,7 +73,7 @@ void AddThreadsOption(CLI::App* verb, int& threads) {
 }
 
 void AddDeviceOption(CLI::App* verb, DeviceKind& device) {
-  AddEnumOption(verb, "--device", device, "cpu, or cuda: NVIDIA's GPU");
+  AddEnumOption(verb, "--device", device, "cpu, or cuda: an NVIDIA GPU");
 }
 
 void AddJsonFlag(CLI::App* verb, bool& json) {
@@ -96,7 +96,7 @@ std::shared_ptr<const Model> OpenModel(const std::string& path, const Task& task
 }
 
 void CheckWritable(const std::string& path) {
-  if (path.empty()) throw InputError("a file without a name cannot be written; name one");
+  if (path.empty()) throw InputError("the name of the output file is empty; give one");
   AtomicFile probe(path);
 }
 

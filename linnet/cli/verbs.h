@@ -50,11 +50,11 @@ CLI::Validator Between(double low, double high);
 // Options shared by several verbs.
 CLI::Option* AddModelArgument(CLI::App* verb, std::string& path);
 void AddPrecisionOption(CLI::App* verb, std::optional<Precision>& precision);
-// How tokens are chosen; `when` begins each help text.
+// Temperature, top-k, top-p and seed; `when` begins each help text.
 void AddChoiceOptions(CLI::App* verb, ChoiceOptions& choice, std::optional<uint64_t>& seed,
                       const std::string& when);
 void AddSeedOption(CLI::App* verb, std::optional<uint64_t>& seed, const std::string& when = "");
-uint64_t DrawnSeed();  // for a user who gave none
+uint64_t DrawnSeed();  // a random seed, for a user who gave none
 void AddThreadsOption(CLI::App* verb, int& threads);
 enum class DeviceKind : uint8_t { kCpu, kCuda };
 void AddDeviceOption(CLI::App* verb, DeviceKind& device);
@@ -79,7 +79,8 @@ CLI::Option* AddEnumOption(CLI::App* verb, const std::string& flag, Enum& value,
 std::shared_ptr<const Model> OpenModel(const std::string& path, const Task& task,
                                        const std::string& verb, const ModelOptions& options = {});
 
-// Fails early: throws what writing `path` would throw after minutes of work. Leaves no file behind.
+// Fails early, before minutes of work: throws the error that writing `path` would throw. Leaves no
+// file behind.
 void CheckWritable(const std::string& path);
 
 // The model's attention kind and its parameters.

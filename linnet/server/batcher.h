@@ -31,7 +31,7 @@
 namespace linnet::server {
 
 struct BatcherOptions {
-  int threads = 0;        // of the engine; 0: one per processor
+  int threads = 0;        // threads of the engine; 0: one per processor
   size_t sequences = 64;  // sequences that run together
   size_t queue = 256;     // sequences that wait
   SnapshotOptions snapshots = {};
@@ -67,8 +67,8 @@ class Batcher : public Worker {
 
   void Loop();
   void Begin(const std::shared_ptr<Job>& job);
-  // Starts a sequence from a snapshot (null: an empty state). It first reads `rest`, the part of
-  // the prompt that the snapshot lacks.
+  // Starts a sequence from a snapshot (null: an empty state). The sequence first reads `rest`, the
+  // tokens of the prompt after the snapshot.
   void Start(const std::shared_ptr<Job>& job, size_t sequence,
              const std::shared_ptr<const Snapshot>& from, std::vector<int32_t> rest = {});
   // Starts the job's other sequences from the state after the prompt.

@@ -28,7 +28,7 @@ class Connections : public httplib::TaskQueue {
       try {
         std::thread([this] { Work(); }).detach();
         ++threads_;
-      } catch (const std::system_error&) {  // too many threads: an existing one takes it
+      } catch (const std::system_error&) {  // too many threads: an existing one serves it
       }
     }
     wake_.notify_one();

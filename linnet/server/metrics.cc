@@ -68,9 +68,10 @@ std::string Metrics::Text() const {
          StrCat("path=\"", key.first, "\",status=\"", key.second, "\""),
          static_cast<double>(count));
   }
-  Head(text, "linnet_request_seconds", "histogram", "Time until an answer was whole.");
+  Head(text, "linnet_request_seconds", "histogram", "Time until the response was complete.");
   Lines(text, "linnet_request_seconds", seconds_);
-  Head(text, "linnet_first_token_seconds", "histogram", "Time until an answer's first token.");
+  Head(text, "linnet_first_token_seconds", "histogram",
+       "Time until the first token of a response.");
   Lines(text, "linnet_first_token_seconds", first_);
   return text;
 }

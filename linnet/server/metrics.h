@@ -23,7 +23,8 @@ class Metrics {
   // The metrics of all requests so far.
   std::string Text() const;
 
-  // Append one metric's lines: a comment, and a value with labels ("model=\"digits\"" or "").
+  // Head() appends a metric's HELP and TYPE comments, Line() one value with its labels
+  // ("model=\"digits\"", or "").
   static void Head(std::string& text, const std::string& name, const std::string& type,
                    const std::string& help);
   static void Line(std::string& text, const std::string& name, const std::string& labels,

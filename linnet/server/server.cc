@@ -136,7 +136,7 @@ std::optional<Task> TaskAt(const std::string& path) {
   return {};
 }
 
-// The endpoints of all tasks that have a model here, by path.
+// The endpoints of all tasks with a model in `models`, by path.
 std::map<std::string, std::unique_ptr<Endpoint>> Endpoints(const std::vector<Served>& models,
                                                            const EndpointLimits& limits) {
   std::map<std::string, std::unique_ptr<Endpoint>> endpoints;
@@ -254,8 +254,8 @@ int Server::Bind() {
   if (port < 0) {
     throw InputError(
         "cannot listen on ", options.host, " port ", options.port,
-        ": another program is there, or the address is none of this machine's; --port takes "
-        "another port, 0 any that is free");
+        ": the port is in use, or the address is not one of this machine; choose another --port "
+        "(0: any free port)");
   }
   // cpp-httplib sets a backlog of five connections, too few for a burst of clients.
   listen(impl.socket, SOMAXCONN);
@@ -279,7 +279,7 @@ void Server::Drain(double seconds) {
   impl.http.stop();
 }
 
-// Connections, their limits, and what surrounds each request.
+// Connections and their limits, and the work before and after each request.
 void Server::Impl::Configure() {
   http.new_task_queue = [this] { return new Connections(options.connections, connections); };
   http.set_tcp_nodelay(true);
@@ -303,7 +303,7 @@ void Server::Impl::Configure() {
   });
 }
 
-// Errors become JSON with a status: those that cpp-httplib finds, and exceptions of handlers.
+// Turns errors that cpp-httplib finds, and exceptions of handlers, into a status and JSON.
 void Server::Impl::HandleErrors() {
   http.set_error_handler([](const httplib::Request& request, httplib::Response& response) {
     if (!response.body.empty() || response.content_provider_) return;  // set by the handler
@@ -314,7 +314,7 @@ void Server::Impl::HandleErrors() {
              : status == 404 ? StrCat("there is nothing at ", Brief(request.path))
              : status == 413 ? "the request's body is larger than this server takes"
              : status == 414 ? "the request's address is too long"
-                             : "the request is no HTTP that this server reads");
+                             : "the request is not HTTP that this server supports");
   });
   http.set_exception_handler(
       [](const httplib::Request&, httplib::Response& response, std::exception_ptr thrown) {
@@ -369,7 +369,7 @@ void Server::Impl::EndpointRoutes() {
     });
     const auto post_only = [](const httplib::Request&, httplib::Response& response) {
       response.set_header("Allow", "POST");
-      SetError(response, 405, "this path takes POST, with JSON");
+      SetError(response, 405, "this path accepts only POST, with JSON");
     };
     http.Get(path, post_only);
     http.Put(path, post_only);
@@ -408,7 +408,7 @@ void Server::Impl::CheckKey(const httplib::Request& request, httplib::Response& 
     return;
   }
   response.set_header("WWW-Authenticate", "Bearer");
-  throw Refusal{401, "this server asks for its API key: Authorization: Bearer KEY"};
+  throw Refusal{401, "this server requires an API key: send the header Authorization: Bearer KEY"};
 }
 
 // Throws Unread if the body is too large, takes too long or is incomplete.
@@ -428,14 +428,15 @@ std::string Server::Impl::Body(const httplib::ContentReader& body,
     throw Unread{413, StrCat("the body is larger than ", options.body, " bytes")};
   }
   if (late) throw Unread{408, "the body did not arrive in time"};
-  if (!whole) throw Unread{400, "the body did not arrive whole, or not as its headers say"};
+  if (!whole) throw Unread{400, "the body is incomplete or does not match its headers"};
   return text;
 }
 
 void Server::Impl::Answer(Endpoint& endpoint, const httplib::Request& request,
                           httplib::Response& response, const httplib::ContentReader& body) {
   const auto working = Busy();  // first, since Drain() waits for counted requests only
-  // Browsers send only other content types across sites without a preflight request.
+  // A page of another site can send this content type only after a preflight request (OPTIONS),
+  // which the server refuses.
   if (!IsJson(request.get_header_value("Content-Type"))) {
     throw Unread{415, "send JSON, with Content-Type: application/json"};
   }
@@ -466,7 +467,7 @@ std::shared_ptr<void> Server::Impl::Busy() {
   return std::shared_ptr<void>(nullptr, [this](void*) { --busy; });
 }
 
-// Collects the whole response, since its status comes first.
+// Collects the whole response before sending it, since the status is sent first.
 void Server::Impl::Collect(const httplib::Request& request, httplib::Response& response,
                            const Reply& reply) {
   std::string text, piece;
@@ -549,24 +550,24 @@ std::string Server::Impl::MetricsText() const {
   static constexpr Gauge kGauges[] = {
       {"linnet_sequences_running", "gauge", "Sequences that are being generated.",
        [](const Counts& c) { return static_cast<double>(c.running); }},
-      {"linnet_sequences_waiting", "gauge", "Sequences that wait for a place.",
+      {"linnet_sequences_waiting", "gauge", "Sequences that wait in the queue.",
        [](const Counts& c) { return static_cast<double>(c.waiting); }},
-      {"linnet_sequences_capacity", "gauge", "Sequences that there are places for.",
+      {"linnet_sequences_capacity", "gauge", "Maximum number of concurrent sequences.",
        [](const Counts& c) { return static_cast<double>(c.capacity); }},
       {"linnet_tokens_generated_total", "counter", "Tokens that were generated.",
        [](const Counts& c) { return static_cast<double>(c.generated); }},
-      {"linnet_prompt_tokens_read_total", "counter", "Tokens of prompts that were read.",
+      {"linnet_prompt_tokens_read_total", "counter", "Prompt tokens that were read.",
        [](const Counts& c) { return static_cast<double>(c.read); }},
-      {"linnet_prompt_tokens_known_total", "counter",
-       "Tokens of prompts that snapshots saved reading.",
+      {"linnet_prompt_tokens_known_total", "counter", "Prompt tokens restored from snapshots.",
        [](const Counts& c) { return static_cast<double>(c.known); }},
-      {"linnet_snapshot_hits_total", "counter", "Prompts that began like one that was known.",
+      {"linnet_snapshot_hits_total", "counter",
+       "Prompts with a snapshot of the prompt or a prefix.",
        [](const Counts& c) { return static_cast<double>(c.hits); }},
-      {"linnet_snapshot_misses_total", "counter", "Prompts that did not.",
+      {"linnet_snapshot_misses_total", "counter", "Prompts without a snapshot.",
        [](const Counts& c) { return static_cast<double>(c.misses); }},
       {"linnet_snapshots", "gauge", "Snapshots in memory.",
        [](const Counts& c) { return static_cast<double>(c.snapshots); }},
-      {"linnet_snapshot_bytes", "gauge", "Memory that they take.",
+      {"linnet_snapshot_bytes", "gauge", "Memory of the snapshots.",
        [](const Counts& c) { return static_cast<double>(c.snapshot_bytes); }},
   };
   std::vector<Counts> counts;

@@ -33,7 +33,7 @@ struct ServerOptions {
   size_t body = 1 << 20;      // maximum bytes of a request body
   size_t connections = 2048;  // at once; further ones wait
   double seconds = 60;        // maximum time of a request, waiting and computing
-  // Whether a request has used up its time; empty: after `seconds`. For tests.
+  // For tests: replaces the check whether a request has run longer than `seconds`; may be empty.
   std::function<bool(const Account& request)> expired = {};
   // Called with one log line per finished request, from any thread; may be empty.
   std::function<void(const std::string& line)> log = {};

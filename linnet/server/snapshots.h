@@ -1,14 +1,15 @@
-// A cache of model states and outputs after prompts, keyed by their exact tokens. A repeated
-// prompt, or one with a known prefix, is not read again.
+// A cache of model states and outputs after prompts, keyed by the prompts' exact tokens. A repeated
+// prompt is not read again; of a prompt with a known prefix, only the rest is read.
 //
 //   Snapshots snapshots(*model, {.bytes = 64e6, .folder = "snapshots"});
 //   Snapshots::Found found = snapshots.Find(prompt);        // the longest known prefix
 //   ... reads prompt[found.length ..] on from found.snapshot->state ...
 //   snapshots.Keep(std::span(prompt).first(128), std::make_shared<Snapshot>(std::move(state)));
 //
-// Bounded in bytes: the least recently used snapshot goes first. (The batcher applies
-// options.from.) With a folder, snapshots survive the process: a background thread writes each of
-// them atomically, and Find() reads them on demand. Not thread-safe except for the counters.
+// Bounded in bytes: the least recently used snapshots are dropped first. (The batcher, not this
+// class, applies options.from.) With a folder, snapshots survive the process: a background thread
+// writes each of them atomically, and Find() reads them on demand. Not thread-safe except for the
+// counters.
 #ifndef LINNET_SERVER_SNAPSHOTS_H_
 #define LINNET_SERVER_SNAPSHOTS_H_
 
@@ -36,15 +37,15 @@ struct Snapshot {
       : state(std::move(of)), outputs(std::move(at_the_end)) {}
 
   State state;                 // of one sequence
-  std::vector<float> outputs;  // the head's at the last token; may be empty
+  std::vector<float> outputs;  // of the head at the last token; may be empty
 };
 
 struct SnapshotOptions {
-  double bytes = 64e6;        // in memory; 0: no snapshots
-  size_t from = 32;           // tokens: reading a shorter prompt again is faster than a copy
+  double bytes = 64e6;        // of memory; 0: no snapshots
+  size_t from = 32;           // tokens; shorter prompts get none: reading them again is faster
   std::string folder = {};    // for snapshots that survive the process; "": none
   double folder_bytes = 1e9;  // bytes of state in the folder
-  size_t folder_from = 128;   // tokens: a shorter prompt is read faster than its file
+  size_t folder_from = 128;   // tokens; snapshots of shorter prefixes get no file
 };
 
 class Snapshots {

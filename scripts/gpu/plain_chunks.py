@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Causal linear attention in plain PyTorch, in chunks, to compare the kernels with.
+"""Causal linear attention in plain PyTorch, in chunks: a baseline for the CUDA kernels.
 
     scripts/gpu/plain_chunks.py [--batch 16] [--heads 8] [--n 4096] [--dim 32] [--precision bf16]
 
-The form that libraries use where they have no kernel: products within chunks of 64 positions, and a
-running sum of the chunks' states between them. Prints JSON records like those of `linnet bench
+The form of libraries that have no kernel: products within chunks of 64 positions, and a running
+sum of the chunks' states between them. Prints JSON records like those of `linnet bench
 causal-linear --device cuda`: milliseconds of forward, and of forward and backward.
 """
 
@@ -69,7 +69,7 @@ def main():
             compiled = torch.compile(attention)
             compiled(q, k, v, True)
             yield "compiled", compiled
-        except Exception as error:  # no compiler for it here
+        except Exception as error:  # torch.compile does not work here
             print(f"torch.compile: {str(error).splitlines()[0][:100]}")
 
     records = []

@@ -1,4 +1,4 @@
-// A custom attention kind: this file is all that it needs.
+// A custom attention kind. It needs no other file.
 #include <torch/torch.h>
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// Shared by the tests of pages and interface: packages from this folder or npm's global one, a
-// server on a free port, and a sequential test runner.
+// Shared by page_test and openai_test: npm packages from this folder or npm's global one, a server on a
+// free port, and a sequential test runner.
 import assert from 'node:assert/strict';
 import { execFileSync, spawn } from 'node:child_process';
 import { existsSync } from 'node:fs';
@@ -8,7 +8,7 @@ import path from 'node:path';
 
 const SKIPPED = 77;
 
-// Loads a package installed by `npm ci` here or `npm install -g`; skips the test if it is missing.
+// Loads a package installed by `npm install` here or `npm install -g`; skips the test if it is missing.
 export function load(name) {
   const folders = [import.meta.dirname ?? path.dirname(new URL(import.meta.url).pathname)];
   try { folders.push(path.dirname(execFileSync('npm', ['root', '-g'], { encoding: 'utf8' }).trim())); } catch {}
@@ -16,7 +16,7 @@ export function load(name) {
     const require = createRequire(path.join(folder, 'node_modules', 'none.js'));
     try { return { module: require(name), resolve: require.resolve }; } catch {}
   }
-  console.log(`skipped: there is no npm package ${name}; 'npm install --prefix tests/page' installs it`);
+  console.log(`skipped: npm package ${name} is not installed; 'npm install --prefix tests/page' installs it`);
   process.exit(SKIPPED);
 }
 
@@ -43,7 +43,7 @@ export async function serve(models, ...flags) {
   return { url, stop: () => { server.removeAllListeners('exit'); server.kill('SIGKILL'); } };
 }
 
-// Runs the tests ({ name: async function }) and ends the process.
+// Runs the tests ({ name: async function }), calls finish() and ends the process.
 export async function run(tests, finish) {
   let failed = 0;
   for (const [name, test] of Object.entries(tests)) {

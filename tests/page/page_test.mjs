@@ -45,7 +45,7 @@ await run({
     for (const text of answers) assert.equal([...text].length, 4);
     assert.equal(await page.textContent('#up'), '海上明月');
     assert.equal(await page.textContent('#down'), answers[0]);
-    // The first line hangs on the right.
+    // The first line is on the right.
     const [up, down] = await Promise.all(['#up', '#down'].map((id) => page.locator(id).boundingBox()));
     assert.ok(up.x > down.x);
     assert.deepEqual(page.faults, []);

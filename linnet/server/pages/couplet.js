@@ -1,9 +1,9 @@
-// The page of couplets: a first line in, second lines out as they are written.
+// The couplet page: sends a first line, shows second lines while they are generated.
 'use strict';
 const EXAMPLES = ['海上明月', '春风又绿江南岸', '千山鸟飞绝', '落花人独立', '风声雨声读书声'];
 const CANDIDATES = 5;
 const at = (id) => document.getElementById(id);
-const PACE = matchMedia('(prefers-reduced-motion: reduce)').matches ? 0 : 70;  // milliseconds a character
+const PACE = matchMedia('(prefers-reduced-motion: reduce)').matches ? 0 : 70;  // milliseconds per character
 const pause = () => new Promise((resolve) => setTimeout(resolve, PACE));
 let candidates = [], chosen = 0, answered = '', working = null;
 
@@ -21,12 +21,12 @@ shell.begin({
     stop: 'Stop', try: 'Try:',
     lead: 'Write the first line of a Chinese couplet; the model answers it, character by character. It is a ' +
       'linear-attention transformer that runs as a recurrent network: every character costs the same. ' +
-      'It learnt from regulated verse of the Tang ' +
+      'It learned from regulated verse of the Tang ' +
       'and Song, so it is best at lines of five and seven.',
     answers: 'Second lines to choose from', copy: 'Copy', copied: 'Copied', working: 'Writing …',
-    done: '{n} answers.', one: 'One answer.', cut: 'it broke off', stopped: 'Stopped.', unknown: 'It does not know {characters}.',
-    about: 'All of it is computed by the server that this page is from; nothing is sent elsewhere.',
-    failed: 'No answer: ', score: 'log p {s} a character',
+    done: '{n} answers.', one: 'One answer.', cut: 'the response broke off', stopped: 'Stopped.', unknown: 'It does not know {characters}.',
+    about: 'Everything is computed by the server of this page; nothing is sent elsewhere.',
+    failed: 'No answer: ', score: 'log p {s} per character',
   },
 });
 
@@ -107,12 +107,12 @@ async function ask() {
       if (event === 'character') candidates[data.candidate].text += data.text;
       if (event === 'candidate') candidates[data.candidate] = data;
       if (data.candidate !== undefined) show(data.candidate);
-      // A line is there in some milliseconds; nobody would see it written.
+      // The server generates a line within milliseconds; the pause makes the writing visible.
       if (event === 'character' && data.candidate === 0) await pause();
     }, mine.signal);
-    mine.signal.throwIfAborted();  // all of it may have been there before it was shown
+    mine.signal.throwIfAborted();  // the stream may have ended before Stop was pressed
     if (!done) throw new Error(shell.text('cut'));
-    // The likeliest first, each once.
+    // The final list: distinct lines, the most likely first.
     candidates = done.candidates;
     at('list').replaceChildren(...candidates.map((_, index) => row(index)));
     candidates.forEach((_, index) => show(index));

@@ -1,17 +1,17 @@
-// What all pages share: the two languages, the theme, and server-sent events over POST.
+// Shared by all pages: the two languages, the theme, and server-sent events over POST.
 'use strict';
 
 const shell = {
   words: {
-    zh: { theme: '明暗', language: 'English', key: '这台服务器要 API 密钥：' },
-    en: { theme: 'Light or dark', language: '中文', key: 'This server asks for its API key:' },
+    zh: { theme: '明暗', language: 'English', key: '此服务器需要 API 密钥：' },
+    en: { theme: 'Light or dark', language: '中文', key: 'This server requires an API key:' },
   },
   apiKey: null,
   language: 'zh',
 
   text(key) { return this.words[this.language][key] ?? key; },
 
-  // Adds a page's words and fills every element that has data-text.
+  // Adds a page's words and fills every element that has data-text or data-label.
   begin(words) {
     for (const language of ['zh', 'en']) Object.assign(this.words[language], words[language]);
     const kept = this.recall('language');
@@ -46,12 +46,12 @@ const shell = {
     document.dispatchEvent(new Event('language'));
   },
 
-  // A private window may refuse both.
+  // localStorage may be blocked, as in a private window: settings then last for one page view.
   keep(key, value) { try { localStorage.setItem('linnet.' + key, value); } catch {} },
   recall(key) { try { return localStorage.getItem('linnet.' + key); } catch { return null; } },
 
-  // Posts JSON and calls handle(event, data), which may take its time, for each event that comes back,
-  // until the stream ends or `signal` aborts. Throws an Error with the server's own words where it refuses.
+  // Posts JSON and awaits handle(event, data) for each event of the response, until the stream ends or
+  // `signal` aborts. Throws an Error with the server's message if the server refuses the request.
   async stream(path, body, handle, signal) {
     const ask = () => fetch(path, {
       method: 'POST', body: JSON.stringify(body), signal,
