@@ -270,7 +270,7 @@ void Engine::CheckFirstPart(State& state, size_t place, std::span<const int32_t>
   }
 }
 
-// Updates a sequence's position and the recent tokens that later calls read.
+// Updates a sequence's position, its number of waiting keys and its recent tokens after a call.
 void Engine::Passed(State& state, size_t place, Source source, size_t length) const {
   const Model::Packed& model = model_->packed();
   const size_t reach = model.layout->source > 0 ? 0 : model.layout->reach;

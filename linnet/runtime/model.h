@@ -45,7 +45,7 @@ class Model {
   const std::string& training() const;  // Checkpoint::training()
   Precision precision() const;          // precision of the matrix products
   // Bytes of the packed weights and biases, without embedding tables. A step at batch 1 reads all
-  // of them, except an encoder's.
+  // of them, except those that an encoder-decoder uses only to encode.
   size_t weight_bytes() const;
   // Hash of the spec, the precision of the products and the file's weights. Identifies the model.
   uint64_t fingerprint() const;

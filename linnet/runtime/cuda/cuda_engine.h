@@ -5,7 +5,7 @@
 //   CudaEngine engine(checkpoint, {.batch = 10'000, .precision = Precision::kBf16});
 //   engine.Draw(images, /*known=*/1, {.seed = 7});       // [10'000, pixels]
 //
-// All sequences stand at the same position. Steps run as CUDA graphs, and drawn tokens stay on the
+// All sequences are at the same position. Steps run as CUDA graphs, and drawn tokens stay on the
 // GPU until the last one is drawn. The states have the CPU's layout, so a State can move to the
 // GPU and back and continue there, within rounding.
 //

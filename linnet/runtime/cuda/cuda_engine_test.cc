@@ -166,7 +166,7 @@ TEST_F(CudaEngineTest, DrawsLikeTheCpu) {
       }
       differing += !std::equal(sequence, sequence + pixels, &drawn[i * pixels]);
     }
-    EXPECT_LE(differing, 1) << "a byte may round to the other side";
+    EXPECT_LE(differing, 1) << "one byte may be rounded differently";
   }
 }
 
