@@ -173,7 +173,7 @@ class SpeechTest(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(result.stderr.count("XYZZY"), 1, result.stderr)
         self.assertIn("short.wav: its 6 phones do not fit", result.stderr)
-        self.assertIn("noise.wav: no sound", result.stderr)
+        self.assertIn("noise.wav: not readable as audio", result.stderr)
         self.assertIn("10 utterances", result.stderr)
 
     def test_refuses_what_makes_no_training(self):
@@ -257,7 +257,7 @@ class SpeechTest(unittest.TestCase):
                 self.assertIn(str(file), line)
             self.assertIn(f"{bad} of 8", lines[-1])
         found = json.loads(run("transcribe", self.models["whole"], "--json", text, good).stdout)
-        self.assertIn("no sound", found[0]["error"])
+        self.assertIn("not readable as audio", found[0]["error"])
         self.assertEqual(found[1]["phones"][0]["phone"], "S")
 
     def test_converts_what_it_can(self):

@@ -67,7 +67,7 @@ TEST(Allocations, AStepMakesNone) {
   { std::vector<float> one(1); }
   const AlignedBuffer<float> another(1);
   EXPECT_EQ(another[0], 0.0f);          // keeps the compiler from eliding the allocation
-  EXPECT_EQ(allocations - before, 2u);  // they are counted
+  EXPECT_EQ(allocations - before, 2u);  // the counter works
 }
 
 }  // namespace

@@ -105,7 +105,7 @@ int32_t Choose(std::span<const float> logits, const ChoiceOptions& options, Phil
   weights.resize(logits.size());
   const float scale = std::min(1 / options.temperature, 1e30f);
   double kept = kernels::ExpSum(logits.data(), logits.size(), largest, scale, weights.data());
-  if (!std::isfinite(kept)) throw InputError("the tokens' weights are no numbers");
+  if (!std::isfinite(kept)) throw InputError("the logits contain NaN or infinity");
   const double u = rng.Uniform();
   if (options.top_k > 0 && options.top_k < logits.size()) {
     scratch.Select(std::numeric_limits<float>::min());

@@ -16,13 +16,14 @@ namespace linnet {
 struct ChoiceOptions {
   float temperature = 1;  // 0: the most likely token; nothing is drawn
   size_t top_k = 0;       // only the k most likely tokens; 0: all
-  float top_p = 1;        // only the likeliest tokens with this total probability (at temperature)
+  float top_p = 1;        // only the most likely tokens, until their probabilities sum to top_p
 };
 
-// Throws InputError if temperature < 0 or top_p is outside (0, 1].
+// Throws InputError unless temperature is in [0, 1e6] and top_p in (0, 1].
 void Validate(const ChoiceOptions& options);
 
-// Draws a token, never one with a logit of -infinity. Throws InputError if no other token is left.
+// Draws a token, never one with a logit of -infinity. Throws InputError if no other token is left,
+// or if it draws from logits with NaN or +infinity.
 int32_t Choose(std::span<const float> logits, const ChoiceOptions& options, Philox& rng);
 
 // log(sum of exp(logits)). Subtracting it from logits gives log probabilities.

@@ -1,4 +1,4 @@
-// Decides when one thread should run a step instead of a team (private to linnet/runtime).
+// Decides whether one thread or a team of all threads runs a step (private to linnet/runtime).
 //
 //   if (crowd.Alone(batch)) threads = 1;
 //   ...                                            // the step
@@ -16,8 +16,11 @@
 namespace linnet {
 
 // Detects when small batches step faster on one thread than on a team. If other processes share the
-// processors, each barrier waits until the scheduler runs the last member again: a step that takes
-// a team 0.7 ms then takes 20 ms. Outputs do not depend on this choice.
+// processors, each barrier waits until the operating system runs the last member again: a team's
+// step of 0.7 ms then takes 20 ms. After kTries team steps in a row whose members slept at half the
+// barriers or more, it times kTries steps on one thread. If the fastest of those beats the fastest
+// team step, one thread runs the next steps: 32, doubled after each success in a row, at most 1024.
+// Outputs do not depend on the choice.
 class Crowd {
  public:
   using Clock = std::chrono::steady_clock;
@@ -28,6 +31,7 @@ class Crowd {
     return trying_ > 0 || alone_ > 0;
   }
 
+  // Records a step: whether one thread ran it, its duration, and the pool's waits around it.
   void Stepped(bool alone, double seconds, const ThreadPool::Waits& before,
                const ThreadPool::Waits& after) {
     if (!alone) {
@@ -39,7 +43,8 @@ class Crowd {
         return;
       }
       team_seconds_ = strikes_ == 0 ? seconds : std::min(team_seconds_, seconds);
-      // Members may also sleep because their shares are large and unequal, so both ways are timed.
+      // Members may also sleep because their shares are large and unequal, so one thread is timed
+      // before it is used.
       if (++strikes_ == kTries) trying_ = kTries, alone_seconds_ = 1e30;
     } else if (trying_ > 0) {
       alone_seconds_ = std::min(alone_seconds_, seconds);
@@ -61,7 +66,11 @@ class Crowd {
   static constexpr int kTries = 3, kShortest = 32, kLongest = 1024;  // steps
 
   size_t batch_;
-  int strikes_ = 0, trying_ = 0, alone_ = 0, unchecked_ = 0, period_ = kShortest;
+  int strikes_ = 0,         // team steps in a row that slept at half their barriers or more
+      trying_ = 0,          // steps left of the trial on one thread
+      alone_ = 0,           // steps left on one thread after a successful trial
+      unchecked_ = 0,       // team steps left after a failed trial until sleeps count again
+      period_ = kShortest;  // value of alone_ after the next successful trial
   double team_seconds_ = 0, alone_seconds_ = 0;
 };
 

@@ -16,8 +16,8 @@
 namespace linnet {
 namespace {
 
-// A thread with at least this many sequences of its own steps faster alone than in a team that
-// shares the weights and waits at barriers.
+// With at least this many sequences per thread, threads step faster separately, each with its own
+// sequences, than as a team that splits each layer and waits at barriers.
 constexpr size_t kAloneRows = 8;
 
 }  // namespace
@@ -30,15 +30,15 @@ struct Engine::Scratch {
   };
   AlignedBuffer<float> shared;
   std::vector<Member> members;
-  BlockSize prepared;  // size of the members' pieces
+  BlockSize prepared;  // the block size that the memory has room for
   bool prepared_alone = false;
-  std::vector<uint8_t> named;   // by sequence: finds sequences that a call names twice
-  std::vector<size_t> offsets;  // of each sequence's tokens within a call's
+  std::vector<uint8_t> named;   // by sequence: whether the call being checked has named it
+  std::vector<size_t> offsets;  // of each sequence's tokens in a call of Prefix()
   std::vector<size_t> positions, memory_lengths, zeros;  // by place, for encoder-decoders
   std::vector<Sequence> sequences;
   std::vector<float> outputs;
 
-  // Makes working memory for blocks of up to that size. Allocates only to grow.
+  // Provides working memory for blocks of up to `size`. Allocates only to grow.
   void Prepare(const Model::Packed& model, const BlockSize& size, bool alone) {
     if (size == prepared && alone == prepared_alone) return;
     prepared = size, prepared_alone = alone;
@@ -72,12 +72,12 @@ State Engine::NewState(size_t batch) const {
     throw InputError(
         model_->path(), ": ", model.spec.lstm() ? "an LSTM in both directions" : "",
         model.spec.lstm() ? "" : StrCat("attention '", model.spec.stack.mixer().kind, "'"),
-        " sees the whole utterance, so that it cannot be heard piece by piece; train a "
+        " is not causal, so it reads only whole sequences; to transcribe a stream, train a "
         "model with --attention causal-linear");
   }
   if (model.spec.ReadsFrames() && !model.steps()) {
     throw InputError(model_->path(), ": attention '", model.spec.stack.mixer().kind,
-                     "' keeps no state; it reads whole utterances");
+                     "' has no recurrent state, so it reads only whole utterances");
   }
   if (batch == 0) throw InputError("a state needs at least one sequence");
   const size_t capacity = model.layout->first_capacity;
@@ -127,7 +127,7 @@ void Engine::Prefix(State& state, std::span<const size_t> sequences,
   for (const size_t length : lengths) offsets.push_back(offsets.back() + length);
   if (batch == 0 || lengths.size() != batch || offsets.back() != tokens.size()) {
     throw InputError(batch, " sequences cannot read ", tokens.size(), " tokens as ", lengths.size(),
-                     " pieces of ", offsets.back(), " in all");
+                     " pieces of ", offsets.back(), " tokens in all");
   }
   if (!outputs.empty() && outputs.size() != batch * width) {
     throw InputError("outputs need ", batch, " x ", width, " floats; got ", outputs.size());
@@ -135,7 +135,7 @@ void Engine::Prefix(State& state, std::span<const size_t> sequences,
   CheckTokens(tokens);
   for (size_t i = 0; i < batch; ++i) {
     CheckPlaces(state, &sequences[i], 1, lengths[i]);
-    if (lengths[i] == 0) throw InputError("a sequence is to read no token");
+    if (lengths[i] == 0) throw InputError("each sequence must read at least one token");
     CheckFirstPart(state, sequences[i], tokens.subspan(offsets[i], lengths[i]));
   }
   CheckPlaces(state, sequences.data(), batch, 0);
@@ -211,7 +211,7 @@ void Engine::CheckTokens(std::span<const int32_t> tokens) const {
   const ModelSpec& spec = model_->spec();
   if (spec.ReadsFrames()) {
     throw InputError(model_->path(), ": a model of the task '", spec.task,
-                     "' reads frames of sound, ",
+                     "' reads frames of audio, ",
                      "not tokens; run it with linnet transcribe (from C++: SpeechEncoder)");
   }
   for (const int32_t token : tokens) {
@@ -222,7 +222,7 @@ void Engine::CheckTokens(std::span<const int32_t> tokens) const {
   }
 }
 
-// Checks that these sequences exist, are named once, and have room for `length` more positions.
+// Checks that these sequences exist, are distinct, and have room for `length` more positions.
 void Engine::CheckPlaces(const State& state, const size_t* chosen, size_t batch,
                          size_t length) const {
   const auto place = [&](size_t i) { return chosen ? chosen[i] : i; };
@@ -244,7 +244,8 @@ void Engine::CheckPlaces(const State& state, const size_t* chosen, size_t batch,
                      " are read and ", length, " more do not fit");
   }
   constexpr size_t kMost = size_t{1} << 60;
-  if (length > kMost - furthest) throw InputError("there are not as many positions");
+  if (length > kMost - furthest)
+    throw InputError("the length exceeds 2^60 positions; pass a smaller one");
 }
 
 bool Engine::CheckOutputs(size_t batch, size_t length, std::span<const float> outputs) const {
@@ -264,12 +265,12 @@ void Engine::CheckFirstPart(State& state, size_t place, std::span<const int32_t>
   const auto end = std::find(tokens.begin(), tokens.end(), Vocabulary::kSeparator);
   const size_t length = state.positions_[place] + static_cast<size_t>(end - tokens.begin());
   if (length > most) {
-    throw InputError(model_->path(), ": a first part of ", length, " tokens is longer than the ",
-                     most, " positions of its encoder");
+    throw InputError(model_->path(), ": ", length, " tokens before the separator exceed the ", most,
+                     " positions of the encoder");
   }
 }
 
-// Updates a sequence's position and the recent tokens that later calls read.
+// Updates a sequence's position, its number of waiting keys and its recent tokens after a call.
 void Engine::Passed(State& state, size_t place, Source source, size_t length) const {
   const Model::Packed& model = model_->packed();
   const size_t reach = model.layout->source > 0 ? 0 : model.layout->reach;
@@ -341,7 +342,7 @@ void Engine::ReadRows(State& state, const size_t* chosen, size_t batch, Source s
   const size_t threads = division.threads;
   const bool alone = division.alone;
   const size_t chunks = (length + kBlockRows - 1) / kBlockRows;
-  const size_t chunk = (length + chunks - 1) / chunks;      // of nearly equal length
+  const size_t chunk = (length + chunks - 1) / chunks;      // nearly equal lengths
   const size_t most = std::min(batch, kBlockRows / chunk);  // sequences per block
   scratch_->Prepare(
       model,
@@ -437,7 +438,8 @@ void Engine::ReadAgain(State& state, const size_t* chosen, size_t batch,
   }
 }
 
-// Encoder-decoders: keeps tokens up to the separator, encodes them there, then decodes.
+// Encoder-decoders: stores the tokens before the separator, encodes them when it arrives, then
+// decodes from the separator on.
 void Engine::ReadPair(State& state, const size_t* chosen, size_t batch,
                       std::span<const int32_t> tokens, size_t length, std::span<float> outputs) {
   const auto place = [&](size_t i) { return chosen ? chosen[i] : i; };

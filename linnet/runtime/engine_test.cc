@@ -54,8 +54,8 @@ TEST_P(RuntimeTest, PrefixAndStepsMatchTheReferenceAtEveryCut) {
     CheckCut(Copy().model, want_longer, longer, cut, 3);
 }
 
-// Narrow models: the reference may round a nearly equal value the other way, so the tolerance is
-// one int8 step of one input.
+// The reference may round a value that is nearly halfway the other way, so the tolerance is one
+// int8 step of one input.
 TEST_P(RuntimeTest, NarrowModelsMatchTheReferenceThatRoundsAsTheyDo) {
   for (const Precision precision : {Precision::kBf16, Precision::kInt8}) {
     const double tolerance = precision == Precision::kInt8 ? 0.05 : 0.02;
@@ -90,7 +90,7 @@ TEST_P(RuntimeTest, OtherAttentionsRunNarrowToo) {
   }
 }
 
-// Outputs of one sequence of `batch`, for a prefix and then steps.
+// Outputs of sequence `which` of `batch`, for a prefix and then steps.
 Floats RunOne(const TestModel& model, int threads, size_t batch, size_t which, size_t prefix,
               size_t steps, std::shared_ptr<const Model> as = nullptr) {
   Engine engine(as ? as : model.model, {.threads = threads});
@@ -184,9 +184,9 @@ TEST(WriteNarrowed, GivesTheSameBitsAsNarrowingWhenItIsLoaded) {
       EXPECT_EQ(narrow.training(), "{\"steps\": 3}");
       const auto model = Model::Open(path);
       EXPECT_EQ(model->precision(), precision);
-      // The file's embeddings are rounded, so compare with a wide model that has those.
+      // The file's embeddings are rounded, so compare with a wide file that has them.
       const Floats got = RunOne(*of, 2, 3, 1, 5, 4, model);
-      WriteNarrowed(narrow, Precision::kF32, path);  // widened into a file
+      WriteNarrowed(narrow, Precision::kF32, path);  // the same values in fp32
       EXPECT_EQ(Checkpoint::Open(path).precision(), Precision::kF32);
       EXPECT_EQ(RunOne(*of, 2, 3, 1, 5, 4, Model::Open(path, {precision})), got);
     }
@@ -214,9 +214,8 @@ TEST(Engine, PrefixGivesAllOutputsTheLastOrNone) {
   EXPECT_EQ(next_a, next_c);
 }
 
-// A sequence's outputs do not depend on other sequences in its state, at earlier, later or first
-// positions. With more threads than processors, barriers wait for the scheduler, and the engine
-// switches to one thread and back.
+// With more threads than processors, barriers wait for the operating system, and the engine may
+// switch to one thread and back.
 TEST(Engine, ACrowdChangesNoBit) {
   const Tokens tokens = Grid().RandomTokens(299, 0);
   std::vector<Floats> got;
@@ -292,8 +291,8 @@ TEST_P(RuntimeTest, WholeSequencesMatchTheReference) {
     const auto length = static_cast<size_t>(spec.input.max_length);
     Tokens tokens = model.RandomTokens(3 * length, 0);
     for (const Precision precision : {Precision::kF32, Precision::kBf16, Precision::kInt8}) {
-      // Rounded queries may fall on either side of a plane; then only different
-      // batches are compared, bit for bit.
+      // Rounded queries may fall on either side of a hash's plane: then compare only different
+      // batches, bit for bit.
       const bool compare = precision == Precision::kF32 || spec.stack.mixer().kind != "reformer";
       const auto in = model.In(precision);
       const std::vector<Doubles> want = model.Outputs(
@@ -328,7 +327,8 @@ TEST_P(RuntimeTest, WholeSequencesMatchTheReference) {
   }
 }
 
-// Its state is its tokens, which are read again: each call gives the outputs of the whole sequence.
+// A model without recurrent state keeps its tokens and reads them again: each call gives the
+// outputs of Whole().
 TEST(Engine, WhatIsNoRnnReadsItsTokensAgain) {
   const TestModel model(Hashing(RaggedImages()));
   EXPECT_FALSE(model.model->steps());

@@ -1,7 +1,7 @@
-// Draws sequences of bytes, on the CPU or on a GPU: the interface between the task of images and
-// the engines.
+// Draws sequences of bytes, on the CPU or on a GPU: the interface between the image task and the
+// engines.
 //
-//   generator.Draw(images, /*known=*/1, {.seed = 7});     // [count, pixels]; first bytes are given
+//   generator.Draw(images, /*known=*/1, {.seed = 7});     // [count, bytes per image]
 #ifndef LINNET_RUNTIME_GENERATOR_H_
 #define LINNET_RUNTIME_GENERATOR_H_
 
@@ -13,7 +13,7 @@
 
 namespace linnet {
 
-// Draws from a mixture of logistics (kernels/mixture_of_logistics.h).
+// Options of draws from a mixture of logistics (kernels/mixture_of_logistics.h).
 struct LogisticsDraws {
   uint64_t seed = 0;
   uint64_t first_stream = 0;
@@ -25,7 +25,7 @@ class Generator {
  public:
   virtual ~Generator() = default;
   virtual const Model& model() const = 0;
-  // Maximum number of sequences that it draws together.
+  // Maximum number of sequences per call of Draw().
   virtual size_t batch() const = 0;
   // sequences [count, max_length + 1] with count <= batch(): keeps the first `known` >= 1 bytes of
   // each and draws the others. Byte p of sequence i takes the first two numbers of Philox(seed,

@@ -18,7 +18,7 @@ Registry<RuntimeMixerRow>& Rows() {
   return rows;
 }
 
-[[noreturn]] void NoCross() { throw InputError("this attention cannot look at another sequence"); }
+[[noreturn]] void NoCross() { throw InputError("this attention does not support cross attention"); }
 
 }  // namespace
 

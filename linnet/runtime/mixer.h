@@ -3,7 +3,7 @@
 // input by each group's projections, calls Run(), and applies the output projection to the result.
 //
 //   std::unique_ptr<RuntimeMixer> mixer = MakeRuntimeMixer({.spec = spec, .causal = true, ...});
-//   for (const Projection& p : mixer->projections()) ...     // what a head's columns of `in` hold
+//   for (const Projection& p : mixer->projections()) ...     // the columns of `in` for each head
 //   mixer->Run({.block = block, .heads = {0, 4}, .in = in, .out = out, .state = state, ...});
 //
 // A new kind is a file mixer_NAME.cc with a class and `RuntimeMixerRow RuntimeName()`, a line in
@@ -29,21 +29,22 @@ namespace linnet {
 
 // `length` consecutive positions of `sequences` sequences, each from its current position on; with
 // `offsets`, sequence i has offsets[i + 1] - offsets[i] positions. Mixers without recurrent state
-// read blocks of one whole sequence. A sequence's place is its index in the state.
+// read blocks of one whole sequence. A sequence's place is its index in the state; "by place" marks
+// arrays with one element for each sequence of the state.
 struct Block {
   size_t sequences, length;
   const size_t* offsets = nullptr;  // [sequences + 1], in rows of the input; or null
-  size_t first = 0;                 // place of the first sequence; or
+  size_t first = 0;                 // place of the first sequence; the others follow; or
   const size_t* chosen = nullptr;   // [sequences]: the place of each
   const size_t* positions;          // by place: position at the start of the call
-  size_t ahead = 0;                 // positions of this call read before this block
+  size_t ahead = 0;                 // positions that earlier blocks of this call have read
   const int32_t* tokens = nullptr;  // [sequences, length], rows input_stride apart; or
   const float* frames = nullptr;    // the same, spec.speech()->Inputs() floats per position
   size_t input_stride = 0;
   bool step = false;        // the call reads one position of each sequence
   float* states = nullptr;  // State::data_; null: no state is kept
   size_t state_stride = 0;
-  size_t capacity = 0;                     // positions that the states' caches have room for
+  size_t capacity = 0;                     // in positions, of the states' caches
   const uint8_t* waiting = nullptr;        // State::waiting_
   const int32_t* recent = nullptr;         // State::recent_
   size_t recent_stride = 0;                // tokens of `recent` per sequence
@@ -66,7 +67,8 @@ struct Block {
   // Index in the state of a sequence of the block.
   size_t Place(size_t sequence) const { return chosen ? chosen[sequence] : first + sequence; }
   size_t Position(size_t sequence) const { return positions[Place(sequence)]; }
-  // Offset into arrays by place for kernels that index by `chosen`, or by sequence if it is null.
+  // For kernels that index arrays by place with `chosen`, or by sequence if it is null: the offset
+  // of the array's start.
   size_t FirstPlace() const { return chosen ? 0 : first; }
 };
 
@@ -123,8 +125,8 @@ class RuntimeMixer {
   virtual std::vector<Projection> projections(bool memory) const;
 
   virtual MixerStateSize state_size() const { return {}; }
-  // Linear kinds only: keeps keys beside its sums until RecentKeys() of them are folded together
-  // (kernels/linear_step.h).
+  // Whether the state keeps recent keys outside its sums and folds RecentKeys() of them at a time
+  // (kernels/linear_step.h). Linear kinds only.
   virtual bool folds() const { return false; }
   // Calls body(first float, number of floats, whether each float is a pair of bfloat16) for each
   // part of a state, to check a loaded state.
@@ -143,8 +145,8 @@ class RuntimeMixer {
   virtual void Recall(const MixerCall& call) const;
 
  protected:
-  // The columns of `from` in rows `row` onward: as batch elements of one position, or as positions
-  // of one element.
+  // Rows of `from` from `row` on, `width` floats apart, with heads `head` floats apart. A kernel
+  // may take them as batch elements of one position or as positions of one element.
   static kernels::Strided<const float> Rows(const float* from, size_t row, size_t width,
                                             size_t head) {
     const auto stride = static_cast<ptrdiff_t>(width);
@@ -154,7 +156,7 @@ class RuntimeMixer {
     return kernels::RowMajor(call.out + row * call.count() * value_dim_, 1, call.count(),
                              value_dim_);
   }
-  // Columns of q, k and v of one head together.
+  // Columns of one head: q, k and v.
   size_t HeadWidth() const { return 2 * dim_ + value_dim_; }
 
   const size_t heads_, dim_, value_dim_;
@@ -163,8 +165,8 @@ class RuntimeMixer {
 // Parameters of a mixer's construction.
 struct MixerMake {
   const MixerSpec& spec;
-  bool causal = true;  // sees no future; has a state
-  bool cross = false;  // attends to a memory
+  bool causal = true;  // attends to no later position; keeps a state if the kind has one
+  bool cross = false;  // cross attention: attends to a memory, the encoder's output
   size_t memory = 0;   // maximum length of that memory
   Precision precision = Precision::kF32;
   // Returns a tensor of the mixer by the end of its name ("inner_attention.feature_map.omega").
@@ -173,7 +175,7 @@ struct MixerMake {
 
 struct RuntimeMixerRow {
   std::string name;  // as in model/mixer.h
-  // Throws InputError if the spec cannot run, naming specs that can.
+  // Throws InputError if the spec cannot run.
   std::unique_ptr<RuntimeMixer> (*make)(const MixerMake& make);
 };
 

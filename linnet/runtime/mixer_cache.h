@@ -60,14 +60,14 @@ class CacheMixer : public RuntimeMixer {
 
   struct Shape {
     size_t queries, keys, heads;
-    bool causal = false;  // query i sees keys up to offset + i
+    bool causal = false;  // query i attends to keys 0 .. offset + i
     size_t offset = 0;
   };
   // out [queries, heads, M] from q [queries, heads, D], k [keys, heads, D], v [keys, heads, M];
-  // 0 if no key is seen.
+  // 0 without keys.
   virtual void Attend(const Shape& shape, In q, In k, In v, kernels::Strided<float> out,
                       float* scratch) const = 0;
-  // One position of all sequences of the block, if the kind has a faster kernel; else false.
+  // Reads one position of each sequence with the kind's step kernel; false if it has none.
   virtual bool Steps(const MixerCall&) const { return false; }
 
   static In Columns(const MixerCall& call, size_t row, size_t head_width, size_t column) {
@@ -77,7 +77,7 @@ class CacheMixer : public RuntimeMixer {
  private:
   struct Cache {
     In keys, values;
-    float* first;  // of the group's first head
+    float* first;  // start of the group's first head
     size_t capacity;
   };
 

@@ -190,8 +190,8 @@ class Subject {
     }
     return *subject;
   }
-  // Queries and keys have moderate norms: similarities that grow or vanish with them magnify
-  // rounding errors.
+  // A small `wide` keeps the norms of queries and keys moderate: with large norms, similarities
+  // overflow or vanish and magnify rounding errors.
   explicit Subject(const ModelSpec& spec) : spec_(spec), model_(spec, /*wide=*/2) {
     for (const Precision precision : kPrecisions) models_[precision] = model_.In(precision);
   }
@@ -204,7 +204,7 @@ class Subject {
                        [](const MixerSpec& mixer) { return mixer.kind == "reformer"; });
   }
 
-  // kLongest positions. The encoder's part of a pair has its own length.
+  // kLongest positions. For encoder-decoders, the length before the separator depends on `stream`.
   Input Sequence(uint64_t stream) const {
     if (frames()) {
       return {
@@ -317,9 +317,9 @@ INSTANTIATE_TEST_SUITE_P(Mixers, StateConformance, CasesWhere([](const ModelSpec
                          }),
                          NameOfTest);
 
-// Whether outputs are compared with the reference. Rounded queries may fall on the other side of a
-// plane than the reference's, and then a position sees other keys: for narrow models that hash,
-// only their different forms are compared bit for bit.
+// Whether outputs are compared with the reference. A rounded query may fall on the other side of a
+// hash's plane than the reference's, and its position then attends to other keys: for narrow models
+// that hash, the tests only compare different forms with each other, bit for bit.
 bool Compares(const Subject& subject, Precision precision) {
   return precision == Precision::kF32 || !subject.hashes();
 }
@@ -393,9 +393,9 @@ TEST_P(RnnConformance, PiecesAndStepsAreTheReference) {
   }
 }
 
-// A model without recurrent state reads everything again. If it hashes, chunks depend on the number
-// of positions, so a prefix's outputs differ from those within a longer sequence: each piece must
-// give the outputs of the whole sequence that ends with it.
+// A model without recurrent state reads all its tokens again. If it hashes, chunks depend on the
+// number of positions, so a prefix's outputs differ from those within a longer sequence: each piece
+// must give the outputs of the whole sequence that ends with it.
 TEST_P(NoRnnConformance, WhatIsNoRnnGivesTheWholeOfEachPrefix) {
   Subject& of = subject();
   for (const Precision precision : kPrecisions) {
@@ -438,7 +438,7 @@ TEST_P(TokenConformance, PackedPiecesAreWhatTheyAreAlone) {
       for (const std::vector<size_t>& lengths : std::vector<std::vector<size_t>>{
                {5, 2, 40, 3, 17, 9}, {4, 4}, {3, 1, 6}, {2, 7, 150, 60}}) {
         const size_t width = engine.output_size(), batch = lengths.size();
-        // Some sequences have read other pieces before; the last one is not named.
+        // Two sequences have read 9 tokens before; the call does not name the last one.
         State state = engine.NewState(batch + 1);
         const std::vector<size_t> older = {0, batch};
         Input begun = of.Sequence(0).Slice(0, 9);
@@ -469,7 +469,7 @@ TEST_P(TokenConformance, PackedPiecesAreWhatTheyAreAlone) {
   }
 }
 
-// A piece, steps and a piece again, in batches and on teams.
+// A piece, steps, a piece and a step, in batches and with several threads.
 TEST_P(StateConformance, CompanyAndThreadsChangeNoBit) {
   Subject& of = subject();
   const Pieces pieces = {7, 1, 1, 25, 1};

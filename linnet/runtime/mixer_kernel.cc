@@ -1,4 +1,5 @@
-// Attention of equation 3 with a selectable similarity: plain loops over all visible keys.
+// Attention of the paper's equation 3 with a selectable similarity: plain loops over all visible
+// keys.
 #include <cmath>
 
 #include "linnet/runtime/mixer_cache.h"
@@ -25,7 +26,7 @@ class KernelMixer : public CacheMixer {
   }
 
  private:
-  // `similarities` [seen] is working memory.
+  // One query over keys [0, seen). `similarities` [seen] is working memory.
   void Row(const float* q, size_t seen, size_t head, In k, In v, float* out,
            float* similarities) const {
     const float root = std::sqrt(static_cast<float>(dim_));
@@ -48,13 +49,13 @@ class KernelMixer : public CacheMixer {
       total += similarity;
       for (size_t m = 0; m < value_dim_; ++m) out[m] += similarity * value[m];
     }
-    // 0 if nothing is similar, as in the other kinds.
+    // 0 if all similarities are 0, as in the other kinds.
     const float denominator = total + eps_;
     for (size_t m = 0; m < value_dim_; ++m) out[m] = denominator > 0 ? out[m] / denominator : 0;
   }
 
-  // Similarity from q . k / sqrt(D) or |q - k|^2 / sqrt(D). exp(q . k) is divided by the query's
-  // largest to avoid overflow.
+  // Similarity from x = q . k / sqrt(D), or |q - k|^2 / sqrt(D) for rbf. The softmax similarity is
+  // exp(x - largest), with the query's largest x, to avoid overflow.
   float Of(float x, float largest) const {
     switch (similarity_) {
       case Similarity::kSoftmax:

@@ -1,5 +1,5 @@
-// Linear attention: causal over a state that steps fold (kernels/linear_step.h) and prefixes
-// extend, over a whole sequence, and over the memory of an encoder.
+// Linear attention: causal with a state (steps use kernels/linear_step.h, prefixes the chunked
+// kernel), over whole sequences, and over an encoder's memory.
 #include <algorithm>
 #include <cmath>
 
@@ -97,20 +97,20 @@ class LinearMixer : public RuntimeMixer {
     }
   }
 
-  // Computes the sums over the memory as the state after its last position.
+  // Computes the sums over the memory: the causal kernel's state after the last position.
   void Remember(const MixerCall& call) const override {
     const Pieces pieces = Cut(call);
     const Inputs in = Mapped(call, dim_ + value_dim_, /*key=*/0, /*value=*/dim_, pieces);
     auto [s, z] = Memory(call, 0);
-    // No queries are needed here: the keys stand in for them, and the output overwrites the values.
+    // Only s and z are needed: the keys stand in for queries, and the output is not read.
     kernels::CausalLinearForward(
         {1, call.block.rows(), call.count(), features_, value_dim_}, options_,
         {.q = in.k, .k = in.k, .v = in.v, .out = Out(call, 0), .s = s, .z = z}, {pieces.kernel, 1},
         SerialFor);
   }
 
-  // Runs the causal kernel with keys whose features are all 0: they leave the sums unchanged bit
-  // for bit.
+  // Runs the causal kernel over the memory's sums with keys of all zeros, which leave the sums
+  // unchanged bit for bit.
   void Recall(const MixerCall& call) const override {
     const Pieces pieces = Cut(call);
     const Inputs in = Mapped(call, dim_, SIZE_MAX, SIZE_MAX, pieces);
@@ -143,7 +143,8 @@ class LinearMixer : public RuntimeMixer {
     float* zeros;     // zero keys for Recall()
     float* kernel;
   };
-  // phi(q), phi(k) (with a fused map: q and k) and v, from row 0 on.
+  // phi(q) and phi(k), or q and k where the kernels apply the map themselves (fused), and v; from
+  // row 0 on.
   struct Inputs {
     Strided<const float> q, k, v;
   };
@@ -165,14 +166,16 @@ class LinearMixer : public RuntimeMixer {
     return pieces;
   }
 
-  // Maps the rows' heads at these columns; SIZE_MAX: absent.
+  // Applies the feature map. `head` is the width of a head's columns, `key` and `value` their
+  // offsets within it. key = 0: no queries; key = SIZE_MAX: queries only.
   Inputs Mapped(const MixerCall& call, size_t head, size_t key, size_t value,
                 const Pieces& pieces) const {
     const bool queries = key != 0, keys = key != SIZE_MAX;
     Inputs in{Rows(call.in, 0, call.in_width, head),
               Rows(call.in + (keys ? key : 0), 0, call.in_width, head),
               Rows(call.in + (keys ? value : 0), 0, call.in_width, head)};
-    // Queries of cross attention multiply sums of features, so even fused maps are applied here.
+    // Recall() runs the kernel with the identity map, so queries are mapped here even if the map is
+    // fused.
     const bool fused = single_ == nullptr;
     if (fused && keys) return in;
     const size_t f = features_, width = call.count() * 2 * f;
@@ -223,14 +226,15 @@ class LinearMixer : public RuntimeMixer {
     }
   }
 
-  // Options for whole-sequence kernels. They do not support a floor: with one, they only compute
-  // the numerators.
+  // Options for the chunked and whole-sequence kernels, which do not support a floor: if there is
+  // one, they compute only the numerators.
   kernels::CausalLinearOptions Product(kernels::CausalLinearOptions options) const {
     if (floor_ > 0) options.normalize = false;
     return options;
   }
 
-  // Divides numerators by max(phi(q) . z, floor |z|), z [F] the sum of the keys that a query sees.
+  // Divides numerators by max(phi(q) . z, floor |z|), where z [F] is the
+  // sum of the features of the query's visible keys.
   void DivideByKeys(const MixerCall& call, Strided<const float> q, Strided<const float> k,
                     size_t row, size_t length, float* z) const {
     const Strided<float> out = Out(call, row);
@@ -298,11 +302,12 @@ class LinearMixer : public RuntimeMixer {
   }
 
   const bool causal_, cross_;
-  void (*single_)(const FeatureInput&, const float*, bool, float*) = nullptr;  // null: fused
+  void (*single_)(const FeatureInput&, const float*, bool,
+                  float*) = nullptr;  // the map; null: fused
   FeatureInput input_;
   AlignedBuffer<float> omega_;
   size_t features_ = 0;
-  float floor_ = 0;
+  float floor_ = 0;  // lower bound of phi(q) . z, in units of |z|; 0: none
   kernels::CausalLinearOptions options_;
   kernels::LinearStepShape shape_;
 };

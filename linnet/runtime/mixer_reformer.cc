@@ -1,4 +1,5 @@
-// Reformer attention over whole sequences: hashing sorts all positions, so there is no state.
+// Reformer attention over whole sequences. Hashing sorts all positions, so no state can replace the
+// past.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -28,7 +29,7 @@ class ReformerMixer : public RuntimeMixer {
                      ? make.spec.scale * std::sqrt(static_cast<float>(make.spec.query_dim))
                      : 1),
         planes_(LshPlanes(make.spec, make.spec.query_dim)) {
-    if (make.cross) throw InputError("attention 'reformer' cannot look at another sequence");
+    if (make.cross) throw InputError("attention 'reformer' does not support cross attention");
   }
 
   size_t ScratchFloats(size_t rows, size_t heads, size_t) const override {
@@ -69,8 +70,8 @@ class ReformerMixer : public RuntimeMixer {
     return {1, length, heads, dim_, value_dim_, rounds_};
   }
 
-  // The kernel scales scores by 1 / sqrt(D). Keys and buckets do not depend on the norm of q, so
-  // another scale is applied to q.
+  // The kernel scales scores by 1 / sqrt(D). Another scale is applied to q, since keys and buckets
+  // do not depend on the norm of q.
   kernels::Strided<const float> Queries(const MixerCall& call, size_t row, size_t length) const {
     const kernels::Strided<const float> q = Rows(call.in, row, call.in_width, HeadWidth());
     if (stretch_ == 1) return q;
@@ -81,7 +82,7 @@ class ReformerMixer : public RuntimeMixer {
     return kernels::RowMajor<const float>(call.scratch, length, call.count(), dim_);
   }
 
-  // Positions of a round sorted by bucket, then by position.
+  // All positions, sorted by their bucket in `round`, then by position.
   std::vector<size_t> Order(kernels::Strided<const float> q, size_t length, size_t head,
                             size_t round) const {
     const size_t half = options_.buckets / 2;
@@ -104,8 +105,8 @@ class ReformerMixer : public RuntimeMixer {
     return order;
   }
 
-  // fast-transformers' variant (ops::SimpleLshAttention): a position sees its own chunk of the
-  // sorted order and the previous one, and rounds are averaged.
+  // fast-transformers' variant (ops::SimpleLshAttention): a position attends to its own chunk of
+  // the sorted order and the previous one, and the results of the rounds are averaged.
   void Simple(kernels::Strided<const float> q, kernels::Strided<const float> v, size_t length,
               size_t head, kernels::Strided<float> out) const {
     const size_t chunk = std::min(options_.chunk, length);
@@ -153,7 +154,7 @@ class ReformerMixer : public RuntimeMixer {
   const bool simple_;
   const size_t rounds_;
   const kernels::LshAttentionOptions options_;
-  const float stretch_;  // scales the queries
+  const float stretch_;  // factor of the queries; 1: the kernel's scale
   const std::vector<float> planes_;
 };
 

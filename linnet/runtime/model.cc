@@ -135,7 +135,7 @@ class StackPacker {
 // Returns a mixer's tensors; empty ones if only sizes are needed.
 using TensorsOf = FunctionRef<std::span<const float>(const std::string&)>;
 
-// The parts of a stack, without weights. `precision` is that of its products.
+// The parts of a stack, without weights. `precision` is the precision of its products.
 std::vector<PackedPart> Parts(const ModelSpec& spec, Precision precision, const std::string& name,
                               bool causal, bool decoder, TensorsOf tensors) {
   const bool narrow = precision != Precision::kF32;
@@ -178,7 +178,7 @@ std::vector<PackedPart> Parts(const ModelSpec& spec, Precision precision, const 
   return parts;
 }
 
-// The state layout of a causal stack's parts; sets each part's index in it.
+// The state layout of the predicting stack's parts; sets each part's index in it.
 std::shared_ptr<const StateLayout> Layout(const ModelSpec& spec, Precision precision, bool steps,
                                           std::vector<PackedPart>& parts) {
   auto layout = std::make_shared<StateLayout>();
@@ -242,7 +242,7 @@ Model::Packed::Packed(const Checkpoint& checkpoint, Precision precision)
       steps_(Steps(spec)) {
   if (spec.logistics() && Size(spec.head.mixtures) > kernels::kMaxMixtures) {
     throw InputError(path, ": ", spec.head.mixtures, " mixtures are more than the ",
-                     kernels::kMaxMixtures, " that this runtime takes");
+                     kernels::kMaxMixtures, " that this runtime supports");
   }
   for (const TensorInfo& info : TensorTable(spec)) {
     CheckFinite(checkpoint.Tensor(info.name), path, info.name);
@@ -262,7 +262,7 @@ Model::Packed::Packed(const Checkpoint& checkpoint, Precision precision)
   }
 }
 
-// Makes the stacks' parts and finds the widest products.
+// Makes the stacks' parts and their state layout, and finds the widest product.
 void Model::Packed::Cut(const Checkpoint& checkpoint) {
   const auto tensors = [&](const std::string& name) { return checkpoint.Tensor(name); };
   if (!spec.lstm()) {
@@ -297,7 +297,8 @@ void Model::Packed::ReadTables(const Checkpoint& checkpoint) {
     }
     for (const float deviation : input_deviation) {
       if (!(deviation >= 1e-6f)) {
-        throw InputError(path, ": input_norm.deviation holds ", deviation, "; mend the file");
+        throw InputError(path, ": input_norm.deviation holds ", deviation,
+                         "; it must be at least 1e-6");
       }
     }
   } else {
@@ -308,7 +309,7 @@ void Model::Packed::ReadTables(const Checkpoint& checkpoint) {
   }
   if (position_dims > 0) {
     positions = Copied(checkpoint.Tensor("pos_embedding.pe"));
-    // Compare rows 2^n - 1 and the last row with the formula to tell whether the table follows it.
+    // The table follows the sine formula if rows 2^n - 1 and the last row do.
     std::vector<float> row(position_dims);
     for (int64_t t = 0; endless_positions && t < spec.input.max_length; t = 2 * t + 1) {
       const int64_t at = 2 * t + 1 < spec.input.max_length ? t : spec.input.max_length - 1;
@@ -329,7 +330,7 @@ void Model::Packed::ReadTables(const Checkpoint& checkpoint) {
     sum += p;
   }
   if (!valid || !(sum > 0)) {
-    throw InputError(path, ": first_value.probability holds no probabilities; train the model ",
+    throw InputError(path, ": first_value.probability is not a distribution; train the model ",
                      "again or mend the file");
   }
 }

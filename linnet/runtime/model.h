@@ -19,14 +19,15 @@ namespace linnet {
 
 struct ModelOptions {
   // Precision of the matrix products; default: that of the file. If it is narrower than the file's,
-  // weights are rounded as they are packed. bf16 and int8 read a half and a quarter of the bytes
-  // per step. Activations are rounded to the same type before each product; everything else (sums,
-  // the state, norms, outputs) is fp32.
+  // weights are rounded as they are packed. In bf16 and int8, matrices take a half and a quarter of
+  // the bytes that a step reads in f32, activations are rounded to the same type before each
+  // product (see PredictorPrecision() for the head), and the states of linear attention are partly
+  // bf16 (kernels/linear_step.h). Norms, residuals and outputs are fp32.
   std::optional<Precision> precision;
 };
 
-// A model's weights, packed in the order in which they are read. Immutable: any number of engines
-// in any threads may share one.
+// A model's weights, packed in the order in which a step reads them. Immutable: any number of
+// engines in any threads may share one.
 class Model {
  public:
   // Throws InputError naming the file and the fault, or the mixer kind that this runtime lacks.
@@ -43,16 +44,18 @@ class Model {
   const std::string& path() const;
   const std::string& training() const;  // Checkpoint::training()
   Precision precision() const;          // precision of the matrix products
-  // Bytes that one step at batch 1 reads: the packed weights and biases.
+  // Bytes of the packed weights and biases, without embedding tables. A step at batch 1 reads all
+  // of them, except those that an encoder-decoder uses only to encode.
   size_t weight_bytes() const;
-  // Hash of the spec and of every weight as it runs. Identifies the model.
+  // Hash of the spec, the precision of the products and the file's weights. Identifies the model.
   uint64_t fingerprint() const;
-  // Whether it runs as an RNN. Other models (a reformer, say) read the whole sequence at each step.
+  // Whether the model runs as an RNN. Others (such as a reformer) read the whole sequence at each
+  // step.
   bool steps() const;
   // Maximum number of positions of a sequence. None: unlimited, since sine positions continue past
-  // those of training (spec().input.max_length); the model has not been trained on those.
+  // the spec's max_length; the model was not trained on the positions beyond.
   std::optional<size_t> most_positions() const;
-  // Images: the probability of each first byte; empty for other tasks.
+  // Images: the probability of each value of the first byte; empty for other tasks.
   std::span<const float> first_value() const;
   // Speech: each band's mean and deviation over the corpus; empty if each utterance is normalized
   // by its own statistics.

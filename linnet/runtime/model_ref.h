@@ -1,11 +1,11 @@
 // The engine's reference: the network in plain double precision over a checkpoint's tensors, all
-// positions at once. For a narrow model, weights and activations are rounded as in the engine, and
-// nothing else is. From the packed model it takes only the split into groups, which determines the
-// values that are rounded together.
+// positions at once. For a narrow model it rounds weights, activations and the sums of a linear
+// attention's state as the engine does, and nothing else. From the packed model it takes only the
+// split into groups, which determines the values that are rounded together.
 //
 //   ModelRef ref(checkpoint, *model);
-//   ref.Outputs(tokens)                    // [positions][outputs], as steps give them
-//   ref.Outputs(tokens, ModelRef::Pieces{7, 1, 1})
+//   ref.Outputs(tokens)                    // [positions][outputs], as from Step()
+//   ref.Outputs(tokens, ModelRef::Pieces{7, 1, 1})   // as from Prefix() of 7 tokens and 2 steps
 #ifndef LINNET_RUNTIME_MODEL_REF_H_
 #define LINNET_RUNTIME_MODEL_REF_H_
 
@@ -35,7 +35,7 @@
 
 namespace linnet {
 
-// The mixers, one head at a time: q, k, v and the output are [positions][numbers].
+// The mixers, one head at a time: q, k, v and the output are [positions][columns].
 class MixerRef {
  public:
   using Row = std::vector<double>;
@@ -46,12 +46,13 @@ class MixerRef {
     Rows q, k, v;
     size_t index = 0;  // in its layer, for mixers whose heads differ
     bool causal = true;
-    // Computed over a state in these pieces, whose sums are rounded; else in one pass.
+    // If recurrent, read in these pieces with a state, which is rounded to bf16 if `narrow`; else
+    // in one pass.
     bool recurrent = false, narrow = false;
     Pieces pieces = {};
   };
 
-  // omega [D][columns] of a random feature map.
+  // omega [D][columns]: the projection of a random feature map; else empty.
   MixerRef(const MixerSpec& spec, Rows omega) : spec_(spec), omega_(std::move(omega)) {}
 
   Rows Out(const Head& head) const {
@@ -61,7 +62,7 @@ class MixerRef {
     if (spec_.kind == "reformer") {
       return spec_.lsh_variant == LshVariant::kPublished ? Published(head) : Simple(head);
     }
-    throw InputError("the reference knows no attention '", spec_.kind, "'");
+    throw InputError("the reference has no attention '", spec_.kind, "'");
   }
 
  private:
@@ -116,7 +117,7 @@ class MixerRef {
       for (const double angle : projected) phi.push_back(std::sin(angle) / root);
       return phi;
     }
-    if (map != "favor") throw InputError("the reference knows no feature map '", map, "'");
+    if (map != "favor") throw InputError("the reference has no feature map '", map, "'");
     const double largest = *std::max_element(projected.begin(), projected.end());
     for (const double exponent : projected) {
       phi.push_back(query ? std::exp(exponent - largest)
@@ -208,7 +209,8 @@ class MixerRef {
     return out;
   }
 
-  // sum_j sim(q, k_j) v_j / (sum_j sim(q, k_j) + eps); exp(q . k) divided by a query's largest.
+  // sum_j sim(q, k_j) v_j / (sum_j sim(q, k_j) + eps). Exponentials are divided by the query's
+  // largest.
   Rows Kernel(const Head& head) const {
     const double root = std::sqrt(static_cast<double>(dim()));
     Rows out;
@@ -278,8 +280,8 @@ class MixerRef {
     return out;
   }
 
-  // Buckets only sort: in that order, a position sees its own chunk and the previous one. The
-  // result is the mean over the rounds.
+  // In the order sorted by bucket, a position attends to its own chunk and the previous one,
+  // whatever their buckets. The result is the mean over the rounds.
   Rows Simple(const Head& head) const {
     const Rows q = Stretched(head.q);
     const size_t length = q.size(), chunk = std::min(Size(spec_.lsh_chunk), length);
@@ -333,9 +335,9 @@ class ModelRef {
         precision_(model.precision()),
         spec_(checkpoint.spec()) {}
 
-  // The head's outputs at each position. The first `prefix` positions are read at once (there
-  // narrow models do not round sums) and the others one by one; or all in these pieces. Models
-  // without recurrent state read the whole sequence.
+  // The head's outputs at each position. The first `prefix` positions are read at once (which does
+  // not round the sums of narrow models) and the others one by one, or all of them in `pieces`.
+  // Models without recurrent state read the whole sequence.
   Rows Outputs(const std::vector<int32_t>& tokens, size_t prefix = 0) {
     return Outputs(tokens, PrefixAndSteps(tokens.size(), prefix));
   }
@@ -432,7 +434,7 @@ class ModelRef {
     return out;
   }
 
-  // `memory`: the decoder's; null: not a decoder.
+  // `memory`: the encoder's outputs, for the decoder's cross attention; null: not a decoder.
   Rows Stack(const std::string& name, const PackedStack& cut, Rows x, const Pieces& pieces,
              const Rows* memory = nullptr) {
     const bool decoder = memory != nullptr, encoder = spec_.encoder_decoder() && !decoder;
@@ -484,7 +486,7 @@ class ModelRef {
     for (double& value : row) value = kernels::ActivationRef(activation, value);
   }
 
-  // Over the last positions if the network is causal, else over the surrounding ones.
+  // A convolution over the last positions if the network is causal, else over the surrounding ones.
   Rows Convolved(const std::string& name, const Rows& x) const {
     const size_t width = Size(spec_.stack.convolution), d = Size(spec_.stack.d_model);
     const size_t before = spec_.Causal() ? width - 1 : width / 2;
@@ -501,7 +503,8 @@ class ModelRef {
     return y;
   }
 
-  // Outputs of a mixer's heads, side by side. `whole`: in an encoder, or over its memory.
+  // Outputs of a mixer's heads, side by side. `whole`: not causal, since in an encoder or over its
+  // memory.
   Rows Mixed(const std::string& name, const MixerSpec& mixer, const Rows& x, const Rows* memory,
              const Pieces& pieces, bool whole) {
     const Rows& seen = memory != nullptr ? *memory : x;
@@ -606,7 +609,7 @@ class ModelRef {
     return outer ? PredictorPrecision(spec_, precision_) : precision_;
   }
 
-  // Adds the product of inputs [begin, end) of x, rounded together, and those matrix columns.
+  // Adds the product of inputs [begin, end) of x, rounded together, with their matrix columns.
   void AddProduct(const std::string& tensor, const Row& x, size_t begin, size_t end, Row& y) {
     const Matrix& matrix = MatrixOf(tensor, y.size());
     std::vector<float> part(x.begin() + static_cast<ptrdiff_t>(begin),
@@ -616,7 +619,7 @@ class ModelRef {
     if (PrecisionOf(tensor) == Precision::kBf16) {
       std::transform(part.begin(), part.end(), rounded.begin(), kernels::RoundedToBFloat16);
     } else if (PrecisionOf(tensor) == Precision::kInt8) {
-      // Rows so small that their scale is below the normal floats count as zeros.
+      // Rows whose scale is not above the smallest normal float count as zeros.
       float most = 0;
       for (const float value : part) most = std::max(most, std::abs(value));
       rounded.assign(part.size(), 0);
@@ -636,7 +639,7 @@ class ModelRef {
     if (x.empty()) return {};
     return Grouped(name, x, {{.begin = 0, .end = x[0].size()}}, 1);
   }
-  // A product over groups of inputs, each `width` columns per head or hidden unit.
+  // A product over groups of inputs. A group has `width` columns per head or hidden unit.
   Rows Grouped(const std::string& name, const Rows& x, const std::vector<PackedGroup>& groups,
                size_t width) {
     const auto bias = checkpoint_.Tensor(name + ".bias");

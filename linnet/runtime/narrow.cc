@@ -25,8 +25,8 @@ Int8Matrix::Int8Matrix(std::span<const float> weight, size_t out, std::span<cons
 }
 
 // Only the input of the feed-forward layer needs factors: in the digits model, a few of its
-// channels are many times as large as the others, which caused four fifths of the loss of int8
-// (apart from the predictor).
+// channels are many times as large as the others, which caused four fifths of the bits/dim that
+// int8 lost (apart from the predictor).
 std::vector<float> InputFactors(const Checkpoint& checkpoint, const std::string& tensor_name) {
   constexpr std::string_view kReader = "linear1.weight";
   if (!tensor_name.ends_with(kReader)) return {};
@@ -56,7 +56,7 @@ std::vector<float> InputFactors(const Checkpoint& checkpoint, const std::string&
 void WriteNarrowed(const Checkpoint& checkpoint, Precision precision, const std::string& path) {
   SafetensorsWriter writer;
   for (const auto& [key, value] : checkpoint.file().metadata()) writer.SetMetadata(key, value);
-  // Owners of the data until it is written:
+  // Own the data until Write():
   std::list<AlignedBuffer<std::byte>> kept;
   std::list<std::vector<float>> factors;
   std::list<Int8Matrix> matrices;

@@ -16,8 +16,8 @@
 
 namespace linnet {
 
-// An int8 matrix [out, in]: weight = value * scale of its output * factor of its input, if there
-// are factors.
+// An int8 matrix [out, in]: weight = value * scale of its output * factor of its input (1 if
+// `factor` is empty).
 struct Int8Matrix {
   std::vector<int8_t> values;
   std::vector<float> scales;
@@ -29,8 +29,8 @@ struct Int8Matrix {
 // output channels, estimated as 3 |weight| + |bias|. Empty if the matrix has no factors.
 std::vector<float> InputFactors(const Checkpoint& checkpoint, const std::string& tensor_name);
 
-// Writes the model with its matrices in that precision, and with the training metadata of its file.
-// An engine that runs the new file gives the same outputs, bit for bit, as one that runs the wider
+// Writes the model with its matrices in `precision` and all metadata of its file. An engine that
+// runs the new file gives the same outputs, bit for bit, as one that runs the wider
 // file in that precision, except that embeddings are rounded to bf16. Throws InputError if a weight
 // is not finite, and the errors of writing.
 void WriteNarrowed(const Checkpoint& checkpoint, Precision precision, const std::string& path);

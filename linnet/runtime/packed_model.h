@@ -5,8 +5,8 @@
 // slices of d_ff. A group's two products (into its own heads or hidden units, and back to d_model)
 // lie side by side in reading order, and the groups' contributions to a part's result are summed in
 // group order. So the number of threads does not change a bit, and each thread reads one contiguous
-// run of memory between two barriers. Narrow matrices need wider groups, multiples of their 64
-// inputs, and so have fewer.
+// run of memory between two barriers. A group of a narrow matrix is a multiple of 64 inputs wide
+// (kernels::kNarrowInputs), so there are fewer groups.
 #ifndef LINNET_RUNTIME_PACKED_MODEL_H_
 #define LINNET_RUNTIME_PACKED_MODEL_H_
 
@@ -38,7 +38,7 @@ struct PackedGroup {
   PackedMatrix in = nullptr;      // d_model -> each head's projections in turn, or hidden units
   size_t memory_width = 0;        // cross attention: columns of `memory`
   PackedMatrix memory = nullptr;  // memory's d_model -> each head's keys and values
-  PackedMatrix out = nullptr;  // values or hidden units -> d_model; the first group adds the bias
+  PackedMatrix out = nullptr;     // values or hidden units -> d_model; the first group has the bias
 };
 
 enum class PartKind : uint8_t { kConvolution, kMixer, kCross, kFeedForward };
@@ -66,7 +66,7 @@ struct PackedStack {
 
 // One direction of an LSTM layer. Both matrices map to the gates i, f, g and o, [h] each.
 struct PackedLstm {
-  PackedMatrix in = nullptr;         // from the layer's inputs; has both biases
+  PackedMatrix in = nullptr;         // from the layer's inputs; includes both biases
   PackedMatrix recurrent = nullptr;  // from its own previous output
 };
 
@@ -83,7 +83,7 @@ struct Model::Packed {
                ? kernels::PackedLinearSize(in, out) * sizeof(float)
                : kernels::PackedNarrowSize(NarrowTypeOf(precision), in, out);
   }
-  // Whether it is an RNN, that is, every layer has a state. Other models read whole sequences.
+  // Whether the model is an RNN, that is, every layer has a state. Others read whole sequences.
   bool steps() const { return steps_; }
 
   ModelSpec spec;

@@ -15,7 +15,7 @@ PackedMatrix Packer::Columns(Precision precision, const std::string& name, size_
   const float* bias = has_bias ? checkpoint_.Tensor(name + ".bias").data() : nullptr;
   const auto weight = checkpoint_.Tensor(name + ".weight");
   if (precision == Precision::kInt8) {
-    if (name != rounded_name_) {  // once for all groups
+    if (name != rounded_name_) {  // rounded once for all groups
       rounded_.emplace(weight, out, std::span<const float>()), rounded_name_ = name;
     }
     PackRounded(*rounded_, in, begin, end, bias, to);

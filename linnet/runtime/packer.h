@@ -1,6 +1,6 @@
 // Packs a checkpoint's matrices and vectors consecutively (private to linnet/runtime).
 //
-//   Packer measure(checkpoint, nullptr);       // a first pass learns the size
+//   Packer measure(checkpoint, nullptr);       // without memory, only measures
 //   PackAll(measure);
 //   weights = AlignedBuffer<std::byte>(measure.used());
 //   Packer packer(checkpoint, weights.data());
@@ -26,7 +26,8 @@ class Packer {
 
   size_t used() const { return used_; }
 
-  // Input columns [begin, end) of name.weight [out, in], with name.bias (if it exists) or without.
+  // Input columns [begin, end) of name.weight [out, in], with name.bias if `with_bias` and the file
+  // has one.
   PackedMatrix Columns(Precision precision, const std::string& name, size_t out, size_t in,
                        size_t begin, size_t end, bool with_bias);
 
@@ -37,7 +38,8 @@ class Packer {
   };
   PackedMatrix Stacked(Precision precision, const std::vector<Rows>& parts, size_t in);
 
-  // name_ih and name_hh of an LSTM, such as "lstm.weight_ih_l0_reverse".
+  // Both matrices of one direction of an LSTM layer, with their biases. `end` completes the
+  // tensors' names: "0_reverse" for "lstm.weight_ih_l0_reverse".
   PackedLstm Lstm(Precision precision, const std::string& end, size_t in, size_t hidden);
 
   // Input factors of an int8 matrix.
@@ -55,7 +57,7 @@ class Packer {
  private:
   void Pack(Precision precision, const float* weight, size_t out, size_t in, size_t begin,
             size_t end, std::span<const float> factor, const float* bias, std::byte* to);
-  // The scales are those of whole rows, also where only columns [begin, end) are packed.
+  // Packs columns [begin, end), with the scales of whole rows.
   static void PackRounded(const Int8Matrix& matrix, size_t in, size_t begin, size_t end,
                           const float* bias, std::byte* to);
   std::byte* Take(size_t bytes);

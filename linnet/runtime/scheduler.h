@@ -7,10 +7,10 @@
 //                     .finished = [&](Finished why) { ... }});
 //   while (scheduler.Run()) {}      // or as long as a server lives
 //
-// The size of a sequence's state is known in advance: a fixed number of sequences runs at a time,
-// further requests wait in a queue, and Submit() refuses them once it is full. Memory is allocated
-// once, at construction. For one thread at a time. Run() calls the callbacks, which may submit and
-// cancel.
+// The size of a sequence's state is known in advance, so a fixed number of sequences runs at a
+// time, further requests wait in a queue, and Submit() refuses them once it is full. The states'
+// memory is allocated once, at construction. Call a scheduler from one thread at a time. Run()
+// calls the callbacks, which may submit and cancel.
 #ifndef LINNET_RUNTIME_SCHEDULER_H_
 #define LINNET_RUNTIME_SCHEDULER_H_
 
@@ -35,28 +35,30 @@ enum class Finished : uint8_t {
 };
 
 struct Request {
-  // At least one token, each of the model's vocabulary. May be empty given `from` and `outputs`.
+  // At least one token, each in the model's vocabulary. May be empty if `from` and `outputs` are
+  // given.
   std::vector<int32_t> prompt;
-  // Called with the head's outputs at the prompt's last token, then at each token that it returned,
-  // until it returns none.
+  // Returns the next token, or none to end the request. Called with the head's outputs at the
+  // prompt's last token, then at each token that it returned.
   std::function<std::optional<int32_t>(std::span<const float> outputs)> next;
-  // Called once, as the last callback; may be empty. Not called if next() throws or returns a token
-  // outside the vocabulary, or if the scheduler is destroyed before the request ends.
+  // Called once, as the last callback; may be empty. Not called if next() or passed() throws, if
+  // next() returns a token outside the vocabulary, or if the scheduler is destroyed before the
+  // request ends.
   std::function<void(Finished)> finished;
   // State of one sequence that the prompt continues; null: none. Requests may share one: each
   // copies it when it starts to run.
   std::shared_ptr<const State> from = {};
   // With an empty prompt: the head's outputs at the last token that `from` has read.
   std::shared_ptr<const std::vector<float>> outputs = {};
-  // Called while the prompt is read: after each kPiece tokens, with the state there, and at its end
-  // with the outputs too. A request whose prompt has the same prefix may continue `from` that state
-  // and gets the same bits. May be empty.
+  // Called while the prompt is read: after each kPiece tokens with the state there, and at the
+  // prompt's end with the outputs too. A request whose prompt has the same prefix may continue
+  // `from` that state and gets the same bits. May be empty.
   std::function<void(State state, std::span<const float> outputs)> passed = {};
 };
 
 struct SchedulerOptions {
-  size_t sequences = 64;  // that run together
-  size_t queue = 1024;    // requests that may wait
+  size_t sequences = 64;  // maximum number of running requests
+  size_t queue = 1024;    // maximum number of waiting requests
   // Prompt tokens read between two steps, so that a long prompt does not delay generating requests.
   // At least one piece is read per round.
   size_t prompt_tokens = 512;
@@ -68,14 +70,14 @@ struct SchedulerOptions {
 class Scheduler {
  public:
   // Prompts are read in pieces of this length, counted from each prompt's own beginning, so that
-  // other requests do not change where it is cut, and thereby its last bits.
+  // other requests change neither the cuts nor, thereby, the last bits of the outputs.
   static constexpr size_t kPiece = 128;
 
   // Number of sequences whose states fit into `bytes`.
   static size_t Fitting(const Model& model, double bytes);
 
-  // Maximum positions of a sequence. Memory is allocated once, so caches end at the training
-  // length.
+  // Maximum number of positions of a sequence. Memory is allocated once, so models with caches end
+  // at the training length.
   static size_t MostPositions(const Model& model);
 
   // Throws InputError if an option is invalid or the states do not fit into memory. The engine must
@@ -88,12 +90,12 @@ class Scheduler {
   // of several sequences, no next().
   std::optional<uint64_t> Submit(Request&& request);
 
-  // Returns whether the request was running or waiting. Its slot is free at once.
+  // Ends a request and frees its slot at once. Returns whether it was running or waiting.
   bool Cancel(uint64_t id);
 
   // One round: admits waiting requests, reads pieces of prompts, and steps each running sequence by
-  // one token. Returns whether any work is left. An exception of a callback ends its request
-  // without reporting kEnded, and is rethrown at the end of the round.
+  // one token. Returns whether any request is left. An exception of a callback ends its request
+  // without a call of `finished`; the round's first exception is rethrown at its end.
   bool Run();
 
   size_t running() const { return running_; }
@@ -122,7 +124,7 @@ class Scheduler {
   void Deliver(std::span<const size_t> slots, std::span<const float> outputs);
   void Take(size_t slot, const std::shared_ptr<Entry>& entry, const Drawn& drawn);
   void End(size_t slot, std::optional<Finished> why);
-  // Calls `finished`; keeps its exception for the end of the round.
+  // Calls `finished`; Run() rethrows its exception at the end of the round.
   void Report(const std::function<void(Finished)>& finished, Finished why);
 
   Engine& engine_;

@@ -209,7 +209,7 @@ TEST(Scheduler, RefusedRequestsStayWhole) {
   EXPECT_TRUE(endless.Submit(Asking({1}, 1, seen[0])));
 }
 
-// Whatever the other requests do, and however few tokens are read per round.
+// A long prompt is read although shorter ones keep arriving, however few tokens a round reads.
 TEST(Scheduler, NoPromptWaitsForEver) {
   const auto model = TestModel();
   Engine engine(model, {.threads = 1});

@@ -20,7 +20,7 @@ namespace linnet {
 namespace {
 
 constexpr const char* kMetadata = "linnet.state";
-constexpr int kFormat = 3;  // 1 had no keys that wait, 2 no checksum
+constexpr int kFormat = 3;  // 1 lacked waiting keys, 2 a checksum
 
 // Over positions, waiting keys, floats and tokens.
 uint64_t Checksum(std::initializer_list<std::span<const std::byte>> parts) {
@@ -33,14 +33,14 @@ double MachineMemory() {
   return static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
 }
 
-// Throws unless all values are finite. narrow: each float is two bfloat16; one whose exponent bits
-// are all set is infinite or NaN.
+// Throws unless all values are finite. If `narrow`, each float holds two bfloat16; a number whose
+// exponent bits are all set is infinite or NaN.
 void CheckNumbers(std::span<const float> values, bool narrow, const std::string& path) {
   if (!narrow) return CheckFinite(values, path, "state");
   for (const float pair : values) {
     const uint32_t bits = std::bit_cast<uint32_t>(pair);
     if ((bits & 0x7f80) == 0x7f80 || (bits & 0x7f800000) == 0x7f800000) {
-      throw InputError(path, ": state holds values that are no numbers");
+      throw InputError(path, ": the state holds NaN or infinity; the file is damaged");
     }
   }
 }
@@ -108,7 +108,7 @@ void State::Reset() {
   for (size_t i = 0; i < batch(); ++i) Reset(i);
 }
 
-// A cache needs no reset: it is only read up to the position.
+// A cache needs no reset: only rows before the position are read.
 void State::Reset(size_t sequence) {
   position(sequence);  // throws if it does not exist
   positions_[sequence] = 0, waiting_[sequence] = 0;
@@ -153,7 +153,7 @@ void State::Copy(const State& other, size_t from, size_t to) {
 }
 
 State State::Fork(size_t copies) const {
-  if (copies == 0) throw InputError("a state cannot be forked into no copies");
+  if (copies == 0) throw InputError("a state must be forked into at least one copy");
   const double needed = static_cast<double>(copies) * static_cast<double>(bytes() + 8 * batch());
   if (needed > MachineMemory()) {
     throw InputError("a state cannot be forked into ", copies, " copies: they take ",
@@ -178,7 +178,7 @@ State State::Select(std::span<const size_t> sequences) const {
 void State::Append(const State& other) {
   if (other.batch() == 0) return;
   if (batch() > 0 && model_ != other.model_) {
-    throw InputError("states of two models cannot be put together");
+    throw InputError("a state of one model cannot be appended to a state of another");
   }
   State both;
   both.model_ = other.model_, both.layout_ = other.layout_;
@@ -195,7 +195,7 @@ void State::Append(const State& other) {
 void State::Assign(size_t sequence, const State& other) {
   position(sequence);  // throws if it does not exist
   if (other.batch() != 1 || model_ != other.model_) {
-    throw InputError("one sequence of a state is replaced by one of the same model");
+    throw InputError("Assign() takes a state of one sequence, of the same model");
   }
   Reserve(other.capacity_);
   Copy(other, 0, sequence);
@@ -253,19 +253,21 @@ void State::LoadSequence(const std::string& path, const Model& model, size_t seq
   if (position < 0 || position > int64_t{1} << 60 ||
       (most && static_cast<size_t>(position) > *most) ||
       (capacity_ > 0 && static_cast<size_t>(position) > capacity_ + layout_->source)) {
-    throw InputError(path, ": a sequence has read ", position, " tokens, and the model has ",
+    throw InputError(path, ": a sequence has read ", position, " tokens, but the model has ",
                      most ? *most : capacity_, " positions");
   }
   positions_[sequence] = static_cast<size_t>(position);
   if (waiting >= layout_->fold_keys || waiting > position) {
-    throw InputError(path, ": ", int{waiting}, " keys wait after ", position, " tokens");
+    throw InputError(path, ": ", int{waiting}, " keys wait to be folded after ", position,
+                     " tokens; the file is damaged");
   }
   waiting_[sequence] = waiting;
   auto tokens = std::span(recent_).subspan(sequence * this->tokens(), this->tokens());
   if (layout_->source > 0) {
     const int32_t length = source_length(sequence);
     if (length < -1 || length > position || length > static_cast<int32_t>(layout_->source)) {
-      throw InputError(path, ": a first part of ", length, " tokens after ", position);
+      throw InputError(path, ": an encoder sequence of ", length, " tokens does not fit position ",
+                       position);
     }
     tokens = tokens.subspan(1);
   }
@@ -295,8 +297,8 @@ State State::Load(const std::string& path, const Model& model) {
                      PrecisionName(model.precision()));
   }
   if (!about.contains("format") || about["format"] != kFormat) {
-    throw InputError(path, ": a state that another version of linnet saved, which this one cannot ",
-                     "read");
+    throw InputError(
+        path, ": saved by another version of linnet in a format that this version cannot ", "read");
   }
   const Tensor &position = file.Get("position"), &data = file.Get("state"),
                &recent = file.Get("recent"), &waiting = file.Get("waiting");
@@ -307,7 +309,7 @@ State State::Load(const std::string& path, const Model& model) {
     const auto& capacity = about["capacity"];
     if (!capacity.is_number_unsigned() || capacity.get<size_t>() > kMost ||
         (state.capacity_ == 0) != (capacity == 0)) {
-      throw InputError(path, ": its capacity is not one of a state of ", model.path());
+      throw InputError(path, ": its capacity does not fit a state of ", model.path());
     }
     state.capacity_ = capacity.get<size_t>();
   }
@@ -318,7 +320,7 @@ State State::Load(const std::string& path, const Model& model) {
   if (rows < 1 || position.dtype != DType::kI64 || waiting.dtype != DType::kU8 ||
       waiting.shape != position.shape || !has(data, DType::kF32, state.per_sequence()) ||
       !has(recent, DType::kI32, state.tokens())) {
-    throw InputError(path, ": its tensors are not those of a state of ", model.path());
+    throw InputError(path, ": its tensors do not match a state of ", model.path());
   }
   const auto count = static_cast<size_t>(rows);
   state.positions_.resize(count), state.waiting_.resize(count);
@@ -331,7 +333,7 @@ State State::Load(const std::string& path, const Model& model) {
   }
   const uint64_t checksum = Checksum({position.data, waiting.data, data.data, recent.data});
   if (word("checksum") != HashDigits(checksum)) {
-    throw InputError(path, ": is damaged: its checksum is not that of what it holds");
+    throw InputError(path, ": is damaged: its checksum does not match its contents");
   }
   return state;
 }

@@ -5,9 +5,9 @@
 //   engine.Prefix(state, prompt, prompt.size(), {});
 //   state.Save("prompt.state", engine.model());           // later, in another process:
 //   State again = State::Load("prompt.state", engine.model());
-//   State eight = again.Fork(8);                            // eight continuations of one past
-//   State two = eight.Select(std::vector<size_t>{5, 2});    // of which two go on
-//   two.Append(engine.NewState(1));                         // and another begins beside them
+//   State eight = again.Fork(8);                            // eight continuations of one prefix
+//   State two = eight.Select(std::vector<size_t>{5, 2});    // keep two of them
+//   two.Append(engine.NewState(1));                         // and add a new sequence
 #ifndef LINNET_RUNTIME_STATE_H_
 #define LINNET_RUNTIME_STATE_H_
 
@@ -26,17 +26,17 @@ namespace linnet {
 
 struct StateLayout;
 
-// Bytes of one sequence's state, known before the model is loaded. Causal-linear models: the same
-// at any length. Softmax models: room for the keys and values of all training positions, and more
-// on demand. Models without recurrent state: room for the tokens.
+// Bytes of one sequence's new state, known before the model is loaded. Causal-linear models: the
+// same at any length. Softmax models: room for the keys and values of max_length positions, which
+// grows on demand. Models without recurrent state: room for as many tokens.
 size_t StateBytes(const ModelSpec& spec, Precision precision);
 
 // The kind of state that a model keeps of a sequence.
 enum class StateKind : uint8_t {
-  kNone,      // the layers see the future: reads whole sequences only
-  kConstant,  // constant size, however much has been read
+  kNone,      // reads whole sequences only: not causal, or frames without recurrent state
+  kConstant,  // constant size at any length
   kCache,     // keys and values of every position
-  kTokens,    // the tokens, which are all read again at each step
+  kTokens,    // all tokens, which are read again at each step
 };
 StateKind StateKindOf(const ModelSpec& spec);
 StateKind StateKindOf(const Model& model);
@@ -83,9 +83,10 @@ class State {
   void Assign(size_t sequence, const State& other);
 
   // Save writes a safetensors file that names the model (atomically); Load reads one. A loaded
-  // state continues bit for bit like the saved one. (In softmax models Reset() does not clear the
-  // cache past the last position, and Save writes it as it is.) Load throws InputError if the file
-  // is not a state, is damaged, or belongs to another model or to another precision of this one.
+  // state continues bit for bit like the saved one. (For softmax models the file includes unused
+  // cache rows, which may hold keys and values from before a Reset().) Load throws InputError if
+  // the file is not a state, is damaged, or belongs to another model or to another precision of
+  // this one.
   void Save(const std::string& path, const Model& model) const;
   static State Load(const std::string& path, const Model& model);
 
@@ -99,7 +100,7 @@ class State {
   size_t tokens() const;        // of recent_, per sequence
   void LoadSequence(const std::string& path, const Model& model, size_t sequence, int64_t position,
                     uint8_t waiting);
-  // Makes room for this many positions.
+  // Grows caches to at least this many positions.
   void Reserve(size_t positions);
   // Copies sequence `from` of `other`, whose capacity must not be larger, to index `to`.
   void Copy(const State& other, size_t from, size_t to);
@@ -108,11 +109,11 @@ class State {
   int32_t& source_length(size_t sequence) { return recent_[sequence * tokens()]; }
   int32_t* source(size_t sequence) { return recent_.data() + sequence * tokens() + 1; }
 
-  uint64_t model_ = 0;  // its fingerprint
+  uint64_t model_ = 0;  // the model's fingerprint
   std::shared_ptr<const StateLayout> layout_;
-  size_t capacity_ = 0;            // positions that there is room for, if the layout grows
+  size_t capacity_ = 0;            // positions with room, if the layout grows
   std::vector<size_t> positions_;  // [batch]
-  std::vector<uint8_t> waiting_;   // [batch]: keys not yet folded by kernels/linear_step.h
+  std::vector<uint8_t> waiting_;   // [batch]: number of keys not yet folded (kernels/linear_step.h)
   AlignedBuffer<float> data_;      // [batch, StateLayout::Floats(capacity_)]
   std::vector<int32_t> recent_;    // [batch, tokens()]
 };

@@ -14,15 +14,15 @@ namespace linnet {
 
 struct StateLayout {
   std::vector<MixerStateSize> parts;
-  // Tokens kept beside the floats: the last `reach`, position p at index p mod reach; or, if
-  // keeps_tokens, all of them, up to `capacity`; or those of an encoder.
+  // Tokens kept in addition to the floats: the last `reach` (ModelSpec::Reach()), position p at
+  // index p mod reach; or, if keeps_tokens, all of them, up to `capacity`; or the encoder's.
   size_t reach = 0;
   bool keeps_tokens = false;
   size_t source = 0;          // encoder-decoders: maximum number of encoder tokens; 0: no encoder
-  size_t fold_keys = 1;       // LinearStepShape::RecentKeys() if a mixer folds
+  size_t fold_keys = 1;       // keys per fold (LinearStepShape::RecentKeys()); 1: no mixer folds
   size_t first_capacity = 0;  // of a new state
 
-  // Offset of a part in floats; the size of all parts.
+  // Offset of a part, and the size of all parts, in floats.
   size_t Begin(size_t part, size_t capacity) const {
     size_t floats = 0;
     for (size_t i = 0; i < part; ++i) floats += parts[i].Floats(capacity);

@@ -104,7 +104,7 @@ TEST(State, PiecesOfUnequalLengthAreReadTogether) {
   refuses(off, {2, 3});
 }
 
-// Some sequences of a state continue while the others stay; their outputs are as when alone.
+// Some sequences of a state continue while the others stay, with the outputs that they have alone.
 TEST(State, ChosenSequencesGoOnAndTheOthersStay) {
   for (const size_t batch : {5, 40}) {
     Engine engine(Grid().model, {.threads = 2});
@@ -169,7 +169,7 @@ TEST(State, ForkSelectAndAppendAreCopiesOfSequences) {
   Engine other(Copy().model, {.threads = 1});
   EXPECT_THROW(state.Append(other.NewState(1)), Error);
   EXPECT_THROW(other.Step(state, Tokens{1, 1}, two), Error);
-  // The same network with fewer positions, which a longer past could exceed.
+  // A model with fewer positions, which the position of `state` could exceed.
   ModelSpec shorter = GridImages();
   shorter.image()->height = 4, shorter.input.max_length = 59;
   Engine short_one(TestModel(shorter).model, {.threads = 1});
@@ -180,7 +180,7 @@ TEST(State, ForkSelectAndAppendAreCopiesOfSequences) {
   EXPECT_THROW(state.Fork(size_t{1} << 40), Error);
 }
 
-// Written by one process, continued by another, bit for bit.
+// One process writes a state, another continues it bit for bit.
 TEST(State, ASavedOneGoesOnInAnotherProcess) {
   const std::string path =
       (std::filesystem::temp_directory_path() / StrCat("linnet_state_test.", getpid())).string();
@@ -260,7 +260,7 @@ TEST(State, RefusesFilesThatAreNoStateOfTheModel) {
     writer.Add("recent", DType::kI32, {1, static_cast<int64_t>(reach)}, tokens.data());
     writer.Write(path);
   };
-  // A valid state is told from this one only by the checksum, which is checked last.
+  // This file differs from a valid state only by its checksum, which is checked last.
   write(50, 1.0f, 3, 1);
   EXPECT_TRUE(refused("checksum"));
   write(-1, 1.0f, 3, 1);

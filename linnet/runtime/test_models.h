@@ -2,7 +2,7 @@
 //
 //   const Tokens tokens = Images().RandomTokens(19, 0);
 //   const std::vector<Doubles> want = Images().Outputs(tokens);   // ModelRef, in double
-//   Engine engine(Images().model, {.threads = 2});                // what is compared with it
+//   Engine engine(Images().model, {.threads = 2});                // compared with `want`
 #ifndef LINNET_RUNTIME_TEST_MODELS_H_
 #define LINNET_RUNTIME_TEST_MODELS_H_
 
@@ -40,7 +40,7 @@ inline ModelSpec RaggedImages() {
   return spec;
 }
 
-// All encodings of a byte's place (grid positions, pixel_above), and norm_first.
+// Grid positions, pixel_above and norm_first.
 inline ModelSpec GridImages() {
   ModelSpec spec = RaggedImages();
   spec.input.value_embedding = 8, spec.input.positions = Positions::kGrid,
@@ -63,7 +63,7 @@ inline ModelSpec LongCopy() {
   return spec;
 }
 
-// More than one group of every kind, in narrow models too; a large channel that needs its factor.
+// More than one group of every kind, in narrow models too.
 inline ModelSpec WideImages() {
   ModelSpec spec = RaggedImages();
   spec.stack.mixer().heads = 5, spec.stack.mixer().query_dim = 24,
@@ -83,8 +83,8 @@ inline ModelSpec TiedText() {
   return spec;
 }
 
-// A model with random weights in each precision, and its references. One channel of the layers'
-// input is `wide` times as large as the others.
+// A model with random weights in each precision, and its reference. `wide` is the norm1 weight of
+// one channel, which makes it larger than the others.
 class TestModel {
  public:
   explicit TestModel(const ModelSpec& spec, float wide = 25) : spec_(spec) {
@@ -105,7 +105,7 @@ class TestModel {
         for (float& value : values) value = value > 0 ? value : 0;
       }
       if (info.name == "input_norm.deviation") std::fill(values.begin(), values.end(), 0.5f);
-      // Images have a fixed length; elsewhere positions continue past the table.
+      // Except in images, positions continue past the table by the sine formula.
       if (info.name == "pos_embedding.pe" && !spec.image()) values = PositionTable(spec);
       return std::span<const float>(values);
     });

@@ -14,7 +14,7 @@ namespace {
 
 using kernels::LinearMode;
 
-// In a team, each member normalizes up to this many rows redundantly, which saves one barrier.
+// Up to this many rows, each member of a team normalizes all of them, which saves one barrier.
 constexpr size_t kRedundantRows = 4;
 
 // One stack over the rows of a block.
@@ -28,7 +28,7 @@ class Walker {
     end_ = work.shared_x ? team.End(rows_) : rows_;
   }
 
-  // Computes the head's input, returned by Input().
+  // Runs the layers; Input() is then the head's input.
   void Run() {
     const std::vector<PackedPart>& parts = stack_.parts;
     Embed();
@@ -82,7 +82,7 @@ class Walker {
     }
   }
 
-  // Barrier before the next block's Embed(), which overwrites rows that others may be reading.
+  // Waits, so that the next block's Embed() does not overwrite rows that others still read.
   void End() {
     if (work_.shared_x) team_.Barrier();
   }
@@ -198,7 +198,7 @@ class Walker {
                       reinterpret_cast<const float*>(matrix), LinearMode::kOverwrite, y, out);
     }
   }
-  // The same for other rows of floats.
+  // The same for any rows of floats.
   void From(Precision precision, size_t rows, size_t in, size_t out, const float* x,
             size_t x_stride, PackedMatrix matrix, LinearMode mode, float* y, size_t y_stride) {
     Multiply(precision, rows, in, out, x, x_stride, matrix, mode, y, y_stride, work_.narrow_wide);
@@ -257,7 +257,7 @@ class Walker {
     }
   }
 
-  // The state keeps the last rows read, the oldest first.
+  // The state keeps the last width - 1 input rows, the oldest first.
   void Convolve(const PackedPart& part, float* sums, float* state) {
     const auto width = static_cast<size_t>(model_.spec.stack.convolution);
     const size_t before = stack_.causal ? width - 1 : width / 2, behind = state ? width - 1 : 0;
@@ -401,7 +401,7 @@ void TakeOwn(const Model::Packed& model, const BlockSize& size, bool alone, Piec
   const Needs needs(model, size);
   work.wide = pieces.Take(std::max(rows * model.widest, model.position_dims));
   if (model.narrow()) {
-    // The predictor may be wider than the other matrices, and of another type.
+    // The predictor may have more inputs than the other matrices, and another type.
     size_t in = std::max(model.widest, (model.spec.lstm() ? 2 : 1) * model.d_model);
     if (model.spec.ReadsFrames()) {
       in = std::max(in, static_cast<size_t>(model.spec.speech()->Inputs()));

@@ -39,13 +39,13 @@ struct Team {
 // Working memory. Between two barriers a member writes only its own pieces.
 struct Workspace {
   float* x;             // [rows, d_model], the layers' input: the member's own, or shared
-  bool shared_x;        // each member then fills its share of the rows
-  float* normed;        // [rows, d_model], as x: normalized, for norm_first layers; else null
+  bool shared_x;        // x is shared; each member fills its share of the rows
+  float* normed;        // norm_first: [rows, d_model], x normalized, shared like x; else null
   float* sums[2];       // [groups or 1][rows, d_model]: results of even and odd parts
-  size_t group_stride;  // 0: the groups add up in one buffer
+  size_t group_stride;  // floats between groups in `sums`; 0: the groups add up in one buffer
   kernels::NarrowRows narrow;  // narrow models: [rows, d_model], the layers' input, shared like x
-  float* wide;                 // [rows, widest]: between a group's two products
-  std::byte* narrow_wide;  // narrow models: [rows, widest or d_model], input of the outer products
+  float* wide;                 // [rows, widest]: results of a group's first product
+  std::byte* narrow_wide;  // narrow models: rounded input of all products that do not read `narrow`
   float* heads;            // [rows, values of a group of heads]
   float* mixer;            // RuntimeMixer::ScratchFloats()
   float* mixed;            // for convolutions: [rows, d_model], 2 x [width + rows, d_model]
@@ -59,7 +59,7 @@ struct BlockSize {
   bool operator==(const BlockSize&) const = default;
 };
 
-// Hands out pieces of one allocation, each on its own cache lines. Without one it only counts.
+// Hands out pieces of one allocation, each on its own cache lines. With a null base it only counts.
 class Pieces {
  public:
   explicit Pieces(float* base = nullptr) : base_(base) {}
@@ -75,7 +75,8 @@ class Pieces {
   size_t used_ = 0;
 };
 
-// Lays the pieces out in `buffer`, which grows if needed.
+// Calls take(pieces) twice: to measure, then to lay the pieces out in `buffer`, which grows if
+// needed.
 template <class Take>
 void Allocate(AlignedBuffer<float>& buffer, Take take) {
   Pieces measure;
@@ -85,14 +86,15 @@ void Allocate(AlignedBuffer<float>& buffer, Take take) {
   take(pieces);
 }
 
-// Takes the memory shared by a team of several members, for blocks of up to that size.
+// Takes the memory shared by a team of several members, for blocks of up to `size`.
 void TakeShared(const Model::Packed& model, const BlockSize& size, Pieces& pieces, Workspace& work);
-// Takes a member's own memory: for a team, with x only if there are few rows; alone, everything.
+// Takes a member's own memory: in a team, including x only if there are few rows; alone, including
+// x and sums.
 void TakeOwn(const Model::Packed& model, const BlockSize& size, bool alone, Pieces& pieces,
              Workspace& work);
 
-// Embeds the block's input, runs all layers, and writes the head's outputs to block.outputs. Each
-// member of a team calls it.
+// Embeds the block's input, runs all layers, and writes the head's outputs to block.outputs. Every
+// member of the team must call it.
 void RunBlock(const Model::Packed& model, const Block& block, const Workspace& work,
               const Team& team);
 

@@ -6,7 +6,7 @@ const std::vector<DownloadableSet>& DownloadableSets() {
   static const std::vector<DownloadableSet> sets = {
       {
           .name = "cifar10",
-          .description = "CIFAR-10: 60,000 color pictures of ten classes",
+          .description = "CIFAR-10: 60,000 color images of ten classes",
           .files = {{"cifar-10-binary.tar.gz", 170052171,
                      "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"}},
           .mirrors = {"https://www.cs.toronto.edu/~kriz/"},

@@ -14,9 +14,9 @@
 namespace linnet {
 
 struct DownloadableSet {
-  std::string name;  // for image data sets, that of the ImageDataset
+  std::string name;  // for image data sets, ImageDataset::name
   std::string description;
-  std::vector<RemoteFile> files;     // in the form that the readers take; nothing is unpacked
+  std::vector<RemoteFile> files;     // kept as downloaded: the readers unpack them
   std::vector<std::string> mirrors;  // URLs of folders, in order of preference
   std::string next;                  // suggested next command; DIR stands for the folder
 };

@@ -13,7 +13,7 @@ namespace linnet::server {
 using nlohmann::json;
 
 Fields::Fields(const json& object, const std::string& what) : object_(object) {
-  if (!object.is_object()) throw InputError(what, " is no JSON object");
+  if (!object.is_object()) throw InputError(what, " is not a JSON object");
 }
 
 bool Fields::Has(const std::string& name) {
@@ -30,7 +30,7 @@ const json& Fields::Value(const std::string& name) {
 std::string Fields::Text(const std::string& name, const std::string& otherwise) {
   if (!Has(name)) return otherwise;
   const json& value = object_.at(name);
-  if (!value.is_string()) throw InputError("'", name, "' is no string");
+  if (!value.is_string()) throw InputError("'", name, "' is not a string");
   return value.get<std::string>();
 }
 
@@ -44,7 +44,7 @@ bool Fields::Flag(const std::string& name, bool otherwise) {
 double Fields::Number(const std::string& name, double otherwise, double low, double high) {
   if (!Has(name)) return otherwise;
   const json& value = object_.at(name);
-  if (!value.is_number()) throw InputError("'", name, "' is no number");
+  if (!value.is_number()) throw InputError("'", name, "' is not a number");
   const double number = value.get<double>();
   if (!(number >= low && number <= high)) {
     throw InputError("'", name, "' is ", number, "; it must lie between ", low, " and ", high);
@@ -57,7 +57,7 @@ int64_t Fields::Integer(const std::string& name, int64_t otherwise, int64_t low,
   const json& value = object_.at(name);
   // Accepts whole numbers in other forms (1e3).
   const double number = value.is_number() ? value.get<double>() : NAN;
-  if (!(std::floor(number) == number)) throw InputError("'", name, "' is no whole number");
+  if (!(std::floor(number) == number)) throw InputError("'", name, "' is not a whole number");
   if (!(number >= static_cast<double>(low) && number <= static_cast<double>(high))) {
     throw InputError("'", name, "' is ", number, "; it must lie between ", low, " and ", high);
   }
@@ -67,7 +67,7 @@ int64_t Fields::Integer(const std::string& name, int64_t otherwise, int64_t low,
 void Fields::RefuseOthers() const {
   for (const auto& [name, value] : object_.items()) {
     if (std::find(known_.begin(), known_.end(), name) == known_.end()) {
-      throw InputError("there is no field ", Quote(name), "; there are ", QuoteAll(known_));
+      throw InputError("unknown field ", Quote(name), "; the fields are ", QuoteAll(known_));
     }
   }
 }
@@ -77,8 +77,8 @@ const ServedModel& Choose(const std::vector<ServedModel>& models, Fields& fields
   for (const ServedModel& model : models) {
     if (name.empty() || model.name == name) return model;
   }
-  throw Refusal{
-      404, StrCat("no model ", Quote(name), " for this; GET /v1/models lists those there are")};
+  throw Refusal{404,
+                StrCat("no model ", Quote(name), " at this path; GET /v1/models lists the models")};
 }
 
 std::string Dump(const nlohmann::ordered_json& value) {

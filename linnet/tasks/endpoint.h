@@ -1,6 +1,6 @@
 // A task's HTTP endpoint: turns the JSON of a request into work for a model, and the generated
-// tokens into pieces of an answer. The server (linnet/server) runs the work; the task's row
-// (task.h) has the path and the endpoint.
+// tokens into pieces of an answer. The server (linnet/server) runs the work; Task (task.h) holds
+// the path and makes the endpoint.
 #ifndef LINNET_TASKS_ENDPOINT_H_
 #define LINNET_TASKS_ENDPOINT_H_
 
@@ -21,6 +21,8 @@
 
 namespace linnet::server {
 
+// Why a sequence ended: next() returned nullopt, the model has no position left, the request was
+// canceled, or an exception stopped it.
 enum class Ended : uint8_t { kDone, kFull, kCancelled, kFailed };
 
 // Several sequences that continue one prompt. The functions are called on the worker's thread,
@@ -31,11 +33,11 @@ struct Work {
   size_t sequences = 1;
   // The next token of a sequence, from the model's outputs; nullopt ends the sequence.
   std::function<std::optional<int32_t>(size_t sequence, std::span<const float> outputs)> next;
-  // The last call for each sequence. `why` is the message of an exception from next().
+  // The last call for each sequence. With kFailed, `why` is the exception's message.
   std::function<void(size_t sequence, Ended how, const std::string& why)> ended;
-  // Called once before the first token, when the prompt has been read; its first `known` tokens
-  // were not computed but taken from a known state. May be empty; may be called on threads as
-  // next() is.
+  // Called once when the prompt has been read, before the first token. The prompt's first `known`
+  // tokens were not computed but taken from a reused state. May be empty. May be called on engine
+  // threads, like next().
   std::function<void(size_t known)> begun = {};
 };
 
@@ -60,7 +62,7 @@ struct ServedModel {
 };
 
 struct EndpointLimits {
-  size_t candidates = 16;  // per request
+  size_t candidates = 16;  // sequences per request
   size_t tokens = 4096;   // generated tokens per sequence of a request
 };
 
@@ -71,7 +73,8 @@ struct Refusal {
 };
 
 // Statistics of a request for its log line and the metrics; written by the batcher's and the
-// engine's threads. Counts are in tokens: of the prompt, of its reused prefix, and generated.
+// engine's threads. Counts are numbers of tokens: in the prompt, in its reused prefix (`known`),
+// and generated.
 struct Account {
   std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
   std::atomic<size_t> prompt{0}, known{0}, generated{0};
@@ -123,8 +126,8 @@ class Fields {
   std::vector<std::string> known_;
 };
 
-// The model that the request names, or the first model if it names none. Throws Refusal (404) if
-// the name is unknown.
+// The model that the request names, or the first one if it names none. Throws Refusal (404) for an
+// unknown name.
 const ServedModel& Choose(const std::vector<ServedModel>& models, Fields& fields);
 
 // Serializes JSON, with U+FFFD for invalid UTF-8: callbacks must not throw.
@@ -132,7 +135,8 @@ std::string Dump(const nlohmann::ordered_json& value);
 // A server-sent event, "event: NAME\ndata: {...}\n\n"; only the data if the name is empty.
 std::string Event(std::string_view name, const nlohmann::ordered_json& data);
 
-// Temperature, top_k, top_p and seed of a request. A random `seed` is drawn if it has none.
+// Temperature, top_k and top_p of a request, `otherwise` where it has none; sets `seed` to the
+// request's or to a random one.
 ChoiceOptions ChoiceOf(Fields& fields, const ChoiceOptions& otherwise, uint64_t& seed);
 
 std::unique_ptr<Endpoint> MakeCompletions(std::vector<ServedModel> models,

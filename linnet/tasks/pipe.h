@@ -1,5 +1,6 @@
 // A queue for the pieces of an answer, from the thread that computes them to the thread that sends
-// them. The writer never waits, so a slow reader delays nobody. The request bounds the size.
+// them. The writer never waits, so a slow reader delays nobody. The queue has no limit of its own:
+// the request limits the length of the answer.
 //
 //   Pipe pipe;
 //   pipe.Push("data: ...\n\n");  pipe.Close();                    // one thread

@@ -45,7 +45,8 @@ TaskLines DescribeTask(const ModelSpec& spec) {
 
 void CheckMean(const Model& model, double mean) {
   if (std::isfinite(mean)) return;
-  throw RuntimeError(model.path(), ": predicts no numbers (", mean, "); its weights are broken");
+  throw RuntimeError(model.path(), ": its evaluation produced NaN or infinity (", mean,
+                     "); its weights are broken");
 }
 
 }  // namespace linnet

@@ -4,7 +4,7 @@
 //   const std::optional<Task> task = FindTask(model->spec().task);
 //   const Evaluation result = task->evaluate({.from = {.dir = "data/mnist"}}, engine, report);
 //
-// To add a task: write NAME/task.cc that defines `const Task kNameTask`, and a line in list.h,
+// To add a task: write NAME/task.cc that defines `const Task kNameTask`, and add a line to list.h,
 // which also registers its training. Programs outside the library call AddTask().
 #ifndef LINNET_TASKS_TASK_H_
 #define LINNET_TASKS_TASK_H_
@@ -27,7 +27,7 @@ namespace linnet {
 
 // The location of a data set.
 struct DatasetOptions {
-  std::string dir, name;  // dir: a folder or file; name "": the data set found in dir
+  std::string dir, name;  // dir: a folder or file; empty name: the data set found in dir
   std::string split = "test";
 };
 
@@ -35,13 +35,13 @@ struct EvalOptions {
   DatasetOptions from;
   size_t limit = 0;   // maximum number of images, sequences, ...; 0: all, or the task's default
   size_t batch = 64;  // items evaluated together
-  int show = 0;       // examples in Evaluation::examples
-  uint64_t seed = 0;  // of random sequences
+  int show = 0;       // number of examples in Evaluation::examples
+  uint64_t seed = 0;  // of generated test sequences
 };
 
 struct Evaluation {
-  nlohmann::ordered_json record;  // figures by name, "seconds" among them
-  std::string summary;            // the same on one line
+  nlohmann::ordered_json record;  // metrics by name, including "seconds"
+  std::string summary;            // the main metrics in one line
   std::string examples = {};      // lines of text
 };
 
@@ -54,14 +54,14 @@ struct Task {
   std::string_view name;  // as in ModelSpec::task
   std::string_view description;
 
-  // The word for the progress line, and the evaluation; null: none. Throws InputError on missing
-  // data and on data that the model cannot read.
+  // The word that the progress line shows, and the evaluation; null: the task has none. Throws
+  // InputError on missing data and on data that the model cannot read.
   const char* evaluating = "evaluating";
   Evaluation (*evaluate)(const EvalOptions& options, Engine& engine,
                          const EvalProgress& report) = nullptr;
 
-  // The task's properties in a model's spec; the first value is appended to the task's name. Null:
-  // only the name.
+  // Properties of a model, from its spec. DescribeTask() prepends the task's name to the first
+  // value. Null: only the name.
   TaskLines (*describe)(const ModelSpec& spec) = nullptr;
 
   // The path of POST requests, and the endpoint for models of the task; null: cannot be served.
@@ -82,7 +82,7 @@ bool IsOf(const ModelSpec& spec, const Task& task);
 // Throws InputError for a model of another task; `user` names the caller in the message.
 void CheckTask(const Model& model, const Task& task, const std::string& user);
 
-// The lines of `linnet info` on a model's task, known or unknown.
+// The lines of `linnet info` about a model's task, which may be unknown.
 TaskLines DescribeTask(const ModelSpec& spec);
 
 // Throws RuntimeError if `mean`, an evaluation result, is not finite: the weights are broken.

@@ -108,7 +108,7 @@ struct CudaEngine::Impl {
   }
 
   void Start(size_t count) {
-    // In turns, so that all lanes are busy from the beginning on.
+    // A few steps per lane in turn, so that all lanes are busy from the start.
     constexpr size_t kAtOnce = 8;
     for (size_t done = 0; done < count; done += kAtOnce) {
       for (const auto& lane : lanes) lane->Start(std::min(kAtOnce, count - done));
@@ -168,8 +168,9 @@ void CudaEngine::Draw(std::span<uint8_t> sequences, size_t known, const Logistic
   const size_t pixels = impl.pixels(), count = sequences.size() / pixels;
   if (count == 0 || count > impl.batch || sequences.size() % pixels != 0 || known < 1 ||
       known > pixels) {
-    throw InputError(model().path(), ": cannot draw ", sequences.size(), " bytes, of which ", known,
-                     " are known, as up to ", impl.batch, " sequences of ", pixels);
+    throw InputError(model().path(), ": cannot draw ", sequences.size(), " bytes with ", known,
+                     " known ones in each sequence as up to ", impl.batch, " sequences of ",
+                     pixels);
   }
   if (known == pixels) return;
   impl.Reset();
@@ -191,7 +192,7 @@ void CudaEngine::Draw(std::span<uint8_t> sequences, size_t known, const Logistic
   impl.ForLanes([&](CudaLane& lane, size_t first) {
     impl.tokens.resize((pixels - known) * lane.batch());
     lane.ReadTokens(known, pixels - known, impl.tokens.data());
-    // In blocks of positions, since each position of a sequence lies in another row.
+    // Transposes in blocks of positions, to stay in the cache.
     constexpr size_t kPositions = 64;
     for (size_t from = known; from < pixels; from += kPositions) {
       const size_t to = std::min(pixels, from + kPositions);
@@ -209,8 +210,8 @@ void CudaEngine::Step(std::span<const int32_t> tokens, std::span<float> outputs)
   Impl& impl = *impl_;
   const size_t width = output_size();
   if (tokens.size() != impl.batch || outputs.size() != impl.batch * width) {
-    throw InputError("a step of ", impl.batch, " sequences takes as many tokens, and gives ", width,
-                     " outputs for each");
+    throw InputError("a step of ", impl.batch, " sequences needs one token and room for ", width,
+                     " outputs per sequence");
   }
   if (impl.position + 1 >= impl.pixels()) {
     throw InputError(model().path(), ": the model has ", impl.pixels() - 1, " positions");
@@ -271,8 +272,8 @@ double CudaEngine::StepBytes() const {
     const kernels::LinearStepShape shape = ShapeOf(spec.stack.mixer(l), impl_->narrow());
     const double keys = static_cast<double>(shape.RecentKeys());
     const auto f = static_cast<double>(shape.dim), m = static_cast<double>(shape.value_dim);
-    // Reads the sums and the waiting rows, writes a row; a fold reads the remainders and writes
-    // everything.
+    // A step reads the sums and the waiting rows and writes a row; a fold also reads the remainders
+    // and writes all sums.
     const double step = f * m * number + f * 4 + (f + m) * number * ((keys - 1) / 2 + 1);
     const double fold = f * m * (number + 2.0 * rest) + 3 * 4 * f;
     sequence += static_cast<double>(shape.heads) * (step + fold / keys);
@@ -327,7 +328,7 @@ void CudaEngine::SetState(const State& state) {
   Impl& impl = *impl_;
   state.CheckFits(model());
   if (state.batch() != impl.batch) {
-    throw InputError("a state of ", state.batch(), " sequences cannot go on in a batch of ",
+    throw InputError("a state of ", state.batch(), " sequences does not fit a batch of ",
                      impl.batch);
   }
   for (size_t i = 1; i < state.batch(); ++i) {

@@ -5,16 +5,18 @@
 //   CudaEngine engine(checkpoint, {.batch = 10'000, .precision = Precision::kBf16});
 //   engine.Draw(images, /*known=*/1, {.seed = 7});       // [10'000, pixels]
 //
-// All sequences stand at the same position. A step of all of them is one graph of kernels; drawn
-// tokens stay on the GPU until the last one. The states have the CPU's layout bit for bit, so a
-// State moves between both and continues, within rounding.
+// All sequences are at the same position. Steps run as CUDA graphs, and drawn tokens stay on the
+// GPU until the last one is drawn. The states have the CPU's layout, so a State can move to the
+// GPU and back and continue there, within rounding.
 //
 // Models: images with a mixture of logistics, causal linear attention with feature map elu, in f32
-// or bf16. The constructor refuses others by name. In bf16, weights and the products' inputs and
-// results are rounded; sums, norms, residuals and the head are fp32.
+// or bf16. For others the constructor throws an InputError that names the unsupported part. In
+// bf16, weights and the leading part of the states are rounded, and so are the products' inputs and
+// results, except in the kernels for few sequences (kernels/cuda/few.h). Norms, residuals and the
+// head are fp32.
 //
-// Errors: InputError if this build has no CUDA, if there is no usable GPU or too little of its
-// memory (checked before anything is reserved); std::runtime_error if the GPU fails at work.
+// Errors: InputError if this build has no CUDA, if there is no usable GPU, or if its free memory is
+// too small (checked before anything is allocated); std::runtime_error if a GPU operation fails.
 #ifndef LINNET_RUNTIME_CUDA_CUDA_ENGINE_H_
 #define LINNET_RUNTIME_CUDA_CUDA_ENGINE_H_
 
@@ -38,19 +40,19 @@ inline constexpr const char* kNoCuda = "this build has no CUDA (configure with -
 struct CudaOptions {
   size_t batch = 64;
   std::optional<Precision> precision = {};  // default: the file's
-  // Parts of the batch that step on streams of their own, so that one part's matrix products
-  // may overlap with another's memory traffic. On an H100, one is the fastest.
+  // Number of parts of the batch that step on streams of their own, so that one part's matrix
+  // products may overlap with another's memory traffic. On an H100, 1 is the fastest.
   size_t lanes = 1;
 };
 
-// Bytes of the GPU's memory that an engine takes.
+// Bytes of GPU memory that an engine takes.
 struct CudaMemory {
   size_t weights = 0, states = 0, work = 0;
   size_t total() const { return weights + states + work; }
 };
 
-// What the GPU can do, measured: bytes a second of a copy (reads and writes), and operations a second
-// of a large product.
+// Measured limits of the GPU: bytes per second of a large copy (reads plus writes), and operations
+// per second of a large matrix product (a multiply and an add are two).
 struct CudaLimits {
   double bytes_per_second = 0, operations_per_second = 0;
 };
@@ -61,7 +63,7 @@ class CudaEngine final : public Generator {
   CudaEngine(const Checkpoint& checkpoint, const CudaOptions& options);
   ~CudaEngine() override;
 
-  // Whether this build has CUDA at all.
+  // Whether this build has CUDA.
   static bool Built();
   // The name of the GPU. Throws InputError if there is none that this build can use.
   static std::string FindDevice();
@@ -76,25 +78,25 @@ class CudaEngine final : public Generator {
   const CudaMemory& memory() const;
   size_t lanes() const;
 
-  // All sequences, to before the first token.
+  // Resets all sequences to before the first token.
   void Reset();
   size_t position() const;
-  // Reads one token of each sequence: tokens [batch] -> outputs [batch, output_size], as
-  // Engine::Step().
+  // Reads one token of each sequence, like Engine::Step(): tokens [batch] -> outputs
+  // [batch, output_size].
   void Step(std::span<const int32_t> tokens, std::span<float> outputs);
-  // Seconds of a step by the GPU's clock, draws included: the mean of `steps` from the first
-  // position on. The sequences are reset before and afterwards.
+  // Wall-clock seconds of a step with its draws: the mean over the first `steps` positions. Resets
+  // the sequences before and afterwards.
   double SecondsOfStep(size_t steps);
-  // Seconds of each kind of kernel in a step, mean over the steps from one fold to the next, of the
-  // first lane alone.
+  // Seconds per step of each kind of kernel, by name: the mean over the steps from one fold to the
+  // next, for the first lane alone. Resets the sequences before and afterwards.
   std::vector<std::pair<std::string, double>> ProfileStep();
-  // What every step has to do, at least: bytes of weights and states that it moves, mean from one
-  // fold to the next, and operations of its products.
+  // Work of a step, to compare with CudaLimits: bytes of all weights plus the bytes of states that
+  // it moves (mean from one fold to the next), and operations of its matrix products.
   double StepBytes() const;
   double StepOperations() const;
 
   // Replaces all sequences by those of `state`. Throws InputError unless it has batch() sequences,
-  // at one position, of this model in this precision.
+  // all at the same position, and belongs to this model in this precision.
   void SetState(const State& state);
   State GetState();
 

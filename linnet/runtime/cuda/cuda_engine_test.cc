@@ -1,5 +1,5 @@
-// Runs on a GPU, or as cuda_engine_on_executor_test, with fewer positions, on the CPU. Skipped where
-// there is neither. LINNET_MODEL: a model of images beside the random ones.
+// Runs on a GPU or, as cuda_engine_on_executor_test, on the CPU with fewer positions. Skipped
+// without either. LINNET_MODEL names an image model to test besides the random ones.
 #include "linnet/runtime/cuda/cuda_engine.h"
 
 #include <gtest/gtest.h>
@@ -20,14 +20,14 @@
 namespace linnet {
 namespace {
 
-// The paper's sizes, two layers of them.
+// Two layers of the paper's sizes.
 ModelSpec PaperImages() {
   ModelSpec spec;
   spec.stack.repeat = 2;
   return spec;
 }
 
-// All encodings of a byte's place, norm_first, gelu, ragged heads, three channels.
+// Grid positions, pixel_above, norm_first, gelu, ragged heads, three channels.
 ModelSpec GridOnGpu() {
   ModelSpec spec = GridImages();
   spec.stack.mixer().heads = 8;
@@ -45,7 +45,7 @@ ModelSpec WideHeads() {
   return spec;
 }
 
-// Few positions, for whole images.
+// Few positions, so that tests can draw whole images.
 ModelSpec SmallImages() {
   ModelSpec spec = RaggedImages();
   spec.stack.mixer().heads = 8, spec.stack.d_ff = 56;
@@ -59,7 +59,7 @@ struct Case {
 
 class CudaEngineTest : public testing::Test {
  protected:
-  // Why there is no GPU to test on; "": there is one.
+  // The reason why there is no GPU to test on; "" if there is one.
   static std::string Lacks() {
     try {
       CudaEngine::FindDevice();
@@ -69,7 +69,7 @@ class CudaEngineTest : public testing::Test {
     }
   }
 
-  // The executor is slow.
+  // The executor, which runs the kernels on the CPU, is slow.
   static bool Slow() { return CudaEngine::FindDevice() == "executor"; }
 
   static const std::vector<Case>& Cases() {
@@ -93,7 +93,7 @@ class CudaEngineTest : public testing::Test {
     }
     return tokens;
   }
-  // Steps from the given position on; the largest difference in units of the largest output.
+  // Steps from position `from` on. Returns the largest difference in units of the largest output.
   template <class A, class B>
   static double Difference(size_t from, size_t steps, size_t batch, const Checkpoint& checkpoint,
                            const A& step_a, const B& step_b) {
@@ -149,7 +149,7 @@ TEST_F(CudaEngineTest, DrawsLikeTheCpu) {
     std::vector<uint8_t> want = drawn;
     CudaEngine gpu(small.checkpoint(),
                    {.batch = static_cast<size_t>(batch), .lanes = static_cast<size_t>(lanes)});
-    for (int pass = 0; pass < 2; ++pass) gpu.Draw(drawn, known, draws);  // draws the same again
+    for (int pass = 0; pass < 2; ++pass) gpu.Draw(drawn, known, draws);  // the same bytes twice
     int differing = 0;
     for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
       uint8_t* sequence = &want[i * pixels];
@@ -166,7 +166,7 @@ TEST_F(CudaEngineTest, DrawsLikeTheCpu) {
       }
       differing += !std::equal(sequence, sequence + pixels, &drawn[i * pixels]);
     }
-    EXPECT_LE(differing, 1) << "a byte may round to the other side";
+    EXPECT_LE(differing, 1) << "one byte may be rounded differently";
   }
 }
 
@@ -193,7 +193,7 @@ TEST_F(CudaEngineTest, StatesMoveBetweenCpuAndGpu) {
         t += steps;
         gpu.SetState(part);
         EXPECT_EQ(gpu.position(), t);
-        constexpr size_t kOnGpu = 20;  // more than a fold
+        constexpr size_t kOnGpu = 20;  // more positions than a fold
         EXPECT_LE(Difference(t, kOnGpu, batch, *c.checkpoint, on_gpu, on_cpu(whole)), allowed)
             << c.name << ", " << PrecisionName(precision) << " from " << t;
         t += kOnGpu;
@@ -214,8 +214,8 @@ TEST_F(CudaEngineTest, SaysWhatDoesNotRun) {
   };
   const Checkpoint& paper = *Cases()[0].checkpoint;
   if (!CudaEngine::Built()) return refuses(paper, {.batch = 1}, kNoCuda);
-  refuses(paper, {.batch = 1, .precision = Precision::kInt8}, "there is no int8");
-  refuses(Text().checkpoint(), {.batch = 1}, "only images");
+  refuses(paper, {.batch = 1, .precision = Precision::kInt8}, "int8 is not supported");
+  refuses(Text().checkpoint(), {.batch = 1}, "only image models");
   ModelSpec spec = RaggedImages();
   spec.stack.mixer().kind = "full";
   refuses(TestModel(spec).checkpoint(), {.batch = 1}, "not causal-linear");

@@ -19,15 +19,15 @@ namespace {
 using namespace kernels::cuda;
 using kernels::BFloat16;
 
-// Steps of the larger of two graphs: fewer starts from the CPU, and no gaps between these steps.
+// Steps in the larger of the two graphs, which saves launches from the CPU and gaps between steps.
 constexpr size_t kManySteps = 8;
 
-// Up to this many sequences the kernels of few.h step a lane, if the model's sizes allow it.
+// Up to this many sequences, the kernels of few.h step a lane if the model's sizes allow it.
 constexpr size_t kFewSequences = 16;
 
 unsigned Narrowed(size_t n) { return static_cast<unsigned>(n); }
 
-// Floats and numbers of T for each sequence, other than states.
+// Working memory per sequence: how many floats, and how many numbers of type T.
 struct Widths {
   size_t floats = 0, numbers = 0;
   size_t wide = 0, merged = 0;  // columns of the buffers before and after the attention
@@ -46,7 +46,8 @@ struct Widths {
   }
 };
 
-// Whether few.h runs the model, and the groups of its widest branch.
+// Whether few.h runs the model; the groups of its widest branch (`most`) and of a feed-forward
+// branch (`slices`).
 template <typename T>
 struct FewGroups {
   bool runs = true;
@@ -100,7 +101,7 @@ class Lane final : public CudaLane {
       Plan(layer.up, relu());
     }
     Plan(weights_.head, false);
-    // A first step outside of a graph loads the kernels, which a capture may not do.
+    // A first step without a graph loads the kernels, which is not allowed during a capture.
     SetControl({});
     SetBytes(tokens_.data(), 0, tokens_.size() * sizeof(int32_t), stream());
     Enqueue();
@@ -169,7 +170,7 @@ class Lane final : public CudaLane {
     plans_[key] = products_.Plan(
         {.type = TypeOf<U>(), .rows = batch_, .in = matrix.in, .out = matrix.out, .relu = relu});
   }
-  // Starts a kernel, or several runs of it when a profile is taken; every kernel may run twice.
+  // Starts a kernel; when a profile is taken, several times. Repeats do not advance the position.
   void Do(const char* name, FunctionRef<void()> start) {
     if (profile_ == nullptr) return start();
     constexpr int kRuns = 5;
@@ -237,7 +238,7 @@ class Lane final : public CudaLane {
     Multiply("product: feed-forward, down", layer.down, wide_.data(), branch_.data());
   }
 
-  // Adds a branch and normalizes, for the next product or for the head.
+  // Adds a branch and normalizes; the result is the input of the next product or of the head.
   void Norm(const T* branch, const CudaNorm& norm, const CudaNorm* next, bool head) {
     Do("residual and layer norm", [&] {
       StartNorm<T>({.batch = Narrowed(batch_),
@@ -290,8 +291,8 @@ class Lane final : public CudaLane {
             .tokens = tokens_.data()};
   }
 
-  // The same with the kernels of few.h. Branches write their groups' sums, and what they read, by
-  // turns into two buffers.
+  // The same with the kernels of few.h. Branches alternate between two buffers for their groups'
+  // sums, and between two for their copy of the residual stream.
   void EnqueueFew() {
     FewInput<T> input{.embeds = true,
                       .embed = EmbedInput(),
@@ -304,7 +305,7 @@ class Lane final : public CudaLane {
     const auto set_norm = [&](const CudaNorm& norm) {
       input.weight = norm.weight.data(), input.norm_bias = norm.bias.data();
     };
-    // What the next branch reads, after one with these groups and this bias.
+    // Makes a branch's results, with this many groups and the bias of `out`, the next one's input.
     const auto pass = [&](size_t groups, const CudaMatrix<T>& out) {
       input.embeds = false;
       input.x = input.x_next, input.sums = sums();
@@ -373,8 +374,8 @@ class Lane final : public CudaLane {
   DeviceBuffer<float> x_;          // [batch_, d_], the residual stream
   DeviceBuffer<float> normed_;     // [batch_, d_], the head's input
   DeviceBuffer<float> outputs_;    // [batch_, head.out]
-  DeviceBuffer<T> in_, branch_;    // [batch_, d_], before and after products
-  DeviceBuffer<T> wide_, merged_;  // between the two products of a part
+  DeviceBuffer<T> in_, branch_;    // [batch_, d_], a branch's input and result
+  DeviceBuffer<T> wide_, merged_;  // between the two products of a branch
   bool few_ = false;
   size_t slices_ = 0, few_branch_ = 0;    // groups of a feed-forward branch; floats of a branch
   DeviceBuffer<float> few_x_, few_sums_;  // [2, batch_, d_], [2, groups, batch_, d_]

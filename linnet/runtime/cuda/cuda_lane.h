@@ -21,7 +21,7 @@ class CudaLane {
 
   virtual void Reset() = 0;  // clears the states
   virtual void SetControl(const kernels::cuda::DecodeControl& control) = 0;
-  // Tokens [count, batch()] of consecutive positions. Reading waits for the steps before.
+  // Tokens [count, batch()] of consecutive positions. ReadTokens waits for earlier steps.
   virtual void WriteTokens(size_t position, size_t count, const int32_t* tokens) = 0;
   virtual void ReadTokens(size_t position, size_t count, int32_t* tokens) = 0;
   // The head's outputs [batch(), output_stride] of the last step.
@@ -31,16 +31,18 @@ class CudaLane {
   virtual void WriteStates(const float* states) = 0;
   virtual void ReadStates(float* states) = 0;
 
-  // Starts `count` steps, each of which reads a token and draws the next one, and returns.
+  // Enqueues `count` steps and returns. Each reads a token of each sequence and, from position
+  // DecodeControl::known on, draws the next one.
   virtual void Start(size_t count) = 0;
   virtual void Wait() = 0;
 
-  // Runs a step kernel by kernel and adds each one's seconds to its name, in order of first use.
+  // Runs a step kernel by kernel and adds each kernel's seconds to the entry of its name; entries
+  // are in order of first use. Leaves meaningless states.
   using Profile = std::vector<std::pair<std::string, double>>;
   virtual void RunProfiled(Profile& profile) = 0;
 };
 
-// Bytes of the GPU's memory that a lane takes: states, and all else.
+// Bytes of GPU memory that a lane takes: its states, and its working memory.
 struct CudaLaneBytes {
   size_t states = 0, work = 0;
 };

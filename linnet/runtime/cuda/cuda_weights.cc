@@ -16,7 +16,7 @@ namespace {
 using kernels::BFloat16;
 using kernels::cuda::DeviceBuffer;
 
-constexpr size_t kMultiple = 8;  // of widths, for 16-byte rows in bf16
+constexpr size_t kMultiple = 8;  // widths are multiples of it, for 16-byte alignment in bf16
 
 size_t Size(int n) { return static_cast<size_t>(n); }
 
@@ -69,12 +69,13 @@ void CudaWeights<T>::CheckRuns(const Model& model) {
     throw InputError(model.path(), ": does not run on a GPU yet: ", lacks...,
                      "; choose --device cpu");
   };
-  require(spec.image() && spec.logistics(), "only images with a mixture of logistics do");
-  require(model.steps() && !spec.encoder_decoder() && !spec.lstm(), "its layers do not step");
+  require(spec.image() && spec.logistics(), "only image models with a mixture of logistics do");
+  require(model.steps() && !spec.encoder_decoder() && !spec.lstm(), "it does not run as an RNN");
   require(spec.stack.convolution == 0, "its layers have convolutions");
   require(spec.head.mixtures <= static_cast<int>(kernels::cuda::kMaxDrawMixtures), "it has ",
-          spec.head.mixtures, " mixtures");
-  require(model.precision() != Precision::kInt8, "there is no int8 (--precision f32 or bf16 runs)");
+          spec.head.mixtures, " mixtures, too many");
+  require(model.precision() != Precision::kInt8,
+          "int8 is not supported (--precision f32 and bf16 are)");
   for (const PackedPart& part : model.packed().stack.parts) {
     require(!part.mixer || part.mixer->folds(), "its attention is not causal-linear");
   }
@@ -85,12 +86,12 @@ void CudaWeights<T>::CheckRuns(const Model& model) {
     require(mixer.query_dim <= most && mixer.value_dim <= most, "its heads are wider than ", most);
     require(mixer.heads * mixer.query_dim % int{kMultiple} == 0 &&
                 mixer.heads * mixer.value_dim % int{kMultiple} == 0,
-            "the width of all heads is not a multiple of ", kMultiple);
+            "the total width of its heads is not a multiple of ", kMultiple);
   }
   require(spec.stack.d_model % int{kMultiple} == 0 && spec.stack.d_ff % int{kMultiple} == 0,
-          "its width or d_ff is not a multiple of ", kMultiple);
-  require(spec.stack.d_model <= static_cast<int>(kernels::cuda::kMaxWidth), "it is wider than ",
-          kernels::cuda::kMaxWidth);
+          "its d_model or d_ff is not a multiple of ", kMultiple);
+  require(spec.stack.d_model <= static_cast<int>(kernels::cuda::kMaxWidth),
+          "its d_model is larger than ", kernels::cuda::kMaxWidth);
 }
 
 template <typename T>

@@ -27,8 +27,8 @@ struct CudaNorm {
 template <typename T>
 struct CudaLayer {
   size_t heads = 0, dim = 0, value_dim = 0;
-  float eps = 0;           // of the attention's normalizer
-  size_t state_begin = 0;  // floats, in a sequence's state
+  float eps = 0;           // of the attention's denominator
+  size_t state_begin = 0;  // offset in a sequence's state, in floats
   CudaMatrix<T> project, merge, up, down;
   CudaNorm norm1, norm2;
 
@@ -37,7 +37,7 @@ struct CudaLayer {
 
 template <typename T>
 struct CudaWeights {
-  // Throws InputError, naming what is missing, for models that do not run on a GPU.
+  // Throws InputError for models that do not run on a GPU, naming the unsupported part.
   static void CheckRuns(const Model& model);
   // Bytes of a model's weights, from its spec alone.
   static size_t Bytes(const ModelSpec& spec);

@@ -16,7 +16,7 @@ CudaLimits MeasureCudaLimits(Precision) { throw InputError(kNoCuda); }
 bool CudaEngine::Built() { return false; }
 std::string CudaEngine::FindDevice() { throw InputError(kNoCuda); }
 
-// No engine exists to call these.
+// Unreachable: the constructor throws.
 const Model& CudaEngine::model() const { std::abort(); }
 std::shared_ptr<const Model> CudaEngine::shared_model() const { std::abort(); }
 size_t CudaEngine::batch() const { std::abort(); }

@@ -1,7 +1,7 @@
 // The copy task with a trained model: reads tokens and the separator, then repeats the tokens.
 //
 //   const std::vector<int32_t> given = {3, 1, 4, 1, 5};
-//   std::vector<int32_t> echo = CopyTokens(engine, given);   // hopefully the same
+//   std::vector<int32_t> echo = CopyTokens(engine, given);   // ideally equal to `given`
 #ifndef LINNET_TASKS_COPY_COPY_H_
 #define LINNET_TASKS_COPY_COPY_H_
 
@@ -16,9 +16,9 @@ namespace linnet {
 
 constexpr size_t kCopySequences = 200;  // default number of sequences in `linnet eval`
 
-// Greedy: reads `tokens` (each 1 .. vocabulary-1) and the separator 0, then feeds back the most
-// likely token until as many are written. Throws InputError if the model is not of the task "copy"
-// or 2 * tokens + 1 exceeds its positions.
+// Greedy: reads `tokens` (each 1 .. vocabulary - 1) and the separator 0, then generates as many
+// tokens, always the most likely one. Throws InputError for a model of another task, or if
+// 2 * tokens.size() + 1 exceeds its positions.
 std::vector<int32_t> CopyTokens(Engine& engine, std::span<const int32_t> tokens);
 
 }  // namespace linnet

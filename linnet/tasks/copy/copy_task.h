@@ -1,16 +1,16 @@
-// The copy task: a sequence of random symbols, a separator, and the same symbols again, which the
+// The copy task: a sequence of random tokens, a separator, and the same tokens again, which the
 // model must repeat from memory.
 //
 //   CopyBatch batch = MakeCopyBatch({.max_length = 128}, 32, Philox(seed, step));
 //
 //   position   0    ..  n-1   n    n+1  ..  2n    2n+1 ..
-//   token      s_1  ..  s_n   0    s_1  ..  s_n   0    ..     symbols are 1 .. symbols
+//   token      s_1  ..  s_n   0    s_1  ..  s_n   0    ..     s_i is in 1 .. symbols
 //   target     s_2  ..  0     s_1  s_2  ..  0     0    ..     the next token
 //   mask       0    ..  1     1    1    ..  0     0    ..     1 on n-1 .. 2n-1
 //
-// In the first copy only the prediction of the separator counts in the loss: a model that predicts
-// the separator at every position there loses nothing, so the loss can reach zero. Accuracy is best
-// counted from position n on.
+// In the first copy, the loss counts only the prediction of the separator. A model cannot know n,
+// but may predict the separator at every position of the first copy, so the loss can reach zero.
+// Count accuracy from position n on.
 #ifndef LINNET_TASKS_COPY_COPY_TASK_H_
 #define LINNET_TASKS_COPY_COPY_TASK_H_
 
@@ -23,8 +23,8 @@ namespace linnet {
 
 struct CopyTask {
   int max_length = 128;  // n is uniform in [min_length, max_length)
-  int symbols = 10;
-  int min_length = 10;  // lowered if max_length leaves no room for it
+  int symbols = 10;      // tokens to copy are 1 .. symbols
+  int min_length = 10;   // reduced if max_length is too small
 
   int sequence_length() const { return 2 * max_length + 1; }
   int vocabulary() const { return symbols + 1; }
@@ -32,14 +32,14 @@ struct CopyTask {
 
 struct CopyBatch {
   int batch = 0, length = 0;
-  std::vector<int64_t> tokens;   // [batch, length], zeros behind the second copy
+  std::vector<int64_t> tokens;   // [batch, length], zeros after the second copy
   std::vector<int64_t> targets;  // [batch, length], the next tokens, 0 at the end
   std::vector<float> mask;       // [batch, length], 1 where the loss counts
   std::vector<int32_t> lengths;  // [batch], n
 };
 
 // `batch` samples of task.sequence_length() tokens, a function of the generator's state. Throws
-// InputError for a task or batch without room for one symbol.
+// InputError unless batch, symbols and max_length are at least 1, and max_length at most 2^24.
 CopyBatch MakeCopyBatch(const CopyTask& task, int batch, Philox rng);
 
 }  // namespace linnet

@@ -22,7 +22,8 @@ CoupletTokens::CoupletTokens(const Model& model)
     : vocabulary(VocabularyOf(model)), path(model.path()) {
   const ModelSpec& spec = model.spec();
   if (spec.task != "couplet") {
-    throw InputError(path, ": a model of the task '", spec.task, "', which answers no couplets");
+    throw InputError(path, ": a model of the task '", spec.task,
+                     "', but couplets need one of 'couplet'");
   }
   const auto positions = static_cast<size_t>(spec.input.max_length);
   longest = spec.encoder_decoder() ? positions - 1 : (positions - 1) / 2;
@@ -43,7 +44,7 @@ std::string WithoutBlanks(const std::string& text, const std::string& what) {
     const auto c = NextCodePoint(text, at);
     if (!c) throw InputError(what, " is not UTF-8");
     constexpr char32_t kBlanks[] = {' ', 0x3000, 0x200b,
-                                    0xfeff};  // ideographic, of no width, byte order mark
+                                    0xfeff};  // ideographic and zero-width space, byte order mark
     if (std::find(std::begin(kBlanks), std::end(kBlanks), c->value) == std::end(kBlanks)) {
       line.append(text, at, c->bytes);
     }
@@ -66,8 +67,8 @@ CoupletLine::CoupletLine(const CoupletTokens& tokens, const std::string& first)
   }
   if (read_.empty()) throw InputError("the first line is empty");
   if (read_.size() > tokens.longest) {
-    throw InputError("a first line of ", read_.size(), " characters is longer than the ",
-                     tokens.longest, " that this model answers");
+    throw InputError("a first line of ", read_.size(), " characters exceeds the maximum of ",
+                     tokens.longest, " for this model");
   }
 }
 
@@ -156,20 +157,20 @@ std::vector<Answer> CoupletWriter::Write(const std::string& first, const Couplet
 
 namespace {
 
-// The begin of a second line, in a beam search.
+// The beginning of a second line in a beam search.
 struct Path {
   std::vector<int32_t> tokens;
   double log_probability = 0;
 };
 
-// A path's number, and a token after it.
+// The index of a path, and a token that continues it.
 struct Continuation {
   double log_probability;
   size_t path;
   int32_t token;
 };
 
-// The likeliest tokens after each path, at most `beam` of each. Turns logits [paths, width] into
+// The most likely tokens after each path, at most `beam` per path. Turns logits [paths, width] into
 // log-probabilities.
 std::vector<Continuation> Continue(const std::vector<Path>& paths, const CoupletLine& line,
                                    size_t at, size_t beam, std::span<float> logits) {
@@ -204,7 +205,7 @@ std::vector<Continuation> Continue(const std::vector<Path>& paths, const Couplet
 
 }  // namespace
 
-// Beam search: keeps the most likely continuations of the lines kept so far.
+// Beam search: at each place, keeps the `beam` most likely continuations of the kept lines.
 std::vector<Answer> CoupletWriter::Search(const CoupletLine& line, const Begun& begun,
                                           const CoupletOptions& options) {
   std::vector<Path> paths(1);

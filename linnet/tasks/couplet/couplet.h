@@ -29,15 +29,15 @@ struct CoupletOptions {
   size_t beam = 16;
   ChoiceOptions choice = {};
   uint64_t seed = 0;
-  // False: candidates are drawn from the model alone, until it ends them, which shows how much of
-  // the rules it has learned. Beam search needs the rules: without them `beam` is ignored.
+  // False: candidates are drawn without the rules until the model ends them, which shows how much
+  // of the rules it has learned. Beam search needs the rules: without them `beam` is ignored.
   bool rules = true;
 };
 
 struct Answer {
   std::string text = {};
-  double log_probability = 0;  // sum over the characters, in the model's distribution without rules
-  size_t characters = 0;       // number of terms in it: characters that are not punctuation
+  double log_probability = 0;  // sum over the characters, not renormalized for the rules
+  size_t characters = 0;       // terms of that sum: with rules, without punctuation
 };
 
 // A model's vocabulary, and its punctuation tokens. Throws InputError for a model of another task.
@@ -48,12 +48,12 @@ struct CoupletTokens {
   std::vector<bool> punctuation;
   std::vector<int32_t> unwritten;  // tokens allowed only where the first line has them
   size_t longest;                  // maximum length of a first line, in characters
-  int32_t comma;     // token that replaces punctuation outside the vocabulary; or kUnknown
+  int32_t comma;     // replaces punctuation outside the vocabulary; kUnknown if it has no comma
   std::string path;  // of the model, for messages
 };
 
-// Removes the blanks that some verse is written with. Throws InputError, beginning with `what`, on
-// text that is not UTF-8 or has control characters.
+// Removes blanks, which some data sets write between characters. Throws InputError, beginning with
+// `what`, on text that is not UTF-8 or has control characters.
 std::string WithoutBlanks(const std::string& text, const std::string& what = "the first line");
 
 // A first line, and the tokens allowed at each place of the second line.
@@ -71,7 +71,7 @@ class CoupletLine {
   // The text of a token at a place; punctuation is copied from the first line.
   std::string Text(size_t at, int32_t token) const;
   const CoupletTokens& tokens() const { return tokens_; }
-  // The characters outside the vocabulary, each once, in order. All are read as one token.
+  // The characters outside the vocabulary, each once, in order. All are read as the unknown token.
   std::vector<std::string> Unknown() const;
   // Sets the logits of tokens not allowed at place `at` to -infinity; `used`: the tokens before it.
   void Allow(size_t at, std::span<const int32_t> used, std::span<float> logits) const;
@@ -87,8 +87,8 @@ class CoupletLine {
 class CoupletDraft {
  public:
   // The line must outlive this. The draws are a function of seed and stream. Without rules, any
-  // token except unknown characters and separators is allowed anywhere, up to twice the first
-  // line's length.
+  // token except the unknown token and the separator is allowed anywhere, up to twice the first
+  // line's length and the model's positions.
   CoupletDraft(const CoupletLine& line, const ChoiceOptions& choice, uint64_t seed, uint64_t stream,
                bool rules = true)
       : line_(&line), choice_(choice), rng_(seed, stream), rules_(rules) {}
@@ -119,8 +119,8 @@ class CoupletWriter {
   const Vocabulary& vocabulary() const { return tokens_.vocabulary; }
   const CoupletTokens& tokens() const { return tokens_; }
 
-  // Answers to a first line (blanks are ignored), the likeliest first, without duplicates; possibly
-  // fewer than requested. Throws InputError as CoupletLine() does. Characters outside the
+  // Answers to a first line (blanks are ignored), the most likely first, without duplicates;
+  // possibly fewer than requested. Throws InputError as CoupletLine() does. Characters outside the
   // vocabulary are read as unknown.
   std::vector<Answer> Write(const std::string& first, const CoupletOptions& options = {});
 
@@ -136,7 +136,7 @@ class CoupletWriter {
   CoupletTokens tokens_;
 };
 
-// Sorts answers, the likeliest first, and removes duplicates.
+// Sorts answers, the most likely first, and removes duplicates.
 std::vector<Answer> Distinct(std::vector<Answer> answers);
 
 // Whether a character is punctuation, in Chinese or Latin text.

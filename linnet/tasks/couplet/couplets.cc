@@ -42,13 +42,13 @@ std::vector<Line> ReadLines(const fs::path& path) {
   return lines;
 }
 
-// The pairs of a part whose line number satisfies keep().
+// The pairs of a part whose line index satisfies keep().
 template <class Keep>
 CoupletSet ReadPart(const fs::path& part, Keep keep) {
   const std::vector<Line> in = ReadLines(part / "in.txt"), out = ReadLines(part / "out.txt");
   if (in.size() != out.size()) {
     throw InputError(part.string(), ": in.txt has ", in.size(), " lines and out.txt ", out.size(),
-                     "; they must be the same couplets");
+                     "; they must have one line per couplet");
   }
   CoupletSet set;
   for (size_t i = 0; i < in.size(); ++i) {

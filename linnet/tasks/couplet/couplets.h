@@ -21,7 +21,7 @@ struct Couplet {
 
 struct CoupletSet {
   std::vector<Couplet> pairs;
-  size_t left_out = 0;  // pairs left out because their lines differ in length or are empty
+  size_t left_out = 0;  // number of pairs left out since their lines differ in length or are empty
 };
 
 enum class CoupletSplit {
@@ -30,12 +30,13 @@ enum class CoupletSplit {
   kTest,        // test/; if missing, valid/
 };
 
-// Throws InputError, naming file and line, if files are missing, not UTF-8 or of unequal length.
+// Throws InputError if a file is missing or not UTF-8 (naming the line), if in.txt and out.txt
+// differ in their number of lines, or if no pair is usable.
 CoupletSet LoadCouplets(const std::string& dir, CoupletSplit split);
 
-// The pieces [begin, end) of a line of that length, cut so that they stay parallel to those of the
-// other line. Verse of five characters pauses after the second, of seven after the fourth (and the
-// second); lines of other lengths have no pieces.
+// The pieces [begin, end) of a line of that length, cut at its pauses, so that the same pieces of
+// both lines are parallel. Verse of five characters pauses after the second; verse of seven after
+// the fourth, or after the second. Lines of other lengths have no pieces.
 struct Piece {
   size_t begin, end;
 };

@@ -46,7 +46,8 @@ struct Session {
       result["candidates"].push_back(Object(answer));
     }
     if (result["candidates"].empty()) {
-      const std::string message = cancelled ? "the request's time is over" : why;
+      const std::string message =
+          cancelled ? "the request exceeded its time limit or was canceled" : why;
       *status = cancelled ? 503 : 500;
       const ordered_json error = {{"error", {{"message", message}, {"type", "incomplete"}}}};
       pipe->Push(events ? Event("error", error) : Dump(error));
@@ -71,7 +72,7 @@ class Couplets : public Endpoint {
     const ServedModel& served = Choose(models_, fields);
     const CoupletTokens& tokens = tokens_.at(served.worker);
     auto session = std::make_shared<Session>();
-    if (!fields.Value("first").is_string()) throw InputError("'first' is no string");
+    if (!fields.Value("first").is_string()) throw InputError("'first' is not a string");
     session->first = WithoutBlanks(fields.Text("first", ""), "'first'");
     const auto count = static_cast<size_t>(fields.Integer(
         "candidates", 1, 1,
@@ -120,7 +121,7 @@ class Couplets : public Endpoint {
       if (--session->left == 0) session->Done();
     };
     const auto id = served.worker->Submit(std::move(work));
-    if (!id) throw Refusal{429, "as many requests wait as may; try again in a moment"};
+    if (!id) throw Refusal{429, "the queue is full; try again in a moment"};
     return {session->events, session->pipe, session->status, served.worker, *id};
   }
 

@@ -18,7 +18,7 @@ Evaluation EvalCouplets(const EvalOptions& options, Engine& engine, const EvalPr
   const Model& model = engine.model();
   const DatasetOptions& from = options.from;
   if (from.dir.empty()) {
-    throw InputError(model.path(), ": a model of couplets; name their folder with --data DIR");
+    throw InputError(model.path(), ": a couplet model; name a folder of couplets with --data DIR");
   }
   const CoupletSplit split = from.split == "train"        ? CoupletSplit::kTrain
                              : from.split == "validation" ? CoupletSplit::kValidation
@@ -52,19 +52,19 @@ Evaluation EvalCouplets(const EvalOptions& options, Engine& engine, const EvalPr
   const double mean = nats / static_cast<double>(characters);
   CheckMean(model, mean);
   const size_t pairs = set.pairs.size() - too_long, left_out = set.left_out + too_long;
-  return {
-      .record = {{"perplexity", std::exp(mean)},
-                 {"nats_per_character", mean},
-                 {"characters", characters},
-                 {"unknown", unknown},
-                 {"pairs", pairs},
-                 {"left_out", left_out},
-                 {"split", from.split},
-                 {"seconds", watch.Seconds()}},
-      .summary = StrCat("perplexity ", std::round(std::exp(mean) * 100) / 100, " a character over ",
-                        characters, " characters of ", pairs, " second lines",
-                        unknown > 0 ? StrCat(", ", unknown, " of them unknown") : "",
-                        left_out > 0 ? StrCat("; ", left_out, " pairs left out") : "")};
+  return {.record = {{"perplexity", std::exp(mean)},
+                     {"nats_per_character", mean},
+                     {"characters", characters},
+                     {"unknown", unknown},
+                     {"pairs", pairs},
+                     {"left_out", left_out},
+                     {"split", from.split},
+                     {"seconds", watch.Seconds()}},
+          .summary =
+              StrCat("perplexity ", std::round(std::exp(mean) * 100) / 100, " per character over ",
+                     characters, " characters of ", pairs, " second lines",
+                     unknown > 0 ? StrCat(", ", unknown, " of them unknown") : "",
+                     left_out > 0 ? StrCat("; ", left_out, " pairs left out") : "")};
 }
 
 }  // namespace

@@ -35,12 +35,12 @@ bool Exists(const std::string& path) {
 // Adds the images of a batch to `images`.
 void Append(std::span<const uint8_t> batch, const std::string& where, ImageSet& images) {
   if (batch.empty() || batch.size() % kRecord != 0) {
-    throw InputError(where, ": holds ", batch.size(), " bytes, which is no whole number of ",
-                     kRecord, "-byte pictures; copy or download it again");
+    throw InputError(where, ": holds ", batch.size(), " bytes, which is not a whole number of ",
+                     kRecord, "-byte images; copy or download it again");
   }
   for (size_t at = 0; at < batch.size(); at += kRecord) {
     if (batch[at] >= kClasses) {
-      throw InputError(where, ": picture ", at / kRecord, " has the label ", int{batch[at]},
+      throw InputError(where, ": image ", at / kRecord, " has the label ", int{batch[at]},
                        "; CIFAR-10 has 0 to 9, so this is another file, or a corrupt one");
     }
     images.labels.push_back(batch[at]);
@@ -78,8 +78,8 @@ ImageSet LoadCifar10(const std::string& dir, Split split) {
 
   const std::string path = StrCat(dir, "/", kArchive);
   if (!Exists(path)) {
-    throw InputError(dir, "/", names[0], ": no such file, nor is there ", kArchive,
-                     "; put one there");
+    throw InputError(dir, "/", names[0], ": no such file, and no ", kArchive,
+                     " either; put one of them there");
   }
   const std::vector<uint8_t> archive = ReadGzipOrPlain(path, kMaxArchive);
   const std::vector<TarFile> files = ReadTar(archive, path);
@@ -106,7 +106,7 @@ bool Cifar10Present(const std::string& dir) {
 
 const ImageDataset kCifar10 = {
     "cifar10",
-    "color pictures of ten classes, 32 x 32 RGB, 50,000 to train on and 10,000 to test on",
+    "color images of ten classes, 32 x 32 RGB, 50,000 to train on and 10,000 to test on",
     "data_batch_1.bin and test_batch.bin, or cifar-10-binary.tar.gz,",
     kSide,
     kSide,

@@ -1,6 +1,7 @@
-// CIFAR-10: 50,000 and 10,000 color images of 32 x 32 pixels in ten classes, from the official
-// binary version: its archive cifar-10-binary.tar.gz, or the files in it (data_batch_1.bin ... 5,
-// test_batch.bin). test_batch_first1000.bin may hold the first images of the test batch only.
+// CIFAR-10: 50,000 training and 10,000 test images of 32 x 32 color pixels in ten classes, from the
+// official binary version: its archive cifar-10-binary.tar.gz, or the files in it (data_batch_1.bin
+// to data_batch_5.bin, test_batch.bin). Without test_batch.bin, test_batch_first1000.bin is read,
+// which holds only the first test images.
 //
 //   ImageSet test = kCifar10.load("data/cifar10", Split::kTest);
 //

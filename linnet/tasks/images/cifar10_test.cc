@@ -83,8 +83,8 @@ TEST(Cifar10, RefusesBadBatches) {
   };
   EXPECT_EQ(refusal(Picture(1)), "");
   EXPECT_THAT(refusal(""), HasSubstr("test_batch.bin: holds 0 bytes"));
-  EXPECT_THAT(refusal(Picture(1) + "x"), HasSubstr("no whole number of 3073-byte pictures"));
-  EXPECT_THAT(refusal(Picture(1) + Picture(10)), HasSubstr("picture 1 has the label 10"));
+  EXPECT_THAT(refusal(Picture(1) + "x"), HasSubstr("not a whole number of 3073-byte images"));
+  EXPECT_THAT(refusal(Picture(1) + Picture(10)), HasSubstr("image 1 has the label 10"));
   TempDir empty;
   EXPECT_THAT(ErrorOf([&] { LoadImages("cifar10", empty.path(), Split::kTrain); }),
               AllOf(HasSubstr("data_batch_1.bin"), HasSubstr("tar.gz")));

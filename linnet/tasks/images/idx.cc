@@ -9,7 +9,7 @@
 namespace linnet {
 namespace {
 
-constexpr size_t kMaxBytes = size_t{1} << 30;  // twice the size of the largest MNIST variants
+constexpr size_t kMaxBytes = size_t{1} << 30;  // about twice the largest MNIST variant
 constexpr uint8_t kUnsignedByte = 0x08;
 constexpr const char* kFetchAgain = "; copy or download it again";
 

@@ -52,7 +52,8 @@ TEST(Idx, RefusesBadFiles) {
   EXPECT_THAT(Refusal(std::string("\0\0\x08\0x", 5)), HasSubstr("not an IDX file"));
 }
 
-// 2^32 x 2^32 elements and more: the product must not wrap to a valid size.
+// Almost 2^32 x 2^32 elements, and 2^31 to the fourth power: the product must not wrap to a valid
+// size.
 TEST(Idx, RefusesAbsurdShapes) {
   const std::string huge("\xff\xff\xff\xff", 4);
   EXPECT_THAT(Refusal(std::string("\0\0\x08\x02", 4) + huge + huge), HasSubstr("truncated"));

@@ -30,7 +30,7 @@ ImageSet LoadImages(const std::string& name, const std::string& dir, Split split
     if (!dataset.present(dir)) continue;
     if (found != nullptr) {
       throw InputError(dir, ": holds both ", found->name, " and ", dataset.name,
-                       "; say which one is meant");
+                       "; name the one to read");
     }
     found = &dataset;
   }

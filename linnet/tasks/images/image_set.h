@@ -46,10 +46,10 @@ struct ImageDataset {
 // All known data sets.
 const std::vector<ImageDataset>& ImageDatasets();
 
-// Throws InputError, listing the known names, if there is none of that name.
+// Throws InputError, listing the known names, for an unknown name.
 const ImageDataset& FindImageDataset(const std::string& name);
 
-// Loads the named data set from `dir`; with an empty name, the one whose files are there. Throws
+// Loads the named data set from `dir`; with an empty name, the one whose files are found. Throws
 // InputError if `dir` has none (listing the expected files) or more than one, or a file is invalid.
 ImageSet LoadImages(const std::string& name, const std::string& dir, Split split);
 

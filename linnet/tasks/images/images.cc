@@ -25,7 +25,7 @@ size_t Count(const Model& model, std::span<const uint8_t> images) {
   const size_t pixels = Pixels(model);
   if (images.empty() || images.size() % pixels != 0) {
     throw InputError(model.path(), ": its images have ", pixels, " bytes each; ", images.size(),
-                     " bytes make no whole images");
+                     " bytes are not a whole number of images");
   }
   return images.size() / pixels;
 }
@@ -37,8 +37,8 @@ void CheckOptions(const SampleOptions& options) {
   }
 }
 
-// The random numbers of image `index` at one position. They depend on these two only, so neither
-// the batch nor the number of given bytes affects the draws.
+// The random numbers of image `index` at one position. Neither the batch nor the number of given
+// bytes affects them.
 Philox Draws(const SampleOptions& options, size_t index, size_t position) {
   return Philox(options.seed, options.first_stream + index, position);
 }
@@ -109,7 +109,7 @@ class EngineGenerator final : public Generator {
           tokens_[i] = byte;
         }
       };
-      // Drawing few is faster than waking another thread.
+      // For few images, drawing is faster than waking another thread.
       constexpr size_t kMany = 16;
       count < kMany ? draw(0, count) : engine_.pool().For(count, draw);
       if (p + 1 < pixels) engine_.Step(state_, tokens_, out);
@@ -150,7 +150,7 @@ std::vector<uint8_t> SampleImages(Generator& generator, size_t count,
                                   const SampleOptions& options) {
   const size_t pixels = Pixels(generator.model());
   CheckOptions(options);
-  if (count > PTRDIFF_MAX / pixels) throw InputError("there is no room for ", count, " images");
+  if (count > PTRDIFF_MAX / pixels) throw InputError("memory cannot hold ", count, " images");
   std::vector<uint8_t> images(count * pixels);
   for (size_t i = 0; i < count; ++i) {
     images[i * pixels] = DrawFirst(generator.model().first_value(), Draws(options, i, 0).Uniform());
@@ -226,7 +226,7 @@ BitsPerDimResult BitsPerDim(Engine& engine, std::span<const uint8_t> images,
 
 ImageSet LoadImagesFor(const ModelSpec& spec, const DatasetOptions& options) {
   if (options.split == "validation") {
-    throw InputError("--split validation: data sets of images have train and test");
+    throw InputError("--split validation: image data sets have only train and test");
   }
   ImageSet images = LoadImages(options.name, options.dir,
                                options.split == "train" ? Split::kTrain : Split::kTest);

@@ -25,18 +25,18 @@ struct SampleOptions {
   uint64_t seed = 0;
   // Image i draws from stream first_stream + i of the seed, independent of its batch.
   uint64_t first_stream = 0;
-  // Scales the logistics' log-odds and the mixture's logits: 1 gives the trained density, values
-  // near 0 the most likely bytes.
+  // Divides the mixture's logits and multiplies the logistics' scales: 1 gives the trained density,
+  // values near 0 the mean of the most likely component.
   float temperature = 1.0f;
   // Use elu(s) + 1.0001 as the scale instead of exp(s), as fast-transformers' sampler does.
   bool reference_scale = false;
   size_t batch = 64;  // images generated together
-  // Called from time to time with the numbers of finished and of all images; may be null.
+  // Called after each batch with the number of finished images and of all images; may be null.
   const FunctionRef<void(size_t done, size_t total)>* progress = nullptr;
 };
 
-// `count` new images, [count, width * height * channels]; first bytes are drawn from the model's
-// first-value distribution. Throws InputError if the model is not of the task "images".
+// `count` new images, [count, width * height * channels]. First bytes are drawn from
+// Model::first_value(). Throws InputError for a model of another task.
 std::vector<uint8_t> SampleImages(Generator& generator, size_t count, const SampleOptions& options);
 std::vector<uint8_t> SampleImages(Engine& engine, size_t count, const SampleOptions& options);
 
@@ -46,20 +46,20 @@ std::vector<uint8_t> CompleteImages(Generator& generator, std::span<const uint8_
 std::vector<uint8_t> CompleteImages(Engine& engine, std::span<const uint8_t> images, size_t known,
                                     const SampleOptions& options);
 
-// Draws with the engine, up to `batch` images together. The engine must outlive it.
+// A generator that runs `engine`, up to `batch` images together. The engine must outlive it.
 std::unique_ptr<Generator> MakeGenerator(Engine& engine, size_t batch);
 
 struct BitsPerDimResult {
-  double mean = 0;            // bits per predicted byte, over all images
-  std::vector<double> image;  // the same for each image
-  std::vector<double> byte;   // and for each byte except the first, over all images: [pixels - 1]
+  double mean = 0;            // bits per predicted byte, mean over all images
+  std::vector<double> image;  // bits per predicted byte of each image
+  std::vector<double> byte;   // [pixels - 1], bits of each byte except the first, mean over images
 };
 
 // Loads the split of a data set and checks that its images have the model's image size.
 ImageSet LoadImagesFor(const ModelSpec& spec, const DatasetOptions& options);
 
-// -log2 of the probability of bytes 1 .. pixels - 1 given all bytes before them, per byte. The
-// first byte is an input, never a target.
+// -log2 of the probability of bytes 1 .. pixels - 1, each given all bytes before it. The first byte
+// is never predicted.
 BitsPerDimResult BitsPerDim(Engine& engine, std::span<const uint8_t> images,
                             const SampleOptions& options = {});
 

@@ -1,4 +1,4 @@
-// Images drawn on a GPU; skipped where there is none. Runs in the source folder.
+// Images drawn on a GPU; skipped without one. Runs in the source folder.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -47,7 +47,7 @@ TEST(ImagesCudaTest, TheSameSeedDrawsTheSameImages) {
               << count << " images\n";
     EXPECT_EQ(kept, count * (pixels / 2));
     if (precision == Precision::kF32) {
-      // One byte that rounds to the other side changes the rest of its image.
+      // One byte that is rounded differently changes the rest of its image.
       EXPECT_LE(images, count / 2);
     }
     EXPECT_EQ(SampleImages(gpu, count, on_gpu), drawn) << "a second time";

@@ -19,7 +19,7 @@ TEST(Images, AreDrawnByWhatIsNoRnnToo) {
   const SampleOptions options{.seed = 4};
   const std::vector<uint8_t> images = SampleImages(engine, 5, options);
   EXPECT_EQ(SampleImages(single, 5, {.seed = 4, .batch = 2}), images);
-  EXPECT_EQ(CompleteImages(engine, images, 6, options), images);  // completes its own samples
+  EXPECT_EQ(CompleteImages(engine, images, 6, options), images);  // repeats its own draws
   const BitsPerDimResult bits = BitsPerDim(engine, images);
   const std::vector<Doubles> outputs = model.Outputs(Tokens(images.begin(), images.begin() + 19));
   double sum = 0;

@@ -22,8 +22,8 @@ namespace {
 
 constexpr double kLongest = 24 * 3600;  // seconds
 constexpr int kHighestRate = 10'000'000, kMostChannels = 64;
-constexpr double kLargestQuotient = 256;  // limit of libsamplerate
-constexpr float kLoudest = 1e6;           // relative to full scale of integer formats, 1
+constexpr double kLargestQuotient = 256;  // libsamplerate's limit
+constexpr float kLoudest = 1e6;           // full scale of integer formats is 1
 constexpr int kQuality = SRC_SINC_MEDIUM_QUALITY;
 constexpr size_t kPiece = 1 << 14;  // samples per read
 
@@ -66,7 +66,7 @@ std::vector<float> Resample(std::span<const float> samples, int from, int to) {
   const auto fits = [](int rate) { return rate >= 1 && rate <= kHighestRate; };
   const double quotient = static_cast<double>(to) / from;
   if (!fits(from) || !fits(to) || std::max(quotient, 1 / quotient) > kLargestQuotient) {
-    throw InputError("sound of ", from, " samples a second cannot be resampled to ", to);
+    throw InputError("audio at ", from, " samples per second cannot be resampled to ", to);
   }
   if (from == to || samples.empty()) return {samples.begin(), samples.end()};
   const auto length =
@@ -78,7 +78,7 @@ std::vector<float> Resample(std::span<const float> samples, int from, int to) {
   data.output_frames = static_cast<long>(length);
   data.src_ratio = quotient;
   if (const int error = src_simple(&data, kQuality, /*channels=*/1)) {
-    throw RuntimeError("sound cannot be resampled: ", src_strerror(error));
+    throw RuntimeError("audio cannot be resampled: ", src_strerror(error));
   }
   resampled.resize(static_cast<size_t>(data.output_frames_gen));
   return resampled;
@@ -91,17 +91,17 @@ using File = std::unique_ptr<SNDFILE, Close>;
 // Throws InputError unless the file was opened and has audio.
 void Check(const File& file, const SF_INFO& info, const std::string& label) {
   if (!file) {
-    throw InputError(label, ": no sound that can be read: ", sf_strerror(nullptr),
-                     " WAV, FLAC and NIST SPHERE without compression are");
+    throw InputError(label, ": not readable as audio: ", sf_strerror(nullptr),
+                     " Use WAV, FLAC or uncompressed NIST SPHERE");
   }
   if (info.samplerate < 1 || info.samplerate > kHighestRate || info.channels < 1 ||
       info.channels > kMostChannels) {
-    throw InputError(label, ": ", info.channels, " channels of ", info.samplerate,
-                     " samples a second are no sound");
+    throw InputError(label, ": ", info.channels, " channels at ", info.samplerate,
+                     " samples per second are not supported");
   }
-  if (info.frames <= 0) throw InputError(label, ": holds no sound");
-  // libsndfile reads a truncated WAV without an error; only its log shows it. Writers that do not
-  // know the length put one near 2^31 or above.
+  if (info.frames <= 0) throw InputError(label, ": contains no samples");
+  // libsndfile reads a truncated WAV without an error; only its log shows the truncation. Programs
+  // that write WAV to a pipe do not know the length and write a number near 2^31 or above.
   char log[4096] = "";
   sf_command(file.get(), SFC_GET_LOG_INFO, log, sizeof(log));
   const char* data = std::strstr(log, "\ndata : ");
@@ -109,7 +109,7 @@ void Check(const File& file, const SF_INFO& info, const std::string& label) {
   constexpr unsigned long long kUnknown = 0x7fff0000;
   if (info.seekable && data != nullptr &&
       std::sscanf(data, "\ndata : %llu (should be %llu)", &said, &is) == 2 && said < kUnknown) {
-    throw InputError(label, ": ends after ", is, " of ", said, " bytes of sound");
+    throw InputError(label, ": ends after ", is, " of ", said, " bytes of audio");
   }
 }
 
@@ -130,7 +130,7 @@ size_t ReadMono(SNDFILE* file, size_t channels, size_t most, const std::string& 
   for (size_t i = 0; i < static_cast<size_t>(frames); ++i) {
     float sum = 0;
     for (size_t c = 0; c < channels; ++c) sum += piece[i * channels + c];
-    if (!(std::abs(sum) < kLoudest)) throw InputError(label, ": holds samples that are no sound");
+    if (!(std::abs(sum) < kLoudest)) throw InputError(label, ": has NaN, infinite or huge samples");
     mono.push_back(sum / static_cast<float>(channels));
   }
   return static_cast<size_t>(frames);
@@ -148,7 +148,7 @@ Audio ParseAudio(std::span<const std::byte> bytes, const std::string& label, int
   if (static_cast<double>(info.frames) > kLongest * info.samplerate) {
     throw InputError(label, ": is longer than a day");
   }
-  // Reads in pieces: a wrong length in a header must not allocate memory.
+  // Reads in pieces, so that a wrong length in a header does not allocate memory.
   std::vector<float> piece, mono;
   while (ReadMono(file.get(), static_cast<size_t>(info.channels), kPiece, label, piece, mono) > 0) {
   }
@@ -190,7 +190,7 @@ struct AudioReader::Source {
     read += count;
     if (count > 0) return;
     ended = true;
-    // The header of a pipe may not know the length.
+    // A header from a pipe may lack the length.
     if (info.seekable && read != static_cast<size_t>(info.frames)) {
       throw InputError(label, ": ends after ", read, " of ", info.frames, " samples");
     }
@@ -215,8 +215,8 @@ AudioReader::AudioReader(const std::string& path, int rate) : source_(std::make_
   if (S_ISREG(about.st_mode) && about.st_size == 0) throw InputError(source_->label, ": is empty");
   source_->file.reset(sf_open_fd(source_->fd, SFM_READ, &source_->info, /*close_desc=*/0));
   if (!source_->file && standard) {
-    throw InputError("standard input: no sound that can be read piece by piece: ",
-                     sf_strerror(nullptr), " From a pipe WAV is, and nothing else");
+    throw InputError("standard input: not readable as an audio stream: ", sf_strerror(nullptr),
+                     " From a pipe, only WAV is supported");
   }
   Check(source_->file, source_->info, source_->label);
   const int from = source_->info.samplerate;
@@ -226,7 +226,7 @@ AudioReader::AudioReader(const std::string& path, int rate) : source_(std::make_
   int error = 0;
   source_->resampler.reset(src_new(kQuality, /*channels=*/1, &error));
   if (!source_->resampler) {
-    throw RuntimeError("sound cannot be resampled: ", src_strerror(error));
+    throw RuntimeError("audio cannot be resampled: ", src_strerror(error));
   }
 }
 
@@ -253,7 +253,7 @@ size_t AudioReader::Read(std::span<float> samples) {
     data.end_of_input = source.ended;
     data.src_ratio = source.quotient;
     if (const int error = src_process(source.resampler.get(), &data)) {
-      throw RuntimeError("sound cannot be resampled: ", src_strerror(error));
+      throw RuntimeError("audio cannot be resampled: ", src_strerror(error));
     }
     source.Drop(static_cast<size_t>(data.input_frames_used));
     const auto made = static_cast<size_t>(data.output_frames_gen);

@@ -21,7 +21,7 @@ struct Audio {
   double seconds() const { return static_cast<double>(samples.size()) / rate; }
 };
 
-// Reads a file in a format of libsndfile. Averages several channels and resamples (band-limited) to
+// Reads a file in a format of libsndfile. Averages the channels and resamples (band-limited) to
 // `rate`. Throws InputError on a file that is missing, empty, not audio, truncated, longer than a
 // day, or has samples that are not finite or beyond a million times full scale.
 Audio ReadAudio(const std::string& path, int rate);
@@ -29,7 +29,8 @@ Audio ReadAudio(const std::string& path, int rate);
 // The same for the bytes of a file; `label` names it in errors.
 Audio ParseAudio(std::span<const std::byte> bytes, const std::string& label, int rate);
 
-// The same piece by piece, in constant memory: from a file, or as it arrives from a pipe with WAV.
+// Reads the same samples in pieces, in constant memory: from a file, or from a pipe with WAV as
+// they arrive.
 //
 //   AudioReader reader("speech.wav", 16'000);
 //   while (const size_t count = reader.Read(piece)) ...

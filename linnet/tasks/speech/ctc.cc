@@ -29,9 +29,9 @@ double LogAdd(double a, double b) {
 }
 
 struct Prefix {
-  double blank = kNever, label = kNever;  // log sums over paths that end in a blank, in its phone
-  std::vector<size_t> frames = {};         // the phones' first frames on the most likely way here
-  double seen = kNever;                    // log-probability of that way
+  double blank = kNever, label = kNever;  // log sums over paths that end in a blank, in a phone
+  std::vector<size_t> frames = {};         // the phones' first frames on the most likely path
+  double seen = kNever;                    // log-probability of that path
 
   double total() const { return LogAdd(blank, label); }
 };
@@ -60,7 +60,7 @@ Decoded GreedyDecode(std::span<const float> log_probs, size_t classes, int blank
 std::vector<Decoded> BeamDecode(std::span<const float> log_probs, size_t classes, int blank,
                                 size_t width) {
   const size_t frames = Frames(log_probs, classes, blank);
-  if (width == 0) throw InputError("a beam needs a width of 1 at least");
+  if (width == 0) throw InputError("the width of a beam must be at least 1");
   Prefixes beam;
   beam[{}] = {.blank = 0, .seen = 0};
   for (size_t t = 0; t < frames; ++t) {

@@ -31,8 +31,8 @@ struct Decoded {
 Decoded GreedyDecode(std::span<const float> log_probs, size_t classes, int blank);
 
 // The most likely sequences, best first, by prefix beam search: 1 to `width` of them. Each frame
-// keeps `width` prefixes; paths that end in a blank are counted apart from the others. The search
-// is exact if `width` is large enough to keep all prefixes.
+// keeps `width` prefixes, each with separate sums over paths that end in a blank and in a phone.
+// The search is exact if `width` is large enough to keep all prefixes.
 std::vector<Decoded> BeamDecode(std::span<const float> log_probs, size_t classes, int blank,
                                 size_t width);
 
@@ -41,8 +41,8 @@ struct Aligned {
   int reference, hypothesis;
   friend bool operator==(const Aligned&, const Aligned&) = default;
 };
-// Aligns by Levenshtein distance: each substitution, insertion and deletion costs 1. Ties prefer
-// substitutions, starting from the end.
+// Aligns by Levenshtein distance: each substitution, insertion and deletion costs 1. Among
+// alignments of equal cost, prefers substitutions, starting from the end.
 std::vector<Aligned> Align(std::span<const int> reference, std::span<const int> hypothesis);
 
 // Error counts over many utterances.

@@ -32,11 +32,11 @@ SpeechSet Load(const SpeechEvalOptions& options, const Model& model) {
     }
     set = LoadAn4(options.data, split->second);
     if (set.phones != phones) {
-      throw InputError(model.path(), ": its phones are not those of ", options.data);
+      throw InputError(model.path(), ": its phones differ from those of ", options.data);
     }
   } else {
     if (options.split != "test") {
-      throw InputError("--split ", options.split, ": a manifest has no parts; leave it out");
+      throw InputError("--split ", options.split, ": a manifest has no splits; leave out --split");
     }
     set = LoadManifest(
         options.data,
@@ -49,12 +49,12 @@ SpeechSet Load(const SpeechEvalOptions& options, const Model& model) {
   return set;
 }
 
-// The transcripts of a set's recordings against the phones that were said.
+// The results of transcribing a set's recordings, compared with their reference phones.
 struct Hearing {
   ErrorRate errors;
-  size_t heard = 0;                            // utterances
-  double audio_seconds = 0, work_seconds = 0;  // of these
-  std::vector<std::string> faults;             // of the others
+  size_t heard = 0;                            // number of transcribed utterances
+  double audio_seconds = 0, work_seconds = 0;  // of the transcribed utterances
+  std::vector<std::string> faults;             // error messages of the others
 };
 
 Hearing Hear(const SpeechSet& set, Transcriber& transcriber, const EvalProgress& report) {
@@ -62,7 +62,7 @@ Hearing Hear(const SpeechSet& set, Transcriber& transcriber, const EvalProgress&
   for (size_t i = 0; i < set.utterances.size(); ++i) {
     const Utterance& utterance = set.utterances[i];
     try {
-      if (utterance.phones.empty()) throw InputError(utterance.audio, ": nothing is said in it");
+      if (utterance.phones.empty()) throw InputError(utterance.audio, ": its reference is empty");
       const Stopwatch watch;
       const Audio audio = ReadAudio(utterance.audio, transcriber.sample_rate());
       const Transcript transcript = transcriber.Transcribe(audio);
@@ -78,8 +78,8 @@ Hearing Hear(const SpeechSet& set, Transcriber& transcriber, const EvalProgress&
   return hearing;
 }
 
-// Pairs of phones that were confused, the most frequent first: as records, and the first of them in
-// a line.
+// Pairs of phones that were confused, the most frequent first: all as records, and the first
+// kShownConfusions in a line.
 struct Confusions {
   ordered_json pairs = ordered_json::array();
   std::string shown;
@@ -121,9 +121,9 @@ Evaluation EvalSpeech(const SpeechEvalOptions& options, Transcriber& transcriber
   if (!set.unknown_words.empty()) {
     std::string words;
     for (const std::string& word : set.unknown_words) words += " " + Printable(word);
-    warn(StrCat("left out ", set.left_out, " utterances: the dictionary does not have", words));
+    warn(StrCat("left out ", set.left_out, " utterances: the dictionary lacks", words));
   }
-  if (hearing.heard == 0) throw InputError(options.data, ": none of its recordings can be heard");
+  if (hearing.heard == 0) throw InputError(options.data, ": none of its recordings is usable");
   const Confusions confusions = ConfusionsOf(errors, set.phones);
   return {.record = {{"phone_error_rate", errors.rate()},
                      {"phones", errors.reference()},
@@ -143,7 +143,7 @@ Evaluation EvalSpeech(const SpeechEvalOptions& options, Transcriber& transcriber
               errors.reference(), " phones in ", hearing.heard, " utterances of ", set.name,
               An4Present(options.data) ? ", " + options.split : "", ": ", errors.substitutions(),
               " substituted, ", errors.insertions(), " inserted, ", errors.deletions(),
-              " deleted (", FormatSeconds(hearing.audio_seconds), " of sound at ",
+              " deleted (", FormatSeconds(hearing.audio_seconds), " of audio at ",
               std::lround(hearing.audio_seconds / hearing.work_seconds), " times real time)"),
           .examples = confusions.shown.empty() ? "" : confusions.shown + "\n"};
 }

@@ -17,8 +17,8 @@ struct SpeechEvalOptions {
   size_t limit = 0;        // maximum number of utterances; 0: all
 };
 
-// Calls warn(line) for data that is left out. Evaluation::examples are the most frequent phone
-// confusions. Throws InputError on data that does not fit the model, and if no recording is usable.
+// Calls warn(line) for data that is left out. Evaluation::examples lists the most frequent phone
+// confusions. Throws InputError if the data does not fit the model or no recording is usable.
 Evaluation EvalSpeech(const SpeechEvalOptions& options, Transcriber& transcriber,
                       const EvalProgress& report,
                       const FunctionRef<void(const std::string& line)>& warn);

@@ -43,16 +43,16 @@ Filterbank::Filterbank(const FilterbankOptions& options) : options_(options) {
   const double half = options.rate / 2.0;
   const double high = options.high > 0 ? options.high : half + options.high;
   require(options.rate >= 100 && options.rate <= 1'000'000, "of ", options.rate,
-          " samples a second; it must be between 100 and 1,000,000");
+          " samples per second; it must be between 100 and 1,000,000");
   require(options.bins >= 1 && options.bins <= 1024, "of ", options.bins,
-          " bands; it must be between 1 and 1024");
+          " bands; the number must be between 1 and 1024");
   require(options.low >= 0 && options.low < high && high <= half, "from ", options.low, " to ",
           high, " Hz; half of the rate is ", half);
   const auto samples = [&](double ms) { return static_cast<int64_t>(options.rate * ms / 1000); };
   require(options.window_ms <= 1000 && samples(options.window_ms) >= 2 && options.step_ms <= 1000 &&
               samples(options.step_ms) >= 1,
           "with windows of ", options.window_ms, " ms every ", options.step_ms,
-          " ms; they must hold samples, and last no longer than a second");
+          " ms; both must be at least one sample (windows two) and at most a second");
   require(options.preemphasis >= 0 && options.preemphasis <= 1, "with a pre-emphasis of ",
           options.preemphasis, "; it must be between 0 and 1");
 
@@ -79,7 +79,7 @@ Filterbank::Filterbank(const FilterbankOptions& options) : options_(options) {
       band.weights.push_back(static_cast<float>(weight));
     }
     require(!band.weights.empty(), "of ", options.bins, " bands: number ", b,
-            " is narrower than what windows of ", options.window_ms, " ms tell apart");
+            " is narrower than the resolution of windows of ", options.window_ms, " ms");
     bands_.push_back(std::move(band));
   }
 }

@@ -3,7 +3,7 @@
 //
 //   Filterbank bank({.rate = 16'000, .bins = 40});
 //   std::vector<float> frames = bank.Compute(audio.samples);   // [Frames(samples), 40]
-//   NormalizeFrames(frames, 40);                               // mean 0, deviation 1, of each band
+//   NormalizeFrames(frames, 40);                               // each band: mean 0, deviation 1
 //
 // A frame depends only on its own window of samples, so audio may be read in pieces of any length.
 // The steps for each window x [N], with samples in 16-bit units (times 32,768): subtract the mean;
@@ -25,7 +25,7 @@ struct FilterbankOptions {
   int bins = 40;
   double window_ms = 25, step_ms = 10;
   double preemphasis = 0.97;
-  double low = 20, high = 0;  // Hz; high <= 0 is relative to half of the rate
+  double low = 20, high = 0;  // Hz; high <= 0 is an offset from half of the rate
 };
 
 class Filterbank {
@@ -37,7 +37,7 @@ class Filterbank {
   const FilterbankOptions& options() const { return options_; }
   size_t window() const { return window_.size(); }  // samples in a frame's window
   size_t step() const { return step_; }             // samples from one frame to the next
-  // The number of whole windows in so many samples.
+  // The number of whole windows in this many samples.
   size_t Frames(size_t samples) const;
 
   // [Frames(samples.size()), bins].
@@ -48,8 +48,8 @@ class Filterbank {
  private:
   struct Transform;
   struct Band {
-    size_t first;                // index in the spectrum
-    std::vector<float> weights;  // of the spectrum from `first` on
+    size_t first;  // index of the first weight in the spectrum
+    std::vector<float> weights;
   };
   FilterbankOptions options_;
   size_t step_ = 0;

@@ -13,7 +13,7 @@ SpeechEncoder::SpeechEncoder(std::shared_ptr<const Model> model)
   const Model& own = engine_.model();
   if (!own.spec().ReadsFrames()) {
     throw InputError(own.path(), ": a model of the task '", own.spec().task,
-                     "', which hears nothing; take one of speech");
+                     "', but transcription needs one of 'speech'");
   }
 }
 
@@ -30,7 +30,8 @@ size_t SpeechEncoder::Positions(std::span<const float> inputs,
   const size_t rows = inputs.size() / this->inputs();
   if (inputs.size() != rows * this->inputs() || log_probs.size() != rows * classes()) {
     throw InputError(model().path(), ": ", inputs.size(), " inputs and ", log_probs.size(),
-                     " outputs are not as many positions of ", this->inputs(), " and ", classes());
+                     " outputs do not hold equally many positions of ", this->inputs(), " and ",
+                     classes());
   }
   return rows;
 }
@@ -42,8 +43,8 @@ void SpeechEncoder::Finish(std::span<float> log_probs) const {
   for (const float x : log_probs) {
     if (!std::isfinite(x)) {
       throw RuntimeError(model().path(),
-                         ": produced NaN or infinity; its weights are broken, or its input is no "
-                         "sound");
+                         ": produced NaN or infinity; its weights are broken, or its input is "
+                         "not audio");
     }
   }
 }

@@ -1,10 +1,10 @@
 // Runs a trained speech model without libtorch: frames to a distribution over phones per position.
 //
 //   auto model = Model::Open("models/phones.safetensors");
-//   SpeechEncoder encoder(model);                         // one per thread; the model is shared
+//   SpeechEncoder encoder(model);                         // one per thread; they share the model
 //   encoder.Encode(inputs, log_probs);                    // a whole utterance
 //
-//   State state = encoder.NewState();                     // a causal model, as sound arrives
+//   State state = encoder.NewState();                     // causal models: as audio arrives
 //   encoder.Extend(state, inputs, log_probs);             // the next positions, any number of them
 //
 // inputs [positions, inputs()] are stacked frames (SpeechSpec; filterbank.h makes them),
@@ -29,7 +29,7 @@ class SpeechEncoder {
   const Model& model() const { return engine_.model(); }
   size_t inputs() const;         // floats per position
   size_t classes() const;        // log-probabilities per position
-  size_t max_positions() const;  // of an utterance in training
+  size_t max_positions() const;  // longest utterance of training
 
   // Throws InputError if the sizes disagree, RuntimeError if an output is not finite.
   void Encode(std::span<const float> inputs, std::span<float> log_probs);

@@ -75,8 +75,8 @@ class Indexer {
     for (const std::string& phone : phones) {
       const auto at = std::find(phones_.begin(), phones_.end(), phone);
       if (at == phones_.end()) {
-        throw InputError(where, ": the phone ", Quote(phone), " is none of the ", phones_.size(),
-                         " known ones");
+        throw InputError(where, ": the phone ", Quote(phone), " is not one of the ", phones_.size(),
+                         " known phones");
       }
       indices.push_back(static_cast<int>(at - phones_.begin()));
     }
@@ -94,10 +94,10 @@ std::vector<std::string> Sorted(const std::set<std::string>& phones) {
   return {phones.begin(), phones.end()};
 }
 
-// The end of a message: the first words missing in a dictionary.
+// The end of a message: the first words that a dictionary lacks.
 std::string Missing(const std::vector<std::string>& words) {
   constexpr size_t kNamed = 5;
-  std::string text = words.empty() ? "" : "; the dictionary does not have";
+  std::string text = words.empty() ? "" : "; the dictionary lacks";
   for (size_t i = 0; i < std::min(words.size(), kNamed); ++i) {
     text += (i > 0 ? ", " : " ") + Printable(words[i]);
   }
@@ -107,7 +107,7 @@ std::string Missing(const std::vector<std::string>& words) {
 
 const char* Part(SpeechSplit split) { return split == SpeechSplit::kTest ? "test" : "train"; }
 
-// Returns "fash" for "an4_clstk/fash/an251-fash-b".
+// The speaker of an id: "fash" for "an4_clstk/fash/an251-fash-b".
 std::string SpeakerOf(const std::string& id) { return fs::path(id).parent_path().filename(); }
 
 std::set<std::string> HeldOut(const std::vector<std::string>& ids) {
@@ -139,8 +139,8 @@ Pronunciations Pronunciations::Read(const std::string& path) {
       if (words[i] == "#") break;  // a comment
       phones.push_back(WithoutStress(words[i]));
       if (!IsPrintable(phones.back())) {
-        throw InputError(path, ": line ", number,
-                         " has a phone that cannot be shown: ", Quote(Printable(phones.back())));
+        throw InputError(path, ": line ", number, " has a phone with unprintable characters: ",
+                         Quote(Printable(phones.back())));
       }
     }
     if (phones.empty()) {
@@ -182,7 +182,7 @@ SpeechSet LoadAn4(const std::string& dir, SpeechSplit split) {
   std::vector<std::string> ids;
   ForLines(fileids, [&](const std::string& line, size_t) { ids.push_back(Words(line)[0]); });
 
-  // "<s> YES </s> (an251-fash-b)": the key is the name in brackets.
+  // A line is "<s> YES </s> (an251-fash-b)"; the key is the name in parentheses.
   std::map<std::string, std::string> texts;
   ForLines(transcripts, [&](const std::string& line, size_t number) {
     const size_t open = line.rfind('('), close = line.rfind(')');
@@ -209,7 +209,7 @@ SpeechSet LoadAn4(const std::string& dir, SpeechSplit split) {
       continue;
     }
     const auto text = texts.find(fs::path(id).filename());
-    if (text == texts.end()) throw InputError(transcripts, ": says nothing of ", Quote(id));
+    if (text == texts.end()) throw InputError(transcripts, ": has no transcription of ", Quote(id));
     Utterance utterance{.id = id, .speaker = speaker, .text = text->second};
     for (const char* ending : {".flac", ".sph", ".wav"}) {
       const fs::path path = fs::path(dir) / "wav" / (id + ending);
@@ -250,19 +250,19 @@ SpeechSet LoadManifest(const std::string& path, const Pronunciations& dictionary
     Line line{.where = StrCat(path, ": line ", number)};
     std::string fault;
     const nlohmann::json object = ParseJson(text, 4, fault);
-    if (fault.empty() && !object.is_object()) fault = "is no object";
+    if (fault.empty() && !object.is_object()) fault = "is not an object";
     if (!fault.empty()) throw InputError(line.where, " ", fault);
     const auto word = [&](const char* field) -> std::string {
       if (!object.contains(field)) return "";
       if (!object[field].is_string()) {
-        throw InputError(line.where, ": '", field, "' is no text");
+        throw InputError(line.where, ": '", field, "' is not a string");
       }
       return object[field].get<std::string>();
     };
     for (const auto& [field, value] : object.items()) {
       if (field != "audio" && field != "text" && field != "phones" && field != "speaker") {
-        throw InputError(line.where, ": has ", Quote(field),
-                         "; it may have audio, text, phones and speaker");
+        throw InputError(line.where, ": unknown field ", Quote(field),
+                         "; the fields are audio, text, phones and speaker");
       }
     }
     const std::string audio = word("audio");
@@ -274,13 +274,14 @@ SpeechSet LoadManifest(const std::string& path, const Pronunciations& dictionary
     line.utterance.audio = fs::path(path).parent_path() / audio;
     for (const std::string& phone : Words(word("phones"))) {
       if (!IsPrintable(phone)) {
-        throw InputError(line.where, ": a phone that cannot be shown: ", Quote(Printable(phone)));
+        throw InputError(line.where,
+                         ": a phone with unprintable characters: ", Quote(Printable(phone)));
       }
       const bool as_it_is = std::find(phones.begin(), phones.end(), phone) != phones.end();
       line.phones.push_back(as_it_is ? phone : WithoutStress(Upper(phone)));
     }
     if (object.contains("text") && dictionary.size() == 0) {
-      throw InputError(line.where, ": has a text, for which a dictionary is needed");
+      throw InputError(line.where, ": 'text' needs a dictionary of words and their phones");
     }
     if (!indexer.Pronounce(Words(line.utterance.text), dictionary, line.phones)) {
       ++set.left_out;

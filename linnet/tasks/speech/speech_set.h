@@ -47,13 +47,12 @@ struct SpeechSet {
   std::string name = {};
   std::vector<std::string> phones = {};  // sorted
   std::vector<Utterance> utterances = {};
-  // Words missing in the dictionary, each once, sorted; and the number of utterances left out
-  // because of them.
-  std::vector<std::string> unknown_words = {};
-  size_t left_out = 0;
+  std::vector<std::string> unknown_words = {};  // not in the dictionary; sorted, without duplicates
+  size_t left_out = 0;                          // number of utterances left out because of them
 };
 
-// AN4 has no validation set: eight of its 74 training speakers, spread over the names, replace it.
+// AN4 has no validation set: kValidation is eight of its 74 training speakers, spread evenly over
+// the sorted names; kTrain is the others.
 enum class SpeechSplit { kTrain, kValidation, kTest };
 
 // From a folder with etc/ (fileids, transcriptions, an4.dic) and wav/ (FLAC, NIST SPHERE or WAV).
@@ -62,10 +61,10 @@ SpeechSet LoadAn4(const std::string& dir, SpeechSplit split);
 // Whether the folder holds such files.
 bool An4Present(const std::string& dir);
 
-// Reads a manifest. `phones` are the only ones allowed, for example a model's, in its order; if
-// empty, the phones are those of the dictionary and the manifest. A phone that `phones` has
-// literally is kept, others are converted to upper case without stress. Throws InputError, naming
-// the line, on invalid data.
+// Reads a manifest. `phones` are the allowed ones in order, for example a model's; if empty, those
+// of the dictionary and the manifest, sorted. A phone of the manifest is kept if `phones` contains
+// it literally, else converted to upper case without stress. Throws InputError, naming the line, on
+// invalid data.
 SpeechSet LoadManifest(const std::string& path, const Pronunciations& dictionary,
                        const std::vector<std::string>& phones = {});
 

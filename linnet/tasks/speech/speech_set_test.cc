@@ -116,7 +116,7 @@ TEST_F(Speech, An4ThatIsNotWhole) {
   const std::string dir = An4();
   const auto error = [&](SpeechSplit split) { return ErrorOf([&] { LoadAn4(dir, split); }); };
   Write("etc/an4_test.transcription", "NO (y-t)\n");
-  EXPECT_THAT(error(SpeechSplit::kTest), HasSubstr("says nothing of"));
+  EXPECT_THAT(error(SpeechSplit::kTest), HasSubstr("has no transcription of"));
   Write("etc/an4_test.transcription", "NO\n");
   EXPECT_THAT(error(SpeechSplit::kTest), HasSubstr("line 1 names no recording"));
   Write("etc/an4_test.transcription", "WELL NO (x-t)\n");
@@ -152,9 +152,9 @@ TEST_F(Speech, RefusesManifestsThatAreNone) {
   const auto dictionary = Pronunciations::Read(Write("d", "NO N OW\n"));
   for (const auto& [line, fragment] : std::vector<std::pair<std::string, std::string>>{
            {"hello", "is not valid JSON"},
-           {"[1]", "is no object"},
+           {"[1]", "is not an object"},
            {"{\"text\": \"NO\"}", "no 'audio'"},
-           {"{\"audio\": 3, \"text\": \"NO\"}", "'audio' is no text"},
+           {"{\"audio\": 3, \"text\": \"NO\"}", "'audio' is not a string"},
            {"{\"audio\": \"a\"}", "either 'text' or 'phones'"},
            {"{\"audio\": \"a\", \"text\": \"NO\", \"phones\": \"N\"}", "either"},
            {"{\"audio\": \"a\", \"text\": \"NO\", \"rate\": 1}", "'rate'"},

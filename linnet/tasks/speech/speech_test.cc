@@ -121,11 +121,11 @@ TEST(Audio, RefusesWhatIsNoWholeSound) {
   EXPECT_THAT(ErrorOf([] { ReadAudio("/nowhere.wav", 16'000); }), HasSubstr("/nowhere.wav"));
   EXPECT_THAT(ErrorOf([] { Parse({}, 16'000); }), HasSubstr("here: is empty"));
   const std::string text = "hello, I am a text, which is longer than a header of a file with sound";
-  EXPECT_THAT(ErrorOf([&] { Parse({text.begin(), text.end()}, 16'000); }), HasSubstr("no sound"));
+  EXPECT_THAT(ErrorOf([&] { Parse({text.begin(), text.end()}, 16'000); }), HasSubstr("readable"));
   SoundFile none({}, 16'000, 1, SF_FORMAT_WAV | SF_FORMAT_PCM_16);
-  EXPECT_THAT(ErrorOf([&] { Parse(none.bytes(), 16'000); }), HasSubstr("holds no sound"));
+  EXPECT_THAT(ErrorOf([&] { Parse(none.bytes(), 16'000); }), HasSubstr("contains no samples"));
   SoundFile nan(Floats(10, NAN), 16'000, 1, SF_FORMAT_WAV | SF_FORMAT_FLOAT);
-  EXPECT_THAT(ErrorOf([&] { Parse(nan.bytes(), 16'000); }), HasSubstr("that are no sound"));
+  EXPECT_THAT(ErrorOf([&] { Parse(nan.bytes(), 16'000); }), HasSubstr("has NaN"));
   SoundFile flac(Tone(300, 16'000, 16'000), 16'000, 1, SF_FORMAT_FLAC | SF_FORMAT_PCM_16);
   flac.bytes().resize(flac.bytes().size() / 2);
   EXPECT_THAT(ErrorOf([&] { Parse(flac.bytes(), 16'000); }), HasSubstr("ends after"));
@@ -171,11 +171,11 @@ TEST(AudioReader, SaysWhatItCannotRead) {
   std::filesystem::resize_file(file.path(), file.bytes().size() / 2);
   EXPECT_THAT(ErrorOf([&] { InPieces(file.path(), 16'000, 1000); }), HasSubstr("ends after"));
   EXPECT_THAT(ErrorOf([] { AudioReader reader("/no/such", 16'000); }), HasSubstr("/no/such"));
-  EXPECT_THAT(ErrorOf([] { AudioReader reader("/dev/null", 16'000); }), HasSubstr("no sound"));
+  EXPECT_THAT(ErrorOf([] { AudioReader reader("/dev/null", 16'000); }), HasSubstr("not readable"));
   EXPECT_THAT(ErrorOf([] { AudioReader reader("/", 16'000); }), HasSubstr("a folder"));
 }
 
-// Compares with values of torchaudio's Kaldi-compatible filterbank.
+// Compares with torchaudio's Kaldi-compatible filterbank.
 TEST(Filterbank, AgreesWithTorchaudio) {
   const SafetensorsFile file = SafetensorsFile::Open("tests/audio/fbank.safetensors");
   const auto samples = file.Get("samples").f32();
@@ -250,7 +250,7 @@ TEST(Filterbank, RefusesWhatMakesNone) {
   const auto error = [](const FilterbankOptions& options) {
     return ErrorOf([&] { Filterbank bank(options); });
   };
-  EXPECT_THAT(error({.rate = 0}), HasSubstr("samples a second"));
+  EXPECT_THAT(error({.rate = 0}), HasSubstr("samples per second"));
   EXPECT_THAT(error({.bins = 0}), HasSubstr("0 bands"));
   EXPECT_THAT(error({.bins = 500}), HasSubstr("narrower"));
   EXPECT_THAT(error({.low = 9000}), HasSubstr("half of the rate is 8000"));

@@ -8,10 +8,10 @@ namespace {
 TaskLines DescribeSpeech(const ModelSpec& spec) {
   const SpeechSpec& speech = *spec.speech();
   return {{"task", StrCat(", ", spec.head.classes - 1, " phones")},
-          {"hears", StrCat(speech.bands, " bands at ", speech.sample_rate,
-                           " samples a second, normalized by the ", speech.normalization, "; ",
-                           speech.stack, " frames of 10 ms every ", speech.stride, ", ",
-                           speech.lookahead, " of them ahead")}};
+          {"frames", StrCat(speech.bands, " bands at ", speech.sample_rate,
+                            " samples per second, normalized by the ", speech.normalization, "; ",
+                            speech.stack, " frames of 10 ms every ", speech.stride, ", ",
+                            speech.lookahead, " of them lookahead")}};
 }
 
 }  // namespace

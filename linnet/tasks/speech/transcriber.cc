@@ -40,7 +40,7 @@ double SecondsOf(const SpeechSpec& spec, size_t position) {
   return static_cast<double>(position * Size(spec.stride)) * FilterbankOptions().step_ms / 1000;
 }
 
-// A range of positions that the network encodes on its own, and the part of its outputs that is
+// A range of positions that the network encodes on its own, and the subrange whose outputs are
 // used.
 struct Window {
   size_t begin, end;            // positions
@@ -91,18 +91,18 @@ Transcriber::~Transcriber() = default;
 std::vector<float> Transcriber::LogProbabilities(const Audio& audio) {
   const SpeechSpec& spec = *model_->spec().speech();
   if (audio.rate != spec.sample_rate) {
-    throw InputError("sound of ", audio.rate, " samples a second, where ", model_->path(),
-                     " hears ", spec.sample_rate);
+    throw InputError("audio at ", audio.rate, " samples per second, but ", model_->path(),
+                     " needs ", spec.sample_rate);
   }
   const size_t bands = Size(spec.bands), workers = Size(pool_.size());
   const Filterbank sizes(BankOf(model_->spec()));
   const size_t count = sizes.Frames(audio.samples.size());
   if (count == 0) {
-    throw InputError("too short for speech: ", audio.samples.size(), " samples, and a frame takes ",
+    throw InputError("too short for speech: ", audio.samples.size(), " samples, but a frame needs ",
                      sizes.window());
   }
   std::vector<float> frames(count * bands);
-  const size_t threads = std::min(workers, 1 + count / 200);  // more would have too little work
+  const size_t threads = std::min(workers, 1 + count / 200);  // about 200 frames per thread
   pool_.Run([&](int worker) {
     const size_t w = Size(worker);
     if (w >= threads) return;
@@ -180,15 +180,15 @@ std::vector<std::string> SoundCheck::Remarks(int file_rate, int rate) const {
   constexpr double kManyLoud = 0.01;
   std::vector<std::string> remarks;
   const auto remark = [&](const auto&... text) { remarks.push_back(StrCat(text...)); };
-  if (count_ > 0 && peak_ < kQuiet) remark("silent: what is heard in it means nothing");
+  if (count_ > 0 && peak_ < kQuiet) remark("silent: its transcript is meaningless");
   const double share =
       static_cast<double>(loud_) / static_cast<double>(std::max<size_t>(count_, 1));
   if (share > kManyLoud) {
-    remark("clipped: ", std::lround(100 * share), "% of the samples stand at the limit");
+    remark("clipped: ", std::lround(100 * share), "% of the samples are at full scale");
   }
   if (file_rate < rate) {
-    remark("recorded at ", file_rate, " samples a second: nothing above ", file_rate / 2,
-           " Hz is there to be heard");
+    remark("recorded at ", file_rate, " samples per second: it has nothing above ", file_rate / 2,
+           " Hz");
   }
   return remarks;
 }
@@ -226,8 +226,8 @@ struct PhoneStream::Inside {
     }
   }
 
-  // Encodes the positions that are ready. When the model's positions are used up, a second state,
-  // which has already read the last quarter of them, replaces the first one.
+  // Encodes the positions that are ready. At the model's last position, a second state replaces the
+  // first one; it has already read the last quarter of the positions.
   void Hear() {
     const size_t most = encoder.max_positions(), warm = most - Shared(most);
     const size_t width = encoder.inputs(), classes = encoder.classes();
@@ -283,7 +283,7 @@ PhoneStream::PhoneStream(std::shared_ptr<const Model> model) {
   const ModelSpec& spec = model->spec();
   if (spec.task == "speech" && spec.Causal() && spec.speech()->normalization != BandNorm::kCorpus) {
     throw InputError(model->path(),
-                     ": it normalizes by the utterance, whose end a stream does not ",
+                     ": it normalizes by the utterance, whose statistics a stream does not ",
                      "know; train it with --normalize corpus");
   }
   inside_ = std::make_unique<Inside>(std::move(model));
@@ -323,7 +323,7 @@ std::vector<Phone> PhoneStream::Read(std::span<const float> samples) {
 
 std::vector<Phone> PhoneStream::Finish() {
   Inside& in = *inside_;
-  // Completes the positions that have begun with zeros, as at the end of a whole utterance.
+  // Pads the incomplete positions with frames of zeros, as at the end of a whole utterance.
   const std::vector<float> nothing(Size(in.spec.bands), 0.0f);
   const size_t wanted = PositionsOf(in.spec, in.frames);
   while (in.begun < wanted) in.Push(nothing);

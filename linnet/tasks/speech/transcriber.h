@@ -6,7 +6,7 @@
 //   for (const Phone& phone : heard.phones) ...            // "Y" at 0.21 s, "EH" at 0.30 s, ...
 //
 //   PhoneStream stream(model);                             // a causal model
-//   for (const Phone& phone : stream.Read(samples)) ...    // the phones that are final by now
+//   for (const Phone& phone : stream.Read(samples)) ...    // the new phones
 //   for (const Phone& phone : stream.Finish()) ...
 //
 // Audio longer than the longest training utterance is encoded in overlapping windows. Each position
@@ -34,12 +34,13 @@ struct Phone {
 
 struct Transcript {
   std::vector<Phone> phones = {};
-  std::vector<int> classes = {};  // their indices in PhonesOf()
+  std::vector<int> classes = {};  // the phones' indices in PhonesOf()
   double seconds = 0;             // length of the audio
   double log_probability = 0;     // Decoded::log_probability (ctc.h)
 };
 
-// Detects defects that degrade a transcript: silence, clipping, a sample rate below the model's.
+// Detects defects of a recording that degrade its transcript: silence, clipping, a sample rate
+// below the model's.
 //
 //   SoundCheck check;
 //   check.Add(audio.samples);
@@ -64,7 +65,7 @@ std::vector<std::string> PhonesOf(const ModelSpec& spec);
 
 class Transcriber {
  public:
-  // Throws InputError for a model of another task than speech.
+  // Throws InputError for a model of another task.
   explicit Transcriber(std::shared_ptr<const Model> model, const TranscriberOptions& options = {});
   ~Transcriber();
 
@@ -89,8 +90,8 @@ class Transcriber {
 // phone is returned as soon as the model detects it, at most delay_seconds() after its beginning.
 class PhoneStream {
  public:
-  // Throws InputError for a model that is not causal, or that normalizes by utterance, whose end a
-  // stream does not know.
+  // Throws InputError for a model that is not causal, or that normalizes by utterance: a stream
+  // does not know the statistics before its end.
   explicit PhoneStream(std::shared_ptr<const Model> model);
   ~PhoneStream();
 

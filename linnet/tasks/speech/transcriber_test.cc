@@ -112,8 +112,8 @@ void ExpectSame(const std::vector<Phone>& a, const std::vector<Phone>& b) {
   }
 }
 
-// A stream in pieces of any size gives the same as the whole audio: shorter than the model's 40
-// positions (1.2 s), and much longer, with several states in turn.
+// A stream in pieces of any size gives the same as the whole audio, whether shorter than the
+// model's 40 positions (1.2 s) or much longer, with several states in turn.
 TEST(PhoneStream, HearsWhatTheWholeDoes) {
   const auto model = RandomModel("causal-linear");
   Transcriber transcriber(model, {.threads = 2});
@@ -151,8 +151,8 @@ TEST(Transcriber, ThreadsChangeNothing) {
   }
 }
 
-// Each position of a long recording is encoded once and with its surroundings: near the middle of a
-// window, outputs equal those of the window alone.
+// A long recording gets one distribution per position, and the first positions are those of the
+// first window alone.
 TEST(Transcriber, LongRecordingsAreHeardInWindows) {
   const auto model = RandomModel("linear");
   Transcriber transcriber(model);
@@ -229,7 +229,7 @@ TEST(SoundCheck, RemarksOnBadRecordings) {
             "silent");
   Audio clipped = Sound(1);
   for (size_t i = 0; i < 800; ++i) clipped.samples[i] = i % 2 == 0 ? 1.0f : -1.0f;
-  EXPECT_EQ(RemarksOn(clipped)[0], "clipped: 5% of the samples stand at the limit");
+  EXPECT_EQ(RemarksOn(clipped)[0], "clipped: 5% of the samples are at full scale");
   Audio narrow = Sound(1);
   narrow.file_rate = 8000;
   EXPECT_NE(RemarksOn(narrow)[0].find("4000 Hz"), std::string::npos);

@@ -50,7 +50,7 @@ struct Session {
             {"total_tokens", prompt + written},
             {"prompt_tokens_details", {{"cached_tokens", account->known.load()}}}};
   }
-  // Sine positions continue beyond those of training, so long texts get a warning.
+  // Warns of a text longer than in training, which sine positions allow.
   void WarnOfLength(ordered_json& answer) const {
     size_t longest = 0;
     for (const TextDraft& draft : drafts)
@@ -103,7 +103,7 @@ std::string PromptOf(Fields& fields) {
   if (!fields.Has("prompt")) return "";
   const json& value = fields.Value("prompt");
   const json& text = value.is_array() && value.size() == 1 ? value[0] : value;
-  if (!text.is_string()) throw InputError("'prompt' is not one string; send a request for each");
+  if (!text.is_string()) throw InputError("'prompt' must be one string; send a request for each");
   return text.get<std::string>();
 }
 
@@ -113,14 +113,14 @@ std::vector<std::string> StopsOf(Fields& fields) {
   constexpr size_t kMost = 4, kLongest = 256;
   std::vector<std::string> stops;
   for (const json& one : value.is_array() ? value : json::array({value})) {
-    if (!one.is_string()) throw InputError("'stop' is no string, and no list of strings");
+    if (!one.is_string()) throw InputError("'stop' must be a string or a list of strings");
     stops.push_back(one.get<std::string>());
     if (stops.back().empty() || stops.back().size() > kLongest) {
-      throw InputError("'stop' holds a string of ", stops.back().size(), " bytes; 1 to ", kLongest,
-                       " are possible");
+      throw InputError("'stop' has a string of ", stops.back().size(), " bytes; use 1 to ",
+                       kLongest, " bytes");
     }
   }
-  if (stops.size() > kMost) throw InputError("'stop' holds more than ", kMost, " strings");
+  if (stops.size() > kMost) throw InputError("'stop' has more than ", kMost, " strings");
   return stops;
 }
 
@@ -136,7 +136,7 @@ void RefuseWhatIsNotThere(Fields& fields) {
   for (const char* name : {"presence_penalty", "frequency_penalty"}) {
     if (fields.Number(name, 0, -2, 2) != 0) throw InputError("'", name, "' is not supported");
   }
-  // The bound of `n` is checked where it is read.
+  // Answer() checks the limit of `n`.
   constexpr int64_t kAny = int64_t{1} << 53;
   if (fields.Integer("best_of", 1, 1, kAny) != fields.Integer("n", 1, 1, kAny) &&
       fields.Has("best_of")) {
@@ -211,7 +211,7 @@ class Completions : public Endpoint {
     };
     work.ended = [session](size_t i, Ended how, const std::string& why) {
       if (how == Ended::kFailed) session->why = why;
-      if (how == Ended::kFull || how == Ended::kCancelled) {  // no positions or no time left
+      if (how == Ended::kFull || how == Ended::kCancelled) {  // no position or time left
         std::string shown;
         session->drafts[i].Stop(shown);
         session->reasons[i] = "length";
@@ -220,7 +220,7 @@ class Completions : public Endpoint {
       if (--session->left == 0) session->Done();
     };
     const auto id = served.worker->Submit(std::move(work));
-    if (!id) throw Refusal{429, "as many requests wait as may; try again in a moment"};
+    if (!id) throw Refusal{429, "the queue is full; try again in a moment"};
     return {session->events, session->pipe, session->status, served.worker, *id};
   }
 

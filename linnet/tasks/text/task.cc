@@ -59,7 +59,7 @@ Evaluation EvalText(const EvalOptions& options, Engine& engine, const EvalProgre
 TaskLines DescribeText(const ModelSpec& spec) {
   return {{"task", StrCat(", ", spec.input.vocabulary - Vocabulary::kFirst, " ",
                           spec.text()->unit == TextUnit::kByte ? "bytes" : "characters",
-                          spec.head.tied ? "; embedding and head are one matrix" : "")}};
+                          spec.head.tied ? "; embedding and head share one matrix" : "")}};
 }
 
 constinit const Task kTextTask = {

@@ -75,7 +75,8 @@ std::string TextPieces::Finish() {
 Vocabulary VocabularyOf(const Model& model) {
   const ModelSpec& spec = model.spec();
   if (!spec.text()) {
-    throw InputError(model.path(), ": a model of the task '", spec.task, "', which has no text");
+    throw InputError(model.path(), ": a model of the task '", spec.task,
+                     "', which has no vocabulary of text");
   }
   return Vocabulary(*spec.text());
 }
@@ -84,7 +85,7 @@ TextWriter::TextWriter(Engine& engine)
     : engine_(engine), vocabulary_(VocabularyOf(engine.model())) {
   if (engine.model().spec().task != "text") {
     throw InputError(engine.model().path(), ": a model of the task '", engine.model().spec().task,
-                     "', which writes no running text");
+                     "', but writing text needs one of 'text'");
   }
 }
 
@@ -105,7 +106,7 @@ std::optional<int32_t> TextDraft::Next(std::span<const float> outputs, std::stri
   };
   if (tokens_ == most_) return finish(TextEnd::kTokens);
   allowed_.assign(outputs.begin(), outputs.end());
-  // Separators and unknown characters are not text.
+  // The separator and the unknown token have no text.
   allowed_[Vocabulary::kSeparator] = allowed_[Vocabulary::kUnknown] = -INFINITY;
   const int32_t token = Choose(allowed_, choice_, rng_);
   if (token == Vocabulary::kEnd) return finish(TextEnd::kEndToken);
@@ -127,7 +128,7 @@ std::vector<int32_t> TextPrompt(const Model& model, const Vocabulary& vocabulary
   for (const int32_t token : vocabulary.Encode(prompt)) read.push_back(token);
   const std::optional<size_t> most = model.most_positions();
   if (most && read.size() > *most) {
-    throw InputError("a prompt of ", read.size() - 1, " tokens is longer than the model's ",
+    throw InputError("a prompt of ", read.size() - 1, " tokens exceeds the model's maximum of ",
                      *most - 1);
   }
   return read;

@@ -27,14 +27,16 @@ struct TextOptions {
   size_t tokens = 256;  // maximum number of tokens
   ChoiceOptions choice = {};
   uint64_t seed = 0, stream = 0;       // the draws are a function of both
-  std::vector<std::string> stop = {};  // the text ends before the first of these
-  // Called once if TextWriter continues beyond the positions of training, with their number.
+  std::vector<std::string> stop = {};  // stop words: the text ends before the first one
+  // Called once, with the number of training positions, if TextWriter continues beyond them.
   std::function<void(size_t)> beyond_training = {};
 };
 
+// Why a text ended: TextOptions::tokens are written, a stop word or the end token came, the model
+// has no position left, or the reader returned false.
 enum class TextEnd { kTokens, kStop, kEndToken, kPositions, kReader };
 
-// Joins pieces of text into whole characters, and holds back text that may become a stop word.
+// Joins the texts of tokens into whole characters, and holds back text that may become a stop word.
 class TextPieces {
  public:
   explicit TextPieces(std::vector<std::string> stop) : stop_(std::move(stop)) {}
@@ -60,7 +62,7 @@ class TextDraft {
   // The next token to read, from the head's outputs at the previous one; nullopt at the end.
   // Appends only whole characters to `shown`.
   std::optional<int32_t> Next(std::span<const float> outputs, std::string& shown);
-  // Ends the text because the positions are used up; appends the text held back.
+  // Ends the text because the model has no position left; appends the text held back.
   void Stop(std::string& shown);
   TextEnd end() const { return end_; }  // valid after Next() returned nullopt
   size_t tokens() const { return tokens_; }
@@ -100,11 +102,11 @@ class TextWriter {
 // The vocabulary of a model of text or couplets. Throws InputError if the model has none.
 Vocabulary VocabularyOf(const Model& model);
 
-// The lines of `linnet info` on the vocabulary (Task::describe).
+// The lines of `linnet info` about the vocabulary (Task::describe).
 std::vector<std::pair<std::string, std::string>> DescribeText(const ModelSpec& spec);
 
-// -log p in nats of the tokens at index `counted` (>= 1) and later, each given all before it.
-// Throws InputError on more tokens than the model's positions plus one.
+// The sum of -log p, in nats, of the tokens at index `counted` (>= 1) and later, each given all
+// tokens before it. Throws InputError on more tokens than the model's positions plus one.
 double NatsOf(Engine& engine, std::span<const int32_t> tokens, size_t counted);
 
 }  // namespace linnet

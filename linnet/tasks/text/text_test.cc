@@ -31,11 +31,11 @@ TEST(Choice, DrawsAsOftenAsTheProbabilitiesSay) {
   }
   counts.clear();
   for (int i = 0; i < draws; ++i) ++counts[Choose(logits, {.temperature = 0.5f}, rng)];
-  EXPECT_NEAR(counts[3] / double{draws}, 25 / 30.0, 0.01);  // squares
+  EXPECT_NEAR(counts[3] / double{draws}, 25 / 30.0, 0.01);  // temperature 0.5 squares the weights
 }
 
-// With thousands of tokens: draws only from the nucleus that a sort gives, with the right
-// frequencies.
+// With thousands of tokens: draws only from the nucleus computed by sorting, and the most likely
+// token with the right frequency.
 TEST(Choice, TheNucleusOfManyTokensIsThatOfASort) {
   std::vector<float> logits(8003);
   Philox values(3);
@@ -75,7 +75,7 @@ TEST(Choice, TheNucleusOfManyTokensIsThatOfASort) {
 TEST(Choice, SaysWhatCannotBeDrawn) {
   Philox rng(1);
   EXPECT_THROW(Choose(std::vector<float>{INFINITY, 0, 0}, {.top_p = 0.9f}, rng), Error);
-  // Equal logits, of which top_p keeps one: rounding must not leave none.
+  // Equal logits, where top_p keeps one token: rounding must not exclude all of them.
   for (size_t n = 1; n < 70; ++n) {
     const int32_t token = Choose(std::vector<float>(n, 0.25f), {.top_p = 1e-9f}, rng);
     EXPECT_LT(static_cast<size_t>(token), n);
@@ -194,9 +194,8 @@ std::vector<std::string> Characters(const std::string& text) {
   return characters;
 }
 
-// With random weights: the second line is as long as the first, has the same punctuation, no
-// character at the same place as in the first line, and repeats characters only where the first
-// line does.
+// With random weights: the second line is as long as the first and has the same punctuation. Other
+// characters differ from those at the same place, and repeat only where the first line's do.
 TEST(CoupletWriter, KeepsTheRules) {
   Engine engine(RandomModel("couplet", "character"), {.threads = 1});
   CoupletWriter writer(engine);
@@ -233,7 +232,7 @@ TEST(CoupletWriter, KeepsTheRules) {
   }
 }
 
-// A beam that keeps everything finds the most likely line.
+// A beam that keeps every continuation finds the most likely line.
 TEST(CoupletWriter, AWideBeamIsExact) {
   Engine engine(RandomModel("couplet", "character"), {.threads = 1});
   CoupletWriter writer(engine);
