@@ -50,12 +50,16 @@ void Int8Activations(size_t rows, size_t in, const float* x, size_t x_stride, co
   const size_t padded = RoundUp(in, kNarrowInputs), lanes = hn::Lanes(d);
   auto* row = reinterpret_cast<int8_t*>(to.data);
   for (size_t r = 0; r < rows; ++r, x += x_stride, row += padded) {
-    Vec most = hn::Zero(d);
-    ForVectors(in, [&](size_t i, size_t used)
-                       HWY_ATTR { most = hn::Max(most, hn::Abs(LoadScaled(x, factor, i, used))); });
-    const float largest = hn::GetLane(hn::MaxOfLanes(d, most));
+    Vec most = hn::Zero(d), not_finite = hn::Zero(d);  // 0, or NaN after infinity or NaN
+    ForVectors(in, [&](size_t i, size_t used) HWY_ATTR {
+      const Vec value = LoadScaled(x, factor, i, used);
+      most = hn::Max(most, hn::Abs(value));
+      not_finite = hn::Add(not_finite, hn::Sub(value, value));
+    });
+    const bool finite = hn::GetLane(hn::SumOfLanes(d, not_finite)) == 0;
+    const float largest = finite ? hn::GetLane(hn::MaxOfLanes(d, most)) : 0;
     // A row too small for a normal scale counts as zero.
-    const bool none = !(largest > 127 * 1.2e-38f) || !std::isfinite(largest);
+    const bool none = !(largest > 127 * 1.2e-38f);
     to.scale[r] = none ? 0.0f : largest / 127.0f;
     const Vec inverse = hn::Set(d, none ? 0.0f : 127.0f / largest);
     auto sum = hn::Zero(I32());
@@ -72,8 +76,7 @@ void Int8Activations(size_t rows, size_t in, const float* x, size_t x_stride, co
     });
     to.offset[r] = static_cast<int32_t>(
         0u - 128u * static_cast<uint32_t>(hn::GetLane(hn::SumOfLanes(I32(), sum))));
-    // A row with infinity must not yield finite results. Max() may have dropped a NaN.
-    if (!std::isfinite(largest)) to.scale[r] = NAN;
+    if (!finite) to.scale[r] = NAN;  // so that no result is finite
     std::memset(row + in, 0, padded - in);
   }
 }

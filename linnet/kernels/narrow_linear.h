@@ -88,8 +88,8 @@ NarrowRows TakeNarrowRows(NarrowType type, size_t rows, size_t in, std::byte* me
 NarrowRows RowsFrom(const NarrowRows& rows, size_t first, size_t in);
 
 // Converts x [rows, in], rows x_stride floats apart, into `to`. Multiplies each input by its factor
-// [in] first, unless null. int8: the scale is the largest magnitude / 127; a row with infinity
-// gives NaN, but a row with NaN may give finite, meaningless results.
+// [in] first, unless null. int8: the scale is the largest magnitude / 127; a row with
+// infinity or NaN gives NaN.
 void NarrowActivations(size_t rows, size_t in, const float* x, size_t x_stride, const float* factor,
                        const NarrowRows& to);
 

@@ -234,6 +234,30 @@ TEST(NarrowLinear, TheLargestSumsOfInt8StayExact) {
   ForceIsa("");
 }
 
+// In any lane, and in the part of a row that fills no vector.
+TEST(Int8Activations, ARowThatIsNotFiniteGivesNaN) {
+  const size_t in = 67, out = 20;
+  std::vector<int8_t> weight(in * out, 1);
+  const Floats scales(out, 1);
+  AlignedBuffer<std::byte> packed(PackedNarrowSize(NarrowType::kInt8, in, out));
+  PackInt8(in, out, weight.data(), in, scales.data(), nullptr, packed.data());
+  for (const Target& target : Targets()) {
+    ForceIsa(target.isa);
+    ForceDotUnit(target.unit);
+    for (const float odd : {std::numeric_limits<float>::infinity(), std::nanf("")}) {
+      for (size_t at = 0; at < in; ++at) {
+        Floats x(in, 0.5f), y(out);
+        x[at] = odd;
+        const Rows rows(NarrowType::kInt8, 1, in, x.data(), in);
+        NarrowLinear(1, in, out, rows.rows, packed.data(), LinearMode::kOverwrite, y.data(), out);
+        for (float value : y) EXPECT_TRUE(std::isnan(value)) << target.isa << " at " << at;
+      }
+    }
+  }
+  ForceDotUnit({});
+  ForceIsa("");
+}
+
 TEST(PackNarrow, TakesColumnsOfAWiderMatrix) {
   const size_t wide = 100, in = 37, from = 9, out = 18;
   const Floats weight = Random(out * wide, 1), x = Random(in, 2);

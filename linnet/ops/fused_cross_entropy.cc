@@ -6,6 +6,7 @@
 #include "linnet/kernels/exp_sum.h"
 #include "linnet/ops/fused.h"
 #include "linnet/ops/parallel.h"
+#include "linnet/ops/rows_view.h"
 
 namespace linnet::ops {
 namespace {
@@ -46,6 +47,7 @@ class Function : public torch::autograd::Function<Function> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
+    RefuseSecondDerivative("cross entropy");
     const variable_list saved = context->get_saved_variables();
     const Tensor gradient = torch::empty_like(saved[0]);
     const Tensor scales = grads[0].contiguous();

@@ -6,6 +6,7 @@
 #include "linnet/kernels/ctc.h"
 #include "linnet/ops/fused.h"
 #include "linnet/ops/parallel.h"
+#include "linnet/ops/rows_view.h"
 
 namespace linnet::ops {
 namespace {
@@ -48,6 +49,7 @@ class Function : public torch::autograd::Function<Function> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
+    RefuseSecondDerivative("CTC");
     return {context->get_saved_variables()[0] * grads[0].view({-1, 1, 1}),
             Variable(),
             Variable(),

@@ -5,6 +5,7 @@
 #include "linnet/kernels/matmul.h"
 #include "linnet/ops/fused.h"
 #include "linnet/ops/parallel.h"
+#include "linnet/ops/rows_view.h"
 
 namespace linnet::ops {
 namespace {
@@ -120,6 +121,7 @@ class LinearsFunction : public torch::autograd::Function<LinearsFunction> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
+    RefuseSecondDerivative("linear layers");
     const RowsCall call = Restore(context);
     const variable_list kept = context->get_saved_variables();
     return WithType(call.precision, [&](auto t) {
@@ -200,6 +202,7 @@ class ProjectFunction : public torch::autograd::Function<ProjectFunction> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
+    RefuseSecondDerivative("the residual and norm rows");
     const RowsCall call = Restore(context);
     const variable_list kept = context->get_saved_variables();
     return WithType(call.precision, [&](auto t) {
@@ -280,6 +283,7 @@ class FeedForwardFunction : public torch::autograd::Function<FeedForwardFunction
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
+    RefuseSecondDerivative("the feed-forward rows");
     const RowsCall call = Restore(context);
     const variable_list kept = context->get_saved_variables();
     return WithType(call.precision, [&](auto t) {

@@ -4,6 +4,7 @@
 #include "linnet/kernels/mixture_of_logistics.h"
 #include "linnet/ops/fused.h"
 #include "linnet/ops/parallel.h"
+#include "linnet/ops/rows_view.h"
 
 namespace linnet::ops {
 namespace {
@@ -33,6 +34,7 @@ class Function : public torch::autograd::Function<Function> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
+    RefuseSecondDerivative("the mixture of logistics");
     return {context->get_saved_variables()[0] * grads[0].unsqueeze(-1), Variable(), Variable()};
   }
 };

@@ -96,5 +96,21 @@ TEST(MixtureOfLogistics, FusedEqualsPlain) {
       {Random({3, 6})});
 }
 
+// A kernel's gradients have no history, so second derivatives throw.
+TEST(Losses, FusedRefuseSecondDerivatives) {
+  torch::manual_seed(25);
+  const Tensor targets = torch::randint(5, {3}, torch::kInt64);
+  const auto second = [&] {
+    const Tensor logits = Random({3, 5}).requires_grad_();
+    const Tensor loss = CrossEntropyNats(logits, targets).sum();
+    const auto first =
+        torch::autograd::grad({loss}, {logits}, {}, c10::nullopt, /*create_graph=*/true);
+    return torch::autograd::grad({first[0].square().sum()}, {logits})[0];
+  };
+  EXPECT_THROW(second(), Error);
+  PlainGuard plain;
+  EXPECT_GT(second().abs().max().item<double>(), 0);
+}
+
 }  // namespace
 }  // namespace linnet::ops

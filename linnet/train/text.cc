@@ -87,7 +87,7 @@ class TextTask : public Task {
   }
 
   std::string Data() const override {
-    return StrCat("a text of ", train_.size() + validation_.size() - 1, " ", config_.unit, "s");
+    return StrCat("a text of ", train_.size() + validation_.size(), " ", config_.unit, "s");
   }
 
  private:
