@@ -12,6 +12,7 @@
 #include "linnet/ops/cross_entropy.h"
 #include "linnet/ops/ctc.h"
 #include "linnet/ops/mixture_of_logistics.h"
+#include "linnet/ops/plain.h"
 #include "linnet/ops/test_util.h"
 
 namespace linnet::ops {
