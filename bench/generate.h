@@ -17,9 +17,9 @@ struct CudaBenchOptions {
   bool profile = false;  // also times each kernel of a step
 };
 
-// Times images of one batch on a GPU. The limit is the longer of two times: moving the bytes of
-// weights and states, and computing the products, at the rates of a copy and of a large product in
-// the same run.
+// Times the generation of images on a GPU, `batch` images at a time. The limit is the longer of two
+// times: moving the bytes of weights and states, and computing the products, at the rates of a copy
+// and of a large product in the same run.
 std::vector<Record> MeasureGenerationOnCuda(const Checkpoint& checkpoint, const std::string& name,
                                             Precision precision, size_t batch,
                                             const CudaBenchOptions& options);

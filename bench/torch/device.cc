@@ -74,7 +74,8 @@ double SecondsOf(const std::function<void()>& body, int calls) {
   return (Now() - began) / calls;
 }
 
-// The median seconds per call over five turns of consecutive calls, after a warm-up.
+// The median seconds per call over five turns of consecutive calls, after a warm-up. If one call
+// takes longer than `seconds`, there is only one turn, of one call.
 double Time(const std::function<void()>& body, double seconds) {
   SecondsOf(body, 2);
   const double once = SecondsOf(body, 1);

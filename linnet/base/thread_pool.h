@@ -1,14 +1,15 @@
 // A fixed set of threads that runs one body at a time, for inference. Work is split statically.
-// Barriers spin for a few microseconds and then sleep, so a step of some tens of microseconds loses
-// no time to system calls, and an idle pool uses no processor time.
+// Barriers spin for about ten microseconds and then sleep, so a step of some tens of microseconds
+// loses no time to system calls, and an idle pool uses no processor time.
 //
 //   ThreadPool pool(2);
 //   pool.Run([&](int worker) { ...; pool.Barrier(); ...; });   // worker = 0 .. size() - 1
 //   pool.For(n, [&](size_t begin, size_t end) { ... });        // a ParallelFor
 //
 // The caller takes part as worker 0, so a pool of size 1 starts no thread. An exception in a body
-// is rethrown to the caller of Run() (a body that uses Barrier() must not throw between its
-// barriers). Call Run() and For() from one thread at a time; they do not nest.
+// is rethrown to the caller of Run(). A body that uses Barrier() must not throw before its last
+// Barrier(): the other workers would wait forever. Call Run() and For() from one thread at a time;
+// they do not nest.
 #ifndef LINNET_BASE_THREAD_POOL_H_
 #define LINNET_BASE_THREAD_POOL_H_
 

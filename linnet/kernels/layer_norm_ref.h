@@ -8,7 +8,7 @@
 
 namespace linnet::kernels {
 
-// One row t, already summed.
+// LayerNorm() of one row t, the sum of the input's parts and residual (LayerNormInput).
 inline std::vector<double> LayerNormRef(std::vector<double> t, const float* weight,
                                         const float* bias, double eps) {
   const double n = static_cast<double>(t.size());

@@ -52,7 +52,8 @@ struct Request {
   std::shared_ptr<const std::vector<float>> outputs = {};
   // Called while the prompt is read: after each kPiece tokens with the state there, and at the
   // prompt's end with the outputs too. A request whose prompt has the same prefix may continue
-  // `from` that state and gets the same bits. May be empty.
+  // `from` that state. It gets the same bits if the prefix is a multiple of kPiece tokens or its
+  // whole prompt. May be empty.
   std::function<void(State state, std::span<const float> outputs)> passed = {};
 };
 
@@ -106,7 +107,7 @@ class Scheduler {
   struct Entry {
     uint64_t id = 0;
     Request request;
-    size_t read = 0;                // tokens of the prompt read so far
+    size_t read = 0;               // tokens of the prompt read so far
     std::optional<int32_t> token;  // next token to read, once the prompt is read
   };
 

@@ -53,7 +53,8 @@ torch::Device DeviceNamed(const std::string& name, const std::string& precision)
   return torch::kCUDA;
 }
 
-// The speed of a run since it began or was resumed. Times are in seconds, as of Working().
+// The speed of a run since it began or was resumed. Times are in seconds on the clock
+// Run::Working().
 class Pace {
  public:
   Pace(int64_t step, int64_t steps, double now)
@@ -137,7 +138,8 @@ class Run {
     const double began = Working() - progress_.seconds;
     Pace pace(progress_.step, steps_, Working());
     Announce();
-    // If a run is killed between writing its last state and its last model, the model is missing.
+    // A run that was killed after it wrote its last state, but before its last model, has an older
+    // model or none.
     if (progress_.step >= steps_) SaveModel();
     if (progress_.step == 0 && !config_.init.empty()) {
       Aside([&] { result.validation = ValidateAndLog(log); });  // validates initial weights
@@ -237,7 +239,8 @@ class Run {
     graph_.emplace();
   }
 
-  // Describes the weights that the run begins with; `kept` names those not taken from the model.
+  // Sets begin_, the line that describes the weights of --init. `kept` names the buffers that were
+  // not copied from there (CopyWeights()).
   void Begin(const std::vector<std::string>& kept) {
     begin_ = "initial weights: " + config_.init;
     const auto any = [&](const char* end) {
@@ -265,9 +268,9 @@ class Run {
                        "; try a lower --lr");
   }
 
-  // The loss of all parts of the next update's batch, with its gradients if `backward`. If it is
-  // not finite, throws an error that says "`at` step `step`"; if `backward` on a GPU, this is not
-  // checked here.
+  // Computes the loss of each part of the next update's batch, and its gradients if `backward`.
+  // Returns the sums of the parts' metrics and tokens, without a value. Throws an error that says
+  // "`at` step `step`" if a loss is not finite; on a GPU, only if `backward` is false.
   StepLoss BatchLoss(bool backward, const char* at, int64_t step) {
     StepLoss total;
     for (Part part{0, config_.accumulate}; part.index < part.count; ++part.index) {
@@ -326,7 +329,7 @@ class Run {
 
   void UpdateAverages() {
     if (averages_.empty()) return;
-    // The decay is lower in the first updates, because the averages begin as random weights.
+    // The decay is lower in the first updates, because the averages begin as the initial weights.
     const double t = static_cast<double>(progress_.step);
     const double decay = std::min(config_.ema, (1 + t) / (10 + t));
     torch::NoGradGuard no_grad;
@@ -431,7 +434,7 @@ class Run {
   // Throws if the loss of the next batch is not finite: the last update has then ruined the
   // weights, which must not replace a good checkpoint.
   void CheckWeights() {
-    model_->eval();  // does not change the random state
+    model_->eval();  // no dropout, so the loss draws no random numbers
     BatchLoss(/*backward=*/false, "after", progress_.step);
     model_->train();
   }
