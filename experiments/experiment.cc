@@ -99,7 +99,7 @@ class Runner {
           "Folder for trainings and measurements; a stopped command resumes with its contents");
     }
     cli::AddOption(&verb_, "--from", common_.from, "FILE",
-                   StrCat("Measure nothing: write the page of this ", name, ".json"));
+                   StrCat("Measure nothing: write the page and plots of this ", name, ".json"));
     cli::AddOption(&verb_, "--out", common_.out, "DIR",
                    StrCat("Folder for ", name, ".md, .json and the pictures"));
     cli::AddJsonFlag(&verb_, common_.json);

@@ -48,10 +48,11 @@ nlohmann::json Measured(const Call& call, const nlohmann::json& described, const
 // Times the updates of all methods, one method right after the other so that other load affects all
 // of them, decides the number of updates of each method, and trains the methods. `scope` has
 // "wanted", an expression for the updates of a method without a budget, which may depend on
-// `seconds` per update; "budget" ("2h", or null); and "equal_time": whether the methods get equal
-// times or equal numbers of updates of the budget. Calls finish(method, run) after each training,
-// then adds the run to the list returned: {"method", "seed", "steps", "seconds_an_update",
-// "training_seconds", "epochs", "parameters", "peak_memory", "curve": [[step, metrics...]]}.
+// `seconds` per update; "budget" ("2h", or null); and "equal_time": whether the methods share the
+// budget as equal times or as equal numbers of updates. Calls finish(method, run) after each
+// training, then adds the run to the list returned: {"method", "seed", "steps",
+// "seconds_an_update", "training_seconds", "epochs", "parameters", "peak_memory", "curve": [[step,
+// metrics...]]}.
 using Finish = std::function<void(const nlohmann::json& method, nlohmann::json& run)>;
 nlohmann::json Trained(const Call& call, const Scope& scope, const Finish& finish);
 

@@ -51,8 +51,8 @@ std::string Fill(std::string_view text, const Scope& scope);
 // As Fill(), with paragraphs wrapped.
 std::string Render(std::string_view page_template, const Scope& scope);
 
-// Three significant digits, or all digits of the integer part, with thousands separators: "1,234",
-// "12.3", "0.012". Values below 0.1 have fewer significant digits.
+// Three significant digits, or the whole integer part, with thousands separators; two digits below
+// 0.1: "1,234", "12.3", "0.012".
 std::string Digits(double value);
 
 }  // namespace linnet::experiments

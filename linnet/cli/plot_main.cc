@@ -120,7 +120,7 @@ void AddOptions(CLI::App& app, Options& options) {
   AddOption(&app, "--x", options.x, "NAME", "The x axis: steps, or the time spent in training",
             CLI::IsMember({"step", "time"}));
   AddOption(&app, "--from", options.from, "X",
-            "Start of the x range: a step, or a time as 90s, 2h");
+            "Start of the x range: a step, or a time such as 90s or 2h");
   AddOption(&app, "--to", options.to, "X", "End of the x range, as --from");
   app.add_flag("--log-x", options.log_x, "A logarithmic x axis");
   app.add_flag("--log-y", options.log_y, "A logarithmic y axis");
