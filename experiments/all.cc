@@ -30,7 +30,7 @@ class All {
       throw InputError("--budget ", budget, " is more than ", FormatSeconds(kMost));
     }
     if (budget_ < kLeast) {
-      throw InputError("--budget ", budget, " is too little for everything: give ",
+      throw InputError("--budget ", budget, " is too little for all experiments: give ",
                        FormatSeconds(kLeast), " or more, or run one experiment");
     }
     if (options_["data"].is_null()) {
@@ -41,8 +41,8 @@ class All {
     std::error_code error;
     if (!fs::is_directory(options_["data"].get<std::string>(), error)) {
       throw InputError(options_["data"].get<std::string>(),
-                       ": no folder; name the one that holds mnist/, cifar10/ and an4/ "
-                       "with --data ('linnet data' downloads them)");
+                       ": no such folder; name the folder with mnist/, cifar10/ and "
+                       "an4/ with --data ('linnet data' downloads the first two)");
     }
     const Results results("all", options_.at("out"), {}, {});  // fails early if not writable
     fs::create_directories(work, error);
@@ -72,7 +72,7 @@ class All {
       if (!of.empty() && !IsDone(of)) {
         why = StrCat("since ", of, " is not done");
       } else if (!part.contains("redraws") && Spent() > budget_ && name != begun_) {
-        why = "since the time is over";
+        why = "since the budget is used up";
       } else {
         std::cerr << where << ", after " << FormatSeconds(Spent()) << " of "
                   << options_.at("budget").get<std::string>() << "\n";
@@ -83,10 +83,9 @@ class All {
     }
     Keep(0, "");  // a later call gives the missing parts a new budget
     if (!missing.empty()) {
-      throw RuntimeError(
-          "all: not reproduced: ", missing,
-          "; mend what is said above, and the same command does these alone (where a "
-          "budget is too little: another one, with another --work)");
+      throw RuntimeError("all: not reproduced: ", missing,
+                         "; correct the errors above and repeat the command, which runs only these "
+                         "(if --budget was too small, choose a larger one and another --work)");
     }
   }
 
@@ -98,13 +97,13 @@ class All {
         kept.value("precision", json()) != state_["precision"] ||
         !kept.value("done", json()).is_array()) {
       throw InputError(path,
-                       ": was begun with another --budget or --precision; choose another "
-                       "--work, or remove the file to measure everything again");
+                       ": belongs to another --budget or --precision; choose another --work, or "
+                       "remove the file to measure everything again");
     }
-    const json spent = kept.value("spent", json(0.0));  // absent in the first version's files
+    const json spent = kept.value("spent", json(0.0));  // optional: older files lack it
     if (!spent.is_number() || !(spent >= 0) || !kept.value("begun", json("")).is_string()) {
-      throw InputError(path,
-                       ": is no record of 'linnet reproduce all'; remove it to measure all again");
+      throw InputError(
+          path, ": is not a record of 'linnet reproduce all'; remove it to measure all again");
     }
     state_ = kept;
   }
@@ -123,8 +122,8 @@ class All {
            fs::exists(fs::path(options_.at("out").get<std::string>()) / (name + ".json"), error);
   }
 
-  // Runs a part and returns whether it succeeded. On failure the part has printed the reason, or,
-  // if a signal ended it, `why` holds the reason.
+  // Runs a part and returns whether it succeeded. A part that fails prints the reason itself; if a
+  // signal ended it, `why` receives the reason.
   bool Finishes(const json& part, std::string& why) {
     const std::string name = part.at("name");
     const Scope options{options_}, scope{part, &options};
@@ -138,13 +137,13 @@ class All {
     }
     if (child.exit_code == 130) {
       Keep(Spent(), name);
-      throw cli::Interrupted{"all: stopped; the same command goes on with what is done"};
+      throw cli::Interrupted{"all: stopped; the same command resumes"};
     }
     if (child.signal != 0) why = StrCat("ended by signal ", child.signal);
     const bool finished = child.exit_code == 0;
     if (finished) std::cout << child.out << std::flush;
-    // Figures from other experiments' records are always redrawn: records may change, drawing is
-    // fast.
+    // Figures from other experiments' records are redrawn in every call: the records may have
+    // changed, and drawing is fast.
     if (finished && !part.contains("redraws")) state_["done"].push_back(name);
     Keep(Spent(), "");
     return finished;
@@ -156,7 +155,7 @@ class All {
   double budget_ = 0;
   const Stopwatch watch_;
   json state_;
-  double before_ = 0;  // seconds used by interrupted calls
+  double before_ = 0;  // seconds used by earlier, interrupted calls
   std::string begun_;  // the part at which the last call was interrupted
 };
 

@@ -1,5 +1,5 @@
-// linnet reproduce couplet: how well a couplet model predicts second lines, which rules of couplets
-// it has learned, and samples of its lines.
+// linnet reproduce couplet: perplexities of couplet models on second lines, the rules of couplets
+// that their lines keep, and samples of these lines.
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr size_t kShown = 40;    // first lines shown on the page with generated second lines
+constexpr size_t kShown = 40;    // couplets listed on the page
 constexpr size_t kAtOnce = 200;  // lines per call of `linnet couplet`
 
 std::vector<char32_t> CharactersOf(const std::string& text) {
@@ -29,7 +29,8 @@ std::vector<char32_t> CharactersOf(const std::string& text) {
   return characters;
 }
 
-// Counts, per rule, the second lines that follow it; covers the rules that a program can check.
+// Adds 1 to the count of each rule that the second line keeps. Covers the rules that a program can
+// check.
 void Count(const std::string& first, const std::string& second, json& kept) {
   const std::vector<char32_t> a = CharactersOf(first), b = CharactersOf(second);
   bool punctuation = true, places = true, repeats = true, mirrored = true;
@@ -59,13 +60,13 @@ std::string NameOf(const std::string& path) {
   return whole.stem() == "model" ? whole.parent_path().filename() : whole.stem();
 }
 
-// A run's curve of validation perplexities, and facts on the training from its model.
+// The validation perplexities of a run, and facts about the training from its model file.
 json Training(const Lab& lab, const std::string& run) {
   const std::string model = fs::path(run) / "model.safetensors";
   const json info = lab.Run({"info", model, "--json"});
   const json &spec = info.at("spec"), &training = info.at("training");
   const json points = CurveOf(plot::ReadRunLog(run), {"validation_perplexity"});
-  if (points.empty()) throw InputError(run, ": its metrics.jsonl holds no validation");
+  if (points.empty()) throw InputError(run, ": its metrics.jsonl has no validation records");
   return {{"run", NameOf(model)},
           {"points", points},
           {"network", spec.value("network", "transformer")},
@@ -78,7 +79,7 @@ json Training(const Lab& lab, const std::string& run) {
           {"seconds", training.at("seconds")}};
 }
 
-// Writes second lines to the first `count` first lines, and counts those that follow the rules.
+// Writes second lines for the first `count` pairs, and counts those that keep each rule.
 json Write(const Call& call, const std::string& model, const json& way, const CoupletSet& set,
            size_t count, json& shown) {
   const std::string name = way.at("name");
@@ -109,7 +110,7 @@ void MeasureCouplet(const Call& call, json& record) {
   std::error_code error;
   if (call.options.at("model").is_null() && !fs::exists(shipped, error)) {
     throw InputError(shipped,
-                     ": the model that ships with linnet is not here; name one with --model");
+                     ": the model that ships with linnet is missing; name one with --model");
   }
   record.update(Origin());
   for (const char* list : {"perplexities", "curves", "rules", "shown"})

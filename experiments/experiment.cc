@@ -96,12 +96,12 @@ class Runner {
     if (!common_.work.empty()) {
       cli::AddOption(
           &verb_, "--work", common_.work, "DIR",
-          "Folder for trainings and measurements; a stopped command goes on with those it holds");
+          "Folder for trainings and measurements; a stopped command resumes with its contents");
     }
     cli::AddOption(&verb_, "--from", common_.from, "FILE",
-                   StrCat("Measure nothing: the ", name, ".json of an earlier run"));
+                   StrCat("Measure nothing: write the page and plots of this ", name, ".json"));
     cli::AddOption(&verb_, "--out", common_.out, "DIR",
-                   StrCat("The folder for ", name, ".md, .json and the pictures"));
+                   StrCat("Folder for ", name, ".md, .json and the pictures"));
     cli::AddJsonFlag(&verb_, common_.json);
   }
 
@@ -135,7 +135,8 @@ class Runner {
   }
 
  private:
-  // Reads the file of an option that amends the record; checks it before anything is measured.
+  // Checks an option before anything is measured. If it amends the record, reads and checks its
+  // file.
   void CheckOption(const json& described, json& amended) const {
     const std::string name = described.at("name"), flag = name.substr(0, name.find(','));
     const json& value = options_.at(flag.substr(2));
@@ -150,11 +151,12 @@ class Runner {
         if (path.starts_with(field + ".")) CheckRecord(amended, {{path, rule}});
       }
     } else if (!common_.from.empty() && verb_.get_option(flag)->count() > 0) {
-      throw InputError("--from measures nothing, so ", flag, " means nothing; give one");
+      throw InputError("--from measures nothing, so ", flag,
+                       " has no effect; give only one of them");
     }
   }
 
-  // The page and the figures of a record.
+  // Returns the page of a record; `figures` receives its figures.
   std::string Draw(const json& record, std::vector<NamedFigure>& figures) const {
     const std::string name = experiment_.name;
     json values = record.is_array() ? json{{"records", record}} : record;
@@ -163,13 +165,13 @@ class Runner {
     if (experiment_.derive != nullptr) experiment_.derive(about_, values);
     CheckRecord(values, {{"machine?", "text"}, {"date?", "text"}});
     values.emplace("command", StrCat("linnet reproduce ", name, " --from ", name,
-                                     ".json   # what an earlier run wrote"));
+                                     ".json   # the record of an earlier run"));
     const Scope about{about_}, scope{values, &about};
     figures = DescribedFigures(about_.value("figures", json::array()), scope);
     return Render(PageFile(about_.value("page", name) + ".md"), scope);
   }
 
-  // The same of a record that --from names, which may hold anything.
+  // As Draw(), for the record named by --from, which may be invalid.
   std::string DrawOwn(const json& amended, json& record, std::vector<NamedFigure>& figures) const {
     const std::string name = experiment_.name;
     std::string why;
@@ -262,7 +264,7 @@ Results::Results(const std::string& name, const std::string& folder,
       page_(fs::path(folder) / (name + ".md")),
       record_(fs::path(folder) / (name + ".json")) {
   std::error_code error;
-  std::vector<fs::path> made;  // removed again after the test
+  std::vector<fs::path> made;  // removed again after the write test
   for (fs::path path = fs::absolute(folder).lexically_normal();
        !path.empty() && !fs::exists(path, error); path = path.parent_path()) {
     if (path.has_filename()) made.push_back(path);
@@ -283,7 +285,7 @@ std::vector<std::string> Results::Write(const std::string& record, const std::st
                                         const Images& images) const {
   const cli::SignalsHeld held;
   fs::create_directories(folder_);
-  // Draws into a temporary folder first: if one picture fails, all old ones stay.
+  // Draws into a temporary folder first, so that the old pictures stay if one fails.
   struct Aside {
     fs::path folder;
     ~Aside() {

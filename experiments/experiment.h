@@ -2,23 +2,27 @@
 //
 // Experiment NAME consists of
 //   pages/NAME.json  its description: help, options, the paper's numbers, rules for valid records,
-//                    figures (figures.h). All of it is in scope on the page.
+//                    figures (figures.h). The page can use all fields of it.
 //   pages/NAME.md    the template of its page (page.h)
-//   NAME.cc          two functions, declared below and listed in main.cc: one measures by running
-//                    other verbs of linnet (lab.h), one adds values that the page derives
-// Every result on a page is computed from the record, NAME.json in the folder of results.
+//   a source file    with two functions, declared below and listed in main.cc: one measures,
+//                    mostly by running other verbs of linnet (lab.h); the other derives values for
+//                    the page
+// Several experiments may share a template or functions. Every measured number on a page comes from
+// the record, NAME.json in the folder of results.
 //
 // Fields of a description:
-//   "like"      descriptions whose fields hold where this one has none; their options come first
-//   "summary", "notes", "examples"   texts of --help
-//   "page"      the description's template, if not its own
-//   "work"      the default of --work, if not "runs/NAME"; "": no such option, the folder is --out
+//   "like"      other descriptions: their fields are defaults, their options come before its own
+//   "summary", "notes", "examples"   texts for --help
+//   "page"      name of the template, if not NAME
+//   "work"      default of --work, if not "runs/NAME"; "": no such option, --out takes its place
 //   "options"   [{"name", "type", "help", "default", "range": [a, b], "real": true, "choices",
 //               "many": true, "flag": true, "excludes": "--other", "missing": an error message if
-//               it is not given, "amends": true if its file is a field of the record, also with --from}]
+//               it is not given, "amends": true: it names a JSON file that becomes a field of the
+//               record, also with --from}]. "range" without "real": whole numbers. "many" allows
+//               several values, and "many": "," a comma-separated list
 //   "record"    {path: rule}, see CheckRecord
 //   "figures"   see figures.h; "training", "measure": see measure.h
-//   "pictures", "images"   names of plots (default: its own) and other PNGs that it may write
+//   "pictures", "images"   names of the plots (default: NAME) and of other PNGs that it may write
 //   others      numbers and texts for its functions, its page and its figures
 #ifndef EXPERIMENTS_EXPERIMENT_H_
 #define EXPERIMENTS_EXPERIMENT_H_
@@ -41,10 +45,10 @@ using Images = std::vector<std::pair<std::string, Image>>;
 // One call of an experiment's verb.
 struct Call {
   const nlohmann::json& about;    // the description
-  const nlohmann::json& options;  // by name: {"steps": 100}; null if not given, without a default
+  const nlohmann::json& options;  // by name: {"steps": 100}; null: not given and no default
   const CLI::App& verb;
   const Lab& lab;
-  Images* images;  // images that Measure makes
+  Images* images;  // receives the images (not plots) that `measure` makes
 
   // An option's value; `otherwise` if it was not given.
   template <class T>
@@ -52,39 +56,41 @@ struct Call {
     const nlohmann::json& value = options.at(option);
     return value.is_null() ? otherwise : value.get<T>();
   }
-  int Threads() const;  // of --threads, where 0 is every processor
+  int Threads() const;  // --threads; if 0, the number of available processors
 };
 
 struct Experiment {
   const char* name;
-  // Adds its measurements to the record, which holds the fields that options amend.
+  // Adds the measurements to `record`, which already holds the fields that options amend.
   void (*measure)(const Call& call, nlohmann::json& record);
-  // Adds values for page and figures to those of a record; or null. Throws InputError or a nlohmann
-  // exception if the record is not of this experiment.
+  // Adds values for the page and the figures to the fields of a record. May be null. Throws
+  // InputError or a nlohmann exception if the record is not one of this experiment.
   void (*derive)(const nlohmann::json& about, nlohmann::json& values);
 };
 
-// Reads pages/NAME.json.
+// Parses pages/NAME.json and merges the descriptions in "like".
 nlohmann::json Describe(const std::string& name);
-// Adds a verb with the described help and options, whose values go to `options`.
+// Adds a verb with the described help and options. Parsing stores the values in `options`, which
+// must outlive the app.
 CLI::App* AddDescribedVerb(CLI::App& app, const std::string& name, const nlohmann::json& about,
                            nlohmann::json& options);
-// Adds the verb of an experiment; all have --from, --work, --out and --json too.
+// Adds the verb of an experiment, with the common options --from, --work, --out and --json.
 void AddExperiment(CLI::App& app, const Experiment& experiment);
-// `linnet reproduce all`.
+// Adds `linnet reproduce all`.
 void AddAll(CLI::App& app);
 
-// The experiment's own options that the user gave, except those in `but`: " --seed 3 --data an4".
-// Paths are reduced to their last component.
+// The options, other than the common ones, that the user gave, except those in `but`: " --seed 3
+// --data an4". Paths are reduced to their last component.
 std::string GivenOptions(const CLI::App& verb, const std::vector<std::string>& but = {});
 
 // The result files: NAME.md, NAME.json and the pictures in a folder.
 class Results {
  public:
-  // Fails early: throws if a file could not be written.
+  // Throws if one of the files could not be written, so that it fails before the measurements.
   Results(const std::string& name, const std::string& folder,
           const std::vector<std::string>& pictures, const std::vector<std::string>& images);
-  // Writes all files or none; creates the folder if necessary. Returns the paths written.
+  // Draws all pictures before it replaces any file. Creates the folder if necessary. Returns the
+  // paths written.
   std::vector<std::string> Write(const std::string& record, const std::string& page,
                                  const std::vector<NamedFigure>& figures,
                                  const Images& images) const;
@@ -93,7 +99,8 @@ class Results {
   std::string folder_, page_, record_;
 };
 
-// The functions of the experiments. Figures 3, 4 and 6 to 9 show samples.
+// The functions of the experiments. ImageTable: tables 1 and 2. Samples: figures 3, 4 and 6 to 9.
+// GenerateTable: tables 4 and 5.
 void MeasureCouplet(const Call& call, nlohmann::json& record);
 void MeasureFigure1(const Call& call, nlohmann::json& record);
 void MeasureFigure2(const Call& call, nlohmann::json& record);

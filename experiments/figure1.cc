@@ -1,5 +1,5 @@
-// linnet reproduce figure1: time and memory of attention against sequence length (section 4.1.2),
-// measured by `linnet bench attention`.
+// linnet reproduce figure1: time and memory of attention against sequence length (section 4.1.2 of
+// the paper), measured by `linnet bench attention`.
 #include <algorithm>
 #include <cmath>
 
@@ -13,20 +13,20 @@ using nlohmann::json;
 
 namespace {
 
-// The records of 'linnet bench attention', sorted by quantity and method.
+// The records of 'linnet bench attention', grouped by quantity and method.
 struct Sorted {
-  json methods = json::array();  // {"name", "left_out", and exponents of "time" and "memory"}
-  json points = {{"time", json::array()}, {"memory", json::array()}};  // of each method and N
+  json methods = json::array();  // {"name", "left_out", "time": exponent of N, "memory": exponent}
+  json points = {{"time", json::array()}, {"memory", json::array()}};  // by method and N
   json origin = json::object();
 };
 
-// `kinds`: the rules for a record "attention/METHOD/KIND", by KIND.
+// Adds one record, named "attention/METHOD/KIND". `kinds` has the rules for valid records by KIND.
 void Take(const json& record, const json& kinds, Sorted& sorted) {
   const std::string name = record.at("name");
   const size_t first = name.find('/'), last = name.rfind('/');
   const std::string kind = name.substr(last == name.npos ? 0 : last + 1);
   if (!name.starts_with("attention/") || first == last || !kinds.contains(kind)) {
-    throw InputError("a record of ", Quote(name));
+    throw InputError("has a record of ", Quote(name));
   }
   CheckRecord(record, kinds.at(kind));
   const std::string of = name.substr(first + 1, last - first - 1);
@@ -38,7 +38,7 @@ void Take(const json& record, const json& kinds, Sorted& sorted) {
   }
   json& method = *std::find_if(methods.begin(), methods.end(), is_same);
   if (kind == "time" || kind == "memory") {
-    if (!record.at("checked").get<bool>()) throw InputError("an unchecked record of ", of);
+    if (!record.at("checked").get<bool>()) throw InputError("has an unchecked record of ", of);
     json& point = sorted.points[kind].emplace_back(record);
     point["method"] = of;
     for (const char* field : {"heads", "dim"}) sorted.origin[field] = record.at(field);
@@ -53,8 +53,8 @@ void Take(const json& record, const json& kinds, Sorted& sorted) {
   }
 }
 
-// Guide lines of slopes 1 and 2: below the flattest method and above the steepest, within the range
-// of the axes.
+// Guide lines of slopes 1 and 2 within the range of the axes: slope 1 below all methods, slope 2
+// above the quadratic ones.
 json Guides(const json& methods, double low, double high) {
   double least = 1e300, most = 0, lowest_slope = 1e300;
   double square = 0;  // maximum of value / N^2 at the longest N, over quadratic methods
@@ -85,7 +85,8 @@ json Guides(const json& methods, double low, double high) {
   return guides;
 }
 
-// Compares linear attention with every other method at every length: values over linear's.
+// The factors of every other method's values over linear attention's, at every common length. "won"
+// counts the factors above 1, "exceptions" lists the others by method.
 json Comparison(const json& methods) {
   json factors = json::array(), exceptions = json::array();
   const json linear = FindRecord(methods, "name", "linear");
@@ -110,7 +111,8 @@ json Comparison(const json& methods) {
   return {{"factors", factors}, {"won", won}, {"exceptions", exceptions}};
 }
 
-// The cost of hashing rounds at the longest common length, or null.
+// The values of the LSH methods at their longest common length, with the factors over the first;
+// null for fewer than two methods.
 json Rounds(const json& methods) {
   json hashing = json::array();
   for (const json& method : methods) {
@@ -133,7 +135,8 @@ json Rounds(const json& methods) {
   return nullptr;
 }
 
-// A claim of the paper on the methods whose names begin with "of", with their exponents.
+// A claim of the paper about the methods whose names begin with claim["of"], with their exponents.
+// A claim holds if the exponent differs from claim["power"] by at most `near`.
 json Growth(const json& claim, const json& methods, double near) {
   json row = claim;
   row["measured"] = json::array();
@@ -171,7 +174,7 @@ void DeriveFigure1(const json& about, json& values) {
       there |= memory.at("N") == point.at("N") && memory.at("method") == point.at("method");
     }
     if (there) continue;
-    throw InputError("no memory of ", point.at("method").get<std::string>(),
+    throw InputError("has no memory of ", point.at("method").get<std::string>(),
                      " at N = ", point.at("N").dump());
   }
   if (lengths.empty()) throw InputError("holds no measurement");

@@ -1,5 +1,5 @@
-// linnet reproduce figure2: the copy task (§4.1.1). Softmax, linear and Reformer attention learn to
-// repeat a sequence.
+// linnet reproduce figure2: the copy task (section 4.1.1 of the paper). Softmax, linear and
+// Reformer attention learn to repeat a sequence.
 #include "experiments/experiment.h"
 #include "experiments/measure.h"
 
@@ -9,10 +9,11 @@ using nlohmann::json;
 
 namespace {
 
-// Reformer: nine chunks (of 32 at the paper's length).
+// Positions per chunk of Reformer: 32 at the paper's maximum length of 128, so that a sequence of
+// 2 * max_length + 1 tokens has nine chunks.
 int Chunk(int max_length) { return (max_length + 3) / 4; }
 
-// The first update with a loss below `loss`, or null.
+// The first validated update with a loss below `loss`, or null. `curve` holds [update, loss, ...].
 json FirstBelow(const json& curve, double loss) {
   for (const json& point : curve) {
     if (point.at(1).get<double>() < loss) return point.at(0);

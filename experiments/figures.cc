@@ -22,10 +22,10 @@ std::string Text(const json& described, const char* field, const Scope& scope) {
   return Fill(described.value(field, ""), scope);
 }
 
-// A method looks the same in every figure; other labels take the next color.
+// Sets the color and marker of a known method, the same in every figure.
 void SetLook(plot::Series& series) {
   using plot::Marker;
-  // There are six colors; methods that share one never appear in the same figure.
+  // Methods that share a color never appear in the same figure.
   constexpr struct {
     const char* label;
     int color;
@@ -40,7 +40,7 @@ void SetLook(plot::Series& series) {
   }
 }
 
-// The numbers that an expression gives: a list without its nulls, or one number.
+// Evaluates the expression in a field: the numbers of a list, without its nulls, or one number.
 std::vector<double> Numbers(const json& described, const char* field, const Scope& scope) {
   const json value = Evaluate(described.at(field).get<std::string>(), scope);
   std::vector<double> numbers;

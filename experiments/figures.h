@@ -1,13 +1,14 @@
-// Figures that a description (pages/NAME.json) specifies. In "figures", a list:
+// Figures specified by a description (pages/NAME.json). "figures" is a list of
 //
-//   {"name": "table1", "title": T, "subtitle": T, "panels": [
-//      {"title": T, "x": T, "y": T, "log": "xy",        // titles of axes; the logarithmic ones
+//   {"name": T, "title": T, "subtitle": T, "panels": [
+//      {"title": T, "x": T, "y": T, "log": "xy",        // axis labels; which axes are logarithmic
 //       "series": [{"each": "rows", "label": E, "x": E, "y": E, "style": "points"}]}]}
 //
 // T is a template and E an expression (page.h). A figure, panel or series with "each" is drawn once
-// for each element at that path, as a section of a page. A series without points is left out.
-// Further fields of a series: "style" ("line", "points", "both"), "color" (of the palette), "pale",
-// "dotted", and "legend": false. A label that an earlier series has is not repeated in the legend.
+// for each element at that path, whose fields are then in scope. A series without points is left
+// out. Further fields of a series: "style" ("line", "points" or "both"; default: "line"), "color"
+// (index into the palette), "pale" (thin, in a pale color), "dotted", and "legend": false. A label
+// that several series of a known method share appears in the legend once.
 #ifndef EXPERIMENTS_FIGURES_H_
 #define EXPERIMENTS_FIGURES_H_
 
@@ -25,7 +26,7 @@ struct NamedFigure {
 };
 std::vector<NamedFigure> DescribedFigures(const nlohmann::json& figures, const Scope& scope);
 
-// NAME.png and .svg, NAME-dark.png and .svg.
+// Paths of a figure's files: NAME.png and .svg, and the dark theme's NAME-dark.png and .svg.
 std::vector<std::string> PictureFiles(const std::string& folder, const std::string& name);
 void DrawPictures(plot::Figure figure, const std::string& folder, const std::string& name);
 

@@ -33,7 +33,7 @@ TEST(DescribedFigures, ASeriesForEachElement) {
   ASSERT_EQ(figures.size(), 1u);
   EXPECT_EQ(figures[0].name, "a");
   const std::vector<plot::Series>& series = figures[0].figure.panels.at(0).series;
-  ASSERT_EQ(series.size(), 2u);  // none of LSH-4, which has no points
+  ASSERT_EQ(series.size(), 2u);  // LSH-4 has no points
   EXPECT_THAT(series[0].x, ElementsAre(10, 20));
   EXPECT_THAT(series[0].y, ElementsAre(5, 4));
   EXPECT_EQ(series[0].style, plot::Style::kLineAndPoints);

@@ -1,6 +1,6 @@
-// linnet reproduce table4, table5: speed of image generation (appendix C). Table 4: many images at
-// once, softmax with a state too, and memory per image. Table 5: the time of one image, and of a
-// token as the image grows.
+// linnet reproduce table4, table5: speed of image generation (appendix C of the paper). Table 4:
+// batches of images, softmax also with a cache, and memory per image. Table 5: the time of one
+// image, and the time per token as the image grows.
 #include <algorithm>
 
 #include "experiments/experiment.h"
@@ -12,7 +12,8 @@ using nlohmann::json;
 
 namespace {
 
-// The data sets with records, each with a row for every method, and the rows of softmax and linear.
+// The data sets that have records. Each gets "rows", one per method, and the rows of softmax and
+// linear as "softmax" and "linear".
 json Sets(const json& about, const json& records) {
   json sets = json::array();
   for (json set : about.at("datasets")) {
@@ -29,10 +30,10 @@ json Sets(const json& about, const json& records) {
   return sets;
 }
 
-// Adds method and data set to a record of table 5, and the points of its figure: microseconds of
-// a token after `at` others.
+// Adds the method and the data set to a record of table 5, and the points of the figure: "at" lists
+// numbers of previous tokens, "microseconds" the times of the next token.
 void Identify(const json& about, json& run) {
-  const auto refuse = [] { throw InputError("a record that is not of this table"); };
+  const auto refuse = [] { throw InputError("has a record that is not of this table"); };
   json method, dataset;
   for (const json& one : about.at("datasets")[0].at("methods")) {
     if (run.at("attention") == one.at("attention") &&
@@ -53,7 +54,7 @@ void Identify(const json& about, json& run) {
   const bool stateless = method["state"].is_null();
   const std::string times = stateless ? "us_at_lengths" : "us_by_eighths";
   run["microseconds"] = run.at(times);
-  CheckRecord(run, {{times, {{"empty", "no times of tokens"}}}, {times + ".*", {1e-9, 1e15}}});
+  CheckRecord(run, {{times, {{"empty", "has no times of tokens"}}}, {times + ".*", {1e-9, 1e15}}});
   if (stateless) {
     CheckRecord(run, {{"lengths.*", {1, 1e9}}});
     run["at"] = run.at("lengths");
@@ -108,9 +109,9 @@ void DeriveTable5(const json& about, json& values) {
     Identify(about, run);
     json of = {run.at("machine"), run.at("isa"), run.at("threads")};
     if (origin.is_null()) origin = of;
-    if (!run["hashes"] && precision.is_null()) precision = run.at("precision");  // LSH's is f32
+    if (!run["hashes"] && precision.is_null()) precision = run.at("precision");  // LSH runs in f32
     if (of != origin || (!run["hashes"] && run.at("precision") != precision)) {
-      throw InputError("records of different machines, precisions or threads");
+      throw InputError("has records of different machines, precisions or threads");
     }
   }
   values["machine"] = origin[0], values["isa"] = origin[1], values["threads"] = origin[2];
@@ -120,7 +121,7 @@ void DeriveTable5(const json& about, json& values) {
   for (const json& set : values["sets"]) {
     for (const json& row : set.at("rows")) {
       if (row.at("runs").size() < 2) continue;
-      throw InputError("two records of ", row.at("label").get<std::string>(), ", ",
+      throw InputError("has two records of ", row.at("label").get<std::string>(), ", ",
                        set.at("title").get<std::string>());
     }
   }

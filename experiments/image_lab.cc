@@ -17,10 +17,10 @@ using nlohmann::json;
 
 namespace {
 
-// The options that a plan fixes.
+// The options that a plan fixes for all calls in its folder.
 constexpr const char* kFixed[] = {"scale", "budget", "steps", "precision", "pixel-above", "seed"};
 
-// Distinguishes data sets of the same name by a hash of their first test images.
+// Identifies a data set by its number of test images and a hash of the first 100.
 std::string Fingerprint(const ImageSet& test) {
   uint64_t hash = 14695981039346656037u;  // FNV-1a
   const size_t bytes = std::min<size_t>(100, test.size()) * test.image_bytes();
@@ -28,7 +28,7 @@ std::string Fingerprint(const ImageSet& test) {
   return StrCat(test.size(), "-", hash);
 }
 
-// Finds the data set's folder if the user named none.
+// Finds the data set's folder if --data is not given.
 std::string FindData(const json& about) {
   const std::string dataset = about.at("dataset"), title = about.at("title");
   std::vector<fs::path> places = {fs::path("data") / dataset, dataset};
@@ -61,7 +61,7 @@ ImageLab::ImageLab(const Call& call)
     plan_ = NewPlan();
     if (test_.size() != kPublished) {
       std::cerr << "note: " << data_ << " has " << test_.size()
-                << " test images, where the published set has " << kPublished << "\n";
+                << " test images; the published set has " << kPublished << "\n";
     }
   }
   settings_ = Settings();
@@ -93,10 +93,10 @@ void ImageLab::CheckPlan() const {
     if (!plan_.at("steps").is_null()) CheckRecord(plan_, {{"steps", "whole"}});
     if (!plan_.at("budget").is_null()) ParseSeconds(plan_.at("budget"));
   } catch (const std::exception&) {
-    throw InputError(plan_file_, ": is no plan; remove it, or choose another --work");
+    throw InputError(plan_file_, ": is not a valid plan; remove it, or choose another --work");
   }
   const auto other = [&](const auto&... planned) {
-    throw InputError(plan_file_, ": the trainings there were planned ", planned...,
+    throw InputError(plan_file_, ": the trainings in this folder were planned ", planned...,
                      "; choose another --work");
   };
   if (plan_.at("dataset") != call_.about.at("dataset") || plan_.at("data") != Fingerprint(test_)) {
@@ -116,7 +116,7 @@ json ImageLab::Settings() const {
   const bool tiny = plan_.at("scale") == "tiny", paper = plan_.at("scale") == "paper";
   const bool by_time = call_.about.at("by_time"), budget = !plan_.at("budget").is_null();
   double images = tiny ? 10 : call_.about.at("most_test_images").get<double>();
-  if (budget) {  // so that measuring takes a small part of the budget
+  if (budget) {  // measuring takes a small part of the budget
     const double affordable = ParseSeconds(plan_.at("budget")) / (by_time ? 30 : 3);
     images = std::clamp(std::floor(affordable), 10.0, images);
   }
@@ -140,7 +140,7 @@ json ImageLab::Train() {
                          : "steps";
   const Scope about{call_.about};
   const json runs = Trained(call_, {values, &about}, [&](const json& method, json& run) {
-    // Kept beside the model for other experiments.
+    // The folder keeps the result, since other experiments share the model.
     const std::string name = method.at("name"), images = settings_.at("test_images").dump();
     run["bits_per_dim"] = call_.lab.Kept(StrCat("bits-", name, ".json"), {run, images}, [&] {
       std::cerr << "measuring bits/dim of " << name << " over " << images << " test images\n";

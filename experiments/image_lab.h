@@ -1,8 +1,8 @@
-// Trains the four methods of the paper's image experiments (§4.2) in one folder. Tables and figures
-// share it: the first experiment trains, the others reuse the models.
+// Trains the four methods of the paper's image experiments (section 4.2) in one folder. Tables and
+// figures share the folder: the first experiment trains, the others reuse its models.
 //
-//   ImageLab images(call);                      // call.about is like pages/image_lab.json
-//   const json runs = images.Train();           // as Trained() in measure.h, with "bits_per_dim"
+//   ImageLab images(call);                      // call.about extends pages/image_lab.json
+//   const json runs = images.Train();           // Trained() in measure.h, plus "bits_per_dim"
 //   call.lab.ModelOf("linear")                  // the linear method's model file
 #ifndef EXPERIMENTS_IMAGE_LAB_H_
 #define EXPERIMENTS_IMAGE_LAB_H_
@@ -18,21 +18,22 @@ namespace linnet::experiments {
 
 class ImageLab {
  public:
-  // Finds the data, and the folder's plan if there is one: the options of the call that began it.
-  // Throws InputError if the options or the data differ from the plan.
+  // Finds the data, and the folder's plan if there is one: the options of the call that started the
+  // trainings. Throws InputError if the options given or the data differ from the plan.
   explicit ImageLab(const Call& call);
 
-  // Trains the methods that are not trained yet, and measures bits/dim. The curves are of the first
-  // test images.
+  // Trains the methods that are not trained yet, and measures bits/dim over the first "test_images"
+  // of settings(). The validation curves use the first "validation_images" test images.
   nlohmann::json Train();
 
   const ImageSet& test() const { return test_; }
-  // Fields of a record for Trainings(): {"scale", "equal_time", "pixel_above", "seed", "precision",
-  // "training_threads", "validation_images", "test_images"}.
+  // The plan's settings as fields of a record, used by Trainings(): {"scale", "equal_time",
+  // "pixel_above", "seed", "precision", "training_threads", "validation_images", "test_images"}.
   const nlohmann::json& settings() const { return settings_; }
-  // " --scale small ...": the options of the plan, whichever experiment made it.
+  // The options given in the call that made the plan, and --work if not the default:
+  // " --scale small ...".
   std::string CommandOptions() const;
-  // Seconds left of the budget, over all calls; 1e9 without a budget.
+  // Seconds of the budget that no call has used yet; 1e9 without a budget.
   double SecondsLeft() const;
 
  private:
@@ -47,7 +48,7 @@ class ImageLab {
   nlohmann::json plan_, settings_;
 };
 
-// Sentences for pages that describe networks and trainings of a record.
+// The sentences of a page that describe the networks and trainings of a record.
 std::string Trainings(const nlohmann::json& about, const nlohmann::json& record);
 
 }  // namespace linnet::experiments

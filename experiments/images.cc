@@ -1,6 +1,6 @@
-// linnet reproduce table1, table2: byte-wise image models (§4.2) with softmax, LSH and linear
-// attention: bits/dim and images per second. figure5: the training curves of these tables and of
-// table 3.
+// linnet reproduce table1, table2: byte-wise image models (section 4.2 of the paper) with softmax,
+// LSH and linear attention: bits/dim and images per second. figure5: the training curves of these
+// tables and of table 3.
 #include <filesystem>
 
 #include "experiments/experiment.h"
@@ -14,11 +14,11 @@ using nlohmann::json;
 
 namespace {
 
-// The paper's networks are measured, whole images included, only if this much of the budget is
-// left.
+// Networks of the paper's size are timed only if more than this much of the budget is left.
 constexpr double kPaperSeconds = 600;
 
-// The methods that the record has, with "run" and the results in other lists of the record.
+// The methods that the record has, each with its training as "run" and, if the record has them, its
+// throughput as "speed" and that of the paper's network as "sized".
 json Rows(const json& about, const json& record) {
   json rows = json::array();
   for (json& row : WithRuns(about.at("methods"), record.at("runs"))) {
@@ -65,9 +65,9 @@ void MeasureImageTable(const Call& call, json& record) {
 void DeriveImageTable(const json& about, json& values) {
   json& rows = values["rows"] = Rows(about, values);
   values["softmax"] = FindRecord(rows, "name", "softmax");
-  if (values["softmax"].is_null()) throw InputError("holds no run of softmax");
+  if (values["softmax"].is_null()) throw InputError("has no run of softmax");
   values["trainings"] = Trainings(about, values);
-  // For trainings of equal planned time: the actual times, which vary with other load.
+  // Show the actual times of trainings planned for equal times; they vary with other load.
   bool taken = values.at("equal_time");
   for (const json& row : rows) taken = taken && row.at("run").contains("training_seconds");
   values["taken"] = taken;
@@ -95,8 +95,8 @@ void MeasureFigure5(const Call& call, json& record) {
   }
   if (record.empty()) {
     throw InputError(folder.string(),
-                     ": holds none of table1.json, table2.json and table3.json, whose trainings "
-                     "figure5 draws; run 'linnet reproduce table1 --out DIR' first");
+                     ": has none of table1.json, table2.json and table3.json, whose training "
+                     "curves figure5 draws; run 'linnet reproduce table1 --out DIR' first");
   }
 }
 

@@ -18,7 +18,7 @@ using nlohmann::json;
 
 namespace {
 
-constexpr int kTen = 10, kTimedTens = 3;  // after one block of ten for warm-up
+constexpr int kTen = 10, kTimedTens = 3;  // updates per block; blocks timed after one for warm-up
 
 bool Exists(const fs::path& path) {
   std::error_code error;
@@ -34,9 +34,9 @@ void Lab::MakeFolder(const fs::path& folder) const {
 }
 
 std::string Lab::RunVerb(const std::vector<std::string>& arguments) const {
-  const cli::Interrupted stopped{
-      StrCat(experiment_,
-             ": stopped; nothing is written, and the same command goes on with what is done")};
+  const cli::Interrupted stopped{StrCat(
+      experiment_,
+      ": stopped; nothing is written, and the same command resumes with the results so far")};
   cli::ChildResult child;
   try {
     child = cli::RunChild("linnet", arguments);
@@ -57,7 +57,7 @@ std::string Lab::RunVerb(const std::vector<std::string>& arguments) const {
 }
 
 json Lab::Run(const std::vector<std::string>& arguments) const {
-  return ParseRecord(RunVerb(arguments), StrCat("what 'linnet ", arguments[0], "' wrote"));
+  return ParseRecord(RunVerb(arguments), StrCat("the output of 'linnet ", arguments[0], "'"));
 }
 
 json Lab::Kept(const fs::path& file, const json& question, FunctionRef<json()> measure) const {
@@ -103,7 +103,8 @@ double Lab::SecondsAnUpdate(const std::string& label, const std::string& name,
     for (const fs::directory_entry& entry : fs::directory_iterator(folder_, error)) {
       const std::string run = entry.path().filename();
       if (run.starts_with(name) && Exists(entry.path() / "state.safetensors")) {
-        throw InputError(entry.path().string(), ": is of other settings; choose another --work");
+        throw InputError(entry.path().string(),
+                         ": was trained with other settings; choose another --work");
       }
     }
     std::cerr << "timing updates of " << label << "\n";
@@ -133,7 +134,8 @@ double Lab::TimeUpdates(const std::string& label, const fs::path& run,
   // The median ignores a short burst of other load.
   std::sort(tens.begin(), tens.end());
   const double each = tens.empty() ? 0 : tens[tens.size() / 2] / kTen;
-  if (!(each > 0)) throw RuntimeError(experiment_, ": updates of ", label, " take no time");
+  if (!(each > 0))
+    throw RuntimeError(experiment_, ": the updates of ", label, " could not be timed");
   return each;
 }
 

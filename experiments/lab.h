@@ -1,5 +1,5 @@
-// Runs verbs of linnet for an experiment. The results stay in a folder until the experiment has
-// written its page, so that an interrupted experiment can resume.
+// Runs verbs of linnet for an experiment. A folder keeps the results until the experiment has
+// written its page, so that an interrupted experiment can resume; trainings stay there.
 //
 //   Lab lab("figure2", "runs/figure2");
 //   const double each = lab.SecondsAnUpdate("linear", "linear", flags);
@@ -19,7 +19,7 @@
 
 namespace linnet::experiments {
 
-// Appends arguments of a command: texts, numbers, and JSON, of a list each element.
+// Appends arguments of a command: a string as it is, a list element by element, other JSON dumped.
 inline void AppendOne(std::vector<std::string>& arguments, const nlohmann::json& value) {
   if (value.is_array()) {
     for (const nlohmann::json& element : value) AppendOne(arguments, element);
@@ -34,26 +34,27 @@ void Append(std::vector<std::string>& arguments, const Values&... values) {
 
 class Lab {
  public:
-  // Creates the folder with the first result.
+  // `folder` is created when the first result is saved.
   Lab(std::string experiment, std::filesystem::path folder)
       : experiment_(std::move(experiment)), folder_(std::move(folder)) {}
 
   const std::filesystem::path& folder() const { return folder_; }
 
-  // Runs `linnet ARGUMENTS...` and parses its JSON output. On failure throws an error that says
-  // that no results of the experiment are written; after Ctrl-C throws Interrupted.
+  // Runs `linnet ARGUMENTS...` and parses its JSON output. Throws InputError or RuntimeError if it
+  // fails (it has printed the reason), Interrupted after Ctrl-C.
   nlohmann::json Run(const std::vector<std::string>& arguments) const;
-  // As Run, but returns the saved result if an earlier call of the experiment measured it.
+  // As Run, but saves the result under `name`, and returns the saved one if an interrupted call of
+  // the experiment ran the same arguments on this machine.
   nlohmann::json Measure(const std::string& name, const std::vector<std::string>& arguments) const;
 
   // Seconds per update of `linnet train FLAGS...`: the median over three blocks of ten updates,
-  // after ten for warm-up. The folder keeps it, so that a resumed experiment has the same plan.
-  // `name` is for file names, `label` for messages.
+  // after ten for warm-up. The folder keeps the result, so that a resumed experiment has the same
+  // plan. `name` is for file names, `label` for messages.
   double SecondsAnUpdate(const std::string& label, const std::string& name,
                          const std::vector<std::string>& flags) const;
 
-  // Trains for `steps` updates in all, resuming an earlier run in the folder NAME. Returns {"steps",
-  // "training_seconds", "epochs", "parameters", "peak_memory", "curve": see CurveOf}.
+  // Trains for `steps` updates in all, resuming an earlier run in the subfolder `name`. Returns
+  // {"steps", "training_seconds", "epochs", "parameters", "peak_memory", "curve": see CurveOf}.
   nlohmann::json Train(const std::string& label, const std::string& name,
                        const std::vector<std::string>& flags, int64_t steps,
                        const std::vector<std::string>& curve) const;
@@ -61,11 +62,12 @@ class Lab {
     return folder_ / name / "model.safetensors";
   }
 
-  // The answer that this file in the folder holds if it is that to the question, or measure().
+  // Returns the answer in this file of the folder if it is an answer to `question`; otherwise calls
+  // measure() and saves its answer. `file` is relative to the folder.
   nlohmann::json Kept(const std::filesystem::path& file, const nlohmann::json& question,
                       FunctionRef<nlohmann::json()> measure) const;
 
-  // Deletes the results of Measure. Trainings stay.
+  // Deletes the results of Measure. Trainings and other kept answers stay.
   void Finish() const;
 
  private:

@@ -31,7 +31,7 @@ constexpr Experiment kExperiments[] = {
 
 int main(int argc, char** argv) {
   using namespace linnet::experiments;
-  CLI::App app("Measures the paper's figures again, and writes a page about each.",
+  CLI::App app("Measures the paper's tables and figures, and writes a page for each.",
                "linnet reproduce");
   app.set_version_flag("--version", "linnet " LINNET_VERSION);
   app.require_subcommand(1);

@@ -13,11 +13,11 @@ namespace {
 
 struct Planned {
   const json& method;
-  double seconds;  // of an update
+  double seconds;  // per update
   int64_t steps = 0;
 };
 
-// Decides the updates of each method: as many as wanted, or those that fit into the budget.
+// Decides the number of updates of each method: "wanted", or as many as fit into the budget.
 void Plan(const json& training, const Scope& scope, std::vector<Planned>& methods) {
   const json budget = Evaluate("budget", scope);
   const std::string wanted = Evaluate("wanted", scope);
@@ -35,7 +35,7 @@ void Plan(const json& training, const Scope& scope, std::vector<Planned>& method
       steps = std::min(steps, share * ParseSeconds(budget) / round);
       if (steps < least) {
         throw InputError("--budget ", budget.get<std::string>(), " is too little: ", least,
-                         " updates of each method, and measuring them, take about ",
+                         " updates of each method, and their measurements, take about ",
                          FormatSeconds(least * round / share));
       }
     }

@@ -1,24 +1,31 @@
-// Measurements as descriptions specify them: commands, and trainings of all methods.
+// Measurements and trainings specified by a description (pages/NAME.json). E is an expression, T a
+// template (page.h).
 //
-// A command is a list of arguments. One that is a single tag of a page, "{{batch}}", is the value as
-// it is (of a list, each element); other texts are templates (page.h). {"each": path, "add": [...]}
-// adds arguments for each element of that section, {"unless": path, "add": [...]} where it is empty:
+// A command is a list of arguments. An argument that is a single tag, "{{batch}}", becomes the
+// unformatted value, or one argument for each element of a list; other strings are templates.
+// {"each": path, "add": [...]} adds arguments for each element of that section, {"unless": path,
+// "add": [...]} adds them if it is empty:
 //
 //   ["bench", "step", "--batch", "{{batch}}", {"each": "threads", "add": ["--threads", "{{threads}}"]}]
 //
-// A measurement runs a command for each element of the nested lists "each", and keeps each answer
-// until the page is written:
+// A measurement runs a command for each combination of elements of the lists in "each", and keeps
+// each answer until the page is written:
 //
 //   {"each": ["datasets", "methods"], "says": T, "name": T, "command": [...],
-//    "only": the "name" of the records that are taken, "keep": the fields, if not all,
+//    "only": the "name" of the records to keep, "keep": their fields to keep (default: all),
 //    "add": {field: E}}
+//
+// It prints "says"; "name" is the name of the saved answer (Lab::Measure).
 //
 // "training" describes how "methods" are trained:
 //
-//   {"flags": command, "schedule": further flags, which may depend on `steps` and on those in
-//    "let": {name: E}, kept in the record; "seeds": E, trainings of a method, whose number is
-//    `seed`, if not one with the option's; "share" of a budget for updates; "least" updates;
-//    "curve": [metrics]}
+//   "flags"     command: arguments of `linnet train`
+//   "schedule"  command: further arguments, which may depend on `steps` and on the values in "let"
+//   "let"       {name: E}, values added to the record of the run
+//   "seeds"     E, number of trainings of a method, with `seed` 1, 2, ...; without it: one
+//   "share"     share of the budget for updates (default: 1)
+//   "least"     minimum number of updates (default: 1)
+//   "curve"     metrics of the curve, see CurveOf in record.h
 #ifndef EXPERIMENTS_MEASURE_H_
 #define EXPERIMENTS_MEASURE_H_
 
@@ -32,18 +39,20 @@
 
 namespace linnet::experiments {
 
+// The arguments of a described command.
 std::vector<std::string> Command(const nlohmann::json& described, const Scope& scope);
 
-// The records of a measurement.
+// Runs a described measurement and returns its records.
 nlohmann::json Measured(const Call& call, const nlohmann::json& described, const Scope& scope);
 
-// Times updates of every method, one right after the other so that other load affects all of them,
-// decides how many each makes, and trains them. `scope` holds
-// "wanted", an expression: the updates of a method if time is unlimited, which may depend on
-// `seconds` of an update; "budget" ("2h", or null); and "equal_time": whether a budget is shared as
-// equal times or as equal updates. Calls finish(method, run) for each training, which is then added to the list returned:
-// {"method", "seed", "steps", "seconds_an_update", "training_seconds", "epochs", "parameters",
-// "peak_memory", "curve": [[step, metrics...]]}.
+// Times the updates of all methods, one method right after the other so that other load affects all
+// of them, decides the number of updates of each method, and trains the methods. `scope` has
+// "wanted", an expression for the updates of a method without a budget, which may depend on
+// `seconds` per update; "budget" ("2h", or null); and "equal_time": whether the methods share the
+// budget as equal times or as equal numbers of updates. Calls finish(method, run) after each
+// training, then adds the run to the list returned: {"method", "seed", "steps",
+// "seconds_an_update", "training_seconds", "epochs", "parameters", "peak_memory", "curve": [[step,
+// metrics...]]}.
 using Finish = std::function<void(const nlohmann::json& method, nlohmann::json& run)>;
 nlohmann::json Trained(const Call& call, const Scope& scope, const Finish& finish);
 

@@ -69,7 +69,7 @@ std::string Format(const json& value, const std::string& format) {
   return formats.at(format)(number);
 }
 
-// Escapes text from records, so that it has no effect as Markdown.
+// Replaces special characters in text from records, so that it has no effect as Markdown.
 std::string Escaped(std::string text) {
   for (char& c : text) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f ||
@@ -108,7 +108,7 @@ bool Holds(const json& value) {
   return !value.is_null() && value != false && value != 0 && value != "";
 }
 
-// A function of Evaluate() of all its arguments, lists among them flattened.
+// Calls the function `name` of expressions. `list` has all its arguments, with lists flattened.
 json Call(const std::string& name, const json& list) {
   if (name == "count") return list.size();
   if (list.empty()) return nullptr;
@@ -147,7 +147,7 @@ json Combine(char op, const json& a, const json& b) {
   return static_cast<int64_t>(value);
 }
 
-// Parses by recursive descent, a method for each level of precedence.
+// Evaluates while parsing by recursive descent.
 class Expression {
  public:
   Expression(std::string_view text, const Scope& scope) : rest_(text), scope_(scope) {}
@@ -263,7 +263,7 @@ std::optional<json> Find(std::string_view path, const Scope& scope) {
 json Evaluate(std::string_view text, const Scope& scope) {
   Expression expression(text, scope);
   json value = expression.Sum();
-  if (!expression.done()) throw RuntimeError("pages: '", text, "' is no expression");
+  if (!expression.done()) throw RuntimeError("pages: '", text, "' is not an expression");
   return value;
 }
 

@@ -86,7 +86,7 @@ TEST(Evaluate, Expressions) {
   EXPECT_EQ(value("count(runs)"), 2);
   EXPECT_EQ(value("max(1, floor(7.9 / 2))"), 3);
   EXPECT_EQ(value("or(none, 0, batch)"), 10);
-  // Null spreads; so does a field of null.
+  // Arithmetic with null gives null, as does a field of null.
   for (const char* text : {"none * 2", "none.field", "3 / none", "max(empty)"}) {
     EXPECT_EQ(value(text), nullptr) << text;
   }

@@ -39,7 +39,7 @@ void CheckValue(const std::string& field, const json& value, const json& rule) {
   }
 }
 
-// Checks a value, or the values in the lists that the `*` of a path make.
+// Checks a value, or, for each `*` in its path, the elements of a list (`lists` levels of lists).
 void CheckValues(const std::string& field, const json& value, const json& rule, ptrdiff_t lists) {
   if (lists == 0) return CheckValue(field, value, rule);
   for (const json& element : value) CheckValues(field, element, rule, lists - 1);

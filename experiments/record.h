@@ -19,23 +19,26 @@ namespace linnet::experiments {
 nlohmann::json ParseRecord(const std::string& text, const std::string& where);
 nlohmann::json ReadRecord(const std::filesystem::path& path);
 
-// [[step, value of each metric]] wherever a run has the first one.
+// [[step, value of each metric]] at the records with the first metric; they must have the others
+// too.
 nlohmann::json CurveOf(const plot::RunLog& log, const std::vector<std::string>& metrics);
 
-// Checks the values at every path of `rules` (Find() in page.h; "?" behind it: where it exists):
-// "text", "above 0", "0 or more", "whole" (above 0), [least, most], or {"empty": an error message
-// for an empty list}. Throws InputError, or a nlohmann exception for a missing field or another type.
+// Checks the values at every path of `rules` (Find() in page.h; with "?" after it only if it
+// exists). A rule is "text", "above 0", "0 or more", "whole" (a whole number above 0), [least,
+// most], or {"empty": an error message for an empty list}. Throws InputError, or a nlohmann
+// exception for a missing field or another type.
 void CheckRecord(const nlohmann::json& record, const nlohmann::json& rules);
 
-// {"machine", "date"}, of a new record.
+// The first fields of a new record: {"machine", "date"}.
 nlohmann::json Origin();
 // The first record whose field `key` has that value, or null.
 nlohmann::json FindRecord(const nlohmann::json& records, const char* key,
                           const nlohmann::json& value);
-// The methods of a description, each with its records: {..., "run": one or null, "runs": all}.
+// Joins the methods of a description with their records: {..., "runs": all, "run": the first or
+// null}.
 nlohmann::json WithRuns(const nlohmann::json& methods, const nlohmann::json& runs);
-// A table with a column for each method: [{ROW: value, "cells": [the record's value or null]}], in
-// the order in which the records bring the rows.
+// A table with a column for each method and a row for each value of the field `row`, in order of
+// first appearance: [{ROW: value, "cells": [the "value" of each method's record, or null]}].
 nlohmann::json Pivot(const nlohmann::json& records, const nlohmann::json& methods, const char* row);
 
 }  // namespace linnet::experiments

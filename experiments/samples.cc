@@ -1,5 +1,5 @@
 // linnet reproduce figure3, figure4, figure6 to figure9: images sampled from the models of tables 1
-// and 2, and completions of images whose upper half is given.
+// and 2, and test images completed from their upper half.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -26,10 +26,10 @@ namespace {
 using Pixels = std::vector<uint8_t>;
 
 constexpr int kAlternatives = 2, kColumns = 8;
-constexpr uint8_t kBetween = 64, kUnknown = 128;
+constexpr uint8_t kBetween = 64, kUnknown = 128;  // gray levels of gaps and of missing halves
 
-// Root-mean-square differences between images in bytes: over all pairs, and to the nearest other
-// image.
+// Root mean square differences between images of `bytes` bytes: the mean over all pairs, and the
+// mean over images of the difference to the nearest other image.
 json VarietyOf(std::span<const uint8_t> pixels, size_t bytes) {
   const size_t count = pixels.size() / bytes;
   double pairs = 0, nearest = 0;
@@ -51,7 +51,7 @@ json VarietyOf(std::span<const uint8_t> pixels, size_t bytes) {
   return {{"pairs", pairs}, {"nearest", nearest}};
 }
 
-// Places both alternatives of an image side by side in one row.
+// Reorders completions so that the alternatives of an image are neighbors.
 Pixels Interleaved(const Pixels& completions, size_t images, size_t bytes) {
   Pixels rows;
   for (size_t i = 0; i < images; ++i) {
@@ -72,16 +72,17 @@ json Shown(const json& about) {
   return shown;
 }
 
-// Draws and completes images for one call.
+// Samples and completes images for one call.
 class Sampler {
  public:
   Sampler(const Call& call, const ImageSet& test)
       : call_(call), test_(test), bytes_(test.image_bytes()) {}
 
-  // Adds sheets of `count` samples of each method, and the record's measures of variety.
+  // Adds a sheet of `count` samples for each method, and the differences between samples to the
+  // record.
   void AddSamples(size_t count, json& record) const {
     for (const json& method : Shown(call_.about)) {
-      const Pixels made = Made(method, "samples", "drawing with", count, count * bytes_,
+      const Pixels made = Made(method, "samples", "sampling with", count, count * bytes_,
                                [&](Engine& engine, const SampleOptions& sample) {
                                  return SampleImages(engine, count, sample);
                                });
@@ -97,7 +98,7 @@ class Sampler {
     record["real"] = VarietyOf(real, bytes_);
   }
 
-  // Adds sheets of the first `count` test images, completed by each method.
+  // Adds sheets of the first `count` test images: occluded, completed by each method, and original.
   void AddCompletions(size_t count) const {
     const auto height = static_cast<size_t>(test_.height), known = height / 2 * bytes_ / height;
     const Pixels originals(test_.pixels.begin(),
@@ -134,7 +135,8 @@ class Sampler {
                                Grid(images, columns, kScale, /*gap=*/kScale, kBetween));
   }
 
-  // Images made by a model, cached in the folder until the model changes: Reformer takes minutes.
+  // Images made by a model. The folder caches them until the model changes, since Reformer takes
+  // minutes.
   template <class Body>
   Pixels Made(const json& method, const char* what, const char* doing, size_t count, size_t bytes,
               const Body& body) const {
@@ -152,7 +154,8 @@ class Sampler {
     Pixels made;
     cli::WithProgress(task, [&](const auto& report) {
       SampleOptions sample{.seed = 1, .batch = 64, .progress = &report};
-      // Without a state every byte takes a pass over all earlier ones; then one image per thread.
+      // Without a state every byte takes a pass over all earlier ones; one image per thread is
+      // best.
       if (!engine.model().steps()) sample.batch = static_cast<size_t>(engine.pool().size());
       made = body(engine, sample);
     });
@@ -175,8 +178,9 @@ void MeasureSamples(const Call& call, json& record) {
     if (!call.options.contains(option)) continue;
     const size_t asked = call.options.at(option);
     if (asked > images.test().size()) {
-      throw InputError(call.about.at("title").get<std::string>(), " has ", images.test().size(),
-                       " test images there; ask for as many at most");
+      throw InputError(call.about.at("title").get<std::string>(), " has only ",
+                       images.test().size(),
+                       " test images in this folder; ask for as many or fewer");
     }
     record[option] = asked;
     const std::string flag = StrCat("--", option);
@@ -187,7 +191,7 @@ void MeasureSamples(const Call& call, json& record) {
   record["runs"] = images.Train();
   record["methods"] = json::array();
   record["command"] = StrCat("linnet reproduce ", name, images.CommandOptions(), given);
-  cli::EndAtSignals();  // from here on this process does the work itself
+  cli::EndAtSignals();  // there are no more child processes
   const Sampler sampler(call, images.test());
   if (record.contains("count")) sampler.AddSamples(record["count"], record);
   if (record.contains("completions")) sampler.AddCompletions(record["completions"]);
@@ -196,7 +200,7 @@ void MeasureSamples(const Call& call, json& record) {
 void DeriveSamples(const json& about, json& values) {
   values["methods"] = WithRuns(Shown(about), values.at("methods"));
   values["trainings"] = Trainings(about, values);
-  // Too few images have no meaningful nearest distance.
+  // The nearest distance means little for few images.
   values["varied"] = values.value("count", 0) >= kColumns;
 }
 

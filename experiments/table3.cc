@@ -1,6 +1,6 @@
-// linnet reproduce table3: phone recognition (§4.3) with linear, softmax and Reformer attention and
-// a bidirectional LSTM, trained for equal times; and the cost of a second of audio as utterances
-// grow.
+// linnet reproduce table3: phone recognition (section 4.3 of the paper) with linear, softmax and
+// Reformer attention and a bidirectional LSTM, trained for equal times; and the training time per
+// second of audio against the length of utterances.
 #include "experiments/experiment.h"
 #include "experiments/measure.h"
 
@@ -10,17 +10,17 @@ using nlohmann::json;
 
 namespace {
 
-// Adds the error rates of a trained model, and the speed at which it hears.
+// Adds the error rates of a trained model, and its recognition speed (real_time_factor).
 void Evaluate(const Call& call, json& run) {
   const std::string data = call.options.at("data");
   const std::string model =
       call.lab.ModelOf(StrCat(run.at("method").get<std::string>(), "-", run.at("seed").get<int>()));
   for (const char* split : {"validation", "test"}) {
-    // Not kept: it may name recordings that are repaired before the next call.
+    // Not kept for the next call: the user may first repair recordings that could not be read.
     const json eval = call.lab.Run({"eval", model, "--data", data, "--split", split, "--json"});
     if (eval.at("left_out") != 0) {
       throw InputError(data, ": ", eval.at("left_out").dump(), " recordings of its ", split,
-                       " set cannot be read (above); repair them, and the same command goes on");
+                       " set cannot be read (see above); repair them and repeat the command");
     }
     run[split] = eval.at("phone_error_rate");
     run["real_time_factor"] = eval.at("real_time_factor");
@@ -37,7 +37,7 @@ void MeasureTable3(const Call& call, json& record) {
   values.update({{"budget", nullptr}, {"equal_time", true}});
   const Scope about{call.about}, scope{values, &about};
   record["runs"] = Trained(call, scope, [&](const json&, json& run) {
-    // The planned time: the trainings themselves may have run beside other load.
+    // The planned time, since other load may have slowed down the training itself.
     const double seconds = 60 * call.options.at("minutes").get<double>();
     run["seconds"] = seconds;
     for (json& point : run["curve"]) {

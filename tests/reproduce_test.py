@@ -112,8 +112,8 @@ class Figure1(unittest.TestCase):
         for part in ("linnet reproduce figure1 --from", "A (machine), family 6, 2 threads", "2026-11-21",
                      "| N | linear | softmax | softmax-plain | lsh-1 | lsh-4 |",
                      "| 512 | 1.02 | 0.518 | 1.57 | 3.07 | 10.2 |", "| 8,192 | 16.4 | 71.2 | – | 49.2 | 164 |",
-                     "| grows as N to the | 1.00 | 1.94 | 2.00 | 1.00 | 1.00 |",
-                     "`softmax`: time N^1.94 (as there), memory N^1.00 (not so here)",
+                     "| exponent of N | 1.00 | 1.94 | 2.00 | 1.00 | 1.00 |",
+                     "`softmax`: time N^1.94 (agrees), memory N^1.00 (differs)",
                      "faster in 20 of 22 comparisons",
                      "`softmax` at 2 of 6 lengths (0.506 to 0.762 times linear's)",
                      "at N = 16,384 `lsh-1` 98.3 ms, `lsh-4` 328 ms (3.33x)",
@@ -295,7 +295,7 @@ class Table3(unittest.TestCase):
         self.assertIn("| Bi-LSTM | 25.00 |", page)
         self.assertNotIn("| LSH-4 | ", page.split("## The length")[0])  # no such run exists
         self.assertIn("| 16 | – | 12.5 | – | 10.0 |", page)
-        self.assertIn("| the loss | – | 0.160 to 0.160 | – | 0.080 to 0.160 |", page)
+        self.assertIn("| CTC loss, in addition | – | 0.160 to 0.160 | – | 0.080 to 0.160 |", page)
         self.assertIn("Another machine", page)
         self.assertEqual(len(list((self.dir / "out").iterdir())), 10)
 
@@ -596,7 +596,7 @@ print("wrote", name)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 130, err)
-        self.assertIn("stopped; the same command goes on", err.splitlines()[-1])
+        self.assertIn("stopped; the same command resumes", err.splitlines()[-1])
         kept = self.kept()
         self.assertEqual(kept["done"], ["table1", "table2", "table3"])
         self.assertGreater(kept["spent"], 0)
@@ -606,7 +606,7 @@ print("wrote", name)
         (self.dir / "runs" / "all.json").write_text(json.dumps(dict(kept, spent=3601)))
         code, _, err = self.all()
         self.assertEqual(code, 1)
-        self.assertIn("table5: left out, since the time is over", err)
+        self.assertIn("table5: left out, since the budget is used up", err)
         self.assertEqual([call[0] for call in self.calls()], ["table4", "figure5"])
         self.assertEqual(self.kept()["spent"], 0)
         code, _, err = self.all()
@@ -735,7 +735,7 @@ else:
             self.assertEqual((made["steps"], made["seconds"], made["peak_memory"], made["curve"]),
                              (120, 60.0, 1e6 + 120, [[120, 60.0, 0.25]]))
         self.assertIn("| linear | 30.00 (2 seeds, 0.00 apart) |", (folder / "out" / "table3.md").read_text())
-        self.assertIn("of other settings; choose another --work", run("--threads", "3", code=2)[1])
+        self.assertIn("with other settings; choose another --work", run("--threads", "3", code=2)[1])
 
 
 ALL = [f"figure{f}" for f in range(1, 10)] + [f"table{t}" for t in range(1, 6)] + ["couplet"]

@@ -27,7 +27,7 @@ struct Options {
   size_t smooth = 0;
 };
 
-// Parses a position on the x axis: a step, or a time with its unit.
+// Parses a value of the x axis: a step, or a time with its unit. Empty text gives nullopt.
 std::optional<double> ParsePlace(const std::string& text, const Options& options) {
   if (text.empty()) return std::nullopt;
   if (options.x == "time") return ParseSeconds(text);
@@ -59,7 +59,7 @@ void PrintList(const std::vector<RunLog>& runs, bool json) {
 void Run(const Options& options) {
   if (!options.labels.empty() && options.labels.size() != options.runs.size()) {
     throw InputError(options.labels.size(), " labels for ", options.runs.size(),
-                     " runs; give each run its --label, in their order, or none");
+                     " runs; repeat --label once per run, in their order, or omit it");
   }
   plot::CurveOptions curves = {.labels = options.labels,
                                .y = options.y,
@@ -120,25 +120,26 @@ void AddOptions(CLI::App& app, Options& options) {
   AddOption(&app, "--x", options.x, "NAME", "The x axis: steps, or the time spent in training",
             CLI::IsMember({"step", "time"}));
   AddOption(&app, "--from", options.from, "X",
-            "Start of the x range: a step, or a time as 90s, 2h");
-  AddOption(&app, "--to", options.to, "X", "End of the x range");
+            "Start of the x range: a step, or a time such as 90s or 2h");
+  AddOption(&app, "--to", options.to, "X", "End of the x range, as --from");
   app.add_flag("--log-x", options.log_x, "A logarithmic x axis");
   app.add_flag("--log-y", options.log_y, "A logarithmic y axis");
   AddOption(
       &app, "--smooth", options.smooth, "N",
-      "Smooth training curves over N records (1: no smoothing; default: depends on their number)",
+      "Smooth training curves over N records (1: no smoothing; default: by the number of records)",
       CLI::Range(1, 10'000).description(""));
   AddOption(&app, "--title", options.title, "TEXT", "Title of the figure");
-  AddRepeated(app, "--label", options.labels,
-              "A run's name in the legend, once for each run (default: from the folders' names)")
+  AddRepeated(
+      app, "--label", options.labels,
+      "Name of a run in the legend; repeat it for each run (default: from the folders' names)")
       ->type_name("NAME");
   AddOption(&app, "--theme", options.theme, "NAME", "Colors for a light page or a dark one",
             CLI::IsMember({"light", "dark"}));
   app.add_flag("--list", options.list, "List the runs' metrics and exit");
   app.add_flag("--json", options.json, "Print JSON for machines, and nothing else, on stdout");
   app.footer(
-      "\nThe clear line with points is validation, the faint line behind it training. A run "
-      "in\nprogress can be drawn at any time.\n\n"
+      "\nThe line with points is validation, the faint line behind it training. A run in "
+      "progress\ncan be drawn at any time.\n\n"
       "Examples:\n"
       "  linnet plot runs/digits\n"
       "  linnet plot runs/a runs/b --label plain --label 'pixel above' --out ab.svg --out ab.png\n"

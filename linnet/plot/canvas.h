@@ -18,7 +18,7 @@ struct Color {
   double red = 0, green = 0, blue = 0;
 };
 
-// A color in the notation of style sheets: 0x1f77b4.
+// The CSS color #1f77b4 is Hex(0x1f77b4).
 constexpr Color Hex(unsigned rgb) {
   return {(rgb >> 16 & 255) / 255.0, (rgb >> 8 & 255) / 255.0, (rgb & 255) / 255.0};
 }
@@ -44,13 +44,14 @@ class Canvas {
   cairo_t* cairo() const { return cairo_.get(); }
   void SetColor(Color color, double opacity = 1);
 
-  // Draws text whose baseline starts, is centered or ends at (x, y), by style.align.
+  // Draws text with its baseline at y. style.align says whether it starts at x, is centered there
+  // or ends there.
   void Text(double x, double y, const std::string& text, const TextStyle& style);
   double TextWidth(const std::string& text, double size, bool bold = false);
   // Shortens the text to `width`: keeps both ends and puts an ellipsis between them.
   std::string Fit(const std::string& text, double width, double size, bool bold = false);
 
-  // Replaces the file atomically. Call it once, last.
+  // Writes the file, replacing an old one atomically. Call it once, last.
   void Save();
 
  private:

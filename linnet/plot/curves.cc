@@ -62,7 +62,7 @@ Series Between(const Track& track, const CurveOptions& options, double unit) {
   return series;
 }
 
-// The tracks of one run in one panel; at most one of them is missing.
+// The tracks of one run in one panel; at most one of them is null.
 struct Shown {
   const Track* training = nullptr;
   const Track* validation = nullptr;
@@ -137,8 +137,9 @@ std::vector<double> Smooth(const std::vector<double>& values, size_t window) {
     size_t end = begin;
     while (end < values.size() && !std::isnan(Showable(values[end], false))) ++end;
     for (size_t i = begin; i < end; ++i) {
-      // The window never reaches further right than left: at its steep start the curve would bend.
-      // It keeps its full left half at the end: a shrinking window would end in noise.
+      // At the start the window shrinks on the right too: a one-sided mean would bend the steep
+      // start of the curve. At the end it keeps its left half: a shrinking window would end in
+      // noise.
       const size_t left = std::min((window - 1) / 2, i - begin);
       const size_t right = std::min({window / 2, i - begin, end - 1 - i});
       double sum = 0;

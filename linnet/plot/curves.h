@@ -30,16 +30,18 @@ struct CurveOptions {
 // data.
 Figure RunCurves(const std::vector<RunLog>& runs, const CurveOptions& options);
 
-// The main metric of a run: the first in its records that is specific to the task.
+// The main metric of a run: the first training metric that is specific to its task, else the first
+// such validation metric, else the first metric.
 std::string MainMetric(const RunLog& run);
 
 // The metrics of a run for error messages: "bits_per_dim, lr".
 std::string MetricNames(const RunLog& run);
 
-// Distinct names for runs: the shortest ends of their paths that differ.
+// Names for runs: the shortest ends of their folders' paths that are distinct.
 std::vector<std::string> ShortLabels(const std::vector<std::string>& runs);
 
-// The moving mean over `window` values. The window shrinks towards the ends and at NaNs.
+// The moving mean over `window` values. The window shrinks on both sides at the start, only on the
+// right at the end; a NaN ends one stretch of values and starts another.
 std::vector<double> Smooth(const std::vector<double>& values, size_t window);
 
 }  // namespace linnet::plot

@@ -49,7 +49,8 @@ constexpr double kAxisLabelSize = 16, kTickSize = 15, kLegendSize = 15;
 constexpr double kLineWidth = 2.4, kFaintWidth = 1.5, kFaintOpacity = 0.5, kMarkerRadius = 4.2;
 constexpr double kMargin = 18;  // around the figure and between its panels
 constexpr double kTickGap = 7;  // from the frame to a tick label
-// Space per labeled tick along an axis. Ticks of a logarithmic axis are not equally spaced.
+// Minimum space per labeled tick along an axis; less on a logarithmic x axis, whose ticks are not
+// equally spaced.
 constexpr double kXLabelRoom = 80, kLogXLabelRoom = 55, kYLabelRoom = 48;
 constexpr double kLegendRow = 23, kLegendSample = 30, kLegendPadding = 9, kLegendInset = 10;
 
@@ -86,8 +87,8 @@ bool Crosses(Point a, Point b, const Box& box) {
 // A part of a line without gaps, in pixels.
 using Stretch = std::vector<Point>;
 
-// Thins points without visible change: of those in one half-pixel column, keeps the first, the
-// lowest, the highest and the last.
+// Thins points without visible change: keeps the first, the lowest, the highest and the last point
+// of each column of half a pixel.
 Stretch Thinned(const Stretch& points) {
   const auto column = [](Point p) { return std::floor(2 * p.x); };
   const auto lower = [](Point a, Point b) { return a.y < b.y; };
@@ -154,7 +155,8 @@ class Panel {
     for (const Series& series : plot_.series) {
       if (series.x.size() != series.y.size()) {
         throw InputError(where, ": the series '", series.label, "' has ", series.x.size(),
-                         " values of x and ", series.y.size(), " of y; give as many of both");
+                         " values of x and ", series.y.size(),
+                         " of y; give the same number of both");
       }
     }
   }
@@ -173,7 +175,7 @@ class Panel {
     }
     if (x.low > x.high) {
       throw InputError(where, ": nothing to show: no value of '", plot_.y.label,
-                       "' is a number that these axes can show; see the data",
+                       "' is a number that these axes can show; check the data",
                        plot_.x.log || plot_.y.log ? ", or draw without logarithmic axes" : "");
     }
     x_range_ = FitRange(x, plot_.x.log);
@@ -497,15 +499,16 @@ void CheckFormat(const std::string& path) { Canvas::IsSvg(path); }
 
 void Draw(const Figure& figure, const std::string& path) {
   CheckFormat(path);
-  if (figure.panels.empty()) throw InputError(path, ": a figure without panels; give it one");
+  if (figure.panels.empty()) throw InputError(path, ": a figure without panels; add at least one");
   const size_t panels = figure.panels.size();
   const double width =
       figure.width > 0 ? figure.width : static_cast<double>(panels == 1 ? 800 : 560 * panels);
   const double height = figure.height > 0 ? figure.height : panels == 1 ? 500 : 440;
   if (!(width >= 200 * static_cast<double>(panels) && height >= 150 && figure.scale >= 0.1 &&
         std::max(width, height) * std::max(1.0, figure.scale) <= 16384)) {
-    throw InputError(path, ": a figure of ", width, " x ", height, " pixels, each drawn as ",
-                     figure.scale, "; a panel needs 200 x 150, and 16384 is the most in all");
+    throw InputError(
+        path, ": a figure of ", width, " x ", height, " pixels at scale ", figure.scale,
+        "; choose at least 200 x 150 per panel, a scale from 0.1, and at most 16384 pixels a side");
   }
 
   const Look& look = figure.theme == Theme::kDark ? kDark : kLight;

@@ -2,8 +2,9 @@
 //
 //   plot::Plot time{.x = {"sequence length", /*log=*/true}, .y = {"ms per sample", /*log=*/true}};
 //   time.series.push_back({.label = "linear", .x = {512, 1024}, .y = {1.1, 2.2}});
-//   time.series.push_back({.label = "the paper's", .x = {512}, .y = {1.3}, .style = kPoints});
-//   plot::Draw({.title = "Forward and backward", .panels = {time, memory}}, "scaling.svg");
+//   time.series.push_back(
+//       {.label = "the paper's", .x = {512}, .y = {1.3}, .style = plot::Style::kPoints});
+//   plot::Draw({.title = "Forward and backward", .panels = {time}}, "scaling.svg");
 //
 // Ranges, ticks, colors and the legend's position are chosen automatically; a caller's colors take
 // precedence. Data may hold any values: those that an axis cannot show (NaN, 0 on a
@@ -25,7 +26,7 @@ struct Series {
   std::vector<double> x = {}, y = {};  // of the same length
   Style style = Style::kLine;
   Marker marker = Marker::kCircle;
-  int color = -1;  // index into the palette; -1: the next one. Series of one color belong together
+  int color = -1;  // index into the palette; -1: the next one. Series may share a color
   bool dashed = false;
   bool dotted = false;  // a guide line
   bool faint = false;   // thin and pale, behind the others

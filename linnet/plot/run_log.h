@@ -12,14 +12,15 @@
 
 namespace linnet::plot {
 
-// One metric over a run. NaN stands for a null value, or for a missing time.
+// One metric over a run: at each record that has it, the step, the seconds of training and the
+// value. NaN stands for a null value or a missing time.
 struct Track {
   std::string name;
   std::vector<double> step = {}, seconds = {}, value = {};
 };
 
 struct RunLog {
-  std::string path;  // the metrics file
+  std::string path;  // of the metrics file
   size_t records = 0;
   int64_t first_step = 0, last_step = 0;
   std::vector<Track> tracks;  // in order of first appearance

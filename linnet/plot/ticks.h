@@ -22,16 +22,19 @@ struct Tick {
   std::string label;  // "" for a minor tick
 };
 
-// Maps a value that the axis cannot show to NaN: not finite, absurdly large, or not positive on a
-// logarithmic axis. Later sums therefore cannot overflow.
+// Returns the value if the axis can show it, otherwise NaN: not finite, above 1e100 in magnitude,
+// or below 1e-100 on a logarithmic axis. On a linear axis magnitudes below 1e-100 become 0. Later
+// sums therefore cannot overflow.
 double Showable(double value, bool log);
 
 // The axis range for data of that range (showable, low <= high): slightly wider than the data, but
-// not across zero, and never empty.
+// not extended across zero, and never empty.
 Range FitRange(Range data, bool log);
 
-// At most `most` (at least 2) labeled ticks, in rising order, at 1, 2 or 5 times a power of ten. On
-// a logarithmic axis they are as fine as possible, with minor ticks between.
+// At most `most` (at least 2) labeled ticks, in rising order. On a linear axis they are the
+// multiples of 1, 2 or 5 times a power of ten. On a logarithmic axis they are 1, 2 and 5 times each
+// power of ten, or fewer if these are too many, with minor ticks between; a short one has the ticks
+// of a linear axis.
 std::vector<Tick> Ticks(Range range, bool log, size_t most);
 
 }  // namespace linnet::plot
