@@ -8,16 +8,21 @@
 #include <iostream>
 #include <new>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "linnet/base/error.h"
 #include "linnet/base/version.h"
+#include "linnet/cli/describe.h"
 #include "linnet/cli/signals.h"
 #include "linnet/kernels/isa.h"
 
 namespace linnet::cli {
 namespace {
+
+// Prints a description for scripts/manual; not in --help.
+constexpr std::string_view kDescribeFlag = "--describe";
 
 // Prints an error message on one line. It may quote user input or file contents, so control
 // characters are escaped: they would break the line or steer the terminal.
@@ -124,6 +129,11 @@ void FlushOutput() {
 }
 
 int Run(CLI::App& app, int argc, char** argv) {
+  if (argc == 2 && std::string_view(argv[1]) == kDescribeFlag) {
+    std::cout << Describe(app).dump() << "\n";
+    FlushOutput();
+    return 0;
+  }
   try {
 #ifndef LINNET_PLAIN
     kernels::ApplyIsaEnvironment();

@@ -1,0 +1,18 @@
+// A description of a program's verbs and options, from which scripts/manual makes man pages and
+// shell completions.
+#ifndef LINNET_CLI_DESCRIBE_H_
+#define LINNET_CLI_DESCRIBE_H_
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+namespace linnet::cli {
+
+// {"name", "summary", "notes", "options", "verbs"}: options as {"names", "positional", "type",
+// "help", "default", "choices", "required", "repeats"}, verbs as the whole. Hidden options are left
+// out.
+nlohmann::ordered_json Describe(const CLI::App& app);
+
+}  // namespace linnet::cli
+
+#endif  // LINNET_CLI_DESCRIBE_H_
