@@ -254,7 +254,7 @@ class RoundTrip(Case):
         tensors["predictor.bias"] = ([30], [0.0] * 29 + [math.nan])
         path = self.write("nan.safetensors", safetensors(IMAGE_SPEC, tensors, metadata={}))
         self.refuses(["import", path, "--heads", "2", "--out", "b.safetensors"], path, "'predictor.bias'",
-                     "no numbers")
+                     "NaN")
 
     def test_softmax_temp(self):
         for attention in ("full", "reformer"):

@@ -230,7 +230,7 @@ class ServeTest(unittest.TestCase):
 
     def test_refuses_with_a_reason(self):
         for fields, words in (({"first": ""}, ["empty"]), ({"first": 3}, ["string"]),
-                              ({"first": "海" * 2000}, ["longer"]), ({"first": "a\x07b"}, ["control"]),
+                              ({"first": "海" * 2000}, ["exceeds"]), ({"first": "a\x07b"}, ["control"]),
                               ({"candidates": 0}, ["candidates"]), ({"candidates": 1e9}, ["candidates"]),
                               ({"candidates": 1.5}, ["whole"]), ({"temperature": -1}, ["temperature"]),
                               ({"temperature": "hot"}, ["number"]), ({"top_p": 2}, ["top_p"]),

@@ -171,7 +171,7 @@ class TextTest(unittest.TestCase):
         self.refused(run("couplet", byte, "天"), "text")
         self.refused(run("generate", couplet), "couplet")
         self.refused(run("couplet", couplet, ""), "empty")
-        self.refused(run("couplet", couplet, "天" * 30), "longer")
+        self.refused(run("couplet", couplet, "天" * 30), "exceeds")
         self.refused(run("eval", couplet), "--data")
         self.refused(run("eval", couplet, "--data", self.dir), "train/in.txt")
         self.refused(run("train", "couplet", "--out", self.dir / "never"), "--data")

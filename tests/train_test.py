@@ -231,7 +231,7 @@ class TrainTest(unittest.TestCase):
         data = model.read_bytes()
         broken.write_bytes(data[:-4] + struct.pack("<f", float("nan")))  # the last element
         self.assert_refused(self.train(*small, "--steps", "5", "--out", self.dir / "other", "--init", broken), broken,
-                            "no numbers")
+                            "NaN")
         pth = self.dir / "model.pth"
         subprocess.run([BIN / "linnet", "export", model, "--format", "pth", "--out", pth], check=True,
                        capture_output=True)
@@ -353,7 +353,7 @@ class TrainTest(unittest.TestCase):
             while not (out / "state.safetensors").exists():
                 self.assertIsNone(process.poll())
                 time.sleep(0.01)
-            self.assert_refused(self.train("copy", "--resume", "--out", out), out, "another training")
+            self.assert_refused(self.train("copy", "--resume", "--out", out), out, "another process")
         finally:
             process.send_signal(signal.SIGTERM)
         self.assertEqual(process.wait(timeout=60), 130)

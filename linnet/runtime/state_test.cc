@@ -268,7 +268,7 @@ TEST(State, RefusesFilesThatAreNoStateOfTheModel) {
   write(300, 1.0f, 3, 1);
   EXPECT_TRUE(refused("has read 300"));
   write(50, NAN, 3, 1);
-  EXPECT_TRUE(refused("no numbers"));
+  EXPECT_TRUE(refused("NaN"));
   write(50, 1.0f, -1, 1);
   EXPECT_TRUE(refused("token -1"));
   write(50, 1.0f, 256, 1);
