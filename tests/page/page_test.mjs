@@ -37,6 +37,10 @@ async function answer(page, line) {
 }
 
 await run({
+  'an empty form shows no scrolls and no answers': async () => {
+    const page = await open();
+    for (const id of ['#pair', '#answers', '#stop']) assert.equal(await page.isVisible(id), false, id);
+  },
   'a line is answered': async () => {
     const page = await open();
     await answer(page, '海上明月');
@@ -110,10 +114,26 @@ await run({
     await page.fill('#first', '海上明月');
     await page.keyboard.press('Enter');
     await page.waitForFunction(() => document.getElementById('say').textContent.includes('come again'));
+    assert.equal(await page.isVisible('#answers'), false);  // nothing to copy
     await answer(page, '海上明月');
     await page.fill('#first', ' ');
     await page.keyboard.press('Enter');
     assert.equal(page.faults.filter((fault) => !fault.includes('429')).length, 0, String(page.faults));
+  },
+  'a refusal is said in Chinese on a Chinese page': async () => {
+    const page = await open({ locale: 'zh-CN' });
+    await page.fill('#first', '海\u0007月');
+    await page.evaluate(() => { document.getElementById('first').value = '海\u0007月'; });
+    await page.press('#first', 'Enter');
+    await page.waitForFunction(() => document.getElementById('say').textContent.startsWith('没有对成'));
+    assert.match(await page.textContent('#say'), /^没有对成：[^A-Za-z]+$/);
+  },
+  'every copy button has its own name': async () => {
+    const page = await open();
+    await answer(page, '海上明月');
+    const names = await page.$$eval('#list li > button:last-child', (all) => all.map((x) => x.getAttribute('aria-label')));
+    assert.equal(new Set(names).size, names.length);
+    for (const [i, text] of (await texts(page)).entries()) assert.equal(names[i], `Copy ${text}`);
   },
   'what the model does not know is named': async () => {
     const page = await open();

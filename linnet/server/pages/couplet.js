@@ -12,7 +12,7 @@ shell.begin({
     title: '对联 · linnet', page: '对联', heading: '对对联', first: '上联', go: '对下联', stop: '停', try: '试试：',
     lead: '写一句上联，模型逐字对出下联。它是一个线性注意力模型，像循环网络一样运行：每个字花同样的时间。' +
       '它学的是唐宋律诗中的对仗句，五言、七言对得最好。',
-    answers: '候选下联', copy: '复制', copied: '已复制', working: '正在对……', done: '对好了，共 {n} 句。', one: '对好了。', cut: '回答中断了',
+    answers: '候选下联', copy: '复制', copyOf: '复制 {text}', copied: '已复制', working: '正在对……', done: '对好了，共 {n} 句。', one: '对好了。', cut: '回答中断了',
     stopped: '停了。', unknown: '不认识：{characters}。',
     about: '一切都由提供本页的服务器计算，不向别处发送任何内容。', failed: '没有对成：', score: '每字 log p {s}',
   },
@@ -23,7 +23,7 @@ shell.begin({
       'linear-attention transformer that runs as a recurrent network: every character costs the same. ' +
       'It learned from regulated verse of the Tang ' +
       'and Song, so it is best at lines of five and seven.',
-    answers: 'Second lines to choose from', copy: 'Copy', copied: 'Copied', working: 'Writing …',
+    answers: 'Second lines to choose from', copy: 'Copy', copyOf: 'Copy {text}', copied: 'Copied', working: 'Writing …',
     done: '{n} answers.', one: 'One answer.', cut: 'the response broke off', stopped: 'Stopped.', unknown: 'It does not know {characters}.',
     about: 'Everything is computed by the server of this page; nothing is sent elsewhere.',
     failed: 'No answer: ', score: 'log p {s} per character',
@@ -80,7 +80,17 @@ function show(index) {
   pick.firstChild.textContent = candidates[index].text;
   const score = candidates[index].score;
   pick.lastChild.textContent = score === undefined ? '' : filled('score', { s: score.toFixed(2) });
+  pick.nextSibling.setAttribute('aria-label', filled('copyOf', { text: candidates[index].text }));
   if (index === chosen) at('down').textContent = candidates[index].text;
+}
+
+// Shows these candidates, and nothing where there are none.
+function list(all) {
+  candidates = all;
+  at('list').replaceChildren(...candidates.map((_, index) => row(index)));
+  candidates.forEach((_, index) => show(index));
+  at('answers').hidden = candidates.length === 0;
+  choose(0);
 }
 
 async function ask() {
@@ -113,16 +123,14 @@ async function ask() {
     mine.signal.throwIfAborted();  // the stream may have ended before Stop was pressed
     if (!done) throw new Error(shell.text('cut'));
     // The final list: distinct lines, the most likely first.
-    candidates = done.candidates;
-    at('list').replaceChildren(...candidates.map((_, index) => row(index)));
-    candidates.forEach((_, index) => show(index));
-    choose(0);
+    list(done.candidates);
     say([candidates.length === 1 ? 'one' : 'done', { n: candidates.length }],
       ...(done.unknown.length ? [['unknown', { characters: done.unknown.join('') }]] : []));
   } catch (error) {
     if (mine !== working) return;
+    list(candidates.filter(({ text }) => text));
     if (error.name === 'AbortError') say(['stopped']);
-    else at('say').textContent = shell.text('failed') + error.message;
+    else at('say').textContent = shell.text('failed') + shell.explain(error);
   } finally {
     if (mine === working) { working = null; at('stop').hidden = true; }
   }

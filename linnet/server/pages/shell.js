@@ -3,13 +3,21 @@
 
 const shell = {
   words: {
-    zh: { theme: '明暗', language: 'English', key: '此服务器需要 API 密钥：' },
+    zh: {
+      theme: '明暗', language: 'English', key: '此服务器需要 API 密钥：', 400: '服务器无法处理这一输入（可能太长，或含有控制字符）。',
+      401: 'API 密钥不对。', 413: '输入太长。', 429: '服务器正忙，请稍后再试。', 503: '服务器正忙或正在关闭，请稍后再试。',
+    },
     en: { theme: 'Light or dark', language: '中文', key: 'This server requires an API key:' },
   },
   apiKey: null,
   language: 'zh',
 
   text(key) { return this.words[this.language][key] ?? key; },
+
+  // The words for an error: the server's own are in English.
+  explain(error) {
+    return this.words[this.language][error.status] ?? error.message;
+  },
 
   // Adds a page's words and fills every element that has data-text or data-label.
   begin(words) {
@@ -51,7 +59,7 @@ const shell = {
   recall(key) { try { return localStorage.getItem('linnet.' + key); } catch { return null; } },
 
   // Posts JSON and awaits handle(event, data) for each event of the response, until the stream ends or
-  // `signal` aborts. Throws an Error with the server's message if the server refuses the request.
+  // `signal` aborts. If the server refuses the request, throws an Error with its message and status.
   async stream(path, body, handle, signal) {
     const ask = () => fetch(path, {
       method: 'POST', body: JSON.stringify(body), signal,
@@ -63,7 +71,8 @@ const shell = {
     if (response.status === 401 && (this.apiKey = prompt(this.text('key')))) response = await ask();
     if (!response.ok) {
       const refusal = await response.json().catch(() => null);
-      throw new Error(refusal?.error?.message ?? `${response.status} ${response.statusText}`);
+      const message = refusal?.error?.message ?? `${response.status} ${response.statusText}`;
+      throw Object.assign(new Error(message), { status: response.status });
     }
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     for (let text = '';;) {
