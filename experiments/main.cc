@@ -2,7 +2,6 @@
 #include <CLI/CLI.hpp>
 
 #include "experiments/experiment.h"
-#include "linnet/base/version.h"
 #include "linnet/cli/program.h"
 
 namespace linnet::experiments {
@@ -33,9 +32,7 @@ int main(int argc, char** argv) {
   using namespace linnet::experiments;
   CLI::App app("Measures the paper's tables and figures, and writes a page for each.",
                "linnet reproduce");
-  app.set_version_flag("--version", "linnet " LINNET_VERSION);
-  app.require_subcommand(1);
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  linnet::cli::SetUp(app);
   AddAll(app);
   for (const Experiment& experiment : kExperiments) AddExperiment(app, experiment);
   return linnet::cli::RunProgram(app, argc, argv);

@@ -181,6 +181,16 @@ class Plot(unittest.TestCase):
                 (["runs/a", "--what"], ["--what"])):
             self.refuses(arguments, *fragments)
 
+    def test_a_folder_of_runs_is_its_runs(self):
+        self.make_run("runs/b", records())
+        (self.dir / "runs" / "no run").mkdir()
+        listed = json.loads(self.plot_ok("runs", "--list", "--json"))
+        self.assertEqual([run["path"] for run in listed], ["runs/a/metrics.jsonl", "runs/b/metrics.jsonl"])
+        self.plot_ok("runs", "--out", "both.png")
+        self.plot_ok("runs/a", "runs/b", "--out", "named.png")
+        self.assertEqual((self.dir / "both.png").read_bytes(), (self.dir / "named.png").read_bytes())
+        self.refuses(["runs/no run", "--out", "none.png"], "no run")
+
     def test_odd_names(self):
         self.make_run("line\nfeed", records(5))
         folder = os.fsencode(self.dir) + b"/\xff\xfe"

@@ -1,6 +1,8 @@
 // linnet-plot: draws the curves of training runs as PNG and SVG. `linnet plot` runs it.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -9,7 +11,6 @@
 
 #include "linnet/base/error.h"
 #include "linnet/base/units.h"
-#include "linnet/base/version.h"
 #include "linnet/cli/program.h"
 #include "linnet/io/file.h"
 #include "linnet/plot/curves.h"
@@ -17,8 +18,11 @@
 namespace linnet::cli {
 namespace {
 
+namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 using plot::RunLog;
+
+constexpr const char* kMetrics = "metrics.jsonl";
 
 struct Options {
   std::vector<std::string> runs, labels, y, out;
@@ -56,7 +60,26 @@ void PrintList(const std::vector<RunLog>& runs, bool json) {
   if (json) std::cout << list.dump(2, ' ', false, ordered_json::error_handler_t::replace) << "\n";
 }
 
-void Run(const Options& options) {
+// Replaces each folder of runs (without a metrics.jsonl of its own) by the runs in it, by name.
+std::vector<std::string> ExpandFolders(const std::vector<std::string>& paths) {
+  std::vector<std::string> runs;
+  std::error_code error;
+  for (const std::string& path : paths) {
+    std::vector<std::string> inside;
+    if (fs::is_directory(path, error) && !fs::exists(fs::path(path) / kMetrics, error)) {
+      for (const fs::directory_entry& entry : fs::directory_iterator(path, error)) {
+        if (fs::exists(entry.path() / kMetrics, error)) inside.push_back(entry.path());
+      }
+    }
+    std::sort(inside.begin(), inside.end());
+    if (inside.empty()) inside = {path};
+    runs.insert(runs.end(), inside.begin(), inside.end());
+  }
+  return runs;
+}
+
+void Run(Options& options) {
+  options.runs = ExpandFolders(options.runs);
   if (!options.labels.empty() && options.labels.size() != options.runs.size()) {
     throw InputError(options.labels.size(), " labels for ", options.runs.size(),
                      " runs; repeat --label once per run, in their order, or omit it");
@@ -106,7 +129,8 @@ CLI::Option* AddRepeated(CLI::App& app, const std::string& name, std::vector<std
 }
 
 void AddOptions(CLI::App& app, Options& options) {
-  app.add_option("RUN", options.runs, "Runs of linnet train: their folders, or metrics.jsonl files")
+  app.add_option("RUN", options.runs,
+                 "Runs of linnet train: their folders, a folder of runs, or metrics.jsonl files")
       ->type_name("")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->required();
@@ -151,8 +175,7 @@ void AddOptions(CLI::App& app, Options& options) {
 
 int main(int argc, char** argv) {
   CLI::App app("Draws the curves of training runs.", "linnet plot");
-  app.set_version_flag("--version", "linnet " LINNET_VERSION);
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  linnet::cli::SetUp(app);
   linnet::cli::Options options;
   linnet::cli::AddOptions(app, options);
   app.callback([&options] { linnet::cli::Run(options); });
