@@ -63,7 +63,7 @@ struct ServedModel {
 
 struct EndpointLimits {
   size_t candidates = 16;  // sequences per request
-  size_t tokens = 4096;   // generated tokens per sequence of a request
+  size_t tokens = 4096;    // generated tokens per sequence of a request
 };
 
 // Thrown for a request that cannot be answered: HTTP status and reason.

@@ -93,8 +93,7 @@ class TextTask : public Task {
  private:
   // The token that begins a text, then up to `most` tokens from `begin` on, so that models learn to
   // begin a text.
-  static std::vector<int32_t> Piece(const std::vector<int32_t>& tokens, size_t begin,
-                                    size_t most) {
+  static std::vector<int32_t> Piece(const std::vector<int32_t>& tokens, size_t begin, size_t most) {
     const size_t end = std::min(tokens.size(), begin + most);
     std::vector<int32_t> piece = {Vocabulary::kEnd};
     piece.insert(piece.end(), tokens.begin() + static_cast<ptrdiff_t>(begin),

@@ -77,8 +77,7 @@ TokenLoss Evaluate(nn::Network& network, std::span<const TokenSequence> sequence
   };
   if (auto* pair = dynamic_cast<nn::EncoderDecoderImpl*>(&network)) {
     const auto [first, lengths] = FirstLines(sequences);
-    const Batch batch =
-        Padded(sequences, [](const TokenSequence& one) { return one.counted - 1; });
+    const Batch batch = Padded(sequences, [](const TokenSequence& one) { return one.counted - 1; });
     logits = pair->At(ToDevice(first, device), ToDevice(lengths, device),
                       ToDevice(batch.inputs, device), to(batch.rows));
     targets = to(batch.wanted);

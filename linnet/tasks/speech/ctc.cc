@@ -30,8 +30,8 @@ double LogAdd(double a, double b) {
 
 struct Prefix {
   double blank = kNever, label = kNever;  // log sums over paths that end in a blank, in a phone
-  std::vector<size_t> frames = {};         // the phones' first frames on the most likely path
-  double seen = kNever;                    // log-probability of that path
+  std::vector<size_t> frames = {};        // the phones' first frames on the most likely path
+  double seen = kNever;                   // log-probability of that path
 
   double total() const { return LogAdd(blank, label); }
 };

@@ -41,7 +41,7 @@ Labels Collapsed(const Labels& path, int blank) {
 
 // Probabilities of all sequences, by enumeration of all paths.
 std::map<Labels, double> AllSequences(const std::vector<float>& log_probs, size_t classes,
-                                       int blank) {
+                                      int blank) {
   const size_t frames = log_probs.size() / classes;
   std::map<Labels, double> sums;
   Labels path(frames);

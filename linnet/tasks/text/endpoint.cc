@@ -103,7 +103,8 @@ std::string PromptOf(Fields& fields) {
   if (!fields.Has("prompt")) return "";
   const json& value = fields.Value("prompt");
   const json& text = value.is_array() && value.size() == 1 ? value[0] : value;
-  if (!text.is_string()) throw InputError("'prompt' must be one string; send one request per prompt");
+  if (!text.is_string())
+    throw InputError("'prompt' must be one string; send one request per prompt");
   return text.get<std::string>();
 }
 
