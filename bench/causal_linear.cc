@@ -17,7 +17,7 @@
 #include "bench/benchmarks.h"
 #include "bench/causal_linear.h"
 #include "linnet/base/aligned.h"
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/peak_memory.h"
 #include "linnet/base/rng.h"
 #include "linnet/base/thread_pool.h"

@@ -8,7 +8,7 @@
 #include <type_traits>
 
 #include "bench/causal_linear.h"
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/rng.h"
 #include "linnet/base/units.h"
 #include "linnet/kernels/cuda/causal_linear.h"

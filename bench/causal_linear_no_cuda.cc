@@ -1,6 +1,6 @@
 // linnet bench causal-linear --device cuda, in a build without CUDA.
 #include "bench/causal_linear.h"
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/runtime/cuda/cuda_engine.h"
 
 namespace linnet::bench {

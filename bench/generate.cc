@@ -17,7 +17,7 @@
 #include "bench/products.h"
 #include "bench/random_model.h"
 #include "linnet/base/aligned.h"
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/peak_memory.h"
 #include "linnet/base/rng.h"
 #include "linnet/base/units.h"

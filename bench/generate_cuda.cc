@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "bench/generate.h"
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/rng.h"
 #include "linnet/cli/machine.h"
 #include "linnet/cli/verbs.h"

@@ -1,6 +1,6 @@
 // linnet bench serve, in a build without the server.
 #include "bench/benchmarks.h"
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 
 namespace linnet::bench {
 

@@ -9,7 +9,7 @@
 #include "bench/benchmarks.h"
 #include "bench/products.h"
 #include "bench/random_model.h"
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/rng.h"
 #include "linnet/base/units.h"
 #include "linnet/cli/program.h"

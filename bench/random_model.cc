@@ -10,7 +10,7 @@
 #include <system_error>
 #include <vector>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/rng.h"
 
 namespace linnet::bench {

@@ -14,7 +14,7 @@
 
 #include "bench/bench.h"
 #include "bench/benchmarks.h"
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/rng.h"
 #include "linnet/base/units.h"
 #include "linnet/cli/machine.h"

@@ -13,7 +13,7 @@
 #include "bench/benchmarks.h"
 #include "bench/random_model.h"
 #include "linnet/base/aligned.h"
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/rng.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"

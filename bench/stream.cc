@@ -11,7 +11,7 @@
 #include "bench/bench.h"
 #include "bench/benchmarks.h"
 #include "linnet/base/aligned.h"
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/progress.h"
 #include "linnet/base/rng.h"
 #include "linnet/cli/program.h"

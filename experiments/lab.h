@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/function_ref.h"
 
 namespace linnet::experiments {

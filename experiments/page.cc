@@ -10,7 +10,7 @@
 #include <sstream>
 #include <vector>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/units.h"
 
 namespace linnet::experiments {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 
 namespace linnet::experiments {
 namespace {

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "experiments/page.h"
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/cli/machine.h"
 #include "linnet/io/file.h"
 #include "linnet/io/json.h"

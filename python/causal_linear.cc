@@ -10,7 +10,7 @@
 #include <string>
 #include <tuple>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/ops/causal_linear_parts.h"
 #include "linnet/ops/plain.h"
 

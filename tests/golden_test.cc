@@ -10,7 +10,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/io/safetensors.h"
 #include "linnet/nn/decoder.h"
 #include "linnet/nn/losses.h"

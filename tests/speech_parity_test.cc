@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/nn/speech_model.h"
 #include "linnet/runtime/engine.h"
 #include "linnet/runtime/narrow.h"

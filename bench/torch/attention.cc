@@ -25,7 +25,7 @@
 #include "bench/torch/attention_check.h"
 #include "bench/torch/benchmarks.h"
 #include "bench/torch/device.h"
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/peak_memory.h"
 #include "linnet/base/progress.h"
 #include "linnet/base/thread_pool.h"

@@ -15,7 +15,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/nn/losses.h"
 #include "linnet/nn/mixer.h"
 #include "linnet/nn/optimizer.h"

@@ -8,7 +8,7 @@
 
 #include "bench/bench.h"
 #include "bench/torch/benchmarks.h"
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/io/file.h"

@@ -12,7 +12,7 @@
 
 #include "bench/bench.h"
 #include "bench/torch/benchmarks.h"
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/peak_memory.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"

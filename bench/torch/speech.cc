@@ -10,7 +10,7 @@
 
 #include "bench/bench.h"
 #include "bench/torch/benchmarks.h"
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/peak_memory.h"
 #include "linnet/base/thread_pool.h"
 #include "linnet/cli/machine.h"

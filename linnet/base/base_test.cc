@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "linnet/base/aligned.h"
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/hash.h"
 #include "linnet/base/progress.h"
 #include "linnet/base/rng.h"
@@ -18,9 +18,10 @@
 namespace linnet {
 namespace {
 
-TEST(Error, CarriesItsExitCode) {
-  EXPECT_EQ(InputError("a ", 1).exit_code(), 2);
-  EXPECT_EQ(RuntimeError("b").exit_code(), 1);
+TEST(Error, IsCaughtByItsKind) {
+  EXPECT_THROW(throw InputError("a ", 1), InputError);
+  EXPECT_THROW(throw RuntimeError("b"), RuntimeError);
+  EXPECT_THROW(throw InputError("c"), Error);
   EXPECT_STREQ(InputError("row ", 3, " of ", 2.5).what(), "row 3 of 2.5");
 }
 

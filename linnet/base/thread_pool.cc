@@ -9,7 +9,7 @@
 #include <immintrin.h>
 #endif
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 
 namespace linnet {
 namespace {

@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <system_error>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/signals.h"
 

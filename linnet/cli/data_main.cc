@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/progress.h"
 #include "linnet/base/units.h"
 #include "linnet/cli/program.h"

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/version.h"
 #include "linnet/cli/describe.h"
 #include "linnet/cli/signals.h"
@@ -165,9 +165,9 @@ int RunProgram(CLI::App& app, int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     Complain(program, Usage(app, error));
     return 2;
-  } catch (const Error& error) {
+  } catch (const InputError& error) {
     Complain(program, error.what());
-    return error.exit_code();
+    return 2;
   } catch (const Interrupted& interrupted) {
     if (!interrupted.says.empty()) Complain(program, interrupted.says);
     return 130;

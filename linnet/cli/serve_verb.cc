@@ -13,7 +13,7 @@
 #include <set>
 #include <thread>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/units.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/serve.h"

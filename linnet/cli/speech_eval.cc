@@ -1,7 +1,7 @@
 // linnet eval for speech models: the phone error rate over a corpus.
 #include <iostream>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/speech.h"
 #include "linnet/cli/verbs.h"

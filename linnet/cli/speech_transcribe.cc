@@ -6,7 +6,7 @@
 #include <iterator>
 #include <span>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/units.h"
 #include "linnet/base/utf8.h"
 #include "linnet/cli/program.h"

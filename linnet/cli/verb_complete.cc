@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/cli/image_options.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <iostream>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/utf8.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"

@@ -9,7 +9,7 @@
 #include <system_error>
 #include <vector>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/units.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"

@@ -2,7 +2,7 @@
 #include <iostream>
 #include <iterator>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/io/file.h"

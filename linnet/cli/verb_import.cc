@@ -12,7 +12,7 @@
 #include <system_error>
 #include <vector>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/units.h"
 #include "linnet/base/utf8.h"
 #include "linnet/base/version.h"

@@ -8,7 +8,7 @@
 #include <iostream>
 #include <random>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/units.h"
 #include "linnet/cli/program.h"
 #include "linnet/io/file.h"

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/version.h"
 #include "linnet/embed/runtime.h"
 

@@ -9,7 +9,7 @@
 #ifndef LINNET_EMBED_RUNTIME_H_
 #define LINNET_EMBED_RUNTIME_H_
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/runtime/engine.h"
 #include "linnet/runtime/model.h"
 #include "linnet/runtime/narrow.h"

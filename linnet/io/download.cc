@@ -11,7 +11,7 @@
 #include <system_error>
 #include <utility>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/units.h"
 #include "linnet/io/file.h"
 #include "linnet/io/http.h"

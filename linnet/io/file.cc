@@ -14,7 +14,7 @@
 #include <system_error>
 #include <utility>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/units.h"
 
 namespace linnet {

@@ -6,7 +6,7 @@
 #include <new>
 #include <span>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/units.h"
 #include "linnet/io/file.h"
 
@@ -25,7 +25,7 @@ struct Inflater {
   z_stream stream{};
 };
 
-Error TooLarge(const std::string& path, size_t max_bytes) {
+InputError TooLarge(const std::string& path, size_t max_bytes) {
   return InputError(path, ": holds more than ", FormatBytes(static_cast<double>(max_bytes)),
                     ", which is not expected here; check the path");
 }

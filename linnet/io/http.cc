@@ -10,7 +10,7 @@
 #include <new>
 #include <string_view>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/version.h"
 
 namespace linnet {

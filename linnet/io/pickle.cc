@@ -4,7 +4,7 @@
 #include <iterator>
 #include <span>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/io/json.h"
 
 namespace linnet {
@@ -149,11 +149,11 @@ class Pickle::Machine {
   static constexpr PickleRef kNoneRef = 0, kFalseRef = 1, kTrueRef = 2, kEmptyTupleRef = 3;
 
   template <typename... Parts>
-  Error Bad(const Parts&... what) const {
+  InputError Bad(const Parts&... what) const {
     return InputError(where_, ": ", what...);
   }
   template <typename... Parts>
-  Error Malformed(const Parts&... what) const {
+  InputError Malformed(const Parts&... what) const {
     return Bad("damaged: its pickle ", what..., " (byte ", at_, "); copy or download it again");
   }
 

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstring>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/units.h"
 #include "linnet/io/file.h"
 

@@ -9,7 +9,7 @@
 #include <new>
 #include <utility>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/units.h"
 #include "linnet/io/file.h"
 #include "linnet/io/json.h"
@@ -131,7 +131,7 @@ class ZipReader {
     if (name.find('\0') != std::string::npos) return -1;
     return zip_name_locate(zip_.get(), (folder_ + name).c_str(), ZIP_FL_ENC_RAW);
   }
-  Error Damaged(const std::string& name, const std::string& why) const {
+  InputError Damaged(const std::string& name, const std::string& why) const {
     return InputError(path_, ": damaged: record ", Quote(name), " cannot be read (", why, ")",
                       kFetchAgain);
   }
@@ -143,7 +143,7 @@ class ZipReader {
 };
 
 // The error for a file that is not a zip archive.
-Error NoZip(std::span<const std::byte> bytes, const std::string& path) {
+InputError NoZip(std::span<const std::byte> bytes, const std::string& path) {
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   // A pickle that begins with torch.save's old magic number, or the even older tar archive.
   const bool legacy = text.substr(0, 14).find("\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20") == 2 ||

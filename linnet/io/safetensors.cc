@@ -8,7 +8,7 @@
 #include <set>
 #include <utility>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/units.h"
 #include "linnet/io/json.h"
 

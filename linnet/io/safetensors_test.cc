@@ -268,8 +268,7 @@ TEST(Safetensors, SurvivesDamage) {
           for (std::byte b : tensor.data) sum += std::to_integer<int>(b);
         }
         EXPECT_GT(sum, 0);
-      } catch (const Error& error) {
-        EXPECT_EQ(error.kind(), Error::Kind::kInput);
+      } catch (const InputError&) {
         ++refused;
       }
     }

@@ -2,7 +2,7 @@
 
 #include <openssl/evp.h>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 
 namespace linnet {
 namespace {

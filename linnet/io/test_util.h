@@ -13,7 +13,7 @@
 #include <system_error>
 #include <vector>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/function_ref.h"
 
 namespace linnet {
@@ -49,8 +49,10 @@ class TempDir {
 inline std::string ErrorOf(FunctionRef<void()> body) {
   try {
     body();
-  } catch (const Error& error) {
-    return StrCat(error.kind() == Error::Kind::kInput ? "input: " : "runtime: ", error.what());
+  } catch (const InputError& error) {
+    return StrCat("input: ", error.what());
+  } catch (const RuntimeError& error) {
+    return StrCat("runtime: ", error.what());
   }
   return "";
 }

@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "hwy/highway.h"
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 
 #if defined(__x86_64__) && defined(__linux__)
 #include <cpuid.h>

@@ -6,7 +6,7 @@
 #include <map>
 #include <tuple>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 
 namespace linnet::kernels {
 namespace {

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <vector>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/rng.h"
 
 namespace linnet::kernels {

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <string_view>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/io/json.h"
 #include "linnet/model/reference.h"
 

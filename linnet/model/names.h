@@ -16,7 +16,7 @@
 #include <ostream>
 #include <string>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/io/json.h"
 
 namespace linnet {

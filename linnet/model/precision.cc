@@ -1,6 +1,6 @@
 #include "linnet/model/precision.h"
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/io/json.h"
 
 namespace linnet {

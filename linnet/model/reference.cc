@@ -10,7 +10,7 @@
 #include <set>
 #include <string_view>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/io/json.h"
 #include "linnet/model/checkpoint.h"
 #include "linnet/model/vocabulary.h"

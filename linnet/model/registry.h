@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/io/json.h"
 
 namespace linnet {

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <type_traits>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/utf8.h"
 #include "linnet/io/json.h"
 #include "linnet/model/vocabulary.h"

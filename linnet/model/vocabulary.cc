@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/utf8.h"
 #include "linnet/io/json.h"
 

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 
 namespace linnet::nn {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <torch/types.h>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/nn/recompute.h"
 
 namespace linnet::nn {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/model/registry.h"
 #include "linnet/nn/mask.h"
 

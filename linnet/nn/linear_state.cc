@@ -2,7 +2,7 @@
 
 #include <torch/utils.h>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 
 namespace linnet::nn {
 

@@ -5,7 +5,7 @@
 #include <limits>
 #include <utility>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/model/registry.h"
 
 namespace linnet::nn {

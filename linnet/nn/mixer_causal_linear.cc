@@ -3,7 +3,7 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/nn/feature_map.h"
 #include "linnet/nn/linear_state.h"
 #include "linnet/nn/mixer.h"

@@ -10,7 +10,7 @@
 
 #include <cmath>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/nn/cached_attention.h"
 #include "linnet/ops/lowest_score.h"
 

@@ -7,7 +7,7 @@
 
 #include <cmath>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/nn/mixer.h"
 #include "linnet/ops/lsh_attention.h"
 

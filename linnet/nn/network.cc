@@ -6,7 +6,7 @@
 #include <span>
 #include <string_view>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/io/json.h"
 #include "linnet/model/checkpoint.h"
 #include "linnet/nn/encoder_decoder.h"

@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 
 namespace linnet::nn {
 

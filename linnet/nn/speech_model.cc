@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/ops/lstm.h"
 
 namespace linnet::nn {

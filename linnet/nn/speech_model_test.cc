@@ -7,7 +7,7 @@
 
 #include <filesystem>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 
 namespace linnet::nn {
 namespace {

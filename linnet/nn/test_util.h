@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 
 namespace linnet::nn {
 
@@ -58,8 +58,7 @@ template <class Body>
 std::string ErrorOf(Body body) {
   try {
     body();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), Error::Kind::kInput) << error.what();
+  } catch (const InputError& error) {
     return error.what();
   }
   ADD_FAILURE() << "no error";

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/nn/narrow_mixer.h"
 #include "linnet/nn/recompute.h"
 #include "linnet/ops/depthwise.h"

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/ops/causal_linear_parts.h"
 #include "linnet/ops/cuda.h"
 #include "linnet/ops/fused.h"

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/ops/causal_linear.h"
 #include "linnet/ops/plain.h"
 #include "linnet/ops/test_util.h"
@@ -284,8 +284,10 @@ TEST(CausalLinear, RefusesWhatDoesNotFit) {
   const auto kind = [](const std::function<void()>& run) {
     try {
       run();
-    } catch (const Error& error) {
-      return error.kind() == Error::Kind::kInput ? std::string("input") : std::string("runtime");
+    } catch (const InputError&) {
+      return std::string("input");
+    } catch (const RuntimeError&) {
+      return std::string("runtime");
     }
     return std::string("none");
   };

@@ -2,7 +2,7 @@
 
 #include <torch/utils.h>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/ops/fused.h"
 #include "linnet/ops/plain.h"
 

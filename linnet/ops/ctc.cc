@@ -3,7 +3,7 @@
 #include <ATen/core/Reduction.h>
 #include <torch/utils.h>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/ops/fused.h"
 #include "linnet/ops/plain.h"
 

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/ops/layer_rows.h"
 #include "linnet/ops/narrow.h"
 #include "linnet/ops/plain.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/ops/cross_entropy.h"
 #include "linnet/ops/ctc.h"
 #include "linnet/ops/mixture_of_logistics.h"

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <vector>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/ops/fused.h"
 #include "linnet/ops/lowest_score.h"
 #include "linnet/ops/plain.h"

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/kernels/mixture_of_logistics.h"
 #include "linnet/ops/fused.h"
 #include "linnet/ops/plain.h"

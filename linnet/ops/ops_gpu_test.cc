@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/ops/adam.h"
 #include "linnet/ops/causal_linear.h"
 #include "linnet/ops/layer_rows.h"

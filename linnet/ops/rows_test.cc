@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/ops/depthwise.h"
 #include "linnet/ops/dropout.h"
 #include "linnet/ops/lstm.h"

@@ -7,7 +7,7 @@
 
 #include <type_traits>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/kernels/bfloat16.h"
 #include "linnet/kernels/strided.h"
 

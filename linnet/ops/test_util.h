@@ -12,7 +12,7 @@
 #include <functional>
 #include <vector>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/ops/layer_rows.h"
 
 namespace linnet::ops {

@@ -9,7 +9,7 @@
 #include <numbers>
 #include <vector>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/utf8.h"
 #include "linnet/io/file.h"
 #include "linnet/io/png.h"

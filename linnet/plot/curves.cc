@@ -4,7 +4,7 @@
 #include <cmath>
 #include <filesystem>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/plot/ticks.h"
 
 namespace linnet::plot {

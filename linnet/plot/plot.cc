@@ -9,7 +9,7 @@
 #include <numbers>
 #include <utility>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/plot/canvas.h"
 #include "linnet/plot/ticks.h"
 

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <system_error>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/io/file.h"
 
 namespace linnet::plot {

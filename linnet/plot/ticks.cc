@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <limits>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 
 namespace linnet::plot {
 namespace {

@@ -7,7 +7,7 @@
 #include <limits>
 #include <vector>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/kernels/exp_sum.h"
 
 namespace linnet {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/units.h"
 #include "linnet/model/vocabulary.h"
 #include "linnet/runtime/crowd.h"

@@ -1,6 +1,6 @@
 #include "linnet/runtime/mixer.h"
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/model/registry.h"
 
 namespace linnet {

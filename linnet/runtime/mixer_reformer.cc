@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "linnet/base/aligned.h"
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/parallel.h"
 #include "linnet/kernels/lsh_attention.h"
 #include "linnet/runtime/mixer.h"

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/hash.h"
 #include "linnet/kernels/mixture_of_logistics.h"
 #include "linnet/runtime/packed_model.h"

@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/kernels/activation_ref.h"
 #include "linnet/kernels/layer_norm_ref.h"
 #include "linnet/kernels/linear_step_ref.h"

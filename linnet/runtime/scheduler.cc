@@ -4,7 +4,7 @@
 #include <exception>
 #include <utility>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 
 namespace linnet {
 size_t Scheduler::Fitting(const Model& model, double bytes) {

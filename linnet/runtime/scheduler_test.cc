@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/rng.h"
 #include "linnet/model/checkpoint.h"
 

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/hash.h"
 #include "linnet/base/units.h"
 #include "linnet/io/json.h"

@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/rng.h"
 #include "linnet/runtime/model.h"
 #include "linnet/runtime/model_ref.h"
@@ -192,8 +192,7 @@ template <class Body>
 std::string ErrorOf(Body body) {
   try {
     body();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.exit_code(), 2) << error.what();
+  } catch (const InputError& error) {
     return error.what();
   }
   ADD_FAILURE() << "no error";

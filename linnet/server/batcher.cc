@@ -4,7 +4,7 @@
 #include <exception>
 #include <utility>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 
 namespace linnet::server {
 

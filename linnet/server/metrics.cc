@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 
 namespace linnet::server {
 namespace {

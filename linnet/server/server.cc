@@ -22,7 +22,7 @@
 #include <thread>
 #include <utility>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/utf8.h"
 #include "linnet/io/json.h"
 #include "linnet/server/connections.h"
@@ -325,8 +325,8 @@ void Server::Impl::HandleErrors() {
         } catch (const Unread& refusal) {
           SetError(response, refusal.status, refusal.message);
           CloseAfter(response);
-        } catch (const Error& error) {
-          SetError(response, error.kind() == Error::Kind::kInput ? 400 : 500, error.what());
+        } catch (const InputError& error) {
+          SetError(response, 400, error.what());
         } catch (const std::exception& error) {
           SetError(response, 500, error.what());
         }

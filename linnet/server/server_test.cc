@@ -14,7 +14,7 @@
 #include <set>
 #include <thread>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/rng.h"
 #include "linnet/runtime/choice.h"
 #include "linnet/runtime/test_util.h"

@@ -6,7 +6,7 @@
 #include <system_error>
 #include <utility>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/hash.h"
 #include "linnet/io/file.h"
 #include "linnet/io/sha256.h"

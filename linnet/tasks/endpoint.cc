@@ -4,7 +4,7 @@
 #include <cmath>
 #include <random>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/io/json.h"
 #include "linnet/runtime/choice.h"
 

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/model/registry.h"
 
 namespace linnet {

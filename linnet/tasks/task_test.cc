@@ -7,7 +7,7 @@
 #include <set>
 #include <string>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/runtime/test_util.h"
 
 namespace linnet {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <type_traits>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/io/json.h"
 
 namespace linnet::train {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 
 namespace linnet::train {
 namespace {

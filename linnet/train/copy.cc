@@ -3,7 +3,7 @@
 
 #include <torch/utils.h>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/rng.h"
 #include "linnet/nn/losses.h"
 #include "linnet/nn/sequence_model.h"

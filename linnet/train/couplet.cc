@@ -3,7 +3,7 @@
 #include <cmath>
 #include <set>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/rng.h"
 #include "linnet/model/vocabulary.h"
 #include "linnet/tasks/couplet/couplets.h"

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/rng.h"
 #include "linnet/nn/losses.h"
 #include "linnet/nn/sequence_model.h"

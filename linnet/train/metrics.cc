@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <ios>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/io/file.h"
 
 namespace linnet::train {

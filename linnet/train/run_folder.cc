@@ -9,7 +9,7 @@
 #include <system_error>
 #include <utility>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/model/checkpoint.h"
 
 namespace linnet::train {

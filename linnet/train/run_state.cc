@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <span>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/io/safetensors.h"
 #include "linnet/model/spec.h"
 

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <optional>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/rng.h"
 #include "linnet/base/thread_pool.h"
 #include "linnet/base/utf8.h"

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/rng.h"
 #include "linnet/io/file.h"
 #include "linnet/model/vocabulary.h"

@@ -17,7 +17,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/peak_memory.h"
 #include "linnet/base/thread_pool.h"
 #include "linnet/base/units.h"
@@ -441,6 +441,13 @@ class Run {
 
   RunTensors Tensors() { return {*model_, *optimizer_, parameters_, averages_, device_}; }
 
+  // For the end of a message about a failed save.
+  std::string LastCheckpoint() const {
+    if (saved_step_ < 0) return "";
+    return StrCat("; the checkpoint of step ", saved_step_,
+                  " is intact; --resume continues from it");
+  }
+
   void Save() {
     torch::NoGradGuard no_grad;
     CheckUpdates();
@@ -448,10 +455,10 @@ class Run {
     try {
       SaveRunState(folder_.state_path(), Tensors(), progress_);
       SaveModel();
-    } catch (const Error& error) {
-      if (saved_step_ < 0) throw;
-      throw Error(error.kind(), StrCat(error.what(), "; the checkpoint of step ", saved_step_,
-                                       " is intact; --resume continues from it"));
+    } catch (const InputError& error) {
+      throw InputError(error.what(), LastCheckpoint());
+    } catch (const RuntimeError& error) {
+      throw RuntimeError(error.what(), LastCheckpoint());
     }
     saved_step_ = progress_.step;
     WriteConfig();

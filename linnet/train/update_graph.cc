@@ -1,6 +1,6 @@
 #include "linnet/train/update_graph.h"
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 
 #ifdef LINNET_CUDA
 #include <ATen/cuda/CUDAGraph.h>

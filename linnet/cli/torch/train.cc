@@ -9,7 +9,7 @@
 #include <new>
 #include <type_traits>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/signals.h"
 #include "linnet/cli/torch/memory.h"

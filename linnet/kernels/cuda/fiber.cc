@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #define LINNET_FIBER_ASAN 1

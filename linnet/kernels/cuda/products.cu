@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/kernels/cuda/device.h"
 
 namespace linnet::kernels::cuda {

@@ -33,17 +33,17 @@
 #include <string>
 #include <type_traits>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/kernels/cuda/tile.h"
 
 namespace linnet::kernels::cuda {
 
-class TileFault : public Error {
+class TileFault : public RuntimeError {
  public:
   enum class Fault { kBounds, kAlignment, kRace, kUninitialized, kDivergence, kCopy };
 
   TileFault(Fault fault, const std::string& message)
-      : Error(Kind::kRuntime, message), fault_(fault) {}
+      : RuntimeError(message), fault_(fault) {}
   Fault fault() const { return fault_; }
 
  private:

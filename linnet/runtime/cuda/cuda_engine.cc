@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/units.h"
 #include "linnet/kernels/bfloat16.h"
 #include "linnet/kernels/cuda/device.h"

@@ -5,7 +5,7 @@
 #include <type_traits>
 
 #include "linnet/base/aligned.h"
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/kernels/bfloat16.h"
 #include "linnet/kernels/cuda/decode.h"
 #include "linnet/runtime/packed_model.h"

@@ -1,7 +1,7 @@
 // CudaEngine in a build without CUDA.
 #include <cstdlib>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/runtime/cuda/cuda_engine.h"
 
 namespace linnet {

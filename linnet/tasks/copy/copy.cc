@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 
 namespace linnet {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/progress.h"
 #include "linnet/base/rng.h"
 #include "linnet/tasks/copy/copy.h"

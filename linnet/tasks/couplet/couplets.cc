@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <sstream>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/utf8.h"
 #include "linnet/io/file.h"
 

@@ -9,7 +9,7 @@
 #include <functional>
 #include <string>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 
 namespace linnet {
 namespace {

@@ -4,7 +4,7 @@
 #include <memory>
 #include <utility>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/tasks/couplet/couplet.h"
 #include "linnet/tasks/endpoint.h"
 

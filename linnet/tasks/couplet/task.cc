@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/progress.h"
 #include "linnet/tasks/couplet/couplets.h"
 #include "linnet/tasks/task.h"

@@ -4,7 +4,7 @@
 #include <span>
 #include <system_error>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/io/file.h"
 #include "linnet/io/gzip.h"
 #include "linnet/io/tar.h"

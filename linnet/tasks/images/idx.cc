@@ -2,7 +2,7 @@
 
 #include <cstddef>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/units.h"
 #include "linnet/io/gzip.h"
 

@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <system_error>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 
 namespace linnet {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <numbers>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/rng.h"
 #include "linnet/kernels/mixture_of_logistics.h"
 #include "linnet/tasks/task.h"

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/runtime/cuda/cuda_engine.h"
 #include "linnet/tasks/images/images.h"
 

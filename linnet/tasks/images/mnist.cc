@@ -5,7 +5,7 @@
 #include <system_error>
 #include <utility>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/tasks/images/idx.h"
 
 namespace linnet {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/progress.h"
 #include "linnet/tasks/images/images.h"
 #include "linnet/tasks/task.h"

@@ -14,7 +14,7 @@
 #include <cstring>
 #include <memory>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/io/file.h"
 
 namespace linnet {

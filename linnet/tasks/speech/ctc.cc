@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 
 namespace linnet {
 namespace {

@@ -9,7 +9,7 @@
 #include <map>
 #include <vector>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/rng.h"
 
 namespace linnet {

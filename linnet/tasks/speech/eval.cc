@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/peak_memory.h"
 #include "linnet/base/progress.h"
 #include "linnet/base/units.h"

@@ -8,7 +8,7 @@
 #include <new>
 #include <numbers>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 
 namespace linnet {
 namespace {

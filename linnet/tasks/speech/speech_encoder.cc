@@ -3,7 +3,7 @@
 #include <cmath>
 #include <utility>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/runtime/choice.h"
 
 namespace linnet {

@@ -6,7 +6,7 @@
 #include <set>
 #include <sstream>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/utf8.h"
 #include "linnet/io/file.h"
 #include "linnet/io/json.h"

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/rng.h"
 #include "linnet/io/safetensors.h"
 #include "linnet/tasks/speech/audio.h"

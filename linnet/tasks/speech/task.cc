@@ -1,6 +1,6 @@
 // Speech: the lines of `linnet info`. The evaluation needs the audio libraries (eval.h).
 #include "linnet/tasks/task.h"
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 
 namespace linnet {
 namespace {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <utility>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/tasks/speech/ctc.h"
 #include "linnet/tasks/speech/filterbank.h"
 

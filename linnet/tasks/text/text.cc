@@ -4,7 +4,7 @@
 #include <cmath>
 #include <utility>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/utf8.h"
 
 namespace linnet {

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "linnet/base/error.h"
+#include "linnet/error.h"
 #include "linnet/base/utf8.h"
 #include "linnet/runtime/choice.h"
 #include "linnet/runtime/test_util.h"
