@@ -19,7 +19,7 @@
 #include "linnet/base/aligned.h"
 #include "linnet/error.h"
 #include "linnet/base/peak_memory.h"
-#include "linnet/base/rng.h"
+#include "linnet/rng.h"
 #include "linnet/base/thread_pool.h"
 #include "linnet/base/units.h"
 #include "linnet/cli/program.h"

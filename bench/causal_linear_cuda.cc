@@ -9,7 +9,7 @@
 
 #include "bench/causal_linear.h"
 #include "linnet/error.h"
-#include "linnet/base/rng.h"
+#include "linnet/rng.h"
 #include "linnet/base/units.h"
 #include "linnet/kernels/cuda/causal_linear.h"
 #include "linnet/kernels/cuda/device.h"

@@ -19,7 +19,7 @@
 #include "linnet/base/aligned.h"
 #include "linnet/error.h"
 #include "linnet/base/peak_memory.h"
-#include "linnet/base/rng.h"
+#include "linnet/rng.h"
 #include "linnet/base/units.h"
 #include "linnet/cli/machine.h"
 #include "linnet/cli/program.h"
@@ -27,7 +27,7 @@
 #include "linnet/kernels/isa.h"
 #include "linnet/kernels/machine_peak.h"
 #include "linnet/kernels/narrow_linear.h"
-#include "linnet/runtime/engine.h"
+#include "linnet/engine.h"
 #include "linnet/runtime/model_ref.h"
 #include "linnet/tasks/images/images.h"
 
@@ -223,7 +223,7 @@ struct ImageTimes {
 };
 ImageTimes MeasureImages(Engine& engine, size_t pixels, size_t batch, const Options& options) {
   const AlignedBuffer<float> weights(engine.model().weight_bytes() / sizeof(float));
-  Products products(engine.model().precision(), static_cast<size_t>(engine.pool().size()));
+  Products products(engine.model().precision(), static_cast<size_t>(engine.threads()));
   const auto read = [&] {
     engine.pool().For(weights.size(), [&](size_t begin, size_t end) {
       kernels::ReadFloats(weights.data() + begin, end - begin);
@@ -306,7 +306,7 @@ std::vector<Record> Measure(const Checkpoint& checkpoint, const std::string& nam
       {"N", pixels},
       {"batch", batch},
       {"precision", PrecisionName(precision)},
-      {"threads", engine.pool().size()},
+      {"threads", engine.threads()},
       {"isa", kernels::ActiveIsa()},
       {"dot_unit", kernels::DotUnitName(kernels::ActiveDotUnit())},
       {"images_per_second", 1 / times.image},

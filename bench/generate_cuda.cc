@@ -4,7 +4,7 @@
 
 #include "bench/generate.h"
 #include "linnet/error.h"
-#include "linnet/base/rng.h"
+#include "linnet/rng.h"
 #include "linnet/cli/machine.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/runtime/cuda/cuda_engine.h"

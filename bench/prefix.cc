@@ -10,12 +10,12 @@
 #include "bench/products.h"
 #include "bench/random_model.h"
 #include "linnet/error.h"
-#include "linnet/base/rng.h"
+#include "linnet/rng.h"
 #include "linnet/base/units.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/kernels/isa.h"
-#include "linnet/runtime/engine.h"
+#include "linnet/engine.h"
 
 namespace linnet::bench {
 namespace {
@@ -57,7 +57,7 @@ std::vector<Record> Measure(const Checkpoint& checkpoint, Precision precision,
     throw RuntimeError("bench prefix: the prefix differs from the steps by ", error.value(),
                        " (allowed: ", allowed, "); not timed");
   }
-  Products products(precision, static_cast<size_t>(engine.pool().size()));
+  Products products(precision, static_cast<size_t>(engine.threads()));
   const auto multiply = [&] { products.Run(engine.pool()); };
   const std::vector<double> median = MedianSeconds({prefix, multiply}, options.seconds);
   const double seconds = median[0], rate = products.Operations() / median[1];
@@ -70,7 +70,7 @@ std::vector<Record> Measure(const Checkpoint& checkpoint, Precision precision,
            .limit = 1e3 * static_cast<double>(length) * ProductOperations(model->spec()) / rate,
            .identity = {{"N", length},
                         {"precision", PrecisionName(precision)},
-                        {"threads", engine.pool().size()},
+                        {"threads", engine.threads()},
                         {"isa", kernels::ActiveIsa()},
                         {"dot_unit", kernels::DotUnitName(kernels::ActiveDotUnit())},
                         {"steps_ms", 1e3 * in_steps},

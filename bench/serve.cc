@@ -15,7 +15,7 @@
 #include "bench/bench.h"
 #include "bench/benchmarks.h"
 #include "linnet/error.h"
-#include "linnet/base/rng.h"
+#include "linnet/rng.h"
 #include "linnet/base/units.h"
 #include "linnet/cli/machine.h"
 #include "linnet/cli/program.h"

@@ -14,7 +14,7 @@
 #include "bench/random_model.h"
 #include "linnet/base/aligned.h"
 #include "linnet/error.h"
-#include "linnet/base/rng.h"
+#include "linnet/rng.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/kernels/isa.h"
@@ -109,7 +109,7 @@ Record Measure(const std::shared_ptr<const Model>& model, const std::string& nam
                        {"d_model", spec.stack.d_model},
                        {"N", length},
                        {"batch", 1},
-                       {"threads", engine.pool().size()},
+                       {"threads", engine.threads()},
                        {"precision", PrecisionName(model->precision())},
                        {"isa", kernels::ActiveIsa()},
                        {"weight_bytes", model->weight_bytes()}}};

@@ -13,7 +13,7 @@
 #include "linnet/base/aligned.h"
 #include "linnet/error.h"
 #include "linnet/base/progress.h"
-#include "linnet/base/rng.h"
+#include "linnet/rng.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/kernels/isa.h"

@@ -6,7 +6,8 @@ function(linnet_library folder)
   cmake_parse_arguments(arg "" "INSTALL" "SOURCES;DEPS;LIBS" ${ARGN})
   add_library(linnet_${folder} STATIC ${arg_SOURCES})
   target_include_directories(linnet_${folder} PUBLIC
-    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:include>)
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+    $<INSTALL_INTERFACE:include>)
   target_compile_features(linnet_${folder} PUBLIC cxx_std_20)
   list(TRANSFORM arg_DEPS PREPEND linnet_)
   target_link_libraries(linnet_${folder} PUBLIC ${arg_DEPS} ${arg_LIBS})

@@ -13,7 +13,7 @@
 #include "linnet/cli/verbs.h"
 #include "linnet/io/file.h"
 #include "linnet/io/png.h"
-#include "linnet/runtime/engine.h"
+#include "linnet/engine.h"
 #include "linnet/tasks/images/images.h"
 
 namespace linnet::experiments {
@@ -153,10 +153,10 @@ class Sampler {
     Engine engine(Model::Open(path), {.threads = call_.options.at("threads").get<int>()});
     Pixels made;
     cli::WithProgress(task, [&](const auto& report) {
-      SampleOptions sample{.seed = 1, .batch = 64, .progress = &report};
+      SampleOptions sample{.seed = 1, .batch = 64, .progress = report};
       // Without a state every byte takes a pass over all earlier ones; one image per thread is
       // best.
-      if (!engine.model().steps()) sample.batch = static_cast<size_t>(engine.pool().size());
+      if (!engine.model().steps()) sample.batch = static_cast<size_t>(engine.threads());
       made = body(engine, sample);
     });
     WriteFileAtomically(file, std::string(made.begin(), made.end()));

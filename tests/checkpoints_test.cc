@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "linnet/runtime/engine.h"
+#include "linnet/engine.h"
 #include "linnet/tasks/speech/speech_encoder.h"
 
 namespace linnet {

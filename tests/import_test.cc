@@ -12,7 +12,7 @@
 #include "linnet/io/test_util.h"
 #include "linnet/model/checkpoint.h"
 #include "linnet/model/reference.h"
-#include "linnet/runtime/engine.h"
+#include "linnet/engine.h"
 #include "linnet/tasks/images/images.h"
 
 namespace linnet {

@@ -8,10 +8,10 @@
 #include <filesystem>
 #include <string>
 
-#include "linnet/model/vocabulary.h"
+#include "linnet/vocabulary.h"
 #include "linnet/nn/encoder_decoder.h"
 #include "linnet/nn/sequence_model.h"
-#include "linnet/runtime/engine.h"
+#include "linnet/engine.h"
 
 namespace linnet {
 namespace {

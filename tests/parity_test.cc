@@ -11,7 +11,7 @@
 
 #include "linnet/nn/losses.h"
 #include "linnet/nn/sequence_model.h"
-#include "linnet/runtime/engine.h"
+#include "linnet/engine.h"
 #include "linnet/tasks/images/images.h"
 
 namespace linnet {

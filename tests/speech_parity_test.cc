@@ -11,7 +11,7 @@
 
 #include "linnet/error.h"
 #include "linnet/nn/speech_model.h"
-#include "linnet/runtime/engine.h"
+#include "linnet/engine.h"
 #include "linnet/runtime/narrow.h"
 #include "linnet/tasks/speech/speech_encoder.h"
 

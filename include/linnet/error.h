@@ -16,6 +16,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "linnet/export.h"
+
 namespace linnet {
 
 // Concatenates anything streamable: StrCat("layer ", 3, ": ", 0.5).
@@ -27,7 +29,7 @@ std::string StrCat(const Parts&... parts) {
 }
 
 // The base of both. Cannot be thrown or copied itself, so that no error loses its type.
-class Error : public std::runtime_error {
+class LINNET_API Error : public std::runtime_error {
  protected:
   explicit Error(const std::string& message) : std::runtime_error(message) {}
   Error(const Error&) = default;
@@ -36,14 +38,14 @@ class Error : public std::runtime_error {
 };
 
 // Bad usage, a bad file or a bad setting. The message is the concatenation of `parts`.
-class InputError : public Error {
+class LINNET_API InputError : public Error {
  public:
   template <typename First, typename... Rest>
   explicit InputError(const First& first, const Rest&... rest) : Error(StrCat(first, rest...)) {}
 };
 
 // A failure during the work: a full disk, a NaN. The message is the concatenation of `parts`.
-class RuntimeError : public Error {
+class LINNET_API RuntimeError : public Error {
  public:
   template <typename First, typename... Rest>
   explicit RuntimeError(const First& first, const Rest&... rest) : Error(StrCat(first, rest...)) {}

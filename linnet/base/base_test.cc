@@ -10,7 +10,7 @@
 #include "linnet/error.h"
 #include "linnet/base/hash.h"
 #include "linnet/base/progress.h"
-#include "linnet/base/rng.h"
+#include "linnet/rng.h"
 #include "linnet/base/thread_pool.h"
 #include "linnet/base/units.h"
 #include "linnet/base/utf8.h"

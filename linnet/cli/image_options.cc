@@ -52,7 +52,7 @@ SampleOptions ToSampleOptions(DrawingOptions& options,
   sample.temperature = options.temperature;
   sample.reference_scale = options.sampler == "reference";
   sample.batch = options.batch;
-  sample.progress = &progress;
+  sample.progress = progress;
   return sample;
 }
 

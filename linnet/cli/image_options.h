@@ -46,7 +46,7 @@ struct Drawer {
   std::unique_ptr<Generator> generator;
   std::string device;  // the GPU's name, or "cpu"
 
-  int threads() const { return engine ? engine->pool().size() : 0; }
+  int threads() const { return engine ? engine->threads() : 0; }
 };
 struct DrawerOptions {
   std::string verb;  // for error messages

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "linnet/error.h"
-#include "linnet/base/version.h"
+#include "linnet/version.h"
 #include "linnet/cli/describe.h"
 #include "linnet/cli/signals.h"
 #include "linnet/kernels/isa.h"

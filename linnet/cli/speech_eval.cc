@@ -33,7 +33,7 @@ void Run(const Options& options) {
     nlohmann::ordered_json confusions = std::move(result.record["confusions"]);
     result.record.erase("confusions");
     result.record["beam"] = options.beam;
-    AddIdentity(result.record, options.model, *model, transcriber.pool().size());
+    AddIdentity(result.record, options.model, *model, transcriber.threads());
     result.record["confusions"] = std::move(confusions);  // last, because there are many
     return PrintJson(result.record);
   }

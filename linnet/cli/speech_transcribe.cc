@@ -13,7 +13,7 @@
 #include "linnet/cli/speech.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/io/json.h"
-#include "linnet/tasks/speech/transcriber.h"
+#include "linnet/speech.h"
 
 namespace linnet::cli {
 namespace {

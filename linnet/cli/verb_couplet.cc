@@ -35,15 +35,15 @@ void Run(const Options& options) {
   how.rules = !options.free;
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
   for (const std::string& line : options.lines) {
-    const std::vector<Answer> answers = writer.Write(line, how);
+    const std::vector<CoupletAnswer> answers = writer.Write(line, how);
     const std::vector<std::string> unknown =
-        CoupletLine(writer.tokens(), WithoutBlanks(line)).Unknown();
-    const auto score = [](const Answer& answer) {
+        writer.Unknown(line);
+    const auto score = [](const CoupletAnswer& answer) {
       return answer.log_probability / std::max<double>(1, static_cast<double>(answer.characters));
     };
     if (options.json) {
       nlohmann::ordered_json list = nlohmann::ordered_json::array();
-      for (const Answer& answer : answers) {
+      for (const CoupletAnswer& answer : answers) {
         list.push_back({{"text", answer.text},
                         {"score", score(answer)},
                         {"log_probability", answer.log_probability},
@@ -60,7 +60,7 @@ void Run(const Options& options) {
     }
     if (options.lines.size() > 1) std::cout << Printable(line) << "\n";
     if (answers.empty()) std::cout << "(no second line keeps the rules)\n";
-    for (const Answer& answer : answers) {
+    for (const CoupletAnswer& answer : answers) {
       char text[32];
       std::snprintf(text, sizeof(text), "%6.2f", score(answer));
       std::cout << answer.text << "  " << text << "\n";

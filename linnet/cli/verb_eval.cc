@@ -56,7 +56,7 @@ void Run(const Options& options, const CLI::App& verb) {
   WithProgress(task->evaluating,
                [&](const auto& report) { result = task->evaluate(options, engine, report); });
   if (options.json) {
-    AddIdentity(result.record, options.model, *model, engine.pool().size());
+    AddIdentity(result.record, options.model, *model, engine.threads());
     return PrintJson(result.record);
   }
   std::cout << result.examples << result.summary << " ("

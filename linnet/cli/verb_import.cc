@@ -15,7 +15,7 @@
 #include "linnet/error.h"
 #include "linnet/base/units.h"
 #include "linnet/base/utf8.h"
-#include "linnet/base/version.h"
+#include "linnet/version.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/io/file.h"
@@ -24,7 +24,7 @@
 #include "linnet/model/checkpoint.h"
 #include "linnet/model/mixer.h"
 #include "linnet/model/reference.h"
-#include "linnet/model/vocabulary.h"
+#include "linnet/vocabulary.h"
 #include "linnet/tasks/images/images.h"
 #include "linnet/tasks/task.h"
 

@@ -13,7 +13,7 @@
 #include "linnet/io/json.h"
 #include "linnet/kernels/isa.h"
 #include "linnet/model/checkpoint.h"
-#include "linnet/runtime/state.h"
+#include "linnet/state.h"
 
 namespace linnet::cli {
 namespace {

@@ -23,8 +23,8 @@
 #include "linnet/base/function_ref.h"
 #include "linnet/base/progress.h"
 #include "linnet/model/names.h"
-#include "linnet/runtime/choice.h"
-#include "linnet/runtime/engine.h"
+#include "linnet/sampling.h"
+#include "linnet/engine.h"
 #include "linnet/tasks/task.h"
 
 namespace linnet::cli {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "linnet/error.h"
-#include "linnet/base/version.h"
+#include "linnet/version.h"
 #include "linnet/embed/runtime.h"
 
 struct linnet_model {

@@ -10,11 +10,11 @@
 #define LINNET_EMBED_RUNTIME_H_
 
 #include "linnet/error.h"
-#include "linnet/runtime/engine.h"
-#include "linnet/runtime/model.h"
+#include "linnet/engine.h"
+#include "linnet/model.h"
 #include "linnet/runtime/narrow.h"
-#include "linnet/runtime/scheduler.h"
-#include "linnet/runtime/state.h"
+#include "linnet/scheduler.h"
+#include "linnet/state.h"
 #include "linnet/tasks/copy/copy.h"
 #include "linnet/tasks/images/images.h"
 

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <zlib.h>
 
-#include "linnet/base/rng.h"
+#include "linnet/rng.h"
 #include "linnet/io/file.h"
 #include "linnet/io/test_util.h"
 

@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "linnet/error.h"
-#include "linnet/base/version.h"
+#include "linnet/version.h"
 
 namespace linnet {
 namespace {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <vector>
 
-#include "linnet/base/rng.h"
+#include "linnet/rng.h"
 #include "linnet/kernels/test_util.h"
 
 namespace linnet::kernels {

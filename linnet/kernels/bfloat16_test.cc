@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-#include "linnet/base/rng.h"
+#include "linnet/rng.h"
 #include "linnet/kernels/bfloat16_ref.h"
 #include "linnet/kernels/test_util.h"
 

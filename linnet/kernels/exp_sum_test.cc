@@ -6,7 +6,7 @@
 #include <cmath>
 #include <vector>
 
-#include "linnet/base/rng.h"
+#include "linnet/rng.h"
 #include "linnet/kernels/exp_sum_ref.h"
 #include "linnet/kernels/test_util.h"
 

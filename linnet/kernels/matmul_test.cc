@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "linnet/error.h"
-#include "linnet/base/rng.h"
+#include "linnet/rng.h"
 
 namespace linnet::kernels {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "linnet/base/rng.h"
+#include "linnet/rng.h"
 #include "linnet/kernels/isa.h"
 
 namespace linnet::kernels {

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "linnet/base/rng.h"
+#include "linnet/rng.h"
 #include "linnet/model/registry.h"
 
 namespace linnet {

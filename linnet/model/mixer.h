@@ -18,13 +18,9 @@
 
 #include "linnet/model/feature_map.h"
 #include "linnet/model/names.h"
+#include "linnet/spec.h"
 
 namespace linnet {
-
-enum class Similarity : uint8_t { kSoftmax, kPolynomial2, kRbf };
-// kPublished: Kitaev et al. 2020. kSimple: fast-transformers' variant, where buckets only sort the
-// positions and do not limit which keys a query sees.
-enum class LshVariant : uint8_t { kPublished, kSimple };
 
 template <>
 struct EnumNames<Similarity> {
@@ -33,30 +29,6 @@ struct EnumNames<Similarity> {
 template <>
 struct EnumNames<LshVariant> {
   static constexpr const char* kNames[] = {"published", "simple"};
-};
-
-// A mixer by its registered name, with its parameters.
-struct MixerSpec {
-  std::string kind = "causal-linear";  // one of Mixers()
-
-  // linear kinds
-  std::string feature_map = "elu";  // one of FeatureMaps()
-  int features = 0;                 // number of random features; 0: twice query_dim
-  float eps = 1e-6f;                // added to the normalizer (kind "kernel" too)
-
-  Similarity similarity = Similarity::kSoftmax;  // kind "kernel"
-
-  // kind "reformer"
-  int lsh_rounds = 4;
-  int lsh_buckets = 64;  // 1 or an even number
-  int lsh_chunk = 32;    // positions per chunk of the sorted sequence
-  LshVariant lsh_variant = LshVariant::kPublished;
-
-  float scale = 0;  // of q . k in the softmax (kinds "full" and "reformer"); 0: 1 / sqrt(query_dim)
-
-  int heads = 8;
-  int query_dim = 32;  // D, per head
-  int value_dim = 32;  // M, per head
 };
 
 struct TensorInfo {

@@ -1,6 +1,5 @@
-// Number types of a model's matrices, in its file and in the engine.
+// The types of a model's tensors in a file of each precision.
 //
-//   Precision precision = ParsePrecision("int8");
 //   for (const TensorInfo& info : TensorTable(spec)) {
 //     DType stored = StoredAs(spec, info.name, precision);  // I8 for matrices, BF16 for embeddings
 //   }
@@ -18,15 +17,9 @@
 
 #include "linnet/io/safetensors.h"
 #include "linnet/model/spec.h"
+#include "linnet/precision.h"
 
 namespace linnet {
-
-enum class Precision : uint8_t { kF32, kBf16, kInt8 };
-
-// "f32", "bf16", "int8".
-const char* PrecisionName(Precision precision);
-// Throws InputError for an unknown name ("fp32" is accepted).
-Precision ParsePrecision(const std::string& name);
 
 // Whether a tensor of a model's table is a matrix that multiplies activations: the projections, the
 // feed-forward layers, the predictor, the LSTM's weights.

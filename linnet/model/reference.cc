@@ -13,7 +13,7 @@
 #include "linnet/error.h"
 #include "linnet/io/json.h"
 #include "linnet/model/checkpoint.h"
-#include "linnet/model/vocabulary.h"
+#include "linnet/vocabulary.h"
 
 namespace linnet {
 namespace {

@@ -9,7 +9,7 @@
 #include <numeric>
 
 #include "linnet/io/test_util.h"
-#include "linnet/model/vocabulary.h"
+#include "linnet/vocabulary.h"
 
 namespace linnet {
 namespace {

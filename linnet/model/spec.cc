@@ -14,7 +14,7 @@
 #include "linnet/error.h"
 #include "linnet/base/utf8.h"
 #include "linnet/io/json.h"
-#include "linnet/model/vocabulary.h"
+#include "linnet/vocabulary.h"
 
 namespace linnet {
 namespace {

@@ -1,4 +1,4 @@
-#include "linnet/model/vocabulary.h"
+#include "linnet/vocabulary.h"
 
 #include <gtest/gtest.h>
 

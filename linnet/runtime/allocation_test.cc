@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "linnet/model/checkpoint.h"
-#include "linnet/runtime/engine.h"
+#include "linnet/engine.h"
 
 // Sanitizers replace the allocator.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)

@@ -1,4 +1,4 @@
-#include "linnet/runtime/choice.h"
+#include "linnet/sampling.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,4 +1,4 @@
-#include "linnet/runtime/engine.h"
+#include "linnet/engine.h"
 
 #include <unistd.h>
 
@@ -7,11 +7,14 @@
 #include <utility>
 #include <vector>
 
-#include "linnet/error.h"
+#include "linnet/base/thread_pool.h"
 #include "linnet/base/units.h"
-#include "linnet/model/vocabulary.h"
+#include "linnet/error.h"
 #include "linnet/runtime/crowd.h"
+#include "linnet/runtime/packed_model.h"
+#include "linnet/runtime/state_data.h"
 #include "linnet/runtime/walker.h"
+#include "linnet/vocabulary.h"
 
 namespace linnet {
 namespace {
@@ -22,51 +25,132 @@ constexpr size_t kAloneRows = 8;
 
 }  // namespace
 
-struct Engine::Scratch {
-  Crowd crowd;
-  struct Member {
-    AlignedBuffer<float> buffer;
-    Workspace work{};
-  };
-  AlignedBuffer<float> shared;
-  std::vector<Member> members;
-  BlockSize prepared;  // the block size that the memory has room for
-  bool prepared_alone = false;
-  std::vector<uint8_t> named;   // by sequence: whether the call being checked has named it
-  std::vector<size_t> offsets;  // of each sequence's tokens in a call of Prefix()
-  std::vector<size_t> positions, memory_lengths, zeros;  // by place, for encoder-decoders
-  std::vector<Sequence> sequences;
-  std::vector<float> outputs;
+class Engine::Impl {
+ public:
+  Impl(std::shared_ptr<const Model> model, const EngineOptions& options);
 
-  // Provides working memory for blocks of up to `size`. Allocates only to grow.
-  void Prepare(const Model::Packed& model, const BlockSize& size, bool alone) {
-    if (size == prepared && alone == prepared_alone) return;
-    prepared = size, prepared_alone = alone;
-    Workspace common{};
-    if (!alone) {
-      Allocate(shared, [&](Pieces& p) { TakeShared(model, size, p, common); });
+  const Model& model() const { return *model_; }
+  ThreadPool& pool() { return pool_; }
+  size_t output_size() const { return model_->packed().outputs; }
+  // The contents of a state. Throws InputError if it is not of this model.
+  StateData& Of(State& state) const;
+
+  // As in Engine.
+  StateData NewState(size_t batch) const;
+  void Read(StateData& state, const size_t* chosen, size_t batch, std::span<const int32_t> tokens,
+            size_t length, std::span<float> outputs);
+  void Prefix(StateData& state, std::span<const size_t> sequences, std::span<const size_t> lengths,
+              std::span<const int32_t> tokens, std::span<float> outputs);
+  void Prefix(StateData& state, std::span<const float> frames, size_t length,
+              std::span<float> outputs);
+  void Whole(size_t batch, std::span<const int32_t> tokens, size_t length,
+             std::span<float> outputs);
+  void Whole(size_t batch, std::span<const float> frames, size_t length, std::span<float> outputs);
+
+ private:
+  // Tokens or frames passed to a call.
+  struct Source {
+    const int32_t* tokens = nullptr;
+    const float* frames = nullptr;
+    size_t width = 1;  // floats per frame
+    Source From(size_t position) const {
+      return {tokens ? tokens + position : nullptr, frames ? frames + position * width : nullptr,
+              width};
     }
-    for (Member& member : members) {
-      if (!alone) {  // the next step may use one thread
-        Workspace unused{};
-        Allocate(member.buffer, [&](Pieces& p) { TakeOwn(model, size, true, p, unused); });
+  };
+  // A sequence read from its first position, and the destination of its outputs.
+  struct Sequence {
+    Source source;
+    size_t length;
+    float* outputs;
+    bool only_last;
+  };
+
+  // The threads of a call. If `alone`, each runs its own sequences through all layers without
+  // barriers. Otherwise all threads run all sequences together, splitting each layer.
+  struct Division {
+    size_t threads;
+    bool few = false;  // a step of so few sequences that one thread may be faster
+    bool alone = false;
+  };
+
+  struct Scratch {
+    Crowd crowd;
+    struct Member {
+      AlignedBuffer<float> buffer;
+      Workspace work{};
+    };
+    AlignedBuffer<float> shared;
+    std::vector<Member> members;
+    BlockSize prepared;  // the block size that the memory has room for
+    bool prepared_alone = false;
+    std::vector<uint8_t> named;   // by sequence: whether the call being checked has named it
+    std::vector<size_t> offsets;  // of each sequence's tokens in a call of Prefix()
+    std::vector<size_t> positions, memory_lengths, zeros;  // by place, for encoder-decoders
+    std::vector<Sequence> sequences;
+    std::vector<float> outputs;
+
+    // Provides working memory for blocks of up to `size`. Allocates only to grow.
+    void Prepare(const Model::Packed& model, const BlockSize& size, bool alone) {
+      if (size == prepared && alone == prepared_alone) return;
+      prepared = size, prepared_alone = alone;
+      Workspace common{};
+      if (!alone) {
+        Allocate(shared, [&](Pieces& p) { TakeShared(model, size, p, common); });
       }
-      member.work = common;
-      Allocate(member.buffer, [&](Pieces& p) { TakeOwn(model, size, alone, p, member.work); });
+      for (Member& member : members) {
+        if (!alone) {  // the next step may use one thread
+          Workspace unused{};
+          Allocate(member.buffer, [&](Pieces& p) { TakeOwn(model, size, true, p, unused); });
+        }
+        member.work = common;
+        Allocate(member.buffer, [&](Pieces& p) { TakeOwn(model, size, alone, p, member.work); });
+      }
     }
-  }
+  };
+
+  Division Divide(size_t batch, size_t length);
+  // Calls walk(0), .., walk(threads - 1), each on its thread. If `few`, times the call
+  // for Divide()'s next choice between one thread and all.
+  void RunOn(const Division& division, FunctionRef<void(int)> walk);
+  void ReadRows(StateData& state, const size_t* chosen, size_t batch, Source source, size_t length,
+                std::span<float> outputs);
+  void ReadAgain(StateData& state, const size_t* chosen, size_t batch,
+                 std::span<const int32_t> tokens, size_t length, std::span<float> outputs);
+  void ReadPair(StateData& state, const size_t* chosen, size_t batch,
+                std::span<const int32_t> tokens, size_t length, std::span<float> outputs);
+  void ReadUnequal(StateData& state, std::span<const size_t> sequences,
+                   std::span<const size_t> offsets, std::span<const int32_t> tokens,
+                   std::span<float> outputs);
+  void Encode(StateData& state, size_t place);
+  void ReadWhole(std::span<const Sequence> sequences);
+  void CheckPlaces(const StateData& state, const size_t* chosen, size_t batch, size_t length) const;
+  void CheckTokens(std::span<const int32_t> tokens) const;
+  void CheckLength(size_t length) const;
+  void CheckFirstPart(StateData& state, size_t place, std::span<const int32_t> tokens) const;
+  size_t CheckFrames(size_t batch, std::span<const float> frames, size_t length,
+                     std::span<const float> outputs) const;
+  bool CheckOutputs(size_t batch, size_t length, std::span<const float> outputs) const;
+  // The sequences' positions as the layers count them: in a decoder, from the separator on.
+  const size_t* Positions(StateData& state);
+  void Passed(StateData& state, size_t place, Source source, size_t length) const;
+
+  std::shared_ptr<const Model> model_;
+  ThreadPool pool_;
+  Scratch scratch_;
 };
 
-Engine::Engine(std::shared_ptr<const Model> model, const EngineOptions& options)
-    : model_(std::move(model)), pool_(options.threads), scratch_(std::make_unique<Scratch>()) {
-  scratch_->members.resize(static_cast<size_t>(pool_.size()));
+Engine::Impl::Impl(std::shared_ptr<const Model> model, const EngineOptions& options)
+    : model_(std::move(model)), pool_(options.threads) {
+  scratch_.members.resize(static_cast<size_t>(pool_.size()));
 }
 
-Engine::~Engine() = default;
+StateData& Engine::Impl::Of(State& state) const {
+  StateData::Of(state.data_).CheckFits(*model_);
+  return *state.data_;
+}
 
-size_t Engine::output_size() const { return model_->packed().outputs; }
-
-State Engine::NewState(size_t batch) const {
+StateData Engine::Impl::NewState(size_t batch) const {
   const Model::Packed& model = model_->packed();
   if (!model.spec.Causal()) {
     throw InputError(
@@ -93,36 +177,14 @@ State Engine::NewState(size_t batch) const {
                      FormatBytes(bytes), " and this machine has ", FormatBytes(memory),
                      "; choose another batch");
   }
-  return State(*model_, batch);
+  return StateData(*model_, batch);
 }
 
-void Engine::Step(State& state, std::span<const int32_t> tokens, std::span<float> outputs) {
-  if (outputs.empty()) throw InputError("a step needs room for its outputs");
-  Read(state, nullptr, state.batch(), tokens, 1, outputs);
-}
-
-void Engine::Step(State& state, std::span<const size_t> sequences, std::span<const int32_t> tokens,
-                  std::span<float> outputs) {
-  if (outputs.empty()) throw InputError("a step needs room for its outputs");
-  Read(state, sequences.data(), sequences.size(), tokens, 1, outputs);
-}
-
-void Engine::Prefix(State& state, std::span<const int32_t> tokens, size_t length,
-                    std::span<float> outputs) {
-  Read(state, nullptr, state.batch(), tokens, length, outputs);
-}
-
-void Engine::Prefix(State& state, std::span<const size_t> sequences,
-                    std::span<const int32_t> tokens, size_t length, std::span<float> outputs) {
-  Read(state, sequences.data(), sequences.size(), tokens, length, outputs);
-}
-
-void Engine::Prefix(State& state, std::span<const size_t> sequences,
-                    std::span<const size_t> lengths, std::span<const int32_t> tokens,
-                    std::span<float> outputs) {
+void Engine::Impl::Prefix(StateData& state, std::span<const size_t> sequences,
+                          std::span<const size_t> lengths, std::span<const int32_t> tokens,
+                          std::span<float> outputs) {
   const size_t batch = sequences.size(), width = output_size();
-  state.CheckFits(*model_);
-  std::vector<size_t>& offsets = scratch_->offsets;
+  std::vector<size_t>& offsets = scratch_.offsets;
   offsets.assign(1, 0);
   for (const size_t length : lengths) offsets.push_back(offsets.back() + length);
   if (batch == 0 || lengths.size() != batch || offsets.back() != tokens.size()) {
@@ -155,22 +217,22 @@ void Engine::Prefix(State& state, std::span<const size_t> sequences,
   }
   size_t furthest = 0;
   for (size_t i = 0; i < batch; ++i) {
-    furthest = std::max(furthest, state.positions_[sequences[i]] + lengths[i]);
+    furthest = std::max(furthest, state.positions[sequences[i]] + lengths[i]);
   }
   state.Reserve(furthest);
   ReadUnequal(state, sequences, offsets, tokens, outputs);
 }
 
 // Reads prefixes of different lengths, none longer than a block.
-void Engine::ReadUnequal(State& state, std::span<const size_t> sequences,
-                         std::span<const size_t> offsets, std::span<const int32_t> tokens,
-                         std::span<float> outputs) {
+void Engine::Impl::ReadUnequal(StateData& state, std::span<const size_t> sequences,
+                               std::span<const size_t> offsets, std::span<const int32_t> tokens,
+                               std::span<float> outputs) {
   const Model::Packed& model = model_->packed();
   const auto threads = static_cast<size_t>(pool_.size());
   const size_t width = model.outputs;
-  scratch_->Prepare(
+  scratch_.Prepare(
       model,
-      {.rows = std::min(kBlockRows, tokens.size()), .keys = std::max(state.capacity_, kBlockRows)},
+      {.rows = std::min(kBlockRows, tokens.size()), .keys = std::max(state.capacity, kBlockRows)},
       /*alone=*/true);
   const auto walk = [&](int worker) {
     const size_t w = static_cast<size_t>(worker);
@@ -186,18 +248,18 @@ void Engine::ReadUnequal(State& state, std::span<const size_t> sequences,
                         .length = 0,
                         .offsets = offsets.data() + first,
                         .chosen = sequences.data() + first,
-                        .positions = state.positions_.data(),
+                        .positions = state.positions.data(),
                         .tokens = tokens.data() + offsets[first],
-                        .states = state.data_.data(),
+                        .states = state.data.data(),
                         .state_stride = state.per_sequence(),
-                        .capacity = state.capacity_,
-                        .waiting = state.waiting_.data(),
-                        .recent = state.recent_.data(),
+                        .capacity = state.capacity,
+                        .waiting = state.waiting.data(),
+                        .recent = state.recent.data(),
                         .recent_stride = state.tokens(),
                         .outputs = outputs.empty() ? nullptr : outputs.data() + first * width,
                         .sequence_output_stride = width,
                         .only_last = true};
-      RunBlock(model, block, scratch_->members[w].work, Team{});
+      RunBlock(model, block, scratch_.members[w].work, Team{});
     }
   };
   pool_.Run(walk);
@@ -207,7 +269,7 @@ void Engine::ReadUnequal(State& state, std::span<const size_t> sequences,
   }
 }
 
-void Engine::CheckTokens(std::span<const int32_t> tokens) const {
+void Engine::Impl::CheckTokens(std::span<const int32_t> tokens) const {
   const ModelSpec& spec = model_->spec();
   if (spec.ReadsFrames()) {
     throw InputError(model_->path(), ": a model of the task '", spec.task,
@@ -223,19 +285,22 @@ void Engine::CheckTokens(std::span<const int32_t> tokens) const {
 }
 
 // Checks that these sequences exist, are distinct, and have room for `length` more positions.
-void Engine::CheckPlaces(const State& state, const size_t* chosen, size_t batch,
-                         size_t length) const {
+void Engine::Impl::CheckPlaces(const StateData& state, const size_t* chosen, size_t batch,
+                               size_t length) const {
   const auto place = [&](size_t i) { return chosen ? chosen[i] : i; };
   size_t furthest = 0;
-  std::vector<uint8_t>& named = scratch_->named;  // all zero between calls
+  std::vector<uint8_t>& named = scratch_.named;  // all zero between calls
   if (chosen) named.resize(std::max(named.size(), state.batch()));
   size_t twice = SIZE_MAX;
   for (size_t i = 0; i < batch; ++i) {
-    if (place(i) >= state.batch()) break;  // position() below throws
+    if (place(i) >= state.batch()) break;  // refused below
     if (chosen && std::exchange(named[chosen[i]], 1) != 0) twice = chosen[i];
   }
   for (size_t i = 0; chosen && i < batch && chosen[i] < named.size(); ++i) named[chosen[i]] = 0;
-  for (size_t i = 0; i < batch; ++i) furthest = std::max(furthest, state.position(place(i)));
+  for (size_t i = 0; i < batch; ++i) {
+    state.CheckSequence(place(i));
+    furthest = std::max(furthest, state.positions[place(i)]);
+  }
   // Otherwise two threads would write one sequence.
   if (twice != SIZE_MAX) throw InputError("sequence ", twice, " is chosen twice");
   const std::optional<size_t> most = model_->most_positions();
@@ -248,7 +313,7 @@ void Engine::CheckPlaces(const State& state, const size_t* chosen, size_t batch,
     throw InputError("the length exceeds 2^60 positions; pass a smaller one");
 }
 
-bool Engine::CheckOutputs(size_t batch, size_t length, std::span<const float> outputs) const {
+bool Engine::Impl::CheckOutputs(size_t batch, size_t length, std::span<const float> outputs) const {
   const size_t width = output_size();
   const bool every = outputs.size() == batch * length * width;
   if (!every && !outputs.empty() && outputs.size() != batch * width) {
@@ -259,11 +324,12 @@ bool Engine::CheckOutputs(size_t batch, size_t length, std::span<const float> ou
 }
 
 // Checks that a sequence before its separator has room for the encoder's tokens.
-void Engine::CheckFirstPart(State& state, size_t place, std::span<const int32_t> tokens) const {
+void Engine::Impl::CheckFirstPart(StateData& state, size_t place,
+                                  std::span<const int32_t> tokens) const {
   const size_t most = model_->packed().layout->source;
   if (most == 0 || state.source_length(place) >= 0) return;
   const auto end = std::find(tokens.begin(), tokens.end(), Vocabulary::kSeparator);
-  const size_t length = state.positions_[place] + static_cast<size_t>(end - tokens.begin());
+  const size_t length = state.positions[place] + static_cast<size_t>(end - tokens.begin());
   if (length > most) {
     throw InputError(model_->path(), ": ", length, " tokens before the separator exceed the ", most,
                      " positions of the encoder");
@@ -271,21 +337,20 @@ void Engine::CheckFirstPart(State& state, size_t place, std::span<const int32_t>
 }
 
 // Updates a sequence's position, its number of waiting keys and its recent tokens after a call.
-void Engine::Passed(State& state, size_t place, Source source, size_t length) const {
+void Engine::Impl::Passed(StateData& state, size_t place, Source source, size_t length) const {
   const Model::Packed& model = model_->packed();
   const size_t reach = model.layout->source > 0 ? 0 : model.layout->reach;
   for (size_t t = length - std::min(length, reach); t < length; ++t) {
-    state.recent_[place * reach + (state.positions_[place] + t) % reach] = source.tokens[t];
+    state.recent[place * reach + (state.positions[place] + t) % reach] = source.tokens[t];
   }
-  state.positions_[place] += length;
-  uint8_t& waiting = state.waiting_[place];
+  state.positions[place] += length;
+  uint8_t& waiting = state.waiting[place];
   waiting =
       length == 1 ? static_cast<uint8_t>((waiting + 1u) % model.layout->fold_keys) : uint8_t{0};
 }
 
-void Engine::Read(State& state, const size_t* chosen, size_t batch, std::span<const int32_t> tokens,
-                  size_t length, std::span<float> outputs) {
-  state.CheckFits(*model_);
+void Engine::Impl::Read(StateData& state, const size_t* chosen, size_t batch,
+                        std::span<const int32_t> tokens, size_t length, std::span<float> outputs) {
   if (batch == 0 || length == 0 || tokens.size() / length != batch || tokens.size() % length != 0) {
     throw InputError("a state of ", batch, " sequences cannot read ", tokens.size(), " tokens as ",
                      length, " each");
@@ -299,7 +364,7 @@ void Engine::Read(State& state, const size_t* chosen, size_t batch, std::span<co
   }
   size_t furthest = 0;
   for (size_t i = 0; i < batch; ++i) {
-    furthest = std::max(furthest, state.positions_[chosen ? chosen[i] : i]);
+    furthest = std::max(furthest, state.positions[chosen ? chosen[i] : i]);
   }
   state.Reserve(furthest + length);
   if (layout.keeps_tokens) return ReadAgain(state, chosen, batch, tokens, length, outputs);
@@ -307,17 +372,17 @@ void Engine::Read(State& state, const size_t* chosen, size_t batch, std::span<co
   ReadRows(state, chosen, batch, {.tokens = tokens.data()}, length, outputs);
 }
 
-Engine::Division Engine::Divide(size_t batch, size_t length) {
+Engine::Impl::Division Engine::Impl::Divide(size_t batch, size_t length) {
   Division division{.threads = static_cast<size_t>(pool_.size())};
   size_t& threads = division.threads;
   division.few = threads > 1 && length == 1 && batch < kAloneRows * threads;
-  if (division.few && scratch_->crowd.Alone(batch)) threads = 1;
+  if (division.few && scratch_.crowd.Alone(batch)) threads = 1;
   division.alone = threads == 1 || (length == 1 ? batch >= kAloneRows * threads
                                                 : batch >= 4 * threads || batch % threads == 0);
   return division;
 }
 
-void Engine::RunOn(const Division& division, FunctionRef<void(int)> walk) {
+void Engine::Impl::RunOn(const Division& division, FunctionRef<void(int)> walk) {
   const ThreadPool::Waits before = pool_.waits();
   const auto began = Crowd::Clock::now();
   if (division.threads == 1) {
@@ -327,13 +392,13 @@ void Engine::RunOn(const Division& division, FunctionRef<void(int)> walk) {
   }
   if (division.few) {
     const std::chrono::duration<double> took = Crowd::Clock::now() - began;
-    scratch_->crowd.Stepped(division.threads == 1, took.count(), before, pool_.waits());
+    scratch_.crowd.Stepped(division.threads == 1, took.count(), before, pool_.waits());
   }
 }
 
 // Reads through the predicting stack, continuing from the state.
-void Engine::ReadRows(State& state, const size_t* chosen, size_t batch, Source source,
-                      size_t length, std::span<float> outputs) {
+void Engine::Impl::ReadRows(StateData& state, const size_t* chosen, size_t batch, Source source,
+                            size_t length, std::span<float> outputs) {
   const Model::Packed& model = model_->packed();
   const size_t width = model.outputs;
   const bool every = outputs.size() == batch * length * width;
@@ -344,9 +409,9 @@ void Engine::ReadRows(State& state, const size_t* chosen, size_t batch, Source s
   const size_t chunks = (length + kBlockRows - 1) / kBlockRows;
   const size_t chunk = (length + chunks - 1) / chunks;      // nearly equal lengths
   const size_t most = std::min(batch, kBlockRows / chunk);  // sequences per block
-  scratch_->Prepare(
+  scratch_.Prepare(
       model,
-      {.rows = most * chunk, .keys = std::max({state.capacity_, kBlockRows, model.layout->source})},
+      {.rows = most * chunk, .keys = std::max({state.capacity, kBlockRows, model.layout->source})},
       alone);
   const auto walk = [&](int worker) {
     const size_t w = static_cast<size_t>(worker);
@@ -369,13 +434,13 @@ void Engine::ReadRows(State& state, const size_t* chosen, size_t batch, Source s
                     .frames = here.frames,
                     .input_stride = length,
                     .step = length == 1,
-                    .states = state.data_.data(),
+                    .states = state.data.data(),
                     .state_stride = state.per_sequence(),
-                    .capacity = state.capacity_,
-                    .waiting = state.waiting_.data(),
-                    .recent = state.recent_.data(),
+                    .capacity = state.capacity,
+                    .waiting = state.waiting.data(),
+                    .recent = state.recent.data(),
                     .recent_stride = state.tokens(),
-                    .memory_lengths = scratch_->memory_lengths.data()};
+                    .memory_lengths = scratch_.memory_lengths.data()};
         if (every) {
           block.outputs = outputs.data() + (first * length + t) * width;
           block.sequence_output_stride = length * width;
@@ -384,7 +449,7 @@ void Engine::ReadRows(State& state, const size_t* chosen, size_t batch, Source s
           block.sequence_output_stride = width;
           block.only_last = true;
         }
-        RunBlock(model, block, scratch_->members[w].work, team);
+        RunBlock(model, block, scratch_.members[w].work, team);
       }
     }
   };
@@ -394,37 +459,38 @@ void Engine::ReadRows(State& state, const size_t* chosen, size_t batch, Source s
   }
 }
 
-const size_t* Engine::Positions(State& state) {
-  if (model_->packed().layout->source == 0) return state.positions_.data();
-  scratch_->positions.resize(state.batch());
-  scratch_->memory_lengths.resize(state.batch());
+const size_t* Engine::Impl::Positions(StateData& state) {
+  if (model_->packed().layout->source == 0) return state.positions.data();
+  scratch_.positions.resize(state.batch());
+  scratch_.memory_lengths.resize(state.batch());
   for (size_t i = 0; i < state.batch(); ++i) {
     const auto first = static_cast<size_t>(std::max(state.source_length(i), 0));
-    scratch_->positions[i] = state.positions_[i] - first;
-    scratch_->memory_lengths[i] = first;
+    scratch_.positions[i] = state.positions[i] - first;
+    scratch_.memory_lengths[i] = first;
   }
-  return scratch_->positions.data();
+  return scratch_.positions.data();
 }
 
 // Models that keep their tokens: reads all tokens again and returns the outputs of the new ones.
-void Engine::ReadAgain(State& state, const size_t* chosen, size_t batch,
-                       std::span<const int32_t> tokens, size_t length, std::span<float> outputs) {
+void Engine::Impl::ReadAgain(StateData& state, const size_t* chosen, size_t batch,
+                             std::span<const int32_t> tokens, size_t length,
+                             std::span<float> outputs) {
   const size_t width = output_size(), room = state.tokens();
   const bool every = outputs.size() == batch * length * width;
   size_t floats = 0;
-  std::vector<Sequence>& sequences = scratch_->sequences;
+  std::vector<Sequence>& sequences = scratch_.sequences;
   sequences.clear();
   for (size_t i = 0; i < batch; ++i) {
-    const size_t place = chosen ? chosen[i] : i, before = state.positions_[place];
-    int32_t* kept = state.recent_.data() + place * room;
+    const size_t place = chosen ? chosen[i] : i, before = state.positions[place];
+    int32_t* kept = state.recent.data() + place * room;
     std::copy_n(tokens.begin() + static_cast<ptrdiff_t>(i * length), length, kept + before);
-    state.positions_[place] += length;
+    state.positions[place] += length;
     sequences.push_back({{.tokens = kept}, before + length, nullptr, !every});
     floats += (every ? before + length : 1) * width;
   }
   if (outputs.empty()) return;
-  scratch_->outputs.resize(floats);
-  float* to = scratch_->outputs.data();
+  scratch_.outputs.resize(floats);
+  float* to = scratch_.outputs.data();
   for (Sequence& sequence : sequences) {
     sequence.outputs = to;
     to += (every ? sequence.length : 1) * width;
@@ -440,8 +506,9 @@ void Engine::ReadAgain(State& state, const size_t* chosen, size_t batch,
 
 // Encoder-decoders: stores the tokens before the separator, encodes them when it arrives, then
 // decodes from the separator on.
-void Engine::ReadPair(State& state, const size_t* chosen, size_t batch,
-                      std::span<const int32_t> tokens, size_t length, std::span<float> outputs) {
+void Engine::Impl::ReadPair(StateData& state, const size_t* chosen, size_t batch,
+                            std::span<const int32_t> tokens, size_t length,
+                            std::span<float> outputs) {
   const auto place = [&](size_t i) { return chosen ? chosen[i] : i; };
   bool decoding = true;
   for (size_t i = 0; i < batch; ++i) decoding = decoding && state.source_length(place(i)) >= 0;
@@ -454,11 +521,11 @@ void Engine::ReadPair(State& state, const size_t* chosen, size_t batch,
     size_t t = 0;
     for (; t < length && state.source_length(at) < 0; ++t) {
       if (own[t] == Vocabulary::kSeparator) {
-        state.source_length(at) = static_cast<int32_t>(state.positions_[at]);
+        state.source_length(at) = static_cast<int32_t>(state.positions[at]);
         Encode(state, at);
         break;
       }
-      state.source(at)[state.positions_[at]++] = own[t];
+      state.source(at)[state.positions[at]++] = own[t];
     }
     if (t == length) continue;
     // Outputs of all positions, or of the last one.
@@ -471,31 +538,31 @@ void Engine::ReadPair(State& state, const size_t* chosen, size_t batch,
 }
 
 // Runs the encoder over a sequence's tokens before the separator.
-void Engine::Encode(State& state, size_t place) {
+void Engine::Impl::Encode(StateData& state, size_t place) {
   const auto length = static_cast<size_t>(state.source_length(place));
   if (length == 0) return;  // cross attention over nothing gives 0
   const Model::Packed& model = model_->packed();
-  scratch_->zeros.resize(std::max(scratch_->zeros.size(), state.batch()));
-  scratch_->Prepare(model, {.rows = length, .keys = std::max(state.capacity_, length)},
-                    /*alone=*/true);
+  scratch_.zeros.resize(std::max(scratch_.zeros.size(), state.batch()));
+  scratch_.Prepare(model, {.rows = length, .keys = std::max(state.capacity, length)},
+                   /*alone=*/true);
   const Block block{.sequences = 1,
                     .length = length,
                     .first = place,
-                    .positions = scratch_->zeros.data(),
+                    .positions = scratch_.zeros.data(),
                     .tokens = state.source(place),
                     .input_stride = length,
-                    .states = state.data_.data(),
+                    .states = state.data.data(),
                     .state_stride = state.per_sequence(),
-                    .capacity = state.capacity_};
-  RunEncoder(model, block, scratch_->members[0].work);
+                    .capacity = state.capacity};
+  RunEncoder(model, block, scratch_.members[0].work);
 }
 
-void Engine::Whole(size_t batch, std::span<const int32_t> tokens, size_t length,
-                   std::span<float> outputs) {
+void Engine::Impl::Whole(size_t batch, std::span<const int32_t> tokens, size_t length,
+                         std::span<float> outputs) {
   const Model::Packed& model = model_->packed();
   if (model.steps()) {
-    State state = NewState(batch);
-    return Prefix(state, tokens, length, outputs);
+    StateData state = NewState(batch);
+    return Read(state, nullptr, batch, tokens, length, outputs);
   }
   if (batch == 0 || length == 0 || tokens.size() / length != batch || tokens.size() % length != 0) {
     throw InputError(batch, " sequences cannot read ", tokens.size(), " tokens as ", length,
@@ -505,7 +572,7 @@ void Engine::Whole(size_t batch, std::span<const int32_t> tokens, size_t length,
   if (outputs.empty()) return;
   const bool every = CheckOutputs(batch, length, outputs);
   CheckTokens(tokens);
-  std::vector<Sequence>& sequences = scratch_->sequences;
+  std::vector<Sequence>& sequences = scratch_.sequences;
   sequences.clear();
   for (size_t i = 0; i < batch; ++i) {
     sequences.push_back({{.tokens = tokens.data() + i * length},
@@ -517,7 +584,7 @@ void Engine::Whole(size_t batch, std::span<const int32_t> tokens, size_t length,
 }
 
 // Checks that the model has this many positions.
-void Engine::CheckLength(size_t length) const {
+void Engine::Impl::CheckLength(size_t length) const {
   const std::optional<size_t> most = model_->most_positions();
   if (most && length > *most) {
     throw InputError(model_->path(), ": the model has ", *most, " positions; ", length,
@@ -525,8 +592,8 @@ void Engine::CheckLength(size_t length) const {
   }
 }
 
-size_t Engine::CheckFrames(size_t batch, std::span<const float> frames, size_t length,
-                           std::span<const float> outputs) const {
+size_t Engine::Impl::CheckFrames(size_t batch, std::span<const float> frames, size_t length,
+                                 std::span<const float> outputs) const {
   const SpeechSpec* speech = model_->spec().speech();
   if (speech == nullptr) throw InputError(model_->path(), ": reads tokens, not frames");
   const auto width = static_cast<size_t>(speech->Inputs());
@@ -539,25 +606,24 @@ size_t Engine::CheckFrames(size_t batch, std::span<const float> frames, size_t l
   return width;
 }
 
-void Engine::Prefix(State& state, std::span<const float> frames, size_t length,
-                    std::span<float> outputs) {
-  state.CheckFits(*model_);
+void Engine::Impl::Prefix(StateData& state, std::span<const float> frames, size_t length,
+                          std::span<float> outputs) {
   const size_t width = CheckFrames(state.batch(), frames, length, outputs);
   CheckPlaces(state, nullptr, state.batch(), length);
   size_t furthest = 0;
-  for (const size_t position : state.positions_) furthest = std::max(furthest, position);
+  for (const size_t position : state.positions) furthest = std::max(furthest, position);
   state.Reserve(furthest + length);
   ReadRows(state, nullptr, state.batch(), {.frames = frames.data(), .width = width}, length,
            outputs);
 }
 
-void Engine::Whole(size_t batch, std::span<const float> frames, size_t length,
-                   std::span<float> outputs) {
+void Engine::Impl::Whole(size_t batch, std::span<const float> frames, size_t length,
+                         std::span<float> outputs) {
   const size_t width = CheckFrames(batch, frames, length, outputs);
   CheckLength(length);
   if (outputs.empty()) return;
   const bool every = outputs.size() == batch * length * output_size();
-  std::vector<Sequence>& sequences = scratch_->sequences;
+  std::vector<Sequence>& sequences = scratch_.sequences;
   sequences.clear();
   const Source source{.frames = frames.data(), .width = width};
   for (size_t i = 0; i < batch; ++i) {
@@ -568,7 +634,7 @@ void Engine::Whole(size_t batch, std::span<const float> frames, size_t length,
 }
 
 // Reads whole sequences, one per block: one thread per block, or all threads if there are few.
-void Engine::ReadWhole(std::span<const Sequence> sequences) {
+void Engine::Impl::ReadWhole(std::span<const Sequence> sequences) {
   const Model::Packed& model = model_->packed();
   const size_t batch = sequences.size(), width = model.outputs;
   const auto threads = static_cast<size_t>(pool_.size());
@@ -576,7 +642,7 @@ void Engine::ReadWhole(std::span<const Sequence> sequences) {
       threads == 1 || batch % threads == 0 || batch >= 4 * threads || model.spec.lstm();
   size_t longest = 0;
   for (const Sequence& sequence : sequences) longest = std::max(longest, sequence.length);
-  scratch_->Prepare(model, {.rows = longest, .keys = longest}, alone);
+  scratch_.Prepare(model, {.rows = longest, .keys = longest}, alone);
   const size_t begin_position = 0;
   const auto walk = [&](int worker) {
     const auto w = static_cast<size_t>(worker);
@@ -594,13 +660,66 @@ void Engine::ReadWhole(std::span<const Sequence> sequences) {
                         .sequence_output_stride = width,
                         .only_last = sequence.only_last};
       if (model.spec.lstm()) {
-        RunLstm(model, block, scratch_->members[w].work);
+        RunLstm(model, block, scratch_.members[w].work);
       } else {
-        RunBlock(model, block, scratch_->members[w].work, team);
+        RunBlock(model, block, scratch_.members[w].work, team);
       }
     }
   };
   pool_.Run(walk);
+}
+
+Engine::Engine(std::shared_ptr<const Model> model, const EngineOptions& options)
+    : impl_(std::make_unique<Impl>(std::move(model), options)) {}
+Engine::~Engine() = default;
+
+const Model& Engine::model() const { return impl_->model(); }
+int Engine::threads() const { return impl_->pool().size(); }
+size_t Engine::output_size() const { return impl_->output_size(); }
+ThreadPool& Engine::pool() { return impl_->pool(); }
+
+State Engine::NewState(size_t batch) const { return State(impl_->NewState(batch)); }
+
+void Engine::Step(State& state, std::span<const int32_t> tokens, std::span<float> outputs) {
+  if (outputs.empty()) throw InputError("a step needs room for its outputs");
+  impl_->Read(impl_->Of(state), nullptr, state.batch(), tokens, 1, outputs);
+}
+
+void Engine::Step(State& state, std::span<const size_t> sequences, std::span<const int32_t> tokens,
+                  std::span<float> outputs) {
+  if (outputs.empty()) throw InputError("a step needs room for its outputs");
+  impl_->Read(impl_->Of(state), sequences.data(), sequences.size(), tokens, 1, outputs);
+}
+
+void Engine::Prefix(State& state, std::span<const int32_t> tokens, size_t length,
+                    std::span<float> outputs) {
+  impl_->Read(impl_->Of(state), nullptr, state.batch(), tokens, length, outputs);
+}
+
+void Engine::Prefix(State& state, std::span<const size_t> sequences,
+                    std::span<const int32_t> tokens, size_t length, std::span<float> outputs) {
+  impl_->Read(impl_->Of(state), sequences.data(), sequences.size(), tokens, length, outputs);
+}
+
+void Engine::Prefix(State& state, std::span<const size_t> sequences,
+                    std::span<const size_t> lengths, std::span<const int32_t> tokens,
+                    std::span<float> outputs) {
+  impl_->Prefix(impl_->Of(state), sequences, lengths, tokens, outputs);
+}
+
+void Engine::Prefix(State& state, std::span<const float> frames, size_t length,
+                    std::span<float> outputs) {
+  impl_->Prefix(impl_->Of(state), frames, length, outputs);
+}
+
+void Engine::Whole(size_t batch, std::span<const int32_t> tokens, size_t length,
+                   std::span<float> outputs) {
+  impl_->Whole(batch, tokens, length, outputs);
+}
+
+void Engine::Whole(size_t batch, std::span<const float> frames, size_t length,
+                   std::span<float> outputs) {
+  impl_->Whole(batch, frames, length, outputs);
 }
 
 }  // namespace linnet

@@ -7,7 +7,7 @@
 
 #include "linnet/io/safetensors.h"
 #include "linnet/kernels/test_util.h"
-#include "linnet/runtime/engine.h"
+#include "linnet/engine.h"
 #include "linnet/runtime/narrow.h"
 #include "linnet/runtime/test_models.h"
 

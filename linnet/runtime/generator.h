@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <span>
 
-#include "linnet/runtime/model.h"
+#include "linnet/model.h"
 
 namespace linnet {
 

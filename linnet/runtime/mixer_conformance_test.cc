@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "linnet/kernels/test_util.h"
-#include "linnet/model/vocabulary.h"
-#include "linnet/runtime/engine.h"
+#include "linnet/vocabulary.h"
+#include "linnet/engine.h"
 #include "linnet/runtime/test_models.h"
 
 namespace linnet {

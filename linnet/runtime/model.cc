@@ -1,4 +1,4 @@
-#include "linnet/runtime/model.h"
+#include "linnet/model.h"
 
 #include <algorithm>
 #include <bit>

@@ -22,7 +22,7 @@
 #include "linnet/kernels/linear.h"
 #include "linnet/kernels/narrow_linear.h"
 #include "linnet/runtime/mixer.h"
-#include "linnet/runtime/model.h"
+#include "linnet/model.h"
 #include "linnet/runtime/state_layout.h"
 
 namespace linnet {

@@ -1,12 +1,16 @@
-#include "linnet/runtime/scheduler.h"
+#include "linnet/scheduler.h"
 
 #include <algorithm>
+#include <deque>
 #include <exception>
 #include <utility>
 
+#include "linnet/base/thread_pool.h"
 #include "linnet/error.h"
+#include "linnet/runtime/state_data.h"
 
 namespace linnet {
+
 size_t Scheduler::Fitting(const Model& model, double bytes) {
   const double count = bytes / static_cast<double>(StateBytes(model.spec(), model.precision()));
   return count >= 1 ? static_cast<size_t>(std::min(count, 1e15)) : 0;  // 0 for NaN, too
@@ -18,7 +22,56 @@ size_t Scheduler::MostPositions(const Model& model) {
   return model.most_positions().value_or(SIZE_MAX);
 }
 
-Scheduler::Scheduler(Engine& engine, const SchedulerOptions& options)
+struct Scheduler::Impl {
+  Impl(Engine& engine, const SchedulerOptions& options);
+
+  // As in Scheduler.
+  std::optional<uint64_t> Submit(Request&& request);
+  bool Cancel(uint64_t id);
+  bool Run();
+
+  struct Entry {
+    uint64_t id = 0;
+    Request request;
+    size_t read = 0;               // tokens of the prompt read so far
+    std::optional<int32_t> token;  // next token to read, once the prompt is read
+  };
+
+  void Admit();
+  void ReadPrompts();
+  void Generate();
+  void Pass(size_t slot, std::span<const float> outputs);
+  // Result of next(), or its exception.
+  struct Drawn {
+    std::optional<int32_t> token;
+    std::exception_ptr error;
+  };
+  Drawn Draw(const Entry& entry, std::span<const float> outputs) const;
+  // Draws a token for each of these sequences and applies the result: outputs [sequences, width].
+  void Deliver(std::span<const size_t> slots, std::span<const float> outputs);
+  void Take(size_t slot, const std::shared_ptr<Entry>& entry, const Drawn& drawn);
+  void End(size_t slot, std::optional<Finished> why);
+  // Calls `finished`; Run() rethrows its exception at the end of the round.
+  void Report(const std::function<void(Finished)>& finished, Finished why);
+
+  Engine& engine_;
+  SchedulerOptions options_;
+  size_t most_positions_;
+  State state_;
+  // Shared with the running callback, which may cancel its own request.
+  std::vector<std::shared_ptr<Entry>> slots_;
+  std::deque<Entry> waiting_;
+  size_t running_ = 0, first_prompt_ = 0;
+  uint64_t last_id_ = 0;
+  std::exception_ptr error_;
+  // Buffers of one round.
+  std::vector<size_t> stepping_, reading_, lengths_;
+  std::vector<Drawn> drawn_;
+  std::vector<int32_t> tokens_;
+  std::vector<float> outputs_;
+};
+
+Scheduler::Impl::Impl(Engine& engine, const SchedulerOptions& options)
     : engine_(engine), options_(options), most_positions_(MostPositions(engine.model())) {
   if (options.sequences == 0) throw InputError("a scheduler needs room for at least one sequence");
   state_ = engine.NewState(options.sequences);
@@ -28,7 +81,7 @@ Scheduler::Scheduler(Engine& engine, const SchedulerOptions& options)
   outputs_.resize(options.sequences * engine.output_size());
 }
 
-std::optional<uint64_t> Scheduler::Submit(Request&& request) {
+std::optional<uint64_t> Scheduler::Impl::Submit(Request&& request) {
   const Model& model = engine_.model();
   const ModelSpec& spec = model.spec();
   const bool read = request.prompt.empty() && request.from && request.outputs &&
@@ -49,7 +102,7 @@ std::optional<uint64_t> Scheduler::Submit(Request&& request) {
       throw InputError("a request begins with the state of one sequence; this one has ",
                        request.from->batch());
     }
-    request.from->CheckFits(model);
+    StateData::Of(request.from->data_).CheckFits(model);
     begin = request.from->position();
   }
   const size_t positions = most_positions_;
@@ -63,7 +116,7 @@ std::optional<uint64_t> Scheduler::Submit(Request&& request) {
   return last_id_;
 }
 
-bool Scheduler::Cancel(uint64_t id) {
+bool Scheduler::Impl::Cancel(uint64_t id) {
   for (size_t slot = 0; slot < slots_.size(); ++slot) {
     if (slots_[slot] && slots_[slot]->id == id) {
       End(slot, Finished::kCancelled);
@@ -79,7 +132,7 @@ bool Scheduler::Cancel(uint64_t id) {
   return true;
 }
 
-bool Scheduler::Run() {
+bool Scheduler::Impl::Run() {
   Admit();
   ReadPrompts();
   Generate();
@@ -87,7 +140,7 @@ bool Scheduler::Run() {
   return running_ > 0 || !waiting_.empty();
 }
 
-void Scheduler::Admit() {
+void Scheduler::Impl::Admit() {
   for (size_t slot = 0; slot < slots_.size() && !waiting_.empty(); ++slot) {
     if (slots_[slot]) continue;
     Entry entry = std::move(waiting_.front());
@@ -108,7 +161,7 @@ void Scheduler::Admit() {
 }
 
 // Round robin, so that no prompt starves; each pass reads as many pieces as fit into the budget.
-void Scheduler::ReadPrompts() {
+void Scheduler::Impl::ReadPrompts() {
   const auto left = [&](size_t slot) {
     return slots_[slot] ? slots_[slot]->request.prompt.size() - slots_[slot]->read : 0;
   };
@@ -149,7 +202,7 @@ void Scheduler::ReadPrompts() {
   }
 }
 
-void Scheduler::Pass(size_t slot, std::span<const float> outputs) {
+void Scheduler::Impl::Pass(size_t slot, std::span<const float> outputs) {
   const std::shared_ptr<Entry> entry = slots_[slot];
   if (!entry || !entry->request.passed) return;  // another callback may have canceled it
   try {
@@ -160,7 +213,7 @@ void Scheduler::Pass(size_t slot, std::span<const float> outputs) {
   }
 }
 
-void Scheduler::Generate() {
+void Scheduler::Impl::Generate() {
   stepping_.clear();
   tokens_.clear();
   for (size_t slot = 0; slot < slots_.size(); ++slot) {
@@ -175,7 +228,8 @@ void Scheduler::Generate() {
   Deliver(stepping_, outputs);
 }
 
-Scheduler::Drawn Scheduler::Draw(const Entry& entry, std::span<const float> outputs) const {
+Scheduler::Impl::Drawn Scheduler::Impl::Draw(const Entry& entry,
+                                             std::span<const float> outputs) const {
   Drawn drawn;
   try {
     drawn.token = entry.request.next(outputs);
@@ -190,7 +244,7 @@ Scheduler::Drawn Scheduler::Draw(const Entry& entry, std::span<const float> outp
   return drawn;
 }
 
-void Scheduler::Deliver(std::span<const size_t> slots, std::span<const float> outputs) {
+void Scheduler::Impl::Deliver(std::span<const size_t> slots, std::span<const float> outputs) {
   const size_t width = engine_.output_size();
   if (!options_.parallel_next) {
     for (size_t i = 0; i < slots.size(); ++i) {
@@ -213,7 +267,7 @@ void Scheduler::Deliver(std::span<const size_t> slots, std::span<const float> ou
   }
 }
 
-void Scheduler::Take(size_t slot, const std::shared_ptr<Entry>& entry, const Drawn& drawn) {
+void Scheduler::Impl::Take(size_t slot, const std::shared_ptr<Entry>& entry, const Drawn& drawn) {
   if (drawn.error) {
     if (!error_) error_ = drawn.error;
     if (slots_[slot] == entry) End(slot, {});
@@ -227,7 +281,7 @@ void Scheduler::Take(size_t slot, const std::shared_ptr<Entry>& entry, const Dra
   entry->token = drawn.token;
 }
 
-void Scheduler::End(size_t slot, std::optional<Finished> why) {
+void Scheduler::Impl::End(size_t slot, std::optional<Finished> why) {
   // Free the slot before the callback, which may submit.
   const auto finished = std::move(slots_[slot]->request.finished);
   slots_[slot].reset();
@@ -235,7 +289,7 @@ void Scheduler::End(size_t slot, std::optional<Finished> why) {
   if (why) Report(finished, *why);
 }
 
-void Scheduler::Report(const std::function<void(Finished)>& finished, Finished why) {
+void Scheduler::Impl::Report(const std::function<void(Finished)>& finished, Finished why) {
   if (!finished) return;
   try {
     finished(why);
@@ -243,5 +297,18 @@ void Scheduler::Report(const std::function<void(Finished)>& finished, Finished w
     if (!error_) error_ = std::current_exception();
   }
 }
+
+Scheduler::Scheduler(Engine& engine, const SchedulerOptions& options)
+    : impl_(std::make_unique<Impl>(engine, options)) {}
+Scheduler::~Scheduler() = default;
+
+std::optional<uint64_t> Scheduler::Submit(Request&& request) {
+  return impl_->Submit(std::move(request));
+}
+bool Scheduler::Cancel(uint64_t id) { return impl_->Cancel(id); }
+bool Scheduler::Run() { return impl_->Run(); }
+size_t Scheduler::running() const { return impl_->running_; }
+size_t Scheduler::waiting() const { return impl_->waiting_.size(); }
+size_t Scheduler::capacity() const { return impl_->slots_.size(); }
 
 }  // namespace linnet

@@ -1,4 +1,4 @@
-#include "linnet/runtime/scheduler.h"
+#include "linnet/scheduler.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -10,7 +10,7 @@
 #include <string>
 
 #include "linnet/error.h"
-#include "linnet/base/rng.h"
+#include "linnet/rng.h"
 #include "linnet/model/checkpoint.h"
 
 namespace linnet {

@@ -1,4 +1,4 @@
-#include "linnet/runtime/state.h"
+#include "linnet/state.h"
 
 #include <unistd.h>
 
@@ -9,12 +9,13 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "linnet/error.h"
 #include "linnet/base/hash.h"
 #include "linnet/base/units.h"
+#include "linnet/error.h"
 #include "linnet/io/json.h"
 #include "linnet/io/safetensors.h"
 #include "linnet/runtime/packed_model.h"
+#include "linnet/runtime/state_data.h"
 
 namespace linnet {
 namespace {
@@ -47,29 +48,107 @@ void CheckNumbers(std::span<const float> values, bool narrow, const std::string&
 
 }  // namespace
 
-State::State(const Model& model, size_t batch)
-    : model_(model.fingerprint()),
-      layout_(model.packed().layout),
-      capacity_(layout_->grows() ? layout_->first_capacity : 0),
-      positions_(batch),
-      waiting_(batch),
-      data_(batch * per_sequence()),
-      recent_(batch * tokens()) {
-  for (size_t i = 0; layout_->source > 0 && i < batch; ++i) source_length(i) = -1;
+StateData::StateData(const Model& model, size_t batch)
+    : model(model.fingerprint()),
+      layout(model.packed().layout),
+      capacity(layout->grows() ? layout->first_capacity : 0) {
+  Resize(batch);
+  for (size_t i = 0; layout->source > 0 && i < batch; ++i) source_length(i) = -1;
 }
 
-size_t State::per_sequence() const { return layout_ ? layout_->Floats(capacity_) : 0; }
-size_t State::tokens() const { return layout_ ? layout_->Tokens(capacity_) : 0; }
+const StateData& StateData::Of(const std::unique_ptr<StateData>& data) {
+  static const StateData empty;
+  return data ? *data : empty;
+}
 
-size_t State::position(size_t sequence) const {
+StateData StateData::Like(const StateData& other, size_t capacity) {
+  StateData made;
+  made.model = other.model, made.layout = other.layout, made.capacity = capacity;
+  return made;
+}
+
+void StateData::Resize(size_t batch) {
+  positions.resize(batch), waiting.resize(batch);
+  data = AlignedBuffer<float>(batch * per_sequence());
+  recent.resize(batch * tokens());
+}
+
+void StateData::CheckSequence(size_t sequence) const {
   if (sequence >= batch()) {
     throw InputError("a state of ", batch(), " sequences has no sequence ", sequence);
   }
-  return positions_[sequence];
+}
+
+void StateData::CheckFits(const Model& model) const {
+  if (batch() == 0 || this->model != model.fingerprint()) {
+    throw InputError(model.path(), ": the state was not made for this model; use NewState()");
+  }
+}
+
+// A cache needs no reset: only rows before the position are read.
+void StateData::Reset(size_t sequence) {
+  CheckSequence(sequence);
+  positions[sequence] = 0, waiting[sequence] = 0;
+  float* at = data.data() + sequence * per_sequence();
+  for (const MixerStateSize& part : layout->parts) {
+    std::fill_n(at, part.fixed, 0.0f);
+    at += part.Floats(capacity);
+  }
+  if (layout->source > 0) source_length(sequence) = -1;
+}
+
+void StateData::Reserve(size_t most) {
+  if (!layout->grows() || most <= capacity) return;
+  // Grow by half, so that steps seldom copy.
+  StateData larger = Like(*this, RoundUp(std::max(most, capacity + capacity / 2), kCapacityStep));
+  const double bytes = static_cast<double>(batch()) * sizeof(float) *
+                       static_cast<double>(larger.per_sequence() + larger.tokens());
+  if (bytes > MachineMemory()) {
+    throw InputError("a state of ", batch(), " sequences of ", larger.capacity, " positions takes ",
+                     FormatBytes(bytes), ", and this machine has ", FormatBytes(MachineMemory()));
+  }
+  larger.Resize(batch());
+  for (size_t i = 0; i < batch(); ++i) larger.Copy(*this, i, i);
+  *this = std::move(larger);
+}
+
+void StateData::Copy(const StateData& other, size_t from, size_t to) {
+  positions[to] = other.positions[from], waiting[to] = other.waiting[from];
+  const float* source = other.data.data() + from * other.per_sequence();
+  float* target = data.data() + to * per_sequence();
+  if (capacity == other.capacity) {
+    std::copy_n(source, per_sequence(), target);
+  } else {
+    layout->Move(source, other.capacity, target, capacity, other.positions[from]);
+  }
+  std::copy_n(other.recent.data() + from * other.tokens(), other.tokens(),
+              recent.data() + to * tokens());
+}
+
+StateData StateData::Select(std::span<const size_t> sequences) const {
+  for (const size_t from : sequences) CheckSequence(from);
+  StateData chosen = Like(*this, capacity);
+  chosen.Resize(sequences.size());
+  for (size_t i = 0; i < sequences.size(); ++i) chosen.Copy(*this, sequences[i], i);
+  return chosen;
+}
+
+State::State() = default;
+State::State(StateData data) : data_(std::make_unique<StateData>(std::move(data))) {}
+State::State(State&& other) noexcept = default;
+State& State::operator=(State&& other) noexcept = default;
+State::~State() = default;
+
+size_t State::batch() const { return data_ ? data_->batch() : 0; }
+
+size_t State::position(size_t sequence) const {
+  StateData::Of(data_).CheckSequence(sequence);
+  return data_->positions[sequence];
 }
 
 size_t State::bytes() const {
-  return data_.size() * sizeof(float) + recent_.size() * sizeof(recent_[0]);
+  const StateData& data = StateData::Of(data_);
+  return data.data.size() * sizeof(float) + data.recent.size() * sizeof(data.recent[0]);
 }
 
 size_t StateBytes(const ModelSpec& spec, Precision precision) {
@@ -96,60 +175,21 @@ StateKind StateKindOf(const ModelSpec& spec) {
 StateKind StateKindOf(const Model& model) { return KindOf(model.spec(), *model.packed().layout); }
 
 State State::Clone() const {
-  State copy;
-  copy.model_ = model_, copy.layout_ = layout_, copy.capacity_ = capacity_;
-  copy.positions_ = positions_, copy.waiting_ = waiting_;
-  copy.data_ = data_.Copy();
-  copy.recent_ = recent_;
-  return copy;
+  const StateData& data = StateData::Of(data_);
+  StateData copy = StateData::Like(data, data.capacity);
+  copy.positions = data.positions, copy.waiting = data.waiting;
+  copy.data = data.data.Copy();
+  copy.recent = data.recent;
+  return State(std::move(copy));
 }
 
 void State::Reset() {
-  for (size_t i = 0; i < batch(); ++i) Reset(i);
+  for (size_t i = 0; i < batch(); ++i) data_->Reset(i);
 }
 
-// A cache needs no reset: only rows before the position are read.
 void State::Reset(size_t sequence) {
-  position(sequence);  // throws if it does not exist
-  positions_[sequence] = 0, waiting_[sequence] = 0;
-  float* at = data_.data() + sequence * per_sequence();
-  for (const MixerStateSize& part : layout_->parts) {
-    std::fill_n(at, part.fixed, 0.0f);
-    at += part.Floats(capacity_);
-  }
-  if (layout_->source > 0) source_length(sequence) = -1;
-}
-
-void State::Reserve(size_t positions) {
-  if (!layout_->grows() || positions <= capacity_) return;
-  // Grow by half, so that steps seldom copy.
-  const size_t capacity = RoundUp(std::max(positions, capacity_ + capacity_ / 2), kCapacityStep);
-  State larger;
-  larger.model_ = model_, larger.layout_ = layout_, larger.capacity_ = capacity;
-  const double bytes = static_cast<double>(batch()) * sizeof(float) *
-                       static_cast<double>(larger.per_sequence() + larger.tokens());
-  if (bytes > MachineMemory()) {
-    throw InputError("a state of ", batch(), " sequences of ", capacity, " positions takes ",
-                     FormatBytes(bytes), ", and this machine has ", FormatBytes(MachineMemory()));
-  }
-  larger.positions_.resize(batch()), larger.waiting_.resize(batch());
-  larger.data_ = AlignedBuffer<float>(batch() * larger.per_sequence());
-  larger.recent_.resize(batch() * larger.tokens());
-  for (size_t i = 0; i < batch(); ++i) larger.Copy(*this, i, i);
-  *this = std::move(larger);
-}
-
-void State::Copy(const State& other, size_t from, size_t to) {
-  positions_[to] = other.positions_[from], waiting_[to] = other.waiting_[from];
-  const float* source = other.data_.data() + from * other.per_sequence();
-  float* target = data_.data() + to * per_sequence();
-  if (capacity_ == other.capacity_) {
-    std::copy_n(source, per_sequence(), target);
-  } else {
-    layout_->Move(source, other.capacity_, target, capacity_, other.positions_[from]);
-  }
-  std::copy_n(other.recent_.data() + from * other.tokens(), other.tokens(),
-              recent_.data() + to * tokens());
+  StateData::Of(data_).CheckSequence(sequence);
+  data_->Reset(sequence);
 }
 
 State State::Fork(size_t copies) const {
@@ -165,116 +205,102 @@ State State::Fork(size_t copies) const {
 }
 
 State State::Select(std::span<const size_t> sequences) const {
-  State chosen;
-  for (const size_t from : sequences) position(from);  // throws if one does not exist
-  chosen.model_ = model_, chosen.layout_ = layout_, chosen.capacity_ = capacity_;
-  chosen.positions_.resize(sequences.size()), chosen.waiting_.resize(sequences.size());
-  chosen.data_ = AlignedBuffer<float>(sequences.size() * per_sequence());
-  chosen.recent_.resize(sequences.size() * tokens());
-  for (size_t i = 0; i < sequences.size(); ++i) chosen.Copy(*this, sequences[i], i);
-  return chosen;
+  return State(StateData::Of(data_).Select(sequences));
 }
 
 void State::Append(const State& other) {
   if (other.batch() == 0) return;
-  if (batch() > 0 && model_ != other.model_) {
+  const StateData &first = StateData::Of(data_), &second = *other.data_;
+  const size_t own = first.batch(), more = second.batch();
+  if (own > 0 && first.model != second.model) {
     throw InputError("a state of one model cannot be appended to a state of another");
   }
-  State both;
-  both.model_ = other.model_, both.layout_ = other.layout_;
-  both.capacity_ = std::max(capacity_, other.capacity_);
-  const size_t own = batch(), count = own + other.batch();
-  both.positions_.resize(count), both.waiting_.resize(count);
-  both.data_ = AlignedBuffer<float>(count * both.per_sequence());
-  both.recent_.resize(count * both.tokens());
-  for (size_t i = 0; i < own; ++i) both.Copy(*this, i, i);
-  for (size_t i = 0; i < other.batch(); ++i) both.Copy(other, i, own + i);
-  *this = std::move(both);
+  StateData both = StateData::Like(second, std::max(first.capacity, second.capacity));
+  both.Resize(own + more);
+  for (size_t i = 0; i < own; ++i) both.Copy(first, i, i);
+  for (size_t i = 0; i < more; ++i) both.Copy(second, i, own + i);
+  *this = State(std::move(both));
 }
 
 void State::Assign(size_t sequence, const State& other) {
-  position(sequence);  // throws if it does not exist
-  if (other.batch() != 1 || model_ != other.model_) {
+  StateData::Of(data_).CheckSequence(sequence);
+  if (other.batch() != 1 || data_->model != other.data_->model) {
     throw InputError("Assign() takes a state of one sequence, of the same model");
   }
-  Reserve(other.capacity_);
-  Copy(other, 0, sequence);
-}
-
-void State::CheckFits(const Model& model) const {
-  if (batch() == 0 || model_ != model.fingerprint()) {
-    throw InputError(model.path(), ": the state was not made for this model; use NewState()");
-  }
+  data_->Reserve(other.data_->capacity);
+  data_->Copy(*other.data_, 0, sequence);
 }
 
 void State::Save(const std::string& path, const Model& model) const {
-  CheckFits(model);
-  const auto rows = static_cast<int64_t>(batch());
-  const std::vector<int64_t> positions(positions_.begin(), positions_.end());
+  const StateData& state = StateData::Of(data_);
+  state.CheckFits(model);
+  const auto rows = static_cast<int64_t>(state.batch());
+  const std::vector<int64_t> positions(state.positions.begin(), state.positions.end());
   const uint64_t checksum =
-      Checksum({std::as_bytes(std::span(positions)), std::as_bytes(std::span(waiting_)),
-                std::as_bytes(std::span(data_)), std::as_bytes(std::span(recent_))});
+      Checksum({std::as_bytes(std::span(positions)), std::as_bytes(std::span(state.waiting)),
+                std::as_bytes(std::span(state.data)), std::as_bytes(std::span(state.recent))});
   SafetensorsWriter writer;
   writer.SetMetadata(kMetadata,
                      nlohmann::json{{"format", kFormat},
                                     {"model", HashDigits(model.fingerprint())},
                                     {"path", model.path()},
                                     {"precision", PrecisionName(model.precision())},
-                                    {"capacity", capacity_},
+                                    {"capacity", state.capacity},
                                     {"checksum", HashDigits(checksum)}}
                          .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   writer.Add("position", DType::kI64, {rows}, positions.data());
-  writer.Add("waiting", DType::kU8, {rows}, waiting_.data());
-  writer.Add("state", DType::kF32, {rows, static_cast<int64_t>(per_sequence())}, data_.data());
-  writer.Add("recent", DType::kI32, {rows, static_cast<int64_t>(tokens())}, recent_.data());
+  writer.Add("waiting", DType::kU8, {rows}, state.waiting.data());
+  writer.Add("state", DType::kF32, {rows, static_cast<int64_t>(state.per_sequence())},
+             state.data.data());
+  writer.Add("recent", DType::kI32, {rows, static_cast<int64_t>(state.tokens())},
+             state.recent.data());
   writer.Write(path);
 }
 
-// Validates a loaded sequence, whose floats and tokens are already in place.
-void State::LoadSequence(const std::string& path, const Model& model, size_t sequence,
-                         int64_t position, uint8_t waiting) {
-  const Model::Packed& packed = model.packed();
-  const auto floats = std::span(data_).subspan(sequence * per_sequence(), per_sequence());
+void StateData::LoadSequence(const std::string& path, const Model& of, size_t sequence,
+                             int64_t position, uint8_t keys) {
+  const Model::Packed& packed = of.packed();
+  const auto floats = std::span(data).subspan(sequence * per_sequence(), per_sequence());
   size_t begin = 0;
   for (const PackedPart& part : packed.stack.parts) {
     if (part.state == SIZE_MAX) continue;
-    const size_t size = layout_->parts[part.state].Floats(capacity_);
+    const size_t size = layout->parts[part.state].Floats(capacity);
     const auto check = [&](size_t first, size_t count, bool narrow) {
       CheckNumbers(floats.subspan(begin + first, count), narrow, path);
     };
     if (part.mixer) {
-      part.mixer->ForParts(capacity_, check);
+      part.mixer->ForParts(capacity, check);
     } else {
       check(0, size, false);
     }
     begin += size;
   }
-  const std::optional<size_t> most = model.most_positions();
+  const std::optional<size_t> most = of.most_positions();
   if (position < 0 || position > int64_t{1} << 60 ||
       (most && static_cast<size_t>(position) > *most) ||
-      (capacity_ > 0 && static_cast<size_t>(position) > capacity_ + layout_->source)) {
+      (capacity > 0 && static_cast<size_t>(position) > capacity + layout->source)) {
     throw InputError(path, ": a sequence has read ", position, " tokens, but the model has ",
-                     most ? *most : capacity_, " positions");
+                     most ? *most : capacity, " positions");
   }
-  positions_[sequence] = static_cast<size_t>(position);
-  if (waiting >= layout_->fold_keys || waiting > position) {
-    throw InputError(path, ": ", int{waiting}, " keys wait to be folded after ", position,
+  positions[sequence] = static_cast<size_t>(position);
+  if (keys >= layout->fold_keys || keys > position) {
+    throw InputError(path, ": ", int{keys}, " keys wait to be folded after ", position,
                      " tokens; the file is damaged");
   }
-  waiting_[sequence] = waiting;
-  auto tokens = std::span(recent_).subspan(sequence * this->tokens(), this->tokens());
-  if (layout_->source > 0) {
+  waiting[sequence] = keys;
+  auto tokens = std::span(recent).subspan(sequence * this->tokens(), this->tokens());
+  if (layout->source > 0) {
     const int32_t length = source_length(sequence);
-    if (length < -1 || length > position || length > static_cast<int32_t>(layout_->source)) {
+    if (length < -1 || length > position || length > static_cast<int32_t>(layout->source)) {
       throw InputError(path, ": an encoder sequence of ", length, " tokens does not fit position ",
                        position);
     }
     tokens = tokens.subspan(1);
   }
   for (const int32_t token : tokens) {
-    if (token < 0 || token >= model.spec().input.vocabulary) {
+    if (token < 0 || token >= of.spec().input.vocabulary) {
       throw InputError(path, ": token ", token, " is outside the vocabulary 0 .. ",
-                       model.spec().input.vocabulary - 1);
+                       of.spec().input.vocabulary - 1);
     }
   }
 }
@@ -303,15 +329,15 @@ State State::Load(const std::string& path, const Model& model) {
   const Tensor &position = file.Get("position"), &data = file.Get("state"),
                &recent = file.Get("recent"), &waiting = file.Get("waiting");
   const int64_t rows = position.shape.size() == 1 ? position.shape[0] : 0;
-  State state(model, 0);
+  StateData state(model, 0);
   if (about.contains("capacity")) {
     constexpr size_t kMost = size_t{1} << 40;
     const auto& capacity = about["capacity"];
     if (!capacity.is_number_unsigned() || capacity.get<size_t>() > kMost ||
-        (state.capacity_ == 0) != (capacity == 0)) {
+        (state.capacity == 0) != (capacity == 0)) {
       throw InputError(path, ": its capacity does not fit a state of ", model.path());
     }
-    state.capacity_ = capacity.get<size_t>();
+    state.capacity = capacity.get<size_t>();
   }
   const auto has = [&](const Tensor& tensor, DType type, size_t width) {
     return tensor.dtype == type &&
@@ -323,11 +349,11 @@ State State::Load(const std::string& path, const Model& model) {
     throw InputError(path, ": its tensors do not match a state of ", model.path());
   }
   const auto count = static_cast<size_t>(rows);
-  state.positions_.resize(count), state.waiting_.resize(count);
-  state.data_ = AlignedBuffer<float>(count * state.per_sequence());
-  std::copy(data.f32().begin(), data.f32().end(), state.data_.begin());
+  state.positions.resize(count), state.waiting.resize(count);
+  state.data = AlignedBuffer<float>(count * state.per_sequence());
+  std::copy(data.f32().begin(), data.f32().end(), state.data.begin());
   const auto tokens = recent.values<int32_t>();
-  state.recent_.assign(tokens.begin(), tokens.end());
+  state.recent.assign(tokens.begin(), tokens.end());
   for (size_t i = 0; i < count; ++i) {
     state.LoadSequence(path, model, i, position.i64()[i], waiting.values<uint8_t>()[i]);
   }
@@ -335,7 +361,7 @@ State State::Load(const std::string& path, const Model& model) {
   if (word("checksum") != HashDigits(checksum)) {
     throw InputError(path, ": is damaged: its checksum does not match its contents");
   }
-  return state;
+  return State(std::move(state));
 }
 
 }  // namespace linnet

@@ -1,4 +1,4 @@
-#include "linnet/runtime/state.h"
+#include "linnet/state.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "linnet/io/file.h"
-#include "linnet/runtime/engine.h"
+#include "linnet/engine.h"
 #include "linnet/runtime/test_models.h"
 
 namespace linnet {

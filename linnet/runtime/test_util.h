@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "linnet/base/rng.h"
-#include "linnet/model/vocabulary.h"
-#include "linnet/runtime/model.h"
+#include "linnet/rng.h"
+#include "linnet/vocabulary.h"
+#include "linnet/model.h"
 
 namespace linnet {
 

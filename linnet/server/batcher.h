@@ -23,8 +23,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "linnet/runtime/engine.h"
-#include "linnet/runtime/scheduler.h"
+#include "linnet/engine.h"
+#include "linnet/scheduler.h"
 #include "linnet/server/snapshots.h"
 #include "linnet/tasks/endpoint.h"
 

@@ -15,8 +15,8 @@
 #include <thread>
 
 #include "linnet/error.h"
-#include "linnet/base/rng.h"
-#include "linnet/runtime/choice.h"
+#include "linnet/rng.h"
+#include "linnet/sampling.h"
 #include "linnet/runtime/test_util.h"
 #include "linnet/server/batcher.h"
 #include "linnet/server/metrics.h"

@@ -10,7 +10,7 @@
 #include "linnet/base/hash.h"
 #include "linnet/io/file.h"
 #include "linnet/io/sha256.h"
-#include "linnet/runtime/scheduler.h"
+#include "linnet/scheduler.h"
 
 namespace linnet::server {
 namespace {

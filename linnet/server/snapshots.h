@@ -28,7 +28,7 @@
 #include <utility>
 #include <vector>
 
-#include "linnet/runtime/state.h"
+#include "linnet/state.h"
 
 namespace linnet::server {
 

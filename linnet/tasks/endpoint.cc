@@ -6,7 +6,7 @@
 
 #include "linnet/error.h"
 #include "linnet/io/json.h"
-#include "linnet/runtime/choice.h"
+#include "linnet/sampling.h"
 
 namespace linnet::server {
 

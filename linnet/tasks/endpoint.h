@@ -15,8 +15,8 @@
 #include <string_view>
 #include <vector>
 
-#include "linnet/runtime/choice.h"
-#include "linnet/runtime/model.h"
+#include "linnet/sampling.h"
+#include "linnet/model.h"
 #include "linnet/tasks/pipe.h"
 
 namespace linnet::server {

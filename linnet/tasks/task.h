@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "linnet/base/function_ref.h"
-#include "linnet/runtime/engine.h"
+#include "linnet/engine.h"
 #include "linnet/tasks/endpoint.h"
 
 namespace linnet {

@@ -4,7 +4,7 @@
 #include <torch/utils.h>
 
 #include "linnet/error.h"
-#include "linnet/base/rng.h"
+#include "linnet/rng.h"
 #include "linnet/nn/losses.h"
 #include "linnet/nn/sequence_model.h"
 #include "linnet/train/task.h"

@@ -4,8 +4,8 @@
 #include <set>
 
 #include "linnet/error.h"
-#include "linnet/base/rng.h"
-#include "linnet/model/vocabulary.h"
+#include "linnet/rng.h"
+#include "linnet/vocabulary.h"
 #include "linnet/tasks/couplet/couplets.h"
 #include "linnet/train/tokens.h"
 

@@ -7,7 +7,7 @@
 #include <numbers>
 
 #include "linnet/error.h"
-#include "linnet/base/rng.h"
+#include "linnet/rng.h"
 #include "linnet/nn/losses.h"
 #include "linnet/nn/sequence_model.h"
 #include "linnet/tasks/images/image_set.h"

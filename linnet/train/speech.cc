@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "linnet/error.h"
-#include "linnet/base/rng.h"
+#include "linnet/rng.h"
 #include "linnet/base/thread_pool.h"
 #include "linnet/base/utf8.h"
 #include "linnet/nn/losses.h"

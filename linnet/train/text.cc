@@ -4,9 +4,9 @@
 #include <numbers>
 
 #include "linnet/error.h"
-#include "linnet/base/rng.h"
+#include "linnet/rng.h"
 #include "linnet/io/file.h"
-#include "linnet/model/vocabulary.h"
+#include "linnet/vocabulary.h"
 #include "linnet/train/tokens.h"
 
 namespace linnet::train {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "linnet/model/vocabulary.h"
+#include "linnet/vocabulary.h"
 #include "linnet/nn/encoder_decoder.h"
 #include "linnet/nn/losses.h"
 #include "linnet/nn/sequence_model.h"

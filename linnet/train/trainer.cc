@@ -21,7 +21,7 @@
 #include "linnet/base/peak_memory.h"
 #include "linnet/base/thread_pool.h"
 #include "linnet/base/units.h"
-#include "linnet/base/version.h"
+#include "linnet/version.h"
 #include "linnet/io/file.h"
 #include "linnet/nn/optimizer.h"
 #include "linnet/train/metrics.h"

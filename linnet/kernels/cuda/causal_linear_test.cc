@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "linnet/base/rng.h"
+#include "linnet/rng.h"
 #include "linnet/kernels/causal_linear_ref.h"
 #include "linnet/kernels/cuda/causal_linear_plan.h"
 #include "linnet/kernels/cuda/causal_product_tile.h"

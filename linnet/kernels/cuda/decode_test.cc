@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "linnet/base/aligned.h"
-#include "linnet/base/rng.h"
+#include "linnet/rng.h"
 #include "linnet/kernels/cuda/linear_step_tile.h"
 #include "linnet/kernels/cuda/recent_keys.h"
 #include "linnet/kernels/cuda/rows_tile.h"

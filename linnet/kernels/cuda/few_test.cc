@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "linnet/base/aligned.h"
-#include "linnet/base/rng.h"
+#include "linnet/rng.h"
 #include "linnet/kernels/cuda/few_tile.h"
 #include "linnet/kernels/cuda/tile_executor.h"
 #include "linnet/kernels/linear_step_ref.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "linnet/base/rng.h"
+#include "linnet/rng.h"
 #include "linnet/kernels/cuda/test_util.h"
 
 namespace linnet::kernels::cuda {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "linnet/base/aligned.h"
-#include "linnet/base/rng.h"
+#include "linnet/rng.h"
 #include "linnet/kernels/cuda/tile_executor.h"
 #include "linnet/kernels/cuda/training_rows_tile.h"
 

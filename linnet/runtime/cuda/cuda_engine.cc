@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "linnet/error.h"
 #include "linnet/base/units.h"
+#include "linnet/error.h"
 #include "linnet/kernels/bfloat16.h"
 #include "linnet/kernels/cuda/device.h"
 #include "linnet/kernels/cuda/graph.h"
@@ -16,6 +16,7 @@
 #include "linnet/runtime/cuda/cuda_lane.h"
 #include "linnet/runtime/cuda/cuda_weights.h"
 #include "linnet/runtime/packed_model.h"
+#include "linnet/runtime/state_data.h"
 
 namespace linnet {
 namespace {
@@ -324,27 +325,28 @@ CudaLimits MeasureCudaLimits(Precision precision) {
   return limits;
 }
 
-void CudaEngine::SetState(const State& state) {
+void CudaEngine::SetState(const State& from_cpu) {
   Impl& impl = *impl_;
+  const StateData& state = StateData::Of(from_cpu.data_);
   state.CheckFits(model());
   if (state.batch() != impl.batch) {
     throw InputError("a state of ", state.batch(), " sequences does not fit a batch of ",
                      impl.batch);
   }
   for (size_t i = 1; i < state.batch(); ++i) {
-    if (state.positions_[i] != state.positions_[0]) {
-      throw InputError("sequences at different positions (", state.positions_[0], " and ",
-                       state.positions_[i], ") cannot step together on a GPU");
+    if (state.positions[i] != state.positions[0]) {
+      throw InputError("sequences at different positions (", state.positions[0], " and ",
+                       state.positions[i], ") cannot step together on a GPU");
     }
   }
-  impl.position = state.positions_[0], impl.waiting = state.waiting_[0];
+  impl.position = state.positions[0], impl.waiting = state.waiting[0];
   const size_t reach = state.tokens(), from = impl.position - std::min(impl.position, reach);
   impl.ForLanes([&](CudaLane& lane, size_t first) {
-    lane.WriteStates(state.data_.data() + first * state.per_sequence());
+    lane.WriteStates(state.data.data() + first * state.per_sequence());
     impl.tokens.resize((impl.position - from) * lane.batch());
     for (size_t t = from; t < impl.position; ++t) {
       for (size_t i = 0; i < lane.batch(); ++i) {
-        impl.tokens[(t - from) * lane.batch() + i] = state.recent_[(first + i) * reach + t % reach];
+        impl.tokens[(t - from) * lane.batch() + i] = state.recent[(first + i) * reach + t % reach];
       }
     }
     if (!impl.tokens.empty()) {
@@ -355,28 +357,28 @@ void CudaEngine::SetState(const State& state) {
 
 State CudaEngine::GetState() {
   Impl& impl = *impl_;
-  State state(model(), impl.batch);
-  std::fill(state.positions_.begin(), state.positions_.end(), impl.position);
-  std::fill(state.waiting_.begin(), state.waiting_.end(), static_cast<uint8_t>(impl.waiting));
+  StateData state(model(), impl.batch);
+  std::fill(state.positions.begin(), state.positions.end(), impl.position);
+  std::fill(state.waiting.begin(), state.waiting.end(), static_cast<uint8_t>(impl.waiting));
   const size_t reach = state.tokens(), from = impl.position - std::min(impl.position, reach);
   impl.ForLanes([&](CudaLane& lane, size_t first) {
-    lane.ReadStates(state.data_.data() + first * state.per_sequence());
+    lane.ReadStates(state.data.data() + first * state.per_sequence());
     impl.tokens.resize((impl.position - from) * lane.batch());
     if (impl.tokens.empty()) return;
     lane.ReadTokens(from, impl.position - from, impl.tokens.data());
     for (size_t t = from; t < impl.position; ++t) {
       for (size_t i = 0; i < lane.batch(); ++i) {
-        state.recent_[(first + i) * reach + t % reach] = impl.tokens[(t - from) * lane.batch() + i];
+        state.recent[(first + i) * reach + t % reach] = impl.tokens[(t - from) * lane.batch() + i];
       }
     }
   });
   for (size_t i = 0; i < impl.batch; ++i) {
-    impl.ForLayers(state.data_.data() + i * state.per_sequence(),
+    impl.ForLayers(state.data.data() + i * state.per_sequence(),
                    [&](const kernels::LinearStepShape& shape, float* hot) {
                      kernels::cuda::SumRecentKeys(shape, impl.waiting, hot);
                    });
   }
-  return state;
+  return State(std::move(state));
 }
 
 }  // namespace linnet

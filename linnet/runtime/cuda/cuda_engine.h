@@ -31,7 +31,7 @@
 
 #include "linnet/model/checkpoint.h"
 #include "linnet/runtime/generator.h"
-#include "linnet/runtime/state.h"
+#include "linnet/state.h"
 
 namespace linnet {
 

@@ -8,7 +8,7 @@
 
 #include "linnet/kernels/cuda/device.h"
 #include "linnet/model/checkpoint.h"
-#include "linnet/runtime/model.h"
+#include "linnet/model.h"
 
 namespace linnet {
 

@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "linnet/runtime/engine.h"
+#include "linnet/engine.h"
 
 namespace linnet {
 

@@ -17,7 +17,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "linnet/base/rng.h"
+#include "linnet/rng.h"
 
 namespace linnet {
 

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "linnet/runtime/engine.h"
+#include "linnet/engine.h"
 #include "linnet/runtime/test_models.h"
 
 namespace linnet {

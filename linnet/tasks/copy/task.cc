@@ -7,7 +7,7 @@
 
 #include "linnet/error.h"
 #include "linnet/base/progress.h"
-#include "linnet/base/rng.h"
+#include "linnet/rng.h"
 #include "linnet/tasks/copy/copy.h"
 #include "linnet/tasks/copy/copy_task.h"
 #include "linnet/tasks/task.h"

@@ -5,8 +5,8 @@
 #include <limits>
 #include <utility>
 
-#include "linnet/error.h"
 #include "linnet/base/utf8.h"
+#include "linnet/error.h"
 #include "linnet/tasks/text/text.h"
 
 namespace linnet {
@@ -139,23 +139,13 @@ int32_t CoupletDraft::Next(std::span<const float> outputs) {
   return token;
 }
 
-struct CoupletWriter::Begun {
+namespace {
+
+// The state and the outputs after the separator.
+struct Begun {
   State state;  // of one sequence
   std::vector<float> logits;
 };
-
-std::vector<Answer> CoupletWriter::Write(const std::string& first, const CoupletOptions& options) {
-  Validate(options.choice);
-  if (options.candidates == 0) throw InputError("candidates is 0; ask for at least one");
-  const CoupletLine line(tokens_, WithoutBlanks(first));
-  const std::vector<int32_t> prompt = line.Prompt();
-  Begun begun{engine_.NewState(1), std::vector<float>(engine_.output_size())};
-  engine_.Prefix(begun.state, prompt, prompt.size(), begun.logits);
-  return options.beam > 0 && options.rules ? Search(line, begun, options)
-                                           : Draw(line, begun, options);
-}
-
-namespace {
 
 // The beginning of a second line in a beam search.
 struct Path {
@@ -203,11 +193,9 @@ std::vector<Continuation> Continue(const std::vector<Path>& paths, const Couplet
   return next;
 }
 
-}  // namespace
-
 // Beam search: at each place, keeps the `beam` most likely continuations of the kept lines.
-std::vector<Answer> CoupletWriter::Search(const CoupletLine& line, const Begun& begun,
-                                          const CoupletOptions& options) {
+std::vector<CoupletAnswer> Search(Engine& engine, const CoupletLine& line, const Begun& begun,
+                                  const CoupletOptions& options) {
   std::vector<Path> paths(1);
   State state = begun.state.Clone();
   std::vector<float> logits = begun.logits;
@@ -232,13 +220,13 @@ std::vector<Answer> CoupletWriter::Search(const CoupletLine& line, const Begun& 
     paths = std::move(kept);
     if (at + 1 == line.size()) break;
     state = state.Select(from);
-    logits.resize(paths.size() * engine_.output_size());
-    engine_.Step(state, tokens, logits);
+    logits.resize(paths.size() * engine.output_size());
+    engine.Step(state, tokens, logits);
   }
-  std::vector<Answer> answers;
+  std::vector<CoupletAnswer> answers;
   for (const Path& path : paths) {
     if (answers.size() == options.candidates) break;
-    Answer answer{.log_probability = path.log_probability, .characters = counted};
+    CoupletAnswer answer{.log_probability = path.log_probability, .characters = counted};
     for (size_t i = 0; i < path.tokens.size(); ++i) {
       answer.text += line.Text(i, path.tokens[i]);
     }
@@ -247,9 +235,9 @@ std::vector<Answer> CoupletWriter::Search(const CoupletLine& line, const Begun& 
   return answers;
 }
 
-std::vector<Answer> CoupletWriter::Draw(const CoupletLine& line, const Begun& begun,
-                                        const CoupletOptions& options) {
-  const size_t width = engine_.output_size(), count = options.candidates;
+std::vector<CoupletAnswer> Draw(Engine& engine, const CoupletLine& line, const Begun& begun,
+                                const CoupletOptions& options) {
+  const size_t width = engine.output_size(), count = options.candidates;
   State state = begun.state.Fork(count);
   std::vector<float> logits(count * width);
   std::vector<CoupletDraft> drafts;
@@ -266,21 +254,53 @@ std::vector<Answer> CoupletWriter::Draw(const CoupletLine& line, const Begun& be
       tokens[i] = drafts[i].Next(std::span(logits).subspan(i * width, width));
     }
     if (std::all_of(drafts.begin(), drafts.end(), done)) break;
-    engine_.Step(state, tokens, logits);
+    engine.Step(state, tokens, logits);
   }
-  std::vector<Answer> answers;
+  std::vector<CoupletAnswer> answers;
   for (const CoupletDraft& draft : drafts) answers.push_back(draft.answer());
   return Distinct(std::move(answers));
 }
 
-std::vector<Answer> Distinct(std::vector<Answer> answers) {
-  std::stable_sort(answers.begin(), answers.end(), [](const Answer& a, const Answer& b) {
-    return a.log_probability > b.log_probability;
-  });
-  std::vector<Answer> distinct;
-  for (Answer& answer : answers) {
-    const bool there = std::any_of(distinct.begin(), distinct.end(),
-                                   [&](const Answer& other) { return other.text == answer.text; });
+}  // namespace
+
+struct CoupletWriter::Impl {
+  explicit Impl(Engine& engine) : engine(engine), tokens(engine.model()) {}
+  Engine& engine;
+  CoupletTokens tokens;
+};
+
+CoupletWriter::CoupletWriter(Engine& engine) : impl_(std::make_unique<Impl>(engine)) {}
+CoupletWriter::~CoupletWriter() = default;
+
+const Vocabulary& CoupletWriter::vocabulary() const { return impl_->tokens.vocabulary; }
+
+std::vector<std::string> CoupletWriter::Unknown(const std::string& first) const {
+  return CoupletLine(impl_->tokens, WithoutBlanks(first)).Unknown();
+}
+
+std::vector<CoupletAnswer> CoupletWriter::Write(const std::string& first,
+                                                const CoupletOptions& options) {
+  Validate(options.choice);
+  if (options.candidates == 0) throw InputError("candidates is 0; ask for at least one");
+  Engine& engine = impl_->engine;
+  const CoupletLine line(impl_->tokens, WithoutBlanks(first));
+  const std::vector<int32_t> prompt = line.Prompt();
+  Begun begun{engine.NewState(1), std::vector<float>(engine.output_size())};
+  engine.Prefix(begun.state, prompt, prompt.size(), begun.logits);
+  return options.beam > 0 && options.rules ? Search(engine, line, begun, options)
+                                           : Draw(engine, line, begun, options);
+}
+
+std::vector<CoupletAnswer> Distinct(std::vector<CoupletAnswer> answers) {
+  std::stable_sort(answers.begin(), answers.end(),
+                   [](const CoupletAnswer& a, const CoupletAnswer& b) {
+                     return a.log_probability > b.log_probability;
+                   });
+  std::vector<CoupletAnswer> distinct;
+  for (CoupletAnswer& answer : answers) {
+    const bool there =
+        std::any_of(distinct.begin(), distinct.end(),
+                    [&](const CoupletAnswer& other) { return other.text == answer.text; });
     if (!there) distinct.push_back(std::move(answer));
   }
   return distinct;

@@ -1,12 +1,9 @@
-// Writes second lines of couplets with a trained model.
+// Parts of writing couplets that the writer and the server share (linnet/couplet.h).
 //
-//   CoupletWriter writer(engine);
-//   for (const Answer& answer : writer.Write("海上明月", {.candidates = 5})) ...   // best first
-//
-// The first line is read once; candidates are forks of the state after it. Second lines always obey
-// these rules: they have as many characters as the first line, punctuation at exactly the same
-// places, no character at the same place as in the first line, and repeat characters exactly where
-// the first line does.
+//   const CoupletTokens tokens(model);
+//   const CoupletLine line(tokens, "海上明月");
+//   CoupletDraft draft(line, {.temperature = 0.7f}, seed, stream);
+//   const int32_t token = draft.Next(logits);
 #ifndef LINNET_TASKS_COUPLET_COUPLET_H_
 #define LINNET_TASKS_COUPLET_COUPLET_H_
 
@@ -16,29 +13,10 @@
 #include <string>
 #include <vector>
 
-#include "linnet/model/vocabulary.h"
-#include "linnet/runtime/choice.h"
-#include "linnet/runtime/engine.h"
+#include "linnet/couplet.h"
+#include "linnet/rng.h"
 
 namespace linnet {
-
-struct CoupletOptions {
-  size_t candidates = 1;
-  // Width of the beam search (1: greedy), and the maximum number of candidates it finds. 0: no beam
-  // search; each candidate is drawn on its own with `choice`.
-  size_t beam = 16;
-  ChoiceOptions choice = {};
-  uint64_t seed = 0;
-  // False: candidates are drawn without the rules until the model ends them, which shows how much
-  // of the rules it has learned. Beam search needs the rules: without them `beam` is ignored.
-  bool rules = true;
-};
-
-struct Answer {
-  std::string text = {};
-  double log_probability = 0;  // sum over the characters, not renormalized for the rules
-  size_t characters = 0;       // terms of that sum: with rules, without punctuation
-};
 
 // A model's vocabulary, and its punctuation tokens. Throws InputError for a model of another task.
 struct CoupletTokens {
@@ -98,7 +76,7 @@ class CoupletDraft {
   int32_t Next(std::span<const float> outputs);
   bool done() const { return done_; }
   const std::string& last() const { return last_; }  // the text of the token from Next()
-  const Answer& answer() const { return answer_; }
+  const CoupletAnswer& answer() const { return answer_; }
 
  private:
   const CoupletLine* line_;
@@ -108,36 +86,11 @@ class CoupletDraft {
   std::vector<int32_t> tokens_;
   std::vector<float> allowed_;
   std::string last_;
-  Answer answer_;
-};
-
-class CoupletWriter {
- public:
-  // Throws InputError for a model of another task. The engine must outlive this.
-  explicit CoupletWriter(Engine& engine) : engine_(engine), tokens_(engine.model()) {}
-
-  const Vocabulary& vocabulary() const { return tokens_.vocabulary; }
-  const CoupletTokens& tokens() const { return tokens_; }
-
-  // Answers to a first line (blanks are ignored), the most likely first, without duplicates;
-  // possibly fewer than requested. Throws InputError as CoupletLine() does. Characters outside the
-  // vocabulary are read as unknown.
-  std::vector<Answer> Write(const std::string& first, const CoupletOptions& options = {});
-
- private:
-  struct Begun;  // the state and outputs after the separator
-
-  std::vector<Answer> Search(const CoupletLine& line, const Begun& begun,
-                             const CoupletOptions& options);
-  std::vector<Answer> Draw(const CoupletLine& line, const Begun& begun,
-                           const CoupletOptions& options);
-
-  Engine& engine_;
-  CoupletTokens tokens_;
+  CoupletAnswer answer_;
 };
 
 // Sorts answers, the most likely first, and removes duplicates.
-std::vector<Answer> Distinct(std::vector<Answer> answers);
+std::vector<CoupletAnswer> Distinct(std::vector<CoupletAnswer> answers);
 
 // Whether a character is punctuation, in Chinese or Latin text.
 bool IsPunctuation(char32_t c);

@@ -14,11 +14,11 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-double Score(const Answer& answer) {
+double Score(const CoupletAnswer& answer) {
   return answer.log_probability / std::max<double>(1, static_cast<double>(answer.characters));
 }
 
-ordered_json Object(const Answer& answer) {
+ordered_json Object(const CoupletAnswer& answer) {
   return {{"text", answer.text},
           {"score", Score(answer)},
           {"log_probability", answer.log_probability},
@@ -30,7 +30,7 @@ ordered_json Object(const Answer& answer) {
 struct Session {
   std::unique_ptr<CoupletLine> line;
   std::vector<CoupletDraft> drafts;
-  std::vector<Answer> done;
+  std::vector<CoupletAnswer> done;
   size_t left = 0;
   bool cancelled = false, events = false;
   std::shared_ptr<std::atomic<int>> status = std::make_shared<std::atomic<int>>(200);
@@ -42,7 +42,7 @@ struct Session {
   void Done() {
     ordered_json result = {{"first", first}, {"model", model}, {"unknown", unknown}};
     result["candidates"] = ordered_json::array();
-    for (const Answer& answer : Distinct(std::move(done))) {
+    for (const CoupletAnswer& answer : Distinct(std::move(done))) {
       result["candidates"].push_back(Object(answer));
     }
     if (result["candidates"].empty()) {
@@ -108,7 +108,7 @@ class Couplets : public Endpoint {
     };
     work.ended = [session](size_t i, Ended how, const std::string& why) {
       if (how == Ended::kDone) {
-        const linnet::Answer& answer = session->drafts[i].answer();
+        const CoupletAnswer& answer = session->drafts[i].answer();
         session->done.push_back(answer);
         if (session->events) {
           ordered_json data = {{"candidate", i}};

@@ -6,7 +6,7 @@
 #include <numbers>
 
 #include "linnet/error.h"
-#include "linnet/base/rng.h"
+#include "linnet/rng.h"
 #include "linnet/kernels/mixture_of_logistics.h"
 #include "linnet/tasks/task.h"
 
@@ -63,7 +63,7 @@ void ForBatches(size_t total, const SampleOptions& options, Body body) {
   for (size_t first = 0; first < total; first += batch) {
     const size_t count = std::min(batch, total - first);
     body(first, count);
-    if (options.progress != nullptr) (*options.progress)(first + count, total);
+    if (options.progress) options.progress(first + count, total);
   }
 }
 

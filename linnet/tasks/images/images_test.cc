@@ -7,7 +7,7 @@
 #include <set>
 
 #include "linnet/kernels/mixture_of_logistics_ref.h"
-#include "linnet/runtime/engine.h"
+#include "linnet/engine.h"
 #include "linnet/runtime/test_models.h"
 
 namespace linnet {
@@ -77,8 +77,7 @@ TEST(Images, BitsPerDimMatchesTheReference) {
     EXPECT_EQ(total, count);
     reports.push_back(done);
   };
-  const FunctionRef<void(size_t, size_t)> progress(report);
-  const BitsPerDimResult result = BitsPerDim(engine, images, {.batch = 2, .progress = &progress});
+  const BitsPerDimResult result = BitsPerDim(engine, images, {.batch = 2, .progress = report});
   EXPECT_EQ(reports, (std::vector<size_t>{2, 4, 5}));
   ASSERT_EQ(result.image.size(), count);
   double mean = 0;

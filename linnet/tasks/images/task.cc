@@ -38,7 +38,7 @@ Evaluation EvalImages(const EvalOptions& options, Engine& engine, const EvalProg
   const Stopwatch watch;
   const auto pixels = std::span(images.pixels).first(count * images.image_bytes());
   const BitsPerDimResult result =
-      BitsPerDim(engine, pixels, {.batch = options.batch, .progress = &report});
+      BitsPerDim(engine, pixels, {.batch = options.batch, .progress = report});
   const double seconds = watch.Seconds(), bits = result.mean;
   CheckMean(model, bits);
   return {.record = {{"bits_per_dim", bits},

@@ -1,56 +1,15 @@
-// Reads audio files as one channel at the sample rate of a model.
+// Resampling of audio (linnet/speech.h reads files).
 //
-//   Audio audio = ReadAudio("yes.flac", 16'000);    // WAV, FLAC, uncompressed NIST SPHERE
-//   audio.seconds()                                 // 0.9
+//   std::vector<float> samples = Resample(audio.samples, 8000, 16'000);
 #ifndef LINNET_TASKS_SPEECH_AUDIO_H_
 #define LINNET_TASKS_SPEECH_AUDIO_H_
 
-#include <cstddef>
-#include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
+#include "linnet/speech.h"
+
 namespace linnet {
-
-struct Audio {
-  std::vector<float> samples = {};  // -1 .. 1
-  int rate = 0;                     // samples per second
-  int file_rate = rate;             // samples per second in the file
-
-  double seconds() const { return static_cast<double>(samples.size()) / rate; }
-};
-
-// Reads a file in a format of libsndfile. Averages the channels and resamples (band-limited) to
-// `rate`. Throws InputError on a file that is missing, empty, not audio, truncated, longer than a
-// day, or has samples that are not finite or beyond a million times full scale.
-Audio ReadAudio(const std::string& path, int rate);
-
-// The same for the bytes of a file; `label` names it in errors.
-Audio ParseAudio(std::span<const std::byte> bytes, const std::string& label, int rate);
-
-// Reads the same samples in pieces, in constant memory: from a file, or from a pipe with WAV as
-// they arrive.
-//
-//   AudioReader reader("speech.wav", 16'000);
-//   while (const size_t count = reader.Read(piece)) ...
-class AudioReader {
- public:
-  // "-" is standard input. Throws as ReadAudio() does.
-  AudioReader(const std::string& path, int rate);
-  ~AudioReader();
-  AudioReader(const AudioReader&) = delete;
-  AudioReader& operator=(const AudioReader&) = delete;
-
-  // Fills `samples` and returns the number of samples read: fewer at the end, then 0. From a pipe
-  // it returns the samples that have arrived, at least one.
-  size_t Read(std::span<float> samples);
-  int file_rate() const;  // samples per second in the file
-
- private:
-  struct Source;
-  std::unique_ptr<Source> source_;
-};
 
 // Band-limited resampling. Rates must be in 1 .. 10,000,000 and their ratio at most 256.
 std::vector<float> Resample(std::span<const float> samples, int from, int to);

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "linnet/base/function_ref.h"
-#include "linnet/tasks/speech/transcriber.h"
+#include "linnet/speech.h"
 #include "linnet/tasks/task.h"
 
 namespace linnet {

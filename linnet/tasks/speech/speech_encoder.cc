@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "linnet/error.h"
-#include "linnet/runtime/choice.h"
+#include "linnet/sampling.h"
 
 namespace linnet {
 

@@ -17,7 +17,7 @@
 #include <memory>
 #include <span>
 
-#include "linnet/runtime/engine.h"
+#include "linnet/engine.h"
 
 namespace linnet {
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "linnet/error.h"
-#include "linnet/base/rng.h"
+#include "linnet/rng.h"
 #include "linnet/io/safetensors.h"
 #include "linnet/tasks/speech/audio.h"
 #include "linnet/tasks/speech/filterbank.h"

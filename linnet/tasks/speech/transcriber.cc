@@ -1,12 +1,15 @@
-#include "linnet/tasks/speech/transcriber.h"
+#include "linnet/speech.h"
 
 #include <algorithm>
 #include <cmath>
 #include <utility>
 
+#include "linnet/base/thread_pool.h"
 #include "linnet/error.h"
+#include "linnet/model/spec.h"
 #include "linnet/tasks/speech/ctc.h"
 #include "linnet/tasks/speech/filterbank.h"
+#include "linnet/tasks/speech/speech_encoder.h"
 
 namespace linnet {
 namespace {
@@ -76,26 +79,42 @@ std::vector<Window> Windows(size_t positions, size_t most, bool causal) {
 
 std::vector<std::string> PhonesOf(const ModelSpec& spec) { return Words(spec.speech()->phones); }
 
-Transcriber::Transcriber(std::shared_ptr<const Model> model, const TranscriberOptions& options)
-    : model_(std::move(model)),
-      options_(options),
-      names_(PhonesOf(model_->spec())),
-      pool_(options.threads) {
-  for (int i = 0; i < pool_.size(); ++i) {
-    encoders_.push_back(std::make_unique<SpeechEncoder>(model_));
+struct Transcriber::Impl {
+  Impl(std::shared_ptr<const Model> of, const TranscriberOptions& options)
+      : model(std::move(of)),
+        options(options),
+        names(PhonesOf(model->spec())),
+        pool(options.threads) {
+    for (int i = 0; i < pool.size(); ++i) {
+      encoders.push_back(std::make_unique<SpeechEncoder>(model));
+    }
   }
-}
 
+  std::shared_ptr<const Model> model;
+  TranscriberOptions options;
+  std::vector<std::string> names;
+  ThreadPool pool;
+  std::vector<std::unique_ptr<SpeechEncoder>> encoders;  // one per thread
+};
+
+Transcriber::Transcriber(std::shared_ptr<const Model> model, const TranscriberOptions& options)
+    : impl_(std::make_unique<Impl>(std::move(model), options)) {}
 Transcriber::~Transcriber() = default;
 
+const Model& Transcriber::model() const { return *impl_->model; }
+int Transcriber::sample_rate() const { return impl_->model->spec().speech()->sample_rate; }
+int Transcriber::threads() const { return impl_->pool.size(); }
+
 std::vector<float> Transcriber::LogProbabilities(const Audio& audio) {
-  const SpeechSpec& spec = *model_->spec().speech();
+  const Model& model = *impl_->model;
+  ThreadPool& pool = impl_->pool;
+  const SpeechSpec& spec = *model.spec().speech();
   if (audio.rate != spec.sample_rate) {
-    throw InputError("audio at ", audio.rate, " samples per second, but ", model_->path(),
-                     " needs ", spec.sample_rate);
+    throw InputError("audio at ", audio.rate, " samples per second, but ", model.path(), " needs ",
+                     spec.sample_rate);
   }
-  const size_t bands = Size(spec.bands), workers = Size(pool_.size());
-  const Filterbank sizes(BankOf(model_->spec()));
+  const size_t bands = Size(spec.bands), workers = Size(pool.size());
+  const Filterbank sizes(BankOf(model.spec()));
   const size_t count = sizes.Frames(audio.samples.size());
   if (count == 0) {
     throw InputError("too short for speech: ", audio.samples.size(), " samples, but a frame needs ",
@@ -103,26 +122,26 @@ std::vector<float> Transcriber::LogProbabilities(const Audio& audio) {
   }
   std::vector<float> frames(count * bands);
   const size_t threads = std::min(workers, 1 + count / 200);  // about 200 frames per thread
-  pool_.Run([&](int worker) {
+  pool.Run([&](int worker) {
     const size_t w = Size(worker);
     if (w >= threads) return;
     const size_t begin = count * w / threads, end = count * (w + 1) / threads;
-    Filterbank bank(BankOf(model_->spec()));
+    Filterbank bank(BankOf(model.spec()));
     for (size_t i = begin; i < end; ++i) {
       bank.Frame(std::span(audio.samples).subspan(i * bank.step(), bank.window()),
                  std::span(frames).subspan(i * bands, bands));
     }
   });
   const bool corpus = spec.normalization == BandNorm::kCorpus;
-  if (corpus) NormalizeFrames(frames, model_->input_mean(), model_->input_deviation());
+  if (corpus) NormalizeFrames(frames, model.input_mean(), model.input_deviation());
 
-  const size_t classes = encoders_[0]->classes(), stride = Size(spec.stride);
+  const size_t classes = impl_->encoders[0]->classes(), stride = Size(spec.stride);
   const size_t positions = PositionsOf(spec, count);
   std::vector<float> log_probs(positions * classes);
   const std::vector<Window> windows =
-      Windows(positions, encoders_[0]->max_positions(), model_->spec().Causal());
-  pool_.Run([&](int worker) {
-    SpeechEncoder& encoder = *encoders_[Size(worker)];
+      Windows(positions, impl_->encoders[0]->max_positions(), model.spec().Causal());
+  pool.Run([&](int worker) {
+    SpeechEncoder& encoder = *impl_->encoders[Size(worker)];
     for (size_t i = Size(worker); i < windows.size(); i += workers) {
       const Window& window = windows[i];
       const size_t first = window.begin * stride, last = std::min(count, window.end * stride);
@@ -150,17 +169,18 @@ std::vector<float> Transcriber::LogProbabilities(const Audio& audio) {
 
 Transcript Transcriber::Transcribe(const Audio& audio) {
   const std::vector<float> log_probs = LogProbabilities(audio);
-  const size_t classes = encoders_[0]->classes();
-  const Decoded decoded = options_.beam > 1
-                              ? std::move(BeamDecode(log_probs, classes, kBlank, options_.beam)[0])
-                              : GreedyDecode(log_probs, classes, kBlank);
+  const size_t classes = impl_->encoders[0]->classes();
+  const Decoded decoded =
+      impl_->options.beam > 1
+          ? std::move(BeamDecode(log_probs, classes, kBlank, impl_->options.beam)[0])
+          : GreedyDecode(log_probs, classes, kBlank);
   Transcript transcript{.seconds = audio.seconds(), .log_probability = decoded.log_probability};
   for (size_t i = 0; i < decoded.labels.size(); ++i) {
     const size_t label = Size(decoded.labels[i]), position = decoded.frames[i];
     transcript.classes.push_back(decoded.labels[i] - 1);
     transcript.phones.push_back(
-        {.name = names_[label - 1],
-         .seconds = SecondsOf(*model_->spec().speech(), position),
+        {.name = impl_->names[label - 1],
+         .seconds = SecondsOf(*impl_->model->spec().speech(), position),
          .probability = std::exp(static_cast<double>(log_probs[position * classes + label]))});
   }
   return transcript;

@@ -1,4 +1,4 @@
-#include "linnet/tasks/speech/transcriber.h"
+#include "linnet/speech.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "linnet/error.h"
-#include "linnet/base/rng.h"
+#include "linnet/rng.h"
 #include "linnet/tasks/speech/ctc.h"
 
 namespace linnet {

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <utility>
 
-#include "linnet/error.h"
 #include "linnet/base/utf8.h"
+#include "linnet/error.h"
 
 namespace linnet {
 
@@ -135,7 +135,7 @@ std::vector<int32_t> TextPrompt(const Model& model, const Vocabulary& vocabulary
 }
 
 TextEnd TextWriter::Write(const std::string& prompt, const TextOptions& options,
-                          FunctionRef<bool(std::string_view)> reader) {
+                          const std::function<bool(std::string_view)>& reader) {
   TextDraft draft(vocabulary_, options);
   const std::vector<int32_t> read = TextPrompt(engine_.model(), vocabulary_, prompt);
   const std::optional<size_t> most = engine_.model().most_positions();

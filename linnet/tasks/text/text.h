@@ -1,14 +1,12 @@
-// Text with a trained language model: generation token by token, and the likelihood of given text.
+// Parts of writing text that the writer and the server share (linnet/text.h).
 //
-//   TextWriter writer(engine);
-//   writer.Write("ROMEO:", {.tokens = 200, .choice = {.temperature = 0.8f}},
-//                [](std::string_view piece) { std::cout << piece; return true; });
+//   TextDraft draft(vocabulary, {.tokens = 200});
+//   const std::optional<int32_t> token = draft.Next(logits, shown);
 #ifndef LINNET_TASKS_TEXT_TEXT_H_
 #define LINNET_TASKS_TEXT_TEXT_H_
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -16,25 +14,9 @@
 #include <utility>
 #include <vector>
 
-#include "linnet/base/function_ref.h"
-#include "linnet/model/vocabulary.h"
-#include "linnet/runtime/choice.h"
-#include "linnet/runtime/engine.h"
+#include "linnet/text.h"
 
 namespace linnet {
-
-struct TextOptions {
-  size_t tokens = 256;  // maximum number of tokens
-  ChoiceOptions choice = {};
-  uint64_t seed = 0, stream = 0;       // the draws are a function of both
-  std::vector<std::string> stop = {};  // stop words: the text ends before the first one
-  // Called once, with the number of training positions, if TextWriter continues beyond them.
-  std::function<void(size_t)> beyond_training = {};
-};
-
-// Why a text ended: TextOptions::tokens are written, a stop word or the end token came, the model
-// has no position left, or the reader returned false.
-enum class TextEnd { kTokens, kStop, kEndToken, kPositions, kReader };
 
 // Joins the texts of tokens into whole characters, and holds back text that may become a stop word.
 class TextPieces {
@@ -82,32 +64,8 @@ class TextDraft {
 std::vector<int32_t> TextPrompt(const Model& model, const Vocabulary& vocabulary,
                                 const std::string& prompt);
 
-class TextWriter {
- public:
-  // Throws InputError for a model of another task. The engine must outlive this.
-  explicit TextWriter(Engine& engine);
-
-  const Vocabulary& vocabulary() const { return vocabulary_; }
-
-  // Continues a prompt ("": begins a new text). Calls reader(piece) with whole characters; the
-  // reader returns false to stop. Throws InputError on a prompt that is not UTF-8 or too long.
-  TextEnd Write(const std::string& prompt, const TextOptions& options,
-                FunctionRef<bool(std::string_view)> reader);
-
- private:
-  Engine& engine_;
-  Vocabulary vocabulary_;
-};
-
-// The vocabulary of a model of text or couplets. Throws InputError if the model has none.
-Vocabulary VocabularyOf(const Model& model);
-
 // The lines of `linnet info` about the vocabulary (Task::describe).
 std::vector<std::pair<std::string, std::string>> DescribeText(const ModelSpec& spec);
-
-// The sum of -log p, in nats, of the tokens at index `counted` (>= 1) and later, each given all
-// tokens before it. Throws InputError on more tokens than the model's positions plus one.
-double NatsOf(Engine& engine, std::span<const int32_t> tokens, size_t counted);
 
 }  // namespace linnet
 

@@ -12,7 +12,7 @@
 
 #include "linnet/error.h"
 #include "linnet/base/utf8.h"
-#include "linnet/runtime/choice.h"
+#include "linnet/sampling.h"
 #include "linnet/runtime/test_util.h"
 #include "linnet/tasks/couplet/couplet.h"
 
@@ -201,7 +201,7 @@ TEST(CoupletWriter, KeepsTheRules) {
   CoupletWriter writer(engine);
   for (const std::string first : {"海上明月", "abcab，cd。", "a", "海海海", "zz，yx!", "。"}) {
     for (const size_t beam : {0u, 1u, 7u}) {
-      const std::vector<Answer> answers =
+      const std::vector<CoupletAnswer> answers =
           writer.Write(first, {.candidates = 6, .beam = beam, .seed = 3});
       ASSERT_FALSE(answers.empty()) << first;
       const std::vector<std::string> given = Characters(first);
@@ -236,7 +236,7 @@ TEST(CoupletWriter, KeepsTheRules) {
 TEST(CoupletWriter, AWideBeamIsExact) {
   Engine engine(RandomModel("couplet", "character"), {.threads = 1});
   CoupletWriter writer(engine);
-  const Answer wide = writer.Write("ab", {.beam = 1000})[0];
+  const CoupletAnswer wide = writer.Write("ab", {.beam = 1000})[0];
   const Vocabulary& vocabulary = writer.vocabulary();
   double best = -INFINITY;
   std::string text;

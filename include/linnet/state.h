@@ -8,28 +8,26 @@
 //   State eight = again.Fork(8);                            // eight continuations of one prefix
 //   State two = eight.Select(std::vector<size_t>{5, 2});    // keep two of them
 //   two.Append(engine.NewState(1));                         // and add a new sequence
-#ifndef LINNET_RUNTIME_STATE_H_
-#define LINNET_RUNTIME_STATE_H_
+#ifndef LINNET_STATE_H_
+#define LINNET_STATE_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
-#include <utility>
-#include <vector>
 
-#include "linnet/base/aligned.h"
-#include "linnet/runtime/model.h"
+#include "linnet/export.h"
+#include "linnet/model.h"
 
 namespace linnet {
 
-struct StateLayout;
+struct StateData;
 
 // Bytes of one sequence's new state, known before the model is loaded. Causal-linear models: the
 // same at any length. Softmax models: room for the keys and values of max_length positions, which
 // grows on demand. Models without recurrent state: room for as many tokens.
-size_t StateBytes(const ModelSpec& spec, Precision precision);
+LINNET_API size_t StateBytes(const ModelSpec& spec, Precision precision);
 
 // The kind of state that a model keeps of a sequence.
 enum class StateKind : uint8_t {
@@ -38,28 +36,20 @@ enum class StateKind : uint8_t {
   kCache,     // keys and values of every position
   kTokens,    // all tokens, which are read again at each step
 };
-StateKind StateKindOf(const ModelSpec& spec);
-StateKind StateKindOf(const Model& model);
+LINNET_API StateKind StateKindOf(const ModelSpec& spec);
+LINNET_API StateKind StateKindOf(const Model& model);
 
 // State of `batch` independent sequences. Copied explicitly only (Clone() and so on); a moved-from
 // State is empty. Belongs to one model in one precision; other models refuse it. Results for a
 // sequence do not depend on the other sequences of its state.
-class State {
+class LINNET_API State {
  public:
-  State() = default;
-  State(State&& other) noexcept { *this = std::move(other); }
-  State& operator=(State&& other) noexcept {
-    model_ = std::exchange(other.model_, 0);
-    layout_ = std::exchange(other.layout_, {});
-    capacity_ = std::exchange(other.capacity_, 0);
-    positions_ = std::exchange(other.positions_, {});
-    waiting_ = std::exchange(other.waiting_, {});
-    data_ = std::move(other.data_);
-    recent_ = std::exchange(other.recent_, {});
-    return *this;
-  }
+  State();
+  State(State&& other) noexcept;
+  State& operator=(State&& other) noexcept;
+  ~State();
 
-  size_t batch() const { return positions_.size(); }
+  size_t batch() const;
   // Tokens that a sequence has read. Throws InputError if there is no such sequence.
   size_t position(size_t sequence = 0) const;
   // StateBytes() for each sequence, plus the growth of caches.
@@ -94,30 +84,10 @@ class State {
   friend class CudaEngine;
   friend class Engine;
   friend class Scheduler;
-  State(const Model& model, size_t batch);
-  void CheckFits(const Model& model) const;
-  size_t per_sequence() const;  // floats of data_
-  size_t tokens() const;        // of recent_, per sequence
-  void LoadSequence(const std::string& path, const Model& model, size_t sequence, int64_t position,
-                    uint8_t waiting);
-  // Grows caches to at least this many positions.
-  void Reserve(size_t positions);
-  // Copies sequence `from` of `other`, whose capacity must not be larger, to index `to`.
-  void Copy(const State& other, size_t from, size_t to);
-  // Encoder-decoders keep the encoder's tokens in recent_: their number (-1 before the separator),
-  // then the tokens.
-  int32_t& source_length(size_t sequence) { return recent_[sequence * tokens()]; }
-  int32_t* source(size_t sequence) { return recent_.data() + sequence * tokens() + 1; }
-
-  uint64_t model_ = 0;  // the model's fingerprint
-  std::shared_ptr<const StateLayout> layout_;
-  size_t capacity_ = 0;            // positions with room, if the layout grows
-  std::vector<size_t> positions_;  // [batch]
-  std::vector<uint8_t> waiting_;   // [batch]: number of keys not yet folded (kernels/linear_step.h)
-  AlignedBuffer<float> data_;      // [batch, StateLayout::Floats(capacity_)]
-  std::vector<int32_t> recent_;    // [batch, tokens()]
+  explicit State(StateData data);
+  std::unique_ptr<StateData> data_;  // null: empty
 };
 
 }  // namespace linnet
 
-#endif  // LINNET_RUNTIME_STATE_H_
+#endif  // LINNET_STATE_H_

@@ -11,20 +11,19 @@
 // time, further requests wait in a queue, and Submit() refuses them once it is full. The states'
 // memory is allocated once, at construction. Call a scheduler from one thread at a time. Run()
 // calls the callbacks, which may submit and cancel.
-#ifndef LINNET_RUNTIME_SCHEDULER_H_
-#define LINNET_RUNTIME_SCHEDULER_H_
+#ifndef LINNET_SCHEDULER_H_
+#define LINNET_SCHEDULER_H_
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
-#include "linnet/runtime/engine.h"
+#include "linnet/engine.h"
+#include "linnet/export.h"
 
 namespace linnet {
 
@@ -68,7 +67,7 @@ struct SchedulerOptions {
   bool parallel_next = false;
 };
 
-class Scheduler {
+class LINNET_API Scheduler {
  public:
   // Prompts are read in pieces of this length, counted from each prompt's own beginning, so that
   // other requests change neither the cuts nor, thereby, the last bits of the outputs.
@@ -84,6 +83,7 @@ class Scheduler {
   // Throws InputError if an option is invalid or the states do not fit into memory. The engine must
   // outlive the scheduler and must not be used for anything else meanwhile.
   Scheduler(Engine& engine, const SchedulerOptions& options);
+  ~Scheduler();
 
   // Returns the request's id, or nothing if the queue is full; only an accepted request is moved
   // from. Throws InputError, and accepts nothing, if the request cannot run: no prompt, tokens
@@ -99,52 +99,15 @@ class Scheduler {
   // without a call of `finished`; the round's first exception is rethrown at its end.
   bool Run();
 
-  size_t running() const { return running_; }
-  size_t waiting() const { return waiting_.size(); }
-  size_t capacity() const { return slots_.size(); }
+  size_t running() const;
+  size_t waiting() const;
+  size_t capacity() const;  // SchedulerOptions::sequences
 
  private:
-  struct Entry {
-    uint64_t id = 0;
-    Request request;
-    size_t read = 0;               // tokens of the prompt read so far
-    std::optional<int32_t> token;  // next token to read, once the prompt is read
-  };
-
-  void Admit();
-  void ReadPrompts();
-  void Generate();
-  void Pass(size_t slot, std::span<const float> outputs);
-  // Result of next(), or its exception.
-  struct Drawn {
-    std::optional<int32_t> token;
-    std::exception_ptr error;
-  };
-  Drawn Draw(const Entry& entry, std::span<const float> outputs) const;
-  // Draws a token for each of these sequences and applies the result: outputs [sequences, width].
-  void Deliver(std::span<const size_t> slots, std::span<const float> outputs);
-  void Take(size_t slot, const std::shared_ptr<Entry>& entry, const Drawn& drawn);
-  void End(size_t slot, std::optional<Finished> why);
-  // Calls `finished`; Run() rethrows its exception at the end of the round.
-  void Report(const std::function<void(Finished)>& finished, Finished why);
-
-  Engine& engine_;
-  SchedulerOptions options_;
-  size_t most_positions_;
-  State state_;
-  // Shared with the running callback, which may cancel its own request.
-  std::vector<std::shared_ptr<Entry>> slots_;
-  std::deque<Entry> waiting_;
-  size_t running_ = 0, first_prompt_ = 0;
-  uint64_t last_id_ = 0;
-  std::exception_ptr error_;
-  // Buffers of one round.
-  std::vector<size_t> stepping_, reading_, lengths_;
-  std::vector<Drawn> drawn_;
-  std::vector<int32_t> tokens_;
-  std::vector<float> outputs_;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace linnet
 
-#endif  // LINNET_RUNTIME_SCHEDULER_H_
+#endif  // LINNET_SCHEDULER_H_

@@ -2,8 +2,8 @@
 //
 //   auto model = Model::Open("models/digits.safetensors");
 //   auto small = Model::Open("models/digits.safetensors", {.precision = Precision::kInt8});
-#ifndef LINNET_RUNTIME_MODEL_H_
-#define LINNET_RUNTIME_MODEL_H_
+#ifndef LINNET_MODEL_H_
+#define LINNET_MODEL_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -12,10 +12,13 @@
 #include <span>
 #include <string>
 
-#include "linnet/model/checkpoint.h"
-#include "linnet/model/precision.h"
+#include "linnet/export.h"
+#include "linnet/precision.h"
+#include "linnet/spec.h"
 
 namespace linnet {
+
+class Checkpoint;
 
 struct ModelOptions {
   // Precision of the matrix products; default: that of the file. If it is narrower than the file's,
@@ -28,7 +31,7 @@ struct ModelOptions {
 
 // A model's weights, packed in the order in which a step reads them. Immutable: any number of
 // engines in any threads may share one.
-class Model {
+class LINNET_API Model {
  public:
   // Throws InputError naming the file and the fault, or the mixer kind that this runtime lacks.
   static std::shared_ptr<const Model> Open(const std::string& path,
@@ -72,4 +75,4 @@ class Model {
 
 }  // namespace linnet
 
-#endif  // LINNET_RUNTIME_MODEL_H_
+#endif  // LINNET_MODEL_H_

@@ -7,8 +7,8 @@
 //
 // Two streams of one seed never overlap, so the draws of one sequence do not depend on the rest of
 // its batch. Any draw can be recomputed from these three numbers, so no generator state is saved.
-#ifndef LINNET_BASE_RNG_H_
-#define LINNET_BASE_RNG_H_
+#ifndef LINNET_RNG_H_
+#define LINNET_RNG_H_
 
 #include <array>
 #include <cmath>
@@ -91,4 +91,4 @@ inline std::vector<uint32_t> RandomPermutation(uint32_t n, Philox rng) {
 
 }  // namespace linnet
 
-#endif  // LINNET_BASE_RNG_H_
+#endif  // LINNET_RNG_H_

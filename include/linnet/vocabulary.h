@@ -8,8 +8,8 @@
 //
 // Token 0 begins and ends a text, 1 separates its parts, 2 stands for characters outside the
 // vocabulary. The 256 bytes or the characters follow.
-#ifndef LINNET_MODEL_VOCABULARY_H_
-#define LINNET_MODEL_VOCABULARY_H_
+#ifndef LINNET_VOCABULARY_H_
+#define LINNET_VOCABULARY_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -19,11 +19,12 @@
 #include <unordered_map>
 #include <vector>
 
-#include "linnet/model/spec.h"
+#include "linnet/export.h"
+#include "linnet/spec.h"
 
 namespace linnet {
 
-class Vocabulary {
+class LINNET_API Vocabulary {
  public:
   static constexpr int32_t kEnd = 0, kSeparator = 1, kUnknown = 2, kFirst = 3;
 
@@ -55,4 +56,4 @@ class Vocabulary {
 
 }  // namespace linnet
 
-#endif  // LINNET_MODEL_VOCABULARY_H_
+#endif  // LINNET_VOCABULARY_H_

@@ -2,14 +2,15 @@
 //
 //   Philox rng(seed, /*stream=*/sequence);
 //   int32_t token = Choose(logits, {.temperature = 0.8f, .top_p = 0.95f}, rng);
-#ifndef LINNET_RUNTIME_CHOICE_H_
-#define LINNET_RUNTIME_CHOICE_H_
+#ifndef LINNET_SAMPLING_H_
+#define LINNET_SAMPLING_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
-#include "linnet/base/rng.h"
+#include "linnet/export.h"
+#include "linnet/rng.h"
 
 namespace linnet {
 
@@ -20,18 +21,18 @@ struct ChoiceOptions {
 };
 
 // Throws InputError unless temperature is in [0, 1e6] and top_p in (0, 1].
-void Validate(const ChoiceOptions& options);
+LINNET_API void Validate(const ChoiceOptions& options);
 
 // Draws a token, never one with a logit of -infinity. Throws InputError if no other token is left,
 // or if it draws from logits with NaN or +infinity.
-int32_t Choose(std::span<const float> logits, const ChoiceOptions& options, Philox& rng);
+LINNET_API int32_t Choose(std::span<const float> logits, const ChoiceOptions& options, Philox& rng);
 
 // log(sum of exp(logits)). Subtracting it from logits gives log probabilities.
-float LogSumExp(std::span<const float> logits);
+LINNET_API float LogSumExp(std::span<const float> logits);
 
 // logits - LogSumExp(logits), in place.
-void LogSoftmax(std::span<float> logits);
+LINNET_API void LogSoftmax(std::span<float> logits);
 
 }  // namespace linnet
 
-#endif  // LINNET_RUNTIME_CHOICE_H_
+#endif  // LINNET_SAMPLING_H_

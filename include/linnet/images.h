@@ -1,0 +1,57 @@
+// Image models: generation and completion of images, and the likelihood of given images.
+//
+//   linnet::Engine engine(linnet::Model::Open("models/digits.safetensors"));
+//   std::vector<uint8_t> digits = linnet::SampleImages(engine, 16, {.seed = 7});   // [16, 28, 28]
+//   double bits = linnet::BitsPerDim(engine, digits).mean;
+#ifndef LINNET_IMAGES_H_
+#define LINNET_IMAGES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "linnet/engine.h"
+#include "linnet/export.h"
+
+namespace linnet {
+
+struct SampleOptions {
+  uint64_t seed = 0;
+  // Image i draws from stream first_stream + i of the seed, independent of its batch.
+  uint64_t first_stream = 0;
+  // Divides the mixture's logits and multiplies the logistics' scales: 1 gives the trained density,
+  // values near 0 the mean of the most likely component.
+  float temperature = 1.0f;
+  // Use elu(s) + 1.0001 as the scale instead of exp(s), as fast-transformers' sampler does.
+  bool reference_scale = false;
+  size_t batch = 64;  // images generated together
+  // Called after each batch with the number of finished images and of all images; may be empty.
+  std::function<void(size_t done, size_t total)> progress = {};
+};
+
+// `count` new images, [count, height, width, channels]. First bytes are drawn from
+// Model::first_value(). Throws InputError for a model of another task.
+LINNET_API std::vector<uint8_t> SampleImages(Engine& engine, size_t count,
+                                             const SampleOptions& options = {});
+
+// Keeps the first `known` >= 1 bytes of each of the images [count, height, width, channels] and
+// draws the rest.
+LINNET_API std::vector<uint8_t> CompleteImages(Engine& engine, std::span<const uint8_t> images,
+                                               size_t known, const SampleOptions& options = {});
+
+struct BitsPerDimResult {
+  double mean = 0;            // bits per predicted byte, mean over all images
+  std::vector<double> image;  // bits per predicted byte of each image
+  std::vector<double> byte;   // [pixels - 1], bits of each byte except the first, mean over images
+};
+
+// -log2 of the probability of bytes 1 .. pixels - 1, each given all bytes before it. The first byte
+// is never predicted.
+LINNET_API BitsPerDimResult BitsPerDim(Engine& engine, std::span<const uint8_t> images,
+                                       const SampleOptions& options = {});
+
+}  // namespace linnet
+
+#endif  // LINNET_IMAGES_H_

@@ -1,0 +1,196 @@
+// A model's description as plain data: an input, a stack of layers and a head. It is stored in every
+// model file.
+//
+//   linnet::ModelSpec spec;                                  // the paper's MNIST model
+//   spec.stack.repeat = 4, spec.stack.d_model = 128;
+//   linnet::Validate(spec);
+//   std::string json = linnet::ToJson(spec);
+//
+// Tokens x_0 .. x_{L-1} are embedded (value embedding beside sine positions; for images optionally
+// the byte's row and column and the byte above it), go through the layers, and a linear head
+// predicts x_{t+1} from the output at t. In speech, x_t are projected windows of filterbank frames,
+// and the head predicts the phone spoken at t, or none.
+#ifndef LINNET_SPEC_H_
+#define LINNET_SPEC_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "linnet/export.h"
+
+namespace linnet {
+
+enum class Similarity : uint8_t { kSoftmax, kPolynomial2, kRbf };
+// kPublished: Kitaev et al. 2020. kSimple: fast-transformers' variant, where buckets only sort the
+// positions and do not limit which keys a query sees.
+enum class LshVariant : uint8_t { kPublished, kSimple };
+
+// A mixer by its registered name, with its parameters.
+struct MixerSpec {
+  std::string kind = "causal-linear";  // one of Mixers()
+
+  // linear kinds
+  std::string feature_map = "elu";  // one of FeatureMaps()
+  int features = 0;                 // number of random features; 0: twice query_dim
+  float eps = 1e-6f;                // added to the normalizer (kind "kernel" too)
+
+  Similarity similarity = Similarity::kSoftmax;  // kind "kernel"
+
+  // kind "reformer"
+  int lsh_rounds = 4;
+  int lsh_buckets = 64;  // 1 or an even number
+  int lsh_chunk = 32;    // positions per chunk of the sorted sequence
+  LshVariant lsh_variant = LshVariant::kPublished;
+
+  float scale = 0;  // of q . k in the softmax (kinds "full" and "reformer"); 0: 1 / sqrt(query_dim)
+
+  int heads = 8;
+  int query_dim = 32;  // D, per head
+  int value_dim = 32;  // M, per head
+};
+
+// The position embedding.
+enum class Positions : uint8_t {
+  kSequence,  // sine of t in the dimensions beside the value embedding, if any
+  kGrid,      // half of them for t, a quarter each for the row of byte t + 1 and its place in it
+  kAdded,     // sine of t in d_model dimensions, added to the value embedding
+};
+enum class HeadKind : uint8_t { kLogistics, kCategorical };
+enum class Activation : uint8_t { kRelu, kGelu };  // gelu: the exact form, with erf
+enum class NetworkKind : uint8_t {
+  kTransformer,
+  kLstm,            // bidirectional layers, d_model wide in each direction
+  kEncoderDecoder,  // two stacks: the encoder reads up to the separator, the decoder from it on
+};
+enum class TextUnit : uint8_t { kByte, kCharacter };
+enum class BandNorm : uint8_t { kUtterance, kCorpus };
+
+struct InputSpec {
+  int vocabulary = 256;  // tokens 0 .. vocabulary - 1
+  int max_length = 783;  // positions seen in training; sine positions continue beyond
+  // Dimensions of the value embedding. Positions take the rest of d_model unless they are added.
+  int value_embedding = 128;
+  Positions positions = Positions::kSequence;
+  // Adds an embedding of the byte above the byte to predict.
+  bool pixel_above = false;
+};
+
+// A stack of layers: the mixers of `pattern` in turn, repeated `repeat` times. All other options
+// are the same for every layer.
+struct StackSpec {
+  std::vector<MixerSpec> pattern = {MixerSpec()};
+  int repeat = 8;
+  int d_model = 256;
+  int d_ff = 1024;
+  Activation activation = Activation::kRelu;
+  // Layers are x = LN(x + f(x)), or with norm_first x = x + f(LN(x)).
+  bool norm_first = false;
+  // Width in positions of a depthwise convolution before each layer's mixer, over the last
+  // positions if the network is causal, else over the surrounding ones (then odd); 0: none.
+  int convolution = 0;
+  bool final_norm = true;  // layer norm after the last layer; required by norm_first
+  float norm_eps = 1e-5f;
+
+  int layers() const { return static_cast<int>(pattern.size()) * repeat; }
+  const MixerSpec& mixer(size_t layer = 0) const { return pattern[layer % pattern.size()]; }
+  MixerSpec& mixer(size_t layer = 0) { return pattern[layer % pattern.size()]; }
+};
+
+struct HeadSpec {
+  HeadKind kind = HeadKind::kLogistics;
+  int mixtures = 10;  // logistics over bytes: logits, means and log-scales, in this order
+  int classes = 0;    // categorical
+  // Shares its weights with the value embedding, which multiplies them by sqrt(d_model); for a
+  // vocabulary that is large compared with the rest of the model. Needs the categorical head and
+  // value_embedding = d_model.
+  bool tied = false;
+};
+
+// Task-specific parts.
+
+struct ImageSpec {
+  int width = 28, height = 28, channels = 1;  // width * height * channels = max_length + 1
+
+  int RowBytes() const { return width * channels; }
+};
+
+// The meaning of text tokens (model/vocabulary.h).
+struct TextSpec {
+  TextUnit unit = TextUnit::kByte;
+  std::string characters = {};  // concatenated in token order; empty for bytes
+};
+
+// Position p of a speech model is a window of `stack` frames, the last of which is frame
+// p * stride + stride - 1 + lookahead; frames outside the utterance are zeros.
+struct SpeechSpec {
+  int sample_rate = 16'000;
+  int bands = 40;     // of the mel filterbank (tasks/speech/filterbank.h), one frame per 10 ms
+  int stack = 9;      // frames per position
+  int stride = 3;     // frames between positions
+  int lookahead = 3;  // future frames in a position's window, beyond those of its stride
+  BandNorm normalization =
+      BandNorm::kUtterance;  // source of the mean and deviation that normalize each band
+  // Names separated by a space; class 0 is the blank, 1 the first phone.
+  std::string phones;
+
+  int Inputs() const { return bands * stack; }
+  // First frame of position 0's window; if negative, the window begins with that many zero frames.
+  int FirstFrame() const { return stride + lookahead - stack; }
+};
+
+struct LINNET_API ModelSpec {
+  std::string task = "images";  // a name in the registry of linnet/tasks
+  NetworkKind network = NetworkKind::kTransformer;
+  InputSpec input;
+  StackSpec stack;
+  HeadSpec head;
+  std::variant<std::monostate, ImageSpec, TextSpec, SpeechSpec> part = ImageSpec();
+
+  // Null if the model has no such part.
+  const ImageSpec* image() const { return std::get_if<ImageSpec>(&part); }
+  const TextSpec* text() const { return std::get_if<TextSpec>(&part); }
+  const SpeechSpec* speech() const { return std::get_if<SpeechSpec>(&part); }
+  ImageSpec* image() { return std::get_if<ImageSpec>(&part); }
+  TextSpec* text() { return std::get_if<TextSpec>(&part); }
+  SpeechSpec* speech() { return std::get_if<SpeechSpec>(&part); }
+
+  // Whether the model reads frames instead of tokens.
+  bool ReadsFrames() const { return speech() != nullptr; }
+  bool lstm() const { return network == NetworkKind::kLstm; }
+  bool encoder_decoder() const { return network == NetworkKind::kEncoderDecoder; }
+  bool logistics() const { return head.kind == HeadKind::kLogistics; }
+  // Whether a position depends only on itself and earlier ones: always for tokens; for frames, if
+  // every mixer is always causal.
+  bool Causal() const;
+  // The head's outputs per position: 3 * mixtures or classes.
+  int OutputSize() const { return logistics() ? 3 * head.mixtures : head.classes; }
+  // Dimensions of the position embedding.
+  int PositionDims() const {
+    return input.positions == Positions::kAdded ? stack.d_model
+                                                : stack.d_model - input.value_embedding;
+  }
+  // Number of past tokens that the embedding uses besides the current one.
+  int Reach() const { return input.pixel_above ? image()->RowBytes() - 1 : 0; }
+};
+
+LINNET_API bool operator==(const ModelSpec& a, const ModelSpec& b);
+
+// Throws InputError on invalid values: zero or absurd sizes, unknown names, inconsistent sizes.
+// `where` (a file's path, say) begins the message.
+LINNET_API void Validate(const ModelSpec& spec, const std::string& where = "model");
+
+// JSON: one flat object of names and values; "pattern", a list of such objects, holds the mixers if
+// they differ. Files of the first version remain readable. FromJson leaves absent fields at their
+// defaults, rejects unknown ones (InputError beginning with `where`), and validates.
+LINNET_API std::string ToJson(const ModelSpec& spec, int indent = -1);
+LINNET_API ModelSpec FromJson(const std::string& json, const std::string& where);
+
+// Number of trainable parameters.
+LINNET_API int64_t ParameterCount(const ModelSpec& spec);
+
+}  // namespace linnet
+
+#endif  // LINNET_SPEC_H_

@@ -1,0 +1,66 @@
+// The contents of a State (private to linnet/runtime).
+#ifndef LINNET_RUNTIME_STATE_DATA_H_
+#define LINNET_RUNTIME_STATE_DATA_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "linnet/base/aligned.h"
+#include "linnet/runtime/state_layout.h"
+#include "linnet/state.h"
+
+namespace linnet {
+
+struct StateData {
+  StateData() = default;
+  StateData(const Model& model, size_t batch);
+  // Without sequences, but with the layout and the capacity of `other`.
+  static StateData Like(const StateData& other, size_t capacity);
+
+  // The contents of a State; those of an empty one have no sequences.
+  static const StateData& Of(const std::unique_ptr<StateData>& data);
+
+  size_t batch() const { return positions.size(); }
+  // Throws InputError if there is no such sequence.
+  void CheckSequence(size_t sequence) const;
+  // Throws InputError unless the state belongs to this model.
+  void CheckFits(const Model& model) const;
+
+  size_t per_sequence() const { return layout ? layout->Floats(capacity) : 0; }  // floats of `data`
+  size_t tokens() const { return layout ? layout->Tokens(capacity) : 0; }        // of `recent`
+
+  // Makes room for `batch` sequences, all zero.
+  void Resize(size_t batch);
+  // Resets a sequence to before the first token.
+  void Reset(size_t sequence);
+  // Grows caches to at least this many positions.
+  void Reserve(size_t positions);
+  // Copies sequence `from` of `other`, whose capacity must not be larger, to index `to`.
+  void Copy(const StateData& other, size_t from, size_t to);
+  StateData Select(std::span<const size_t> sequences) const;
+
+  // Validates a loaded sequence, whose floats and tokens are already in place.
+  void LoadSequence(const std::string& path, const Model& of, size_t sequence, int64_t position,
+                    uint8_t keys);
+
+  // Encoder-decoders keep the encoder's tokens in `recent`: their number (-1 before the separator),
+  // then the tokens.
+  int32_t& source_length(size_t sequence) { return recent[sequence * tokens()]; }
+  int32_t* source(size_t sequence) { return recent.data() + sequence * tokens() + 1; }
+
+  uint64_t model = 0;  // the model's fingerprint
+  std::shared_ptr<const StateLayout> layout;
+  size_t capacity = 0;            // positions with room, if the layout grows
+  std::vector<size_t> positions;  // [batch]
+  std::vector<uint8_t> waiting;   // [batch]: number of keys not yet folded (kernels/linear_step.h)
+  AlignedBuffer<float> data;      // [batch, StateLayout::Floats(capacity)]
+  std::vector<int32_t> recent;    // [batch, tokens()]
+};
+
+}  // namespace linnet
+
+#endif  // LINNET_RUNTIME_STATE_DATA_H_
