@@ -14,6 +14,7 @@
 
 #include "bench/bench.h"
 #include "bench/benchmarks.h"
+#include "linnet/base/thread_pool.h"
 #include "linnet/error.h"
 #include "linnet/rng.h"
 #include "linnet/base/units.h"

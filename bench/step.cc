@@ -13,6 +13,7 @@
 #include "bench/benchmarks.h"
 #include "bench/random_model.h"
 #include "linnet/base/aligned.h"
+#include "linnet/base/thread_pool.h"
 #include "linnet/error.h"
 #include "linnet/rng.h"
 #include "linnet/cli/program.h"

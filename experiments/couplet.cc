@@ -7,6 +7,7 @@
 #include "experiments/experiment.h"
 #include "experiments/measure.h"
 #include "linnet/base/utf8.h"
+#include "linnet/model/spec.h"
 #include "linnet/tasks/couplet/couplet.h"
 #include "linnet/tasks/couplet/couplets.h"
 

@@ -4,6 +4,7 @@
 #include "bench/torch/device.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/torch/memory.h"
+#include "linnet/model/mixer.h"
 
 namespace linnet::bench {
 namespace {

@@ -19,6 +19,7 @@
 #include "linnet/cli/serve.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/io/file.h"
+#include "linnet/model/checkpoint.h"
 #include "linnet/server/server.h"
 
 namespace linnet::cli {

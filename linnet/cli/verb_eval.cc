@@ -11,6 +11,7 @@
 #include "linnet/cli/program.h"
 #include "linnet/cli/sibling.h"
 #include "linnet/cli/verbs.h"
+#include "linnet/model/checkpoint.h"
 #include "linnet/tasks/task.h"
 
 namespace linnet::cli {

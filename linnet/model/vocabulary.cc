@@ -1,3 +1,4 @@
+#include "linnet/model/spec.h"
 #include "linnet/vocabulary.h"
 
 #include <algorithm>

@@ -124,7 +124,7 @@ class Engine::Impl {
                    std::span<float> outputs);
   void Encode(StateData& state, size_t place);
   void ReadWhole(std::span<const Sequence> sequences);
-  void CheckPlaces(const StateData& state, const size_t* chosen, size_t batch, size_t length) const;
+  void CheckPlaces(const StateData& state, const size_t* chosen, size_t batch, size_t length);
   void CheckTokens(std::span<const int32_t> tokens) const;
   void CheckLength(size_t length) const;
   void CheckFirstPart(StateData& state, size_t place, std::span<const int32_t> tokens) const;
@@ -286,7 +286,7 @@ void Engine::Impl::CheckTokens(std::span<const int32_t> tokens) const {
 
 // Checks that these sequences exist, are distinct, and have room for `length` more positions.
 void Engine::Impl::CheckPlaces(const StateData& state, const size_t* chosen, size_t batch,
-                               size_t length) const {
+                               size_t length) {
   const auto place = [&](size_t i) { return chosen ? chosen[i] : i; };
   size_t furthest = 0;
   std::vector<uint8_t>& named = scratch_.named;  // all zero between calls

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "linnet/base/thread_pool.h"
 #include "linnet/io/safetensors.h"
 #include "linnet/kernels/test_util.h"
 #include "linnet/engine.h"

@@ -1,3 +1,4 @@
+#include "linnet/model/checkpoint.h"
 #include "linnet/state.h"
 
 #include <unistd.h>

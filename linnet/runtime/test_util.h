@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "linnet/model/checkpoint.h"
+#include "linnet/model/spec.h"
 #include "linnet/rng.h"
 #include "linnet/vocabulary.h"
 #include "linnet/model.h"

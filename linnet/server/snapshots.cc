@@ -10,6 +10,7 @@
 #include "linnet/base/hash.h"
 #include "linnet/io/file.h"
 #include "linnet/io/sha256.h"
+#include "linnet/model/spec.h"
 #include "linnet/scheduler.h"
 
 namespace linnet::server {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <numbers>
 
+#include "linnet/base/thread_pool.h"
 #include "linnet/error.h"
 #include "linnet/rng.h"
 #include "linnet/kernels/mixture_of_logistics.h"

@@ -10,6 +10,7 @@
 #include "linnet/base/utf8.h"
 #include "linnet/io/file.h"
 #include "linnet/io/json.h"
+#include "linnet/model/spec.h"
 
 namespace linnet {
 namespace {

@@ -1,4 +1,5 @@
 // Speech: the lines of `linnet info`. The evaluation needs the audio libraries (eval.h).
+#include "linnet/model/spec.h"
 #include "linnet/tasks/task.h"
 #include "linnet/error.h"
 

@@ -1,3 +1,5 @@
+#include "linnet/model/checkpoint.h"
+#include "linnet/model/spec.h"
 #include "linnet/speech.h"
 
 #include <gtest/gtest.h>

@@ -9,6 +9,7 @@
 #include "linnet/error.h"
 #include "linnet/base/progress.h"
 #include "linnet/io/file.h"
+#include "linnet/model/spec.h"
 #include "linnet/tasks/task.h"
 #include "linnet/tasks/text/text.h"
 
