@@ -77,13 +77,11 @@ std::vector<Window> Windows(size_t positions, size_t most, bool causal) {
 std::vector<std::string> PhonesOf(const ModelSpec& spec) { return Words(spec.speech()->phones); }
 
 Transcriber::Transcriber(std::shared_ptr<const Model> model, const TranscriberOptions& options)
-    : model_(std::move(model)),
-      options_(options),
-      names_(PhonesOf(model_->spec())),
-      pool_(options.threads) {
+    : model_(std::move(model)), options_(options), pool_(options.threads) {
   for (int i = 0; i < pool_.size(); ++i) {
-    encoders_.push_back(std::make_unique<SpeechEncoder>(model_));
+    encoders_.push_back(std::make_unique<SpeechEncoder>(model_));  // checks the task
   }
+  names_ = PhonesOf(model_->spec());
 }
 
 Transcriber::~Transcriber() = default;
