@@ -9,16 +9,16 @@
 
 #define CHECK(condition) check((condition) != 0, #condition, __FILE__, __LINE__)
 /* The condition holds, and the last call succeeded. */
-#define CHECK_OK(condition)                          \
-  do {                                               \
-    CHECK(condition);                                \
-    check_last(LINNET_OK, "", __FILE__, __LINE__);   \
+#define CHECK_OK(condition)                        \
+  do {                                             \
+    CHECK(condition);                              \
+    check_last(LINNET_OK, "", __FILE__, __LINE__); \
   } while (0)
 /* The condition holds, and the last call failed with this status and a message with this part. */
-#define CHECK_FAILS(condition, status, part)         \
-  do {                                               \
-    CHECK(condition);                                \
-    check_last(status, part, __FILE__, __LINE__);    \
+#define CHECK_FAILS(condition, status, part)      \
+  do {                                            \
+    CHECK(condition);                             \
+    check_last(status, part, __FILE__, __LINE__); \
   } while (0)
 
 static inline void check(int good, const char* what, const char* file, int line) {
