@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks every #include of linnet/, experiments/ and python/ against the table in HACKING.md, and finds code that
+"""Checks every #include of linnet/, include/, experiments/ and python/ against the table in HACKING.md, and finds code that
 compares the name of a task, an attention or a network.
 
     tests/include_rules_test.py [SOURCE_DIR]
@@ -20,7 +20,7 @@ import tempfile
 import unittest
 
 SOURCE = pathlib.Path(__file__).resolve().parent.parent
-TREES = ("linnet", "bench", "experiments", "python")
+TREES = ("linnet", "include", "bench", "experiments", "python")
 SOURCES = {".h", ".cc", ".inc", ".cu", ".cuh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")
@@ -111,6 +111,8 @@ def violations(root, rules):
                 found.append(f"{where}:{number}: only linnet/*/cuda/ and linnet/ops/cuda_* may include {target}")
             if target.split("/")[0] not in TREES:
                 continue
+            if (root / "include" / target).exists():  # installed beside the folders' headers
+                target = f"include/{target}"
             other = row_of(pathlib.Path(target.removeprefix("linnet/")), rules)
             if "*" in allowed:
                 forbidden = "torch" not in allowed and "torch" in rules.get(other, {"torch"})
@@ -171,6 +173,7 @@ class Checker(unittest.TestCase):
 |---|---|
 | base | – |
 | io (files) | base |
+| include | base |
 | nn | base, io, torch |
 | python | base, torch |
 | cli | everything that is free of torch, but bench and experiments |
@@ -185,10 +188,11 @@ class Checker(unittest.TestCase):
             for header in ("base/a.h", "io/a.h", "nn/a.h", "cli/a.h", "cli/torch/a.h"):
                 (root / "linnet" / header).parent.mkdir(parents=True, exist_ok=True)
                 (root / "linnet" / header).touch()
-            for tree in ("python", "bench", "experiments"):
-                (root / tree).mkdir()
+            for tree in ("python", "bench", "experiments", "include/linnet"):
+                (root / tree).mkdir(parents=True)
                 (root / tree / "a.h").touch()
-            file = root / name if name.startswith(("python/", "bench/", "experiments/")) else root / "linnet" / name
+            trees = ("python/", "bench/", "experiments/", "include/")
+            file = root / name if name.startswith(trees) else root / "linnet" / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text("".join(f" # include {i}\n" for i in includes))
             return violations(root, read_table(self.TABLE))
@@ -234,6 +238,12 @@ class Checker(unittest.TestCase):
         self.assertEqual(len(self.check("nn/b.cc", '"python/a.h"')), 1)
         self.assertEqual(len(self.check("cli/b.cc", '"python/a.h"')), 1)
         self.assertEqual(len(self.check("python/b.cc", '"python/gone.h"')), 1)
+
+    def test_public_headers(self):
+        self.assertEqual(self.check("include/linnet/b.h", '"linnet/base/a.h"', '"linnet/a.h"'), [])
+        self.assertEqual(len(self.check("include/linnet/b.h", '"linnet/io/a.h"')), 1)
+        self.assertEqual(self.check("cli/b.cc", '"linnet/a.h"'), [])
+        self.assertEqual(len(self.check("io/b.cc", '"linnet/a.h"')), 1)
 
     def test_experiments(self):
         self.assertEqual(self.check("experiments/b.cc", '"experiments/a.h"', '"linnet/cli/a.h"', '"linnet/io/a.h"'), [])

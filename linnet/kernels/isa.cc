@@ -8,6 +8,7 @@
 
 #include "hwy/highway.h"
 #include "linnet/error.h"
+#include "linnet/model/spec.h"
 
 #if defined(__x86_64__) && defined(__linux__)
 #include <cpuid.h>

@@ -18,6 +18,7 @@
 
 #include "linnet/error.h"
 #include "linnet/io/json.h"
+#include "linnet/model/spec.h"
 
 namespace linnet {
 

@@ -28,6 +28,7 @@
 #include <utility>
 #include <vector>
 
+#include "linnet/model/spec.h"
 #include "linnet/state.h"
 
 namespace linnet::server {

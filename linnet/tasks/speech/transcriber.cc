@@ -81,13 +81,11 @@ std::vector<std::string> PhonesOf(const ModelSpec& spec) { return Words(spec.spe
 
 struct Transcriber::Impl {
   Impl(std::shared_ptr<const Model> of, const TranscriberOptions& options)
-      : model(std::move(of)),
-        options(options),
-        names(PhonesOf(model->spec())),
-        pool(options.threads) {
+      : model(std::move(of)), options(options), pool(options.threads) {
     for (int i = 0; i < pool.size(); ++i) {
-      encoders.push_back(std::make_unique<SpeechEncoder>(model));
+      encoders.push_back(std::make_unique<SpeechEncoder>(model));  // checks the task
     }
+    names = PhonesOf(model->spec());
   }
 
   std::shared_ptr<const Model> model;

@@ -1,0 +1,95 @@
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "linnet/base/function_ref.h"
+#include "linnet/capi/capi.h"
+#include "linnet/tasks/images/images.h"
+
+namespace linnet::capi {
+namespace {
+
+constexpr linnet_image_options kImageOptions = {.size = sizeof(linnet_image_options),
+                                                .seed = 0,
+                                                .first_stream = 0,
+                                                .temperature = 1,
+                                                .reference_scale = 0,
+                                                .batch = 64,
+                                                .progress = nullptr,
+                                                .progress_data = nullptr};
+
+// Calls body(engine, options) with a caller's options in the form of the library.
+template <class Body>
+int WithOptions(linnet_engine* engine, const linnet_image_options* options, const Body& body) {
+  return StatusOf([&] {
+    const linnet_image_options given = Read(options, kImageOptions, "linnet_image_options");
+    const auto report = [&](size_t done, size_t total) {
+      if (given.progress(given.progress_data, done, total) != 0) throw Cancelled();
+    };
+    const FunctionRef<void(size_t, size_t)> progress = report;
+    body(Given(engine, "the engine").engine,
+         SampleOptions{.seed = given.seed,
+                       .first_stream = given.first_stream,
+                       .temperature = given.temperature,
+                       .reference_scale = given.reference_scale != 0,
+                       .batch = given.batch,
+                       .progress = given.progress == nullptr ? nullptr : &progress});
+  });
+}
+
+// A caller's images. Throws InputError for models of other tasks.
+std::span<const uint8_t> Images(const Engine& engine, const uint8_t* images, size_t count) {
+  const ModelSpec& spec = engine.model().spec();
+  if (!spec.image()) {
+    throw InputError(engine.model().path(), ": a model of the task '", spec.task,
+                     "', not of images");
+  }
+  const auto bytes = static_cast<size_t>(spec.image()->height * spec.image()->RowBytes());
+  return Array(images, Product({count, bytes}), "images");
+}
+
+}  // namespace
+}  // namespace linnet::capi
+
+using namespace linnet::capi;
+
+extern "C" {
+
+int linnet_image_options_init(linnet_image_options* options, size_t size) {
+  return StatusOf([&] { Initialize(options, size, kImageOptions, "linnet_image_options"); });
+}
+
+int linnet_sample_images(linnet_engine* engine, size_t count, const linnet_image_options* options,
+                         uint8_t* pixels) {
+  return WithOptions(engine, options, [&](linnet::Engine& runs, const auto& own) {
+    Given(pixels, "pixels");
+    Images(runs, pixels, count);
+    const std::vector<uint8_t> drawn = linnet::SampleImages(runs, count, own);
+    std::copy(drawn.begin(), drawn.end(), pixels);
+  });
+}
+
+int linnet_complete_images(linnet_engine* engine, const uint8_t* images, size_t count, size_t known,
+                           const linnet_image_options* options, uint8_t* pixels) {
+  return WithOptions(engine, options, [&](linnet::Engine& runs, const auto& own) {
+    Given(pixels, "pixels");
+    const std::vector<uint8_t> drawn =
+        linnet::CompleteImages(runs, Images(runs, images, count), known, own);
+    std::copy(drawn.begin(), drawn.end(), pixels);
+  });
+}
+
+int linnet_bits_per_dim(linnet_engine* engine, const uint8_t* images, size_t count,
+                        const linnet_image_options* options, double* mean, double* each) {
+  return WithOptions(engine, options, [&](linnet::Engine& runs, const auto& own) {
+    Given(mean, "the mean");
+    const linnet::BitsPerDimResult result =
+        linnet::BitsPerDim(runs, Images(runs, images, count), own);
+    *mean = result.mean;
+    if (each != nullptr) std::copy(result.image.begin(), result.image.end(), each);
+  });
+}
+
+}  // extern "C"
