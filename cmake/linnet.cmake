@@ -1,7 +1,6 @@
 # linnet_library(FOLDER SOURCES a.cc ... DEPS base ... [LIBS Torch ...] [INSTALL run|train])
-#   Adds the static library linnet_FOLDER from a folder's sources. With INSTALL, the package
-#   (linnetConfig.cmake.in) contains it as linnet::FOLDER, in its inference (run) or training (train)
-#   half, with the headers of the folder.
+#   Adds the static library linnet_FOLDER from a folder's sources. With INSTALL, the installed library
+#   of the inference (run) or the training (train) half contains it (package.cmake).
 function(linnet_library folder)
   cmake_parse_arguments(arg "" "INSTALL" "SOURCES;DEPS;LIBS" ${ARGN})
   add_library(linnet_${folder} STATIC ${arg_SOURCES})
@@ -11,11 +10,9 @@ function(linnet_library folder)
   target_compile_features(linnet_${folder} PUBLIC cxx_std_20)
   list(TRANSFORM arg_DEPS PREPEND linnet_)
   target_link_libraries(linnet_${folder} PUBLIC ${arg_DEPS} ${arg_LIBS})
-  if(arg_INSTALL AND NOT LINNET_PLAIN)
-    set_target_properties(linnet_${folder} PROPERTIES EXPORT_NAME ${folder})
-    install(TARGETS linnet_${folder} EXPORT linnet-${arg_INSTALL} COMPONENT library
-            ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-    linnet_headers()
+  if(arg_INSTALL)
+    set_property(GLOBAL APPEND PROPERTY linnet_${arg_INSTALL}_folders ${folder})
+    set_property(GLOBAL APPEND PROPERTY linnet_${arg_INSTALL}_libraries ${arg_LIBS})
   endif()
 endfunction()
 
@@ -35,23 +32,6 @@ function(linnet_torch_headers target)
   set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
   target_compile_options(${target} PRIVATE -fPIC)
   target_precompile_headers(${target} REUSE_FROM linnet_ops)
-endfunction()
-
-# linnet_headers()
-#   Installs the public headers of the current folder, once, even if it has several libraries.
-function(linnet_headers)
-  get_property(done DIRECTORY PROPERTY linnet_headers)
-  if(done)
-    return()
-  endif()
-  set_property(DIRECTORY PROPERTY linnet_headers TRUE)
-  cmake_path(GET CMAKE_CURRENT_SOURCE_DIR FILENAME room)
-  set(private PATTERN "*-inl.h" EXCLUDE PATTERN "test_*.h" EXCLUDE)
-  if(room STREQUAL kernels OR room STREQUAL runtime)
-    list(APPEND private PATTERN "*_ref.h" EXCLUDE PATTERN cuda EXCLUDE)
-  endif()
-  install(DIRECTORY ./ DESTINATION include/linnet/${room} COMPONENT library
-          FILES_MATCHING PATTERN "*.h" ${private})
 endfunction()
 
 # linnet_test(NAME SOURCES a_test.cc ... DEPS base ... [LABELS torch] [ENV K=V ...] [ARGS ...])

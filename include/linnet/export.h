@@ -1,4 +1,4 @@
-// LINNET_API marks the symbols that the shared library exports; all others are hidden.
+/* LINNET_API marks the symbols that the shared library exports; all others are hidden. */
 #ifndef LINNET_EXPORT_H_
 #define LINNET_EXPORT_H_
 

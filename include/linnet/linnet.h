@@ -46,11 +46,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#if defined(__GNUC__)
-#define LINNET_API __attribute__((visibility("default")))
-#else
-#define LINNET_API
-#endif
+#include "linnet/export.h"
 
 #ifdef __cplusplus
 extern "C" {

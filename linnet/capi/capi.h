@@ -24,8 +24,8 @@
 #include "linnet/vocabulary.h"
 #include "linnet/sampling.h"
 #include "linnet/engine.h"
-#include "linnet/tasks/couplet/couplet.h"
-#include "linnet/tasks/text/text.h"
+#include "linnet/couplet.h"
+#include "linnet/text.h"
 
 struct linnet_model {
   explicit linnet_model(std::shared_ptr<const linnet::Model> opened);
@@ -58,8 +58,8 @@ namespace linnet::capi {
 struct Cancelled {};
 
 // An error of this kind: a feature that this library was built without.
-struct Unsupported : Error {
-  explicit Unsupported(const std::string& message) : Error(Kind::kInput, message) {}
+struct Unsupported : InputError {
+  using InputError::InputError;
 };
 
 // Sets this thread's last status to LINNET_OK.

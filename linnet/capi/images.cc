@@ -1,12 +1,13 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
+#include <utility>
 #include <vector>
 
-#include "linnet/base/function_ref.h"
 #include "linnet/capi/capi.h"
-#include "linnet/tasks/images/images.h"
+#include "linnet/images.h"
 
 namespace linnet::capi {
 namespace {
@@ -25,17 +26,19 @@ template <class Body>
 int WithOptions(linnet_engine* engine, const linnet_image_options* options, const Body& body) {
   return StatusOf([&] {
     const linnet_image_options given = Read(options, kImageOptions, "linnet_image_options");
-    const auto report = [&](size_t done, size_t total) {
-      if (given.progress(given.progress_data, done, total) != 0) throw Cancelled();
-    };
-    const FunctionRef<void(size_t, size_t)> progress = report;
+    std::function<void(size_t, size_t)> progress;
+    if (given.progress != nullptr) {
+      progress = [&given](size_t done, size_t total) {
+        if (given.progress(given.progress_data, done, total) != 0) throw Cancelled();
+      };
+    }
     body(Given(engine, "the engine").engine,
          SampleOptions{.seed = given.seed,
                        .first_stream = given.first_stream,
                        .temperature = given.temperature,
                        .reference_scale = given.reference_scale != 0,
                        .batch = given.batch,
-                       .progress = given.progress == nullptr ? nullptr : &progress});
+                       .progress = std::move(progress)});
   });
 }
 

@@ -42,9 +42,10 @@ int Fail() noexcept {
     return Record(LINNET_CANCELLED, "cancelled by the progress function");
   } catch (const Unsupported& error) {
     return Record(LINNET_ERROR_UNSUPPORTED, error.what());
-  } catch (const Error& error) {
-    return Record(error.kind() == Error::Kind::kInput ? LINNET_ERROR_INPUT : LINNET_ERROR_RUNTIME,
-                  error.what());
+  } catch (const InputError& error) {
+    return Record(LINNET_ERROR_INPUT, error.what());
+  } catch (const RuntimeError& error) {
+    return Record(LINNET_ERROR_RUNTIME, error.what());
   } catch (const std::bad_alloc&) {
     return Record(LINNET_ERROR_MEMORY, "out of memory");
   } catch (const std::length_error&) {  // a vector of more elements than an address space holds

@@ -10,7 +10,7 @@
 #include "linnet/capi/capi.h"
 
 struct linnet_couplets {
-  std::vector<linnet::Answer> answers;
+  std::vector<linnet::CoupletAnswer> answers;
 };
 
 namespace linnet::capi {
@@ -87,8 +87,8 @@ double Nats(Engine& engine, std::span<const int32_t> tokens, size_t first) {
   return NatsOf(engine, tokens, first);
 }
 
-const Answer& AnswerOf(const linnet_couplets* couplets, size_t i) {
-  const std::vector<Answer>& answers = Given(couplets, "the couplets").answers;
+const CoupletAnswer& AnswerOf(const linnet_couplets* couplets, size_t i) {
+  const std::vector<CoupletAnswer>& answers = Given(couplets, "the couplets").answers;
   if (i >= answers.size()) {
     throw InputError("there is no line ", i, "; there are ", answers.size());
   }

@@ -8,7 +8,6 @@
 
 #include "hwy/highway.h"
 #include "linnet/error.h"
-#include "linnet/model/spec.h"
 
 #if defined(__x86_64__) && defined(__linux__)
 #include <cpuid.h>

@@ -18,7 +18,6 @@
 
 #include "linnet/error.h"
 #include "linnet/io/json.h"
-#include "linnet/model/spec.h"
 
 namespace linnet {
 

@@ -28,7 +28,6 @@
 #include <utility>
 #include <vector>
 
-#include "linnet/model/spec.h"
 #include "linnet/state.h"
 
 namespace linnet::server {

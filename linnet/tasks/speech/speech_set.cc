@@ -10,7 +10,6 @@
 #include "linnet/base/utf8.h"
 #include "linnet/io/file.h"
 #include "linnet/io/json.h"
-#include "linnet/model/spec.h"
 
 namespace linnet {
 namespace {
