@@ -412,23 +412,41 @@ TEST(Server, RefusesARequestThatWaitsTooLong) {
 TEST(Fields, AreOfTheirTypesAndWithinTheirBounds) {
   const auto fine =
       nlohmann::json::parse(R"({"a": "x", "b": true, "c": 1.5, "d": 3, "f": null, "g": 2e0})");
-  Fields fields(fine);
+  const Fields fields(fine, {"a", "b", "c", "d", "f", "g", "none"});
   EXPECT_EQ(fields.Text("a", ""), "x");
   EXPECT_TRUE(fields.Flag("b", false));
   EXPECT_EQ(fields.Number("c", 0, 0, 2), 1.5);
   EXPECT_EQ(fields.Integer("d", 0, 0, 3), 3);
   EXPECT_EQ(fields.Integer("g", 0, 0, 3), 2);
   EXPECT_EQ(fields.Integer("none", 8, 0, 3), 8);
-  EXPECT_THROW(fields.RefuseOthers(), Error);
   EXPECT_FALSE(fields.Has("f"));
-  fields.RefuseOthers();
   EXPECT_THROW(fields.Text("b", ""), Error);
   EXPECT_THROW(fields.Flag("a", false), Error);
   EXPECT_THROW(fields.Number("a", 0, 0, 1), Error);
   EXPECT_THROW(fields.Number("c", 0, 0, 1), Error);
   EXPECT_THROW(fields.Integer("c", 0, 0, 9), Error);
   EXPECT_THROW(fields.Integer("d", 0, 4, 9), Error);
-  EXPECT_THROW(Fields(nlohmann::json::array()), Error);
+  EXPECT_THROW(Fields(nlohmann::json::array(), {"a"}), Error);
+}
+
+TEST(Fields, NamesTheUnknownOneAndSuggests) {
+  std::vector<std::string> names;
+  for (int i = 0; i < 20; ++i) names.push_back("field_number_" + std::to_string(i));
+  names.push_back("max_tokens");
+  const auto refusal = [&](const std::string& name) -> std::string {
+    const nlohmann::json object = {{"field_number_3", 1}, {name, 1}};
+    try {
+      Fields fields(object, names);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(refusal("max_tokens"), "");
+  EXPECT_EQ(refusal("max_token"), "unknown field 'max_token'; did you mean 'max_tokens'?");
+  const std::string far = refusal("x");
+  EXPECT_EQ(far.find("unknown field 'x'; the fields are 'field_number_0', "), 0u) << far;
+  EXPECT_NE(far.find("'field_number_19', 'max_tokens'"), std::string::npos) << far;
 }
 
 TEST(Metrics, AreInPrometheusFormat) {

@@ -14,6 +14,27 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
+// The fields of OpenAI's interface, and top_k. Some are refused unless they have no effect.
+const std::vector<std::string> kFields = {"prompt",
+                                          "max_tokens",
+                                          "n",
+                                          "temperature",
+                                          "top_p",
+                                          "top_k",
+                                          "seed",
+                                          "stop",
+                                          "stream",
+                                          "stream_options",
+                                          "model",
+                                          "logprobs",
+                                          "best_of",
+                                          "presence_penalty",
+                                          "frequency_penalty",
+                                          "suffix",
+                                          "logit_bias",
+                                          "echo",
+                                          "user"};
+
 const char* Reason(TextEnd end) {
   return end == TextEnd::kStop || end == TextEnd::kEndToken ? "stop" : "length";
 }
@@ -99,7 +120,7 @@ struct Session {
 };
 
 // The prompt: a string, or a list of one string.
-std::string PromptOf(Fields& fields) {
+std::string PromptOf(const Fields& fields) {
   if (!fields.Has("prompt")) return "";
   const json& value = fields.Value("prompt");
   const json& text = value.is_array() && value.size() == 1 ? value[0] : value;
@@ -108,7 +129,7 @@ std::string PromptOf(Fields& fields) {
   return text.get<std::string>();
 }
 
-std::vector<std::string> StopsOf(Fields& fields) {
+std::vector<std::string> StopsOf(const Fields& fields) {
   if (!fields.Has("stop")) return {};
   const json& value = fields.Value("stop");
   constexpr size_t kMost = 4, kLongest = 256;
@@ -126,7 +147,7 @@ std::vector<std::string> StopsOf(Fields& fields) {
 }
 
 // Refuses features of OpenAI's interface that are not supported and would change the answer.
-void RefuseWhatIsNotThere(Fields& fields) {
+void RefuseWhatIsNotThere(const Fields& fields) {
   for (const char* name : {"suffix", "logprobs", "logit_bias"}) {
     if (fields.Has(name) && !(fields.Value(name).is_object() && fields.Value(name).empty()) &&
         fields.Value(name) != json(0)) {
@@ -156,7 +177,7 @@ class Completions : public Endpoint {
   }
 
   Reply Answer(const json& request, std::shared_ptr<Account> account) override {
-    Fields fields(request);
+    const Fields fields(request, kFields);
     const ServedModel& served = Choose(models_, fields);
     const Vocabulary& vocabulary = vocabularies_.at(served.worker);
     RefuseWhatIsNotThere(fields);
@@ -172,10 +193,9 @@ class Completions : public Endpoint {
     auto session = std::make_shared<Session>();
     session->events = fields.Flag("stream", false);
     if (fields.Has("stream_options")) {
-      Fields more(fields.Value("stream_options"), "'stream_options'");
+      const Fields more(fields.Value("stream_options"), {"include_usage"}, "'stream_options'");
       session->usage = more.Flag("include_usage", false);
     }
-    fields.RefuseOthers();
     session->vocabulary = &vocabulary;
     for (size_t i = 0; i < count; ++i) {
       options.stream = i;
