@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "linnet/runtime/choice.h"
@@ -48,12 +49,20 @@ class Worker {
   virtual const Model& model() const = 0;
   // Maximum number of sequences in one request.
   virtual size_t most_sequences() const = 0;
-  // Returns the request's number, or nullopt if the queue is full. Throws InputError on a prompt
-  // that the model cannot read, and on zero or more than most_sequences() sequences.
-  virtual std::optional<uint64_t> Submit(Work work) = 0;
+  // Submits the prompts of one request, all or none. Returns the request's number, or nullopt if
+  // the queue is full. Throws InputError on a prompt that the model cannot read, and on zero or
+  // more than most_sequences() sequences.
+  virtual std::optional<uint64_t> Submit(std::vector<Work> prompts) = 0;
+  std::optional<uint64_t> Submit(Work work);
   // Ends the request's remaining sequences once the token in progress is computed.
   virtual void Cancel(uint64_t request) = 0;
 };
+
+inline std::optional<uint64_t> Worker::Submit(Work work) {
+  std::vector<Work> prompts;
+  prompts.push_back(std::move(work));
+  return Submit(std::move(prompts));
+}
 
 // A served model and its name.
 struct ServedModel {
@@ -62,7 +71,8 @@ struct ServedModel {
 };
 
 struct EndpointLimits {
-  size_t candidates = 16;  // sequences per request
+  size_t candidates = 16;  // sequences per prompt
+  size_t sequences = 128;  // sequences per request of several prompts
   size_t tokens = 4096;    // generated tokens per sequence of a request
 };
 
