@@ -7,6 +7,10 @@
 // these rules: they have as many characters as the first line, punctuation at exactly the same
 // places, no character at the same place as in the first line, and repeat characters exactly where
 // the first line does.
+//
+// A model of simplified characters takes a first line in traditional ones: a character outside the
+// vocabulary is read as its simplified form if that one is inside (traditional.h). The rules then
+// take both forms for one character.
 #ifndef LINNET_TASKS_COUPLET_COUPLET_H_
 #define LINNET_TASKS_COUPLET_COUPLET_H_
 
@@ -71,12 +75,17 @@ class CoupletLine {
   // The text of a token at a place; punctuation is copied from the first line.
   std::string Text(size_t at, int32_t token) const;
   const CoupletTokens& tokens() const { return tokens_; }
-  // The characters outside the vocabulary, each once, in order. All are read as the unknown token.
+  // The characters outside the vocabulary whose simplified forms are outside too, each once, in
+  // order. All are read as the unknown token.
   std::vector<std::string> Unknown() const;
   // Sets the logits of tokens not allowed at place `at` to -infinity; `used`: the tokens before it.
   void Allow(size_t at, std::span<const int32_t> used, std::span<float> logits) const;
 
  private:
+  // Whether the model reads two places as the same character; unknown characters are compared as
+  // given.
+  bool Same(size_t i, size_t j) const;
+
   const CoupletTokens& tokens_;
   std::vector<int32_t> read_;
   std::vector<std::string> characters_;  // as given
