@@ -165,12 +165,27 @@ void CheckInputs(const Inputs& x, const CausalLinearOptions& options) {
   }
 }
 
+// Throws InputError unless all lengths are in [0, positions]. On a GPU it waits for them, as
+// cu_seqlens does.
+void CheckLengths(const Tensor& lengths, int64_t positions) {
+  const Tensor given = lengths.to(torch::kCPU).contiguous();
+  if (!given.has_storage() || !given.storage().data()) return;  // no sequences, or traced
+  const auto* length = given.data_ptr<int64_t>();
+  for (int64_t n = 0; n < given.numel(); ++n) {
+    if (length[n] < 0 || length[n] > positions) {
+      throw InputError("causal linear attention: lengths must lie between 0 and L = ", positions,
+                       "; sequence ", n, " has length ", length[n]);
+    }
+  }
+}
+
 Forwarded Forward(const Tensor& q, const Tensor& k, const Tensor& v, const Optional& lengths,
                   const Optional& cu_seqlens, const Optional& s, const Optional& z, bool with_state,
                   c10::string_view feature_map, bool normalize, double eps) {
   const CausalLinearOptions options = Options(feature_map, normalize, eps);
   Inputs x = InputsOf(q, k, v, lengths, cu_seqlens, s, z);
   CheckInputs(x, options);
+  if (lengths) CheckLengths(*lengths, q.size(1));
   if (cu_seqlens) x.offsets = ops::CausalLinearOffsets(*cu_seqlens, q.size(1));
   if constexpr (ops::kHasFused) {
     if (ops::Fused(q)) {

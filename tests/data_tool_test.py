@@ -3,8 +3,8 @@
 
     tests/data_tool_test.py BIN_DIR [unittest arguments]
 
-Server errors are tested in linnet/io/download_test.cc. The real files come from $LINNET_DATA/mnist;
-without them the tests that need their checksums are skipped.
+Server errors are tested in linnet/io/download_test.cc. The real files come from $LINNET_DATA/mnist and
+$LINNET_DATA/tinyshakespeare; without them the tests that need their checksums are skipped.
 """
 
 import http.server
@@ -22,7 +22,8 @@ import time
 import unittest
 
 BIN = pathlib.Path("build/release/bin").resolve()
-MNIST = pathlib.Path(os.environ.get("LINNET_DATA", "/nowhere")) / "mnist"
+DATA = pathlib.Path(os.environ.get("LINNET_DATA", "/nowhere"))
+MNIST, SHAKESPEARE = DATA / "mnist", DATA / "tinyshakespeare"
 NAMES = [f"{split}-{kind}-ubyte.gz" for split in ("train", "t10k")
          for kind in ("images-idx3", "labels-idx1")]
 FIRST_SIZE = 9912422  # of the first file
@@ -39,7 +40,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.server.requests.append((self.path, first))
         kind, name = self.path.split("/")[-2:]
         if kind == "real":
-            data = (MNIST / name).read_bytes()
+            data = ((SHAKESPEARE if name == "input.txt" else MNIST) / name).read_bytes()
             self.send_response(206 if first else 200)
             if first:
                 self.send_header("Content-Range", f"bytes {first}-{len(data) - 1}/{len(data)}")
@@ -106,8 +107,10 @@ class Case(unittest.TestCase):
 
 class Usage(Case):
     def test_help(self):
-        for arguments, fragments in (([], ["mnist", "cifar10", "11.6 MB", "170 MB"]),
-                                     (["mnist"], ["https://ossci", "--to", "Examples:\n  linnet data"]),
+        for arguments, fragments in (([], ["mnist", "cifar10", "shakespeare", "11.6 MB", "170 MB", "1.12 MB",
+                                           "CC BY-SA 3.0", "Krizhevsky 2009", "public domain"]),
+                                     (["mnist"], ["https://ossci", "--to", "Examples:\n  linnet data", "Terms: CC BY"]),
+                                     (["shakespeare"], ["raw.githubusercontent.com/karpathy/char-rnn", "Terms: public"]),
                                      (["cifar10"], ["https://www.cs.toronto.edu/~kriz/", "--mirror"])):
             code, out, err = self.run_data(*arguments, "--help")
             self.assertEqual((code, err), (0, ""))
@@ -116,7 +119,7 @@ class Usage(Case):
 
     def test_bad_usage(self):
         self.refuses([], "mnist", "--help")
-        self.refuses(["imagenet", "--to", "a"], "imagenet", "cifar10, mnist")
+        self.refuses(["imagenet", "--to", "a"], "imagenet", "cifar10, mnist, shakespeare")
         self.refuses(["mnist"], "--to")
         self.refuses(["mnist", "--to", "a", "--mirror", "ftp://host/"], "ftp://host/", "https://")
         self.refuses(["mnist", "--to", "a", "--mirror", self.url, "b"], "b")
@@ -204,6 +207,17 @@ class RealFiles(Case):
                          [(f"/real/{NAMES[i]}", first)
                           for i, first in ((0, 1_000_000), (1, 0), (2, 1_000_000), (2, 0), (3, 0))])
         self.check()
+
+
+@unittest.skipUnless((SHAKESPEARE / "input.txt").exists(), "no tinyshakespeare under $LINNET_DATA")
+class Shakespeare(Case):
+    def test_download(self):
+        code, out, err = self.run_data("shakespeare", "--to", "plays/", "--mirror", self.url + "/real/", "--json")
+        self.assertEqual((code, err), (0, ""))
+        result = json.loads(out)
+        self.assertEqual(result["terms"], "public domain")
+        self.assertIn(" --data plays/input.txt ", result["next"])
+        self.assertTrue((self.dir / "plays" / "input.txt").read_bytes() == (SHAKESPEARE / "input.txt").read_bytes())
 
 
 if __name__ == "__main__":

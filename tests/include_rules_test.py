@@ -26,7 +26,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")
 CUDA = re.compile(r"^(cuda\w*|cublas\w*|curand\w*|nvml|mma|cooperative_groups)\.h$|^(cuda|cub|thrust)/")
 CUDA_FILES = re.compile(r"^linnet/(\w+/cuda/|ops/cuda_)")
-GENERATED = {"linnet/base/version.h"}
+GENERATED = {"linnet/version.h"}
 
 # Where names are registered: a file pattern, and a regular expression whose group holds quoted
 # names.

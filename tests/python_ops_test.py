@@ -230,7 +230,8 @@ class States(Case):
                 outs, begin = [], 0
                 for end in (1, 30, 64, 90):
                     out, s, z = linnet.causal_linear_attention_state(
-                        *(t[:, begin:end] for t in pieces), s, z, lengths=lengths - begin, normalize=normalize)
+                        *(t[:, begin:end] for t in pieces), s, z,
+                        lengths=(lengths - begin).clamp(0, end - begin), normalize=normalize)
                     outs.append(out)
                     begin = end
                 got = (torch.cat(outs, 1), s, z)
@@ -512,6 +513,10 @@ class Errors(Case):
                      lambda: attention(x, x, x, lengths=torch.tensor([1, 2, 3]))),
                     ("lengths must be a dense int64",
                      lambda: attention(x, x, x, lengths=torch.tensor([1, 2], dtype=torch.int32))),
+                    ("lengths must lie between 0 and L = 5; sequence 1 has length -5",
+                     lambda: attention(x, x, x, lengths=torch.tensor([0, -5]))),
+                    ("lengths must lie between 0 and L = 5; sequence 0 has length 6",
+                     lambda: state(x, x, x, s, z, lengths=torch.tensor([6, 5]))),
                     ("lengths must be on q's device",
                      lambda: attention(x, x, x, lengths=torch.tensor([1, 2]).to("meta"))),
                     ('feature_map is "elu" or "identity"; got "relu"',

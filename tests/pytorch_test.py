@@ -124,6 +124,7 @@ class Torch(Case):
                         "loss": torch.tensor(0.5)}, "checkpoint.pth")
             torch.save({"model": {"module." + name: tensor for name, tensor in model.items()},
                         "average": model}, "several.pth")
+            torch.save({"model": {"net": model}, "ema": {"net": model}}, "shared.pth")
             views = {name: tensor.t().contiguous().t() if tensor.dim() == 2 else tensor
                      for name, tensor in model.items()}
             assert not views["predictor.weight"].is_contiguous()
@@ -138,7 +139,8 @@ class Torch(Case):
         for name, *options in (("p2.pth",), ("p3.pth",), ("p4.pth",), ("p5.pth",),
                                ("parameters.pth",), ("checkpoint.pth",),
                                ("checkpoint.pth", "--key", "model_state"),
-                               ("several.pth", "--key", "model"), ("views.pth",), ("double.pth",)):
+                               ("several.pth", "--key", "model"), ("shared.pth", "--key", "ema.net"), ("views.pth",),
+                               ("double.pth",)):
             self.linnet("import", name, "--heads", "2", "--out", "b.safetensors", *options)
             tensors, _ = read(self.dir / "b.safetensors")
             del tensors[FIRST]

@@ -6,10 +6,9 @@
 
 import http.client
 import json
-import os
+import math
 import pathlib
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -19,108 +18,23 @@ import threading
 import time
 import unittest
 
+import serve_util
+from serve_util import COUPLET, PATIENCE, wait_until
+
 BIN = pathlib.Path("build/release/bin").resolve()
-MODELS = pathlib.Path(os.environ.get("LINNET_TEST_MODELS", "models")).resolve()
-COUPLET = MODELS / "couplet.safetensors"
-TEXT = None  # made by setUpModule
+TEXT = None  # trained by setUpModule
+
+
+class Server(serve_util.Server):
+    """A server of the couplet model and of TEXT, unless `models` are given."""
+
+    def __init__(self, *flags, models=None, env=None):
+        super().__init__(BIN, (COUPLET, TEXT) if models is None else models, *flags, env=env)
 
 
 def setUpModule():
-    """Trains a byte model, long enough that it writes letters and does not end its texts."""
     global TEXT
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="linnet_serve_test."))
-    unittest.addModuleCleanup(shutil.rmtree, folder)
-    (folder / "words.txt").write_text("the quick brown fox jumps over the lazy dog. " * 400)
-    done = subprocess.run([BIN / "linnet", "train", "text", "--data", folder / "words.txt", "--layers", "2", "--heads",
-                           "2", "--d-model", "32", "--context", "1024", "--batch", "2", "--lr", "1e-2", "--steps",
-                           "250", "--validate-every", "0", "--threads", "1", "--out", folder / "run"],
-                          capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    TEXT = folder / "text.safetensors"
-    (folder / "run" / "model.safetensors").rename(TEXT)
-
-
-# Seconds after which a test fails. Only a server that hangs takes so long.
-PATIENCE = 60
-
-
-def wait_until(condition, what):
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        if time.monotonic() > end:
-            raise AssertionError(f"not within {PATIENCE} s: {what}")
-        time.sleep(0.01)
-
-
-class Server:
-    """linnet serve on a free port; stopped on exit."""
-
-    def __init__(self, *flags, models=None, env=None):
-        models = (COUPLET, TEXT) if models is None else models
-        self.process = subprocess.Popen(
-            [BIN / "linnet", "serve", *map(str, models), "--port", "0", *map(str, flags)],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ, **(env or {})))
-        self.log = []
-        self.says = self.process.stdout.readline() + self.process.stdout.readline()
-        found = re.search(r"http://127\.0\.0\.1:(\d+)/", self.says)
-        assert found, self.says + self.process.stderr.read()
-        self.port = int(found.group(1))
-        self.reader = threading.Thread(target=lambda: self.log.extend(self.process.stderr))
-        self.reader.start()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        if self.process.poll() is None:
-            self.process.terminate()
-        self.process.wait(PATIENCE)
-        self.reader.join()
-        self.process.stdout.close()
-        self.process.stderr.close()
-
-    def connect(self):
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
-
-    def get(self, path, headers=None):
-        connection = self.connect()
-        connection.request("GET", path, headers=headers or {})
-        response = connection.getresponse()
-        result = response.status, response.read(), response.headers
-        connection.close()
-        return result
-
-    def post(self, path, body, headers=None, raw=False):
-        connection = self.connect()
-        connection.request("POST", path, body if raw else json.dumps(body),
-                           headers or {"Content-Type": "application/json"})
-        response = connection.getresponse()
-        data = response.read()
-        connection.close()
-        return response.status, data
-
-    def events(self, path, body):
-        """All events of a response as (name, data), parsed as a browser does."""
-        status, data = self.post(path, dict(body, stream=True))
-        assert status == 200, data
-        events = []
-        for block in data.decode().split("\n\n")[:-1]:
-            lines = block.split("\n")
-            name = next((line[7:] for line in lines if line.startswith("event: ")), None)
-            value = next(line[6:] for line in lines if line.startswith("data: "))
-            events.append((name, value if value == "[DONE]" else json.loads(value)))
-        return events
-
-    def metric(self, name):
-        text = self.get("/metrics")[1].decode()
-        return sum(float(value) for value in re.findall(r"^%s(?:{[^}]*})? (\S+)$" % name, text, re.M))
-
-    def wait_for(self, name, value):
-        wait_until(lambda: self.metric(name) == value, f"{name} = {value}")
-
-    def idle(self):
-        self.wait_for("linnet_sequences_running", 0)
-        self.wait_for("linnet_sequences_waiting", 0)
+    TEXT = serve_util.train_text_model(BIN)
 
 
 class ServeTest(unittest.TestCase):
@@ -146,6 +60,8 @@ class ServeTest(unittest.TestCase):
         self.assertEqual(json.loads(self.server.get("/healthz")[1]), {"status": "ok"})
         models = json.loads(self.server.get("/v1/models")[1])["data"]
         self.assertEqual([model["id"] for model in models], ["couplet", "text"])
+        for model in models:
+            self.assertEqual(json.loads(self.server.get(f"/v1/models/{model['id']}")[1]), model)
 
     def test_couplets(self):
         status, body = self.couplet(candidates=5)
@@ -166,6 +82,17 @@ class ServeTest(unittest.TestCase):
         self.assertEqual(result["first"], "海上，明月；天囧地")
         self.assertEqual([result["candidates"][0]["text"][i] for i in (2, 5)], ["，", "；"])
         self.assertEqual(result["unknown"], ["囧"] if "囧" not in self.vocabulary() else [])
+
+    def test_couplets_of_traditional_characters(self):
+        traditional, simplified = "萬里長風，雲海蒼茫", "万里长风，云海苍茫"
+        self.assertFalse((set(traditional) - set(simplified)) & set(self.vocabulary()))
+        ours = json.loads(self.couplet(first=traditional, candidates=3)[1])
+        self.assertEqual((ours["first"], ours["unknown"]), (traditional, []))
+        self.assertEqual(ours["candidates"],
+                         json.loads(self.couplet(first=simplified, candidates=3)[1])["candidates"])
+        # Both forms of a character are one for the rules.
+        text = json.loads(self.couplet(first="風来风去")[1])["candidates"][0]["text"]
+        self.assertEqual(text[0], text[2])
 
     def vocabulary(self):
         data = COUPLET.read_bytes()
@@ -214,6 +141,30 @@ class ServeTest(unittest.TestCase):
                                   "--max-tokens", "40"], capture_output=True, text=True)
         self.assertIn(texts[0], written.stdout, written.stderr)
 
+    def test_completions_of_several_prompts(self):
+        prompts = ["the quick", "over", ""]
+        alone = [json.loads(self.text(prompt=prompt, max_tokens=20, n=2)[1]) for prompt in prompts]
+        together = json.loads(self.text(prompt=prompts, max_tokens=20, n=2)[1])
+        self.assertEqual([choice["index"] for choice in together["choices"]], list(range(6)))
+        self.assertEqual([choice["text"] for choice in together["choices"]],
+                         [choice["text"] for answer in alone for choice in answer["choices"]])
+        for name in ("prompt_tokens", "completion_tokens", "total_tokens"):
+            self.assertEqual(together["usage"][name], sum(answer["usage"][name] for answer in alone), name)
+        # Byte b is token b + 3.
+        tokens = [[b + 3 for b in prompt.encode()] for prompt in prompts]
+        self.assertEqual(json.loads(self.text(prompt=tokens, max_tokens=20, n=2)[1])["choices"], together["choices"])
+        cold = {"prompt": tokens[0], "max_tokens": 20, "n": 2, "temperature": 0.3}  # writes letters only
+        plain = json.loads(self.text(**cold)[1])["choices"]
+        for choice, same in zip(json.loads(self.text(**cold, logprobs=1)[1])["choices"], plain):
+            self.assertEqual(choice["text"], same["text"])
+            logprobs = choice["logprobs"]
+            self.assertEqual("".join(logprobs["tokens"]), choice["text"])
+            self.assertEqual(logprobs["text_offset"], list(range(20)))
+            for token, value, top in zip(*(logprobs[key] for key in ("tokens", "token_logprobs", "top_logprobs"))):
+                self.assertEqual(top[token], value)
+                self.assertLessEqual(value, max(top.values()))
+                self.assertLessEqual(sum(math.exp(value) for value in top.values()), 1 + 1e-5)
+
     def test_stops_where_it_is_told_to(self):
         whole = json.loads(self.text(max_tokens=200)[1])["choices"][0]["text"]
         stop = re.search(r"[ -~]{3}", whole[60:]).group()
@@ -237,12 +188,27 @@ class ServeTest(unittest.TestCase):
                               ({"seed": -1}, ["seed"]), ({"stream": 1}, ["true"]),
                               ({"sed": 1}, ["sed", "seed"])):
             self.refused(self.couplet(**fields), 400, *words)
+        # An unknown field comes first, with the right name.
+        for path, body, message in (
+                ("/v1/couplets", {"frist": "海"}, "unknown field 'frist'; did you mean 'first'?"),
+                ("/v1/completions", {"max_token": 5, "temperature": -1},
+                 "unknown field 'max_token'; did you mean 'max_tokens'?"),
+                ("/v1/completions", {"stream_options": {"include_usages": True}},
+                 "unknown field 'include_usages'; did you mean 'include_usage'?"),
+                ("/v1/couplets", {"first": "海", "x": 1},
+                 "unknown field 'x'; the fields are 'first', 'candidates', 'temperature', 'top_k', 'top_p', 'seed', "
+                 "'stream', 'model'")):
+            self.refused(self.server.post(path, body), 400)
+            self.assertEqual(json.loads(self.server.post(path, body)[1])["error"]["message"], message)
         self.refused(self.server.post("/v1/couplets", {}), 400, "first")
         self.refused(self.server.post("/v1/couplets", []), 400, "object")
         self.refused(self.couplet(model="none"), 404, "none")
+        self.refused(self.couplet(model="coulpet"), 404, "did you mean 'couplet'?")
+        self.refused(self.server.get("/v1/models/txt"), 404, "no model 'txt'; did you mean 'text'?")
         self.refused(self.couplet(model="text"), 404, "text")
-        for fields, words in (({"prompt": ["a", "b"]}, ["prompt"]), ({"max_tokens": 1 << 40}, ["max_tokens"]),
-                              ({"echo": True}, ["echo"]), ({"logprobs": 3}, ["logprobs"]),
+        for fields, words in (({"prompt": ["a", 3]}, ["prompt"]), ({"max_tokens": 1 << 40}, ["max_tokens"]),
+                              ({"echo": True}, ["echo"]), ({"logprobs": 6}, ["logprobs"]),
+                              ({"prompt": ["a"] * 100, "n": 2}, ["prompt", "most"]),
                               ({"suffix": "x"}, ["suffix"]), ({"stop": [1]}, ["stop"]), ({"n": 1000}, ["n"])):
             self.refused(self.text(**fields), 400, *words)
         post = self.server.post

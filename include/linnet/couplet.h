@@ -9,6 +9,10 @@
 // these rules: they have as many characters as the first line, punctuation at exactly the same
 // places, no character at the same place as in the first line, and repeat characters exactly where
 // the first line does.
+//
+// A model of simplified characters takes a first line in traditional ones: a character outside the
+// vocabulary is read as its simplified form if that one is inside. The rules then take both forms
+// for one character.
 #ifndef LINNET_COUPLET_H_
 #define LINNET_COUPLET_H_
 

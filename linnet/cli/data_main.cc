@@ -102,11 +102,17 @@ int Run(const DataCommand& command) {
                 << std::flush;
     }
   }
-  std::string next = command.set->next;
-  next.replace(next.find("DIR"), 3, ShellWord(command.to));
+  std::string next = command.set->next, folder = command.to;
+  if (next.find("DIR/") != std::string::npos && folder.size() > 1 && folder.ends_with('/')) {
+    folder.pop_back();
+  }
+  next.replace(next.find("DIR"), 3, ShellWord(folder));
   if (command.json) {
-    const nlohmann::ordered_json result = {
-        {"dataset", command.set->name}, {"folder", command.to}, {"files", files}, {"next", next}};
+    const nlohmann::ordered_json result = {{"dataset", command.set->name},
+                                           {"terms", command.set->terms},
+                                           {"folder", command.to},
+                                           {"files", files},
+                                           {"next", next}};
     // Paths are as the user typed them; they need not be UTF-8.
     std::cout << result.dump(2, ' ', /*ensure_ascii=*/false,
                              nlohmann::ordered_json::error_handler_t::replace)
@@ -127,7 +133,8 @@ CLI::App* Register(CLI::App& root, DataCommand& command) {
   uint64_t bytes = 0;
   for (const RemoteFile& file : set.files) bytes += file.size;
   CLI::App* app = root.add_subcommand(
-      set.name, StrCat(set.description, " (", FormatBytes(static_cast<double>(bytes)), ")"));
+      set.name,
+      StrCat(set.description, " (", FormatBytes(static_cast<double>(bytes)), "; ", set.terms, ")"));
   app->add_option("--to", command.to, "Folder for the files; created if it is missing")
       ->type_name("DIR")
       ->required();
@@ -143,7 +150,7 @@ CLI::App* Register(CLI::App& root, DataCommand& command) {
   std::string mirrors;
   for (const std::string& mirror : set.mirrors) mirrors += "  " + mirror + "\n";
   app->footer(
-      StrCat("\nMirrors, tried in this order:\n", mirrors,
+      StrCat("\nTerms: ", set.terms, ".\n\nMirrors, tried in this order:\n", mirrors,
              "\nAn existing file is kept if its checksum is right. A partial download stays as "
              "NAME.part,\n"
              "and the same command resumes it. linnet reads the files as they are: nothing needs\n"

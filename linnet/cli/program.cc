@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 
-#include <algorithm>
 #include <csignal>
 #include <exception>
 #include <iostream>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "linnet/error.h"
+#include "linnet/base/suggestion.h"
 #include "linnet/version.h"
 #include "linnet/cli/describe.h"
 #include "linnet/cli/signals.h"
@@ -49,38 +49,6 @@ Named NamedCommand(const CLI::App& app) {
     named.name += " " + named.app->get_name();
   }
   return named;
-}
-
-// The least number of insertions, deletions, replacements and swaps of neighbors that turns `a`
-// into `b`.
-size_t EditDistance(const std::string& a, const std::string& b) {
-  std::vector<std::vector<size_t>> cost(a.size() + 1, std::vector<size_t>(b.size() + 1));
-  for (size_t i = 0; i <= a.size(); ++i) {
-    for (size_t j = 0; j <= b.size(); ++j) {
-      size_t& best = cost[i][j];
-      if (i == 0 || j == 0) {
-        best = i + j;
-        continue;
-      }
-      best = std::min({cost[i - 1][j] + 1, cost[i][j - 1] + 1,
-                       cost[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
-        best = std::min(best, cost[i - 2][j - 2] + 1);
-      }
-    }
-  }
-  return cost[a.size()][b.size()];
-}
-
-// "; did you mean NAME?" for the name that is most like `given`, or "".
-std::string Suggestion(const std::string& given, const std::vector<std::string>& names) {
-  std::string best;
-  size_t least = std::max<size_t>(2, given.size() / 3) + 1;
-  for (const std::string& name : names) {
-    const size_t distance = EditDistance(given, name);
-    if (distance < least) best = name, least = distance;
-  }
-  return best.empty() ? "" : "; did you mean '" + best + "'?";
 }
 
 std::vector<std::string> OptionNames(const CLI::App& app) {

@@ -72,13 +72,14 @@ void Run(const Options& options) {
 }  // namespace
 
 void AddCouplet(CLI::App& app) {
-  CLI::App* verb = AddVerb(app, "couplet", "Answer the first line of a Chinese couplet",
-                           "Prints candidates with their scores in nats per character: closer to 0 "
-                           "is more likely. A second\nline has punctuation where the first line "
-                           "has it, and never the same character in the same place.",
-                           "  linnet couplet models/couplet.safetensors 海上明月\n"
-                           "  linnet couplet models/couplet.safetensors --draw --temperature 0.8 "
-                           "--seed 7 春风又绿江南岸\n");
+  CLI::App* verb = AddVerb(
+      app, "couplet", "Answer the first line of a Chinese couplet",
+      R"(Prints candidates with their scores in nats per character: closer to 0 is more likely. A second
+line has punctuation where the first line has it, and never the same character in the same place.
+Traditional characters that the model does not know are read in their simplified form.)",
+      R"(  linnet couplet models/couplet.safetensors 海上明月
+  linnet couplet models/couplet.safetensors --draw --temperature 0.8 --seed 7 春风又绿江南岸
+)");
   auto options = std::make_shared<Options>();
   AddModelArgument(verb, options->model);
   verb->add_option("LINE", options->lines, "First lines")

@@ -215,6 +215,11 @@ struct Search {
     const std::string above = KeyOf(candidate.parent);
     return StrCat(above, candidate.depth > 1 ? "." : "", candidate.name);
   }
+  // Whether `dict` is the dict at `index` or holds it: a hostile file may have circular dicts.
+  bool IsAbove(PickleRef dict, size_t index) const {
+    while (dicts[index].dict != dict && dicts[index].depth > 0) index = dicts[index].parent;
+    return dicts[index].dict == dict;
+  }
   std::vector<std::string> Keys() const {
     std::vector<std::string> keys;
     for (size_t index : found) keys.push_back(KeyOf(index));
@@ -222,30 +227,55 @@ struct Search {
   }
 };
 
+// The entries of a dict: the number of its tensors under strings, and the dicts in it with their
+// names.
+struct Entries {
+  size_t tensors = 0;
+  std::vector<std::pair<std::string_view, PickleRef>> dicts;
+};
+
+Entries EntriesOf(const Pickle& pickle, PickleRef dict) {
+  Entries result;
+  const std::vector<PickleRef>& entries = *pickle.DictOf(dict);
+  for (size_t i = 0; i < entries.size(); i += 2) {
+    const std::string_view* name = pickle.StringOf(entries[i]);
+    const PickleRef value = entries[i + 1];
+    if (name == nullptr) continue;
+    result.tensors += pickle.TensorOf(value) != nullptr;
+    if (name->size() <= kMaxKey && pickle.DictOf(value) != nullptr) {
+      result.dicts.emplace_back(*name, value);
+    }
+  }
+  return result;
+}
+
+// A dict that the file has under several names is found under each.
 Search FindStateDicts(const Pickle& pickle, const std::string& path) {
   Search search;
-  std::set<PickleRef> seen = {pickle.root()};
+  std::map<PickleRef, Entries> known;  // a large dict may have many names
+  size_t dicts = 0;
   if (pickle.DictOf(pickle.root()) != nullptr) search.dicts.push_back({pickle.root(), 0, 0, {}});
   for (size_t at = 0; at < search.dicts.size(); ++at) {
     const Candidate candidate = search.dicts[at];
-    const std::vector<PickleRef>& entries = *pickle.DictOf(candidate.dict);
-    size_t tensors = 0;
-    for (size_t i = 0; i < entries.size(); i += 2) {
-      const std::string_view* name = pickle.StringOf(entries[i]);
-      const PickleRef value = entries[i + 1];
-      tensors += name != nullptr && pickle.TensorOf(value) != nullptr;
-      if (name == nullptr || name->size() > kMaxKey || pickle.DictOf(value) == nullptr) continue;
-      if (candidate.depth == kMaxDepth || !seen.insert(value).second) continue;
-      if (search.dicts.size() == kMaxDicts) {
-        throw InputError(
-            path, ": holds more than ", kMaxDicts,
-            " dicts; in Python, torch.save(model.state_dict(), FILE) writes one alone");
-      }
-      search.dicts.push_back({value, candidate.depth + 1, at, *name});
+    if (known.count(candidate.dict) == 0) {
+      known.emplace(candidate.dict, EntriesOf(pickle, candidate.dict));
     }
-    if (tensors > 0 && 2 * tensors == entries.size()) {
+    const Entries& entries = known.at(candidate.dict);
+    if (candidate.depth < kMaxDepth) {
+      for (const auto& [name, dict] : entries.dicts) {
+        if (++dicts == kMaxDicts) {
+          throw InputError(
+              path, ": holds more than ", kMaxDicts,
+              " dicts; in Python, torch.save(model.state_dict(), FILE) writes one alone");
+        }
+        if (!search.IsAbove(dict, at)) {
+          search.dicts.push_back({dict, candidate.depth + 1, at, name});
+        }
+      }
+    }
+    if (entries.tensors > 0 && 2 * entries.tensors == pickle.DictOf(candidate.dict)->size()) {
       search.found.push_back(at);
-    } else if (tensors > 0 && search.beside.empty()) {
+    } else if (entries.tensors > 0 && search.beside.empty()) {
       search.beside = candidate.depth == 0 ? "the file's top" : Quote(search.KeyOf(at));
     }
   }
@@ -266,11 +296,13 @@ Chosen Choose(const Pickle& pickle, const std::string& key, const std::string& p
                          : StrCat(" (", search.beside, " has tensors, but other things too)"),
                      "; in Python, torch.save(model.state_dict(), FILE) writes one");
   }
+  // One dict under several names needs no choice.
+  const PickleRef first = search.dicts[search.found[0]].dict;
+  const bool one = std::all_of(search.found.begin(), search.found.end(),
+                               [&](size_t index) { return search.dicts[index].dict == first; });
   for (size_t index : search.found) {
     const std::string its_key = search.KeyOf(index);
-    if (key.empty() ? search.found.size() == 1 : its_key == key) {
-      return {search.dicts[index].dict, its_key};
-    }
+    if (key.empty() ? one : its_key == key) return {search.dicts[index].dict, its_key};
   }
   if (key.empty()) {
     throw InputError(

@@ -291,6 +291,48 @@ TEST(PyTorch, FindsTheStateDict) {
               HasSubstr("holds a dict without"));
 }
 
+// Python writes an object that is there twice once: the second name refers to the first.
+TEST(PyTorch, FindsASharedStateDictUnderEachName) {
+  const auto keep = [](const std::string& value, uint64_t n) { return value + "q" + Number(n, 1); };
+  const auto again = [](uint64_t n) { return "h" + Number(n, 1); };
+  const std::string sd = Dict({{"x", Floats("0", 6)}}), other = Dict({{"y", Floats("1", 2)}});
+  const std::string one = Archive(Dict({{"model", keep(sd, 0)}, {"ema", again(0)}}));
+  for (const char* key : {"model", "ema"}) {
+    const PyTorchFile file = Load(one, key);
+    EXPECT_EQ(file.key(), key);
+    EXPECT_EQ(file.tensors().at(0).name, "x");
+  }
+  EXPECT_EQ(Load(one).key(), "model");  // the only one
+  EXPECT_THAT(LoadError(one, "average"), HasSubstr("it has 'model', 'ema'"));
+  const std::string three =
+      Archive(Dict({{"model", keep(sd, 0)}, {"best", other}, {"ema", again(0)}}));
+  EXPECT_THAT(LoadError(three), HasSubstr("--key: 'model', 'best', 'ema'"));
+  EXPECT_EQ(Load(three, "ema").tensors().at(0).name, "x");
+  const std::string nested = Archive(
+      Dict({{"a", keep(Dict({{"net", sd}}), 0)}, {"b", Dict({{"c", again(0)}})}, {"d", other}}));
+  EXPECT_EQ(Load(nested, "b.c.net").tensors().at(0).name, "x");
+  // Tensors that two state_dicts share.
+  const std::string tensors = Archive(Dict({{"model", Dict({{"x", keep(Floats("0", 6), 0)}})},
+                                            {"ema", Dict({{"y", again(0)}, {"z", again(0)}})}}));
+  const PyTorchFile shared = Load(tensors, "ema");
+  EXPECT_THAT(shared.Get("z").f32(), ElementsAre(1, 2, 3, 4, 5, 6));
+  EXPECT_THAT(shared.Get("y").f32(), ElementsAre(1, 2, 3, 4, 5, 6));
+}
+
+// The search is bounded where dicts hold each other many times.
+TEST(PyTorch, RefusesAMazeOfDicts) {
+  const std::string again = "h" + Number(0, 1);
+  Files names, circle;
+  for (int i = 0; i < 150; ++i) names.emplace_back("n" + std::to_string(i), again);
+  for (int i = 0; i < 20'000; ++i) circle.emplace_back("n" + std::to_string(i), again);
+  const std::string leaf = "}q" + Number(0, 1);
+  const std::string maze =
+      Dict({{"a", leaf}, {"b", Dict(names) + "q" + Number(0, 1)}, {"c", Dict(names)}});
+  EXPECT_THAT(LoadError(Archive(maze)), HasSubstr("more than 10000 dicts"));
+  EXPECT_THAT(LoadError(Archive("}q" + Number(0, 1) + Dict(circle).substr(1))),
+              HasSubstr("more than 10000 dicts"));
+}
+
 TEST(PyTorch, RefusesWhatIsNoStateDict) {
   const std::string sd = Dict({{"x", Floats("0", 6)}});
   const std::pair<std::string, const char*> cases[] = {

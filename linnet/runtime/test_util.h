@@ -18,15 +18,16 @@
 
 namespace linnet {
 
-// With unit "character", the vocabulary is letters, two punctuation marks and four Chinese
-// characters.
-inline std::shared_ptr<const Model> RandomModel(const std::string& task, const std::string& unit,
-                                                int max_length = 40, uint64_t seed = 11) {
+// With unit "character", the vocabulary is `characters`: letters, two punctuation marks and four
+// Chinese characters.
+inline std::shared_ptr<const Model> RandomModel(
+    const std::string& task, const std::string& unit, int max_length = 40, uint64_t seed = 11,
+    const std::string& characters = "abcdefghijkl，。海上明月") {
   ModelSpec spec;
   spec.task = task, spec.head.kind = HeadKind::kCategorical,
   spec.input.positions = Positions::kAdded, spec.head.tied = true;
   TextSpec text;
-  if (unit == "character") text = {TextUnit::kCharacter, "abcdefghijkl，。海上明月"};
+  if (unit == "character") text = {TextUnit::kCharacter, characters};
   spec.part = text;
   spec.input.vocabulary = spec.head.classes = static_cast<int>(Vocabulary(text).size());
   spec.stack.repeat = 2, spec.stack.mixer().heads = 2, spec.stack.mixer().query_dim = 4,

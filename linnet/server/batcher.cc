@@ -40,26 +40,37 @@ Batcher::~Batcher() {
   thread_.join();
 }
 
-std::optional<uint64_t> Batcher::Submit(Work work) {
-  if (work.sequences == 0 || work.sequences > most_sequences()) {
-    throw InputError(work.sequences, " sequences of one prompt; 1 to ", most_sequences(),
+std::optional<uint64_t> Batcher::Submit(std::vector<Work> prompts) {
+  size_t sequences = 0;
+  for (const Work& work : prompts) {
+    if (work.sequences == 0) throw InputError("a prompt without a sequence");
+    sequences += work.sequences;
+    if (work.prompt.empty() || work.prompt.size() > Scheduler::MostPositions(model())) {
+      throw InputError("a prompt of ", work.prompt.size(), " tokens; the model has ",
+                       Scheduler::MostPositions(model()), " positions");
+    }
+  }
+  if (sequences == 0 || sequences > most_sequences()) {
+    throw InputError(sequences, " sequences in one request; 1 to ", most_sequences(),
                      " are possible");
   }
-  if (work.prompt.empty() || work.prompt.size() > Scheduler::MostPositions(model())) {
-    throw InputError("a prompt of ", work.prompt.size(), " tokens; the model has ",
-                     Scheduler::MostPositions(model()), " positions");
+  std::vector<std::shared_ptr<Job>> jobs;
+  for (Work& work : prompts) {
+    jobs.push_back(std::make_shared<Job>());
+    jobs.back()->left = work.sequences;
+    jobs.back()->sequences.resize(work.sequences);
+    jobs.back()->work = std::move(work);
   }
-  auto job = std::make_shared<Job>();
-  job->work = std::move(work);
-  job->sequences.resize(job->work.sequences);
-  job->left = job->work.sequences;
   const std::lock_guard lock(mutex_);
-  if (stop_ || outstanding_ + job->left > most_sequences()) return {};
-  outstanding_ += job->left;
-  job->id = ++last_;
-  inbox_.push_back(job);
+  if (stop_ || outstanding_ + sequences > most_sequences()) return {};
+  outstanding_ += sequences;
+  ++last_;
+  for (const auto& job : jobs) {
+    job->id = last_;
+    inbox_.push_back(job);
+  }
   wake_.notify_all();
-  return job->id;
+  return last_;
 }
 
 void Batcher::Cancel(uint64_t request) {
@@ -113,7 +124,7 @@ void Batcher::Loop() {
     try {
       busy = scheduler_.Run();
     } catch (const std::exception&) {  // Begin()'s callbacks throw nothing: from the engine
-      for (const auto& [id, job] : std::unordered_map(jobs_)) CancelNow(id);
+      for (const auto& [id, job] : std::unordered_multimap(jobs_)) CancelNow(id);
       busy = true;
     }
     running_ = scheduler_.running();
@@ -212,16 +223,22 @@ void Batcher::End(const std::shared_ptr<Job>& job, size_t sequence, Ended how,
   if (std::exchange(job->sequences[sequence].ended, true)) return;
   --outstanding_;  // before the callback, which may submit the next request
   job->work.ended(sequence, how, why);
-  if (--job->left == 0) jobs_.erase(job->id);
+  if (--job->left > 0) return;
+  const auto [begin, end] = jobs_.equal_range(job->id);
+  const auto found =
+      std::find_if(begin, end, [&](const auto& entry) { return entry.second == job; });
+  if (found != end) jobs_.erase(found);
 }
 
 void Batcher::CancelNow(uint64_t request) {
-  const auto found = jobs_.find(request);
-  if (found == jobs_.end()) return;
-  const std::shared_ptr<Job> job = found->second;
-  for (size_t i = 0; i < job->sequences.size(); ++i) {
-    if (job->sequences[i].scheduled) scheduler_.Cancel(*job->sequences[i].scheduled);
-    End(job, i, Ended::kCancelled, "");
+  std::vector<std::shared_ptr<Job>> jobs;  // End() removes them from jobs_
+  const auto [begin, end] = jobs_.equal_range(request);
+  for (auto it = begin; it != end; ++it) jobs.push_back(it->second);
+  for (const auto& job : jobs) {
+    for (size_t i = 0; i < job->sequences.size(); ++i) {
+      if (job->sequences[i].scheduled) scheduler_.Cancel(*job->sequences[i].scheduled);
+      End(job, i, Ended::kCancelled, "");
+    }
   }
 }
 

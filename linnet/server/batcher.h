@@ -45,7 +45,8 @@ class Batcher : public Worker {
 
   const Model& model() const override { return engine_.model(); }
   size_t most_sequences() const override { return options_.sequences + options_.queue; }
-  std::optional<uint64_t> Submit(Work work) override;
+  using Worker::Submit;
+  std::optional<uint64_t> Submit(std::vector<Work> prompts) override;
   void Cancel(uint64_t request) override;
   // Cancels all current requests.
   void CancelAll();
@@ -81,7 +82,8 @@ class Batcher : public Worker {
   BatcherOptions options_;
   Snapshots snapshots_;
   Scheduler scheduler_;
-  std::unordered_map<uint64_t, std::shared_ptr<Job>> jobs_;  // used by the stepping thread only
+  // The unfinished prompts of each request; used by the stepping thread only.
+  std::unordered_multimap<uint64_t, std::shared_ptr<Job>> jobs_;
   std::atomic<size_t> outstanding_{0}, running_{0};
   std::atomic<uint64_t> generated_{0}, read_{0}, known_{0}, hits_{0}, misses_{0};
 

@@ -23,6 +23,7 @@
 #include <utility>
 
 #include "linnet/error.h"
+#include "linnet/base/suggestion.h"
 #include "linnet/base/utf8.h"
 #include "linnet/io/json.h"
 #include "linnet/server/connections.h"
@@ -203,6 +204,7 @@ struct Server::Impl {
   void Configure();
   void HandleErrors();
   void Routes();
+  void ModelRoutes();
   void EndpointRoutes();
   void Pages();
   void Answer(Endpoint& endpoint, const httplib::Request& request, httplib::Response& response,
@@ -343,20 +345,44 @@ void Server::Impl::Routes() {
     CheckKey(request, response);
     response.set_content(MetricsText(), "text/plain; version=0.0.4; charset=utf-8");
   });
-  http.Get("/v1/models", [this](const httplib::Request& request, httplib::Response& response) {
-    CheckKey(request, response);
-    ordered_json list = {{"object", "list"}, {"data", ordered_json::array()}};
-    for (const Served& model : models) {
-      list["data"].push_back({{"id", model.name},
-                              {"object", "model"},
-                              {"created", 0},
-                              {"owned_by", "linnet"},
-                              {"task", model.batcher->model().spec().task}});
-    }
-    response.set_content(Dump(list) + "\n", kJson);
-  });
+  ModelRoutes();
   EndpointRoutes();
   Pages();
+}
+
+void Server::Impl::ModelRoutes() {
+  const auto describe = [](const Served& model) -> ordered_json {
+    return {{"id", model.name},
+            {"object", "model"},
+            {"created", 0},
+            {"owned_by", "linnet"},
+            {"task", model.batcher->model().spec().task}};
+  };
+  http.Get("/v1/models",
+           [this, describe](const httplib::Request& request, httplib::Response& response) {
+             CheckKey(request, response);
+             ordered_json list = {{"object", "list"}, {"data", ordered_json::array()}};
+             for (const Served& model : models) list["data"].push_back(describe(model));
+             response.set_content(Dump(list) + "\n", kJson);
+           });
+  http.Get("/v1/models/(.+)", [this, describe](const httplib::Request& request,
+                                               httplib::Response& response) {
+    CheckKey(request, response);
+    const std::string name = request.matches[1];
+    std::vector<std::string> names;
+    for (const Served& model : models) {
+      if (model.name == name) {
+        response.set_content(Dump(describe(model)) + "\n", kJson);
+        return;
+      }
+      names.push_back(model.name);
+    }
+    const std::string suggestion = Suggestion(name, names);
+    throw Refusal{404,
+                  StrCat("no model ", Quote(name),
+                         suggestion.empty() ? "; GET /v1/models lists the models" : suggestion)};
+  });
+  for (const Served& model : models) paths.insert("/v1/models/" + model.name);
 }
 
 void Server::Impl::EndpointRoutes() {

@@ -7,6 +7,7 @@ const std::vector<DownloadableSet>& DownloadableSets() {
       {
           .name = "cifar10",
           .description = "CIFAR-10: 60,000 color images of ten classes",
+          .terms = "cite Krizhevsky 2009",
           .files = {{"cifar-10-binary.tar.gz", 170052171,
                      "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"}},
           .mirrors = {"https://www.cs.toronto.edu/~kriz/"},
@@ -15,6 +16,7 @@ const std::vector<DownloadableSet>& DownloadableSets() {
       {
           .name = "mnist",
           .description = "MNIST: 70,000 handwritten digits",
+          .terms = "CC BY-SA 3.0; LeCun, Cortes and Burges",
           .files = {{"train-images-idx3-ubyte.gz", 9912422,
                      "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"},
                     {"train-labels-idx1-ubyte.gz", 28881,
@@ -26,6 +28,16 @@ const std::vector<DownloadableSet>& DownloadableSets() {
           .mirrors = {"https://ossci-datasets.s3.amazonaws.com/mnist/",
                       "https://storage.googleapis.com/cvdf-datasets/mnist/"},
           .next = "linnet train images --preset small --data DIR --out runs/mnist",
+      },
+      {
+          .name = "shakespeare",
+          .description = "Tiny Shakespeare: 40,000 lines from his plays, for a language model",
+          .terms = "public domain",
+          .files = {{"input.txt", 1115394,
+                     "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"}},
+          .mirrors = {"https://raw.githubusercontent.com/karpathy/char-rnn/master/data/"
+                      "tinyshakespeare/"},
+          .next = "linnet train text --preset base --data DIR/input.txt --out runs/shakespeare",
       },
   };
   return sets;

@@ -16,9 +16,10 @@ namespace linnet {
 struct DownloadableSet {
   std::string name;  // for image data sets, ImageDataset::name
   std::string description;
+  std::string terms;                 // license or conditions of use, in a few words
   std::vector<RemoteFile> files;     // kept as downloaded: the readers unpack them
   std::vector<std::string> mirrors;  // URLs of folders, in order of preference
-  std::string next;                  // suggested next command; DIR stands for the folder
+  std::string next;  // suggested next command; DIR stands for the folder, without '/'
 };
 
 const std::vector<DownloadableSet>& DownloadableSets();

@@ -21,6 +21,7 @@ TEST(Downloads, EntriesAreWellFormed) {
     EXPECT_FALSE(set.files.empty());
     EXPECT_FALSE(set.mirrors.empty());
     EXPECT_THAT(set.next, HasSubstr("DIR"));
+    EXPECT_FALSE(set.terms.empty());
     for (const RemoteFile& file : set.files) {
       EXPECT_THAT(file.name, MatchesRegex("[a-z0-9._-]+"));
       EXPECT_THAT(file.sha256, MatchesRegex("[0-9a-f]+"));
@@ -36,6 +37,11 @@ TEST(Downloads, EntriesAreWellFormed) {
 
 TEST(Downloads, ReadersFindTheFilesUnderTheirNames) {
   for (const DownloadableSet& set : DownloadableSets()) {
+    if (set.next.starts_with("linnet train text")) {  // reads one file
+      ASSERT_EQ(set.files.size(), 1u);
+      EXPECT_THAT(set.next, HasSubstr("--data DIR/" + set.files[0].name + " "));
+      continue;
+    }
     TempDir dir;
     for (const RemoteFile& file : set.files) WriteFileAtomically(dir / file.name, "");
     EXPECT_TRUE(FindImageDataset(set.name).present(dir.path())) << set.name;
@@ -44,8 +50,9 @@ TEST(Downloads, ReadersFindTheFilesUnderTheirNames) {
 
 TEST(Downloads, SizesAreThoseOfTheRealFiles) {
   for (const DownloadableSet& set : DownloadableSets()) {
+    const std::string folder = set.name == "shakespeare" ? "tinyshakespeare" : set.name;
     for (const RemoteFile& file : set.files) {
-      const std::string path = TestData(set.name + "/" + file.name);
+      const std::string path = TestData(folder + "/" + file.name);
       if (path.empty()) continue;
       EXPECT_EQ(MappedFile(path).bytes().size(), file.size) << path;
     }

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "linnet/error.h"
+#include "linnet/base/suggestion.h"
 #include "linnet/io/json.h"
 #include "linnet/sampling.h"
 
@@ -12,36 +13,44 @@ namespace linnet::server {
 
 using nlohmann::json;
 
-Fields::Fields(const json& object, const std::string& what) : object_(object) {
+Fields::Fields(const json& object, const std::vector<std::string>& names, const std::string& what)
+    : object_(object) {
   if (!object.is_object()) throw InputError(what, " is not a JSON object");
+  for (const auto& [name, value] : object.items()) {
+    if (std::find(names.begin(), names.end(), name) != names.end()) continue;
+    const std::string suggestion = Suggestion(name, names);
+    if (!suggestion.empty()) throw InputError("unknown field ", Quote(name), suggestion);
+    std::string all;
+    for (const std::string& known : names) all += (all.empty() ? "" : ", ") + Quote(known);
+    throw InputError("unknown field ", Quote(name), "; the fields are ", all);
+  }
 }
 
-bool Fields::Has(const std::string& name) {
-  if (std::find(known_.begin(), known_.end(), name) == known_.end()) known_.push_back(name);
+bool Fields::Has(const std::string& name) const {
   const auto found = object_.find(name);
   return found != object_.end() && !found->is_null();
 }
 
-const json& Fields::Value(const std::string& name) {
+const json& Fields::Value(const std::string& name) const {
   if (!Has(name)) throw InputError("'", name, "' is missing");
   return object_.at(name);
 }
 
-std::string Fields::Text(const std::string& name, const std::string& otherwise) {
+std::string Fields::Text(const std::string& name, const std::string& otherwise) const {
   if (!Has(name)) return otherwise;
   const json& value = object_.at(name);
   if (!value.is_string()) throw InputError("'", name, "' is not a string");
   return value.get<std::string>();
 }
 
-bool Fields::Flag(const std::string& name, bool otherwise) {
+bool Fields::Flag(const std::string& name, bool otherwise) const {
   if (!Has(name)) return otherwise;
   const json& value = object_.at(name);
   if (!value.is_boolean()) throw InputError("'", name, "' is neither true nor false");
   return value.get<bool>();
 }
 
-double Fields::Number(const std::string& name, double otherwise, double low, double high) {
+double Fields::Number(const std::string& name, double otherwise, double low, double high) const {
   if (!Has(name)) return otherwise;
   const json& value = object_.at(name);
   if (!value.is_number()) throw InputError("'", name, "' is not a number");
@@ -52,7 +61,8 @@ double Fields::Number(const std::string& name, double otherwise, double low, dou
   return number;
 }
 
-int64_t Fields::Integer(const std::string& name, int64_t otherwise, int64_t low, int64_t high) {
+int64_t Fields::Integer(const std::string& name, int64_t otherwise, int64_t low,
+                        int64_t high) const {
   if (!Has(name)) return otherwise;
   const json& value = object_.at(name);
   // Accepts whole numbers in other forms (1e3).
@@ -64,21 +74,16 @@ int64_t Fields::Integer(const std::string& name, int64_t otherwise, int64_t low,
   return value.is_number_integer() ? value.get<int64_t>() : static_cast<int64_t>(number);
 }
 
-void Fields::RefuseOthers() const {
-  for (const auto& [name, value] : object_.items()) {
-    if (std::find(known_.begin(), known_.end(), name) == known_.end()) {
-      throw InputError("unknown field ", Quote(name), "; the fields are ", QuoteAll(known_));
-    }
-  }
-}
-
-const ServedModel& Choose(const std::vector<ServedModel>& models, Fields& fields) {
+const ServedModel& Choose(const std::vector<ServedModel>& models, const Fields& fields) {
   const std::string name = fields.Text("model", "");
+  std::vector<std::string> names;
   for (const ServedModel& model : models) {
     if (name.empty() || model.name == name) return model;
+    names.push_back(model.name);
   }
-  throw Refusal{404,
-                StrCat("no model ", Quote(name), " at this path; GET /v1/models lists the models")};
+  const std::string suggestion = Suggestion(name, names);
+  throw Refusal{404, StrCat("no model ", Quote(name), " at this path",
+                            suggestion.empty() ? "; GET /v1/models lists the models" : suggestion)};
 }
 
 std::string Dump(const nlohmann::ordered_json& value) {
@@ -90,7 +95,7 @@ std::string Event(std::string_view name, const nlohmann::ordered_json& data) {
                 "\n\n");
 }
 
-ChoiceOptions ChoiceOf(Fields& fields, const ChoiceOptions& otherwise, uint64_t& seed) {
+ChoiceOptions ChoiceOf(const Fields& fields, const ChoiceOptions& otherwise, uint64_t& seed) {
   ChoiceOptions choice;
   choice.temperature =
       static_cast<float>(fields.Number("temperature", otherwise.temperature, 0, 100));

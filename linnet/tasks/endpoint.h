@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "linnet/sampling.h"
@@ -48,12 +49,20 @@ class Worker {
   virtual const Model& model() const = 0;
   // Maximum number of sequences in one request.
   virtual size_t most_sequences() const = 0;
-  // Returns the request's number, or nullopt if the queue is full. Throws InputError on a prompt
-  // that the model cannot read, and on zero or more than most_sequences() sequences.
-  virtual std::optional<uint64_t> Submit(Work work) = 0;
+  // Submits the prompts of one request, all or none. Returns the request's number, or nullopt if
+  // the queue is full. Throws InputError on a prompt that the model cannot read, and on zero or
+  // more than most_sequences() sequences.
+  virtual std::optional<uint64_t> Submit(std::vector<Work> prompts) = 0;
+  std::optional<uint64_t> Submit(Work work);
   // Ends the request's remaining sequences once the token in progress is computed.
   virtual void Cancel(uint64_t request) = 0;
 };
+
+inline std::optional<uint64_t> Worker::Submit(Work work) {
+  std::vector<Work> prompts;
+  prompts.push_back(std::move(work));
+  return Submit(std::move(prompts));
+}
 
 // A served model and its name.
 struct ServedModel {
@@ -62,7 +71,8 @@ struct ServedModel {
 };
 
 struct EndpointLimits {
-  size_t candidates = 16;  // sequences per request
+  size_t candidates = 16;  // sequences per prompt
+  size_t sequences = 128;  // sequences per request of several prompts
   size_t tokens = 4096;    // generated tokens per sequence of a request
 };
 
@@ -109,26 +119,25 @@ class Endpoint {
 // a value out of bounds.
 class Fields {
  public:
-  // Throws InputError, beginning with `what`, unless it is an object.
-  explicit Fields(const nlohmann::json& object, const std::string& what = "the body");
+  // `names`: all fields that the object may have. Throws InputError on any other field, suggesting
+  // a name, and, beginning with `what`, if it is not an object.
+  Fields(const nlohmann::json& object, const std::vector<std::string>& names,
+         const std::string& what = "the body");
 
-  bool Has(const std::string& name);  // present and not null
-  std::string Text(const std::string& name, const std::string& otherwise);
-  bool Flag(const std::string& name, bool otherwise);
-  double Number(const std::string& name, double otherwise, double low, double high);
-  int64_t Integer(const std::string& name, int64_t otherwise, int64_t low, int64_t high);
-  const nlohmann::json& Value(const std::string& name);
-  // Throws InputError on a field that none of the calls above asked for.
-  void RefuseOthers() const;
+  bool Has(const std::string& name) const;  // present and not null
+  std::string Text(const std::string& name, const std::string& otherwise) const;
+  bool Flag(const std::string& name, bool otherwise) const;
+  double Number(const std::string& name, double otherwise, double low, double high) const;
+  int64_t Integer(const std::string& name, int64_t otherwise, int64_t low, int64_t high) const;
+  const nlohmann::json& Value(const std::string& name) const;
 
  private:
   const nlohmann::json& object_;
-  std::vector<std::string> known_;
 };
 
 // The model that the request names, or the first one if it names none. Throws Refusal (404) for an
 // unknown name.
-const ServedModel& Choose(const std::vector<ServedModel>& models, Fields& fields);
+const ServedModel& Choose(const std::vector<ServedModel>& models, const Fields& fields);
 
 // Serializes JSON, with U+FFFD for invalid UTF-8: callbacks must not throw.
 std::string Dump(const nlohmann::ordered_json& value);
@@ -137,7 +146,7 @@ std::string Event(std::string_view name, const nlohmann::ordered_json& data);
 
 // Temperature, top_k and top_p of a request, `otherwise` where it has none; sets `seed` to the
 // request's or to a random one.
-ChoiceOptions ChoiceOf(Fields& fields, const ChoiceOptions& otherwise, uint64_t& seed);
+ChoiceOptions ChoiceOf(const Fields& fields, const ChoiceOptions& otherwise, uint64_t& seed);
 
 std::unique_ptr<Endpoint> MakeCompletions(std::vector<ServedModel> models,
                                           const EndpointLimits& limits);  // text/endpoint.cc

@@ -22,6 +22,8 @@ const request = { model, prompt: 'ROMEO:', max_tokens: 40, seed: 5, temperature:
 await run({
   'models are listed': async () => {
     assert.deepEqual((await client.models.list()).data.map(({ id }) => id), [model]);
+    assert.equal((await client.models.retrieve(model)).id, model);
+    await assert.rejects(client.models.retrieve('none'), OpenAI.NotFoundError);
   },
   'a completion': async () => {
     const result = await client.completions.create(request);
@@ -42,6 +44,38 @@ await run({
     }
     assert.deepEqual(texts, whole.choices.map(({ text }) => text));
     assert.deepEqual(ends, ['length', 'length']);
+  },
+  'several prompts, and tokens': async () => {
+    const alone = [];
+    for (const prompt of ['ROMEO:', 'the']) alone.push(await client.completions.create({ ...request, prompt, n: 2 }));
+    const want = alone.flatMap(({ choices }) => choices.map(({ text }) => text));
+    const tokens = ['ROMEO:', 'the'].map((text) => [...Buffer.from(text)].map((byte) => byte + 3));
+    for (const prompt of [['ROMEO:', 'the'], tokens]) {
+      const { choices, usage } = await client.completions.create({ ...request, prompt, n: 2 });
+      assert.deepEqual(choices.map(({ index }) => index), [0, 1, 2, 3]);
+      assert.deepEqual(choices.map(({ text }) => text), want);
+      assert.equal(usage.prompt_tokens, 9);
+      const texts = ['', '', '', ''];
+      for await (const chunk of await client.completions.create({ ...request, prompt, n: 2, stream: true })) {
+        for (const { index, text } of chunk.choices) texts[index] += text;
+      }
+      assert.deepEqual(texts, want);
+    }
+  },
+  'logprobs, whole and streamed': async () => {
+    const cold = { ...request, logprobs: 2, temperature: 0.3 };  // writes letters only
+    const { choices: [{ text, logprobs }] } = await client.completions.create(cold);
+    assert.equal(logprobs.tokens.join(''), text);
+    assert.equal(logprobs.tokens.length, 40);
+    logprobs.tokens.forEach((token, i) => {
+      assert.equal(logprobs.top_logprobs[i][token], logprobs.token_logprobs[i]);
+      assert.equal(logprobs.text_offset[i], i);
+    });
+    const tokens = [];
+    for await (const { choices } of await client.completions.create({ ...cold, stream: true })) {
+      tokens.push(...choices[0].logprobs.tokens);
+    }
+    assert.deepEqual(tokens, logprobs.tokens);
   },
   'left in the middle': async () => {
     const stream = await client.completions.create({ ...request, max_tokens: 900, stream: true });

@@ -7,6 +7,7 @@
 
 #include "linnet/base/utf8.h"
 #include "linnet/error.h"
+#include "linnet/tasks/couplet/traditional.h"
 #include "linnet/tasks/text/text.h"
 
 namespace linnet {
@@ -54,14 +55,28 @@ std::string WithoutBlanks(const std::string& text, const std::string& what) {
   return line;
 }
 
+namespace {
+
+// The token of a character's simplified form; kUnknown if it has none in the vocabulary.
+int32_t SimplifiedToken(const Vocabulary& vocabulary, char32_t character) {
+  const std::optional<char32_t> simplified = SimplifiedOf(character);
+  if (!simplified) return Vocabulary::kUnknown;
+  std::string text;
+  AppendUtf8(*simplified, text);
+  return vocabulary.Encode(text)[0];
+}
+
+}  // namespace
+
 CoupletLine::CoupletLine(const CoupletTokens& tokens, const std::string& first)
     : tokens_(tokens), read_(tokens.vocabulary.Encode(first)) {
   for (size_t at = 0; at < first.size();) {
     const CodePoint c = *NextCodePoint(first, at);
     characters_.push_back(first.substr(at, c.bytes));
     punctuation_.push_back(IsPunctuation(c.value));
-    if (punctuation_.back() && read_[punctuation_.size() - 1] == Vocabulary::kUnknown) {
-      read_[punctuation_.size() - 1] = tokens.comma;
+    int32_t& token = read_[punctuation_.size() - 1];
+    if (token == Vocabulary::kUnknown) {
+      token = punctuation_.back() ? tokens.comma : SimplifiedToken(tokens.vocabulary, c.value);
     }
     at += c.bytes;
   }
@@ -89,6 +104,10 @@ std::vector<std::string> CoupletLine::Unknown() const {
   return unknown;
 }
 
+bool CoupletLine::Same(size_t i, size_t j) const {
+  return read_[i] == Vocabulary::kUnknown ? characters_[i] == characters_[j] : read_[i] == read_[j];
+}
+
 std::string CoupletLine::Text(size_t at, int32_t token) const {
   return punctuation_[at] ? characters_[at] : tokens_.vocabulary.Decode(token);
 }
@@ -101,7 +120,7 @@ void CoupletLine::Allow(size_t at, std::span<const int32_t> used, std::span<floa
   for (size_t i = 0; i < at; ++i) {
     if (punctuation_[i]) continue;
     const auto written = static_cast<size_t>(used[i]);
-    if (characters_[i] == characters_[at]) {
+    if (Same(i, at)) {
       const float logit = logits[written];
       std::fill(logits.begin(), logits.end(), -INFINITY);
       logits[written] = std::max(logit, std::numeric_limits<float>::lowest());

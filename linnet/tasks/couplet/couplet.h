@@ -49,12 +49,17 @@ class CoupletLine {
   // The text of a token at a place; punctuation is copied from the first line.
   std::string Text(size_t at, int32_t token) const;
   const CoupletTokens& tokens() const { return tokens_; }
-  // The characters outside the vocabulary, each once, in order. All are read as the unknown token.
+  // The characters outside the vocabulary whose simplified forms are outside too, each once, in
+  // order. All are read as the unknown token.
   std::vector<std::string> Unknown() const;
   // Sets the logits of tokens not allowed at place `at` to -infinity; `used`: the tokens before it.
   void Allow(size_t at, std::span<const int32_t> used, std::span<float> logits) const;
 
  private:
+  // Whether the model reads two places as the same character; unknown characters are compared as
+  // given.
+  bool Same(size_t i, size_t j) const;
+
   const CoupletTokens& tokens_;
   std::vector<int32_t> read_;
   std::vector<std::string> characters_;  // as given

@@ -68,7 +68,8 @@ class Couplets : public Endpoint {
   }
 
   Reply Answer(const json& request, std::shared_ptr<Account> account) override {
-    Fields fields(request);
+    const Fields fields(request, {"first", "candidates", "temperature", "top_k", "top_p", "seed",
+                                  "stream", "model"});
     const ServedModel& served = Choose(models_, fields);
     const CoupletTokens& tokens = tokens_.at(served.worker);
     auto session = std::make_shared<Session>();
@@ -80,7 +81,6 @@ class Couplets : public Endpoint {
     uint64_t seed = 0;
     const ChoiceOptions choice = ChoiceOf(fields, {.temperature = 0.7f, .top_p = 0.95f}, seed);
     session->events = fields.Flag("stream", false);
-    fields.RefuseOthers();
     Validate(choice);
     session->line = std::make_unique<CoupletLine>(tokens, session->first);
     session->model = served.name;

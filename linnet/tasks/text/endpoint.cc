@@ -1,4 +1,5 @@
 // POST /v1/completions: text completion in the format of OpenAI's clients (docs/http.md).
+#include <algorithm>
 #include <chrono>
 #include <map>
 #include <memory>
@@ -6,7 +7,9 @@
 
 #include "linnet/error.h"
 #include "linnet/tasks/endpoint.h"
+#include "linnet/tasks/text/completion_request.h"
 #include "linnet/tasks/text/text.h"
+#include "linnet/tasks/text/token_scores.h"
 
 namespace linnet::server {
 namespace {
@@ -18,13 +21,26 @@ const char* Reason(TextEnd end) {
   return end == TextEnd::kStop || end == TextEnd::kEndToken ? "stop" : "length";
 }
 
-// The state of a running request. The batcher's thread owns it; each of the drafts is used by one
+// A text in progress, its choice in the answer.
+struct Choice {
+  TextDraft draft;
+  std::optional<TokenScores> scores;  // if the request has logprobs
+  size_t prompt = 0;                  // tokens
+  std::string text = {};
+  const char* reason = nullptr;  // finish_reason; null until the text ends
+
+  ordered_json Object(size_t index, const std::string& shown, const char* why) {
+    return {{"text", shown},
+            {"index", index},
+            {"logprobs", scores ? scores->Take(shown) : ordered_json()},
+            {"finish_reason", why ? ordered_json(why) : ordered_json()}};
+  }
+};
+
+// The state of a running request. The batcher's thread owns it; each of the choices is used by one
 // engine thread at a time (Work::next).
 struct Session {
-  const Vocabulary* vocabulary;
-  std::vector<TextDraft> drafts;
-  std::vector<std::string> texts;
-  std::vector<const char*> reasons;
+  std::vector<Choice> choices;  // n for each prompt
   size_t left = 0;
   size_t trained = 0;  // number of positions in training
   bool events = false, usage = false;
@@ -34,16 +50,16 @@ struct Session {
   std::shared_ptr<Pipe> pipe = std::make_shared<Pipe>();
   std::shared_ptr<Account> account;
 
-  ordered_json Object(ordered_json choices) const {
+  ordered_json Object(ordered_json list) const {
     return {{"id", id},
             {"object", "text_completion"},
             {"created", created},
             {"model", model},
-            {"choices", std::move(choices)}};
+            {"choices", std::move(list)}};
   }
   ordered_json Usage() const {
     size_t written = 0;
-    for (const TextDraft& draft : drafts) written += draft.tokens();
+    for (const Choice& choice : choices) written += choice.draft.tokens();
     const size_t prompt = account->prompt;
     return {{"prompt_tokens", prompt},
             {"completion_tokens", written},
@@ -51,26 +67,42 @@ struct Session {
             {"prompt_tokens_details", {{"cached_tokens", account->known.load()}}}};
   }
   // Warns of a text longer than in training, which sine positions allow.
-  void WarnOfLength(ordered_json& answer) const {
-    size_t longest = 0;
-    for (const TextDraft& draft : drafts)
-      longest = std::max(longest, account->prompt + draft.tokens());
+  void WarnOfLength(size_t longest, ordered_json& answer) const {
     if (longest <= trained) return;
     answer["warning"] =
         StrCat("the model was trained on ", trained, " positions; this text is longer");
   }
-  static ordered_json Choice(size_t index, const std::string& text, const char* reason) {
-    return {{"text", text},
-            {"index", index},
-            {"logprobs", nullptr},
-            {"finish_reason", reason ? ordered_json(reason) : ordered_json()}};
+  // Runs a sequence's next step: the next token, and the text that can be shown.
+  std::optional<int32_t> Next(size_t i, std::span<const float> outputs) {
+    Choice& choice = choices[i];
+    std::string shown;
+    const size_t before = choice.draft.tokens();
+    const auto token = choice.draft.Next(outputs, shown);
+    if (choice.draft.tokens() > before) {
+      account->Generated();
+      if (choice.scores) choice.scores->Add(choice.draft.last(), outputs);
+    }
+    if (!token) choice.reason = Reason(choice.draft.end());
+    Show(i, shown);
+    return token;
   }
-  void Show(size_t i, const std::string& text, const char* reason) {
+  void Ended(size_t i, server::Ended how, const std::string& message) {
+    if (how == server::Ended::kFailed) why = message;
+    if (how == server::Ended::kFull || how == server::Ended::kCancelled) {
+      std::string shown;
+      choices[i].draft.Stop(shown);
+      choices[i].reason = "length";
+      Show(i, shown);
+    }
+    if (--left == 0) Done();
+  }
+  void Show(size_t i, const std::string& shown) {
+    Choice& choice = choices[i];
     if (!events) {
-      texts[i] += text;
-    } else if (!text.empty() || reason) {
-      ordered_json event = Object({Choice(i, text, reason)});
-      if (reason) WarnOfLength(event);
+      choice.text += shown;
+    } else if (!shown.empty() || choice.reason) {
+      ordered_json event = Object(ordered_json::array({choice.Object(i, shown, choice.reason)}));
+      if (choice.reason) WarnOfLength(choice.prompt + choice.draft.tokens(), event);
       pipe->Push(Event("", event));
     }
   }
@@ -87,63 +119,49 @@ struct Session {
       }
       pipe->Push("data: [DONE]\n\n");
     } else {
-      ordered_json choices = ordered_json::array();
-      for (size_t i = 0; i < texts.size(); ++i) choices.push_back(Choice(i, texts[i], reasons[i]));
-      ordered_json result = Object(std::move(choices));
+      ordered_json list = ordered_json::array();
+      size_t longest = 0;
+      for (size_t i = 0; i < choices.size(); ++i) {
+        list.push_back(choices[i].Object(i, choices[i].text, choices[i].reason));
+        longest = std::max(longest, choices[i].prompt + choices[i].draft.tokens());
+      }
+      ordered_json result = Object(std::move(list));
       result["usage"] = Usage();
-      WarnOfLength(result);
+      WarnOfLength(longest, result);
       pipe->Push(Dump(result) + "\n");
     }
     pipe->Close();
   }
 };
 
-// The prompt: a string, or a list of one string.
-std::string PromptOf(Fields& fields) {
-  if (!fields.Has("prompt")) return "";
-  const json& value = fields.Value("prompt");
-  const json& text = value.is_array() && value.size() == 1 ? value[0] : value;
-  if (!text.is_string())
-    throw InputError("'prompt' must be one string; send one request per prompt");
-  return text.get<std::string>();
-}
-
-std::vector<std::string> StopsOf(Fields& fields) {
-  if (!fields.Has("stop")) return {};
-  const json& value = fields.Value("stop");
-  constexpr size_t kMost = 4, kLongest = 256;
-  std::vector<std::string> stops;
-  for (const json& one : value.is_array() ? value : json::array({value})) {
-    if (!one.is_string()) throw InputError("'stop' must be a string or a list of strings");
-    stops.push_back(one.get<std::string>());
-    if (stops.back().empty() || stops.back().size() > kLongest) {
-      throw InputError("'stop' has a string of ", stops.back().size(), " bytes; use 1 to ",
-                       kLongest, " bytes");
+// The work for each prompt. Each choice's draws depend on the seed and its number among its
+// prompt's choices, so a prompt's texts are those of a request with this prompt alone.
+std::vector<Work> WorkOf(CompletionRequest request, const Vocabulary& vocabulary,
+                         const std::shared_ptr<Session>& session) {
+  std::vector<Work> works;
+  for (std::vector<int32_t>& prompt : request.prompts) {
+    const size_t first = session->choices.size(), tokens = prompt.size() - 1;
+    for (size_t i = 0; i < request.n; ++i) {
+      request.options.stream = i;
+      session->choices.push_back({TextDraft(vocabulary, request.options), {}, tokens});
+      if (request.logprobs) session->choices.back().scores.emplace(vocabulary, *request.logprobs);
     }
+    session->account->prompt += tokens;
+    Work work{.prompt = std::move(prompt), .sequences = request.n, .next = {}, .ended = {}};
+    work.begun = [session](size_t known) {
+      session->account->known += known > 0 ? known - 1 : 0;
+      session->pipe->Begin();
+    };
+    work.next = [session, first](size_t i, std::span<const float> outputs) {
+      return session->Next(first + i, outputs);
+    };
+    work.ended = [session, first](size_t i, Ended how, const std::string& why) {
+      session->Ended(first + i, how, why);
+    };
+    works.push_back(std::move(work));
   }
-  if (stops.size() > kMost) throw InputError("'stop' has more than ", kMost, " strings");
-  return stops;
-}
-
-// Refuses features of OpenAI's interface that are not supported and would change the answer.
-void RefuseWhatIsNotThere(Fields& fields) {
-  for (const char* name : {"suffix", "logprobs", "logit_bias"}) {
-    if (fields.Has(name) && !(fields.Value(name).is_object() && fields.Value(name).empty()) &&
-        fields.Value(name) != json(0)) {
-      throw InputError("'", name, "' is not supported");
-    }
-  }
-  if (fields.Flag("echo", false)) throw InputError("'echo' is not supported");
-  for (const char* name : {"presence_penalty", "frequency_penalty"}) {
-    if (fields.Number(name, 0, -2, 2) != 0) throw InputError("'", name, "' is not supported");
-  }
-  // Answer() checks the limit of `n`.
-  constexpr int64_t kAny = int64_t{1} << 53;
-  if (fields.Integer("best_of", 1, 1, kAny) != fields.Integer("n", 1, 1, kAny) &&
-      fields.Has("best_of")) {
-    throw InputError("'best_of' other than 'n' is not supported");
-  }
-  fields.Text("user", "");
+  session->left = session->choices.size();
+  return works;
 }
 
 class Completions : public Endpoint {
@@ -155,34 +173,14 @@ class Completions : public Endpoint {
     }
   }
 
-  Reply Answer(const json& request, std::shared_ptr<Account> account) override {
-    Fields fields(request);
+  Reply Answer(const json& body, std::shared_ptr<Account> account) override {
+    const Fields fields(body, CompletionFields());
     const ServedModel& served = Choose(models_, fields);
     const Vocabulary& vocabulary = vocabularies_.at(served.worker);
-    RefuseWhatIsNotThere(fields);
-    const std::string prompt = PromptOf(fields);
-    TextOptions options;
-    options.tokens = static_cast<size_t>(
-        fields.Integer("max_tokens", 16, 0, static_cast<int64_t>(limits_.tokens)));
-    options.stop = StopsOf(fields);
-    options.choice = ChoiceOf(fields, {}, options.seed);
-    const auto count = static_cast<size_t>(fields.Integer(
-        "n", 1, 1,
-        static_cast<int64_t>(std::min(limits_.candidates, served.worker->most_sequences()))));
+    CompletionRequest request = ParseCompletion(fields, *served.worker, vocabulary, limits_);
     auto session = std::make_shared<Session>();
-    session->events = fields.Flag("stream", false);
-    if (fields.Has("stream_options")) {
-      Fields more(fields.Value("stream_options"), "'stream_options'");
-      session->usage = more.Flag("include_usage", false);
-    }
-    fields.RefuseOthers();
-    session->vocabulary = &vocabulary;
-    for (size_t i = 0; i < count; ++i) {
-      options.stream = i;
-      session->drafts.emplace_back(vocabulary, options);
-    }
-    session->texts.resize(count), session->reasons.resize(count, nullptr);
-    session->left = count;
+    session->events = request.stream;
+    session->usage = request.usage;
     session->model = served.name;
     session->trained = static_cast<size_t>(served.worker->model().spec().input.max_length);
     session->created = std::chrono::duration_cast<std::chrono::seconds>(
@@ -190,37 +188,7 @@ class Completions : public Endpoint {
                            .count();
     session->id = StrCat("cmpl-", session->created, "-", ++last_);
     session->account = std::move(account);
-
-    Work work{.prompt = TextPrompt(served.worker->model(), vocabulary, prompt),
-              .sequences = count,
-              .next = {},
-              .ended = {}};
-    session->account->prompt = work.prompt.size() - 1;
-    work.begun = [session](size_t known) {
-      session->account->known = known > 0 ? known - 1 : 0;
-      session->pipe->Begin();
-    };
-    work.next = [session](size_t i, std::span<const float> outputs) -> std::optional<int32_t> {
-      std::string shown;
-      TextDraft& draft = session->drafts[i];
-      const size_t before = draft.tokens();
-      const auto token = draft.Next(outputs, shown);
-      if (draft.tokens() > before) session->account->Generated();
-      if (!token) session->reasons[i] = Reason(draft.end());
-      session->Show(i, shown, session->reasons[i]);
-      return token;
-    };
-    work.ended = [session](size_t i, Ended how, const std::string& why) {
-      if (how == Ended::kFailed) session->why = why;
-      if (how == Ended::kFull || how == Ended::kCancelled) {  // no position or time left
-        std::string shown;
-        session->drafts[i].Stop(shown);
-        session->reasons[i] = "length";
-        session->Show(i, shown, "length");
-      }
-      if (--session->left == 0) session->Done();
-    };
-    const auto id = served.worker->Submit(std::move(work));
+    const auto id = served.worker->Submit(WorkOf(std::move(request), vocabulary, session));
     if (!id) throw Refusal{429, "the queue is full; try again in a moment"};
     return {session->events, session->pipe, session->status, served.worker, *id};
   }

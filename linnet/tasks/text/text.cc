@@ -110,7 +110,7 @@ std::optional<int32_t> TextDraft::Next(std::span<const float> outputs, std::stri
   allowed_[Vocabulary::kSeparator] = allowed_[Vocabulary::kUnknown] = -INFINITY;
   const int32_t token = Choose(allowed_, choice_, rng_);
   if (token == Vocabulary::kEnd) return finish(TextEnd::kEndToken);
-  ++tokens_;
+  ++tokens_, last_ = token;
   shown += pieces_.Add(vocabulary_->Decode(token));
   if (pieces_.stopped()) return finish(TextEnd::kStop);
   if (tokens_ == most_) return finish(TextEnd::kTokens);
@@ -124,8 +124,12 @@ void TextDraft::Stop(std::string& shown) {
 
 std::vector<int32_t> TextPrompt(const Model& model, const Vocabulary& vocabulary,
                                 const std::string& prompt) {
+  return TextPrompt(model, vocabulary.Encode(prompt));
+}
+
+std::vector<int32_t> TextPrompt(const Model& model, const std::vector<int32_t>& prompt) {
   std::vector<int32_t> read = {Vocabulary::kEnd};
-  for (const int32_t token : vocabulary.Encode(prompt)) read.push_back(token);
+  read.insert(read.end(), prompt.begin(), prompt.end());
   const std::optional<size_t> most = model.most_positions();
   if (most && read.size() > *most) {
     throw InputError("a prompt of ", read.size() - 1, " tokens exceeds the model's maximum of ",

@@ -48,11 +48,13 @@ class TextDraft {
   void Stop(std::string& shown);
   TextEnd end() const { return end_; }  // valid after Next() returned nullopt
   size_t tokens() const { return tokens_; }
+  int32_t last() const { return last_; }  // the token drawn last; valid if tokens() > 0
 
  private:
   const Vocabulary* vocabulary_;
   ChoiceOptions choice_;
   size_t most_, tokens_ = 0;
+  int32_t last_ = Vocabulary::kEnd;
   Philox rng_;
   TextPieces pieces_;
   std::vector<float> allowed_;
@@ -63,6 +65,8 @@ class TextDraft {
 // UTF-8 or too long for the model.
 std::vector<int32_t> TextPrompt(const Model& model, const Vocabulary& vocabulary,
                                 const std::string& prompt);
+// The same for a prompt that is given as tokens, all within the vocabulary.
+std::vector<int32_t> TextPrompt(const Model& model, const std::vector<int32_t>& prompt);
 
 // The lines of `linnet info` about the vocabulary (Task::describe).
 std::vector<std::pair<std::string, std::string>> DescribeText(const ModelSpec& spec);

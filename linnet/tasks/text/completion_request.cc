@@ -1,0 +1,138 @@
+#include "linnet/tasks/text/completion_request.h"
+
+#include <algorithm>
+
+#include "linnet/error.h"
+
+namespace linnet::server {
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kMostLogprobs = 5;
+
+// One prompt as tokens.
+std::vector<int32_t> TokensOf(const json& list, const Vocabulary& vocabulary) {
+  std::vector<int32_t> tokens;
+  for (const json& token : list) {
+    if (!token.is_number_integer()) {
+      throw InputError("'prompt' has a list of tokens with an element that is not a whole number");
+    }
+    // Numbers beyond 64 bits are floats; unsigned ones beyond int64 wrap to negative numbers.
+    const auto value = token.get<int64_t>();
+    if (value < 0 || static_cast<uint64_t>(value) >= vocabulary.size()) {
+      throw InputError("'prompt' has the token ", token.dump(), "; this model's tokens are 0 to ",
+                       vocabulary.size() - 1);
+    }
+    tokens.push_back(static_cast<int32_t>(value));
+  }
+  return tokens;
+}
+
+// A string, a list of strings, a list of tokens (one prompt), or a list of lists of tokens.
+std::vector<std::vector<int32_t>> PromptsOf(const Fields& fields, const Model& model,
+                                            const Vocabulary& vocabulary, size_t most) {
+  if (!fields.Has("prompt")) return {TextPrompt(model, vocabulary, "")};
+  const json& value = fields.Value("prompt");
+  if (value.is_string()) return {TextPrompt(model, vocabulary, value.get<std::string>())};
+  if (value.is_array() && value.empty()) throw InputError("'prompt' is an empty list");
+  if (value.is_array() && value[0].is_number()) {
+    return {TextPrompt(model, TokensOf(value, vocabulary))};
+  }
+  const bool lists = value.is_array() && value[0].is_array();
+  const auto is_right = [&](const json& one) { return lists ? one.is_array() : one.is_string(); };
+  if (!value.is_array() || !std::all_of(value.begin(), value.end(), is_right)) {
+    throw InputError(
+        "'prompt' must be a string, a list of strings, a list of tokens, or a list of lists of "
+        "tokens");
+  }
+  if (value.size() > most) {
+    throw InputError("'prompt' has ", value.size(), " prompts; at most ", most,
+                     " sequences are possible in one request");
+  }
+  std::vector<std::vector<int32_t>> prompts;
+  for (const json& one : value) {
+    prompts.push_back(lists ? TextPrompt(model, TokensOf(one, vocabulary))
+                            : TextPrompt(model, vocabulary, one.get<std::string>()));
+  }
+  return prompts;
+}
+
+std::vector<std::string> StopsOf(const Fields& fields) {
+  if (!fields.Has("stop")) return {};
+  const json& value = fields.Value("stop");
+  constexpr size_t kMost = 4, kLongest = 256;
+  std::vector<std::string> stops;
+  for (const json& one : value.is_array() ? value : json::array({value})) {
+    if (!one.is_string()) throw InputError("'stop' must be a string or a list of strings");
+    stops.push_back(one.get<std::string>());
+    if (stops.back().empty() || stops.back().size() > kLongest) {
+      throw InputError("'stop' has a string of ", stops.back().size(), " bytes; use 1 to ",
+                       kLongest, " bytes");
+    }
+  }
+  if (stops.size() > kMost) throw InputError("'stop' has more than ", kMost, " strings");
+  return stops;
+}
+
+// Refuses features of OpenAI's interface that are not supported and would change the answer.
+void RefuseUnsupported(const Fields& fields) {
+  for (const char* name : {"suffix", "logit_bias"}) {
+    if (fields.Has(name) && !(fields.Value(name).is_object() && fields.Value(name).empty())) {
+      throw InputError("'", name, "' is not supported");
+    }
+  }
+  if (fields.Flag("echo", false)) throw InputError("'echo' is not supported");
+  for (const char* name : {"presence_penalty", "frequency_penalty"}) {
+    if (fields.Number(name, 0, -2, 2) != 0) throw InputError("'", name, "' is not supported");
+  }
+  // ParseCompletion() checks the limit of `n`.
+  constexpr int64_t kAny = int64_t{1} << 53;
+  if (fields.Integer("best_of", 1, 1, kAny) != fields.Integer("n", 1, 1, kAny) &&
+      fields.Has("best_of")) {
+    throw InputError("'best_of' other than 'n' is not supported");
+  }
+  fields.Text("user", "");
+}
+
+}  // namespace
+
+const std::vector<std::string>& CompletionFields() {
+  static const std::vector<std::string> names = {
+      "prompt", "max_tokens", "n",          "temperature",      "top_p",
+      "top_k",  "seed",       "stop",       "logprobs",         "stream",
+      "model",  "best_of",    "logit_bias", "presence_penalty", "frequency_penalty",
+      "suffix", "echo",       "user",       "stream_options"};
+  return names;
+}
+
+CompletionRequest ParseCompletion(const Fields& fields, const Worker& worker,
+                                  const Vocabulary& vocabulary, const EndpointLimits& limits) {
+  RefuseUnsupported(fields);
+  const size_t most =
+      std::min(std::max(limits.candidates, limits.sequences), worker.most_sequences());
+  CompletionRequest request;
+  request.prompts = PromptsOf(fields, worker.model(), vocabulary, most);
+  request.options.tokens =
+      static_cast<size_t>(fields.Integer("max_tokens", 16, 0, static_cast<int64_t>(limits.tokens)));
+  request.options.stop = StopsOf(fields);
+  request.options.choice = ChoiceOf(fields, {}, request.options.seed);
+  request.n = static_cast<size_t>(fields.Integer(
+      "n", 1, 1, static_cast<int64_t>(std::min(limits.candidates, worker.most_sequences()))));
+  if (request.prompts.size() * request.n > most) {
+    throw InputError("'prompt' has ", request.prompts.size(), " prompts and 'n' is ", request.n,
+                     ": ", request.prompts.size() * request.n, " sequences; at most ", most,
+                     " are possible in one request");
+  }
+  if (fields.Has("logprobs")) {
+    request.logprobs = static_cast<size_t>(fields.Integer("logprobs", 0, 0, kMostLogprobs));
+  }
+  request.stream = fields.Flag("stream", false);
+  if (fields.Has("stream_options")) {
+    const Fields more(fields.Value("stream_options"), {"include_usage"}, "'stream_options'");
+    request.usage = more.Flag("include_usage", false);
+  }
+  return request;
+}
+
+}  // namespace linnet::server

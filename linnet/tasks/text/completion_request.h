@@ -1,0 +1,36 @@
+// The request of POST /v1/completions: OpenAI's fields, checked (docs/http.md).
+#ifndef LINNET_TASKS_TEXT_COMPLETION_REQUEST_H_
+#define LINNET_TASKS_TEXT_COMPLETION_REQUEST_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "linnet/vocabulary.h"
+#include "linnet/tasks/endpoint.h"
+#include "linnet/tasks/text/text.h"
+
+namespace linnet::server {
+
+struct CompletionRequest {
+  std::vector<std::vector<int32_t>> prompts;  // as the model reads them (TextPrompt())
+  size_t n = 1;                               // sequences per prompt
+  TextOptions options;
+  std::optional<size_t> logprobs;  // number of the most likely tokens to report, at most 5
+  bool stream = false, usage = false;
+};
+
+// All names that a request may have.
+const std::vector<std::string>& CompletionFields();
+
+// Throws InputError on a field that is wrong or not supported, on a prompt that the model cannot
+// read, and on more sequences than the limits or the worker allow.
+CompletionRequest ParseCompletion(const Fields& fields, const Worker& worker,
+                                  const Vocabulary& vocabulary, const EndpointLimits& limits);
+
+}  // namespace linnet::server
+
+#endif  // LINNET_TASKS_TEXT_COMPLETION_REQUEST_H_

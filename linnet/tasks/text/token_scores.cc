@@ -1,0 +1,71 @@
+#include "linnet/tasks/text/token_scores.h"
+
+#include <algorithm>
+
+#include "linnet/base/utf8.h"
+#include "linnet/sampling.h"
+
+namespace linnet {
+
+using nlohmann::ordered_json;
+
+std::string TokenName(const Vocabulary& vocabulary, int32_t token) {
+  if (token == Vocabulary::kEnd) return "<|end|>";
+  if (token == Vocabulary::kSeparator) return "<|separator|>";
+  if (token == Vocabulary::kUnknown) return "<|unknown|>";
+  const std::string text = vocabulary.Decode(token);
+  const auto first = text.empty() ? std::nullopt : NextCodePoint(text, 0);
+  if (first && first->bytes == text.size()) return text;
+  std::string name = "bytes:";
+  constexpr const char* kHex = "0123456789abcdef";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    name += {'\\', 'x', kHex[byte >> 4], kHex[byte & 15]};
+  }
+  return name;
+}
+
+void TokenScores::Add(int32_t token, std::span<const float> outputs) {
+  const float log_sum = LogSumExp(outputs);
+  Score score{token, outputs[static_cast<size_t>(token)] - log_sum, text_.size(), {}};
+  // The most likely first; of equal ones the lower number.
+  for (size_t i = 0; top_ > 0 && i < outputs.size(); ++i) {
+    const float value = outputs[i] - log_sum;
+    if (score.top.size() == top_ && !(value > score.top.back().second)) continue;
+    const auto place = std::find_if(score.top.begin(), score.top.end(),
+                                    [&](const auto& one) { return value > one.second; });
+    score.top.insert(place, {static_cast<int32_t>(i), value});
+    if (score.top.size() > top_) score.top.pop_back();
+  }
+  const bool there = std::any_of(score.top.begin(), score.top.end(),
+                                 [&](const auto& one) { return one.first == token; });
+  if (!there) score.top.emplace_back(token, score.log_probability);
+  scores_.push_back(std::move(score));
+  text_ += vocabulary_->Decode(token);
+}
+
+ordered_json TokenScores::Take(std::string_view shown) {
+  ordered_json tokens = ordered_json::array(), log_probabilities = ordered_json::array(),
+               tops = ordered_json::array(), offsets = ordered_json::array();
+  // A character of `shown` is one of text_, or U+FFFD for a byte.
+  for (size_t at = 0; at < shown.size() && shown_ < text_.size(); ++position_) {
+    const auto there = NextCodePoint(shown, at), here = NextCodePoint(text_, shown_);
+    at += there ? there->bytes : 1;
+    shown_ += here ? here->bytes : 1;
+    for (; taken_ < scores_.size() && scores_[taken_].begin < shown_; ++taken_) {
+      const Score& score = scores_[taken_];
+      tokens.push_back(TokenName(*vocabulary_, score.token));
+      log_probabilities.push_back(score.log_probability);
+      ordered_json top = ordered_json::object();
+      for (const auto& [token, value] : score.top) top[TokenName(*vocabulary_, token)] = value;
+      tops.push_back(std::move(top));
+      offsets.push_back(position_);
+    }
+  }
+  return {{"tokens", std::move(tokens)},
+          {"token_logprobs", std::move(log_probabilities)},
+          {"top_logprobs", std::move(tops)},
+          {"text_offset", std::move(offsets)}};
+}
+
+}  // namespace linnet

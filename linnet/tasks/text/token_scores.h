@@ -1,0 +1,65 @@
+// The log-probabilities of a text's tokens, in the format of OpenAI's completions: `logprobs`.
+//
+//   TokenScores scores(vocabulary, /*top=*/2);
+//   scores.Add(token, outputs);                  // each token that was drawn, and the head's outputs
+//   answer["logprobs"] = scores.Take(shown);     // of the tokens whose text is shown
+//
+//   {"tokens": ["a", "bytes:\\xe6"], "token_logprobs": [-0.1, -2.5],
+//    "top_logprobs": [{"a": -0.1, "b": -2.6}, ...], "text_offset": [0, 1]}
+//
+// They are natural logarithms of the model's own distribution, before temperature, top_k and top_p.
+#ifndef LINNET_TASKS_TEXT_TOKEN_SCORES_H_
+#define LINNET_TASKS_TEXT_TOKEN_SCORES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "linnet/vocabulary.h"
+
+namespace linnet {
+
+// A token's text. A byte that is not a character: "bytes:\xe6". Tokens without text: "<|end|>",
+// "<|separator|>", "<|unknown|>". No two tokens of a vocabulary have the same name.
+std::string TokenName(const Vocabulary& vocabulary, int32_t token);
+
+class TokenScores {
+ public:
+  // `top`: number of the most likely tokens in top_logprobs; the drawn token is always there. The
+  // vocabulary must outlive this.
+  TokenScores(const Vocabulary& vocabulary, size_t top) : vocabulary_(&vocabulary), top_(top) {}
+
+  // A drawn token, and the head's outputs at the token before it.
+  void Add(int32_t token, std::span<const float> outputs);
+
+  // The tokens that begin in `shown`: whole characters, with U+FFFD for each byte of invalid UTF-8,
+  // that continue the text of the previous calls. text_offset: position of each token's character
+  // in the whole text, in characters. Tokens of text that is never shown, such as a stop string,
+  // are left out.
+  nlohmann::ordered_json Take(std::string_view shown);
+
+ private:
+  struct Score {
+    int32_t token;
+    float log_probability;
+    size_t begin;  // of its text in text_
+    std::vector<std::pair<int32_t, float>> top;
+  };
+
+  const Vocabulary* vocabulary_;
+  size_t top_;
+  std::string text_;     // of the tokens, as bytes
+  size_t shown_ = 0;     // bytes of text_ in previous calls of Take()
+  size_t position_ = 0;  // characters in previous calls
+  std::vector<Score> scores_;
+  size_t taken_ = 0;  // of scores_
+};
+
+}  // namespace linnet
+
+#endif  // LINNET_TASKS_TEXT_TOKEN_SCORES_H_
