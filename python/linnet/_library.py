@@ -176,17 +176,17 @@ def _free(free: Callable[[int], None], pointer: int, process: Optional[int]) -> 
 
 
 class Handle:
-    """Owns an object of the library, and frees it with this object.
+    """Owns an object of the library, and frees it with this object. An argument of the library's functions.
 
     with_threads: the object has threads. Then a forked process, which has none of them, does not free it.
     """
 
-    __slots__ = ("pointer", "process", "__weakref__")
+    __slots__ = ("_as_parameter_", "process", "__weakref__")
 
     def __init__(self, pointer: Optional[int], free: Callable[[int], None], with_threads: bool = False) -> None:
         if not pointer:
             raise last_error()
-        self.pointer = pointer
+        self._as_parameter_ = pointer  # a call with it keeps this object alive
         self.process = os.getpid()
         weakref.finalize(self, _free, free, pointer, self.process if with_threads else None)
 

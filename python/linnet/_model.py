@@ -61,17 +61,16 @@ class Model:
         return model
 
     def _open(self, handle: Handle, threads: Any) -> None:
-        pointer = handle.pointer
         self._threads = _checks.integer(threads, "threads", 0, 1024)
         self._lock = threading.Lock()
         self._idle: list[Handle] = []
-        self._path: str = os.fsdecode(library.model_path(pointer))
-        self._task: str = library.model_task(pointer).decode()
-        self._precision: str = library.model_precision(pointer).decode()
-        self._outputs: int = library.model_outputs(pointer)
-        self._positions: int = library.model_positions(pointer)
-        self._limited = bool(library.model_limited(pointer))
-        height, width, channels = (int(size(pointer)) for size in (
+        self._path: str = os.fsdecode(library.model_path(handle))
+        self._task: str = library.model_task(handle).decode()
+        self._precision: str = library.model_precision(handle).decode()
+        self._outputs: int = library.model_outputs(handle)
+        self._positions: int = library.model_positions(handle)
+        self._limited = bool(library.model_limited(handle))
+        height, width, channels = (int(size(handle)) for size in (
             library.model_image_height, library.model_image_width, library.model_image_channels))
         self._image_shape = (height, width) if channels == 1 else (height, width, channels) if channels else None
         self._handle: Optional[Handle] = handle
@@ -96,12 +95,12 @@ class Model:
     @property
     def spec(self) -> dict[str, Any]:
         """The description of the model."""
-        return json.loads(library.model_spec(self._open_handle().pointer))
+        return json.loads(library.model_spec(self._open_handle()))
 
     @property
     def training(self) -> dict[str, Any]:
         """The record of the training; {} if the file has none."""
-        text = library.model_training(self._open_handle().pointer)
+        text = library.model_training(self._open_handle())
         try:
             record = json.loads(text) if text else {}
         except ValueError:
@@ -111,12 +110,12 @@ class Model:
     @property
     def parameters(self) -> int:
         """The number of trained parameters."""
-        return library.model_parameters(self._open_handle().pointer)
+        return library.model_parameters(self._open_handle())
 
     @property
     def vocabulary(self) -> int:
         """Tokens are 0 to vocabulary - 1. 0 for speech."""
-        return library.model_vocabulary(self._open_handle().pointer)
+        return library.model_vocabulary(self._open_handle())
 
     @property
     def positions(self) -> int:
@@ -136,7 +135,7 @@ class Model:
     @property
     def state_bytes(self) -> int:
         """Bytes of the state of one sequence at its first position."""
-        return library.model_state_bytes(self._open_handle().pointer)
+        return library.model_state_bytes(self._open_handle())
 
     @property
     def image_shape(self) -> Optional[tuple[int, ...]]:
@@ -146,12 +145,12 @@ class Model:
     @property
     def sample_rate(self) -> int:
         """Samples per second of a speech model's audio; 0 for other models."""
-        return library.model_sample_rate(self._open_handle().pointer)
+        return library.model_sample_rate(self._open_handle())
 
     @property
     def phones(self) -> list[str]:
         """The phones of a speech model; [] for other models."""
-        return library.model_phones(self._open_handle().pointer).decode().split()
+        return library.model_phones(self._open_handle()).decode().split()
 
     def __repr__(self) -> str:
         closed = " (closed)" if self._handle is None else ""
@@ -185,7 +184,7 @@ class Model:
             self._idle = [engine for engine in self._idle if engine.process == os.getpid()]
             engine = self._idle.pop() if self._idle else None
         if engine is None:
-            engine = Handle(library.engine_new(handle.pointer, self._threads), library.engine_free, with_threads=True)
+            engine = Handle(library.engine_new(handle, self._threads), library.engine_free, with_threads=True)
         try:
             yield engine
         finally:
@@ -254,7 +253,7 @@ class Model:
         def work(cancelled: Any) -> None:
             options.progress = Progress(lambda data, done, total: int(cancelled()))
             with self._engine() as engine:
-                check(call(engine.pointer))
+                check(call(engine))
 
         interruptible(work)
 
@@ -300,7 +299,7 @@ class Model:
                 return int(cancelled())
 
             with self._engine() as engine:
-                check(library.write_text(engine.pointer, encoded, len(encoded), ctypes.byref(options), Reader(receive),
+                check(library.write_text(engine, encoded, len(encoded), ctypes.byref(options), Reader(receive),
                                          None, None))
 
         interruptible(work)
@@ -313,7 +312,7 @@ class Model:
 
         def work(_: Any) -> None:
             with self._engine() as engine:
-                check(library.text_nats(engine.pointer, encoded, len(encoded), ctypes.byref(nats), None))
+                check(library.text_nats(engine, encoded, len(encoded), ctypes.byref(nats), None))
 
         interruptible(work)
         return -nats.value
@@ -331,17 +330,17 @@ class Model:
 
     def _encode(self, text: bytes) -> np.ndarray:
         handle, count = self._open_handle(), ctypes.c_size_t()
-        check(library.encode(handle.pointer, text, len(text), None, 0, ctypes.byref(count)))
+        check(library.encode(handle, text, len(text), None, 0, ctypes.byref(count)))
         tokens = np.empty(count.value, np.int32)
-        check(library.encode(handle.pointer, text, len(text), tokens.ctypes.data, tokens.size, ctypes.byref(count)))
+        check(library.encode(handle, text, len(text), tokens.ctypes.data, tokens.size, ctypes.byref(count)))
         return tokens
 
     def _decode(self, tokens: np.ndarray) -> bytes:
         handle, size = self._open_handle(), ctypes.c_size_t()
         data = tokens.ctypes.data
-        check(library.decode(handle.pointer, data, tokens.size, None, 0, ctypes.byref(size)))
+        check(library.decode(handle, data, tokens.size, None, 0, ctypes.byref(size)))
         text = ctypes.create_string_buffer(size.value + 1)
-        check(library.decode(handle.pointer, data, tokens.size, text, size.value + 1, ctypes.byref(size)))
+        check(library.decode(handle, data, tokens.size, text, size.value + 1, ctypes.byref(size)))
         return text.raw[:size.value]
 
     def _check_task(self, task: str, method: str) -> None:
@@ -371,13 +370,13 @@ class Model:
 
         def work(_: Any) -> Handle:
             with self._engine() as engine:
-                return Handle(library.write_couplets(engine.pointer, encoded, len(encoded), ctypes.byref(options)),
+                return Handle(library.write_couplets(engine, encoded, len(encoded), ctypes.byref(options)),
                               library.couplets_free)
 
         lines = interruptible(work)
-        return [Couplet(library.couplets_text(lines.pointer, i).decode(),
-                        library.couplets_log_probability(lines.pointer, i))
-                for i in range(library.couplets_count(lines.pointer))]
+        return [Couplet(library.couplets_text(lines, i).decode(),
+                        library.couplets_log_probability(lines, i))
+                for i in range(library.couplets_count(lines))]
 
     # ---- Speech
 
@@ -394,10 +393,10 @@ class Model:
 
         def work(_: Any) -> Handle:
             with self._engine() as engine:
-                return Handle(library.transcribe(engine.pointer, given.ctypes.data, given.size, width),
+                return Handle(library.transcribe(engine, given.ctypes.data, given.size, width),
                               library.transcript_free)
 
-        return phones_of(interruptible(work).pointer)
+        return phones_of(interruptible(work))
 
     def transcriber(self, rate: Optional[int] = None) -> Transcriber:
         """A transcriber for audio that arrives in pieces; needs a causal model that normalizes by corpus."""
@@ -405,7 +404,7 @@ class Model:
         if rate is not None:
             check_rate(rate, self)
         with self._engine() as engine:
-            return Transcriber(self, Handle(library.transcriber_new(engine.pointer), library.transcriber_free))
+            return Transcriber(self, Handle(library.transcriber_new(engine), library.transcriber_free))
 
     # ---- States
 
@@ -413,13 +412,13 @@ class Model:
         """A state of `batch` sequences that have read nothing. Raises InputError for a model without a state."""
         count = _checks.integer(batch, "batch", 1)
         with self._engine() as engine:
-            return State(self, Handle(library.state_new(engine.pointer, count), library.state_free))
+            return State(self, Handle(library.state_new(engine, count), library.state_free))
 
     def load_state(self, path: Union[str, os.PathLike[str]]) -> State:
         """Reads a state that State.save() wrote for this model in this precision."""
         name = _checks.path(path)
         with self._engine() as engine:
-            return State(self, Handle(library.state_load(engine.pointer, name), library.state_free))
+            return State(self, Handle(library.state_load(engine, name), library.state_free))
 
 
 def _precision(value: Any) -> Optional[bytes]:

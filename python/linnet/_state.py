@@ -35,19 +35,19 @@ class State:
         return self._model
 
     def __len__(self) -> int:
-        return library.state_batch(self._handle.pointer)
+        return library.state_batch(self._handle)
 
     @property
     def positions(self) -> np.ndarray:
         """The number of tokens that each sequence has read: int64 [batch]."""
         with self._lock:
-            return np.array([library.state_position(self._handle.pointer, i) for i in range(len(self))], np.int64)
+            return np.array([library.state_position(self._handle, i) for i in range(len(self))], np.int64)
 
     @property
     def nbytes(self) -> int:
         """Bytes of memory of all sequences."""
         with self._lock:
-            return library.state_bytes(self._handle.pointer)
+            return library.state_bytes(self._handle)
 
     def step(self, tokens: Any) -> np.ndarray:
         """Reads one token per sequence: integers [batch], or one integer if there is one sequence.
@@ -63,7 +63,7 @@ class State:
                 raise InputError(f"tokens must have the shape [{batch}], one per sequence, not {list(given.shape)}")
             outputs = np.empty((batch, self._model.outputs), np.float32)
             with self._model._engine() as engine:
-                check(library.step(engine.pointer, self._handle.pointer, given.ctypes.data, outputs.ctypes.data))
+                check(library.step(engine, self._handle, given.ctypes.data, outputs.ctypes.data))
             return outputs
 
     def read(self, tokens: Any, every: bool = False) -> np.ndarray:
@@ -85,19 +85,19 @@ class State:
             outputs = np.empty(shape, np.float32)
             prefix = library.prefix_all if every else library.prefix
             with self._model._engine() as engine:
-                check(prefix(engine.pointer, self._handle.pointer, given.ctypes.data, length, outputs.ctypes.data))
+                check(prefix(engine, self._handle, given.ctypes.data, length, outputs.ctypes.data))
             return outputs
 
     def copy(self) -> State:
         """An independent copy."""
         with self._lock:
-            return State(self._model, Handle(library.state_clone(self._handle.pointer), library.state_free))
+            return State(self._model, Handle(library.state_clone(self._handle), library.state_free))
 
     def fork(self, copies: int) -> State:
         """A new state with each sequence `copies` times, side by side: 0 0 1 1 ..."""
         count = _checks.integer(copies, "copies", 1)
         with self._lock:
-            return State(self._model, Handle(library.state_fork(self._handle.pointer, count), library.state_free))
+            return State(self._model, Handle(library.state_fork(self._handle, count), library.state_free))
 
     def select(self, sequences: Sequence[int]) -> State:
         """A new state with these sequences in this order; repetition is allowed."""
@@ -108,7 +108,7 @@ class State:
             if chosen.min() < 0 or chosen.max() >= len(self):
                 raise InputError(f"sequences must be in 0 to {len(self) - 1}, not {_checks.brief(sequences)}")
             places = chosen.astype(np.uintp)
-            return State(self._model, Handle(library.state_select(self._handle.pointer, places.ctypes.data, len(places)),
+            return State(self._model, Handle(library.state_select(self._handle, places.ctypes.data, len(places)),
                                              library.state_free))
 
     def append(self, other: State) -> None:
@@ -118,22 +118,22 @@ class State:
         with _both(self, other):
             # The library reads `other` while it grows this state.
             handle = other.copy()._handle if other is self else other._handle
-            check(library.state_append(self._handle.pointer, handle.pointer))
+            check(library.state_append(self._handle, handle))
 
     def reset(self, sequence: Optional[int] = None) -> None:
         """Returns all sequences, or one, to before their first token."""
         with self._lock:
             if sequence is None:
-                check(library.state_reset(self._handle.pointer))
+                check(library.state_reset(self._handle))
             else:
                 place = _checks.integer(sequence, "sequence", 0, len(self) - 1)
-                check(library.state_reset_sequence(self._handle.pointer, place))
+                check(library.state_reset_sequence(self._handle, place))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the state to a file, which it replaces in one step. Model.load_state() reads it."""
         name = _checks.path(path)
         with self._lock, self._model._engine() as engine:
-            check(library.state_save(self._handle.pointer, engine.pointer, name))
+            check(library.state_save(self._handle, engine, name))
 
     def __copy__(self) -> State:
         return self.copy()
