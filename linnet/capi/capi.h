@@ -116,28 +116,29 @@ inline std::string Text(const char* text, size_t bytes, const char* what) {
   return {given.begin(), given.end()};
 }
 
-// Throws InputError unless a caller's struct has a plausible size, at least that of its first
-// version, and zeros in all bytes that this library does not know.
-void CheckOptions(const void* options, size_t size, size_t first, size_t known, const char* name);
+// Throws InputError unless `size` is a plausible size of a struct: at least that of its first
+// version, `first`.
+void CheckSize(size_t size, size_t first, const char* name);
+// Throws InputError unless all bytes of a caller's struct beyond the `known` ones are zero.
+void CheckUnknownFields(const void* options, size_t size, size_t known, const char* name);
 
-// Writes the defaults to a caller's struct of this size, which may be older (smaller) or newer than
-// this library's.
+// Writes the defaults to a caller's struct of this size, which may be newer than this library's.
 template <class Options>
 void Initialize(Options* options, size_t size, const Options& defaults, const char* name) {
   Given(options, name);
-  if (size > sizeof(Options)) {
-    std::memset(reinterpret_cast<char*>(options) + sizeof(Options), 0, size - sizeof(Options));
-  }
+  CheckSize(size, /*first=*/sizeof(Options), name);
+  std::memset(static_cast<void*>(options), 0, size);
   std::memcpy(options, &defaults, std::min(size, sizeof(Options)));
-  if (size >= sizeof(size_t)) options->size = size;
+  options->size = size;
 }
 
 // A copy of a caller's struct in this library's version; `defaults` if it is null. Throws as
-// CheckOptions() does.
+// CheckSize() and CheckUnknownFields() do.
 template <class Options>
 Options Read(const Options* options, const Options& defaults, const char* name) {
   if (options == nullptr) return defaults;
-  CheckOptions(options, options->size, /*first=*/sizeof(Options), sizeof(Options), name);
+  CheckSize(options->size, /*first=*/sizeof(Options), name);
+  CheckUnknownFields(options, options->size, sizeof(Options), name);
   Options own = defaults;
   std::memcpy(&own, options, std::min(options->size, sizeof(Options)));
   return own;

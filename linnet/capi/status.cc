@@ -70,12 +70,15 @@ size_t Product(std::initializer_list<size_t> sizes) {
   return product;
 }
 
-void CheckOptions(const void* options, size_t size, size_t first, size_t known, const char* name) {
+void CheckSize(size_t size, size_t first, const char* name) {
   constexpr size_t kMost = 4096;
   if (size < first || size > kMost) {
     throw InputError(name, ": its size is ", size, " bytes, not at least ", first, "; call ", name,
                      "_init() first");
   }
+}
+
+void CheckUnknownFields(const void* options, size_t size, size_t known, const char* name) {
   const auto* bytes = static_cast<const unsigned char*>(options);
   for (size_t i = known; i < size; ++i) {
     if (bytes[i] != 0) {

@@ -1,0 +1,378 @@
+/* Images, text and couplets: tasks_test FOLDER. Runs in the root of the source tree. */
+#include <math.h>
+#include <stdint.h>
+
+#include "test_util.h"
+
+#define TEXT "tests/checkpoints/text-byte.safetensors"
+#define CHARACTERS "tests/checkpoints/text-character-tied-full.safetensors"
+#define IMAGES "tests/checkpoints/images-causal-linear.safetensors"
+#define DIGITS "models/digits.safetensors"
+#define COUPLET "models/couplet.safetensors"
+
+#define STATUS_FAILS(call, part) CHECK_FAILS((call) == LINNET_ERROR_INPUT, LINNET_ERROR_INPUT, part)
+
+enum { PIXELS = 784, WIDTH = 259 };
+
+/* ---- Images ---------------------------------------------------------------------------------- */
+
+struct progress {
+  size_t calls, done, total, stop_after;
+};
+static int record(void* data, size_t done, size_t total) {
+  struct progress* progress = (struct progress*)data;
+  ++progress->calls;
+  CHECK(done > progress->done && done <= total);
+  progress->done = done, progress->total = total;
+  return progress->calls == progress->stop_after;
+}
+
+static void test_image_options(void) {
+  linnet_image_options options;
+  CHECK_OK(linnet_image_options_init(&options, sizeof options) == LINNET_OK);
+  CHECK(options.size == sizeof options && options.seed == 0 && options.first_stream == 0);
+  CHECK(options.temperature == 1 && options.reference_scale == 0 && options.batch == 64);
+  CHECK(options.progress == NULL && options.progress_data == NULL);
+  STATUS_FAILS(linnet_image_options_init(NULL, sizeof options), "is NULL");
+  STATUS_FAILS(linnet_image_options_init(&options, 0), "size is 0");
+}
+
+static void test_sampling_images(void) {
+  enum { COUNT = 5 };
+  linnet_engine* engine = open_engine(IMAGES, 2);
+  uint8_t *images = (uint8_t*)allocate(COUNT, PIXELS), *other = (uint8_t*)allocate(COUNT, PIXELS);
+  struct progress progress = {0, 0, 0, 0};
+  linnet_image_options options;
+  linnet_image_options_init(&options, sizeof options);
+  options.batch = 2, options.progress = record, options.progress_data = &progress;
+  CHECK_OK(linnet_sample_images(engine, COUNT, &options, images) == LINNET_OK);
+  CHECK(progress.calls == 3 && progress.done == COUNT && progress.total == COUNT);
+  /* The defaults draw the same images in one batch. */
+  CHECK_OK(linnet_sample_images(engine, COUNT, NULL, other) == LINNET_OK);
+  CHECK(memcmp(images, other, COUNT * PIXELS) == 0);
+  /* Image 3 comes from stream 3. */
+  linnet_image_options_init(&options, sizeof options);
+  options.first_stream = 3;
+  CHECK_OK(linnet_sample_images(engine, 1, &options, other) == LINNET_OK);
+  CHECK(memcmp(images + 3 * PIXELS, other, PIXELS) == 0);
+  options.seed = 1;
+  CHECK_OK(linnet_sample_images(engine, 1, &options, other) == LINNET_OK);
+  CHECK(memcmp(images + 3 * PIXELS, other, PIXELS) != 0);
+  /* Cancelled after the first batch. */
+  linnet_image_options_init(&options, sizeof options);
+  memset(&progress, 0, sizeof progress);
+  progress.stop_after = 1;
+  options.batch = 2, options.progress = record, options.progress_data = &progress;
+  CHECK_FAILS(linnet_sample_images(engine, COUNT, &options, other) == LINNET_CANCELLED,
+              LINNET_CANCELLED, "cancelled");
+  CHECK(progress.calls == 1);
+  free(images), free(other);
+  linnet_engine_free(engine);
+}
+
+static void test_completing_images(void) {
+  enum { KNOWN = 300 };
+  linnet_engine* engine = open_engine(IMAGES, 1);
+  uint8_t *images = (uint8_t*)allocate(2, PIXELS), *pixels = (uint8_t*)allocate(2, PIXELS);
+  for (size_t i = 0; i < 2 * PIXELS; ++i) images[i] = (uint8_t)(i * 37);
+  CHECK_OK(linnet_complete_images(engine, images, 2, KNOWN, NULL, pixels) == LINNET_OK);
+  for (size_t i = 0; i < 2; ++i) {
+    CHECK(memcmp(pixels + i * PIXELS, images + i * PIXELS, KNOWN) == 0);
+    CHECK(memcmp(pixels + i * PIXELS, images + i * PIXELS, PIXELS) != 0);
+  }
+  /* In place. */
+  CHECK_OK(linnet_complete_images(engine, images, 2, KNOWN, NULL, images) == LINNET_OK);
+  CHECK(memcmp(pixels, images, 2 * PIXELS) == 0);
+  STATUS_FAILS(linnet_complete_images(engine, images, 2, 0, NULL, pixels), "between 1 and 784");
+  STATUS_FAILS(linnet_complete_images(engine, images, 2, 785, NULL, pixels), "between 1 and 784");
+  STATUS_FAILS(linnet_complete_images(engine, images, 0, 1, NULL, pixels), "images");
+  STATUS_FAILS(linnet_complete_images(engine, NULL, 2, 1, NULL, pixels), "images is NULL");
+  STATUS_FAILS(linnet_complete_images(engine, images, 2, 1, NULL, NULL), "pixels is NULL");
+  free(images), free(pixels);
+  linnet_engine_free(engine);
+}
+
+/* Drawn digits are likely, noise is not, and a better model tells them apart. */
+static void test_bits_per_dim(void) {
+  linnet_engine* engine = open_engine(DIGITS, 0);
+  uint8_t* images = (uint8_t*)allocate(2, PIXELS);
+  CHECK_OK(linnet_sample_images(engine, 1, NULL, images) == LINNET_OK);
+  for (size_t i = 0; i < PIXELS; ++i) images[PIXELS + i] = (uint8_t)(i * i * 31 + i * 17);
+  double mean = 0, each[2] = {0, 0}, first = 0;
+  CHECK_OK(linnet_bits_per_dim(engine, images, 2, NULL, &mean, each) == LINNET_OK);
+  CHECK(fabs(mean - (each[0] + each[1]) / 2) < 1e-9);
+  CHECK(each[0] > 0 && each[0] < 2 && each[1] > 6);
+  CHECK_OK(linnet_bits_per_dim(engine, images, 1, NULL, &first, NULL) == LINNET_OK);
+  CHECK(fabs(first - each[0]) < 1e-6);
+  STATUS_FAILS(linnet_bits_per_dim(engine, images, 0, NULL, &mean, NULL), "images");
+  STATUS_FAILS(linnet_bits_per_dim(engine, images, SIZE_MAX / 2, NULL, &mean, NULL), "smaller");
+  STATUS_FAILS(linnet_bits_per_dim(engine, images, 1, NULL, NULL, NULL), "mean is NULL");
+  free(images);
+  linnet_engine_free(engine);
+}
+
+static void test_image_errors(void) {
+  linnet_engine *engine = open_engine(IMAGES, 1), *text = open_engine(TEXT, 1);
+  uint8_t pixels[PIXELS] = {0};
+  double mean = 0;
+  linnet_image_options options;
+  STATUS_FAILS(linnet_sample_images(NULL, 1, NULL, pixels), "engine is NULL");
+  STATUS_FAILS(linnet_sample_images(engine, 1, NULL, NULL), "pixels is NULL");
+  STATUS_FAILS(linnet_sample_images(engine, SIZE_MAX / 2, NULL, pixels), "smaller");
+  STATUS_FAILS(linnet_sample_images(text, 1, NULL, pixels), "not of images");
+  STATUS_FAILS(linnet_complete_images(text, pixels, 1, 1, NULL, pixels), "not of images");
+  STATUS_FAILS(linnet_bits_per_dim(text, pixels, 1, NULL, &mean, NULL), "not of images");
+  linnet_image_options_init(&options, sizeof options);
+  options.batch = 0;
+  STATUS_FAILS(linnet_sample_images(engine, 1, &options, pixels), "batch");
+  linnet_image_options_init(&options, sizeof options);
+  options.temperature = NAN;
+  STATUS_FAILS(linnet_sample_images(engine, 1, &options, pixels), "temperature");
+  options.size = 3;
+  STATUS_FAILS(linnet_sample_images(engine, 1, &options, pixels), "linnet_image_options_init()");
+  linnet_engine_free(engine), linnet_engine_free(text);
+}
+
+/* ---- Text ------------------------------------------------------------------------------------ */
+
+struct written {
+  char text[4096];
+  size_t bytes, calls, stop_after;
+};
+static int append(void* data, const char* text, size_t bytes) {
+  struct written* written = (struct written*)data;
+  CHECK(bytes > 0 && written->bytes + bytes < sizeof written->text);
+  memcpy(written->text + written->bytes, text, bytes);
+  written->bytes += bytes;
+  return ++written->calls == written->stop_after;
+}
+
+/* Writes `count` tokens after a prompt with the functions that step a model. */
+static void write_by_steps(linnet_engine* engine, const linnet_model* model, const char* prompt,
+                           const linnet_sampling* sampling, size_t count, char* text) {
+  int32_t tokens[64] = {LINNET_TOKEN_END}, drawn[64];
+  const size_t width = linnet_model_outputs(model);
+  size_t length = 0, bytes = 0;
+  float logits[WIDTH];
+  CHECK(width <= WIDTH);
+  CHECK(linnet_encode(model, prompt, strlen(prompt), tokens + 1, 63, &length) == LINNET_OK);
+  linnet_state* state = linnet_state_new(engine, 1);
+  CHECK(linnet_prefix(engine, state, tokens, length + 1, logits) == LINNET_OK);
+  for (size_t i = 0; i < count; ++i) {
+    logits[LINNET_TOKEN_SEPARATOR] = logits[LINNET_TOKEN_UNKNOWN] = -INFINITY;
+    CHECK(linnet_choose(logits, width, sampling, i, &drawn[i]) == LINNET_OK);
+    CHECK(drawn[i] != LINNET_TOKEN_END); /* so that this text and the writer's are comparable */
+    CHECK(linnet_step(engine, state, &drawn[i], logits) == LINNET_OK);
+  }
+  CHECK(linnet_decode(model, drawn, count, text, 64, &bytes) == LINNET_OK);
+  linnet_state_free(state);
+}
+
+static void test_writing(void) {
+  enum { TOKENS = 24 };
+  linnet_model* model = open_model(CHARACTERS);
+  linnet_engine* engine = linnet_engine_new(model, 1);
+  linnet_sampling sampling;
+  linnet_text_options options;
+  CHECK_OK(linnet_text_options_init(&options, sizeof options) == LINNET_OK);
+  CHECK(options.size == sizeof options && options.tokens == 256 && options.sampling == NULL);
+  CHECK(options.stop == NULL && options.stop_count == 0);
+  linnet_sampling_init(&sampling, sizeof sampling);
+  sampling.temperature = 0.7f, sampling.top_k = 40, sampling.seed = 5, sampling.stream = 2;
+  options.tokens = TOKENS, options.sampling = &sampling;
+  struct written written = {"", 0, 0, 0};
+  int end = -1;
+  CHECK_OK(linnet_write_text(engine, "ROMEO:", 6, &options, append, &written, &end) == LINNET_OK);
+  CHECK(end == LINNET_TEXT_TOKENS && written.bytes > 0);
+  char expected[64];
+  write_by_steps(engine, model, "ROMEO:", &sampling, TOKENS, expected);
+  const size_t length = strlen(expected);
+  CHECK(length >= TOKENS && written.bytes == length);
+  CHECK(memcmp(written.text, expected, length) == 0);
+
+  /* A stop string ends the text before it; the reader ends it after a piece. */
+  const char stop[2] = {expected[length / 2], '\0'};
+  const char* const stops[2] = {"never written", stop};
+  const size_t before = (size_t)(strchr(expected, stop[0]) - expected);
+  memset(&written, 0, sizeof written);
+  options.stop = stops, options.stop_count = 2;
+  CHECK_OK(linnet_write_text(engine, "ROMEO:", 6, &options, append, &written, &end) == LINNET_OK);
+  CHECK(end == LINNET_TEXT_STOP && written.bytes == before);
+  CHECK(memcmp(written.text, expected, before) == 0);
+  memset(&written, 0, sizeof written);
+  written.stop_after = 1;
+  options.stop_count = 0;
+  CHECK_OK(linnet_write_text(engine, NULL, 0, &options, append, &written, NULL) == LINNET_OK);
+  CHECK_OK(linnet_write_text(engine, NULL, 0, NULL, append, &written, &end) == LINNET_OK);
+  linnet_engine_free(engine), linnet_model_free(model);
+}
+
+static void test_reader_stops(void) {
+  linnet_engine* engine = open_engine(TEXT, 1);
+  struct written written = {"", 0, 0, 1};
+  int end = -1;
+  CHECK_OK(linnet_write_text(engine, "A", 1, NULL, append, &written, &end) == LINNET_OK);
+  CHECK(end == LINNET_TEXT_READER && written.calls == 1);
+  linnet_engine_free(engine);
+}
+
+static void test_text_errors(void) {
+  linnet_engine *engine = open_engine(TEXT, 1), *images = open_engine(IMAGES, 1);
+  linnet_sampling sampling;
+  linnet_text_options options;
+  const char* const stops[1] = {NULL};
+  double nats = 0;
+  STATUS_FAILS(linnet_write_text(NULL, "A", 1, NULL, append, NULL, NULL), "engine is NULL");
+  STATUS_FAILS(linnet_write_text(engine, NULL, 1, NULL, append, NULL, NULL), "prompt is NULL");
+  STATUS_FAILS(linnet_write_text(engine, "A", 1, NULL, NULL, NULL, NULL), "reader is NULL");
+  STATUS_FAILS(linnet_write_text(images, "A", 1, NULL, append, NULL, NULL), "no vocabulary");
+  linnet_sampling_init(&sampling, sizeof sampling);
+  linnet_text_options_init(&options, sizeof options);
+  sampling.top_p = 0, options.sampling = &sampling;
+  STATUS_FAILS(linnet_write_text(engine, "A", 1, &options, append, NULL, NULL), "top_p");
+  linnet_text_options_init(&options, sizeof options);
+  options.stop = stops, options.stop_count = 1;
+  STATUS_FAILS(linnet_write_text(engine, "A", 1, &options, append, NULL, NULL), "stop string");
+  options.size = 1;
+  STATUS_FAILS(linnet_write_text(engine, "A", 1, &options, append, NULL, NULL), "_init()");
+  STATUS_FAILS(linnet_text_options_init(NULL, sizeof options), "is NULL");
+  STATUS_FAILS(linnet_text_nats(engine, "A", 1, NULL, NULL), "nats is NULL");
+  STATUS_FAILS(linnet_text_nats(images, "A", 1, &nats, NULL), "no vocabulary");
+  linnet_engine* characters = open_engine(CHARACTERS, 1);
+  STATUS_FAILS(linnet_text_nats(characters, "\xff", 1, &nats, NULL), "UTF-8");
+  STATUS_FAILS(linnet_write_text(characters, "\xff", 1, NULL, append, NULL, NULL), "UTF-8");
+  linnet_engine_free(characters);
+  linnet_engine_free(engine), linnet_engine_free(images);
+}
+
+/* Sum of -log p of tokens from `first` on, from the outputs of all positions. */
+static double expected_nats(linnet_engine* engine, const int32_t* tokens, size_t count,
+                            size_t first) {
+  float* outputs = floats(count * WIDTH);
+  CHECK(linnet_whole_all(engine, tokens, 1, count - 1, outputs) == LINNET_OK);
+  double nats = 0;
+  for (size_t t = first; t < count; ++t) {
+    const float* row = outputs + (t - 1) * WIDTH;
+    double sum = 0;
+    for (size_t i = 0; i < WIDTH; ++i) sum += exp((double)row[i]);
+    nats += log(sum) - (double)row[tokens[t]];
+  }
+  free(outputs);
+  return nats;
+}
+
+static void test_nats(void) {
+  linnet_engine *engine = open_engine(TEXT, 1), *images = open_engine(IMAGES, 1);
+  const int32_t tokens[5] = {LINNET_TOKEN_END, 3 + 'c', 3 + 'a', 3 + 't', 3 + 's'};
+  const int32_t bad[2] = {0, WIDTH};
+  double nats = 0, text = 0;
+  size_t count = 0;
+  CHECK_OK(linnet_nats(engine, tokens, 5, 3, &nats) == LINNET_OK);
+  CHECK(fabs(nats - expected_nats(engine, tokens, 5, 3)) < 1e-3);
+  CHECK_OK(linnet_nats(engine, tokens, 5, 1, &nats) == LINNET_OK);
+  CHECK(fabs(nats - expected_nats(engine, tokens, 5, 1)) < 1e-3);
+  CHECK_OK(linnet_text_nats(engine, "cats", 4, &text, &count) == LINNET_OK);
+  CHECK(text == nats && count == 4);
+  CHECK_OK(linnet_text_nats(engine, "", 0, &text, &count) == LINNET_OK);
+  CHECK(text == 0 && count == 0);
+  STATUS_FAILS(linnet_nats(engine, tokens, 5, 0, &nats), "index 1");
+  STATUS_FAILS(linnet_nats(engine, bad, 2, 1, &nats), "token 259");
+  STATUS_FAILS(linnet_nats(engine, NULL, 2, 1, &nats), "tokens is NULL");
+  STATUS_FAILS(linnet_nats(engine, tokens, 5, 1, NULL), "nats is NULL");
+  STATUS_FAILS(linnet_nats(images, tokens, 5, 1, &nats), "no probabilities");
+  linnet_engine_free(engine), linnet_engine_free(images);
+}
+
+/* ---- Couplets -------------------------------------------------------------------------------- */
+
+static void test_couplets(void) {
+  const char* const first = "\xe6\xb5\xb7\xe4\xb8\x8a\xe6\x98\x8e\xe6\x9c\x88"; /* 海上明月 */
+  linnet_model* model = open_model(COUPLET);
+  linnet_engine* engine = linnet_engine_new(model, 0);
+  linnet_couplet_options options;
+  CHECK_OK(linnet_couplet_options_init(&options, sizeof options) == LINNET_OK);
+  CHECK(options.size == sizeof options && options.candidates == 1 && options.beam == 16);
+  CHECK(options.sampling == NULL && options.free_form == 0);
+  options.candidates = 4;
+  linnet_couplets* couplets = linnet_write_couplets(engine, first, strlen(first), &options);
+  CHECK_OK(couplets != NULL);
+  CHECK_OK(linnet_couplets_count(couplets) == 4);
+  int32_t tokens[9];
+  size_t count = 0;
+  for (size_t i = 0; i < 4; ++i) {
+    const char* text = linnet_couplets_text(couplets, i);
+    CHECK_OK(text != NULL && strcmp(text, first) != 0);
+    CHECK_OK(linnet_encode(model, text, strlen(text), tokens + 5, 4, &count) == LINNET_OK);
+    CHECK(count == 4); /* as many characters as the first line */
+    /* The log-probability is that of the characters after the first line and the separator. */
+    CHECK_OK(linnet_encode(model, first, strlen(first), tokens, 4, &count) == LINNET_OK);
+    tokens[4] = LINNET_TOKEN_SEPARATOR;
+    double nats = 0;
+    CHECK_OK(linnet_nats(engine, tokens, 9, 5, &nats) == LINNET_OK);
+    const double p = linnet_couplets_log_probability(couplets, i);
+    CHECK_OK(fabs(p + nats) < 0.05 * nats); /* int8: steps and prefixes round differently */
+    CHECK(i == 0 || p <= linnet_couplets_log_probability(couplets, i - 1));
+  }
+  CHECK_FAILS(linnet_couplets_text(couplets, 4) == NULL, LINNET_ERROR_INPUT, "no line 4");
+  CHECK_FAILS(linnet_couplets_log_probability(couplets, 4) == 0, LINNET_ERROR_INPUT, "no line 4");
+  linnet_couplets_free(couplets);
+  linnet_couplets_free(NULL);
+
+  /* The defaults give one line; drawn lines depend on the seed. */
+  couplets = linnet_write_couplets(engine, first, strlen(first), NULL);
+  CHECK_OK(linnet_couplets_count(couplets) == 1);
+  linnet_couplets_free(couplets);
+  linnet_sampling sampling;
+  linnet_sampling_init(&sampling, sizeof sampling);
+  options.candidates = 1, options.beam = 0, options.sampling = &sampling;
+  char lines[2][64];
+  for (int i = 0; i < 2; ++i) {
+    sampling.seed = (uint64_t)i;
+    couplets = linnet_write_couplets(engine, first, strlen(first), &options);
+    CHECK_OK(linnet_couplets_count(couplets) == 1);
+    snprintf(lines[i], sizeof lines[i], "%s", linnet_couplets_text(couplets, 0));
+    linnet_couplets_free(couplets);
+  }
+  CHECK(strcmp(lines[0], lines[1]) != 0);
+  options.free_form = 1;
+  couplets = linnet_write_couplets(engine, first, strlen(first), &options);
+  CHECK_OK(linnet_couplets_count(couplets) == 1);
+  linnet_couplets_free(couplets);
+  linnet_engine_free(engine), linnet_model_free(model);
+}
+
+static void test_couplet_errors(void) {
+  linnet_engine* engine = open_engine("tests/checkpoints/couplet-causal-linear.safetensors", 1);
+  linnet_engine* text = open_engine(TEXT, 1);
+  linnet_couplet_options options;
+  linnet_couplet_options_init(&options, sizeof options);
+  CHECK_FAILS(linnet_write_couplets(NULL, "a", 1, NULL) == NULL, LINNET_ERROR_INPUT, "engine");
+  CHECK_FAILS(linnet_write_couplets(engine, NULL, 1, NULL) == NULL, LINNET_ERROR_INPUT, "NULL");
+  CHECK_FAILS(linnet_write_couplets(engine, "", 0, NULL) == NULL, LINNET_ERROR_INPUT, "empty");
+  CHECK_FAILS(linnet_write_couplets(engine, "\xff", 1, NULL) == NULL, LINNET_ERROR_INPUT, "UTF-8");
+  CHECK_FAILS(linnet_write_couplets(text, "a", 1, NULL) == NULL, LINNET_ERROR_INPUT, "'couplet'");
+  options.candidates = 0;
+  CHECK_FAILS(linnet_write_couplets(engine, "a", 1, &options) == NULL, LINNET_ERROR_INPUT,
+              "candidates");
+  options.size = 1;
+  CHECK_FAILS(linnet_write_couplets(engine, "a", 1, &options) == NULL, LINNET_ERROR_INPUT, "_init");
+  STATUS_FAILS(linnet_couplet_options_init(NULL, sizeof options), "is NULL");
+  CHECK_FAILS(linnet_couplets_count(NULL) == 0, LINNET_ERROR_INPUT, "couplets is NULL");
+  CHECK_FAILS(linnet_couplets_text(NULL, 0) == NULL, LINNET_ERROR_INPUT, "couplets is NULL");
+  linnet_engine_free(engine), linnet_engine_free(text);
+}
+
+int main(void) {
+  test_image_options();
+  test_sampling_images();
+  test_completing_images();
+  test_bits_per_dim();
+  test_image_errors();
+  test_writing();
+  test_reader_stops();
+  test_text_errors();
+  test_nats();
+  test_couplets();
+  test_couplet_errors();
+  return 0;
+}
