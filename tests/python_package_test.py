@@ -6,6 +6,7 @@
 Needs numpy and venv: see python_package_util.py.
 """
 
+import ctypes
 import json
 import os
 import pathlib
@@ -26,6 +27,7 @@ if __name__ == "__main__":
 
 import linnet  # noqa: E402
 import numpy as np  # noqa: E402
+from linnet import _library  # noqa: E402
 
 
 class WheelTest(Case):
@@ -86,6 +88,44 @@ class WheelTest(Case):
         shutil.copytree(SOURCE / "python" / "linnet", self.dir / "linnet")
         done = self.python(script, env={**os.environ, "LD_LIBRARY_PATH": str(library.parent)})
         self.assertEqual(done.stdout.strip(), library.name, done.stderr)
+
+
+class HeaderTest(unittest.TestCase):
+    """The types of python/linnet/_library.py are those of the header."""
+
+    def setUp(self):
+        header = (SOURCE / "include" / "linnet" / "linnet.h").read_text()
+        self.header = re.sub(r"/\*.*?\*/", " ", header, flags=re.DOTALL)
+
+    def kind(self, declaration):
+        """"int", "size_t", ... of a C declaration without its name, and "*" for every pointer."""
+        words = [word for word in re.findall(r"\w+|\*", declaration) if word != "const"]
+        return "*" if "*" in words else words[0]
+
+    def check(self, name, types, declarations):
+        names = {ctypes.c_int: "int", ctypes.c_float: "float", ctypes.c_double: "double", ctypes.c_size_t: "size_t",
+                 ctypes.c_int32: "int32_t", ctypes.c_uint64: "uint64_t", None: "void",
+                 _library.Progress: "linnet_progress", _library.Reader: "linnet_reader"}
+        same = {"int32_t": "int", "size_t": "uint64_t"}  # one type of ctypes with two names
+        found = [names.get(kind, "*") for kind in types]
+        expected = [self.kind(declaration) for declaration in declarations]
+        self.assertEqual([same.get(kind, kind) for kind in found], [same.get(kind, kind) for kind in expected], name)
+
+    def test_functions(self):
+        declared = dict()
+        for result, name, arguments in re.findall(r"LINNET_API ([^;(]*?)linnet_(\w+)\(([^)]*)\);", self.header):
+            declared[name] = [result, *(argument for argument in arguments.split(",") if argument.strip() != "void")]
+        self.assertGreater(len(declared), 60)
+        for name, types in _library._FUNCTIONS.items():
+            self.check(name, types, declared[name])
+
+    def test_structs(self):
+        for struct, name in ((_library.Sampling, "sampling"), (_library.ImageOptions, "image_options"),
+                             (_library.TextOptions, "text_options"), (_library.CoupletOptions, "couplet_options")):
+            body, = re.findall(rf"typedef struct linnet_{name} \{{(.*?)\}}", self.header, re.DOTALL)
+            fields = [field.strip() for field in body.split(";") if field.strip()]
+            self.assertEqual([field[0] for field in struct._fields_], [re.findall(r"\w+", field)[-1] for field in fields])
+            self.check(name, [field[1] for field in struct._fields_], fields)
 
 
 class ModelTest(Case):

@@ -201,6 +201,8 @@ def like_speech(seconds, seed=1):
 class SpeechTest(Case):
     def setUp(self):
         super().setUp()
+        if not (util.BIN / "linnet-speech").exists():
+            self.skipTest("built without speech")
         self.samples = like_speech(2)
         self.file = self.dir / "sound.wav"
         with wave.open(str(self.file), "wb") as out:

@@ -18,7 +18,7 @@ looks at $LINNET_LIBRARY, then inside the package, then for the system's.
 """
 
 from ._errors import Error, InputError, LibraryError, MemoryError, RuntimeError
-from ._library import library as _library
+from ._library import library_path
 from ._model import Couplet, Model
 from ._runs import Run, read_run
 from ._speech import Phone, Transcriber
@@ -29,8 +29,3 @@ from ._version import VERSION as __version__
 # Without RuntimeError and MemoryError, which would hide Python's.
 __all__ = ["Couplet", "Error", "InputError", "LibraryError", "Model", "Phone", "Run", "State", "Transcriber", "choose",
            "library_path", "read_run"]
-
-
-def library_path() -> str:
-    """The path of the loaded library, or its name if the system found it."""
-    return _library.path

@@ -156,6 +156,12 @@ class Functions:
 
 library = Functions()
 
+
+def library_path() -> str:
+    """The path of the loaded library, or its name if the system found it."""
+    return library.path
+
+
 _KINDS = {1: _errors.InputError, 3: _errors.MemoryError}
 
 
