@@ -1,0 +1,153 @@
+"""Recurrent states of sequences."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from typing import TYPE_CHECKING, Any, Iterator, Optional, Sequence
+
+import numpy as np
+
+from . import _checks
+from ._errors import InputError
+from ._library import Handle, check, library
+
+if TYPE_CHECKING:
+    from ._model import Model
+
+
+class State:
+    """The state of some sequences after the tokens that they have read. Made by Model.new_state().
+
+    A state is a value: copy() and fork() give several continuations of one prefix. len(state) is the number of
+    sequences. Results of a sequence do not depend on the others, bit for bit. Calls from several threads take turns.
+    """
+
+    def __init__(self, model: Model, handle: Handle) -> None:
+        self._model = model
+        self._handle = handle
+        self._lock = threading.RLock()
+
+    @property
+    def model(self) -> Model:
+        """The model that the state belongs to."""
+        return self._model
+
+    def __len__(self) -> int:
+        return library.state_batch(self._handle)
+
+    @property
+    def positions(self) -> np.ndarray:
+        """The number of tokens that each sequence has read: int64 [batch]."""
+        with self._lock:
+            return np.array([library.state_position(self._handle, i) for i in range(len(self))], np.int64)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory of all sequences."""
+        with self._lock:
+            return library.state_bytes(self._handle)
+
+    def step(self, tokens: Any) -> np.ndarray:
+        """Reads one token per sequence: integers [batch], or one integer if there is one sequence.
+
+        Returns the model's outputs, float32 [batch, outputs]: logits of the next token for text, couplets and copy;
+        logits, means and log-scales of a mixture of logistics for images. Raises InputError, and leaves the state
+        unchanged, for a token outside the vocabulary or a position that the model does not have.
+        """
+        with self._lock:
+            batch = len(self)
+            given = _checks.tokens(tokens)
+            if given.ndim > 1 or given.size != batch:
+                raise InputError(f"tokens must have the shape [{batch}], one per sequence, not {list(given.shape)}")
+            outputs = np.empty((batch, self._model.outputs), np.float32)
+            with self._model._engine() as engine:
+                check(library.step(engine, self._handle, given.ctypes.data, outputs.ctypes.data))
+            return outputs
+
+    def read(self, tokens: Any, every: bool = False) -> np.ndarray:
+        """Reads several tokens per sequence at once: integers [batch, length], or [length] if there is one sequence.
+
+        Returns the outputs after the last token, float32 [batch, outputs]; with `every` those after each token,
+        [batch, length, outputs]. Equals length calls of step() up to rounding. Raises InputError as step() does.
+        """
+        with self._lock:
+            batch = len(self)
+            given = _checks.tokens(tokens)
+            if given.ndim == 1 and batch == 1:
+                given = given[np.newaxis]
+            if given.ndim != 2 or given.shape[0] != batch or given.shape[1] == 0:
+                raise InputError(f"tokens must have the shape [{batch}, length] with a length of at least 1, not "
+                                 f"{list(given.shape)}")
+            length = given.shape[1]
+            shape = (batch, length, self._model.outputs) if every else (batch, self._model.outputs)
+            outputs = np.empty(shape, np.float32)
+            prefix = library.prefix_all if every else library.prefix
+            with self._model._engine() as engine:
+                check(prefix(engine, self._handle, given.ctypes.data, length, outputs.ctypes.data))
+            return outputs
+
+    def copy(self) -> State:
+        """An independent copy."""
+        with self._lock:
+            return State(self._model, Handle(library.state_clone(self._handle), library.state_free))
+
+    def fork(self, copies: int) -> State:
+        """A new state with each sequence `copies` times, side by side: 0 0 1 1 ..."""
+        count = _checks.integer(copies, "copies", 1)
+        with self._lock:
+            return State(self._model, Handle(library.state_fork(self._handle, count), library.state_free))
+
+    def select(self, sequences: Sequence[int]) -> State:
+        """A new state with these sequences in this order; repetition is allowed."""
+        with self._lock:
+            chosen = _checks.tokens(sequences, "sequences")
+            if chosen.ndim != 1 or chosen.size == 0:
+                raise InputError(f"sequences must be a list of at least one index, not {_checks.brief(sequences)}")
+            if chosen.min() < 0 or chosen.max() >= len(self):
+                raise InputError(f"sequences must be in 0 to {len(self) - 1}, not {_checks.brief(sequences)}")
+            places = chosen.astype(np.uintp)
+            return State(self._model, Handle(library.state_select(self._handle, places.ctypes.data, len(places)),
+                                             library.state_free))
+
+    def append(self, other: State) -> None:
+        """Appends copies of the sequences of another state of the same model."""
+        if not isinstance(other, State):
+            raise InputError(f"other must be a State, not {_checks.brief(other)}")
+        with _both(self, other):
+            # The library reads `other` while it grows this state.
+            handle = other.copy()._handle if other is self else other._handle
+            check(library.state_append(self._handle, handle))
+
+    def reset(self, sequence: Optional[int] = None) -> None:
+        """Returns all sequences, or one, to before their first token."""
+        with self._lock:
+            if sequence is None:
+                check(library.state_reset(self._handle))
+            else:
+                place = _checks.integer(sequence, "sequence", 0, len(self) - 1)
+                check(library.state_reset_sequence(self._handle, place))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the state to a file, which it replaces in one step. Model.load_state() reads it."""
+        name = _checks.path(path)
+        with self._lock, self._model._engine() as engine:
+            check(library.state_save(self._handle, engine, name))
+
+    def __copy__(self) -> State:
+        return self.copy()
+
+    def __deepcopy__(self, memo: Any) -> State:
+        return self.copy()
+
+    def __repr__(self) -> str:
+        return f"<linnet.State of {self._model.path!r}: {len(self)} sequences>"
+
+
+@contextlib.contextmanager
+def _both(first: State, second: State) -> Iterator[None]:
+    """Locks two states, in one order for all threads."""
+    a, b = sorted((first, second), key=id)
+    with a._lock, b._lock:
+        yield
