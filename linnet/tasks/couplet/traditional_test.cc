@@ -42,14 +42,15 @@ class Traditional : public testing::Test {
   // Of 國 the model knows both forms, of 漢, 龍 and 馬 only the simplified one.
   Engine engine_{RandomModel("couplet", "character", 40, 11, "，。海上明月国國汉龙马天地山水"),
                  {.threads = 1}};
+  CoupletTokens tokens_{engine_.model()};
   CoupletWriter writer_{engine_};
 
   std::vector<int32_t> Prompt(const std::string& first) {
-    return CoupletLine(writer_.tokens(), first).Prompt();
+    return CoupletLine(tokens_, first).Prompt();
   }
   std::vector<std::string> Texts(const std::string& first, size_t beam) {
     std::vector<std::string> texts;
-    for (const Answer& answer : writer_.Write(first, {.candidates = 6, .beam = beam, .seed = 3})) {
+    for (const CoupletAnswer& answer : writer_.Write(first, {.candidates = 6, .beam = beam, .seed = 3})) {
       texts.push_back(answer.text);
     }
     return texts;
@@ -59,9 +60,9 @@ class Traditional : public testing::Test {
 TEST_F(Traditional, FirstLinesAreReadInSimplifiedForm) {
   EXPECT_EQ(Prompt("漢海龍"), Prompt("汉海龙"));
   EXPECT_NE(Prompt("國"), Prompt("国"));  // in the vocabulary: not converted
-  EXPECT_EQ(CoupletLine(writer_.tokens(), "漢海").Unknown(), std::vector<std::string>());
+  EXPECT_EQ(CoupletLine(tokens_, "漢海").Unknown(), std::vector<std::string>());
   // 鳳 has a simplified form, which the model does not know either.
-  const CoupletLine line(writer_.tokens(), "漢鳳囧凤");
+  const CoupletLine line(tokens_, "漢鳳囧凤");
   EXPECT_EQ(line.Unknown(), (std::vector<std::string>{"鳳", "囧", "凤"}));
   EXPECT_EQ(line.character(0), "漢");
 }
