@@ -8,7 +8,6 @@
 #include "experiments/measure.h"
 #include "linnet/base/progress.h"
 #include "linnet/base/units.h"
-#include "linnet/cli/child.h"
 #include "linnet/cli/program.h"
 #include "linnet/io/file.h"
 
@@ -45,8 +44,7 @@ class All {
                        "an4/ with --data ('linnet data' downloads the first two)");
     }
     const Results results("all", options_.at("out"), {}, {});  // fails early if not writable
-    fs::create_directories(work, error);
-    if (error) throw InputError(work, ": cannot make this folder: ", error.message());
+    MakeFolder(work);
     state_file_ = fs::path(work) / "all.json";
     state_ = {{"budget", budget_},
               {"precision", options_.at("precision")},
@@ -91,20 +89,15 @@ class All {
 
  private:
   void ReadState() {
-    const std::string path = state_file_;
-    const json kept = ReadRecord(path);
-    if (!kept.is_object() || kept.value("budget", json()) != state_["budget"] ||
-        kept.value("precision", json()) != state_["precision"] ||
-        !kept.value("done", json()).is_array()) {
-      throw InputError(path,
-                       ": belongs to another --budget or --precision; choose another --work, or "
-                       "remove the file to measure everything again");
-    }
-    const json spent = kept.value("spent", json(0.0));  // optional: older files lack it
-    if (!spent.is_number() || !(spent >= 0) || !kept.value("begun", json("")).is_string()) {
-      throw InputError(
-          path, ": is not a record of 'linnet reproduce all'; remove it to measure all again");
-    }
+    const json kept = ReadRecord(state_file_);
+    CheckFile(state_file_, "; choose another --work, or remove the file to measure all again", [&] {
+      CheckRecord(kept, {{"spent?", "0 or more"}, {"begun?", "text"}});  // older files lack them
+      if (kept.at("budget") == state_["budget"] && kept.at("precision") == state_["precision"] &&
+          kept.at("done").is_array()) {
+        return;
+      }
+      throw InputError("belongs to another --budget or --precision");
+    });
     state_ = kept;
   }
 
@@ -112,7 +105,7 @@ class All {
 
   void Keep(double seconds, const std::string& part) {
     state_["spent"] = seconds, state_["begun"] = part;
-    WriteFileAtomically(state_file_, state_.dump(1) + "\n");
+    WriteRecord(state_file_, state_);
   }
 
   bool IsDone(const std::string& name) const {
@@ -128,16 +121,13 @@ class All {
     const std::string name = part.at("name");
     const Scope options{options_}, scope{part, &options};
     std::vector<std::string> arguments = Command(about_.at("command"), scope);
-    for (const std::string& one : Command(part.at("arguments"), scope)) arguments.push_back(one);
+    Append(arguments, Command(part.at("arguments"), scope));
     cli::ChildResult child;
     try {
-      child = cli::RunChild("linnet", arguments);
+      child = RunLinnet(arguments, "all: stopped; the same command resumes");
     } catch (const cli::Interrupted&) {
-      child.exit_code = 130;
-    }
-    if (child.exit_code == 130) {
       Keep(Spent(), name);
-      throw cli::Interrupted{"all: stopped; the same command resumes"};
+      throw;
     }
     if (child.signal != 0) why = StrCat("ended by signal ", child.signal);
     const bool finished = child.exit_code == 0;

@@ -20,20 +20,10 @@ using nlohmann::json;
 constexpr size_t kShown = 40;    // couplets listed on the page
 constexpr size_t kAtOnce = 200;  // lines per call of `linnet couplet`
 
-std::vector<char32_t> CharactersOf(const std::string& text) {
-  std::vector<char32_t> characters;
-  for (size_t at = 0; at < text.size();) {
-    const auto next = NextCodePoint(text, at);
-    characters.push_back(next ? next->value : 0);
-    at += next ? next->bytes : 1;
-  }
-  return characters;
-}
-
 // Adds 1 to the count of each rule that the second line keeps. Covers the rules that a program can
 // check.
 void Count(const std::string& first, const std::string& second, json& kept) {
-  const std::vector<char32_t> a = CharactersOf(first), b = CharactersOf(second);
+  const std::u32string a = CodePoints(first), b = CodePoints(second);
   bool punctuation = true, places = true, repeats = true, mirrored = true;
   for (size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
     const char32_t x = i < a.size() ? a[i] : 0, y = i < b.size() ? b[i] : 0;
@@ -68,16 +58,14 @@ json Training(const Lab& lab, const std::string& run) {
   const json &spec = info.at("spec"), &training = info.at("training");
   const json points = CurveOf(plot::ReadRunLog(run), {"validation_perplexity"});
   if (points.empty()) throw InputError(run, ": its metrics.jsonl has no validation records");
-  return {{"run", NameOf(model)},
-          {"points", points},
-          {"network", spec.value("network", "transformer")},
-          {"layers", spec.at("layers")},
-          {"d_model", spec.at("d_model")},
-          {"parameters", info.at("parameters")},
-          {"data", training.at("data")},
-          {"steps", training.at("steps")},
-          {"epochs", training.at("epochs")},
-          {"seconds", training.at("seconds")}};
+  json curve = {{"run", NameOf(model)},
+                {"points", points},
+                {"network", spec.value("network", "transformer")},
+                {"parameters", info.at("parameters")}};
+  for (const char* field : {"layers", "d_model"}) curve[field] = spec.at(field);
+  for (const char* field : {"data", "steps", "epochs", "seconds"})
+    curve[field] = training.at(field);
+  return curve;
 }
 
 // Writes second lines for the first `count` pairs, and counts those that keep each rule.

@@ -174,20 +174,17 @@ class Runner {
   // As Draw(), for the record named by --from, which may be invalid.
   std::string DrawOwn(const json& amended, json& record, std::vector<NamedFigure>& figures) const {
     const std::string name = experiment_.name;
-    std::string why;
-    try {
+    std::string page;
+    const std::string remedy =
+        StrCat("; give the ", name, ".json that 'linnet reproduce ", name, "' wrote");
+    CheckFile(common_.from, remedy, [&] {
       const std::string of = record.is_object() ? record.value("experiment", name) : name;
       if (of != name) throw InputError("is a record of ", of);
       if (!amended.empty()) record.update(amended);
       if (record.is_object()) record["experiment"] = name;
-      return Draw(record, figures);
-    } catch (const json::exception&) {
-      why = "lacks a field, or has one of another type";
-    } catch (const Error& error) {
-      why = error.what();
-    }
-    throw InputError(common_.from, ": ", why, "; give the ", name, ".json that 'linnet reproduce ",
-                     name, "' wrote");
+      page = Draw(record, figures);
+    });
+    return page;
   }
 
   const Experiment& experiment_;
@@ -269,8 +266,7 @@ Results::Results(const std::string& name, const std::string& folder,
        !path.empty() && !fs::exists(path, error); path = path.parent_path()) {
     if (path.has_filename()) made.push_back(path);
   }
-  fs::create_directories(folder, error);
-  if (error) throw InputError(folder, ": cannot make this folder: ", error.message());
+  MakeFolder(folder);
   std::vector<std::string> files = {page_, record_};
   for (const std::string& picture : pictures) {
     for (const std::string& file : PictureFiles(folder, picture)) files.push_back(file);

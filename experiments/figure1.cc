@@ -13,43 +13,51 @@ using nlohmann::json;
 
 namespace {
 
-// The records of 'linnet bench attention', grouped by quantity and method.
-struct Sorted {
-  json methods = json::array();  // {"name", "left_out", "time": exponent of N, "memory": exponent}
-  json points = {{"time", json::array()}, {"memory", json::array()}};  // by method and N
-  json origin = json::object();
-};
+// The records of 'linnet bench attention' by kind. `kinds` has the rules for valid records of each
+// kind; a record is named "attention/METHOD/KIND".
+json ByKind(const json& records, const json& kinds) {
+  json sorted;
+  for (const auto& [kind, rules] : kinds.items()) sorted[kind] = json::array();
+  for (const json& record : records) {
+    const std::string name = record.at("name"), method = record.at("method");
+    const std::string prefix = StrCat("attention/", method, "/");
+    const std::string kind = name.starts_with(prefix) ? name.substr(prefix.size()) : "";
+    if (!kinds.contains(kind)) throw InputError("has a record of ", Quote(name));
+    CheckRecord(record, kinds.at(kind));
+    sorted[kind].push_back(record);
+  }
+  return sorted;
+}
 
-// Adds one record, named "attention/METHOD/KIND". `kinds` has the rules for valid records by KIND.
-void Take(const json& record, const json& kinds, Sorted& sorted) {
-  const std::string name = record.at("name");
-  const size_t first = name.find('/'), last = name.rfind('/');
-  const std::string kind = name.substr(last == name.npos ? 0 : last + 1);
-  if (!name.starts_with("attention/") || first == last || !kinds.contains(kind)) {
-    throw InputError("has a record of ", Quote(name));
+// The methods: {"name", "left_out", "time": exponent of N, "memory": exponent}, with null for a
+// missing value.
+json Methods(const json& records, const json& sorted) {
+  json methods = json::array();
+  for (const json& record : records) {
+    const json& name = record.at("method");
+    if (!FindRecord(methods, "name", name).is_null()) continue;
+    const auto value = [&](const char* kind, const char* field) {
+      const json found = FindRecord(sorted.at(kind), "method", name);
+      return found.is_null() ? found : found.at(field);
+    };
+    const json left_out = value("longest", "left_out");
+    methods.push_back({{"name", name},
+                       {"left_out", left_out.empty() ? json() : left_out[0]},
+                       {"time", value("time-exponent", "value")},
+                       {"memory", value("memory-exponent", "value")}});
   }
-  CheckRecord(record, kinds.at(kind));
-  const std::string of = name.substr(first + 1, last - first - 1);
-  const auto is_same = [&](const json& method) { return method.at("name") == of; };
-  json& methods = sorted.methods;
-  if (std::none_of(methods.begin(), methods.end(), is_same)) {
-    methods.push_back(
-        {{"name", of}, {"left_out", nullptr}, {"time", nullptr}, {"memory", nullptr}});
-  }
-  json& method = *std::find_if(methods.begin(), methods.end(), is_same);
-  if (kind == "time" || kind == "memory") {
-    if (!record.at("checked").get<bool>()) throw InputError("has an unchecked record of ", of);
-    json& point = sorted.points[kind].emplace_back(record);
-    point["method"] = of;
-    for (const char* field : {"heads", "dim"}) sorted.origin[field] = record.at(field);
-    sorted.origin["causal"] = record.at("causal").get<bool>() ? "causal" : "not causal";
-  } else if (kind == "longest") {
-    for (const char* field : {"machine", "date", "isa", "threads", "tokens"}) {
-      sorted.origin[field] = record.at(field);
-    }
-    if (!record.at("left_out").empty()) method["left_out"] = record.at("left_out")[0];
-  } else {
-    method[kind.substr(0, kind.find('-'))] = record.at("value");  // an exponent
+  return methods;
+}
+
+// Throws InputError unless every time has a memory of the same method and length.
+void CheckPairs(const json& times, const json& memories) {
+  for (const json& time : times) {
+    const auto is_same = [&](const json& memory) {
+      return memory.at("N") == time.at("N") && memory.at("method") == time.at("method");
+    };
+    if (std::any_of(memories.begin(), memories.end(), is_same)) continue;
+    throw InputError("has no memory of ", time.at("method").get<std::string>(),
+                     " at N = ", time.at("N").dump());
   }
 }
 
@@ -164,38 +172,34 @@ void MeasureFigure1(const Call& call, json& record) {
 }
 
 void DeriveFigure1(const json& about, json& values) {
-  Sorted sorted;
-  for (const json& record : values.at("records")) Take(record, about.at("kinds"), sorted);
-  std::vector<double> lengths;
-  for (const json& point : sorted.points["time"]) {
-    lengths.push_back(point.at("N"));
-    bool there = false;
-    for (const json& memory : sorted.points["memory"]) {
-      there |= memory.at("N") == point.at("N") && memory.at("method") == point.at("method");
-    }
-    if (there) continue;
-    throw InputError("has no memory of ", point.at("method").get<std::string>(),
-                     " at N = ", point.at("N").dump());
+  json sorted = ByKind(values.at("records"), about.at("kinds"));
+  const json empty = {{"empty", "holds no measurement"}};
+  CheckRecord(sorted, {{"time", empty}, {"longest", empty}});
+  CheckPairs(sorted["time"], sorted["memory"]);
+  const json all = Methods(values.at("records"), sorted);
+  for (const char* field : {"machine", "date", "isa", "threads", "tokens"}) {
+    values[field] = sorted["longest"].back().at(field);
   }
-  if (lengths.empty()) throw InputError("holds no measurement");
-  const auto [low, high] = std::minmax_element(lengths.begin(), lengths.end());
-  values.update(sorted.origin);
+  for (const char* field : {"heads", "dim", "causal"}) {
+    values[field] = sorted["time"].back().at(field);
+  }
   for (const char* what : {"time", "memory"}) {
-    json& points = sorted.points[what];
+    json& points = sorted[what];
     std::stable_sort(points.begin(), points.end(),
                      [](const json& a, const json& b) { return a.at("N") < b.at("N"); });
-    json methods = WithRuns(sorted.methods, points);
+    json methods = WithRuns(all, points);
     for (json& method : methods) method["exponent"] = method[what];
+    const json &first = sorted["time"].front(), &last = sorted["time"].back();
     values[what] = {{"methods", methods},
-                    {"rows", Pivot(points, sorted.methods, "N")},
-                    {"guides", Guides(methods, *low, *high)},
+                    {"rows", Pivot(points, all, "N")},
+                    {"guides", Guides(methods, first.at("N"), last.at("N"))},
                     {"comparison", Comparison(methods)},
                     {"rounds", Rounds(methods)}};
   }
-  values["methods"] = sorted.methods;
+  values["methods"] = all;
   values["growth"] = json::array();
   for (const json& claim : about.at("growth")) {
-    values["growth"].push_back(Growth(claim, sorted.methods, about.at("near")));
+    values["growth"].push_back(Growth(claim, all, about.at("near")));
   }
 }
 

@@ -43,12 +43,10 @@ void MeasureFigure2(const Call& call, json& record) {
 }
 
 void DeriveFigure2(const json& about, json& values) {
-  values["rows"] = json::array();
-  for (json& row : WithRuns(about.at("methods"), values.at("runs"))) {
-    if (row["run"].is_null()) continue;
+  values["rows"] = MethodsRun(about.at("methods"), values.at("runs"));
+  for (json& row : values["rows"]) {
     row["until_2"] = FirstBelow(row["run"]["curve"], 1e-2);
     row["until_3"] = FirstBelow(row["run"]["curve"], 1e-3);
-    values["rows"].push_back(row);
   }
   values["network"] = about.at("scales").at(values.at("scale")).at("describes");
   values["chunk"] = Chunk(values.at("max_length"));

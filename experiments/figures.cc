@@ -4,19 +4,11 @@
 
 #include <filesystem>
 
-#include "linnet/base/function_ref.h"
-
 namespace linnet::experiments {
 namespace {
 
+namespace fs = std::filesystem;
 using nlohmann::json;
-
-// Calls body(scope) for each element at described["each"], or once if there is no such field.
-void Each(const json& described, const Scope& scope, FunctionRef<void(const Scope&)> body) {
-  if (!described.contains("each")) return body(scope);
-  const json elements = Elements(described.at("each").get<std::string>(), scope);
-  for (const json& element : elements) body({element, &scope});
-}
 
 std::string Text(const json& described, const char* field, const Scope& scope) {
   return Fill(described.value(field, ""), scope);
@@ -72,7 +64,7 @@ plot::Plot DescribedPanel(const json& described, const Scope& scope) {
                    .x = {Text(described, "x", scope), log.find('x') != log.npos},
                    .y = {Text(described, "y", scope), log.find('y') != log.npos}};
   for (const json& of_series : described.at("series")) {
-    Each(of_series, scope, [&](const Scope& inner) {
+    ForEach(of_series.value("each", json()), scope, [&](const Scope& inner) {
       plot::Series series = DescribedSeries(of_series, inner);
       if (series.x.empty()) return;
       for (const plot::Series& earlier : panel.series) {  // another seed of the same method
@@ -89,11 +81,11 @@ plot::Plot DescribedPanel(const json& described, const Scope& scope) {
 std::vector<NamedFigure> DescribedFigures(const json& figures, const Scope& scope) {
   std::vector<NamedFigure> drawn;
   for (const json& described : figures) {
-    Each(described, scope, [&](const Scope& inner) {
+    ForEach(described.value("each", json()), scope, [&](const Scope& inner) {
       plot::Figure figure{.title = Text(described, "title", inner),
                           .subtitle = Text(described, "subtitle", inner)};
       for (const json& panel : described.at("panels")) {
-        Each(panel, inner, [&](const Scope& innermost) {
+        ForEach(panel.value("each", json()), inner, [&](const Scope& innermost) {
           figure.panels.push_back(DescribedPanel(panel, innermost));
         });
       }
@@ -104,17 +96,16 @@ std::vector<NamedFigure> DescribedFigures(const json& figures, const Scope& scop
 }
 
 std::vector<std::string> PictureFiles(const std::string& folder, const std::string& name) {
-  const std::string path = std::filesystem::path(folder) / name;
+  const std::string path = fs::path(folder) / name;
   return {path + ".png", path + ".svg", path + "-dark.png", path + "-dark.svg"};
 }
 
 void DrawPictures(plot::Figure figure, const std::string& folder, const std::string& name) {
-  const std::vector<std::string> files = PictureFiles(folder, name);
-  Draw(figure, files[0]);
-  Draw(figure, files[1]);
-  figure.theme = plot::Theme::kDark;
-  Draw(figure, files[2]);
-  Draw(figure, files[3]);
+  for (const std::string& file : PictureFiles(folder, name)) {
+    const bool dark = fs::path(file).stem() == name + "-dark";
+    figure.theme = dark ? plot::Theme::kDark : plot::Theme::kLight;
+    Draw(figure, file);
+  }
 }
 
 }  // namespace linnet::experiments

@@ -30,31 +30,13 @@ json Sets(const json& about, const json& records) {
   return sets;
 }
 
-// Adds the method and the data set to a record of table 5, and the points of the figure: "at" lists
-// numbers of previous tokens, "microseconds" the times of the next token.
-void Identify(const json& about, json& run) {
-  const auto refuse = [] { throw InputError("has a record that is not of this table"); };
-  json method, dataset;
-  for (const json& one : about.at("datasets")[0].at("methods")) {
-    if (run.at("attention") == one.at("attention") &&
-        run.at("stateless") == one.at("state").is_null() &&
-        run.value("lsh_rounds", 0) == one.at("rounds")) {
-      method = one;
-    }
-  }
-  for (const json& one : about.at("datasets")) {
-    const std::string model = run.at("model");
-    if (model.starts_with(one.at("dataset").get<std::string>() + " ")) dataset = one;
-  }
-  if (method.is_null() || dataset.is_null() || run.at("checked") != true || run.at("batch") != 1) {
-    refuse();
-  }
-  run["method"] = method["name"], run["dataset"] = dataset["dataset"];
-  run["hashes"] = method["rounds"] > 0;
-  const bool stateless = method["state"].is_null();
+// Adds the points of table 5's figure to a record: "at" lists numbers of previous tokens,
+// "microseconds" the times of the next token.
+void AddPoints(json& run) {
+  const bool stateless = run.at("stateless");
   const std::string times = stateless ? "us_at_lengths" : "us_by_eighths";
-  run["microseconds"] = run.at(times);
   CheckRecord(run, {{times, {{"empty", "has no times of tokens"}}}, {times + ".*", {1e-9, 1e15}}});
+  run["microseconds"] = run.at(times);
   if (stateless) {
     CheckRecord(run, {{"lengths.*", {1, 1e9}}});
     run["at"] = run.at("lengths");
@@ -62,7 +44,9 @@ void Identify(const json& about, json& run) {
     const double length = run.at("N").get<double>() - 1;
     for (int eighth = 0; eighth < 8; ++eighth) run["at"].push_back(length * (eighth + 0.5) / 8);
   }
-  if (run["at"].size() != run["microseconds"].size()) refuse();
+  if (run["at"].size() != run["microseconds"].size()) {
+    throw InputError("'", times, "' has too many times or too few");
+  }
 }
 
 }  // namespace
@@ -83,16 +67,7 @@ void MeasureGenerateTable(const Call& call, json& record) {
 }
 
 void DeriveTable4(const json& about, json& values) {
-  values["sets"] = json::array();
-  for (json& set : Sets(about, values.at("records"))) {
-    if (set.at("softmax").at("run").is_null()) continue;
-    json rows = json::array();
-    for (json& row : set["rows"]) {
-      if (!row["run"].is_null()) rows.push_back(row);
-    }
-    set["rows"] = rows;
-    values["sets"].push_back(set);
-  }
+  values["sets"] = Sets(about, values.at("records"));
   const json& datasets = about.at("datasets");
   values["by_method"] = WithRuns(datasets[0].at("methods"), values.at("records"));
   for (size_t m = 0; m < values["by_method"].size(); ++m) {
@@ -103,21 +78,8 @@ void DeriveTable4(const json& about, json& values) {
 }
 
 void DeriveTable5(const json& about, json& values) {
-  json& records = values.at("records");
-  json origin, precision;
-  for (json& run : records) {
-    Identify(about, run);
-    json of = {run.at("machine"), run.at("isa"), run.at("threads")};
-    if (origin.is_null()) origin = of;
-    if (!run["hashes"] && precision.is_null()) precision = run.at("precision");  // LSH runs in f32
-    if (of != origin || (!run["hashes"] && run.at("precision") != precision)) {
-      throw InputError("has records of different machines, precisions or threads");
-    }
-  }
-  values["machine"] = origin[0], values["isa"] = origin[1], values["threads"] = origin[2];
-  values["precision"] = precision.is_null() ? json("f32") : precision;
-  values["date"] = records.back().at("date");
-  values["sets"] = Sets(about, records);
+  for (json& run : values.at("records")) AddPoints(run);
+  values["sets"] = Sets(about, values["records"]);
   for (const json& set : values["sets"]) {
     for (const json& row : set.at("rows")) {
       if (row.at("runs").size() < 2) continue;

@@ -8,7 +8,6 @@
 
 #include "experiments/measure.h"
 #include "linnet/base/units.h"
-#include "linnet/io/file.h"
 
 namespace linnet::experiments {
 
@@ -82,7 +81,7 @@ json ImageLab::NewPlan() const {
 }
 
 void ImageLab::CheckPlan() const {
-  try {
+  CheckFile(plan_file_, "; remove this plan, or choose another --work", [&] {
     CheckRecord(plan_, {{"command", "text"},
                         {"precision", "text"},
                         {"seed", "whole"},
@@ -92,9 +91,7 @@ void ImageLab::CheckPlan() const {
     plan_.at("pixel-above").get<bool>();
     if (!plan_.at("steps").is_null()) CheckRecord(plan_, {{"steps", "whole"}});
     if (!plan_.at("budget").is_null()) ParseSeconds(plan_.at("budget"));
-  } catch (const std::exception&) {
-    throw InputError(plan_file_, ": is not a valid plan; remove it, or choose another --work");
-  }
+  });
   const auto other = [&](const auto&... planned) {
     throw InputError(plan_file_, ": the trainings in this folder were planned ", planned...,
                      "; choose another --work");
@@ -132,7 +129,7 @@ json ImageLab::Settings() const {
 
 json ImageLab::Train() {
   fs::create_directories(call_.lab.folder());
-  WriteFileAtomically(plan_file_, plan_.dump(1) + "\n");
+  WriteRecord(plan_file_, plan_);
   json values = settings_;
   values.update({{"data", data_}, {"budget", plan_.at("budget")}, {"steps", plan_.at("steps")}});
   values["wanted"] = plan_.at("steps").is_null()
@@ -152,7 +149,7 @@ json ImageLab::Train() {
   });
   plan_["spent"] = plan_["spent"].get<double>() + watch_.Seconds();
   watch_ = Stopwatch();
-  WriteFileAtomically(plan_file_, plan_.dump(1) + "\n");
+  WriteRecord(plan_file_, plan_);
   return runs;
 }
 

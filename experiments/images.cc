@@ -21,8 +21,7 @@ constexpr double kPaperSeconds = 600;
 // throughput as "speed" and that of the paper's network as "sized".
 json Rows(const json& about, const json& record) {
   json rows = json::array();
-  for (json& row : WithRuns(about.at("methods"), record.at("runs"))) {
-    if (row["run"].is_null()) continue;
+  for (json& row : MethodsRun(about.at("methods"), record.at("runs"))) {
     const json& name = row["name"];
     if (record.contains("throughput")) {
       row["speed"] = FindRecord(record.at("throughput"), "method", name);
@@ -71,10 +70,6 @@ void DeriveImageTable(const json& about, json& values) {
   bool taken = values.at("equal_time");
   for (const json& row : rows) taken = taken && row.at("run").contains("training_seconds");
   values["taken"] = taken;
-  values["whole"] = json::array();
-  for (const json& speed : values.at("paper_throughput")) {
-    if (speed.contains("whole_seconds")) values["whole"].push_back(speed);
-  }
 }
 
 void MeasureFigure5(const Call& call, json& record) {
@@ -84,14 +79,10 @@ void MeasureFigure5(const Call& call, json& record) {
     std::error_code error;
     if (!fs::exists(path, error)) continue;
     record[name] = ReadRecord(path);
-    try {
+    CheckFile(path, "", [&] {
       json values = {{name, record[name]}};
       DeriveFigure5(call.about, values);
-    } catch (const json::exception&) {
-      throw InputError(path.string(), ": lacks a field, or has one of another type");
-    } catch (const Error& wrong) {
-      throw InputError(path.string(), ": ", wrong.what());
-    }
+    });
   }
   if (record.empty()) {
     throw InputError(folder.string(),

@@ -5,7 +5,6 @@
 #include <iostream>
 
 #include "experiments/record.h"
-#include "linnet/cli/child.h"
 #include "linnet/cli/machine.h"
 #include "linnet/cli/program.h"
 #include "linnet/io/file.h"
@@ -27,23 +26,29 @@ bool Exists(const fs::path& path) {
 
 }  // namespace
 
-void Lab::MakeFolder(const fs::path& folder) const {
+void MakeFolder(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) throw InputError(folder.string(), ": cannot make this folder: ", error.message());
 }
 
-std::string Lab::RunVerb(const std::vector<std::string>& arguments) const {
-  const cli::Interrupted stopped{StrCat(
-      experiment_,
-      ": stopped; nothing is written, and the same command resumes with the results so far")};
+cli::ChildResult RunLinnet(const std::vector<std::string>& arguments, const std::string& stopped) {
   cli::ChildResult child;
   try {
     child = cli::RunChild("linnet", arguments);
   } catch (const cli::Interrupted&) {
-    throw stopped;
+    child.exit_code = 130;
   }
-  if (child.exit_code == 130) throw stopped;
+  if (child.exit_code == 130) throw cli::Interrupted{stopped};
+  return child;
+}
+
+std::string Lab::RunVerb(const std::vector<std::string>& arguments) const {
+  const cli::ChildResult child = RunLinnet(
+      arguments,
+      StrCat(
+          experiment_,
+          ": stopped; nothing is written, and the same command resumes with the results so far"));
   if (child.exit_code == 2)
     throw InputError(experiment_, ": nothing is written");  // the verb has printed the reason
   if (child.exit_code != 0) {
@@ -70,8 +75,7 @@ json Lab::Kept(const fs::path& file, const json& question, FunctionRef<json()> m
   }
   const json answer = measure();
   MakeFolder((folder_ / file).parent_path());
-  WriteFileAtomically(folder_ / file,
-                      json{{"question", question}, {"answer", answer}}.dump(1) + "\n");
+  WriteRecord(folder_ / file, {{"question", question}, {"answer", answer}});
   return answer;
 }
 

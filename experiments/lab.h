@@ -16,6 +16,7 @@
 
 #include "linnet/error.h"
 #include "linnet/base/function_ref.h"
+#include "linnet/cli/child.h"
 
 namespace linnet::experiments {
 
@@ -31,6 +32,12 @@ template <class... Values>
 void Append(std::vector<std::string>& arguments, const Values&... values) {
   (AppendOne(arguments, values), ...);
 }
+
+// Creates a folder and the folders above it. Throws InputError.
+void MakeFolder(const std::filesystem::path& folder);
+
+// Runs `linnet ARGUMENTS...`. Throws Interrupted after Ctrl-C, with the message `stopped`.
+cli::ChildResult RunLinnet(const std::vector<std::string>& arguments, const std::string& stopped);
 
 class Lab {
  public:
@@ -74,7 +81,6 @@ class Lab {
   double TimeUpdates(const std::string& label, const std::filesystem::path& run,
                      const std::vector<std::string>& flags) const;
   std::string RunVerb(const std::vector<std::string>& arguments) const;
-  void MakeFolder(const std::filesystem::path& folder) const;
 
   const std::string experiment_;
   const std::filesystem::path folder_;

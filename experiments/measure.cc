@@ -49,16 +49,16 @@ void Plan(const json& training, const Scope& scope, std::vector<Planned>& method
 
 std::vector<std::string> Command(const json& described, const Scope& scope) {
   std::vector<std::string> arguments;
-  const auto add = [&](const json& part, const Scope& inner) {
-    const std::vector<std::string> more = Command(part.at("add"), inner);
-    arguments.insert(arguments.end(), more.begin(), more.end());
-  };
   for (const json& part : described) {
     if (part.is_object()) {
-      const bool each = part.contains("each");
-      const json elements = Elements(part.at(each ? "each" : "unless").get<std::string>(), scope);
-      if (!each && elements.empty()) add(part, scope);
-      for (size_t i = 0; each && i < elements.size(); ++i) add(part, {elements[i], &scope});
+      const auto add = [&](const Scope& inner) {
+        Append(arguments, Command(part.at("add"), inner));
+      };
+      if (part.contains("each")) {
+        ForEach(part["each"], scope, add);
+      } else if (Elements(part.at("unless").get<std::string>(), scope).empty()) {
+        add(scope);
+      }
       continue;
     }
     const std::string text = part;
@@ -71,32 +71,25 @@ std::vector<std::string> Command(const json& described, const Scope& scope) {
 
 json Measured(const Call& call, const json& described, const Scope& scope) {
   json records = json::array();
-  json each = described.value("each", json::array());
-  if (!each.empty()) {
-    json inner = described;
-    inner["each"].erase(0);
-    for (const json& element : Elements(each[0].get<std::string>(), scope)) {
-      for (const json& record : Measured(call, inner, {element, &scope})) records.push_back(record);
-    }
-    return records;
-  }
-  const std::string says = Fill(described.value("says", ""), scope);
-  if (!says.empty()) std::cerr << says << "\n";
   const json add = described.value("add", json::object());
-  json answer = call.lab.Measure(Fill(described.at("name").get<std::string>(), scope),
-                                 Command(described.at("command"), scope));
-  if (!answer.is_array()) answer = json::array({answer});
-  for (const json& one : answer) {
-    if (described.contains("only") && one.at("name") != described["only"]) continue;
-    json record = described.contains("keep") ? json::object() : one;
-    for (const json& field : described.value("keep", json::array())) {
-      if (one.contains(field)) record[field.get<std::string>()] = one.at(field);
+  ForEach(described.value("each", json()), scope, [&](const Scope& inner) {
+    const std::string says = Fill(described.value("says", ""), inner);
+    if (!says.empty()) std::cerr << says << "\n";
+    json answer = call.lab.Measure(Fill(described.at("name").get<std::string>(), inner),
+                                   Command(described.at("command"), inner));
+    if (!answer.is_array()) answer = json::array({answer});
+    for (const json& one : answer) {
+      if (described.contains("only") && one.at("name") != described["only"]) continue;
+      json record = described.contains("keep") ? json::object() : one;
+      for (const json& field : described.value("keep", json::array())) {
+        if (one.contains(field)) record[field.get<std::string>()] = one.at(field);
+      }
+      for (const auto& [field, expression] : add.items()) {
+        record[field] = Evaluate(expression.get<std::string>(), inner);
+      }
+      records.push_back(std::move(record));
     }
-    for (const auto& [field, expression] : add.items()) {
-      record[field] = Evaluate(expression.get<std::string>(), scope);
-    }
-    records.push_back(std::move(record));
-  }
+  });
   return records;
 }
 
@@ -127,7 +120,7 @@ json Trained(const Call& call, const Scope& scope, const Finish& finish) {
     for (int seed = 1; seed <= std::max(1, seeds); ++seed) {
       if (seeds > 0) values["seed"] = seed;
       std::vector<std::string> flags = Command(training.at("flags"), inner);
-      for (const std::string& flag : Command(training.at("schedule"), inner)) flags.push_back(flag);
+      Append(flags, Command(training.at("schedule"), inner));
       json run = call.lab.Train(seeds > 0 ? StrCat(label, ", seed ", seed) : label,
                                 seeds > 0 ? StrCat(name, "-", seed) : name, flags, planned.steps,
                                 training.at("curve"));

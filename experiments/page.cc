@@ -278,6 +278,16 @@ json Elements(std::string_view path, const Scope& scope) {
   return Holds(value) ? json::array({value}) : json::array();
 }
 
+void ForEach(const json& each, const Scope& scope, FunctionRef<void(const Scope&)> body) {
+  if (each.is_string()) return ForEach(json::array({each}), scope, body);
+  if (each.empty()) return body(scope);
+  json others = each;
+  others.erase(0);
+  for (const json& element : Elements(each.at(0).get<std::string>(), scope)) {
+    ForEach(others, {element, &scope}, body);
+  }
+}
+
 std::string Fill(std::string_view text, const Scope& scope) {
   std::string out;
   while (true) {

@@ -23,6 +23,8 @@
 #include <string>
 #include <string_view>
 
+#include "linnet/base/function_ref.h"
+
 namespace linnet::experiments {
 
 // Values in which paths are looked up, and then in `outer`. Both must outlive the scope.
@@ -45,6 +47,10 @@ nlohmann::json Evaluate(std::string_view expression, const Scope& scope);
 
 // The elements for which a section with that path (or condition "a = b") is shown.
 nlohmann::json Elements(std::string_view path, const Scope& scope);
+
+// Calls body(scope) for each of the elements at the path `each`; of a list of paths, for each
+// combination of their elements; of null, once.
+void ForEach(const nlohmann::json& each, const Scope& scope, FunctionRef<void(const Scope&)> body);
 
 // Expands the tags. Throws as Evaluate().
 std::string Fill(std::string_view text, const Scope& scope);

@@ -17,6 +17,11 @@ using nlohmann::json;
 namespace {
 
 void CheckValue(const std::string& field, const json& value, const json& rule) {
+  if (rule.contains("in")) {
+    const json& allowed = rule["in"];
+    if (std::find(allowed.begin(), allowed.end(), value) != allowed.end()) return;
+    throw InputError("'", field, "' is none of ", allowed.dump());
+  }
   if (rule.is_object()) {
     if (value.get<json::array_t>().empty()) throw InputError(rule.at("empty").get<std::string>());
   } else if (rule == "text") {
@@ -55,6 +60,22 @@ json ParseRecord(const std::string& text, const std::string& where) {
 }
 
 json ReadRecord(const fs::path& path) { return ParseRecord(ReadFile(path, size_t{1} << 26), path); }
+
+void WriteRecord(const fs::path& path, const json& record) {
+  WriteFileAtomically(path, record.dump(1) + "\n");
+}
+
+void CheckFile(const fs::path& file, const std::string& remedy, FunctionRef<void()> check) {
+  std::string why;
+  try {
+    return check();
+  } catch (const json::exception&) {
+    why = "lacks a field, or has one of another type";
+  } catch (const Error& error) {
+    why = error.what();
+  }
+  throw InputError(file.string(), ": ", why, remedy);
+}
 
 json CurveOf(const plot::RunLog& log, const std::vector<std::string>& metrics) {
   json curve = json::array();
@@ -97,6 +118,14 @@ json WithRuns(const json& methods, const json& runs) {
     }
     method["run"] = method["runs"].empty() ? json() : method["runs"].front();
     joined.push_back(std::move(method));
+  }
+  return joined;
+}
+
+json MethodsRun(const json& methods, const json& runs) {
+  json joined = json::array();
+  for (json& method : WithRuns(methods, runs)) {
+    if (!method["run"].is_null()) joined.push_back(std::move(method));
   }
   return joined;
 }

@@ -52,16 +52,9 @@ void MeasureTable3(const Call& call, json& record) {
 }
 
 void DeriveTable3(const json& about, json& values) {
-  values["rows"] = json::array();
-  values["all_runs"] = json::array();
-  for (json& row : WithRuns(about.at("methods"), values.at("runs"))) {
-    if (row["runs"].empty()) continue;
+  values["rows"] = MethodsRun(about.at("methods"), values.at("runs"));
+  for (json& row : values["rows"]) {
     if (row["runs"].size() > 1) row["seeds"] = row["runs"].size();
-    for (json run : row["runs"]) {
-      run["label"] = row["label"];
-      values["all_runs"].push_back(std::move(run));
-    }
-    values["rows"].push_back(std::move(row));
   }
   values["by_length"] = WithRuns(about.at("methods"), values.at("lengths"));
   values["length_rows"] = Pivot(values.at("lengths"), about.at("methods"), "seconds");

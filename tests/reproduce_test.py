@@ -256,16 +256,16 @@ class Table4(Case):
 TABLE5 = ["table5.md", "table5.json", "table5.png", "table5.svg", "table5-dark.png", "table5-dark.svg"]
 
 
-def generated(dataset="mnist", attention="causal-linear", stateless=False, **changed):
-    """A record in the format of linnet bench generate --json."""
+def generated(dataset="mnist", method="linear", **changed):
+    """A record of table 5."""
     record = {"name": "generate", "value": 500.0, "unit": "ms/image", "limit": 400.0, "ratio": 1.25, "checked": True,
-              "model": dataset + " (random)", "attention": attention, "stateless": stateless,
+              "model": dataset + " (random)", "method": method, "dataset": dataset, "stateless": method == "softmax",
               "N": 784 if dataset == "mnist" else 3072, "batch": 1, "precision": "f32", "threads": 2, "isa": "AVX3",
-              "state_bytes": 549_000, "memory_growth_bytes": 0, "machine": "A (machine) | <b>", "date": "2026-11-21"}
-    if stateless:
+              "state_bytes": 549_000, "memory_growth_bytes": 0}
+    if record["stateless"]:
         record.update(lengths=[1, 400, 783], us_at_lengths=[700.0, 40_000.0, 80_000.0])
     else:
-        slope = 100 if attention == "full" else 0
+        slope = 100 if method == "stateful" else 0
         record.update(us_by_eighths=[640.0 + slope * i for i in range(8)])
     return [{**record, **changed}]
 
@@ -273,16 +273,17 @@ def generated(dataset="mnist", attention="causal-linear", stateless=False, **cha
 class Table5(Case):
     COMMAND = ("table5", "--out", "out")
 
-    def record(self, records):
-        return {"command": "linnet reproduce table5 --threads 2", "records": records} if records is not None else {}
+    def record(self, records, **changed):
+        return {"command": "linnet reproduce table5 --threads 2", "machine": "A (machine) | <b>", "date": "2026-11-21",
+                "precision": "f32", "records": records, **changed}
 
     def run_on(self, records, *arguments):
         self.write("in.json", self.record(records))
         return self.reproduce("--from", "in.json", *arguments)
 
     def test_a_page_with_pictures(self):
-        records = (generated(attention="full", stateless=True, value=50_000.0)
-                   + generated(attention="full", value=750.0) + generated() + generated("cifar10"))
+        records = (generated(method="softmax", value=50_000.0) + generated(method="stateful", value=750.0)
+                   + generated() + generated("cifar10"))
         result = self.run_on(records)
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(sorted(path.name for path in (self.dir / "out").iterdir()), sorted(TABLE5))
@@ -299,19 +300,18 @@ class Table5(Case):
         self.assertEqual((self.dir / "out" / "table5.png").read_bytes()[:4], b"\x89PNG")
 
     def test_refuses_what_is_no_such_record(self):
-        for records, says in (([], "no measurement"), (None, "lacks a field"), (3, "another type"),
-                              (generated(checked=False), "not of this table"),
-                              (generated(batch=64), "not of this table"),
-                              (generated("other"), "not of this table"),
-                              (generated(value=-1.0), "'value'"),
-                              (generated(attention="reformer"), "not of this table"),
+        for records, says in (([], "no measurement"), (3, "another type"), (generated(checked=False), "'checked'"),
+                              (generated(batch=64), "'batch' is none of [1]"), (generated("other"), "'dataset'"),
+                              (generated(value=-1.0), "'value'"), (generated(method="reformer"), "'method'"),
                               (generated(us_by_eighths=[]), "no times"),
+                              (generated(us_by_eighths=[1.0] * 7), "too many times or too few"),
                               (generated(us_by_eighths=[0.0, 1.0]), "us_by_eighths"), (generated(N=1), "'N'"),
                               (generated(threads=1e300), "'threads'"), (generated(value=0), "'value'"),
                               (generated() + generated(), "two records of linear, MNIST"),
-                              (generated() + generated("cifar10", precision="int8"), "different"),
-                              (generated(machine=3), "another type"), ([{"name": "generate"}], "lacks a field")):
+                              (generated(isa=3), "another type"), ([{"name": "generate"}], "lacks a field")):
             self.refuses_record(self.record(records), says)
+        self.refuses_record({}, "lacks a field")
+        self.refuses_record(self.record(generated(), machine=3), "another type")
         result = self.run_on(generated(), "--precision", "int8")
         self.assertEqual(result.returncode, 2)
         self.assertIn("--from measures nothing", result.stderr)

@@ -200,6 +200,11 @@ TEST(Utf8, GoesThereAndBack) {
   }
 }
 
+TEST(Utf8, CodePointsOfAnyBytes) {
+  EXPECT_EQ(CodePoints("a海\xc3\xa9"), U"a\u6d77\u00e9");
+  EXPECT_EQ(CodePoints("\xe6\xb5z\xff"), U"\ufffd\ufffdz\ufffd");
+}
+
 TEST(Utf8, PrintsWhatShows) {
   EXPECT_TRUE(IsPrintable("AH 海 \xc3\xa9"));
   EXPECT_EQ(Printable("a\nb\x1b[31m\x7f\xff"), "a?b?[31m??");

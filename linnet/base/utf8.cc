@@ -31,6 +31,16 @@ std::optional<CodePoint> NextCodePoint(std::string_view text, size_t at) {
   return CodePoint{value, bytes};
 }
 
+std::u32string CodePoints(std::string_view text) {
+  std::u32string points;
+  for (size_t at = 0; at < text.size();) {
+    const auto next = NextCodePoint(text, at);
+    points.push_back(next ? next->value : 0xfffd);
+    at += next ? next->bytes : 1;
+  }
+  return points;
+}
+
 void AppendUtf8(char32_t value, std::string& text) {
   const auto add = [&](char32_t byte) { text.push_back(static_cast<char>(byte)); };
   if (value < 0x80) return add(value);

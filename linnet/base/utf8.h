@@ -23,6 +23,9 @@ struct CodePoint {
 // The code point at text[at], at < text.size(); nullopt if there is no complete, valid one.
 std::optional<CodePoint> NextCodePoint(std::string_view text, size_t at);
 
+// The code points of a text, with U+FFFD for each byte of invalid UTF-8.
+std::u32string CodePoints(std::string_view text);
+
 // Appends a code point; value must be one (not a surrogate, at most U+10FFFF).
 void AppendUtf8(char32_t value, std::string& text);
 

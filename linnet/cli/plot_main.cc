@@ -25,16 +25,16 @@ using plot::RunLog;
 constexpr const char* kMetrics = "metrics.jsonl";
 
 struct Options {
-  std::vector<std::string> runs, labels, y, out;
-  std::string x = "step", title, from, to, theme = "light";
-  bool log_x = false, log_y = false, list = false, json = false;
-  size_t smooth = 0;
+  std::vector<std::string> runs, out;
+  std::string x = "step", from, to, theme = "light";
+  bool list = false, json = false;
+  plot::CurveOptions curves;
 };
 
 // Parses a value of the x axis: a step, or a time with its unit. Empty text gives nullopt.
-std::optional<double> ParsePlace(const std::string& text, const Options& options) {
+std::optional<double> ParsePlace(const std::string& text, bool time) {
   if (text.empty()) return std::nullopt;
-  if (options.x == "time") return ParseSeconds(text);
+  if (time) return ParseSeconds(text);
   double step = 0;
   if (!CLI::detail::lexical_cast(text, step) || !(step >= 0) || !std::isfinite(step)) {
     throw InputError("'", text, "' is not a step; write a number, e.g. 5000");
@@ -79,20 +79,15 @@ std::vector<std::string> ExpandFolders(const std::vector<std::string>& paths) {
 }
 
 void Run(Options& options) {
+  plot::CurveOptions& curves = options.curves;
   options.runs = ExpandFolders(options.runs);
-  if (!options.labels.empty() && options.labels.size() != options.runs.size()) {
-    throw InputError(options.labels.size(), " labels for ", options.runs.size(),
+  if (!curves.labels.empty() && curves.labels.size() != options.runs.size()) {
+    throw InputError(curves.labels.size(), " labels for ", options.runs.size(),
                      " runs; repeat --label once per run, in their order, or omit it");
   }
-  plot::CurveOptions curves = {.labels = options.labels,
-                               .y = options.y,
-                               .time = options.x == "time",
-                               .from = ParsePlace(options.from, options),
-                               .to = ParsePlace(options.to, options),
-                               .log_x = options.log_x,
-                               .log_y = options.log_y,
-                               .smooth = options.smooth,
-                               .title = options.title};
+  curves.time = options.x == "time";
+  curves.from = ParsePlace(options.from, curves.time);
+  curves.to = ParsePlace(options.to, curves.time);
   if (curves.labels.empty()) curves.labels = plot::ShortLabels(options.runs);
   for (const std::string& out : options.out) {  // check all before writing any
     plot::CheckFormat(out);
@@ -107,8 +102,8 @@ void Run(Options& options) {
   for (const std::string& out : options.out) Draw(figure, out);
 
   if (options.json) {
-    ordered_json result = {{"out", options.out}, {"x", options.x}, {"y", options.y}};
-    if (options.y.empty()) result["y"] = {plot::MainMetric(runs[0])};
+    ordered_json result = {{"out", options.out}, {"x", options.x}, {"y", curves.y}};
+    if (curves.y.empty()) result["y"] = {plot::MainMetric(runs[0])};
     for (size_t i = 0; i < runs.size(); ++i) {
       result["runs"].push_back(
           {{"path", runs[i].path}, {"label", curves.labels[i]}, {"records", runs[i].records}});
@@ -138,7 +133,7 @@ void AddOptions(CLI::App& app, Options& options) {
   AddRepeated(app, "--out", options.out, "A .png or .svg file to write; may be repeated")
       ->type_name("FILE")
       ->default_str("plot.png");
-  AddRepeated(app, "--y", options.y,
+  AddRepeated(app, "--y", options.curves.y,
               "The metric to draw (default: the run's main metric); each further --y adds a panel")
       ->type_name("NAME");
   AddOption(&app, "--x", options.x, "NAME", "The x axis: steps, or the time spent in training",
@@ -146,15 +141,15 @@ void AddOptions(CLI::App& app, Options& options) {
   AddOption(&app, "--from", options.from, "X",
             "Start of the x range: a step, or a time such as 90s or 2h");
   AddOption(&app, "--to", options.to, "X", "End of the x range, as --from");
-  app.add_flag("--log-x", options.log_x, "A logarithmic x axis");
-  app.add_flag("--log-y", options.log_y, "A logarithmic y axis");
+  app.add_flag("--log-x", options.curves.log_x, "A logarithmic x axis");
+  app.add_flag("--log-y", options.curves.log_y, "A logarithmic y axis");
   AddOption(
-      &app, "--smooth", options.smooth, "N",
+      &app, "--smooth", options.curves.smooth, "N",
       "Smooth training curves over N records (1: no smoothing; default: by the number of records)",
       CLI::Range(1, 10'000).description(""));
-  AddOption(&app, "--title", options.title, "TEXT", "Title of the figure");
+  AddOption(&app, "--title", options.curves.title, "TEXT", "Title of the figure");
   AddRepeated(
-      app, "--label", options.labels,
+      app, "--label", options.curves.labels,
       "Name of a run in the legend; repeat it for each run (default: from the folders' names)")
       ->type_name("NAME");
   AddOption(&app, "--theme", options.theme, "NAME", "Colors for a light page or a dark one",

@@ -24,12 +24,7 @@ constexpr const char* kEllipsis = "…";
 // Labels may come from file names, which can hold any bytes; Cairo requires UTF-8.
 std::string Printable(const std::string& text) {
   std::string clean;
-  for (size_t at = 0; at < text.size();) {
-    const auto next = NextCodePoint(text, at);
-    const bool control = next && (next->value < 0x20 || next->value == 0x7f);
-    clean += !next ? "\ufffd" : control ? " " : text.substr(at, next->bytes);
-    at += next ? next->bytes : 1;
-  }
+  for (char32_t c : CodePoints(text)) AppendUtf8(c < 0x20 || c == 0x7f ? ' ' : c, clean);
   return clean;
 }
 
@@ -84,7 +79,8 @@ Canvas::Canvas(double width, double height, double scale, const std::string& pat
 }
 
 void Canvas::SetColor(Color color, double opacity) {
-  cairo_set_source_rgba(cairo(), color.red, color.green, color.blue, opacity);
+  const auto part = [&](int shift) { return (color >> shift & 255) / 255.0; };
+  cairo_set_source_rgba(cairo(), part(16), part(8), part(0), opacity);
 }
 
 void Canvas::SetFont(double size, bool bold) {
@@ -100,8 +96,11 @@ double Canvas::TextWidth(const std::string& text, double size, bool bold) {
   return extents.x_advance;
 }
 
-std::string Canvas::Fit(const std::string& text, double width, double size, bool bold) {
-  if (text.empty() || TextWidth(text, size, bold) <= width) return text;
+std::string Canvas::Fit(const std::string& text, const TextStyle& style) {
+  const auto fits = [&](const std::string& cut) {
+    return TextWidth(cut, style.size, style.bold) <= style.most_width;
+  };
+  if (text.empty() || fits(text)) return text;
   // Labels may differ at either end, so the middle is cut. Bisection works because the width grows
   // with the number of characters kept.
   const std::string clean = Printable(text);
@@ -113,15 +112,16 @@ std::string Canvas::Fit(const std::string& text, double width, double size, bool
     return clean.substr(0, starts[head]) + kEllipsis +
            (tail > 0 ? clean.substr(starts[starts.size() - tail]) : "");
   };
-  size_t fits = 0, too_many = starts.size();
-  while (fits + 1 < too_many) {
-    const size_t middle = (fits + too_many) / 2;
-    (TextWidth(keep(middle), size, bold) <= width ? fits : too_many) = middle;
+  size_t enough = 0, too_many = starts.size();
+  while (enough + 1 < too_many) {
+    const size_t middle = (enough + too_many) / 2;
+    (fits(keep(middle)) ? enough : too_many) = middle;
   }
-  return keep(fits);
+  return keep(enough);
 }
 
-void Canvas::Text(double x, double y, const std::string& text, const TextStyle& style) {
+void Canvas::Text(double x, double y, const std::string& whole, const TextStyle& style) {
+  const std::string text = Fit(whole, style);
   const double width = TextWidth(text, style.size, style.bold);
   SetColor(style.color);
   cairo_save(cairo());

@@ -1,7 +1,7 @@
 // A drawing surface for PNG and SVG: Cairo with a fixed font, colors and error handling.
 //
 //   Canvas canvas(800, 500, /*scale=*/2, "out.svg");
-//   canvas.Text(20, 40, "loss", {.size = 15, .color = Hex(0x222222)});
+//   canvas.Text(20, 40, "loss", {.size = 15, .color = 0x222222});
 //   cairo_t* cr = canvas.cairo();  // draw lines with Cairo directly
 //   canvas.Save();
 #ifndef LINNET_PLOT_CANVAS_H_
@@ -9,28 +9,25 @@
 
 #include <cairo.h>
 
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 
 namespace linnet::plot {
 
-struct Color {
-  double red = 0, green = 0, blue = 0;
-};
-
-// The CSS color #1f77b4 is Hex(0x1f77b4).
-constexpr Color Hex(unsigned rgb) {
-  return {(rgb >> 16 & 255) / 255.0, (rgb >> 8 & 255) / 255.0, (rgb & 255) / 255.0};
-}
+using Color = uint32_t;  // the CSS color #1f77b4 is 0x1f77b4
 
 enum class Align { kLeft, kCenter, kRight };
 
 struct TextStyle {
   double size = 14;
-  Color color = {};
+  Color color = 0;
   bool bold = false;
   Align align = Align::kLeft;
   bool upwards = false;  // rotated by 90 degrees, read from bottom to top
+  // A longer text keeps both ends, with an ellipsis between them.
+  double most_width = std::numeric_limits<double>::infinity();
 };
 
 class Canvas {
@@ -48,13 +45,12 @@ class Canvas {
   // or ends there.
   void Text(double x, double y, const std::string& text, const TextStyle& style);
   double TextWidth(const std::string& text, double size, bool bold = false);
-  // Shortens the text to `width`: keeps both ends and puts an ellipsis between them.
-  std::string Fit(const std::string& text, double width, double size, bool bold = false);
 
   // Writes the file, replacing an old one atomically. Call it once, last.
   void Save();
 
  private:
+  std::string Fit(const std::string& text, const TextStyle& style);
   void SetFont(double size, bool bold);
   void Check() const;
 

@@ -46,14 +46,10 @@ TimeUnit UnitFor(double longest) {
   return {"days", 86400};
 }
 
-const std::vector<double>& Along(const Track& track, const CurveOptions& options) {
-  return options.time ? track.seconds : track.step;
-}
-
 // The part of the track between options.from and options.to, as a series.
 Series Between(const Track& track, const CurveOptions& options, double unit) {
   Series series;
-  const std::vector<double>& x = Along(track, options);
+  const std::vector<double>& x = options.time ? track.seconds : track.step;
   for (size_t i = 0; i < x.size(); ++i) {
     if (x[i] < options.from.value_or(x[i]) || x[i] > options.to.value_or(x[i])) continue;
     series.x.push_back(x[i] / unit);
@@ -69,13 +65,9 @@ struct Shown {
 };
 
 Shown Find(const RunLog& run, const std::string& metric) {
-  Shown shown;
-  if (metric.starts_with(kValidation)) {
-    shown.validation = run.Find(metric);
-  } else {
-    shown.training = run.Find(metric);
-    shown.validation = run.Find(kValidation + metric);
-  }
+  const bool validation = metric.starts_with(kValidation);
+  const Shown shown = {.training = validation ? nullptr : run.Find(metric),
+                       .validation = run.Find(validation ? metric : kValidation + metric)};
   if (shown.training == nullptr && shown.validation == nullptr) {
     throw InputError(run.path, ": has no metric '", metric, "'; it has ", MetricNames(run));
   }
@@ -169,7 +161,6 @@ Figure RunCurves(const std::vector<RunLog>& runs, const CurveOptions& options) {
   const bool alone = runs.size() == 1 && options.title.empty();
   figure.title = alone ? options.labels.at(0) : options.title;
   bool trained = false, validated = false, faint = false, smoothed = false;
-  size_t window = 1;
   for (const std::string& metric : metrics) {
     Plot& plot = figure.panels.emplace_back();
     plot.x = {.label = options.time ? StrCat("training time (", unit.name, ")") : "step",
@@ -178,27 +169,26 @@ Figure RunCurves(const std::vector<RunLog>& runs, const CurveOptions& options) {
     plot.legend = figure.panels.size() == 1;  // the colors of the first panel hold for all
     for (size_t i = 0; i < runs.size(); ++i) {
       const Shown shown = Find(runs[i], metric);
-      const std::string name = alone ? "" : options.labels.at(i);
       const bool both = shown.training != nullptr && shown.validation != nullptr;
+      const auto add = [&](const Track& track) -> Series& {
+        Series& series = plot.series.emplace_back(Between(track, options, unit.seconds));
+        series.label = alone ? "" : options.labels.at(i);
+        series.color = static_cast<int>(i);
+        return series;
+      };
       if (shown.training != nullptr) {
         Track smooth = *shown.training;
-        window = Window(options, smooth.value.size());
+        const size_t window = Window(options, smooth.value.size());
         smooth.value = Smooth(smooth.value, window);
-        Series series = Between(smooth, options, unit.seconds);
-        series.label = both ? "" : name;
-        series.color = static_cast<int>(i);
+        Series& series = add(smooth);
         series.faint = both;
-        plot.series.push_back(std::move(series));
+        if (both) series.label.clear();
         trained = true;
         faint |= both;
         smoothed |= window > 1;
       }
       if (shown.validation != nullptr) {
-        Series series = Between(*shown.validation, options, unit.seconds);
-        series.label = name;
-        series.color = static_cast<int>(i);
-        series.style = Style::kLineAndPoints;
-        plot.series.push_back(std::move(series));
+        add(*shown.validation).style = Style::kLineAndPoints;
         validated = true;
       }
     }

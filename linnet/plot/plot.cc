@@ -21,34 +21,25 @@ namespace {
 
 // Colors that color-blind readers can tell apart (Okabe and Ito), in an order that suits the
 // background.
+using Palette = std::array<Color, 7>;
+constexpr Palette kOnLight = {0x0072b2, 0xd55e00, 0x009e73, 0xcc79a7, 0xe69f00, 0x56b4e9, 0x4d4d4d};
+constexpr Palette kOnDark = {0x56b4e9, 0xe69f00, 0x00b685, 0xcc79a7, 0xf0e442, 0xe36a0c, 0xcfd3d8};
 struct Look {
   Color page, panel, grid, minor_grid, frame, text, quiet_text;
-  std::array<Color, 7> palette;
+  Palette palette;
 };
-constexpr Look kLight = {Hex(0xffffff),
-                         Hex(0xf7f8fa),
-                         Hex(0xdde1e6),
-                         Hex(0xebeef1),
-                         Hex(0x9aa1a9),
-                         Hex(0x1c2126),
-                         Hex(0x5b636c),
-                         {Hex(0x0072b2), Hex(0xd55e00), Hex(0x009e73), Hex(0xcc79a7), Hex(0xe69f00),
-                          Hex(0x56b4e9), Hex(0x4d4d4d)}};
-constexpr Look kDark = {Hex(0x14171a),
-                        Hex(0x1c2024),
-                        Hex(0x363c43),
-                        Hex(0x282d32),
-                        Hex(0x6b737c),
-                        Hex(0xe8eaed),
-                        Hex(0xa9b0b8),
-                        {Hex(0x56b4e9), Hex(0xe69f00), Hex(0x00b685), Hex(0xcc79a7), Hex(0xf0e442),
-                         Hex(0xe36a0c), Hex(0xcfd3d8)}};
+constexpr Look kLight = {0xffffff, 0xf7f8fa, 0xdde1e6, 0xebeef1,
+                         0x9aa1a9, 0x1c2126, 0x5b636c, kOnLight};
+constexpr Look kDark = {0x14171a, 0x1c2024, 0x363c43, 0x282d32,
+                        0x6b737c, 0xe8eaed, 0xa9b0b8, kOnDark};
 
 constexpr double kTitleSize = 20, kSubtitleSize = 14, kPanelTitleSize = 16;
 constexpr double kAxisLabelSize = 16, kTickSize = 15, kLegendSize = 15;
 constexpr double kLineWidth = 2.4, kFaintWidth = 1.5, kFaintOpacity = 0.5, kMarkerRadius = 4.2;
-constexpr double kMargin = 18;  // around the figure and between its panels
-constexpr double kTickGap = 7;  // from the frame to a tick label
+constexpr size_t kMostPanels = 14;  // their PNG is less than 16384 pixels wide
+constexpr double kPixelScale = 2;   // PNG pixels per logical pixel
+constexpr double kMargin = 18;      // around the figure and between its panels
+constexpr double kTickGap = 7;      // from the frame to a tick label
 // Minimum space per labeled tick along an axis; less on a logarithmic x axis, whose ticks are not
 // equally spaced.
 constexpr double kXLabelRoom = 80, kLogXLabelRoom = 55, kYLabelRoom = 48;
@@ -116,28 +107,25 @@ class Panel {
   // Throws InputError (beginning with `where`) if there is nothing to show.
   Panel(const Plot& plot, const Look& look, Canvas& canvas, const std::string& where)
       : plot_(plot), look_(look), canvas_(canvas), cr_(canvas.cairo()) {
-    CheckFields(where);
     FindRanges(where);
     int next = 0;
-    for (const Series& series : plot.series) {
+    for (size_t i = 0; i < plot.series.size(); ++i) {
+      const Series& series = plot.series[i];
       colors_.push_back(series.color >= 0 ? series.color : next++);
+      if (plot.legend && !series.label.empty()) entries_.push_back(i);
     }
   }
 
   void Draw(const Box& box) {
-    const std::vector<size_t> entries = LegendEntries();
     Layout(box);
     Traces traces = Trace();
-    Box legend;
-    if (!entries.empty()) {
-      legend = LegendInside(entries, traces);
-      if (legend.width() == 0) {
-        const double width = LegendWidth(entries, 0.35 * box.width());
-        Layout({box.left, box.top, box.right - width - kLegendInset, box.bottom});
-        traces = Trace();
-        const double left = frame_.right + kLegendInset;
-        legend = {left, frame_.top, left + width, frame_.bottom};
-      }
+    Box legend = LegendInside(traces);
+    if (!entries_.empty() && legend.width() == 0) {
+      const double width = LegendWidth(0.35 * box.width());
+      Layout({box.left, box.top, box.right - width - kLegendInset, box.bottom});
+      traces = Trace();
+      const double left = frame_.right + kLegendInset;
+      legend = {left, frame_.top, left + width, frame_.bottom};
     }
     DrawFrame();
     for (const bool faint : {true, false}) {
@@ -145,26 +133,21 @@ class Panel {
         if (plot_.series[i].faint == faint) DrawSeries(i, traces[i]);
       }
     }
-    if (!entries.empty()) DrawLegend(entries, legend);
+    if (!entries_.empty()) DrawLegend(legend);
   }
 
  private:
   using Traces = std::vector<std::vector<Stretch>>;  // per series
 
-  void CheckFields(const std::string& where) const {
+  void FindRanges(const std::string& where) {
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    Range x = {kInfinity, -kInfinity}, y = x;
     for (const Series& series : plot_.series) {
       if (series.x.size() != series.y.size()) {
         throw InputError(where, ": the series '", series.label, "' has ", series.x.size(),
                          " values of x and ", series.y.size(),
                          " of y; give the same number of both");
       }
-    }
-  }
-
-  void FindRanges(const std::string& where) {
-    constexpr double kInfinity = std::numeric_limits<double>::infinity();
-    Range x = {kInfinity, -kInfinity}, y = x;
-    for (const Series& series : plot_.series) {
       for (size_t i = 0; i < series.x.size(); ++i) {
         const double at = Showable(series.x[i], plot_.x.log);
         const double value = Showable(series.y[i], plot_.y.log);
@@ -183,10 +166,8 @@ class Panel {
   }
 
   static double Position(double value, Range range, bool log) {
-    if (log) {
-      return std::log10(value / range.low) / std::log10(range.high / range.low);
-    }
-    return (value - range.low) / (range.high - range.low);
+    return log ? std::log10(value / range.low) / std::log10(range.high / range.low)
+               : (value - range.low) / (range.high - range.low);
   }
   double X(double value) const {
     return frame_.left + frame_.width() * Position(value, x_range_, plot_.x.log);
@@ -201,9 +182,10 @@ class Panel {
     frame_.bottom = box.bottom - kTickGap - 1.2 * kTickSize -
                     (plot_.x.label.empty() ? 0 : 1.6 * kAxisLabelSize);
     y_ticks_ = Ticks(y_range_, plot_.y.log, Room(frame_.height(), kYLabelRoom));
-    double widest = 0;
-    for (const Tick& tick : y_ticks_) widest = std::max(widest, Width(tick));
-    frame_.left = box.left + (plot_.y.label.empty() ? 0 : 1.7 * kAxisLabelSize) + widest + kTickGap;
+    y_tick_width_ = 0;
+    for (const Tick& tick : y_ticks_) y_tick_width_ = std::max(y_tick_width_, Width(tick));
+    frame_.left =
+        box.left + (plot_.y.label.empty() ? 0 : 1.7 * kAxisLabelSize) + y_tick_width_ + kTickGap;
     frame_.right = box.right;
     // Half of the last tick label may extend beyond the frame.
     for (int round = 0; round < 2; ++round) {
@@ -299,24 +281,22 @@ class Panel {
       canvas_.Text(X(tick.value), baseline, tick.label,
                    {.size = kTickSize, .color = look_.text, .align = Align::kCenter});
     }
-    double widest = 0;
     for (const Tick& tick : y_ticks_) {
       canvas_.Text(frame_.left - kTickGap, Y(tick.value) + 0.36 * kTickSize, tick.label,
                    {.size = kTickSize, .color = look_.text, .align = Align::kRight});
-      widest = std::max(widest, Width(tick));
     }
-    const TextStyle label = {
-        .size = kAxisLabelSize, .color = look_.quiet_text, .align = Align::kCenter};
-    TextStyle upwards = label;
-    upwards.upwards = true;
-    canvas_.Text((frame_.left + frame_.right) / 2, baseline + 1.5 * kAxisLabelSize,
-                 canvas_.Fit(plot_.x.label, frame_.width(), kAxisLabelSize), label);
-    canvas_.Text(frame_.left - kTickGap - widest - 0.7 * kAxisLabelSize,
-                 (frame_.top + frame_.bottom) / 2,
-                 canvas_.Fit(plot_.y.label, frame_.height(), kAxisLabelSize), upwards);
-    canvas_.Text(frame_.left, frame_.top - 0.6 * kPanelTitleSize,
-                 canvas_.Fit(plot_.title, frame_.width(), kPanelTitleSize, /*bold=*/true),
-                 {.size = kPanelTitleSize, .color = look_.text, .bold = true});
+    TextStyle label = {.size = kAxisLabelSize,
+                       .color = look_.quiet_text,
+                       .align = Align::kCenter,
+                       .most_width = frame_.width()};
+    canvas_.Text((frame_.left + frame_.right) / 2, baseline + 1.5 * kAxisLabelSize, plot_.x.label,
+                 label);
+    label.upwards = true, label.most_width = frame_.height();
+    canvas_.Text(frame_.left - kTickGap - y_tick_width_ - 0.7 * kAxisLabelSize,
+                 (frame_.top + frame_.bottom) / 2, plot_.y.label, label);
+    canvas_.Text(
+        frame_.left, frame_.top - 0.6 * kPanelTitleSize, plot_.title,
+        {.size = kPanelTitleSize, .color = look_.text, .bold = true, .most_width = frame_.width()});
   }
 
   // Sets width, dashes and color of the series' line.
@@ -328,7 +308,7 @@ class Panel {
     // The second pass through the palette uses dashed lines.
     const size_t round = static_cast<size_t>(colors_[i]) / look_.palette.size();
     constexpr double kDashes[][2] = {{9, 6}, {1, 5}, {16, 6}};
-    const size_t dashing = series.dotted ? 2 : round + series.dashed;
+    const size_t dashing = series.dotted ? 2 : round;
     if (dashing > 0) {
       cairo_set_dash(cr_, kDashes[(dashing - 1) % std::size(kDashes)], 2, 0);
     } else {
@@ -340,27 +320,18 @@ class Panel {
   void Mark(size_t i, Point p) const {
     const Series& series = plot_.series[i];
     const double r = kMarkerRadius * (series.faint ? 0.7 : 1);
+    // By marker: a polygon's corners, its size and the turn of its first corner.
+    constexpr struct {
+      int corners;
+      double size, turn;
+    } kShapes[] = {{0, 1, 0}, {4, 1.25, 0.5}, {4, 1.45, 0}, {3, 1.45, 0}};
+    const auto [corners, size, turn] = kShapes[static_cast<size_t>(series.marker)];
     cairo_set_dash(cr_, nullptr, 0, 0);
-    const auto polygon = [&](int corners, double size, double turn) {
-      for (int c = 0; c < corners; ++c) {
-        const double angle = 2 * std::numbers::pi * (c + turn) / corners;
-        cairo_line_to(cr_, p.x + size * r * std::sin(angle), p.y - size * r * std::cos(angle));
-      }
-    };
     cairo_new_path(cr_);
-    switch (series.marker) {
-      case Marker::kCircle:
-        cairo_arc(cr_, p.x, p.y, r, 0, 2 * std::numbers::pi);
-        break;
-      case Marker::kSquare:
-        polygon(4, 1.25, 0.5);
-        break;
-      case Marker::kDiamond:
-        polygon(4, 1.45, 0);
-        break;
-      case Marker::kTriangle:
-        polygon(3, 1.45, 0);
-        break;
+    if (corners == 0) cairo_arc(cr_, p.x, p.y, r, 0, 2 * std::numbers::pi);
+    for (int c = 0; c < corners; ++c) {
+      const double angle = 2 * std::numbers::pi * (c + turn) / corners;
+      cairo_line_to(cr_, p.x + size * r * std::sin(angle), p.y - size * r * std::cos(angle));
     }
     cairo_close_path(cr_);
     // A rim in the background color separates a marker from its neighbors and from the line.
@@ -407,26 +378,18 @@ class Panel {
   // ------------------------------------------------------------------------------------------
   // The legend.
 
-  std::vector<size_t> LegendEntries() const {
-    std::vector<size_t> entries;
-    for (size_t i = 0; i < plot_.series.size() && plot_.legend; ++i) {
-      if (!plot_.series[i].label.empty()) entries.push_back(i);
-    }
-    return entries;
-  }
-
-  double LegendWidth(const std::vector<size_t>& entries, double most) const {
+  double LegendWidth(double most) const {
     double width = 0;
-    for (size_t i : entries) {
+    for (size_t i : entries_) {
       width = std::max(width, canvas_.TextWidth(plot_.series[i].label, kLegendSize));
     }
     return std::min(most, width + kLegendSample + 8 + 2 * kLegendPadding);
   }
 
   // The box of the legend in a corner without data, or an empty box if there is none.
-  Box LegendInside(const std::vector<size_t>& entries, const Traces& traces) const {
-    const double width = LegendWidth(entries, std::numeric_limits<double>::infinity());
-    const double height = kLegendRow * static_cast<double>(entries.size()) + kLegendPadding;
+  Box LegendInside(const Traces& traces) const {
+    const double width = LegendWidth(std::numeric_limits<double>::infinity());
+    const double height = kLegendRow * static_cast<double>(entries_.size()) + kLegendPadding;
     if (width > 0.6 * frame_.width() || height > 0.6 * frame_.height()) return {};
     const double left = frame_.left + kLegendInset, right = frame_.right - kLegendInset;
     const double top = frame_.top + kLegendInset, bottom = frame_.bottom - kLegendInset;
@@ -453,7 +416,7 @@ class Panel {
     return true;
   }
 
-  void DrawLegend(const std::vector<size_t>& entries, const Box& box) const {
+  void DrawLegend(const Box& box) const {
     const size_t rows = static_cast<size_t>(std::max(1.0, box.height() / kLegendRow));
     if (box.right <= frame_.right) {  // inside the frame: hides the grid behind the text
       canvas_.SetColor(look_.panel);
@@ -462,9 +425,9 @@ class Panel {
     }
     const double left = box.left + kLegendPadding, text = left + kLegendSample + 8;
     double middle = box.top + kLegendPadding / 2 + kLegendRow / 2;
-    for (size_t e = 0; e < entries.size(); ++e, middle += kLegendRow) {
-      const size_t i = entries[e];
-      const bool cut = e + 1 == rows && entries.size() > rows;
+    for (size_t e = 0; e < entries_.size(); ++e, middle += kLegendRow) {
+      const size_t i = entries_[e];
+      const bool cut = e + 1 == rows && entries_.size() > rows;
       if (!cut) {
         if (plot_.series[i].style != Style::kPoints) {
           SetStroke(i);
@@ -475,10 +438,9 @@ class Panel {
         if (plot_.series[i].style != Style::kLine) Mark(i, {left + kLegendSample / 2, middle});
       }
       const std::string label =
-          cut ? StrCat("and ", entries.size() - e, " more") : plot_.series[i].label;
-      canvas_.Text(text, middle + 0.36 * kLegendSize,
-                   canvas_.Fit(label, box.right - text, kLegendSize),
-                   {.size = kLegendSize, .color = look_.text});
+          cut ? StrCat("and ", entries_.size() - e, " more") : plot_.series[i].label;
+      canvas_.Text(text, middle + 0.36 * kLegendSize, label,
+                   {.size = kLegendSize, .color = look_.text, .most_width = box.right - text});
       if (cut) return;
     }
   }
@@ -487,10 +449,12 @@ class Panel {
   const Look& look_;
   Canvas& canvas_;
   cairo_t* cr_;
-  std::vector<int> colors_;  // per series: index into the palette, may exceed its size
+  std::vector<int> colors_;      // per series: index into the palette, may exceed its size
+  std::vector<size_t> entries_;  // of the legend: series
   Range x_range_, y_range_;
   Box frame_;
   std::vector<Tick> x_ticks_, y_ticks_;
+  double y_tick_width_ = 0;  // of the widest label
 };
 
 }  // namespace
@@ -501,26 +465,21 @@ void Draw(const Figure& figure, const std::string& path) {
   CheckFormat(path);
   if (figure.panels.empty()) throw InputError(path, ": a figure without panels; add at least one");
   const size_t panels = figure.panels.size();
-  const double width =
-      figure.width > 0 ? figure.width : static_cast<double>(panels == 1 ? 800 : 560 * panels);
-  const double height = figure.height > 0 ? figure.height : panels == 1 ? 500 : 440;
-  if (!(width >= 200 * static_cast<double>(panels) && height >= 150 && figure.scale >= 0.1 &&
-        std::max(width, height) * std::max(1.0, figure.scale) <= 16384)) {
-    throw InputError(
-        path, ": a figure of ", width, " x ", height, " pixels at scale ", figure.scale,
-        "; choose at least 200 x 150 per panel, a scale from 0.1, and at most 16384 pixels a side");
+  if (panels > kMostPanels) {
+    throw InputError(path, ": a figure of ", panels, " panels; draw at most ", kMostPanels);
   }
-
+  const double width = panels == 1 ? 800 : 560 * static_cast<double>(panels);
+  const double height = panels == 1 ? 500 : 440;
   const Look& look = figure.theme == Theme::kDark ? kDark : kLight;
-  Canvas canvas(width, height, figure.scale, path);
+  Canvas canvas(width, height, kPixelScale, path);
   canvas.SetColor(look.page);
   cairo_paint(canvas.cairo());
   double top = kMargin;
   const auto head = [&](const std::string& text, double size, Color color, bool bold) {
     if (text.empty()) return;
     top += size;
-    canvas.Text(kMargin, top, canvas.Fit(text, width - 2 * kMargin, size, bold),
-                {.size = size, .color = color, .bold = bold});
+    canvas.Text(kMargin, top, text,
+                {.size = size, .color = color, .bold = bold, .most_width = width - 2 * kMargin});
     top += 0.45 * size;
   };
   head(figure.title, kTitleSize, look.text, /*bold=*/true);

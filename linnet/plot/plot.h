@@ -26,8 +26,7 @@ struct Series {
   std::vector<double> x = {}, y = {};  // of the same length
   Style style = Style::kLine;
   Marker marker = Marker::kCircle;
-  int color = -1;  // index into the palette; -1: the next one. Series may share a color
-  bool dashed = false;
+  int color = -1;       // index into the palette; -1: the next one. Series may share a color
   bool dotted = false;  // a guide line
   bool faint = false;   // thin and pale, behind the others
 };
@@ -48,16 +47,14 @@ struct Figure {
   std::string title = {}, subtitle = {};
   std::vector<Plot> panels = {};  // side by side
   Theme theme = Theme::kLight;
-  int width = 0, height = 0;  // in logical pixels; 0: by the number of panels
-  double scale = 2;           // PNG pixels per logical pixel
 };
 
 // Throws InputError unless `path` ends in .png or .svg (see Draw).
 void CheckFormat(const std::string& path);
 
 // Draws the figure as PNG or SVG, by the extension of `path`, and replaces the file atomically.
-// Throws InputError for another extension, a panel without data, or inconsistent fields;
-// RuntimeError if no font is installed.
+// Throws InputError for another extension, a panel without data, too many panels or inconsistent
+// fields; RuntimeError if no font is installed.
 void Draw(const Figure& figure, const std::string& path);
 
 }  // namespace linnet::plot

@@ -62,14 +62,10 @@ TEST(Draw, Png) {
   EXPECT_GT(Count(image, {255, 255, 255}), 100'000);
 }
 
-TEST(Draw, SizeScaleAndTheme) {
-  const Image image = DrawPng({.panels = {TwoLines(), TwoLines()},
-                               .theme = Theme::kDark,
-                               .width = 700,
-                               .height = 300,
-                               .scale = 1});
-  EXPECT_EQ(image.width, 700);
-  EXPECT_EQ(image.height, 300);
+TEST(Draw, SizeAndTheme) {
+  const Image image = DrawPng({.panels = {TwoLines(), TwoLines()}, .theme = Theme::kDark});
+  EXPECT_EQ(image.width, 2240);
+  EXPECT_EQ(image.height, 880);
   EXPECT_EQ(Count(image, {255, 255, 255}), 0);
   EXPECT_GT(Count(image, {0x14, 0x17, 0x1a}), 10'000);
   const Rgb sky = {0x56, 0xb4, 0xe9};
@@ -110,7 +106,7 @@ TEST(Draw, WhatNoAxisCanShowBreaksTheLine) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   for (double gap : {std::nan(""), kInfinity, -kInfinity, 1e300, -1e300}) {
     Plot plot{.series = {{.x = {0, 1, 2, 3, 4}, .y = {1, 1, gap, 1, 1}}}};
-    const Image image = DrawPng({.panels = {plot}, .width = 600, .height = 300, .scale = 1});
+    const Image image = DrawPng({.panels = {plot}});
     // At least one row of pixels: a line between two rows is blended with the background.
     EXPECT_GE(Count(image, kBlue, 0.1, 0.2), 59);
     EXPECT_EQ(Count(image, kBlue, 0.45, 0.55), 0) << gap;
@@ -171,7 +167,7 @@ TEST(Draw, AnyTextWillDo) {
   TempDir dir;
   Draw({.title = "\xe2\x82", .subtitle = plot.title, .panels = {plot, plot}}, dir / "a.svg");
   EXPECT_TRUE(TagsPair(ReadFile(dir / "a.svg")));
-  Draw({.panels = {plot}, .width = 200, .height = 150}, dir / "a.png");
+  Draw({.panels = std::vector<Plot>(14, plot)}, dir / "a.png");
 }
 
 TEST(Draw, Refusals) {
@@ -186,8 +182,7 @@ TEST(Draw, Refusals) {
   }
   EXPECT_THAT(refusal({.panels = {TwoLines()}}, "no/a.svg"), HasSubstr("does not exist"));
   EXPECT_THAT(refusal({}), HasSubstr("without panels"));
-  EXPECT_THAT(refusal({.panels = {TwoLines()}, .width = 50'000}), HasSubstr("16384"));
-  EXPECT_THAT(refusal({.panels = {TwoLines()}, .scale = std::nan("")}), HasSubstr("16384"));
+  EXPECT_THAT(refusal({.panels = std::vector<Plot>(15, TwoLines())}), HasSubstr("at most 14"));
   EXPECT_THAT(refusal({.panels = {TwoLines(), {.y = {.label = "mood"}}}}),
               AllOf(HasSubstr("nothing to show"), HasSubstr("mood")));
   EXPECT_THAT(refusal({.panels = {{.y = {.log = true}, .series = {{.x = {1}, .y = {-1}}}}}}),

@@ -49,10 +49,9 @@ struct Prefix {
 
 // Unit prefixes: 10k instead of 10000.
 Prefix PrefixFor(double size) {
-  if (size < 0.9999999e3) return {1, ""};
-  if (size < 0.9999999e6) return {1e3, "k"};
-  if (size < 0.9999999e9) return {1e6, "M"};
-  if (size < 0.9999999e12) return {1e9, "G"};
+  for (const Prefix prefix : {Prefix{1, ""}, {1e3, "k"}, {1e6, "M"}, {1e9, "G"}}) {
+    if (size < 0.9999999e3 * prefix.scale) return prefix;
+  }
   return {1e12, "T"};
 }
 

@@ -14,11 +14,7 @@ namespace {
 // Replaces each byte of invalid UTF-8 by U+FFFD.
 std::string Mended(std::string_view text) {
   std::string mended;
-  for (size_t at = 0; at < text.size();) {
-    const auto next = NextCodePoint(text, at);
-    AppendUtf8(next ? next->value : 0xfffd, mended);
-    at += next ? next->bytes : 1;
-  }
+  for (char32_t c : CodePoints(text)) AppendUtf8(c, mended);
   return mended;
 }
 
