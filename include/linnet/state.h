@@ -16,6 +16,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "linnet/export.h"
 #include "linnet/model.h"
@@ -79,6 +80,10 @@ class LINNET_API State {
   // this one.
   void Save(const std::string& path, const Model& model) const;
   static State Load(const std::string& path, const Model& model);
+  // The bytes of such a file, and a state from them; `label` names the bytes in errors.
+  std::vector<std::byte> ToBytes(const Model& model) const;
+  static State FromBytes(std::span<const std::byte> bytes, const std::string& label,
+                         const Model& model);
 
  private:
   friend class CudaEngine;

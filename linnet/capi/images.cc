@@ -8,6 +8,7 @@
 
 #include "linnet/capi/capi.h"
 #include "linnet/images.h"
+#include "linnet/tasks/task.h"
 
 namespace linnet::capi {
 namespace {
@@ -90,6 +91,7 @@ int linnet_bits_per_dim(linnet_engine* engine, const uint8_t* images, size_t cou
     Given(mean, "the mean");
     const linnet::BitsPerDimResult result =
         linnet::BitsPerDim(runs, Images(runs, images, count), own);
+    CheckMean(runs.model(), result.mean);
     *mean = result.mean;
     if (each != nullptr) std::copy(result.image.begin(), result.image.end(), each);
   });

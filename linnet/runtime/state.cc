@@ -1,5 +1,5 @@
-#include "linnet/model/checkpoint.h"
 #include "linnet/state.h"
+#include "linnet/model/checkpoint.h"
 
 #include <unistd.h>
 
@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "linnet/base/function_ref.h"
 #include "linnet/base/hash.h"
 #include "linnet/base/units.h"
 #include "linnet/error.h"
@@ -232,8 +233,11 @@ void State::Assign(size_t sequence, const State& other) {
   data_->Copy(*other.data_, 0, sequence);
 }
 
-void State::Save(const std::string& path, const Model& model) const {
-  const StateData& state = StateData::Of(data_);
+namespace {
+
+// Calls write(writer) with a writer of the state's file.
+void Export(const StateData& state, const Model& model,
+            FunctionRef<void(const SafetensorsWriter&)> write) {
   state.CheckFits(model);
   const auto rows = static_cast<int64_t>(state.batch());
   const std::vector<int64_t> positions(state.positions.begin(), state.positions.end());
@@ -255,7 +259,23 @@ void State::Save(const std::string& path, const Model& model) const {
              state.data.data());
   writer.Add("recent", DType::kI32, {rows, static_cast<int64_t>(state.tokens())},
              state.recent.data());
-  writer.Write(path);
+  write(writer);
+}
+
+}  // namespace
+
+void State::Save(const std::string& path, const Model& model) const {
+  Export(StateData::Of(data_), model, [&](const SafetensorsWriter& writer) { writer.Write(path); });
+}
+
+std::vector<std::byte> State::ToBytes(const Model& model) const {
+  std::vector<std::byte> bytes;
+  Export(StateData::Of(data_), model, [&](const SafetensorsWriter& writer) {
+    writer.Write("state", [&](std::span<const std::byte> piece) {
+      bytes.insert(bytes.end(), piece.begin(), piece.end());
+    });
+  });
+  return bytes;
 }
 
 void StateData::LoadSequence(const std::string& path, const Model& of, size_t sequence,
@@ -306,8 +326,10 @@ void StateData::LoadSequence(const std::string& path, const Model& of, size_t se
   }
 }
 
-State State::Load(const std::string& path, const Model& model) {
-  const SafetensorsFile file = SafetensorsFile::Open(path);
+namespace {
+
+StateData Import(const SafetensorsFile& file, const Model& model) {
+  const std::string& path = file.path();
   const auto found = file.metadata().find(kMetadata);
   if (found == file.metadata().end()) {
     throw InputError(path, ": not a saved state (its metadata has no '", kMetadata, "' entry)");
@@ -362,7 +384,18 @@ State State::Load(const std::string& path, const Model& model) {
   if (word("checksum") != HashDigits(checksum)) {
     throw InputError(path, ": is damaged: its checksum does not match its contents");
   }
-  return State(std::move(state));
+  return state;
+}
+
+}  // namespace
+
+State State::Load(const std::string& path, const Model& model) {
+  return State(Import(SafetensorsFile::Open(path), model));
+}
+
+State State::FromBytes(std::span<const std::byte> bytes, const std::string& label,
+                       const Model& model) {
+  return State(Import(SafetensorsFile::FromMemory(bytes, label), model));
 }
 
 }  // namespace linnet

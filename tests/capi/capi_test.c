@@ -1,7 +1,9 @@
 /* Models, engines, states, reading and choosing tokens, vocabularies: capi_test FOLDER
  *
  * FOLDER is for files that the test writes. The test runs in the root of the source tree. */
+#define _POSIX_C_SOURCE 200809L
 #include <math.h>
+#include <pthread.h>
 #include <stdint.h>
 
 #include "test_util.h"
@@ -342,7 +344,7 @@ static void test_saved_states(linnet_engine* engine) {
   step_all(engine, loaded, b);
   CHECK(same(a, b, 2 * WIDTH));
   STATE_FAILS(linnet_state_save(state, engine, NULL), "path is NULL");
-  CHECK(linnet_state_save(state, engine, "/nowhere/capi_test.state") != LINNET_OK);
+  STATE_FAILS(linnet_state_save(state, engine, "/nowhere/capi_test.state"), "/nowhere");
   CHECK_FAILS(linnet_state_load(engine, NULL) == NULL, LINNET_ERROR_INPUT, "path is NULL");
   CHECK_FAILS(linnet_state_load(engine, TEXT) == NULL, LINNET_ERROR_INPUT, "not a saved state");
   linnet_engine* images = open_engine(IMAGES, 1);
@@ -351,6 +353,35 @@ static void test_saved_states(linnet_engine* engine) {
   linnet_state_free(state), linnet_state_free(loaded);
   CHECK(remove(path) == 0);
   free(a), free(b);
+}
+
+static void test_states_in_memory(linnet_engine* engine) {
+  const int32_t tokens[6] = {10, 20, 30, 40, 50, 60};
+  float *a = floats(2 * WIDTH), *b = floats(2 * WIDTH);
+  linnet_state* state = linnet_state_new(engine, 2);
+  CHECK_OK(linnet_prefix(engine, state, tokens, 3, NULL) == LINNET_OK);
+  size_t size = 0, again = 0;
+  CHECK_OK(linnet_state_save_memory(state, engine, NULL, 0, &size) == LINNET_OK);
+  CHECK(size >= linnet_state_bytes(state));
+  unsigned char* bytes = (unsigned char*)allocate(size, 1);
+  STATE_FAILS(linnet_state_save_memory(state, engine, bytes, size - 1, &again), "room");
+  CHECK(again == size && bytes[0] == 0 && bytes[size - 1] == 0);
+  CHECK_OK(linnet_state_save_memory(state, engine, bytes + 1, size, &again) == LINNET_OK);
+  linnet_state* loaded = linnet_state_load_memory(engine, bytes + 1, size); /* misaligned */
+  CHECK_OK(loaded != NULL);
+  step_all(engine, state, a);
+  step_all(engine, loaded, b);
+  CHECK(same(a, b, 2 * WIDTH));
+  STATE_FAILS(linnet_state_save_memory(state, engine, bytes, size, NULL), "size is NULL");
+  STATE_FAILS(linnet_state_save_memory(NULL, engine, bytes, size, &again), "state is NULL");
+  bytes[size] ^= 1; /* the last byte of the file */
+  CHECK_FAILS(linnet_state_load_memory(engine, bytes + 1, size) == NULL, LINNET_ERROR_INPUT,
+              "memory");
+  CHECK_FAILS(linnet_state_load_memory(engine, bytes + 1, size / 2) == NULL, LINNET_ERROR_INPUT,
+              "memory");
+  CHECK_FAILS(linnet_state_load_memory(engine, NULL, 8) == NULL, LINNET_ERROR_INPUT, "is NULL");
+  linnet_state_free(state), linnet_state_free(loaded);
+  free(bytes), free(a), free(b);
 }
 
 static void test_limited_model(void) {
@@ -492,6 +523,39 @@ static void test_vocabularies(void) {
   linnet_model_free(images), linnet_model_free(bytes), linnet_model_free(characters);
 }
 
+/* Work of a thread of test_threads(): the outputs after three tokens. */
+struct work {
+  const linnet_model* model;
+  float outputs[WIDTH];
+};
+static void* compute(void* data) {
+  struct work* work = (struct work*)data;
+  const int32_t tokens[3] = {LINNET_TOKEN_END, 100, 101};
+  CHECK(linnet_last_status() == LINNET_OK && linnet_last_error()[0] == '\0');
+  linnet_engine* engine = linnet_engine_new(work->model, 1);
+  CHECK_OK(linnet_whole(engine, tokens, 1, 3, work->outputs) == LINNET_OK);
+  linnet_engine_free(engine);
+  CHECK_FAILS(linnet_engine_threads(NULL) == 0, LINNET_ERROR_INPUT, "engine is NULL");
+  return NULL;
+}
+
+/* Threads share a model, and each has its own last error. */
+static void test_threads(void) {
+  enum { THREADS = 3 };
+  linnet_model* model = open_model(TEXT);
+  struct work works[THREADS];
+  pthread_t threads[THREADS];
+  CHECK_FAILS(linnet_state_batch(NULL) == 0, LINNET_ERROR_INPUT, "state is NULL");
+  for (int i = 0; i < THREADS; ++i) {
+    works[i].model = model;
+    CHECK(pthread_create(&threads[i], NULL, compute, &works[i]) == 0);
+  }
+  for (int i = 0; i < THREADS; ++i) CHECK(pthread_join(threads[i], NULL) == 0);
+  check_last(LINNET_ERROR_INPUT, "state is NULL", __FILE__, __LINE__);
+  for (int i = 1; i < THREADS; ++i) CHECK(same(works[i].outputs, works[0].outputs, WIDTH));
+  linnet_model_free(model);
+}
+
 int main(int argc, char** argv) {
   CHECK(argc == 2);
   folder = argv[1];
@@ -509,8 +573,10 @@ int main(int argc, char** argv) {
     test_states(engine);
     test_state_errors(engine);
     test_saved_states(engine);
+    test_states_in_memory(engine);
     linnet_engine_free(engine);
   }
+  test_threads();
   test_limited_model();
   test_frames();
   test_choose();
