@@ -448,7 +448,8 @@ class LifeTest(unittest.TestCase):
             self.assertEqual(server.get("/healthz")[0], 200)
             self.assertEqual(server.get("/")[0], 200)
             for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "secret"}):
-                self.assertEqual(server.get("/metrics", headers)[0], 401)
+                for path in ("/metrics", "/v1/models", "/v1/models/couplet", "/v1/models/none"):
+                    self.assertEqual(server.get(path, headers)[0], 401, path)
                 self.assertEqual(server.post("/v1/couplets", {"first": "海"},
                                              {"Content-Type": "application/json", **headers})[0], 401)
             self.assertEqual(server.get("/metrics", {"Authorization": "Bearer secret"})[0], 200)

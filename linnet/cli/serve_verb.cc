@@ -255,7 +255,7 @@ SIGTERM stops the server after the running requests. With LINNET_API_KEY in the 
   AddOption(verb, "--snapshot-folder-size", options->folder_mb, "MB", "Maximum size of that folder",
             Between(0, 1e9));
   AddOption(verb, "--max-candidates", server.limits.candidates, "N",
-            "Maximum candidates per request", Between(1, 1024));
+            "Maximum candidates per first line or prompt", Between(1, 1024));
   AddOption(verb, "--max-tokens", server.limits.tokens, "N", "Maximum tokens per sequence of text",
             Between(1, 1e7));
   AddOption(verb, "--max-body", server.body, "BYTES", "Maximum size of a request body",

@@ -106,6 +106,22 @@ struct Session {
       pipe->Push(Event("", event));
     }
   }
+  // The answer that is not streamed. Each choice becomes text at once: with logprobs, the JSON values
+  // of all choices together would take several times the memory of their text.
+  std::string Whole() {
+    std::string text = Dump(Object(ordered_json::array()));
+    text.resize(text.size() - 2);  // the ends of the list, which comes last, and of the object
+    size_t longest = 0;
+    for (size_t i = 0; i < choices.size(); ++i) {
+      Choice& choice = choices[i];
+      text += (i > 0 ? "," : "") + Dump(choice.Object(i, choice.text, choice.reason));
+      longest = std::max(longest, choice.prompt + choice.draft.tokens());
+      choice.scores.reset();
+    }
+    ordered_json rest = {{"usage", Usage()}};
+    WarnOfLength(longest, rest);
+    return text + "]," + Dump(rest).substr(1);
+  }
   void Done() {
     if (!why.empty()) {
       *status = 500;
@@ -119,16 +135,7 @@ struct Session {
       }
       pipe->Push("data: [DONE]\n\n");
     } else {
-      ordered_json list = ordered_json::array();
-      size_t longest = 0;
-      for (size_t i = 0; i < choices.size(); ++i) {
-        list.push_back(choices[i].Object(i, choices[i].text, choices[i].reason));
-        longest = std::max(longest, choices[i].prompt + choices[i].draft.tokens());
-      }
-      ordered_json result = Object(std::move(list));
-      result["usage"] = Usage();
-      WarnOfLength(longest, result);
-      pipe->Push(Dump(result) + "\n");
+      pipe->Push(Whole() + "\n");
     }
     pipe->Close();
   }
