@@ -43,23 +43,23 @@ class WheelTest(Case):
         self.assertEqual(self.program("--version").split()[1], linnet.__version__)
 
     def test_the_bundled_libraries_are_loaded(self):
-        maps = pathlib.Path("/proc/self/maps").read_text()
+        maps = {line.split()[-1] for line in pathlib.Path("/proc/self/maps").read_text().splitlines()}
         folder = pathlib.Path(linnet.__file__).parent / "lib"
         names = (folder / "preload.txt").read_text().split()
         for name in names:
-            self.assertIn(str(folder / name), maps)
+            self.assertEqual([path for path in maps if pathlib.Path(path).name == name], [str(folder / name)])
         self.assertEqual({path.name for path in folder.iterdir()},
                          {*names, "preload.txt", pathlib.Path(linnet.library_path()).name})
 
     def test_refusals_of_the_builder(self):
-        builder = SOURCE / "python" / "build-wheel"
-        done = subprocess.run([builder, "--build", self.dir, "--out", self.dir / "dist"], capture_output=True, text=True)
+        command = [SOURCE / "python" / "build-wheel", "--build", self.dir, "--out", self.dir / "dist"]
+        done = subprocess.run(command, capture_output=True, text=True)
         self.assertEqual(done.returncode, 1)
         self.assertRegex(done.stderr, r"^build-wheel: .*: not found; build it .*\n$")
         library = self.dir / "linnet" / "capi" / "liblinnet.so"
         library.parent.mkdir(parents=True)
         library.write_bytes(b"no library")
-        done = subprocess.run([builder, "--build", self.dir, "--out", self.dir / "dist"], capture_output=True, text=True)
+        done = subprocess.run(command, capture_output=True, text=True)
         self.assertEqual(done.returncode, 1)
         self.assertIn("liblinnet.so: not a 64-bit little-endian ELF file", done.stderr)
         self.assertFalse((self.dir / "dist").exists())
@@ -124,7 +124,8 @@ class HeaderTest(unittest.TestCase):
                              (_library.TextOptions, "text_options"), (_library.CoupletOptions, "couplet_options")):
             body, = re.findall(rf"typedef struct linnet_{name} \{{(.*?)\}}", self.header, re.DOTALL)
             fields = [field.strip() for field in body.split(";") if field.strip()]
-            self.assertEqual([field[0] for field in struct._fields_], [re.findall(r"\w+", field)[-1] for field in fields])
+            names = [re.findall(r"\w+", field)[-1] for field in fields]
+            self.assertEqual([field[0] for field in struct._fields_], names)
             self.check(name, [field[1] for field in struct._fields_], fields)
 
 
@@ -205,8 +206,8 @@ class ModelTest(Case):
                 "pieces": (TEXTS[0], "while True: list(model.generate('a', 10**9, stream=True))")}
         for name, (path, code) in work.items():
             with self.subTest(name):
-                script = (f"import linnet\nmodel = linnet.Model({str(path)!r})\ntry:\n    print('begun', flush=True)\n    "
-                          f"{code}\nexcept KeyboardInterrupt:\n    print('interrupted')\n")
+                script = (f"import linnet\nmodel = linnet.Model({str(path)!r})\ntry:\n    print('begun', flush=True)\n"
+                          f"    {code}\nexcept KeyboardInterrupt:\n    print('interrupted')\n")
                 child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                          text=True)
                 self.assertEqual(child.stdout.readline(), "begun\n")
@@ -238,7 +239,7 @@ class RunTest(Case):
         self.assertEqual(run.settings, {"task": "copy", "lr": 0.01})
 
     def test_refusals(self):
-        with self.assertRaisesRegex(linnet.InputError, "metrics.jsonl: No such file.*; name a folder that linnet train"):
+        with self.assertRaisesRegex(linnet.InputError, "metrics.jsonl: No such file.*; name a folder that linnet"):
             linnet.read_run(self.dir)
         for lines in (["[1]", ""], ['{"step": 1}', "{", ""], ['{"loss": 1}'], ['{"step": -1}'], ['{"step": "1"}']):
             self.write(lines)

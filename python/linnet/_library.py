@@ -150,8 +150,8 @@ class Functions:
 
     def _check_version(self, version: str) -> None:
         if version.split(".")[:2] != VERSION.split(".")[:2]:
-            raise _errors.LibraryError(f"{self.path}: is version {version}, but the Python package is version {VERSION};"
-                                       " install the same version of both")
+            raise _errors.LibraryError(f"{self.path}: is version {version}, but the Python package is version "
+                                       f"{VERSION}; install the same version of both")
 
 
 library = Functions()

@@ -210,8 +210,9 @@ class Model:
                                                                  pixels.ctypes.data))
         return pixels
 
-    def complete(self, images: Any, known: Optional[int] = None, seed: Optional[int] = None, temperature: float = 1.0, *,
-                 batch: int = 64, first_stream: int = 0, reference_scale: bool = False) -> np.ndarray:
+    def complete(self, images: Any, known: Optional[int] = None, seed: Optional[int] = None,
+                 temperature: float = 1.0, *, batch: int = 64, first_stream: int = 0,
+                 reference_scale: bool = False) -> np.ndarray:
         """Keeps the first `known` rows of each image (default: the upper half) and draws the others.
 
         images: uint8 [count, *image_shape], or one image. Returns uint8 [count, *image_shape]. For the other arguments
