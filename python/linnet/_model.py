@@ -252,7 +252,8 @@ class Model:
 
     def _draw(self, options: ImageOptions, call: Any) -> None:
         def work(cancelled: Any) -> None:
-            options.progress = Progress(lambda data, done, total: int(cancelled()))
+            if cancelled:
+                options.progress = Progress(lambda data, done, total: int(cancelled()))
             with self._engine() as engine:
                 check(call(engine))
 
@@ -286,6 +287,9 @@ class Model:
         self._check_task("text", "generate")
         if stream:
             return _text.stream_text(self, encoded, most, sampling, stops)
+        if threading.current_thread().daemon:
+            # The interpreter's exit ends daemon threads, which must not happen in a callback of the library.
+            return "".join(_text.stream_text(self, encoded, most, sampling, stops))
         options = TextOptions()
         check(library.text_options_init(ctypes.byref(options), ctypes.sizeof(options)))
         options.tokens = most
@@ -297,7 +301,7 @@ class Model:
         def work(cancelled: Any) -> None:
             def receive(data: Any, text: int, size: int) -> int:
                 pieces.append(ctypes.string_at(text, size))
-                return int(cancelled())
+                return int(cancelled is not None and cancelled())
 
             with self._engine() as engine:
                 check(library.write_text(engine, encoded, len(encoded), ctypes.byref(options), Reader(receive),

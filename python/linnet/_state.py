@@ -35,7 +35,8 @@ class State:
         return self._model
 
     def __len__(self) -> int:
-        return library.state_batch(self._handle)
+        with self._lock:
+            return library.state_batch(self._handle)
 
     @property
     def positions(self) -> np.ndarray:
