@@ -25,9 +25,9 @@
  * function prints, exits or throws. A failed call leaves states unchanged unless memory runs out;
  * its output arrays are unspecified.
  *
- * Ownership. Whoever receives an object from a ..._new(), _open(), _load() or similar function
- * frees it with its ..._free(), which accepts NULL. Objects may be freed in any order: an engine
- * keeps its model alive, and a transcriber its engine's model. Strings belong to the object that
+ * Ownership. The caller frees each object that a function returns, with the ..._free() of its type,
+ * which accepts NULL. Exception: linnet_transcriber_transcript(). Objects may be freed in any
+ * order: an engine keeps its model alive, and so does a transcriber. Strings belong to the object that
  * returned them and live as long as it.
  *
  * Threads. Any number of threads may use one model. An engine, a state or a transcriber is for one
@@ -74,7 +74,7 @@ typedef struct linnet_transcriber linnet_transcriber;
 typedef enum linnet_status {
   LINNET_OK = 0,
   LINNET_ERROR_INPUT = 1,       /* a bad argument, file or setting: the caller can correct it */
-  LINNET_ERROR_RUNTIME = 2,     /* a failure during work: a full disk, a result that is NaN */
+  LINNET_ERROR_RUNTIME = 2,     /* a failure during work: a full disk, a NaN in a result */
   LINNET_ERROR_MEMORY = 3,      /* out of memory */
   LINNET_ERROR_UNSUPPORTED = 4, /* this library was built without the feature */
   LINNET_ERROR_INTERNAL = 5,    /* a defect of linnet */
@@ -430,7 +430,7 @@ LINNET_API int linnet_transcriber_finish(linnet_transcriber* transcriber);
 /* The phones recognized so far. Belongs to the transcriber, which adds to it: do not free it. */
 LINNET_API const linnet_transcript* linnet_transcriber_transcript(
     const linnet_transcriber* transcriber);
-/* Seconds of audio after the beginning of a phone that the model may need to recognize it. */
+/* Maximum delay from the beginning of a phone to its recognition, in seconds of audio. */
 LINNET_API double linnet_transcriber_delay(const linnet_transcriber* transcriber);
 
 #ifdef __cplusplus

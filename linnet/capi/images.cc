@@ -7,6 +7,7 @@
 #include "linnet/base/function_ref.h"
 #include "linnet/capi/capi.h"
 #include "linnet/tasks/images/images.h"
+#include "linnet/tasks/task.h"
 
 namespace linnet::capi {
 namespace {
@@ -87,6 +88,7 @@ int linnet_bits_per_dim(linnet_engine* engine, const uint8_t* images, size_t cou
     Given(mean, "the mean");
     const linnet::BitsPerDimResult result =
         linnet::BitsPerDim(runs, Images(runs, images, count), own);
+    CheckMean(runs.model(), result.mean);
     *mean = result.mean;
     if (each != nullptr) std::copy(result.image.begin(), result.image.end(), each);
   });

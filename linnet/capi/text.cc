@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "linnet/capi/capi.h"
+#include "linnet/tasks/task.h"
 
 struct linnet_couplets {
   std::vector<linnet::Answer> answers;
@@ -84,7 +85,9 @@ double Nats(Engine& engine, std::span<const int32_t> tokens, size_t first) {
                        spec.OutputSize() - 1);
     }
   }
-  return NatsOf(engine, tokens, first);
+  const double nats = NatsOf(engine, tokens, first);
+  CheckMean(engine.model(), nats);
+  return nats;
 }
 
 const Answer& AnswerOf(const linnet_couplets* couplets, size_t i) {

@@ -1,7 +1,9 @@
 /* Models, engines, states, reading and choosing tokens, vocabularies: capi_test FOLDER
  *
  * FOLDER is for files that the test writes. The test runs in the root of the source tree. */
+#define _POSIX_C_SOURCE 200809L
 #include <math.h>
+#include <pthread.h>
 #include <stdint.h>
 
 #include "test_util.h"
@@ -342,7 +344,7 @@ static void test_saved_states(linnet_engine* engine) {
   step_all(engine, loaded, b);
   CHECK(same(a, b, 2 * WIDTH));
   STATE_FAILS(linnet_state_save(state, engine, NULL), "path is NULL");
-  CHECK(linnet_state_save(state, engine, "/nowhere/capi_test.state") != LINNET_OK);
+  STATE_FAILS(linnet_state_save(state, engine, "/nowhere/capi_test.state"), "/nowhere");
   CHECK_FAILS(linnet_state_load(engine, NULL) == NULL, LINNET_ERROR_INPUT, "path is NULL");
   CHECK_FAILS(linnet_state_load(engine, TEXT) == NULL, LINNET_ERROR_INPUT, "not a saved state");
   linnet_engine* images = open_engine(IMAGES, 1);
@@ -492,6 +494,39 @@ static void test_vocabularies(void) {
   linnet_model_free(images), linnet_model_free(bytes), linnet_model_free(characters);
 }
 
+/* Work of a thread of test_threads(): the outputs after three tokens. */
+struct work {
+  const linnet_model* model;
+  float outputs[WIDTH];
+};
+static void* compute(void* data) {
+  struct work* work = (struct work*)data;
+  const int32_t tokens[3] = {LINNET_TOKEN_END, 100, 101};
+  CHECK(linnet_last_status() == LINNET_OK && linnet_last_error()[0] == '\0');
+  linnet_engine* engine = linnet_engine_new(work->model, 1);
+  CHECK_OK(linnet_whole(engine, tokens, 1, 3, work->outputs) == LINNET_OK);
+  linnet_engine_free(engine);
+  CHECK_FAILS(linnet_engine_threads(NULL) == 0, LINNET_ERROR_INPUT, "engine is NULL");
+  return NULL;
+}
+
+/* Threads share a model, and each has its own last error. */
+static void test_threads(void) {
+  enum { THREADS = 3 };
+  linnet_model* model = open_model(TEXT);
+  struct work works[THREADS];
+  pthread_t threads[THREADS];
+  CHECK_FAILS(linnet_state_batch(NULL) == 0, LINNET_ERROR_INPUT, "state is NULL");
+  for (int i = 0; i < THREADS; ++i) {
+    works[i].model = model;
+    CHECK(pthread_create(&threads[i], NULL, compute, &works[i]) == 0);
+  }
+  for (int i = 0; i < THREADS; ++i) CHECK(pthread_join(threads[i], NULL) == 0);
+  check_last(LINNET_ERROR_INPUT, "state is NULL", __FILE__, __LINE__);
+  for (int i = 1; i < THREADS; ++i) CHECK(same(works[i].outputs, works[0].outputs, WIDTH));
+  linnet_model_free(model);
+}
+
 int main(int argc, char** argv) {
   CHECK(argc == 2);
   folder = argv[1];
@@ -511,6 +546,7 @@ int main(int argc, char** argv) {
     test_saved_states(engine);
     linnet_engine_free(engine);
   }
+  test_threads();
   test_limited_model();
   test_frames();
   test_choose();

@@ -92,7 +92,7 @@ static void test_completing_images(void) {
   linnet_engine_free(engine);
 }
 
-/* Drawn digits are likely, noise is not, and a better model tells them apart. */
+/* Drawn digits are likely, noise is not. */
 static void test_bits_per_dim(void) {
   linnet_engine* engine = open_engine(DIGITS, 0);
   uint8_t* images = (uint8_t*)allocate(2, PIXELS);
@@ -120,6 +120,11 @@ static void test_image_errors(void) {
   STATUS_FAILS(linnet_sample_images(engine, 1, NULL, NULL), "pixels is NULL");
   STATUS_FAILS(linnet_sample_images(engine, SIZE_MAX / 2, NULL, pixels), "smaller");
   STATUS_FAILS(linnet_sample_images(text, 1, NULL, pixels), "not of images");
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* they abort instead */
+  CHECK_FAILS(
+      linnet_sample_images(engine, SIZE_MAX / 32 / PIXELS, NULL, pixels) == LINNET_ERROR_MEMORY,
+      LINNET_ERROR_MEMORY, "out of memory");
+#endif
   STATUS_FAILS(linnet_complete_images(text, pixels, 1, 1, NULL, pixels), "not of images");
   STATUS_FAILS(linnet_bits_per_dim(text, pixels, 1, NULL, &mean, NULL), "not of images");
   linnet_image_options_init(&options, sizeof options);
