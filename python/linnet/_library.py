@@ -139,7 +139,7 @@ class Functions:
         for name, (result, *arguments) in _FUNCTIONS.items():
             function = getattr(loaded, f"linnet_{name}", None)
             if function is None:
-                raise _errors.LibraryError(f"{self.path}: has no function linnet_{name}; install linnet {VERSION}'s")
+                raise _errors.LibraryError(f"{self.path}: has no function linnet_{name}; install linnet {VERSION}")
             function.restype, function.argtypes = result, arguments
             setattr(self, name, function)
             if name == "version":
