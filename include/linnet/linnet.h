@@ -199,6 +199,13 @@ LINNET_API size_t linnet_state_bytes(const linnet_state* state);
 LINNET_API int linnet_state_save(const linnet_state* state, const linnet_engine* engine,
                                  const char* path);
 LINNET_API linnet_state* linnet_state_load(const linnet_engine* engine, const char* path);
+/* The same in memory. Sets *size to the size of the file in bytes. bytes: room for `capacity` bytes,
+ * or NULL to ask for the size only. LINNET_ERROR_INPUT: a capacity below *size, which is set
+ * nevertheless; nothing is then written. */
+LINNET_API int linnet_state_save_memory(const linnet_state* state, const linnet_engine* engine,
+                                        void* bytes, size_t capacity, size_t* size);
+LINNET_API linnet_state* linnet_state_load_memory(const linnet_engine* engine, const void* bytes,
+                                                  size_t size);
 
 /* ---- Reading tokens and frames --------------------------------------------------------------- */
 

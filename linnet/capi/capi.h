@@ -116,6 +116,18 @@ inline std::string Text(const char* text, size_t bytes, const char* what) {
   return {given.begin(), given.end()};
 }
 
+// Copies a result to a caller's array of this capacity, unless it is null: the caller then only asks
+// for the size. Throws InputError if there is too little room.
+template <class T>
+void CopyOut(const T* from, size_t size, T* to, size_t capacity) {
+  if (to == nullptr) return;
+  if (capacity < size) {
+    throw InputError("the result needs room for ", size, " elements, but the capacity is ",
+                     capacity);
+  }
+  std::copy_n(from, size, to);
+}
+
 // Throws InputError unless `size` is a plausible size of a struct: at least that of its first
 // version, `first`.
 void CheckSize(size_t size, size_t first, const char* name);

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <vector>
 
 #include "linnet/base/rng.h"
 #include "linnet/capi/capi.h"
@@ -117,6 +118,23 @@ linnet_state* linnet_state_load(const linnet_engine* engine, const char* path) {
   return NewState([&] {
     Given(path, "the path");
     return linnet::State::Load(path, EngineOf(engine).model());
+  });
+}
+
+int linnet_state_save_memory(const linnet_state* state, const linnet_engine* engine, void* bytes,
+                             size_t capacity, size_t* size) {
+  return StatusOf([&] {
+    Given(size, "the size") = 0;
+    const std::vector<std::byte> file = StateOf(state).ToBytes(EngineOf(engine).model());
+    *size = file.size();
+    CopyOut(file.data(), file.size(), static_cast<std::byte*>(bytes), capacity);
+  });
+}
+linnet_state* linnet_state_load_memory(const linnet_engine* engine, const void* bytes,
+                                       size_t size) {
+  return NewState([&] {
+    const auto file = Array(static_cast<const std::byte*>(bytes), size, "the state in memory");
+    return linnet::State::FromBytes(file, "memory", EngineOf(engine).model());
   });
 }
 

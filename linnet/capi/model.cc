@@ -56,17 +56,6 @@ const Vocabulary& VocabularyOf(const linnet_model* model) {
   return *given.vocabulary;
 }
 
-// Copies `size` elements that need room for `needed`, unless the caller only asks for the size.
-template <class T>
-void CopyOut(const T* from, size_t size, size_t needed, T* to, size_t capacity) {
-  if (to == nullptr) return;
-  if (capacity < needed) {
-    throw InputError("the result needs room for ", needed, " elements, but the capacity is ",
-                     capacity);
-  }
-  std::copy_n(from, size, to);
-}
-
 }  // namespace
 }  // namespace linnet::capi
 
@@ -180,7 +169,7 @@ int linnet_encode(const linnet_model* model, const char* text, size_t bytes, int
     Given(count, "the count") = 0;
     const auto encoded = VocabularyOf(model).Encode(Text(text, bytes, "the text"));
     *count = encoded.size();
-    CopyOut(encoded.data(), encoded.size(), encoded.size(), tokens, capacity);
+    CopyOut(encoded.data(), encoded.size(), tokens, capacity);
   });
 }
 
@@ -190,7 +179,7 @@ int linnet_decode(const linnet_model* model, const int32_t* tokens, size_t count
     Given(bytes, "the size") = 0;
     const std::string decoded = VocabularyOf(model).Decode(Array(tokens, count, "tokens"));
     *bytes = decoded.size();
-    CopyOut(decoded.c_str(), decoded.size() + 1, decoded.size() + 1, text, capacity);
+    CopyOut(decoded.c_str(), decoded.size() + 1, text, capacity);
   });
 }
 

@@ -295,6 +295,16 @@ void SafetensorsWriter::Add(const std::string& name, DType dtype, std::span<cons
 }
 
 void SafetensorsWriter::Write(const std::string& path) const {
+  std::optional<AtomicFile> file;  // opened with the first piece, after the names are checked
+  Write(path, [&](std::span<const std::byte> piece) {
+    if (!file) file.emplace(path);
+    file->Write(piece.data(), piece.size());
+  });
+  file->Commit();
+}
+
+void SafetensorsWriter::Write(const std::string& label,
+                              FunctionRef<void(std::span<const std::byte>)> write) const {
   std::vector<const Tensor*> order;
   for (const Tensor& tensor : tensors_) order.push_back(&tensor);
   std::stable_sort(order.begin(), order.end(), [](const Tensor* a, const Tensor* b) {
@@ -319,16 +329,14 @@ void SafetensorsWriter::Write(const std::string& path) const {
     }
     text += text.empty() ? "{}" : "}";
   } catch (const json::exception&) {
-    throw InputError(path, ": names and metadata of tensors must be UTF-8");
+    throw InputError(label, ": names and metadata of tensors must be UTF-8");
   }
   text.resize(RoundUp(kLengthBytes + text.size(), kCacheLine) - kLengthBytes, ' ');
   const uint64_t header_bytes = text.size();
 
-  AtomicFile file(path);
-  file.Write(&header_bytes, kLengthBytes);
-  file.Write(text.data(), text.size());
-  for (const Tensor* tensor : order) file.Write(tensor->data.data(), tensor->data.size());
-  file.Commit();
+  write(std::as_bytes(std::span(&header_bytes, 1)).first(kLengthBytes));
+  write(std::as_bytes(std::span(text)));
+  for (const Tensor* tensor : order) write(tensor->data);
 }
 
 }  // namespace linnet

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "linnet/base/aligned.h"
+#include "linnet/base/function_ref.h"
 #include "linnet/io/file.h"
 
 namespace linnet {
@@ -104,6 +105,8 @@ class SafetensorsWriter {
   // 64 bytes and has no holes. Tensors keep the order of Add(), except that wider elements precede
   // narrower ones, so that each tensor is aligned to its elements.
   void Write(const std::string& path) const;
+  // The same bytes, passed to `write` piece by piece; `label` names the file in errors.
+  void Write(const std::string& label, FunctionRef<void(std::span<const std::byte>)> write) const;
 
  private:
   std::map<std::string, std::string> metadata_;

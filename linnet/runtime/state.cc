@@ -208,6 +208,20 @@ void State::CheckFits(const Model& model) const {
 }
 
 void State::Save(const std::string& path, const Model& model) const {
+  Export(model, [&](const SafetensorsWriter& writer) { writer.Write(path); });
+}
+
+std::vector<std::byte> State::ToBytes(const Model& model) const {
+  std::vector<std::byte> bytes;
+  Export(model, [&](const SafetensorsWriter& writer) {
+    writer.Write("state", [&](std::span<const std::byte> piece) {
+      bytes.insert(bytes.end(), piece.begin(), piece.end());
+    });
+  });
+  return bytes;
+}
+
+void State::Export(const Model& model, FunctionRef<void(const SafetensorsWriter&)> write) const {
   CheckFits(model);
   const auto rows = static_cast<int64_t>(batch());
   const std::vector<int64_t> positions(positions_.begin(), positions_.end());
@@ -227,7 +241,7 @@ void State::Save(const std::string& path, const Model& model) const {
   writer.Add("waiting", DType::kU8, {rows}, waiting_.data());
   writer.Add("state", DType::kF32, {rows, static_cast<int64_t>(per_sequence())}, data_.data());
   writer.Add("recent", DType::kI32, {rows, static_cast<int64_t>(tokens())}, recent_.data());
-  writer.Write(path);
+  write(writer);
 }
 
 // Validates a loaded sequence, whose floats and tokens are already in place.
@@ -280,7 +294,16 @@ void State::LoadSequence(const std::string& path, const Model& model, size_t seq
 }
 
 State State::Load(const std::string& path, const Model& model) {
-  const SafetensorsFile file = SafetensorsFile::Open(path);
+  return Import(SafetensorsFile::Open(path), model);
+}
+
+State State::FromBytes(std::span<const std::byte> bytes, const std::string& label,
+                       const Model& model) {
+  return Import(SafetensorsFile::FromMemory(bytes, label), model);
+}
+
+State State::Import(const SafetensorsFile& file, const Model& model) {
+  const std::string& path = file.path();
   const auto found = file.metadata().find(kMetadata);
   if (found == file.metadata().end()) {
     throw InputError(path, ": not a saved state (its metadata has no '", kMetadata, "' entry)");

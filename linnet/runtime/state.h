@@ -20,6 +20,8 @@
 #include <vector>
 
 #include "linnet/base/aligned.h"
+#include "linnet/base/function_ref.h"
+#include "linnet/io/safetensors.h"
 #include "linnet/runtime/model.h"
 
 namespace linnet {
@@ -89,6 +91,10 @@ class State {
   // this one.
   void Save(const std::string& path, const Model& model) const;
   static State Load(const std::string& path, const Model& model);
+  // The bytes of such a file, and a state from them; `label` names the bytes in errors.
+  std::vector<std::byte> ToBytes(const Model& model) const;
+  static State FromBytes(std::span<const std::byte> bytes, const std::string& label,
+                         const Model& model);
 
  private:
   friend class CudaEngine;
@@ -96,6 +102,9 @@ class State {
   friend class Scheduler;
   State(const Model& model, size_t batch);
   void CheckFits(const Model& model) const;
+  // Calls write(writer) with a writer of this state's file.
+  void Export(const Model& model, FunctionRef<void(const SafetensorsWriter&)> write) const;
+  static State Import(const SafetensorsFile& file, const Model& model);
   size_t per_sequence() const;  // floats of data_
   size_t tokens() const;        // of recent_, per sequence
   void LoadSequence(const std::string& path, const Model& model, size_t sequence, int64_t position,

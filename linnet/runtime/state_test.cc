@@ -181,6 +181,29 @@ TEST(State, ForkSelectAndAppendAreCopiesOfSequences) {
 }
 
 // One process writes a state, another continues it bit for bit.
+TEST(State, BytesAreThoseOfTheFile) {
+  const std::string path =
+      (std::filesystem::temp_directory_path() / StrCat("linnet_state_test.", getpid())).string();
+  const auto model = Grid().In(Precision::kF32);
+  Engine engine(model, {.threads = 1});
+  State state = engine.NewState(2);
+  engine.Prefix(state, Grid().RandomTokens(2 * 50, 0), 50, {});
+  state.Save(path, *model);
+  const std::string file = ReadFile(path);
+  std::filesystem::remove(path);
+  std::vector<std::byte> bytes = state.ToBytes(*model);
+  ASSERT_EQ(bytes.size(), file.size());
+  EXPECT_EQ(std::memcmp(bytes.data(), file.data(), file.size()), 0);
+  State loaded = State::FromBytes(bytes, "memory", *model);
+  Floats a(2 * engine.output_size()), b = a;
+  engine.Step(state, Tokens{3, 4}, a);
+  engine.Step(loaded, Tokens{3, 4}, b);
+  EXPECT_EQ(a, b);
+  EXPECT_THROW(State::FromBytes(bytes, "memory", *Images().model), Error);
+  bytes.back() ^= std::byte{1};
+  EXPECT_THROW(State::FromBytes(bytes, "memory", *model), Error);
+}
+
 TEST(State, ASavedOneGoesOnInAnotherProcess) {
   const std::string path =
       (std::filesystem::temp_directory_path() / StrCat("linnet_state_test.", getpid())).string();

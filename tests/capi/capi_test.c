@@ -355,6 +355,35 @@ static void test_saved_states(linnet_engine* engine) {
   free(a), free(b);
 }
 
+static void test_states_in_memory(linnet_engine* engine) {
+  const int32_t tokens[6] = {10, 20, 30, 40, 50, 60};
+  float *a = floats(2 * WIDTH), *b = floats(2 * WIDTH);
+  linnet_state* state = linnet_state_new(engine, 2);
+  CHECK_OK(linnet_prefix(engine, state, tokens, 3, NULL) == LINNET_OK);
+  size_t size = 0, again = 0;
+  CHECK_OK(linnet_state_save_memory(state, engine, NULL, 0, &size) == LINNET_OK);
+  CHECK(size >= linnet_state_bytes(state));
+  unsigned char* bytes = (unsigned char*)allocate(size, 1);
+  STATE_FAILS(linnet_state_save_memory(state, engine, bytes, size - 1, &again), "room");
+  CHECK(again == size && bytes[0] == 0 && bytes[size - 1] == 0);
+  CHECK_OK(linnet_state_save_memory(state, engine, bytes + 1, size, &again) == LINNET_OK);
+  linnet_state* loaded = linnet_state_load_memory(engine, bytes + 1, size); /* misaligned */
+  CHECK_OK(loaded != NULL);
+  step_all(engine, state, a);
+  step_all(engine, loaded, b);
+  CHECK(same(a, b, 2 * WIDTH));
+  STATE_FAILS(linnet_state_save_memory(state, engine, bytes, size, NULL), "size is NULL");
+  STATE_FAILS(linnet_state_save_memory(NULL, engine, bytes, size, &again), "state is NULL");
+  bytes[size] ^= 1; /* the last byte of the file */
+  CHECK_FAILS(linnet_state_load_memory(engine, bytes + 1, size) == NULL, LINNET_ERROR_INPUT,
+              "memory");
+  CHECK_FAILS(linnet_state_load_memory(engine, bytes + 1, size / 2) == NULL, LINNET_ERROR_INPUT,
+              "memory");
+  CHECK_FAILS(linnet_state_load_memory(engine, NULL, 8) == NULL, LINNET_ERROR_INPUT, "is NULL");
+  linnet_state_free(state), linnet_state_free(loaded);
+  free(bytes), free(a), free(b);
+}
+
 static void test_limited_model(void) {
   enum { POSITIONS = 783 };
   linnet_engine* engine = open_engine(IMAGES, 1);
@@ -544,6 +573,7 @@ int main(int argc, char** argv) {
     test_states(engine);
     test_state_errors(engine);
     test_saved_states(engine);
+    test_states_in_memory(engine);
     linnet_engine_free(engine);
   }
   test_threads();
