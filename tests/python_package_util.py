@@ -48,11 +48,12 @@ def run_installed(arguments):
     """Runs a test file with the Python of an environment in which the wheel is installed; returns its exit code."""
     python = python_with_numpy()
     if python is None:
-        print("skipped: no Python here has numpy, venv and ensurepip; on Debian, install python3-numpy and python3-venv")
+        print("skipped: no Python here has numpy, venv and ensurepip; on Debian, install python3-numpy and "
+              "python3-venv")
         return SKIPPED
     test, binaries, build = (pathlib.Path(name).resolve() for name in arguments[:3])
     with tempfile.TemporaryDirectory(prefix="linnet_python_package_test.") as folder:
-        wheels = [run_ok(SOURCE / "python" / "build-wheel", "--build", build, "--out", pathlib.Path(folder) / out).strip()
+        wheels = [run_ok(SOURCE / "python" / "build-wheel", "--build", build, "--out", f"{folder}/{out}").strip()
                   for out in ("a", "b")]
         run_ok(python, "-m", "venv", "--system-site-packages", f"{folder}/venv")
         installed = f"{folder}/venv/bin/python"
@@ -61,7 +62,8 @@ def run_installed(arguments):
         environment = {name: value for name, value in os.environ.items()
                        if name not in ("PYTHONPATH", "PYTHONHOME", "LINNET_LIBRARY")}
         environment["LINNET_WHEELS"] = os.pathsep.join(wheels)
-        return subprocess.run([installed, "-W", "error", test, binaries, build, *arguments[3:]], env=environment, cwd=folder).returncode
+        return subprocess.run([installed, "-W", "error", test, binaries, build, *arguments[3:]], env=environment,
+                              cwd=folder).returncode
 
 
 def enter():
@@ -86,5 +88,5 @@ class Case(unittest.TestCase):
 
     def python(self, script, **options):
         """Runs a script in a new process; returns the finished process."""
-        return subprocess.run([sys.executable, "-W", "error", "-c", script], cwd=self.dir, capture_output=True, text=True,
-                              timeout=300, **options)
+        return subprocess.run([sys.executable, "-W", "error", "-c", script], cwd=self.dir, capture_output=True,
+                              text=True, timeout=300, **options)

@@ -109,7 +109,8 @@ class TextTest(Case):
                 options = [part for name, value in how.items() if name != "stop"
                            for part in ("--" + name.replace("_", "-"), value)]
                 options += [part for stop in stops for part in ("--stop", stop)]
-                said = json.loads(self.program("generate", path, "--prompt", "To be", "--seed", seed, "--json", *options))
+                said = json.loads(self.program("generate", path, "--prompt", "To be", "--seed", seed, "--json",
+                                               *options))
                 with self.subTest(path=path.name, seed=seed):
                     self.assertEqual(model.generate("To be", seed=seed, **how), said["text"])
                     pieces = list(model.generate("To be", seed=seed, stream=True, **how))
@@ -180,13 +181,14 @@ class CoupletTest(Case):
             self.assertEqual([line.text for line in found], [answer["text"] for answer in answers])
             for line, answer in zip(found, answers):
                 self.assertAlmostEqual(line.log_probability, answer["log_probability"], places=6)
-        for call in (lambda: model.couplets(""), lambda: model.couplets("月", 0), lambda: model.couplets("月", rules=False)):
+        for call in (lambda: model.couplets(""), lambda: model.couplets("月", 0),
+                     lambda: model.couplets("月", rules=False)):
             self.assertRaises(linnet.InputError, call)
 
 
 def like_speech(seconds, seed=1):
-    """Audio in which the shipped models hear phones: pulses or noise through three resonances, which change four times a
-    second. int16, 16000 a second."""
+    """Audio in which the shipped models hear phones: pulses or noise through three resonances, which change four
+    times a second. int16, 16000 a second."""
     rng, part, pieces = np.random.RandomState(seed), 4000, []
     time = np.arange(part) / 16000
     for _ in range(4 * seconds):

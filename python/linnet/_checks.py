@@ -106,6 +106,17 @@ def images(value: Any, shape: tuple[int, ...]) -> np.ndarray:
     return np.ascontiguousarray(array)
 
 
+def floats(value: Any, name: str) -> np.ndarray:
+    """At least one number in one dimension, as float32."""
+    array = _array(value, name)
+    if not np.issubdtype(array.dtype, np.floating):
+        raise InputError(f"{name} must be floating-point numbers, not {array.dtype}")
+    if array.ndim != 1 or array.size == 0:
+        raise InputError(f"{name} must be a one-dimensional array, not of shape {list(array.shape)}")
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(array, dtype=np.float32)
+
+
 def samples(value: Any) -> np.ndarray:
     """Audio of one channel as float32: floating-point samples as they are, int16 divided by 32768."""
     array = _array(value, "samples")

@@ -139,7 +139,7 @@ class Functions:
         for name, (result, *arguments) in _FUNCTIONS.items():
             function = getattr(loaded, f"linnet_{name}", None)
             if function is None:
-                raise _errors.LibraryError(f"{self.path}: has no function linnet_{name}; install linnet {VERSION}'s")
+                raise _errors.LibraryError(f"{self.path}: has no function linnet_{name}; install linnet {VERSION}")
             function.restype, function.argtypes = result, arguments
             setattr(self, name, function)
             if name == "version":
@@ -150,8 +150,8 @@ class Functions:
 
     def _check_version(self, version: str) -> None:
         if version.split(".")[:2] != VERSION.split(".")[:2]:
-            raise _errors.LibraryError(f"{self.path}: is version {version}, but the Python package is version {VERSION};"
-                                       " install the same version of both")
+            raise _errors.LibraryError(f"{self.path}: is version {version}, but the Python package is version "
+                                       f"{VERSION}; install the same version of both")
 
 
 library = Functions()
@@ -194,7 +194,8 @@ class Handle:
             raise last_error()
         self._as_parameter_ = pointer  # a call with it keeps this object alive
         self.process = os.getpid()
-        weakref.finalize(self, _free, free, pointer, self.process if with_threads else None)
+        # Not at the interpreter's exit: daemon threads may still use the object then.
+        weakref.finalize(self, _free, free, pointer, self.process if with_threads else None).atexit = False
 
     def __reduce__(self) -> Any:
         raise TypeError("objects of linnet cannot be pickled or copied")
@@ -203,14 +204,14 @@ class Handle:
 T = TypeVar("T")
 
 
-def interruptible(work: Callable[[Callable[[], bool]], T]) -> T:
-    """Returns work(cancelled). In the main thread, Ctrl-C interrupts it.
+def interruptible(work: Callable[[Optional[Callable[[], bool]]], T]) -> T:
+    """Returns work(cancelled). In the main thread, Ctrl-C interrupts it; in other threads, cancelled is None.
 
     Python handles signals only in the main thread, and not during a call of the library. So the main thread waits, and
     another runs `work`. After a Ctrl-C, cancelled() is true; `work` ends in the background as soon as it looks.
     """
     if threading.current_thread() is not threading.main_thread():
-        return work(lambda: False)
+        return work(None)
     cancel, done = threading.Event(), threading.Event()
     results: list[T] = []
     errors: list[BaseException] = []

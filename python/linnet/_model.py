@@ -210,8 +210,9 @@ class Model:
                                                                  pixels.ctypes.data))
         return pixels
 
-    def complete(self, images: Any, known: Optional[int] = None, seed: Optional[int] = None, temperature: float = 1.0, *,
-                 batch: int = 64, first_stream: int = 0, reference_scale: bool = False) -> np.ndarray:
+    def complete(self, images: Any, known: Optional[int] = None, seed: Optional[int] = None,
+                 temperature: float = 1.0, *, batch: int = 64, first_stream: int = 0,
+                 reference_scale: bool = False) -> np.ndarray:
         """Keeps the first `known` rows of each image (default: the upper half) and draws the others.
 
         images: uint8 [count, *image_shape], or one image. Returns uint8 [count, *image_shape]. For the other arguments
@@ -251,7 +252,8 @@ class Model:
 
     def _draw(self, options: ImageOptions, call: Any) -> None:
         def work(cancelled: Any) -> None:
-            options.progress = Progress(lambda data, done, total: int(cancelled()))
+            if cancelled:
+                options.progress = Progress(lambda data, done, total: int(cancelled()))
             with self._engine() as engine:
                 check(call(engine))
 
@@ -285,6 +287,9 @@ class Model:
         self._check_task("text", "generate")
         if stream:
             return _text.stream_text(self, encoded, most, sampling, stops)
+        if threading.current_thread().daemon:
+            # The interpreter's exit ends daemon threads, which must not happen in a callback of the library.
+            return "".join(_text.stream_text(self, encoded, most, sampling, stops))
         options = TextOptions()
         check(library.text_options_init(ctypes.byref(options), ctypes.sizeof(options)))
         options.tokens = most
@@ -296,7 +301,7 @@ class Model:
         def work(cancelled: Any) -> None:
             def receive(data: Any, text: int, size: int) -> int:
                 pieces.append(ctypes.string_at(text, size))
-                return int(cancelled())
+                return int(cancelled is not None and cancelled())
 
             with self._engine() as engine:
                 check(library.write_text(engine, encoded, len(encoded), ctypes.byref(options), Reader(receive),

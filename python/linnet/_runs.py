@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from . import _checks
 from ._errors import InputError
 
 
@@ -45,7 +46,7 @@ def read_run(folder: str | os.PathLike[str]) -> Run:
     An incomplete last line is ignored, since the run may be writing it. Raises InputError if the folder holds no run,
     or a file in it is invalid.
     """
-    path = pathlib.Path(folder)
+    path = pathlib.Path(os.fsdecode(_checks.path(folder, "folder")))
     log = path / "metrics.jsonl"
     records = _records(log, _read(log, "name a folder that linnet train wrote"))
     names = dict.fromkeys(name for record in records for name, value in record.items() if _is_metric(value))

@@ -23,7 +23,8 @@ class Phone(NamedTuple):
 
 def check_rate(rate: Any, model: Model) -> None:
     if _checks.integer(rate, "rate", 1) != model.sample_rate:
-        raise InputError(f"{model.path}: needs audio of {model.sample_rate} samples per second, not {rate}; resample it")
+        raise InputError(f"{model.path}: needs audio of {model.sample_rate} samples per second, not {rate}; "
+                         "resample it")
 
 
 def phones_of(transcript: Union[Handle, int], first: int = 0) -> list[Phone]:

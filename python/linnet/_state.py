@@ -35,7 +35,8 @@ class State:
         return self._model
 
     def __len__(self) -> int:
-        return library.state_batch(self._handle)
+        with self._lock:
+            return library.state_batch(self._handle)
 
     @property
     def positions(self) -> np.ndarray:
@@ -116,9 +117,7 @@ class State:
         if not isinstance(other, State):
             raise InputError(f"other must be a State, not {_checks.brief(other)}")
         with _both(self, other):
-            # The library reads `other` while it grows this state.
-            handle = other.copy()._handle if other is self else other._handle
-            check(library.state_append(self._handle, handle))
+            check(library.state_append(self._handle, other._handle))
 
     def reset(self, sequence: Optional[int] = None) -> None:
         """Returns all sequences, or one, to before their first token."""

@@ -34,18 +34,15 @@ def sampling(temperature: Any, top_k: Any, top_p: Any, seed: Any, stream: Any = 
     return options
 
 
-def choose(logits: Any, *, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, seed: int = 0, stream: int = 0,
-           draw: int = 0) -> int:
+def choose(logits: Any, *, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, seed: int = 0,
+           stream: int = 0, draw: int = 0) -> int:
     """Draws a token from logits [count].
 
     temperature: 0 chooses the most likely token. top_k: only the k most likely tokens; 0: all. top_p: only the most
     likely tokens, until their probabilities sum to top_p. The draw is a function of seed, stream and draw: count `draw`
     up from 0 for the tokens of a sequence. A token with a logit of -infinity is never chosen.
     """
-    values = np.ascontiguousarray(logits, np.float32)
-    if values.ndim != 1 or values.size == 0:
-        raise InputError(f"logits must be a one-dimensional array, not of shape {list(values.shape)}")
-    return _choose(values, sampling(temperature, top_k, top_p, seed, stream),
+    return _choose(_checks.floats(logits, "logits"), sampling(temperature, top_k, top_p, seed, stream),
                    _checks.integer(draw, "draw", 0, 2**64 - 1))
 
 
@@ -106,7 +103,8 @@ class Pieces:
         return self._decoder.decode(shown, final=True)
 
 
-def stream_text(model: Model, prompt: bytes, most: int, options: Sampling, stop: list[bytes]) -> Generator[str, None, None]:
+def stream_text(model: Model, prompt: bytes, most: int, options: Sampling,
+                stop: list[bytes]) -> Generator[str, None, None]:
     """Yields the text of Model.generate() in pieces, and computes no token before its piece is asked for.
 
     Steps in Python instead of calling linnet_write_text(), which would need a thread that waits for the reader.
