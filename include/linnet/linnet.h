@@ -1,7 +1,7 @@
 /* Runs linnet's models from C, and from any language that calls C. docs/c.md describes every
  * function with examples.
  *
- *   #include <linnet/linnet.h>               find_package(linnet); link linnet::shared
+ *   #include <linnet/linnet.h>               find_package(linnet); link linnet::linnet
  *   #include <stdio.h>
  *   #include <stdlib.h>
  *

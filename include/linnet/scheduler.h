@@ -4,7 +4,7 @@
 //   Scheduler scheduler(engine, {.sequences = Scheduler::Fitting(engine.model(), /*bytes=*/1e9)});
 //   scheduler.Submit({.prompt = prompt,
 //                     .next = [&](std::span<const float> outputs) { return Draw(outputs); },
-//                     .finished = [&](Finished why) { ... }});
+//                     .finished = [&](Finished) {}});
 //   while (scheduler.Run()) {}      // or as long as a server lives
 //
 // The size of a sequence's state is known in advance, so a fixed number of sequences runs at a

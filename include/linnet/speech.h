@@ -1,9 +1,9 @@
-// Transcribes audio to phones with a trained model, without libtorch: whole files, or streams.
+// Transcribes audio to phones with a trained model: whole recordings, or streams.
 //
 //   auto model = linnet::Model::Open("models/phones.safetensors");
 //   linnet::Transcriber transcriber(model);
 //   linnet::Transcript heard =
-//       transcriber.Transcribe(linnet::ReadAudio("yes.flac", transcriber.sample_rate()));
+//       transcriber.Transcribe({.samples = samples, .rate = transcriber.sample_rate()});
 //   for (const linnet::Phone& phone : heard.phones) ...            // "Y" at 0.21 s, "EH" at 0.30 s, ...
 //
 //   linnet::PhoneStream stream(model);                             // a causal model
@@ -26,43 +26,13 @@
 
 namespace linnet {
 
+// Mono sound.
 struct Audio {
   std::vector<float> samples = {};  // -1 .. 1
   int rate = 0;                     // samples per second
-  int file_rate = rate;             // samples per second in the file
+  int file_rate = rate;             // samples per second in the file, before resampling
 
   double seconds() const { return static_cast<double>(samples.size()) / rate; }
-};
-
-// Reads a file in a format of libsndfile. Averages the channels and resamples (band-limited) to
-// `rate`. Throws InputError on a file that is missing, empty, not audio, truncated, longer than a
-// day, or has samples that are not finite or beyond a million times full scale.
-LINNET_API Audio ReadAudio(const std::string& path, int rate);
-
-// The same for the bytes of a file; `label` names it in errors.
-LINNET_API Audio ParseAudio(std::span<const std::byte> bytes, const std::string& label, int rate);
-
-// Reads the same samples in pieces, in constant memory: from a file, or from a pipe with WAV as
-// they arrive.
-//
-//   AudioReader reader("speech.wav", 16'000);
-//   while (const size_t count = reader.Read(piece)) ...
-class LINNET_API AudioReader {
- public:
-  // "-" is standard input. Throws as ReadAudio() does.
-  AudioReader(const std::string& path, int rate);
-  ~AudioReader();
-  AudioReader(const AudioReader&) = delete;
-  AudioReader& operator=(const AudioReader&) = delete;
-
-  // Fills `samples` and returns the number of samples read: fewer at the end, then 0. From a pipe
-  // it returns the samples that have arrived, at least one.
-  size_t Read(std::span<float> samples);
-  int file_rate() const;  // samples per second in the file
-
- private:
-  struct Source;
-  std::unique_ptr<Source> source_;
 };
 
 struct Phone {
@@ -126,22 +96,6 @@ class LINNET_API PhoneStream {
  private:
   struct Inside;
   std::unique_ptr<Inside> inside_;
-};
-
-// Detects defects of a recording that degrade its transcript: silence, clipping, a sample rate
-// below the model's.
-//
-//   SoundCheck check;
-//   check.Add(audio.samples);
-//   for (const std::string& remark : check.Remarks(audio.file_rate, audio.rate)) ...   // lines
-class LINNET_API SoundCheck {
- public:
-  void Add(std::span<const float> samples);  // the next samples of the recording
-  std::vector<std::string> Remarks(int file_rate, int rate) const;
-
- private:
-  float peak_ = 0;
-  size_t loud_ = 0, count_ = 0;
 };
 
 }  // namespace linnet

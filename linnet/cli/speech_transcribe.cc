@@ -14,6 +14,7 @@
 #include "linnet/cli/verbs.h"
 #include "linnet/io/json.h"
 #include "linnet/speech.h"
+#include "linnet/tasks/speech/audio.h"
 
 namespace linnet::cli {
 namespace {

@@ -1,15 +1,66 @@
-// Resampling of audio (linnet/speech.h reads files).
+// Reads audio files as one channel at the sample rate of a model.
 //
-//   std::vector<float> samples = Resample(audio.samples, 8000, 16'000);
+//   Audio audio = ReadAudio("yes.flac", 16'000);    // WAV, FLAC, uncompressed NIST SPHERE
+//   audio.seconds()                                 // 0.9
 #ifndef LINNET_TASKS_SPEECH_AUDIO_H_
 #define LINNET_TASKS_SPEECH_AUDIO_H_
 
+#include <cstddef>
+#include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "linnet/speech.h"
 
 namespace linnet {
+
+// Reads a file in a format of libsndfile. Averages the channels and resamples (band-limited) to
+// `rate`. Throws InputError on a file that is missing, empty, not audio, truncated, longer than a
+// day, or has samples that are not finite or beyond a million times full scale.
+Audio ReadAudio(const std::string& path, int rate);
+
+// The same for the bytes of a file; `label` names it in errors.
+Audio ParseAudio(std::span<const std::byte> bytes, const std::string& label, int rate);
+
+// Reads the same samples in pieces, in constant memory: from a file, or from a pipe with WAV as
+// they arrive.
+//
+//   AudioReader reader("speech.wav", 16'000);
+//   while (const size_t count = reader.Read(piece)) ...
+class AudioReader {
+ public:
+  // "-" is standard input. Throws as ReadAudio() does.
+  AudioReader(const std::string& path, int rate);
+  ~AudioReader();
+  AudioReader(const AudioReader&) = delete;
+  AudioReader& operator=(const AudioReader&) = delete;
+
+  // Fills `samples` and returns the number of samples read: fewer at the end, then 0. From a pipe
+  // it returns the samples that have arrived, at least one.
+  size_t Read(std::span<float> samples);
+  int file_rate() const;  // samples per second in the file
+
+ private:
+  struct Source;
+  std::unique_ptr<Source> source_;
+};
+
+// Detects defects of a recording that degrade its transcript: silence, clipping, a sample rate
+// below the model's.
+//
+//   SoundCheck check;
+//   check.Add(audio.samples);
+//   for (const std::string& remark : check.Remarks(audio.file_rate, audio.rate)) ...   // lines
+class SoundCheck {
+ public:
+  void Add(std::span<const float> samples);  // the next samples of the recording
+  std::vector<std::string> Remarks(int file_rate, int rate) const;
+
+ private:
+  float peak_ = 0;
+  size_t loud_ = 0, count_ = 0;
+};
 
 // Band-limited resampling. Rates must be in 1 .. 10,000,000 and their ratio at most 256.
 std::vector<float> Resample(std::span<const float> samples, int from, int to);

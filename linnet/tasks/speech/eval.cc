@@ -1,3 +1,4 @@
+#include "linnet/tasks/speech/audio.h"
 #include "linnet/tasks/speech/eval.h"
 
 #include <algorithm>

@@ -184,33 +184,6 @@ Transcript Transcriber::Transcribe(const Audio& audio) {
   return transcript;
 }
 
-void SoundCheck::Add(std::span<const float> samples) {
-  constexpr float kLoud = 0.9999f;
-  for (const float x : samples) {
-    peak_ = std::max(peak_, std::abs(x));
-    loud_ += std::abs(x) >= kLoud;
-  }
-  count_ += samples.size();
-}
-
-std::vector<std::string> SoundCheck::Remarks(int file_rate, int rate) const {
-  constexpr float kQuiet = 1e-4f;
-  constexpr double kManyLoud = 0.01;
-  std::vector<std::string> remarks;
-  const auto remark = [&](const auto&... text) { remarks.push_back(StrCat(text...)); };
-  if (count_ > 0 && peak_ < kQuiet) remark("silent: its transcript is meaningless");
-  const double share =
-      static_cast<double>(loud_) / static_cast<double>(std::max<size_t>(count_, 1));
-  if (share > kManyLoud) {
-    remark("clipped: ", std::lround(100 * share), "% of the samples are at full scale");
-  }
-  if (file_rate < rate) {
-    remark("recorded at ", file_rate, " samples per second: it has nothing above ", file_rate / 2,
-           " Hz");
-  }
-  return remarks;
-}
-
 struct PhoneStream::Inside {
   explicit Inside(std::shared_ptr<const Model> model)
       : encoder(model),

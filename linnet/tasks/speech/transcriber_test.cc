@@ -15,6 +15,7 @@
 
 #include "linnet/error.h"
 #include "linnet/rng.h"
+#include "linnet/tasks/speech/audio.h"
 #include "linnet/tasks/speech/ctc.h"
 
 namespace linnet {
