@@ -95,6 +95,12 @@ Checkpoint Checkpoint::FromMemory(std::span<const std::byte> bytes, const std::s
   return Checkpoint(SafetensorsFile::FromMemory(bytes, label));
 }
 
+bool HasComputedPositions(const ModelSpec& spec, const std::string& tensor_name) {
+  constexpr int64_t kMost = int64_t{1} << 26;  // the spec of a small file must not take all memory
+  return tensor_name == "pos_embedding.pe" &&
+         int64_t{spec.input.max_length} * spec.PositionDims() <= kMost;
+}
+
 Checkpoint::Checkpoint(SafetensorsFile file) : file_(std::move(file)) {
   const auto spec = file_.metadata().find("linnet");
   if (spec == file_.metadata().end()) {
@@ -110,6 +116,12 @@ Checkpoint::Checkpoint(SafetensorsFile file) : file_(std::move(file)) {
   if (training != file_.metadata().end()) training_ = training->second;
   for (const TensorInfo& info : TensorTable(spec_)) {
     const linnet::Tensor* tensor = file_.Find(info.name);
+    if (tensor == nullptr && HasComputedPositions(spec_, info.name)) {
+      const std::vector<float> table = PositionTable(spec_);
+      const auto at = widened_.emplace(info.name, AlignedBuffer<float>(table.size())).first;
+      std::copy(table.begin(), table.end(), at->second.begin());
+      continue;
+    }
     if (tensor == nullptr) {
       throw InputError(path(), ": its description needs the tensor '", info.name,
                        "', which the file lacks");

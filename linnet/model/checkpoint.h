@@ -6,7 +6,7 @@
 //
 // Opening validates everything that a reader relies on, since files may come from anywhere: the
 // spec, and that each tensor of its table is present, in the right shape, in fp32 or in a type of
-// a narrower precision (precision.h).
+// a narrower precision (precision.h). A file may leave out a table of positions: it is computed.
 #ifndef LINNET_MODEL_CHECKPOINT_H_
 #define LINNET_MODEL_CHECKPOINT_H_
 
@@ -54,6 +54,10 @@ class Checkpoint {
   Precision precision_ = Precision::kF32;
   std::map<std::string, AlignedBuffer<float>, std::less<>> widened_;
 };
+
+// Whether a tensor of the spec's table is one of positions that a file may leave out, because
+// PositionTable(spec) has its values.
+bool HasComputedPositions(const ModelSpec& spec, const std::string& tensor_name);
 
 // Throws InputError naming file and tensor if a value is infinite or NaN.
 void CheckFinite(std::span<const float> values, const std::string& path,

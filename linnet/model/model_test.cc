@@ -195,6 +195,19 @@ class CheckpointTest : public testing::Test {
   std::string path_;
 };
 
+TEST_F(CheckpointTest, AMissingTableOfPositionsIsComputed) {
+  ModelSpec spec = TinyImages();
+  WriteWith(spec, "pos_embedding.pe", {});
+  const Checkpoint checkpoint = Checkpoint::Open(path_);
+  const std::span<const float> table = checkpoint.Tensor("pos_embedding.pe");
+  EXPECT_EQ(std::vector<float>(table.begin(), table.end()), PositionTable(spec));
+  // But not one that would take all memory.
+  EXPECT_TRUE(HasComputedPositions(spec, "pos_embedding.pe"));
+  spec.input.max_length = 1 << 28;
+  EXPECT_FALSE(HasComputedPositions(spec, "pos_embedding.pe"));
+  EXPECT_FALSE(HasComputedPositions(spec, "predictor.bias"));
+}
+
 TEST_F(CheckpointTest, RoundTrip) {
   const ModelSpec spec = TinyImages();
   std::map<std::string, std::vector<float>> values;

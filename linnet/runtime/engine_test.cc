@@ -182,6 +182,7 @@ TEST(WriteNarrowed, GivesTheSameBitsAsNarrowingWhenItIsLoaded) {
       EXPECT_LT(std::filesystem::file_size(path), of->file.size());
       const Checkpoint narrow = Checkpoint::Open(path);
       EXPECT_EQ(narrow.precision(), precision);
+      EXPECT_EQ(narrow.Has("pos_embedding.pe"), narrow.spec().image() != nullptr);  // others: sines
       EXPECT_EQ(narrow.training(), "{\"steps\": 3}");
       const auto model = Model::Open(path);
       EXPECT_EQ(model->precision(), precision);

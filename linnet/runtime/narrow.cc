@@ -67,6 +67,10 @@ void WriteNarrowed(const Checkpoint& checkpoint, Precision precision, const std:
   for (const TensorInfo& info : TensorTable(checkpoint.spec())) {
     const std::span<const float> wide = checkpoint.Tensor(info.name);
     CheckFinite(wide, checkpoint.path(), info.name);
+    if (HasComputedPositions(checkpoint.spec(), info.name) &&
+        std::ranges::equal(wide, PositionTable(checkpoint.spec()))) {
+      continue;
+    }
     const DType type = StoredAs(checkpoint.spec(), info.name, precision);
     if (type == DType::kF32) {
       writer.Add(info.name, type, info.shape, wide.data());
