@@ -82,6 +82,7 @@ install(FILES ${PROJECT_BINARY_DIR}/linnetConfig.cmake ${PROJECT_BINARY_DIR}/lin
 if(LINNET_TRAIN)
   install(FILES cmake/dnnl.cmake DESTINATION ${package_dir} COMPONENT nn)
 endif()
+file(RELATIVE_PATH LINNET_PC_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 configure_file(cmake/linnet.pc.in linnet.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/linnet.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig
         COMPONENT library)

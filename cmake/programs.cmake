@@ -10,8 +10,12 @@ install(TARGETS ${programs} COMPONENT program RUNTIME DESTINATION ${CMAKE_INSTAL
 install(DIRECTORY models/ DESTINATION ${CMAKE_INSTALL_DATADIR}/linnet/models COMPONENT program
         FILES_MATCHING PATTERN "*.safetensors" PATTERN "README.md")
 
+# Programs for another machine cannot describe themselves here.
+set(LINNET_MANUAL "" CACHE PATH "Folder with man pages and completions to install, of another build (its manual/)")
 find_package(Python3 QUIET COMPONENTS Interpreter)
-if(Python3_FOUND AND NOT CMAKE_CROSSCOMPILING)
+if(LINNET_MANUAL)
+  install(DIRECTORY ${LINNET_MANUAL}/ DESTINATION ${CMAKE_INSTALL_DATADIR} COMPONENT program)
+elseif(Python3_FOUND AND NOT CMAKE_CROSSCOMPILING)
   set(manual ${CMAKE_BINARY_DIR}/manual)
   add_custom_command(OUTPUT ${manual}.stamp
     COMMAND ${CMAKE_COMMAND} -E rm -rf ${manual}
