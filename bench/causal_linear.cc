@@ -17,18 +17,18 @@
 #include "bench/benchmarks.h"
 #include "bench/causal_linear.h"
 #include "linnet/base/aligned.h"
-#include "linnet/error.h"
 #include "linnet/base/peak_memory.h"
-#include "linnet/rng.h"
 #include "linnet/base/thread_pool.h"
 #include "linnet/base/units.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
+#include "linnet/error.h"
 #include "linnet/kernels/bfloat16.h"
 #include "linnet/kernels/causal_linear.h"
 #include "linnet/kernels/causal_linear_ref.h"
 #include "linnet/kernels/isa.h"
 #include "linnet/kernels/machine_peak.h"
+#include "linnet/rng.h"
 
 namespace linnet::bench {
 namespace {

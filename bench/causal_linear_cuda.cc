@@ -8,11 +8,11 @@
 #include <type_traits>
 
 #include "bench/causal_linear.h"
-#include "linnet/error.h"
-#include "linnet/rng.h"
 #include "linnet/base/units.h"
+#include "linnet/error.h"
 #include "linnet/kernels/cuda/causal_linear.h"
 #include "linnet/kernels/cuda/device.h"
+#include "linnet/rng.h"
 
 namespace linnet::bench {
 namespace {

@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "linnet/error.h"
 #include "linnet/base/function_ref.h"
 #include "linnet/cli/child.h"
+#include "linnet/error.h"
 
 namespace linnet::experiments {
 

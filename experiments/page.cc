@@ -10,8 +10,8 @@
 #include <sstream>
 #include <vector>
 
-#include "linnet/error.h"
 #include "linnet/base/units.h"
+#include "linnet/error.h"
 
 namespace linnet::experiments {
 

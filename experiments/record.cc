@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "experiments/page.h"
-#include "linnet/error.h"
 #include "linnet/cli/machine.h"
+#include "linnet/error.h"
 #include "linnet/io/file.h"
 #include "linnet/io/json.h"
 

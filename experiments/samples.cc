@@ -11,9 +11,9 @@
 #include "linnet/cli/child.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
+#include "linnet/engine.h"
 #include "linnet/io/file.h"
 #include "linnet/io/png.h"
-#include "linnet/engine.h"
 #include "linnet/tasks/images/images.h"
 
 namespace linnet::experiments {

@@ -7,12 +7,12 @@
 #include <numbers>
 #include <vector>
 
+#include "linnet/engine.h"
 #include "linnet/io/pytorch.h"
 #include "linnet/io/safetensors.h"
 #include "linnet/io/test_util.h"
 #include "linnet/model/checkpoint.h"
 #include "linnet/model/reference.h"
-#include "linnet/engine.h"
 #include "linnet/tasks/images/images.h"
 
 namespace linnet {

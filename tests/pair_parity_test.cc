@@ -8,10 +8,10 @@
 #include <filesystem>
 #include <string>
 
-#include "linnet/vocabulary.h"
+#include "linnet/engine.h"
 #include "linnet/nn/encoder_decoder.h"
 #include "linnet/nn/sequence_model.h"
-#include "linnet/engine.h"
+#include "linnet/vocabulary.h"
 
 namespace linnet {
 namespace {

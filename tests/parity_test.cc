@@ -9,9 +9,9 @@
 #include <filesystem>
 #include <vector>
 
+#include "linnet/engine.h"
 #include "linnet/nn/losses.h"
 #include "linnet/nn/sequence_model.h"
-#include "linnet/engine.h"
 #include "linnet/tasks/images/images.h"
 
 namespace linnet {

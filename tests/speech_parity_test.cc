@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "linnet/engine.h"
 #include "linnet/error.h"
 #include "linnet/nn/speech_model.h"
-#include "linnet/engine.h"
 #include "linnet/runtime/narrow.h"
 #include "linnet/tasks/speech/speech_encoder.h"
 

@@ -8,9 +8,9 @@
 
 #include "bench/bench.h"
 #include "bench/torch/benchmarks.h"
-#include "linnet/error.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
+#include "linnet/error.h"
 #include "linnet/io/file.h"
 #include "linnet/nn/feature_map.h"
 #include "linnet/nn/mixer.h"

@@ -10,12 +10,12 @@
 
 #include "bench/bench.h"
 #include "bench/torch/benchmarks.h"
-#include "linnet/error.h"
 #include "linnet/base/peak_memory.h"
 #include "linnet/base/thread_pool.h"
 #include "linnet/cli/machine.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
+#include "linnet/error.h"
 #include "linnet/kernels/isa.h"
 #include "linnet/nn/losses.h"
 #include "linnet/nn/optimizer.h"

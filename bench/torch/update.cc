@@ -11,10 +11,10 @@
 
 #include "bench/bench.h"
 #include "bench/torch/benchmarks.h"
-#include "linnet/error.h"
 #include "linnet/base/thread_pool.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
+#include "linnet/error.h"
 #include "linnet/kernels/isa.h"
 #include "linnet/kernels/matmul.h"
 #include "linnet/nn/losses.h"

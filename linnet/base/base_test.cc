@@ -7,13 +7,13 @@
 #include <thread>
 
 #include "linnet/base/aligned.h"
-#include "linnet/error.h"
 #include "linnet/base/hash.h"
 #include "linnet/base/progress.h"
-#include "linnet/rng.h"
 #include "linnet/base/thread_pool.h"
 #include "linnet/base/units.h"
 #include "linnet/base/utf8.h"
+#include "linnet/error.h"
+#include "linnet/rng.h"
 
 namespace linnet {
 namespace {

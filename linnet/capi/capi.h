@@ -19,13 +19,13 @@
 #include <utility>
 
 #include "linnet/base/thread_pool.h"
+#include "linnet/couplet.h"
+#include "linnet/engine.h"
 #include "linnet/error.h"
 #include "linnet/linnet.h"
-#include "linnet/vocabulary.h"
 #include "linnet/sampling.h"
-#include "linnet/engine.h"
-#include "linnet/couplet.h"
 #include "linnet/text.h"
+#include "linnet/vocabulary.h"
 
 struct linnet_model {
   explicit linnet_model(std::shared_ptr<const linnet::Model> opened);

@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
-#include "linnet/rng.h"
 #include "linnet/capi/capi.h"
+#include "linnet/rng.h"
 
 namespace linnet::capi {
 namespace {

@@ -3,8 +3,8 @@
 #include <stdexcept>
 #include <system_error>
 
-#include "linnet/version.h"
 #include "linnet/capi/capi.h"
+#include "linnet/version.h"
 
 namespace linnet::capi {
 namespace {

@@ -10,9 +10,9 @@
 #include <filesystem>
 #include <system_error>
 
-#include "linnet/error.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/signals.h"
+#include "linnet/error.h"
 
 namespace linnet::cli {
 namespace {

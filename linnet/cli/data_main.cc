@@ -13,11 +13,11 @@
 #include <string>
 #include <vector>
 
-#include "linnet/error.h"
 #include "linnet/base/progress.h"
 #include "linnet/base/units.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/signals.h"
+#include "linnet/error.h"
 #include "linnet/io/download.h"
 #include "linnet/tasks/downloads.h"
 

@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "linnet/error.h"
 #include "linnet/base/units.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
+#include "linnet/error.h"
 #include "linnet/io/png.h"
 #include "linnet/kernels/isa.h"
 #include "linnet/runtime/cuda/cuda_engine.h"

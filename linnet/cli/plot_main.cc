@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "linnet/error.h"
 #include "linnet/base/units.h"
 #include "linnet/cli/program.h"
+#include "linnet/error.h"
 #include "linnet/io/file.h"
 #include "linnet/plot/curves.h"
 

@@ -11,12 +11,12 @@
 #include <utility>
 #include <vector>
 
-#include "linnet/error.h"
 #include "linnet/base/suggestion.h"
-#include "linnet/version.h"
 #include "linnet/cli/describe.h"
 #include "linnet/cli/signals.h"
+#include "linnet/error.h"
 #include "linnet/kernels/isa.h"
+#include "linnet/version.h"
 
 namespace linnet::cli {
 namespace {

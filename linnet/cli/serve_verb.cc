@@ -13,11 +13,11 @@
 #include <set>
 #include <thread>
 
-#include "linnet/error.h"
 #include "linnet/base/units.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/serve.h"
 #include "linnet/cli/verbs.h"
+#include "linnet/error.h"
 #include "linnet/io/file.h"
 #include "linnet/model/checkpoint.h"
 #include "linnet/server/server.h"

@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "linnet/error.h"
 #include "linnet/cli/image_options.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
+#include "linnet/error.h"
 #include "linnet/tasks/images/images.h"
 
 namespace linnet::cli {

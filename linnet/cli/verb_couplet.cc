@@ -2,10 +2,10 @@
 #include <cmath>
 #include <iostream>
 
-#include "linnet/error.h"
 #include "linnet/base/utf8.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
+#include "linnet/error.h"
 #include "linnet/tasks/couplet/couplet.h"
 
 namespace linnet::cli {
@@ -36,8 +36,7 @@ void Run(const Options& options) {
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
   for (const std::string& line : options.lines) {
     const std::vector<CoupletAnswer> answers = writer.Write(line, how);
-    const std::vector<std::string> unknown =
-        writer.Unknown(line);
+    const std::vector<std::string> unknown = writer.Unknown(line);
     const auto score = [](const CoupletAnswer& answer) {
       return answer.log_probability / std::max<double>(1, static_cast<double>(answer.characters));
     };

@@ -5,12 +5,12 @@
 #include <string>
 #include <vector>
 
-#include "linnet/error.h"
 #include "linnet/base/units.h"
 #include "linnet/cli/image_options.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/sibling.h"
 #include "linnet/cli/verbs.h"
+#include "linnet/error.h"
 #include "linnet/model/checkpoint.h"
 #include "linnet/tasks/task.h"
 

@@ -9,10 +9,10 @@
 #include <system_error>
 #include <vector>
 
-#include "linnet/error.h"
 #include "linnet/base/units.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
+#include "linnet/error.h"
 #include "linnet/io/pytorch.h"
 #include "linnet/io/safetensors.h"
 #include "linnet/model/checkpoint.h"

@@ -2,9 +2,9 @@
 #include <iostream>
 #include <iterator>
 
-#include "linnet/error.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
+#include "linnet/error.h"
 #include "linnet/io/file.h"
 #include "linnet/runtime/cuda/cuda_engine.h"
 #include "linnet/tasks/text/text.h"

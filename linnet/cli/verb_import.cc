@@ -12,21 +12,21 @@
 #include <system_error>
 #include <vector>
 
-#include "linnet/error.h"
 #include "linnet/base/units.h"
 #include "linnet/base/utf8.h"
-#include "linnet/version.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
+#include "linnet/error.h"
 #include "linnet/io/file.h"
 #include "linnet/io/pytorch.h"
 #include "linnet/io/safetensors.h"
 #include "linnet/model/checkpoint.h"
 #include "linnet/model/mixer.h"
 #include "linnet/model/reference.h"
-#include "linnet/vocabulary.h"
 #include "linnet/tasks/images/images.h"
 #include "linnet/tasks/task.h"
+#include "linnet/version.h"
+#include "linnet/vocabulary.h"
 
 namespace linnet::cli {
 namespace {

@@ -8,9 +8,9 @@
 #include <iostream>
 #include <random>
 
-#include "linnet/error.h"
 #include "linnet/base/units.h"
 #include "linnet/cli/program.h"
+#include "linnet/error.h"
 #include "linnet/io/file.h"
 #include "linnet/io/json.h"
 #include "linnet/kernels/isa.h"

@@ -22,9 +22,9 @@
 
 #include "linnet/base/function_ref.h"
 #include "linnet/base/progress.h"
+#include "linnet/engine.h"
 #include "linnet/model/names.h"
 #include "linnet/sampling.h"
-#include "linnet/engine.h"
 #include "linnet/tasks/task.h"
 
 namespace linnet::cli {

@@ -11,8 +11,8 @@
 #include <system_error>
 #include <utility>
 
-#include "linnet/error.h"
 #include "linnet/base/units.h"
+#include "linnet/error.h"
 #include "linnet/io/file.h"
 #include "linnet/io/http.h"
 #include "linnet/io/sha256.h"

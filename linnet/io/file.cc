@@ -14,8 +14,8 @@
 #include <system_error>
 #include <utility>
 
-#include "linnet/error.h"
 #include "linnet/base/units.h"
+#include "linnet/error.h"
 
 namespace linnet {
 namespace {

@@ -4,9 +4,9 @@
 #include <gtest/gtest.h>
 #include <zlib.h>
 
-#include "linnet/rng.h"
 #include "linnet/io/file.h"
 #include "linnet/io/test_util.h"
+#include "linnet/rng.h"
 
 namespace linnet {
 namespace {

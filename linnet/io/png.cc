@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <cstring>
 
-#include "linnet/error.h"
 #include "linnet/base/units.h"
+#include "linnet/error.h"
 #include "linnet/io/file.h"
 
 namespace linnet {

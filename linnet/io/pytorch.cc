@@ -9,8 +9,8 @@
 #include <new>
 #include <utility>
 
-#include "linnet/error.h"
 #include "linnet/base/units.h"
+#include "linnet/error.h"
 #include "linnet/io/file.h"
 #include "linnet/io/json.h"
 #include "linnet/io/pickle.h"

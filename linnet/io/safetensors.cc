@@ -8,8 +8,8 @@
 #include <set>
 #include <utility>
 
-#include "linnet/error.h"
 #include "linnet/base/units.h"
+#include "linnet/error.h"
 #include "linnet/io/json.h"
 
 namespace linnet {

@@ -13,8 +13,8 @@
 #include <system_error>
 #include <vector>
 
-#include "linnet/error.h"
 #include "linnet/base/function_ref.h"
+#include "linnet/error.h"
 
 namespace linnet {
 

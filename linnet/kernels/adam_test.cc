@@ -5,8 +5,8 @@
 #include <cmath>
 #include <vector>
 
-#include "linnet/rng.h"
 #include "linnet/kernels/test_util.h"
+#include "linnet/rng.h"
 
 namespace linnet::kernels {
 namespace {

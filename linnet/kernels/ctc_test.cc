@@ -6,9 +6,9 @@
 #include <cmath>
 #include <vector>
 
-#include "linnet/rng.h"
 #include "linnet/kernels/ctc_ref.h"
 #include "linnet/kernels/test_util.h"
+#include "linnet/rng.h"
 
 namespace linnet::kernels {
 namespace {

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "linnet/rng.h"
 #include "linnet/kernels/isa.h"
+#include "linnet/rng.h"
 
 namespace linnet::kernels {
 

@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "linnet/rng.h"
 #include "linnet/model/registry.h"
+#include "linnet/rng.h"
 
 namespace linnet {
 

@@ -11,8 +11,8 @@
 #include <string_view>
 #include <type_traits>
 
-#include "linnet/error.h"
 #include "linnet/base/utf8.h"
+#include "linnet/error.h"
 #include "linnet/io/json.h"
 #include "linnet/vocabulary.h"
 

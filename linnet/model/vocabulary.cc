@@ -1,11 +1,11 @@
-#include "linnet/model/spec.h"
 #include "linnet/vocabulary.h"
+#include "linnet/model/spec.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "linnet/error.h"
 #include "linnet/base/utf8.h"
+#include "linnet/error.h"
 #include "linnet/io/json.h"
 
 namespace linnet {

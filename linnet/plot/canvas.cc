@@ -9,8 +9,8 @@
 #include <numbers>
 #include <vector>
 
-#include "linnet/error.h"
 #include "linnet/base/utf8.h"
+#include "linnet/error.h"
 #include "linnet/io/file.h"
 #include "linnet/io/png.h"
 

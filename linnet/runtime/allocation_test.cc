@@ -8,8 +8,8 @@
 #include <new>
 #include <vector>
 
-#include "linnet/model/checkpoint.h"
 #include "linnet/engine.h"
+#include "linnet/model/checkpoint.h"
 
 // Sanitizers replace the allocator.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)

@@ -6,9 +6,9 @@
 #include <memory>
 
 #include "linnet/base/thread_pool.h"
+#include "linnet/engine.h"
 #include "linnet/io/safetensors.h"
 #include "linnet/kernels/test_util.h"
-#include "linnet/engine.h"
 #include "linnet/runtime/narrow.h"
 #include "linnet/runtime/test_models.h"
 

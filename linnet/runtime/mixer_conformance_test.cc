@@ -13,10 +13,10 @@
 #include <tuple>
 #include <vector>
 
-#include "linnet/kernels/test_util.h"
-#include "linnet/vocabulary.h"
 #include "linnet/engine.h"
+#include "linnet/kernels/test_util.h"
 #include "linnet/runtime/test_models.h"
+#include "linnet/vocabulary.h"
 
 namespace linnet {
 namespace {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "linnet/base/aligned.h"
-#include "linnet/error.h"
 #include "linnet/base/parallel.h"
+#include "linnet/error.h"
 #include "linnet/kernels/lsh_attention.h"
 #include "linnet/runtime/mixer.h"
 

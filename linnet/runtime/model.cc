@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <utility>
 
-#include "linnet/error.h"
 #include "linnet/base/hash.h"
+#include "linnet/error.h"
 #include "linnet/kernels/mixture_of_logistics.h"
 #include "linnet/runtime/packed_model.h"
 #include "linnet/runtime/packer.h"

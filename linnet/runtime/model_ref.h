@@ -29,9 +29,9 @@
 #include "linnet/kernels/narrow_linear_ref.h"
 #include "linnet/kernels/softmax_attention_ref.h"
 #include "linnet/model/checkpoint.h"
-#include "linnet/vocabulary.h"
 #include "linnet/runtime/narrow.h"
 #include "linnet/runtime/packed_model.h"
+#include "linnet/vocabulary.h"
 
 namespace linnet {
 

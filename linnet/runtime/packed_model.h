@@ -21,9 +21,9 @@
 #include "linnet/kernels/layer_norm.h"
 #include "linnet/kernels/linear.h"
 #include "linnet/kernels/narrow_linear.h"
+#include "linnet/model.h"
 #include "linnet/model/checkpoint.h"
 #include "linnet/runtime/mixer.h"
-#include "linnet/model.h"
 #include "linnet/runtime/state_layout.h"
 
 namespace linnet {

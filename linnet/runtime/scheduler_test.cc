@@ -10,8 +10,8 @@
 #include <string>
 
 #include "linnet/error.h"
-#include "linnet/rng.h"
 #include "linnet/model/checkpoint.h"
+#include "linnet/rng.h"
 
 namespace linnet {
 namespace {

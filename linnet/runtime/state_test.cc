@@ -10,8 +10,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "linnet/io/file.h"
 #include "linnet/engine.h"
+#include "linnet/io/file.h"
 #include "linnet/runtime/test_models.h"
 
 namespace linnet {

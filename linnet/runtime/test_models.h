@@ -20,8 +20,8 @@
 #include <vector>
 
 #include "linnet/error.h"
-#include "linnet/rng.h"
 #include "linnet/model.h"
+#include "linnet/rng.h"
 #include "linnet/runtime/model_ref.h"
 
 namespace linnet {

@@ -10,11 +10,11 @@
 #include <string>
 #include <vector>
 
+#include "linnet/model.h"
 #include "linnet/model/checkpoint.h"
 #include "linnet/model/spec.h"
 #include "linnet/rng.h"
 #include "linnet/vocabulary.h"
-#include "linnet/model.h"
 
 namespace linnet {
 

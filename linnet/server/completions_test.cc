@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "linnet/vocabulary.h"
 #include "linnet/server/test_util.h"
 #include "linnet/tasks/text/text.h"
 #include "linnet/tasks/text/token_scores.h"
+#include "linnet/vocabulary.h"
 
 namespace linnet::server {
 namespace {

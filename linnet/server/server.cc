@@ -22,9 +22,9 @@
 #include <thread>
 #include <utility>
 
-#include "linnet/error.h"
 #include "linnet/base/suggestion.h"
 #include "linnet/base/utf8.h"
+#include "linnet/error.h"
 #include "linnet/io/json.h"
 #include "linnet/server/connections.h"
 #include "linnet/server/metrics.h"

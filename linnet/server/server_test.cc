@@ -15,8 +15,8 @@
 
 #include "linnet/error.h"
 #include "linnet/rng.h"
-#include "linnet/sampling.h"
 #include "linnet/runtime/test_util.h"
+#include "linnet/sampling.h"
 #include "linnet/server/batcher.h"
 #include "linnet/server/metrics.h"
 #include "linnet/server/pages.h"

@@ -6,8 +6,8 @@
 #include <system_error>
 #include <utility>
 
-#include "linnet/error.h"
 #include "linnet/base/hash.h"
+#include "linnet/error.h"
 #include "linnet/io/file.h"
 #include "linnet/io/sha256.h"
 #include "linnet/model/spec.h"

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <random>
 
-#include "linnet/error.h"
 #include "linnet/base/suggestion.h"
+#include "linnet/error.h"
 #include "linnet/io/json.h"
 #include "linnet/sampling.h"
 

@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "linnet/sampling.h"
 #include "linnet/model.h"
+#include "linnet/sampling.h"
 #include "linnet/tasks/pipe.h"
 
 namespace linnet::server {

@@ -4,9 +4,9 @@
 #include <torch/utils.h>
 
 #include "linnet/error.h"
-#include "linnet/rng.h"
 #include "linnet/nn/losses.h"
 #include "linnet/nn/sequence_model.h"
+#include "linnet/rng.h"
 #include "linnet/train/task.h"
 
 namespace linnet::train {

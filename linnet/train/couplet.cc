@@ -5,9 +5,9 @@
 
 #include "linnet/error.h"
 #include "linnet/rng.h"
-#include "linnet/vocabulary.h"
 #include "linnet/tasks/couplet/couplets.h"
 #include "linnet/train/tokens.h"
+#include "linnet/vocabulary.h"
 
 namespace linnet::train {
 namespace {

@@ -7,9 +7,9 @@
 #include <numbers>
 
 #include "linnet/error.h"
-#include "linnet/rng.h"
 #include "linnet/nn/losses.h"
 #include "linnet/nn/sequence_model.h"
+#include "linnet/rng.h"
 #include "linnet/tasks/images/image_set.h"
 #include "linnet/train/task.h"
 

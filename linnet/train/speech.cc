@@ -7,12 +7,12 @@
 #include <numeric>
 #include <optional>
 
-#include "linnet/error.h"
-#include "linnet/rng.h"
 #include "linnet/base/thread_pool.h"
 #include "linnet/base/utf8.h"
+#include "linnet/error.h"
 #include "linnet/nn/losses.h"
 #include "linnet/nn/speech_model.h"
+#include "linnet/rng.h"
 #include "linnet/tasks/speech/audio.h"
 #include "linnet/tasks/speech/ctc.h"
 #include "linnet/tasks/speech/filterbank.h"

@@ -4,10 +4,10 @@
 #include <numbers>
 
 #include "linnet/error.h"
-#include "linnet/rng.h"
 #include "linnet/io/file.h"
-#include "linnet/vocabulary.h"
+#include "linnet/rng.h"
 #include "linnet/train/tokens.h"
+#include "linnet/vocabulary.h"
 
 namespace linnet::train {
 namespace {

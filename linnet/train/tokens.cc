@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "linnet/vocabulary.h"
 #include "linnet/nn/encoder_decoder.h"
 #include "linnet/nn/losses.h"
 #include "linnet/nn/sequence_model.h"
+#include "linnet/vocabulary.h"
 
 namespace linnet::train {
 

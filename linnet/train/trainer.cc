@@ -17,17 +17,17 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "linnet/error.h"
 #include "linnet/base/peak_memory.h"
 #include "linnet/base/thread_pool.h"
 #include "linnet/base/units.h"
-#include "linnet/version.h"
+#include "linnet/error.h"
 #include "linnet/io/file.h"
 #include "linnet/nn/optimizer.h"
 #include "linnet/train/metrics.h"
 #include "linnet/train/run_folder.h"
 #include "linnet/train/run_state.h"
 #include "linnet/train/update_graph.h"
+#include "linnet/version.h"
 
 namespace linnet::train {
 namespace {

@@ -9,10 +9,10 @@
 #include <new>
 #include <type_traits>
 
-#include "linnet/error.h"
 #include "linnet/cli/program.h"
 #include "linnet/cli/signals.h"
 #include "linnet/cli/torch/memory.h"
+#include "linnet/error.h"
 #include "linnet/io/file.h"
 #include "linnet/train/trainer.h"
 

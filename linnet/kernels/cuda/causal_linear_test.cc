@@ -13,11 +13,11 @@
 #include <utility>
 #include <vector>
 
-#include "linnet/rng.h"
 #include "linnet/kernels/causal_linear_ref.h"
 #include "linnet/kernels/cuda/causal_linear_plan.h"
 #include "linnet/kernels/cuda/causal_product_tile.h"
 #include "linnet/kernels/cuda/tile_executor.h"
+#include "linnet/rng.h"
 
 namespace linnet::kernels::cuda {
 namespace {

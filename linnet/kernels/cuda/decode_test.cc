@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "linnet/base/aligned.h"
-#include "linnet/rng.h"
 #include "linnet/kernels/cuda/linear_step_tile.h"
 #include "linnet/kernels/cuda/recent_keys.h"
 #include "linnet/kernels/cuda/rows_tile.h"
@@ -20,6 +19,7 @@
 #include "linnet/kernels/linear_step.h"
 #include "linnet/kernels/linear_step_ref.h"
 #include "linnet/kernels/mixture_of_logistics.h"
+#include "linnet/rng.h"
 
 namespace linnet::kernels::cuda {
 namespace {

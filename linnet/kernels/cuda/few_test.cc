@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "linnet/base/aligned.h"
-#include "linnet/rng.h"
 #include "linnet/kernels/cuda/few_tile.h"
 #include "linnet/kernels/cuda/tile_executor.h"
 #include "linnet/kernels/linear_step_ref.h"
+#include "linnet/rng.h"
 
 namespace linnet::kernels::cuda {
 namespace {

@@ -42,8 +42,7 @@ class TileFault : public RuntimeError {
  public:
   enum class Fault { kBounds, kAlignment, kRace, kUninitialized, kDivergence, kCopy };
 
-  TileFault(Fault fault, const std::string& message)
-      : RuntimeError(message), fault_(fault) {}
+  TileFault(Fault fault, const std::string& message) : RuntimeError(message), fault_(fault) {}
   Fault fault() const { return fault_; }
 
  private:

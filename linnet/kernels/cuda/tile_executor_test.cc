@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "linnet/rng.h"
 #include "linnet/kernels/cuda/test_util.h"
+#include "linnet/rng.h"
 
 namespace linnet::kernels::cuda {
 namespace {

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "linnet/base/aligned.h"
-#include "linnet/rng.h"
 #include "linnet/kernels/cuda/tile_executor.h"
 #include "linnet/kernels/cuda/training_rows_tile.h"
+#include "linnet/rng.h"
 
 namespace linnet::kernels::cuda {
 namespace {

@@ -12,9 +12,9 @@
 #include <tuple>
 #include <vector>
 
-#include "linnet/rng.h"
-#include "linnet/kernels/mixture_of_logistics.h"
 #include "linnet/engine.h"
+#include "linnet/kernels/mixture_of_logistics.h"
+#include "linnet/rng.h"
 #include "linnet/runtime/test_models.h"
 
 namespace linnet {

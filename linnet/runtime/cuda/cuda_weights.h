@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "linnet/kernels/cuda/device.h"
-#include "linnet/model/checkpoint.h"
 #include "linnet/model.h"
+#include "linnet/model/checkpoint.h"
 
 namespace linnet {
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "linnet/error.h"
 #include "linnet/base/progress.h"
+#include "linnet/error.h"
 #include "linnet/rng.h"
 #include "linnet/tasks/copy/copy.h"
 #include "linnet/tasks/copy/copy_task.h"

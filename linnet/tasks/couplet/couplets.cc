@@ -4,8 +4,8 @@
 #include <filesystem>
 #include <sstream>
 
-#include "linnet/error.h"
 #include "linnet/base/utf8.h"
+#include "linnet/error.h"
 #include "linnet/io/file.h"
 
 namespace linnet {

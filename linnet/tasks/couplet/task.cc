@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "linnet/error.h"
 #include "linnet/base/progress.h"
+#include "linnet/error.h"
 #include "linnet/tasks/couplet/couplets.h"
 #include "linnet/tasks/task.h"
 #include "linnet/tasks/text/text.h"

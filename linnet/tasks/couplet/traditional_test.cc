@@ -50,7 +50,8 @@ class Traditional : public testing::Test {
   }
   std::vector<std::string> Texts(const std::string& first, size_t beam) {
     std::vector<std::string> texts;
-    for (const CoupletAnswer& answer : writer_.Write(first, {.candidates = 6, .beam = beam, .seed = 3})) {
+    for (const CoupletAnswer& answer :
+         writer_.Write(first, {.candidates = 6, .beam = beam, .seed = 3})) {
       texts.push_back(answer.text);
     }
     return texts;

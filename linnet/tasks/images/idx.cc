@@ -2,8 +2,8 @@
 
 #include <cstddef>
 
-#include "linnet/error.h"
 #include "linnet/base/units.h"
+#include "linnet/error.h"
 #include "linnet/io/gzip.h"
 
 namespace linnet {

@@ -7,8 +7,8 @@
 
 #include "linnet/base/thread_pool.h"
 #include "linnet/error.h"
-#include "linnet/rng.h"
 #include "linnet/kernels/mixture_of_logistics.h"
+#include "linnet/rng.h"
 #include "linnet/tasks/task.h"
 
 namespace linnet {

@@ -6,8 +6,8 @@
 #include <numbers>
 #include <set>
 
-#include "linnet/kernels/mixture_of_logistics_ref.h"
 #include "linnet/engine.h"
+#include "linnet/kernels/mixture_of_logistics_ref.h"
 #include "linnet/runtime/test_models.h"
 
 namespace linnet {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "linnet/error.h"
 #include "linnet/base/progress.h"
+#include "linnet/error.h"
 #include "linnet/tasks/images/images.h"
 #include "linnet/tasks/task.h"
 

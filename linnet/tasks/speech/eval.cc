@@ -1,14 +1,14 @@
-#include "linnet/tasks/speech/audio.h"
 #include "linnet/tasks/speech/eval.h"
+#include "linnet/tasks/speech/audio.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "linnet/error.h"
 #include "linnet/base/peak_memory.h"
 #include "linnet/base/progress.h"
 #include "linnet/base/units.h"
 #include "linnet/base/utf8.h"
+#include "linnet/error.h"
 #include "linnet/tasks/speech/ctc.h"
 #include "linnet/tasks/speech/speech_set.h"
 

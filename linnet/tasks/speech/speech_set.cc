@@ -6,8 +6,8 @@
 #include <set>
 #include <sstream>
 
-#include "linnet/error.h"
 #include "linnet/base/utf8.h"
+#include "linnet/error.h"
 #include "linnet/io/file.h"
 #include "linnet/io/json.h"
 

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "linnet/error.h"
-#include "linnet/rng.h"
 #include "linnet/io/safetensors.h"
+#include "linnet/rng.h"
 #include "linnet/tasks/speech/audio.h"
 #include "linnet/tasks/speech/filterbank.h"
 

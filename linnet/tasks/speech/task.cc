@@ -1,7 +1,7 @@
 // Speech: the lines of `linnet info`. The evaluation needs the audio libraries (eval.h).
-#include "linnet/model/spec.h"
 #include "linnet/tasks/task.h"
 #include "linnet/error.h"
+#include "linnet/model/spec.h"
 
 namespace linnet {
 namespace {

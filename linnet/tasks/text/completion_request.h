@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "linnet/vocabulary.h"
 #include "linnet/tasks/endpoint.h"
 #include "linnet/tasks/text/text.h"
+#include "linnet/vocabulary.h"
 
 namespace linnet::server {
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "linnet/error.h"
 #include "linnet/base/progress.h"
+#include "linnet/error.h"
 #include "linnet/io/file.h"
 #include "linnet/model/spec.h"
 #include "linnet/tasks/task.h"

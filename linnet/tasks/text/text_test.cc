@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "linnet/error.h"
 #include "linnet/base/utf8.h"
-#include "linnet/sampling.h"
+#include "linnet/error.h"
 #include "linnet/runtime/test_util.h"
+#include "linnet/sampling.h"
 #include "linnet/tasks/couplet/couplet.h"
 
 namespace linnet {
