@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "linnet/base/hidden.h"
 #include "linnet/base/thread_pool.h"
 #include "linnet/base/units.h"
 #include "linnet/error.h"
@@ -25,7 +26,7 @@ constexpr size_t kAloneRows = 8;
 
 }  // namespace
 
-class Engine::Impl {
+class LINNET_HIDDEN Engine::Impl {
  public:
   Impl(std::shared_ptr<const Model> model, const EngineOptions& options);
 

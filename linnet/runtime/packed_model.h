@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "linnet/base/aligned.h"
+#include "linnet/base/hidden.h"
 #include "linnet/kernels/activation.h"
 #include "linnet/kernels/layer_norm.h"
 #include "linnet/kernels/linear.h"
@@ -71,7 +72,7 @@ struct PackedLstm {
   PackedMatrix recurrent = nullptr;  // from its own previous output
 };
 
-struct Model::Packed {
+struct LINNET_HIDDEN Model::Packed {
   Packed(const Checkpoint& checkpoint, Precision precision);
 
   bool narrow() const { return precision != Precision::kF32; }

@@ -5,6 +5,7 @@
 #include <exception>
 #include <utility>
 
+#include "linnet/base/hidden.h"
 #include "linnet/base/thread_pool.h"
 #include "linnet/error.h"
 #include "linnet/runtime/state_data.h"
@@ -22,7 +23,7 @@ size_t Scheduler::MostPositions(const Model& model) {
   return model.most_positions().value_or(SIZE_MAX);
 }
 
-struct Scheduler::Impl {
+struct LINNET_HIDDEN Scheduler::Impl {
   Impl(Engine& engine, const SchedulerOptions& options);
 
   // As in Scheduler.

@@ -117,8 +117,8 @@ const TaskInfo kTextTask = {
           "beta2": 0.98, "lr": 1e-3, "lr_warmup": 200, "lr_decay": 100000000, "lr_decay_form": "cosine",
           "steps": 3000, "validate_every": 250})"},
      {"small", "4 layers x 128: minutes on two cores",
-      R"({"layers": 4, "heads": 4, "d_model": 128, "batch": 16, "activation": "gelu", "norm_first": true,
-          "optimizer": "adam", "beta2": 0.98, "lr": 2e-3, "lr_warmup": 200, "lr_decay": 100000000,
+      R"({"layers": 4, "heads": 4, "d_model": 128, "convolution": 4, "batch": 16, "activation": "gelu",
+          "norm_first": true, "optimizer": "adam", "beta2": 0.98, "lr": 2e-3, "lr_warmup": 200, "lr_decay": 100000000,
           "lr_decay_form": "cosine", "steps": 2000, "validate_every": 250})"}},
     [](const TrainConfig& config) -> std::unique_ptr<Task> {
       return std::make_unique<TextTask>(config);

@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "linnet/base/hidden.h"
 #include "linnet/base/utf8.h"
 #include "linnet/error.h"
 #include "linnet/tasks/couplet/traditional.h"
@@ -282,7 +283,7 @@ std::vector<CoupletAnswer> Draw(Engine& engine, const CoupletLine& line, const B
 
 }  // namespace
 
-struct CoupletWriter::Impl {
+struct LINNET_HIDDEN CoupletWriter::Impl {
   explicit Impl(Engine& engine) : engine(engine), tokens(engine.model()) {}
   Engine& engine;
   CoupletTokens tokens;

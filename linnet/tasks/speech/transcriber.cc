@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "linnet/base/hidden.h"
 #include "linnet/base/thread_pool.h"
 #include "linnet/error.h"
 #include "linnet/model/spec.h"
@@ -79,7 +80,7 @@ std::vector<Window> Windows(size_t positions, size_t most, bool causal) {
 
 std::vector<std::string> PhonesOf(const ModelSpec& spec) { return Words(spec.speech()->phones); }
 
-struct Transcriber::Impl {
+struct LINNET_HIDDEN Transcriber::Impl {
   Impl(std::shared_ptr<const Model> of, const TranscriberOptions& options)
       : model(std::move(of)), options(options), pool(options.threads) {
     for (int i = 0; i < pool.size(); ++i) {
@@ -184,7 +185,7 @@ Transcript Transcriber::Transcribe(const Audio& audio) {
   return transcript;
 }
 
-struct PhoneStream::Inside {
+struct LINNET_HIDDEN PhoneStream::Inside {
   explicit Inside(std::shared_ptr<const Model> model)
       : encoder(model),
         spec(*model->spec().speech()),

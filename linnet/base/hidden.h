@@ -1,0 +1,13 @@
+// LINNET_HIDDEN keeps a class that is nested in an exported one out of the symbols of liblinnet.so.
+//
+//   struct LINNET_HIDDEN Engine::Impl { ... };
+#ifndef LINNET_BASE_HIDDEN_H_
+#define LINNET_BASE_HIDDEN_H_
+
+#if defined(__GNUC__)
+#define LINNET_HIDDEN __attribute__((visibility("hidden")))
+#else
+#define LINNET_HIDDEN
+#endif
+
+#endif  // LINNET_BASE_HIDDEN_H_
