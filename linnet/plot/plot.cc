@@ -308,7 +308,7 @@ class Panel {
     // The second pass through the palette uses dashed lines.
     const size_t round = static_cast<size_t>(colors_[i]) / look_.palette.size();
     constexpr double kDashes[][2] = {{9, 6}, {1, 5}, {16, 6}};
-    const size_t dashing = series.dotted ? 2 : round;
+    const size_t dashing = series.dotted ? 2 : round + series.dashed;
     if (dashing > 0) {
       cairo_set_dash(cr_, kDashes[(dashing - 1) % std::size(kDashes)], 2, 0);
     } else {
