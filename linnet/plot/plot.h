@@ -26,7 +26,7 @@ struct Series {
   std::vector<double> x = {}, y = {};  // of the same length
   Style style = Style::kLine;
   Marker marker = Marker::kCircle;
-  int color = -1;       // index into the palette; -1: the next one. Series may share a color
+  int color = -1;  // index into the palette; -1: the next one. Series may share a color
   bool dashed = false;
   bool dotted = false;  // a guide line
   bool faint = false;   // thin and pale, behind the others
