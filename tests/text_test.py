@@ -64,6 +64,19 @@ class TextTest(unittest.TestCase):
         lines = (self.dir / name / "metrics.jsonl").read_text().splitlines()
         return [json.loads(line)[metric] for line in lines if metric in line][-1]
 
+    def test_the_shipped_model_writes_plays(self):
+        model = pathlib.Path("models/shakespeare.safetensors")
+        self.assertLess(model.stat().st_size, 3_000_000)
+        result = run("generate", model, "--prompt", "ROMEO:", "-n", 600, "--temperature", 0.7, "--seed", 1)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        lines = result.stdout.splitlines()
+        self.assertTrue(lines[0].startswith("ROMEO:"))
+        speakers = [line for line in lines[1:] if line.endswith(":") and line[0].isupper()]
+        self.assertGreater(len(speakers), 0, result.stdout)
+        common = {"the", "and", "to", "of", "i", "my", "you", "that", "a", "not", "is", "in", "thou", "your"}
+        words = result.stdout.lower().replace(",", " ").replace(".", " ").split()
+        self.assertGreater(sum(word in common for word in words) / len(words), 0.1, result.stdout)
+
     def test_couplets_are_answered(self):
         result = run("couplet", self.models["couplet"], "天山花", "日，风春")
         self.assertEqual(result.returncode, 0, result.stderr)
