@@ -57,8 +57,7 @@ class WheelTest(Case):
         done = subprocess.run(command, capture_output=True, text=True)
         self.assertEqual(done.returncode, 1)
         self.assertRegex(done.stderr, r"^build-wheel: .*: not found; build it .*\n$")
-        library = self.dir / "linnet" / "capi" / "liblinnet.so"
-        library.parent.mkdir(parents=True)
+        library = self.dir / "liblinnet.so"
         library.write_bytes(b"no library")
         done = subprocess.run(command, capture_output=True, text=True)
         self.assertEqual(done.returncode, 1)
@@ -81,7 +80,7 @@ class WheelTest(Case):
             self.assertIn("LibraryError", done.stderr)
 
     def test_the_library_of_the_environment_and_of_the_system(self):
-        library = util.BUILD / "linnet" / "capi" / pathlib.Path(linnet.library_path()).name
+        library = util.BUILD / pathlib.Path(linnet.library_path()).name
         script = "import linnet; print(linnet.library_path())"
         done = self.python(script, env={**os.environ, "LINNET_LIBRARY": str(library)})
         self.assertEqual(done.stdout.strip(), str(library), done.stderr)
