@@ -152,7 +152,8 @@ template <class T> T Made() { return T(); }
                 source = self.dir / "example.cc"
                 body = "\n".join(line for line in code.splitlines() if not line.startswith("#include"))
                 body = body.replace("...", ";")  # stands for the reader's own statements
-                source.write_text(f"{known}using namespace linnet;\nvoid Example() {{\n{given.get(name, '')}\n{{\n{body}\n}}\n}}\n")
+                source.write_text(f"{known}using namespace linnet;\nvoid Example() {{\n{given.get(name, '')}\n"
+                                  f"{{\n{body}\n}}\n}}\n")
                 self.run_ok(self.compiler(), "-std=c++20", "-fsyntax-only", "-I", self.prefix / "include", source)
 
     def test_the_examples(self):
@@ -201,8 +202,8 @@ template <class T> T Made() { return T(); }
 
     def test_the_library_needs_little(self):
         library = next(self.prefix.rglob("liblinnet.so"))
-        cuda = "\nLINNET_NVCC:FILEPATH=/" in (BUILD / "CMakeCache.txt").read_text()  # the kernels for GPUs are in the library
-        self.assertLess(library.stat().st_size, 20e6 if cuda else 5e6)
+        with_cuda = "\nLINNET_NVCC:FILEPATH=/" in (BUILD / "CMakeCache.txt").read_text()
+        self.assertLess(library.stat().st_size, 20e6 if with_cuda else 5e6)
         needed = re.findall(r"\(NEEDED\).*\[(\w+)", self.run_ok("readelf", "-d", library))
         self.assertLessEqual(set(needed), {"libz", "libhwy", "libkissfft", "libstdc", "libm", "libgcc_s", "libc", "ld"})
 
@@ -231,7 +232,8 @@ template <class T> T Made() { return T(); }
                 ("COMPONENTS nn", [], (True, True), ""),
                 ("OPTIONAL_COMPONENTS nn", [no_torch], (True, False), ""),
                 ("COMPONENTS nn", [no_torch], (False, False), "libtorch"),
-                ("COMPONENTS static", ["-DPKG_CONFIG_EXECUTABLE=/bin/false"], (False, False), "pkg-config does not know"),
+                ("COMPONENTS static", ["-DPKG_CONFIG_EXECUTABLE=/bin/false"], (False, False),
+                 "pkg-config does not know"),
                 ("COMPONENTS nnn", [], (False, False), "no component 'nnn'; there are linnet, static and nn"),
                 ("OPTIONAL_COMPONENTS nnn", [], (True, False), "")):
             found, nn, why = self.find(arguments, *options)
