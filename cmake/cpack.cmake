@@ -5,9 +5,9 @@ set(CPACK_PACKAGE_VENDOR "the linnet authors")
 set(CPACK_PACKAGE_CONTACT "the linnet authors <linnet@users.noreply.github.com>")
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "linear-attention transformers that run as recurrent networks")
 set(CPACK_PACKAGE_DESCRIPTION
-" Draws and completes images, continues text, answers the first line of Chinese couplets and transcribes speech with
- transformers whose attention is linear: every token takes the same time and memory. Contains trained models, an HTTP
- server, and the library for C and C++. Training is not included.")
+"Draws and completes images, continues text, answers the first line of Chinese couplets and transcribes speech with
+transformers whose attention is linear: every token takes the same time and memory. Contains trained models, an HTTP
+server, and the library for C and C++. Training is not included.")
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_INSTALL_CMAKE_PROJECTS
   "${CMAKE_BINARY_DIR};linnet;program;/" "${CMAKE_BINARY_DIR};linnet;library;/" "${CMAKE_BINARY_DIR};linnet;license;/")
