@@ -67,7 +67,7 @@ class TextTest(unittest.TestCase):
     def test_the_shipped_model_writes_plays(self):
         model = pathlib.Path("models/shakespeare.safetensors")
         self.assertLess(model.stat().st_size, 3_000_000)
-        result = run("generate", model, "--prompt", "ROMEO:", "-n", 600, "--temperature", 0.7, "--seed", 1)
+        result = run("generate", model, "--prompt", "ROMEO:", "-n", 3000, "--temperature", 0.7, "--seed", 1)
         self.assertEqual(result.returncode, 0, result.stderr)
         lines = result.stdout.splitlines()
         self.assertTrue(lines[0].startswith("ROMEO:"))
