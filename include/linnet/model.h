@@ -24,8 +24,8 @@ struct ModelOptions {
   // Precision of the matrix products; default: that of the file. If it is narrower than the file's,
   // weights are rounded as they are packed. In bf16 and int8, matrices take a half and a quarter of
   // the bytes that a step reads in f32, activations are rounded to the same type before each
-  // product (see PredictorPrecision() for the head), and the states of linear attention are partly
-  // bf16 (kernels/linear_step.h). Norms, residuals and outputs are fp32.
+  // product (the head of image models stays f32), and the states of linear attention are partly
+  // bf16 (docs/kernels/linear_step.md). Norms, residuals and outputs are fp32.
   std::optional<Precision> precision;
 };
 
@@ -45,7 +45,7 @@ class LINNET_API Model {
 
   const ModelSpec& spec() const;
   const std::string& path() const;
-  const std::string& training() const;  // Checkpoint::training()
+  const std::string& training() const;  // the record of its training: JSON, or ""
   Precision precision() const;          // precision of the matrix products
   // Bytes of the packed weights and biases, without embedding tables. A step at batch 1 reads all
   // of them, except those that an encoder-decoder uses only to encode.

@@ -14,7 +14,7 @@ struct Uniforms {
   float first, second;
 };
 
-// The first two numbers of Philox(seed, stream, counter) (base/rng.h).
+// The first two numbers of Philox(seed, stream, counter) (linnet/rng.h).
 LINNET_TILE Uniforms PhiloxUniforms(uint64_t seed, uint64_t stream, uint64_t counter) {
   auto key0 = static_cast<uint32_t>(seed), key1 = static_cast<uint32_t>(seed >> 32);
   uint32_t x0 = static_cast<uint32_t>(counter), x1 = static_cast<uint32_t>(counter >> 32);
