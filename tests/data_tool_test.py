@@ -3,11 +3,12 @@
 
     tests/data_tool_test.py BIN_DIR [unittest arguments]
 
-Server errors are tested in linnet/io/download_test.cc. The real files come from $LINNET_DATA/mnist and
-$LINNET_DATA/tinyshakespeare; without them the tests that need their checksums are skipped.
+Server errors are tested in linnet/io/download_test.cc. The real files come from $LINNET_DATA/mnist,
+$LINNET_DATA/tinyshakespeare and $LINNET_DATA/couplet; without them the tests that need their checksums are skipped.
 """
 
 import http.server
+import io
 import json
 import os
 import pathlib
@@ -16,6 +17,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
 import threading
 import time
@@ -23,7 +25,7 @@ import unittest
 
 BIN = pathlib.Path("build/release/bin").resolve()
 DATA = pathlib.Path(os.environ.get("LINNET_DATA", "/nowhere"))
-MNIST, SHAKESPEARE = DATA / "mnist", DATA / "tinyshakespeare"
+MNIST, SHAKESPEARE, COUPLETS = DATA / "mnist", DATA / "tinyshakespeare", DATA / "couplet" / "couplet-dataset"
 NAMES = [f"{split}-{kind}-ubyte.gz" for split in ("train", "t10k")
          for kind in ("images-idx3", "labels-idx1")]
 FIRST_SIZE = 9912422  # of the first file
@@ -33,7 +35,7 @@ needs_mnist = unittest.skipUnless(all((MNIST / name).exists() for name in NAMES)
 
 class Handler(http.server.BaseHTTPRequestHandler):
     """/real/NAME: the real file, with ranges; /stall/NAME: its full Content-Length, but only 5000 bytes;
-    anything else: 404."""
+    /archive/NAME: the server's archive; anything else: 404."""
 
     def do_GET(self):
         first = int(re.match(r"bytes=(\d+)-", self.headers.get("Range", "bytes=0-"))[1])
@@ -53,6 +55,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(b"x" * 5000)
             self.server.closing.wait()
+        elif kind == "archive":
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(self.server.archive)))
+            self.end_headers()
+            self.wfile.write(self.server.archive)
         else:
             self.send_error(404)
 
@@ -110,6 +117,7 @@ class Usage(Case):
         for arguments, fragments in (([], ["mnist", "cifar10", "shakespeare", "11.6 MB", "170 MB", "1.12 MB",
                                            "CC BY-SA 3.0", "Krizhevsky 2009", "public domain"]),
                                      (["mnist"], ["https://ossci", "--to", "Examples:\n  linnet data", "Terms: CC BY"]),
+                                     (["an4"], ["dldata-public", "Terms: BSD-style", "unpacked beside it"]),
                                      (["shakespeare"], ["raw.githubusercontent.com/karpathy/char-rnn", "Terms: public"]),
                                      (["cifar10"], ["https://www.cs.toronto.edu/~kriz/", "--mirror"])):
             code, out, err = self.run_data(*arguments, "--help")
@@ -119,7 +127,7 @@ class Usage(Case):
 
     def test_bad_usage(self):
         self.refuses([], "mnist", "--help")
-        self.refuses(["imagenet", "--to", "a"], "imagenet", "cifar10, mnist, shakespeare")
+        self.refuses(["imagenet", "--to", "a"], "imagenet", "an4, cifar10, couplets, mnist, shakespeare")
         self.refuses(["mnist"], "--to")
         self.refuses(["mnist", "--to", "a", "--mirror", "ftp://host/"], "ftp://host/", "https://")
         self.refuses(["mnist", "--to", "a", "--mirror", self.url, "b"], "b")
@@ -218,6 +226,50 @@ class Shakespeare(Case):
         self.assertEqual(result["terms"], "public domain")
         self.assertIn(" --data plays/input.txt ", result["next"])
         self.assertTrue((self.dir / "plays" / "input.txt").read_bytes() == (SHAKESPEARE / "input.txt").read_bytes())
+
+
+def archive(files):
+    """The bytes of a gzipped tar archive of {name: bytes}."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz", format=tarfile.USTAR_FORMAT) as tar:
+        for name, data in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+class Archives(Case):
+    def serve(self, files):
+        self.server.archive = archive(files)
+        return self.run_data("couplets", "--to", "pairs", "--mirror", self.url + "/archive/")
+
+    @unittest.skipUnless((COUPLETS / "vocabs").exists(), "no couplet/couplet-dataset under $LINNET_DATA")
+    def test_unpacked(self):
+        files = {f"couplet/{name}": (COUPLETS / name).read_bytes()
+                 for name in ("vocabs", "test/in.txt", "test/out.txt")}
+        code, out, err = self.serve(files)
+        self.assertEqual((code, err), (0, ""))
+        self.assertRegex(out, r"^couplet\.tar\.gz: downloaded, [\d.]+ kB\n3 files unpacked\npairs: complete; next: linnet train")
+        for name, data in files.items():
+            self.assertTrue((self.dir / "pairs" / name.removeprefix("couplet/")).read_bytes() == data)
+        code, out, err = self.run_data("couplets", "--to", "pairs", "--json")
+        self.assertEqual((code, err), (0, ""))
+        self.assertEqual(json.loads(out)["files"][0]["outcome"], "present")
+
+    def test_another_archive(self):
+        code, out, err = self.serve({"couplet/vocabs": b"another", "couplet/train/in.txt": b""})
+        self.assertEqual(code, 2)
+        self.assertRegex(err, r"^linnet data: pairs/couplet\.tar\.gz: its vocabs is missing or not that of couplets; "
+                              r"remove the archive and download it again\n$")
+        self.assertEqual(self.files(), ["couplet.tar.gz"])
+
+    def test_a_wrong_checksum(self):
+        self.server.archive = archive({"an4/README": b"another"})
+        code, out, err = self.run_data("an4", "--to", "an4", "--mirror", self.url + "/archive/")
+        self.assertEqual((code, out), (1, ""))
+        self.assertIn("its SHA-256 does not match", err)
+        self.assertEqual(self.files(), [])
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -19,6 +20,9 @@
 #include "linnet/cli/signals.h"
 #include "linnet/error.h"
 #include "linnet/io/download.h"
+#include "linnet/io/gzip.h"
+#include "linnet/io/sha256.h"
+#include "linnet/io/tar.h"
 #include "linnet/tasks/downloads.h"
 
 namespace linnet {
@@ -56,8 +60,10 @@ class Rate {
     const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
     if (seconds < 1 || done == first_) return "";
     const double rate = static_cast<double>(done - first_) / seconds;
+    const std::string speed = StrCat(", ", FormatBytes(rate), "/s");
+    if (total < done) return FormatBytes(static_cast<double>(done)) + speed;
     return StrCat(FormatBytes(static_cast<double>(done)), " of ",
-                  FormatBytes(static_cast<double>(total)), ", ", FormatBytes(rate), "/s, ",
+                  FormatBytes(static_cast<double>(total)), speed, ", ",
                   FormatSeconds(static_cast<double>(total - done) / rate), " left");
   }
 
@@ -83,6 +89,25 @@ DownloadOutcome Fetch(const DataCommand& command, const RemoteFile& file) {
                   {.stop = cli::StopAsked, .progress = show, .failed = failed});
 }
 
+// Unpacks the set's archive beside it, and returns the number of files.
+size_t Unpack(const DataCommand& command) {
+  const DownloadableSet& set = *command.set;
+  const std::string path = (std::filesystem::path(command.to) / set.files[0].name).string();
+  const std::vector<uint8_t> archive = ReadGzipOrPlain(path, size_t{1} << 30);
+  const RemoteFile& known = set.contains;
+  if (!known.name.empty()) {
+    Sha256 hash;
+    for (const TarFile& file : ReadTar(archive, path)) {
+      if (file.name == set.unpack + known.name) hash.Update(std::as_bytes(file.bytes));
+    }
+    if (hash.Hex() != known.sha256) {
+      throw InputError(path, ": its ", known.name, " is missing or not that of ", set.name,
+                       "; remove the archive and download it again");
+    }
+  }
+  return UnpackTar(archive, path, set.unpack, command.to);
+}
+
 int Run(const DataCommand& command) {
   cli::StopAtSignals();
   std::signal(SIGPIPE, SIG_IGN);  // a server may close the connection
@@ -95,12 +120,17 @@ int Run(const DataCommand& command) {
       return 130;
     }
     const char* what = outcome == DownloadOutcome::kPresent ? "present" : "downloaded";
-    files.push_back({{"name", file.name}, {"bytes", file.size}, {"outcome", what}});
+    const auto size = std::filesystem::file_size(std::filesystem::path(command.to) / file.name);
+    files.push_back({{"name", file.name}, {"bytes", size}, {"outcome", what}});
     if (!command.json) {
-      std::cout << StrCat(file.name, ": ", what, ", ", FormatBytes(static_cast<double>(file.size)),
-                          ", SHA-256 is right\n")
+      std::cout << StrCat(file.name, ": ", what, ", ", FormatBytes(static_cast<double>(size)),
+                          file.sha256.empty() ? "" : ", SHA-256 is right", "\n")
                 << std::flush;
     }
+  }
+  if (!command.set->unpack.empty()) {
+    const size_t unpacked = Unpack(command);
+    if (!command.json) std::cout << StrCat(unpacked, " files unpacked\n");
   }
   std::string next = command.set->next, folder = command.to;
   if (next.find("DIR/") != std::string::npos && folder.size() > 1 && folder.ends_with('/')) {
@@ -132,9 +162,9 @@ CLI::App* Register(CLI::App& root, DataCommand& command) {
   const DownloadableSet& set = *command.set;
   uint64_t bytes = 0;
   for (const RemoteFile& file : set.files) bytes += file.size;
-  CLI::App* app = root.add_subcommand(
-      set.name,
-      StrCat(set.description, " (", FormatBytes(static_cast<double>(bytes)), "; ", set.terms, ")"));
+  const std::string size = bytes > 0 ? FormatBytes(static_cast<double>(bytes)) + "; " : "";
+  CLI::App* app =
+      root.add_subcommand(set.name, StrCat(set.description, " (", size, set.terms, ")"));
   app->add_option("--to", command.to, "Folder for the files; created if it is missing")
       ->type_name("DIR")
       ->required();
@@ -153,10 +183,11 @@ CLI::App* Register(CLI::App& root, DataCommand& command) {
       StrCat("\nTerms: ", set.terms, ".\n\nMirrors, tried in this order:\n", mirrors,
              "\nAn existing file is kept if its checksum is right. A partial download stays as "
              "NAME.part,\n"
-             "and the same command resumes it. linnet reads the files as they are: nothing needs\n"
-             "unpacking.\n\nExamples:\n  linnet data ",
-             set.name, " --to ", set.name, "/\n  linnet data ", set.name, " --to ", set.name,
-             "/ --mirror http://localhost:8000/\n"));
+             "and the same command resumes it. ",
+             set.unpack.empty() ? "linnet reads the files as they are: nothing needs\nunpacking."
+                                : "The archive is unpacked beside it.",
+             "\n\nExamples:\n  linnet data ", set.name, " --to ", set.name, "/\n  linnet data ",
+             set.name, " --to ", set.name, "/ --mirror http://localhost:8000/\n"));
   return app;
 }
 

@@ -32,6 +32,10 @@ struct Descriptor {
   int fd = -1;
 };
 
+bool HasChecksum(const RemoteFile& file, const Sha256& hash) {
+  return file.sha256.empty() || hash.Hex() == file.sha256;
+}
+
 // The partial file, locked so that only one process works on it, with the checksum of its contents.
 class PartFile {
  public:
@@ -56,7 +60,7 @@ class PartFile {
 
   const std::string& path() const { return path_; }
   uint64_t size() const { return size_; }
-  std::string Sha256Hex() const { return hash_.Hex(); }
+  const Sha256& hash() const { return hash_; }
 
   void Append(std::span<const std::byte> bytes) {
     while (!bytes.empty()) {
@@ -120,8 +124,10 @@ class PartSink : public HttpSink {
       : file_(file), part_(part), hooks_(hooks) {}
 
   bool Begin(uint64_t from, int64_t length) override {
+    total_ = file_.size;
+    if (total_ == 0 && length >= 0) total_ = from + static_cast<uint64_t>(length);
     // A wrong length reveals a different file before the partial file is overwritten.
-    if (length >= 0 && from + static_cast<uint64_t>(length) != file_.size) {
+    if (file_.size > 0 && length >= 0 && from + static_cast<uint64_t>(length) != file_.size) {
       refusal_ = StrCat("offers a file of ", from + static_cast<uint64_t>(length),
                         " bytes, not of ", file_.size);
       return false;
@@ -131,13 +137,13 @@ class PartSink : public HttpSink {
   }
 
   bool Write(std::span<const std::byte> bytes) override {
-    if (bytes.size() > file_.size - part_.size()) {
+    if (file_.size > 0 && bytes.size() > file_.size - part_.size()) {
       refusal_ = StrCat("sends more than the ", file_.size, " bytes of the file");
       too_long_ = true;
       return false;
     }
     part_.Append(bytes);
-    if (hooks_.progress) hooks_.progress(part_.size(), file_.size);
+    if (hooks_.progress) hooks_.progress(part_.size(), total_);
     return true;
   }
 
@@ -154,6 +160,7 @@ class PartSink : public HttpSink {
   const RemoteFile& file_;
   PartFile& part_;
   const DownloadHooks& hooks_;
+  uint64_t total_ = 0;
   bool stopped_ = false, too_long_ = false;
   std::string refusal_;
 };
@@ -185,7 +192,7 @@ Attempt Request(const RemoteFile& file, const std::string& url, PartFile& part,
   if (part.size() < file.size) {
     return {Ending::kFailed, StrCat("ends after ", part.size(), " of ", file.size, " bytes")};
   }
-  if (part.Sha256Hex() == file.sha256) return {Ending::kRight, ""};
+  if (HasChecksum(file, part.hash())) return {Ending::kRight, ""};
   part.Restart();
   return {Ending::kFailed, "sends a different file (its SHA-256 does not match)", true};
 }
@@ -224,7 +231,7 @@ DownloadOutcome Download(const RemoteFile& file, const std::string& folder,
   if (fs::exists(path, error)) {
     Sha256 hash;
     hash.Update(MappedFile(path).bytes());
-    if (hash.Hex() == file.sha256) return DownloadOutcome::kPresent;
+    if (HasChecksum(file, hash)) return DownloadOutcome::kPresent;
     if (!options.force) {
       throw InputError(path, ": exists with a different SHA-256 than the file to download; ",
                        "move it away, or replace it with --force");
@@ -232,9 +239,9 @@ DownloadOutcome Download(const RemoteFile& file, const std::string& folder,
   }
 
   PartFile part(PartPath(file, folder));
-  if (part.size() >= file.size && part.Sha256Hex() != file.sha256) part.Restart();
-  Attempt last = {part.size() == file.size ? Ending::kRight : Ending::kFailed,
-                  "no mirror is given"};
+  const bool whole = file.size > 0 && part.size() == file.size && HasChecksum(file, part.hash());
+  if (file.size > 0 && part.size() >= file.size && !whole) part.Restart();
+  Attempt last = {whole ? Ending::kRight : Ending::kFailed, "no mirror is given"};
   for (const std::string& mirror : options.mirrors) {
     if (last.ending != Ending::kFailed) break;
     const std::string url = UrlOf(file, mirror);

@@ -6,7 +6,8 @@
 //
 // A file grows as NAME.part and is renamed once its checksum is right. After an interruption the
 // download resumes if the server supports ranges. A file is accepted for its size and checksum
-// alone, whatever the server claims.
+// alone, whatever the server claims. A file without a known checksum is accepted once the transfer
+// is complete; check its contents.
 #ifndef LINNET_IO_DOWNLOAD_H_
 #define LINNET_IO_DOWNLOAD_H_
 
@@ -18,9 +19,9 @@
 namespace linnet {
 
 struct RemoteFile {
-  std::string name;  // file name in the folder; also appended to a mirror's URL
-  uint64_t size;
-  std::string sha256;  // 64 lower-case digits
+  std::string name;    // file name in the folder; also appended to a mirror's URL
+  uint64_t size = 0;   // 0: not known
+  std::string sha256;  // 64 lower-case digits; empty: not known
 };
 
 struct DownloadOptions {
@@ -32,7 +33,8 @@ struct DownloadOptions {
 
 struct DownloadHooks {
   std::function<bool()> stop = nullptr;  // polled often; true: keep the partial file and return
-  std::function<void(uint64_t done, uint64_t total)> progress = nullptr;  // in bytes
+  // In bytes; total is 0 if neither the table nor the server knows it.
+  std::function<void(uint64_t done, uint64_t total)> progress = nullptr;
   std::function<void(const std::string& line)> failed = nullptr;  // failed mirror: URL and reason
 };
 

@@ -208,6 +208,24 @@ TEST_F(DownloadTest, ContinuesAPart) {
   EXPECT_THAT(server.requests(), ElementsAre("/a.gz from 1000"));
 }
 
+TEST_F(DownloadTest, ChecksOnlyWhatIsKnown) {
+  HttpServer server(ranged_);
+  const std::string other = Hash("another file");
+  file_.size = 0;
+  WritePart(content_.substr(0, 1000));
+  EXPECT_EQ(Get({server.url()}), DownloadOutcome::kDownloaded);
+  ExpectRight();
+  EXPECT_EQ(Get({server.url()}), DownloadOutcome::kPresent);
+  file_.sha256 = other;
+  EXPECT_THAT(ErrorOfGet({server.url()}), HasSubstr("different SHA-256"));
+  file_.sha256 = "";
+  EXPECT_EQ(Get({server.url()}), DownloadOutcome::kPresent);
+  std::filesystem::remove(dir_ / "a.gz");
+  EXPECT_EQ(Get({server.url()}), DownloadOutcome::kDownloaded);
+  ExpectRight();
+  EXPECT_THAT(server.requests(), ElementsAre("/a.gz from 1000", "/a.gz"));
+}
+
 TEST_F(DownloadTest, NeedsNoServerForAPartThatIsWhole) {
   WritePart(content_);
   EXPECT_EQ(Get({}), DownloadOutcome::kDownloaded);

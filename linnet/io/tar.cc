@@ -1,9 +1,11 @@
 #include "linnet/io/tar.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <numeric>
 
 #include "linnet/error.h"
+#include "linnet/io/file.h"
 
 namespace linnet {
 namespace {
@@ -63,6 +65,39 @@ std::vector<TarFile> ReadTar(std::span<const uint8_t> archive, const std::string
     const uint64_t padded = (size + kBlock - 1) / kBlock * kBlock;
     at += std::min<uint64_t>(padded, archive.size() - at);
   }
+}
+
+size_t UnpackTar(std::span<const uint8_t> archive, const std::string& label,
+                 const std::string& root, const std::string& folder) {
+  namespace fs = std::filesystem;
+  std::vector<TarFile> files = ReadTar(archive, label);
+  std::erase_if(files, [&](const TarFile& file) { return !file.name.starts_with(root); });
+  if (files.empty()) throw InputError(label, ": contains no files in ", root, "; check the path");
+  for (TarFile& file : files) {
+    file.name.erase(0, root.size());
+    const fs::path path(file.name);
+    if (path.empty() || !path.has_filename() || path.is_absolute() ||
+        std::find(path.begin(), path.end(), "..") != path.end()) {
+      throw InputError(label, ": contains the unsafe file name ", root, file.name,
+                       "; download it from elsewhere");
+    }
+  }
+  for (const TarFile& file : files) {
+    const fs::path path = fs::path(folder) / file.name;
+    std::error_code error;
+    fs::create_directories(path.parent_path(), error);
+    if (error) {
+      throw InputError(path.parent_path().string(), ": cannot create this folder (",
+                       error.message(), "); choose another one");
+    }
+    const auto bytes = std::as_bytes(file.bytes);
+    if (fs::is_regular_file(path, error) && fs::file_size(path, error) == bytes.size() &&
+        std::ranges::equal(MappedFile(path.string()).bytes(), bytes)) {
+      continue;
+    }
+    WriteFileAtomically(path.string(), bytes);
+  }
+  return files.size();
 }
 
 }  // namespace linnet

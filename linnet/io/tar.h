@@ -24,6 +24,13 @@ struct TarFile {
 // `label`, if it is not an archive, corrupt or truncated.
 std::vector<TarFile> ReadTar(std::span<const uint8_t> archive, const std::string& label);
 
+// Writes the files of the archive's folder `root` ("an4/") to `folder`, without `root`, and returns
+// their number; creates folders. Existing files with the same contents stay as they are, others are
+// replaced. Throws InputError if the archive is invalid, has no file there, or names one outside of
+// `folder`; then nothing is written.
+size_t UnpackTar(std::span<const uint8_t> archive, const std::string& label,
+                 const std::string& root, const std::string& folder);
+
 }  // namespace linnet
 
 #endif  // LINNET_IO_TAR_H_

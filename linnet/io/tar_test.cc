@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <filesystem>
 
+#include "linnet/io/file.h"
 #include "linnet/io/test_util.h"
 
 namespace linnet {
@@ -52,6 +54,35 @@ TEST(Tar, RefusesBadArchives) {
     odd[at] = static_cast<char>(odd[at] ^ 0x15);
     refusal(odd);
   }
+}
+
+TEST(Tar, UnpacksAFolder) {
+  TempDir dir;
+  const auto archive =
+      Archive(TestTar({{"a/x/one", "1", '0'}, {"a/two", "22", '0'}, {"b", "", '0'}}));
+  EXPECT_EQ(UnpackTar(archive, "t.tar", "a/", dir / "out"), 2u);
+  EXPECT_EQ(ReadFile(dir / "out/x/one"), "1");
+  EXPECT_EQ(ReadFile(dir / "out/two"), "22");
+  EXPECT_FALSE(std::filesystem::exists(dir / "out/b"));
+  WriteFileAtomically(dir / "out/two", "old");
+  const auto before = std::filesystem::last_write_time(dir / "out/x/one");
+  EXPECT_EQ(UnpackTar(archive, "t.tar", "a/", dir / "out"), 2u);
+  EXPECT_EQ(ReadFile(dir / "out/two"), "22");
+  EXPECT_EQ(std::filesystem::last_write_time(dir / "out/x/one"), before);
+}
+
+TEST(Tar, UnpacksNothingOutsideTheFolder) {
+  TempDir dir;
+  for (const char* name : {"a/../../evil", "a//etc/evil", "a/x/../evil", "a/"}) {
+    const auto archive = Archive(TestTar({{"a/good", "1", '0'}, {name, "2", '0'}}));
+    EXPECT_THAT(ErrorOf([&] { UnpackTar(archive, "t.tar", "a/", dir / "out"); }),
+                HasSubstr("t.tar: contains the unsafe file name a/"))
+        << name;
+  }
+  const auto archive = Archive(TestTar({{"b/good", "1", '0'}}));
+  EXPECT_THAT(ErrorOf([&] { UnpackTar(archive, "t.tar", "a/", dir / "out"); }),
+              HasSubstr("t.tar: contains no files in a/"));
+  EXPECT_FALSE(std::filesystem::exists(dir / "out"));
 }
 
 }  // namespace

@@ -5,6 +5,18 @@ namespace linnet {
 const std::vector<DownloadableSet>& DownloadableSets() {
   static const std::vector<DownloadableSet> sets = {
       {
+          .name = "an4",
+          .description = "AN4: 1,078 spoken spellings, names and numbers with transcripts",
+          .terms = "BSD-style; Carnegie Mellon University",
+          .files = {{"an4_sphere.tar.gz", 0,
+                     "a0525579493735d32b60fb6fa5975dd0eaacde087b0a4eeb7f13b7ef33077b12"}},
+          .mirrors = {"https://dldata-public.s3.us-east-2.amazonaws.com/",
+                      "http://www.speech.cs.cmu.edu/databases/an4/"},
+          .next =
+              "linnet train speech --preset small --precision bf16 --data DIR --out runs/phones",
+          .unpack = "an4/",
+      },
+      {
           .name = "cifar10",
           .description = "CIFAR-10: 60,000 color images of ten classes",
           .terms = "cite Krizhevsky 2009",
@@ -12,6 +24,17 @@ const std::vector<DownloadableSet>& DownloadableSets() {
                      "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"}},
           .mirrors = {"https://www.cs.toronto.edu/~kriz/"},
           .next = "linnet train images --preset small --data DIR --out runs/cifar10",
+      },
+      {
+          .name = "couplets",
+          .description = "couplet-dataset: 770,000 Chinese couplets",
+          .terms = "AGPL-3.0",
+          .files = {{"couplet.tar.gz", 0, ""}},
+          .mirrors = {"https://github.com/wb14123/couplet-dataset/releases/download/1.0/"},
+          .next = "linnet train couplet --preset small --data DIR --out runs/couplet",
+          .unpack = "couplet/",
+          .contains = {"vocabs", 36516,
+                       "0b12f938796c5d2621582eca527dfaa24f01e7b8e27a8aa8e1e5194e4ad27a19"},
       },
       {
           .name = "mnist",

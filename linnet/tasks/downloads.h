@@ -17,9 +17,13 @@ struct DownloadableSet {
   std::string name;  // for image data sets, ImageDataset::name
   std::string description;
   std::string terms;                 // license or conditions of use, in a few words
-  std::vector<RemoteFile> files;     // kept as downloaded: the readers unpack them
+  std::vector<RemoteFile> files;     // kept as downloaded
   std::vector<std::string> mirrors;  // URLs of folders, in order of preference
   std::string next;  // suggested next command; DIR stands for the folder, without '/'
+  // For a tar archive: the folder in it whose files are unpacked beside it, and one of these files.
+  // The readers of other sets unpack their files themselves.
+  std::string unpack = "";
+  RemoteFile contains = {};
 };
 
 const std::vector<DownloadableSet>& DownloadableSets();
