@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+"""The commands in the documents: the options of each exist, those that need no data run, and the server answers
+those with curl.
+
+    tests/documented_commands_test.py BIN_DIR SOURCE_DIR [unittest arguments]
+"""
+
+import functools
+import json
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from serve_util import Server
+
+BIN = SOURCE = pathlib.Path()
+PAGES = ["README.md", "README.zh.md", "RESULTS.md", "HACKING.md", "models/README.md", "python/README.md", "docs"]
+# Programs beside linnet, by verb: where one is not built, its commands are skipped.
+SIBLINGS = {"train": "linnet-train", "reproduce": "linnet-reproduce", "plot": "linnet-plot", "data": "linnet-data",
+            "serve": "linnet-serve", "transcribe": "linnet-speech"}
+
+
+def lines_of_blocks(page):
+    """The lines inside ``` of a page, with lines that end in a backslash joined."""
+    inside, joined = False, ""
+    for line in page.read_text().splitlines():
+        if line.strip().startswith("```"):
+            inside, joined = not inside, ""
+        elif inside and line.endswith("\\"):
+            joined += line[:-1]
+        elif inside:
+            yield (joined + line).strip()
+            joined = ""
+
+
+def words(command):
+    return shlex.split(command, comments=True)
+
+
+def documented(program):
+    """(page, words after the program's name) of each of its commands."""
+    pages = [path for name in PAGES for path in ([SOURCE / name] if name.endswith(".md") else
+                                                 sorted((SOURCE / name).rglob("*.md")))]
+    for page in pages:
+        for line in lines_of_blocks(page):
+            if match := re.match(rf"(?:\$ ?)?(?:\S*/)?{program}\s+(\S.*)", line):
+                yield page.relative_to(SOURCE), words(match[1].split(" | ")[0].split(" 2>")[0])
+
+
+@functools.cache
+def help_of(*verb):
+    """The help of a verb, or None if its program is not built."""
+    if verb[0] in SIBLINGS and not (BIN / SIBLINGS[verb[0]]).exists():
+        return None
+    run = subprocess.run([BIN / "linnet", *verb, "--help"], capture_output=True, text=True)
+    if run.returncode != 0 and verb[0] == "bench" and "libtorch" in run.stderr:
+        return None
+    assert run.returncode == 0, (verb, run.stderr)
+    return run.stdout
+
+
+class Options(unittest.TestCase):
+    def test_exist(self):
+        checked = 0
+        for page, command in documented("linnet"):
+            depth = 2 if command[0] in ("train", "bench", "reproduce", "data") else 1
+            text = help_of(*command[:depth])
+            if text is None:
+                continue
+            known = set(re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", text))
+            for option in (word.split("=")[0] for word in command[depth:] if re.match(r"--?[a-zA-Z]", word)):
+                with self.subTest(page=str(page), command=" ".join(command), option=option):
+                    self.assertIn(option, known)
+                checked += 1
+        self.assertGreater(checked, 30)
+
+
+class Commands(unittest.TestCase):
+    def test_of_the_readme_run(self):
+        """Those that need neither data nor minutes, unchanged, beside the shipped models."""
+        ran = set()
+        with tempfile.TemporaryDirectory() as folder:
+            os.symlink(SOURCE / "models", pathlib.Path(folder, "models"))
+            for page, command in documented("linnet"):
+                if page.name != "README.md" or page.parent != pathlib.Path(".") or "--data" in command or \
+                        command[0] not in ("info", "sample", "couplet", "generate", "export") or \
+                        any(word.startswith("runs/") for word in command):
+                    continue
+                with self.subTest(" ".join(command)):
+                    run = subprocess.run([BIN / "linnet", *command], cwd=folder, capture_output=True, text=True)
+                    self.assertEqual(run.returncode, 0, run.stderr)
+                    ran.add(command[0])
+        self.assertEqual(ran, {"info", "sample", "couplet", "generate", "export"})
+
+    @unittest.skipUnless(shutil.which("curl"), "no curl")
+    def test_with_curl_are_answered(self):
+        models = [SOURCE / "models" / f"{name}.safetensors" for name in ("couplet", "shakespeare")]
+        if help_of("serve") is None:
+            self.skipTest("no linnet-serve")
+        answered = 0
+        with Server(BIN, models) as server:
+            for page, command in documented("curl"):
+                with self.subTest(page=str(page), command=" ".join(command)):
+                    command = [word.replace("127.0.0.1:8080", f"127.0.0.1:{server.port}") for word in command]
+                    run = subprocess.run(["curl", "--silent", "--fail-with-body", *command], capture_output=True,
+                                         text=True)
+                    self.assertEqual(run.returncode, 0, run.stdout)
+                    self.assertNotIn("error", json.loads(run.stdout))
+                    answered += 1
+        self.assertGreater(answered, 1)
+
+
+if __name__ == "__main__":
+    BIN, SOURCE = pathlib.Path(sys.argv.pop(1)).resolve(), pathlib.Path(sys.argv.pop(1)).resolve()
+    unittest.main()
