@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks every #include of linnet/, include/, experiments/ and python/ against the tables in HACKING.md, and finds code
+"""Checks every #include of the folders in TREES against the tables in HACKING.md, and finds code
 that compares the name of a task, an attention or a network.
 
     tests/include_rules_test.py [SOURCE_DIR]
@@ -20,7 +20,7 @@ import tempfile
 import unittest
 
 SOURCE = pathlib.Path(__file__).resolve().parent.parent
-TREES = ("linnet", "include", "bench", "experiments", "python")
+TREES = ("linnet", "include", "bench", "experiments", "fuzz", "python")
 SOURCES = {".h", ".cc", ".inc", ".cu", ".cuh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")

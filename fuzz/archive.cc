@@ -1,0 +1,18 @@
+// gzip and tar, as downloads and CIFAR-10 are read.
+#include "fuzz/target.h"
+#include "linnet/io/gzip.h"
+#include "linnet/io/tar.h"
+
+namespace linnet::fuzz {
+
+const FuzzTarget kArchive = {"archive", [](std::span<const std::byte> bytes) {
+                               const MemoryFile file(bytes);
+                               const auto archive = ReadGzipOrPlain(file.path(), size_t{1} << 26);
+                               size_t size = 0;
+                               for (const TarFile& each : ReadTar(archive, "input")) {
+                                 size += each.bytes.size();
+                                 if (!each.bytes.empty()) size += each.bytes.back();
+                               }
+                             }};
+
+}  // namespace linnet::fuzz

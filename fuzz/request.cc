@@ -1,0 +1,35 @@
+// The body of POST /v1/completions.
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "fuzz/target.h"
+#include "linnet/error.h"
+#include "linnet/io/json.h"
+#include "linnet/tasks/text/completion_request.h"
+#include "linnet/vocabulary.h"
+
+namespace linnet::fuzz {
+namespace {
+
+class NoWorker : public server::Worker {
+ public:
+  const Model& model() const override { return *TextModel(); }
+  size_t most_sequences() const override { return 64; }
+  std::optional<uint64_t> Submit(std::vector<server::Work>) override { return std::nullopt; }
+  void Cancel(uint64_t) override {}
+};
+
+}  // namespace
+
+const FuzzTarget kRequest = {
+    "request", [](std::span<const std::byte> bytes) {
+      const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+      std::string fault;
+      const nlohmann::json body = ParseJson(text, 32, fault);
+      if (!fault.empty()) throw InputError(fault);
+      static const Vocabulary vocabulary = Vocabulary::Bytes();
+      server::ParseCompletion(server::Fields(body, server::CompletionFields()), NoWorker(),
+                              vocabulary, {});
+    }};
+
+}  // namespace linnet::fuzz

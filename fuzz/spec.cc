@@ -1,0 +1,17 @@
+// The JSON of a model's description.
+#include <cstdlib>
+
+#include "fuzz/target.h"
+#include "linnet/spec.h"
+
+namespace linnet::fuzz {
+
+const FuzzTarget kSpec = {"spec", [](std::span<const std::byte> bytes) {
+                            const std::string json(reinterpret_cast<const char*>(bytes.data()),
+                                                   bytes.size());
+                            const ModelSpec spec = FromJson(json, "input");
+                            ParameterCount(spec);
+                            if (!(FromJson(ToJson(spec), "again") == spec)) std::abort();
+                          }};
+
+}  // namespace linnet::fuzz

@@ -1,0 +1,58 @@
+// Fuzz targets: each reads bytes as a user's file or request would be read. It may throw an Error, as
+// its reader does for bad input; anything else (a crash, another exception, a sanitizer's report,
+// too much memory) is a finding.
+//
+//   fuzz/run 60 archive                    # coverage-guided, with clang's libFuzzer
+//   build/release/bin/fuzz_inputs_test     # all kept inputs, in every build
+//
+// A new target is a file NAME.cc with a FuzzTarget and a line in kFuzzTargets; fuzz/run names its
+// seeds, and fuzz/inputs/NAME/ keeps inputs that once found something.
+#ifndef LINNET_FUZZ_TARGET_H_
+#define LINNET_FUZZ_TARGET_H_
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace linnet {
+
+class Model;
+
+namespace fuzz {
+
+struct FuzzTarget {
+  const char* name;
+  void (*read)(std::span<const std::byte> bytes);
+};
+
+extern const FuzzTarget kArchive, kAudio, kCheckpoint, kImages, kPyTorch, kRequest, kSpec,
+    kSpeechSet, kState, kText;
+
+inline constexpr const FuzzTarget* kFuzzTargets[] = {&kArchive,   &kAudio,   &kCheckpoint, &kImages,
+                                                     &kPyTorch,   &kRequest, &kSpec,       &kState,
+                                                     &kSpeechSet, &kText};
+
+// Runs target.read(); catches Error.
+void ReadInput(const FuzzTarget& target, std::span<const std::byte> bytes);
+
+// A file in memory, for readers that take a path.
+class MemoryFile {
+ public:
+  explicit MemoryFile(std::span<const std::byte> bytes);
+  ~MemoryFile();
+  MemoryFile(const MemoryFile&) = delete;
+  MemoryFile& operator=(const MemoryFile&) = delete;
+  std::string path() const;
+
+ private:
+  int fd_;
+};
+
+// The text model of tests/checkpoints, opened once.
+std::shared_ptr<const Model> TextModel();
+
+}  // namespace fuzz
+}  // namespace linnet
+
+#endif  // LINNET_FUZZ_TARGET_H_
