@@ -102,13 +102,13 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   return *this;
 }
 
-std::string ReadFile(const std::string& path, size_t max_bytes) {
-  struct stat info;
-  const Descriptor file{OpenForReading(path, info)};
+namespace {
+
+std::string ReadAll(int fd, const std::string& path, size_t max_bytes) {
   std::string text;
   char block[1 << 16];
   while (true) {
-    const ssize_t n = read(file.fd, block, sizeof(block));
+    const ssize_t n = read(fd, block, sizeof(block));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) throw InputError(path, ": cannot be read (", ErrorText(errno), ")");
     if (n == 0) return text;
@@ -118,6 +118,21 @@ std::string ReadFile(const std::string& path, size_t max_bytes) {
     }
     text.append(block, static_cast<size_t>(n));
   }
+}
+
+}  // namespace
+
+std::string ReadFile(const std::string& path, size_t max_bytes) {
+  struct stat info;
+  const Descriptor file{OpenForReading(path, info)};
+  return ReadAll(file.fd, path, max_bytes);
+}
+
+std::string ReadRegularFile(const std::string& path, size_t max_bytes) {
+  struct stat info;
+  const Descriptor file{OpenForReading(path, info, O_NONBLOCK | O_NOFOLLOW)};
+  if (!S_ISREG(info.st_mode)) throw InputError(path, ": not a regular file");
+  return ReadAll(file.fd, path, max_bytes);
 }
 
 AtomicFile::AtomicFile(const std::string& path) : path_(path), target_(path) {

@@ -38,6 +38,10 @@ class MappedFile {
 // larger than max_bytes.
 std::string ReadFile(const std::string& path, size_t max_bytes = size_t{1} << 30);
 
+// Reads a whole regular file from a folder that others may write to. Throws InputError if the path
+// is a link, a pipe or a device, is unreadable, or is larger than max_bytes.
+std::string ReadRegularFile(const std::string& path, size_t max_bytes);
+
 // Replaces `path` atomically: Write() fills PATH.tmp.<pid>, Commit() renames it. Without Commit()
 // (an exception, an early return) the target is unchanged and the temporary file is removed.
 // Symbolic links are followed: their target is replaced.

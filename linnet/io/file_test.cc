@@ -54,6 +54,19 @@ TEST(MappedFile, RefusesWhatIsNoFile) {
   }
 }
 
+TEST(ReadRegularFile, RefusesLinksPipesAndDevices) {
+  TempDir dir;
+  const std::string path = dir / "a", link = dir / "link", pipe = dir / "pipe";
+  WriteFileAtomically(path, "hello");
+  EXPECT_EQ(ReadRegularFile(path, 5), "hello");
+  EXPECT_THAT(ErrorOf([&] { ReadRegularFile(path, 4); }), HasSubstr("larger than"));
+  std::filesystem::create_symlink("/dev/zero", link);
+  EXPECT_THAT(ErrorOf([&] { ReadRegularFile(link, 5); }), HasSubstr("cannot be opened"));
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);  // a pipe without a writer
+  EXPECT_THAT(ErrorOf([&] { ReadRegularFile(pipe, 5); }), HasSubstr("not a regular file"));
+  EXPECT_THAT(ErrorOf([&] { ReadRegularFile("/dev/zero", 5); }), HasSubstr("not a regular file"));
+}
+
 TEST(ReadFile, ReadsAllAndRefusesTooMuch) {
   TempDir dir;
   std::string text(200001, 'x');

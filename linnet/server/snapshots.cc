@@ -1,6 +1,13 @@
 #include "linnet/server/snapshots.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
@@ -18,13 +25,58 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kState[] = ".state", kOutputs[] = ".outputs";
+constexpr char kState[] = ".state", kOutputs[] = ".outputs", kProbe[] = "probe";
 // Maximum number of pending writes; on a slow disk further snapshots are not written.
 constexpr size_t kMostWaiting = 64;
 
 size_t BytesOf(const std::vector<int32_t>& tokens, const Snapshot& snapshot) {
   return tokens.size() * sizeof(int32_t) + snapshot.state.bytes() +
          snapshot.outputs.size() * sizeof(float);
+}
+
+// Whether this class gives files such names.
+bool IsName(const std::string& name) {
+  return name.size() == 64 && name.find_first_not_of("0123456789abcdef") == name.npos;
+}
+
+// The bytes of a snapshot's two files.
+double FileBytes(const fs::path& base) {
+  double sum = 0;
+  for (const char* part : {kState, kOutputs}) {
+    struct stat info;
+    if (lstat((base.string() + part).c_str(), &info) == 0 && S_ISREG(info.st_mode)) {
+      sum += static_cast<double>(info.st_size);
+    }
+  }
+  return sum;
+}
+
+const fs::file_time_type process_start = fs::file_time_type::clock::now();
+
+// Whether the file is a temporary one (AtomicFile) whose process has ended, so that nobody will
+// rename or remove it. An hour is far more than writing takes: after it, the number belongs to
+// another process.
+bool IsOrphan(const fs::directory_entry& file) {
+  const std::string name = file.path().filename();
+  constexpr std::string_view kTemporary = ".tmp.";
+  const size_t end = name.rfind(kTemporary);
+  if (end == name.npos) return false;
+  const fs::path target = name.substr(0, end);
+  const bool mine =
+      IsName(target.stem()) && (target.extension() == kState || target.extension() == kOutputs);
+  int process = 0;
+  const char* const last = name.data() + name.size();
+  const auto [stop, fault] = std::from_chars(name.data() + end + kTemporary.size(), last, process);
+  if ((!mine && target != kProbe) || fault != std::errc() || stop != last || process <= 0) {
+    return false;
+  }
+  std::error_code error;
+  const fs::file_time_type written = file.last_write_time(error);
+  if (error) return false;
+  // In a container, the next process may have the number of the last one.
+  if (process == getpid()) return written < process_start;
+  return (kill(process, 0) != 0 && errno == ESRCH) ||
+         written < fs::file_time_type::clock::now() - std::chrono::hours(1);
 }
 
 }  // namespace
@@ -40,15 +92,16 @@ Snapshots::Snapshots(std::shared_ptr<const Model> model, const SnapshotOptions& 
   fs::create_directories(options_.folder, error);
   fs::directory_iterator files(options_.folder, error);
   if (error) throw InputError(options_.folder, ": ", error.message(), "; give another folder");
+  std::vector<fs::path> orphans;
   for (const fs::directory_entry& file : files) {
     // Considers only names that this class writes; other files stay untouched.
-    const std::string stem = file.path().stem();
-    const bool mine = stem.size() == 64 && stem.find_first_not_of("0123456789abcdef") == stem.npos;
-    if (!mine || file.path().extension() != kState) continue;
-    const auto bytes = file.file_size(error);
-    if (!error) files_[file.path().stem()] = static_cast<double>(bytes);
+    if (IsOrphan(file)) orphans.push_back(file.path());
+    const std::string stem = file.path().stem(), part = file.path().extension();
+    if (!IsName(stem) || (part != kState && part != kOutputs)) continue;
+    files_[stem] = FileBytes(fs::path(options_.folder) / stem);
   }
-  AtomicFile probe(fs::path(options_.folder) / "probe");  // throws if the folder is not writable
+  for (const fs::path& orphan : orphans) fs::remove(orphan, error);
+  AtomicFile probe(fs::path(options_.folder) / kProbe);  // throws if the folder is not writable
   writer_ = std::thread([this] { WriteLoop(); });
 }
 
@@ -125,6 +178,14 @@ std::string Snapshots::NameOf(std::span<const int32_t> tokens) const {
   return hash.Hex();
 }
 
+// The size of the state's file is at most this. A cache grows by half where a prompt is longer than
+// the model's training texts.
+size_t Snapshots::MostStateBytes(size_t tokens) const {
+  constexpr size_t kHeader = 1 << 16;
+  const auto length = static_cast<size_t>(model_->spec().input.max_length);
+  return StateBytes(model_->spec(), model_->precision()) * (2 + 2 * tokens / length) + kHeader;
+}
+
 std::shared_ptr<const Snapshot> Snapshots::Load(std::span<const int32_t> tokens) {
   if (options_.folder.empty() || tokens.size() < options_.folder_from) return nullptr;
   const std::string name = NameOf(tokens);
@@ -135,21 +196,24 @@ std::shared_ptr<const Snapshot> Snapshots::Load(std::span<const int32_t> tokens)
   const fs::path base = fs::path(options_.folder) / name;
   std::error_code error;
   try {
-    Snapshot snapshot(State::Load(base.string() + kState, *model_));
+    const std::string state =
+        ReadRegularFile(base.string() + kState, MostStateBytes(tokens.size()));
+    Snapshot snapshot(
+        State::FromBytes(std::as_bytes(std::span(state)), base.string() + kState, *model_));
     if (snapshot.state.batch() != 1 || snapshot.state.position() != tokens.size()) {
       throw InputError(base.string(), ": of another prompt");
     }
-    if (fs::exists(base.string() + kOutputs, error)) {
-      const std::string bytes = ReadFile(base.string() + kOutputs);
-      snapshot.outputs.resize(static_cast<size_t>(model_->spec().OutputSize()));
-      const auto outputs = std::as_writable_bytes(std::span(snapshot.outputs));
+    if (fs::exists(fs::symlink_status(base.string() + kOutputs, error))) {
+      std::vector<float> outputs(static_cast<size_t>(model_->spec().OutputSize()));
+      const auto bytes = std::as_writable_bytes(std::span(outputs));
       uint64_t checksum = 0;
-      if (bytes.size() != outputs.size() + sizeof(checksum)) {
-        throw InputError(base.string(), ": cut short");
-      }
-      std::memcpy(outputs.data(), bytes.data(), outputs.size());
-      std::memcpy(&checksum, bytes.data() + outputs.size(), sizeof(checksum));
-      if (checksum != Hash(outputs)) throw InputError(base.string(), ": is damaged");
+      const size_t size = bytes.size() + sizeof(checksum);
+      const std::string read = ReadRegularFile(base.string() + kOutputs, size);
+      if (read.size() != size) throw InputError(base.string(), ": cut short");
+      std::memcpy(bytes.data(), read.data(), bytes.size());
+      std::memcpy(&checksum, read.data() + bytes.size(), sizeof(checksum));
+      if (checksum != Hash(bytes)) throw InputError(base.string(), ": is damaged");
+      snapshot.outputs = std::move(outputs);
     }
     fs::last_write_time(base.string() + kState, fs::file_time_type::clock::now(), error);
     auto shared = std::make_shared<const Snapshot>(std::move(snapshot));
@@ -175,11 +239,11 @@ void Snapshots::WriteLoop() {
     lock.unlock();
     try {
       Write(name, *snapshot);
-      lock.lock();
-      files_[name] = static_cast<double>(snapshot->state.bytes());
     } catch (const std::exception&) {  // a full disk costs only this snapshot
-      if (!lock.owns_lock()) lock.lock();
     }
+    const double bytes = FileBytes(fs::path(options_.folder) / name);
+    lock.lock();
+    if (bytes > 0) files_[name] = bytes;
     Trim();
     writing_ = false;
     idle_.notify_all();

@@ -8,7 +8,8 @@
 //
 // Bounded in bytes: the least recently used snapshots are dropped first. (The batcher, not this
 // class, applies options.from.) With a folder, snapshots survive the process: a background thread
-// writes each of them atomically, and Find() reads them on demand. Not thread-safe except for the
+// writes each of them atomically, and Find() reads them on demand. Temporary files of killed processes
+// are removed at the start. Not thread-safe except for the
 // counters.
 #ifndef LINNET_SERVER_SNAPSHOTS_H_
 #define LINNET_SERVER_SNAPSHOTS_H_
@@ -44,7 +45,7 @@ struct SnapshotOptions {
   double bytes = 64e6;        // of memory; 0: no snapshots
   size_t from = 32;           // tokens; shorter prompts get none: reading them again is faster
   std::string folder = {};    // for snapshots that survive the process; "": none
-  double folder_bytes = 1e9;  // bytes of state in the folder
+  double folder_bytes = 1e9;  // of the files in the folder
   size_t folder_from = 128;   // tokens; snapshots of shorter prefixes get no file
 };
 
@@ -85,6 +86,7 @@ class Snapshots {
   std::shared_ptr<const Snapshot> Get(std::span<const int32_t> tokens);
   void Insert(std::vector<int32_t> tokens, std::shared_ptr<const Snapshot> snapshot);
   std::string NameOf(std::span<const int32_t> tokens) const;
+  size_t MostStateBytes(size_t tokens) const;
   std::shared_ptr<const Snapshot> Load(std::span<const int32_t> tokens);
   void WriteLoop();
   void Write(const std::string& name, const Snapshot& snapshot);
