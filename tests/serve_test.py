@@ -7,6 +7,7 @@
 import http.client
 import json
 import math
+import os
 import pathlib
 import re
 import signal
@@ -483,9 +484,9 @@ class LifeTest(unittest.TestCase):
             self.assertEqual(cold["choices"], again["choices"])
 
     def test_refuses_to_start(self):
-        def start(*args, code=2):
+        def start(*args, code=2, env=None):
             done = subprocess.run([BIN / "linnet", "serve", *map(str, args)], capture_output=True, text=True,
-                                  timeout=60)
+                                  timeout=60, env=dict(os.environ, **(env or {})))
             self.assertEqual(done.returncode, code, done.stderr)
             self.assertEqual(len(done.stderr.strip().splitlines()), 1, done.stderr)
             return done.stderr
@@ -505,6 +506,11 @@ class LifeTest(unittest.TestCase):
             key = pathlib.Path(folder) / "key"
             key.write_text(" \n")
             self.assertIn("no key", start(COUPLET, "--api-key-file", key))
+            key.write_text("one\ntwo\n")
+            self.assertIn("one line", start(COUPLET, "--api-key-file", key))
+        self.assertIn("LINNET_API_KEY is empty", start(COUPLET, env={"LINNET_API_KEY": ""}))
+        self.assertIn("no key", start(COUPLET, env={"LINNET_API_KEY": " "}))
+        self.assertIn("one line", start(COUPLET, env={"LINNET_API_KEY": "one\ntwo"}))
 
     def test_without_arguments_the_shipped_models(self):
         with Server(models=[]) as server:

@@ -37,20 +37,29 @@ struct Options {
   bool quiet = false;
 };
 
-// HTTP strips white space around a header value, so a key with such white space would never match.
-std::string Trimmed(const std::string& key, const std::string& where) {
-  const size_t begin = key.find_first_not_of(" \t\r\n"), end = key.find_last_not_of(" \t\r\n");
-  if (begin == key.npos) throw InputError(where, ": contains no key");
-  return key.substr(begin, end - begin + 1);
+// The key in a text from a file or the environment. HTTP strips white space around a header value,
+// so a key with such white space would never match.
+std::string CheckedKey(const std::string& text, const std::string& where) {
+  const size_t begin = text.find_first_not_of(" \t\r\n"), end = text.find_last_not_of(" \t\r\n");
+  if (begin == text.npos) throw InputError(where, ": contains no key");
+  const std::string key = text.substr(begin, end - begin + 1);
+  if (std::any_of(key.begin(), key.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; })) {
+    throw InputError(where,
+                     ": the key contains a line break or a control character; give one line");
+  }
+  return key;
 }
 
 std::string KeyOf(const Options& options) {
   if (!options.key_file.empty()) {
-    const std::string key = ReadFile(options.key_file, 1 << 12);
-    return Trimmed(key, options.key_file);
+    return CheckedKey(ReadFile(options.key_file, 1 << 12), options.key_file);
   }
   const char* key = std::getenv("LINNET_API_KEY");
-  return key != nullptr && *key != 0 ? Trimmed(key, "LINNET_API_KEY") : "";
+  if (key == nullptr) return "";
+  if (*key == 0) {
+    throw InputError("LINNET_API_KEY is empty; set it to a key, or unset it to serve without one");
+  }
+  return CheckedKey(key, "LINNET_API_KEY");
 }
 
 bool CanServe(const std::string& name) {
