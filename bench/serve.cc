@@ -113,7 +113,7 @@ class LocalServer {
  public:
   LocalServer(const char* name, const std::shared_ptr<const Model>& model,
               const server::BatcherOptions& options)
-      : server_(Serve(name, model, options, &batcher_), {.port = 0}),
+      : server_(Serve(name, model, options, &batcher_), {.http = {.port = 0}}),
         port_(server_.Bind()),
         serving_([this] { server_.Run(); }) {}
   ~LocalServer() {

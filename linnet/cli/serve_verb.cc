@@ -1,11 +1,11 @@
 // linnet serve: serves models over HTTP until a signal ends it.
 #include <pthread.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cctype>
-#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -170,12 +170,7 @@ void RunUntilSignal(server::Server& server, const sigset_t& signals, double grac
       }
       if (draining.joinable()) _exit(128 + signal);
       std::cerr << "stopping after the running requests; a second signal ends the server at once\n";
-      draining = std::thread([&] {
-        server.Drain(grace);
-        // All requests have ended. Idle open connections are not waited for.
-        std::this_thread::sleep_for(std::chrono::milliseconds(200));
-        if (!ended) _exit(0);
-      });
+      draining = std::thread([&] { server.Drain(grace); });
     }
   });
   server.Run();
@@ -185,7 +180,17 @@ void RunUntilSignal(server::Server& server, const sigset_t& signals, double grac
   if (draining.joinable()) draining.join();
 }
 
+// Each connection needs a descriptor, and many systems allow 1,024 unless a program asks for more.
+void AllowDescriptors(size_t connections) {
+  constexpr rlim_t kOthers = 256;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = std::max(limit.rlim_cur, std::min(limit.rlim_max, connections + kOthers));
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 void Run(const Options& options) {
+  AllowDescriptors(options.server.http.connections);
   const sigset_t signals = BlockSignals();
   std::vector<server::Served> models = OpenModels(options);
   const std::string list = Describe(models);
@@ -196,7 +201,7 @@ void Run(const Options& options) {
   }
   const std::string key = how.api_key.empty() ? "" : "; requests need the API key";
   const std::string host =
-      how.host.find(':') != std::string::npos ? "[" + how.host + "]" : how.host;
+      how.http.host.find(':') != std::string::npos ? "[" + how.http.host + "]" : how.http.host;
   server::Server server(std::move(models), std::move(how));
   const int port = server.Bind();
   std::cout << "serving " << list << "\n"
@@ -243,10 +248,10 @@ SIGTERM stops the server after the running requests. With LINNET_API_KEY in the 
       ->type_name("")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   server::ServerOptions& server = options->server;
-  verb->add_option("--host", server.host,
+  verb->add_option("--host", server.http.host,
                    "Address to listen on; 0.0.0.0: all addresses, reachable from other machines")
       ->capture_default_str();
-  verb->add_option("--port", server.port, "Port; 0: any free port")
+  verb->add_option("--port", server.http.port, "Port; 0: any free port")
       ->check(Between(0, 65535))
       ->capture_default_str();
   verb->add_option("--api-key-file", options->key_file, "File with the API key that requests need");
@@ -267,9 +272,9 @@ SIGTERM stops the server after the running requests. With LINNET_API_KEY in the 
             "Maximum candidates per first line or prompt", Between(1, 1024));
   AddOption(verb, "--max-tokens", server.limits.tokens, "N", "Maximum tokens per sequence of text",
             Between(1, 1e7));
-  AddOption(verb, "--max-body", server.body, "BYTES", "Maximum size of a request body",
+  AddOption(verb, "--max-body", server.http.body, "BYTES", "Maximum size of a request body",
             Between(256, 1e9));
-  AddOption(verb, "--connections", server.connections, "N",
+  AddOption(verb, "--connections", server.http.connections, "N",
             "Concurrent connections; further ones wait", Between(1, 65536));
   AddOption(verb, "--timeout", server.seconds, "SECONDS",
             "Maximum time per request, queue included", Between(0.01, 86400));

@@ -1,32 +1,28 @@
 #include "linnet/server/server.h"
 
-#include <netdb.h>
-#include <netinet/in.h>
-#include <poll.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cctype>
+#include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <ctime>
-#include <filesystem>
 #include <fstream>
 #include <map>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 #include <string_view>
 #include <thread>
+#include <unordered_map>
 #include <utility>
 
 #include "linnet/base/suggestion.h"
 #include "linnet/base/utf8.h"
 #include "linnet/error.h"
 #include "linnet/io/json.h"
-#include "linnet/server/connections.h"
+#include "linnet/server/answering.h"
 #include "linnet/server/metrics.h"
 #include "linnet/server/pages.h"
 #include "linnet/tasks/task.h"
@@ -39,17 +35,10 @@ using nlohmann::ordered_json;
 using std::chrono::milliseconds;
 
 constexpr int kDepth = 16;  // maximum nesting of a request's JSON
-constexpr milliseconds kDisconnectPollInterval(50);
-constexpr double kBodySeconds = 30;  // maximum time for a body to arrive
 constexpr char kJson[] = "application/json; charset=utf-8";
-constexpr char kEvents[] = "text/event-stream; charset=utf-8";
+constexpr char kModels[] = "/v1/models";
 
-// The account of the request that this thread handles. Handler, content provider and logger of a
-// request run one after the other on the thread of its connection.
-thread_local std::shared_ptr<Account> account;
-thread_local bool left = false;  // the client disconnected before the response was complete
-
-void SetError(httplib::Response& response, int status, const std::string& message) {
+HttpResponse ErrorResponse(int status, const std::string& message) {
   const char* type = status == 401                    ? "authentication_error"
                      : status == 404                  ? "not_found_error"
                      : status == 429                  ? "rate_limit_error"
@@ -57,63 +46,25 @@ void SetError(httplib::Response& response, int status, const std::string& messag
                                                       : "server_error";
   const ordered_json error = {
       {"error", {{"message", message}, {"type", type}, {"param", nullptr}, {"code", status}}}};
-  response.status = status;
-  response.set_content(error.dump(-1, ' ', false, json::error_handler_t::replace) + "\n", kJson);
-  if (status == 429 || status == 503) response.set_header("Retry-After", "1");
+  HttpResponse response{.status = status, .type = kJson, .body = Dump(error) + "\n"};
+  if (status == 429 || status == 503) response.fields.emplace_back("Retry-After", "1");
+  return response;
 }
 
-// A refusal before the body has been read. It closes the connection: the unread rest of the body
-// would be parsed as the next request.
-struct Unread {
-  int status;
-  std::string message;
-};
+HttpResponse JsonResponse(const ordered_json& value) {
+  return {.type = kJson, .body = Dump(value) + "\n"};
+}
 
-bool IsJson(std::string type) {
-  type = type.substr(0, type.find(';'));
-  while (type.ends_with(' ')) type.pop_back();
-  std::transform(type.begin(), type.end(), type.begin(),
+bool IsJson(std::string_view type) {
+  std::string name(type.substr(0, type.find(';')));
+  while (name.ends_with(' ')) name.pop_back();
+  std::transform(name.begin(), name.end(), name.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return type == "application/json";
-}
-
-// The socket of a request, or -1 if it cannot be found; cpp-httplib does not expose it.
-int SocketOf(const httplib::Request& request) {
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", error)) {
-    const int fd = std::atoi(entry.path().filename().c_str());
-    sockaddr_storage peer{}, own{};
-    socklen_t peer_size = sizeof(peer), own_size = sizeof(own);
-    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &peer_size) != 0 ||
-        getsockname(fd, reinterpret_cast<sockaddr*>(&own), &own_size) != 0) {
-      continue;
-    }
-    const auto port = [](const sockaddr_storage& address) {
-      return ntohs(address.ss_family == AF_INET6
-                       ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
-                       : reinterpret_cast<const sockaddr_in&>(address).sin_port);
-    };
-    char name[NI_MAXHOST];
-    if (port(peer) != request.remote_port || port(own) != request.local_port ||
-        getnameinfo(reinterpret_cast<sockaddr*>(&peer), peer_size, name, sizeof(name), nullptr, 0,
-                    NI_NUMERICHOST) != 0) {
-      continue;
-    }
-    if (request.remote_addr == name) return fd;
-  }
-  return -1;
-}
-
-// Whether the client has closed its end. A client that has only shut down its sending side counts
-// too.
-bool Gone(int fd) {
-  if (fd < 0) return false;
-  pollfd asked{fd, POLLRDHUP, 0};
-  return poll(&asked, 1, 0) > 0 && (asked.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+  return name == "application/json";
 }
 
 // Constant-time comparison.
-bool Same(const std::string& a, const std::string& b) {
+bool Same(std::string_view a, std::string_view b) {
   unsigned char differ = a.size() != b.size();
   for (size_t i = 0; i < a.size(); ++i) {
     differ |= static_cast<unsigned char>(a[i] ^ b[b.empty() ? 0 : i % b.size()]);
@@ -176,181 +127,100 @@ std::string Milliseconds(double seconds) {
   return text;
 }
 
-// Sends a response's text, then closes the connection.
-void CloseAfter(httplib::Response& response) {
-  const auto text = std::make_shared<std::string>(std::exchange(response.body, {}));
-  response.headers.erase("Content-Type");
-  response.set_header("Connection", "close");
-  // A provider that returns false closes the connection, after the whole text is written.
-  response.set_content_provider(text->size(), kJson,
-                                [text](size_t, size_t, httplib::DataSink& sink) {
-                                  sink.write(text->data(), text->size());
-                                  return false;
-                                });
-}
-
 }  // namespace
 
-struct Server::Impl {
+// The transport calls it on its threads, the batchers on theirs.
+struct Server::Impl : HttpHandler {
+  // What is at a path: a page or a value for GET and HEAD, or an endpoint for POST.
+  struct Route {
+    std::function<HttpResponse(const HttpRequest&)> get = {};
+    Endpoint* endpoint = nullptr;
+    bool needs_key = true;
+  };
+
   Impl(std::vector<Served> served, ServerOptions how)
       : models(std::move(served)),
         options(std::move(how)),
-        endpoints(Endpoints(models, options.limits)) {}
-  // The batchers end their requests while the endpoints still exist.
-  ~Impl() {
+        endpoints(Endpoints(models, options.limits)),
+        http(*this, options.http) {
+    AddRoutes();
+  }
+  // The batchers end their requests while endpoints and transport still exist.
+  ~Impl() override {
     for (Served& model : models) model.batcher.reset();
   }
 
-  void Configure();
-  void HandleErrors();
-  void Routes();
-  void ModelRoutes();
-  void EndpointRoutes();
-  void Pages();
-  void Answer(Endpoint& endpoint, const httplib::Request& request, httplib::Response& response,
-              const httplib::ContentReader& body);
-  std::shared_ptr<void> Busy();
-  void Send(httplib::Response& response, const Reply& reply, int fd,
-            const std::shared_ptr<void>& working);
-  void Collect(const httplib::Request& request, httplib::Response& response, const Reply& reply);
-  std::string Body(const httplib::ContentReader& body, const httplib::Response& response);
-  void CheckKey(const httplib::Request& request, httplib::Response& response) const;
+  std::optional<HttpResponse> Check(const HttpRequest& request) override;
+  void Handle(std::shared_ptr<Exchange> exchange) override;
+  HttpResponse Refuse(int status, const std::string& message) override {
+    return ErrorResponse(status, message);
+  }
+  void Finished(const HttpRequest& request, int status, bool left) override;
+  void Tick() override;
+
+  void AddRoutes();
+  void AddPages();
+  HttpResponse NotFound(const std::string& path) const;
+  bool HasKey(const HttpRequest& request) const;
+  void Compute(Endpoint& endpoint, const std::shared_ptr<Exchange>& exchange);
+  void Log(const HttpRequest& request, const Account* account, int status);
   std::string MetricsText() const;
   bool Expired(const Account& request) const {
     return options.expired ? options.expired(request) : request.Seconds() > options.seconds;
   }
-  void Log(const httplib::Request& request, const httplib::Response& response);
   bool Idle() const {
-    return std::all_of(models.begin(), models.end(),
-                       [](const Served& model) { return model.batcher->idle(); });
+    return http.active() == 0 && std::all_of(models.begin(), models.end(), [](const Served& model) {
+             return model.batcher->idle();
+           });
   }
 
   std::vector<Served> models;
-  ServerOptions options;
+  const ServerOptions options;
   std::map<std::string, std::unique_ptr<Endpoint>> endpoints;  // by path
+  std::map<std::string, Route> routes;                         // by path
   Metrics metrics;
-  std::set<std::string> paths = {"/", "/healthz", "/metrics", "/v1/models"};  // all valid paths
-  std::chrono::steady_clock::time_point begun = std::chrono::steady_clock::now();
-  std::atomic<size_t> connections{0}, busy{0};
+  const std::chrono::steady_clock::time_point begun = std::chrono::steady_clock::now();
   std::atomic<bool> draining{false};
-  int socket = -1;
-  httplib::Server http;
+  std::mutex mutex;  // of the map
+  std::unordered_map<const HttpRequest*, std::shared_ptr<Answering>> answering;
+  HttpServer http;
 };
 
 Server::Server(std::vector<Served> models, ServerOptions options)
-    : impl_(std::make_unique<Impl>(std::move(models), std::move(options))) {
-  impl_->Configure();
-  impl_->HandleErrors();
-  impl_->Routes();
-}
+    : impl_(std::make_unique<Impl>(std::move(models), std::move(options))) {}
 
 Server::~Server() = default;
 
-int Server::Bind() {
-  Impl& impl = *impl_;
-  const ServerOptions& options = impl.options;
-  const bool any = options.port == 0;
-  const int port = any ? impl.http.bind_to_any_port(options.host)
-                   : impl.http.bind_to_port(options.host, options.port) ? options.port
-                                                                        : -1;
-  if (port < 0) {
-    throw InputError(
-        "cannot listen on ", options.host, " port ", options.port,
-        ": the port is in use, or the address is not one of this machine; choose another --port "
-        "(0: any free port)");
-  }
-  // cpp-httplib sets a backlog of five connections, too few for a burst of clients.
-  listen(impl.socket, SOMAXCONN);
-  return port;
-}
+int Server::Bind() { return impl_->http.Bind(); }
 
-void Server::Run() { impl_->http.listen_after_bind(); }
+void Server::Run() { impl_->http.Run(); }
 
 void Server::Drain(double seconds) {
   Impl& impl = *impl_;
   impl.draining = true;
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
-  const auto idle = [&] { return impl.Idle() && impl.busy == 0; };
-  while (!idle() && std::chrono::steady_clock::now() < end) {
+  while (!impl.Idle() && std::chrono::steady_clock::now() < end) {
     std::this_thread::sleep_for(milliseconds(10));
   }
   for (const Served& model : impl.models) model.batcher->CancelAll();
   constexpr int kMore = 100;  // times 10 ms, for cancelled requests to end
-  for (int i = 0; i < kMore && !idle(); ++i) std::this_thread::sleep_for(milliseconds(10));
+  for (int i = 0; i < kMore && !impl.Idle(); ++i) std::this_thread::sleep_for(milliseconds(10));
   for (const Served& model : impl.models) model.batcher->Flush();
-  impl.http.stop();
+  impl.http.Stop();
 }
 
-// Connections and their limits, and the work before and after each request.
-void Server::Impl::Configure() {
-  http.new_task_queue = [this] { return new Connections(options.connections, connections); };
-  http.set_tcp_nodelay(true);
-  http.set_keep_alive_max_count(100000);
-  http.set_payload_max_length(options.body);
-  http.set_socket_options([this](socket_t listening) {
-    const int yes = 1;
-    setsockopt(listening, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-    socket = listening;
-  });
-  http.set_pre_routing_handler([](const httplib::Request& request, httplib::Response&) {
-    account = std::make_shared<Account>();
-    left = false;
-    // Ignores Range headers: every response is computed anew, so ranges of two responses do not
-    // match.
-    const_cast<httplib::Request&>(request).ranges.clear();
-    return httplib::Server::HandlerResponse::Unhandled;
-  });
-  http.set_logger([this](const httplib::Request& request, const httplib::Response& response) {
-    Log(request, response);
-  });
-}
-
-// Turns errors that cpp-httplib finds, and exceptions of handlers, into a status and JSON.
-void Server::Impl::HandleErrors() {
-  http.set_error_handler([](const httplib::Request& request, httplib::Response& response) {
-    if (!response.body.empty() || response.content_provider_) return;  // set by the handler
-    const int status = response.status;
-    SetError(response, status,
-             status == 404 && TaskAt(request.path)
-                 ? StrCat("no model of the task '", TaskAt(request.path)->name, "' is served here")
-             : status == 404 ? StrCat("there is nothing at ", Brief(request.path))
-             : status == 413 ? "the request's body is larger than this server takes"
-             : status == 414 ? "the request's address is too long"
-                             : "the request is not HTTP that this server supports");
-  });
-  http.set_exception_handler(
-      [](const httplib::Request&, httplib::Response& response, std::exception_ptr thrown) {
-        try {
-          std::rethrow_exception(std::move(thrown));
-        } catch (const Refusal& refusal) {
-          SetError(response, refusal.status, refusal.message);
-        } catch (const Unread& refusal) {
-          SetError(response, refusal.status, refusal.message);
-          CloseAfter(response);
-        } catch (const InputError& error) {
-          SetError(response, 400, error.what());
-        } catch (const std::exception& error) {
-          SetError(response, 500, error.what());
-        }
-      });
-}
-
-void Server::Impl::Routes() {
-  http.Get("/healthz", [this](const httplib::Request&, httplib::Response& response) {
-    const ordered_json health = {{"status", draining ? "stopping" : "ok"}};
-    response.status = draining ? 503 : 200;
-    response.set_content(health.dump() + "\n", kJson);
-  });
-  http.Get("/metrics", [this](const httplib::Request& request, httplib::Response& response) {
-    CheckKey(request, response);
-    response.set_content(MetricsText(), "text/plain; version=0.0.4; charset=utf-8");
-  });
-  ModelRoutes();
-  EndpointRoutes();
-  Pages();
-}
-
-void Server::Impl::ModelRoutes() {
+void Server::Impl::AddRoutes() {
+  routes["/healthz"] = {
+      .get =
+          [this](const HttpRequest&) {
+            HttpResponse response = JsonResponse({{"status", draining ? "stopping" : "ok"}});
+            response.status = draining ? 503 : 200;
+            return response;
+          },
+      .needs_key = false};
+  routes["/metrics"] = {.get = [this](const HttpRequest&) {
+    return HttpResponse{.type = "text/plain; version=0.0.4; charset=utf-8", .body = MetricsText()};
+  }};
   const auto describe = [](const Served& model) -> ordered_json {
     return {{"id", model.name},
             {"object", "model"},
@@ -358,210 +228,169 @@ void Server::Impl::ModelRoutes() {
             {"owned_by", "linnet"},
             {"task", model.batcher->model().spec().task}};
   };
-  http.Get("/v1/models",
-           [this, describe](const httplib::Request& request, httplib::Response& response) {
-             CheckKey(request, response);
-             ordered_json list = {{"object", "list"}, {"data", ordered_json::array()}};
-             for (const Served& model : models) list["data"].push_back(describe(model));
-             response.set_content(Dump(list) + "\n", kJson);
-           });
-  http.Get("/v1/models/(.+)", [this, describe](const httplib::Request& request,
-                                               httplib::Response& response) {
-    CheckKey(request, response);
-    const std::string name = request.matches[1];
+  ordered_json list = {{"object", "list"}, {"data", ordered_json::array()}};
+  for (const Served& model : models) {
+    list["data"].push_back(describe(model));
+    routes[StrCat(kModels, "/", model.name)] = {
+        .get = [response = JsonResponse(describe(model))](const HttpRequest&) { return response; }};
+  }
+  routes[kModels] = {
+      .get = [response = JsonResponse(list)](const HttpRequest&) { return response; }};
+  for (const auto& [path, endpoint] : endpoints) routes[path] = {.endpoint = endpoint.get()};
+  AddPages();
+}
+
+void Server::Impl::AddPages() {
+  for (const EmbeddedFile& page : Pages()) {
+    const auto show = [&page](const HttpRequest&) {
+      return HttpResponse{.type = ContentType(page.name),
+                          .fields = {{"Cache-Control", "no-cache"},
+                                     {"Content-Security-Policy",
+                                      "default-src 'none'; script-src 'self'; style-src 'self'; "
+                                      "connect-src 'self'; img-src 'self' data:; base-uri 'none'; "
+                                      "form-action 'none'; frame-ancestors 'none'"},
+                                     {"X-Content-Type-Options", "nosniff"},
+                                     {"Referrer-Policy", "no-referrer"}},
+                          .body = std::string(page.bytes)};
+    };
+    routes["/" + std::string(page.name)] = {.get = show, .needs_key = false};
+    if (page.name == "couplet.html") routes["/"] = {.get = show, .needs_key = false};
+  }
+}
+
+HttpResponse Server::Impl::NotFound(const std::string& path) const {
+  constexpr std::string_view kOne = "/v1/models/";
+  if (path.starts_with(kOne) && path.size() > kOne.size()) {
+    const std::string name = path.substr(kOne.size());
     std::vector<std::string> names;
-    for (const Served& model : models) {
-      if (model.name == name) {
-        response.set_content(Dump(describe(model)) + "\n", kJson);
-        return;
-      }
-      names.push_back(model.name);
-    }
+    for (const Served& model : models) names.push_back(model.name);
     const std::string suggestion = Suggestion(name, names);
-    throw Refusal{404,
-                  StrCat("no model ", Quote(name),
-                         suggestion.empty() ? "; GET /v1/models lists the models" : suggestion)};
-  });
-  for (const Served& model : models) paths.insert("/v1/models/" + model.name);
-}
-
-void Server::Impl::EndpointRoutes() {
-  for (const auto& [path, endpoint] : endpoints) {
-    paths.insert(path);
-    http.Post(path, [this, &endpoint = *endpoint](const httplib::Request& request,
-                                                  httplib::Response& response,
-                                                  const httplib::ContentReader& body) {
-      Answer(endpoint, request, response, body);
-    });
-    const auto post_only = [](const httplib::Request&, httplib::Response& response) {
-      response.set_header("Allow", "POST");
-      SetError(response, 405, "this path accepts only POST, with JSON");
-    };
-    http.Get(path, post_only);
-    http.Put(path, post_only);
-    http.Patch(path, post_only);
-    http.Delete(path, post_only);
-    http.Options(path, post_only);
+    return ErrorResponse(
+        404, StrCat("no model ", Quote(name),
+                    suggestion.empty() ? "; GET /v1/models lists the models" : suggestion));
   }
+  const std::optional<Task> task = TaskAt(path);
+  return ErrorResponse(404, task ? StrCat("no model of the task '", task->name, "' is served here")
+                                 : StrCat("there is nothing at ", Brief(path)));
 }
 
-void Server::Impl::Pages() {
-  for (const EmbeddedFile& page : server::Pages()) {
-    const auto show = [&page](const httplib::Request&, httplib::Response& response) {
-      response.set_header("Cache-Control", "no-cache");
-      response.set_header("Content-Security-Policy",
-                          "default-src 'none'; script-src 'self'; style-src 'self'; "
-                          "connect-src 'self'; img-src 'self' data:; base-uri 'none'; "
-                          "form-action 'none'; frame-ancestors 'none'");
-      response.set_header("X-Content-Type-Options", "nosniff");
-      response.set_header("Referrer-Policy", "no-referrer");
-      response.set_content(page.bytes.data(), page.bytes.size(), ContentType(page.name));
-    };
-    // Names consist of letters, digits, '-' and '.'.
-    std::string pattern = "/";
-    for (const char c : page.name) pattern += c == '.' ? "\\." : std::string(1, c);
-    http.Get(pattern, show);
-    paths.insert("/" + std::string(page.name));
-    if (page.name == "couplet.html") http.Get("/", show);
+// Everything that the header alone decides.
+std::optional<HttpResponse> Server::Impl::Check(const HttpRequest& request) {
+  const auto found = routes.find(request.path);
+  const bool known = found != routes.end();
+  const bool is_model = request.path.starts_with(kModels);
+  if (known) {
+    const bool post = found->second.endpoint != nullptr;
+    if (post ? request.method != "POST" : request.method != "GET" && request.method != "HEAD") {
+      HttpResponse response = ErrorResponse(
+          405, post ? "this path accepts only POST, with JSON" : "this path accepts only GET");
+      response.fields.emplace_back("Allow", post ? "POST" : "GET, HEAD");
+      return response;
+    }
   }
-}
-
-// Called after the body has been read: an unread rest would be parsed as the next request.
-void Server::Impl::CheckKey(const httplib::Request& request, httplib::Response& response) const {
-  if (options.api_key.empty() ||
-      Same(request.get_header_value("Authorization"), "Bearer " + options.api_key) ||
-      Same(request.get_header_value("Authorization"), "bearer " + options.api_key)) {
-    return;
+  if ((known ? found->second.needs_key : is_model) && !HasKey(request)) {
+    HttpResponse response = ErrorResponse(
+        401, "this server requires an API key: send the header Authorization: Bearer KEY");
+    response.fields.emplace_back("WWW-Authenticate", "Bearer");
+    return response;
   }
-  response.set_header("WWW-Authenticate", "Bearer");
-  throw Refusal{401, "this server requires an API key: send the header Authorization: Bearer KEY"};
-}
-
-// Throws Unread if the body is too large, takes too long or is incomplete.
-std::string Server::Impl::Body(const httplib::ContentReader& body,
-                               const httplib::Response& response) {
-  std::string text;
-  bool large = false, late = false;
-  const bool whole = body([&](const char* data, size_t size) {
-    large = text.size() + size > options.body;
-    late = account->Seconds() > kBodySeconds;
-    if (large || late) return false;
-    text.append(data, size);
-    return true;
-  });
-  // cpp-httplib checks the Content-Length itself and sets status 413.
-  if (large || response.status == 413) {
-    throw Unread{413, StrCat("the body is larger than ", options.body, " bytes")};
-  }
-  if (late) throw Unread{408, "the body did not arrive in time"};
-  if (!whole) throw Unread{400, "the body is incomplete or does not match its headers"};
-  return text;
-}
-
-void Server::Impl::Answer(Endpoint& endpoint, const httplib::Request& request,
-                          httplib::Response& response, const httplib::ContentReader& body) {
-  const auto working = Busy();  // first, since Drain() waits for counted requests only
+  if (!known) return NotFound(request.path);
+  if (!found->second.endpoint) return {};
   // A page of another site can send this content type only after a preflight request (OPTIONS),
   // which the server refuses.
-  if (!IsJson(request.get_header_value("Content-Type"))) {
-    throw Unread{415, "send JSON, with Content-Type: application/json"};
+  if (!IsJson(request.Field("Content-Type"))) {
+    return ErrorResponse(415, "send JSON, with Content-Type: application/json");
   }
-  const std::string text = Body(body, response);
-  CheckKey(request, response);
+  if (!request.Field("Content-Encoding").empty()) {
+    return ErrorResponse(400, "the body has a Content-Encoding; send it as it is");
+  }
+  if (draining) return ErrorResponse(503, "the server is stopping");
+  return {};
+}
+
+bool Server::Impl::HasKey(const HttpRequest& request) const {
+  const std::string_view given = request.Field("Authorization");
+  return options.api_key.empty() || Same(given, "Bearer " + options.api_key) ||
+         Same(given, "bearer " + options.api_key);
+}
+
+void Server::Impl::Handle(std::shared_ptr<Exchange> exchange) {
+  const Route& route = routes.at(exchange->request().path);  // Check() has let it pass
+  try {
+    if (route.get) return exchange->Answer(route.get(exchange->request()));
+    Compute(*route.endpoint, exchange);
+  } catch (const Refusal& refusal) {
+    exchange->Answer(ErrorResponse(refusal.status, refusal.message));
+  } catch (const InputError& error) {
+    exchange->Answer(ErrorResponse(400, error.what()));
+  } catch (const std::exception& error) {
+    exchange->Answer(ErrorResponse(500, error.what()));
+  }
+}
+
+void Server::Impl::Compute(Endpoint& endpoint, const std::shared_ptr<Exchange>& exchange) {
+  const HttpRequest& request = exchange->request();
   if (draining) throw Refusal{503, "the server is stopping"};
   std::string fault;
-  const json object = ParseJson(text, kDepth, fault);
+  const json object = ParseJson(request.body, kDepth, fault);
   if (!fault.empty()) throw InputError("the body ", fault);
-  const Reply reply = endpoint.Answer(object, account);
-  int fd = -1;
-  while (!reply.pipe->WaitForBegin(kDisconnectPollInterval)) {
-    if (fd < 0) fd = SocketOf(request);
-    left = Gone(fd);
-    if (!left && !Expired(*account)) continue;
-    reply.worker->Cancel(reply.request);
-    throw Refusal{503, StrCat("no place was free within ", options.seconds, " s; try again later")};
+  auto account = std::make_shared<Account>();
+  account->start = request.start;
+  const auto answer =
+      std::make_shared<Answering>(exchange, account, endpoint.Answer(object, account));
+  {
+    const std::lock_guard lock(mutex);
+    answering.emplace(&request, answer);
   }
-  if (reply.events) {
-    Send(response, reply, fd, working);
-  } else {
-    Collect(request, response, reply);
-  }
+  answer->Start();
 }
 
-std::shared_ptr<void> Server::Impl::Busy() {
-  ++busy;
-  return std::shared_ptr<void>(nullptr, [this](void*) { --busy; });
-}
-
-// Collects the whole response before sending it, since the status is sent first.
-void Server::Impl::Collect(const httplib::Request& request, httplib::Response& response,
-                           const Reply& reply) {
-  std::string text, piece;
-  bool cancelled = false;
-  int fd = -1;
-  for (Pipe::Got got; (got = reply.pipe->Pop(piece, kDisconnectPollInterval)) != Pipe::Got::kEnd;
-       text += piece) {
-    if (got == Pipe::Got::kNothing && fd < 0)
-      fd = SocketOf(request);  // not needed if all data is there at once
-    left = left || Gone(fd);
-    if ((left || Expired(*account)) && !std::exchange(cancelled, true)) {
-      reply.worker->Cancel(reply.request);
+// Ends the requests whose time is over.
+void Server::Impl::Tick() {
+  std::vector<std::shared_ptr<Answering>> expired;
+  {
+    const std::lock_guard lock(mutex);
+    for (const auto& [request, answer] : answering) {
+      if (Expired(answer->account())) expired.push_back(answer);
     }
   }
-  response.status = *reply.status;
-  response.set_header("Cache-Control", "no-store");
-  response.set_header("X-Content-Type-Options", "nosniff");
-  response.set_content(text, kJson);
+  for (const auto& answer : expired) {
+    answer->Expire(ErrorResponse(
+        503, StrCat("no place was free within ", options.seconds, " s; try again later")));
+  }
 }
 
-// Streams the pieces of the response as they arrive.
-void Server::Impl::Send(httplib::Response& response, const Reply& reply, int fd,
-                        const std::shared_ptr<void>& working) {
-  auto cancelled = std::make_shared<bool>(false);
-  const auto provider = [this, reply, fd, account = account, cancelled, working](
-                            size_t, httplib::DataSink& sink) {
-    std::string piece;
-    const Pipe::Got got = reply.pipe->Pop(piece, kDisconnectPollInterval);
-    if (got == Pipe::Got::kEnd) {
-      sink.done();
-      return true;
+void Server::Impl::Finished(const HttpRequest& request, int status, bool left) {
+  std::shared_ptr<Answering> answer;
+  {
+    const std::lock_guard lock(mutex);
+    if (const auto found = answering.find(&request); found != answering.end()) {
+      answer = std::move(found->second);
+      answering.erase(found);
     }
-    // Cancels the request of a disconnected client.
-    if (Gone(fd) || !sink.is_writable() ||
-        (!piece.empty() && !sink.write(piece.data(), piece.size()))) {
-      reply.worker->Cancel(reply.request);
-      left = true;
-      return false;
-    }
-    if (Expired(*account) && !std::exchange(*cancelled, true)) {
-      reply.worker->Cancel(reply.request);
-    }
-    return true;
-  };
-  response.set_header("Cache-Control", "no-store");
-  response.set_header("X-Content-Type-Options", "nosniff");
-  response.set_chunked_content_provider(kEvents, provider);
+  }
+  if (answer && left) answer->Leave();
+  Log(request, answer ? &answer->account() : nullptr, left ? 499 : status);
 }
 
-void Server::Impl::Log(const httplib::Request& request, const httplib::Response& response) {
-  const bool known = account != nullptr;  // null if the request could not be parsed
-  const double seconds = known ? account->Seconds() : 0, first = known ? account->first.load() : -1;
+// Status 499: the client has left.
+void Server::Impl::Log(const HttpRequest& request, const Account* account, int status) {
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - request.start).count();
+  const double first = account ? account->first.load() : -1;
   // All other paths share one label, so that clients cannot create metrics at will.
-  metrics.Request(paths.contains(request.path) ? request.path : "other",
-                  left ? 499 : response.status, seconds, first);
+  metrics.Request(routes.contains(request.path) ? request.path : "other", status, seconds, first);
   if (!options.log) return;
-  std::string line = StrCat(Now(), " ", request.remote_addr, " ", Printable(Brief(request.method)),
-                            " ", Printable(Brief(request.path)), " ", left ? 499 : response.status,
-                            " ", Milliseconds(seconds));
-  if (known && account->prompt > 0) {
+  std::string line =
+      StrCat(Now(), " ", request.remote, " ", Printable(Brief(request.method)), " ",
+             Printable(Brief(request.path)), " ", status, " ", Milliseconds(seconds));
+  if (account && account->prompt > 0) {
     line += StrCat(", prompt ", account->prompt.load(), " (", account->known.load(), " known), ",
                    account->generated.load(), " tokens");
     if (first >= 0) line += ", first after " + Milliseconds(first);
   }
-  if (left) line += ", the client left";
+  if (status == 499) line += ", the client left";
   options.log(line);
-  account.reset();
-  left = false;
 }
 
 std::string Server::Impl::MetricsText() const {
@@ -606,7 +435,7 @@ std::string Server::Impl::MetricsText() const {
     }
   }
   Metrics::Head(text, "linnet_connections", "gauge", "Connections that are open.");
-  Metrics::Line(text, "linnet_connections", "", static_cast<double>(connections.load()));
+  Metrics::Line(text, "linnet_connections", "", static_cast<double>(http.connections()));
   Metrics::Head(text, "process_resident_memory_bytes", "gauge", "Resident memory.");
   Metrics::Line(text, "process_resident_memory_bytes", "", ResidentBytes());
   Metrics::Head(text, "linnet_uptime_seconds", "gauge", "Time since the start.");

@@ -1,11 +1,11 @@
 // Serves models over HTTP: JSON requests, JSON or server-sent events as responses, and web pages.
 //
-//   Server server({{"couplet", std::move(batcher)}}, {.port = 8080});
+//   Server server({{"couplet", std::move(batcher)}}, {.http = {.port = 8080}});
 //   const int port = server.Bind();       // accepts connections from here on
 //   server.Run();                         // until another thread calls Drain()
 //
-// docs/http.md specifies the protocol. Each connection has its own thread, so that idle clients
-// block nobody; each model has one thread that computes (batcher.h).
+// docs/http.md specifies the protocol. The transport (http_server.h) has a few threads for all
+// connections; each model has one thread that computes (batcher.h).
 #ifndef LINNET_SERVER_SERVER_H_
 #define LINNET_SERVER_SERVER_H_
 
@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "linnet/server/batcher.h"
+#include "linnet/server/http_server.h"
 
 namespace linnet::server {
 
@@ -26,13 +27,10 @@ struct Served {
 };
 
 struct ServerOptions {
-  std::string host = "127.0.0.1";
-  int port = 8080;           // 0: any free port
+  HttpOptions http = {};
   std::string api_key = {};  // required by /v1 and /metrics; "": none
   EndpointLimits limits = {};
-  size_t body = 1 << 20;      // maximum bytes of a request body
-  size_t connections = 2048;  // at once; further ones wait
-  double seconds = 60;        // maximum time of a request, waiting and computing
+  double seconds = 60;  // maximum time of a request, waiting and computing
   // For tests: replaces the check whether a request has run longer than `seconds`; may be empty.
   std::function<bool(const Account& request)> expired = {};
   // Called with one log line per finished request, from any thread; may be empty.

@@ -51,7 +51,7 @@ class RunningServer {
     return models;
   }
   static ServerOptions WithAnyPort(ServerOptions options) {
-    options.port = 0;
+    options.http.port = 0;
     return options;
   }
 

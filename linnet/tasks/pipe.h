@@ -1,18 +1,19 @@
-// A queue for the pieces of an answer, from the thread that computes them to the thread that sends
-// them. The writer never waits, so a slow reader delays nobody. The queue has no limit of its own:
-// the request limits the length of the answer.
+// A queue for the pieces of an answer, from the threads that compute them to the one that sends them.
+// Neither side waits, so a slow reader delays nobody. The queue has no limit of its own: the reader
+// looks at size().
 //
 //   Pipe pipe;
-//   pipe.Push("data: ...\n\n");  pipe.Close();                    // one thread
-//   while (pipe.Pop(piece, 100ms) != Pipe::Got::kEnd) ...         // another
+//   pipe.Push("data: ...\n\n");  pipe.Close();                    // some threads
+//   pipe.OnChange([&] { while (pipe.Take(piece) == Pipe::Got::kPiece) ... });   // another
 #ifndef LINNET_TASKS_PIPE_H_
 #define LINNET_TASKS_PIPE_H_
 
-#include <chrono>
-#include <condition_variable>
+#include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace linnet::server {
 
@@ -22,40 +23,56 @@ class Pipe {
 
   // Signals that the prompt has been read and the answer will follow.
   void Begin() {
-    const std::lock_guard lock(mutex_);
-    begun_ = true;
-    changed_.notify_all();
+    Change([&] { begun_ = true; });
   }
   void Push(std::string_view piece) {
-    const std::lock_guard lock(mutex_);
-    waiting_ += piece;
-    changed_.notify_all();
+    Change([&] { waiting_ += piece; });
   }
   void Close() {
-    const std::lock_guard lock(mutex_);
-    begun_ = closed_ = true;
-    changed_.notify_all();
+    Change([&] { begun_ = closed_ = true; });
   }
 
-  // Waits up to `patience` for Begin() or Close(); returns whether either was called.
-  bool WaitForBegin(std::chrono::milliseconds patience) {
-    std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, patience, [&] { return begun_; });
+  // Calls `changed` now, and after each of the calls above, on its thread. After the call of Close()
+  // `changed` is destroyed.
+  void OnChange(std::function<void()> changed) {
+    Change([&] { changed_ = std::make_shared<const std::function<void()>>(std::move(changed)); });
   }
-  // Takes all waiting bytes. Returns kNothing if none came within `patience`, kEnd once the pipe is
-  // closed and empty.
-  Got Pop(std::string& piece, std::chrono::milliseconds patience) {
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, patience, [&] { return closed_ || !waiting_.empty(); });
+  // Takes all waiting bytes. kEnd: the pipe is closed and empty.
+  Got Take(std::string& piece) {
+    const std::lock_guard lock(mutex_);
     piece.clear();
     if (waiting_.empty()) return closed_ ? Got::kEnd : Got::kNothing;
     piece.swap(waiting_);
     return Got::kPiece;
   }
 
+  bool begun() const {
+    const std::lock_guard lock(mutex_);
+    return begun_;
+  }
+  bool closed() const {
+    const std::lock_guard lock(mutex_);
+    return closed_;
+  }
+  size_t size() const {  // waiting bytes
+    const std::lock_guard lock(mutex_);
+    return waiting_.size();
+  }
+
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
+  template <class Function>
+  void Change(const Function& change) {
+    std::shared_ptr<const std::function<void()>> changed;
+    {
+      const std::lock_guard lock(mutex_);
+      change();
+      changed = closed_ ? std::exchange(changed_, nullptr) : changed_;
+    }
+    if (changed) (*changed)();
+  }
+
+  mutable std::mutex mutex_;
+  std::shared_ptr<const std::function<void()>> changed_;
   std::string waiting_;
   bool begun_ = false, closed_ = false;
 };

@@ -1,0 +1,79 @@
+#include "linnet/server/answering.h"
+
+#include <string>
+#include <utility>
+
+namespace linnet::server {
+namespace {
+
+HttpResponse Head(int status, const char* type) {
+  return {.status = status,
+          .type = type,
+          .fields = {{"Cache-Control", "no-store"}, {"X-Content-Type-Options", "nosniff"}}};
+}
+
+}  // namespace
+
+void Answering::Start() {
+  reply_.pipe->OnChange([self = shared_from_this()] { self->Changed(); });
+}
+
+// On the threads of the model. Decides under the lock and acts without it: the transport may call
+// Leave() at once.
+void Answering::Changed() {
+  Pipe& pipe = *reply_.pipe;
+  bool begins = false, too_slow = false, whole = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (over_ || !pipe.begun()) return;
+    if (reply_.events) {
+      begins = !std::exchange(begun_, true);
+      too_slow = pipe.size() > kUnsent;
+    } else {
+      begun_ = true;
+      whole = pipe.closed();
+    }
+    over_ = too_slow || whole;
+    canceled_ = canceled_ || too_slow;
+  }
+  if (whole) {
+    HttpResponse response = Head(*reply_.status, "application/json; charset=utf-8");
+    pipe.Take(response.body);
+    exchange_->Answer(std::move(response));
+  } else if (too_slow) {
+    reply_.worker->Cancel(reply_.request);
+    exchange_->Abort();
+  } else if (begins) {
+    const auto next = [pipe = reply_.pipe](std::string& piece) {
+      const Pipe::Got got = pipe->Take(piece);
+      return got == Pipe::Got::kEnd     ? Exchange::Next::kEnd
+             : got == Pipe::Got::kPiece ? Exchange::Next::kPiece
+                                        : Exchange::Next::kNothing;
+    };
+    exchange_->Stream(Head(200, "text/event-stream; charset=utf-8"), next);
+  } else if (reply_.events) {
+    exchange_->Wake();
+  }
+}
+
+void Answering::Expire(const HttpResponse& late) {
+  bool refused = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (over_ || std::exchange(canceled_, true)) return;
+    over_ = refused = !begun_;
+  }
+  reply_.worker->Cancel(reply_.request);
+  if (refused) exchange_->Answer(late);
+}
+
+void Answering::Leave() {
+  {
+    const std::lock_guard lock(mutex_);
+    over_ = true;
+    if (std::exchange(canceled_, true)) return;
+  }
+  reply_.worker->Cancel(reply_.request);
+}
+
+}  // namespace linnet::server

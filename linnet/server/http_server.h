@@ -1,0 +1,135 @@
+// The transport under the server: HTTP/1.1 over TCP, with limits and deadlines for everything that
+// a client controls. It knows nothing of models (decision 042).
+//
+//   struct Hello : HttpHandler {
+//     void Handle(std::shared_ptr<Exchange> exchange) override {
+//       exchange->Answer({.type = "text/plain", .body = "hello\n"});
+//     }
+//     ...
+//   } hello;
+//   HttpServer server(hello, {.port = 8080});
+//   const int port = server.Bind();       // accepts connections from here on
+//   server.Run();                         // until another thread calls Stop()
+//
+// A few threads serve all connections: none waits for a client. The requests of a connection are
+// answered one after the other, in their order. A request that is malformed, ambiguous or beyond a
+// limit is refused at once, and its connection is closed.
+#ifndef LINNET_SERVER_HTTP_SERVER_H_
+#define LINNET_SERVER_HTTP_SERVER_H_
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace linnet::server {
+
+using HttpFields = std::vector<std::pair<std::string, std::string>>;
+
+struct HttpRequest {
+  std::string method;
+  std::string path;   // without the query, decoded
+  HttpFields fields;  // in their order
+  std::string body;
+  std::string remote;                           // the client's address
+  std::chrono::steady_clock::time_point start;  // when the header was complete
+
+  // The value of the first field with this name, in any case; "" if there is none.
+  std::string_view Field(std::string_view name) const;
+};
+
+struct HttpResponse {
+  int status = 200;
+  std::string type;        // Content-Type
+  HttpFields fields = {};  // beside Content-Type, Content-Length and Connection
+  std::string body = {};
+};
+
+// A request whose answer is due. Thread-safe. Nothing happens once the answer is complete or the
+// client has left.
+class Exchange {
+ public:
+  enum class Next { kPiece, kNothing, kEnd };
+
+  virtual ~Exchange() = default;
+  virtual const HttpRequest& request() const = 0;
+  // Answers with a whole response.
+  virtual void Answer(HttpResponse response) = 0;
+  // Answers with a body in pieces, of which `response` has none yet. When the client can take more,
+  // `next` is called on a thread of the server, never twice at once. After kNothing it is called
+  // again when Wake() has been called.
+  virtual void Stream(HttpResponse response, std::function<Next(std::string& piece)> next) = 0;
+  virtual void Wake() = 0;
+  // Closes the connection; the client counts as gone.
+  virtual void Abort() = 0;
+};
+
+// What the server does with requests. Called on any thread of the server; must not wait or throw.
+class HttpHandler {
+ public:
+  virtual ~HttpHandler() = default;
+  // Called when the header has arrived. A request that is answered here has its body discarded.
+  virtual std::optional<HttpResponse> Check(const HttpRequest& request) = 0;
+  // Answers the request, now or later on any thread.
+  virtual void Handle(std::shared_ptr<Exchange> exchange) = 0;
+  // The response to a request that the transport refuses.
+  virtual HttpResponse Refuse(int status, const std::string& message) = 0;
+  // The last call for each request, also for those that were not handled. `left`: the client
+  // disconnected before the response was complete. The request may lack all that was not read.
+  virtual void Finished(const HttpRequest& request, int status, bool left) = 0;
+  // Called from time to time (kTick) while there are connections.
+  virtual void Tick() = 0;
+};
+
+struct HttpOptions {
+  std::string host = "127.0.0.1";
+  int port = 8080;  // 0: any free port
+  size_t threads = 2;
+  size_t connections = 2048;  // at once; further ones wait
+  // Larger requests get 414, 431, 431 and 413.
+  size_t request_line = 8 << 10;
+  size_t header = 32 << 10;  // bytes, with the request line
+  size_t fields = 100;
+  size_t body = 1 << 20;
+  // A header or a body that takes longer gets 408. An idle connection, or one whose client takes
+  // nothing of a response for so long, is closed.
+  std::chrono::milliseconds header_time = std::chrono::seconds(10);
+  std::chrono::milliseconds body_time = std::chrono::seconds(30);
+  std::chrono::milliseconds idle_time = std::chrono::seconds(60);
+  std::chrono::milliseconds write_time = std::chrono::seconds(30);
+};
+
+class HttpServer {
+ public:
+  // The interval of HttpHandler::Tick() and of the check of deadlines.
+  static constexpr std::chrono::milliseconds kTick{50};
+
+  // The handler must outlive the server.
+  HttpServer(HttpHandler& handler, HttpOptions options);
+  ~HttpServer();
+
+  // Listens, and returns the port. Throws InputError on failure.
+  int Bind();
+  // Serves on this thread and options.threads - 1 others, until Stop().
+  void Run();
+  // Thread-safe. Closes all connections and ends Run().
+  void Stop();
+
+  // Thread-safe: open connections, and requests that are handled and not finished.
+  size_t connections() const;
+  size_t active() const;
+
+  struct Impl;  // in http_server.cc
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace linnet::server
+
+#endif  // LINNET_SERVER_HTTP_SERVER_H_
