@@ -1,0 +1,151 @@
+// Gated linear recurrences with a matrix state: retention, gated linear attention, Mamba-2's state
+// space duality, delta rules, RWKV-7. One contract with three axes: how the state decays, what a
+// position writes, and how the state is read.
+//
+//   ScanShape shape{.batch = 2, .length = 783, .heads = 8, .dim = 32, .value_dim = 32};
+//   ScanOptions options{.decay = ScanDecay::kHead, .write = ScanWrite::kDelta, .scale = 0.18f};
+//   std::vector<float> scratch(ScanForwardScratch(shape, options) * slots);
+//   ScanForward(shape, options,
+//               {.in = {.q = RowMajor(q, shape.length, shape.heads, shape.dim), ...},
+//                .out = RowMajor(out, shape.length, shape.heads, shape.value_dim)},
+//               {scratch.data(), slots}, parallel_for);
+//
+// Per batch element and head, for t = 0 .. L-1, with the state S [D, M] (S_{-1} is given or 0):
+//
+//   P   = diag(e^g_t) S_{t-1}         the decayed state; g = 0, a number, or a vector over keys
+//   S_t = P + write_t
+//   out_t = S_t^T (scale q_t)                                      [M]
+//
+//   write_t                                           `erase`     `write`
+//   kAdd       k v^T                                  -           -
+//   kDelta     k (beta (v - P^T k))^T                 beta [1]    -
+//   kTwoSided  k (w * v - P^T (b * k))^T              b [D]       w [M]
+//   kRwkv7     b (S_{t-1}^T a)^T + k v^T              a [D]       b [D]
+//
+// `normalize` (kAdd only) divides: z_t = e^g_t * z_{t-1} + k_t and out_t = S_t^T (scale q_t) /
+// (scale q_t . z_t + eps); 0 if the denominator's magnitude is below FLT_MIN.
+//
+// g are natural logarithms, <= 0. Any strength is exact, from 0 to -infinity: exponentials are
+// taken of differences of logarithms only, and nothing overflows. Tensors and states are fp32. A
+// sum without decay over a stream of any length belongs in linear_step.h, whose sums have two
+// parts.
+//
+// `lengths` and `offsets` are those of causal_linear.h: positions >= lengths[n] change nothing (no
+// decay, no write), and outputs there read the last state; packed sequences are rows offsets[n] ..
+// offsets[n+1] of tensors [T, H, width]. Results do not depend, bit for bit, on the number of slots
+// or threads, or on the other sequences of a batch, padded or packed. A sequence in two calls, the
+// first one's final state given to the second, agrees up to rounding.
+//
+// The double-precision reference is scan_ref.h.
+#ifndef LINNET_KERNELS_SCAN_H_
+#define LINNET_KERNELS_SCAN_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "linnet/base/parallel.h"
+#include "linnet/kernels/strided.h"
+
+namespace linnet::kernels {
+
+enum class ScanDecay : uint8_t {
+  kNone,
+  kHead,  // a number for each position and head. Constant decay: stride 0 over positions
+  kKey,   // a vector over keys
+};
+
+enum class ScanWrite : uint8_t { kAdd, kDelta, kTwoSided, kRwkv7 };
+
+struct ScanOptions {
+  ScanDecay decay = ScanDecay::kNone;
+  ScanWrite write = ScanWrite::kAdd;
+  bool normalize = false;
+  float scale = 1.0f;
+  float eps = 1e-6f;
+};
+
+struct ScanShape {
+  size_t batch = 0, length = 0, heads = 0, dim = 0, value_dim = 0;  // N, L, H, D, M >= 1
+  size_t group = 1;  // head h reads head h / group of q and k; all other tensors have H heads
+};
+
+// The inputs of a scan, or their gradients.
+template <typename T>
+struct ScanTensors {
+  Strided<T> q, k;          // [N, L, H / group, D]; gradients [N, L, H, D]
+  Strided<T> v;             // [N, L, H, M]
+  Strided<T> decay;         // kHead: [N, L, H, 1]; kKey: [N, L, H, D]
+  Strided<T> erase, write;  // [N, L, H, width]: see the table above
+};
+
+// Floats of scratch for each slot. The batch x heads problems (one head of one sequence each) are
+// divided among the slots, packed sequences by their tokens.
+size_t ScanForwardScratch(const ScanShape& shape, const ScanOptions& options);
+size_t ScanBackwardScratch(const ScanShape& shape, const ScanOptions& options);
+
+// Floats that the forward keeps for the backward: the state of each head at every 256th position,
+// and with `normalize` a denominator for each row and head. packed: for packed sequences, with
+// shape.length = T; enough for any offsets.
+size_t ScanKept(const ScanShape& shape, const ScanOptions& options, bool packed = false);
+
+struct ScanForwardArgs {
+  ScanTensors<const float> in;
+  Strided<float> out;                // [N, L, H, M]
+  const int64_t* lengths = nullptr;  // optional, [N]
+  const int64_t* offsets = nullptr;  // optional, [N + 1]
+  float* kept = nullptr;             // optional: ScanKept() floats, written for the backward
+  // Optional, [N, H, D, M] and (normalize) [N, H, D], dense: the state before the first position,
+  // replaced by the state after the last one.
+  float* s = nullptr;
+  float* z = nullptr;
+};
+
+void ScanForward(const ScanShape& shape, const ScanOptions& options, const ScanForwardArgs& args,
+                 Scratch scratch, ParallelFor parallel_for);
+
+struct ScanBackwardArgs {
+  ScanTensors<const float> in;       // the forward's inputs
+  Strided<const float> out;          // the forward's; read only if normalize
+  Strided<const float> grad_out;     // [N, L, H, M]
+  const float* kept = nullptr;       // the forward's
+  const int64_t* lengths = nullptr;  // the forward's
+  const int64_t* offsets = nullptr;  // the forward's
+  // Written. Gradients of inputs that the options do not use, or whose data is null, are left out.
+  // Those of q and k are per head, not summed over a group.
+  ScanTensors<float> grad;
+  // Optional, dense, [N, H, D, M] and (normalize) [N, H, D]: gradient of the forward's final state
+  // (null: zero), and written, that of its initial state.
+  const float* grad_s = nullptr;
+  const float* grad_z = nullptr;
+  float* grad_s0 = nullptr;
+  float* grad_z0 = nullptr;
+};
+
+// Gradients of sum(out * grad_out) + sum(s * grad_s) + sum(z * grad_z), where s and z are the final
+// state. States within a segment are recomputed. The gradient of a decay is a sum that may cancel:
+// its error is relative to q * grad q and k * grad k of nearby positions.
+void ScanBackward(const ScanShape& shape, const ScanOptions& options, const ScanBackwardArgs& args,
+                  Scratch scratch, ParallelFor parallel_for);
+
+struct ScanStepArgs {
+  ScanTensors<const float> in;  // the strides of time are not read
+  Strided<float> out;           // must not alias the inputs
+  // The state of sequence 0, dense [H, D, M] and (normalize) [H, D], updated in place. Those of
+  // sequence n begin n * s_stride and n * z_stride floats later.
+  float* s = nullptr;
+  float* z = nullptr;
+  ptrdiff_t s_stride = 0, z_stride = 0;
+  // Optional, [N]: the states to step; default 0, 1, 2, ... Rows of the inputs and of `out` are
+  // always 0, 1, 2, ...
+  const size_t* sequences = nullptr;
+  float* scratch = nullptr;  // ScanStepScratch() floats
+};
+
+// One position of `shape.batch` sequences, in the recurrent form; shape.length is not read. For
+// some heads only, offset the pointers.
+size_t ScanStepScratch(const ScanShape& shape);
+void ScanStep(const ScanShape& shape, const ScanOptions& options, const ScanStepArgs& args);
+
+}  // namespace linnet::kernels
+
+#endif  // LINNET_KERNELS_SCAN_H_
