@@ -14,14 +14,12 @@
 #include <vector>
 
 #include "linnet/io/safetensors.h"
-#include "linnet/kernels/scan.h"
-#include "linnet/kernels/scan_ref.h"
+#include "linnet/kernels/scan_test_util.h"
 
 namespace linnet::kernels {
 namespace {
 
 namespace fs = std::filesystem;
-using Doubles = std::vector<double>;
 
 // A kind of file: its policies, and the names of its tensors ("": none).
 struct Kind {
@@ -44,10 +42,10 @@ constexpr Kind kKinds[] = {
     {"rwkv7", ScanDecay::kKey, ScanWrite::kRwkv7, "r", "k", "v", "w", "a", "b"},
 };
 
-// Outputs and gradients of a scan, dense as in ScanTensors.
+// Outputs and gradients of a scan.
 struct Results {
   Doubles out, s, z;
-  Doubles q, k, v, decay, erase, write, s0, z0;
+  ScanValues<double> grad;
 };
 
 // [outer, rows, columns] to [outer, columns, rows].
@@ -60,17 +58,6 @@ Doubles Transposed(const Doubles& x, size_t rows, size_t columns) {
   return y;
 }
 
-// max |got - want| / max |want|.
-double Difference(const Doubles& got, const Doubles& want) {
-  EXPECT_EQ(got.size(), want.size());
-  double off = 0, scale = 1e-30;
-  for (size_t i = 0; i < std::min(got.size(), want.size()); ++i) {
-    if (!(std::abs(got[i] - want[i]) <= off)) off = std::abs(got[i] - want[i]);  // keeps a NaN
-    scale = std::max(scale, std::abs(want[i]));
-  }
-  return off / scale;
-}
-
 // One file as a scan: its tensors, and the way back from the scan's results to the file's.
 class Case {
  public:
@@ -78,6 +65,8 @@ class Case {
     const auto config = nlohmann::json::parse(file.metadata().at("config"));
     const Tensor &q = file.Get(kind.q), &v = file.Get(kind.v), &k = file.Get(kind.k);
     rows_ = static_cast<size_t>(k.shape[1] / q.shape[1]);
+    ScanShape& shape = problem.shape;
+    ScanOptions& options = problem.options;
     shape = {.batch = static_cast<size_t>(q.shape[0]),
              .length = static_cast<size_t>(k.shape[1]),
              .heads = static_cast<size_t>(v.shape[2]),
@@ -92,57 +81,62 @@ class Case {
                  : 1;
     options.scale = static_cast<float>(scale_);
     l2_ = config.value("l2", 0) != 0;
-    in.q = Spread(Values(kind.q), rows_ - 1), in.k = Values(kind.k), in.v = Values(kind.v);
-    raw_q_ = in.q, raw_k_ = in.k;
-    if (l2_) Normalize(in.q), Normalize(in.k);
-    in.decay = *kind.g ? Spread(Values(kind.g), 0) : Doubles();
-    if (kind.name == std::string("retention")) {
-      for (size_t h = 0; h < shape.heads; ++h) {
-        in.decay.push_back(std::log1p(-std::pow(2, -5.0 - static_cast<double>(h))));
-      }
-    }
-    in.erase = Values(kind.erase), in.write = Values(kind.strength);
-    in.s0 = State(Values("initial_state")), in.z0 = Values("initial_z");
-    in.s0.resize(shape.batch * shape.heads * shape.dim * shape.value_dim);
-    in.z0.resize(shape.batch * shape.heads * shape.dim);
-    grad_out = Spread(Values("loss_w"), rows_ - 1);
-    grad_s = State(Values("loss_u")), grad_z = Values("loss_uz");
-    grad_z.resize(in.z0.size());
+    ReadInputs();
+    const auto floats = [](const Doubles& x) { return Floats(x.begin(), x.end()); };
+    problem.in = {floats(in.q),     floats(in.k),     floats(in.v),  floats(in.decay),
+                  floats(in.erase), floats(in.write), floats(in.s0), floats(in.z0)};
+    problem.grad_out = floats(Spread(Values("loss_w"), rows_ - 1));
+    problem.grad_s = floats(State(Values("loss_u"))), problem.grad_z = floats(Values("loss_uz"));
+    problem.grad_z.resize(in.z0.size());
   }
 
-  ScanShape shape;
-  ScanOptions options;
-  Results in;  // q .. z0
-  Doubles grad_out, grad_s, grad_z;
+  ScanProblem problem = {};
+  ScanValues<double> in;  // problem.in, not rounded
 
-  bool ConstantDecay() const { return options.decay == ScanDecay::kHead && !*kind_.g; }
   double scale() const { return scale_; }
 
   void Expect(const Results& got, double tolerance, double grad_tolerance) const {
     const auto expect = [&](const char* name, const Doubles& values, double most) {
       if (!file_.Find(name)) return;
-      EXPECT_LE(Difference(values, Values(name)), most) << name;
+      EXPECT_LE(ScanDifference(values, Values(name), 1e-30), most) << name;
     };
     expect("out", Gather(got.out, rows_ - 1), tolerance);
     expect("final_state", StateBack(got.s), tolerance);
     expect("final_z", got.z, tolerance);
-    if (got.q.empty()) return;
+    if (got.grad.q.empty()) return;
     const auto gradient = [&](const std::string& name, const Doubles& values) {
       expect(("grad." + name).c_str(), values, grad_tolerance);
     };
-    Doubles q = SumGroups(got.q), k = SumGroups(got.k);
+    Doubles q = SumGroups(got.grad.q), k = SumGroups(got.grad.k);
     if (l2_) NormalizeBackward(raw_q_, q), NormalizeBackward(raw_k_, k);
     gradient(kind_.q, Gather(q, rows_ - 1));
     gradient(kind_.k, k);
-    gradient(kind_.v, got.v);
-    if (*kind_.g) gradient(kind_.g, Gather(got.decay, 0));
-    gradient(kind_.erase, got.erase);
-    gradient(kind_.strength, got.write);
-    gradient("initial_state", StateBack(got.s0));
-    gradient("initial_z", got.z0);
+    gradient(kind_.v, got.grad.v);
+    if (*kind_.g) gradient(kind_.g, Gather(got.grad.decay, 0));
+    gradient(kind_.erase, got.grad.erase);
+    gradient(kind_.strength, got.grad.write);
+    gradient("initial_state", StateBack(got.grad.s0));
+    gradient("initial_z", got.grad.z0);
   }
 
  private:
+  void ReadInputs() {
+    in.q = Spread(Values(kind_.q), rows_ - 1), in.k = Values(kind_.k), in.v = Values(kind_.v);
+    raw_q_ = in.q, raw_k_ = in.k;
+    if (l2_) Normalize(in.q), Normalize(in.k);
+    in.decay = *kind_.g ? Spread(Values(kind_.g), 0) : Doubles();
+    if (kind_.name == std::string("retention")) {
+      problem.constant_decay = true;
+      for (size_t h = 0; h < problem.shape.heads; ++h) {
+        in.decay.push_back(std::log1p(-std::pow(2, -5.0 - static_cast<double>(h))));
+      }
+    }
+    in.erase = Values(kind_.erase), in.write = Values(kind_.strength);
+    in.s0 = State(Values("initial_state")), in.z0 = Values("initial_z");
+    const size_t heads = problem.shape.batch * problem.shape.heads;
+    in.s0.resize(heads * problem.shape.dim * problem.shape.value_dim);
+    in.z0.resize(heads * problem.shape.dim);
+  }
   Doubles Values(const std::string& name) const {
     const Tensor* tensor = name.empty() ? nullptr : file_.Find(name);
     if (!tensor) return {};
@@ -154,7 +148,8 @@ class Case {
   // A token of a product of delta rules is several positions of a scan: its numbers belong to the
   // one at `which`, the others are 0.
   Doubles Spread(const Doubles& x, size_t which) const {
-    const size_t tokens = shape.batch * shape.length / rows_, width = x.size() / tokens;
+    const size_t tokens = problem.shape.batch * problem.shape.length / rows_,
+                 width = x.size() / tokens;
     Doubles y(rows_ * x.size());
     for (size_t i = 0; i < x.size(); ++i) {
       y[(i / width * rows_ + which) * width + i % width] = x[i];
@@ -162,7 +157,8 @@ class Case {
     return y;
   }
   Doubles Gather(const Doubles& y, size_t which) const {
-    const size_t tokens = shape.batch * shape.length / rows_, width = y.size() / rows_ / tokens;
+    const size_t tokens = problem.shape.batch * problem.shape.length / rows_,
+                 width = y.size() / rows_ / tokens;
     Doubles x(tokens * width);
     for (size_t i = 0; i < x.size(); ++i) {
       x[i] = y[(i / width * rows_ + which) * width + i % width];
@@ -172,35 +168,36 @@ class Case {
   // ssd keeps its state as [M, D].
   bool Flipped() const { return kind_.name == std::string("ssd"); }
   Doubles State(const Doubles& x) const {
-    return Flipped() ? Transposed(x, shape.value_dim, shape.dim) : x;
+    return Flipped() ? Transposed(x, problem.shape.value_dim, problem.shape.dim) : x;
   }
   Doubles StateBack(const Doubles& x) const {
-    return Flipped() ? Transposed(x, shape.dim, shape.value_dim) : x;
+    return Flipped() ? Transposed(x, problem.shape.dim, problem.shape.value_dim) : x;
   }
   Doubles SumGroups(const Doubles& x) const {
-    Doubles y(x.size() / shape.group);
+    Doubles y(x.size() / problem.shape.group);
     for (size_t i = 0; i < x.size(); ++i) {
-      y[i / shape.dim / shape.group * shape.dim + i % shape.dim] += x[i];
+      y[i / problem.shape.dim / problem.shape.group * problem.shape.dim + i % problem.shape.dim] +=
+          x[i];
     }
     return y;
   }
   double Norm(const double* row) const {
     double sum = 1e-6;
-    for (size_t d = 0; d < shape.dim; ++d) sum += row[d] * row[d];
+    for (size_t d = 0; d < problem.shape.dim; ++d) sum += row[d] * row[d];
     return std::sqrt(sum);
   }
   void Normalize(Doubles& x) const {
-    for (auto row = x.data(); row < x.data() + x.size(); row += shape.dim) {
+    for (auto row = x.data(); row < x.data() + x.size(); row += problem.shape.dim) {
       const double norm = Norm(row);
-      for (size_t d = 0; d < shape.dim; ++d) row[d] /= norm;
+      for (size_t d = 0; d < problem.shape.dim; ++d) row[d] /= norm;
     }
   }
   void NormalizeBackward(const Doubles& x, Doubles& grad) const {
-    for (size_t i = 0; i < x.size(); i += shape.dim) {
+    for (size_t i = 0; i < x.size(); i += problem.shape.dim) {
       const double norm = Norm(&x[i]);
       double dot = 0;
-      for (size_t d = 0; d < shape.dim; ++d) dot += x[i + d] * grad[i + d];
-      for (size_t d = 0; d < shape.dim; ++d) {
+      for (size_t d = 0; d < problem.shape.dim; ++d) dot += x[i + d] * grad[i + d];
+      for (size_t d = 0; d < problem.shape.dim; ++d) {
         grad[i + d] = (grad[i + d] - x[i + d] * dot / (norm * norm)) / norm;
       }
     }
@@ -214,63 +211,20 @@ class Case {
   Doubles raw_q_, raw_k_;
 };
 
-// Runs the reference on every head.
-Results RunReference(const Case& c) {
-  const ScanShape& shape = c.shape;
-  const size_t d = shape.dim, m = shape.value_dim;
-  const ScanWidths width(c.options, d, m);
-  const size_t tokens = shape.batch * shape.length * shape.heads;
-  Results r;
-  r.out.resize(tokens * m), r.v = r.out;
-  r.q.resize(tokens * d), r.k = r.q;
-  r.decay.resize(tokens * width.decay), r.erase.resize(tokens * width.erase);
-  r.write.resize(tokens * width.write);
-  for (size_t n = 0; n < shape.batch; ++n) {
-    for (size_t h = 0; h < shape.heads; ++h) {
-      // The rows of one head, of all heads or of a group of them.
-      const auto rows = [&](const Doubles& x, size_t size, size_t group) {
-        Doubles y;
-        for (size_t t = 0; t < shape.length && size > 0; ++t) {
-          const size_t row = (n * shape.length + t) * (shape.heads / group) + h / group;
-          y.insert(y.end(), &x[row * size], &x[row * size] + size);
-        }
-        return y;
-      };
-      const auto put = [&](const Doubles& y, size_t size, Doubles& x) {
-        for (size_t i = 0; i < y.size(); ++i) {
-          x[((n * shape.length + i / size) * shape.heads + h) * size + i % size] = y[i];
-        }
-      };
-      const auto state = [&](const Doubles& x, size_t size) {
-        const double* at = x.data() + (n * shape.heads + h) * size;
-        return Doubles(at, at + size);
-      };
-      const auto append = [](Doubles& to, const Doubles& x) {
-        to.insert(to.end(), x.begin(), x.end());
-      };
-      ScanSequence x{.length = shape.length, .dim = d, .value_dim = m};
-      x.options = c.options;
-      x.options.scale = 1;  // in double
-      x.q = rows(c.in.q, d, shape.group), x.k = rows(c.in.k, d, shape.group);
-      for (double& q : x.q) q *= c.scale();
-      x.v = rows(c.in.v, m, 1);
-      x.decay = c.ConstantDecay() ? Doubles(shape.length, c.in.decay[h])
-                                  : rows(c.in.decay, width.decay, 1);
-      x.erase = rows(c.in.erase, width.erase, 1), x.write = rows(c.in.write, width.write, 1);
-      x.s0 = state(c.in.s0, d * m), x.z0 = state(c.in.z0, d);
-      const ScanRef ref(x);
-      ScanSequence grad =
-          ref.Gradients(rows(c.grad_out, m, 1), state(c.grad_s, d * m), state(c.grad_z, d));
-      for (double& q : grad.q) q *= c.scale();
-      put(ref.out(), m, r.out);
-      put(grad.q, d, r.q), put(grad.k, d, r.k), put(grad.v, m, r.v);
-      put(grad.decay, width.decay, r.decay), put(grad.erase, width.erase, r.erase);
-      put(grad.write, width.write, r.write);
-      append(r.s, ref.s()), append(r.z, ref.z());
-      append(r.s0, grad.s0), append(r.z0, grad.z0);
-    }
-  }
-  return r;
+Results Reference(const Case& c) {
+  const ScanRefResults r = RunScanRef(c.problem, c.in, /*backward=*/true, c.scale());
+  return {r.out, r.s, r.z, r.grad};
+}
+
+Results Kernel(const Case& c) {
+  const auto doubles = [](const Floats& x) { return Doubles(x.begin(), x.end()); };
+  const ScanResults r = RunScan(c.problem, /*slots=*/1, SerialFor);
+  const ScanValues<float>& g = r.grad;
+  return {doubles(r.out),
+          doubles(r.s),
+          doubles(r.z),
+          {doubles(g.q), doubles(g.k), doubles(g.v), doubles(g.decay), doubles(g.erase),
+           doubles(g.write), doubles(g.s0), doubles(g.z0)}};
 }
 
 // Calls body(case) for each file of a known kind. At least one file of each kind must be there.
@@ -303,7 +257,11 @@ void ForCases(Body body) {
 
 // The tensors are in double precision, computed from float inputs.
 TEST(GatedGolden, ReferenceEqualsTensors) {
-  ForCases([](const Case& c) { c.Expect(RunReference(c), 1e-12, 1e-11); });
+  ForCases([](const Case& c) { c.Expect(Reference(c), 1e-12, 1e-11); });
+}
+
+TEST(GatedGolden, KernelEqualsTensors) {
+  ForCases([](const Case& c) { c.Expect(Kernel(c), 1e-5, 1e-4); });
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <cassert>
 
 #include "linnet/kernels/causal_linear_kept.h"
+#include "linnet/kernels/deal_heads.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "linnet/kernels/causal_linear.cc"
@@ -35,37 +36,7 @@ size_t SlotSize(const CausalLinearShape& shape) {
   return (2 * kKeptRows + kMaxBlock) * (dp + mp) + 3 * dp * mp + 2 * dp + 16;
 }
 
-// Index of a slot's first problem (a problem is one head of one sequence). For packed sequences it
-// is the first problem that has at least slot / slots of all tokens before it.
-size_t FirstProblem(const CausalLinearShape& shape, const int64_t* offsets, size_t slot,
-                    size_t slots) {
-  const size_t problems = shape.batch * shape.heads;
-  if (!offsets || slot == 0 || slot == slots) return problems * slot / slots;
-  const size_t share = static_cast<size_t>(offsets[shape.batch]) * shape.heads * slot / slots;
-  // The last sequence that begins before the share is full; its heads all have the same length.
-  size_t n = shape.batch;
-  while (n > 0 && static_cast<size_t>(offsets[n]) * shape.heads >= share) --n;
-  const size_t before = static_cast<size_t>(offsets[n]) * shape.heads;
-  if (before >= share) return n * shape.heads;
-  const size_t length = static_cast<size_t>(offsets[n + 1] - offsets[n]);
-  return n * shape.heads + (share - before + length - 1) / length;
-}
-
-// Divides the batch x heads problems among the slots, in runs. Each slot uses its own scratch.
-void ForHeads(const CausalLinearShape& shape, const int64_t* offsets, Scratch scratch,
-              ParallelFor parallel_for, FunctionRef<void(float* slot, size_t n, size_t h)> body) {
-  const size_t slots = scratch.slots, slot_size = CausalLinearScratch(shape);
-  parallel_for(slots, [&](size_t begin, size_t end) {
-    for (size_t slot = begin; slot < end; ++slot) {
-      const size_t last = FirstProblem(shape, offsets, slot + 1, slots);
-      for (size_t p = FirstProblem(shape, offsets, slot, slots); p < last; ++p) {
-        body(scratch.data + slot * slot_size, p / shape.heads, p % shape.heads);
-      }
-    }
-  });
-}
-
-// ForHeads() with sequences split into parts: computes the sums of each part, chains them into the
+// DealHeads() with sequences split into parts: computes the sums of each part, chains them into the
 // states before (in the backward, after) each part, then runs each part from its state. The states
 // lie in the first slot's scratch.
 void ForParts(const CausalLinearShape& shape, size_t parts, Scratch scratch,
@@ -113,11 +84,13 @@ void Deal(const CausalLinearShape& shape, const Args& args, Scratch scratch,
   if (parts > 1) {
     ForParts(shape, parts, scratch, parallel_for, backwards, s, z, sums, body);
   } else {
-    ForHeads(shape, args.offsets, scratch, parallel_for, [&](float* slot, size_t n, size_t h) {
-      const size_t length =
-          args.offsets ? static_cast<size_t>(args.offsets[n + 1] - args.offsets[n]) : shape.length;
-      body(slot, n, h, Part(length, 0, 1, nullptr));
-    });
+    DealHeads({shape.batch, shape.heads, args.offsets}, CausalLinearScratch(shape), scratch,
+              parallel_for, [&](float* slot, size_t n, size_t h) {
+                const size_t length =
+                    args.offsets ? static_cast<size_t>(args.offsets[n + 1] - args.offsets[n])
+                                 : shape.length;
+                body(slot, n, h, Part(length, 0, 1, nullptr));
+              });
   }
 }
 

@@ -1,0 +1,476 @@
+// The backward of scan.h, compiled once for each instruction set.
+//
+// A segment starts from the state that the forward kept. A first pass recomputes the solved values
+// and the states at each cell of 16 positions; a second one walks the cells from the last to the
+// first, with the gradient G of the state after them. Within a block everything is a product of
+// small dense matrices. With rows r (q', and a' where values are solved), keys x, values u (given v,
+// solved y), and the state S' and its gradient as in scan_block-inl.h:
+//
+//   du = x G + sum_r lower(r x^T)^T dr          dr of q' is the gradient of out; y's own equations
+//   dy = du + strictly_lower(a' x^T)^T dy       are solved backwards
+//   dr = du S'^T + lower(dr u^T) x              the rows that read, with dr the gradient of
+//   dx = u G^T + sum_r lower(dr u^T)^T r        what they read
+//   G  = e^(c_C) (G + sum_r r^T dr)
+//
+// The gradient of the first position's decay is the row sum of S' * (gradient of S'); the next
+// position's differs by the keys' part x * dx, less the readers' part r * (gradient of r).
+#if defined(LINNET_KERNELS_SCAN_BACKWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LINNET_KERNELS_SCAN_BACKWARD_INL_H_
+#undef LINNET_KERNELS_SCAN_BACKWARD_INL_H_
+#else
+#define LINNET_KERNELS_SCAN_BACKWARD_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "hwy/highway.h"
+#include "linnet/kernels/scan.h"
+#include "linnet/kernels/scan_block-inl.h"
+#include "linnet/kernels/scan_kept.h"
+#include "linnet/kernels/sweep-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace linnet::kernels::HWY_NAMESPACE {
+
+// to = from with column c multiplied by factors[c]; both [rows, columns], columns padded.
+inline HWY_NOINLINE void ScaleColumns(size_t rows, size_t columns, const float* factors,
+                                      const float* from, float* to) {
+  const F32 d;
+  for (size_t r = 0; r < rows; ++r, from += columns, to += columns) {
+    for (size_t c = 0; c < columns; c += kLanes) {
+      hn::Store(hn::Mul(hn::Load(d, from + c), hn::Load(d, factors + c)), d, to + c);
+    }
+  }
+}
+
+// Multiplies row r by factors[r].
+inline HWY_NOINLINE void ScaleByRows(size_t rows, size_t columns, const float* factors, float* x) {
+  const F32 d;
+  for (size_t r = 0; r < rows; ++r, x += columns) {
+    const Vec factor = hn::Set(d, factors[r]);
+    for (size_t c = 0; c < columns; c += kLanes) {
+      hn::Store(hn::Mul(hn::Load(d, x + c), factor), d, x + c);
+    }
+  }
+}
+
+class ScanBackwardHead {
+ public:
+  HWY_INLINE ScanBackwardHead(const ScanShape& shape, const ScanOptions& options,
+                              const ScanBackwardArgs& args, float* scratch, size_t n, size_t h)
+      : options_(options),
+        args_(args),
+        size_(shape, options),
+        dp_(size_.dp),
+        mp_(size_.mp),
+        place_(shape, options, args.lengths, args.offsets, n, h),
+        pieces_(size_, scratch),
+        block_(shape, options, args.in, place_, pieces_.block) {
+    Clear(pieces_.block.keys, kScanBlock * dp_);
+    Clear(pieces_.block.values, kScanBlock * mp_);
+  }
+
+  HWY_INLINE void Run() {
+    LoadFinalGradient();
+    for (size_t s = ScanLayout::Of(place_.length); s-- > 0;) RunSegment(s);
+    StoreInitialGradient();
+  }
+
+ private:
+  static constexpr size_t kCell = kScanSolveBlock;
+
+  Rows<float> Wide(float* at) const { return {at, static_cast<ptrdiff_t>(mp_)}; }
+  Rows<float> Deep(float* at) const { return {at, static_cast<ptrdiff_t>(dp_)}; }
+  static Rows<const float> Const(Rows<float> x) { return ScanBlock::Const(x); }
+  static Factors Along(Rows<float> x) { return {x.at, x.stride, 1}; }
+  static Factors Across(Rows<float> x) { return {x.at, 1, x.stride}; }  // transposed
+
+  // Given gradients are dense [D, M] and [D]; inside, z is the last column.
+  HWY_INLINE void LoadFinalGradient() {
+    const size_t m = size_.value_dim;
+    Clear(pieces_.g, dp_ * mp_);
+    Clear(pieces_.g_t, dp_ * mp_);
+    const auto set = [&](size_t d, size_t c, float value) {
+      pieces_.g[d * mp_ + c] = pieces_.g_t[c * dp_ + d] = value;
+    };
+    for (size_t d = 0; d < size_.dim; ++d) {
+      for (size_t c = 0; c < m && args_.grad_s; ++c) {
+        set(d, c, args_.grad_s[(place_.index * size_.dim + d) * m + c]);
+      }
+      if (options_.normalize && args_.grad_z) {
+        set(d, m, args_.grad_z[place_.index * size_.dim + d]);
+      }
+    }
+  }
+  HWY_INLINE void StoreInitialGradient() const {
+    const size_t m = size_.value_dim;
+    for (size_t d = 0; d < size_.dim; ++d) {
+      const float* g = pieces_.g + d * mp_;
+      const size_t row = place_.index * size_.dim + d;
+      if (args_.grad_s0) std::memcpy(args_.grad_s0 + row * m, g, m * sizeof(float));
+      if (args_.grad_z0 && options_.normalize) args_.grad_z0[row] = g[m];
+    }
+  }
+
+  HWY_INLINE void LoadKept(size_t segment) {
+    const float* kept = args_.kept + (place_.states + segment) * size_.dim * size_.columns;
+    Clear(pieces_.s, dp_ * mp_);
+    Clear(pieces_.s_t, dp_ * mp_);
+    for (size_t d = 0; d < size_.dim; ++d, kept += size_.columns) {
+      std::memcpy(pieces_.s + d * mp_, kept, size_.columns * sizeof(float));
+      for (size_t c = 0; c < size_.columns; ++c) pieces_.s_t[c * dp_ + d] = kept[c];
+    }
+  }
+
+  HWY_INLINE void RunSegment(size_t segment) {
+    const size_t state_size = dp_ * mp_;
+    segment_ = segment * kScanSegment;
+    const size_t end = std::min(segment_ + kScanSegment, place_.length);
+    LoadKept(segment);
+    for (size_t cell = segment_; cell < end; cell += kCell) {
+      std::memcpy(pieces_.cells + (cell - segment_) / kCell * state_size, pieces_.s_t,
+                  state_size * sizeof(float));
+      const size_t cell_end = std::min(cell + kCell, end);
+      for (size_t at = cell; at < cell_end; at += block_.tokens()) {
+        block_.Start(at, block_.Tokens(at, cell_end - at));
+        Advance(/*solve=*/Solves(options_));
+      }
+    }
+    const size_t cells = (end - segment_ + kCell - 1) / kCell;
+    for (size_t c = cells; c-- > 0;) {
+      const size_t cell = segment_ + c * kCell;
+      RunCell(cell, std::min(cell + kCell, end), pieces_.cells + c * state_size);
+    }
+  }
+
+  // The blocks of a cell, from the last to the first. s_t: the state before it.
+  HWY_INLINE void RunCell(size_t cell, size_t end, const float* s_t) {
+    const size_t state_size = dp_ * mp_;
+    size_t starts[kCell + 1], blocks = 0;
+    const float* states[kCell];
+    for (size_t at = cell; at < end; at += block_.tokens()) {
+      starts[blocks] = at, states[blocks] = s_t;
+      block_.Start(at, block_.Tokens(at, end - at));
+      if (at + block_.tokens() < end) {
+        if (blocks == 0) std::memcpy(pieces_.s_t, s_t, state_size * sizeof(float));
+        Advance(/*solve=*/false);
+        float* next = pieces_.blocks + blocks * state_size;
+        std::memcpy(next, pieces_.s_t, state_size * sizeof(float));
+        s_t = next;
+      }
+      ++blocks;
+    }
+    starts[blocks] = end;
+    for (size_t b = blocks; b-- > 0;) {
+      block_.Start(starts[b], starts[b + 1] - starts[b]);
+      Differentiate(states[b]);
+    }
+  }
+
+  // Solved values of the block, kept for the segment.
+  Rows<float> Solved() const { return Wide(pieces_.solved + (block_.begin() - segment_) * mp_); }
+  Rows<float> Keys(size_t w) const { return w == 0 ? block_.given_keys() : block_.solved_keys(); }
+  Rows<float> Values(size_t w) const { return w == 0 ? block_.given_values() : Solved(); }
+  // Writers: 0, the given values; 1, the solved ones.
+  template <class Body>
+  HWY_INLINE void ForWriters(const Body& body) {
+    if (Gives(options_)) body(0);
+    if (Solves(options_)) body(1);
+  }
+
+  // Moves the transposed state over the block; with `solve` also the state itself, and computes the
+  // solved values.
+  HWY_INLINE void Advance(bool solve) {
+    const size_t n = block_.tokens();
+    const Rows<float> y = Solved();
+    block_.PackKeys();
+    if (Gives(options_)) block_.PackGiven();
+    if (solve) block_.PackA();
+    const Rows<float> a = block_.a();
+    const Rows<const float> s = Const(Wide(pieces_.s));
+    if (solve && block_.two()) Product(1, dp_, mp_, Along(a), s, y, true);
+    if (block_.decays()) {
+      ScaleColumns(mp_, dp_, block_.decay(), pieces_.s_t, pieces_.s_t);
+      if (solve) ScaleByRows(dp_, mp_, block_.decay(), pieces_.s);
+    }
+    if (solve) {
+      const size_t first = block_.two() ? 1 : 0;
+      if (!block_.two()) block_.PackSolved(y);
+      Product(n - first, dp_, mp_, {a.Row(first), a.stride, 1}, s, {y.Row(first), y.stride},
+              /*set=*/block_.two());
+      block_.SolveWithin(y);
+    }
+    ForWriters([&](size_t w) HWY_ATTR {
+      Product(mp_, n, dp_, Across(Values(w)), Const(Keys(w)), Deep(pieces_.s_t));
+      if (solve) Product(dp_, n, mp_, Across(Keys(w)), Const(Values(w)), Wide(pieces_.s));
+    });
+  }
+
+  // Matrices of a block: rows that read times keys, and their gradients.
+  static size_t AKeys(size_t w) { return w; }
+  static size_t QKeys(size_t w) { return 2 + w; }
+  static size_t GradAKeys(size_t w) { return 4 + w; }
+  static size_t GradQKeys(size_t w) { return 6 + w; }
+  float* ValuesT(size_t w) const { return pieces_.values_t + w * mp_ * kScanSolveBlock; }
+  Rows<float> GradValues(size_t w) const { return Wide(w == 0 ? pieces_.dv : pieces_.dy); }
+  Rows<float> GradKeys(size_t w) const { return Deep(w == 0 ? pieces_.dk : pieces_.db); }
+
+  // to = the lower triangle of rows times a panel of kSide columns.
+  HWY_INLINE void Triangle(size_t count, Rows<float> rows, const float* panel, bool strict,
+                           size_t to) {
+    Product(block_.tokens(), count, kScanSolveBlock, Along(rows), {panel, kSide},
+            {block_.product(to), kSide}, true);
+    KeepLower(block_.tokens(), strict, block_.product(to));
+  }
+
+  // The gradients of one block. state_t: the state before it.
+  HWY_INLINE void Differentiate(const float* state_t) {
+    block_.PackQ();
+    block_.PackKeys();
+    if (Gives(options_)) block_.PackGiven();
+    if (Solves(options_)) block_.PackA();
+    PackOutGradients();
+    const float* start_t = state_t;
+    if (block_.decays()) {
+      ScaleColumns(mp_, dp_, block_.decay(), state_t, pieces_.start_t);
+      start_t = pieces_.start_t;
+    }
+    ForWriters([&](size_t w) HWY_ATTR {
+      TransposeRows(block_.tokens(), dp_, Const(Keys(w)), block_.panel(w));
+      TransposeRows(block_.tokens(), mp_, Const(Values(w)), ValuesT(w));
+      Triangle(dp_, block_.q(), block_.panel(w), false, QKeys(w));
+      Triangle(mp_, Wide(pieces_.go), ValuesT(w), false, GradQKeys(w));
+      if (Solves(options_)) Triangle(dp_, block_.a(), block_.panel(w), true, AKeys(w));
+    });
+    DifferentiateValues();
+    DifferentiateReaders(start_t, state_t);
+    DifferentiateKeys();
+    const size_t first = block_.two() ? 1 : 0;  // the first a' reads before the decay
+    AddToG(block_.q(), Wide(pieces_.go), 0, block_.tokens());
+    if (Solves(options_)) AddToG(block_.a(), Wide(pieces_.dy), first, block_.tokens() - first);
+    if (block_.decays() && args_.grad.decay.data) StoreDecay(start_t);
+    if (block_.decays()) {
+      ScaleByRows(dp_, mp_, block_.decay(), pieces_.g);
+      ScaleColumns(mp_, dp_, block_.decay(), pieces_.g_t, pieces_.g_t);
+    }
+    if (block_.two()) AddToG(block_.a(), Wide(pieces_.dy), 0, 1);
+    StoreGradients();
+  }
+
+  // Gradients of the numerators, and of the denominator in the normalizer's column.
+  HWY_INLINE void PackOutGradients() {
+    const size_t n = block_.tokens(), m = size_.value_dim;
+    const Block own{block_.begin(), n, false};
+    const Rows<const float> from = place_.In(args_.grad_out, m).Of(own);
+    const Rows<float> to = Wide(pieces_.go);
+    float weights[kCell];
+    for (size_t t = 0; t < n && options_.normalize; ++t) {
+      weights[t] = Reciprocal(args_.kept[place_.denominators + block_.begin() + t]);
+    }
+    ScaleRows<false, false>(n, m, mp_, from, {nullptr, 0}, 1.0f,
+                            options_.normalize ? weights : nullptr, pieces_.block.ones, to);
+    for (size_t t = 0; t < n && options_.normalize; ++t) {
+      const float* out = place_.In(args_.out, m).At(block_.begin() + t);
+      float sum = 0;
+      for (size_t c = 0; c < m; ++c) sum -= to.Row(t)[c] * out[c];
+      to.Row(t)[m] = sum;
+    }
+  }
+
+  HWY_INLINE void DifferentiateValues() {
+    const size_t n = block_.tokens();
+    const Rows<float> go = Wide(pieces_.go), dy = Wide(pieces_.dy);
+    ForWriters([&](size_t w) HWY_ATTR {
+      Product(n, dp_, mp_, Along(Keys(w)), Const(Wide(pieces_.g)), GradValues(w), true);
+      Product(n, n, mp_, block_.Flipped(QKeys(w)), Const(go), GradValues(w));
+    });
+    if (!Solves(options_)) return;
+    // Backwards: the transposed matrix in reverse order is lower triangular again.
+    const float* last = block_.product(AKeys(1)) + (n - 1) * (kScanSolveBlock + 1);
+    SolveLower(n, mp_, {last, -1, -kSide}, {dy.Row(n - 1), -dy.stride});
+    if (block_.two()) Product(n, n, mp_, block_.Flipped(AKeys(0)), Const(dy), GradValues(0));
+    ForWriters([&](size_t w) HWY_ATTR { Triangle(mp_, dy, ValuesT(w), true, GradAKeys(w)); });
+  }
+
+  HWY_INLINE void DifferentiateReaders(const float* start_t, const float* state_t) {
+    const size_t n = block_.tokens();
+    const auto state = [&](const float* at) HWY_ATTR {
+      return Rows<const float>{at, static_cast<ptrdiff_t>(dp_)};
+    };
+    const Rows<float> go = Wide(pieces_.go), dy = Wide(pieces_.dy);
+    const Rows<float> dq = Deep(pieces_.dq), da = Deep(pieces_.da);
+    Product(n, mp_, dp_, Along(go), state(start_t), dq, true);
+    if (Solves(options_)) {
+      const size_t first = block_.two() ? 1 : 0;
+      Product(first, mp_, dp_, Along(dy), state(state_t), da, true);
+      Product(n - first, mp_, dp_, {dy.Row(first), dy.stride, 1}, state(start_t),
+              {da.Row(first), da.stride}, true);
+    }
+    ForWriters([&](size_t w) HWY_ATTR {
+      Product(n, n, dp_, block_.Matrix(GradQKeys(w)), Const(Keys(w)), dq);
+      if (Solves(options_)) Product(n, n, dp_, block_.Matrix(GradAKeys(w)), Const(Keys(w)), da);
+    });
+  }
+
+  HWY_INLINE void DifferentiateKeys() {
+    const size_t n = block_.tokens();
+    ForWriters([&](size_t w) HWY_ATTR {
+      Product(n, mp_, dp_, Along(Values(w)), Const(Deep(pieces_.g_t)), GradKeys(w), true);
+      Product(n, n, dp_, block_.Flipped(GradQKeys(w)), Const(block_.q()), GradKeys(w));
+      if (Solves(options_)) {
+        Product(n, n, dp_, block_.Flipped(GradAKeys(w)), Const(block_.a()), GradKeys(w));
+      }
+    });
+  }
+
+  // G += rows^T gradients, in both layouts, for some positions of the block.
+  HWY_INLINE void AddToG(Rows<float> rows, Rows<float> grads, size_t first, size_t tokens) {
+    rows.at = rows.Row(first), grads.at = grads.Row(first);
+    Product(dp_, tokens, mp_, Across(rows), Const(grads), Wide(pieces_.g));
+    Product(mp_, tokens, dp_, Across(grads), Const(rows), Deep(pieces_.g_t));
+  }
+
+  // d(log decay), position by position from the block's start. G holds the gradient of S'.
+  HWY_NOINLINE void StoreDecay(const float* start_t) const {
+    const F32 d;
+    const size_t n = block_.tokens(), width = block_.keyed() ? size_.dim : 1;
+    const HeadRows<float> to = place_.In(args_.grad.decay, width);
+    float sums[kCell] = {};
+    for (size_t i = 0; i < dp_; i += kLanes) {
+      Vec grad = hn::Zero(d);
+      for (size_t c = 0; c < mp_; ++c) {
+        grad = hn::MulAdd(hn::Load(d, start_t + c * dp_ + i),
+                          hn::Load(d, pieces_.g_t + c * dp_ + i), grad);
+      }
+      for (size_t t = 0; t < block_.seen(); ++t) {
+        if (block_.keyed() && i < size_.dim) {
+          StoreN(grad, to.At(block_.begin() + t) + i, std::min(kLanes, size_.dim - i));
+        }
+        if (!block_.keyed()) sums[t] += hn::GetLane(hn::SumOfLanes(d, grad));
+        grad = hn::Add(grad, DecayStep(t, i));
+      }
+    }
+    for (size_t t = 0; t < n; ++t) {
+      if (t >= block_.seen()) std::fill_n(to.At(block_.begin() + t), width, 0.0f);
+      if (t < block_.seen() && !block_.keyed()) *to.At(block_.begin() + t) = sums[t];
+    }
+  }
+  // The difference of the decays' gradients between positions t and t + 1.
+  HWY_INLINE Vec DecayStep(size_t t, size_t i) const {
+    const F32 d;
+    const auto product = [&](Rows<float> x, Rows<float> y, size_t row) HWY_ATTR {
+      return hn::Mul(hn::Load(d, x.Row(row) + i), hn::Load(d, y.Row(row) + i));
+    };
+    Vec sum = hn::Neg(product(block_.q(), Deep(pieces_.dq), t));
+    if (Gives(options_)) sum = hn::Add(sum, product(Keys(0), GradKeys(0), t));
+    if (!Solves(options_)) return sum;
+    sum = hn::Add(sum, product(Keys(1), GradKeys(1), t));
+    const size_t row = block_.two() ? t + 1 : t;  // the state that a' of this row reads
+    if (row >= block_.tokens()) return sum;
+    return hn::Sub(sum, product(block_.a(), Deep(pieces_.da), row));
+  }
+
+  // Writes the rows of a gradient; zeros for masked positions if `masks`.
+  HWY_INLINE void Store(const Strided<float>& to, size_t width, Rows<float> from,
+                        bool masks = true) {
+    if (!to.data) return;
+    const HeadRows<float> rows = place_.In(to, width);
+    const size_t tokens = masks ? block_.seen() : block_.tokens();
+    rows.Store({block_.begin(), tokens, false}, from, from.at);
+    for (size_t t = tokens; t < block_.tokens(); ++t) {
+      std::fill_n(rows.At(block_.begin() + t), width, 0.0f);
+    }
+  }
+
+  // From the gradients of the block's scaled rows: those of the inputs.
+  HWY_INLINE void StoreGradients() {
+    const size_t n = block_.tokens();
+    const Rows<float> dq = Deep(pieces_.dq), da = Deep(pieces_.da);
+    Scale(n, dp_, dq, block_.read(), options_.scale, dq);
+    Store(args_.grad.q, size_.dim, dq, /*masks=*/false);
+    ForWriters([&](size_t w)
+                   HWY_ATTR { Scale(n, dp_, GradKeys(w), block_.write(), 1.0f, GradKeys(w)); });
+    if (block_.two()) {
+      Scale(n - 1, dp_, {da.Row(1), da.stride}, block_.read(), 1.0f, {da.Row(1), da.stride});
+      Store(args_.grad.erase, size_.dim, da);
+      Store(args_.grad.write, size_.dim, GradKeys(1));
+    } else if (Solves(options_)) {
+      Scale(n, dp_, da, block_.read(), 1.0f, da);
+      DifferentiateErase();
+      DifferentiateStrength();
+    }
+    Store(args_.grad.k, size_.dim, GradKeys(Gives(options_) ? 0 : 1));
+    Store(args_.grad.v, size_.value_dim, GradValues(Gives(options_) ? 0 : 1));
+  }
+  HWY_INLINE void Scale(size_t tokens, size_t width, Rows<float> from, const float* factors,
+                        float constant, Rows<float> to) {
+    const auto scale = block_.keyed() ? ScaleRows<true, false> : ScaleRows<false, false>;
+    scale(tokens, width, width, Const(from), {nullptr, 0}, constant, nullptr, factors, to);
+  }
+
+  // a = -b * k: adds the part of k to its gradient, and replaces the gradient of a by that of b. For
+  // the delta rule, b is the same number in all channels, and its gradient's part is their sum.
+  HWY_NOINLINE void DifferentiateErase() {
+    const F32 d;
+    const bool number = options_.write == ScanWrite::kDelta;
+    for (size_t t = 0; t < block_.seen(); ++t) {
+      const float *k = block_.k_in().Row(t), *b = block_.erase_in().Row(t);
+      float *da = pieces_.da + t * dp_, *dk = pieces_.db + t * dp_;
+      Vec sum = hn::Zero(d);
+      ForVectors(size_.dim, [&](size_t i, size_t used) HWY_ATTR {
+        const Vec grad = hn::Neg(hn::Load(d, da + i));
+        const Vec strength = number ? hn::Set(d, *b) : LoadN(b + i, used);
+        hn::Store(hn::MulAdd(grad, strength, hn::Load(d, dk + i)), d, dk + i);
+        const Vec grad_b = hn::Mul(grad, LoadN(k + i, used));
+        hn::Store(grad_b, d, da + i);
+        sum = hn::Add(sum, grad_b);
+      });
+      if (number) betas_[t * kPad] = hn::GetLane(hn::SumOfLanes(d, sum));
+    }
+    if (!number) Store(args_.grad.erase, size_.dim, Deep(pieces_.da));
+  }
+  // f = w * v: from the gradient of f those of w and v. For the delta rule, w is beta.
+  HWY_NOINLINE void DifferentiateStrength() {
+    const F32 d;
+    const bool number = options_.write == ScanWrite::kDelta;
+    for (size_t t = 0; t < block_.seen(); ++t) {
+      const float* v = block_.v_in().Row(t);
+      const float* w = number ? block_.erase_in().Row(t) : block_.write_in().Row(t);
+      float *dy = pieces_.dy + t * mp_, *dw = pieces_.dv + t * mp_;
+      Vec sum = hn::Zero(d);
+      ForVectors(size_.value_dim, [&](size_t i, size_t used) HWY_ATTR {
+        const Vec grad = hn::Load(d, dy + i);
+        const Vec grad_w = hn::Mul(grad, LoadN(v + i, used));
+        hn::Store(hn::Mul(grad, number ? hn::Set(d, *w) : LoadN(w + i, used)), d, dy + i);
+        hn::Store(grad_w, d, dw + i);
+        sum = hn::Add(sum, grad_w);
+      });
+      if (number) betas_[t * kPad] += hn::GetLane(hn::SumOfLanes(d, sum));
+    }
+    if (number) return Store(args_.grad.erase, 1, {betas_, kPad});
+    Store(args_.grad.write, size_.value_dim, Wide(pieces_.dv));
+  }
+
+  const ScanOptions& options_;
+  const ScanBackwardArgs& args_;
+  const ScanSizes size_;
+  const size_t dp_, mp_;
+  const ScanPlace place_;
+  const ScanBackwardPieces pieces_;
+  ScanBlock block_;
+  size_t segment_ = 0;                        // first position of the segment
+  HWY_ALIGN float betas_[kCell * kPad] = {};  // a number in each row
+};
+
+void ScanBackwardBody(const ScanShape& shape, const ScanOptions& options,
+                      const ScanBackwardArgs& args, float* scratch, size_t n, size_t h) {
+  ScanBackwardHead(shape, options, args, scratch, n, h).Run();
+}
+
+}  // namespace linnet::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // LINNET_KERNELS_SCAN_BACKWARD_INL_H_

@@ -1,0 +1,498 @@
+// A block of positions of one head of a scan: the rows that read the state and those that write to
+// it, and the values that are solved within the block (scan-inl.h, scan_backward-inl.h).
+//
+// With c_i the sum of the logarithms of decay up to and including position i of the block, and C
+// its last position, everything is scaled to the block's end, where the state is the true one:
+//
+//   rows that write    k'_i = k_i e^(c_C - c_i)      <= k_i
+//   rows that read     q'_i = q_i e^(c_i - c_C)      >= q_i
+//   state at the start S'   = e^(c_C) S              <= S
+//
+// so that S'_i = S' + sum_{j <= i} k'_j v_j^T and out_i = q'_i S'_i is a recurrence without decay.
+// A block ends where c_1 - c_C, which leaves out the first position's decay, would exceed kReach in
+// any channel. So a strong decay is always a block's first one, which only multiplies the state:
+// no factor exceeds e^kReach, and no difference of two infinities appears.
+//
+// Solved values: y_i = f_i + a'_i S' + sum_{j < i} (a'_i . x'_j) y_j, where x are the keys that y is
+// written with: a triangular system of the block's size. For the delta rules a = -b * k and x = k.
+#if defined(LINNET_KERNELS_SCAN_BLOCK_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LINNET_KERNELS_SCAN_BLOCK_INL_H_
+#undef LINNET_KERNELS_SCAN_BLOCK_INL_H_
+#else
+#define LINNET_KERNELS_SCAN_BLOCK_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "hwy/highway.h"
+#include "linnet/kernels/scan.h"
+#include "linnet/kernels/scan_kept.h"
+#include "linnet/kernels/sweep-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace linnet::kernels::HWY_NAMESPACE {
+
+inline constexpr float kReach = 16.0f;
+inline constexpr ptrdiff_t kSide = kScanSolveBlock;  // rows and columns of a block's matrices
+
+// e^x for x <= 88, within 1.2e-7 relative; exactly 1 at 0, so that weak decays compound without a
+// bias. 0 below -87. NaN for NaN.
+HWY_INLINE Vec DecayExp(Vec x) {
+  const F32 d;
+  const hn::RebindToSigned<F32> di;
+  const Vec round = hn::Set(d, 12582912.0f);  // leaves the nearest integer in the lowest bits
+  const Vec least = hn::Set(d, -87.0f);
+  const auto vanishes = hn::Lt(x, least);
+  x = hn::IfThenElse(vanishes, least, x);
+  const Vec shifted = hn::MulAdd(x, hn::Set(d, 1.44269504f), round);
+  const Vec n = hn::Sub(shifted, round);
+  // log 2 in two parts: n times the first is exact.
+  const Vec f =
+      hn::NegMulAdd(n, hn::Set(d, 0x1.7f7d1cp-20f), hn::NegMulAdd(n, hn::Set(d, 0x1.62e4p-1f), x));
+  // (e^f - 1 - f) / f^2 for |f| <= log(2) / 2, interpolated at the Chebyshev nodes.
+  Vec p = hn::Set(d, 0x1.6d10fcp-10f);
+  p = hn::MulAdd(p, f, hn::Set(d, 0x1.120b62p-7f));
+  p = hn::MulAdd(p, f, hn::Set(d, 0x1.55551ap-5f));
+  p = hn::MulAdd(p, f, hn::Set(d, 0x1.5554dep-3f));
+  p = hn::MulAdd(p, f, hn::Set(d, 0.5f));
+  p = hn::Add(hn::MulAdd(hn::Mul(f, f), p, f), hn::Set(d, 1.0f));
+  const auto exponent = hn::ShiftLeft<23>(hn::BitCast(di, shifted));
+  return hn::IfThenZeroElse(vanishes, hn::BitCast(d, hn::Add(hn::BitCast(di, p), exponent)));
+}
+
+// A matrix whose element (i, j) is at[i * across + j * along].
+struct Factors {
+  const float* at;
+  ptrdiff_t across, along;
+};
+
+template <size_t kCount, size_t kVectors>
+HWY_INLINE void ProductTile(size_t count, Factors a, Rows<const float> b, Rows<float> to,
+                            bool set) {
+  const F32 d;
+  Vec sum[kCount][kVectors];
+  HWY_UNROLL(8)
+  for (size_t r = 0; r < kCount; ++r) {
+    HWY_UNROLL(2)
+    for (size_t c = 0; c < kVectors; ++c) {
+      sum[r][c] = set ? hn::Zero(d) : hn::LoadU(d, to.Row(r) + c * kLanes);
+    }
+  }
+  for (; count > 0; --count, a.at += a.along, b.at += b.stride) {
+    Vec b_j[kVectors];
+    HWY_UNROLL(2)
+    for (size_t c = 0; c < kVectors; ++c) b_j[c] = hn::LoadU(d, b.at + c * kLanes);
+    HWY_UNROLL(8)
+    for (size_t r = 0; r < kCount; ++r) {
+      const Vec a_r = hn::Set(d, a.at[static_cast<ptrdiff_t>(r) * a.across]);
+      HWY_UNROLL(2)
+      for (size_t c = 0; c < kVectors; ++c) sum[r][c] = hn::MulAdd(a_r, b_j[c], sum[r][c]);
+    }
+  }
+  HWY_UNROLL(8)
+  for (size_t r = 0; r < kCount; ++r) {
+    HWY_UNROLL(2)
+    for (size_t c = 0; c < kVectors; ++c) hn::StoreU(sum[r][c], d, to.Row(r) + c * kLanes);
+  }
+}
+
+template <size_t kCount>
+HWY_NOINLINE void ProductRows(size_t count, size_t columns, Factors a, Rows<const float> b,
+                              Rows<float> to, bool set) {
+  size_t c = 0;
+  for (; c + kStrip <= columns; c += kStrip) {
+    ProductTile<kCount, 2>(count, a, b.Columns(c), to.Columns(c), set);
+  }
+  for (; c < columns; c += kLanes) {
+    ProductTile<kCount, 1>(count, a, b.Columns(c), to.Columns(c), set);
+  }
+}
+
+// to_i += sum_{j < count} a_ij b_j for i < rows, `columns` (padded) floats wide; `set`: = instead.
+HWY_INLINE void Product(size_t rows, size_t count, size_t columns, Factors a, Rows<const float> b,
+                        Rows<float> to, bool set = false) {
+  size_t i = 0;
+  for (; i + kRows <= rows; i += kRows) {
+    ProductRows<kRows>(count, columns, a, b, to, set);
+    a.at += static_cast<ptrdiff_t>(kRows) * a.across;
+    to.at += static_cast<ptrdiff_t>(kRows) * to.stride;
+  }
+  for (; i < rows; ++i, a.at += a.across, to.at += to.stride) {
+    ProductRows<1>(count, columns, a, b, to, set);
+  }
+}
+
+// One tile of SolveLower(), in registers: kRows rows, one column of vectors after the other.
+inline HWY_NOINLINE void SolveTile(size_t columns, Factors l, Rows<float> y) {
+  const F32 d;
+  for (size_t c = 0; c < columns; c += kLanes) {
+    Vec row[kRows];
+    HWY_UNROLL(8)
+    for (size_t i = 0; i < kRows; ++i) row[i] = hn::LoadU(d, y.Row(i) + c);
+    HWY_UNROLL(8)
+    for (size_t j = 0; j + 1 < kRows; ++j) {
+      HWY_UNROLL(8)
+      for (size_t i = j + 1; i < kRows; ++i) {
+        const float l_ij =
+            l.at[static_cast<ptrdiff_t>(i) * l.across + static_cast<ptrdiff_t>(j) * l.along];
+        row[i] = hn::MulAdd(hn::Set(d, l_ij), row[j], row[i]);
+      }
+    }
+    HWY_UNROLL(8)
+    for (size_t i = 0; i < kRows; ++i) hn::StoreU(row[i], d, y.Row(i) + c);
+  }
+}
+
+// Solves y_i = y_i + sum_{j < i} l_ij y_j in place, by forward substitution in tiles of rows.
+HWY_INLINE void SolveLower(size_t rows, size_t columns, Factors l, Rows<float> y) {
+  for (size_t i = 0; i < rows; i += kRows) {
+    const auto at = static_cast<ptrdiff_t>(i);
+    const size_t tile = std::min(kRows, rows - i);
+    const Factors below{l.at + at * l.across, l.across, l.along};
+    const Rows<float> own{y.Row(i), y.stride};
+    const Rows<const float> before{y.at, y.stride};
+    if (i > 0) Product(tile, i, columns, below, before, own);
+    if (tile == kRows) {
+      SolveTile(columns, {below.at + at * l.along, l.across, l.along}, own);
+      continue;
+    }
+    for (size_t r = 1; r < tile; ++r) {
+      Product(1, r, columns,
+              {below.at + static_cast<ptrdiff_t>(r) * l.across + at * l.along, 0, l.along},
+              {own.at, own.stride}, {own.Row(r), 0});
+    }
+  }
+}
+
+// to [columns, kSide] = the transpose of up to kSide rows; `columns` is padded. Reads whole groups
+// of four rows.
+inline HWY_NOINLINE void TransposeRows(size_t rows, size_t columns, Rows<const float> from,
+                                       float* HWY_RESTRICT to) {
+#if HWY_TARGET == HWY_SCALAR
+  for (size_t r = 0; r < rows; ++r) {
+    for (size_t c = 0; c < columns; ++c) to[c * kSide + r] = from.Row(r)[c];
+  }
+#else
+  const hn::CappedTag<float, 4> d;
+  for (size_t r = 0; r < rows; r += 4) {
+    for (size_t c = 0; c < columns; c += 4) {
+      const auto r0 = hn::LoadU(d, from.Row(r) + c), r1 = hn::LoadU(d, from.Row(r + 1) + c);
+      const auto r2 = hn::LoadU(d, from.Row(r + 2) + c), r3 = hn::LoadU(d, from.Row(r + 3) + c);
+      const auto even0 = hn::InterleaveLower(d, r0, r2), even1 = hn::InterleaveUpper(d, r0, r2);
+      const auto odd0 = hn::InterleaveLower(d, r1, r3), odd1 = hn::InterleaveUpper(d, r1, r3);
+      float* at = to + c * kSide + r;
+      hn::StoreU(hn::InterleaveLower(d, even0, odd0), d, at);
+      hn::StoreU(hn::InterleaveUpper(d, even0, odd0), d, at + kSide);
+      hn::StoreU(hn::InterleaveLower(d, even1, odd1), d, at + 2 * kSide);
+      hn::StoreU(hn::InterleaveUpper(d, even1, odd1), d, at + 3 * kSide);
+    }
+  }
+#endif
+}
+
+// Zeroes element (i, j) of a matrix of kSide columns for j > i, or with `strict` for j >= i.
+HWY_INLINE void KeepLower(size_t rows, bool strict, float* x) {
+  for (size_t i = 0; i < rows; ++i) {
+    for (size_t j = i + !strict; j < kScanSolveBlock; ++j) x[i * kScanSolveBlock + j] = 0;
+  }
+}
+
+// to = constant * scalars_t * factors * times * from. Factors are a row [padded] for each position,
+// or (kKeyed = false) a number. `scalars` and, if kTimes is false, `times` are not read if null.
+template <bool kKeyed, bool kTimes>
+HWY_NOINLINE void ScaleRows(size_t tokens, size_t width, size_t padded, Rows<const float> from,
+                            Rows<const float> times, float constant, const float* scalars,
+                            const float* factors, Rows<float> to) {
+  const F32 d;
+  for (size_t t = 0; t < tokens; ++t) {
+    const float* row = from.Row(t);
+    const float* other = kTimes ? times.Row(t) : nullptr;
+    float* out = to.Row(t);
+    Vec scale = hn::Set(d, scalars ? constant * scalars[t] : constant);
+    if (!kKeyed) scale = hn::Mul(scale, hn::Set(d, factors[t]));
+    for (size_t i = 0; i < padded; i += kLanes) {
+      Vec x = hn::Zero(d);
+      if (i < width) {
+        const size_t used = std::min(kLanes, width - i);
+        x = hn::Mul(LoadN(row + i, used), scale);
+        if (kTimes) x = hn::Mul(x, LoadN(other + i, used));
+        if (kKeyed) x = hn::Mul(x, hn::Load(d, factors + t * padded + i));
+      }
+      hn::Store(x, d, out + i);
+    }
+  }
+}
+
+// Location of one head of one sequence.
+struct ScanPlace {
+  size_t n, h, group, first, length;
+  size_t valid;         // positions from this one on change nothing
+  size_t index;         // of the head among all
+  size_t states;        // index of the first state within `kept`
+  size_t denominators;  // offset of the first denominator within `kept`, in floats
+
+  ScanPlace(const ScanShape& shape, const ScanOptions& options, const int64_t* lengths,
+            const int64_t* offsets, size_t n, size_t h)
+      : n(n), h(h), group(shape.group), first(0), length(shape.length) {
+    index = n * shape.heads + h;
+    const size_t tokens =
+        offsets ? static_cast<size_t>(offsets[shape.batch]) : shape.batch * shape.length;
+    const ScanLayout layout(shape, options, tokens, offsets != nullptr);
+    denominators = layout.states * layout.state_size + index * length;
+    if (offsets) {
+      this->n = 0;
+      first = static_cast<size_t>(offsets[n]);
+      length = static_cast<size_t>(offsets[n + 1]) - first;
+      denominators = layout.states * layout.state_size + h * tokens + first;
+    }
+    const size_t begin = ScanLayout::First(shape, offsets, n);
+    states = begin * shape.heads + h * (ScanLayout::First(shape, offsets, n + 1) - begin);
+    valid = lengths ? static_cast<size_t>(std::max<int64_t>(lengths[n], 0)) : length;
+  }
+
+  template <typename T>
+  HeadRows<T> In(const Strided<T>& x, size_t width) const {
+    return {x.data ? x.At(n, first, h) : nullptr, x.time, width};
+  }
+  HeadRows<const float> Shared(const Strided<const float>& x, size_t width) const {
+    return {x.At(n, first, h / group), x.time, width};
+  }
+};
+
+class ScanBlock {
+ public:
+  HWY_INLINE ScanBlock(const ScanShape& shape, const ScanOptions& options,
+                       const ScanTensors<const float>& in, const ScanPlace& place,
+                       const ScanBlockPieces& pieces)
+      : options_(options),
+        size_(shape, options),
+        pieces_(pieces),
+        valid_(place.valid),
+        keyed_(options.decay == ScanDecay::kKey),
+        two_(options.write == ScanWrite::kRwkv7),
+        q_rows_(place.Shared(in.q, size_.dim)),
+        k_rows_(place.Shared(in.k, size_.dim)),
+        v_rows_(place.In(in.v, size_.value_dim)),
+        decay_rows_(place.In(in.decay, keyed_ ? size_.dim : 1)),
+        erase_rows_(place.In(in.erase, options.write == ScanWrite::kDelta ? 1 : size_.dim)),
+        write_rows_(place.In(in.write, two_ ? size_.dim : size_.value_dim)) {
+    std::fill_n(pieces_.ones, kScanBlock, 1.0f);
+  }
+
+  // Number of positions of the block that starts at `begin`, at most `most`.
+  HWY_INLINE size_t Tokens(size_t begin, size_t most) const {
+    most = std::min(most, Solves(options_) ? kScanSolveBlock : kScanBlock);
+    const size_t end = std::min(most, begin < valid_ ? valid_ - begin : 0);
+    if (options_.decay == ScanDecay::kNone) return most;
+    size_t t = 1;
+    if (keyed_) {
+      t = Within(begin, end);
+    } else {
+      float sum = 0;
+      for (; t < end; ++t) {
+        sum += *decay_rows_.At(begin + t);
+        if (sum < -kReach) break;
+      }
+    }
+    return t < end ? t : most;
+  }
+
+  // Starts a block: computes its factors.
+  HWY_INLINE void Start(size_t begin, size_t tokens) {
+    begin_ = begin, tokens_ = tokens;
+    seen_ = std::min(tokens, begin < valid_ ? valid_ - begin : 0);
+    if (options_.decay == ScanDecay::kKey) KeyFactors();
+    if (options_.decay == ScanDecay::kHead) HeadFactors();
+  }
+  size_t begin() const { return begin_; }
+  size_t tokens() const { return tokens_; }
+  size_t seen() const { return seen_; }  // the unmasked ones
+  bool decays() const { return options_.decay != ScanDecay::kNone; }
+  bool keyed() const { return keyed_; }
+  bool two() const { return two_; }
+  const ScanSizes& size() const { return size_; }
+  const float* decay() const { return pieces_.decay; }  // [dp]: e^(c_C)
+  // Factors of rows that read, and that write: [tokens, dp] if keyed(), else [tokens].
+  const float* read() const { return decays() ? pieces_.read : pieces_.ones; }
+  const float* write() const { return decays() ? pieces_.write : pieces_.ones; }
+
+  // Rows of the block's inputs.
+  Rows<const float> q_in() const { return q_rows_.Of({begin_, tokens_, false}); }
+  Rows<const float> k_in() const { return k_rows_.Of({begin_, tokens_, false}); }
+  Rows<const float> v_in() const { return v_rows_.Of({begin_, tokens_, false}); }
+  Rows<const float> erase_in() const { return erase_rows_.Of({begin_, tokens_, false}); }
+  Rows<const float> write_in() const { return write_rows_.Of({begin_, tokens_, false}); }
+
+  // Where the packed rows lie. Given keys and values alternate with solved ones.
+  Rows<float> q() const { return Packed(pieces_.q, two_, size_.dp); }
+  Rows<float> a() const { return {pieces_.a, static_cast<ptrdiff_t>(size_.dp)}; }
+  Rows<float> given_keys() const { return Packed(pieces_.keys, two_, size_.dp); }
+  Rows<float> solved_keys() const { return Packed(pieces_.keys, false, size_.dp); }
+  Rows<float> given_values() const { return Packed(pieces_.values, two_, size_.mp); }
+  Rows<float> solved_values() const { return Packed(pieces_.values, false, size_.mp); }
+
+  HWY_INLINE void PackQ() {
+    Scale(tokens_, size_.dim, size_.dp, q_in(), {nullptr, 0}, options_.scale, nullptr, read(), q());
+  }
+  HWY_INLINE void PackKeys() {
+    PackWriting(k_in(), two_ ? given_keys() : solved_keys());
+    if (two_) PackWriting(write_in(), solved_keys());
+  }
+  // The rows a' that y reads the state with.
+  HWY_INLINE void PackA() {
+    const Rows<float> to = a();
+    if (two_) {  // they read the state before their own position's decay
+      const Rows<const float> from = erase_in();
+      const Rows<float> later{to.Row(1), to.stride};
+      const size_t first = std::min<size_t>(seen_, 1);
+      ScaleRows<false, false>(first, size_.dim, size_.dp, from, {nullptr, 0}, 1.0f, nullptr,
+                              pieces_.ones, to);
+      Scale(seen_ - first, size_.dim, size_.dp, {from.Row(1), from.stride}, {nullptr, 0}, 1.0f,
+            nullptr, read(), later);
+    } else if (options_.write == ScanWrite::kDelta) {
+      Scale(seen_, size_.dim, size_.dp, k_in(), {nullptr, 0}, -1.0f, Betas(), read(), to);
+    } else {
+      Scale(seen_, size_.dim, size_.dp, k_in(), erase_in(), -1.0f, nullptr, read(), to);
+    }
+    ClearMasked(to, size_.dp);
+  }
+  // The values that are given, with 1 in the column of the normalizer.
+  HWY_INLINE void PackGiven() {
+    const Rows<float> to = given_values();
+    ScaleRows<false, false>(seen_, size_.value_dim, size_.mp, v_in(), {nullptr, 0}, 1.0f, nullptr,
+                            pieces_.ones, to);
+    ClearMasked(to, size_.mp);
+    for (size_t t = 0; t < seen_ && options_.normalize; ++t) to.Row(t)[size_.value_dim] = 1.0f;
+  }
+  // The part of the solved values that depends on the position alone: f = w * v.
+  HWY_INLINE void PackSolved(Rows<float> to) {
+    if (options_.write == ScanWrite::kDelta) {
+      ScaleRows<false, false>(seen_, size_.value_dim, size_.mp, v_in(), {nullptr, 0}, 1.0f, Betas(),
+                              pieces_.ones, to);
+    } else {
+      ScaleRows<false, true>(seen_, size_.value_dim, size_.mp, v_in(), write_in(), 1.0f, nullptr,
+                             pieces_.ones, to);
+    }
+    ClearMasked(to, size_.mp);
+  }
+
+  // Panels of transposed keys, and matrices. [0]: given, [1]: solved.
+  float* panel(size_t i) const { return pieces_.panels + i * size_.dp * kScanSolveBlock; }
+  float* product(size_t i) const {
+    return pieces_.products + i * kScanSolveBlock * kScanSolveBlock;
+  }
+  Factors Matrix(size_t i) const { return {product(i), kSide, 1}; }
+  Factors Flipped(size_t i) const { return {product(i), 1, kSide}; }
+
+  // Products of the rows a' with the keys: matrices 0 (given keys, if there are any; strictly lower)
+  // and 1 (solved keys).
+  HWY_INLINE void MultiplyA() {
+    const Factors rows{pieces_.a, static_cast<ptrdiff_t>(size_.dp), 1};
+    if (two_) {
+      TransposeRows(tokens_, size_.dp, Const(given_keys()), panel(0));
+      Product(tokens_, size_.dp, kScanSolveBlock, rows, {panel(0), kSide}, {product(0), kSide},
+              true);
+      KeepLower(tokens_, /*strict=*/true, product(0));
+    }
+    TransposeRows(tokens_, size_.dp, Const(solved_keys()), panel(1));
+    Product(tokens_, size_.dp, kScanSolveBlock, rows, {panel(1), kSide}, {product(1), kSide}, true);
+  }
+  // Completes y, which holds f and the part from the state, with the block's own writes.
+  HWY_INLINE void SolveWithin(Rows<float> y) {
+    MultiplyA();
+    if (two_) Product(tokens_, tokens_, size_.mp, Matrix(0), Const(given_values()), y);
+    SolveLower(tokens_, size_.mp, Matrix(1), y);
+  }
+
+  static Rows<const float> Const(Rows<float> x) { return {x.at, x.stride}; }
+
+ private:
+  Rows<float> Packed(float* at, bool second, size_t padded) const {
+    return {at + (second ? padded : 0), static_cast<ptrdiff_t>((two_ ? 2 : 1) * padded)};
+  }
+
+  HWY_INLINE void PackWriting(Rows<const float> from, Rows<float> to) {
+    Scale(seen_, size_.dim, size_.dp, from, {nullptr, 0}, 1.0f, nullptr, write(), to);
+    ClearMasked(to, size_.dp);
+  }
+  HWY_INLINE void Scale(size_t tokens, size_t width, size_t padded, Rows<const float> from,
+                        Rows<const float> times, float constant, const float* scalars,
+                        const float* factors, Rows<float> to) {
+    const auto scale = times.at ? (keyed_ ? ScaleRows<true, true> : ScaleRows<false, true>)
+                                : (keyed_ ? ScaleRows<true, false> : ScaleRows<false, false>);
+    scale(tokens, width, padded, from, times, constant, scalars, factors, to);
+  }
+  HWY_INLINE void ClearMasked(Rows<float> rows, size_t padded) const {
+    for (size_t t = seen_; t < tokens_; ++t) Clear(rows.Row(t), padded);
+  }
+  const float* Betas() {
+    for (size_t t = 0; t < seen_; ++t) betas_[t] = *erase_rows_.At(begin_ + t);
+    return betas_;
+  }
+
+  // The number of positions, at most `end`, whose decays after the first one stay within reach.
+  HWY_NOINLINE size_t Within(size_t begin, size_t end) const {
+    const F32 d;
+    const Vec reach = hn::Set(d, -kReach);
+    Clear(pieces_.sums, size_.dp);
+    size_t t = 1;
+    for (; t < end; ++t) {
+      const float* row = decay_rows_.At(begin + t);
+      Vec least = hn::Zero(d);
+      for (size_t i = 0; i < size_.dim; i += kLanes) {
+        const Vec g = LoadN(row + i, std::min(kLanes, size_.dim - i));
+        const Vec sum = hn::Add(hn::Load(d, pieces_.sums + i), g);
+        hn::Store(sum, d, pieces_.sums + i);
+        least = hn::Min(least, sum);
+      }
+      if (!hn::AllFalse(d, hn::Lt(least, reach))) break;
+    }
+    return t;
+  }
+
+  HWY_NOINLINE void KeyFactors() {
+    const F32 d;
+    const size_t dp = size_.dp;
+    for (size_t i = 0; i < dp; i += kLanes) {
+      const size_t used = i < size_.dim ? std::min(kLanes, size_.dim - i) : 0;
+      Vec sum = hn::Zero(d);  // c_C - c_t
+      for (size_t t = tokens_; t-- > 0;) {
+        hn::Store(DecayExp(sum), d, pieces_.write + t * dp + i);
+        hn::Store(DecayExp(hn::Neg(sum)), d, pieces_.read + t * dp + i);
+        if (t < seen_ && used > 0) sum = hn::Add(sum, LoadN(decay_rows_.At(begin_ + t) + i, used));
+      }
+      hn::Store(DecayExp(sum), d, pieces_.decay + i);
+    }
+  }
+  HWY_NOINLINE void HeadFactors() {
+    const F32 d;
+    float* sums = pieces_.write;
+    float sum = 0;
+    for (size_t t = tokens_; t-- > 0;) {
+      sums[t] = sum;
+      if (t < seen_) sum += *decay_rows_.At(begin_ + t);
+    }
+    for (size_t t = 0; t < tokens_; t += kLanes) {
+      const Vec x = hn::Load(d, sums + t);
+      hn::Store(DecayExp(hn::Neg(x)), d, pieces_.read + t);
+      hn::Store(DecayExp(x), d, pieces_.write + t);
+    }
+    std::fill_n(pieces_.decay, size_.dp, hn::GetLane(DecayExp(hn::Set(d, sum))));
+  }
+
+  const ScanOptions& options_;
+  const ScanSizes size_;
+  const ScanBlockPieces pieces_;
+  const size_t valid_;
+  const bool keyed_, two_;
+  const HeadRows<const float> q_rows_, k_rows_, v_rows_, decay_rows_, erase_rows_, write_rows_;
+  size_t begin_ = 0, tokens_ = 0, seen_ = 0;
+  float betas_[kScanBlock];
+};
+
+}  // namespace linnet::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // LINNET_KERNELS_SCAN_BLOCK_INL_H_
