@@ -1,6 +1,5 @@
 // linnet reproduce all: runs every experiment of the paper in turn, within a time budget.
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 
@@ -32,10 +31,7 @@ class All {
       throw InputError("--budget ", budget, " is too little for all experiments: give ",
                        FormatSeconds(kLeast), " or more, or run one experiment");
     }
-    if (options_["data"].is_null()) {
-      const char* data = std::getenv("LINNET_DATA");
-      options_["data"] = data != nullptr && *data != '\0' ? data : "data";
-    }
+    if (options_["data"].is_null()) options_["data"] = DataRoot();
     options_["seconds"] = budget_, options_["short"] = budget_ < kLong;
     std::error_code error;
     if (!fs::is_directory(options_["data"].get<std::string>(), error)) {
@@ -43,7 +39,7 @@ class All {
                        ": no such folder; name the folder with mnist/, cifar10/ and "
                        "an4/ with --data ('linnet data' downloads the first two)");
     }
-    const Results results("all", options_.at("out"), {}, {});  // fails early if not writable
+    CheckWritableFolder(options_.at("out"));
     MakeFolder(work);
     state_file_ = fs::path(work) / "all.json";
     state_ = {{"budget", budget_},

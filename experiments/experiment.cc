@@ -1,7 +1,5 @@
 #include "experiments/experiment.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
@@ -31,12 +29,10 @@ std::string_view PageFile(const std::string& name) {
   throw RuntimeError("there is no pages/", name);
 }
 
-// Options that every experiment has: --from, --work, --out, --json.
-bool IsCommon(const CLI::Option& option) {
-  for (const char* name : {"--from", "--work", "--out", "--json", "--help"}) {
-    if (option.check_name(name)) return true;
-  }
-  return false;
+// The flag of a described option: "--pixel-above" for "--pixel-above,!--no-pixel-above".
+std::string FlagOf(const json& option) {
+  const std::string name = option.at("name");
+  return name.substr(0, name.find(','));
 }
 
 std::string Lines(const json& lines) {
@@ -49,7 +45,7 @@ void AddDescribedOption(CLI::App& verb, const json& option, const Scope& about, 
   const std::string name = option.at("name");
   const std::string help = Fill(option.at("help").get<std::string>(), about);
   const json usual = option.value("default", json());
-  json& value = options[name.substr(2, name.find(',') - 2)];
+  json& value = options[FlagOf(option).substr(2)];
   value = usual;
   if (option.contains("flag")) {
     verb.add_flag_function(
@@ -79,58 +75,46 @@ void AddDescribedOption(CLI::App& verb, const json& option, const Scope& about, 
   added->default_str(usual.is_string() ? usual.get<std::string>() : StrCat(usual.get<double>()));
 }
 
-struct CommonOptions {
-  std::string from, work, out = ".";
-  bool json = false;
-};
+// Replaces the files in the folder, all or none of them, unless a disk fails. Returns their paths.
+std::vector<std::string> Write(const std::string& folder, const Files& files) {
+  const cli::SignalsHeld held;
+  MakeFolder(folder);
+  std::vector<std::string> paths;
+  for (const auto& [name, bytes] : files) paths.push_back(fs::path(folder) / name);
+  for (const std::string& path : paths) AtomicFile probe(path);
+  for (size_t i = 0; i < paths.size(); ++i) WriteFileAtomically(paths[i], files[i].second);
+  return paths;
+}
 
 // An experiment as a verb.
 class Runner {
  public:
   Runner(CLI::App& app, const Experiment& experiment)
       : experiment_(experiment),
-        about_(Describe(experiment.name)),
-        verb_(*AddDescribedVerb(app, experiment.name, about_, options_)) {
-    const std::string name = experiment.name;
-    common_.work = about_.value("work", "runs/" + name);
-    if (!common_.work.empty()) {
+        name_(experiment.name),
+        about_(Describe(name_)),
+        work_(about_.value("work", "runs/" + name_)),
+        verb_(*AddDescribedVerb(app, name_, about_, options_)) {
+    if (!work_.empty()) {
       cli::AddOption(
-          &verb_, "--work", common_.work, "DIR",
+          &verb_, "--work", work_, "DIR",
           "Folder for trainings and measurements; a stopped command resumes with its contents");
     }
-    cli::AddOption(&verb_, "--from", common_.from, "FILE",
-                   StrCat("Measure nothing: write the page and plots of this ", name, ".json"));
-    cli::AddOption(&verb_, "--out", common_.out, "DIR",
-                   StrCat("Folder for ", name, ".md, .json and the pictures"));
-    cli::AddJsonFlag(&verb_, common_.json);
+    cli::AddOption(&verb_, "--from", from_, "FILE",
+                   StrCat("Measure nothing: write the page and plots of this ", name_, ".json"));
+    cli::AddOption(&verb_, "--out", out_, "DIR",
+                   StrCat("Folder for ", name_, ".md, .json and the pictures"));
+    cli::AddJsonFlag(&verb_, json_);
   }
 
   void Run() const {
-    const std::string name = experiment_.name;
-    const bool measures = common_.from.empty();
     json amended = json::object();
-    for (const json& option : about_.value("options", json::array())) CheckOption(option, amended);
-    const Results results(name, common_.out,
-                          about_.value("pictures", std::vector<std::string>{name}),
-                          about_.value("images", std::vector<std::string>{}));
-    const Lab lab(name, common_.work.empty() ? common_.out : common_.work);
-    Images images;
-    std::vector<NamedFigure> figures;
-    std::string page;
-    json record = amended;
-    if (measures) {
-      experiment_.measure({about_, options_, verb_, lab, &images}, record);
-      record.emplace("command", StrCat("linnet reproduce ", name, GivenOptions(verb_)));
-      record["experiment"] = name;
-      page = Draw(record, figures);
-    } else {
-      record = ReadRecord(common_.from);
-      page = DrawOwn(amended, record, figures);
-    }
-    const std::vector<std::string> written =
-        results.Write(record.dump(1) + "\n", page, figures, images);
-    if (measures) lab.Finish();
-    if (common_.json) return cli::PrintJson({{"out", written}});
+    for (const json& option : about_.at("options")) CheckOption(option, amended);
+    const Lab lab(name_, work_.empty() ? out_ : work_);
+    const Files files = from_.empty() ? Measured(lab, amended) : Redrawn(amended);
+    const std::vector<std::string> written = Write(out_, files);
+    if (from_.empty()) lab.Finish();
+    if (json_) return cli::PrintJson({{"out", written}});
     for (const std::string& file : written) std::cout << "wrote " << file << "\n";
   }
 
@@ -138,60 +122,79 @@ class Runner {
   // Checks an option before anything is measured. If it amends the record, reads and checks its
   // file.
   void CheckOption(const json& described, json& amended) const {
-    const std::string name = described.at("name"), flag = name.substr(0, name.find(','));
-    const json& value = options_.at(flag.substr(2));
-    if (common_.from.empty() && value.is_null() && described.contains("missing")) {
+    const std::string flag = FlagOf(described), field = flag.substr(2);
+    const json& value = options_.at(field);
+    if (from_.empty() && value.is_null() && described.contains("missing")) {
       throw InputError(flag, " is missing: ", described.at("missing").get<std::string>());
     }
     if (described.contains("amends")) {
       if (value.is_null()) return;
-      const std::string field = flag.substr(2);
       amended[field] = ReadRecord(value.get<std::string>());
       for (const auto& [path, rule] : about_.at("record").items()) {
         if (path.starts_with(field + ".")) CheckRecord(amended, {{path, rule}});
       }
-    } else if (!common_.from.empty() && verb_.get_option(flag)->count() > 0) {
+    } else if (!from_.empty() && verb_.get_option(flag)->count() > 0) {
       throw InputError("--from measures nothing, so ", flag,
                        " has no effect; give only one of them");
     }
   }
 
-  // Returns the page of a record; `figures` receives its figures.
-  std::string Draw(const json& record, std::vector<NamedFigure>& figures) const {
-    const std::string name = experiment_.name;
-    json values = record.is_array() ? json{{"records", record}} : record;
-    CheckRecord(values, about_.value("record", json::object()));
-    values["name"] = name;
-    if (experiment_.derive != nullptr) experiment_.derive(about_, values);
-    CheckRecord(values, {{"machine?", "text"}, {"date?", "text"}});
-    values.emplace("command", StrCat("linnet reproduce ", name, " --from ", name,
-                                     ".json   # the record of an earlier run"));
-    const Scope about{about_}, scope{values, &about};
-    figures = DescribedFigures(about_.value("figures", json::array()), scope);
-    return Render(PageFile(about_.value("page", name) + ".md"), scope);
+  // The files of a new record, which begins with the fields that options amend.
+  Files Measured(const Lab& lab, json record) const {
+    CheckWritableFolder(out_);
+    Files pictures;
+    const Call call{about_, options_, verb_, lab, &pictures};
+    experiment_.measure(call, record);
+    record.emplace("command", StrCat("linnet reproduce ", name_, GivenOptions(call)));
+    record["experiment"] = name_;
+    Files files = Drawn(record);
+    files.insert(files.end(), pictures.begin(), pictures.end());
+    return files;
   }
 
-  // As Draw(), for the record named by --from, which may be invalid.
-  std::string DrawOwn(const json& amended, json& record, std::vector<NamedFigure>& figures) const {
-    const std::string name = experiment_.name;
-    std::string page;
+  // The files of the record named by --from, which may be invalid.
+  Files Redrawn(const json& amended) const {
+    json record = ReadRecord(from_);
+    Files files;
     const std::string remedy =
-        StrCat("; give the ", name, ".json that 'linnet reproduce ", name, "' wrote");
-    CheckFile(common_.from, remedy, [&] {
-      const std::string of = record.is_object() ? record.value("experiment", name) : name;
-      if (of != name) throw InputError("is a record of ", of);
+        StrCat("; give the ", name_, ".json that 'linnet reproduce ", name_, "' wrote");
+    CheckFile(from_, remedy, [&] {
+      const std::string of = record.is_object() ? record.value("experiment", name_) : name_;
+      if (of != name_) throw InputError("is a record of ", of);
       if (!amended.empty()) record.update(amended);
-      if (record.is_object()) record["experiment"] = name;
-      page = Draw(record, figures);
+      if (record.is_object()) record["experiment"] = name_;
+      files = Drawn(record);
     });
-    return page;
+    return files;
+  }
+
+  // The page, the record and its figures.
+  Files Drawn(const json& record) const {
+    json values = record.is_array() ? json{{"records", record}} : record;
+    CheckRecord(values, about_.value("record", json::object()));
+    if (experiment_.derive != nullptr) experiment_.derive(about_, values);
+    CheckRecord(values, {{"machine?", "text"}, {"date?", "text"}});
+    values.emplace("command", StrCat("linnet reproduce ", name_, " --from ", name_,
+                                     ".json   # the record of an earlier run"));
+    const Scope about{about_}, scope{values, &about};
+    Files files = {{name_ + ".md", Render(PageFile(about_.value("page", name_) + ".md"), scope)},
+                   {name_ + ".json", record.dump(1) + "\n"}};
+    for (auto& [name, figure] : DescribedFigures(about_.value("figures", json::array()), scope)) {
+      for (const char* ending : {".png", ".svg", "-dark.png", "-dark.svg"}) {
+        figure.theme = *ending == '-' ? plot::Theme::kDark : plot::Theme::kLight;
+        files.emplace_back(name + ending, plot::Encode(figure, name + ending));
+      }
+    }
+    return files;
   }
 
   const Experiment& experiment_;
+  const std::string name_;
   const json about_;
+  std::string work_, from_, out_ = ".";
+  bool json_ = false;
   json options_;
   CLI::App& verb_;
-  CommonOptions common_;
 };
 
 }  // namespace
@@ -210,7 +213,7 @@ json Describe(const std::string& name) {
   };
   for (const json& like : own.value("like", json::array())) add(Describe(like));
   add(own);
-  about["options"] = options;
+  about["options"] = options, about["name"] = name;
   return about;
 }
 
@@ -220,92 +223,45 @@ CLI::App* AddDescribedVerb(CLI::App& app, const std::string& name, const json& a
   CLI::App* verb = cli::AddVerb(app, name, about.at("summary"), notes.erase(notes.size() - 1),
                                 Lines(about.at("examples")));
   options = json::object();
-  for (const json& option : about.value("options", json::array())) {
+  for (const json& option : about.at("options")) {
     AddDescribedOption(*verb, option, {about}, options);
   }
   return verb;
 }
 
-std::string GivenOptions(const CLI::App& verb, const std::vector<std::string>& but) {
+std::string GivenOptions(const Call& call, const std::vector<std::string>& but) {
   std::string given;
-  for (const CLI::Option* option : verb.get_options()) {
-    if (option->count() == 0 || IsCommon(*option) ||
-        std::find(but.begin(), but.end(), option->get_name()) != but.end()) {
+  for (const json& option : call.about.at("options")) {
+    const std::string flag = FlagOf(option), type = option.value("type", "");
+    const CLI::Option& parsed = *call.verb.get_option(flag);
+    if (parsed.count() == 0 || std::find(but.begin(), but.end(), flag) != but.end()) continue;
+    if (option.contains("flag")) {
+      const std::string name = option.at("name");
+      const bool on = call.options.at(flag.substr(2));
+      given += " " + (on ? flag : name.substr(name.find('!') + 1));
       continue;
     }
-    const std::string type = option->get_type_name();
-    std::string values;
-    for (const std::string& value : option->results()) {
-      const bool path = type == "DIR" || type == "FILE";
-      const std::string shown =
-          path ? fs::path(value).lexically_normal().filename().string() : value;
-      if (path || values.empty()) {
-        values += StrCat(" ", option->get_name(), " ", shown);
-      } else {
-        values += "," + shown;
-      }
+    const bool path = type == "DIR" || type == "FILE";
+    bool first = true;
+    for (const std::string& value : parsed.results()) {
+      given += first || path ? StrCat(" ", flag, " ") : ",";
+      given += path ? fs::path(value).lexically_normal().filename().string() : value;
+      first = false;
     }
-    given += option->get_items_expected_max() == 0 ? " " + option->get_name() : values;
   }
   return given;
+}
+
+void CheckWritableFolder(const std::string& folder) {
+  fs::path existing = fs::absolute(folder).lexically_normal();
+  std::error_code error;
+  while (!fs::exists(existing, error)) existing = existing.parent_path();
+  AtomicFile probe(existing / ".writable");
 }
 
 void AddExperiment(CLI::App& app, const Experiment& experiment) {
   const auto runner = std::make_shared<Runner>(app, experiment);
   app.get_subcommand(experiment.name)->callback([runner] { runner->Run(); });
-}
-
-Results::Results(const std::string& name, const std::string& folder,
-                 const std::vector<std::string>& pictures, const std::vector<std::string>& images)
-    : folder_(folder),
-      page_(fs::path(folder) / (name + ".md")),
-      record_(fs::path(folder) / (name + ".json")) {
-  std::error_code error;
-  std::vector<fs::path> made;  // removed again after the write test
-  for (fs::path path = fs::absolute(folder).lexically_normal();
-       !path.empty() && !fs::exists(path, error); path = path.parent_path()) {
-    if (path.has_filename()) made.push_back(path);
-  }
-  MakeFolder(folder);
-  std::vector<std::string> files = {page_, record_};
-  for (const std::string& picture : pictures) {
-    for (const std::string& file : PictureFiles(folder, picture)) files.push_back(file);
-  }
-  for (const std::string& image : images) files.push_back(fs::path(folder) / (image + ".png"));
-  for (const std::string& file : files) AtomicFile probe(file);
-  for (const fs::path& path : made) fs::remove(path, error);
-}
-
-std::vector<std::string> Results::Write(const std::string& record, const std::string& page,
-                                        const std::vector<NamedFigure>& figures,
-                                        const Images& images) const {
-  const cli::SignalsHeld held;
-  fs::create_directories(folder_);
-  // Draws into a temporary folder first, so that the old pictures stay if one fails.
-  struct Aside {
-    fs::path folder;
-    ~Aside() {
-      std::error_code error;
-      fs::remove_all(folder, error);
-    }
-  };
-  const Aside aside{fs::path(folder_) / StrCat(".drawing.", getpid())};
-  fs::create_directory(aside.folder);
-  std::vector<std::string> pictures;
-  for (const auto& [name, figure] : figures) {
-    DrawPictures(figure, aside.folder, name);
-    for (const std::string& file : PictureFiles(folder_, name)) pictures.push_back(file);
-  }
-  for (const auto& [name, image] : images) {
-    WritePng(aside.folder / (name + ".png"), image);
-    pictures.push_back(fs::path(folder_) / (name + ".png"));
-  }
-  for (const std::string& file : pictures)
-    fs::rename(aside.folder / fs::path(file).filename(), file);
-  WriteFileAtomically(record_, record);
-  WriteFileAtomically(page_, page);
-  pictures.insert(pictures.begin(), {page_, record_});
-  return pictures;
 }
 
 }  // namespace linnet::experiments

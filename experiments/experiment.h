@@ -22,7 +22,6 @@
 //               several values, and "many": "," a comma-separated list
 //   "record"    {path: rule}, see CheckRecord
 //   "figures"   see figures.h; "training", "measure": see measure.h
-//   "pictures", "images"   names of the plots (default: NAME) and of other PNGs that it may write
 //   others      numbers and texts for its functions, its page and its figures
 #ifndef EXPERIMENTS_EXPERIMENT_H_
 #define EXPERIMENTS_EXPERIMENT_H_
@@ -33,14 +32,13 @@
 #include <utility>
 #include <vector>
 
-#include "experiments/figures.h"
 #include "experiments/lab.h"
 #include "experiments/record.h"
-#include "linnet/io/png.h"
 
 namespace linnet::experiments {
 
-using Images = std::vector<std::pair<std::string, Image>>;
+// Names of files in the folder of results, and their contents.
+using Files = std::vector<std::pair<std::string, std::string>>;
 
 // One call of an experiment's verb.
 struct Call {
@@ -48,7 +46,7 @@ struct Call {
   const nlohmann::json& options;  // by name: {"steps": 100}; null: not given and no default
   const CLI::App& verb;
   const Lab& lab;
-  Images* images;  // receives the images (not plots) that `measure` makes
+  Files* pictures;  // receives the pictures (not plots) that `measure` makes
 
   // An option's value; `otherwise` if it was not given.
   template <class T>
@@ -68,7 +66,7 @@ struct Experiment {
   void (*derive)(const nlohmann::json& about, nlohmann::json& values);
 };
 
-// Parses pages/NAME.json and merges the descriptions in "like".
+// Parses pages/NAME.json, merges the descriptions in "like", and adds the name as "name".
 nlohmann::json Describe(const std::string& name);
 // Adds a verb with the described help and options. Parsing stores the values in `options`, which
 // must outlive the app.
@@ -79,25 +77,13 @@ void AddExperiment(CLI::App& app, const Experiment& experiment);
 // Adds `linnet reproduce all`.
 void AddAll(CLI::App& app);
 
-// The options, other than the common ones, that the user gave, except those in `but`: " --seed 3
-// --data an4". Paths are reduced to their last component.
-std::string GivenOptions(const CLI::App& verb, const std::vector<std::string>& but = {});
+// The described options that the user gave, except those in `but`: " --seed 3 --data an4". Paths
+// are reduced to their last component.
+std::string GivenOptions(const Call& call, const std::vector<std::string>& but = {});
 
-// The result files: NAME.md, NAME.json and the pictures in a folder.
-class Results {
- public:
-  // Throws if one of the files could not be written, so that it fails before the measurements.
-  Results(const std::string& name, const std::string& folder,
-          const std::vector<std::string>& pictures, const std::vector<std::string>& images);
-  // Draws all pictures before it replaces any file. Creates the folder if necessary. Returns the
-  // paths written.
-  std::vector<std::string> Write(const std::string& record, const std::string& page,
-                                 const std::vector<NamedFigure>& figures,
-                                 const Images& images) const;
-
- private:
-  std::string folder_, page_, record_;
-};
+// Throws InputError if no file could be written into the folder, which need not exist yet. For the
+// time before measurements.
+void CheckWritableFolder(const std::string& folder);
 
 // The functions of the experiments. ImageTable: tables 1 and 2. Samples: figures 3, 4 and 6 to 9.
 // GenerateTable: tables 4 and 5.

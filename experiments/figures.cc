@@ -2,12 +2,9 @@
 
 #include <strings.h>
 
-#include <filesystem>
-
 namespace linnet::experiments {
 namespace {
 
-namespace fs = std::filesystem;
 using nlohmann::json;
 
 std::string Text(const json& described, const char* field, const Scope& scope) {
@@ -93,19 +90,6 @@ std::vector<NamedFigure> DescribedFigures(const json& figures, const Scope& scop
     });
   }
   return drawn;
-}
-
-std::vector<std::string> PictureFiles(const std::string& folder, const std::string& name) {
-  const std::string path = fs::path(folder) / name;
-  return {path + ".png", path + ".svg", path + "-dark.png", path + "-dark.svg"};
-}
-
-void DrawPictures(plot::Figure figure, const std::string& folder, const std::string& name) {
-  for (const std::string& file : PictureFiles(folder, name)) {
-    const bool dark = fs::path(file).stem() == name + "-dark";
-    figure.theme = dark ? plot::Theme::kDark : plot::Theme::kLight;
-    Draw(figure, file);
-  }
 }
 
 }  // namespace linnet::experiments

@@ -27,10 +27,6 @@ struct NamedFigure {
 };
 std::vector<NamedFigure> DescribedFigures(const nlohmann::json& figures, const Scope& scope);
 
-// Paths of a figure's files: NAME.png and .svg, and the dark theme's NAME-dark.png and .svg.
-std::vector<std::string> PictureFiles(const std::string& folder, const std::string& name);
-void DrawPictures(plot::Figure figure, const std::string& folder, const std::string& name);
-
 }  // namespace linnet::experiments
 
 #endif  // EXPERIMENTS_FIGURES_H_

@@ -1,11 +1,20 @@
-// linnet reproduce table1, table2: byte-wise image models (section 4.2 of the paper) with softmax,
-// LSH and linear attention: bits/dim and images per second. figure5: the training curves of these
-// tables and of table 3.
+// The image experiments (section 4.2 of the paper) with softmax, LSH and linear attention:
+//   table1, table2                         bits/dim and images per second
+//   figure3, figure4, figure6 to figure9   images sampled from the models of these tables, and test
+//                                          images completed from their upper half
+//   figure5                                training curves of these tables and of table 3
+// The experiments of a data set share a folder: the first one trains, the others use its models.
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
+#include <iostream>
 
 #include "experiments/experiment.h"
-#include "experiments/image_lab.h"
 #include "experiments/measure.h"
+#include "linnet/base/progress.h"
+#include "linnet/base/units.h"
+#include "linnet/io/png.h"
+#include "linnet/tasks/images/image_set.h"
 
 namespace linnet::experiments {
 
@@ -14,8 +23,190 @@ using nlohmann::json;
 
 namespace {
 
+// The options that a plan fixes for all calls in its folder.
+constexpr const char* kFixed[] = {"scale", "budget", "steps", "precision", "pixel-above", "seed"};
 // Networks of the paper's size are timed only if more than this much of the budget is left.
 constexpr double kPaperSeconds = 600;
+constexpr int kColumns = 8;  // of samples on a sheet
+
+// Identifies a data set by its number of test images and a hash of the first 100.
+std::string Fingerprint(const ImageSet& test) {
+  uint64_t hash = 14695981039346656037u;  // FNV-1a
+  const size_t bytes = std::min<size_t>(100, test.size()) * test.image_bytes();
+  for (size_t i = 0; i < bytes; ++i) hash = (hash ^ test.pixels[i]) * 1099511628211u;
+  return StrCat(test.size(), "-", hash);
+}
+
+// The folder of the data set: --data, or the first of the usual places.
+std::string DataOf(const Call& call) {
+  if (!call.options.at("data").is_null()) return call.options.at("data");
+  const std::string dataset = call.about.at("dataset"), title = call.about.at("title");
+  std::error_code error;
+  for (const fs::path& root : {fs::path(DataRoot()), fs::path("data"), fs::path()}) {
+    if (fs::is_directory(root / dataset, error)) return root / dataset;
+  }
+  throw InputError("--data is missing: name ", title, "'s folder ('linnet data ", dataset,
+                   " --to data/", dataset, "/' downloads it)");
+}
+
+// The trainings of a data set's methods. A plan in their folder has the options of the call that
+// started them.
+class ImageLab {
+ public:
+  // Throws InputError if the given options or the data differ from the folder's plan.
+  explicit ImageLab(const Call& call);
+
+  // Trains the methods that are not trained yet. Returns the runs of Trained() (measure.h) with
+  // "bits_per_dim" over the first "test_images" of settings(); their curves are over the first
+  // "validation_images" test images.
+  json Train();
+
+  const ImageSet& test() const { return test_; }
+  const std::string& data() const { return data_; }
+  // The plan's settings as fields of a record, used by Trainings().
+  const json& settings() const { return settings_; }
+  // The options given in the call that made the plan, and --work if not the default:
+  // " --scale small ...".
+  std::string CommandOptions() const;
+  // Seconds of the budget that no call has used yet; 1e9 without a budget.
+  double SecondsLeft() const;
+
+ private:
+  json NewPlan() const;
+  void CheckPlan() const;
+  json Settings() const;
+  double Spent() const { return plan_.at("spent").get<double>() + watch_.Seconds(); }
+
+  const Call& call_;
+  const std::string data_, plan_file_;
+  const ImageSet test_;
+  Stopwatch watch_;
+  json plan_, settings_;
+};
+
+ImageLab::ImageLab(const Call& call)
+    : call_(call),
+      data_(DataOf(call)),
+      plan_file_(call.lab.folder() / "plan.json"),
+      test_(LoadImages(call.about.at("dataset"), data_, Split::kTest)) {
+  constexpr size_t kPublished = 10'000;
+  std::error_code error;
+  if (fs::exists(plan_file_, error)) {
+    plan_ = ReadRecord(plan_file_);
+    CheckPlan();
+    std::cerr << "going on with what was planned in " << plan_file_ << "\n";
+  } else {
+    plan_ = NewPlan();
+    if (test_.size() != kPublished) {
+      std::cerr << "note: " << data_ << " has " << test_.size()
+                << " test images; the published set has " << kPublished << "\n";
+    }
+  }
+  settings_ = Settings();
+}
+
+json ImageLab::NewPlan() const {
+  json plan = {{"dataset", call_.about.at("dataset")},
+               {"data", Fingerprint(test_)},
+               {"command", GivenOptions(call_, {"--data", "--count", "--completions"})},
+               {"threads", call_.options.at("threads")},
+               {"spent", 0.0}};
+  for (const char* option : kFixed) plan[option] = call_.options.at(option);
+  const std::string scale = plan["scale"] = call_.Get<std::string>("scale", "small");
+  plan["precision"] = call_.Get<std::string>("precision", "fp32");
+  plan["pixel-above"] = call_.Get("pixel-above", scale != "paper");
+  plan["seed"] = call_.Get("seed", 1);
+  return plan;
+}
+
+void ImageLab::CheckPlan() const {
+  CheckFile(plan_file_, "; remove this plan, or choose another --work", [&] {
+    CheckRecord(plan_, {{"command", "text"},
+                        {"precision", "text"},
+                        {"seed", "whole"},
+                        {"spent", "0 or more"},
+                        {"threads", "0 or more"}});
+    call_.about.at("wanted").at(plan_.at("scale"));
+    plan_.at("pixel-above").get<bool>();
+    if (!plan_.at("steps").is_null()) CheckRecord(plan_, {{"steps", "whole"}});
+    if (!plan_.at("budget").is_null()) ParseSeconds(plan_.at("budget"));
+  });
+  const auto other = [&](const auto&... planned) {
+    throw InputError(plan_file_, ": the trainings in this folder were planned ", planned...,
+                     "; choose another --work");
+  };
+  if (plan_.at("dataset") != call_.about.at("dataset") || plan_.at("data") != Fingerprint(test_)) {
+    other("with other data");
+  }
+  for (const std::string option : kFixed) {
+    const json &given = call_.options.at(option), &planned = plan_.at(option);
+    if (given.is_null() || given == planned) continue;
+    if (planned.is_null()) other("without --", option);
+    if (option == "budget" && ParseSeconds(planned) == ParseSeconds(given)) continue;
+    other("with --", option, " ",
+          planned.is_string() ? planned.get<std::string>() : planned.dump());
+  }
+}
+
+json ImageLab::Settings() const {
+  const bool tiny = plan_.at("scale") == "tiny", paper = plan_.at("scale") == "paper";
+  const bool by_time = call_.about.at("by_time"), budget = !plan_.at("budget").is_null();
+  double images = tiny ? 10 : call_.about.at("most_test_images").get<double>();
+  if (budget) {  // measuring takes a small part of the budget
+    const double affordable = ParseSeconds(plan_.at("budget")) / (by_time ? 30 : 3);
+    images = std::clamp(std::floor(affordable), 10.0, images);
+  }
+  return {{"scale", plan_.at("scale")},
+          {"equal_time", by_time && plan_.at("steps").is_null() && !tiny && (budget || !paper)},
+          {"pixel_above", plan_.at("pixel-above")},
+          {"seed", plan_.at("seed")},
+          {"precision", plan_.at("precision")},
+          {"training_threads", plan_.at("threads")},
+          {"validation_images", tiny ? json(10) : call_.about.at("curve_images")},
+          {"test_images", std::min(static_cast<size_t>(images), test_.size())}};
+}
+
+json ImageLab::Train() {
+  fs::create_directories(call_.lab.folder());
+  WriteRecord(plan_file_, plan_);
+  json values = settings_;
+  values.update({{"data", data_}, {"budget", plan_.at("budget")}, {"steps", plan_.at("steps")}});
+  values["wanted"] = plan_.at("steps").is_null()
+                         ? call_.about.at("wanted").at(plan_.at("scale")).get<std::string>()
+                         : "steps";
+  const Scope about{call_.about};
+  const json runs = Trained(call_, {values, &about}, [&](const json& method, json& run) {
+    // The folder keeps the result, since other experiments share the model.
+    const std::string name = method.at("name"), images = settings_.at("test_images").dump();
+    run["bits_per_dim"] = call_.lab.Kept(StrCat("bits-", name, ".json"), {run, images}, [&] {
+      std::cerr << "measuring bits/dim of " << name << " over " << images << " test images\n";
+      const json eval =
+          call_.lab.Run({"eval", call_.lab.ModelOf(name), "--data", data_, "--dataset",
+                         call_.about.at("dataset"), "--limit", images, "--json"});
+      return eval.at("bits_per_dim");
+    });
+  });
+  plan_["spent"] = Spent();
+  watch_ = Stopwatch();
+  WriteRecord(plan_file_, plan_);
+  return runs;
+}
+
+std::string ImageLab::CommandOptions() const {
+  const std::string folder = call_.lab.folder(), usual = call_.about.at("work");
+  return plan_.at("command").get<std::string>() + (folder == usual ? "" : " --work " + folder);
+}
+
+double ImageLab::SecondsLeft() const {
+  if (plan_.at("budget").is_null()) return 1e9;
+  return std::max(0.0, ParseSeconds(plan_.at("budget")) - Spent());
+}
+
+// The sentences of a page that describe the networks and trainings of a record.
+std::string Trainings(const json& about, const json& record) {
+  const Scope outer{about};
+  return Fill(about.at("trainings").get<std::string>(), {record, &outer});
+}
 
 // The methods that the record has, each with its training as "run" and, if the record has them, its
 // throughput as "speed" and that of the paper's network as "sized".
@@ -31,6 +222,122 @@ json Rows(const json& about, const json& record) {
     rows.push_back(std::move(row));
   }
   return rows;
+}
+
+// The described methods that a figure of samples shows.
+json Shown(const json& about) {
+  json shown = json::array();
+  for (const json& name : about.at("shown")) {
+    shown.push_back(FindRecord(about.at("methods"), "name", name));
+  }
+  return shown;
+}
+
+// The images of a sheet, with one pixel around and between them.
+std::vector<Image> Cut(const Image& sheet, int width, int height) {
+  std::vector<Image> images;
+  for (int top = 1; top < sheet.height; top += height + 1) {
+    for (int left = 1; left < sheet.width; left += width + 1) {
+      Image& image = images.emplace_back(Image{width, height, sheet.channels, {}});
+      for (int y = top; y < top + height; ++y) {
+        const ptrdiff_t at = (ptrdiff_t{y} * sheet.width + left) * sheet.channels;
+        const auto row = sheet.pixels.begin() + at;
+        image.pixels.insert(image.pixels.end(), row, row + ptrdiff_t{width} * sheet.channels);
+      }
+    }
+  }
+  return images;
+}
+
+// The images that the described command `verb` draws with the model of a run. The folder keeps them
+// until the training or the command changes, since Reformer takes minutes.
+std::vector<Image> Drawn(const Call& call, const ImageLab& lab, const char* verb, size_t count,
+                         const json& method, const json& run) {
+  const std::string name = method.at("name"), sheet = StrCat(verb, "-", name, "-", count);
+  const std::string file = call.lab.folder() / (sheet + ".png");
+  const json values = {{"model", call.lab.ModelOf(name)},
+                       {"data", lab.data()},
+                       {"drawn", count},
+                       {"processors", call.Threads()},
+                       {"threads", call.options.at("threads")},
+                       {"sheet", file}};
+  const Scope about{call.about}, of_method{method, &about};
+  const std::vector<std::string> arguments = Command(call.about.at(verb), {values, &of_method});
+  call.lab.Kept(sheet + ".json", {run, arguments}, [&] { return call.lab.Run(arguments); });
+  return Cut(ReadPng(file), lab.test().width, lab.test().height);
+}
+
+void AddSheet(const Call& call, const std::string& name, const std::vector<Image>& images,
+              int columns) {
+  constexpr int kScale = 3;
+  constexpr uint8_t kBetween = 64;  // gray level of gaps
+  const std::string file = StrCat(call.about.at("name").get<std::string>(), "-", name, ".png");
+  call.pictures->emplace_back(
+      file, EncodePng(Grid(images, columns, kScale, /*gap=*/kScale, kBetween), file));
+}
+
+// Root mean square differences between images: the mean over all pairs, and the mean over images of
+// the difference to the nearest other image.
+json VarietyOf(const std::vector<Image>& images) {
+  const auto count = static_cast<double>(images.size());
+  double pairs = 0, nearest = 0;
+  for (const Image& image : images) {
+    double least = 1e300;
+    for (const Image& other : images) {
+      if (&image == &other) continue;
+      double sum = 0;
+      for (size_t b = 0; b < image.pixels.size(); ++b) {
+        const double off = double{1} * image.pixels[b] - other.pixels[b];
+        sum += off * off;
+      }
+      const double distance = std::sqrt(sum / static_cast<double>(image.pixels.size()));
+      pairs += distance / (count * (count - 1));
+      least = std::min(least, distance);
+    }
+    nearest += least / count;
+  }
+  return {{"pairs", pairs}, {"nearest", nearest}};
+}
+
+// Adds sheets of `count` samples of each method and of the first test images, and the differences
+// between them to the record.
+void AddSamples(const Call& call, const ImageLab& lab, size_t count, json& record) {
+  for (const json& method : Shown(call.about)) {
+    const std::string name = method.at("name");
+    const json run = FindRecord(record.at("runs"), "method", name);
+    const std::vector<Image> made = Drawn(call, lab, "sample", count, method, run);
+    AddSheet(call, name + "-samples", made, kColumns);
+    json& entry = record["methods"].emplace_back(VarietyOf(made));
+    entry["method"] = name, entry["bits_per_dim"] = run.at("bits_per_dim");
+  }
+  std::vector<Image> real;
+  const ImageSet& test = lab.test();
+  for (size_t i = 0; i < count; ++i) {
+    const std::span<const uint8_t> image = test.image(i);
+    real.push_back({test.width, test.height, test.channels, {image.begin(), image.end()}});
+  }
+  AddSheet(call, "real", real, kColumns);
+  record["real"] = VarietyOf(real);
+}
+
+// Adds sheets of the first `count` test images: occluded, completed by each method, and original.
+void AddCompletions(const Call& call, const ImageLab& lab, size_t count, const json& runs) {
+  std::vector<Image> occluded, original;
+  for (const json& method : Shown(call.about)) {
+    const std::string name = method.at("name");
+    const json run = FindRecord(runs, "method", name);
+    // All occluded images, all first completions, all second completions, all originals.
+    const std::vector<Image> made = Drawn(call, lab, "complete", count, method, run);
+    std::vector<Image> completed;
+    for (size_t i = 0; i < count; ++i) {
+      completed.insert(completed.end(), {made.at(count + i), made.at(2 * count + i)});
+    }
+    AddSheet(call, name + "-completions", completed, 2);
+    occluded.assign(made.begin(), made.begin() + static_cast<ptrdiff_t>(count));
+    original.assign(made.end() - static_cast<ptrdiff_t>(count), made.end());
+  }
+  AddSheet(call, "occluded", occluded, 1);
+  AddSheet(call, "original", original, 1);
 }
 
 }  // namespace
@@ -70,6 +377,38 @@ void DeriveImageTable(const json& about, json& values) {
   bool taken = values.at("equal_time");
   for (const json& row : rows) taken = taken && row.at("run").contains("training_seconds");
   values["taken"] = taken;
+}
+
+void MeasureSamples(const Call& call, json& record) {
+  ImageLab lab(call);
+  std::string given;
+  for (const char* option : {"count", "completions"}) {
+    if (!call.options.contains(option)) continue;
+    const size_t asked = call.options.at(option), all = lab.test().size();
+    if (asked > all) {
+      throw InputError(call.about.at("title").get<std::string>(), " has only ", all,
+                       " test images in this folder; ask for as many or fewer");
+    }
+    record[option] = asked;
+    const std::string flag = StrCat("--", option);
+    if (call.verb.get_option(flag)->count() > 0) given += StrCat(" ", flag, " ", asked);
+  }
+  record.update(Origin());
+  record.update(lab.settings());
+  record["runs"] = lab.Train();
+  record["methods"] = json::array();
+  record["command"] = StrCat("linnet reproduce ", call.about.at("name").get<std::string>(),
+                             lab.CommandOptions(), given);
+  if (record.contains("count")) AddSamples(call, lab, record["count"], record);
+  if (record.contains("completions"))
+    AddCompletions(call, lab, record["completions"], record["runs"]);
+}
+
+void DeriveSamples(const json& about, json& values) {
+  values["methods"] = WithRuns(Shown(about), values.at("methods"));
+  values["trainings"] = Trainings(about, values);
+  // The nearest distance means little for few images.
+  values["varied"] = values.value("count", 0) >= kColumns;
 }
 
 void MeasureFigure5(const Call& call, json& record) {

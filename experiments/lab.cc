@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <iostream>
 
 #include "experiments/record.h"
@@ -26,6 +27,19 @@ bool Exists(const fs::path& path) {
 
 }  // namespace
 
+void Append(std::vector<std::string>& arguments, const json& value) {
+  if (value.is_array()) {
+    for (const json& element : value) Append(arguments, element);
+  } else {
+    arguments.push_back(value.is_string() ? value.get<std::string>() : value.dump());
+  }
+}
+
+std::string DataRoot() {
+  const char* root = std::getenv("LINNET_DATA");
+  return root != nullptr && *root != '\0' ? root : "data";
+}
+
 void MakeFolder(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
@@ -44,18 +58,15 @@ cli::ChildResult RunLinnet(const std::vector<std::string>& arguments, const std:
 }
 
 std::string Lab::RunVerb(const std::vector<std::string>& arguments) const {
-  const cli::ChildResult child = RunLinnet(
-      arguments,
-      StrCat(
-          experiment_,
-          ": stopped; nothing is written, and the same command resumes with the results so far"));
-  if (child.exit_code == 2)
-    throw InputError(experiment_, ": nothing is written");  // the verb has printed the reason
+  const cli::ChildResult child =
+      RunLinnet(arguments, experiment_ +
+                               ": stopped; nothing is written, and the same command resumes with "
+                               "the results so far");
+  // The verb has printed the reason, unless a signal ended it.
+  if (child.exit_code == 2) throw InputError(experiment_, ": nothing is written");
   if (child.exit_code != 0) {
-    const std::string verb =
-        arguments[0] + (arguments.size() > 1 && arguments[1][0] != '-' ? " " + arguments[1] : "");
-    throw RuntimeError(experiment_, ": 'linnet ", verb, "' failed",
-                       child.signal != 0 ? StrCat(" (signal ", child.signal, ")") : "",
+    const std::string by = child.signal != 0 ? StrCat(" (signal ", child.signal, ")") : "";
+    throw RuntimeError(experiment_, ": 'linnet ", arguments[0], "' failed", by,
                        "; nothing is written");
   }
   return child.out;
@@ -121,8 +132,8 @@ double Lab::TimeUpdates(const std::string& label, const fs::path& run,
   std::error_code error;
   fs::remove_all(run, error);
   std::vector<std::string> arguments = {"train"};
-  Append(arguments, flags, "--steps", kTen * (1 + kTimedTens), "--log-every", kTen,
-         "--validate-every", 0, "--out", run.string());
+  Append(arguments, {flags, "--steps", kTen * (1 + kTimedTens), "--log-every", kTen,
+                     "--validate-every", 0, "--out", run.string()});
   MakeFolder(folder_);
   RunVerb(arguments);
   const plot::RunLog log = plot::ReadRunLog(run);
@@ -164,12 +175,8 @@ json Lab::Train(const std::string& label, const std::string& name,
   } else {
     std::cerr << "training " << label << ": " << steps << " updates\n";
     std::vector<std::string> arguments = {"train"};
-    if (begun) {
-      Append(arguments, flags[0], "--resume");
-    } else {
-      Append(arguments, flags, "--steps", steps);
-    }
-    Append(arguments, "--out", run.string());
+    Append(arguments, begun ? json{flags[0], "--resume"} : json{flags, "--steps", steps});
+    Append(arguments, {"--out", run.string()});
     RunVerb(arguments);
   }
   const json info = Run({"info", model, "--json"});

@@ -21,17 +21,10 @@
 namespace linnet::experiments {
 
 // Appends arguments of a command: a string as it is, a list element by element, other JSON dumped.
-inline void AppendOne(std::vector<std::string>& arguments, const nlohmann::json& value) {
-  if (value.is_array()) {
-    for (const nlohmann::json& element : value) AppendOne(arguments, element);
-  } else {
-    arguments.push_back(value.is_string() ? value.get<std::string>() : value.dump());
-  }
-}
-template <class... Values>
-void Append(std::vector<std::string>& arguments, const Values&... values) {
-  (AppendOne(arguments, values), ...);
-}
+void Append(std::vector<std::string>& arguments, const nlohmann::json& value);
+
+// $LINNET_DATA, the folder of data sets, or "data" without it.
+std::string DataRoot();
 
 // Creates a folder and the folders above it. Throws InputError.
 void MakeFolder(const std::filesystem::path& folder);

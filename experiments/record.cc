@@ -71,7 +71,7 @@ void CheckFile(const fs::path& file, const std::string& remedy, FunctionRef<void
     return check();
   } catch (const json::exception&) {
     why = "lacks a field, or has one of another type";
-  } catch (const Error& error) {
+  } catch (const InputError& error) {
     why = error.what();
   }
   throw InputError(file.string(), ": ", why, remedy);

@@ -416,8 +416,6 @@ class Descriptions(unittest.TestCase):
                 self.assertTrue(option["name"].startswith("--") and option["help"], name)
                 if "range" in option and option.get("default") is not None:
                     self.assertTrue(option["range"][0] <= option["default"] <= option["range"][1], option)
-            drawn = {figure["name"] for figure in about.get("figures", []) if "{{" not in figure["name"]}
-            self.assertLessEqual(drawn, set(about.get("pictures", [name])), name)
 
     def test_the_papers_numbers(self):
         """Of tables 1 and 2 the images a second are in table 4 too; those of table 5 are times of the same methods."""

@@ -34,12 +34,12 @@ struct PngImage {
 
 }  // namespace
 
-void WritePng(const std::string& path, const Image& image) {
+std::string EncodePng(const Image& image, const std::string& name) {
   if (image.width < 1 || image.height < 1 || (image.channels != 1 && image.channels != 3) ||
       image.pixels.size() != static_cast<uint64_t>(image.width) *
                                  static_cast<uint64_t>(image.height) *
                                  static_cast<uint64_t>(image.channels)) {
-    throw InputError(path, ": cannot hold an image of ", image.width, " x ", image.height, " x ",
+    throw InputError(name, ": cannot hold an image of ", image.width, " x ", image.height, " x ",
                      image.channels, " made of ", image.pixels.size(), " bytes");
   }
   PngImage png;
@@ -48,12 +48,17 @@ void WritePng(const std::string& path, const Image& image) {
   png.image.format = image.channels == 1 ? PNG_FORMAT_GRAY : PNG_FORMAT_RGB;
 
   png_alloc_size_t size = PNG_IMAGE_PNG_SIZE_MAX(png.image);
-  std::vector<std::byte> file(size);
+  std::string file(size, '\0');
   if (!png_image_write_to_memory(&png.image, file.data(), &size, /*convert_to_8_bit=*/0,
                                  image.pixels.data(), /*row_stride=*/0, /*colormap=*/nullptr)) {
-    throw RuntimeError(path, ": cannot be packed as PNG (", png.image.message, ")");
+    throw RuntimeError(name, ": cannot be packed as PNG (", png.image.message, ")");
   }
-  WriteFileAtomically(path, std::span(file).first(size));
+  file.resize(size);
+  return file;
+}
+
+void WritePng(const std::string& path, const Image& image) {
+  WriteFileAtomically(path, EncodePng(image, path));
 }
 
 Image ReadPng(const std::string& path) {

@@ -19,8 +19,11 @@ struct Image {
   std::vector<uint8_t> pixels;  // [height, width, channels], top row first
 };
 
-// Replaces `path` atomically (see AtomicFile, also for its errors). Throws InputError if the image
-// is empty or its fields disagree.
+// The bytes of a PNG file. Throws InputError, beginning with `name`, if the image is empty or its
+// fields disagree.
+std::string EncodePng(const Image& image, const std::string& name);
+
+// EncodePng() into a file, which is replaced atomically (see AtomicFile, also for its errors).
 void WritePng(const std::string& path, const Image& image);
 
 // Reads any PNG: gray and RGB unchanged, others converted (16 bits to 8, palettes to RGB,

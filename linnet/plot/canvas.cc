@@ -7,11 +7,11 @@
 #include <cstdint>
 #include <cstring>
 #include <numbers>
+#include <utility>
 #include <vector>
 
 #include "linnet/base/utf8.h"
 #include "linnet/error.h"
-#include "linnet/io/file.h"
 #include "linnet/io/png.h"
 
 namespace linnet::plot {
@@ -143,15 +143,14 @@ void Canvas::Check() const {
   throw RuntimeError(path_, ": cannot be drawn (", cairo_status_to_string(status), ")");
 }
 
-void Canvas::Save() {
+std::string Canvas::Encode() {
   Check();
   cairo_surface_flush(surface_.get());
   if (IsSvg(path_)) {
     cairo_.reset();
     cairo_surface_finish(surface_.get());
     Check();
-    WriteFileAtomically(path_, svg_);
-    return;
+    return std::move(svg_);
   }
   Image image{pixel_width_, pixel_height_, 3, {}};
   image.pixels.resize(3 * static_cast<size_t>(pixel_width_) * static_cast<size_t>(pixel_height_));
@@ -164,7 +163,7 @@ void Canvas::Save() {
       for (int shift : {16, 8, 0}) *to++ = static_cast<uint8_t>(pixel >> shift);
     }
   }
-  WritePng(path_, image);
+  return EncodePng(image, path_);
 }
 
 }  // namespace linnet::plot

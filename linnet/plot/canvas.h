@@ -3,7 +3,7 @@
 //   Canvas canvas(800, 500, /*scale=*/2, "out.svg");
 //   canvas.Text(20, 40, "loss", {.size = 15, .color = 0x222222});
 //   cairo_t* cr = canvas.cairo();  // draw lines with Cairo directly
-//   canvas.Save();
+//   WriteFileAtomically("out.svg", canvas.Encode());
 #ifndef LINNET_PLOT_CANVAS_H_
 #define LINNET_PLOT_CANVAS_H_
 
@@ -46,8 +46,8 @@ class Canvas {
   void Text(double x, double y, const std::string& text, const TextStyle& style);
   double TextWidth(const std::string& text, double size, bool bold = false);
 
-  // Writes the file, replacing an old one atomically. Call it once, last.
-  void Save();
+  // The file's bytes. Call it once, last.
+  std::string Encode();
 
  private:
   std::string Fit(const std::string& text, const TextStyle& style);

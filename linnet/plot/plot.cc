@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "linnet/error.h"
+#include "linnet/io/file.h"
 #include "linnet/plot/canvas.h"
 #include "linnet/plot/ticks.h"
 
@@ -461,8 +462,7 @@ class Panel {
 
 void CheckFormat(const std::string& path) { Canvas::IsSvg(path); }
 
-void Draw(const Figure& figure, const std::string& path) {
-  CheckFormat(path);
+std::string Encode(const Figure& figure, const std::string& path) {
   if (figure.panels.empty()) throw InputError(path, ": a figure without panels; add at least one");
   const size_t panels = figure.panels.size();
   if (panels > kMostPanels) {
@@ -491,7 +491,11 @@ void Draw(const Figure& figure, const std::string& path) {
     const double left = kMargin + (each + kMargin) * static_cast<double>(i);
     Panel(figure.panels[i], look, canvas, path).Draw({left, top, left + each, height - kMargin});
   }
-  canvas.Save();
+  return canvas.Encode();
+}
+
+void Draw(const Figure& figure, const std::string& path) {
+  WriteFileAtomically(path, Encode(figure, path));
 }
 
 }  // namespace linnet::plot

@@ -50,12 +50,15 @@ struct Figure {
   Theme theme = Theme::kLight;
 };
 
-// Throws InputError unless `path` ends in .png or .svg (see Draw).
+// Throws InputError unless `path` ends in .png or .svg.
 void CheckFormat(const std::string& path);
 
-// Draws the figure as PNG or SVG, by the extension of `path`, and replaces the file atomically.
-// Throws InputError for another extension, a panel without data, too many panels or inconsistent
-// fields; RuntimeError if no font is installed.
+// The bytes of a PNG or SVG file, by the extension of `path`. Throws InputError for another
+// extension, a panel without data, too many panels or inconsistent fields; RuntimeError if no font
+// is installed.
+std::string Encode(const Figure& figure, const std::string& path);
+
+// Encode() into the file, which is replaced atomically.
 void Draw(const Figure& figure, const std::string& path);
 
 }  // namespace linnet::plot
