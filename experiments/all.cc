@@ -45,9 +45,10 @@ class All {
     state_ = {{"budget", budget_},
               {"precision", options_.at("precision")},
               {"spent", 0.0},
+              {"begun", ""},
               {"done", json::array()}};
     if (fs::exists(state_file_, error)) ReadState();
-    before_ = state_.value("spent", 0.0), begun_ = state_.value("begun", "");
+    before_ = state_.at("spent"), begun_ = state_.at("begun");
     Keep(before_, begun_);
   }
 
@@ -87,14 +88,12 @@ class All {
   void ReadState() {
     const json kept = ReadRecord(state_file_);
     CheckFile(state_file_, "; choose another --work, or remove the file to measure all again", [&] {
-      CheckRecord(kept, {{"spent?", "0 or more"}, {"begun?", "text"}});  // older files lack them
-      if (kept.at("budget") == state_["budget"] && kept.at("precision") == state_["precision"] &&
-          kept.at("done").is_array()) {
-        return;
+      CheckRecord(kept, {{"spent?", "0 or more"}, {"begun?", "text"}, {"done.*", "text"}});
+      if (kept.at("budget") != state_["budget"] || kept.at("precision") != state_["precision"]) {
+        throw InputError("belongs to another --budget or --precision");
       }
-      throw InputError("belongs to another --budget or --precision");
     });
-    state_ = kept;
+    state_.update(kept);  // older files lack fields
   }
 
   double Spent() const { return before_ + watch_.Seconds(); }

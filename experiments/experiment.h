@@ -21,7 +21,7 @@
 //               record, also with --from}]. "range" without "real": whole numbers. "many" allows
 //               several values, and "many": "," a comma-separated list
 //   "record"    {path: rule}, see CheckRecord
-//   "figures"   see figures.h; "training", "measure": see measure.h
+//   "figures"   see figures.h; "training", "measure", "keep": see measure.h
 //   others      numbers and texts for its functions, its page and its figures
 #ifndef EXPERIMENTS_EXPERIMENT_H_
 #define EXPERIMENTS_EXPERIMENT_H_
@@ -85,16 +85,15 @@ std::string GivenOptions(const Call& call, const std::vector<std::string>& but =
 // time before measurements.
 void CheckWritableFolder(const std::string& folder);
 
-// The functions of the experiments. ImageTable: tables 1 and 2. Samples: figures 3, 4 and 6 to 9.
-// GenerateTable: tables 4 and 5.
+// The functions of the experiments. Records: figure 1, tables 4 and 5. ImageTable: tables 1 and 2.
+// Samples: figures 3, 4 and 6 to 9.
 void MeasureCouplet(const Call& call, nlohmann::json& record);
-void MeasureFigure1(const Call& call, nlohmann::json& record);
 void MeasureFigure2(const Call& call, nlohmann::json& record);
 void MeasureFigure5(const Call& call, nlohmann::json& record);
 void MeasureImageTable(const Call& call, nlohmann::json& record);
+void MeasureRecords(const Call& call, nlohmann::json& record);
 void MeasureSamples(const Call& call, nlohmann::json& record);
 void MeasureTable3(const Call& call, nlohmann::json& record);
-void MeasureGenerateTable(const Call& call, nlohmann::json& record);
 void DeriveFigure1(const nlohmann::json& about, nlohmann::json& values);
 void DeriveFigure2(const nlohmann::json& about, nlohmann::json& values);
 void DeriveFigure5(const nlohmann::json& about, nlohmann::json& values);

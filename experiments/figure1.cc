@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "experiments/experiment.h"
-#include "experiments/measure.h"
+#include "experiments/page.h"
 #include "linnet/io/json.h"
 
 namespace linnet::experiments {
@@ -20,11 +20,16 @@ json ByKind(const json& records, const json& kinds) {
   for (const auto& [kind, rules] : kinds.items()) sorted[kind] = json::array();
   for (const json& record : records) {
     const std::string name = record.at("name"), method = record.at("method");
-    const std::string prefix = StrCat("attention/", method, "/");
-    const std::string kind = name.starts_with(prefix) ? name.substr(prefix.size()) : "";
-    if (!kinds.contains(kind)) throw InputError("has a record of ", Quote(name));
+    const std::string kind = name.substr(name.rfind('/') + 1);
+    if (name != StrCat("attention/", method, "/", kind) || !kinds.contains(kind)) {
+      throw InputError("has a record of ", Quote(name));
+    }
     CheckRecord(record, kinds.at(kind));
     sorted[kind].push_back(record);
+  }
+  for (const char* kind : {"time", "memory"}) {
+    std::stable_sort(sorted[kind].begin(), sorted[kind].end(),
+                     [](const json& a, const json& b) { return a.at("N") < b.at("N"); });
   }
   return sorted;
 }
@@ -36,50 +41,34 @@ json Methods(const json& records, const json& sorted) {
   for (const json& record : records) {
     const json& name = record.at("method");
     if (!FindRecord(methods, "name", name).is_null()) continue;
-    const auto value = [&](const char* kind, const char* field) {
-      const json found = FindRecord(sorted.at(kind), "method", name);
-      return found.is_null() ? found : found.at(field);
+    const auto value = [&](const char* kind, const char* path) {
+      return Find(path, {FindRecord(sorted.at(kind), "method", name)}).value_or(nullptr);
     };
-    const json left_out = value("longest", "left_out");
     methods.push_back({{"name", name},
-                       {"left_out", left_out.empty() ? json() : left_out[0]},
+                       {"left_out", value("longest", "left_out.0")},
                        {"time", value("time-exponent", "value")},
                        {"memory", value("memory-exponent", "value")}});
   }
   return methods;
 }
 
-// Throws InputError unless every time has a memory of the same method and length.
-void CheckPairs(const json& times, const json& memories) {
-  for (const json& time : times) {
-    const auto is_same = [&](const json& memory) {
-      return memory.at("N") == time.at("N") && memory.at("method") == time.at("method");
-    };
-    if (std::any_of(memories.begin(), memories.end(), is_same)) continue;
-    throw InputError("has no memory of ", time.at("method").get<std::string>(),
-                     " at N = ", time.at("N").dump());
-  }
-}
-
-// Guide lines of slopes 1 and 2 within the range of the axes: slope 1 below all methods, slope 2
-// above the quadratic ones.
+// Guide lines of slopes 1 and 2 between the lengths `low` and `high`, within the range of values:
+// slope 1 below all methods, slope 2 above the quadratic ones.
 json Guides(const json& methods, double low, double high) {
-  double least = 1e300, most = 0, lowest_slope = 1e300;
+  double least = 1e300, most = 0, slope = 1e300;
   double square = 0;  // maximum of value / N^2 at the longest N, over quadratic methods
   for (const json& method : methods) {
+    double last = 0;
     for (const json& point : method.at("runs")) {
       const double n = point.at("N"), value = point.at("value");
       least = std::min(least, value), most = std::max(most, value);
-      lowest_slope = std::min(lowest_slope, value / n);
+      slope = std::min(slope, value / n), last = value / (n * n);
     }
     const json& exponent = method.at("exponent");
-    if (method.at("runs").empty() || exponent.is_null() || exponent <= 1.5) continue;
-    const json& last = method.at("runs").back();
-    const double n = last.at("N"), value = last.at("value");
-    square = std::max(square, value / (n * n));
+    if (!exponent.is_null() && exponent > 1.5) square = std::max(square, last);
   }
   json guides = json::array();
-  const auto guide = [&](const char* label, double scale, double power) {
+  const auto add = [&](const char* label, double scale, double power) {
     const double from = std::max(low, std::pow(0.5 * least / scale, 1 / power));
     const double to = std::min(high, std::pow(2 * most / scale, 1 / power));
     if (from >= to) return;
@@ -87,9 +76,8 @@ json Guides(const json& methods, double low, double high) {
                       {"x", {from, to}},
                       {"y", {scale * std::pow(from, power), scale * std::pow(to, power)}}});
   };
-  if (low == high) return guides;
-  guide("slopes 1 and 2", 0.6 * lowest_slope, 1);
-  guide("", 1.7 * (square == 0 ? most / (high * high) : square), 2);
+  add("slopes 1 and 2", 0.6 * slope, 1);
+  add("", 1.7 * (square == 0 ? most / (high * high) : square), 2);
   return guides;
 }
 
@@ -103,14 +91,12 @@ json Comparison(const json& methods) {
     if (linear.is_null() || method == linear) continue;
     json lost = json::array();
     for (const json& point : method.at("runs")) {
-      const json own = FindRecord(linear.at("runs"), "N", point.at("N"));
+      const json own = ValueOf(linear.at("runs"), "N", point.at("N"));
       if (own.is_null()) continue;
-      factors.push_back(point.at("value").get<double>() / own.at("value").get<double>());
-      if (factors.back() > 1) {
-        ++won;
-      } else {
-        lost.push_back(factors.back());
-      }
+      const double factor = point.at("value").get<double>() / own.get<double>();
+      factors.push_back(factor);
+      if (factor <= 1) lost.push_back(factor);
+      won += factor > 1;
     }
     if (lost.empty()) continue;
     exceptions.push_back(
@@ -121,24 +107,23 @@ json Comparison(const json& methods) {
 
 // The values of the LSH methods at their longest common length, with the factors over the first;
 // null for fewer than two methods.
-json Rounds(const json& methods) {
-  json hashing = json::array();
-  for (const json& method : methods) {
+json Rounds(json methods) {
+  std::erase_if(methods.get_ref<json::array_t&>(), [](const json& method) {
     const std::string name = method.at("name");
-    if (name.starts_with("lsh-") && !method.at("runs").empty()) hashing.push_back(method);
-  }
-  if (hashing.size() < 2) return nullptr;
-  const json& lengths = hashing[0]["runs"];
+    return !name.starts_with("lsh-") || method.at("runs").empty();
+  });
+  const json lengths = methods.empty() ? methods : methods[0]["runs"];
   for (auto length = lengths.rbegin(); length != lengths.rend(); ++length) {
     json costs = json::array();
-    for (const json& method : hashing) {
+    for (const json& method : methods) {
       json point = FindRecord(method.at("runs"), "N", length->at("N"));
       if (point.is_null()) break;
       const double factor = point.at("value").get<double>() / length->at("value").get<double>();
       if (!costs.empty()) point["factor"] = factor;
       costs.push_back(std::move(point));
     }
-    if (costs.size() == hashing.size()) return {{"N", length->at("N")}, {"costs", costs}};
+    if (costs.size() < methods.size() || costs.size() < 2) continue;
+    return {{"N", length->at("N")}, {"costs", costs}};
   }
   return nullptr;
 }
@@ -164,34 +149,21 @@ json Growth(const json& claim, const json& methods, double near) {
 
 }  // namespace
 
-void MeasureFigure1(const Call& call, json& record) {
-  const Scope about{call.about};
-  json values = call.options;
-  values["asked"] = call.Get("methods", call.about.at("all_methods"));
-  record["records"] = Measured(call, call.about.at("measure"), {values, &about});
-}
-
 void DeriveFigure1(const json& about, json& values) {
   json sorted = ByKind(values.at("records"), about.at("kinds"));
   const json empty = {{"empty", "holds no measurement"}};
-  CheckRecord(sorted, {{"time", empty}, {"longest", empty}});
-  CheckPairs(sorted["time"], sorted["memory"]);
+  CheckRecord(sorted,
+              {{"time", empty}, {"longest", empty}, {"memory", {{"empty", "holds no memory"}}}});
   const json all = Methods(values.at("records"), sorted);
-  for (const char* field : {"machine", "date", "isa", "threads", "tokens"}) {
-    values[field] = sorted["longest"].back().at(field);
-  }
-  for (const char* field : {"heads", "dim", "causal"}) {
-    values[field] = sorted["time"].back().at(field);
-  }
+  // The network and the conditions, which all records share.
+  values.update(sorted["time"].back());
+  values.update(sorted["longest"].back());
+  const json &first = sorted["time"].front(), &last = sorted["time"].back();
   for (const char* what : {"time", "memory"}) {
-    json& points = sorted[what];
-    std::stable_sort(points.begin(), points.end(),
-                     [](const json& a, const json& b) { return a.at("N") < b.at("N"); });
-    json methods = WithRuns(all, points);
+    json methods = WithRuns(all, sorted[what]);
     for (json& method : methods) method["exponent"] = method[what];
-    const json &first = sorted["time"].front(), &last = sorted["time"].back();
     values[what] = {{"methods", methods},
-                    {"rows", Pivot(points, all, "N")},
+                    {"rows", Pivot(sorted[what], all, "N")},
                     {"guides", Guides(methods, first.at("N"), last.at("N"))},
                     {"comparison", Comparison(methods)},
                     {"rounds", Rounds(methods)}};

@@ -1,10 +1,7 @@
 // linnet reproduce table4, table5: speed of image generation (appendix C of the paper). Table 4:
 // batches of images, softmax also with a cache, and memory per image. Table 5: the time of one
 // image, and the time per token as the image grows.
-#include <algorithm>
-
 #include "experiments/experiment.h"
-#include "experiments/measure.h"
 
 namespace linnet::experiments {
 
@@ -19,7 +16,7 @@ json Sets(const json& about, const json& records) {
   for (json set : about.at("datasets")) {
     json own = json::array();
     for (const json& record : records) {
-      if (record.at("dataset") == set["dataset"]) own.push_back(record);
+      if (record.at("dataset") == set["set"]) own.push_back(record);
     }
     if (own.empty()) continue;
     set["rows"] = WithRuns(set["methods"], own);
@@ -50,21 +47,6 @@ void AddPoints(json& run) {
 }
 
 }  // namespace
-
-void MeasureGenerateTable(const Call& call, json& record) {
-  json values = call.options;
-  values["processors"] = call.Threads();
-  values["chosen"] = json::array();
-  const auto names = call.Get<std::vector<std::string>>("dataset", {"mnist", "cifar10"});
-  for (const json& set : call.about.at("datasets")) {
-    if (std::count(names.begin(), names.end(), set.at("dataset")) > 0)
-      values["chosen"].push_back(set);
-  }
-  record = Origin();
-  record["precision"] = call.options.at("precision");
-  const Scope about{call.about};
-  record["records"] = Measured(call, call.about.at("measure"), {values, &about});
-}
 
 void DeriveTable4(const json& about, json& values) {
   values["sets"] = Sets(about, values.at("records"));

@@ -8,7 +8,7 @@ namespace linnet::experiments {
 namespace {
 
 constexpr Experiment kExperiments[] = {
-    {"figure1", MeasureFigure1, DeriveFigure1},
+    {"figure1", MeasureRecords, DeriveFigure1},
     {"figure2", MeasureFigure2, DeriveFigure2},
     {"figure3", MeasureSamples, DeriveSamples},
     {"figure4", MeasureSamples, DeriveSamples},
@@ -20,8 +20,8 @@ constexpr Experiment kExperiments[] = {
     {"table1", MeasureImageTable, DeriveImageTable},
     {"table2", MeasureImageTable, DeriveImageTable},
     {"table3", MeasureTable3, DeriveTable3},
-    {"table4", MeasureGenerateTable, DeriveTable4},
-    {"table5", MeasureGenerateTable, DeriveTable5},
+    {"table4", MeasureRecords, DeriveTable4},
+    {"table5", MeasureRecords, DeriveTable5},
     {"couplet", MeasureCouplet, nullptr},
 };
 

@@ -93,6 +93,15 @@ json Measured(const Call& call, const json& described, const Scope& scope) {
   return records;
 }
 
+void MeasureRecords(const Call& call, json& record) {
+  json values = call.options;
+  values["processors"] = call.Threads();
+  record.update(Origin());
+  for (const std::string option : call.about.at("keep")) record[option] = values.at(option);
+  const Scope about{call.about};
+  record["records"] = Measured(call, call.about.at("measure"), {values, &about});
+}
+
 json Trained(const Call& call, const Scope& scope, const Finish& finish) {
   const json& training = call.about.at("training");
   const json let = training.value("let", json::object());

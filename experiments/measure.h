@@ -15,7 +15,8 @@
 //    "only": the "name" of the records to keep, "keep": their fields to keep (default: all),
 //    "add": {field: E}}
 //
-// It prints "says"; "name" is the name of the saved answer (Lab::Measure).
+// It prints "says"; "name" is the name of the saved answer (Lab::Measure). MeasureRecords() runs the
+// description's "measure" with all options in scope, and keeps the options named in its "keep".
 //
 // "training" describes how "methods" are trained:
 //

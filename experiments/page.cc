@@ -1,7 +1,6 @@
 #include "experiments/page.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
@@ -50,18 +49,15 @@ std::string Format(const json& value, const std::string& format) {
     const bool whole = value.is_number_integer() && std::abs(number) < 1000;
     return whole ? value.dump() : Digits(number);
   }
+  if (format[0] == '%') return Formatted(format.c_str(), number);
   static const std::map<std::string, std::string (*)(double)> formats = {
       {"digits", Digits},
       {"whole", [](double x) { return x < 999.5 ? Formatted("%.0f", x) : Digits(x); }},
       {"plain", [](double x) { return StrCat(x); }},
-      {"f0", [](double x) { return Formatted("%.0f", x); }},
       {"count", FormatCount},
       {"bytes", FormatBytes},
       {"percent", [](double x) { return Digits(100 * x); }},
       {"percent2", [](double x) { return Formatted("%.2f", 100 * x); }},
-      {"f2", [](double x) { return Formatted("%.2f", x); }},
-      {"f3", [](double x) { return Formatted("%.3f", x); }},
-      {"e2", [](double x) { return Formatted("%.2e", x); }},
       {"change", [](double x) { return Formatted("%+.1f%%", std::abs(x) < 5e-4 ? 0 : 100 * x); }},
       {"milli", [](double x) { return Digits(1e3 * x); }},
       {"threads", [](double x) { return StrCat(x, x == 1 ? " thread" : " threads"); }},
@@ -130,9 +126,6 @@ json Call(const std::string& name, const json& list) {
   throw RuntimeError("pages have no function '", name, "'");
 }
 
-double Calculate(char op, double a, double b) {
-  return op == '+' ? a + b : op == '-' ? a - b : op == '*' ? a * b : a / b;
-}
 json Combine(char op, const json& a, const json& b) {
   if (a.is_array() || b.is_array()) {
     json all = json::array();
@@ -142,7 +135,8 @@ json Combine(char op, const json& a, const json& b) {
     return all;
   }
   if (a.is_null() || b.is_null()) return nullptr;
-  const double value = Calculate(op, a.get<double>(), b.get<double>());
+  const double x = a, y = b;
+  const double value = op == '+' ? x + y : op == '-' ? x - y : op == '*' ? x * y : x / y;
   if (op == '/' || !a.is_number_integer() || !b.is_number_integer()) return value;
   return static_cast<int64_t>(value);
 }
@@ -153,9 +147,7 @@ class Expression {
   Expression(std::string_view text, const Scope& scope) : rest_(text), scope_(scope) {}
 
   json Sum() {
-    return Chain({" + ", " - "}, [this] {
-      return Chain({" * ", " / "}, [this] { return Atom(); });
-    });
+    return Chain("+-", [this] { return Chain("*/", [this] { return Atom(); }); });
   }
   bool done() const { return rest_.empty(); }
 
@@ -166,16 +158,13 @@ class Expression {
     return next;
   }
 
-  template <class Operand>
-  json Chain(std::array<std::string_view, 2> operators, const Operand& operand) {
+  // Operands with any of these operators between them, each between spaces.
+  json Chain(std::string_view operators, FunctionRef<json()> operand) {
     json value = operand();
-    for (bool more = true; more;) {
-      more = false;
-      for (const std::string_view op : operators) {
-        if (more || !Take(op)) continue;
-        value = Combine(op[1], value, operand());
-        more = true;
-      }
+    while (rest_.size() > 2 && rest_[0] == ' ' && operators.find(rest_[1]) != operators.npos) {
+      const char op = rest_[1];
+      rest_.remove_prefix(3);
+      value = Combine(op, value, operand());
     }
     return value;
   }
@@ -283,7 +272,7 @@ void ForEach(const json& each, const Scope& scope, FunctionRef<void(const Scope&
   if (each.empty()) return body(scope);
   json others = each;
   others.erase(0);
-  for (const json& element : Elements(each.at(0).get<std::string>(), scope)) {
+  for (const json& element : Elements(Fill(each.at(0).get<std::string>(), scope), scope)) {
     ForEach(others, {element, &scope}, body);
   }
 }

@@ -4,7 +4,7 @@
 //   {{date}}                a value by its path: a string; an integer below 1000 as it is; another
 //                           number by Digits(); null as a dash
 //   {{rate / first.rate}}   an expression, see Evaluate()
-//   {{loss|e2}}             in another format, see Format() in page.cc
+//   {{loss|%.2e}}           in a format of printf for one number, or in one of Format() in page.cc
 //   {{{text}}}              unescaped; otherwise | < > ` and control characters become '?'
 //   {{#rows}}...{{/rows}}   once for each element of a list, whose fields are then in scope;
 //                           once if the value is true, a string, a number or an object (but not
@@ -48,8 +48,9 @@ nlohmann::json Evaluate(std::string_view expression, const Scope& scope);
 // The elements for which a section with that path (or condition "a = b") is shown.
 nlohmann::json Elements(std::string_view path, const Scope& scope);
 
-// Calls body(scope) for each of the elements at the path `each`; of a list of paths, for each
-// combination of their elements; of null, once.
+// Calls body(scope) for each of the elements at the path `each`, a template; of a list of paths, for
+// each combination of their elements, of which the earlier ones are in scope of the later paths:
+// ["sets", "asked", "name = {{.}}"] are the sets with a name in the list "asked". Of null, once.
 void ForEach(const nlohmann::json& each, const Scope& scope, FunctionRef<void(const Scope&)> body);
 
 // Expands the tags. Throws as Evaluate().

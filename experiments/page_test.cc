@@ -29,7 +29,7 @@ TEST(Render, Values) {
   EXPECT_EQ(Page("{{name}}, {{{name}}}", values), "a ? ?b?, a | <b>\n");
   EXPECT_EQ(Page("{{many}} {{few}} {{real}} {{none}} {{deep.er.est}}", values),
             "12,345 12 2.00 – found\n");
-  EXPECT_EQ(Page("{{many|count}} {{few|bytes}} {{real|percent}} {{real|e2}} {{few|threads}} "
+  EXPECT_EQ(Page("{{many|count}} {{few|bytes}} {{real|percent}} {{real|%.2e}} {{few|threads}} "
                  "{{none|count}}",
                  values),
             "12.3k 12 B 200 2.00e+00 12 threads –\n");

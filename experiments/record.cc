@@ -28,19 +28,14 @@ void CheckValue(const std::string& field, const json& value, const json& rule) {
     value.get<std::string>();
   } else {
     const double number = value;
-    const auto refuse = [&](const auto&... what) {
-      throw InputError("'", field, "' must be ", what...);
-    };
-    if (rule.is_array()) {
-      const double least = rule.at(0), most = rule.at(1);
-      if (!(number >= least && number <= most)) refuse("between ", least, " and ", most);
-    } else if (rule == "0 or more") {
-      if (!(number >= 0 && std::isfinite(number))) refuse("0 or more");
-    } else if (!(number > 0 && number < 1e18)) {
-      refuse("a number above 0");
-    } else if (rule == "whole" && number != std::floor(number)) {
-      refuse("a whole number");
-    }
+    const bool range = rule.is_array(), whole = rule == "whole";
+    const double least = range ? rule[0].get<double>() : rule == "0 or more" ? 0 : 1e-300;
+    const double most = range ? rule[1].get<double>() : 1e18;
+    if (number >= least && number <= most && (!whole || number == std::floor(number))) return;
+    throw InputError("'", field, "' must be ",
+                     range   ? StrCat("between ", least, " and ", most)
+                     : whole ? "a whole number above 0"
+                             : rule.get<std::string>());
   }
 }
 
@@ -109,6 +104,11 @@ json FindRecord(const json& records, const char* key, const json& value) {
   return nullptr;
 }
 
+json ValueOf(const json& records, const char* key, const json& value) {
+  const json record = FindRecord(records, key, value);
+  return record.is_null() ? record : record.at("value");
+}
+
 json WithRuns(const json& methods, const json& runs) {
   json joined = json::array();
   for (json method : methods) {
@@ -123,27 +123,21 @@ json WithRuns(const json& methods, const json& runs) {
 }
 
 json MethodsRun(const json& methods, const json& runs) {
-  json joined = json::array();
-  for (json& method : WithRuns(methods, runs)) {
-    if (!method["run"].is_null()) joined.push_back(std::move(method));
-  }
+  json joined = WithRuns(methods, runs);
+  std::erase_if(joined.get_ref<json::array_t&>(),
+                [](const json& method) { return method.at("run").is_null(); });
   return joined;
 }
 
 json Pivot(const json& records, const json& methods, const char* row) {
   json rows = json::array();
+  const json columns = WithRuns(methods, records);
   for (const json& record : records) {
-    if (!FindRecord(rows, row, record.at(row)).is_null()) continue;
+    const json& value = record.at(row);
+    if (!FindRecord(rows, row, value).is_null()) continue;
     json cells = json::array();
-    for (const json& method : methods) {
-      cells.push_back(nullptr);
-      for (const json& one : records) {
-        if (one.at("method") == method.at("name") && one.at(row) == record.at(row)) {
-          cells.back() = one.at("value");
-        }
-      }
-    }
-    rows.push_back({{row, record.at(row)}, {"cells", cells}});
+    for (const json& column : columns) cells.push_back(ValueOf(column.at("runs"), row, value));
+    rows.push_back({{row, value}, {"cells", cells}});
   }
   return rows;
 }

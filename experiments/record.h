@@ -41,6 +41,8 @@ nlohmann::json Origin();
 // The first record whose field `key` has that value, or null.
 nlohmann::json FindRecord(const nlohmann::json& records, const char* key,
                           const nlohmann::json& value);
+// The "value" of that record, or null.
+nlohmann::json ValueOf(const nlohmann::json& records, const char* key, const nlohmann::json& value);
 // Joins the methods of a description with their records: {..., "runs": all, "run": the first or
 // null}.
 nlohmann::json WithRuns(const nlohmann::json& methods, const nlohmann::json& runs);

@@ -426,7 +426,7 @@ class Descriptions(unittest.TestCase):
             for method in about["methods"]:
                 self.assertEqual(method["paper_images"], rates[method["name"]], (table, method["name"]))
                 self.assertTrue(0.5 < method["paper_bits"] < 8)
-            self.assertEqual((about["dataset"], about["chunk"]), (dataset["dataset"], dataset["chunk"]))
+            self.assertEqual((about["dataset"], about["chunk"]), (dataset["set"], dataset["chunk"]))
             for method in dataset["methods"]:
                 self.assertTrue(all(value > 0 for value in method["paper"].values()), method)
         for method in self.describe("table3")["methods"]:

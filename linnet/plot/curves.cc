@@ -82,13 +82,11 @@ size_t Window(const CurveOptions& options, size_t points) {
 }  // namespace
 
 std::string MainMetric(const RunLog& run) {
-  for (const Track& track : run.tracks) {
-    if (!IsOfEveryTask(track.name) && !track.name.starts_with(kValidation)) return track.name;
-  }
-  for (const Track& track : run.tracks) {
-    if (!IsOfEveryTask(track.name)) return track.name;
-  }
-  return run.tracks.front().name;
+  const auto rank = [](const Track& track) {
+    return IsOfEveryTask(track.name) ? 2 : track.name.starts_with(kValidation) ? 1 : 0;
+  };
+  const auto better = [&](const Track& a, const Track& b) { return rank(a) < rank(b); };
+  return std::min_element(run.tracks.begin(), run.tracks.end(), better)->name;
 }
 
 std::string MetricNames(const RunLog& run) {

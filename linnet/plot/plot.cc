@@ -58,22 +58,19 @@ struct Box {
   Box Grown(double by) const { return {left - by, top - by, right + by, bottom + by}; }
 };
 
-// Whether the segment from a to b crosses the box (Liang and Barsky).
+// Whether the segment from a to b crosses the box: it is neither beyond a side of the box, nor are
+// all corners of the box on one side of its line.
 bool Crosses(Point a, Point b, const Box& box) {
-  const double dx = b.x - a.x, dy = b.y - a.y;
-  double from = 0, to = 1;
-  const std::pair<double, double> sides[] = {
-      {-dx, a.x - box.left}, {dx, box.right - a.x}, {-dy, a.y - box.top}, {dy, box.bottom - a.y}};
-  for (const auto& [speed, room] : sides) {
-    if (speed == 0) {
-      if (room < 0) return false;
-    } else if (speed < 0) {
-      from = std::max(from, room / speed);
-    } else {
-      to = std::min(to, room / speed);
-    }
+  if (std::max(a.x, b.x) < box.left || std::min(a.x, b.x) > box.right ||
+      std::max(a.y, b.y) < box.top || std::min(a.y, b.y) > box.bottom) {
+    return false;
   }
-  return from <= to;
+  const auto above = [&](double x, double y) {
+    return (b.x - a.x) * (y - a.y) < (b.y - a.y) * (x - a.x);
+  };
+  const int corners = above(box.left, box.top) + above(box.right, box.top) +
+                      above(box.left, box.bottom) + above(box.right, box.bottom);
+  return corners > 0 && corners < 4;
 }
 
 // A part of a line without gaps, in pixels.
