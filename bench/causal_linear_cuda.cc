@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <iostream>
 #include <set>
+#include <span>
 #include <type_traits>
 
 #include "bench/causal_linear.h"
@@ -161,6 +162,25 @@ class Case {
   cuda::DeviceBuffer<float> kept_, scratch_;
 };
 
+// Median seconds of each body. They run in turns; round 0 is a warm-up.
+std::vector<double> GpuSeconds(std::span<const FunctionRef<void()>> bodies) {
+  constexpr size_t kRounds = 7;
+  std::vector<std::vector<double>> seconds(bodies.size());
+  for (size_t round = 0; round <= kRounds; ++round) {
+    for (size_t i = 0; i < bodies.size(); ++i) {
+      const double once = cuda::SecondsOf(bodies[i], nullptr, 1);
+      const int runs = std::clamp(static_cast<int>(0.02 / once), 3, 100);
+      if (round > 0) seconds[i].push_back(cuda::SecondsOf(bodies[i], nullptr, runs));
+    }
+  }
+  std::vector<double> median;
+  for (auto& times : seconds) {
+    std::sort(times.begin(), times.end());
+    median.push_back(times[times.size() / 2]);
+  }
+  return median;
+}
+
 template <typename T>
 void Run(const CausalLinearBench& options) {
   const cuda::Device device = cuda::Device::Open();
@@ -193,20 +213,7 @@ void Run(const CausalLinearBench& options) {
     const auto fused_both = [&] { both(1); };
     const auto copy = [&] { problem.Copy(); };
     const FunctionRef<void()> bodies[] = {bare_forward, bare_both, fused_forward, fused_both, copy};
-    // The bodies run in turns; the median over the rounds counts. Round 0 is a warm-up.
-    constexpr size_t kRounds = 7;
-    std::vector<double> seconds[std::size(bodies)], median;
-    for (size_t round = 0; round <= kRounds; ++round) {
-      for (size_t i = 0; i < std::size(bodies); ++i) {
-        const double once = cuda::SecondsOf(bodies[i], nullptr, 1);
-        const int runs = std::clamp(static_cast<int>(0.02 / once), 3, 100);
-        if (round > 0) seconds[i].push_back(cuda::SecondsOf(bodies[i], nullptr, runs));
-      }
-    }
-    for (auto& times : seconds) {
-      std::sort(times.begin(), times.end());
-      median.push_back(times[times.size() / 2]);
-    }
+    const std::vector<double> median = GpuSeconds(bodies);
     const double bandwidth = problem.CopyBytes() / median.back();
     const char* const passes[] = {"forward", "forward+backward"};
     for (size_t form : {0, 1}) {

@@ -189,6 +189,46 @@ class MemoryLimit {
   bool set_ = false;
 };
 
+template <class Body>
+void AddTime(std::vector<double>& times, const Body& body) {
+  const Stopwatch watch;
+  body();
+  times.push_back(watch.Seconds());
+}
+
+// The machine's limits for a pass, measured several times: multiply-adds, and reading all inputs and
+// writing all outputs.
+class Limits {
+ public:
+  Limits(const AttentionProblem& problem, bool separate_keys) {
+    in_ = {problem.q.detach(), problem.v.detach(), problem.grad_out};
+    if (separate_keys) in_.push_back(problem.k.detach());
+    for (int i = 0; i < (separate_keys ? 4 : 3); ++i) out_.push_back(torch::empty_like(in_[0]));
+  }
+
+  void Measure() {
+    AddTime(spin_, [&] {
+      ops::AtParallelFor(threads(), [&](size_t begin, size_t end) {
+        for (size_t i = begin; i < end; ++i) kernels::SpinFma(kRounds);
+      });
+    });
+    AddTime(stream_, [&] { Stream(in_, out_, false); });
+    AddTime(past_, [&] { Stream(in_, out_, true); });
+  }
+  void Clear() { spin_.clear(), stream_.clear(), past_.clear(); }
+
+  static size_t threads() { return static_cast<size_t>(at::get_num_threads()); }
+  double Flops() const {
+    return static_cast<double>(threads()) * kernels::FmaFlops(kRounds) / Median(spin_);
+  }
+  double StreamSeconds() const { return std::min(Median(stream_), Median(past_)); }
+
+ private:
+  static constexpr size_t kRounds = 100'000;
+  std::vector<Tensor> in_, out_;
+  std::vector<double> spin_, stream_, past_;
+};
+
 ordered_json MeasureOne(const Method& method, int64_t length, int64_t batch,
                         const Options& options) {
   torch::manual_seed(kSeed);
@@ -215,50 +255,29 @@ ordered_json MeasureOne(const Method& method, int64_t length, int64_t batch,
                        " (allowed: ", kTolerance, "); not timed");
   }
 
-  const bool keys = method.rounds == 0;  // separate from the queries
-  std::vector<Tensor> in = {problem.q.detach(), problem.v.detach(), problem.grad_out};
-  if (keys) in.push_back(problem.k.detach());
-  std::vector<Tensor> out;
-  for (int i = 0; i < (keys ? 4 : 3); ++i) out.push_back(torch::empty_like(in[0]));
+  Limits limits(problem, /*separate_keys=*/method.rounds == 0);
   result = {};
-
-  constexpr size_t kRounds = 100'000;
-  const auto threads = static_cast<size_t>(at::get_num_threads());
-  std::vector<double> seconds, spin, stream, past;
-  const auto timed = [](std::vector<double>& times, const auto& body) {
-    const Stopwatch watch;
-    body();
-    times.push_back(watch.Seconds());
-  };
-  const auto limits = [&] {
-    timed(spin, [&] {
-      ops::AtParallelFor(threads, [&](size_t begin, size_t end) {
-        for (size_t i = begin; i < end; ++i) kernels::SpinFma(kRounds);
-      });
-    });
-    timed(stream, [&] { Stream(in, out, false); });
-    timed(past, [&] { Stream(in, out, true); });
-  };
+  std::vector<double> seconds;
   const auto run = [&] { pass(problem); };
-  timed(seconds, run);  // with memory already allocated
+  AddTime(seconds, run);  // with memory already allocated
   const double once = seconds[0];
   // Long passes vary little, so one measurement is enough.
   const int repeats =
       once > 10 ? 1 : static_cast<int>(std::clamp(options.seconds / once, 3.0, 100.0));
-  limits();
+  limits.Measure();
   if (repeats > 1) seconds.clear();
-  spin.clear(), stream.clear(), past.clear();
+  limits.Clear();
   for (int i = 0; i < std::max(repeats, 3); ++i) {
-    if (repeats > 1) timed(seconds, run);
-    limits();
+    if (repeats > 1) AddTime(seconds, run);
+    limits.Measure();
   }
   return {{"seconds", Median(seconds)},
           {"repeats", repeats},
           {"bytes", bytes},
-          {"flops", static_cast<double>(threads) * kernels::FmaFlops(kRounds) / Median(spin)},
-          {"stream_seconds", std::min(Median(stream), Median(past))},
+          {"flops", limits.Flops()},
+          {"stream_seconds", limits.StreamSeconds()},
           {"error", error},
-          {"threads", threads},
+          {"threads", Limits::threads()},
           {"isa", kernels::ActiveIsa()}};
 }
 
