@@ -33,24 +33,6 @@ inline constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
 constexpr size_t TileWidths(size_t n) { return RoundUp(n, kTileWidth); }
 
-// max(x, low), but NaN if x is NaN.
-HWY_INLINE Vec AtLeast(Vec x, Vec low) {
-#if HWY_TARGET == HWY_SCALAR
-  return hn::IfThenElse(hn::Lt(x, low), low, x);
-#else
-  return hn::Max(low, x);  // x86 returns the second operand if one is NaN
-#endif
-}
-
-// min(x, high), but NaN if x is NaN.
-HWY_INLINE Vec AtMost(Vec x, Vec high) {
-#if HWY_TARGET == HWY_SCALAR
-  return hn::IfThenElse(hn::Gt(x, high), high, x);
-#else
-  return hn::Min(high, x);
-#endif
-}
-
 // x[i] = 2^x[i] for x <= 126; 0 from -127 down; NaN for NaN. The relative error is at most about
 // 2e-7 while the result is normal. One evaluation is a long dependency chain; several side by side
 // keep the multipliers busy.

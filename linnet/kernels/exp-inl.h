@@ -25,12 +25,7 @@ HWY_INLINE Vec Exp(Vec x) {
   const Vec log2_e = hn::Set(d, 1.44269504f);
   // Adding this rounds away the fraction and leaves the integer in the lowest bits.
   const Vec round = hn::Set(d, 12582912.0f);
-  const Vec least = hn::Set(d, -87.0f);
-#if HWY_TARGET == HWY_SCALAR
-  x = hn::IfThenElse(hn::Lt(x, least), least, x);
-#else
-  x = hn::Max(least, x);  // this operand order keeps NaN
-#endif
+  x = AtLeast(x, hn::Set(d, -87.0f));
   const Vec shifted = hn::MulAdd(x, log2_e, round);
   const Vec f = hn::MulSub(x, log2_e, hn::Sub(shifted, round));
   Vec p = hn::Set(d, 1.3276472e-3f);

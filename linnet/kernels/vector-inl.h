@@ -22,20 +22,57 @@ namespace hn = hwy::HWY_NAMESPACE;
 using F32 = hn::CappedTag<float, 16>;
 using Vec = hn::Vec<F32>;
 
-// Loads n floats; the other lanes are zero. 1 <= n <= lanes.
+// Loads n floats; the other lanes are zero. 1 <= n <= lanes. LoadN() and StoreN() touch no memory
+// beyond the n floats: another thread may be writing it. Highway's masked operations do on NEON.
 HWY_INLINE Vec LoadN(const float* from, size_t n) {
   const F32 d;
   if (HWY_LIKELY(n == hn::Lanes(d))) return hn::LoadU(d, from);
+#if HWY_TARGET == HWY_NEON
+  HWY_ALIGN const float part[4] = {from[0], n > 1 ? from[1] : 0.0f, n > 2 ? from[2] : 0.0f, 0.0f};
+  return hn::Load(d, part);
+#else
   return hn::MaskedLoad(hn::FirstN(d, n), d, from);
+#endif
 }
 
 HWY_INLINE void StoreN(Vec v, float* to, size_t n) {
   const F32 d;
   if (HWY_LIKELY(n == hn::Lanes(d))) {
     hn::StoreU(v, d, to);
-  } else {
-    hn::BlendedStore(v, hn::FirstN(d, n), d, to);
+    return;
   }
+#if HWY_TARGET == HWY_NEON
+  HWY_ALIGN float part[4];
+  hn::Store(v, d, part);
+  to[0] = part[0];
+  if (n > 1) to[1] = part[1];
+  if (n > 2) to[2] = part[2];
+#else
+  hn::BlendedStore(v, hn::FirstN(d, n), d, to);
+#endif
+}
+
+// max(x, low), but NaN if x is NaN; `low` must not be. Of a number and a NaN, hn::Max() returns the
+// second on x86, and the number on other targets.
+HWY_INLINE Vec AtLeast(Vec x, Vec low) {
+#if HWY_TARGET == HWY_NEON
+  return Vec(vmaxq_f32(low.raw, x.raw));
+#elif HWY_TARGET == HWY_SCALAR
+  return hn::IfThenElse(hn::Lt(x, low), low, x);
+#else
+  return hn::Max(low, x);
+#endif
+}
+
+// min(x, high), but NaN if x is NaN; `high` must not be.
+HWY_INLINE Vec AtMost(Vec x, Vec high) {
+#if HWY_TARGET == HWY_NEON
+  return Vec(vminq_f32(high.raw, x.raw));
+#elif HWY_TARGET == HWY_SCALAR
+  return hn::IfThenElse(hn::Gt(x, high), high, x);
+#else
+  return hn::Min(high, x);
+#endif
 }
 
 HWY_INLINE Vec ZeroBeyond(Vec v, size_t n) {
