@@ -5,6 +5,7 @@ foreach(program linnet-bench-torch linnet-data linnet-plot linnet-reproduce linn
     list(APPEND programs ${program})
   endif()
 endforeach()
+add_custom_target(programs DEPENDS ${programs})
 include(GNUInstallDirs)
 install(TARGETS ${programs} COMPONENT program RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY models/ DESTINATION ${CMAKE_INSTALL_DATADIR}/linnet/models COMPONENT program
