@@ -360,8 +360,8 @@ void AddCausalLinear(CLI::App& bench) {
       bench, "causal-linear", "Time the kernel of causal linear attention",
       R"(For N = 512, 1024, ... 65536, forward and forward + backward: the bare product (phi(x) = x, no
 normalizer) and the fused operation. The limit is the larger of two times: the multiply-adds at the
-machine's peak, and reading and writing the tensors once. /spread is the longest time per token
-divided by the shortest, over all N.)",
+machine's peak, and reading and writing the tensors once. Results named .../spread are the longest
+time per token divided by the shortest, over all N.)",
       "  linnet bench causal-linear\n"
       "  linnet bench causal-linear --dim 64 --precision bf16 --layout row\n"
       "  linnet bench causal-linear --max-n 4096 --threads 1 --json\n"

@@ -18,13 +18,13 @@ class BadModel(Case):
         self.refuses(["complete", self.copy, "--out", "a.png"], self.copy, "'copy'", "'images'")
         self.refuses(["eval", self.copy, "--data", "mnist"], self.copy, "--data")
 
-    def test_task_that_nobody_registered(self):
+    def test_unregistered_task(self):
         path = self.write("sonnets.safetensors", model(COPY_SPEC, task="sonnets"))
         self.assertRegex(self.linnet("info", path), r"task +sonnets\n")
         self.refuses(["eval", path], path, "'sonnets'")
         self.refuses(["sample", path, "--out", "a.png"], path, "'sonnets'", "'images'")
 
-    def test_kind_that_is_no_rnn(self):
+    def test_mixer_without_recurrent_state(self):
         path = self.write("reformer.safetensors", model(IMAGE_SPEC, attention="reformer"))
         self.refuses(["bench", "step", path], path, "'reformer' has no recurrent form")
 
@@ -53,7 +53,7 @@ class BadModel(Case):
         self.bad(good[:8] + b"[" + good[9:])
         self.bad(b"\x89PNG\r\n\x1a\n" + bytes(100))
 
-    def test_header_that_promises_more(self):
+    def test_header_of_a_larger_tensor(self):
         def longer(header):
             header["predictor.bias"]["shape"] = [1 << 40]
             header["predictor.bias"]["data_offsets"][1] += 4 * (1 << 40) - 120
@@ -81,7 +81,7 @@ class BadModel(Case):
         self.bad(safetensors(IMAGE_SPEC, random_tensors(IMAGE_SPEC), change_header=retyped),
                  "predictor.bias", "I32")
 
-    def test_specs_that_make_no_model(self):
+    def test_invalid_specs(self):
         tensors = random_tensors(IMAGE_SPEC)
         self.bad(safetensors(IMAGE_SPEC, tensors, metadata={}), "linnet")
         self.bad(safetensors(IMAGE_SPEC, tensors, metadata={"linnet": "{"}))

@@ -53,7 +53,7 @@ void ExpectNear(const Floats& got, const Floats& want, const std::string& what,
   }
 }
 
-TEST(Checkpoints, OldModelsComputeWhatTheyComputed) {
+TEST(Checkpoints, OldModelsGiveTheSameOutputs) {
   std::map<std::string, Floats> expected;
   std::ifstream lines(kFolder / "outputs.txt");
   for (std::string line; std::getline(lines, line);) {
@@ -79,7 +79,7 @@ TEST(Checkpoints, OldModelsComputeWhatTheyComputed) {
   EXPECT_EQ(found, expected.size());
 }
 
-TEST(Checkpoints, OldStatesGoOn) {
+TEST(Checkpoints, OldStatesContinue) {
   const auto model = Model::Open((kFolder / "text-byte.safetensors").string());
   Engine engine(model, {.threads = 1});
   State state = State::Load((kFolder / "text-byte.state").string(), *model);

@@ -55,7 +55,7 @@ class Program(Case):
                 self.assertEqual(done.returncode, 1, command)
                 self.assertEqual(done.stderr, "linnet: standard output: cannot be written\n")
 
-    def test_a_process_that_is_ended_leaves_no_half_file(self):
+    def test_a_terminated_process_leaves_no_partial_file(self):
         spec = {**IMAGE_SPEC, "layers": 4, "d_model": 512, "d_ff": 2048}
         large = self.write("large.safetensors", safetensors(
             spec, {name: (shape, [0.5]) for name, shape in tensor_shapes(spec).items()}, repeat=True))
@@ -117,7 +117,7 @@ class Program(Case):
         for name in ("torch", "libc10", "gomp", "blas", "curl", "libssl", "cairo"):
             self.assertNotIn(name, libraries)
 
-    def test_verbs_that_run_programs_beside_linnet(self):
+    def test_verbs_of_other_programs(self):
         folder = self.dir / "bin"
         folder.mkdir()
         shutil.copy(cli_util.BIN / "linnet", folder)
@@ -186,7 +186,7 @@ class Info(Case):
         page = pathlib.Path(__file__).resolve().parent.parent / "docs/attention/README.md"
         self.assertIn(self.linnet("info", "--mixers"), page.read_text())
 
-    def test_what_is_no_rnn_keeps_its_tokens(self):
+    def test_models_without_recurrent_state_keep_their_tokens(self):
         path = self.write("reformer.safetensors", model(IMAGE_SPEC, attention="reformer"))
         self.assertEqual(self.linnet_json("info", path)["state_bytes"], 4 * 784)
         self.assertIn("'reformer' has no recurrent form", self.linnet("info", path))
@@ -212,7 +212,7 @@ class Eval(Case):
     def eval(self, *arguments, model=None):
         return self.linnet_json("eval", model or self.images, "--data", self.data, *arguments)
 
-    def test_against_the_density_written_out(self):
+    def test_matches_the_density_formula(self):
         # With zero weights in the head, every byte is predicted by one mixture, the head's bias.
         tensors = random_tensors(IMAGE_SPEC)
         rng = random.Random(3)
@@ -243,7 +243,7 @@ class Eval(Case):
         self.assertAlmostEqual(result["nats_per_dim"], sum(expected) / len(expected), delta=1e-4)
         self.assertAlmostEqual(result["bits_per_dim"], result["nats_per_dim"] / math.log(2))
 
-    def test_rows_make_the_mean(self):
+    def test_total_is_the_mean_of_the_rows(self):
         result = self.eval()
         rows = result["bits_per_dim_by_row"]
         self.assertEqual(len(rows), 28)
@@ -276,7 +276,7 @@ class Eval(Case):
         text = self.linnet("eval", self.copy, "--limit", 6, "--show", 2)
         self.assertEqual((text.count("given"), text.count("copied")), (2, 2))
 
-    def test_weights_that_are_no_numbers(self):
+    def test_non_finite_weights(self):
         tensors = random_tensors(IMAGE_SPEC)
         for value in (math.nan, math.inf):
             tensors["predictor.bias"] = ([30], [0.0] * 29 + [value])
@@ -306,7 +306,7 @@ class Sheets(Case):
                                               "--sampler", "reference"))
         self.assertEqual(read_png(self.dir / "b.png")[:2], (2 * 29 + 1, 30))
 
-    def test_a_seed_is_an_image_whatever_its_company(self):
+    def test_a_seed_gives_the_same_image_in_any_batch(self):
         def draw(name, *arguments):
             self.linnet("sample", self.images, "--out", name, "--count", 5, "--seed", 0, *arguments)
             return (self.dir / name).read_bytes()

@@ -167,7 +167,7 @@ class Failures(Case):
         self.assertRegex(err, rf"stopped.*{NAMES[0]}.*resumes")
         self.assertEqual(part.stat().st_size, 5000)
 
-    def test_two_at_work_in_one_folder(self):
+    def test_two_processes_in_one_folder(self):
         process = self.start("mnist", "--to", "mnist", "--mirror", self.url + "/stall/")
         self.wait_for_part()
         self.refuses(["mnist", "--to", "mnist", "--mirror", self.url], "another process")

@@ -390,7 +390,7 @@ INSTANTIATE_TEST_SUITE_P(Files, GoldenFile, testing::ValuesIn(Files()),
                          [](const auto& info) { return fs::path(info.param).stem().string(); });
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(GoldenFile);
 
-TEST(Golden, ThereAreFiles) {
+TEST(Golden, FilesExist) {
   EXPECT_FALSE(Files().empty())
       << "no golden files; set LINNET_GOLDEN to their folder, or run from "
          "the top of the source tree";

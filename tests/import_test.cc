@@ -18,7 +18,7 @@
 namespace linnet {
 namespace {
 
-TEST(Import, TheEngineGivesTheLibrarysOutputs) {
+TEST(Import, EngineMatchesFastTransformers) {
   const SafetensorsFile golden = SafetensorsFile::Open("tests/golden/image_model.safetensors");
   const PyTorchFile file = PyTorchFile::Open("tests/golden/image_model.pth");
   const ReferenceModel imported =

@@ -109,7 +109,7 @@ class Cxx(unittest.TestCase):
             };
             """), {"Sum": 5})
 
-    def test_lambdas_count_to_their_function(self):
+    def test_lambdas_are_part_of_their_function(self):
         self.assertEqual(self.read("""\
             void Outer() {
               const auto inner = [&](int x) HWY_ATTR {
@@ -186,7 +186,7 @@ class Cxx(unittest.TestCase):
             }
             """), {"main": 5})
 
-    def test_braces_that_do_not_match(self):
+    def test_unmatched_braces(self):
         for text in ("void F() {", "}", "void F() { ) }"):
             with self.assertRaises(script.ParseError):
                 self.read(text)

@@ -45,7 +45,7 @@ class Manual(unittest.TestCase):
         self.assertNotIn("describe", page)
 
     @unittest.skipUnless(shutil.which("man"), "no man")
-    def test_man_has_no_complaints(self):
+    def test_man_gives_no_warnings(self):
         for page in sorted((self.out / "man" / "man1").glob("*.1")):
             done = subprocess.run(["man", "--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z", page],
                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)

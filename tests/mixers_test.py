@@ -183,7 +183,7 @@ class Mixers(unittest.TestCase):
         self.assertIn("--convolution", self.refused(self.dir / "never", *task, "--attention", "linear",
                                                     "--convolution", 4))
 
-    def test_tasks_that_predict_the_future_refuse_mixers_that_see_it(self):
+    def test_causal_tasks_refuse_noncausal_mixers(self):
         text = self.dir / "text.txt"
         text.write_text("under a tree. " * 100)
         pairs = self.dir / "pairs"

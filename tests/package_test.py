@@ -200,7 +200,7 @@ template <class T> T Made() { return T(); }
         program = self.build_page(SOURCE / "docs" / "speech.md", {})
         self.run_ok(program, cwd=SOURCE)
 
-    def test_the_library_needs_little(self):
+    def test_the_library_is_small_and_has_few_dependencies(self):
         library = next(self.prefix.rglob("liblinnet.so"))
         with_cuda = "\nLINNET_NVCC:FILEPATH=/" in (BUILD / "CMakeCache.txt").read_text()
         self.assertLess(library.stat().st_size, 20e6 if with_cuda else 5e6)

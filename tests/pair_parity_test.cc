@@ -94,7 +94,7 @@ TEST(PairParity, AnEncoderDecoderReadsOneSequence) {
   }
 }
 
-TEST(PairParity, ConvolutionsGoOnInSteps) {
+TEST(PairParity, ConvolutionsContinueInSteps) {
   const torch::NoGradGuard no_grad;
   for (const int width : {1, 4}) {
     for (const bool norm_first : {false, true}) {

@@ -119,7 +119,7 @@ TEST_P(Parity, BatchStepsAndRuntimeAgreeAtEveryCut) {
 }
 
 // Attention without a recurrent form: nn in batch form against the runtime's whole sequences.
-TEST(WholeParity, ReformerReadsAsItWasTrained) {
+TEST(WholeParity, ReformerMatchesTraining) {
   const torch::NoGradGuard no_grad;
   torch::manual_seed(7);
   const ModelSpec spec =
@@ -147,7 +147,7 @@ TEST(WholeParity, ReformerReadsAsItWasTrained) {
 }
 
 // The training loss and the runtime's bits/dim are the same number.
-TEST_P(Parity, BitsPerDimIsTheTrainingLoss) {
+TEST_P(Parity, BitsPerDimEqualsTheTrainingLoss) {
   if (!model_->spec().image()) GTEST_SKIP() << "images only";
   const torch::NoGradGuard no_grad;
   const int64_t bytes = model_->spec().input.max_length + 1;

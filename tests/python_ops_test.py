@@ -206,7 +206,7 @@ class Numbers(Case):
                 self.assertTrue(torch.isfinite(t).all())
                 self.assertEqual(float(t[0].detach().abs().max()), 0)
 
-    def test_nothing_to_do(self):
+    def test_empty_inputs(self):
         x = leaves(random((0, 9, 3, 4), (0, 9, 3, 4), (0, 9, 3, 5)))
         out = linnet.causal_linear_attention(*x)
         self.assertEqual(out.shape, (0, 9, 3, 5))
@@ -276,7 +276,7 @@ class States(Case):
             self.near(linnet.causal_linear_attention_state(*piece, s, z)[0],
                       linnet.causal_linear_attention(*whole)[:, 6:])
 
-    def test_packed_equals_each_alone(self):
+    def test_packed_equals_separate(self):
         cu_seqlens = torch.tensor([0, 0, 70, 71, 71, 120, 120])
         x, state = random((120, 3, 8), (120, 3, 8), (120, 3, 5)), random((6, 3, 8, 5), (6, 3, 8))
         state[1] = state[1].abs() + 1
@@ -482,7 +482,7 @@ class Tracing(Case):
         self.near(functorch.vmap(lambda q: linnet.causal_linear_attention(q, k, v))(many),
                   torch.stack([linnet.causal_linear_attention(q, k, v) for q in many]))
 
-    def test_the_backward_alone(self):
+    def test_backward_only(self):
         """It has no derivative; the error says so."""
         x = leaves(random((1, 5, 1, 2), (1, 5, 1, 2), (1, 5, 1, 2)))
         out, kept, _, _ = linnet._causal_linear_forward(
@@ -494,7 +494,7 @@ class Tracing(Case):
 
 
 class Errors(Case):
-    def test_each_says_what_is_wrong(self):
+    def test_errors_name_the_fault(self):
         attention, step = linnet.causal_linear_attention, linnet.causal_linear_step
         state, packed = linnet.causal_linear_attention_state, linnet.causal_linear_attention_packed
         for dtype in (torch.float32, torch.double, torch.bfloat16):

@@ -148,7 +148,7 @@ class Torch(Case):
         self.refuses(["import", "several.pth", "--heads", "2", "--out", "c.safetensors"],
                      "--key: 'model', 'average'")
 
-    def test_what_linnet_refuses_of_torch(self):
+    def test_torch_files_that_linnet_refuses(self):
         self.torch("""
             import argparse
             x = {"x": torch.zeros(3)}
@@ -216,7 +216,7 @@ class RoundTrip(Case):
         del after[FIRST], before[FIRST]
         self.assertEqual(differing(after, before), [])
 
-    def test_what_only_linnet_has(self):
+    def test_models_that_fast_transformers_cannot_express(self):
         spec = {**IMAGE_SPEC, "norm_first": True, "pixel_above": True}
         tensors = random_tensors(spec)
         tensors["above_embedding.weight"] = ([257, 8], [0.25] * 257 * 8)
@@ -228,7 +228,7 @@ class RoundTrip(Case):
                          self.linnet_json("info", path)["spec"])
 
 
-    def test_attention_that_a_pth_does_not_tell(self):
+    def test_attention_options_missing_in_a_pth(self):
         for changes, told, options, taken in (
                 (dict(feature_map="relu"), "feature map relu", ["--feature-map", "relu"],
                  "causal-linear, feature map relu"),
@@ -251,7 +251,7 @@ class RoundTrip(Case):
             self.assertEqual(self.linnet_json("info", "b.safetensors")["spec"],
                              self.linnet_json("info", path)["spec"])
 
-    def test_weights_that_are_no_numbers(self):
+    def test_non_finite_weights(self):
         tensors = random_tensors(IMAGE_SPEC)
         tensors["predictor.bias"] = ([30], [0.0] * 29 + [math.nan])
         path = self.write("nan.safetensors", safetensors(IMAGE_SPEC, tensors, metadata={}))
@@ -471,7 +471,7 @@ class Import(Case):
             for arguments in (["info", name], ["sample", name, "--out", "a.png"]):
                 self.refuses(arguments, name, "convert it with 'linnet import'")
 
-    def test_a_pipe_is_no_file(self):
+    def test_refuses_a_pipe(self):
         os.mkfifo(self.dir / "pipe")
         for arguments in (["import", "pipe", "--out", "a.safetensors"], ["info", "pipe"]):
             done = self.run_linnet(*arguments)
@@ -540,7 +540,7 @@ class Import(Case):
                 (["export", pth, "--format", "pth", "--out", "a.pth"], str(pth))):
             self.refuses(arguments, *fragments)
 
-    def test_names_every_tensor_that_does_not_fit(self):
+    def test_names_every_mismatched_tensor(self):
         tensors = random_tensors(COPY_SPEC)
         tensors["head.weight"] = tensors.pop("predictor.weight")
         tensors["transformer.layers.0.attention.inner_attention.feature_map.omega"] = ([2], [0, 0])

@@ -83,7 +83,7 @@ std::span<float> Room(const Tensor& x) {
 }
 double Off(const Tensor& a, const Tensor& b) { return (a - b).abs().max().item<double>(); }
 
-TEST_P(SpeechParity, TrainingAndRuntimeHearTheSame) {
+TEST_P(SpeechParity, TrainingAndRuntimeAgree) {
   SpeechEncoder encoder(Model::Open(path_));
   for (const int64_t length : {61, 1, 2, 30}) {  // no data of a longer sequence may remain
     const Tensor inputs = torch::randn({length, model_->spec().speech()->Inputs()});
@@ -93,7 +93,7 @@ TEST_P(SpeechParity, TrainingAndRuntimeHearTheSame) {
   }
 }
 
-TEST_P(SpeechParity, NarrowModelsHearNearlyTheSame) {
+TEST_P(SpeechParity, NarrowModelsGiveNearlyTheSameOutputs) {
   const Tensor inputs = torch::randn({40, model_->spec().speech()->Inputs()});
   const Tensor want = Want(inputs);
   for (const Precision precision : {Precision::kBf16, Precision::kInt8}) {
@@ -114,7 +114,7 @@ TEST_P(SpeechParity, NarrowModelsHearNearlyTheSame) {
   }
 }
 
-TEST_P(SpeechParity, PiecesHearWhatTheWholeDoes) {
+TEST_P(SpeechParity, PiecesEqualTheWhole) {
   SpeechEncoder encoder(Model::Open(path_));
   if (!model_->spec().Causal()) {
     EXPECT_THROW(encoder.NewState(), Error);
@@ -146,7 +146,7 @@ TEST_P(SpeechParity, PiecesHearWhatTheWholeDoes) {
   }
 }
 
-TEST_P(SpeechParity, RefusesWhatDoesNotFit) {
+TEST_P(SpeechParity, RefusesInvalidArguments) {
   const auto model = Model::Open(path_);
   SpeechEncoder encoder(model);
   std::vector<float> inputs(61 * encoder.inputs()), out(61 * 5);

@@ -157,7 +157,7 @@ class SpeechTest(unittest.TestCase):
         self.assertEqual(tensors(whole / "state.safetensors"), tensors(state))
         self.assertEqual(tensors(whole / "model.safetensors"), tensors(broken / "model.safetensors"))
 
-    def test_names_what_it_leaves_out(self):
+    def test_reports_skipped_utterances(self):
         rng = random.Random(4)
         folder = self.dir / "odd"
         folder.mkdir()
@@ -176,7 +176,7 @@ class SpeechTest(unittest.TestCase):
         self.assertIn("noise.wav: not readable as audio", result.stderr)
         self.assertIn("10 utterances", result.stderr)
 
-    def test_refuses_what_makes_no_training(self):
+    def test_refuses_invalid_settings(self):
         out = self.dir / "never"
         self.refused(run("train", "speech", "--out", out), "--data")
         self.refused(run("train", "speech", "--out", out, "--data", self.train_set), "--validation")
@@ -201,7 +201,7 @@ class SpeechTest(unittest.TestCase):
             self.assertLess(times[-1], heard["seconds"])
             self.assertEqual(heard["remarks"], [])
 
-    def test_hears_a_pipe(self):
+    def test_reads_a_pipe(self):
         sound = self.wav("piped.wav", ["B", "AH"]).read_bytes()
         for flags in ([], ["--causal"]):
             result = run("transcribe", self.models["causal"], *flags, "-", input=sound, text=False)
@@ -317,7 +317,7 @@ class SpeechTest(unittest.TestCase):
 
     @unittest.skipUnless((pathlib.Path(os.environ.get("LINNET_DATA", "/none")) / "an4").exists(),
                          "LINNET_DATA has no an4/")
-    def test_the_shipped_models_hear_an4(self):
+    def test_the_shipped_models_recognize_an4(self):
         an4 = pathlib.Path(os.environ["LINNET_DATA"]) / "an4"
         for name, most in (("phones", 0.15), ("phones-causal", 0.2)):
             model = pathlib.Path("models") / f"{name}.safetensors"

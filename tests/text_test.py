@@ -115,7 +115,7 @@ class TextTest(unittest.TestCase):
             self.assertEqual((stopped["text"], stopped["ended_by"]), (" sea", "stop"))
             self.assertEqual(run(*flags, "--seed", 3).stdout, run(*flags, "--seed", 3).stdout)
 
-    def test_narrow_models_answer_too(self):
+    def test_narrow_models(self):
         for name, flags in (("couplet", ["couplet", "天山花"]), ("byte", ["generate"])):
             small = self.dir / f"{name}-int8.safetensors"
             self.assertEqual(run("export", self.models[name], "--precision", "int8", "--out", small).returncode, 0)
@@ -126,7 +126,7 @@ class TextTest(unittest.TestCase):
                 self.assertEqual(result.stdout.split()[0], "地水草")
         self.assertIn("16 characters", run("info", self.models["couplet"]).stdout)
 
-    def test_an_encoder_with_a_decoder_learns_them_too(self):
+    def test_encoder_decoder_learns_too(self):
         out = self.dir / "pair"
         result = run("train", "couplet", "--data", self.dir / "couplets", "--network", "encoder-decoder", "--preset",
                      "small", "--lr", "5e-3", "--steps", 400, "--lr-warmup", 20, "--batch", 32, "--max-length", 20,
@@ -179,7 +179,7 @@ class TextTest(unittest.TestCase):
                     done = run(*command, "--precision", precision)
                     self.assertEqual(done.returncode, 0, (kind, command, precision, done.stderr))
 
-    def test_refuses_what_does_not_fit(self):
+    def test_refuses_invalid_arguments(self):
         couplet, byte = self.models["couplet"], self.models["byte"]
         self.refused(run("couplet", byte, "天"), "text")
         self.refused(run("generate", couplet), "couplet")

@@ -155,7 +155,7 @@ class TrainTest(unittest.TestCase):
         self.run_ok("copy", "--resume", "--out", last, "--ema", "0.99", "--steps", "8")
         self.run_ok("copy", "--resume", "--out", average, "--ema", "0", "--steps", "8")
 
-    def test_records_say_what_it_cost(self):
+    def test_records_have_time_and_memory(self):
         out = self.dir / "run"
         result = self.run_ok(*COPY, "--steps", "12", "--log-every", "1", "--out", out)
         self.assertIn("an update takes", result.stderr)
@@ -197,7 +197,7 @@ class TrainTest(unittest.TestCase):
         self.run_ok("copy", "--resume", "--steps", "6", "--lr", "1e-4", "--out", out)
         self.assertEqual(json.loads((out / "config.json").read_text())["lr"], 1e-4)
 
-    def test_epochs_are_counted_as_they_were_made(self):
+    def test_epochs_are_counted_across_resumptions(self):
         data, out = self.dir / "mnist", self.dir / "run"
         data.mkdir()
         tiny_mnist(data)
@@ -305,7 +305,7 @@ class TrainTest(unittest.TestCase):
                               text=True, check=True)
         self.assertIn("random sequences", info.stdout)
 
-    def test_not_a_number(self):
+    def test_stops_at_a_nan_loss(self):
         out = self.dir / "run"
         args = [*COPY, "--out", out, "--checkpoint-every", "1", "--clip", "0"]
         self.run_ok(*args, "--steps", "2")
@@ -319,7 +319,7 @@ class TrainTest(unittest.TestCase):
             self.assertTrue(all(v == v for v in values))
         self.assertEqual(tensors(out / "model.safetensors").keys(), good.keys())
 
-    def test_a_ruined_model_replaces_no_checkpoint(self):
+    def test_non_finite_weights_are_not_saved(self):
         # The loss of step 3 is finite; the weights after the update are not.
         out = self.dir / "run"
         self.run_ok(*COPY, "--out", out, "--checkpoint-every", "1", "--clip", "0", "--steps", "2")
@@ -358,7 +358,7 @@ class TrainTest(unittest.TestCase):
             process.send_signal(signal.SIGTERM)
         self.assertEqual(process.wait(timeout=60), 130)
 
-    def test_progress_that_nobody_reads(self):
+    def test_closed_stderr(self):
         for how in ("2>&-", "2>&1 | true"):
             out = self.dir / f"run{len(how)}"
             arguments = " ".join(map(str, [*COPY, "--steps", 30, "--out", out]))
@@ -399,7 +399,7 @@ class TrainTest(unittest.TestCase):
                       "backward_ms", "optimizer_share", "attention_ms", "feed_forward_ms"):
             self.assertGreater(records[0][field], 0, field)
 
-    def test_memory_grows_with_the_length_alone(self):
+    def test_memory_is_linear_in_the_length(self):
         records = self.bench("memory", "--max-n", "4096")
         by_dim = {}
         for record in records:

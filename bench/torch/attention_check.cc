@@ -52,7 +52,7 @@ void Compare(RelativeError& error, const Tensor& got, const Vector& expected) {
   for (size_t i = 0; i < a.size(); ++i) error.Add(a[i], expected[i]);
 }
 
-// [x; -x] of one round, x = q R. The index of the largest element is the bucket.
+// [x, -x] of one round, with x = q planes. The index of a row's largest element is its bucket.
 Tensor Directions(const Tensor& q, const Tensor& planes) {
   const Tensor x = torch::matmul(q.to(torch::kFloat64), planes.to(torch::kFloat64));
   return torch::cat({x, -x}, 1);
@@ -202,8 +202,8 @@ class LshHead {
   }
   double Scale() const { return 1 / std::sqrt(static_cast<double>(d_)); }
 
-  // Positions that i sees: in any round, those of its bucket in its chunk or the previous one.
-  // Itself if there are no others.
+  // The positions that i attends to: in any round, those in the same bucket and in the same or the
+  // previous chunk. Position i itself only if there are no others.
   std::vector<int64_t> Seen(int64_t i) const {
     std::set<int64_t> seen;
     for (const Round& round : rounds_) {
@@ -233,8 +233,7 @@ double SoftmaxError(const AttentionProblem& problem, const AttentionResult& resu
   ForHeads(problem, length > 16384, [&](int64_t batch, int64_t head) {
     const Tensor q = Head(problem.q, batch, head), k = Head(problem.k, batch, head),
                  v = Head(problem.v, batch, head), g = Head(problem.grad_out, batch, head);
-    // The outputs and sums of exponentials of all rows: the gradients of one row need those of all
-    // others.
+    // The output and the log-sum-exp of every row: the gradients of one key need them.
     const Tensor out = torch::empty_like(v), sums = torch::empty({length}, torch::kFloat64);
     for (int64_t begin = 0; begin < length; begin += kBlock) {
       const int64_t rows = std::min(kBlock, length - begin);

@@ -18,7 +18,7 @@
 namespace linnet {
 namespace {
 
-TEST(Error, IsCaughtByItsKind) {
+TEST(Error, IsCaughtByItsType) {
   EXPECT_THROW(throw InputError("a ", 1), InputError);
   EXPECT_THROW(throw RuntimeError("b"), RuntimeError);
   EXPECT_THROW(throw InputError("c"), Error);
@@ -41,7 +41,7 @@ TEST(AlignedBuffer, IsAlignedZeroedAndCopiesByName) {
 // The fingerprints of models, and with them saved states and prompt snapshots, depend on these
 // values: changing them would invalidate all of these. The expected values come from an independent
 // implementation of the definition.
-TEST(Hash, StaysAsItIs) {
+TEST(Hash, ValuesAreFixed) {
   std::string text;
   for (char c = 0; c < 71; ++c) text += c;
   const auto hash = [](const std::string& of, uint64_t seed) {
@@ -66,7 +66,7 @@ TEST(Philox, MatchesThePublishedVectors) {
   EXPECT_EQ(ones.Next(), 0x6d5451fdu);
 }
 
-TEST(Philox, UniformIsOpenAndFlat) {
+TEST(Philox, UniformIsInTheOpenIntervalAndUniform) {
   Philox rng(3, 5);
   double sum = 0;
   for (int i = 0; i < 100000; ++i) {
@@ -178,7 +178,7 @@ TEST(ProgressLine, OverwritesOnATerminalOnly) {
   EXPECT_EQ(log.str(), "one\nend\n");
 }
 
-TEST(Utf8, GoesThereAndBack) {
+TEST(Utf8, RoundTrip) {
   for (const char32_t c : {0x0u, 0x7fu, 0x80u, 0x7ffu, 0x800u, 0xd7ffu, 0xe000u, 0xffffu, 0x10000u,
                            0x6d77u, 0x10ffffu}) {
     std::string text;
@@ -205,7 +205,7 @@ TEST(Utf8, CodePointsOfAnyBytes) {
   EXPECT_EQ(CodePoints("\xe6\xb5z\xff"), U"\ufffd\ufffdz\ufffd");
 }
 
-TEST(Utf8, PrintsWhatShows) {
+TEST(Utf8, ReplacesUnprintableCharacters) {
   EXPECT_TRUE(IsPrintable("AH 海 \xc3\xa9"));
   EXPECT_EQ(Printable("a\nb\x1b[31m\x7f\xff"), "a?b?[31m??");
   EXPECT_EQ(Printable("x\xe2\x80\xae"

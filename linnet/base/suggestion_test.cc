@@ -9,7 +9,7 @@ const std::vector<std::string> kNames = {"prompt", "max_tokens", "top_k", "top_p
 
 std::string Meant(const std::string& name) { return "; did you mean '" + name + "'?"; }
 
-TEST(Suggestion, NamesTheNearest) {
+TEST(Suggestion, NamesTheMostSimilar) {
   EXPECT_EQ(Suggestion("max_token", kNames), Meant("max_tokens"));  // one insertion
   EXPECT_EQ(Suggestion("max_tokenss", kNames), Meant("max_tokens"));
   EXPECT_EQ(Suggestion("prompf", kNames), Meant("prompt"));
@@ -19,7 +19,7 @@ TEST(Suggestion, NamesTheNearest) {
   EXPECT_EQ(Suggestion("maxtoken", kNames), Meant("max_tokens"));
 }
 
-TEST(Suggestion, IsSilentWithoutANearName) {
+TEST(Suggestion, IsEmptyWithoutASimilarName) {
   EXPECT_EQ(Suggestion("temperature", kNames), "");
   EXPECT_EQ(Suggestion("pro", kNames), "");
   EXPECT_EQ(Suggestion("prompt", {}), "");

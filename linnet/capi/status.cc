@@ -39,7 +39,7 @@ int Fail() noexcept {
   try {
     throw;
   } catch (const Cancelled&) {
-    return Record(LINNET_CANCELLED, "cancelled by the progress function");
+    return Record(LINNET_CANCELLED, "canceled by the progress function");
   } catch (const Unsupported& error) {
     return Record(LINNET_ERROR_UNSUPPORTED, error.what());
   } catch (const InputError& error) {

@@ -33,7 +33,7 @@ void AddDrawingOptions(CLI::App* verb, DrawingOptions& options) {
             "Width and height of an image pixel, in pixels of the PNG", Between(1, 100));
   AddSeedOption(verb, options.seed);
   AddOption(verb, "--temperature", options.temperature, "N",
-            "Below 1: closer to the most likely image", Between(0.0, 10.0));
+            "Sampling temperature (below 1: closer to the most likely image)", Between(0.0, 10.0));
   AddOption(verb, "--sampler", options.sampler, "NAME",
             "density: as trained; reference: fast-transformers' wider logistics",
             CLI::IsMember({"density", "reference"}));

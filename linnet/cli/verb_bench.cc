@@ -20,7 +20,7 @@ void AddBench(CLI::App& app) {
   add(kBenchProgram, "step", "Time a step: one token from the state");
   add(kBenchProgram, "generate",
       "Time the generation of whole images, as in the paper's tables 4 and 5");
-  add(kBenchProgram, "prefix", "Time ten thousand tokens in one call against as many steps");
+  add(kBenchProgram, "prefix", "Time a long prefix in one call against single steps");
   add(kBenchProgram, "stream", "Measure the accuracy of sums over a long stream");
   add(kBenchProgram, "causal-linear", "Time the kernel of causal linear attention");
   add(kBenchProgram, "serve", "Time the server, with many clients at once");

@@ -92,7 +92,7 @@ Traditional characters that the model does not know are read in their simplified
   verb->add_flag("--draw", options->draw,
                  "Sample candidates instead of searching for the most likely");
   verb->add_flag("--free", options->free, "With --draw: do not enforce the rules of couplets");
-  AddChoiceOptions(verb, options->how.choice, options->seed, "With --draw: ");
+  AddChoiceOptions(verb, options->how.choice, options->seed, "; with --draw");
   AddPrecisionOption(verb, options->precision);
   AddThreadsOption(verb, options->threads);
   AddJsonFlag(verb, options->json);

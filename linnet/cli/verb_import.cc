@@ -315,11 +315,12 @@ check with 'linnet eval'. A vocabulary of 256 or 259 is read as bytes; for chara
   AddAttentionOptions(verb, *options);
   about(verb->add_flag("--norm-first", choices.norm_first,
                        "Layer norms before attention and feed-forward (not in fast-transformers)"));
-  about(verb->add_option(
-                "--characters", options->characters,
-                "UTF-8 text; its distinct characters, in order, are the vocabulary. The model's "
-                "vocabulary may begin with linnet's 3 special tokens")
-            ->type_name("FILE"));
+  about(
+      verb->add_option(
+              "--characters", options->characters,
+              "UTF-8 text; its distinct characters, in order, are the vocabulary (after linnet's 3 "
+              "special tokens, if the model has them)")
+          ->type_name("FILE"));
   about(verb->add_option("--context", choices.context,
                          "Trained length of a model without a position table, in tokens")
             ->type_name("N")
@@ -336,7 +337,7 @@ check with 'linnet eval'. A vocabulary of 256 or 259 is read as bytes; for chara
             ->type_name("N")
             ->check(CLI::IsMember({1, 3})));
   AddOption(verb, "--data", options->data, "DIR",
-            "Folder of a data set, to count how often its training images begin with each byte");
+            "Folder of a data set, whose training images give the distribution of the first byte");
   AddOption(verb, "--dataset", options->dataset, "NAME",
             "Name of the data set (default: detected from its files)");
   AddJsonFlag(verb, options->json);

@@ -106,8 +106,7 @@ void PrintTable(const ModelSpec& spec, const ordered_json& info) {
   std::cout << info["model"].get<std::string>() << "\n";
   for (const auto& [name, value] : DescribeTask(spec)) Line(name.c_str(), value);
   if (spec.lstm()) {
-    line("network", "LSTM in both directions, ", spec.stack.layers(), " layers of ",
-         spec.stack.d_model);
+    line("network", "bidirectional LSTM, ", spec.stack.layers(), " layers of ", spec.stack.d_model);
   } else {
     if (spec.encoder_decoder()) line("network", "an encoder and a decoder, each as follows");
     PrintTransformer(spec);

@@ -49,7 +49,7 @@ CLI::Option* AddModelArgument(CLI::App* verb, std::string& path) {
 }
 
 void AddSeedOption(CLI::App* verb, std::optional<uint64_t>& seed, const std::string& when) {
-  verb->add_option("-s,--seed", seed, when + "Random seed (default: drawn and shown)")
+  verb->add_option("-s,--seed", seed, "Random seed (default: drawn and shown)" + when)
       ->type_name("N")
       ->check(CLI::NonNegativeNumber.description(""));
 }
@@ -59,11 +59,12 @@ uint64_t DrawnSeed() { return std::random_device()(); }
 void AddChoiceOptions(CLI::App* verb, ChoiceOptions& choice, std::optional<uint64_t>& seed,
                       const std::string& when) {
   AddOption(verb, "--temperature", choice.temperature, "T",
-            when + "0: the most likely token; above 1: more variety", Between(0, 100));
-  AddOption(verb, "--top-k", choice.top_k, "K", when + "only the K most likely tokens (0: all)",
-            Between(0, 1e6));
+            "Sampling temperature (0: always the most likely token)" + when, Between(0, 100));
+  AddOption(verb, "--top-k", choice.top_k, "K",
+            "Sample from the K most likely tokens only (0: all)" + when, Between(0, 1e6));
   AddOption(verb, "--top-p", choice.top_p, "P",
-            when + "only the most likely tokens, up to this total probability", Between(1e-6, 1));
+            "Sample from the most likely tokens only, up to this total probability" + when,
+            Between(1e-6, 1));
   AddSeedOption(verb, seed, when);
 }
 

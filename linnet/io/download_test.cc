@@ -182,7 +182,7 @@ TEST(Sha256, KnownAnswers) {
   EXPECT_EQ(hash.Hex(), Hash("abc"));
 }
 
-TEST_F(DownloadTest, GetsAFileAndThenLeavesItAlone) {
+TEST_F(DownloadTest, DownloadsAFileOnce) {
   HttpServer server(ranged_);
   uint64_t done = 0, total = 0;
   const auto show = [&](uint64_t now, uint64_t of) {
@@ -200,7 +200,7 @@ TEST_F(DownloadTest, GetsAFileAndThenLeavesItAlone) {
   EXPECT_THAT(server.requests(), ElementsAre("/sub/a.gz"));
 }
 
-TEST_F(DownloadTest, ContinuesAPart) {
+TEST_F(DownloadTest, ContinuesAPartialDownload) {
   HttpServer server(ranged_);
   WritePart(content_.substr(0, 1000));
   EXPECT_EQ(Get({server.url()}), DownloadOutcome::kDownloaded);
@@ -208,7 +208,7 @@ TEST_F(DownloadTest, ContinuesAPart) {
   EXPECT_THAT(server.requests(), ElementsAre("/a.gz from 1000"));
 }
 
-TEST_F(DownloadTest, ChecksOnlyWhatIsKnown) {
+TEST_F(DownloadTest, UnknownSizeOrChecksumIsNotChecked) {
   HttpServer server(ranged_);
   const std::string other = Hash("another file");
   file_.size = 0;
@@ -226,13 +226,13 @@ TEST_F(DownloadTest, ChecksOnlyWhatIsKnown) {
   EXPECT_THAT(server.requests(), ElementsAre("/a.gz from 1000", "/a.gz"));
 }
 
-TEST_F(DownloadTest, NeedsNoServerForAPartThatIsWhole) {
+TEST_F(DownloadTest, CompletePartNeedsNoServer) {
   WritePart(content_);
   EXPECT_EQ(Get({}), DownloadOutcome::kDownloaded);
   ExpectRight();
 }
 
-TEST_F(DownloadTest, StartsOverWhereTheServerKnowsNoRanges) {
+TEST_F(DownloadTest, StartsOverIfTheServerIgnoresRanges) {
   HttpServer server([this](const Request&) { return Whole(content_); });
   WritePart(content_.substr(0, 1000));
   Get({server.url()});
@@ -240,7 +240,7 @@ TEST_F(DownloadTest, StartsOverWhereTheServerKnowsNoRanges) {
   EXPECT_THAT(server.requests(), ElementsAre("/a.gz from 1000"));
 }
 
-TEST_F(DownloadTest, StartsOverWhereARangeIsRefusedOrIsAnotherOne) {
+TEST_F(DownloadTest, StartsOverIfTheRangeIsRefusedOrWrong) {
   for (const char* status : {"416 Range Not Satisfiable", "206 Partial Content"}) {
     HttpServer server([&](const Request& request) {
       if (!request.range) return Whole(content_);
@@ -255,7 +255,7 @@ TEST_F(DownloadTest, StartsOverWhereARangeIsRefusedOrIsAnotherOne) {
   }
 }
 
-TEST_F(DownloadTest, StartsOverAfterAPartOfAnotherFile) {
+TEST_F(DownloadTest, StartsOverIfThePartIsOfAnotherFile) {
   HttpServer server(ranged_);
   WritePart(std::string(1000, 'x'));
   Get({server.url()});
@@ -264,7 +264,7 @@ TEST_F(DownloadTest, StartsOverAfterAPartOfAnotherFile) {
   EXPECT_THAT(failed_, ElementsAre());
 }
 
-TEST_F(DownloadTest, StartsOverAfterAPartAsLongAsTheFileOrLonger) {
+TEST_F(DownloadTest, StartsOverIfThePartIsTooLong) {
   for (const size_t size : {content_.size(), content_.size() + 1}) {
     HttpServer server(ranged_);
     TempDir dir;
@@ -365,7 +365,7 @@ TEST_F(DownloadTest, FollowsRedirects) {
   EXPECT_THAT(server.requests(), ElementsAre("/a.gz from 10", "/moved/a.gz from 10"));
 }
 
-TEST_F(DownloadTest, SaysWhatToDoWhenNoMirrorHasIt) {
+TEST_F(DownloadTest, SuggestsARemedyIfAllMirrorsFail) {
   HttpServer server([](const Request&) { return Reply{Head("404 Not Found", Length(0))}; });
   EXPECT_EQ(ErrorOfGet({server.url()}),
             StrCat("runtime: ", dir_ / "a.gz", ": no mirror provided this file; the last failure: ",
@@ -376,14 +376,14 @@ TEST_F(DownloadTest, SaysWhatToDoWhenNoMirrorHasIt) {
   EXPECT_EQ(Part(), content_.substr(0, 1000));
 }
 
-TEST_F(DownloadTest, AWrongFileCostsNothingOfThePartIfItsLengthShowsIt) {
+TEST_F(DownloadTest, KeepsThePartIfTheLengthIsWrong) {
   HttpServer server([](const Request&) { return Whole("Please log in"); });
   WritePart(content_.substr(0, 1000));
   EXPECT_THAT(ErrorOfGet({server.url()}), HasSubstr("offers a file of 13 bytes"));
   EXPECT_EQ(Part(), content_.substr(0, 1000));
 }
 
-TEST_F(DownloadTest, AWrongFileLeavesNothing) {
+TEST_F(DownloadTest, DeletesAFileWithAWrongChecksum) {
   HttpServer server([this](const Request&) { return Whole(std::string(content_.size(), 'x')); });
   EXPECT_THAT(ErrorOfGet({server.url()}), HasSubstr("SHA-256"));
   EXPECT_EQ(dir_.Entries(), 0);
@@ -399,7 +399,7 @@ TEST_F(DownloadTest, KeepsAnotherFileUnlessForced) {
   ExpectRight();
 }
 
-TEST_F(DownloadTest, ForceKeepsTheOldFileUntilTheNewOneIsRight) {
+TEST_F(DownloadTest, ForceKeepsTheOldFileUntilTheNewOneIsVerified) {
   WriteFileAtomically(dir_ / "a.gz", "mine");
   EXPECT_THAT(ErrorOf([&] { Get({"http://127.0.0.1:1/"}, /*force=*/true); }), HasSubstr("mirror"));
   EXPECT_EQ(ReadFile(dir_ / "a.gz"), "mine");
@@ -434,7 +434,7 @@ TEST_F(DownloadTest, OneProcessAtATime) {
   EXPECT_EQ(Part(), "x");
 }
 
-TEST_F(DownloadTest, FoldersAndFilesThatCannotBeWritten) {
+TEST_F(DownloadTest, UnwritableFoldersAndFiles) {
   WriteFileAtomically(dir_ / "file", "x");
   EXPECT_THAT(ErrorOf([&] { Download(file_, dir_ / "file/a", {}, {}); }),
               AllOf(StartsWith("input: "), HasSubstr("cannot create this folder")));
@@ -453,7 +453,7 @@ TEST_F(DownloadTest, FoldersAndFilesThatCannotBeWritten) {
   EXPECT_THAT(ErrorOfGet({}), AllOf(StartsWith("input: "), HasSubstr("a folder")));
 }
 
-TEST_F(DownloadTest, AFullDiskIsNotTheMirrorsFault) {
+TEST_F(DownloadTest, FullDiskDoesNotTryOtherMirrors) {
   HttpServer server(ranged_);
   rlimit before;
   getrlimit(RLIMIT_FSIZE, &before);

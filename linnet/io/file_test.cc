@@ -37,7 +37,7 @@ TEST(MappedFile, MapsMovesAndKeepsAReplacedFile) {
   EXPECT_TRUE(MappedFile(path).bytes().empty());
 }
 
-TEST(MappedFile, RefusesWhatIsNoFile) {
+TEST(MappedFile, RefusesFoldersAndMissingFiles) {
   TempDir dir;
   const std::string missing = dir / "missing";
   EXPECT_EQ(ErrorOf([&] { MappedFile{missing}; }),
@@ -67,7 +67,7 @@ TEST(ReadRegularFile, RefusesLinksPipesAndDevices) {
   EXPECT_THAT(ErrorOf([&] { ReadRegularFile("/dev/zero", 5); }), HasSubstr("not a regular file"));
 }
 
-TEST(ReadFile, ReadsAllAndRefusesTooMuch) {
+TEST(ReadFile, ReadsUpToTheLimit) {
   TempDir dir;
   std::string text(200001, 'x');
   text[150000] = '\0';
@@ -101,7 +101,7 @@ TEST(AtomicFile, LeavesTheOldFileUntilCommit) {
   EXPECT_EQ(dir.Entries(), 1);
 }
 
-TEST(AtomicFile, LeavesNothingWhereASignalEndsTheProcess) {
+TEST(AtomicFile, LeavesNoFileIfASignalEndsTheProcess) {
   TempDir dir;
   {
     AtomicFile file(dir / "a");

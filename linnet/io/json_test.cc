@@ -14,7 +14,7 @@ std::string Fault(const std::string& text) {
   return fault;
 }
 
-TEST(Json, TakesWhatIsPlain) {
+TEST(Json, ParsesObjects) {
   std::string fault;
   EXPECT_EQ(ParseJson(R"({"a": {"a": 1}, "b": [1, 2]})", 3, fault)["a"]["a"], 1);
   EXPECT_EQ(fault, "");
@@ -22,7 +22,7 @@ TEST(Json, TakesWhatIsPlain) {
   EXPECT_EQ(Fault(R"([{"a": 1}, {"a": 2}])"), "");
 }
 
-TEST(Json, SaysWhatIsWrong) {
+TEST(Json, ErrorsNameTheFault) {
   EXPECT_EQ(Fault(""), "is not valid JSON");
   EXPECT_EQ(Fault("{\"a\": 1} and more"), "is not valid JSON");
   EXPECT_EQ(Fault("{\"a\": \"\xff\"}"), "is not valid JSON");
@@ -39,7 +39,7 @@ TEST(Json, KeepsTheOrderOfKeys) {
   EXPECT_EQ(fault, "is nested too deeply");
 }
 
-TEST(Json, NothingForATerminalToObey) {
+TEST(Json, EscapesControlCharacters) {
   EXPECT_EQ(Quote("a\x1b[2J\x7f\u009b31m\u00a0\u00e9"), "'a?[2J??31m\u00a0\u00e9'");
   EXPECT_EQ(Brief(std::string(1000, 'x')), std::string(80, 'x') + "...");
   EXPECT_EQ(EscapeControls("[\"\x7f\u009b\u0080\u009f\u00a0\u00e9\"]"),

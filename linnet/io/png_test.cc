@@ -37,7 +37,7 @@ TEST(Png, RoundTrip) {
   }
 }
 
-TEST(Png, RefusesWhatIsNoImage) {
+TEST(Png, RefusesInvalidImages) {
   TempDir dir;
   EXPECT_THAT(ErrorOf([&] { WritePng(dir / "a.png", Image{}); }), HasSubstr("cannot hold"));
   EXPECT_THAT(ErrorOf([&] {

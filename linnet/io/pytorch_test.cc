@@ -101,7 +101,7 @@ std::string LoadError(const std::string& file, const std::string& key = "") {
 
 const std::string kSix = Storage("FloatStorage", "0", 6);
 
-TEST(PyTorch, ReadsWhatTorchSaveWrote) {
+TEST(PyTorch, ReadsFilesOfTorchSave) {
   const PyTorchFile file = PyTorchFile::Open("tests/golden/image_model.pth");
   const SafetensorsFile same = SafetensorsFile::Open("tests/golden/image_model.safetensors");
   ASSERT_EQ(file.tensors().size(), 38u);
@@ -227,7 +227,7 @@ TEST(PyTorch, StridesOffsetsAndSharedStorages) {
   EXPECT_EQ(file.Get("plain").data.data() + 16, file.Get("tail").data.data());
 }
 
-TEST(PyTorch, RefusesTensorsThatLeaveTheirStorage) {
+TEST(PyTorch, RefusesTensorsOutsideTheirStorage) {
   constexpr int64_t kHuge = int64_t{1} << 62;
   const std::string cases[] = {
       Rebuild(kSix, 0, {7}, {1}),
@@ -320,7 +320,7 @@ TEST(PyTorch, FindsASharedStateDictUnderEachName) {
 }
 
 // The search is bounded where dicts hold each other many times.
-TEST(PyTorch, RefusesAMazeOfDicts) {
+TEST(PyTorch, SearchInSharedDictsIsBounded) {
   const std::string again = "h" + Number(0, 1);
   Files names, circle;
   for (int i = 0; i < 150; ++i) names.emplace_back("n" + std::to_string(i), again);
@@ -333,7 +333,7 @@ TEST(PyTorch, RefusesAMazeOfDicts) {
               HasSubstr("more than 10000 dicts"));
 }
 
-TEST(PyTorch, RefusesWhatIsNoStateDict) {
+TEST(PyTorch, RefusesOtherObjects) {
   const std::string sd = Dict({{"x", Floats("0", 6)}});
   const std::pair<std::string, const char*> cases[] = {
       {"cposix\nsystem\n" + Str("true") + "\x85R", "asks for 'posix.system'"},
@@ -381,7 +381,7 @@ TEST(PyTorch, RefusesWhatIsNoStateDict) {
   EXPECT_THAT(LoadError(Archive(std::string(200000, '('))), HasSubstr("more than one value"));
 }
 
-TEST(PyTorch, SaysWhatOtherFilesAre) {
+TEST(PyTorch, NamesTheTypeOfOtherFiles) {
   const std::string sd = Dict({{"x", Floats("0", 6)}});
   EXPECT_THAT(LoadError(Archive(sd, {{"m/constants.pkl", "x"}})),
               AllOf(HasSubstr("TorchScript"), HasSubstr("torch.jit.load")));
@@ -481,7 +481,7 @@ TEST(PyTorch, SurvivesDamageToThePickle) {
   EXPECT_GT(refused, 1000u);
 }
 
-TEST(Pickle, SurvivesDamageToOneOfTorchs) {
+TEST(Pickle, SurvivesDamageToPicklesOfTorch) {
   const std::string file = ReadFile("tests/golden/image_model.pth");
   const size_t begin = file.find("\x80\x02"), end = file.find("sb.", begin) + 3;
   const std::string whole = file.substr(begin, end - begin);

@@ -113,7 +113,7 @@ TEST(Safetensors, ErrorsNameFileAndTensor) {
   EXPECT_THAT(ErrorOf([&] { writer.Write(dir / "no/a"); }), HasSubstr("does not exist"));
 }
 
-TEST(SafetensorsWriter, RefusesWhatItCouldNotReadBack) {
+TEST(SafetensorsWriter, RefusesInvalidTensors) {
   const float x = 1;
   SafetensorsWriter writer;
   writer.Add("x", DType::kF32, {1}, &x);
@@ -144,7 +144,7 @@ TEST(Safetensors, RealignsOddData) {
   }
 }
 
-TEST(Safetensors, SaysWhatIsTruncated) {
+TEST(Safetensors, TruncatedFilesNameTheFault) {
   const std::string file =
       FileOf(R"({"x":{"dtype":"F32","shape":[1000,1000],"data_offsets":[0,4000000]}})", 1200);
   EXPECT_EQ(LoadError(file),
@@ -221,7 +221,7 @@ TEST(Safetensors, RefusesHostileHeaders) {
   }
 }
 
-TEST(Safetensors, ManyDimensionsMakeNoLongMessage) {
+TEST(Safetensors, MessagesShortenManyDimensions) {
   std::string ones = "1";
   for (int i = 0; i < 100000; ++i) ones += ",1";
   EXPECT_THAT(LoadError(FileOf(

@@ -68,7 +68,7 @@ void ExpectBackward(Activation activation, double tolerance, const std::function
   for (size_t c = 0; c < columns; ++c) EXPECT_NEAR(sums[c], want_sums[c], 1e-4);
 }
 
-TEST_P(ActivationTest, GoesBack) {
+TEST_P(ActivationTest, BackwardMatchesTheReference) {
   for (Activation activation : {Activation::kRelu, Activation::kGelu}) {
     ExpectBackward<float>(
         activation, 1e-6, [](float x) { return x; }, [](float x) { return x; });

@@ -51,7 +51,7 @@ TEST_P(AdamTest, MatchesItsEquations) {
   }
 }
 
-TEST_P(AdamTest, NormsOfWhatIsNoNumberAreNone) {
+TEST_P(AdamTest, NormOfNanOrInfinityIsNotFinite) {
   std::vector<float> x(50, 1.0f);
   x[37] = std::nanf("");
   EXPECT_FALSE(std::isfinite(SquaredNorm(x.size(), x.data())));

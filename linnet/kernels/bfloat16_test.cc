@@ -15,7 +15,7 @@ namespace {
 
 LINNET_SUITE_ON_EACH_ISA(BFloat16Test);
 
-TEST_P(BFloat16Test, NarrowsAsTheReferenceDoes) {
+TEST_P(BFloat16Test, RoundingMatchesTheReference) {
   std::vector<float> x = {0.0f, -0.0f, 1e-42f, std::numeric_limits<float>::max()};
   for (uint32_t low : {0x7fffu, 0x8000u, 0x8001u}) {  // just below a tie, a tie, just above
     for (uint32_t high : {0x3f80u, 0x3f81u, 0xbf80u, 0x7f7fu}) {

@@ -17,7 +17,7 @@ namespace {
 LINNET_SUITE_ON_EACH_ISA(CausalLinearInvariants);
 
 // NaNs propagate, so that a broken model is noticed.
-TEST_P(CausalLinearInvariants, NanStaysNan) {
+TEST_P(CausalLinearInvariants, NanPropagates) {
   const CausalLinearShape shape{1, 3, 1, 20, 20};
   for (int which : {0, 1, 2}) {
     std::array<Floats, 3> x = {Random(60, 1), Random(60, 2), Random(60, 3)};
@@ -43,7 +43,7 @@ struct Results {
 
 // Packed sequences give the same bits as each sequence alone, for any number of slots. An empty
 // sequence returns its initial state.
-TEST_P(CausalLinearInvariants, PackedSequencesEqualEachAlone) {
+TEST_P(CausalLinearInvariants, PackedEqualsSeparate) {
   const size_t heads = 3, d = 20, m = 24, count = 6;
   const std::vector<int64_t> offsets = {0, 0, 70, 71, 71, 103, 140}, lengths = {4, 33, 1, 0, 0, 99};
   const auto tokens = static_cast<size_t>(offsets.back());
@@ -167,7 +167,7 @@ TEST_P(CausalLinearInvariants, MaskedRowsMakeNoNan) {
 
 // Results do not depend on how the work is divided: by heads or, if there are few, by parts of the
 // sequence.
-TEST_P(CausalLinearInvariants, ThreadsDoNotChangeABit) {
+TEST_P(CausalLinearInvariants, ResultsDoNotDependOnThreads) {
   const auto threads = [](size_t count, RangeBody body) {
     std::vector<std::thread> running;
     for (size_t i = 0; i < count; ++i) running.emplace_back([=] { body(i, i + 1); });

@@ -220,7 +220,7 @@ TEST_P(CausalLinear, TakesFeaturesOfAnySize) {
 
 // A sequence so long that its segments exceed kKeptRows and their rows are not kept. Samples rows
 // around the segment borders.
-TEST_P(CausalLinear, LongSequencesGoBySegments) {
+TEST_P(CausalLinear, LongSequencesAreCutIntoSegments) {
   const size_t length = 66'000, d = 3, m = 16;
   const CausalLinearShape shape{1, length, 1, d, m};
   for (const CausalLinearOptions& options :

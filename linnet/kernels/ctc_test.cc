@@ -109,7 +109,7 @@ TEST_P(CtcTest, LongSequences) {
   EXPECT_LT(off, 5e-3 * largest);
 }
 
-TEST_P(CtcTest, WhatCannotFitIsInfiniteWithoutAGradient) {
+TEST_P(CtcTest, TooLongLabelsGiveInfinityAndNoGradient) {
   for (const bool repeats : {false, true}) {
     Problem problem(repeats ? 5 : 3, 4, repeats ? 3 : 4, 1, 1);
     problem.targets = repeats ? std::vector<int64_t>{2, 2, 2} : std::vector<int64_t>{0, 2, 3, 0};

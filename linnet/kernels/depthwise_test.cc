@@ -50,7 +50,7 @@ TEST_P(DepthwiseTest, MatchesTheReference) {
   }
 }
 
-TEST_P(DepthwiseTest, BeginsWhereItIsTold) {
+TEST_P(DepthwiseTest, ComputesFromTheFirstPositionGiven) {
   DepthwiseShape shape{2, 23, 20, 7, 6};
   const size_t size = shape.batch * shape.length * shape.channels;
   const std::vector<float> x = Random(size, 1), w = Random(140, 2), b = Random(20, 3);
@@ -65,7 +65,7 @@ TEST_P(DepthwiseTest, BeginsWhereItIsTold) {
 
 // The gradients of sum(out * g) against central differences of the reference, for a sample of the
 // elements of each input.
-TEST_P(DepthwiseTest, GoesBack) {
+TEST_P(DepthwiseTest, GradientsMatchDifferencesOfTheReference) {
   for (const DepthwiseShape& shape : Shapes()) {
     const size_t size = shape.batch * shape.length * shape.channels;
     const std::vector<float> x = Random(size, 1), w = Random(shape.width * shape.channels, 2);
@@ -100,7 +100,7 @@ TEST_P(DepthwiseTest, GoesBack) {
   }
 }
 
-TEST_P(DepthwiseTest, ThreadsChangeNothing) {
+TEST_P(DepthwiseTest, ResultsDoNotDependOnThreads) {
   const DepthwiseShape shape{2, 29, 100, 7, 3};
   const size_t size = shape.batch * shape.length * shape.channels;
   const std::vector<float> x = Random(size, 1), w = Random(700, 2), b = Random(100, 3);

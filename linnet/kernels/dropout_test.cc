@@ -12,7 +12,7 @@ namespace {
 
 LINNET_SUITE_ON_EACH_ISA(DropoutTest);
 
-TEST_P(DropoutTest, FollowsTheSeedAndThePlace) {
+TEST_P(DropoutTest, DependsOnSeedAndIndexOnly) {
   for (const uint64_t seed : {uint64_t{0}, uint64_t{0x0123456789abcdef}}) {
     for (const float p : {0.0f, 0.1f, 0.5f, 0.9f}) {
       for (const size_t first : {size_t{0}, size_t{5}, size_t{4'000'000'000}}) {
@@ -32,7 +32,7 @@ TEST_P(DropoutTest, FollowsTheSeedAndThePlace) {
 
 // The share of dropped elements and the share of neighbors that agree, over the indices of one seed
 // and over the seeds at one index: all within five standard deviations.
-TEST(Dropout, IsAsRandomAsItSays) {
+TEST(Dropout, FrequenciesMatchTheProbability) {
   const int count = 1 << 20;
   for (const float p : {0.1f, 0.25f, 0.5f}) {
     const double deviation = std::sqrt(p * (1 - p) / count);

@@ -169,7 +169,7 @@ TEST_P(LinearAttention, MaskedKeysMakeNoNan) {
   }
 }
 
-TEST_P(LinearAttention, ThreadsDoNotChangeABit) {
+TEST_P(LinearAttention, ResultsDoNotDependOnThreads) {
   const auto threads = [](size_t count, RangeBody body) {
     std::vector<std::thread> running;
     for (size_t i = 0; i < count; ++i) running.emplace_back([=] { body(i, i + 1); });

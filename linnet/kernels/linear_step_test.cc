@@ -158,7 +158,7 @@ TEST_P(LinearSteps, MatchTheReferenceOverRaggedShapes) {
   }
 }
 
-TEST_P(LinearSteps, NanStaysNan) {
+TEST_P(LinearSteps, NanPropagates) {
   for (const bool narrow : {false, true}) {
     for (int which : {0, 1, 2}) {
       States states({1, 20, 20, narrow}, 1);

@@ -63,7 +63,7 @@ TEST_P(LinearTest, MatchesTheReferenceOverRaggedShapes) {
 }
 
 // A row's bits depend neither on the other rows nor on how the outputs are split.
-TEST_P(LinearTest, CompanyAndCutsDoNotChangeABit) {
+TEST_P(LinearTest, RowsDoNotDependOnOtherRowsOrTheSplit) {
   const size_t in = 70, out = 150, rows = 40;
   const Layer layer(in, out);
   const Floats x = Random(rows * in, 3);

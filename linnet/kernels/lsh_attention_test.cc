@@ -29,9 +29,8 @@ double Difference(const Doubles& got, const Doubles& want) {
   double largest = 0, scale = 1;
   EXPECT_EQ(got.size(), want.size());
   for (size_t i = 0; i < want.size(); ++i) {
-    // Written as "not within", so that a NaN fails.
     const double off = std::abs(got[i] - want[i]);
-    if (!(off <= largest)) largest = off;
+    if (!(off <= largest)) largest = off;  // a NaN fails
     scale = std::max(scale, std::abs(want[i]));
   }
   return largest / scale;
@@ -172,8 +171,8 @@ size_t Valid(const Problem& problem, size_t n) {
                   static_cast<size_t>(std::max<int64_t>(problem.lengths[n], 0)));
 }
 
-// The kernel's buckets of a head's positions, from their codes. They must equal the reference's,
-// unless its choice was nearly a tie.
+// The buckets that the kernel chose for a head's positions, from `run.places`. Checks that they equal
+// the reference's, except near ties.
 std::vector<std::vector<size_t>> Buckets(const Problem& problem, const Pass& run, size_t n,
                                          size_t h) {
   const LshAttentionShape& s = problem.shape;
@@ -267,7 +266,7 @@ TEST_P(LshAttention, TakesLengths) {
 }
 
 // Inputs at positions from lengths[n] on may be NaN; outputs there are zeros.
-TEST_P(LshAttention, WhatDoesNotCountMakesNoNan) {
+TEST_P(LshAttention, PaddingMakesNoNan) {
   const Problem problem{{4, 50, 2, 5, 7, 2}, {4, 8, true}, {0, 17, 50, 33}};
   Pass plain(problem), with_nan(problem);
   for (size_t n = 0; n < 4; ++n) {
@@ -333,7 +332,7 @@ TEST_P(LshAttention, EqualRoundsAreOneRound) {
   }
 }
 
-TEST_P(LshAttention, NothingThere) {
+TEST_P(LshAttention, EmptyShapes) {
   for (const LshAttentionShape& shape :
        {LshAttentionShape{2, 0, 1, 3, 4, 2}, LshAttentionShape{0, 5, 1, 3, 4, 2}}) {
     for (const size_t slots : {1, 3}) {
@@ -344,7 +343,7 @@ TEST_P(LshAttention, NothingThere) {
 }
 
 // A visible NaN propagates, so that training notices it.
-TEST_P(LshAttention, NanThatIsSeenMakesNan) {
+TEST_P(LshAttention, VisibleNanPropagates) {
   const Problem problem{{1, 40, 1, 8, 8, 2}, {1, 20}};
   for (const bool in_q : {false, true}) {
     Pass run(problem);
@@ -362,7 +361,7 @@ TEST_P(LshAttention, NanThatIsSeenMakesNan) {
 
 // Results do not depend on how the work is divided. One head on several slots is processed block by
 // block.
-TEST_P(LshAttention, ThreadsDoNotChangeABit) {
+TEST_P(LshAttention, ResultsDoNotDependOnThreads) {
   for (const bool causal : {false, true}) {
     for (const auto& [shape, options] : {
              std::pair{LshAttentionShape{1, 700, 1, 20, 24, 2}, LshAttentionOptions{8, 32, causal}},

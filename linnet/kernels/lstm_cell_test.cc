@@ -42,7 +42,7 @@ TEST_P(LstmCellTest, MatchesTheReference) {
 }
 
 // The gradients of out * a + cell * b, against central differences.
-TEST_P(LstmCellTest, GoesBack) {
+TEST_P(LstmCellTest, GradientsMatchDifferencesOfTheReference) {
   for (const size_t h : kHidden) {
     const std::vector<float> sums = Random(kRows * 4 * h, 1), before = Random(kRows * h, 2);
     const std::vector<float> a = Random(kRows * h, 3), b = Random(kRows * h, 4);
@@ -77,7 +77,7 @@ TEST_P(LstmCellTest, GoesBack) {
   }
 }
 
-TEST_P(LstmCellTest, FarOutIsNoNaN) {
+TEST_P(LstmCellTest, LargeInputsMakeNoNan) {
   std::vector<float> gates = {-500, 500, 500, -500, 500, -500, -500, 500}, cell = {1, -1}, out(2);
   LstmCellForward(1, 2, {gates.data(), cell.data(), cell.data(), out.data()});
   for (const float x : {gates[0], gates[3], gates[5], cell[0], cell[1], out[0], out[1]}) {

@@ -34,7 +34,7 @@ std::vector<double> Row(const Floats& outputs, size_t r, size_t mixtures) {
 
 LINNET_SUITE_ON_EACH_ISA(MixtureTest);
 
-TEST_P(MixtureTest, MatchesTheReferenceWithItsGradient) {
+TEST_P(MixtureTest, ValueAndGradientMatchTheReference) {
   for (size_t mixtures : {1, 2, 7, 10, 16, 17, 40}) {
     const size_t rows = 120;
     const Floats outputs = RandomOutputs(rows, mixtures, mixtures);
@@ -73,7 +73,7 @@ TEST_P(MixtureTest, MatchesTheReferenceWithItsGradient) {
   }
 }
 
-TEST_P(MixtureTest, ProbabilitiesSumToOneHoweverNarrow) {
+TEST_P(MixtureTest, ProbabilitiesSumToOneAtAnyScale) {
   const size_t mixtures = 3;
   for (float log_scale : {-20.0f, -7.0f, -5.0f, -3.0f, 0.0f, 5.0f, 12.0f}) {
     Floats outputs;
@@ -92,7 +92,7 @@ TEST_P(MixtureTest, ProbabilitiesSumToOneHoweverNarrow) {
 }
 
 // Far tails stay finite, with a gradient that points back to the byte.
-TEST_P(MixtureTest, FarTailsKeepTheirSlope) {
+TEST_P(MixtureTest, FarTailsHaveGradients) {
   const Floats outputs = {0.0f, 40.0f, -7.0f};
   const uint8_t byte = 10;
   Floats nats(1), grad(3);
@@ -105,7 +105,7 @@ TEST_P(MixtureTest, FarTailsKeepTheirSlope) {
   for (float x : {nats[0], grad[0], grad[1], grad[2]}) EXPECT_TRUE(std::isfinite(x));
 }
 
-TEST_P(MixtureTest, NeitherCompanyNorThreadsChangeABit) {
+TEST_P(MixtureTest, RowsDoNotDependOnOtherRowsOrThreads) {
   const size_t rows = 37, mixtures = 10;
   const Floats outputs = RandomOutputs(rows, mixtures, 1);
   std::vector<uint8_t> bytes(rows);

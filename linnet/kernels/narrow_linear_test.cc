@@ -147,7 +147,7 @@ TEST_P(NarrowLinearTest, MatchesTheReferenceOverRaggedShapes) {
 }
 
 // A row's bits depend neither on the other rows nor on how the outputs are split.
-TEST_P(NarrowLinearTest, CompanyAndCutsDoNotChangeABit) {
+TEST_P(NarrowLinearTest, RowsDoNotDependOnOtherRowsOrTheSplit) {
   const size_t in = 130, out = 150, rows = 70;
   const Layer layer(type(), in, out);
   const Floats x = Random(rows * in, 3);
@@ -171,7 +171,7 @@ TEST_P(NarrowLinearTest, CompanyAndCutsDoNotChangeABit) {
   }
 }
 
-TEST_P(NarrowLinearTest, FactorsAreThoseOfTheScaledInputs) {
+TEST_P(NarrowLinearTest, FactorsEqualScaledInputs) {
   const size_t in = 70, rows = 5;
   const Floats x = Random(rows * in, 3);
   Floats factor(in), scaled = x;
@@ -182,7 +182,7 @@ TEST_P(NarrowLinearTest, FactorsAreThoseOfTheScaledInputs) {
   EXPECT_TRUE(std::equal(given.memory.begin(), given.memory.end(), before.memory.begin()));
 }
 
-TEST_P(NarrowLinearTest, RowsOfZerosAndOfTheTiniestGiveTheBias) {
+TEST_P(NarrowLinearTest, RowsOfZerosOrDenormalsGiveTheBias) {
   const size_t in = 20, out = 17;
   const Layer layer(type(), in, out);
   for (const float tiny : {0.0f, FLT_TRUE_MIN, -1e-40f}) {
@@ -216,7 +216,7 @@ TEST(NarrowLinear, Int8GivesTheSameBitsOnEveryTarget) {
   ForceIsa("");
 }
 
-TEST(NarrowLinear, TheLargestSumsOfInt8StayExact) {
+TEST(NarrowLinear, LargestInt8SumsAreExact) {
   const size_t in = 4096, out = 16;
   const std::vector<int8_t> weight(in * out, -127);
   const Floats ones(out, 1.0f), x(in, 127.0f);
@@ -235,7 +235,7 @@ TEST(NarrowLinear, TheLargestSumsOfInt8StayExact) {
 }
 
 // In any lane, and in the part of a row that fills no vector.
-TEST(Int8Activations, ARowThatIsNotFiniteGivesNaN) {
+TEST(Int8Activations, NonFiniteRowsGiveNaN) {
   const size_t in = 67, out = 20;
   std::vector<int8_t> weight(in * out, 1);
   const Floats scales(out, 1);
@@ -275,7 +275,7 @@ TEST(PackNarrow, TakesColumnsOfAWiderMatrix) {
   }
 }
 
-TEST(QuantizeWeights, IsToTheNearestAndOnceIsAsGoodAsTwice) {
+TEST(QuantizeWeights, RoundsToNearestAndIsIdempotent) {
   for (uint64_t stream = 0; stream < 50; ++stream) {
     const size_t n = 1 + stream * 3;
     Floats weight = Random(n, 10 + stream);
@@ -292,7 +292,7 @@ TEST(QuantizeWeights, IsToTheNearestAndOnceIsAsGoodAsTwice) {
   }
 }
 
-TEST(QuantizeWeights, NothingAndWhatIsNotFiniteAreZero) {
+TEST(QuantizeWeights, ZeroTinyAndNonFiniteWeightsGiveZero) {
   for (const float odd : {0.0f, 1e-42f, std::numeric_limits<float>::infinity(), std::nanf("")}) {
     const Floats weight = {0, odd, 0};
     std::vector<int8_t> values(3, 9);

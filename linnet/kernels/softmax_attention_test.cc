@@ -301,7 +301,7 @@ TEST_P(SoftmaxAttention, ZeroQueries) {
 
 // Keys that no query sees may hold anything. A query that sees no key gives zeros and contributes
 // nothing to gradients.
-TEST_P(SoftmaxAttention, WhatIsNotSeenMakesNoNan) {
+TEST_P(SoftmaxAttention, HiddenNanDoesNotPropagate) {
   for (bool causal : {false, true}) {
     const Problem problem{{3, 30, 240, 2, 5, 7}, {1, causal, 150}, {0, 17, 240}};
     Pass plain(problem), with_nan(problem);
@@ -327,7 +327,7 @@ TEST_P(SoftmaxAttention, WhatIsNotSeenMakesNoNan) {
   }
 }
 
-TEST_P(SoftmaxAttention, NothingToSee) {
+TEST_P(SoftmaxAttention, EmptyShapes) {
   for (const SoftmaxAttentionShape& shape :
        {SoftmaxAttentionShape{2, 5, 0, 1, 3, 4}, SoftmaxAttentionShape{2, 0, 5, 1, 3, 4},
         SoftmaxAttentionShape{0, 5, 5, 1, 3, 4}}) {
@@ -343,7 +343,7 @@ TEST_P(SoftmaxAttention, NothingToSee) {
 }
 
 // A visible NaN propagates, so that training notices it.
-TEST_P(SoftmaxAttention, NanThatIsSeenMakesNan) {
+TEST_P(SoftmaxAttention, VisibleNanPropagates) {
   const Problem problem{{1, 20, 40, 1, 8, 8}, {1}};
   for (size_t which = 0; which < 3; ++which) {
     Pass run(problem);
@@ -358,7 +358,7 @@ TEST_P(SoftmaxAttention, NanThatIsSeenMakesNan) {
 
 // Results do not depend on how the work is divided. One head on several slots uses the backward's
 // two sweeps.
-TEST_P(SoftmaxAttention, ThreadsDoNotChangeABit) {
+TEST_P(SoftmaxAttention, ResultsDoNotDependOnThreads) {
   for (bool causal : {false, true}) {
     for (const SoftmaxAttentionShape& shape : {SoftmaxAttentionShape{1, 500, 500, 1, 20, 24},
                                                SoftmaxAttentionShape{2, 230, 260, 3, 33, 8}}) {

@@ -39,7 +39,7 @@ TEST(ModelSpec, JsonRoundTrip) {
 }
 
 // Parameters of other kinds are not written, so files of the older kinds are unchanged.
-TEST(ModelSpec, WritesAttentionParametersWhereTheySaySomething) {
+TEST(ModelSpec, WritesOnlyTheMixersOwnParameters) {
   ModelSpec spec = TinyImages();
   EXPECT_EQ(ToJson(spec).find("lsh"), std::string::npos);
   EXPECT_EQ(ToJson(spec).find("similarity"), std::string::npos);
@@ -59,7 +59,7 @@ TEST(ModelSpec, WritesAttentionParametersWhereTheySaySomething) {
 }
 
 // A user-defined kind states whether it has a feature map; other kinds save no omega.
-TEST(ModelSpec, OmegaGoesIntoFilesWhereTheKindTakesAMap) {
+TEST(ModelSpec, OmegaIsSavedIfTheMixerHasAFeatureMap) {
   AddMixer({.name = "test-mapped", .description = "", .causal = true, .maps = true});
   for (const auto& [kind, omegas] :
        {std::pair("causal-linear", 1), {"full", 0}, {"test-mapped", 1}}) {
@@ -76,7 +76,7 @@ TEST(ModelSpec, OmegaGoesIntoFilesWhereTheKindTakesAMap) {
   }
 }
 
-TEST(ModelSpec, RefusesWhatMakesNoModel) {
+TEST(ModelSpec, RefusesInvalidFields) {
   EXPECT_EQ(ErrorOf("{}"), "");  // all defaults: the paper's MNIST model
   for (const char* bad :
        {"", "[]", "{\"layers\": 0}", "{\"layers\": 1e10}", "{\"layers\": \"3\"}", "{\"layer\": 3}",
@@ -117,19 +117,19 @@ TEST(ModelSpec, FirstDifference) {
   EXPECT_EQ(FirstDifference(spec, other)->a, "\"causal-linear\"");
 }
 
-TEST(FeatureMaps, HaveTheSizeOfTheirInputUnlessTheySayAnother) {
+TEST(FeatureMaps, DefaultSizeIsTheInputs) {
   AddFeatureMap({.name = "plain"});
   EXPECT_EQ(FeatureSize({.feature_map = "plain"}, 12), 12);
   Validate(MixerSpec{.feature_map = "plain"}, 12, "here");
 }
 
-TEST(ModelSpec, CountsThePapersModel) {
+TEST(ModelSpec, CountsTheParametersOfThePapersModel) {
   // 8 layers of 4 (256 256 + 256) + 2 256 1024 + 1024 + 256 + 4 256, embedding, final norm, head.
   EXPECT_EQ(ParameterCount(ModelSpec{}),
             8 * (4 * 65792 + 2 * 262144 + 1280 + 1024) + 256 * 128 + 512 + 30 * 257);
 }
 
-TEST(ModelSpec, GridPositionsTellWhereTheNextByteStands) {
+TEST(ModelSpec, GridPositionsGiveRowAndColumnOfTheNextByte) {
   ModelSpec spec;
   spec.image()->width = 5, spec.image()->height = 4, spec.image()->channels = 3,
   spec.input.max_length = 59;
@@ -195,7 +195,7 @@ class CheckpointTest : public testing::Test {
   std::string path_;
 };
 
-TEST_F(CheckpointTest, AMissingTableOfPositionsIsComputed) {
+TEST_F(CheckpointTest, ComputesAMissingPositionTable) {
   ModelSpec spec = TinyImages();
   WriteWith(spec, "pos_embedding.pe", {});
   const Checkpoint checkpoint = Checkpoint::Open(path_);
@@ -239,7 +239,7 @@ TEST_F(CheckpointTest, TensorsMustFitTheSpec) {
   EXPECT_EQ(OpenError().find("linnet import"), std::string::npos);
 }
 
-TEST_F(CheckpointTest, SaysWhatImportTakes) {
+TEST_F(CheckpointTest, SuggestsImportForPyTorchFiles) {
   SafetensorsWriter writer;
   const float zero = 0;
   writer.Add("module.encoder.layers.0.norm1.bias", DType::kF32, {1}, &zero);

@@ -71,7 +71,7 @@ bool Contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-TEST(ReferenceName, StripsWhatWrappersAdd) {
+TEST(ReferenceName, StripsPrefixesOfWrappers) {
   for (const char* name :
        {"transformer.layers.0.norm1.weight", "module.transformer.layers.0.norm1.weight",
         "model.module.layers.0.norm1.weight", "_orig_mod.encoder.layers.0.norm1.weight",
@@ -114,7 +114,7 @@ TEST(Reference, SpecsComeFromShapes) {
   EXPECT_EQ(cifar.image()->channels, 3);
 }
 
-TEST(Reference, TakesTensorsAsTheyAre) {
+TEST(Reference, KeepsTensorsUnchanged) {
   Tensors tensors(Tiny());
   ReferenceModel model = FromReference(tensors.list, "a.pth", TinyChoices());
   for (const Tensor& tensor : tensors.list) {
@@ -155,7 +155,7 @@ TEST(Reference, ConvertsOtherTypes) {
                        "is I16, not a floating-point type"));
 }
 
-TEST(Reference, RefusesWhatIsNoNumber) {
+TEST(Reference, RefusesNonFiniteTensors) {
   Tensors tensors(Tiny());
   Tensor& bias = tensors.Get("predictor.bias");
   const auto replace = [&](DType dtype, const void* data) {
@@ -185,7 +185,7 @@ ModelSpec TinyText(const TextSpec& text) {
 }
 const TextSpec kLetters = {.unit = TextUnit::kCharacter, .characters = "etaoin shrdlu"};
 
-TEST(Reference, TextComesFromTheVocabulary) {
+TEST(Reference, TextTaskFollowsFromTheVocabulary) {
   const ReferenceChoices choices = {.heads = 3};
   const ReferenceChoices letters = {.heads = 3, .characters = kLetters.characters};
   for (const bool tied : {false, true}) {
@@ -210,7 +210,7 @@ TEST(Reference, TextComesFromTheVocabulary) {
   }
 }
 
-TEST(Reference, ATaskThatIsSaidStands) {
+TEST(Reference, KeepsTheTaskGiven) {
   ModelSpec bytes = TinyText({});
   bytes.input.value_embedding = 8, bytes.input.positions = Positions::kSequence;
   const Tensors tensors(bytes);
@@ -228,7 +228,7 @@ TEST(Reference, ATaskThatIsSaidStands) {
   EXPECT_TRUE(Contains(Tensors(Tiny()).Error(text), "--characters is for text"));
 }
 
-TEST(Reference, CharactersMustBeTheVocabulary) {
+TEST(Reference, CharactersMustMatchTheVocabulary) {
   const Tensors tensors(TinyText(kLetters));
   EXPECT_TRUE(Contains(tensors.Error({.heads = 3}),
                        "added positions are for text; a vocabulary of "
@@ -362,7 +362,7 @@ TEST(Reference, FavorsColumnsHaveBothSigns) {
               ratio(ours(q, true), ours(keys[0], false), ours(keys[1], false)), 1e-5);
 }
 
-TEST(Reference, PartsOfModelsAreRefusedInASentence) {
+TEST(Reference, RefusesPartsOfModels) {
   ModelSpec spec = TinyText({});
   spec.network = NetworkKind::kEncoderDecoder, spec.task = "couplet";
   const auto only = [](Tensors tensors, const std::string& prefix, const std::string& stripped) {
@@ -394,7 +394,7 @@ TEST(Reference, PartsOfModelsAreRefusedInASentence) {
   EXPECT_TRUE(Contains(Tensors(speech).Error({.heads = 3}), "a.pth: holds an LSTM, which cannot"));
 }
 
-TEST(Reference, ReformerIsTheReferences) {
+TEST(Reference, ReformerHasTheOptionsOfFastTransformers) {
   Tensors tensors(Tiny());
   ReferenceChoices choices = TinyChoices();
   choices.attention.kind = "reformer";
@@ -419,7 +419,7 @@ TEST(Reference, NoTableLargerThanTheFile) {
   EXPECT_TRUE(Contains(tensors.Error(choices), "'pos_embedding.pe' is [1, 1048576, 0], but"));
 }
 
-TEST(Reference, CutsPositionsThatAreNeverReached) {
+TEST(Reference, CutsUnreachablePositions) {
   ModelSpec longer = Tiny();
   longer.input.max_length = 50, longer.image()->width = 51, longer.image()->height = 1;
   Tensors tensors(longer);
@@ -431,7 +431,7 @@ TEST(Reference, CutsPositionsThatAreNeverReached) {
   EXPECT_TRUE(Contains(tensors.Error(wide), "100 x 3 x 1 have 300"));
 }
 
-TEST(Reference, NamesAllThatIsWrong) {
+TEST(Reference, ErrorsNameEveryFault) {
   Tensors tensors(Tiny());
   EXPECT_EQ(
       tensors.Error({.width = 4, .height = 3}),

@@ -12,7 +12,7 @@ namespace {
 
 using Tokens = std::vector<int32_t>;
 
-TEST(Vocabulary, OfBytesHasAll) {
+TEST(Vocabulary, OfBytesHasEveryByte) {
   const Vocabulary bytes = Vocabulary::Bytes();
   EXPECT_EQ(bytes.size(), 259u);
   std::string all;
@@ -22,7 +22,7 @@ TEST(Vocabulary, OfBytesHasAll) {
   EXPECT_EQ(bytes.Save().characters, "");
 }
 
-TEST(Vocabulary, OfATextHasItsCharacters) {
+TEST(Vocabulary, OfATextHasItsMostFrequentCharacters) {
   const Vocabulary some = Vocabulary::OfText("海上生明月，海。海上", 3);
   EXPECT_EQ(some.Save().characters,
             "海上。");  // three times, twice, then the lowest that occurs once
@@ -39,7 +39,7 @@ Vocabulary Characters(const std::string& characters) {
   return Vocabulary({.unit = TextUnit::kCharacter, .characters = characters});
 }
 
-TEST(Vocabulary, RefusesWhatMakesNone) {
+TEST(Vocabulary, RefusesInvalidVocabularies) {
   EXPECT_THROW(Vocabulary({.unit = TextUnit::kByte, .characters = "a"}), Error);
   EXPECT_THROW(Characters(""), Error);
   EXPECT_THROW(Characters("aba"), Error);

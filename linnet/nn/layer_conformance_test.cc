@@ -262,7 +262,7 @@ INSTANTIATE_TEST_SUITE_P(Mixers, DecoderLayers,
 double Tolerance(const Rounding& rounding) { return 30 * rounding.off; }
 
 // Sequences alone, and in a batch with longer and shorter ones.
-TEST_P(Layers, WholeIsTheOracleInAnyCompany) {
+TEST_P(Layers, WholeSequencesMatchTheOracleInAnyBatch) {
   const std::vector<int64_t> lengths = {17, 3, 1, 9};
   for (const Rounding& rounding : kRoundings) {
     TransformerEncoder encoder = Make(rounding.type).batch;
@@ -286,7 +286,7 @@ TEST_P(Layers, WholeIsTheOracleInAnyCompany) {
 }
 
 // Gradients of the inputs and of every parameter.
-TEST_P(Layers, GradientsAreTheOraclesSlopes) {
+TEST_P(Layers, GradientsMatchDifferencesOfTheOracle) {
   constexpr int64_t kLength = 9;
   TransformerOptions options = Options();
   options.activation = Activation::kGelu;  // finite differences across relu's kink are wrong
@@ -331,7 +331,7 @@ TEST_P(Layers, GradientsAreTheOraclesSlopes) {
   }
 }
 
-TEST_P(RecurrentLayers, PiecesAndStepsAreTheOracle) {
+TEST_P(RecurrentLayers, PiecesAndStepsMatchTheOracle) {
   constexpr int64_t kLength = 17;
   for (const Rounding& rounding : kRoundings) {
     Transformer built = Make(rounding.type);
@@ -374,7 +374,7 @@ TEST_P(RecurrentLayers, PiecesAndStepsAreTheOracle) {
   }
 }
 
-TEST_P(NotRecurrentLayers, PiecesAreRefused) {
+TEST_P(NotRecurrentLayers, RefusesPieces) {
   Transformer built = Make(torch::kFloat64);
   EXPECT_TRUE(built.recurrent.is_empty());
   RecurrentState state;
@@ -385,7 +385,7 @@ TEST_P(NotRecurrentLayers, PiecesAreRefused) {
 }
 
 // Self attention and the mixer's cross attention over a memory, in batches, whole and in steps.
-TEST_P(DecoderLayers, WholeAndStepsAreTheOracle) {
+TEST_P(DecoderLayers, WholeAndStepsMatchTheOracle) {
   constexpr int64_t kLength = 9;
   const std::vector<int64_t> lengths = {7, 1, 4};
   for (const Rounding& rounding : kRoundings) {

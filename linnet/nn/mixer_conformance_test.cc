@@ -218,7 +218,7 @@ TEST_P(Conformance, ModuleAndRegistryAgree) {
   EXPECT_EQ(omega_.empty(), !info().maps || OmegaColumns(Spec(), Spec().query_dim) == 0);
 }
 
-TEST_P(Conformance, WholeIsTheOracle) {
+TEST_P(Conformance, WholeSequencesMatchTheOracle) {
   for (const Rounding& rounding : kRoundings) {
     const Mixer mixer = Make(rounding.type);
     for (const int64_t length : kRaggedLengths) {
@@ -249,7 +249,7 @@ TEST_P(Conformance, Bf16IsNearTheOracle) {
   }
 }
 
-TEST_P(Conformance, GradientsAreTheOraclesSlopes) {
+TEST_P(Conformance, GradientsMatchDifferencesOfTheOracle) {
   for (const Rounding& rounding : kRoundings) {
     const Mixer mixer = Make(rounding.type);
     // Chunks of the plain forms have 64 positions, blocks of the fused forms 32.
@@ -294,7 +294,7 @@ void ExpectAsAlone(MixerImpl& mixer, const Inputs& in, const Tensor& out, const 
 }
 
 // Each sequence of a batch has the same outputs and gradients as alone, whatever the padding holds.
-TEST_P(Conformance, CompanyChangesNothing) {
+TEST_P(Conformance, SequencesDoNotDependOnTheBatch) {
   const Tensor lengths = Lengths({33, 9, 0, 1, 8});
   const int64_t batch = lengths.size(0);
   for (const Rounding& rounding : kRoundings) {
@@ -322,7 +322,7 @@ TEST_P(Conformance, CompanyChangesNothing) {
   }
 }
 
-TEST_P(Conformance, MasksOfAnyKindAreHonoredOrRefused) {
+TEST_P(Conformance, MasksAreAppliedOrRefused) {
   const Mixer mixer = Make();
   const Inputs in = Draw(2, 9, 9, torch::kFloat64);
   const int64_t heads = Spec().heads;
@@ -350,8 +350,8 @@ TEST_P(Conformance, MasksOfAnyKindAreHonoredOrRefused) {
   }
 }
 
-TEST_P(Conformance, WhatSeesTheFutureRefusesACausalMask) {
-  if (info().causal) return;  // WholeIsTheOracle
+TEST_P(Conformance, NonCausalMixersRefuseACausalMask) {
+  if (info().causal) return;  // WholeSequencesMatchTheOracle
   const Inputs in = Draw(1, 3, 3, torch::kFloat64);
   const Mixer mixer = Make();
   const std::string error =
@@ -399,7 +399,7 @@ Tensor InSteps(MixerImpl& mixer, const Inputs& in, int64_t end, MixerState& stat
 }
 
 // Steps are causal, also for mixers whose whole form is not.
-TEST_P(RecurrentConformance, PiecesAndStepsAreTheOracle) {
+TEST_P(RecurrentConformance, PiecesAndStepsMatchTheOracle) {
   const Mask past{.causal = true};
   for (const Rounding& rounding : kRoundings) {
     const Mixer mixer = Make(rounding.type);
@@ -423,7 +423,7 @@ TEST_P(RecurrentConformance, PiecesAndStepsAreTheOracle) {
 }
 
 // Gradients flow from each piece or step through the state to all earlier ones.
-TEST_P(RecurrentConformance, GradientsThroughPiecesAndStepsAreTheWholes) {
+TEST_P(RecurrentConformance, GradientsThroughPiecesAndStepsEqualTheWholes) {
   const Mask past{.causal = true};
   for (const Rounding& rounding : kRoundings) {
     const Mixer mixer = Make(rounding.type);
@@ -461,7 +461,7 @@ TEST_P(RecurrentConformance, GradientsThroughPiecesAndStepsAreTheWholes) {
 
 // A state is a value: a copy can continue differently without an effect on the original, and a
 // state restored from copies of its tensors continues like the original.
-TEST_P(RecurrentConformance, CopiesAndRestoredStatesGoOn) {
+TEST_P(RecurrentConformance, CopiedAndRestoredStatesContinue) {
   constexpr int64_t kLength = 33;
   const Mask past{.causal = true};
   for (const Rounding& rounding : kRoundings) {
@@ -499,7 +499,7 @@ TEST_P(RecurrentConformance, CopiesAndRestoredStatesGoOn) {
   }
 }
 
-TEST_P(NotRecurrentConformance, RecurrentFormsAreRefused) {
+TEST_P(NotRecurrentConformance, RefusesRecurrentForms) {
   const Mixer mixer = Make();
   const Inputs in = Draw(1, 3, 3, torch::kFloat64);
   const auto first = [](const Tensor& x) { return x.select(1, 0); };
@@ -519,7 +519,7 @@ TEST_P(NotRecurrentConformance, RecurrentFormsAreRefused) {
 }
 
 // Attention over a memory: whole, and one query at a time from a state built at once or in parts.
-TEST_P(CrossConformance, MemoriesAreTheOracle) {
+TEST_P(CrossConformance, CrossAttentionMatchesTheOracle) {
   for (const Rounding& rounding : kRoundings) {
     const Mixer mixer = Make(rounding.type);
     for (const int64_t queries : {1, 5}) {
@@ -569,7 +569,7 @@ TEST_P(CrossConformance, MemoriesAreTheOracle) {
   }
 }
 
-TEST_P(NotCrossConformance, AMemoryIsRefused) {
+TEST_P(NotCrossConformance, RefusesAMemory) {
   const Mixer mixer = Make();
   for (const int64_t keys : {2, 4}) {
     const Inputs in = Draw(1, 3, keys, torch::kFloat64);

@@ -35,7 +35,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, EveryKind, testing::ValuesIn(MixerCases()),
                          [](const auto& info) { return info.param.name; });
 
 // The output and the gradients of a query without keys are 0, also with eps = 0.
-TEST_P(EveryKind, NothingSeenIsZero) {
+TEST_P(EveryKind, QueriesWithoutKeysGiveZero) {
   MixerSpec spec = GetParam().spec;
   spec.eps = 0;
   for (const Rounding& rounding : kRoundings) {
@@ -76,7 +76,7 @@ TEST_P(EveryKind, NothingSeenIsZero) {
 }
 
 // Finite inputs give finite outputs.
-TEST_P(EveryKind, HardInputsGiveNumbers) {
+TEST_P(EveryKind, ExtremeInputsGiveFiniteResults) {
   for (const torch::ScalarType type : {torch::kFloat64, torch::kFloat32}) {
     const Mixer attention = Make(type);
     const auto check = [&](const std::string& what, const Tensor& q_in, const Tensor& k_in,
@@ -111,7 +111,7 @@ TEST_P(EveryKind, HardInputsGiveNumbers) {
   }
 }
 
-TEST_P(EveryKind, RefusesWhatHasNoMeaning) {
+TEST_P(EveryKind, RefusesInvalidShapesAndMasks) {
   const Mixer attention = Make();
   const Tensor q = Normal({1, 3, 3, 4}), longer = Normal({1, 4, 3, 4}), v = Normal({1, 3, 3, 5});
   const auto refuses = [&](const Tensor& a, const Tensor& b, const Tensor& c, const Mask& mask) {
@@ -238,7 +238,7 @@ TEST(FullAttention, GradientsOfQueriesDoNotMoveTheCache) {
 }
 
 // Tensors made in inference mode must not be written outside of it.
-TEST(FullAttention, GoesOnBehindInferenceMode) {
+TEST(FullAttention, ContinuesAfterInferenceMode) {
   const Mixer attention = MakeMixer({.kind = "full"}, {2, 4, 5});
   const Tensor x = Normal({1, 6, 2, 4}), v = Normal({1, 6, 2, 5});
   const Tensor want = attention->forward(x, x, v, Mask{.causal = true});
@@ -252,7 +252,7 @@ TEST(FullAttention, GoesOnBehindInferenceMode) {
 }
 
 // A memory with lengths ends in padding, so no positions can be appended.
-TEST(FullAttention, DoesNotGoOnBehindLengths) {
+TEST(FullAttention, MemoriesWithLengthsCannotBeExtended) {
   const Mixer attention = MakeMixer({.kind = "full"}, {2, 4, 5});
   const Tensor k = Normal({2, 5, 2, 4}), v = Normal({2, 5, 2, 5});
   MixerState state;
@@ -265,7 +265,7 @@ TEST(FullAttention, DoesNotGoOnBehindLengths) {
 }
 
 // A state does not change if the caller later writes to the tensors passed to Remember().
-TEST(FullAttention, TheStateIsItsOwn) {
+TEST(FullAttention, StatesDoNotShareTheCallersTensors) {
   const Mixer attention = MakeMixer({.kind = "full"}, {2, 4, 5});
   for (const bool gradient : {false, true}) {
     const Tensor k = Normal({2, 5, 2, 4}).requires_grad_(gradient) * 1;
@@ -366,7 +366,7 @@ TEST(FeatureMap, RffHasAFloor) {
 
 // For any number and location of keys, outputs are at most kRandom times the largest value if
 // values are random, and kEqual times the value if all are equal.
-TEST(FeatureMap, RffStaysOfTheSizeOfTheValues) {
+TEST(FeatureMap, RffOutputsAreBounded) {
   constexpr double kRandom = 3, kEqual = 6;
   for (const int64_t dim : {4, 32}) {
     for (const int features : {0, 256}) {
@@ -392,7 +392,7 @@ TEST(FeatureMap, RffStaysOfTheSizeOfTheValues) {
 }
 
 // A map depends on its own fields only: the spec's kind may be unknown to the library.
-TEST(FeatureMap, IsMadeForAnyKind) {
+TEST(FeatureMap, DoesNotDependOnTheMixer) {
   for (const char* map : {"elu", "relu", "polynomial2", "rff", "favor"}) {
     const MixerSpec spec{.kind = "mine", .feature_map = map};
     const FeatureMap made = MakeFeatureMap(spec, 8);
@@ -410,7 +410,7 @@ TEST(FeatureMap, IsMadeForAnyKind) {
 }
 
 // The lowest score is finite in half precision, too.
-TEST(LowestScore, IsANumberOfItsType) {
+TEST(LowestScore, IsFiniteInItsType) {
   EXPECT_TRUE(Finite(torch::zeros({1}, torch::kHalf).fill_(ops::LowestScore(torch::kHalf))));
 }
 
@@ -517,7 +517,7 @@ TEST(Attention, KindsAndMapsCanBeAdded) {
   EXPECT_LT(Off(squared->forward(x, x, x, Mask{.causal = true})[0][0], x[0][0]), 1e-3);
 }
 
-TEST(Attention, AMapWithoutASizeKeepsItsInputs) {
+TEST(Attention, FeatureMapsHaveTheirInputsSizeByDefault) {
   class Cube : public FeatureMapImpl {
    public:
     Tensor Keys(const Tensor& k) const override { return k.pow(3).abs(); }

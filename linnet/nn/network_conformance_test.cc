@@ -79,7 +79,7 @@ INSTANTIATE_TEST_SUITE_P(Mixers, Networks, testing::ValuesIn(MixerCases()),
                          [](const auto& info) { return info.param.name; });
 
 // Images as bytes: whole, in steps of a restored model, and alone; strictly causal.
-TEST_P(Networks, ImagesAreReadInEveryForm) {
+TEST_P(Networks, ImagesMatchTheReferenceInEveryForm) {
   const ModelSpec spec = Images(GetParam().spec);
   if (!info().causal) {
     const std::string error = ErrorOf([&] { SequenceModel{spec}; });
@@ -114,7 +114,7 @@ TEST_P(Networks, ImagesAreReadInEveryForm) {
 
 // Outputs depend on the whole first line, but not on its padding or on later tokens of the second
 // line.
-TEST_P(Networks, PairsAreReadInEveryForm) {
+TEST_P(Networks, PairsMatchTheReferenceInEveryForm) {
   if (!info().causal || info().cross.empty()) {
     const ModelSpec spec = Pairs(GetParam().spec, false);
     EXPECT_TRUE(Contains(ErrorOf([&] { EncoderDecoder{spec}; }), "'" + info().name + "'"));
@@ -152,7 +152,7 @@ TEST_P(Networks, PairsAreReadInEveryForm) {
   }
 }
 
-TEST_P(Networks, SpeechIsReadInEveryForm) {
+TEST_P(Networks, SpeechMatchesTheReferenceInEveryForm) {
   torch::manual_seed(5);
   SpeechModel model(Speech(GetParam().spec));
   model->eval();

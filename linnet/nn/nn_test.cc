@@ -29,7 +29,7 @@ ModelSpec SmallImages(const std::string& kind) {
   return spec;
 }
 
-TEST(SequenceModel, RefusesPositionsThatItLacks) {
+TEST(SequenceModel, RefusesPositionsOutsideItsTable) {
   SequenceModel model(SmallImages("full"));
   const Tensor tokens = torch::randint(256, {1, 24}, torch::kInt64);
   SequenceState state;
@@ -38,7 +38,7 @@ TEST(SequenceModel, RefusesPositionsThatItLacks) {
   EXPECT_THROW(model->forward(tokens), Error);
 }
 
-TEST(EncoderDecoder, RefusesWhatDoesNotFit) {
+TEST(EncoderDecoder, RefusesInvalidArguments) {
   ModelSpec spec = SmallImages("full");
   spec.task = "couplet", spec.network = NetworkKind::kEncoderDecoder;
   spec.input = {.vocabulary = 11, .max_length = 9, .value_embedding = 16};
@@ -54,7 +54,7 @@ TEST(EncoderDecoder, RefusesWhatDoesNotFit) {
 }
 
 // Weights of softmax attention run with linear attention.
-TEST(SequenceModel, WeightsMoveBetweenKinds) {
+TEST(SequenceModel, WeightsLoadIntoAnotherMixer) {
   const std::string path = TemporaryPath("weights");
   SequenceModel full(SmallImages("full"));
   SaveModel(path, *full, "{}");
@@ -168,7 +168,7 @@ TEST(SequenceModel, LayersMayDiffer) {
   EXPECT_THROW(whole->Step(tokens.select(1, 0), 0, none), Error);
 }
 
-TEST(SequenceModel, PositionsOfAnotherKindAreNotTaken) {
+TEST(SequenceModel, RefusesPositionTablesOfAnotherKind) {
   const std::string path = TemporaryPath("positions");
   ModelSpec spec = SmallImages("full");
   spec.input.value_embedding = 8;
@@ -195,7 +195,7 @@ TEST(SequenceModel, DropoutActsInTrainingOnly) {
 
 // Runs its body once in the forward and once in the backward pass, with the same random numbers and
 // the same gradients as without Recompute().
-TEST(Recompute, IsItsBodyTwice) {
+TEST(Recompute, RunsItsBodyTwice) {
   torch::manual_seed(9);
   const Tensor x = torch::randn({5, 4}).requires_grad_(), w = torch::randn({4, 4}).requires_grad_();
   int runs = 0;
@@ -219,7 +219,7 @@ TEST(Recompute, IsItsBodyTwice) {
 }
 
 // Parameters get gradients even if no input needs one; backward() also works if nothing needs one.
-TEST(Recompute, ParametersHaveGradientsOfTheirOwn) {
+TEST(Recompute, ParametersGetGradients) {
   const Tensor x = torch::randn({5, 4}), w = torch::randn({4, 4}).requires_grad_();
   const auto body = [&](const std::vector<Tensor>& in) { return torch::matmul(in[0], w); };
   body({x}).square().sum().backward();
@@ -237,7 +237,7 @@ TEST(Recompute, ParametersHaveGradientsOfTheirOwn) {
 // Outputs and gradients are the same with and without checkpoints, whichever tensors need a
 // gradient. The recomputed forward pass uses the same hash planes, which training draws anew in
 // every pass.
-TEST(Transformer, CheckpointsChangeNothing) {
+TEST(Transformer, CheckpointingDoesNotChangeResults) {
   const MixerSpec linear{.kind = "linear", .heads = 2, .query_dim = 4, .value_dim = 4};
   for (const char* kind : {"causal-linear", "reformer"}) {
     for (const bool decoder : {false, true}) {
@@ -291,7 +291,7 @@ TEST(Transformer, CheckpointsChangeNothing) {
   }
 }
 
-TEST(Transformer, RefusesSizesThatMakeNone) {
+TEST(Transformer, RefusesInvalidSizes) {
   const TransformerOptions good{.pattern = {{.heads = 2, .query_dim = 4, .value_dim = 4}},
                                 .layers = 1,
                                 .d_model = 8,

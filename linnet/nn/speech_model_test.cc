@@ -49,7 +49,7 @@ std::vector<ModelSpec> Kinds() {
 }
 
 // The outputs of an utterance do not depend on longer ones in its batch, nor on its padding.
-TEST(SpeechModel, CompanyAndPaddingChangeNothing) {
+TEST(SpeechModel, UtterancesDoNotDependOnBatchOrPadding) {
   for (const ModelSpec& spec : Kinds()) {
     torch::manual_seed(3);
     SpeechModel model(spec);
@@ -69,7 +69,7 @@ TEST(SpeechModel, CompanyAndPaddingChangeNothing) {
   }
 }
 
-TEST(SpeechModel, SeesTheFutureOrNot) {
+TEST(SpeechModel, CausalModelsIgnoreTheFuture) {
   for (const ModelSpec& spec : Kinds()) {
     torch::manual_seed(5);
     SpeechModel model(spec);
@@ -109,7 +109,7 @@ TEST(SpeechModel, SavesAndLoads) {
   std::filesystem::remove(path);
 }
 
-TEST(SpeechModel, LearnsThroughEveryPart) {
+TEST(SpeechModel, EveryParameterGetsAGradient) {
   for (const ModelSpec& spec : Kinds()) {
     SpeechModel model(spec, TrainingOptions{.dropout = 0.1});
     const Tensor lengths = torch::tensor({int64_t{9}, int64_t{4}});
@@ -128,7 +128,7 @@ TEST(SpeechModel, LearnsThroughEveryPart) {
 }
 
 // The LSTM uses libtorch's weights and gives libtorch's outputs.
-TEST(SpeechModel, LstmIsLibtorchs) {
+TEST(SpeechModel, LstmMatchesLibtorch) {
   torch::manual_seed(6);
   const ModelSpec spec = SmallLstm();
   SpeechModel model(spec);
@@ -153,7 +153,7 @@ TEST(SpeechModel, LstmIsLibtorchs) {
   EXPECT_LT((got[1] - want[1]).narrow(0, 0, 5).abs().max().item<double>(), 1e-5);
 }
 
-TEST(SpeechModel, RefusesWhatDoesNotFit) {
+TEST(SpeechModel, RefusesInvalidArguments) {
   SpeechModel model(SmallSpeech("linear"));
   const Tensor lengths = torch::tensor({int64_t{9}});
   EXPECT_THROW(model->forward(torch::randn({1, 9, 19}), lengths), Error);

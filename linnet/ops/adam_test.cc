@@ -92,7 +92,7 @@ TEST(Adam, FlatEqualsSeparate) {
   }
 }
 
-TEST(Adam, FlatKeepsEverythingIfAGradientIsNotFinite) {
+TEST(Adam, FlatSkipsUpdatesWithNonFiniteGradients) {
   torch::manual_seed(11);
   const Tensors parameters = {Random({40}).requires_grad_(), Random({7}).requires_grad_()};
   FlatAdam flat(parameters);

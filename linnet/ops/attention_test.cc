@@ -55,7 +55,7 @@ TEST(LinearAttention, TakesAnyStrides) {
   Check(operation, {Random({2, 3, 6, 4}), Random({4, 2, 5, 3}), Random({2, 5, 3, 7})}, true);
 }
 
-TEST(LinearAttention, RefusesWhatDoesNotFit) {
+TEST(LinearAttention, RefusesInvalidArguments) {
   const Tensor q = Random({2, 5, 3, 4}), k = Random({2, 6, 3, 4}), v = Random({2, 6, 3, 7});
   EXPECT_THROW(LinearAttention(q, k, v.narrow(1, 0, 5)), Error);
   EXPECT_THROW(LinearAttention(q, k.narrow(3, 0, 3), v), Error);
@@ -144,7 +144,7 @@ TEST(SoftmaxAttention, TakesAnyStridesAndScale) {
   Check(operation, {Random({2, 3, 6, 4}), Random({4, 2, 6, 3}), Random({2, 6, 3, 7})}, true);
 }
 
-TEST(SoftmaxAttention, HidesWhatItIsTold) {
+TEST(SoftmaxAttention, MaskedKeysDoNotCount) {
   torch::manual_seed(17);
   const Tensors x = {Random({2, 9, 3, 4}), Random({2, 12, 3, 4}), Random({2, 12, 3, 5})};
   const auto run = [&](const SoftmaxAttentionOptions& options) {
@@ -165,7 +165,7 @@ TEST(SoftmaxAttention, HidesWhatItIsTold) {
   EXPECT_TRUE(near(fused, run({.causal = true, .offset = 3, .lengths = lengths})));
 }
 
-TEST(SoftmaxAttention, ThreadsDoNotChangeABit) {
+TEST(SoftmaxAttention, ResultsDoNotDependOnThreads) {
   torch::manual_seed(18);
   const Tensors x = {Random({1, 400, 1, 20}), Random({1, 400, 1, 20}), Random({1, 400, 1, 24})};
   const auto run = [&](int threads) {
@@ -204,7 +204,7 @@ TEST(SoftmaxAttention, MaskedRowsMakeNoNan) {
   }
 }
 
-TEST(SoftmaxAttention, RefusesWhatDoesNotFit) {
+TEST(SoftmaxAttention, RefusesInvalidArguments) {
   const Tensor x = torch::zeros({2, 5, 3, 4});
   const auto refuses = [](const Tensor& q, const Tensor& k, const Tensor& v,
                           const SoftmaxAttentionOptions& options = {}) {
@@ -257,7 +257,7 @@ TEST(LshAttention, FusedEqualsPlain) {
   }
 }
 
-TEST(LshAttention, ThreadsDoNotChangeABit) {
+TEST(LshAttention, ResultsDoNotDependOnThreads) {
   torch::manual_seed(17);
   const Tensor q = torch::randn({1, 500, 1, 16}), v = torch::randn({1, 500, 1, 16});
   const Tensor planes = torch::randn({2, 16, 4});
@@ -273,7 +273,7 @@ TEST(LshAttention, ThreadsDoNotChangeABit) {
   for (size_t i = 0; i < 2; ++i) EXPECT_TRUE(torch::equal(one[i], three[i])) << i;
 }
 
-TEST(LshAttention, RefusesWhatDoesNotFit) {
+TEST(LshAttention, RefusesInvalidArguments) {
   const Tensor q = torch::randn({2, 9, 1, 4}), v = torch::randn({2, 9, 1, 3});
   const Tensor planes = torch::randn({1, 4, 2});
   const auto refuses = [&](const Tensor& q, const Tensor& v, const Tensor& lengths,

@@ -143,7 +143,7 @@ TEST(CausalLinear, DoesNotWriteToTheStateGiven) {
 
 // Outputs at earlier positions do not change by a bit, whatever later keys and values hold, NaN and
 // infinity included.
-TEST(CausalLinear, TheFutureDoesNotReachThePast) {
+TEST(CausalLinear, IsCausalBitForBit) {
   torch::manual_seed(15);
   const int64_t length = 3 * kPlainChunk - 10, last = length - 1, chunk = 2 * kPlainChunk;
   const Tensor q = Random({1, length, 2, 4}), k = Random({1, length, 2, 4});
@@ -222,7 +222,7 @@ Tensors Alone(const Tensors& t, const std::vector<int64_t>& offsets) {
   return {torch::cat(outs), torch::cat(s), torch::cat(z)};
 }
 
-TEST(CausalLinear, PackedEqualsEachAloneToTheBit) {
+TEST(CausalLinear, PackedEqualsSeparateBitForBit) {
   torch::manual_seed(13);
   const std::vector<int64_t> offsets = {0, 0, 70, 71, 71, 103, 240, 240};
   const Tensor cu_seqlens = torch::tensor(offsets);
@@ -280,7 +280,7 @@ TEST(CausalLinear, MaskedRowsMakeNoNan) {
   }
 }
 
-TEST(CausalLinear, RefusesWhatDoesNotFit) {
+TEST(CausalLinear, RefusesInvalidArguments) {
   const auto kind = [](const std::function<void()>& run) {
     try {
       run();

@@ -91,7 +91,7 @@ TEST(FeedForward, FusedEqualsPlain) {
 }
 
 // Each thread sums its own gradients; the returned tensor must not contain the threads' memory.
-TEST(FeedForward, ThreadsAgreeAndLeaveNothingBehind) {
+TEST(FeedForward, ThreadsAgreeAndTheirMemoryIsFreed) {
   torch::manual_seed(13);
   const int before = at::get_num_threads();
   at::set_num_threads(3);
@@ -236,7 +236,7 @@ TEST(PlainGuard, MakesOperationsPlain) {
   EXPECT_TRUE(Fused(x));
 }
 
-TEST(LayerRows, RefuseWhatDoesNotFit) {
+TEST(LayerRows, RefuseInvalidArguments) {
   const Tensor x = Random({4, 8}), weight = Weight(3, 8), bias = Random({3});
   EXPECT_THROW(Linear(Random({4, 7}), weight, bias, Precision::kFp32), Error);
   EXPECT_THROW(Linear(x, weight, Random({4}), Precision::kFp32), Error);

@@ -34,7 +34,7 @@ TEST(CrossEntropy, FusedEqualsPlain) {
       [&](const Tensors& t) { return Tensors{CrossEntropyNats(t[0], targets)}; }, {Random({3, 5})});
 }
 
-TEST(CrossEntropy, LargeLogitsAndNone) {
+TEST(CrossEntropy, LargeAndInfiniteLogits) {
   const Tensor logits = torch::tensor({1e30F, 1e30F, -1e30F, 80.0F, 90.0F, -INFINITY}).view({2, 3});
   const Tensor nats = CrossEntropyNats(logits, torch::tensor({int64_t{1}, int64_t{0}}));
   EXPECT_NEAR(nats[0].item<double>(), std::log(2.0), 1e-6);
@@ -47,7 +47,7 @@ TEST(CrossEntropy, LargeLogitsAndNone) {
   EXPECT_EQ(CrossEntropyNats(torch::zeros({0, 3}), torch::zeros({0}, torch::kInt64)).numel(), 0);
 }
 
-TEST(CrossEntropy, RefusesWhatDoesNotFit) {
+TEST(CrossEntropy, RefusesInvalidArguments) {
   const auto refuses = [](const Tensor& logits, const Tensor& targets, const std::string& what) {
     try {
       CrossEntropyNats(logits, targets);

@@ -18,11 +18,11 @@ Tensor Plain(const Tensor& logits, const Tensor& bytes) {
   const std::vector<Tensor> parts = logits.chunk(3, -1);
   const Tensor log_scale = parts[2].clamp_min(-7);
   const Tensor byte = bytes.unsqueeze(-1);
-  const Tensor centred = byte.to(logits.dtype()) / 127.5 - 1 - parts[1];
+  const Tensor centered = byte.to(logits.dtype()) / 127.5 - 1 - parts[1];
   const Tensor inverse_scale = torch::exp(-log_scale);
-  const Tensor upper = inverse_scale * (centred + 1.0 / 255);
-  const Tensor lower = inverse_scale * (centred - 1.0 / 255);
-  const Tensor middle = inverse_scale * centred;
+  const Tensor upper = inverse_scale * (centered + 1.0 / 255);
+  const Tensor lower = inverse_scale * (centered - 1.0 / 255);
+  const Tensor middle = inverse_scale * centered;
   const Tensor mass = torch::sigmoid(upper) - torch::sigmoid(lower);
   // If a bin's mass is lost to rounding, the density at its center times its width replaces it.
   const Tensor tail = middle - log_scale - 2 * torch::softplus(middle) - std::log(127.5);

@@ -65,7 +65,7 @@ TEST(DepthwiseConvolution, PaddingMakesNoNan) {
   }
 }
 
-TEST(DepthwiseConvolution, RefusesWhatDoesNotFit) {
+TEST(DepthwiseConvolution, RefusesInvalidArguments) {
   const Tensor x = torch::randn({2, 6, 4}), b = torch::randn({4});
   EXPECT_THROW(DepthwiseConvolution(x, torch::randn({3, 5}), b, {}, false), Error);
   EXPECT_THROW(DepthwiseConvolution(x, torch::randn({2, 4}), b, {}, false), Error);
@@ -101,7 +101,7 @@ TEST(Lstm, FusedEqualsPlain) {
   }
 }
 
-TEST(Lstm, RefusesWhatDoesNotFit) {
+TEST(Lstm, RefusesInvalidArguments) {
   const Tensor x = torch::randn({2, 4, 5}), w = torch::randn({12, 5}), u = torch::randn({12, 3});
   const Tensor b = torch::randn({12}), lengths = torch::tensor({int64_t{4}, int64_t{2}});
   EXPECT_NO_THROW(Lstm(x, w, u, b, b, lengths, false));
@@ -114,7 +114,7 @@ TEST(Lstm, RefusesWhatDoesNotFit) {
 
 // The backward uses the forward's mask; the seed comes from libtorch's generator; the number of
 // threads changes nothing.
-TEST(Dropout, GoesBackThroughItsMask) {
+TEST(Dropout, BackwardUsesTheSameMask) {
   const int threads = at::get_num_threads();
   Tensor first;
   for (const int count : {1, 3}) {

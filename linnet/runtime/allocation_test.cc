@@ -42,7 +42,7 @@ extern "C" int posix_memalign(void** block, size_t alignment, size_t size) noexc
 namespace linnet {
 namespace {
 
-TEST(Allocations, AStepMakesNone) {
+TEST(Allocations, StepsDoNotAllocate) {
   const Checkpoint checkpoint = Checkpoint::Open("models/digits.safetensors");
   for (const Precision precision : {Precision::kF32, Precision::kBf16, Precision::kInt8}) {
     const auto model = Model::FromCheckpoint(checkpoint, {precision});

@@ -26,12 +26,12 @@ struct Machine {
   }
 };
 
-TEST(Crowd, ATeamThatDoesNotSleepStays) {
+TEST(Crowd, TeamThatDoesNotSleepStays) {
   Machine machine{.crowd = Crowd(), .team = 1, .one = 0.1, .sleeps = 4};
   EXPECT_EQ(machine.Steps(1000), 0);
 }
 
-TEST(Crowd, OneThreadTakesOverAndLooksAgain) {
+TEST(Crowd, OneThreadTakesOverAndTriesTheTeamAgain) {
   Machine machine{.crowd = Crowd(), .team = 20, .one = 2, .sleeps = 9};
   EXPECT_EQ(machine.Steps(3), 0);
   EXPECT_EQ(machine.Steps(3 + 32), 35);  // tried, then used for a while
@@ -43,12 +43,12 @@ TEST(Crowd, OneThreadTakesOverAndLooksAgain) {
   EXPECT_EQ(machine.Steps(1000), 0);
 }
 
-TEST(Crowd, ATeamThatSleepsAndIsFasterStays) {
+TEST(Crowd, TeamThatSleepsAndIsFasterStays) {
   Machine machine{.crowd = Crowd(), .team = 1, .one = 2, .sleeps = 10};
   EXPECT_EQ(machine.Steps(1000), 3);
 }
 
-TEST(Crowd, AnotherBatchBeginsAnew) {
+TEST(Crowd, AnotherBatchSizeStartsOver) {
   Machine machine{.crowd = Crowd(), .team = 20, .one = 2, .sleeps = 9};
   machine.Steps(10);
   EXPECT_EQ(machine.Steps(3, 5), 0);

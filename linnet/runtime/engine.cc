@@ -85,9 +85,9 @@ class LINNET_HIDDEN Engine::Impl {
     std::vector<Member> members;
     BlockSize prepared;  // the block size that the memory has room for
     bool prepared_alone = false;
-    std::vector<uint8_t> named;   // by sequence: whether the call being checked has named it
+    std::vector<uint8_t> named;   // per sequence: 1 if it occurs in the arguments (CheckPlaces())
     std::vector<size_t> offsets;  // of each sequence's tokens in a call of Prefix()
-    std::vector<size_t> positions, memory_lengths, zeros;  // by place, for encoder-decoders
+    std::vector<size_t> positions, memory_lengths, zeros;  // per sequence, for encoder-decoders
     std::vector<Sequence> sequences;
     std::vector<float> outputs;
 
@@ -155,7 +155,7 @@ StateData Engine::Impl::NewState(size_t batch) const {
   const Model::Packed& model = model_->packed();
   if (!model.spec.Causal()) {
     throw InputError(
-        model_->path(), ": ", model.spec.lstm() ? "an LSTM in both directions" : "",
+        model_->path(), ": ", model.spec.lstm() ? "a bidirectional LSTM" : "",
         model.spec.lstm() ? "" : StrCat("attention '", model.spec.stack.mixer().kind, "'"),
         " is not causal, so it reads only whole sequences; to transcribe a stream, train a "
         "model with --attention causal-linear");
@@ -189,8 +189,8 @@ void Engine::Impl::Prefix(StateData& state, std::span<const size_t> sequences,
   offsets.assign(1, 0);
   for (const size_t length : lengths) offsets.push_back(offsets.back() + length);
   if (batch == 0 || lengths.size() != batch || offsets.back() != tokens.size()) {
-    throw InputError(batch, " sequences cannot read ", tokens.size(), " tokens as ", lengths.size(),
-                     " pieces of ", offsets.back(), " tokens in all");
+    throw InputError("cannot read ", tokens.size(), " tokens as ", batch, " sequences with ",
+                     lengths.size(), " lengths that add up to ", offsets.back());
   }
   if (!outputs.empty() && outputs.size() != batch * width) {
     throw InputError("outputs need ", batch, " x ", width, " floats; got ", outputs.size());
@@ -318,13 +318,13 @@ bool Engine::Impl::CheckOutputs(size_t batch, size_t length, std::span<const flo
   const size_t width = output_size();
   const bool every = outputs.size() == batch * length * width;
   if (!every && !outputs.empty() && outputs.size() != batch * width) {
-    throw InputError("outputs need ", batch, " x ", width, " floats, or that times ", length,
-                     "; got ", outputs.size());
+    throw InputError("outputs need ", batch, " x ", width, " floats (last position) or ", batch,
+                     " x ", length, " x ", width, " (all positions); got ", outputs.size());
   }
   return every;
 }
 
-// Checks that a sequence before its separator has room for the encoder's tokens.
+// Checks that the encoder has room for the tokens before the separator. `place`: the sequence.
 void Engine::Impl::CheckFirstPart(StateData& state, size_t place,
                                   std::span<const int32_t> tokens) const {
   const size_t most = model_->packed().layout->source;
@@ -353,8 +353,8 @@ void Engine::Impl::Passed(StateData& state, size_t place, Source source, size_t 
 void Engine::Impl::Read(StateData& state, const size_t* chosen, size_t batch,
                         std::span<const int32_t> tokens, size_t length, std::span<float> outputs) {
   if (batch == 0 || length == 0 || tokens.size() / length != batch || tokens.size() % length != 0) {
-    throw InputError("a state of ", batch, " sequences cannot read ", tokens.size(), " tokens as ",
-                     length, " each");
+    throw InputError("cannot read ", tokens.size(), " tokens as ", batch, " sequences of ", length,
+                     " each");
   }
   CheckPlaces(state, chosen, batch, length);
   CheckOutputs(batch, length, outputs);
@@ -397,7 +397,7 @@ void Engine::Impl::RunOn(const Division& division, FunctionRef<void(int)> walk) 
   }
 }
 
-// Reads through the predicting stack, continuing from the state.
+// Reads tokens or frames with the decoder, or the only stack, continuing from the state.
 void Engine::Impl::ReadRows(StateData& state, const size_t* chosen, size_t batch, Source source,
                             size_t length, std::span<float> outputs) {
   const Model::Packed& model = model_->packed();
@@ -472,7 +472,8 @@ const size_t* Engine::Impl::Positions(StateData& state) {
   return scratch_.positions.data();
 }
 
-// Models that keep their tokens: reads all tokens again and returns the outputs of the new ones.
+// For models without recurrent state, whose state holds their tokens: reads all tokens again and
+// returns the outputs of the new ones.
 void Engine::Impl::ReadAgain(StateData& state, const size_t* chosen, size_t batch,
                              std::span<const int32_t> tokens, size_t length,
                              std::span<float> outputs) {
@@ -566,7 +567,7 @@ void Engine::Impl::Whole(size_t batch, std::span<const int32_t> tokens, size_t l
     return Read(state, nullptr, batch, tokens, length, outputs);
   }
   if (batch == 0 || length == 0 || tokens.size() / length != batch || tokens.size() % length != 0) {
-    throw InputError(batch, " sequences cannot read ", tokens.size(), " tokens as ", length,
+    throw InputError("cannot read ", tokens.size(), " tokens as ", batch, " sequences of ", length,
                      " each");
   }
   CheckLength(length);

@@ -57,7 +57,7 @@ TEST_P(RuntimeTest, PrefixAndStepsMatchTheReferenceAtEveryCut) {
 
 // The reference may round a value that is nearly halfway the other way, so the tolerance is one
 // int8 step of one input.
-TEST_P(RuntimeTest, NarrowModelsMatchTheReferenceThatRoundsAsTheyDo) {
+TEST_P(RuntimeTest, NarrowModelsMatchTheRoundingReference) {
   for (const Precision precision : {Precision::kBf16, Precision::kInt8}) {
     const double tolerance = precision == Precision::kInt8 ? 0.05 : 0.02;
     for (const TestModel* of : {&Images(), &Wide(), &Copy(), &Text()}) {
@@ -73,7 +73,7 @@ TEST_P(RuntimeTest, NarrowModelsMatchTheReferenceThatRoundsAsTheyDo) {
   }
 }
 
-TEST_P(RuntimeTest, OtherAttentionsRunNarrowToo) {
+TEST_P(RuntimeTest, OtherAttentionsRunInNarrowPrecision) {
   for (const char* map : {"relu", "polynomial2", "rff", "favor", "softmax"}) {
     ModelSpec spec = WideImages();
     if (map == std::string("softmax")) {
@@ -122,7 +122,7 @@ Floats RunOne(const TestModel& model, int threads, size_t batch, size_t which, s
   return result;
 }
 
-TEST_P(RuntimeTest, ThreadsAndCompanyDoNotChangeABit) {
+TEST_P(RuntimeTest, ResultsDoNotDependOnThreadsOrBatch) {
   const Floats images = RunOne(Images(), 1, 1, 0, 5, 4);
   const Floats grid = RunOne(Grid(), 1, 1, 0, 20, 20);
   const Floats copy = RunOne(Copy(), 1, 1, 0, 200, 2);
@@ -157,7 +157,7 @@ TEST_P(RuntimeTest, OtherAttentionsMatchTheReference) {
   }
 }
 
-TEST_P(RuntimeTest, NarrowModelsGiveTheSameBitsWithAnyThreadsAndCompany) {
+TEST_P(RuntimeTest, NarrowModelsDoNotDependOnThreadsOrBatch) {
   for (const Precision precision : {Precision::kBf16, Precision::kInt8}) {
     for (const TestModel* of : {&Images(), &Wide()}) {
       const auto model = of->In(precision);
@@ -173,7 +173,7 @@ TEST_P(RuntimeTest, NarrowModelsGiveTheSameBitsWithAnyThreadsAndCompany) {
 }
 
 // A narrow file holds exactly the matrices that the engine makes of the wide file.
-TEST(WriteNarrowed, GivesTheSameBitsAsNarrowingWhenItIsLoaded) {
+TEST(WriteNarrowed, EqualsNarrowingAtLoading) {
   const std::string path =
       (std::filesystem::temp_directory_path() / StrCat("linnet_narrow_test.", getpid())).string();
   for (const TestModel* of : {&Wide(), &Copy(), &Text()}) {
@@ -218,7 +218,7 @@ TEST(Engine, PrefixGivesAllOutputsTheLastOrNone) {
 
 // With more threads than processors, barriers wait for the operating system, and the engine may
 // switch to one thread and back.
-TEST(Engine, ACrowdChangesNoBit) {
+TEST(Engine, ResultsDoNotDependOnMoreThreadsThanProcessors) {
   const Tokens tokens = Grid().RandomTokens(299, 0);
   std::vector<Floats> got;
   for (const int threads : {1, 2 * ThreadPool::AvailableProcessors() + 1}) {
@@ -233,7 +233,7 @@ TEST(Engine, ACrowdChangesNoBit) {
   EXPECT_EQ(got[0], got[1]);
 }
 
-TEST(Engine, RefusesWhatItCannotReadAndKeepsTheState) {
+TEST(Engine, RefusedInputsLeaveTheStateUnchanged) {
   Engine engine(Images().model, {.threads = 1}), other(Copy().model, {.threads = 1});
   Floats out(engine.output_size()), want = out;
   State state = engine.NewState(1), twin = engine.NewState(1), empty;
@@ -245,7 +245,7 @@ TEST(Engine, RefusesWhatItCannotReadAndKeepsTheState) {
   EXPECT_TRUE(Contains(prefix({1, 256}, 2), "token 256 is outside its vocabulary 0 .. 255"));
   EXPECT_TRUE(Contains(prefix({-1}, 1), "token -1"));
   EXPECT_TRUE(Contains(prefix(Tokens(19, 1), 19), "has 19 positions; 1 are read and 19 more"));
-  EXPECT_TRUE(Contains(prefix({1, 2}, 1), "a state of 1 sequences cannot read 2 tokens"));
+  EXPECT_TRUE(Contains(prefix({1, 2}, 1), "cannot read 2 tokens as 1 sequences of 1 each"));
   EXPECT_TRUE(Contains(prefix({}, 0), "cannot read 0 tokens"));
   EXPECT_TRUE(Contains(prefix({1, 2, 3}, 2), "cannot read 3 tokens"));
   EXPECT_TRUE(Contains(ErrorOf([&] { engine.Step(state, Tokens{1}, {}); }), "room"));
@@ -261,7 +261,7 @@ TEST(Engine, RefusesWhatItCannotReadAndKeepsTheState) {
   EXPECT_EQ(out, want);
 }
 
-TEST(Model, OpensFilesAndMemoryAlike) {
+TEST(Model, OpensFilesAndMemory) {
   const auto bytes = std::as_bytes(std::span(Images().file));
   const auto model = Model::FromMemory(bytes, "memory");
   EXPECT_EQ(model->path(), "memory");
@@ -279,7 +279,7 @@ TEST(Model, OpensFilesAndMemoryAlike) {
   EXPECT_TRUE(Contains(ErrorOf([&] { Model::FromMemory(bytes.first(200), "cut"); }), "cut: "));
 }
 
-TEST(Model, RefusesAFeatureMapOfTrainingAlone) {
+TEST(Model, RefusesTrainingOnlyFeatureMaps) {
   ModelSpec spec = LongCopy();
   AddFeatureMap({.name = "of one's own"});
   spec.stack.mixer().feature_map = "of one's own";
@@ -331,7 +331,7 @@ TEST_P(RuntimeTest, WholeSequencesMatchTheReference) {
 
 // A model without recurrent state keeps its tokens and reads them again: each call gives the
 // outputs of Whole().
-TEST(Engine, WhatIsNoRnnReadsItsTokensAgain) {
+TEST(Engine, ModelsWithoutRecurrentStateRereadTheirTokens) {
   const TestModel model(Hashing(RaggedImages()));
   EXPECT_FALSE(model.model->steps());
   Engine engine(model.model, {.threads = 1});

@@ -324,7 +324,7 @@ bool Compares(const Subject& subject, Precision precision) {
   return precision == Precision::kF32 || !subject.hashes();
 }
 
-TEST_P(Conformance, WholeIsTheReferenceInAnyCompany) {
+TEST_P(Conformance, WholeSequencesMatchTheReferenceInAnyBatch) {
   Subject& of = subject();
   EXPECT_EQ(of.In(Precision::kF32)->steps(), IsRnn(of.spec()));
   for (const Precision precision : kPrecisions) {
@@ -362,7 +362,7 @@ TEST_P(Conformance, WholeIsTheReferenceInAnyCompany) {
 }
 
 // Pieces of length one are steps.
-TEST_P(RnnConformance, PiecesAndStepsAreTheReference) {
+TEST_P(RnnConformance, PiecesAndStepsMatchTheReference) {
   Subject& of = subject();
   const std::vector<Pieces> cuts = {Pieces(33, 1), {7, 26},  {4, 1, 2, 1, 25}, {kLongest},
                                     {60, 140},     {193, 7}, {1, 199}};
@@ -396,7 +396,7 @@ TEST_P(RnnConformance, PiecesAndStepsAreTheReference) {
 // A model without recurrent state reads all its tokens again. If it hashes, chunks depend on the
 // number of positions, so a prefix's outputs differ from those within a longer sequence: each piece
 // must give the outputs of the whole sequence that ends with it.
-TEST_P(NoRnnConformance, WhatIsNoRnnGivesTheWholeOfEachPrefix) {
+TEST_P(NoRnnConformance, PiecesEqualTheWholeSequenceSoFar) {
   Subject& of = subject();
   for (const Precision precision : kPrecisions) {
     SCOPED_TRACE(PrecisionName(precision));
@@ -430,7 +430,7 @@ TEST_P(NoRnnConformance, WhatIsNoRnnGivesTheWholeOfEachPrefix) {
 }
 
 // Pieces of unequal length in one call, then a step, which tests the state.
-TEST_P(TokenConformance, PackedPiecesAreWhatTheyAreAlone) {
+TEST_P(TokenConformance, PackedPiecesEqualSeparateOnes) {
   Subject& of = subject();
   for (const Precision precision : kPrecisions) {
     for (const int threads : {1, 2, 3}) {
@@ -470,7 +470,7 @@ TEST_P(TokenConformance, PackedPiecesAreWhatTheyAreAlone) {
 }
 
 // A piece, steps, a piece and a step, in batches and with several threads.
-TEST_P(StateConformance, CompanyAndThreadsChangeNoBit) {
+TEST_P(StateConformance, ResultsDoNotDependOnThreadsOrBatch) {
   Subject& of = subject();
   const Pieces pieces = {7, 1, 1, 25, 1};
   for (const Precision precision : kPrecisions) {
@@ -512,7 +512,7 @@ TEST_P(StateConformance, CompanyAndThreadsChangeNoBit) {
 
 // Copies continue like the original at any position: before and after the separator of a pair, and
 // past the initial capacity of a cache.
-TEST_P(StateConformance, CopiesGoOnBitForBit) {
+TEST_P(StateConformance, CopiesContinueBitForBit) {
   Subject& of = subject();
   const std::string path =
       (std::filesystem::temp_directory_path() / StrCat("linnet_conformance_test.", getpid()))

@@ -550,7 +550,7 @@ class ModelRef {
                        [](const MixerSpec& mixer) { return FindMixer(mixer.kind).recurrent; });
   }
 
-  // LSTM layers in both directions.
+  // Bidirectional LSTM layers.
   Rows Lstm(Rows x) {
     const size_t d = Size(spec_.stack.d_model);
     for (int l = 0; l < spec_.stack.layers(); ++l) {

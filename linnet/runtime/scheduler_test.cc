@@ -73,7 +73,7 @@ Request Asking(const Tokens& prompt, size_t tokens, Seen& seen) {
           .from = {}};
 }
 
-TEST(Scheduler, EachGetsWhatItGetsAlone) {
+TEST(Scheduler, ResultsDoNotDependOnOtherRequests) {
   for (const Precision precision : {Precision::kF32, Precision::kInt8}) {
     const auto model = TestModel(precision);
     constexpr size_t kRequests = 25;
@@ -107,7 +107,7 @@ TEST(Scheduler, EachGetsWhatItGetsAlone) {
   }
 }
 
-TEST(Scheduler, GoesOnFromAState) {
+TEST(Scheduler, ContinuesFromAState) {
   const auto model = TestModel();
   Engine engine(model, {.threads = 1});
   const Tokens prompt = Prompt(1);
@@ -131,7 +131,7 @@ TEST(Scheduler, GoesOnFromAState) {
 
 // Continuing from each state given to `passed`, and from the prompt's end with its outputs, gives
 // the same bits.
-TEST(Scheduler, PromptsAreReadOnceForMany) {
+TEST(Scheduler, SharedPromptsAreReadOnce) {
   const auto model = TestModel();
   for (const bool parallel : {false, true}) {
     Engine engine(model, {.threads = 2});
@@ -169,7 +169,7 @@ TEST(Scheduler, PromptsAreReadOnceForMany) {
   }
 }
 
-TEST(Scheduler, QueuesThenRefuses) {
+TEST(Scheduler, RefusesRequestsBeyondTheQueue) {
   const auto model = TestModel();
   Engine engine(model, {.threads = 1});
   Scheduler scheduler(engine, {.sequences = 2, .queue = 3});
@@ -191,7 +191,7 @@ TEST(Scheduler, QueuesThenRefuses) {
   EXPECT_TRUE(scheduler.Submit(Asking({1}, 1, seen[10])));
 }
 
-TEST(Scheduler, RefusedRequestsStayWhole) {
+TEST(Scheduler, RefusedRequestsAreUnchanged) {
   const auto model = TestModel();
   Engine engine(model, {.threads = 1});
   Scheduler scheduler(engine, {.sequences = 1, .queue = 0});
@@ -210,7 +210,7 @@ TEST(Scheduler, RefusedRequestsStayWhole) {
 }
 
 // A long prompt is read although shorter ones keep arriving, however few tokens a round reads.
-TEST(Scheduler, NoPromptWaitsForEver) {
+TEST(Scheduler, EveryPromptIsReadEventually) {
   const auto model = TestModel();
   Engine engine(model, {.threads = 1});
   for (const size_t tokens : {0, 1, 128, 200}) {
@@ -227,7 +227,7 @@ TEST(Scheduler, NoPromptWaitsForEver) {
   }
 }
 
-TEST(Scheduler, EndsWhereTheModelHasNoMorePositions) {
+TEST(Scheduler, EndsAtTheModelsLastPosition) {
   const auto model = TestModel();
   Engine engine(model, {.threads = 1});
   Scheduler scheduler(engine, {.sequences = 2});
@@ -242,7 +242,7 @@ TEST(Scheduler, EndsWhereTheModelHasNoMorePositions) {
   EXPECT_EQ(full.times, 1u);
 }
 
-TEST(Scheduler, CancelsWhatRunsAndWhatWaitsAtAnyTime) {
+TEST(Scheduler, CancelsRunningAndWaitingRequests) {
   const auto model = TestModel();
   Engine engine(model, {.threads = 1});
   Scheduler scheduler(engine, {.sequences = 2});
@@ -277,7 +277,7 @@ TEST(Scheduler, CancelsWhatRunsAndWhatWaitsAtAnyTime) {
   EXPECT_EQ(seen[0].times, 3u);
 }
 
-TEST(Scheduler, AnExceptionEndsItsRequestAlone) {
+TEST(Scheduler, AnExceptionEndsOnlyItsRequest) {
   const auto model = TestModel();
   Engine engine(model, {.threads = 1});
   Scheduler scheduler(engine, {.sequences = 3});
@@ -301,7 +301,7 @@ TEST(Scheduler, AnExceptionEndsItsRequestAlone) {
   EXPECT_FALSE(odd.why);
 }
 
-TEST(Scheduler, RefusesWhatCannotBeRun) {
+TEST(Scheduler, RefusesInvalidRequests) {
   const auto model = TestModel();
   Engine engine(model, {.threads = 1});
   EXPECT_THROW(Scheduler(engine, {.sequences = 0}), Error);

@@ -17,7 +17,7 @@
 namespace linnet {
 namespace {
 
-TEST(State, SequencesAtDifferentPlacesGoOnTogether) {
+TEST(State, SequencesAtDifferentPositionsStepTogether) {
   for (const TestModel* of : {&Grid(), &Wide()}) {
     Engine engine(of->model, {.threads = 2});
     const size_t width = engine.output_size(), steps = 5;
@@ -105,7 +105,7 @@ TEST(State, PiecesOfUnequalLengthAreReadTogether) {
 }
 
 // Some sequences of a state continue while the others stay, with the outputs that they have alone.
-TEST(State, ChosenSequencesGoOnAndTheOthersStay) {
+TEST(State, StepsOfChosenSequencesLeaveTheOthersUnchanged) {
   for (const size_t batch : {5, 40}) {
     Engine engine(Grid().model, {.threads = 2});
     const size_t width = engine.output_size();
@@ -181,7 +181,7 @@ TEST(State, ForkSelectAndAppendAreCopiesOfSequences) {
 }
 
 // One process writes a state, another continues it bit for bit.
-TEST(State, BytesAreThoseOfTheFile) {
+TEST(State, BytesEqualTheFile) {
   const std::string path =
       (std::filesystem::temp_directory_path() / StrCat("linnet_state_test.", getpid())).string();
   const auto model = Grid().In(Precision::kF32);
@@ -204,7 +204,7 @@ TEST(State, BytesAreThoseOfTheFile) {
   EXPECT_THROW(State::FromBytes(bytes, "memory", *model), Error);
 }
 
-TEST(State, ASavedOneGoesOnInAnotherProcess) {
+TEST(State, SavedStatesContinueInAnotherProcess) {
   const std::string path =
       (std::filesystem::temp_directory_path() / StrCat("linnet_state_test.", getpid())).string();
   for (const Precision precision : {Precision::kF32, Precision::kInt8}) {
@@ -236,7 +236,7 @@ TEST(State, ASavedOneGoesOnInAnotherProcess) {
   std::filesystem::remove(path);
 }
 
-TEST(State, RefusesFilesThatAreNoStateOfTheModel) {
+TEST(State, RefusesOtherFilesAndStatesOfOtherModels) {
   const std::string path =
       (std::filesystem::temp_directory_path() / StrCat("linnet_state_test.", getpid())).string();
   const Model& model = *Grid().model;
@@ -324,7 +324,7 @@ TEST(State, RefusesFilesThatAreNoStateOfTheModel) {
   std::filesystem::remove(path);
 }
 
-TEST(State, ClonesForkAndResetForgets) {
+TEST(State, ClonesAreIndependentAndResetStartsOver) {
   Engine engine(Images().model, {.threads = 1});
   const Tokens tokens = Images().RandomTokens(6, 0);
   Floats a(engine.output_size()), b = a, c = a, first = a;

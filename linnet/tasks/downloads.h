@@ -20,10 +20,10 @@ struct DownloadableSet {
   std::vector<RemoteFile> files;     // kept as downloaded
   std::vector<std::string> mirrors;  // URLs of folders, in order of preference
   std::string next;  // suggested next command; DIR stands for the folder, without '/'
-  // For a tar archive: the folder in it whose files are unpacked beside it, and one of these files.
-  // The readers of other sets unpack their files themselves.
+  // For a tar archive to unpack: the folder in the archive; its files are written to the archive's
+  // own folder. Empty if linnet reads the downloaded files as they are.
   std::string unpack = "";
-  RemoteFile contains = {};
+  RemoteFile contains = {};  // a file of that folder whose checksum is verified before unpacking
 };
 
 const std::vector<DownloadableSet>& DownloadableSets();

@@ -35,7 +35,7 @@ TEST(Downloads, EntriesAreWellFormed) {
   }
 }
 
-TEST(Downloads, ReadersFindTheFilesUnderTheirNames) {
+TEST(Downloads, NamesAreThoseThatTheReadersExpect) {
   for (const DownloadableSet& set : DownloadableSets()) {
     if (set.next.starts_with("linnet train text")) {  // reads one file
       ASSERT_EQ(set.files.size(), 1u);

@@ -73,7 +73,7 @@ TEST(Task, EachHasItsOwnNameAndPath) {
   EXPECT_FALSE(FindTask(""));
 }
 
-TEST(Task, OneFromOutsideIsMeasuredThroughTheRegistry) {
+TEST(Task, RegisteredTasksAreEvaluated) {
   Toy();
   const auto model = RandomModel("toy", "character");
   const auto task = FindTask(model->spec().task);
@@ -94,7 +94,7 @@ TEST(Task, OneFromOutsideIsMeasuredThroughTheRegistry) {
             StrCat(result.record.at("repeated").get<size_t>(), " of 5 tokens repeated"));
 }
 
-TEST(Task, OneFromOutsideIsDescribedAndServed) {
+TEST(Task, RegisteredTasksAreDescribedAndServed) {
   Toy();
   const auto model = RandomModel("toy", "byte");
   EXPECT_TRUE(IsOf(model->spec(), Toy()));
@@ -107,7 +107,7 @@ TEST(Task, OneFromOutsideIsDescribedAndServed) {
   EXPECT_THROW(endpoint->Answer({}, nullptr), server::Refusal);
 }
 
-TEST(Task, ANameIsTakenOnce) {
+TEST(Task, NamesAreUnique) {
   Toy();
   const size_t count = Tasks().size();
   EXPECT_THROW(AddTask(kToy), Error);
@@ -115,7 +115,7 @@ TEST(Task, ANameIsTakenOnce) {
   EXPECT_EQ(Tasks().size(), count);
 }
 
-TEST(Task, AnUnknownOneStillHasAName) {
+TEST(Task, DescribesUnknownTasks) {
   const auto model = RandomModel("stranger", "character");
   EXPECT_EQ(DescribeTask(model->spec()), (TaskLines{{"task", "stranger"}}));
 }

@@ -163,8 +163,8 @@ void VisitTaskFields(Config& c, const Visit& visit) {
   visit("max_length", "couplet", "maximum tokens of a couplet", c.max_length);
   visit("validation_pairs", "couplet", "number of validation pairs; 0: all", c.validation_pairs);
   visit("other_lengths", "couplet",
-        "share of updates on pieces of pairs or on several pairs joined, for lines of other "
-        "lengths than five and seven characters",
+        "share of updates on parts of pairs and on joined pairs, so that the model learns other "
+        "lengths than those in the data",
         c.other_lengths);
   visit("network", "couplet", "transformer or encoder-decoder (--layers layers in each of the two)",
         c.network);
@@ -180,7 +180,7 @@ void VisitTaskFields(Config& c, const Visit& visit) {
   visit("bands", "speech", "bands of the mel filterbank", c.bands);
   visit("stack", "speech", "width of a position's window, in frames of 10 ms", c.stack);
   visit("stride", "speech", "frames from one position to the next", c.stride);
-  visit("lookahead", "speech", "future frames in a position's window, beyond those of its stride",
+  visit("lookahead", "speech", "frames of a position's window that lie after its stride",
         c.lookahead);
   visit("normalize", "speech",
         "statistics that normalize bands to mean 0, deviation 1: utterance or corpus", c.normalize);

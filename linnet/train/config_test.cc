@@ -42,7 +42,7 @@ TEST(LearningRate, FollowsItsSchedule) {
   EXPECT_GT(LearningRate(config, 99, 100), 0);
 }
 
-TEST(TrainConfig, GoesThroughJson) {
+TEST(TrainConfig, JsonRoundTrip) {
   TrainConfig config;
   config.task = "copy", config.layers = 3, config.ema = 0.5, config.norm_first = true;
   TrainConfig read;
@@ -61,7 +61,7 @@ TEST(TrainConfig, KnowsTheNamesOfVersion01) {
   EXPECT_THROW(ApplyJson(R"({"least_often": 7, "min_count": 8})", "test", config), Error);
 }
 
-TEST(TrainConfig, WhatMakesNoModelIsSaidByItsFlag) {
+TEST(TrainConfig, ErrorsOfTheSpecNameTheFlag) {
   TrainConfig config;
   config.task = "images", config.lsh_buckets = 3;
   const auto error_of = [&] {

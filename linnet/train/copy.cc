@@ -53,8 +53,8 @@ class CopyTrainTask : public Task {
   }
 
   std::string Data() const override {
-    return StrCat("random sequences of fewer than ", config_.max_length, " symbols out of ",
-                  config_.symbols);
+    return StrCat("random sequences of fewer than ", config_.max_length, " tokens, of ",
+                  config_.symbols, " kinds");
   }
 
  private:

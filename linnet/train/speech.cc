@@ -413,12 +413,13 @@ const TaskInfo kSpeechTask = {
       R"({"attention": "linear", "layers": 9, "heads": 6, "d_model": 192, "batch": 16, "lr": 1e-4,
           "lr_patience": 5, "epochs": 100, "validate_every": 200})"},
      {"lstm",
-      "the paper's baseline: 3 layers x 320 in both directions, Adam at 1e-3, halved on a plateau",
+      "the paper's baseline: 3 bidirectional layers x 320, Adam at 1e-3, halved on a plateau",
       R"({"network": "lstm", "layers": 3, "heads": 1, "d_model": 320, "batch": 16, "optimizer": "adam",
           "lr": 1e-3, "lr_patience": 5, "epochs": 100, "validate_every": 200})"},
      {"small",
-      "6 layers x 192 with convolutions, for little data: an hour of speech in 15 minutes on a "
-      "core",
+      "6 layers x 192 with convolutions, for small data sets: 15 minutes on one core for an hour "
+      "of "
+      "speech",
       R"({"attention": "linear", "layers": 6, "heads": 6, "d_model": 192, "activation": "gelu",
           "norm_first": true, "convolution": 15, "dropout": 0.1, "batch": 16, "optimizer": "adam",
           "beta2": 0.98, "clip": 5, "lr": 1e-3, "lr_warmup": 200, "lr_decay": 1000000,

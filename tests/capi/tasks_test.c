@@ -64,7 +64,7 @@ static void test_sampling_images(void) {
   progress.stop_after = 1;
   options.batch = 2, options.progress = record, options.progress_data = &progress;
   CHECK_FAILS(linnet_sample_images(engine, COUNT, &options, other) == LINNET_CANCELLED,
-              LINNET_CANCELLED, "cancelled");
+              LINNET_CANCELLED, "canceled");
   CHECK(progress.calls == 1);
   free(images), free(other);
   linnet_engine_free(engine);

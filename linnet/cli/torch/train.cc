@@ -160,7 +160,7 @@ int RunTraining(const TrainCommand& command) {
 int main(int argc, char** argv) {
   using namespace linnet;
   KeepFreedMemory();
-  CLI::App app("Trains a model", "linnet train");
+  CLI::App app("Train a model", "linnet train");
   cli::SetUp(app);
   app.get_formatter()->column_width(32);
   std::string examples = "\nExamples:\n";

@@ -288,7 +288,7 @@ TYPED_TEST(DecodeTest, Gelu) {
   }
 }
 
-TEST(SampleTest, DrawsWhatTheCpuDraws) {
+TEST(SampleTest, MatchesTheCpu) {
   const unsigned batch = 200;
   for (const unsigned mixtures : {1u, 10u, 40u}) {
     for (const auto& [temperature, reference_scale] :

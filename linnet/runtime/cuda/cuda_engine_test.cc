@@ -205,7 +205,7 @@ TEST_F(CudaEngineTest, StatesMoveBetweenCpuAndGpu) {
   }
 }
 
-TEST_F(CudaEngineTest, SaysWhatDoesNotRun) {
+TEST_F(CudaEngineTest, RefusesUnsupportedModels) {
   const auto refuses = [](const Checkpoint& checkpoint, const CudaOptions& options,
                           const std::string& says) {
     const std::string message = ErrorOf([&] { CudaEngine engine(checkpoint, options); });

@@ -10,8 +10,10 @@ namespace linnet {
 CopyBatch MakeCopyBatch(const CopyTask& task, int batch, Philox rng) {
   constexpr int kMaxLength = 1 << 24;
   if (batch < 1 || task.symbols < 1 || task.max_length < 1 || task.max_length > kMaxLength) {
-    throw InputError("the copy task needs a batch, symbols and a max_length (up to ", kMaxLength,
-                     ") of at least 1; got ", batch, ", ", task.symbols, " and ", task.max_length);
+    throw InputError(
+        "copy task: batch, symbols and max_length must be at least 1, and max_length "
+        "at most ",
+        kMaxLength, "; got ", batch, ", ", task.symbols, " and ", task.max_length);
   }
   const int shortest = std::clamp(task.min_length, 1, std::max(1, task.max_length - 1));
   const uint32_t choices = static_cast<uint32_t>(std::max(1, task.max_length - shortest));

@@ -12,7 +12,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(CopyTask, EverySampleHasTheForm) {
+TEST(CopyTask, SamplesHaveTheRightLayout) {
   const CopyTask task{.max_length = 17, .symbols = 4, .min_length = 3};
   const CopyBatch batch = MakeCopyBatch(task, 500, Philox(1));
   ASSERT_EQ(batch.length, 35);
@@ -40,7 +40,7 @@ TEST(CopyTask, EverySampleHasTheForm) {
   EXPECT_EQ(task.vocabulary(), 5);
 }
 
-TEST(CopyTask, IsAFunctionOfTheGenerator) {
+TEST(CopyTask, SamplesDependOnTheSeedOnly) {
   const CopyBatch a = MakeCopyBatch({}, 3, Philox(1, 2)), b = MakeCopyBatch({}, 3, Philox(1, 2));
   EXPECT_EQ(a.tokens, b.tokens);
   EXPECT_EQ(a.lengths, b.lengths);
@@ -48,7 +48,7 @@ TEST(CopyTask, IsAFunctionOfTheGenerator) {
   EXPECT_NE(a.tokens, MakeCopyBatch({}, 3, Philox(2, 2)).tokens);
 }
 
-TEST(CopyTask, ShortTasksStillFit) {
+TEST(CopyTask, ShortestTasks) {
   for (int max_length : {1, 2, 3, 9, 10, 11}) {
     const CopyBatch batch = MakeCopyBatch({.max_length = max_length}, 50, Philox(1));
     for (int32_t n : batch.lengths) {
@@ -58,7 +58,7 @@ TEST(CopyTask, ShortTasksStillFit) {
   }
 }
 
-TEST(CopyTask, RefusesNothingToCopy) {
+TEST(CopyTask, RefusesEmptyTasks) {
   EXPECT_THAT(ErrorOf([] { MakeCopyBatch({}, 0, Philox(1)); }), HasSubstr("at least 1"));
   EXPECT_THAT(ErrorOf([] { MakeCopyBatch({.max_length = 0}, 1, Philox(1)); }),
               HasSubstr("at least 1"));

@@ -52,7 +52,7 @@ TEST_F(Couplets, ReadsPairsWithoutBlanks) {
   EXPECT_EQ(CountCharacters("海上a，"), 4u);
 }
 
-TEST_F(Couplets, HoldsOutWhereThereIsNoValidation) {
+TEST_F(Couplets, HoldsOutPairsIfThereIsNoValidationSet) {
   std::string lines;
   for (int i = 0; i < 90; ++i) lines += std::string(1, static_cast<char>('!' + i)) + "\n";
   Write("train", lines, lines);
@@ -64,7 +64,7 @@ TEST_F(Couplets, HoldsOutWhereThereIsNoValidation) {
   EXPECT_EQ(LoadCouplets(dir_, CoupletSplit::kTest).pairs[0].second, "T");
 }
 
-TEST_F(Couplets, SaysWhatIsWrong) {
+TEST_F(Couplets, ErrorsNameTheFault) {
   EXPECT_THAT(ErrorOf(), HasSubstr("train/in.txt"));
   Write("train", "a\nb\n", "c\n");
   EXPECT_THAT(ErrorOf(), HasSubstr("2 lines and out.txt 1"));

@@ -23,7 +23,7 @@ TEST(SimplifiedOf, KnowsCommonCharacters) {
 }
 
 // The search finds every entry: they are in order, and none is there twice.
-TEST(SimplifiedOf, FindsTheWholeTable) {
+TEST(SimplifiedOf, FindsEveryEntryOfTheTable) {
   size_t found = 0;
   for (char32_t c = 0; c <= 0x10ffff; ++c) {
     const auto simplified = SimplifiedOf(c);
@@ -75,7 +75,7 @@ TEST_F(Traditional, PunctuationStaysAsGiven) {
   }
 }
 
-TEST_F(Traditional, BothFormsAreOneCharacterForTheRules) {
+TEST_F(Traditional, BothFormsCountAsOneCharacter) {
   for (const size_t beam : {0u, 4u}) {
     const std::vector<std::string> texts = Texts("漢海汉漢", beam);
     EXPECT_EQ(texts, Texts("汉海汉汉", beam));

@@ -13,7 +13,7 @@
 namespace linnet {
 namespace {
 
-TEST(Images, AreDrawnByWhatIsNoRnnToo) {
+TEST(Images, ModelsWithoutRecurrentStateDrawImages) {
   const TestModel model(Hashing(RaggedImages()));
   Engine engine(model.model, {.threads = 2}), single(model.model, {.threads = 1});
   const SampleOptions options{.seed = 4};
@@ -29,7 +29,7 @@ TEST(Images, AreDrawnByWhatIsNoRnnToo) {
   EXPECT_NEAR(bits.image[0], sum, 1e-3);
 }
 
-TEST(Images, AbsurdCountsAreRefusedAndBatchesCut) {
+TEST(Images, HugeCountsAreRefusedAndBatchesLimited) {
   Engine engine(Images().model, {.threads = 1});
   EXPECT_THROW(SampleImages(engine, SIZE_MAX / 3, {}), Error);
   EXPECT_EQ(SampleImages(engine, 2, {.batch = SIZE_MAX}), SampleImages(engine, 2, {.batch = 1}));
@@ -55,7 +55,7 @@ TEST(Images, SamplesDependOnSeedAndStreamOnly) {
 }
 
 // The rest of an image uses the same random numbers whether its beginning was drawn or given.
-TEST(Images, CompletionContinuesWhatSamplingBegan) {
+TEST(Images, CompletionContinuesSampling) {
   Engine engine(Images().model, {.threads = 2});
   const size_t pixels = 20;
   std::vector<uint8_t> images = SampleImages(engine, 3, {.seed = 4});
@@ -100,7 +100,7 @@ TEST(Images, BitsPerDimMatchesTheReference) {
   EXPECT_EQ(BitsPerDim(engine, images).image, result.image);
 }
 
-TEST(Images, RefusesWhatMakesNoSense) {
+TEST(Images, RefusesInvalidArguments) {
   Engine engine(Images().model, {.threads = 1}), copy(Copy().model, {.threads = 1});
   const std::vector<uint8_t> image(20);
   EXPECT_TRUE(Contains(ErrorOf([&] { SampleImages(copy, 1, {}); }), "task 'copy', not of images"));

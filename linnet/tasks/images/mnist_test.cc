@@ -64,7 +64,7 @@ TEST(Mnist, AcceptsBothSpellings) {
   }
 }
 
-TEST(Mnist, RefusesFilesThatDisagree) {
+TEST(Mnist, RefusesImagesAndLabelsOfDifferentCounts) {
   const auto refusal = [](const std::string& images, const std::string& labels) {
     TempDir dir;
     WriteFileAtomically(dir / "train-images-idx3-ubyte", images);

@@ -102,7 +102,7 @@ TEST(Ctc, GreedyTakesTheLikeliestPath) {
 }
 
 // Greedy decoding misses a sequence that is spelled by many paths of small probability.
-TEST(Ctc, ABeamAddsPathsUp) {
+TEST(Ctc, BeamSumsPathProbabilities) {
   const std::vector<float> log_probs = {std::log(0.6f), std::log(0.4f), std::log(0.6f),
                                         std::log(0.4f)};
   EXPECT_THAT(GreedyDecode(log_probs, 2, 0).labels, IsEmpty());           // 0.36
@@ -117,7 +117,7 @@ TEST(Ctc, ImpossibleClassesAreLeftOut) {
   EXPECT_NEAR(decoded[0].log_probability, 0, 1e-9);
 }
 
-TEST(Ctc, RefusesWhatIsNoDistribution) {
+TEST(Ctc, RefusesInvalidArguments) {
   const std::vector<float> five(5);
   EXPECT_THROW(GreedyDecode(five, 2, 0), Error);
   EXPECT_THROW(GreedyDecode(five, 0, 0), Error);
@@ -126,7 +126,7 @@ TEST(Ctc, RefusesWhatIsNoDistribution) {
   EXPECT_THROW(BeamDecode(five, 5, 0, 0), Error);
 }
 
-TEST(ErrorRate, CountsWhatStandsBesideWhat) {
+TEST(ErrorRate, CountsAlignedLabels) {
   EXPECT_THAT(Align(Labels{1, 2, 3}, Labels{1, 3}),
               ElementsAre(Aligned{1, 1}, Aligned{2, -1}, Aligned{3, 3}));
   EXPECT_THAT(Align(Labels{}, Labels{7}), ElementsAre(Aligned{-1, 7}));
@@ -149,7 +149,7 @@ TEST(ErrorRate, CountsWhatStandsBesideWhat) {
 }
 
 // The axioms of a metric hold.
-TEST(ErrorRate, IsADistance) {
+TEST(ErrorRate, IsAMetric) {
   Philox rng(5, 6);
   const auto random = [&] {
     Labels labels(rng.Below(8));

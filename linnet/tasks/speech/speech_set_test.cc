@@ -76,7 +76,7 @@ class Speech : public testing::Test {
   fs::path dir_;
 };
 
-TEST_F(Speech, DictionariesHaveFirstPronunciationsWithoutStress) {
+TEST_F(Speech, DictionariesKeepFirstPronunciationsWithoutStress) {
   const auto dictionary = Pronunciations::Read(
       Write("d",
             ";;; a comment\n# another\nhello HH AH0 L OW1\nHELLO(2)  HH EH0 L OW1\n"
@@ -112,7 +112,7 @@ TEST_F(Speech, An4HoldsOutEightSpeakers) {
   EXPECT_THAT(train.unknown_words, IsEmpty());
 }
 
-TEST_F(Speech, An4ThatIsNotWhole) {
+TEST_F(Speech, IncompleteAn4) {
   const std::string dir = An4();
   const auto error = [&](SpeechSplit split) { return ErrorOf([&] { LoadAn4(dir, split); }); };
   Write("etc/an4_test.transcription", "NO (y-t)\n");
@@ -148,7 +148,7 @@ TEST_F(Speech, ManifestsTakeTextOrPhones) {
               HasSubstr("line 3: the phone 'AA'"));
 }
 
-TEST_F(Speech, RefusesManifestsThatAreNone) {
+TEST_F(Speech, RefusesInvalidManifests) {
   const auto dictionary = Pronunciations::Read(Write("d", "NO N OW\n"));
   for (const auto& [line, fragment] : std::vector<std::pair<std::string, std::string>>{
            {"hello", "is not valid JSON"},
@@ -170,7 +170,7 @@ TEST_F(Speech, RefusesManifestsThatAreNone) {
 }
 
 // The real data set, if available.
-TEST(An4, IsReadWhole) {
+TEST(An4, ReadsTheRealFiles) {
   const char* data = std::getenv("LINNET_DATA");
   const std::string dir = data ? std::string(data) + "/an4" : "";
   if (!An4Present(dir)) GTEST_SKIP() << "no AN4 in LINNET_DATA";

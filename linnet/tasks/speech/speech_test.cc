@@ -94,7 +94,7 @@ TEST(Audio, ReadsWavFlacAndSphere) {
   }
 }
 
-TEST(Audio, SeveralChannelsBecomeTheirMean) {
+TEST(Audio, AveragesChannels) {
   Floats both;
   for (int i = 0; i < 100; ++i) both.insert(both.end(), {0.5f, i % 2 ? 0.25f : -0.5f});
   const SoundFile file(both, 8'000, 2, SF_FORMAT_WAV | SF_FORMAT_PCM_16);
@@ -104,7 +104,7 @@ TEST(Audio, SeveralChannelsBecomeTheirMean) {
   EXPECT_FLOAT_EQ(audio.samples[1], 0.375f);
 }
 
-TEST(Audio, AnotherRateIsResampled) {
+TEST(Audio, ResamplesOtherRates) {
   for (const int rate : {8'000, 11'025, 44'100, 48'000}) {
     const SoundFile file(Tone(1000, rate, static_cast<size_t>(rate)), rate, 1,
                          SF_FORMAT_WAV | SF_FORMAT_FLOAT);
@@ -117,7 +117,7 @@ TEST(Audio, AnotherRateIsResampled) {
   EXPECT_THAT(ErrorOf([] { Resample({}, 1, 16'000); }), HasSubstr("cannot be resampled"));
 }
 
-TEST(Audio, RefusesWhatIsNoWholeSound) {
+TEST(Audio, RefusesDamagedFiles) {
   EXPECT_THAT(ErrorOf([] { ReadAudio("/nowhere.wav", 16'000); }), HasSubstr("/nowhere.wav"));
   EXPECT_THAT(ErrorOf([] { Parse({}, 16'000); }), HasSubstr("here: is empty"));
   const std::string text = "hello, I am a text, which is longer than a header of a file with sound";
@@ -142,7 +142,7 @@ Floats InPieces(const std::string& path, int rate, size_t piece) {
   return all;
 }
 
-TEST(AudioReader, ReadsInPiecesWhatTheWholeIs) {
+TEST(AudioReader, PiecesEqualTheWhole) {
   const Floats samples = Tone(440, 48'000, 30'001);
   for (const int format : {SF_FORMAT_WAV | SF_FORMAT_PCM_16, SF_FORMAT_FLAC | SF_FORMAT_PCM_16}) {
     const SoundFile file(samples, 48'000, 1, format);
@@ -161,7 +161,7 @@ TEST(AudioReader, ReadsInPiecesWhatTheWholeIs) {
   }
 }
 
-TEST(AudioReader, SaysWhatItCannotRead) {
+TEST(AudioReader, ErrorsNameTheFault) {
   SoundFile wav(Tone(440, 16'000, 5000), 16'000, 1, SF_FORMAT_WAV | SF_FORMAT_PCM_16);
   std::vector<char> cut(wav.bytes().begin(), wav.bytes().end() - 3000);
   EXPECT_THAT(ErrorOf([&] { Parse(cut, 16'000); }), HasSubstr("ends after 7000 of 10000 bytes"));
@@ -246,7 +246,7 @@ TEST(Filterbank, NormalizedBandsHaveMeanZeroAndDeviationOne) {
   }
 }
 
-TEST(Filterbank, RefusesWhatMakesNone) {
+TEST(Filterbank, RefusesInvalidOptions) {
   const auto error = [](const FilterbankOptions& options) {
     return ErrorOf([&] { Filterbank bank(options); });
   };

@@ -117,7 +117,7 @@ void ExpectSame(const std::vector<Phone>& a, const std::vector<Phone>& b) {
 
 // A stream in pieces of any size gives the same as the whole audio, whether shorter than the
 // model's 40 positions (1.2 s) or much longer, with several states in turn.
-TEST(PhoneStream, HearsWhatTheWholeDoes) {
+TEST(PhoneStream, MatchesTheWholeRecording) {
   const auto model = RandomModel("causal-linear");
   Transcriber transcriber(model, {.threads = 2});
   for (const double seconds : {0.025, 0.2, 1.1, 1.3, 7.0}) {
@@ -134,7 +134,7 @@ TEST(PhoneStream, HearsWhatTheWholeDoes) {
   EXPECT_TRUE(Streamed(model, Sound(0.02), 100).empty());  // no frame
 }
 
-TEST(PhoneStream, RefusesModelsThatNeedTheEnd) {
+TEST(PhoneStream, RefusesNonCausalModels) {
   EXPECT_NE(ErrorOf([] { PhoneStream stream(RandomModel("linear")); }).find("causal-linear"),
             std::string::npos);
   EXPECT_NE(ErrorOf([] {
@@ -143,7 +143,7 @@ TEST(PhoneStream, RefusesModelsThatNeedTheEnd) {
             std::string::npos);
 }
 
-TEST(Transcriber, ThreadsChangeNothing) {
+TEST(Transcriber, ResultsDoNotDependOnThreads) {
   for (const char* kind : {"linear", "full", "causal-linear"}) {
     const auto model = RandomModel(kind, BandNorm::kUtterance);
     Transcriber one(model, {.threads = 1}), three(model, {.threads = 3});
@@ -156,7 +156,7 @@ TEST(Transcriber, ThreadsChangeNothing) {
 
 // A long recording gets one distribution per position, and the first positions are those of the
 // first window alone.
-TEST(Transcriber, LongRecordingsAreHeardInWindows) {
+TEST(Transcriber, LongRecordingsAreReadInWindows) {
   const auto model = RandomModel("linear");
   Transcriber transcriber(model);
   const Audio audio = Sound(6);
@@ -176,7 +176,7 @@ TEST(Transcriber, LongRecordingsAreHeardInWindows) {
   for (size_t i = 0; i < 5 * 30; ++i) EXPECT_NEAR(all[i], alone[i], 0.2) << i;
 }
 
-TEST(Transcriber, TellsWhenAndHowLikely) {
+TEST(Transcriber, GivesTimesAndProbabilities) {
   const auto model = RandomModel("linear");
   Transcriber greedy(model), beam(model, {.beam = 20});
   const Audio audio = Sound(1.2);
@@ -200,7 +200,7 @@ TEST(Transcriber, TellsWhenAndHowLikely) {
   }
 }
 
-TEST(Transcriber, SaysWhatItCannotHear) {
+TEST(Transcriber, RefusesInvalidInput) {
   Transcriber transcriber(RandomModel("linear"));
   Audio audio = Sound(0.02);
   EXPECT_NE(ErrorOf([&] { transcriber.Transcribe(audio); }).find("too short"), std::string::npos);
@@ -226,7 +226,7 @@ std::vector<std::string> RemarksOn(const Audio& audio) {
   return check.Remarks(audio.file_rate, audio.rate);
 }
 
-TEST(SoundCheck, RemarksOnBadRecordings) {
+TEST(SoundCheck, ReportsBadRecordings) {
   EXPECT_TRUE(RemarksOn(Sound(1)).empty());
   EXPECT_EQ(RemarksOn({.samples = std::vector<float>(100), .rate = 16'000})[0].substr(0, 6),
             "silent");

@@ -19,7 +19,7 @@
 namespace linnet {
 namespace {
 
-TEST(Choice, DrawsAsOftenAsTheProbabilitiesSay) {
+TEST(Choice, FrequenciesMatchProbabilities) {
   const std::vector<float> logits = {0, std::log(2.0f), -INFINITY, std::log(5.0f)};
   Philox rng(1);
   std::map<int32_t, int> counts;
@@ -34,9 +34,9 @@ TEST(Choice, DrawsAsOftenAsTheProbabilitiesSay) {
   EXPECT_NEAR(counts[3] / double{draws}, 25 / 30.0, 0.01);  // temperature 0.5 squares the weights
 }
 
-// With thousands of tokens: draws only from the nucleus computed by sorting, and the most likely
-// token with the right frequency.
-TEST(Choice, TheNucleusOfManyTokensIsThatOfASort) {
+// With thousands of tokens: draws only the tokens that sorting by probability selects, and the most
+// likely one with the right frequency.
+TEST(Choice, TopPMatchesSorting) {
   std::vector<float> logits(8003);
   Philox values(3);
   for (float& x : logits) x = 3 * values.Normal();
@@ -64,7 +64,7 @@ TEST(Choice, TheNucleusOfManyTokensIsThatOfASort) {
         const int32_t token = Choose(logits, {.temperature = temperature, .top_p = top_p}, rng);
         ++counts[token], outside += kept.count(token) == 0;
       }
-      EXPECT_LE(outside, kDraws / 1000u) << temperature << " " << top_p;  // rounding, at the edge
+      EXPECT_LE(outside, kDraws / 1000u) << temperature << " " << top_p;  // rounding
       const int32_t first = order[0].second;
       const double expected = kDraws * kept[first] / sum;
       EXPECT_NEAR(counts[first], expected, 5 * std::sqrt(expected) + 1);
@@ -72,7 +72,7 @@ TEST(Choice, TheNucleusOfManyTokensIsThatOfASort) {
   }
 }
 
-TEST(Choice, SaysWhatCannotBeDrawn) {
+TEST(Choice, ExtremeLogits) {
   Philox rng(1);
   EXPECT_THROW(Choose(std::vector<float>{INFINITY, 0, 0}, {.top_p = 0.9f}, rng), Error);
   // Equal logits, where top_p keeps one token: rounding must not exclude all of them.
@@ -82,7 +82,7 @@ TEST(Choice, SaysWhatCannotBeDrawn) {
   }
 }
 
-TEST(Choice, KeepsToItsLimits) {
+TEST(Choice, FollowsTemperatureTopKAndTopP) {
   const std::vector<float> logits = {0, std::log(2.0f), std::log(4.0f), std::log(5.0f)};
   Philox rng(2);
   const auto seen = [&](const ChoiceOptions& options) {
@@ -134,7 +134,7 @@ TEST(TextPieces, ShowsWholeCharactersAndNoStopWord) {
             "b\xef\xbf\xbd\xef\xbf\xbd");
 }
 
-TEST(TextWriter, WritesTheSameFromTheSameSeed) {
+TEST(TextWriter, SameSeedGivesTheSameText) {
   for (const char* unit : {"byte", "character"}) {
     Engine engine(RandomModel("text", unit), {.threads = 1});
     TextWriter writer(engine);
@@ -169,7 +169,7 @@ TEST(TextWriter, WritesTheSameFromTheSameSeed) {
 }
 
 // NatsOf() equals the sum over single steps.
-TEST(NatsOf, AddsUpWhatStepsSay) {
+TEST(NatsOf, EqualsTheSumOverSteps) {
   Engine engine(RandomModel("text", "character"), {.threads = 1});
   const std::vector<int32_t> tokens = {0, 5, 7, 3, 9, 4};
   double want = 0;
@@ -258,7 +258,7 @@ TEST(CoupletWriter, AWideBeamIsExact) {
   EXPECT_NEAR(wide.log_probability, best, 1e-4);
 }
 
-TEST(CoupletWriter, SaysWhatItCannotAnswer) {
+TEST(CoupletWriter, RefusesInvalidLines) {
   Engine engine(RandomModel("couplet", "character"), {.threads = 1});
   CoupletWriter writer(engine);
   EXPECT_THROW(writer.Write(""), Error);

@@ -24,7 +24,7 @@ TEST(TokenName, IsTheTextOrItsBytes) {
   EXPECT_EQ(TokenName(characters, characters.Encode("海")[0]), "海");
 }
 
-TEST(TokenScores, TakesTheMostLikelyAndTheDrawn) {
+TEST(TokenScores, ListsTheMostLikelyTokensAndTheSampledOne) {
   const Vocabulary vocabulary = Vocabulary::OfText("abbcccdddd", 10);  // d, c, b, a
   const float e1 = -1, e2 = -2;
   const std::vector<float> outputs = {e2, -9, -9, e1, e2, 0, -5};  // end, -, -, d, c, b, a
