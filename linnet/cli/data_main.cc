@@ -196,7 +196,7 @@ CLI::App* Register(CLI::App& root, DataCommand& command) {
 
 int main(int argc, char** argv) {
   using namespace linnet;
-  CLI::App app("Downloads a data set", "linnet data");
+  CLI::App app("Download a data set", "linnet data");
   cli::SetUp(app);
   std::string examples = "\nExamples:\n";
   int exit_code = 0;

@@ -169,7 +169,7 @@ void AddOptions(CLI::App& app, Options& options) {
 }  // namespace linnet::cli
 
 int main(int argc, char** argv) {
-  CLI::App app("Draws the curves of training runs.", "linnet plot");
+  CLI::App app("Draw the curves of training runs", "linnet plot");
   linnet::cli::SetUp(app);
   linnet::cli::Options options;
   linnet::cli::AddOptions(app, options);

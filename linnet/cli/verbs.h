@@ -50,7 +50,7 @@ CLI::Validator Between(double low, double high);
 // Options shared by several verbs.
 CLI::Option* AddModelArgument(CLI::App* verb, std::string& path);
 void AddPrecisionOption(CLI::App* verb, std::optional<Precision>& precision);
-// Temperature, top-k, top-p and seed; `when` begins each help text.
+// Temperature, top-k, top-p and seed; `when` is appended to each help text.
 void AddChoiceOptions(CLI::App* verb, ChoiceOptions& choice, std::optional<uint64_t>& seed,
                       const std::string& when);
 void AddSeedOption(CLI::App* verb, std::optional<uint64_t>& seed, const std::string& when = "");

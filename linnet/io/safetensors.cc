@@ -73,10 +73,10 @@ json ParseHeader(const std::string& path, std::string_view text) {
   std::string fault;
   json header = ParseJson(text, kMaxDepth, fault);
   if (!fault.empty()) {
-    throw InputError(path, ": damaged, or no safetensors file: its header ", fault, kFetchAgain);
+    throw InputError(path, ": damaged, or not a safetensors file: its header ", fault, kFetchAgain);
   }
   if (!header.is_object()) {
-    throw InputError(path, ": no safetensors file: its header is not a JSON object");
+    throw InputError(path, ": not a safetensors file: its header is not a JSON object");
   }
   return header;
 }
@@ -116,7 +116,7 @@ Entry ParseEntry(const std::string& path, const std::string& name, const json& v
   if (shape.size() > kMaxRank) throw malformed("has ", shape.size(), " dimensions");
   for (const json& dimension : shape) {
     if (!dimension.is_number_unsigned() || dimension.get<uint64_t>() > INT64_MAX) {
-      throw malformed("has a shape that is not made of whole numbers");
+      throw malformed("has a shape whose dimensions are not whole numbers");
     }
     tensor.shape.push_back(dimension.get<int64_t>());
   }
@@ -201,13 +201,13 @@ SafetensorsFile SafetensorsFile::FromMemory(std::span<const std::byte> bytes, st
 void SafetensorsFile::Parse(std::span<const std::byte> bytes) {
   uint64_t header_bytes = 0;
   if (bytes.size() < kLengthBytes) {
-    throw InputError(path_, ": truncated, or no safetensors file: it holds only ",
+    throw InputError(path_, ": truncated, or not a safetensors file: it holds only ",
                      Bytes(bytes.size()));
   }
   std::memcpy(&header_bytes, bytes.data(), kLengthBytes);
-  if (header_bytes > kMaxHeaderBytes) throw InputError(path_, ": no safetensors file");
+  if (header_bytes > kMaxHeaderBytes) throw InputError(path_, ": not a safetensors file");
   if (header_bytes > bytes.size() - kLengthBytes) {
-    throw InputError(path_, ": truncated, or no safetensors file: it promises a header of ",
+    throw InputError(path_, ": truncated, or not a safetensors file: it promises a header of ",
                      Bytes(header_bytes), " but holds ", Bytes(bytes.size()), kFetchAgain);
   }
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()) + kLengthBytes,

@@ -151,7 +151,7 @@ TEST(Safetensors, TruncatedFilesNameTheFault) {
             "input: memory: truncated: its header promises 4.00 MB of tensors but the file holds "
             "1.20 kB; copy or download it again");
   EXPECT_THAT(LoadError(""), HasSubstr("truncated"));
-  EXPECT_THAT(LoadError("GIF89a and so on"), HasSubstr("no safetensors file"));
+  EXPECT_THAT(LoadError("GIF89a and so on"), HasSubstr("not a safetensors file"));
 }
 
 TEST(Safetensors, RefusesHostileHeaders) {

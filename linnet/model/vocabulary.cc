@@ -28,12 +28,12 @@ Vocabulary::Vocabulary(const TextSpec& text) {
   const std::string& characters = text.characters;
   const bool bytes = text.unit == TextUnit::kByte;
   if (bytes != characters.empty()) {
-    throw InputError("a vocabulary of ", NameOf(text.unit), "s ", bytes ? "names no" : "needs",
-                     " characters");
+    throw InputError("a vocabulary of ", NameOf(text.unit), "s ",
+                     bytes ? "takes no list of characters" : "needs a list of characters");
   }
   ForCodePoints(characters, "the vocabulary", [&](char32_t c) {
     if (!tokens_.emplace(c, kFirst + static_cast<int32_t>(characters_.size())).second) {
-      throw InputError("the vocabulary has a character twice (U+", static_cast<uint32_t>(c), ")");
+      throw InputError("the vocabulary has the code point ", static_cast<uint32_t>(c), " twice");
     }
     characters_.push_back(c);
   });

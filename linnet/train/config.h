@@ -211,7 +211,7 @@ void VisitUpdateFields(Config& c, const Visit& visit) {
   visit("accumulate", "", "process each batch in N parts, for less memory", c.accumulate);
   visit("steps", "", "number of updates; 0: as many as --epochs gives", c.steps);
   visit("epochs", "images text couplet speech", "passes over the training data", c.epochs);
-  visit("optimizer", "", "radam or adam", c.optimizer);
+  visit("optimizer", "", "optimizer: radam or adam", c.optimizer);
   visit("beta2", "", "optimizer: decay of the average of squared gradients", c.beta2);
   visit("lr", "", "learning rate", c.lr);
   visit("lr_warmup", "", "linear warm-up, in updates", c.lr_warmup);

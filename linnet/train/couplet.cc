@@ -147,9 +147,10 @@ class CoupletTask : public Task {
     return sequences;
   }
 
-  // For pieces = 1, a piece of training pair `index`. For pieces > 1, up to that many pieces or
-  // whole pairs, `index` first and the others random, joined by commas or directly. Pairs whose
-  // length has no pieces are skipped; if `index` is one, it is returned alone.
+  // A training example of another length. For pieces = 1: a piece of pair `index`. For pieces > 1:
+  // up to that many pieces or whole pairs, joined with or without commas; the first is of pair
+  // `index`, the others of random pairs. A pair that cannot be cut is skipped; if pair `index`
+  // cannot be cut, it is returned alone.
   TokenSequence OfOtherLength(uint32_t index, size_t pieces, Philox& rng) const {
     std::vector<int32_t> first, second;
     for (size_t i = 0; i < pieces; ++i) {

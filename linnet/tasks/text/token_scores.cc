@@ -28,7 +28,7 @@ std::string TokenName(const Vocabulary& vocabulary, int32_t token) {
 void TokenScores::Add(int32_t token, std::span<const float> outputs) {
   const float log_sum = LogSumExp(outputs);
   Score score{token, outputs[static_cast<size_t>(token)] - log_sum, text_.size(), {}};
-  // The most likely first; of equal ones the lower number.
+  // Descending by probability; equal ones in the order of the tokens.
   for (size_t i = 0; top_ > 0 && i < outputs.size(); ++i) {
     const float value = outputs[i] - log_sum;
     if (score.top.size() == top_ && !(value > score.top.back().second)) continue;
@@ -47,7 +47,7 @@ void TokenScores::Add(int32_t token, std::span<const float> outputs) {
 ordered_json TokenScores::Take(std::string_view shown) {
   ordered_json tokens = ordered_json::array(), log_probabilities = ordered_json::array(),
                tops = ordered_json::array(), offsets = ordered_json::array();
-  // A character of `shown` is one of text_, or U+FFFD for a byte.
+  // Each character of `shown` stands for one of text_, or is U+FFFD for an invalid byte of it.
   for (size_t at = 0; at < shown.size() && shown_ < text_.size(); ++position_) {
     const auto there = NextCodePoint(shown, at), here = NextCodePoint(text_, shown_);
     at += there ? there->bytes : 1;
