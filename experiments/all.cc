@@ -24,17 +24,14 @@ class All {
   All(const json& about, json options) : about_(about), options_(std::move(options)) {
     const std::string budget = options_.at("budget"), work = options_.at("work");
     budget_ = ParseSeconds(budget);
-    if (budget_ > kMost) {
-      throw InputError("--budget ", budget, " is more than ", FormatSeconds(kMost));
-    }
-    if (budget_ < kLeast) {
-      throw InputError("--budget ", budget, " is too little for all experiments: give ",
-                       FormatSeconds(kLeast), " or more, or run one experiment");
+    if (budget_ < kLeast || budget_ > kMost) {
+      throw InputError("--budget ", budget, " is too little or too much for all experiments: give ",
+                       FormatSeconds(kLeast), " to ", FormatSeconds(kMost),
+                       ", or run one experiment");
     }
     if (options_["data"].is_null()) options_["data"] = DataRoot();
     options_["seconds"] = budget_, options_["short"] = budget_ < kLong;
-    std::error_code error;
-    if (!fs::is_directory(options_["data"].get<std::string>(), error)) {
+    if (!Exists(options_["data"].get<std::string>())) {
       throw InputError(options_["data"].get<std::string>(),
                        ": no such folder; name the folder with mnist/, cifar10/ and "
                        "an4/ with --data ('linnet data' downloads the first two)");
@@ -47,7 +44,7 @@ class All {
               {"spent", 0.0},
               {"begun", ""},
               {"done", json::array()}};
-    if (fs::exists(state_file_, error)) ReadState();
+    if (Exists(state_file_)) ReadState();
     before_ = state_.at("spent"), begun_ = state_.at("begun");
     Keep(before_, begun_);
   }
@@ -105,9 +102,8 @@ class All {
 
   bool IsDone(const std::string& name) const {
     const json& done = state_["done"];
-    std::error_code error;
     return std::find(done.begin(), done.end(), name) != done.end() &&
-           fs::exists(fs::path(options_.at("out").get<std::string>()) / (name + ".json"), error);
+           Exists(fs::path(options_.at("out").get<std::string>()) / (name + ".json"));
   }
 
   // Runs a part and returns whether it succeeded. A part that fails prints the reason itself; if a
@@ -115,11 +111,10 @@ class All {
   bool Finishes(const json& part, std::string& why) {
     const std::string name = part.at("name");
     const Scope options{options_}, scope{part, &options};
-    std::vector<std::string> arguments = Command(about_.at("command"), scope);
-    Append(arguments, Command(part.at("arguments"), scope));
     cli::ChildResult child;
     try {
-      child = RunLinnet(arguments, "all: stopped; the same command resumes");
+      child =
+          RunLinnet(Command(about_.at("command"), scope), "all: stopped; the same command resumes");
     } catch (const cli::Interrupted&) {
       Keep(Spent(), name);
       throw;

@@ -93,18 +93,11 @@ json Write(const Call& call, const std::string& model, const json& way, const Co
 }  // namespace
 
 void MeasureCouplet(const Call& call, json& record) {
-  const std::string shipped = "models/couplet.safetensors";
-  const std::vector<std::string> none, data = call.options.at("data");
-  const auto models = call.Get("model", std::vector<std::string>{shipped});
-  std::error_code error;
-  if (call.options.at("model").is_null() && !fs::exists(shipped, error)) {
-    throw InputError(shipped,
-                     ": the model that ships with linnet is missing; name one with --model");
-  }
+  const std::vector<std::string> models = call.options.at("model"), data = call.options.at("data");
   record.update(Origin());
   for (const char* list : {"perplexities", "curves", "rules", "shown"})
     record[list] = json::array();
-  for (const std::string& run : call.Get("run", none)) {
+  for (const json& run : call.options.at("run")) {
     record["curves"].push_back(Training(call.lab, run));
   }
   json values = {{"models", json::array()}, {"sets", json::array()}};

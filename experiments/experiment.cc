@@ -35,18 +35,12 @@ std::string FlagOf(const json& option) {
   return name.substr(0, name.find(','));
 }
 
-std::string Lines(const json& lines) {
-  std::string text;
-  for (const json& line : lines) text += line.get<std::string>() + "\n";
-  return text;
-}
-
 void AddDescribedOption(CLI::App& verb, const json& option, const Scope& about, json& options) {
-  const std::string name = option.at("name");
+  const std::string name = option.at("name"), field = FlagOf(option).substr(2);
   const std::string help = Fill(option.at("help").get<std::string>(), about);
-  const json usual = option.value("default", json());
-  json& value = options[FlagOf(option).substr(2)];
-  value = usual;
+  json& value = options[field];
+  const json usual = value =
+      Find("defaults." + field, about).value_or(option.value("default", json()));
   if (option.contains("flag")) {
     verb.add_flag_function(
         name, [&value](int64_t given) { value = given > 0; }, help);
@@ -177,8 +171,9 @@ class Runner {
     values.emplace("command", StrCat("linnet reproduce ", name_, " --from ", name_,
                                      ".json   # the record of an earlier run"));
     const Scope about{about_}, scope{values, &about};
-    Files files = {{name_ + ".md", Render(PageFile(about_.value("page", name_) + ".md"), scope)},
-                   {name_ + ".json", record.dump(1) + "\n"}};
+    Files files = {
+        {name_ + ".md", Render(std::string(PageFile(about_.value("page", name_) + ".md")), scope)},
+        {name_ + ".json", record.dump(1) + "\n"}};
     for (auto& [name, figure] : DescribedFigures(about_.value("figures", json::array()), scope)) {
       for (const char* ending : {".png", ".svg", "-dark.png", "-dark.svg"}) {
         figure.theme = *ending == '-' ? plot::Theme::kDark : plot::Theme::kLight;
@@ -219,9 +214,11 @@ json Describe(const std::string& name) {
 
 CLI::App* AddDescribedVerb(CLI::App& app, const std::string& name, const json& about,
                            json& options) {
-  std::string notes = Lines(about.at("notes"));
-  CLI::App* verb = cli::AddVerb(app, name, about.at("summary"), notes.erase(notes.size() - 1),
-                                Lines(about.at("examples")));
+  constexpr size_t kWidth = 100;
+  std::string notes = Wrap(about.at("notes"), kWidth), examples;
+  for (const std::string line : about.at("examples")) examples += Fill(line, {about}) + "\n";
+  notes.pop_back();  // its end of line
+  CLI::App* verb = cli::AddVerb(app, name, about.at("summary"), notes, examples);
   options = json::object();
   for (const json& option : about.at("options")) {
     AddDescribedOption(*verb, option, {about}, options);
@@ -229,12 +226,13 @@ CLI::App* AddDescribedVerb(CLI::App& app, const std::string& name, const json& a
   return verb;
 }
 
-std::string GivenOptions(const Call& call, const std::vector<std::string>& but) {
+std::string GivenOptions(const Call& call, const std::vector<std::string>& only) {
   std::string given;
   for (const json& option : call.about.at("options")) {
     const std::string flag = FlagOf(option), type = option.value("type", "");
     const CLI::Option& parsed = *call.verb.get_option(flag);
-    if (parsed.count() == 0 || std::find(but.begin(), but.end(), flag) != but.end()) continue;
+    const bool wanted = only.empty() || std::count(only.begin(), only.end(), flag.substr(2)) > 0;
+    if (parsed.count() == 0 || !wanted) continue;
     if (option.contains("flag")) {
       const std::string name = option.at("name");
       const bool on = call.options.at(flag.substr(2));

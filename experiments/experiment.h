@@ -12,16 +12,18 @@
 //
 // Fields of a description:
 //   "like"      other descriptions: their fields are defaults, their options come before its own
-//   "summary", "notes", "examples"   texts for --help
+//   "summary", "notes", "examples"   texts for --help; the last is a list
 //   "page"      name of the template, if not NAME
 //   "work"      default of --work, if not "runs/NAME"; "": no such option, --out takes its place
+//   "defaults"  {option: its default, instead of that in "options"}
 //   "options"   [{"name", "type", "help", "default", "range": [a, b], "real": true, "choices",
 //               "many": true, "flag": true, "excludes": "--other", "missing": an error message if
 //               it is not given, "amends": true: it names a JSON file that becomes a field of the
 //               record, also with --from}]. "range" without "real": whole numbers. "many" allows
 //               several values, and "many": "," a comma-separated list
 //   "record"    {path: rule}, see CheckRecord
-//   "figures"   see figures.h; "training", "measure", "keep": see measure.h
+//   "figures"   see figures.h; "training", "measure": see measure.h
+//   "keep"      names of options that become fields of the record, see Begin() in measure.h
 //   others      numbers and texts for its functions, its page and its figures
 #ifndef EXPERIMENTS_EXPERIMENT_H_
 #define EXPERIMENTS_EXPERIMENT_H_
@@ -77,9 +79,9 @@ void AddExperiment(CLI::App& app, const Experiment& experiment);
 // Adds `linnet reproduce all`.
 void AddAll(CLI::App& app);
 
-// The described options that the user gave, except those in `but`: " --seed 3 --data an4". Paths
-// are reduced to their last component.
-std::string GivenOptions(const Call& call, const std::vector<std::string>& but = {});
+// The described options that the user gave, if not empty those in `only`: " --seed 3 --data an4".
+// Paths are reduced to their last component.
+std::string GivenOptions(const Call& call, const std::vector<std::string>& only = {});
 
 // Throws InputError if no file could be written into the folder, which need not exist yet. For the
 // time before measurements.

@@ -23,8 +23,9 @@ using nlohmann::json;
 
 namespace {
 
-// The options that a plan fixes for all calls in its folder.
-constexpr const char* kFixed[] = {"scale", "budget", "steps", "precision", "pixel-above", "seed"};
+// The options that a plan keeps. All but the last are fixed for all calls in its folder.
+const std::vector<std::string> kPlanned = {"scale",       "budget", "steps",  "precision",
+                                           "pixel-above", "seed",   "threads"};
 // Networks of the paper's size are timed only if more than this much of the budget is left.
 constexpr double kPaperSeconds = 600;
 constexpr int kColumns = 8;  // of samples on a sheet
@@ -54,28 +55,130 @@ std::string DataOf(const Call& call) {
 class ImageLab {
  public:
   // Throws InputError if the given options or the data differ from the folder's plan.
-  explicit ImageLab(const Call& call);
+  explicit ImageLab(const Call& call)
+      : call_(call),
+        data_(DataOf(call)),
+        plan_file_(call.lab.folder() / "plan.json"),
+        test_(LoadImages(call.about.at("dataset"), data_, Split::kTest)) {
+    constexpr size_t kPublished = 10'000;
+    if (Exists(plan_file_)) {
+      plan_ = ReadRecord(plan_file_);
+      CheckFile(plan_file_, "; choose another --work, or remove this plan", [&] {
+        CheckPlan();
+        Settings();
+      });
+      std::cerr << "going on with what was planned in " << plan_file_ << "\n";
+    } else {
+      plan_ = NewPlan();
+      if (test_.size() != kPublished) {
+        std::cerr << "note: " << data_ << " has " << test_.size()
+                  << " test images; the published set has " << kPublished << "\n";
+      }
+    }
+    settings_ = Settings();
+  }
 
   // Trains the methods that are not trained yet. Returns the runs of Trained() (measure.h) with
   // "bits_per_dim" over the first "test_images" of settings(); their curves are over the first
   // "validation_images" test images.
-  json Train();
+  json Train() {
+    fs::create_directories(call_.lab.folder());
+    WriteRecord(plan_file_, plan_);
+    json values = settings_;
+    values.update({{"data", data_}, {"budget", plan_.at("budget")}, {"steps", plan_.at("steps")}});
+    values["wanted"] = plan_.at("steps").is_null()
+                           ? call_.about.at("wanted").at(plan_.at("scale")).get<std::string>()
+                           : "steps";
+    const Scope about{call_.about};
+    const json runs = Trained(call_, {values, &about}, [&](json& run) {
+      // The folder keeps the result, since other experiments share the model.
+      const std::string name = run.at("method"), images = settings_.at("test_images").dump();
+      run["bits_per_dim"] = call_.lab.Kept(StrCat("bits-", name, ".json"), {run, images}, [&] {
+        std::cerr << "measuring bits/dim of " << name << " over " << images << " test images\n";
+        const json eval =
+            call_.lab.Run({"eval", call_.lab.ModelOf(name), "--data", data_, "--dataset",
+                           call_.about.at("dataset"), "--limit", images, "--json"});
+        return eval.at("bits_per_dim");
+      });
+    });
+    plan_["spent"] = Spent();
+    watch_ = Stopwatch();
+    WriteRecord(plan_file_, plan_);
+    return runs;
+  }
 
   const ImageSet& test() const { return test_; }
   const std::string& data() const { return data_; }
   // The plan's settings as fields of a record, used by Trainings().
   const json& settings() const { return settings_; }
+
   // The options given in the call that made the plan, and --work if not the default:
   // " --scale small ...".
-  std::string CommandOptions() const;
+  std::string CommandOptions() const {
+    const std::string folder = call_.lab.folder(), usual = call_.about.at("work");
+    return plan_.at("command").get<std::string>() + (folder == usual ? "" : " --work " + folder);
+  }
+
   // Seconds of the budget that no call has used yet; 1e9 without a budget.
-  double SecondsLeft() const;
+  double SecondsLeft() const {
+    if (plan_.at("budget").is_null()) return 1e9;
+    return std::max(0.0, ParseSeconds(plan_.at("budget")) - Spent());
+  }
 
  private:
-  json NewPlan() const;
-  void CheckPlan() const;
-  json Settings() const;
   double Spent() const { return plan_.at("spent").get<double>() + watch_.Seconds(); }
+
+  json NewPlan() const {
+    json plan = {{"dataset", call_.about.at("dataset")},
+                 {"data", Fingerprint(test_)},
+                 {"command", GivenOptions(call_, kPlanned)},
+                 {"spent", 0.0}};
+    for (const std::string& option : kPlanned) plan[option] = call_.options.at(option);
+    const std::string scale = plan["scale"] = call_.Get<std::string>("scale", "small");
+    plan["precision"] = call_.Get<std::string>("precision", "fp32");
+    plan["pixel-above"] = call_.Get("pixel-above", scale != "paper");
+    plan["seed"] = call_.Get("seed", 1);
+    return plan;
+  }
+
+  void CheckPlan() const {
+    CheckRecord(plan_, call_.about.at("plan"));
+    call_.about.at("wanted").at(plan_.at("scale"));
+    plan_.at("pixel-above").get<bool>();
+    const auto other = [](const auto&... planned) {
+      throw InputError("the trainings in this folder were planned ", planned...);
+    };
+    if (plan_.at("dataset") != call_.about.at("dataset") ||
+        plan_.at("data") != Fingerprint(test_)) {
+      other("with other data");
+    }
+    for (const std::string& option : kPlanned) {
+      const json &given = call_.options.at(option), &planned = plan_.at(option);
+      if (given.is_null() || given == planned || option == kPlanned.back()) continue;
+      if (planned.is_null()) other("without --", option);
+      if (option == "budget" && ParseSeconds(planned) == ParseSeconds(given)) continue;
+      other("with --", option, " ",
+            planned.is_string() ? planned.get<std::string>() : planned.dump());
+    }
+  }
+
+  json Settings() const {
+    const bool tiny = plan_.at("scale") == "tiny", paper = plan_.at("scale") == "paper";
+    const bool by_time = call_.about.at("by_time"), budget = !plan_.at("budget").is_null();
+    double images = tiny ? 10 : call_.about.at("most_test_images").get<double>();
+    if (budget) {  // measuring takes a small part of the budget
+      const double affordable = ParseSeconds(plan_.at("budget")) / (by_time ? 30 : 3);
+      images = std::clamp(std::floor(affordable), 10.0, images);
+    }
+    return {{"scale", plan_.at("scale")},
+            {"equal_time", by_time && plan_.at("steps").is_null() && !tiny && (budget || !paper)},
+            {"pixel_above", plan_.at("pixel-above")},
+            {"seed", plan_.at("seed")},
+            {"precision", plan_.at("precision")},
+            {"training_threads", plan_.at("threads")},
+            {"validation_images", tiny ? json(10) : call_.about.at("curve_images")},
+            {"test_images", std::min(static_cast<size_t>(images), test_.size())}};
+  }
 
   const Call& call_;
   const std::string data_, plan_file_;
@@ -83,124 +186,6 @@ class ImageLab {
   Stopwatch watch_;
   json plan_, settings_;
 };
-
-ImageLab::ImageLab(const Call& call)
-    : call_(call),
-      data_(DataOf(call)),
-      plan_file_(call.lab.folder() / "plan.json"),
-      test_(LoadImages(call.about.at("dataset"), data_, Split::kTest)) {
-  constexpr size_t kPublished = 10'000;
-  std::error_code error;
-  if (fs::exists(plan_file_, error)) {
-    plan_ = ReadRecord(plan_file_);
-    CheckPlan();
-    std::cerr << "going on with what was planned in " << plan_file_ << "\n";
-  } else {
-    plan_ = NewPlan();
-    if (test_.size() != kPublished) {
-      std::cerr << "note: " << data_ << " has " << test_.size()
-                << " test images; the published set has " << kPublished << "\n";
-    }
-  }
-  settings_ = Settings();
-}
-
-json ImageLab::NewPlan() const {
-  json plan = {{"dataset", call_.about.at("dataset")},
-               {"data", Fingerprint(test_)},
-               {"command", GivenOptions(call_, {"--data", "--count", "--completions"})},
-               {"threads", call_.options.at("threads")},
-               {"spent", 0.0}};
-  for (const char* option : kFixed) plan[option] = call_.options.at(option);
-  const std::string scale = plan["scale"] = call_.Get<std::string>("scale", "small");
-  plan["precision"] = call_.Get<std::string>("precision", "fp32");
-  plan["pixel-above"] = call_.Get("pixel-above", scale != "paper");
-  plan["seed"] = call_.Get("seed", 1);
-  return plan;
-}
-
-void ImageLab::CheckPlan() const {
-  CheckFile(plan_file_, "; remove this plan, or choose another --work", [&] {
-    CheckRecord(plan_, {{"command", "text"},
-                        {"precision", "text"},
-                        {"seed", "whole"},
-                        {"spent", "0 or more"},
-                        {"threads", "0 or more"}});
-    call_.about.at("wanted").at(plan_.at("scale"));
-    plan_.at("pixel-above").get<bool>();
-    if (!plan_.at("steps").is_null()) CheckRecord(plan_, {{"steps", "whole"}});
-    if (!plan_.at("budget").is_null()) ParseSeconds(plan_.at("budget"));
-  });
-  const auto other = [&](const auto&... planned) {
-    throw InputError(plan_file_, ": the trainings in this folder were planned ", planned...,
-                     "; choose another --work");
-  };
-  if (plan_.at("dataset") != call_.about.at("dataset") || plan_.at("data") != Fingerprint(test_)) {
-    other("with other data");
-  }
-  for (const std::string option : kFixed) {
-    const json &given = call_.options.at(option), &planned = plan_.at(option);
-    if (given.is_null() || given == planned) continue;
-    if (planned.is_null()) other("without --", option);
-    if (option == "budget" && ParseSeconds(planned) == ParseSeconds(given)) continue;
-    other("with --", option, " ",
-          planned.is_string() ? planned.get<std::string>() : planned.dump());
-  }
-}
-
-json ImageLab::Settings() const {
-  const bool tiny = plan_.at("scale") == "tiny", paper = plan_.at("scale") == "paper";
-  const bool by_time = call_.about.at("by_time"), budget = !plan_.at("budget").is_null();
-  double images = tiny ? 10 : call_.about.at("most_test_images").get<double>();
-  if (budget) {  // measuring takes a small part of the budget
-    const double affordable = ParseSeconds(plan_.at("budget")) / (by_time ? 30 : 3);
-    images = std::clamp(std::floor(affordable), 10.0, images);
-  }
-  return {{"scale", plan_.at("scale")},
-          {"equal_time", by_time && plan_.at("steps").is_null() && !tiny && (budget || !paper)},
-          {"pixel_above", plan_.at("pixel-above")},
-          {"seed", plan_.at("seed")},
-          {"precision", plan_.at("precision")},
-          {"training_threads", plan_.at("threads")},
-          {"validation_images", tiny ? json(10) : call_.about.at("curve_images")},
-          {"test_images", std::min(static_cast<size_t>(images), test_.size())}};
-}
-
-json ImageLab::Train() {
-  fs::create_directories(call_.lab.folder());
-  WriteRecord(plan_file_, plan_);
-  json values = settings_;
-  values.update({{"data", data_}, {"budget", plan_.at("budget")}, {"steps", plan_.at("steps")}});
-  values["wanted"] = plan_.at("steps").is_null()
-                         ? call_.about.at("wanted").at(plan_.at("scale")).get<std::string>()
-                         : "steps";
-  const Scope about{call_.about};
-  const json runs = Trained(call_, {values, &about}, [&](const json& method, json& run) {
-    // The folder keeps the result, since other experiments share the model.
-    const std::string name = method.at("name"), images = settings_.at("test_images").dump();
-    run["bits_per_dim"] = call_.lab.Kept(StrCat("bits-", name, ".json"), {run, images}, [&] {
-      std::cerr << "measuring bits/dim of " << name << " over " << images << " test images\n";
-      const json eval =
-          call_.lab.Run({"eval", call_.lab.ModelOf(name), "--data", data_, "--dataset",
-                         call_.about.at("dataset"), "--limit", images, "--json"});
-      return eval.at("bits_per_dim");
-    });
-  });
-  plan_["spent"] = Spent();
-  watch_ = Stopwatch();
-  WriteRecord(plan_file_, plan_);
-  return runs;
-}
-
-std::string ImageLab::CommandOptions() const {
-  const std::string folder = call_.lab.folder(), usual = call_.about.at("work");
-  return plan_.at("command").get<std::string>() + (folder == usual ? "" : " --work " + folder);
-}
-
-double ImageLab::SecondsLeft() const {
-  if (plan_.at("budget").is_null()) return 1e9;
-  return std::max(0.0, ParseSeconds(plan_.at("budget")) - Spent());
-}
 
 // The sentences of a page that describe the networks and trainings of a record.
 std::string Trainings(const json& about, const json& record) {
@@ -263,7 +248,10 @@ std::vector<Image> Drawn(const Call& call, const ImageLab& lab, const char* verb
                        {"sheet", file}};
   const Scope about{call.about}, of_method{method, &about};
   const std::vector<std::string> arguments = Command(call.about.at(verb), {values, &of_method});
-  call.lab.Kept(sheet + ".json", {run, arguments}, [&] { return call.lab.Run(arguments); });
+  call.lab.Kept(sheet + ".json", {run, arguments}, [&] {
+    std::cerr << "images by " << method.at("label").get<std::string>() << "\n";
+    return call.lab.Run(arguments);
+  });
   return Cut(ReadPng(file), lab.test().width, lab.test().height);
 }
 
@@ -381,24 +369,20 @@ void DeriveImageTable(const json& about, json& values) {
 
 void MeasureSamples(const Call& call, json& record) {
   ImageLab lab(call);
-  std::string given;
   for (const char* option : {"count", "completions"}) {
-    if (!call.options.contains(option)) continue;
     const size_t asked = call.options.at(option), all = lab.test().size();
     if (asked > all) {
       throw InputError(call.about.at("title").get<std::string>(), " has only ", all,
                        " test images in this folder; ask for as many or fewer");
     }
-    record[option] = asked;
-    const std::string flag = StrCat("--", option);
-    if (call.verb.get_option(flag)->count() > 0) given += StrCat(" ", flag, " ", asked);
+    if (asked > 0) record[option] = asked;
   }
   record.update(Origin());
   record.update(lab.settings());
   record["runs"] = lab.Train();
   record["methods"] = json::array();
   record["command"] = StrCat("linnet reproduce ", call.about.at("name").get<std::string>(),
-                             lab.CommandOptions(), given);
+                             lab.CommandOptions(), GivenOptions(call, {"count", "completions"}));
   if (record.contains("count")) AddSamples(call, lab, record["count"], record);
   if (record.contains("completions"))
     AddCompletions(call, lab, record["completions"], record["runs"]);
@@ -415,8 +399,7 @@ void MeasureFigure5(const Call& call, json& record) {
   const fs::path folder = call.Get("tables", call.lab.folder().string());
   for (const char* name : {"table1", "table2", "table3"}) {
     const fs::path path = folder / StrCat(name, ".json");
-    std::error_code error;
-    if (!fs::exists(path, error)) continue;
+    if (!Exists(path)) continue;
     record[name] = ReadRecord(path);
     CheckFile(path, "", [&] {
       json values = {{name, record[name]}};

@@ -20,11 +20,6 @@ namespace {
 
 constexpr int kTen = 10, kTimedTens = 3;  // updates per block; blocks timed after one for warm-up
 
-bool Exists(const fs::path& path) {
-  std::error_code error;
-  return fs::exists(path, error);
-}
-
 }  // namespace
 
 void Append(std::vector<std::string>& arguments, const json& value) {
@@ -33,6 +28,11 @@ void Append(std::vector<std::string>& arguments, const json& value) {
   } else {
     arguments.push_back(value.is_string() ? value.get<std::string>() : value.dump());
   }
+}
+
+bool Exists(const fs::path& path) {
+  std::error_code error;
+  return fs::exists(path, error);
 }
 
 std::string DataRoot() {
@@ -47,14 +47,12 @@ void MakeFolder(const fs::path& folder) {
 }
 
 cli::ChildResult RunLinnet(const std::vector<std::string>& arguments, const std::string& stopped) {
-  cli::ChildResult child;
   try {
-    child = cli::RunChild("linnet", arguments);
+    const cli::ChildResult child = cli::RunChild("linnet", arguments);
+    if (child.exit_code != 130) return child;
   } catch (const cli::Interrupted&) {
-    child.exit_code = 130;
   }
-  if (child.exit_code == 130) throw cli::Interrupted{stopped};
-  return child;
+  throw cli::Interrupted{stopped};
 }
 
 std::string Lab::RunVerb(const std::vector<std::string>& arguments) const {
@@ -91,7 +89,7 @@ json Lab::Kept(const fs::path& file, const json& question, FunctionRef<json()> m
 }
 
 json Lab::Measure(const std::string& name, const std::vector<std::string>& arguments) const {
-  const fs::path file = fs::path("measured") / (name + ".json");
+  const std::string file = "measured/" + name + ".json";
   bool before = true;
   kept_.push_back(folder_ / file);
   const json answer = Kept(file, {cli::MachineName(), arguments}, [&] {
@@ -159,8 +157,7 @@ json Lab::Train(const std::string& label, const std::string& name,
                 const std::vector<std::string>& curve) const {
   MakeFolder(folder_);
   const fs::path run = folder_ / name;
-  const std::string model = ModelOf(name);
-  const auto updates = [&] { return Run({"info", model, "--json"}).at("training").at("steps"); };
+  const auto info = [&] { return Run({"info", ModelOf(name), "--json"}); };
   const bool begun = Exists(run / "state.safetensors");
   if (begun) {
     const json config = ReadRecord(run / "config.json");
@@ -170,7 +167,7 @@ json Lab::Train(const std::string& label, const std::string& name,
                        "; choose another --work");
     }
   }
-  if (begun && Exists(model) && updates() == steps) {
+  if (begun && Exists(ModelOf(name)) && info().at("training").at("steps") == steps) {
     std::cerr << label << ": trained before, " << steps << " updates\n";
   } else {
     std::cerr << "training " << label << ": " << steps << " updates\n";
@@ -179,7 +176,7 @@ json Lab::Train(const std::string& label, const std::string& name,
     Append(arguments, {"--out", run.string()});
     RunVerb(arguments);
   }
-  const json info = Run({"info", model, "--json"});
+  const json trained = info();
   const plot::RunLog log = plot::ReadRunLog(run);
   double memory = 0, seconds = 0;
   if (const plot::Track* track = log.Find("peak_memory")) {
@@ -188,8 +185,8 @@ json Lab::Train(const std::string& label, const std::string& name,
   for (const plot::Track& track : log.tracks) seconds = std::max(seconds, track.seconds.back());
   return {{"steps", steps},
           {"training_seconds", seconds},
-          {"epochs", info.at("training").value("epochs", json())},
-          {"parameters", info.at("parameters")},
+          {"epochs", trained.at("training").value("epochs", json())},
+          {"parameters", trained.at("parameters")},
           {"peak_memory", memory},
           {"curve", CurveOf(log, curve)}};
 }

@@ -23,6 +23,8 @@ namespace linnet::experiments {
 // Appends arguments of a command: a string as it is, a list element by element, other JSON dumped.
 void Append(std::vector<std::string>& arguments, const nlohmann::json& value);
 
+bool Exists(const std::filesystem::path& path);
+
 // $LINNET_DATA, the folder of data sets, or "data" without it.
 std::string DataRoot();
 

@@ -93,16 +93,21 @@ json Measured(const Call& call, const json& described, const Scope& scope) {
   return records;
 }
 
-void MeasureRecords(const Call& call, json& record) {
+json Begin(const Call& call, json& record) {
   json values = call.options;
-  values["processors"] = call.Threads();
   record.update(Origin());
   for (const std::string option : call.about.at("keep")) record[option] = values.at(option);
+  values["processors"] = call.Threads();
+  return values;
+}
+
+void MeasureRecords(const Call& call, json& record) {
+  const json values = Begin(call, record);
   const Scope about{call.about};
   record["records"] = Measured(call, call.about.at("measure"), {values, &about});
 }
 
-json Trained(const Call& call, const Scope& scope, const Finish& finish) {
+json Trained(const Call& call, const Scope& scope, FunctionRef<void(json&)> finish) {
   const json& training = call.about.at("training");
   const json let = training.value("let", json::object());
   std::vector<Planned> methods;
@@ -135,7 +140,7 @@ json Trained(const Call& call, const Scope& scope, const Finish& finish) {
                                 training.at("curve"));
       run.update(values);
       run["method"] = name, run["seconds_an_update"] = planned.seconds;
-      finish(planned.method, run);
+      finish(run);
       runs.push_back(std::move(run));
     }
   }

@@ -30,7 +30,6 @@
 #ifndef EXPERIMENTS_MEASURE_H_
 #define EXPERIMENTS_MEASURE_H_
 
-#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -43,6 +42,10 @@ namespace linnet::experiments {
 // The arguments of a described command.
 std::vector<std::string> Command(const nlohmann::json& described, const Scope& scope);
 
+// Adds origin and options named in "keep" to a new record. Returns the values for commands: all
+// options, and the number of "processors" to use.
+nlohmann::json Begin(const Call& call, nlohmann::json& record);
+
 // Runs a described measurement and returns its records.
 nlohmann::json Measured(const Call& call, const nlohmann::json& described, const Scope& scope);
 
@@ -50,12 +53,12 @@ nlohmann::json Measured(const Call& call, const nlohmann::json& described, const
 // of them, decides the number of updates of each method, and trains the methods. `scope` has
 // "wanted", an expression for the updates of a method without a budget, which may depend on
 // `seconds` per update; "budget" ("2h", or null); and "equal_time": whether the methods share the
-// budget as equal times or as equal numbers of updates. Calls finish(method, run) after each
+// budget as equal times or as equal numbers of updates. Calls finish(run) after each
 // training, then adds the run to the list returned: {"method", "seed", "steps",
 // "seconds_an_update", "training_seconds", "epochs", "parameters", "peak_memory", "curve": [[step,
 // metrics...]]}.
-using Finish = std::function<void(const nlohmann::json& method, nlohmann::json& run)>;
-nlohmann::json Trained(const Call& call, const Scope& scope, const Finish& finish);
+nlohmann::json Trained(const Call& call, const Scope& scope,
+                       FunctionRef<void(nlohmann::json& run)> finish);
 
 }  // namespace linnet::experiments
 

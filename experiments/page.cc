@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <map>
 #include <numeric>
+#include <regex>
 #include <sstream>
 #include <vector>
 
@@ -120,9 +121,10 @@ json Call(const std::string& name, const json& list) {
   if (name == "min") return *std::min_element(list.begin(), list.end());
   if (name == "max") return *std::max_element(list.begin(), list.end());
   if (name == "floor") return static_cast<int64_t>(std::floor(numbers[0]));
-  const double sum = std::accumulate(numbers.begin(), numbers.end(), 0.0);
-  if (name == "sum") return sum;
-  if (name == "mean") return sum / static_cast<double>(numbers.size());
+  if (name == "mean") {
+    return std::accumulate(numbers.begin(), numbers.end(), 0.0) /
+           static_cast<double>(numbers.size());
+  }
   throw RuntimeError("pages have no function '", name, "'");
 }
 
@@ -212,35 +214,6 @@ std::string Section(const std::string& tag, std::string_view body, const Scope& 
   return out;
 }
 
-// Wraps paragraphs at 120 characters; leaves headings, tables, code and HTML unchanged.
-std::string Wrap(const std::string& text) {
-  constexpr size_t kWidth = 120;
-  std::istringstream lines(text);
-  std::string wrapped, current;
-  bool code = false;
-  const auto end = [&] {
-    if (!current.empty()) wrapped += current + "\n";
-    current.clear();
-  };
-  for (std::string line; std::getline(lines, line);) {
-    const bool fence = line.starts_with("```");
-    if (code || fence || line.empty() ||
-        std::string_view("#|<").find(line[0]) != std::string_view::npos) {
-      end();
-      wrapped += line + "\n";
-      code ^= fence;
-      continue;
-    }
-    std::istringstream words(line);
-    for (std::string word; words >> word;) {
-      if (!current.empty() && current.size() + 1 + word.size() > kWidth) end();
-      current += (current.empty() ? "" : " ") + word;
-    }
-  }
-  end();
-  return wrapped;
-}
-
 }  // namespace
 
 std::optional<json> Find(std::string_view path, const Scope& scope) {
@@ -304,8 +277,39 @@ std::string Fill(std::string_view text, const Scope& scope) {
   }
 }
 
-std::string Render(std::string_view page_template, const Scope& scope) {
-  return Wrap(Fill(page_template, scope));
+std::string Wrap(const std::string& text, size_t width) {
+  std::istringstream lines(text);
+  std::string wrapped, current;
+  bool code = false;
+  const auto end = [&] {
+    if (!current.empty()) wrapped += current + "\n";
+    current.clear();
+  };
+  for (std::string line; std::getline(lines, line);) {
+    const bool fence = line.starts_with("```");
+    if (code || fence || line.empty() ||
+        std::string_view("#|<").find(line[0]) != std::string_view::npos) {
+      end();
+      wrapped += line + "\n";
+      code ^= fence;
+      continue;
+    }
+    std::istringstream words(line);
+    for (std::string word; words >> word;) {
+      if (!current.empty() && current.size() + 1 + word.size() > width) end();
+      current += (current.empty() ? "" : " ") + word;
+    }
+  }
+  end();
+  return wrapped;
+}
+
+std::string Render(const std::string& page_template, const Scope& scope) {
+  static const std::regex plot(R"(!\[(.*)\]\((.*)\.svg\))");
+  const std::string picture =
+      "<picture>\n<source media=\"(prefers-color-scheme: dark)\" srcset=\"$2-dark.svg\">\n"
+      "<img alt=\"$1\" src=\"$2.svg\">\n</picture>";
+  return Wrap(Fill(std::regex_replace(page_template, plot, picture), scope), 120);
 }
 
 }  // namespace linnet::experiments

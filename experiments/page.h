@@ -14,7 +14,7 @@
 //   {{#a = b}}...{{/a = b}} if the value of a is the text b; {{^a = b}} if it is not
 //
 // These are Mustache's rules, except for expressions, '|' and '='. A section must not contain a
-// section of the same name. Paragraphs are wrapped at 120 characters.
+// section of the same name.
 #ifndef EXPERIMENTS_PAGE_H_
 #define EXPERIMENTS_PAGE_H_
 
@@ -39,7 +39,7 @@ struct Scope {
 std::optional<nlohmann::json> Find(std::string_view path, const Scope& scope);
 
 // Evaluates an expression of paths, numbers, + - * / between spaces, parentheses, and functions of
-// lists or of several values: first, last, min, max, mean, sum, count, floor (of the first value),
+// lists or of several values: first, last, min, max, mean, count, floor (of the first value),
 // and `or` (the first value for which a section would be shown). Arithmetic applies to each element
 // of a list; with null it gives null. Throws nlohmann::json::exception if a value is missing or of
 // another type, RuntimeError for invalid syntax.
@@ -55,8 +55,11 @@ void ForEach(const nlohmann::json& each, const Scope& scope, FunctionRef<void(co
 
 // Expands the tags. Throws as Evaluate().
 std::string Fill(std::string_view text, const Scope& scope);
-// As Fill(), with paragraphs wrapped.
-std::string Render(std::string_view page_template, const Scope& scope);
+// Wraps paragraphs; leaves headings, tables, code and HTML unchanged.
+std::string Wrap(const std::string& text, size_t width);
+// Fills the template of a page and wraps it. A line ![TEXT](NAME.svg) becomes a picture with
+// NAME-dark.svg for dark pages.
+std::string Render(const std::string& page_template, const Scope& scope);
 
 // Three significant digits, or the whole integer part, with thousands separators; two digits below
 // 0.1: "1,234", "12.3", "0.012".

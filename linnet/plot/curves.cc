@@ -166,27 +166,23 @@ Figure RunCurves(const std::vector<RunLog>& runs, const CurveOptions& options) {
     plot.y = {.label = AxisLabel(metric), .log = options.log_y};
     plot.legend = figure.panels.size() == 1;  // the colors of the first panel hold for all
     for (size_t i = 0; i < runs.size(); ++i) {
-      const Shown shown = Find(runs[i], metric);
-      const bool both = shown.training != nullptr && shown.validation != nullptr;
-      const auto add = [&](const Track& track) -> Series& {
+      const auto [training, validation] = Find(runs[i], metric);
+      const auto add = [&](const Track& track, bool behind) -> Series& {
         Series& series = plot.series.emplace_back(Between(track, options, unit.seconds));
-        series.label = alone ? "" : options.labels.at(i);
+        if (!alone && !behind) series.label = options.labels.at(i);
         series.color = static_cast<int>(i);
+        series.faint = behind;
         return series;
       };
-      if (shown.training != nullptr) {
-        Track smooth = *shown.training;
+      if (training != nullptr) {
+        Track smooth = *training;
         const size_t window = Window(options, smooth.value.size());
         smooth.value = Smooth(smooth.value, window);
-        Series& series = add(smooth);
-        series.faint = both;
-        if (both) series.label.clear();
-        trained = true;
-        faint |= both;
-        smoothed |= window > 1;
+        add(smooth, /*behind=*/validation != nullptr);
+        trained = true, faint |= validation != nullptr, smoothed |= window > 1;
       }
-      if (shown.validation != nullptr) {
-        add(*shown.validation).style = Style::kLineAndPoints;
+      if (validation != nullptr) {
+        add(*validation, /*behind=*/false).style = Style::kLineAndPoints;
         validated = true;
       }
     }
@@ -203,10 +199,8 @@ Figure RunCurves(const std::vector<RunLog>& runs, const CurveOptions& options) {
   std::string training = faint ? "faint: training" : "training";
   if (smoothed && options.smooth > 0) training += StrCat(", mean of ", options.smooth, " records");
   if (smoothed && options.smooth == 0) training += ", smoothed";
-  if (validated) figure.subtitle = "points: validation";
-  if (trained && (validated || smoothed)) {
-    figure.subtitle += (validated ? "; " : "") + training;
-  }
+  if (validated) figure.subtitle = trained ? "points: validation; " : "points: validation";
+  if (trained && (validated || smoothed)) figure.subtitle += training;
   return figure;
 }
 

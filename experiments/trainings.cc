@@ -1,6 +1,9 @@
-// linnet reproduce table3: phone recognition (section 4.3 of the paper) with linear, softmax and
-// Reformer attention and a bidirectional LSTM, trained for equal times; and the training time per
-// second of audio against the length of utterances.
+// linnet reproduce figure2: the copy task (section 4.1.1 of the paper). Softmax, linear and Reformer
+// attention learn to repeat a sequence.
+//
+// linnet reproduce table3: phone recognition (section 4.3) with linear, softmax and Reformer
+// attention and a bidirectional LSTM, trained for equal times; and the training time per second of
+// audio against the length of utterances.
 #include "experiments/experiment.h"
 #include "experiments/measure.h"
 
@@ -9,6 +12,18 @@ namespace linnet::experiments {
 using nlohmann::json;
 
 namespace {
+
+// Positions per chunk of Reformer: 32 at the paper's maximum length of 128, so that a sequence of
+// 2 * max_length + 1 tokens has nine chunks.
+int Chunk(int max_length) { return (max_length + 3) / 4; }
+
+// The first validated update with a loss below `loss`, or null. `curve` holds [update, loss, ...].
+json FirstBelow(const json& curve, double loss) {
+  for (const json& point : curve) {
+    if (point.at(1).get<double>() < loss) return point.at(0);
+  }
+  return nullptr;
+}
 
 // Adds the error rates of a trained model, and its recognition speed (real_time_factor).
 void Evaluate(const Call& call, json& run) {
@@ -29,14 +44,32 @@ void Evaluate(const Call& call, json& run) {
 
 }  // namespace
 
+void MeasureFigure2(const Call& call, json& record) {
+  json values = Begin(call, record);
+  const json& of = values["of"] = call.about.at("scales").at(call.options.at("scale"));
+  const int max_length = call.Get<int>("max-length", of.at("max_length"));
+  record["max_length"] = values["max_length"] = max_length;
+  values["chunk"] = Chunk(max_length);
+  const Scope about{call.about};
+  record["runs"] = Trained(call, {values, &about}, [](json&) {});
+  for (const char* field : {"steps", "drop_at"}) record[field] = record["runs"][0][field];
+}
+
+void DeriveFigure2(const json& about, json& values) {
+  values["rows"] = MethodsRun(about.at("methods"), values.at("runs"));
+  for (json& row : values["rows"]) {
+    row["until_2"] = FirstBelow(row["run"]["curve"], 1e-2);
+    row["until_3"] = FirstBelow(row["run"]["curve"], 1e-3);
+  }
+  values["network"] = about.at("scales").at(values.at("scale")).at("describes");
+  values["chunk"] = Chunk(values.at("max_length"));
+}
+
 void MeasureTable3(const Call& call, json& record) {
-  record.update(Origin());
-  for (const char* option : {"minutes", "precision"}) record[option] = call.options.at(option);
-  record["threads"] = call.Threads();
-  json values = call.options;
-  values.update({{"budget", nullptr}, {"equal_time", true}});
+  const json values = Begin(call, record);
+  record["threads"] = values.at("processors");
   const Scope about{call.about}, scope{values, &about};
-  record["runs"] = Trained(call, scope, [&](const json&, json& run) {
+  record["runs"] = Trained(call, scope, [&](json& run) {
     // The planned time, since other load may have slowed down the training itself.
     const double seconds = 60 * call.options.at("minutes").get<double>();
     run["seconds"] = seconds;
