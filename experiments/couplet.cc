@@ -24,25 +24,25 @@ constexpr size_t kAtOnce = 200;  // lines per call of `linnet couplet`
 // check.
 void Count(const std::string& first, const std::string& second, json& kept) {
   const std::u32string a = CodePoints(first), b = CodePoints(second);
-  bool punctuation = true, places = true, repeats = true, mirrored = true;
+  json holds = {{"length", a.size() == b.size()},
+                {"punctuation", true},
+                {"places", true},
+                {"repeats", true},
+                {"mirrored", true}};
   for (size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
     const char32_t x = i < a.size() ? a[i] : 0, y = i < b.size() ? b[i] : 0;
     const bool mark = IsPunctuation(x);
-    if (mark ? x != y : IsPunctuation(y)) punctuation = false;
-    if (!mark && x == y) places = false;
+    if (mark ? x != y : IsPunctuation(y)) holds["punctuation"] = false;
+    if (!mark && x == y) holds["places"] = false;
     for (size_t j = 0; j < i && i < b.size(); ++j) {
       if (mark || IsPunctuation(y) || IsPunctuation(b[j])) continue;
       const bool repeated = i < a.size() && a[j] == x;
-      if (b[j] == y && !repeated) repeats = false;
-      if (repeated && b[j] != y) mirrored = false;
+      if (b[j] == y && !repeated) holds["repeats"] = false;
+      if (repeated && b[j] != y) holds["mirrored"] = false;
     }
   }
-  const bool length = a.size() == b.size();
-  const std::pair<const char*, bool> rules[] = {
-      {"length", length},     {"punctuation", punctuation},
-      {"places", places},     {"repeats", repeats},
-      {"mirrored", mirrored}, {"all", length && punctuation && places && repeats && mirrored}};
-  for (const auto& [rule, holds] : rules) kept[rule] = kept.value(rule, 0) + (holds ? 1 : 0);
+  holds["all"] = std::find(holds.begin(), holds.end(), false) == holds.end();
+  for (const auto& [rule, held] : holds.items()) kept[rule] = kept.value(rule, 0) + held.get<int>();
 }
 
 // The display name of a model: runs/couplet/model.safetensors is named after its folder.

@@ -110,9 +110,10 @@ void MeasureRecords(const Call& call, json& record) {
 json Trained(const Call& call, const Scope& scope, FunctionRef<void(json&)> finish) {
   const json& training = call.about.at("training");
   const json let = training.value("let", json::object());
+  const bool seeded = training.contains("seeds");
   std::vector<Planned> methods;
   for (const json& method : call.about.at("methods")) {
-    const json first = training.contains("seeds") ? json{{"seed", 1}} : json::object();
+    const json first = seeded ? json{{"seed", 1}} : json::object();
     const Scope of_method{method, &scope};
     const double seconds = call.lab.SecondsAnUpdate(
         method.at("label"), method.at("name"), Command(training.at("flags"), {first, &of_method}));
@@ -125,18 +126,16 @@ json Trained(const Call& call, const Scope& scope, FunctionRef<void(json&)> fini
     const Scope of_method{planned.method, &scope};
     json values = {{"steps", planned.steps}};
     const Scope inner{values, &of_method};
-    const int seeds = training.contains("seeds")
-                          ? Evaluate(training.at("seeds").get<std::string>(), inner).get<int>()
-                          : 0;
+    const int seeds = Evaluate(training.value("seeds", "1"), inner);
     for (const auto& [field, expression] : let.items()) {
       values[field] = Evaluate(expression.get<std::string>(), inner);
     }
-    for (int seed = 1; seed <= std::max(1, seeds); ++seed) {
-      if (seeds > 0) values["seed"] = seed;
+    for (int seed = 1; seed <= seeds; ++seed) {
+      if (seeded) values["seed"] = seed;
       std::vector<std::string> flags = Command(training.at("flags"), inner);
       Append(flags, Command(training.at("schedule"), inner));
-      json run = call.lab.Train(seeds > 0 ? StrCat(label, ", seed ", seed) : label,
-                                seeds > 0 ? StrCat(name, "-", seed) : name, flags, planned.steps,
+      json run = call.lab.Train(seeded ? StrCat(label, ", seed ", seed) : label,
+                                seeded ? StrCat(name, "-", seed) : name, flags, planned.steps,
                                 training.at("curve"));
       run.update(values);
       run["method"] = name, run["seconds_an_update"] = planned.seconds;
