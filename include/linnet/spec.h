@@ -55,7 +55,7 @@ struct MixerSpec {
 // The position embedding.
 enum class Positions : uint8_t {
   kSequence,  // sine of t in the dimensions beside the value embedding, if any
-  kGrid,      // half of them for t, a quarter each for the row of byte t + 1 and its place in it
+  kGrid,      // the same in half of these; a quarter each: row of byte t + 1, its index in the row
   kAdded,     // sine of t in d_model dimensions, added to the value embedding
 };
 enum class HeadKind : uint8_t { kLogistics, kCategorical };
@@ -103,9 +103,8 @@ struct HeadSpec {
   HeadKind kind = HeadKind::kLogistics;
   int mixtures = 10;  // logistics over bytes: logits, means and log-scales, in this order
   int classes = 0;    // categorical
-  // Shares its weights with the value embedding, which multiplies them by sqrt(d_model); for a
-  // vocabulary that is large compared with the rest of the model. Needs the categorical head and
-  // value_embedding = d_model.
+  // The head's weights are also the value embedding, there multiplied by sqrt(d_model). Saves
+  // memory if the vocabulary is large. Needs the categorical head and value_embedding = d_model.
   bool tied = false;
 };
 
@@ -130,7 +129,7 @@ struct SpeechSpec {
   int bands = 40;     // of the mel filterbank (tasks/speech/filterbank.h), one frame per 10 ms
   int stack = 9;      // frames per position
   int stride = 3;     // frames between positions
-  int lookahead = 3;  // future frames in a position's window, beyond those of its stride
+  int lookahead = 3;  // frames of a position's window that come after its stride
   BandNorm normalization =
       BandNorm::kUtterance;  // source of the mean and deviation that normalize each band
   // Names separated by a space; class 0 is the blank, 1 the first phone.

@@ -244,10 +244,10 @@ int linnet_choose(const float* logits, size_t count, const linnet_sampling* samp
     const linnet::ChoiceOptions choice = ChoiceOf(own);
     Validate(choice);
     if (count > std::numeric_limits<int32_t>::max()) {
-      throw linnet::InputError("more logits than tokens of 32 bits: ", count);
+      throw linnet::InputError(count, " logits, but tokens are 32-bit numbers; pass fewer");
     }
     Given(token, "the token");
-    // The draws of a text come four from a block of random numbers.
+    // As in TextDraft, each block of random numbers gives four draws.
     linnet::Philox rng(own.seed, own.stream, draw / 4);
     for (uint64_t i = 0; i < draw % 4; ++i) rng.Next();
     *token = Choose(Array(logits, count, "logits"), choice, rng);

@@ -30,7 +30,7 @@ class Difference {
  public:
   void Add(const float* got, const Doubles& want) {
     for (size_t i = 0; i < want.size(); ++i) {
-      // Written as "not within", so that a NaN fails.
+      // The negated comparison makes a NaN fail.
       const double off = std::abs(got[i] - want[i]);
       if (!(off <= largest_)) largest_ = off;
       scale_ = std::max(scale_, std::abs(want[i]));

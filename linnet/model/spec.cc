@@ -117,9 +117,9 @@ void Read(const json& value, const std::string& where, const char* name, Field& 
   }
 }
 
-// A default spec with the part that the file describes. The tasks of the first versions determine
-// it, since their files have width, height and channels for any task; for other tasks the fields
-// do.
+// A default spec with the task-specific part of the file. For the tasks of the first versions it
+// follows from the task's name, since those files have image fields for every task; for other tasks
+// it follows from the fields that are present.
 ModelSpec WithPart(const json& object) {
   const auto has = [&](const char* name) { return object.contains(name); };
   const std::string task = has("task") && object["task"].is_string() ? object["task"] : "images";
@@ -259,7 +259,8 @@ class Validator {
     const auto plain = [](unsigned char c) { return std::isalnum(c) || c == '-' || c == '_'; };
     Require(!spec_.task.empty() && spec_.task.size() <= kLongest &&
                 std::all_of(spec_.task.begin(), spec_.task.end(), plain),
-            "task ", Quote(spec_.task), " is not a name of letters, digits, - and _");
+            "task ", Quote(spec_.task), ": a name must consist of at most ", kLongest,
+            " letters, digits, - and _");
   }
 
   void Mixers() const {

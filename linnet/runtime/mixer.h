@@ -67,8 +67,8 @@ struct Block {
   // Index in the state of a sequence of the block.
   size_t Place(size_t sequence) const { return chosen ? chosen[sequence] : first + sequence; }
   size_t Position(size_t sequence) const { return positions[Place(sequence)]; }
-  // For kernels that index arrays by place with `chosen`, or by sequence if it is null: the offset
-  // of the array's start.
+  // Where the arrays begin that a kernel indexes: with `chosen` by place, so at 0; without it by
+  // sequence of the block, so at the place of the first one.
   size_t FirstPlace() const { return chosen ? 0 : first; }
 };
 

@@ -178,7 +178,7 @@ std::vector<PackedPart> Parts(const ModelSpec& spec, Precision precision, const 
   return parts;
 }
 
-// The state layout of the predicting stack's parts; sets each part's index in it.
+// The state layout of the parts of the stack before the predictor; sets each part's index in it.
 std::shared_ptr<const StateLayout> Layout(const ModelSpec& spec, Precision precision, bool steps,
                                           std::vector<PackedPart>& parts) {
   auto layout = std::make_shared<StateLayout>();
@@ -210,7 +210,7 @@ bool Steps(const ModelSpec& spec) {
                      [](const MixerSpec& mixer) { return FindMixer(mixer.kind).recurrent; });
 }
 
-// The tensor prefix of the predicting stack.
+// The tensor prefix of the stack before the predictor.
 const char* StackName(const ModelSpec& spec) {
   return spec.encoder_decoder() ? "decoder" : "transformer";
 }

@@ -4,9 +4,9 @@
 // work is split into at most kMaxGroups groups, whatever the number of threads: groups of heads, or
 // slices of d_ff. A group's two products (into its own heads or hidden units, and back to d_model)
 // lie side by side in reading order, and the groups' contributions to a part's result are summed in
-// group order. So the number of threads does not change a bit, and each thread reads one contiguous
-// run of memory between two barriers. A group of a narrow matrix is a multiple of 64 inputs wide
-// (kernels::kNarrowInputs), so there are fewer groups.
+// group order. So the results do not depend on the number of threads, bit for bit, and each thread
+// reads one contiguous range of memory between two barriers. A group of a narrow matrix is a multiple
+// of 64 inputs wide (kernels::kNarrowInputs), so there are fewer groups.
 #ifndef LINNET_RUNTIME_PACKED_MODEL_H_
 #define LINNET_RUNTIME_PACKED_MODEL_H_
 
@@ -101,7 +101,7 @@ struct LINNET_HIDDEN Model::Packed {
   std::shared_ptr<const StateLayout> layout;
 
   AlignedBuffer<std::byte> weights;
-  PackedStack stack;    // the predicting stack (the decoder)
+  PackedStack stack;    // before the predictor: the decoder, or the only stack
   PackedStack encoder;  // of an encoder-decoder; otherwise has no parts
   std::vector<PackedLstm>
       lstm;  // per layer: forward, then backward direction; if present, `stack` is empty

@@ -41,7 +41,7 @@ struct Workspace {
   float* x;             // [rows, d_model], the layers' input: the member's own, or shared
   bool shared_x;        // x is shared; each member fills its share of the rows
   float* normed;        // norm_first: [rows, d_model], x normalized, shared like x; else null
-  float* sums[2];       // [groups or 1][rows, d_model]: results of even and odd parts
+  float* sums[2];       // results of even and of odd parts: [groups or 1][rows, d_model]
   size_t group_stride;  // floats between groups in `sums`; 0: the groups add up in one buffer
   kernels::NarrowRows narrow;  // narrow models: [rows, d_model], the layers' input, shared like x
   float* wide;                 // [rows, widest]: results of a group's first product

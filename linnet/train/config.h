@@ -180,7 +180,7 @@ void VisitTaskFields(Config& c, const Visit& visit) {
   visit("bands", "speech", "bands of the mel filterbank", c.bands);
   visit("stack", "speech", "width of a position's window, in frames of 10 ms", c.stack);
   visit("stride", "speech", "frames from one position to the next", c.stride);
-  visit("lookahead", "speech", "frames of a position's window that lie after its stride",
+  visit("lookahead", "speech", "frames of a position's window that come after its stride",
         c.lookahead);
   visit("normalize", "speech",
         "statistics that normalize bands to mean 0, deviation 1: utterance or corpus", c.normalize);

@@ -149,7 +149,7 @@ class Difference {
   void Add(const Doubles& got, const Doubles& want) {
     ASSERT_EQ(got.size(), want.size());
     for (size_t i = 0; i < want.size(); ++i) {
-      // Written as "not within", so that a NaN fails.
+      // The negated comparison makes a NaN fail.
       const double off = std::abs(got[i] - want[i]);
       if (!(off <= largest_)) largest_ = off;
       scale_ = std::max(scale_, std::abs(want[i]));

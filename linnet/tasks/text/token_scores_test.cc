@@ -42,7 +42,7 @@ TEST(TokenScores, ListsTheMostLikelyTokensAndTheSampledOne) {
     names.push_back(name);
     values.push_back(value);
   }
-  // Of two equally likely tokens, the lower number; then the drawn one.
+  // Of two equally likely tokens the first in the vocabulary; then the drawn one.
   EXPECT_EQ(names, (std::vector<std::string>{"b", "d", "<|end|>", "a"}));
   for (size_t i = 0; i < 4; ++i) {
     EXPECT_NEAR(values[i], std::vector<double>({0, -1, -2, -5})[i] - log_sum, 1e-5);
