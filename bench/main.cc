@@ -6,7 +6,7 @@
 
 int main(int argc, char** argv) {
   using namespace linnet::bench;
-  CLI::App app("Benchmarks linnet against the limits of this machine", "linnet bench");
+  CLI::App app("Benchmark linnet against the limits of this machine", "linnet bench");
   linnet::cli::SetUp(app);
   AddStep(app);
   AddGenerate(app);

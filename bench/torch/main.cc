@@ -8,7 +8,7 @@
 int main(int argc, char** argv) {
   using namespace linnet::bench;
   linnet::KeepFreedMemory();
-  CLI::App app("Benchmarks training against the limits of this machine", "linnet bench");
+  CLI::App app("Benchmark training against the limits of this machine", "linnet bench");
   linnet::cli::SetUp(app);
   AddTrain(app);
   AddMemory(app);

@@ -58,7 +58,7 @@ void AddTrain(CLI::App& app, DeviceTrainOptions& options) {
 
 int main(int argc, char** argv) {
   linnet::KeepFreedMemory();
-  CLI::App app("Times training on a GPU", "linnet-bench");
+  CLI::App app("Time training on a GPU", "linnet-bench");
   linnet::cli::SetUp(app);
   linnet::bench::DeviceAttentionOptions attention;
   linnet::bench::DeviceTrainOptions train;

@@ -29,7 +29,8 @@ class LINNET_API Vocabulary {
   static constexpr int32_t kEnd = 0, kSeparator = 1, kUnknown = 2, kFirst = 3;
 
   // The byte vocabulary, or the vocabulary of text.characters. Throws InputError on invalid UTF-8,
-  // on a repeated character, and if bytes name characters or a character vocabulary has none.
+  // on a repeated character, on characters for a byte vocabulary, and on a character vocabulary
+  // without characters.
   explicit Vocabulary(const TextSpec& text);
 
   static Vocabulary Bytes() { return Vocabulary(TextSpec()); }

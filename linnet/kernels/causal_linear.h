@@ -28,7 +28,7 @@
 //
 // Results do not depend, bit for bit, on the other sequences of a batch, padded or packed.
 // Exception: if batch x heads is 1 or 2 and there are no offsets, a sequence of more than 256
-// positions is split among threads, and its sums are added in another order.
+// positions is divided into parts, so its sums are added in another order than in a larger batch.
 #ifndef LINNET_KERNELS_CAUSAL_LINEAR_H_
 #define LINNET_KERNELS_CAUSAL_LINEAR_H_
 

@@ -152,8 +152,8 @@ HWY_INLINE void QueriesForward(const LinearAttentionShape& shape,
   }
 }
 
-// The rows that accumulate a gradient: its own, `to`, if usable in place and the sums begin there;
-// else those of `sums`, which may hold a first term.
+// The rows in which a gradient is accumulated: its own rows `to`, if they can be used in place and
+// no first term is given; otherwise `sums`, which may hold a first term.
 template <typename T>
 HWY_INLINE Rows<float> Summed(const HeadRows<T>& rows, bool begin_there, Rows<float> to,
                               float* sums, size_t padded) {

@@ -18,8 +18,8 @@
 // F = D for the feature maps here; with kIdentity the caller may pass features of another size.
 // Tensors are fp32 or bf16, all sums fp32. Results do not depend, bit for bit, on the number of
 // slots or threads, nor on the other sequences of a batch. Exception: if batch x heads is 1 or 2,
-// sequences of 512 or more positions are split among threads, and their sums are added in another
-// order. The double-precision reference is linear_attention_ref.h.
+// sequences of 512 or more positions are divided into parts, so their sums are added in another
+// order than in a larger batch. The double-precision reference is linear_attention_ref.h.
 #ifndef LINNET_KERNELS_LINEAR_ATTENTION_H_
 #define LINNET_KERNELS_LINEAR_ATTENTION_H_
 

@@ -60,7 +60,7 @@ torch::Tensor CausalLinearAttention(const torch::Tensor& q, const torch::Tensor&
 // continues its own. Throws InputError if the shapes, cu_seqlens or the state do not match.
 //
 // The fused form equals CausalLinearAttention of each sequence alone, bit for bit, with three heads
-// or more. (With one or two heads, a long sequence alone is split among threads, and its sums are
+// or more. (With one or two heads, a long sequence alone is divided into parts, so its sums are
 // added in another order.) The plain form runs the sequences in turn, and reads cu_seqlens on the
 // CPU.
 torch::Tensor CausalLinearAttentionPacked(const torch::Tensor& q, const torch::Tensor& k,
