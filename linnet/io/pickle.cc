@@ -113,7 +113,7 @@ const char* Pickle::KindOf(PickleRef value) const {
     case Kind::kTensor:
       return "a tensor";
     default:
-      return "no plain value";
+      return "an object";
   }
 }
 
@@ -225,15 +225,17 @@ class Pickle::Machine {
 
   const Value& Get(PickleRef ref) const { return p_.values_[ref]; }
   std::string_view String(PickleRef ref, const char* what) const {
-    if (Get(ref).kind != Kind::kString) throw Malformed("has no string for ", what);
+    if (Get(ref).kind != Kind::kString)
+      throw Malformed("has another value than a string for ", what);
     return p_.strings_[Get(ref).index];
   }
   int64_t Integer(PickleRef ref, const char* what) const {
-    if (Get(ref).kind != Kind::kInteger) throw Malformed("has no int for ", what);
+    if (Get(ref).kind != Kind::kInteger)
+      throw Malformed("has another value than an int for ", what);
     return Get(ref).integer;
   }
   std::span<const PickleRef> Tuple(PickleRef ref, const char* what) const {
-    if (Get(ref).kind != Kind::kTuple) throw Malformed("has no tuple for ", what);
+    if (Get(ref).kind != Kind::kTuple) throw Malformed("has another value than a tuple for ", what);
     return std::span(p_.pool_).subspan(Get(ref).index, static_cast<size_t>(Get(ref).integer));
   }
   std::vector<PickleRef>& Container(PickleRef ref, Kind kind, const char* what) {
@@ -300,7 +302,8 @@ class Pickle::Machine {
 
   void Call() {
     const PickleRef arguments_ref = Pop(), function = Pop();
-    if (Get(function).kind != Kind::kGlobal) throw Malformed("calls a value that is no function");
+    if (Get(function).kind != Kind::kGlobal)
+      throw Malformed("calls a value that is not a function");
     const std::span<const PickleRef> arguments = Tuple(arguments_ref, "the arguments of a call");
     switch (static_cast<Global>(Get(function).integer)) {
       case Global::kOrderedDict:
@@ -331,7 +334,8 @@ class Pickle::Machine {
             "x.resolve_conj()");
       }
     }
-    if (Get(arguments[0]).kind != Kind::kStorage) throw Malformed("makes a tensor of no storage");
+    if (Get(arguments[0]).kind != Kind::kStorage)
+      throw Malformed("makes a tensor without a storage");
     PickledTensor tensor;
     tensor.storage = Get(arguments[0]).index;
     tensor.offset = Integer(arguments[1], "an offset");
@@ -382,7 +386,7 @@ class Pickle::Machine {
       throw Malformed("refers to something other than a storage");
     }
     const Value& type = Get(id[1]);
-    if (type.kind != Kind::kStorageType) throw Malformed("has a storage of no type");
+    if (type.kind != Kind::kStorageType) throw Malformed("has a storage without a type");
     PickledStorage storage;
     storage.dtype = static_cast<DType>(type.integer);
     storage.key = String(id[2], "the key of a storage");
