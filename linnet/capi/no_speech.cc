@@ -1,4 +1,5 @@
-// The functions of speech in a library without it: no object of theirs exists.
+// The speech functions of a library that is built without speech: all fail, and the ..._free()
+// functions have nothing to free.
 #include <cstddef>
 
 #include "linnet/capi/capi.h"
