@@ -44,7 +44,8 @@ Transcriber& TranscriberOf(linnet_engine& engine, size_t beam) {
   return own->transcriber;
 }
 
-// A caller's samples. Throws InputError on values that are no sound, as ReadAudio() does.
+// A caller's samples. Throws InputError on values that are not finite or too large, as ReadAudio()
+// does.
 std::span<const float> Samples(const float* samples, size_t count) {
   constexpr float kLoudest = 1e6f;
   const auto given = Array(samples, count, "samples");

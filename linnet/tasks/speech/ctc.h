@@ -27,7 +27,7 @@ struct Decoded {
 };
 
 // The most likely path. log_probs [T, classes]; `blank` is the class of the blank, all others are
-// phones. Throws InputError if the size is no multiple of `classes`, or `blank` is no class.
+// phones. Throws InputError if the size is not a multiple of `classes`, or `blank` is not a class.
 Decoded GreedyDecode(std::span<const float> log_probs, size_t classes, int blank);
 
 // The most likely sequences, best first, by prefix beam search: 1 to `width` of them. Each frame
