@@ -10,7 +10,7 @@ void AddServe(CLI::App& app) {
   verb->callback([] {
     throw InputError(
         "bench serve: this build has no server; configure with -DLINNET_SERVE=ON (it "
-        "needs cpp-httplib and OpenSSL)");
+        "needs Boost, cpp-httplib and OpenSSL)");
   });
 }
 

@@ -222,7 +222,12 @@ class ServeTest(unittest.TestCase):
         self.refused(post("/v1/couplets", '{"first": "a"}', {"Content-Type": "text/plain"}, raw=True), 415)
         self.refused(post("/v1/couplets", b"x" * (2 << 20), as_json, raw=True), 413)
         self.refused(post("/nothing", {}), 404)
-        self.assertEqual(self.server.get("/v1/couplets")[0], 405)
+        for method, path, allow in (("GET", "/v1/couplets", "POST"), ("POST", "/healthz", "GET, HEAD")):
+            connection = self.server.connect()
+            connection.request(method, path)
+            response = connection.getresponse()
+            self.assertEqual((response.status, response.headers["Allow"]), (405, allow))
+            connection.close()
         self.assertEqual(self.server.get("/" + "a" * 10_000)[0], 414)
         self.assertEqual(self.couplet()[0], 200)
 
@@ -290,17 +295,32 @@ class ServeTest(unittest.TestCase):
         running.close()
         self.server.idle()
 
-    def test_garbage_is_no_http(self):
-        for garbage in (b"\x00" * 1000 + b"\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\xff\xfe\r\n\r\n",
-                        b"POST /v1/couplets HTTP/1.1\r\nContent-Length: -5\r\n\r\n",
-                        b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 5000 + b"\r\n"):
-            with socket.create_connection(("127.0.0.1", self.server.port), timeout=PATIENCE) as raw:
-                try:
-                    raw.sendall(garbage)
-                    raw.recv(4096)
-                except (ConnectionResetError, BrokenPipeError):
-                    pass
+    def test_what_is_no_request_is_refused(self):
+        post = b"POST /v1/couplets HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        for sent, status in ((b"\x00" * 1000 + b"\r\n\r\n", 400), (b"GET\r\n\r\n", 400),
+                             (b"GET / HTTP/9.9\r\n\r\n", 400), (b"\xff\xfe\r\n\r\n", 400),
+                             (post + b"Content-Length: -5\r\n\r\n", 400),
+                             (post + b"Content-Length: 2\r\nContent-Length: 2\r\n\r\n{}", 400),
+                             (post + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}", 400),
+                             (b"GET /" + b"a" * 10_000, 414), (b"GET / HTTP/1.1\r\nHost: " + b"x" * 40_000, 431),
+                             (b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 5000 + b"\r\n", 431)):
+            answer = self.raw(sent + b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            head, _, body = answer.partition(b"\r\n\r\n")
+            self.assertEqual(int(head.split()[1]), status, sent[:100])
+            self.assertIn(b"Connection: close", head)
+            self.assertEqual(json.loads(body)["error"]["code"], status)
         self.assertEqual(self.couplet()[0], 200)
+
+    def test_pipelined_requests_are_answered_in_order(self):
+        def request(seed, close=False):
+            body = json.dumps({"first": "海上明月", "seed": seed, "stream": seed == 2}).encode()
+            return (b"POST /v1/couplets HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                    + (b"Connection: close\r\n" if close else b"") + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        answers = self.raw(b"".join(request(seed, close=seed == 4) for seed in range(5)), PATIENCE)
+        self.assertEqual(answers.count(b"HTTP/1.1 200 OK\r\n"), 5, answers)
+        at = 0
+        for seed in range(5):
+            at = answers.index(self.couplet(seed=seed)[1].strip(), at) + 1
 
     def test_many_at_once_get_what_one_alone_gets(self):
         alone = {seed: self.couplet(seed=seed, candidates=2)[1] for seed in range(8)}

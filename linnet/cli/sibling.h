@@ -29,8 +29,8 @@ inline constexpr Sibling kBenchTorchProgram = {"linnet-bench-torch", "LINNET_TRA
 inline constexpr Sibling kDataProgram = {"linnet-data", "LINNET_DOWNLOAD", "libcurl and OpenSSL"};
 inline constexpr Sibling kPlotProgram = {"linnet-plot", "LINNET_PLOT", "Cairo"};
 inline constexpr Sibling kReproduceProgram = {"linnet-reproduce", "LINNET_PLOT", "Cairo"};
-inline constexpr Sibling kServeProgram = {"linnet-serve", "LINNET_SERVE", "cpp-httplib and OpenSSL",
-                                          nullptr, true};
+inline constexpr Sibling kServeProgram = {"linnet-serve", "LINNET_SERVE",
+                                          "Boost, cpp-httplib and OpenSSL", nullptr, true};
 inline constexpr Sibling kSpeechProgram = {"linnet-speech", "LINNET_SPEECH",
                                            "libsndfile, libsamplerate and KISS FFT", nullptr, true};
 inline constexpr Sibling kTrainProgram = {"linnet-train", "LINNET_TRAIN", "libtorch",
