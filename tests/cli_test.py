@@ -291,6 +291,9 @@ class Eval(Case):
         done = self.run_linnet("eval", path, "--data", self.data, "--json")
         self.assertEqual((done.returncode, done.stdout), (1, ""))
         self.assertIn("weights", done.stderr)
+        for precision in ("bf16", "int8"):
+            self.refuses(["export", path, "--precision", precision, "--out", "small.safetensors"], path,
+                         "predictor.weight")
 
 
 class Sheets(Case):

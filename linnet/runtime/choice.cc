@@ -91,11 +91,21 @@ int32_t ChooseOf(std::span<const Weighed> candidates, float top_p, double u) {
   return candidates[count - 1].token;
 }
 
+// Why no token can be drawn from these logits.
+InputError Undrawable(std::span<const float> logits) {
+  const bool masked =
+      std::all_of(logits.begin(), logits.end(), [](float logit) { return logit == -INFINITY; });
+  if (masked) return InputError("no token is left to choose from");
+  return InputError(
+      "the model's outputs contain NaN or infinity: its weights are damaged, or so large that sums "
+      "overflow");
+}
+
 }  // namespace
 
 int32_t Choose(std::span<const float> logits, const ChoiceOptions& options, Philox& rng) {
   const float largest = logits.empty() ? -INFINITY : kernels::Largest(logits.data(), logits.size());
-  if (!(largest > -INFINITY)) throw InputError("no token is left to choose from");
+  if (!(largest > -INFINITY)) throw Undrawable(logits);
   if (options.temperature == 0 || options.top_k == 1) {
     const auto found = std::find(logits.begin(), logits.end(), largest);
     return static_cast<int32_t>(found - logits.begin());
@@ -105,7 +115,7 @@ int32_t Choose(std::span<const float> logits, const ChoiceOptions& options, Phil
   weights.resize(logits.size());
   const float scale = std::min(1 / options.temperature, 1e30f);
   double kept = kernels::ExpSum(logits.data(), logits.size(), largest, scale, weights.data());
-  if (!std::isfinite(kept)) throw InputError("the logits contain NaN or infinity");
+  if (!std::isfinite(kept)) throw Undrawable(logits);
   const double u = rng.Uniform();
   if (options.top_k > 0 && options.top_k < logits.size()) {
     scratch.Select(std::numeric_limits<float>::min());

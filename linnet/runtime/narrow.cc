@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "linnet/base/aligned.h"
+#include "linnet/error.h"
+#include "linnet/io/json.h"
 #include "linnet/io/safetensors.h"
 #include "linnet/kernels/bfloat16.h"
 #include "linnet/kernels/narrow_linear.h"
@@ -53,6 +55,23 @@ std::vector<float> InputFactors(const Checkpoint& checkpoint, const std::string&
   return factor;
 }
 
+namespace {
+
+// The weights of trained models are far below 1e15. With larger ones, the sums of a layer overflow
+// even in fp32, and a narrowed copy would look as good as any.
+void CheckSize(std::span<const float> weights, const std::string& path, const std::string& tensor) {
+  constexpr float kMost = 1e15f;
+  for (const float weight : weights) {
+    if (std::abs(weight) <= kMost) continue;
+    throw InputError(
+        path, ": tensor ", Quote(tensor), " has the weight ", weight,
+        ", with which the model's outputs overflow; its training diverged, or the file "
+        "is damaged");
+  }
+}
+
+}  // namespace
+
 void WriteNarrowed(const Checkpoint& checkpoint, Precision precision, const std::string& path) {
   SafetensorsWriter writer;
   for (const auto& [key, value] : checkpoint.file().metadata()) writer.SetMetadata(key, value);
@@ -67,6 +86,7 @@ void WriteNarrowed(const Checkpoint& checkpoint, Precision precision, const std:
   for (const TensorInfo& info : TensorTable(checkpoint.spec())) {
     const std::span<const float> wide = checkpoint.Tensor(info.name);
     CheckFinite(wide, checkpoint.path(), info.name);
+    CheckSize(wide, checkpoint.path(), info.name);
     if (HasComputedPositions(checkpoint.spec(), info.name) &&
         std::ranges::equal(wide, PositionTable(checkpoint.spec()))) {
       continue;

@@ -74,7 +74,17 @@ TEST(Choice, TopPMatchesSorting) {
 
 TEST(Choice, ExtremeLogits) {
   Philox rng(1);
-  EXPECT_THROW(Choose(std::vector<float>{INFINITY, 0, 0}, {.top_p = 0.9f}, rng), Error);
+  const auto error = [&](const std::vector<float>& logits) -> std::string {
+    try {
+      Choose(logits, {.top_p = 0.9f}, rng);
+    } catch (const Error& thrown) {
+      return thrown.what();
+    }
+    return "";
+  };
+  EXPECT_NE(error({INFINITY, 0, 0}).find("NaN or infinity"), std::string::npos);
+  EXPECT_NE(error({NAN, NAN, -INFINITY}).find("NaN or infinity"), std::string::npos);
+  EXPECT_NE(error({-INFINITY, -INFINITY}).find("no token is left"), std::string::npos);
   // Equal logits, where top_p keeps one token: rounding must not exclude all of them.
   for (size_t n = 1; n < 70; ++n) {
     const int32_t token = Choose(std::vector<float>(n, 0.25f), {.top_p = 1e-9f}, rng);
