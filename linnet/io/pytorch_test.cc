@@ -333,7 +333,7 @@ TEST(PyTorch, SearchInSharedDictsIsBounded) {
               HasSubstr("more than 10000 dicts"));
 }
 
-TEST(PyTorch, RefusesOtherObjects) {
+TEST(PyTorch, RefusesInvalidPickles) {
   const std::string sd = Dict({{"x", Floats("0", 6)}});
   const std::pair<std::string, const char*> cases[] = {
       {"cposix\nsystem\n" + Str("true") + "\x85R", "asks for 'posix.system'"},
@@ -363,8 +363,8 @@ TEST(PyTorch, RefusesOtherObjects) {
       {"N(Nu", "without a value"},
       {"N(NNu", "adds to a dict"},
       {"NNa", "adds to a list"},
-      {"N)R", "no function"},
-      {"NQ", "no tuple"},
+      {"N)R", "not a function"},
+      {"NQ", "another value than a tuple"},
   };
   for (const auto& [value, message] : cases) {
     EXPECT_THAT(LoadError(Archive(value)), AllOf(StartsWith("input: memory: "), HasSubstr(message)))
