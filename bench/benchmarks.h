@@ -9,6 +9,7 @@ namespace linnet::bench {
 void AddCausalLinear(CLI::App& app);
 void AddGenerate(CLI::App& app);
 void AddPrefix(CLI::App& app);
+void AddScan(CLI::App& app);
 void AddServe(CLI::App& app);
 void AddStep(CLI::App& app);
 void AddStream(CLI::App& app);

@@ -13,6 +13,7 @@ int main(int argc, char** argv) {
   AddPrefix(app);
   AddStream(app);
   AddCausalLinear(app);
+  AddScan(app);
   AddServe(app);
   return linnet::cli::RunProgram(app, argc, argv);
 }

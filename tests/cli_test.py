@@ -411,6 +411,17 @@ class Bench(Case):
             self.assertEqual("to_bare" in record, "fused/" in record["name"] and
                              "spread" not in record["name"])
 
+    def test_scan(self):
+        records = self.linnet_json("bench", "scan", "--min-n", 64, "--max-n", 128, "--seconds", 0,
+                                   "--policies", "gla,kda", "--layout", "row")
+        self.assertEqual([(record["name"], record["N"]) for record in records],
+                         [(f"scan/{policy}/{name}", n) for n in (64, 128) for policy in ("gla", "kda")
+                          for name in ("forward", "forward+backward", "steps")])
+        self.check_records(records, "heads", "dim", "layout")
+        for record in records:
+            self.assertGreater(record["to_forward" if "steps" in record["name"] else "to_causal_linear"], 0)
+        self.refuses(["bench", "scan", "--policies", "lstm"], "--policies", "--help")
+
     def test_causal_linear_of_other_sizes(self):
         for options in (["--dim", 64, "--value-dim", 20, "--layout", "row"],
                         ["--dim", 128, "--heads", 1, "--precision", "bf16"],

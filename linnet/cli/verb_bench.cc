@@ -23,6 +23,7 @@ void AddBench(CLI::App& app) {
   add(kBenchProgram, "prefix", "Time a long prefix in one call against single steps");
   add(kBenchProgram, "stream", "Measure the accuracy of sums over a long stream");
   add(kBenchProgram, "causal-linear", "Time the kernel of causal linear attention");
+  add(kBenchProgram, "scan", "Time the kernel of gated recurrences");
   add(kBenchProgram, "serve", "Time the server, with many clients at once");
   add(kBenchTorchProgram, "train", "Time a training step of the paper's MNIST model");
   add(kBenchTorchProgram, "memory", "Measure the memory of training causal linear attention");

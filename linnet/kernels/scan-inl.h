@@ -64,7 +64,7 @@ class ScanForwardHead {
                    args_.kept + state * size_.dim * size_.columns);
       }
       const size_t segment = (at / kScanSegment + 1) * kScanSegment;
-      block_.Start(at, block_.Tokens(at, std::min(segment, place_.length) - at));
+      block_.Start(at, std::min(segment, place_.length) - at);
       RunBlock();
     }
     if (args_.s) StoreFinal();
@@ -122,10 +122,13 @@ class ScanForwardHead {
 
   // y_t (+)= a'_t S for some positions of the block.
   HWY_INLINE void ReadState(size_t first, size_t tokens, bool set) {
-    const Rows<const float> a{block_.a().Row(first), block_.a().stride};
-    const Rows<float> y{block_.solved_values().Row(first), block_.solved_values().stride};
-    Ahead none(a.at);
-    ReadOut({tokens, a, a, {y.at, y.stride}, y, y}, size_.dp, size_.mp, set, pieces_.s, none);
+    const Rows<float> a = block_.a(), y = block_.solved_values();
+    for (size_t c = 0; c < size_.mp; c += kStrip) {
+      const size_t width = std::min(kStrip, size_.mp - c);
+      Product(tokens, size_.dp, width, {a.Row(first), a.stride, 1},
+              {pieces_.s + c * size_.dp, static_cast<ptrdiff_t>(width)},
+              {y.Row(first) + c, y.stride}, set);
+    }
   }
 
   // Adds the block's writes to the state, and reads it at each position.

@@ -64,6 +64,20 @@ struct ScanOptions {
   float eps = 1e-6f;
 };
 
+// Widths of `decay`, `erase` and `write` in a scan; 0: not used.
+struct ScanWidths {
+  size_t decay, erase, write;
+
+  ScanWidths(const ScanOptions& options, size_t dim, size_t value_dim)
+      : decay(options.decay == ScanDecay::kKey ? dim : options.decay == ScanDecay::kHead),
+        erase(options.write == ScanWrite::kAdd     ? 0
+              : options.write == ScanWrite::kDelta ? 1
+                                                   : dim),
+        write(options.write == ScanWrite::kTwoSided ? value_dim
+              : options.write == ScanWrite::kRwkv7  ? dim
+                                                    : 0) {}
+};
+
 struct ScanShape {
   size_t batch = 0, length = 0, heads = 0, dim = 0, value_dim = 0;  // N, L, H, D, M >= 1
   size_t group = 1;  // head h reads head h / group of q and k; all other tensors have H heads

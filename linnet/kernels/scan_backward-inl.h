@@ -71,6 +71,16 @@ class ScanBackwardHead {
         block_(shape, options, args.in, place_, pieces_.block) {
     Clear(pieces_.block.keys, kScanBlock * dp_);
     Clear(pieces_.block.values, kScanBlock * mp_);
+    block_.AddKeysAndValues(ahead_);
+    block_.AddQ(ahead_);
+    ahead_.Add(place_.In(args.grad_out, size_.value_dim), size_.value_dim);
+    const ScanWidths width(options, size_.dim, size_.value_dim);
+    const auto add = [&](const Strided<float>& x, size_t row) {
+      if (row > 0) behind_.Add(place_.In(x, row), row);
+    };
+    add(args.grad.q, size_.dim), add(args.grad.k, size_.dim), add(args.grad.v, size_.value_dim);
+    add(args.grad.decay, width.decay), add(args.grad.erase, width.erase);
+    add(args.grad.write, width.write);
   }
 
   HWY_INLINE void Run() {
@@ -135,8 +145,8 @@ class ScanBackwardHead {
                   state_size * sizeof(float));
       const size_t cell_end = std::min(cell + kCell, end);
       for (size_t at = cell; at < cell_end; at += block_.tokens()) {
-        block_.Start(at, block_.Tokens(at, cell_end - at));
-        Advance(/*solve=*/Solves(options_));
+        block_.Start(at, cell_end - at);
+        Advance(/*first_time=*/true);
       }
     }
     const size_t cells = (end - segment_ + kCell - 1) / kCell;
@@ -153,10 +163,10 @@ class ScanBackwardHead {
     const float* states[kCell];
     for (size_t at = cell; at < end; at += block_.tokens()) {
       starts[blocks] = at, states[blocks] = s_t;
-      block_.Start(at, block_.Tokens(at, end - at));
+      block_.Start(at, end - at);
       if (at + block_.tokens() < end) {
         if (blocks == 0) std::memcpy(pieces_.s_t, s_t, state_size * sizeof(float));
-        Advance(/*solve=*/false);
+        Advance(/*first_time=*/false);
         float* next = pieces_.blocks + blocks * state_size;
         std::memcpy(next, pieces_.s_t, state_size * sizeof(float));
         s_t = next;
@@ -181,12 +191,15 @@ class ScanBackwardHead {
     if (Solves(options_)) body(1);
   }
 
-  // Moves the transposed state over the block; with `solve` also the state itself, and computes the
-  // solved values.
-  HWY_INLINE void Advance(bool solve) {
-    const size_t n = block_.tokens();
+  // Moves the transposed state over the block. The first time, also computes the solved values, for
+  // which it moves the state itself too.
+  HWY_INLINE void Advance(bool first_time) {
+    const bool solve = first_time && Solves(options_);
+    const size_t n = block_.tokens(), next = block_.begin() + n;
     const Rows<float> y = Solved();
+    ahead_.First(next, first_time ? std::min(n, place_.length - next) : 0);
     block_.PackKeys();
+    ahead_.Next(2);
     if (Gives(options_)) block_.PackGiven();
     if (solve) block_.PackA();
     const Rows<float> a = block_.a();
@@ -203,7 +216,9 @@ class ScanBackwardHead {
               /*set=*/block_.two());
       block_.SolveWithin(y);
     }
+    ahead_.Next(2);
     ForWriters([&](size_t w) HWY_ATTR {
+      ahead_.Next(2);
       Product(mp_, n, dp_, Across(Values(w)), Const(Keys(w)), Deep(pieces_.s_t));
       if (solve) Product(dp_, n, mp_, Across(Keys(w)), Const(Values(w)), Wide(pieces_.s));
     });
@@ -228,6 +243,8 @@ class ScanBackwardHead {
 
   // The gradients of one block. state_t: the state before it.
   HWY_INLINE void Differentiate(const float* state_t) {
+    const size_t before = std::min(block_.begin(), kCell);
+    behind_.First(block_.begin() - before, before);
     block_.PackQ();
     block_.PackKeys();
     if (Gives(options_)) block_.PackGiven();
@@ -245,9 +262,13 @@ class ScanBackwardHead {
       Triangle(mp_, Wide(pieces_.go), ValuesT(w), false, GradQKeys(w));
       if (Solves(options_)) Triangle(dp_, block_.a(), block_.panel(w), true, AKeys(w));
     });
+    behind_.Next(1);
     DifferentiateValues();
+    behind_.Next(1);
     DifferentiateReaders(start_t, state_t);
+    behind_.Next(1);
     DifferentiateKeys();
+    behind_.Next(1);
     const size_t first = block_.two() ? 1 : 0;  // the first a' reads before the decay
     AddToG(block_.q(), Wide(pieces_.go), 0, block_.tokens());
     if (Solves(options_)) AddToG(block_.a(), Wide(pieces_.dy), first, block_.tokens() - first);
@@ -256,6 +277,7 @@ class ScanBackwardHead {
       ScaleByRows(dp_, mp_, block_.decay(), pieces_.g);
       ScaleColumns(mp_, dp_, block_.decay(), pieces_.g_t, pieces_.g_t);
     }
+    behind_.Next(16);
     if (block_.two()) AddToG(block_.a(), Wide(pieces_.dy), 0, 1);
     StoreGradients();
   }
@@ -461,6 +483,7 @@ class ScanBackwardHead {
   const ScanPlace place_;
   const ScanBackwardPieces pieces_;
   ScanBlock block_;
+  ScanStreams ahead_, behind_;                // inputs and gradients
   size_t segment_ = 0;                        // first position of the segment
   HWY_ALIGN float betas_[kCell * kPad] = {};  // a number in each row
 };

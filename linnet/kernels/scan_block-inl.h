@@ -62,6 +62,14 @@ HWY_INLINE Vec DecayExp(Vec x) {
   return hn::IfThenZeroElse(vanishes, hn::BitCast(d, hn::Add(hn::BitCast(di, p), exponent)));
 }
 
+// 1 / x within 1.2e-7 relative for normal x.
+HWY_INLINE Vec Inverse(Vec x) {
+  const Vec two = hn::Set(F32(), 2.0f);
+  Vec y = hn::ApproximateReciprocal(x);
+  y = hn::Mul(y, hn::NegMulAdd(x, y, two));
+  return hn::Mul(y, hn::NegMulAdd(x, y, two));
+}
+
 // A matrix whose element (i, j) is at[i * across + j * along].
 struct Factors {
   const float* at;
@@ -99,8 +107,8 @@ HWY_INLINE void ProductTile(size_t count, Factors a, Rows<const float> b, Rows<f
 }
 
 template <size_t kCount>
-HWY_NOINLINE void ProductRows(size_t count, size_t columns, Factors a, Rows<const float> b,
-                              Rows<float> to, bool set) {
+HWY_INLINE void ProductRows(size_t count, size_t columns, Factors a, Rows<const float> b,
+                            Rows<float> to, bool set) {
   size_t c = 0;
   for (; c + kStrip <= columns; c += kStrip) {
     ProductTile<kCount, 2>(count, a, b.Columns(c), to.Columns(c), set);
@@ -111,15 +119,14 @@ HWY_NOINLINE void ProductRows(size_t count, size_t columns, Factors a, Rows<cons
 }
 
 // to_i += sum_{j < count} a_ij b_j for i < rows, `columns` (padded) floats wide; `set`: = instead.
-HWY_INLINE void Product(size_t rows, size_t count, size_t columns, Factors a, Rows<const float> b,
-                        Rows<float> to, bool set = false) {
-  size_t i = 0;
-  for (; i + kRows <= rows; i += kRows) {
+inline HWY_NOINLINE void Product(size_t rows, size_t count, size_t columns, Factors a,
+                                 Rows<const float> b, Rows<float> to, bool set = false) {
+  for (; rows >= kRows; rows -= kRows) {
     ProductRows<kRows>(count, columns, a, b, to, set);
     a.at += static_cast<ptrdiff_t>(kRows) * a.across;
     to.at += static_cast<ptrdiff_t>(kRows) * to.stride;
   }
-  for (; i < rows; ++i, a.at += a.across, to.at += to.stride) {
+  for (; rows > 0; --rows, a.at += a.across, to.at += to.stride) {
     ProductRows<1>(count, columns, a, b, to, set);
   }
 }
@@ -194,8 +201,13 @@ inline HWY_NOINLINE void TransposeRows(size_t rows, size_t columns, Rows<const f
 
 // Zeroes element (i, j) of a matrix of kSide columns for j > i, or with `strict` for j >= i.
 HWY_INLINE void KeepLower(size_t rows, bool strict, float* x) {
+  const F32 d;
   for (size_t i = 0; i < rows; ++i) {
-    for (size_t j = i + !strict; j < kScanSolveBlock; ++j) x[i * kScanSolveBlock + j] = 0;
+    const size_t keep = i + !strict;
+    for (size_t j = 0; j < kScanSolveBlock; j += kLanes, x += kLanes) {
+      const size_t used = keep > j ? std::min(kLanes, keep - j) : 0;
+      hn::Store(ZeroBeyond(hn::Load(d, x), used), d, x);
+    }
   }
 }
 
@@ -206,20 +218,26 @@ HWY_NOINLINE void ScaleRows(size_t tokens, size_t width, size_t padded, Rows<con
                             Rows<const float> times, float constant, const float* scalars,
                             const float* factors, Rows<float> to) {
   const F32 d;
+  const size_t whole = width / kLanes * kLanes;
   for (size_t t = 0; t < tokens; ++t) {
     const float* row = from.Row(t);
     const float* other = kTimes ? times.Row(t) : nullptr;
     float* out = to.Row(t);
     Vec scale = hn::Set(d, scalars ? constant * scalars[t] : constant);
     if (!kKeyed) scale = hn::Mul(scale, hn::Set(d, factors[t]));
-    for (size_t i = 0; i < padded; i += kLanes) {
+    const auto scaled = [&](Vec x, size_t i) HWY_ATTR {
+      x = hn::Mul(x, scale);
+      return kKeyed ? hn::Mul(x, hn::Load(d, factors + t * padded + i)) : x;
+    };
+    for (size_t i = 0; i < whole; i += kLanes) {
+      Vec x = hn::LoadU(d, row + i);
+      if (kTimes) x = hn::Mul(x, hn::LoadU(d, other + i));
+      hn::Store(scaled(x, i), d, out + i);
+    }
+    for (size_t i = whole; i < padded; i += kLanes) {
       Vec x = hn::Zero(d);
-      if (i < width) {
-        const size_t used = std::min(kLanes, width - i);
-        x = hn::Mul(LoadN(row + i, used), scale);
-        if (kTimes) x = hn::Mul(x, LoadN(other + i, used));
-        if (kKeyed) x = hn::Mul(x, hn::Load(d, factors + t * padded + i));
-      }
+      if (i < width) x = scaled(LoadN(row + i, width - i), i);
+      if (kTimes && i < width) x = hn::Mul(x, LoadN(other + i, width - i));
       hn::Store(x, d, out + i);
     }
   }
@@ -261,6 +279,39 @@ struct ScanPlace {
   }
 };
 
+// Rows of several tensors, to prefetch a block ahead. The caller asks for a tensor at a time between
+// its steps, so that the requests do not queue up.
+class ScanStreams {
+ public:
+  template <typename T>
+  void Add(const HeadRows<T>& rows, size_t width) {
+    const float* at = rows.At(0);
+    if (at != nullptr) streams_[count_++] = {at, rows.At(1) - rows.At(0), width};
+  }
+  // Prefetches the rows of the tensors that have not had their turn since First().
+  HWY_INLINE void First(size_t begin, size_t tokens) {
+    begin_ = begin, tokens_ = tokens, turn_ = 0;
+  }
+  HWY_INLINE void Next(size_t tensors) {
+    for (; tensors > 0 && turn_ < count_; --tensors, ++turn_) {
+      const Stream& x = streams_[turn_];
+      for (size_t t = begin_; t < begin_ + tokens_; ++t) {
+        const float* row = x.at + static_cast<ptrdiff_t>(t) * x.time;
+        for (size_t i = 0; i < x.width; i += 16) hwy::Prefetch(row + i);
+      }
+    }
+  }
+
+ private:
+  struct Stream {
+    const float* at;
+    ptrdiff_t time;
+    size_t width;
+  };
+  Stream streams_[16];
+  size_t count_ = 0, turn_ = 0, begin_ = 0, tokens_ = 0;
+};
+
 class ScanBlock {
  public:
   HWY_INLINE ScanBlock(const ScanShape& shape, const ScanOptions& options,
@@ -270,41 +321,26 @@ class ScanBlock {
         size_(shape, options),
         pieces_(pieces),
         valid_(place.valid),
+        widths_(options, size_.dim, size_.value_dim),
         keyed_(options.decay == ScanDecay::kKey),
         two_(options.write == ScanWrite::kRwkv7),
         q_rows_(place.Shared(in.q, size_.dim)),
         k_rows_(place.Shared(in.k, size_.dim)),
         v_rows_(place.In(in.v, size_.value_dim)),
-        decay_rows_(place.In(in.decay, keyed_ ? size_.dim : 1)),
-        erase_rows_(place.In(in.erase, options.write == ScanWrite::kDelta ? 1 : size_.dim)),
-        write_rows_(place.In(in.write, two_ ? size_.dim : size_.value_dim)) {
+        decay_rows_(place.In(in.decay, widths_.decay)),
+        erase_rows_(place.In(in.erase, widths_.erase)),
+        write_rows_(place.In(in.write, widths_.write)) {
     std::fill_n(pieces_.ones, kScanBlock, 1.0f);
   }
 
-  // Number of positions of the block that starts at `begin`, at most `most`.
-  HWY_INLINE size_t Tokens(size_t begin, size_t most) const {
-    most = std::min(most, Solves(options_) ? kScanSolveBlock : kScanBlock);
-    const size_t end = std::min(most, begin < valid_ ? valid_ - begin : 0);
-    if (options_.decay == ScanDecay::kNone) return most;
-    size_t t = 1;
-    if (keyed_) {
-      t = Within(begin, end);
-    } else {
-      float sum = 0;
-      for (; t < end; ++t) {
-        sum += *decay_rows_.At(begin + t);
-        if (sum < -kReach) break;
-      }
-    }
-    return t < end ? t : most;
-  }
-
-  // Starts a block: computes its factors.
-  HWY_INLINE void Start(size_t begin, size_t tokens) {
-    begin_ = begin, tokens_ = tokens;
-    seen_ = std::min(tokens, begin < valid_ ? valid_ - begin : 0);
-    if (options_.decay == ScanDecay::kKey) KeyFactors();
-    if (options_.decay == ScanDecay::kHead) HeadFactors();
+  // Starts the block at `begin`, of at most `most` positions: chooses their number, and computes
+  // their factors.
+  HWY_INLINE void Start(size_t begin, size_t most) {
+    begin_ = begin;
+    Resize(std::min(most, Solves(options_) ? kScanSolveBlock : kScanBlock));
+    if (!decays() || Factorize()) return;
+    Resize(Within());
+    Factorize();
   }
   size_t begin() const { return begin_; }
   size_t tokens() const { return tokens_; }
@@ -317,6 +353,16 @@ class ScanBlock {
   // Factors of rows that read, and that write: [tokens, dp] if keyed(), else [tokens].
   const float* read() const { return decays() ? pieces_.read : pieces_.ones; }
   const float* write() const { return decays() ? pieces_.write : pieces_.ones; }
+
+  // Adds the inputs that the options use.
+  HWY_INLINE void AddKeysAndValues(ScanStreams& streams) const {
+    streams.Add(k_rows_, size_.dim);
+    streams.Add(v_rows_, size_.value_dim);
+    if (widths_.decay) streams.Add(decay_rows_, widths_.decay);
+    if (widths_.erase) streams.Add(erase_rows_, widths_.erase);
+    if (widths_.write) streams.Add(write_rows_, widths_.write);
+  }
+  HWY_INLINE void AddQ(ScanStreams& streams) const { streams.Add(q_rows_, size_.dim); }
 
   // Rows of the block's inputs.
   Rows<const float> q_in() const { return q_rows_.Of({begin_, tokens_, false}); }
@@ -432,41 +478,53 @@ class ScanBlock {
     return betas_;
   }
 
-  // The number of positions, at most `end`, whose decays after the first one stay within reach.
-  HWY_NOINLINE size_t Within(size_t begin, size_t end) const {
+  void Resize(size_t tokens) {
+    tokens_ = tokens;
+    seen_ = std::min(tokens, begin_ < valid_ ? valid_ - begin_ : 0);
+  }
+  // Whether the decays after the first one stay within reach; if not, the factors are not valid.
+  bool Factorize() { return keyed_ ? KeyFactors() : HeadFactors(); }
+
+  // The number of unmasked positions whose decays after the first one stay within reach.
+  HWY_NOINLINE size_t Within() const {
     const F32 d;
     const Vec reach = hn::Set(d, -kReach);
+    const size_t width = keyed_ ? size_.dim : 1;
     Clear(pieces_.sums, size_.dp);
     size_t t = 1;
-    for (; t < end; ++t) {
-      const float* row = decay_rows_.At(begin + t);
-      Vec least = hn::Zero(d);
-      for (size_t i = 0; i < size_.dim; i += kLanes) {
-        const Vec g = LoadN(row + i, std::min(kLanes, size_.dim - i));
+    for (; t < seen_; ++t) {
+      const float* row = decay_rows_.At(begin_ + t);
+      bool beyond = false;
+      for (size_t i = 0; i < width; i += kLanes) {
+        const Vec g = LoadN(row + i, std::min(kLanes, width - i));
         const Vec sum = hn::Add(hn::Load(d, pieces_.sums + i), g);
         hn::Store(sum, d, pieces_.sums + i);
-        least = hn::Min(least, sum);
+        beyond = beyond || !hn::AllFalse(d, hn::Lt(sum, reach));
       }
-      if (!hn::AllFalse(d, hn::Lt(least, reach))) break;
+      if (beyond) break;
     }
     return t;
   }
 
-  HWY_NOINLINE void KeyFactors() {
+  HWY_NOINLINE bool KeyFactors() {
     const F32 d;
     const size_t dp = size_.dp;
+    Vec least = hn::Zero(d);
     for (size_t i = 0; i < dp; i += kLanes) {
       const size_t used = i < size_.dim ? std::min(kLanes, size_.dim - i) : 0;
       Vec sum = hn::Zero(d);  // c_C - c_t
       for (size_t t = tokens_; t-- > 0;) {
-        hn::Store(DecayExp(sum), d, pieces_.write + t * dp + i);
-        hn::Store(DecayExp(hn::Neg(sum)), d, pieces_.read + t * dp + i);
+        const Vec factor = DecayExp(sum);
+        hn::Store(factor, d, pieces_.write + t * dp + i);
+        hn::Store(Inverse(factor), d, pieces_.read + t * dp + i);
+        if (t == 0) least = hn::Min(least, sum);
         if (t < seen_ && used > 0) sum = hn::Add(sum, LoadN(decay_rows_.At(begin_ + t) + i, used));
       }
       hn::Store(DecayExp(sum), d, pieces_.decay + i);
     }
+    return hn::AllFalse(d, hn::Lt(least, hn::Set(d, -kReach)));
   }
-  HWY_NOINLINE void HeadFactors() {
+  HWY_NOINLINE bool HeadFactors() {
     const F32 d;
     float* sums = pieces_.write;
     float sum = 0;
@@ -474,18 +532,21 @@ class ScanBlock {
       sums[t] = sum;
       if (t < seen_) sum += *decay_rows_.At(begin_ + t);
     }
+    const bool within = !(sums[0] < -kReach);
     for (size_t t = 0; t < tokens_; t += kLanes) {
-      const Vec x = hn::Load(d, sums + t);
-      hn::Store(DecayExp(hn::Neg(x)), d, pieces_.read + t);
-      hn::Store(DecayExp(x), d, pieces_.write + t);
+      const Vec factor = DecayExp(hn::Load(d, sums + t));
+      hn::Store(Inverse(factor), d, pieces_.read + t);
+      hn::Store(factor, d, pieces_.write + t);
     }
     std::fill_n(pieces_.decay, size_.dp, hn::GetLane(DecayExp(hn::Set(d, sum))));
+    return within;
   }
 
   const ScanOptions& options_;
   const ScanSizes size_;
   const ScanBlockPieces pieces_;
   const size_t valid_;
+  const ScanWidths widths_;
   const bool keyed_, two_;
   const HeadRows<const float> q_rows_, k_rows_, v_rows_, decay_rows_, erase_rows_, write_rows_;
   size_t begin_ = 0, tokens_ = 0, seen_ = 0;

@@ -19,20 +19,6 @@
 
 namespace linnet::kernels {
 
-// Widths of `decay`, `erase` and `write` in a scan; 0: not used.
-struct ScanWidths {
-  size_t decay, erase, write;
-
-  ScanWidths(const ScanOptions& options, size_t dim, size_t value_dim)
-      : decay(options.decay == ScanDecay::kKey ? dim : options.decay == ScanDecay::kHead),
-        erase(options.write == ScanWrite::kAdd     ? 0
-              : options.write == ScanWrite::kDelta ? 1
-                                                   : dim),
-        write(options.write == ScanWrite::kTwoSided ? value_dim
-              : options.write == ScanWrite::kRwkv7  ? dim
-                                                    : 0) {}
-};
-
 // The inputs of one head, or their gradients.
 struct ScanSequence {
   using Vector = std::vector<double>;
