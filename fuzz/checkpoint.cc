@@ -11,7 +11,7 @@ const FuzzTarget kCheckpoint = {
     "checkpoint", [](std::span<const std::byte> bytes) {
       const auto model = Model::FromMemory(bytes, "input");
       if (model->spec().ReadsFrames() || model->spec().encoder_decoder()) return;
-      const Engine engine(model, {.threads = 1});
+      Engine engine(model, {.threads = 1});
       State state = engine.NewState(1);
       std::vector<float> outputs(engine.output_size());
       const int32_t token = 0;

@@ -10,7 +10,7 @@ namespace linnet::fuzz {
 
 const FuzzTarget kState = {"state", [](std::span<const std::byte> bytes) {
                              State state = State::FromBytes(bytes, "input", *TextModel());
-                             static const Engine engine(TextModel(), {.threads = 1});
+                             static Engine engine(TextModel(), {.threads = 1});
                              if (state.batch() == 0 || state.batch() > 64) return;
                              const std::vector<int32_t> tokens(state.batch());
                              std::vector<float> outputs(state.batch() * engine.output_size());
