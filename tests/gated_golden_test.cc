@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "linnet/error.h"
 #include "linnet/io/safetensors.h"
 #include "linnet/kernels/scan_test_util.h"
 
@@ -253,6 +254,68 @@ void ForCases(Body body) {
     }
   }
   EXPECT_EQ(seen.size(), std::size(kKinds));
+}
+
+// The elementwise scan, reference and kernel.
+TEST(GatedGolden, ChannelScanEqualsTensors) {
+  for (const char* name : {"hgrn_1", "hgrn_2"}) {
+    SCOPED_TRACE(name);
+    const auto file = SafetensorsFile::Open(StrCat("tests/golden/gated/", name, ".safetensors"));
+    const auto floats = [&](const char* tensor) {
+      return file.Find(tensor)
+                 ? Floats(file.Get(tensor).f32().begin(), file.Get(tensor).f32().end())
+                 : Floats();
+    };
+    const auto want = [&](const char* tensor) {
+      const auto values = file.Get(tensor).values<double>();
+      return Doubles(values.begin(), values.end());
+    };
+    const Tensor& shape = file.Get("x");
+    const auto batch = static_cast<size_t>(shape.shape[0]);
+    const auto length = static_cast<size_t>(shape.shape[1]);
+    const auto channels = static_cast<size_t>(shape.shape[2]);
+    const Floats x = floats("x"), g = floats("g"), grad_out = floats("loss_w");
+    const Floats grad_h = floats("loss_u");
+    Floats h0 = floats("initial_state");
+    h0.resize(batch * channels);
+    Floats out(x.size()), grad_x = out, grad_g = out, h = h0, grad_h0(h0.size());
+    const auto in = [&](const Floats& y) {
+      return RowMajor<const float>(y.data(), length, 1, channels);
+    };
+    const auto to = [&](Floats& y) { return RowMajor(y.data(), length, 1, channels); };
+    ChannelScanForward({batch, length, channels},
+                       {.x = in(x), .g = in(g), .out = to(out), .h = h.data()}, SerialFor);
+    ChannelScanBackward({batch, length, channels},
+                        {.g = in(g),
+                         .out = in(out),
+                         .grad_out = in(grad_out),
+                         .h0 = h0.data(),
+                         .grad_h = grad_h.data(),
+                         .grad_x = to(grad_x),
+                         .grad_g = to(grad_g),
+                         .grad_h0 = grad_h0.data()},
+                        SerialFor);
+    EXPECT_LE(ScanDifference(out, want("out")), 1e-5);
+    EXPECT_LE(ScanDifference(h, want("final_state")), 1e-5);
+    EXPECT_LE(ScanDifference(grad_x, want("grad.x")), 1e-5);
+    EXPECT_LE(ScanDifference(grad_g, want("grad.g")), 1e-5);
+    if (file.Find("grad.initial_state")) {
+      EXPECT_LE(ScanDifference(grad_h0, want("grad.initial_state")), 1e-5);
+    }
+    for (size_t i = 0; i < batch * channels; ++i) {
+      const auto column = [&](const Floats& y) {
+        Doubles values;
+        for (size_t t = 0; t < length; ++t) {
+          values.push_back(y[(i / channels * length + t) * channels + i % channels]);
+        }
+        return values;
+      };
+      const ChannelScanRef ref(column(x), column(g), h0[i], column(grad_out), grad_h[i]);
+      EXPECT_NEAR(ref.h, want("final_state")[i], 1e-12);
+      EXPECT_NEAR(ref.grad_g[0], want("grad.g")[i / channels * length * channels + i % channels],
+                  1e-11);
+    }
+  }
 }
 
 // The tensors are in double precision, computed from float inputs.

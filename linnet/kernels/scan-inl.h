@@ -24,20 +24,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace linnet::kernels::HWY_NAMESPACE {
 
-// Multiplies each row of a state in strips by its factor.
-inline HWY_NOINLINE void ScaleStrips(size_t rows, size_t columns, const float* factors, float* s) {
-  const F32 d;
-  for (size_t c = 0; c < columns; c += kStrip) {
-    const size_t width = std::min(kStrip, columns - c);
-    for (size_t r = 0; r < rows; ++r, s += width) {
-      const Vec factor = hn::Set(d, factors[r]);
-      for (size_t i = 0; i < width; i += kLanes) {
-        hn::Store(hn::Mul(hn::Load(d, s + i), factor), d, s + i);
-      }
-    }
-  }
-}
-
 class ScanForwardHead {
  public:
   HWY_INLINE ScanForwardHead(const ScanShape& shape, const ScanOptions& options,
@@ -317,6 +303,69 @@ void ScanStepBody(const ScanShape& shape, const ScanOptions& options, const Scan
         StepColumns<1>(x, dim, value_dim, c, std::min(kLanes, value_dim - c), scale, s, out);
       }
     }
+  }
+}
+
+// Rows of one sequence of an elementwise scan.
+struct ChannelPlace {
+  size_t n, first, length, valid;
+
+  ChannelPlace(const ChannelScanShape& shape, const int64_t* lengths, const int64_t* offsets,
+               size_t n)
+      : n(offsets ? 0 : n), first(0), length(shape.length) {
+    if (offsets) {
+      first = static_cast<size_t>(offsets[n]);
+      length = static_cast<size_t>(offsets[n + 1]) - first;
+    }
+    valid =
+        lengths ? std::min(length, static_cast<size_t>(std::max<int64_t>(lengths[n], 0))) : length;
+  }
+  template <typename T>
+  T* At(const Strided<T>& x, size_t t, size_t c) const {
+    return x.At(n, first + t, 0) + c;
+  }
+};
+
+// Channels [begin, end) of sequence n.
+void ChannelScanForwardBody(const ChannelScanShape& shape, const ChannelScanArgs& args, size_t n,
+                            size_t begin, size_t end) {
+  const ChannelPlace place(shape, args.lengths, args.offsets, n);
+  for (size_t c = begin; c < end; c += kLanes) {
+    const size_t used = std::min(kLanes, end - c);
+    Vec h = args.h ? LoadN(args.h + n * shape.channels + c, used) : hn::Zero(F32());
+    for (size_t t = 0; t < place.length; ++t) {
+      if (t < place.valid) {
+        const Vec decay = DecayExp(LoadN(place.At(args.g, t, c), used));
+        h = hn::MulAdd(decay, h, LoadN(place.At(args.x, t, c), used));
+      }
+      StoreN(h, place.At(args.out, t, c), used);
+    }
+    if (args.h) StoreN(h, args.h + n * shape.channels + c, used);
+  }
+}
+
+void ChannelScanBackwardBody(const ChannelScanShape& shape, const ChannelScanBackwardArgs& args,
+                             size_t n, size_t begin, size_t end) {
+  const ChannelPlace place(shape, args.lengths, args.offsets, n);
+  const Vec zero = hn::Zero(F32());
+  for (size_t c = begin; c < end; c += kLanes) {
+    const size_t used = std::min(kLanes, end - c), at = n * shape.channels + c;
+    Vec grad = args.grad_h ? LoadN(args.grad_h + at, used) : zero;
+    for (size_t t = place.length; t-- > 0;) {
+      grad = hn::Add(grad, LoadN(place.At(args.grad_out, t, c), used));
+      const bool seen = t < place.valid;
+      StoreN(seen ? grad : zero, place.At(args.grad_x, t, c), used);
+      Vec grad_g = zero;
+      if (seen) {
+        Vec before = zero;
+        if (t > 0) before = LoadN(place.At(args.out, t - 1, c), used);
+        if (t == 0 && args.h0) before = LoadN(args.h0 + at, used);
+        grad = hn::Mul(grad, DecayExp(LoadN(place.At(args.g, t, c), used)));
+        grad_g = hn::Mul(grad, before);
+      }
+      StoreN(grad_g, place.At(args.grad_g, t, c), used);
+    }
+    if (args.grad_h0) StoreN(grad, args.grad_h0 + at, used);
   }
 }
 

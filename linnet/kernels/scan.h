@@ -160,6 +160,36 @@ struct ScanStepArgs {
 size_t ScanStepScratch(const ScanShape& shape);
 void ScanStep(const ScanShape& shape, const ScanOptions& options, const ScanStepArgs& args);
 
+// The elementwise scan of HGRN, with a state of one number for each channel:
+//
+//   h_t = e^g_t h_{t-1} + x_t,  out_t = h_t
+struct ChannelScanShape {
+  size_t batch = 0, length = 0, channels = 0;  // N, L, C
+};
+
+struct ChannelScanArgs {
+  Strided<const float> x, g;  // [N, L, C]; the strides of heads are not read
+  Strided<float> out;         // [N, L, C]
+  // As above; positions >= lengths[n] repeat the last state.
+  const int64_t* lengths = nullptr;
+  const int64_t* offsets = nullptr;
+  float* h = nullptr;  // optional, [N, C]: the state before, replaced by the one after
+};
+void ChannelScanForward(const ChannelScanShape& shape, const ChannelScanArgs& args,
+                        ParallelFor parallel_for);
+
+struct ChannelScanBackwardArgs {
+  Strided<const float> g, out, grad_out;
+  const int64_t* lengths = nullptr;
+  const int64_t* offsets = nullptr;
+  const float* h0 = nullptr;      // [N, C]: the forward's initial state; null: zero
+  const float* grad_h = nullptr;  // [N, C]: gradient of its final state; null: zero
+  Strided<float> grad_x, grad_g;  // written
+  float* grad_h0 = nullptr;       // optional, written
+};
+void ChannelScanBackward(const ChannelScanShape& shape, const ChannelScanBackwardArgs& args,
+                         ParallelFor parallel_for);
+
 }  // namespace linnet::kernels
 
 #endif  // LINNET_KERNELS_SCAN_H_

@@ -1,4 +1,5 @@
-// The backward of scan.h, compiled once for each instruction set.
+// The backward of scans that solve their values (all but ScanWrite::kAdd), compiled once for each
+// instruction set.
 //
 // A segment starts from the state that the forward kept. A first pass recomputes the solved values
 // and the states at each cell of 16 positions; a second one walks the cells from the last to the
@@ -98,30 +99,22 @@ class ScanBackwardHead {
   static Factors Along(Rows<float> x) { return {x.at, x.stride, 1}; }
   static Factors Across(Rows<float> x) { return {x.at, 1, x.stride}; }  // transposed
 
-  // Given gradients are dense [D, M] and [D]; inside, z is the last column.
   HWY_INLINE void LoadFinalGradient() {
-    const size_t m = size_.value_dim;
     Clear(pieces_.g, dp_ * mp_);
     Clear(pieces_.g_t, dp_ * mp_);
-    const auto set = [&](size_t d, size_t c, float value) {
-      pieces_.g[d * mp_ + c] = pieces_.g_t[c * dp_ + d] = value;
-    };
+    if (!args_.grad_s) return;
+    const float* from = args_.grad_s + place_.index * size_.dim * size_.value_dim;
     for (size_t d = 0; d < size_.dim; ++d) {
-      for (size_t c = 0; c < m && args_.grad_s; ++c) {
-        set(d, c, args_.grad_s[(place_.index * size_.dim + d) * m + c]);
-      }
-      if (options_.normalize && args_.grad_z) {
-        set(d, m, args_.grad_z[place_.index * size_.dim + d]);
+      for (size_t c = 0; c < size_.value_dim; ++c, ++from) {
+        pieces_.g[d * mp_ + c] = pieces_.g_t[c * dp_ + d] = *from;
       }
     }
   }
   HWY_INLINE void StoreInitialGradient() const {
-    const size_t m = size_.value_dim;
-    for (size_t d = 0; d < size_.dim; ++d) {
-      const float* g = pieces_.g + d * mp_;
-      const size_t row = place_.index * size_.dim + d;
-      if (args_.grad_s0) std::memcpy(args_.grad_s0 + row * m, g, m * sizeof(float));
-      if (args_.grad_z0 && options_.normalize) args_.grad_z0[row] = g[m];
+    if (!args_.grad_s0) return;
+    float* to = args_.grad_s0 + place_.index * size_.dim * size_.value_dim;
+    for (size_t d = 0; d < size_.dim; ++d, to += size_.value_dim) {
+      std::memcpy(to, pieces_.g + d * mp_, size_.value_dim * sizeof(float));
     }
   }
 
@@ -175,7 +168,7 @@ class ScanBackwardHead {
     }
     starts[blocks] = end;
     for (size_t b = blocks; b-- > 0;) {
-      block_.Start(starts[b], starts[b + 1] - starts[b]);
+      block_.Restart(starts[b], starts[b + 1] - starts[b]);
       Differentiate(states[b]);
     }
   }
@@ -187,29 +180,28 @@ class ScanBackwardHead {
   // Writers: 0, the given values; 1, the solved ones.
   template <class Body>
   HWY_INLINE void ForWriters(const Body& body) {
-    if (Gives(options_)) body(0);
-    if (Solves(options_)) body(1);
+    if (block_.two()) body(0);
+    body(1);
   }
 
   // Moves the transposed state over the block. The first time, also computes the solved values, for
   // which it moves the state itself too.
   HWY_INLINE void Advance(bool first_time) {
-    const bool solve = first_time && Solves(options_);
     const size_t n = block_.tokens(), next = block_.begin() + n;
     const Rows<float> y = Solved();
     ahead_.First(next, first_time ? std::min(n, place_.length - next) : 0);
     block_.PackKeys();
     ahead_.Next(2);
-    if (Gives(options_)) block_.PackGiven();
-    if (solve) block_.PackA();
+    if (block_.two()) block_.PackGiven();
+    if (first_time) block_.PackA();
     const Rows<float> a = block_.a();
     const Rows<const float> s = Const(Wide(pieces_.s));
-    if (solve && block_.two()) Product(1, dp_, mp_, Along(a), s, y, true);
+    if (first_time && block_.two()) Product(1, dp_, mp_, Along(a), s, y, true);
     if (block_.decays()) {
       ScaleColumns(mp_, dp_, block_.decay(), pieces_.s_t, pieces_.s_t);
-      if (solve) ScaleByRows(dp_, mp_, block_.decay(), pieces_.s);
+      if (first_time) ScaleByRows(dp_, mp_, block_.decay(), pieces_.s);
     }
-    if (solve) {
+    if (first_time) {
       const size_t first = block_.two() ? 1 : 0;
       if (!block_.two()) block_.PackSolved(y);
       Product(n - first, dp_, mp_, {a.Row(first), a.stride, 1}, s, {y.Row(first), y.stride},
@@ -220,7 +212,7 @@ class ScanBackwardHead {
     ForWriters([&](size_t w) HWY_ATTR {
       ahead_.Next(2);
       Product(mp_, n, dp_, Across(Values(w)), Const(Keys(w)), Deep(pieces_.s_t));
-      if (solve) Product(dp_, n, mp_, Across(Keys(w)), Const(Values(w)), Wide(pieces_.s));
+      if (first_time) Product(dp_, n, mp_, Across(Keys(w)), Const(Values(w)), Wide(pieces_.s));
     });
   }
 
@@ -247,8 +239,8 @@ class ScanBackwardHead {
     behind_.First(block_.begin() - before, before);
     block_.PackQ();
     block_.PackKeys();
-    if (Gives(options_)) block_.PackGiven();
-    if (Solves(options_)) block_.PackA();
+    if (block_.two()) block_.PackGiven();
+    block_.PackA();
     PackOutGradients();
     const float* start_t = state_t;
     if (block_.decays()) {
@@ -260,7 +252,7 @@ class ScanBackwardHead {
       TransposeRows(block_.tokens(), mp_, Const(Values(w)), ValuesT(w));
       Triangle(dp_, block_.q(), block_.panel(w), false, QKeys(w));
       Triangle(mp_, Wide(pieces_.go), ValuesT(w), false, GradQKeys(w));
-      if (Solves(options_)) Triangle(dp_, block_.a(), block_.panel(w), true, AKeys(w));
+      Triangle(dp_, block_.a(), block_.panel(w), true, AKeys(w));
     });
     behind_.Next(1);
     DifferentiateValues();
@@ -271,7 +263,7 @@ class ScanBackwardHead {
     behind_.Next(1);
     const size_t first = block_.two() ? 1 : 0;  // the first a' reads before the decay
     AddToG(block_.q(), Wide(pieces_.go), 0, block_.tokens());
-    if (Solves(options_)) AddToG(block_.a(), Wide(pieces_.dy), first, block_.tokens() - first);
+    AddToG(block_.a(), Wide(pieces_.dy), first, block_.tokens() - first);
     if (block_.decays() && args_.grad.decay.data) StoreDecay(start_t);
     if (block_.decays()) {
       ScaleByRows(dp_, mp_, block_.decay(), pieces_.g);
@@ -282,24 +274,10 @@ class ScanBackwardHead {
     StoreGradients();
   }
 
-  // Gradients of the numerators, and of the denominator in the normalizer's column.
   HWY_INLINE void PackOutGradients() {
     const size_t n = block_.tokens(), m = size_.value_dim;
-    const Block own{block_.begin(), n, false};
-    const Rows<const float> from = place_.In(args_.grad_out, m).Of(own);
-    const Rows<float> to = Wide(pieces_.go);
-    float weights[kCell];
-    for (size_t t = 0; t < n && options_.normalize; ++t) {
-      weights[t] = Reciprocal(args_.kept[place_.denominators + block_.begin() + t]);
-    }
-    ScaleRows<false, false>(n, m, mp_, from, {nullptr, 0}, 1.0f,
-                            options_.normalize ? weights : nullptr, pieces_.block.ones, to);
-    for (size_t t = 0; t < n && options_.normalize; ++t) {
-      const float* out = place_.In(args_.out, m).At(block_.begin() + t);
-      float sum = 0;
-      for (size_t c = 0; c < m; ++c) sum -= to.Row(t)[c] * out[c];
-      to.Row(t)[m] = sum;
-    }
+    ScaleRows<false, false>(n, m, mp_, place_.In(args_.grad_out, m).Of({block_.begin(), n, false}),
+                            {nullptr, 0}, 1.0f, nullptr, pieces_.block.ones, Wide(pieces_.go));
   }
 
   HWY_INLINE void DifferentiateValues() {
@@ -309,7 +287,6 @@ class ScanBackwardHead {
       Product(n, dp_, mp_, Along(Keys(w)), Const(Wide(pieces_.g)), GradValues(w), true);
       Product(n, n, mp_, block_.Flipped(QKeys(w)), Const(go), GradValues(w));
     });
-    if (!Solves(options_)) return;
     // Backwards: the transposed matrix in reverse order is lower triangular again.
     const float* last = block_.product(AKeys(1)) + (n - 1) * (kScanSolveBlock + 1);
     SolveLower(n, mp_, {last, -1, -kSide}, {dy.Row(n - 1), -dy.stride});
@@ -325,15 +302,13 @@ class ScanBackwardHead {
     const Rows<float> go = Wide(pieces_.go), dy = Wide(pieces_.dy);
     const Rows<float> dq = Deep(pieces_.dq), da = Deep(pieces_.da);
     Product(n, mp_, dp_, Along(go), state(start_t), dq, true);
-    if (Solves(options_)) {
-      const size_t first = block_.two() ? 1 : 0;
-      Product(first, mp_, dp_, Along(dy), state(state_t), da, true);
-      Product(n - first, mp_, dp_, {dy.Row(first), dy.stride, 1}, state(start_t),
-              {da.Row(first), da.stride}, true);
-    }
+    const size_t first = block_.two() ? 1 : 0;
+    Product(first, mp_, dp_, Along(dy), state(state_t), da, true);
+    Product(n - first, mp_, dp_, {dy.Row(first), dy.stride, 1}, state(start_t),
+            {da.Row(first), da.stride}, true);
     ForWriters([&](size_t w) HWY_ATTR {
       Product(n, n, dp_, block_.Matrix(GradQKeys(w)), Const(Keys(w)), dq);
-      if (Solves(options_)) Product(n, n, dp_, block_.Matrix(GradAKeys(w)), Const(Keys(w)), da);
+      Product(n, n, dp_, block_.Matrix(GradAKeys(w)), Const(Keys(w)), da);
     });
   }
 
@@ -342,9 +317,7 @@ class ScanBackwardHead {
     ForWriters([&](size_t w) HWY_ATTR {
       Product(n, mp_, dp_, Along(Values(w)), Const(Deep(pieces_.g_t)), GradKeys(w), true);
       Product(n, n, dp_, block_.Flipped(GradQKeys(w)), Const(block_.q()), GradKeys(w));
-      if (Solves(options_)) {
-        Product(n, n, dp_, block_.Flipped(GradAKeys(w)), Const(block_.a()), GradKeys(w));
-      }
+      Product(n, n, dp_, block_.Flipped(GradAKeys(w)), Const(block_.a()), GradKeys(w));
     });
   }
 
@@ -387,8 +360,7 @@ class ScanBackwardHead {
       return hn::Mul(hn::Load(d, x.Row(row) + i), hn::Load(d, y.Row(row) + i));
     };
     Vec sum = hn::Neg(product(block_.q(), Deep(pieces_.dq), t));
-    if (Gives(options_)) sum = hn::Add(sum, product(Keys(0), GradKeys(0), t));
-    if (!Solves(options_)) return sum;
+    if (block_.two()) sum = hn::Add(sum, product(Keys(0), GradKeys(0), t));
     sum = hn::Add(sum, product(Keys(1), GradKeys(1), t));
     const size_t row = block_.two() ? t + 1 : t;  // the state that a' of this row reads
     if (row >= block_.tokens()) return sum;
@@ -419,13 +391,13 @@ class ScanBackwardHead {
       Scale(n - 1, dp_, {da.Row(1), da.stride}, block_.read(), 1.0f, {da.Row(1), da.stride});
       Store(args_.grad.erase, size_.dim, da);
       Store(args_.grad.write, size_.dim, GradKeys(1));
-    } else if (Solves(options_)) {
+    } else {
       Scale(n, dp_, da, block_.read(), 1.0f, da);
       DifferentiateErase();
       DifferentiateStrength();
     }
-    Store(args_.grad.k, size_.dim, GradKeys(Gives(options_) ? 0 : 1));
-    Store(args_.grad.v, size_.value_dim, GradValues(Gives(options_) ? 0 : 1));
+    Store(args_.grad.k, size_.dim, GradKeys(block_.two() ? 0 : 1));
+    Store(args_.grad.v, size_.value_dim, GradValues(block_.two() ? 0 : 1));
   }
   HWY_INLINE void Scale(size_t tokens, size_t width, Rows<float> from, const float* factors,
                         float constant, Rows<float> to) {

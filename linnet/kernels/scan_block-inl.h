@@ -243,6 +243,20 @@ HWY_NOINLINE void ScaleRows(size_t tokens, size_t width, size_t padded, Rows<con
   }
 }
 
+// Multiplies each row of a state in strips by its factor.
+inline HWY_NOINLINE void ScaleStrips(size_t rows, size_t columns, const float* factors, float* s) {
+  const F32 d;
+  for (size_t c = 0; c < columns; c += kStrip) {
+    const size_t width = std::min(kStrip, columns - c);
+    for (size_t r = 0; r < rows; ++r, s += width) {
+      const Vec factor = hn::Set(d, factors[r]);
+      for (size_t i = 0; i < width; i += kLanes) {
+        hn::Store(hn::Mul(hn::Load(d, s + i), factor), d, s + i);
+      }
+    }
+  }
+}
+
 // Location of one head of one sequence.
 struct ScanPlace {
   size_t n, h, group, first, length;
@@ -334,13 +348,21 @@ class ScanBlock {
   }
 
   // Starts the block at `begin`, of at most `most` positions: chooses their number, and computes
-  // their factors.
+  // their factors. Where blocks are cut, looks for the cut first.
   HWY_INLINE void Start(size_t begin, size_t most) {
     begin_ = begin;
     Resize(std::min(most, Solves(options_) ? kScanSolveBlock : kScanBlock));
-    if (!decays() || Factorize()) return;
-    Resize(Within());
+    if (!decays() || (!cuts_ && Factorize())) return;
+    const size_t within = Within();
+    cuts_ = within < seen_;
+    if (cuts_) Resize(within);
     Factorize();
+  }
+  // Starts a block again, with the same number of positions.
+  HWY_INLINE void Restart(size_t begin, size_t tokens) {
+    begin_ = begin;
+    Resize(tokens);
+    if (decays()) Factorize();
   }
   size_t begin() const { return begin_; }
   size_t tokens() const { return tokens_; }
@@ -550,6 +572,7 @@ class ScanBlock {
   const bool keyed_, two_;
   const HeadRows<const float> q_rows_, k_rows_, v_rows_, decay_rows_, erase_rows_, write_rows_;
   size_t begin_ = 0, tokens_ = 0, seen_ = 0;
+  bool cuts_ = false;  // whether the last block was cut
   float betas_[kScanBlock];
 };
 

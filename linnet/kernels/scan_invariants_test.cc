@@ -158,6 +158,70 @@ TEST_P(ScanInvariants, PackedSequencesEqualEachAlone) {
   });
 }
 
+// The gradients of masked positions are zero.
+Doubles Masked(Doubles x, int64_t length) {
+  for (size_t t = static_cast<size_t>(length); t < x.size(); ++t) x[t] = 0;
+  return x;
+}
+
+// The elementwise scan against its reference: packed, masked, from a state, on several threads.
+TEST_P(ScanInvariants, ChannelsMatchReference) {
+  const std::vector<int64_t> offsets = {0, 40, 40, 47}, lengths = {33, 2, 7};
+  for (size_t channels : {1, 16, 37}) {
+    const size_t count = 3, tokens = 47;
+    const Floats x = Random(tokens * channels, 1), grad_out = Random(tokens * channels, 2);
+    const Floats h0 = Random(count * channels, 3), grad_h = Random(count * channels, 4);
+    Floats g = Random(tokens * channels, 5, /*deviation=*/10);
+    for (float& value : g) value = std::min(value, 0.0f);
+    Floats out(tokens * channels), grad_x = out, grad_g = out, h = h0, grad_h0(h0.size());
+    const ChannelScanShape shape{count, tokens, channels};
+    const auto in = [&](const Floats& values) {
+      return RowMajor<const float>(values.data(), tokens, 1, channels);
+    };
+    const auto to = [&](Floats& values) { return RowMajor(values.data(), tokens, 1, channels); };
+    ChannelScanForward(shape,
+                       {.x = in(x),
+                        .g = in(g),
+                        .out = to(out),
+                        .lengths = lengths.data(),
+                        .offsets = offsets.data(),
+                        .h = h.data()},
+                       Threads);
+    ChannelScanBackward(shape,
+                        {.g = in(g),
+                         .out = in(out),
+                         .grad_out = in(grad_out),
+                         .lengths = lengths.data(),
+                         .offsets = offsets.data(),
+                         .h0 = h0.data(),
+                         .grad_h = grad_h.data(),
+                         .grad_x = to(grad_x),
+                         .grad_g = to(grad_g),
+                         .grad_h0 = grad_h0.data()},
+                        Threads);
+    for (size_t n = 0; n < count; ++n) {
+      for (size_t c = 0; c < channels; ++c) {
+        const auto column = [&](const Floats& values, bool masked) {
+          Doubles y;
+          for (int64_t t = offsets[n]; t < offsets[n + 1]; ++t) {
+            y.push_back(values[static_cast<size_t>(t) * channels + c]);
+            if (masked && t - offsets[n] >= lengths[n]) y.back() = 0;  // g = 0 and x = 0
+          }
+          return y;
+        };
+        const size_t at = n * channels + c;
+        const ChannelScanRef ref(column(x, true), column(g, true), h0[at], column(grad_out, false),
+                                 grad_h[at]);
+        EXPECT_LT(ScanDifference(column(out, false), ref.out), 1e-6);
+        EXPECT_LT(ScanDifference(column(grad_x, false), Masked(ref.grad_x, lengths[n])), 1e-6);
+        EXPECT_LT(ScanDifference(column(grad_g, false), Masked(ref.grad_g, lengths[n])), 1e-6);
+        EXPECT_NEAR(h[at], ref.h, 1e-5);
+        EXPECT_NEAR(grad_h0[at], ref.grad_h0, 1e-5);
+      }
+    }
+  }
+}
+
 // A NaN stays visible, within its own head.
 TEST_P(ScanInvariants, NanStaysNan) {
   ForScanPolicies([](const ScanOptions& options) {

@@ -122,6 +122,32 @@ struct ScanForwardPieces {
         needed(pieces.Needed()) {}
 };
 
+// Of the backward where keys and values are given alone.
+struct ScanAddBackwardPieces {
+  ScanBlockPieces block;
+  float *go, *dv, *dq, *dk;      // rows of a block: gradients of out, v, q and k
+  float* front;                  // strips [mp, dp]: the transposed state
+  float *behind_md, *behind_dm;  // strips [mp, dp] and [dp, mp]: the gradient of the state
+  float* dense;                  // [D, columns]
+  float* products;               // [kScanSegment, dp]: q * dq
+  float* decay_sums;             // [dp]
+  size_t needed;
+
+  ScanAddBackwardPieces(const ScanSizes& size, float* scratch)
+      : ScanAddBackwardPieces(size, ScanPieces(scratch)) {}
+
+ private:
+  ScanAddBackwardPieces(const ScanSizes& size, ScanPieces pieces) : block(size, pieces) {
+    for (float** x : {&go, &dv}) *x = pieces.Take(kScanBlock * size.mp);
+    for (float** x : {&dq, &dk}) *x = pieces.Take(kScanBlock * size.dp);
+    for (float** x : {&front, &behind_md, &behind_dm}) *x = pieces.Take(size.dp * size.mp);
+    dense = pieces.Take(size.dim * size.columns);
+    products = pieces.Take(kScanSegment * size.dp);
+    decay_sums = pieces.Take(size.dp);
+    needed = pieces.Needed();
+  }
+};
+
 struct ScanBackwardPieces {
   ScanBlockPieces block;
   // Gradients of a block, kScanSolveBlock rows each: of what is read (out, and the solved values),

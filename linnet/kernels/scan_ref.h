@@ -228,6 +228,26 @@ class ScanRef {
   Vector s_, z_;
 };
 
+// Reference of the elementwise scan, for one channel of one sequence.
+struct ChannelScanRef {
+  using Vector = std::vector<double>;
+
+  // x, g: [L]. Gradients are those of sum(out * grad_out) + out.back() * grad_h.
+  ChannelScanRef(const Vector& x, const Vector& g, double h0, const Vector& grad_out, double grad_h)
+      : out(x.size()), grad_x(x.size()), grad_g(x.size()), h(h0), grad_h0(grad_h) {
+    for (size_t t = 0; t < x.size(); ++t) out[t] = h = std::exp(g[t]) * h + x[t];
+    for (size_t t = x.size(); t-- > 0;) {
+      const double before = t > 0 ? out[t - 1] : h0;
+      grad_x[t] = grad_h0 += grad_out[t];
+      grad_g[t] = grad_h0 * std::exp(g[t]) * before;
+      grad_h0 *= std::exp(g[t]);
+    }
+  }
+
+  Vector out, grad_x, grad_g;
+  double h, grad_h0;
+};
+
 }  // namespace linnet::kernels
 
 #endif  // LINNET_KERNELS_SCAN_REF_H_
