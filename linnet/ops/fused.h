@@ -12,6 +12,7 @@
 #include "linnet/ops/layer_rows.h"
 #include "linnet/ops/linear_attention.h"
 #include "linnet/ops/lsh_attention.h"
+#include "linnet/ops/scan.h"
 #include "linnet/ops/softmax_attention.h"
 
 namespace linnet::ops {
@@ -43,6 +44,10 @@ torch::Tensor FusedCausalLinear(const torch::Tensor& q, const torch::Tensor& k,
                                 const torch::Tensor& offsets,
                                 const kernels::CausalLinearOptions& options,
                                 CausalLinearState* state);
+
+// See scan.h. state: null if none is carried.
+torch::Tensor FusedScan(const ScanInputs& in, const kernels::ScanOptions& options,
+                        const torch::Tensor& lengths, torch::Tensor* state);
 
 // q [N, L, H, D], k [N, S, H, D], v [N, S, H, M]. options.hidden must be undefined; options.scale
 // is not read.

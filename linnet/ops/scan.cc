@@ -1,0 +1,123 @@
+#include "linnet/ops/scan.h"
+
+#include <torch/utils.h>
+
+#include <utility>
+#include <vector>
+
+#include "linnet/error.h"
+#include "linnet/ops/fused.h"
+#include "linnet/ops/plain.h"
+
+namespace linnet::ops {
+namespace {
+
+using kernels::ScanDecay;
+using kernels::ScanOptions;
+using kernels::ScanWrite;
+using torch::Tensor;
+
+void Require(const char* name, const Tensor& x, const Tensor& like, at::IntArrayRef sizes) {
+  if (!x.defined() || x.sizes() != sizes || x.scalar_type() != like.scalar_type() ||
+      x.device() != like.device()) {
+    throw InputError("scan: ", name, " must be ", sizes, " in ", like.toString(), "; got ",
+                     x.defined() ? x.sizes() : at::IntArrayRef(), " in ",
+                     x.defined() ? x.toString() : "no tensor");
+  }
+}
+
+void Check(const ScanInputs& in, const ScanOptions& options, const Tensor& lengths,
+           const Tensor& state) {
+  const Tensor &q = in.q, &v = in.v;
+  if (options.normalize) throw InputError("scan: the operation has no normalizer");
+  if (!q.defined() || !v.defined() || q.dim() != 4 || v.dim() != 4 || q.size(1) == 0 ||
+      q.size(2) == 0 || q.size(3) == 0 || v.size(3) == 0 || v.size(2) % q.size(2) != 0) {
+    throw InputError(
+        "scan: q must be [N, L, H / group, D] and v [N, L, H, M], with L, D, M >= 1; got q ",
+        q.defined() ? q.sizes() : at::IntArrayRef(), ", v ",
+        v.defined() ? v.sizes() : at::IntArrayRef());
+  }
+  const int64_t n = q.size(0), length = q.size(1), heads = v.size(2), dim = q.size(3);
+  Require("k", in.k, q, q.sizes());
+  Require("v", v, q, {n, length, heads, v.size(3)});
+  if (options.decay != ScanDecay::kNone) {
+    Require("decay", in.decay, q, {n, length, heads, options.decay == ScanDecay::kHead ? 1 : dim});
+  }
+  if (options.write != ScanWrite::kAdd) {
+    Require("erase", in.erase, q, {n, length, heads, options.write == ScanWrite::kDelta ? 1 : dim});
+  }
+  if (options.write == ScanWrite::kTwoSided) Require("write", in.write, q, v.sizes());
+  if (options.write == ScanWrite::kRwkv7) Require("write", in.write, q, {n, length, heads, dim});
+  if (state.defined()) Require("the state", state, q, {n, heads, dim, v.size(3)});
+  if (lengths.defined() && (lengths.sizes() != q.sizes().slice(0, 1) ||
+                            lengths.scalar_type() != torch::kInt64 || !lengths.is_contiguous())) {
+    throw InputError("scan: lengths must be a dense int64 [", n, "]");
+  }
+}
+
+// The recurrence, position by position.
+Tensor Plain(const ScanInputs& in, const ScanOptions& options, const Tensor& lengths,
+             Tensor& state) {
+  const int64_t length = in.q.size(1), group = in.v.size(2) / in.q.size(2);
+  const auto heads = [&](const Tensor& x) { return group > 1 ? x.repeat_interleave(group, 2) : x; };
+  // Zeros change nothing, in every kind of write. Filled, not multiplied: masked positions may hold
+  // NaN.
+  Tensor unseen;
+  if (lengths.defined()) {
+    unseen = (torch::arange(length, lengths.options()) >= lengths.unsqueeze(1))
+                 .unsqueeze(2)
+                 .unsqueeze(3);
+  }
+  const auto seen = [&](const Tensor& x) {
+    return x.defined() && unseen.defined() ? x.masked_fill(unseen, 0) : x;
+  };
+  const Tensor q = heads(in.q) * options.scale, k = seen(heads(in.k)), v = seen(in.v);
+  const Tensor g = options.decay == ScanDecay::kNone ? Tensor() : seen(in.decay).exp();
+  const Tensor erase = seen(in.erase), write = seen(in.write);
+  Tensor s = state.defined()
+                 ? state
+                 : torch::zeros({v.size(0), v.size(2), q.size(3), v.size(3)}, v.options());
+  // Vectors of position t as columns [N, H, width, 1] and rows [N, H, 1, width].
+  std::vector<Tensor> out;
+  for (int64_t t = 0; t < length; ++t) {
+    const auto column = [&](const Tensor& x) { return x.select(1, t).unsqueeze(3); };
+    const auto row = [&](const Tensor& x) { return x.select(1, t).unsqueeze(2); };
+    const Tensor p = g.defined() ? column(g) * s : s;
+    Tensor u = row(v);
+    if (options.write == ScanWrite::kDelta) {
+      u = row(erase) * (u - torch::matmul(row(k), p));
+    } else if (options.write == ScanWrite::kTwoSided) {
+      u = row(write) * u - torch::matmul(row(erase) * row(k), p);
+    }
+    Tensor next = p + column(k) * u;
+    if (options.write == ScanWrite::kRwkv7) {
+      next = next + column(write) * torch::matmul(row(erase), s);
+    }
+    s = next;
+    out.push_back(torch::matmul(row(q), s).squeeze(2));
+  }
+  state = s;
+  return torch::stack(out, 1);
+}
+
+Tensor Run(const ScanInputs& in, const ScanOptions& options, const Tensor& lengths, Tensor* state) {
+  Check(in, options, lengths, state ? *state : Tensor());
+  if constexpr (kHasFused) {
+    if (Fused(in.q)) return FusedScan(in, options, lengths, state);
+  }
+  Tensor own;
+  return Plain(in, options, lengths, state ? *state : own);
+}
+
+}  // namespace
+
+Tensor Scan(const ScanInputs& in, const ScanOptions& options, const Tensor& lengths) {
+  return Run(in, options, lengths, nullptr);
+}
+
+Tensor Scan(const ScanInputs& in, const ScanOptions& options, const Tensor& lengths,
+            Tensor& state) {
+  return Run(in, options, lengths, &state);
+}
+
+}  // namespace linnet::ops
