@@ -89,7 +89,7 @@ class HttpHandler {
 struct HttpOptions {
   std::string host = "127.0.0.1";
   int port = 8080;  // 0: any free port
-  size_t threads = 2;
+  size_t threads = 4;
   size_t connections = 2048;  // at once; further ones wait
   // Larger requests get 414, 431, 431 and 413.
   size_t request_line = 8 << 10;

@@ -42,7 +42,7 @@ class RunningServer {
  private:
   httplib::Client Client() const {
     httplib::Client client("127.0.0.1", port_);
-    client.set_read_timeout(60);
+    client.set_read_timeout(600);  // the thread sanitizer takes long
     return client;
   }
   static std::vector<Served> Models(Batcher* batcher) {
