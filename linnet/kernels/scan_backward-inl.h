@@ -261,16 +261,14 @@ class ScanBackwardHead {
     behind_.Next(1);
     DifferentiateKeys();
     behind_.Next(1);
-    const size_t first = block_.two() ? 1 : 0;  // the first a' reads before the decay
-    AddToG(block_.q(), Wide(pieces_.go), 0, block_.tokens());
-    AddToG(block_.a(), Wide(pieces_.dy), first, block_.tokens() - first);
+    AddToG(block_.two() ? 1 : 0);
     if (block_.decays() && args_.grad.decay.data) StoreDecay(start_t);
     if (block_.decays()) {
       ScaleByRows(dp_, mp_, block_.decay(), pieces_.g);
       ScaleColumns(mp_, dp_, block_.decay(), pieces_.g_t, pieces_.g_t);
     }
     behind_.Next(16);
-    if (block_.two()) AddToG(block_.a(), Wide(pieces_.dy), 0, 1);
+    if (block_.two()) AddFirstToG();
     StoreGradients();
   }
 
@@ -283,9 +281,10 @@ class ScanBackwardHead {
   HWY_INLINE void DifferentiateValues() {
     const size_t n = block_.tokens();
     const Rows<float> go = Wide(pieces_.go), dy = Wide(pieces_.dy);
+    const Rows<const float> g = Const(Wide(pieces_.g));
     ForWriters([&](size_t w) HWY_ATTR {
-      Product(n, dp_, mp_, Along(Keys(w)), Const(Wide(pieces_.g)), GradValues(w), true);
-      Product(n, n, mp_, block_.Flipped(QKeys(w)), Const(go), GradValues(w));
+      Products(n, mp_, {{dp_, Along(Keys(w)), g}, {n, block_.Flipped(QKeys(w)), Const(go)}},
+               GradValues(w), true);
     });
     // Backwards: the transposed matrix in reverse order is lower triangular again.
     const float* last = block_.product(AKeys(1)) + (n - 1) * (kScanSolveBlock + 1);
@@ -296,36 +295,54 @@ class ScanBackwardHead {
 
   HWY_INLINE void DifferentiateReaders(const float* start_t, const float* state_t) {
     const size_t n = block_.tokens();
-    const auto state = [&](const float* at) HWY_ATTR {
-      return Rows<const float>{at, static_cast<ptrdiff_t>(dp_)};
-    };
+    const Rows<const float> start = Const(Deep(const_cast<float*>(start_t)));
     const Rows<float> go = Wide(pieces_.go), dy = Wide(pieces_.dy);
     const Rows<float> dq = Deep(pieces_.dq), da = Deep(pieces_.da);
-    Product(n, mp_, dp_, Along(go), state(start_t), dq, true);
-    const size_t first = block_.two() ? 1 : 0;
-    Product(first, mp_, dp_, Along(dy), state(state_t), da, true);
-    Product(n - first, mp_, dp_, {dy.Row(first), dy.stride, 1}, state(start_t),
-            {da.Row(first), da.stride}, true);
-    ForWriters([&](size_t w) HWY_ATTR {
-      Product(n, n, dp_, block_.Matrix(GradQKeys(w)), Const(Keys(w)), dq);
-      Product(n, n, dp_, block_.Matrix(GradAKeys(w)), Const(Keys(w)), da);
-    });
+    const auto keys = [&](size_t matrix, size_t w) HWY_ATTR {
+      return Term{n, block_.Matrix(matrix), Const(Keys(w))};
+    };
+    if (!block_.two()) {
+      Products(n, dp_, {{mp_, Along(go), start}, keys(GradQKeys(1), 1)}, dq, true);
+      Products(n, dp_, {{mp_, Along(dy), start}, keys(GradAKeys(1), 1)}, da, true);
+      return;
+    }
+    Products(n, dp_, {{mp_, Along(go), start}, keys(GradQKeys(0), 0), keys(GradQKeys(1), 1)}, dq,
+             true);
+    Products(n, dp_, {{mp_, Along(dy), start}, keys(GradAKeys(0), 0), keys(GradAKeys(1), 1)}, da,
+             true);
+    // The first a' reads before the decay, and nothing of its own block.
+    Product(1, mp_, dp_, Along(dy), Const(Deep(const_cast<float*>(state_t))), da, true);
   }
 
   HWY_INLINE void DifferentiateKeys() {
     const size_t n = block_.tokens();
+    const Rows<const float> g_t = Const(Deep(pieces_.g_t)), q = Const(block_.q()),
+                            a = Const(block_.a());
     ForWriters([&](size_t w) HWY_ATTR {
-      Product(n, mp_, dp_, Along(Values(w)), Const(Deep(pieces_.g_t)), GradKeys(w), true);
-      Product(n, n, dp_, block_.Flipped(GradQKeys(w)), Const(block_.q()), GradKeys(w));
-      Product(n, n, dp_, block_.Flipped(GradAKeys(w)), Const(block_.a()), GradKeys(w));
+      Products(n, dp_,
+               {{mp_, Along(Values(w)), g_t},
+                {n, block_.Flipped(GradQKeys(w)), q},
+                {n, block_.Flipped(GradAKeys(w)), a}},
+               GradKeys(w), true);
     });
   }
 
-  // G += rows^T gradients, in both layouts, for some positions of the block.
-  HWY_INLINE void AddToG(Rows<float> rows, Rows<float> grads, size_t first, size_t tokens) {
-    rows.at = rows.Row(first), grads.at = grads.Row(first);
-    Product(dp_, tokens, mp_, Across(rows), Const(grads), Wide(pieces_.g));
-    Product(mp_, tokens, dp_, Across(grads), Const(rows), Deep(pieces_.g_t));
+  // G += the rows that read times their gradients, in both layouts; those of a' from `first` on.
+  HWY_INLINE void AddToG(size_t first) {
+    const size_t n = block_.tokens();
+    const Rows<float> q = block_.q(), go = Wide(pieces_.go);
+    Rows<float> a = block_.a(), dy = Wide(pieces_.dy);
+    a.at = a.Row(first), dy.at = dy.Row(first);
+    Products(dp_, mp_, {{n, Across(q), Const(go)}, {n - first, Across(a), Const(dy)}},
+             Wide(pieces_.g));
+    Products(mp_, dp_, {{n, Across(go), Const(q)}, {n - first, Across(dy), Const(a)}},
+             Deep(pieces_.g_t));
+  }
+  // The first a', which reads before the block's decay.
+  HWY_INLINE void AddFirstToG() {
+    const Rows<float> a = block_.a(), dy = Wide(pieces_.dy);
+    Product(dp_, 1, mp_, Across(a), Const(dy), Wide(pieces_.g));
+    Product(mp_, 1, dp_, Across(dy), Const(a), Deep(pieces_.g_t));
   }
 
   // d(log decay), position by position from the block's start. G holds the gradient of S'.

@@ -25,6 +25,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 
 #include "hwy/highway.h"
 #include "linnet/kernels/scan.h"
@@ -76,59 +77,74 @@ struct Factors {
   ptrdiff_t across, along;
 };
 
+// A product of matrices: sum_{j < count} a_ij b_j.
+struct Term {
+  size_t count;
+  Factors a;
+  Rows<const float> b;
+};
+using Terms = std::initializer_list<Term>;
+
+// kCount rows from `row` on, kVectors vectors from `column` on. The sums stay in registers over all
+// terms.
 template <size_t kCount, size_t kVectors>
-HWY_INLINE void ProductTile(size_t count, Factors a, Rows<const float> b, Rows<float> to,
+HWY_INLINE void ProductTile(size_t row, size_t column, const Terms& terms, Rows<float> to,
                             bool set) {
   const F32 d;
   Vec sum[kCount][kVectors];
+  float* const first = to.Row(row) + column;
   HWY_UNROLL(8)
   for (size_t r = 0; r < kCount; ++r) {
     HWY_UNROLL(2)
     for (size_t c = 0; c < kVectors; ++c) {
-      sum[r][c] = set ? hn::Zero(d) : hn::LoadU(d, to.Row(r) + c * kLanes);
+      const float* at = first + static_cast<ptrdiff_t>(r) * to.stride + c * kLanes;
+      sum[r][c] = set ? hn::Zero(d) : hn::LoadU(d, at);
     }
   }
-  for (; count > 0; --count, a.at += a.along, b.at += b.stride) {
-    Vec b_j[kVectors];
-    HWY_UNROLL(2)
-    for (size_t c = 0; c < kVectors; ++c) b_j[c] = hn::LoadU(d, b.at + c * kLanes);
-    HWY_UNROLL(8)
-    for (size_t r = 0; r < kCount; ++r) {
-      const Vec a_r = hn::Set(d, a.at[static_cast<ptrdiff_t>(r) * a.across]);
+  for (const Term& term : terms) {
+    const ptrdiff_t across = term.a.across, along = term.a.along, b_stride = term.b.stride;
+    const float* a = term.a.at + static_cast<ptrdiff_t>(row) * across;
+    const float* b = term.b.at + column;
+    for (size_t left = term.count; left > 0; --left, a += along, b += b_stride) {
+      Vec b_j[kVectors];
       HWY_UNROLL(2)
-      for (size_t c = 0; c < kVectors; ++c) sum[r][c] = hn::MulAdd(a_r, b_j[c], sum[r][c]);
+      for (size_t c = 0; c < kVectors; ++c) b_j[c] = hn::LoadU(d, b + c * kLanes);
+      HWY_UNROLL(8)
+      for (size_t r = 0; r < kCount; ++r) {
+        const Vec a_r = hn::Set(d, a[static_cast<ptrdiff_t>(r) * across]);
+        HWY_UNROLL(2)
+        for (size_t c = 0; c < kVectors; ++c) sum[r][c] = hn::MulAdd(a_r, b_j[c], sum[r][c]);
+      }
     }
   }
   HWY_UNROLL(8)
   for (size_t r = 0; r < kCount; ++r) {
     HWY_UNROLL(2)
-    for (size_t c = 0; c < kVectors; ++c) hn::StoreU(sum[r][c], d, to.Row(r) + c * kLanes);
+    for (size_t c = 0; c < kVectors; ++c) {
+      hn::StoreU(sum[r][c], d, first + static_cast<ptrdiff_t>(r) * to.stride + c * kLanes);
+    }
   }
 }
 
 template <size_t kCount>
-HWY_INLINE void ProductRows(size_t count, size_t columns, Factors a, Rows<const float> b,
-                            Rows<float> to, bool set) {
+HWY_INLINE void ProductRows(size_t row, size_t columns, const Terms& terms, Rows<float> to,
+                            bool set) {
   size_t c = 0;
-  for (; c + kStrip <= columns; c += kStrip) {
-    ProductTile<kCount, 2>(count, a, b.Columns(c), to.Columns(c), set);
-  }
-  for (; c < columns; c += kLanes) {
-    ProductTile<kCount, 1>(count, a, b.Columns(c), to.Columns(c), set);
-  }
+  for (; c + kStrip <= columns; c += kStrip) ProductTile<kCount, 2>(row, c, terms, to, set);
+  for (; c < columns; c += kLanes) ProductTile<kCount, 1>(row, c, terms, to, set);
 }
 
-// to_i += sum_{j < count} a_ij b_j for i < rows, `columns` (padded) floats wide; `set`: = instead.
-inline HWY_NOINLINE void Product(size_t rows, size_t count, size_t columns, Factors a,
-                                 Rows<const float> b, Rows<float> to, bool set = false) {
-  for (; rows >= kRows; rows -= kRows) {
-    ProductRows<kRows>(count, columns, a, b, to, set);
-    a.at += static_cast<ptrdiff_t>(kRows) * a.across;
-    to.at += static_cast<ptrdiff_t>(kRows) * to.stride;
-  }
-  for (; rows > 0; --rows, a.at += a.across, to.at += to.stride) {
-    ProductRows<1>(count, columns, a, b, to, set);
-  }
+// to_i += the sum of the terms' rows i, for i < rows, `columns` (padded) floats wide; `set`: =
+// instead.
+inline HWY_NOINLINE void Products(size_t rows, size_t columns, const Terms& terms, Rows<float> to,
+                                  bool set = false) {
+  size_t i = 0;
+  for (; i + kRows <= rows; i += kRows) ProductRows<kRows>(i, columns, terms, to, set);
+  for (; i < rows; ++i) ProductRows<1>(i, columns, terms, to, set);
+}
+HWY_INLINE void Product(size_t rows, size_t count, size_t columns, Factors a, Rows<const float> b,
+                        Rows<float> to, bool set = false) {
+  Products(rows, columns, {{count, a, b}}, to, set);
 }
 
 // One tile of SolveLower(), in registers: kRows rows, one column of vectors after the other.
