@@ -47,6 +47,13 @@ struct MixerSpec {
 
   float scale = 0;  // of q . k in the softmax (kinds "full" and "reformer"); 0: 1 / sqrt(query_dim)
 
+  // gated recurrences
+  int short_convolution = 4;  // width of the convolutions of queries, keys and values; 0: none
+  bool output_gate = true;    // multiplies the output by a gate
+  bool negative_eigenvalues = false;  // delta rules: strengths in (0, 2) instead of (0, 1)
+  int gate_rank = 16;                 // kind "gla": rank of the decay's projection
+  float output_norm_eps = 1e-5f;      // of the RMS norm of a head's output
+
   int heads = 8;
   int query_dim = 32;  // D, per head
   int value_dim = 32;  // M, per head

@@ -46,27 +46,37 @@ std::string DescribeFeatureMap(const MixerSpec& spec) {
                 random ? StrCat(", ", FeatureSize(spec, spec.query_dim), " features") : "");
 }
 
-void AttentionTensors(const MixerSpec& spec, int64_t d_model, const std::string& name,
-                      std::vector<TensorInfo>& table) {
-  const int64_t qk = int64_t{spec.heads} * spec.query_dim, v = int64_t{spec.heads} * spec.value_dim;
-  const auto linear = [&](const char* projection, int64_t out, int64_t in) {
-    table.push_back({name + "." + projection + "_projection.weight", {out, in}});
-    table.push_back({name + "." + projection + "_projection.bias", {out}});
-  };
-  linear("query", qk, d_model);
-  linear("key", qk, d_model);
-  linear("value", v, d_model);
-  const int64_t omega = FindMixer(spec.kind).maps ? OmegaColumns(spec, spec.query_dim) : 0;
-  if (omega > 0) {
-    table.push_back({name + ".inner_attention.feature_map.omega", {spec.query_dim, omega}});
-  }
-  linear("out", d_model, v);
+std::string BeyondGated(const MixerSpec& spec) { return StrCat("attention ", spec.kind); }
+
+std::vector<ProjectionInfo> MixerProjections(const MixerSpec& spec) {
+  const MixerInfo info = FindMixer(spec.kind);
+  if (info.gated) return GatedProjections(spec, info.gated(spec));
+  return {{.name = "query_projection", .width = spec.query_dim},
+          {.name = "key_projection", .width = spec.query_dim},
+          {.name = "value_projection", .width = spec.value_dim}};
 }
 
 void MixerTensors(const MixerSpec& spec, int64_t d_model, const std::string& name,
                   std::vector<TensorInfo>& table) {
   const MixerInfo info = FindMixer(spec.kind);
-  (info.tensors ? info.tensors : AttentionTensors)(spec, d_model, name, table);
+  const auto linear = [&](const std::string& projection, int64_t out, int64_t in, bool bias) {
+    table.push_back({StrCat(name, ".", projection, ".weight"), {out, in}});
+    if (bias) table.push_back({StrCat(name, ".", projection, ".bias"), {out}});
+  };
+  for (const ProjectionInfo& projection : MixerProjections(spec)) {
+    const int64_t heads = projection.shared ? 1 : spec.heads;
+    linear(projection.name, heads * projection.width, d_model, projection.bias);
+  }
+  const int64_t omega = info.maps ? OmegaColumns(spec, spec.query_dim) : 0;
+  if (omega > 0) {
+    table.push_back({name + ".inner_attention.feature_map.omega", {spec.query_dim, omega}});
+  }
+  if (info.gated) {
+    for (const TensorInfo& own : GatedTensors(spec, info.gated(spec))) {
+      table.push_back({StrCat(name, ".", own.name), own.shape});
+    }
+  }
+  linear(info.out, d_model, int64_t{spec.heads} * spec.value_dim, info.out_bias);
 }
 
 void Validate(const MixerSpec& spec, int query_dim, const std::string& where) {
@@ -91,6 +101,10 @@ void Validate(const MixerSpec& spec, int query_dim, const std::string& where) {
   require(spec.lsh_buckets == 1 || spec.lsh_buckets % 2 == 0, "lsh_buckets is ", spec.lsh_buckets,
           "; it must be 1 or even");
   in_range("lsh_chunk", spec.lsh_chunk, 1, 1 << 20);
+  in_range("short_convolution", spec.short_convolution, 0, 64);
+  in_range("gate_rank", spec.gate_rank, 1, 4096);
+  require(spec.output_norm_eps > 0 && spec.output_norm_eps < 1, "output_norm_eps is ",
+          spec.output_norm_eps, "; it must lie in (0, 1)");
 }
 
 float SoftmaxScale(const MixerSpec& spec) {

@@ -17,7 +17,9 @@
 #include <vector>
 
 #include "linnet/model/feature_map.h"
+#include "linnet/model/gated.h"
 #include "linnet/model/names.h"
+#include "linnet/model/tensor_info.h"
 #include "linnet/spec.h"
 
 namespace linnet {
@@ -29,11 +31,6 @@ struct EnumNames<Similarity> {
 template <>
 struct EnumNames<LshVariant> {
   static constexpr const char* kNames[] = {"published", "simple"};
-};
-
-struct TensorInfo {
-  std::string name;
-  std::vector<int64_t> shape;
 };
 
 struct MixerInfo {
@@ -52,12 +49,13 @@ struct MixerInfo {
   std::vector<std::string> options = {};
   // Kind and parameters in a few words; null: the name.
   std::string (*describe)(const MixerSpec& spec) = nullptr;
-  // Adds the names and shapes of the mixer's tensors under `name`
-  // ("transformer.layers.0.attention"), in file order. Null: those of AttentionTensors().
-  void (*tensors)(const MixerSpec& spec, int64_t d_model, const std::string& name,
-                  std::vector<TensorInfo>& table) = nullptr;
   // The feature that fast-transformers lacks to run this mixer, or ""; null: it lacks none.
   std::string (*beyond)(const MixerSpec& spec) = nullptr;
+  // The form of a gated recurrence, which determines its projections and tensors; null: the mixer
+  // is none. Its own tensors lie beside the projections ("...attention.A_log").
+  GatedForm (*gated)(const MixerSpec& spec) = nullptr;
+  std::string out = "out_projection";  // the output projection
+  bool out_bias = true;
 };
 
 // All registered kinds, the library's own first.
@@ -76,10 +74,15 @@ std::string Describe(const MixerSpec& spec);
 // MixerInfo::describe for kinds with a feature map: kind and feature map.
 std::string DescribeFeatureMap(const MixerSpec& spec);
 std::string BeyondFeatureMap(const MixerSpec& spec);
+// MixerInfo::beyond for gated recurrences.
+std::string BeyondGated(const MixerSpec& spec);
 
-// Tensors of the query, key, value and output projections, and omega if the feature map is random.
-void AttentionTensors(const MixerSpec& spec, int64_t d_model, const std::string& name,
-                      std::vector<TensorInfo>& table);
+// The products of the layer's input that the mixer reads, queries, keys and values first.
+std::vector<ProjectionInfo> MixerProjections(const MixerSpec& spec);
+
+// Adds the names and shapes of a mixer's tensors under `name` ("transformer.layers.0.attention"),
+// in file order: projections, own tensors (omega of a random feature map, those of a gated
+// recurrence), output projection.
 void MixerTensors(const MixerSpec& spec, int64_t d_model, const std::string& name,
                   std::vector<TensorInfo>& table);
 

@@ -34,6 +34,11 @@ void VisitMixer(Mixer& mixer, Visit visit) {
   visit("lsh_chunk", mixer.lsh_chunk);
   visit("lsh_variant", mixer.lsh_variant);
   visit("softmax_scale", mixer.scale);
+  visit("short_convolution", mixer.short_convolution);
+  visit("output_gate", mixer.output_gate);
+  visit("negative_eigenvalues", mixer.negative_eigenvalues);
+  visit("gate_rank", mixer.gate_rank);
+  visit("output_norm_eps", mixer.output_norm_eps);
   visit("heads", mixer.heads);
   visit("query_dim", mixer.query_dim);
   visit("value_dim", mixer.value_dim);
@@ -158,7 +163,8 @@ void DropUnused(const MixerSpec& mixer, json& object) {
   const json plain = Object(MixerSpec());
   const std::vector<std::string> own = FindMixer(mixer.kind).options;
   for (const char* name : {"features", "similarity", "lsh_rounds", "lsh_buckets", "lsh_chunk",
-                           "lsh_variant", "softmax_scale"}) {
+                           "lsh_variant", "softmax_scale", "short_convolution", "output_gate",
+                           "negative_eigenvalues", "gate_rank", "output_norm_eps"}) {
     const bool used = std::find(own.begin(), own.end(), name) != own.end();
     if (object[name] == plain[name] && !used) object.erase(name);
   }

@@ -37,19 +37,19 @@ TransformerDecoderLayerImpl::TransformerDecoderLayerImpl(const TransformerOption
 Tensor TransformerDecoderLayerImpl::forward(const Tensor& x, const Tensor& memory,
                                             const Mask& self_mask, const Mask& memory_mask) {
   const Tensor own = self_attention->Attend(x, parts_.Before(norm1), self_mask);
-  const Tensor y = parts_.Project(x, own, self_attention->out_projection, norm1);
+  const Tensor y = parts_.Project(x, own, *self_attention, norm1);
   const Tensor seen = cross_attention->AttendTo(memory, y, parts_.Before(norm2), memory_mask);
-  return parts_.FeedForward(parts_.Project(y, seen, cross_attention->out_projection, norm2),
-                            linear1, linear2, norm3);
+  return parts_.FeedForward(parts_.Project(y, seen, *cross_attention, norm2), linear1, linear2,
+                            norm3);
 }
 
 Tensor TransformerDecoderLayerImpl::Step(const Tensor& x, MixerState& self,
                                          const MixerState& cross) {
   const Tensor own = self_attention->AttendStep(x, parts_.Before(norm1), self);
-  const Tensor y = parts_.Project(x, own, self_attention->out_projection, norm1);
+  const Tensor y = parts_.Project(x, own, *self_attention, norm1);
   const Tensor seen = cross_attention->AttendToState(cross, y, parts_.Before(norm2));
-  return parts_.FeedForward(parts_.Project(y, seen, cross_attention->out_projection, norm2),
-                            linear1, linear2, norm3);
+  return parts_.FeedForward(parts_.Project(y, seen, *cross_attention, norm2), linear1, linear2,
+                            norm3);
 }
 
 TransformerDecoderImpl::TransformerDecoderImpl(const DecoderOptions& options)

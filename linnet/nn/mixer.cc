@@ -44,6 +44,18 @@ void CheckStep(const Tensor& q, const Tensor& k, const Tensor& v, int64_t axes) 
 
 }  // namespace
 
+Tensor MixerImpl::Mix(const std::vector<Tensor>& in, const Mask& mask) {
+  return forward(in.at(0), in.at(1), in.at(2), mask);
+}
+
+Tensor MixerImpl::MixPiece(const std::vector<Tensor>& in, MixerState& state) {
+  return Piece(in.at(0), in.at(1), in.at(2), state);
+}
+
+Tensor MixerImpl::MixStep(const std::vector<Tensor>& in, MixerState& state) {
+  return Step(in.at(0), in.at(1), in.at(2), state);
+}
+
 void MixerImpl::Remember(const Tensor&, const Tensor&, const Tensor&, MixerState&) {
   NoRecurrentForm();
 }

@@ -35,7 +35,8 @@ namespace linnet::nn {
 // original, and vice versa.
 struct MixerState {
   // Depends on the mixer: s [N, H, F, M] and z [N, H, F] for the linear kinds, keys and values
-  // [N, H, capacity, D or M] for softmax attention.
+  // [N, H, capacity, D or M] for softmax attention, s [N, H, D, M] and the last inputs of the
+  // convolutions [N, width - 1, channels] for gated recurrences.
   std::vector<torch::Tensor> tensors;
   int64_t length = 0;  // number of positions added
   // For mixers with a cache: the number of valid positions of each sequence, int64 [N] (undefined:
@@ -57,6 +58,14 @@ class MixerImpl : public torch::nn::Module {
   // A mixer that is always causal accepts self attention only (S = L) and ignores Mask::causal.
   virtual torch::Tensor forward(const torch::Tensor& q, const torch::Tensor& k,
                                 const torch::Tensor& v, const Mask& mask) = 0;
+
+  // The forms over everything that the mixer reads: the products of MixerProjections() in their
+  // order, [N, L, H, width], or [N, L, width] if all heads share them (MixStep: without L). The
+  // defaults call forward(), Piece() and Step(); mixers that read more than queries, keys and
+  // values have these forms only.
+  virtual torch::Tensor Mix(const std::vector<torch::Tensor>& in, const Mask& mask);
+  virtual torch::Tensor MixPiece(const std::vector<torch::Tensor>& in, MixerState& state);
+  virtual torch::Tensor MixStep(const std::vector<torch::Tensor>& in, MixerState& state);
 
   // Whether forward accepts keys that are not at the queries' positions, as in an encoder's memory.
   virtual bool cross() const { return true; }

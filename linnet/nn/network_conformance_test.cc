@@ -167,12 +167,13 @@ TEST_P(Networks, SpeechMatchesTheReferenceInEveryForm) {
         model->forward(frames.narrow(0, n, 1).narrow(1, 0, length), Lengths({length}));
     EXPECT_LT(Off(alone[0], want[n].narrow(0, 0, length)), 1e-5) << n;
   }
-  // Outputs depend on later frames unless the mixer is always causal.
+  // Outputs depend on later frames unless the mixer is always causal. A scan scales decays within
+  // blocks, so that later ones may change the rounding of earlier outputs.
   Tensor other = frames.clone();
   other.narrow(1, 6, 6).normal_();
-  EXPECT_EQ(torch::equal(model->forward(other, Lengths({12, 12, 12})).narrow(1, 0, 6),
-                         model->forward(frames, Lengths({12, 12, 12})).narrow(1, 0, 6)),
-            info().always_causal);
+  const double off = Off(model->forward(other, Lengths({12, 12, 12})).narrow(1, 0, 6),
+                         model->forward(frames, Lengths({12, 12, 12})).narrow(1, 0, 6));
+  EXPECT_EQ(off <= (info().gated ? 1e-6 : 0.0), info().always_causal) << off;
 }
 
 }  // namespace

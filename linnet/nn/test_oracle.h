@@ -17,11 +17,13 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "linnet/model/gated_ref.h"
 #include "linnet/model/mixer.h"
 #include "linnet/nn/mask.h"
 
@@ -36,6 +38,11 @@ struct Head {
   bool causal = false;
   std::vector<std::vector<bool>> allowed = {};  // [queries][keys]; empty: all
   Rows omega = {};                              // [D][columns], for random feature maps
+  // For gated recurrences: the head's columns of the projections behind queries, keys and values,
+  // the mixer's tensors of all heads, and the head's index.
+  std::vector<Rows> more = {};
+  std::map<std::string, Row> own = {};
+  size_t index = 0;
 
   bool Sees(size_t i, size_t j) const {
     return (!causal || j <= i) && (allowed.empty() || allowed[i][j]);
@@ -288,6 +295,18 @@ inline Rows ReformerOut(const MixerSpec& spec, const Head& head) {
   return out;
 }
 
+inline Rows GatedRecurrenceOut(const MixerSpec& spec, const Head& head) {
+  GatedHead gated{.own = head.own, .index = head.index};
+  const std::vector<ProjectionInfo> infos = MixerProjections(spec);
+  for (size_t i = 0; i < infos.size(); ++i) {
+    gated.in[infos[i].name] = i == 0   ? head.q
+                              : i == 1 ? head.k
+                              : i == 2 ? head.v
+                                       : head.more[i - 3];
+  }
+  return GatedOut(spec, gated);
+}
+
 // One configuration of a mixer's own parameters.
 struct MixerChoice {
   std::string name;
@@ -326,6 +345,17 @@ inline const std::vector<MixerOracle>& MixerOracles() {
                    {"published_one_bucket", hashing(LshVariant::kPublished, 1)},
                    {"simple", hashing(LshVariant::kSimple, 4)},
                    {"simple_one_bucket", hashing(LshVariant::kSimple, 1)}}},
+      {.name = "gated-delta-net",
+       .out = GatedRecurrenceOut,
+       .choices = {{"", {}},
+                   {"plain",
+                    {.short_convolution = 0, .output_gate = false, .negative_eigenvalues = true}}}},
+      {.name = "delta-net",
+       .out = GatedRecurrenceOut,
+       .choices = {{"", {}}, {"plain", {.short_convolution = 0, .output_gate = false}}}},
+      {.name = "gla", .out = GatedRecurrenceOut, .choices = {{"", {.gate_rank = 3}}}},
+      {.name = "retention", .out = GatedRecurrenceOut},
+      {.name = "kda", .out = GatedRecurrenceOut},
   };
   return rows;
 }
@@ -408,6 +438,16 @@ inline bool Crosses(const std::string& mixer) {
 
 // Whether a mixer has a state, for steps or at least for a memory.
 inline bool Remembers(const MixerInfo& info) { return info.recurrent || Crosses(info.name); }
+
+// A module's parameters, flattened, by name.
+inline std::map<std::string, Row> ParametersOf(const torch::nn::Module& module) {
+  std::map<std::string, Row> all;
+  for (const auto& item : module.named_parameters()) {
+    const torch::Tensor x = item.value().detach().to(torch::kFloat64).contiguous();
+    all[item.key()].assign(x.data_ptr<double>(), x.data_ptr<double>() + x.numel());
+  }
+  return all;
+}
 
 // Positions [0, count) of head h of sequence n of x [N, L, H, dim].
 inline Rows RowsOf(const torch::Tensor& x, int64_t n, int64_t h, int64_t count) {

@@ -53,6 +53,22 @@ struct Rounding {
 };
 inline constexpr Rounding kRoundings[] = {{torch::kFloat64, 1e-12}, {torch::kFloat32, 1e-4}};
 
+// Divisions of a sequence into pieces: the whole, one position at either end alone, a chunk and the
+// rest, ragged pieces and, for short sequences, single positions.
+inline std::vector<std::vector<int64_t>> Cuts(int64_t length) {
+  std::vector<std::vector<int64_t>> cuts = {{length}};
+  if (length > 1) {
+    cuts.push_back({1, length - 1});
+    cuts.push_back({length - 1, 1});
+  }
+  if (length <= 9) cuts.emplace_back(static_cast<size_t>(length), 1);
+  if (length > 32) {
+    cuts.push_back({32, length - 32});
+    cuts.push_back({5, 1, 1, 7, length - 14});
+  }
+  return cuts;
+}
+
 // The message of the InputError that `body` throws.
 template <class Body>
 std::string ErrorOf(Body body) {

@@ -8,6 +8,7 @@
 #include "linnet/error.h"
 #include "linnet/nn/narrow_mixer.h"
 #include "linnet/nn/recompute.h"
+#include "linnet/nn/register_at.h"
 #include "linnet/ops/depthwise.h"
 #include "linnet/ops/dropout.h"
 #include "linnet/ops/narrow.h"
@@ -70,85 +71,109 @@ Tensor DepthwiseImpl::forward(const Tensor& x, const Mask& mask) {
 }
 
 AttentionLayerImpl::AttentionLayerImpl(const TransformerOptions& options, const MixerSpec& mixer)
-    : query_projection((Validate(options), options.d_model), QueryWidth(mixer)),
-      key_projection(options.d_model, QueryWidth(mixer)),
-      value_projection(options.d_model, ValueWidth(mixer)),
-      out_projection(ValueWidth(mixer), options.d_model),
-      heads_(mixer.heads),
-      precision_(options.precision),
-      mixer_(MakeMixer(mixer)) {
-  register_module("inner_attention", mixer_);
-  register_module("query_projection", query_projection);
-  register_module("key_projection", key_projection);
-  register_module("value_projection", value_projection);
-  register_module("out_projection", out_projection);
+    : heads_(mixer.heads), value_dim_(mixer.value_dim), precision_(options.precision) {
+  Validate(options);
+  const int64_t values = (QueryWidth(mixer), ValueWidth(mixer));  // check the sizes
+  linnet::Validate(mixer, mixer.query_dim, "attention");
+  const MixerInfo info = FindMixer(mixer.kind);
+  infos_ = MixerProjections(mixer);
+  const auto linear = [](int64_t in, int64_t out, bool bias) {
+    return Linear(torch::nn::LinearOptions(in, out).bias(bias));
+  };
+  for (const ProjectionInfo& projection : infos_) {
+    const int64_t width = int64_t{projection.shared ? 1 : mixer.heads} * projection.width;
+    projections_.push_back(linear(options.d_model, width, projection.bias));
+  }
+  out_ = linear(values, options.d_model, info.out_bias);
+  mixer_ = MakeMixer(mixer);
+  if (!info.gated) register_module("inner_attention", mixer_);
+  for (size_t i = 0; i < infos_.size(); ++i) {
+    RegisterAt(*this, infos_[i].name, projections_[i].ptr());
+  }
+  if (info.gated) {
+    for (const auto& item : mixer_->named_parameters()) RegisterAt(*this, item.key(), item.value());
+  }
+  register_module(info.out, out_);
 }
 
-std::vector<Tensor> AttentionLayerImpl::Split(const Tensor& x, const ops::Norm& norm,
-                                              const std::vector<Linear>& projections) const {
+Tensor AttentionLayerImpl::OutBias() const {
+  return out_->bias.defined() ? out_->bias
+                              : torch::zeros({out_->weight.size(0)}, out_->weight.options());
+}
+
+std::vector<Tensor> AttentionLayerImpl::Split(const Tensor& x, const ops::Norm& norm, size_t begin,
+                                              size_t end) const {
   std::vector<Tensor> weights, biases;
-  for (const Linear& projection : projections) {
-    weights.push_back(projection->weight);
-    biases.push_back(projection->bias);
+  std::vector<int64_t> widths;
+  for (size_t i = begin; i < end; ++i) {
+    const Tensor &weight = projections_[i]->weight, &bias = projections_[i]->bias;
+    weights.push_back(weight);
+    biases.push_back(bias.defined() ? bias : torch::zeros({weight.size(0)}, weight.options()));
+    widths.push_back(weight.size(0));
   }
-  std::vector<Tensor> parts = ops::Linears(x, weights, biases, precision_, norm);
-  for (Tensor& part : parts) part = part.unflatten(-1, {heads_, part.size(-1) / heads_});
+  std::vector<Tensor> parts;
+  if (weights.size() <= 3) {
+    parts = ops::Linears(x, weights, biases, precision_, norm);
+  } else {
+    parts = ops::Linear(x, torch::cat(weights), torch::cat(biases), precision_, norm)
+                .split_with_sizes(widths, -1);
+  }
+  for (size_t i = begin; i < end; ++i) {
+    if (!infos_[i].shared) parts[i - begin] = Heads(parts[i - begin]);
+  }
   return parts;
 }
 
-std::vector<Tensor> AttentionLayerImpl::Split(const Tensor& x, const ops::Norm& norm) const {
-  return Split(x, norm, {query_projection, key_projection, value_projection});
+Tensor AttentionLayerImpl::Heads(const Tensor& x) const {
+  return x.unflatten(-1, {heads_, x.size(-1) / heads_});
 }
 
 Tensor AttentionLayerImpl::Attend(const Tensor& x, const ops::Norm& norm, const Mask& mask) {
-  const int64_t value_dim = value_projection->options.out_features() / heads_;
   const bool on_gpu = precision_ == ops::Precision::kBf16 && x.is_cuda() &&
                       x.scalar_type() == torch::kFloat32 && !ops::PlainGuard::asked();
   const auto* narrow = on_gpu ? dynamic_cast<const NarrowMixer*>(mixer_.get()) : nullptr;
-  if (narrow == nullptr || !narrow->TakesBf16OnGpu(value_dim, mask)) {
-    const std::vector<Tensor> qkv = Split(x, norm);
-    return mixer_->forward(qkv[0], qkv[1], qkv[2], mask).flatten(2);
+  if (narrow == nullptr || !narrow->TakesBf16OnGpu(value_dim_, mask)) {
+    return mixer_->Mix(Split(x, norm), mask).flatten(2);
   }
-  const auto weights = {query_projection->weight, key_projection->weight, value_projection->weight};
-  const auto biases = {query_projection->bias, key_projection->bias, value_projection->bias};
+  std::vector<Tensor> weights, biases;
+  for (const Linear& projection : projections_) {
+    weights.push_back(projection->weight), biases.push_back(projection->bias);
+  }
   std::vector<Tensor> qkv = ops::NarrowLinears(x, weights, biases, norm);
-  for (Tensor& part : qkv) part = part.unflatten(-1, {heads_, part.size(-1) / heads_});
-  return mixer_->forward(qkv[0], qkv[1], qkv[2], mask).flatten(2);
+  for (Tensor& part : qkv) part = Heads(part);
+  return mixer_->Mix(qkv, mask).flatten(2);
 }
 
 Tensor AttentionLayerImpl::AttendStep(const Tensor& x, const ops::Norm& norm, MixerState& state) {
-  const std::vector<Tensor> qkv = Split(x, norm);
-  return mixer_->Step(qkv[0], qkv[1], qkv[2], state).flatten(1);
+  return mixer_->MixStep(Split(x, norm), state).flatten(1);
 }
 
 Tensor AttentionLayerImpl::AttendPiece(const Tensor& x, const ops::Norm& norm, MixerState& state) {
-  const std::vector<Tensor> qkv = Split(x, norm);
-  return mixer_->Piece(qkv[0], qkv[1], qkv[2], state).flatten(2);
+  return mixer_->MixPiece(Split(x, norm), state).flatten(2);
 }
 
 Tensor AttentionLayerImpl::AttendTo(const Tensor& memory, const Tensor& x, const ops::Norm& norm,
                                     const Mask& mask) {
-  const Tensor q = Split(x, norm, {query_projection})[0];
-  const std::vector<Tensor> kv = Split(memory, {}, {key_projection, value_projection});
+  const Tensor q = Split(x, norm, 0, 1)[0];
+  const std::vector<Tensor> kv = Split(memory, {}, 1, 3);
   return mixer_->forward(q, kv[0], kv[1], mask).flatten(2);
 }
 
 void AttentionLayerImpl::Remember(const Tensor& memory, const Tensor& lengths, MixerState& state) {
-  const std::vector<Tensor> kv = Split(memory, {}, {key_projection, value_projection});
+  const std::vector<Tensor> kv = Split(memory, {}, 1, 3);
   mixer_->Remember(kv[0], kv[1], lengths, state);
 }
 
 Tensor AttentionLayerImpl::AttendToState(const MixerState& state, const Tensor& x,
                                          const ops::Norm& norm) {
-  return mixer_->Recall(Split(x, norm, {query_projection})[0], state).flatten(1);
+  return mixer_->Recall(Split(x, norm, 0, 1)[0], state).flatten(1);
 }
 
 Tensor AttentionLayerImpl::forward(const Tensor& queries, const Tensor& keys, const Tensor& values,
                                    const Mask& mask) {
-  const Tensor out = mixer_->forward(Split(queries, {}, {query_projection})[0],
-                                     Split(keys, {}, {key_projection})[0],
-                                     Split(values, {}, {value_projection})[0], mask);
-  return ops::Linear(out.flatten(2), out_projection->weight, out_projection->bias, precision_);
+  const Tensor out = mixer_->forward(Split(queries, {}, 0, 1)[0], Split(keys, {}, 1, 2)[0],
+                                     Split(values, {}, 2, 3)[0], mask);
+  return ops::Linear(out.flatten(2), out_->weight, OutBias(), precision_);
 }
 
 LayerParts::LayerParts(const TransformerOptions& options)
@@ -197,12 +222,13 @@ Tensor LayerParts::MixNext(const Tensor& x, Depthwise& convolution, LayerNorm& n
   return Add(x, ops::Activate(activation_, mixed), norm);
 }
 
-Tensor LayerParts::Project(const Tensor& x, const Tensor& attended, const Linear& out,
-                           LayerNorm& norm) {
+Tensor LayerParts::Project(const Tensor& x, const Tensor& attended,
+                           const AttentionLayerImpl& attention, LayerNorm& norm) {
+  const Tensor &weight = attention.out_projection()->weight, bias = attention.OutBias();
   if (!dropout_->acts()) {  // active dropout lies between the product and the residual: no fusion
-    return ops::Project(attended, out->weight, out->bias, x, After(norm), precision_);
+    return ops::Project(attended, weight, bias, x, After(norm), precision_);
   }
-  return Add(x, ops::Linear(attended, out->weight, out->bias, precision_), norm);
+  return Add(x, ops::Linear(attended, weight, bias, precision_), norm);
 }
 
 Tensor LayerParts::FeedForward(const Tensor& x, const Linear& in, const Linear& out,
@@ -263,7 +289,7 @@ Tensor TransformerEncoderLayerImpl::MixNext(const Tensor& x, MixerState& state) 
 }
 
 Tensor TransformerEncoderLayerImpl::Finish(const Tensor& x, const Tensor& attended) {
-  const Tensor y = parts_.Project(x, attended, attention->out_projection, norm1);
+  const Tensor y = parts_.Project(x, attended, *attention, norm1);
   return parts_.FeedForward(y, linear1, linear2, norm2);
 }
 

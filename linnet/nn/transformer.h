@@ -56,8 +56,8 @@ struct TransformerOptions {
 // Throws InputError if a size or the dropout is out of range, or if the pattern is empty.
 void Validate(const TransformerOptions& options);
 
-// Projections to queries, keys and values, a mixer, and the output projection. The Attend...()
-// functions omit the output projection, which is fused with the next operation. n is the layer norm
+// The projections that a mixer reads (queries, keys and values, some kinds more), the mixer, and the
+// output projection, with the names of their tensors in files. The Attend...() functions omit the output projection, which is fused with the next operation. n is the layer norm
 // before the attention, or the identity if `norm` is empty.
 class AttentionLayerImpl : public torch::nn::Module {
  public:
@@ -84,15 +84,24 @@ class AttentionLayerImpl : public torch::nn::Module {
   bool recurrent() const { return mixer_->recurrent(); }
   bool cross() const { return mixer_->cross(); }
 
-  torch::nn::Linear query_projection, key_projection, value_projection, out_projection;
+  // x [..., H M] -> [..., d_model], with zeros for the bias if the projection has none.
+  const torch::nn::Linear& out_projection() const { return out_; }
+  torch::Tensor OutBias() const;
 
  private:
-  // Queries, keys and values of n(x), each [..., H, D or M].
-  std::vector<torch::Tensor> Split(const torch::Tensor& x, const ops::Norm& norm) const;
-  std::vector<torch::Tensor> Split(const torch::Tensor& x, const ops::Norm& norm,
-                                   const std::vector<torch::nn::Linear>& projections) const;
+  // Projections [begin, end) of n(x), each [..., H, width] or, shared, [..., width].
+  std::vector<torch::Tensor> Split(const torch::Tensor& x, const ops::Norm& norm, size_t begin,
+                                   size_t end) const;
+  std::vector<torch::Tensor> Split(const torch::Tensor& x, const ops::Norm& norm) const {
+    return Split(x, norm, 0, infos_.size());
+  }
 
-  int64_t heads_;
+  torch::Tensor Heads(const torch::Tensor& x) const;  // [..., H width] -> [..., H, width]
+
+  std::vector<ProjectionInfo> infos_;  // MixerProjections()
+  std::vector<torch::nn::Linear> projections_;
+  torch::nn::Linear out_ = nullptr;
+  int64_t heads_, value_dim_;
   ops::Precision precision_;
   Mixer mixer_;
 };
@@ -143,7 +152,7 @@ class LayerParts {
                         torch::Tensor& past);
   // The end of an attention block: output projection, residual, norm.
   torch::Tensor Project(const torch::Tensor& x, const torch::Tensor& attended,
-                        const torch::nn::Linear& out, torch::nn::LayerNorm& norm);
+                        const AttentionLayerImpl& attention, torch::nn::LayerNorm& norm);
   // The feed-forward block with its residual and norm.
   torch::Tensor FeedForward(const torch::Tensor& x, const torch::nn::Linear& in,
                             const torch::nn::Linear& out, torch::nn::LayerNorm& norm);

@@ -22,13 +22,19 @@ Registry<RuntimeMixerRow>& Rows() {
 
 }  // namespace
 
-std::vector<Projection> RuntimeMixer::projections() const {
-  return {{"query_projection", dim_}, {"key_projection", dim_}, {"value_projection", value_dim_}};
+RuntimeMixer::RuntimeMixer(const MixerSpec& spec)
+    : heads_(static_cast<size_t>(spec.heads)),
+      dim_(static_cast<size_t>(spec.query_dim)),
+      value_dim_(static_cast<size_t>(spec.value_dim)),
+      out_projection_(FindMixer(spec.kind).out) {
+  for (const ProjectionInfo& info : MixerProjections(spec)) {
+    projections_.push_back({info.name, static_cast<size_t>(info.width), info.shared});
+  }
 }
 
 std::vector<Projection> RuntimeMixer::projections(bool memory) const {
-  if (!memory) return {{"query_projection", dim_}};
-  return {{"key_projection", dim_}, {"value_projection", value_dim_}};
+  const auto first = projections_.begin();
+  return memory ? std::vector(first + 1, first + 3) : std::vector(first, first + 1);
 }
 
 void RuntimeMixer::ForParts(size_t capacity, FunctionRef<void(size_t, size_t, bool)> body) const {

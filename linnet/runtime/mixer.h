@@ -76,8 +76,8 @@ struct Block {
 struct MixerCall {
   const Block& block;
   kernels::HeadRange heads;
-  // [rows, in_width]: head after head, each with the columns of projections() in their order.
-  // `heads` may be any range.
+  // [rows, in_width]: head after head, each with the columns of projections() in their order, then
+  // the shared columns. `heads` may be any range.
   const float* in;
   size_t in_width;
   float* out;  // [rows, heads, M]
@@ -93,10 +93,11 @@ struct MixerCall {
 };
 
 // A head's columns in MixerCall::in: rows [h width, (h + 1) width) of the mixer's tensor +
-// ".weight", and of its bias if the file has one.
+// ".weight", and of its bias if the file has one. Shared: rows [0, width), for every head.
 struct Projection {
   std::string tensor;
   size_t width;
+  bool shared = false;
 };
 
 // Size of a mixer's state for one sequence, in floats.
@@ -110,19 +111,18 @@ struct MixerStateSize {
 
 class RuntimeMixer {
  public:
-  explicit RuntimeMixer(const MixerSpec& spec)
-      : heads_(static_cast<size_t>(spec.heads)),
-        dim_(static_cast<size_t>(spec.query_dim)),
-        value_dim_(static_cast<size_t>(spec.value_dim)) {}
+  explicit RuntimeMixer(const MixerSpec& spec);
   virtual ~RuntimeMixer() = default;
 
   size_t heads() const { return heads_; }
   size_t value_dim() const { return value_dim_; }
 
-  // Projections of queries, keys and values. In cross attention, those of the attending rows
-  // (`memory` false) or of the memory's rows.
-  virtual std::vector<Projection> projections() const;
-  virtual std::vector<Projection> projections(bool memory) const;
+  // MixerProjections() of the spec. In cross attention, the queries' for the attending rows
+  // (`memory` false), the keys' and values' for the memory's rows.
+  const std::vector<Projection>& projections() const { return projections_; }
+  std::vector<Projection> projections(bool memory) const;
+  // The tensor of the projection of all heads' outputs.
+  const std::string& out_projection() const { return out_projection_; }
 
   virtual MixerStateSize state_size() const { return {}; }
   // Whether the state keeps recent keys outside its sums and folds RecentKeys() of them at a time
@@ -160,6 +160,10 @@ class RuntimeMixer {
   size_t HeadWidth() const { return 2 * dim_ + value_dim_; }
 
   const size_t heads_, dim_, value_dim_;
+
+ private:
+  std::vector<Projection> projections_;
+  const std::string out_projection_;
 };
 
 // Parameters of a mixer's construction.

@@ -34,9 +34,12 @@ std::vector<PackedGroup> Groups(size_t count, size_t step, size_t most) {
   return cut;
 }
 
-size_t Width(const std::vector<Projection>& projections) {
+// Columns of a group of heads.
+size_t Width(const std::vector<Projection>& projections, size_t heads) {
   size_t width = 0;
-  for (const Projection& projection : projections) width += projection.width;
+  for (const Projection& projection : projections) {
+    width += (projection.shared ? 1 : heads) * projection.width;
+  }
   return width;
 }
 
@@ -102,17 +105,21 @@ class StackPacker {
     const auto stacked = [&](const PackedGroup& group, const std::vector<Projection>& projections) {
       std::vector<Packer::Rows> heads;
       for (size_t h = group.begin; h < group.end; ++h) {
-        for (const auto& [tensor, width] : projections) {
-          heads.push_back({StrCat(name, ".", tensor), h * width, (h + 1) * width});
+        for (const auto& [tensor, width, shared] : projections) {
+          if (!shared) heads.push_back({StrCat(name, ".", tensor), h * width, (h + 1) * width});
         }
+      }
+      for (const auto& [tensor, width, shared] : projections) {
+        if (shared) heads.push_back({StrCat(name, ".", tensor), 0, width});
       }
       return packer_.Stacked(model_.precision, heads, d);
     };
     for (PackedGroup& group : part.groups) {
       group.in = stacked(group, cross ? mixer.projections(/*memory=*/false) : mixer.projections());
       if (cross) group.memory = stacked(group, mixer.projections(/*memory=*/true));
-      group.out = packer_.Columns(model_.precision, name + ".out_projection", d, mixer.heads() * m,
-                                  group.begin * m, group.end * m, group.begin == 0);
+      group.out =
+          packer_.Columns(model_.precision, StrCat(name, ".", mixer.out_projection()), d,
+                          mixer.heads() * m, group.begin * m, group.end * m, group.begin == 0);
     }
     part.norm = packer_.Norm(norm);
   }
@@ -158,8 +165,8 @@ std::vector<PackedPart> Parts(const ModelSpec& spec, Precision precision, const 
     for (PackedGroup& group : part.groups) {
       const size_t heads = group.end - group.begin;
       group.in_width =
-          heads * Width(cross ? part.mixer->projections(false) : part.mixer->projections());
-      if (cross) group.memory_width = heads * Width(part.mixer->projections(true));
+          Width(cross ? part.mixer->projections(false) : part.mixer->projections(), heads);
+      if (cross) group.memory_width = Width(part.mixer->projections(true), heads);
     }
   };
   for (int l = 0; l < spec.stack.layers(); ++l) {

@@ -29,6 +29,7 @@
 #include "linnet/kernels/narrow_linear_ref.h"
 #include "linnet/kernels/softmax_attention_ref.h"
 #include "linnet/model/checkpoint.h"
+#include "linnet/model/gated_ref.h"
 #include "linnet/runtime/narrow.h"
 #include "linnet/runtime/packed_model.h"
 #include "linnet/vocabulary.h"
@@ -457,7 +458,7 @@ class ModelRef {
       }
       const std::string attention = layer + (decoder ? "self_attention" : "attention");
       add(layer + "norm1", [&](const Rows& y) {
-        return Grouped(attention + ".out_projection",
+        return Grouped(StrCat(attention, ".", FindMixer(self.kind).out),
                        Mixed(attention, self, y, nullptr, pieces, encoder), groups(),
                        Size(self.value_dim));
       });
@@ -507,6 +508,7 @@ class ModelRef {
   // memory.
   Rows Mixed(const std::string& name, const MixerSpec& mixer, const Rows& x, const Rows* memory,
              const Pieces& pieces, bool whole) {
+    if (FindMixer(mixer.kind).gated) return Gated(name, mixer, x);
     const Rows& seen = memory != nullptr ? *memory : x;
     const Rows q = Linear(name + ".query_projection", x),
                k = Linear(name + ".key_projection", seen),
@@ -538,6 +540,35 @@ class ModelRef {
                    .recurrent = !whole && Recurrent(),
                    .narrow = precision_ != Precision::kF32,
                    .pieces = pieces});
+      for (size_t t = 0; t < x.size(); ++t)
+        mixed[t].insert(mixed[t].end(), out[t].begin(), out[t].end());
+    }
+    return mixed;
+  }
+
+  // The same for a gated recurrence. Its state is not rounded, so pieces do not matter.
+  Rows Gated(const std::string& name, const MixerSpec& mixer, const Rows& x) {
+    std::map<std::string, Rows> in;
+    GatedHead head;
+    for (const ProjectionInfo& projection : MixerProjections(mixer)) {
+      in[projection.name] = Linear(StrCat(name, ".", projection.name), x);
+    }
+    for (const TensorInfo& info : GatedTensors(mixer, FindMixer(mixer.kind).gated(mixer))) {
+      const auto from = checkpoint_.Tensor(StrCat(name, ".", info.name));
+      head.own[info.name].assign(from.begin(), from.end());
+    }
+    Rows mixed(x.size());
+    for (; head.index < Size(mixer.heads); ++head.index) {
+      for (const ProjectionInfo& projection : MixerProjections(mixer)) {
+        Rows& own = head.in[projection.name];
+        own.clear();
+        for (const Row& row : in[projection.name]) {
+          const size_t first = projection.shared ? 0 : head.index * Size(projection.width);
+          const auto begin = row.begin() + static_cast<ptrdiff_t>(first);
+          own.emplace_back(begin, begin + projection.width);
+        }
+      }
+      const Rows out = GatedOut(mixer, head);
       for (size_t t = 0; t < x.size(); ++t)
         mixed[t].insert(mixed[t].end(), out[t].begin(), out[t].end());
     }
@@ -642,10 +673,14 @@ class ModelRef {
   // A product over groups of inputs. A group has `width` columns per head or hidden unit.
   Rows Grouped(const std::string& name, const Rows& x, const std::vector<PackedGroup>& groups,
                size_t width) {
-    const auto bias = checkpoint_.Tensor(name + ".bias");
+    Row bias(checkpoint_.Tensor(name + ".weight").size() / x[0].size());
+    if (checkpoint_.Has(name + ".bias")) {
+      const auto given = checkpoint_.Tensor(name + ".bias");
+      bias.assign(given.begin(), given.end());
+    }
     Rows y;
     for (const Row& row : x) {
-      Row& sum = y.emplace_back(bias.begin(), bias.end());
+      Row& sum = y.emplace_back(bias);
       for (const PackedGroup& group : groups) {
         AddProduct(name + ".weight", row, group.begin * width, group.end * width, sum);
       }

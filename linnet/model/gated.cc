@@ -1,0 +1,55 @@
+#include "linnet/model/gated.h"
+
+#include <cmath>
+
+namespace linnet {
+
+std::vector<ProjectionInfo> GatedProjections(const MixerSpec& spec, const GatedForm& form) {
+  const auto own = [](const char* name, int width) {
+    return ProjectionInfo{.name = name, .width = width, .bias = false};
+  };
+  const auto shared = [](const char* name, int rank) {
+    return ProjectionInfo{.name = name, .width = rank, .bias = false, .shared = true};
+  };
+  std::vector<ProjectionInfo> all = {own("q_proj", spec.query_dim), own("k_proj", spec.query_dim),
+                                     own("v_proj", spec.value_dim)};
+  if (form.delta) all.push_back(own("b_proj", 1));
+  if (form.decay == GatedDecay::kHead) all.push_back(own("a_proj", 1));
+  if (form.decay == GatedDecay::kKey) all.push_back(shared("gk_proj.0", spec.gate_rank));
+  if (form.decay == GatedDecay::kKeyRate) all.push_back(shared("f_proj.0", spec.value_dim));
+  if (form.gate == OutputGate::kSilu) all.push_back(own("g_proj", spec.value_dim));
+  if (form.gate == OutputGate::kSigmoid) all.push_back(shared("g_proj.0", spec.value_dim));
+  return all;
+}
+
+std::vector<TensorInfo> GatedTensors(const MixerSpec& spec, const GatedForm& form) {
+  const int64_t heads = spec.heads, keys = heads * spec.query_dim, values = heads * spec.value_dim;
+  std::vector<TensorInfo> all;
+  if (form.convolution > 0) {
+    all.push_back({"q_conv1d.weight", {keys, 1, form.convolution}});
+    all.push_back({"k_conv1d.weight", {keys, 1, form.convolution}});
+    all.push_back({"v_conv1d.weight", {values, 1, form.convolution}});
+  }
+  const bool rates = form.decay == GatedDecay::kHead || form.decay == GatedDecay::kKeyRate;
+  if (rates) all.push_back({"A_log", {heads}});
+  if (rates) all.push_back({"dt_bias", {form.decay == GatedDecay::kHead ? heads : keys}});
+  if (form.decay == GatedDecay::kKey) {
+    all.push_back({"gk_proj.1.weight", {keys, spec.gate_rank}});
+    all.push_back({"gk_proj.1.bias", {keys}});
+  }
+  if (form.decay == GatedDecay::kKeyRate) {
+    all.push_back({"f_proj.1.weight", {keys, spec.value_dim}});
+  }
+  if (form.gate == OutputGate::kSigmoid) {
+    all.push_back({"g_proj.1.weight", {values, spec.value_dim}});
+    all.push_back({"g_proj.1.bias", {values}});
+  }
+  all.push_back({std::string(form.norm) + ".weight", {spec.value_dim}});
+  return all;
+}
+
+double RetentionDecay(int head) { return std::log1p(-std::exp2(-5.0 - head)); }
+
+double RotaryFrequency(int i, int query_dim) { return std::pow(10000.0, -2.0 * i / query_dim); }
+
+}  // namespace linnet

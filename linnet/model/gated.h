@@ -1,0 +1,69 @@
+// Gated recurrences (retention, gated linear attention, delta rules) as plain data: how a kind
+// computes the inputs of kernels/scan.h from its projections, and its output from the scan's.
+// nn/mixer_gated.cc and runtime/mixer_gated.cc compute any such form.
+//
+//   GatedForm form = FindMixer("gla").gated(spec);
+//   GatedProjections(spec, form)      // q_proj, k_proj, v_proj, gk_proj.0, g_proj
+//
+// For a position x, head h, with K = query_dim and V = value_dim:
+//
+//   q, k, v   projections; with a convolution, silu(causal depthwise convolution); with `delta`, q
+//             and k are divided by sqrt(|q|^2 + 1e-6); with `rotary`, channels i and i + K/2 are
+//             rotated by the angle t 10000^(-2i/K)
+//   out       the scan's with scale K^-1/2, decay and strength as below
+//   result    out / sqrt(mean(out^2) + eps) * norm, times silu(g) or sigmoid(g)
+//
+// Structure and tensor names are those of flash-linear-attention.
+#ifndef LINNET_MODEL_GATED_H_
+#define LINNET_MODEL_GATED_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "linnet/model/tensor_info.h"
+#include "linnet/spec.h"
+
+namespace linnet {
+
+// The natural logarithm of the decay, <= 0.
+enum class GatedDecay : uint8_t {
+  kNone,
+  kConstant,  // log(1 - 2^(-5 - h))
+  kHead,      // -exp(A_log) softplus(a_proj x + dt_bias), a number
+  kKey,       // logsigmoid(gk_proj x) / 16, a vector over keys; a product of low rank
+  kKeyRate,   // -exp(A_log) softplus(f_proj x + dt_bias), the same
+};
+
+enum class OutputGate : uint8_t {
+  kNone,
+  kSilu,     // g = g_proj x
+  kSigmoid,  // the same, of low rank
+};
+
+struct GatedForm {
+  GatedDecay decay = GatedDecay::kNone;
+  // The delta rule with strength sigmoid(b_proj x), doubled if spec.negative_eigenvalues.
+  bool delta = false;
+  OutputGate gate = OutputGate::kNone;
+  int convolution = 0;  // width in positions; 0: none
+  bool rotary = false;
+  const char* norm = "o_norm";
+};
+
+// Added to |q|^2 and |k|^2.
+inline constexpr float kGatedNormEps = 1e-6f;
+inline constexpr float kLowRankDecayDivisor = 16;
+
+// All without biases. The first three are queries, keys and values.
+std::vector<ProjectionInfo> GatedProjections(const MixerSpec& spec, const GatedForm& form);
+// The mixer's other tensors. Second factors of low-rank products are name.1.weight [out, rank].
+std::vector<TensorInfo> GatedTensors(const MixerSpec& spec, const GatedForm& form);
+
+// kConstant's logarithm of head h's decay.
+double RetentionDecay(int head);
+// Angle of the rotation of channel i per position.
+double RotaryFrequency(int i, int query_dim);
+
+}  // namespace linnet
+
+#endif  // LINNET_MODEL_GATED_H_

@@ -1,0 +1,26 @@
+// Names and shapes of tensors and projections, as plain data.
+#ifndef LINNET_MODEL_TENSOR_INFO_H_
+#define LINNET_MODEL_TENSOR_INFO_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace linnet {
+
+struct TensorInfo {
+  std::string name;
+  std::vector<int64_t> shape;
+};
+
+// A product of a layer's input that its mixer reads: tensors name.weight and name.bias.
+struct ProjectionInfo {
+  std::string name;
+  int width = 1;  // columns per head; if shared, of all heads together
+  bool bias = true;
+  bool shared = false;  // every head reads the same columns
+};
+
+}  // namespace linnet
+
+#endif  // LINNET_MODEL_TENSOR_INFO_H_
