@@ -203,6 +203,10 @@ ModelSpec BaseSpec(const TrainConfig& config) {
        .lsh_buckets = config.lsh_buckets,
        .lsh_chunk = config.lsh_chunk,
        .lsh_variant = ParseName<LshVariant>(config.lsh_variant, Flag("lsh_variant")),
+       .short_convolution = config.short_convolution,
+       .output_gate = config.output_gate,
+       .negative_eigenvalues = config.negative_eigenvalues,
+       .gate_rank = config.gate_rank,
        .heads = config.heads,
        .query_dim = config.query_dim > 0 ? config.query_dim : per_head,
        .value_dim = config.value_dim > 0 ? config.value_dim : per_head}};

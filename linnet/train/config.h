@@ -27,6 +27,10 @@ struct TrainConfig {
   int lsh_buckets = 64;
   int lsh_chunk = 32;
   std::string lsh_variant = "published";
+  int short_convolution = 4;
+  bool output_gate = true;
+  bool negative_eigenvalues = false;
+  int gate_rank = 16;
   int layers = 8;
   int heads = 8;
   int d_model = 256;
@@ -124,6 +128,15 @@ void VisitNetworkFields(Config& c, const Visit& visit) {
   visit("lsh_chunk", "", "reformer: chunk size, in positions", c.lsh_chunk);
   visit("lsh_variant", "", "reformer: variant, published or simple (as in fast-transformers)",
         c.lsh_variant);
+  visit(
+      "short_convolution", "",
+      "delta-net, gated-delta-net, kda: width of the convolutions of queries, keys and values, in "
+      "positions; 0: none",
+      c.short_convolution);
+  visit("output_gate", "", "delta-net, gated-delta-net: gate on the outputs", c.output_gate);
+  visit("negative_eigenvalues", "",
+        "delta-net, gated-delta-net, kda: strengths up to 2 instead of 1", c.negative_eigenvalues);
+  visit("gate_rank", "", "gla: rank of the decay's projection", c.gate_rank);
   visit("layers", "", "transformer layers", c.layers);
   visit("heads", "", "attention heads", c.heads);
   visit("d_model", "", "width of the model", c.d_model);

@@ -1,0 +1,267 @@
+// Gated recurrences (model/gated.h) over ops/scan.h: retention, gated linear attention, delta rules.
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <cmath>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "linnet/error.h"
+#include "linnet/nn/mixer.h"
+#include "linnet/nn/register_at.h"
+#include "linnet/ops/depthwise.h"
+#include "linnet/ops/scan.h"
+
+namespace linnet::nn {
+namespace {
+
+using kernels::ScanDecay;
+using kernels::ScanWrite;
+using torch::Tensor;
+using Parts = std::vector<Tensor>;
+
+Tensor Softplus(const Tensor& x) { return -torch::log_sigmoid(-x); }
+
+// The initial value of a tensor of GatedTensors().
+Tensor Initial(const TensorInfo& info) {
+  const Tensor x = torch::empty(info.shape);
+  if (info.name == "A_log") return x.uniform_(1, 16).log_();
+  if (info.name == "dt_bias") {  // softplus(dt_bias) is between 0.001 and 0.1
+    const Tensor dt = x.uniform_(std::log(0.001), std::log(0.1)).exp_();
+    return dt + torch::log(-torch::expm1(-dt));
+  }
+  if (info.shape.size() > 1 || info.name.ends_with(".bias")) {
+    const double bound = 1 / std::sqrt(static_cast<double>(info.shape.back()));
+    return x.uniform_(-bound, bound);
+  }
+  return x.fill_(1);  // norms
+}
+
+class GatedMixerImpl : public MixerImpl {
+ public:
+  explicit GatedMixerImpl(const MixerSpec& spec)
+      : spec_(spec),
+        form_(FindMixer(spec.kind).gated(spec)),
+        projections_(GatedProjections(spec_, form_)) {
+    for (const TensorInfo& info : GatedTensors(spec_, form_)) {
+      own_[info.name] = Initial(info);
+      RegisterAt(*this, info.name, own_[info.name]);
+    }
+  }
+
+  Tensor forward(const Tensor&, const Tensor&, const Tensor&, const Mask&) override {
+    throw InputError("attention '", spec_.kind, "' reads ", projections_.size(),
+                     " projections, not three; use Mix()");
+  }
+  bool cross() const override { return false; }
+  bool recurrent() const override { return true; }
+
+  // Always causal: mask.causal is not read.
+  Tensor Mix(const Parts& in, const Mask& mask) override {
+    CheckParts(in);
+    CheckAttention(spec_.kind.c_str(), in[0], in[1], in[2], mask, /*quadratic=*/false,
+                   spec_.query_dim);
+    if (in[0].size(1) != in[1].size(1)) {
+      throw InputError("attention '", spec_.kind, "' needs as many keys as queries; got ",
+                       in[1].size(1), " and ", in[0].size(1));
+    }
+    Parts seen;
+    for (const Tensor& part : in) {
+      seen.push_back(part.dim() == 4 ? DropBehind(part, mask.lengths)
+                                     : DropBehind(part.unsqueeze(2), mask.lengths).squeeze(2));
+    }
+    const Tensor lengths = mask.lengths.defined() ? mask.lengths.contiguous() : Tensor();
+    return DropQueries(DropBehind(Compute(seen, lengths, nullptr), mask.lengths), mask);
+  }
+
+  Tensor MixPiece(const Parts& in, MixerState& state) override {
+    CheckParts(in);
+    CheckRecurrent(spec_.kind.c_str(), spec_.query_dim, in[0], in[1], in[2], {},
+                   state.empty() ? Tensor() : state.tensors[0]);
+    return Compute(in, {}, &state);
+  }
+
+  Tensor MixStep(const Parts& in, MixerState& state) override {
+    Parts rows;
+    for (const Tensor& part : in) rows.push_back(part.unsqueeze(1));
+    return MixPiece(rows, state).squeeze(1);
+  }
+
+ private:
+  // Queries, keys and values are compared with each other by CheckAttention().
+  void CheckParts(const Parts& in) const {
+    if (in.size() != projections_.size()) {
+      throw InputError("attention '", spec_.kind, "' reads ", projections_.size(),
+                       " projections; got ", in.size());
+    }
+    for (size_t i = 0; i < in.size(); ++i) {
+      const ProjectionInfo& info = projections_[i];
+      const bool fits =
+          in[i].dim() == (info.shared ? 3 : 4) && in[i].size(-1) == info.width &&
+          (info.shared || in[i].size(2) == spec_.heads) &&
+          (i < 3 || (in[i].size(0) == in[0].size(0) && in[i].size(1) == in[1].size(1)));
+      if (!fits) {
+        throw InputError("attention '", spec_.kind, "': ", info.name, " has ", in[i].sizes(),
+                         "; it must be [N, L, ", info.shared ? "" : StrCat(spec_.heads, ", "),
+                         info.width, "], with N and L of the queries ", in[0].sizes());
+      }
+    }
+  }
+
+  // state.tensors are the scan's state [N, H, K, V] and, with a convolution, the last width - 1
+  // inputs of all heads' queries, keys and values. Types narrower than fp32 are computed in fp32.
+  Tensor Compute(const Parts& in, const Tensor& lengths, MixerState* state) const {
+    const auto type = in[0].scalar_type();
+    const bool narrow = type == torch::kBFloat16 || type == torch::kHalf;
+    const auto wide = [&](const Tensor& x) { return narrow ? x.to(torch::kFloat32) : x; };
+    const auto part = [&](const char* name) {
+      for (size_t i = 0; i < projections_.size(); ++i) {
+        if (projections_[i].name == name) return wide(in[i]);
+      }
+      return Tensor();
+    };
+    const auto own = [&](const std::string& name) { return wide(own_.at(name)); };
+    // x W^T + b, per head; the second factor of a product of low rank.
+    const auto second = [&](const std::string& name, int width) {
+      const Tensor y = torch::matmul(part((name + ".0").c_str()), own(name + ".1.weight").t());
+      const Tensor biased = own_.count(name + ".1.bias") > 0 ? y + own(name + ".1.bias") : y;
+      return biased.unflatten(2, {spec_.heads, width});
+    };
+    const bool begun = state != nullptr && !state->empty();
+    Tensor past = begun && form_.convolution > 0 ? state->tensors[1] : Tensor();
+    auto [q, k, v] = Convolved(wide(in[0]), wide(in[1]), wide(in[2]), lengths,
+                               state != nullptr ? &past : nullptr);
+    if (form_.rotary) Rotate(begun ? state->length : 0, q, k);
+    if (form_.delta) q = Normalized(q), k = Normalized(k);
+
+    kernels::ScanOptions options{.scale = 1 / std::sqrt(static_cast<float>(spec_.query_dim))};
+    ops::ScanInputs scan;
+    scan.q = q, scan.k = k, scan.v = v;
+    switch (form_.decay) {
+      case GatedDecay::kNone:
+        break;
+      case GatedDecay::kConstant:
+        scan.decay = ConstantDecay(v);
+        break;
+      case GatedDecay::kHead:
+        scan.decay = (-own("A_log").exp() * Softplus(part("a_proj").squeeze(3) + own("dt_bias")))
+                         .unsqueeze(3);
+        break;
+      case GatedDecay::kKey:
+        scan.decay = torch::log_sigmoid(second("gk_proj", spec_.query_dim)) / kLowRankDecayDivisor;
+        break;
+      case GatedDecay::kKeyRate:
+        scan.decay = -own("A_log").exp().unsqueeze(1) *
+                     Softplus(second("f_proj", spec_.query_dim) +
+                              own("dt_bias").view({spec_.heads, spec_.query_dim}));
+        break;
+    }
+    if (form_.decay == GatedDecay::kConstant || form_.decay == GatedDecay::kHead) {
+      options.decay = ScanDecay::kHead;
+    } else if (form_.decay != GatedDecay::kNone) {
+      options.decay = ScanDecay::kKey;
+    }
+    if (form_.delta) {
+      options.write = ScanWrite::kDelta;
+      scan.erase = part("b_proj").sigmoid() * (spec_.negative_eigenvalues ? 2 : 1);
+    }
+    Tensor s = begun ? wide(state->tensors[0]) : Tensor();
+    Tensor out =
+        state != nullptr ? ops::Scan(scan, options, lengths, s) : ops::Scan(scan, options, lengths);
+    if (state != nullptr) {
+      state->tensors = {s.to(type)};
+      if (form_.convolution > 0) state->tensors.push_back(past);
+      state->length += q.size(1);
+    }
+    out = out * (out.square().mean(3, true) + spec_.output_norm_eps).rsqrt() *
+          own(std::string(form_.norm) + ".weight");
+    if (form_.gate == OutputGate::kSilu) out = out * torch::silu(part("g_proj"));
+    if (form_.gate == OutputGate::kSigmoid) out = out * second("g_proj", spec_.value_dim).sigmoid();
+    return out.to(type);
+  }
+
+  struct Qkv {
+    Tensor q, k, v;
+  };
+  // silu of the convolutions over the current and earlier positions. past: null, or the inputs
+  // before the first position (undefined: zeros), replaced by those before the next one.
+  Qkv Convolved(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lengths,
+                Tensor* past) const {
+    if (form_.convolution == 0) return {q, k, v};
+    const int64_t behind = form_.convolution - 1, length = q.size(1);
+    Tensor x = torch::cat({q.flatten(2), k.flatten(2), v.flatten(2)}, 2);
+    if (past != nullptr) {
+      const Tensor before =
+          past->defined() ? *past : torch::zeros({x.size(0), behind, x.size(2)}, x.options());
+      x = torch::cat({before.to(x.scalar_type()), x}, 1);
+      *past = x.narrow(1, length, behind);
+    }
+    const Tensor weight = torch::cat({own_.at("q_conv1d.weight"), own_.at("k_conv1d.weight"),
+                                      own_.at("v_conv1d.weight")})
+                              .squeeze(1)
+                              .t()
+                              .contiguous()
+                              .to(x.scalar_type());
+    const Tensor all = ops::DepthwiseConvolution(x, weight, torch::zeros({x.size(2)}, x.options()),
+                                                 lengths, /*causal=*/true);
+    const Tensor y = torch::silu(past != nullptr ? all.narrow(1, behind, length) : all);
+    const std::vector<Tensor> parts = y.split_with_sizes(
+        {q.size(2) * q.size(3), q.size(2) * q.size(3), v.size(2) * v.size(3)}, 2);
+    return {parts[0].unflatten(2, {q.size(2), q.size(3)}),
+            parts[1].unflatten(2, {q.size(2), q.size(3)}),
+            parts[2].unflatten(2, {v.size(2), v.size(3)})};
+  }
+
+  static Tensor Normalized(const Tensor& x) {
+    return x * (x.square().sum(3, true) + kGatedNormEps).rsqrt();
+  }
+
+  void Rotate(int64_t first, Tensor& q, Tensor& k) const {
+    const int64_t pairs = spec_.query_dim / 2, length = q.size(1);
+    const Tensor angles = torch::empty({length, 1, pairs}, torch::kFloat64);
+    for (int64_t i = 0; i < pairs; ++i) {
+      angles.select(2, i) = (torch::arange(first, first + length, torch::kFloat64) *
+                             RotaryFrequency(static_cast<int>(i), spec_.query_dim))
+                                .unsqueeze(1);
+    }
+    const Tensor sine = angles.sin().to(q.options()), cosine = angles.cos().to(q.options());
+    for (Tensor* x : {&q, &k}) {
+      const Tensor a = x->narrow(3, 0, pairs), b = x->narrow(3, pairs, pairs);
+      *x = torch::cat({a * cosine - b * sine, b * cosine + a * sine,
+                       x->narrow(3, 2 * pairs, x->size(3) - 2 * pairs)},
+                      3);
+    }
+  }
+
+  // [N, L, H, 1] for values like v.
+  Tensor ConstantDecay(const Tensor& v) const {
+    std::vector<double> decays;
+    for (int h = 0; h < spec_.heads; ++h) decays.push_back(RetentionDecay(h));
+    return torch::tensor(decays, torch::kFloat64)
+        .to(v.options())
+        .view({1, 1, -1, 1})
+        .expand({v.size(0), v.size(1), v.size(2), 1});
+  }
+
+  MixerSpec spec_;
+  GatedForm form_;
+  std::vector<ProjectionInfo> projections_;
+  std::map<std::string, Tensor> own_;
+};
+
+MixerKind Kind(const char* name) {
+  return {name,
+          [](const MixerSpec& spec) -> Mixer { return std::make_shared<GatedMixerImpl>(spec); }};
+}
+
+}  // namespace
+
+MixerKind DeltaNetMixerKind() { return Kind("delta-net"); }
+MixerKind GatedDeltaNetMixerKind() { return Kind("gated-delta-net"); }
+MixerKind GlaMixerKind() { return Kind("gla"); }
+MixerKind KdaMixerKind() { return Kind("kda"); }
+MixerKind RetentionMixerKind() { return Kind("retention"); }
+
+}  // namespace linnet::nn

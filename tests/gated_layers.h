@@ -1,0 +1,59 @@
+// For tests: layers of gated recurrences that other people's programs wrote
+// (tests/golden/gated/layer_*.safetensors).
+#ifndef LINNET_TESTS_GATED_LAYERS_H_
+#define LINNET_TESTS_GATED_LAYERS_H_
+
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "linnet/io/safetensors.h"
+#include "linnet/model/mixer.h"
+
+namespace linnet {
+
+struct GatedLayer {
+  SafetensorsFile file;
+  MixerSpec spec;
+  int64_t width;  // d_model
+
+  explicit GatedLayer(const std::string& name)
+      : file(SafetensorsFile::Open("tests/golden/gated/layer_" + name + ".safetensors")) {
+    static const std::map<std::string, std::string> kinds = {{"delta_net", "delta-net"},
+                                                             {"gated_deltanet", "gated-delta-net"},
+                                                             {"gla", "gla"},
+                                                             {"retnet", "retention"},
+                                                             {"kda", "kda"}};
+    const auto config = nlohmann::json::parse(file.metadata().at("config"));
+    const auto rows = [&](const char* tensor) {
+      return static_cast<int>(file.Get(tensor).shape[0]);
+    };
+    spec.kind = kinds.at(name.substr(0, name.rfind('_')));
+    spec.heads = config.at("num_heads");
+    spec.query_dim = rows("q_proj.weight") / spec.heads;
+    spec.value_dim = rows("v_proj.weight") / spec.heads;
+    const Tensor* taps = file.Find("q_conv1d.weight");
+    spec.short_convolution = taps ? static_cast<int>(taps->shape[2]) : 0;
+    spec.output_gate = file.Find("g_proj.weight") != nullptr;
+    if (file.Find("gk_proj.0.weight")) spec.gate_rank = rows("gk_proj.0.weight");
+    width = file.Get("hidden_states").shape[2];
+  }
+
+  std::vector<double> Doubles(const std::string& name) const {
+    const std::span<const double> from = file.Get(name).values<double>();
+    return {from.begin(), from.end()};
+  }
+};
+
+inline const std::vector<std::string>& GatedLayerNames() {
+  static const std::vector<std::string> names = {"gated_deltanet_1", "delta_net_1", "gla_1",
+                                                 "retnet_1", "kda_1"};
+  return names;
+}
+
+}  // namespace linnet
+
+#endif  // LINNET_TESTS_GATED_LAYERS_H_

@@ -1,0 +1,78 @@
+// Gated recurrences in training, whole, in pieces and in steps, with their gradients, against
+// layers of flash-linear-attention.
+#include <gtest/gtest.h>
+#include <torch/autograd.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "linnet/nn/transformer.h"
+#include "tests/gated_layers.h"
+
+namespace linnet::nn {
+namespace {
+
+using torch::Tensor;
+
+Tensor Loaded(const GatedLayer& layer, const std::string& name) {
+  const linnet::Tensor& from = layer.file.Get(name);
+  const auto type = from.dtype == DType::kF32 ? torch::kFloat32 : torch::kFloat64;
+  return torch::from_blob(const_cast<std::byte*>(from.data.data()), from.shape, type).clone();
+}
+
+class GatedLayersNn : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Golden, GatedLayersNn, testing::ValuesIn(GatedLayerNames()));
+
+TEST_P(GatedLayersNn, WholePiecesAndStepsGiveTheSourcesOutputsAndGradients) {
+  const GatedLayer layer(GetParam());
+  AttentionLayer attention(TransformerOptions{.pattern = {layer.spec}, .d_model = layer.width},
+                           layer.spec);
+  {
+    const torch::NoGradGuard no_grad;
+    for (auto& item : attention->named_parameters()) item.value().copy_(Loaded(layer, item.key()));
+  }
+  const Tensor x = Loaded(layer, "hidden_states").requires_grad_(), want = Loaded(layer, "out");
+  const Tensor loss_w = Loaded(layer, "loss_w");
+  const int64_t length = x.size(1);
+  const auto close = [](const Tensor& got, const Tensor& to, const std::string& what) {
+    const double size = to.abs().max().item<double>();
+    EXPECT_LT((got.to(torch::kFloat64) - to).abs().max().item<double>(), 1e-4 * size) << what;
+  };
+  const auto check = [&](const Tensor& mixed, const std::string& form) {
+    const Tensor out = torch::matmul(mixed, attention->out_projection()->weight.t());
+    close(out, want, form);
+    attention->zero_grad();
+    x.mutable_grad() = Tensor();
+    (out * loss_w).sum().backward();
+    close(x.grad(), Loaded(layer, "grad.hidden_states"), form + ", gradient of the input");
+    for (const auto& item : attention->named_parameters()) {
+      close(item.value().grad(), Loaded(layer, "grad." + item.key()),
+            form + ", gradient of " + item.key());
+    }
+  };
+  check(attention->Attend(x, {}, Mask{.causal = true}), "whole");
+  for (const std::vector<int64_t>& ends :
+       {std::vector<int64_t>{length}, {1, 2, 4, length}, {33, length}}) {
+    MixerState state;
+    std::vector<Tensor> out;
+    int64_t begin = 0;
+    for (const int64_t end : ends) {
+      out.push_back(attention->AttendPiece(x.narrow(1, begin, end - begin), {}, state));
+      begin = end;
+    }
+    check(torch::cat(out, 1), "pieces");
+    close(state.tensors[0], Loaded(layer, "final_state"), "final state");
+  }
+  MixerState state;
+  std::vector<Tensor> out;
+  for (int64_t t = 0; t < length; ++t) {
+    out.push_back(attention->AttendStep(x.select(1, t), {}, state));
+  }
+  check(torch::stack(out, 1), "steps");
+}
+
+}  // namespace
+}  // namespace linnet::nn

@@ -1,0 +1,118 @@
+// Gated recurrences as the runtime runs them, whole, in pieces and in steps, against layers of
+// flash-linear-attention.
+#include "tests/gated_layers.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "linnet/runtime/mixer.h"
+
+namespace linnet {
+namespace {
+
+using Floats = std::vector<float>;
+
+class GatedLayers : public testing::TestWithParam<std::string> {
+ protected:
+  GatedLayers()
+      : layer_(GetParam()),
+        d_(static_cast<size_t>(layer_.width)),
+        x_(layer_.file.Get("hidden_states").f32()),
+        length_(x_.size() / d_) {
+    mixer_ = MakeRuntimeMixer({.spec = layer_.spec, .tensor = [&](const std::string& name) {
+                                 return layer_.file.Get(name).f32();
+                               }});
+    state_.resize(mixer_->state_size().fixed);
+  }
+
+  // The columns of the projections, in the layout of MixerCall::in.
+  Floats Columns(size_t begin, size_t count) const {
+    Floats in;
+    const auto add = [&](size_t t, const std::string& tensor, size_t first, size_t width) {
+      const auto weight = layer_.file.Get(tensor + ".weight").f32();
+      for (size_t o = first; o < first + width; ++o) {
+        double sum = 0;
+        for (size_t i = 0; i < d_; ++i) sum += double{x_[t * d_ + i]} * weight[o * d_ + i];
+        in.push_back(static_cast<float>(sum));
+      }
+    };
+    for (size_t t = begin; t < begin + count; ++t) {
+      for (size_t h = 0; h < mixer_->heads(); ++h) {
+        for (const Projection& p : mixer_->projections()) {
+          if (!p.shared) add(t, p.tensor, h * p.width, p.width);
+        }
+      }
+      for (const Projection& p : mixer_->projections()) {
+        if (p.shared) add(t, p.tensor, 0, p.width);
+      }
+    }
+    return in;
+  }
+
+  // Runs `count` positions from `begin` on and compares the layer's outputs.
+  void Expect(size_t begin, size_t count, bool with_state) {
+    const size_t heads = mixer_->heads(), values = heads * mixer_->value_dim();
+    const Floats in = Columns(begin, count);
+    Floats out(count * values), scratch(mixer_->ScratchFloats(count, heads, count));
+    const Block block{.sequences = 1,
+                      .length = count,
+                      .positions = &begin,
+                      .step = with_state && count == 1,
+                      .states = state_.data(),
+                      .state_stride = state_.size()};
+    mixer_->Run({.block = block,
+                 .heads = {0, heads},
+                 .in = in.data(),
+                 .in_width = in.size() / count,
+                 .out = out.data(),
+                 .state = with_state ? state_.data() : nullptr,
+                 .scratch = scratch.data()});
+    const auto weight = layer_.file.Get("o_proj.weight").f32();
+    const std::vector<double> want = layer_.Doubles("out");
+    double largest = 0;
+    for (const double x : want) largest = std::max(largest, std::abs(x));
+    for (size_t t = 0; t < count; ++t) {
+      for (size_t o = 0; o < d_; ++o) {
+        double sum = 0;
+        for (size_t i = 0; i < values; ++i)
+          sum += double{out[t * values + i]} * weight[o * values + i];
+        ASSERT_NEAR(sum, want[(begin + t) * d_ + o], 1e-4 * largest) << begin + t << ", " << o;
+      }
+    }
+  }
+
+  GatedLayer layer_;
+  const size_t d_;
+  const std::span<const float> x_;
+  const size_t length_;
+  std::unique_ptr<RuntimeMixer> mixer_;
+  Floats state_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Golden, GatedLayers, testing::ValuesIn(GatedLayerNames()));
+
+TEST_P(GatedLayers, WholePiecesAndStepsGiveTheSourcesOutputs) {
+  Expect(0, length_, /*with_state=*/false);
+  for (const std::vector<size_t>& ends :
+       {std::vector<size_t>{length_}, {1, 2, 3, 5, length_}, {33, 34, length_}, {2, length_}}) {
+    std::fill(state_.begin(), state_.end(), 0.0f);
+    size_t begin = 0;
+    for (const size_t end : ends) {
+      Expect(begin, end - begin, /*with_state=*/true);
+      begin = end;
+    }
+    // A state begins with the scan's.
+    const std::vector<double> want = layer_.Doubles("final_state");
+    for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(state_[i], want[i], 1e-4) << i;
+  }
+  std::fill(state_.begin(), state_.end(), 0.0f);
+  for (size_t t = 0; t < length_; ++t) Expect(t, 1, /*with_state=*/true);
+}
+
+}  // namespace
+}  // namespace linnet
