@@ -62,11 +62,11 @@ if(LINNET_TRAIN)
           FILES_MATCHING PATTERN "*.h" PATTERN "test_*.h" EXCLUDE)
   # The operations, and the headers that those of nn and train include.
   foreach(header base/function_ref base/parallel base/progress io/json kernels/activation kernels/adam
-          kernels/bfloat16 kernels/causal_linear kernels/linear_attention kernels/strided
-          model/feature_map model/mixer model/names model/spec
+          kernels/bfloat16 kernels/causal_linear kernels/linear_attention kernels/scan kernels/strided
+          model/feature_map model/gated model/mixer model/names model/spec model/tensor_info
           ops/adam ops/causal_linear ops/cross_entropy ops/ctc ops/depthwise ops/dropout ops/layer_rows
           ops/linear_attention ops/lsh_attention ops/lstm ops/mixture_of_logistics
-          ops/softmax_attention tasks/list)
+          ops/scan ops/softmax_attention tasks/list)
     cmake_path(GET header PARENT_PATH folder)
     install(FILES linnet/${header}.h DESTINATION include/linnet/${folder} COMPONENT nn)
   endforeach()
