@@ -68,11 +68,13 @@ std::vector<Decoded> BeamDecode(std::span<const float> log_probs, size_t classes
     Prefixes next;
     for (const auto& [labels, prefix] : beam) {
       // Extends paths without changing the prefix: by a blank, or by repeating its last phone.
-      const auto stay = [&](double log_probability, double Prefix::*ending) {
-        Prefix& same = next[labels];
+      // Clang 14 captures structured bindings only in this form.
+      const auto stay = [&next, &same_labels = labels, &old = prefix](double log_probability,
+                                                                      double Prefix::*ending) {
+        Prefix& same = next[same_labels];
         same.*ending = LogAdd(same.*ending, log_probability);
         if (log_probability > same.seen) {
-          same.seen = log_probability, same.frames = prefix.frames;
+          same.seen = log_probability, same.frames = old.frames;
         }
       };
       stay(prefix.total() + row[static_cast<size_t>(blank)], &Prefix::blank);
