@@ -6,7 +6,8 @@
 // {"each": path, "add": [...]} adds arguments for each element of that section, {"unless": path,
 // "add": [...]} adds them if it is empty:
 //
-//   ["bench", "step", "--batch", "{{batch}}", {"each": "threads", "add": ["--threads", "{{threads}}"]}]
+//   ["bench", "step", "--batch", "{{batch}}",
+//    {"each": "threads", "add": ["--threads", "{{threads}}"]}]
 //
 // A measurement runs a command for each combination of elements of the lists in "each", and keeps
 // each answer until the page is written:
@@ -15,8 +16,8 @@
 //    "only": the "name" of the records to keep, "keep": their fields to keep (default: all),
 //    "add": {field: E}}
 //
-// It prints "says"; "name" is the name of the saved answer (Lab::Measure). MeasureRecords() runs the
-// description's "measure" with all options in scope, and keeps the options named in its "keep".
+// It prints "says"; "name" is the name of the saved answer (Lab::Measure). MeasureRecords() runs
+// the description's "measure" with all options in scope, and keeps the options named in its "keep".
 //
 // "training" describes how "methods" are trained:
 //

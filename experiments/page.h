@@ -48,9 +48,10 @@ nlohmann::json Evaluate(std::string_view expression, const Scope& scope);
 // The elements for which a section with that path (or condition "a = b") is shown.
 nlohmann::json Elements(std::string_view path, const Scope& scope);
 
-// Calls body(scope) for each of the elements at the path `each`, a template; of a list of paths, for
-// each combination of their elements, of which the earlier ones are in scope of the later paths:
-// ["sets", "asked", "name = {{.}}"] are the sets with a name in the list "asked". Of null, once.
+// Calls body(scope) for each of the elements at the path `each`, a template; of a list of paths,
+// for each combination of their elements, of which the earlier ones are in scope of the later
+// paths: ["sets", "asked", "name = {{.}}"] are the sets with a name in the list "asked". Of null,
+// once.
 void ForEach(const nlohmann::json& each, const Scope& scope, FunctionRef<void(const Scope&)> body);
 
 // Expands the tags. Throws as Evaluate().

@@ -1,7 +1,8 @@
 // Records: reading, checking and joining the JSON of measurements.
 //
 //   json record = ReadRecord("table1.json");
-//   CheckRecord(record, {{"runs", {{"empty", "holds no run"}}}, {"runs.*.bits_per_dim", "above 0"}});
+//   CheckRecord(record, {{"runs", {{"empty", "holds no run"}}},
+//                        {"runs.*.bits_per_dim", "above 0"}});
 //   for (const json& row : WithRuns(methods, record["runs"])) ... row["run"]["bits_per_dim"]
 #ifndef EXPERIMENTS_RECORD_H_
 #define EXPERIMENTS_RECORD_H_
@@ -32,8 +33,8 @@ void CheckFile(const std::filesystem::path& file, const std::string& remedy,
 
 // Checks the values at every path of `rules` (Find() in page.h; with "?" after it only if it
 // exists). A rule is "text", "above 0", "0 or more", "whole" (a whole number above 0), [least,
-// most], {"in": the allowed values}, or {"empty": an error message for an empty list}. Throws InputError, or a nlohmann
-// exception for a missing field or another type.
+// most], {"in": the allowed values}, or {"empty": an error message for an empty list}. Throws
+// InputError, or a nlohmann exception for a missing field or another type.
 void CheckRecord(const nlohmann::json& record, const nlohmann::json& rules);
 
 // The first fields of a new record: {"machine", "date"}.

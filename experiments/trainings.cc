@@ -1,5 +1,5 @@
-// linnet reproduce figure2: the copy task (section 4.1.1 of the paper). Softmax, linear and Reformer
-// attention learn to repeat a sequence.
+// linnet reproduce figure2: the copy task (section 4.1.1 of the paper). Softmax, linear and
+// Reformer attention learn to repeat a sequence.
 //
 // linnet reproduce table3: phone recognition (section 4.3) with linear, softmax and Reformer
 // attention and a bidirectional LSTM, trained for equal times; and the training time per second of

@@ -1,6 +1,6 @@
-// Fuzz targets: each reads bytes as a user's file or request would be read. It may throw an Error, as
-// its reader does for bad input; anything else (a crash, another exception, a sanitizer's report,
-// too much memory) is a finding.
+// Fuzz targets: each reads bytes as a user's file or request would be read. It may throw an Error,
+// as its reader does for bad input; anything else (a crash, another exception, a sanitizer's
+// report, too much memory) is a finding.
 //
 //   fuzz/run 60 archive                    # coverage-guided, with clang's libFuzzer
 //   build/release/bin/fuzz_inputs_test     # all kept inputs, in every build

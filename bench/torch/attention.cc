@@ -196,8 +196,8 @@ void AddTime(std::vector<double>& times, const Body& body) {
   times.push_back(watch.Seconds());
 }
 
-// The machine's limits for a pass, measured several times: multiply-adds, and reading all inputs and
-// writing all outputs.
+// The machine's limits for a pass, measured several times: multiply-adds, and reading all inputs
+// and writing all outputs.
 class Limits {
  public:
   Limits(const AttentionProblem& problem, bool separate_keys) {

@@ -1,5 +1,5 @@
-// A model's description as plain data: an input, a stack of layers and a head. It is stored in every
-// model file.
+// A model's description as plain data: an input, a stack of layers and a head. It is stored in
+// every model file.
 //
 //   linnet::ModelSpec spec;                                  // the paper's MNIST model
 //   spec.stack.repeat = 4, spec.stack.d_model = 128;

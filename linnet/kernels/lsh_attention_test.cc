@@ -171,8 +171,8 @@ size_t Valid(const Problem& problem, size_t n) {
                   static_cast<size_t>(std::max<int64_t>(problem.lengths[n], 0)));
 }
 
-// The buckets that the kernel chose for a head's positions, from `run.places`. Checks that they equal
-// the reference's, except near ties.
+// The buckets that the kernel chose for a head's positions, from `run.places`. Checks that they
+// equal the reference's, except near ties.
 std::vector<std::vector<size_t>> Buckets(const Problem& problem, const Pass& run, size_t n,
                                          size_t h) {
   const LshAttentionShape& s = problem.shape;

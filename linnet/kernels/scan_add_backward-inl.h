@@ -1,8 +1,8 @@
 // The backward of scans that write k v^T (ScanWrite::kAdd), compiled once for each instruction set.
 //
 // As in causal linear attention, the three gradients are sweeps with permuted arguments: forwards
-// through a segment for that of q, from the state that the forward kept, then backwards for those of
-// k and v, from the gradient of the state after the segment. Blocks are scaled as in
+// through a segment for that of q, from the state that the forward kept, then backwards for those
+// of k and v, from the gradient of the state after the segment. Blocks are scaled as in
 // scan_block-inl.h. The gradients of the logarithms of decay are
 //
 //   dg_t = dg_{t+1} + q_t * dq_t - k_t * dk_t,   after a segment: row sums of S * dS

@@ -4,8 +4,8 @@
 // A segment starts from the state that the forward kept. A first pass recomputes the solved values
 // and the states at each cell of 16 positions; a second one walks the cells from the last to the
 // first, with the gradient G of the state after them. Within a block everything is a product of
-// small dense matrices. With rows r (q', and a' where values are solved), keys x, values u (given v,
-// solved y), and the state S' and its gradient as in scan_block-inl.h:
+// small dense matrices. With rows r (q', and a' where values are solved), keys x, values u (given
+// v, solved y), and the state S' and its gradient as in scan_block-inl.h:
 //
 //   du = x G + sum_r lower(r x^T)^T dr          dr of q' is the gradient of out; y's own equations
 //   dy = du + strictly_lower(a' x^T)^T dy       are solved backwards
@@ -422,8 +422,8 @@ class ScanBackwardHead {
     scale(tokens, width, width, Const(from), {nullptr, 0}, constant, nullptr, factors, to);
   }
 
-  // a = -b * k: adds the part of k to its gradient, and replaces the gradient of a by that of b. For
-  // the delta rule, b is the same number in all channels, and its gradient's part is their sum.
+  // a = -b * k: adds the part of k to its gradient, and replaces the gradient of a by that of b.
+  // For the delta rule, b is the same number in all channels, and its gradient's part is their sum.
   HWY_NOINLINE void DifferentiateErase() {
     const F32 d;
     const bool number = options_.write == ScanWrite::kDelta;

@@ -13,8 +13,9 @@
 // any channel. So a strong decay is always a block's first one, which only multiplies the state:
 // no factor exceeds e^kReach, and no difference of two infinities appears.
 //
-// Solved values: y_i = f_i + a'_i S' + sum_{j < i} (a'_i . x'_j) y_j, where x are the keys that y is
-// written with: a triangular system of the block's size. For the delta rules a = -b * k and x = k.
+// Solved values: y_i = f_i + a'_i S' + sum_{j < i} (a'_i . x'_j) y_j, where x are the keys that y
+// is written with: a triangular system of the block's size. For the delta rules a = -b * k and x =
+// k.
 #if defined(LINNET_KERNELS_SCAN_BLOCK_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINNET_KERNELS_SCAN_BLOCK_INL_H_
 #undef LINNET_KERNELS_SCAN_BLOCK_INL_H_
@@ -309,8 +310,8 @@ struct ScanPlace {
   }
 };
 
-// Rows of several tensors, to prefetch a block ahead. The caller asks for a tensor at a time between
-// its steps, so that the requests do not queue up.
+// Rows of several tensors, to prefetch a block ahead. The caller asks for a tensor at a time
+// between its steps, so that the requests do not queue up.
 class ScanStreams {
  public:
   template <typename T>
@@ -470,8 +471,8 @@ class ScanBlock {
   Factors Matrix(size_t i) const { return {product(i), kSide, 1}; }
   Factors Flipped(size_t i) const { return {product(i), 1, kSide}; }
 
-  // Products of the rows a' with the keys: matrices 0 (given keys, if there are any; strictly lower)
-  // and 1 (solved keys).
+  // Products of the rows a' with the keys: matrices 0 (given keys, if there are any; strictly
+  // lower) and 1 (solved keys).
   HWY_INLINE void MultiplyA() {
     const Factors rows{pieces_.a, static_cast<ptrdiff_t>(size_.dp), 1};
     if (two_) {

@@ -1,4 +1,5 @@
-// Gated recurrences (model/gated.h) over ops/scan.h: retention, gated linear attention, delta rules.
+// Gated recurrences (model/gated.h) over ops/scan.h: retention, gated linear attention, delta
+// rules.
 #include <torch/types.h>
 #include <torch/utils.h>
 

@@ -56,9 +56,10 @@ struct TransformerOptions {
 // Throws InputError if a size or the dropout is out of range, or if the pattern is empty.
 void Validate(const TransformerOptions& options);
 
-// The projections that a mixer reads (queries, keys and values, some kinds more), the mixer, and the
-// output projection, with the names of their tensors in files. The Attend...() functions omit the output projection, which is fused with the next operation. n is the layer norm
-// before the attention, or the identity if `norm` is empty.
+// The projections that a mixer reads (queries, keys and values, some kinds more), the mixer, and
+// the output projection, with the names of their tensors in files. The Attend...() functions omit
+// the output projection, which is fused with the next operation. n is the layer norm before the
+// attention, or the identity if `norm` is empty.
 class AttentionLayerImpl : public torch::nn::Module {
  public:
   AttentionLayerImpl(const TransformerOptions& options, const MixerSpec& mixer);

@@ -136,8 +136,8 @@ int32_t Choose(std::span<const float> logits, const ChoiceOptions& options, Phil
     }
     return last;
   }
-  // All tokens below this weight together have less than the excluded share 1 - top_p, so the tokens to
-  // keep are among the others, which are usually few.
+  // All tokens below this weight together have less than the excluded share 1 - top_p, so the
+  // tokens to keep are among the others, which are usually few.
   const double wanted = options.top_p * kept;
   const double spare = (kept - wanted) / static_cast<double>(weights.size());
   // Clamped to the largest weight, 1, in case of rounding.

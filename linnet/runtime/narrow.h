@@ -31,8 +31,8 @@ std::vector<float> InputFactors(const Checkpoint& checkpoint, const std::string&
 
 // Writes the model with its matrices in `precision` and all metadata of its file, but without a
 // table of positions that can be computed. An engine that runs the new file gives the same outputs,
-// bit for bit, as one that runs the wider file in that precision, except that embeddings are rounded
-// to bf16. Throws InputError if a weight is not finite or too large for any
+// bit for bit, as one that runs the wider file in that precision, except that embeddings are
+// rounded to bf16. Throws InputError if a weight is not finite or too large for any
 // precision, and the errors of writing.
 void WriteNarrowed(const Checkpoint& checkpoint, Precision precision, const std::string& path);
 

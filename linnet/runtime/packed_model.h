@@ -5,8 +5,8 @@
 // slices of d_ff. A group's two products (into its own heads or hidden units, and back to d_model)
 // lie side by side in reading order, and the groups' contributions to a part's result are summed in
 // group order. So the results do not depend on the number of threads, bit for bit, and each thread
-// reads one contiguous range of memory between two barriers. A group of a narrow matrix is a multiple
-// of 64 inputs wide (kernels::kNarrowInputs), so there are fewer groups.
+// reads one contiguous range of memory between two barriers. A group of a narrow matrix is a
+// multiple of 64 inputs wide (kernels::kNarrowInputs), so there are fewer groups.
 #ifndef LINNET_RUNTIME_PACKED_MODEL_H_
 #define LINNET_RUNTIME_PACKED_MODEL_H_
 

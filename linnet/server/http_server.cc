@@ -178,8 +178,8 @@ class Request : public Exchange, public std::enable_shared_from_this<Request> {
   }
 
  private:
-  // At once if this thread has the connection's strand. Calls nothing if the connection has gone, or
-  // has gone on to another request.
+  // At once if this thread has the connection's strand. Calls nothing if the connection has gone,
+  // or has gone on to another request.
   template <class Function>
   void Do(Function function) {
     const auto connection = connection_.lock();

@@ -8,8 +8,8 @@
 //
 // Bounded in bytes: the least recently used snapshots are dropped first. (The batcher, not this
 // class, applies options.from.) With a folder, snapshots survive the process: a background thread
-// writes each of them atomically, and Find() reads them on demand. Temporary files of killed processes
-// are removed at the start. Not thread-safe except for the
+// writes each of them atomically, and Find() reads them on demand. Temporary files of killed
+// processes are removed at the start. Not thread-safe except for the
 // counters.
 #ifndef LINNET_SERVER_SNAPSHOTS_H_
 #define LINNET_SERVER_SNAPSHOTS_H_

@@ -1,6 +1,6 @@
-// All mixers, as an X-macro list without include guard: define LINNET_MIXER(Name), then include this.
-// Name stands for NameInfo() in model/mixers/*.cc, NameMixerKind() in nn/mixer_*.cc and RuntimeName()
-// in runtime/mixer_*.cc.
+// All mixers, as an X-macro list without include guard: define LINNET_MIXER(Name), then include
+// this. Name stands for NameInfo() in model/mixers/*.cc, NameMixerKind() in nn/mixer_*.cc and
+// RuntimeName() in runtime/mixer_*.cc.
 #ifndef LINNET_MIXER
 #define LINNET_MIXER(Name)
 #endif

@@ -46,8 +46,8 @@ struct Widths {
   }
 };
 
-// Whether the kernels of few.h can run the model, and into how many groups they split a feed-forward
-// branch (`slices`) and the branch with the most groups (`most`).
+// Whether the kernels of few.h can run the model, and into how many groups they split a
+// feed-forward branch (`slices`) and the branch with the most groups (`most`).
 template <typename T>
 struct FewGroups {
   bool runs = true;
