@@ -32,7 +32,7 @@ GENERATED = {"linnet/version.h"}
 # names.
 REGISTRIES = (
     ("linnet/tasks/*/task.cc", r'\.name = ("[^"]+")'),
-    ("linnet/model/mixers/*.cc", r'\.name = ("[^"]+")'),
+    ("linnet/model/mixers/*.cc", r'(?:\.name = |GatedInfo\()("[^"]+")'),
     ("linnet/model/spec.h", r"EnumNames<NetworkKind> \{[^{]*\{([^}]*)\}"),
 )
 # Exceptions: file pattern (from the root), allowed part of a line, reason.

@@ -1,8 +1,8 @@
 // A request whose answer is being computed: passes the pieces from the model's threads on to the
 // transport, and ends the work when its time is over or its client has left.
 //
-//   auto answering = std::make_shared<Answering>(exchange, account, endpoint.Answer(json,
-// account));
+//   auto answering =
+//       std::make_shared<Answering>(exchange, account, endpoint.Answer(json, account));
 //   answering->Start();
 //   answering->Expire("no place was free");   // too late
 //   answering->Leave();                       // the client has left

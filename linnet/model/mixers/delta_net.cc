@@ -1,4 +1,4 @@
-#include "linnet/model/mixer.h"
+#include "linnet/model/mixers/gated_info.h"
 
 namespace linnet {
 namespace {
@@ -12,18 +12,9 @@ GatedForm Form(const MixerSpec& spec) {
 }  // namespace
 
 MixerInfo DeltaNetInfo() {
-  return {
-      .name = "delta-net",
-      .description = "delta rule: a key's value replaces its earlier one (DeltaNet)",
-      .causal = true,
-      .always_causal = true,
-      .recurrent = true,
-      .constant_state = true,
-      .options = {"short_convolution", "output_gate", "negative_eigenvalues", "output_norm_eps"},
-      .beyond = BeyondGated,
-      .gated = Form,
-      .out = "o_proj",
-      .out_bias = false};
+  return GatedInfo("delta-net", "delta rule: a key's value replaces its earlier one (DeltaNet)",
+                   {"short_convolution", "output_gate", "negative_eigenvalues", "output_norm_eps"},
+                   Form);
 }
 
 }  // namespace linnet

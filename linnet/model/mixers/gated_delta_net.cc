@@ -1,4 +1,4 @@
-#include "linnet/model/mixer.h"
+#include "linnet/model/mixers/gated_info.h"
 
 namespace linnet {
 namespace {
@@ -13,18 +13,9 @@ GatedForm Form(const MixerSpec& spec) {
 }  // namespace
 
 MixerInfo GatedDeltaNetInfo() {
-  return {
-      .name = "gated-delta-net",
-      .description = "delta rule with a decay per head (gated DeltaNet)",
-      .causal = true,
-      .always_causal = true,
-      .recurrent = true,
-      .constant_state = true,
-      .options = {"short_convolution", "output_gate", "negative_eigenvalues", "output_norm_eps"},
-      .beyond = BeyondGated,
-      .gated = Form,
-      .out = "o_proj",
-      .out_bias = false};
+  return GatedInfo("gated-delta-net", "delta rule with a decay per head (gated DeltaNet)",
+                   {"short_convolution", "output_gate", "negative_eigenvalues", "output_norm_eps"},
+                   Form);
 }
 
 }  // namespace linnet

@@ -1,4 +1,4 @@
-#include "linnet/model/mixer.h"
+#include "linnet/model/mixers/gated_info.h"
 
 namespace linnet {
 namespace {
@@ -10,17 +10,8 @@ GatedForm Form(const MixerSpec&) {
 }  // namespace
 
 MixerInfo GlaInfo() {
-  return {.name = "gla",
-          .description = "linear attention with a decay per key channel (gated linear attention)",
-          .causal = true,
-          .always_causal = true,
-          .recurrent = true,
-          .constant_state = true,
-          .options = {"gate_rank", "output_norm_eps"},
-          .beyond = BeyondGated,
-          .gated = Form,
-          .out = "o_proj",
-          .out_bias = false};
+  return GatedInfo("gla", "linear attention with a decay per key channel (gated linear attention)",
+                   {"gate_rank", "output_norm_eps"}, Form);
 }
 
 }  // namespace linnet

@@ -1,4 +1,4 @@
-#include "linnet/model/mixer.h"
+#include "linnet/model/mixers/gated_info.h"
 
 namespace linnet {
 namespace {
@@ -13,17 +13,8 @@ GatedForm Form(const MixerSpec& spec) {
 }  // namespace
 
 MixerInfo KdaInfo() {
-  return {.name = "kda",
-          .description = "delta rule with a decay per key channel (Kimi Delta Attention)",
-          .causal = true,
-          .always_causal = true,
-          .recurrent = true,
-          .constant_state = true,
-          .options = {"short_convolution", "negative_eigenvalues", "output_norm_eps"},
-          .beyond = BeyondGated,
-          .gated = Form,
-          .out = "o_proj",
-          .out_bias = false};
+  return GatedInfo("kda", "delta rule with a decay per key channel (Kimi Delta Attention)",
+                   {"short_convolution", "negative_eigenvalues", "output_norm_eps"}, Form);
 }
 
 }  // namespace linnet

@@ -1,4 +1,4 @@
-#include "linnet/model/mixer.h"
+#include "linnet/model/mixers/gated_info.h"
 
 namespace linnet {
 namespace {
@@ -13,18 +13,9 @@ GatedForm Form(const MixerSpec&) {
 }  // namespace
 
 MixerInfo RetentionInfo() {
-  return {
-      .name = "retention",
-      .description = "linear attention with a constant decay per head, rotary positions (RetNet)",
-      .causal = true,
-      .always_causal = true,
-      .recurrent = true,
-      .constant_state = true,
-      .options = {"output_norm_eps"},
-      .beyond = BeyondGated,
-      .gated = Form,
-      .out = "o_proj",
-      .out_bias = false};
+  return GatedInfo("retention",
+                   "linear attention with a constant decay per head, rotary positions (RetNet)",
+                   {"output_norm_eps"}, Form);
 }
 
 }  // namespace linnet
