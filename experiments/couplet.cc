@@ -6,10 +6,9 @@
 
 #include "experiments/experiment.h"
 #include "experiments/measure.h"
-#include "linnet/base/utf8.h"
 #include "linnet/model/spec.h"
-#include "linnet/tasks/couplet/couplet.h"
 #include "linnet/tasks/couplet/couplets.h"
+#include "linnet/tasks/couplet/rules.h"
 
 namespace linnet::experiments {
 namespace {
@@ -20,28 +19,12 @@ using nlohmann::json;
 constexpr size_t kShown = 40;    // couplets listed on the page
 constexpr size_t kAtOnce = 200;  // lines per call of `linnet couplet`
 
-// Adds 1 to the count of each rule that the second line keeps. Covers the rules that a program can
-// check.
+// Adds 1 to the count of each rule that the second line keeps.
 void Count(const std::string& first, const std::string& second, json& kept) {
-  const std::u32string a = CodePoints(first), b = CodePoints(second);
-  json holds = {{"length", a.size() == b.size()},
-                {"punctuation", true},
-                {"places", true},
-                {"repeats", true},
-                {"mirrored", true}};
-  for (size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
-    const char32_t x = i < a.size() ? a[i] : 0, y = i < b.size() ? b[i] : 0;
-    const bool mark = IsPunctuation(x);
-    if (mark ? x != y : IsPunctuation(y)) holds["punctuation"] = false;
-    if (!mark && x == y) holds["places"] = false;
-    for (size_t j = 0; j < i && i < b.size(); ++j) {
-      if (mark || IsPunctuation(y) || IsPunctuation(b[j])) continue;
-      const bool repeated = i < a.size() && a[j] == x;
-      if (b[j] == y && !repeated) holds["repeats"] = false;
-      if (repeated && b[j] != y) holds["mirrored"] = false;
-    }
-  }
-  holds["all"] = std::find(holds.begin(), holds.end(), false) == holds.end();
+  const CoupletRules rules = KeptRules(first, second);
+  const json holds = {{"length", rules.length},     {"punctuation", rules.punctuation},
+                      {"places", rules.places},     {"repeats", rules.repeats},
+                      {"mirrored", rules.mirrored}, {"all", rules.all()}};
   for (const auto& [rule, held] : holds.items()) kept[rule] = kept.value(rule, 0) + held.get<int>();
 }
 

@@ -250,13 +250,6 @@ std::string GivenOptions(const Call& call, const std::vector<std::string>& only)
   return given;
 }
 
-void CheckWritableFolder(const std::string& folder) {
-  fs::path existing = fs::absolute(folder).lexically_normal();
-  std::error_code error;
-  while (!fs::exists(existing, error)) existing = existing.parent_path();
-  AtomicFile probe(existing / ".writable");
-}
-
 void AddExperiment(CLI::App& app, const Experiment& experiment) {
   const auto runner = std::make_shared<Runner>(app, experiment);
   app.get_subcommand(experiment.name)->callback([runner] { runner->Run(); });

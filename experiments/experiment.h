@@ -60,12 +60,15 @@ struct Call {
 };
 
 struct Experiment {
-  const char* name;
   // Adds the measurements to `record`, which already holds the fields that options amend.
-  void (*measure)(const Call& call, nlohmann::json& record);
-  // Adds values for the page and the figures to the fields of a record. May be null. Throws
-  // InputError or a nlohmann exception if the record is not one of this experiment.
-  void (*derive)(const nlohmann::json& about, nlohmann::json& values);
+  using Measure = void(const Call& call, nlohmann::json& record);
+  // Adds values for the page and the figures to the fields of a record. Throws InputError or a
+  // nlohmann exception if the record is not one of this experiment.
+  using Derive = void(const nlohmann::json& about, nlohmann::json& values);
+
+  const char* name;
+  Measure* measure;
+  Derive* derive;  // may be null
 };
 
 // Parses pages/NAME.json, merges the descriptions in "like", and adds the name as "name".
@@ -83,27 +86,12 @@ void AddAll(CLI::App& app);
 // Paths are reduced to their last component.
 std::string GivenOptions(const Call& call, const std::vector<std::string>& only = {});
 
-// Throws InputError if no file could be written into the folder, which need not exist yet. For the
-// time before measurements.
-void CheckWritableFolder(const std::string& folder);
-
 // The functions of the experiments. Records: figure 1, tables 4 and 5. ImageTable: tables 1 and 2.
 // Samples: figures 3, 4 and 6 to 9.
-void MeasureCouplet(const Call& call, nlohmann::json& record);
-void MeasureFigure2(const Call& call, nlohmann::json& record);
-void MeasureFigure5(const Call& call, nlohmann::json& record);
-void MeasureImageTable(const Call& call, nlohmann::json& record);
-void MeasureRecords(const Call& call, nlohmann::json& record);
-void MeasureSamples(const Call& call, nlohmann::json& record);
-void MeasureTable3(const Call& call, nlohmann::json& record);
-void DeriveFigure1(const nlohmann::json& about, nlohmann::json& values);
-void DeriveFigure2(const nlohmann::json& about, nlohmann::json& values);
-void DeriveFigure5(const nlohmann::json& about, nlohmann::json& values);
-void DeriveImageTable(const nlohmann::json& about, nlohmann::json& values);
-void DeriveSamples(const nlohmann::json& about, nlohmann::json& values);
-void DeriveTable3(const nlohmann::json& about, nlohmann::json& values);
-void DeriveTable4(const nlohmann::json& about, nlohmann::json& values);
-void DeriveTable5(const nlohmann::json& about, nlohmann::json& values);
+Experiment::Measure MeasureCouplet, MeasureFigure2, MeasureFigure5, MeasureImageTable,
+    MeasureRecords, MeasureSamples, MeasureTable3;
+Experiment::Derive DeriveFigure1, DeriveFigure2, DeriveFigure5, DeriveImageTable, DeriveSamples,
+    DeriveTable3, DeriveTable4, DeriveTable5;
 
 }  // namespace linnet::experiments
 

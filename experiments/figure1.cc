@@ -105,44 +105,26 @@ json Comparison(const json& methods) {
   return {{"factors", factors}, {"won", won}, {"exceptions", exceptions}};
 }
 
-// The values of the LSH methods at their longest common length, with the factors over the first;
-// null for fewer than two methods.
-json Rounds(json methods) {
-  std::erase_if(methods.get_ref<json::array_t&>(), [](const json& method) {
-    const std::string name = method.at("name");
-    return !name.starts_with("lsh-") || method.at("runs").empty();
+// The methods whose names begin with `prefix`.
+json Named(json methods, const std::string& prefix) {
+  std::erase_if(methods.get_ref<json::array_t&>(), [&](const json& method) {
+    return !method.at("name").get<std::string>().starts_with(prefix);
   });
-  const json lengths = methods.empty() ? methods : methods[0]["runs"];
-  for (auto length = lengths.rbegin(); length != lengths.rend(); ++length) {
-    json costs = json::array();
-    for (const json& method : methods) {
-      json point = FindRecord(method.at("runs"), "N", length->at("N"));
-      if (point.is_null()) break;
-      const double factor = point.at("value").get<double>() / length->at("value").get<double>();
-      if (!costs.empty()) point["factor"] = factor;
-      costs.push_back(std::move(point));
-    }
-    if (costs.size() < methods.size() || costs.size() < 2) continue;
-    return {{"N", length->at("N")}, {"costs", costs}};
-  }
-  return nullptr;
+  return methods;
 }
 
 // A claim of the paper about the methods whose names begin with claim["of"], with their exponents.
 // A claim holds if the exponent differs from claim["power"] by at most `near`.
 json Growth(const json& claim, const json& methods, double near) {
   json row = claim;
-  row["measured"] = json::array();
-  const std::string prefix = claim.at("of");
-  for (json method : methods) {
-    if (!method.at("name").get<std::string>().starts_with(prefix)) continue;
+  row["measured"] = Named(methods, claim.at("of"));
+  for (json& method : row["measured"]) {
     for (const char* what : {"time", "memory"}) {
       if (method[what].is_null()) continue;
       const double exponent = method[what];
       const bool holds = std::abs(exponent - claim.at("power").get<double>()) <= near;
       method[what] = {{"exponent", exponent}, {"holds", holds}};
     }
-    row["measured"].push_back(std::move(method));
   }
   return row;
 }
@@ -166,7 +148,7 @@ void DeriveFigure1(const json& about, json& values) {
                     {"rows", Pivot(sorted[what], all, "N")},
                     {"guides", Guides(methods, first.at("N"), last.at("N"))},
                     {"comparison", Comparison(methods)},
-                    {"rounds", Rounds(methods)}};
+                    {"lsh", Named(methods, "lsh-")}};
   }
   values["methods"] = all;
   values["growth"] = json::array();

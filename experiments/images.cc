@@ -7,12 +7,16 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <functional>
 #include <iostream>
+#include <numeric>
 
 #include "experiments/experiment.h"
 #include "experiments/measure.h"
+#include "linnet/base/hash.h"
 #include "linnet/base/progress.h"
 #include "linnet/base/units.h"
+#include "linnet/io/file.h"
 #include "linnet/io/png.h"
 #include "linnet/tasks/images/image_set.h"
 
@@ -30,12 +34,9 @@ const std::vector<std::string> kPlanned = {"scale",       "budget", "steps",  "p
 constexpr double kPaperSeconds = 600;
 constexpr int kColumns = 8;  // of samples on a sheet
 
-// Identifies a data set by its number of test images and a hash of the first 100.
+// Identifies a data set by its number of test images and a hash of them.
 std::string Fingerprint(const ImageSet& test) {
-  uint64_t hash = 14695981039346656037u;  // FNV-1a
-  const size_t bytes = std::min<size_t>(100, test.size()) * test.image_bytes();
-  for (size_t i = 0; i < bytes; ++i) hash = (hash ^ test.pixels[i]) * 1099511628211u;
-  return StrCat(test.size(), "-", hash);
+  return StrCat(test.size(), "-", HashDigits(Hash(std::as_bytes(std::span(test.pixels)))));
 }
 
 // The folder of the data set: --data, or the first of the usual places.
@@ -82,7 +83,7 @@ class ImageLab {
   // "bits_per_dim" over the first "test_images" of settings(); their curves are over the first
   // "validation_images" test images.
   json Train() {
-    fs::create_directories(call_.lab.folder());
+    MakeFolder(call_.lab.folder());
     WriteRecord(plan_file_, plan_);
     json values = settings_;
     values.update({{"data", data_}, {"budget", plan_.at("budget")}, {"steps", plan_.at("steps")}});
@@ -218,22 +219,6 @@ json Shown(const json& about) {
   return shown;
 }
 
-// The images of a sheet, with one pixel around and between them.
-std::vector<Image> Cut(const Image& sheet, int width, int height) {
-  std::vector<Image> images;
-  for (int top = 1; top < sheet.height; top += height + 1) {
-    for (int left = 1; left < sheet.width; left += width + 1) {
-      Image& image = images.emplace_back(Image{width, height, sheet.channels, {}});
-      for (int y = top; y < top + height; ++y) {
-        const ptrdiff_t at = (ptrdiff_t{y} * sheet.width + left) * sheet.channels;
-        const auto row = sheet.pixels.begin() + at;
-        image.pixels.insert(image.pixels.end(), row, row + ptrdiff_t{width} * sheet.channels);
-      }
-    }
-  }
-  return images;
-}
-
 // The images that the described command `verb` draws with the model of a run. The folder keeps them
 // until the training or the command changes, since Reformer takes minutes.
 std::vector<Image> Drawn(const Call& call, const ImageLab& lab, const char* verb, size_t count,
@@ -252,7 +237,7 @@ std::vector<Image> Drawn(const Call& call, const ImageLab& lab, const char* verb
     std::cerr << "images by " << method.at("label").get<std::string>() << "\n";
     return call.lab.Run(arguments);
   });
-  return Cut(ReadPng(file), lab.test().width, lab.test().height);
+  return CutGrid(ReadPng(file), lab.test().width, lab.test().height, /*gap=*/1);
 }
 
 void AddSheet(const Call& call, const std::string& name, const std::vector<Image>& images,
@@ -273,11 +258,9 @@ json VarietyOf(const std::vector<Image>& images) {
     double least = 1e300;
     for (const Image& other : images) {
       if (&image == &other) continue;
-      double sum = 0;
-      for (size_t b = 0; b < image.pixels.size(); ++b) {
-        const double off = double{1} * image.pixels[b] - other.pixels[b];
-        sum += off * off;
-      }
+      const double sum = std::transform_reduce(
+          image.pixels.begin(), image.pixels.end(), other.pixels.begin(), 0.0, std::plus<>(),
+          [](double a, double b) { return (a - b) * (a - b); });
       const double distance = std::sqrt(sum / static_cast<double>(image.pixels.size()));
       pairs += distance / (count * (count - 1));
       least = std::min(least, distance);
@@ -346,14 +329,6 @@ void MeasureImageTable(const Call& call, json& record) {
   record["paper_throughput"] = json::array();
   if (images.SecondsLeft() <= kPaperSeconds || record.at("scale") == "tiny") return;
   record["paper_throughput"] = Measured(call, call.about.at("measure_paper"), scope);
-  for (json& speed : record["paper_throughput"]) {
-    const double seconds = speed.at("value").get<double>() / 1e3;
-    speed.erase("value");
-    if (!speed.contains("whole_ms_per_image")) continue;
-    speed["seconds"] = seconds;
-    speed["whole_seconds"] = speed["whole_ms_per_image"].get<double>() / 1e3;
-    speed.erase("whole_ms_per_image");
-  }
 }
 
 void DeriveImageTable(const json& about, json& values) {

@@ -16,11 +16,7 @@ namespace linnet::experiments {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-namespace {
-
 constexpr int kTen = 10, kTimedTens = 3;  // updates per block; blocks timed after one for warm-up
-
-}  // namespace
 
 void Append(std::vector<std::string>& arguments, const json& value) {
   if (value.is_array()) {
@@ -38,12 +34,6 @@ bool Exists(const fs::path& path) {
 std::string DataRoot() {
   const char* root = std::getenv("LINNET_DATA");
   return root != nullptr && *root != '\0' ? root : "data";
-}
-
-void MakeFolder(const fs::path& folder) {
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) throw InputError(folder.string(), ": cannot make this folder: ", error.message());
 }
 
 cli::ChildResult RunLinnet(const std::vector<std::string>& arguments, const std::string& stopped) {

@@ -28,9 +28,6 @@ bool Exists(const std::filesystem::path& path);
 // $LINNET_DATA, the folder of data sets, or "data" without it.
 std::string DataRoot();
 
-// Creates a folder and the folders above it. Throws InputError.
-void MakeFolder(const std::filesystem::path& folder);
-
 // Runs `linnet ARGUMENTS...`. Throws Interrupted after Ctrl-C, with the message `stopped`.
 cli::ChildResult RunLinnet(const std::vector<std::string>& arguments, const std::string& stopped);
 

@@ -220,14 +220,9 @@ std::string PartPath(const RemoteFile& file, const std::string& folder) {
 DownloadOutcome Download(const RemoteFile& file, const std::string& folder,
                          const DownloadOptions& options, const DownloadHooks& hooks) {
   if (folder.empty()) throw InputError("the name of the download folder is empty; name a folder");
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) {
-    throw InputError(folder, ": cannot create this folder (", error.message(),
-                     "); choose another one");
-  }
-
+  MakeFolder(folder);
   const std::string path = (fs::path(folder) / file.name).string();
+  std::error_code error;
   if (fs::exists(path, error)) {
     Sha256 hash;
     hash.Update(MappedFile(path).bytes());

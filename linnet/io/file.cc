@@ -218,6 +218,22 @@ void AtomicFile::Commit() {
   }
 }
 
+void MakeFolder(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) {
+    throw InputError(path, ": cannot create this folder (", error.message(),
+                     "); choose another one");
+  }
+}
+
+void CheckWritableFolder(const std::string& path) {
+  std::filesystem::path existing = std::filesystem::absolute(path).lexically_normal();
+  std::error_code error;
+  while (!std::filesystem::exists(existing, error)) existing = existing.parent_path();
+  AtomicFile probe(existing / ".writable");
+}
+
 void WriteFileAtomically(const std::string& path, std::span<const std::byte> bytes) {
   AtomicFile file(path);
   file.Write(bytes.data(), bytes.size());

@@ -75,6 +75,13 @@ class AtomicFile {
   uint64_t written_ = 0;
 };
 
+// Creates a folder and the folders above it. Throws InputError.
+void MakeFolder(const std::string& path);
+
+// Throws InputError if no file could be written into the folder, which need not exist yet. For the
+// time before long work.
+void CheckWritableFolder(const std::string& path);
+
 // Removes the temporary files of this process's open AtomicFiles, which then cannot be committed.
 // For the handler of a signal that ends the process; async-signal-safe.
 void RemoveTemporaryFiles() noexcept;

@@ -139,4 +139,19 @@ Image Grid(std::span<const Image> images, int columns, int scale, int gap, uint8
   return grid;
 }
 
+std::vector<Image> CutGrid(const Image& grid, int image_width, int image_height, int gap) {
+  std::vector<Image> images;
+  for (int top = gap; top + image_height <= grid.height; top += image_height + gap) {
+    for (int left = gap; left + image_width <= grid.width; left += image_width + gap) {
+      Image& image = images.emplace_back(Image{image_width, image_height, grid.channels, {}});
+      for (int y = top; y < top + image_height; ++y) {
+        const ptrdiff_t at = (ptrdiff_t{y} * grid.width + left) * grid.channels;
+        const auto row = grid.pixels.begin() + at;
+        image.pixels.insert(image.pixels.end(), row, row + ptrdiff_t{image_width} * grid.channels);
+      }
+    }
+  }
+  return images;
+}
+
 }  // namespace linnet

@@ -35,6 +35,9 @@ Image ReadPng(const std::string& path);
 // channels, or if the grid is too large for a PNG.
 Image Grid(std::span<const Image> images, int columns, int scale, int gap, uint8_t background);
 
+// The images of a grid at scale 1, row by row.
+std::vector<Image> CutGrid(const Image& grid, int image_width, int image_height, int gap);
+
 // The size of such a grid, in images and in pixels, without the images. Throws like Grid().
 struct GridSize {
   size_t across = 0, down = 0, width = 0, height = 0;

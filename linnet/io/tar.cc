@@ -84,12 +84,8 @@ size_t UnpackTar(std::span<const uint8_t> archive, const std::string& label,
   }
   for (const TarFile& file : files) {
     const fs::path path = fs::path(folder) / file.name;
+    MakeFolder(path.parent_path());
     std::error_code error;
-    fs::create_directories(path.parent_path(), error);
-    if (error) {
-      throw InputError(path.parent_path().string(), ": cannot create this folder (",
-                       error.message(), "); choose another one");
-    }
     const auto bytes = std::as_bytes(file.bytes);
     if (fs::is_regular_file(path, error) && fs::file_size(path, error) == bytes.size() &&
         std::ranges::equal(MappedFile(path.string()).bytes(), bytes)) {

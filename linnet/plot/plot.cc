@@ -17,9 +17,6 @@
 namespace linnet::plot {
 namespace {
 
-// ------------------------------------------------------------------------------------------
-// Appearance.
-
 // Colors that color-blind readers can tell apart (Okabe and Ito), in an order that suits the
 // background.
 using Palette = std::array<Color, 7>;
@@ -96,9 +93,6 @@ Stretch Thinned(const Stretch& points) {
   }
   return thin;
 }
-
-// ------------------------------------------------------------------------------------------
-// One panel.
 
 class Panel {
  public:
@@ -372,9 +366,6 @@ class Panel {
       }
     }
   }
-
-  // ------------------------------------------------------------------------------------------
-  // The legend.
 
   double LegendWidth(double most) const {
     double width = 0;

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "linnet/error.h"
+#include "linnet/io/file.h"
 #include "linnet/model/checkpoint.h"
 
 namespace linnet::train {
@@ -46,9 +47,7 @@ RunFolder::RunFolder(std::string path, bool resume) : path_(std::move(path)) {
 }
 
 void RunFolder::Open() {
-  std::error_code error;
-  fs::create_directories(path_, error);
-  if (error) throw InputError(path_.string(), ": cannot create this folder: ", error.message());
+  MakeFolder(path_);
   lock_.emplace(path_.string());
 }
 

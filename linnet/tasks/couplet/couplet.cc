@@ -8,17 +8,11 @@
 #include "linnet/base/hidden.h"
 #include "linnet/base/utf8.h"
 #include "linnet/error.h"
+#include "linnet/tasks/couplet/rules.h"
 #include "linnet/tasks/couplet/traditional.h"
 #include "linnet/tasks/text/text.h"
 
 namespace linnet {
-
-bool IsPunctuation(char32_t c) {
-  const auto in = [c](char32_t low, char32_t high) { return c >= low && c <= high; };
-  return in(0x21, 0x2f) || in(0x3a, 0x40) || in(0x5b, 0x60) || in(0x7b, 0x7e) || c == 0xb7 ||
-         in(0x2010, 0x2027) || in(0x3001, 0x3003) || in(0x3008, 0x3011) || in(0x3014, 0x301f) ||
-         in(0xff01, 0xff0f) || in(0xff1a, 0xff20) || in(0xff3b, 0xff40) || in(0xff5b, 0xff65);
-}
 
 CoupletTokens::CoupletTokens(const Model& model)
     : vocabulary(VocabularyOf(model)), path(model.path()) {

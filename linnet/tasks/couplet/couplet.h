@@ -97,9 +97,6 @@ class CoupletDraft {
 // Sorts answers, the most likely first, and removes duplicates.
 std::vector<CoupletAnswer> Distinct(std::vector<CoupletAnswer> answers);
 
-// Whether a character is punctuation, in Chinese or Latin text.
-bool IsPunctuation(char32_t c);
-
 }  // namespace linnet
 
 #endif  // LINNET_TASKS_COUPLET_COUPLET_H_

@@ -15,6 +15,7 @@
 #include "linnet/runtime/test_util.h"
 #include "linnet/sampling.h"
 #include "linnet/tasks/couplet/couplet.h"
+#include "linnet/tasks/couplet/rules.h"
 
 namespace linnet {
 namespace {
