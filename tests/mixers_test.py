@@ -183,6 +183,29 @@ class Mixers(unittest.TestCase):
         self.assertIn("--convolution", self.refused(self.dir / "never", *task, "--attention", "linear",
                                                     "--convolution", 4))
 
+    def test_a_pattern_of_mixers_in_a_language_model(self):
+        text = self.dir / "text.txt"
+        text.write_text("under a tree. " * 100)
+        task = ("text", *TINY, "--data", text, "--context", 16, "--norm", "rms", "--norm-first", "--feed-forward", "gated",
+                "--no-tied", "--no-head-bias")
+        models, last = self.train("hybrid", *task, "--attention", "gated-delta-net:2,full", "--layers", 6)
+        spec = json.loads(self.ok("info", models["f32"], "--json"))["spec"]
+        self.assertEqual([layer["attention"] for layer in spec["pattern"]], ["gated-delta-net"] * 2 + ["full"])
+        self.assertEqual((spec["layers"], spec["norm"], spec["feed_forward"], spec["head_bias"]), (6, "rms", "gated", False))
+        self.assertIn("gated, RMS norms first", self.ok("info", models["f32"]))
+        bits = {}
+        for precision, model in models.items():
+            measured = json.loads(self.ok("eval", model, "--data", text, "--json"))
+            bits[precision] = measured["bits_per_token"]
+            self.ok("generate", model, "--prompt", "under", "--max-tokens", 40, "--seed", 1)
+        self.near(bits, 0.05)
+        never = self.dir / "never"
+        self.assertIn("--layers is 4; it must be a multiple of the layers in --attention, 3",
+                      self.refused(never, *task, "--attention", "gla:2,full", "--layers", 4))
+        self.assertIn("'gla:x'", self.refused(never, *task, "--attention", "gla:x"))
+        self.assertIn("unknown --attention ''", self.refused(never, *task, "--attention", "gla,,full", "--layers", 3))
+        self.assertIn("unknown --norm 'batch'; choose layer or rms", self.refused(never, *task, "--norm", "batch"))
+
     def test_causal_tasks_refuse_noncausal_mixers(self):
         text = self.dir / "text.txt"
         text.write_text("under a tree. " * 100)

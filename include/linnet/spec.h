@@ -67,6 +67,10 @@ enum class Positions : uint8_t {
 };
 enum class HeadKind : uint8_t { kLogistics, kCategorical };
 enum class Activation : uint8_t { kRelu, kGelu };  // gelu: the exact form, with erf
+// kRms: x / sqrt(mean(x^2) + eps) * weight.
+enum class NormKind : uint8_t { kLayer, kRms };
+// kMlp: W2 act(W1 x + b1) + b2. kGated: W2 (silu(Wg x) * W1 x), without biases ("SwiGLU").
+enum class FeedForwardKind : uint8_t { kMlp, kGated };
 enum class NetworkKind : uint8_t {
   kTransformer,
   kLstm,            // bidirectional layers, d_model wide in each direction
@@ -92,13 +96,15 @@ struct StackSpec {
   int repeat = 8;
   int d_model = 256;
   int d_ff = 1024;
-  Activation activation = Activation::kRelu;
+  FeedForwardKind feed_forward = FeedForwardKind::kMlp;
+  Activation activation = Activation::kRelu;  // of kMlp and of the convolution
+  NormKind norm = NormKind::kLayer;
   // Layers are x = LN(x + f(x)), or with norm_first x = x + f(LN(x)).
   bool norm_first = false;
   // Width in positions of a depthwise convolution before each layer's mixer, over the last
   // positions if the network is causal, else over the surrounding ones (then odd); 0: none.
   int convolution = 0;
-  bool final_norm = true;  // layer norm after the last layer; required by norm_first
+  bool final_norm = true;  // a norm after the last layer; required by norm_first
   float norm_eps = 1e-5f;
 
   int layers() const { return static_cast<int>(pattern.size()) * repeat; }
@@ -113,6 +119,7 @@ struct HeadSpec {
   // The head's weights are also the value embedding, there multiplied by sqrt(d_model). Saves
   // memory if the vocabulary is large. Needs the categorical head and value_embedding = d_model.
   bool tied = false;
+  bool bias = true;
 };
 
 // Task-specific parts.

@@ -37,6 +37,10 @@ std::vector<std::string> BeyondFastTransformers(const ModelSpec& spec) {
   };
   const InputSpec& input = spec.input;
   add(spec.stack.norm_first, "layer norms come first, with the same names");
+  add(spec.stack.norm == NormKind::kRms, "RMS norms, which have no bias");
+  add(spec.stack.feed_forward == FeedForwardKind::kGated,
+      "feed-forward blocks are gated by layers.N.gate.weight, without biases");
+  add(!spec.head.bias, "the predictor has no bias");
   add(spec.stack.convolution > 0, "a convolution stands in front of each layer's attention");
   add(input.pixel_above, "above_embedding.weight is added to the value embedding");
   add(input.positions == Positions::kGrid, "pos_embedding.pe holds grid positions");

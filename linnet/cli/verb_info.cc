@@ -75,8 +75,10 @@ void PrintTransformer(const ModelSpec& spec) {
   Line("attention", DescribeAttention(spec),
        spec.stack.convolution > 0 ? StrCat(", convolutions over ", spec.stack.convolution) : "");
   Line("layers", spec.stack.layers(), " of ", spec.stack.d_model, " (feed-forward ",
-       spec.stack.d_ff, ", ", spec.stack.activation,
-       spec.stack.norm_first ? ", norms first)" : ")");
+       spec.stack.d_ff, ", ",
+       spec.stack.feed_forward == FeedForwardKind::kGated ? "gated" : NameOf(spec.stack.activation),
+       spec.stack.norm == NormKind::kRms ? ", RMS norms" : ", norms",
+       spec.stack.norm_first ? " first)" : " last)");
   Line("heads", spec.stack.mixer().heads, " of ", spec.stack.mixer().query_dim,
        spec.stack.mixer().value_dim == spec.stack.mixer().query_dim
            ? ""

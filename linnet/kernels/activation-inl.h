@@ -84,6 +84,22 @@ void ActivateBf16(Activation activation, size_t n, const BFloat16* x, BFloat16* 
   ActivateTo(activation, n, x, out);
 }
 
+// x / (1 + exp(-x)), with exp(-|x|), which cannot overflow.
+HWY_INLINE Vec Silu(Vec x) {
+  const F32 d;
+  const Vec one = hn::Set(d, 1.0f), small = hn::Exp(d, hn::Neg(hn::Abs(x)));
+  const Vec above = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), small, one);
+  return hn::Div(hn::Mul(x, above), hn::Add(one, small));
+}
+
+void GatedSiluBody(size_t rows, size_t width, const float* x, float* out) {
+  for (size_t r = 0; r < rows; ++r, x += 2 * width, out += width) {
+    ForVectors(width, [&](size_t i, size_t used) HWY_ATTR {
+      StoreN(hn::Mul(Silu(LoadN(x + i, used)), LoadN(x + width + i, used)), out + i, used);
+    });
+  }
+}
+
 template <class T, class Function>
 HWY_INLINE void MapBackward(size_t rows, size_t columns, const ActivationBackwardArgs<T>& args,
                             Function function) {

@@ -11,6 +11,7 @@ namespace linnet::kernels {
 
 HWY_EXPORT(ActivateF32);
 HWY_EXPORT(ActivateBf16);
+HWY_EXPORT(GatedSiluBody);
 HWY_EXPORT(ActivateBackwardF32);
 HWY_EXPORT(ActivateBackwardBf16);
 
@@ -22,6 +23,10 @@ void Activate(Activation activation, size_t n, const float* x, float* out) {
 
 void Activate(Activation activation, size_t n, const BFloat16* x, BFloat16* out) {
   HWY_DYNAMIC_DISPATCH(ActivateBf16)(activation, n, x, out);
+}
+
+void GatedSilu(size_t rows, size_t width, const float* x, float* out) {
+  HWY_DYNAMIC_DISPATCH(GatedSiluBody)(rows, width, x, out);
 }
 
 void ActivateBackward(Activation activation, size_t rows, size_t columns,

@@ -76,6 +76,33 @@ TEST_P(ActivationTest, BackwardMatchesTheReference) {
   }
 }
 
+TEST_P(ActivationTest, GatedSiluMatchesTheReferenceInPlaceToo) {
+  const size_t rows = 3;
+  for (size_t width : {1, 3, 8, 15, 16, 17, 33, 100}) {
+    std::vector<float> x;
+    for (size_t i = 0; i < 2 * width * rows; ++i) {
+      x.push_back(static_cast<float>(i % 41) * 2.7f - 51 + static_cast<float>(i) * 1e-3f);
+    }
+    x[0] = 200, x[width] = 0.5f;
+    x[2 * width] = -200, x[3 * width] = 0.5f;
+    std::vector<float> out(rows * width + 1, 77.0f);
+    GatedSilu(rows, width, x.data(), out.data());
+    EXPECT_EQ(out.back(), 77.0f);
+    for (size_t r = 0; r < rows; ++r) {
+      for (size_t i = 0; i < width; ++i) {
+        const float* row = x.data() + r * 2 * width;
+        const double want = SiluRef(row[i]) * row[width + i];
+        EXPECT_NEAR(out[r * width + i], want, 1e-6 * std::abs(want) + 1e-30) << row[i];
+      }
+    }
+    GatedSilu(rows, width, x.data(), x.data());
+    EXPECT_TRUE(std::equal(out.begin(), out.end() - 1, x.begin()));
+  }
+  std::vector<float> none = {std::nanf(""), 1, 1, std::nanf("")};
+  GatedSilu(2, 1, none.data(), none.data());
+  EXPECT_TRUE(std::isnan(none[0]) && std::isnan(none[1]));
+}
+
 TEST_P(ActivationTest, RaggedLengthsAndOddAddresses) {
   for (size_t n = 0; n < 40; ++n) {
     for (size_t offset : {0, 1, 3}) {

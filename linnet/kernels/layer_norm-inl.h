@@ -34,7 +34,8 @@ void LayerNormBody(const LayerNormShape& shape, const LayerNormInput& input,
       StoreN(t, y + i, used);
       if (kept) StoreN(t, kept + i, used);
     });
-    const Vec mean = hn::Mul(hn::SumOfLanes(d, sum), hn::Set(d, scale));
+    const bool rms = parameters.bias == nullptr;
+    const Vec mean = rms ? hn::Zero(d) : hn::Mul(hn::SumOfLanes(d, sum), hn::Set(d, scale));
     Vec squares = hn::Zero(d);
     ForVectors(shape.dim, [&](size_t i, size_t used) HWY_ATTR {
       Vec t = hn::Sub(LoadN(y + i, used), mean);
@@ -45,8 +46,8 @@ void LayerNormBody(const LayerNormShape& shape, const LayerNormInput& input,
     const Vec inverse = hn::Set(d, 1.0f / std::sqrt(variance + shape.eps));
     ForVectors(shape.dim, [&](size_t i, size_t used) HWY_ATTR {
       const Vec t = hn::Mul(hn::Sub(LoadN(y + i, used), mean), inverse);
-      StoreN(hn::MulAdd(t, LoadN(parameters.weight + i, used), LoadN(parameters.bias + i, used)),
-             y + i, used);
+      const Vec bias = rms ? hn::Zero(d) : LoadN(parameters.bias + i, used);
+      StoreN(hn::MulAdd(t, LoadN(parameters.weight + i, used), bias), y + i, used);
     });
   }
 }

@@ -1,5 +1,5 @@
-// Layer normalization, fused with the additions that precede it in a post-norm layer: the partial
-// results of a product, and the residual.
+// Layer and RMS normalization, fused with the additions that precede it in a post-norm layer: the
+// partial results of a product, and the residual.
 //
 //   LayerNorm({.rows = n, .dim = 256, .eps = 1e-5f}, {.x = x, .x_stride = 256},
 //             {.weight = w, .bias = b}, y, 256);
@@ -30,15 +30,16 @@ struct LayerNormInput {
 
 struct LayerNormParameters {
   const float* weight = nullptr;  // [dim]
-  const float* bias = nullptr;    // [dim]
+  const float* bias = nullptr;    // [dim]; null: RMS norm
 };
 
 // y = (t - mean(t)) / sqrt(var(t) + eps) * weight + bias for each row; the variance is computed in
-// a second pass, around the mean. y [rows, dim] may be x or residual. Any alignment.
+// a second pass, around the mean. RMS norm: y = t / sqrt(mean(t^2) + eps) * weight. y [rows, dim]
+// may be x or residual. Any alignment.
 void LayerNorm(const LayerNormShape& shape, const LayerNormInput& input,
                const LayerNormParameters& parameters, float* y, size_t y_stride);
 
-// Backward through y = LayerNorm(x) for dense rows x [rows, dim]. Recomputes mean and variance.
+// Backward through y = LayerNorm(x), with a bias, for dense rows x [rows, dim]. Recomputes mean and variance.
 struct LayerNormBackwardArgs {
   const float* x = nullptr;
   const float* weight = nullptr;  // [dim]

@@ -8,15 +8,16 @@
 
 namespace linnet::kernels {
 
-// LayerNorm() of one row t, the sum of the input's parts and residual (LayerNormInput).
+// LayerNorm() of one row t, the sum of the input's parts and residual (LayerNormInput). A null bias
+// means RMS norm.
 inline std::vector<double> LayerNormRef(std::vector<double> t, const float* weight,
                                         const float* bias, double eps) {
   const double n = static_cast<double>(t.size());
   double mean = 0, variance = 0;
-  for (double x : t) mean += x / n;
+  for (double x : t) mean += bias == nullptr ? 0 : x / n;
   for (double x : t) variance += (x - mean) * (x - mean) / n;
   for (size_t i = 0; i < t.size(); ++i) {
-    t[i] = (t[i] - mean) / std::sqrt(variance + eps) * weight[i] + bias[i];
+    t[i] = (t[i] - mean) / std::sqrt(variance + eps) * weight[i] + (bias == nullptr ? 0 : bias[i]);
   }
   return t;
 }

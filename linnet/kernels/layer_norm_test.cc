@@ -13,40 +13,46 @@ namespace {
 
 LINNET_SUITE_ON_EACH_ISA(LayerNormTest);
 
+// Compares with the reference over ragged shapes; without `biased`, as RMS norm.
+void ExpectReference(size_t dim, size_t parts, bool residual, bool biased) {
+  const size_t rows = 3, stride = dim + 1, offset = dim % 3;
+  // With a mean far from zero, the variance must not lose precision.
+  const Floats x = Random(offset + parts * rows * stride, 1, 1, 30);
+  const Floats from = Random(offset + rows * stride, 2);
+  const Floats weight = Random(dim, 3), given = Random(dim, 4);
+  const float* bias = biased ? given.data() : nullptr;
+  Floats y(offset + rows * stride, 77.0f);
+  LayerNorm({rows, dim, 1e-5f},
+            {.x = &x[offset],
+             .x_stride = stride,
+             .parts = parts,
+             .part_stride = rows * stride,
+             .residual = residual ? &from[offset] : nullptr,
+             .residual_stride = stride},
+            {weight.data(), bias}, &y[offset], stride);
+  double worst = 0;
+  for (size_t r = 0; r < rows; ++r) {
+    std::vector<double> t(dim);
+    for (size_t i = 0; i < dim; ++i) {
+      for (size_t p = 0; p < parts; ++p) t[i] += x[offset + (p * rows + r) * stride + i];
+      if (residual) t[i] += from[offset + r * stride + i];
+    }
+    const std::vector<double> want = LayerNormRef(t, weight.data(), bias, 1e-5);
+    for (size_t i = 0; i < dim; ++i) {
+      const double off = std::abs(y[offset + r * stride + i] - want[i]);
+      if (!(off <= worst)) worst = off;
+    }
+    EXPECT_EQ(y[offset + r * stride + dim], 77.0f);
+  }
+  // If the two values of a row (dim 2) are nearly equal, the norm amplifies their rounding.
+  EXPECT_LT(worst, dim == 2 ? 1e-3 : 1e-4) << dim << " parts " << parts;
+}
+
 TEST_P(LayerNormTest, MatchesTheReferenceOverRaggedShapes) {
   for (size_t dim : {1, 2, 7, 16, 17, 33, 100, 256}) {
     for (size_t parts : {1, 2, 5}) {
       for (bool residual : {false, true}) {
-        const size_t rows = 3, stride = dim + 1, offset = dim % 3;
-        // With a mean far from zero, the variance must not lose precision.
-        const Floats x = Random(offset + parts * rows * stride, 1, 1, 30);
-        const Floats from = Random(offset + rows * stride, 2);
-        const Floats weight = Random(dim, 3), bias = Random(dim, 4);
-        Floats y(offset + rows * stride, 77.0f);
-        LayerNorm({rows, dim, 1e-5f},
-                  {.x = &x[offset],
-                   .x_stride = stride,
-                   .parts = parts,
-                   .part_stride = rows * stride,
-                   .residual = residual ? &from[offset] : nullptr,
-                   .residual_stride = stride},
-                  {weight.data(), bias.data()}, &y[offset], stride);
-        double worst = 0;
-        for (size_t r = 0; r < rows; ++r) {
-          std::vector<double> t(dim);
-          for (size_t i = 0; i < dim; ++i) {
-            for (size_t p = 0; p < parts; ++p) t[i] += x[offset + (p * rows + r) * stride + i];
-            if (residual) t[i] += from[offset + r * stride + i];
-          }
-          const std::vector<double> want = LayerNormRef(t, weight.data(), bias.data(), 1e-5);
-          for (size_t i = 0; i < dim; ++i) {
-            const double off = std::abs(y[offset + r * stride + i] - want[i]);
-            if (!(off <= worst)) worst = off;
-          }
-          EXPECT_EQ(y[offset + r * stride + dim], 77.0f);
-        }
-        // If the two values of a row (dim 2) are nearly equal, the norm amplifies their rounding.
-        EXPECT_LT(worst, dim == 2 ? 1e-3 : 1e-4) << dim << " parts " << parts;
+        for (bool biased : {false, true}) ExpectReference(dim, parts, residual, biased);
       }
     }
   }

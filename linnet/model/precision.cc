@@ -20,8 +20,8 @@ Precision ParsePrecision(const std::string& name) {
 bool IsMatrix(std::string_view name) {
   return name.ends_with("_projection.weight") || name.ends_with("_proj.weight") ||
          name.ends_with("_proj.0.weight") || name.ends_with(".linear1.weight") ||
-         name.ends_with(".linear2.weight") || name == "predictor.weight" ||
-         name.starts_with("lstm.weight_");
+         name.ends_with(".gate.weight") || name.ends_with(".linear2.weight") ||
+         name == "predictor.weight" || name.starts_with("lstm.weight_");
 }
 
 Precision PredictorPrecision(const ModelSpec& spec, Precision precision) {

@@ -56,6 +56,8 @@ void VisitFields(Spec& spec, Visit visit) {
   visit("d_model", spec.stack.d_model);
   visit("d_ff", spec.stack.d_ff);
   visit("activation", spec.stack.activation);
+  visit("feed_forward", spec.stack.feed_forward);
+  visit("norm", spec.stack.norm);
   visit("norm_first", spec.stack.norm_first);
   visit("convolution", spec.stack.convolution);
   visit("final_norm", spec.stack.final_norm);
@@ -67,6 +69,7 @@ void VisitFields(Spec& spec, Visit visit) {
   visit("pixel_above", spec.input.pixel_above);
   visit("tied", spec.head.tied);
   visit("head", spec.head.kind);
+  visit("head_bias", spec.head.bias);
   visit("mixtures", spec.head.mixtures);
   visit("classes", spec.head.classes);
   if (auto* image = spec.image()) {
@@ -178,6 +181,7 @@ void DropUnused(const ModelSpec& spec, json& object) {
       if (plain.contains(name) && object[name] == plain[name]) object.erase(name);
     }
   };
+  drop({"feed_forward", "norm", "head_bias"});  // unknown to earlier versions
   if (!spec.ReadsFrames()) drop({"network", "convolution"});
   if (!spec.text()) drop({"tied"});
   if (spec.text() || spec.ReadsFrames()) drop({"mixtures", "positions", "pixel_above"});
@@ -294,6 +298,7 @@ class Validator {
   void Stack() const {
     const StackSpec& stack = spec_.stack;
     Require(!spec_.lstm() || spec_.ReadsFrames(), "the network lstm is for speech");
+    Require(!spec_.lstm() || spec_.head.bias, "the network lstm needs head_bias");
     Require(!spec_.encoder_decoder() || spec_.text() != nullptr,
             "the network encoder-decoder is for couplets");
     Require(!stack.pattern.empty() && stack.pattern.size() <= 1000,
@@ -508,7 +513,7 @@ class Table {
     } else {
       Stack("transformer", /*decoder=*/false);
     }
-    Linear("predictor", spec_.OutputSize(), d_);
+    Linear("predictor", spec_.OutputSize(), d_, spec_.head.bias);
     if (spec_.image()) Add("first_value.probability", {input.vocabulary});
     return std::move(table_);
   }
@@ -517,13 +522,13 @@ class Table {
   void Add(const std::string& name, std::vector<int64_t> shape) {
     table_.push_back({name, std::move(shape)});
   }
-  void Linear(const std::string& name, int64_t out, int64_t in) {
+  void Linear(const std::string& name, int64_t out, int64_t in, bool bias = true) {
     Add(name + ".weight", {out, in});
-    Add(name + ".bias", {out});
+    if (bias) Add(name + ".bias", {out});
   }
   void Norm(const std::string& name) {
     Add(name + ".weight", {d_});
-    Add(name + ".bias", {d_});
+    if (spec_.stack.norm == NormKind::kLayer) Add(name + ".bias", {d_});
   }
 
   void Lstm(int64_t inputs) {
@@ -555,8 +560,10 @@ class Table {
       MixerTensors(encoder ? CrossMixer(mixer) : mixer, d_,
                    layer + (decoder ? "self_attention" : "attention"), table_);
       if (decoder) MixerTensors(CrossMixer(mixer), d_, layer + "cross_attention", table_);
-      Linear(layer + "linear1", stack.d_ff, d_);
-      Linear(layer + "linear2", d_, stack.d_ff);
+      const bool gated = stack.feed_forward == FeedForwardKind::kGated;
+      if (gated) Linear(layer + "gate", stack.d_ff, d_, /*bias=*/false);
+      Linear(layer + "linear1", stack.d_ff, d_, !gated);
+      Linear(layer + "linear2", d_, stack.d_ff, !gated);
       Norm(layer + "norm1");
       Norm(layer + "norm2");
       if (decoder) Norm(layer + "norm3");

@@ -29,6 +29,14 @@ struct EnumNames<Activation> {
   static constexpr const char* kNames[] = {"relu", "gelu"};
 };
 template <>
+struct EnumNames<NormKind> {
+  static constexpr const char* kNames[] = {"layer", "rms"};
+};
+template <>
+struct EnumNames<FeedForwardKind> {
+  static constexpr const char* kNames[] = {"mlp", "gated"};
+};
+template <>
 struct EnumNames<NetworkKind> {
   static constexpr const char* kNames[] = {"transformer", "lstm", "encoder-decoder"};
 };
@@ -57,7 +65,8 @@ std::optional<SpecDifference> FirstDifference(const ModelSpec& a, const ModelSpe
 //   pos_embedding.pe [1, max_length, PositionDims()], unless PositionDims() is 0
 //   above_embedding.weight [vocabulary + 1, value_embedding] if pixel_above; last row: no byte
 //     above
-//   predictor.{weight,bias}
+//   predictor.{weight,bias}; no bias unless head.bias
+//   RMS norms have no bias; a gated feed-forward block has linear1, gate and linear2 without biases
 //   images: first_value.probability [vocabulary], the distribution of the first byte
 //   frames: input_projection.{weight,bias} [value_embedding, Inputs()] instead of the value
 //     embedding, and input_norm.{mean,deviation} [bands] for BandNorm::kCorpus

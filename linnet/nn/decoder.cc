@@ -15,6 +15,7 @@ TransformerDecoderLayerImpl::TransformerDecoderLayerImpl(const TransformerOption
     : parts_(options),
       self_attention(options, self),
       cross_attention(options, cross),
+      gate(parts_.MakeGate()),
       linear1(parts_.MakeIn()),
       linear2(parts_.MakeOut()),
       norm1(parts_.MakeNorm()),
@@ -26,6 +27,7 @@ TransformerDecoderLayerImpl::TransformerDecoderLayerImpl(const TransformerOption
   }
   register_module("self_attention", self_attention);
   register_module("cross_attention", cross_attention);
+  if (!gate.is_empty()) register_module("gate", gate);
   register_module("linear1", linear1);
   register_module("linear2", linear2);
   register_module("norm1", norm1);
@@ -39,8 +41,8 @@ Tensor TransformerDecoderLayerImpl::forward(const Tensor& x, const Tensor& memor
   const Tensor own = self_attention->Attend(x, parts_.Before(norm1), self_mask);
   const Tensor y = parts_.Project(x, own, *self_attention, norm1);
   const Tensor seen = cross_attention->AttendTo(memory, y, parts_.Before(norm2), memory_mask);
-  return parts_.FeedForward(parts_.Project(y, seen, *cross_attention, norm2), linear1, linear2,
-                            norm3);
+  return parts_.FeedForward(parts_.Project(y, seen, *cross_attention, norm2), gate, linear1,
+                            linear2, norm3);
 }
 
 Tensor TransformerDecoderLayerImpl::Step(const Tensor& x, MixerState& self,
@@ -48,8 +50,8 @@ Tensor TransformerDecoderLayerImpl::Step(const Tensor& x, MixerState& self,
   const Tensor own = self_attention->AttendStep(x, parts_.Before(norm1), self);
   const Tensor y = parts_.Project(x, own, *self_attention, norm1);
   const Tensor seen = cross_attention->AttendToState(cross, y, parts_.Before(norm2));
-  return parts_.FeedForward(parts_.Project(y, seen, *cross_attention, norm2), linear1, linear2,
-                            norm3);
+  return parts_.FeedForward(parts_.Project(y, seen, *cross_attention, norm2), gate, linear1,
+                            linear2, norm3);
 }
 
 TransformerDecoderImpl::TransformerDecoderImpl(const DecoderOptions& options)

@@ -45,8 +45,8 @@ class TransformerDecoderLayerImpl : public torch::nn::Module {
   torch::Tensor Step(const torch::Tensor& x, MixerState& self, const MixerState& cross);
 
   AttentionLayer self_attention, cross_attention;
-  torch::nn::Linear linear1, linear2;
-  torch::nn::LayerNorm norm1, norm2, norm3;
+  torch::nn::Linear gate, linear1, linear2;  // gate: null unless gated
+  Norm norm1, norm2, norm3;
 };
 TORCH_MODULE(TransformerDecoderLayer);
 
@@ -60,7 +60,7 @@ class TransformerDecoderImpl : public torch::nn::Module {
                         const torch::Tensor& lengths = {});
 
   torch::nn::ModuleList layers;
-  torch::nn::LayerNorm norm = nullptr;  // null without a final norm
+  Norm norm = nullptr;  // null without a final norm
 
  private:
   bool checkpoint_layers_;

@@ -24,7 +24,7 @@ EncoderDecoderImpl::EncoderDecoderImpl(const ModelSpec& spec, const TrainingOpti
     : Network(spec),
       encoder_(BuildTransformer(EncoderOptions(spec, options))),
       decoder_(BuildDecoder({.transformer = OptionsOf(spec, options)})),
-      predictor_(spec.stack.d_model, spec.OutputSize()),
+      predictor_(MakeHead(spec)),
       dropout_(options.dropout),
       head_precision_(HeadPrecision(spec, options)) {
   if (!spec.head.tied) {
@@ -62,7 +62,7 @@ Tensor EncoderDecoderImpl::Hidden(const Tensor& first, const Tensor& lengths,
 }
 
 Tensor EncoderDecoderImpl::Predict(const Tensor& x) {
-  return ops::Linear(x, predictor_->weight, predictor_->bias, head_precision_);
+  return ops::Linear(x, predictor_->weight, BiasOf(predictor_), head_precision_);
 }
 
 Tensor EncoderDecoderImpl::forward(const Tensor& first, const Tensor& lengths,

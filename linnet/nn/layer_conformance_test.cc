@@ -86,7 +86,17 @@ class LayersOracle {
 
   Rows FeedForward(const std::string& layer, const std::string& norm, const Rows& x) const {
     return Around(x, layer + norm, [&](const Rows& in) {
-      return Linear(layer + "linear2", Activated(Linear(layer + "linear1", in)));
+      if (options_.feed_forward == FeedForwardKind::kMlp) {
+        return Linear(layer + "linear2", Activated(Linear(layer + "linear1", in)));
+      }
+      Rows hidden = Linear(layer + "linear1", in);
+      const Rows gates = Linear(layer + "gate", in);
+      for (size_t t = 0; t < hidden.size(); ++t) {
+        for (size_t i = 0; i < hidden[t].size(); ++i) {
+          hidden[t][i] *= gates[t][i] / (1 + std::exp(-gates[t][i]));
+        }
+      }
+      return Linear(layer + "linear2", hidden);
     });
   }
 
@@ -163,11 +173,12 @@ class LayersOracle {
 
   Rows Norm(const std::string& name, Rows x) const {
     const Row& weight = weights_.at(name + ".weight")[0];
-    const Row& bias = weights_.at(name + ".bias")[0];
+    const bool rms = options_.norm == NormKind::kRms;
+    const Row bias = rms ? Row(weight.size()) : weights_.at(name + ".bias")[0];
     for (Row& row : x) {
       const auto n = static_cast<double>(row.size());
       double mean = 0, square = 0;
-      for (const double a : row) mean += a / n;
+      for (const double a : row) mean += rms ? 0 : a / n;
       for (const double a : row) square += (a - mean) * (a - mean) / n;
       for (size_t c = 0; c < row.size(); ++c) {
         row[c] = (row[c] - mean) / std::sqrt(square + options_.norm_eps) * weight[c] + bias[c];
@@ -205,6 +216,7 @@ struct LayerCase {
   MixerCase mixer;
   bool norm_first = false;
   int64_t convolution = 0;
+  bool modern = false;  // RMS norms and gated feed-forward blocks
   friend void PrintTo(const LayerCase& one, std::ostream* out) { *out << one.name; }
 };
 
@@ -219,6 +231,8 @@ std::vector<LayerCase> LayerCases(const std::function<bool(const MixerInfo&)>& a
     cases.push_back({mixer.name + "_norm_first", mixer, true});
     cases.push_back({mixer.name + "_convolution", mixer, false, 3});
     cases.push_back({mixer.name + "_norm_first_convolution", mixer, true, 3});
+    cases.push_back({mixer.name + "_modern", mixer, false, 0, true});
+    cases.push_back({mixer.name + "_modern_norm_first", mixer, true, 0, true});
   }
   return cases;
 }
@@ -231,7 +245,9 @@ class Layers : public testing::TestWithParam<LayerCase> {
             .layers = kLayers,
             .d_model = kWidth,
             .d_ff = 10,
+            .feed_forward = GetParam().modern ? FeedForwardKind::kGated : FeedForwardKind::kMlp,
             .activation = GetParam().norm_first ? Activation::kGelu : Activation::kRelu,
+            .norm = GetParam().modern ? NormKind::kRms : NormKind::kLayer,
             .norm_first = GetParam().norm_first,
             .convolution = GetParam().convolution};
   }

@@ -26,7 +26,9 @@ TransformerOptions OptionsOf(const ModelSpec& spec, const TrainingOptions& optio
           .layers = spec.stack.layers(),
           .d_model = spec.stack.d_model,
           .d_ff = spec.stack.d_ff,
+          .feed_forward = spec.stack.feed_forward,
           .activation = spec.stack.activation,
+          .norm = spec.stack.norm,
           .norm_first = spec.stack.norm_first,
           .convolution = spec.stack.convolution,
           .final_norm = spec.stack.final_norm,
@@ -34,6 +36,11 @@ TransformerOptions OptionsOf(const ModelSpec& spec, const TrainingOptions& optio
           .dropout = options.dropout,
           .precision = ops::PrecisionNamed(options.precision, options.device),
           .checkpoint_layers = options.checkpoint_layers};
+}
+
+torch::nn::Linear MakeHead(const ModelSpec& spec) {
+  const int64_t in = spec.lstm() ? 2 * spec.stack.d_model : spec.stack.d_model;
+  return torch::nn::Linear(torch::nn::LinearOptions(in, spec.OutputSize()).bias(spec.head.bias));
 }
 
 ops::Precision HeadPrecision(const ModelSpec& spec, const TrainingOptions& options) {

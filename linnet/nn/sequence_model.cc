@@ -14,7 +14,7 @@ using torch::Tensor;
 SequenceModelImpl::SequenceModelImpl(const ModelSpec& spec, const TrainingOptions& options)
     : Network(spec),
       transformer_(BuildTransformer(OptionsOf(spec, options))),
-      predictor_(spec.stack.d_model, spec.OutputSize()),
+      predictor_(MakeHead(spec)),
       dropout_(options.dropout),
       head_precision_(HeadPrecision(spec, options)) {
   if (!spec.head.tied) {
@@ -48,7 +48,7 @@ Tensor SequenceModelImpl::Values(const Tensor& tokens, const Tensor& above) {
 }
 
 Tensor SequenceModelImpl::Predict(const Tensor& x) {
-  return ops::Linear(x, predictor_->weight, predictor_->bias, head_precision_);
+  return ops::Linear(x, predictor_->weight, BiasOf(predictor_), head_precision_);
 }
 
 Tensor SequenceModelImpl::forward(const Tensor& tokens) { return Predict(Hidden(tokens)); }

@@ -16,9 +16,7 @@ InputNormImpl::InputNormImpl(int64_t bands)
       deviation(register_buffer("deviation", torch::ones({bands}))) {}
 
 SpeechModelImpl::SpeechModelImpl(const ModelSpec& spec, const TrainingOptions& options)
-    : Network(spec),
-      predictor_(spec.lstm() ? 2 * spec.stack.d_model : spec.stack.d_model, spec.OutputSize()),
-      dropout_(options.dropout) {
+    : Network(spec), predictor_(MakeHead(spec)), dropout_(options.dropout) {
   if (spec.speech()->normalization == BandNorm::kCorpus) {
     input_norm = InputNorm(spec.speech()->bands);
     register_module("input_norm", input_norm);
@@ -51,7 +49,7 @@ Tensor SpeechModelImpl::forward(const Tensor& frames, const Tensor& lengths) {
   }
   CheckLengths("lengths", lengths, frames);
   const Tensor x = lstm_.is_empty() ? Encode(frames, lengths) : RunLstm(frames, lengths);
-  return ops::Linear(x, predictor_->weight, predictor_->bias, ops::Precision::kFp32);
+  return ops::Linear(x, predictor_->weight, BiasOf(predictor_), ops::Precision::kFp32);
 }
 
 Tensor SpeechModelImpl::Encode(const Tensor& frames, const Tensor& lengths) {

@@ -17,8 +17,6 @@
 namespace linnet::nn {
 
 using torch::Tensor;
-using torch::nn::LayerNorm;
-using torch::nn::LayerNormOptions;
 using torch::nn::Linear;
 
 namespace {
@@ -55,6 +53,11 @@ void Validate(const TransformerOptions& options) {
   if (!(options.dropout >= 0 && options.dropout <= 1)) {
     throw InputError("transformer: dropout is ", options.dropout, "; it must lie in [0, 1]");
   }
+}
+
+Tensor BiasOf(const Linear& linear) {
+  return linear->bias.defined() ? linear->bias
+                                : torch::zeros({linear->weight.size(0)}, linear->weight.options());
 }
 
 Tensor DropoutImpl::forward(const Tensor& x) const { return acts() ? ops::Dropout(x, p_) : x; }
@@ -96,20 +99,14 @@ AttentionLayerImpl::AttentionLayerImpl(const TransformerOptions& options, const 
   register_module(info.out, out_);
 }
 
-Tensor AttentionLayerImpl::OutBias() const {
-  return out_->bias.defined() ? out_->bias
-                              : torch::zeros({out_->weight.size(0)}, out_->weight.options());
-}
-
 std::vector<Tensor> AttentionLayerImpl::Split(const Tensor& x, const ops::Norm& norm, size_t begin,
                                               size_t end) const {
   std::vector<Tensor> weights, biases;
   std::vector<int64_t> widths;
   for (size_t i = begin; i < end; ++i) {
-    const Tensor &weight = projections_[i]->weight, &bias = projections_[i]->bias;
-    weights.push_back(weight);
-    biases.push_back(bias.defined() ? bias : torch::zeros({weight.size(0)}, weight.options()));
-    widths.push_back(weight.size(0));
+    weights.push_back(projections_[i]->weight);
+    biases.push_back(BiasOf(projections_[i]));
+    widths.push_back(weights.back().size(0));
   }
   std::vector<Tensor> parts;
   if (weights.size() <= 3) {
@@ -173,46 +170,49 @@ Tensor AttentionLayerImpl::forward(const Tensor& queries, const Tensor& keys, co
                                    const Mask& mask) {
   const Tensor out = mixer_->forward(Split(queries, {}, 0, 1)[0], Split(keys, {}, 1, 2)[0],
                                      Split(values, {}, 2, 3)[0], mask);
-  return ops::Linear(out.flatten(2), out_->weight, OutBias(), precision_);
+  return ops::Linear(out.flatten(2), out_->weight, BiasOf(out_), precision_);
 }
 
 LayerParts::LayerParts(const TransformerOptions& options)
     : d_model_((Validate(options), options.d_model)),
       d_ff_(options.d_ff),
+      norm_(options.norm),
       norm_eps_(options.norm_eps),
       norm_first_(options.norm_first),
+      gated_(options.feed_forward == FeedForwardKind::kGated),
       activation_(options.activation == Activation::kGelu ? kernels::Activation::kGelu
                                                           : kernels::Activation::kRelu),
       precision_(options.precision),
       dropout_(options.dropout) {}
 
-Linear LayerParts::MakeIn() const { return Linear(d_model_, d_ff_); }
-Linear LayerParts::MakeOut() const { return Linear(d_ff_, d_model_); }
-LayerNorm LayerParts::MakeNorm() const {
-  return LayerNorm(LayerNormOptions({d_model_}).eps(norm_eps_));
+Linear LayerParts::MakeGate() const { return gated_ ? MakeIn() : Linear(nullptr); }
+Linear LayerParts::MakeIn() const {
+  return Linear(torch::nn::LinearOptions(d_model_, d_ff_).bias(!gated_));
+}
+Linear LayerParts::MakeOut() const {
+  return Linear(torch::nn::LinearOptions(d_ff_, d_model_).bias(!gated_));
+}
+Norm LayerParts::MakeNorm() const { return Norm(d_model_, norm_, norm_eps_); }
+
+ops::Norm LayerParts::Before(const Norm& norm) const {
+  return norm_first_ ? norm->of() : ops::Norm{};
 }
 
-ops::Norm LayerParts::Before(const LayerNorm& norm) const {
-  if (!norm_first_) return {};
-  return {norm->weight, norm->bias, norm->options.eps()};
+ops::Norm LayerParts::After(const Norm& norm) const {
+  return norm_first_ ? ops::Norm{} : norm->of();
 }
 
-ops::Norm LayerParts::After(const LayerNorm& norm) const {
-  if (norm_first_) return {};
-  return {norm->weight, norm->bias, norm->options.eps()};
-}
-
-Tensor LayerParts::Add(const Tensor& x, const Tensor& part, LayerNorm& norm) {
+Tensor LayerParts::Add(const Tensor& x, const Tensor& part, Norm& norm) {
   const Tensor sum = x + dropout_(part);
   return norm_first_ ? sum : norm(sum);
 }
 
-Tensor LayerParts::Mix(const Tensor& x, Depthwise& convolution, LayerNorm& norm, const Mask& mask) {
+Tensor LayerParts::Mix(const Tensor& x, Depthwise& convolution, Norm& norm, const Mask& mask) {
   const Tensor mixed = convolution(norm_first_ ? norm(x) : x, mask);
   return Add(x, ops::Activate(activation_, mixed), norm);
 }
 
-Tensor LayerParts::MixNext(const Tensor& x, Depthwise& convolution, LayerNorm& norm, Tensor& past) {
+Tensor LayerParts::MixNext(const Tensor& x, Depthwise& convolution, Norm& norm, Tensor& past) {
   const Tensor read = norm_first_ ? norm(x) : x;
   const int64_t behind = convolution->weight.size(0) - 1, length = x.size(1);
   if (!past.defined()) past = torch::zeros({x.size(0), behind, x.size(2)}, read.options());
@@ -223,16 +223,29 @@ Tensor LayerParts::MixNext(const Tensor& x, Depthwise& convolution, LayerNorm& n
 }
 
 Tensor LayerParts::Project(const Tensor& x, const Tensor& attended,
-                           const AttentionLayerImpl& attention, LayerNorm& norm) {
-  const Tensor &weight = attention.out_projection()->weight, bias = attention.OutBias();
+                           const AttentionLayerImpl& attention, Norm& norm) {
+  const Linear& out = attention.out_projection();
+  const Tensor &weight = out->weight, bias = BiasOf(out);
   if (!dropout_->acts()) {  // active dropout lies between the product and the residual: no fusion
     return ops::Project(attended, weight, bias, x, After(norm), precision_);
   }
   return Add(x, ops::Linear(attended, weight, bias, precision_), norm);
 }
 
-Tensor LayerParts::FeedForward(const Tensor& x, const Linear& in, const Linear& out,
-                               LayerNorm& norm) {
+Tensor LayerParts::GatedFeedForward(const Tensor& x, const Linear& gate, const Linear& in,
+                                    const Linear& out, Norm& norm) {
+  const std::vector<Tensor> parts = ops::Linears(
+      x, {gate->weight, in->weight}, {BiasOf(gate), BiasOf(in)}, precision_, Before(norm));
+  const Tensor hidden = torch::silu(parts[0]) * parts[1];
+  if (!dropout_->acts()) {
+    return ops::Project(hidden, out->weight, BiasOf(out), x, After(norm), precision_);
+  }
+  return Add(x, ops::Linear(dropout_(hidden), out->weight, BiasOf(out), precision_), norm);
+}
+
+Tensor LayerParts::FeedForward(const Tensor& x, const Linear& gate, const Linear& in,
+                               const Linear& out, Norm& norm) {
+  if (!gate.is_empty()) return GatedFeedForward(x, gate, in, out, norm);
   if (!dropout_->acts()) {
     return ops::FeedForward(x, in->weight, in->bias, out->weight, out->bias,
                             {.activation = activation_,
@@ -249,11 +262,13 @@ TransformerEncoderLayerImpl::TransformerEncoderLayerImpl(const TransformerOption
                                                          const MixerSpec& mixer)
     : parts_(options),
       attention(options, mixer),
+      gate(parts_.MakeGate()),
       linear1(parts_.MakeIn()),
       linear2(parts_.MakeOut()),
       norm1(parts_.MakeNorm()),
       norm2(parts_.MakeNorm()) {
   register_module("attention", attention);
+  if (!gate.is_empty()) register_module("gate", gate);
   register_module("linear1", linear1);
   register_module("linear2", linear2);
   register_module("norm1", norm1);
@@ -290,7 +305,7 @@ Tensor TransformerEncoderLayerImpl::MixNext(const Tensor& x, MixerState& state) 
 
 Tensor TransformerEncoderLayerImpl::Finish(const Tensor& x, const Tensor& attended) {
   const Tensor y = parts_.Project(x, attended, *attention, norm1);
-  return parts_.FeedForward(y, linear1, linear2, norm2);
+  return parts_.FeedForward(y, gate, linear1, linear2, norm2);
 }
 
 TransformerEncoderImpl::TransformerEncoderImpl(const TransformerOptions& options)
@@ -301,7 +316,7 @@ TransformerEncoderImpl::TransformerEncoderImpl(const TransformerOptions& options
     layers->push_back(TransformerEncoderLayer(options, options.mixer(i)));
   }
   if (options.final_norm) {
-    norm = LayerNorm(LayerNormOptions({options.d_model}).eps(options.norm_eps));
+    norm = LayerParts(options).MakeNorm();
     register_module("norm", norm);
   }
 }

@@ -11,20 +11,21 @@
 //
 // Layers are post-norm, as in fast-transformers: x = LN1(x + attention(x)), then
 // x = LN2(x + W2 act(W1 x)); or pre-norm: x = x + attention(LN1(x)), x = x + W2 act(W1 LN2(x)). A
-// layer norm follows the last layer unless final_norm is false. Parameter names are those of
-// fast-transformers (layers.N.attention.query_projection.weight, ...).
+// norm follows the last layer unless final_norm is false. Parameter names are those of
+// fast-transformers (layers.N.attention.query_projection.weight, ...). The norms may be RMS norms,
+// and the feed-forward block may be gated: W2 (silu(Wg x) * W1 x), with Wg as layers.N.gate.weight.
 #ifndef LINNET_NN_TRANSFORMER_H_
 #define LINNET_NN_TRANSFORMER_H_
 
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/linear.h>
-#include <torch/nn/modules/normalization.h>
 #include <torch/nn/pimpl.h>
 
 #include <vector>
 
 #include "linnet/model/spec.h"
 #include "linnet/nn/mixer.h"
+#include "linnet/nn/norm.h"
 #include "linnet/ops/layer_rows.h"
 
 namespace linnet::nn {
@@ -33,7 +34,9 @@ struct TransformerOptions {
   std::vector<MixerSpec> pattern = {MixerSpec()};  // layer i uses pattern[i mod size]
   int64_t layers = 1;
   int64_t d_model = 1, d_ff = 1;
+  FeedForwardKind feed_forward = FeedForwardKind::kMlp;
   Activation activation = Activation::kRelu;
+  NormKind norm = NormKind::kLayer;
   bool norm_first = false;  // pre-norm layers
   // Width of a depthwise convolution c before each layer's attention, in positions:
   // x = LN(x + act(c(x))) or, pre-norm, x = x + act(c(LN(x))). The window is centered on the
@@ -52,6 +55,9 @@ struct TransformerOptions {
     return pattern[static_cast<size_t>(layer) % pattern.size()];
   }
 };
+
+// The bias of a product, or zeros.
+torch::Tensor BiasOf(const torch::nn::Linear& linear);
 
 // Throws InputError if a size or the dropout is out of range, or if the pattern is empty.
 void Validate(const TransformerOptions& options);
@@ -85,9 +91,7 @@ class AttentionLayerImpl : public torch::nn::Module {
   bool recurrent() const { return mixer_->recurrent(); }
   bool cross() const { return mixer_->cross(); }
 
-  // x [..., H M] -> [..., d_model], with zeros for the bias if the projection has none.
-  const torch::nn::Linear& out_projection() const { return out_; }
-  torch::Tensor OutBias() const;
+  const torch::nn::Linear& out_projection() const { return out_; }  // [..., H M] -> [..., d_model]
 
  private:
   // Projections [begin, end) of n(x), each [..., H, width] or, shared, [..., width].
@@ -136,35 +140,39 @@ class LayerParts {
  public:
   explicit LayerParts(const TransformerOptions& options);
 
-  torch::nn::Linear MakeIn() const;   // d_model -> d_ff
-  torch::nn::Linear MakeOut() const;  // d_ff -> d_model
-  torch::nn::LayerNorm MakeNorm() const;
+  torch::nn::Linear MakeGate() const;  // d_model -> d_ff, or null
+  torch::nn::Linear MakeIn() const;    // d_model -> d_ff
+  torch::nn::Linear MakeOut() const;   // d_ff -> d_model
+  Norm MakeNorm() const;
   const Dropout& dropout() const { return dropout_; }
 
   // `norm` in pre-norm layers; an empty norm in post-norm layers.
-  ops::Norm Before(const torch::nn::LayerNorm& norm) const;
+  ops::Norm Before(const Norm& norm) const;
   // The convolution block with its residual and norm: [N, L, d_model] -> the same.
-  torch::Tensor Mix(const torch::Tensor& x, Depthwise& convolution, torch::nn::LayerNorm& norm,
-                    const Mask& mask);
+  torch::Tensor Mix(const torch::Tensor& x, Depthwise& convolution, Norm& norm, const Mask& mask);
   // The same for the next positions x [N, L, d_model] of a causal sequence. `past` holds the last
   // width - 1 rows that the convolution has read, [N, width - 1, d_model], and is updated;
   // undefined at the beginning.
-  torch::Tensor MixNext(const torch::Tensor& x, Depthwise& convolution, torch::nn::LayerNorm& norm,
+  torch::Tensor MixNext(const torch::Tensor& x, Depthwise& convolution, Norm& norm,
                         torch::Tensor& past);
   // The end of an attention block: output projection, residual, norm.
   torch::Tensor Project(const torch::Tensor& x, const torch::Tensor& attended,
-                        const AttentionLayerImpl& attention, torch::nn::LayerNorm& norm);
-  // The feed-forward block with its residual and norm.
-  torch::Tensor FeedForward(const torch::Tensor& x, const torch::nn::Linear& in,
-                            const torch::nn::Linear& out, torch::nn::LayerNorm& norm);
+                        const AttentionLayerImpl& attention, Norm& norm);
+  // The feed-forward block with its residual and norm; `gate` may be null.
+  torch::Tensor FeedForward(const torch::Tensor& x, const torch::nn::Linear& gate,
+                            const torch::nn::Linear& in, const torch::nn::Linear& out, Norm& norm);
 
  private:
-  ops::Norm After(const torch::nn::LayerNorm& norm) const;
-  torch::Tensor Add(const torch::Tensor& x, const torch::Tensor& part, torch::nn::LayerNorm& norm);
+  torch::Tensor GatedFeedForward(const torch::Tensor& x, const torch::nn::Linear& gate,
+                                 const torch::nn::Linear& in, const torch::nn::Linear& out,
+                                 Norm& norm);
+  ops::Norm After(const Norm& norm) const;
+  torch::Tensor Add(const torch::Tensor& x, const torch::Tensor& part, Norm& norm);
 
   int64_t d_model_, d_ff_;
+  NormKind norm_;
   double norm_eps_;
-  bool norm_first_;
+  bool norm_first_, gated_;
   kernels::Activation activation_;
   ops::Precision precision_;
   Dropout dropout_;
@@ -182,10 +190,10 @@ class TransformerEncoderLayerImpl : public torch::nn::Module {
                       MixerState& state);  // [N, L, d_model] -> the same
 
   AttentionLayer attention;
-  torch::nn::Linear linear1, linear2;
-  torch::nn::LayerNorm norm1, norm2;
+  torch::nn::Linear gate, linear1, linear2;  // gate: null unless gated
+  Norm norm1, norm2;
   Depthwise convolution = nullptr;  // null without a convolution
-  torch::nn::LayerNorm convolution_norm = nullptr;
+  Norm convolution_norm = nullptr;
 
  private:
   // The convolution block over the next positions; x if the layer has no convolution.
@@ -209,7 +217,7 @@ class TransformerEncoderImpl : public torch::nn::Module {
   bool recurrent() const;  // whether every layer has a recurrent form
 
   torch::nn::ModuleList layers;
-  torch::nn::LayerNorm norm = nullptr;  // null without a final norm
+  Norm norm = nullptr;  // null without a final norm
 
  private:
   bool checkpoint_layers_;

@@ -42,11 +42,6 @@ Tensor PlainLinear(const Tensor& x, const Tensor& weight, const Tensor& bias, Pr
   return PlainLinears(x, {weight}, {bias}, precision)[0];
 }
 
-Tensor PlainNorm(const Tensor& x, const Norm& norm) {
-  if (!norm.defined()) return x;
-  return at::layer_norm(x, {x.size(-1)}, norm.weight, norm.bias, norm.eps);
-}
-
 std::vector<int64_t> WithLast(const Tensor& x, int64_t last) {
   std::vector<int64_t> shape = x.sizes().vec();
   shape.back() = last;
@@ -75,6 +70,12 @@ void CheckProduct(const Tensor& x, const Tensor& weight, const Tensor& bias) {
 
 }  // namespace
 
+Tensor Normalize(const Tensor& x, const Norm& norm) {
+  if (!norm.defined()) return x;
+  if (norm.rms()) return x * (x.square().mean(-1, true) + norm.eps).rsqrt() * norm.weight;
+  return at::layer_norm(x, {x.size(-1)}, norm.weight, norm.bias, norm.eps);
+}
+
 Precision PrecisionNamed(const std::string& name, torch::Device device) {
   if (name == "fp32") return Precision::kFp32;
   if (name != "bf16") throw InputError("unknown precision '", name, "'; choose fp32 or bf16");
@@ -94,6 +95,7 @@ Tensors Linears(const Tensor& x, const Tensors& weights, const Tensors& biases, 
                      " weights and as many biases; number of weights: ", weights.size());
   }
   for (size_t i = 0; i < weights.size(); ++i) CheckProduct(x, weights[i], biases[i]);
+  if (norm_before.rms()) return Linears(Normalize(x, norm_before), weights, biases, precision);
   if constexpr (kHasFused) {
     if (Fused(x)) {
       Tensors tensors = {x};
@@ -106,13 +108,13 @@ Tensors Linears(const Tensor& x, const Tensors& weights, const Tensors& biases, 
                                     .eps_before = norm_before.eps});
     }
   }
-  return PlainLinears(PlainNorm(x, norm_before), weights, biases, precision);
+  return PlainLinears(Normalize(x, norm_before), weights, biases, precision);
 }
 
 Tensors NarrowLinears(const Tensor& x, const Tensors& weights, const Tensors& biases,
                       const Norm& norm_before) {
   for (size_t i = 0; i < weights.size(); ++i) CheckProduct(x, weights[i], biases[i]);
-  return Bf16Linears(PlainNorm(x, norm_before), weights, biases, /*narrow=*/true);
+  return Bf16Linears(Normalize(x, norm_before), weights, biases, /*narrow=*/true);
 }
 
 Tensor Linear(const Tensor& x, const Tensor& weight, const Tensor& bias, Precision precision,
@@ -127,6 +129,9 @@ Tensor Project(const Tensor& a, const Tensor& weight, const Tensor& bias, const 
     throw InputError("a residual of ", residual.sizes(), " does not fit ", a.sizes(), " times ",
                      weight.sizes());
   }
+  if (norm_after.rms()) {
+    return Normalize(Project(a, weight, bias, residual, {}, precision), norm_after);
+  }
   if constexpr (kHasFused) {
     if (Fused(a)) {
       Tensors tensors = {a, weight, bias, residual};
@@ -139,7 +144,7 @@ Tensor Project(const Tensor& a, const Tensor& weight, const Tensor& bias, const 
   if (TakesBf16(a, weight, precision) && residual.scalar_type() == torch::kFloat32) {
     return Bf16Project(a, weight, bias, residual, norm_after);
   }
-  return PlainNorm(residual + PlainLinear(a, weight, bias, precision), norm_after);
+  return Normalize(residual + PlainLinear(a, weight, bias, precision), norm_after);
 }
 
 Tensor Activate(kernels::Activation activation, const Tensor& x) {
@@ -153,6 +158,11 @@ Tensor FeedForward(const Tensor& x, const Tensor& weight1, const Tensor& bias1,
       bias2.sizes() != x.sizes().slice(x.dim() - 1)) {
     throw InputError("a feed-forward block of ", weight1.sizes(), " and ", weight2.sizes(),
                      " does not fit rows of ", x.size(-1));
+  }
+  if (options.norm_before.rms() || options.norm_after.rms()) {
+    const Tensor hidden = Linear(x, weight1, bias1, options.precision, options.norm_before);
+    return Project(Activate(options.activation, hidden), weight2, bias2, x, options.norm_after,
+                   options.precision);
   }
   if constexpr (kHasFused) {
     if (Fused(x)) {
@@ -169,14 +179,14 @@ Tensor FeedForward(const Tensor& x, const Tensor& weight1, const Tensor& bias1,
     }
   }
   const Precision precision = options.precision;
-  const Tensor normed = PlainNorm(x, options.norm_before);
+  const Tensor normed = Normalize(x, options.norm_before);
   if (precision == Precision::kBf16 && x.scalar_type() == torch::kFloat32) {
     return Bf16FeedForward(normed, weight1, bias1, weight2, bias2, x, options.norm_after,
                            options.activation);
   }
   const Tensor hidden = Rounded(PlainLinear(normed, weight1, bias1, precision), precision);
   const Tensor active = Activate(options.activation, hidden);
-  return PlainNorm(x + PlainLinear(active, weight2, bias2, precision), options.norm_after);
+  return Normalize(x + PlainLinear(active, weight2, bias2, precision), options.norm_after);
 }
 
 }  // namespace linnet::ops

@@ -26,13 +26,18 @@ enum class Precision { kFp32, kBf16 };
 // "fp32" or "bf16". Throws InputError on other names, and on bf16 for a CPU without bf16 products.
 Precision PrecisionNamed(const std::string& name, torch::Device device = torch::kCPU);
 
-// A layer norm's parameters; undefined means no norm.
+// The parameters of a layer norm, or without a bias of an RMS norm, x / sqrt(mean(x^2) + eps) *
+// weight; undefined means no norm. RMS norms are not fused with the products.
 struct Norm {
   torch::Tensor weight = {}, bias = {};
   double eps = 1e-5;
 
   bool defined() const { return weight.defined(); }
+  bool rms() const { return defined() && !bias.defined(); }
 };
+
+// n(x), or x without a norm.
+torch::Tensor Normalize(const torch::Tensor& x, const Norm& norm);
 
 // y_i = n(x) W_i^T + b_i for up to three products of one x [..., in], where n is the norm or the
 // identity; weights [out_i, in].

@@ -44,6 +44,9 @@ TEST_P(RuntimeTest, PrefixAndStepsMatchTheReferenceAtEveryCut) {
   for (size_t cut = 0; cut <= tokens.size(); ++cut) {
     for (int threads : {1, 2}) CheckCut(Images().model, want, tokens, cut, threads);
   }
+  const Tokens text = Modern().RandomTokens(50, 0);
+  const std::vector<Doubles> want_text = Modern().Outputs(text);
+  for (size_t cut : {0, 1, 17, 50}) CheckCut(Modern().model, want_text, text, cut, 2);
   const Tokens grid = Grid().RandomTokens(299, 0);
   const std::vector<Doubles> want_grid = Grid().Outputs(grid);
   for (size_t cut : {0, 1, 14, 15, 16, 191, 192, 205, 299}) {
@@ -60,7 +63,7 @@ TEST_P(RuntimeTest, PrefixAndStepsMatchTheReferenceAtEveryCut) {
 TEST_P(RuntimeTest, NarrowModelsMatchTheRoundingReference) {
   for (const Precision precision : {Precision::kBf16, Precision::kInt8}) {
     const double tolerance = precision == Precision::kInt8 ? 0.05 : 0.02;
-    for (const TestModel* of : {&Images(), &Wide(), &Copy(), &Text()}) {
+    for (const TestModel* of : {&Images(), &Wide(), &Copy(), &Text(), &Modern()}) {
       const auto model = of->In(precision);
       EXPECT_EQ(model->precision(), precision);
       const size_t length = of == &Copy() ? 200 : 19;
@@ -176,7 +179,7 @@ TEST_P(RuntimeTest, NarrowModelsDoNotDependOnThreadsOrBatch) {
 TEST(WriteNarrowed, EqualsNarrowingAtLoading) {
   const std::string path =
       (std::filesystem::temp_directory_path() / StrCat("linnet_narrow_test.", getpid())).string();
-  for (const TestModel* of : {&Wide(), &Copy(), &Text()}) {
+  for (const TestModel* of : {&Wide(), &Copy(), &Text(), &Modern()}) {
     for (const Precision precision : {Precision::kBf16, Precision::kInt8}) {
       WriteNarrowed(of->checkpoint(), precision, path);
       EXPECT_LT(std::filesystem::file_size(path), of->file.size());

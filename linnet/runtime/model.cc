@@ -127,8 +127,9 @@ class StackPacker {
   void FeedForward(PackedPart& part, const std::string& layer, const std::string& norm) {
     if (model_.precision == Precision::kInt8) part.factor = packer_.Factors(layer + "linear1");
     for (PackedGroup& group : part.groups) {
-      group.in = packer_.Stacked(model_.precision, {{layer + "linear1", group.begin, group.end}},
-                                 model_.d_model);
+      std::vector<Packer::Rows> in = {{layer + "linear1", group.begin, group.end}};
+      if (model_.gated()) in.insert(in.begin(), {layer + "gate", group.begin, group.end});
+      group.in = packer_.Stacked(model_.precision, in, model_.d_model);
       group.out = packer_.Columns(model_.precision, layer + "linear2", model_.d_model, model_.d_ff,
                                   group.begin, group.end, group.begin == 0);
     }
@@ -180,7 +181,8 @@ std::vector<PackedPart> Parts(const ModelSpec& spec, Precision precision, const 
     PackedPart& part = parts.emplace_back();
     part.values = 1;
     part.groups = Groups(Size(spec.stack.d_ff), std::max(step, kernels::kPanel), most);
-    for (PackedGroup& group : part.groups) group.in_width = group.end - group.begin;
+    const size_t products = spec.stack.feed_forward == FeedForwardKind::kGated ? 2 : 1;
+    for (PackedGroup& group : part.groups) group.in_width = products * (group.end - group.begin);
   }
   return parts;
 }

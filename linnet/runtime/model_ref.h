@@ -472,12 +472,21 @@ class ModelRef {
       }
       add(layer + (decoder ? "norm3" : "norm2"), [&](const Rows& y) {
         Rows hidden = Linear(layer + "linear1", y);
-        for (Row& row : hidden) Activate(row);
+        if (spec_.stack.feed_forward == FeedForwardKind::kGated) {
+          const Rows gates = Linear(layer + "gate", y);
+          for (size_t t = 0; t < hidden.size(); ++t) Gate(gates[t], hidden[t]);
+        } else {
+          for (Row& row : hidden) Activate(row);
+        }
         return Grouped(layer + "linear2", hidden, groups(), 1);
       });
     }
     if (spec_.stack.final_norm) x = Norm(x, name + ".norm");
     return x;
+  }
+
+  static void Gate(const Row& gates, Row& row) {
+    for (size_t i = 0; i < row.size(); ++i) row[i] *= kernels::SiluRef(gates[i]);
   }
 
   void Activate(Row& row) const {
@@ -697,8 +706,10 @@ class ModelRef {
 
   Rows Norm(Rows x, const std::string& name) const {
     for (Row& row : x) {
+      const bool layer = spec_.stack.norm == NormKind::kLayer;
       row = kernels::LayerNormRef(row, checkpoint_.Tensor(name + ".weight").data(),
-                                  checkpoint_.Tensor(name + ".bias").data(), spec_.stack.norm_eps);
+                                  layer ? checkpoint_.Tensor(name + ".bias").data() : nullptr,
+                                  spec_.stack.norm_eps);
     }
     return x;
   }

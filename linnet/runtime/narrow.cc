@@ -30,19 +30,22 @@ Int8Matrix::Int8Matrix(std::span<const float> weight, size_t out, std::span<cons
 // channels are many times as large as the others, which caused four fifths of the bits/dim that
 // int8 lost (apart from the predictor).
 std::vector<float> InputFactors(const Checkpoint& checkpoint, const std::string& tensor_name) {
-  constexpr std::string_view kReader = "linear1.weight";
-  if (!tensor_name.ends_with(kReader)) return {};
-  const std::string layer = tensor_name.substr(0, tensor_name.size() - kReader.size());
+  const auto is = [&](std::string_view end) { return tensor_name.ends_with(end); };
+  if (!is(".linear1.weight") && !is(".gate.weight")) return {};
+  const std::string layer =
+      tensor_name.substr(0, tensor_name.rfind('.', tensor_name.rfind('.') - 1) + 1);
   // Decoder layers have one more norm.
   const bool decoder = checkpoint.Has(layer + "norm3.weight");
   const bool first = checkpoint.spec().stack.norm_first;
   const std::string norm = layer + (decoder ? (first ? "norm3" : "norm2")
                                     : first ? "norm2"
                                             : "norm1");
-  const auto weight = checkpoint.Tensor(norm + ".weight"), bias = checkpoint.Tensor(norm + ".bias");
-  std::vector<float> factor(weight.size());
-  for (size_t i = 0; i < factor.size(); ++i) {
-    factor[i] = 3 * std::abs(weight[i]) + std::abs(bias[i]);
+  const auto weight = checkpoint.Tensor(norm + ".weight");
+  std::vector<float> factor(weight.begin(), weight.end());
+  for (float& value : factor) value = 3 * std::abs(value);
+  if (checkpoint.spec().stack.norm == NormKind::kLayer) {
+    const auto bias = checkpoint.Tensor(norm + ".bias");
+    for (size_t i = 0; i < factor.size(); ++i) factor[i] += std::abs(bias[i]);
   }
   std::vector<float> sorted = factor;
   const auto middle = sorted.begin() + static_cast<ptrdiff_t>(sorted.size() / 2);

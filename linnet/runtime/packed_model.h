@@ -35,9 +35,10 @@ inline constexpr size_t kMaxGroups = 8, kMaxNarrowGroups = 4;
 using PackedMatrix = const std::byte*;
 
 struct PackedGroup {
-  size_t begin = 0, end = 0;      // heads, or hidden units
-  size_t in_width = 0;            // columns of `in`
-  PackedMatrix in = nullptr;      // d_model -> each head's projections in turn, or hidden units
+  size_t begin = 0, end = 0;  // heads, or hidden units
+  size_t in_width = 0;        // columns of `in`
+  // d_model -> each head's projections in turn, or hidden units; gated: all gates, then the units
+  PackedMatrix in = nullptr;
   size_t memory_width = 0;        // cross attention: columns of `memory`
   PackedMatrix memory = nullptr;  // memory's d_model -> each head's keys and values
   PackedMatrix out = nullptr;     // values or hidden units -> d_model; the first group has the bias
@@ -76,6 +77,7 @@ struct LINNET_HIDDEN Model::Packed {
   Packed(const Checkpoint& checkpoint, Precision precision);
 
   bool narrow() const { return precision != Precision::kF32; }
+  bool gated() const { return spec.stack.feed_forward == FeedForwardKind::kGated; }
   Precision predictor_precision() const { return PredictorPrecision(spec, precision); }
   static kernels::NarrowType NarrowTypeOf(Precision precision) {
     return precision == Precision::kInt8 ? kernels::NarrowType::kInt8 : kernels::NarrowType::kBf16;

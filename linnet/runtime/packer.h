@@ -51,7 +51,8 @@ class Packer {
   const float* Tensor(const std::string& name) { return Values(checkpoint_.Tensor(name)); }
 
   kernels::LayerNormParameters Norm(const std::string& name) {
-    return {Tensor(name + ".weight"), Tensor(name + ".bias")};
+    const bool layer = checkpoint_.spec().stack.norm == NormKind::kLayer;
+    return {Tensor(name + ".weight"), layer ? Tensor(name + ".bias") : nullptr};
   }
 
  private:

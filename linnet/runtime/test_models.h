@@ -83,6 +83,17 @@ inline ModelSpec TiedText() {
   return spec;
 }
 
+// A language model of today's kind: RMS norms first, gated feed-forward blocks, few biases, no
+// positions.
+inline ModelSpec ModernText() {
+  ModelSpec spec = TiedText();
+  spec.stack.norm = NormKind::kRms, spec.stack.norm_first = true;
+  spec.stack.feed_forward = FeedForwardKind::kGated;
+  spec.input.positions = Positions::kSequence;
+  spec.head.tied = spec.head.bias = false;
+  return spec;
+}
+
 // A model with random weights in each precision, and its reference. `wide` is the norm1 weight of
 // one channel, which makes it larger than the others.
 class TestModel {
@@ -173,6 +184,10 @@ inline const TestModel& Wide() {
 }
 inline const TestModel& Text() {
   static const TestModel model(TiedText());
+  return model;
+}
+inline const TestModel& Modern() {
+  static const TestModel model(ModernText());
   return model;
 }
 inline const TestModel& Copy() {

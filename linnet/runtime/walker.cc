@@ -247,11 +247,15 @@ class Walker {
   }
 
   void FeedForward(const PackedGroup& group, LinearMode mode, float* sums) {
-    const size_t width = group.in_width;
+    const size_t width = group.end - group.begin;
     for (size_t begin = 0; begin < rows_; begin += kBlockRows) {
       const size_t rows = std::min(kBlockRows, rows_ - begin);
-      FromInput(begin, rows, width, group.in, work_.wide);
-      kernels::Activate(model_.activation, rows * width, work_.wide);
+      FromInput(begin, rows, group.in_width, group.in, work_.wide);
+      if (model_.gated()) {
+        kernels::GatedSilu(rows, width, work_.wide, work_.wide);
+      } else {
+        kernels::Activate(model_.activation, rows * width, work_.wide);
+      }
       From(model_.precision, rows, width, d(), work_.wide, width, group.out, mode,
            sums + begin * d(), d());
     }

@@ -1,9 +1,11 @@
 #include "linnet/train/config.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <numbers>
+#include <sstream>
 #include <string_view>
 #include <type_traits>
 
@@ -188,32 +190,68 @@ double LearningRate(const TrainConfig& config, int64_t step, int64_t steps) {
   return rate;
 }
 
+namespace {
+
+// The mixers' names of a pattern: "gla:2,full" is gla, gla, full.
+std::vector<std::string> PatternOf(const std::string& attention) {
+  constexpr int kMost = 1000;
+  std::vector<std::string> kinds;
+  std::istringstream parts(attention + ",");
+  for (std::string part; std::getline(parts, part, ',');) {
+    const size_t colon = part.find(':');
+    int count = 1;
+    if (colon != part.npos) {
+      const char* end = part.data() + part.size();
+      const auto [last, error] = std::from_chars(part.data() + colon + 1, end, count);
+      if (error != std::errc() || last != end || count < 1 || count > kMost) {
+        throw InputError("--attention has the part ", Quote(part),
+                         "; write NAME, or NAME:COUNT with 1 to ", kMost, " layers");
+      }
+    }
+    kinds.insert(kinds.end(), static_cast<size_t>(count), part.substr(0, colon));
+  }
+  return kinds;
+}
+
+}  // namespace
+
 ModelSpec BaseSpec(const TrainConfig& config) {
   const int per_head = config.d_model / config.heads;
   ModelSpec spec;
   spec.task = config.task;
   spec.part = std::monostate();
   spec.network = ParseName<NetworkKind>(config.network, Flag("network"));
-  spec.stack.pattern = {
-      {.kind = config.attention,
-       .feature_map = config.feature_map,
-       .features = config.features,
-       .similarity = ParseName<Similarity>(config.similarity, Flag("similarity")),
-       .lsh_rounds = config.lsh_rounds,
-       .lsh_buckets = config.lsh_buckets,
-       .lsh_chunk = config.lsh_chunk,
-       .lsh_variant = ParseName<LshVariant>(config.lsh_variant, Flag("lsh_variant")),
-       .short_convolution = config.short_convolution,
-       .output_gate = config.output_gate,
-       .negative_eigenvalues = config.negative_eigenvalues,
-       .gate_rank = config.gate_rank,
-       .heads = config.heads,
-       .query_dim = config.query_dim > 0 ? config.query_dim : per_head,
-       .value_dim = config.value_dim > 0 ? config.value_dim : per_head}};
-  spec.stack.repeat = config.layers;
+  const MixerSpec mixer = {
+      .feature_map = config.feature_map,
+      .features = config.features,
+      .similarity = ParseName<Similarity>(config.similarity, Flag("similarity")),
+      .lsh_rounds = config.lsh_rounds,
+      .lsh_buckets = config.lsh_buckets,
+      .lsh_chunk = config.lsh_chunk,
+      .lsh_variant = ParseName<LshVariant>(config.lsh_variant, Flag("lsh_variant")),
+      .short_convolution = config.short_convolution,
+      .output_gate = config.output_gate,
+      .negative_eigenvalues = config.negative_eigenvalues,
+      .gate_rank = config.gate_rank,
+      .heads = config.heads,
+      .query_dim = config.query_dim > 0 ? config.query_dim : per_head,
+      .value_dim = config.value_dim > 0 ? config.value_dim : per_head};
+  spec.stack.pattern.clear();
+  for (const std::string& kind : PatternOf(config.attention)) {
+    spec.stack.pattern.push_back(mixer);
+    spec.stack.pattern.back().kind = kind;
+  }
+  const int pattern = static_cast<int>(spec.stack.pattern.size());
+  if (config.layers % pattern != 0) {
+    throw InputError("--layers is ", config.layers,
+                     "; it must be a multiple of the layers in --attention, ", pattern);
+  }
+  spec.stack.repeat = config.layers / pattern;
   spec.stack.d_model = config.d_model;
   spec.stack.d_ff = config.d_ff > 0 ? config.d_ff : 4 * config.d_model;
+  spec.stack.feed_forward = ParseName<FeedForwardKind>(config.feed_forward, Flag("feed_forward"));
   spec.stack.activation = ParseName<Activation>(config.activation, Flag("activation"));
+  spec.stack.norm = ParseName<NormKind>(config.norm, Flag("norm"));
   spec.stack.norm_first = config.norm_first;
   spec.stack.convolution = config.convolution;
   spec.input.value_embedding = config.d_model / 2;

@@ -37,7 +37,9 @@ struct TrainConfig {
   int d_ff = 0;
   int query_dim = 0;
   int value_dim = 0;
+  std::string feed_forward = "mlp";
   std::string activation = "relu";
+  std::string norm = "layer";
   bool norm_first = false;
   int mixtures = 10;
   std::string positions = "sequence";
@@ -60,6 +62,7 @@ struct TrainConfig {
   int validation_pairs = 1000;
   double other_lengths = 0;
   bool tied = true;
+  bool head_bias = true;
 
   // Speech.
   std::string dictionary;
@@ -117,7 +120,10 @@ struct TrainConfig {
 // Settings of the network that all tasks share.
 template <typename Config, typename Visit>
 void VisitNetworkFields(Config& c, const Visit& visit) {
-  visit("attention", "", "mixer ('linnet info --mixers' lists all)", c.attention);
+  visit("attention", "",
+        "mixer ('linnet info --mixers' lists all), or a pattern that --layers repeats: "
+        "gated-delta-net:3,full",
+        c.attention);
   visit("feature_map", "", "feature map of linear attention ('linnet info --mixers' lists all)",
         c.feature_map);
   visit("features", "", "random features of rff and favor; 0: twice --query-dim", c.features);
@@ -143,9 +149,13 @@ void VisitNetworkFields(Config& c, const Visit& visit) {
   visit("d_ff", "", "width of the feed-forward blocks; 0: 4 x --d-model", c.d_ff);
   visit("query_dim", "", "query and key size per head; 0: --d-model / --heads", c.query_dim);
   visit("value_dim", "", "value size per head; 0: --d-model / --heads", c.value_dim);
-  visit("activation", "", "activation of the feed-forward blocks: gelu or relu", c.activation);
-  visit("norm_first", "",
-        "layer norms before attention and feed-forward (pre-norm) instead of after", c.norm_first);
+  visit("feed_forward", "",
+        "feed-forward blocks: mlp, or gated: silu(gate x) * x, without biases (SwiGLU)",
+        c.feed_forward);
+  visit("activation", "", "activation of mlp blocks: gelu or relu", c.activation);
+  visit("norm", "", "layer norms or rms norms: layer or rms", c.norm);
+  visit("norm_first", "", "norms before attention and feed-forward (pre-norm) instead of after",
+        c.norm_first);
   visit("convolution", "",
         "width of a depthwise convolution before each layer's mixer, in positions; 0: none",
         c.convolution);
@@ -171,6 +181,7 @@ void VisitTaskFields(Config& c, const Visit& visit) {
         c.validation_share);
   visit("validation_windows", "text", "number of validation windows", c.validation_windows);
   visit("tied", "text couplet", "tie the weights of embedding and head", c.tied);
+  visit("head_bias", "text couplet", "biases of the head", c.head_bias);
   visit("data", "couplet", "folder with train/, and valid/ or test/ (in.txt and out.txt in each)",
         c.data);
   visit("max_length", "couplet", "maximum tokens of a couplet", c.max_length);

@@ -79,6 +79,22 @@ TEST(TrainConfig, ErrorsOfTheSpecNameTheFlag) {
   EXPECT_EQ(error_of(), "unknown --activation 'tanh'; choose relu or gelu");
   config.activation = "gelu", config.attention = "nosuch";
   EXPECT_EQ(error_of().find("unknown --attention 'nosuch'; choose one of causal-linear, "), 0u);
+  config.attention = "full:0";
+  EXPECT_EQ(error_of(),
+            "--attention has the part 'full:0'; write NAME, or NAME:COUNT with 1 to 1000 layers");
+}
+
+TEST(TrainConfig, AttentionIsAMixerOrAPatternOfThem) {
+  TrainConfig config;
+  config.attention = "gla:2,full", config.layers = 6;
+  const ModelSpec spec = BaseSpec(config);
+  ASSERT_EQ(spec.stack.pattern.size(), 3u);
+  EXPECT_EQ(spec.stack.repeat, 2);
+  std::vector<std::string> kinds;
+  for (size_t i = 0; i < 6; ++i) kinds.push_back(spec.stack.mixer(i).kind);
+  EXPECT_EQ(kinds, (std::vector<std::string>{"gla", "gla", "full", "gla", "gla", "full"}));
+  config.layers = 4;
+  EXPECT_THROW(BaseSpec(config), Error);
 }
 
 }  // namespace

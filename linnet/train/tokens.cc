@@ -100,7 +100,7 @@ ModelSpec TextModelSpec(const TrainConfig& config, const TextSpec& text, int64_t
   spec.head.kind = HeadKind::kCategorical;
   spec.input.positions = Positions::kAdded;
   spec.input.value_embedding = spec.stack.d_model;
-  spec.head.tied = config.tied;
+  spec.head.tied = config.tied, spec.head.bias = config.head_bias;
   spec.input.max_length = static_cast<int>(max_length);
   return spec;
 }

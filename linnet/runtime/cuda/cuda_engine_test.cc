@@ -219,6 +219,12 @@ TEST_F(CudaEngineTest, RefusesUnsupportedModels) {
   ModelSpec spec = RaggedImages();
   spec.stack.mixer().kind = "full";
   refuses(TestModel(spec).checkpoint(), {.batch = 1}, "not causal-linear");
+  spec = RaggedImages(), spec.stack.norm = NormKind::kRms;
+  refuses(TestModel(spec).checkpoint(), {.batch = 1}, "RMS norms");
+  spec = RaggedImages(), spec.stack.feed_forward = FeedForwardKind::kGated;
+  refuses(TestModel(spec).checkpoint(), {.batch = 1}, "gated");
+  spec = RaggedImages(), spec.head.bias = false;
+  refuses(TestModel(spec).checkpoint(), {.batch = 1}, "no bias");
   const std::string lacks = Lacks();
   for (const Case& c : Cases()) {
     if (!lacks.empty()) refuses(*c.checkpoint, {.batch = 1}, lacks);

@@ -1,0 +1,74 @@
+// Training's network on language models of flash-linear-attention: logits, loss and gradients; the
+// logits in steps, too.
+#include <gtest/gtest.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "linnet/nn/sequence_model.h"
+#include "tests/gated_models.h"
+
+namespace linnet::nn {
+namespace {
+
+using torch::Tensor;
+
+class GatedModelsNn : public testing::TestWithParam<std::string> {
+ protected:
+  GatedModelsNn() {
+    const std::string path = golden_.Write();
+    model_ = LoadModel(path);
+    std::filesystem::remove(path);
+  }
+  Tensor Loaded(const std::string& name) const {
+    const linnet::Tensor& from = golden_.file.Get(name);
+    const auto type = from.dtype == DType::kF32   ? torch::kFloat32
+                      : from.dtype == DType::kF64 ? torch::kFloat64
+                                                  : torch::kInt64;
+    return torch::from_blob(const_cast<std::byte*>(from.data.data()), from.shape, type).clone();
+  }
+  static void ExpectClose(const Tensor& got, const Tensor& want, const std::string& what) {
+    const double size = want.abs().max().item<double>();
+    EXPECT_LT((got.to(torch::kFloat64) - want).abs().max().item<double>(), 1e-4 * size) << what;
+  }
+
+  const GatedModel golden_{GetParam()};
+  SequenceModel model_ = nullptr;
+};
+
+INSTANTIATE_TEST_SUITE_P(Golden, GatedModelsNn, testing::Values("gated_delta_net", "gla"));
+
+TEST_P(GatedModelsNn, GivesTheSourcesLogitsLossAndGradients) {
+  const Tensor tokens = Loaded("input_ids");
+  const Tensor logits = model_(tokens);
+  ExpectClose(logits, Loaded("logits"), "logits");
+  const int64_t length = tokens.size(1), classes = logits.size(2);
+  const Tensor loss =
+      torch::nn::functional::cross_entropy(logits.narrow(1, 0, length - 1).reshape({-1, classes}),
+                                           tokens.narrow(1, 1, length - 1).reshape({-1}));
+  EXPECT_NEAR(loss.item<double>(), Loaded("loss").item<double>(), 1e-5);
+  loss.backward();
+  for (const auto& item : model_->named_parameters()) {
+    ExpectClose(item.value().grad(), Loaded("grad." + GatedModel::Source(item.key())),
+                "gradient of " + item.key());
+  }
+}
+
+TEST_P(GatedModelsNn, StepsGiveTheSourcesLogits) {
+  const torch::NoGradGuard no_grad;
+  const Tensor tokens = Loaded("input_ids");
+  SequenceState state;
+  std::vector<Tensor> out;
+  for (int64_t t = 0; t < tokens.size(1); ++t) {
+    out.push_back(model_->Step(tokens.select(1, t), t, state));
+  }
+  ExpectClose(torch::stack(out, 1), Loaded("logits"), "steps");
+}
+
+}  // namespace
+}  // namespace linnet::nn
