@@ -39,7 +39,8 @@ struct LayerNormParameters {
 void LayerNorm(const LayerNormShape& shape, const LayerNormInput& input,
                const LayerNormParameters& parameters, float* y, size_t y_stride);
 
-// Backward through y = LayerNorm(x), with a bias, for dense rows x [rows, dim]. Recomputes mean and variance.
+// Backward through y = LayerNorm(x), with a bias, for dense rows x [rows, dim]. Recomputes mean and
+// variance.
 struct LayerNormBackwardArgs {
   const float* x = nullptr;
   const float* weight = nullptr;  // [dim]
