@@ -26,12 +26,12 @@ struct FuzzTarget {
   void (*read)(std::span<const std::byte> bytes);
 };
 
-extern const FuzzTarget kArchive, kAudio, kCheckpoint, kImages, kPyTorch, kRequest, kSpec,
-    kSpeechSet, kState, kText;
+extern const FuzzTarget kArchive, kAudio, kCheckpoint, kFla, kImages, kPyTorch, kRequest, kSpec,
+    kSpeechSet, kState, kText, kTokenizer;
 
-inline constexpr const FuzzTarget* kFuzzTargets[] = {&kArchive,   &kAudio,   &kCheckpoint, &kImages,
-                                                     &kPyTorch,   &kRequest, &kSpec,       &kState,
-                                                     &kSpeechSet, &kText};
+inline constexpr const FuzzTarget* kFuzzTargets[] = {
+    &kArchive, &kAudio, &kCheckpoint, &kFla,   &kImages, &kPyTorch,
+    &kRequest, &kSpec,  &kSpeechSet,  &kState, &kText,   &kTokenizer};
 
 // Runs target.read(); catches Error.
 void ReadInput(const FuzzTarget& target, std::span<const std::byte> bytes);

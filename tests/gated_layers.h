@@ -32,12 +32,16 @@ struct GatedLayer {
       return static_cast<int>(file.Get(tensor).shape[0]);
     };
     spec.kind = kinds.at(name.substr(0, name.rfind('_')));
-    spec.heads = config.at("num_heads");
-    spec.query_dim = rows("q_proj.weight") / spec.heads;
+    const int key_heads = config.at("num_heads");
+    spec.heads = config.value("num_v_heads", key_heads);
+    spec.key_heads = spec.heads == key_heads ? 0 : key_heads;
+    spec.query_dim = rows("q_proj.weight") / key_heads;
     spec.value_dim = rows("v_proj.weight") / spec.heads;
     const Tensor* taps = file.Find("q_conv1d.weight");
     spec.short_convolution = taps ? static_cast<int>(taps->shape[2]) : 0;
     spec.output_gate = file.Find("g_proj.weight") != nullptr;
+    spec.negative_eigenvalues = config.value("allow_neg_eigval", false);
+    spec.decay_floor = config.value("lower_bound", 0.0f);
     if (file.Find("gk_proj.0.weight")) spec.gate_rank = rows("gk_proj.0.weight");
     width = file.Get("hidden_states").shape[2];
   }
@@ -49,8 +53,8 @@ struct GatedLayer {
 };
 
 inline const std::vector<std::string>& GatedLayerNames() {
-  static const std::vector<std::string> names = {"gated_deltanet_1", "delta_net_1", "gla_1",
-                                                 "retnet_1", "kda_1"};
+  static const std::vector<std::string> names = {
+      "gated_deltanet_1", "gated_deltanet_2", "delta_net_1", "gla_1", "retnet_1", "kda_1", "kda_2"};
   return names;
 }
 

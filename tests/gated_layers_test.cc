@@ -23,12 +23,15 @@ class GatedLayers : public testing::TestWithParam<std::string> {
       : layer_(GetParam()),
         d_(static_cast<size_t>(layer_.width)),
         x_(layer_.file.Get("hidden_states").f32()),
-        length_(x_.size() / d_) {
+        length_(static_cast<size_t>(layer_.file.Get("hidden_states").shape[1])) {
     mixer_ = MakeRuntimeMixer({.spec = layer_.spec, .tensor = [&](const std::string& name) {
                                  return layer_.file.Get(name).f32();
                                }});
     state_.resize(mixer_->state_size().fixed);
   }
+
+  // The rows of hidden_states before the tested sequence.
+  size_t Before() const { return sequence_ * length_; }
 
   // The columns of the projections, in the layout of MixerCall::in.
   Floats Columns(size_t begin, size_t count) const {
@@ -37,14 +40,16 @@ class GatedLayers : public testing::TestWithParam<std::string> {
       const auto weight = layer_.file.Get(tensor + ".weight").f32();
       for (size_t o = first; o < first + width; ++o) {
         double sum = 0;
-        for (size_t i = 0; i < d_; ++i) sum += double{x_[t * d_ + i]} * weight[o * d_ + i];
+        for (size_t i = 0; i < d_; ++i) {
+          sum += double{x_[(Before() + t) * d_ + i]} * weight[o * d_ + i];
+        }
         in.push_back(static_cast<float>(sum));
       }
     };
     for (size_t t = begin; t < begin + count; ++t) {
       for (size_t h = 0; h < mixer_->heads(); ++h) {
         for (const Projection& p : mixer_->projections()) {
-          if (!p.shared) add(t, p.tensor, h * p.width, p.width);
+          if (!p.shared) add(t, p.tensor, h / p.readers * p.width, p.width);
         }
       }
       for (const Projection& p : mixer_->projections()) {
@@ -81,7 +86,8 @@ class GatedLayers : public testing::TestWithParam<std::string> {
         double sum = 0;
         for (size_t i = 0; i < values; ++i)
           sum += double{out[t * values + i]} * weight[o * values + i];
-        ASSERT_NEAR(sum, want[(begin + t) * d_ + o], 1e-4 * largest) << begin + t << ", " << o;
+        ASSERT_NEAR(sum, want[(Before() + begin + t) * d_ + o], 1e-4 * largest)
+            << begin + t << ", " << o;
       }
     }
   }
@@ -90,6 +96,7 @@ class GatedLayers : public testing::TestWithParam<std::string> {
   const size_t d_;
   const std::span<const float> x_;
   const size_t length_;
+  size_t sequence_ = 0;
   std::unique_ptr<RuntimeMixer> mixer_;
   Floats state_;
 };
@@ -97,21 +104,27 @@ class GatedLayers : public testing::TestWithParam<std::string> {
 INSTANTIATE_TEST_SUITE_P(Golden, GatedLayers, testing::ValuesIn(GatedLayerNames()));
 
 TEST_P(GatedLayers, WholePiecesAndStepsGiveTheSourcesOutputs) {
-  Expect(0, length_, /*with_state=*/false);
-  for (const std::vector<size_t>& ends :
-       {std::vector<size_t>{length_}, {1, 2, 3, 5, length_}, {33, 34, length_}, {2, length_}}) {
-    std::fill(state_.begin(), state_.end(), 0.0f);
-    size_t begin = 0;
-    for (const size_t end : ends) {
-      Expect(begin, end - begin, /*with_state=*/true);
-      begin = end;
+  const std::vector<double> states = layer_.Doubles("final_state");
+  const size_t sequences = x_.size() / d_ / length_, size = states.size() / sequences;
+  for (sequence_ = 0; sequence_ < sequences; ++sequence_) {
+    SCOPED_TRACE(sequence_);
+    Expect(0, length_, /*with_state=*/false);
+    for (const std::vector<size_t>& ends :
+         {std::vector<size_t>{length_}, {1, 2, 3, 5, length_}, {4, 6, length_}, {2, length_}}) {
+      std::fill(state_.begin(), state_.end(), 0.0f);
+      size_t begin = 0;
+      for (const size_t end : ends) {
+        Expect(begin, end - begin, /*with_state=*/true);
+        begin = end;
+      }
+      // A state begins with the scan's.
+      for (size_t i = 0; i < size; ++i) {
+        ASSERT_NEAR(state_[i], states[sequence_ * size + i], 1e-4) << i;
+      }
     }
-    // A state begins with the scan's.
-    const std::vector<double> want = layer_.Doubles("final_state");
-    for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(state_[i], want[i], 1e-4) << i;
+    std::fill(state_.begin(), state_.end(), 0.0f);
+    for (size_t t = 0; t < length_; ++t) Expect(t, 1, /*with_state=*/true);
   }
-  std::fill(state_.begin(), state_.end(), 0.0f);
-  for (size_t t = 0; t < length_; ++t) Expect(t, 1, /*with_state=*/true);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // For tests: language models of flash-linear-attention over gated recurrences
-// (tests/golden/gated/lm_*.safetensors), as linnet's checkpoints.
+// (tests/golden/gated/lm_*.safetensors), as folders in Hugging Face's layout and linnet's models.
 #ifndef LINNET_TESTS_GATED_MODELS_H_
 #define LINNET_TESTS_GATED_MODELS_H_
 
@@ -9,46 +9,59 @@
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "linnet/error.h"
+#include "linnet/io/file.h"
 #include "linnet/io/safetensors.h"
-#include "linnet/model/checkpoint.h"
+#include "linnet/model/fla.h"
 
 namespace linnet {
 
 struct GatedModel {
   SafetensorsFile file;
-  ModelSpec spec;
+  std::filesystem::path folder;  // removed with this
   size_t sequences, length;
 
-  explicit GatedModel(const std::string& name)
-      : file(SafetensorsFile::Open("tests/golden/gated/lm_" + name + ".safetensors")) {
-    const auto config = nlohmann::json::parse(file.metadata().at("config"));
-    const auto rows = [&](const std::string& tensor) {
-      return static_cast<int>(file.Get("model.layers.0." + tensor + ".weight").shape[0]);
+  // shards: the number of files with tensors.
+  explicit GatedModel(const std::string& name, size_t shards = 1)
+      : file(SafetensorsFile::Open("tests/golden/gated/lm_" + name + ".safetensors")),
+        folder(std::filesystem::temp_directory_path() / StrCat("linnet_gated_model.", getpid())) {
+    std::filesystem::create_directory(folder);
+    nlohmann::json config = nlohmann::json::parse(file.metadata().at("config"));
+    config["model_type"] = name == "gla" ? "gla" : "gated_deltanet";
+    WriteText("config.json", config.dump());
+    std::vector<SafetensorsWriter> writers(shards);
+    nlohmann::json index;
+    size_t next = 0;
+    const auto name_of = [&](size_t shard) {
+      return shards == 1 ? std::string("model.safetensors")
+                         : StrCat("model-", shard + 1, ".safetensors");
     };
-    MixerSpec mixer{.kind = name == "gla" ? "gla" : "gated-delta-net"};
-    mixer.heads = config.at("num_heads");
-    mixer.query_dim = rows("attn.q_proj") / mixer.heads;
-    mixer.value_dim = rows("attn.v_proj") / mixer.heads;
-    mixer.output_norm_eps = config.at("norm_eps");
-    spec.task = "copy", spec.part = std::monostate();
-    spec.stack = {.pattern = {mixer},
-                  .repeat = config.at("num_hidden_layers"),
-                  .d_model = config.at("hidden_size"),
-                  .d_ff = config.at("intermediate_size"),
-                  .feed_forward = FeedForwardKind::kGated,
-                  .norm = NormKind::kRms,
-                  .norm_first = true,
-                  .norm_eps = config.at("norm_eps")};
-    spec.input.vocabulary = config.at("vocab_size"),
-    spec.input.value_embedding = spec.stack.d_model;
+    for (const Tensor& tensor : file.tensors()) {
+      if (!tensor.name.starts_with("model.") && !tensor.name.starts_with("lm_head.")) continue;
+      const size_t shard = next++ % shards;
+      writers[shard].Add(tensor.name, tensor.dtype, tensor.shape, tensor.data.data());
+      index["weight_map"][tensor.name] = name_of(shard);
+    }
+    for (size_t i = 0; i < shards; ++i) writers[i].Write((folder / name_of(i)).string());
+    if (shards > 1) WriteText("model.safetensors.index.json", index.dump());
     const std::vector<int64_t>& shape = file.Get("input_ids").shape;
     sequences = static_cast<size_t>(shape[0]), length = static_cast<size_t>(shape[1]);
-    spec.input.max_length = static_cast<int>(length);
-    spec.head = {.kind = HeadKind::kCategorical, .classes = spec.input.vocabulary, .bias = false};
+  }
+  ~GatedModel() { std::filesystem::remove_all(folder); }
+  GatedModel(const GatedModel&) = delete;
+  GatedModel& operator=(const GatedModel&) = delete;
+
+  void WriteText(const std::string& name, const std::string& text) const {
+    WriteFileAtomically((folder / name).string(), text);
+  }
+
+  // Imports the folder; returns the path of the model, which is in the folder.
+  std::string Import() const {
+    const std::string path = (folder / "linnet.safetensors").string();
+    FlaModel::Open(folder.string()).Write(path, "{}");
+    return path;
   }
 
   std::vector<int64_t> Tokens() const {
@@ -56,33 +69,6 @@ struct GatedModel {
     return {ids.begin(), ids.end()};
   }
   std::span<const double> Logits() const { return file.Get("logits").values<double>(); }
-
-  // Writes the model as a checkpoint and returns its path.
-  std::string Write() const {
-    const std::string path =
-        (std::filesystem::temp_directory_path() / StrCat("linnet_gated_model.", getpid()));
-    WriteCheckpoint(path, spec, "{}",
-                    [&](const TensorInfo& info) { return file.Get(Source(info.name)).f32(); });
-    return path;
-  }
-
-  // The source's name of a tensor.
-  static std::string Source(std::string name) {
-    const std::pair<std::string, std::string> changes[] = {{"value_embedding", "model.embeddings"},
-                                                           {"predictor", "lm_head"},
-                                                           {"transformer.", "model."},
-                                                           {".attention.", ".attn."},
-                                                           {".norm1.", ".attn_norm."},
-                                                           {".norm2.", ".mlp_norm."},
-                                                           {".gate.", ".mlp.gate_proj."},
-                                                           {".linear1.", ".mlp.up_proj."},
-                                                           {".linear2.", ".mlp.down_proj."}};
-    for (const auto& [from, to] : changes) {
-      const size_t at = name.find(from);
-      if (at != name.npos) name.replace(at, from.size(), to);
-    }
-    return name;
-  }
 };
 
 }  // namespace linnet

@@ -5,7 +5,6 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,11 +19,7 @@ using torch::Tensor;
 
 class GatedModelsNn : public testing::TestWithParam<std::string> {
  protected:
-  GatedModelsNn() {
-    const std::string path = golden_.Write();
-    model_ = LoadModel(path);
-    std::filesystem::remove(path);
-  }
+  GatedModelsNn() { model_ = LoadModel(golden_.Import()); }
   Tensor Loaded(const std::string& name) const {
     const linnet::Tensor& from = golden_.file.Get(name);
     const auto type = from.dtype == DType::kF32   ? torch::kFloat32
@@ -54,7 +49,7 @@ TEST_P(GatedModelsNn, GivesTheSourcesLogitsLossAndGradients) {
   EXPECT_NEAR(loss.item<double>(), Loaded("loss").item<double>(), 1e-5);
   loss.backward();
   for (const auto& item : model_->named_parameters()) {
-    ExpectClose(item.value().grad(), Loaded("grad." + GatedModel::Source(item.key())),
+    ExpectClose(item.value().grad(), Loaded("grad." + FlaName(item.key())),
                 "gradient of " + item.key());
   }
 }

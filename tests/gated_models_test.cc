@@ -17,8 +17,7 @@ namespace {
 
 class GatedModels : public testing::TestWithParam<std::string> {
  protected:
-  GatedModels() : golden_(GetParam()), path_(golden_.Write()), model_(Model::Open(path_)) {}
-  ~GatedModels() override { std::filesystem::remove(path_); }
+  GatedModels() : golden_(GetParam()), model_(Model::Open(golden_.Import())) {}
 
   // Reads all sequences in calls of these many positions; 1: steps.
   void Expect(const std::vector<size_t>& pieces, int threads) const {
@@ -53,7 +52,6 @@ class GatedModels : public testing::TestWithParam<std::string> {
   }
 
   const GatedModel golden_;
-  const std::string path_;
   const std::shared_ptr<const Model> model_;
 };
 

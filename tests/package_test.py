@@ -205,7 +205,8 @@ template <class T> T Made() { return T(); }
         with_cuda = "\nLINNET_NVCC:FILEPATH=/" in (BUILD / "CMakeCache.txt").read_text()
         self.assertLess(library.stat().st_size, 20e6 if with_cuda else 5e6)
         needed = re.findall(r"\(NEEDED\).*\[(\w+)", self.run_ok("readelf", "-d", library))
-        self.assertLessEqual(set(needed), {"libz", "libhwy", "libkissfft", "libstdc", "libm", "libgcc_s", "libc", "ld"})
+        self.assertLessEqual(set(needed), {"libz", "libhwy", "libkissfft", "libpcre2", "libutf8proc", "libstdc", "libm",
+                                           "libgcc_s", "libc", "ld"})
 
     def find(self, arguments, *options):
         """Runs find_package(linnet ARGUMENTS); returns (linnet found, nn found, reason if not found)."""

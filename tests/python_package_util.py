@@ -27,6 +27,7 @@ PHONES = SOURCE / "models" / "phones.safetensors"
 CAUSAL_PHONES = SOURCE / "models" / "phones-causal.safetensors"
 CHECKPOINTS = SOURCE / "tests" / "checkpoints"
 TEXTS = [CHECKPOINTS / "text-byte.safetensors", CHECKPOINTS / "text-character-tied-full.safetensors"]
+BYTE_PAIRS = SOURCE / "tests" / "golden" / "tokenizer" / "language_model.safetensors"
 
 
 def python_with_numpy():

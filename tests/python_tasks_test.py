@@ -11,7 +11,7 @@ import unittest
 import wave
 
 import python_package_util as util
-from python_package_util import CAUSAL_PHONES, COUPLET, DIGITS, PHONES, TEXTS, Case
+from python_package_util import BYTE_PAIRS, CAUSAL_PHONES, COUPLET, DIGITS, PHONES, TEXTS, Case
 
 if __name__ == "__main__":
     util.enter()
@@ -101,7 +101,7 @@ class ImagesTest(Case):
 
 class TextTest(Case):
     def test_generate_as_the_program_does(self):
-        for path in TEXTS:
+        for path in TEXTS + [BYTE_PAIRS]:
             model = linnet.Model(path)
             for seed, how in ((1, {}), (2, dict(temperature=0.7, top_k=9, top_p=0.9)), (3, dict(stop=["e", "\n\n"])),
                               (4, dict(max_tokens=3)), (5, dict(temperature=0)), (6, dict(stop="ab"))):

@@ -115,6 +115,58 @@ class TextTest(unittest.TestCase):
             self.assertEqual((stopped["text"], stopped["ended_by"]), (" sea", "stop"))
             self.assertEqual(run(*flags, "--seed", 3).stdout, run(*flags, "--seed", 3).stdout)
 
+    def test_byte_pairs(self):
+        tokenizer = pathlib.Path("tests/golden/tokenizer/byte_level.json")
+        out = self.dir / "pairs"
+        train = ["train", "text", "--data", self.text, "--context", 32, "--lr", "5e-3", "--lr-warmup", 20, "--steps",
+                 300, *TINY]
+        result = run(*train, "--unit", "token", "--tokenizer", tokenizer, "--out", out)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("a text of", result.stderr + result.stdout)
+        result = run("generate", out, "--prompt", "über the", "-n", 12, "--temperature", 0)
+        self.assertTrue(result.stdout.startswith("über the sea. "), result.stdout)
+        found = json.loads(run("eval", out, "--data", self.text, "--json").stdout)
+        self.assertEqual(found["unit"], "token")
+        size = len(self.text.read_bytes())
+        self.assertAlmostEqual(found["bits_per_byte"] * size, found["bits_per_token"] * found["tokens"], delta=1e-6 * size)
+        self.assertLess(found["bits_per_byte"], 0.6)
+        self.assertIn("459 tokens", run("info", out).stdout)
+        refused = self.dir / "refused"
+        self.refused(run(*train, "--unit", "token", "--out", refused), "--tokenizer FILE")
+        self.refused(run(*train, "--tokenizer", tokenizer, "--out", refused), "--tokenizer", "--unit token")
+        self.refused(run(*train, "--unit", "token", "--tokenizer", self.text, "--out", refused), self.text)
+        self.assertFalse(refused.exists())
+
+    def test_models_of_flash_linear_attention(self):
+        model = pathlib.Path("tests/golden/tokenizer/language_model.safetensors")
+        folder, back = self.dir / "fla", self.dir / "back.safetensors"
+        result = run("export", model, "--format", "fla", "--out", folder)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(sorted(p.name for p in folder.iterdir()),
+                         ["config.json", "model.safetensors", "tokenizer.json"])
+        result = run("import", folder, "--out", back)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("464 tokens, 2 layers of 16, 2 heads of gla", result.stdout)
+        how = ["--prompt", "Hear me speak", "--seed", 2, "-n", 20, "--json"]
+        self.assertEqual(json.loads(run("generate", back, "--precision", "bf16", *how).stdout)["text"],
+                         json.loads(run("generate", model, *how).stdout)["text"])
+        (folder / "tokenizer.json").unlink()
+        result = run("import", folder, "--out", back, "--json")
+        self.assertEqual(json.loads(result.stdout)["spec"]["task"], "tokens", result.stderr)
+        self.refused(run("generate", back, "--prompt", "a"), "tokens")
+        back.unlink()
+        self.refused(run("import", folder, "--heads", 2, "--out", back), "--heads")
+        self.refused(run("import", folder, "--tokenizer", self.text, "--out", back), self.text)
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, "model_type": "mamba"}))
+        self.refused(run("import", folder, "--out", back), "'mamba'", "gated_deltanet")
+        (folder / "config.json").unlink()
+        self.refused(run("import", folder, "--out", back), "config.json")
+        self.assertFalse(back.exists())
+        self.refused(run("export", "models/digits.safetensors", "--format", "fla", "--out", self.dir / "none"),
+                     "flash-linear-attention")
+        self.assertFalse((self.dir / "none").exists())
+
     def test_narrow_models(self):
         for name, flags in (("couplet", ["couplet", "天山花"]), ("byte", ["generate"])):
             small = self.dir / f"{name}-int8.safetensors"

@@ -269,25 +269,38 @@ LINNET_API int linnet_choose(const float* logits, size_t count, const linnet_sam
 
 /* ---- Vocabularies ---------------------------------------------------------------------------- */
 
-/* Tokens of every vocabulary of text. They encode no text. */
+/* What the tokens of a model of text are: "byte", "character", or "token" of a byte-pair vocabulary
+ * that came from a tokenizer.json. "" for models without text. */
+LINNET_API const char* linnet_model_unit(const linnet_model* model);
+/* The token that ends a text; -1 for models without text. */
+LINNET_API int32_t linnet_model_end(const linnet_model* model);
+
+/* Tokens of vocabularies of bytes and characters. They encode no text. */
 enum {
   LINNET_TOKEN_END = 0,       /* begins and ends a text */
   LINNET_TOKEN_SEPARATOR = 1, /* separates the parts of a text */
   LINNET_TOKEN_UNKNOWN = 2    /* a character outside the vocabulary */
 };
 
-/* Encodes text as tokens, without LINNET_TOKEN_END. Sets *count to their number. tokens: room for
+/* Encodes text as tokens, without those that begin a text. Sets *count to their number. tokens: room for
  * `capacity` tokens, or NULL to ask for the number only. LINNET_ERROR_INPUT: a model without a
- * vocabulary of text (tasks other than text and couplet), text that is not UTF-8 (vocabularies of
- * characters), or a capacity below *count, which is set nevertheless; no token is then written. */
+ * vocabulary of text (tasks other than text and couplet), text that is not UTF-8 (but for
+ * vocabularies of bytes), or a capacity below *count, which is set nevertheless; no token is then written. */
 LINNET_API int linnet_encode(const linnet_model* model, const char* text, size_t bytes,
                              int32_t* tokens, size_t capacity, size_t* count);
+/* The same with the tokens that a model reads before a text, at least one. */
+LINNET_API int linnet_encode_prompt(const linnet_model* model, const char* text, size_t bytes,
+                                    int32_t* tokens, size_t capacity, size_t* count);
 /* Decodes tokens as text. Sets *bytes to its size without the final NUL. text: room for `capacity`
  * bytes, at least *bytes + 1, or NULL to ask for the size only. LINNET_TOKEN_UNKNOWN decodes to
- * U+FFFD; LINNET_TOKEN_END, LINNET_TOKEN_SEPARATOR and numbers outside the vocabulary to nothing.
+ * U+FFFD; other special tokens and numbers outside the vocabulary to nothing.
  * Tokens of bytes may decode to text that is not UTF-8. Errors as for linnet_encode(). */
 LINNET_API int linnet_decode(const linnet_model* model, const int32_t* tokens, size_t count,
                              char* text, size_t capacity, size_t* bytes);
+/* The same for one token of a text that goes on, anywhere but at its beginning: byte-pair
+ * vocabularies may drop a space there. */
+LINNET_API int linnet_token_text(const linnet_model* model, int32_t token, char* text,
+                                 size_t capacity, size_t* bytes);
 
 /* ---- Images ---------------------------------------------------------------------------------- */
 

@@ -52,7 +52,13 @@ struct MixerSpec {
   bool output_gate = true;    // multiplies the output by a gate
   bool negative_eigenvalues = false;  // delta rules: strengths in (0, 2) instead of (0, 1)
   int gate_rank = 16;                 // kind "gla": rank of the decay's projection
-  float output_norm_eps = 1e-5f;      // of the RMS norm of a head's output
+  // Kinds "gated-delta-net" and "kda": heads of queries and keys, each read by heads / key_heads
+  // heads in turn; 0: as many as heads.
+  int key_heads = 0;
+  // A limit <= 0 of the logarithm of a decay per key channel; 0: none. Kind "gla" clamps at it,
+  // "kda" approaches it by a sigmoid.
+  float decay_floor = 0;
+  float output_norm_eps = 1e-5f;  // of the RMS norm of a head's output
 
   int heads = 8;
   int query_dim = 32;  // D, per head
@@ -76,7 +82,8 @@ enum class NetworkKind : uint8_t {
   kLstm,            // bidirectional layers, d_model wide in each direction
   kEncoderDecoder,  // two stacks: the encoder reads up to the separator, the decoder from it on
 };
-enum class TextUnit : uint8_t { kByte, kCharacter };
+// kToken: the tokens of a byte-pair vocabulary.
+enum class TextUnit : uint8_t { kByte, kCharacter, kToken };
 enum class BandNorm : uint8_t { kUtterance, kCorpus };
 
 struct InputSpec {
@@ -130,10 +137,11 @@ struct ImageSpec {
   int RowBytes() const { return width * channels; }
 };
 
-// The meaning of text tokens (model/vocabulary.h).
+// The meaning of text tokens (linnet/vocabulary.h).
 struct TextSpec {
   TextUnit unit = TextUnit::kByte;
-  std::string characters = {};  // concatenated in token order; empty for bytes
+  std::string characters = {};  // concatenated in token order; of kCharacter only
+  std::string tokenizer = {};   // JSON, see Vocabulary::OfTokenizer(); of kToken only
 };
 
 // Position p of a speech model is a window of `stack` frames, the last of which is frame

@@ -1,4 +1,4 @@
-// Maps text to tokens: bytes or characters after a few special tokens.
+// Maps text to tokens: bytes or characters after a few special tokens, or byte pairs.
 //
 //   Vocabulary characters = Vocabulary::OfText(corpus, /*most=*/8000);
 //   std::vector<int32_t> tokens = characters.Encode("海上明月");
@@ -6,13 +6,15 @@
 //   spec.part = characters.Save();                        // saved in the model file
 //   Vocabulary again(*spec.text());
 //
-// Token 0 begins and ends a text, 1 separates its parts, 2 stands for characters outside the
-// vocabulary. The 256 bytes or the characters follow.
+// Among bytes and characters, token 0 begins and ends a text, 1 separates its parts, 2 stands for
+// characters outside the vocabulary. The 256 bytes or the characters follow. The tokens of a
+// byte-pair vocabulary are those of its tokenizer.json.
 #ifndef LINNET_VOCABULARY_H_
 #define LINNET_VOCABULARY_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,13 +26,16 @@
 
 namespace linnet {
 
+class Tokenizer;
+
 class LINNET_API Vocabulary {
  public:
+  // Of bytes and characters.
   static constexpr int32_t kEnd = 0, kSeparator = 1, kUnknown = 2, kFirst = 3;
 
-  // The byte vocabulary, or the vocabulary of text.characters. Throws InputError on invalid UTF-8,
-  // on a repeated character, on characters for a byte vocabulary, and on a character vocabulary
-  // without characters.
+  // The byte vocabulary, or that of text.characters or text.tokenizer. Throws InputError on invalid
+  // UTF-8, on a repeated character, on a tokenizer that is not supported, and on characters or a
+  // tokenizer missing, or given for another unit.
   explicit Vocabulary(const TextSpec& text);
 
   static Vocabulary Bytes() { return Vocabulary(TextSpec()); }
@@ -39,20 +44,41 @@ class LINNET_API Vocabulary {
   // invalid UTF-8, naming its offset.
   static Vocabulary OfText(std::string_view text, size_t most, size_t least = 1);
 
-  size_t size() const { return kFirst + (bytes() ? 256 : characters_.size()); }
-  bool bytes() const { return characters_.empty(); }
+  // A byte-pair vocabulary from a tokenizer.json of the tokenizers library. `end` is the token that
+  // ends a text; -1: the first of </s>, <|endoftext|>, <|end_of_text|> and <eos>. Throws InputError,
+  // beginning with `where`, if the tokenizer is of another kind, uses something that linnet does not
+  // support, or has no such token.
+  static Vocabulary OfTokenizer(const std::string& json, int32_t end, const std::string& where);
+
+  size_t size() const;
+  TextUnit unit() const { return unit_; }
   TextSpec Save() const;
 
-  // Throws InputError on invalid UTF-8 in a character vocabulary. Bytes are never unknown.
+  // The tokens that a model reads before a text, at least one.
+  const std::vector<int32_t>& begin() const { return begin_; }
+  int32_t end() const { return end_; }
+  // Tokens without text that are never drawn.
+  std::span<const int32_t> unwritten() const;
+  // The number of tokens that stand for characters outside the vocabulary.
+  size_t CountUnknown(std::span<const int32_t> tokens) const;
+
+  // Throws InputError on invalid UTF-8, except in a byte vocabulary. Bytes are never unknown.
   std::vector<int32_t> Encode(std::string_view text) const;
-  // kUnknown decodes to U+FFFD; kEnd, kSeparator and numbers outside the vocabulary to nothing.
+  // kUnknown decodes to U+FFFD; special tokens and numbers outside the vocabulary to nothing.
   std::string Decode(std::span<const int32_t> tokens) const;
-  // The text of one token.
-  std::string Decode(int32_t token) const { return Decode({&token, 1}); }
+  // The text of one token, anywhere but at the beginning of a text.
+  std::string Decode(int32_t token) const;
+  // A name of the token for people: its text, or what stands for it ("<|end|>", "bytes:\xe6").
+  std::string Name(int32_t token) const;
 
  private:
+  TextUnit unit_;
+  std::vector<int32_t> begin_ = {kEnd};
+  int32_t end_ = kEnd;
   std::vector<char32_t> characters_;
   std::unordered_map<char32_t, int32_t> tokens_;
+  std::string json_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
 };
 
 }  // namespace linnet

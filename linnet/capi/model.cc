@@ -163,6 +163,18 @@ const char* linnet_model_phones(const linnet_model* model) {
   });
 }
 
+const char* linnet_model_unit(const linnet_model* model) {
+  return PropertyOf<const char*>(model, nullptr, [](const auto& own) {
+    return own.spec().text() ? linnet::NameOf(own.spec().text()->unit) : "";
+  });
+}
+int32_t linnet_model_end(const linnet_model* model) {
+  return ValueOf<int32_t>(-1, [&] {
+    const auto& vocabulary = Given(model, "the model").vocabulary;
+    return vocabulary ? vocabulary->end() : -1;
+  });
+}
+
 int linnet_encode(const linnet_model* model, const char* text, size_t bytes, int32_t* tokens,
                   size_t capacity, size_t* count) {
   return StatusOf([&] {
@@ -173,11 +185,35 @@ int linnet_encode(const linnet_model* model, const char* text, size_t bytes, int
   });
 }
 
+int linnet_encode_prompt(const linnet_model* model, const char* text, size_t bytes, int32_t* tokens,
+                         size_t capacity, size_t* count) {
+  return StatusOf([&] {
+    Given(count, "the count") = 0;
+    const linnet::Vocabulary& vocabulary = VocabularyOf(model);
+    std::vector<int32_t> encoded = vocabulary.begin();
+    for (const int32_t token : vocabulary.Encode(Text(text, bytes, "the text"))) {
+      encoded.push_back(token);
+    }
+    *count = encoded.size();
+    CopyOut(encoded.data(), encoded.size(), tokens, capacity);
+  });
+}
+
 int linnet_decode(const linnet_model* model, const int32_t* tokens, size_t count, char* text,
                   size_t capacity, size_t* bytes) {
   return StatusOf([&] {
     Given(bytes, "the size") = 0;
     const std::string decoded = VocabularyOf(model).Decode(Array(tokens, count, "tokens"));
+    *bytes = decoded.size();
+    CopyOut(decoded.c_str(), decoded.size() + 1, text, capacity);
+  });
+}
+
+int linnet_token_text(const linnet_model* model, int32_t token, char* text, size_t capacity,
+                      size_t* bytes) {
+  return StatusOf([&] {
+    Given(bytes, "the size") = 0;
+    const std::string decoded = VocabularyOf(model).Decode(token);
     *bytes = decoded.size();
     CopyOut(decoded.c_str(), decoded.size() + 1, text, capacity);
   });

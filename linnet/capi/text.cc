@@ -128,12 +128,12 @@ int linnet_text_nats(linnet_engine* engine, const char* text, size_t bytes, doub
   return StatusOf([&] {
     Given(nats, "nats");
     const linnet::Vocabulary& vocabulary = TextWriterOf(engine).vocabulary();
-    std::vector<int32_t> read = {linnet::Vocabulary::kEnd};
+    std::vector<int32_t> read = vocabulary.begin();
     for (const int32_t token : vocabulary.Encode(Text(text, bytes, "the text"))) {
       read.push_back(token);
     }
-    *nats = Nats(engine->engine, read, 1);
-    if (tokens != nullptr) *tokens = read.size() - 1;
+    *nats = Nats(engine->engine, read, vocabulary.begin().size());
+    if (tokens != nullptr) *tokens = read.size() - vocabulary.begin().size();
   });
 }
 

@@ -1,5 +1,5 @@
-// linnet export: writes a model for Python, under fast-transformers' names, or a smaller one for
-// the engine.
+// linnet export: writes a model for Python, under fast-transformers' or flash-linear-attention's
+// names, or a smaller one for the engine.
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
@@ -16,6 +16,7 @@
 #include "linnet/io/pytorch.h"
 #include "linnet/io/safetensors.h"
 #include "linnet/model/checkpoint.h"
+#include "linnet/model/fla.h"
 #include "linnet/runtime/narrow.h"
 
 namespace linnet::cli {
@@ -76,10 +77,23 @@ void WriteSmaller(const Checkpoint& checkpoint, const Options& options) {
             << FormatBytes(static_cast<double>(before)) << "\n";
 }
 
+// Writes a folder for flash-linear-attention.
+void WriteFolder(const Checkpoint& checkpoint, const Options& options) {
+  WriteFla(checkpoint, options.out);
+  const bool tokens =
+      checkpoint.spec().text() && checkpoint.spec().text()->unit == TextUnit::kToken;
+  if (options.json) {
+    return PrintJson({{"out", options.out}, {"model", options.model}, {"format", options.format}});
+  }
+  std::cout << options.out << ": config.json, model.safetensors"
+            << (tokens ? ", tokenizer.json" : "; no tokenizer.json, as its vocabulary is linnet's")
+            << "\n";
+}
+
 void Run(const Options& options) {
   if (options.format.empty() && !options.precision) {
     throw InputError(
-        "--format or --precision is required: --format pth or safetensors for PyTorch, "
+        "--format or --precision is required: --format pth, safetensors or fla for Python, "
         "--precision ",
         "bf16 or int8 for a smaller model");
   }
@@ -87,8 +101,10 @@ void Run(const Options& options) {
   if (std::filesystem::equivalent(options.model, options.out, ignored)) {
     throw InputError(options.out, ": is the model itself; choose another --out");
   }
-  CheckWritable(options.out);
+  const bool folder = options.format == "fla";
+  if (!folder) CheckWritable(options.out);
   const Checkpoint checkpoint = Checkpoint::Open(options.model);
+  if (folder) return WriteFolder(checkpoint, options);
   if (options.precision) return WriteSmaller(checkpoint, options);
   const ModelSpec& spec = checkpoint.spec();
 
@@ -127,7 +143,7 @@ void Run(const Options& options) {
                {"activation", NameOf(spec.stack.activation)},
                {"attention", mixer.kind},
                {"softmax_temp", mixer.scale > 0 ? nlohmann::ordered_json(mixer.scale) : nullptr},
-               {"spec", nlohmann::ordered_json::parse(ToJson(spec))},
+               {"spec", SpecJson(spec)},
                {"beyond_reference", beyond}});
     return;
   }
@@ -152,23 +168,28 @@ void AddExport(CLI::App& app) {
 for linnet itself. With --format, under fast-transformers' names:
 pth: a state_dict for torch.load(FILE). safetensors: for safetensors.torch.load_file(FILE);
 it also contains the spec, so 'linnet import' needs no options for it. Both leave out the
-distribution of an image's first byte, which a Python module does not have.)",
+distribution of an image's first byte, which a Python module does not have.
+fla: a folder that flash-linear-attention opens by from_pretrained(FOLDER), of a language model
+with its structure (docs/from-flash-linear-attention.md).)",
       R"(  linnet export models/digits.safetensors --precision int8 --out digits-int8.safetensors
   linnet export models/digits.safetensors --format pth --out digits.pth
   linnet export models/digits.safetensors --format safetensors --out digits-plain.safetensors
+  linnet export gla.safetensors --format fla --out gla-340M
 )");
   auto options = std::make_shared<Options>();
   AddModelArgument(verb, options->model);
   CLI::Option* format =
-      AddOption(verb, "--format", options->format, "NAME", "For PyTorch: pth or safetensors",
-                CLI::IsMember({"pth", "safetensors"}));
+      AddOption(verb, "--format", options->format, "NAME", "For Python: pth, safetensors or fla",
+                CLI::IsMember({"pth", "safetensors", "fla"}));
   verb->add_option_function<std::string>(
           "--precision",
           [options](const std::string& name) { options->precision = ParsePrecision(name); },
           "For linnet: f32, bf16 or int8")
       ->type_name("NAME")
       ->excludes(format);
-  verb->add_option("-o,--out", options->out, "The file to write")->type_name("FILE")->required();
+  verb->add_option("-o,--out", options->out, "The file to write, or the folder")
+      ->type_name("FILE")
+      ->required();
   AddJsonFlag(verb, options->json);
   verb->callback([options] { Run(*options); });
 }

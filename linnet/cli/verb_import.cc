@@ -1,4 +1,5 @@
-// linnet import: converts a model of the Python library fast-transformers.
+// linnet import: converts models of the Python libraries fast-transformers and
+// flash-linear-attention.
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
@@ -21,6 +22,7 @@
 #include "linnet/io/pytorch.h"
 #include "linnet/io/safetensors.h"
 #include "linnet/model/checkpoint.h"
+#include "linnet/model/fla.h"
 #include "linnet/model/mixer.h"
 #include "linnet/model/reference.h"
 #include "linnet/tasks/images/images.h"
@@ -38,7 +40,7 @@ struct KindOption {
 };
 
 struct Options {
-  std::string file, out, key, data, dataset, characters;
+  std::string file, out, key, data, dataset, characters, tokenizer;
   ReferenceChoices choices;
   std::vector<CLI::Option*> about_model;  // refused if the file has a spec
   std::vector<KindOption> about_kind;     // refused for other attention kinds
@@ -180,8 +182,61 @@ void Print(const Options& options, const ReferenceModel& model, bool described,
   }
 }
 
+nlohmann::ordered_json TrainingRecord(const Options& options) {
+  const std::filesystem::path source(options.file);
+  return {{"imported_from",
+           (source.has_filename() ? source : source.parent_path()).filename().string()},
+          {"linnet", LINNET_VERSION}};
+}
+
+std::string Dumped(const nlohmann::ordered_json& record) {
+  return record.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+void RunFolder(const Options& options) {
+  for (const CLI::Option* option : options.about_model) {
+    if (option->count() > 0) {
+      throw InputError(options.file, ": its config.json describes the model; leave out ",
+                       option->get_name());
+    }
+  }
+  if (!options.key.empty() || !options.data.empty() || !options.dataset.empty()) {
+    throw InputError(options.file, ": a language model; leave out --key, --data and --dataset");
+  }
+  CheckWritable(options.out);
+  const FlaModel model = FlaModel::Open(options.file, options.tokenizer);
+  const ModelSpec& spec = model.spec();
+  model.Write(options.out, Dumped(TrainingRecord(options)));
+  if (options.json) {
+    PrintJson({{"out", options.out},
+               {"from", options.file},
+               {"files", model.files()},
+               {"precision", PrecisionName(model.precision())},
+               {"spec", SpecJson(spec)},
+               {"parameters", ParameterCount(spec)}});
+    return;
+  }
+  const MixerSpec& mixer = spec.stack.mixer();
+  std::cout << options.out << ": " << DescribeTask(spec).front().second << ", "
+            << spec.stack.layers() << " layers of " << spec.stack.d_model << ", " << mixer.heads
+            << " heads of " << DescribeAttention(spec) << ", "
+            << FormatCount(static_cast<double>(ParameterCount(spec))) << " parameters in "
+            << PrecisionName(model.precision()) << "\n";
+  if (spec.text() == nullptr) {
+    std::cout << "  no tokenizer.json: the model reads and writes token numbers, no text; "
+                 "--tokenizer FILE names one\n";
+  }
+}
+
 void Run(const Options& options) {
+  if (IsModelFolder(options.file)) return RunFolder(options);
+  if (!options.tokenizer.empty()) {
+    throw InputError("--tokenizer is for a folder with a config.json; leave it out");
+  }
   std::error_code ignored;
+  if (std::filesystem::is_directory(options.file, ignored)) {
+    throw InputError(options.file, ": a folder without a config.json; name a file in it");
+  }
   if (std::filesystem::equivalent(options.file, options.out, ignored)) {
     throw InputError(options.out, ": is the file to import; choose another --out");
   }
@@ -192,22 +247,19 @@ void Run(const Options& options) {
   const std::string first_value = FirstValue(options, model);
   const ModelSpec& spec = model.spec();
 
-  nlohmann::ordered_json training = {
-      {"imported_from", std::filesystem::path(options.file).filename().string()},
-      {"linnet", LINNET_VERSION}};
+  nlohmann::ordered_json training = TrainingRecord(options);
   if (!first_value.empty()) training["first_value"] = first_value;
   if (model.adds_special_tokens()) {
     training["special_tokens"] = "added by the import: embeddings of zeros, never drawn";
   }
-  const auto replace = nlohmann::ordered_json::error_handler_t::replace;
-  WriteCheckpoint(options.out, spec, training.dump(-1, ' ', false, replace),
+  WriteCheckpoint(options.out, spec, Dumped(training),
                   [&](const TensorInfo& info) { return model.Tensor(info.name); });
 
   if (options.json) {
     PrintJson({{"out", options.out},
                {"from", options.file},
                {"key", source.pytorch ? source.pytorch->key() : ""},
-               {"spec", nlohmann::ordered_json::parse(ToJson(spec))},
+               {"spec", SpecJson(spec)},
                {"parameters", ParameterCount(spec)},
                {"special_tokens_added", model.adds_special_tokens()},
                {"first_value", first_value.empty() ? nlohmann::ordered_json(nullptr)
@@ -281,13 +333,18 @@ void AddAttentionOptions(CLI::App* verb, Options& options) {
 
 void AddImport(CLI::App& app) {
   CLI::App* verb = AddVerb(
-      app, "import", "Convert a PyTorch model of fast-transformers",
-      R"(FILE is written by torch.save(model.state_dict(), FILE), or is a .safetensors file with the
-same tensor names; no code in it is run. Sizes come from the tensors; heads, activation and
+      app, "import", "Convert a model of fast-transformers or flash-linear-attention",
+      R"(A folder with config.json, safetensors and tokenizer.json, as transformers' save_pretrained()
+writes it, is a language model of flash-linear-attention: gla, retnet, delta_net, gated_deltanet or
+kda. It needs no options; docs/from-flash-linear-attention.md says what is supported.
+
+Otherwise FILE is written by torch.save(model.state_dict(), FILE) in fast-transformers, or is a .safetensors
+file with the same tensor names; no code in it is run. Sizes come from the tensors; heads, activation and
 attention come from the options. Wrong options give a model that predicts badly, not an error:
 check with 'linnet eval'. A vocabulary of 256 or 259 is read as bytes; for characters give
 --characters. docs/from-fast-transformers.md lists the names.)",
-      R"(  linnet import model.pth --heads 8 --out model.safetensors
+      R"(  linnet import gla-340M --out gla.safetensors
+  linnet import model.pth --heads 8 --out model.safetensors
   linnet import model.pth --heads 8 --activation gelu --data mnist/ --out m.safetensors
   linnet import run.pth --key model_state --heads 4 --width 8 --height 8 --out m.safetensors
   linnet import text.pth --heads 8 --characters vocabulary.txt --out text.safetensors
@@ -295,7 +352,7 @@ check with 'linnet eval'. A vocabulary of 256 or 259 is read as bytes; for chara
   auto options = std::make_shared<Options>();
   ReferenceChoices& choices = options->choices;
   const auto about = [&](CLI::Option* option) { options->about_model.push_back(option); };
-  verb->add_option("FILE", options->file, "A .pth file, or .safetensors")
+  verb->add_option("FILE", options->file, "A .pth file, .safetensors, or a folder")
       ->type_name("")
       ->required();
   verb->add_option("-o,--out", options->out, "The model to write, a .safetensors file")
@@ -303,6 +360,8 @@ check with 'linnet eval'. A vocabulary of 256 or 259 is read as bytes; for chara
       ->required();
   AddOption(verb, "--key", options->key, "NAME",
             "Name of the state_dict to read, if the file has several");
+  AddOption(verb, "--tokenizer", options->tokenizer, "FILE",
+            "The vocabulary of a folder's model (default: its tokenizer.json)");
   about(verb->add_option("--task", choices.task,
                          "Task of the model (default: inferred from the shapes)")
             ->type_name("NAME")

@@ -166,7 +166,7 @@ void Run(const Options& options) {
   ordered_json info = {
       {"model", options.model},
       {"task", spec.task},
-      {"spec", ordered_json::parse(ToJson(spec))},
+      {"spec", SpecJson(spec)},
       {"parameters", parameters},
       {"weight_bytes", parameters * int64_t{sizeof(float)}},
       {"file_bytes", std::filesystem::file_size(options.model)},

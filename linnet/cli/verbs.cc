@@ -89,6 +89,14 @@ void AddPrecisionOption(CLI::App* verb, std::optional<Precision>& precision) {
       ->type_name("NAME");
 }
 
+nlohmann::ordered_json SpecJson(const ModelSpec& spec) {
+  auto fields = nlohmann::ordered_json::parse(ToJson(spec));
+  if (const TextSpec* text = spec.text(); text != nullptr && !text->tokenizer.empty()) {
+    fields["tokenizer"] = StrCat(text->tokenizer.size(), " bytes");
+  }
+  return fields;
+}
+
 std::shared_ptr<const Model> OpenModel(const std::string& path, const Task& task,
                                        const std::string& verb, const ModelOptions& options) {
   auto model = Model::Open(path, options);

@@ -75,6 +75,9 @@ CLI::Option* AddEnumOption(CLI::App* verb, const std::string& flag, Enum& value,
       ->default_str(NameOf(value));
 }
 
+// A spec for --json. A tokenizer, which may have megabytes, is replaced by its size.
+nlohmann::ordered_json SpecJson(const ModelSpec& spec);
+
 // Opens the model and checks that it is of that task; `verb` appears in the error message.
 std::shared_ptr<const Model> OpenModel(const std::string& path, const Task& task,
                                        const std::string& verb, const ModelOptions& options = {});

@@ -11,8 +11,11 @@ std::vector<ProjectionInfo> GatedProjections(const MixerSpec& spec, const GatedF
   const auto shared = [](const char* name, int rank) {
     return ProjectionInfo{.name = name, .width = rank, .bias = false, .shared = true};
   };
-  std::vector<ProjectionInfo> all = {own("q_proj", spec.query_dim), own("k_proj", spec.query_dim),
-                                     own("v_proj", spec.value_dim)};
+  const auto read = [&](const char* name) {
+    return ProjectionInfo{
+        .name = name, .width = spec.query_dim, .bias = false, .readers = form.readers};
+  };
+  std::vector<ProjectionInfo> all = {read("q_proj"), read("k_proj"), own("v_proj", spec.value_dim)};
   if (form.delta) all.push_back(own("b_proj", 1));
   if (form.decay == GatedDecay::kHead) all.push_back(own("a_proj", 1));
   if (form.decay == GatedDecay::kKey) all.push_back(shared("gk_proj.0", spec.gate_rank));
@@ -26,8 +29,8 @@ std::vector<TensorInfo> GatedTensors(const MixerSpec& spec, const GatedForm& for
   const int64_t heads = spec.heads, keys = heads * spec.query_dim, values = heads * spec.value_dim;
   std::vector<TensorInfo> all;
   if (form.convolution > 0) {
-    all.push_back({"q_conv1d.weight", {keys, 1, form.convolution}});
-    all.push_back({"k_conv1d.weight", {keys, 1, form.convolution}});
+    all.push_back({"q_conv1d.weight", {keys / form.readers, 1, form.convolution}});
+    all.push_back({"k_conv1d.weight", {keys / form.readers, 1, form.convolution}});
     all.push_back({"v_conv1d.weight", {values, 1, form.convolution}});
   }
   const bool rates = form.decay == GatedDecay::kHead || form.decay == GatedDecay::kKeyRate;
@@ -46,6 +49,10 @@ std::vector<TensorInfo> GatedTensors(const MixerSpec& spec, const GatedForm& for
   }
   all.push_back({std::string(form.norm) + ".weight", {spec.value_dim}});
   return all;
+}
+
+int KeyReaders(const MixerSpec& spec) {
+  return spec.key_heads > 0 ? spec.heads / spec.key_heads : 1;
 }
 
 double RetentionDecay(int head) { return std::log1p(-std::exp2(-5.0 - head)); }

@@ -7,7 +7,7 @@
 //
 // For a position x, head h, with K = query_dim and V = value_dim:
 //
-//   q, k, v   projections; with a convolution, silu(causal depthwise convolution); with `delta`, q
+//   q, k, v   projections, q and k of head h / readers; with a convolution, silu(causal depthwise convolution); with `delta`, q
 //             and k are divided by sqrt(|q|^2 + 1e-6); with `rotary`, channels i and i + K/2 are
 //             rotated by the angle t 10000^(-2i/K)
 //   out       the scan's with scale K^-1/2, decay and strength as below
@@ -30,8 +30,10 @@ enum class GatedDecay : uint8_t {
   kNone,
   kConstant,  // log(1 - 2^(-5 - h))
   kHead,      // -exp(A_log) softplus(a_proj x + dt_bias), a number
-  kKey,       // logsigmoid(gk_proj x) / 16, a vector over keys; a product of low rank
-  kKeyRate,   // -exp(A_log) softplus(f_proj x + dt_bias), the same
+  // Vectors over keys, by products of low rank. `floor` is MixerSpec::decay_floor, if not 0.
+  kKey,      // max(logsigmoid(gk_proj x) / 16, floor)
+  kKeyRate,  // -exp(A_log) softplus(f_proj x + dt_bias), or with a floor
+             // floor sigmoid(exp(A_log) (f_proj x + dt_bias))
 };
 
 enum class OutputGate : uint8_t {
@@ -48,6 +50,7 @@ struct GatedForm {
   int convolution = 0;  // width in positions; 0: none
   bool rotary = false;
   const char* norm = "o_norm";
+  int readers = 1;  // heads that read the same queries and keys
 };
 
 // Added to |q|^2 and |k|^2.
@@ -58,6 +61,9 @@ inline constexpr float kLowRankDecayDivisor = 16;
 std::vector<ProjectionInfo> GatedProjections(const MixerSpec& spec, const GatedForm& form);
 // The mixer's other tensors. Second factors of low-rank products are name.1.weight [out, rank].
 std::vector<TensorInfo> GatedTensors(const MixerSpec& spec, const GatedForm& form);
+
+// GatedForm::readers of a kind that has MixerSpec::key_heads.
+int KeyReaders(const MixerSpec& spec);
 
 // kConstant's logarithm of head h's decay.
 double RetentionDecay(int head);

@@ -6,6 +6,7 @@
 #ifndef LINNET_MODEL_GATED_REF_H_
 #define LINNET_MODEL_GATED_REF_H_
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <map>
@@ -83,10 +84,12 @@ class GatedOracle {
   Row Vector(const std::string& name, size_t size, size_t t) const {
     if (form_.convolution == 0) return In(name + "_proj", t);
     const auto width = static_cast<size_t>(form_.convolution);
+    const size_t first =
+        head_.index / (name == "v" ? 1 : static_cast<size_t>(form_.readers)) * size;
     Row y(size);
     for (size_t c = 0; c < size; ++c) {
       for (size_t back = 0; back < width && back <= t; ++back) {
-        y[c] += Own(name + "_conv1d.weight")[(head_.index * size + c) * width + width - 1 - back] *
+        y[c] += Own(name + "_conv1d.weight")[(first + c) * width + width - 1 - back] *
                 In(name + "_proj", t - back)[c];
       }
       y[c] *= Sigmoid(y[c]);
@@ -137,10 +140,12 @@ class GatedOracle {
     } else if (form_.decay == GatedDecay::kKey) {
       g = Second("gk_proj", keys_, t);
       for (double& x : g) x = -Softplus(-x) / 16;
+      for (double& x : g) x = spec_.decay_floor < 0 ? std::max<double>(x, spec_.decay_floor) : x;
     } else if (form_.decay == GatedDecay::kKeyRate) {
       g = Second("f_proj", keys_, t);
       for (size_t d = 0; d < keys_; ++d) {
-        g[d] = -std::exp(Own("A_log")[h]) * Softplus(g[d] + Own("dt_bias")[h * keys_ + d]);
+        const double rate = std::exp(Own("A_log")[h]), x = g[d] + Own("dt_bias")[h * keys_ + d];
+        g[d] = spec_.decay_floor < 0 ? spec_.decay_floor * Sigmoid(rate * x) : -rate * Softplus(x);
       }
     }
     return g;

@@ -64,8 +64,7 @@ void MixerTensors(const MixerSpec& spec, int64_t d_model, const std::string& nam
     if (bias) table.push_back({StrCat(name, ".", projection, ".bias"), {out}});
   };
   for (const ProjectionInfo& projection : MixerProjections(spec)) {
-    const int64_t heads = projection.shared ? 1 : spec.heads;
-    linear(projection.name, heads * projection.width, d_model, projection.bias);
+    linear(projection.name, projection.Columns(spec.heads), d_model, projection.bias);
   }
   const int64_t omega = info.maps ? OmegaColumns(spec, spec.query_dim) : 0;
   if (omega > 0) {
@@ -103,6 +102,11 @@ void Validate(const MixerSpec& spec, int query_dim, const std::string& where) {
   in_range("lsh_chunk", spec.lsh_chunk, 1, 1 << 20);
   in_range("short_convolution", spec.short_convolution, 0, 64);
   in_range("gate_rank", spec.gate_rank, 1, 4096);
+  require(spec.key_heads == 0 || (spec.key_heads > 0 && spec.heads % spec.key_heads == 0),
+          "key_heads is ", spec.key_heads, "; it must divide the number of heads, ", spec.heads,
+          ", or be 0");
+  require(spec.decay_floor <= 0 && spec.decay_floor >= -1000, "decay_floor is ", spec.decay_floor,
+          "; it must lie in [-1000, 0]");
   require(spec.output_norm_eps > 0 && spec.output_norm_eps < 1, "output_norm_eps is ",
           spec.output_norm_eps, "; it must lie in (0, 1)");
 }

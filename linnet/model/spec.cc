@@ -38,6 +38,8 @@ void VisitMixer(Mixer& mixer, Visit visit) {
   visit("output_gate", mixer.output_gate);
   visit("negative_eigenvalues", mixer.negative_eigenvalues);
   visit("gate_rank", mixer.gate_rank);
+  visit("key_heads", mixer.key_heads);
+  visit("decay_floor", mixer.decay_floor);
   visit("output_norm_eps", mixer.output_norm_eps);
   visit("heads", mixer.heads);
   visit("query_dim", mixer.query_dim);
@@ -89,6 +91,7 @@ void VisitFields(Spec& spec, Visit visit) {
   if (auto* text = spec.text()) {
     visit("unit", text->unit);
     visit("characters", text->characters);
+    visit("tokenizer", text->tokenizer);
   }
 }
 
@@ -374,6 +377,13 @@ class Validator {
       tokens = Vocabulary(text).size();
     } catch (const Error& error) {
       throw InputError(where_, ": ", error.what());
+    }
+    if (text.unit == TextUnit::kToken) {
+      Require(!spec_.encoder_decoder(), "an encoder-decoder reads bytes or characters, no tokens");
+      // Others pad their embedding's rows to a round number.
+      Require(spec_.input.vocabulary >= static_cast<int>(tokens), "vocabulary is ",
+              spec_.input.vocabulary, "; the tokenizer has ", tokens, " tokens");
+      return;
     }
     Require(spec_.input.vocabulary == static_cast<int>(tokens),
             "text needs the categorical head, with classes and vocabulary equal to the number of "

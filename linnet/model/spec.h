@@ -42,7 +42,7 @@ struct EnumNames<NetworkKind> {
 };
 template <>
 struct EnumNames<TextUnit> {
-  static constexpr const char* kNames[] = {"byte", "character"};
+  static constexpr const char* kNames[] = {"byte", "character", "token"};
 };
 template <>
 struct EnumNames<BandNorm> {

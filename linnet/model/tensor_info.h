@@ -19,6 +19,11 @@ struct ProjectionInfo {
   int width = 1;  // columns per head; if shared, of all heads together
   bool bias = true;
   bool shared = false;  // every head reads the same columns
+  int readers = 1;      // so many heads in turn read the same columns; divides their number
+
+  int Columns(int heads) const { return shared ? width : heads / readers * width; }
+  // The first column that a head reads.
+  int First(int head) const { return shared ? 0 : head / readers * width; }
 };
 
 }  // namespace linnet

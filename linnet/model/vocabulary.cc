@@ -7,6 +7,7 @@
 #include "linnet/base/utf8.h"
 #include "linnet/error.h"
 #include "linnet/io/json.h"
+#include "linnet/model/tokenizer.h"
 
 namespace linnet {
 namespace {
@@ -24,12 +25,21 @@ void ForCodePoints(std::string_view text, const char* what, Body body) {
 
 }  // namespace
 
-Vocabulary::Vocabulary(const TextSpec& text) {
+Vocabulary::Vocabulary(const TextSpec& text) : unit_(text.unit) {
   const std::string& characters = text.characters;
-  const bool bytes = text.unit == TextUnit::kByte;
-  if (bytes != characters.empty()) {
-    throw InputError("a vocabulary of ", NameOf(text.unit), "s ",
-                     bytes ? "takes no list of characters" : "needs a list of characters");
+  const auto require = [&](TextUnit unit, const std::string& given, const char* what) {
+    if ((unit_ == unit) != given.empty()) return;
+    throw InputError("a vocabulary of ", NameOf(unit_), "s ",
+                     given.empty() ? "needs " : "takes no ", given.empty() ? "a " : "", what);
+  };
+  require(TextUnit::kCharacter, characters, "list of characters");
+  require(TextUnit::kToken, text.tokenizer, "tokenizer");
+  if (unit_ == TextUnit::kToken) {
+    json_ = text.tokenizer;
+    tokenizer_ = Tokenizer::Of(json_, "the tokenizer");
+    if (!tokenizer_->end()) throw InputError("the tokenizer has no token that ends a text");
+    end_ = *tokenizer_->end();
+    begin_ = tokenizer_->begin().empty() ? std::vector<int32_t>{end_} : tokenizer_->begin();
   }
   ForCodePoints(characters, "the vocabulary", [&](char32_t c) {
     if (!tokens_.emplace(c, kFirst + static_cast<int32_t>(characters_.size())).second) {
@@ -37,6 +47,30 @@ Vocabulary::Vocabulary(const TextSpec& text) {
     }
     characters_.push_back(c);
   });
+}
+
+Vocabulary Vocabulary::OfTokenizer(const std::string& json, int32_t end, const std::string& where) {
+  const Tokenizer tokenizer(json, where);
+  if (end < 0) end = tokenizer.end().value_or(-1);
+  if (end < 0 || static_cast<size_t>(end) >= tokenizer.size()) {
+    throw InputError(where, ": no token is known to end a text");
+  }
+  return Vocabulary({.unit = TextUnit::kToken, .tokenizer = Tokenizer::With(json, end, where)});
+}
+
+size_t Vocabulary::size() const {
+  if (tokenizer_) return tokenizer_->size();
+  return kFirst + (unit_ == TextUnit::kByte ? 256 : characters_.size());
+}
+
+std::span<const int32_t> Vocabulary::unwritten() const {
+  static constexpr int32_t kNone[] = {kSeparator, kUnknown};
+  return std::span(kNone).first(tokenizer_ ? 0 : std::size(kNone));
+}
+
+size_t Vocabulary::CountUnknown(std::span<const int32_t> tokens) const {
+  if (tokenizer_) return 0;
+  return static_cast<size_t>(std::count(tokens.begin(), tokens.end(), kUnknown));
 }
 
 Vocabulary Vocabulary::OfText(std::string_view text, size_t most, size_t least) {
@@ -59,12 +93,13 @@ Vocabulary Vocabulary::OfText(std::string_view text, size_t most, size_t least) 
 TextSpec Vocabulary::Save() const {
   std::string saved;
   for (const char32_t c : characters_) AppendUtf8(c, saved);
-  return {.unit = bytes() ? TextUnit::kByte : TextUnit::kCharacter, .characters = saved};
+  return {.unit = unit_, .characters = saved, .tokenizer = json_};
 }
 
 std::vector<int32_t> Vocabulary::Encode(std::string_view text) const {
+  if (tokenizer_) return tokenizer_->Encode(text);
   std::vector<int32_t> tokens;
-  if (bytes()) {
+  if (unit_ == TextUnit::kByte) {
     for (const char c : text) tokens.push_back(kFirst + static_cast<uint8_t>(c));
     return tokens;
   }
@@ -76,6 +111,7 @@ std::vector<int32_t> Vocabulary::Encode(std::string_view text) const {
 }
 
 std::string Vocabulary::Decode(std::span<const int32_t> tokens) const {
+  if (tokenizer_) return tokenizer_->Decode(tokens);
   constexpr char32_t kReplacement = 0xfffd;
   std::string text;
   for (const int32_t token : tokens) {
@@ -84,13 +120,41 @@ std::string Vocabulary::Decode(std::span<const int32_t> tokens) const {
       AppendUtf8(kReplacement, text);
     } else if (token < kFirst || static_cast<size_t>(token) >= size()) {
       continue;
-    } else if (bytes()) {
+    } else if (unit_ == TextUnit::kByte) {
       text.push_back(static_cast<char>(place));
     } else {
       AppendUtf8(characters_[place], text);
     }
   }
   return text;
+}
+
+std::string Vocabulary::Decode(int32_t token) const {
+  return tokenizer_ ? tokenizer_->Piece(token) : Decode({&token, 1});
+}
+
+std::string Vocabulary::Name(int32_t token) const {
+  if (!tokenizer_) {
+    if (token == kEnd) return "<|end|>";
+    if (token == kSeparator) return "<|separator|>";
+    if (token == kUnknown) return "<|unknown|>";
+  }
+  const std::string text = Decode(token);
+  if (text.empty() && tokenizer_) return tokenizer_->Name(token);
+  bool valid = !text.empty();
+  for (size_t at = 0; valid && at < text.size();) {
+    const auto next = NextCodePoint(text, at);
+    valid = next.has_value();
+    at += next ? next->bytes : 1;
+  }
+  if (valid) return text;
+  std::string name = "bytes:";
+  constexpr const char* kHex = "0123456789abcdef";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    name += {'\\', 'x', kHex[byte >> 4], kHex[byte & 15]};
+  }
+  return name;
 }
 
 }  // namespace linnet

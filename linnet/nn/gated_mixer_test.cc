@@ -30,7 +30,7 @@ class GatedKind : public testing::TestWithParam<MixerCase> {
     spec.heads = 3, spec.query_dim = 4, spec.value_dim = 5;
     Parts parts;
     for (const ProjectionInfo& info : MixerProjections(spec)) {
-      std::vector<int64_t> sizes = {batch, length, 3, info.width};
+      std::vector<int64_t> sizes = {batch, length, 3 / info.readers, info.width};
       if (info.shared) sizes.erase(sizes.begin() + 2);
       parts.push_back((scale * Normal(sizes)).to(type).requires_grad_());
     }

@@ -120,7 +120,7 @@ class LayersOracle {
         const auto width = static_cast<ptrdiff_t>(infos[i].width);
         Rows rows;
         for (const Row& row : in[i]) {
-          const auto first = row.begin() + (infos[i].shared ? 0 : h * width);
+          const auto first = row.begin() + infos[i].First(h);
           rows.emplace_back(first, first + width);
         }
         return rows;

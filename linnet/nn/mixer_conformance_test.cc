@@ -64,7 +64,8 @@ class Conformance : public testing::TestWithParam<std::tuple<MixerCase, MixerSiz
     const MixerSpec spec = Spec();
     Inputs in;
     for (const ProjectionInfo& part : MixerProjections(spec)) {
-      const int64_t length = in.empty() ? queries : keys, heads = part.shared ? 1 : spec.heads;
+      const int64_t length = in.empty() ? queries : keys;
+      const int64_t heads = part.shared ? 1 : spec.heads / part.readers;
       const Tensor x = (in.size() < 2 ? 0.5 : 1.0) * Normal({batch, heads, length, part.width});
       in.push_back(part.shared ? x.to(type).squeeze(1) : x.to(type).transpose(1, 2));
     }
@@ -83,8 +84,9 @@ class Conformance : public testing::TestWithParam<std::tuple<MixerCase, MixerSiz
       return lengths.defined() ? lengths[n].item<int64_t>() : x.size(1);
     };
     const int64_t queries = count(mask.query_lengths, in[0]), keys = count(mask.lengths, in[1]);
-    Head head{.q = RowsOf(in[0], n, h, queries),
-              .k = RowsOf(in[1], n, h, keys),
+    const int64_t readers = in[2].size(2) / in[0].size(2);
+    Head head{.q = RowsOf(in[0], n, h / readers, queries),
+              .k = RowsOf(in[1], n, h / readers, keys),
               .v = RowsOf(in[2], n, h, keys),
               .causal = mask.causal || info().always_causal,
               .omega = omega_,
@@ -108,7 +110,7 @@ class Conformance : public testing::TestWithParam<std::tuple<MixerCase, MixerSiz
 
   // The oracle's outputs [N, L, H, M] in double; zeros behind query_lengths.
   Tensor Want(const Inputs& in, const Mask& mask) const {
-    const int64_t heads = in[0].size(2), dim = in[2].size(3);
+    const int64_t heads = in[2].size(2), dim = in[2].size(3);
     Tensor want = torch::zeros({in[0].size(0), in[0].size(1), heads, dim}, torch::kFloat64);
     auto at = want.accessor<double, 4>();
     for (int64_t n = 0; n < want.size(0); ++n) {
@@ -140,7 +142,8 @@ class Conformance : public testing::TestWithParam<std::tuple<MixerCase, MixerSiz
         const int64_t d = i % dim, h = i / dim % heads, t = i / (dim * heads) % length;
         const int64_t n = i / (dim * heads * length);
         double slope = 0;
-        for (int64_t own = shared ? 0 : h; own < (shared ? in[0].size(2) : h + 1); ++own) {
+        const int64_t readers = in[2].size(2) / heads;  // heads that read the same input
+        for (int64_t own = h * readers; own < (h + 1) * readers; ++own) {
           slope += Slope(HeadOf(in, mask, n, own), which, static_cast<size_t>(t),
                          static_cast<size_t>(d), weights, n);
         }

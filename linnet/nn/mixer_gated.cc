@@ -62,8 +62,8 @@ class GatedMixerImpl : public MixerImpl {
   // Always causal: mask.causal is not read.
   Tensor Mix(const Parts& in, const Mask& mask) override {
     CheckParts(in);
-    CheckAttention(spec_.kind.c_str(), in[0], in[1], in[2], mask, /*quadratic=*/false,
-                   spec_.query_dim);
+    CheckAttention(spec_.kind.c_str(), Repeated(in[0]), Repeated(in[1]), in[2], mask,
+                   /*quadratic=*/false, spec_.query_dim);
     if (in[0].size(1) != in[1].size(1)) {
       throw InputError("attention '", spec_.kind, "' needs as many keys as queries; got ",
                        in[1].size(1), " and ", in[0].size(1));
@@ -79,7 +79,7 @@ class GatedMixerImpl : public MixerImpl {
 
   Tensor MixPiece(const Parts& in, MixerState& state) override {
     CheckParts(in);
-    CheckRecurrent(spec_.kind.c_str(), spec_.query_dim, in[0], in[1], in[2], {},
+    CheckRecurrent(spec_.kind.c_str(), spec_.query_dim, Repeated(in[0]), Repeated(in[1]), in[2], {},
                    state.empty() ? Tensor() : state.tensors[0]);
     return Compute(in, {}, &state);
   }
@@ -101,14 +101,20 @@ class GatedMixerImpl : public MixerImpl {
       const ProjectionInfo& info = projections_[i];
       const bool fits =
           in[i].dim() == (info.shared ? 3 : 4) && in[i].size(-1) == info.width &&
-          (info.shared || in[i].size(2) == spec_.heads) &&
+          (info.shared || in[i].size(2) == spec_.heads / info.readers) &&
           (i < 3 || (in[i].size(0) == in[0].size(0) && in[i].size(1) == in[1].size(1)));
       if (!fits) {
         throw InputError("attention '", spec_.kind, "': ", info.name, " has ", in[i].sizes(),
-                         "; it must be [N, L, ", info.shared ? "" : StrCat(spec_.heads, ", "),
-                         info.width, "], with N and L of the queries ", in[0].sizes());
+                         "; it must be [N, L, ",
+                         info.shared ? "" : StrCat(spec_.heads / info.readers, ", "), info.width,
+                         "], with N and L of the queries ", in[0].sizes());
       }
     }
+  }
+
+  // Queries or keys for each head.
+  Tensor Repeated(const Tensor& x) const {
+    return form_.readers == 1 || x.dim() != 4 ? x : x.repeat_interleave(form_.readers, 2);
   }
 
   // state.tensors are the scan's state [N, H, K, V] and, with a convolution, the last width - 1
@@ -136,6 +142,7 @@ class GatedMixerImpl : public MixerImpl {
                                state != nullptr ? &past : nullptr);
     if (form_.rotary) Rotate(begun ? state->length : 0, q, k);
     if (form_.delta) q = Normalized(q), k = Normalized(k);
+    q = Repeated(q), k = Repeated(k);
 
     kernels::ScanOptions options{.scale = 1 / std::sqrt(static_cast<float>(spec_.query_dim))};
     ops::ScanInputs scan;
@@ -152,12 +159,16 @@ class GatedMixerImpl : public MixerImpl {
         break;
       case GatedDecay::kKey:
         scan.decay = torch::log_sigmoid(second("gk_proj", spec_.query_dim)) / kLowRankDecayDivisor;
+        if (spec_.decay_floor < 0) scan.decay = scan.decay.clamp_min(spec_.decay_floor);
         break;
-      case GatedDecay::kKeyRate:
-        scan.decay = -own("A_log").exp().unsqueeze(1) *
-                     Softplus(second("f_proj", spec_.query_dim) +
-                              own("dt_bias").view({spec_.heads, spec_.query_dim}));
+      case GatedDecay::kKeyRate: {
+        const Tensor rate = own("A_log").exp().unsqueeze(1);
+        const Tensor x =
+            second("f_proj", spec_.query_dim) + own("dt_bias").view({spec_.heads, spec_.query_dim});
+        scan.decay = spec_.decay_floor < 0 ? spec_.decay_floor * torch::sigmoid(rate * x)
+                                           : -rate * Softplus(x);
         break;
+      }
     }
     if (form_.decay == GatedDecay::kConstant || form_.decay == GatedDecay::kHead) {
       options.decay = ScanDecay::kHead;

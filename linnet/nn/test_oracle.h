@@ -349,13 +349,18 @@ inline const std::vector<MixerOracle>& MixerOracles() {
        .out = GatedRecurrenceOut,
        .choices = {{"", {}},
                    {"plain",
-                    {.short_convolution = 0, .output_gate = false, .negative_eigenvalues = true}}}},
+                    {.short_convolution = 0, .output_gate = false, .negative_eigenvalues = true}},
+                   {"grouped", {.key_heads = 1}}}},
       {.name = "delta-net",
        .out = GatedRecurrenceOut,
        .choices = {{"", {}}, {"plain", {.short_convolution = 0, .output_gate = false}}}},
-      {.name = "gla", .out = GatedRecurrenceOut, .choices = {{"", {.gate_rank = 3}}}},
+      {.name = "gla",
+       .out = GatedRecurrenceOut,
+       .choices = {{"", {.gate_rank = 3}}, {"floor", {.gate_rank = 3, .decay_floor = -0.04f}}}},
       {.name = "retention", .out = GatedRecurrenceOut},
-      {.name = "kda", .out = GatedRecurrenceOut},
+      {.name = "kda",
+       .out = GatedRecurrenceOut,
+       .choices = {{"", {}}, {"grouped_floor", {.key_heads = 1, .decay_floor = -5}}}},
   };
   return rows;
 }

@@ -84,8 +84,8 @@ AttentionLayerImpl::AttentionLayerImpl(const TransformerOptions& options, const 
     return Linear(torch::nn::LinearOptions(in, out).bias(bias));
   };
   for (const ProjectionInfo& projection : infos_) {
-    const int64_t width = int64_t{projection.shared ? 1 : mixer.heads} * projection.width;
-    projections_.push_back(linear(options.d_model, width, projection.bias));
+    projections_.push_back(
+        linear(options.d_model, projection.Columns(mixer.heads), projection.bias));
   }
   out_ = linear(values, options.d_model, info.out_bias);
   mixer_ = MakeMixer(mixer);
@@ -116,13 +116,13 @@ std::vector<Tensor> AttentionLayerImpl::Split(const Tensor& x, const ops::Norm& 
                 .split_with_sizes(widths, -1);
   }
   for (size_t i = begin; i < end; ++i) {
-    if (!infos_[i].shared) parts[i - begin] = Heads(parts[i - begin]);
+    if (!infos_[i].shared) parts[i - begin] = Heads(parts[i - begin], infos_[i].width);
   }
   return parts;
 }
 
-Tensor AttentionLayerImpl::Heads(const Tensor& x) const {
-  return x.unflatten(-1, {heads_, x.size(-1) / heads_});
+Tensor AttentionLayerImpl::Heads(const Tensor& x, int64_t width) {
+  return x.unflatten(-1, {x.size(-1) / width, width});
 }
 
 Tensor AttentionLayerImpl::Attend(const Tensor& x, const ops::Norm& norm, const Mask& mask) {
@@ -137,7 +137,7 @@ Tensor AttentionLayerImpl::Attend(const Tensor& x, const ops::Norm& norm, const 
     weights.push_back(projection->weight), biases.push_back(projection->bias);
   }
   std::vector<Tensor> qkv = ops::NarrowLinears(x, weights, biases, norm);
-  for (Tensor& part : qkv) part = Heads(part);
+  for (size_t i = 0; i < qkv.size(); ++i) qkv[i] = Heads(qkv[i], infos_[i].width);
   return mixer_->Mix(qkv, mask).flatten(2);
 }
 

@@ -101,7 +101,8 @@ class AttentionLayerImpl : public torch::nn::Module {
     return Split(x, norm, 0, infos_.size());
   }
 
-  torch::Tensor Heads(const torch::Tensor& x) const;  // [..., H width] -> [..., H, width]
+  // [..., H width] -> [..., H, width]
+  static torch::Tensor Heads(const torch::Tensor& x, int64_t width);
 
   std::vector<ProjectionInfo> infos_;  // MixerProjections()
   std::vector<torch::nn::Linear> projections_;

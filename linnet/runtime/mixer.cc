@@ -28,7 +28,8 @@ RuntimeMixer::RuntimeMixer(const MixerSpec& spec)
       value_dim_(static_cast<size_t>(spec.value_dim)),
       out_projection_(FindMixer(spec.kind).out) {
   for (const ProjectionInfo& info : MixerProjections(spec)) {
-    projections_.push_back({info.name, static_cast<size_t>(info.width), info.shared});
+    projections_.push_back({info.name, static_cast<size_t>(info.width), info.shared,
+                            static_cast<size_t>(info.readers)});
   }
 }
 

@@ -98,6 +98,7 @@ struct Projection {
   std::string tensor;
   size_t width;
   bool shared = false;
+  size_t readers = 1;
 };
 
 // Size of a mixer's state for one sequence, in floats.

@@ -55,7 +55,8 @@ class GatedMixer : public RuntimeMixer {
         taps_(static_cast<size_t>(form_.convolution)),
         channels_(2 * dim_ + value_dim_),
         norm_eps_(make.spec.output_norm_eps),
-        strength_(make.spec.negative_eigenvalues ? 2.0f : 1.0f) {
+        strength_(make.spec.negative_eigenvalues ? 2.0f : 1.0f),
+        floor_(make.spec.decay_floor) {
     size_t column = 0, shared = 0;
     for (const Projection& p : projections()) {
       size_t& at = p.shared ? shared : column;
@@ -178,10 +179,14 @@ class GatedMixer : public RuntimeMixer {
     size_t channel = 0;
     for (const char* name : {"q_conv1d.weight", "k_conv1d.weight", "v_conv1d.weight"}) {
       const std::span<const float> weight = make.tensor(name);
-      const size_t own = channel == 2 * dim_ ? value_dim_ : dim_;
+      const bool values = channel == 2 * dim_;
+      const size_t own = values ? value_dim_ : dim_;
+      const size_t readers = values ? 1 : static_cast<size_t>(form_.readers);
       for (size_t i = 0; i < weight.size(); ++i) {
-        const size_t c = i / taps_, h = c / own;
-        taps_of_[(h * taps_ + i % taps_) * channels_ + channel + c % own] = weight[i];
+        const size_t c = i / taps_;
+        for (size_t h = c / own * readers; h < (c / own + 1) * readers; ++h) {
+          taps_of_[(h * taps_ + i % taps_) * channels_ + channel + c % own] = weight[i];
+        }
       }
       channel += own;
     }
@@ -279,13 +284,16 @@ class GatedMixer : public RuntimeMixer {
                             decay);
         for (size_t i = 0; i < count * dim_; ++i) {
           decay[i] = -Softplus(-decay[i]) / kLowRankDecayDivisor;
+          if (floor_ < 0) decay[i] = std::max(decay[i], floor_);
         }
         return;
       case GatedDecay::kKeyRate:
         decay_factor_.Apply(Shared(call, row, decay_at_), begin * dim_, call.heads.end * dim_,
                             decay);
         for (size_t i = 0; i < count * dim_; ++i) {
-          decay[i] = decays_[begin + i / dim_] * Softplus(decay[i] + decay_bias_[begin * dim_ + i]);
+          const float rate = decays_[begin + i / dim_];  // negative
+          const float x = decay[i] + decay_bias_[begin * dim_ + i];
+          decay[i] = floor_ < 0 ? floor_ * Sigmoid(-rate * x) : rate * Softplus(x);
         }
         return;
     }
@@ -375,7 +383,7 @@ class GatedMixer : public RuntimeMixer {
 
   const GatedForm form_;
   const size_t taps_, channels_;  // of the convolutions; channels_ per head
-  const float norm_eps_, strength_;
+  const float norm_eps_, strength_, floor_;
   size_t width_ = 0;  // of a head's columns
   // Places within a head's columns, or within the shared ones.
   size_t strength_at_ = 0, decay_at_ = 0, gate_at_ = 0;

@@ -105,11 +105,12 @@ class StackPacker {
     const auto stacked = [&](const PackedGroup& group, const std::vector<Projection>& projections) {
       std::vector<Packer::Rows> heads;
       for (size_t h = group.begin; h < group.end; ++h) {
-        for (const auto& [tensor, width, shared] : projections) {
-          if (!shared) heads.push_back({StrCat(name, ".", tensor), h * width, (h + 1) * width});
+        for (const auto& [tensor, width, shared, readers] : projections) {
+          const size_t first = h / readers * width;
+          if (!shared) heads.push_back({StrCat(name, ".", tensor), first, first + width});
         }
       }
-      for (const auto& [tensor, width, shared] : projections) {
+      for (const auto& [tensor, width, shared, readers] : projections) {
         if (shared) heads.push_back({StrCat(name, ".", tensor), 0, width});
       }
       return packer_.Stacked(model_.precision, heads, d);

@@ -572,8 +572,7 @@ class ModelRef {
         Rows& own = head.in[projection.name];
         own.clear();
         for (const Row& row : in[projection.name]) {
-          const size_t first = projection.shared ? 0 : head.index * Size(projection.width);
-          const auto begin = row.begin() + static_cast<ptrdiff_t>(first);
+          const auto begin = row.begin() + projection.First(static_cast<int>(head.index));
           own.emplace_back(begin, begin + projection.width);
         }
       }

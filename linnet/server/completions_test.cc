@@ -128,7 +128,7 @@ TEST_F(Completions, HaveALimitOfSequences) {
 // The token with this name in `tokens` and `top_logprobs`.
 int32_t TokenOf(const std::string& name) {
   for (int32_t token = 0; token < 259; ++token) {
-    if (TokenName(Vocabulary::Bytes(), token) == name) return token;
+    if (Vocabulary::Bytes().Name(token) == name) return token;
   }
   ADD_FAILURE() << name;
   return 0;

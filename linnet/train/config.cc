@@ -233,6 +233,8 @@ ModelSpec BaseSpec(const TrainConfig& config) {
       .output_gate = config.output_gate,
       .negative_eigenvalues = config.negative_eigenvalues,
       .gate_rank = config.gate_rank,
+      .key_heads = config.key_heads,
+      .decay_floor = static_cast<float>(config.decay_floor),
       .heads = config.heads,
       .query_dim = config.query_dim > 0 ? config.query_dim : per_head,
       .value_dim = config.value_dim > 0 ? config.value_dim : per_head};

@@ -31,6 +31,8 @@ struct TrainConfig {
   bool output_gate = true;
   bool negative_eigenvalues = false;
   int gate_rank = 16;
+  int key_heads = 0;
+  double decay_floor = 0;
   int layers = 8;
   int heads = 8;
   int d_model = 256;
@@ -54,6 +56,7 @@ struct TrainConfig {
 
   // Text and couplets.
   std::string unit = "byte";
+  std::string tokenizer;
   int characters = 8000;
   int min_count = 1;
   int context = 256;
@@ -143,6 +146,11 @@ void VisitNetworkFields(Config& c, const Visit& visit) {
   visit("negative_eigenvalues", "",
         "delta-net, gated-delta-net, kda: strengths up to 2 instead of 1", c.negative_eigenvalues);
   visit("gate_rank", "", "gla: rank of the decay's projection", c.gate_rank);
+  visit("key_heads", "",
+        "gated-delta-net, kda: heads of queries and keys, a divisor of --heads; 0: --heads",
+        c.key_heads);
+  visit("decay_floor", "",
+        "gla, kda: limit of the decay's logarithm, for example -5 for kda; 0: none", c.decay_floor);
   visit("layers", "", "transformer layers", c.layers);
   visit("heads", "", "attention heads", c.heads);
   visit("d_model", "", "width of the model", c.d_model);
@@ -171,7 +179,9 @@ void VisitTaskFields(Config& c, const Visit& visit) {
         c.pixel_above);
   visit("data", "images", "folder that holds the data set", c.data);
   visit("data", "text", "file with the text", c.data);
-  visit("unit", "text", "token unit: byte or character", c.unit);
+  visit("unit", "text", "token unit: byte, character, or token of a --tokenizer", c.unit);
+  visit("tokenizer", "text", "byte-pair vocabulary of the unit token: a tokenizer.json",
+        c.tokenizer);
   visit("characters", "text couplet", "size of the vocabulary: the most frequent characters",
         c.characters);
   visit("min_count", "text couplet", "characters seen fewer than N times become unknown",

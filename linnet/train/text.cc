@@ -1,4 +1,4 @@
-// Language models: any text, byte by byte or character by character.
+// Language models: any text, of bytes, characters or byte pairs.
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -17,12 +17,8 @@ class TextTask : public Task {
   explicit TextTask(const TrainConfig& config) : config_(config) {
     if (config.data.empty()) throw InputError("--data is missing: name a file with the text");
     const std::string text = ReadFile(config.data);
-    const Vocabulary vocabulary =
-        ParseName<TextUnit>(config.unit, "--unit") == TextUnit::kByte
-            ? Vocabulary::Bytes()
-            : Vocabulary::OfText(text, static_cast<size_t>(config.characters),
-                                 static_cast<size_t>(config.min_count));
-    text_ = vocabulary.Save();
+    const Vocabulary vocabulary = VocabularyFor(config, text);
+    text_ = vocabulary.Save(), begin_ = vocabulary.begin();
     std::vector<int32_t> tokens = vocabulary.Encode(text);
     // Holds out the end of the text for validation.
     const auto kept =
@@ -91,11 +87,30 @@ class TextTask : public Task {
   }
 
  private:
-  // The token that begins a text, then up to `most` tokens from `begin` on, so that models learn to
-  // begin a text.
-  static std::vector<int32_t> Piece(const std::vector<int32_t>& tokens, size_t begin, size_t most) {
+  static Vocabulary VocabularyFor(const TrainConfig& config, const std::string& text) {
+    const auto unit = ParseName<TextUnit>(config.unit, "--unit");
+    if ((unit == TextUnit::kToken) == config.tokenizer.empty()) {
+      throw InputError(config.tokenizer.empty()
+                           ? "--unit token needs --tokenizer FILE, a tokenizer.json"
+                           : "--tokenizer is for --unit token");
+    }
+    switch (unit) {
+      case TextUnit::kByte:
+        return Vocabulary::Bytes();
+      case TextUnit::kCharacter:
+        return Vocabulary::OfText(text, static_cast<size_t>(config.characters),
+                                  static_cast<size_t>(config.min_count));
+      case TextUnit::kToken:
+        break;
+    }
+    return Vocabulary::OfTokenizer(ReadFile(config.tokenizer), /*end=*/-1, config.tokenizer);
+  }
+
+  // The last token of those that begin a text, then up to `most` tokens from `begin` on, so that
+  // models learn to begin a text.
+  std::vector<int32_t> Piece(const std::vector<int32_t>& tokens, size_t begin, size_t most) const {
     const size_t end = std::min(tokens.size(), begin + most);
-    std::vector<int32_t> piece = {Vocabulary::kEnd};
+    std::vector<int32_t> piece = {begin_.back()};
     piece.insert(piece.end(), tokens.begin() + static_cast<ptrdiff_t>(begin),
                  tokens.begin() + static_cast<ptrdiff_t>(end));
     return piece;
@@ -103,6 +118,7 @@ class TextTask : public Task {
 
   TrainConfig config_;
   TextSpec text_;
+  std::vector<int32_t> begin_;  // the tokens that begin a text
   std::vector<int32_t> train_, validation_;
 };
 
@@ -110,7 +126,7 @@ class TextTask : public Task {
 
 const TaskInfo kTextTask = {
     "text",
-    "Train a language model on a text, byte by byte or character by character",
+    "Train a language model on a text: of bytes, characters or byte pairs",
     "linnet train text --preset small --precision bf16 --data shakespeare.txt --out runs/text",
     {{"base", "6 layers x 256, windows of 256 tokens",
       R"({"layers": 6, "batch": 16, "activation": "gelu", "norm_first": true, "optimizer": "adam",

@@ -326,6 +326,11 @@ class Model:
         """The tokens of a text: int32 [count]."""
         return self._encode(_checks.text(text, "text"))
 
+    @property
+    def unit(self) -> str:
+        """What the tokens of a text are: "byte", "character", or "token" of a byte-pair vocabulary. "" without text."""
+        return library.model_unit(self._open_handle()).decode()
+
     def decode(self, tokens: Any) -> str:
         """The text of tokens. Bytes that are not UTF-8 become U+FFFD, special tokens nothing."""
         given = _checks.tokens(tokens)
@@ -333,12 +338,21 @@ class Model:
             raise InputError(f"tokens must be one-dimensional, not of shape {list(given.shape)}")
         return self._decode(given).decode(errors="linnet.each_byte")
 
-    def _encode(self, text: bytes) -> np.ndarray:
+    def _encode(self, text: bytes, prompt: bool = False) -> np.ndarray:
+        """With prompt: after the tokens that begin a text."""
+        encode = library.encode_prompt if prompt else library.encode
         handle, count = self._open_handle(), ctypes.c_size_t()
-        check(library.encode(handle, text, len(text), None, 0, ctypes.byref(count)))
+        check(encode(handle, text, len(text), None, 0, ctypes.byref(count)))
         tokens = np.empty(count.value, np.int32)
-        check(library.encode(handle, text, len(text), tokens.ctypes.data, tokens.size, ctypes.byref(count)))
+        check(encode(handle, text, len(text), tokens.ctypes.data, tokens.size, ctypes.byref(count)))
         return tokens
+
+    def _token_text(self, token: int) -> bytes:
+        handle, size = self._open_handle(), ctypes.c_size_t()
+        check(library.token_text(handle, token, None, 0, ctypes.byref(size)))
+        text = ctypes.create_string_buffer(size.value + 1)
+        check(library.token_text(handle, token, text, size.value + 1, ctypes.byref(size)))
+        return text.raw[:size.value]
 
     def _decode(self, tokens: np.ndarray) -> bytes:
         handle, size = self._open_handle(), ctypes.c_size_t()

@@ -16,7 +16,7 @@ from ._library import Sampling, check, library
 if TYPE_CHECKING:
     from ._model import Model
 
-END, SEPARATOR, UNKNOWN = 0, 1, 2  # linnet.h: LINNET_TOKEN_...
+SEPARATOR, UNKNOWN = 1, 2  # linnet.h: LINNET_TOKEN_...
 
 
 def sampling(temperature: Any, top_k: Any, top_p: Any, seed: Any, stream: Any = 0) -> Sampling:
@@ -110,16 +110,18 @@ def stream_text(model: Model, prompt: bytes, most: int, options: Sampling,
     Steps in Python instead of calling linnet_write_text(), which would need a thread that waits for the reader.
     """
     pieces = Pieces(stop)
-    read = np.concatenate([np.array([END], np.int32), model._encode(prompt)])
+    read = model._encode(prompt, prompt=True)
+    end = library.model_end(model._open_handle())
+    unwritten = [] if model.unit == "token" else [SEPARATOR, UNKNOWN]
     state = model.new_state(1)
     logits = state.read(read)[0]
     room = model.positions - len(read) if model.limited else most
     for draw in range(most):
-        logits[[SEPARATOR, UNKNOWN]] = -math.inf
+        logits[unwritten] = -math.inf
         token = _choose(logits, options, draw)
-        if token == END:
+        if token == end:
             break
-        shown = pieces.add(model._decode(np.array([token], np.int32)))
+        shown = pieces.add(model._token_text(token))
         if shown:
             yield shown
         if pieces.stopped:

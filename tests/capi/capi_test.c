@@ -518,7 +518,31 @@ static void test_vocabularies(void) {
   CHECK_OK(linnet_encode(characters, "a\n\xe2\x98\x83", 5, tokens, 8, &count) == LINNET_OK);
   CHECK(count == 3 && tokens[2] == LINNET_TOKEN_UNKNOWN);
   STATE_FAILS(linnet_encode(characters, "a\xff", 2, tokens, 8, &count), "UTF-8");
+  CHECK_OK(strcmp(linnet_model_unit(bytes), "byte") == 0);
+  CHECK_OK(strcmp(linnet_model_unit(characters), "character") == 0);
+  CHECK_OK(linnet_model_end(bytes) == LINNET_TOKEN_END);
+  CHECK_OK(linnet_encode_prompt(bytes, "a", 1, tokens, 8, &count) == LINNET_OK && count == 2);
+  CHECK(tokens[0] == LINNET_TOKEN_END && tokens[1] == 3 + 'a');
+  STATE_FAILS(linnet_encode_prompt(bytes, "abc", 3, tokens, 3, &count), "room for 4");
+
+  linnet_model* pairs = open_model("tests/golden/tokenizer/language_model.safetensors");
+  CHECK_OK(strcmp(linnet_model_unit(pairs), "token") == 0 && linnet_model_end(pairs) == 458);
+  CHECK_OK(linnet_encode_prompt(pairs, "the", 3, tokens, 8, &count) == LINNET_OK);
+  CHECK(count > 1 && tokens[0] == 457);
+  CHECK_OK(linnet_decode(pairs, tokens, count, text, sizeof text, &size) == LINNET_OK);
+  CHECK(strcmp(text, "the") == 0);
+  CHECK_OK(linnet_token_text(pairs, tokens[1], text, sizeof text, &size) == LINNET_OK && size > 0);
+  CHECK_OK(linnet_token_text(pairs, 457, text, sizeof text, &size) == LINNET_OK && size == 0);
+  CHECK_OK(linnet_token_text(bytes, 3 + 'a', text, 2, &size) == LINNET_OK);
+  CHECK(strcmp(text, "a") == 0 && size == 1);
+  STATE_FAILS(linnet_token_text(bytes, 3 + 'a', text, 1, &size), "room for 2");
+  STATE_FAILS(linnet_encode(pairs, "a\xff", 2, tokens, 8, &count), "UTF-8");
+  linnet_model_free(pairs);
+
   linnet_model* images = open_model(IMAGES);
+  CHECK_OK(strcmp(linnet_model_unit(images), "") == 0 && linnet_model_end(images) == -1);
+  CHECK_FAILS(linnet_model_unit(NULL) == NULL, LINNET_ERROR_INPUT, "model is NULL");
+  CHECK_FAILS(linnet_model_end(NULL) == -1, LINNET_ERROR_INPUT, "model is NULL");
   STATE_FAILS(linnet_encode(images, "abc", 3, tokens, 8, &count), "no vocabulary");
   linnet_model_free(images), linnet_model_free(bytes), linnet_model_free(characters);
 }

@@ -7,7 +7,8 @@ GatedForm Form(const MixerSpec& spec) {
   return {.decay = GatedDecay::kHead,
           .delta = true,
           .gate = spec.output_gate ? OutputGate::kSilu : OutputGate::kNone,
-          .convolution = spec.short_convolution};
+          .convolution = spec.short_convolution,
+          .readers = KeyReaders(spec)};
 }
 
 }  // namespace

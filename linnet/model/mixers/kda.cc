@@ -7,7 +7,8 @@ GatedForm Form(const MixerSpec& spec) {
   return {.decay = GatedDecay::kKeyRate,
           .delta = true,
           .gate = OutputGate::kSigmoid,
-          .convolution = spec.short_convolution};
+          .convolution = spec.short_convolution,
+          .readers = KeyReaders(spec)};
 }
 
 }  // namespace

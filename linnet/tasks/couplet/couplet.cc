@@ -21,6 +21,9 @@ CoupletTokens::CoupletTokens(const Model& model)
     throw InputError(path, ": a model of the task '", spec.task,
                      "', but couplets need one of 'couplet'");
   }
+  if (vocabulary.unit() == TextUnit::kToken) {
+    throw InputError(path, ": a model of byte pairs, but couplets need one of characters");
+  }
   const auto positions = static_cast<size_t>(spec.input.max_length);
   longest = spec.encoder_decoder() ? positions - 1 : (positions - 1) / 2;
   comma = vocabulary.Encode("，")[0];

@@ -37,7 +37,7 @@ std::vector<std::vector<int32_t>> PromptsOf(const Fields& fields, const Model& m
   if (value.is_string()) return {TextPrompt(model, vocabulary, value.get<std::string>())};
   if (value.is_array() && value.empty()) throw InputError("'prompt' is an empty list");
   if (value.is_array() && value[0].is_number()) {
-    return {TextPrompt(model, TokensOf(value, vocabulary))};
+    return {TextPrompt(model, vocabulary, TokensOf(value, vocabulary))};
   }
   const bool lists = value.is_array() && value[0].is_array();
   const auto is_right = [&](const json& one) { return lists ? one.is_array() : one.is_string(); };
@@ -52,7 +52,7 @@ std::vector<std::vector<int32_t>> PromptsOf(const Fields& fields, const Model& m
   }
   std::vector<std::vector<int32_t>> prompts;
   for (const json& one : value) {
-    prompts.push_back(lists ? TextPrompt(model, TokensOf(one, vocabulary))
+    prompts.push_back(lists ? TextPrompt(model, vocabulary, TokensOf(one, vocabulary))
                             : TextPrompt(model, vocabulary, one.get<std::string>()));
   }
   return prompts;

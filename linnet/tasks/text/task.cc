@@ -23,43 +23,52 @@ Evaluation EvalText(const EvalOptions& options, Engine& engine, const EvalProgre
     throw InputError(model.path(), ": a language model; name a file of text with --data FILE");
   }
   const std::string text = ReadFile(options.from.dir);
-  const std::vector<int32_t> tokens = VocabularyOf(model).Encode(text);
+  const Vocabulary vocabulary = VocabularyOf(model);
+  const std::vector<int32_t> tokens = vocabulary.Encode(text);
   const auto window = static_cast<size_t>(model.spec().input.max_length);
   size_t windows = (tokens.size() + window - 1) / window;
   if (options.limit > 0) windows = std::min(windows, options.limit);
   if (windows == 0) throw InputError(options.from.dir, ": is empty");
   const Stopwatch watch;
   double nats = 0;
-  size_t counted = 0, unknown = 0;
+  size_t counted = 0, unknown = 0, bytes = 0;
   for (size_t i = 0; i < windows; ++i) {
     const auto part =
         std::span(tokens).subspan(i * window, std::min(window, tokens.size() - i * window));
-    std::vector<int32_t> piece = {Vocabulary::kEnd};  // the token that begins a text
+    std::vector<int32_t> piece = vocabulary.begin();
     piece.insert(piece.end(), part.begin(), part.end());
-    nats += NatsOf(engine, piece, 1);
-    counted += piece.size() - 1;
-    unknown +=
-        static_cast<size_t>(std::count(piece.begin() + 1, piece.end(), Vocabulary::kUnknown));
+    nats += NatsOf(engine, piece, vocabulary.begin().size());
+    counted += part.size();
+    unknown += vocabulary.CountUnknown(part);
+    for (const int32_t token : part) bytes += vocabulary.Decode(token).size();
     report(i + 1, windows);
   }
   const double bits = nats / static_cast<double>(counted) / std::numbers::ln2;
   CheckMean(model, bits);
-  const TextUnit unit = model.spec().text()->unit;
-  return {
+  const TextUnit unit = vocabulary.unit();
+  const auto rounded = [](double x) { return std::round(x * 1e4) / 1e4; };
+  Evaluation evaluation = {
       .record = {{"bits_per_token", bits},
                  {"tokens", counted},
                  {"unknown", unknown},
                  {"unit", NameOf(unit)},
                  {"seconds", watch.Seconds()}},
-      .summary = StrCat("bits/", unit, " ", std::round(bits * 1e4) / 1e4, " over ", counted, " ",
-                        unit, "s", unknown > 0 ? StrCat(", ", unknown, " of them unknown") : "")};
+      .summary = StrCat("bits/", unit, " ", rounded(bits), " over ", counted, " ", unit, "s",
+                        unknown > 0 ? StrCat(", ", unknown, " of them unknown") : "")};
+  if (unit == TextUnit::kToken && bytes > 0) {
+    const double per_byte = nats / static_cast<double>(bytes) / std::numbers::ln2;
+    evaluation.record["bits_per_byte"] = per_byte;
+    evaluation.summary += StrCat(", ", rounded(per_byte), " bits/byte");
+  }
+  return evaluation;
 }
 
 }  // namespace
 
 TaskLines DescribeText(const ModelSpec& spec) {
-  return {{"task", StrCat(", ", spec.input.vocabulary - Vocabulary::kFirst, " ",
-                          spec.text()->unit == TextUnit::kByte ? "bytes" : "characters",
+  const TextUnit unit = spec.text()->unit;
+  const int special = unit == TextUnit::kToken ? 0 : Vocabulary::kFirst;
+  return {{"task", StrCat(", ", spec.input.vocabulary - special, " ", unit, "s",
                           spec.head.tied ? "; embedding and head share one matrix" : "")}};
 }
 

@@ -102,10 +102,11 @@ std::optional<int32_t> TextDraft::Next(std::span<const float> outputs, std::stri
   };
   if (tokens_ == most_) return finish(TextEnd::kTokens);
   allowed_.assign(outputs.begin(), outputs.end());
-  // The separator and the unknown token have no text.
-  allowed_[Vocabulary::kSeparator] = allowed_[Vocabulary::kUnknown] = -INFINITY;
+  for (const int32_t token : vocabulary_->unwritten()) {
+    allowed_[static_cast<size_t>(token)] = -INFINITY;
+  }
   const int32_t token = Choose(allowed_, choice_, rng_);
-  if (token == Vocabulary::kEnd) return finish(TextEnd::kEndToken);
+  if (token == vocabulary_->end()) return finish(TextEnd::kEndToken);
   ++tokens_, last_ = token;
   shown += pieces_.Add(vocabulary_->Decode(token));
   if (pieces_.stopped()) return finish(TextEnd::kStop);
@@ -120,16 +121,17 @@ void TextDraft::Stop(std::string& shown) {
 
 std::vector<int32_t> TextPrompt(const Model& model, const Vocabulary& vocabulary,
                                 const std::string& prompt) {
-  return TextPrompt(model, vocabulary.Encode(prompt));
+  return TextPrompt(model, vocabulary, vocabulary.Encode(prompt));
 }
 
-std::vector<int32_t> TextPrompt(const Model& model, const std::vector<int32_t>& prompt) {
-  std::vector<int32_t> read = {Vocabulary::kEnd};
+std::vector<int32_t> TextPrompt(const Model& model, const Vocabulary& vocabulary,
+                                const std::vector<int32_t>& prompt) {
+  std::vector<int32_t> read = vocabulary.begin();
   read.insert(read.end(), prompt.begin(), prompt.end());
   const std::optional<size_t> most = model.most_positions();
   if (most && read.size() > *most) {
-    throw InputError("a prompt of ", read.size() - 1, " tokens exceeds the model's maximum of ",
-                     *most - 1);
+    throw InputError("a prompt of ", prompt.size(), " tokens exceeds the model's maximum of ",
+                     *most - vocabulary.begin().size());
   }
   return read;
 }

@@ -61,12 +61,13 @@ class TextDraft {
   TextEnd end_ = TextEnd::kPositions;
 };
 
-// The token that begins a text, then the prompt's tokens. Throws InputError on a prompt that is not
+// The tokens that begin a text, then the prompt's tokens. Throws InputError on a prompt that is not
 // UTF-8 or too long for the model.
 std::vector<int32_t> TextPrompt(const Model& model, const Vocabulary& vocabulary,
                                 const std::string& prompt);
 // The same for a prompt that is given as tokens, all within the vocabulary.
-std::vector<int32_t> TextPrompt(const Model& model, const std::vector<int32_t>& prompt);
+std::vector<int32_t> TextPrompt(const Model& model, const Vocabulary& vocabulary,
+                                const std::vector<int32_t>& prompt);
 
 // The lines of `linnet info` about the vocabulary (Task::describe).
 std::vector<std::pair<std::string, std::string>> DescribeText(const ModelSpec& spec);

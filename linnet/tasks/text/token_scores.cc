@@ -9,22 +9,6 @@ namespace linnet {
 
 using nlohmann::ordered_json;
 
-std::string TokenName(const Vocabulary& vocabulary, int32_t token) {
-  if (token == Vocabulary::kEnd) return "<|end|>";
-  if (token == Vocabulary::kSeparator) return "<|separator|>";
-  if (token == Vocabulary::kUnknown) return "<|unknown|>";
-  const std::string text = vocabulary.Decode(token);
-  const auto first = text.empty() ? std::nullopt : NextCodePoint(text, 0);
-  if (first && first->bytes == text.size()) return text;
-  std::string name = "bytes:";
-  constexpr const char* kHex = "0123456789abcdef";
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    name += {'\\', 'x', kHex[byte >> 4], kHex[byte & 15]};
-  }
-  return name;
-}
-
 void TokenScores::Add(int32_t token, std::span<const float> outputs) {
   const float log_sum = LogSumExp(outputs);
   Score score{token, outputs[static_cast<size_t>(token)] - log_sum, text_.size(), {}};
@@ -54,10 +38,10 @@ ordered_json TokenScores::Take(std::string_view shown) {
     shown_ += here ? here->bytes : 1;
     for (; taken_ < scores_.size() && scores_[taken_].begin < shown_; ++taken_) {
       const Score& score = scores_[taken_];
-      tokens.push_back(TokenName(*vocabulary_, score.token));
+      tokens.push_back(vocabulary_->Name(score.token));
       log_probabilities.push_back(score.log_probability);
       ordered_json top = ordered_json::object();
-      for (const auto& [token, value] : score.top) top[TokenName(*vocabulary_, token)] = value;
+      for (const auto& [token, value] : score.top) top[vocabulary_->Name(token)] = value;
       tops.push_back(std::move(top));
       offsets.push_back(position_);
     }

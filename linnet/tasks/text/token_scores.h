@@ -24,10 +24,6 @@
 
 namespace linnet {
 
-// A token's text. A byte that is not a character: "bytes:\xe6". Tokens without text: "<|end|>",
-// "<|separator|>", "<|unknown|>". No two tokens of a vocabulary have the same name.
-std::string TokenName(const Vocabulary& vocabulary, int32_t token);
-
 class TokenScores {
  public:
   // `top`: number of the most likely tokens in top_logprobs; the drawn token is always there. The

@@ -11,17 +11,17 @@ namespace {
 
 using nlohmann::ordered_json;
 
-TEST(TokenName, IsTheTextOrItsBytes) {
+TEST(Vocabulary, NamesATokenByItsTextOrItsBytes) {
   const Vocabulary bytes = Vocabulary::Bytes();
-  EXPECT_EQ(TokenName(bytes, bytes.Encode("a")[0]), "a");
-  EXPECT_EQ(TokenName(bytes, bytes.Encode("\n")[0]), "\n");
-  EXPECT_EQ(TokenName(bytes, bytes.Encode("海")[0]), "bytes:\\xe6");
-  EXPECT_EQ(TokenName(bytes, Vocabulary::kFirst + 0xff), "bytes:\\xff");
-  EXPECT_EQ(TokenName(bytes, Vocabulary::kEnd), "<|end|>");
-  EXPECT_EQ(TokenName(bytes, Vocabulary::kSeparator), "<|separator|>");
-  EXPECT_EQ(TokenName(bytes, Vocabulary::kUnknown), "<|unknown|>");
+  EXPECT_EQ(bytes.Name(bytes.Encode("a")[0]), "a");
+  EXPECT_EQ(bytes.Name(bytes.Encode("\n")[0]), "\n");
+  EXPECT_EQ(bytes.Name(bytes.Encode("海")[0]), "bytes:\\xe6");
+  EXPECT_EQ(bytes.Name(Vocabulary::kFirst + 0xff), "bytes:\\xff");
+  EXPECT_EQ(bytes.Name(Vocabulary::kEnd), "<|end|>");
+  EXPECT_EQ(bytes.Name(Vocabulary::kSeparator), "<|separator|>");
+  EXPECT_EQ(bytes.Name(Vocabulary::kUnknown), "<|unknown|>");
   const Vocabulary characters = Vocabulary::OfText("海上", 10);
-  EXPECT_EQ(TokenName(characters, characters.Encode("海")[0]), "海");
+  EXPECT_EQ(characters.Name(characters.Encode("海")[0]), "海");
 }
 
 TEST(TokenScores, ListsTheMostLikelyTokensAndTheSampledOne) {

@@ -1,0 +1,39 @@
+// config.json of a folder of flash-linear-attention, beside fixed tensors.
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "fuzz/target.h"
+#include "linnet/error.h"
+#include "linnet/io/file.h"
+#include "linnet/io/safetensors.h"
+#include "linnet/model/fla.h"
+
+namespace linnet::fuzz {
+namespace {
+
+// A folder with a model.safetensors, removed at the end of the process.
+struct Folder {
+  Folder() : path(std::filesystem::temp_directory_path() / StrCat("linnet_fuzz_fla.", getpid())) {
+    std::filesystem::create_directory(path);
+    const float number = 0;
+    SafetensorsWriter writer;
+    writer.Add("model.layers.0.attn.gk_proj.0.weight", DType::kF32, {1, 1}, &number);
+    writer.Write((path / "model.safetensors").string());
+  }
+  ~Folder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path, ignored);
+  }
+  std::filesystem::path path;
+};
+
+}  // namespace
+
+const FuzzTarget kFla = {"fla", [](std::span<const std::byte> bytes) {
+                           static const Folder folder;
+                           WriteFileAtomically((folder.path / "config.json").string(), bytes);
+                           FlaModel::Open(folder.path.string());
+                         }};
+
+}  // namespace linnet::fuzz

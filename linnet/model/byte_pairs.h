@@ -1,0 +1,59 @@
+// Byte-pair encoding (Sennrich et al. 2016): splits a word into tokens by merging adjacent pairs,
+// always the pair that was learned first. Private to tokenizer.h.
+//
+//   BytePairs pairs({{"a", 0}, {"b", 1}, {"ab", 2}}, {{"a", "b"}}, {}, "tokenizer.json");
+//   pairs.Append("abb", ids);     // ids: 2, 1
+#ifndef LINNET_MODEL_BYTE_PAIRS_H_
+#define LINNET_MODEL_BYTE_PAIRS_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace linnet {
+
+struct BytePairOptions {
+  std::string unknown = {};    // the token of characters outside the vocabulary; "": left out
+  bool fuse_unknown = false;   // one token for several of them in turn
+  bool byte_fallback = false;  // their bytes' tokens, "<0x0A>", if the vocabulary has them all
+  bool ignore_merges = false;  // a word in the vocabulary is one token
+};
+
+class BytePairs {
+ public:
+  using Ids = std::unordered_map<std::string, int32_t>;
+
+  // merges: in the order in which they were learned. Throws InputError, beginning with `where`, if
+  // the vocabulary lacks a token of a merge, or the unknown one.
+  BytePairs(Ids ids, const std::vector<std::pair<std::string, std::string>>& merges,
+            const BytePairOptions& options, const std::string& where);
+
+  // Appends the tokens of a word, which must be valid UTF-8.
+  void Append(std::string_view word, std::vector<int32_t>& ids) const;
+  const Ids& ids() const { return ids_; }
+
+ private:
+  struct Merge {
+    uint32_t rank;
+    int32_t token;
+  };
+  static uint64_t Pair(int32_t left, int32_t right) {
+    return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
+  }
+  std::vector<int32_t> Characters(std::string_view word) const;
+
+  Ids ids_;
+  BytePairOptions options_;
+  int32_t unknown_ = -1;
+  std::array<int32_t, 256> bytes_;  // -1: none
+  std::unordered_map<uint64_t, Merge> merges_;
+};
+
+}  // namespace linnet
+
+#endif  // LINNET_MODEL_BYTE_PAIRS_H_

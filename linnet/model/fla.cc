@@ -1,0 +1,614 @@
+#include "linnet/model/fla.h"
+
+#include <algorithm>
+#include <bit>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "linnet/error.h"
+#include "linnet/io/file.h"
+#include "linnet/io/json.h"
+#include "linnet/model/mixer.h"
+#include "linnet/vocabulary.h"
+
+namespace linnet {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+namespace {
+
+constexpr const char* kConfig = "config.json";
+constexpr const char* kWeights = "model.safetensors";
+constexpr const char* kIndex = "model.safetensors.index.json";
+constexpr const char* kTokenizer = "tokenizer.json";
+
+// Fields that do not change what a model computes.
+constexpr const char* kHarmless[] = {
+    "_name_or_path",      "architectures",
+    "attn_mode",          "auto_map",
+    "bos_token_id",       "dtype",
+    "fuse_cross_entropy", "fuse_linear_cross_entropy",
+    "fuse_norm",          "fuse_swiglu",
+    "id2label",           "initializer_range",
+    "label2id",           "max_position_embeddings",
+    "model_type",         "pad_token_id",
+    "torch_dtype",        "transformers_version",
+    "use_cache",          "use_l2warp",
+};
+
+json ReadJson(const fs::path& path) {
+  std::string fault;
+  json object = ParseJson(ReadFile(path.string()), /*max_depth=*/8, fault);
+  if (fault.empty() && !object.is_object()) fault = "is not a JSON object";
+  if (!fault.empty()) throw InputError(path.string(), ": ", fault);
+  return object;
+}
+
+// A config.json whose fields are read one by one; Finish() refuses the rest.
+class Config {
+ public:
+  explicit Config(const fs::path& path) : where_(path.string()), fields_(ReadJson(path)) {}
+
+  template <class... Message>
+  [[noreturn]] void Refuse(const Message&... message) const {
+    throw InputError(where_, ": ", message...);
+  }
+  const std::string& where() const { return where_; }
+  bool Has(const char* name) {
+    read_.insert(name);
+    return fields_.contains(name) && !fields_[name].is_null();
+  }
+  int Int(const char* name, int otherwise) {
+    if (!Has(name)) return otherwise;
+    const json& value = fields_[name];
+    if (!value.is_number_integer() || value < 0 || value > 1 << 30) Bad(name);
+    return value;
+  }
+  double Number(const char* name, double otherwise) {
+    if (!Has(name)) return otherwise;
+    if (!fields_[name].is_number()) Bad(name);
+    return fields_[name];
+  }
+  bool Bool(const char* name, bool otherwise) {
+    if (!Has(name)) return otherwise;
+    if (!fields_[name].is_boolean()) Bad(name);
+    return fields_[name];
+  }
+  std::string String(const char* name, const std::string& otherwise) {
+    if (!Has(name)) return otherwise;
+    if (!fields_[name].is_string()) Bad(name);
+    return fields_[name];
+  }
+  // The first of a list, or a number.
+  int First(const char* name, int otherwise) {
+    if (!Has(name) || !fields_[name].is_array() || fields_[name].empty()) {
+      return Int(name, otherwise);
+    }
+    const json first = fields_[name][0];
+    if (!first.is_number_integer() || first < 0 || first > 1 << 30) Bad(name);
+    return first;
+  }
+  // Fields with only one value that linnet supports.
+  void MustBe(const char* name, bool value, bool otherwise) {
+    if (Bool(name, otherwise) != value) Unsupported(name);
+  }
+  void MustBe(const char* name, const std::string& value) {
+    if (String(name, value) != value) Unsupported(name);
+  }
+  void MustBeAbsent(const char* name) {
+    if (Has(name)) Unsupported(name);
+  }
+
+  // Options that are off need not be known.
+  void Finish() const {
+    std::vector<std::string> unknown;
+    for (const auto& [name, value] : fields_.items()) {
+      const bool harmless =
+          std::find(std::begin(kHarmless), std::end(kHarmless), name) != std::end(kHarmless);
+      if (!harmless && read_.count(name) == 0 && !value.is_null() && value != false) {
+        unknown.push_back(name);
+      }
+    }
+    if (!unknown.empty()) Refuse("has the unknown options ", QuoteAll(unknown));
+  }
+
+ private:
+  [[noreturn]] void Bad(const char* name) const {
+    Refuse("'", name, "' cannot be ", Brief(fields_[name].dump()));
+  }
+  [[noreturn]] void Unsupported(const char* name) const {
+    const json value = fields_.contains(name) ? fields_[name] : json();
+    Refuse("the option ", name, " = ", Brief(value.dump()), " is not supported");
+  }
+
+  std::string where_;
+  json fields_;
+  std::set<std::string, std::less<>> read_;
+};
+
+// Head sizes that are shares of hidden_size.
+void ReadShares(Config& config, int width, double keys, double values, int heads, MixerSpec& mixer) {
+  mixer.heads = config.Int("num_heads", heads);
+  const auto share = [&](const char* name, double otherwise) {
+    const double size = std::trunc(width * config.Number(name, otherwise));
+    if (mixer.heads < 1 || !(size >= 1 && size < 1 << 20) ||
+        static_cast<int>(size) % mixer.heads != 0) {
+      config.Refuse("hidden_size x ", name, " is ", size, ", no multiple of num_heads = ",
+                    mixer.heads);
+    }
+    return static_cast<int>(size) / mixer.heads;
+  };
+  mixer.query_dim = share("expand_k", keys), mixer.value_dim = share("expand_v", values);
+}
+
+// Head sizes from head_dim, with queries and keys that heads may share.
+void ReadHeadSizes(Config& config, int dim, int heads, double values, MixerSpec& mixer) {
+  const int key_heads = config.Int("num_heads", heads);
+  mixer.heads = config.Int("num_v_heads", key_heads);
+  mixer.key_heads = mixer.heads == key_heads ? 0 : key_heads;
+  mixer.query_dim = config.Int("head_dim", dim);
+  const double size = std::trunc(mixer.query_dim * config.Number("expand_v", values));
+  if (!(size >= 1 && size < 1 << 20)) config.Refuse("head_dim x expand_v is ", size);
+  mixer.value_dim = static_cast<int>(size);
+}
+
+void ReadConvolution(Config& config, MixerSpec& mixer) {
+  config.MustBe("use_short_conv", true, true);
+  mixer.short_convolution = config.Int("conv_size", 4);
+  mixer.negative_eigenvalues = config.Bool("allow_neg_eigval", false);
+}
+
+// A number whose product with `width`, cut to an integer, is `size`.
+double ShareOf(int size, int width) {
+  double share = static_cast<double>(size) / width;
+  while (static_cast<int>(width * share) < size) share = std::nextafter(share, 2.0 * share);
+  return share;
+}
+
+// As a double with few digits: 1e-6f is 1e-06, not 9.99999997e-07.
+double Rounded(float x) {
+  char text[32] = {};
+  std::to_chars(text, std::end(text), x);
+  return std::strtod(text, nullptr);
+}
+
+void WriteShares(const MixerSpec& mixer, int width, json& config) {
+  config["num_heads"] = mixer.heads;
+  config["expand_k"] = ShareOf(mixer.heads * mixer.query_dim, width);
+  config["expand_v"] = ShareOf(mixer.heads * mixer.value_dim, width);
+}
+
+void WriteHeadSizes(const MixerSpec& mixer, int, json& config) {
+  config["num_heads"] = mixer.key_heads > 0 ? mixer.key_heads : mixer.heads;
+  config["num_v_heads"] = mixer.heads;
+  config["head_dim"] = mixer.query_dim;
+  config["expand_v"] = ShareOf(mixer.value_dim, mixer.query_dim);
+}
+
+void WriteConvolution(const MixerSpec& mixer, json& config) {
+  if (mixer.short_convolution == 0) {
+    throw InputError("flash-linear-attention applies silu to ", mixer.kind,
+                     "'s projections without a convolution, linnet does not");
+  }
+  config["use_short_conv"] = mixer.short_convolution > 0;
+  config["conv_size"] = mixer.short_convolution;
+  config["allow_neg_eigval"] = mixer.negative_eigenvalues;
+}
+
+// What gla and retnet share.
+void ReadPlain(Config& config, const MixerSpec& mixer) {
+  if (config.Int("num_kv_heads", mixer.heads) != mixer.heads) {
+    config.Refuse("num_kv_heads differs from num_heads, which is not supported");
+  }
+  config.MustBeAbsent("feature_map");
+  config.MustBe("use_short_conv", false, false);
+  config.Has("conv_size");
+  config.MustBe("use_output_gate", true, true);
+  config.MustBe("elementwise_affine", true, true);
+}
+
+// A kind of model: its model_type, and its mixer to and from the config and hidden_size.
+struct Kind {
+  const char* type;
+  const char* mixer;
+  int hidden_ratio;
+  void (*read)(Config& config, int width, MixerSpec& mixer);
+  void (*write)(const MixerSpec& mixer, int width, json& config);
+};
+
+constexpr Kind kKinds[] = {
+    {"gla", "gla", 4,
+     [](Config& config, int width, MixerSpec& mixer) {
+       ReadShares(config, width, 0.5, 1, 4, mixer);
+       ReadPlain(config, mixer);
+       config.MustBe("use_gk", true, true), config.MustBe("use_gv", false, false);
+       mixer.decay_floor = static_cast<float>(config.Number("clamp_min", 0));
+     },
+     [](const MixerSpec& mixer, int width, json& config) {
+       if (mixer.gate_rank != 16) {
+         throw InputError("flash-linear-attention has gla with a gate rank of 16 only, here it is ",
+                          mixer.gate_rank);
+       }
+       WriteShares(mixer, width, config);
+       if (mixer.decay_floor < 0) config["clamp_min"] = Rounded(mixer.decay_floor);
+     }},
+    {"retnet", "retention", 2,
+     [](Config& config, int width, MixerSpec& mixer) {
+       ReadShares(config, width, 1, 2, 8, mixer);
+       ReadPlain(config, mixer);
+     },
+     WriteShares},
+    {"delta_net", "delta-net", 4,
+     [](Config& config, int width, MixerSpec& mixer) {
+       ReadShares(config, width, 1, 1, 16, mixer);
+       ReadConvolution(config, mixer);
+       mixer.output_gate = config.Bool("use_gate", false);
+       config.MustBe("use_beta", true, true), config.MustBe("use_output_norm", true, true);
+       config.MustBe("qk_norm", "l2"), config.MustBe("qk_activation", "silu");
+     },
+     [](const MixerSpec& mixer, int width, json& config) {
+       WriteShares(mixer, width, config);
+       WriteConvolution(mixer, config);
+       config["use_gate"] = mixer.output_gate;
+     }},
+    {"gated_deltanet", "gated-delta-net", 4,
+     [](Config& config, int, MixerSpec& mixer) {
+       ReadHeadSizes(config, 256, 6, 2, mixer);
+       ReadConvolution(config, mixer);
+       mixer.output_gate = config.Bool("use_gate", true);
+     },
+     [](const MixerSpec& mixer, int width, json& config) {
+       WriteHeadSizes(mixer, width, config);
+       WriteConvolution(mixer, config);
+       config["use_gate"] = mixer.output_gate;
+     }},
+    {"kda", "kda", 4,
+     [](Config& config, int, MixerSpec& mixer) {
+       ReadHeadSizes(config, 128, 16, 1, mixer);
+       ReadConvolution(config, mixer);
+       config.Has("safe_gate");  // holds with a lower_bound
+       mixer.decay_floor = static_cast<float>(config.Number("lower_bound", 0));
+     },
+     [](const MixerSpec& mixer, int width, json& config) {
+       WriteHeadSizes(mixer, width, config);
+       WriteConvolution(mixer, config);
+       if (mixer.decay_floor < 0) {
+         config["safe_gate"] = true, config["lower_bound"] = Rounded(mixer.decay_floor);
+       }
+     }},
+};
+
+std::string KnownTypes() {
+  std::string types;
+  for (const Kind& kind : kKinds) types += StrCat(types.empty() ? "" : ", ", kind.type);
+  return types;
+}
+
+const Kind& KindOf(Config& config) {
+  const std::string type = config.String("model_type", "");
+  const auto* kind = std::find_if(std::begin(kKinds), std::end(kKinds),
+                                  [&](const Kind& one) { return one.type == type; });
+  if (kind == std::end(kKinds)) {
+    config.Refuse("a model of the type ", Quote(type), "; supported are ", KnownTypes());
+  }
+  return *kind;
+}
+
+// linnet's spec of a model without its vocabulary, and whether its embedding is also its head.
+std::pair<ModelSpec, bool> ReadConfig(Config& config) {
+  const Kind& kind = KindOf(config);
+  const int width = config.Int("hidden_size", 2048);
+  MixerSpec mixer{.kind = kind.mixer};
+  kind.read(config, width, mixer);
+  const auto eps = static_cast<float>(config.Number("norm_eps", 1e-6));
+  mixer.output_norm_eps = eps;
+  int hidden = config.Int("intermediate_size", 0);
+  const int ratio = config.Int("hidden_ratio", kind.hidden_ratio);
+  if (hidden == 0) {
+    const int64_t wanted = int64_t{width} * ratio * 2 / 3;
+    hidden = static_cast<int>((wanted + 255) / 256 * 256);
+  }
+  config.MustBe("hidden_act", "swish");
+  config.MustBeAbsent("attn");
+
+  ModelSpec spec;
+  spec.task = "tokens", spec.part = std::monostate();
+  spec.stack = {.pattern = {mixer},
+                .repeat = config.Int("num_hidden_layers", 24),
+                .d_model = width,
+                .d_ff = hidden,
+                .feed_forward = FeedForwardKind::kGated,
+                .norm = NormKind::kRms,
+                .norm_first = true,
+                .norm_eps = eps};
+  spec.input.vocabulary = config.Int("vocab_size", 32000);
+  spec.input.max_length = std::max(1, config.Int("max_position_embeddings", 2048));
+  spec.input.value_embedding = width;
+  spec.head = {.kind = HeadKind::kCategorical, .classes = spec.input.vocabulary, .bias = false};
+  return {spec, config.Bool("tie_word_embeddings", false)};
+}
+
+float FromHalf(uint16_t half) {
+  const uint32_t sign = uint32_t{half} >> 15 << 31, exponent = half >> 10 & 31, bits = half & 1023;
+  if (exponent == 31) return std::bit_cast<float>(sign | 0x7f80'0000 | bits << 13);
+  const float size = exponent == 0
+                         ? std::ldexp(static_cast<float>(bits), -24)
+                         : std::bit_cast<float>((exponent + 112) << 23 | bits << 13);
+  return sign != 0 ? -size : size;
+}
+
+std::vector<int64_t> WithoutOnes(std::vector<int64_t> shape) {
+  std::erase(shape, 1);
+  return shape;
+}
+
+size_t Numel(const std::vector<int64_t>& shape) {
+  size_t count = 1;
+  for (const int64_t n : shape) count *= static_cast<size_t>(n);
+  return count;
+}
+
+bool IsFloat(DType type) {
+  return type == DType::kF32 || type == DType::kBF16 || type == DType::kF16;
+}
+
+}  // namespace
+
+std::string FlaName(std::string name) {
+  const std::pair<std::string, std::string> changes[] = {{"value_embedding", "model.embeddings"},
+                                                         {"predictor", "lm_head"},
+                                                         {"transformer.", "model."},
+                                                         {".attention.", ".attn."},
+                                                         {".norm1.", ".attn_norm."},
+                                                         {".norm2.", ".mlp_norm."},
+                                                         {".gate.", ".mlp.gate_proj."},
+                                                         {".linear1.", ".mlp.up_proj."},
+                                                         {".linear2.", ".mlp.down_proj."}};
+  for (const auto& [from, to] : changes) {
+    const size_t at = name.find(from);
+    if (at != name.npos) name.replace(at, from.size(), to);
+  }
+  return name;
+}
+
+bool IsModelFolder(const std::string& path) {
+  std::error_code error;
+  return fs::is_directory(path, error) && fs::exists(fs::path(path) / kConfig, error);
+}
+
+FlaModel FlaModel::Open(const std::string& folder, const std::string& tokenizer) {
+  FlaModel model;
+  model.folder_ = folder;
+  std::error_code error;
+  if (!fs::is_directory(folder, error)) {
+    throw InputError(folder, ": is not a folder with a ", kConfig);
+  }
+  Config config(fs::path(folder) / kConfig);
+  std::tie(model.spec_, model.tied_) = ReadConfig(config);
+  const int end = config.First("eos_token_id", -1);
+  config.Finish();
+  model.OpenTensors(folder);
+  MixerSpec& mixer = model.spec_.stack.mixer();
+  const auto rank = model.tensors_.find("model.layers.0.attn.gk_proj.0.weight");
+  if (rank != model.tensors_.end() && !rank->second->shape.empty()) {
+    mixer.gate_rank = static_cast<int>(std::min<int64_t>(rank->second->shape[0], 1 << 20));
+  }
+  const std::string vocabulary =
+      tokenizer.empty() ? (fs::path(folder) / kTokenizer).string() : tokenizer;
+  if (!tokenizer.empty() || fs::exists(vocabulary, error)) {
+    model.spec_.task = "text";
+    model.spec_.part = Vocabulary::OfTokenizer(ReadFile(vocabulary), end, vocabulary).Save();
+  }
+  Validate(model.spec_, config.where());
+  model.CheckTensors();
+  return model;
+}
+
+void FlaModel::OpenTensors(const std::string& folder) {
+  std::error_code error;
+  const fs::path index = fs::path(folder) / kIndex;
+  std::set<std::string> names;
+  json map;
+  if (fs::exists(index, error)) {
+    map = ReadJson(index).value("weight_map", json());
+    if (!map.is_object() || map.empty()) throw InputError(index.string(), ": has no 'weight_map'");
+    for (const auto& [tensor, file] : map.items()) {
+      const bool plain = file.is_string() && !file.get<std::string>().empty() &&
+                         file.get<std::string>().find('/') == std::string::npos;
+      if (!plain) {
+        throw InputError(index.string(), ": the file of ", Quote(tensor), " is ",
+                         Brief(file.dump()), ", no name in this folder");
+      }
+      names.insert(file);
+    }
+  } else if (fs::exists(fs::path(folder) / kWeights, error)) {
+    names.insert(kWeights);
+  } else {
+    throw InputError(folder, ": has neither ", kWeights, " nor ", kIndex,
+                     "; save the model with safe_serialization=True");
+  }
+  for (const std::string& name : names) {
+    const SafetensorsFile& file =
+        files_.emplace_back(SafetensorsFile::Open((fs::path(folder) / name).string()));
+    for (const Tensor& tensor : file.tensors()) {
+      if (!tensors_.emplace(tensor.name, &tensor).second) {
+        throw InputError(file.path(), ": the tensor ", Quote(tensor.name),
+                         " is in another file, too");
+      }
+    }
+  }
+  for (const auto& [tensor, file] : map.items()) {
+    if (tensors_.count(tensor) == 0) {
+      throw InputError(index.string(), ": the tensor ", Quote(tensor), " is missing in ",
+                       file.get<std::string>());
+    }
+  }
+}
+
+// Where a tensor of linnet's is. Older versions had an MLP's gate and first matrix in one tensor,
+// and another name of the norm after a mixer.
+FlaModel::Source FlaModel::SourceOf(const TensorInfo& info) const {
+  const size_t count = Numel(info.shape);
+  std::string name = FlaName(info.name);
+  if (tied_ && name == "lm_head.weight" && tensors_.count(name) == 0) {
+    name = "model.embeddings.weight";
+  }
+  const std::string fused_norm = ".g_norm_swish_gate.";
+  if (const size_t at = name.find(fused_norm); at != name.npos && tensors_.count(name) == 0) {
+    name.replace(at, fused_norm.size(), ".g_norm.");
+  }
+  size_t first = 0, parts = 1;
+  for (const auto& [own, index] : {std::pair<const char*, size_t>{".mlp.gate_proj.", 0},
+                                   {".mlp.up_proj.", 1}}) {
+    const size_t at = name.find(own);
+    if (at == name.npos || tensors_.count(std::string(name).replace(
+                               at, std::strlen(own), ".mlp.up_proj.")) > 0) {
+      continue;
+    }
+    name.replace(at, std::strlen(own), ".mlp.gate_proj.");
+    parts = 2, first = index * count;
+  }
+  const auto found = tensors_.find(name);
+  if (found == tensors_.end()) {
+    throw InputError(folder_, ": the tensor ", Quote(name), " is missing");
+  }
+  const Tensor& tensor = *found->second;
+  std::vector<int64_t> shape = info.shape;
+  shape[0] *= static_cast<int64_t>(parts);
+  if (WithoutOnes(tensor.shape) != WithoutOnes(shape) || !IsFloat(tensor.dtype)) {
+    throw InputError(tensor.file, ": the tensor ", Quote(name), " is ", DTypeName(tensor.dtype),
+                     " ", FormatShape(tensor.shape), ", but the config needs F32, F16 or BF16 ",
+                     FormatShape(shape));
+  }
+  return {&tensor, first, count};
+}
+
+void FlaModel::CheckTensors() {
+  std::set<const Tensor*> used;
+  for (const TensorInfo& info : TensorTable(spec_)) used.insert(SourceOf(info).tensor);
+  std::vector<std::string> unused;
+  for (const auto& [name, tensor] : tensors_) {
+    const bool computed = name.ends_with(".rotary.inv_freq");
+    const bool twice = tied_ && name == "lm_head.weight";
+    if (used.count(tensor) == 0 && !computed && !twice) unused.push_back(name);
+  }
+  if (!unused.empty()) {
+    throw InputError(folder_, ": linnet does not know the tensors ", QuoteAll(unused),
+                     "; the model has a part that is not supported");
+  }
+}
+
+Precision FlaModel::precision() const {
+  for (const TensorInfo& info : TensorTable(spec_)) {
+    if (IsMatrix(info.name) && SourceOf(info).tensor->dtype != DType::kBF16) return Precision::kF32;
+  }
+  return Precision::kBf16;
+}
+
+void FlaModel::Write(const std::string& path, const std::string& training) const {
+  const Precision precision = this->precision();
+  SafetensorsWriter writer;
+  writer.SetMetadata("linnet", ToJson(spec_));
+  writer.SetMetadata("training", training);
+  std::list<AlignedBuffer<float>> converted;
+  for (const TensorInfo& info : TensorTable(spec_)) {
+    const auto [tensor, first, count] = SourceOf(info);
+    const std::byte* data = tensor->data.data() + first * DTypeSize(tensor->dtype);
+    AlignedBuffer<float> wide(count);
+    for (size_t i = 0; i < count; ++i) {
+      uint16_t half;
+      if (tensor->dtype == DType::kF32) {
+        std::memcpy(&wide[i], data + i * sizeof(float), sizeof(float));
+        continue;
+      }
+      std::memcpy(&half, data + i * sizeof(half), sizeof(half));
+      wide[i] = tensor->dtype == DType::kF16 ? FromHalf(half)
+                                             : std::bit_cast<float>(uint32_t{half} << 16);
+    }
+    CheckFinite({wide.data(), count}, tensor->file, tensor->name);
+    const DType stored = StoredAs(spec_, info.name, precision);
+    if (stored == tensor->dtype) {
+      writer.Add(info.name, stored, info.shape, data);
+    } else {
+      writer.Add(info.name, DType::kF32, info.shape, converted.emplace_back(std::move(wide)).data());
+    }
+  }
+  writer.Write(path);
+}
+
+namespace {
+
+// The config.json of a spec.
+json ConfigOf(const Checkpoint& checkpoint) {
+  const ModelSpec& spec = checkpoint.spec();
+  const StackSpec& stack = spec.stack;
+  const MixerSpec& mixer = stack.mixer();
+  const auto require = [&](bool good, const auto&... message) {
+    if (!good) throw InputError(checkpoint.path(), ": ", message...);
+  };
+  const auto* kind = std::find_if(std::begin(kKinds), std::end(kKinds),
+                                  [&](const Kind& one) { return one.mixer == mixer.kind; });
+  require(kind != std::end(kKinds) && stack.pattern.size() == 1,
+          "flash-linear-attention has models of one kind of attention in all layers: ",
+          KnownTypes());
+  require(stack.feed_forward == FeedForwardKind::kGated && stack.norm == NormKind::kRms &&
+              stack.norm_first && stack.convolution == 0 && !spec.ReadsFrames() &&
+              spec.head.kind == HeadKind::kCategorical && !spec.head.tied && !spec.head.bias &&
+              spec.PositionDims() == 0,
+          "flash-linear-attention needs RMS norms first, gated feed-forward blocks, and a "
+          "categorical head that is neither tied nor has a bias");
+  require(mixer.output_norm_eps == stack.norm_eps,
+          "flash-linear-attention has one eps for all norms; here they differ");
+  json config = {{"model_type", kind->type},
+                 {"hidden_size", stack.d_model},
+                 {"num_hidden_layers", stack.layers()},
+                 {"intermediate_size", stack.d_ff},
+                 {"hidden_act", "swish"},
+                 {"norm_eps", Rounded(stack.norm_eps)},
+                 {"vocab_size", spec.input.vocabulary},
+                 {"max_position_embeddings", spec.input.max_length},
+                 {"tie_word_embeddings", false},
+                 {"torch_dtype", "float32"}};
+  kind->write(mixer, stack.d_model, config);
+  return config;
+}
+
+}  // namespace
+
+void WriteFla(const Checkpoint& checkpoint, const std::string& folder) {
+  const ModelSpec& spec = checkpoint.spec();
+  json config = ConfigOf(checkpoint);
+  std::error_code error;
+  if (fs::exists(folder, error) && !fs::is_empty(folder, error)) {
+    throw InputError(folder, ": exists and is no empty folder; choose another --out");
+  }
+  CheckWritableFolder(folder);
+  MakeFolder(folder);
+  SafetensorsWriter writer;
+  writer.SetMetadata("format", "pt");  // as PyTorch's writer sets it
+  for (const TensorInfo& info : TensorTable(spec)) {
+    writer.Add(FlaName(info.name), DType::kF32, info.shape, checkpoint.Tensor(info.name).data());
+  }
+  writer.Write((fs::path(folder) / kWeights).string());
+  if (spec.text() && spec.text()->unit == TextUnit::kToken) {
+    const Vocabulary vocabulary(*spec.text());
+    config["eos_token_id"] = vocabulary.end();
+    config["bos_token_id"] = vocabulary.begin().back();
+    json tokenizer = json::parse(spec.text()->tokenizer);
+    tokenizer.erase("end");
+    tokenizer["version"] = "1.0";
+    tokenizer["truncation"] = tokenizer["padding"] = nullptr;
+    WriteFileAtomically((fs::path(folder) / kTokenizer).string(), tokenizer.dump());
+  }
+  WriteFileAtomically((fs::path(folder) / kConfig).string(), config.dump(2) + "\n");
+}
+
+}  // namespace linnet

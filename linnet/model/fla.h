@@ -1,0 +1,73 @@
+// Language models of flash-linear-attention in Hugging Face's layout: a folder with config.json,
+// safetensors (one file, or several with an index) and tokenizer.json.
+//
+//   FlaModel model = FlaModel::Open("gla-340M");
+//   model.Write("gla.safetensors", training);
+//   WriteFla(Checkpoint::Open("gla.safetensors"), "gla-again");
+//
+// Kinds: gla, retnet, delta_net, gated_deltanet and kda. Options that would change what a model
+// computes, and that linnet does not have, are refused by name.
+#ifndef LINNET_MODEL_FLA_H_
+#define LINNET_MODEL_FLA_H_
+
+#include <cstddef>
+#include <list>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "linnet/base/aligned.h"
+#include "linnet/io/safetensors.h"
+#include "linnet/model/checkpoint.h"
+#include "linnet/model/spec.h"
+#include "linnet/precision.h"
+
+namespace linnet {
+
+class FlaModel {
+ public:
+  // tokenizer: the file of the vocabulary; "": tokenizer.json of the folder. Without one, the
+  // model's task is "tokens", which has no text. Throws InputError on anything missing, unknown or
+  // of another size.
+  static FlaModel Open(const std::string& folder, const std::string& tokenizer = "");
+
+  const ModelSpec& spec() const { return spec_; }
+  // kBf16 if the file has every matrix in BF16, otherwise kF32.
+  Precision precision() const;
+  size_t files() const { return files_.size(); }
+
+  // Writes a model file, in the folder's precision. Throws InputError if a value is not finite.
+  void Write(const std::string& path, const std::string& training) const;
+
+ private:
+  // A part of a tensor of the folder: all of it, or some of its rows.
+  struct Source {
+    const Tensor* tensor;
+    size_t first, count;  // elements
+  };
+
+  void OpenTensors(const std::string& folder);
+  void CheckTensors();
+  Source SourceOf(const TensorInfo& info) const;
+
+  std::string folder_;
+  ModelSpec spec_;
+  bool tied_ = false;
+  std::list<SafetensorsFile> files_;
+  std::map<std::string, const Tensor*> tensors_;
+};
+
+// The name in flash-linear-attention of a tensor of TensorTable().
+std::string FlaName(std::string name);
+
+// Whether a path is a folder with a config.json.
+bool IsModelFolder(const std::string& path);
+
+// Writes config.json, model.safetensors and, if the model has one, tokenizer.json into a new or
+// empty folder. Throws InputError for models that flash-linear-attention has no name for.
+void WriteFla(const Checkpoint& checkpoint, const std::string& folder);
+
+}  // namespace linnet
+
+#endif  // LINNET_MODEL_FLA_H_

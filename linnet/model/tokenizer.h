@@ -1,0 +1,96 @@
+// A byte-pair vocabulary in the format of the tokenizers library (tokenizer.json): GPT-2's,
+// GPT-NeoX's, Llama's and others'.
+//
+//   Tokenizer tokenizer(ReadFile("tokenizer.json"), "tokenizer.json");
+//   std::vector<int32_t> ids = tokenizer.Encode("Hello world");
+//   std::string text = tokenizer.Decode(ids);
+//
+// Supported: models of type BPE; the normalizers NFC, Prepend, Replace and Sequence; the
+// pre-tokenizers ByteLevel, Split, Digits, Metaspace and Sequence; the decoders ByteLevel, Replace,
+// ByteFallback, Fuse, Strip, Metaspace and Sequence; templates that put tokens before a text.
+// Everything else is refused by name. Padding and truncation are not read.
+#ifndef LINNET_MODEL_TOKENIZER_H_
+#define LINNET_MODEL_TOKENIZER_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "linnet/model/byte_pairs.h"
+
+namespace linnet {
+
+class Tokenizer {
+ public:
+  // Throws InputError, beginning with `where`, on JSON of another kind or with unsupported parts.
+  Tokenizer(const std::string& json, const std::string& where);
+  // The same, kept for the next call: a large vocabulary takes most of a second to read.
+  static std::shared_ptr<const Tokenizer> Of(const std::string& json, const std::string& where);
+
+  size_t size() const { return pieces_.size(); }  // the largest token plus 1
+  // The special tokens that begin a text.
+  const std::vector<int32_t>& begin() const { return begin_; }
+  // The token that ends a text: the one that With() has set, or the first known name of one.
+  std::optional<int32_t> end() const { return end_; }
+  // The special token with that text.
+  std::optional<int32_t> Special(const std::string& text) const;
+
+  // Without begin(). The texts of special tokens become these tokens. Throws InputError on invalid
+  // UTF-8.
+  std::vector<int32_t> Encode(std::string_view text) const;
+  // Special tokens and numbers outside the vocabulary decode to nothing.
+  std::string Decode(std::span<const int32_t> tokens) const;
+  // One token's bytes, anywhere but at the beginning of a text.
+  const std::string& Piece(int32_t token) const;
+  // The token as it is written in the vocabulary.
+  const std::string& Name(int32_t token) const;
+
+  // The parts of a tokenizer.json that this class reads, with the token that ends a text (-1: not
+  // known), as short JSON.
+  static std::string With(const std::string& json, int32_t end, const std::string& where);
+
+ private:
+  class Reader;
+  // A part of the text that has no added token, on its way to the model.
+  struct Word {
+    std::string text;
+    bool first = false;  // begins the text
+  };
+  struct AddedToken {
+    std::string text;
+    int32_t id;
+    bool left_strip, right_strip, normalized, special;
+  };
+  using Words = std::vector<Word>;
+  // Appends the pieces of a text without added tokens, and the added tokens between them.
+  struct Segment {
+    std::string_view text;
+    int32_t token = -1;  // an added token, or -1: text
+  };
+
+  std::vector<Segment> Cut(std::string_view text, bool normalized) const;
+  void AppendWords(std::string_view text, bool first, std::vector<int32_t>& ids) const;
+  std::string Normalized(std::string_view text) const;
+
+  std::unique_ptr<BytePairs> pairs_;
+  std::vector<AddedToken> added_;  // longest first
+  std::array<bool, 256> begins_[2] = {};  // first bytes of added tokens, by `normalized`
+  std::vector<std::function<std::string(std::string)>> normalizers_;
+  std::vector<std::function<Words(Words)>> splitters_;
+  std::vector<int32_t> begin_;
+  std::optional<int32_t> end_;
+  size_t strip_ = 0;  // spaces that are removed from the beginning of a decoded text
+  std::vector<std::string> pieces_, names_;
+};
+
+}  // namespace linnet
+
+#endif  // LINNET_MODEL_TOKENIZER_H_

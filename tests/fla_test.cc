@@ -1,0 +1,274 @@
+// Folders of flash-linear-attention's models: what is read, what is refused, and the way back.
+#include "linnet/model/fla.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "linnet/error.h"
+#include "linnet/io/file.h"
+#include "linnet/vocabulary.h"
+#include "tests/gated_models.h"
+
+namespace linnet {
+namespace {
+
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+json ConfigOf(const GatedModel& golden) {
+  return json::parse(ReadFile((golden.folder / "config.json").string()));
+}
+
+void Set(const GatedModel& golden, const std::string& name, const json& value) {
+  json config = ConfigOf(golden);
+  config[name] = value;
+  golden.WriteText("config.json", config.dump());
+}
+
+// Writes the folder's tensors again; change(name, shape, floats) returns false to leave one out.
+void Rewrite(const GatedModel& golden,
+             const std::function<bool(std::string&, std::vector<int64_t>&, std::vector<float>&)>& change) {
+  const fs::path path = golden.folder / "model.safetensors";
+  SafetensorsWriter writer;
+  std::vector<std::vector<float>> all;
+  {
+    const SafetensorsFile file = SafetensorsFile::Open(path.string());
+    for (const Tensor& tensor : file.tensors()) {
+      std::string name = tensor.name;
+      std::vector<int64_t> shape = tensor.shape;
+      all.emplace_back(tensor.f32().begin(), tensor.f32().end());
+      if (change(name, shape, all.back())) writer.Add(name, DType::kF32, shape, all.back().data());
+    }
+  }
+  writer.Write(path.string());
+}
+
+std::string Fault(const GatedModel& golden, const std::string& tokenizer = "") {
+  try {
+    FlaModel::Open(golden.folder.string(), tokenizer);
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "none";
+}
+
+std::vector<float> All(const std::string& path) {
+  const Checkpoint checkpoint = Checkpoint::Open(path);
+  std::vector<float> all;
+  for (const TensorInfo& info : TensorTable(checkpoint.spec())) {
+    const auto values = checkpoint.Tensor(info.name);
+    all.insert(all.end(), values.begin(), values.end());
+  }
+  return all;
+}
+
+TEST(Fla, ReadsShards) {
+  const std::vector<float> whole = All(GatedModel("gla").Import());
+  const GatedModel golden("gla", /*shards=*/3);
+  EXPECT_EQ(FlaModel::Open(golden.folder.string()).files(), 3u);
+  EXPECT_EQ(All(golden.Import()), whole);
+  fs::remove(golden.folder / "model-2.safetensors");
+  EXPECT_NE(Fault(golden).find("model-2.safetensors"), std::string::npos) << Fault(golden);
+}
+
+TEST(Fla, ReadsTensorsOfOlderVersions) {
+  const std::vector<float> whole = All(GatedModel("gla").Import());
+  const GatedModel golden("gla");
+  std::map<std::string, std::vector<float>> up;
+  Rewrite(golden, [&](std::string& name, auto&, std::vector<float>& values) {
+    if (name.find("up_proj") != name.npos) up[name] = values;
+    return true;
+  });
+  Rewrite(golden, [&](std::string& name, std::vector<int64_t>& shape, std::vector<float>& values) {
+    const size_t at = name.find("gate_proj");
+    if (at != name.npos) {
+      const auto& more = up.at(std::string(name).replace(at, 9, "up_proj"));
+      values.insert(values.end(), more.begin(), more.end());
+      shape[0] *= 2;
+    }
+    if (const size_t norm = name.find("g_norm_swish_gate"); norm != name.npos) {
+      name.replace(norm, 17, "g_norm");
+    }
+    return name.find("up_proj") == name.npos;
+  });
+  EXPECT_EQ(All(golden.Import()), whole);
+}
+
+TEST(Fla, ReadsTiedEmbeddings) {
+  const GatedModel golden("gla");
+  Set(golden, "tie_word_embeddings", true);
+  Rewrite(golden, [](const std::string& name, auto&, auto&) { return name != "lm_head.weight"; });
+  const Checkpoint model = Checkpoint::Open(golden.Import());
+  const auto embedding = model.Tensor("value_embedding.weight"), head = model.Tensor("predictor.weight");
+  EXPECT_TRUE(std::equal(embedding.begin(), embedding.end(), head.begin(), head.end()));
+}
+
+// F16 and BF16 are read exactly; matrices in BF16 stay so.
+TEST(Fla, ReadsNarrowTensors) {
+  for (const DType type : {DType::kF16, DType::kBF16}) {
+    const GatedModel golden("gated_delta_net");
+    const fs::path path = golden.folder / "model.safetensors";
+    std::vector<std::vector<uint16_t>> all;
+    std::vector<float> first;
+    SafetensorsWriter writer;
+    {
+      const SafetensorsFile file = SafetensorsFile::Open(path.string());
+      for (const Tensor& tensor : file.tensors()) {
+        std::vector<uint16_t>& narrow = all.emplace_back(static_cast<size_t>(tensor.numel()));
+        // Any bits of finite numbers.
+        for (size_t i = 0; i < narrow.size(); ++i) {
+          narrow[i] = static_cast<uint16_t>((i * 40503u) & (type == DType::kF16 ? 0xbbff : 0xbfff));
+        }
+        writer.Add(tensor.name, type, tensor.shape, narrow.data());
+      }
+    }
+    writer.Write(path.string());
+    const FlaModel model = FlaModel::Open(golden.folder.string());
+    EXPECT_EQ(model.precision(), type == DType::kBF16 ? Precision::kBf16 : Precision::kF32);
+    const Checkpoint checkpoint = Checkpoint::Open(golden.Import());
+    EXPECT_EQ(checkpoint.precision(), model.precision());
+    const auto got = checkpoint.Tensor("value_embedding.weight");
+    for (size_t i = 0; i < 60; ++i) {
+      const uint16_t bits = static_cast<uint16_t>((i * 40503u) & (type == DType::kF16 ? 0xbbff : 0xbfff));
+      float want;
+      if (type == DType::kF16) {
+        _Float16 half;
+        std::memcpy(&half, &bits, sizeof(half));
+        want = static_cast<float>(half);
+      } else {
+        const uint32_t wide = uint32_t{bits} << 16;
+        std::memcpy(&want, &wide, sizeof(want));
+      }
+      EXPECT_EQ(got[i], want) << bits;
+    }
+  }
+}
+
+TEST(Fla, WritesWhatItReads) {
+  for (const char* name : {"gla", "gated_delta_net"}) {
+    const GatedModel golden(name);
+    fs::copy_file("tests/golden/tokenizer/byte_level.json", golden.folder / "tokenizer.json");
+    EXPECT_NE(Fault(golden).find("vocabulary is 61; the tokenizer has 459 tokens"), std::string::npos);
+    constexpr int kRows = 470;  // more than tokens
+    Set(golden, "vocab_size", kRows);
+    Rewrite(golden, [](const std::string&, std::vector<int64_t>& shape, std::vector<float>& values) {
+      if (shape[0] == 61) shape[0] = kRows, values.resize(kRows * 32, 0.5f);
+      return true;
+    });
+    const std::string first = golden.Import(), second = (golden.folder / "second").string();
+    const fs::path again = golden.folder / "again";
+    WriteFla(Checkpoint::Open(first), again.string());
+    EXPECT_THROW(WriteFla(Checkpoint::Open(first), again.string()), InputError);  // not empty
+    const FlaModel back = FlaModel::Open(again.string());
+    EXPECT_EQ(back.spec(), Checkpoint::Open(first).spec());
+    EXPECT_EQ(Vocabulary(*back.spec().text()).end(), 456);
+    back.Write(second, "{}");
+    EXPECT_EQ(All(second), All(first));
+  }
+  EXPECT_THROW(WriteFla(Checkpoint::Open("models/digits.safetensors"), "unused"), InputError);
+  EXPECT_FALSE(fs::exists("unused"));
+}
+
+TEST(Fla, RefusesUnknownOptionsByName) {
+  const std::pair<const char*, json> cases[] = {
+      {"model_type", "mamba"},
+      {"model_type", nullptr},
+      {"hidden_act", "gelu"},
+      {"attn", {{"layers", {1}}}},
+      {"num_kv_heads", 1},
+      {"feature_map", "elu"},
+      {"use_short_conv", true},
+      {"use_output_gate", false},
+      {"use_gv", true},
+      {"norm_eps", "small"},
+      {"num_heads", 0},
+      {"num_heads", 3},
+      {"expand_k", 1e9},
+      {"hidden_size", -1},
+      {"num_hidden_layers", 0},
+      {"vocab_size", 1 << 29},
+      {"residual_in_fp8", true},
+      {"eos_token_id", "two"},
+  };
+  for (const auto& [name, value] : cases) {
+    const GatedModel golden("gla");
+    Set(golden, name, value);
+    const std::string fault = Fault(golden);
+    EXPECT_NE(fault, "none") << name << " " << value;
+    EXPECT_TRUE(fault.starts_with(golden.folder.string())) << fault;
+    EXPECT_EQ(fault.find('\n'), fault.npos) << fault;
+  }
+  const GatedModel golden("gla");
+  Set(golden, "residual_in_fp8", true);
+  EXPECT_NE(Fault(golden).find("has the unknown options 'residual_in_fp8'"), std::string::npos);
+  Set(golden, "residual_in_fp8", false);  // off: harmless
+  EXPECT_EQ(Fault(golden), "none");
+}
+
+TEST(Fla, RefusesTensorsThatDoNotFit) {
+  {
+    const GatedModel golden("gla");
+    Rewrite(golden, [](const std::string& name, auto&, auto&) {
+      return name != "model.layers.1.attn.o_proj.weight";
+    });
+    EXPECT_NE(Fault(golden).find("'model.layers.1.attn.o_proj.weight' is missing"), std::string::npos);
+  }
+  {
+    const GatedModel golden("gla");
+    Rewrite(golden, [](const std::string& name, std::vector<int64_t>& shape, auto&) {
+      if (name == "model.norm.weight") shape = {2, 16};
+      return true;
+    });
+    EXPECT_NE(Fault(golden).find("'model.norm.weight' is F32 [2, 16]"), std::string::npos);
+  }
+  {
+    const GatedModel golden("gla");
+    Rewrite(golden, [](std::string& name, auto&, auto&) {
+      if (name == "model.layers.1.attn.o_proj.weight") name = "model.layers.2.attn.o_proj.weight";
+      return true;
+    });
+    EXPECT_NE(Fault(golden).find("missing"), std::string::npos);
+  }
+  {
+    const GatedModel golden("gla");
+    Set(golden, "num_hidden_layers", 1);
+    EXPECT_NE(Fault(golden).find("does not know the tensors 'model.layers.1"), std::string::npos);
+  }
+  {
+    const GatedModel golden("gla");
+    Rewrite(golden, [](const std::string&, auto&, std::vector<float>& values) {
+      values.back() = HUGE_VALF;
+      return true;
+    });
+    EXPECT_THROW(golden.Import(), InputError);
+    EXPECT_FALSE(fs::exists(golden.folder / "linnet.safetensors"));
+  }
+}
+
+TEST(Fla, RefusesAnIndexThatLeavesTheFolder) {
+  const GatedModel golden("gla", 2);
+  for (const char* name : {"../model-1.safetensors", "/etc/passwd", ""}) {
+    golden.WriteText("model.safetensors.index.json",
+                     json({{"weight_map", {{"model.norm.weight", name}}}}).dump());
+    EXPECT_NE(Fault(golden).find("no name in this folder"), std::string::npos) << name;
+  }
+}
+
+TEST(Fla, RefusesOtherTokenizers) {
+  const GatedModel golden("gla");
+  golden.WriteText("tokenizer.json", R"({"model": {"type": "Unigram", "vocab": []}})");
+  EXPECT_NE(Fault(golden).find("'Unigram'; only BPE is supported"), std::string::npos);
+  EXPECT_NE(Fault(golden, "no-such-file.json").find("no-such-file.json"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace linnet
