@@ -89,9 +89,9 @@ std::string GivenOptions(const Call& call, const std::vector<std::string>& only 
 // The functions of the experiments. Records: figure 1, tables 4 and 5. ImageTable: tables 1 and 2.
 // Samples: figures 3, 4 and 6 to 9.
 Experiment::Measure MeasureCouplet, MeasureFigure2, MeasureFigure5, MeasureImageTable,
-    MeasureRecords, MeasureSamples, MeasureTable3;
-Experiment::Derive DeriveFigure1, DeriveFigure2, DeriveFigure5, DeriveImageTable, DeriveSamples,
-    DeriveTable3, DeriveTable4, DeriveTable5;
+    MeasureRecall, MeasureRecords, MeasureSamples, MeasureTable3;
+Experiment::Derive DeriveFigure1, DeriveFigure2, DeriveFigure5, DeriveImageTable, DeriveRecall,
+    DeriveSamples, DeriveTable3, DeriveTable4, DeriveTable5;
 
 }  // namespace linnet::experiments
 

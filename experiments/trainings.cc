@@ -1,6 +1,8 @@
 // linnet reproduce figure2: the copy task (section 4.1.1 of the paper). Softmax, linear and
 // Reformer attention learn to repeat a sequence.
 //
+// linnet reproduce recall: associative recall by every kind of attention.
+//
 // linnet reproduce table3: phone recognition (section 4.3) with linear, softmax and Reformer
 // attention and a bidirectional LSTM, trained for equal times; and the training time per second of
 // audio against the length of utterances.
@@ -63,6 +65,21 @@ void DeriveFigure2(const json& about, json& values) {
   }
   values["network"] = about.at("scales").at(values.at("scale")).at("describes");
   values["chunk"] = Chunk(values.at("max_length"));
+}
+
+void MeasureRecall(const Call& call, json& record) {
+  const json values = Begin(call, record);
+  const Scope about{call.about};
+  record["runs"] = Trained(call, {values, &about}, [](json&) {});
+}
+
+void DeriveRecall(const json& about, json& values) {
+  values["rows"] = MethodsRun(about.at("methods"), values.at("runs"));
+  values["symbols"] = about.at("symbols");
+  for (json& row : values["rows"]) {
+    values["seeds"] = row["runs"].size();
+    for (const json& run : row["runs"]) row["final"].push_back(run.at("curve").back().at(1));
+  }
 }
 
 void MeasureTable3(const Call& call, json& record) {

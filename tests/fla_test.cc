@@ -35,8 +35,9 @@ void Set(const GatedModel& golden, const std::string& name, const json& value) {
 }
 
 // Writes the folder's tensors again; change(name, shape, floats) returns false to leave one out.
-void Rewrite(const GatedModel& golden,
-             const std::function<bool(std::string&, std::vector<int64_t>&, std::vector<float>&)>& change) {
+void Rewrite(
+    const GatedModel& golden,
+    const std::function<bool(std::string&, std::vector<int64_t>&, std::vector<float>&)>& change) {
   const fs::path path = golden.folder / "model.safetensors";
   SafetensorsWriter writer;
   std::vector<std::vector<float>> all;
@@ -108,7 +109,8 @@ TEST(Fla, ReadsTiedEmbeddings) {
   Set(golden, "tie_word_embeddings", true);
   Rewrite(golden, [](const std::string& name, auto&, auto&) { return name != "lm_head.weight"; });
   const Checkpoint model = Checkpoint::Open(golden.Import());
-  const auto embedding = model.Tensor("value_embedding.weight"), head = model.Tensor("predictor.weight");
+  const auto embedding = model.Tensor("value_embedding.weight"),
+             head = model.Tensor("predictor.weight");
   EXPECT_TRUE(std::equal(embedding.begin(), embedding.end(), head.begin(), head.end()));
 }
 
@@ -138,7 +140,8 @@ TEST(Fla, ReadsNarrowTensors) {
     EXPECT_EQ(checkpoint.precision(), model.precision());
     const auto got = checkpoint.Tensor("value_embedding.weight");
     for (size_t i = 0; i < 60; ++i) {
-      const uint16_t bits = static_cast<uint16_t>((i * 40503u) & (type == DType::kF16 ? 0xbbff : 0xbfff));
+      const uint16_t bits =
+          static_cast<uint16_t>((i * 40503u) & (type == DType::kF16 ? 0xbbff : 0xbfff));
       float want;
       if (type == DType::kF16) {
         _Float16 half;
@@ -157,13 +160,15 @@ TEST(Fla, WritesWhatItReads) {
   for (const char* name : {"gla", "gated_delta_net"}) {
     const GatedModel golden(name);
     fs::copy_file("tests/golden/tokenizer/byte_level.json", golden.folder / "tokenizer.json");
-    EXPECT_NE(Fault(golden).find("vocabulary is 61; the tokenizer has 459 tokens"), std::string::npos);
+    EXPECT_NE(Fault(golden).find("vocabulary is 61; the tokenizer has 459 tokens"),
+              std::string::npos);
     constexpr int kRows = 470;  // more than tokens
     Set(golden, "vocab_size", kRows);
-    Rewrite(golden, [](const std::string&, std::vector<int64_t>& shape, std::vector<float>& values) {
-      if (shape[0] == 61) shape[0] = kRows, values.resize(kRows * 32, 0.5f);
-      return true;
-    });
+    Rewrite(golden,
+            [](const std::string&, std::vector<int64_t>& shape, std::vector<float>& values) {
+              if (shape[0] == 61) shape[0] = kRows, values.resize(kRows * 32, 0.5f);
+              return true;
+            });
     const std::string first = golden.Import(), second = (golden.folder / "second").string();
     const fs::path again = golden.folder / "again";
     WriteFla(Checkpoint::Open(first), again.string());
@@ -180,24 +185,12 @@ TEST(Fla, WritesWhatItReads) {
 
 TEST(Fla, RefusesUnknownOptionsByName) {
   const std::pair<const char*, json> cases[] = {
-      {"model_type", "mamba"},
-      {"model_type", nullptr},
-      {"hidden_act", "gelu"},
-      {"attn", {{"layers", {1}}}},
-      {"num_kv_heads", 1},
-      {"feature_map", "elu"},
-      {"use_short_conv", true},
-      {"use_output_gate", false},
-      {"use_gv", true},
-      {"norm_eps", "small"},
-      {"num_heads", 0},
-      {"num_heads", 3},
-      {"expand_k", 1e9},
-      {"hidden_size", -1},
-      {"num_hidden_layers", 0},
-      {"vocab_size", 1 << 29},
-      {"residual_in_fp8", true},
-      {"eos_token_id", "two"},
+      {"model_type", "mamba"},     {"model_type", nullptr},    {"hidden_act", "gelu"},
+      {"attn", {{"layers", {1}}}}, {"num_kv_heads", 1},        {"feature_map", "elu"},
+      {"use_short_conv", true},    {"use_output_gate", false}, {"use_gv", true},
+      {"norm_eps", "small"},       {"num_heads", 0},           {"num_heads", 3},
+      {"expand_k", 1e9},           {"hidden_size", -1},        {"num_hidden_layers", 0},
+      {"vocab_size", 1 << 29},     {"residual_in_fp8", true},  {"eos_token_id", "two"},
   };
   for (const auto& [name, value] : cases) {
     const GatedModel golden("gla");
@@ -220,7 +213,8 @@ TEST(Fla, RefusesTensorsThatDoNotFit) {
     Rewrite(golden, [](const std::string& name, auto&, auto&) {
       return name != "model.layers.1.attn.o_proj.weight";
     });
-    EXPECT_NE(Fault(golden).find("'model.layers.1.attn.o_proj.weight' is missing"), std::string::npos);
+    EXPECT_NE(Fault(golden).find("'model.layers.1.attn.o_proj.weight' is missing"),
+              std::string::npos);
   }
   {
     const GatedModel golden("gla");

@@ -181,6 +181,31 @@ class Figure2(Case):
             self.refuses_record(broken)
 
 
+class Recall(Case):
+    COMMAND = ("recall", "--out", "out", "--work", "work")
+
+    def test_a_page_with_a_picture(self):
+        runs = [{"method": method, "seed": seed, "steps": 100, "seconds_an_update": 0.05, "parameters": 80_000,
+                 "curve": [[50, 0.2, 3.0], [100, final, 1.0]]}
+                for method, seed, final in (("elu", 1, 0.5), ("elu", 2, 0.7), ("kda", 1, 1.0))]
+        self.write("in.json", {"machine": "A machine", "date": "2026-11-23", "pairs": 32, "threads": 1, "runs": runs})
+        done = self.reproduce("--from", "in.json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        page = self.read("out/recall.md")
+        self.assertIn("| linear, elu | 60.0 | 50.0 to 70.0 | 100 | 50.0 | 80.0k |", page)
+        self.assertNotIn("| retention |", page)  # no such run exists
+        self.check_pictures(self.dir / "out")
+
+    def test_trains(self):
+        if not has("linnet-train"):
+            self.skipTest("no linnet-train")
+        done = self.reproduce("--pairs", 2, "--steps", 20, "--seeds", 1)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        result = json.loads(self.read("out/recall.json"))
+        self.assertEqual(len(result["runs"]), 9)
+        self.assertTrue(all(run["steps"] == 20 and run["curve"] for run in result["runs"]))
+
+
 class Table3(Case):
     COMMAND = ("table3", "--out", "out")
 

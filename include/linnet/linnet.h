@@ -282,10 +282,11 @@ enum {
   LINNET_TOKEN_UNKNOWN = 2    /* a character outside the vocabulary */
 };
 
-/* Encodes text as tokens, without those that begin a text. Sets *count to their number. tokens: room for
- * `capacity` tokens, or NULL to ask for the number only. LINNET_ERROR_INPUT: a model without a
- * vocabulary of text (tasks other than text and couplet), text that is not UTF-8 (but for
- * vocabularies of bytes), or a capacity below *count, which is set nevertheless; no token is then written. */
+/* Encodes text as tokens, without those that begin a text. Sets *count to their number. tokens:
+ * room for `capacity` tokens, or NULL to ask for the number only. LINNET_ERROR_INPUT: a model
+ * without a vocabulary of text (tasks other than text and couplet), text that is not UTF-8 (but for
+ * vocabularies of bytes), or a capacity below *count, which is set nevertheless; no token is then
+ * written. */
 LINNET_API int linnet_encode(const linnet_model* model, const char* text, size_t bytes,
                              int32_t* tokens, size_t capacity, size_t* count);
 /* The same with the tokens that a model reads before a text, at least one. */

@@ -45,9 +45,9 @@ class LINNET_API Vocabulary {
   static Vocabulary OfText(std::string_view text, size_t most, size_t least = 1);
 
   // A byte-pair vocabulary from a tokenizer.json of the tokenizers library. `end` is the token that
-  // ends a text; -1: the first of </s>, <|endoftext|>, <|end_of_text|> and <eos>. Throws InputError,
-  // beginning with `where`, if the tokenizer is of another kind, uses something that linnet does not
-  // support, or has no such token.
+  // ends a text; -1: the first of </s>, <|endoftext|>, <|end_of_text|> and <eos>. Throws
+  // InputError, beginning with `where`, if the tokenizer is of another kind, uses something that
+  // linnet does not support, or has no such token.
   static Vocabulary OfTokenizer(const std::string& json, int32_t end, const std::string& where);
 
   size_t size() const;

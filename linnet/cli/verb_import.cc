@@ -338,11 +338,11 @@ void AddImport(CLI::App& app) {
 writes it, is a language model of flash-linear-attention: gla, retnet, delta_net, gated_deltanet or
 kda. It needs no options; docs/from-flash-linear-attention.md says what is supported.
 
-Otherwise FILE is written by torch.save(model.state_dict(), FILE) in fast-transformers, or is a .safetensors
-file with the same tensor names; no code in it is run. Sizes come from the tensors; heads, activation and
-attention come from the options. Wrong options give a model that predicts badly, not an error:
-check with 'linnet eval'. A vocabulary of 256 or 259 is read as bytes; for characters give
---characters. docs/from-fast-transformers.md lists the names.)",
+Otherwise FILE is written by torch.save(model.state_dict(), FILE) in fast-transformers, or is a
+.safetensors file with the same tensor names; no code in it is run. Sizes come from the tensors;
+heads, activation and attention come from the options. Wrong options give a model that predicts
+badly, not an error: check with 'linnet eval'. A vocabulary of 256 or 259 is read as bytes; for
+characters give --characters. docs/from-fast-transformers.md lists the names.)",
       R"(  linnet import gla-340M --out gla.safetensors
   linnet import model.pth --heads 8 --out model.safetensors
   linnet import model.pth --heads 8 --activation gelu --data mnist/ --out m.safetensors

@@ -135,14 +135,15 @@ class Config {
 };
 
 // Head sizes that are shares of hidden_size.
-void ReadShares(Config& config, int width, double keys, double values, int heads, MixerSpec& mixer) {
+void ReadShares(Config& config, int width, double keys, double values, int heads,
+                MixerSpec& mixer) {
   mixer.heads = config.Int("num_heads", heads);
   const auto share = [&](const char* name, double otherwise) {
     const double size = std::trunc(width * config.Number(name, otherwise));
     if (mixer.heads < 1 || !(size >= 1 && size < 1 << 20) ||
         static_cast<int>(size) % mixer.heads != 0) {
-      config.Refuse("hidden_size x ", name, " is ", size, ", no multiple of num_heads = ",
-                    mixer.heads);
+      config.Refuse("hidden_size x ", name, " is ", size,
+                    ", no multiple of num_heads = ", mixer.heads);
     }
     return static_cast<int>(size) / mixer.heads;
   };
@@ -294,6 +295,9 @@ std::string KnownTypes() {
 
 const Kind& KindOf(Config& config) {
   const std::string type = config.String("model_type", "");
+  if (type.empty()) {
+    config.Refuse("has no 'model_type'; it must describe a model of flash-linear-attention");
+  }
   const auto* kind = std::find_if(std::begin(kKinds), std::end(kKinds),
                                   [&](const Kind& one) { return one.type == type; });
   if (kind == std::end(kKinds)) {
@@ -339,9 +343,8 @@ std::pair<ModelSpec, bool> ReadConfig(Config& config) {
 float FromHalf(uint16_t half) {
   const uint32_t sign = uint32_t{half} >> 15 << 31, exponent = half >> 10 & 31, bits = half & 1023;
   if (exponent == 31) return std::bit_cast<float>(sign | 0x7f80'0000 | bits << 13);
-  const float size = exponent == 0
-                         ? std::ldexp(static_cast<float>(bits), -24)
-                         : std::bit_cast<float>((exponent + 112) << 23 | bits << 13);
+  const float size = exponent == 0 ? std::ldexp(static_cast<float>(bits), -24)
+                                   : std::bit_cast<float>((exponent + 112) << 23 | bits << 13);
   return sign != 0 ? -size : size;
 }
 
@@ -466,11 +469,11 @@ FlaModel::Source FlaModel::SourceOf(const TensorInfo& info) const {
     name.replace(at, fused_norm.size(), ".g_norm.");
   }
   size_t first = 0, parts = 1;
-  for (const auto& [own, index] : {std::pair<const char*, size_t>{".mlp.gate_proj.", 0},
-                                   {".mlp.up_proj.", 1}}) {
+  for (const auto& [own, index] :
+       {std::pair<const char*, size_t>{".mlp.gate_proj.", 0}, {".mlp.up_proj.", 1}}) {
     const size_t at = name.find(own);
-    if (at == name.npos || tensors_.count(std::string(name).replace(
-                               at, std::strlen(own), ".mlp.up_proj.")) > 0) {
+    if (at == name.npos ||
+        tensors_.count(std::string(name).replace(at, std::strlen(own), ".mlp.up_proj.")) > 0) {
       continue;
     }
     name.replace(at, std::strlen(own), ".mlp.gate_proj.");
@@ -538,7 +541,8 @@ void FlaModel::Write(const std::string& path, const std::string& training) const
     if (stored == tensor->dtype) {
       writer.Add(info.name, stored, info.shape, data);
     } else {
-      writer.Add(info.name, DType::kF32, info.shape, converted.emplace_back(std::move(wide)).data());
+      writer.Add(info.name, DType::kF32, info.shape,
+                 converted.emplace_back(std::move(wide)).data());
     }
   }
   writer.Write(path);
@@ -556,9 +560,9 @@ json ConfigOf(const Checkpoint& checkpoint) {
   };
   const auto* kind = std::find_if(std::begin(kKinds), std::end(kKinds),
                                   [&](const Kind& one) { return one.mixer == mixer.kind; });
-  require(kind != std::end(kKinds) && stack.pattern.size() == 1,
-          "flash-linear-attention has models of one kind of attention in all layers: ",
-          KnownTypes());
+  require(
+      kind != std::end(kKinds) && stack.pattern.size() == 1,
+      "flash-linear-attention has models of one kind of attention in all layers: ", KnownTypes());
   require(stack.feed_forward == FeedForwardKind::kGated && stack.norm == NormKind::kRms &&
               stack.norm_first && stack.convolution == 0 && !spec.ReadsFrames() &&
               spec.head.kind == HeadKind::kCategorical && !spec.head.tied && !spec.head.bias &&

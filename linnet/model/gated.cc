@@ -16,7 +16,11 @@ std::vector<ProjectionInfo> GatedProjections(const MixerSpec& spec, const GatedF
         .name = name, .width = spec.query_dim, .bias = false, .readers = form.readers};
   };
   std::vector<ProjectionInfo> all = {read("q_proj"), read("k_proj"), own("v_proj", spec.value_dim)};
-  if (form.delta) all.push_back(own("b_proj", 1));
+  if (form.write == GatedWrite::kDelta) all.push_back(own("b_proj", 1));
+  if (form.write == GatedWrite::kTwoSided) {
+    all.push_back(own("b_proj", spec.query_dim));
+    all.push_back(own("w_proj", spec.value_dim));
+  }
   if (form.decay == GatedDecay::kHead) all.push_back(own("a_proj", 1));
   if (form.decay == GatedDecay::kKey) all.push_back(shared("gk_proj.0", spec.gate_rank));
   if (form.decay == GatedDecay::kKeyRate) all.push_back(shared("f_proj.0", spec.value_dim));

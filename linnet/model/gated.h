@@ -7,9 +7,9 @@
 //
 // For a position x, head h, with K = query_dim and V = value_dim:
 //
-//   q, k, v   projections, q and k of head h / readers; with a convolution, silu(causal depthwise convolution); with `delta`, q
-//             and k are divided by sqrt(|q|^2 + 1e-6); with `rotary`, channels i and i + K/2 are
-//             rotated by the angle t 10000^(-2i/K)
+//   q, k, v   projections, q and k those of head h / readers; with a convolution, silu(causal
+//             depthwise convolution); with a delta rule, q and k are divided by sqrt(|q|^2 + 1e-6);
+//             with `rotary`, channels i and i + K/2 are rotated by the angle t 10000^(-2i/K)
 //   out       the scan's with scale K^-1/2, decay and strength as below
 //   result    out / sqrt(mean(out^2) + eps) * norm, times silu(g) or sigmoid(g)
 //
@@ -36,6 +36,13 @@ enum class GatedDecay : uint8_t {
              // floor sigmoid(exp(A_log) (f_proj x + dt_bias))
 };
 
+// The scan's write (kernels/scan.h). Strengths of erasing are doubled by spec.negative_eigenvalues.
+enum class GatedWrite : uint8_t {
+  kAdd,
+  kDelta,     // the strength sigmoid(b_proj x), a number
+  kTwoSided,  // sigmoid(b_proj x) over keys and sigmoid(w_proj x) over values
+};
+
 enum class OutputGate : uint8_t {
   kNone,
   kSilu,     // g = g_proj x
@@ -44,13 +51,14 @@ enum class OutputGate : uint8_t {
 
 struct GatedForm {
   GatedDecay decay = GatedDecay::kNone;
-  // The delta rule with strength sigmoid(b_proj x), doubled if spec.negative_eigenvalues.
-  bool delta = false;
+  GatedWrite write = GatedWrite::kAdd;
   OutputGate gate = OutputGate::kNone;
   int convolution = 0;  // width in positions; 0: none
   bool rotary = false;
   const char* norm = "o_norm";
   int readers = 1;  // heads that read the same queries and keys
+
+  bool delta() const { return write != GatedWrite::kAdd; }
 };
 
 // Added to |q|^2 and |k|^2.

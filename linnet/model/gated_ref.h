@@ -45,17 +45,21 @@ class GatedOracle {
       Row q = Vector("q", keys_, t), k = Vector("k", keys_, t);
       const Row v = Vector("v", values_, t);
       if (form_.rotary) q = Rotated(q, t), k = Rotated(k, t);
-      if (form_.delta) q = Normalized(q), k = Normalized(k);
+      if (form_.delta()) q = Normalized(q), k = Normalized(k);
       const Row g = LogDecay(t);
       for (size_t d = 0; d < keys_; ++d) {
         for (double& x : s[d]) x *= std::exp(g[d]);
       }
       Row add = v;
-      if (form_.delta) {
-        const double strength = Sigmoid(In("b_proj", t)[0]) * (spec_.negative_eigenvalues ? 2 : 1);
+      if (form_.delta()) {
+        const double most = spec_.negative_eigenvalues ? 2 : 1;
+        const Row& erase = In("b_proj", t);  // a number, or one for each key channel
         for (size_t m = 0; m < values_; ++m) {
-          for (size_t d = 0; d < keys_; ++d) add[m] -= k[d] * s[d][m];
-          add[m] *= strength;
+          add[m] *= form_.write == GatedWrite::kTwoSided ? Sigmoid(In("w_proj", t)[m])
+                                                         : most * Sigmoid(erase[0]);
+          for (size_t d = 0; d < keys_; ++d) {
+            add[m] -= most * Sigmoid(erase[d % erase.size()]) * k[d] * s[d][m];
+          }
         }
       }
       Row read(values_);

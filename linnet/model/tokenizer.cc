@@ -54,8 +54,7 @@ std::string Replaced(std::string_view text, std::string_view from, std::string_v
 }
 
 // Calls body(begin, end) for each match.
-using Finder =
-    std::function<void(std::string_view text, FunctionRef<void(size_t, size_t)> body)>;
+using Finder = std::function<void(std::string_view text, FunctionRef<void(size_t, size_t)> body)>;
 
 enum class Split { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext };
 
@@ -105,7 +104,8 @@ class Tokenizer::Reader {
     Model(all["model"]);
     Steps(Part(all, "normalizer"), "normalizers", [this](const json& step) { Normalizer(step); });
     if (all.contains("added_tokens")) Added(all["added_tokens"]);
-    Steps(Part(all, "pre_tokenizer"), "pretokenizers", [this](const json& step) { Splitter(step); });
+    Steps(Part(all, "pre_tokenizer"), "pretokenizers",
+          [this](const json& step) { Splitter(step); });
     Steps(Part(all, "post_processor"), "processors", [this](const json& step) { Template(step); });
     const json decoder = Part(all, "decoder");
     Require(!decoder.is_null(), "has no decoder");
@@ -178,9 +178,9 @@ class Tokenizer::Reader {
         Require(space != both.npos, "the merge ", Quote(both), " has no space");
         merges.emplace_back(both.substr(0, space), both.substr(space + 1));
       } else {
-        Require(merge.is_array() && merge.size() == 2 && merge[0].is_string() &&
-                    merge[1].is_string(),
-                "a merge must be two tokens");
+        Require(
+            merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string(),
+            "a merge must be two tokens");
         merges.emplace_back(merge[0], merge[1]);
       }
     }
@@ -201,7 +201,8 @@ class Tokenizer::Reader {
     const std::string text = *pattern.begin();
     Require(!text.empty(), "a pattern is empty");
     if (pattern.begin().key() == "Regex") {
-      return [regex = Regex(text, where_)](std::string_view in, FunctionRef<void(size_t, size_t)> body) {
+      return [regex = Regex(text, where_)](std::string_view in,
+                                           FunctionRef<void(size_t, size_t)> body) {
         regex.ForMatches(in, body);
       };
     }
@@ -255,9 +256,8 @@ class Tokenizer::Reader {
       if (added.text.empty()) continue;  // no text can hold it
       to_.added_.push_back(std::move(added));
     }
-    std::stable_sort(to_.added_.begin(), to_.added_.end(), [](const auto& a, const auto& b) {
-      return a.text.size() > b.text.size();
-    });
+    std::stable_sort(to_.added_.begin(), to_.added_.end(),
+                     [](const auto& a, const auto& b) { return a.text.size() > b.text.size(); });
     for (const AddedToken& token : to_.added_) {
       to_.begins_[token.normalized][static_cast<uint8_t>(token.text[0])] = true;
     }
@@ -325,7 +325,8 @@ class Tokenizer::Reader {
     }
     Split([](const Word& word) {
       std::string characters;
-      for (const char c : word.text) AppendUtf8(ByteCharacters()[static_cast<uint8_t>(c)], characters);
+      for (const char c : word.text)
+        AppendUtf8(ByteCharacters()[static_cast<uint8_t>(c)], characters);
       return std::vector<std::string>{characters};
     });
   }
@@ -495,8 +496,8 @@ Tokenizer::Tokenizer(const std::string& json, const std::string& where) {
 std::string Tokenizer::With(const std::string& json, int32_t end, const std::string& where) {
   const nlohmann::json all = Parsed(json, where);
   nlohmann::json kept = {{"end", end}};
-  for (const char* name : {"added_tokens", "normalizer", "pre_tokenizer", "post_processor",
-                           "decoder", "model"}) {
+  for (const char* name :
+       {"added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder", "model"}) {
     if (all.is_object() && all.contains(name)) kept[name] = all[name];
   }
   return kept.dump();
@@ -589,7 +590,8 @@ std::vector<int32_t> Tokenizer::Encode(std::string_view text) const {
         ids.push_back(segment.token);
       } else {
         AppendWords(segment.text,
-                    raw.text.data() == text.data() && segment.text.data() == normalized.data(), ids);
+                    raw.text.data() == text.data() && segment.text.data() == normalized.data(),
+                    ids);
       }
     }
   }

@@ -81,7 +81,7 @@ class Tokenizer {
   std::string Normalized(std::string_view text) const;
 
   std::unique_ptr<BytePairs> pairs_;
-  std::vector<AddedToken> added_;  // longest first
+  std::vector<AddedToken> added_;         // longest first
   std::array<bool, 256> begins_[2] = {};  // first bytes of added tokens, by `normalized`
   std::vector<std::function<std::string(std::string)>> normalizers_;
   std::vector<std::function<Words(Words)>> splitters_;

@@ -141,7 +141,7 @@ class GatedMixerImpl : public MixerImpl {
     auto [q, k, v] = Convolved(wide(in[0]), wide(in[1]), wide(in[2]), lengths,
                                state != nullptr ? &past : nullptr);
     if (form_.rotary) Rotate(begun ? state->length : 0, q, k);
-    if (form_.delta) q = Normalized(q), k = Normalized(k);
+    if (form_.delta()) q = Normalized(q), k = Normalized(k);
     q = Repeated(q), k = Repeated(k);
 
     kernels::ScanOptions options{.scale = 1 / std::sqrt(static_cast<float>(spec_.query_dim))};
@@ -175,10 +175,11 @@ class GatedMixerImpl : public MixerImpl {
     } else if (form_.decay != GatedDecay::kNone) {
       options.decay = ScanDecay::kKey;
     }
-    if (form_.delta) {
-      options.write = ScanWrite::kDelta;
+    if (form_.delta()) {
+      options.write = form_.write == GatedWrite::kDelta ? ScanWrite::kDelta : ScanWrite::kTwoSided;
       scan.erase = part("b_proj").sigmoid() * (spec_.negative_eigenvalues ? 2 : 1);
     }
+    if (form_.write == GatedWrite::kTwoSided) scan.write = part("w_proj").sigmoid();
     Tensor s = begun ? wide(state->tensors[0]) : Tensor();
     Tensor out =
         state != nullptr ? ops::Scan(scan, options, lengths, s) : ops::Scan(scan, options, lengths);
@@ -272,6 +273,7 @@ MixerKind Kind(const char* name) {
 
 MixerKind DeltaNetMixerKind() { return Kind("delta-net"); }
 MixerKind GatedDeltaNetMixerKind() { return Kind("gated-delta-net"); }
+MixerKind Gdn2MixerKind() { return Kind("gdn2"); }
 MixerKind GlaMixerKind() { return Kind("gla"); }
 MixerKind KdaMixerKind() { return Kind("kda"); }
 MixerKind RetentionMixerKind() { return Kind("retention"); }

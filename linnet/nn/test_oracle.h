@@ -361,6 +361,9 @@ inline const std::vector<MixerOracle>& MixerOracles() {
       {.name = "kda",
        .out = GatedRecurrenceOut,
        .choices = {{"", {}}, {"grouped_floor", {.key_heads = 1, .decay_floor = -5}}}},
+      {.name = "gdn2",
+       .out = GatedRecurrenceOut,
+       .choices = {{"", {}}, {"plain", {.short_convolution = 0, .negative_eigenvalues = true}}}},
   };
   return rows;
 }

@@ -61,7 +61,9 @@ class GatedMixer : public RuntimeMixer {
     for (const Projection& p : projections()) {
       size_t& at = p.shared ? shared : column;
       if (p.tensor == "b_proj") {
-        strength_at_ = at;
+        erase_at_ = at;
+      } else if (p.tensor == "w_proj") {
+        write_at_ = at;
       } else if (p.tensor.starts_with("g_proj")) {
         gate_at_ = at;
       } else if (at >= channels_ || p.shared) {
@@ -103,7 +105,9 @@ class GatedMixer : public RuntimeMixer {
     options_ = {.decay = by_key                             ? ScanDecay::kKey
                          : form_.decay == GatedDecay::kNone ? ScanDecay::kNone
                                                             : ScanDecay::kHead,
-                .write = form_.delta ? ScanWrite::kDelta : ScanWrite::kAdd,
+                .write = form_.write == GatedWrite::kAdd     ? ScanWrite::kAdd
+                         : form_.write == GatedWrite::kDelta ? ScanWrite::kDelta
+                                                             : ScanWrite::kTwoSided,
                 .scale = 1 / std::sqrt(static_cast<float>(dim_))};
   }
 
@@ -136,7 +140,7 @@ class GatedMixer : public RuntimeMixer {
  private:
   struct Pieces {
     float *q, *k, *v;  // [rows, heads, K or V]
-    float *decay, *strength;
+    float *decay, *erase, *write;
     float* line;  // second factors of a row's gate
     float* s;     // a state for sequences that keep none
     float* kernel;
@@ -153,7 +157,9 @@ class GatedMixer : public RuntimeMixer {
     Pieces pieces{};
     pieces.q = take(rows * heads * dim_), pieces.k = take(rows * heads * dim_);
     pieces.v = take(rows * heads * value_dim_);
-    pieces.decay = take(rows * heads * decay_width_), pieces.strength = take(rows * heads);
+    pieces.decay = take(rows * heads * decay_width_),
+    pieces.erase = take(rows * heads * widths().erase);
+    pieces.write = take(rows * heads * widths().write);
     pieces.line = take(heads * value_dim_);
     pieces.s = take(heads * dim_ * value_dim_);
     pieces.kernel = scratch == nullptr ? nullptr : scratch + used;
@@ -164,6 +170,7 @@ class GatedMixer : public RuntimeMixer {
   kernels::ScanShape Shape(size_t batch, size_t length, size_t heads) const {
     return {.batch = batch, .length = length, .heads = heads, .dim = dim_, .value_dim = value_dim_};
   }
+  kernels::ScanWidths widths() const { return {options_, dim_, value_dim_}; }
   // Floats of a head's past inputs.
   size_t Past() const { return taps_ > 0 ? (taps_ - 1) * channels_ : 0; }
 
@@ -257,9 +264,17 @@ class GatedMixer : public RuntimeMixer {
       }
       for (size_t h = 0; h < count; ++h) {
         const size_t at = row * count + h;
-        if (!form_.delta) continue;
+        if (!form_.delta()) continue;
         Normalize(pieces.q + at * dim_), Normalize(pieces.k + at * dim_);
-        pieces.strength[at] = strength_ * Sigmoid(*Columns(call, row, h, strength_at_));
+        const float *erase = Columns(call, row, h, erase_at_),
+                    *write = Columns(call, row, h, write_at_);
+        const kernels::ScanWidths width = widths();
+        for (size_t d = 0; d < width.erase; ++d) {
+          pieces.erase[at * width.erase + d] = strength_ * Sigmoid(erase[d]);
+        }
+        for (size_t m = 0; m < width.write; ++m) {
+          pieces.write[at * width.write + m] = Sigmoid(write[m]);
+        }
       }
       Decay(call, row, pieces.decay + row * count * decay_width_);
     }
@@ -329,8 +344,8 @@ class GatedMixer : public RuntimeMixer {
             .k = rows(pieces.k, dim_),
             .v = rows(pieces.v, value_dim_),
             .decay = rows(pieces.decay, decay_width_),
-            .erase = rows(pieces.strength, 1),
-            .write = {}};
+            .erase = rows(pieces.erase, widths().erase),
+            .write = rows(pieces.write, widths().write)};
   }
 
   // One position of every sequence.
@@ -386,7 +401,7 @@ class GatedMixer : public RuntimeMixer {
   const float norm_eps_, strength_, floor_;
   size_t width_ = 0;  // of a head's columns
   // Places within a head's columns, or within the shared ones.
-  size_t strength_at_ = 0, decay_at_ = 0, gate_at_ = 0;
+  size_t erase_at_ = 0, write_at_ = 0, decay_at_ = 0, gate_at_ = 0;
   size_t decay_width_ = 0;
   AlignedBuffer<float> taps_of_;  // [heads, taps, channels]
   AlignedBuffer<float> norm_, decays_, decay_bias_;
@@ -405,6 +420,7 @@ RuntimeMixerRow Row(const char* name) {
 
 RuntimeMixerRow RuntimeDeltaNet() { return Row("delta-net"); }
 RuntimeMixerRow RuntimeGatedDeltaNet() { return Row("gated-delta-net"); }
+RuntimeMixerRow RuntimeGdn2() { return Row("gdn2"); }
 RuntimeMixerRow RuntimeGla() { return Row("gla"); }
 RuntimeMixerRow RuntimeKda() { return Row("kda"); }
 RuntimeMixerRow RuntimeRetention() { return Row("retention"); }

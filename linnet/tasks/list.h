@@ -6,6 +6,7 @@
 
 LINNET_TASK(Images)
 LINNET_TASK(Copy)
+LINNET_TASK(Recall)
 LINNET_TASK(Text)
 LINNET_TASK(Couplet)
 #ifndef LINNET_WITHOUT_SPEECH  // defined in training programs without the audio libraries

@@ -139,12 +139,13 @@ void VisitNetworkFields(Config& c, const Visit& visit) {
         c.lsh_variant);
   visit(
       "short_convolution", "",
-      "delta-net, gated-delta-net, kda: width of the convolutions of queries, keys and values, in "
-      "positions; 0: none",
+      "delta-net, gated-delta-net, kda, gdn2: width of the convolutions of queries, keys and "
+      "values, in positions; 0: none",
       c.short_convolution);
   visit("output_gate", "", "delta-net, gated-delta-net: gate on the outputs", c.output_gate);
   visit("negative_eigenvalues", "",
-        "delta-net, gated-delta-net, kda: strengths up to 2 instead of 1", c.negative_eigenvalues);
+        "delta-net, gated-delta-net, kda, gdn2: strengths up to 2 instead of 1",
+        c.negative_eigenvalues);
   visit("gate_rank", "", "gla: rank of the decay's projection", c.gate_rank);
   visit("key_heads", "",
         "gated-delta-net, kda: heads of queries and keys, a divisor of --heads; 0: --heads",
@@ -235,7 +236,9 @@ void VisitTaskFields(Config& c, const Visit& visit) {
   visit("validation_images", "images", "number of test images for validation; 0: all",
         c.validation_images);
   visit("max_length", "copy", "sequences are shorter than N tokens", c.max_length);
+  visit("max_length", "recall", "tokens of a sequence: 4 for each pair", c.max_length);
   visit("symbols", "copy", "number of different tokens to copy", c.symbols);
+  visit("symbols", "recall", "number of different keys, and of values", c.symbols);
 }
 
 // Updates: batches, optimizer, learning rate, regularization, precision.

@@ -1,91 +1,29 @@
 // The copy task (section 4.1.1 of the paper): random tokens, a separator, the same tokens again.
-#include "linnet/tasks/copy/copy_task.h"
-
-#include <torch/utils.h>
-
 #include "linnet/error.h"
-#include "linnet/nn/losses.h"
-#include "linnet/nn/sequence_model.h"
-#include "linnet/rng.h"
-#include "linnet/train/task.h"
+#include "linnet/tasks/copy/copy_task.h"
+#include "linnet/train/synthetic.h"
 
 namespace linnet::train {
 namespace {
 
-using torch::Tensor;
-
-class CopyTrainTask : public Task {
+class CopyTrainTask : public SyntheticTask {
  public:
-  explicit CopyTrainTask(const TrainConfig& config) : config_(config) {
-    if (config.steps == 0) throw InputError("--steps is missing: the copy task has no epochs");
-    task_.max_length = config.max_length;
-    task_.symbols = config.symbols;
-  }
-
-  ModelSpec Spec() const override {
-    ModelSpec spec = BaseSpec(config_);
-    spec.input.vocabulary = spec.head.classes = task_.vocabulary();
-    spec.head.kind = HeadKind::kCategorical;
-    spec.input.max_length = task_.sequence_length();
-    return spec;
-  }
-
-  int64_t TokensPerStep() const override {
-    return int64_t{config_.batch} * task_.sequence_length();
-  }
-
-  StepLoss Loss(nn::Network& network, int64_t step, const Part& part) override {
-    return Evaluate(network, Philox(config_.seed, static_cast<uint64_t>(step)), part);
-  }
-
-  Metrics Validate(nn::Network& network) override {
-    // Enough sequences for a stable metric, from streams that no step uses.
-    const int batches = (kValidationSequences + config_.batch - 1) / config_.batch;
-    Metrics mean;
-    for (int i = 0; i < batches; ++i) {
-      const Metrics metrics =
-          Read(Evaluate(network, Philox(config_.seed, ~static_cast<uint64_t>(i)), {}).metrics);
-      if (i == 0) mean = metrics;
-      for (size_t m = 0; m < mean.size() && i > 0; ++m) mean[m].second += metrics[m].second;
-    }
-    for (auto& [name, sum] : mean) sum /= batches;
-    return mean;
-  }
+  explicit CopyTrainTask(const TrainConfig& config)
+      : SyntheticTask(config), task_{.max_length = config.max_length, .symbols = config.symbols} {}
 
   std::string Data() const override {
-    return StrCat("random sequences of fewer than ", config_.max_length, " tokens, of ",
-                  config_.symbols, " kinds");
+    return StrCat("random sequences of fewer than ", task_.max_length, " tokens, of ",
+                  task_.symbols, " kinds");
   }
 
  private:
-  static constexpr int kValidationSequences = 256;
+  int Vocabulary() const override { return task_.vocabulary(); }
+  int Length() const override { return task_.sequence_length(); }
+  MaskedBatch Make(Philox rng) const override { return MakeCopyBatch(task_, config_.batch, rng); }
+  // The separator, 0, is unpredictable.
+  bool Counts(int64_t token) const override { return token != 0; }
 
-  StepLoss Evaluate(nn::Network& network, Philox rng, const Part& part) {
-    CopyBatch batch = MakeCopyBatch(task_, config_.batch, rng);
-    const int64_t begin = part.Begin(batch.batch), size = part.End(batch.batch) - begin;
-    // Cloned, because the gradient needs the tensors after the batch is destroyed.
-    const auto tensor = [&](auto& values, torch::Dtype dtype) {
-      return ToDevice(torch::from_blob(values.data(), {batch.batch, batch.length}, dtype).clone(),
-                      network.device());
-    };
-    const Tensor all_targets = tensor(batch.targets, torch::kInt64);
-    const Tensor all_mask = tensor(batch.mask, torch::kFloat32);
-    // The separator is unpredictable: accuracy counts only the copied tokens, which are never 0.
-    const Tensor all_counted = all_mask.to(torch::kBool).logical_and(all_targets != 0);
-    const auto rows = [&](const Tensor& all) { return all.narrow(0, begin, size); };
-    const Tensor targets = rows(all_targets), mask = rows(all_mask);
-    auto& model = dynamic_cast<nn::SequenceModelImpl&>(network);
-    const Tensor logits = model.forward(rows(tensor(batch.tokens, torch::kInt64)));
-    const Tensor share = mask.sum() / all_mask.sum();
-    const Tensor loss = nn::MaskedCrossEntropy(logits, targets, mask) * share;
-    const Tensor right = logits.detach().argmax(2).eq(targets).logical_and(rows(all_counted));
-    const Tensor counted = all_counted.sum().to(torch::kFloat64);
-    const Tensor accuracy = right.sum().to(torch::kFloat64) / counted.clamp_min(1);
-    return {loss, {{"loss", loss.detach()}, {"accuracy", accuracy}}, size * batch.length};
-  }
-
-  TrainConfig config_;
-  CopyTask task_;
+  const CopyTask task_;
 };
 
 }  // namespace

@@ -4,7 +4,7 @@ namespace linnet {
 namespace {
 
 GatedForm Form(const MixerSpec& spec) {
-  return {.delta = true,
+  return {.write = GatedWrite::kDelta,
           .gate = spec.output_gate ? OutputGate::kSilu : OutputGate::kNone,
           .convolution = spec.short_convolution};
 }

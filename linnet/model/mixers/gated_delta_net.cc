@@ -5,7 +5,7 @@ namespace {
 
 GatedForm Form(const MixerSpec& spec) {
   return {.decay = GatedDecay::kHead,
-          .delta = true,
+          .write = GatedWrite::kDelta,
           .gate = spec.output_gate ? OutputGate::kSilu : OutputGate::kNone,
           .convolution = spec.short_convolution,
           .readers = KeyReaders(spec)};

@@ -5,7 +5,7 @@ namespace {
 
 GatedForm Form(const MixerSpec& spec) {
   return {.decay = GatedDecay::kKeyRate,
-          .delta = true,
+          .write = GatedWrite::kDelta,
           .gate = OutputGate::kSigmoid,
           .convolution = spec.short_convolution,
           .readers = KeyReaders(spec)};

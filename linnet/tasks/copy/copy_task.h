@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "linnet/rng.h"
+#include "linnet/tasks/masked_batch.h"
 
 namespace linnet {
 
@@ -30,11 +31,8 @@ struct CopyTask {
   int vocabulary() const { return symbols + 1; }
 };
 
-struct CopyBatch {
-  int batch = 0, length = 0;
-  std::vector<int64_t> tokens;   // [batch, length], zeros after the second copy
-  std::vector<int64_t> targets;  // [batch, length], the next tokens, 0 at the end
-  std::vector<float> mask;       // [batch, length], 1 where the loss counts
+// Tokens after the second copy are zeros.
+struct CopyBatch : MaskedBatch {
   std::vector<int32_t> lengths;  // [batch], n
 };
 

@@ -1,0 +1,19 @@
+// A batch of synthetic token sequences, as the copy and recall tasks make them.
+#ifndef LINNET_TASKS_MASKED_BATCH_H_
+#define LINNET_TASKS_MASKED_BATCH_H_
+
+#include <cstdint>
+#include <vector>
+
+namespace linnet {
+
+struct MaskedBatch {
+  int batch = 0, length = 0;
+  std::vector<int64_t> tokens;   // [batch, length]
+  std::vector<int64_t> targets;  // [batch, length], the next tokens, 0 at the end
+  std::vector<float> mask;       // [batch, length], 1 where the loss counts
+};
+
+}  // namespace linnet
+
+#endif  // LINNET_TASKS_MASKED_BATCH_H_

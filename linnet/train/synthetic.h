@@ -1,0 +1,38 @@
+// Training on synthetic token sequences, whose batches are random and endless.
+#ifndef LINNET_TRAIN_SYNTHETIC_H_
+#define LINNET_TRAIN_SYNTHETIC_H_
+
+#include <cstdint>
+
+#include "linnet/rng.h"
+#include "linnet/tasks/masked_batch.h"
+#include "linnet/train/task.h"
+
+namespace linnet::train {
+
+class SyntheticTask : public Task {
+ public:
+  // Throws InputError if the config has no number of steps.
+  explicit SyntheticTask(const TrainConfig& config);
+
+  ModelSpec Spec() const override;
+  int64_t TokensPerStep() const override { return int64_t{config_.batch} * Length(); }
+  StepLoss Loss(nn::Network& network, int64_t step, const Part& part) override;
+  Metrics Validate(nn::Network& network) override;
+
+ protected:
+  virtual int Vocabulary() const = 0;
+  virtual int Length() const = 0;  // tokens of a sequence
+  virtual MaskedBatch Make(Philox rng) const = 0;
+  // Whether the accuracy counts predictions of this token.
+  virtual bool Counts(int64_t) const { return true; }
+
+  const TrainConfig config_;
+
+ private:
+  StepLoss Evaluate(nn::Network& network, Philox rng, const Part& part) const;
+};
+
+}  // namespace linnet::train
+
+#endif  // LINNET_TRAIN_SYNTHETIC_H_
