@@ -398,7 +398,7 @@ class Validator {
     InRange("stride", speech.stride, 1, speech.stack);
     InRange("lookahead", speech.lookahead, 0, speech.stack - speech.stride);
     const std::vector<std::string> phones = Words(speech.phones);
-    Require(phones.size() >= 1 && phones.size() <= 4096, "phones must list 1 to 4096 names");
+    Require(!phones.empty() && phones.size() <= 4096, "phones must list 1 to 4096 names");
     Require(std::set<std::string>(phones.begin(), phones.end()).size() == phones.size(),
             "phones lists a name twice");
     constexpr size_t kLongest = 64;  // bytes

@@ -14,7 +14,6 @@ namespace {
 
 using kernels::ScanDecay;
 using kernels::ScanWrite;
-using kernels::Strided;
 
 constexpr size_t kAlign = kCacheLine / sizeof(float);
 

@@ -274,6 +274,7 @@ std::vector<CoupletAnswer> Draw(Engine& engine, const CoupletLine& line, const B
     engine.Step(state, tokens, logits);
   }
   std::vector<CoupletAnswer> answers;
+  answers.reserve(drafts.size());
   for (const CoupletDraft& draft : drafts) answers.push_back(draft.answer());
   return Distinct(std::move(answers));
 }

@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <string_view>
 
 #include "linnet/error.h"
 #include "linnet/io/file.h"
@@ -88,6 +89,30 @@ namespace {
 
 using File = std::unique_ptr<SNDFILE, Close>;
 
+// Throws InputError for a WAV file with a chunk before its samples that is longer than the file:
+// libsndfile 1.2 would look for the chunk's parts behind the end of the file, for minutes.
+void CheckChunks(std::span<const std::byte> bytes, const std::string& label) {
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const bool little = text.starts_with("RIFF");
+  if ((!little && !text.starts_with("RIFX")) || text.size() < 12 || text.substr(8, 4) != "WAVE") {
+    return;
+  }
+  for (size_t at = 12; text.size() - at >= 8;) {
+    const std::string_view name = text.substr(at, 4);
+    if (name == "data") return;
+    uint32_t size = 0;
+    for (size_t i = 0; i < 4; ++i) {
+      size = size << 8 | static_cast<uint8_t>(text[at + 4 + (little ? 3 - i : i)]);
+    }
+    at += 8;
+    if (size > text.size() - at) {
+      throw InputError(label, ": damaged: a part of ", size, " bytes before the audio, in a file of ",
+                       text.size());
+    }
+    at = std::min(at + size + size % 2, text.size());
+  }
+}
+
 // Throws InputError unless the file was opened and has audio.
 void Check(const File& file, const SF_INFO& info, const std::string& label) {
   if (!file) {
@@ -140,6 +165,7 @@ size_t ReadMono(SNDFILE* file, size_t channels, size_t most, const std::string& 
 
 Audio ParseAudio(std::span<const std::byte> bytes, const std::string& label, int rate) {
   if (bytes.empty()) throw InputError(label, ": is empty");
+  CheckChunks(bytes, label);
   Bytes memory{bytes};
   SF_VIRTUAL_IO io = InMemory();
   SF_INFO info{};
@@ -213,6 +239,9 @@ AudioReader::AudioReader(const std::string& path, int rate) : source_(std::make_
     throw InputError(path, ": a folder, not a file; name a file in it");
   }
   if (S_ISREG(about.st_mode) && about.st_size == 0) throw InputError(source_->label, ": is empty");
+  if (S_ISREG(about.st_mode)) {
+    CheckChunks(MappedFile(standard ? "/dev/stdin" : path).bytes(), source_->label);
+  }
   source_->file.reset(sf_open_fd(source_->fd, SFM_READ, &source_->info, /*close_desc=*/0));
   if (!source_->file && standard) {
     throw InputError("standard input: not readable as an audio stream: ", sf_strerror(nullptr),
