@@ -66,7 +66,7 @@ if(LINNET_TRAIN)
           model/feature_map model/gated model/mixer model/names model/spec model/tensor_info
           ops/adam ops/causal_linear ops/cross_entropy ops/ctc ops/depthwise ops/dropout ops/layer_rows
           ops/linear_attention ops/lsh_attention ops/lstm ops/mixture_of_logistics
-          ops/scan ops/softmax_attention tasks/list)
+          ops/scan ops/softmax_attention tasks/list tasks/masked_batch)
     cmake_path(GET header PARENT_PATH folder)
     install(FILES linnet/${header}.h DESTINATION include/linnet/${folder} COMPONENT nn)
   endforeach()

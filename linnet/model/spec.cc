@@ -168,9 +168,10 @@ json Object(const ModelSpec& spec) {
 void DropUnused(const MixerSpec& mixer, json& object) {
   const json plain = Object(MixerSpec());
   const std::vector<std::string> own = FindMixer(mixer.kind).options;
-  for (const char* name : {"features", "similarity", "lsh_rounds", "lsh_buckets", "lsh_chunk",
-                           "lsh_variant", "softmax_scale", "short_convolution", "output_gate",
-                           "negative_eigenvalues", "gate_rank", "output_norm_eps"}) {
+  for (const char* name :
+       {"features", "similarity", "lsh_rounds", "lsh_buckets", "lsh_chunk", "lsh_variant",
+        "softmax_scale", "short_convolution", "output_gate", "negative_eigenvalues", "gate_rank",
+        "key_heads", "decay_floor", "output_norm_eps"}) {
     const bool used = std::find(own.begin(), own.end(), name) != own.end();
     if (object[name] == plain[name] && !used) object.erase(name);
   }
@@ -184,7 +185,9 @@ void DropUnused(const ModelSpec& spec, json& object) {
       if (plain.contains(name) && object[name] == plain[name]) object.erase(name);
     }
   };
-  drop({"feed_forward", "norm", "head_bias"});  // unknown to earlier versions
+  // Unknown to earlier versions.
+  drop({"feed_forward", "norm", "head_bias"});
+  if (spec.text() && spec.text()->tokenizer.empty()) object.erase("tokenizer");
   if (!spec.ReadsFrames()) drop({"network", "convolution"});
   if (!spec.text()) drop({"tied"});
   if (spec.text() || spec.ReadsFrames()) drop({"mixtures", "positions", "pixel_above"});

@@ -135,14 +135,13 @@ class Conformance : public testing::TestWithParam<std::tuple<MixerCase, MixerSiz
     double scale = 1;
     for (const Tensor& gradient : gradients) scale = std::max(scale, Largest(gradient));
     for (size_t which = 0; which < in.size(); ++which) {
-      const bool shared = gradients[which].dim() == 3;
       const Tensor got = gradients[which].to(torch::kFloat64).contiguous();
-      const int64_t length = got.size(1), heads = shared ? 1 : got.size(2), dim = got.size(-1);
+      const int64_t length = got.size(1), dim = got.size(-1);
+      const int64_t heads = got.dim() == 3 ? 1 : got.size(2), readers = in[2].size(2) / heads;
       for (int64_t i = 0; i < got.numel(); i += std::max<int64_t>(got.numel() / 24, 1)) {
         const int64_t d = i % dim, h = i / dim % heads, t = i / (dim * heads) % length;
         const int64_t n = i / (dim * heads * length);
         double slope = 0;
-        const int64_t readers = in[2].size(2) / heads;  // heads that read the same input
         for (int64_t own = h * readers; own < (h + 1) * readers; ++own) {
           slope += Slope(HeadOf(in, mask, n, own), which, static_cast<size_t>(t),
                          static_cast<size_t>(d), weights, n);

@@ -137,11 +137,10 @@ void VisitNetworkFields(Config& c, const Visit& visit) {
   visit("lsh_chunk", "", "reformer: chunk size, in positions", c.lsh_chunk);
   visit("lsh_variant", "", "reformer: variant, published or simple (as in fast-transformers)",
         c.lsh_variant);
-  visit(
-      "short_convolution", "",
-      "delta-net, gated-delta-net, kda, gdn2: width of the convolutions of queries, keys and "
-      "values, in positions; 0: none",
-      c.short_convolution);
+  visit("short_convolution", "",
+        "delta-net, gated-delta-net, kda, gdn2: width of the convolutions of queries, keys and "
+        "values, in positions; 0: none",
+        c.short_convolution);
   visit("output_gate", "", "delta-net, gated-delta-net: gate on the outputs", c.output_gate);
   visit("negative_eigenvalues", "",
         "delta-net, gated-delta-net, kda, gdn2: strengths up to 2 instead of 1",

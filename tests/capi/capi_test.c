@@ -525,20 +525,6 @@ static void test_vocabularies(void) {
   CHECK(tokens[0] == LINNET_TOKEN_END && tokens[1] == 3 + 'a');
   STATE_FAILS(linnet_encode_prompt(bytes, "abc", 3, tokens, 3, &count), "room for 4");
 
-  linnet_model* pairs = open_model("tests/golden/tokenizer/language_model.safetensors");
-  CHECK_OK(strcmp(linnet_model_unit(pairs), "token") == 0 && linnet_model_end(pairs) == 458);
-  CHECK_OK(linnet_encode_prompt(pairs, "the", 3, tokens, 8, &count) == LINNET_OK);
-  CHECK(count > 1 && tokens[0] == 457);
-  CHECK_OK(linnet_decode(pairs, tokens, count, text, sizeof text, &size) == LINNET_OK);
-  CHECK(strcmp(text, "the") == 0);
-  CHECK_OK(linnet_token_text(pairs, tokens[1], text, sizeof text, &size) == LINNET_OK && size > 0);
-  CHECK_OK(linnet_token_text(pairs, 457, text, sizeof text, &size) == LINNET_OK && size == 0);
-  CHECK_OK(linnet_token_text(bytes, 3 + 'a', text, 2, &size) == LINNET_OK);
-  CHECK(strcmp(text, "a") == 0 && size == 1);
-  STATE_FAILS(linnet_token_text(bytes, 3 + 'a', text, 1, &size), "room for 2");
-  STATE_FAILS(linnet_encode(pairs, "a\xff", 2, tokens, 8, &count), "UTF-8");
-  linnet_model_free(pairs);
-
   linnet_model* images = open_model(IMAGES);
   CHECK_OK(strcmp(linnet_model_unit(images), "") == 0 && linnet_model_end(images) == -1);
   CHECK_FAILS(linnet_model_unit(NULL) == NULL, LINNET_ERROR_INPUT, "model is NULL");

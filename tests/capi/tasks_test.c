@@ -367,6 +367,28 @@ static void test_couplet_errors(void) {
   linnet_engine_free(engine), linnet_engine_free(text);
 }
 
+static void test_byte_pairs(void) {
+  linnet_model* pairs = open_model("tests/golden/tokenizer/language_model.safetensors");
+  linnet_model* bytes = open_model("tests/checkpoints/text-byte.safetensors");
+  int32_t tokens[8];
+  char text[16];
+  size_t count = 0, size = 0;
+  CHECK_OK(strcmp(linnet_model_unit(pairs), "token") == 0 && linnet_model_end(pairs) == 458);
+  CHECK_OK(linnet_encode_prompt(pairs, "the", 3, tokens, 8, &count) == LINNET_OK);
+  CHECK(count > 1 && tokens[0] == 457);
+  CHECK_OK(linnet_decode(pairs, tokens, count, text, sizeof text, &size) == LINNET_OK);
+  CHECK(strcmp(text, "the") == 0);
+  CHECK_OK(linnet_token_text(pairs, tokens[1], text, sizeof text, &size) == LINNET_OK && size > 0);
+  CHECK_OK(linnet_token_text(pairs, 457, text, sizeof text, &size) == LINNET_OK && size == 0);
+  CHECK_OK(linnet_token_text(bytes, 3 + 'a', text, 2, &size) == LINNET_OK);
+  CHECK(strcmp(text, "a") == 0 && size == 1);
+  CHECK_FAILS(linnet_token_text(bytes, 3 + 'a', text, 1, &size) == LINNET_ERROR_INPUT,
+              LINNET_ERROR_INPUT, "room for 2");
+  CHECK_FAILS(linnet_encode(pairs, "a\xff", 2, tokens, 8, &count) == LINNET_ERROR_INPUT,
+              LINNET_ERROR_INPUT, "UTF-8");
+  linnet_model_free(pairs), linnet_model_free(bytes);
+}
+
 int main(void) {
   test_image_options();
   test_sampling_images();
@@ -374,6 +396,7 @@ int main(void) {
   test_bits_per_dim();
   test_image_errors();
   test_writing();
+  test_byte_pairs();
   test_reader_stops();
   test_text_errors();
   test_nats();

@@ -42,7 +42,8 @@ Evaluation EvalRecall(const EvalOptions& options, Engine& engine, const EvalProg
       const auto best = std::max_element(row, row + static_cast<ptrdiff_t>(width)) - row;
       ++asked, right += best == sample.targets[t];
       if (i < static_cast<size_t>(options.show)) {
-        shown += StrCat("key ", tokens[t], ": value ", sample.targets[t], ", recalled ", best, "\n");
+        shown +=
+            StrCat("key ", tokens[t], ": value ", sample.targets[t], ", recalled ", best, "\n");
       }
     }
     report(i + 1, count);

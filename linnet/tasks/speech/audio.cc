@@ -106,8 +106,8 @@ void CheckChunks(std::span<const std::byte> bytes, const std::string& label) {
     }
     at += 8;
     if (size > text.size() - at) {
-      throw InputError(label, ": damaged: a part of ", size, " bytes before the audio, in a file of ",
-                       text.size());
+      throw InputError(label, ": damaged: a part of ", size,
+                       " bytes before the audio, in a file of ", text.size());
     }
     at = std::min(at + size + size % 2, text.size());
   }
