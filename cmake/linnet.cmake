@@ -24,10 +24,16 @@ function(linnet_sources variable)
   set(${variable} ${sources} PARENT_SCOPE)
 endfunction()
 
+# linnet_cold_code(TARGET)
+#   Optimizes a program little whose time goes into the libraries that it calls. Compiling its files then takes a third
+#   less: they are mostly templates of GoogleTest, CLI11 and JSON.
+function(linnet_cold_code target)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+endfunction()
+
 # linnet_torch_headers(TARGET)
-#   Compiles a program with linnet_ops' precompiled torch headers: parsing them takes longer than
-#   compiling most files. They require the same code generation: position-independent, as in a
-#   library.
+#   Compiles a program with linnet_ops' precompiled torch headers: parsing them takes longer than compiling most files.
+#   They require the same code generation: position-independent, as in a library.
 function(linnet_torch_headers target)
   set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
   target_compile_options(${target} PRIVATE -fPIC)
@@ -44,6 +50,7 @@ function(linnet_test name)
   add_executable(${name} ${arg_SOURCES})
   list(TRANSFORM arg_DEPS PREPEND linnet_)
   target_link_libraries(${name} PRIVATE ${arg_DEPS} ${arg_LIBS} GTest::gtest_main)
+  linnet_cold_code(${name})
   if("torch" IN_LIST arg_LABELS)
     linnet_torch_headers(${name})
   endif()
