@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "linnet/io/safetensors.h"
+#include "linnet/model/fla.h"
 #include "linnet/model/mixer.h"
 
 namespace linnet {
@@ -26,12 +27,20 @@ struct GatedLayer {
                                                              {"gated_deltanet", "gated-delta-net"},
                                                              {"gla", "gla"},
                                                              {"retnet", "retention"},
-                                                             {"kda", "kda"}};
+                                                             {"kda", "kda"},
+                                                             {"mamba2", "ssd"}};
     const auto config = nlohmann::json::parse(file.metadata().at("config"));
     const auto rows = [&](const char* tensor) {
       return static_cast<int>(file.Get(tensor).shape[0]);
     };
     spec.kind = kinds.at(name.substr(0, name.rfind('_')));
+    width = file.Get("hidden_states").shape[2];
+    if (spec.kind == "ssd") {
+      spec.heads = rows("A_log");
+      spec.key_heads = config.at("n_groups");
+      spec.query_dim = config.at("state_size"), spec.value_dim = config.at("head_dim");
+      return;
+    }
     const int key_heads = config.at("num_heads");
     spec.heads = config.value("num_v_heads", key_heads);
     spec.key_heads = spec.heads == key_heads ? 0 : key_heads;
@@ -43,18 +52,50 @@ struct GatedLayer {
     spec.negative_eigenvalues = config.value("allow_neg_eigval", false);
     spec.decay_floor = config.value("lower_bound", 0.0f);
     if (file.Find("gk_proj.0.weight")) spec.gate_rank = rows("gk_proj.0.weight");
-    width = file.Get("hidden_states").shape[2];
+  }
+
+  // A mixer's tensor by its name here: all of a tensor of the file, or some of its rows. prefix:
+  // "grad." for gradients.
+  Tensor Get(const std::string& name, const std::string& prefix = "") const {
+    std::vector<TensorInfo> table;
+    MixerTensors(spec, width, "mixer", table);
+    for (const TensorInfo& info : table) {
+      if (info.name != "mixer." + name) continue;
+      const FlaPart part = FlaPartOf(spec, {name, info.shape});
+      Tensor tensor = file.Get(prefix + part.name);
+      if (part.rows == info.shape[0]) return tensor;
+      const size_t row = tensor.data.size() / static_cast<size_t>(part.rows);
+      tensor.data = tensor.data.subspan(static_cast<size_t>(part.first) * row,
+                                        static_cast<size_t>(info.shape[0]) * row);
+      tensor.shape[0] = info.shape[0];
+      return tensor;
+    }
+    return file.Get(prefix + name);
   }
 
   std::vector<double> Doubles(const std::string& name) const {
     const std::span<const double> from = file.Get(name).values<double>();
     return {from.begin(), from.end()};
   }
+
+  // [batch, heads, K, V]
+  std::vector<double> FinalState() const {
+    const std::vector<double> from = Doubles("final_state");
+    if (spec.kind != "ssd") return from;
+    const auto keys = static_cast<size_t>(spec.query_dim),
+               values = static_cast<size_t>(spec.value_dim), size = keys * values;
+    std::vector<double> turned(from.size());
+    for (size_t i = 0; i < from.size(); ++i) {
+      turned[i] = from[i / size * size + i % values * keys + i % size / values];
+    }
+    return turned;
+  }
 };
 
 inline const std::vector<std::string>& GatedLayerNames() {
   static const std::vector<std::string> names = {
-      "gated_deltanet_1", "gated_deltanet_2", "delta_net_1", "gla_1", "retnet_1", "kda_1", "kda_2"};
+      "gated_deltanet_1", "gated_deltanet_2", "delta_net_1", "gla_1", "retnet_1", "kda_1", "kda_2",
+      "mamba2_1"};
   return names;
 }
 

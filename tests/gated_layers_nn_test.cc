@@ -17,8 +17,8 @@ namespace {
 
 using torch::Tensor;
 
-Tensor Loaded(const GatedLayer& layer, const std::string& name) {
-  const linnet::Tensor& from = layer.file.Get(name);
+Tensor Loaded(const GatedLayer& layer, const std::string& name, const std::string& prefix = "") {
+  const linnet::Tensor from = layer.Get(name, prefix);
   const auto type = from.dtype == DType::kF32 ? torch::kFloat32 : torch::kFloat64;
   return torch::from_blob(const_cast<std::byte*>(from.data.data()), from.shape, type).clone();
 }
@@ -49,7 +49,7 @@ TEST_P(GatedLayersNn, WholePiecesAndStepsGiveTheSourcesOutputsAndGradients) {
     (out * loss_w).sum().backward();
     close(x.grad(), Loaded(layer, "grad.hidden_states"), form + ", gradient of the input");
     for (const auto& item : attention->named_parameters()) {
-      close(item.value().grad(), Loaded(layer, "grad." + item.key()),
+      close(item.value().grad(), Loaded(layer, item.key(), "grad."),
             form + ", gradient of " + item.key());
     }
   };
@@ -64,7 +64,9 @@ TEST_P(GatedLayersNn, WholePiecesAndStepsGiveTheSourcesOutputsAndGradients) {
       begin = end;
     }
     check(torch::cat(out, 1), "pieces");
-    close(state.tensors[0], Loaded(layer, "final_state"), "final state");
+    close(state.tensors[0],
+          torch::tensor(layer.FinalState(), torch::kFloat64).view_as(state.tensors[0]),
+          "final state");
   }
   MixerState state;
   std::vector<Tensor> out;

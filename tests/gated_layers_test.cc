@@ -25,7 +25,7 @@ class GatedLayers : public testing::TestWithParam<std::string> {
         x_(layer_.file.Get("hidden_states").f32()),
         length_(static_cast<size_t>(layer_.file.Get("hidden_states").shape[1])) {
     mixer_ = MakeRuntimeMixer({.spec = layer_.spec, .tensor = [&](const std::string& name) {
-                                 return layer_.file.Get(name).f32();
+                                 return layer_.Get(name).f32();
                                }});
     state_.resize(mixer_->state_size().fixed);
   }
@@ -37,7 +37,7 @@ class GatedLayers : public testing::TestWithParam<std::string> {
   Floats Columns(size_t begin, size_t count) const {
     Floats in;
     const auto add = [&](size_t t, const std::string& tensor, size_t first, size_t width) {
-      const auto weight = layer_.file.Get(tensor + ".weight").f32();
+      const auto weight = layer_.Get(tensor + ".weight").f32();
       for (size_t o = first; o < first + width; ++o) {
         double sum = 0;
         for (size_t i = 0; i < d_; ++i) {
@@ -77,7 +77,7 @@ class GatedLayers : public testing::TestWithParam<std::string> {
                  .out = out.data(),
                  .state = with_state ? state_.data() : nullptr,
                  .scratch = scratch.data()});
-    const auto weight = layer_.file.Get("o_proj.weight").f32();
+    const auto weight = layer_.Get("o_proj.weight").f32();
     const std::vector<double> want = layer_.Doubles("out");
     double largest = 0;
     for (const double x : want) largest = std::max(largest, std::abs(x));
@@ -104,7 +104,7 @@ class GatedLayers : public testing::TestWithParam<std::string> {
 INSTANTIATE_TEST_SUITE_P(Golden, GatedLayers, testing::ValuesIn(GatedLayerNames()));
 
 TEST_P(GatedLayers, WholePiecesAndStepsGiveTheSourcesOutputs) {
-  const std::vector<double> states = layer_.Doubles("final_state");
+  const std::vector<double> states = layer_.FinalState();
   const size_t sequences = x_.size() / d_ / length_, size = states.size() / sequences;
   for (sequence_ = 0; sequence_ < sequences; ++sequence_) {
     SCOPED_TRACE(sequence_);

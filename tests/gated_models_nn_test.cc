@@ -49,7 +49,8 @@ TEST_P(GatedModelsNn, GivesTheSourcesLogitsLossAndGradients) {
   EXPECT_NEAR(loss.item<double>(), Loaded("loss").item<double>(), 1e-5);
   loss.backward();
   for (const auto& item : model_->named_parameters()) {
-    ExpectClose(item.value().grad(), Loaded("grad." + FlaName(item.key())),
+    ExpectClose(item.value().grad(),
+                Loaded("grad." + FlaPartOf(spec.stack.mixer(), {item.key(), {}}).name),
                 "gradient of " + item.key());
   }
 }

@@ -52,9 +52,10 @@ struct MixerSpec {
   bool output_gate = true;    // multiplies the output by a gate
   bool negative_eigenvalues = false;  // delta rules: strengths in (0, 2) instead of (0, 1)
   int gate_rank = 16;                 // kind "gla": rank of the decay's projection
-  // Kinds "gated-delta-net" and "kda": heads of queries and keys, each read by heads / key_heads
-  // heads in turn; 0: as many as heads.
+  // Kinds "gated-delta-net", "gated-delta-product", "kda" and "ssd" (its groups): heads of queries
+  // and keys, each read by heads / key_heads heads in turn; 0: as many as heads.
   int key_heads = 0;
+  int householders = 2;  // kind "gated-delta-product": delta steps per position
   // A limit <= 0 of the logarithm of a decay per key channel; 0: none. Kind "gla" clamps at it,
   // "kda" approaches it by a sigmoid.
   float decay_floor = 0;
@@ -75,8 +76,9 @@ enum class HeadKind : uint8_t { kLogistics, kCategorical };
 enum class Activation : uint8_t { kRelu, kGelu };  // gelu: the exact form, with erf
 // kRms: x / sqrt(mean(x^2) + eps) * weight.
 enum class NormKind : uint8_t { kLayer, kRms };
-// kMlp: W2 act(W1 x + b1) + b2. kGated: W2 (silu(Wg x) * W1 x), without biases ("SwiGLU").
-enum class FeedForwardKind : uint8_t { kMlp, kGated };
+// kMlp: W2 act(W1 x + b1) + b2. kGated: W2 (silu(Wg x) * W1 x), without biases ("SwiGLU"). kNone:
+// layers consist of a mixer only.
+enum class FeedForwardKind : uint8_t { kMlp, kGated, kNone };
 enum class NetworkKind : uint8_t {
   kTransformer,
   kLstm,            // bidirectional layers, d_model wide in each direction
@@ -102,7 +104,7 @@ struct StackSpec {
   std::vector<MixerSpec> pattern = {MixerSpec()};
   int repeat = 8;
   int d_model = 256;
-  int d_ff = 1024;
+  int d_ff = 1024;  // not used by kNone
   FeedForwardKind feed_forward = FeedForwardKind::kMlp;
   Activation activation = Activation::kRelu;  // of kMlp and of the convolution
   NormKind norm = NormKind::kLayer;

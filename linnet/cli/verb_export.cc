@@ -41,6 +41,7 @@ std::vector<std::string> BeyondFastTransformers(const ModelSpec& spec) {
   add(spec.stack.norm == NormKind::kRms, "RMS norms, which have no bias");
   add(spec.stack.feed_forward == FeedForwardKind::kGated,
       "feed-forward blocks are gated by layers.N.gate.weight, without biases");
+  add(spec.stack.feed_forward == FeedForwardKind::kNone, "layers have no feed-forward blocks");
   add(!spec.head.bias, "the predictor has no bias");
   add(spec.stack.convolution > 0, "a convolution stands in front of each layer's attention");
   add(input.pixel_above, "above_embedding.weight is added to the value embedding");

@@ -74,9 +74,13 @@ void Line(const char* name, const Values&... values) {
 void PrintTransformer(const ModelSpec& spec) {
   Line("attention", DescribeAttention(spec),
        spec.stack.convolution > 0 ? StrCat(", convolutions over ", spec.stack.convolution) : "");
-  Line("layers", spec.stack.layers(), " of ", spec.stack.d_model, " (feed-forward ",
-       spec.stack.d_ff, ", ",
-       spec.stack.feed_forward == FeedForwardKind::kGated ? "gated" : NameOf(spec.stack.activation),
+  const FeedForwardKind feed_forward = spec.stack.feed_forward;
+  Line("layers", spec.stack.layers(), " of ", spec.stack.d_model, " (",
+       feed_forward == FeedForwardKind::kNone
+           ? "no feed-forward"
+           : StrCat("feed-forward ", spec.stack.d_ff, ", ",
+                    feed_forward == FeedForwardKind::kGated ? NameOf(feed_forward)
+                                                            : NameOf(spec.stack.activation)),
        spec.stack.norm == NormKind::kRms ? ", RMS norms" : ", norms",
        spec.stack.norm_first ? " first)" : " last)");
   Line("heads", spec.stack.mixer().heads, " of ", spec.stack.mixer().query_dim,

@@ -29,6 +29,7 @@ void LayerNormBody(const LayerNormShape& shape, const LayerNormInput& input,
       for (size_t part = 1; part < input.parts; ++part) {
         t = hn::Add(t, LoadN(x + part * input.part_stride + i, used));
       }
+      if (input.factors) t = hn::Mul(t, hn::Set(d, input.factors[r]));
       if (residual) t = hn::Add(t, LoadN(residual + i, used));
       sum = hn::Add(sum, t);
       StoreN(t, y + i, used);

@@ -15,12 +15,13 @@ struct LayerNormShape {
   float eps = 1e-5f;
 };
 
-// The input of the norm: t = x_0 + x_1 + ... + x_{parts-1} + residual, added in this order.
+// The input of the norm: t = factor (x_0 + x_1 + ... + x_{parts-1}) + residual, added in this order.
 struct LayerNormInput {
   const float* x = nullptr;  // [parts][rows, dim]
   size_t x_stride = 0;       // floats from row to row
   size_t parts = 1;
   size_t part_stride = 0;           // floats from part to part
+  const float* factors = nullptr;   // [rows]; null: 1
   const float* residual = nullptr;  // [rows, dim], or null for none
   size_t residual_stride = 0;
   // [rows, dim], or null: also stores t here, with residual_stride. May be the residual itself, but

@@ -10,6 +10,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "linnet/error.h"
@@ -32,21 +34,57 @@ constexpr const char* kTokenizer = "tokenizer.json";
 
 // Fields that do not change what a model computes.
 constexpr const char* kHarmless[] = {
-    "_name_or_path",      "architectures",
-    "attn_mode",          "auto_map",
-    "bos_token_id",       "dtype",
-    "fuse_cross_entropy", "fuse_linear_cross_entropy",
-    "fuse_norm",          "fuse_swiglu",
-    "id2label",           "initializer_range",
-    "label2id",           "max_position_embeddings",
-    "model_type",         "pad_token_id",
-    "torch_dtype",        "transformers_version",
-    "use_cache",          "use_l2warp",
+    "_name_or_path",
+    "architectures",
+    "attn_mode",
+    "auto_map",
+    "bos_token_id",
+    "chunk_size",
+    "conv_init",
+    "dt_init_floor",
+    "dt_max",
+    "dt_min",
+    "dtype",
+    "fuse_cross_entropy",
+    "fuse_linear_cross_entropy",
+    "fuse_norm",
+    "fuse_swiglu",
+    "id2label",
+    "initializer_range",
+    "A_init_range",
+    "label2id",
+    "max_position_embeddings",
+    "model_type",
+    "pad_token_id",
+    "rescale_prenorm_residual",
+    "residual_in_fp32",
+    "time_step_floor",
+    "time_step_max",
+    "time_step_min",
+    "time_step_rank",
+    "torch_dtype",
+    "transformers_version",
+    "use_cache",
+    "use_l2warp",
 };
+
+// Python writes a limit that is infinite as Infinity, which is no JSON.
+std::string WithoutInfinity(std::string text) {
+  constexpr std::string_view kInfinity = "Infinity", kLarge = "1e308";
+  bool quoted = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '"') quoted = !quoted;
+    if (text[i] == '\\') ++i;
+    if (!quoted && text.compare(i, kInfinity.size(), kInfinity) == 0) {
+      text.replace(i, kInfinity.size(), kLarge);
+    }
+  }
+  return text;
+}
 
 json ReadJson(const fs::path& path) {
   std::string fault;
-  json object = ParseJson(ReadFile(path.string()), /*max_depth=*/8, fault);
+  json object = ParseJson(WithoutInfinity(ReadFile(path.string())), /*max_depth=*/8, fault);
   if (fault.empty() && !object.is_object()) fault = "is not a JSON object";
   if (!fault.empty()) throw InputError(path.string(), ": ", fault);
   return object;
@@ -102,6 +140,10 @@ class Config {
   }
   void MustBe(const char* name, const std::string& value) {
     if (String(name, value) != value) Unsupported(name);
+  }
+  // [0, infinity].
+  void MustBeUnlimited(const char* name) {
+    if (Has(name) && fields_[name] != json({0, 1e308})) Unsupported(name);
   }
   void MustBeAbsent(const char* name) {
     if (Has(name)) Unsupported(name);
@@ -216,11 +258,32 @@ void ReadPlain(Config& config, const MixerSpec& mixer) {
   config.MustBe("elementwise_affine", true, true);
 }
 
+// Also what transformers calls mamba2, which has other names of a few options.
+void ReadMamba2(Config& config, int width, MixerSpec& mixer) {
+  mixer.value_dim = config.Int("head_dim", 64);
+  const int64_t values = int64_t{width} * config.Int("expand", 2);
+  if (mixer.value_dim < 1 || values < 1 || values % mixer.value_dim != 0 || values >= 1 << 20) {
+    config.Refuse("hidden_size x expand is ", values,
+                  ", no multiple of head_dim = ", mixer.value_dim);
+  }
+  mixer.heads = static_cast<int>(values) / mixer.value_dim;
+  if (config.Int("num_heads", mixer.heads) != mixer.heads) {
+    config.Refuse("num_heads x head_dim is not hidden_size x expand = ", values);
+  }
+  mixer.query_dim = config.Int("state_size", 128);
+  mixer.key_heads = config.Int("n_groups", 1);
+  mixer.short_convolution = config.Int("conv_kernel", 4);
+  config.MustBe("use_bias", false, false), config.MustBe("use_conv_bias", true, true);
+  config.MustBe("rmsnorm", true, true), config.MustBe("rms_norm", true, true);
+  config.MustBe("norm_before_gate", false, false), config.MustBe("D_has_hdim", false, false);
+  config.MustBeUnlimited("dt_limit"), config.MustBeUnlimited("time_step_limit");
+}
+
 // A kind of model: its model_type, and its mixer to and from the config and hidden_size.
 struct Kind {
   const char* type;
   const char* mixer;
-  int hidden_ratio;
+  int hidden_ratio;  // 0: layers have no feed-forward block
   void (*read)(Config& config, int width, MixerSpec& mixer);
   void (*write)(const MixerSpec& mixer, int width, json& config);
 };
@@ -271,6 +334,35 @@ constexpr Kind kKinds[] = {
        WriteConvolution(mixer, config);
        config["use_gate"] = mixer.output_gate;
      }},
+    {"gated_deltaproduct", "gated-delta-product", 4,
+     [](Config& config, int, MixerSpec& mixer) {
+       ReadHeadSizes(config, 256, 6, 2, mixer);
+       ReadConvolution(config, mixer);
+       config.MustBe("use_forget_gate", true, false);
+       mixer.output_gate = config.Bool("use_output_gate", true);
+       mixer.householders = config.Int("num_householder", 1);
+     },
+     [](const MixerSpec& mixer, int width, json& config) {
+       WriteHeadSizes(mixer, width, config);
+       WriteConvolution(mixer, config);
+       config["use_forget_gate"] = true;
+       config["use_output_gate"] = mixer.output_gate;
+       config["num_householder"] = mixer.householders;
+     }},
+    {"mamba2", "ssd", 0, ReadMamba2,
+     [](const MixerSpec& mixer, int width, json& config) {
+       const int values = mixer.heads * mixer.value_dim;
+       if (values % width != 0) {
+         throw InputError(
+             "Mamba-2 needs heads x value_dim to be a multiple of d_model; here it is ", values);
+       }
+       config["num_heads"] = mixer.heads;
+       config["head_dim"] = mixer.value_dim;
+       config["expand"] = values / width;
+       config["state_size"] = mixer.query_dim;
+       config["n_groups"] = mixer.key_heads > 0 ? mixer.key_heads : mixer.heads;
+       config["conv_kernel"] = mixer.short_convolution;
+     }},
     {"kda", "kda", 4,
      [](Config& config, int, MixerSpec& mixer) {
        ReadHeadSizes(config, 128, 16, 1, mixer);
@@ -312,15 +404,19 @@ std::pair<ModelSpec, bool> ReadConfig(Config& config) {
   const int width = config.Int("hidden_size", 2048);
   MixerSpec mixer{.kind = kind.mixer};
   kind.read(config, width, mixer);
-  const auto eps = static_cast<float>(config.Number("norm_eps", 1e-6));
+  const bool feeds = kind.hidden_ratio > 0;
+  const double eps_of_kind = feeds ? 1e-6 : 1e-5;
+  const auto eps = static_cast<float>(
+      config.Number(config.Has("norm_eps") ? "norm_eps" : "layer_norm_epsilon", eps_of_kind));
   mixer.output_norm_eps = eps;
-  int hidden = config.Int("intermediate_size", 0);
-  const int ratio = config.Int("hidden_ratio", kind.hidden_ratio);
-  if (hidden == 0) {
+  int hidden = 1;
+  if (feeds) {
+    hidden = config.Int("intermediate_size", 0);
+    const int ratio = config.Int("hidden_ratio", kind.hidden_ratio);
     const int64_t wanted = int64_t{width} * ratio * 2 / 3;
-    hidden = static_cast<int>((wanted + 255) / 256 * 256);
+    if (hidden == 0) hidden = static_cast<int>((wanted + 255) / 256 * 256);
   }
-  config.MustBe("hidden_act", "swish");
+  if (config.String("hidden_act", "swish") != "silu") config.MustBe("hidden_act", "swish");
   config.MustBeAbsent("attn");
 
   ModelSpec spec;
@@ -329,7 +425,7 @@ std::pair<ModelSpec, bool> ReadConfig(Config& config) {
                 .repeat = config.Int("num_hidden_layers", 24),
                 .d_model = width,
                 .d_ff = hidden,
-                .feed_forward = FeedForwardKind::kGated,
+                .feed_forward = feeds ? FeedForwardKind::kGated : FeedForwardKind::kNone,
                 .norm = NormKind::kRms,
                 .norm_first = true,
                 .norm_eps = eps};
@@ -365,21 +461,57 @@ bool IsFloat(DType type) {
 
 }  // namespace
 
-std::string FlaName(std::string name) {
-  const std::pair<std::string, std::string> changes[] = {{"value_embedding", "model.embeddings"},
-                                                         {"predictor", "lm_head"},
-                                                         {"transformer.", "model."},
-                                                         {".attention.", ".attn."},
-                                                         {".norm1.", ".attn_norm."},
-                                                         {".norm2.", ".mlp_norm."},
-                                                         {".gate.", ".mlp.gate_proj."},
-                                                         {".linear1.", ".mlp.up_proj."},
-                                                         {".linear2.", ".mlp.down_proj."}};
+namespace {
+
+using Changes = std::vector<std::pair<std::string, std::string>>;
+
+std::string Changed(std::string name, const Changes& changes) {
   for (const auto& [from, to] : changes) {
     const size_t at = name.find(from);
     if (at != name.npos) name.replace(at, from.size(), to);
   }
   return name;
+}
+
+}  // namespace
+
+FlaPart FlaPartOf(const MixerSpec& mixer, const TensorInfo& info) {
+  const int64_t rows = info.shape.empty() ? 1 : info.shape[0];
+  if (mixer.kind != "ssd") {
+    return {Changed(info.name, {{"value_embedding", "model.embeddings"},
+                                {"predictor", "lm_head"},
+                                {"transformer.", "model."},
+                                {".attention.", ".attn."},
+                                {".norm1.", ".attn_norm."},
+                                {".norm2.", ".mlp_norm."},
+                                {".gate.", ".mlp.gate_proj."},
+                                {".linear1.", ".mlp.up_proj."},
+                                {".linear2.", ".mlp.down_proj."}}),
+            0, rows};
+  }
+  const std::string name = Changed(info.name, {{"value_embedding", "backbone.embeddings"},
+                                               {"predictor", "lm_head"},
+                                               {"transformer.norm.", "backbone.norm_f."},
+                                               {"transformer.", "backbone."},
+                                               {".attention.", ".mixer."},
+                                               {".norm1.", ".norm."},
+                                               {"o_proj.", "out_proj."}});
+  const int64_t values = int64_t{mixer.heads} * mixer.value_dim;
+  const int64_t keys = int64_t{mixer.heads} / KeyReaders(mixer) * mixer.query_dim;
+  const int64_t all = 2 * values + 2 * keys + mixer.heads;
+  const std::tuple<std::string, std::string, int64_t, int64_t> parts[] = {
+      {"g_proj.", "in_proj.", 0, all},
+      {"v_proj.", "in_proj.", values, all},
+      {"k_proj.", "in_proj.", 2 * values, all},
+      {"q_proj.", "in_proj.", 2 * values + keys, all},
+      {"a_proj.", "in_proj.", 2 * values + 2 * keys, all},
+      {"v_conv1d.", "conv1d.", 0, values + 2 * keys},
+      {"k_conv1d.", "conv1d.", values, values + 2 * keys},
+      {"q_conv1d.", "conv1d.", values + keys, values + 2 * keys}};
+  for (const auto& [own, whole, first, count] : parts) {
+    if (name.find(own) != name.npos) return {Changed(name, {{own, whole}}), first, count};
+  }
+  return {name, 0, rows};
 }
 
 bool IsModelFolder(const std::string& path) {
@@ -460,15 +592,22 @@ void FlaModel::OpenTensors(const std::string& folder) {
 // and another name of the norm after a mixer.
 FlaModel::Source FlaModel::SourceOf(const TensorInfo& info) const {
   const size_t count = Numel(info.shape);
-  std::string name = FlaName(info.name);
+  const FlaPart part = FlaPartOf(spec_.stack.mixer(), info);
+  std::string name = part.name;
   if (tied_ && name == "lm_head.weight" && tensors_.count(name) == 0) {
-    name = "model.embeddings.weight";
+    name = FlaPartOf(spec_.stack.mixer(), {"value_embedding.weight", {}}).name;
+  }
+  if (name == "backbone.embeddings.weight" && tensors_.count(name) == 0) {
+    name = "backbone.embedding.weight";  // as Mamba's authors have it
   }
   const std::string fused_norm = ".g_norm_swish_gate.";
   if (const size_t at = name.find(fused_norm); at != name.npos && tensors_.count(name) == 0) {
     name.replace(at, fused_norm.size(), ".g_norm.");
   }
-  size_t first = 0, parts = 1;
+  const size_t row = info.shape.empty() ? 1 : count / static_cast<size_t>(info.shape[0]);
+  size_t first = static_cast<size_t>(part.first) * row;
+  std::vector<int64_t> shape = info.shape;
+  if (!shape.empty()) shape[0] = part.rows;
   for (const auto& [own, index] :
        {std::pair<const char*, size_t>{".mlp.gate_proj.", 0}, {".mlp.up_proj.", 1}}) {
     const size_t at = name.find(own);
@@ -477,15 +616,13 @@ FlaModel::Source FlaModel::SourceOf(const TensorInfo& info) const {
       continue;
     }
     name.replace(at, std::strlen(own), ".mlp.gate_proj.");
-    parts = 2, first = index * count;
+    shape[0] *= 2, first = index * count;
   }
   const auto found = tensors_.find(name);
   if (found == tensors_.end()) {
     throw InputError(folder_, ": the tensor ", Quote(name), " is missing");
   }
   const Tensor& tensor = *found->second;
-  std::vector<int64_t> shape = info.shape;
-  shape[0] *= static_cast<int64_t>(parts);
   if (WithoutOnes(tensor.shape) != WithoutOnes(shape) || !IsFloat(tensor.dtype)) {
     throw InputError(tensor.file, ": the tensor ", Quote(name), " is ", DTypeName(tensor.dtype),
                      " ", FormatShape(tensor.shape), ", but the config needs F32, F16 or BF16 ",
@@ -563,24 +700,25 @@ json ConfigOf(const Checkpoint& checkpoint) {
   require(
       kind != std::end(kKinds) && stack.pattern.size() == 1,
       "flash-linear-attention has models of one kind of attention in all layers: ", KnownTypes());
-  require(stack.feed_forward == FeedForwardKind::kGated && stack.norm == NormKind::kRms &&
-              stack.norm_first && stack.convolution == 0 && !spec.ReadsFrames() &&
-              spec.head.kind == HeadKind::kCategorical && !spec.head.tied && !spec.head.bias &&
-              spec.PositionDims() == 0,
-          "flash-linear-attention needs RMS norms first, gated feed-forward blocks, and a "
-          "categorical head that is neither tied nor has a bias");
+  const bool feeds = kind->hidden_ratio > 0;
+  require(stack.feed_forward == (feeds ? FeedForwardKind::kGated : FeedForwardKind::kNone) &&
+              stack.norm == NormKind::kRms && stack.norm_first && stack.convolution == 0 &&
+              !spec.ReadsFrames() && spec.head.kind == HeadKind::kCategorical && !spec.head.tied &&
+              !spec.head.bias && spec.PositionDims() == 0,
+          "flash-linear-attention needs RMS norms first, ", feeds ? "gated" : "no",
+          " feed-forward blocks, no positions, and a categorical head that is neither tied nor has "
+          "a bias");
   require(mixer.output_norm_eps == stack.norm_eps,
           "flash-linear-attention has one eps for all norms; here they differ");
   json config = {{"model_type", kind->type},
                  {"hidden_size", stack.d_model},
                  {"num_hidden_layers", stack.layers()},
-                 {"intermediate_size", stack.d_ff},
-                 {"hidden_act", "swish"},
                  {"norm_eps", Rounded(stack.norm_eps)},
                  {"vocab_size", spec.input.vocabulary},
                  {"max_position_embeddings", spec.input.max_length},
                  {"tie_word_embeddings", false},
                  {"torch_dtype", "float32"}};
+  if (feeds) config["intermediate_size"] = stack.d_ff, config["hidden_act"] = "swish";
   kind->write(mixer, stack.d_model, config);
   return config;
 }
@@ -598,8 +736,21 @@ void WriteFla(const Checkpoint& checkpoint, const std::string& folder) {
   MakeFolder(folder);
   SafetensorsWriter writer;
   writer.SetMetadata("format", "pt");  // as PyTorch's writer sets it
+  std::map<std::string, std::vector<float>> joined;
+  std::vector<std::pair<std::string, std::vector<int64_t>>> order;
   for (const TensorInfo& info : TensorTable(spec)) {
-    writer.Add(FlaName(info.name), DType::kF32, info.shape, checkpoint.Tensor(info.name).data());
+    const FlaPart part = FlaPartOf(spec.stack.mixer(), info);
+    const auto values = checkpoint.Tensor(info.name);
+    std::vector<int64_t> shape = info.shape;
+    shape[0] = part.rows;
+    std::vector<float>& whole = joined[part.name];
+    if (whole.empty()) whole.resize(Numel(shape)), order.push_back({part.name, shape});
+    const size_t row = values.size() / static_cast<size_t>(info.shape[0]);
+    std::copy(values.begin(), values.end(),
+              whole.begin() + static_cast<ptrdiff_t>(part.first * static_cast<int64_t>(row)));
+  }
+  for (const auto& [name, shape] : order) {
+    writer.Add(name, DType::kF32, shape, joined[name].data());
   }
   writer.Write((fs::path(folder) / kWeights).string());
   if (spec.text() && spec.text()->unit == TextUnit::kToken) {

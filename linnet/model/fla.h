@@ -5,12 +5,13 @@
 //   model.Write("gla.safetensors", training);
 //   WriteFla(Checkpoint::Open("gla.safetensors"), "gla-again");
 //
-// Kinds: gla, retnet, delta_net, gated_deltanet and kda. Options that would change what a model
+// Kinds: gla, retnet, delta_net, gated_deltanet, gated_deltaproduct, kda and mamba2. Options that would change what a model
 // computes, and that linnet does not have, are refused by name.
 #ifndef LINNET_MODEL_FLA_H_
 #define LINNET_MODEL_FLA_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <list>
 #include <map>
 #include <span>
@@ -58,8 +59,13 @@ class FlaModel {
   std::map<std::string, const Tensor*> tensors_;
 };
 
-// The name in flash-linear-attention of a tensor of TensorTable().
-std::string FlaName(std::string name);
+// Where flash-linear-attention has a tensor of TensorTable(): rows from `first` on of a tensor with
+// `rows` rows. Mamba-2 has the products and convolutions of a layer in one tensor each.
+struct FlaPart {
+  std::string name;
+  int64_t first = 0, rows = 0;
+};
+FlaPart FlaPartOf(const MixerSpec& mixer, const TensorInfo& info);
 
 // Whether a path is a folder with a config.json.
 bool IsModelFolder(const std::string& path);

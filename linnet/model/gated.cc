@@ -1,6 +1,8 @@
 #include "linnet/model/gated.h"
 
 #include <cmath>
+#include <string>
+#include <utility>
 
 namespace linnet {
 
@@ -8,15 +10,22 @@ std::vector<ProjectionInfo> GatedProjections(const MixerSpec& spec, const GatedF
   const auto own = [](const char* name, int width) {
     return ProjectionInfo{.name = name, .width = width, .bias = false};
   };
+  // One for each delta step.
+  const auto each = [&](const char* name, int width, int readers) {
+    return ProjectionInfo{.name = name,
+                          .width = form.householders * width,
+                          .bias = false,
+                          .readers = readers,
+                          .blocks = form.householders};
+  };
   const auto shared = [](const char* name, int rank) {
     return ProjectionInfo{.name = name, .width = rank, .bias = false, .shared = true};
   };
-  const auto read = [&](const char* name) {
-    return ProjectionInfo{
-        .name = name, .width = spec.query_dim, .bias = false, .readers = form.readers};
-  };
-  std::vector<ProjectionInfo> all = {read("q_proj"), read("k_proj"), own("v_proj", spec.value_dim)};
-  if (form.write == GatedWrite::kDelta) all.push_back(own("b_proj", 1));
+  std::vector<ProjectionInfo> all = {
+      {.name = "q_proj", .width = spec.query_dim, .bias = false, .readers = form.readers},
+      each("k_proj", spec.query_dim, form.readers),
+      each("v_proj", spec.value_dim, 1)};
+  if (form.write == GatedWrite::kDelta) all.push_back(each("b_proj", 1, 1));
   if (form.write == GatedWrite::kTwoSided) {
     all.push_back(own("b_proj", spec.query_dim));
     all.push_back(own("w_proj", spec.value_dim));
@@ -32,10 +41,14 @@ std::vector<ProjectionInfo> GatedProjections(const MixerSpec& spec, const GatedF
 std::vector<TensorInfo> GatedTensors(const MixerSpec& spec, const GatedForm& form) {
   const int64_t heads = spec.heads, keys = heads * spec.query_dim, values = heads * spec.value_dim;
   std::vector<TensorInfo> all;
-  if (form.convolution > 0) {
-    all.push_back({"q_conv1d.weight", {keys / form.readers, 1, form.convolution}});
-    all.push_back({"k_conv1d.weight", {keys / form.readers, 1, form.convolution}});
-    all.push_back({"v_conv1d.weight", {values, 1, form.convolution}});
+  const std::pair<const char*, int64_t> convolved[] = {
+      {"q_conv1d", keys / form.readers},
+      {"k_conv1d", form.householders * keys / form.readers},
+      {"v_conv1d", form.householders * values}};
+  for (const auto& [name, channels] : convolved) {
+    if (form.convolution == 0) break;
+    all.push_back({std::string(name) + ".weight", {channels, 1, form.convolution}});
+    if (form.timed) all.push_back({std::string(name) + ".bias", {channels}});
   }
   const bool rates = form.decay == GatedDecay::kHead || form.decay == GatedDecay::kKeyRate;
   if (rates) all.push_back({"A_log", {heads}});
@@ -51,7 +64,8 @@ std::vector<TensorInfo> GatedTensors(const MixerSpec& spec, const GatedForm& for
     all.push_back({"g_proj.1.weight", {values, spec.value_dim}});
     all.push_back({"g_proj.1.bias", {values}});
   }
-  all.push_back({std::string(form.norm) + ".weight", {spec.value_dim}});
+  if (form.timed) all.push_back({"D", {heads}});
+  all.push_back({std::string(form.norm) + ".weight", {form.timed ? values : spec.value_dim}});
   return all;
 }
 

@@ -13,10 +13,20 @@
 //   out       the scan's with scale K^-1/2, decay and strength as below
 //   result    out / sqrt(mean(out^2) + eps) * norm, times silu(g) or sigmoid(g)
 //
-// Structure and tensor names are those of flash-linear-attention.
+// With `householders` = n, a position has n keys, values and strengths, and the state takes n delta
+// steps: it decays before the first and is read after the last.
+//
+// With `timed` (Mamba-2), a position lasts d = softplus(a_proj x + dt_bias): the decay is
+// -exp(A_log) d, the scan's scale is 1 and its value d v, out is the scan's plus D v, and the
+// result is y / sqrt(mean(y^2) + eps) * norm with y = out silu(g), where the mean is over the
+// channels of all heads that read the same keys.
+//
+// Structure and tensor names are those of flash-linear-attention, except that Mamba-2's in_proj and
+// conv1d are several tensors here.
 #ifndef LINNET_MODEL_GATED_H_
 #define LINNET_MODEL_GATED_H_
 
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -56,9 +66,14 @@ struct GatedForm {
   int convolution = 0;  // width in positions; 0: none
   bool rotary = false;
   const char* norm = "o_norm";
-  int readers = 1;  // heads that read the same queries and keys
+  int readers = 1;       // heads that read the same queries and keys
+  int householders = 1;  // delta steps per position
+  bool timed = false;
 
   bool delta() const { return write != GatedWrite::kAdd; }
+  float scale(int query_dim) const {
+    return timed ? 1 : 1 / std::sqrt(static_cast<float>(query_dim));
+  }
 };
 
 // Added to |q|^2 and |k|^2.

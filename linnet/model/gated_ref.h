@@ -3,6 +3,7 @@
 //
 //   GatedHead head{.in = {{"q_proj", q}, ...}, .own = {{"A_log", a}, ...}, .index = h};
 //   std::vector<std::vector<double>> out = GatedOut(spec, head);   // [positions][V]
+//   NormalizeTogether(spec, norm, outs);   // of all heads; does nothing if each has its own norm
 #ifndef LINNET_MODEL_GATED_REF_H_
 #define LINNET_MODEL_GATED_REF_H_
 
@@ -39,36 +40,22 @@ class GatedOracle {
         keys_(static_cast<size_t>(spec.query_dim)),
         values_(static_cast<size_t>(spec.value_dim)) {}
 
+  // Without the norm if it is common to several heads.
   Rows Out() const {
     Rows out, s(keys_, Row(values_));
     for (size_t t = 0; t < head_.in.at("q_proj").size(); ++t) {
-      Row q = Vector("q", keys_, t), k = Vector("k", keys_, t);
-      const Row v = Vector("v", values_, t);
-      if (form_.rotary) q = Rotated(q, t), k = Rotated(k, t);
-      if (form_.delta()) q = Normalized(q), k = Normalized(k);
+      Row q = Vector("q", keys_, t, 0);
+      if (form_.rotary) q = Rotated(q, t);
+      if (form_.delta()) q = Normalized(q);
       const Row g = LogDecay(t);
       for (size_t d = 0; d < keys_; ++d) {
         for (double& x : s[d]) x *= std::exp(g[d]);
       }
-      Row add = v;
-      if (form_.delta()) {
-        const double most = spec_.negative_eigenvalues ? 2 : 1;
-        const Row& erase = In("b_proj", t);  // a number, or one for each key channel
-        for (size_t m = 0; m < values_; ++m) {
-          add[m] *= form_.write == GatedWrite::kTwoSided ? Sigmoid(In("w_proj", t)[m])
-                                                         : most * Sigmoid(erase[0]);
-          for (size_t d = 0; d < keys_; ++d) {
-            add[m] -= most * Sigmoid(erase[d % erase.size()]) * k[d] * s[d][m];
-          }
-        }
-      }
+      for (size_t i = 0; i < static_cast<size_t>(form_.householders); ++i) Update(t, i, s);
       Row read(values_);
-      const double scale = 1 / std::sqrt(static_cast<float>(keys_));  // in fp32, as the kernels
+      const double scale = form_.scale(spec_.query_dim);  // in fp32, as the kernels
       for (size_t d = 0; d < keys_; ++d) {
-        for (size_t m = 0; m < values_; ++m) {
-          s[d][m] += k[d] * add[m];
-          read[m] += scale * q[d] * s[d][m];
-        }
+        for (size_t m = 0; m < values_; ++m) read[m] += scale * q[d] * s[d][m];
       }
       out.push_back(Finished(read, t));
     }
@@ -84,17 +71,50 @@ class GatedOracle {
   const Row& In(const std::string& name, size_t t) const { return head_.in.at(name)[t]; }
   const Row& Own(const std::string& name) const { return head_.own.at(name); }
 
-  // The query, key or value of a position.
-  Row Vector(const std::string& name, size_t size, size_t t) const {
-    if (form_.convolution == 0) return In(name + "_proj", t);
-    const auto width = static_cast<size_t>(form_.convolution);
-    const size_t first =
-        head_.index / (name == "v" ? 1 : static_cast<size_t>(form_.readers)) * size;
+  // Writes the i-th key and value of a position into the state.
+  void Update(size_t t, size_t i, Rows& s) const {
+    Row k = Vector("k", keys_, t, i), add = Vector("v", values_, t, i);
+    if (form_.rotary) k = Rotated(k, t);
+    if (form_.delta()) {
+      k = Normalized(k);
+      const double most = spec_.negative_eigenvalues ? 2 : 1;
+      const Row& erase = In("b_proj", t);  // a number, or one for each key channel
+      for (size_t m = 0; m < values_; ++m) {
+        add[m] *= form_.write == GatedWrite::kTwoSided ? Sigmoid(In("w_proj", t)[m])
+                                                       : most * Sigmoid(erase[i]);
+        for (size_t d = 0; d < keys_; ++d) {
+          const double strength = form_.write == GatedWrite::kTwoSided ? erase[d] : erase[i];
+          add[m] -= most * Sigmoid(strength) * k[d] * s[d][m];
+        }
+      }
+    } else if (form_.timed) {
+      for (double& a : add) a *= TimeStep(t);
+    }
+    for (size_t d = 0; d < keys_; ++d) {
+      for (size_t m = 0; m < values_; ++m) s[d][m] += k[d] * add[m];
+    }
+  }
+
+  double TimeStep(size_t t) const {
+    return Softplus(In("a_proj", t)[0] + Own("dt_bias")[head_.index]);
+  }
+
+  // The query, or the i-th key or value, of a position.
+  Row Vector(const std::string& name, size_t size, size_t t, size_t i) const {
     Row y(size);
+    if (form_.convolution == 0) {
+      for (size_t c = 0; c < size; ++c) y[c] = In(name + "_proj", t)[i * size + c];
+      return y;
+    }
+    const auto width = static_cast<size_t>(form_.convolution);
+    const size_t readers = name == "v" ? 1 : static_cast<size_t>(form_.readers);
+    const size_t heads = static_cast<size_t>(spec_.heads) / readers;
+    const size_t first = (i * heads + head_.index / readers) * size;
     for (size_t c = 0; c < size; ++c) {
+      if (form_.timed) y[c] = Own(name + "_conv1d.bias")[first + c];
       for (size_t back = 0; back < width && back <= t; ++back) {
         y[c] += Own(name + "_conv1d.weight")[(first + c) * width + width - 1 - back] *
-                In(name + "_proj", t - back)[c];
+                In(name + "_proj", t - back)[i * size + c];
       }
       y[c] *= Sigmoid(y[c]);
     }
@@ -139,8 +159,7 @@ class GatedOracle {
     if (form_.decay == GatedDecay::kConstant) {
       g.assign(keys_, std::log(1 - std::pow(2.0, -5.0 - static_cast<double>(h))));
     } else if (form_.decay == GatedDecay::kHead) {
-      g.assign(keys_,
-               -std::exp(Own("A_log")[h]) * Softplus(In("a_proj", t)[0] + Own("dt_bias")[h]));
+      g.assign(keys_, -std::exp(Own("A_log")[h]) * TimeStep(t));
     } else if (form_.decay == GatedDecay::kKey) {
       g = Second("gk_proj", keys_, t);
       for (double& x : g) x = -Softplus(-x) / 16;
@@ -156,8 +175,6 @@ class GatedOracle {
   }
 
   Row Finished(Row x, size_t t) const {
-    double mean = 0;
-    for (const double a : x) mean += a * a / static_cast<double>(values_);
     Row gate(values_, 1.0);
     if (form_.gate == OutputGate::kSilu) {
       gate = In("g_proj", t);
@@ -166,9 +183,20 @@ class GatedOracle {
       gate = Second("g_proj", values_, t);
       for (double& g : gate) g = Sigmoid(g);
     }
+    if (form_.timed) {
+      const Row v = Vector("v", values_, t, 0);
+      for (size_t m = 0; m < values_; ++m) x[m] = (x[m] + Own("D")[head_.index] * v[m]) * gate[m];
+    }
+    double mean = 0;
+    for (const double a : x) mean += a * a / static_cast<double>(values_);
+    const double root = std::sqrt(mean + spec_.output_norm_eps);
+    const Row& weight = Own(std::string(form_.norm) + ".weight");
     for (size_t m = 0; m < values_; ++m) {
-      x[m] *= Own(std::string(form_.norm) + ".weight")[m] * gate[m] /
-              std::sqrt(mean + spec_.output_norm_eps);
+      if (!form_.timed) {
+        x[m] *= weight[m] * gate[m] / root;
+      } else if (form_.readers == 1) {
+        x[m] *= weight[head_.index * values_ + m] / root;
+      }
     }
     return x;
   }
@@ -181,6 +209,28 @@ class GatedOracle {
 
 inline GatedHead::Rows GatedOut(const MixerSpec& spec, const GatedHead& head) {
   return GatedOracle(spec, head).Out();
+}
+
+// Applies the norm that a timed form's heads have in common if they read the same keys. weight: of
+// all heads' channels.
+inline void NormalizeTogether(const MixerSpec& spec, const std::vector<double>& weight,
+                              std::vector<GatedHead::Rows>& heads) {
+  const GatedForm form = FindMixer(spec.kind).gated(spec);
+  const auto set = static_cast<size_t>(form.readers), values = static_cast<size_t>(spec.value_dim);
+  if (!form.timed || set == 1) return;
+  for (size_t first = 0; first < heads.size(); first += set) {
+    for (size_t t = 0; t < heads[first].size(); ++t) {
+      double mean = 0;
+      for (size_t h = first; h < first + set; ++h) {
+        for (const double x : heads[h][t]) mean += x * x / static_cast<double>(set * values);
+      }
+      for (size_t h = first; h < first + set; ++h) {
+        for (size_t m = 0; m < values; ++m) {
+          heads[h][t][m] *= weight[h * values + m] / std::sqrt(mean + spec.output_norm_eps);
+        }
+      }
+    }
+  }
 }
 
 }  // namespace linnet

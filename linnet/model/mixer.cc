@@ -102,6 +102,7 @@ void Validate(const MixerSpec& spec, int query_dim, const std::string& where) {
   in_range("lsh_chunk", spec.lsh_chunk, 1, 1 << 20);
   in_range("short_convolution", spec.short_convolution, 0, 64);
   in_range("gate_rank", spec.gate_rank, 1, 4096);
+  in_range("householders", spec.householders, 1, 16);
   require(spec.key_heads == 0 || (spec.key_heads > 0 && spec.heads % spec.key_heads == 0),
           "key_heads is ", spec.key_heads, "; it must divide the number of heads, ", spec.heads,
           ", or be 0");

@@ -40,6 +40,7 @@ void VisitMixer(Mixer& mixer, Visit visit) {
   visit("gate_rank", mixer.gate_rank);
   visit("key_heads", mixer.key_heads);
   visit("decay_floor", mixer.decay_floor);
+  visit("householders", mixer.householders);
   visit("output_norm_eps", mixer.output_norm_eps);
   visit("heads", mixer.heads);
   visit("query_dim", mixer.query_dim);
@@ -171,7 +172,7 @@ void DropUnused(const MixerSpec& mixer, json& object) {
   for (const char* name :
        {"features", "similarity", "lsh_rounds", "lsh_buckets", "lsh_chunk", "lsh_variant",
         "softmax_scale", "short_convolution", "output_gate", "negative_eigenvalues", "gate_rank",
-        "key_heads", "decay_floor", "output_norm_eps"}) {
+        "key_heads", "decay_floor", "householders", "output_norm_eps"}) {
     const bool used = std::find(own.begin(), own.end(), name) != own.end();
     if (object[name] == plain[name] && !used) object.erase(name);
   }
@@ -313,6 +314,9 @@ class Validator {
     InRange("d_model", stack.d_model, 2, 65536);
     InRange("d_ff", stack.d_ff, 1, 1 << 20);
     InRange("convolution", stack.convolution, 0, 4096);
+    Require(
+        stack.feed_forward != FeedForwardKind::kNone || spec_.network == NetworkKind::kTransformer,
+        "layers without feed-forward blocks are for transformers");
     Require(stack.convolution == 0 || spec_.network == NetworkKind::kTransformer,
             "a convolution is for transformers; set convolution to 0");
     Require(stack.convolution % 2 == 1 || stack.convolution == 0 || spec_.Causal(),
@@ -574,11 +578,12 @@ class Table {
                    layer + (decoder ? "self_attention" : "attention"), table_);
       if (decoder) MixerTensors(CrossMixer(mixer), d_, layer + "cross_attention", table_);
       const bool gated = stack.feed_forward == FeedForwardKind::kGated;
+      const bool feeds = stack.feed_forward != FeedForwardKind::kNone;
       if (gated) Linear(layer + "gate", stack.d_ff, d_, /*bias=*/false);
-      Linear(layer + "linear1", stack.d_ff, d_, !gated);
-      Linear(layer + "linear2", d_, stack.d_ff, !gated);
+      if (feeds) Linear(layer + "linear1", stack.d_ff, d_, !gated);
+      if (feeds) Linear(layer + "linear2", d_, stack.d_ff, !gated);
       Norm(layer + "norm1");
-      Norm(layer + "norm2");
+      if (feeds) Norm(layer + "norm2");
       if (decoder) Norm(layer + "norm3");
     }
     if (stack.final_norm) Norm(name + ".norm");

@@ -34,7 +34,7 @@ struct EnumNames<NormKind> {
 };
 template <>
 struct EnumNames<FeedForwardKind> {
-  static constexpr const char* kNames[] = {"mlp", "gated"};
+  static constexpr const char* kNames[] = {"mlp", "gated", "none"};
 };
 template <>
 struct EnumNames<NetworkKind> {

@@ -20,10 +20,16 @@ struct ProjectionInfo {
   bool bias = true;
   bool shared = false;  // every head reads the same columns
   int readers = 1;      // so many heads in turn read the same columns; divides their number
+  // The tensor's rows are so many blocks, each with an equal part of every head's columns.
+  int blocks = 1;
 
   int Columns(int heads) const { return shared ? width : heads / readers * width; }
-  // The first column that a head reads.
-  int First(int head) const { return shared ? 0 : head / readers * width; }
+  // The tensor's row, of those for so many heads, that computes a column of a head.
+  int RowOf(int head, int column, int heads) const {
+    if (shared) return column;
+    const int part = width / blocks;
+    return (column / part * (heads / readers) + head / readers) * part + column % part;
+  }
 };
 
 }  // namespace linnet

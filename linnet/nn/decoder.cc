@@ -21,6 +21,7 @@ TransformerDecoderLayerImpl::TransformerDecoderLayerImpl(const TransformerOption
       norm1(parts_.MakeNorm()),
       norm2(parts_.MakeNorm()),
       norm3(parts_.MakeNorm()) {
+  if (linear1.is_empty()) throw InputError("a decoder needs feed-forward blocks");
   if (!cross_attention->cross()) {
     throw InputError("a decoder cannot attend to its memory with attention '", cross.kind,
                      "', which needs keys at the queries' positions; choose linear or full");

@@ -117,11 +117,10 @@ class LayersOracle {
     Rows all(x.size());
     for (int h = 0; h < spec.heads; ++h) {
       const auto part = [&](size_t i) {
-        const auto width = static_cast<ptrdiff_t>(infos[i].width);
-        Rows rows;
-        for (const Row& row : in[i]) {
-          const auto first = row.begin() + infos[i].First(h);
-          rows.emplace_back(first, first + width);
+        Rows rows(in[i].size());
+        for (int c = 0; c < infos[i].width; ++c) {
+          const auto at = static_cast<size_t>(infos[i].RowOf(h, c, spec.heads));
+          for (size_t t = 0; t < rows.size(); ++t) rows[t].push_back(in[i][t][at]);
         }
         return rows;
       };

@@ -37,7 +37,7 @@ Tensor Initial(const TensorInfo& info) {
     const double bound = 1 / std::sqrt(static_cast<double>(info.shape.back()));
     return x.uniform_(-bound, bound);
   }
-  return x.fill_(1);  // norms
+  return x.fill_(1);  // norms and D
 }
 
 class GatedMixerImpl : public MixerImpl {
@@ -62,7 +62,7 @@ class GatedMixerImpl : public MixerImpl {
   // Always causal: mask.causal is not read.
   Tensor Mix(const Parts& in, const Mask& mask) override {
     CheckParts(in);
-    CheckAttention(spec_.kind.c_str(), Repeated(in[0]), Repeated(in[1]), in[2], mask,
+    CheckAttention(spec_.kind.c_str(), Repeated(in[0]), Repeated(First(in[1])), First(in[2]), mask,
                    /*quadratic=*/false, spec_.query_dim);
     if (in[0].size(1) != in[1].size(1)) {
       throw InputError("attention '", spec_.kind, "' needs as many keys as queries; got ",
@@ -79,8 +79,8 @@ class GatedMixerImpl : public MixerImpl {
 
   Tensor MixPiece(const Parts& in, MixerState& state) override {
     CheckParts(in);
-    CheckRecurrent(spec_.kind.c_str(), spec_.query_dim, Repeated(in[0]), Repeated(in[1]), in[2], {},
-                   state.empty() ? Tensor() : state.tensors[0]);
+    CheckRecurrent(spec_.kind.c_str(), spec_.query_dim, Repeated(in[0]), Repeated(First(in[1])),
+                   First(in[2]), {}, state.empty() ? Tensor() : state.tensors[0]);
     return Compute(in, {}, &state);
   }
 
@@ -112,6 +112,13 @@ class GatedMixerImpl : public MixerImpl {
     }
   }
 
+  // A position's first key or value.
+  Tensor First(const Tensor& x) const {
+    return form_.householders == 1 || x.dim() != 4 || x.size(3) % form_.householders != 0
+               ? x
+               : x.narrow(3, 0, x.size(3) / form_.householders);
+  }
+
   // Queries or keys for each head.
   Tensor Repeated(const Tensor& x) const {
     return form_.readers == 1 || x.dim() != 4 ? x : x.repeat_interleave(form_.readers, 2);
@@ -141,10 +148,11 @@ class GatedMixerImpl : public MixerImpl {
     auto [q, k, v] = Convolved(wide(in[0]), wide(in[1]), wide(in[2]), lengths,
                                state != nullptr ? &past : nullptr);
     if (form_.rotary) Rotate(begun ? state->length : 0, q, k);
+    if (form_.householders > 1) k = Updates(k, spec_.query_dim), v = Updates(v, spec_.value_dim);
     if (form_.delta()) q = Normalized(q), k = Normalized(k);
     q = Repeated(q), k = Repeated(k);
 
-    kernels::ScanOptions options{.scale = 1 / std::sqrt(static_cast<float>(spec_.query_dim))};
+    kernels::ScanOptions options{.scale = form_.scale(spec_.query_dim)};
     ops::ScanInputs scan;
     scan.q = q, scan.k = k, scan.v = v;
     switch (form_.decay) {
@@ -153,10 +161,12 @@ class GatedMixerImpl : public MixerImpl {
       case GatedDecay::kConstant:
         scan.decay = ConstantDecay(v);
         break;
-      case GatedDecay::kHead:
-        scan.decay = (-own("A_log").exp() * Softplus(part("a_proj").squeeze(3) + own("dt_bias")))
-                         .unsqueeze(3);
+      case GatedDecay::kHead: {
+        const Tensor step = Softplus(part("a_proj").squeeze(3) + own("dt_bias")).unsqueeze(3);
+        scan.decay = -own("A_log").exp().unsqueeze(1) * step;
+        if (form_.timed) scan.v = v * step;
         break;
+      }
       case GatedDecay::kKey:
         scan.decay = torch::log_sigmoid(second("gk_proj", spec_.query_dim)) / kLowRankDecayDivisor;
         if (spec_.decay_floor < 0) scan.decay = scan.decay.clamp_min(spec_.decay_floor);
@@ -178,21 +188,51 @@ class GatedMixerImpl : public MixerImpl {
     if (form_.delta()) {
       options.write = form_.write == GatedWrite::kDelta ? ScanWrite::kDelta : ScanWrite::kTwoSided;
       scan.erase = part("b_proj").sigmoid() * (spec_.negative_eigenvalues ? 2 : 1);
+      if (form_.householders > 1) scan.erase = Updates(scan.erase, 1);
     }
     if (form_.write == GatedWrite::kTwoSided) scan.write = part("w_proj").sigmoid();
     Tensor s = begun ? wide(state->tensors[0]) : Tensor();
+    if (form_.householders > 1) {
+      scan.q = Spread(scan.q, form_.householders - 1), scan.decay = Spread(scan.decay, 0);
+    }
+    const Tensor rows = lengths.defined() ? lengths * form_.householders : Tensor();
     Tensor out =
-        state != nullptr ? ops::Scan(scan, options, lengths, s) : ops::Scan(scan, options, lengths);
+        state != nullptr ? ops::Scan(scan, options, rows, s) : ops::Scan(scan, options, rows);
+    if (form_.householders > 1) {
+      out = out.unflatten(1, {-1, form_.householders}).select(2, form_.householders - 1);
+    }
     if (state != nullptr) {
       state->tensors = {s.to(type)};
       if (form_.convolution > 0) state->tensors.push_back(past);
       state->length += q.size(1);
     }
-    out = out * (out.square().mean(3, true) + spec_.output_norm_eps).rsqrt() *
-          own(std::string(form_.norm) + ".weight");
+    const Tensor norm = own(std::string(form_.norm) + ".weight");
+    if (form_.timed) {
+      const Tensor y = (out + own("D").unsqueeze(1) * v) * torch::silu(part("g_proj"));
+      return Normed(y.unflatten(2, {-1, form_.readers}), {3, 4})
+          .flatten(2, 3)
+          .mul(norm.view({spec_.heads, spec_.value_dim}))
+          .to(type);
+    }
+    out = Normed(out, {3}) * norm;
     if (form_.gate == OutputGate::kSilu) out = out * torch::silu(part("g_proj"));
     if (form_.gate == OutputGate::kSigmoid) out = out * second("g_proj", spec_.value_dim).sigmoid();
     return out.to(type);
+  }
+
+  // Divided by its root mean square over some dimensions.
+  Tensor Normed(const Tensor& x, at::IntArrayRef dims) const {
+    return x * (x.square().mean(dims, true) + spec_.output_norm_eps).rsqrt();
+  }
+
+  // [N, L, H, n width] with a position's delta steps side by side as [N, L n, H, width].
+  Tensor Updates(const Tensor& x, int64_t width) const {
+    return x.unflatten(3, {form_.householders, width}).transpose(2, 3).flatten(1, 2);
+  }
+  // [N, L, H, width] as [N, L n, H, width], at the i-th of a position's delta steps; else zeros.
+  Tensor Spread(const Tensor& x, int64_t i) const {
+    return torch::constant_pad_nd(x.unsqueeze(2), {0, 0, 0, 0, i, form_.householders - 1 - i})
+        .flatten(1, 2);
   }
 
   struct Qkv {
@@ -211,19 +251,28 @@ class GatedMixerImpl : public MixerImpl {
       x = torch::cat({before.to(x.scalar_type()), x}, 1);
       *past = x.narrow(1, length, behind);
     }
-    const Tensor weight = torch::cat({own_.at("q_conv1d.weight"), own_.at("k_conv1d.weight"),
-                                      own_.at("v_conv1d.weight")})
-                              .squeeze(1)
-                              .t()
-                              .contiguous()
-                              .to(x.scalar_type());
-    const Tensor all = ops::DepthwiseConvolution(x, weight, torch::zeros({x.size(2)}, x.options()),
-                                                 lengths, /*causal=*/true);
+    // In the order of the inputs' channels: [heads, blocks, width].
+    const auto joined = [&](const char* end) {
+      std::vector<Tensor> all;
+      for (size_t i = 0; i < 3; ++i) {
+        const int64_t blocks = projections_[i].blocks, width = projections_[i].width / blocks;
+        const Tensor own = own_.at(std::string("qkv").substr(i, 1) + "_conv1d." + end);
+        all.push_back(
+            blocks == 1
+                ? own.flatten(1)
+                : own.flatten(1).unflatten(0, {blocks, -1, width}).transpose(0, 1).flatten(0, 2));
+      }
+      return torch::cat(all).to(x.scalar_type());
+    };
+    const Tensor weight = joined("weight").t().contiguous();
+    const Tensor bias =
+        form_.timed ? joined("bias").squeeze(1) : torch::zeros({x.size(2)}, x.options());
+    const Tensor all = ops::DepthwiseConvolution(x, weight, bias, lengths, /*causal=*/true);
     const Tensor y = torch::silu(past != nullptr ? all.narrow(1, behind, length) : all);
     const std::vector<Tensor> parts = y.split_with_sizes(
-        {q.size(2) * q.size(3), q.size(2) * q.size(3), v.size(2) * v.size(3)}, 2);
+        {q.size(2) * q.size(3), k.size(2) * k.size(3), v.size(2) * v.size(3)}, 2);
     return {parts[0].unflatten(2, {q.size(2), q.size(3)}),
-            parts[1].unflatten(2, {q.size(2), q.size(3)}),
+            parts[1].unflatten(2, {k.size(2), k.size(3)}),
             parts[2].unflatten(2, {v.size(2), v.size(3)})};
   }
 
@@ -273,9 +322,11 @@ MixerKind Kind(const char* name) {
 
 MixerKind DeltaNetMixerKind() { return Kind("delta-net"); }
 MixerKind GatedDeltaNetMixerKind() { return Kind("gated-delta-net"); }
+MixerKind GatedDeltaProductMixerKind() { return Kind("gated-delta-product"); }
 MixerKind Gdn2MixerKind() { return Kind("gdn2"); }
 MixerKind GlaMixerKind() { return Kind("gla"); }
 MixerKind KdaMixerKind() { return Kind("kda"); }
 MixerKind RetentionMixerKind() { return Kind("retention"); }
+MixerKind SsdMixerKind() { return Kind("ssd"); }
 
 }  // namespace linnet::nn

@@ -116,13 +116,17 @@ std::vector<Tensor> AttentionLayerImpl::Split(const Tensor& x, const ops::Norm& 
                 .split_with_sizes(widths, -1);
   }
   for (size_t i = begin; i < end; ++i) {
-    if (!infos_[i].shared) parts[i - begin] = Heads(parts[i - begin], infos_[i].width);
+    if (!infos_[i].shared) parts[i - begin] = Heads(parts[i - begin], infos_[i]);
   }
   return parts;
 }
 
-Tensor AttentionLayerImpl::Heads(const Tensor& x, int64_t width) {
-  return x.unflatten(-1, {x.size(-1) / width, width});
+Tensor AttentionLayerImpl::Heads(const Tensor& x, const ProjectionInfo& info) {
+  if (info.blocks == 1) return x.unflatten(-1, {x.size(-1) / info.width, info.width});
+  const int64_t part = info.width / info.blocks;
+  return x.unflatten(-1, {info.blocks, x.size(-1) / info.width, part})
+      .transpose(-3, -2)
+      .flatten(-2);
 }
 
 Tensor AttentionLayerImpl::Attend(const Tensor& x, const ops::Norm& norm, const Mask& mask) {
@@ -137,7 +141,7 @@ Tensor AttentionLayerImpl::Attend(const Tensor& x, const ops::Norm& norm, const 
     weights.push_back(projection->weight), biases.push_back(projection->bias);
   }
   std::vector<Tensor> qkv = ops::NarrowLinears(x, weights, biases, norm);
-  for (size_t i = 0; i < qkv.size(); ++i) qkv[i] = Heads(qkv[i], infos_[i].width);
+  for (size_t i = 0; i < qkv.size(); ++i) qkv[i] = Heads(qkv[i], infos_[i]);
   return mixer_->Mix(qkv, mask).flatten(2);
 }
 
@@ -180,6 +184,7 @@ LayerParts::LayerParts(const TransformerOptions& options)
       norm_eps_(options.norm_eps),
       norm_first_(options.norm_first),
       gated_(options.feed_forward == FeedForwardKind::kGated),
+      feeds_(options.feed_forward != FeedForwardKind::kNone),
       activation_(options.activation == Activation::kGelu ? kernels::Activation::kGelu
                                                           : kernels::Activation::kRelu),
       precision_(options.precision),
@@ -187,9 +192,11 @@ LayerParts::LayerParts(const TransformerOptions& options)
 
 Linear LayerParts::MakeGate() const { return gated_ ? MakeIn() : Linear(nullptr); }
 Linear LayerParts::MakeIn() const {
+  if (!feeds_) return nullptr;
   return Linear(torch::nn::LinearOptions(d_model_, d_ff_).bias(!gated_));
 }
 Linear LayerParts::MakeOut() const {
+  if (!feeds_) return nullptr;
   return Linear(torch::nn::LinearOptions(d_ff_, d_model_).bias(!gated_));
 }
 Norm LayerParts::MakeNorm() const { return Norm(d_model_, norm_, norm_eps_); }
@@ -245,6 +252,7 @@ Tensor LayerParts::GatedFeedForward(const Tensor& x, const Linear& gate, const L
 
 Tensor LayerParts::FeedForward(const Tensor& x, const Linear& gate, const Linear& in,
                                const Linear& out, Norm& norm) {
+  if (in.is_empty()) return x;
   if (!gate.is_empty()) return GatedFeedForward(x, gate, in, out, norm);
   if (!dropout_->acts()) {
     return ops::FeedForward(x, in->weight, in->bias, out->weight, out->bias,
@@ -266,13 +274,13 @@ TransformerEncoderLayerImpl::TransformerEncoderLayerImpl(const TransformerOption
       linear1(parts_.MakeIn()),
       linear2(parts_.MakeOut()),
       norm1(parts_.MakeNorm()),
-      norm2(parts_.MakeNorm()) {
+      norm2(parts_.MakeFeedForwardNorm()) {
   register_module("attention", attention);
   if (!gate.is_empty()) register_module("gate", gate);
-  register_module("linear1", linear1);
-  register_module("linear2", linear2);
+  if (!linear1.is_empty()) register_module("linear1", linear1);
+  if (!linear1.is_empty()) register_module("linear2", linear2);
   register_module("norm1", norm1);
-  register_module("norm2", norm2);
+  if (!linear1.is_empty()) register_module("norm2", norm2);
   register_module("dropout", parts_.dropout());
   if (options.convolution > 0) {
     convolution = Depthwise(options.convolution, options.d_model);

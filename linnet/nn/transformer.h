@@ -102,7 +102,7 @@ class AttentionLayerImpl : public torch::nn::Module {
   }
 
   // [..., H width] -> [..., H, width]
-  static torch::Tensor Heads(const torch::Tensor& x, int64_t width);
+  static torch::Tensor Heads(const torch::Tensor& x, const ProjectionInfo& info);
 
   std::vector<ProjectionInfo> infos_;  // MixerProjections()
   std::vector<torch::nn::Linear> projections_;
@@ -141,10 +141,12 @@ class LayerParts {
  public:
   explicit LayerParts(const TransformerOptions& options);
 
-  torch::nn::Linear MakeGate() const;  // d_model -> d_ff, or null
+  // Null without a feed-forward block.
+  torch::nn::Linear MakeGate() const;  // d_model -> d_ff; null unless gated
   torch::nn::Linear MakeIn() const;    // d_model -> d_ff
   torch::nn::Linear MakeOut() const;   // d_ff -> d_model
   Norm MakeNorm() const;
+  Norm MakeFeedForwardNorm() const { return feeds_ ? MakeNorm() : Norm(nullptr); }
   const Dropout& dropout() const { return dropout_; }
 
   // `norm` in pre-norm layers; an empty norm in post-norm layers.
@@ -159,7 +161,7 @@ class LayerParts {
   // The end of an attention block: output projection, residual, norm.
   torch::Tensor Project(const torch::Tensor& x, const torch::Tensor& attended,
                         const AttentionLayerImpl& attention, Norm& norm);
-  // The feed-forward block with its residual and norm; `gate` may be null.
+  // The feed-forward block with its residual and norm; `gate` may be null. x if `in` is null.
   torch::Tensor FeedForward(const torch::Tensor& x, const torch::nn::Linear& gate,
                             const torch::nn::Linear& in, const torch::nn::Linear& out, Norm& norm);
 
@@ -173,7 +175,7 @@ class LayerParts {
   int64_t d_model_, d_ff_;
   NormKind norm_;
   double norm_eps_;
-  bool norm_first_, gated_;
+  bool norm_first_, gated_, feeds_;
   kernels::Activation activation_;
   ops::Precision precision_;
   Dropout dropout_;
@@ -191,7 +193,7 @@ class TransformerEncoderLayerImpl : public torch::nn::Module {
                       MixerState& state);  // [N, L, d_model] -> the same
 
   AttentionLayer attention;
-  torch::nn::Linear gate, linear1, linear2;  // gate: null unless gated
+  torch::nn::Linear gate, linear1, linear2;  // null if LayerParts makes none, as norm2
   Norm norm1, norm2;
   Depthwise convolution = nullptr;  // null without a convolution
   Norm convolution_norm = nullptr;

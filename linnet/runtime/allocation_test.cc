@@ -28,8 +28,9 @@ void* operator new(size_t size) { return Counted(std::malloc(size == 0 ? 1 : siz
 void* operator new(size_t size, std::align_val_t alignment) {
   return Counted(memalign(static_cast<size_t>(alignment), size == 0 ? 1 : size));
 }
-void operator delete(void* block) noexcept { std::free(block); }
-void operator delete(void* block, size_t) noexcept { std::free(block); }
+// Not inlined: GCC would warn that std::free() gets a pointer of operator new.
+[[gnu::noinline]] void operator delete(void* block) noexcept { std::free(block); }
+[[gnu::noinline]] void operator delete(void* block, size_t) noexcept { std::free(block); }
 void operator delete(void* block, std::align_val_t) noexcept { std::free(block); }
 void operator delete(void* block, size_t, std::align_val_t) noexcept { std::free(block); }
 // Used by AlignedBuffer.

@@ -26,10 +26,11 @@ RuntimeMixer::RuntimeMixer(const MixerSpec& spec)
     : heads_(static_cast<size_t>(spec.heads)),
       dim_(static_cast<size_t>(spec.query_dim)),
       value_dim_(static_cast<size_t>(spec.value_dim)),
-      out_projection_(FindMixer(spec.kind).out) {
+      out_projection_(FindMixer(spec.kind).out),
+      norm_eps_(spec.output_norm_eps) {
   for (const ProjectionInfo& info : MixerProjections(spec)) {
     projections_.push_back({info.name, static_cast<size_t>(info.width), info.shared,
-                            static_cast<size_t>(info.readers)});
+                            static_cast<size_t>(info.readers), static_cast<size_t>(info.blocks)});
   }
 }
 

@@ -85,6 +85,9 @@ struct MixerCall {
   // kept; each sequence of the block is whole and starts from zeros.
   float* state;
   float* scratch;  // ScratchFloats()
+  // [rows], for kinds whose heads have a norm in common, if `heads` are not all of them: written,
+  // the sum of the squares of each row of `out`, which is then not divided by their root mean.
+  float* squares = nullptr;
 
   size_t count() const { return heads.end - heads.begin; }
   float* StateOf(size_t sequence) const {
@@ -92,13 +95,14 @@ struct MixerCall {
   }
 };
 
-// A head's columns in MixerCall::in: rows [h width, (h + 1) width) of the mixer's tensor +
-// ".weight", and of its bias if the file has one. Shared: rows [0, width), for every head.
+// A head's columns in MixerCall::in: rows ProjectionInfo::RowOf() of the mixer's tensor + ".weight",
+// and of its bias if the file has one. Shared: rows [0, width), for every head.
 struct Projection {
   std::string tensor;
   size_t width;
   bool shared = false;
   size_t readers = 1;
+  size_t blocks = 1;  // ProjectionInfo::blocks
 };
 
 // Size of a mixer's state for one sequence, in floats.
@@ -129,6 +133,10 @@ class RuntimeMixer {
   // Whether the state keeps recent keys outside its sums and folds RecentKeys() of them at a time
   // (kernels/linear_step.h). Linear kinds only.
   virtual bool folds() const { return false; }
+  // How many heads in turn have a norm in common. MixerCall::heads are whole such sets, or if there
+  // is only one set, any of them.
+  virtual size_t norm_heads() const { return 1; }
+  float norm_eps() const { return norm_eps_; }
   // Calls body(first float, number of floats, whether each float is a pair of bfloat16) for each
   // part of a state, to check a loaded state.
   virtual void ForParts(size_t capacity, FunctionRef<void(size_t, size_t, bool)> body) const;
@@ -165,6 +173,7 @@ class RuntimeMixer {
  private:
   std::vector<Projection> projections_;
   const std::string out_projection_;
+  const float norm_eps_;  // MixerSpec::output_norm_eps
 };
 
 // Parameters of a mixer's construction.

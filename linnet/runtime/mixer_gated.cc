@@ -52,8 +52,8 @@ class GatedMixer : public RuntimeMixer {
       : RuntimeMixer(make.spec),
         form_(FindMixer(make.spec.kind).gated(make.spec)),
         taps_(static_cast<size_t>(form_.convolution)),
-        channels_(2 * dim_ + value_dim_),
-        norm_eps_(make.spec.output_norm_eps),
+        times_(static_cast<size_t>(form_.householders)),
+        channels_(dim_ + times_ * (dim_ + value_dim_)),
         strength_(make.spec.negative_eigenvalues ? 2.0f : 1.0f),
         floor_(make.spec.decay_floor) {
     size_t column = 0, shared = 0;
@@ -71,9 +71,15 @@ class GatedMixer : public RuntimeMixer {
       at += p.width;
     }
     width_ = column;
+    parts_.push_back({Part::kQuery, times_ - 1, 0, dim_});
+    for (size_t i = 0; i < times_; ++i) {
+      parts_.push_back({Part::kKey, i, dim_ + i * dim_, dim_});
+      parts_.push_back({Part::kValue, i, (1 + times_) * dim_ + i * value_dim_, value_dim_});
+    }
     const auto tensor = [&](const std::string& name) { return Copied(make.tensor(name)); };
     if (taps_ > 0) TakeConvolution(make);
     norm_ = tensor(std::string(form_.norm) + ".weight");
+    if (form_.timed) skip_ = tensor("D");
     if (form_.decay == GatedDecay::kConstant) {
       decays_ = AlignedBuffer<float>(heads_);
       for (size_t h = 0; h < heads_; ++h) {
@@ -107,7 +113,7 @@ class GatedMixer : public RuntimeMixer {
                 .write = form_.write == GatedWrite::kAdd     ? ScanWrite::kAdd
                          : form_.write == GatedWrite::kDelta ? ScanWrite::kDelta
                                                              : ScanWrite::kTwoSided,
-                .scale = 1 / std::sqrt(static_cast<float>(dim_))};
+                .scale = form_.scale(make.spec.query_dim)};
   }
 
   // The scan's states [heads, K, V], then of each head the inputs of its convolutions at the last
@@ -116,8 +122,12 @@ class GatedMixer : public RuntimeMixer {
     return {.fixed = RoundUp(heads_ * (dim_ * value_dim_ + Past()), kAlign)};
   }
 
+  size_t norm_heads() const override {
+    return form_.timed ? static_cast<size_t>(form_.readers) : 1;
+  }
+
   size_t ScratchFloats(size_t rows, size_t heads, size_t) const override {
-    const kernels::ScanShape shape = Shape(1, rows, heads);
+    const kernels::ScanShape shape = Shape(1, rows * times_, heads);
     return Cut(nullptr, rows, heads).used +
            std::max(kernels::ScanForwardScratch(shape, options_), kernels::ScanStepScratch(shape));
   }
@@ -137,11 +147,24 @@ class GatedMixer : public RuntimeMixer {
   }
 
  private:
+  // A part of a head's columns: the query, key or value of a position's delta step.
+  struct Part {
+    enum Kind : uint8_t { kQuery, kKey, kValue } kind;
+    size_t step, first, width;
+  };
+
+  // The scan's inputs have `times_` rows per position. Queries are zeros but in the last of them.
   struct Pieces {
     float *q, *k, *v;  // [rows, heads, K or V]
     float *decay, *erase, *write;
+    float* out;   // of the scan, if a position has several rows
+    float* x;     // timed: values, [rows, heads, V]
     float* line;  // second factors of a row's gate
-    float* s;     // a state for sequences that keep none
+
+    float* At(Part::Kind kind) const {
+      return kind == Part::kQuery ? q : kind == Part::kKey ? k : v;
+    }
+    float* s;  // a state for sequences that keep none
     float* kernel;
     size_t used;
   };
@@ -154,11 +177,13 @@ class GatedMixer : public RuntimeMixer {
       return piece;
     };
     Pieces pieces{};
-    pieces.q = take(rows * heads * dim_), pieces.k = take(rows * heads * dim_);
-    pieces.v = take(rows * heads * value_dim_);
-    pieces.decay = take(rows * heads * decay_width_),
-    pieces.erase = take(rows * heads * widths().erase);
-    pieces.write = take(rows * heads * widths().write);
+    const size_t lines = rows * times_ * heads;
+    pieces.q = take(lines * dim_), pieces.k = take(lines * dim_);
+    pieces.v = take(lines * value_dim_);
+    pieces.decay = take(lines * decay_width_), pieces.erase = take(lines * widths().erase);
+    pieces.write = take(lines * widths().write);
+    pieces.out = take(times_ > 1 ? lines * value_dim_ : 0);
+    pieces.x = take(form_.timed ? lines * value_dim_ : 0);
     pieces.line = take(heads * value_dim_);
     pieces.s = take(heads * dim_ * value_dim_);
     pieces.kernel = scratch == nullptr ? nullptr : scratch + used;
@@ -182,19 +207,26 @@ class GatedMixer : public RuntimeMixer {
   // The weights of each head as [taps, channels]: queries, keys, values.
   void TakeConvolution(const MixerMake& make) {
     taps_of_ = AlignedBuffer<float>(heads_ * taps_ * channels_);
-    size_t channel = 0;
-    for (const char* name : {"q_conv1d.weight", "k_conv1d.weight", "v_conv1d.weight"}) {
-      const std::span<const float> weight = make.tensor(name);
-      const bool values = channel == 2 * dim_;
-      const size_t own = values ? value_dim_ : dim_;
-      const size_t readers = values ? 1 : static_cast<size_t>(form_.readers);
-      for (size_t i = 0; i < weight.size(); ++i) {
-        const size_t c = i / taps_;
-        for (size_t h = c / own * readers; h < (c / own + 1) * readers; ++h) {
-          taps_of_[(h * taps_ + i % taps_) * channels_ + channel + c % own] = weight[i];
+    if (form_.timed) bias_of_ = AlignedBuffer<float>(heads_ * channels_);
+    const std::vector<ProjectionInfo> infos = GatedProjections(make.spec, form_);
+    size_t first = 0;
+    for (size_t i = 0; i < 3; ++i) {
+      const std::string name = std::string("qkv").substr(i, 1) + "_conv1d.";
+      const std::span<const float> weight = make.tensor(name + "weight");
+      const std::span<const float> bias =
+          form_.timed ? make.tensor(name + "bias") : std::span<const float>();
+      for (size_t h = 0; h < heads_ && !weight.empty(); ++h) {
+        for (int c = 0; c < infos[i].width; ++c) {
+          const auto row =
+              static_cast<size_t>(infos[i].RowOf(static_cast<int>(h), c, make.spec.heads));
+          const size_t channel = first + static_cast<size_t>(c);
+          for (size_t w = 0; w < taps_; ++w) {
+            taps_of_[(h * taps_ + w) * channels_ + channel] = weight[row * taps_ + w];
+          }
+          if (form_.timed) bias_of_[h * channels_ + channel] = bias[row];
         }
       }
-      channel += own;
+      first += static_cast<size_t>(infos[i].width);
     }
   }
 
@@ -220,28 +252,27 @@ class GatedMixer : public RuntimeMixer {
         return past + static_cast<size_t>(t + static_cast<ptrdiff_t>(taps_) - 1) * channels_;
       };
       for (size_t t = 0; t < length; ++t) {
-        const size_t at = (first + t) * call.count() + h;
-        float* to[] = {pieces.q + at * dim_, pieces.k + at * dim_, pieces.v + at * value_dim_};
-        size_t channel = 0;
-        for (size_t i = 0; i < 3; ++i) {
-          const size_t count = i < 2 ? dim_ : value_dim_;
+        for (const Part& part : parts_) {
+          const size_t at = ((first + t) * times_ + part.step) * call.count() + h;
+          float* to = pieces.At(part.kind) + at * part.width;
+          const size_t head = call.heads.begin + h;
           if (taps_ == 0) {
-            std::copy_n(input(static_cast<ptrdiff_t>(t)) + channel, count, to[i]);
+            std::copy_n(input(static_cast<ptrdiff_t>(t)) + part.first, part.width, to);
+            continue;
+          }
+          if (form_.timed) {
+            std::copy_n(bias_of_.data() + head * channels_ + part.first, part.width, to);
           } else {
-            std::fill_n(to[i], count, 0.0f);
+            std::fill_n(to, part.width, 0.0f);
           }
           for (size_t w = 0; w < taps_; ++w) {
             const float* x =
                 input(static_cast<ptrdiff_t>(t + w + 1) - static_cast<ptrdiff_t>(taps_));
             if (x == nullptr) continue;
-            const float* weight =
-                taps_of_.data() + ((call.heads.begin + h) * taps_ + w) * channels_ + channel;
-            for (size_t c = 0; c < count; ++c) to[i][c] += weight[c] * x[channel + c];
+            const float* weight = taps_of_.data() + (head * taps_ + w) * channels_ + part.first;
+            for (size_t c = 0; c < part.width; ++c) to[c] += weight[c] * x[part.first + c];
           }
-          if (taps_ > 0) {
-            for (size_t c = 0; c < count; ++c) to[i][c] = Silu(to[i][c]);
-          }
-          channel += count;
+          for (size_t c = 0; c < part.width; ++c) to[c] = Silu(to[c]);
         }
       }
       // From the oldest on: row t + 1 of the past is read only after row t has been written.
@@ -261,22 +292,44 @@ class GatedMixer : public RuntimeMixer {
         const size_t position = call.block.Position(sequence) + call.block.ahead + row - first;
         Rotate(position, count, pieces.q + row * count * dim_, pieces.k + row * count * dim_);
       }
+      const size_t line = row * times_ * count, last = line + (times_ - 1) * count;
+      std::fill(pieces.q + line * dim_, pieces.q + last * dim_, 0.0f);
       for (size_t h = 0; h < count; ++h) {
-        const size_t at = row * count + h;
-        if (!form_.delta()) continue;
-        Normalize(pieces.q + at * dim_), Normalize(pieces.k + at * dim_);
-        const float *erase = Columns(call, row, h, erase_at_),
-                    *write = Columns(call, row, h, write_at_);
-        const kernels::ScanWidths width = widths();
-        for (size_t d = 0; d < width.erase; ++d) {
-          pieces.erase[at * width.erase + d] = strength_ * Sigmoid(erase[d]);
+        if (form_.delta()) Normalize(pieces.q + (last + h) * dim_);
+        for (size_t i = 0; i < times_ && form_.delta(); ++i) {
+          Normalize(pieces.k + (line + i * count + h) * dim_);
+          Strengths(call, row, h, i, pieces);
         }
-        for (size_t m = 0; m < width.write; ++m) {
-          pieces.write[at * width.write + m] = Sigmoid(write[m]);
+        if (form_.timed) {
+          const float step = TimeStep(call, row, h);
+          float* v = pieces.v + (line + h) * value_dim_;
+          std::copy_n(v, value_dim_, pieces.x + (line + h) * value_dim_);
+          for (size_t m = 0; m < value_dim_; ++m) v[m] *= step;
         }
       }
-      Decay(call, row, pieces.decay + row * count * decay_width_);
+      Decay(call, row, pieces.decay + line * decay_width_);
+      std::fill(pieces.decay + (line + count) * decay_width_,
+                pieces.decay + (last + count) * decay_width_, 0.0f);
     }
+  }
+
+  // Of the i-th delta step of a row.
+  void Strengths(const MixerCall& call, size_t row, size_t h, size_t i,
+                 const Pieces& pieces) const {
+    const kernels::ScanWidths width = widths();
+    const size_t at = (row * times_ + i) * call.count() + h;
+    const float* erase = Columns(call, row, h, erase_at_) + i * width.erase;
+    const float* write = Columns(call, row, h, write_at_);
+    for (size_t d = 0; d < width.erase; ++d) {
+      pieces.erase[at * width.erase + d] = strength_ * Sigmoid(erase[d]);
+    }
+    for (size_t m = 0; m < width.write; ++m) {
+      pieces.write[at * width.write + m] = Sigmoid(write[m]);
+    }
+  }
+
+  float TimeStep(const MixerCall& call, size_t row, size_t h) const {
+    return Softplus(*Columns(call, row, h, decay_at_) + decay_bias_[call.heads.begin + h]);
   }
 
   void Decay(const MixerCall& call, size_t row, float* decay) const {
@@ -289,8 +342,7 @@ class GatedMixer : public RuntimeMixer {
         return;
       case GatedDecay::kHead:
         for (size_t h = 0; h < count; ++h) {
-          decay[h] = decays_[begin + h] *
-                     Softplus(*Columns(call, row, h, decay_at_) + decay_bias_[begin + h]);
+          decay[h] = decays_[begin + h] * TimeStep(call, row, h);
         }
         return;
       case GatedDecay::kKey:
@@ -335,9 +387,11 @@ class GatedMixer : public RuntimeMixer {
     }
   }
 
-  kernels::ScanTensors<const float> Inputs(size_t row, size_t count, const Pieces& pieces) const {
+  // Rows of the pieces from `first` on, `apart` rows apart.
+  kernels::ScanTensors<const float> Inputs(size_t first, size_t apart, size_t count,
+                                           const Pieces& pieces) const {
     const auto rows = [&](const float* from, size_t width) {
-      return Rows(from, row, count * width, width);
+      return Rows(from + first * count * width, 0, apart * count * width, width);
     };
     return {.q = rows(pieces.q, dim_),
             .k = rows(pieces.k, dim_),
@@ -347,34 +401,46 @@ class GatedMixer : public RuntimeMixer {
             .write = rows(pieces.write, widths().write)};
   }
 
-  // One position of every sequence.
+  // One position of every sequence. Of several delta steps the last one's output remains.
   void Step(const MixerCall& call, const Pieces& pieces) const {
-    kernels::ScanStep(Shape(call.block.sequences, 1, call.count()), options_,
-                      {.in = Inputs(0, call.count(), pieces),
-                       .out = Out(call, 0),
-                       .s = call.state + call.block.FirstPlace() * call.block.state_stride +
-                            call.heads.begin * dim_ * value_dim_,
-                       .s_stride = static_cast<ptrdiff_t>(call.block.state_stride),
-                       .sequences = call.block.chosen,
-                       .scratch = pieces.kernel});
+    for (size_t i = 0; i < times_; ++i) {
+      kernels::ScanStep(Shape(call.block.sequences, 1, call.count()), options_,
+                        {.in = Inputs(i, times_, call.count(), pieces),
+                         .out = Out(call, 0),
+                         .s = call.state + call.block.FirstPlace() * call.block.state_stride +
+                              call.heads.begin * dim_ * value_dim_,
+                         .s_stride = static_cast<ptrdiff_t>(call.block.state_stride),
+                         .sequences = call.block.chosen,
+                         .scratch = pieces.kernel});
+    }
   }
 
   // The rows of one sequence, from its state or from zeros.
   void Scan(const MixerCall& call, size_t sequence, const Pieces& pieces) const {
-    const size_t size = dim_ * value_dim_, row = call.block.Row(sequence);
+    const size_t size = dim_ * value_dim_, row = call.block.Row(sequence), count = call.count();
+    const size_t length = call.block.Length(sequence);
     float* s = pieces.s;
     if (call.state != nullptr) {
       s = call.StateOf(sequence) + call.heads.begin * size;
     } else {
-      std::fill_n(s, call.count() * size, 0.0f);
+      std::fill_n(s, count * size, 0.0f);
     }
-    kernels::ScanForward(Shape(1, call.block.Length(sequence), call.count()), options_,
-                         {.in = Inputs(row, call.count(), pieces), .out = Out(call, row), .s = s},
-                         {pieces.kernel, 1}, SerialFor);
+    const bool several = times_ > 1;
+    kernels::ScanForward(
+        Shape(1, length * times_, count), options_,
+        {.in = Inputs(row * times_, 1, count, pieces),
+         .out = several ? kernels::RowMajor(pieces.out, 1, count, value_dim_) : Out(call, row),
+         .s = s},
+        {pieces.kernel, 1}, SerialFor);
+    for (size_t t = 0; several && t < length; ++t) {
+      std::copy_n(pieces.out + (t * times_ + times_ - 1) * count * value_dim_, count * value_dim_,
+                  call.out + (row + t) * count * value_dim_);
+    }
   }
 
   // The norm and the gate of a row's outputs.
   void Finish(const MixerCall& call, size_t row, const Pieces& pieces) const {
+    if (form_.timed) return FinishTimed(call, row, pieces);
     const size_t count = call.count();
     if (form_.gate == OutputGate::kSigmoid) {
       gate_factor_.Apply(Shared(call, row, gate_at_), call.heads.begin * value_dim_,
@@ -382,10 +448,8 @@ class GatedMixer : public RuntimeMixer {
     }
     for (size_t h = 0; h < count; ++h) {
       float* out = call.out + (row * count + h) * value_dim_;
-      float sum = 0;
-      for (size_t m = 0; m < value_dim_; ++m) sum += out[m] * out[m];
-      const float factor = 1 / std::sqrt(sum / static_cast<float>(value_dim_) + norm_eps_);
-      for (size_t m = 0; m < value_dim_; ++m) out[m] *= factor * norm_[m];
+      Divide(out, value_dim_, SquaresOf(out, value_dim_));
+      for (size_t m = 0; m < value_dim_; ++m) out[m] *= norm_[m];
       if (form_.gate == OutputGate::kSilu) {
         const float* gate = Columns(call, row, h, gate_at_);
         for (size_t m = 0; m < value_dim_; ++m) out[m] *= Silu(gate[m]);
@@ -395,15 +459,51 @@ class GatedMixer : public RuntimeMixer {
     }
   }
 
+  void FinishTimed(const MixerCall& call, size_t row, const Pieces& pieces) const {
+    const size_t count = call.count(), width = norm_heads() * value_dim_;
+    float* outs = call.out + row * count * value_dim_;
+    for (size_t h = 0; h < count; ++h) {
+      const float* x = pieces.x + (row * count + h) * value_dim_;
+      const float* gate = Columns(call, row, h, gate_at_);
+      float* out = outs + h * value_dim_;
+      for (size_t m = 0; m < value_dim_; ++m) {
+        out[m] = (out[m] + skip_[call.heads.begin + h] * x[m]) * Silu(gate[m]);
+      }
+    }
+    if (call.squares != nullptr) {
+      call.squares[row] = SquaresOf(outs, count * value_dim_);
+    } else {
+      for (size_t at = 0; at < count * value_dim_; at += width) {
+        Divide(outs + at, width, SquaresOf(outs + at, width));
+      }
+    }
+    const float* norm = norm_.data() + call.heads.begin * value_dim_;
+    for (size_t i = 0; i < count * value_dim_; ++i) outs[i] *= norm[i];
+  }
+
+  static float SquaresOf(const float* x, size_t count) {
+    float sum = 0;
+    for (size_t i = 0; i < count; ++i) sum += x[i] * x[i];
+    return sum;
+  }
+  // Divides by the root mean square.
+  void Divide(float* x, size_t count, float squares) const {
+    const float factor = 1 / std::sqrt(squares / static_cast<float>(count) + norm_eps());
+    for (size_t i = 0; i < count; ++i) x[i] *= factor;
+  }
+
   const GatedForm form_;
-  const size_t taps_, channels_;  // of the convolutions; channels_ per head
-  const float norm_eps_, strength_, floor_;
+  const size_t taps_;      // of the convolutions
+  const size_t times_;     // delta steps per position
+  const size_t channels_;  // a head's queries, keys and values
+  const float strength_, floor_;
+  std::vector<Part> parts_;
   size_t width_ = 0;  // of a head's columns
   // Places within a head's columns, or within the shared ones.
   size_t erase_at_ = 0, write_at_ = 0, decay_at_ = 0, gate_at_ = 0;
   size_t decay_width_ = 0;
-  AlignedBuffer<float> taps_of_;  // [heads, taps, channels]
-  AlignedBuffer<float> norm_, decays_, decay_bias_;
+  AlignedBuffer<float> taps_of_, bias_of_;  // [heads, taps, channels], [heads, channels]
+  AlignedBuffer<float> norm_, skip_, decays_, decay_bias_;
   SecondFactor decay_factor_, gate_factor_;
   std::vector<double> frequencies_;  // of the rotation
   kernels::ScanOptions options_;
@@ -419,9 +519,11 @@ RuntimeMixerRow Row(const char* name) {
 
 RuntimeMixerRow RuntimeDeltaNet() { return Row("delta-net"); }
 RuntimeMixerRow RuntimeGatedDeltaNet() { return Row("gated-delta-net"); }
+RuntimeMixerRow RuntimeGatedDeltaProduct() { return Row("gated-delta-product"); }
 RuntimeMixerRow RuntimeGdn2() { return Row("gdn2"); }
 RuntimeMixerRow RuntimeGla() { return Row("gla"); }
 RuntimeMixerRow RuntimeKda() { return Row("kda"); }
 RuntimeMixerRow RuntimeRetention() { return Row("retention"); }
+RuntimeMixerRow RuntimeSsd() { return Row("ssd"); }
 
 }  // namespace linnet

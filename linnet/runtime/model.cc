@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <numeric>
 #include <utility>
 
 #include "linnet/base/hash.h"
@@ -93,6 +94,7 @@ class StackPacker {
       Mixer(stack.parts[part++], layer + (decoder ? "self_attention" : "attention"),
             layer + "norm1");
       if (decoder) Mixer(stack.parts[part++], layer + "cross_attention", layer + "norm2");
+      if (model_.spec.stack.feed_forward == FeedForwardKind::kNone) continue;
       FeedForward(stack.parts[part++], layer, layer + (decoder ? "norm3" : "norm2"));
     }
     if (model_.spec.stack.final_norm) stack.final_norm = packer_.Norm(name + ".norm");
@@ -105,13 +107,16 @@ class StackPacker {
     const auto stacked = [&](const PackedGroup& group, const std::vector<Projection>& projections) {
       std::vector<Packer::Rows> heads;
       for (size_t h = group.begin; h < group.end; ++h) {
-        for (const auto& [tensor, width, shared, readers] : projections) {
-          const size_t first = h / readers * width;
-          if (!shared) heads.push_back({StrCat(name, ".", tensor), first, first + width});
+        for (const Projection& p : projections) {
+          const size_t part = p.width / p.blocks;
+          for (size_t block = 0; !p.shared && block < p.blocks; ++block) {
+            const size_t first = (block * (mixer.heads() / p.readers) + h / p.readers) * part;
+            heads.push_back({StrCat(name, ".", p.tensor), first, first + part});
+          }
         }
       }
-      for (const auto& [tensor, width, shared, readers] : projections) {
-        if (shared) heads.push_back({StrCat(name, ".", tensor), 0, width});
+      for (const Projection& p : projections) {
+        if (p.shared) heads.push_back({StrCat(name, ".", p.tensor), 0, p.width});
       }
       return packer_.Stacked(model_.precision, heads, d);
     };
@@ -163,7 +168,13 @@ std::vector<PackedPart> Parts(const ModelSpec& spec, Precision precision, const 
                                    .precision = precision,
                                    .tensor = tensor});
     part.values = part.mixer->value_dim();
-    part.groups = Groups(part.mixer->heads(), (step + part.values - 1) / part.values, most);
+    // Heads with a norm in common stay together, unless they are all heads.
+    const size_t set = part.mixer->norm_heads();
+    part.groups = Groups(
+        part.mixer->heads(),
+        std::lcm((step + part.values - 1) / part.values, set < part.mixer->heads() ? set : 1),
+        most);
+    part.one_norm = set > 1 && set == part.mixer->heads() && part.groups.size() > 1;
     for (PackedGroup& group : part.groups) {
       const size_t heads = group.end - group.begin;
       group.in_width =
@@ -179,6 +190,7 @@ std::vector<PackedPart> Parts(const ModelSpec& spec, Precision precision, const 
               layer + (decoder ? "self_attention" : "attention"),
               /*cross=*/false);
     if (decoder) add_mixer(CrossMixer(mixer), layer + "cross_attention", /*cross=*/true);
+    if (spec.stack.feed_forward == FeedForwardKind::kNone) continue;
     PackedPart& part = parts.emplace_back();
     part.values = 1;
     part.groups = Groups(Size(spec.stack.d_ff), std::max(step, kernels::kPanel), most);

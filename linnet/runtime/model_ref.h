@@ -470,6 +470,7 @@ class ModelRef {
                          Size(cross.value_dim));
         });
       }
+      if (spec_.stack.feed_forward == FeedForwardKind::kNone) continue;
       add(layer + (decoder ? "norm3" : "norm2"), [&](const Rows& y) {
         Rows hidden = Linear(layer + "linear1", y);
         if (spec_.stack.feed_forward == FeedForwardKind::kGated) {
@@ -557,26 +558,31 @@ class ModelRef {
 
   // The same for a gated recurrence. Its state is not rounded, so pieces do not matter.
   Rows Gated(const std::string& name, const MixerSpec& mixer, const Rows& x) {
+    const GatedForm form = FindMixer(mixer.kind).gated(mixer);
     std::map<std::string, Rows> in;
     GatedHead head;
     for (const ProjectionInfo& projection : MixerProjections(mixer)) {
       in[projection.name] = Linear(StrCat(name, ".", projection.name), x);
     }
-    for (const TensorInfo& info : GatedTensors(mixer, FindMixer(mixer.kind).gated(mixer))) {
+    for (const TensorInfo& info : GatedTensors(mixer, form)) {
       const auto from = checkpoint_.Tensor(StrCat(name, ".", info.name));
       head.own[info.name].assign(from.begin(), from.end());
     }
-    Rows mixed(x.size());
+    std::vector<Rows> heads;
     for (; head.index < Size(mixer.heads); ++head.index) {
       for (const ProjectionInfo& projection : MixerProjections(mixer)) {
         Rows& own = head.in[projection.name];
-        own.clear();
-        for (const Row& row : in[projection.name]) {
-          const auto begin = row.begin() + projection.First(static_cast<int>(head.index));
-          own.emplace_back(begin, begin + projection.width);
+        own.assign(x.size(), Row());
+        for (int c = 0; c < projection.width; ++c) {
+          const size_t at = Size(projection.RowOf(static_cast<int>(head.index), c, mixer.heads));
+          for (size_t t = 0; t < x.size(); ++t) own[t].push_back(in[projection.name][t][at]);
         }
       }
-      const Rows out = GatedOut(mixer, head);
+      heads.push_back(GatedOut(mixer, head));
+    }
+    NormalizeTogether(mixer, head.own.at(StrCat(form.norm, ".weight")), heads);
+    Rows mixed(x.size());
+    for (const Rows& out : heads) {
       for (size_t t = 0; t < x.size(); ++t)
         mixed[t].insert(mixed[t].end(), out[t].begin(), out[t].end());
     }

@@ -54,7 +54,8 @@ struct PackedPart {
       nullptr;  // [d_model], input factors of an int8 feed-forward block; null: none
   std::vector<PackedGroup> groups;      // empty for a convolution
   std::shared_ptr<RuntimeMixer> mixer;  // kMixer and kCross
-  size_t values = 0;                    // columns per head (M), or per hidden unit (1)
+  bool one_norm = false;  // the groups' heads have a norm in common (MixerCall::squares)
+  size_t values = 0;      // columns per head (M), or per hidden unit (1)
   const float *convolution_weight = nullptr, *convolution_bias = nullptr;  // [width, d], [d]
   size_t state = SIZE_MAX;  // index in StateLayout::parts; SIZE_MAX: no state
 

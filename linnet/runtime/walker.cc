@@ -1,6 +1,7 @@
 #include "linnet/runtime/walker.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -40,12 +41,11 @@ class Walker {
     float* state = block_.states;
     for (size_t i = 0; i < parts.size(); ++i) {
       const PackedPart& part = parts[i];
-      float* sums = work_.sums[i % 2];
       const bool kept = part.state != SIZE_MAX && state != nullptr;
-      Contribute(part, sums, kept ? state : nullptr);
+      Contribute(part, i, kept ? state : nullptr);
       if (kept) state += model_.layout->parts[part.state].Floats(block_.capacity);
       const bool last = i + 1 == parts.size();
-      AddAndNormalize(sums, part.count(),
+      AddAndNormalize(part, i,
                       !first() ? part.norm
                       : last   ? stack_.final_norm
                                : parts[i + 1].norm,
@@ -206,7 +206,8 @@ class Walker {
 
   // Computes this member's groups of a part. Each group's contribution is complete before it is
   // added, in group order, here or in AddAndNormalize().
-  void Contribute(const PackedPart& part, float* sums, float* state) {
+  void Contribute(const PackedPart& part, size_t index, float* state) {
+    float* sums = work_.sums[index % 2];
     if (part.kind == PartKind::kConvolution) {
       if (team_.member == 0) Convolve(part, sums, state);
       return;
@@ -218,7 +219,9 @@ class Walker {
       if (part.kind == PartKind::kFeedForward) {
         FeedForward(part.groups[g], mode, to);
       } else {
-        Mix(part, part.groups[g], mode, to, state);
+        float* squares =
+            part.one_norm ? work_.squares[index % 2] + g * work_.squares_stride : nullptr;
+        Mix(part, part.groups[g], mode, to, squares, state);
       }
     }
   }
@@ -234,9 +237,10 @@ class Walker {
   }
 
   void Mix(const PackedPart& part, const PackedGroup& group, LinearMode mode, float* sums,
-           float* state) {
+           float* squares, float* state) {
     FromInput(0, rows_, group.in_width, group.in, work_.wide);
-    const MixerCall call = Call(group, group.in_width, state);
+    MixerCall call = Call(group, group.in_width, state);
+    call.squares = squares;
     if (part.kind == PartKind::kCross) {
       part.mixer->Recall(call);
     } else {
@@ -298,22 +302,36 @@ class Walker {
 
   // x = LN(x + sum of the groups' contributions). In norm_first layers x is that sum, and its LN is
   // the next input.
-  void AddAndNormalize(const float* sums, size_t groups,
+  void AddAndNormalize(const PackedPart& part, size_t index,
                        const kernels::LayerNormParameters& parameters, const PackedPart* next) {
     team_.Barrier();
-    Normalize(sums, work_.x, work_.group_stride == 0 ? 1 : groups, parameters);
+    if (part.one_norm) NormFactors(part, work_.squares[index % 2]);
+    Normalize(work_.sums[index % 2], work_.x, work_.group_stride == 0 ? 1 : part.count(),
+              parameters, part.one_norm ? work_.factors : nullptr);
     if (next != nullptr) NarrowInputOf(*next);
     if (work_.shared_x) team_.Barrier();
   }
 
-  // Normalizes this member's rows of `from`, plus those of `residual` if any.
+  // 1 / sqrt(mean(y^2) + eps) of this member's rows, where y are the outputs of all heads.
+  void NormFactors(const PackedPart& part, const float* squares) {
+    const float width = static_cast<float>(part.mixer->heads() * part.values);
+    for (size_t r = begin_; r < end_; ++r) {
+      float sum = 0;
+      for (size_t g = 0; g < part.groups.size(); ++g) sum += squares[g * work_.squares_stride + r];
+      work_.factors[r] = 1 / std::sqrt(sum / width + part.mixer->norm_eps());
+    }
+  }
+
+  // Normalizes this member's rows of `from`, times `factors` if any, plus those of `residual` if
+  // any.
   void Normalize(const float* from, float* residual, size_t parts,
-                 const kernels::LayerNormParameters& parameters) {
+                 const kernels::LayerNormParameters& parameters, const float* factors = nullptr) {
     const size_t at = begin_ * d();
     kernels::LayerNormInput input{.x = from + at,
                                   .x_stride = d(),
                                   .parts = parts,
                                   .part_stride = work_.group_stride,
+                                  .factors = factors != nullptr ? factors + begin_ : nullptr,
                                   .residual_stride = d()};
     if (residual != nullptr) {
       input.residual = residual + at;
@@ -356,6 +374,7 @@ void TakeX(const Model::Packed& model, size_t rows, Pieces& pieces, Workspace& w
 // Maximum requirements of the parts.
 struct Needs {
   size_t values = 0, scratch = 0;
+  size_t squares = 0;  // groups of the largest part with one_norm
 
   Needs(const Model::Packed& model, const BlockSize& size) {
     for (const PackedStack* stack : {&model.stack, &model.encoder}) {
@@ -366,10 +385,16 @@ struct Needs {
           heads = std::max(heads, group.end - group.begin);
         values = std::max(values, heads * part.values);
         scratch = std::max(scratch, part.mixer->ScratchFloats(size.rows, heads, size.keys));
+        if (part.one_norm) squares = std::max(squares, part.count());
       }
     }
   }
 };
+
+void TakeSquares(const Needs& needs, size_t rows, Pieces& pieces, Workspace& work) {
+  work.squares_stride = RoundUp(rows, kCacheLine / sizeof(float));
+  for (float*& squares : work.squares) squares = pieces.Take(needs.squares * work.squares_stride);
+}
 
 }  // namespace
 
@@ -397,6 +422,7 @@ void TakeShared(const Model::Packed& model, const BlockSize& size, Pieces& piece
   }
   work.sums[0] = pieces.Take(most[0] * work.group_stride);
   work.sums[1] = pieces.Take(most[1] * work.group_stride);
+  TakeSquares(Needs(model, size), size.rows, pieces, work);
 }
 
 void TakeOwn(const Model::Packed& model, const BlockSize& size, bool alone, Pieces& pieces,
@@ -418,6 +444,7 @@ void TakeOwn(const Model::Packed& model, const BlockSize& size, bool alone, Piec
   }
   work.heads = pieces.Take(rows * needs.values);
   work.mixer = pieces.Take(needs.scratch);
+  work.factors = pieces.Take(needs.squares > 0 ? rows : 0);
   if (model.spec.stack.convolution > 0) {
     const size_t past = static_cast<size_t>(model.spec.stack.convolution);
     work.mixed = pieces.Take((3 * rows + 2 * past) * model.d_model);
@@ -428,6 +455,7 @@ void TakeOwn(const Model::Packed& model, const BlockSize& size, bool alone, Piec
   if (alone) {
     work.group_stride = 0;
     work.sums[0] = work.sums[1] = pieces.Take(rows * model.d_model);
+    TakeSquares(needs, rows, pieces, work);
   }
 }
 

@@ -43,6 +43,11 @@ struct Workspace {
   float* normed;        // norm_first: [rows, d_model], x normalized, shared like x; else null
   float* sums[2];       // results of even and of odd parts: [groups or 1][rows, d_model]
   size_t group_stride;  // floats between groups in `sums`; 0: the groups add up in one buffer
+  // Parts with one_norm: MixerCall::squares of each group, in turn like sums, and [rows], the
+  // factors of the sum of the groups.
+  float* squares[2];
+  size_t squares_stride;
+  float* factors;
   kernels::NarrowRows narrow;  // narrow models: [rows, d_model], the layers' input, shared like x
   float* wide;                 // [rows, widest]: results of a group's first product
   std::byte* narrow_wide;  // narrow models: rounded input of all products that do not read `narrow`

@@ -234,6 +234,7 @@ ModelSpec BaseSpec(const TrainConfig& config) {
       .negative_eigenvalues = config.negative_eigenvalues,
       .gate_rank = config.gate_rank,
       .key_heads = config.key_heads,
+      .householders = config.householders,
       .decay_floor = static_cast<float>(config.decay_floor),
       .heads = config.heads,
       .query_dim = config.query_dim > 0 ? config.query_dim : per_head,

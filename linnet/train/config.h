@@ -32,6 +32,7 @@ struct TrainConfig {
   bool negative_eigenvalues = false;
   int gate_rank = 16;
   int key_heads = 0;
+  int householders = 2;
   double decay_floor = 0;
   int layers = 8;
   int heads = 8;
@@ -137,18 +138,23 @@ void VisitNetworkFields(Config& c, const Visit& visit) {
   visit("lsh_chunk", "", "reformer: chunk size, in positions", c.lsh_chunk);
   visit("lsh_variant", "", "reformer: variant, published or simple (as in fast-transformers)",
         c.lsh_variant);
-  visit("short_convolution", "",
-        "delta-net, gated-delta-net, kda, gdn2: width of the convolutions of queries, keys and "
-        "values, in positions; 0: none",
-        c.short_convolution);
-  visit("output_gate", "", "delta-net, gated-delta-net: gate on the outputs", c.output_gate);
-  visit("negative_eigenvalues", "",
-        "delta-net, gated-delta-net, kda, gdn2: strengths up to 2 instead of 1",
-        c.negative_eigenvalues);
+  visit(
+      "short_convolution", "",
+      "delta-net, gated-delta-net, gated-delta-product, kda, gdn2, ssd: width of the convolutions "
+      "of queries, keys and values, in positions; 0: none",
+      c.short_convolution);
+  visit("output_gate", "", "delta-net, gated-delta-net, gated-delta-product: gate on the outputs",
+        c.output_gate);
+  visit(
+      "negative_eigenvalues", "",
+      "delta-net, gated-delta-net, gated-delta-product, kda, gdn2: strengths up to 2 instead of 1",
+      c.negative_eigenvalues);
   visit("gate_rank", "", "gla: rank of the decay's projection", c.gate_rank);
   visit("key_heads", "",
-        "gated-delta-net, kda: heads of queries and keys, a divisor of --heads; 0: --heads",
+        "gated-delta-net, gated-delta-product, kda, ssd: heads of queries and keys, a divisor of "
+        "--heads; 0: --heads",
         c.key_heads);
+  visit("householders", "", "gated-delta-product: delta steps per position", c.householders);
   visit("decay_floor", "",
         "gla, kda: limit of the decay's logarithm, for example -5 for kda; 0: none", c.decay_floor);
   visit("layers", "", "transformer layers", c.layers);
@@ -158,7 +164,7 @@ void VisitNetworkFields(Config& c, const Visit& visit) {
   visit("query_dim", "", "query and key size per head; 0: --d-model / --heads", c.query_dim);
   visit("value_dim", "", "value size per head; 0: --d-model / --heads", c.value_dim);
   visit("feed_forward", "",
-        "feed-forward blocks: mlp, or gated: silu(gate x) * x, without biases (SwiGLU)",
+        "feed-forward blocks: mlp, gated: silu(gate x) * x, without biases (SwiGLU), or none",
         c.feed_forward);
   visit("activation", "", "activation of mlp blocks: gelu or relu", c.activation);
   visit("norm", "", "layer norms or rms norms: layer or rms", c.norm);
