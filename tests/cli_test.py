@@ -127,11 +127,12 @@ class Program(Case):
                          env={"PATH": "/nowhere"})
             sibling.write_text('#!/bin/sh\nprintf "%s|" "$@"\nexit 7\n')
             sibling.chmod(0o755)
+            first = "train|" if verb == "train" else ""  # that program has several verbs
             arguments = ["images", "--help", "--lr", "1e-4", "eval", "--", "a b", ""]
             done = self.run_linnet(verb, *arguments, program=folder / "linnet")
-            self.assertEqual((done.returncode, done.stdout), (7, "|".join(arguments) + "|"))
+            self.assertEqual((done.returncode, done.stdout), (7, first + "|".join(arguments) + "|"))
             done = self.run_linnet(verb, "--help", program=folder / "linnet")
-            self.assertEqual((done.returncode, done.stdout), (7, "--help|"))
+            self.assertEqual((done.returncode, done.stdout), (7, first + "--help|"))
 
 
 class Info(Case):

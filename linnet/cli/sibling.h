@@ -34,7 +34,7 @@ inline constexpr Sibling kServeProgram = {"linnet-serve", "LINNET_SERVE",
 inline constexpr Sibling kSpeechProgram = {"linnet-speech", "LINNET_SPEECH",
                                            "libsndfile, libsamplerate and KISS FFT", nullptr, true};
 inline constexpr Sibling kTrainProgram = {"linnet-train", "LINNET_TRAIN", "libtorch",
-                                          ShortenSpinning};
+                                          ShortenSpinning, true};
 
 // Adds a verb that replaces this process by the sibling and passes on all arguments, including
 // --help. Looks for the program beside this executable, then on the PATH; the verb throws

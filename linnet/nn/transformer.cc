@@ -291,9 +291,14 @@ TransformerEncoderLayerImpl::TransformerEncoderLayerImpl(const TransformerOption
 }
 
 Tensor TransformerEncoderLayerImpl::forward(const Tensor& x, const Mask& mask) {
-  const Tensor mixed =
-      convolution.is_empty() ? x : parts_.Mix(x, convolution, convolution_norm, mask);
+  const Tensor mixed = Mixed(x, mask);
   return Finish(mixed, attention->Attend(mixed, parts_.Before(norm1), mask));
+}
+
+Tensor TransformerEncoderLayerImpl::Attended(const Tensor& x, const Mask& mask) {
+  const Tensor heads = attention->Attend(Mixed(x, mask), parts_.Before(norm1), mask);
+  const Linear& out = attention->out_projection();
+  return torch::linear(heads, out->weight, out->bias);
 }
 
 Tensor TransformerEncoderLayerImpl::Step(const Tensor& x, MixerState& state) {
@@ -304,6 +309,10 @@ Tensor TransformerEncoderLayerImpl::Step(const Tensor& x, MixerState& state) {
 Tensor TransformerEncoderLayerImpl::Piece(const Tensor& x, MixerState& state) {
   const Tensor mixed = MixNext(x, state);
   return Finish(mixed, attention->AttendPiece(mixed, parts_.Before(norm1), state));
+}
+
+Tensor TransformerEncoderLayerImpl::Mixed(const Tensor& x, const Mask& mask) {
+  return convolution.is_empty() ? x : parts_.Mix(x, convolution, convolution_norm, mask);
 }
 
 Tensor TransformerEncoderLayerImpl::MixNext(const Tensor& x, MixerState& state) {
@@ -330,7 +339,9 @@ TransformerEncoderImpl::TransformerEncoderImpl(const TransformerOptions& options
 }
 
 Tensor TransformerEncoderImpl::forward(Tensor x, const Mask& mask) {
-  for (const auto& module : *layers) {
+  for (size_t i = 0; i < layers->size(); ++i) {
+    const auto& module = layers[i];
+    if (observer) observer(i, x, mask);
     // Captured by value: Recompute() calls this again in the backward pass.
     const auto layer = [module, mask](const std::vector<Tensor>& in) {
       return module->as<TransformerEncoderLayer>()->forward(in[0], mask);

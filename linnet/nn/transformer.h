@@ -21,6 +21,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/pimpl.h>
 
+#include <functional>
 #include <vector>
 
 #include "linnet/model/spec.h"
@@ -191,6 +192,9 @@ class TransformerEncoderLayerImpl : public torch::nn::Module {
   torch::Tensor Step(const torch::Tensor& x, MixerState& state);    // [N, d_model] -> the same
   torch::Tensor Piece(const torch::Tensor& x,
                       MixerState& state);  // [N, L, d_model] -> the same
+  // The output of the layer's attention for its input x, before the residual: [N, L, d_model] -> the
+  // same.
+  torch::Tensor Attended(const torch::Tensor& x, const Mask& mask);
 
   AttentionLayer attention;
   torch::nn::Linear gate, linear1, linear2;  // null if LayerParts makes none, as norm2
@@ -199,7 +203,9 @@ class TransformerEncoderLayerImpl : public torch::nn::Module {
   Norm convolution_norm = nullptr;
 
  private:
-  // The convolution block over the next positions; x if the layer has no convolution.
+  // The convolution block over the whole sequence; x if the layer has no convolution.
+  torch::Tensor Mixed(const torch::Tensor& x, const Mask& mask);
+  // The same over the next positions.
   torch::Tensor MixNext(const torch::Tensor& x, MixerState& state);
   // The rest of the layer after the attention, shared by all forms.
   torch::Tensor Finish(const torch::Tensor& x, const torch::Tensor& attended);
@@ -221,6 +227,8 @@ class TransformerEncoderImpl : public torch::nn::Module {
 
   torch::nn::ModuleList layers;
   Norm norm = nullptr;  // null without a final norm
+  // Called by forward() for each layer with its index and input; may be null.
+  std::function<void(size_t layer, const torch::Tensor& x, const Mask& mask)> observer;
 
  private:
   bool checkpoint_layers_;

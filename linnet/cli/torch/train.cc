@@ -1,17 +1,16 @@
-// linnet-train: the verbs that need libtorch. `linnet train` runs it.
-#include <c10/util/Exception.h>
+// linnet train.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <csignal>
 #include <iostream>
-#include <new>
-#include <type_traits>
+#include <string>
+#include <vector>
 
-#include "linnet/cli/program.h"
 #include "linnet/cli/signals.h"
-#include "linnet/cli/torch/memory.h"
+#include "linnet/cli/torch/config_flags.h"
+#include "linnet/cli/torch/torch_verbs.h"
 #include "linnet/error.h"
 #include "linnet/io/file.h"
 #include "linnet/train/trainer.h"
@@ -27,13 +26,8 @@ struct TrainCommand {
   CLI::App* app = nullptr;
   std::string preset, config_file;
   bool resume = false;
-  TrainConfig flags;  // the values that CLI11 parses
+  ConfigFlags flags;
 };
-
-std::string FlagName(std::string field) {
-  std::replace(field.begin(), field.end(), '_', '-');
-  return "--" + field;
-}
 
 // A config with a preset applied.
 TrainConfig WithPreset(const TaskInfo& task, const train::Preset& preset) {
@@ -43,9 +37,9 @@ TrainConfig WithPreset(const TaskInfo& task, const train::Preset& preset) {
   return config;
 }
 
-void Register(CLI::App& root, TrainCommand& command) {
+void Register(CLI::App& train, TrainCommand& command) {
   const TaskInfo& task = *command.task;
-  CLI::App* app = command.app = root.add_subcommand(task.name, task.description);
+  CLI::App* app = command.app = train.add_subcommand(task.name, task.description);
   std::string presets = "start from a preset (flags and --config override it):";
   for (const train::Preset& preset : task.presets) {
     presets += StrCat("\n  ", preset.name, ": ", preset.description);
@@ -57,24 +51,10 @@ void Register(CLI::App& root, TrainCommand& command) {
   app->add_flag(
       "--resume", command.resume,
       "continue the run in --out with the settings of its config.json; flags override them");
-  command.flags = WithPreset(task, task.presets[0]);
-  VisitFields(
-      command.flags, [&](const char* name, const std::string& of, const char* help, auto& field) {
-        if (!train::Takes(of, task.name)) return;
-        if constexpr (std::is_same_v<std::decay_t<decltype(field)>, bool>) {
-          app->add_flag(FlagName(name) + ",!" + FlagName("no_" + std::string(name)), field, help);
-        } else {
-          CLI::Option* option = app->add_option(FlagName(name), field, help);
-          option->capture_default_str();
-          for (const char* former : train::FormerNames(name)) {
-            app->add_option(FlagName(former), field)->group("");  // not in --help
-          }
-          // CLI11 reads "-1" as the largest number of the type.
-          if constexpr (std::is_unsigned_v<std::decay_t<decltype(field)>>) {
-            option->check(CLI::NonNegativeNumber.description(""));
-          }
-        }
-      });
+  command.flags.Add(*app, WithPreset(task, task.presets[0]),
+                    [&task](const std::string&, const std::string& tasks) {
+                      return train::Takes(tasks, task.name);
+                    });
   app->footer(
       StrCat("Defaults are those of the preset '", task.presets[0].name,
              "'. Ctrl-C writes a checkpoint and stops; continue with --resume.\n\nExample:\n  ",
@@ -86,11 +66,12 @@ TrainConfig Resolve(const TrainCommand& command) {
   TrainConfig config;
   config.task = task.name;
   if (command.resume) {
-    if (command.flags.out.empty()) throw InputError("--resume needs --out, the folder of the run");
+    const std::string& out = command.flags.values().out;
+    if (out.empty()) throw InputError("--resume needs --out, the folder of the run");
     if (command.app->get_option("--preset")->count() > 0) {
       throw InputError("--resume uses the settings of the run; leave out --preset");
     }
-    ApplyJson(train::ReadRunConfig(command.flags.out), command.flags.out + "/config.json", config);
+    ApplyJson(train::ReadRunConfig(out), out + "/config.json", config);
   } else {
     const auto preset = std::find_if(task.presets.begin(), task.presets.end(),
                                      [&](const auto& p) { return command.preset == p.name; });
@@ -105,16 +86,7 @@ TrainConfig Resolve(const TrainCommand& command) {
   if (!command.config_file.empty()) {
     ApplyJson(ReadFile(command.config_file, 1 << 20), command.config_file, config);
   }
-  // Only options on the command line override; all others keep the values of preset and files.
-  VisitFields(config, [&](const char* name, const std::string& of, const char*, auto& field) {
-    if (!train::Takes(of, task.name)) return;
-    std::vector<const char*> names = train::FormerNames(name);
-    names.push_back(name);
-    for (const char* one : names) {
-      const CLI::Option* option = command.app->get_option(FlagName(one));
-      if (option->count() > 0) option->results(field);
-    }
-  });
+  command.flags.Apply(*command.app, config);
   if (command.resume && config.init != init) {
     throw InputError("--init ", config.init, ": a resumed run already has weights",
                      init.empty() ? "" : StrCat(" (it was initialized from ", init, ")"),
@@ -154,33 +126,27 @@ int RunTraining(const TrainCommand& command) {
   return 0;
 }
 
-}  // namespace
-}  // namespace linnet
+// All tasks' commands; CLI11 refers to them.
+std::vector<TrainCommand>& Commands() {
+  static std::vector<TrainCommand> commands(train::Tasks().size());
+  return commands;
+}
 
-int main(int argc, char** argv) {
-  using namespace linnet;
-  KeepFreedMemory();
-  CLI::App app("Train a model", "linnet train");
-  cli::SetUp(app);
-  app.get_formatter()->column_width(32);
+}  // namespace
+
+void AddTrain(CLI::App& app, int& exit_code) {
+  CLI::App* verb = app.add_subcommand("train", "Train a model");
+  verb->require_subcommand(1);
   std::string examples = "\nExamples:\n";
   for (const TaskInfo* task : train::Tasks()) examples += StrCat("  ", task->example, "\n");
-  app.footer(examples);
-  int exit_code = 0;
-  std::vector<TrainCommand> commands(train::Tasks().size());
-  for (size_t i = 0; i < commands.size(); ++i) {
-    commands[i].task = train::Tasks()[i];
-    Register(app, commands[i]);
-    commands[i].app->callback([&, i] {
-      try {
-        exit_code = RunTraining(commands[i]);
-      } catch (const c10::Error& error) {
-        const std::string what = error.what_without_backtrace();
-        if (what.find("DefaultCPUAllocator") != std::string::npos) throw std::bad_alloc();
-        throw RuntimeError(what);
-      }
-    });
+  verb->footer(examples);
+  for (size_t i = 0; i < Commands().size(); ++i) {
+    TrainCommand& command = Commands()[i];
+    command.task = train::Tasks()[i];
+    Register(*verb, command);
+    command.app->callback(
+        [&] { exit_code = WithTorchErrors([&] { return RunTraining(command); }); });
   }
-  const int failed = cli::RunProgram(app, argc, argv);
-  return failed != 0 ? failed : exit_code;
 }
+
+}  // namespace linnet

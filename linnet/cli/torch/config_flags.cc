@@ -1,0 +1,51 @@
+#include "linnet/cli/torch/config_flags.h"
+
+#include <algorithm>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace linnet {
+
+using train::TrainConfig;
+
+std::string FlagName(std::string field) {
+  std::replace(field.begin(), field.end(), '_', '-');
+  return "--" + field;
+}
+
+void ConfigFlags::Add(CLI::App& app, const TrainConfig& defaults, Chosen chosen) {
+  values_ = defaults;
+  chosen_ = std::move(chosen);
+  const auto add = [&](const char* name, const std::string& tasks, const char* help, auto& field) {
+    if (!chosen_(name, tasks)) return;
+    if constexpr (std::is_same_v<std::decay_t<decltype(field)>, bool>) {
+      app.add_flag(FlagName(name) + ",!" + FlagName("no_" + std::string(name)), field, help);
+    } else {
+      CLI::Option* option = app.add_option(FlagName(name), field, help);
+      option->capture_default_str();
+      for (const char* former : train::FormerNames(name)) {
+        app.add_option(FlagName(former), field)->group("");  // not in --help
+      }
+      // CLI11 reads "-1" as the largest number of the type.
+      if constexpr (std::is_unsigned_v<std::decay_t<decltype(field)>>) {
+        option->check(CLI::NonNegativeNumber.description(""));
+      }
+    }
+  };
+  VisitFields(values_, add);
+}
+
+void ConfigFlags::Apply(const CLI::App& app, TrainConfig& config) const {
+  VisitFields(config, [&](const char* name, const std::string& tasks, const char*, auto& field) {
+    if (!chosen_(name, tasks)) return;
+    std::vector<const char*> names = train::FormerNames(name);
+    names.push_back(name);
+    for (const char* one : names) {
+      const CLI::Option* option = app.get_option(FlagName(one));
+      if (option->count() > 0) option->results(field);
+    }
+  });
+}
+
+}  // namespace linnet

@@ -1,0 +1,192 @@
+// linnet linearize: another kind of attention for a trained model, by matching the attention's
+// outputs and a short training.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "linnet/cli/program.h"
+#include "linnet/cli/signals.h"
+#include "linnet/cli/torch/config_flags.h"
+#include "linnet/cli/torch/torch_verbs.h"
+#include "linnet/error.h"
+#include "linnet/io/file.h"
+#include "linnet/train/linearize.h"
+#include "linnet/train/metrics.h"
+
+namespace linnet {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+using train::Metrics;
+using train::TrainConfig;
+
+struct LinearizeCommand {
+  CLI::App* app = nullptr;
+  std::string run, kind;
+  train::MatchOptions match;
+  ConfigFlags flags;
+};
+
+// Settings that a model keeps, that linearize chooses, or that are a task's own.
+bool IsChosen(const std::string& name, const std::string& tasks) {
+  static const char* const kKept[] = {"attention", "layers", "heads",       "d_model",
+                                      "d_ff",      "norm",   "norm_first",  "query_dim",
+                                      "value_dim", "init",   "convolution", "feed_forward",
+                                      "device",    "epochs", "activation",  "cuda_graph"};
+  return tasks.empty() &&
+         std::none_of(std::begin(kKept), std::end(kKept), [&](const char* k) { return name == k; });
+}
+
+// The training's defaults: short, and gentler than one from random weights.
+void SetDefaults(TrainConfig& config) {
+  config.steps = 500;
+  config.lr /= 3;
+  config.lr_warmup = 0, config.lr_drop_at = 0, config.lr_patience = 0;
+  config.lr_decay = 250, config.lr_decay_form = "cosine";
+  config.validate_every = 0;
+}
+
+const train::TaskInfo& TaskOf(const std::string& config, const std::string& path) {
+  const ordered_json object = ordered_json::parse(config, nullptr, /*allow_exceptions=*/false);
+  const std::string name = object.is_object() ? object.value("task", "") : "";
+  for (const train::TaskInfo* task : train::Tasks()) {
+    if (task->name == name) return *task;
+  }
+  throw InputError(path, ": names no task of 'linnet train'");
+}
+
+ordered_json ToJson(const Metrics& metrics) {
+  ordered_json object = ordered_json::object();
+  for (const auto& [name, value] : metrics) object[name] = value;
+  return object;
+}
+
+// What survives, in OUT/linearize.json.
+void WriteRecord(const LinearizeCommand& command, const TrainConfig& config,
+                 const train::MatchResult& match, const Metrics& trained) {
+  ordered_json layers = ordered_json::array();
+  for (size_t i = 0; i < match.layers.size(); ++i) {
+    layers.push_back({{"layer", match.layers[i]},
+                      {"error_copied", std::sqrt(match.copied_losses[i])},
+                      {"error_matched", std::sqrt(match.matched_losses[i])}});
+  }
+  ordered_json record = {{"model", fs::path(command.run).filename().string()},
+                         {"attention", config.attention},
+                         {"match_steps", command.match.steps},
+                         {"match_seconds", match.seconds},
+                         {"steps", config.steps},
+                         {"given", ToJson(match.given)},
+                         {"copied", ToJson(match.copied)},
+                         {"matched", ToJson(match.matched)},
+                         {"layers", layers}};
+  if (!trained.empty()) record["trained"] = ToJson(trained);
+  WriteFileAtomically(config.out + "/linearize.json", record.dump(2) + "\n");
+}
+
+void PrintReport(const train::MatchResult& match, const Metrics& trained) {
+  const auto line = [](const char* what, const Metrics& metrics) {
+    std::cout << what << train::Show(metrics) << "\n";
+  };
+  line("given:               ", match.given);
+  line("weights copied:      ", match.copied);
+  line("attention matched:   ", match.matched);
+  if (!trained.empty()) line("trained:             ", trained);
+  std::cout << "error of the attention's output, copied and matched:\n";
+  for (size_t i = 0; i < match.layers.size(); ++i) {
+    std::printf("  layer %-3d %6.1f%% %6.1f%%\n", match.layers[i],
+                100 * std::sqrt(match.copied_losses[i]), 100 * std::sqrt(match.matched_losses[i]));
+  }
+}
+
+int Linearize(const LinearizeCommand& command) {
+  const std::string config_path = command.run + "/config.json";
+  if (!fs::is_directory(command.run)) {
+    throw InputError(command.run, ": not the folder of a training; 'linnet train' writes one");
+  }
+  const std::string text = train::ReadRunConfig(command.run);
+  const train::TaskInfo& task = TaskOf(text, config_path);
+  TrainConfig config;
+  config.task = task.name;
+  ApplyJson(text, config_path, config);
+  config.attention = command.kind;
+  config.out.clear(), config.init.clear();
+  SetDefaults(config);
+  command.flags.Apply(*command.app, config);
+  if (config.steps > 0 && command.app->get_option("--lr-decay")->count() == 0) {
+    config.lr_decay = config.steps / 2;
+  }
+
+  cli::StopAtSignals();
+  std::signal(SIGPIPE, SIG_IGN);
+  ProgressLine progress(std::cerr, isatty(STDERR_FILENO) == 1);
+  const train::TrainHooks hooks = {.stop = cli::StopAsked, .progress = &progress};
+  train::MatchOptions match = command.match;
+  match.model = command.run + "/model.safetensors";
+  TrainConfig matching = config;
+  matching.steps = std::max<int64_t>(config.steps, 1);  // 0 would ask for --epochs
+  const train::MatchResult matched = MatchAttention(task, matching, match, hooks);
+  if (matched.interrupted) {
+    progress.Finish("stopped while matching; nothing was written");
+    return 130;
+  }
+  WriteRecord(command, config, matched, {});
+  progress.Finish("wrote " + matched.path);
+  Metrics trained;
+  if (config.steps > 0) {
+    config.init = matched.path;
+    const train::TrainResult result = Train(task, config, /*resume=*/false, hooks);
+    if (result.interrupted) {
+      progress.Finish(StrCat("stopped at step ", result.step, " of ", result.steps,
+                             "; continue with: linnet train ", task.name, " --resume --out ",
+                             config.out));
+      return 130;
+    }
+    trained = result.validation;
+    WriteRecord(command, config, matched, trained);
+    progress.Finish("wrote " + result.model_path);
+  }
+  PrintReport(matched, trained);
+  return 0;
+}
+
+}  // namespace
+
+void AddLinearize(CLI::App& root, int& exit_code) {
+  static LinearizeCommand command;
+  CLI::App* app = command.app =
+      root.add_subcommand("linearize", "Give a trained model another kind of attention");
+  app->add_option("run", command.run, "Folder of the training of the model, from 'linnet train'")
+      ->type_name("FOLDER")
+      ->required();
+  app->add_option("--to", command.kind,
+                  "Attention of the new model, or a pattern of layers: gated-delta-net:3,full")
+      ->type_name("KIND")
+      ->required();
+  cli::AddOption(app, "--match-steps", command.match.steps, "N",
+                 "Updates that match the attention's outputs, layer by layer",
+                 CLI::Range(1.0, 1e9).description(""));
+  cli::AddOption(app, "--match-lr", command.match.lr, "RATE", "Learning rate of these updates",
+                 CLI::PositiveNumber.description(""));
+  TrainConfig defaults;
+  SetDefaults(defaults);
+  command.flags.Add(*app, defaults, IsChosen);
+  app->footer(
+      "Queries, keys and values begin with the model's weights. Then all layers learn at once to "
+      "give\nthe model's outputs of attention for its inputs, and at last the whole network is "
+      "trained for\n--steps updates, at a third of the model's --lr unless --lr is given "
+      "(--steps 0: not at all;\nOUT/matched.safetensors is the model then). The other settings "
+      "and the data are those of\nFOLDER/config.json. OUT/linearize.json and the last lines "
+      "printed tell what survives.\n\nExample:\n"
+      "  linnet linearize runs/softmax --to gated-delta-net --out runs/gated\n");
+  app->callback([&] { exit_code = WithTorchErrors([] { return Linearize(command); }); });
+}
+
+}  // namespace linnet
